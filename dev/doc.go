@@ -1,0 +1,4 @@
+// Package dev is the root of the development module: the real control plane, the emulated clouds, the demo, the
+// end-to-end tests and the benchmarks. It is a module of its own so that the product never depends on
+// k8s.io/kubernetes.
+package dev

@@ -1,0 +1,93 @@
+// Package notice says what a notice is: word from a cloud or from the node itself that a machine is about to be
+// interrupted. A source (a folder below this one) turns what it reads into snapshots of this package's types; nothing
+// here knows where a notice came from, and nothing here acts on one.
+package notice
+
+import "time"
+
+// Type is the kind of interruption, in the words of Azure Scheduled Events, which every source maps its own onto.
+type Type string
+
+// The five types of Azure Scheduled Events, api-version 2020-07-01.
+const (
+	// Freeze pauses the machine for some seconds; memory, disks and connections survive.
+	Freeze Type = "Freeze"
+	// Reboot restarts the machine; memory is lost.
+	Reboot Type = "Reboot"
+	// Redeploy moves the machine to other hardware; memory and ephemeral disks are lost.
+	Redeploy Type = "Redeploy"
+	// Preempt takes a Spot machine away.
+	Preempt Type = "Preempt"
+	// Terminate deletes the machine.
+	Terminate Type = "Terminate"
+)
+
+// Types lists every known type.
+func Types() []Type { return []Type{Freeze, Reboot, Redeploy, Preempt, Terminate} }
+
+// Status is how far the interruption has come.
+type Status string
+
+// A notice is Scheduled, then Started, then gone: there is no "completed".
+const (
+	Scheduled Status = "Scheduled"
+	Started   Status = "Started"
+)
+
+// Notice is one announced interruption, as its source last read it.
+type Notice struct {
+	// ID names the notice for as long as it lives; it is unique within its source.
+	ID string
+	// Source is the name of the source that read it, such as "azure".
+	Source string
+	Type   Type
+	Status Status
+	// Resources names the machines concerned, in the source's own terms, exactly as read.
+	Resources []string
+	// NotBefore is the earliest time the interruption may begin; zero when the source does not say (Azure blanks it
+	// once the event has Started).
+	NotBefore time.Time
+	// Duration is how long the interruption is expected to last. Negative is unknown, zero is no impact.
+	Duration time.Duration
+	// LiveMigration is true for a Freeze that the source recognises as a memory-preserving live migration.
+	LiveMigration bool
+	// UserInitiated is true when a user of the cloud asked for the interruption, false when the platform did.
+	UserInitiated bool
+	Description   string
+}
+
+// Snapshot is everything one source knows at one moment about the machine it watches.
+type Snapshot struct {
+	// At is when the source read it.
+	At time.Time
+	// Notices are those that name the watched machine, sorted by ID. Other machines' notices are left out.
+	Notices []Notice
+	// Unreadable lists entries that were present but could not be understood. A notice whose ID is here is neither
+	// updated nor over: the last good state stands. An entry with an empty ID could be any notice, so that while one
+	// is present no missing notice may be taken to be over (invariant I7).
+	Unreadable []Unreadable
+}
+
+// Unreadable is an entry of a source's answer that could not be understood.
+type Unreadable struct {
+	// ID is empty when not even that could be read.
+	ID string
+	// Err names the field, its value and what is allowed.
+	Err error
+}
+
+// Over reports whether a notice known under id is over according to the snapshot: not listed, and not hidden behind
+// an entry that could not be read.
+func (s Snapshot) Over(id string) bool {
+	for _, n := range s.Notices {
+		if n.ID == id {
+			return false
+		}
+	}
+	for _, u := range s.Unreadable {
+		if u.ID == id || u.ID == "" {
+			return false
+		}
+	}
+	return true
+}
