@@ -1,0 +1,349 @@
+package kubeapi
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"sigs.k8s.io/yaml"
+)
+
+const (
+	serviceAccountDir = "/var/run/secrets/kubernetes.io/serviceaccount"
+	// tokenFor is how long a token read from a file is used before the file is read again; the kubelet rotates a
+	// projected token when 80 % of its life is over, which is at least 8 minutes before it ends.
+	tokenFor = time.Minute
+	// pingAfter and pingTimeout find a connection that died silently: without them a watch through a dropped NAT entry
+	// or a dead load balancer would wait for ever.
+	pingAfter   = 30 * time.Second
+	pingTimeout = 15 * time.Second
+)
+
+// Config is how to reach an API server and as whom.
+type Config struct {
+	Server     *url.URL
+	ServerName string // for TLS, when it is not the host of Server
+	CA         []byte // PEM; empty trusts the system's authorities
+	Insecure   bool   // no verification of the server's certificate
+	ClientCert []byte // PEM, with ClientKey
+	ClientKey  []byte
+	Token      string
+	TokenFile  string // read again while in use; wins over Token
+	Username   string
+	Password   string
+	Proxy      *url.URL // nil uses the standard environment
+}
+
+// LoadConfig reads the kubeconfig at path, or the pod's own ServiceAccount when path is empty.
+func LoadConfig(path string) (Config, error) {
+	if path == "" {
+		return inCluster(os.Getenv, serviceAccountDir)
+	}
+	return fromKubeconfig(path)
+}
+
+// inCluster reads what the kubelet mounts into every pod
+// (https://kubernetes.io/docs/tasks/run-application/access-api-from-pod/).
+func inCluster(getenv func(string) string, dir string) (Config, error) {
+	host, port := getenv("KUBERNETES_SERVICE_HOST"), getenv("KUBERNETES_SERVICE_PORT")
+	if host == "" || port == "" {
+		return Config{}, errors.New("no kubeconfig given, and KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are " +
+			"not set as they are inside a pod: give --kubeconfig")
+	}
+	ca, err := os.ReadFile(filepath.Join(dir, "ca.crt"))
+	if err != nil {
+		return Config{}, fmt.Errorf("service account: %w", err)
+	}
+	token := filepath.Join(dir, "token")
+	if _, err := os.Stat(token); err != nil {
+		return Config{}, fmt.Errorf("service account: %w", err)
+	}
+	server := &url.URL{Scheme: "https", Host: net.JoinHostPort(host, port)}
+	return Config{Server: server, CA: ca, TokenFile: token}, nil
+}
+
+// kubeconfig is clientcmdapi/v1.Config, as far as it is understood.
+type kubeconfig struct {
+	CurrentContext string `json:"current-context"`
+	Contexts       []struct {
+		Name    string `json:"name"`
+		Context struct {
+			Cluster string `json:"cluster"`
+			User    string `json:"user"`
+		} `json:"context"`
+	} `json:"contexts"`
+	Clusters []struct {
+		Name    string            `json:"name"`
+		Cluster kubeconfigCluster `json:"cluster"`
+	} `json:"clusters"`
+	Users []struct {
+		Name string         `json:"name"`
+		User kubeconfigUser `json:"user"`
+	} `json:"users"`
+}
+
+type kubeconfigCluster struct {
+	Server        string `json:"server"`
+	TLSServerName string `json:"tls-server-name"`
+	CAFile        string `json:"certificate-authority"`
+	CAData        string `json:"certificate-authority-data"`
+	Insecure      bool   `json:"insecure-skip-tls-verify"`
+	ProxyURL      string `json:"proxy-url"`
+}
+
+type kubeconfigUser struct {
+	CertFile     string         `json:"client-certificate"`
+	CertData     string         `json:"client-certificate-data"`
+	KeyFile      string         `json:"client-key"`
+	KeyData      string         `json:"client-key-data"`
+	Token        string         `json:"token"`
+	TokenFile    string         `json:"tokenFile"`
+	Username     string         `json:"username"`
+	Password     string         `json:"password"`
+	Exec         map[string]any `json:"exec"`
+	AuthProvider map[string]any `json:"auth-provider"`
+}
+
+func fromKubeconfig(path string) (Config, error) {
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return Config{}, fmt.Errorf("kubeconfig: %w", err)
+	}
+	c, err := parseKubeconfig(raw, filepath.Dir(path))
+	if err != nil {
+		return Config{}, fmt.Errorf("kubeconfig %s: %w", path, err)
+	}
+	return c, nil
+}
+
+func parseKubeconfig(raw []byte, dir string) (Config, error) {
+	var k kubeconfig
+	if err := yaml.Unmarshal(raw, &k); err != nil {
+		return Config{}, err
+	}
+	cluster, user, err := k.current()
+	if err != nil {
+		return Config{}, err
+	}
+	c := Config{
+		ServerName: cluster.TLSServerName, Insecure: cluster.Insecure,
+		Token: user.Token, Username: user.Username, Password: user.Password,
+	}
+	if user.TokenFile != "" {
+		c.TokenFile = resolve(dir, user.TokenFile)
+	}
+	if c.Server, err = parseServer(cluster.Server); err != nil {
+		return Config{}, err
+	}
+	if cluster.ProxyURL != "" {
+		if c.Proxy, err = url.Parse(cluster.ProxyURL); err != nil {
+			return Config{}, fmt.Errorf("proxy-url: %w", err)
+		}
+	}
+	for _, f := range []struct {
+		field, data, file string
+		into              *[]byte
+	}{
+		{"certificate-authority", cluster.CAData, cluster.CAFile, &c.CA},
+		{"client-certificate", user.CertData, user.CertFile, &c.ClientCert},
+		{"client-key", user.KeyData, user.KeyFile, &c.ClientKey},
+	} {
+		if *f.into, err = material(dir, f.field, f.data, f.file); err != nil {
+			return Config{}, err
+		}
+	}
+	return c, nil
+}
+
+// current finds the cluster and user of the current context.
+func (k kubeconfig) current() (kubeconfigCluster, kubeconfigUser, error) {
+	var none kubeconfigCluster
+	for _, ctx := range k.Contexts {
+		if ctx.Name != k.CurrentContext {
+			continue
+		}
+		cluster, ok := find(k.Clusters, func(i int) bool { return k.Clusters[i].Name == ctx.Context.Cluster })
+		if !ok {
+			return none, kubeconfigUser{}, fmt.Errorf("context %q names cluster %q, which is not there", ctx.Name,
+				ctx.Context.Cluster)
+		}
+		user, ok := find(k.Users, func(i int) bool { return k.Users[i].Name == ctx.Context.User })
+		if !ok {
+			return none, kubeconfigUser{}, fmt.Errorf("context %q names user %q, which is not there", ctx.Name, ctx.Context.User)
+		}
+		if user.User.Exec != nil || user.User.AuthProvider != nil {
+			return none, kubeconfigUser{}, fmt.Errorf("user %q gets its credentials from another program (exec or "+
+				"auth-provider), which the agent does not run: want a token, tokenFile or client certificate", user.Name)
+		}
+		return cluster.Cluster, user.User, nil
+	}
+	return none, kubeconfigUser{}, fmt.Errorf("current-context %q is not among the contexts", k.CurrentContext)
+}
+
+func find[T any](all []T, is func(int) bool) (T, bool) {
+	for i := range all {
+		if is(i) {
+			return all[i], true
+		}
+	}
+	var none T
+	return none, false
+}
+
+func parseServer(server string) (*url.URL, error) {
+	u, err := url.Parse(server)
+	if err != nil {
+		return nil, fmt.Errorf("server: %w", err)
+	}
+	if (u.Scheme != "https" && u.Scheme != "http") || u.Host == "" {
+		return nil, fmt.Errorf("server: %q: want a URL such as https://host:6443", server)
+	}
+	return u, nil
+}
+
+func resolve(dir, file string) string {
+	if filepath.IsAbs(file) {
+		return file
+	}
+	return filepath.Join(dir, file)
+}
+
+// material returns what a field holds in base64, or else what the file that it names holds.
+func material(dir, field, data, file string) ([]byte, error) {
+	if data != "" {
+		raw, err := base64.StdEncoding.DecodeString(data)
+		if err != nil {
+			return nil, fmt.Errorf("%s-data: want base64: %w", field, err)
+		}
+		return raw, nil
+	}
+	if file == "" {
+		return nil, nil
+	}
+	raw, err := os.ReadFile(resolve(dir, file))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", field, err)
+	}
+	return raw, nil
+}
+
+// HTTPClient returns a client that carries the credentials of c. It has no timeout of its own, since a watch lasts:
+// each request is bounded by its context.
+func (c Config) HTTPClient() (*http.Client, error) {
+	t := &tls.Config{ServerName: c.ServerName, InsecureSkipVerify: c.Insecure, MinVersion: tls.VersionTLS12} //nolint:gosec // the user's own option
+	if len(c.CA) > 0 {
+		t.RootCAs = x509.NewCertPool()
+		if !t.RootCAs.AppendCertsFromPEM(c.CA) {
+			return nil, errors.New("certificate-authority: no certificate in PEM form in it")
+		}
+	}
+	if len(c.ClientCert) > 0 || len(c.ClientKey) > 0 {
+		pair, err := tls.X509KeyPair(c.ClientCert, c.ClientKey)
+		if err != nil {
+			return nil, fmt.Errorf("client-certificate: %w", err)
+		}
+		t.Certificates = []tls.Certificate{pair}
+	}
+	proxy := http.ProxyFromEnvironment
+	if c.Proxy != nil {
+		proxy = http.ProxyURL(c.Proxy)
+	}
+	transport := &http.Transport{
+		Proxy:               proxy,
+		DialContext:         (&net.Dialer{Timeout: 5 * time.Second, KeepAlive: 30 * time.Second}).DialContext,
+		TLSClientConfig:     t,
+		TLSHandshakeTimeout: 5 * time.Second,
+		ForceAttemptHTTP2:   true,
+		MaxIdleConnsPerHost: 4,
+		IdleConnTimeout:     90 * time.Second,
+		HTTP2:               &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout},
+	}
+	return &http.Client{Transport: c.authenticate(transport), CheckRedirect: refuseRedirect}, nil
+}
+
+// refuseRedirect: the API server never redirects these calls, and credentials must not follow one elsewhere.
+func refuseRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+
+func (c Config) authenticate(next http.RoundTripper) http.RoundTripper {
+	switch {
+	case c.TokenFile != "":
+		return &bearer{next: next, file: c.TokenFile}
+	case c.Token != "":
+		return &bearer{next: next, token: c.Token}
+	case c.Username != "":
+		return &basic{next: next, username: c.Username, password: c.Password}
+	}
+	return next
+}
+
+// bearer adds a token, which it reads again from its file now and then.
+type bearer struct {
+	next http.RoundTripper
+	file string
+
+	mu     sync.Mutex
+	token  string
+	readAt time.Time
+}
+
+func (b *bearer) RoundTrip(r *http.Request) (*http.Response, error) {
+	token, err := b.current()
+	if err != nil {
+		return nil, err
+	}
+	r = r.Clone(r.Context())
+	r.Header.Set("Authorization", "Bearer "+token)
+	return b.next.RoundTrip(r)
+}
+
+func (b *bearer) current() (string, error) {
+	if b.file == "" {
+		return b.token, nil
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.token != "" && time.Since(b.readAt) < tokenFor {
+		return b.token, nil
+	}
+	raw, err := os.ReadFile(b.file)
+	token := strings.TrimSpace(string(raw))
+	switch {
+	case err == nil && token != "":
+		b.token, b.readAt = token, time.Now()
+	case b.token == "" && err != nil:
+		return "", fmt.Errorf("service account token: %w", err)
+	case b.token == "":
+		return "", fmt.Errorf("service account token: %s is empty", b.file)
+	}
+	return b.token, nil // a failed re-read leaves the last good token, which the server judges
+}
+
+type basic struct {
+	next               http.RoundTripper
+	username, password string
+}
+
+func (b *basic) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	r.SetBasicAuth(b.username, b.password)
+	return b.next.RoundTrip(r)
+}
+
+// Connect makes a client out of c; userAgent is how the audit log names it.
+func (c Config) Connect(userAgent string) (*Client, error) {
+	hc, err := c.HTTPClient()
+	if err != nil {
+		return nil, err
+	}
+	return New(c.Server, hc, userAgent), nil
+}

@@ -1,0 +1,13 @@
+package kubeapi
+
+import (
+	"context"
+	"net/http"
+)
+
+// CreateEvent records a Kubernetes Event in the namespace of e.Metadata.
+func (c *Client) CreateEvent(ctx context.Context, e Event) error {
+	e.APIVersion, e.Kind = "v1", "Event"
+	path := []string{"api", "v1", "namespaces", e.Metadata.Namespace, "events"}
+	return c.do(ctx, request{method: http.MethodPost, path: path, body: e}, nil)
+}

@@ -1,0 +1,211 @@
+package kubeapi
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+)
+
+const (
+	// pageSize keeps one page of a list small in memory; 250 pods of a node need two.
+	pageSize = 200
+	// watchFor is how long a watch is asked to last, in seconds. The API server's own bound, min-request-timeout, is
+	// 30 to 60 minutes by default.
+	watchFor = 50 * 60
+	// firstBackoff and maxBackoff bound the pause after a failed list or watch. A notice may leave 30 s, so that the
+	// pause stays far below that even when the API server is away for minutes.
+	firstBackoff = 100 * time.Millisecond
+	maxBackoff   = 2 * time.Second
+)
+
+// Scope is what to list and watch.
+type Scope struct {
+	Path          []string
+	FieldSelector string
+	LabelSelector string
+}
+
+func (s Scope) query() url.Values {
+	q := url.Values{}
+	if s.FieldSelector != "" {
+		q.Set("fieldSelector", s.FieldSelector)
+	}
+	if s.LabelSelector != "" {
+		q.Set("labelSelector", s.LabelSelector)
+	}
+	return q
+}
+
+// Handler receives what Follow learns, from one goroutine. A nil field is skipped.
+type Handler[T any] struct {
+	// Replaced is called with the whole state after each list. What is missing from it is gone.
+	Replaced func([]T)
+	// Changed is called when an object was added or modified, Deleted with its last state when it went.
+	Changed func(T)
+	Deleted func(T)
+	// Failed is called for each failed list or broken watch, before the pause. The state known so far stands (I7).
+	Failed func(error)
+}
+
+type list[T any] struct {
+	Metadata struct {
+		ResourceVersion string `json:"resourceVersion"`
+		Continue        string `json:"continue"`
+	} `json:"metadata"`
+	Items []T `json:"items"`
+}
+
+// Follow lists what is in scope, then watches it, and keeps on until ctx ends, whose error it returns. A watch that
+// ends is taken up where it stopped; only when the API server says that this is too long ago is everything listed
+// again. No object is ever read one by one.
+func Follow[T any](ctx context.Context, c *Client, s Scope, h Handler[T]) error {
+	pause := firstBackoff
+	version := ""
+	for ctx.Err() == nil {
+		began := time.Now()
+		next, err := followOnce(ctx, c, s, version, h)
+		version = next
+		if time.Since(began) > maxBackoff {
+			pause = firstBackoff // it worked for a while
+		}
+		if err != nil && ctx.Err() == nil && h.Failed != nil {
+			h.Failed(err)
+		}
+		// Also after an orderly end: a server that closes every watch at once must not be asked in a tight loop.
+		wait(ctx, pause/2+rand.N(pause/2))
+		pause = min(2*pause, maxBackoff)
+	}
+	return ctx.Err()
+}
+
+// followOnce lists unless a version to watch from is known, then watches until the watch ends. It returns the version
+// to go on from; empty asks for a new list.
+func followOnce[T any](ctx context.Context, c *Client, s Scope, version string, h Handler[T]) (string, error) {
+	if version == "" {
+		items, v, err := listAll[T](ctx, c, s)
+		if err != nil {
+			return "", err
+		}
+		if h.Replaced != nil {
+			h.Replaced(items)
+		}
+		version = v
+	}
+	return watchFrom(ctx, c, s, version, h)
+}
+
+// listAll reads all pages. A list is either whole or an error.
+func listAll[T any](ctx context.Context, c *Client, s Scope) ([]T, string, error) {
+	var items []T
+	q := s.query()
+	q.Set("limit", strconv.Itoa(pageSize))
+	for {
+		var page list[T]
+		if err := c.do(ctx, request{method: http.MethodGet, path: s.Path, query: q}, &page); err != nil {
+			return nil, "", err
+		}
+		items = append(items, page.Items...)
+		if page.Metadata.Continue == "" {
+			return items, page.Metadata.ResourceVersion, nil
+		}
+		q.Set("continue", page.Metadata.Continue)
+	}
+}
+
+type watchEvent struct {
+	Type   string          `json:"type"`
+	Object json.RawMessage `json:"object"`
+}
+
+// watchFrom watches until the stream ends. A stream that the server closes in the ordinary way is no error.
+func watchFrom[T any](ctx context.Context, c *Client, s Scope, version string, h Handler[T]) (string, error) {
+	q := s.query()
+	q.Set("watch", "true")
+	q.Set("allowWatchBookmarks", "true")
+	q.Set("resourceVersion", version)
+	q.Set("timeoutSeconds", strconv.Itoa(watchFor))
+	resp, err := c.send(ctx, request{method: http.MethodGet, path: s.Path, query: q})
+	if err != nil {
+		return version, err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if resp.StatusCode != http.StatusOK {
+		err := statusError(resp)
+		if IsExpired(err) {
+			return "", err
+		}
+		return version, err
+	}
+	lines := bufio.NewScanner(resp.Body)
+	lines.Buffer(make([]byte, 0, 16<<10), maxWatchEvent)
+	for lines.Scan() {
+		v, err := deliver(lines.Bytes(), h)
+		if err != nil {
+			// What was missed cannot be told from what did not happen: list again.
+			return "", err
+		}
+		version = v
+	}
+	if err := lines.Err(); err != nil && !errors.Is(err, io.ErrUnexpectedEOF) {
+		return version, fmt.Errorf("watch %s: %w", resp.Request.URL.Path, err)
+	}
+	return version, nil
+}
+
+// deliver hands one event of a watch to h and returns the object's version.
+func deliver[T any](line []byte, h Handler[T]) (string, error) {
+	var e watchEvent
+	if err := json.Unmarshal(line, &e); err != nil {
+		return "", fmt.Errorf("watch event: %w", err)
+	}
+	if e.Type == "ERROR" {
+		return "", watchError(e.Object)
+	}
+	var object T
+	if err := json.Unmarshal(e.Object, &object); err != nil {
+		return "", fmt.Errorf("watch event %s: %w", e.Type, err)
+	}
+	switch e.Type {
+	case "ADDED", "MODIFIED":
+		if h.Changed != nil {
+			h.Changed(object)
+		}
+	case "DELETED":
+		if h.Deleted != nil {
+			h.Deleted(object)
+		}
+	case "BOOKMARK":
+	default:
+		return "", fmt.Errorf("watch event: type %q: want ADDED, MODIFIED, DELETED, BOOKMARK or ERROR", e.Type)
+	}
+	return any(&object).(interface{ GetMeta() *ObjectMeta }).GetMeta().ResourceVersion, nil
+}
+
+func watchError(status json.RawMessage) error {
+	var s struct {
+		Code    int    `json:"code"`
+		Reason  string `json:"reason"`
+		Message string `json:"message"`
+	}
+	if err := json.Unmarshal(status, &s); err != nil {
+		return fmt.Errorf("watch event ERROR: %w", err)
+	}
+	return &StatusError{Code: s.Code, Reason: s.Reason, Message: s.Message, method: "WATCH"}
+}
+
+func wait(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+	case <-t.C:
+	}
+}

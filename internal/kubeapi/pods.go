@@ -1,0 +1,74 @@
+package kubeapi
+
+import (
+	"context"
+	"net/http"
+)
+
+// FollowPodsOn follows the pods bound to one node, by the field selector that the API server indexes; see Follow.
+func (c *Client) FollowPodsOn(ctx context.Context, node string, h Handler[Pod]) error {
+	return Follow(ctx, c, Scope{
+		Path:          []string{"api", "v1", "pods"},
+		FieldSelector: "spec.nodeName=" + node,
+	}, h)
+}
+
+// Removal says which pod to remove and how.
+type Removal struct {
+	Namespace, Name string
+	// UID is the precondition: a pod of the same name with another UID is not touched and answers a conflict.
+	UID string
+	// Grace in seconds; nil is the pod's own.
+	Grace *int64
+	// DryRun makes the API server check everything and change nothing.
+	DryRun bool
+}
+
+type deleteOptions struct {
+	GracePeriodSeconds *int64        `json:"gracePeriodSeconds,omitempty"`
+	Preconditions      preconditions `json:"preconditions"`
+	DryRun             []string      `json:"dryRun,omitempty"`
+}
+
+type preconditions struct {
+	UID string `json:"uid"`
+}
+
+func (r Removal) options() deleteOptions {
+	o := deleteOptions{GracePeriodSeconds: r.Grace, Preconditions: preconditions{UID: r.UID}}
+	if r.DryRun {
+		o.DryRun = []string{"All"}
+	}
+	return o
+}
+
+// Evict asks the API server to evict a pod, which honours PodDisruptionBudgets
+// (https://kubernetes.io/docs/concepts/scheduling-eviction/api-eviction/). A budget that allows no disruption
+// answers 429 with a cause DisruptionBudget; several budgets on one pod answer 500.
+func (c *Client) Evict(ctx context.Context, r Removal) error {
+	body := struct {
+		APIVersion    string        `json:"apiVersion"`
+		Kind          string        `json:"kind"`
+		Metadata      ObjectMeta    `json:"metadata"`
+		DeleteOptions deleteOptions `json:"deleteOptions"`
+	}{"policy/v1", "Eviction", ObjectMeta{Name: r.Name, Namespace: r.Namespace}, r.options()}
+	path := []string{"api", "v1", "namespaces", r.Namespace, "pods", r.Name, "eviction"}
+	return c.do(ctx, request{method: http.MethodPost, path: path, body: body}, nil)
+}
+
+// DeletePod deletes a pod, which no PodDisruptionBudget prevents. On a pod that is terminating already it can only
+// shorten the grace.
+func (c *Client) DeletePod(ctx context.Context, r Removal) error {
+	path := []string{"api", "v1", "namespaces", r.Namespace, "pods", r.Name}
+	return c.do(ctx, request{method: http.MethodDelete, path: path, body: r.options()}, nil)
+}
+
+// ListBudgets lists the PodDisruptionBudgets of a namespace.
+func (c *Client) ListBudgets(ctx context.Context, namespace string) ([]PodDisruptionBudget, error) {
+	var l list[PodDisruptionBudget]
+	path := []string{"apis", "policy", "v1", "namespaces", namespace, "poddisruptionbudgets"}
+	if err := c.do(ctx, request{method: http.MethodGet, path: path}, &l); err != nil {
+		return nil, err
+	}
+	return l.Items, nil
+}

@@ -1,0 +1,26 @@
+package kubeapi
+
+import (
+	"context"
+	"net/http"
+)
+
+// ListVolumeAttachments lists all VolumeAttachments of the cluster: the API server knows no selector by node.
+func (c *Client) ListVolumeAttachments(ctx context.Context) ([]VolumeAttachment, error) {
+	var l list[VolumeAttachment]
+	path := []string{"apis", "storage.k8s.io", "v1", "volumeattachments"}
+	if err := c.do(ctx, request{method: http.MethodGet, path: path}, &l); err != nil {
+		return nil, err
+	}
+	return l.Items, nil
+}
+
+// GetClaim reads one PersistentVolumeClaim.
+func (c *Client) GetClaim(ctx context.Context, namespace, name string) (*PersistentVolumeClaim, error) {
+	var p PersistentVolumeClaim
+	path := []string{"api", "v1", "namespaces", namespace, "persistentvolumeclaims", name}
+	if err := c.do(ctx, request{method: http.MethodGet, path: path}, &p); err != nil {
+		return nil, err
+	}
+	return &p, nil
+}
