@@ -3,7 +3,9 @@ module github.com/slipway-dev/slipway
 go 1.26.0
 
 require (
+	github.com/google/go-cmp v0.7.0
 	k8s.io/apimachinery v0.36.3
+	pgregory.net/rapid v1.3.0
 	sigs.k8s.io/yaml v1.6.0
 )
 

@@ -65,12 +65,16 @@ type Snapshot struct {
 	// Unreadable lists entries that were present but could not be understood. A notice whose ID is here is neither
 	// updated nor over: the last good state stands. An entry with an empty ID could be any notice, so that while one
 	// is present no missing notice may be taken to be over (invariant I7).
-	Unreadable []Unreadable
+	Unreadable []Problem
+	// Warnings lists what was wrong with entries that are in Notices all the same, because what is left of them is
+	// enough to act on: a Spot notice must not be lost to a misspelt time. The field concerned is at its zero value,
+	// or unknown. Warnings are there to be logged and counted; no decision hangs on them.
+	Warnings []Problem
 }
 
-// Unreadable is an entry of a source's answer that could not be understood.
-type Unreadable struct {
-	// ID is empty when not even that could be read.
+// Problem is something in a source's answer that could not be understood.
+type Problem struct {
+	// ID is the notice concerned; empty when not even that could be read.
 	ID string
 	// Err names the field, its value and what is allowed.
 	Err error

@@ -1,0 +1,297 @@
+package azure
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// newService starts a server with the handler and a client for it that loses patience after timeout.
+func newService(t *testing.T, timeout time.Duration, handler http.HandlerFunc) *Client {
+	t.Helper()
+	server := httptest.NewServer(handler)
+	t.Cleanup(server.Close)
+	c, err := NewClient(Options{Endpoint: endpointOf(server), Timeout: timeout, FirstTimeout: timeout})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.http.CloseIdleConnections)
+	return c
+}
+
+func endpointOf(server *httptest.Server) string {
+	return server.URL + "/metadata/scheduledevents?api-version=2020-07-01"
+}
+
+// hijack takes the connection from the server.
+func hijack(t *testing.T, w http.ResponseWriter) net.Conn {
+	conn, _, err := w.(http.Hijacker).Hijack()
+	if err != nil {
+		t.Error(err)
+	}
+	return conn
+}
+
+func TestFetchAsksAsTheContractSaysAndKeepsItsConnection(t *testing.T) {
+	t.Setenv("HTTP_PROXY", "http://127.0.0.1:1") // nobody is there: a client that used it would fail
+	t.Setenv("http_proxy", "http://127.0.0.1:1")
+	peers := map[string]bool{}
+	c := newService(t, time.Minute, func(w http.ResponseWriter, r *http.Request) {
+		peers[r.RemoteAddr] = true
+		if r.Method != http.MethodGet || r.Header.Get("Metadata") != "true" || r.URL.Path != "/metadata/scheduledevents" ||
+			r.URL.Query().Get("api-version") != "2020-07-01" || r.Header.Get("X-Forwarded-For") != "" {
+			t.Errorf("got %s %s %v", r.Method, r.URL, r.Header)
+		}
+		w.Write(sample(t, "preempt.json"))
+	})
+	if proxy := c.http.Transport.(*http.Transport).Proxy; proxy != nil {
+		t.Error("the transport has a proxy function")
+	}
+	for range 3 {
+		document, err := c.Fetch(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(sample(t, "preempt.json"), document); diff != "" {
+			t.Errorf("document (-sent +got):\n%s", diff)
+		}
+	}
+	if len(peers) != 1 {
+		t.Errorf("%d connections for 3 requests, want 1", len(peers))
+	}
+}
+
+func TestI7AFailedFetchHasItsClassAndNoDocument(t *testing.T) {
+	for _, tc := range []struct {
+		name    string
+		handler func(*testing.T, http.ResponseWriter, *http.Request)
+		class   Class
+		status  int
+		says    string
+	}{
+		{"hang before the answer", func(_ *testing.T, _ http.ResponseWriter, r *http.Request) {
+			<-r.Context().Done()
+		}, Timeout, 0, "no full answer within 300ms"},
+		{"hang in the answer", func(_ *testing.T, w http.ResponseWriter, r *http.Request) {
+			io.WriteString(w, `{"DocumentIncarnation":`)
+			w.(http.Flusher).Flush()
+			<-r.Context().Done()
+		}, Timeout, 0, "no full answer within 300ms"},
+		{"reset", func(t *testing.T, w http.ResponseWriter, _ *http.Request) {
+			conn := hijack(t, w)
+			conn.(*net.TCPConn).SetLinger(0)
+			conn.Close()
+		}, Unreachable, 0, "scheduledevents"},
+		{"half the body", func(t *testing.T, w http.ResponseWriter, _ *http.Request) {
+			conn := hijack(t, w)
+			io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n{\"DocumentIncarnation\":1,")
+			conn.Close()
+		}, CutShort, 0, "after 25 bytes"},
+		{"reset in the body", func(t *testing.T, w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Length", "1000")
+			io.WriteString(w, "{")
+			w.(http.Flusher).Flush()
+			panic(http.ErrAbortHandler)
+		}, CutShort, 0, "after 1 bytes"},
+		{"no HTTP", func(t *testing.T, w http.ResponseWriter, _ *http.Request) {
+			conn := hijack(t, w)
+			io.WriteString(conn, "SSH-2.0-OpenSSH_9.6\r\n\r\n")
+			conn.Close()
+		}, Unreachable, 0, "malformed HTTP"},
+		{"10 MB", func(_ *testing.T, w http.ResponseWriter, _ *http.Request) {
+			io.WriteString(w, `{"DocumentIncarnation":1,"Events":[`)
+			chunk := []byte(strings.Repeat(`{"EventId":"x"},`, 1<<12))
+			for range 10 << 20 / len(chunk) {
+				if _, err := w.Write(chunk); err != nil {
+					return // refused, as it should be
+				}
+			}
+		}, TooLarge, 0, "more than 1048576 bytes"},
+		{"429", func(_ *testing.T, w http.ResponseWriter, _ *http.Request) {
+			http.Error(w, "slow\x1b down", http.StatusTooManyRequests)
+		}, HTTPStatus, 429, `429 Too Many Requests: "slow\x1b down\n"`},
+		{"500 with a page of 1 MB", func(_ *testing.T, w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusInternalServerError)
+			io.WriteString(w, strings.Repeat("oops ", 200_000))
+		}, HTTPStatus, 500, `oops "…`},
+		{"410", func(_ *testing.T, w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusGone)
+		}, HTTPStatus, 410, "410 Gone"},
+		{"204", func(_ *testing.T, w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusNoContent)
+		}, HTTPStatus, 204, "204 No Content"},
+		{"redirect", func(_ *testing.T, w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "/elsewhere", http.StatusFound)
+		}, HTTPStatus, 302, `redirect to "/elsewhere" is not followed`},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			patience := time.Minute
+			if tc.class == Timeout {
+				patience = 300 * time.Millisecond
+			}
+			c := newService(t, patience, func(w http.ResponseWriter, r *http.Request) {
+				if r.URL.Path == "/elsewhere" {
+					t.Error("the redirect was followed")
+				}
+				tc.handler(t, w, r)
+			})
+			document, err := c.Fetch(t.Context())
+			var failed *Error
+			if !errors.As(err, &failed) || failed.Class != tc.class || failed.Status != tc.status ||
+				!strings.Contains(err.Error(), tc.says) {
+				t.Errorf("error %v (%+v), want class %s, status %d, saying %q", err, failed, tc.class, tc.status, tc.says)
+			}
+			if document != nil {
+				t.Errorf("a document of %d bytes came with the error", len(document))
+			}
+			if err != nil && len(err.Error()) > 1000 {
+				t.Errorf("the error has %d bytes", len(err.Error()))
+			}
+		})
+	}
+}
+
+func TestAnEndpointWhereNobodyListensIsUnreachable(t *testing.T) {
+	server := httptest.NewServer(http.NotFoundHandler())
+	endpoint := endpointOf(server)
+	server.Close()
+	c, err := NewClient(Options{Endpoint: endpoint})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = c.Fetch(t.Context())
+	var failed *Error
+	if !errors.As(err, &failed) || failed.Class != Unreachable || !strings.Contains(err.Error(), endpoint) {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestTheCallersCancellationIsNotTheServicesFault(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	c := newService(t, time.Minute, func(_ http.ResponseWriter, r *http.Request) {
+		cancel()
+		<-r.Context().Done()
+	})
+	_, err := c.Fetch(ctx)
+	var failed *Error
+	if !errors.As(err, &failed) || failed.Class != Canceled || !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestTheServiceMayTakeItsTimeUntilItHasAnsweredOnce(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case <-time.After(400 * time.Millisecond): // longer than a later request may take
+		case <-r.Context().Done():
+		}
+		w.Write(sample(t, "empty.json"))
+	}))
+	t.Cleanup(server.Close)
+	c, err := NewClient(Options{Endpoint: endpointOf(server), Timeout: 200 * time.Millisecond, FirstTimeout: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Fetch(t.Context()); err != nil {
+		t.Errorf("the first answer was not waited for: %v", err)
+	}
+	_, err = c.Fetch(t.Context())
+	var failed *Error
+	if !errors.As(err, &failed) || failed.Class != Timeout {
+		t.Errorf("a later answer was waited for: %v", err)
+	}
+}
+
+func TestApproveNamesEachEventInOneRequest(t *testing.T) {
+	requests := 0
+	c := newService(t, time.Minute, func(w http.ResponseWriter, r *http.Request) {
+		requests++
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		want := `{"StartRequests":[{"EventId":"A"},{"EventId":"B\"\u003c"}]}`
+		if r.Method != http.MethodPost || r.Header.Get("Metadata") != "true" || string(body) != want ||
+			r.Header.Get("Content-Type") != "application/json" || r.ContentLength != int64(len(want)) {
+			t.Errorf("got %s %v %s", r.Method, r.Header, body)
+		}
+	})
+	if err := c.Approve(t.Context(), "A", `B"<`); err != nil {
+		t.Error(err)
+	}
+	if err := c.Approve(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if requests != 1 {
+		t.Errorf("%d requests, want 1: to approve nothing needs none", requests)
+	}
+}
+
+func TestARefusedApprovalIsAnErrorWithTheAnswer(t *testing.T) {
+	c := newService(t, time.Minute, func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, `{"error":"Bad request"}`, http.StatusBadRequest)
+	})
+	err := c.Approve(t.Context(), "A")
+	var failed *Error
+	if !errors.As(err, &failed) || failed.Status != http.StatusBadRequest ||
+		!strings.Contains(err.Error(), "Bad request") || !strings.Contains(err.Error(), "POST") {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestI10BadClientOptionsAreRefusedWithNameAndValue(t *testing.T) {
+	for _, tc := range []struct {
+		name    string
+		options Options
+		says    []string
+	}{
+		{"other scheme", Options{Endpoint: "ftp://h/?api-version=1"}, []string{"endpoint", `"ftp"`, "http or https"}},
+		{"no scheme", Options{Endpoint: "169.254.169.254/x?api-version=1"}, []string{"endpoint", "169.254"}},
+		{"no host", Options{Endpoint: "http:///x?api-version=1"}, []string{"endpoint", "has no host"}},
+		{"port alone", Options{Endpoint: "http://:80/x?api-version=1"}, []string{"endpoint", "has no host"}},
+		{"no api-version", Options{Endpoint: "http://h/x"}, []string{"endpoint", "api-version", DefaultEndpoint}},
+		{"empty api-version", Options{Endpoint: "http://h/x?api-version="}, []string{"endpoint", "api-version"}},
+		{"no URL", Options{Endpoint: "http://h/%zz"}, []string{"endpoint", "%zz"}},
+		{"negative timeout", Options{Timeout: -time.Second}, []string{"timeout", "-1s", "more than 0"}},
+		{"first timeout shorter", Options{FirstTimeout: time.Second}, []string{"first timeout", "1s", "5s"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			c, err := NewClient(tc.options)
+			if err == nil {
+				t.Fatalf("got a client for %s", c.Endpoint())
+			}
+			for _, part := range tc.says {
+				if !strings.Contains(err.Error(), part) {
+					t.Errorf("error %q does not say %q", err, part)
+				}
+			}
+		})
+	}
+}
+
+func TestRetryAfterIsReadInSecondsAndAsATime(t *testing.T) {
+	now := time.Date(2026, 9, 1, 12, 0, 0, 0, time.UTC)
+	for value, want := range map[string]time.Duration{
+		"":                    0,
+		"3":                   3 * time.Second,
+		"-3":                  0,
+		"soon":                0,
+		strconv.Itoa(1 << 60): 24 * time.Hour,
+		now.Add(time.Minute).Format(http.TimeFormat):  time.Minute,
+		now.Add(-time.Minute).Format(http.TimeFormat): 0,
+	} {
+		response := &http.Response{Header: http.Header{"Retry-After": {value}}}
+		if got := retryAfter(response, now); got != want {
+			t.Errorf("Retry-After %q is %v, want %v", value, got, want)
+		}
+	}
+}

@@ -1,0 +1,225 @@
+package azure
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/slipway-dev/slipway/internal/notice"
+)
+
+// MaxDocumentSize is the most that is read of an answer, in bytes. The events of a full scale set of 1,000 machines
+// take less than half of it.
+const MaxDocumentSize = 1 << 20
+
+// maxProblems limits each list of problems in a snapshot, so that no document can make the agent grow.
+const maxProblems = 64
+
+// Document is a Scheduled Events document as the service sent it.
+type Document []byte
+
+// Snapshot reads what the document says about one resource.
+//
+// An error is an [*Error] of class [NotJSON] or [WrongShape]: nothing in the document may be believed, and the caller
+// keeps its last good state. What is wrong with one event does not spoil the others:
+//
+//   - An event whose Resources can be read and do not name the resource is another machine's and is left out, however
+//     broken the rest of it is.
+//   - EventId, EventType, EventStatus and Resources decide what is to be done and to whom. An event that lacks one of
+//     them, or has it in a form that is not understood, is listed in Unreadable.
+//   - NotBefore, DurationInSeconds, EventSource and Description only refine the decision. Where one cannot be read the
+//     notice stands without it, and the fault is listed in Warnings.
+//   - Of several readable events with one EventId the last is taken, with a warning.
+//
+// DocumentIncarnation must be an integer when present; its absence is warned of. A NotBefore in the past is kept.
+func (d Document) Snapshot(resource string, at time.Time) (notice.Snapshot, error) {
+	events, warning, err := d.events()
+	if err != nil {
+		return notice.Snapshot{}, err
+	}
+	r := reading{resource: resource, index: map[string]int{}}
+	if warning != nil {
+		r.warnings.add("", warning)
+	}
+	if err := r.readAll(events); err != nil {
+		return notice.Snapshot{}, &Error{Class: WrongShape, Err: err}
+	}
+	return r.snapshot(at), nil
+}
+
+// events finds the list of events. The warning is about the incarnation, which nothing hangs on: whether the document
+// has changed is seen from its bytes.
+func (d Document) events() (events json.RawMessage, warning, err error) {
+	var top struct {
+		DocumentIncarnation json.RawMessage
+		Events              json.RawMessage
+	}
+	if err := json.Unmarshal(d, &top); err != nil {
+		if kind := (*json.UnmarshalTypeError)(nil); errors.As(err, &kind) {
+			return nil, nil, &Error{Class: WrongShape, Err: fmt.Errorf("document %s: want an object", quote(d))}
+		}
+		return nil, nil, &Error{Class: NotJSON, Err: fmt.Errorf("document %s: %w", quote(d), err)}
+	}
+	switch {
+	case top.Events == nil:
+		return nil, nil, &Error{Class: WrongShape, Err: fmt.Errorf("document %s: Events is missing", quote(d))}
+	case top.Events[0] != '[':
+		return nil, nil, &Error{Class: WrongShape, Err: fmt.Errorf("Events: %s: want a list", compact(top.Events))}
+	}
+	if top.DocumentIncarnation == nil {
+		return top.Events, errors.New("DocumentIncarnation is missing"), nil
+	}
+	var incarnation *int64
+	if err := json.Unmarshal(top.DocumentIncarnation, &incarnation); err != nil || incarnation == nil {
+		return nil, nil, &Error{Class: WrongShape, Err: fmt.Errorf("DocumentIncarnation: %s: want an integer",
+			compact(top.DocumentIncarnation))}
+	}
+	return top.Events, nil, nil
+}
+
+// event is one entry of Events, each field left as it is until it is known whether it is wanted.
+type event struct {
+	EventID           json.RawMessage `json:"EventId"`
+	EventType         json.RawMessage
+	EventStatus       json.RawMessage
+	EventSource       json.RawMessage
+	Resources         json.RawMessage
+	NotBefore         json.RawMessage
+	Description       json.RawMessage
+	DurationInSeconds json.RawMessage
+}
+
+// reading gathers a snapshot, event by event.
+type reading struct {
+	resource   string
+	notices    []notice.Notice
+	index      map[string]int // where in notices an EventId is
+	unreadable problems
+	warnings   problems
+}
+
+// readAll steps through the list with one buffer for all entries.
+func (r *reading) readAll(events json.RawMessage) error {
+	dec := json.NewDecoder(bytes.NewReader(events))
+	if _, err := dec.Token(); err != nil {
+		return fmt.Errorf("Events: %w", err)
+	}
+	var raw json.RawMessage
+	for i := 0; dec.More(); i++ {
+		if err := dec.Decode(&raw); err != nil {
+			return fmt.Errorf("Events[%d]: %w", i, err)
+		}
+		r.read(fmt.Sprintf("Events[%d]", i), raw)
+	}
+	return nil
+}
+
+// read takes in one event; path says where it is in the document.
+func (r *reading) read(path string, raw json.RawMessage) {
+	var e event
+	if raw[0] != '{' {
+		r.unreadable.add("", fmt.Errorf("%s: %s: want an object", path, compact(raw)))
+		return
+	}
+	if err := json.Unmarshal(raw, &e); err != nil {
+		r.unreadable.add("", fmt.Errorf("%s: %w", path, err))
+		return
+	}
+	id, idErr := text(path+".EventId", e.EventID)
+	resources, err := resourceList(path+".Resources", e.Resources)
+	if err != nil {
+		r.unreadable.add(id, err)
+		return
+	}
+	if !slices.ContainsFunc(resources, func(name string) bool { return SameResource(name, r.resource) }) {
+		return
+	}
+	kind, kindErr := oneOf(path+".EventType", e.EventType, notice.Types()...)
+	status, statusErr := oneOf(path+".EventStatus", e.EventStatus, notice.Scheduled, notice.Started)
+	if err := errors.Join(idErr, kindErr, statusErr); err != nil {
+		r.unreadable.add(id, err)
+		return
+	}
+	n := notice.Notice{ID: id, Source: Name, Type: kind, Status: status, Resources: resources}
+	for _, err := range e.refine(path, &n) {
+		r.warnings.add(id, err)
+	}
+	r.put(path, n)
+}
+
+func (r *reading) put(path string, n notice.Notice) {
+	if i, twice := r.index[n.ID]; twice {
+		r.warnings.add(n.ID, fmt.Errorf("%s.EventId: %q: is there twice; the last one is taken", path, n.ID))
+		r.notices[i] = n
+		return
+	}
+	r.index[n.ID] = len(r.notices)
+	r.notices = append(r.notices, n)
+}
+
+// snapshot ends the reading. An unreadable event beside a readable one of the same EventId is not unknown: what could
+// be read counts, and the other is only warned of.
+func (r *reading) snapshot(at time.Time) notice.Snapshot {
+	s := notice.Snapshot{At: at, Notices: r.notices}
+	for _, p := range r.unreadable.list {
+		if _, readable := r.index[p.ID]; readable {
+			r.warnings.add(p.ID, p.Err)
+		} else {
+			s.Unreadable = append(s.Unreadable, p)
+		}
+	}
+	s.Unreadable = append(s.Unreadable, r.unreadable.rest()...)
+	s.Warnings = append(r.warnings.list, r.warnings.rest()...)
+	slices.SortFunc(s.Notices, func(a, b notice.Notice) int { return strings.Compare(a.ID, b.ID) })
+	return s
+}
+
+// refine reads the fields that a notice can do without and returns what was wrong with them.
+func (e *event) refine(path string, n *notice.Notice) (warnings []error) {
+	var err error
+	if n.NotBefore, err = notBefore(path+".NotBefore", e.NotBefore); err != nil {
+		warnings = append(warnings, err)
+	}
+	if n.Duration, err = duration(path+".DurationInSeconds", e.DurationInSeconds); err != nil {
+		warnings = append(warnings, err)
+	}
+	if n.Description, err = optionalText(path+".Description", e.Description); err != nil {
+		warnings = append(warnings, err)
+	}
+	// The service has no field for it: the phrase is what Microsoft's own samples show.
+	n.LiveMigration = n.Type == notice.Freeze && strings.Contains(strings.ToLower(n.Description), "live migration")
+	if e.EventSource != nil { // came with api-version 2019-08-01
+		source, err := oneOf(path+".EventSource", e.EventSource, "Platform", "User")
+		if err != nil {
+			warnings = append(warnings, err)
+		}
+		n.UserInitiated = source == "User"
+	}
+	return warnings
+}
+
+// problems is a list with an end: what goes beyond maxProblems is only counted.
+type problems struct {
+	list    []notice.Problem
+	omitted int
+}
+
+func (p *problems) add(id string, err error) {
+	if len(p.list) == maxProblems {
+		p.omitted++
+		return
+	}
+	p.list = append(p.list, notice.Problem{ID: id, Err: err})
+}
+
+// rest stands for what was omitted; having no ID, it keeps every missing notice from being taken to be over.
+func (p *problems) rest() []notice.Problem {
+	if p.omitted == 0 {
+		return nil
+	}
+	return []notice.Problem{{Err: fmt.Errorf("and %d more problems", p.omitted)}}
+}

@@ -1,0 +1,258 @@
+package azure
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/slipway-dev/slipway/internal/notice"
+)
+
+// script is a service whose every answer is laid down. It answers the last one for ever.
+type script struct {
+	began   time.Time
+	answers []answer
+	asked   []time.Duration // since began
+}
+
+type answer struct {
+	takes    time.Duration
+	document Document
+	err      error
+}
+
+func (s *script) Fetch(ctx context.Context) (Document, error) {
+	s.asked = append(s.asked, time.Since(s.began))
+	a := s.answers[min(len(s.asked), len(s.answers))-1]
+	select {
+	case <-time.After(a.takes):
+		return bytes.Clone(a.document), a.err
+	case <-ctx.Done():
+		return nil, &Error{Class: Canceled, Err: ctx.Err()}
+	}
+}
+
+// counts is an observer that keeps what it was told.
+type counts struct {
+	ok     int
+	failed []Class
+}
+
+func (c *counts) FetchOK(time.Duration)            { c.ok++ }
+func (c *counts) FetchFailed(_ error, class Class) { c.failed = append(c.failed, class) }
+
+// watch runs a source over the script for some time, inside a bubble of synctest.
+type watched struct {
+	source    *Source
+	counts    counts
+	snapshots []notice.Snapshot
+	log       bytes.Buffer
+}
+
+func watch(t *testing.T, s *script, lasts time.Duration) *watched {
+	t.Helper()
+	w := &watched{}
+	var err error
+	w.source, err = NewSource(SourceOptions{
+		Fetcher: s, Resource: "vm_1", Observer: &w.counts, Log: slog.New(slog.NewTextHandler(&w.log, nil)),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), lasts)
+	defer cancel()
+	s.began = time.Now()
+	w.source.Run(ctx, func(snapshot notice.Snapshot) { w.snapshots = append(w.snapshots, snapshot) })
+	return w
+}
+
+func seconds(at ...float64) []time.Duration {
+	out := make([]time.Duration, len(at))
+	for i, s := range at {
+		out[i] = time.Duration(s * float64(time.Second))
+	}
+	return out
+}
+
+func TestPollsKeepTheirScheduleFromStartToStart(t *testing.T) {
+	good := sample(t, "preempt.json")
+	for _, tc := range []struct {
+		name    string
+		answers []answer
+		asked   []time.Duration
+	}{
+		{"quick answers", []answer{{document: good}}, seconds(0, 1, 2, 3, 4)},
+		{"answers of 300 ms", []answer{{takes: 300 * time.Millisecond, document: good}}, seconds(0, 1, 2, 3, 4)},
+		{"one of 2.5 s makes no burst", []answer{{takes: 2500 * time.Millisecond, document: good}, {document: good}},
+			seconds(0, 3, 4)},
+		{"one of exactly 1 s", []answer{{takes: time.Second, document: good}, {document: good}}, seconds(0, 2, 3, 4)},
+		{"failures", []answer{{err: &Error{Class: Unreachable, Err: errors.New("refused")}}}, seconds(0, 1, 2, 3, 4)},
+		{"429 that asks for 2 s", []answer{
+			{err: &Error{Class: HTTPStatus, Status: 429, RetryAfter: 2 * time.Second, Err: errors.New("429")}},
+			{document: good},
+		}, seconds(0, 2, 3, 4)},
+		{"503 that asks for 1.2 s", []answer{
+			{err: &Error{Class: HTTPStatus, Status: 503, RetryAfter: 1200 * time.Millisecond, Err: errors.New("503")}},
+			{document: good},
+		}, seconds(0, 2, 3, 4)},
+		{"500 may not ask for a pause", []answer{
+			{err: &Error{Class: HTTPStatus, Status: 500, RetryAfter: 3 * time.Second, Err: errors.New("500")}},
+			{document: good},
+		}, seconds(0, 1, 2, 3, 4)},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &script{answers: tc.answers}
+				watch(t, s, 4500*time.Millisecond)
+				if diff := cmp.Diff(tc.asked, s.asked); diff != "" {
+					t.Errorf("asked at (-want +got):\n%s", diff)
+				}
+			})
+		})
+	}
+}
+
+func TestNoServiceCanMakeUsLookAwayForLongerThanASpotNoticeAllows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		busy := &Error{Class: HTTPStatus, Status: 429, RetryAfter: time.Hour, Err: errors.New("429")}
+		s := &script{answers: []answer{{err: busy}}}
+		watch(t, s, 11*time.Second)
+		if diff := cmp.Diff(seconds(0, 5, 10), s.asked); diff != "" {
+			t.Errorf("asked at (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestOnlyAChangedDocumentIsEmittedAndEveryGoodOneIsARead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		empty, preempt := sample(t, "empty.json"), preemptOf(nil)
+		s := &script{answers: []answer{
+			{document: empty}, {document: empty}, {document: preempt}, {document: preempt}, {document: empty},
+		}}
+		w := watch(t, s, 6500*time.Millisecond)
+		var got []int
+		for _, snapshot := range w.snapshots {
+			got = append(got, len(snapshot.Notices))
+		}
+		if want := []int{0, 1, 0}; !slices.Equal(got, want) {
+			t.Errorf("snapshots of %v notices, want %v", got, want)
+		}
+		if got, want := w.snapshots[1].At.Sub(s.began), 2*time.Second; got != want {
+			t.Errorf("the Preempt was emitted as of %v, want %v", got, want)
+		}
+		if w.counts.ok != 7 || len(w.counts.failed) != 0 {
+			t.Errorf("observed %+v, want 7 good polls", w.counts)
+		}
+		if got, want := w.source.LastRead().Sub(s.began), 6*time.Second; got != want {
+			t.Errorf("last read at %v, want %v", got, want)
+		}
+	})
+}
+
+func TestI7AFailedReadLeavesTheLastSnapshotStanding(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		preempt := preemptOf(nil)
+		s := &script{answers: []answer{
+			{document: preempt},
+			{document: Document("<html>")},
+			{document: Document(`{"error":"x"}`)},
+			{document: preempt[:len(preempt)/2]},
+			{err: &Error{Class: Timeout, Err: errors.New("timeout")}},
+			{err: errors.New("of no class")},
+			{document: preempt},
+		}}
+		w := watch(t, s, 6500*time.Millisecond)
+		if len(w.snapshots) != 1 {
+			t.Errorf("%d snapshots, want the first one alone", len(w.snapshots))
+		}
+		want := []Class{NotJSON, WrongShape, NotJSON, Timeout, Unreachable}
+		if diff := cmp.Diff(want, w.counts.failed); diff != "" || w.counts.ok != 2 {
+			t.Errorf("failures (-want +got):\n%s and %d good polls", diff, w.counts.ok)
+		}
+	})
+}
+
+func TestLastReadIsZeroUntilADocumentWasUnderstood(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := watch(t, &script{answers: []answer{{document: Document("<html>")}}}, 1500*time.Millisecond)
+		if at := w.source.LastRead(); !at.IsZero() {
+			t.Errorf("last read %v", at)
+		}
+	})
+}
+
+func TestTroubleIsLoggedWhenItChangesEachMinuteAndWhenItIsOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		failing := func(n int, class Class) []answer {
+			var out []answer
+			for i := range n {
+				err := &Error{Class: class, Err: errors.New("port " + string(rune('a'+i%26)))}
+				out = append(out, answer{err: err})
+			}
+			return out
+		}
+		answers := slices.Concat(failing(130, Unreachable), failing(5, Timeout), []answer{{document: sample(t, "empty.json")}})
+		w := watch(t, &script{answers: answers}, 200*time.Second)
+		lines := strings.Split(strings.TrimSpace(w.log.String()), "\n")
+		if len(lines) != 5 {
+			t.Fatalf("%d lines, want 5: at 0 s, 60 s, 120 s, the change, the end:\n%s", len(lines), w.log.String())
+		}
+		for i, part := range []string{
+			"class=unreachable failedPolls=1 ", "failedPolls=61 ", "failedPolls=121 ", "class=timeout failedPolls=131 ",
+			"notices can be read again",
+		} {
+			if !strings.Contains(lines[i], part) {
+				t.Errorf("line %d is %q, want it to say %q", i, lines[i], part)
+			}
+		}
+		if !strings.Contains(lines[4], "failedPolls=135 after=2m15s") {
+			t.Errorf("the last line is %q", lines[4])
+		}
+	})
+}
+
+func TestTheEndOfTheContextInAPollIsNoFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := watch(t, &script{answers: []answer{{takes: time.Hour}}}, time.Second)
+		if len(w.counts.failed) != 0 || len(w.snapshots) != 0 || w.log.Len() != 0 {
+			t.Errorf("observed %+v, %d snapshots, log %q", w.counts, len(w.snapshots), w.log.String())
+		}
+	})
+}
+
+func TestI10BadSourceOptionsAreRefusedWithNameAndValue(t *testing.T) {
+	s := &script{}
+	for says, options := range map[string]SourceOptions{
+		"fetcher is missing":     {Resource: "vm_1"},
+		"resource name is empty": {Fetcher: s},
+		"poll interval: -1s":     {Fetcher: s, Resource: "vm_1", Interval: -time.Second},
+	} {
+		if _, err := NewSource(options); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("error %v, want it to say %q", err, says)
+		}
+	}
+}
+
+type still struct{ document Document }
+
+func (s still) Fetch(context.Context) (Document, error) { return s.document, nil }
+
+func TestAnUnchangedDocumentCostsNoAllocation(t *testing.T) {
+	source, err := NewSource(SourceOptions{Fetcher: still{sample(t, "scale-set.json")}, Resource: "vm_1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := poll{source: source, emit: func(notice.Snapshot) {}}
+	p.once(t.Context())
+	if n := testing.AllocsPerRun(100, func() { p.once(t.Context()) }); n != 0 {
+		t.Errorf("%v allocations for an unchanged document", n)
+	}
+}
