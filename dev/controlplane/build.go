@@ -138,12 +138,23 @@ func (p buildPlan) ensure(ctx context.Context, progress io.Writer) (string, erro
 // key names the directory of the plan's programs after everything they depend on.
 func (p buildPlan) key(version string, mod, sum []byte) string {
 	hash := sha256.New()
-	for _, part := range [][]byte{mod, sum, []byte(runtime.Version()), []byte(runtime.GOOS), []byte(runtime.GOARCH)} {
-		fmt.Fprintf(hash, "%d\n", len(part))
-		hash.Write(part)
-	}
+	fmt.Fprintf(hash, "%s %s %s %s\n%s", runtime.Version(), runtime.GOOS, runtime.GOARCH, requirements(mod), sum)
 	names := p.names()
 	return strings.Join(append([]string{version}, names...), "-") + "-" + hex.EncodeToString(hash.Sum(nil))[:16]
+}
+
+// requirements is what a go.mod says, whatever the order and the comments: that a requirement came to be direct is no
+// reason to compile again.
+func requirements(mod []byte) []string {
+	var lines []string
+	for line := range strings.Lines(string(mod)) {
+		line, _, _ = strings.Cut(line, "//")
+		if line = strings.TrimSpace(line); len(line) > len("require (") {
+			lines = append(lines, line)
+		}
+	}
+	slices.Sort(lines)
+	return lines
 }
 
 func (p buildPlan) names() []string {
