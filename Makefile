@@ -3,7 +3,6 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 TOOL := go tool -modfile=$(CURDIR)/tools/go.mod
-DEV  := go run ./cmd/slipway-dev
 TEST := $(TOOL) gotestsum --format pkgname-and-test-fails --hide-summary=skipped -- -race -shuffle=on -timeout 20m
 
 .PHONY: help
@@ -14,9 +13,17 @@ help: ## List the targets
 build: ## Build slipway and slipway-agent into bin/
 	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o bin/ ./cmd/slipway ./cmd/slipway-agent
 
+.PHONY: slipway-dev
+slipway-dev:
+	@cd dev && go build -o ../bin/slipway-dev ./cmd/slipway-dev
+
+.PHONY: build-dev
+build-dev: slipway-dev ## Compile the control plane to develop on, for the first time or a new version
+	@bin/slipway-dev build
+
 .PHONY: demo
-demo: build ## Tell the story on a real control plane, each step checked (KEEP=1 leaves it running)
-	cd dev && $(DEV) demo
+demo: build slipway-dev ## Tell the story on a real control plane, each step checked (KEEP=1 leaves it running)
+	@bin/slipway-dev demo
 
 .PHONY: test
 test: build ## Run every test: race detector on, order shuffled, the real control plane included
@@ -24,8 +31,8 @@ test: build ## Run every test: race detector on, order shuffled, the real contro
 	cd dev && $(TEST) ./...
 
 .PHONY: bench
-bench: build ## Measure speed and size; GROUP=agent measures one group
-	cd dev && $(DEV) bench $(GROUP)
+bench: build slipway-dev ## Measure speed and size; GROUP=agent measures one group
+	@bin/slipway-dev bench $(GROUP)
 
 .PHONY: lint
 lint: ## Run the linters over both modules
@@ -39,9 +46,9 @@ generate: ## Write generated files anew and tidy the modules
 	go mod tidy && cd dev && go mod tidy
 
 .PHONY: up
-up: build ## Start a control plane with 20 nodes and the Azure emulator, and leave it running
-	cd dev && $(DEV) up
+up: build slipway-dev ## Start a control plane with 20 nodes and the Azure emulator, and leave it running
+	@bin/slipway-dev up
 
 .PHONY: down
-down: ## Stop what up has started
-	cd dev && $(DEV) down
+down: slipway-dev ## Stop what up has started
+	@bin/slipway-dev down

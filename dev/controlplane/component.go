@@ -119,25 +119,23 @@ func (c *Cluster) writeFiles(o Options, ports []int) (layout, error) {
 	return l, nil
 }
 
-// component is a process to start: its command line, and how to see that it is ready.
-type component struct {
-	name, binary string
-	args         []string
-	// readyURL is asked until it answers 200; empty when nothing needs to wait for this process to be ready.
-	readyURL string
-}
-
-// components lists the processes in the order in which they are to start.
-func (l layout) components(o Options, b Binaries) []component {
-	all := []component{
-		{Etcd, b.Etcd, l.etcdArgs(), "https://" + loopback(l.etcdClient) + "/health"},
-		{APIServer, b.APIServer, l.apiServerArgs(), l.apiServer() + "/readyz"},
-		{ControllerManager, b.ControllerManager, l.controllerManagerArgs(o), "https://" + loopback(l.controller) + "/healthz"},
-		{Scheduler, b.Scheduler, l.schedulerArgs(), "https://" + loopback(l.scheduler) + "/readyz"},
-		{Kwok, b.Kwok, l.kwokArgs(), ""},
+// commands lists the processes in the order in which they are to start.
+func (l layout) commands(o Options, b Binaries) []Command {
+	all := []Command{
+		{Name: Etcd, Path: b.Etcd, Args: l.etcdArgs(), ReadyURL: "https://" + loopback(l.etcdClient) + "/health"},
+		{Name: APIServer, Path: b.APIServer, Args: l.apiServerArgs(), ReadyURL: l.apiServer() + "/readyz"},
+		{
+			Name: ControllerManager, Path: b.ControllerManager, Args: l.controllerManagerArgs(o),
+			ReadyURL: "https://" + loopback(l.controller) + "/healthz",
+		},
+		{
+			Name: Scheduler, Path: b.Scheduler, Args: l.schedulerArgs(),
+			ReadyURL: "https://" + loopback(l.scheduler) + "/readyz",
+		},
+		{Name: Kwok, Path: b.Kwok, Args: l.kwokArgs()},
 	}
 	for i := range all {
-		all[i].args = append(all[i].args, o.Flags[all[i].name]...)
+		all[i].Args = append(all[i].Args, o.Flags[all[i].Name]...)
 	}
 	return all
 }
@@ -167,6 +165,10 @@ func (l layout) apiServerArgs() []string {
 		"--service-account-issuer=https://kubernetes.default.svc.cluster.local",
 		"--service-account-key-file=" + l.path(pkiDir, "service-account.pub"),
 		"--service-account-signing-key-file=" + l.path(pkiDir, "service-account.key"),
+		// Aggregated API servers need these, and the controller manager's and the scheduler's own servers ask for them.
+		"--requestheader-client-ca-file=" + l.path(pkiDir, "ca.crt"), "--requestheader-allowed-names=front-proxy-client",
+		"--requestheader-username-headers=X-Remote-User", "--requestheader-group-headers=X-Remote-Group",
+		"--requestheader-extra-headers-prefix=X-Remote-Extra-",
 		"--service-cluster-ip-range=10.96.0.0/16",
 		"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction",
 		"--allow-privileged=true", "--profiling=false",
@@ -205,16 +207,25 @@ func (l layout) kwokArgs() []string {
 	}
 }
 
-// startComponent starts a process and, for those that the next ones cannot do without, waits until it is ready.
-func (c *Cluster) startComponent(ctx context.Context, component component, detached bool) error {
-	p, err := c.startProcess(component.name, component.binary, component.args, component.readyURL, detached)
-	if err != nil {
-		return err
+// startAll starts the processes. The first two are waited for, as none of the others can do without them; the others
+// get ready side by side.
+func (c *Cluster) startAll(ctx context.Context, commands []Command) error {
+	for _, command := range commands {
+		p := &Process{command: command, detached: c.state.Detached, cluster: c}
+		if err := p.start(); err != nil {
+			return err
+		}
+		if err := c.record(p); err != nil {
+			return err
+		}
+		if command.Name != Etcd && command.Name != APIServer {
+			continue
+		}
+		if err := c.waitProcess(ctx, p); err != nil {
+			return err
+		}
 	}
-	if component.name == Etcd || component.name == APIServer {
-		return c.waitProcess(ctx, p)
-	}
-	return nil
+	return c.waitReady(ctx)
 }
 
 // connect makes the administrator's clients.
@@ -251,7 +262,7 @@ func (c *Cluster) waitReady(ctx context.Context) error {
 
 // waitProcess waits until a process answers at its readiness URL.
 func (c *Cluster) waitProcess(ctx context.Context, p *Process) error {
-	if p.readyURL == "" {
+	if p.command.ReadyURL == "" {
 		return nil
 	}
 	// All the servers of this control plane have certificates of its own authority, or of their own making: only the
@@ -260,11 +271,11 @@ func (c *Cluster) waitProcess(ctx context.Context, p *Process) error {
 	config.TLSClientConfig.CAData, config.TLSClientConfig.Insecure = nil, true
 	client, err := rest.HTTPClientFor(config)
 	if err != nil {
-		return fmt.Errorf("making a client for %s: %w", p.name, err)
+		return fmt.Errorf("making a client for %s: %w", p.Name(), err)
 	}
 	defer client.CloseIdleConnections()
 	return c.poll(ctx, p, func(ctx context.Context) error {
-		request, err := http.NewRequestWithContext(ctx, http.MethodGet, p.readyURL, nil)
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, p.command.ReadyURL, nil)
 		if err != nil {
 			return err
 		}
@@ -274,7 +285,7 @@ func (c *Cluster) waitProcess(ctx context.Context, p *Process) error {
 		}
 		defer response.Body.Close()
 		if response.StatusCode != http.StatusOK {
-			return fmt.Errorf("%s answers %s", p.readyURL, response.Status)
+			return fmt.Errorf("%s answers %s", p.command.ReadyURL, response.Status)
 		}
 		return nil
 	})
@@ -297,13 +308,13 @@ func (c *Cluster) poll(ctx context.Context, p *Process, ask func(context.Context
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%s is not ready: %w (last answer: %w)\n%s", p.name, ctx.Err(), err, p.lastWords())
+			return fmt.Errorf("%s is not ready: %w (last answer: %w)\n%s", p.Name(), ctx.Err(), err, p.lastWords())
 		case <-p.exited():
 			words := p.lastWords()
 			if strings.Contains(words, "address already in use") {
-				return fmt.Errorf("%s: %w", p.name, errPortTaken)
+				return fmt.Errorf("%s: %w", p.Name(), errPortTaken)
 			}
-			return fmt.Errorf("%s ended before it was ready:\n%s", p.name, words)
+			return fmt.Errorf("%s ended before it was ready:\n%s", p.Name(), words)
 		case <-ticker.C:
 		}
 	}

@@ -137,12 +137,7 @@ func boot(ctx context.Context, o Options, binaries Binaries) (_ *Cluster, err er
 	if err := c.connect(); err != nil {
 		return nil, err
 	}
-	for _, component := range layout.components(o, binaries) {
-		if err := c.startComponent(ctx, component, o.Detached); err != nil {
-			return nil, err
-		}
-	}
-	if err := c.waitReady(ctx); err != nil {
+	if err := c.startAll(ctx, layout.commands(o, binaries)); err != nil {
 		return nil, err
 	}
 	if err := c.AddNodes(ctx, o.Nodes...); err != nil {

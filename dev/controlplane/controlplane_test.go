@@ -369,11 +369,12 @@ func TestADetachedControlPlaneIsFoundAgainAndStopped(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	child, err := started.Run("child", "/bin/sleep", "600")
+	sleep := controlplane.Command{Name: "child", Path: "/bin/sleep", Args: []string{"600"}}
+	child, err := started.Run(t.Context(), sleep)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := started.Run("child", "/bin/sleep", "600"); err == nil {
+	if _, err := started.Run(t.Context(), sleep); err == nil {
 		t.Error("a second process of the same name was started")
 	}
 	_, err = controlplane.Start(t.Context(), controlplane.Options{Dir: dir})

@@ -159,6 +159,13 @@ func TestAMachineWithoutPowerIsSilentAndComesBack(t *testing.T) {
 	if err := client.CoreV1().Pods("default").Delete(ctx, "stopping", *metav1.NewDeleteOptions(3)); err != nil {
 		t.Fatal(err)
 	}
+	eventually(t, "a kubelet that knows when the pod will have stopped", func(ctx context.Context) error {
+		pod, err := client.CoreV1().Pods("default").Get(ctx, "stopping", metav1.GetOptions{})
+		if err == nil && pod.Annotations["dev.slipway.dev/stop-ends"] == "" {
+			return errors.New("there is none")
+		}
+		return err
+	})
 	if err := c.PowerOff(ctx, "off"); err != nil {
 		t.Fatal(err)
 	}

@@ -18,10 +18,7 @@ import (
 
 // Process is one process of a control plane. Its methods may be called concurrently.
 type Process struct {
-	name     string
-	path     string
-	args     []string
-	readyURL string
+	command  Command
 	detached bool
 	cluster  *Cluster
 
@@ -65,43 +62,72 @@ func (c *Cluster) started() []*Process {
 	defer c.mu.Unlock()
 	var all []*Process
 	for _, recorded := range slices.Backward(c.state.Processes) {
-		all = append(all, c.processes[recorded.Name])
+		all = append(all, c.processes[recorded.Command.Name])
 	}
 	return all
 }
 
-// Run starts one more process that belongs to the control plane: it is in Process, ends with Stop, and writes to
-// logs/NAME.log. It is how an emulator is kept running next to a detached control plane.
-func (c *Cluster) Run(name, path string, args ...string) (*Process, error) {
-	if c.Process(name) != nil {
-		return nil, fmt.Errorf("starting %s: a process of that name is there already", name)
-	}
-	return c.startProcess(name, path, args, "", c.state.Detached)
+// Command is a program that Run keeps running next to a control plane.
+type Command struct {
+	// Name is the process's name, of the caller's choice.
+	Name string `json:"name"`
+	// Path and Args are the program and what follows its name; the working directory is the control plane's.
+	Path string   `json:"path"`
+	Args []string `json:"args"`
+	// Env is added to the little environment that the processes of a control plane get (PATH, HOME, TMPDIR).
+	Env []string `json:"env,omitempty"`
+	// ReadyURL answers 200 once the program is ready, over HTTP, or HTTPS with any certificate. Empty when nothing
+	// needs to wait for that.
+	ReadyURL string `json:"readyURL,omitempty"`
 }
 
-func (c *Cluster) startProcess(name, path string, args []string, readyURL string, detached bool) (*Process, error) {
-	p := &Process{name: name, path: path, args: args, readyURL: readyURL, detached: detached, cluster: c}
-	if err := p.start(); err != nil {
+// Run starts one more process that belongs to the control plane, and waits until it is ready: it is in Process, ends
+// with Stop, outlives this process if the control plane is detached, and writes to logs/NAME.log. It is how an emulator
+// is kept running next to a control plane.
+func (c *Cluster) Run(ctx context.Context, command Command) (*Process, error) {
+	p := &Process{command: command, detached: c.state.Detached, cluster: c}
+	if err := c.reserve(p); err != nil {
 		return nil, err
 	}
-	return p, c.record(p)
+	if err := p.start(); err != nil {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		delete(c.processes, p.Name())
+		return nil, err
+	}
+	if err := c.record(p); err != nil {
+		return nil, err
+	}
+	return p, c.waitProcess(ctx, p)
+}
+
+// reserve takes the process's name.
+func (c *Cluster) reserve(p *Process) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.processes[p.Name()] != nil {
+		return fmt.Errorf("starting %s: a process of that name is there already", p.Name())
+	}
+	c.processes[p.Name()] = p
+	return nil
 }
 
 // start starts the process and makes p stand for it.
 func (p *Process) start() error {
 	log, err := os.OpenFile(p.LogFile(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
-		return fmt.Errorf("opening the log of %s: %w", p.name, err)
+		return fmt.Errorf("opening the log of %s: %w", p.Name(), err)
 	}
 	defer log.Close()
-	cmd := exec.Command(p.path, p.args...)
+	cmd := exec.Command(p.command.Path, p.command.Args...)
 	cmd.Dir = p.cluster.dir
 	cmd.Stdout, cmd.Stderr = log, log
 	// Little of the environment reaches the process: proxies, kubeconfigs and the like must not change what it does.
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + p.cluster.dir, "TMPDIR=" + os.TempDir()}
+	cmd.Env = append(cmd.Env, p.command.Env...)
 	cmd.SysProcAttr = processAttributes(p.detached)
 	if err := startOnLastingThread(cmd); err != nil {
-		return fmt.Errorf("starting %s: %w", p.name, err)
+		return fmt.Errorf("starting %s: %w", p.Name(), err)
 	}
 	started, _ := processStart(cmd.Process.Pid)
 	p.mu.Lock()
@@ -135,7 +161,7 @@ var lastingThread = sync.OnceValue(func() chan<- func() {
 })
 
 // Name is the process's name, such as "kube-apiserver".
-func (p *Process) Name() string { return p.name }
+func (p *Process) Name() string { return p.command.Name }
 
 // PID is the process's number, of its latest start.
 func (p *Process) PID() int {
@@ -148,7 +174,7 @@ func (p *Process) PID() int {
 func (p *Process) Alive() bool { return p.identity().alive() }
 
 // LogFile is where the process writes.
-func (p *Process) LogFile() string { return filepath.Join(p.cluster.dir, logDir, p.name+".log") }
+func (p *Process) LogFile() string { return filepath.Join(p.cluster.dir, logDir, p.Name()+".log") }
 
 func (p *Process) identity() identity {
 	p.mu.Lock()
@@ -181,7 +207,7 @@ func (p *Process) end() error {
 
 func (p *Process) signal(s syscall.Signal, doing string) error {
 	if err := p.identity().signal(s); err != nil {
-		return fmt.Errorf("%s %s (process %d): %w", doing, p.name, p.PID(), err)
+		return fmt.Errorf("%s %s (process %d): %w", doing, p.Name(), p.PID(), err)
 	}
 	return nil
 }
@@ -192,7 +218,7 @@ func (p *Process) Restart(ctx context.Context) error {
 	if err := p.end(); err != nil {
 		return err
 	}
-	if p.name == Kwok {
+	if p.Name() == Kwok {
 		if err := p.cluster.releaseMachines(ctx); err != nil {
 			return err
 		}
@@ -213,10 +239,12 @@ func (p *Process) exited() <-chan struct{} {
 	if p.done == nil { // Found by Open, so not a child whose end could be waited for.
 		p.done = make(chan struct{})
 		go func(id identity, done chan struct{}) {
+			defer close(done)
+			ticker := time.NewTicker(readyPoll)
+			defer ticker.Stop()
 			for id.alive() {
-				time.Sleep(readyPoll)
+				<-ticker.C
 			}
-			close(done)
 		}(p.id, p.done)
 	}
 	return p.done

@@ -23,20 +23,17 @@ type state struct {
 
 // recordedProcess is one process, and how to start it again.
 type recordedProcess struct {
-	Name string `json:"name"`
 	identity
-	Path     string   `json:"path"`
-	Args     []string `json:"args"`
-	ReadyURL string   `json:"readyURL,omitempty"`
+	Command Command `json:"command"`
 }
 
 // record notes a process that was just started, in memory and on disk.
 func (c *Cluster) record(p *Process) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.processes[p.name] = p
-	recorded := recordedProcess{Name: p.name, identity: p.identity(), Path: p.path, Args: p.args, ReadyURL: p.readyURL}
-	at := slices.IndexFunc(c.state.Processes, func(r recordedProcess) bool { return r.Name == p.name })
+	c.processes[p.Name()] = p
+	recorded := recordedProcess{p.identity(), p.command}
+	at := slices.IndexFunc(c.state.Processes, func(r recordedProcess) bool { return r.Command.Name == p.Name() })
 	if at < 0 {
 		c.state.Processes = append(c.state.Processes, recorded)
 	} else {
@@ -44,12 +41,20 @@ func (c *Cluster) record(p *Process) error {
 	}
 	content, err := json.MarshalIndent(c.state, "", "  ")
 	if err != nil {
-		return fmt.Errorf("recording %s: %w", p.name, err)
+		return fmt.Errorf("recording %s: %w", p.Name(), err)
 	}
-	if err := os.WriteFile(filepath.Join(c.dir, stateFile), append(content, '\n'), 0o600); err != nil {
-		return fmt.Errorf("recording %s: %w", p.name, err)
+	if err := writeWhole(filepath.Join(c.dir, stateFile), append(content, '\n')); err != nil {
+		return fmt.Errorf("recording %s: %w", p.Name(), err)
 	}
 	return nil
+}
+
+// writeWhole replaces a file in one step, so that nobody reads half of it.
+func writeWhole(path string, content []byte) error {
+	if err := os.WriteFile(path+".new", content, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(path+".new", path)
 }
 
 // ErrNotFound is returned by Open when there is no record of a control plane in the directory.
@@ -74,9 +79,8 @@ func Open(dir string) (*Cluster, error) {
 		return nil, fmt.Errorf("reading %s: %w", filepath.Join(dir, stateFile), err)
 	}
 	for _, r := range c.state.Processes {
-		c.processes[r.Name] = &Process{
-			name: r.Name, path: r.Path, args: r.Args, readyURL: r.ReadyURL, detached: c.state.Detached,
-			cluster: c, id: r.identity,
+		c.processes[r.Command.Name] = &Process{
+			command: r.Command, detached: c.state.Detached, cluster: c, id: r.identity,
 		}
 	}
 	return c, c.connect()
