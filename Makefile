@@ -1,7 +1,54 @@
-# Slipway. `make help` lists what can be asked for.
+# Slipway. `make help` lists what can be asked for. Everything is built from Go modules; nothing else is downloaded.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
+
+TOOL := go tool -modfile=$(CURDIR)/tools/go.mod
+TEST := $(TOOL) gotestsum --format pkgname-and-test-fails --hide-summary=skipped -- -race -shuffle=on -timeout 20m
 
 .PHONY: help
 help: ## List the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: ## Build slipway and slipway-agent into bin/
+	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o bin/ ./cmd/slipway ./cmd/slipway-agent
+
+.PHONY: slipway-dev
+slipway-dev:
+	@cd dev && go build -o ../bin/slipway-dev ./cmd/slipway-dev
+
+.PHONY: build-dev
+build-dev: slipway-dev ## Compile the control plane to develop on, for the first time or a new version
+	@bin/slipway-dev build
+
+.PHONY: demo
+demo: build slipway-dev ## Tell the story on a real control plane, each step checked (KEEP=1 leaves it running)
+	@bin/slipway-dev demo
+
+.PHONY: test
+test: build ## Run every test: race detector on, order shuffled, the real control plane included
+	$(TEST) ./...
+	cd dev && $(TEST) ./...
+
+.PHONY: bench
+bench: build slipway-dev ## Measure speed and size; GROUP=agent measures one group
+	@bin/slipway-dev bench $(GROUP)
+
+.PHONY: lint
+lint: ## Run the linters over both modules
+	$(TOOL) golangci-lint run ./...
+	cd dev && $(TOOL) golangci-lint run --config ../.golangci.yml ./...
+
+.PHONY: generate
+generate: ## Write generated files anew and tidy the modules
+	go generate ./...
+	cd dev && go generate ./...
+	go mod tidy && cd dev && go mod tidy
+
+.PHONY: up
+up: build slipway-dev ## Start a control plane with 20 nodes and the Azure emulator, and leave it running
+	@bin/slipway-dev up
+
+.PHONY: down
+down: slipway-dev ## Stop what up has started
+	@bin/slipway-dev down

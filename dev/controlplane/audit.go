@@ -1,0 +1,87 @@
+package controlplane
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
+)
+
+// AuditFilter selects requests of the audit log. A zero field selects all.
+type AuditFilter struct {
+	// UserAgent is what the client's user agent begins with.
+	UserAgent string
+	// User is the name of the user, such as system:serviceaccount:NAMESPACE:NAME.
+	User string
+	// Verb is one of get, list, watch, create, update, patch, delete, deletecollection.
+	Verb string
+	// Resource is in the plural, with the subresource after a slash if there is one: "pods", "pods/eviction".
+	Resource string
+	// Namespace and Name are those of the object.
+	Namespace, Name string
+	// Since is the earliest time at which the request was received.
+	Since time.Time
+}
+
+func (f AuditFilter) matches(e *auditv1.Event) bool {
+	if !strings.HasPrefix(e.UserAgent, f.UserAgent) || f.User != "" && e.User.Username != f.User ||
+		f.Verb != "" && e.Verb != f.Verb || e.RequestReceivedTimestamp.Time.Before(f.Since) {
+		return false
+	}
+	var object auditv1.ObjectReference
+	if e.ObjectRef != nil {
+		object = *e.ObjectRef
+	}
+	resource := object.Resource
+	if object.Subresource != "" {
+		resource += "/" + object.Subresource
+	}
+	return (f.Resource == "" || resource == f.Resource) && (f.Namespace == "" || object.Namespace == f.Namespace) &&
+		(f.Name == "" || object.Name == f.Name)
+}
+
+// Audit reads the audit log and returns the requests that the filter selects, each once, in the order in which they
+// were first logged: when they were answered, or, for a watch, when it began. Of a watch that has ended the last entry
+// is returned.
+func (c *Cluster) Audit(f AuditFilter) ([]auditv1.Event, error) {
+	log, err := os.Open(c.AuditLog())
+	if err != nil {
+		return nil, fmt.Errorf("reading the audit log: %w", err)
+	}
+	defer log.Close()
+	return readAudit(log, f)
+}
+
+func readAudit(log io.Reader, f AuditFilter) ([]auditv1.Event, error) {
+	var events []auditv1.Event
+	seen := map[string]int{}
+	lines := bufio.NewReader(log)
+	for number := 1; ; number++ {
+		line, err := lines.ReadBytes('\n')
+		if errors.Is(err, io.EOF) { // What follows the last newline is still being written.
+			return events, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("reading the audit log: %w", err)
+		}
+		var event auditv1.Event
+		if err := json.Unmarshal(line, &event); err != nil {
+			return nil, fmt.Errorf("line %d of the audit log: %w", number, err)
+		}
+		if !f.matches(&event) {
+			continue
+		}
+		if at, again := seen[string(event.AuditID)]; again {
+			events[at] = event
+			continue
+		}
+		seen[string(event.AuditID)] = len(events)
+		events = append(events, event)
+	}
+}

@@ -1,0 +1,283 @@
+package controlplane
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// VersionVariable is the environment variable that says which Kubernetes version is meant when none is named.
+const VersionVariable = "SLIPWAY_KUBE_VERSION"
+
+// CacheVariable is the environment variable that says where compiled binaries are kept. The default is slipway-dev in
+// the user's cache directory.
+const CacheVariable = "SLIPWAY_DEV_CACHE"
+
+// moduleVariable is the environment variable that says where the dev module is, for a program that was moved away from
+// it.
+const moduleVariable = "SLIPWAY_DEV_MODULE"
+
+// newest is the version that the dev module itself requires; the others have a module each below versions.
+const newest = "1.36"
+
+// Versions lists the Kubernetes minor versions that can be started, oldest first.
+func Versions() []string { return []string{"1.33", "1.34", "1.35", newest} }
+
+// ResolveVersion returns the version that is meant: the one named, or else the one in the environment, or else the
+// newest. It refuses a version that is not among Versions.
+func ResolveVersion(version string) (string, error) {
+	source := "Version"
+	if version == "" {
+		version, source = os.Getenv(VersionVariable), VersionVariable
+	}
+	if version == "" {
+		return newest, nil
+	}
+	if !slices.Contains(Versions(), version) {
+		return "", fmt.Errorf("%s is %q, it must be one of %s", source, version, strings.Join(Versions(), ", "))
+	}
+	return version, nil
+}
+
+// Binaries are the paths of a control plane's programs.
+type Binaries struct {
+	Etcd, APIServer, ControllerManager, Scheduler, Kwok string
+}
+
+// Build makes sure that the programs of a Kubernetes version are in the cache, and returns where. The first time takes
+// minutes of compiling; a line is written to progress then. Processes that build at the same time wait for each other.
+func Build(ctx context.Context, version string, progress io.Writer) (Binaries, error) {
+	module, err := devModule()
+	if err != nil {
+		return Binaries{}, err
+	}
+	// etcd and kwok are always those of the dev module.
+	tools := buildPlan{module: module, packages: map[string]string{
+		Etcd: "go.etcd.io/etcd/server/v3",
+		Kwok: "sigs.k8s.io/kwok/cmd/kwok",
+	}}
+	kubernetes := buildPlan{module: module, packages: map[string]string{
+		APIServer:         "k8s.io/kubernetes/cmd/kube-apiserver",
+		ControllerManager: "k8s.io/kubernetes/cmd/kube-controller-manager",
+		Scheduler:         "k8s.io/kubernetes/cmd/kube-scheduler",
+	}}
+	if version != newest {
+		kubernetes.module = filepath.Join(module, "controlplane", "versions", version)
+	}
+	var dirs [2]string
+	for i, plan := range []buildPlan{tools, kubernetes} {
+		if dirs[i], err = plan.ensure(ctx, progress); err != nil {
+			return Binaries{}, err
+		}
+	}
+	return Binaries{
+		Etcd:              filepath.Join(dirs[0], Etcd),
+		Kwok:              filepath.Join(dirs[0], Kwok),
+		APIServer:         filepath.Join(dirs[1], APIServer),
+		ControllerManager: filepath.Join(dirs[1], ControllerManager),
+		Scheduler:         filepath.Join(dirs[1], Scheduler),
+	}, nil
+}
+
+// buildPlan is a set of programs of one module.
+type buildPlan struct {
+	module   string            // directory of the module
+	packages map[string]string // name of the program to its package
+}
+
+// kubernetesVersion finds the version of Kubernetes that a go.mod requires.
+var kubernetesVersion = regexp.MustCompile(`(?m)^(?:require\s+|\s+)k8s\.io/kubernetes (v(\d+)\.(\d+)\.\S+)`)
+
+// ensure returns the directory that the plan's programs are in, after compiling them if they are not.
+func (p buildPlan) ensure(ctx context.Context, progress io.Writer) (string, error) {
+	mod, err := os.ReadFile(filepath.Join(p.module, "go.mod"))
+	if err != nil {
+		return "", fmt.Errorf("finding out what to build: %w", err)
+	}
+	sum, err := os.ReadFile(filepath.Join(p.module, "go.sum"))
+	if err != nil {
+		return "", fmt.Errorf("finding out what to build: %w", err)
+	}
+	match := kubernetesVersion.FindSubmatch(mod)
+	if match == nil {
+		return "", fmt.Errorf("%s does not require k8s.io/kubernetes", filepath.Join(p.module, "go.mod"))
+	}
+	version := string(match[1])
+	cache, err := cacheDir()
+	if err != nil {
+		return "", err
+	}
+	dir := filepath.Join(cache, p.key(version, mod, sum))
+	if p.complete(dir) {
+		return dir, nil
+	}
+	unlock, err := lock(ctx, dir+".lock")
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	if p.complete(dir) { // Another process built it while this one waited.
+		return dir, nil
+	}
+	return dir, p.build(ctx, dir, ldflags(version, string(match[2]), string(match[3])), progress)
+}
+
+// key names the directory of the plan's programs after everything they depend on.
+func (p buildPlan) key(version string, mod, sum []byte) string {
+	hash := sha256.New()
+	fmt.Fprintf(hash, "%s %s %s %s\n%s", runtime.Version(), runtime.GOOS, runtime.GOARCH, requirements(mod), sum)
+	names := p.names()
+	return strings.Join(append([]string{version}, names...), "-") + "-" + hex.EncodeToString(hash.Sum(nil))[:16]
+}
+
+// requirements is what a go.mod says, whatever the order and the comments: that a requirement came to be direct is no
+// reason to compile again.
+func requirements(mod []byte) []string {
+	var lines []string
+	for line := range strings.Lines(string(mod)) {
+		line, _, _ = strings.Cut(line, "//")
+		if line = strings.TrimSpace(line); len(line) > len("require (") {
+			lines = append(lines, line)
+		}
+	}
+	slices.Sort(lines)
+	return lines
+}
+
+func (p buildPlan) names() []string {
+	var names []string
+	for name := range p.packages {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+func (p buildPlan) complete(dir string) bool {
+	for name := range p.packages {
+		if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// build compiles the plan's programs beside dir, and moves them there once all are made.
+func (p buildPlan) build(ctx context.Context, dir, ldflags string, progress io.Writer) error {
+	if progress == nil {
+		progress = os.Stderr
+	}
+	begun := time.Now()
+	fmt.Fprintf(progress, "slipway-dev: compiling %s (minutes the first time) …\n", strings.Join(p.names(), ", "))
+	temporary, err := os.MkdirTemp(filepath.Dir(dir), "building-")
+	if err != nil {
+		return fmt.Errorf("making a directory to build in: %w", err)
+	}
+	defer os.RemoveAll(temporary)
+	for _, name := range p.names() {
+		cmd := exec.CommandContext(ctx, "go", "build", "-ldflags="+ldflags,
+			"-o", filepath.Join(temporary, name), p.packages[name])
+		cmd.Dir = p.module
+		// A workspace or flags of the caller's would build something else than the module's go.sum says.
+		cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-buildvcs=false", "GO111MODULE=on")
+		var output bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &output, &output
+		if err := cmd.Run(); err != nil {
+			return fmt.Errorf("compiling %s in %s: %w\n%s", name, p.module, err, output.Bytes())
+		}
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		return fmt.Errorf("replacing an unfinished build: %w", err)
+	}
+	if err := os.Rename(temporary, dir); err != nil {
+		return fmt.Errorf("keeping what was built: %w", err)
+	}
+	fmt.Fprintf(progress, "slipway-dev: compiled %s in %s\n", strings.Join(p.names(), ", "),
+		time.Since(begun).Round(time.Second))
+	return nil
+}
+
+// ldflags has the programs tell their version, as Kubernetes' own build does, and leaves out what debuggers need.
+func ldflags(version, major, minor string) string {
+	flags := []string{"-s", "-w"}
+	for _, pkg := range []string{"k8s.io/component-base/version", "k8s.io/client-go/pkg/version"} {
+		flags = append(flags,
+			"-X", pkg+".gitVersion="+version, "-X", pkg+".gitMajor="+major, "-X", pkg+".gitMinor="+minor,
+			"-X", pkg+".gitTreeState=clean")
+	}
+	return strings.Join(flags, " ")
+}
+
+// cacheDir is where compiled programs are kept.
+func cacheDir() (string, error) {
+	dir := os.Getenv(CacheVariable)
+	if dir == "" {
+		user, err := os.UserCacheDir()
+		if err != nil {
+			return "", fmt.Errorf("finding a place for compiled programs (%s names one): %w", CacheVariable, err)
+		}
+		dir = filepath.Join(user, "slipway-dev")
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", fmt.Errorf("making the cache of compiled programs: %w", err)
+	}
+	return dir, nil
+}
+
+// devModule is the directory of the dev module, whose go.mod says what is compiled.
+func devModule() (string, error) {
+	if dir := os.Getenv(moduleVariable); dir != "" {
+		return dir, nil
+	}
+	// The path of this file as the compiler saw it; with -trimpath it is no path of this machine.
+	if _, file, _, ok := runtime.Caller(0); ok && filepath.IsAbs(file) {
+		dir := filepath.Dir(filepath.Dir(file))
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return dir, nil
+		}
+	}
+	return "", fmt.Errorf("the source of the dev module is not where it was when this program was compiled; "+
+		"set %s to its directory", moduleVariable)
+}
+
+// lockPoll is the pause between two attempts to get a lock that another process holds.
+const lockPoll = 200 * time.Millisecond
+
+// lock takes a lock between processes. The system releases it when the process ends, however it does.
+func lock(ctx context.Context, path string) (unlock func(), err error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, fmt.Errorf("locking the cache: %w", err)
+	}
+	ticker := time.NewTicker(lockPoll)
+	defer ticker.Stop()
+	for {
+		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		if err == nil {
+			return func() { f.Close() }, nil
+		}
+		if !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR) {
+			f.Close()
+			return nil, fmt.Errorf("locking %s: %w", path, err)
+		}
+		select {
+		case <-ctx.Done():
+			f.Close()
+			return nil, fmt.Errorf("waiting for another process to finish compiling (lock %s): %w", path, ctx.Err())
+		case <-ticker.C:
+		}
+	}
+}

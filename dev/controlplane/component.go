@@ -1,0 +1,321 @@
+package controlplane
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// The processes of a control plane, as Cluster.Process names them, in the order in which they start.
+const (
+	Etcd              = "etcd"
+	APIServer         = "kube-apiserver"
+	ControllerManager = "kube-controller-manager"
+	Scheduler         = "kube-scheduler"
+	Kwok              = "kwok"
+)
+
+var componentNames = []string{Etcd, APIServer, ControllerManager, Scheduler, Kwok}
+
+func isComponent(name string) bool { return slices.Contains(componentNames, name) }
+
+// Paths inside the directory of a control plane.
+const (
+	adminKubeconfig = "admin.kubeconfig"
+	auditLog        = "logs/audit.jsonl"
+	logDir          = "logs"
+	pkiDir          = "pki"
+	configDir       = "config"
+	etcdDir         = "etcd"
+	tokenDir        = "kubeconfigs"
+)
+
+const (
+	// bootTimeout bounds a start whose context has no deadline: a start takes seconds, but the machine may be busy.
+	bootTimeout = 3 * time.Minute
+	// readyPoll is the pause between two looks at whether a process is ready.
+	readyPoll = 20 * time.Millisecond
+)
+
+var (
+	//go:embed config/audit-policy.yaml
+	auditPolicy []byte
+	//go:embed config/kwok.yaml
+	kwokConfig []byte
+	//go:embed config/scheduler.yaml
+	schedulerConfig string
+)
+
+// errPortTaken marks a start that failed because a port was taken between being found free and being used.
+var errPortTaken = errors.New("a port was taken by another process")
+
+// layout is where a control plane's files and ports are.
+type layout struct {
+	dir                                                 string
+	etcdClient, etcdPeer, secure, controller, scheduler int
+}
+
+// portCount is the number of ports a layout needs.
+const portCount = 5
+
+func (l layout) path(elem ...string) string {
+	return filepath.Join(append([]string{l.dir}, elem...)...)
+}
+
+func (l layout) apiServer() string { return "https://" + loopback(l.secure) }
+
+func loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
+
+// freePorts finds n ports of the loopback interface that nobody listens on at the moment.
+func freePorts(n int) ([]int, error) {
+	ports := make([]int, 0, n)
+	for range n {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, fmt.Errorf("looking for a free port: %w", err)
+		}
+		defer l.Close()
+		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
+	}
+	return ports, nil
+}
+
+// writeFiles writes what the processes read: certificates, keys, kubeconfigs and configuration files.
+func (c *Cluster) writeFiles(o Options, ports []int) (layout, error) {
+	l := layout{c.dir, ports[0], ports[1], ports[2], ports[3], ports[4]}
+	for _, dir := range []string{logDir, pkiDir, configDir, tokenDir} {
+		if err := os.MkdirAll(l.path(dir), 0o700); err != nil {
+			return l, fmt.Errorf("making %s: %w", dir, err)
+		}
+	}
+	if err := l.writeCertificates(); err != nil {
+		return l, err
+	}
+	scheduler := strings.ReplaceAll(schedulerConfig, "${KUBECONFIG}", l.path(Scheduler+".kubeconfig"))
+	for name, content := range map[string][]byte{
+		"audit-policy.yaml": auditPolicy,
+		"kwok.yaml":         kwokConfig,
+		"scheduler.yaml":    []byte(scheduler),
+	} {
+		if err := os.WriteFile(l.path(configDir, name), content, 0o600); err != nil {
+			return l, fmt.Errorf("writing the configuration: %w", err)
+		}
+	}
+	return l, nil
+}
+
+// commands lists the processes in the order in which they are to start.
+func (l layout) commands(o Options, b Binaries) []Command {
+	all := []Command{
+		{Name: Etcd, Path: b.Etcd, Args: l.etcdArgs(), ReadyURL: "https://" + loopback(l.etcdClient) + "/health"},
+		{Name: APIServer, Path: b.APIServer, Args: l.apiServerArgs(), ReadyURL: l.apiServer() + "/readyz"},
+		{
+			Name: ControllerManager, Path: b.ControllerManager, Args: l.controllerManagerArgs(o),
+			ReadyURL: "https://" + loopback(l.controller) + "/healthz",
+		},
+		{
+			Name: Scheduler, Path: b.Scheduler, Args: l.schedulerArgs(),
+			ReadyURL: "https://" + loopback(l.scheduler) + "/readyz",
+		},
+		{Name: Kwok, Path: b.Kwok, Args: l.kwokArgs()},
+	}
+	for i := range all {
+		all[i].Args = append(all[i].Args, o.Flags[all[i].Name]...)
+	}
+	return all
+}
+
+func (l layout) etcdArgs() []string {
+	client, peer := "https://"+loopback(l.etcdClient), "https://"+loopback(l.etcdPeer)
+	cert, key, ca := l.path(pkiDir, "server.crt"), l.path(pkiDir, "server.key"), l.path(pkiDir, "ca.crt")
+	return []string{
+		"--name=default", "--data-dir=" + l.path(etcdDir),
+		"--listen-client-urls=" + client, "--advertise-client-urls=" + client,
+		"--listen-peer-urls=" + peer, "--initial-advertise-peer-urls=" + peer, "--initial-cluster=default=" + peer,
+		"--cert-file=" + cert, "--key-file=" + key, "--trusted-ca-file=" + ca, "--client-cert-auth",
+		"--peer-cert-file=" + cert, "--peer-key-file=" + key, "--peer-trusted-ca-file=" + ca, "--peer-client-cert-auth",
+		"--unsafe-no-fsync", "--quota-backend-bytes=1073741824", "--log-level=warn",
+	}
+}
+
+func (l layout) apiServerArgs() []string {
+	return []string{
+		"--bind-address=127.0.0.1", "--secure-port=" + strconv.Itoa(l.secure),
+		// Nothing reaches the API server by the Service "kubernetes", and a loopback address is not allowed there.
+		"--advertise-address=127.0.0.1", "--endpoint-reconciler-type=none",
+		"--etcd-servers=https://" + loopback(l.etcdClient), "--etcd-cafile=" + l.path(pkiDir, "ca.crt"),
+		"--etcd-certfile=" + l.path(pkiDir, "server.crt"), "--etcd-keyfile=" + l.path(pkiDir, "server.key"),
+		"--tls-cert-file=" + l.path(pkiDir, "server.crt"), "--tls-private-key-file=" + l.path(pkiDir, "server.key"),
+		"--client-ca-file=" + l.path(pkiDir, "ca.crt"),
+		"--service-account-issuer=https://kubernetes.default.svc.cluster.local",
+		"--service-account-key-file=" + l.path(pkiDir, "service-account.pub"),
+		"--service-account-signing-key-file=" + l.path(pkiDir, "service-account.key"),
+		// Aggregated API servers need these, and the controller manager's and the scheduler's own servers ask for them.
+		"--requestheader-client-ca-file=" + l.path(pkiDir, "ca.crt"), "--requestheader-allowed-names=front-proxy-client",
+		"--requestheader-username-headers=X-Remote-User", "--requestheader-group-headers=X-Remote-Group",
+		"--requestheader-extra-headers-prefix=X-Remote-Extra-",
+		"--service-cluster-ip-range=10.96.0.0/16",
+		"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction",
+		"--allow-privileged=true", "--profiling=false",
+		"--audit-policy-file=" + l.path(configDir, "audit-policy.yaml"), "--audit-log-path=" + l.path(auditLog),
+		// One file, however long: a rotated log would hide requests from a reader that counts them.
+		"--audit-log-maxsize=1000000",
+	}
+}
+
+func (l layout) controllerManagerArgs(o Options) []string {
+	kubeconfig := l.path(ControllerManager + ".kubeconfig")
+	return []string{
+		"--bind-address=127.0.0.1", "--secure-port=" + strconv.Itoa(l.controller),
+		"--kubeconfig=" + kubeconfig, "--authentication-kubeconfig=" + kubeconfig,
+		"--authorization-kubeconfig=" + kubeconfig, "--use-service-account-credentials=true",
+		"--leader-elect=false", "--kube-api-qps=1000", "--kube-api-burst=2000",
+		"--service-account-private-key-file=" + l.path(pkiDir, "service-account.key"),
+		"--root-ca-file=" + l.path(pkiDir, "ca.crt"),
+		"--node-monitor-grace-period=" + o.NodeMonitorGracePeriod.String(),
+	}
+}
+
+func (l layout) schedulerArgs() []string {
+	kubeconfig := l.path(Scheduler + ".kubeconfig")
+	return []string{
+		"--bind-address=127.0.0.1", "--secure-port=" + strconv.Itoa(l.scheduler),
+		"--config=" + l.path(configDir, "scheduler.yaml"),
+		"--authentication-kubeconfig=" + kubeconfig, "--authorization-kubeconfig=" + kubeconfig,
+	}
+}
+
+func (l layout) kwokArgs() []string {
+	return []string{
+		"--kubeconfig=" + l.path(Kwok+".kubeconfig"), "--config=" + l.path(configDir, "kwok.yaml"),
+		"--manage-nodes-with-label-selector=" + machineLabel + "=" + machineOn,
+	}
+}
+
+// startAll starts the processes. The first two are waited for, as none of the others can do without them; the others
+// get ready side by side.
+func (c *Cluster) startAll(ctx context.Context, commands []Command) error {
+	for _, command := range commands {
+		p := &Process{command: command, detached: c.state.Detached, cluster: c}
+		if err := p.start(); err != nil {
+			return err
+		}
+		if err := c.record(p); err != nil {
+			return err
+		}
+		if command.Name != Etcd && command.Name != APIServer {
+			continue
+		}
+		if err := c.waitProcess(ctx, p); err != nil {
+			return err
+		}
+	}
+	return c.waitReady(ctx)
+}
+
+// connect makes the administrator's clients.
+func (c *Cluster) connect() error {
+	config, err := clientcmd.BuildConfigFromFlags("", c.Kubeconfig())
+	if err != nil {
+		return fmt.Errorf("reading the administrator's kubeconfig: %w", err)
+	}
+	config.QPS = -1
+	config.UserAgent = "slipway-dev"
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return fmt.Errorf("making the administrator's client: %w", err)
+	}
+	c.config, c.client = config, client
+	return nil
+}
+
+// waitReady waits until the processes that started last are at work.
+func (c *Cluster) waitReady(ctx context.Context) error {
+	for _, name := range []string{ControllerManager, Scheduler} {
+		if err := c.waitProcess(ctx, c.Process(name)); err != nil {
+			return err
+		}
+	}
+	return c.poll(ctx, c.Process(ControllerManager), func(ctx context.Context) error {
+		_, err := c.client.CoreV1().ServiceAccounts(metav1.NamespaceDefault).Get(ctx, "default", metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return errors.New("the default ServiceAccount is not there yet")
+		}
+		return err
+	})
+}
+
+// waitProcess waits until a process answers at its readiness URL.
+func (c *Cluster) waitProcess(ctx context.Context, p *Process) error {
+	if p.command.ReadyURL == "" {
+		return nil
+	}
+	// All the servers of this control plane have certificates of its own authority, or of their own making: only the
+	// loopback interface is asked, and only for a status code.
+	config := rest.CopyConfig(c.config)
+	config.TLSClientConfig.CAData, config.TLSClientConfig.Insecure = nil, true
+	client, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return fmt.Errorf("making a client for %s: %w", p.Name(), err)
+	}
+	defer client.CloseIdleConnections()
+	return c.poll(ctx, p, func(ctx context.Context) error {
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, p.command.ReadyURL, nil)
+		if err != nil {
+			return err
+		}
+		response, err := client.Do(request)
+		if err != nil {
+			return err
+		}
+		defer response.Body.Close()
+		if response.StatusCode != http.StatusOK {
+			return fmt.Errorf("%s answers %s", p.command.ReadyURL, response.Status)
+		}
+		return nil
+	})
+}
+
+// poll asks until the answer is no error. It gives up when the context ends or the process does, and then says what
+// the process last wrote.
+func (c *Cluster) poll(ctx context.Context, p *Process, ask func(context.Context) error) error {
+	if _, bounded := ctx.Deadline(); !bounded {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, bootTimeout)
+		defer cancel()
+	}
+	ticker := time.NewTicker(readyPoll)
+	defer ticker.Stop()
+	for {
+		err := ask(ctx)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%s is not ready: %w (last answer: %w)\n%s", p.Name(), ctx.Err(), err, p.lastWords())
+		case <-p.exited():
+			words := p.lastWords()
+			if strings.Contains(words, "address already in use") {
+				return fmt.Errorf("%s: %w", p.Name(), errPortTaken)
+			}
+			return fmt.Errorf("%s ended before it was ready:\n%s", p.Name(), words)
+		case <-ticker.C:
+		}
+	}
+}

@@ -1,0 +1,514 @@
+package controlplane_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/slipway-dev/slipway/dev/controlplane"
+	"github.com/slipway-dev/slipway/dev/workload"
+)
+
+func TestMain(m *testing.M) {
+	if dir := os.Getenv(starterVariable); dir != "" {
+		starter(dir)
+	}
+	os.Exit(controlplane.Main(m))
+}
+
+// namespace makes a namespace of the test's own on the shared control plane, and a node of its own.
+func namespace(t *testing.T, name string) (c *controlplane.Cluster, node string) {
+	t.Helper()
+	c = controlplane.Shared(t)
+	node = "node-of-" + name
+	if err := c.AddNodes(t.Context(), controlplane.NodeSpec{Name: node}); err != nil {
+		t.Fatal(err)
+	}
+	if err := workload.Create(t.Context(), c.Client(), workload.Namespace(name)); err != nil {
+		t.Fatal(err)
+	}
+	// Pods of a new namespace are refused until it has its default ServiceAccount.
+	waitServiceAccount(t, c.Client(), name, "default")
+	return c, node
+}
+
+func waitServiceAccount(t *testing.T, client kubernetes.Interface, namespace, name string) {
+	t.Helper()
+	eventually(t, "ServiceAccount "+namespace+"/"+name, func(ctx context.Context) error {
+		_, err := client.CoreV1().ServiceAccounts(namespace).Get(ctx, name, metav1.GetOptions{})
+		return err
+	})
+}
+
+// eventually asks until there is no error, for at most 20 seconds.
+func eventually(t *testing.T, what string, ask func(context.Context) error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	ticker := time.NewTicker(20 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		err := ask(ctx)
+		if err == nil {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("%s: %v", what, err)
+		case <-ticker.C:
+		}
+	}
+}
+
+func TestADeploymentBecomesReady(t *testing.T) {
+	t.Parallel()
+	c, node := namespace(t, "deployment")
+	web := workload.App{Namespace: "deployment", Name: "web", Replicas: 5, Node: node, EmptyDir: true}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if err := workload.CreateSettled(ctx, c.Client(), web.Deployment(), web.Budget()); err != nil {
+		t.Fatal(err)
+	}
+	pods, err := c.Client().CoreV1().Pods("deployment").List(ctx, metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	addresses := map[string]bool{}
+	for _, pod := range pods.Items {
+		if pod.Spec.NodeName != node || pod.Status.Phase != corev1.PodRunning {
+			t.Errorf("pod %s is %s on %q, want Running on %q", pod.Name, pod.Status.Phase, pod.Spec.NodeName, node)
+		}
+		addresses[pod.Status.PodIP] = true
+	}
+	if len(addresses) != 5 {
+		t.Errorf("5 pods have the addresses %v, want one each", addresses)
+	}
+}
+
+func TestEveryKindOfWorkloadSettles(t *testing.T) {
+	t.Parallel()
+	c, node := namespace(t, "kinds")
+	app := func(name string) workload.App {
+		return workload.App{Namespace: "kinds", Name: name, Replicas: 2, Node: node}
+	}
+	job := app("job")
+	job.Run = "0.2"
+	important := app("important")
+	important.PriorityClass = "important"
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	err := workload.CreateSettled(ctx, c.Client(), workload.PriorityClass("important", 1000),
+		app("stateful").StatefulSet(), app("daemon").DaemonSet(), job.Job(), app("bare").Pod(),
+		important.Deployment(), important.Budget())
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "a Job whose pods run 0.2 s", func(ctx context.Context) error {
+		job, err := c.Client().BatchV1().Jobs("kinds").Get(ctx, "job", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if job.Status.CompletionTime == nil {
+			return errors.New("it has not completed")
+		}
+		return nil
+	})
+}
+
+func TestTwoControlPlanesSideBySideKnowNothingOfEachOther(t *testing.T) {
+	t.Parallel()
+	first := controlplane.Shared(t)
+	second := controlplane.ForTest(t, controlplane.Options{
+		Nodes: controlplane.AKSPool{Name: "only-here"}.Nodes(2),
+	})
+	here, err := second.Client().CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(here.Items) != 2 {
+		t.Errorf("the second control plane has %d nodes, want 2", len(here.Items))
+	}
+	for _, node := range here.Items {
+		_, err := first.Client().CoreV1().Nodes().Get(t.Context(), node.Name, metav1.GetOptions{})
+		if !apierrors.IsNotFound(err) {
+			t.Errorf("node %s of the second control plane in the first: %v, want NotFound", node.Name, err)
+		}
+	}
+	foreign := first.RESTConfig()
+	foreign.Host = second.RESTConfig().Host
+	foreign.TLSClientConfig.CAData = second.RESTConfig().CAData
+	client, err := kubernetes.NewForConfig(foreign)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{}); !apierrors.IsUnauthorized(err) {
+		t.Errorf("the first's administrator at the second: %v, want Unauthorized", err)
+	}
+}
+
+func TestAServiceAccountsKubeconfigHasItsRightsAndNoMore(t *testing.T) {
+	t.Parallel()
+	c, node := namespace(t, "rights")
+	client := c.Client()
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "reader"}}
+	if _, err := client.CoreV1().ServiceAccounts("rights").Create(t.Context(), account, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	role := &rbacv1.Role{
+		ObjectMeta: metav1.ObjectMeta{Name: "reader"},
+		Rules:      []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"list"}}},
+	}
+	if _, err := client.RbacV1().Roles("rights").Create(t.Context(), role, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	binding := &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "reader"},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "reader"},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: "rights", Name: "reader"}},
+	}
+	if _, err := client.RbacV1().RoleBindings("rights").Create(t.Context(), binding, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	reader := accountClient(t, c, "rights", "reader", controlplane.TokenOptions{Node: node, Duration: 10 * time.Minute})
+	eventually(t, "listing pods with the right to", func(ctx context.Context) error {
+		_, err := reader.CoreV1().Pods("rights").List(ctx, metav1.ListOptions{})
+		return err
+	})
+	_, err := reader.CoreV1().Pods("default").List(t.Context(), metav1.ListOptions{})
+	if !apierrors.IsForbidden(err) {
+		t.Errorf("listing another namespace's pods: %v, want Forbidden", err)
+	}
+	err = reader.CoreV1().Nodes().Delete(t.Context(), node, metav1.DeleteOptions{})
+	if !apierrors.IsForbidden(err) {
+		t.Errorf("deleting a node: %v, want Forbidden", err)
+	}
+	_, err = c.ServiceAccountKubeconfig(t.Context(), "rights", "reader", controlplane.TokenOptions{Pod: "p", Node: node})
+	if err == nil || !strings.Contains(err.Error(), "not to both") {
+		t.Errorf("a token for a pod and a node at once: %v, want an error that says so", err)
+	}
+}
+
+func TestATokenBoundToAPodEndsWithThePod(t *testing.T) {
+	t.Parallel()
+	c, node := namespace(t, "bound")
+	pod := workload.App{Namespace: "bound", Name: "agent", Node: node}.Pod()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	if err := workload.CreateSettled(ctx, c.Client(), pod); err != nil {
+		t.Fatal(err)
+	}
+	agent := accountClient(t, c, "bound", "default", controlplane.TokenOptions{Pod: "agent"})
+	if _, err := agent.Discovery().ServerVersion(); err != nil {
+		t.Fatal(err)
+	}
+	_, err := agent.CoreV1().Pods("bound").List(ctx, metav1.ListOptions{})
+	if !apierrors.IsForbidden(err) {
+		t.Errorf("listing pods with a valid token and no right: %v, want Forbidden", err)
+	}
+	force := metav1.NewDeleteOptions(0)
+	if err := c.Client().CoreV1().Pods("bound").Delete(ctx, "agent", *force); err != nil {
+		t.Fatal(err)
+	}
+	// The API server remembers a token that it found good for 10 seconds.
+	eventually(t, "the token of a pod that is gone", func(ctx context.Context) error {
+		_, err := agent.CoreV1().Pods("bound").List(ctx, metav1.ListOptions{})
+		if !apierrors.IsUnauthorized(err) {
+			return errors.New("it is still accepted")
+		}
+		return nil
+	})
+}
+
+func accountClient(t *testing.T, c *controlplane.Cluster, namespace, name string, o controlplane.TokenOptions,
+) *kubernetes.Clientset {
+	t.Helper()
+	path, err := c.ServiceAccountKubeconfig(t.Context(), namespace, name, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := clientcmd.BuildConfigFromFlags("", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return client
+}
+
+func TestTheAuditLogShowsTheUIDPreconditionOfAnEviction(t *testing.T) {
+	t.Parallel()
+	c, node := namespace(t, "audit")
+	pod := workload.App{Namespace: "audit", Name: "evicted", Node: node, Stop: "0"}.Pod()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	begun := time.Now()
+	if err := workload.CreateSettled(ctx, c.Client(), pod); err != nil {
+		t.Fatal(err)
+	}
+	found, err := c.Client().CoreV1().Pods("audit").Get(ctx, "evicted", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = c.Client().CoreV1().Pods("audit").EvictV1(ctx, &policyv1.Eviction{
+		ObjectMeta:    metav1.ObjectMeta{Name: "evicted"},
+		DeleteOptions: metav1.NewPreconditionDeleteOptions(string(found.UID)),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	filter := controlplane.AuditFilter{
+		UserAgent: "slipway-dev", Verb: "create", Resource: "pods/eviction", Namespace: "audit", Since: begun,
+	}
+	requests, err := c.Audit(filter)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(requests) != 1 {
+		t.Fatalf("the audit log has %d evictions, want 1", len(requests))
+	}
+	if body := string(requests[0].RequestObject.Raw); !strings.Contains(body, `"preconditions":{"uid":"`+string(found.UID)+`"}`) {
+		t.Errorf("the eviction was logged as %s, want a precondition on UID %s", body, found.UID)
+	}
+	for name, other := range map[string]controlplane.AuditFilter{
+		"of another client": {UserAgent: "kubectl", Resource: "pods/eviction", Namespace: "audit"},
+		"of another verb":   {Verb: "delete", Resource: "pods/eviction", Namespace: "audit"},
+		"of the future":     {Resource: "pods/eviction", Namespace: "audit", Since: time.Now().Add(time.Hour)},
+		"of another pod":    {Resource: "pods/eviction", Namespace: "audit", Name: "other"},
+	} {
+		requests, err := c.Audit(other)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(requests) != 0 {
+			t.Errorf("%d evictions %s, want none", len(requests), name)
+		}
+	}
+}
+
+func TestAKilledAPIServerComesBackWithItsData(t *testing.T) {
+	t.Parallel()
+	c := controlplane.ForTest(t, controlplane.Options{Nodes: []controlplane.NodeSpec{{Name: "kept"}}})
+	server := c.Process(controlplane.APIServer)
+	before := server.PID()
+	if err := server.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if server.Alive() {
+		t.Error("the API server was killed and is alive")
+	}
+	if _, err := c.Client().CoreV1().Nodes().Get(t.Context(), "kept", metav1.GetOptions{}); err == nil {
+		t.Error("a killed API server answers")
+	}
+	if err := server.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if server.PID() == before {
+		t.Errorf("the restarted API server has the process number %d of the killed one", before)
+	}
+	if _, err := c.Client().CoreV1().Nodes().Get(t.Context(), "kept", metav1.GetOptions{}); err != nil {
+		t.Errorf("a node from before the restart: %v", err)
+	}
+	if err := c.Process(controlplane.Kwok).Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	web := workload.App{Name: "web", Replicas: 3}
+	if err := workload.CreateSettled(ctx, c.Client(), web.Deployment()); err != nil {
+		t.Errorf("a Deployment after the restarts: %v", err)
+	}
+}
+
+func TestAPausedAPIServerAnswersOnceResumed(t *testing.T) {
+	t.Parallel()
+	c := controlplane.ForTest(t, controlplane.Options{})
+	server := c.Process(controlplane.APIServer)
+	if err := server.Pause(); err != nil {
+		t.Fatal(err)
+	}
+	if !server.Alive() {
+		t.Error("a paused API server counts as dead")
+	}
+	short, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	if _, err := c.Client().CoreV1().Nodes().List(short, metav1.ListOptions{}); err == nil {
+		t.Error("a paused API server answers")
+	}
+	if err := server.Resume(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Client().CoreV1().Nodes().List(t.Context(), metav1.ListOptions{}); err != nil {
+		t.Errorf("a resumed API server: %v", err)
+	}
+}
+
+func TestADetachedControlPlaneIsFoundAgainAndStopped(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	started, err := controlplane.Start(t.Context(), controlplane.Options{Dir: dir, Detached: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := started.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	sleep := controlplane.Command{Name: "child", Path: "/bin/sleep", Args: []string{"600"}}
+	child, err := started.Run(t.Context(), sleep)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := started.Run(t.Context(), sleep); err == nil {
+		t.Error("a second process of the same name was started")
+	}
+	_, err = controlplane.Start(t.Context(), controlplane.Options{Dir: dir})
+	if !errors.Is(err, controlplane.ErrNotEmpty) {
+		t.Errorf("starting a second one in the same directory: %v, want %v", err, controlplane.ErrNotEmpty)
+	}
+	found, err := controlplane.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := found.AddNodes(t.Context(), controlplane.NodeSpec{Name: "late"}); err != nil {
+		t.Errorf("adding a node to a control plane that was found: %v", err)
+	}
+	if err := found.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	if child.Alive() {
+		t.Error("the added process outlived the control plane")
+	}
+	for _, name := range []string{controlplane.Etcd, controlplane.APIServer, controlplane.Kwok} {
+		if found.Process(name).Alive() {
+			t.Errorf("%s outlived Stop", name)
+		}
+	}
+	if _, err := controlplane.Open(t.TempDir()); !errors.Is(err, controlplane.ErrNotFound) {
+		t.Errorf("opening an empty directory: %v, want %v", err, controlplane.ErrNotFound)
+	}
+}
+
+func TestOptionsThatCannotWorkAreRefused(t *testing.T) {
+	t.Parallel()
+	for name, o := range map[string]controlplane.Options{
+		`"1.20", it must be one of 1.33, 1.34, 1.35, 1.36`: {Version: "1.20"},
+		`"kube-proxy", known are`:                          {Flags: map[string][]string{"kube-proxy": nil}},
+		`-1s, it must be positive`:                         {NodeMonitorGracePeriod: -time.Second},
+	} {
+		_, err := controlplane.Start(t.Context(), o)
+		if err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("Start(%+v): %v, want an error with %s", o, err, name)
+		}
+	}
+	c := controlplane.Shared(t)
+	for wanted, spec := range map[string]controlplane.NodeSpec{
+		`node a: cpu is "many"`: {Name: "a", CPU: "many"},
+		`node b: Pods is -1`:    {Name: "b", Pods: -1},
+		`node C`:                {Name: "C"},
+	} {
+		err := c.AddNodes(t.Context(), spec)
+		if err == nil || !strings.Contains(err.Error(), wanted) {
+			t.Errorf("AddNodes(%+v): %v, want an error with %s", spec, err, wanted)
+		}
+	}
+}
+
+func TestAKSNamesAreThoseOfAzure(t *testing.T) {
+	t.Parallel()
+	pool := controlplane.AKSPool{Name: "spot", Spot: true}
+	if got, want := pool.NodeName(0), "aks-spot-12345678-vmss000000"; got != want {
+		t.Errorf("NodeName(0) is %s, want %s", got, want)
+	}
+	if got, want := pool.NodeName(46), "aks-spot-12345678-vmss00001a"; got != want {
+		t.Errorf("NodeName(46) is %s, want %s", got, want)
+	}
+	if got, want := pool.Resource(46), "aks-spot-12345678-vmss_46"; got != want {
+		t.Errorf("Resource(46) is %s, want %s", got, want)
+	}
+	want := "azure:///subscriptions/00000000-0000-0000-0000-000000000001/resourceGroups/mc_demo/providers/" +
+		"Microsoft.Compute/virtualMachineScaleSets/aks-spot-12345678-vmss/virtualMachines/46"
+	if got := pool.Node(46).ProviderID; got != want {
+		t.Errorf("ProviderID of instance 46 is %s, want %s", got, want)
+	}
+	if got := pool.Node(1).Labels["kubernetes.azure.com/scalesetpriority"]; got != "spot" {
+		t.Errorf("the priority of a Spot machine is %q, want spot", got)
+	}
+}
+
+// The test binary starts itself once more, as the one who starts a control plane and is killed.
+const starterVariable = "SLIPWAY_TEST_STARTER"
+
+func starter(dir string) {
+	if _, err := controlplane.Start(context.Background(), controlplane.Options{Dir: dir}); err != nil {
+		println(err.Error())
+		os.Exit(1)
+	}
+	select {}
+}
+
+func TestTheProcessesDieWithTheOneThatStartedThem(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir() + "/cluster"
+	self := startSelf(t, dir)
+	var c *controlplane.Cluster
+	eventually(t, "a control plane of another process", func(ctx context.Context) error {
+		var err error
+		if c, err = controlplane.Open(dir); err != nil {
+			return err
+		}
+		if c.Process(controlplane.Kwok) == nil {
+			return errors.New("kwok is not there yet")
+		}
+		return nil
+	})
+	if err := self.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the end of a control plane whose starter was killed", func(context.Context) error {
+		names := []string{controlplane.Etcd, controlplane.APIServer, controlplane.Kwok}
+		alive := slices.DeleteFunc(names, func(name string) bool { return !c.Process(name).Alive() })
+		if len(alive) != 0 {
+			return errors.New("still alive: " + strings.Join(alive, ", "))
+		}
+		return nil
+	})
+}
+
+func startSelf(t *testing.T, dir string) *os.Process {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	process, err := os.StartProcess(self, []string{self}, &os.ProcAttr{
+		Env:   append(os.Environ(), starterVariable+"="+dir),
+		Files: []*os.File{nil, os.Stdout, os.Stderr},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var once sync.Once
+	t.Cleanup(func() {
+		once.Do(func() {
+			_ = process.Kill()
+			_, _ = process.Wait()
+		})
+	})
+	return process
+}

@@ -1,0 +1,279 @@
+package controlplane
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+	watchtools "k8s.io/client-go/tools/watch"
+)
+
+// A node whose machine has power carries machineLabel with the value machineOn, and kwok plays only the kubelets of
+// these: when the value changes, it forgets the node, its Lease and its pods at once.
+const (
+	machineLabel = "dev.slipway.dev/machine"
+	machineOn    = "on"
+	machineOff   = "off"
+)
+
+// poolLabel is the label by which AKS names a node's pool.
+const poolLabel = "kubernetes.azure.com/agentpool"
+
+// NodeSpec is a node to add. Only Name is required.
+type NodeSpec struct {
+	Name string
+	// Pool is put in the label kubernetes.azure.com/agentpool.
+	Pool string
+	// ProviderID is the machine's name in its cloud, such as azure:///subscriptions/….
+	ProviderID string
+	// CPU and Memory are what the node can give to pods, as Kubernetes quantities; empty is "16" and "64Gi".
+	CPU, Memory string
+	// Pods is how many pods the node takes; zero is 110, the kubelet's default.
+	Pods        int
+	Labels      map[string]string
+	Annotations map[string]string
+	Taints      []corev1.Taint
+}
+
+// AddNodes adds nodes with a played kubelet, and waits until all of them are Ready and take pods.
+func (c *Cluster) AddNodes(ctx context.Context, specs ...NodeSpec) error {
+	if len(specs) == 0 {
+		return nil
+	}
+	group, groupCtx := errgroup.WithContext(ctx)
+	group.SetLimit(requestsAtOnce)
+	for _, spec := range specs {
+		group.Go(func() error {
+			node, err := c.node(spec)
+			if err != nil {
+				return err
+			}
+			if _, err := c.client.CoreV1().Nodes().Create(groupCtx, node, metav1.CreateOptions{}); err != nil {
+				return fmt.Errorf("adding node %s: %w", spec.Name, err)
+			}
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	names := make([]string, 0, len(specs))
+	for _, spec := range specs {
+		names = append(names, spec.Name)
+	}
+	return c.waitNodes(ctx, time.Time{}, names...)
+}
+
+// requestsAtOnce bounds how many requests this package has under way when it makes many objects.
+const requestsAtOnce = 16
+
+// node is the Node object as its kubelet would register it.
+func (c *Cluster) node(spec NodeSpec) (*corev1.Node, error) {
+	capacity, err := spec.capacity()
+	if err != nil {
+		return nil, err
+	}
+	node := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: spec.Name, Labels: spec.labels(), Annotations: spec.Annotations},
+		Spec:       corev1.NodeSpec{ProviderID: spec.ProviderID, Taints: spec.Taints},
+		Status: corev1.NodeStatus{
+			Capacity: capacity, Allocatable: capacity,
+			Addresses: []corev1.NodeAddress{
+				{Type: corev1.NodeInternalIP, Address: nodeAddress(spec.Name)},
+				{Type: corev1.NodeHostName, Address: spec.Name},
+			},
+			NodeInfo: corev1.NodeSystemInfo{
+				KubeletVersion: "v" + c.state.Version + ".0", ContainerRuntimeVersion: "kwok://0.8.0",
+				OperatingSystem: "linux", Architecture: "amd64", OSImage: "Ubuntu 24.04.3 LTS",
+				MachineID: spec.Name, SystemUUID: spec.Name, BootID: spec.Name, KernelVersion: "6.8.0-azure",
+			},
+			Conditions: nodeConditions(),
+		},
+	}
+	return node, nil
+}
+
+func (spec NodeSpec) capacity() (corev1.ResourceList, error) {
+	if spec.Pods < 0 {
+		return nil, fmt.Errorf("node %s: Pods is %d, it must not be negative", spec.Name, spec.Pods)
+	}
+	list := corev1.ResourceList{}
+	for name, value := range map[corev1.ResourceName]string{
+		corev1.ResourceCPU:              orDefault(spec.CPU, "16"),
+		corev1.ResourceMemory:           orDefault(spec.Memory, "64Gi"),
+		corev1.ResourceEphemeralStorage: "128Gi",
+		corev1.ResourcePods:             orDefault(strings.TrimPrefix(strconv.Itoa(spec.Pods), "0"), "110"),
+	} {
+		quantity, err := resource.ParseQuantity(value)
+		if err != nil {
+			return nil, fmt.Errorf("node %s: %s is %q: %w", spec.Name, name, value, err)
+		}
+		list[name] = quantity
+	}
+	return list, nil
+}
+
+func orDefault(value, fallback string) string {
+	if value == "" {
+		return fallback
+	}
+	return value
+}
+
+func (spec NodeSpec) labels() map[string]string {
+	labels := map[string]string{
+		corev1.LabelHostname:   spec.Name,
+		corev1.LabelOSStable:   "linux",
+		corev1.LabelArchStable: "amd64",
+	}
+	if spec.Pool != "" {
+		labels[poolLabel] = spec.Pool
+	}
+	maps.Copy(labels, spec.Labels)
+	labels[machineLabel] = machineOn
+	return labels
+}
+
+// nodeAddress is an address of 10.128.0.0/9 that is always the same for the same name.
+func nodeAddress(name string) string {
+	sum := fnv.New32a()
+	sum.Write([]byte(name))
+	n := sum.Sum32()
+	return netip.AddrFrom4([4]byte{10, 128 | byte(n>>16), byte(n >> 8), byte(n)}).String()
+}
+
+// nodeConditions are those of a healthy node. A node is made with them, so that the node lifecycle controller does not
+// taint it in the moment before its first heartbeat.
+func nodeConditions() []corev1.NodeCondition {
+	now := metav1.Now()
+	var conditions []corev1.NodeCondition
+	for _, condition := range []corev1.NodeCondition{
+		{Type: corev1.NodeMemoryPressure, Status: corev1.ConditionFalse, Reason: "KubeletHasSufficientMemory"},
+		{Type: corev1.NodeDiskPressure, Status: corev1.ConditionFalse, Reason: "KubeletHasNoDiskPressure"},
+		{Type: corev1.NodePIDPressure, Status: corev1.ConditionFalse, Reason: "KubeletHasSufficientPID"},
+		{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady"},
+	} {
+		condition.LastHeartbeatTime, condition.LastTransitionTime = now, now
+		conditions = append(conditions, condition)
+	}
+	return conditions
+}
+
+// waitNodes waits until the nodes are Ready, not tainted as if they were not, and their Leases were renewed after the
+// given time.
+func (c *Cluster) waitNodes(ctx context.Context, renewedAfter time.Time, names ...string) error {
+	nodes, leases := c.client.CoreV1().Nodes(), c.client.CoordinationV1().Leases(corev1.NamespaceNodeLease)
+	nodeReady := func(o runtime.Object) bool { return nodeReady(o.(*corev1.Node)) }
+	if err := waitForAll(ctx, cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			return nodes.List(ctx, o)
+		},
+		WatchFuncWithContext: nodes.Watch,
+	}, c.client), &corev1.Node{}, names, nodeReady); err != nil {
+		return fmt.Errorf("waiting for nodes to be Ready: %w", err)
+	}
+	leaseRenewed := func(o runtime.Object) bool {
+		renewed := o.(*coordinationv1.Lease).Spec.RenewTime
+		return renewed != nil && renewed.After(renewedAfter)
+	}
+	if err := waitForAll(ctx, cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			return leases.List(ctx, o)
+		},
+		WatchFuncWithContext: leases.Watch,
+	}, c.client), &coordinationv1.Lease{}, names, leaseRenewed); err != nil {
+		return fmt.Errorf("waiting for nodes to renew their Leases: %w", err)
+	}
+	return nil
+}
+
+// waitForAll waits until all the named objects that the list and watch see are as wanted.
+func waitForAll(ctx context.Context, lw cache.ListerWatcher, kind runtime.Object, names []string,
+	wanted func(runtime.Object) bool,
+) error {
+	missing := sets.New(names...)
+	_, err := watchtools.UntilWithSync(ctx, lw, kind, nil, func(event watch.Event) (bool, error) {
+		object, err := meta.Accessor(event.Object)
+		if err != nil {
+			return false, err
+		}
+		if event.Type != watch.Deleted && wanted(event.Object) {
+			missing.Delete(object.GetName())
+		}
+		return missing.Len() == 0, nil
+	})
+	if err != nil && missing.Len() > 0 {
+		return fmt.Errorf("%w (missing: %v)", err, sets.List(missing))
+	}
+	return err
+}
+
+func nodeReady(node *corev1.Node) bool {
+	for _, taint := range node.Spec.Taints {
+		if taint.Key == corev1.TaintNodeNotReady || taint.Key == corev1.TaintNodeUnreachable {
+			return false
+		}
+	}
+	for _, condition := range node.Status.Conditions {
+		if condition.Type == corev1.NodeReady {
+			return condition.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+// PowerOff takes the power from a node's machine. From that moment on its kubelet is silent: no heartbeat, and its
+// pods stay as they are, also those that were about to stop. The Node object remains, Ready until the node lifecycle
+// controller notices (Options.NodeMonitorGracePeriod).
+func (c *Cluster) PowerOff(ctx context.Context, node string) error {
+	if err := c.setMachine(ctx, node, machineOff); err != nil {
+		return fmt.Errorf("powering off %s: %w", node, err)
+	}
+	return nil
+}
+
+// PowerOn gives a node's machine its power back, and returns once the node is Ready again. The kubelet goes on with
+// the pods that are still bound to it: the terminating ones whose grace is over end as cut short.
+func (c *Cluster) PowerOn(ctx context.Context, node string) error {
+	before := time.Now()
+	if err := c.setMachine(ctx, node, machineOn); err != nil {
+		return fmt.Errorf("powering on %s: %w", node, err)
+	}
+	return c.waitNodes(ctx, before, node)
+}
+
+func (c *Cluster) setMachine(ctx context.Context, node, value string) error {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": map[string]string{machineLabel: value}}})
+	if err != nil {
+		return err
+	}
+	_, err = c.client.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, patch, metav1.PatchOptions{})
+	return err
+}
+
+// releaseMachines lets a new kwok take over every node at once, rather than when the Leases of the old one expire.
+func (c *Cluster) releaseMachines(ctx context.Context) error {
+	leases := c.client.CoordinationV1().Leases(corev1.NamespaceNodeLease)
+	err := leases.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})
+	if err != nil {
+		return fmt.Errorf("releasing the nodes of the former kwok: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,255 @@
+package controlplane_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/slipway-dev/slipway/dev/controlplane"
+	"github.com/slipway-dev/slipway/dev/workload"
+)
+
+// end is what a watcher saw of a pod's end.
+type end struct {
+	ending controlplane.Ending
+	code   int32
+	took   time.Duration // from the first deletion to the removal of the object
+}
+
+// deletePod deletes a pod once for each grace period, with a pause before each but the first, and watches it go.
+func deletePod(t *testing.T, client kubernetes.Interface, namespace, name string, pause time.Duration, graces ...int64) end {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	pods := client.CoreV1().Pods(namespace)
+	w, err := pods.Watch(ctx, metav1.ListOptions{
+		FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, name).String(),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Stop()
+	begun := time.Now()
+	next := time.NewTimer(0)
+	defer next.Stop()
+	result := end{ending: controlplane.Running}
+	for {
+		select {
+		case <-next.C:
+			if err := pods.Delete(ctx, name, *metav1.NewDeleteOptions(graces[0])); err != nil {
+				t.Fatal(err)
+			}
+			if graces = graces[1:]; len(graces) > 0 {
+				next.Reset(pause)
+			}
+		case event, open := <-w.ResultChan():
+			if !open {
+				t.Fatalf("the watch of pod %s ended before the pod was gone", name)
+			}
+			pod := event.Object.(*corev1.Pod)
+			result.ending = controlplane.EndingOf(pod)
+			if result.ending != controlplane.Running {
+				result.code = pod.Status.ContainerStatuses[0].State.Terminated.ExitCode
+			}
+			if event.Type == watch.Deleted {
+				result.took = time.Since(begun)
+				return result
+			}
+		}
+	}
+}
+
+func TestHowAPodStops(t *testing.T) {
+	t.Parallel()
+	c, node := namespace(t, "stopping")
+	const slack = 700 * time.Millisecond // what a busy machine may add
+	for name, test := range map[string]struct {
+		stop   string
+		graces []int64
+		pause  time.Duration
+		ending controlplane.Ending
+		code   int32
+		took   time.Duration
+	}{
+		"finishes-within-its-grace":           {"1.5", []int64{10}, 0, controlplane.Finished, 0, 1500 * time.Millisecond},
+		"finishes-after-a-second-unless-told": {"", []int64{10}, 0, controlplane.Finished, 0, time.Second},
+		"is-killed-at-the-end-of-grace":       {"10", []int64{2}, 0, controlplane.Killed, 137, 2 * time.Second},
+		"never-stops-by-itself":               {controlplane.Never, []int64{1}, 0, controlplane.Killed, 137, time.Second},
+		"vanishes-with-grace-0":               {"1", []int64{0}, 0, controlplane.Running, 0, 0},
+		"vanishes-when-grace-becomes-0":       {"10", []int64{10, 0}, time.Second, controlplane.Running, 0, time.Second},
+		"is-killed-when-grace-shortened":      {"10", []int64{20, 1}, time.Second, controlplane.Killed, 137, 2 * time.Second},
+		// A shorter grace that is still long enough does not make the process start stopping anew.
+		"finishes-though-grace-shortened": {"2", []int64{20, 5}, time.Second, controlplane.Finished, 0, 2 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			pod := workload.App{Namespace: "stopping", Name: name, Node: node, Stop: test.stop, Start: "0"}.Pod()
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			defer cancel()
+			if err := workload.CreateSettled(ctx, c.Client(), pod); err != nil {
+				t.Fatal(err)
+			}
+			got := deletePod(t, c.Client(), "stopping", name, test.pause, test.graces...)
+			if got.ending != test.ending || got.code != test.code {
+				t.Errorf("it ended %s with exit code %d, want %s with %d", got.ending, got.code, test.ending, test.code)
+			}
+			if got.took < test.took || got.took > test.took+slack {
+				t.Errorf("it took %s, want %s to %s", got.took, test.took, test.took+slack)
+			}
+		})
+	}
+}
+
+func TestAReplacementOfTheSameNameIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	c, node := namespace(t, "same-name")
+	app := workload.App{Namespace: "same-name", Name: "db", Node: node, Stop: "0.3", Start: "0"}
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	if err := workload.CreateSettled(ctx, c.Client(), app.StatefulSet()); err != nil {
+		t.Fatal(err)
+	}
+	for range 5 {
+		if got := deletePod(t, c.Client(), "same-name", "db-0", 0, 10); got.ending != controlplane.Finished {
+			t.Errorf("db-0 ended %s, want %s", got.ending, controlplane.Finished)
+		}
+		eventually(t, "the replacement of db-0", func(ctx context.Context) error {
+			pod, err := c.Client().CoreV1().Pods("same-name").Get(ctx, "db-0", metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			if pod.DeletionTimestamp != nil || controlplane.EndingOf(pod) != controlplane.Running {
+				t.Errorf("the replacement was stopped too: %s, %+v", pod.DeletionTimestamp, pod.Status)
+			}
+			if pod.Status.Phase != corev1.PodRunning {
+				return errors.New("it does not run")
+			}
+			return nil
+		})
+	}
+}
+
+func TestAMachineWithoutPowerIsSilentAndComesBack(t *testing.T) {
+	t.Parallel()
+	c := controlplane.ForTest(t, controlplane.Options{
+		NodeMonitorGracePeriod: 8 * time.Second,
+		Nodes:                  []controlplane.NodeSpec{{Name: "off"}, {Name: "on"}},
+		Flags: map[string][]string{
+			// Leases are renewed each second, so that silence shows soon.
+			controlplane.Kwok:              {"--node-lease-duration-seconds=4"},
+			controlplane.ControllerManager: {"--node-monitor-period=500ms"},
+		},
+	})
+	client := c.Client()
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	defer cancel()
+	stopping := workload.App{Name: "stopping", Node: "off", Stop: "1"}.Pod()
+	staying := workload.App{Name: "staying", Node: "off"}.Pod()
+	if err := workload.CreateSettled(ctx, client, stopping, staying); err != nil {
+		t.Fatal(err)
+	}
+	if err := client.CoreV1().Pods("default").Delete(ctx, "stopping", *metav1.NewDeleteOptions(3)); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "a kubelet that knows when the pod will have stopped", func(ctx context.Context) error {
+		pod, err := client.CoreV1().Pods("default").Get(ctx, "stopping", metav1.GetOptions{})
+		if err == nil && pod.Annotations["dev.slipway.dev/stop-ends"] == "" {
+			return errors.New("there is none")
+		}
+		return err
+	})
+	if err := c.PowerOff(ctx, "off"); err != nil {
+		t.Fatal(err)
+	}
+	last := leaseOf(t, client, "off")
+	// Three seconds later by the other machine's clock, the stopping pod would be gone, were the power on.
+	for range 4 {
+		waitRenewal(ctx, t, client, "on")
+	}
+	if now := leaseOf(t, client, "off"); now.Spec.RenewTime.After(last.Spec.RenewTime.Add(500 * time.Millisecond)) {
+		t.Errorf("the Lease of a machine without power was renewed at %s, after %s", now.Spec.RenewTime, last.Spec.RenewTime)
+	}
+	pod, err := client.CoreV1().Pods("default").Get(ctx, "stopping", metav1.GetOptions{})
+	if err != nil {
+		t.Fatalf("the pod that was stopping when the power went: %v", err)
+	}
+	if ending := controlplane.EndingOf(pod); ending != controlplane.Running {
+		t.Errorf("the pod that was stopping when the power went has ended %s, want it as it was", ending)
+	}
+	eventually(t, "a silent node", func(ctx context.Context) error {
+		return conditionOfNode(ctx, client, "off", corev1.ConditionUnknown)
+	})
+	eventually(t, "a pod on a silent node", func(ctx context.Context) error {
+		return readyPod(ctx, client, "staying", corev1.ConditionFalse)
+	})
+	if err := c.PowerOn(ctx, "off"); err != nil {
+		t.Fatal(err)
+	}
+	if err := conditionOfNode(ctx, client, "off", corev1.ConditionTrue); err != nil {
+		t.Errorf("after the power came back: %v", err)
+	}
+	eventually(t, "a pod on a node that is back", func(ctx context.Context) error {
+		return readyPod(ctx, client, "staying", corev1.ConditionTrue)
+	})
+	eventually(t, "the pod whose grace ended without power", func(ctx context.Context) error {
+		if _, err := client.CoreV1().Pods("default").Get(ctx, "stopping", metav1.GetOptions{}); err == nil {
+			return errors.New("it is still there")
+		}
+		return nil
+	})
+}
+
+func leaseOf(t *testing.T, client kubernetes.Interface, node string) *coordinationv1.Lease {
+	t.Helper()
+	lease, err := client.CoordinationV1().Leases(corev1.NamespaceNodeLease).Get(t.Context(), node, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return lease
+}
+
+// waitRenewal waits until a node renews its Lease once more.
+func waitRenewal(ctx context.Context, t *testing.T, client kubernetes.Interface, node string) {
+	t.Helper()
+	before := leaseOf(t, client, node)
+	eventually(t, "a renewal of the Lease of "+node, func(context.Context) error {
+		if !leaseOf(t, client, node).Spec.RenewTime.After(before.Spec.RenewTime.Time) {
+			return errors.New("there was none")
+		}
+		return ctx.Err()
+	})
+}
+
+func conditionOfNode(ctx context.Context, client kubernetes.Interface, name string, want corev1.ConditionStatus) error {
+	node, err := client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	for _, condition := range node.Status.Conditions {
+		if condition.Type == corev1.NodeReady && condition.Status != want {
+			return errors.New("Ready is " + string(condition.Status) + ", want " + string(want))
+		}
+	}
+	return nil
+}
+
+func readyPod(ctx context.Context, client kubernetes.Interface, name string, want corev1.ConditionStatus) error {
+	pod, err := client.CoreV1().Pods("default").Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	for _, condition := range pod.Status.Conditions {
+		if condition.Type == corev1.PodReady && condition.Status != want {
+			return errors.New("Ready is " + string(condition.Status) + ", want " + string(want))
+		}
+	}
+	return nil
+}

@@ -1,0 +1,87 @@
+package controlplane
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+)
+
+// stateFile is where a control plane keeps what Open needs.
+const stateFile = "state.json"
+
+// state is the record of a running control plane.
+type state struct {
+	Version   string            `json:"version"`
+	Detached  bool              `json:"detached"`
+	Host      string            `json:"host"`
+	Processes []recordedProcess `json:"processes"`
+}
+
+// recordedProcess is one process, and how to start it again.
+type recordedProcess struct {
+	identity
+	Command Command `json:"command"`
+}
+
+// record notes a process that was just started, in memory and on disk.
+func (c *Cluster) record(p *Process) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.processes[p.Name()] = p
+	recorded := recordedProcess{p.identity(), p.command}
+	at := slices.IndexFunc(c.state.Processes, func(r recordedProcess) bool { return r.Command.Name == p.Name() })
+	if at < 0 {
+		c.state.Processes = append(c.state.Processes, recorded)
+	} else {
+		c.state.Processes[at] = recorded
+	}
+	content, err := json.MarshalIndent(c.state, "", "  ")
+	if err != nil {
+		return fmt.Errorf("recording %s: %w", p.Name(), err)
+	}
+	if err := writeWhole(filepath.Join(c.dir, stateFile), append(content, '\n')); err != nil {
+		return fmt.Errorf("recording %s: %w", p.Name(), err)
+	}
+	return nil
+}
+
+// writeWhole replaces a file in one step, so that nobody reads half of it.
+func writeWhole(path string, content []byte) error {
+	if err := os.WriteFile(path+".new", content, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(path+".new", path)
+}
+
+// ErrNotFound is returned by Open when there is no record of a control plane in the directory.
+var ErrNotFound = errors.New("no control plane here")
+
+// Open finds the control plane that was started in a directory, usually by another process with Options.Detached. It
+// succeeds when processes have ended since: see Process.Alive, and Stop to end the others.
+func Open(dir string) (*Cluster, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, fmt.Errorf("directory of the control plane: %w", err)
+	}
+	content, err := os.ReadFile(filepath.Join(dir, stateFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("directory %s: %w", dir, ErrNotFound)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("opening the control plane: %w", err)
+	}
+	c := &Cluster{dir: dir, processes: map[string]*Process{}}
+	if err := json.Unmarshal(content, &c.state); err != nil {
+		return nil, fmt.Errorf("reading %s: %w", filepath.Join(dir, stateFile), err)
+	}
+	for _, r := range c.state.Processes {
+		c.processes[r.Command.Name] = &Process{
+			command: r.Command, detached: c.state.Detached, cluster: c, id: r.identity,
+		}
+	}
+	return c, c.connect()
+}

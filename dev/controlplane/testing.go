@@ -1,0 +1,65 @@
+package controlplane
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+)
+
+// ForTest starts a control plane of the test's own and stops it when the test ends.
+func ForTest(tb testing.TB, o Options) *Cluster {
+	tb.Helper()
+	c, err := Start(tb.Context(), o)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		if err := c.Stop(); err != nil {
+			tb.Errorf("stopping the control plane: %v", err)
+		}
+	})
+	return c
+}
+
+// shared is the control plane of the test binary.
+var shared struct {
+	sync.Mutex
+	cluster *Cluster
+	err     error
+}
+
+// Shared returns the one control plane of a test binary, and starts it when it is asked for the first time. It has the
+// default options and no nodes; tests keep apart by namespaces and nodes of their own. A TestMain stops it:
+//
+//	func TestMain(m *testing.M) { os.Exit(controlplane.Main(m)) }
+//
+// Without that its processes still end with the test binary, but its directory stays.
+func Shared(tb testing.TB) *Cluster {
+	tb.Helper()
+	shared.Lock()
+	defer shared.Unlock()
+	if shared.cluster == nil && shared.err == nil {
+		shared.cluster, shared.err = Start(context.Background(), Options{})
+	}
+	if shared.err != nil {
+		tb.Fatal(shared.err)
+	}
+	return shared.cluster
+}
+
+// Main runs a package's tests, stops the shared control plane if there was one, and returns the exit code.
+func Main(m *testing.M) int {
+	code := m.Run()
+	shared.Lock()
+	defer shared.Unlock()
+	if shared.cluster == nil {
+		return code
+	}
+	if err := shared.cluster.Stop(); err != nil {
+		println("stopping the shared control plane:", err.Error())
+		return max(code, 1)
+	}
+	shared.cluster, shared.err = nil, errors.New("the shared control plane was stopped: the tests are over")
+	return code
+}

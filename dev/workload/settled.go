@@ -1,0 +1,159 @@
+package workload
+
+import (
+	"context"
+	"fmt"
+
+	"golang.org/x/sync/errgroup"
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	watchtools "k8s.io/client-go/tools/watch"
+)
+
+// kind is how objects of one kind are reached, and when one of them has settled.
+type kind struct {
+	resource string
+	client   rest.Interface
+	// settled tells whether the object is as it was asked to be. Nil is at once.
+	settled func(runtime.Object) bool
+}
+
+func kindOf(client kubernetes.Interface, object runtime.Object) (kind, error) {
+	switch object.(type) {
+	case *corev1.Namespace:
+		return kind{"namespaces", client.CoreV1().RESTClient(), nil}, nil
+	case *schedulingv1.PriorityClass:
+		return kind{"priorityclasses", client.SchedulingV1().RESTClient(), nil}, nil
+	case *corev1.Pod:
+		return kind{"pods", client.CoreV1().RESTClient(), podSettled}, nil
+	case *appsv1.Deployment:
+		return kind{"deployments", client.AppsV1().RESTClient(), deploymentSettled}, nil
+	case *appsv1.StatefulSet:
+		return kind{"statefulsets", client.AppsV1().RESTClient(), statefulSetSettled}, nil
+	case *appsv1.DaemonSet:
+		return kind{"daemonsets", client.AppsV1().RESTClient(), daemonSetSettled}, nil
+	case *batchv1.Job:
+		return kind{"jobs", client.BatchV1().RESTClient(), jobSettled}, nil
+	case *policyv1.PodDisruptionBudget:
+		return kind{"poddisruptionbudgets", client.PolicyV1().RESTClient(), budgetSettled}, nil
+	}
+	return kind{}, fmt.Errorf("%T is not a kind of object that this package makes", object)
+}
+
+// Create creates the objects, one after the other.
+func Create(ctx context.Context, client kubernetes.Interface, objects ...runtime.Object) error {
+	for _, object := range objects {
+		kind, err := kindOf(client, object)
+		if err != nil {
+			return err
+		}
+		named, err := meta.Accessor(object)
+		if err != nil {
+			return err
+		}
+		request := kind.client.Post().NamespaceIfScoped(named.GetNamespace(), named.GetNamespace() != "").
+			Resource(kind.resource).VersionedParams(&metav1.CreateOptions{}, scheme.ParameterCodec).Body(object)
+		if err := request.Do(ctx).Error(); err != nil {
+			return fmt.Errorf("creating %s %s: %w", kind.resource, named.GetName(), err)
+		}
+	}
+	return nil
+}
+
+// Settled waits until the objects are as they were asked to be: all pods of a controller Ready, the pods of a Job Ready
+// or done, and a disruption budget counted, with as many healthy pods as it wants. The objects tell only which ones are
+// meant; they are those that were given to Create.
+func Settled(ctx context.Context, client kubernetes.Interface, objects ...runtime.Object) error {
+	group, ctx := errgroup.WithContext(ctx)
+	for _, object := range objects {
+		kind, err := kindOf(client, object)
+		if err != nil {
+			return err
+		}
+		if kind.settled == nil {
+			continue
+		}
+		named, err := meta.Accessor(object)
+		if err != nil {
+			return err
+		}
+		group.Go(func() error {
+			selector := fields.OneTermEqualSelector(metav1.ObjectNameField, named.GetName())
+			lw := cache.NewListWatchFromClient(kind.client, kind.resource, named.GetNamespace(), selector)
+			_, err := watchtools.UntilWithSync(ctx, cache.ToListWatcherWithWatchListSemantics(lw, client), object, nil,
+				func(event watch.Event) (bool, error) {
+					return event.Type != watch.Deleted && kind.settled(event.Object), nil
+				})
+			if err != nil {
+				return fmt.Errorf("waiting for %s %s/%s to settle: %w", kind.resource, named.GetNamespace(),
+					named.GetName(), err)
+			}
+			return nil
+		})
+	}
+	return group.Wait()
+}
+
+// CreateSettled creates the objects and waits until they have settled.
+func CreateSettled(ctx context.Context, client kubernetes.Interface, objects ...runtime.Object) error {
+	if err := Create(ctx, client, objects...); err != nil {
+		return err
+	}
+	return Settled(ctx, client, objects...)
+}
+
+func podSettled(o runtime.Object) bool {
+	for _, condition := range o.(*corev1.Pod).Status.Conditions {
+		if condition.Type == corev1.PodReady {
+			return condition.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+func deploymentSettled(o runtime.Object) bool {
+	d := o.(*appsv1.Deployment)
+	want := *d.Spec.Replicas
+	return d.Status.ObservedGeneration >= d.Generation && d.Status.Replicas == want &&
+		d.Status.UpdatedReplicas == want && d.Status.ReadyReplicas == want
+}
+
+func statefulSetSettled(o runtime.Object) bool {
+	s := o.(*appsv1.StatefulSet)
+	want := *s.Spec.Replicas
+	return s.Status.ObservedGeneration >= s.Generation && s.Status.Replicas == want && s.Status.ReadyReplicas == want
+}
+
+// daemonSetSettled wants at least one node: before the controller has looked, none is desired.
+func daemonSetSettled(o runtime.Object) bool {
+	d := o.(*appsv1.DaemonSet)
+	want := d.Status.DesiredNumberScheduled
+	return d.Status.ObservedGeneration >= d.Generation && want > 0 && d.Status.NumberReady == want
+}
+
+func jobSettled(o runtime.Object) bool {
+	j := o.(*batchv1.Job)
+	ready := j.Status.Succeeded
+	if j.Status.Ready != nil {
+		ready += *j.Status.Ready
+	}
+	return ready >= *j.Spec.Parallelism
+}
+
+func budgetSettled(o runtime.Object) bool {
+	b := o.(*policyv1.PodDisruptionBudget)
+	return b.Status.ObservedGeneration >= b.Generation && b.Status.ExpectedPods > 0 &&
+		b.Status.CurrentHealthy >= b.Status.DesiredHealthy
+}

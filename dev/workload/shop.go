@@ -1,0 +1,46 @@
+package workload
+
+import (
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/slipway-dev/slipway/dev/controlplane"
+)
+
+// ShopNamespace is where Shop's objects are.
+const ShopNamespace = "shop"
+
+// Shop is a small company's cluster, for 20 nodes or so: a web shop with what stands behind it, something on every
+// node, and batch work. It has pods of every kind that a drain meets, each well-behaved but one.
+func Shop() []runtime.Object {
+	app := func(name string, replicas int32) App {
+		return App{Namespace: ShopNamespace, Name: name, Replicas: replicas}
+	}
+	web := app("web", 24)
+	web.MaxUnavailable = "25%"
+	web.PriorityClass = "customer-facing"
+	checkout := app("checkout", 8)
+	checkout.MinAvailable = "6"
+	checkout.PriorityClass = "customer-facing"
+	checkout.Stop = "3"
+	search := app("search", 6)
+	search.EmptyDir = true
+	search.Start = "2"
+	orders := app("orders-db", 3)
+	orders.MaxUnavailable = "1"
+	orders.Stop, orders.Grace = "5", time.Minute
+	// It does not listen to SIGTERM, as many an entry point that is a shell script.
+	legacy := app("legacy-invoices", 2)
+	legacy.Stop, legacy.Grace = controlplane.Never, 20*time.Second
+	collector := app("log-collector", 1)
+	report, thumbnails := app("daily-report", 1), app("thumbnails", 6)
+	report.Run, thumbnails.Run = "600", "3600"
+	bare := app("somebodys-debug-pod", 1)
+	return []runtime.Object{
+		Namespace(ShopNamespace), PriorityClass("customer-facing", 100_000),
+		web.Deployment(), web.Budget(), checkout.Deployment(), checkout.Budget(), search.Deployment(),
+		orders.StatefulSet(), orders.Budget(), legacy.Deployment(), collector.DaemonSet(),
+		report.Job(), thumbnails.Job(), bare.Pod(),
+	}
+}

@@ -1,0 +1,205 @@
+// Package workload makes the objects that the demo, the benchmarks and the tests on a real control plane run: cheap
+// pods whose containers nobody starts, under the controllers that pods have in earnest.
+package workload
+
+import (
+	"maps"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/slipway-dev/slipway/dev/controlplane"
+)
+
+// AppLabel is the label by which an App's controllers and budgets find its pods; the value is the App's name.
+const AppLabel = "app.kubernetes.io/name"
+
+// image is never pulled: there is no container runtime.
+const image = "registry.k8s.io/pause:3.10"
+
+// App describes pods that are alike, and makes the object that runs them. Name is required; the zero value of any other
+// field is what Kubernetes takes when nothing is said, but for Namespace ("default") and Replicas (1).
+type App struct {
+	Namespace, Name string
+	Replicas        int32
+	// Labels and Annotations are put on the pods, Labels on the object too.
+	Labels, Annotations map[string]string
+	// PriorityClass is the name of a class, such as system-node-critical or one made by PriorityClass.
+	PriorityClass string
+	// Grace is the termination grace period, in whole seconds; zero is Kubernetes' own, 30 seconds.
+	Grace time.Duration
+	// Stop, Start and Run are how long the containers take to stop, to be ready and to complete, as the annotations
+	// controlplane.StopSeconds, StartSeconds and RunSeconds say it: a number of seconds, or controlplane.Never.
+	Stop, Start, Run string
+	// Node pins the pods to the node of that name, by its hostname label, so that the scheduler and the cordon have
+	// their say. NodeSelector adds to it.
+	Node         string
+	NodeSelector map[string]string
+	Tolerations  []corev1.Toleration
+	// CPU is what each pod asks for; zero is nothing.
+	CPU resource.Quantity
+	// EmptyDir gives the pods a volume whose content is lost with the pod.
+	EmptyDir bool
+	// MinAvailable and MaxUnavailable are those of Budget; at most one may be set.
+	MinAvailable, MaxUnavailable string
+}
+
+// Deployment runs the App's pods, in no order and with names of no meaning.
+func (a App) Deployment() *appsv1.Deployment {
+	replicas := a.replicas()
+	return &appsv1.Deployment{
+		ObjectMeta: a.meta(),
+		Spec:       appsv1.DeploymentSpec{Replicas: &replicas, Selector: a.selector(), Template: a.template()},
+	}
+}
+
+// StatefulSet runs the App's pods under names that stay: a replacement has the name of the pod that it replaces.
+func (a App) StatefulSet() *appsv1.StatefulSet {
+	replicas := a.replicas()
+	return &appsv1.StatefulSet{
+		ObjectMeta: a.meta(),
+		Spec: appsv1.StatefulSetSpec{
+			Replicas: &replicas, Selector: a.selector(), Template: a.template(), ServiceName: a.Name,
+			PodManagementPolicy: appsv1.ParallelPodManagement,
+		},
+	}
+}
+
+// DaemonSet runs one pod of the App's on each node that its node selector picks.
+func (a App) DaemonSet() *appsv1.DaemonSet {
+	return &appsv1.DaemonSet{
+		ObjectMeta: a.meta(),
+		Spec:       appsv1.DaemonSetSpec{Selector: a.selector(), Template: a.template()},
+	}
+}
+
+// Job runs the App's pods to their end, all at once.
+func (a App) Job() *batchv1.Job {
+	replicas := a.replicas()
+	template := a.template()
+	template.Spec.RestartPolicy = corev1.RestartPolicyNever
+	return &batchv1.Job{
+		ObjectMeta: a.meta(),
+		Spec:       batchv1.JobSpec{Parallelism: &replicas, Completions: &replicas, Template: template},
+	}
+}
+
+// Pod is one pod that no controller would replace.
+func (a App) Pod() *corev1.Pod {
+	template := a.template()
+	template.Namespace, template.Name = a.namespace(), a.Name
+	return &corev1.Pod{ObjectMeta: template.ObjectMeta, Spec: template.Spec}
+}
+
+// Budget is the App's disruption budget. With neither MinAvailable nor MaxUnavailable one pod may be unavailable.
+func (a App) Budget() *policyv1.PodDisruptionBudget {
+	spec := policyv1.PodDisruptionBudgetSpec{Selector: a.selector()}
+	switch {
+	case a.MinAvailable != "":
+		least := intstr.Parse(a.MinAvailable)
+		spec.MinAvailable = &least
+	case a.MaxUnavailable != "":
+		most := intstr.Parse(a.MaxUnavailable)
+		spec.MaxUnavailable = &most
+	default:
+		one := intstr.FromInt32(1)
+		spec.MaxUnavailable = &one
+	}
+	return &policyv1.PodDisruptionBudget{ObjectMeta: a.meta(), Spec: spec}
+}
+
+// PriorityClass is a class of pods; the higher the value, the more important.
+func PriorityClass(name string, value int32) *schedulingv1.PriorityClass {
+	return &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Value: value}
+}
+
+// Namespace is a place of its own for a test's objects.
+func Namespace(name string) *corev1.Namespace {
+	return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
+}
+
+func (a App) namespace() string {
+	if a.Namespace == "" {
+		return metav1.NamespaceDefault
+	}
+	return a.Namespace
+}
+
+func (a App) replicas() int32 {
+	if a.Replicas == 0 {
+		return 1
+	}
+	return a.Replicas
+}
+
+func (a App) meta() metav1.ObjectMeta {
+	return metav1.ObjectMeta{Namespace: a.namespace(), Name: a.Name, Labels: a.labels()}
+}
+
+func (a App) labels() map[string]string {
+	labels := map[string]string{AppLabel: a.Name}
+	maps.Copy(labels, a.Labels)
+	return labels
+}
+
+func (a App) selector() *metav1.LabelSelector {
+	return &metav1.LabelSelector{MatchLabels: map[string]string{AppLabel: a.Name}}
+}
+
+func (a App) template() corev1.PodTemplateSpec {
+	annotations := map[string]string{}
+	maps.Copy(annotations, a.Annotations)
+	for key, value := range map[string]string{
+		controlplane.StartSeconds: a.Start, controlplane.StopSeconds: a.Stop, controlplane.RunSeconds: a.Run,
+	} {
+		if value != "" {
+			annotations[key] = value
+		}
+	}
+	template := corev1.PodTemplateSpec{
+		ObjectMeta: metav1.ObjectMeta{Labels: a.labels(), Annotations: annotations},
+		Spec: corev1.PodSpec{
+			Containers:        []corev1.Container{a.container()},
+			PriorityClassName: a.PriorityClass,
+			NodeSelector:      a.nodeSelector(),
+			Tolerations:       a.Tolerations,
+		},
+	}
+	if a.Grace != 0 {
+		seconds := int64(a.Grace / time.Second)
+		template.Spec.TerminationGracePeriodSeconds = &seconds
+	}
+	if a.EmptyDir {
+		template.Spec.Volumes = []corev1.Volume{{
+			Name: "scratch", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}},
+		}}
+	}
+	return template
+}
+
+func (a App) container() corev1.Container {
+	container := corev1.Container{Name: "app", Image: image}
+	if !a.CPU.IsZero() {
+		container.Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: a.CPU}
+	}
+	if a.EmptyDir {
+		container.VolumeMounts = []corev1.VolumeMount{{Name: "scratch", MountPath: "/scratch"}}
+	}
+	return container
+}
+
+func (a App) nodeSelector() map[string]string {
+	if a.Node == "" {
+		return a.NodeSelector
+	}
+	selector := map[string]string{corev1.LabelHostname: a.Node}
+	maps.Copy(selector, a.NodeSelector)
+	return selector
+}

@@ -1,0 +1,105 @@
+// Package drain moves the pods off one node: safely when there is time, in time when there is not.
+//
+// It follows the node's pods with one list and one watch, decides once for each pod what is to become of it (rule.go),
+// evicts them in waves (plan.go), waits for disruption budgets per budget and not per pod (budget.go), and keeps a
+// receipt of what each pod asked for and got (receipt.go). It knows no cloud and decides nothing about nodes: who
+// wants a node drained, and what happens to the machine, is its callers' business.
+//
+// It is our own and not k8s.io/kubectl/pkg/drain, because that package, from v0.35 on, retries a denied eviction
+// without pause unless a new field is set, and on a retry takes a pod of the same name on another node for the one it
+// was evicting (https://github.com/kubernetes/kubernetes/issues/138229).
+package drain
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/slipway-dev/slipway/internal/kubeapi"
+)
+
+// API is what the engine asks of the API server. *kubeapi.Client is one.
+type API interface {
+	FollowPodsOn(ctx context.Context, node string, h kubeapi.Handler[kubeapi.Pod]) error
+	Evict(ctx context.Context, r kubeapi.Removal) error
+	DeletePod(ctx context.Context, r kubeapi.Removal) error
+	ListBudgets(ctx context.Context, namespace string) ([]kubeapi.PodDisruptionBudget, error)
+}
+
+// Terms say how much time a drain has. They may change while it runs (a Freeze becomes a Preempt, a reboot is moved).
+type Terms struct {
+	// Deadline is when the machine goes, whatever is on it. Zero is a voluntary drain: the node stays if its pods
+	// cannot leave. With a deadline each pod's grace is capped to what is left, and when waiting for a disruption
+	// budget would cost a pod its time to stop, the pod is deleted past the budget, and the receipt says so (I2).
+	Deadline time.Time
+	// Margin is kept free before the deadline for the kubelet to report and the API server to hear of it.
+	Margin time.Duration
+	// GiveUp is when a voluntary drain stops trying; zero is never. It caps no pod's grace.
+	GiveUp time.Time
+}
+
+// Forced reports that the machine goes anyway.
+func (t Terms) Forced() bool { return !t.Deadline.IsZero() }
+
+// Options say what to drain and how. The zero value of every field but Node is usable.
+type Options struct {
+	// Node is the name of the node.
+	Node string
+	// Policy says what each kind of pod gets; zero is VoluntaryPolicy, or NoticePolicy when Terms have a deadline.
+	Policy *Policy
+	Terms  Terms
+	// GraceSeconds replaces every pod's own grace, as kubectl's --grace-period; negative or nil keeps it.
+	GraceSeconds *int64
+	// WaveBoundaries are pod priorities, ascending: pods below the first leave first, and so on, as in the kubelet's
+	// graceful shutdown (KEP-2712). Nil is DefaultWaves; empty is one wave.
+	WaveBoundaries []int32
+	// DisableEviction deletes from the start, past all budgets: the user's own option (I2), and reported.
+	DisableEviction bool
+	// Select, if set, leaves alone every pod for which it is false.
+	Select func(kubeapi.Pod) bool
+	// SkipTerminatingFor leaves alone pods that have been terminating for longer than this; 0 waits for them all.
+	SkipTerminatingFor time.Duration
+	// MaxInFlight bounds concurrent evictions; 0 is 32.
+	MaxInFlight int
+	// OnProgress, if set, is called from the engine's goroutine after every change. It must not block.
+	OnProgress func(Progress)
+	// Volumes, if set, makes the drain wait afterwards until the drained pods' volumes are detached.
+	Volumes VolumeAPI
+	Logger  *slog.Logger
+}
+
+// DefaultWaves evicts ordinary pods first and the cluster's critical ones after them: 2000000000 is the priority of
+// system-cluster-critical (https://kubernetes.io/docs/tasks/administer-cluster/guaranteed-scheduling-critical-addon-pods/).
+var DefaultWaves = []int32{2_000_000_000}
+
+// Run drains until nothing is left to do, the terms are over or ctx ends, and returns the receipt of what it did.
+// The error is nil only when the node is drained; it is a *Refused, *Unfinished, or wraps ctx's error otherwise.
+func Run(ctx context.Context, api API, o Options) (Receipt, error) {
+	return New(api, o).Run(ctx)
+}
+
+// New prepares a drain whose terms may be changed while it runs.
+func New(api API, o Options) *Drain {
+	if o.Policy == nil {
+		p := VoluntaryPolicy()
+		if o.Terms.Forced() {
+			p = NoticePolicy()
+		}
+		o.Policy = &p
+	}
+	if o.WaveBoundaries == nil {
+		o.WaveBoundaries = DefaultWaves
+	}
+	if o.MaxInFlight <= 0 {
+		o.MaxInFlight = 32
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	return &Drain{
+		api: api, o: o, terms: o.Terms,
+		pods:    map[string]*podState{},
+		budgets: newBudgets(),
+		inbox:   make(chan func(now time.Time), 64),
+	}
+}

@@ -1,0 +1,62 @@
+package drain
+
+import (
+	"sort"
+	"time"
+
+	"github.com/slipway-dev/slipway/internal/kubeapi"
+)
+
+// defaultGrace is what the API server sets where a pod names no grace.
+const defaultGrace = 30 * time.Second
+
+// wantedGrace is the time the pod may take to stop when nobody is in a hurry.
+func wantedGrace(p *kubeapi.Pod, override *int64) time.Duration {
+	switch {
+	case override != nil && *override >= 0:
+		return time.Duration(*override) * time.Second
+	case p.Spec.TerminationGracePeriodSeconds != nil:
+		return time.Duration(max(0, *p.Spec.TerminationGracePeriodSeconds)) * time.Second
+	}
+	return defaultGrace
+}
+
+// grantedGrace caps what a pod wants to what is left before the deadline. It is whole seconds, as the API takes them,
+// and never 0 unless the pod itself wants 0: grace 0 removes the object at once, while the process may still run, so
+// that a StatefulSet could start its twin (https://kubernetes.io/docs/tasks/run-application/force-delete-stateful-set-pod/).
+func grantedGrace(wanted time.Duration, t Terms, now time.Time) time.Duration {
+	if !t.Forced() || wanted == 0 {
+		return wanted
+	}
+	left := t.Deadline.Add(-t.Margin).Sub(now).Truncate(time.Second)
+	return min(wanted, max(left, time.Second))
+}
+
+// forceAt is when a pod that is still waiting for a disruption budget is deleted past it: late enough to give its
+// replacement a chance to come up first, early enough to leave it the time to stop. Where the whole window is short
+// of twice the pod's grace, half the window goes to each.
+func forceAt(wanted time.Duration, t Terms, began time.Time) time.Time {
+	end := t.Deadline.Add(-t.Margin)
+	window := max(0, end.Sub(began))
+	return end.Add(-min(wanted, window/2))
+}
+
+// waveOf is the index of the wave in which a pod of this priority leaves.
+func waveOf(p *kubeapi.Pod, boundaries []int32) int {
+	var priority int32
+	if p.Spec.Priority != nil {
+		priority = *p.Spec.Priority
+	}
+	return sort.Search(len(boundaries), func(i int) bool { return priority < boundaries[i] })
+}
+
+// latestStart is when a wave starts at the latest, although an earlier one is not gone yet: its longest grace, and a
+// quarter of the window to wait for budgets in, must fit before the deadline. A voluntary drain has no latest start.
+func latestStart(longest time.Duration, t Terms, began time.Time) (time.Time, bool) {
+	if !t.Forced() {
+		return time.Time{}, false
+	}
+	end := t.Deadline.Add(-t.Margin)
+	window := max(0, end.Sub(began))
+	return end.Add(-longest - window/4), true
+}

@@ -1,0 +1,186 @@
+package drain
+
+import (
+	"strings"
+	"time"
+
+	"github.com/slipway-dev/slipway/internal/kubeapi"
+)
+
+// Rule is the name of the rule that decided about a pod. Exactly one applies to each pod: the first that matches, in
+// the order of rules.
+type Rule string
+
+// The rules, in the order in which they are tried.
+const (
+	// Mirror: a static pod's mirror, which only the kubelet's manifest can remove.
+	Mirror Rule = "mirror"
+	// Excluded: the caller's selector does not want it touched.
+	Excluded Rule = "excluded"
+	// DaemonSet: its controller ignores the cordon and would bring it right back.
+	DaemonSet Rule = "daemonset"
+	// Terminating: somebody deleted it already; it is waited for.
+	Terminating Rule = "terminating"
+	// Finished: Succeeded or Failed; it holds nothing and no budget counts it.
+	Finished Rule = "finished"
+	// Protected: an annotation asks not to be evicted.
+	Protected Rule = "protected"
+	// Unmanaged: no controller will replace it.
+	Unmanaged Rule = "unmanaged"
+	// LocalStorage: it has an emptyDir, whose content goes with the pod.
+	LocalStorage Rule = "local-storage"
+	// Ordinary: none of the above.
+	Ordinary Rule = "ordinary"
+)
+
+const (
+	mirrorAnnotation = "kubernetes.io/config.mirror"
+
+	// safeToEvict is cluster-autoscaler's
+	// (https://github.com/kubernetes/autoscaler/blob/master/cluster-autoscaler/FAQ.md#what-types-of-pods-can-prevent-ca-from-removing-a-node).
+	safeToEvict = "cluster-autoscaler.kubernetes.io/safe-to-evict"
+	// doNotDisrupt is Karpenter's; "true" or a duration (https://karpenter.sh/docs/concepts/disruption/#pod-level-controls).
+	doNotDisrupt = "karpenter.sh/do-not-disrupt"
+	// doNotEvict is ours, with the values of doNotDisrupt.
+	doNotEvict = "slipway.dev/do-not-evict"
+)
+
+// Verdict is what the rules say of a pod, and why, in words that can be printed.
+type Verdict struct {
+	Rule   Rule   `json:"rule"`
+	Detail string `json:"detail,omitempty"`
+}
+
+var rules = []struct {
+	name  Rule
+	match func(p *kubeapi.Pod, now time.Time) (string, bool)
+}{
+	{Mirror, mirror},
+	{DaemonSet, daemonSet},
+	{Terminating, terminating},
+	{Finished, finished},
+	{Protected, protected},
+	{Unmanaged, unmanaged},
+	{LocalStorage, localStorage},
+}
+
+// Classify finds the rule for a pod. It reads nothing but the pod and the time, which matters to a protection that
+// expires.
+func Classify(p *kubeapi.Pod, now time.Time) Verdict {
+	for _, r := range rules {
+		if detail, ok := r.match(p, now); ok {
+			return Verdict{r.name, detail}
+		}
+	}
+	return Verdict{Rule: Ordinary}
+}
+
+func mirror(p *kubeapi.Pod, _ time.Time) (string, bool) {
+	_, ok := p.Annotations[mirrorAnnotation]
+	return "static pod of the kubelet", ok
+}
+
+func finished(p *kubeapi.Pod, _ time.Time) (string, bool) {
+	return "phase " + p.Status.Phase, p.Status.Phase == "Succeeded" || p.Status.Phase == "Failed"
+}
+
+func terminating(p *kubeapi.Pod, _ time.Time) (string, bool) {
+	return "deleted already", p.DeletionTimestamp != nil
+}
+
+func daemonSet(p *kubeapi.Pod, _ time.Time) (string, bool) {
+	c := controller(p)
+	if c == nil || c.Kind != "DaemonSet" {
+		return "", false
+	}
+	return "DaemonSet " + c.Name, true
+}
+
+func protected(p *kubeapi.Pod, now time.Time) (string, bool) {
+	if p.Annotations[safeToEvict] == "false" {
+		return safeToEvict + `: "false"`, true
+	}
+	for _, key := range []string{doNotEvict, doNotDisrupt} {
+		value, ok := p.Annotations[key]
+		if !ok || !stillProtected(value, p.CreationTimestamp, now) {
+			continue
+		}
+		return key + `: "` + value + `"`, true
+	}
+	return "", false
+}
+
+// stillProtected reads "true" as for ever and a duration, such as "2h", as counted from the pod's creation. Anything
+// else protects nothing, as in Karpenter.
+func stillProtected(value string, created, now time.Time) bool {
+	if value == "true" {
+		return true
+	}
+	d, err := time.ParseDuration(value)
+	return err == nil && d > 0 && now.Before(created.Add(d))
+}
+
+func unmanaged(p *kubeapi.Pod, _ time.Time) (string, bool) {
+	return "no controller will replace it", controller(p) == nil
+}
+
+func localStorage(p *kubeapi.Pod, _ time.Time) (string, bool) {
+	var names []string
+	for _, v := range p.Spec.Volumes {
+		if v.EmptyDir != nil {
+			names = append(names, v.Name)
+		}
+	}
+	return "emptyDir " + strings.Join(names, ", "), len(names) > 0
+}
+
+// controller is the owner that would replace the pod, or nil. A reference without the controller flag is none.
+func controller(p *kubeapi.Pod) *kubeapi.OwnerReference {
+	for i, r := range p.OwnerReferences {
+		if r.Controller != nil && *r.Controller {
+			return &p.OwnerReferences[i]
+		}
+	}
+	return nil
+}
+
+// Action is what is done about a pod.
+type Action string
+
+// The actions.
+const (
+	// Leave: not touched and not waited for.
+	Leave Action = "leave"
+	// Evict: asked to leave, and waited for.
+	Evict Action = "evict"
+	// Await: not asked, but waited for.
+	Await Action = "await"
+	// Refuse: the drain does not take place, or stops, for its sake.
+	Refuse Action = "refuse"
+)
+
+// Policy says what the pods under each rule get. A rule that is missing gets Evict.
+type Policy map[Rule]Action
+
+// VoluntaryPolicy is for a node that may as well stay: what would lose work refuses the drain.
+func VoluntaryPolicy() Policy {
+	return Policy{
+		Mirror: Leave, Excluded: Leave, DaemonSet: Leave, Finished: Evict, Terminating: Await,
+		Protected: Refuse, Unmanaged: Refuse, LocalStorage: Refuse, Ordinary: Evict,
+	}
+}
+
+// NoticePolicy is for a machine that goes anyway: leaving a pod behind would only lose it without warning.
+func NoticePolicy() Policy {
+	p := VoluntaryPolicy()
+	p[Protected], p[Unmanaged], p[LocalStorage] = Evict, Evict, Evict
+	return p
+}
+
+// Of returns the action for a rule.
+func (p Policy) Of(r Rule) Action {
+	if a, ok := p[r]; ok {
+		return a
+	}
+	return Evict
+}
