@@ -1,0 +1,229 @@
+// Package cordon takes a node out of scheduling for as long as somebody has a reason, and puts it back as it was.
+//
+// Whoever has a reason is an owner: a name such as "azure-<event id>". Several owners can hold one node at once. What
+// an owner put on the node is written down on the node itself, in one annotation per owner, in the same request that
+// puts it there; so that it is known after any crash what is ours, and nothing else is ever taken away (invariant I3):
+//
+//   - spec.unschedulable is ours when we found the node schedulable. A node found cordoned by somebody else stays
+//     cordoned when we let go. Of several owners the last to let go uncordons.
+//   - A taint (by key and effect), a label (by key) or a condition (by type) that is there already is not ours, and its
+//     value is not changed. One that an owner of ours set is shared by the next, and goes with the last. One whose
+//     value somebody changed since is theirs.
+//
+// What cannot be told apart: somebody who cordons a node that we hold cordoned changes nothing that could be seen, so
+// that it is uncordoned when we let go. Who wants a node to stay cordoned writes a record of his own, or a taint.
+//
+// All changes are patches that carry the resourceVersion they were worked out from. There is no PUT.
+package cordon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/slipway-dev/slipway/internal/kubeapi"
+)
+
+// API is what the package needs of the Kubernetes API. [kubeapi.Client] is one.
+type API interface {
+	GetNode(ctx context.Context, name string) (*kubeapi.Node, error)
+	// PatchNode sends a JSON merge patch.
+	PatchNode(ctx context.Context, name string, patch []byte) (*kubeapi.Node, error)
+	// PatchNodeStatus sends a strategic merge patch to the status subresource.
+	PatchNodeStatus(ctx context.Context, name string, patch []byte) (*kubeapi.Node, error)
+}
+
+// Conflicts are met with a fresh read after a pause that doubles from firstPause to maxPause. All tries together take
+// some four seconds, which a Spot notice of 30 s can bear.
+const (
+	maxConflicts = 12
+	firstPause   = 10 * time.Millisecond
+	maxPause     = 500 * time.Millisecond
+)
+
+// maxSteps is more patches than any hold or release needs; it stops two writers that undo each other's work for ever.
+const maxSteps = 16
+
+// Keeper holds and releases one node. It keeps no state of its own and may be used by several goroutines and, on the
+// same node, by several processes at once.
+type Keeper struct {
+	api       API
+	node, uid string
+}
+
+// New returns a keeper of the node with this name and UID. Another node that has come to bear the name is refused by
+// every method, with an error that [IsReplaced] knows.
+func New(api API, node, uid string) (*Keeper, error) {
+	if node == "" {
+		return nil, errors.New("node name is empty")
+	}
+	if uid == "" {
+		return nil, fmt.Errorf("node %s: UID is empty; want its metadata.uid", node)
+	}
+	return &Keeper{api: api, node: node, uid: uid}, nil
+}
+
+// Outcome is what a hold or a release found and did.
+type Outcome struct {
+	// Node is the node as it is now.
+	Node *kubeapi.Node
+	// Record is what is now written down for the owner; after a release, what was last.
+	Record Record
+	// Changed is false when the node was as it should be and nothing was sent.
+	Changed bool
+	// Uncordoned is true when somebody else had uncordoned the node although the owner held it cordoned. Hold has
+	// cordoned it again. A caller that would rather yield holds it without Unschedulable from here on.
+	Uncordoned bool
+	// Restored names taints and labels that the owner had set, somebody had taken off, and Hold has set again.
+	Restored []string
+	// Foreign names what was asked for and is there already, as somebody else's: it stays when we let go.
+	Foreign []string
+	// HeldBy lists the other owners whose records are on the node, sorted by name.
+	HeldBy []string
+	// Problems are annotations of ours that cannot be read, each an [*UnreadableError]. They hold nothing.
+	Problems []error
+}
+
+// Hold makes the node be as the request says on behalf of an owner, and writes down what it took. Run again it mends
+// what is missing, takes up what is new in the request, lets go of what is no longer in it, and sends nothing when
+// there is nothing to do.
+func (k *Keeper) Hold(ctx context.Context, owner string, r Request) (Outcome, error) {
+	if err := checkOwner(owner); err != nil {
+		return Outcome{}, err
+	}
+	if err := r.check(); err != nil {
+		return Outcome{}, fmt.Errorf("node %s: owner %q: %w", k.node, owner, err)
+	}
+	return k.settle(ctx, func(n *kubeapi.Node) (plan, error) { return planHold(n, owner, r, time.Now()) })
+}
+
+// Release takes away what the owner put on the node and no other owner still needs, and the owner's record with it.
+// An owner without a record holds nothing, and nothing is sent.
+//
+// When there is a record but it cannot be read, nothing is touched and the error is an [*UnreadableError].
+func (k *Keeper) Release(ctx context.Context, owner string) (Outcome, error) {
+	if err := checkOwner(owner); err != nil {
+		return Outcome{}, err
+	}
+	return k.settle(ctx, func(n *kubeapi.Node) (plan, error) { return planRelease(n, owner) })
+}
+
+// settle sends what the plan says, plans again with the node that came back, and ends when nothing is left to do. As
+// every plan is made from the node alone, it does not matter which of the patches a process before us has sent.
+func (k *Keeper) settle(ctx context.Context, next func(*kubeapi.Node) (plan, error)) (Outcome, error) {
+	var done Outcome
+	var node *kubeapi.Node
+	for steps, conflicts := 0, 0; steps < maxSteps; {
+		var err error
+		if node == nil {
+			if node, err = k.get(ctx); err != nil {
+				return done, err
+			}
+		}
+		p, err := next(node)
+		if err != nil {
+			return done, fmt.Errorf("node %s: %w", k.node, err)
+		}
+		done.know(node, p)
+		if !p.patched() {
+			return done, nil
+		}
+		node, err = k.send(ctx, node, p)
+		switch {
+		case err == nil:
+			done.did(p)
+			steps++
+		case !kubeapi.IsConflict(err):
+			return done, err
+		case conflicts == maxConflicts:
+			return done, fmt.Errorf("node %s: changed under each of %d attempts: %w", k.node, conflicts+1, err)
+		default:
+			if err := pause(ctx, conflicts); err != nil {
+				return done, fmt.Errorf("node %s: %w", k.node, err)
+			}
+			conflicts++
+			node = nil
+		}
+	}
+	return done, fmt.Errorf("node %s: not settled after %d patches: somebody undoes them as they are made", k.node,
+		maxSteps)
+}
+
+func (k *Keeper) get(ctx context.Context) (*kubeapi.Node, error) {
+	node, err := k.api.GetNode(ctx, k.node)
+	if err != nil {
+		return nil, fmt.Errorf("node %s: %w", k.node, err)
+	}
+	if node.UID != k.uid {
+		return nil, &ReplacedError{Node: k.node, Want: k.uid, Got: node.UID}
+	}
+	return node, nil
+}
+
+// send sends one patch and returns the node that it made, or nil.
+func (k *Keeper) send(ctx context.Context, node *kubeapi.Node, p plan) (*kubeapi.Node, error) {
+	patch, isStatus, err := p.bytes(node.ResourceVersion)
+	if err != nil {
+		return nil, fmt.Errorf("node %s: %w", k.node, err)
+	}
+	send := k.api.PatchNode
+	if isStatus {
+		send = k.api.PatchNodeStatus
+	}
+	patched, err := send(ctx, k.node, patch)
+	if err != nil {
+		return nil, fmt.Errorf("node %s: %w", k.node, err)
+	}
+	return patched, nil
+}
+
+// know takes over what the latest plan saw. A release that is done sees no record any more: what it was stays.
+func (o *Outcome) know(node *kubeapi.Node, p plan) {
+	o.Node, o.Foreign, o.HeldBy = node, p.foreign, p.heldBy
+	if o.Problems == nil {
+		o.Problems = p.problems // a record that cannot be read is seen but once: the first step replaces it
+	}
+	if p.record != nil {
+		o.Record = *p.record
+	}
+}
+
+// did adds up what only the step that did it knows.
+func (o *Outcome) did(p plan) {
+	o.Changed = true
+	o.Uncordoned = o.Uncordoned || p.uncordoned
+	o.Restored = append(o.Restored, p.restored...)
+}
+
+// pause waits before the try after the given number of conflicts: half of the time for sure, half by chance, so that
+// two that met do not meet again.
+func pause(ctx context.Context, conflicts int) error {
+	limit := min(firstPause<<conflicts, maxPause)
+	timer := time.NewTimer(limit/2 + rand.N(limit/2))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// ReplacedError says that the node is another than the one meant, of the same name.
+type ReplacedError struct {
+	Node      string
+	Want, Got string // UIDs
+}
+
+func (e *ReplacedError) Error() string {
+	return fmt.Sprintf("node %s: metadata.uid is %s, want %s: it is another node of the same name, and is left alone",
+		e.Node, e.Got, e.Want)
+}
+
+// IsReplaced reports whether err says that the node is another one of the same name.
+func IsReplaced(err error) bool {
+	var replaced *ReplacedError
+	return errors.As(err, &replaced)
+}

@@ -1,0 +1,528 @@
+package cordon
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http/httptest"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/slipway-dev/slipway/internal/kubeapi"
+)
+
+var _ API = (*kubeapi.Client)(nil)
+
+const (
+	alice = "azure-C7061BAC-AFDC-4513-B24B-AA5F13A16123"
+	bob   = "azure-F020BA2E-3BC0-4C40-A10B-86575A9EABD5"
+)
+
+// everything asks for one of each.
+func everything() Request {
+	return Request{
+		Reason:        "Preempt of vm_1",
+		Unschedulable: true,
+		Taints:        []Taint{{Key: "example.com/leaving", Value: "yes", Effect: "NoSchedule"}},
+		Labels:        map[string]string{"node.kubernetes.io/exclude-from-external-load-balancers": "true"},
+		Conditions:    []Condition{{Type: DrainInProgress, Reason: "Preempt", Message: "40 pods to go"}},
+		Phase:         Draining,
+		State:         json.RawMessage(`{"id": "C7061BAC", "deadline": 30}`),
+	}
+}
+
+type fixture struct {
+	t      *testing.T
+	server *apiServer
+	keeper *Keeper
+}
+
+func newFixture(t *testing.T) *fixture {
+	t.Helper()
+	server := newAPIServer(t)
+	keeper, err := New(server.client(), nodeName, nodeUID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &fixture{t: t, server: server, keeper: keeper}
+}
+
+func (f *fixture) hold(owner string, r Request) Outcome {
+	f.t.Helper()
+	o, err := f.keeper.Hold(f.t.Context(), owner, r)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return o
+}
+
+func (f *fixture) release(owner string) Outcome {
+	f.t.Helper()
+	o, err := f.keeper.Release(f.t.Context(), owner)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return o
+}
+
+// same compares the node with what it was, resourceVersion and empty lists aside.
+func (f *fixture) same(was *kubeapi.Node) {
+	f.t.Helper()
+	opts := cmp.Options{cmpopts.IgnoreFields(kubeapi.ObjectMeta{}, "ResourceVersion"), cmpopts.EquateEmpty()}
+	if diff := cmp.Diff(was, f.server.read(), opts); diff != "" {
+		f.t.Errorf("the node is not as it was (-was +is):\n%s", diff)
+	}
+}
+
+func TestHoldPutsEverythingOnTheNodeAndReleaseTakesItOff(t *testing.T) {
+	f := newFixture(t)
+	f.server.foreignTaint("example.com/team", "NoExecute", "blue")
+	f.server.foreignLabel("example.com/team", "blue")
+	was := f.server.read()
+	o := f.hold(alice, everything())
+	if !o.Changed || o.Uncordoned || len(o.Foreign)+len(o.Restored)+len(o.HeldBy)+len(o.Problems) != 0 {
+		t.Errorf("outcome %+v", o)
+	}
+	if n := f.server.writes(); n != 2 {
+		t.Errorf("%d requests, want one to the node and one to its status", n)
+	}
+	n := f.server.read()
+	if diff := cmp.Diff(n, o.Node); diff != "" {
+		t.Errorf("the outcome's node is not the node (-node +outcome):\n%s", diff)
+	}
+	if !n.Spec.Unschedulable || len(n.Spec.Taints) != 2 || n.Spec.Taints[1].Key != "example.com/leaving" ||
+		n.Labels["node.kubernetes.io/exclude-from-external-load-balancers"] != "true" ||
+		n.Labels["notice.slipway.dev/"+alice] != "draining" {
+		t.Errorf("node %+v", n)
+	}
+	c := n.Status.Conditions[1]
+	if c.Type != "DrainInProgress" || c.Status != "True" || c.Reason != "Preempt" || c.Message != "40 pods to go" ||
+		c.LastTransitionTime.IsZero() {
+		t.Errorf("condition %+v", c)
+	}
+	records, problems := List(n)
+	if len(problems) != 0 || len(records) != 1 || records[0].Owner != alice || records[0].Cordon != Own ||
+		string(records[0].State) != `{"id":"C7061BAC","deadline":30}` || records[0].Phase != Draining {
+		t.Errorf("records %+v, problems %v", records, problems)
+	}
+
+	if o := f.hold(alice, everything()); o.Changed || f.server.writes() != 0 {
+		t.Errorf("the same hold again changed something: %+v", o)
+	}
+	if o := f.release(alice); !o.Changed || o.Record.Owner != alice || o.Node.Spec.Unschedulable {
+		t.Errorf("outcome %+v", o)
+	}
+	f.same(was)
+	f.server.writes()
+	if o := f.release(alice); o.Changed || f.server.writes() != 0 {
+		t.Errorf("the same release again changed something: %+v", o)
+	}
+}
+
+func TestI3WhatWasThereBeforeIsNotOursAndStays(t *testing.T) {
+	f := newFixture(t)
+	f.server.foreignCordon(true)
+	f.server.foreignTaint("example.com/leaving", "NoSchedule", "because")
+	f.server.foreignLabel("node.kubernetes.io/exclude-from-external-load-balancers", "true") // even the very same
+	f.server.foreignCondition(DrainInProgress, "KubectlDrain")
+	was := f.server.read()
+	o := f.hold(alice, everything())
+	want := []string{"spec.unschedulable", "taint example.com/leaving=because:NoSchedule",
+		"label node.kubernetes.io/exclude-from-external-load-balancers", "condition DrainInProgress"}
+	if diff := cmp.Diff(want, o.Foreign); diff != "" {
+		t.Errorf("foreign (-want +got):\n%s", diff)
+	}
+	if o.Record.Cordon != Found {
+		t.Errorf("record %+v", o.Record)
+	}
+	f.release(alice)
+	f.same(was)
+}
+
+func TestI3TheLastOfSeveralOwnersTakesOffWhatTheyShare(t *testing.T) {
+	for _, order := range [][]string{{alice, bob}, {bob, alice}} {
+		f := newFixture(t)
+		was := f.server.read()
+		f.hold(alice, everything())
+		shared := everything()
+		shared.Taints[0].Value = "other" // there is one of Alice's, which is kept as it is
+		o := f.hold(bob, shared)
+		if o.Record.Cordon != Own || o.Record.Taints[0].Value != "yes" || !slices.Equal(o.HeldBy, []string{alice}) {
+			t.Errorf("outcome %+v", o)
+		}
+		f.release(order[0])
+		n := f.server.read()
+		if !n.Spec.Unschedulable || len(n.Spec.Taints) != 1 || len(n.Status.Conditions) != 2 || len(n.Labels) != 2 {
+			t.Errorf("after the first release: %+v", n)
+		}
+		f.release(order[1])
+		f.same(was)
+	}
+}
+
+func TestI3ACordonWhoseForeignOwnerLeftIsTakenOffByTheLastOfOurs(t *testing.T) {
+	f := newFixture(t)
+	was := f.server.read()
+	f.server.foreignCordon(true)
+	f.hold(alice, Request{Unschedulable: true})
+	f.server.foreignCordon(false)
+	f.hold(bob, Request{Unschedulable: true}) // Bob's cordon from here on, and Alice's with it
+	f.release(bob)
+	if !f.server.read().Spec.Unschedulable {
+		t.Error("uncordoned while Alice holds the node")
+	}
+	f.release(alice)
+	f.same(was)
+}
+
+func TestANodeUncordonedByHandIsCordonedAgainAndSaidSo(t *testing.T) {
+	for _, foundCordoned := range []bool{false, true} {
+		f := newFixture(t)
+		was := f.server.read()
+		f.server.foreignCordon(foundCordoned)
+		f.hold(alice, everything())
+		f.server.foreignCordon(false)
+		f.server.foreignTaint("example.com/leaving", "NoSchedule", "")
+		o := f.hold(alice, everything())
+		if !o.Uncordoned || !o.Node.Spec.Unschedulable || o.Record.Cordon != Own ||
+			!slices.Equal(o.Restored, []string{"taint example.com/leaving=yes:NoSchedule"}) {
+			t.Errorf("outcome %+v", o)
+		}
+		if o := f.hold(alice, everything()); o.Uncordoned || o.Changed {
+			t.Errorf("said again: %+v", o)
+		}
+		f.release(alice)
+		f.same(was)
+	}
+}
+
+func TestHoldLetsGoOfWhatIsNoLongerAskedFor(t *testing.T) {
+	f := newFixture(t)
+	was := f.server.read()
+	planned := Request{Conditions: []Condition{{Type: MaintenancePlanned, Reason: "Reboot"}}, Phase: Cordoned}
+	f.hold(alice, everything())
+	o := f.hold(alice, planned)
+	n := f.server.read()
+	if n.Spec.Unschedulable || len(n.Spec.Taints) != 0 || len(n.Status.Conditions) != 2 ||
+		n.Status.Conditions[1].Type != MaintenancePlanned || len(n.Labels) != 1 {
+		t.Errorf("node %+v", n)
+	}
+	if len(o.Record.Conditions) != 1 || o.Record.Cordon != "" || o.Record.State != nil {
+		t.Errorf("record %+v", o.Record)
+	}
+	f.server.writes()
+	if o := f.hold(alice, planned); o.Changed || f.server.writes() != 0 {
+		t.Errorf("the same hold again changed something: %+v", o)
+	}
+	f.release(alice)
+	f.same(was)
+}
+
+func TestHoldFollowsAChangeOfValueAndMessage(t *testing.T) {
+	f := newFixture(t)
+	was := f.server.read()
+	before := f.hold(alice, everything())
+	r := everything()
+	r.Taints[0].Value = "now"
+	r.Labels["node.kubernetes.io/exclude-from-external-load-balancers"] = "yes"
+	r.Conditions[0].Message = "3 pods to go"
+	r.Phase = Drained
+	o := f.hold(alice, r)
+	n := o.Node
+	if n.Spec.Taints[0].Value != "now" || n.Labels["node.kubernetes.io/exclude-from-external-load-balancers"] != "yes" ||
+		n.Status.Conditions[1].Message != "3 pods to go" || n.Labels[LabelKey(alice)] != "drained" {
+		t.Errorf("node %+v", n)
+	}
+	if !n.Status.Conditions[1].LastTransitionTime.Equal(before.Node.Status.Conditions[1].LastTransitionTime) {
+		t.Error("the condition's transition time moved although its status did not change")
+	}
+	f.release(alice)
+	f.same(was)
+}
+
+func TestTheMessageOfASharedConditionIsItsFirstOwnersAndDoesNotFlap(t *testing.T) {
+	f := newFixture(t)
+	first := Request{Conditions: []Condition{{Type: DrainInProgress, Reason: "Preempt", Message: "first"}}}
+	second := Request{Conditions: []Condition{{Type: DrainInProgress, Reason: "Reboot", Message: "second"}}}
+	f.hold(alice, first)
+	f.hold(bob, second)
+	f.server.writes()
+	for range 3 {
+		f.hold(alice, first)
+		f.hold(bob, second)
+	}
+	if n := f.server.writes(); n != 0 {
+		t.Errorf("%d requests over one message", n)
+	}
+	f.release(alice)
+	if o := f.hold(bob, second); o.Node.Status.Conditions[1].Message != "second" {
+		t.Errorf("condition %+v", o.Node.Status.Conditions[1])
+	}
+}
+
+func TestI3WhatSomebodyChangedSinceIsHis(t *testing.T) {
+	f := newFixture(t)
+	f.hold(alice, everything())
+	f.server.foreignTaint("example.com/leaving", "NoSchedule", "mine-now")
+	f.server.foreignLabel("node.kubernetes.io/exclude-from-external-load-balancers", "mine-now")
+	f.server.foreignCondition(DrainInProgress, "MineNow")
+	o := f.hold(alice, everything())
+	if len(o.Foreign) != 3 {
+		t.Errorf("foreign %v", o.Foreign)
+	}
+	f.release(alice)
+	n := f.server.read()
+	if len(n.Spec.Taints) != 1 || n.Spec.Taints[0].Value != "mine-now" || len(n.Labels) != 1 ||
+		len(n.Status.Conditions) != 2 || n.Status.Conditions[1].Reason != "MineNow" {
+		t.Errorf("node %+v", n)
+	}
+}
+
+func TestI8HoldAndReleaseReachTheSameEndAfterACrashAtAnyRequest(t *testing.T) {
+	want := newFixture(t)
+	want.hold(alice, everything())
+	for crash := -5; crash <= 5; crash++ {
+		if crash == 0 {
+			continue
+		}
+		f := newFixture(t)
+		was := f.server.read()
+		f.server.crash = crash
+		if _, err := f.keeper.Hold(t.Context(), alice, everything()); err != nil && !errors.Is(err, errCrash) {
+			t.Fatal(err)
+		}
+		f.server.crash = 0
+		o := f.hold(alice, everything())
+		held, _ := List(want.server.read())
+		if diff := cmp.Diff(held[0], o.Record, cmpopts.IgnoreTypes(was.CreationTimestamp)); diff != "" {
+			t.Errorf("crash at %d: record (-want +got):\n%s", crash, diff)
+		}
+		f.server.crash = crash
+		if _, err := f.keeper.Release(t.Context(), alice); err != nil && !errors.Is(err, errCrash) {
+			t.Fatal(err)
+		}
+		f.server.crash = 0
+		f.release(alice)
+		f.same(was)
+	}
+}
+
+func TestAChangeBetweenReadAndPatchIsSeenAndTriedAgain(t *testing.T) {
+	f := newFixture(t)
+	met := 0
+	f.server.before = func(method string) {
+		if method == "PATCH" && met < 3 {
+			met++
+			f.server.foreignTaint("example.com/new", "NoSchedule", strings.Repeat("x", met))
+		}
+	}
+	o := f.hold(alice, everything())
+	if met != 3 || len(o.Node.Spec.Taints) != 2 || o.Node.Spec.Taints[0].Value != "xxx" {
+		t.Errorf("after %d changes the taints are %+v", met, o.Node.Spec.Taints)
+	}
+}
+
+func TestANodeThatChangesUnderEachAttemptIsGivenUpInTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		turns := 0
+		f.server.before = func(method string) {
+			if method == "PATCH" {
+				turns++
+				f.server.foreignLabel("example.com/turn", strings.Repeat("x", turns))
+			}
+		}
+		_, err := f.keeper.Hold(t.Context(), alice, everything())
+		if !kubeapi.IsConflict(err) || turns != maxConflicts+1 || !strings.Contains(err.Error(), nodeName) {
+			t.Errorf("after %d attempts: %v", turns, err)
+		}
+	})
+}
+
+func TestTheContextEndsThePauseBetweenAttempts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		turns := 0
+		f.server.before = func(method string) {
+			if method == "PATCH" {
+				turns++
+				f.server.foreignLabel("example.com/turn", strings.Repeat("x", turns))
+			}
+			if turns == 2 {
+				cancel()
+			}
+		}
+		if _, err := f.keeper.Hold(ctx, alice, everything()); !errors.Is(err, context.Canceled) || turns != 2 {
+			t.Errorf("after %d attempts: %v", turns, err)
+		}
+	})
+}
+
+func TestAnotherNodeOfTheSameNameIsRefused(t *testing.T) {
+	f := newFixture(t)
+	f.hold(alice, everything())
+	f.server.edit(func(n map[string]any) { dig(n, "metadata")["uid"] = "uid-2" })
+	f.server.writes()
+	_, holdErr := f.keeper.Hold(t.Context(), alice, everything())
+	_, releaseErr := f.keeper.Release(t.Context(), alice)
+	for _, err := range []error{holdErr, releaseErr} {
+		if !IsReplaced(err) || !strings.Contains(err.Error(), "uid-2") {
+			t.Errorf("error %v", err)
+		}
+	}
+	if f.server.writes() != 0 {
+		t.Error("something was sent")
+	}
+}
+
+func TestAMissingNodeIsSaidToBeMissing(t *testing.T) {
+	server := newAPIServer(t)
+	keeper, err := New(server.client(), "node-2", nodeUID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := keeper.Release(t.Context(), alice); !kubeapi.IsNotFound(err) {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestGarbageInAnAnnotationIsReportedAndLeftAlone(t *testing.T) {
+	f := newFixture(t)
+	garbage := map[string]string{
+		annotationPrefix + "torn":             `{"owner":"torn","since":"2026-0`,
+		annotationPrefix + "list":             `[]`,
+		annotationPrefix + "empty":            ``,
+		annotationPrefix + "not-my-name":      `{"owner":"somebody","since":"2026-09-01T12:00:00Z"}`,
+		annotationPrefix + "time":             `{"owner":"time","since":"yesterday"}`,
+		annotationPrefix + "cordon":           `{"owner":"cordon","since":"2026-09-01T12:00:00Z","cordon":"maybe"}`,
+		annotationPrefix + "no-owner":         `{}`,
+		annotationPrefix + "Wrong-conditions": `{"owner":"Wrong-conditions","conditions":{"Drained":7}}`,
+	}
+	for key, value := range garbage {
+		f.server.annotate(key, value)
+	}
+	was := f.server.read()
+	o := f.hold(alice, everything())
+	if len(o.Problems) != len(garbage) || len(o.HeldBy) != 0 {
+		t.Errorf("%d problems, held by %v: %v", len(o.Problems), o.HeldBy, o.Problems)
+	}
+	for _, err := range o.Problems {
+		if !IsUnreadable(err) || !strings.Contains(err.Error(), annotationPrefix) {
+			t.Errorf("problem %v", err)
+		}
+	}
+	f.release(alice)
+	f.same(was)
+}
+
+func TestAnOwnersOwnGarbageDoesNotKeepItFromHoldingButFromReleasing(t *testing.T) {
+	f := newFixture(t)
+	f.server.foreignCordon(true) // whose, nobody knows
+	f.server.annotate(AnnotationKey(alice), "{")
+	was := f.server.read()
+	if _, err := f.keeper.Release(t.Context(), alice); !IsUnreadable(err) {
+		t.Errorf("error %v", err)
+	}
+	f.same(was)
+	if o := f.hold(alice, everything()); len(o.Problems) != 1 || o.Record.Cordon != Found {
+		t.Errorf("outcome %+v", o)
+	}
+	f.release(alice)
+	if n := f.server.read(); !n.Spec.Unschedulable || len(n.Annotations) != 0 {
+		t.Errorf("node %+v", n)
+	}
+}
+
+func TestI10ABadRequestIsRefusedBeforeAnythingIsSent(t *testing.T) {
+	f := newFixture(t)
+	for _, tc := range []struct {
+		owner string
+		r     Request
+		says  string
+	}{
+		{"", Request{}, "owner is empty"},
+		{"\xff", Request{}, "owner"},
+		{"x", Request{State: json.RawMessage("{")}, "state"},
+		{"x", Request{State: json.RawMessage(`"` + strings.Repeat("x", maxState) + `"`)}, "state: has 32770 bytes"},
+		{"x", Request{Reason: strings.Repeat("x", maxText+1)}, "reason"},
+		{"x", Request{Phase: "so so"}, `phase: "so so"`},
+		{"x", Request{Labels: map[string]string{"a b": ""}}, `label "a b"`},
+		{"x", Request{Labels: map[string]string{"a": "ü"}}, `label a: "ü"`},
+		{"x", Request{Labels: map[string]string{labelPrefix + "x": "y"}}, "kept for the phase"},
+		{"x", Request{Taints: []Taint{{Key: "a/b/c", Effect: "NoSchedule"}}}, "a/b/c"},
+		{"x", Request{Taints: []Taint{{Key: "A.com/c", Effect: "NoSchedule"}}}, "A.com/c"},
+		{"x", Request{Taints: []Taint{{Key: "a", Value: "-", Effect: "NoSchedule"}}}, "a=-:NoSchedule"},
+		{"x", Request{Taints: []Taint{{Key: "a", Effect: "Never"}}}, "NoSchedule, PreferNoSchedule, NoExecute"},
+		{"x", Request{Taints: []Taint{{Key: "a", Effect: "NoExecute"}, {Key: "a", Value: "b", Effect: "NoExecute"}}}, "twice"},
+		{"x", Request{Conditions: []Condition{{Type: "Ready", Reason: "R"}}}, "MaintenancePlanned"},
+		{"x", Request{Conditions: []Condition{{Type: DrainedCondition, Reason: "two words"}}}, "two words"},
+		{"x", Request{Conditions: []Condition{{Type: DrainedCondition}}}, `reason ""`},
+		{"x", Request{Conditions: []Condition{{Type: DrainedCondition, Reason: "R"}, {Type: DrainedCondition, Reason: "R"}}}, "twice"},
+	} {
+		_, err := f.keeper.Hold(t.Context(), tc.owner, tc.r)
+		if err == nil || !strings.Contains(err.Error(), tc.says) {
+			t.Errorf("%+v: error %v, want it to say %q", tc.r, err, tc.says)
+		}
+	}
+	if len(f.server.requests) != 0 {
+		t.Errorf("requests %v", f.server.requests)
+	}
+	for _, pair := range [][2]string{{"", "uid"}, {"node", ""}} {
+		if _, err := New(f.server.client(), pair[0], pair[1]); err == nil {
+			t.Errorf("New(%q, %q) is taken", pair[0], pair[1])
+		}
+	}
+}
+
+func TestHoldAndReleaseOverARealConnection(t *testing.T) {
+	server := newAPIServer(t)
+	listening := httptest.NewServer(server)
+	t.Cleanup(listening.Close)
+	base, err := url.Parse(listening.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keeper, err := New(kubeapi.New(base, listening.Client(), "test"), nodeName, nodeUID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &fixture{t: t, server: server, keeper: keeper}
+	was := server.read()
+	f.hold(alice, everything())
+	f.hold(bob, everything())
+	f.release(alice)
+	f.release(bob)
+	f.same(was)
+}
+
+func TestOthersNamesTheToolsAtWorkButNotOurselves(t *testing.T) {
+	f := newFixture(t)
+	if got := Others(f.server.read()); got != nil {
+		t.Errorf("a node in peace: %v", got)
+	}
+	hint := Taint{Key: "ToBeDeletedByClusterAutoscaler", Value: "us", Effect: "NoSchedule"}
+	o := f.hold(alice, Request{Taints: []Taint{hint}})
+	if got := Others(o.Node); got != nil {
+		t.Errorf("our own taint: %v", got)
+	}
+	f.release(alice)
+	f.server.foreignTaint("ToBeDeletedByClusterAutoscaler", "NoSchedule", "1700000000")
+	f.server.foreignTaint("karpenter.sh/disrupted", "NoSchedule", "x")
+	f.server.foreignTaint("prefix.remediator.kubernetes.azure.com/unschedulable", "NoSchedule", "x")
+	f.server.foreignTaint("karpenter.sh/disrupted-not", "NoSchedule", "x")
+	want := []string{
+		"cluster-autoscaler (taint ToBeDeletedByClusterAutoscaler=1700000000:NoSchedule)",
+		"Karpenter (taint karpenter.sh/disrupted=x:NoSchedule)",
+		"AKS node auto-drain (taint prefix.remediator.kubernetes.azure.com/unschedulable=x:NoSchedule)",
+	}
+	if diff := cmp.Diff(want, Others(f.server.read())); diff != "" {
+		t.Errorf("others (-want +got):\n%s", diff)
+	}
+}

@@ -1,0 +1,35 @@
+package cordon
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/slipway-dev/slipway/internal/kubeapi"
+)
+
+// Others names the tools that are at work on taking the node away, by the taints they leave on it; a node with any is
+// to be left alone (invariant I6). A taint that we set ourselves does not count.
+func Others(node *kubeapi.Node) []string {
+	records, _ := List(node)
+	var found []string
+	for _, t := range node.Spec.Taints {
+		taint := Taint{Key: t.Key, Value: t.Value, Effect: t.Effect}
+		ours := slices.ContainsFunc(records, func(r Record) bool { return slices.Contains(r.Taints, taint) })
+		if tool := toolOf(t.Key); tool != "" && !ours {
+			found = append(found, tool+" (taint "+taint.String()+")")
+		}
+	}
+	return found
+}
+
+func toolOf(taintKey string) string {
+	switch {
+	case taintKey == "ToBeDeletedByClusterAutoscaler":
+		return "cluster-autoscaler"
+	case taintKey == "karpenter.sh/disrupted":
+		return "Karpenter"
+	case strings.Contains(taintKey, "remediator.kubernetes.azure.com/unschedulable"):
+		return "AKS node auto-drain"
+	}
+	return ""
+}

@@ -1,0 +1,153 @@
+package cordon
+
+import (
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/slipway-dev/slipway/internal/kubeapi"
+)
+
+// plan is what to change on a node next, and what was seen in working it out. It is made from the node alone.
+//
+// What a record claims and what spec and metadata hold are changed by one request. Conditions are changed by another,
+// which comes after the request that claims them and before the one that gives the claim up: so that there is no
+// moment at which a condition of ours is on the node and not in a record.
+type plan struct {
+	annotations   map[string]*string // nil deletes
+	labels        map[string]*string // nil deletes
+	unschedulable *bool
+	taints        []kubeapi.Taint // the whole list
+	newTaints     bool
+	set           []condition
+	drop          []string // condition types
+	statusFirst   bool
+
+	record     *Record
+	uncordoned bool
+	restored   []string
+	foreign    []string
+	heldBy     []string
+	problems   []error
+}
+
+// patched reports whether there is anything to change.
+func (p plan) patched() bool { return p.patchesNode() || p.patchesStatus() }
+
+func (p plan) patchesNode() bool {
+	return len(p.annotations)+len(p.labels) > 0 || p.unschedulable != nil || p.newTaints
+}
+
+func (p plan) patchesStatus() bool { return len(p.set)+len(p.drop) > 0 }
+
+// planner works out one plan for one owner.
+type planner struct {
+	plan
+	node   *kubeapi.Node
+	now    time.Time
+	mine   Record // as it is on the node; zero when there is none
+	next   Record // as it is to be
+	others []Record
+	err    error
+}
+
+func newPlanner(node *kubeapi.Node, owner string) *planner {
+	p := &planner{node: node}
+	p.annotations, p.labels = map[string]*string{}, map[string]*string{}
+	records, problems := List(node)
+	p.problems = problems
+	for _, r := range records {
+		if r.Owner == owner {
+			p.mine = r
+			continue
+		}
+		p.others = append(p.others, r)
+		p.heldBy = append(p.heldBy, r.Owner)
+	}
+	slices.Sort(p.heldBy)
+	return p
+}
+
+// planHold works out the next step towards the request. A record of the owner's that cannot be read is replaced, as
+// an unreadable note must not keep a node from being drained; what it may have claimed counts as somebody else's.
+func planHold(node *kubeapi.Node, owner string, r Request, now time.Time) (plan, error) {
+	p := newPlanner(node, owner)
+	p.now = now.UTC().Truncate(time.Second)
+	p.next = Record{Owner: owner, Reason: r.Reason, Since: p.mine.Since, Phase: r.Phase, State: r.spelledState()}
+	if p.mine.Owner == "" {
+		p.next.Since = p.now
+	}
+	p.cordon(r.Unschedulable)
+	p.wantTaints(r.Taints)
+	p.wantLabels(r.Labels)
+	p.wantConditions(r.Conditions)
+	p.phase(LabelKey(owner), string(r.Phase))
+	p.write(p.next)
+	p.record = &p.next
+	return p.plan, p.err
+}
+
+// planRelease works out the next step towards the owner's being gone from the node.
+func planRelease(node *kubeapi.Node, owner string) (plan, error) {
+	p := newPlanner(node, owner)
+	key := AnnotationKey(owner)
+	raw, noted := node.Annotations[key]
+	if noted && p.mine.Owner == "" {
+		_, err := decode(key, raw)
+		return p.plan, err
+	}
+	p.cordon(false)
+	p.wantTaints(nil)
+	p.wantLabels(nil)
+	p.wantConditions(nil)
+	p.phase(LabelKey(owner), "")
+	if noted {
+		p.annotations[key] = nil
+		p.record = &p.mine
+	}
+	p.statusFirst = true
+	return p.plan, nil
+}
+
+// cordon decides about spec.unschedulable.
+func (p *planner) cordon(wanted bool) {
+	held := slices.ContainsFunc(p.others, func(r Record) bool { return r.Cordon == Own })
+	switch ours := p.mine.Cordon == Own || held; {
+	case wanted && p.node.Spec.Unschedulable && ours:
+		p.next.Cordon = Own
+	case wanted && p.node.Spec.Unschedulable:
+		p.next.Cordon = Found
+		p.foreign = append(p.foreign, "spec.unschedulable")
+	case wanted:
+		p.uncordoned = p.mine.Cordon != ""
+		p.next.Cordon = Own
+		p.unschedulable = new(true)
+		p.adoptCordon()
+	case p.mine.Cordon == Own && !held && p.node.Spec.Unschedulable:
+		p.unschedulable = new(false)
+	}
+}
+
+// adoptCordon makes the cordon that we are about to set every owner's own: the one that some of them found is gone, as
+// the node is schedulable, and whoever lets go last must take ours off.
+func (p *planner) adoptCordon() {
+	for _, r := range p.others {
+		if r.Cordon == Found {
+			r.Cordon = Own
+			p.write(r)
+		}
+	}
+}
+
+// write puts a record into the plan unless it stands on the node as it is.
+func (p *planner) write(r Record) {
+	key := AnnotationKey(r.Owner)
+	value, err := r.encode()
+	if err != nil {
+		p.err = errors.Join(p.err, err)
+		return
+	}
+	if there, ok := p.node.Annotations[key]; !ok || there != value {
+		p.annotations[key] = &value
+	}
+}

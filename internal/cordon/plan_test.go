@@ -1,0 +1,142 @@
+package cordon
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/slipway-dev/slipway/internal/kubeapi"
+)
+
+var noon = time.Date(2026, 9, 1, 12, 0, 0, 0, time.UTC)
+
+// nodeWith is a node with some of our records and, by change, whatever else.
+func nodeWith(t *testing.T, change func(*kubeapi.Node), records ...Record) *kubeapi.Node {
+	t.Helper()
+	n := &kubeapi.Node{ObjectMeta: kubeapi.ObjectMeta{Name: nodeName, UID: nodeUID, Annotations: map[string]string{}}}
+	for _, r := range records {
+		r.Since = noon.Add(-time.Hour)
+		value, err := r.encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		n.Annotations[AnnotationKey(r.Owner)] = value
+	}
+	if change != nil {
+		change(n)
+	}
+	return n
+}
+
+func cordoned(n *kubeapi.Node) { n.Spec.Unschedulable = true }
+
+func TestI3WhoseACordonIsDecidesWhoTakesItOff(t *testing.T) {
+	yes, no := new(true), new(false)
+	for _, tc := range []struct {
+		name   string
+		node   *kubeapi.Node
+		change *bool  // of spec.unschedulable
+		cordon Cordon // in Alice's record afterwards
+		hold   bool   // or release
+	}{
+		{"hold a schedulable node", nodeWith(t, nil), yes, Own, true},
+		{"hold a node cordoned by somebody else", nodeWith(t, cordoned), nil, Found, true},
+		{"hold again", nodeWith(t, cordoned, Record{Owner: alice, Cordon: Own}), nil, Own, true},
+		{"hold again what was found", nodeWith(t, cordoned, Record{Owner: alice, Cordon: Found}), nil, Found, true},
+		{"hold with Bob, who cordoned", nodeWith(t, cordoned, Record{Owner: bob, Cordon: Own}), nil, Own, true},
+		{"hold with Bob, who found", nodeWith(t, cordoned, Record{Owner: bob, Cordon: Found}), nil, Found, true},
+		{"hold with Bob, who did not ask", nodeWith(t, cordoned, Record{Owner: bob}), nil, Found, true},
+		{"hold again after an uncordon", nodeWith(t, nil, Record{Owner: alice, Cordon: Own}), yes, Own, true},
+		{"hold again after theirs ended", nodeWith(t, nil, Record{Owner: alice, Cordon: Found}), yes, Own, true},
+
+		{"release our own", nodeWith(t, cordoned, Record{Owner: alice, Cordon: Own}), no, "", false},
+		{"release what was found", nodeWith(t, cordoned, Record{Owner: alice, Cordon: Found}), nil, "", false},
+		{"release before Bob", nodeWith(t, cordoned, Record{Owner: alice, Cordon: Own}, Record{Owner: bob, Cordon: Own}),
+			nil, "", false},
+		{"release, and Bob does not need it", nodeWith(t, cordoned, Record{Owner: alice, Cordon: Own}, Record{Owner: bob}),
+			no, "", false},
+		{"release after an uncordon", nodeWith(t, nil, Record{Owner: alice, Cordon: Own}), nil, "", false},
+		{"release without a record", nodeWith(t, cordoned), nil, "", false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			p, err := planRelease(tc.node, alice)
+			if tc.hold {
+				p, err = planHold(tc.node, alice, Request{Unschedulable: true}, noon)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tc.change, p.unschedulable); diff != "" {
+				t.Errorf("spec.unschedulable (-want +got):\n%s", diff)
+			}
+			if tc.hold && p.record.Cordon != tc.cordon {
+				t.Errorf("record says %q, want %q", p.record.Cordon, tc.cordon)
+			}
+		})
+	}
+}
+
+func TestAPlanIsSentAsTheNarrowestPatch(t *testing.T) {
+	held := nodeWith(t, func(n *kubeapi.Node) {
+		cordoned(n)
+		n.Labels = map[string]string{LabelKey(alice): "draining"}
+		n.Spec.Taints = []kubeapi.Taint{{Key: "k", Effect: "NoSchedule"}}
+		n.Status.Conditions = []kubeapi.Condition{{
+			Type: DrainInProgress, Status: "True", Reason: "Preempt", LastTransitionTime: noon,
+		}}
+	}, Record{
+		Owner: alice, Cordon: Own, Taints: []Taint{{Key: "k", Effect: "NoSchedule"}}, Phase: Draining,
+		Conditions: map[string]Claim{DrainInProgress: {Since: noon, Reason: "Preempt"}},
+	})
+	over := nodeWith(t, func(n *kubeapi.Node) {
+		*n = *held
+		n.Status.Conditions = nil
+	})
+	for _, tc := range []struct {
+		name   string
+		node   *kubeapi.Node
+		hold   *Request
+		status bool
+		patch  string
+	}{
+		{"the record goes with what it claims", nodeWith(t, nil), &Request{Reason: "R", Unschedulable: true,
+			Conditions: []Condition{{Type: DrainInProgress, Reason: "Preempt"}}}, false,
+			`{"metadata":{"annotations":{"cordon.slipway.dev/` + alice + `":"{\"owner\":\"` + alice +
+				`\",\"reason\":\"R\",\"since\":\"2026-09-01T12:00:00Z\",\"cordon\":\"own\",\"conditions\":` +
+				`{\"DrainInProgress\":{\"since\":\"2026-09-01T12:00:00Z\",\"reason\":\"Preempt\"}}}"},` +
+				`"resourceVersion":"7"},"spec":{"unschedulable":true}}`},
+		{"the condition comes after its claim", over, &Request{Unschedulable: true, Phase: Draining,
+			Taints:     []Taint{{Key: "k", Effect: "NoSchedule"}},
+			Conditions: []Condition{{Type: DrainInProgress, Reason: "Preempt", Message: "M"}}}, true,
+			`{"metadata":{"resourceVersion":"7"},"status":{"conditions":[{"type":"DrainInProgress","status":"True",` +
+				`"reason":"Preempt","message":"M","lastTransitionTime":"2026-09-01T12:00:00Z",` +
+				`"lastHeartbeatTime":"2026-09-01T12:00:10Z"}]}}`},
+		{"a release begins with the conditions", held, nil, true,
+			`{"metadata":{"resourceVersion":"7"},"status":{"conditions":[{"$patch":"delete","type":"DrainInProgress"}]}}`},
+		{"and ends with the record", over, nil, false,
+			`{"metadata":{"annotations":{"cordon.slipway.dev/` + alice + `":null},"labels":{"notice.slipway.dev/` + alice +
+				`":null},"resourceVersion":"7"},"spec":{"taints":null,"unschedulable":null}}`},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			p, err := planRelease(tc.node, alice)
+			if tc.hold != nil {
+				now := noon
+				if tc.status {
+					now = noon.Add(10 * time.Second)
+				}
+				p, err = planHold(tc.node, alice, *tc.hold, now)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			patch, status, err := p.bytes("7")
+			if err != nil || status != tc.status {
+				t.Fatalf("to the status: %v, error %v", status, err)
+			}
+			if diff := cmp.Diff(tc.patch, string(patch)); diff != "" {
+				t.Errorf("patch (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
