@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -410,15 +411,15 @@ func TestI7AWatchThatLagsOrBreaksNeverMakesANodeDrained(t *testing.T) {
 		}
 	})
 	simulate(t, func(t *testing.T, s *sim) {
-		broken := false
+		var broken atomic.Bool
 		s.watchLives = func(int) (time.Duration, bool) { return 200 * time.Millisecond, true }
 		s.fault = func(c call) *fault {
-			if c.verb == "list" && broken {
+			if c.verb == "list" && broken.Load() {
 				return &fault{err: errors.New("no route to host")}
 			}
 			return nil
 		}
-		time.AfterFunc(100*time.Millisecond, func() { broken = true })
+		time.AfterFunc(100*time.Millisecond, func() { broken.Store(true) })
 		time.AfterFunc(250*time.Millisecond, func() { s.pod("unseen") })
 		r, err := drained(t, s, Options{Terms: Terms{GiveUp: time.Now().Add(20 * time.Second)}})
 		wantOutcome(t, r, err, GaveUp)
