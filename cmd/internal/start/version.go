@@ -1,0 +1,36 @@
+package start
+
+import (
+	"runtime/debug"
+
+	"github.com/slipway-dev/slipway/internal/observe"
+)
+
+// version is set by the release build; otherwise the module's own is used.
+var version = ""
+
+// Version is the version of this build.
+func Version() string {
+	if version != "" {
+		return version
+	}
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" && info.Main.Version != "(devel)" {
+		return info.Main.Version
+	}
+	return "devel"
+}
+
+// build is what the metrics say of this build.
+func build() observe.Build {
+	b := observe.Build{Version: Version()}
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return b
+	}
+	for _, s := range info.Settings {
+		if s.Key == "vcs.revision" {
+			b.Revision = s.Value
+		}
+	}
+	return b
+}

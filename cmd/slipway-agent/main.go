@@ -1,0 +1,48 @@
+// Command slipway-agent is `slipway agent` alone. It takes less memory on every node than the whole of slipway would,
+// whose other parts need much larger libraries (docs/adr/0001-small-agent.md).
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/pflag"
+
+	"github.com/slipway-dev/slipway/cmd/internal/start"
+	"github.com/slipway-dev/slipway/internal/config"
+)
+
+func main() {
+	if err := run(os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "error:", err)
+		os.Exit(1)
+	}
+}
+
+func run(args []string) error {
+	var c config.Agent
+	flags := pflag.NewFlagSet("slipway-agent", pflag.ContinueOnError)
+	flags.SortFlags = false
+	c.AddFlags(flags)
+	version := flags.Bool("version", false, "print the version and exit")
+	if err := flags.Parse(args); err != nil {
+		if errors.Is(err, pflag.ErrHelp) {
+			return nil
+		}
+		return err
+	}
+	if *version {
+		fmt.Println("slipway-agent version", start.Version())
+		return nil
+	}
+	if flags.NArg() > 0 {
+		return fmt.Errorf("argument %q: slipway-agent takes flags only", flags.Arg(0))
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	return start.Agent(ctx, c, os.Stderr)
+}

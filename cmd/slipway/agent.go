@@ -1,0 +1,25 @@
+package main
+
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/slipway-dev/slipway/cmd/internal/start"
+	"github.com/slipway-dev/slipway/internal/config"
+)
+
+func agentCommand() *cobra.Command {
+	var c config.Agent
+	cmd := &cobra.Command{
+		Use:   "agent",
+		Short: "Guard the node that this runs on: drain it in time when its machine is about to go",
+		Long: "The agent runs on every node. It reads Azure's Scheduled Events, cordons and drains the node before the machine\n" +
+			"is interrupted, lets Azure begin early once every machine of the event is drained, and uncordons the node when\n" +
+			"the event is over and the machine lived. The binary slipway-agent is this command alone, in less memory.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return start.Agent(cmd.Context(), c, cmd.ErrOrStderr())
+		},
+	}
+	c.AddFlags(cmd.Flags())
+	return cmd
+}

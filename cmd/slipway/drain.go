@@ -1,0 +1,336 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/client-go/rest"
+
+	"github.com/slipway-dev/slipway/cmd/internal/start"
+	"github.com/slipway-dev/slipway/internal/drain"
+	"github.com/slipway-dev/slipway/internal/kubeapi"
+)
+
+// Exit codes of `slipway drain`, beside 0 and 1.
+const (
+	exitRefused     = 2
+	exitUnfinished  = 3
+	exitInterrupted = 130
+)
+
+// restoreTimeout bounds the uncordoning of a node whose drain was given up, also after an interrupt.
+const restoreTimeout = 10 * time.Second
+
+type drainFlags struct {
+	kube *genericclioptions.ConfigFlags
+
+	selector       string
+	podSelector    string
+	dryRun         string
+	force          bool
+	ignoreDaemons  bool
+	deleteEmptyDir bool
+	disableEvict   bool
+	gracePeriod    int64
+	timeout        time.Duration
+	skipTerminated int
+	chunkSize      int64
+
+	deadline     time.Duration
+	keepCordoned bool
+	waitDetach   bool
+	output       string
+}
+
+func drainCommand() *cobra.Command {
+	f := drainFlags{kube: genericclioptions.NewConfigFlags(true)}
+	cmd := &cobra.Command{
+		Use:   "drain NODE...",
+		Short: "Move the pods off a node, and say exactly what blocks",
+		Long: `Drain cordons the node and evicts its pods, with the flags of kubectl drain.
+
+Without --deadline the node stays if its pods cannot leave: disruption budgets and protections are respected, and when
+it gives up (--timeout, interrupt, refusal) a node that it cordoned is uncordoned again. With --deadline the machine is
+taken to go at that time whatever is on it: pods get no more time to stop than is left, and one that still waits for a
+disruption budget when its time to stop must begin is deleted past it, and named.
+
+Exit codes: 0 drained; 1 error; 2 refused, since policy keeps a pod; 3 time was over; 130 interrupted.`,
+		Example: `  slipway drain node-7
+  slipway drain node-7 --delete-emptydir-data --timeout 10m
+  slipway drain node-7 --dry-run=server
+  slipway drain node-7 --deadline 30s -o json`,
+		Args: cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return f.run(cmd, args)
+		},
+	}
+	f.add(cmd)
+	return cmd
+}
+
+func (f *drainFlags) add(cmd *cobra.Command) {
+	fs := cmd.Flags()
+	fs.StringVarP(&f.selector, "selector", "l", "", "drain the nodes with these labels instead of naming them")
+	fs.StringVar(&f.podSelector, "pod-selector", "", "drain only the pods with these labels")
+	fs.StringVar(&f.dryRun, "dry-run", "none", `"client" says what would be done; "server" also asks the API server which evictions it would deny`)
+	fs.Lookup("dry-run").NoOptDefVal = "client"
+	fs.BoolVar(&f.force, "force", false, "also evict pods that no controller would replace")
+	fs.BoolVar(&f.ignoreDaemons, "ignore-daemonsets", true, "leave the pods of DaemonSets; false refuses when there are any")
+	fs.BoolVar(&f.deleteEmptyDir, "delete-emptydir-data", false, "also evict pods with an emptyDir, whose content is lost")
+	fs.BoolVar(&f.disableEvict, "disable-eviction", false, "delete instead of evicting, past all disruption budgets")
+	fs.Int64Var(&f.gracePeriod, "grace-period", -1, "seconds every pod gets to stop; negative is its own")
+	fs.DurationVar(&f.timeout, "timeout", 0, "give up after this time; 0 is never")
+	fs.IntVar(&f.skipTerminated, "skip-wait-for-delete-timeout", 0, "do not wait for pods that have been terminating for more seconds than this; 0 waits for all")
+	fs.Int64Var(&f.chunkSize, "chunk-size", 500, "accepted as kubectl has it; pods are always listed in pages")
+
+	fs.DurationVar(&f.deadline, "deadline", 0, "the machine goes after this time, whatever is on it")
+	fs.BoolVar(&f.keepCordoned, "keep-cordoned", false, "leave the node cordoned when giving up")
+	fs.BoolVar(&f.waitDetach, "wait-for-detach", false, "also wait until the pods' volumes are detached")
+	fs.StringVarP(&f.output, "output", "o", "", `"json" prints the receipt`)
+	_ = fs.MarkHidden("chunk-size")
+	f.kube.AddFlags(fs)
+}
+
+func (f *drainFlags) check(args []string) error {
+	switch {
+	case len(args) == 0 && f.selector == "":
+		return errors.New("no node: name one or more, or give --selector")
+	case len(args) > 0 && f.selector != "":
+		return fmt.Errorf("both node %q and --selector %q: want one of the two", args[0], f.selector)
+	case f.dryRun != "none" && f.dryRun != "client" && f.dryRun != "server":
+		return fmt.Errorf("--dry-run: %q: want none, client or server", f.dryRun)
+	case f.output != "" && f.output != "json":
+		return fmt.Errorf("--output: %q: want json or nothing", f.output)
+	case f.deadline < 0:
+		return fmt.Errorf("--deadline: %s: want 0 or more", f.deadline)
+	case f.timeout < 0:
+		return fmt.Errorf("--timeout: %s: want 0 or more", f.timeout)
+	case f.deadline > 0 && f.timeout > 0:
+		return errors.New("--deadline and --timeout: want one: a deadline ends the drain by itself")
+	}
+	return nil
+}
+
+// options are those of one node's drain, but for its name.
+func (f *drainFlags) options() (drain.Options, error) {
+	policy := drain.VoluntaryPolicy()
+	if f.deadline > 0 {
+		policy = drain.NoticePolicy()
+	}
+	if f.force {
+		policy[drain.Unmanaged] = drain.Evict
+	}
+	if f.deleteEmptyDir {
+		policy[drain.LocalStorage] = drain.Evict
+	}
+	if !f.ignoreDaemons {
+		policy[drain.DaemonSet] = drain.Refuse
+	}
+	o := drain.Options{
+		Policy: &policy, DisableEviction: f.disableEvict,
+		SkipTerminatingFor: time.Duration(f.skipTerminated) * time.Second,
+	}
+	if f.gracePeriod >= 0 {
+		o.GraceSeconds = &f.gracePeriod
+	}
+	if f.podSelector != "" {
+		sel, err := labels.Parse(f.podSelector)
+		if err != nil {
+			return o, fmt.Errorf("--pod-selector: %w", err)
+		}
+		o.Select = func(p kubeapi.Pod) bool { return sel.Matches(labels.Set(p.Labels)) }
+	}
+	return o, nil
+}
+
+// terms count from now.
+func (f *drainFlags) terms() drain.Terms {
+	var t drain.Terms
+	if f.deadline > 0 {
+		t.Deadline, t.Margin = time.Now().Add(f.deadline), min(f.deadline/10, 2*time.Second)
+	}
+	if f.timeout > 0 {
+		t.GiveUp = time.Now().Add(f.timeout)
+	}
+	return t
+}
+
+func (f *drainFlags) connect() (*kubeapi.Client, error) {
+	cfg, err := f.kube.ToRESTConfig()
+	if err != nil {
+		return nil, err
+	}
+	hc, err := rest.HTTPClientFor(cfg)
+	if err != nil {
+		return nil, err
+	}
+	hc.Timeout = 0 // a watch lasts; every other request has its own
+	base, _, err := rest.DefaultServerUrlFor(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return kubeapi.New(&url.URL{Scheme: base.Scheme, Host: base.Host, Path: base.Path}, hc, "slipway-drain/"+start.Version()), nil
+}
+
+func (f *drainFlags) run(cmd *cobra.Command, args []string) error {
+	if err := f.check(args); err != nil {
+		return err
+	}
+	o, err := f.options()
+	if err != nil {
+		return err
+	}
+	api, err := f.connect()
+	if err != nil {
+		return err
+	}
+	ctx := cmd.Context()
+	if f.selector != "" {
+		if args, err = nodesWith(ctx, api, f.selector); err != nil {
+			return err
+		}
+	}
+	if f.waitDetach {
+		o.Volumes = api
+	}
+	o.Terms = f.terms()
+	var errs []error
+	for _, node := range args {
+		o.Node = node
+		d := &nodeDrain{flags: f, api: api, o: o, out: cmd.OutOrStdout(), err: cmd.ErrOrStderr()}
+		errs = append(errs, d.run(ctx))
+	}
+	return gravest(errs)
+}
+
+func nodesWith(ctx context.Context, api *kubeapi.Client, selector string) ([]string, error) {
+	nodes, err := api.ListNodes(ctx, selector)
+	if err != nil {
+		return nil, err
+	}
+	if len(nodes) == 0 {
+		return nil, fmt.Errorf("--selector: %q: no node has these labels", selector)
+	}
+	names := make([]string, len(nodes))
+	for i := range nodes {
+		names[i] = nodes[i].Name
+	}
+	return names, nil
+}
+
+// gravest joins the errors under the highest exit code among them.
+func gravest(errs []error) error {
+	err := errors.Join(errs...)
+	if err == nil {
+		return nil
+	}
+	code := 1
+	for _, one := range errs {
+		var e *exitError
+		if errors.As(one, &e) {
+			code = max(code, e.code)
+		}
+	}
+	return &exitError{code, err}
+}
+
+// nodeDrain drains one node for a person.
+type nodeDrain struct {
+	flags *drainFlags
+	api   *kubeapi.Client
+	o     drain.Options
+	out   io.Writer
+	err   io.Writer
+}
+
+func (d *nodeDrain) run(ctx context.Context) error {
+	node, err := d.api.GetNode(ctx, d.o.Node)
+	if err != nil {
+		return err
+	}
+	if d.flags.dryRun != "none" {
+		return d.preview(ctx)
+	}
+	ours := !node.Spec.Unschedulable
+	if ours {
+		if err := d.setUnschedulable(ctx, node, true); err != nil {
+			return err
+		}
+		fmt.Fprintf(d.err, "%s: cordoned\n", node.Name)
+	}
+	show := newProgressLine(d.err)
+	d.o.OnProgress = show.update
+	receipt, err := drain.Run(ctx, d.api, d.o)
+	show.end()
+	d.print(receipt)
+	if err != nil && ours && !d.flags.keepCordoned {
+		d.restore(ctx, node.Name)
+	}
+	return withCode(receipt, err)
+}
+
+func (d *nodeDrain) print(r drain.Receipt) {
+	if d.flags.output == "json" {
+		fmt.Fprintf(d.out, "%s\n", r.JSON())
+		return
+	}
+	fmt.Fprintln(d.out, r.Summary())
+	for _, p := range r.Pods {
+		if p.Asked == drain.Forced || p.CutShort() {
+			fmt.Fprintf(d.out, "  %s/%s: %s with %d s of the %d s it wanted, %s\n", p.Namespace, p.Name, p.Asked,
+				p.GraceGiven, p.GraceWanted, p.End)
+		}
+	}
+}
+
+// setUnschedulable patches the node that was read, and no later one of the same name.
+func (d *nodeDrain) setUnschedulable(ctx context.Context, n *kubeapi.Node, to bool) error {
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": n.UID},
+		"spec":     map[string]any{"unschedulable": to},
+	})
+	if err != nil {
+		return err
+	}
+	_, err = d.api.PatchNode(ctx, n.Name, patch)
+	return err
+}
+
+// restore uncordons the node that was cordoned for a drain that did not take place.
+func (d *nodeDrain) restore(ctx context.Context, name string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), restoreTimeout)
+	defer cancel()
+	node, err := d.api.GetNode(ctx, name)
+	if err == nil {
+		err = d.setUnschedulable(ctx, node, false)
+	}
+	if err != nil {
+		fmt.Fprintf(d.err, "%s: stays cordoned, since uncordoning it failed: %v\n", name, err)
+		return
+	}
+	fmt.Fprintf(d.err, "%s: uncordoned again\n", name)
+}
+
+func withCode(r drain.Receipt, err error) error {
+	var refused *drain.Refused
+	var unfinished *drain.Unfinished
+	switch {
+	case err == nil:
+		return nil
+	case r.Outcome == drain.Cancelled:
+		return &exitError{exitInterrupted, err}
+	case errors.As(err, &refused):
+		return &exitError{exitRefused, refused}
+	case errors.As(err, &unfinished):
+		return &exitError{exitUnfinished, unfinished}
+	}
+	return err
+}

@@ -1,0 +1,55 @@
+// Command slipway takes Kubernetes nodes into and out of service without dropping work. Installed under the name
+// kubectl-slipway it is also a kubectl plugin.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/slipway-dev/slipway/cmd/internal/start"
+)
+
+// exitError carries an exit code of its own; any other error exits with 1.
+type exitError struct {
+	code int
+	err  error
+}
+
+func (e *exitError) Error() string { return e.err.Error() }
+func (e *exitError) Unwrap() error { return e.err }
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := root().ExecuteContext(ctx)
+	stop()
+	if err == nil {
+		return
+	}
+	fmt.Fprintln(os.Stderr, "error:", err)
+	code := 1
+	var e *exitError
+	if errors.As(err, &e) {
+		code = e.code
+	}
+	os.Exit(code)
+}
+
+func root() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "slipway",
+		Short: "Takes Kubernetes nodes into and out of service without dropping work",
+		Long: "Slipway sees a node's end coming, moves its pods off safely and in time, and gives the node back when the\n" +
+			"machine lives on.",
+		Version:       start.Version(),
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	cmd.AddCommand(agentCommand(), drainCommand())
+	return cmd
+}

@@ -1,0 +1,171 @@
+package testbed
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/slipway-dev/slipway/dev/controlplane"
+)
+
+// Root is the root of the repository, which holds this module's directory.
+func Root() (string, error) {
+	out, err := exec.Command("go", "env", "GOMOD").Output()
+	if err != nil {
+		return "", fmt.Errorf("go env GOMOD: %w", err)
+	}
+	dir := filepath.Dir(strings.TrimSpace(string(out)))
+	if filepath.Base(dir) == "dev" {
+		dir = filepath.Dir(dir)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "cmd", "slipway-agent")); err != nil {
+		return "", fmt.Errorf("the repository is not around %s: %w", dir, err)
+	}
+	return dir, nil
+}
+
+var binaries = sync.OnceValues(func() (string, error) {
+	root, err := Root()
+	if err != nil {
+		return "", err
+	}
+	bin := filepath.Join(root, "bin")
+	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", bin+"/", "./cmd/slipway", "./cmd/slipway-agent")
+	cmd.Dir = root
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("building slipway: %w\n%s", err, out)
+	}
+	return bin, nil
+})
+
+// Binary builds the product as `make build` does and returns the path of one of its programs.
+func Binary(name string) (string, error) {
+	dir, err := binaries()
+	return filepath.Join(dir, name), err
+}
+
+// Agent is an agent process.
+type Agent struct {
+	*controlplane.Process
+
+	Node    string
+	metrics string
+}
+
+// StartAgent runs the agent of one machine of a pool, with a token of the shipped ServiceAccount, and waits until it has
+// read the notices once. Further flags win over the testbed's own.
+func (t *Testbed) StartAgent(ctx context.Context, pool controlplane.AKSPool, instance int, flags ...string) (*Agent, error) {
+	path, err := Binary("slipway-agent")
+	if err != nil {
+		return nil, err
+	}
+	kubeconfig, err := t.ServiceAccountKubeconfig(ctx, AgentNamespace, AgentAccount, controlplane.TokenOptions{})
+	if err != nil {
+		return nil, err
+	}
+	listen, err := freeAddress()
+	if err != nil {
+		return nil, err
+	}
+	node := pool.NodeName(instance)
+	args := []string{
+		"--node-name", node, "--kubeconfig", kubeconfig, "--endpoint", t.Endpoint(pool, instance), "--listen", listen,
+	}
+	t.agents++
+	process, err := t.Run(ctx, controlplane.Command{
+		Name: fmt.Sprintf("agent-%d-%s", t.agents, node), Path: path, Args: append(args, flags...),
+		ReadyURL: "http://" + listen + "/readyz",
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &Agent{Process: process, Node: node, metrics: "http://" + listen}, nil
+}
+
+func freeAddress() (string, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	defer l.Close()
+	return l.Addr().String(), nil
+}
+
+func (a *Agent) get(ctx context.Context, path string) (int, string) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, a.metrics+path, nil)
+	if err != nil {
+		return 0, ""
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0, ""
+	}
+	defer resp.Body.Close()
+	var body bytes.Buffer
+	_, _ = body.ReadFrom(resp.Body)
+	return resp.StatusCode, body.String()
+}
+
+// Metrics scrapes the agent.
+func (a *Agent) Metrics(ctx context.Context) string {
+	_, body := a.get(ctx, "/metrics")
+	return body
+}
+
+// Log is what the agent has logged, line by line.
+func (a *Agent) Log() []map[string]any {
+	raw, err := os.ReadFile(a.LogFile())
+	if err != nil {
+		return nil
+	}
+	var lines []map[string]any
+	for line := range bytes.Lines(raw) {
+		var l map[string]any
+		if json.Unmarshal(line, &l) == nil {
+			lines = append(lines, l)
+		}
+	}
+	return lines
+}
+
+// Logged reports whether the agent has logged a message.
+func (a *Agent) Logged(message string) bool {
+	for _, l := range a.Log() {
+		if l["msg"] == message {
+			return true
+		}
+	}
+	return false
+}
+
+// Resident is the process's resident memory in bytes, and the most it ever was.
+func (a *Agent) Resident() (now, peak int64, err error) {
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", a.PID()))
+	if err != nil {
+		return 0, 0, err
+	}
+	for line := range strings.Lines(string(raw)) {
+		fields := strings.Fields(line)
+		if len(fields) < 2 {
+			continue
+		}
+		kib, _ := strconv.ParseInt(fields[1], 10, 64)
+		switch fields[0] {
+		case "VmRSS:":
+			now = kib << 10
+		case "VmHWM:":
+			peak = kib << 10
+		}
+	}
+	return now, peak, nil
+}

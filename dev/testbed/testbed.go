@@ -1,0 +1,120 @@
+// Package testbed puts together what Slipway is shown, tested and measured on: a real control plane, the Azure
+// emulator that owns the machines behind its nodes, and the real agent binaries, each with the credentials that the
+// shipped manifests give it.
+package testbed
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/slipway-dev/slipway/dev/azure"
+	"github.com/slipway-dev/slipway/dev/controlplane"
+)
+
+// Options configure a testbed.
+type Options struct {
+	Cluster controlplane.Options
+	// Azure configures the emulator; Machines and Bookkeeper are set by Start.
+	Azure azure.Options
+}
+
+// Testbed is a control plane with an emulated cloud under it.
+type Testbed struct {
+	*controlplane.Cluster
+
+	Azure *azure.Emulator
+	Nodes *azure.Nodes
+	Pods  *azure.PodWatch
+
+	server *http.Server
+	base   *url.URL
+	stop   context.CancelFunc
+	agents int
+}
+
+// Start starts everything but agents.
+func Start(ctx context.Context, o Options) (_ *Testbed, err error) {
+	cluster, err := controlplane.Start(ctx, o.Cluster)
+	if err != nil {
+		return nil, err
+	}
+	t := &Testbed{Cluster: cluster}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, t.Stop())
+		}
+	}()
+	work, stop := context.WithCancel(context.WithoutCancel(ctx))
+	t.stop = stop
+	if t.Nodes, err = azure.WatchNodes(work, cluster.Client(), slog.New(slog.DiscardHandler)); err != nil {
+		return nil, err
+	}
+	if t.Pods, err = azure.WatchPods(work, cluster.Client(), t.Nodes); err != nil {
+		return nil, err
+	}
+	o.Azure.Machines = t.Nodes.Machines(cluster)
+	o.Azure.Bookkeeper = t.Pods
+	t.Azure = azure.New(o.Azure)
+	if err := t.serve(); err != nil {
+		return nil, err
+	}
+	return t, t.install(ctx)
+}
+
+func (t *Testbed) serve() error {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return fmt.Errorf("azure emulator: %w", err)
+	}
+	t.base = &url.URL{Scheme: "http", Host: listener.Addr().String()}
+	t.server = &http.Server{Handler: t.Azure.Handler(), ReadHeaderTimeout: 10 * time.Second}
+	go func() { _ = t.server.Serve(listener) }()
+	return nil
+}
+
+// Stop ends everything. A testbed that was started in part can be stopped too.
+func (t *Testbed) Stop() error {
+	if t.stop != nil {
+		t.stop()
+	}
+	var errs []error
+	if t.Azure != nil {
+		t.Azure.Close()
+	}
+	if t.server != nil {
+		errs = append(errs, t.server.Close())
+	}
+	return errors.Join(append(errs, t.Cluster.Stop())...)
+}
+
+// AddPool adds n machines of an AKS pool: their nodes, and the scale set in the emulator.
+func (t *Testbed) AddPool(ctx context.Context, pool controlplane.AKSPool, n int) error {
+	t.Azure.ScaleSet(pool.ScaleSet())
+	return t.AddNodes(ctx, pool.Nodes(n)...)
+}
+
+// Endpoint is the Scheduled Events URL of one machine of a pool.
+func (t *Testbed) Endpoint(pool controlplane.AKSPool, instance int) string {
+	u := t.base.JoinPath("scalesets", pool.ScaleSet(), "virtualMachines", pool.Resource(instance), "metadata/scheduledevents")
+	u.RawQuery = "api-version=2020-07-01"
+	return u.String()
+}
+
+// ControlURL is where the emulator's control API is served, for people.
+func (t *Testbed) ControlURL() string { return t.base.JoinPath("emulator").String() }
+
+// Report writes the emulator's ledger, for a test that failed.
+func (t *Testbed) Report(w io.Writer) {
+	fmt.Fprint(w, t.Azure.Ledger().Summary(CutTolerance))
+}
+
+// CutTolerance is how close to the end of its machine a pod may be cut short without having been robbed of time: the
+// agent's margin, and a second each for the API's whole seconds and for the way.
+const CutTolerance = 4 * time.Second

@@ -1,0 +1,155 @@
+package agent
+
+import (
+	"context"
+	"time"
+
+	"github.com/slipway-dev/slipway/internal/cordon"
+	"github.com/slipway-dev/slipway/internal/notice"
+)
+
+// Phase is how far the agent has come with one notice.
+type Phase string
+
+// The phases. They are kept on the Node, so that their names are part of the interface between versions.
+const (
+	Noticed      Phase = ""
+	Cordoned     Phase = "cordoned"
+	Draining     Phase = "draining"
+	Drained      Phase = "drained"
+	NotDrained   Phase = "not-drained"
+	Acknowledged Phase = "acknowledged"
+)
+
+// handling is what is known of one notice and how far the agent has come with it. The exported part is kept on the
+// Node, and a restarted agent goes on from it.
+type handling struct {
+	Notice   notice.Notice `json:"notice"`
+	Seen     seen          `json:"seen"`
+	Decision Decision      `json:"decision"`
+	Phase    Phase         `json:"phase"`
+
+	held     bool // the record is on the node
+	dirty    bool // and differs from this
+	over     bool
+	restored bool
+	gaveUp   bool      // a voluntary drain's time was over
+	missing  time.Time // since when the notice is no longer listed
+	waitsFor string
+}
+
+// advanceTo moves on to a phase, and has it recorded.
+func (h *handling) advanceTo(p Phase) {
+	if h.Phase != p {
+		h.Phase, h.dirty = p, true
+	}
+}
+
+// dying is how long a machine that is being taken away may outlive the notice that said so.
+const dying = time.Minute
+
+// lingers is for how much longer a notice that is no longer listed is held on to. One that takes the machine away for
+// good and had begun, or was allowed to, vanishes while the machine is going down: uncordoning the node now would bring
+// pods to it for its last seconds. A machine that is still there after a minute has been spared.
+func (h *handling) lingers(now time.Time) time.Duration {
+	final := h.Notice.Type == notice.Preempt || h.Notice.Type == notice.Terminate
+	begun := h.Notice.Status == notice.Started || h.Phase == Acknowledged
+	if !final || !begun {
+		return 0
+	}
+	return max(0, dying-now.Sub(h.missing))
+}
+
+// unrecorded reports that the node does not show yet how far the agent is.
+func (h *handling) unrecorded() bool { return h.dirty && h.Decision.Action != Ignore }
+
+// mark is the label value under which the other machines of an event find this one.
+func (h *handling) mark() cordon.Phase {
+	switch h.Phase {
+	case Drained, Acknowledged:
+		return cordon.Drained
+	case Draining:
+		return cordon.Draining
+	}
+	return cordon.Cordoned
+}
+
+// wantsDrain reports that the node's pods have to go on account of this notice and have not.
+func (h *handling) wantsDrain() bool {
+	return !h.over && !h.gaveUp && h.Decision.Action == Drain && h.Phase != Drained && h.Phase != Acknowledged
+}
+
+// mayDrain reports that draining can begin: once the node is cordoned, since pods would come back otherwise. When that
+// cannot be had and a quarter of the time is gone, pods that may come back are better than pods that are lost.
+func (h *handling) mayDrain(now time.Time) bool {
+	if h.held {
+		return true
+	}
+	window := h.Decision.Deadline.Sub(h.Seen.First)
+	return h.Decision.Forced && now.After(h.Seen.First.Add(window/4))
+}
+
+// awaitImpact goes on only with a notice that something is to be done about.
+func (a *Agent) awaitImpact(ctx context.Context, h *handling, _ time.Time) (time.Duration, error) {
+	if h.Decision.Action != Ignore {
+		return 0, nil
+	}
+	if h.held && !a.o.DryRun {
+		if err := a.unhold(ctx, h); err != nil {
+			return 0, err
+		}
+		h.Phase = Noticed
+	}
+	return whenAsked, nil
+}
+
+// hold cordons and keeps the record up to date, before anybody is told to rely on it. Nothing is sent when nothing has
+// changed.
+func (a *Agent) hold(ctx context.Context, h *handling, _ time.Time) (time.Duration, error) {
+	if a.o.DryRun {
+		return whenAsked, nil
+	}
+	if h.Phase == Noticed {
+		h.advanceTo(Cordoned)
+	}
+	if h.held && !h.dirty && !a.node.uncordoned() {
+		return 0, nil
+	}
+	if err := a.cordon(ctx, h); err != nil {
+		return 0, err
+	}
+	h.dirty = false
+	return 0, nil
+}
+
+// awaitDrain goes on when the node is drained. Draining itself is steered for all notices together.
+func (a *Agent) awaitDrain(_ context.Context, h *handling, _ time.Time) (time.Duration, error) {
+	if h.Phase == Drained || h.Phase == Acknowledged {
+		return 0, nil
+	}
+	return whenAsked, nil
+}
+
+// approve lets the platform begin, once every machine of the event is drained. It never does after a drain that did
+// not finish.
+func (a *Agent) approve(ctx context.Context, h *handling, _ time.Time) (time.Duration, error) {
+	if a.o.Approver == nil || h.Phase == Acknowledged || h.Notice.Status == notice.Started {
+		return whenAsked, nil
+	}
+	left, err := a.peersLeft(ctx, h)
+	if err != nil {
+		return 0, err
+	}
+	if len(left) > 0 {
+		a.sayWaiting(h, left)
+		return askPeersEvery, nil
+	}
+	if err := a.o.Approver.Approve(ctx, h.Notice.ID); err != nil {
+		return 0, err
+	}
+	h.advanceTo(Acknowledged)
+	a.log.Info("acknowledged", "id", h.Notice.ID, "type", h.Notice.Type, "resources", h.Notice.Resources)
+	a.events.emit(acknowledged(h.Notice))
+	a.o.Metrics.Acknowledged.With(string(h.Notice.Type)).Inc()
+	return a.hold(ctx, h, time.Now())
+}

@@ -1,0 +1,129 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/slipway-dev/slipway/internal/cordon"
+	"github.com/slipway-dev/slipway/internal/kubeapi"
+	"github.com/slipway-dev/slipway/internal/notice"
+)
+
+// taintKey is the key of the taint that --taint-effect asks for; its value is the notice's type.
+const taintKey = "slipway.dev/notice"
+
+// conditionReason is how our lifecycle conditions name their cause.
+const conditionReason = "Slipway"
+
+// owner is the name under which a notice holds the node.
+func owner(source, id string) string { return source + "-" + id }
+
+// drainedSelector selects the nodes that are drained on account of a notice.
+func drainedSelector(source, id string) string {
+	return cordon.LabelKey(owner(source, id)) + "=" + string(cordon.Drained)
+}
+
+// request says how the node is to be while h holds it.
+func (a *Agent) request(h *handling) (cordon.Request, error) {
+	state, err := json.Marshal(h)
+	if err != nil {
+		return cordon.Request{}, fmt.Errorf("record: %w", err)
+	}
+	r := cordon.Request{
+		Reason:        h.Decision.Reason,
+		Unschedulable: true,
+		Phase:         h.mark(),
+		State:         state,
+		Conditions:    conditions(h),
+	}
+	if a.o.TaintEffect != "" {
+		r.Taints = []cordon.Taint{{
+			Key: taintKey, Value: strings.ToLower(string(h.Notice.Type)), Effect: a.o.TaintEffect,
+		}}
+	}
+	return r, nil
+}
+
+// conditions are the lifecycle conditions (KEP-5683) that hold while h does.
+func conditions(h *handling) []cordon.Condition {
+	message := fmt.Sprintf("%s %s (%s)", h.Notice.Source, h.Notice.Type, h.Notice.ID)
+	set := []cordon.Condition{{Type: cordon.MaintenancePlanned, Reason: conditionReason, Message: message}}
+	if h.Notice.Status == notice.Started {
+		set[0].Type = cordon.MaintenanceInProgress
+	}
+	switch h.Phase {
+	case Draining:
+		set = append(set, cordon.Condition{Type: cordon.DrainInProgress, Reason: conditionReason, Message: message})
+	case Drained, Acknowledged:
+		set = append(set, cordon.Condition{Type: cordon.DrainedCondition, Reason: conditionReason, Message: message})
+	}
+	return set
+}
+
+// cordon holds the node on account of h.
+func (a *Agent) cordon(ctx context.Context, h *handling) error {
+	r, err := a.request(h)
+	if err != nil {
+		return err
+	}
+	out, err := a.keeper.Hold(ctx, owner(h.Notice.Source, h.Notice.ID), r)
+	if err != nil {
+		return a.lost(err)
+	}
+	for _, problem := range out.Problems {
+		a.log.Warn("annotation on the node cannot be understood", "err", problem)
+	}
+	if !h.held {
+		a.log.Info("cordoned", "id", h.Notice.ID, "type", h.Notice.Type, "found", out.Record.Cordon, "heldBy", out.HeldBy)
+		a.events.emit(cordoned(h.Notice))
+		a.o.Metrics.Cordoned.With(string(h.Notice.Type)).Inc()
+	}
+	if out.Uncordoned {
+		a.log.Warn("somebody uncordoned the node; cordoned it again", "id", h.Notice.ID)
+		a.events.emit(cordonedAgain(h.Notice))
+	}
+	h.held = true
+	a.node.cordonedNow()
+	return nil
+}
+
+// unhold lets go of the node on account of h.
+func (a *Agent) unhold(ctx context.Context, h *handling) error {
+	out, err := a.keeper.Release(ctx, owner(h.Notice.Source, h.Notice.ID))
+	if cordon.IsUnreadable(err) {
+		a.log.Error("record of a notice that is over cannot be understood, and stays", "err", err)
+		err = nil
+	}
+	if err != nil {
+		return a.lost(err)
+	}
+	h.held = false
+	if out.Node == nil {
+		return nil
+	}
+	switch {
+	case !out.Node.Spec.Unschedulable:
+		a.log.Info("uncordoned", "id", h.Notice.ID)
+		a.events.emit(uncordoned())
+	case len(out.HeldBy) > 0:
+		a.log.Info("let go, but others of ours still hold the node", "id", h.Notice.ID, "heldBy", out.HeldBy)
+	default:
+		a.log.Info("let go; the node stays cordoned as it was found", "id", h.Notice.ID)
+		a.events.emit(stillCordoned("somebody else had cordoned it before"))
+	}
+	return nil
+}
+
+// lost looks at an error of the keeper: when the Node was deleted and registered anew, nothing of ours is on it, and
+// everything begins again with the new one.
+func (a *Agent) lost(err error) error {
+	if cordon.IsReplaced(err) || kubeapi.IsNotFound(err) {
+		a.restored = false
+		for _, h := range a.handled {
+			h.held, h.dirty = false, true
+		}
+	}
+	return err
+}

@@ -1,0 +1,117 @@
+package agent
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/slipway-dev/slipway/internal/drain"
+	"github.com/slipway-dev/slipway/internal/notice"
+)
+
+var epoch = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+func TestImpactDecidesByTypeDurationAndLiveMigration(t *testing.T) {
+	custom := DefaultImpact()
+	custom.On[notice.Reboot] = Cordon
+	custom.LiveMigration = Drain
+	for name, tt := range map[string]struct {
+		impact Impact
+		notice notice.Notice
+		action Action
+		forced bool
+		reason string
+	}{
+		"a Spot eviction drains":              {DefaultImpact(), notice.Notice{Type: notice.Preempt}, Drain, true, "Preempt asks for drain"},
+		"a reboot drains":                     {DefaultImpact(), notice.Notice{Type: notice.Reboot}, Drain, true, "Reboot asks for drain"},
+		"a reboot that is to be cordoned for": {custom, notice.Notice{Type: notice.Reboot}, Cordon, true, "Reboot asks for cordon"},
+		"a live migration is left alone": {
+			DefaultImpact(), notice.Notice{Type: notice.Freeze, LiveMigration: true, Duration: time.Minute}, Ignore, false, "live migration",
+		},
+		"a live migration that is to be drained for": {
+			custom, notice.Notice{Type: notice.Freeze, LiveMigration: true}, Drain, false, "live migration asks for drain",
+		},
+		"a short pause is left alone": {
+			DefaultImpact(), notice.Notice{Type: notice.Freeze, Duration: 9 * time.Second}, Ignore, false, "within the tolerance of 10s",
+		},
+		"a pause without impact is left alone": {DefaultImpact(), notice.Notice{Type: notice.Freeze}, Ignore, false, "within"},
+		"a long pause drains, without force": {
+			DefaultImpact(), notice.Notice{Type: notice.Freeze, Duration: time.Minute}, Drain, false, "Freeze of 1m0s asks for drain",
+		},
+		"a pause of unknown length only cordons": {
+			DefaultImpact(), notice.Notice{Type: notice.Freeze, Duration: -time.Second}, Cordon, false, "unknown duration",
+		},
+		"a type without an action is left alone": {Impact{}, notice.Notice{Type: notice.Reboot}, Ignore, true, "no action is configured"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := tt.impact.Decide(tt.notice, seen{First: epoch})
+			if d.Action != tt.action || d.Forced != tt.forced || !strings.Contains(d.Reason, tt.reason) {
+				t.Errorf("decided %+v, want %s, forced %t, because of %q", d, tt.action, tt.forced, tt.reason)
+			}
+		})
+	}
+}
+
+func TestDeadlineComesFromNotBeforeOrTheMinimumNotice(t *testing.T) {
+	s := seen{First: epoch, Started: epoch.Add(time.Minute)}
+	for name, tt := range map[string]struct {
+		notice notice.Notice
+		want   time.Time
+	}{
+		"NotBefore says when":                       {notice.Notice{Type: notice.Preempt, NotBefore: epoch.Add(25 * time.Second)}, epoch.Add(25 * time.Second)},
+		"no NotBefore, so the type's minimum":       {notice.Notice{Type: notice.Preempt}, epoch.Add(30 * time.Second)},
+		"no NotBefore on a redeploy":                {notice.Notice{Type: notice.Redeploy}, epoch.Add(10 * time.Minute)},
+		"NotBefore in the past is due now":          {notice.Notice{Type: notice.Reboot, NotBefore: epoch.Add(-time.Hour)}, epoch.Add(startedWindow)},
+		"started, counted from when it was seen to": {notice.Notice{Type: notice.Reboot, Status: notice.Started}, epoch.Add(time.Minute + startedWindow)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if d := DefaultImpact().Decide(tt.notice, s); !d.Deadline.Equal(tt.want) {
+				t.Errorf("deadline %s (%s), want %s", d.Deadline, d.Reason, tt.want)
+			}
+		})
+	}
+}
+
+// A restarted agent decides again from what is on the node, and must not come to another answer (I8).
+func TestI8DecidingTwiceGivesTheSameAnswer(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := notice.Notice{
+			Type:          rapid.SampledFrom(notice.Types()).Draw(t, "type"),
+			Status:        rapid.SampledFrom([]notice.Status{notice.Scheduled, notice.Started}).Draw(t, "status"),
+			Duration:      time.Duration(rapid.IntRange(-1, 100).Draw(t, "seconds")) * time.Second,
+			LiveMigration: rapid.Bool().Draw(t, "live"),
+		}
+		if rapid.Bool().Draw(t, "has NotBefore") {
+			n.NotBefore = epoch.Add(time.Duration(rapid.IntRange(-600, 600).Draw(t, "notBefore")) * time.Second)
+		}
+		s := seen{First: epoch, Started: epoch.Add(time.Second)}
+		a, b := DefaultImpact().Decide(n, s), DefaultImpact().Decide(n, s)
+		if a != b {
+			t.Fatalf("%+v, then %+v", a, b)
+		}
+		if a.Deadline.IsZero() || a.Reason == "" {
+			t.Fatalf("no deadline or no reason: %+v", a)
+		}
+		if a.Deadline.Before(s.First) {
+			t.Fatalf("deadline %s before the notice was seen", a.Deadline)
+		}
+	})
+}
+
+// The kubelet restarts in place what it finds after a reboot or a pause, so that a pod that nobody would replace must
+// not be deleted for one. A machine that goes for good takes it along, so that there it must be asked to stop.
+func TestPodsThatNobodyReplacesStayWhereTheMachineComesBack(t *testing.T) {
+	for kind, want := range map[notice.Type]drain.Action{
+		notice.Freeze: drain.Leave, notice.Reboot: drain.Leave,
+		notice.Redeploy: drain.Evict, notice.Preempt: drain.Evict, notice.Terminate: drain.Evict,
+	} {
+		if got := drainPolicy(kind).Of(drain.Unmanaged); got != want {
+			t.Errorf("%s: unmanaged pods get %s, want %s", kind, got, want)
+		}
+		if got := drainPolicy(kind).Of(drain.DaemonSet); got != drain.Leave {
+			t.Errorf("%s: DaemonSet pods get %s, want leave", kind, got)
+		}
+	}
+}

@@ -1,0 +1,145 @@
+package agent
+
+import (
+	"time"
+
+	"github.com/slipway-dev/slipway/internal/drain"
+	"github.com/slipway-dev/slipway/internal/notice"
+	"github.com/slipway-dev/slipway/internal/notice/azure"
+	"github.com/slipway-dev/slipway/internal/observe"
+)
+
+// Metrics are the agent's. Every child exists from the start, so that a rate over the first event is not lost.
+type Metrics struct {
+	Notices, Over, Cordoned, Acknowledged *observe.Vec[observe.Counter]
+	StepsFailed, EventsFailed, Unreadable *observe.Counter
+	Polls                                 *observe.Vec[observe.Counter]
+	pollSeconds                           *observe.Histogram
+	live                                  *observe.Vec[observe.Gauge]
+	deadline, lastRead                    *observe.Gauge
+	pods                                  *observe.Vec[observe.Gauge]
+	obstructed                            *observe.Vec[observe.Gauge]
+	drains                                *observe.Vec[observe.Counter]
+	drainSeconds                          *observe.Histogram
+	ends                                  *observe.Vec[observe.Counter]
+	forced, cutShort                      *observe.Counter
+}
+
+// obstacles are the label values of the pods that something keeps from leaving.
+var obstacles = []drain.Obstacle{
+	drain.Budget, drain.SeveralBudgets, drain.Busy, drain.NoRight, drain.Failing, drain.ByPolicy,
+}
+
+// pollOK is the result label of a poll that was read and understood; the others are azure.Class.
+const pollOK = "ok"
+
+// NewMetrics registers the agent's metrics.
+func NewMetrics(r *observe.Registry) *Metrics {
+	m := &Metrics{
+		Notices:      r.Counter("slipway_agent_notices_total", "Notices that named this machine, by type and by what was decided.", "type", "action"),
+		Over:         r.Counter("slipway_agent_notices_over_total", "Notices that were finished or cancelled while the machine lived.", "type"),
+		Cordoned:     r.Counter("slipway_agent_cordons_total", "Times that a notice cordoned the node.", "type"),
+		Acknowledged: r.Counter("slipway_agent_acknowledgements_total", "Notices that were told to begin early.", "type"),
+		StepsFailed:  r.Counter("slipway_agent_failed_steps_total", "Steps towards what a notice asks for that failed and are tried again.").With(),
+		EventsFailed: r.Counter("slipway_agent_failed_kubernetes_events_total", "Kubernetes Events that could not be written.").With(),
+		Unreadable:   r.Counter("slipway_agent_unreadable_notices_total", "Parts of the notices that could not be understood; what was known before stands.").With(),
+		Polls:        r.Counter("slipway_agent_polls_total", "Looks at the cloud's notices, by result.", "result"),
+		pollSeconds: r.Histogram("slipway_agent_poll_seconds", "How long the cloud took to answer.",
+			[]float64{.005, .02, .1, .5, 1, 2, 5, 30, 120}).With(),
+		live:       r.Gauge("slipway_agent_live_notices", "Notices that name this machine now.", "type"),
+		deadline:   r.Gauge("slipway_agent_deadline_timestamp_seconds", "When the machine is due, in seconds since the epoch; 0 is not at all.").With(),
+		pods:       r.Gauge("slipway_drain_pods", "Pods of the drain under way, by state.", "state"),
+		obstructed: r.Gauge("slipway_drain_obstructed_pods", "Pods that something keeps from leaving, by what it is.", "reason"),
+		drains:     r.Counter("slipway_drains_total", "Drains that ended, by outcome.", "outcome"),
+		drainSeconds: r.Histogram("slipway_drain_seconds", "How long drains took.",
+			[]float64{1, 2, 5, 10, 20, 30, 60, 120, 300, 900, 3600}).With(),
+		ends:     r.Counter("slipway_drain_pod_ends_total", "Pods that had to leave, by how they ended.", "end"),
+		forced:   r.Counter("slipway_drain_forced_pods_total", "Pods deleted past what blocked their eviction, since a deadline left no more time.").With(),
+		cutShort: r.Counter("slipway_drain_cut_short_pods_total", "Pods killed with less time to stop than they wanted.").With(),
+	}
+	for _, t := range notice.Types() {
+		m.Over.With(string(t))
+		m.Cordoned.With(string(t))
+		m.Acknowledged.With(string(t))
+		m.live.With(string(t))
+		for _, a := range Actions() {
+			m.Notices.With(string(t), string(a))
+		}
+	}
+	m.Polls.With(pollOK)
+	for _, c := range azure.Classes() {
+		m.Polls.With(string(c))
+	}
+	for _, e := range []drain.End{drain.Stopped, drain.Killed, drain.Vanished} {
+		m.ends.With(string(e))
+	}
+	return m
+}
+
+func seconds(t time.Time) float64 {
+	if t.IsZero() {
+		return 0
+	}
+	return float64(t.UnixMilli()) / 1000
+}
+
+// FetchOK makes Metrics an azure.Observer.
+func (m *Metrics) FetchOK(took time.Duration) {
+	m.Polls.With(pollOK).Inc()
+	m.pollSeconds.Observe(took.Seconds())
+	m.lastRead.Set(seconds(time.Now()))
+}
+
+// FetchFailed makes Metrics an azure.Observer.
+func (m *Metrics) FetchFailed(_ error, class azure.Class) { m.Polls.With(string(class)).Inc() }
+
+// progress shows how far a drain is.
+func (m *Metrics) progress(p drain.Progress) {
+	m.pods.With("gone").Set(float64(p.Gone))
+	m.pods.With("stopping").Set(float64(p.Asked))
+	m.pods.With("waiting").Set(float64(p.Waiting))
+	m.pods.With("stayed").Set(float64(p.Stayed))
+	count := map[drain.Obstacle]int{}
+	for _, b := range p.Obstructed() {
+		count[b.Reason]++
+	}
+	for _, o := range obstacles {
+		m.obstructed.With(string(o)).Set(float64(count[o]))
+	}
+}
+
+// receipt counts what a drain did.
+func (m *Metrics) receipt(r drain.Receipt) {
+	m.drains.With(string(r.Outcome)).Inc()
+	m.drainSeconds.Observe(r.Ended.Sub(r.Began).Seconds())
+	for _, p := range r.Pods {
+		if p.Action == drain.Leave {
+			continue
+		}
+		if p.End != drain.StillThere {
+			m.ends.With(string(p.End)).Inc()
+		}
+		if p.Asked == drain.Forced {
+			m.forced.Inc()
+		}
+		if p.CutShort() {
+			m.cutShort.Inc()
+		}
+	}
+}
+
+// count shows the notices that are live.
+func (a *Agent) count() {
+	live := map[notice.Type]int{}
+	var due time.Time
+	for _, h := range a.inOrder() {
+		live[h.Notice.Type]++
+		if h.Decision.Action != Ignore && due.IsZero() {
+			due = h.Decision.Deadline
+		}
+	}
+	for _, t := range notice.Types() {
+		a.o.Metrics.live.With(string(t)).Set(float64(live[t]))
+	}
+	a.o.Metrics.deadline.Set(seconds(due))
+}
