@@ -81,15 +81,21 @@ func (t *Testbed) StartAgent(ctx context.Context, pool controlplane.AKSPool, ins
 	args := []string{
 		"--node-name", node, "--kubeconfig", kubeconfig, "--endpoint", t.Endpoint(pool, instance), "--listen", listen,
 	}
-	t.agents++
+	t.mu.Lock()
+	t.starts++
+	name := fmt.Sprintf("agent-%d-%s", t.starts, node)
+	t.mu.Unlock()
 	process, err := t.Run(ctx, controlplane.Command{
-		Name: fmt.Sprintf("agent-%d-%s", t.agents, node), Path: path, Args: append(args, flags...),
-		ReadyURL: "http://" + listen + "/readyz",
+		Name: name, Path: path, Args: append(args, flags...), ReadyURL: "http://" + listen + "/readyz",
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &Agent{Process: process, Node: node, metrics: "http://" + listen}, nil
+	a := &Agent{Process: process, Node: node, metrics: "http://" + listen}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.agents[node] = a
+	return a, nil
 }
 
 func freeAddress() (string, error) {

@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"sync"
 	"time"
 
 	"github.com/slipway-dev/slipway/dev/azure"
@@ -36,7 +37,10 @@ type Testbed struct {
 	server *http.Server
 	base   *url.URL
 	stop   context.CancelFunc
-	agents int
+
+	mu     sync.Mutex
+	agents map[string]*Agent // by node, the one that runs there now
+	starts int
 }
 
 // Start starts everything but agents.
@@ -45,7 +49,7 @@ func Start(ctx context.Context, o Options) (_ *Testbed, err error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &Testbed{Cluster: cluster}
+	t := &Testbed{Cluster: cluster, agents: map[string]*Agent{}}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, t.Stop())
@@ -59,7 +63,7 @@ func Start(ctx context.Context, o Options) (_ *Testbed, err error) {
 	if t.Pods, err = azure.WatchPods(work, cluster.Client(), t.Nodes); err != nil {
 		return nil, err
 	}
-	o.Azure.Machines = t.Nodes.Machines(cluster)
+	o.Azure.Machines = t.Nodes.Machines(power{t})
 	o.Azure.Bookkeeper = t.Pods
 	t.Azure = azure.New(o.Azure)
 	if err := t.serve(); err != nil {
@@ -118,3 +122,32 @@ func (t *Testbed) Report(w io.Writer) {
 // CutTolerance is how close to the end of its machine a pod may be cut short without having been robbed of time: the
 // agent's margin, and a second each for the API's whole seconds and for the way.
 const CutTolerance = 4 * time.Second
+
+// power switches a machine off with all that runs on it, its agent included, and on again.
+type power struct{ t *Testbed }
+
+func (p power) PowerOff(ctx context.Context, node string) error {
+	if a := p.t.agentOn(node); a != nil && a.Alive() {
+		if err := a.Kill(); err != nil {
+			return err
+		}
+	}
+	return p.t.Cluster.PowerOff(ctx, node)
+}
+
+// PowerOn brings the node back, and its agent as the kubelet would: the same command again.
+func (p power) PowerOn(ctx context.Context, node string) error {
+	if err := p.t.Cluster.PowerOn(ctx, node); err != nil {
+		return err
+	}
+	if a := p.t.agentOn(node); a != nil && !a.Alive() {
+		return a.Restart(ctx)
+	}
+	return nil
+}
+
+func (t *Testbed) agentOn(node string) *Agent {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.agents[node]
+}

@@ -47,6 +47,7 @@ func NewMetrics(r *observe.Registry) *Metrics {
 		pollSeconds: r.Histogram("slipway_agent_poll_seconds", "How long the cloud took to answer.",
 			[]float64{.005, .02, .1, .5, 1, 2, 5, 30, 120}).With(),
 		live:       r.Gauge("slipway_agent_live_notices", "Notices that name this machine now.", "type"),
+		lastRead:   r.Gauge("slipway_agent_last_read_timestamp_seconds", "When the notices were last read and understood, in seconds since the epoch; 0 is never.").With(),
 		deadline:   r.Gauge("slipway_agent_deadline_timestamp_seconds", "When the machine is due, in seconds since the epoch; 0 is not at all.").With(),
 		pods:       r.Gauge("slipway_drain_pods", "Pods of the drain under way, by state.", "state"),
 		obstructed: r.Gauge("slipway_drain_obstructed_pods", "Pods that something keeps from leaving, by what it is.", "reason"),
