@@ -122,7 +122,7 @@ func (p buildPlan) ensure(ctx context.Context, progress io.Writer) (string, erro
 	}
 	dir := filepath.Join(cache, p.key(version, mod, sum))
 	if p.complete(dir) {
-		return dir, nil
+		return dir, touch(dir)
 	}
 	unlock, err := lock(ctx, dir+".lock")
 	if err != nil {
@@ -132,15 +132,56 @@ func (p buildPlan) ensure(ctx context.Context, progress io.Writer) (string, erro
 	if p.complete(dir) { // Another process built it while this one waited.
 		return dir, nil
 	}
-	return dir, p.build(ctx, dir, ldflags(version, string(match[2]), string(match[3])), progress)
+	if err := p.build(ctx, dir, ldflags(version, string(match[2]), string(match[3])), progress); err != nil {
+		return "", err
+	}
+	return dir, p.prune(cache, version)
 }
+
+// buildsKept is how many builds of the same programs stay in the cache: some branches differ in what they require.
+const buildsKept = 4
+
+// prune removes the builds of the same programs and version that were not used for longest.
+func (p buildPlan) prune(cache, version string) error {
+	var builds []os.FileInfo
+	found, err := filepath.Glob(filepath.Join(cache, p.prefix(version)+strings.Repeat("[0-9a-f]", keyDigits)))
+	if err != nil {
+		return fmt.Errorf("looking for old builds: %w", err)
+	}
+	for _, path := range found {
+		if info, err := os.Stat(path); err == nil && info.IsDir() {
+			builds = append(builds, info)
+		}
+	}
+	slices.SortFunc(builds, func(a, b os.FileInfo) int { return b.ModTime().Compare(a.ModTime()) })
+	for _, old := range builds[min(buildsKept, len(builds)):] {
+		if err := os.RemoveAll(filepath.Join(cache, old.Name())); err != nil {
+			return fmt.Errorf("removing an old build: %w", err)
+		}
+	}
+	return nil
+}
+
+// touch notes that a build was used.
+func touch(dir string) error {
+	if err := os.Chtimes(dir, time.Time{}, time.Now()); err != nil {
+		return fmt.Errorf("noting the use of a build: %w", err)
+	}
+	return nil
+}
+
+// keyDigits is how many hexadecimal digits tell builds of the same programs and version apart.
+const keyDigits = 16
 
 // key names the directory of the plan's programs after everything they depend on.
 func (p buildPlan) key(version string, mod, sum []byte) string {
 	hash := sha256.New()
 	fmt.Fprintf(hash, "%s %s %s %s\n%s", runtime.Version(), runtime.GOOS, runtime.GOARCH, requirements(mod), sum)
-	names := p.names()
-	return strings.Join(append([]string{version}, names...), "-") + "-" + hex.EncodeToString(hash.Sum(nil))[:16]
+	return p.prefix(version) + hex.EncodeToString(hash.Sum(nil))[:keyDigits]
+}
+
+func (p buildPlan) prefix(version string) string {
+	return strings.Join(append([]string{version}, p.names()...), "-") + "-"
 }
 
 // requirements is what a go.mod says, whatever the order and the comments: that a requirement came to be direct is no
@@ -149,7 +190,8 @@ func requirements(mod []byte) []string {
 	var lines []string
 	for line := range strings.Lines(string(mod)) {
 		line, _, _ = strings.Cut(line, "//")
-		if line = strings.TrimSpace(line); len(line) > len("require (") {
+		line = strings.TrimPrefix(strings.TrimSpace(line), "require ")
+		if line != "" && line != "(" && line != ")" {
 			lines = append(lines, line)
 		}
 	}
@@ -182,8 +224,8 @@ func (p buildPlan) build(ctx context.Context, dir, ldflags string, progress io.W
 	}
 	begun := time.Now()
 	fmt.Fprintf(progress, "slipway-dev: compiling %s (minutes the first time) …\n", strings.Join(p.names(), ", "))
-	temporary, err := os.MkdirTemp(filepath.Dir(dir), "building-")
-	if err != nil {
+	temporary := dir + ".building" // The lock makes it this process's own; a build that was killed may have left one.
+	if err := errors.Join(os.RemoveAll(temporary), os.Mkdir(temporary, 0o755)); err != nil {
 		return fmt.Errorf("making a directory to build in: %w", err)
 	}
 	defer os.RemoveAll(temporary)

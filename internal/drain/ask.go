@@ -3,20 +3,21 @@ package drain
 import (
 	"context"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 )
 
 const (
-	// firstPause and lastPause bound the wait after an error that concerns one pod.
+	// firstPause and lastPause bound the wait after an error that may pass by itself.
 	firstPause = 200 * time.Millisecond
 	lastPause  = 2 * time.Second
 	// settledPause is for obstacles that only a person removes: several budgets on a pod, a missing right.
 	settledPause = 10 * time.Second
-	// requestTimeout bounds an eviction. The API server may hold one while it updates a busy budget.
-	requestTimeout = 10 * time.Second
+	// longestRequest bounds a request. The API server may hold an eviction that long while it updates a busy budget.
+	longestRequest = 10 * time.Second
+	// shortestRequest is what a request gets even when there is no time left.
+	shortestRequest = 2 * time.Second
 )
 
 // ask asks a waiting pod to leave, if it may be asked now, and returns when to look again otherwise.
@@ -24,267 +25,255 @@ func (d *Drain) ask(ctx context.Context, p *podState, now time.Time) time.Time {
 	if d.o.DisableEviction {
 		return d.unlessWaiting(ctx, p, now, DeletedOnRequest)
 	}
-	if d.terms.Forced() && p.mayDelete {
-		force := forceAt(p.wanted, d.terms, d.since)
-		if !now.Before(force) && p.blocked.Reason != "" && p.blocked.Reason != EarlierWave {
-			return d.force(ctx, p, now)
-		}
-		return earlier(d.unlessWaiting(ctx, p, now, Evicted), force)
+	if !d.terms.Forced() || !p.mayDelete {
+		return d.unlessWaiting(ctx, p, now, Evicted)
 	}
-	return d.unlessWaiting(ctx, p, now, Evicted)
-}
-
-// force deletes a pod past what blocks its eviction. The pauses that the obstacle asked for are over with the first
-// attempt; later attempts keep their own.
-func (d *Drain) force(ctx context.Context, p *podState, now time.Time) time.Time {
+	if at := forceAt(p.wanted, d.terms, d.since); now.Before(at) {
+		p.forcing = false
+		return sooner(d.unlessWaiting(ctx, p, now, Evicted), at)
+	}
 	if !p.forcing {
-		p.forcing, p.notBefore, p.pause = true, time.Time{}, 0
+		p.forcing, p.gate, p.notBefore, p.pause = true, nil, time.Time{}, 0 // what was waited for is over
+	}
+	if len(p.delays) == 0 { // nobody has said no yet
+		return d.unlessWaiting(ctx, p, now, Evicted)
 	}
 	return d.unlessWaiting(ctx, p, now, Forced)
 }
 
-// unlessWaiting sends the request unless the pod waits for a pause of its own or at a budget's gate.
+// unlessWaiting sends the request unless the pod has to pause, or to wait at a gate.
 func (d *Drain) unlessWaiting(ctx context.Context, p *podState, now time.Time, how Asked) time.Time {
 	if now.Before(p.notBefore) {
 		return p.notBefore
 	}
-	if g := p.gate; g != nil && how == Evicted {
-		if g.busy {
-			return time.Time{} // its answer wakes us
-		}
-		if now.Before(g.until) {
-			return g.until
+	for _, g := range d.gatesBefore(p, how) {
+		if open, at := g.open(now); !open {
+			if p.blocked.Reason != g.reason || p.blocked.Budget != g.name {
+				p.obstruct(g.reason, g.name, d.budgets.explain(g.reason, &p.pod, g.detail), now)
+			}
+			return at
 		}
 	}
-	return d.request(ctx, p, how, now)
-}
-
-func earlier(a, b time.Time) time.Time {
-	if a.IsZero() || b.Before(a) {
-		return b
-	}
-	return a
-}
-
-// request sends one eviction or deletion. It returns the zero time: the answer wakes the engine.
-func (d *Drain) request(ctx context.Context, p *podState, how Asked, now time.Time) time.Time {
 	if d.inFlight >= d.o.MaxInFlight {
-		return time.Time{}
+		return time.Time{} // the next answer wakes us
 	}
+	d.request(ctx, p, how, now)
+	return time.Time{} // its answer wakes us
+}
+
+// gatesBefore returns the gates that a request has to pass. No budget stands before a deletion.
+func (d *Drain) gatesBefore(p *podState, how Asked) []*gate {
+	if p.gate == nil || (p.gate.evictions && how != Evicted) {
+		return []*gate{d.server}
+	}
+	return []*gate{d.server, p.gate}
+}
+
+// request sends one eviction or deletion.
+func (d *Drain) request(ctx context.Context, p *podState, how Asked, now time.Time) {
 	given := grantedGrace(p.wanted, d.terms, now)
 	r := kubeapi.Removal{Namespace: p.pod.Namespace, Name: p.pod.Name, UID: p.pod.UID}
 	if given != p.wanted || d.o.GraceSeconds != nil {
 		seconds := int64(given / time.Second)
 		r.Grace = &seconds
 	}
-	send, g := d.api.DeletePod, p.gate
+	send := d.api.DeletePod
 	if how == Evicted {
 		send = d.api.Evict
-		if g != nil {
-			g.busy = true
-		}
-	} else {
-		g = nil
 	}
-	p.requesting = true
-	d.inFlight++
-	d.requests.Go(func() {
-		bounded, cancel := context.WithTimeout(ctx, requestTimeout)
-		defer cancel()
-		err := send(bounded, r)
-		d.tell(ctx, func(answered time.Time) {
-			d.inFlight--
-			p.requesting = false
-			if g != nil {
-				g.busy = false
-			}
-			d.answered(ctx, p, how, given, now, answered, err)
-		})
+	p.triedAt = now
+	gates := d.gatesBefore(p, how)
+	for _, g := range gates {
+		g.busy++
+	}
+	d.send(ctx, p, send, r, d.patience(p, how, now), func(answered time.Time, err error) {
+		for _, g := range gates {
+			g.busy--
+		}
+		if err != nil {
+			d.refused(ctx, p, how, answered, err)
+			return
+		}
+		for _, g := range gates {
+			g.allow()
+		}
+		d.accepted(p, how, given, now)
 	})
-	return time.Time{}
 }
 
-// answered takes in the API server's answer to a request of now.
-func (d *Drain) answered(ctx context.Context, p *podState, how Asked, given time.Duration, asked, now time.Time, err error) {
-	if err == nil {
-		if p.gate != nil && how == Evicted {
-			p.gate.allow()
-		}
-		p.asked, p.askedAt, p.given = how, asked, given
-		if seconds := p.pod.DeletionGracePeriodSeconds; seconds != nil {
-			p.given = time.Duration(*seconds) * time.Second // the watch was faster than the answer
-		}
-		p.blocked = Blocked{}
-		if how == Forced {
-			d.o.Logger.Warn("pod deleted past what blocked its eviction, since the deadline leaves no more time to wait",
-				"pod", p.pod.Namespace+"/"+p.pod.Name, "graceSeconds", int64(p.given/time.Second), "delays", p.delays)
-		}
-		return
+// send makes one request for a pod in the background and brings its answer to the engine.
+func (d *Drain) send(ctx context.Context, p *podState, send func(context.Context, kubeapi.Removal) error,
+	r kubeapi.Removal, patience time.Duration, answer func(now time.Time, err error)) {
+	p.requesting = true
+	d.inFlight++
+	d.background.Go(func() {
+		bounded, cancel := context.WithTimeout(ctx, patience)
+		defer cancel()
+		err := send(bounded, r)
+		d.inbox.put(func(now time.Time) {
+			d.inFlight--
+			p.requesting = false
+			answer(now, err)
+		})
+	})
+}
+
+// patience is how long a request may take. Under a deadline an API server that hangs must not cost a pod the moment
+// at which it has to be deleted, nor the attempts after that.
+func (d *Drain) patience(p *podState, how Asked, now time.Time) time.Duration {
+	if !d.terms.Forced() {
+		return longestRequest
 	}
-	d.refused(ctx, p, how, now, err)
+	left := d.terms.end().Sub(now) / 3
+	if at := forceAt(p.wanted, d.terms, d.since); how == Evicted && at.After(now) {
+		left = at.Sub(now)
+	}
+	return min(max(left, shortestRequest), longestRequest)
+}
+
+// accepted takes in the API server's yes to a request of asked.
+func (d *Drain) accepted(p *podState, how Asked, given time.Duration, asked time.Time) {
+	p.asked, p.askedAt, p.unanswered = how, asked, NotAsked
+	p.blocked = Blocked{}
+	if !p.terminating() { // else the watch was faster than the answer, and knows better
+		p.given = given
+	}
+	if how == Forced {
+		d.o.Logger.Warn("pod deleted past what blocked its eviction, since the deadline leaves no more time to wait",
+			"pod", p.name(), "graceSeconds", int64(p.given/time.Second), "delays", p.delays)
+	}
 }
 
 // refused decides what an error means for the pod, and for those that wait for the same thing.
 func (d *Drain) refused(ctx context.Context, p *podState, how Asked, now time.Time, err error) {
 	status := kubeapi.AsStatus(err)
+	if status == nil || status.Code >= http.StatusInternalServerError && !isSeveralBudgets(status) {
+		p.mayHaveWorked(how)
+	} else {
+		p.unanswered = NotAsked
+	}
+	if d.over || p.gone || ctx.Err() != nil {
+		return
+	}
+	d.o.Logger.Debug("pod not asked", "pod", p.name(), "how", how, "err", err)
+	p.refusals++
+	said := err.Error()
+	if status != nil && status.Message != "" {
+		said = status.Message
+	}
 	switch {
-	case kubeapi.IsNotFound(err):
-		p.leave(now)
+	case status == nil:
+		d.hold(p, d.trouble, said, now, firstPause, lastPause)
 	case isDenial(status):
 		d.denied(ctx, p, now, status)
 	case isSeveralBudgets(status):
 		d.readBudgets(ctx, p.pod.Namespace, now)
-		covering, _ := d.budgets.covering(&p.pod)
-		p.postpone(SeveralBudgets, explain(&p.pod, covering, status.Message), now, settledPause)
+		d.hold(p, d.budgets.gateOfSeveral(&p.pod), said, now, settledPause, settledPause)
 	case isNamespaceTerminating(status):
-		p.postpone(Failing, "its namespace is being deleted, which deletes the pod", now, lastPause)
-	case kubeapi.IsForbidden(err) && how != Evicted:
+		d.postpone(p, Failing, "its namespace is being deleted, which deletes the pod", now, lastPause)
+	case status.Code == http.StatusForbidden && how != Evicted && !d.o.DisableEviction:
 		p.mayDelete = false // eviction is all that is left to try
-		p.postpone(NoRight, status.Message, now, firstPause)
-	case kubeapi.IsForbidden(err):
-		p.postpone(NoRight, status.Message, now, settledPause)
-	case status != nil && status.Code == http.StatusTooManyRequests:
-		p.postpone(Busy, status.Message, now, max(firstPause, min(status.RetryAfter, lastPause)))
+		d.postpone(p, NoRight, said, now, firstPause)
+	case status.Code == http.StatusForbidden:
+		d.hold(p, d.budgets.gateOfRights(&p.pod, how), said, now, settledPause, settledPause)
+	case status.Code == http.StatusTooManyRequests:
+		d.hold(p, d.server, said, now, max(firstPause, min(status.RetryAfter, lastPause)), lastPause)
+	case status.Code >= http.StatusInternalServerError:
+		d.hold(p, d.trouble, said, now, firstPause, lastPause)
 	default:
-		// Also a conflict: the pod was replaced under our request, which the watch will tell, or it was not.
+		// A conflict means that the pod was replaced under our request. "Not found" may also speak of a budget that was
+		// deleted while the API server asked it. The watch will tell which; until it does, the pod is there (I7).
 		p.pause = min(max(2*p.pause, firstPause), lastPause)
-		p.postpone(Failing, err.Error(), now, p.pause)
+		d.postpone(p, Failing, said, now, p.pause)
 	}
-	d.o.Logger.Debug("pod not asked", "pod", p.pod.Namespace+"/"+p.pod.Name, "how", how, "err", err)
 }
 
-func (p *podState) postpone(reason Obstacle, detail string, now time.Time, pause time.Duration) {
-	p.obstruct(reason, "", detail, now)
-	p.delay(reason, detail, now)
-	p.notBefore = now.Add(pause)
-}
-
-// denied: a disruption budget said no. The pod waits at that budget's gate with all others that were denied there.
+// denied: a disruption budget said no. The pod waits at that budget's gate with all others that the budget covers.
 func (d *Drain) denied(ctx context.Context, p *podState, now time.Time, status *kubeapi.StatusError) {
 	d.readBudgets(ctx, p.pod.Namespace, now)
-	denial := denialOf(status)
-	p.gate = d.budgets.gateFor(&p.pod, denial)
-	p.gate.deny(now, d.terms.Forced(), status.RetryAfter)
-	covering, _ := d.budgets.covering(&p.pod)
-	detail := explain(&p.pod, covering, denial)
-	p.obstruct(Budget, p.gate.name, detail, now)
-	p.delay(Budget, detail, now)
+	longest := maxBudgetPauseVoluntary
+	if d.terms.Forced() {
+		longest = maxBudgetPauseForced
+	}
+	pause := max(firstPause, min(status.RetryAfter, longest))
+	d.hold(p, d.budgets.gateFor(&p.pod, status), denialOf(status), now, pause, longest)
+	d.budgets.regroup(d.order, p.pod.Namespace)
+}
+
+// hold makes a pod wait at a gate, which closes for at least pause, and longer each time up to longest.
+func (d *Drain) hold(p *podState, g *gate, detail string, now time.Time, pause, longest time.Duration) {
+	g.detail = detail
+	g.close(now, d.hasten(pause, now), d.hasten(longest, now))
+	if g != d.server { // whose gate stands before everyone
+		p.gate = g
+	}
+	explained := d.budgets.explain(g.reason, &p.pod, detail)
+	p.obstruct(g.reason, g.name, explained, now)
+	p.delay(g.reason, explained, now)
+}
+
+// postpone makes a pod wait for something that concerns no other.
+func (d *Drain) postpone(p *podState, reason Obstacle, detail string, now time.Time, pause time.Duration) {
+	p.obstruct(reason, "", detail, now)
+	p.delay(reason, detail, now)
+	p.notBefore = now.Add(d.hasten(pause, now))
+}
+
+// hasten shortens a pause to a part of what is left before the deadline.
+func (d *Drain) hasten(pause time.Duration, now time.Time) time.Duration {
+	if !d.terms.Forced() {
+		return pause
+	}
+	return min(pause, max(firstPause, d.terms.end().Sub(now)/8))
 }
 
 // readBudgets reads a namespace's budgets in the background, so that denials can be explained and grouped.
 func (d *Drain) readBudgets(ctx context.Context, namespace string, now time.Time) {
-	if !d.budgets.stale(namespace, now) {
+	if d.over || !d.budgets.stale(namespace, now) {
 		return
 	}
-	d.requests.Go(func() {
+	d.background.Go(func() {
 		list, err := d.api.ListBudgets(ctx, namespace)
-		d.tell(ctx, func(now time.Time) {
+		d.inbox.put(func(now time.Time) {
 			d.budgets.learn(namespace, list, err, now)
-			d.regroup(namespace, now)
+			if err == nil {
+				d.budgets.reassign(d.order, namespace, now)
+			}
 		})
 	})
 }
 
-// regroup moves waiting pods to the gates of the budgets that are now known, and explains better what they wait for.
-func (d *Drain) regroup(namespace string, now time.Time) {
-	for _, p := range d.pods {
-		if p.pod.Namespace != namespace || !p.waiting() {
-			continue
-		}
-		covering, ok := d.budgets.covering(&p.pod)
-		if !ok || len(covering) == 0 {
-			continue
-		}
-		switch p.blocked.Reason {
-		case Budget:
-			old := p.gate
-			p.gate = d.budgets.gateFor(&p.pod, p.blocked.Detail)
-			if p.gate != old && p.gate.until.IsZero() && old != nil {
-				p.gate.until, p.gate.pause = old.until, old.pause
-			}
-			p.obstruct(Budget, p.gate.name, explain(&p.pod, covering, p.blocked.Detail), now)
-		case SeveralBudgets:
-			p.obstruct(SeveralBudgets, "", explain(&p.pod, covering, p.blocked.Detail), now)
-		}
-	}
-}
-
-// isDenial tells a disruption budget's 429 from an overloaded API server's.
-func isDenial(s *kubeapi.StatusError) bool {
-	if s == nil || s.Code != http.StatusTooManyRequests {
-		return false
-	}
-	for _, c := range s.Causes {
-		if c.Reason == "DisruptionBudget" {
-			return true
-		}
-	}
-	return strings.Contains(s.Message, "disruption budget")
-}
-
-func denialOf(s *kubeapi.StatusError) string {
-	for _, c := range s.Causes {
-		if c.Reason == "DisruptionBudget" && c.Message != "" {
-			return c.Message
-		}
-	}
-	return s.Message
-}
-
-// isSeveralBudgets recognises the API server's answer for a pod under more than one budget, a plain 500.
-func isSeveralBudgets(s *kubeapi.StatusError) bool {
-	return s != nil && s.Code == http.StatusInternalServerError &&
-		strings.Contains(s.Message, "more than one PodDisruptionBudget")
-}
-
-func isNamespaceTerminating(s *kubeapi.StatusError) bool {
-	if s == nil || s.Code != http.StatusForbidden {
-		return false
-	}
-	for _, c := range s.Causes {
-		if c.Reason == "NamespaceTerminating" {
-			return true
-		}
-	}
-	return false
-}
-
-// hurry shortens the grace of a pod that is stopping already but would outlive the machine.
+// hurry ends the grace of a pod that is stopping already but would outlive the machine.
+//
+// It does so at the last moment and not before, since the API server counts a shorter grace from when the pod was
+// deleted, not from now (k8s.io/apiserver/pkg/registry/rest, BeforeDelete): a pod deleted two minutes ago and told to
+// stop within the 30 seconds that are left would be killed at once. It was told to stop long ago; only the end of its
+// grace is to be moved.
 func (d *Drain) hurry(ctx context.Context, p *podState, now time.Time) time.Time {
-	if !d.terms.Forced() || !p.terminating() || !p.mayDelete {
+	if !d.terms.Forced() || !p.terminating() || !p.mayDelete || p.cutOff {
 		return time.Time{}
 	}
-	end := d.terms.Deadline.Add(-d.terms.Margin)
-	if !p.pod.DeletionTimestamp.After(end.Add(time.Second)) || p.shortenBy.Equal(end) {
+	end := d.terms.end()
+	if !p.pod.DeletionTimestamp.After(end.Add(time.Second)) {
 		return time.Time{}
 	}
-	if now.Before(p.notBefore) {
-		return p.notBefore
+	if at := latest(end.Add(-time.Second), p.notBefore); now.Before(at) {
+		return at
 	}
 	if d.inFlight >= d.o.MaxInFlight {
 		return time.Time{}
 	}
-	seconds := int64(grantedGrace(p.pod.DeletionTimestamp.Sub(now), d.terms, now) / time.Second)
+	seconds := int64(1)
 	r := kubeapi.Removal{Namespace: p.pod.Namespace, Name: p.pod.Name, UID: p.pod.UID, Grace: &seconds}
-	p.requesting = true
-	d.inFlight++
-	d.requests.Go(func() {
-		bounded, cancel := context.WithTimeout(ctx, requestTimeout)
-		defer cancel()
-		err := d.api.DeletePod(bounded, r)
-		d.tell(ctx, func(answered time.Time) {
-			d.inFlight--
-			p.requesting = false
-			if err != nil {
-				d.refused(ctx, p, Shortened, answered, err)
-				return
-			}
-			p.shortenBy = end
-			if p.asked == NotAsked {
-				p.asked, p.askedAt = Shortened, now
-			}
-			p.given = time.Duration(seconds) * time.Second
-		})
+	d.send(ctx, p, d.api.DeletePod, r, shortestRequest, func(answered time.Time, err error) {
+		if err != nil {
+			d.refused(ctx, p, Shortened, answered, err)
+			return
+		}
+		p.cutOff = true
+		if p.asked == NotAsked {
+			p.asked, p.askedAt = Shortened, now
+		}
 	})
 	return time.Time{}
 }

@@ -26,70 +26,109 @@ type VolumeReceipt struct {
 }
 
 // awaitDetach waits until no volume of the drained pods is attached to the node, or the terms are over. A volume that
-// stays attached costs its next pod up to six minutes, after which the attach/detach controller forces it off.
-func awaitDetach(ctx context.Context, api VolumeAPI, node string, pods []kubeapi.Pod, t Terms) VolumeReceipt {
-	ctx, cancel := boundedBy(ctx, t)
-	defer cancel()
-	volumes, err := volumesOf(ctx, api, pods)
-	if err != nil {
-		return VolumeReceipt{Problem: err.Error()}
+// stays attached costs its next pod up to six minutes, after which the attach/detach controller forces it off. A
+// volume that a pod which stays uses too is not waited for.
+func (d *Drain) awaitDetach(ctx context.Context) VolumeReceipt {
+	var drained, staying []kubeapi.Pod
+	for _, p := range d.pods {
+		switch {
+		case p.action != Leave:
+			drained = append(drained, p.pod)
+		case !p.gone:
+			staying = append(staying, p.pod)
+		}
 	}
+	claims := claimsOf(drained, claimsOf(staying, nil))
 	var r VolumeReceipt
-	for len(volumes) > 0 {
-		attached, err := attachedTo(ctx, api, node, volumes)
-		if err != nil {
-			r.Problem = err.Error()
-		} else if r = split(volumes, attached); len(attached) == 0 {
+	var volumes []string
+	known := false // a claim may go while its volume is still attached: the claims are read once
+	for {
+		var err error
+		if !known {
+			volumes, err = volumesOf(ctx, d.o.Volumes, claims)
+			known = err == nil
+		}
+		if known {
+			r, err = look(ctx, d.o.Volumes, d.o.Node, volumes, r)
+		}
+		if err == nil && len(r.Attached) == 0 {
 			return r
 		}
-		if !sleep(ctx, detachEvery) {
-			break
+		if err != nil {
+			r.Problem = err.Error()
+		}
+		d.takeTerms(time.Now())
+		if kubeapi.IsForbidden(err) || !d.pauseWithin(ctx, detachEvery) {
+			return r
 		}
 	}
-	return r
 }
 
-func boundedBy(ctx context.Context, t Terms) (context.Context, context.CancelFunc) {
-	for _, end := range []time.Time{t.Deadline, t.GiveUp} {
-		if !end.IsZero() {
-			return context.WithDeadline(ctx, end)
-		}
+// pauseWithin sleeps and reports whether the terms leave time to go on.
+func (d *Drain) pauseWithin(ctx context.Context, pause time.Duration) bool {
+	now := time.Now()
+	end := sooner(d.terms.Deadline, d.terms.GiveUp)
+	if !end.IsZero() {
+		pause = min(pause, end.Sub(now))
 	}
-	return context.WithCancel(ctx)
+	return pause > 0 && sleep(ctx, pause)
 }
 
-// volumesOf finds the PersistentVolumes behind the pods' claims. A claim that is gone has no volume to wait for.
-func volumesOf(ctx context.Context, api VolumeAPI, pods []kubeapi.Pod) ([]string, error) {
+// look finds out which volumes are attached to the node; when it cannot, what was known before stands.
+func look(ctx context.Context, api VolumeAPI, node string, volumes []string, before VolumeReceipt) (VolumeReceipt, error) {
+	if len(volumes) == 0 {
+		return VolumeReceipt{}, nil
+	}
+	attached, err := attachedTo(ctx, api, node, volumes)
+	if err != nil {
+		return before, err
+	}
+	return split(volumes, attached), nil
+}
+
+// claim names one PersistentVolumeClaim.
+type claim struct{ namespace, name string }
+
+// volumesOf finds the PersistentVolumes behind the claims. A claim that is gone has no volume to wait for.
+func volumesOf(ctx context.Context, api VolumeAPI, claims []claim) ([]string, error) {
 	var names []string
-	for i := range pods {
-		for _, claim := range claimsOf(&pods[i]) {
-			c, err := api.GetClaim(ctx, pods[i].Namespace, claim)
-			if kubeapi.IsNotFound(err) {
-				continue
-			}
-			if err != nil {
-				return nil, fmt.Errorf("claim %s/%s: %w", pods[i].Namespace, claim, err)
-			}
-			if c.Spec.VolumeName != "" {
-				names = append(names, c.Spec.VolumeName)
-			}
+	for _, c := range claims {
+		found, err := api.GetClaim(ctx, c.namespace, c.name)
+		if kubeapi.IsNotFound(err) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("claim %s/%s: %w", c.namespace, c.name, err)
+		}
+		if found.Spec.VolumeName != "" {
+			names = append(names, found.Spec.VolumeName)
 		}
 	}
 	slices.Sort(names)
 	return slices.Compact(names), nil
 }
 
-func claimsOf(p *kubeapi.Pod) []string {
-	var names []string
-	for _, v := range p.Spec.Volumes {
-		switch {
-		case v.PersistentVolumeClaim != nil:
-			names = append(names, v.PersistentVolumeClaim.ClaimName)
-		case v.Ephemeral != nil:
-			names = append(names, p.Name+"-"+v.Name)
+// claimsOf lists the claims that the pods use, except some.
+func claimsOf(pods []kubeapi.Pod, except []claim) []claim {
+	var all []claim
+	for i := range pods {
+		p := &pods[i]
+		for _, v := range p.Spec.Volumes {
+			c := claim{namespace: p.Namespace}
+			switch {
+			case v.PersistentVolumeClaim != nil:
+				c.name = v.PersistentVolumeClaim.ClaimName
+			case v.Ephemeral != nil:
+				c.name = p.Name + "-" + v.Name
+			default:
+				continue
+			}
+			if !slices.Contains(except, c) && !slices.Contains(all, c) {
+				all = append(all, c)
+			}
 		}
 	}
-	return names
+	return all
 }
 
 func attachedTo(ctx context.Context, api VolumeAPI, node string, volumes []string) ([]string, error) {

@@ -18,8 +18,11 @@ import (
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 )
 
-// API is what the engine asks of the API server. *kubeapi.Client is one.
+// API is what the engine asks of the API server. *kubeapi.Client is one. It must be safe for concurrent use and honour
+// the context it is given.
 type API interface {
+	// FollowPodsOn does not return before ctx ends. It is called once for the drain, and once more at its end for a
+	// list made after the last pod went.
 	FollowPodsOn(ctx context.Context, node string, h kubeapi.Handler[kubeapi.Pod]) error
 	Evict(ctx context.Context, r kubeapi.Removal) error
 	DeletePod(ctx context.Context, r kubeapi.Removal) error
@@ -41,11 +44,15 @@ type Terms struct {
 // Forced reports that the machine goes anyway.
 func (t Terms) Forced() bool { return !t.Deadline.IsZero() }
 
+// end is when the last pod has to be gone.
+func (t Terms) end() time.Time { return t.Deadline.Add(-t.Margin) }
+
 // Options say what to drain and how. The zero value of every field but Node is usable.
 type Options struct {
 	// Node is the name of the node.
 	Node string
-	// Policy says what each kind of pod gets; zero is VoluntaryPolicy, or NoticePolicy when Terms have a deadline.
+	// Policy says what each kind of pod gets; nil is VoluntaryPolicy while the terms have no deadline, NoticePolicy
+	// while they have one.
 	Policy *Policy
 	Terms  Terms
 	// GraceSeconds replaces every pod's own grace, as kubectl's --grace-period; negative or nil keeps it.
@@ -57,7 +64,8 @@ type Options struct {
 	DisableEviction bool
 	// Select, if set, leaves alone every pod for which it is false.
 	Select func(kubeapi.Pod) bool
-	// SkipTerminatingFor leaves alone pods that have been terminating for longer than this; 0 waits for them all.
+	// SkipTerminatingFor leaves alone terminating pods whose grace ran out longer ago than this, as kubectl's
+	// --skip-wait-for-delete-timeout; 0 waits for them all.
 	SkipTerminatingFor time.Duration
 	// MaxInFlight bounds concurrent evictions; 0 is 32.
 	MaxInFlight int
@@ -80,13 +88,6 @@ func Run(ctx context.Context, api API, o Options) (Receipt, error) {
 
 // New prepares a drain whose terms may be changed while it runs.
 func New(api API, o Options) *Drain {
-	if o.Policy == nil {
-		p := VoluntaryPolicy()
-		if o.Terms.Forced() {
-			p = NoticePolicy()
-		}
-		o.Policy = &p
-	}
 	if o.WaveBoundaries == nil {
 		o.WaveBoundaries = DefaultWaves
 	}
@@ -97,9 +98,22 @@ func New(api API, o Options) *Drain {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	return &Drain{
-		api: api, o: o, terms: o.Terms,
+		api: api, o: o, terms: o.Terms, policy: policyFor(o, o.Terms),
 		pods:    map[string]*podState{},
 		budgets: newBudgets(),
-		inbox:   make(chan func(now time.Time), 64),
+		server:  &gate{reason: Busy},
+		trouble: &gate{reason: Failing},
+		inbox:   newInbox(),
 	}
+}
+
+// policyFor is the caller's policy, or the one that suits the terms.
+func policyFor(o Options, t Terms) Policy {
+	switch {
+	case o.Policy != nil:
+		return *o.Policy
+	case t.Forced():
+		return NoticePolicy()
+	}
+	return VoluntaryPolicy()
 }

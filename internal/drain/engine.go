@@ -3,6 +3,7 @@ package drain
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -12,8 +13,8 @@ import (
 )
 
 const (
-	// settle is how long the node must have been free of pods that have to leave: a scheduler that had not heard of the
-	// cordon may still bind one.
+	// settle is how long after its beginning a drain still expects new pods: a scheduler that had not heard of the cordon
+	// may be binding one.
 	settle = 500 * time.Millisecond
 	// whenAsked stands for "not by itself": the engine looks again whenever something happens.
 	whenAsked = time.Hour
@@ -29,51 +30,73 @@ type Drain struct {
 
 	// inbox brings what the watch and the requests have learned to the engine's goroutine, which alone touches
 	// everything below.
-	inbox chan func(now time.Time)
+	inbox *inbox
 
 	terms    Terms
-	since    time.Time // when the terms came into force
+	policy   Policy
+	since    time.Time // when the drain first had a deadline
 	began    time.Time
+	over     bool
 	pods     map[string]*podState // by UID
+	order    []*podState          // those that are not gone; see inOrder
 	budgets  *budgets
+	server   *gate // closed while the API server asks everyone for patience
+	trouble  *gate // shared by the pods whose requests the API server could not serve
 	listed   bool
 	listErr  error
 	inFlight int
-	requests sync.WaitGroup
+	recount  recount
+	// background counts the goroutines of the watch and the requests.
+	background sync.WaitGroup
 }
 
-// SetTerms changes how much time there is. Pods that are stopping already with more grace than is left are told to
-// hurry; time that was added is used for the pods that have not been asked yet.
+// SetTerms changes how much time there is. Pods that are stopping already with more grace than is left are cut off at
+// the end of it; time that was added is used for the pods that have not been asked yet. Setting the same terms again
+// changes nothing.
 func (d *Drain) SetTerms(t Terms) {
 	d.mu.Lock()
 	d.newTerms = &t
 	d.mu.Unlock()
-	select {
-	case d.inbox <- func(time.Time) {}: // wake the engine
-	default: // it has things to read and will look
-	}
+	d.inbox.put(nil)
 }
 
 func (d *Drain) takeTerms(now time.Time) {
 	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.newTerms != nil {
-		d.terms, d.since, d.newTerms = *d.newTerms, now, nil
+	t := d.newTerms
+	d.newTerms = nil
+	d.mu.Unlock()
+	if t == nil {
+		return
+	}
+	if t.Forced() && !d.terms.Forced() {
+		d.since = now
+	}
+	d.terms = *t
+	d.policy = policyFor(d.o, d.terms)
+	for _, p := range d.pods {
+		d.judge(p, now)
 	}
 }
 
 // Run drains; see the function Run.
 func (d *Drain) Run(ctx context.Context) (Receipt, error) {
 	work, stop := context.WithCancel(ctx)
+	defer stop()
 	d.began = time.Now()
 	d.since = d.began
-	d.requests.Go(func() { _ = d.api.FollowPodsOn(work, d.o.Node, d.handler(work)) })
+	d.background.Go(func() {
+		if err := d.api.FollowPodsOn(work, d.o.Node, d.handler()); work.Err() == nil {
+			d.inbox.put(func(time.Time) { d.failed(fmt.Errorf("the watch ended for good: %w", err)) })
+		}
+	})
 	outcome := d.conduct(work)
+	d.over = true
 	stop()
-	d.requests.Wait()
+	d.background.Wait()
+	d.read() // the answers that the end of the drain has overtaken
 	receipt := d.receipt(outcome)
 	if outcome == Drained && d.o.Volumes != nil {
-		receipt.Volumes = awaitDetach(ctx, d.o.Volumes, d.o.Node, d.drainedPods(), d.terms)
+		receipt.Volumes = d.awaitDetach(ctx)
 		receipt.Ended = time.Now()
 	}
 	return receipt, d.verdict(ctx, outcome, receipt)
@@ -84,53 +107,43 @@ func (d *Drain) conduct(ctx context.Context) Outcome {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for {
+		d.read()
 		now := time.Now()
 		d.takeTerms(now)
+		if ctx.Err() != nil {
+			d.report()
+			return Cancelled
+		}
+		review := d.review(now)
 		outcome, over := d.outcome(now)
 		if over {
 			d.report()
 			return outcome
 		}
-		next := d.step(ctx, now)
+		next := sooner(d.step(ctx, now), review)
 		d.report()
 		timer.Reset(max(0, next.Sub(now)))
 		select {
 		case <-ctx.Done():
-			return Cancelled
-		case news := <-d.inbox:
-			d.read(news)
+		case <-d.inbox.filled:
 		case <-timer.C:
 		}
 	}
 }
 
-// read takes in news, and whatever else has come meanwhile, so that a burst of events costs one decision.
-func (d *Drain) read(news func(time.Time)) {
-	now := time.Now()
-	for {
-		news(now)
-		select {
-		case news = <-d.inbox:
-		default:
-			return
-		}
+// read takes in all the news there is.
+func (d *Drain) read() {
+	for _, n := range d.inbox.take() {
+		n(time.Now())
 	}
 }
 
-// tell brings news to the engine; it gives up when the drain is over.
-func (d *Drain) tell(ctx context.Context, news func(now time.Time)) {
-	select {
-	case d.inbox <- news:
-	case <-ctx.Done():
-	}
-}
-
-func (d *Drain) handler(ctx context.Context) kubeapi.Handler[kubeapi.Pod] {
+func (d *Drain) handler() kubeapi.Handler[kubeapi.Pod] {
 	return kubeapi.Handler[kubeapi.Pod]{
-		Replaced: func(all []kubeapi.Pod) { d.tell(ctx, func(now time.Time) { d.replace(all, now) }) },
-		Changed:  func(p kubeapi.Pod) { d.tell(ctx, func(now time.Time) { d.see(p, now) }) },
-		Deleted:  func(p kubeapi.Pod) { d.tell(ctx, func(now time.Time) { d.forget(p, now) }) },
-		Failed:   func(err error) { d.tell(ctx, func(time.Time) { d.failed(err) }) },
+		Replaced: func(all []kubeapi.Pod) { d.inbox.put(func(now time.Time) { d.replace(all, now) }) },
+		Changed:  func(p kubeapi.Pod) { d.inbox.put(func(now time.Time) { d.see(p, now) }) },
+		Deleted:  func(p kubeapi.Pod) { d.inbox.put(func(now time.Time) { d.forget(p, now) }) },
+		Failed:   func(err error) { d.inbox.put(func(time.Time) { d.failed(err) }) },
 	}
 }
 
@@ -156,14 +169,15 @@ func (d *Drain) replace(all []kubeapi.Pod, now time.Time) {
 }
 
 func (d *Drain) see(pod kubeapi.Pod, now time.Time) {
-	judge := func(p *kubeapi.Pod) (Verdict, Action) { return d.judge(p, now) }
 	p := d.pods[pod.UID]
 	if p == nil {
 		p = &podState{mayDelete: true, wanted: wantedGrace(&pod, d.o.GraceSeconds), wave: waveOf(&pod, d.o.WaveBoundaries)}
-		p.verdict, p.action = judge(&pod)
 		d.pods[pod.UID] = p
+		d.order = append(d.order, p)
 	}
-	p.observe(pod, judge)
+	p.observe(pod)
+	d.judge(p, now)
+	d.budgets.place(p)
 }
 
 func (d *Drain) forget(pod kubeapi.Pod, now time.Time) {
@@ -171,58 +185,131 @@ func (d *Drain) forget(pod kubeapi.Pod, now time.Time) {
 	if p == nil {
 		return
 	}
-	p.pod = pod
+	p.observe(pod)
 	p.leave(now)
-	d.o.Logger.Debug("pod is gone", "pod", pod.Namespace+"/"+pod.Name, "end", p.end)
+	d.o.Logger.Debug("pod is gone", "pod", p.name(), "end", p.end)
 }
 
-// judge applies the rules and the policy, and then the caller's own wishes.
-func (d *Drain) judge(p *kubeapi.Pod, now time.Time) (Verdict, Action) {
-	v := Classify(p, now)
-	if d.o.Select != nil && v.Rule != Mirror && !d.o.Select(*p) {
-		v = Verdict{Excluded, "not selected"}
+// judge applies the rules and the policy, and then the caller's own wishes. Until it is asked to leave, a pod is judged
+// anew each time: a protection may have been set or lifted meanwhile. One that somebody else deletes while it is
+// waited for keeps its verdict.
+func (d *Drain) judge(p *podState, now time.Time) {
+	if p.gone || p.asked != NotAsked || p.requesting || (p.terminating() && p.verdict.Rule != "") {
+		return
 	}
-	action := d.o.Policy.Of(v.Rule)
-	if v.Rule == Terminating && d.o.SkipTerminatingFor > 0 && now.Sub(askedToStop(p)) > d.o.SkipTerminatingFor {
-		action = Leave
+	p.verdict = Classify(&p.pod, now)
+	p.reviewAt = protectionEnds(&p.pod, now)
+	if d.o.Select != nil && p.verdict.Rule != Mirror && !d.o.Select(p.pod) {
+		p.verdict = Verdict{Excluded, "not selected"}
 	}
-	return v, action
+	p.action = d.policy.Of(p.verdict.Rule)
 }
 
-// askedToStop is when a terminating pod was deleted: deletionTimestamp is the end of its grace.
-func askedToStop(p *kubeapi.Pod) time.Time {
-	if p.DeletionGracePeriodSeconds == nil {
-		return *p.DeletionTimestamp
+// review does what time alone does to pods: protections expire, and patience with pods that do not stop ends. It
+// returns when to do so again.
+func (d *Drain) review(now time.Time) time.Time {
+	var next time.Time
+	for _, p := range d.order {
+		if !p.reviewAt.IsZero() && !now.Before(p.reviewAt) {
+			d.judge(p, now)
+		}
+		next = sooner(next, p.reviewAt)
+		if d.o.SkipTerminatingFor <= 0 || !p.terminating() || !p.present() {
+			continue
+		}
+		if end := p.pod.DeletionTimestamp.Add(d.o.SkipTerminatingFor); now.Before(end) {
+			next = sooner(next, end)
+		} else {
+			p.action = Leave
+		}
 	}
-	return p.DeletionTimestamp.Add(-time.Duration(*p.DeletionGracePeriodSeconds) * time.Second)
+	return next
 }
 
 // outcome reports whether the drain is over.
 func (d *Drain) outcome(now time.Time) (Outcome, bool) {
-	if d.listed {
-		if d.any(func(p *podState) bool { return p.present() && p.action == Refuse }) {
-			return RefusedOutcome, true
-		}
-		if d.inFlight == 0 && !d.any((*podState).present) && !now.Before(d.began.Add(settle)) {
-			return Drained, true
-		}
-	}
-	if d.terms.Forced() && !now.Before(d.terms.Deadline) {
+	switch {
+	case d.listed && d.any(func(p *podState) bool { return p.present() && p.action == Refuse }):
+		return RefusedOutcome, true
+	case d.empty() && d.recount.done:
+		return Drained, true
+	case d.terms.Forced() && !now.Before(d.terms.Deadline):
 		return DeadlinePassed, true
-	}
-	if !d.terms.GiveUp.IsZero() && !now.Before(d.terms.GiveUp) {
+	case !d.terms.GiveUp.IsZero() && !now.Before(d.terms.GiveUp):
 		return GaveUp, true
 	}
 	return "", false
 }
 
-func (d *Drain) any(is func(*podState) bool) bool {
-	for _, p := range d.pods {
-		if is(p) {
-			return true
-		}
+func (d *Drain) any(is func(*podState) bool) bool { return slices.ContainsFunc(d.order, is) }
+
+// empty reports that, as far as is known, nothing is left that has to leave.
+func (d *Drain) empty() bool { return d.listed && !d.any((*podState).present) }
+
+// recount is the last look before a node is called drained: a list made after the last pod went. A watch may lag or be
+// broken, and what it has not told is not known to be gone (I7).
+type recount struct {
+	asking bool
+	done   bool
+	next   time.Time
+}
+
+// count asks for the recount when the node seems empty, and returns when to look again.
+func (d *Drain) count(ctx context.Context, now time.Time) time.Time {
+	r := &d.recount
+	if !d.empty() {
+		r.done = false
+		return time.Time{}
 	}
-	return false
+	if r.asking {
+		return time.Time{}
+	}
+	if at := latest(r.next, d.began.Add(settle)); now.Before(at) {
+		return at
+	}
+	r.asking = true
+	d.background.Go(func() {
+		pods, err := listOnce(ctx, d.api, d.o.Node)
+		d.inbox.put(func(now time.Time) {
+			r.asking = false
+			if err != nil {
+				r.next = now.Add(lastPause)
+				d.failed(err)
+				return
+			}
+			d.replace(pods, now)
+			r.done = true
+		})
+	})
+	return time.Time{}
+}
+
+// listOnce makes one list of a node's pods.
+func listOnce(ctx context.Context, api API, node string) (pods []kubeapi.Pod, err error) {
+	once, enough := context.WithCancel(ctx)
+	defer enough()
+	err = errors.New("no answer")
+	ended := api.FollowPodsOn(once, node, kubeapi.Handler[kubeapi.Pod]{
+		Replaced: func(all []kubeapi.Pod) {
+			if once.Err() == nil {
+				pods, err = all, nil
+				enough()
+			}
+		},
+		Failed: func(e error) {
+			if once.Err() == nil {
+				err = e
+				enough()
+			}
+		},
+	})
+	if err != nil && ctx.Err() != nil {
+		err = ended
+	}
+	if err != nil {
+		return nil, fmt.Errorf("node %s: listing its pods: %w", node, err)
+	}
+	return pods, nil
 }
 
 // step does everything that is due and returns when to look again if nothing happens before.
@@ -231,32 +318,43 @@ func (d *Drain) step(ctx context.Context, now time.Time) time.Time {
 	if !d.listed {
 		return next
 	}
+	pods := d.inOrder()
+	next = sooner(next, d.count(ctx, now))
 	open := d.openWaves(now)
-	for _, p := range d.inOrder() {
-		if p.requesting {
-			continue
-		}
-		var due time.Time
+	for _, p := range pods {
 		switch {
+		case p.requesting || !p.present():
 		case p.waiting() && now.Before(open[p.wave]):
 			p.obstruct(EarlierWave, "", "pods of lower priority leave first", now)
-			due = open[p.wave]
+			next = sooner(next, open[p.wave])
 		case p.waiting():
-			due = d.ask(ctx, p, now)
-		case p.present():
-			due = d.hurry(ctx, p, now)
-		}
-		if !due.IsZero() && due.Before(next) {
-			next = due
+			next = sooner(next, d.ask(ctx, p, now))
+		default:
+			next = sooner(next, d.hurry(ctx, p, now))
 		}
 	}
 	return next
 }
 
+// sooner is the earlier of two moments; zero is never.
+func sooner(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}
+
+func latest(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
+}
+
 // nextLimit is the nearest moment at which the outcome may change by itself.
 func (d *Drain) nextLimit(now time.Time) time.Time {
 	next := now.Add(whenAsked)
-	for _, t := range []time.Time{d.terms.Deadline, d.terms.GiveUp, d.began.Add(settle)} {
+	for _, t := range []time.Time{d.terms.Deadline, d.terms.GiveUp} {
 		if t.After(now) && t.Before(next) {
 			next = t
 		}
@@ -264,48 +362,43 @@ func (d *Drain) nextLimit(now time.Time) time.Time {
 	return next
 }
 
-// openWaves says for each wave with pods in it from when it may go: the first at once, a later one when the earlier ones
-// are gone or cannot be waited for any longer.
-func (d *Drain) openWaves(now time.Time) map[int]time.Time {
-	longest := map[int]time.Duration{}
-	first := -1
-	for _, p := range d.pods {
-		if !p.present() {
-			continue
-		}
-		longest[p.wave] = max(longest[p.wave], p.wanted)
-		if first < 0 || p.wave < first {
-			first = p.wave
+// openWaves says for each wave from when it may go: the first with pods in it at once, a later one when the earlier
+// ones are gone or cannot be waited for any longer.
+func (d *Drain) openWaves(now time.Time) []time.Time {
+	open := make([]time.Time, len(d.o.WaveBoundaries)+1)
+	longest := make([]time.Duration, len(open))
+	first := len(open)
+	for _, p := range d.order {
+		if p.present() {
+			longest[p.wave] = max(longest[p.wave], p.wanted)
+			first = min(first, p.wave)
 		}
 	}
-	open := make(map[int]time.Time, len(longest))
-	for wave, grace := range longest {
-		latest, limited := latestStart(grace, d.terms, d.since)
-		switch {
-		case wave == first:
-			open[wave] = time.Time{}
-		case limited:
-			open[wave] = latest
-		default:
-			open[wave] = now.Add(whenAsked)
+	for wave := first + 1; wave < len(open); wave++ {
+		open[wave] = now.Add(whenAsked)
+		if at, limited := latestStart(longest[wave], d.terms, d.since); limited {
+			open[wave] = at
 		}
 	}
 	return open
 }
 
-// inOrder sorts the pods by wave, longest grace first, since who needs the most time must start first.
+// inOrder returns the pods that are not gone by wave; inside a wave those first that have been refused least, so that
+// what is blocked never holds up what is free and all that wait at a gate have their turn; then longest grace first,
+// since who needs the most time must start first.
 func (d *Drain) inOrder() []*podState {
-	all := make([]*podState, 0, len(d.pods))
-	for _, p := range d.pods {
-		if p.present() {
-			all = append(all, p)
-		}
-	}
-	slices.SortFunc(all, func(a, b *podState) int {
-		return cmp.Or(cmp.Compare(a.wave, b.wave), cmp.Compare(b.wanted, a.wanted),
-			cmp.Compare(a.pod.Namespace, b.pod.Namespace), cmp.Compare(a.pod.Name, b.pod.Name))
+	d.order = slices.DeleteFunc(d.order, func(p *podState) bool { return p.gone })
+	slices.SortFunc(d.order, func(a, b *podState) int {
+		return cmp.Or(a.wave-b.wave, a.refusals-b.refusals, cmp.Compare(b.wanted, a.wanted), byName(a, b))
 	})
-	return all
+	return d.order
+}
+
+func byName(a, b *podState) int {
+	if c := cmp.Compare(a.pod.Namespace, b.pod.Namespace); c != 0 {
+		return c
+	}
+	return cmp.Or(cmp.Compare(a.pod.Name, b.pod.Name), cmp.Compare(a.pod.UID, b.pod.UID))
 }
 
 // report hands the progress out.
@@ -324,21 +417,20 @@ func (d *Drain) progress() Progress {
 			continue
 		case s.gone:
 			p.Gone++
-		case s.action == Refuse:
-			p.Waiting++
-			s.obstruct(ByPolicy, "", fmt.Sprintf("%s: %s", s.verdict.Rule, s.verdict.Detail), d.began)
-			p.Blocked = append(p.Blocked, s.progress())
-		case s.waiting():
-			p.Waiting++
-			p.Blocked = append(p.Blocked, s.progress())
-		default:
+		case s.asked != NotAsked || s.terminating():
 			p.Asked++
-			p.Blocked = append(p.Blocked, s.progress())
+			p.Blocked = append(p.Blocked, s.progress(d.began))
+		default:
+			p.Waiting++
+			p.Blocked = append(p.Blocked, s.progress(d.began))
 		}
 		p.Total++
 	}
 	slices.SortFunc(p.Blocked, func(a, b Blocked) int {
-		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Pod, b.Pod))
+		if c := cmp.Compare(a.Namespace, b.Namespace); c != 0 {
+			return c
+		}
+		return cmp.Compare(a.Pod, b.Pod)
 	})
 	return p
 }
@@ -352,16 +444,6 @@ func (d *Drain) receipt(outcome Outcome) Receipt {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.UID, b.UID))
 	})
 	return r
-}
-
-func (d *Drain) drainedPods() []kubeapi.Pod {
-	var all []kubeapi.Pod
-	for _, p := range d.pods {
-		if p.action != Leave {
-			all = append(all, p.pod)
-		}
-	}
-	return all
 }
 
 // verdict turns an outcome into the error of Run.

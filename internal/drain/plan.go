@@ -16,7 +16,10 @@ func wantedGrace(p *kubeapi.Pod, override *int64) time.Duration {
 	case override != nil && *override >= 0:
 		return time.Duration(*override) * time.Second
 	case p.Spec.TerminationGracePeriodSeconds != nil:
-		return time.Duration(max(0, *p.Spec.TerminationGracePeriodSeconds)) * time.Second
+		if s := *p.Spec.TerminationGracePeriodSeconds; s >= 0 {
+			return time.Duration(s) * time.Second
+		}
+		return time.Second // what the API server makes of a negative one
 	}
 	return defaultGrace
 }
@@ -28,16 +31,17 @@ func grantedGrace(wanted time.Duration, t Terms, now time.Time) time.Duration {
 	if !t.Forced() || wanted == 0 {
 		return wanted
 	}
-	left := t.Deadline.Add(-t.Margin).Sub(now).Truncate(time.Second)
+	left := t.end().Sub(now).Truncate(time.Second)
 	return min(wanted, max(left, time.Second))
 }
 
 // forceAt is when a pod that is still waiting for a disruption budget is deleted past it: late enough to give its
 // replacement a chance to come up first, early enough to leave it the time to stop. Where the whole window is short
-// of twice the pod's grace, half the window goes to each.
-func forceAt(wanted time.Duration, t Terms, began time.Time) time.Time {
-	end := t.Deadline.Add(-t.Margin)
-	window := max(0, end.Sub(began))
+// of twice the pod's grace, half the window goes to each. The window is counted from when there first was a deadline:
+// where a deadline is moved, the pods have been waiting since then.
+func forceAt(wanted time.Duration, t Terms, since time.Time) time.Time {
+	end := t.end()
+	window := max(0, end.Sub(since))
 	return end.Add(-min(wanted, window/2))
 }
 
@@ -52,11 +56,11 @@ func waveOf(p *kubeapi.Pod, boundaries []int32) int {
 
 // latestStart is when a wave starts at the latest, although an earlier one is not gone yet: its longest grace, and a
 // quarter of the window to wait for budgets in, must fit before the deadline. A voluntary drain has no latest start.
-func latestStart(longest time.Duration, t Terms, began time.Time) (time.Time, bool) {
+func latestStart(longest time.Duration, t Terms, since time.Time) (time.Time, bool) {
 	if !t.Forced() {
 		return time.Time{}, false
 	}
-	end := t.Deadline.Add(-t.Margin)
-	window := max(0, end.Sub(began))
+	end := t.end()
+	window := max(0, end.Sub(since))
 	return end.Add(-longest - window/4), true
 }

@@ -1,6 +1,7 @@
 package drain
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/slipway-dev/slipway/internal/kubeapi"
@@ -18,26 +19,35 @@ type podState struct {
 	wave    int
 	wanted  time.Duration
 
+	// reviewAt is when its verdict may change although nothing happens to it; zero is never.
+	reviewAt time.Time
+
 	requesting bool // a request for it is under way
 	asked      Asked
 	askedAt    time.Time
+	// unanswered is the last request that got no clear answer: it may have taken effect.
+	unanswered Asked
+	triedAt    time.Time
+	stopSince  time.Time // when somebody's deletion took effect
 	given      time.Duration
 
 	gone   bool
 	end    End
 	goneAt time.Time
 
-	blocked Blocked // zero Reason: nothing in the way
-	delays  []Delay
-	gate    *gate // the budget it waits at, once it was denied
+	blocked  Blocked // zero Reason: nothing in the way
+	delays   []Delay
+	refusals int
+	gate     *gate // what it waits at together with others
 	// notBefore is when it may be tried again after an obstacle of its own, pause the last wait for one.
 	notBefore time.Time
 	pause     time.Duration
 	forcing   bool // its time to wait for budgets is over
 	mayDelete bool // false once the API server refused us the right
-	// shortenBy is the end of grace that a request to shorten was last made for.
-	shortenBy time.Time
+	cutOff    bool // told to end with the deadline
 }
+
+func (p *podState) name() string { return p.pod.Namespace + "/" + p.pod.Name }
 
 // terminating reports that the API server has set the pod's end.
 func (p *podState) terminating() bool { return p.pod.DeletionTimestamp != nil }
@@ -50,37 +60,64 @@ func (p *podState) waiting() bool {
 // present reports that it has to leave and is still there.
 func (p *podState) present() bool { return !p.gone && p.action != Leave }
 
-// observe takes in a newer state of the same pod. Until it is asked to leave, a pod is judged anew: a protection may
-// have been set or lifted meanwhile.
-func (p *podState) observe(pod kubeapi.Pod, judge func(*kubeapi.Pod) (Verdict, Action)) {
+// observe takes in a newer state of the same pod.
+func (p *podState) observe(pod kubeapi.Pod) {
 	p.pod = pod
-	if p.asked == NotAsked && !p.requesting && !p.terminating() {
-		p.verdict, p.action = judge(&p.pod)
+	if pod.DeletionTimestamp == nil || pod.DeletionGracePeriodSeconds == nil {
+		return
 	}
-	if p.asked != NotAsked && pod.DeletionGracePeriodSeconds != nil {
-		p.given = time.Duration(*pod.DeletionGracePeriodSeconds) * time.Second
+	if p.stopSince.IsZero() {
+		p.stopSince = pod.DeletionTimestamp.Add(-time.Duration(*pod.DeletionGracePeriodSeconds) * time.Second)
+	}
+	// Not deletionGracePeriodSeconds: when a grace is shortened after more than that has passed, it becomes 1.
+	p.given = pod.DeletionTimestamp.Sub(p.stopSince)
+	p.creditUnanswered()
+}
+
+// mayHaveWorked remembers a request without a clear answer.
+func (p *podState) mayHaveWorked(how Asked) {
+	if how == Shortened {
+		return // the grace that the watch reports will tell
+	}
+	p.unanswered = how
+	if p.terminating() || p.gone {
+		p.creditUnanswered()
+	}
+}
+
+// creditUnanswered takes a pod's going for the answer that a request of ours did not get.
+func (p *podState) creditUnanswered() {
+	if p.asked == NotAsked && p.unanswered != NotAsked {
+		p.asked, p.askedAt, p.unanswered, p.blocked = p.unanswered, p.triedAt, NotAsked, Blocked{}
 	}
 }
 
 // leave records that the object is gone. The last state seen says how its containers ended.
 func (p *podState) leave(now time.Time) {
-	if !p.gone {
-		p.gone, p.goneAt = true, now
+	if p.gone {
+		return
 	}
-	p.end = endOf(&p.pod)
+	p.gone, p.goneAt, p.end = true, now, endOf(&p.pod, p.stopSince)
 	p.blocked = Blocked{}
+	p.creditUnanswered()
 }
 
-func endOf(p *kubeapi.Pod) End {
+// endOf says how a pod's containers ended. Only a SIGKILL after the pod was told to stop counts as one: a finished pod,
+// or a container beside the others, may have been killed long before, and the kernel kills for memory with the same
+// exit code.
+func endOf(p *kubeapi.Pod, stopSince time.Time) End {
 	if len(p.Status.ContainerStatuses) == 0 {
 		return Vanished
 	}
 	end := Stopped
 	for _, c := range p.Status.ContainerStatuses {
+		t := c.State.Terminated
 		switch {
-		case c.State.Terminated == nil:
+		case t == nil:
 			return Vanished
-		case c.State.Terminated.ExitCode == killedExitCode:
+		case t.ExitCode != killedExitCode || t.Reason == "OOMKilled":
+		case stopSince.IsZero() || (!t.FinishedAt.IsZero() && t.FinishedAt.Before(stopSince)):
+		default:
 			end = Killed
 		}
 	}
@@ -117,6 +154,7 @@ func (p *podState) receipt() PodReceipt {
 		Namespace: p.pod.Namespace, Name: p.pod.Name, UID: p.pod.UID, Verdict: p.verdict, Action: p.action, Wave: p.wave,
 		Asked: p.asked, AskedAt: p.askedAt, GraceWanted: int64(p.wanted / time.Second),
 		GraceGiven: int64(p.given / time.Second), End: p.end, EndedAt: p.goneAt, Delays: p.delays,
+		Unanswered: p.unanswered,
 	}
 	if c := controller(&p.pod); c != nil {
 		r.Owner = c.Kind + "/" + c.Name
@@ -125,16 +163,21 @@ func (p *podState) receipt() PodReceipt {
 }
 
 // progress says what the pod waits for, for people.
-func (p *podState) progress() Blocked {
-	if p.blocked.Reason != "" {
-		return p.blocked
-	}
-	b := Blocked{Namespace: p.pod.Namespace, Pod: p.pod.Name, Reason: Turn, Detail: "about to be asked"}
-	if p.asked != NotAsked || p.terminating() {
-		b.Reason, b.Since, b.Detail = Stopping, p.askedAt, "stopping"
+func (p *podState) progress(began time.Time) Blocked {
+	b := Blocked{Namespace: p.pod.Namespace, Pod: p.pod.Name, Reason: Turn, Detail: "about to be asked", Since: began}
+	switch {
+	case p.asked != NotAsked || p.terminating():
+		b.Reason, b.Since, b.Detail = Stopping, p.stopSince, "stopping"
+		if b.Since.IsZero() {
+			b.Since = p.askedAt
+		}
 		if at := p.pod.DeletionTimestamp; at != nil {
 			b.Detail = "stopping, until " + at.UTC().Format(time.TimeOnly) + " at the latest"
 		}
+	case p.action == Refuse || p.action == Await:
+		b.Reason, b.Detail = ByPolicy, fmt.Sprintf("%s: %s", p.verdict.Rule, p.verdict.Detail)
+	case p.blocked.Reason != "":
+		b = p.blocked
 	}
 	return b
 }

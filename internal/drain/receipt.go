@@ -77,13 +77,15 @@ type PodReceipt struct {
 
 	Asked   Asked     `json:"asked,omitempty"`
 	AskedAt time.Time `json:"askedAt,omitzero"`
-	// GraceWanted is the pod's own or the caller's; GraceGiven what it got. Seconds.
+	// GraceWanted is the pod's own or the caller's; GraceGiven what it got, whoever asked. Seconds.
 	GraceWanted int64     `json:"graceWantedSeconds"`
 	GraceGiven  int64     `json:"graceGivenSeconds"`
 	End         End       `json:"end,omitempty"`
 	EndedAt     time.Time `json:"endedAt,omitzero"`
 	// Delays say what it waited for before it was asked, and how often each said no.
 	Delays []Delay `json:"delays,omitempty"`
+	// Unanswered is the last request that got no clear answer and was not followed by the pod's going, so far.
+	Unanswered Asked `json:"unanswered,omitempty"`
 }
 
 // Delay is one thing that a pod waited for.
@@ -139,8 +141,8 @@ func (r Receipt) Summary() string {
 // JSON is the receipt for machines.
 func (r Receipt) JSON() []byte {
 	raw, err := json.Marshal(r)
-	if err != nil { // every field is plain data
-		panic(err)
+	if err != nil { // a time that RFC 3339 has no words for, such as a deadline in the year 10000
+		raw, _ = json.Marshal(map[string]string{"node": r.Node, "error": err.Error()})
 	}
 	return raw
 }

@@ -101,11 +101,9 @@ func protected(p *kubeapi.Pod, now time.Time) (string, bool) {
 		return safeToEvict + `: "false"`, true
 	}
 	for _, key := range []string{doNotEvict, doNotDisrupt} {
-		value, ok := p.Annotations[key]
-		if !ok || !stillProtected(value, p.CreationTimestamp, now) {
-			continue
+		if value, ok := p.Annotations[key]; ok && stillProtected(value, p.CreationTimestamp, now) {
+			return key + `: "` + value + `"`, true
 		}
-		return key + `: "` + value + `"`, true
 	}
 	return "", false
 }
@@ -113,11 +111,26 @@ func protected(p *kubeapi.Pod, now time.Time) (string, bool) {
 // stillProtected reads "true" as for ever and a duration, such as "2h", as counted from the pod's creation. Anything
 // else protects nothing, as in Karpenter.
 func stillProtected(value string, created, now time.Time) bool {
-	if value == "true" {
-		return true
+	return value == "true" || now.Before(protectedUntil(value, created))
+}
+
+// protectedUntil is zero for a value that is no duration.
+func protectedUntil(value string, created time.Time) time.Time {
+	if d, err := time.ParseDuration(value); err == nil && d > 0 {
+		return created.Add(d)
 	}
-	d, err := time.ParseDuration(value)
-	return err == nil && d > 0 && now.Before(created.Add(d))
+	return time.Time{}
+}
+
+// protectionEnds is when the next of the pod's protections expires; zero is never.
+func protectionEnds(p *kubeapi.Pod, now time.Time) time.Time {
+	var next time.Time
+	for _, key := range []string{doNotEvict, doNotDisrupt} {
+		if end := protectedUntil(p.Annotations[key], p.CreationTimestamp); now.Before(end) {
+			next = sooner(next, end)
+		}
+	}
+	return next
 }
 
 func unmanaged(p *kubeapi.Pod, _ time.Time) (string, bool) {

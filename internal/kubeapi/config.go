@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -11,6 +12,9 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -27,9 +31,12 @@ const (
 	// or a dead load balancer would wait for ever.
 	pingAfter   = 30 * time.Second
 	pingTimeout = 15 * time.Second
+	// headerTimeout bounds the wait for an answer to begin, also that of a watch, which the API server begins at once.
+	headerTimeout = 20 * time.Second
 )
 
-// Config is how to reach an API server and as whom.
+// Config is how to reach an API server and as whom. With a token it asks with that, else with Username and Password,
+// and with the client certificate, if any, in each case.
 type Config struct {
 	Server     *url.URL
 	ServerName string // for TLS, when it is not the host of Server
@@ -72,7 +79,8 @@ func inCluster(getenv func(string) string, dir string) (Config, error) {
 	return Config{Server: server, CA: ca, TokenFile: token}, nil
 }
 
-// kubeconfig is clientcmdapi/v1.Config, as far as it is understood.
+// kubeconfig is clientcmdapi/v1.Config, as far as it is understood. Fields that are not here change no request of this
+// package.
 type kubeconfig struct {
 	CurrentContext string `json:"current-context"`
 	Contexts       []struct {
@@ -112,6 +120,24 @@ type kubeconfigUser struct {
 	Password     string         `json:"password"`
 	Exec         map[string]any `json:"exec"`
 	AuthProvider map[string]any `json:"auth-provider"`
+
+	As          string              `json:"as"`
+	AsUID       string              `json:"as-uid"`
+	AsGroups    []string            `json:"as-groups"`
+	AsUserExtra map[string][]string `json:"as-user-extra"`
+}
+
+// supported refuses what would be asked in another name, or with no name at all, if it were passed over.
+func (u kubeconfigUser) supported() error {
+	switch {
+	case u.Exec != nil || u.AuthProvider != nil:
+		return errors.New("its credentials come from another program (exec or auth-provider), which is not run here: " +
+			"want a token, tokenFile, client certificate or username and password")
+	case u.As != "" || u.AsUID != "" || u.AsGroups != nil || u.AsUserExtra != nil:
+		return errors.New("impersonation (as, as-uid, as-groups, as-user-extra) is not done here: want credentials of " +
+			"the account itself")
+	}
+	return nil
 }
 
 func fromKubeconfig(path string) (Config, error) {
@@ -129,7 +155,7 @@ func fromKubeconfig(path string) (Config, error) {
 func parseKubeconfig(raw []byte, dir string) (Config, error) {
 	var k kubeconfig
 	if err := yaml.Unmarshal(raw, &k); err != nil {
-		return Config{}, err
+		return Config{}, withoutText(err)
 	}
 	cluster, user, err := k.current()
 	if err != nil {
@@ -142,13 +168,19 @@ func parseKubeconfig(raw []byte, dir string) (Config, error) {
 	if user.TokenFile != "" {
 		c.TokenFile = resolve(dir, user.TokenFile)
 	}
-	if c.Server, err = parseServer(cluster.Server); err != nil {
+	if c.Server, err = parseURL("server", cluster.Server, "https", "http"); err != nil {
 		return Config{}, err
 	}
+	if c.Server.User != nil {
+		return Config{}, errors.New("server: there are credentials in the URL: want them as the user's")
+	}
 	if cluster.ProxyURL != "" {
-		if c.Proxy, err = url.Parse(cluster.ProxyURL); err != nil {
-			return Config{}, fmt.Errorf("proxy-url: %w", err)
+		if c.Proxy, err = parseURL("proxy-url", cluster.ProxyURL, "http", "https", "socks5"); err != nil {
+			return Config{}, err
 		}
+	}
+	if c.Insecure && cluster.CAData+cluster.CAFile != "" {
+		return Config{}, errors.New("insecure-skip-tls-verify: true beside a certificate-authority: want one of them")
 	}
 	for _, f := range []struct {
 		field, data, file string
@@ -165,7 +197,21 @@ func parseKubeconfig(raw []byte, dir string) (Config, error) {
 	return c, nil
 }
 
-// current finds the cluster and user of the current context.
+// yamlLine is where in its text a YAML parser says it is.
+var yamlLine = regexp.MustCompile(`line \d+`)
+
+// withoutText says where a kubeconfig cannot be read, without what stands there, which may be a credential.
+func withoutText(err error) error {
+	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+		return fmt.Errorf("%s: want %s", wrong.Field, wrong.Type.Kind())
+	}
+	if line := yamlLine.FindString(err.Error()); line != "" {
+		return fmt.Errorf("%s: not YAML (not quoted, it may hold a credential)", line)
+	}
+	return errors.New("not YAML (not quoted, it may hold a credential)")
+}
+
+// current finds the cluster and user of the current context. A context without a user has no credentials.
 func (k kubeconfig) current() (kubeconfigCluster, kubeconfigUser, error) {
 	var none kubeconfigCluster
 	for _, ctx := range k.Contexts {
@@ -178,12 +224,11 @@ func (k kubeconfig) current() (kubeconfigCluster, kubeconfigUser, error) {
 				ctx.Context.Cluster)
 		}
 		user, ok := find(k.Users, func(i int) bool { return k.Users[i].Name == ctx.Context.User })
-		if !ok {
+		if !ok && ctx.Context.User != "" {
 			return none, kubeconfigUser{}, fmt.Errorf("context %q names user %q, which is not there", ctx.Name, ctx.Context.User)
 		}
-		if user.User.Exec != nil || user.User.AuthProvider != nil {
-			return none, kubeconfigUser{}, fmt.Errorf("user %q gets its credentials from another program (exec or "+
-				"auth-provider), which the agent does not run: want a token, tokenFile or client certificate", user.Name)
+		if err := user.User.supported(); err != nil {
+			return none, kubeconfigUser{}, fmt.Errorf("user %q: %w", user.Name, err)
 		}
 		return cluster.Cluster, user.User, nil
 	}
@@ -200,15 +245,18 @@ func find[T any](all []T, is func(int) bool) (T, bool) {
 	return none, false
 }
 
-func parseServer(server string) (*url.URL, error) {
-	u, err := url.Parse(server)
-	if err != nil {
-		return nil, fmt.Errorf("server: %w", err)
+// parseURL reads the URL of a host. A wrong one is quoted only when it cannot hold a password.
+func parseURL(field, value string, schemes ...string) (*url.URL, error) {
+	u, err := url.Parse(value)
+	if err == nil && u.Hostname() != "" && slices.Contains(schemes, u.Scheme) {
+		return u, nil
 	}
-	if (u.Scheme != "https" && u.Scheme != "http") || u.Host == "" {
-		return nil, fmt.Errorf("server: %q: want a URL such as https://host:6443", server)
+	shown := strconv.Quote(value)
+	if strings.Contains(value, "@") {
+		shown = "the URL (not quoted, it may hold a password)"
 	}
-	return u, nil
+	return nil, fmt.Errorf("%s: %s: want a URL such as %s://host:6443, the scheme one of %s", field, shown, schemes[0],
+		strings.Join(schemes, ", "))
 }
 
 func resolve(dir, file string) string {
@@ -254,7 +302,7 @@ func (c Config) HTTPClient() (*http.Client, error) {
 		}
 		t.Certificates = []tls.Certificate{pair}
 	}
-	proxy := http.ProxyFromEnvironment
+	proxy := proxyFromEnvironment
 	if c.Proxy != nil {
 		proxy = http.ProxyURL(c.Proxy)
 	}
@@ -266,9 +314,21 @@ func (c Config) HTTPClient() (*http.Client, error) {
 		ForceAttemptHTTP2:   true,
 		MaxIdleConnsPerHost: 4,
 		IdleConnTimeout:     90 * time.Second,
-		HTTP2:               &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout},
+
+		ResponseHeaderTimeout: headerTimeout,
+		HTTP2:                 &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout},
 	}
 	return &http.Client{Transport: c.authenticate(transport), CheckRedirect: refuseRedirect}, nil
+}
+
+// proxyFromEnvironment is http.ProxyFromEnvironment, whose error would quote the proxy's URL with its password.
+func proxyFromEnvironment(r *http.Request) (*url.URL, error) {
+	u, err := http.ProxyFromEnvironment(r)
+	if err != nil {
+		return nil, errors.New("HTTPS_PROXY or HTTP_PROXY: want a URL such as http://proxy:3128 (not quoted, it may hold " +
+			"a password)")
+	}
+	return u, nil
 }
 
 // refuseRedirect: the API server never redirects these calls, and credentials must not follow one elsewhere.
@@ -321,9 +381,9 @@ func (b *bearer) current() (string, error) {
 	case err == nil && token != "":
 		b.token, b.readAt = token, time.Now()
 	case b.token == "" && err != nil:
-		return "", fmt.Errorf("service account token: %w", err)
+		return "", fmt.Errorf("token file: %w", err)
 	case b.token == "":
-		return "", fmt.Errorf("service account token: %s is empty", b.file)
+		return "", fmt.Errorf("token file: %s is empty", b.file)
 	}
 	return b.token, nil // a failed re-read leaves the last good token, which the server judges
 }

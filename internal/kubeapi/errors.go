@@ -20,7 +20,7 @@ type StatusError struct {
 	// RetryAfter is what the header asked for; zero when it did not.
 	RetryAfter time.Duration
 
-	method, path string
+	method, path string // empty for the ERROR event of a watch
 }
 
 // Cause is metav1.StatusCause.
@@ -31,7 +31,11 @@ type Cause struct {
 }
 
 func (e *StatusError) Error() string {
-	return fmt.Sprintf("%s %s: %d %s: %s", e.method, e.path, e.Code, e.Reason, e.Message)
+	what := strings.TrimSpace(fmt.Sprintf("%d %s", e.Code, e.Reason))
+	if e.method != "" {
+		what = e.method + " " + e.path + ": " + what
+	}
+	return what + ": " + e.Message
 }
 
 // statusError reads the error out of resp. A body that is no Status (a proxy's HTML, say) is quoted, cut short.
@@ -54,7 +58,7 @@ func statusError(resp *http.Response) error {
 	}
 	e.Reason, e.Message, e.Causes = s.Reason, s.Message, s.Details.Causes
 	if e.RetryAfter == 0 {
-		e.RetryAfter = time.Duration(s.Details.RetryAfterSeconds) * time.Second
+		e.RetryAfter = seconds(s.Details.RetryAfterSeconds)
 	}
 	return e
 }
@@ -62,16 +66,21 @@ func statusError(resp *http.Response) error {
 // retryAfter reads the header in seconds; the API server sends no dates.
 func retryAfter(h string) time.Duration {
 	s, err := strconv.Atoi(h)
-	if err != nil || s < 0 {
+	if err != nil {
 		return 0
 	}
-	return time.Duration(s) * time.Second
+	return seconds(s)
+}
+
+// seconds bounds what a server asks for to between nothing and a day, where a Duration cannot overflow.
+func seconds(s int) time.Duration {
+	return time.Duration(min(max(s, 0), 24*60*60)) * time.Second
 }
 
 func excerpt(raw []byte) string {
 	s := strings.Join(strings.Fields(strings.ToValidUTF8(string(raw), "?")), " ")
 	if len(s) > 200 {
-		s = s[:200] + "…"
+		s = strings.ToValidUTF8(s[:200], "") + "…"
 	}
 	return s
 }
@@ -97,8 +106,11 @@ func IsNotFound(err error) bool {
 	return e != nil && e.Code == http.StatusNotFound && e.Reason == "NotFound"
 }
 
-// IsConflict reports a resourceVersion or precondition that no longer holds.
-func IsConflict(err error) bool { return hasCode(err, http.StatusConflict) }
+// IsConflict reports that the API server itself said that a resourceVersion or precondition no longer holds.
+func IsConflict(err error) bool {
+	e := AsStatus(err)
+	return e != nil && e.Code == http.StatusConflict && e.Reason == "Conflict"
+}
 
 // IsForbidden reports a missing right.
 func IsForbidden(err error) bool { return hasCode(err, http.StatusForbidden) }

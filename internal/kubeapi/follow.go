@@ -2,6 +2,7 @@ package kubeapi
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,15 +12,18 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 	"time"
 )
 
 const (
-	// pageSize keeps one page of a list small in memory; 250 pods of a node need two.
+	// pageSize bounds one answer of the API server; what is bound to one node mostly fits into one page.
 	pageSize = 200
-	// watchFor is how long a watch is asked to last, in seconds. The API server's own bound, min-request-timeout, is
-	// 30 to 60 minutes by default.
-	watchFor = 50 * 60
+	// watchFor is how long a watch is asked to last at least, in seconds, and watchSpread what is added at random: the
+	// agents of all nodes, once cut off together, must not come back together for ever. The API server's own bound,
+	// min-request-timeout, is 30 to 60 minutes by default.
+	watchFor    = 40 * 60
+	watchSpread = 20 * 60
 	// firstBackoff and maxBackoff bound the pause after a failed list or watch. A notice may leave 30 s, so that the
 	// pause stays far below that even when the API server is away for minutes.
 	firstBackoff = 100 * time.Millisecond
@@ -55,23 +59,21 @@ type Handler[T any] struct {
 	Failed func(error)
 }
 
-type list[T any] struct {
-	Metadata struct {
-		ResourceVersion string `json:"resourceVersion"`
-		Continue        string `json:"continue"`
-	} `json:"metadata"`
-	Items []T `json:"items"`
+// objectOf is a pointer to T that has metadata.
+type objectOf[T any] interface {
+	*T
+	object
 }
 
 // Follow lists what is in scope, then watches it, and keeps on until ctx ends, whose error it returns. A watch that
 // ends is taken up where it stopped; only when the API server says that this is too long ago is everything listed
 // again. No object is ever read one by one.
-func Follow[T any](ctx context.Context, c *Client, s Scope, h Handler[T]) error {
+func Follow[T any, P objectOf[T]](ctx context.Context, c *Client, s Scope, h Handler[T]) error {
 	pause := firstBackoff
 	version := ""
 	for ctx.Err() == nil {
 		began := time.Now()
-		next, err := followOnce(ctx, c, s, version, h)
+		next, err := followOnce[T, P](ctx, c, s, version, h)
 		version = next
 		if time.Since(began) > maxBackoff {
 			pause = firstBackoff // it worked for a while
@@ -88,7 +90,9 @@ func Follow[T any](ctx context.Context, c *Client, s Scope, h Handler[T]) error 
 
 // followOnce lists unless a version to watch from is known, then watches until the watch ends. It returns the version
 // to go on from; empty asks for a new list.
-func followOnce[T any](ctx context.Context, c *Client, s Scope, version string, h Handler[T]) (string, error) {
+func followOnce[T any, P objectOf[T]](
+	ctx context.Context, c *Client, s Scope, version string, h Handler[T],
+) (string, error) {
 	if version == "" {
 		items, v, err := listAll[T](ctx, c, s)
 		if err != nil {
@@ -99,7 +103,11 @@ func followOnce[T any](ctx context.Context, c *Client, s Scope, version string, 
 		}
 		version = v
 	}
-	return watchFrom(ctx, c, s, version, h)
+	next, err := watchFrom[T, P](ctx, c, s, version, h)
+	if err != nil && ctx.Err() == nil {
+		err = fmt.Errorf("watch /%s: %w", strings.Join(s.Path, "/"), err)
+	}
+	return next, err
 }
 
 // listAll reads all pages. A list is either whole or an error.
@@ -108,15 +116,18 @@ func listAll[T any](ctx context.Context, c *Client, s Scope) ([]T, string, error
 	q := s.query()
 	q.Set("limit", strconv.Itoa(pageSize))
 	for {
-		var page list[T]
-		if err := c.do(ctx, request{method: http.MethodGet, path: s.Path, query: q}, &page); err != nil {
+		var page listMeta
+		err := c.call(ctx, request{method: http.MethodGet, path: s.Path, query: q}, func(body io.Reader) (err error) {
+			page, err = decodeList(body, func(item T) { items = append(items, item) })
+			return err
+		})
+		if err != nil {
 			return nil, "", err
 		}
-		items = append(items, page.Items...)
-		if page.Metadata.Continue == "" {
-			return items, page.Metadata.ResourceVersion, nil
+		if page.Continue == "" {
+			return items, page.ResourceVersion, nil
 		}
-		q.Set("continue", page.Metadata.Continue)
+		q.Set("continue", page.Continue)
 	}
 }
 
@@ -125,13 +136,16 @@ type watchEvent struct {
 	Object json.RawMessage `json:"object"`
 }
 
-// watchFrom watches until the stream ends. A stream that the server closes in the ordinary way is no error.
-func watchFrom[T any](ctx context.Context, c *Client, s Scope, version string, h Handler[T]) (string, error) {
+// watchFrom watches until the stream ends, and returns the version to go on from. A stream that the server closes in
+// the ordinary way is no error.
+func watchFrom[T any, P objectOf[T]](
+	ctx context.Context, c *Client, s Scope, version string, h Handler[T],
+) (string, error) {
 	q := s.query()
 	q.Set("watch", "true")
 	q.Set("allowWatchBookmarks", "true")
 	q.Set("resourceVersion", version)
-	q.Set("timeoutSeconds", strconv.Itoa(watchFor))
+	q.Set("timeoutSeconds", strconv.Itoa(watchFor+rand.IntN(watchSpread)))
 	resp, err := c.send(ctx, request{method: http.MethodGet, path: s.Path, query: q})
 	if err != nil {
 		return version, err
@@ -139,39 +153,68 @@ func watchFrom[T any](ctx context.Context, c *Client, s Scope, version string, h
 	defer func() { _ = resp.Body.Close() }()
 	if resp.StatusCode != http.StatusOK {
 		err := statusError(resp)
-		if IsExpired(err) {
-			return "", err
+		if mustList(err) {
+			version = ""
 		}
 		return version, err
 	}
 	lines := bufio.NewScanner(resp.Body)
 	lines.Buffer(make([]byte, 0, 16<<10), maxWatchEvent)
+	lines.Split(wholeLines)
 	for lines.Scan() {
-		v, err := deliver(lines.Bytes(), h)
+		v, err := deliver[T, P](lines.Bytes(), h)
 		if err != nil {
 			// What was missed cannot be told from what did not happen: list again.
 			return "", err
 		}
 		version = v
 	}
-	if err := lines.Err(); err != nil && !errors.Is(err, io.ErrUnexpectedEOF) {
-		return version, fmt.Errorf("watch %s: %w", resp.Request.URL.Path, err)
+	if errors.Is(lines.Err(), bufio.ErrTooLong) {
+		return "", fmt.Errorf("an event is larger than %d MiB", maxWatchEvent>>20) // and would be again
 	}
-	return version, nil
+	return version, lines.Err()
+}
+
+// mustList reports an answer to a watch that the same request would get again for ever: the version is too old (410),
+// not of this API server's history (400, and 504 when it is ahead of it), or the path is not there yet (404). Missing
+// rights, overload and failures of the server say nothing about the version.
+func mustList(err error) bool {
+	e := AsStatus(err)
+	if e == nil {
+		return false
+	}
+	switch e.Code {
+	case http.StatusGone, http.StatusBadRequest, http.StatusNotFound, http.StatusGatewayTimeout:
+		return true
+	}
+	return false
+}
+
+// wholeLines is bufio.ScanLines without a last line that has no end: it was cut off, and will be sent again to a watch
+// that starts at the version before it.
+func wholeLines(data []byte, _ bool) (int, []byte, error) {
+	if i := bytes.IndexByte(data, '\n'); i >= 0 {
+		return i + 1, data[:i], nil
+	}
+	return 0, nil, nil
 }
 
 // deliver hands one event of a watch to h and returns the object's version.
-func deliver[T any](line []byte, h Handler[T]) (string, error) {
+func deliver[T any, P objectOf[T]](line []byte, h Handler[T]) (string, error) {
 	var e watchEvent
 	if err := json.Unmarshal(line, &e); err != nil {
-		return "", fmt.Errorf("watch event: %w", err)
+		return "", fmt.Errorf("event: %w", err)
 	}
 	if e.Type == "ERROR" {
 		return "", watchError(e.Object)
 	}
 	var object T
 	if err := json.Unmarshal(e.Object, &object); err != nil {
-		return "", fmt.Errorf("watch event %s: %w", e.Type, err)
+		return "", fmt.Errorf("event %s: %w", e.Type, err)
+	}
+	version := P(&object).GetMeta().ResourceVersion
+	if version == "" {
+		return "", fmt.Errorf("event %s: its object holds no metadata.resourceVersion", e.Type)
 	}
 	switch e.Type {
 	case "ADDED", "MODIFIED":
@@ -184,9 +227,9 @@ func deliver[T any](line []byte, h Handler[T]) (string, error) {
 		}
 	case "BOOKMARK":
 	default:
-		return "", fmt.Errorf("watch event: type %q: want ADDED, MODIFIED, DELETED, BOOKMARK or ERROR", e.Type)
+		return "", fmt.Errorf("event: type %q: want ADDED, MODIFIED, DELETED, BOOKMARK or ERROR", e.Type)
 	}
-	return any(&object).(interface{ GetMeta() *ObjectMeta }).GetMeta().ResourceVersion, nil
+	return version, nil
 }
 
 func watchError(status json.RawMessage) error {
@@ -196,9 +239,9 @@ func watchError(status json.RawMessage) error {
 		Message string `json:"message"`
 	}
 	if err := json.Unmarshal(status, &s); err != nil {
-		return fmt.Errorf("watch event ERROR: %w", err)
+		return fmt.Errorf("event ERROR: %w", err)
 	}
-	return &StatusError{Code: s.Code, Reason: s.Reason, Message: s.Message, method: "WATCH"}
+	return &StatusError{Code: s.Code, Reason: s.Reason, Message: s.Message}
 }
 
 func wait(ctx context.Context, d time.Duration) {

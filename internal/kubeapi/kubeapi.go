@@ -15,13 +15,14 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"strings"
 	"time"
 )
 
 const (
 	// DefaultTimeout bounds every request that is not a watch.
 	DefaultTimeout = 10 * time.Second
-	// maxAnswer bounds what is read of one answer. 250 pods with 64 KiB each fit.
+	// maxAnswer bounds what is read of one answer; a page of 200 pods with 64 KiB each fits.
 	maxAnswer = 16 << 20
 	// maxWatchEvent bounds one event of a watch: etcd refuses objects over 1.5 MiB, JSON may double that.
 	maxWatchEvent = 4 << 20
@@ -58,10 +59,20 @@ type request struct {
 	body        any // nil, []byte as it is, or something to encode as JSON
 }
 
-// do sends r and decodes a 2xx answer into out, which may be nil. Any other answer is a *StatusError; what never
-// reached the server or came back unreadable is another error, for which Gone, Conflict and their like are all false:
-// unknown is not gone (invariant I7).
-func (c *Client) do(ctx context.Context, r request, out any) error {
+// do sends r and decodes the object of a 2xx answer into out, which may be nil. Any other answer is a *StatusError;
+// what never reached the server or came back unreadable is another error, for which IsNotFound, IsConflict and their
+// like are all false: unknown is not gone (invariant I7).
+func (c *Client) do(ctx context.Context, r request, out object) error {
+	return c.call(ctx, r, func(body io.Reader) error {
+		if out == nil {
+			return nil
+		}
+		return decodeObject(body, out)
+	})
+}
+
+// call sends r and lets read have the body of a 2xx answer.
+func (c *Client) call(ctx context.Context, r request, read func(io.Reader) error) error {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
 	resp, err := c.send(ctx, r)
@@ -72,21 +83,22 @@ func (c *Client) do(ctx context.Context, r request, out any) error {
 	if resp.StatusCode/100 != 2 {
 		return statusError(resp)
 	}
-	if out == nil {
-		return nil
-	}
-	if err := decode(io.LimitReader(resp.Body, maxAnswer), out); err != nil {
+	if err := read(&limited{r: resp.Body, left: maxAnswer}); err != nil {
 		return fmt.Errorf("%s %s: answer of the API server: %w", r.method, resp.Request.URL.Path, err)
 	}
 	return nil
 }
 
 func (c *Client) send(ctx context.Context, r request) (*http.Response, error) {
+	segments, err := escape(r.path)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", r.method, err)
+	}
 	body, err := r.encode()
 	if err != nil {
 		return nil, err
 	}
-	u := c.base.JoinPath(escape(r.path)...)
+	u := c.base.JoinPath(segments...)
 	u.RawQuery = r.query.Encode()
 	req, err := http.NewRequestWithContext(ctx, r.method, u.String(), body)
 	if err != nil {
@@ -99,7 +111,7 @@ func (c *Client) send(ctx context.Context, r request) (*http.Response, error) {
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {
-		return nil, fmt.Errorf("%s %s: %w", r.method, u.Path, unwrapURLError(err))
+		return nil, fmt.Errorf("%s %s: %w", r.method, req.URL.Path, unwrapURLError(err))
 	}
 	return resp, nil
 }
@@ -121,25 +133,17 @@ func (r *request) encode() (io.Reader, error) {
 	return bytes.NewReader(raw), nil
 }
 
-// escape makes each element safe as one path segment; names come from flags and annotations.
-func escape(path []string) []string {
+// escape makes each element safe as one path segment; names come from flags and annotations. An element that would
+// vanish from the path is refused: a DELETE of the pod "" would be one of every pod in the namespace.
+func escape(path []string) ([]string, error) {
 	out := make([]string, len(path))
 	for i, p := range path {
+		if p == "" || p == "." || p == ".." {
+			return nil, fmt.Errorf("/%s: element %d is %q: want a name", strings.Join(path, "/"), i+1, p)
+		}
 		out[i] = url.PathEscape(p)
 	}
-	return out
-}
-
-// decode reads one JSON value whole, so that a body cut short is an error and not a shorter list (I7).
-func decode(r io.Reader, out any) error {
-	d := json.NewDecoder(r)
-	if err := d.Decode(out); err != nil {
-		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-			return fmt.Errorf("ended early: %w", io.ErrUnexpectedEOF)
-		}
-		return err
-	}
-	return nil
+	return out, nil
 }
 
 // drainBody reads what little is left so that the connection can be used again.

@@ -3,7 +3,6 @@ package kubeapi
 import (
 	"context"
 	"net/http"
-	"net/url"
 )
 
 // GetNode reads one Node from the API server, never from a cache.
@@ -39,13 +38,8 @@ func (c *Client) patchNode(ctx context.Context, contentType string, patch []byte
 
 // ListNodes lists the Nodes that match a label selector, such as "key=value".
 func (c *Client) ListNodes(ctx context.Context, labelSelector string) ([]Node, error) {
-	var l list[Node]
-	r := request{method: http.MethodGet, path: []string{"api", "v1", "nodes"}, query: url.Values{}}
-	r.query.Set("labelSelector", labelSelector)
-	if err := c.do(ctx, r, &l); err != nil {
-		return nil, err
-	}
-	return l.Items, nil
+	items, _, err := listAll[Node](ctx, c, Scope{Path: []string{"api", "v1", "nodes"}, LabelSelector: labelSelector})
+	return items, err
 }
 
 // FollowNode follows one Node by name; see Follow.

@@ -2,6 +2,7 @@ package kubeapi
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 )
 
@@ -16,7 +17,8 @@ func (c *Client) FollowPodsOn(ctx context.Context, node string, h Handler[Pod]) 
 // Removal says which pod to remove and how.
 type Removal struct {
 	Namespace, Name string
-	// UID is the precondition: a pod of the same name with another UID is not touched and answers a conflict.
+	// UID is the precondition, and must be given: a pod of the same name with another UID is not touched and answers a
+	// conflict.
 	UID string
 	// Grace in seconds; nil is the pod's own.
 	Grace *int64
@@ -32,6 +34,14 @@ type deleteOptions struct {
 
 type preconditions struct {
 	UID string `json:"uid"`
+}
+
+// check refuses an empty UID here: the API server would answer it with a conflict, as if the pod had been replaced.
+func (r Removal) check() error {
+	if r.UID == "" {
+		return fmt.Errorf("pod %s/%s: UID is empty: want the one of the pod that is meant", r.Namespace, r.Name)
+	}
+	return nil
 }
 
 func (r Removal) options() deleteOptions {
@@ -52,6 +62,9 @@ func (c *Client) Evict(ctx context.Context, r Removal) error {
 		Metadata      ObjectMeta    `json:"metadata"`
 		DeleteOptions deleteOptions `json:"deleteOptions"`
 	}{"policy/v1", "Eviction", ObjectMeta{Name: r.Name, Namespace: r.Namespace}, r.options()}
+	if err := r.check(); err != nil {
+		return fmt.Errorf("eviction: %w", err)
+	}
 	path := []string{"api", "v1", "namespaces", r.Namespace, "pods", r.Name, "eviction"}
 	return c.do(ctx, request{method: http.MethodPost, path: path, body: body}, nil)
 }
@@ -59,16 +72,16 @@ func (c *Client) Evict(ctx context.Context, r Removal) error {
 // DeletePod deletes a pod, which no PodDisruptionBudget prevents. On a pod that is terminating already it can only
 // shorten the grace.
 func (c *Client) DeletePod(ctx context.Context, r Removal) error {
+	if err := r.check(); err != nil {
+		return fmt.Errorf("deletion: %w", err)
+	}
 	path := []string{"api", "v1", "namespaces", r.Namespace, "pods", r.Name}
 	return c.do(ctx, request{method: http.MethodDelete, path: path, body: r.options()}, nil)
 }
 
 // ListBudgets lists the PodDisruptionBudgets of a namespace.
 func (c *Client) ListBudgets(ctx context.Context, namespace string) ([]PodDisruptionBudget, error) {
-	var l list[PodDisruptionBudget]
 	path := []string{"apis", "policy", "v1", "namespaces", namespace, "poddisruptionbudgets"}
-	if err := c.do(ctx, request{method: http.MethodGet, path: path}, &l); err != nil {
-		return nil, err
-	}
-	return l.Items, nil
+	items, _, err := listAll[PodDisruptionBudget](ctx, c, Scope{Path: path})
+	return items, err
 }

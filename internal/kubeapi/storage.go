@@ -7,12 +7,9 @@ import (
 
 // ListVolumeAttachments lists all VolumeAttachments of the cluster: the API server knows no selector by node.
 func (c *Client) ListVolumeAttachments(ctx context.Context) ([]VolumeAttachment, error) {
-	var l list[VolumeAttachment]
 	path := []string{"apis", "storage.k8s.io", "v1", "volumeattachments"}
-	if err := c.do(ctx, request{method: http.MethodGet, path: path}, &l); err != nil {
-		return nil, err
-	}
-	return l.Items, nil
+	items, _, err := listAll[VolumeAttachment](ctx, c, Scope{Path: path})
+	return items, err
 }
 
 // GetClaim reads one PersistentVolumeClaim.

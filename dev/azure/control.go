@@ -1,0 +1,368 @@
+package azure
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+)
+
+// The control API, for the demo and for people. Bodies and answers are JSON; durations are text such as "30s".
+//
+//	GET    /emulator/state                    scale sets, and all events with their history
+//	GET    /emulator/events                   the events alone
+//	POST   /emulator/events                   announce: {"type":"Preempt","resources":["aks-spot-12345678-vmss_3"]}, or
+//	                                          {"scenario":"live-migration","resources":[…]}; see announceRequest
+//	GET    /emulator/events/{id}              one event
+//	POST   /emulator/events/{id}/start        start, cancel, finish: now
+//	POST   /emulator/events/{id}/reschedule   {"notBefore":"2026-08-01T12:00:00Z"} or {"notice":"2m"} from now
+//	GET    /emulator/faults                   the faults that are not over
+//	POST   /emulator/faults                   inject one, or a list: {"kind":"status","status":429,"times":3}
+//	DELETE /emulator/faults                   remove them all
+//	GET    /emulator/ledger                   the ledger; ?event=ID of one event, ?format=summary as lines of text with
+//	                                          ?tolerance=1s
+//
+// A request that cannot be carried out is answered with {"error": …} and changes nothing: 400 for bad input, 404 for
+// what does not exist, 409 for what is not possible now.
+func (e *Emulator) routeControl(mux *http.ServeMux) {
+	mux.HandleFunc("GET /emulator/state", func(w http.ResponseWriter, _ *http.Request) { reply(w, e.State(), nil) })
+	mux.HandleFunc("GET /emulator/events", func(w http.ResponseWriter, _ *http.Request) {
+		reply(w, e.State().Events, nil)
+	})
+	mux.HandleFunc("POST /emulator/events", e.serveAnnounce)
+	mux.HandleFunc("GET /emulator/events/{id}", func(w http.ResponseWriter, r *http.Request) {
+		e.replyEvent(w, r.PathValue("id"), nil)
+	})
+	mux.HandleFunc("POST /emulator/events/{id}/start", e.serveCommand(func(r *http.Request, id string) error {
+		return e.Start(id)
+	}))
+	mux.HandleFunc("POST /emulator/events/{id}/cancel", e.serveCommand(func(r *http.Request, id string) error {
+		return e.Cancel(id)
+	}))
+	mux.HandleFunc("POST /emulator/events/{id}/finish", e.serveCommand(func(r *http.Request, id string) error {
+		return e.Finish(r.Context(), id)
+	}))
+	mux.HandleFunc("POST /emulator/events/{id}/reschedule", e.serveCommand(e.reschedule))
+	mux.HandleFunc("GET /emulator/faults", e.serveFaults)
+	mux.HandleFunc("POST /emulator/faults", e.serveInject)
+	mux.HandleFunc("DELETE /emulator/faults", func(w http.ResponseWriter, r *http.Request) {
+		e.ClearFaults()
+		e.serveFaults(w, r)
+	})
+	mux.HandleFunc("GET /emulator/ledger", e.serveLedger)
+}
+
+// maxControlBody bounds the body of a control request in bytes.
+const maxControlBody = 1 << 20
+
+// announceRequest is an Announcement as JSON. A scenario gives the fields that are left out.
+type announceRequest struct {
+	Scenario        string      `json:"scenario,omitempty"`
+	ScaleSet        string      `json:"scaleSet,omitempty"`
+	EventID         string      `json:"eventId,omitempty"`
+	Type            EventType   `json:"type,omitempty"`
+	Resources       []string    `json:"resources"`
+	Status          EventStatus `json:"status,omitempty"`
+	Notice          string      `json:"notice,omitempty"`
+	NotBefore       string      `json:"notBefore,omitempty"`
+	Source          EventSource `json:"source,omitempty"`
+	Description     *string     `json:"description,omitempty"`
+	DurationSeconds *int        `json:"durationSeconds,omitempty"`
+	Outage          string      `json:"outage,omitempty"`
+}
+
+// ParseAnnouncement reads an announcement as JSON. Every error is ErrInvalid and names the field. The result is sound
+// in itself; whether its scale set exists is for Announce to say.
+func ParseAnnouncement(body []byte) (Announcement, error) {
+	var request announceRequest
+	if err := unmarshalOne(body, &request, true); err != nil {
+		return Announcement{}, fmt.Errorf("announcement is %w: %w", ErrInvalid, err)
+	}
+	var a Announcement
+	if request.Scenario != "" {
+		var err error
+		if a, err = Scenario(request.Scenario); err != nil {
+			return Announcement{}, err
+		}
+	}
+	if err := request.apply(&a); err != nil {
+		return Announcement{}, err
+	}
+	return a, a.validate()
+}
+
+// apply sets the fields that the request gives.
+func (r announceRequest) apply(a *Announcement) (err error) {
+	a.ScaleSet, a.EventID, a.Resources = r.ScaleSet, r.EventID, r.Resources
+	if r.Type != "" {
+		a.Type = r.Type
+	}
+	if r.Status != "" {
+		a.Status = r.Status
+	}
+	if r.Source != "" {
+		a.Source = r.Source
+	}
+	if r.Description != nil {
+		a.Description = r.Description
+	}
+	if r.DurationSeconds != nil {
+		a.DurationSeconds = r.DurationSeconds
+	}
+	if a.Notice, err = parseDuration("notice", r.Notice); err != nil {
+		return err
+	}
+	if a.Outage, err = parseDuration("outage", r.Outage); err != nil {
+		return err
+	}
+	a.NotBefore, err = parseTime("notBefore", r.NotBefore)
+	return err
+}
+
+// parseDuration reads a duration, empty being zero.
+func parseDuration(field, text string) (time.Duration, error) {
+	if text == "" {
+		return 0, nil
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil || d < 0 {
+		return 0, fmt.Errorf("%s %q is %w: want a positive duration such as 30s or 5m", field, text, ErrInvalid)
+	}
+	return d, nil
+}
+
+// parseTime reads a time, empty being zero.
+func parseTime(field, text string) (time.Time, error) {
+	if text == "" {
+		return time.Time{}, nil
+	}
+	t, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		return time.Time{}, fmt.Errorf("%s %q is %w: want RFC 3339, such as 2026-08-01T12:00:00Z", field, text, ErrInvalid)
+	}
+	return t, nil
+}
+
+// faultJSON is a Fault as JSON.
+type faultJSON struct {
+	Kind       FaultKind       `json:"kind"`
+	Times      int             `json:"times,omitempty"`
+	For        string          `json:"for,omitempty"`
+	Method     string          `json:"method,omitempty"`
+	ScaleSet   string          `json:"scaleSet,omitempty"`
+	Machine    string          `json:"machine,omitempty"`
+	Processed  bool            `json:"processed,omitempty"`
+	Status     int             `json:"status,omitempty"`
+	RetryAfter string          `json:"retryAfter,omitempty"`
+	Field      string          `json:"field,omitempty"`
+	Value      json.RawMessage `json:"value,omitempty"`
+	Size       int             `json:"size,omitempty"`
+}
+
+// ParseFaults reads one fault or a list of faults as JSON. Every error is ErrInvalid and names the field.
+func ParseFaults(body []byte) ([]Fault, error) {
+	var list []faultJSON
+	into := any(&list)
+	if !strings.HasPrefix(strings.TrimSpace(string(body)), "[") {
+		list = make([]faultJSON, 1)
+		into = &list[0]
+	}
+	if err := unmarshalOne(body, into, true); err != nil {
+		return nil, fmt.Errorf("faults are %w: %w", ErrInvalid, err)
+	}
+	if len(list) == 0 {
+		return nil, fmt.Errorf("an empty list of faults is %w: give one at least", ErrInvalid)
+	}
+	faults := make([]Fault, len(list))
+	for i, j := range list {
+		f, err := j.fault()
+		if err != nil {
+			return nil, fmt.Errorf("fault %d: %w", i, err)
+		}
+		faults[i] = f
+	}
+	return faults, nil
+}
+
+func (j faultJSON) fault() (Fault, error) {
+	f := Fault{
+		Kind: j.Kind, Times: j.Times, Method: j.Method, ScaleSet: j.ScaleSet, Machine: j.Machine,
+		Processed: j.Processed, Status: j.Status, Field: j.Field, Value: j.Value, Size: j.Size,
+	}
+	var err error
+	if f.For, err = parseDuration("for", j.For); err != nil {
+		return f, err
+	}
+	if f.RetryAfter, err = parseDuration("retryAfter", j.RetryAfter); err != nil {
+		return f, err
+	}
+	return f, f.validate()
+}
+
+// MarshalJSON writes the fault in the form that ParseFaults reads.
+func (f Fault) MarshalJSON() ([]byte, error) {
+	j := faultJSON{
+		Kind: f.Kind, Times: f.Times, Method: f.Method, ScaleSet: f.ScaleSet, Machine: f.Machine,
+		Processed: f.Processed, Status: f.Status, Field: f.Field, Value: f.Value, Size: f.Size,
+	}
+	if f.For > 0 {
+		j.For = f.For.String()
+	}
+	if f.RetryAfter > 0 {
+		j.RetryAfter = f.RetryAfter.String()
+	}
+	return json.Marshal(j)
+}
+
+func (e *Emulator) serveAnnounce(w http.ResponseWriter, r *http.Request) {
+	body, err := readControl(r)
+	if err != nil {
+		reply(w, nil, err)
+		return
+	}
+	a, err := ParseAnnouncement(body)
+	if err != nil {
+		reply(w, nil, err)
+		return
+	}
+	record, err := e.Announce(a)
+	reply(w, record, err)
+}
+
+// serveCommand runs a command on the event that the path names, and answers with the event as it is then.
+func (e *Emulator) serveCommand(run func(r *http.Request, id string) error) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		id := r.PathValue("id")
+		e.replyEvent(w, id, run(r, id))
+	}
+}
+
+func (e *Emulator) replyEvent(w http.ResponseWriter, id string, err error) {
+	record, ok := e.State().Event(id)
+	if err == nil && !ok {
+		err = fmt.Errorf("event %q: %w", id, ErrUnknownEvent)
+	}
+	reply(w, record, err)
+}
+
+func (e *Emulator) reschedule(r *http.Request, id string) error {
+	body, err := readControl(r)
+	if err != nil {
+		return err
+	}
+	notBefore, err := parseReschedule(body, time.Now())
+	if err != nil {
+		return err
+	}
+	return e.Reschedule(id, notBefore)
+}
+
+// parseReschedule reads a new NotBefore, given as a time or as a notice from now.
+func parseReschedule(body []byte, now time.Time) (time.Time, error) {
+	var request struct {
+		NotBefore string `json:"notBefore"`
+		Notice    string `json:"notice"`
+	}
+	if err := unmarshalOne(body, &request, true); err != nil {
+		return time.Time{}, fmt.Errorf("reschedule is %w: %w", ErrInvalid, err)
+	}
+	if (request.NotBefore == "") == (request.Notice == "") {
+		return time.Time{}, fmt.Errorf("reschedule is %w: give either notBefore or notice", ErrInvalid)
+	}
+	if request.NotBefore != "" {
+		return parseTime("notBefore", request.NotBefore)
+	}
+	notice, err := parseDuration("notice", request.Notice)
+	return now.Add(notice), err
+}
+
+func (e *Emulator) serveFaults(w http.ResponseWriter, _ *http.Request) { reply(w, e.Faults(), nil) }
+
+func (e *Emulator) serveInject(w http.ResponseWriter, r *http.Request) {
+	body, err := readControl(r)
+	if err != nil {
+		reply(w, nil, err)
+		return
+	}
+	faults, err := ParseFaults(body)
+	if err == nil {
+		err = e.Inject(faults...)
+	}
+	reply(w, e.Faults(), err)
+}
+
+// errNoLedger is the answer of an emulator that watches no cluster.
+var errNoLedger = errors.New("no ledger is kept, as the emulator was given no cluster to watch")
+
+// Ledger is the ledger as of now. It is empty when Options.Bookkeeper was nil.
+func (e *Emulator) Ledger() Ledger {
+	if e.opts.Bookkeeper == nil {
+		return Ledger{At: time.Now(), Events: []EventLedger{}}
+	}
+	return e.opts.Bookkeeper.Ledger(e.State())
+}
+
+func (e *Emulator) serveLedger(w http.ResponseWriter, r *http.Request) {
+	if e.opts.Bookkeeper == nil {
+		reply(w, nil, errNoLedger)
+		return
+	}
+	query := r.URL.Query()
+	ledger := e.Ledger()
+	if id := query.Get("event"); id != "" {
+		event, ok := ledger.Event(id)
+		if !ok {
+			reply(w, nil, fmt.Errorf("event %q: %w", id, ErrUnknownEvent))
+			return
+		}
+		ledger.Events = []EventLedger{event}
+	}
+	switch format := query.Get("format"); format {
+	case "", "json":
+		reply(w, ledger, nil)
+	case "summary":
+		tolerance, err := parseDuration("tolerance", query.Get("tolerance"))
+		if err != nil {
+			reply(w, nil, err)
+			return
+		}
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		_, _ = io.WriteString(w, ledger.Summary(tolerance))
+	default:
+		reply(w, nil, fmt.Errorf("format %q is %w: want json or summary", format, ErrInvalid))
+	}
+}
+
+func readControl(r *http.Request) ([]byte, error) {
+	body, err := io.ReadAll(http.MaxBytesReader(nil, r.Body, maxControlBody))
+	if err != nil {
+		return nil, fmt.Errorf("the body is %w: %w", ErrInvalid, err)
+	}
+	return body, nil
+}
+
+// reply sends a value, or the error with the status that fits it.
+func reply(w http.ResponseWriter, value any, err error) {
+	if err != nil {
+		errorAnswer(statusOf(err), err.Error()).send(w)
+		return
+	}
+	answer{status: http.StatusOK, body: marshal(value)}.send(w)
+}
+
+func statusOf(err error) int {
+	switch {
+	case errors.Is(err, ErrInvalid):
+		return http.StatusBadRequest
+	case errors.Is(err, ErrUnknownEvent), errors.Is(err, ErrUnknownScaleSet), errors.Is(err, errNoLedger):
+		return http.StatusNotFound
+	case errors.Is(err, ErrWrongStatus), errors.Is(err, ErrDuplicateEvent):
+		return http.StatusConflict
+	case errors.Is(err, ErrClosed):
+		return http.StatusServiceUnavailable
+	}
+	return http.StatusInternalServerError
+}

@@ -1,0 +1,324 @@
+package azure
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Versions are the api-versions of Scheduled Events, newest first. What each one added:
+// 2020-07-01 DurationInSeconds, 2019-08-01 EventSource, 2019-04-01 Description, 2019-01-01 events of type Terminate,
+// 2017-11-01 events of type Preempt, 2017-08-01 resource names without a leading underscore.
+func Versions() []string {
+	return []string{
+		"2020-07-01", "2019-08-01", "2019-04-01", "2019-01-01", "2017-11-01", "2017-08-01", "2017-03-01",
+	}
+}
+
+const (
+	metadataPath = "/metadata/scheduledevents"
+	// maxStartRequests bounds the body of a POST; a list for a hundred events needs a tenth of it.
+	maxStartRequests = 64 << 10
+	// disabledAfter is how long a scale set may go without a call before the service is switched off for it.
+	disabledAfter = 24 * time.Hour
+	// newestVersions is how many versions the answer to a bad api-version names.
+	newestVersions = 3
+)
+
+// document is the answer to a GET. The order of the fields is that of the documentation's examples.
+type document struct {
+	DocumentIncarnation int             `json:"DocumentIncarnation"`
+	Events              []documentEvent `json:"Events"`
+}
+
+type documentEvent struct {
+	EventID           string      `json:"EventId"`
+	EventStatus       EventStatus `json:"EventStatus"`
+	EventType         EventType   `json:"EventType"`
+	ResourceType      string      `json:"ResourceType"`
+	Resources         []string    `json:"Resources"`
+	NotBefore         string      `json:"NotBefore"`
+	Description       *string     `json:"Description,omitempty"`
+	EventSource       EventSource `json:"EventSource,omitempty"`
+	DurationInSeconds *int        `json:"DurationInSeconds,omitempty"`
+}
+
+// answer is one HTTP answer, made before it is sent so that a fault can spoil it.
+type answer struct {
+	status int
+	body   []byte
+}
+
+// Handler serves the metadata service of this scale set alone, as a listener of its own needs it, at
+// /metadata/scheduledevents and at /virtualMachines/{machine}/metadata/scheduledevents.
+func (s *ScaleSet) Handler() http.Handler {
+	mux := http.NewServeMux()
+	serve := func(w http.ResponseWriter, r *http.Request) {
+		s.emulator.serveScheduledEvents(w, r, s, r.PathValue("machine"))
+	}
+	mux.HandleFunc(metadataPath, serve)
+	mux.HandleFunc("/virtualMachines/{machine}"+metadataPath, serve)
+	return mux
+}
+
+// routeMetadata adds the metadata service of all scale sets.
+func (e *Emulator) routeMetadata(mux *http.ServeMux) {
+	serve := func(w http.ResponseWriter, r *http.Request) {
+		set, err := e.lookUp(r.PathValue("scaleSet"))
+		if err != nil {
+			errorAnswer(http.StatusNotFound, "Not found. "+err.Error()).send(w)
+			return
+		}
+		e.serveScheduledEvents(w, r, set, r.PathValue("machine"))
+	}
+	mux.HandleFunc(metadataPath, serve)
+	mux.HandleFunc("/scalesets/{scaleSet}"+metadataPath, serve)
+	mux.HandleFunc("/scalesets/{scaleSet}/virtualMachines/{machine}"+metadataPath, serve)
+}
+
+// serveScheduledEvents answers one request. machine is who asks, or empty when the path does not say.
+func (e *Emulator) serveScheduledEvents(w http.ResponseWriter, r *http.Request, set *ScaleSet, machine string) {
+	if err := e.awaitEnabled(r.Context(), set); err != nil {
+		panic(http.ErrAbortHandler) // to return would be an answer of 200 without a body
+	}
+	fault, faulty := e.takeFault(target{method: r.Method, scaleSet: set.name, machine: machine})
+	var a answer
+	if !faulty || r.Method == http.MethodGet || fault.Processed {
+		a = e.answer(r, set, machine)
+	}
+	if faulty {
+		e.log.Info("answering with a fault", "kind", fault.Kind, "method", r.Method, "scaleSet", set.name,
+			"machine", machine)
+		fault.spoil(e.ctx, w, r, a)
+		return
+	}
+	a.send(w)
+}
+
+// awaitEnabled counts the request and holds it up while the service is being switched on for the scale set.
+func (e *Emulator) awaitEnabled(ctx context.Context, set *ScaleSet) error {
+	e.mu.Lock()
+	now := time.Now()
+	if set.lastRequest.IsZero() || now.Sub(set.lastRequest) > disabledAfter {
+		set.enabledAt = now.Add(e.opts.FirstCall)
+	}
+	set.lastRequest = now
+	set.requests++
+	wait := set.enabledAt.Sub(now)
+	e.mu.Unlock()
+	return sleep(ctx, e.ctx, wait)
+}
+
+// sleep waits for d; it fails when the client or the emulator ends first.
+func sleep(client, emulator context.Context, d time.Duration) error {
+	if d <= 0 {
+		return client.Err()
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-client.Done():
+		return client.Err()
+	case <-emulator.Done():
+		return emulator.Err()
+	}
+}
+
+// answer says what the healthy service answers.
+func (e *Emulator) answer(r *http.Request, set *ScaleSet, machine string) answer {
+	if refusal, ok := refuse(r); ok {
+		return refusal
+	}
+	if r.Method == http.MethodPost {
+		return e.answerPost(r, set, machine)
+	}
+	return answer{status: http.StatusOK, body: marshal(e.document(set, r.URL.Query().Get("api-version")))}
+}
+
+// refuse makes the checks that come before the method's own. The messages are those of the real service where they are
+// documented; those on X-Forwarded-For and on the method are not.
+func refuse(r *http.Request) (answer, bool) {
+	version := r.URL.Query().Get("api-version")
+	switch {
+	case len(r.Header.Values("X-Forwarded-For")) > 0:
+		return badRequest("X-Forwarded-For header is not allowed: the request must not come through a proxy"), true
+	case !strings.EqualFold(r.Header.Get("Metadata"), "true"):
+		return badRequest("Required metadata header not specified or not correct"), true
+	case version == "":
+		return badVersion("api-version was not specified in the request." +
+			" For more information refer to aka.ms/azureimds"), true
+	case !slices.Contains(Versions(), version):
+		return badVersion("api-version is invalid or was not specified in the request."), true
+	case r.Method != http.MethodGet && r.Method != http.MethodPost:
+		return errorAnswer(http.StatusMethodNotAllowed, "Method not allowed. Use GET or POST"), true
+	}
+	return answer{}, false
+}
+
+// document is what the scale set's machines are shown, in the terms of that api-version.
+func (e *Emulator) document(set *ScaleSet, version string) document {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	doc := document{DocumentIncarnation: set.incarnation, Events: []documentEvent{}}
+	for _, ev := range e.events {
+		if ev.set == set && ev.record.Listed() && knows(version, ev.record.Type) {
+			doc.Events = append(doc.Events, shown(&ev.record, version))
+		}
+	}
+	return doc
+}
+
+// knows reports whether that api-version has events of the type. Versions compare as strings: they are ISO dates.
+func knows(version string, t EventType) bool {
+	switch t {
+	case Terminate:
+		return version >= "2019-01-01"
+	case Preempt:
+		return version >= "2017-11-01"
+	}
+	return true
+}
+
+// shown is one event in the terms of that api-version.
+func shown(r *Record, version string) documentEvent {
+	de := documentEvent{
+		EventID: r.EventID, EventStatus: r.Status, EventType: r.Type, ResourceType: "VirtualMachine",
+		Resources: slices.Clone(r.Resources),
+	}
+	if r.Status == Scheduled {
+		de.NotBefore = r.NotBefore.UTC().Format(http.TimeFormat)
+	}
+	if version < "2017-08-01" {
+		for i := range de.Resources {
+			de.Resources[i] = "_" + de.Resources[i]
+		}
+	}
+	if version >= "2019-04-01" {
+		de.Description = new(r.Description)
+	}
+	if version >= "2019-08-01" {
+		de.EventSource = r.Source
+	}
+	if version >= "2020-07-01" {
+		de.DurationInSeconds = new(r.DurationSeconds)
+	}
+	return de
+}
+
+func (e *Emulator) answerPost(r *http.Request, set *ScaleSet, machine string) answer {
+	body, err := io.ReadAll(http.MaxBytesReader(nil, r.Body, maxStartRequests))
+	if err != nil {
+		return badRequest(fmt.Sprintf("The body could not be read: %v", err))
+	}
+	ids, err := ParseStartRequests(body)
+	if err != nil {
+		return badRequest(err.Error())
+	}
+	if err := e.approve(set, ids, approver(r, machine)); err != nil {
+		return badRequest(err.Error())
+	}
+	return answer{status: http.StatusOK}
+}
+
+// approver says who approves. On a loopback address only the machine in the path tells one agent from another.
+func approver(r *http.Request, machine string) string {
+	if machine != "" {
+		return machine
+	}
+	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		host = r.RemoteAddr
+	}
+	return host + " " + r.UserAgent()
+}
+
+// ErrMalformed is the error of a StartRequests body that cannot be understood, for errors.Is.
+var ErrMalformed = errors.New("malformed StartRequests")
+
+// ParseStartRequests reads the body of a POST and returns the event IDs it approves: at least one, GUIDs in the letter
+// case they were sent in, none twice. Fields that it does not know are ignored, as older clients send the document's
+// incarnation along. Every error is ErrMalformed.
+func ParseStartRequests(body []byte) ([]string, error) {
+	var request struct {
+		StartRequests []struct {
+			EventID string `json:"EventId"`
+		} `json:"StartRequests"`
+	}
+	if err := unmarshalOne(body, &request, false); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrMalformed, err)
+	}
+	if len(request.StartRequests) == 0 {
+		return nil, fmt.Errorf("%w: StartRequests is missing or empty: want at least one {\"EventId\": …}", ErrMalformed)
+	}
+	var ids []string
+	for i, start := range request.StartRequests {
+		if !isGUID(start.EventID) {
+			return nil, fmt.Errorf("%w: StartRequests[%d].EventId is %q: want a GUID", ErrMalformed, i, start.EventID)
+		}
+		if !slices.ContainsFunc(ids, func(id string) bool { return strings.EqualFold(id, start.EventID) }) {
+			ids = append(ids, start.EventID)
+		}
+	}
+	return ids, nil
+}
+
+// unmarshalOne reads exactly one JSON value, refusing fields it does not know when strict.
+func unmarshalOne(data []byte, into any, strict bool) error {
+	dec := json.NewDecoder(bytes.NewReader(data))
+	if strict {
+		dec.DisallowUnknownFields()
+	}
+	if err := dec.Decode(into); err != nil {
+		return fmt.Errorf("not the JSON expected: %w", err)
+	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return errors.New("not the JSON expected: there is more behind the first value")
+	}
+	return nil
+}
+
+// marshal encodes a value of this package's own types, none of which can fail to encode.
+func marshal(v any) []byte {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		return []byte(`{"error":"Internal server error. ` + err.Error() + `"}`)
+	}
+	return bytes.TrimRight(b.Bytes(), "\n")
+}
+
+func badRequest(message string) answer {
+	return errorAnswer(http.StatusBadRequest, "Bad request. "+message)
+}
+
+// badVersion names the newest versions, as the documentation shows for a request without one.
+func badVersion(message string) answer {
+	return answer{status: http.StatusBadRequest, body: marshal(struct {
+		Error  string   `json:"error"`
+		Newest []string `json:"newest-versions"`
+	}{"Bad request. " + message, Versions()[:newestVersions]})}
+}
+
+func errorAnswer(status int, message string) answer {
+	return answer{status: status, body: marshal(struct {
+		Error string `json:"error"`
+	}{message})}
+}
+
+// send writes the answer as the real service does.
+func (a answer) send(w http.ResponseWriter) {
+	w.Header().Set("Content-Type", "application/json; charset=utf-8")
+	w.WriteHeader(a.status)
+	_, _ = w.Write(a.body) // a client that has gone cannot be told
+}

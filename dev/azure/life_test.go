@@ -1,0 +1,643 @@
+package azure
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+)
+
+// switchboard is Machines that notes what it was told, with the time since it was made.
+type switchboard struct {
+	began time.Time
+	takes time.Duration
+	fail  map[string]error // by resource
+
+	mu  sync.Mutex
+	log []string
+}
+
+func newSwitchboard() *switchboard { return &switchboard{began: time.Now()} }
+
+func (s *switchboard) PowerOff(ctx context.Context, resource string) error {
+	return s.change(ctx, "off", resource)
+}
+
+func (s *switchboard) PowerOn(ctx context.Context, resource string) error {
+	return s.change(ctx, "on", resource)
+}
+
+func (s *switchboard) change(ctx context.Context, what, resource string) error {
+	if err := s.fail[resource]; err != nil {
+		return err
+	}
+	if err := sleep(ctx, ctx, s.takes); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.log = append(s.log, fmt.Sprintf("%v %s %s", time.Since(s.began), resource, what))
+	slices.Sort(s.log)
+	return nil
+}
+
+func (s *switchboard) done() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.log)
+}
+
+// shownNow is the document as a machine would be shown it now. It goes through the handler without a network, as
+// virtual time stands still while a goroutine waits for one.
+func shownNow(t testing.TB, e *Emulator) document {
+	t.Helper()
+	w := httptest.NewRecorder()
+	e.Handler().ServeHTTP(w, documentRequest())
+	var doc document
+	if err := json.Unmarshal(w.Body.Bytes(), &doc); err != nil || w.Code != http.StatusOK {
+		t.Fatalf("GET answered %d %s: %v", w.Code, w.Body, err)
+	}
+	return doc
+}
+
+func documentRequest() *http.Request {
+	r := httptest.NewRequest(http.MethodGet, "/scalesets/"+testSet+metadataPath+query, nil)
+	r.Header.Set("Metadata", "true")
+	return r
+}
+
+// statuses are those of the events shown now.
+func statuses(t testing.TB, e *Emulator) []EventStatus {
+	t.Helper()
+	list := []EventStatus{}
+	for _, event := range shownNow(t, e).Events {
+		list = append(list, event.EventStatus)
+	}
+	return list
+}
+
+// after lets virtual time pass, and everything happen that is due then.
+func after(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+func TestEventLivesFromItsMinimumNoticeToItsEnd(t *testing.T) {
+	tests := []struct {
+		typ    EventType
+		notice time.Duration
+		power  []string // what happens to the machine, since the announcement
+		over   time.Duration
+	}{
+		{Freeze, 15 * time.Minute, nil, 5 * time.Second},
+		{Reboot, 15 * time.Minute, []string{"15m0s " + vm0 + " off", "15m30s " + vm0 + " on"}, 30 * time.Second},
+		{Redeploy, 10 * time.Minute, []string{"10m0s " + vm0 + " off", "10m30s " + vm0 + " on"}, 30 * time.Second},
+		{Preempt, 30 * time.Second, []string{"30s " + vm0 + " off"}, 0},
+		{Terminate, 5 * time.Minute, []string{"5m0s " + vm0 + " off"}, 0},
+	}
+	for _, tt := range tests {
+		t.Run(string(tt.typ), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				machines := newSwitchboard()
+				e := newEmulator(t, Options{Machines: machines, Linger: time.Minute})
+				began := time.Now()
+				record := announce(t, e, Announcement{Type: tt.typ, Resources: []string{vm0}})
+				if !record.VisibleAt.Equal(began) || !record.NotBefore.Equal(began.Add(tt.notice)) {
+					t.Errorf("visible at %v, not before %v", record.VisibleAt, record.NotBefore)
+				}
+				after(tt.notice - time.Nanosecond)
+				if diff := cmp.Diff([]EventStatus{Scheduled}, statuses(t, e)); diff != "" {
+					t.Fatalf("right before NotBefore (-want +got):\n%s", diff)
+				}
+				after(time.Nanosecond)
+				doc := shownNow(t, e)
+				if len(doc.Events) != 1 || doc.Events[0].EventStatus != Started || doc.Events[0].NotBefore != "" {
+					t.Fatalf("at NotBefore: %+v", doc)
+				}
+				after(tt.over + time.Minute - time.Nanosecond)
+				if diff := cmp.Diff([]EventStatus{Started}, statuses(t, e)); diff != "" {
+					t.Errorf("right before the end (-want +got):\n%s", diff)
+				}
+				after(time.Nanosecond)
+				if doc := shownNow(t, e); len(doc.Events) != 0 || doc.DocumentIncarnation != 4 {
+					t.Errorf("at the end: %+v, want none and incarnation 4", doc)
+				}
+				if diff := cmp.Diff(tt.power, machines.done()); diff != "" {
+					t.Errorf("power (-want +got):\n%s", diff)
+				}
+				record, _ = e.State().Event(record.EventID)
+				if record.StartedBy != ByNotBefore || record.Ending != Finished ||
+					!record.VanishedAt.Equal(began.Add(tt.notice+tt.over+time.Minute)) {
+					t.Errorf("the history says %+v", record)
+				}
+			})
+		})
+	}
+}
+
+func TestShortenedNotice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEmulator(t, Options{Notices: map[EventType]time.Duration{Reboot: 3 * time.Second}})
+		byType := announce(t, e, Announcement{Type: Reboot, Resources: []string{vm0}})
+		byEvent := announce(t, e, Announcement{Type: Reboot, Resources: []string{vm0}, Notice: 2 * time.Second})
+		if got := byType.NotBefore.Sub(byType.VisibleAt); got != 3*time.Second {
+			t.Errorf("notice of the type is %v, want 3s", got)
+		}
+		if got := byEvent.NotBefore.Sub(byEvent.VisibleAt); got != 2*time.Second {
+			t.Errorf("notice of the event is %v, want 2s", got)
+		}
+	})
+}
+
+func TestNotBeforeIsNeverEarlierThanTheNotice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEmulator(t, Options{})
+		time.Sleep(300 * time.Millisecond) // virtual time begins at a full second
+		record := announce(t, e, Announcement{Type: Preempt, Resources: []string{vm0}})
+		if got := record.NotBefore.Sub(record.VisibleAt); got != 30700*time.Millisecond {
+			t.Errorf("the notice is %v, want it rounded up to a full second", got)
+		}
+		shown, err := http.ParseTime(shownNow(t, e).Events[0].NotBefore)
+		if err != nil || !shown.Equal(record.NotBefore) {
+			t.Errorf("the document shows %v (%v), but the event will start at %v", shown, err, record.NotBefore)
+		}
+	})
+}
+
+func TestCancelledEventVanishesWithoutImpact(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		machines := newSwitchboard()
+		e := newEmulator(t, Options{Machines: machines})
+		record := announce(t, e, Announcement{Type: Reboot, Resources: []string{vm0}})
+		after(8 * time.Minute)
+		if err := e.Cancel(record.EventID); err != nil {
+			t.Fatal(err)
+		}
+		if doc := shownNow(t, e); len(doc.Events) != 0 || doc.DocumentIncarnation != 3 {
+			t.Errorf("after the cancellation: %+v", doc)
+		}
+		after(time.Hour)
+		if got := machines.done(); len(got) != 0 {
+			t.Errorf("a cancelled event switched machines: %v", got)
+		}
+		record, _ = e.State().Event(record.EventID)
+		if record.Ending != Cancelled || !record.StartedAt.IsZero() {
+			t.Errorf("the history says %+v", record)
+		}
+	})
+}
+
+func TestHardwareFailureBeginsStarted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		machines := newSwitchboard()
+		e := newEmulator(t, Options{Machines: machines})
+		a, err := Scenario("hardware-failure", vm0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		record := announce(t, e, a)
+		shown := shownNow(t, e).Events[0]
+		if shown.EventType != Reboot || shown.EventStatus != Started || shown.NotBefore != "" {
+			t.Errorf("the document shows %+v", shown)
+		}
+		after(time.Minute)
+		if diff := cmp.Diff([]string{"0s " + vm0 + " off", "30s " + vm0 + " on"}, machines.done()); diff != "" {
+			t.Errorf("power (-want +got):\n%s", diff)
+		}
+		record, _ = e.State().Event(record.EventID)
+		if record.StartedBy != ByFailure || record.Listed() {
+			t.Errorf("the history says %+v", record)
+		}
+	})
+}
+
+func TestApprovedEventOfSeveralMachinesTakesThemAllDown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		machines := newSwitchboard()
+		machines.takes = time.Second
+		e := newEmulator(t, Options{Machines: machines})
+		record := announce(t, e, Announcement{Type: Reboot, Resources: []string{vm0, vm1}, Outage: 20 * time.Second})
+		after(time.Minute)
+		if err := e.approve(e.ScaleSet(testSet), []string{record.EventID}, vm0); err != nil {
+			t.Fatal(err)
+		}
+		after(time.Hour)
+		// At once, not one after the other.
+		want := []string{
+			"1m1s " + vm0 + " off", "1m1s " + vm1 + " off", "1m22s " + vm0 + " on", "1m22s " + vm1 + " on",
+		}
+		if diff := cmp.Diff(want, machines.done()); diff != "" {
+			t.Errorf("power (-want +got):\n%s", diff)
+		}
+		record, _ = e.State().Event(record.EventID)
+		if got := record.DiedAt(strings.ToUpper(vm1)).Sub(record.VisibleAt); got != 61*time.Second {
+			t.Errorf("%s died %v after the announcement, want 1m1s", vm1, got)
+		}
+	})
+}
+
+func TestApprovalDelay(t *testing.T) {
+	for name, tt := range map[string]struct {
+		approved, want time.Duration // after the announcement
+		cause          Cause
+	}{
+		"long before NotBefore": {time.Minute, 3 * time.Minute, ByApproval},
+		"right before it":       {14 * time.Minute, 15 * time.Minute, ByNotBefore},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := newEmulator(t, Options{ApprovalDelay: 2 * time.Minute})
+				record := announce(t, e, Announcement{Type: Reboot, Resources: []string{vm0}})
+				after(tt.approved)
+				for range 3 { // only the first counts
+					if err := e.approve(e.ScaleSet(testSet), []string{record.EventID}, vm0); err != nil {
+						t.Fatal(err)
+					}
+					if diff := cmp.Diff([]EventStatus{Scheduled}, statuses(t, e)); diff != "" {
+						t.Fatalf("after the approval (-want +got):\n%s", diff)
+					}
+					after(time.Second)
+				}
+				after(time.Hour)
+				record, _ = e.State().Event(record.EventID)
+				if got := record.StartedAt.Sub(record.VisibleAt); got != tt.want || record.StartedBy != tt.cause {
+					t.Errorf("started after %v by %s, want %v by %s", got, record.StartedBy, tt.want, tt.cause)
+				}
+			})
+		})
+	}
+}
+
+func TestReschedule(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEmulator(t, Options{})
+		record := announce(t, e, Announcement{Type: Reboot, Resources: []string{vm0}})
+		if err := e.Reschedule(record.EventID, record.NotBefore); err != nil {
+			t.Fatal(err)
+		}
+		if got := shownNow(t, e).DocumentIncarnation; got != 2 {
+			t.Errorf("rescheduling to the same time made it incarnation %d", got)
+		}
+		sooner := record.VisibleAt.Add(time.Minute)
+		if err := e.Reschedule(record.EventID, sooner); err != nil {
+			t.Fatal(err)
+		}
+		doc := shownNow(t, e)
+		if doc.DocumentIncarnation != 3 || doc.Events[0].NotBefore != sooner.UTC().Format(http.TimeFormat) {
+			t.Errorf("the document shows %+v", doc)
+		}
+		after(time.Minute)
+		if diff := cmp.Diff([]EventStatus{Started}, statuses(t, e)); diff != "" {
+			t.Errorf("at the new NotBefore (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestStartAndFinishByCommand(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		machines := newSwitchboard()
+		e := newEmulator(t, Options{Machines: machines, Outage: time.Hour, Linger: time.Hour})
+		record := announce(t, e, Announcement{Type: Redeploy, Resources: []string{vm0}})
+		after(time.Second)
+		if err := e.Start(record.EventID); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff([]EventStatus{Started}, statuses(t, e)); diff != "" {
+			t.Errorf("after Start (-want +got):\n%s", diff)
+		}
+		after(time.Second)
+		if err := e.Finish(t.Context(), record.EventID); err != nil {
+			t.Fatal(err)
+		}
+		if got := statuses(t, e); len(got) != 0 {
+			t.Errorf("after Finish: %v", got)
+		}
+		if diff := cmp.Diff([]string{"1s " + vm0 + " off", "2s " + vm0 + " on"}, machines.done()); diff != "" {
+			t.Errorf("power (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestCommandInTheWrongStatusIsRefused(t *testing.T) {
+	e := newEmulator(t, Options{Outage: time.Hour})
+	scheduled := announce(t, e, Announcement{Type: Reboot, Resources: []string{vm0}}).EventID
+	started := announce(t, e, Announcement{Type: Reboot, Resources: []string{vm0}, Status: Started}).EventID
+	gone := announce(t, e, Announcement{Type: Reboot, Resources: []string{vm0}}).EventID
+	if err := e.Cancel(gone); err != nil {
+		t.Fatal(err)
+	}
+	finish := func(id string) error { return e.Finish(t.Context(), id) }
+	reschedule := func(id string) error { return e.Reschedule(id, time.Now()) }
+	for name, tt := range map[string]struct {
+		run  func(string) error
+		id   string
+		want error
+	}{
+		"start a started event":      {e.Start, started, ErrWrongStatus},
+		"cancel a started event":     {e.Cancel, started, ErrWrongStatus},
+		"reschedule a started event": {reschedule, started, ErrWrongStatus},
+		"finish a scheduled event":   {finish, scheduled, ErrWrongStatus},
+		"start a vanished event":     {e.Start, gone, ErrWrongStatus},
+		"cancel a vanished event":    {e.Cancel, gone, ErrWrongStatus},
+		"start an unknown event":     {e.Start, "602d9444-d2cd-49c7-8624-8643e7171297", ErrUnknownEvent},
+	} {
+		if err := tt.run(tt.id); !errors.Is(err, tt.want) {
+			t.Errorf("%s: %v, want %v", name, err, tt.want)
+		}
+	}
+}
+
+func TestMachineThatCannotBeSwitchedDidNotDie(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		machines := newSwitchboard()
+		machines.fail = map[string]error{vm0: errors.New("no such machine")}
+		e := newEmulator(t, Options{Machines: machines})
+		record := announce(t, e, Announcement{Type: Preempt, Resources: []string{vm0, vm1}})
+		after(time.Minute)
+		record, _ = e.State().Event(record.EventID)
+		if !record.DiedAt(vm0).IsZero() || record.DiedAt(vm1).IsZero() {
+			t.Errorf("died: %v and %v, want only the second", record.DiedAt(vm0), record.DiedAt(vm1))
+		}
+		if i := slices.IndexFunc(record.Power, func(p PowerChange) bool { return p.Resource == vm0 }); i < 0 ||
+			record.Power[i].Error != "no such machine" {
+			t.Errorf("the history says %+v", record.Power)
+		}
+	})
+}
+
+func TestSlowFirstCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEmulator(t, Options{FirstCall: 2 * time.Minute})
+		took := func() time.Duration {
+			began := time.Now()
+			shownNow(t, e)
+			return time.Since(began)
+		}
+		if got := took(); got != 2*time.Minute {
+			t.Errorf("the first call took %v", got)
+		}
+		if got := took(); got != 0 {
+			t.Errorf("the second call took %v", got)
+		}
+		time.Sleep(24*time.Hour + time.Second)
+		if got := took(); got != 2*time.Minute {
+			t.Errorf("the first call after a day took %v", got)
+		}
+	})
+}
+
+func TestCallsBesideTheSlowFirstOneWaitForItsEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEmulator(t, Options{FirstCall: 2 * time.Minute})
+		go e.Handler().ServeHTTP(httptest.NewRecorder(), documentRequest())
+		time.Sleep(time.Minute)
+		began := time.Now()
+		shownNow(t, e)
+		if got := time.Since(began); got != time.Minute {
+			t.Errorf("a call in the middle of the first took %v, want 1m", got)
+		}
+	})
+}
+
+func TestWaitSeesEveryChange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEmulator(t, Options{Machines: newSwitchboard()})
+		began := time.Now()
+		record := announce(t, e, Announcement{Type: Reboot, Resources: []string{vm0}})
+		state, err := e.Wait(t.Context(), func(s State) bool {
+			r, _ := s.Event(record.EventID)
+			return !r.DiedAt(vm0).IsZero()
+		})
+		if err != nil || time.Since(began) != 15*time.Minute || !state.At.Equal(time.Now()) {
+			t.Errorf("the machine's death was seen after %v (%v)", time.Since(began), err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if _, err := e.Wait(ctx, func(State) bool { return false }); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("a wait in vain ended with %v", err)
+		}
+		go e.Close()
+		if _, err := e.Wait(t.Context(), func(State) bool { return false }); !errors.Is(err, ErrClosed) {
+			t.Errorf("a wait for a closed emulator ended with %v", err)
+		}
+	})
+}
+
+func TestAnnouncementThatIsRefused(t *testing.T) {
+	e := newEmulator(t, Options{})
+	e.ScaleSet("other")
+	known := announce(t, e, Announcement{Type: Reboot, Resources: []string{vm0}}).EventID
+	for name, tt := range map[string]struct {
+		spoil   func(*Announcement) // of a sound announcement
+		want    error
+		message string
+	}{
+		"no type":               {func(a *Announcement) { a.Type = "" }, ErrInvalid, `type ""`},
+		"unknown type":          {func(a *Announcement) { a.Type = "Explode" }, ErrInvalid, `type "Explode"`},
+		"no resources":          {func(a *Announcement) { a.Resources = nil }, ErrInvalid, "resources"},
+		"blank resource":        {func(a *Announcement) { a.Resources[1] = " " }, ErrInvalid, "resources[1]"},
+		"resource ID":           {func(a *Announcement) { a.Resources[1] = "/a/b" }, ErrInvalid, "resources[1]"},
+		"resource twice":        {func(a *Announcement) { a.Resources[1] = strings.ToUpper(vm0) }, ErrInvalid, "resources[1]"},
+		"unknown status":        {func(a *Announcement) { a.Status = "Completed" }, ErrInvalid, `status "Completed"`},
+		"unknown source":        {func(a *Announcement) { a.Source = "Me" }, ErrInvalid, `source "Me"`},
+		"negative notice":       {func(a *Announcement) { a.Notice = -1 }, ErrInvalid, "notice -1ns"},
+		"notice and notBefore":  {func(a *Announcement) { a.Notice, a.NotBefore = 1, at(1) }, ErrInvalid, "notBefore"},
+		"started with a notice": {func(a *Announcement) { a.Status, a.Notice = Started, 1 }, ErrInvalid, "notice"},
+		"duration below -1":     {func(a *Announcement) { a.DurationSeconds = new(-2) }, ErrInvalid, "durationSeconds -2"},
+		"negative outage":       {func(a *Announcement) { a.Outage = -1 }, ErrInvalid, "outage -1ns"},
+		"ID that is no GUID":    {func(a *Announcement) { a.EventID = "7" }, ErrInvalid, `eventId "7"`},
+		"ID known already":      {func(a *Announcement) { a.EventID = strings.ToLower(known) }, ErrDuplicateEvent, "eventId"},
+		"unknown scale set":     {func(a *Announcement) { a.ScaleSet = "nope" }, ErrUnknownScaleSet, testSet},
+		"untold scale set":      {func(a *Announcement) { a.Resources[0] = "vm" }, ErrUnknownScaleSet, "other"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := Announcement{Type: Reboot, Resources: []string{vm0, vm1}}
+			tt.spoil(&a)
+			_, err := e.Announce(a)
+			if !errors.Is(err, tt.want) || !strings.Contains(err.Error(), tt.message) {
+				t.Errorf("got %v, want %v with %q", err, tt.want, tt.message)
+			}
+		})
+	}
+	if got := len(e.State().Events); got != 1 {
+		t.Errorf("%d events, want the first alone", got)
+	}
+}
+
+func TestClosedEmulatorRefusesAndSwitchesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		machines := newSwitchboard()
+		e := newEmulator(t, Options{Machines: machines})
+		record := announce(t, e, Announcement{Type: Reboot, Resources: []string{vm0}})
+		after(15*time.Minute + time.Second)
+		e.Close()
+		after(time.Hour)
+		if diff := cmp.Diff([]string{"15m0s " + vm0 + " off"}, machines.done()); diff != "" {
+			t.Errorf("power (-want +got):\n%s", diff)
+		}
+		if _, err := e.Announce(Announcement{Type: Reboot, Resources: []string{vm0}}); !errors.Is(err, ErrClosed) {
+			t.Errorf("Announce: %v", err)
+		}
+		if err := e.Finish(t.Context(), record.EventID); !errors.Is(err, ErrClosed) {
+			t.Errorf("Finish: %v", err)
+		}
+	})
+}
+
+// TestDocumentKeepsItsPromises runs random commands and looks at the document after each.
+func TestDocumentKeepsItsPromises(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		type step struct {
+			command string
+			event   int
+			typ     EventType
+			wait    time.Duration
+		}
+		steps := rapid.SliceOfN(rapid.Custom(func(rt *rapid.T) step {
+			return step{
+				command: rapid.SampledFrom([]string{
+					"announce", "fail", "approve", "start", "cancel", "finish", "reschedule", "wait",
+				}).Draw(rt, "command"),
+				event: rapid.IntRange(0, 5).Draw(rt, "event"),
+				typ:   rapid.SampledFrom(EventTypes()).Draw(rt, "type"),
+				wait:  time.Duration(rapid.IntRange(1, 1_200_000).Draw(rt, "wait")) * time.Millisecond,
+			}
+		}), 1, 40).Draw(rt, "steps")
+		delay := time.Duration(rapid.IntRange(0, 60).Draw(rt, "approval delay")) * time.Second
+
+		var broken []string
+		synctest.Test(t, func(t *testing.T) {
+			machines := newSwitchboard()
+			e := newEmulator(t, Options{Machines: machines, ApprovalDelay: delay, Linger: time.Minute})
+			watch := promises{last: shownNow(t, e)}
+			var ids []string
+			for _, s := range steps {
+				id := ""
+				if len(ids) > 0 {
+					id = ids[s.event%len(ids)]
+				}
+				a := Announcement{Type: s.typ, Resources: []string{vm0, vm1}}
+				switch s.command {
+				case "fail":
+					a.Status = Started
+					fallthrough
+				case "announce":
+					ids = append(ids, announce(t, e, a).EventID)
+				case "approve":
+					_ = e.approve(e.ScaleSet(testSet), []string{id}, vm0) // refused when there is no such event
+				case "start":
+					_ = e.Start(id)
+				case "cancel":
+					_ = e.Cancel(id)
+				case "finish":
+					_ = e.Finish(t.Context(), id)
+				case "reschedule":
+					was, _ := e.State().Event(id)
+					_ = e.Reschedule(id, time.Now().Add(s.wait))
+					if is, _ := e.State().Event(id); !is.NotBefore.Equal(was.NotBefore) {
+						watch.rescheduled++
+					}
+				case "wait":
+					time.Sleep(s.wait)
+				}
+				synctest.Wait()
+				broken = append(broken, watch.look(shownNow(t, e), e.State())...)
+			}
+			after(48 * time.Hour)
+			broken = append(broken, watch.look(shownNow(t, e), e.State())...)
+			if n := len(watch.last.Events); n > 0 {
+				broken = append(broken, fmt.Sprintf("%d events never vanish", n))
+			}
+		})
+		for _, b := range broken {
+			rt.Error(b)
+		}
+	})
+}
+
+// promises compares a document with the one before.
+type promises struct {
+	last        document
+	vanished    []string
+	rescheduled int // how often a NotBefore was moved
+}
+
+// look returns the promises that are broken.
+func (p *promises) look(doc document, state State) (broken []string) {
+	fail := func(format string, args ...any) { broken = append(broken, fmt.Sprintf(format, args...)) }
+	if same := doc.DocumentIncarnation == p.last.DocumentIncarnation; same && !cmp.Equal(p.last.Events, doc.Events) {
+		fail("the list has changed within incarnation %d", doc.DocumentIncarnation)
+	}
+	if want := 1 + p.changes(state); doc.DocumentIncarnation != want {
+		fail("incarnation %d after %d changes of the list", doc.DocumentIncarnation, want-1)
+	}
+	for _, was := range p.last.Events {
+		i := slices.IndexFunc(doc.Events, func(is documentEvent) bool { return is.EventID == was.EventID })
+		if i < 0 {
+			p.vanished = append(p.vanished, was.EventID)
+		} else if was.EventStatus == Started && doc.Events[i].EventStatus != Started {
+			fail("event %s went back from Started to %s", was.EventID, doc.Events[i].EventStatus)
+		}
+	}
+	for _, is := range doc.Events {
+		if (is.NotBefore == "") != (is.EventStatus == Started) {
+			fail("event %s is %s with NotBefore %q", is.EventID, is.EventStatus, is.NotBefore)
+		}
+		if slices.Contains(p.vanished, is.EventID) {
+			fail("event %s is back", is.EventID)
+		}
+	}
+	for _, r := range state.Events {
+		if r.StartedBy == ByNotBefore && r.StartedAt.Before(r.NotBefore) {
+			fail("event %s started at %v, before %v", r.EventID, r.StartedAt, r.NotBefore)
+		}
+		if r.StartedAt.IsZero() && len(r.Power) > 0 {
+			fail("event %s has not started, but did %+v", r.EventID, r.Power)
+		}
+		if r.Ending == Finished {
+			broken = append(broken, powerOf(r)...)
+		}
+	}
+	p.last = doc
+	return broken
+}
+
+// changes counts how often the list has changed.
+func (p *promises) changes(state State) int {
+	n := p.rescheduled
+	for _, r := range state.Events {
+		n++ // announced
+		if !r.StartedAt.IsZero() && r.StartedBy != ByFailure {
+			n++
+		}
+		if !r.Listed() {
+			n++
+		}
+	}
+	return n
+}
+
+// powerOf checks that a finished event left the machines as its type says.
+func powerOf(r Record) (broken []string) {
+	want := map[EventType]int{Freeze: 0, Reboot: 4, Redeploy: 4, Preempt: 2, Terminate: 2}[r.Type]
+	if len(r.Power) != want {
+		return []string{fmt.Sprintf("%s %s switched machines %d times, want %d", r.Type, r.EventID, len(r.Power), want)}
+	}
+	for i, p := range r.Power {
+		if p.On != (i >= 2) {
+			return []string{fmt.Sprintf("%s %s switched %+v", r.Type, r.EventID, r.Power)}
+		}
+	}
+	return nil
+}

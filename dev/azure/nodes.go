@@ -1,0 +1,129 @@
+package azure
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+)
+
+// providerID matches the two forms that cloud-provider-azure writes: an instance of a uniform scale set, and a virtual
+// machine, be it on its own or in a flexible scale set. Azure does not care for letter case, so neither does this.
+var providerID = regexp.MustCompile(`(?i)^azure:///subscriptions/[^/]+/resourceGroups/[^/]+/providers/` +
+	`Microsoft\.Compute/(?:virtualMachineScaleSets/([^/]+)/)?virtualMachines/([^/]+)$`)
+
+// ResourceOf gives the machine's name in Scheduled Events for a node's spec.providerID, and the scale set that the ID
+// names: <scale set>_<instance ID> for a uniform scale set, or the machine's own name and no scale set.
+func ResourceOf(id string) (resource, scaleSet string, err error) {
+	m := providerID.FindStringSubmatch(id)
+	if m == nil {
+		return "", "", fmt.Errorf("providerID %q: want azure:///subscriptions/…/providers/Microsoft.Compute/"+
+			"[virtualMachineScaleSets/…/]virtualMachines/…", id)
+	}
+	if m[1] == "" {
+		return m[2], "", nil
+	}
+	return m[1] + "_" + m[2], m[1], nil
+}
+
+// Nodes knows which node is which machine, from the nodes' provider IDs. It remembers nodes that are gone. Its methods
+// may be called from several goroutines at once.
+type Nodes struct {
+	log *slog.Logger
+
+	mu         sync.RWMutex
+	byResource map[string]string // node by resource in lower case
+	scaleSets  map[string]string // name as the provider ID has it, by itself in lower case
+}
+
+// WatchNodes watches the nodes until ctx ends, and returns when it has seen those that there are.
+func WatchNodes(ctx context.Context, client kubernetes.Interface, log *slog.Logger) (*Nodes, error) {
+	n := &Nodes{log: log, byResource: map[string]string{}, scaleSets: map[string]string{}}
+	factory := informers.NewSharedInformerFactory(client, 0)
+	informer := factory.Core().V1().Nodes().Informer()
+	registration, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(obj any) { n.note(obj) },
+		UpdateFunc: func(_, obj any) { n.note(obj) },
+	})
+	if err != nil {
+		return nil, fmt.Errorf("watching nodes: %w", err)
+	}
+	factory.StartWithContext(ctx)
+	if !cache.WaitForCacheSync(ctx.Done(), registration.HasSynced) {
+		return nil, fmt.Errorf("watching nodes: the first list did not come: %w", context.Cause(ctx))
+	}
+	return n, nil
+}
+
+func (n *Nodes) note(obj any) {
+	node, ok := obj.(*corev1.Node)
+	if !ok || node.Spec.ProviderID == "" {
+		return // kubelet or the cloud controller sets it a little later
+	}
+	resource, scaleSet, err := ResourceOf(node.Spec.ProviderID)
+	if err != nil {
+		n.log.Warn("a node is left out, as it is no Azure machine", "node", node.Name, "err", err)
+		return
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.byResource[strings.ToLower(resource)] = node.Name
+	if scaleSet != "" {
+		n.scaleSets[strings.ToLower(scaleSet)] = scaleSet
+	}
+}
+
+// Node gives the name of the node that is the machine of that name, in any letter case.
+func (n *Nodes) Node(resource string) (string, bool) {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	node, ok := n.byResource[strings.ToLower(resource)]
+	return node, ok
+}
+
+// ScaleSets lists the uniform scale sets that the nodes belong to, sorted.
+func (n *Nodes) ScaleSets() []string {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	var names []string
+	for _, name := range n.scaleSets {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// Machines turns power over nodes into power over the machines that they are.
+func (n *Nodes) Machines(power NodePower) Machines { return nodeMachines{n, power} }
+
+type nodeMachines struct {
+	nodes *Nodes
+	power NodePower
+}
+
+func (m nodeMachines) PowerOff(ctx context.Context, resource string) error {
+	return m.on(ctx, resource, m.power.PowerOff)
+}
+
+func (m nodeMachines) PowerOn(ctx context.Context, resource string) error {
+	return m.on(ctx, resource, m.power.PowerOn)
+}
+
+func (m nodeMachines) on(ctx context.Context, resource string, do func(context.Context, string) error) error {
+	node, ok := m.nodes.Node(resource)
+	if !ok {
+		return fmt.Errorf("machine %q: no node has a providerID that names it", resource)
+	}
+	if err := do(ctx, node); err != nil {
+		return fmt.Errorf("machine %q, node %q: %w", resource, node, err)
+	}
+	return nil
+}

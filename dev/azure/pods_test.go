@@ -1,0 +1,354 @@
+package azure
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/tools/cache"
+)
+
+// cluster is a fake API server with one node per machine, and the emulator that watches it. It serves to test the
+// plumbing; the fake deletes objects at once, so that graceful deletion is played by updates.
+type cluster struct {
+	t        *testing.T
+	client   *fake.Clientset
+	emulator *Emulator
+	machines *switchboard
+}
+
+const (
+	node0 = "aks-spot-12345678-vmss000000"
+	node1 = "aks-spot-12345678-vmss000001"
+)
+
+func azureNode(name, providerID string) *corev1.Node {
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.NodeSpec{ProviderID: providerID}}
+}
+
+// uniformID is the provider ID of an instance in the mixed letter case that Azure is known for.
+func uniformID(instance int) string {
+	return fmt.Sprintf("azure:///subscriptions/8ecadfc9-d1a3-4ea4-b844-0d9f87e4d7c8/resourceGroups/MC_Group/providers/"+
+		"Microsoft.Compute/virtualMachineScaleSets/AKS-spot-12345678-vmss/virtualMachines/%d", instance)
+}
+
+func newCluster(t *testing.T) *cluster {
+	t.Helper()
+	client := fake.NewClientset(azureNode(node0, uniformID(0)), azureNode(node1, uniformID(1)))
+	log := slog.New(slog.DiscardHandler)
+	nodes, err := WatchNodes(t.Context(), client, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pods, err := WatchPods(t.Context(), client, nodes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &cluster{t: t, client: client, machines: newSwitchboard()}
+	c.emulator = newEmulator(t, Options{Machines: nodes.Machines(c.machines), Bookkeeper: pods, Linger: time.Hour})
+	return c
+}
+
+// create makes a running pod on a node.
+func (c *cluster) create(name, node string, change func(*corev1.Pod)) {
+	c.t.Helper()
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "shop", Name: name, UID: types.UID("uid-" + name), CreationTimestamp: metav1.Now(),
+			Annotations: map[string]string{StopSecondsAnnotation: "10"},
+		},
+		Spec: corev1.PodSpec{NodeName: node, TerminationGracePeriodSeconds: new(int64(30))},
+		Status: corev1.PodStatus{Phase: corev1.PodRunning, ContainerStatuses: []corev1.ContainerStatus{{
+			Name: "app", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}},
+		}}},
+	}
+	change(pod)
+	if _, err := c.client.CoreV1().Pods("shop").Create(c.t.Context(), pod, metav1.CreateOptions{}); err != nil {
+		c.t.Fatal(err)
+	}
+	synctest.Wait()
+}
+
+func (c *cluster) update(name string, change func(*corev1.Pod)) {
+	c.t.Helper()
+	pods := c.client.CoreV1().Pods("shop")
+	pod, err := pods.Get(c.t.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	change(pod)
+	if _, err := pods.Update(c.t.Context(), pod, metav1.UpdateOptions{}); err != nil {
+		c.t.Fatal(err)
+	}
+	synctest.Wait()
+}
+
+// ask is what the API server does with a graceful deletion, also with a second one that shortens the first.
+func (c *cluster) ask(name string, grace int64) {
+	c.t.Helper()
+	c.update(name, func(pod *corev1.Pod) {
+		began := time.Now()
+		if pod.DeletionTimestamp != nil {
+			began = pod.DeletionTimestamp.Add(-time.Duration(*pod.DeletionGracePeriodSeconds) * time.Second)
+		}
+		pod.DeletionTimestamp = new(metav1.NewTime(began.Add(time.Duration(grace) * time.Second)))
+		pod.DeletionGracePeriodSeconds = &grace
+	})
+}
+
+func (c *cluster) terminate(name string, code int32) {
+	c.t.Helper()
+	c.update(name, func(pod *corev1.Pod) {
+		pod.Status.Phase = corev1.PodFailed
+		pod.Status.ContainerStatuses[0].State = corev1.ContainerState{
+			Terminated: &corev1.ContainerStateTerminated{ExitCode: code, FinishedAt: metav1.Now()},
+		}
+	})
+}
+
+func (c *cluster) remove(name string) {
+	c.t.Helper()
+	if err := c.client.CoreV1().Pods("shop").Delete(c.t.Context(), name, metav1.DeleteOptions{}); err != nil {
+		c.t.Fatal(err)
+	}
+	synctest.Wait()
+}
+
+func TestLedgerOfASpotNotice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t)
+		plain := func(*corev1.Pod) {}
+		for _, name := range []string{"quick", "slow", "hurried", "forced", "forgotten"} {
+			c.create(name, node0, plain)
+		}
+		c.create("agent", node0, func(pod *corev1.Pod) {
+			pod.OwnerReferences = []metav1.OwnerReference{{Kind: "DaemonSet", Controller: new(true)}}
+		})
+		c.create("proxy", node0, func(pod *corev1.Pod) {
+			pod.Annotations[corev1.MirrorPodAnnotationKey] = "x"
+		})
+		c.create("elsewhere", node1, plain)
+		c.create("unbound", "", plain)
+		after(time.Until(roundUp(time.Now()))) // the watches took a part of a second to begin
+		c.machines.began = time.Now()
+
+		record := announce(t, c.emulator, Announcement{Type: Preempt, Resources: []string{vm0}, Notice: time.Minute})
+		c.ask("quick", 30)
+		c.ask("slow", 30)
+		c.ask("hurried", 30)
+		after(2 * time.Second)
+		c.ask("hurried", 5)
+		c.update("unbound", func(pod *corev1.Pod) { pod.Spec.NodeName = node0 })
+		after(3 * time.Second)
+		c.terminate("hurried", 137)
+		c.remove("forced")
+		after(5 * time.Second)
+		c.terminate("quick", 0)
+		c.update("quick", func(pod *corev1.Pod) { pod.DeletionGracePeriodSeconds = new(int64(0)) }) // the kubelet's own
+		c.remove("quick")
+		after(20 * time.Second)
+		c.terminate("slow", 137)
+		c.remove("slow")
+		after(time.Minute) // the machine dies meanwhile
+		c.remove("forgotten")
+
+		ledger, ok := c.emulator.Ledger().Event(record.EventID)
+		if !ok {
+			t.Fatal("the ledger does not have the event")
+		}
+		type line struct {
+			Outcome                Outcome
+			Granted, First, Needed string
+			Asked, Ended, Left     string
+			Late                   bool
+		}
+		got := map[string]line{}
+		for _, entry := range ledger.Pods {
+			l := line{
+				Outcome: entry.Outcome, Late: entry.Late, Needed: entry.StopSeconds,
+				Granted: fmt.Sprint(entry.GrantedSeconds, " of ", entry.WantedSeconds),
+				First:   fmt.Sprint(entry.FirstGrantedSeconds),
+			}
+			if !entry.AskedAt.IsZero() {
+				l.Asked = entry.AskedAt.Sub(record.VisibleAt).String()
+			}
+			if !entry.EndedAt.IsZero() {
+				l.Ended = entry.EndedAt.Sub(record.VisibleAt).String()
+				l.Left = fmt.Sprint(*entry.LeftSeconds)
+			}
+			got[entry.Name] = l
+		}
+		want := map[string]line{
+			"quick":     {OutcomeFinished, "30 of 30", "30", "10", "0s", "10s", "50", false},
+			"slow":      {OutcomeSpentGrace, "30 of 30", "30", "10", "0s", "30s", "30", false},
+			"hurried":   {OutcomeCutShort, "5 of 30", "30", "10", "0s", "5s", "55", false},
+			"forced":    {OutcomeKilledAtOnce, "0 of 30", "0", "10", "", "5s", "55", false},
+			"forgotten": {OutcomeLost, "0 of 30", "0", "10", "", "1m30s", "-30", false},
+			"unbound":   {OutcomeLost, "0 of 30", "0", "10", "", "", "", true},
+			"agent":     {OutcomeStayed, "0 of 30", "0", "10", "", "", "", false},
+			"proxy":     {OutcomeStayed, "0 of 30", "0", "10", "", "", "", false},
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("ledger (-want +got):\n%s", diff)
+		}
+		if diff := cmp.Diff([]string{"1m0s " + node0 + " off"}, c.machines.done()); diff != "" {
+			t.Errorf("power over the node (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestPodsOlderThanTheWatchAreNotLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewClientset(&corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "old", UID: "1", CreationTimestamp: metav1.Now()},
+			Spec:       corev1.PodSpec{NodeName: node0},
+		})
+		created := time.Now()
+		time.Sleep(time.Hour)
+		pods, err := WatchPods(t.Context(), client, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := pods.Pods()
+		if len(got) != 1 || !got[0].BoundAt.Equal(created) || got[0].WantedSeconds != 30 {
+			t.Errorf("got %+v, want it bound at %v with the default grace", got, created)
+		}
+	})
+}
+
+func TestPodWhoseEndTheWatchMissed(t *testing.T) {
+	w := &PodWatch{pods: map[types.UID]*Pod{}}
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "web", UID: "1"}, Spec: corev1.PodSpec{NodeName: node0},
+	}
+	w.note(pod, false)
+	w.noteGone(cache.DeletedFinalStateUnknown{Obj: pod})
+	if got := w.Pods()[0]; Classify(got, time.Time{}) != OutcomeUnknown {
+		t.Errorf("got %+v", got)
+	}
+}
+
+func TestEndOfAPodWithSeveralContainers(t *testing.T) {
+	running := corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}
+	exited := func(code int32) corev1.ContainerState {
+		return corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code}}
+	}
+	type states []corev1.ContainerState
+	const runs = corev1.PodRunning
+	for name, tt := range map[string]struct {
+		states  states
+		phase   corev1.PodPhase
+		deleted bool
+		ended   bool
+		code    *int32
+	}{
+		"all run":                          {states{running, running}, runs, true, false, nil},
+		"one of them has exited":           {states{exited(0), running}, runs, true, false, nil},
+		"all have exited":                  {states{exited(0), exited(0)}, runs, true, true, new(int32(0))},
+		"all have exited, to be restarted": {states{exited(0), exited(0)}, runs, false, false, nil},
+		"one was killed":                   {states{exited(1), exited(137), exited(0)}, runs, true, true, new(int32(137))},
+		"one failed":                       {states{exited(0), exited(3)}, corev1.PodFailed, false, true, new(int32(3))},
+		"succeeded without statuses":       {nil, corev1.PodSucceeded, false, true, new(int32(0))},
+		"failed without statuses":          {nil, corev1.PodFailed, false, true, nil},
+		"no statuses yet":                  {nil, corev1.PodPending, true, false, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod := &corev1.Pod{Status: corev1.PodStatus{Phase: tt.phase}}
+			if tt.deleted {
+				pod.DeletionTimestamp, pod.DeletionGracePeriodSeconds = new(metav1.Now()), new(int64(30))
+			}
+			for _, state := range tt.states {
+				pod.Status.ContainerStatuses = append(pod.Status.ContainerStatuses, corev1.ContainerStatus{State: state})
+			}
+			var p Pod
+			p.observe(pod, at(1))
+			if diff := cmp.Diff(tt.code, p.ExitCode); diff != "" || p.EndedAt.IsZero() == tt.ended {
+				t.Errorf("ended at %v; exit code (-want +got):\n%s", p.EndedAt, diff)
+			}
+		})
+	}
+}
+
+func TestResourceOf(t *testing.T) {
+	const prefix = "azure:///subscriptions/S/resourceGroups/G/providers/Microsoft.Compute/"
+	for id, want := range map[string][2]string{
+		prefix + "virtualMachineScaleSets/set/virtualMachines/10": {"set_10", "set"},
+		prefix + "virtualMachines/flex_4f2a":                      {"flex_4f2a", ""},
+		strings.ToUpper(prefix) + "virtualmachines/VM":            {"VM", ""},
+		"aws:///eu-central-1a/i-0123456789abcdef0":                {},
+		prefix + "virtualMachines/":                               {},
+		prefix + "virtualMachines/a/b":                            {},
+		"x" + prefix + "virtualMachines/a":                        {},
+		"":                                                        {},
+	} {
+		resource, scaleSet, err := ResourceOf(id)
+		if got := [2]string{resource, scaleSet}; got != want || (err == nil) != (want != [2]string{}) {
+			t.Errorf("%s: got %q, %v, want %q", id, got, err, want)
+		}
+	}
+}
+
+func TestNodesAreFoundByMachineInAnyLetterCase(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewClientset(azureNode(node1, uniformID(1)), azureNode("far", "aws:///eu-central-1a/i-0"),
+			azureNode("new", ""))
+		nodes, err := WatchNodes(t.Context(), client, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := client.CoreV1().Nodes().Update(t.Context(), azureNode("new", uniformID(10)),
+			metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if err := client.CoreV1().Nodes().Delete(t.Context(), node1, metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		// The machine 1 is remembered although its node is gone, and is not taken for 10.
+		for resource, want := range map[string]string{vm1: node1, testSet + "_10": "new", vm0: "", "i-0": ""} {
+			if got, ok := nodes.Node(resource); got != want || ok != (want != "") {
+				t.Errorf("%s is node %q, want %q", resource, got, want)
+			}
+		}
+		if diff := cmp.Diff([]string{"AKS-spot-12345678-vmss"}, nodes.ScaleSets()); diff != "" {
+			t.Errorf("scale sets (-want +got):\n%s", diff)
+		}
+		power := newSwitchboard()
+		power.fail = map[string]error{"new": errors.New("stuck")}
+		machines := nodes.Machines(power)
+		if err := machines.PowerOn(t.Context(), vm1); err != nil {
+			t.Error(err)
+		}
+		if err := machines.PowerOff(t.Context(), testSet+"_10"); !errors.Is(err, power.fail["new"]) {
+			t.Errorf("got %v", err)
+		}
+		if err := machines.PowerOff(t.Context(), "nope_1"); err == nil {
+			t.Error("an unknown machine was switched off")
+		}
+		if diff := cmp.Diff([]string{"0s " + node1 + " on"}, power.done()); diff != "" {
+			t.Errorf("power (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestWatchThatEndsBeforeItsFirstList(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	why := errors.New("no answer")
+	cancel(why)
+	if _, err := WatchNodes(ctx, fake.NewClientset(), slog.New(slog.DiscardHandler)); !errors.Is(err, why) {
+		t.Errorf("WatchNodes: %v", err)
+	}
+	if _, err := WatchPods(ctx, fake.NewClientset(), nil); !errors.Is(err, why) {
+		t.Errorf("WatchPods: %v", err)
+	}
+}

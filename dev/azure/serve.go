@@ -1,0 +1,249 @@
+package azure
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+const (
+	// DefaultListen is where Main serves when not told otherwise.
+	DefaultListen = "127.0.0.1:16925"
+	// shutdownGrace is how long Main waits for requests under way. Hanging ones are ended by the emulator's Close.
+	shutdownGrace = 5 * time.Second
+	// firstListTimeout bounds the wait for the first list of nodes and pods.
+	firstListTimeout = 30 * time.Second
+)
+
+// settings are Main's flags.
+type settings struct {
+	listen     string
+	kubeconfig string
+	scaleSets  []scaleSetFlag
+	options    Options
+}
+
+// scaleSetFlag is a scale set and the address of its own listener, if it is to have one.
+type scaleSetFlag struct{ name, listen string }
+
+// Main serves an emulator until ctx ends: everything on one listener and, where a flag says so, a scale set on a
+// listener of its own. With a kubeconfig it keeps the ledger, knows the scale sets that the cluster's nodes belong to,
+// and has power over them; without, or when power is nil, events have no effect. What a person needs to know goes to
+// out, once all listeners answer. A request for help is answered with flag.ErrHelp.
+func Main(ctx context.Context, args []string, out io.Writer, power NodePower) error {
+	s, err := parseFlags(args, out)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if s.kubeconfig != "" {
+		if err := s.watchCluster(ctx, power); err != nil {
+			return fmt.Errorf("azure emulator: --kubeconfig %s: %w", s.kubeconfig, err)
+		}
+	}
+	e := New(s.options)
+	defer e.Close()
+	if err := s.serve(ctx, e, out); err != nil {
+		return fmt.Errorf("azure emulator: %w", err)
+	}
+	return nil
+}
+
+func parseFlags(args []string, out io.Writer) (*settings, error) {
+	s := &settings{options: Options{
+		Notices: map[EventType]time.Duration{},
+		Log:     slog.New(slog.NewTextHandler(out, nil)),
+	}}
+	flags := flag.NewFlagSet("azure", flag.ContinueOnError)
+	flags.SetOutput(out)
+	flags.StringVar(&s.listen, "listen", DefaultListen, "loopback `address` of the listener that serves everything")
+	flags.StringVar(&s.kubeconfig, "kubeconfig", "", "`file` of the cluster whose nodes are the machines")
+	flags.Func("scale-set", "`name[=address]` of a scale set, with a loopback address for a listener of its own;"+
+		" may be repeated", s.addScaleSet)
+	flags.Func("notice", "`type=duration`, such as Reboot=20s: notice instead of the documented one; may be repeated",
+		s.addNotice)
+	flags.DurationVar(&s.options.Outage, "outage", defaultOutage,
+		"how long a machine is away in an event of unknown duration")
+	flags.DurationVar(&s.options.Linger, "linger", 0, "how long an event stays Started after its impact")
+	flags.DurationVar(&s.options.ApprovalDelay, "approval-delay", 0, "time from an event's first approval to its start")
+	flags.DurationVar(&s.options.FirstCall, "first-call", 0, "how long a scale set's first call takes; up to 2m in Azure")
+	if err := flags.Parse(args); err != nil {
+		return nil, err // the flag package has told the user already
+	}
+	if flags.NArg() > 0 {
+		return nil, fmt.Errorf("unexpected argument %q: the emulator takes flags only", flags.Arg(0))
+	}
+	for name, d := range map[string]time.Duration{
+		"outage": s.options.Outage, "linger": s.options.Linger, "approval-delay": s.options.ApprovalDelay,
+		"first-call": s.options.FirstCall,
+	} {
+		if d < 0 {
+			return nil, fmt.Errorf("--%s %v: want a positive duration", name, d)
+		}
+	}
+	return s, requireLoopback("--listen", s.listen)
+}
+
+func (s *settings) addScaleSet(value string) error {
+	name, listen, own := strings.Cut(value, "=")
+	if name == "" || strings.ContainsAny(name, "/ ") {
+		return errors.New("want name or name=address")
+	}
+	if own {
+		if err := requireLoopback("address", listen); err != nil {
+			return err
+		}
+	}
+	s.scaleSets = append(s.scaleSets, scaleSetFlag{name, listen})
+	return nil
+}
+
+func (s *settings) addNotice(value string) error {
+	name, text, _ := strings.Cut(value, "=")
+	d, err := time.ParseDuration(text)
+	if err != nil || d < 0 {
+		return fmt.Errorf("want type=duration with a duration such as 30s, not %q", text)
+	}
+	for _, t := range EventTypes() {
+		if strings.EqualFold(string(t), name) {
+			s.options.Notices[t] = d
+			return nil
+		}
+	}
+	return fmt.Errorf("unknown type %q: want one of %v", name, EventTypes())
+}
+
+// requireLoopback refuses an address that others could reach: whoever reaches the emulator may switch machines off.
+func requireLoopback(field, address string) error {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return fmt.Errorf("%s %q: want a loopback address with a port, such as %s: %w", field, address, DefaultListen, err)
+	}
+	if ip := net.ParseIP(host); host == "localhost" || (ip != nil && ip.IsLoopback()) {
+		return nil
+	}
+	return fmt.Errorf("%s %q: want a loopback address, such as %s", field, address, DefaultListen)
+}
+
+// watchCluster connects the emulator to a cluster.
+func (s *settings) watchCluster(ctx context.Context, power NodePower) error {
+	config, err := clientcmd.BuildConfigFromFlags("", s.kubeconfig)
+	if err != nil {
+		return err
+	}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return err
+	}
+	return s.watch(ctx, client, power)
+}
+
+func (s *settings) watch(ctx context.Context, client kubernetes.Interface, power NodePower) error {
+	watchCtx, stopWatching := context.WithCancelCause(ctx)
+	timer := time.AfterFunc(firstListTimeout, func() {
+		stopWatching(fmt.Errorf("no answer within %v", firstListTimeout))
+	})
+	nodes, err := WatchNodes(watchCtx, client, s.options.Log)
+	if err != nil {
+		return err
+	}
+	pods, err := WatchPods(watchCtx, client, nodes)
+	if err != nil {
+		return err
+	}
+	if !timer.Stop() {
+		return context.Cause(watchCtx)
+	}
+	s.options.Bookkeeper = pods
+	if power != nil {
+		s.options.Machines = nodes.Machines(power)
+	}
+	for _, name := range nodes.ScaleSets() {
+		s.scaleSets = append(s.scaleSets, scaleSetFlag{name: name})
+	}
+	return nil
+}
+
+// endpoint is one listener and what it serves.
+type endpoint struct {
+	what     string
+	listener net.Listener
+	server   *http.Server
+}
+
+// serve opens all listeners, says where they are, and serves until ctx ends.
+func (s *settings) serve(ctx context.Context, e *Emulator, out io.Writer) error {
+	endpoints, err := s.endpoints(e)
+	if err != nil {
+		return err
+	}
+	for _, end := range endpoints {
+		if _, err := fmt.Fprintf(out, "%s: http://%s\n", end.what, end.listener.Addr()); err != nil {
+			closeAll(endpoints)
+			return fmt.Errorf("writing the addresses: %w", err)
+		}
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	for _, end := range endpoints {
+		group.Go(func() error {
+			if err := end.server.Serve(end.listener); !errors.Is(err, http.ErrServerClosed) {
+				return fmt.Errorf("serving %s: %w", end.what, err)
+			}
+			return nil
+		})
+		group.Go(func() error {
+			<-ctx.Done()
+			e.Close() // lets go of held requests, so that Shutdown need not wait for them
+			grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownGrace)
+			defer cancel()
+			return end.server.Shutdown(grace)
+		})
+	}
+	return group.Wait()
+}
+
+// endpoints makes the scale sets and opens the listeners.
+func (s *settings) endpoints(e *Emulator) ([]endpoint, error) {
+	var endpoints []endpoint
+	open := func(what, address string, handler http.Handler) error {
+		listener, err := net.Listen("tcp", address)
+		if err != nil {
+			closeAll(endpoints)
+			return fmt.Errorf("%s: %w", what, err)
+		}
+		server := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second}
+		endpoints = append(endpoints, endpoint{what, listener, server})
+		return nil
+	}
+	if err := open("everything, with the control API under /emulator/", s.listen, e.Handler()); err != nil {
+		return nil, err
+	}
+	for _, f := range s.scaleSets {
+		set := e.ScaleSet(f.name)
+		if f.listen == "" {
+			continue
+		}
+		if err := open("scale set "+set.Name(), f.listen, set.Handler()); err != nil {
+			return nil, err
+		}
+	}
+	return endpoints, nil
+}
+
+func closeAll(endpoints []endpoint) {
+	for _, end := range endpoints {
+		_ = end.listener.Close()
+	}
+}

@@ -1,0 +1,167 @@
+package azure
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/kubernetes/fake"
+)
+
+// startMain runs Main and gives the URLs that it says it serves, by what they serve.
+func startMain(t *testing.T, ctx context.Context, endpoints int, args ...string) (map[string]string, <-chan error) {
+	t.Helper()
+	out, in := io.Pipe()
+	done := make(chan error, 1)
+	go func() {
+		err := Main(ctx, args, in, nil)
+		_ = in.CloseWithError(io.EOF)
+		done <- err
+	}()
+	urls := map[string]string{}
+	lines := bufio.NewScanner(out)
+	for len(urls) < endpoints && lines.Scan() {
+		if m := regexp.MustCompile(`^(.*): (http://\S+)$`).FindStringSubmatch(lines.Text()); m != nil {
+			urls[m[1]] = m[2]
+		}
+	}
+	go func() { _, _ = io.Copy(io.Discard, out) }() // the log that follows
+	if len(urls) < endpoints {
+		t.Fatalf("Main ended early: %v", <-done)
+	}
+	return urls, done
+}
+
+func TestMainServesUntilItsContextEnds(t *testing.T) {
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	urls, done := startMain(t, ctx, 2, "--listen=127.0.0.1:0", "--scale-set="+testSet, "--scale-set=other=127.0.0.1:0",
+		"--notice=reboot=20s", "--outage=1h")
+	everything, other := urls["everything, with the control API under /emulator/"], urls["scale set other"]
+
+	var record Record
+	body := fmt.Sprintf(`{"type":"Reboot","resources":[%q]}`, vm0)
+	if status := control(t, "POST", everything+"/emulator/events", body, &record); status != 200 {
+		t.Fatalf("announce answered %d", status)
+	}
+	if notice := record.NotBefore.Sub(record.VisibleAt); notice < 20*time.Second || notice > 21*time.Second {
+		t.Errorf("the notice is %v, want that of the flag", notice)
+	}
+	if doc := read(t, everything+"/scalesets/"+testSet); len(doc.Events) != 1 {
+		t.Errorf("the scale set shows %+v", doc)
+	}
+	if doc := read(t, other); len(doc.Events) != 0 {
+		t.Errorf("the other scale set's own listener shows %+v", doc)
+	}
+
+	// A request that hangs does not hold up the end.
+	if status := control(t, "POST", everything+"/emulator/faults", `{"kind":"hang"}`, nil); status != 200 {
+		t.Fatalf("inject answered %d", status)
+	}
+	hanging := make(chan error, 1)
+	go func() {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, other+metadataPath+query, nil)
+		if err == nil {
+			_, err = http.DefaultClient.Do(r)
+		}
+		hanging <- err
+	}()
+	if status := control(t, "GET", everything+"/emulator/state", "", nil); status != 200 {
+		t.Errorf("the state is answered with %d", status)
+	}
+	stop()
+	if err := <-done; err != nil {
+		t.Errorf("Main ended with %v", err)
+	}
+	if err := <-hanging; err == nil {
+		t.Error("the hanging request was answered")
+	}
+}
+
+func TestMainRefusesBadFlags(t *testing.T) {
+	garbage := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := os.WriteFile(garbage, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, tt := range map[string]struct {
+		args    []string
+		message string
+	}{
+		"unknown flag":              {[]string{"--colour=red"}, "colour"},
+		"an argument":               {[]string{"run"}, `"run"`},
+		"address without a port":    {[]string{"--listen=127.0.0.1"}, "--listen"},
+		"address for all":           {[]string{"--listen=:80"}, "loopback"},
+		"address of the network":    {[]string{"--listen=192.0.2.1:80"}, "loopback"},
+		"scale set without a name":  {[]string{"--scale-set="}, "scale-set"},
+		"scale set with a path":     {[]string{"--scale-set=a/b"}, "scale-set"},
+		"scale set for all":         {[]string{"--scale-set=a=0.0.0.0:0"}, "loopback"},
+		"bad duration":              {[]string{"--outage=long"}, "outage"},
+		"negative duration":         {[]string{"--first-call=-1s"}, "--first-call"},
+		"notice without a type":     {[]string{"--notice=30s"}, "notice"},
+		"notice of an unknown type": {[]string{"--notice=Explode=30s"}, "Explode"},
+		"notice without a duration": {[]string{"--notice=Reboot"}, "notice"},
+		"kubeconfig not there":      {[]string{"--kubeconfig=/nowhere/at/all"}, "/nowhere/at/all"},
+		"kubeconfig unreadable":     {[]string{"--kubeconfig=" + garbage}, garbage},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			err := Main(ctx, append([]string{"--listen=127.0.0.1:0"}, tt.args...), io.Discard, nil)
+			if err == nil || !strings.Contains(err.Error(), tt.message) {
+				t.Errorf("got %v, want an error with %q", err, tt.message)
+			}
+		})
+	}
+}
+
+func TestMainHelp(t *testing.T) {
+	var out bytes.Buffer
+	if err := Main(t.Context(), []string{"--help"}, &out, nil); !errors.Is(err, flag.ErrHelp) {
+		t.Errorf("got %v", err)
+	}
+	for _, name := range []string{"listen", "kubeconfig", "scale-set", "notice", "outage", "linger", "first-call"} {
+		if !strings.Contains(out.String(), "-"+name) {
+			t.Errorf("the help does not tell of --%s:\n%s", name, out.String())
+		}
+	}
+}
+
+func TestMainTellsWhenAnAddressIsTaken(t *testing.T) {
+	ctx, stop := context.WithCancel(t.Context())
+	urls, done := startMain(t, ctx, 1, "--listen=127.0.0.1:0")
+	taken := strings.TrimPrefix(urls["everything, with the control API under /emulator/"], "http://")
+	if err := Main(t.Context(), []string{"--listen=127.0.0.1:0", "--scale-set=a=" + taken}, io.Discard, nil); err == nil ||
+		!strings.Contains(err.Error(), "scale set a") {
+		t.Errorf("got %v", err)
+	}
+	stop()
+	if err := <-done; err != nil {
+		t.Errorf("Main ended with %v", err)
+	}
+}
+
+func TestClusterGivesScaleSetsLedgerAndPower(t *testing.T) {
+	s, err := parseFlags([]string{"--listen=127.0.0.1:0"}, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := fake.NewClientset(azureNode(node0, uniformID(0)))
+	if err := s.watch(t.Context(), client, newSwitchboard()); err != nil {
+		t.Fatal(err)
+	}
+	if s.options.Bookkeeper == nil || s.options.Machines == nil || len(s.scaleSets) != 1 ||
+		!strings.EqualFold(s.scaleSets[0].name, testSet) {
+		t.Errorf("got %+v", s)
+	}
+}

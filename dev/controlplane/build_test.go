@@ -1,0 +1,196 @@
+package controlplane
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+func TestTheVersionIsTheOneNamedOrTheEnvironmentsOrTheNewest(t *testing.T) {
+	t.Setenv(VersionVariable, "")
+	if got, err := ResolveVersion(""); got != "1.36" || err != nil {
+		t.Errorf("nothing named: %q, %v, want 1.36", got, err)
+	}
+	t.Setenv(VersionVariable, "1.34")
+	if got, err := ResolveVersion(""); got != "1.34" || err != nil {
+		t.Errorf("1.34 in the environment: %q, %v, want 1.34", got, err)
+	}
+	if got, err := ResolveVersion("1.35"); got != "1.35" || err != nil {
+		t.Errorf("1.35 named, 1.34 in the environment: %q, %v, want 1.35", got, err)
+	}
+	t.Setenv(VersionVariable, "v1.36")
+	if _, err := ResolveVersion(""); err == nil || !strings.Contains(err.Error(), VersionVariable) {
+		t.Errorf("v1.36 in the environment: %v, want an error that names %s", err, VersionVariable)
+	}
+}
+
+func TestEveryVersionHasAModuleThatRequiresIt(t *testing.T) {
+	module, err := devModule()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, version := range Versions() {
+		dir := module
+		if version != newest {
+			dir = filepath.Join(module, "controlplane", "versions", version)
+		}
+		mod, err := os.ReadFile(filepath.Join(dir, "go.mod"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		match := kubernetesVersion.FindSubmatch(mod)
+		if match == nil || !strings.HasPrefix(string(match[1]), "v"+version+".") {
+			t.Errorf("%s/go.mod requires Kubernetes %q, want a patch of %s", dir, match, version)
+		}
+	}
+}
+
+// smallModule is a module with one program in it.
+func smallModule(t *testing.T, program string) buildPlan {
+	t.Helper()
+	t.Setenv(CacheVariable, filepath.Join(t.TempDir(), "cache"))
+	dir := t.TempDir()
+	for name, content := range map[string]string{
+		"go.mod":  "module small\n\ngo 1.26\n\nrequire k8s.io/kubernetes v1.36.3\n",
+		"go.sum":  "",
+		"main.go": program,
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return buildPlan{module: dir, packages: map[string]string{"program": "."}}
+}
+
+func TestProgramsAreCompiledOnceHoweverManyAsk(t *testing.T) {
+	plan := smallModule(t, "package main\n\nfunc main() {}\n")
+	var lines lockedBuilder
+	var group sync.WaitGroup
+	for range 4 {
+		group.Go(func() {
+			dir, err := plan.ensure(t.Context(), &lines)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if _, err := os.Stat(filepath.Join(dir, "program")); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	group.Wait()
+	if got := strings.Count(lines.String(), "slipway-dev: compiling program"); got != 1 {
+		t.Errorf("4 who asked at once made it compile %d times, want once:\n%s", got, lines.String())
+	}
+}
+
+func TestAFailedCompilationSaysWhyAndLeavesNothing(t *testing.T) {
+	plan := smallModule(t, "package main\n\nfunc main() { undefinedFunction() }\n")
+	if _, err := plan.ensure(t.Context(), io.Discard); err == nil || !strings.Contains(err.Error(), "undefinedFunction") {
+		t.Errorf("a program that does not compile: %v, want the compiler's words", err)
+	}
+	cache, err := cacheDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	entries, err := os.ReadDir(cache)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, entry := range entries {
+		if entry.IsDir() {
+			t.Errorf("the cache holds %s after a failure", entry.Name())
+		}
+	}
+}
+
+func TestTheKeyOfABuildIgnoresOrderAndComments(t *testing.T) {
+	plan := buildPlan{packages: map[string]string{"a": "x"}}
+	one := plan.key("v1", []byte("require (\n\tx v1\n\ty v2 // indirect\n)\n"), nil)
+	other := plan.key("v1", []byte("require y v2\n"), nil)
+	same := plan.key("v1", []byte("require (\n\ty v2\n)\n\nrequire (\n\tx v1\n)\n"), nil)
+	if one != same {
+		t.Errorf("the same requirements in another order have the keys %s and %s", one, same)
+	}
+	if one == other {
+		t.Errorf("different requirements have the same key %s", one)
+	}
+}
+
+func TestTheBuildsNotUsedForLongestAreRemoved(t *testing.T) {
+	cache := t.TempDir()
+	plan := buildPlan{packages: map[string]string{"a": "x"}}
+	now := time.Now()
+	// The key's digits are the age in hours; others in the cache are not this plan's.
+	for age, name := range []string{
+		"v1-a-0000000000000000", "v1-a-0000000000000001", "v1-a-0000000000000002", "v1-a-0000000000000003",
+		"v1-a-0000000000000004", "v1-a-b-0000000000000005", "v2-a-0000000000000006",
+	} {
+		dir := filepath.Join(cache, name)
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chtimes(dir, now, now.Add(-time.Duration(age)*time.Hour)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := plan.prune(cache, "v1"); err != nil {
+		t.Fatal(err)
+	}
+	entries, err := os.ReadDir(cache)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var left []string
+	for _, entry := range entries {
+		left = append(left, entry.Name())
+	}
+	want := "v1-a-0000000000000000 v1-a-0000000000000001 v1-a-0000000000000002 v1-a-0000000000000003 " +
+		"v1-a-b-0000000000000005 v2-a-0000000000000006"
+	if got := strings.Join(left, " "); got != want {
+		t.Errorf("left are %s, want %s", got, want)
+	}
+}
+
+func TestWaitingForALockEndsWithTheContext(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "lock")
+	unlock, err := lock(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if _, err := lock(ctx, path); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a lock that is held: %v, want %v", err, context.DeadlineExceeded)
+	}
+	unlock()
+	unlock, err = lock(t.Context(), path)
+	if err != nil {
+		t.Fatalf("a lock that was released: %v", err)
+	}
+	unlock()
+}
+
+// lockedBuilder is a strings.Builder for several writers.
+type lockedBuilder struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (l *lockedBuilder) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuilder) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}

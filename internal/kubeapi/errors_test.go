@@ -1,0 +1,129 @@
+package kubeapi
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+)
+
+const budgetDenied = `{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure",
+	"message":"Cannot evict pod as it would violate the pod's disruption budget.","reason":"TooManyRequests",
+	"details":{"retryAfterSeconds":7,"causes":[{"reason":"DisruptionBudget",
+	"message":"The disruption budget web needs 2 healthy pods and has 2 currently"}]},"code":429}`
+
+func TestAnAnswerOfTheAPIServerBecomesAStatusError(t *testing.T) {
+	tests := map[string]struct {
+		code       int
+		retryAfter string
+		body       string
+		want       StatusError
+	}{
+		"a Status": {404, "", status(404, "NotFound", `pods "web-0" not found`),
+			StatusError{Code: 404, Reason: "NotFound", Message: `pods "web-0" not found`}},
+		"details and causes": {429, "", budgetDenied, StatusError{Code: 429, Reason: "TooManyRequests",
+			Message: "Cannot evict pod as it would violate the pod's disruption budget.",
+			Causes: []Cause{{Reason: "DisruptionBudget",
+				Message: "The disruption budget web needs 2 healthy pods and has 2 currently"}},
+			RetryAfter: 7 * time.Second}},
+		"the header before the details": {429, "3", budgetDenied, StatusError{Code: 429, Reason: "TooManyRequests",
+			Message: "Cannot evict pod as it would violate the pod's disruption budget.",
+			Causes: []Cause{{Reason: "DisruptionBudget",
+				Message: "The disruption budget web needs 2 healthy pods and has 2 currently"}},
+			RetryAfter: 3 * time.Second}},
+		"the HTML of a proxy": {502, "", "<html>\n <h1>Bad\tGateway</h1>\n</html>",
+			StatusError{Code: 502, Message: "<html> <h1>Bad Gateway</h1> </html>"}},
+		"JSON that is no Status": {404, "", `{"reason":"NotFound"}`,
+			StatusError{Code: 404, Message: `{"reason":"NotFound"}`}},
+		"half a Status":                {404, "", `{"kind":"Status","reason":"NotFound"`, StatusError{Code: 404, Message: `{"kind":"Status","reason":"NotFound"`}},
+		"no body":                      {401, "", "", StatusError{Code: 401}},
+		"a redirect":                   {302, "", "elsewhere", StatusError{Code: 302, Message: "elsewhere"}},
+		"Retry-After that is a date":   {503, "Fri, 31 Dec 1999 23:59:59 GMT", "x", StatusError{Code: 503, Message: "x"}},
+		"Retry-After below zero":       {503, "-5", "x", StatusError{Code: 503, Message: "x"}},
+		"Retry-After beyond all bound": {503, "99999999999", "x", StatusError{Code: 503, Message: "x", RetryAfter: 24 * time.Hour}},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			c := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+				if tt.retryAfter != "" {
+					w.Header().Set("Retry-After", tt.retryAfter)
+				}
+				w.Header().Set("Location", "https://elsewhere.test/")
+				w.WriteHeader(tt.code)
+				_, _ = io.WriteString(w, tt.body)
+			})
+			c.http.CheckRedirect = refuseRedirect
+			_, err := c.GetNode(t.Context(), "n1")
+			got := AsStatus(fmt.Errorf("wrapped: %w", err))
+			if got == nil {
+				t.Fatalf("got %v, want a StatusError", err)
+			}
+			if diff := cmp.Diff(tt.want, *got, cmpopts.IgnoreUnexported(StatusError{})); diff != "" {
+				t.Error(diff)
+			}
+			if want := fmt.Sprintf("GET /api/v1/nodes/n1: %d", tt.code); !strings.HasPrefix(err.Error(), want) {
+				t.Errorf("%q does not begin with %q", err, want)
+			}
+		})
+	}
+}
+
+func TestOnlyTheAPIServerItselfCanSayThatSomethingIsGoneI7(t *testing.T) {
+	tests := map[string]struct {
+		code     int
+		body     string
+		notFound bool
+		conflict bool
+		expired  bool
+	}{
+		"NotFound":               {404, status(404, "NotFound", "gone"), true, false, false},
+		"a proxy's 404":          {404, "<html>not found</html>", false, false, false},
+		"the mux's 404":          {404, "404 page not found\n", false, false, false},
+		"Conflict":               {409, status(409, "Conflict", "UID"), false, true, false},
+		"AlreadyExists":          {409, status(409, "AlreadyExists", "there"), false, false, false},
+		"a proxy's 409":          {409, "conflict", false, false, false},
+		"Expired":                {410, status(410, "Expired", "too old"), false, false, true},
+		"a 500 that says so":     {500, status(500, "NotFound", "upstream"), false, false, false},
+		"forbidden says nothing": {403, status(403, "Forbidden", "no"), false, false, false},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			_, err := serve(t, answer(tt.code, tt.body)).GetNode(t.Context(), "n1")
+			if got := IsNotFound(err); got != tt.notFound {
+				t.Errorf("IsNotFound(%v) = %v", err, got)
+			}
+			if got := IsConflict(err); got != tt.conflict {
+				t.Errorf("IsConflict(%v) = %v", err, got)
+			}
+			if got := IsExpired(err); got != tt.expired {
+				t.Errorf("IsExpired(%v) = %v", err, got)
+			}
+			if got := IsForbidden(err); got != (tt.code == 403) {
+				t.Errorf("IsForbidden(%v) = %v", err, got)
+			}
+			if got := IsUnauthorized(err); got != (tt.code == 401) {
+				t.Errorf("IsUnauthorized(%v) = %v", err, got)
+			}
+		})
+	}
+	for _, err := range []error{nil, io.ErrUnexpectedEOF, errors.New("404 NotFound")} {
+		if IsNotFound(err) || IsConflict(err) || IsExpired(err) || IsForbidden(err) || IsUnauthorized(err) {
+			t.Errorf("%v passes for an answer of the API server", err)
+		}
+	}
+}
+
+func TestALongBodyIsQuotedShortAndInWholeCharacters(t *testing.T) {
+	_, err := serve(t, answer(500, "x"+strings.Repeat("é", 1000))).GetNode(t.Context(), "n1")
+	got := AsStatus(err).Message
+	if len(got) > 210 || !strings.HasSuffix(got, "é…") || !utf8.ValidString(got) {
+		t.Errorf("quoted as %q", got)
+	}
+}

@@ -1,0 +1,328 @@
+package kubeapi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// diary is a Handler that writes down what it is told.
+type diary struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+func (d *diary) add(format string, args ...any) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.lines = append(d.lines, fmt.Sprintf(format, args...))
+}
+
+func (d *diary) read() []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return append([]string(nil), d.lines...)
+}
+
+func (d *diary) handler() Handler[Pod] {
+	return Handler[Pod]{
+		Replaced: func(pods []Pod) {
+			var names []string
+			for _, p := range pods {
+				names = append(names, p.Name)
+			}
+			d.add("replaced [%s]", strings.Join(names, " "))
+		},
+		Changed: func(p Pod) { d.add("changed %s@%s", p.Name, p.ResourceVersion) },
+		Deleted: func(p Pod) { d.add("deleted %s", p.Name) },
+		Failed:  func(err error) { d.add("failed: %v", err) },
+	}
+}
+
+// follow follows the pods of node n1 through s for the given time, and returns what the handler was told.
+func follow(t *testing.T, s *script, lasting time.Duration) []string {
+	t.Helper()
+	c := serveInBubble(t, s)
+	ctx, cancel := context.WithCancel(t.Context())
+	var d diary
+	done := make(chan error)
+	go func() { done <- c.FollowPodsOn(ctx, "n1", d.handler()) }()
+	time.Sleep(lasting)
+	synctest.Wait()
+	told := d.read()
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("Follow returned %v", err)
+	}
+	if after := d.read(); len(after) != len(told) {
+		t.Errorf("told of its own end: %v", after[len(told):])
+	}
+	return told
+}
+
+func TestFollow(t *testing.T) {
+	tests := map[string]struct {
+		steps []http.HandlerFunc
+		asked []string // requests in order
+		told  []string // a line that ends in … is a beginning
+	}{
+		"a list, then a watch from its version": {
+			[]http.HandlerFunc{podList("5", "a", "b"), silent},
+			[]string{"list", "watch from 5"},
+			[]string{"replaced [a b]"},
+		},
+		"an orderly end is taken up at the last event": {
+			[]http.HandlerFunc{podList("5"), stream(event("ADDED", "a", "6"), event("MODIFIED", "a", "7"), event("DELETED", "a", "8"))},
+			[]string{"list", "watch from 5", "watch from 8"},
+			[]string{"replaced []", "changed a@6", "changed a@7", "deleted a"},
+		},
+		"a bookmark moves the version and is not told": {
+			[]http.HandlerFunc{podList("5", "a"), stream(event("BOOKMARK", "", "90"))},
+			[]string{"list", "watch from 5", "watch from 90"},
+			[]string{"replaced [a]"},
+		},
+		"a watch without events is taken up at the same version": {
+			[]http.HandlerFunc{podList("5"), stream(), stream()},
+			[]string{"list", "watch from 5", "watch from 5", "watch from 5"},
+			[]string{"replaced []"},
+		},
+		"410 in the answer lists again": {
+			[]http.HandlerFunc{podList("5", "a"), answer(410, status(410, "Expired", "too old")), podList("9", "b")},
+			[]string{"list", "watch from 5", "list", "watch from 9"},
+			[]string{"replaced [a]", "failed: watch /api/v1/pods: GET /api/v1/pods: 410 Expired: too old", "replaced [b]"},
+		},
+		"410 as an event lists again": {
+			[]http.HandlerFunc{podList("5", "a"),
+				stream(event("ADDED", "c", "6"), `{"type":"ERROR","object":`+status(410, "Expired", "too old")+"}\n"), podList("9", "b")},
+			[]string{"list", "watch from 5", "list", "watch from 9"},
+			[]string{"replaced [a]", "changed c@6", "failed: watch /api/v1/pods: 410 Expired: too old", "replaced [b]"},
+		},
+		"a garbage line lists again": {
+			[]http.HandlerFunc{podList("5"), stream(event("ADDED", "a", "6"), "<html>\n", event("ADDED", "b", "7")), podList("9", "b")},
+			[]string{"list", "watch from 5", "list", "watch from 9"},
+			[]string{"replaced []", "changed a@6", "failed: watch /api/v1/pods: event: invalid character…", "replaced [b]"},
+		},
+		"an event of a type unknown lists again": {
+			[]http.HandlerFunc{podList("5"), stream(event("MOVED", "a", "6")), podList("9")},
+			[]string{"list", "watch from 5", "list", "watch from 9"},
+			[]string{"replaced []", `failed: watch /api/v1/pods: event: type "MOVED": want ADDED…`, "replaced []"},
+		},
+		"an event without an object lists again": {
+			[]http.HandlerFunc{podList("5"), stream(`{"type":"DELETED","object":null}` + "\n"), podList("9")},
+			[]string{"list", "watch from 5", "list", "watch from 9"},
+			[]string{"replaced []", "failed: watch /api/v1/pods: event DELETED: its object holds no…", "replaced []"},
+		},
+		"an event larger than the limit lists again": {
+			[]http.HandlerFunc{podList("5"), stream(event("ADDED", strings.Repeat("x", maxWatchEvent), "6")), podList("9")},
+			[]string{"list", "watch from 5", "list", "watch from 9"},
+			[]string{"replaced []", "failed: watch /api/v1/pods: an event is larger than 4 MiB", "replaced []"},
+		},
+		"a connection that breaks in an event is taken up before it": {
+			[]http.HandlerFunc{podList("5"), brokenStream(event("ADDED", "a", "6"), event("ADDED", "b", "7")[:30]),
+				stream(event("ADDED", "b", "7"))},
+			[]string{"list", "watch from 5", "watch from 6", "watch from 7"},
+			[]string{"replaced []", "changed a@6", "failed: watch /api/v1/pods: unexpected EOF", "changed b@7"},
+		},
+		"an event cut off by an orderly end is taken up before it": {
+			[]http.HandlerFunc{podList("5"), stream(event("ADDED", "a", "6"), strings.TrimSpace(event("ADDED", "b", "7"))),
+				stream(event("ADDED", "b", "7"))},
+			[]string{"list", "watch from 5", "watch from 6", "watch from 7"},
+			[]string{"replaced []", "changed a@6", "changed b@7"},
+		},
+		"overload, missing rights and faults of the server leave the version": {
+			[]http.HandlerFunc{podList("5"), answer(429, "busy"), answer(403, "no"), answer(401, "who"), answer(500, "oh"),
+				answer(503, "later"), stream(event("ADDED", "a", "6"))},
+			[]string{"list", "watch from 5", "watch from 5", "watch from 5", "watch from 5", "watch from 5", "watch from 5", "watch from 6"},
+			[]string{"replaced []", "failed: …", "failed: …", "failed: …", "failed: …", "failed: …", "changed a@6"},
+		},
+		"a version that the server does not take lists again": {
+			[]http.HandlerFunc{podList("5"), answer(400, status(400, "BadRequest", "invalid")), podList("6"),
+				answer(504, status(504, "Timeout", "Too large resource version")), podList("2"), answer(404, "?"), podList("3")},
+			[]string{"list", "watch from 5", "list", "watch from 6", "list", "watch from 2", "list", "watch from 3"},
+			[]string{"replaced []", "failed: …", "replaced []", "failed: …", "replaced []", "failed: …", "replaced []"},
+		},
+		"a list that fails or is cut short is told as failed, never as a state (I7)": {
+			[]http.HandlerFunc{answer(500, "oh"), answer(200, podPage("5", "", "a", "b")[:90]), brokenStream(podPage("5", "", "a")[:80]),
+				answer(200, "{}"), answer(200, podPage("5", "p2", "a")), answer(410, status(410, "Expired", "")), podList("7", "a", "b")},
+			[]string{"list", "list", "list", "list", "list", "list", "list", "watch from 7"},
+			[]string{"failed: …", "failed: …", "failed: …", "failed: …", "failed: …", "replaced [a b]"},
+		},
+		"all pages are one state": {
+			[]http.HandlerFunc{answer(200, podPage("5", "p2", "a", "b")), podList("5", "c")},
+			[]string{"list", "list", "watch from 5"},
+			[]string{"replaced [a b c]"},
+		},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &script{steps: tt.steps}
+				told := follow(t, s, 30*time.Second)
+				if diff := cmp.Diff(tt.asked, s.questions()); diff != "" {
+					t.Errorf("requests: %s", diff)
+				}
+				if diff := cmp.Diff(tt.told, told, cmp.Comparer(begins)); diff != "" {
+					t.Errorf("told: %s", diff)
+				}
+			})
+		})
+	}
+}
+
+// begins compares two lines, of which one may end in … to stand for any end.
+func begins(a, b string) bool {
+	if short, ok := strings.CutSuffix(a, "…"); ok {
+		return strings.HasPrefix(b, short)
+	}
+	if short, ok := strings.CutSuffix(b, "…"); ok {
+		return strings.HasPrefix(a, short)
+	}
+	return a == b
+}
+
+func TestTheExactQueriesOfFollow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &script{steps: []http.HandlerFunc{podList("5")}}
+		follow(t, s, time.Second)
+		if got, want := s.asked[0].query.Encode(), "fieldSelector=spec.nodeName%3Dn1&limit=200"; got != want {
+			t.Errorf("list asked with %s, want %s", got, want)
+		}
+		q := s.asked[1].query
+		if n, err := strconv.Atoi(q.Get("timeoutSeconds")); err != nil || n < 40*60 || n >= 60*60 {
+			t.Errorf("timeoutSeconds=%s, want 40 to 60 minutes", q.Get("timeoutSeconds"))
+		}
+		q.Del("timeoutSeconds")
+		want := "allowWatchBookmarks=true&fieldSelector=spec.nodeName%3Dn1&resourceVersion=5&watch=true"
+		if got := q.Encode(); got != want {
+			t.Errorf("watch asked with %s, want %s", got, want)
+		}
+	})
+}
+
+func TestFollowNodeAsksForThatNodeAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &script{steps: []http.HandlerFunc{podList("5", "n1")}}
+		c := serveInBubble(t, s)
+		ctx, cancel := context.WithCancel(t.Context())
+		var got []string
+		err := c.FollowNode(ctx, "n1", Handler[Node]{Replaced: func(nodes []Node) {
+			got = namesOf(nodes)
+			cancel()
+		}})
+		if !errors.Is(err, context.Canceled) || !cmp.Equal(got, []string{"n1"}) {
+			t.Errorf("got %v and %v", got, err)
+		}
+		if sel := s.asked[0].query.Get("fieldSelector"); sel != "metadata.name=n1" {
+			t.Errorf("fieldSelector=%s", sel)
+		}
+	})
+}
+
+func TestAServerThatEndsEveryWatchAtOnceIsNotAskedInATightLoop(t *testing.T) {
+	for name, end := range map[string]http.HandlerFunc{
+		"in the ordinary way": stream(), "with an error": answer(503, "later"), "by breaking": brokenStream(),
+		"after an event": stream(event("MODIFIED", "a", "6")), "with 410": answer(410, status(410, "Expired", "")),
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &script{steps: []http.HandlerFunc{podList("5", "a")}}
+				for range 1000 {
+					s.steps = append(s.steps, end)
+					if name == "with 410" {
+						s.steps = append(s.steps, podList("5", "a"))
+					}
+				}
+				follow(t, s, time.Minute)
+				watches := 0
+				for _, q := range s.questions() {
+					if q != "list" {
+						watches++
+					}
+				}
+				// The pause ends between 1 and 2 s; five shorter ones lead there.
+				if watches < 60/2 || watches > 60+6 {
+					t.Errorf("%d watches within a minute, want 30 to 66", watches)
+				}
+			})
+		})
+	}
+}
+
+func TestThePauseIsShortAgainAfterAWatchThatLasted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lasts := func(w http.ResponseWriter, r *http.Request) {
+			_ = http.NewResponseController(w).Flush()
+			time.Sleep(10 * time.Minute)
+		}
+		s := &script{}
+		for range 20 {
+			s.steps = append(s.steps, answer(503, "away"))
+		}
+		s.steps = append(s.steps, podList("5"), lasts)
+		follow(t, s, 15*time.Minute)
+		n := len(s.asked)
+		if gap := s.asked[n-1].at.Sub(s.asked[n-2].at) - 10*time.Minute; gap < 0 || gap > firstBackoff {
+			t.Errorf("asked again %v after the end of a long watch, want at most %v", gap, firstBackoff)
+		}
+		if gap := s.asked[n-3].at.Sub(s.asked[n-4].at); gap > maxBackoff {
+			t.Errorf("asked again %v after a failed list, want at most %v", gap, maxBackoff)
+		}
+	})
+}
+
+func TestAWatchThatTheServerNeverBeginsIsGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mute := func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
+		s := &script{steps: []http.HandlerFunc{podList("5"), mute, stream(event("ADDED", "a", "6"))}}
+		told := follow(t, s, headerTimeout+time.Second)
+		want := []string{"replaced []", "failed: watch /api/v1/pods: GET /api/v1/pods: …", "changed a@6"}
+		if diff := cmp.Diff(want, told, cmp.Comparer(begins)); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
+func TestFollowOverTLSAndHTTP2(t *testing.T) {
+	s := &script{steps: []http.HandlerFunc{podList("5", "a"), brokenStream(event("ADDED", "b", "6"), `{"type":"ADD`),
+		stream(event("DELETED", "a", "7"))}}
+	c := serve(t, s.ServeHTTP)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	var d diary
+	h := d.handler()
+	h.Deleted = func(p Pod) { d.add("deleted %s", p.Name); cancel() }
+	if err := c.FollowPodsOn(ctx, "n1", h); !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	want := []string{"replaced [a]", "changed b@6", "failed: watch /api/v1/pods: …", "deleted a"}
+	if diff := cmp.Diff(want, d.read(), cmp.Comparer(begins)); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff([]string{"list", "watch from 5", "watch from 6"}, s.questions()); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestAnEmptyHandlerIsEnough(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &script{steps: []http.HandlerFunc{answer(500, ""), podList("5"), stream(event("ADDED", "a", "6"), event("DELETED", "a", "7"))}}
+		c := serveInBubble(t, s)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if err := c.FollowPodsOn(ctx, "n1", Handler[Pod]{}); !errors.Is(err, context.DeadlineExceeded) {
+			t.Error(err)
+		}
+		if diff := cmp.Diff([]string{"list", "list", "watch from 5", "watch from 7"}, s.questions()); diff != "" {
+			t.Error(diff)
+		}
+	})
+}

@@ -1,0 +1,90 @@
+package kubeapi
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+)
+
+// FuzzParseKubeconfig: whatever the file holds, it is a Config that can be used or an error that tells no secret.
+func FuzzParseKubeconfig(f *testing.F) {
+	for _, user := range []string{"", "token: hunter2", "username: a, password: hunter2", "exec: {}", "as: x", "client-key-data: hunter2"} {
+		f.Add([]byte(kubeconfigOf(goodServer, user)))
+	}
+	f.Add([]byte(kubeconfigOf(goodServer+`, proxy-url: "http://a:hunter2@b:1", certificate-authority-data: AAAA`, "")))
+	f.Add([]byte(kubeconfigOf(`server: "https://a:hunter2@[::1]:x"`, "")))
+	f.Add([]byte(`{current-context: "", contexts: [{name: "", context: null}], clusters: [{cluster: {server: "http://h"}}]}`))
+	f.Add([]byte("a: &hunter2 [*hunter2]\n"))
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		c, err := parseKubeconfig(raw, "/nowhere")
+		if err != nil {
+			// The names of contexts, clusters, users and files are told on purpose, and so is a URL without an "@".
+			if strings.Contains(err.Error(), secret) && !quotedOnPurpose(err.Error()) {
+				t.Errorf("%q holds a secret", err)
+			}
+			return
+		}
+		if c.Server == nil || c.Server.Hostname() == "" || c.Server.User != nil {
+			t.Errorf("server %v", c.Server)
+		}
+		if _, err := c.Connect("slipway-test"); err != nil && len(c.CA)+len(c.ClientCert)+len(c.ClientKey) == 0 {
+			t.Errorf("no client: %v", err)
+		}
+	})
+}
+
+func quotedOnPurpose(message string) bool {
+	for _, part := range []string{"context ", "user ", "current-context ", "server: \"", "proxy-url: \"", ": open "} {
+		if strings.Contains(message, part) {
+			return true
+		}
+	}
+	return false
+}
+
+// FuzzWatchEvent: whatever a line holds, the handler is told of at most one object, which has a version, or none and
+// an error is returned.
+func FuzzWatchEvent(f *testing.F) {
+	for _, line := range []string{
+		event("ADDED", "a", "1"), event("DELETED", "a", "2"), event("BOOKMARK", "", "3"), event("X", "a", "4"), "", "null", "{}", "[]",
+		`{"type":"ERROR","object":` + status(410, "Expired", "old") + "}", `{"type":"ERROR"}`, `{"type":"ADDED","object":null}`,
+		`{"type":"ADDED","object":{"metadata":{"name":"a","resourceVersion":"5","deletionTimestamp":"x"}}}`,
+		`{"type":"ADDED","object":{"metadata":{"resourceVersion":"5"},"spec":{"volumes":[{"emptyDir":{}}]}}}{}`,
+	} {
+		f.Add([]byte(line))
+	}
+	f.Fuzz(func(t *testing.T, line []byte) {
+		var told []Pod
+		tell := func(p Pod) { told = append(told, p) }
+		version, err := deliver(line, Handler[Pod]{Changed: tell, Deleted: tell})
+		switch {
+		case err != nil && (version != "" || len(told) > 0):
+			t.Errorf("version %q, told %v, and the error %v", version, told, err)
+		case err == nil && (version == "" || len(told) > 1 || !json.Valid(line)):
+			t.Errorf("version %q, told %v, without an error", version, told)
+		case err == nil && len(told) == 1 && told[0].ResourceVersion != version:
+			t.Errorf("told version %q, went on from %q", told[0].ResourceVersion, version)
+		}
+	})
+}
+
+// FuzzList: a list that is read is JSON from its first byte on, and any shorter beginning of it is refused (I7).
+func FuzzList(f *testing.F) {
+	f.Add(podPage("5", "", "a", "b"), uint(20))
+	f.Add(`{"metadata":{"resourceVersion":"1"},"items":null} x`, uint(3))
+	f.Add(`{"items":[[],{}],"items":[]}`, uint(0))
+	f.Fuzz(func(t *testing.T, body string, cut uint) {
+		if _, err := decodeList(strings.NewReader(body), func(Pod) {}); err != nil {
+			return
+		}
+		d := json.NewDecoder(strings.NewReader(body))
+		var whole map[string]json.RawMessage
+		if err := d.Decode(&whole); err != nil {
+			t.Fatalf("read as a list, but no JSON object: %v", err)
+		}
+		short := body[:int(cut%uint(d.InputOffset()))]
+		if _, err := decodeList(strings.NewReader(short), func(Pod) {}); err == nil {
+			t.Errorf("%q is read as a list", short)
+		}
+	})
+}

@@ -1,0 +1,96 @@
+package kubeapi
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// mutable is a connection that can be made to die silently: nothing arrives any more, nothing fails.
+type mutable struct {
+	net.Conn
+	dead *atomic.Bool
+}
+
+func (m mutable) Read(p []byte) (int, error) {
+	for {
+		n, err := m.Conn.Read(p)
+		if err != nil || !m.dead.Load() {
+			return n, err
+		}
+	}
+}
+
+func (m mutable) Write(p []byte) (int, error) {
+	if m.dead.Load() {
+		return len(p), nil
+	}
+	return m.Conn.Write(p)
+}
+
+func TestAWatchWhoseConnectionDiesSilentlyIsTakenUpByAnother(t *testing.T) {
+	certificate := httptest.NewTLSServer(http.NotFoundHandler()) // outside of the bubble: it lends its certificate only
+	t.Cleanup(certificate.Close)
+	synctest.Test(t, func(t *testing.T) {
+		var dead atomic.Bool
+		listener := newPipes()
+		s := &script{steps: []http.HandlerFunc{podList("5"), silent, stream(event("ADDED", "a", "6"))}}
+		server := &http.Server{Handler: s}
+		server.Protocols = new(http.Protocols)
+		server.Protocols.SetHTTP2(true)
+		server.TLSConfig = &tls.Config{Certificates: certificate.TLS.Certificates}
+		go func() { _ = server.ServeTLS(listener, "", "") }()
+
+		config := Config{Server: &url.URL{Scheme: "https", Host: "api.test"}, Insecure: true}
+		hc, err := config.HTTPClient()
+		if err != nil {
+			t.Fatal(err)
+		}
+		transport := hc.Transport.(*http.Transport)
+		transport.Proxy = nil
+		dials := 0
+		transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+			c, err := listener.dial(ctx, network, address)
+			if dials++; dials == 1 {
+				return mutable{c, &dead}, err
+			}
+			return c, err
+		}
+
+		ctx, cancel := context.WithCancel(t.Context())
+		var d diary
+		var began, noticed time.Time
+		h := d.handler()
+		h.Failed = func(error) { noticed = time.Now(); d.add("failed") }
+		done := make(chan struct{})
+		go func() { _ = New(config.Server, hc, "slipway-test").FollowPodsOn(ctx, "n1", h); close(done) }()
+		time.Sleep(10 * time.Minute) // pings that are answered keep the watch
+		if got := d.read(); !cmp.Equal(got, []string{"replaced []"}) {
+			t.Errorf("before the connection died: %v", got)
+		}
+		began = time.Now()
+		dead.Store(true)
+		time.Sleep(2 * time.Minute)
+		cancel()
+		<-done
+		transport.CloseIdleConnections()
+		_ = server.Close()
+
+		if got := d.read(); !cmp.Equal(got, []string{"replaced []", "failed", "changed a@6"}) {
+			t.Errorf("told %s", strings.Join(got, ", "))
+		}
+		if took := noticed.Sub(began); took <= 0 || took > pingAfter+pingTimeout {
+			t.Errorf("noticed after %v, want at most %v", took, pingAfter+pingTimeout)
+		}
+	})
+}

@@ -1,0 +1,217 @@
+package kubeapi
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestTheExactShapeOfEachRequest(t *testing.T) {
+	type shape struct {
+		Method, URI, ContentType string
+		Body                     any
+	}
+	grace := int64(30)
+	at := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	removal := Removal{Namespace: "shop", Name: "web-0", UID: "u-1"}
+	limited, dry := removal, removal
+	limited.Grace, dry.DryRun = &grace, true
+
+	tests := map[string]struct {
+		call func(context.Context, *Client) error
+		want shape
+	}{
+		"eviction": {
+			func(ctx context.Context, c *Client) error { return c.Evict(ctx, removal) },
+			shape{"POST", "/api/v1/namespaces/shop/pods/web-0/eviction", "application/json", decoded(`{"apiVersion":"policy/v1",
+				"kind":"Eviction","metadata":{"name":"web-0","namespace":"shop"},"deleteOptions":{"preconditions":{"uid":"u-1"}}}`)},
+		},
+		"eviction with a grace": {
+			func(ctx context.Context, c *Client) error { return c.Evict(ctx, limited) },
+			shape{"POST", "/api/v1/namespaces/shop/pods/web-0/eviction", "application/json", decoded(`{"apiVersion":"policy/v1",
+				"kind":"Eviction","metadata":{"name":"web-0","namespace":"shop"},
+				"deleteOptions":{"preconditions":{"uid":"u-1"},"gracePeriodSeconds":30}}`)},
+		},
+		"eviction as a dry run": {
+			func(ctx context.Context, c *Client) error { return c.Evict(ctx, dry) },
+			shape{"POST", "/api/v1/namespaces/shop/pods/web-0/eviction", "application/json", decoded(`{"apiVersion":"policy/v1",
+				"kind":"Eviction","metadata":{"name":"web-0","namespace":"shop"},
+				"deleteOptions":{"preconditions":{"uid":"u-1"},"dryRun":["All"]}}`)},
+		},
+		"deletion with a grace": {
+			func(ctx context.Context, c *Client) error { return c.DeletePod(ctx, limited) },
+			shape{"DELETE", "/api/v1/namespaces/shop/pods/web-0", "application/json",
+				decoded(`{"preconditions":{"uid":"u-1"},"gracePeriodSeconds":30}`)},
+		},
+		"deletion as a dry run": {
+			func(ctx context.Context, c *Client) error { return c.DeletePod(ctx, dry) },
+			shape{"DELETE", "/api/v1/namespaces/shop/pods/web-0", "application/json",
+				decoded(`{"preconditions":{"uid":"u-1"},"dryRun":["All"]}`)},
+		},
+		"a node": {
+			func(ctx context.Context, c *Client) error { _, err := c.GetNode(ctx, "n1"); return err },
+			shape{"GET", "/api/v1/nodes/n1", "", nil},
+		},
+		"a name with a slash in it stays one segment": {
+			func(ctx context.Context, c *Client) error { _, err := c.GetNode(ctx, "../pods?x=1"); return err },
+			shape{"GET", "/api/v1/nodes/..%2Fpods%3Fx=1", "", nil},
+		},
+		"a patch of a node": {
+			func(ctx context.Context, c *Client) error {
+				_, err := c.PatchNode(ctx, "n1", []byte(`{"spec":{"unschedulable":true}}`))
+				return err
+			},
+			shape{"PATCH", "/api/v1/nodes/n1", "application/merge-patch+json", decoded(`{"spec":{"unschedulable":true}}`)},
+		},
+		"a patch of a node's status": {
+			func(ctx context.Context, c *Client) error {
+				_, err := c.PatchNodeStatus(ctx, "n1", []byte(`{"status":{"conditions":[]}}`))
+				return err
+			},
+			shape{"PATCH", "/api/v1/nodes/n1/status", "application/strategic-merge-patch+json",
+				decoded(`{"status":{"conditions":[]}}`)},
+		},
+		"nodes by label": {
+			func(ctx context.Context, c *Client) error { _, err := c.ListNodes(ctx, "a=b,c!=d"); return err },
+			shape{"GET", "/api/v1/nodes?labelSelector=a%3Db%2Cc%21%3Dd&limit=200", "", nil},
+		},
+		"budgets of a namespace": {
+			func(ctx context.Context, c *Client) error { _, err := c.ListBudgets(ctx, "shop"); return err },
+			shape{"GET", "/apis/policy/v1/namespaces/shop/poddisruptionbudgets?limit=200", "", nil},
+		},
+		"volume attachments": {
+			func(ctx context.Context, c *Client) error { _, err := c.ListVolumeAttachments(ctx); return err },
+			shape{"GET", "/apis/storage.k8s.io/v1/volumeattachments?limit=200", "", nil},
+		},
+		"a claim": {
+			func(ctx context.Context, c *Client) error { _, err := c.GetClaim(ctx, "shop", "data"); return err },
+			shape{"GET", "/api/v1/namespaces/shop/persistentvolumeclaims/data", "", nil},
+		},
+		"an event": {
+			func(ctx context.Context, c *Client) error {
+				e := Event{Metadata: ObjectMeta{Name: "e1", Namespace: "default"}, Type: "Warning", Reason: "R", Message: "M",
+					InvolvedObject: ObjectReference{Kind: "Node", Name: "n1", UID: "n1"}, FirstTimestamp: at, LastTimestamp: at,
+					Count: 1}
+				e.Source.Component = "slipway"
+				return c.CreateEvent(ctx, e)
+			},
+			shape{"POST", "/api/v1/namespaces/default/events", "application/json", decoded(`{"apiVersion":"v1","kind":"Event",
+				"metadata":{"name":"e1","namespace":"default"},"involvedObject":{"kind":"Node","name":"n1","uid":"n1"},
+				"type":"Warning","reason":"R","message":"M","source":{"component":"slipway"},
+				"firstTimestamp":"2026-03-01T12:00:00Z","lastTimestamp":"2026-03-01T12:00:00Z","count":1}`)},
+		},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			var got shape
+			c := serve(t, func(w http.ResponseWriter, r *http.Request) {
+				raw, _ := io.ReadAll(r.Body)
+				got = shape{r.Method, r.RequestURI, r.Header.Get("Content-Type"), decoded(string(raw))}
+				if r.ProtoMajor != 2 {
+					t.Errorf("asked over %s, want HTTP/2", r.Proto)
+				}
+				if r.Header.Get("User-Agent") != "slipway-test" || r.Header.Get("Accept") != "application/json" {
+					t.Errorf("headers %v", r.Header)
+				}
+				_, _ = io.WriteString(w, `{"metadata":{"name":"x","resourceVersion":"1"},"items":null}`)
+			})
+			if err := tt.call(t.Context(), c); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+// decoded makes JSON comparable whatever its spaces and order; nothing is nil.
+func decoded(raw string) any {
+	if raw == "" {
+		return nil
+	}
+	var v any
+	if err := json.Unmarshal([]byte(raw), &v); err != nil {
+		return "no JSON: " + raw
+	}
+	return v
+}
+
+func TestAPathPrefixOfTheServerIsKept(t *testing.T) {
+	var got string
+	c := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		got = r.RequestURI
+		_, _ = io.WriteString(w, `{"metadata":{"name":"n1"}}`)
+	})
+	c.base = c.base.JoinPath("k8s", "clusters", "c-1")
+	if _, err := c.GetNode(t.Context(), "n1"); err != nil {
+		t.Fatal(err)
+	}
+	if want := "/k8s/clusters/c-1/api/v1/nodes/n1"; got != want {
+		t.Errorf("asked %s, want %s", got, want)
+	}
+}
+
+func TestANameThatWouldChangeThePathIsRefusedUnsent(t *testing.T) {
+	var asked atomic.Int32
+	c := serve(t, func(http.ResponseWriter, *http.Request) { asked.Add(1) })
+	for _, bad := range []string{"", ".", ".."} {
+		for call, err := range map[string]error{
+			"DeletePod name":      c.DeletePod(t.Context(), Removal{Namespace: "shop", Name: bad, UID: "u"}),
+			"DeletePod namespace": c.DeletePod(t.Context(), Removal{Namespace: bad, Name: "web-0", UID: "u"}),
+			"Evict name":          c.Evict(t.Context(), Removal{Namespace: "shop", Name: bad, UID: "u"}),
+			"CreateEvent":         c.CreateEvent(t.Context(), Event{Metadata: ObjectMeta{Namespace: bad}}),
+			"GetNode":             errorOf(c.GetNode(t.Context(), bad)),
+			"ListBudgets":         errorOf(c.ListBudgets(t.Context(), bad)),
+		} {
+			if err == nil || !strings.Contains(err.Error(), "want a name") {
+				t.Errorf("%s %q: got %v", call, bad, err)
+			}
+		}
+	}
+	for call, err := range map[string]error{
+		"DeletePod": c.DeletePod(t.Context(), Removal{Namespace: "shop", Name: "web-0"}),
+		"Evict":     c.Evict(t.Context(), Removal{Namespace: "shop", Name: "web-0"}),
+	} {
+		if err == nil || !strings.Contains(err.Error(), "shop/web-0: UID is empty") {
+			t.Errorf("%s without a UID: got %v", call, err)
+		}
+	}
+	if n := asked.Load(); n != 0 {
+		t.Errorf("%d requests reached the server", n)
+	}
+}
+
+func errorOf[T any](_ T, err error) error { return err }
+
+func TestARequestEndsAtItsTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := serveInBubble(t, http.HandlerFunc(silent))
+		began := time.Now()
+		_, err := c.GetNode(t.Context(), "n1")
+		if !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != DefaultTimeout {
+			t.Errorf("after %v: %v", time.Since(began), err)
+		}
+	})
+}
+
+func TestAServerOutOfReachIsNamedWithoutItsQuery(t *testing.T) {
+	c := New(&url.URL{Scheme: "http", Host: "127.0.0.1:1"}, &http.Client{}, "slipway-test")
+	_, err := c.ListNodes(t.Context(), "secret=yes")
+	if err == nil || !strings.HasPrefix(err.Error(), "GET /api/v1/nodes: ") || strings.Contains(err.Error(), "secret") {
+		t.Errorf("got %v", err)
+	}
+	if AsStatus(err) != nil {
+		t.Errorf("%v passes for an answer of the API server", err)
+	}
+}

@@ -1,0 +1,181 @@
+package kubeapi
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// serve starts an API server over TLS and HTTP/2 on loopback, and returns a client that trusts it.
+func serve(t *testing.T, h http.HandlerFunc) *Client {
+	t.Helper()
+	s := httptest.NewUnstartedServer(h)
+	s.EnableHTTP2 = true
+	s.StartTLS()
+	t.Cleanup(s.Close)
+	base, err := url.Parse(s.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return New(base, s.Client(), "slipway-test")
+}
+
+// pipes is a listener whose connections are pipes within the process, so that an HTTP server and a client can live in
+// a bubble of testing/synctest, where time is not real.
+type pipes struct {
+	waiting chan net.Conn
+	once    sync.Once
+	closed  chan struct{}
+}
+
+func newPipes() *pipes {
+	return &pipes{waiting: make(chan net.Conn), closed: make(chan struct{})}
+}
+
+func (p *pipes) dial(ctx context.Context, _, _ string) (net.Conn, error) {
+	client, server := net.Pipe()
+	select {
+	case p.waiting <- server:
+		return client, nil
+	case <-p.closed:
+		return nil, net.ErrClosed
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (p *pipes) Accept() (net.Conn, error) {
+	select {
+	case c := <-p.waiting:
+		return c, nil
+	case <-p.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (p *pipes) Close() error {
+	p.once.Do(func() { close(p.closed) })
+	return nil
+}
+
+func (p *pipes) Addr() net.Addr { return &net.TCPAddr{} }
+
+// serveInBubble starts an API server over HTTP/1.1 inside the bubble of t. The client has the settings of Config.
+func serveInBubble(t *testing.T, h http.Handler) *Client {
+	t.Helper()
+	listener := newPipes()
+	server := &http.Server{Handler: h}
+	go func() { _ = server.Serve(listener) }()
+	config := Config{Server: &url.URL{Scheme: "http", Host: "api.test"}}
+	hc, err := config.HTTPClient()
+	if err != nil {
+		t.Fatal(err)
+	}
+	transport := hc.Transport.(*http.Transport)
+	transport.Proxy, transport.DialContext = nil, listener.dial
+	t.Cleanup(func() {
+		transport.CloseIdleConnections()
+		_ = server.Close()
+	})
+	return New(config.Server, hc, "slipway-test")
+}
+
+// script answers each request with the next of its steps; past the last one it is silent until the client leaves.
+type script struct {
+	mu    sync.Mutex
+	steps []http.HandlerFunc
+	asked []question
+}
+
+// question is a request that a script was asked.
+type question struct {
+	query url.Values
+	at    time.Time
+}
+
+func (q question) String() string {
+	if q.query.Get("watch") == "" {
+		return "list"
+	}
+	return "watch from " + q.query.Get("resourceVersion")
+}
+
+func (s *script) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	s.asked = append(s.asked, question{r.URL.Query(), time.Now()})
+	step := silent
+	if len(s.steps) > 0 {
+		step, s.steps = s.steps[0], s.steps[1:]
+	}
+	s.mu.Unlock()
+	step(w, r)
+}
+
+func (s *script) questions() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []string
+	for _, q := range s.asked {
+		out = append(out, q.String())
+	}
+	return out
+}
+
+// silent begins a watch and says nothing in it.
+func silent(w http.ResponseWriter, r *http.Request) {
+	_ = http.NewResponseController(w).Flush()
+	<-r.Context().Done()
+}
+
+// answer sends body with the given code.
+func answer(code int, body string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(code)
+		_, _ = io.WriteString(w, body)
+	}
+}
+
+// podList answers with a whole list of pods at a version.
+func podList(version string, names ...string) http.HandlerFunc {
+	return answer(http.StatusOK, podPage(version, "", names...))
+}
+
+func podPage(version, next string, names ...string) string {
+	var items []string
+	for _, n := range names {
+		items = append(items, fmt.Sprintf(`{"metadata":{"name":%q,"resourceVersion":%q}}`, n, version))
+	}
+	return fmt.Sprintf(`{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":%q,"continue":%q},"items":[%s]}`,
+		version, next, strings.Join(items, ","))
+}
+
+// event is one line of a watch.
+func event(kind, name, version string) string {
+	return fmt.Sprintf(`{"type":%q,"object":{"metadata":{"name":%q,"resourceVersion":%q}}}`, kind, name, version) + "\n"
+}
+
+func status(code int, reason, message string) string {
+	return fmt.Sprintf(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":%q,"message":%q,"code":%d}`,
+		reason, message, code)
+}
+
+// stream sends the lines of a watch and closes it in the ordinary way.
+func stream(lines ...string) http.HandlerFunc { return answer(http.StatusOK, strings.Join(lines, "")) }
+
+// brokenStream sends the lines of a watch, after which the connection breaks.
+func brokenStream(lines ...string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, strings.Join(lines, ""))
+		_ = http.NewResponseController(w).Flush()
+		panic(http.ErrAbortHandler)
+	}
+}
