@@ -116,7 +116,9 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	json.NewEncoder(w).Encode(s.node)
+	if err := json.NewEncoder(w).Encode(s.node); err != nil {
+		s.t.Error(err)
+	}
 }
 
 func (s *apiServer) patch(w http.ResponseWriter, r *http.Request, status bool) bool {

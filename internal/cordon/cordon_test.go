@@ -133,8 +133,10 @@ func TestI3WhatWasThereBeforeIsNotOursAndStays(t *testing.T) {
 	f.server.foreignCondition(DrainInProgress, "KubectlDrain")
 	was := f.server.read()
 	o := f.hold(alice, everything())
-	want := []string{"spec.unschedulable", "taint example.com/leaving=because:NoSchedule",
-		"label node.kubernetes.io/exclude-from-external-load-balancers", "condition DrainInProgress"}
+	want := []string{
+		"spec.unschedulable", "taint example.com/leaving=because:NoSchedule",
+		"label node.kubernetes.io/exclude-from-external-load-balancers", "condition DrainInProgress",
+	}
 	if diff := cmp.Diff(want, o.Foreign); diff != "" {
 		t.Errorf("foreign (-want +got):\n%s", diff)
 	}

@@ -284,11 +284,11 @@ func TestI3HoldsForAnyInterleavingOfOwnersForeignersAndCrashes(t *testing.T) {
 func interleave(t *rapid.T) {
 	w := newWorld(t)
 	t.Repeat(map[string]func(*rapid.T){
-		"hold":    w.hold,
-		"hold ":   w.hold, // twice as often as the rest
-		"release": w.release,
-		"foreign": func(t *rapid.T) { w.foreign(t)() },
-		"":        w.check,
+		"hold":       w.hold,
+		"hold more":  w.hold, // twice as often as the rest
+		"release":    w.release,
+		"interfered": func(t *rapid.T) { w.foreign(t)() },
+		"":           w.check,
 	})
 	for _, owner := range owners {
 		if _, err := w.keeper.Release(t.Context(), owner); err != nil {

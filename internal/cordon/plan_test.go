@@ -52,10 +52,14 @@ func TestI3WhoseACordonIsDecidesWhoTakesItOff(t *testing.T) {
 
 		{"release our own", nodeWith(t, cordoned, Record{Owner: alice, Cordon: Own}), no, "", false},
 		{"release what was found", nodeWith(t, cordoned, Record{Owner: alice, Cordon: Found}), nil, "", false},
-		{"release before Bob", nodeWith(t, cordoned, Record{Owner: alice, Cordon: Own}, Record{Owner: bob, Cordon: Own}),
-			nil, "", false},
-		{"release, and Bob does not need it", nodeWith(t, cordoned, Record{Owner: alice, Cordon: Own}, Record{Owner: bob}),
-			no, "", false},
+		{
+			"release before Bob", nodeWith(t, cordoned, Record{Owner: alice, Cordon: Own}, Record{Owner: bob, Cordon: Own}),
+			nil, "", false,
+		},
+		{
+			"release, and Bob does not need it", nodeWith(t, cordoned, Record{Owner: alice, Cordon: Own}, Record{Owner: bob}),
+			no, "", false,
+		},
 		{"release after an uncordon", nodeWith(t, nil, Record{Owner: alice, Cordon: Own}), nil, "", false},
 		{"release without a record", nodeWith(t, cordoned), nil, "", false},
 	} {
@@ -100,23 +104,35 @@ func TestAPlanIsSentAsTheNarrowestPatch(t *testing.T) {
 		status bool
 		patch  string
 	}{
-		{"the record goes with what it claims", nodeWith(t, nil), &Request{Reason: "R", Unschedulable: true,
-			Conditions: []Condition{{Type: DrainInProgress, Reason: "Preempt"}}}, false,
+		{
+			"the record goes with what it claims", nodeWith(t, nil), &Request{
+				Reason: "R", Unschedulable: true,
+				Conditions: []Condition{{Type: DrainInProgress, Reason: "Preempt"}},
+			}, false,
 			`{"metadata":{"annotations":{"cordon.slipway.dev/` + alice + `":"{\"owner\":\"` + alice +
 				`\",\"reason\":\"R\",\"since\":\"2026-09-01T12:00:00Z\",\"cordon\":\"own\",\"conditions\":` +
 				`{\"DrainInProgress\":{\"since\":\"2026-09-01T12:00:00Z\",\"reason\":\"Preempt\"}}}"},` +
-				`"resourceVersion":"7"},"spec":{"unschedulable":true}}`},
-		{"the condition comes after its claim", over, &Request{Unschedulable: true, Phase: Draining,
-			Taints:     []Taint{{Key: "k", Effect: "NoSchedule"}},
-			Conditions: []Condition{{Type: DrainInProgress, Reason: "Preempt", Message: "M"}}}, true,
+				`"resourceVersion":"7"},"spec":{"unschedulable":true}}`,
+		},
+		{
+			"the condition comes after its claim", over, &Request{
+				Unschedulable: true, Phase: Draining,
+				Taints:     []Taint{{Key: "k", Effect: "NoSchedule"}},
+				Conditions: []Condition{{Type: DrainInProgress, Reason: "Preempt", Message: "M"}},
+			}, true,
 			`{"metadata":{"resourceVersion":"7"},"status":{"conditions":[{"type":"DrainInProgress","status":"True",` +
 				`"reason":"Preempt","message":"M","lastTransitionTime":"2026-09-01T12:00:00Z",` +
-				`"lastHeartbeatTime":"2026-09-01T12:00:10Z"}]}}`},
-		{"a release begins with the conditions", held, nil, true,
-			`{"metadata":{"resourceVersion":"7"},"status":{"conditions":[{"$patch":"delete","type":"DrainInProgress"}]}}`},
-		{"and ends with the record", over, nil, false,
+				`"lastHeartbeatTime":"2026-09-01T12:00:10Z"}]}}`,
+		},
+		{
+			"a release begins with the conditions", held, nil, true,
+			`{"metadata":{"resourceVersion":"7"},"status":{"conditions":[{"$patch":"delete","type":"DrainInProgress"}]}}`,
+		},
+		{
+			"and ends with the record", over, nil, false,
 			`{"metadata":{"annotations":{"cordon.slipway.dev/` + alice + `":null},"labels":{"notice.slipway.dev/` + alice +
-				`":null},"resourceVersion":"7"},"spec":{"taints":null,"unschedulable":null}}`},
+				`":null},"resourceVersion":"7"},"spec":{"taints":null,"unschedulable":null}}`,
+		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			p, err := planRelease(tc.node, alice)

@@ -34,7 +34,7 @@ func TestAnyOwnersNameMakesAKeyThatTheAPIServerTakesAndThatIsItsOwn(t *testing.T
 				t.Errorf("owner %q has the key %q", a, key)
 			}
 		}
-		if Key(a) != Key(a) || (a != b) != (Key(a) != Key(b)) {
+		if (a == b) != (Key(a) == Key(b)) {
 			t.Errorf("owners %q and %q have the keys %q and %q", a, b, Key(a), Key(b))
 		}
 	})

@@ -164,7 +164,7 @@ func (c *Client) do(ctx context.Context, method string, body []byte) ([]byte, er
 	if err != nil {
 		return nil, c.transportError(ctx, Unreachable, limit, err)
 	}
-	defer response.Body.Close()
+	defer func() { _ = response.Body.Close() }() // after a read to the end, or in place of one
 	if response.StatusCode != http.StatusOK {
 		return nil, statusError(response)
 	}

@@ -32,6 +32,24 @@ func endpointOf(server *httptest.Server) string {
 	return server.URL + "/metadata/scheduledevents?api-version=2020-07-01"
 }
 
+// write sends a part of an answer, which the client may have stopped listening to.
+func write(w io.Writer, body string) bool {
+	_, err := io.WriteString(w, body)
+	return err == nil
+}
+
+// hangUp ends a connection, with a reset where asked.
+func hangUp(t *testing.T, conn net.Conn, reset bool) {
+	if reset {
+		if err := conn.(*net.TCPConn).SetLinger(0); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := conn.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 // hijack takes the connection from the server.
 func hijack(t *testing.T, w http.ResponseWriter) net.Conn {
 	conn, _, err := w.(http.Hijacker).Hijack()
@@ -51,7 +69,7 @@ func TestFetchAsksAsTheContractSaysAndKeepsItsConnection(t *testing.T) {
 			r.URL.Query().Get("api-version") != "2020-07-01" || r.Header.Get("X-Forwarded-For") != "" {
 			t.Errorf("got %s %s %v", r.Method, r.URL, r.Header)
 		}
-		w.Write(sample(t, "preempt.json"))
+		write(w, string(sample(t, "preempt.json")))
 	})
 	if proxy := c.http.Transport.(*http.Transport).Proxy; proxy != nil {
 		t.Error("the transport has a proxy function")
@@ -82,38 +100,34 @@ func TestI7AFailedFetchHasItsClassAndNoDocument(t *testing.T) {
 			<-r.Context().Done()
 		}, Timeout, 0, "no full answer within 300ms"},
 		{"hang in the answer", func(_ *testing.T, w http.ResponseWriter, r *http.Request) {
-			io.WriteString(w, `{"DocumentIncarnation":`)
+			write(w, `{"DocumentIncarnation":`)
 			w.(http.Flusher).Flush()
 			<-r.Context().Done()
 		}, Timeout, 0, "no full answer within 300ms"},
 		{"reset", func(t *testing.T, w http.ResponseWriter, _ *http.Request) {
-			conn := hijack(t, w)
-			conn.(*net.TCPConn).SetLinger(0)
-			conn.Close()
+			hangUp(t, hijack(t, w), true)
 		}, Unreachable, 0, "scheduledevents"},
 		{"half the body", func(t *testing.T, w http.ResponseWriter, _ *http.Request) {
 			conn := hijack(t, w)
-			io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n{\"DocumentIncarnation\":1,")
-			conn.Close()
+			write(conn, "HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n{\"DocumentIncarnation\":1,")
+			hangUp(t, conn, false)
 		}, CutShort, 0, "after 25 bytes"},
-		{"reset in the body", func(t *testing.T, w http.ResponseWriter, r *http.Request) {
+		{"reset in the body", func(_ *testing.T, w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Length", "1000")
-			io.WriteString(w, "{")
+			write(w, "{")
 			w.(http.Flusher).Flush()
 			panic(http.ErrAbortHandler)
 		}, CutShort, 0, "after 1 bytes"},
 		{"no HTTP", func(t *testing.T, w http.ResponseWriter, _ *http.Request) {
 			conn := hijack(t, w)
-			io.WriteString(conn, "SSH-2.0-OpenSSH_9.6\r\n\r\n")
-			conn.Close()
+			write(conn, "SSH-2.0-OpenSSH_9.6\r\n\r\n")
+			hangUp(t, conn, false)
 		}, Unreachable, 0, "malformed HTTP"},
 		{"10 MB", func(_ *testing.T, w http.ResponseWriter, _ *http.Request) {
-			io.WriteString(w, `{"DocumentIncarnation":1,"Events":[`)
-			chunk := []byte(strings.Repeat(`{"EventId":"x"},`, 1<<12))
-			for range 10 << 20 / len(chunk) {
-				if _, err := w.Write(chunk); err != nil {
-					return // refused, as it should be
-				}
+			chunk := strings.Repeat(`{"EventId":"x"},`, 1<<12)
+			listening := write(w, `{"DocumentIncarnation":1,"Events":[`)
+			for sent := 0; sent < 10<<20 && listening; sent += len(chunk) {
+				listening = write(w, chunk)
 			}
 		}, TooLarge, 0, "more than 1048576 bytes"},
 		{"429", func(_ *testing.T, w http.ResponseWriter, _ *http.Request) {
@@ -121,7 +135,7 @@ func TestI7AFailedFetchHasItsClassAndNoDocument(t *testing.T) {
 		}, HTTPStatus, 429, `429 Too Many Requests: "slow\x1b down\n"`},
 		{"500 with a page of 1 MB", func(_ *testing.T, w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(http.StatusInternalServerError)
-			io.WriteString(w, strings.Repeat("oops ", 200_000))
+			write(w, strings.Repeat("oops ", 200_000))
 		}, HTTPStatus, 500, `oops "…`},
 		{"410", func(_ *testing.T, w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(http.StatusGone)
@@ -194,7 +208,7 @@ func TestTheServiceMayTakeItsTimeUntilItHasAnsweredOnce(t *testing.T) {
 		case <-time.After(400 * time.Millisecond): // longer than a later request may take
 		case <-r.Context().Done():
 		}
-		w.Write(sample(t, "empty.json"))
+		write(w, string(sample(t, "empty.json")))
 	}))
 	t.Cleanup(server.Close)
 	c, err := NewClient(Options{Endpoint: endpointOf(server), Timeout: 200 * time.Millisecond, FirstTimeout: time.Minute})
@@ -213,7 +227,7 @@ func TestTheServiceMayTakeItsTimeUntilItHasAnsweredOnce(t *testing.T) {
 
 func TestApproveNamesEachEventInOneRequest(t *testing.T) {
 	requests := 0
-	c := newService(t, time.Minute, func(w http.ResponseWriter, r *http.Request) {
+	c := newService(t, time.Minute, func(_ http.ResponseWriter, r *http.Request) {
 		requests++
 		body, err := io.ReadAll(r.Body)
 		if err != nil {

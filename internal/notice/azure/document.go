@@ -19,6 +19,8 @@ const MaxDocumentSize = 1 << 20
 // maxProblems limits each list of problems in a snapshot, so that no document can make the agent grow.
 const maxProblems = 64
 
+const eventsField = "Events"
+
 // Document is a Scheduled Events document as the service sent it.
 type Document []byte
 
@@ -68,7 +70,7 @@ func (d Document) events() (events json.RawMessage, warning, err error) {
 	case top.Events == nil:
 		return nil, nil, &Error{Class: WrongShape, Err: fmt.Errorf("document %s: Events is missing", quote(d))}
 	case top.Events[0] != '[':
-		return nil, nil, &Error{Class: WrongShape, Err: fmt.Errorf("Events: %s: want a list", compact(top.Events))}
+		return nil, nil, &Error{Class: WrongShape, Err: fmt.Errorf("%s: %s: want a list", eventsField, compact(top.Events))}
 	}
 	if top.DocumentIncarnation == nil {
 		return top.Events, errors.New("DocumentIncarnation is missing"), nil
@@ -106,14 +108,15 @@ type reading struct {
 func (r *reading) readAll(events json.RawMessage) error {
 	dec := json.NewDecoder(bytes.NewReader(events))
 	if _, err := dec.Token(); err != nil {
-		return fmt.Errorf("Events: %w", err)
+		return fmt.Errorf("%s: %w", eventsField, err)
 	}
 	var raw json.RawMessage
 	for i := 0; dec.More(); i++ {
+		path := fmt.Sprintf("%s[%d]", eventsField, i)
 		if err := dec.Decode(&raw); err != nil {
-			return fmt.Errorf("Events[%d]: %w", i, err)
+			return fmt.Errorf("%s: %w", path, err)
 		}
-		r.read(fmt.Sprintf("Events[%d]", i), raw)
+		r.read(path, raw)
 	}
 	return nil
 }
@@ -173,7 +176,8 @@ func (r *reading) snapshot(at time.Time) notice.Snapshot {
 		}
 	}
 	s.Unreadable = append(s.Unreadable, r.unreadable.rest()...)
-	s.Warnings = append(r.warnings.list, r.warnings.rest()...)
+	s.Warnings = append(s.Warnings, r.warnings.list...)
+	s.Warnings = append(s.Warnings, r.warnings.rest()...)
 	slices.SortFunc(s.Notices, func(a, b notice.Notice) int { return strings.Compare(a.ID, b.ID) })
 	return s
 }

@@ -176,26 +176,54 @@ func TestI7AnUnreadableEventSpoilsNoOtherAndIsNotOver(t *testing.T) {
 		id      string
 		problem string
 	}{
-		{"unknown type", map[string]any{"EventType": "Meltdown"}, "E",
-			`Events[0].EventType: "Meltdown": want one of Freeze, Reboot, Redeploy, Preempt, Terminate`},
+		{
+			"unknown type",
+			map[string]any{"EventType": "Meltdown"},
+			"E",
+			`Events[0].EventType: "Meltdown": want one of Freeze, Reboot, Redeploy, Preempt, Terminate`,
+		},
 		{"type missing", map[string]any{"EventType": nil}, "E", `Events[0].EventType is missing`},
 		{"type is a number", map[string]any{"EventType": 7}, "E", `Events[0].EventType: 7: want a string`},
-		{"unknown status", map[string]any{"EventStatus": "Completed"}, "E",
-			`Events[0].EventStatus: "Completed": want one of Scheduled, Started`},
+		{
+			"unknown status",
+			map[string]any{"EventStatus": "Completed"},
+			"E",
+			`Events[0].EventStatus: "Completed": want one of Scheduled, Started`,
+		},
 		{"ID missing", map[string]any{"EventId": nil}, "", `Events[0].EventId is missing`},
 		{"ID null", map[string]any{"EventId": null}, "", `Events[0].EventId is empty`},
 		{"ID is a number", map[string]any{"EventId": 12}, "", `Events[0].EventId: 12: want a string`},
 		{"resources missing", map[string]any{"Resources": nil}, "E", `Events[0].Resources is missing`},
-		{"resources null", map[string]any{"Resources": null}, "E",
-			`Events[0].Resources: null: want a list of machine names`},
-		{"resources empty", map[string]any{"Resources": []string{}}, "E",
-			`Events[0].Resources: []: want a list of machine names`},
-		{"resources is a string", map[string]any{"Resources": "vm_1"}, "E",
-			`Events[0].Resources: "vm_1": want a list of machine names`},
-		{"resources of numbers", map[string]any{"Resources": []any{"vm_1", 1}}, "E",
-			`Events[0].Resources: ["vm_1",1]: want a list of machine names`},
-		{"resources with a null", map[string]any{"Resources": []any{"vm_1", nil}}, "E",
-			`Events[0].Resources[1]: null: want a machine name`},
+		{
+			"resources null",
+			map[string]any{"Resources": null},
+			"E",
+			`Events[0].Resources: null: want a list of machine names`,
+		},
+		{
+			"resources empty",
+			map[string]any{"Resources": []string{}},
+			"E",
+			`Events[0].Resources: []: want a list of machine names`,
+		},
+		{
+			"resources is a string",
+			map[string]any{"Resources": "vm_1"},
+			"E",
+			`Events[0].Resources: "vm_1": want a list of machine names`,
+		},
+		{
+			"resources of numbers",
+			map[string]any{"Resources": []any{"vm_1", 1}},
+			"E",
+			`Events[0].Resources: ["vm_1",1]: want a list of machine names`,
+		},
+		{
+			"resources with a null",
+			map[string]any{"Resources": []any{"vm_1", nil}},
+			"E",
+			`Events[0].Resources[1]: null: want a machine name`,
+		},
 		{"no object", "boo", "", `Events[0]: "boo": want an object`},
 		{"null", null, "", `Events[0]: null: want an object`},
 	} {
@@ -261,10 +289,14 @@ func TestI7ADocumentThatIsNoneIsAnErrorOfItsClass(t *testing.T) {
 		{"Events missing", `{"DocumentIncarnation":1}`, WrongShape, "Events is missing"},
 		{"Events null", `{"DocumentIncarnation":1,"Events":null}`, WrongShape, "Events: null: want a list"},
 		{"Events is an object", `{"DocumentIncarnation":1,"Events":{}}`, WrongShape, "Events: {}: want a list"},
-		{"incarnation is text", `{"DocumentIncarnation":"1","Events":[]}`, WrongShape,
-			`DocumentIncarnation: "1": want an integer`},
-		{"incarnation is null", `{"DocumentIncarnation":null,"Events":[]}`, WrongShape,
-			`DocumentIncarnation: null: want an integer`},
+		{
+			"incarnation is text", `{"DocumentIncarnation":"1","Events":[]}`, WrongShape,
+			`DocumentIncarnation: "1": want an integer`,
+		},
+		{
+			"incarnation is null", `{"DocumentIncarnation":null,"Events":[]}`, WrongShape,
+			`DocumentIncarnation: null: want an integer`,
+		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			s, err := Document(tc.document).Snapshot("vm_1", readAt)

@@ -121,7 +121,10 @@ func (s *Source) Run(ctx context.Context, emit func(notice.Snapshot)) {
 func nextDue(last, now, earliest time.Time, interval time.Duration) time.Time {
 	next := last.Add(interval)
 	if behind := earliest.Sub(next); behind > 0 {
-		next = next.Add((behind + interval - 1) / interval * interval)
+		next = next.Add(behind)
+		if over := behind % interval; over > 0 {
+			next = next.Add(interval - over)
+		}
 	}
 	if !next.After(now) {
 		next = next.Add(interval)

@@ -91,8 +91,11 @@ func TestPollsKeepTheirScheduleFromStartToStart(t *testing.T) {
 	}{
 		{"quick answers", []answer{{document: good}}, seconds(0, 1, 2, 3, 4)},
 		{"answers of 300 ms", []answer{{takes: 300 * time.Millisecond, document: good}}, seconds(0, 1, 2, 3, 4)},
-		{"one of 2.5 s makes no burst", []answer{{takes: 2500 * time.Millisecond, document: good}, {document: good}},
-			seconds(0, 3, 4)},
+		{
+			"one of 2.5 s makes no burst",
+			[]answer{{takes: 2500 * time.Millisecond, document: good}, {document: good}},
+			seconds(0, 3, 4),
+		},
 		{"one of exactly 1 s", []answer{{takes: time.Second, document: good}, {document: good}}, seconds(0, 2, 3, 4)},
 		{"failures", []answer{{err: &Error{Class: Unreachable, Err: errors.New("refused")}}}, seconds(0, 1, 2, 3, 4)},
 		{"429 that asks for 2 s", []answer{
