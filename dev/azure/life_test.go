@@ -376,6 +376,45 @@ func TestMachineThatCannotBeSwitchedDidNotDie(t *testing.T) {
 	})
 }
 
+func TestMachineThatHangsDoesNotKeepTheEventListed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		machines := newSwitchboard()
+		machines.takes = time.Hour
+		e := newEmulator(t, Options{Machines: machines})
+		record := announce(t, e, Announcement{Type: Preempt, Resources: []string{vm0}})
+		after(30*time.Second + powerTimeout)
+		record, _ = e.State().Event(record.EventID)
+		if record.Listed() || !record.DiedAt(vm0).IsZero() || len(record.Power) != 1 || record.Power[0].Error == "" {
+			t.Errorf("the history says %+v", record)
+		}
+	})
+}
+
+func TestCloseDoesNotWaitForAMachineThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		machines := newSwitchboard()
+		machines.takes = time.Hour
+		e := newEmulator(t, Options{Machines: machines})
+		announce(t, e, Announcement{Type: Preempt, Resources: []string{vm0}})
+		after(31 * time.Second)
+		began := time.Now()
+		e.Close()
+		if took := time.Since(began); took != 0 {
+			t.Errorf("Close took %v", took)
+		}
+	})
+}
+
+func TestFirstCallThatIsCutOffIsNotAnEmptyAnswer(t *testing.T) {
+	e := newEmulator(t, Options{FirstCall: time.Hour})
+	base := serveEmulator(t, e)
+	e.Close()
+	resp, body, err := get(t, t.Context(), base+metadataPath+query)
+	if err == nil {
+		t.Errorf("answered with %d %q", resp.StatusCode, body)
+	}
+}
+
 func TestSlowFirstCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newEmulator(t, Options{FirstCall: 2 * time.Minute})
@@ -443,23 +482,23 @@ func TestAnnouncementThatIsRefused(t *testing.T) {
 		want    error
 		message string
 	}{
-		"no type":               {func(a *Announcement) { a.Type = "" }, ErrInvalid, `type ""`},
-		"unknown type":          {func(a *Announcement) { a.Type = "Explode" }, ErrInvalid, `type "Explode"`},
-		"no resources":          {func(a *Announcement) { a.Resources = nil }, ErrInvalid, "resources"},
-		"blank resource":        {func(a *Announcement) { a.Resources[1] = " " }, ErrInvalid, "resources[1]"},
-		"resource ID":           {func(a *Announcement) { a.Resources[1] = "/a/b" }, ErrInvalid, "resources[1]"},
-		"resource twice":        {func(a *Announcement) { a.Resources[1] = strings.ToUpper(vm0) }, ErrInvalid, "resources[1]"},
-		"unknown status":        {func(a *Announcement) { a.Status = "Completed" }, ErrInvalid, `status "Completed"`},
-		"unknown source":        {func(a *Announcement) { a.Source = "Me" }, ErrInvalid, `source "Me"`},
-		"negative notice":       {func(a *Announcement) { a.Notice = -1 }, ErrInvalid, "notice -1ns"},
-		"notice and notBefore":  {func(a *Announcement) { a.Notice, a.NotBefore = 1, at(1) }, ErrInvalid, "notBefore"},
-		"started with a notice": {func(a *Announcement) { a.Status, a.Notice = Started, 1 }, ErrInvalid, "notice"},
-		"duration below -1":     {func(a *Announcement) { a.DurationSeconds = new(-2) }, ErrInvalid, "durationSeconds -2"},
-		"negative outage":       {func(a *Announcement) { a.Outage = -1 }, ErrInvalid, "outage -1ns"},
-		"ID that is no GUID":    {func(a *Announcement) { a.EventID = "7" }, ErrInvalid, `eventId "7"`},
-		"ID known already":      {func(a *Announcement) { a.EventID = strings.ToLower(known) }, ErrDuplicateEvent, "eventId"},
-		"unknown scale set":     {func(a *Announcement) { a.ScaleSet = "nope" }, ErrUnknownScaleSet, testSet},
-		"untold scale set":      {func(a *Announcement) { a.Resources[0] = "vm" }, ErrUnknownScaleSet, "other"},
+		"no type":              {func(a *Announcement) { a.Type = "" }, ErrInvalid, `type ""`},
+		"unknown type":         {func(a *Announcement) { a.Type = "Explode" }, ErrInvalid, `type "Explode"`},
+		"no resources":         {func(a *Announcement) { a.Resources = nil }, ErrInvalid, "resources"},
+		"blank resource":       {func(a *Announcement) { a.Resources[1] = " " }, ErrInvalid, "resources[1]"},
+		"resource ID":          {func(a *Announcement) { a.Resources[1] = "/a/b" }, ErrInvalid, "resources[1]"},
+		"resource twice":       {func(a *Announcement) { a.Resources[1] = strings.ToUpper(vm0) }, ErrInvalid, "resources[1]"},
+		"unknown status":       {func(a *Announcement) { a.Status = "Completed" }, ErrInvalid, `status "Completed"`},
+		"unknown source":       {func(a *Announcement) { a.Source = "Me" }, ErrInvalid, `source "Me"`},
+		"negative notice":      {func(a *Announcement) { a.Notice = -1 }, ErrInvalid, "notice -1ns"},
+		"notice and notBefore": {func(a *Announcement) { a.Notice, a.NotBefore = 1, at(1) }, ErrInvalid, "notBefore"},
+		"started with notice":  {func(a *Announcement) { a.Status, a.Notice = Started, 1 }, ErrInvalid, "notice"},
+		"duration below -1":    {func(a *Announcement) { a.DurationSeconds = new(-2) }, ErrInvalid, "durationSeconds -2"},
+		"negative outage":      {func(a *Announcement) { a.Outage = -1 }, ErrInvalid, "outage -1ns"},
+		"ID that is no GUID":   {func(a *Announcement) { a.EventID = "7" }, ErrInvalid, `eventId "7"`},
+		"ID known already":     {func(a *Announcement) { a.EventID = strings.ToLower(known) }, ErrDuplicateEvent, "eventId"},
+		"unknown scale set":    {func(a *Announcement) { a.ScaleSet = "nope" }, ErrUnknownScaleSet, testSet},
+		"untold scale set":     {func(a *Announcement) { a.Resources[0] = "vm" }, ErrUnknownScaleSet, "other"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := Announcement{Type: Reboot, Resources: []string{vm0, vm1}}
