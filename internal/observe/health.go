@@ -1,0 +1,58 @@
+package observe
+
+import (
+	"fmt"
+	"net/http"
+	"sync/atomic"
+	"time"
+)
+
+// Check is one reason to call a process healthy or not. It returns an error that names what is wrong, is quick, safe
+// for concurrent use, and asks no other machine: a restart of the process must be able to help.
+type Check func() error
+
+// serveChecks answers 200 when all checks pass, and else 503 with what is wrong, a line each.
+func serveChecks(checks []Check) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		var wrong []error
+		for _, check := range checks {
+			if err := check(); err != nil {
+				wrong = append(wrong, err)
+			}
+		}
+		if len(wrong) == 0 {
+			_, _ = fmt.Fprintln(w, "ok")
+			return
+		}
+		w.WriteHeader(http.StatusServiceUnavailable)
+		for _, err := range wrong {
+			_, _ = fmt.Fprintln(w, err)
+		}
+	}
+}
+
+// Heartbeat tells whether a loop still turns. It is safe for concurrent use.
+type Heartbeat struct {
+	name  string
+	limit time.Duration
+	began time.Time    // its monotonic clock is what counts: a change of the wall clock is no sign of death
+	last  atomic.Int64 // nanoseconds after began
+}
+
+// NewHeartbeat returns the heartbeat of a loop that turns at least once in each limit. The time runs from now on.
+func NewHeartbeat(name string, limit time.Duration) *Heartbeat {
+	return &Heartbeat{name: name, limit: limit, began: time.Now()}
+}
+
+// Beat says that the loop has come round.
+func (h *Heartbeat) Beat() { h.last.Store(int64(time.Since(h.began))) }
+
+// Check is a Check that fails when the last beat is longer ago than the limit.
+func (h *Heartbeat) Check() error {
+	silent := time.Since(h.began) - time.Duration(h.last.Load())
+	if silent <= h.limit {
+		return nil
+	}
+	return fmt.Errorf("%s: no sign of life for %v, want one within %v", h.name, silent.Truncate(time.Millisecond), h.limit)
+}

@@ -1,0 +1,288 @@
+// Package observe lets Slipway's processes be watched: metrics in the Prometheus text format, health endpoints, profiles
+// and logs.
+//
+// The exposition is written here and not taken from the Prometheus client library, which costs a process about 4 MiB of
+// resident memory: too much for an agent that runs on every node. It does what the agent needs and no more:
+// counters, gauges and histograms with labels, in the text format 0.0.4
+// (https://prometheus.io/docs/instrumenting/exposition_formats/). Nothing here imports more than the standard library.
+//
+// What is wrong with a metric's definition (its name, its labels, the number of label values) is an error of the
+// program, not of its input: the functions that define metrics, and With, panic on it. Nothing else here does.
+package observe
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+)
+
+// Registry holds the metrics of a process. It is an http.Handler that writes them. All of it is safe for concurrent
+// use.
+type Registry struct {
+	mu       sync.Mutex
+	families []family        // in the order of their names
+	names    map[string]bool // of all families and samples
+}
+
+// family is a metric with all its label values.
+type family interface {
+	about() *definition
+	// samples appends the lines of the family, without HELP and TYPE.
+	samples(b []byte) []byte
+}
+
+// definition is what a metric is called, and what for.
+type definition struct {
+	name, help, kind string
+	labels           []string
+}
+
+func (d *definition) about() *definition { return d }
+
+// NewRegistry returns a registry without metrics.
+func NewRegistry() *Registry { return &Registry{names: map[string]bool{}} }
+
+// Counter defines a number that only grows. Its name ends in _total.
+func (r *Registry) Counter(name, help string, labels ...string) *Vec[Counter] {
+	return define(r, definition{name, help, "counter", labels}, func() *Counter { return &Counter{} })
+}
+
+// Gauge defines a number that goes up and down.
+func (r *Registry) Gauge(name, help string, labels ...string) *Vec[Gauge] {
+	return define(r, definition{name, help, "gauge", labels}, func() *Gauge { return &Gauge{} })
+}
+
+// GaugeFunc defines a gauge that is read from f, which must be quick and safe for concurrent use, at each scrape.
+func (r *Registry) GaugeFunc(name, help string, f func() float64) {
+	r.readFrom("gauge", name, help, func() (float64, bool) { return f(), true })
+}
+
+// Histogram defines a distribution over buckets, which are given by their inclusive upper bounds in rising order. The
+// last bucket, up to +Inf, is added.
+func (r *Registry) Histogram(name, help string, buckets []float64, labels ...string) *Vec[Histogram] {
+	for i, b := range buckets {
+		if math.IsNaN(b) || math.IsInf(b, 0) || i > 0 && b <= buckets[i-1] {
+			panic(fmt.Sprintf("metric %s: buckets %v: want finite bounds in rising order", name, buckets))
+		}
+	}
+	if slices.Contains(labels, "le") {
+		panic(fmt.Sprintf("metric %s: label le: a histogram has its own", name))
+	}
+	bounds := slices.Clone(buckets)
+	return define(r, definition{name, help, "histogram", labels}, func() *Histogram {
+		return &Histogram{bounds: bounds, counts: make([]atomic.Uint64, len(bounds)+1)}
+	})
+}
+
+func (r *Registry) add(f family) {
+	d := f.about()
+	d.check()
+	names := []string{d.name}
+	if d.kind == "histogram" {
+		names = append(names, d.name+"_bucket", d.name+"_count", d.name+"_sum")
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, n := range names {
+		if r.names[n] {
+			panic(fmt.Sprintf("metric %s: the name %s is taken", d.name, n))
+		}
+		r.names[n] = true
+	}
+	at, _ := slices.BinarySearchFunc(r.families, d.name, func(f family, name string) int {
+		return strings.Compare(f.about().name, name)
+	})
+	r.families = slices.Insert(r.families, at, f)
+}
+
+// check panics unless the definition follows https://prometheus.io/docs/concepts/data_model/.
+func (d *definition) check() {
+	if !isName(d.name, true) {
+		panic(fmt.Sprintf("metric %q: want a name of letters, digits, _ and :, not beginning with a digit", d.name))
+	}
+	if d.help == "" {
+		panic(fmt.Sprintf("metric %s: want a help text", d.name))
+	}
+	for i, l := range d.labels {
+		if !isName(l, false) || strings.HasPrefix(l, "__") || slices.Contains(d.labels[:i], l) {
+			panic(fmt.Sprintf("metric %s: label %q: want a name of letters, digits and _, not beginning with a digit or __, once",
+				d.name, l))
+		}
+	}
+}
+
+func isName(s string, colon bool) bool {
+	for i, c := range []byte(s) {
+		letter := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c == '_' || colon && c == ':'
+		if !letter && (i == 0 || c < '0' || c > '9') {
+			return false
+		}
+	}
+	return s != ""
+}
+
+// sampler is a metric with one set of label values.
+type sampler interface {
+	// append appends the lines of the metric name, with what is in the braces of its labels.
+	append(b []byte, name, labels string) []byte
+}
+
+// Vec is a metric with labels: one M for each set of label values.
+type Vec[M any] struct {
+	definition
+	create func() *M
+
+	mu       sync.RWMutex
+	children []child[M] // in the order of their labels
+}
+
+type child[M any] struct {
+	labels string // as they stand between the braces
+	metric *M
+}
+
+func define[M any](r *Registry, d definition, create func() *M) *Vec[M] {
+	d.labels = slices.Clone(d.labels)
+	v := &Vec[M]{definition: d, create: create}
+	r.add(v)
+	if len(d.labels) == 0 {
+		v.With()
+	}
+	return v
+}
+
+// With returns the metric with these label values, in the order in which the labels were defined. It is there from the
+// first call on, so that a call ahead of time makes a counter begin at 0; a metric without labels is there anyway.
+// Callers keep what they use often. With panics when the number of values is wrong.
+func (v *Vec[M]) With(values ...string) *M {
+	if len(values) != len(v.labels) {
+		panic(fmt.Sprintf("metric %s: %d label values for the labels %v", v.name, len(values), v.labels))
+	}
+	labels := string(appendLabels(nil, v.labels, values))
+	v.mu.RLock()
+	i, there := v.find(labels)
+	if there {
+		defer v.mu.RUnlock()
+		return v.children[i].metric
+	}
+	v.mu.RUnlock()
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if i, there = v.find(labels); !there {
+		v.children = slices.Insert(v.children, i, child[M]{labels, v.create()})
+	}
+	return v.children[i].metric
+}
+
+func (v *Vec[M]) find(labels string) (int, bool) {
+	return slices.BinarySearchFunc(v.children, labels, func(c child[M], l string) int {
+		return strings.Compare(c.labels, l)
+	})
+}
+
+func (v *Vec[M]) samples(b []byte) []byte {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	for _, c := range v.children {
+		b = any(c.metric).(sampler).append(b, v.name, c.labels) // each M that define is called with is one
+	}
+	return b
+}
+
+// number is a float64 that can be added to.
+type number struct{ bits atomic.Uint64 }
+
+func (n *number) get() float64  { return math.Float64frombits(n.bits.Load()) }
+func (n *number) set(v float64) { n.bits.Store(math.Float64bits(v)) }
+
+func (n *number) add(v float64) {
+	for {
+		was := n.bits.Load()
+		if n.bits.CompareAndSwap(was, math.Float64bits(math.Float64frombits(was)+v)) {
+			return
+		}
+	}
+}
+
+// Counter is a number that only grows.
+type Counter struct{ value number }
+
+// Inc adds 1.
+func (c *Counter) Inc() { c.value.add(1) }
+
+// Add adds v. What would not make the counter grow (v below zero, or NaN) is passed over.
+func (c *Counter) Add(v float64) {
+	if v > 0 {
+		c.value.add(v)
+	}
+}
+
+func (c *Counter) append(b []byte, name, labels string) []byte {
+	return appendSample(b, name, labels, c.value.get())
+}
+
+// Gauge is a number that goes up and down.
+type Gauge struct{ value number }
+
+// Set makes the gauge v.
+func (g *Gauge) Set(v float64) { g.value.set(v) }
+
+// Add adds v, which may be below zero.
+func (g *Gauge) Add(v float64) { g.value.add(v) }
+
+func (g *Gauge) append(b []byte, name, labels string) []byte {
+	return appendSample(b, name, labels, g.value.get())
+}
+
+// Histogram counts observations in buckets.
+type Histogram struct {
+	bounds []float64
+	counts []atomic.Uint64 // one for each bound, not cumulative, and one above the last
+	sum    number
+}
+
+// Observe counts v, in the unit that the histogram's name says. NaN is passed over.
+func (h *Histogram) Observe(v float64) {
+	if math.IsNaN(v) {
+		return
+	}
+	i, _ := slices.BinarySearch(h.bounds, v)
+	h.counts[i].Add(1)
+	h.sum.add(v)
+}
+
+// append writes a count that is always the one of the last bucket; the sum may be a few observations apart from it.
+func (h *Histogram) append(b []byte, name, labels string) []byte {
+	var total uint64
+	for i := range h.counts {
+		bound := math.Inf(1)
+		if i < len(h.bounds) {
+			bound = h.bounds[i]
+		}
+		total += h.counts[i].Load()
+		b = appendSample(b, name+"_bucket", withBound(labels, bound), float64(total))
+	}
+	b = appendSample(b, name+"_sum", labels, h.sum.get())
+	return appendSample(b, name+"_count", labels, float64(total))
+}
+
+// readOut is a metric that is read at each scrape; it is left out while read says that it is not known.
+type readOut struct {
+	definition
+	read func() (float64, bool)
+}
+
+func (r *Registry) readFrom(kind, name, help string, read func() (float64, bool)) {
+	r.add(&readOut{definition{name, help, kind, nil}, read})
+}
+
+func (o *readOut) samples(b []byte) []byte {
+	v, known := o.read()
+	if !known {
+		return b
+	}
+	return appendSample(b, o.name, "", v)
+}
