@@ -23,8 +23,8 @@ import (
 // use.
 type Registry struct {
 	mu       sync.Mutex
-	families []family       // in the order of their names
-	names    map[string]any // all names of samples
+	families []family        // in the order of their names
+	names    map[string]bool // of all families and samples
 }
 
 // family is a metric with all its label values.
@@ -43,7 +43,7 @@ type definition struct {
 func (d *definition) about() *definition { return d }
 
 // NewRegistry returns a registry without metrics.
-func NewRegistry() *Registry { return &Registry{names: map[string]any{}} }
+func NewRegistry() *Registry { return &Registry{names: map[string]bool{}} }
 
 // Counter defines a number that only grows. Its name ends in _total.
 func (r *Registry) Counter(name, help string, labels ...string) *Vec[Counter] {
@@ -87,10 +87,10 @@ func (r *Registry) add(f family) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, n := range names {
-		if _, there := r.names[n]; there {
+		if r.names[n] {
 			panic(fmt.Sprintf("metric %s: the name %s is taken", d.name, n))
 		}
-		r.names[n] = nil
+		r.names[n] = true
 	}
 	at, _ := slices.BinarySearchFunc(r.families, d.name, func(f family, name string) int {
 		return strings.Compare(f.about().name, name)
