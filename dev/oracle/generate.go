@@ -65,7 +65,9 @@ func (g generator) chance(n, of int) bool { return g.IntN(of) < n }
 
 func pick[T any](g generator, list ...T) T { return list[g.IntN(len(list))] }
 
-func quantity(g generator, list ...string) resource.Quantity { return resource.MustParse(pick(g, list...)) }
+func quantity(g generator, list ...string) resource.Quantity {
+	return resource.MustParse(pick(g, list...))
+}
 
 func (g generator) node(i int) *corev1.Node {
 	name := fmt.Sprintf("node-%d", i)

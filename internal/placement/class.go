@@ -38,6 +38,7 @@ type class struct {
 	refusal     *Reason  // refuses every node before any is looked at
 	undecidable []Reason // why no node can be accepted
 
+	size int64 // as last weighed; see sizeOf
 	room room
 }
 

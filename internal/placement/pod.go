@@ -31,13 +31,14 @@ type pod struct {
 	eviction    evictionFacts
 }
 
-// evictionFacts is what the rules on taking a pod off its node read, as bits and small values.
+// evictionFacts is what the rules on taking a pod off its node read.
 type evictionFacts struct {
-	mirror, daemonSet, controlled        bool
-	pending, healthy, apiServer          bool
-	localVolume, ephemeralClaim, heldFor string // names of the volume, or the annotation that holds the pod
-	heldUntil                            time.Time
-	safe                                 bool // explicitly safe to evict
+	mirror, daemonSet, controlled bool
+	pending, healthy, apiServer   bool
+	safe                          bool      // said to be safe to evict
+	localVolume                   string    // name of a volume that is lost with the node
+	heldFor                       string    // annotation that forbids moving the pod
+	heldUntil                     time.Time // zero for as long as the annotation is there
 }
 
 func finished(p *corev1.Pod) bool {

@@ -36,6 +36,7 @@ type Snapshot struct {
 	storage       storage
 	budgets       map[PodKey]*budget
 	budgetsIn     map[string][]*budget
+	budgetChanges uint64
 
 	log      []change
 	forks    int
@@ -65,6 +66,7 @@ func New() *Snapshot {
 		storage:       newStorage(),
 		budgets:       map[PodKey]*budget{},
 		budgetsIn:     map[string][]*budget{},
+		budgetChanges: 1,
 	}
 }
 

@@ -246,4 +246,7 @@ type podLabels struct {
 	attractions []*attraction
 	spreads     []*spread
 	repulsions  []*repulsion // terms that concern a pod to be placed with these labels
+
+	budgets   []*budget // that select these labels
+	budgetsAt uint64    // the change of budgets at which they were looked up
 }
