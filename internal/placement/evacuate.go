@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+
+	corev1 "k8s.io/api/core/v1"
 )
 
 // Move is where one pod would go.
@@ -43,9 +45,9 @@ func (s *Snapshot) Evacuate(nodeName string, policy Policy, o Options) (*Evacuat
 	if err != nil {
 		return nil, err
 	}
+	s.arrangePlain()
 	p := s.newPlanner(policy, &o)
 	defer p.close()
-	p.arrangeTargets(nil)
 	e := &Evacuation{Node: nodeName, Cost: p.cost(n), Refusals: s.nodeRefusals(n, &o)}
 	movers := p.sortPods(n, e)
 	e.Refusals = append(e.Refusals, p.limits.refusals(n)...)
@@ -70,6 +72,7 @@ type planner struct {
 	limits  *limits
 	failed  map[*class]Tallies // why a class fitted nowhere when that first happened
 	scratch []*pod
+	from    int32 // position at which the search for a target starts
 }
 
 func (s *Snapshot) newPlanner(policy Policy, o *Options) *planner {
@@ -83,7 +86,9 @@ func (s *Snapshot) newPlanner(policy Policy, o *Options) *planner {
 func (p *planner) close() {
 	p.fork.Rollback()
 	p.s.rooms.planning = false
-	p.s.rooms.reshape()
+	if !p.s.rooms.plain {
+		p.s.rooms.reshape()
+	}
 }
 
 // arrangeTargets sets the order in which nodes are tried as targets: those that cannot go themselves first, then the
@@ -134,9 +139,12 @@ func (s *Snapshot) largestFirst(pods []*pod) {
 	for _, p := range pods {
 		p.class.size = s.sizeOf(p.class)
 	}
-	slices.SortFunc(pods, func(a, b *pod) int {
+	slices.SortStableFunc(pods, func(a, b *pod) int {
+		if a.class == b.class {
+			return 0
+		}
 		return cmp.Or(cmp.Compare(b.class.size, a.class.size), cmp.Compare(b.class.strictness(), a.class.strictness()),
-			compareKeys(a.key, b.key))
+			cmp.Compare(a.class.key, b.class.key))
 	})
 }
 
@@ -158,11 +166,13 @@ func (p *planner) clear(n *node) {
 func (p *planner) place(pods []*pod) []*pod {
 	for len(pods) > 0 {
 		left := p.scratch[:0]
-		for _, pod := range pods {
-			if n := p.target(pod); n != nil {
-				p.s.put(pod, n)
+		for i := 0; i < len(pods); i++ {
+			if run := companions(pods[i:]); run > 1 && p.together(pods[i:i+run]) {
+				i += run - 1
+			} else if n := p.target(pods[i]); n != nil {
+				p.s.put(pods[i], n)
 			} else {
-				left = append(left, pod)
+				left = append(left, pods[i])
 			}
 		}
 		p.scratch = left[:0]
@@ -174,13 +184,76 @@ func (p *planner) place(pods []*pod) []*pod {
 	return nil
 }
 
+// companions counts the pods at the head of a list that have to share one node with each other, and are not yet bound
+// to one by others of their kind.
+func companions(pods []*pod) int {
+	c := pods[0].class
+	if !c.shareNode() {
+		return 1
+	}
+	n := 1
+	for n < len(pods) && pods[n].class == c {
+		n++
+	}
+	return n
+}
+
+// shareNode reports whether pods of the class have to be on one node, and none that they have to be with is anywhere.
+func (c *class) shareNode() bool {
+	if !c.selfAffine {
+		return false
+	}
+	host := false
+	for _, a := range c.affinity {
+		if a.total > 0 {
+			return false
+		}
+		host = host || a.key.name == corev1.LabelHostname
+	}
+	return host
+}
+
+// tries bounds how many nodes are tried for pods that have to share one.
+const tries = 16
+
+// together places all of the pods, which are of one class, on one node.
+func (p *planner) together(pods []*pod) bool {
+	c, from := pods[0].class, p.from
+	for range tries {
+		n := p.s.find(c, from)
+		if n == nil {
+			return false
+		}
+		if p.fill(n, pods) {
+			return true
+		}
+		if from = p.s.rooms.position[n.id] + 1; int(from) == len(p.s.rooms.order) {
+			from = 0
+		}
+	}
+	return false
+}
+
+// fill puts all of the pods on a node, or none.
+func (p *planner) fill(n *node, pods []*pod) bool {
+	mark := len(p.s.log)
+	for _, pod := range pods {
+		if !p.s.fits(pod.class, n) {
+			p.s.undo(mark)
+			return false
+		}
+		p.s.put(pod, n)
+	}
+	return true
+}
+
 // target finds a node for one pod. A claim that is made anew for each pod has a volume yet to be made: where, is not
 // known.
 func (p *planner) target(pod *pod) *node {
 	if pod.class.volumes.hasEphemeral() {
 		return nil
 	}
-	return p.s.find(pod.class, 0)
+	return p.s.find(pod.class, p.from)
 }
 
 // placeAll is place for Evacuate, with the reasons of every pod that is left over.

@@ -35,10 +35,12 @@ func (s *Snapshot) compilePodAffinity(c *class, pod *corev1.Pod, preferred strin
 	c.selfAffine = len(affinity) > 0
 	for i, t := range affinity {
 		c.affinity = append(c.affinity, s.internAttraction(affinity, keys[i]))
+		c.affinity[i].readers = append(c.affinity[i].readers, c)
 		c.selfAffine = c.selfAffine && t.selects(c.labels)
 	}
 	for i, t := range anti {
 		c.antiAffinity = append(c.antiAffinity, s.internAttraction([]*podTerm{t}, antiKeys[i]))
+		c.antiAffinity[i].readers = append(c.antiAffinity[i].readers, c)
 		c.repulsions = append(c.repulsions, s.internRepulsion(t, antiKeys[i]))
 	}
 }

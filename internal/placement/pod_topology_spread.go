@@ -44,6 +44,7 @@ func (s *Snapshot) compileSpread(c *class, pod *corev1.Pod) {
 			constraint.self = 1
 		}
 		c.spreads = append(c.spreads, constraint)
+		constraint.spread.readers = append(constraint.spread.readers, c)
 	}
 }
 

@@ -26,12 +26,14 @@ type rooms struct {
 	shape    uint64  // moves when nodes come or go, or the order changes
 	touched  []int32 // nodes changed, in order
 	dropped  uint64  // how many entries were cut off the front of touched
+	plain    bool    // the order is that of arrangePlain
 	planning bool    // a plan is running: nodes it keeps only gain pods, and every change is taken back or kept as a whole
 }
 
 // reshape makes every room compute itself anew.
 func (r *rooms) reshape() {
 	r.shape++
+	r.plain = false
 	r.order = r.order[:0]
 	r.dropped += uint64(len(r.touched))
 	r.touched = r.touched[:0]
@@ -65,18 +67,20 @@ func (s *Snapshot) arrange(order []int32) {
 	}
 }
 
-// arrangeBySlot searches nodes in the order of their slots, unless an order has been arranged.
-func (s *Snapshot) arrangeBySlot() {
-	if len(s.rooms.order) > 0 {
+// arrangePlain searches all nodes that can be targets, in the order of their slots. It does nothing when that is the
+// order already, so that rooms last from plan to plan.
+func (s *Snapshot) arrangePlain() {
+	if s.rooms.plain {
 		return
 	}
 	order := make([]int32, 0, len(s.nodes))
 	for _, n := range s.nodes {
-		if n.present {
+		if s.target(n) {
 			order = append(order, n.id)
 		}
 	}
 	s.arrange(order)
+	s.rooms.plain = true
 }
 
 // roomFor returns the room of a class, brought up to date.

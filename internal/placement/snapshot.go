@@ -140,17 +140,20 @@ func (s *Snapshot) readNode(n *node, o *corev1.Node) {
 
 // updateNode takes over a changed object. Pods are only recounted when the node's domains or eligibility can change.
 func (s *Snapshot) updateNode(n *node, o *corev1.Node) {
+	wasTarget := s.target(n)
 	if sameTopology(n.object, o) {
 		s.readNode(n, o)
-		s.rooms.touch(n.id)
-		return
+	} else {
+		s.uncount(n)
+		s.leaveTopology(n)
+		s.readNode(n, o)
+		s.enterTopology(n)
+		s.recount(n)
 	}
-	s.uncount(n)
-	s.leaveTopology(n)
-	s.readNode(n, o)
-	s.enterTopology(n)
-	s.recount(n)
 	s.rooms.touch(n.id)
+	if s.target(n) != wasTarget {
+		s.rooms.reshape()
+	}
 }
 
 // sameTopology reports whether labels and taints, on which domains and eligibility rest, are the same.
@@ -332,6 +335,9 @@ func (s *Snapshot) attach(p *pod, n *node) {
 	s.count(p, n.id, 1)
 	s.storage.use(p, 1)
 	s.rooms.touch(n.id)
+	if p.eviction.apiServer && !s.rooms.planning {
+		s.rooms.reshape() // its node is no target any more
+	}
 }
 
 // detach takes a pod off its node; the last of the list takes its place.

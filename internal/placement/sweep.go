@@ -42,9 +42,17 @@ func (s *Snapshot) sweep() {
 	s.attractions.keep(attractions)
 	s.repulsions.keep(repulsions)
 	s.spreads.keep(spreads)
+	for a := range attractions {
+		a.readers = slices.DeleteFunc(a.readers, unread)
+	}
+	for sp := range spreads {
+		sp.readers = slices.DeleteFunc(sp.readers, unread)
+	}
 	s.sweepEligibilities(spreads)
 	s.sweepLabels()
 }
+
+func unread(c *class) bool { return c.members == 0 }
 
 func (r *registry[T]) keep(used map[T]bool) {
 	unused := func(counter T) bool { return !used[counter] }

@@ -100,8 +100,9 @@ func (t *podTerm) repels(l *podLabels) bool {
 // (all of its terms at once) and its anti-affinity (one term at a time).
 type attraction struct {
 	tally
-	id    string
-	terms []*podTerm
+	id      string
+	terms   []*podTerm
+	readers []*class
 }
 
 func (a *attraction) selects(l *podLabels) bool {
@@ -179,6 +180,7 @@ type spread struct {
 	namespace   *namespace
 	selector    labels.Selector
 	histogram   histogram
+	readers     []*class
 }
 
 // counts reports whether pods with these labels are counted. An empty selector counts nothing, though it matches.

@@ -3,6 +3,7 @@ package placement
 import (
 	"errors"
 	"fmt"
+	"slices"
 )
 
 // Selection is the answer of Victims.
@@ -15,6 +16,8 @@ type Selection struct {
 	Passed []Passed `json:"passed,omitempty"`
 	// Cost is the sum of the victims' costs.
 	Cost float64 `json:"cost"`
+
+	optimal bool // no choice could remove more nodes, or as many at less cost
 }
 
 // Passed is a node that was looked at and not chosen.
@@ -35,7 +38,7 @@ func (s *Snapshot) Victims(k int, policy Policy, o Options) (*Selection, error) 
 		return nil, errors.New("snapshot is forked: choose victims outside of a fork")
 	}
 	best := s.victims(k, policy, &o, true)
-	if len(best.Victims) < k && best.crowded() {
+	if best.crowded() && !best.optimal {
 		if plain := s.victims(k, policy, &o, false); plain.better(best) {
 			best = plain
 		}
@@ -77,6 +80,7 @@ func (s *Snapshot) victims(k int, policy Policy, o *Options, considerate bool) *
 	defer p.close()
 	out := &Selection{Policy: policy}
 	candidates := p.candidates(out)
+	most := p.most(candidates)
 	if considerate {
 		p.arrangeTargets(candidates)
 	} else {
@@ -99,8 +103,79 @@ func (s *Snapshot) victims(k int, policy Policy, o *Options, considerate bool) *
 			victims = p.try(victims, c, out)
 		}
 	}
-	p.write(p.settle(victims, out), out)
+	victims = p.settle(victims, out)
+	p.write(victims, out)
+	out.optimal = considerate && len(victims) >= min(k, most) && out.Cost <= cheapest(candidates, len(victims))
 	return out
+}
+
+// cheapest is the least that any choice of n candidates can cost.
+func cheapest(candidates []candidate, n int) float64 {
+	var cost float64
+	for _, c := range candidates[:n] {
+		cost += c.cost
+	}
+	return cost
+}
+
+// most bounds how many candidates can go at all: removing a node gives up what is free on it, and needs what its pods
+// take elsewhere; both together cannot exceed all that is free. The bound counts cpu, memory and pods.
+func (p *planner) most(candidates []candidate) int {
+	bound := len(candidates)
+	needs := make([]int64, len(candidates))
+	for _, r := range []int32{resourceCPU, resourceMemory, podCount} {
+		var free int64
+		for _, n := range p.s.nodes {
+			if p.s.target(n) {
+				free += n.free(r)
+			}
+		}
+		for i, c := range candidates {
+			needs[i] = p.moving(c.node, r)
+			if p.s.target(c.node) {
+				needs[i] += c.node.free(r)
+			}
+		}
+		slices.Sort(needs)
+		fits := 0
+		for fits < len(needs) && needs[fits] <= free {
+			free -= needs[fits]
+			fits++
+		}
+		bound = min(bound, fits)
+	}
+	return bound
+}
+
+// podCount stands for the number of pods among the resources.
+const podCount int32 = -1
+
+// free is what is left of a resource, never less than nothing.
+func (n *node) free(r int32) int64 {
+	if r == podCount {
+		return max(0, n.maxPods-int64(len(n.pods)))
+	}
+	return max(0, at(n.allocatable, r)-at(n.used, r))
+}
+
+// moving is how much of a resource the pods take that have to move when a node goes.
+func (p *planner) moving(n *node, r int32) int64 {
+	var sum int64
+	for _, pod := range n.pods {
+		if fate, _ := p.o.fate(pod); fate != fateMoves {
+			continue
+		}
+		if r == podCount {
+			sum++
+			continue
+		}
+		for _, a := range pod.class.requests {
+			if a.resource == r {
+				sum += a.value
+			}
+		}
+	}
+	return sum
 }
 
 // candidates applies the rules that do not depend on what else goes.
