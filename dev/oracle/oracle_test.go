@@ -1,0 +1,253 @@
+package oracle
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/slipway-dev/slipway/internal/placement"
+)
+
+var (
+	pairs = flag.Int("pairs", 100_000, "how many pairs of a pod and a node to judge")
+	seed  = flag.Uint64("seed", 1, "seed of the first cluster")
+)
+
+// compare judges every candidate on every node twice and returns the first disagreement.
+func compare(ctx context.Context, judge *Scheduler, c *Cluster, s *placement.Snapshot, plugins map[string]int) (judged, undecided int, err error) {
+	for _, p := range c.Candidates {
+		rulings, err := judge.Judge(ctx, p, c.Nodes)
+		if err != nil {
+			return judged, undecided, err
+		}
+		for _, n := range c.Nodes {
+			verdict, err := s.Judge(p, n.Name)
+			if err != nil {
+				return judged, undecided, err
+			}
+			judged++
+			ruling := rulings[n.Name]
+			plugins[ruling.Plugin]++
+			if verdict.Outcome == placement.Undecidable {
+				undecided++
+				continue
+			}
+			if (verdict.Outcome == placement.Fits) != ruling.Fits || len(p.Spec.ResourceClaims) == 0 && !sameReasons(verdict, ruling) {
+				return judged, undecided, &disagreement{p.Name, n.Name, verdict, ruling}
+			}
+		}
+	}
+	return judged, undecided, nil
+}
+
+// predicates are the plugins that have to refuse some pair for the comparison to mean anything; "" stands for none.
+var predicates = []string{"", "NodeUnschedulable", "NodeName", "TaintToleration", "NodeAffinity", "NodePorts",
+	"NodeResourcesFit", "VolumeRestrictions", "NodeVolumeLimits", "VolumeBinding", "VolumeZone", "PodTopologySpread",
+	"InterPodAffinity", "NodeDeclaredFeatures"}
+
+type disagreement struct {
+	pod, node string
+	verdict   placement.Verdict
+	ruling    Ruling
+}
+
+func (d *disagreement) Error() string {
+	return fmt.Sprintf("%s on %s: placement says %s, the scheduler says fits=%t %s %q", d.pod, d.node, d.verdict, d.ruling.Fits,
+		d.ruling.Plugin, d.ruling.Reasons)
+}
+
+// sameReasons holds the reasons against the scheduler's where placement quotes them. The order in which several claims
+// or resources are named is not compared.
+func sameReasons(v placement.Verdict, r Ruling) bool {
+	if r.Plugin == "PreFilter" || len(v.Reasons) > 0 && passedOver(r.Plugin) && v.Reasons[0].Predicate != r.Plugin {
+		return true
+	}
+	var texts []string
+	for _, reason := range v.Reasons {
+		if reason.Scheduler == "" {
+			return true
+		}
+		texts = append(texts, reason.Scheduler)
+	}
+	slices.Sort(texts)
+	if len(texts) == 1 && len(r.Reasons) == 1 && strings.HasPrefix(r.Reasons[0], "running ") {
+		return strings.HasSuffix(r.Reasons[0], texts[0]) // the framework wraps what a plugin calls an error
+	}
+	if r.Plugin == "VolumeBinding" { // which may have more to say of volumes that placement leaves open
+		return !slices.ContainsFunc(texts, func(text string) bool { return !slices.Contains(r.Reasons, text) })
+	}
+	return slices.Equal(texts, r.Reasons)
+}
+
+// passedOver names the plugins whose verdict placement may leave open, to be refused by a later one.
+func passedOver(plugin string) bool {
+	return plugin == "NodeVolumeLimits" || plugin == "VolumeBinding" || plugin == "DynamicResources"
+}
+
+func TestPlacementAgreesWithTheScheduler(t *testing.T) {
+	judge := newScheduler(t)
+	var judged, undecided, clusters int
+	plugins := map[string]int{}
+	for s := *seed; judged < *pairs; s++ {
+		c := Generate(s)
+		clusters++
+		n, u, err := compareAfresh(t.Context(), judge, c, plugins)
+		judged, undecided = judged+n, undecided+u
+		if err != nil {
+			report(t, judge, c, fmt.Errorf("seed %d: %w", s, err))
+		}
+	}
+	t.Logf("%d pairs in %d clusters, %d undecidable; refused by %v", judged, clusters, undecided, plugins)
+	for _, name := range predicates {
+		if *pairs >= 100_000 && plugins[name] == 0 {
+			t.Errorf("no pair was refused by %s: the clusters do not exercise it", name)
+		}
+	}
+}
+
+func newScheduler(t *testing.T) *Scheduler {
+	t.Helper()
+	judge, err := NewScheduler(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return judge
+}
+
+// compareAfresh builds placement's snapshot of a cluster and compares.
+func compareAfresh(ctx context.Context, judge *Scheduler, c *Cluster, plugins map[string]int) (judged, undecided int, err error) {
+	if err := judge.Load(c); err != nil {
+		return 0, 0, err
+	}
+	snapshot, err := c.Snapshot()
+	if err != nil {
+		return 0, 0, err
+	}
+	return compare(ctx, judge, c, snapshot, plugins)
+}
+
+// report shrinks a cluster on which the judges disagree and keeps it as a case.
+func report(t *testing.T, judge *Scheduler, c *Cluster, err error) {
+	t.Helper()
+	disagree := func(c *Cluster) bool {
+		_, _, err := compareAfresh(t.Context(), judge, c, map[string]int{})
+		var d *disagreement
+		return errors.As(err, &d)
+	}
+	small := Shrink(c, disagree)
+	text, _ := json.MarshalIndent(small, "", " ")
+	path := filepath.Join("testdata", "found.json")
+	if writeErr := os.WriteFile(path, append(text, '\n'), 0o644); writeErr != nil {
+		t.Error(writeErr)
+	}
+	_, _, smallErr := compareAfresh(t.Context(), judge, small, map[string]int{})
+	t.Fatalf("%v\nshrunk to %s (rename it to keep it as a case): %v", err, path, smallErr)
+}
+
+// TestDisagreementsMetBefore replays the clusters on which the two judges once disagreed.
+func TestDisagreementsMetBefore(t *testing.T) {
+	judge := newScheduler(t)
+	paths, err := filepath.Glob(filepath.Join("testdata", "case-*.json"))
+	if err != nil || len(paths) == 0 {
+		t.Fatalf("no cases found: %v", err)
+	}
+	for _, path := range paths {
+		t.Run(strings.TrimSuffix(filepath.Base(path), ".json"), func(t *testing.T) {
+			text, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var c Cluster
+			if err := json.Unmarshal(text, &c); err != nil {
+				t.Fatal(err)
+			}
+			judged, _, err := compareAfresh(t.Context(), judge, &c, map[string]int{})
+			if err != nil || judged == 0 {
+				t.Fatalf("%d pairs judged: %v", judged, err)
+			}
+		})
+	}
+}
+
+// TestAgreementSurvivesForksMovesAndRollbacks tries random plans and compares in the middle of them and after them.
+func TestAgreementSurvivesForksMovesAndRollbacks(t *testing.T) {
+	judge := newScheduler(t)
+	judged := 0
+	for s := *seed; judged < *pairs/4; s++ {
+		c := Generate(s)
+		if len(c.Pods) == 0 {
+			continue
+		}
+		snapshot, err := c.Snapshot()
+		if err != nil {
+			t.Fatal(err)
+		}
+		g := rand.New(rand.NewPCG(s, 5))
+		outer := snapshot.Fork()
+		moved := tryMoves(t, g, c, snapshot)
+		judged += agree(t, judge, moved, snapshot, s)
+		inner := snapshot.Fork()
+		again := tryMoves(t, g, moved, snapshot)
+		judged += agree(t, judge, again, snapshot, s)
+		inner.Rollback()
+		judged += agree(t, judge, moved, snapshot, s)
+		outer.Rollback()
+		judged += agree(t, judge, c, snapshot, s)
+	}
+	t.Logf("%d pairs", judged)
+}
+
+func agree(t *testing.T, judge *Scheduler, c *Cluster, snapshot *placement.Snapshot, seed uint64) int {
+	t.Helper()
+	if err := judge.Load(c); err != nil {
+		t.Fatal(err)
+	}
+	n, _, err := compare(t.Context(), judge, c, snapshot, map[string]int{})
+	if err != nil {
+		t.Fatalf("seed %d: %v", seed, err)
+	}
+	return n
+}
+
+// tryMoves does the same random steps to the snapshot and to a copy of the cluster.
+func tryMoves(t *testing.T, g *rand.Rand, c *Cluster, snapshot *placement.Snapshot) *Cluster {
+	t.Helper()
+	after := *c
+	after.Nodes, after.Pods = slices.Clone(c.Nodes), slices.Clone(c.Pods)
+	for range 1 + g.IntN(12) {
+		var err error
+		switch i := g.IntN(10); {
+		case i == 0 && len(after.Nodes) > 2:
+			n := g.IntN(len(after.Nodes))
+			err = snapshot.Withdraw(after.Nodes[n].Name)
+			gone := after.Nodes[n].Name
+			after.Nodes = slices.Delete(after.Nodes, n, n+1)
+			after.Pods = slices.DeleteFunc(after.Pods, func(p *corev1.Pod) bool { return p.Spec.NodeName == gone })
+		case i == 1:
+			n := generator{Rand: g}.node(100 + len(after.Nodes) + g.IntN(1<<40))
+			err = snapshot.Launch(n)
+			after.Nodes = append(after.Nodes, n)
+		case len(after.Pods) > 0:
+			i := g.IntN(len(after.Pods))
+			p := after.Pods[i].DeepCopy()
+			p.Spec.NodeName = after.Nodes[g.IntN(len(after.Nodes))].Name
+			p.Status = corev1.PodStatus{}
+			err = snapshot.Move(placement.PodKey{Namespace: p.Namespace, Name: p.Name}, p.Spec.NodeName)
+			after.Pods[i] = p
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return &after
+}

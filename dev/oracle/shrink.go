@@ -1,0 +1,82 @@
+package oracle
+
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// Shrink leaves out of a cluster whatever it can while the judges still disagree about it: objects first, then parts of
+// the pods.
+func Shrink(c *Cluster, disagree func(*Cluster) bool) *Cluster {
+	for {
+		smaller := shrinkOnce(c, disagree)
+		if smaller == nil {
+			return c
+		}
+		c = smaller
+	}
+}
+
+// shrinkOnce returns a smaller cluster on which the judges disagree, or nil.
+func shrinkOnce(c *Cluster, disagree func(*Cluster) bool) *Cluster {
+	for _, smaller := range slices.Concat(
+		without(c, c.Candidates, func(c *Cluster, l []*corev1.Pod) { c.Candidates = l }),
+		without(c, c.Pods, func(c *Cluster, l []*corev1.Pod) { c.Pods = l }),
+		without(c, c.Nodes, func(c *Cluster, l []*corev1.Node) { c.Nodes = l }),
+		without(c, c.Claims, func(c *Cluster, l []*corev1.PersistentVolumeClaim) { c.Claims = l }),
+		without(c, c.Volumes, func(c *Cluster, l []*corev1.PersistentVolume) { c.Volumes = l }),
+		without(c, c.Namespaces, func(c *Cluster, l []*corev1.Namespace) { c.Namespaces = l }),
+		simplerPods(c, c.Candidates, func(c *Cluster, l []*corev1.Pod) { c.Candidates = l }),
+		simplerPods(c, c.Pods, func(c *Cluster, l []*corev1.Pod) { c.Pods = l }),
+	) {
+		if disagree(smaller) {
+			return smaller
+		}
+	}
+	return nil
+}
+
+// without lists the clusters that lack one object of a list.
+func without[T any](c *Cluster, list []T, set func(*Cluster, []T)) []*Cluster {
+	var out []*Cluster
+	for i := range list {
+		smaller := *c
+		set(&smaller, slices.Delete(slices.Clone(list), i, i+1))
+		out = append(out, &smaller)
+	}
+	return out
+}
+
+// simplerPods lists the clusters in which one pod of a list lacks one part of its specification.
+func simplerPods(c *Cluster, list []*corev1.Pod, set func(*Cluster, []*corev1.Pod)) []*Cluster {
+	cuts := []func(*corev1.Pod){
+		func(p *corev1.Pod) { p.Spec.Affinity = nil },
+		func(p *corev1.Pod) { p.Spec.TopologySpreadConstraints = nil },
+		func(p *corev1.Pod) { p.Spec.Volumes = nil },
+		func(p *corev1.Pod) { p.Spec.InitContainers = nil },
+		func(p *corev1.Pod) { p.Spec.Tolerations = nil },
+		func(p *corev1.Pod) { p.Spec.NodeSelector = nil },
+		func(p *corev1.Pod) { p.Spec.Resources, p.Spec.Overhead = nil, nil },
+		func(p *corev1.Pod) { p.Spec.Containers = []corev1.Container{{Name: "c"}} },
+		func(p *corev1.Pod) { p.Status = corev1.PodStatus{} },
+	}
+	var out []*Cluster
+	for i, p := range list {
+		for _, cut := range cuts {
+			simpler := p.DeepCopy()
+			cut(simpler)
+			if podsEqual(simpler, p) {
+				continue
+			}
+			smaller := *c
+			pods := slices.Clone(list)
+			pods[i] = simpler
+			set(&smaller, pods)
+			out = append(out, &smaller)
+		}
+	}
+	return out
+}
+
+func podsEqual(a, b *corev1.Pod) bool { return a.String() == b.String() }

@@ -1,0 +1,445 @@
+package placement
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// Flavour is a kind of machine that could be launched.
+type Flavour struct {
+	Name string
+	// Template is the node that such a machine would register, pods of DaemonSets deducted from its allocatable.
+	Template *corev1.Node
+	// Cost is what one machine costs, in any unit that is the same for all flavours.
+	Cost float64
+	// Zones are those that the machine can be launched in, as values of topology.kubernetes.io/zone; empty when the
+	// template's own labels are final.
+	Zones []string
+	// Max is how many more may be launched; nil sets no limit.
+	Max *int
+}
+
+// Node is the node that a machine of the flavour would register under a name in a zone; an empty zone leaves the
+// template's.
+func (f *Flavour) Node(name, zone string) *corev1.Node {
+	n := *f.Template
+	n.Name, n.UID = name, ""
+	n.Labels = map[string]string{}
+	maps.Copy(n.Labels, f.Template.Labels)
+	n.Labels[corev1.LabelHostname] = name
+	if zone != "" {
+		n.Labels[corev1.LabelTopologyZone] = zone
+	}
+	return &n
+}
+
+// Objective says which machines are best.
+type Objective string
+
+const (
+	// LeastWaste leaves the least of the machines' cpu and memory unused.
+	LeastWaste Objective = "LeastWaste"
+	// LeastCost pays the least for what the pods ask.
+	LeastCost Objective = "LeastCost"
+)
+
+// Packing is the answer of Pack.
+type Packing struct {
+	// Moves lists the pods that can be placed, in the order in which they were, on nodes that are there or on machines
+	// to launch.
+	Moves []Move `json:"moves,omitempty"`
+	// Machines are those to launch, with the pods that each would take.
+	Machines []Machine `json:"machines,omitempty"`
+	// Helpless lists the pods that no machine would help.
+	Helpless []Helpless `json:"helpless,omitempty"`
+	Cost     float64    `json:"cost"`
+}
+
+// Machine is one machine to launch.
+type Machine struct {
+	Name    string   `json:"name"`
+	Flavour string   `json:"flavour"`
+	Zone    string   `json:"zone,omitempty"`
+	Pods    []PodKey `json:"pods"`
+}
+
+// Helpless is a pod that no flavour helps, with the reasons that a new machine of each would give.
+type Helpless struct {
+	Pod     PodKey            `json:"pod"`
+	Reasons map[string]string `json:"reasons"`
+}
+
+// packer is one run of Pack.
+type packer struct {
+	*planner
+	flavours  []Flavour
+	objective Objective
+	offers    []offer
+	machines  []launched
+	serial    int
+}
+
+// offer is a flavour in one zone.
+type offer struct {
+	flavour *Flavour
+	zone    string
+	count   *int // launched of the flavour
+}
+
+type launched struct {
+	offer
+	object *corev1.Node
+}
+
+// demand is the pending pods of one class.
+type demand struct {
+	class *class
+	pods  []*pod
+}
+
+// Pack answers which new machines would take the pending pods, or those of them that are given by key. Free room on
+// existing nodes is used first. The answer holds for the machines launched together: with all of them there and empty,
+// every pod, largest first, fits where it is said to go. It is greedy, machine by machine, and not promised to be the
+// cheapest there is.
+func (s *Snapshot) Pack(pods []PodKey, flavours []Flavour, objective Objective) (*Packing, error) {
+	if s.forks > 0 {
+		return nil, errors.New("snapshot is forked: pack outside of a fork")
+	}
+	for i := range flavours {
+		if flavours[i].Template == nil || flavours[i].Name == "" {
+			return nil, fmt.Errorf("flavour %d %q has no name or no template", i, flavours[i].Name)
+		}
+	}
+	demands, err := s.demands(pods)
+	if err != nil {
+		return nil, err
+	}
+	p := &packer{planner: s.newPlanner(LeastPods, &Options{}), flavours: flavours, objective: objective}
+	defer p.close()
+	p.offer()
+	return p.pack(demands), nil
+}
+
+// demands groups the pods by class, largest first.
+func (s *Snapshot) demands(keys []PodKey) ([]demand, error) {
+	pods := make([]*pod, 0, len(s.pending))
+	for p := range s.pending {
+		pods = append(pods, p)
+	}
+	if keys != nil {
+		pods = pods[:0]
+		for _, key := range keys {
+			p, ok := s.pods[key]
+			if !ok || p.node != none {
+				return nil, fmt.Errorf("pod %s is not pending", key)
+			}
+			pods = append(pods, p)
+		}
+	}
+	slices.SortFunc(pods, func(a, b *pod) int { return compareKeys(a.key, b.key) })
+	places := map[*class]int{}
+	var list []demand
+	for _, p := range pods {
+		i, ok := places[p.class]
+		if !ok {
+			i = len(list)
+			places[p.class] = i
+			list = append(list, demand{class: p.class})
+			p.class.size = s.sizeOf(p.class)
+		}
+		list[i].pods = append(list[i].pods, p)
+	}
+	slices.SortStableFunc(list, func(a, b demand) int {
+		if a.class.size != b.class.size {
+			return int(b.class.size - a.class.size)
+		}
+		return b.class.strictness() - a.class.strictness()
+	})
+	return list, nil
+}
+
+// offer lists the flavours by zone.
+func (p *packer) offer() {
+	for i := range p.flavours {
+		f := &p.flavours[i]
+		count := new(int)
+		for _, zone := range f.Zones {
+			p.offers = append(p.offers, offer{f, zone, count})
+		}
+		if len(f.Zones) == 0 {
+			p.offers = append(p.offers, offer{f, f.Template.Labels[corev1.LabelTopologyZone], count})
+		}
+	}
+}
+
+// rounds bounds how often machines are added after the plan was tried with all of them there at once.
+const rounds = 5
+
+// pack adds machines until all pods that can be helped fit with all machines launched together.
+func (p *packer) pack(demands []demand) *Packing {
+	places := map[*pod]*node{}
+	left := demands
+	for round := range rounds {
+		p.start()
+		left = p.settle(demands, places)
+		if round == rounds-1 {
+			break
+		}
+		before := len(p.machines)
+		left = p.add(left)
+		if len(p.machines) == before {
+			break
+		}
+		p.remember(demands, places)
+	}
+	return p.answer(demands, left)
+}
+
+// start takes everything back and launches the machines found so far.
+func (p *packer) start() {
+	p.s.undo(p.fork.mark)
+	p.s.arrangePlain()
+	order := slices.Clone(p.s.rooms.order)
+	for i := range p.machines {
+		order = append(order, p.s.launch(p.machines[i].object).id)
+	}
+	p.s.arrange(order)
+}
+
+// settle places every pod where it was placed before, or else where it fits, and returns those left over.
+func (p *packer) settle(demands []demand, places map[*pod]*node) []demand {
+	var left []demand
+	for _, d := range demands {
+		var over []*pod
+		if places[d.pods[0]] == nil && d.class.shareNode() && p.together(d.pods) {
+			continue
+		}
+		for _, pod := range d.pods {
+			if n := p.before(places[pod]); n != nil && p.s.fits(d.class, n) {
+				p.s.put(pod, n)
+			} else if n := p.target(pod); n != nil {
+				p.s.put(pod, n)
+			} else {
+				over = append(over, pod)
+			}
+		}
+		if len(over) > 0 {
+			left = append(left, demand{d.class, over})
+		}
+	}
+	return left
+}
+
+// before finds the node of an earlier round under its new slot.
+func (p *packer) before(n *node) *node {
+	if n == nil {
+		return nil
+	}
+	return p.s.nodeByName[n.name()]
+}
+
+func (p *packer) remember(demands []demand, places map[*pod]*node) {
+	for _, d := range demands {
+		for _, pod := range d.pods {
+			if pod.node != none {
+				places[pod] = p.s.nodes[pod.node]
+			}
+		}
+	}
+}
+
+// add launches machines, the best one at a time, until none would take a pod of those left over, which it returns.
+func (p *packer) add(left []demand) []demand {
+	for len(left) > 0 {
+		best := p.best(left)
+		if best == nil {
+			return left
+		}
+		filled := 0
+		for len(left) > 0 && best.available() {
+			mark := len(p.s.log)
+			placed := p.launch(*best, left)
+			if placed == 0 || placed < filled {
+				p.s.undo(mark)
+				p.machines = p.machines[:len(p.machines)-1]
+				*best.count--
+				break
+			}
+			filled = placed
+			left = p.rest(left)
+			if p.zoned(left) {
+				break
+			}
+		}
+	}
+	return left
+}
+
+// zoned reports whether any class left cares for topology, so that the next machine had better be chosen anew.
+func (p *packer) zoned(left []demand) bool {
+	for _, d := range left {
+		if len(d.class.spreads)+len(d.class.affinity)+len(d.class.antiAffinity)+len(d.class.labels.repulsions) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// available reports whether one more machine may be launched.
+func (o *offer) available() bool { return o.flavour.Max == nil || *o.count < *o.flavour.Max }
+
+// rest lists the demands that are not met yet.
+func (p *packer) rest(left []demand) []demand {
+	var out []demand
+	for _, d := range left {
+		pods := d.pods
+		for len(pods) > 0 && pods[0].node != none {
+			pods = pods[1:]
+		}
+		if len(pods) > 0 {
+			out = append(out, demand{d.class, pods})
+		}
+	}
+	return out
+}
+
+// launch adds a machine and fills it, largest pods first. It returns how many pods it took.
+func (p *packer) launch(o offer, left []demand) int {
+	p.serial++
+	object := o.flavour.Node(fmt.Sprintf("%s-new-%d", o.flavour.Name, p.serial), o.zone)
+	*o.count++
+	p.machines = append(p.machines, launched{o, object})
+	n := p.s.launch(object)
+	placed := 0
+	for _, d := range left {
+		if !p.s.placeable(d.class) || d.class.volumes.hasEphemeral() {
+			continue
+		}
+		if placed > 0 && d.class.shareNode() { // beside others they go all or none; first in line, as many as there is room for
+			if p.fill(n, d.pods) {
+				placed += len(d.pods)
+			}
+			continue
+		}
+		for _, pod := range d.pods {
+			if !p.s.fits(d.class, n) {
+				break
+			}
+			p.s.put(pod, n)
+			placed++
+		}
+	}
+	return placed
+}
+
+// best tries one machine of every offer and returns the one with the best score; nil when none takes a pod. Among equal
+// scores the zone with the fewest new machines wins.
+func (p *packer) best(left []demand) *offer {
+	var best *offer
+	var bestScore float64
+	fewest := 0
+	for i := range p.offers {
+		o := &p.offers[i]
+		if !o.available() {
+			continue
+		}
+		mark := len(p.s.log)
+		placed := p.launch(*o, left)
+		score := p.score(*o)
+		p.s.undo(mark)
+		p.machines = p.machines[:len(p.machines)-1]
+		*o.count--
+		there := p.inZone(o)
+		if placed > 0 && (best == nil || score > bestScore || score == bestScore && there < fewest) {
+			best, bestScore, fewest = o, score, there
+		}
+	}
+	return best
+}
+
+func (p *packer) inZone(o *offer) int {
+	count := 0
+	for i := range p.machines {
+		if p.machines[i].zone == o.zone {
+			count++
+		}
+	}
+	return count
+}
+
+// score rates the machine launched last: the mean share of its cpu and memory that is used, or what is used per cost.
+func (p *packer) score(o offer) float64 {
+	n := p.s.nodeByName[p.machines[len(p.machines)-1].object.Name]
+	used := n.load() / 2
+	if p.objective != LeastCost || o.flavour.Cost <= 0 {
+		return used
+	}
+	var size float64
+	for _, r := range []int32{resourceCPU, resourceMemory} {
+		if mean := p.s.meanAllocatable(r); mean > 0 {
+			size += float64(at(n.used, r)) / mean
+		}
+	}
+	return size / o.flavour.Cost
+}
+
+// answer reads the plan off the snapshot. Machines that ended up empty are not launched.
+func (p *packer) answer(demands, left []demand) *Packing {
+	out := &Packing{}
+	index := map[string]int{}
+	for _, m := range p.machines {
+		n := p.s.nodeByName[m.object.Name]
+		if n == nil || len(n.pods) == 0 {
+			continue
+		}
+		index[m.object.Name] = len(out.Machines)
+		out.Machines = append(out.Machines, Machine{Name: m.object.Name, Flavour: m.flavour.Name, Zone: m.zone})
+		out.Cost += m.flavour.Cost
+	}
+	for _, d := range demands {
+		for _, pod := range d.pods {
+			if pod.node == none {
+				continue
+			}
+			name := p.s.nodes[pod.node].name()
+			out.Moves = append(out.Moves, Move{pod.key, name})
+			if i, ok := index[name]; ok {
+				out.Machines[i].Pods = append(out.Machines[i].Pods, pod.key)
+			}
+		}
+	}
+	for _, d := range left {
+		reasons := p.reasons(d.class)
+		for _, pod := range d.pods {
+			if pod.node == none {
+				out.Helpless = append(out.Helpless, Helpless{pod.key, reasons})
+			}
+		}
+	}
+	return out
+}
+
+// reasons says why a new machine of each flavour does not help a class.
+func (p *packer) reasons(c *class) map[string]string {
+	out := map[string]string{}
+	for i := range p.offers {
+		o := &p.offers[i]
+		mark := len(p.s.log)
+		p.launch(*o, nil)
+		m := p.machines[len(p.machines)-1]
+		v := p.s.judge(c, p.s.nodeByName[m.object.Name])
+		p.s.undo(mark)
+		p.machines = p.machines[:len(p.machines)-1]
+		*o.count--
+		text := v.String()
+		if v.Outcome == Fits && !o.available() {
+			text = fmt.Sprintf("no more than %d may be launched", *o.flavour.Max)
+		}
+		out[o.flavour.Name] = text
+	}
+	return out
+}

@@ -1,0 +1,145 @@
+package placement
+
+import (
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/component-helpers/resource"
+)
+
+// The resources that every node has come first, so that their places are known.
+const (
+	resourceCPU = iota // in millicores
+	resourceMemory
+	resourceEphemeralStorage
+	firstScalar
+)
+
+// amount is how much of one interned resource is asked for or used.
+type amount struct {
+	resource int32
+	value    int64
+}
+
+// resourceTable interns resource names, so that amounts are held in slices instead of maps.
+type resourceTable struct {
+	names []corev1.ResourceName
+	index map[corev1.ResourceName]int32
+}
+
+func newResourceTable() *resourceTable {
+	t := &resourceTable{index: map[corev1.ResourceName]int32{}}
+	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage} {
+		t.intern(name)
+	}
+	return t
+}
+
+func (t *resourceTable) intern(name corev1.ResourceName) int32 {
+	i, ok := t.index[name]
+	if !ok {
+		i = int32(len(t.names))
+		t.names = append(t.names, name)
+		t.index[name] = i
+	}
+	return i
+}
+
+// sparse turns a list into amounts ordered by resource, leaving out zeros and what the scheduler does not count.
+func (t *resourceTable) sparse(list corev1.ResourceList) []amount {
+	var amounts []amount
+	for name, quantity := range list {
+		if !counted(name) {
+			continue
+		}
+		value := quantity.Value()
+		if name == corev1.ResourceCPU {
+			value = quantity.MilliValue()
+		}
+		if value != 0 {
+			amounts = append(amounts, amount{t.intern(name), value})
+		}
+	}
+	slices.SortFunc(amounts, func(a, b amount) int { return int(a.resource - b.resource) })
+	return amounts
+}
+
+// dense turns a list into a slice indexed by resource; resources beyond its end are zero.
+func (t *resourceTable) dense(list corev1.ResourceList) []int64 {
+	values := make([]int64, len(t.names))
+	for _, a := range t.sparse(list) {
+		for int(a.resource) >= len(values) {
+			values = append(values, 0)
+		}
+		values[a.resource] = a.value
+	}
+	return values
+}
+
+// at reads a dense slice that may be shorter than the table.
+func at(values []int64, resource int32) int64 {
+	if int(resource) < len(values) {
+		return values[resource]
+	}
+	return 0
+}
+
+// counted reports whether the scheduler counts a resource: the three that every node has, extended resources, huge
+// pages, attachable volumes and anything under kubernetes.io/. Other unprefixed names are ignored.
+func counted(name corev1.ResourceName) bool {
+	switch name {
+	case corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage:
+		return true
+	case corev1.ResourcePods:
+		return false
+	}
+	s := string(name)
+	if strings.Contains(s, corev1.ResourceDefaultNamespacePrefix) ||
+		strings.HasPrefix(s, corev1.ResourceHugePagesPrefix) ||
+		strings.HasPrefix(s, corev1.ResourceAttachableVolumesPrefix) {
+		return true
+	}
+	if !strings.Contains(s, "/") || strings.HasPrefix(s, corev1.DefaultResourceRequestsPrefix) {
+		return false
+	}
+	return len(validation.IsQualifiedName(corev1.DefaultResourceRequestsPrefix+s)) == 0
+}
+
+// requestsToSchedule is what the pod asks of a node it is not yet on: the specification alone counts.
+func requestsToSchedule(pod *corev1.Pod) corev1.ResourceList {
+	return resource.PodRequests(pod, resource.PodResourcesOptions{})
+}
+
+// requestsInPlace is what the pod takes on its node: a resize that is under way counts with the greater of what is
+// asked, allocated and actuated.
+func requestsInPlace(pod *corev1.Pod) corev1.ResourceList {
+	return resource.PodRequests(pod, resource.PodResourcesOptions{
+		UseStatusResources: true,
+		InPlacePodLevelResourcesVerticalScalingEnabled: true,
+	})
+}
+
+// resized reports whether the status of the pod can make requestsInPlace differ from requestsToSchedule.
+func resized(pod *corev1.Pod) bool {
+	if pod.Status.Resources != nil {
+		return true
+	}
+	for i := range pod.Status.ContainerStatuses {
+		if pod.Status.ContainerStatuses[i].Resources != nil {
+			return true
+		}
+	}
+	for i := range pod.Status.InitContainerStatuses {
+		if pod.Status.InitContainerStatuses[i].Resources != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// positive keeps what a pod can be refused for: the scheduler takes a negative request for none.
+func positive(amounts []amount) []amount {
+	return slices.DeleteFunc(slices.Clone(amounts), func(a amount) bool { return a.value <= 0 })
+}

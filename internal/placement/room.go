@@ -1,0 +1,169 @@
+package placement
+
+import "math/bits"
+
+// room remembers, per class, the nodes with room for one more of it by the predicates that only get worse as a node
+// gains pods. A set bit may be stale the hopeful way: who finds it asks again. A clear bit is certain.
+type room struct {
+	bits  []uint64 // by position in the order of search
+	valid bool
+	shape uint64
+	seen  uint64
+}
+
+func (r *room) set(position int32) {
+	if r.valid && int(position>>6) < len(r.bits) {
+		r.bits[position>>6] |= 1 << (position & 63)
+	}
+}
+
+func (r *room) clear(position int32) { r.bits[position>>6] &^= 1 << (position & 63) }
+
+// rooms is what all rooms have in common: the order in which nodes are searched, and which nodes have changed.
+type rooms struct {
+	order    []int32 // node by position
+	position []int32 // by node
+	shape    uint64  // moves when nodes come or go, or the order changes
+	touched  []int32 // nodes changed, in order
+	dropped  uint64  // how many entries were cut off the front of touched
+	plain    bool    // the order is that of arrangePlain
+	planning bool    // a plan is running: nodes it keeps only gain pods, and every change is taken back or kept as a whole
+}
+
+// reshape makes every room compute itself anew.
+func (r *rooms) reshape() {
+	r.shape++
+	r.plain = false
+	r.order = r.order[:0]
+	r.dropped += uint64(len(r.touched))
+	r.touched = r.touched[:0]
+}
+
+// touch notes that a node has changed. While a plan runs, clear bits stay certain without it.
+func (r *rooms) touch(n int32) {
+	if r.planning {
+		return
+	}
+	if len(r.touched) > 4096 {
+		r.dropped += uint64(len(r.touched))
+		r.touched = r.touched[:0]
+	}
+	r.touched = append(r.touched, n)
+}
+
+// arrange sets the order of search. Positions are those of the list.
+func (s *Snapshot) arrange(order []int32) {
+	r := &s.rooms
+	r.reshape()
+	r.order = append(r.order, order...)
+	for len(r.position) < len(s.nodes) {
+		r.position = append(r.position, none)
+	}
+	for i := range r.position {
+		r.position[i] = none
+	}
+	for i, n := range r.order {
+		r.position[n] = int32(i)
+	}
+}
+
+// arrangePlain searches all nodes that can be targets, in the order of their slots. It does nothing when that is the
+// order already, so that rooms last from plan to plan.
+func (s *Snapshot) arrangePlain() {
+	if s.rooms.plain {
+		return
+	}
+	order := make([]int32, 0, len(s.nodes))
+	for _, n := range s.nodes {
+		if s.target(n) {
+			order = append(order, n.id)
+		}
+	}
+	s.arrange(order)
+	s.rooms.plain = true
+}
+
+// roomFor returns the room of a class, brought up to date.
+func (s *Snapshot) roomFor(c *class) *room {
+	r, all := &c.room, &s.rooms
+	now := all.dropped + uint64(len(all.touched))
+	if r.valid && r.shape == all.shape && r.seen == now {
+		return r
+	}
+	if all.planning {
+		s.log = append(s.log, change{kind: roomMade, class: c})
+	}
+	if !r.valid || r.shape != all.shape || r.seen < all.dropped {
+		s.computeRoom(c)
+	} else {
+		for _, n := range all.touched[r.seen-all.dropped:] {
+			s.judgeRoom(c, n)
+		}
+	}
+	r.valid, r.shape, r.seen = true, all.shape, now
+	return r
+}
+
+func (s *Snapshot) computeRoom(c *class) {
+	words := (len(s.rooms.order) + 63) / 64
+	if cap(c.room.bits) < words {
+		c.room.bits = make([]uint64, words)
+	}
+	c.room.bits = c.room.bits[:words]
+	clear(c.room.bits)
+	for position, n := range s.rooms.order {
+		if s.roomy(c, s.nodes[n]) {
+			c.room.bits[position>>6] |= 1 << (position & 63)
+		}
+	}
+}
+
+func (s *Snapshot) judgeRoom(c *class, n int32) {
+	position := s.rooms.position[n]
+	if position == none {
+		return
+	}
+	if s.roomy(c, s.nodes[n]) {
+		c.room.bits[position>>6] |= 1 << (position & 63)
+	} else {
+		c.room.clear(position)
+	}
+}
+
+// find returns the first node, searching from a position and wrapping around, on which the class fits; nil if none.
+func (s *Snapshot) find(c *class, from int32) *node {
+	if !s.placeable(c) {
+		return nil
+	}
+	r := s.roomFor(c)
+	if n := s.findIn(c, r, from, int32(len(s.rooms.order))); n != nil {
+		return n
+	}
+	return s.findIn(c, r, 0, from)
+}
+
+func (s *Snapshot) findIn(c *class, r *room, from, to int32) *node {
+	for position := from; position < to; position++ {
+		word := r.bits[position>>6] >> (position & 63)
+		if word == 0 {
+			position |= 63
+			continue
+		}
+		if position += int32(bits.TrailingZeros64(word)); position >= to {
+			return nil
+		}
+		n := s.nodes[s.rooms.order[position]]
+		if !s.roomy(c, n) {
+			r.clear(position)
+			if s.forks > 0 {
+				s.log = append(s.log, change{kind: bitClear, node: position, class: c})
+			}
+			continue
+		}
+		if c.spreadFits(n.id) == nil && c.podAffinityFits(n.id) == nil && c.featuresDeclared(n) &&
+			(c.volumes == nil || s.judge(c, n).Outcome == Fits) {
+			return n
+		}
+	}
+	return nil
+}
