@@ -2,8 +2,8 @@
 // in at each one of them: before the server hears of it, or after it was served and before the process knows.
 //
 // These are all the moments at which a crash can make a difference to the world outside of a process: what it does
-// between two requests nobody sees. A test that steps in at the first request, then at the second, and so on until a
-// run ends without getting there, has therefore been at every instruction that counts.
+// between two requests nobody sees. A test that lets a process run undisturbed, and then steps in at each of the
+// requests that it has seen, one in each run, has therefore been at every instruction that counts.
 package faultproxy
 
 import (
@@ -35,33 +35,44 @@ func Moments() []Moment { return []Moment{Before, After} }
 
 // Request is one request that came through the proxy.
 type Request struct {
-	// N counts from 1, over all servers, in the order of arrival.
-	N int
 	// Server is the name that was given to Serve.
 	Server, Method, Path, Query string
+	Point
 }
 
-func (r Request) String() string { return fmt.Sprintf("%d: %s %s %s", r.N, r.Server, r.Method, r.Path) }
+// Point tells a request from the others of its run, in words that mean the same in another run.
+type Point struct {
+	// Kind is what New's function makes of a request.
+	Kind string
+	// Nth counts the requests of a kind from 1, in the order of arrival. The order between kinds is left to chance where
+	// a process asks side by side.
+	Nth int
+}
+
+func (p Point) String() string { return fmt.Sprintf("%s, number %d", p.Kind, p.Nth) }
 
 // Proxy is a proxy for one process, in front of any number of servers. Its methods may be called concurrently.
 type Proxy struct {
+	kind func(Request) string
+
 	mu       sync.Mutex
 	requests []Request
-	at       int
+	nth      map[string]int
+	at       Point
 	moment   Moment
 	stepIn   func(Request)
 	servers  []*http.Server
 }
 
-// New returns a proxy that lets everything pass.
-func New() *Proxy { return &Proxy{} }
+// New returns a proxy that lets everything pass. The function says of what kind a request is, its Point still empty.
+func New(kind func(Request) string) *Proxy { return &Proxy{kind: kind, nth: map[string]int{}} }
 
-// At has do called once, at the n-th request. That request goes no further than the moment says: its connection is cut
-// when do returns. It must be called before the first request.
-func (p *Proxy) At(n int, moment Moment, do func(Request)) {
+// At has do called once, at one request. That request goes no further than the moment says: its connection is cut when
+// do returns. It must be called before the first request.
+func (p *Proxy) At(point Point, moment Moment, do func(Request)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.at, p.moment, p.stepIn = n, moment, do
+	p.at, p.moment, p.stepIn = point, moment, do
 }
 
 // Requests gives all requests so far.
@@ -78,9 +89,10 @@ func (p *Proxy) Serve(name string, server *url.URL, transport http.RoundTripper)
 	if err != nil {
 		return nil, fmt.Errorf("fault proxy before %s: %w", name, err)
 	}
+	target := &url.URL{Scheme: server.Scheme, Host: server.Host}
 	// Rewrite, unlike Director, adds no X-Forwarded-For, which the metadata service refuses.
 	forward := &httputil.ReverseProxy{
-		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(&url.URL{Scheme: server.Scheme, Host: server.Host}) },
+		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(target) },
 		Transport:     transport,
 		FlushInterval: -1, // a watch must not wait for a full buffer
 		ErrorHandler:  func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
@@ -120,11 +132,12 @@ func (p *Proxy) handler(name string, forward *httputil.ReverseProxy) http.Handle
 func (p *Proxy) arrived(name string, r *http.Request) (Request, func(Request)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	request := Request{
-		N: len(p.requests) + 1, Server: name, Method: r.Method, Path: r.URL.Path, Query: r.URL.RawQuery,
-	}
+	request := Request{Server: name, Method: r.Method, Path: r.URL.Path, Query: r.URL.RawQuery}
+	kind := p.kind(request)
+	p.nth[kind]++
+	request.Point = Point{Kind: kind, Nth: p.nth[kind]}
 	p.requests = append(p.requests, request)
-	if p.stepIn == nil || request.N != p.at {
+	if p.stepIn == nil || request.Point != p.at {
 		return request, nil
 	}
 	return request, p.stepIn

@@ -34,6 +34,8 @@ func behind(t *testing.T, p *faultproxy.Proxy, handler http.HandlerFunc) (addres
 	return front.String(), served
 }
 
+func byMethod(r faultproxy.Request) string { return r.Method }
+
 func get(t *testing.T, address string) error {
 	t.Helper()
 	// One connection each: a client of net/http asks again by itself when a connection it has used before is cut.
@@ -56,9 +58,9 @@ func TestTheNthRequestStopsWhereItIsToldAndAllOthersPass(t *testing.T) {
 		served int32
 	}{{faultproxy.Before, 2}, {faultproxy.After, 3}} {
 		t.Run(string(tc.moment), func(t *testing.T) {
-			p := faultproxy.New()
+			p := faultproxy.New(byMethod)
 			steppedIn := make(chan faultproxy.Request, 3)
-			p.At(2, tc.moment, func(r faultproxy.Request) { steppedIn <- r })
+			p.At(faultproxy.Point{Kind: "GET", Nth: 2}, tc.moment, func(r faultproxy.Request) { steppedIn <- r })
 			address, served := behind(t, p, func(w http.ResponseWriter, r *http.Request) {
 				if r.Header.Get("X-Forwarded-For") != "" {
 					t.Error("the proxy shows itself by X-Forwarded-For")
@@ -73,7 +75,9 @@ func TestTheNthRequestStopsWhereItIsToldAndAllOthersPass(t *testing.T) {
 			if served.Load() != tc.served {
 				t.Errorf("the server was asked %d times, want %d", served.Load(), tc.served)
 			}
-			want := faultproxy.Request{N: 2, Server: "server", Method: "GET", Path: "/thing", Query: "q=1"}
+			want := faultproxy.Request{
+				Server: "server", Method: "GET", Path: "/thing", Query: "q=1", Point: faultproxy.Point{Kind: "GET", Nth: 2},
+			}
 			if r := <-steppedIn; r != want || len(steppedIn) != 0 {
 				t.Errorf("stepped in at %v and %d more, want %v alone", r, len(steppedIn), want)
 			}
@@ -85,7 +89,7 @@ func TestTheNthRequestStopsWhereItIsToldAndAllOthersPass(t *testing.T) {
 }
 
 func TestAWatchIsPassedOnLineByLine(t *testing.T) {
-	p := faultproxy.New()
+	p := faultproxy.New(byMethod)
 	read := make(chan bool)
 	address, _ := behind(t, p, func(w http.ResponseWriter, _ *http.Request) {
 		for range 3 {
