@@ -9,7 +9,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/notice"
 )
 
-// blockedEvery is the least time between two Events that say what blocks a drain.
+// blockedEvery is the least time between two Events that say what blocks a drain, unless it is something new.
 const blockedEvery = 10 * time.Second
 
 // gravity orders the types by what of a node they leave.
@@ -107,21 +107,29 @@ func (a *Agent) startDrain(ctx context.Context, o order) {
 	}()
 }
 
-// onProgress keeps the metrics current, and says now and then what blocks. It runs in the engine's goroutine.
+// onProgress keeps the metrics current, and says what blocks: an obstacle that is new at once, since a Spot machine may
+// be gone in ten seconds, and how many pods still wait for those that are known now and then. It runs in the engine's
+// goroutine.
 func (a *Agent) onProgress() func(drain.Progress) {
-	var said time.Time
-	obstructedSince := map[string]bool{}
+	var last time.Time
+	known, said := map[string]bool{}, map[string]bool{}
 	return func(p drain.Progress) {
 		a.o.Metrics.progress(p)
 		obstructed := p.Obstructed()
-		if len(obstructed) == 0 || time.Since(said) < blockedEvery {
+		isNew := false
+		for _, b := range obstructed {
+			obstacle := string(b.Reason) + " " + b.Budget
+			isNew = isNew || !known[obstacle]
+			known[obstacle] = true
+		}
+		if len(obstructed) == 0 || !isNew && time.Since(last) < blockedEvery {
 			return
 		}
 		key := p.String()
-		if obstructedSince[key] {
-			return // said already
+		if said[key] && !isNew {
+			return
 		}
-		obstructedSince[key], said = true, time.Now()
+		said[key], last = true, time.Now()
 		a.log.Warn("drain is blocked", "progress", key, "blocked", obstructed)
 		a.events.emit(blocked(p))
 	}
