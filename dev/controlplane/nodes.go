@@ -142,6 +142,9 @@ func (spec NodeSpec) labels() map[string]string {
 		corev1.LabelHostname:   spec.Name,
 		corev1.LabelOSStable:   "linux",
 		corev1.LabelArchStable: "amd64",
+		// The node lifecycle controller adds these a moment later, which would look like somebody's doing.
+		"beta.kubernetes.io/os":   "linux",
+		"beta.kubernetes.io/arch": "amd64",
 	}
 	if spec.Pool != "" {
 		labels[poolLabel] = spec.Pool

@@ -194,7 +194,7 @@ func (f *fixture) onlyPatches(t *testing.T) {
 func TestAStatusPatchOfAnOldResourceVersionIsRefused(t *testing.T) {
 	f := newFixture(t, "node-conflict")
 	old := f.read(t).ResourceVersion
-	if _, err := f.keeper(t).Hold(t.Context(), "azure-1", request(cordon.Cordoned)); err != nil {
+	if _, err := f.keeper(t).Hold(t.Context(), "azure-conflict", request(cordon.Cordoned)); err != nil {
 		t.Fatal(err)
 	}
 	patch := fmt.Sprintf(`{"metadata":{"resourceVersion":%q},"status":{"conditions":[{"type":"Drained","status":"True"}]}}`,
