@@ -7,6 +7,7 @@
 package faultproxy
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -85,7 +86,7 @@ func (p *Proxy) Requests() []Request {
 // Serve puts the proxy in front of one more server, on a loopback port of its own, and returns the address to use in
 // the server's place. The transport is how the server is reached; nil is http.DefaultTransport.
 func (p *Proxy) Serve(name string, server *url.URL, transport http.RoundTripper) (*url.URL, error) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	listener, err := new(net.ListenConfig).Listen(context.Background(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, fmt.Errorf("fault proxy before %s: %w", name, err)
 	}

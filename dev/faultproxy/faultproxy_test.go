@@ -44,7 +44,7 @@ func get(t *testing.T, address string) error {
 	if err != nil {
 		return err
 	}
-	defer resp.Body.Close()
+	defer func() { _ = resp.Body.Close() }()
 	if resp.StatusCode != http.StatusOK {
 		return errors.New(resp.Status)
 	}
@@ -102,7 +102,7 @@ func TestAWatchIsPassedOnLineByLine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer resp.Body.Close()
+	defer func() { _ = resp.Body.Close() }()
 	lines := 0
 	for s := bufio.NewScanner(resp.Body); s.Scan(); lines++ {
 		read <- true

@@ -66,7 +66,9 @@ func TestI10ABadFlagIsRefusedWithItsNameItsValueAndWhatIsAllowed(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			for _, program := range [][]string{{"slipway-agent"}, {"slipway", "agent"}} {
-				args := append(program[1:], "--node-name=n", "--kubeconfig="+testbed.Shared(t).Kubeconfig(), tc.flag)
+				args := slices.Concat(program[1:], []string{
+					"--node-name=n", "--kubeconfig=" + testbed.Shared(t).Kubeconfig(), tc.flag,
+				})
 				code, words := exit(t, program[0], args...)
 				if code != 1 {
 					t.Errorf("%v %s: exit code %d, want 1", program, tc.flag, code)
@@ -319,11 +321,11 @@ func (f *fixture) used() map[string]bool {
 func TestTheAgentNeedsEveryRightThatItIsGivenAndNoOther(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "rights", 2)
-	f.blocked(3 * time.Second)
+	f.blocked(10 * time.Second)
 	f.withVolume("data")
 	f.agent(0, brisk, "--wait-for-detach")
 	f.agent(1, brisk)
-	e := f.announce(azure.Announcement{Type: azure.Redeploy, Resources: f.resources(0, 1), Notice: 12 * time.Second})
+	e := f.announce(azure.Announcement{Type: azure.Redeploy, Resources: f.resources(0, 1), Notice: 24 * time.Second})
 	if over := f.awaitOver(e.EventID); over.StartedBy != azure.ByApproval {
 		t.Errorf("started %s, want it acknowledged", over.StartedBy)
 	}

@@ -274,8 +274,12 @@ func TestADrainIsRefusedForThePodsThatItWouldCost(t *testing.T) {
 			app.Annotations = map[string]string{"karpenter.sh/do-not-disrupt": "true"}
 			f.run(app.Deployment())
 		}, nil, []string{"kept-", "protected", "do-not-disrupt"}, nil},
-		{"unmanaged", func(f *fixture) { f.bare(f.app("bare", 1)) },
-			nil, []string{"bare", "unmanaged", "no controller will replace it"}, []string{"--force"}},
+		{
+			"unmanaged", func(f *fixture) { f.bare(f.app("bare", 1)) },
+			nil,
+			[]string{"bare", "unmanaged", "no controller will replace it"},
+			[]string{"--force"},
+		},
 		{"emptydir", func(f *fixture) {
 			app := f.app("scratch", 1)
 			app.EmptyDir = true
