@@ -107,6 +107,10 @@ func (a *Agent) awaitImpact(ctx context.Context, h *handling, _ time.Time) (time
 // changed.
 func (a *Agent) hold(ctx context.Context, h *handling, _ time.Time) (time.Duration, error) {
 	if a.o.DryRun {
+		if h.dirty {
+			a.log.Info("dry run: the node would be held", "id", h.Notice.ID, "action", h.Decision.Action)
+		}
+		h.dirty = false
 		return whenAsked, nil
 	}
 	if h.Phase == Noticed {
