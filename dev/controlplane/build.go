@@ -210,7 +210,7 @@ func (p buildPlan) names() []string {
 
 func (p buildPlan) complete(dir string) bool {
 	for name := range p.packages {
-		if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
+		if _, err := os.Stat(filepath.Join(dir, name)); err != nil { //nolint:gosec // the cache is where the user says
 			return false
 		}
 	}
@@ -225,12 +225,12 @@ func (p buildPlan) build(ctx context.Context, dir, ldflags string, progress io.W
 	begun := time.Now()
 	fmt.Fprintf(progress, "slipway-dev: compiling %s (minutes the first time) …\n", strings.Join(p.names(), ", "))
 	temporary := dir + ".building" // The lock makes it this process's own; a build that was killed may have left one.
-	if err := errors.Join(os.RemoveAll(temporary), os.Mkdir(temporary, 0o755)); err != nil {
+	if err := errors.Join(os.RemoveAll(temporary), os.Mkdir(temporary, 0o700)); err != nil {
 		return fmt.Errorf("making a directory to build in: %w", err)
 	}
-	defer os.RemoveAll(temporary)
+	defer func() { _ = os.RemoveAll(temporary) }() // The next build removes what is left.
 	for _, name := range p.names() {
-		cmd := exec.CommandContext(ctx, "go", "build", "-ldflags="+ldflags,
+		cmd := exec.CommandContext(ctx, "go", "build", "-ldflags="+ldflags, //nolint:gosec // constants and go.mod
 			"-o", filepath.Join(temporary, name), p.packages[name])
 		cmd.Dir = p.module
 		// A workspace or flags of the caller's would build something else than the module's go.sum says.
@@ -241,10 +241,10 @@ func (p buildPlan) build(ctx context.Context, dir, ldflags string, progress io.W
 			return fmt.Errorf("compiling %s in %s: %w\n%s", name, p.module, err, output.Bytes())
 		}
 	}
-	if err := os.RemoveAll(dir); err != nil {
+	if err := os.RemoveAll(dir); err != nil { //nolint:gosec // the cache is where the user says
 		return fmt.Errorf("replacing an unfinished build: %w", err)
 	}
-	if err := os.Rename(temporary, dir); err != nil {
+	if err := os.Rename(temporary, dir); err != nil { //nolint:gosec // the cache is where the user says
 		return fmt.Errorf("keeping what was built: %w", err)
 	}
 	fmt.Fprintf(progress, "slipway-dev: compiled %s in %s\n", strings.Join(p.names(), ", "),
@@ -273,7 +273,7 @@ func cacheDir() (string, error) {
 		}
 		dir = filepath.Join(user, "slipway-dev")
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", fmt.Errorf("making the cache of compiled programs: %w", err)
 	}
 	return dir, nil
@@ -300,7 +300,7 @@ const lockPoll = 200 * time.Millisecond
 
 // lock takes a lock between processes. The system releases it when the process ends, however it does.
 func lock(ctx context.Context, path string) (unlock func(), err error) {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600) //nolint:gosec // the cache is where the user says
 	if err != nil {
 		return nil, fmt.Errorf("locking the cache: %w", err)
 	}
@@ -309,16 +309,15 @@ func lock(ctx context.Context, path string) (unlock func(), err error) {
 	for {
 		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 		if err == nil {
-			return func() { f.Close() }, nil
+			return func() { _ = f.Close() }, nil
 		}
 		if !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR) {
-			f.Close()
-			return nil, fmt.Errorf("locking %s: %w", path, err)
+			return nil, errors.Join(fmt.Errorf("locking %s: %w", path, err), f.Close())
 		}
 		select {
 		case <-ctx.Done():
-			f.Close()
-			return nil, fmt.Errorf("waiting for another process to finish compiling (lock %s): %w", path, ctx.Err())
+			err := fmt.Errorf("waiting for another process to finish compiling (lock %s): %w", path, ctx.Err())
+			return nil, errors.Join(err, f.Close())
 		case <-ticker.C:
 		}
 	}
