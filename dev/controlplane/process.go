@@ -118,8 +118,9 @@ func (p *Process) start() error {
 	if err != nil {
 		return fmt.Errorf("opening the log of %s: %w", p.Name(), err)
 	}
-	defer func() { _ = log.Close() }()                     // The process has its own.
-	cmd := exec.Command(p.command.Path, p.command.Args...) //nolint:gosec // starting programs is what this is for
+	defer func() { _ = log.Close() }() // The process has its own.
+	// No context: the process lives until it is told to end.
+	cmd := exec.Command(p.command.Path, p.command.Args...) //nolint:gosec,noctx // starting programs is what this is for
 	cmd.Dir = p.cluster.dir
 	cmd.Stdout, cmd.Stderr = log, log
 	// Little of the environment reaches the process: proxies, kubeconfigs and the like must not change what it does.
@@ -277,7 +278,7 @@ func (p *Process) lastWords() string {
 	if err != nil {
 		return err.Error()
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }() // It was only read.
 	if info, err := f.Stat(); err == nil && info.Size() > most {
 		if _, err := f.Seek(-most, io.SeekEnd); err != nil {
 			return err.Error()
