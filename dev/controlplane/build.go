@@ -264,7 +264,7 @@ func (p buildPlan) build(ctx context.Context, dir, ldflags string, progress io.W
 	fmt.Fprintf(progress, "slipway-dev: compiling %s (minutes the first time) …\n", strings.Join(p.names(), ", "))
 	// The lock makes the directory this process's own; a build that was killed may have left one.
 	temporary := dir + ".building"
-	clean := func() error { return os.RemoveAll(temporary) }
+	clean := func() error { return os.RemoveAll(temporary) } //nolint:gosec // inside the cache
 	if err := errors.Join(clean(), os.Mkdir(temporary, 0o700)); err != nil { //nolint:gosec // inside the cache
 		return fmt.Errorf("making a directory to build in: %w", err)
 	}
@@ -278,7 +278,7 @@ func (p buildPlan) build(ctx context.Context, dir, ldflags string, progress io.W
 	if err := os.RemoveAll(dir); err != nil { //nolint:gosec // inside the cache
 		return fmt.Errorf("replacing an unfinished build: %w", err)
 	}
-	if err := os.Rename(temporary, dir); err != nil {
+	if err := os.Rename(temporary, dir); err != nil { //nolint:gosec // inside the cache
 		return fmt.Errorf("keeping what was built: %w", err)
 	}
 	fmt.Fprintf(progress, "slipway-dev: compiled %s in %s\n", strings.Join(p.names(), ", "),
@@ -307,7 +307,7 @@ func cacheDir() (string, error) {
 		}
 		dir = filepath.Join(user, "slipway-dev")
 	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	if err := os.MkdirAll(dir, 0o700); err != nil { //nolint:gosec // inside the cache
 		return "", fmt.Errorf("making the cache of compiled programs: %w", err)
 	}
 	return dir, nil
