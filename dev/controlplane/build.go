@@ -264,7 +264,7 @@ func (p buildPlan) build(ctx context.Context, dir, ldflags string, progress io.W
 	fmt.Fprintf(progress, "slipway-dev: compiling %s (minutes the first time) …\n", strings.Join(p.names(), ", "))
 	// The lock makes the directory this process's own; a build that was killed may have left one.
 	temporary := dir + ".building"
-	clean := func() error { return os.RemoveAll(temporary) } //nolint:gosec // inside the cache
+	clean := func() error { return os.RemoveAll(temporary) }                 //nolint:gosec // inside the cache
 	if err := errors.Join(clean(), os.Mkdir(temporary, 0o700)); err != nil { //nolint:gosec // inside the cache
 		return fmt.Errorf("making a directory to build in: %w", err)
 	}
