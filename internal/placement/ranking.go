@@ -110,6 +110,7 @@ func (r *Ranking) rank(p *planner, n *node) *ranked {
 		return e
 	}
 	p.ledger.refund(r.s, movers)
+	mark := len(r.s.log)
 	p.clear(n)
 	p.from = 0
 	if position := r.s.rooms.position[n.id]; position != none {
@@ -121,7 +122,7 @@ func (r *Ranking) rank(p *planner, n *node) *ranked {
 	}
 	e.Removable = true
 	e.targets = make([]target, len(movers))
-	for i, pod := range movers {
+	for i, pod := range p.placedSince(mark) {
 		e.targets[i] = target{pod.key, r.s.nodes[pod.node].name()}
 	}
 	return e

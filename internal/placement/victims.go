@@ -250,6 +250,9 @@ func (p *planner) take(c candidate, victims *[]chosen) *Refusal {
 		return &r
 	}
 	p.limits.take(c.node, 1)
+	if len(own) == len(all) {
+		own = p.placedSince(mark)
+	}
 	*victims = append(*victims, chosen{c, stays, own})
 	return nil
 }
@@ -278,8 +281,8 @@ func (p *planner) split(n *node) (own, all []*pod, stays []Stay) {
 }
 
 // settle makes sure that the plan can be carried out as written. As long as no victim had received pods before, it was
-// built exactly as it will be carried out. Otherwise it is played again with the final places; a pod that does not fit
-// on its own by then gets another, and a victim for whose pods there is none is left out.
+// built exactly as it will be carried out. Otherwise it is played again with the final places, in an order in which each
+// victim can be emptied at its turn; a victim that cannot at any is left out.
 func (p *planner) settle(victims []chosen, out *Selection) []chosen {
 	for p.reshuffled(victims) {
 		places := make(map[*pod]int32)
@@ -289,15 +292,14 @@ func (p *planner) settle(victims []chosen, out *Selection) []chosen {
 			}
 		}
 		p.s.undo(p.fork.mark)
-		failed := p.replay(victims, places)
-		if failed < 0 {
-			break
+		ordered, failed := p.replay(victims, places)
+		if len(failed) == 0 {
+			return ordered
 		}
-		out.Passed = append(out.Passed, Passed{victims[failed].node.name(), []Refusal{{Rule: "no-room",
-			Text: "its pods find no place while the nodes before it are being emptied"}}})
+		out.Passed = append(out.Passed, Passed{failed[0].node.name(), []Refusal{{Rule: "no-room",
+			Text: "its pods find no place while the other nodes are being emptied"}}})
 		p.s.undo(p.fork.mark)
-		kept := append(victims[:failed:failed], victims[failed+1:]...)
-		victims = p.again(kept, out)
+		victims = p.again(append(ordered, failed[1:]...), out)
 	}
 	return victims
 }
@@ -317,29 +319,46 @@ func (p *planner) reshuffled(victims []chosen) bool {
 	return moves != own
 }
 
-// replay carries out the victims in order with given places. It returns the index of the first victim that cannot be
-// emptied, or -1.
-func (p *planner) replay(victims []chosen, places map[*pod]int32) int {
+// replay empties the victims, sending each pod to its given place or, where it does not fit there, to another. At each
+// turn the first victim goes that can be emptied. It returns the victims in the order in which they went, each with its
+// pods in the order in which they were placed, and those that could not go.
+func (p *planner) replay(victims []chosen, places map[*pod]int32) (ordered, failed []chosen) {
 	doomed := make(map[int32]bool, len(victims))
 	for _, v := range victims {
 		doomed[v.node.id] = true
 	}
 	p.excluding(doomed)
-	for i, v := range victims {
-		p.clear(v.node)
-		var displaced []*pod
-		for _, pod := range v.movers {
-			if n := p.s.nodes[places[pod]]; !doomed[n.id] && p.s.fits(pod.class, n) {
-				p.s.put(pod, n)
-			} else {
-				displaced = append(displaced, pod)
-			}
+	left := slices.Clone(victims)
+	for len(left) > 0 {
+		i := slices.IndexFunc(left, func(v chosen) bool { return p.empty(v, places, doomed) })
+		if i < 0 {
+			return ordered, left
 		}
-		if len(p.place(displaced)) > 0 {
-			return i
+		v := left[i]
+		v.movers = p.placedSince(p.turn)
+		ordered = append(ordered, v)
+		left = slices.Delete(left, i, i+1)
+	}
+	return ordered, nil
+}
+
+// empty takes one victim away, or leaves everything as it was. turn marks where it began.
+func (p *planner) empty(v chosen, places map[*pod]int32, doomed map[int32]bool) bool {
+	p.turn = len(p.s.log)
+	p.clear(v.node)
+	var displaced []*pod
+	for _, pod := range v.movers {
+		if n := p.s.nodes[places[pod]]; !doomed[n.id] && p.s.fits(pod.class, n) {
+			p.s.put(pod, n)
+		} else {
+			displaced = append(displaced, pod)
 		}
 	}
-	return -1
+	if len(p.place(displaced)) > 0 {
+		p.s.undo(p.turn)
+		return false
+	}
+	return true
 }
 
 // excluding arranges the targets that are left when some nodes are to go.

@@ -1,0 +1,25 @@
+package placement_test
+
+import (
+	"os"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/slipway-dev/slipway/internal/placement"
+	"github.com/slipway-dev/slipway/internal/placement/placementtest"
+)
+
+func TestMain(m *testing.M) {
+	placement.SetBuilders(func(seed uint64) (*placement.Snapshot, []*corev1.Node, []*corev1.Pod) {
+		c := placementtest.Random(seed)
+		s, err := c.Snapshot()
+		if err != nil {
+			panic(err)
+		}
+		return s, c.Nodes, c.Pods
+	}, placementtest.RandomNode, func(seed uint64) []*corev1.Pod {
+		return placementtest.Random(seed).Candidates
+	})
+	os.Exit(m.Run())
+}
