@@ -110,7 +110,7 @@ func (p *planner) arrangeTargets(candidates []candidate) {
 		going[candidates[i].node.id] = true
 	}
 	order := make([]int32, 0, len(p.s.nodes))
-	for _, n := range p.s.nodes {
+	for _, n := range p.s.byName() {
 		if !going[n.id] && p.s.target(n) {
 			order = append(order, n.id)
 		}
@@ -150,9 +150,9 @@ func (s *Snapshot) largestFirst(pods []*pod) {
 	for _, p := range pods {
 		p.class.size = s.sizeOf(p.class)
 	}
-	slices.SortStableFunc(pods, func(a, b *pod) int {
+	slices.SortFunc(pods, func(a, b *pod) int {
 		if a.class == b.class {
-			return 0
+			return compareKeys(a.key, b.key)
 		}
 		return cmp.Or(cmp.Compare(b.class.size, a.class.size), cmp.Compare(b.class.strictness(), a.class.strictness()),
 			cmp.Compare(a.class.key, b.class.key))

@@ -11,15 +11,19 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	placement.SetBuilders(func(seed uint64) (*placement.Snapshot, []*corev1.Node, []*corev1.Pod) {
-		c := placementtest.Random(seed)
-		s, err := c.Snapshot()
-		if err != nil {
-			panic(err)
-		}
-		return s, c.Nodes, c.Pods
-	}, placementtest.RandomNode, func(seed uint64) []*corev1.Pod {
-		return placementtest.Random(seed).Candidates
+	placement.SetBuilders(placement.Builders{
+		Snapshot: func(seed uint64) (*placement.Snapshot, []*corev1.Node, []*corev1.Pod) {
+			c := placementtest.Random(seed)
+			s, err := c.Snapshot()
+			if err != nil {
+				panic(err)
+			}
+			return s, c.Nodes, c.Pods
+		},
+		Node:      placementtest.RandomNode,
+		Pending:   func(seed uint64) []*corev1.Pod { return placementtest.Random(seed).Candidates },
+		CarryOut:  placementtest.CarryOut,
+		LaunchAll: placementtest.LaunchAll,
 	})
 	os.Exit(m.Run())
 }

@@ -2,7 +2,6 @@ package placement
 
 import (
 	"encoding/json"
-	"fmt"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -11,15 +10,9 @@ import (
 	"pgregory.net/rapid"
 )
 
-// The builders of clusters import this package, so the tests of its inside get them through this door; see export_test.go.
-var (
-	randomSnapshot func(seed uint64) (*Snapshot, []*corev1.Node, []*corev1.Pod)
-	randomNode     func(g *rand.Rand, i int) *corev1.Node
-)
-
 func TestRollbackRestoresTheSnapshotExactly(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		s, nodes, pods := randomSnapshot(rapid.Uint64Range(0, 1<<20).Draw(t, "cluster"))
+		s, nodes, pods := builders.Snapshot(rapid.Uint64Range(0, 1<<20).Draw(t, "cluster"))
 		var forks []Fork
 		var states []string
 		launched := 0
@@ -44,7 +37,7 @@ func TestRollbackRestoresTheSnapshotExactly(t *testing.T) {
 				_ = s.Withdraw(nodes[rapid.IntRange(0, len(nodes)-1).Draw(t, "node")].Name)
 			case 3:
 				launched++
-				_ = s.Launch(randomNode(rand.New(rand.NewPCG(uint64(launched), 1)), 1000+launched))
+				_ = s.Launch(builders.Node(rand.New(rand.NewPCG(uint64(launched), 1)), 1000+launched))
 			case 4:
 				if len(pods) > 0 {
 					_ = s.Lift(keyOf(pods[rapid.IntRange(0, len(pods)-1).Draw(t, "pod")]))
@@ -73,8 +66,8 @@ func keyOf(p *corev1.Pod) PodKey { return PodKey{Namespace: p.Namespace, Name: p
 func TestEventsLeadToTheSnapshotOfTheirOutcome(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		seed := rapid.Uint64Range(0, 1<<20).Draw(t, "cluster")
-		s, nodes, pods := randomSnapshot(seed)
-		_, otherNodes, otherPods := randomSnapshot(seed + 1)
+		s, nodes, pods := builders.Snapshot(seed)
+		_, otherNodes, otherPods := builders.Snapshot(seed + 1)
 		finalNodes, finalPods := map[string]*corev1.Node{}, map[PodKey]*corev1.Pod{}
 		for _, n := range nodes {
 			finalNodes[n.Name] = n
@@ -137,41 +130,12 @@ func must(t *rapid.T, err error) {
 	}
 }
 
-// carryOut plays a selection as it is written: each node goes in turn, and each of its pods has to fit where it is said
-// to go.
-func carryOut(s *Snapshot, victims []Evacuation) error {
-	fork := s.Fork()
-	defer fork.Rollback()
-	going := map[string]bool{}
-	for _, v := range victims {
-		going[v.Node] = true
-	}
-	for _, v := range victims {
-		if err := s.Withdraw(v.Node); err != nil {
-			return err
-		}
-		for _, m := range v.Moves {
-			verdict, err := s.JudgePod(m.Pod, m.To)
-			if err != nil {
-				return err
-			}
-			if verdict.Outcome != Fits || going[m.To] {
-				return fmt.Errorf("%s to %s while %s goes: %s", m.Pod, m.To, v.Node, verdict)
-			}
-			if err := s.Move(m.Pod, m.To); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
 var easyGoing = Options{LocalStorage: true, Unmanaged: true}
 
 func TestVictimsCanBeRemovedInTheProposedOrder(t *testing.T) {
 	removed := 0
 	rapid.Check(t, func(t *rapid.T) {
-		s, _, _ := randomSnapshot(rapid.Uint64Range(0, 1<<20).Draw(t, "cluster"))
+		s, _, _ := builders.Snapshot(rapid.Uint64Range(0, 1<<20).Draw(t, "cluster"))
 		before := s.dump(true)
 		k := rapid.IntRange(0, 9).Draw(t, "k")
 		policy := rapid.SampledFrom(Policies()).Draw(t, "policy")
@@ -183,7 +147,7 @@ func TestVictimsCanBeRemovedInTheProposedOrder(t *testing.T) {
 		if len(selection.Victims) > k {
 			t.Fatalf("%d victims, %d asked for", len(selection.Victims), k)
 		}
-		must(t, carryOut(s, selection.Victims))
+		must(t, builders.CarryOut(s, selection.Victims))
 		removed += len(selection.Victims)
 	})
 	if removed == 0 {
@@ -197,7 +161,7 @@ func oneByOne(s *Snapshot, k int, policy Policy, o Options) (count int, cost flo
 	p := s.newPlanner(policy, &o)
 	defer p.close()
 	candidates := p.candidates(&Selection{})
-	p.arrangeByName()
+	p.s.arrangeByName()
 	for _, c := range candidates {
 		if count == k {
 			break
@@ -217,7 +181,7 @@ func oneByOne(s *Snapshot, k int, policy Policy, o Options) (count int, cost flo
 
 func TestVictimsAreNeverWorseThanGreedyOneByOne(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		s, _, _ := randomSnapshot(rapid.Uint64Range(0, 1<<20).Draw(t, "cluster"))
+		s, _, _ := builders.Snapshot(rapid.Uint64Range(0, 1<<20).Draw(t, "cluster"))
 		k := rapid.IntRange(1, 9).Draw(t, "k")
 		policy := rapid.SampledFrom([]Policy{LeastDisruption, LeastPods, LeastLoaded}).Draw(t, "policy")
 		count, cost := oneByOne(s, k, policy, easyGoing)
@@ -233,62 +197,31 @@ func TestVictimsAreNeverWorseThanGreedyOneByOne(t *testing.T) {
 func TestPackingHoldsWithAllMachinesLaunchedTogether(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		seed := rapid.Uint64Range(0, 1<<20).Draw(t, "cluster")
-		s, _, _ := randomSnapshot(seed)
-		for _, p := range pendingOf(seed) {
+		s, _, _ := builders.Snapshot(seed)
+		for _, p := range builders.Pending(seed) {
 			must(t, s.SetPod(p))
 		}
 		before := s.dump(true)
 		g := rand.New(rand.NewPCG(seed, 9))
-		flavours := []Flavour{{Name: "a", Template: randomNode(g, 2001), Cost: 1, Zones: []string{"z1", "z2"}},
-			{Name: "b", Template: randomNode(g, 2002), Cost: 2}}
+		flavours := []Flavour{{Name: "a", Template: builders.Node(g, 2001), Cost: 1, Zones: []string{"z1", "z2"}},
+			{Name: "b", Template: builders.Node(g, 2002), Cost: 2}}
 		packing, err := s.Pack(nil, flavours, LeastWaste)
 		must(t, err)
 		if after := s.dump(true); after != before {
 			t.Fatalf("the snapshot has changed:\n%s\n%s", before, after)
 		}
-		must(t, launchAll(s, flavours, packing))
+		must(t, builders.LaunchAll(s, flavours, packing))
 		if len(packing.Moves)+len(packing.Helpless) != len(s.pending) {
 			t.Fatalf("%d moves and %d helpless of %d pending pods", len(packing.Moves), len(packing.Helpless), len(s.pending))
 		}
 	})
 }
 
-// pendingOf makes pending pods out of the candidates that belong to a seed.
-var pendingOf func(seed uint64) []*corev1.Pod
-
-func launchAll(s *Snapshot, flavours []Flavour, packing *Packing) error {
-	fork := s.Fork()
-	defer fork.Rollback()
-	for _, m := range packing.Machines {
-		i := slices.IndexFunc(flavours, func(f Flavour) bool { return f.Name == m.Flavour })
-		zone := m.Zone
-		if len(flavours[i].Zones) == 0 {
-			zone = ""
-		}
-		if err := s.Launch(flavours[i].Node(m.Name, zone)); err != nil {
-			return err
-		}
-	}
-	for _, m := range packing.Moves {
-		verdict, err := s.JudgePod(m.Pod, m.To)
-		if err != nil {
-			return err
-		}
-		if verdict.Outcome != Fits {
-			return fmt.Errorf("%s to %s: %s", m.Pod, m.To, verdict)
-		}
-		if err := s.Move(m.Pod, m.To); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // TestRankingFollowsEvents holds the ranking that follows events against the plans it remembers and one made anew.
 func TestRankingFollowsEvents(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		seed := rapid.Uint64Range(0, 1<<20).Draw(t, "cluster")
-		s, _, pods := randomSnapshot(seed)
+		s, _, pods := builders.Snapshot(seed)
 		ranking, err := NewRanking(s, LeastPods, easyGoing)
 		must(t, err)
 		if len(pods) == 0 {

@@ -61,13 +61,7 @@ func (r *Ranking) startOver() {
 	r.entries = make(map[string]*ranked, len(r.s.nodeByName))
 	r.usedBy = map[string]map[*ranked]struct{}{}
 	r.blocked = map[*class]map[*ranked]struct{}{}
-	nodes := make([]*node, 0, len(r.s.nodeByName))
-	for _, n := range r.s.nodes {
-		if n.present {
-			nodes = append(nodes, n)
-		}
-	}
-	r.judge(nodes)
+	r.judge(r.s.byName())
 	r.seen = r.s.events
 }
 

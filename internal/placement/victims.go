@@ -84,7 +84,7 @@ func (s *Snapshot) victims(k int, policy Policy, o *Options, considerate bool) *
 	if considerate {
 		p.arrangeTargets(candidates)
 	} else {
-		p.arrangeByName()
+		p.s.arrangeByName()
 	}
 	var victims []chosen
 	var receivers []candidate
@@ -181,10 +181,7 @@ func (p *planner) moving(n *node, r int32) int64 {
 // candidates applies the rules that do not depend on what else goes.
 func (p *planner) candidates(out *Selection) []candidate {
 	list := make([]candidate, 0, len(p.s.nodeByName))
-	for _, n := range p.s.nodes {
-		if !n.present {
-			continue
-		}
+	for _, n := range p.s.byName() {
 		if refusal := p.firstRefusal(n); refusal != nil {
 			out.Passed = append(out.Passed, Passed{n.name(), []Refusal{*refusal}})
 			continue
@@ -380,17 +377,6 @@ func (p *planner) again(victims []chosen, out *Selection) []chosen {
 		kept = p.try(kept, v.candidate, out)
 	}
 	return kept
-}
-
-// arrangeByName tries targets in the order of their names.
-func (p *planner) arrangeByName() {
-	var order []int32
-	for _, name := range sortedKeys(p.s.nodeByName) {
-		if n := p.s.nodeByName[name]; p.s.target(n) {
-			order = append(order, n.id)
-		}
-	}
-	p.s.arrange(order)
 }
 
 // write turns the plan as it stands into the answer.
