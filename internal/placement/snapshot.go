@@ -21,6 +21,7 @@ type Snapshot struct {
 	nodes         []*node // by id; slots of deleted nodes are empty until reused
 	free          []int32
 	nodeByName    map[string]*node
+	names         []*node // in the order of their names; nil when nodes have come or gone
 	pods          map[PodKey]*pod
 	pending       map[*pod]struct{}
 	homeless      map[string]map[*pod]struct{} // pods bound to a node that is not known, by its name
@@ -119,6 +120,7 @@ func (s *Snapshot) addNode(o *corev1.Node) *node {
 	n := &node{id: id, present: true}
 	s.nodes[id] = n
 	s.nodeByName[o.Name] = n
+	s.names = nil
 	s.readNode(n, o)
 	s.storage.adopt(n)
 	s.enterTopology(n)
@@ -235,6 +237,7 @@ func (s *Snapshot) dropNode(n *node) {
 		f.forget(n.id)
 	}
 	delete(s.nodeByName, n.name())
+	s.names = nil
 	s.nodes[n.id] = &node{id: n.id, object: &corev1.Node{}}
 	s.free = append(s.free, n.id)
 	s.rooms.reshape()

@@ -1,19 +1,21 @@
-package oracle
+package placementtest
 
 import (
 	"errors"
 
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	storagev1 "k8s.io/api/storage/v1"
 
 	"github.com/slipway-dev/slipway/internal/placement"
 )
 
-// Cluster is everything that either judge is told. Pods without a node name are pending: they are the ones judged.
+// Cluster is the objects of a scenario. Candidates are pods to be judged; they are not in the snapshot.
 type Cluster struct {
 	Namespaces     []*corev1.Namespace             `json:"namespaces,omitempty"`
 	Nodes          []*corev1.Node                  `json:"nodes,omitempty"`
 	Pods           []*corev1.Pod                   `json:"pods,omitempty"`
+	Budgets        []*policyv1.PodDisruptionBudget `json:"budgets,omitempty"`
 	Candidates     []*corev1.Pod                   `json:"candidates,omitempty"`
 	Claims         []*corev1.PersistentVolumeClaim `json:"claims,omitempty"`
 	Volumes        []*corev1.PersistentVolume      `json:"volumes,omitempty"`
@@ -23,8 +25,8 @@ type Cluster struct {
 	Attachments    []*storagev1.VolumeAttachment   `json:"attachments,omitempty"`
 }
 
-// placed lists the pods that are on a node of the cluster.
-func (c *Cluster) placed() []*corev1.Pod {
+// Placed lists the pods that are on a node of the cluster.
+func (c *Cluster) Placed() []*corev1.Pod {
 	known := map[string]bool{}
 	for _, n := range c.Nodes {
 		known[n.Name] = true
@@ -38,11 +40,11 @@ func (c *Cluster) placed() []*corev1.Pod {
 	return list
 }
 
-// Snapshot tells placement the cluster.
+// Snapshot feeds the cluster to a new snapshot, as informers would.
 func (c *Cluster) Snapshot() (*placement.Snapshot, error) {
 	s := placement.New()
 	return s, errors.Join(
-		feed(c.Pods, s.SetPod), feed(c.Nodes, s.SetNode), feed(c.Namespaces, s.SetNamespace),
+		feed(c.Pods, s.SetPod), feed(c.Nodes, s.SetNode), feed(c.Budgets, s.SetPodDisruptionBudget), feed(c.Namespaces, s.SetNamespace),
 		feed(c.Claims, s.SetPersistentVolumeClaim), feed(c.Volumes, s.SetPersistentVolume),
 		feed(c.StorageClasses, s.SetStorageClass), feed(c.CSINodes, s.SetCSINode), feed(c.CSIDrivers, s.SetCSIDriver),
 		feed(c.Attachments, s.SetVolumeAttachment))
