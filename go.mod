@@ -12,4 +12,5 @@ require (
 	go.yaml.in/yaml/v2 v2.4.3 // indirect
 	k8s.io/klog/v2 v2.140.0 // indirect
 	k8s.io/utils v0.0.0-20260210185600-b8788abfbbc2 // indirect
+	pgregory.net/rapid v1.3.0 // indirect
 )
