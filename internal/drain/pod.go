@@ -85,19 +85,22 @@ func (p *podState) mayHaveWorked(how Asked) {
 	}
 }
 
-// creditUnanswered takes a pod's going for the answer that a request of ours did not get. Where an eviction and a
-// deletion went unanswered, the API server's own mark tells which it was.
+// creditUnanswered takes a pod's going for the answer that a request of ours did not get, unless the pod tells another
+// story: an eviction leaves its mark, and so does a grace that was shortened.
 func (p *podState) creditUnanswered() {
-	if p.asked != NotAsked || p.unanswered == NotAsked {
+	if p.requesting || p.asked != NotAsked || p.unanswered == NotAsked {
 		return
 	}
-	if p.unanswered == Shortened && *p.pod.DeletionGracePeriodSeconds > 1 {
-		return // it goes by itself, as far as is known
+	how := p.unanswered
+	if p.terminating() {
+		switch evicted := wasEvicted(&p.pod); {
+		case how == Shortened && *p.pod.DeletionGracePeriodSeconds > 1, how == Evicted && !evicted:
+			return
+		case how == Forced && evicted: // the eviction before it had worked
+			how = Evicted
+		}
 	}
-	p.asked, p.askedAt, p.unanswered, p.blocked = p.unanswered, p.triedAt, NotAsked, Blocked{}
-	if p.asked == Forced && wasEvicted(&p.pod) {
-		p.asked = Evicted
-	}
+	p.asked, p.askedAt, p.unanswered, p.blocked = how, p.triedAt, NotAsked, Blocked{}
 }
 
 // wasEvicted reads the condition that the eviction API leaves on a pod
