@@ -149,8 +149,6 @@ func (d *Drain) refused(ctx context.Context, p *podState, how Asked, now time.Ti
 	status := kubeapi.AsStatus(err)
 	if status == nil || status.Code >= http.StatusInternalServerError && !isSeveralBudgets(status) {
 		p.mayHaveWorked(how)
-	} else {
-		p.unanswered = NotAsked
 	}
 	if d.over || p.gone || ctx.Err() != nil {
 		return
@@ -265,6 +263,7 @@ func (d *Drain) hurry(ctx context.Context, p *podState, now time.Time) time.Time
 	}
 	seconds := int64(1)
 	r := kubeapi.Removal{Namespace: p.pod.Namespace, Name: p.pod.Name, UID: p.pod.UID, Grace: &seconds}
+	p.triedAt = now
 	d.send(ctx, p, d.api.DeletePod, r, shortestRequest, func(answered time.Time, err error) {
 		if err != nil {
 			d.refused(ctx, p, Shortened, answered, err)

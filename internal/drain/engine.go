@@ -210,10 +210,12 @@ func (d *Drain) judge(p *podState, now time.Time) {
 func (d *Drain) review(now time.Time) time.Time {
 	var next time.Time
 	for _, p := range d.order {
-		if !p.reviewAt.IsZero() && !now.Before(p.reviewAt) {
-			d.judge(p, now)
+		if p.asked == NotAsked && !p.requesting && !p.terminating() && !p.reviewAt.IsZero() {
+			if !now.Before(p.reviewAt) {
+				d.judge(p, now)
+			}
+			next = sooner(next, p.reviewAt)
 		}
-		next = sooner(next, p.reviewAt)
 		if d.o.SkipTerminatingFor <= 0 || !p.terminating() || !p.present() {
 			continue
 		}

@@ -318,7 +318,7 @@ func (s *sim) evict(r kubeapi.Removal) (bool, error) {
 		return false, notFound("pods", r.Name)
 	}
 	if exempt(&p.Pod) || p.DeletionTimestamp != nil {
-		return s.remove(p, r)
+		return s.removeEvicted(p, r)
 	}
 	var over []*simBudget
 	for _, b := range s.budgets {
@@ -334,6 +334,14 @@ func (s *sim) evict(r kubeapi.Removal) (bool, error) {
 		if err := s.ask(over[0], p); err != nil {
 			return false, err
 		}
+	}
+	return s.removeEvicted(p, r)
+}
+
+func (s *sim) removeEvicted(p *simPod, r kubeapi.Removal) (bool, error) {
+	if r.UID == p.UID && !r.DryRun && !wasEvicted(&p.Pod) {
+		p.Status.Conditions = append(slices.Clone(p.Status.Conditions),
+			kubeapi.Condition{Type: "DisruptionTarget", Status: "True", Reason: "EvictionByEvictionAPI"})
 	}
 	return s.remove(p, r)
 }
