@@ -68,9 +68,7 @@ Exit codes: 0 drained; 1 error; 2 refused, since policy keeps a pod; 3 time was 
   slipway drain node-7 --dry-run=server
   slipway drain node-7 --deadline 30s -o json`,
 		Args: cobra.ArbitraryArgs,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return f.run(cmd, args)
-		},
+		RunE: f.run,
 	}
 	f.add(cmd)
 	return cmd

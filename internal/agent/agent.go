@@ -187,7 +187,7 @@ func (a *Agent) advance(ctx context.Context) (time.Duration, error) {
 		return whenAsked, err
 	}
 	now := time.Now()
-	a.absorb(now)
+	a.absorb()
 	next, err := a.release(ctx, now)
 	errs := []error{err}
 	for _, h := range a.inOrder() {
@@ -265,7 +265,7 @@ func (a *Agent) resume(r cordon.Record) {
 }
 
 // absorb takes the snapshot's notices into the handlings, and decides about those that are new or have changed.
-func (a *Agent) absorb(now time.Time) {
+func (a *Agent) absorb() {
 	for _, n := range a.snapshot.Notices {
 		h := a.handled[n.ID]
 		if h == nil {

@@ -155,12 +155,12 @@ func (a *Agent) drainEnded(run *drainRun, r drain.Receipt, err error) {
 		a.overtime = overtime{passed: run.order.terms.Deadline, until: time.Now().Add(startedWindow)}
 	}
 	for _, h := range a.handled {
-		a.settle(h, run, r, err)
+		settle(h, r, err)
 	}
 }
 
 // settle moves one notice on from Draining.
-func (a *Agent) settle(h *handling, run *drainRun, r drain.Receipt, err error) {
+func settle(h *handling, r drain.Receipt, err error) {
 	var refused *drain.Refused
 	switch {
 	case h.Phase != Draining:

@@ -75,7 +75,7 @@ func (c *Client) do(ctx context.Context, r request, out object) error {
 func (c *Client) call(ctx context.Context, r request, read func(io.Reader) error) error {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
-	resp, err := c.send(ctx, r)
+	resp, err := c.send(ctx, r) //nolint:bodyclose // drainBody closes it
 	if err != nil {
 		return err
 	}
