@@ -71,12 +71,7 @@ func (d *Drain) gatesBefore(p *podState, how Asked) []*gate {
 
 // request sends one eviction or deletion.
 func (d *Drain) request(ctx context.Context, p *podState, how Asked, now time.Time) {
-	given := grantedGrace(p.wanted, d.terms, now)
-	r := kubeapi.Removal{Namespace: p.pod.Namespace, Name: p.pod.Name, UID: p.pod.UID}
-	if given != p.wanted || d.o.GraceSeconds != nil {
-		seconds := int64(given / time.Second)
-		r.Grace = &seconds
-	}
+	r, given := d.removal(p, now)
 	send := d.api.DeletePod
 	if how == Evicted {
 		send = d.api.Evict
@@ -99,6 +94,17 @@ func (d *Drain) request(ctx context.Context, p *podState, how Asked, now time.Ti
 		}
 		d.accepted(p, how, given, now)
 	})
+}
+
+// removal is the request for a pod, and the grace it gives.
+func (d *Drain) removal(p *podState, now time.Time) (kubeapi.Removal, time.Duration) {
+	given := grantedGrace(p.wanted, d.terms, now)
+	r := kubeapi.Removal{Namespace: p.pod.Namespace, Name: p.pod.Name, UID: p.pod.UID}
+	if given != p.wanted || d.o.GraceSeconds != nil && *d.o.GraceSeconds >= 0 {
+		seconds := int64(given / time.Second)
+		r.Grace = &seconds
+	}
+	return r, given
 }
 
 // send makes one request for a pod in the background and brings its answer to the engine.
@@ -168,7 +174,7 @@ func (d *Drain) refused(ctx context.Context, p *podState, how Asked, now time.Ti
 		d.readBudgets(ctx, p.pod.Namespace, now)
 		d.hold(p, d.budgets.gateOfSeveral(&p.pod), said, now, settledPause, settledPause)
 	case isNamespaceTerminating(status):
-		d.postpone(p, Failing, "its namespace is being deleted, which deletes the pod", now, lastPause)
+		d.postpone(p, Failing, namespaceGoes, now, lastPause)
 	case status.Code == http.StatusForbidden && how != Evicted && !d.o.DisableEviction:
 		p.mayDelete = false // eviction is all that is left to try
 		d.postpone(p, NoRight, said, now, firstPause)

@@ -137,12 +137,20 @@ func exempt(p *kubeapi.Pod) bool {
 // their own: depending on its unhealthyPodEvictionPolicy a budget lets them go while it holds the ready ones.
 func gateKey(p *kubeapi.Pod, budgets string) string {
 	key := p.Namespace + "/" + budgets
-	for _, c := range p.Status.Conditions {
-		if c.Type == "Ready" && c.Status != "True" {
-			key += " (not ready)"
-		}
+	if !ready(p) {
+		key += " (not ready)"
 	}
 	return key
+}
+
+// ready takes a pod that says nothing for ready.
+func ready(p *kubeapi.Pod) bool {
+	for _, c := range p.Status.Conditions {
+		if c.Type == "Ready" {
+			return c.Status == "True"
+		}
+	}
+	return true
 }
 
 // gateFor returns the gate that a denied pod waits at: its budget's where that is known, else that of the one the
