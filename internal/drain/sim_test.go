@@ -374,7 +374,7 @@ func forbidden(message string) error {
 
 // remove is BeforeDelete of the API server, and what the kubelet makes of it.
 func (s *sim) remove(p *simPod, r kubeapi.Removal) (bool, error) {
-	if r.UID != p.UID {
+	if r.UID != "" && r.UID != p.UID {
 		return false, &kubeapi.StatusError{Code: 409, Reason: "Conflict", Message: fmt.Sprintf(
 			"the UID in the precondition (%s) does not match the UID in record (%s)", r.UID, p.UID)}
 	}
