@@ -351,6 +351,91 @@ func TestAPodThatTheBudgetLetsGoIsNotHeldBehindOneThatItHolds(t *testing.T) {
 	})
 }
 
+func TestAPodThatIsNotReadyNeedNotWaitWhereTheReadyOnesDo(t *testing.T) {
+	simulate(t, func(t *testing.T, s *sim) {
+		s.pod("ready", label("app", "web"))
+		s.budget("web", 1, 1, map[string]string{"app": "web"}).always = true
+		var sick *simPod
+		time.AfterFunc(27*time.Second, func() { sick = s.pod("sick", label("app", "web"), notReady, stopsIn(0)) })
+		r, err := drained(t, s, Options{Terms: Terms{GiveUp: time.Now().Add(40 * time.Second)}})
+		wantOutcome(t, r, err, GaveUp)
+		if p := receiptOf(t, r, sick); p.AskedAt.Sub(sick.CreationTimestamp) > 100*time.Millisecond {
+			t.Errorf("asked after %s", p.AskedAt.Sub(sick.CreationTimestamp))
+		}
+	})
+}
+
+func TestPodsOfABudgetThatIsKnownWaitWithoutAskingEach(t *testing.T) {
+	simulate(t, func(t *testing.T, s *sim) {
+		s.pod("first", label("app", "a"))
+		s.budget("a", 1, 1, map[string]string{"app": "a"})
+		s.budget("b", 1000, 1000, map[string]string{"app": "b"})
+		time.AfterFunc(2*time.Second, func() { // by then the namespace's budgets have been read
+			for i := range 500 {
+				s.pod(fmt.Sprintf("b-%d", i), label("app", "b"))
+			}
+		})
+		_, err := drained(t, s, Options{Terms: Terms{GiveUp: time.Now().Add(10 * time.Second)}})
+		if n := len(s.asked("evict", nil)); n > 32+2*10 || err == nil {
+			t.Errorf("%d evictions", n)
+		}
+	})
+}
+
+func TestABudgetThatOpensWideLetsAllItsPodsGoAtOnce(t *testing.T) {
+	simulate(t, func(t *testing.T, s *sim) {
+		for i := range 100 {
+			s.pod(fmt.Sprintf("web-%d", i), label("app", "web"))
+		}
+		b := s.budget("web", 100, 100, map[string]string{"app": "web"})
+		time.AfterFunc(time.Minute, func() {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			b.healthy = 0
+		})
+		r, err := drained(t, s, Options{})
+		wantOutcome(t, r, err, Drained)
+		if took := r.Ended.Sub(r.Began); took > time.Minute+10*time.Second {
+			t.Errorf("took %s", took)
+		}
+	})
+}
+
+func TestABudgetThatHasOpenedIsAskedBrisklyAgain(t *testing.T) {
+	simulate(t, func(t *testing.T, s *sim) {
+		for i := range 10 {
+			s.pod(fmt.Sprintf("web-%d", i), label("app", "web"), twinned(newName, time.Second))
+		}
+		b := s.budget("web", 10, 10, map[string]string{"app": "web"})
+		time.AfterFunc(time.Minute, func() {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			b.healthy = 9
+		})
+		r, err := drained(t, s, Options{})
+		wantOutcome(t, r, err, Drained)
+		if took := r.Ended.Sub(r.Began); took > time.Minute+25*time.Second { // not 5 s for each
+			t.Errorf("took %s", took)
+		}
+	})
+}
+
+func TestI2WhenItsTimeToWaitIsOverNoPodQueuesForItsBudget(t *testing.T) {
+	simulate(t, func(t *testing.T, s *sim) {
+		for i := range 200 {
+			s.pod(fmt.Sprintf("web-%d", i), label("app", "web"), grace(time.Second))
+		}
+		s.budget("web", 200, 200, map[string]string{"app": "web"})
+		r, err := drained(t, s, Options{Terms: within(time.Minute), MaxInFlight: 2})
+		wantOutcome(t, r, err, Drained)
+		for _, p := range r.Pods {
+			if p.Asked != Forced || len(p.Delays) == 0 {
+				t.Fatalf("%+v", p)
+			}
+		}
+	})
+}
+
 func TestAllPodsAtAGateHaveTheirTurn(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
 		s.pod("a", grace(time.Hour))
