@@ -194,7 +194,7 @@ func names(covering []*kubeapi.PodDisruptionBudget) string {
 
 // place makes a pod wait at the gate of the budgets that are known to cover it, if they have denied others already.
 func (b *budgets) place(p *podState) {
-	if !p.waiting() || (p.gate != nil && !p.gate.evictions) {
+	if !p.waiting() || p.forcing || (p.gate != nil && !p.gate.evictions) {
 		return
 	}
 	covering, ok := b.covering(&p.pod)

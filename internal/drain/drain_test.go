@@ -3,6 +3,7 @@ package drain
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -152,6 +153,15 @@ func receiptOf(t *testing.T, r Receipt, p *simPod) PodReceipt {
 	i := slices.IndexFunc(r.Pods, func(q PodReceipt) bool { return q.UID == p.UID })
 	if i < 0 {
 		t.Fatalf("no receipt for pod %s", p.Name)
+	}
+	return r.Pods[i]
+}
+
+func receiptNamed(t *testing.T, r Receipt, name string) PodReceipt {
+	t.Helper()
+	i := slices.IndexFunc(r.Pods, func(q PodReceipt) bool { return q.Name == name })
+	if i < 0 {
+		t.Fatalf("no receipt for pod %s", name)
 	}
 	return r.Pods[i]
 }
@@ -351,6 +361,92 @@ func TestAPodThatTheBudgetLetsGoIsNotHeldBehindOneThatItHolds(t *testing.T) {
 	})
 }
 
+func TestAPodThatIsNotReadyNeedNotWaitWhereTheReadyOnesDo(t *testing.T) {
+	simulate(t, func(t *testing.T, s *sim) {
+		s.pod("ready", label("app", "web"))
+		s.budget("web", 1, 1, map[string]string{"app": "web"}).always = true
+		arrives := 27 * time.Second
+		time.AfterFunc(arrives, func() { s.pod("sick", label("app", "web"), notReady, stopsIn(0)) })
+		r, err := drained(t, s, Options{Terms: Terms{GiveUp: time.Now().Add(40 * time.Second)}})
+		wantOutcome(t, r, err, GaveUp)
+		p := receiptNamed(t, r, "sick")
+		if waited := p.AskedAt.Sub(r.Began) - arrives; p.Asked != Evicted || waited > 100*time.Millisecond {
+			t.Errorf("asked after %s: %+v", waited, p)
+		}
+	})
+}
+
+func TestPodsOfABudgetThatIsKnownWaitWithoutAskingEach(t *testing.T) {
+	simulate(t, func(t *testing.T, s *sim) {
+		s.pod("first", label("app", "a"))
+		s.budget("a", 1, 1, map[string]string{"app": "a"})
+		s.budget("b", 1000, 1000, map[string]string{"app": "b"})
+		time.AfterFunc(2*time.Second, func() { // by then the namespace's budgets have been read
+			for i := range 500 {
+				s.pod(fmt.Sprintf("b-%d", i), label("app", "b"))
+			}
+		})
+		_, err := drained(t, s, Options{Terms: Terms{GiveUp: time.Now().Add(10 * time.Second)}})
+		if n := len(s.asked("evict", nil)); n > 32+2*10 || err == nil {
+			t.Errorf("%d evictions", n)
+		}
+	})
+}
+
+func TestABudgetThatOpensWideLetsAllItsPodsGoAtOnce(t *testing.T) {
+	simulate(t, func(t *testing.T, s *sim) {
+		for i := range 100 {
+			s.pod(fmt.Sprintf("web-%d", i), label("app", "web"))
+		}
+		b := s.budget("web", 100, 100, map[string]string{"app": "web"})
+		time.AfterFunc(time.Minute, func() {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			b.healthy = 0
+		})
+		r, err := drained(t, s, Options{})
+		wantOutcome(t, r, err, Drained)
+		if took := r.Ended.Sub(r.Began); took > time.Minute+10*time.Second {
+			t.Errorf("took %s", took)
+		}
+	})
+}
+
+func TestABudgetThatHasOpenedIsAskedBrisklyAgain(t *testing.T) {
+	simulate(t, func(t *testing.T, s *sim) {
+		for i := range 10 {
+			s.pod(fmt.Sprintf("web-%d", i), label("app", "web"), twinned(newName, time.Second))
+		}
+		b := s.budget("web", 10, 10, map[string]string{"app": "web"})
+		time.AfterFunc(time.Minute, func() {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			b.healthy = 9
+		})
+		r, err := drained(t, s, Options{})
+		wantOutcome(t, r, err, Drained)
+		if took := r.Ended.Sub(r.Began); took > time.Minute+25*time.Second { // not 5 s for each
+			t.Errorf("took %s", took)
+		}
+	})
+}
+
+func TestI2WhenItsTimeToWaitIsOverNoPodQueuesForItsBudget(t *testing.T) {
+	simulate(t, func(t *testing.T, s *sim) {
+		for i := range 200 {
+			s.pod(fmt.Sprintf("web-%d", i), label("app", "web"), grace(time.Second))
+		}
+		s.budget("web", 200, 200, map[string]string{"app": "web"})
+		r, err := drained(t, s, Options{Terms: within(time.Minute), MaxInFlight: 2})
+		wantOutcome(t, r, err, Drained)
+		for _, p := range r.Pods {
+			if p.Asked != Forced || len(p.Delays) == 0 {
+				t.Fatalf("%+v", p)
+			}
+		}
+	})
+}
+
 func TestAllPodsAtAGateHaveTheirTurn(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
 		s.pod("a", grace(time.Hour))
@@ -429,8 +525,8 @@ func TestI7AWatchThatLagsOrBreaksNeverMakesANodeDrained(t *testing.T) {
 		time.AfterFunc(400*time.Millisecond, func() { s.pod("late", stopsIn(5*time.Second)) })
 		r, err := drained(t, s, Options{})
 		wantOutcome(t, r, err, Drained)
-		if left := s.bound(); len(left) != 0 || len(r.Pods) != 2 {
-			t.Errorf("drained with %d pods left, receipt of %d", len(left), len(r.Pods))
+		if left := s.bound(); left != 0 || len(r.Pods) != 2 {
+			t.Errorf("drained with %d pods left, receipt of %d", left, len(r.Pods))
 		}
 	})
 	simulate(t, func(t *testing.T, s *sim) {
@@ -855,11 +951,10 @@ func TestABudgetThatIsDeletedSetsItsPodsFree(t *testing.T) {
 func TestPodsThatArriveDuringTheDrainLeaveToo(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
 		s.pod("web", stopsIn(20*time.Second))
-		var late *simPod
-		time.AfterFunc(10*time.Second, func() { late = s.pod("late", stopsIn(20*time.Second)) })
+		time.AfterFunc(10*time.Second, func() { s.pod("late", stopsIn(20*time.Second)) })
 		r, err := drained(t, s, Options{})
 		wantOutcome(t, r, err, Drained)
-		if p := receiptOf(t, r, late); p.Asked != Evicted || p.End != Stopped {
+		if p := receiptNamed(t, r, "late"); p.Asked != Evicted || p.End != Stopped {
 			t.Errorf("%+v", p)
 		}
 		tookAbout(t, r, 30*time.Second)
@@ -1169,6 +1264,60 @@ func TestPodsAreCountedAsCutShortOnlyWhenTheyWere(t *testing.T) {
 			t.Error(r.Summary())
 		}
 	})
+}
+
+func TestProgressSpeaksForItself(t *testing.T) {
+	simulate(t, func(t *testing.T, s *sim) {
+		s.pod("quick", stopsIn(0))
+		s.pod("slow", stopsIn(never), grace(time.Minute))
+		s.pod("held", label("app", "web"))
+		s.pod("agent", ownedBy("DaemonSet"))
+		s.budget("web", 1, 1, map[string]string{"app": "web"})
+		var lines []string
+		last := Progress{}
+		_, err := Run(t.Context(), s, Options{Node: node, Terms: Terms{GiveUp: time.Now().Add(10 * time.Second)},
+			OnProgress: func(p Progress) { lines, last = append(lines, p.String()), p }})
+		if err == nil || lines[0] != "pods not known yet" {
+			t.Errorf("%v, %q", err, lines[0])
+		}
+		if want := "1 of 3 gone, 1 stopping, 1 waiting (disruption-budget shop/web: 1)"; last.String() != want {
+			t.Errorf("%q, want %q", last, want)
+		}
+		if last.Stayed != 1 || last.Node != node || len(last.Obstructed()) != 1 {
+			t.Errorf("%+v", last)
+		}
+	})
+}
+
+func TestAReceiptIsJSONWhateverItsDeadline(t *testing.T) {
+	for _, c := range []struct {
+		deadline time.Time
+		want     string
+	}{
+		{time.Time{}, `"outcome":"drained"`},
+		{time.Date(12345, 1, 1, 0, 0, 0, 0, time.UTC), `"error"`},
+	} {
+		raw := Receipt{Node: node, Outcome: Drained, Deadline: c.deadline}.JSON()
+		if !json.Valid(raw) || !strings.Contains(string(raw), c.want) {
+			t.Errorf("%s, want %s in it", raw, c.want)
+		}
+	}
+}
+
+func TestAnAPIThatStopsFollowingIsReported(t *testing.T) {
+	simulate(t, func(t *testing.T, _ *sim) {
+		_, err := Run(t.Context(), silent{}, Options{Node: node, Terms: Terms{GiveUp: time.Now().Add(time.Second)}})
+		if err == nil || !strings.Contains(err.Error(), "the watch ended for good: connection lost") {
+			t.Error(err)
+		}
+	})
+}
+
+// silent is an API that breaks its promise to follow.
+type silent struct{ still }
+
+func (silent) FollowPodsOn(context.Context, string, kubeapi.Handler[kubeapi.Pod]) error {
+	return errors.New("connection lost")
 }
 
 func TestPodsThatOutliveTheMachineAreLeft(t *testing.T) {

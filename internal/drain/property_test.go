@@ -217,6 +217,7 @@ func (w world) run(parent context.Context) (broken []error) {
 	if s.most > w.inFlight {
 		breaks("%d requests at once, %d allowed", s.most, w.inFlight)
 	}
+	s.mu.Lock() // its timers go on
 	w.checkRequests(s, forced, ended.Sub(began), breaks)
 	switch r.Outcome {
 	case Drained:
@@ -228,8 +229,9 @@ func (w world) run(parent context.Context) (broken []error) {
 		checkCutShort(s, r, earliest, breaks)
 	}
 	n := len(s.requests)
+	s.mu.Unlock()
 	time.Sleep(time.Hour)
-	if len(s.requests) != n {
+	if len(s.asked("", nil)) != n {
 		breaks("requests after the end")
 	}
 	return broken
@@ -271,7 +273,7 @@ func (w world) checkRequests(s *sim, forced bool, took time.Duration, breaks fun
 
 // checkDrained: nothing that has to leave is left.
 func (w world) checkDrained(s *sim, d *Drain, breaks func(string, ...any)) {
-	for _, p := range s.bound() {
+	for _, p := range s.left() {
 		if p.CreationTimestamp.Equal(time.Now()) {
 			continue // it came at the very instant at which the last list was made
 		}
@@ -288,7 +290,7 @@ func (w world) checkAsked(s *sim, d *Drain, last Terms, changed time.Time, break
 	}
 	asking := 2 * s.latency * time.Duration(2+len(s.pods)/w.inFlight) // everybody, twice
 	needed := asking + s.lag + 5*time.Second
-	for _, p := range s.bound() {
+	for _, p := range s.left() {
 		known := latest(changed, p.CreationTimestamp)
 		if d.policy.Of(Classify(&p.Pod, time.Now()).Rule) == Leave || last.Deadline.Sub(known) < needed || d.pods[p.UID] != nil && asking > max(d.pods[p.UID].wanted/2, shortestRequest/2) {
 			continue

@@ -374,7 +374,7 @@ func forbidden(message string) error {
 
 // remove is BeforeDelete of the API server, and what the kubelet makes of it.
 func (s *sim) remove(p *simPod, r kubeapi.Removal) (bool, error) {
-	if r.UID != p.UID {
+	if r.UID != "" && r.UID != p.UID {
 		return false, &kubeapi.StatusError{Code: 409, Reason: "Conflict", Message: fmt.Sprintf(
 			"the UID in the precondition (%s) does not match the UID in record (%s)", r.UID, p.UID)}
 	}
@@ -635,26 +635,31 @@ func (s *sim) watch(ctx context.Context, node string, h kubeapi.Handler[kubeapi.
 	}
 }
 
-// asked returns the requests of a verb for a pod.
+// asked returns the requests of a verb for a pod; empty and nil are any.
 func (s *sim) asked(verb string, p *simPod) (found []request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, r := range s.requests {
-		if r.verb == verb && (p == nil || r.removal.UID == p.UID) {
+		if (verb == "" || r.verb == verb) && (p == nil || r.removal.UID == p.UID) {
 			found = append(found, r)
 		}
 	}
 	return found
 }
 
-// bound returns the node's pods that are not gone.
-func (s *sim) bound() (left []*simPod) {
+// bound returns how many of the node's pods are not gone.
+func (s *sim) bound() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return len(s.left())
+}
+
+// left returns them; s.mu is held.
+func (s *sim) left() (pods []*simPod) {
 	for _, p := range s.pods {
 		if p.Spec.NodeName == node && !p.gone {
-			left = append(left, p)
+			pods = append(pods, p)
 		}
 	}
-	return left
+	return pods
 }
