@@ -18,10 +18,10 @@ var now = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
 // small is two nodes in one zone with one pod on the first.
 func small() *placementtest.Cluster {
-	return &placementtest.Cluster{
-		Nodes: []*corev1.Node{placementtest.Node("first", "zone-a", 4, 16, 10), placementtest.Node("second", "zone-a", 4, 16, 10)},
-		Pods:  []*corev1.Pod{placementtest.Pod("web", 0, "first", 500, 512)},
-	}
+	c := &placementtest.Cluster{}
+	c.Nodes = []*corev1.Node{placementtest.Node("first", "zone-a", 4, 16, 10), placementtest.Node("second", "zone-a", 4, 16, 10)}
+	c.Pods = []*corev1.Pod{placementtest.Pod("web", 0, "first", 500, 512)}
+	return c
 }
 
 func evacuate(t *testing.T, c *placementtest.Cluster, o placement.Options) *placement.Evacuation {
@@ -235,7 +235,8 @@ func TestTwoNodesDoNotJustifyEachOthersRemoval(t *testing.T) {
 }
 
 func TestOneBudgetIsSharedByTheWholeSet(t *testing.T) {
-	c := &placementtest.Cluster{Budgets: []*policyv1.PodDisruptionBudget{placementtest.Budget("web", 2)}}
+	c := &placementtest.Cluster{}
+	c.Budgets = []*policyv1.PodDisruptionBudget{placementtest.Budget("web", 2)}
 	for i, name := range []string{"a", "b", "c", "d", "e"} {
 		c.Nodes = append(c.Nodes, placementtest.Node(name, "zone-a", 4, 16, 10))
 		c.Pods = append(c.Pods, placementtest.Pod("web", i, name, 100, 128))

@@ -2,6 +2,7 @@ package explain_test
 
 import (
 	"bytes"
+	"encoding/json"
 	"flag"
 	"io"
 	"os"
@@ -71,6 +72,11 @@ func TestAnswersInWords(t *testing.T) {
 		}
 		golden(t, map[bool]string{false: "plan", true: "plan-wide"}[wide], func(w io.Writer) error {
 			return explain.Selection(w, selection, wide)
+		})
+		golden(t, "plan-json", func(w io.Writer) error {
+			encoder := json.NewEncoder(w)
+			encoder.SetIndent("", "  ")
+			return encoder.Encode(selection)
 		})
 	}
 	for _, name := range []string{"node-a", "node-b", "node-d"} {
