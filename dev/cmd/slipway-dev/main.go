@@ -24,7 +24,7 @@ func main() {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.AddCommand(buildCommand(), upCommand(), downCommand())
+	root.AddCommand(buildCommand(), upCommand(), downCommand(), benchCommand())
 	if err := root.ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "slipway-dev:", err)
 		os.Exit(1)
