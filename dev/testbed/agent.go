@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/slipway-dev/slipway/dev/controlplane"
 )
@@ -174,4 +175,29 @@ func (a *Agent) Resident() (now, peak int64, err error) {
 		}
 	}
 	return now, peak, nil
+}
+
+// CPU is the processor time that the process has used since its latest start, its own and the kernel's for it.
+func (a *Agent) CPU() (time.Duration, error) {
+	path := fmt.Sprintf("/proc/%d/stat", a.PID())
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return 0, err
+	}
+	// Field 2 is the command in parentheses, 14 and 15 are utime and stime in 1/100 s (proc_pid_stat(5)).
+	_, after, _ := strings.Cut(string(raw), ") ")
+	fields := strings.Fields(after)
+	const utime, stime = 14 - 3, 15 - 3
+	if len(fields) <= stime {
+		return 0, fmt.Errorf("%s: want at least 15 fields", path)
+	}
+	var ticks int64
+	for _, i := range []int{utime, stime} {
+		n, err := strconv.ParseInt(fields[i], 10, 64)
+		if err != nil {
+			return 0, fmt.Errorf("%s: field %d: %w", path, i+3, err)
+		}
+		ticks += n
+	}
+	return time.Duration(ticks) * 10 * time.Millisecond, nil
 }
