@@ -1,0 +1,260 @@
+// Package agent_test runs real agents against a real control plane and an emulated Azure, and looks at what they leave
+// behind: on their node, in the audit log, in the emulator's record and in its ledger of the pods.
+package agent_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/slipway-dev/slipway/dev/azure"
+	"github.com/slipway-dev/slipway/dev/controlplane"
+	"github.com/slipway-dev/slipway/dev/testbed"
+	"github.com/slipway-dev/slipway/dev/workload"
+)
+
+func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
+
+// patience bounds every wait of a test. Nothing takes nearly as long, but the machine may be busy.
+const patience = 2 * time.Minute
+
+// brisk is the polling interval of the tests in which many polls would only cost time.
+const brisk = "--poll-interval=200ms"
+
+// fixture is a pool of machines and a namespace of a test's own.
+type fixture struct {
+	*testbed.Testbed
+	t    testing.TB
+	ctx  context.Context
+	pool controlplane.AKSPool
+	ns   string
+}
+
+// newFixture adds a pool of n machines, whose nodes carry marks of others, and a namespace, both of that name.
+func newFixture(t testing.TB, name string, n int) *fixture {
+	t.Helper()
+	bed := testbed.Shared(t) // may compile for minutes, the first time
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	f := &fixture{Testbed: bed, t: t, ctx: ctx, pool: controlplane.AKSPool{Name: name}, ns: name}
+	f.Azure.ScaleSet(f.pool.ScaleSet())
+	specs := f.pool.Nodes(n)
+	for i := range specs {
+		specs[i].Labels["example.com/team"] = "blue"
+		specs[i].Annotations = map[string]string{"example.com/note": "not Slipway's"}
+		specs[i].Taints = []corev1.Taint{{Key: "example.com/team", Effect: corev1.TaintEffectPreferNoSchedule}}
+	}
+	f.check(f.AddNodes(ctx, specs...))
+	f.check(workload.Create(ctx, f.Client(), workload.Namespace(f.ns)))
+	return f
+}
+
+// check ends the test on an error.
+func (f *fixture) check(err error) {
+	f.t.Helper()
+	if err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+func (f *fixture) node(i int) string { return f.pool.NodeName(i) }
+
+// app is an App on the first machine.
+func (f *fixture) app(name string, replicas int32) workload.App {
+	return workload.App{Namespace: f.ns, Name: name, Replicas: replicas, Node: f.node(0)}
+}
+
+// run creates objects and waits until they have settled.
+func (f *fixture) run(objects ...runtime.Object) {
+	f.t.Helper()
+	f.check(workload.CreateSettled(f.ctx, f.Client(), objects...))
+}
+
+// bare creates a pod that no controller would replace. A namespace's ServiceAccount, without which there are no pods,
+// takes a moment to be made.
+func (f *fixture) bare(app workload.App) {
+	f.t.Helper()
+	f.check(testbed.Poll(f.ctx, "the namespace has its ServiceAccount", func() bool {
+		_, err := f.Client().CoreV1().ServiceAccounts(f.ns).Get(f.ctx, "default", metav1.GetOptions{})
+		return err == nil
+	}))
+	f.run(app.Pod())
+}
+
+// agent starts the agent of a machine, and ends it with the test.
+func (f *fixture) agent(i int, flags ...string) *testbed.Agent {
+	f.t.Helper()
+	a, err := f.StartAgent(f.ctx, f.pool, i, flags...)
+	f.check(err)
+	f.t.Cleanup(func() { f.end(a) })
+	return a
+}
+
+// end kills an agent, and shows what it had to say when the test failed.
+func (f *fixture) end(a *testbed.Agent) {
+	if err := a.Crash(); err != nil {
+		f.t.Error(err)
+	}
+	if f.t.Failed() {
+		raw, _ := os.ReadFile(a.LogFile())
+		f.t.Logf("log of the agent on %s:\n%s", a.Node, raw)
+	}
+}
+
+// announce announces an event for some of the pool's machines; the first one when it names none.
+func (f *fixture) announce(a azure.Announcement) azure.Record {
+	f.t.Helper()
+	a.ScaleSet = f.pool.ScaleSet()
+	if a.Resources == nil {
+		a.Resources = []string{f.pool.Resource(0)}
+	}
+	r, err := f.Azure.Announce(a)
+	f.check(err)
+	return r
+}
+
+func (f *fixture) awaitNode(i int, what string, is func(*corev1.Node) bool) *corev1.Node {
+	f.t.Helper()
+	n, err := f.AwaitNode(f.ctx, f.node(i), what, is)
+	f.check(err)
+	return n
+}
+
+func (f *fixture) awaitNotice(id, what string, is func(azure.Record) bool) azure.Record {
+	f.t.Helper()
+	r, err := f.AwaitNotice(f.ctx, id, what, is)
+	f.check(err)
+	return r
+}
+
+func (f *fixture) awaitOver(id string) azure.Record {
+	f.t.Helper()
+	return f.awaitNotice(id, "over", func(r azure.Record) bool { return !r.Listed() })
+}
+
+func (f *fixture) awaitEvent(i int, reason string) *corev1.Event {
+	f.t.Helper()
+	e, err := f.AwaitEvent(f.ctx, f.node(i), reason)
+	f.check(err)
+	return e
+}
+
+// awaitPods waits until exactly so many pods of the test's namespace are bound to a machine.
+func (f *fixture) awaitPods(i, want int) {
+	f.t.Helper()
+	_, err := f.AwaitPods(f.ctx, f.node(i), fmt.Sprintf("%d of the test's", want), func(pods []corev1.Pod) bool {
+		n := 0
+		for _, p := range pods {
+			if p.Namespace == f.ns {
+				n++
+			}
+		}
+		return n == want
+	})
+	f.check(err)
+}
+
+func (f *fixture) awaitMetric(a *testbed.Agent, series string, is func(float64) bool) {
+	f.t.Helper()
+	f.check(testbed.Poll(f.ctx, series+" is as wanted", func() bool {
+		value, ok := a.Metric(f.ctx, series)
+		return ok && is(value)
+	}))
+}
+
+// awaitPolls waits until the agent has read the notices so many times more.
+func (f *fixture) awaitPolls(a *testbed.Agent, more float64) {
+	f.t.Helper()
+	const read = `slipway_agent_polls_total{result="ok"}`
+	before, ok := a.Metric(f.ctx, read)
+	if !ok {
+		f.t.Fatalf("the agent shows no %s", read)
+	}
+	f.awaitMetric(a, read, func(v float64) bool { return v >= before+more })
+}
+
+func atLeast(n float64) func(float64) bool { return func(v float64) bool { return v >= n } }
+
+func (f *fixture) record(i int) *testbed.NodeHistory {
+	f.t.Helper()
+	h, err := f.RecordNode(f.ctx, f.node(i))
+	f.check(err)
+	f.t.Cleanup(h.Stop)
+	return h
+}
+
+func cordoned(n *corev1.Node) bool { return n.Spec.Unschedulable }
+
+func condition(n *corev1.Node, kind string) *corev1.NodeCondition {
+	for i, c := range n.Status.Conditions {
+		if string(c.Type) == kind {
+			return &n.Status.Conditions[i]
+		}
+	}
+	return nil
+}
+
+// lifecycle are the conditions that are Slipway's to set.
+var lifecycle = []string{"DrainInProgress", "Drained", "MaintenancePlanned", "MaintenanceInProgress"}
+
+// ours lists what is on a node that Slipway has put there, or that follows from it.
+func ours(n *corev1.Node) []string {
+	var found []string
+	for _, keys := range [][]string{slices.Collect(maps.Keys(n.Annotations)), slices.Collect(maps.Keys(n.Labels))} {
+		for _, key := range keys {
+			if strings.Contains(key, "slipway.dev/") && !strings.HasPrefix(key, "dev.slipway.dev/") {
+				found = append(found, key)
+			}
+		}
+	}
+	for _, taint := range n.Spec.Taints {
+		if strings.Contains(taint.Key, "slipway.dev/") || taint.Key == corev1.TaintNodeUnschedulable {
+			found = append(found, "taint "+taint.Key)
+		}
+	}
+	for _, kind := range lifecycle {
+		if condition(n, kind) != nil {
+			found = append(found, "condition "+kind)
+		}
+	}
+	if n.Spec.Unschedulable {
+		found = append(found, "spec.unschedulable")
+	}
+	return found
+}
+
+// marks describes everything on a node but what comes and goes by itself.
+func marks(n *corev1.Node) string {
+	var conditions []string
+	for _, c := range n.Status.Conditions {
+		conditions = append(conditions, fmt.Sprintf("%s=%s", c.Type, c.Status))
+	}
+	slices.Sort(conditions)
+	annotations := maps.Clone(n.Annotations)
+	delete(annotations, corev1.ObjectTTLAnnotationKey) // the TTL controller's, by the size of the cluster
+	return fmt.Sprint(n.Spec.Unschedulable, n.Spec.Taints, n.Labels, annotations, conditions)
+}
+
+// marksOf reads the marks of a machine's node.
+func (f *fixture) marksOf(i int) string {
+	f.t.Helper()
+	return marks(f.awaitNode(i, "there", func(*corev1.Node) bool { return true }))
+}
+
+// awaitAsItWas waits until a node takes pods and carries nothing of Slipway's (I3), and compares it with what it was.
+func (f *fixture) awaitAsItWas(i int, was string) {
+	f.t.Helper()
+	n := f.awaitNode(i, "free of Slipway", func(n *corev1.Node) bool { return len(ours(n)) == 0 })
+	if is := marks(n); is != was {
+		f.t.Errorf("node %s is  %s\nit was %s", n.Name, is, was)
+	}
+}
