@@ -14,8 +14,8 @@ const (
 	lastPause  = 2 * time.Second
 	// settledPause is for obstacles that only a person removes: several budgets on a pod, a missing right.
 	settledPause = 10 * time.Second
-	// longestRequest bounds a request. The API server may hold an eviction that long while it updates a busy budget.
-	longestRequest = 10 * time.Second
+	// longestRequest bounds a request; see kubeapi.DefaultTimeout for why it is so long.
+	longestRequest = kubeapi.DefaultTimeout
 	// shortestRequest is what a request gets even when there is no time left.
 	shortestRequest = 2 * time.Second
 )
