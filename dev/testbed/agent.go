@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -60,11 +61,25 @@ type Agent struct {
 
 	Node    string
 	metrics string
+
+	mu  sync.Mutex
+	off bool // its machine has no power
 }
 
 // StartAgent runs the agent of one machine of a pool, with a token of the shipped ServiceAccount, and waits until it has
 // read the notices once. Further flags win over the testbed's own.
 func (t *Testbed) StartAgent(ctx context.Context, pool controlplane.AKSPool, instance int, flags ...string) (*Agent, error) {
+	return t.runAgent(ctx, pool, instance, "/readyz", flags)
+}
+
+// LaunchAgent is StartAgent for an agent that may never get ready: it waits for nothing, nor does a restart.
+func (t *Testbed) LaunchAgent(ctx context.Context, pool controlplane.AKSPool, instance int, flags ...string) (*Agent, error) {
+	return t.runAgent(ctx, pool, instance, "", flags)
+}
+
+func (t *Testbed) runAgent(ctx context.Context, pool controlplane.AKSPool, instance int, ready string, flags []string) (
+	*Agent, error,
+) {
 	path, err := Binary("slipway-agent")
 	if err != nil {
 		return nil, err
@@ -85,9 +100,11 @@ func (t *Testbed) StartAgent(ctx context.Context, pool controlplane.AKSPool, ins
 	t.starts++
 	name := fmt.Sprintf("agent-%d-%s", t.starts, node)
 	t.mu.Unlock()
-	process, err := t.Run(ctx, controlplane.Command{
-		Name: name, Path: path, Args: append(args, flags...), ReadyURL: "http://" + listen + "/readyz",
-	})
+	command := controlplane.Command{Name: name, Path: path, Args: append(args, flags...)}
+	if ready != "" {
+		command.ReadyURL = "http://" + listen + ready
+	}
+	process, err := t.Run(ctx, command)
 	if err != nil {
 		return nil, err
 	}
@@ -96,6 +113,43 @@ func (t *Testbed) StartAgent(ctx context.Context, pool controlplane.AKSPool, ins
 	defer t.mu.Unlock()
 	t.agents[node] = a
 	return a, nil
+}
+
+// Crash kills the agent, unless it is dead already.
+func (a *Agent) Crash() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if err := a.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	return nil
+}
+
+// Revive starts a dead agent again as the kubelet would, with the same command. While its machine has no power it does
+// nothing: the machine's return starts the agent.
+func (a *Agent) Revive(ctx context.Context) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.off || a.Alive() {
+		return nil
+	}
+	return a.Restart(ctx)
+}
+
+// losePower ends the agent with its machine.
+func (a *Agent) losePower() error {
+	a.mu.Lock()
+	a.off = true
+	a.mu.Unlock()
+	return a.Crash()
+}
+
+// regainPower starts it again.
+func (a *Agent) regainPower(ctx context.Context) error {
+	a.mu.Lock()
+	a.off = false
+	a.mu.Unlock()
+	return a.Revive(ctx)
 }
 
 func freeAddress() (string, error) {
@@ -120,6 +174,29 @@ func (a *Agent) get(ctx context.Context, path string) (int, string) {
 	var body bytes.Buffer
 	_, _ = body.ReadFrom(resp.Body)
 	return resp.StatusCode, body.String()
+}
+
+// Ready asks the agent whether it guards its node, and gives its words.
+func (a *Agent) Ready(ctx context.Context) (ready bool, words string) {
+	code, body := a.get(ctx, "/readyz")
+	return code == http.StatusOK, body
+}
+
+// Healthy asks the agent whether it is alive.
+func (a *Agent) Healthy(ctx context.Context) bool {
+	code, _ := a.get(ctx, "/healthz")
+	return code == http.StatusOK
+}
+
+// Metric is the value of one series as the exposition spells it, such as slipway_drains_total{outcome="drained"}.
+func (a *Agent) Metric(ctx context.Context, series string) (float64, bool) {
+	for line := range strings.Lines(a.Metrics(ctx)) {
+		if value, ok := strings.CutPrefix(strings.TrimSpace(line), series+" "); ok {
+			f, err := strconv.ParseFloat(value, 64)
+			return f, err == nil
+		}
+	}
+	return 0, false
 }
 
 // Metrics scrapes the agent.

@@ -127,8 +127,8 @@ const CutTolerance = 4 * time.Second
 type power struct{ t *Testbed }
 
 func (p power) PowerOff(ctx context.Context, node string) error {
-	if a := p.t.agentOn(node); a != nil && a.Alive() {
-		if err := a.Kill(); err != nil {
+	if a := p.t.agentOn(node); a != nil {
+		if err := a.losePower(); err != nil {
 			return err
 		}
 	}
@@ -140,8 +140,8 @@ func (p power) PowerOn(ctx context.Context, node string) error {
 	if err := p.t.Cluster.PowerOn(ctx, node); err != nil {
 		return err
 	}
-	if a := p.t.agentOn(node); a != nil && !a.Alive() {
-		return a.Restart(ctx)
+	if a := p.t.agentOn(node); a != nil {
+		return a.regainPower(ctx)
 	}
 	return nil
 }

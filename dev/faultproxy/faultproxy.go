@@ -1,0 +1,160 @@
+// Package faultproxy stands between a process and the servers that it asks, numbers its requests, and lets a test step
+// in at each one of them: before the server hears of it, or after it was served and before the process knows.
+//
+// These are all the moments at which a crash can make a difference to the world outside of a process: what it does
+// between two requests nobody sees. A test that steps in at the first request, then at the second, and so on until a
+// run ends without getting there, has therefore been at every instruction that counts.
+package faultproxy
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"sync"
+	"time"
+
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// Moment is when to step in at a request.
+type Moment string
+
+// The two moments.
+const (
+	// Before the request is forwarded: the server never hears of it.
+	Before Moment = "before"
+	// After the server has answered: the process never hears of it.
+	After Moment = "after"
+)
+
+// Moments lists both.
+func Moments() []Moment { return []Moment{Before, After} }
+
+// Request is one request that came through the proxy.
+type Request struct {
+	// N counts from 1, over all servers, in the order of arrival.
+	N int
+	// Server is the name that was given to Serve.
+	Server, Method, Path, Query string
+}
+
+func (r Request) String() string { return fmt.Sprintf("%d: %s %s %s", r.N, r.Server, r.Method, r.Path) }
+
+// Proxy is a proxy for one process, in front of any number of servers. Its methods may be called concurrently.
+type Proxy struct {
+	mu       sync.Mutex
+	requests []Request
+	at       int
+	moment   Moment
+	stepIn   func(Request)
+	servers  []*http.Server
+}
+
+// New returns a proxy that lets everything pass.
+func New() *Proxy { return &Proxy{} }
+
+// At has do called once, at the n-th request. That request goes no further than the moment says: its connection is cut
+// when do returns. It must be called before the first request.
+func (p *Proxy) At(n int, moment Moment, do func(Request)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.at, p.moment, p.stepIn = n, moment, do
+}
+
+// Requests gives all requests so far.
+func (p *Proxy) Requests() []Request {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return append([]Request(nil), p.requests...)
+}
+
+// Serve puts the proxy in front of one more server, on a loopback port of its own, and returns the address to use in
+// the server's place. The transport is how the server is reached; nil is http.DefaultTransport.
+func (p *Proxy) Serve(name string, server *url.URL, transport http.RoundTripper) (*url.URL, error) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, fmt.Errorf("fault proxy before %s: %w", name, err)
+	}
+	// Rewrite, unlike Director, adds no X-Forwarded-For, which the metadata service refuses.
+	forward := &httputil.ReverseProxy{
+		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(&url.URL{Scheme: server.Scheme, Host: server.Host}) },
+		Transport:     transport,
+		FlushInterval: -1, // a watch must not wait for a full buffer
+		ErrorHandler:  func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
+	}
+	s := &http.Server{ReadHeaderTimeout: 10 * time.Second, Handler: p.handler(name, forward)}
+	p.mu.Lock()
+	p.servers = append(p.servers, s)
+	p.mu.Unlock()
+	go func() { _ = s.Serve(listener) }()
+	return &url.URL{Scheme: "http", Host: listener.Addr().String()}, nil
+}
+
+// errHeldBack is what an answer that is not delivered fails with.
+var errHeldBack = errors.New("the answer is held back")
+
+func (p *Proxy) handler(name string, forward *httputil.ReverseProxy) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		request, stepIn := p.arrived(name, r)
+		switch {
+		case stepIn == nil:
+			forward.ServeHTTP(w, r)
+		case p.moment == Before:
+			stepIn(request)
+			panic(http.ErrAbortHandler)
+		default:
+			served := *forward
+			served.ModifyResponse = func(*http.Response) error {
+				stepIn(request)
+				return errHeldBack
+			}
+			served.ServeHTTP(w, r)
+		}
+	})
+}
+
+// arrived numbers a request, and gives what is to be done at it, if anything.
+func (p *Proxy) arrived(name string, r *http.Request) (Request, func(Request)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	request := Request{
+		N: len(p.requests) + 1, Server: name, Method: r.Method, Path: r.URL.Path, Query: r.URL.RawQuery,
+	}
+	p.requests = append(p.requests, request)
+	if p.stepIn == nil || request.N != p.at {
+		return request, nil
+	}
+	return request, p.stepIn
+}
+
+// Close cuts all connections.
+func (p *Proxy) Close() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var errs []error
+	for _, s := range p.servers {
+		errs = append(errs, s.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// Kubeconfig writes a copy of a kubeconfig whose current cluster is reached at another address, without TLS.
+func Kubeconfig(from, to string, server *url.URL) error {
+	config, err := clientcmd.LoadFromFile(from)
+	if err != nil {
+		return fmt.Errorf("kubeconfig behind a fault proxy: %w", err)
+	}
+	current := config.Contexts[config.CurrentContext]
+	if current == nil || config.Clusters[current.Cluster] == nil {
+		return fmt.Errorf("kubeconfig %s: the cluster of the current context %q is not there", from, config.CurrentContext)
+	}
+	cluster := config.Clusters[current.Cluster]
+	cluster.Server, cluster.CertificateAuthority, cluster.CertificateAuthorityData = server.String(), "", nil
+	if err := clientcmd.WriteToFile(*config, to); err != nil {
+		return fmt.Errorf("kubeconfig behind a fault proxy: %w", err)
+	}
+	return nil
+}

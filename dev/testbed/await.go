@@ -1,0 +1,205 @@
+package testbed
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+	watchtools "k8s.io/client-go/tools/watch"
+
+	"github.com/slipway-dev/slipway/dev/azure"
+)
+
+// follow lists and watches a resource in the terms of a field selector, until done says so.
+func (t *Testbed) follow(ctx context.Context, resource, namespace string, selector fields.Selector, kind runtime.Object,
+	done func(watch.Event) bool,
+) error {
+	lw := cache.NewListWatchFromClient(t.Client().CoreV1().RESTClient(), resource, namespace, selector)
+	_, err := watchtools.UntilWithSync(ctx, cache.ToListWatcherWithWatchListSemantics(lw, t.Client()), kind, nil,
+		func(e watch.Event) (bool, error) { return done(e), nil })
+	return err
+}
+
+// AwaitNode waits for a state of a node, and returns it.
+func (t *Testbed) AwaitNode(ctx context.Context, name, what string, is func(*corev1.Node) bool) (*corev1.Node, error) {
+	var last *corev1.Node
+	err := t.follow(ctx, "nodes", "", fields.OneTermEqualSelector(metav1.ObjectNameField, name), &corev1.Node{},
+		func(e watch.Event) bool {
+			n, ok := e.Object.(*corev1.Node)
+			if !ok || e.Type == watch.Deleted {
+				return false
+			}
+			last = n
+			return is(n)
+		})
+	if err != nil {
+		return last, fmt.Errorf("waiting for node %s to be %s: %w; it is: %s", name, what, err, describe(last))
+	}
+	return last, nil
+}
+
+// describe says of a node what Slipway may have changed.
+func describe(n *corev1.Node) string {
+	if n == nil {
+		return "not there"
+	}
+	var conditions []string
+	for _, c := range n.Status.Conditions {
+		conditions = append(conditions, fmt.Sprintf("%s=%s", c.Type, c.Status))
+	}
+	return fmt.Sprintf("unschedulable %v, taints %v, labels %v, annotations %v, conditions %v", n.Spec.Unschedulable,
+		n.Spec.Taints, n.Labels, n.Annotations, conditions)
+}
+
+// AwaitPods waits until the pods bound to a node are as wanted, and returns them.
+func (t *Testbed) AwaitPods(ctx context.Context, node, what string, are func([]corev1.Pod) bool) ([]corev1.Pod, error) {
+	pods := map[types.UID]corev1.Pod{}
+	list := func() []corev1.Pod {
+		var all []corev1.Pod
+		for _, p := range pods {
+			all = append(all, p)
+		}
+		slices.SortFunc(all, func(a, b corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
+		return all
+	}
+	bound := fields.OneTermEqualSelector("spec.nodeName", node)
+	// A watch alone tells of no pods when there are none, so that they are listed first.
+	now, err := t.Client().CoreV1().Pods("").List(ctx, metav1.ListOptions{FieldSelector: bound.String()})
+	if err != nil {
+		return nil, fmt.Errorf("waiting for the pods on %s to be %s: %w", node, what, err)
+	}
+	if are(now.Items) {
+		return now.Items, nil
+	}
+	err = t.follow(ctx, "pods", "", bound, &corev1.Pod{}, func(e watch.Event) bool {
+		p, ok := e.Object.(*corev1.Pod)
+		if !ok {
+			return false
+		}
+		if pods[p.UID] = *p; e.Type == watch.Deleted {
+			delete(pods, p.UID)
+		}
+		return are(list())
+	})
+	if err != nil {
+		return list(), fmt.Errorf("waiting for the pods on %s to be %s: %w; they are %s", node, what, err, names(list()))
+	}
+	return list(), nil
+}
+
+func names(pods []corev1.Pod) string {
+	var all []string
+	for _, p := range pods {
+		all = append(all, fmt.Sprintf("%s/%s (%s)", p.Namespace, p.Name, p.Status.Phase))
+	}
+	return strings.Join(all, ", ")
+}
+
+// AwaitEvent waits for a Kubernetes Event about a node, and returns it.
+func (t *Testbed) AwaitEvent(ctx context.Context, node, reason string) (*corev1.Event, error) {
+	var found *corev1.Event
+	about := fields.AndSelectors(fields.OneTermEqualSelector("involvedObject.name", node),
+		fields.OneTermEqualSelector("reason", reason))
+	err := t.follow(ctx, "events", "", about, &corev1.Event{}, func(e watch.Event) bool {
+		event, ok := e.Object.(*corev1.Event)
+		if ok && e.Type != watch.Deleted {
+			found = event
+		}
+		return found != nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("waiting for an Event %s about node %s: %w", reason, node, err)
+	}
+	return found, nil
+}
+
+// AwaitNotice waits for a state of an emulated event, and returns it.
+func (t *Testbed) AwaitNotice(ctx context.Context, id, what string, is func(azure.Record) bool) (azure.Record, error) {
+	state, err := t.Azure.Wait(ctx, func(s azure.State) bool {
+		r, ok := s.Event(id)
+		return ok && is(r)
+	})
+	r, _ := state.Event(id)
+	if err != nil {
+		return r, fmt.Errorf("waiting for event %s to be %s: %w; it is %+v", id, what, err, r)
+	}
+	return r, nil
+}
+
+// NodeHistory is every state of a node that a watch has seen.
+type NodeHistory struct {
+	stop func()
+	over sync.WaitGroup
+
+	mu     sync.Mutex
+	states []*corev1.Node
+}
+
+// RecordNode records a node's states until Stop, or ctx's end.
+func (t *Testbed) RecordNode(ctx context.Context, name string) (*NodeHistory, error) {
+	ctx, stop := context.WithCancel(ctx)
+	h := &NodeHistory{stop: stop}
+	begun := make(chan struct{})
+	h.over.Go(func() {
+		_ = t.follow(ctx, "nodes", "", fields.OneTermEqualSelector(metav1.ObjectNameField, name), &corev1.Node{},
+			func(e watch.Event) bool { h.add(e, begun); return false })
+	})
+	select {
+	case <-begun:
+		return h, nil
+	case <-ctx.Done():
+		h.Stop()
+		return nil, fmt.Errorf("recording node %s: %w", name, ctx.Err())
+	}
+}
+
+func (h *NodeHistory) add(e watch.Event, begun chan struct{}) {
+	n, ok := e.Object.(*corev1.Node)
+	if !ok {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(h.states) == 0 {
+		close(begun)
+	}
+	h.states = append(h.states, n)
+}
+
+// Stop ends the recording.
+func (h *NodeHistory) Stop() {
+	h.stop()
+	h.over.Wait()
+}
+
+// States are the states so far, in their order.
+func (h *NodeHistory) States() []*corev1.Node {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Clone(h.states)
+}
+
+// Poll asks until the answer is yes, for what cannot be watched: a process's metrics, its log, its end.
+func Poll(ctx context.Context, what string, yes func() bool) error {
+	const pause = 50 * time.Millisecond
+	ticker := time.NewTicker(pause)
+	defer ticker.Stop()
+	for !yes() {
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("waiting until %s: %w", what, ctx.Err())
+		case <-ticker.C:
+		}
+	}
+	return nil
+}
