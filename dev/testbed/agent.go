@@ -156,8 +156,8 @@ func (a *Agent) regainPower(ctx context.Context) error {
 // tokenLifetime is asked for, since a testbed may be left running for a day; the API server may grant less.
 const tokenLifetime = 24 * time.Hour
 
-// agentProcess is the name of the process of a node's first agent.
-func agentProcess(node string) string { return "agent-" + node }
+// AgentProcess is the name of the process of a node's first agent.
+func AgentProcess(node string) string { return "agent-" + node }
 
 // agentName gives the name of one more agent's process.
 func (t *Testbed) agentName(node string) string {
@@ -165,9 +165,9 @@ func (t *Testbed) agentName(node string) string {
 	defer t.mu.Unlock()
 	t.starts[node]++
 	if n := t.starts[node]; n > 1 {
-		return fmt.Sprintf("%s-%d", agentProcess(node), n)
+		return fmt.Sprintf("%s-%d", AgentProcess(node), n)
 	}
-	return agentProcess(node)
+	return AgentProcess(node)
 }
 
 // anyPort of the loopback interface that is free.

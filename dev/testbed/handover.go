@@ -80,14 +80,14 @@ type machines struct {
 func (m *machines) on(node string) (*controlplane.Cluster, *controlplane.Process, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.cluster == nil || m.cluster.Process(agentProcess(node)) == nil { // or the agent came later than the last look
+	if m.cluster == nil || m.cluster.Process(AgentProcess(node)) == nil { // or the agent came later than the last look
 		cluster, err := controlplane.Open(m.dir)
 		if err != nil {
 			return nil, nil, err
 		}
 		m.cluster = cluster
 	}
-	return m.cluster, m.cluster.Process(agentProcess(node)), nil
+	return m.cluster, m.cluster.Process(AgentProcess(node)), nil
 }
 
 func (m *machines) PowerOff(ctx context.Context, node string) error {
