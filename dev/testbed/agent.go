@@ -60,8 +60,10 @@ func Binary(name string) (string, error) {
 type Agent struct {
 	*controlplane.Process
 
-	Node    string
-	metrics string
+	Node string
+	// Kubeconfig is the file with the agent's credentials.
+	Kubeconfig string
+	metrics    string
 
 	mu  sync.Mutex
 	off bool // its machine has no power
@@ -85,7 +87,8 @@ func (t *Testbed) runAgent(ctx context.Context, pool controlplane.AKSPool, insta
 	if err != nil {
 		return nil, err
 	}
-	kubeconfig, err := t.ServiceAccountKubeconfig(ctx, AgentNamespace, AgentAccount, controlplane.TokenOptions{})
+	kubeconfig, err := t.ServiceAccountKubeconfig(ctx, AgentNamespace, AgentAccount,
+		controlplane.TokenOptions{Duration: tokenLifetime})
 	if err != nil {
 		return nil, err
 	}
@@ -97,10 +100,7 @@ func (t *Testbed) runAgent(ctx context.Context, pool controlplane.AKSPool, insta
 	args := []string{
 		"--node-name", node, "--kubeconfig", kubeconfig, "--endpoint", t.Endpoint(pool, instance), "--listen", listen,
 	}
-	t.mu.Lock()
-	t.starts++
-	name := fmt.Sprintf("agent-%d-%s", t.starts, node)
-	t.mu.Unlock()
+	name := t.agentName(node)
 	command := controlplane.Command{Name: name, Path: path, Args: append(args, flags...)}
 	if ready != "" {
 		command.ReadyURL = "http://" + listen + ready
@@ -109,7 +109,7 @@ func (t *Testbed) runAgent(ctx context.Context, pool controlplane.AKSPool, insta
 	if err != nil {
 		return nil, err
 	}
-	a := &Agent{Process: process, Node: node, metrics: "http://" + listen}
+	a := &Agent{Process: process, Node: node, Kubeconfig: kubeconfig, metrics: "http://" + listen}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.agents[node] = a
@@ -153,8 +153,28 @@ func (a *Agent) regainPower(ctx context.Context) error {
 	return a.Revive(ctx)
 }
 
+// tokenLifetime is asked for, since a testbed may be left running for a day; the API server may grant less.
+const tokenLifetime = 24 * time.Hour
+
+// AgentProcess is the name of the process of a node's first agent.
+func AgentProcess(node string) string { return "agent-" + node }
+
+// agentName gives the name of one more agent's process.
+func (t *Testbed) agentName(node string) string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.starts[node]++
+	if n := t.starts[node]; n > 1 {
+		return fmt.Sprintf("%s-%d", AgentProcess(node), n)
+	}
+	return AgentProcess(node)
+}
+
+// anyPort of the loopback interface that is free.
+const anyPort = "127.0.0.1:0"
+
 func freeAddress() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := net.Listen("tcp", anyPort)
 	if err != nil {
 		return "", err
 	}

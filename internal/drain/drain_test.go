@@ -239,8 +239,8 @@ func TestI2AForcedDrainDeletesPastABudgetOnlyAtThePlannedTimeAndSaysSo(t *testin
 			Logger: slog.New(slog.NewTextHandler(&log, nil))})
 		wantOutcome(t, r, err, Drained)
 		deletes := s.asked("delete", nil)
-		if len(deletes) != 1 || deletes[0].at.Sub(began) != 88*time.Second {
-			t.Fatalf("deletions %v, want one, 30 s and the margin before the deadline", deletes)
+		if len(deletes) != 1 || deletes[0].at.Sub(began) != 87*time.Second {
+			t.Fatalf("deletions %v, want one, 30 s, a second to round and the margin before the deadline", deletes)
 		}
 		p := receiptOf(t, r, web)
 		if p.Asked != Forced || p.GraceGiven != 30 || p.End != Stopped || len(p.Delays) != 1 || p.Delays[0].Reason != Budget {
@@ -253,6 +253,19 @@ func TestI2AForcedDrainDeletesPastABudgetOnlyAtThePlannedTimeAndSaysSo(t *testin
 			t.Errorf("log: %s", log.String())
 		}
 	})
+}
+
+func TestAPodDeletedPastItsBudgetGetsAllItsTimeThoughTheRequestComesALittleLate(t *testing.T) {
+	since := time.Date(2026, 8, 1, 12, 0, 0, 0, time.UTC)
+	terms := Terms{Deadline: since.Add(2 * time.Minute), Margin: 2 * time.Second}
+	for _, wanted := range []time.Duration{time.Second, 10 * time.Second, 30 * time.Second, 58 * time.Second} {
+		for _, late := range []time.Duration{0, time.Millisecond, 700 * time.Millisecond} {
+			now := forceAt(wanted, terms, since).Add(late)
+			if got := grantedGrace(wanted, terms, now); got != wanted {
+				t.Errorf("a pod that wants %s, deleted %s after its moment, gets %s", wanted, late, got)
+			}
+		}
+	}
 }
 
 func TestI2AShortNoticeIsHalvedBetweenTheBudgetAndThePod(t *testing.T) {
@@ -726,7 +739,7 @@ func TestTermsLaterWaitAgain(t *testing.T) {
 		d.SetTerms(Terms{Deadline: began.Add(10 * time.Minute)})
 		r, err := wait()
 		wantOutcome(t, r, err, Drained)
-		if at := s.asked("delete", web)[0].at.Sub(began); at != 9*time.Minute+30*time.Second {
+		if at := s.asked("delete", web)[0].at.Sub(began); at != 9*time.Minute+29*time.Second {
 			t.Errorf("forced after %s", at)
 		}
 		if !r.Deadline.Equal(began.Add(10 * time.Minute)) {

@@ -36,7 +36,9 @@ var benchGroups = []benchGroup{
 	{"placement", "which nodes can go and what machines the pending pods need: speed and memory, on one core", benchPlacement},
 }
 
-func benchPlacement(ctx context.Context, _ benchOptions) ([]result.Result, error) { return placement.Run(ctx) }
+func benchPlacement(ctx context.Context, _ benchOptions) ([]result.Result, error) {
+	return placement.Run(ctx)
+}
 
 func benchAgent(ctx context.Context, o benchOptions) ([]result.Result, error) {
 	return agent.Run(ctx, agent.Options{Kubernetes: o.kubernetes, Idle: o.idle, Seed: o.seed, Progress: o.progress})
