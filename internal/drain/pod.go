@@ -68,6 +68,8 @@ func (p *podState) observe(pod kubeapi.Pod) {
 	}
 	if p.stopSince.IsZero() {
 		p.stopSince = pod.DeletionTimestamp.Add(-time.Duration(*pod.DeletionGracePeriodSeconds) * time.Second)
+	} else if *pod.DeletionGracePeriodSeconds == 0 && endOf(&pod, p.stopSince) != Vanished {
+		return // the kubelet removes a pod that has ended; how much time it had been given stands
 	}
 	// Not deletionGracePeriodSeconds: when a grace is shortened after more than that has passed, it becomes 1.
 	p.given = pod.DeletionTimestamp.Sub(p.stopSince)

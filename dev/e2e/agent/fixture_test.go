@@ -42,7 +42,11 @@ type fixture struct {
 // newFixture adds a pool of n machines, whose nodes carry marks of others, and a namespace, both of that name.
 func newFixture(t testing.TB, name string, n int) *fixture {
 	t.Helper()
-	bed := testbed.Shared(t) // may compile for minutes, the first time
+	return newFixtureOn(t, testbed.Shared(t), name, n)
+}
+
+func newFixtureOn(t testing.TB, bed *testbed.Testbed, name string, n int) *fixture {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	t.Cleanup(cancel)
 	f := &fixture{Testbed: bed, t: t, ctx: ctx, pool: controlplane.AKSPool{Name: name}, ns: name}

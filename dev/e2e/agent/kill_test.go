@@ -21,79 +21,104 @@ import (
 	"github.com/slipway-dev/slipway/dev/testbed"
 )
 
-const (
-	// notice is how long before its NotBefore the Reboot of a kill test is announced.
-	notice = 14 * time.Second
-	// stubbornGrace is the grace of a pod that a budget holds back until the deadline forces it.
-	stubbornGrace = 6 * time.Second
+// course is one way through a notice.
+type course struct {
+	name   string
+	notice time.Duration
+	// poll keeps the polls few that each are a request to be killed at.
+	poll string
+	// pods creates what is on the node, and returns how many pods that are.
+	pods func(*fixture) int
+}
+
+var (
+	// calm has all the time in the world, and no disruption budget: an eviction that is cut off between the budget and
+	// the pod, as a kill may do, is held against the budget for two minutes (the disruption controller's DeletionTimeout).
+	calm = course{name: "calm", notice: 10 * time.Minute, poll: "1s", pods: func(f *fixture) int {
+		f.run(f.app("web", 2).Deployment(), f.app("db", 2).StatefulSet())
+		return 4
+	}}
+	// pressed has a pod that a budget holds back until half of the time is over, and that is deleted then.
+	pressed = course{name: "pressed", notice: 32 * time.Second, poll: "5s", pods: func(f *fixture) int {
+		f.blocked(time.Minute)
+		f.run(f.app("web", 1).Deployment())
+		return 2
+	}}
 )
 
 // TestI8AfterAKillAtAnyRequestARestartReachesTheSameEnd kills the agent at each request that it makes while it handles
 // one notice: once before the request is sent, once after its answer. The requests are not chosen: a first run is left
-// alone, and there is one run more for each request that it has made, and for each of the two moments.
+// alone, and there is one run more for each request that it has made, and for each of the two moments. Where time
+// presses the same is done for what such a run asks that a calm one does not.
 func TestI8AfterAKillAtAnyRequestARestartReachesTheSameEnd(t *testing.T) {
 	t.Parallel()
-	undisturbed := run(t, "kill", faultproxy.Point{}, "")
-	t.Logf("one notice takes %d requests: %s", len(undisturbed.requests), kinds(undisturbed.requests))
-	var killed sync.Map // by kind and moment
-	t.Run("at", func(t *testing.T) {
-		for i, r := range undisturbed.requests {
+	seen := run(t, calm, "", faultproxy.Point{}, "")
+	t.Logf("calm, one notice takes %d requests: %s", len(seen), kinds(seen))
+	counted := map[string]int{}
+	for _, r := range seen {
+		counted[r.Kind]++
+	}
+	t.Run("calm", func(t *testing.T) {
+		t.Parallel()
+		killAtEach(t, calm, seen)
+	})
+	t.Run("pressed", func(t *testing.T) {
+		t.Parallel()
+		seen := run(t, pressed, "", faultproxy.Point{}, "")
+		t.Logf("pressed, one notice takes %d requests: %s", len(seen), kinds(seen))
+		killAtEach(t, pressed, slices.DeleteFunc(seen, func(r faultproxy.Request) bool { return r.Nth != counted[r.Kind]+1 }))
+	})
+}
+
+// killAtEach makes a run for each request and moment.
+func killAtEach(t *testing.T, c course, requests []faultproxy.Request) {
+	t.Helper()
+	var killed sync.Map // kinds and moments at which an agent was killed
+	t.Cleanup(func() {  // when all the runs are over
+		for _, r := range requests {
 			for _, moment := range faultproxy.Moments() {
-				t.Run(fmt.Sprintf("%s,%s", r.Point, moment), func(t *testing.T) {
-					t.Parallel()
-					end := run(t, fmt.Sprintf("kill-%d-%s", i, moment), r.Point, moment)
-					if !end.killed {
-						t.Skip("this run came to its end without such a request")
-					}
-					killed.Store(r.Kind+", "+string(moment), true)
-				})
+				// How often the notices and a budget are asked is not the same in every run. That they are is.
+				if _, ok := killed.Load(r.Kind + string(moment)); !ok {
+					t.Errorf("no agent was killed at %s, %s", r.Kind, moment)
+				}
 			}
 		}
 	})
-	for _, r := range undisturbed.requests {
+	for i, r := range requests {
 		for _, moment := range faultproxy.Moments() {
-			// How often it asks a budget, and the notices, is not the same in every run. That it does is.
-			if _, ok := killed.Load(r.Kind + ", " + string(moment)); r.Nth == 1 && !ok {
-				t.Errorf("no agent was killed at %s, %s", r.Kind, moment)
-			}
+			t.Run(fmt.Sprintf("%s,%s", r.Point, moment), func(t *testing.T) {
+				t.Parallel()
+				seen := run(t, c, fmt.Sprintf("-%d-%s", i, moment), r.Point, moment)
+				if !slices.ContainsFunc(seen, func(s faultproxy.Request) bool { return s.Point == r.Point }) {
+					t.Skip("this run came to its end without such a request")
+				}
+				killed.Store(r.Kind+string(moment), true)
+			})
 		}
 	}
 }
 
-// ended is what is known of a run at its end.
-type ended struct {
-	requests []faultproxy.Request
-	killed   bool
-}
-
 // run takes a node of its own through a Reboot, kills its agent at a request, if there is one such, and checks that the
-// end is the same.
-func run(t *testing.T, name string, at faultproxy.Point, moment faultproxy.Moment) ended {
+// end is the same. It returns the requests of all its agents.
+func run(t *testing.T, c course, suffix string, at faultproxy.Point, moment faultproxy.Moment) []faultproxy.Request {
 	t.Helper()
-	f := newFixture(t, name, 1)
-	stubborn := f.app("stubborn", 1)
-	stubborn.MinAvailable, stubborn.Grace = "1", stubbornGrace
-	web := f.app("web", 2)
-	web.MinAvailable = "0"
-	f.run(web.Deployment(), web.Budget(), f.app("db", 1).StatefulSet(), stubborn.Deployment(), stubborn.Budget())
+	f := newFixture(t, c.name+suffix, 1)
+	pods := c.pods(f)
 	was := f.marksOf(0)
 
 	proxy := faultproxy.New(kindOf)
 	launched := make(chan *testbed.Agent, 1)
-	killed := make(chan bool, 1)
 	proxy.At(at, moment, func(r faultproxy.Request) {
 		a := <-launched
-		launched <- a
 		if err := a.Crash(); err != nil {
 			t.Errorf("killing the agent at %s: %v", r, err)
 		}
-		killed <- true
 		if err := a.Revive(context.WithoutCancel(f.ctx)); err != nil {
 			t.Errorf("restarting the agent after %s: %v", r, err)
 		}
 	})
-	e := f.announce(azure.Announcement{Type: azure.Reboot, Notice: notice})
-	a, err := f.LaunchAgent(f.ctx, f.pool, 0, append(f.through(proxy), "--poll-interval=2s")...)
+	e := f.announce(azure.Announcement{Type: azure.Reboot, Notice: c.notice})
+	a, err := f.LaunchAgent(f.ctx, f.pool, 0, append(f.through(proxy), "--poll-interval="+c.poll)...)
 	f.check(err)
 	launched <- a
 	t.Cleanup(func() {
@@ -103,15 +128,15 @@ func run(t *testing.T, name string, at faultproxy.Point, moment faultproxy.Momen
 
 	over := f.awaitOver(e.EventID)
 	f.awaitAsItWas(0, was)
-	f.awaitPods(0, 4)
+	f.awaitPods(0, pods)
 	if moment == "" {
 		f.awaitEvent(0, "Uncordoned")
 	}
 	if over.StartedBy != azure.ByApproval || len(over.Approvals) == 0 {
 		t.Errorf("the Reboot was started %s and approved by %v, want it acknowledged", over.StartedBy, over.Approvals)
 	}
-	f.drainedInTime(e.EventID, 4)
-	return ended{requests: proxy.Requests(), killed: len(killed) > 0}
+	f.drainedInTime(e.EventID, pods)
+	return proxy.Requests()
 }
 
 // drainedInTime looks into the ledger: so many pods, each ended by itself before the machine went down.

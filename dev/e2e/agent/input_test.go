@@ -1,0 +1,393 @@
+package agent_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/slipway-dev/slipway/dev/azure"
+	"github.com/slipway-dev/slipway/dev/controlplane"
+	"github.com/slipway-dev/slipway/dev/testbed"
+)
+
+// exit runs one of the product's programs to its end, and returns its exit code and what it wrote to standard error.
+func exit(t *testing.T, program string, args ...string) (int, string) {
+	t.Helper()
+	path, err := testbed.Binary(program)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), path, args...)
+	cmd.Env = []string{"HOME=" + t.TempDir()}
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	err = cmd.Run()
+	var exited *exec.ExitError
+	if err != nil && !errors.As(err, &exited) {
+		t.Fatal(err)
+	}
+	return cmd.ProcessState.ExitCode(), stderr.String()
+}
+
+func TestI10ABadFlagIsRefusedWithItsNameItsValueAndWhatIsAllowed(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name, flag string
+		says       []string
+	}{
+		{"unknown", "--no-such-flag", []string{"--no-such-flag"}},
+		{"misspelt duration", "--poll-interval=1 second", []string{"poll-interval", "1 second"}},
+		{"duration out of range", "--poll-interval=1h", []string{"--poll-interval", "1h0m0s", "100ms to 1m"}},
+		{"negative margin", "--deadline-margin=-1s", []string{"--deadline-margin", "-1s", "0 to 1m"}},
+		{"unknown action", "--on-reboot=panic", []string{"--on-reboot", "panic", "drain, cordon or ignore"}},
+		{"unknown effect", "--taint-effect=Sometimes", []string{"--taint-effect", "Sometimes", "NoExecute"}},
+		{"endpoint", "--endpoint=ftp://169.254.169.254/x", []string{"--endpoint", "ftp", "http"}},
+		{"no node", "--node-name=", []string{"--node-name"}},
+		{"kubeconfig", "--kubeconfig=/does/not/exist", []string{"/does/not/exist"}},
+		{"address", "--listen=9818", []string{"--listen", "9818", "host:port"}},
+		{"log level", "--log-level=chatty", []string{"--log-level", "chatty", "debug, info, warn or error"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			for _, program := range [][]string{{"slipway-agent"}, {"slipway", "agent"}} {
+				args := append(program[1:], "--node-name=n", "--kubeconfig="+testbed.Shared(t).Kubeconfig(), tc.flag)
+				code, words := exit(t, program[0], args...)
+				if code != 1 {
+					t.Errorf("%v %s: exit code %d, want 1", program, tc.flag, code)
+				}
+				for _, want := range tc.says {
+					if !strings.Contains(words, want) {
+						t.Errorf("%v %s: %q does not say %q", program, tc.flag, words, want)
+					}
+				}
+			}
+		})
+	}
+}
+
+// launch starts an agent that may never get ready.
+func (f *fixture) launch(i int, flags ...string) *testbed.Agent {
+	f.t.Helper()
+	a, err := f.LaunchAgent(f.ctx, f.pool, i, flags...)
+	f.check(err)
+	f.t.Cleanup(func() { f.end(a) })
+	return a
+}
+
+// awaitWords waits until the agent's log says all of that in one line.
+func (f *fixture) awaitWords(a *testbed.Agent, words ...string) {
+	f.t.Helper()
+	f.check(testbed.Poll(f.ctx, fmt.Sprintf("the log says %q", words), func() bool {
+		raw, _ := os.ReadFile(a.LogFile())
+		for line := range strings.Lines(string(raw)) {
+			if !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(line, w) }) {
+				return true
+			}
+		}
+		return false
+	}))
+}
+
+// awaitNotReady waits until the agent is alive and says why it is not ready.
+func (f *fixture) awaitNotReady(a *testbed.Agent, words string) {
+	f.t.Helper()
+	f.check(testbed.Poll(f.ctx, "the agent is alive and not ready: "+words, func() bool {
+		ready, said := a.Ready(f.ctx)
+		return !ready && strings.Contains(said, words) && a.Healthy(f.ctx)
+	}))
+}
+
+func (f *fixture) awaitReady(a *testbed.Agent) {
+	f.t.Helper()
+	f.check(testbed.Poll(f.ctx, "the agent is ready", func() bool {
+		ready, _ := a.Ready(f.ctx)
+		return ready
+	}))
+}
+
+func TestI10AnEndpointThatIsNotThereIsSaidAndAskedAgain(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "nowhere", 1)
+	a := f.launch(0, brisk, "--endpoint=http://127.0.0.1:1/metadata/scheduledevents?api-version=2020-07-01")
+	f.awaitMetric(a, `slipway_agent_polls_total{result="unreachable"}`, atLeast(3))
+	f.awaitNotReady(a, "the notices have not been read yet")
+	f.awaitWords(a, "WARN", "cannot read notices", "127.0.0.1:1", "unreachable")
+}
+
+func TestI10AnAPIServerThatIsNotThereIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "no-api", 1)
+	config, err := clientcmd.LoadFromFile(f.Kubeconfig())
+	f.check(err)
+	for _, cluster := range config.Clusters {
+		cluster.Server = "https://127.0.0.1:1"
+	}
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	f.check(clientcmd.WriteToFile(*config, path))
+	a := f.launch(0, brisk, "--kubeconfig", path)
+	f.awaitNotReady(a, "has not been read yet")
+	f.awaitWords(a, "WARN", "waiting for the node", "127.0.0.1:1", "connection refused")
+}
+
+func TestI10ANodeThatIsNotThereYetIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "unborn", 0)
+	a := f.launch(0, brisk)
+	f.awaitNotReady(a, "has not been read yet")
+	f.awaitWords(a, "WARN", "waiting for the node", f.node(0), "not found")
+	f.check(f.AddNodes(f.ctx, f.pool.Node(0)))
+	f.awaitReady(a)
+}
+
+func TestI10AMachineOfAnotherCloudIsRefusedByName(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "other-cloud", 0)
+	spec := f.pool.Node(0)
+	spec.ProviderID = "aws:///eu-west-1a/i-0123456789abcdef0"
+	f.check(f.AddNodes(f.ctx, spec))
+	a := f.launch(0, brisk)
+	f.check(testbed.Poll(f.ctx, "the agent has ended", func() bool { return !a.Alive() }))
+	f.awaitWords(a, "error:", f.node(0), spec.ProviderID, "is not of Azure", "--resource-name")
+}
+
+// TestI7AnAPIServerThatStallsStopsNoDrain has a control plane of its own, whose API server it pauses.
+func TestI7AnAPIServerThatStallsStopsNoDrain(t *testing.T) {
+	t.Parallel()
+	bed := testbed.ForTest(t, testbed.Options{Azure: azure.Options{Outage: time.Second}})
+	f := newFixtureOn(t, bed, "stalls", 1)
+	web := f.app("web", 6)
+	web.Stop = "3"
+	f.run(web.Deployment())
+	was := f.marksOf(0)
+	server := f.Process(controlplane.APIServer)
+
+	a := f.launch(0, brisk)
+	f.awaitReady(a)
+	e := f.announce(azure.Announcement{Type: azure.Reboot, Notice: 5 * time.Minute})
+	f.awaitEvent(0, "Draining")
+	f.check(server.Pause())
+	f.awaitPolls(a, 15)
+	if ready, words := a.Ready(f.ctx); !ready {
+		t.Errorf("not ready: %s", words)
+	}
+	f.check(server.Resume())
+	if over := f.awaitOver(e.EventID); over.StartedBy != azure.ByApproval {
+		t.Errorf("started %s, want it acknowledged", over.StartedBy)
+	}
+	f.drainedInTime(e.EventID, 6)
+	f.awaitAsItWas(0, was)
+	f.awaitPods(0, 6)
+
+	// At its start an agent is as patient.
+	f.check(a.Crash())
+	f.check(server.Pause())
+	f.check(a.Revive(f.ctx))
+	f.awaitNotReady(a, "has not been read yet")
+	f.check(server.Resume())
+	f.awaitReady(a)
+}
+
+// account makes a ServiceAccount with the agent's rights less some, and a kubeconfig of its.
+func (f *fixture) account(without func(rbacv1.PolicyRule) bool) string {
+	f.t.Helper()
+	rules := slices.DeleteFunc(f.shippedRules(), without)
+	client := f.Client()
+	_, err := client.CoreV1().ServiceAccounts(f.ns).Create(f.ctx, &corev1.ServiceAccount{
+		ObjectMeta: metav1.ObjectMeta{Name: "limited"},
+	}, metav1.CreateOptions{})
+	f.check(err)
+	_, err = client.RbacV1().ClusterRoles().Create(f.ctx, &rbacv1.ClusterRole{
+		ObjectMeta: metav1.ObjectMeta{Name: f.ns}, Rules: rules,
+	}, metav1.CreateOptions{})
+	f.check(err)
+	_, err = client.RbacV1().ClusterRoleBindings().Create(f.ctx, &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: f.ns},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: f.ns},
+		Subjects:   []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: f.ns, Name: "limited"}},
+	}, metav1.CreateOptions{})
+	f.check(err)
+	path, err := f.ServiceAccountKubeconfig(f.ctx, f.ns, "limited", controlplane.TokenOptions{})
+	f.check(err)
+	return path
+}
+
+// shippedRules are those of deploy/agent/rbac.yaml, as they were applied.
+func (f *fixture) shippedRules() []rbacv1.PolicyRule {
+	f.t.Helper()
+	role, err := f.Client().RbacV1().ClusterRoles().Get(f.ctx, "slipway-agent", metav1.GetOptions{})
+	f.check(err)
+	return role.Rules
+}
+
+func grants(verb, resource string) func(rbacv1.PolicyRule) bool {
+	return func(r rbacv1.PolicyRule) bool {
+		return slices.Contains(r.Verbs, verb) && slices.Contains(r.Resources, resource)
+	}
+}
+
+func TestI10WithoutTheRightToDeletePodsABlockedPodIsLeftAndItIsSaid(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "no-delete", 1)
+	f.blocked(5 * time.Second)
+	f.run(f.app("web", 2).Deployment())
+	a := f.agent(0, brisk, "--kubeconfig", f.account(grants("delete", "pods")))
+	e := f.announce(azure.Announcement{Type: azure.Redeploy, Notice: 12 * time.Second})
+	f.awaitWords(a, "drain is blocked", "forbidden", `cannot delete resource \\\"pods\\\"`)
+	f.awaitPods(0, 1)
+	f.neverApproved(e)
+}
+
+// TestI3WithoutTheRightToSetConditionsTheNodeIsStillGivenBack: what was done must be undone although not everything
+// could be.
+func TestI3WithoutTheRightToSetConditionsTheNodeIsStillGivenBack(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "no-status", 1)
+	f.run(f.app("web", 2).Deployment())
+	was := f.marksOf(0)
+	a := f.agent(0, brisk, "--kubeconfig", f.account(grants("patch", "nodes/status")))
+	e := f.announce(azure.Announcement{Type: azure.Reboot, Notice: 5 * time.Minute})
+	f.awaitNode(0, "cordoned", cordoned)
+	f.awaitWords(a, "will try again", "forbidden", "nodes/status")
+	f.awaitPods(0, 0)
+	f.check(f.Azure.Cancel(e.EventID))
+	f.awaitAsItWas(0, was)
+}
+
+func TestI10WithoutAnyRightTheAgentEndsAndSaysSo(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "no-right", 1)
+	a := f.launch(0, brisk, "--kubeconfig", f.account(func(rbacv1.PolicyRule) bool { return true }))
+	f.check(testbed.Poll(f.ctx, "the agent has ended", func() bool { return !a.Alive() }))
+	f.awaitWords(a, "error:", f.node(0), "forbidden", `cannot get resource "nodes"`)
+}
+
+// used is what the agents have asked of the API server so far, as verb and resource.
+func (f *fixture) used() map[string]bool {
+	f.t.Helper()
+	events, err := f.Audit(controlplane.AuditFilter{User: agentUser})
+	f.check(err)
+	used := map[string]bool{}
+	for _, e := range events {
+		if e.ResponseStatus != nil && e.ResponseStatus.Code == http.StatusForbidden {
+			f.t.Errorf("forbidden: %s %s", e.Verb, e.RequestURI)
+		}
+		if e.ObjectRef == nil {
+			f.t.Errorf("not about an object: %s %s", e.Verb, e.RequestURI)
+			continue
+		}
+		used[e.Verb+" "+strings.TrimSuffix(e.ObjectRef.Resource+"/"+e.ObjectRef.Subresource, "/")] = true
+	}
+	return used
+}
+
+// TestTheAgentNeedsEveryRightThatItIsGivenAndNoOther sends one agent through everything that its rights are for, and
+// compares what the audit log saw with deploy/agent/rbac.yaml.
+func TestTheAgentNeedsEveryRightThatItIsGivenAndNoOther(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "rights", 2)
+	f.blocked(3 * time.Second)
+	f.withVolume("data")
+	f.agent(0, brisk, "--wait-for-detach")
+	f.agent(1, brisk)
+	e := f.announce(azure.Announcement{Type: azure.Redeploy, Resources: f.resources(0, 1), Notice: 12 * time.Second})
+	if over := f.awaitOver(e.EventID); over.StartedBy != azure.ByApproval {
+		t.Errorf("started %s, want it acknowledged", over.StartedBy)
+	}
+	f.awaitEvent(0, "Uncordoned")
+
+	granted := map[string]bool{}
+	for _, rule := range f.shippedRules() {
+		for _, verb := range rule.Verbs {
+			for _, resource := range rule.Resources {
+				granted[verb+" "+resource] = true
+			}
+		}
+	}
+	used := f.used()
+	for right := range used {
+		if !granted[right] {
+			t.Errorf("used and not granted: %s", right)
+		}
+	}
+	for right := range granted {
+		if !used[right] {
+			t.Errorf("granted and never used: %s", right)
+		}
+	}
+	f.holdsNothingElse(granted)
+}
+
+// holdsNothingElse asks the API server what the agent's account may do, all told.
+func (f *fixture) holdsNothingElse(granted map[string]bool) {
+	f.t.Helper()
+	path, err := f.ServiceAccountKubeconfig(f.ctx, testbed.AgentNamespace, testbed.AgentAccount, controlplane.TokenOptions{})
+	f.check(err)
+	config, err := clientcmd.BuildConfigFromFlags("", path)
+	f.check(err)
+	client, err := kubernetes.NewForConfig(config)
+	f.check(err)
+	review, err := client.AuthorizationV1().SelfSubjectRulesReviews().Create(f.ctx,
+		&authorizationv1.SelfSubjectRulesReview{Spec: authorizationv1.SelfSubjectRulesReviewSpec{Namespace: f.ns}},
+		metav1.CreateOptions{})
+	f.check(err)
+	for _, rule := range review.Status.ResourceRules {
+		for _, verb := range rule.Verbs {
+			for _, resource := range rule.Resources {
+				everybody := strings.HasPrefix(resource, "selfsubject")
+				if !granted[verb+" "+resource] && !everybody {
+					f.t.Errorf("the account may also %s %s", verb, resource)
+				}
+			}
+		}
+	}
+}
+
+// withVolume runs a pod with a PersistentVolume of its own.
+func (f *fixture) withVolume(name string) {
+	f.t.Helper()
+	size := corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
+	once := []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
+	volume := f.ns + "-" + name
+	_, err := f.Client().CoreV1().PersistentVolumes().Create(f.ctx, &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: volume},
+		Spec: corev1.PersistentVolumeSpec{
+			Capacity: size, AccessModes: once,
+			ClaimRef: &corev1.ObjectReference{Namespace: f.ns, Name: name},
+			PersistentVolumeSource: corev1.PersistentVolumeSource{
+				HostPath: &corev1.HostPathVolumeSource{Path: "/data"},
+			},
+		},
+	}, metav1.CreateOptions{})
+	f.check(err)
+	_, err = f.Client().CoreV1().PersistentVolumeClaims(f.ns).Create(f.ctx, &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: corev1.PersistentVolumeClaimSpec{
+			AccessModes: once, VolumeName: volume, StorageClassName: new(""),
+			Resources: corev1.VolumeResourceRequirements{Requests: size},
+		},
+	}, metav1.CreateOptions{})
+	f.check(err)
+	set := f.app(name, 1).StatefulSet()
+	set.Spec.Template.Spec.Volumes = append(set.Spec.Template.Spec.Volumes, corev1.Volume{
+		Name: name, VolumeSource: corev1.VolumeSource{
+			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name},
+		},
+	})
+	f.run(set)
+}

@@ -1,0 +1,169 @@
+package agent_test
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/slipway-dev/slipway/dev/azure"
+	"github.com/slipway-dev/slipway/dev/workload"
+)
+
+// on is an App on one of the machines.
+func (f *fixture) on(i int, name string) workload.App {
+	app := f.app(name, 1)
+	app.Node = f.node(i)
+	return app
+}
+
+func (f *fixture) resources(instances ...int) []string {
+	var names []string
+	for _, i := range instances {
+		names = append(names, f.pool.Resource(i))
+	}
+	return names
+}
+
+func TestAnEventOfTwoMachinesIsAcknowledgedOnceBothAreDrained(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "pair", 2)
+	slow := f.on(1, "slow")
+	slow.Stop = "4"
+	f.run(f.on(0, "web").Deployment(), slow.Deployment())
+	was := []string{f.marksOf(0), f.marksOf(1)}
+	f.agent(0, brisk)
+	f.agent(1, brisk)
+	e := f.announce(azure.Announcement{Type: azure.Reboot, Resources: f.resources(0, 1), Notice: 5 * time.Minute})
+	over := f.awaitOver(e.EventID)
+	f.drainedInTime(e.EventID, 2)
+	if over.StartedBy != azure.ByApproval {
+		t.Fatalf("started %s, want it acknowledged", over.StartedBy)
+	}
+	ledger, _ := f.Pods.Ledger(f.Azure.State()).Event(e.EventID)
+	for _, p := range ledger.Pods {
+		if p.EndedAt.After(over.Approvals[0].At) {
+			t.Errorf("acknowledged %s before %s had ended", p.EndedAt.Sub(over.Approvals[0].At), p.Name)
+		}
+	}
+	f.awaitAsItWas(0, was[0])
+	f.awaitAsItWas(1, was[1])
+}
+
+func TestI7AnEventIsNeverAcknowledgedForAMachineThatSaysNothing(t *testing.T) {
+	t.Parallel()
+	t.Run("its agent is missing", func(t *testing.T) {
+		t.Parallel()
+		f := newFixture(t, "silent", 2)
+		f.agent(0, brisk)
+		e := f.announce(azure.Announcement{Type: azure.Reboot, Resources: f.resources(0, 1), Notice: 8 * time.Second})
+		f.awaitEvent(0, "Drained")
+		f.neverApproved(e)
+	})
+	t.Run("its node is missing", func(t *testing.T) {
+		t.Parallel()
+		f := newFixture(t, "absent", 1)
+		f.agent(0, brisk)
+		e := f.announce(azure.Announcement{Type: azure.Reboot, Resources: f.resources(0, 1), Notice: 8 * time.Second})
+		f.awaitEvent(0, "Drained")
+		f.neverApproved(e)
+	})
+	t.Run("its drain is blocked", func(t *testing.T) {
+		t.Parallel()
+		f := newFixture(t, "stuck", 2)
+		// Neither eviction nor deletion removes a pod that somebody's finalizer keeps.
+		f.run(f.on(0, "web").Deployment())
+		stuck := f.on(1, "stuck")
+		f.run(stuck.Deployment())
+		f.keepPods("stuck")
+		f.agent(0, brisk)
+		f.agent(1, brisk)
+		e := f.announce(azure.Announcement{Type: azure.Reboot, Resources: f.resources(0, 1), Notice: 10 * time.Second})
+		f.awaitEvent(0, "Drained")
+		f.awaitEvent(1, "Draining")
+		f.neverApproved(e)
+	})
+}
+
+// neverApproved waits until the event begins by itself.
+func (f *fixture) neverApproved(e azure.Record) {
+	f.t.Helper()
+	r := f.awaitNotice(e.EventID, "started", func(r azure.Record) bool { return r.Status == azure.Started })
+	if r.StartedBy != azure.ByNotBefore || len(r.Approvals) != 0 {
+		f.t.Errorf("started %s, approved by %v", r.StartedBy, r.Approvals)
+	}
+}
+
+// keepPods puts a finalizer on an App's pods until the test ends.
+func (f *fixture) keepPods(app string) {
+	f.t.Helper()
+	pods := f.Client().CoreV1().Pods(f.ns)
+	list, err := pods.List(f.ctx, metav1.ListOptions{LabelSelector: workload.AppLabel + "=" + app})
+	f.check(err)
+	for _, p := range list.Items {
+		set := func(finalizers []string) error {
+			patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"finalizers": finalizers}})
+			if err != nil {
+				return err
+			}
+			// The test's own context is over when it is cleaned up after.
+			_, err = pods.Patch(context.WithoutCancel(f.ctx), p.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+			return err
+		}
+		f.check(set([]string{"example.com/keep"}))
+		f.t.Cleanup(func() {
+			if err := set(nil); err != nil {
+				f.t.Error(err)
+			}
+		})
+	}
+}
+
+func TestAMachineIsKnownByItsWholeNameInAnyLetterCase(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "eleven", 11)
+	was := f.marksOf(1)
+	innocent := f.record(1)
+	one := f.agent(1, brisk)
+	f.agent(10, brisk, patient)
+	e := f.announce(azure.Announcement{Type: azure.Reboot, Resources: []string{strings.ToUpper(f.pool.Resource(10))}})
+	f.awaitEvent(10, "Drained")
+	f.awaitPolls(one, 5)
+	f.check(f.Azure.Cancel(e.EventID))
+	f.awaitEvent(10, "Uncordoned")
+	f.awaitPolls(one, 2)
+	for _, n := range innocent.States() {
+		if is := marks(n); is != was {
+			t.Errorf("machine 1 became %s\nit was %s", is, was)
+		}
+	}
+	for line := range strings.Lines(one.Metrics(f.ctx)) {
+		if strings.HasPrefix(line, "slipway_agent_notices_total") && !strings.HasSuffix(line, " 0\n") {
+			t.Errorf("machine 1 took the notice for its own: %s", line)
+		}
+	}
+}
+
+func TestAMachineOfItsOwnIsKnownByItsProviderID(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "solo", 0)
+	spec := f.pool.Node(0)
+	spec.ProviderID = "azure:///subscriptions/s/resourceGroups/RG/providers/Microsoft.Compute/virtualMachines/Solo-1"
+	f.check(f.AddNodes(f.ctx, spec))
+	was := f.marksOf(0)
+	history := f.record(0)
+	f.agent(0, brisk)
+	e := f.announce(azure.Announcement{Type: azure.Reboot, Resources: []string{"solo-1"}})
+	if over := f.awaitOver(e.EventID); over.StartedBy != azure.ByApproval {
+		t.Errorf("started %s, want it acknowledged", over.StartedBy)
+	}
+	f.awaitAsItWas(0, was)
+	if !slices.ContainsFunc(history.States(), cordoned) {
+		t.Error("the node was never cordoned")
+	}
+}

@@ -1,0 +1,268 @@
+package agent_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
+
+	"github.com/slipway-dev/slipway/dev/azure"
+	"github.com/slipway-dev/slipway/dev/controlplane"
+	"github.com/slipway-dev/slipway/dev/testbed"
+)
+
+// agentUser is the agents' name in the audit log.
+const agentUser = "system:serviceaccount:" + testbed.AgentNamespace + ":" + testbed.AgentAccount
+
+// requests are the agents' requests of one kind about the test's own pods.
+func (f *fixture) requests(verb, resource string) []auditv1.Event {
+	f.t.Helper()
+	events, err := f.Audit(controlplane.AuditFilter{
+		User: agentUser, Verb: verb, Resource: resource, Namespace: f.ns,
+	})
+	f.check(err)
+	return events
+}
+
+// onNode names the test's pods on the first machine, by what their names begin with.
+func (f *fixture) onNode() []string {
+	f.t.Helper()
+	list, err := f.Client().CoreV1().Pods(f.ns).List(f.ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + f.node(0)})
+	f.check(err)
+	var names []string
+	for _, p := range list.Items {
+		name, _, _ := strings.Cut(p.Name, "-")
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// everyKind runs one pod of each kind that a type of notice may treat differently, and returns how many they are.
+func (f *fixture) everyKind() int {
+	f.t.Helper()
+	scratch := f.app("scratch", 1)
+	scratch.EmptyDir = true
+	kept := f.app("kept", 1)
+	kept.Annotations = map[string]string{"slipway.dev/do-not-evict": "true"}
+	f.run(f.app("web", 1).Deployment(), scratch.Deployment(), kept.Deployment())
+	f.bare(f.app("bare", 1))
+	return 4
+}
+
+const liveMigration = "Virtual machine is going to be paused because of a memory-preserving Live Migration operation."
+
+func TestEachTypeMovesWhatTheInterruptionWouldCost(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name string
+		e    azure.Announcement
+		// stay are the pods that are still there when the event begins.
+		stay string
+	}{
+		{"freeze-short", azure.Announcement{Type: azure.Freeze, DurationSeconds: new(5)}, "bare kept scratch web"},
+		{"freeze-none", azure.Announcement{Type: azure.Freeze, DurationSeconds: new(0)}, "bare kept scratch web"},
+		{"freeze-long", azure.Announcement{Type: azure.Freeze, DurationSeconds: new(60)}, "bare kept scratch"},
+		{"freeze-unknown", azure.Announcement{Type: azure.Freeze, DurationSeconds: new(-1)}, "bare kept scratch web"},
+		{"live-migration", azure.Announcement{
+			Type: azure.Freeze, DurationSeconds: new(60), Description: new(liveMigration),
+		}, "bare kept scratch web"},
+		{"reboot", azure.Announcement{Type: azure.Reboot}, "bare"},
+		{"redeploy", azure.Announcement{Type: azure.Redeploy}, ""},
+		{"user-reboot", azure.Announcement{Type: azure.Reboot, Source: azure.User}, "bare"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t, "type-"+tc.name, 1)
+			pods := f.everyKind()
+			was := f.marksOf(0)
+			history := f.record(0)
+			a := f.agent(0, brisk)
+			tc.e.Notice, tc.e.Outage = 12*time.Second, time.Second
+			e := f.announce(tc.e)
+			f.awaitNotice(e.EventID, "started", func(r azure.Record) bool { return r.Status == azure.Started })
+			if stay := strings.Join(f.onNode(), " "); stay != tc.stay {
+				t.Errorf("when it begins, there are %q, want %q", stay, tc.stay)
+			}
+			over := f.awaitOver(e.EventID)
+			f.awaitAsItWas(0, was)
+
+			wasCordoned := slices.ContainsFunc(history.States(), cordoned)
+			drained := tc.stay != "bare kept scratch web"
+			if want := drained || tc.name == "freeze-unknown"; wasCordoned != want {
+				t.Errorf("cordoned: %v, want %v", wasCordoned, want)
+			}
+			if early := over.StartedBy == azure.ByApproval; early != drained {
+				t.Errorf("started %s, drained: %v", over.StartedBy, drained)
+			}
+			if !strings.Contains(tc.stay, "bare") {
+				pods-- // nobody has replaced it
+			}
+			f.awaitPods(0, pods)
+			if tc.e.Type == azure.Freeze { // or the agent was killed with its machine, and counts anew
+				f.awaitMetric(a, `slipway_agent_notices_over_total{type="Freeze"}`, atLeast(1))
+			}
+		})
+	}
+}
+
+func TestAMachineThatIsTakenAwayLosesNothingAndIsNotUncordoned(t *testing.T) {
+	t.Parallel()
+	for name, kind := range map[string]azure.EventType{"preempt": azure.Preempt, "terminate": azure.Terminate} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t, "gone-"+name, 1)
+			pods := f.everyKind()
+			f.agent(0, brisk)
+			e := f.announce(azure.Announcement{Type: kind, Notice: 30 * time.Second})
+			over := f.awaitOver(e.EventID)
+			f.drainedInTime(e.EventID, pods)
+			if over.StartedBy != azure.ByApproval {
+				t.Errorf("started %s, want it acknowledged", over.StartedBy)
+			}
+			n := f.awaitNode(0, "there", func(*corev1.Node) bool { return true })
+			if !cordoned(n) || !heldBy(e.EventID)(n) {
+				t.Errorf("the node of a machine that is gone was given back: %s", marks(n))
+			}
+		})
+	}
+}
+
+func TestACancelledPreemptGivesTheNodeBackAtOnce(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "spared", 1)
+	was := f.marksOf(0)
+	f.agent(0, brisk, patient)
+	e := f.announce(azure.Announcement{Type: azure.Preempt, Notice: 5 * time.Minute})
+	f.awaitEvent(0, "Drained")
+	f.check(f.Azure.Cancel(e.EventID))
+	f.awaitAsItWas(0, was)
+}
+
+func TestAnEventThatBeginsStartedIsHandled(t *testing.T) {
+	t.Parallel()
+	t.Run("the machine is down at once", func(t *testing.T) {
+		t.Parallel()
+		f := newFixture(t, "hardware", 1)
+		was := f.marksOf(0)
+		f.agent(0, brisk)
+		e := f.announce(azure.Announcement{Type: azure.Redeploy, Status: azure.Started, Outage: 2 * time.Second})
+		if over := f.awaitOver(e.EventID); len(over.Approvals) != 0 {
+			t.Errorf("what had started was approved: %v", over.Approvals)
+		}
+		f.awaitAsItWas(0, was)
+	})
+	t.Run("the machine lives on", func(t *testing.T) {
+		t.Parallel()
+		f := newFixture(t, "pause", 1)
+		f.run(f.app("web", 2).Deployment())
+		was := f.marksOf(0)
+		history := f.record(0)
+		f.agent(0, brisk)
+		e := f.announce(azure.Announcement{
+			Type: azure.Freeze, Status: azure.Started, DurationSeconds: new(60), Outage: time.Hour,
+		})
+		f.awaitEvent(0, "Drained")
+		n := f.awaitNode(0, "drained", func(n *corev1.Node) bool { return condition(n, "Drained") != nil })
+		if condition(n, "MaintenanceInProgress") == nil || condition(n, "MaintenancePlanned") != nil {
+			t.Errorf("while it is under way: %s", marks(n))
+		}
+		f.check(f.Azure.Finish(f.ctx, e.EventID))
+		f.awaitAsItWas(0, was)
+		f.awaitPods(0, 2)
+		if !slices.ContainsFunc(history.States(), cordoned) {
+			t.Error("the node was never cordoned")
+		}
+	})
+}
+
+func TestAnEventCancelledWhileDrainingStopsTheDrain(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "cancelled", 1)
+	web := f.app("web", 4)
+	web.MaxUnavailable = "1" // with its replacement unschedulable, no second one may go
+	f.run(web.Deployment(), web.Budget())
+	was := f.marksOf(0)
+	a := f.agent(0, brisk)
+	e := f.announce(azure.Announcement{Type: azure.Reboot})
+	f.awaitEvent(0, "DrainBlocked")
+	f.awaitPods(0, 3)
+	f.check(f.Azure.Cancel(e.EventID))
+	f.awaitAsItWas(0, was)
+	given := time.Now()
+	f.awaitPods(0, 4)
+	f.awaitPolls(a, 10)
+	for _, r := range append(f.requests("create", "pods/eviction"), f.requests("delete", "pods")...) {
+		if r.RequestReceivedTimestamp.After(given) {
+			t.Errorf("after the node was given back: %s %s", r.Verb, r.RequestURI)
+		}
+	}
+	if n := len(f.requests("delete", "pods")); n != 0 {
+		t.Errorf("%d deletions for an event that was cancelled", n)
+	}
+}
+
+// blocked runs a pod whose budget allows nothing, so that only the deadline decides when it goes.
+func (f *fixture) blocked(grace time.Duration) {
+	f.t.Helper()
+	stubborn := f.app("stubborn", 1)
+	stubborn.MinAvailable, stubborn.Grace = "1", grace
+	f.run(stubborn.Deployment(), stubborn.Budget())
+}
+
+func TestAnEventMovedSoonerHastensTheDrain(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "sooner", 1)
+	f.blocked(5 * time.Second)
+	was := f.marksOf(0)
+	f.agent(0, brisk)
+	e := f.announce(azure.Announcement{Type: azure.Redeploy, Notice: 10 * time.Minute})
+	f.awaitEvent(0, "DrainBlocked")
+	if n := len(f.requests("delete", "pods")); n != 0 {
+		t.Errorf("%d deletions ten minutes ahead", n)
+	}
+	f.check(f.Azure.Reschedule(e.EventID, time.Now().Add(12*time.Second)))
+	f.awaitEvent(0, "NoticeChanged")
+	f.awaitOver(e.EventID)
+	f.drainedInTime(e.EventID, 1)
+	f.awaitAsItWas(0, was)
+}
+
+func TestAnEventMovedLaterLeavesTheDrainThatTime(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "later", 1)
+	f.blocked(4 * time.Second)
+	was := f.marksOf(0)
+	f.agent(0, brisk)
+	e := f.announce(azure.Announcement{Type: azure.Redeploy, Notice: 15 * time.Second})
+	f.awaitEvent(0, "DrainBlocked")
+	f.check(f.Azure.Reschedule(e.EventID, e.NotBefore.Add(10*time.Second)))
+	over := f.awaitOver(e.EventID)
+	f.drainedInTime(e.EventID, 1)
+	f.awaitAsItWas(0, was)
+	deletions := f.requests("delete", "pods")
+	if len(deletions) == 0 {
+		t.Fatal("nothing was deleted")
+	}
+	// The grace and the agent's margin are what it keeps before the end, and a second for rounding.
+	if left := over.NotBefore.Sub(deletions[0].RequestReceivedTimestamp.Time); left > 7*time.Second {
+		t.Errorf("deleted %s before the machine was due, as if nothing had moved", left)
+	}
+}
+
+func TestAFreezeThatBecomesAPreemptTakesWhatTheFreezeLeft(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "graver", 1)
+	pods := f.everyKind()
+	f.agent(0, brisk, patient)
+	f.announce(azure.Announcement{Type: azure.Freeze, DurationSeconds: new(60)})
+	f.awaitPods(0, pods-1)
+	f.awaitNode(0, "drained", func(n *corev1.Node) bool { return condition(n, "Drained") != nil })
+	preempt := f.announce(azure.Announcement{Type: azure.Preempt, Notice: 15 * time.Second})
+	f.awaitOver(preempt.EventID)
+	f.drainedInTime(preempt.EventID, pods-1)
+}

@@ -1,0 +1,663 @@
+// Package drain_test runs `slipway drain` against a real control plane, as a person would, and holds what it says
+// against what the API server's audit log says.
+package drain_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
+
+	"github.com/slipway-dev/slipway/dev/controlplane"
+	"github.com/slipway-dev/slipway/dev/testbed"
+	"github.com/slipway-dev/slipway/dev/workload"
+	"github.com/slipway-dev/slipway/internal/drain"
+)
+
+func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
+
+// patience bounds every wait of a test. Nothing takes nearly as long, but the machine may be busy.
+const patience = 2 * time.Minute
+
+// Exit codes, as `slipway drain --help` lists them.
+const (
+	exitDrained     = 0
+	exitError       = 1
+	exitRefused     = 2
+	exitTimeOver    = 3
+	exitInterrupted = 130
+)
+
+// fixture is a node and a namespace of a test's own, both of one name.
+type fixture struct {
+	*testbed.Testbed
+	t    *testing.T
+	ctx  context.Context
+	node string
+	ns   string
+}
+
+func newFixture(t *testing.T, name string) *fixture {
+	t.Helper()
+	bed := testbed.Shared(t)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	f := &fixture{Testbed: bed, t: t, ctx: ctx, node: name, ns: name}
+	f.check(bed.AddNodes(ctx, controlplane.NodeSpec{
+		Name: name, Labels: map[string]string{"example.com/test": name},
+		Annotations: map[string]string{"example.com/note": "not Slipway's"},
+	}))
+	f.check(workload.Create(ctx, bed.Client(), workload.Namespace(f.ns)))
+	return f
+}
+
+func (f *fixture) check(err error) {
+	f.t.Helper()
+	if err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// app is an App on the test's node.
+func (f *fixture) app(name string, replicas int32) workload.App {
+	return workload.App{Namespace: f.ns, Name: name, Replicas: replicas, Node: f.node}
+}
+
+func (f *fixture) run(objects ...runtime.Object) {
+	f.t.Helper()
+	f.check(workload.CreateSettled(f.ctx, f.Client(), objects...))
+}
+
+// blocked runs pods whose budget lets none of them go.
+func (f *fixture) blocked(name string, replicas int32, grace time.Duration) {
+	f.t.Helper()
+	app := f.app(name, replicas)
+	app.MinAvailable, app.Grace = "100%", grace
+	f.run(app.Deployment(), app.Budget())
+}
+
+// bare runs a pod that no controller would replace.
+func (f *fixture) bare(app workload.App) {
+	f.t.Helper()
+	f.check(testbed.Poll(f.ctx, "the namespace has its ServiceAccount", func() bool {
+		_, err := f.Client().CoreV1().ServiceAccounts(f.ns).Get(f.ctx, "default", metav1.GetOptions{})
+		return err == nil
+	}))
+	f.run(app.Pod())
+}
+
+// result is how a run of the program ended.
+type result struct {
+	code           int
+	stdout, stderr string
+	took           time.Duration
+}
+
+// command is the program about to be run as the administrator.
+func (f *fixture) command(args ...string) (*exec.Cmd, *bytes.Buffer, *bytes.Buffer) {
+	f.t.Helper()
+	path, err := testbed.Binary("slipway")
+	f.check(err)
+	cmd := exec.CommandContext(f.ctx, path, append([]string{"drain", "--kubeconfig", f.Kubeconfig()}, args...)...)
+	cmd.Env = []string{"HOME=" + f.t.TempDir()}
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	return cmd, &stdout, &stderr
+}
+
+// drain runs `slipway drain` to its end, which must have this exit code.
+func (f *fixture) drain(want int, args ...string) result {
+	f.t.Helper()
+	cmd, stdout, stderr := f.command(args...)
+	began := time.Now()
+	err := cmd.Run()
+	var exited *exec.ExitError
+	if err != nil && !errors.As(err, &exited) {
+		f.t.Fatal(err)
+	}
+	r := result{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String(), time.Since(began)}
+	if r.code != want {
+		f.t.Fatalf("slipway drain %v: exit code %d, want %d\n%s%s", args, r.code, want, r.stdout, r.stderr)
+	}
+	return r
+}
+
+// says wants all of the words in what the program wrote.
+func (f *fixture) says(r result, words ...string) {
+	f.t.Helper()
+	for _, w := range words {
+		if !strings.Contains(r.stdout+r.stderr, w) {
+			f.t.Errorf("it does not say %q:\n%s%s", w, r.stdout, r.stderr)
+		}
+	}
+}
+
+// receipt reads what `-o json` printed.
+func (f *fixture) receipt(r result) drain.Receipt {
+	f.t.Helper()
+	var receipt drain.Receipt
+	if err := json.Unmarshal([]byte(r.stdout), &receipt); err != nil {
+		f.t.Fatalf("receipt: %v\n%s", err, r.stdout)
+	}
+	return receipt
+}
+
+// agentOf is what the program's user agent begins with; it tells its requests from the administrator's others.
+const agentOf = "slipway-drain/"
+
+// requests are the program's requests about the test's own pods.
+func (f *fixture) requests(verb, resource string) []auditv1.Event {
+	f.t.Helper()
+	events, err := f.Audit(controlplane.AuditFilter{UserAgent: agentOf, Verb: verb, Resource: resource, Namespace: f.ns})
+	f.check(err)
+	return events
+}
+
+// preconditions reads the UID that an eviction or a deletion insists on.
+func (f *fixture) uidOf(e auditv1.Event) string {
+	f.t.Helper()
+	var body struct {
+		Preconditions struct{ UID string }
+		DeleteOptions struct{ Preconditions struct{ UID string } }
+	}
+	if e.RequestObject == nil {
+		f.t.Fatalf("%s %s: the audit log has no body", e.Verb, e.RequestURI)
+	}
+	f.check(json.Unmarshal(e.RequestObject.Raw, &body))
+	return body.Preconditions.UID + body.DeleteOptions.Preconditions.UID
+}
+
+func accepted(e auditv1.Event) bool { return e.ResponseStatus != nil && e.ResponseStatus.Code < 300 }
+
+// pods are the test's pods that are bound to a node and not on their way out, by name.
+func (f *fixture) pods() map[string]corev1.Pod {
+	f.t.Helper()
+	list, err := f.Client().CoreV1().Pods(f.ns).List(f.ctx, metav1.ListOptions{})
+	f.check(err)
+	pods := map[string]corev1.Pod{}
+	for _, p := range list.Items {
+		if p.Spec.NodeName != "" && p.DeletionTimestamp == nil {
+			pods[p.Name] = p
+		}
+	}
+	return pods
+}
+
+func (f *fixture) marks() string {
+	f.t.Helper()
+	n, err := f.Client().CoreV1().Nodes().Get(f.ctx, f.node, metav1.GetOptions{})
+	f.check(err)
+	delete(n.Annotations, corev1.ObjectTTLAnnotationKey)
+	taints := slices.DeleteFunc(n.Spec.Taints, func(t corev1.Taint) bool { // follows spec.unschedulable in its own time
+		return t.Key == corev1.TaintNodeUnschedulable
+	})
+	return fmt.Sprint(n.Spec.Unschedulable, taints, n.Labels, n.Annotations, len(n.Status.Conditions))
+}
+
+func (f *fixture) cordoned() bool { return strings.HasPrefix(f.marks(), "true") }
+
+// nobodyElse wants everything about the pods to be as it was: none asked to go, none replaced.
+func (f *fixture) untouched(before map[string]corev1.Pod) {
+	f.t.Helper()
+	now := f.pods()
+	for name, p := range before {
+		if now[name].UID != p.UID {
+			f.t.Errorf("pod %s is not there as it was", name)
+		}
+	}
+	if len(now) != len(before) {
+		f.t.Errorf("%d pods, want %d", len(now), len(before))
+	}
+}
+
+func TestI2AVoluntaryDrainGivesUpBeforeABudgetAndRestoresTheNode(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "gives-up")
+	f.blocked("stubborn", 2, time.Minute)
+	f.run(f.app("web", 2).Deployment())
+	before, was := f.pods(), f.marks()
+	r := f.drain(exitTimeOver, f.node, "--timeout", "5s")
+	f.says(r, "gave-up", f.ns+"/stubborn", "disruption-budget", "budget stubborn allows 0 disruptions", "uncordoned again")
+	for name := range before {
+		if strings.HasPrefix(name, "stubborn-") {
+			f.says(r, f.ns+"/"+name)
+			if f.pods()[name].UID != before[name].UID {
+				t.Errorf("%s went past its budget", name)
+			}
+		}
+	}
+	if r.took < 5*time.Second {
+		t.Errorf("it gave up after %s, want 5s", r.took)
+	}
+	if is := f.marks(); is != was {
+		t.Errorf("node is  %s\nit was %s", is, was)
+	}
+	if n := len(f.requests("delete", "pods")); n != 0 {
+		t.Errorf("%d deletions", n)
+	}
+	for _, e := range f.requests("create", "pods/eviction") {
+		if strings.HasPrefix(e.ObjectRef.Name, "stubborn-") && accepted(e) {
+			t.Errorf("the eviction of %s was accepted", e.ObjectRef.Name)
+		}
+	}
+}
+
+func TestADrainIsRefusedForThePodsThatItWouldCost(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name    string
+		run     func(*fixture)
+		refused []string // flags
+		says    []string
+		allowed []string // flags with which it is drained; nil if none are
+	}{
+		{"protected", func(f *fixture) {
+			app := f.app("kept", 1)
+			app.Annotations = map[string]string{"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}
+			f.run(app.Deployment())
+		}, nil, []string{"kept-", "protected", "safe-to-evict"}, nil},
+		{"disrupt", func(f *fixture) {
+			app := f.app("kept", 1)
+			app.Annotations = map[string]string{"karpenter.sh/do-not-disrupt": "true"}
+			f.run(app.Deployment())
+		}, nil, []string{"kept-", "protected", "do-not-disrupt"}, nil},
+		{"unmanaged", func(f *fixture) { f.bare(f.app("bare", 1)) },
+			nil, []string{"bare", "unmanaged", "no controller will replace it"}, []string{"--force"}},
+		{"emptydir", func(f *fixture) {
+			app := f.app("scratch", 1)
+			app.EmptyDir = true
+			f.run(app.Deployment())
+		}, nil, []string{"scratch-", "local-storage", "emptyDir scratch"}, []string{"--delete-emptydir-data"}},
+		{"daemonset", func(f *fixture) {
+			app := f.app("collector", 1)
+			f.run(app.DaemonSet())
+		}, []string{"--ignore-daemonsets=false"}, []string{"collector-", "daemon-set"}, []string{"--ignore-daemonsets"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t, "refused-"+tc.name)
+			f.run(f.app("web", 2).Deployment())
+			tc.run(f)
+			before, was := f.pods(), f.marks()
+			r := f.drain(exitRefused, append([]string{f.node}, tc.refused...)...)
+			f.says(r, append(tc.says, "refused", "uncordoned again")...)
+			f.untouched(before)
+			if is := f.marks(); is != was {
+				t.Errorf("node is  %s\nit was %s", is, was)
+			}
+			if n := len(f.requests("create", "pods/eviction")); n != 0 {
+				t.Errorf("%d evictions for a drain that is refused", n)
+			}
+			if tc.allowed == nil {
+				return
+			}
+			f.says(f.drain(exitDrained, append([]string{f.node}, tc.allowed...)...), "drained")
+			if !f.cordoned() {
+				t.Error("a drained node is to stay cordoned")
+			}
+		})
+	}
+}
+
+func TestI2WithADeadlineWhatABudgetHoldsIsDeletedInTimeAndNamed(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "deadline")
+	f.blocked("stubborn", 1, 5*time.Second)
+	f.run(f.app("web", 2).Deployment())
+	before := f.pods()
+	r := f.drain(exitDrained, f.node, "--deadline", "20s", "-o", "json")
+	receipt := f.receipt(r)
+	if receipt.Outcome != drain.Drained || !receipt.Ended.Before(receipt.Deadline) {
+		t.Errorf("outcome %s at %s, deadline %s", receipt.Outcome, receipt.Ended, receipt.Deadline)
+	}
+	for _, p := range receipt.Pods {
+		forced := strings.HasPrefix(p.Name, "stubborn-")
+		if (p.Asked == drain.Forced) != forced || p.End != drain.Stopped || forced && len(p.Delays) == 0 {
+			t.Errorf("%s: asked %s, ended %s, delays %v", p.Name, p.Asked, p.End, p.Delays)
+		}
+	}
+	deletions := f.requests("delete", "pods")
+	if len(deletions) == 0 {
+		t.Fatal("no deletion in the audit log")
+	}
+	for _, e := range deletions {
+		if p := before[e.ObjectRef.Name]; !strings.HasPrefix(p.Name, "stubborn-") || f.uidOf(e) != string(p.UID) {
+			t.Errorf("deletion of %s with UID %q", e.ObjectRef.Name, f.uidOf(e))
+		}
+		if left := receipt.Deadline.Sub(e.RequestReceivedTimestamp.Time); left > 12*time.Second || left < 5*time.Second {
+			t.Errorf("deleted %s before the deadline, want the grace of 5 s and little more", left)
+		}
+	}
+}
+
+func TestADryRunChangesNothing(t *testing.T) {
+	t.Parallel()
+	for _, how := range []string{"--dry-run", "--dry-run=client", "--dry-run=server"} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t, "dry"+strings.ReplaceAll(strings.TrimPrefix(how, "--dry-run"), "=", "-"))
+			f.blocked("stubborn", 1, time.Minute)
+			f.run(f.app("web", 2).Deployment())
+			f.bare(f.app("bare", 1))
+			before, was := f.pods(), f.marks()
+			r := f.drain(exitDrained, f.node, how, "--force")
+			for name := range before {
+				f.says(r, name)
+			}
+			f.untouched(before)
+			if is := f.marks(); is != was {
+				t.Errorf("node is  %s\nit was %s", is, was)
+			}
+			events, err := f.Audit(controlplane.AuditFilter{UserAgent: agentOf})
+			f.check(err)
+			for _, e := range events {
+				mine := e.ObjectRef != nil && (e.ObjectRef.Namespace == f.ns || e.ObjectRef.Name == f.node)
+				reads := slices.Contains([]string{"get", "list", "watch"}, e.Verb)
+				dry := e.RequestObject != nil && strings.Contains(string(e.RequestObject.Raw), `"dryRun":["All"]`)
+				if mine && !reads && !(dry && how == "--dry-run=server") {
+					t.Errorf("%s %s", e.Verb, e.RequestURI)
+				}
+			}
+		})
+	}
+}
+
+func TestKubectlsFlagsDoWhatKubectlsDo(t *testing.T) {
+	t.Parallel()
+	t.Run("selector", func(t *testing.T) {
+		t.Parallel()
+		f := newFixture(t, "by-label")
+		f.run(f.app("web", 2).Deployment())
+		f.drain(exitDrained, "--selector", "example.com/test="+f.node)
+		if len(f.pods()) != 0 || !f.cordoned() {
+			t.Errorf("%d pods left, cordoned: %v", len(f.pods()), f.cordoned())
+		}
+	})
+	t.Run("pod-selector", func(t *testing.T) {
+		t.Parallel()
+		f := newFixture(t, "some-pods")
+		f.run(f.app("web", 2).Deployment(), f.app("db", 2).StatefulSet())
+		before := f.pods()
+		f.drain(exitDrained, f.node, "--pod-selector", workload.AppLabel+"=web")
+		now := f.pods()
+		if len(now) != 2 || now["db-0"].UID != before["db-0"].UID || now["db-1"].UID != before["db-1"].UID {
+			t.Errorf("left are %d pods", len(now))
+		}
+	})
+	t.Run("grace-period", func(t *testing.T) {
+		t.Parallel()
+		f := newFixture(t, "hurried")
+		slow := f.app("slow", 1)
+		slow.Stop, slow.Grace = controlplane.Never, 5*time.Minute
+		f.run(slow.Deployment())
+		r := f.drain(exitDrained, f.node, "--grace-period", "2", "-o", "json")
+		p := f.receipt(r).Pods[0]
+		if p.End != drain.Killed || p.GraceGiven != 2 || r.took > time.Minute {
+			t.Errorf("ended %s with %d s of grace after %s", p.End, p.GraceGiven, r.took)
+		}
+	})
+	t.Run("disable-eviction", func(t *testing.T) {
+		t.Parallel()
+		f := newFixture(t, "deleted")
+		f.blocked("stubborn", 2, 10*time.Second)
+		r := f.drain(exitDrained, f.node, "--disable-eviction")
+		f.says(r, "2 deleted past a disruption budget")
+		if n := len(f.requests("create", "pods/eviction")); n != 0 {
+			t.Errorf("%d evictions", n)
+		}
+		if n := len(f.requests("delete", "pods")); n != 2 {
+			t.Errorf("%d deletions, want 2", n)
+		}
+	})
+	t.Run("keep-cordoned", func(t *testing.T) {
+		t.Parallel()
+		f := newFixture(t, "kept-cordoned")
+		f.blocked("stubborn", 1, 10*time.Second)
+		f.drain(exitTimeOver, f.node, "--timeout", "2s", "--keep-cordoned")
+		if !f.cordoned() {
+			t.Error("the node was uncordoned")
+		}
+	})
+	t.Run("skip-wait-for-delete-timeout", func(t *testing.T) {
+		t.Parallel()
+		f := newFixture(t, "skips")
+		stuck := f.app("stuck", 1)
+		stuck.Stop = controlplane.Never
+		stuck.Grace = time.Second
+		pod := stuck.Pod()
+		pod.Finalizers = []string{"example.com/keep"}
+		f.check(testbed.Poll(f.ctx, "the pod can be made", func() bool {
+			return workload.Create(f.ctx, f.Client(), pod) == nil
+		}))
+		f.check(workload.Settled(f.ctx, f.Client(), pod))
+		t.Cleanup(func() {
+			patch := []byte(`{"metadata":{"finalizers":null}}`)
+			_, err := f.Client().CoreV1().Pods(f.ns).Patch(context.WithoutCancel(f.ctx), pod.Name,
+				"application/merge-patch+json", patch, metav1.PatchOptions{})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+		f.check(f.Client().CoreV1().Pods(f.ns).Delete(f.ctx, pod.Name, metav1.DeleteOptions{}))
+		f.drain(exitDrained, f.node, "--force", "--skip-wait-for-delete-timeout", "1", "--timeout", "1m")
+	})
+}
+
+func TestI3ANodeThatWasCordonedBeforeStaysSo(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "was-cordoned")
+	f.blocked("stubborn", 1, time.Minute)
+	f.cordon()
+	f.drain(exitTimeOver, f.node, "--timeout", "2s")
+	if !f.cordoned() {
+		t.Error("somebody else's cordon was taken off")
+	}
+}
+
+func (f *fixture) cordon() {
+	f.t.Helper()
+	_, err := f.Client().CoreV1().Nodes().Patch(f.ctx, f.node, "application/merge-patch+json",
+		[]byte(`{"spec":{"unschedulable":true}}`), metav1.PatchOptions{})
+	f.check(err)
+}
+
+func TestAnInterruptRestoresTheNode(t *testing.T) {
+	t.Parallel()
+	for _, signal := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
+		t.Run(signal.String(), func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t, "signal-"+signal.String()[:4])
+			f.blocked("stubborn", 2, time.Minute)
+			before, was := f.pods(), f.marks()
+			cmd, stdout, stderr := f.command(f.node)
+			f.check(cmd.Start())
+			_, err := f.AwaitNode(f.ctx, f.node, "cordoned", func(n *corev1.Node) bool { return n.Spec.Unschedulable })
+			f.check(err)
+			f.check(testbed.Poll(f.ctx, "an eviction was denied", func() bool {
+				return len(f.requests("create", "pods/eviction")) > 0
+			}))
+			f.check(cmd.Process.Signal(signal))
+			_ = cmd.Wait() // its exit code is looked at
+			r := result{code: cmd.ProcessState.ExitCode(), stdout: stdout.String(), stderr: stderr.String()}
+			if r.code != exitInterrupted {
+				t.Errorf("exit code %d, want %d", r.code, exitInterrupted)
+			}
+			f.says(r, "cancelled", "uncordoned again")
+			f.untouched(before)
+			if is := f.marks(); is != was {
+				t.Errorf("node is  %s\nit was %s", is, was)
+			}
+		})
+	}
+}
+
+func TestI10BadInputIsRefusedByName(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "bad-input")
+	was := f.marks()
+	for _, tc := range []struct {
+		args []string
+		says []string
+	}{
+		{[]string{"no-such-node"}, []string{"no-such-node", "not found"}},
+		{[]string{f.node, "--no-such-flag"}, []string{"--no-such-flag"}},
+		{[]string{f.node, "--timeout", "soon"}, []string{"--timeout", "soon"}},
+		{[]string{f.node, "--deadline", "-1s"}, []string{"--deadline", "-1s", "0 or more"}},
+		{[]string{f.node, "--deadline", "1m", "--timeout", "1m"}, []string{"--deadline", "--timeout", "want one"}},
+		{[]string{f.node, "--dry-run=perhaps"}, []string{"--dry-run", "perhaps", "none, client or server"}},
+		{[]string{f.node, "-o", "yaml"}, []string{"--output", "yaml", "json"}},
+		{[]string{f.node, "--pod-selector", "a=="}, []string{"--pod-selector"}},
+		{[]string{f.node, "--selector", "a=b"}, []string{f.node, "--selector", "want one"}},
+		{[]string{"--selector", "example.com/test=nobody"}, []string{"--selector", "no node"}},
+		{nil, []string{"no node"}},
+		{[]string{f.node, "--context", "elsewhere"}, []string{"elsewhere"}},
+		{[]string{f.node, "--server", "https://127.0.0.1:1"}, []string{"127.0.0.1:1", "connection refused"}},
+	} {
+		r := f.drain(exitError, tc.args...)
+		f.says(r, append(tc.says, "error:")...)
+	}
+	if is := f.marks(); is != was {
+		t.Errorf("node is  %s\nit was %s", is, was)
+	}
+}
+
+// TestTheReceiptReconcilesWithTheAuditLog holds every pod of a receipt against the API server's own account of it.
+func TestTheReceiptReconcilesWithTheAuditLog(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "receipt")
+	deaf := f.app("deaf", 1)
+	deaf.Stop, deaf.Grace = controlplane.Never, 2*time.Second
+	f.run(f.app("web", 6).Deployment(), f.app("db", 2).StatefulSet(), deaf.Deployment(), f.app("collector", 1).DaemonSet())
+	before := f.pods()
+	receipt := f.receipt(f.drain(exitDrained, f.node, "-o", "json"))
+
+	answered := map[string]auditv1.Event{} // accepted evictions by the UID they insist on
+	for _, e := range f.requests("create", "pods/eviction") {
+		uid := f.uidOf(e)
+		if _, twice := answered[uid]; twice && accepted(e) {
+			t.Errorf("%s was evicted twice", e.ObjectRef.Name)
+		}
+		if accepted(e) {
+			answered[uid] = e
+		}
+	}
+	if n := len(f.requests("delete", "pods")); n != 0 {
+		t.Errorf("%d deletions that the receipt does not know", n)
+	}
+	mine := 0
+	for _, p := range receipt.Pods {
+		if p.Namespace != f.ns {
+			continue
+		}
+		mine++
+		was, e := before[p.Name], answered[p.UID]
+		delete(answered, p.UID)
+		if string(was.UID) != p.UID {
+			t.Errorf("%s: UID %s, it was %s", p.Name, p.UID, was.UID)
+		}
+		if p.Action == drain.Leave {
+			if p.Asked != drain.NotAsked || p.Verdict.Rule != drain.DaemonSet {
+				t.Errorf("%s: %+v", p.Name, p)
+			}
+			continue
+		}
+		if p.Asked != drain.Evicted || e.ObjectRef == nil || e.ObjectRef.Name != p.Name {
+			t.Errorf("%s: asked %q, the audit log has %+v", p.Name, p.Asked, e.ObjectRef)
+			continue
+		}
+		if p.AskedAt.After(e.StageTimestamp.Time) || p.AskedAt.Before(e.RequestReceivedTimestamp.Add(-10*time.Second)) {
+			t.Errorf("%s: asked at %s, received at %s", p.Name, p.AskedAt, e.RequestReceivedTimestamp)
+		}
+		want := drain.Stopped
+		if strings.HasPrefix(p.Name, "deaf-") {
+			want = drain.Killed
+		}
+		if p.End != want || p.EndedAt.Before(p.AskedAt) || p.CutShort() {
+			t.Errorf("%s ended %s, want %s", p.Name, p.End, want)
+		}
+	}
+	if mine != len(before) || len(answered) != 0 {
+		t.Errorf("%d pods in the receipt, want %d; evictions that it does not know: %v", mine, len(before), answered)
+	}
+}
+
+// TestABlockedBudgetIsNotAskedHot is a fault of k8s.io/kubectl/pkg/drain: it asks again at once when denied, for every
+// pod of the budget by itself.
+func TestABlockedBudgetIsNotAskedHot(t *testing.T) {
+	t.Parallel()
+	const pods, seconds = 8, 8
+	f := newFixture(t, "not-hot")
+	f.blocked("stubborn", pods, time.Minute)
+	r := f.drain(exitTimeOver, f.node, "--timeout", fmt.Sprintf("%ds", seconds))
+	asked := f.requests("create", "pods/eviction")
+	// Each pod may be asked for once before the budget is known; after that it is the budget that is asked, with pauses
+	// that begin at 200 ms and double.
+	var later int
+	for _, e := range asked {
+		if e.RequestReceivedTimestamp.After(asked[0].RequestReceivedTimestamp.Add(seconds * time.Second / 4)) {
+			later++
+		}
+	}
+	if len(asked) < 3 || len(asked) > pods+seconds || later > seconds/2 {
+		t.Errorf("%d evictions in %s, %d of them after the first 2 s", len(asked), r.took, later)
+	}
+}
+
+// TestTheReplacementOfAPodIsNeverEvicted is the other fault of k8s.io/kubectl/pkg/drain: between two tries a pod of a
+// StatefulSet goes, and comes back under its name on another node, where the second try finds and evicts it.
+func TestTheReplacementOfAPodIsNeverEvicted(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "same-name")
+	other := "same-name-other"
+	db := f.app("db", 1)
+	db.Node, db.NodeSelector = "", map[string]string{"example.com/home-of": "db"}
+	db.MinAvailable = "1"
+	f.label(f.node)
+	f.run(db.StatefulSet(), db.Budget())
+	f.check(f.AddNodes(f.ctx, controlplane.NodeSpec{Name: other, Labels: db.NodeSelector}))
+	old := f.pods()["db-0"]
+	if old.Spec.NodeName != f.node {
+		t.Fatalf("db-0 is on %q", old.Spec.NodeName)
+	}
+	cmd, stdout, stderr := f.command(f.node, "-o", "json")
+	f.check(cmd.Start())
+	f.check(testbed.Poll(f.ctx, "an eviction was denied", func() bool {
+		return len(f.requests("create", "pods/eviction")) > 0
+	}))
+	f.check(f.Client().CoreV1().Pods(f.ns).Delete(f.ctx, "db-0", metav1.DeleteOptions{}))
+	if err := cmd.Wait(); err != nil {
+		t.Fatalf("%v\n%s%s", err, stdout, stderr)
+	}
+	_, err := f.AwaitPods(f.ctx, other, "the replacement", func(pods []corev1.Pod) bool {
+		return len(pods) == 1 && pods[0].Name == "db-0" && pods[0].UID != old.UID
+	})
+	f.check(err)
+	for _, e := range slices.Concat(f.requests("create", "pods/eviction"), f.requests("delete", "pods")) {
+		if f.uidOf(e) != string(old.UID) {
+			t.Errorf("%s %s insists on UID %q, want %s", e.Verb, e.RequestURI, f.uidOf(e), old.UID)
+		}
+	}
+	if p := f.pods()["db-0"]; p.Spec.NodeName != other || p.DeletionTimestamp != nil {
+		t.Errorf("the replacement is on %q, deleted at %v", p.Spec.NodeName, p.DeletionTimestamp)
+	}
+}
+
+func (f *fixture) label(node string) {
+	f.t.Helper()
+	_, err := f.Client().CoreV1().Nodes().Patch(f.ctx, node, "application/merge-patch+json",
+		[]byte(`{"metadata":{"labels":{"example.com/home-of":"db"}}}`), metav1.PatchOptions{})
+	f.check(err)
+}

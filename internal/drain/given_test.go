@@ -1,0 +1,44 @@
+package drain
+
+import (
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/slipway-dev/slipway/internal/kubeapi"
+)
+
+// TestTheRemovalOfAnEndedPodSaysNothingOfTheTimeItWasGiven: the kubelet deletes the object of a pod that has ended with
+// grace 0, and the API server then moves its deletionTimestamp to that moment.
+func TestTheRemovalOfAnEndedPodSaysNothingOfTheTimeItWasGiven(t *testing.T) {
+	asked := time.Date(2026, 9, 1, 12, 0, 0, 0, time.UTC)
+	state := func(deletion time.Time, grace int64, ended bool) kubeapi.Pod {
+		var pod kubeapi.Pod
+		pod.DeletionTimestamp, pod.DeletionGracePeriodSeconds = &deletion, &grace
+		status := `[{"state":{"running":{}}}]`
+		if ended {
+			status = `[{"state":{"terminated":{"exitCode":0,"finishedAt":"2026-09-01T12:00:02Z"}}}]`
+		}
+		if err := json.Unmarshal([]byte(status), &pod.Status.ContainerStatuses); err != nil {
+			t.Fatal(err)
+		}
+		return pod
+	}
+	for _, tc := range []struct {
+		name  string
+		ended bool
+		given time.Duration
+	}{
+		{"removed by the kubelet after it ended", true, 30 * time.Second},
+		{"deleted by force while it ran", false, 3 * time.Second},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			p := &podState{}
+			p.observe(state(asked.Add(30*time.Second), 30, false))
+			p.observe(state(asked.Add(3*time.Second), 0, tc.ended))
+			if p.given != tc.given {
+				t.Errorf("given %s, want %s", p.given, tc.given)
+			}
+		})
+	}
+}
