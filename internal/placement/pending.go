@@ -5,6 +5,8 @@ import "fmt"
 // Pending answers why a pod is pending.
 type Pending struct {
 	Pod PodKey `json:"pod"`
+	// Node is where the pod is; empty while it is pending.
+	Node string `json:"node,omitempty"`
 	// Fits names the nodes that would take the pod; when there are any, it has only to wait for the scheduler.
 	Fits []string `json:"fits,omitempty"`
 	// Nodes counts all nodes that would not, by their reasons.
@@ -20,7 +22,7 @@ func (s *Snapshot) Pending(key PodKey, flavours []Flavour) (*Pending, error) {
 	if !ok {
 		return nil, fmt.Errorf("pod %s is not in the snapshot", key)
 	}
-	out := &Pending{Pod: key}
+	out := &Pending{Pod: key, Node: p.nodeName}
 	counts := tallies{}
 	for _, name := range sortedKeys(s.nodeByName) {
 		n := s.nodeByName[name]

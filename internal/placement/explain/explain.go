@@ -10,6 +10,7 @@ import (
 	"text/tabwriter"
 
 	"github.com/slipway-dev/slipway/internal/placement"
+	"github.com/slipway-dev/slipway/internal/placement/plan"
 )
 
 // Selection prints which nodes would go, in order, and why the others that were looked at would not. wide adds where
@@ -67,9 +68,14 @@ func Node(w io.Writer, e *placement.Evacuation) error {
 // Pod prints why a pod is pending, and which machine would help.
 func Pod(w io.Writer, s *placement.Pending) error {
 	p := newPrinter(w)
-	if len(s.Fits) > 0 {
-		p.line("%s fits on %s: it waits for the scheduler.", s.Pod, strings.Join(s.Fits, ", "))
-	} else {
+	switch {
+	case s.Node != "" && len(s.Fits) > 0:
+		p.line("%s is not pending: it is on %s. One more like it would fit on %s.", s.Pod, s.Node, some(s.Fits))
+	case s.Node != "":
+		p.line("%s is not pending: it is on %s. One more like it would fit on no node.", s.Pod, s.Node)
+	case len(s.Fits) > 0:
+		p.line("%s fits on %s: it waits for the scheduler.", s.Pod, some(s.Fits))
+	default:
 		p.line("%s fits on no node.", s.Pod)
 	}
 	p.section("NODES\tREASON\tPREDICATE", len(s.Nodes))
@@ -85,6 +91,19 @@ func Pod(w io.Writer, s *placement.Pending) error {
 		p.line("%s\t%s", name, answer)
 	}
 	return p.flush()
+}
+
+// Plan prints what would be launched for pending pods, if there are any, and what would be removed.
+func Plan(w io.Writer, s *plan.Plan, wide bool) error {
+	if s.Launch != nil {
+		if err := Packing(w, s.Launch); err != nil {
+			return err
+		}
+		if _, err := fmt.Fprintln(w); err != nil {
+			return err
+		}
+	}
+	return Selection(w, s.Remove, wide)
 }
 
 // Packing prints which machines would be launched, for how many pods, and the pods that none would help.
@@ -109,6 +128,16 @@ func Packing(w io.Writer, s *placement.Packing) error {
 		}
 	}
 	return p.flush()
+}
+
+// few is how many names are listed before the rest is counted.
+const few = 5
+
+func some(names []string) string {
+	if len(names) <= few+1 {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d others", strings.Join(names[:few], ", "), len(names)-few)
 }
 
 func sorted(m map[string]string) []string {

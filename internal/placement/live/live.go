@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -21,26 +22,35 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/saved"
 )
 
-// List reads a cluster once, page by page. Any error is returned: a cluster that is known in part would be judged wrongly.
+// List reads a cluster once, page by page. A cluster that is known in part would be judged wrongly, so that any
+// error fails it all; of rights that are missing, every one is named.
 // Device classes are the exception; a cluster older than 1.34 does not know them in this version.
 func List(ctx context.Context, client kubernetes.Interface) (*saved.Objects, error) {
 	core, storage := client.CoreV1(), client.StorageV1()
-	var o saved.Objects
-	err := errors.Join(
-		list(ctx, "namespaces", core.Namespaces().List, &o.Namespaces),
-		list(ctx, "nodes", core.Nodes().List, &o.Nodes),
-		list(ctx, "pods", core.Pods("").List, &o.Pods),
-		list(ctx, "pod disruption budgets", client.PolicyV1().PodDisruptionBudgets("").List, &o.Budgets),
-		list(ctx, "persistent volume claims", core.PersistentVolumeClaims("").List, &o.Claims),
-		list(ctx, "persistent volumes", core.PersistentVolumes().List, &o.Volumes),
-		list(ctx, "storage classes", storage.StorageClasses().List, &o.StorageClasses),
-		list(ctx, "CSI nodes", storage.CSINodes().List, &o.CSINodes),
-		list(ctx, "CSI drivers", storage.CSIDrivers().List, &o.CSIDrivers),
-		list(ctx, "volume attachments", storage.VolumeAttachments().List, &o.Attachments))
-	if err != nil {
+	o := saved.Objects{Time: time.Now()}
+	var errs []error
+	for _, read := range []func() error{
+		func() error { return list(ctx, "namespaces", core.Namespaces().List, &o.Namespaces) },
+		func() error { return list(ctx, "nodes", core.Nodes().List, &o.Nodes) },
+		func() error { return list(ctx, "pods", core.Pods("").List, &o.Pods) },
+		func() error { return list(ctx, "pod disruption budgets", client.PolicyV1().PodDisruptionBudgets("").List, &o.Budgets) },
+		func() error { return list(ctx, "persistent volume claims", core.PersistentVolumeClaims("").List, &o.Claims) },
+		func() error { return list(ctx, "persistent volumes", core.PersistentVolumes().List, &o.Volumes) },
+		func() error { return list(ctx, "storage classes", storage.StorageClasses().List, &o.StorageClasses) },
+		func() error { return list(ctx, "CSI nodes", storage.CSINodes().List, &o.CSINodes) },
+		func() error { return list(ctx, "CSI drivers", storage.CSIDrivers().List, &o.CSIDrivers) },
+		func() error { return list(ctx, "volume attachments", storage.VolumeAttachments().List, &o.Attachments) },
+	} {
+		err := read()
+		errs = append(errs, err)
+		if err != nil && !apierrors.IsForbidden(err) {
+			break // the others would most likely fail for the same reason
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	err = list(ctx, "device classes", client.ResourceV1().DeviceClasses().List, &o.DeviceClasses)
+	err := list(ctx, "device classes", client.ResourceV1().DeviceClasses().List, &o.DeviceClasses)
 	if err != nil && !apierrors.IsNotFound(err) {
 		return nil, err
 	}

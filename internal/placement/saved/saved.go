@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -19,6 +20,8 @@ import (
 
 // Objects is everything that a snapshot is told.
 type Objects struct {
+	// Time is when the cluster was read. Durations in annotations are held against it.
+	Time           time.Time                       `json:"time,omitzero"`
 	Namespaces     []*corev1.Namespace             `json:"namespaces,omitempty"`
 	Nodes          []*corev1.Node                  `json:"nodes,omitempty"`
 	Pods           []*corev1.Pod                   `json:"pods,omitempty"`
