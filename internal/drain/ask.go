@@ -109,7 +109,8 @@ func (d *Drain) removal(p *podState, now time.Time) (kubeapi.Removal, time.Durat
 
 // send makes one request for a pod in the background and brings its answer to the engine.
 func (d *Drain) send(ctx context.Context, p *podState, send func(context.Context, kubeapi.Removal) error,
-	r kubeapi.Removal, patience time.Duration, answer func(now time.Time, err error)) {
+	r kubeapi.Removal, patience time.Duration, answer func(now time.Time, err error),
+) {
 	p.requesting = true
 	d.inFlight++
 	d.background.Go(func() {

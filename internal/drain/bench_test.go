@@ -16,8 +16,11 @@ func (still) FollowPodsOn(ctx context.Context, _ string, _ kubeapi.Handler[kubea
 	<-ctx.Done()
 	return ctx.Err()
 }
-func (still) Evict(ctx context.Context, _ kubeapi.Removal) error     { <-ctx.Done(); return ctx.Err() }
+
+func (still) Evict(ctx context.Context, _ kubeapi.Removal) error { <-ctx.Done(); return ctx.Err() }
+
 func (still) DeletePod(ctx context.Context, _ kubeapi.Removal) error { <-ctx.Done(); return ctx.Err() }
+
 func (still) ListBudgets(context.Context, string) ([]kubeapi.PodDisruptionBudget, error) {
 	return nil, nil
 }

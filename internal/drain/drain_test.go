@@ -23,13 +23,12 @@ func within(d time.Duration) Terms { return Terms{Deadline: time.Now().Add(d)} }
 // drained runs a drain, checks each progress it reports, and holds its receipt against what the API server did.
 func drained(t *testing.T, s *sim, o Options) (Receipt, error) {
 	t.Helper()
-	d, wait := start(t, t.Context(), s, o)
-	_ = d
+	_, wait := start(t.Context(), t, s, o)
 	return wait()
 }
 
 // start runs a drain beside the test.
-func start(t *testing.T, ctx context.Context, s *sim, o Options) (*Drain, func() (Receipt, error)) {
+func start(ctx context.Context, t *testing.T, s *sim, o Options) (*Drain, func() (Receipt, error)) {
 	t.Helper()
 	o.Node = node
 	seen := o.OnProgress
@@ -235,8 +234,10 @@ func TestI2AForcedDrainDeletesPastABudgetOnlyAtThePlannedTimeAndSaysSo(t *testin
 		s.budget("web", 1, 1, map[string]string{"app": "web"})
 		var log bytes.Buffer
 		began := time.Now()
-		r, err := drained(t, s, Options{Terms: Terms{Deadline: began.Add(2 * time.Minute), Margin: 2 * time.Second},
-			Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		r, err := drained(t, s, Options{
+			Terms:  Terms{Deadline: began.Add(2 * time.Minute), Margin: 2 * time.Second},
+			Logger: slog.New(slog.NewTextHandler(&log, nil)),
+		})
 		wantOutcome(t, r, err, Drained)
 		deletes := s.asked("delete", nil)
 		if len(deletes) != 1 || deletes[0].at.Sub(began) != 87*time.Second {
@@ -324,7 +325,7 @@ func TestABudgetThatAlwaysDeniesIsAskedThisOftenAMinute(t *testing.T) {
 				s.budget("web", int32(c.pods), int32(c.pods), map[string]string{"app": "web"})
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
-				_, wait := start(t, ctx, s, Options{Terms: c.terms})
+				_, wait := start(ctx, t, s, Options{Terms: c.terms})
 				r, err := wait()
 				wantOutcome(t, r, err, Cancelled)
 				n := len(s.asked("evict", nil))
@@ -346,7 +347,7 @@ func TestFreePodsLeaveAtOnceBesideAThousandBlockedOnes(t *testing.T) {
 		}
 		s.budget("web", 1000, 1000, map[string]string{"app": "web"})
 		free := s.pod("z-free", grace(time.Second), stopsIn(time.Millisecond))
-		_, wait := start(t, t.Context(), s, Options{Terms: Terms{GiveUp: time.Now().Add(10 * time.Second)}})
+		_, wait := start(t.Context(), t, s, Options{Terms: Terms{GiveUp: time.Now().Add(10 * time.Second)}})
 		r, err := wait()
 		wantOutcome(t, r, err, GaveUp)
 		if p := receiptOf(t, r, free); p.AskedAt.Sub(r.Began) > 500*time.Millisecond {
@@ -709,7 +710,7 @@ func TestTermsSoonerCutOffPodsThatAreStopping(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
 		slow := s.pod("slow", grace(10*time.Minute), stopsIn(never))
 		nice := s.pod("nice", grace(10*time.Minute), stopsIn(2*time.Minute+20*time.Second))
-		d, wait := start(t, t.Context(), s, Options{Terms: within(15 * time.Minute)})
+		d, wait := start(t.Context(), t, s, Options{Terms: within(15 * time.Minute)})
 		time.Sleep(2 * time.Minute)
 		end := time.Now().Add(30 * time.Second)
 		d.SetTerms(Terms{Deadline: end.Add(2 * time.Second), Margin: 2 * time.Second})
@@ -734,7 +735,7 @@ func TestTermsLaterWaitAgain(t *testing.T) {
 		web := s.pod("web", label("app", "web"), grace(30*time.Second))
 		s.budget("web", 1, 1, map[string]string{"app": "web"})
 		began := time.Now()
-		d, wait := start(t, t.Context(), s, Options{Terms: within(time.Minute)})
+		d, wait := start(t.Context(), t, s, Options{Terms: within(time.Minute)})
 		time.Sleep(25 * time.Second)
 		d.SetTerms(Terms{Deadline: began.Add(10 * time.Minute)})
 		r, err := wait()
@@ -754,7 +755,7 @@ func TestTheSameTermsSetEverySecondChangeNothing(t *testing.T) {
 		s.budget("web", 1, 1, map[string]string{"app": "web"})
 		terms := within(30 * time.Second)
 		began := time.Now()
-		d, wait := start(t, t.Context(), s, Options{Terms: terms})
+		d, wait := start(t.Context(), t, s, Options{Terms: terms})
 		go func() {
 			for range 30 {
 				time.Sleep(time.Second)
@@ -773,7 +774,7 @@ func TestAVoluntaryDrainThatBecomesForcedTakesEveryPod(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
 		web := s.pod("web", label("app", "web"))
 		s.budget("web", 1, 1, map[string]string{"app": "web"})
-		d, wait := start(t, t.Context(), s, Options{})
+		d, wait := start(t.Context(), t, s, Options{})
 		time.Sleep(10 * time.Minute)
 		d.SetTerms(within(time.Minute))
 		synctest.Wait()
@@ -796,7 +797,7 @@ func TestCancellationStopsAtOnce(t *testing.T) {
 		s.pod("slow", stopsIn(never), grace(time.Hour))
 		reason := errors.New("the event was cancelled")
 		ctx, cancel := context.WithCancelCause(t.Context())
-		_, wait := start(t, ctx, s, Options{Terms: within(10 * time.Minute)})
+		_, wait := start(ctx, t, s, Options{Terms: within(10 * time.Minute)})
 		time.Sleep(5 * time.Second)
 		cancel(reason)
 		r, err := wait()
@@ -824,7 +825,7 @@ func TestCancellationMentionsRequestsThatMayHaveWorked(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		_, wait := start(t, ctx, s, Options{})
+		_, wait := start(ctx, t, s, Options{})
 		r, err := wait()
 		wantOutcome(t, r, err, Cancelled)
 		if p := receiptOf(t, r, web); p.Unanswered != Evicted || p.Asked != NotAsked || len(p.Delays) != 0 {
@@ -890,7 +891,7 @@ func TestSeveralBudgetsOnAPodAreExplained(t *testing.T) {
 		}
 		s.budget("all", 0, 1, nil)
 		s.budget("web", 0, 1, map[string]string{"app": "web"})
-		_, wait := start(t, t.Context(), s, Options{Terms: Terms{GiveUp: time.Now().Add(time.Minute)}})
+		_, wait := start(t.Context(), t, s, Options{Terms: Terms{GiveUp: time.Now().Add(time.Minute)}})
 		r, err := wait()
 		wantOutcome(t, r, err, GaveUp)
 		if !strings.Contains(err.Error(), "selected by 2 disruption budgets (all, web)") ||
@@ -1288,8 +1289,10 @@ func TestProgressSpeaksForItself(t *testing.T) {
 		s.budget("web", 1, 1, map[string]string{"app": "web"})
 		var lines []string
 		last := Progress{}
-		_, err := Run(t.Context(), s, Options{Node: node, Terms: Terms{GiveUp: time.Now().Add(10 * time.Second)},
-			OnProgress: func(p Progress) { lines, last = append(lines, p.String()), p }})
+		_, err := Run(t.Context(), s, Options{
+			Node: node, Terms: Terms{GiveUp: time.Now().Add(10 * time.Second)},
+			OnProgress: func(p Progress) { lines, last = append(lines, p.String()), p },
+		})
 		if err == nil || lines[0] != "pods not known yet" {
 			t.Errorf("%v, %q", err, lines[0])
 		}

@@ -88,8 +88,10 @@ func Preview(ctx context.Context, api API, o Options, server bool) (Forecast, er
 
 func (d *Drain) forecast(p *podState, now time.Time) PodForecast {
 	r := p.receipt()
-	f := PodForecast{Namespace: r.Namespace, Name: r.Name, UID: r.UID, Owner: r.Owner, Verdict: r.Verdict,
-		Action: r.Action, Wave: r.Wave, GraceWanted: r.GraceWanted, GraceGiven: r.GraceGiven, Obstacle: p.blocked}
+	f := PodForecast{
+		Namespace: r.Namespace, Name: r.Name, UID: r.UID, Owner: r.Owner, Verdict: r.Verdict,
+		Action: r.Action, Wave: r.Wave, GraceWanted: r.GraceWanted, GraceGiven: r.GraceGiven, Obstacle: p.blocked,
+	}
 	if p.waiting() {
 		f.How, f.GraceGiven = Evicted, int64(grantedGrace(p.wanted, d.terms, now)/time.Second)
 		if d.o.DisableEviction {

@@ -144,21 +144,24 @@ func (w world) fault(c call) *fault {
 		return nil
 	}
 	lost := errors.New("connection reset")
-	switch faults := []fault{
-		{err: lost}, {err: lost, worked: true}, {hang: true}, {hang: true, worked: true},
+	if c.verb == "list" || c.verb == "budgets" {
+		return &fault{err: lost}
+	}
+	faults := []fault{
+		{err: lost},
+		{err: lost, worked: true},
+		{hang: true},
+		{hang: true, worked: true},
 		{err: &kubeapi.StatusError{Code: 503, Message: "unavailable"}},
 		{err: &kubeapi.StatusError{Code: 504, Message: "timeout"}, worked: true},
 		{err: &kubeapi.StatusError{Code: 429, Message: "too many requests", RetryAfter: time.Second}},
 		{err: denial("The disruption budget x is still being processed by the server.")},
-		{err: forbidden("not allowed")}, {err: notFound("budgets", "x")},
+		{err: forbidden("not allowed")},
+		{err: notFound("budgets", "x")},
 		{err: &kubeapi.StatusError{Code: 409, Message: "conflict"}},
 		{err: &kubeapi.StatusError{Code: 403, Message: "going", Causes: []kubeapi.Cause{{Reason: "NamespaceTerminating"}}}},
-	}; {
-	case c.verb == "list" || c.verb == "budgets":
-		return &fault{err: lost}
-	default:
-		return &faults[n/100%len(faults)]
 	}
+	return &faults[n/100%len(faults)]
 }
 
 func (w world) terms(now time.Time, forced bool, limit time.Duration) Terms {
@@ -177,8 +180,10 @@ func (w world) run(parent context.Context) (broken []error) {
 			broken = append(broken, fmt.Errorf(format, a...))
 		}
 	}
-	o := Options{Node: node, MaxInFlight: w.inFlight, DisableEviction: w.disableEviction,
-		OnProgress: checkProgress(func(a ...any) { breaks("%s", fmt.Sprint(a...)) })}
+	o := Options{
+		Node: node, MaxInFlight: w.inFlight, DisableEviction: w.disableEviction,
+		OnProgress: checkProgress(func(a ...any) { breaks("%s", fmt.Sprint(a...)) }),
+	}
 	if w.allPods {
 		o.Policy = ptr(NoticePolicy())
 	}

@@ -106,8 +106,10 @@ type simBudget struct {
 }
 
 func newSim() *sim {
-	return &sim{latency: 5 * time.Millisecond, pods: map[string]*simPod{}, changed: make(chan struct{}),
-		calls: map[string]int{}}
+	return &sim{
+		latency: 5 * time.Millisecond, pods: map[string]*simPod{}, changed: make(chan struct{}),
+		calls: map[string]int{},
+	}
 }
 
 // simulate runs a test in virtual time. Goroutines that outlive it fail it.
@@ -125,14 +127,17 @@ func grace(d time.Duration) change {
 func stopsIn(d time.Duration) change { return func(p *simPod) { p.stops = d } }
 func priority(n int32) change        { return func(p *simPod) { p.Spec.Priority = &n } }
 func label(k, v string) change       { return func(p *simPod) { p.Labels = map[string]string{k: v} } }
+
 func annotation(k, v string) change {
 	return func(p *simPod) { p.Annotations = map[string]string{k: v} }
 }
-func phase(s string) change                   { return func(p *simPod) { p.Status.Phase = s } }
-func on(n string) change                      { return func(p *simPod) { p.Spec.NodeName = n } }
-func in(namespace string) change              { return func(p *simPod) { p.Namespace = namespace } }
-func createdAt(at time.Time) change           { return func(p *simPod) { p.CreationTimestamp = at } }
+func phase(s string) change         { return func(p *simPod) { p.Status.Phase = s } }
+func on(n string) change            { return func(p *simPod) { p.Spec.NodeName = n } }
+func in(namespace string) change    { return func(p *simPod) { p.Namespace = namespace } }
+func createdAt(at time.Time) change { return func(p *simPod) { p.CreationTimestamp = at } }
+
 func twinned(w twin, up time.Duration) change { return func(p *simPod) { p.twin, p.twinUp = w, up } }
+
 func ownedBy(kind string) change {
 	return func(p *simPod) {
 		p.OwnerReferences = []kubeapi.OwnerReference{{Kind: kind, Name: "owner", UID: "owner", Controller: ptr(true)}}
@@ -142,6 +147,7 @@ func unowned(p *simPod) { p.OwnerReferences = nil }
 func notReady(p *simPod) {
 	p.Status.Conditions = []kubeapi.Condition{{Type: "Ready", Status: "False"}}
 }
+
 func emptyDir(p *simPod) {
 	p.Spec.Volumes = []kubeapi.Volume{{Name: "scratch", EmptyDir: ptr(json.RawMessage("{}"))}}
 }
@@ -359,9 +365,11 @@ func (s *sim) ask(b *simBudget, p *simPod) error {
 }
 
 func denial(message string) error {
-	return &kubeapi.StatusError{Code: 429, Reason: "TooManyRequests",
+	return &kubeapi.StatusError{
+		Code: 429, Reason: "TooManyRequests",
 		Message: "Cannot evict pod as it would violate the pod's disruption budget.",
-		Causes:  []kubeapi.Cause{{Reason: "DisruptionBudget", Message: message}}}
+		Causes:  []kubeapi.Cause{{Reason: "DisruptionBudget", Message: message}},
+	}
 }
 
 func notFound(kind, name string) error {
