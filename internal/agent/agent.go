@@ -256,7 +256,7 @@ func (a *Agent) resume(r cordon.Record) {
 	if a.handled[h.Notice.ID] != nil {
 		return // the Node was read again; what is in memory is newer
 	}
-	h.held, h.restored = true, true
+	h.held, h.touched, h.restored = true, true, true
 	if h.Phase == NotDrained {
 		h.Phase = Cordoned // a new start is a new try
 	}
@@ -337,7 +337,7 @@ func (a *Agent) release(ctx context.Context, now time.Time) (time.Duration, erro
 // letGo takes from the node what was put there on account of one notice.
 func (a *Agent) letGo(ctx context.Context, h *handling) error {
 	a.stopDrainUnlessNeeded()
-	if h.held && !a.o.DryRun {
+	if h.touched && !a.o.DryRun {
 		if err := a.unhold(ctx, h); err != nil {
 			return err
 		}

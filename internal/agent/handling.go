@@ -29,8 +29,10 @@ type handling struct {
 	Decision Decision      `json:"decision"`
 	Phase    Phase         `json:"phase"`
 
-	held     bool // the record is on the node
-	dirty    bool // and differs from this
+	held     bool // the node is as it is to be, and the record on it
+	touched  bool // something may be on it, even if not all
+	closed   bool // it takes no pods
+	dirty    bool // the record differs from this
 	over     bool
 	restored bool
 	gaveUp   bool      // a voluntary drain's time was over
@@ -81,10 +83,10 @@ func (h *handling) wantsDrain() bool {
 	return !h.over && !h.gaveUp && h.Decision.Action == Drain && h.Phase != Drained && h.Phase != Acknowledged
 }
 
-// mayDrain reports that draining can begin: once the node is cordoned, since pods would come back otherwise. When that
-// cannot be had and a quarter of the time is gone, pods that may come back are better than pods that are lost.
+// mayDrain reports that draining can begin: once the node is cordoned, since pods would come back otherwise; what else
+// is to be put on it can wait. When that cannot be had and a quarter of the time is gone, pods that may come back are better than pods that are lost.
 func (h *handling) mayDrain(now time.Time) bool {
-	if h.held {
+	if h.held || h.closed {
 		return true
 	}
 	window := h.Decision.Deadline.Sub(h.Seen.First)
@@ -96,7 +98,7 @@ func (a *Agent) awaitImpact(ctx context.Context, h *handling, _ time.Time) (time
 	if h.Decision.Action != Ignore {
 		return 0, nil
 	}
-	if h.held && !a.o.DryRun {
+	if h.touched && !a.o.DryRun {
 		if err := a.unhold(ctx, h); err != nil {
 			return 0, err
 		}

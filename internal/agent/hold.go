@@ -68,7 +68,9 @@ func (a *Agent) cordon(ctx context.Context, h *handling) error {
 	if err != nil {
 		return err
 	}
+	h.touched = true // a hold takes several requests, and one that fails may have left something (I3)
 	out, err := a.keeper.Hold(ctx, owner(h.Notice.Source, h.Notice.ID), r)
+	h.closed = out.Node != nil && out.Node.Spec.Unschedulable
 	if err != nil {
 		return a.lost(err)
 	}
@@ -99,7 +101,7 @@ func (a *Agent) unhold(ctx context.Context, h *handling) error {
 	if err != nil {
 		return a.lost(err)
 	}
-	h.held = false
+	h.held, h.touched, h.closed = false, false, false
 	if out.Node == nil {
 		return nil
 	}
@@ -122,7 +124,7 @@ func (a *Agent) lost(err error) error {
 	if cordon.IsReplaced(err) || kubeapi.IsNotFound(err) {
 		a.restored = false
 		for _, h := range a.handled {
-			h.held, h.dirty = false, true
+			h.held, h.touched, h.closed, h.dirty = false, false, false, true
 		}
 	}
 	return err
