@@ -57,6 +57,15 @@ func (d *Drain) unlessWaiting(ctx context.Context, p *podState, now time.Time, h
 	if d.inFlight >= d.o.MaxInFlight {
 		return time.Time{} // the next answer wakes us
 	}
+	if how == Evicted && d.budgets.unread(p.pod.Namespace) {
+		d.readBudgets(ctx, p.pod.Namespace, now)
+	}
+	if l := d.laneOf(p); l != nil && how == Evicted {
+		if at := l.free(); now.Before(at) {
+			return at
+		}
+		l.last, l.sentAt = p, now
+	}
 	d.request(ctx, p, how, now)
 	return time.Time{} // its answer wakes us
 }

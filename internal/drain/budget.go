@@ -20,8 +20,8 @@ const (
 	reread = 10 * time.Second
 )
 
-// budgets knows which disruption budgets stand in the way, and when each may be asked again. It is read when the
-// first eviction of a namespace is denied, not before: most drains need none.
+// budgets knows which disruption budgets stand in the way, and when each may be asked again. Those of a namespace are
+// read when its first pod is about to be evicted, and again while something waits for them.
 type budgets struct {
 	namespaces map[string]*namespaceBudgets
 	gates      map[string]*gate
@@ -113,6 +113,9 @@ func (b *budgets) learn(namespace string, list []kubeapi.PodDisruptionBudget, er
 		}
 	}
 }
+
+// unread reports that nobody has asked for the budgets of a namespace yet.
+func (b *budgets) unread(namespace string) bool { return b.namespaces[namespace] == nil }
 
 // stale reports that the budgets of a namespace should be read (again), and marks them as being read.
 func (b *budgets) stale(namespace string, now time.Time) bool {

@@ -42,6 +42,7 @@ type Drain struct {
 	named    []*podState          // all of them by namespace and name
 	order    []*podState          // those that are not gone; see inOrder
 	budgets  *budgets
+	lanes    map[string]*lane
 	server   *gate // closed while the API server asks everyone for patience
 	trouble  *gate // shared by the pods whose requests the API server could not serve
 	listed   bool
