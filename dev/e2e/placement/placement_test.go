@@ -7,7 +7,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -37,8 +36,6 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/plan"
 )
 
-func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
-
 const (
 	namespace = "town"
 	nodes     = 12
@@ -51,16 +48,20 @@ const (
 func town() (objects []runtime.Object, pods int) {
 	app := func(name string, replicas int32, cpu string) workload.App {
 		pods += int(replicas)
-		return workload.App{Namespace: namespace, Name: name, Replicas: replicas, CPU: resource.MustParse(cpu), Stop: "0.5",
-			Start: "0.2"}
+		return workload.App{
+			Namespace: namespace, Name: name, Replicas: replicas, CPU: resource.MustParse(cpu), Stop: "0.5",
+			Start: "0.2",
+		}
 	}
 	zonal, hosts := app("zonal", 12, "300m"), app("hosts", 8, "200m")
 	apart, near := app("apart", 5, "200m"), app("near", 6, "250m")
 	store, plain := app("store", 5, "400m"), app("plain", 24, "200m")
 	zonal.MaxUnavailable, hosts.MaxUnavailable, apart.MaxUnavailable, store.MaxUnavailable = "6", "5", "3", "3"
 	spread := func(d *appsv1.Deployment, key string) *appsv1.Deployment {
-		d.Spec.Template.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{MaxSkew: 1, TopologyKey: key,
-			WhenUnsatisfiable: corev1.DoNotSchedule, LabelSelector: d.Spec.Selector}}
+		d.Spec.Template.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
+			MaxSkew: 1, TopologyKey: key,
+			WhenUnsatisfiable: corev1.DoNotSchedule, LabelSelector: d.Spec.Selector,
+		}}
 		return d
 	}
 	term := func(d *appsv1.Deployment, key string) []corev1.PodAffinityTerm {
@@ -68,9 +69,11 @@ func town() (objects []runtime.Object, pods int) {
 	}
 	alone, together := apart.Deployment(), near.Deployment()
 	alone.Spec.Template.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
-		RequiredDuringSchedulingIgnoredDuringExecution: term(alone, corev1.LabelHostname)}}
+		RequiredDuringSchedulingIgnoredDuringExecution: term(alone, corev1.LabelHostname),
+	}}
 	together.Spec.Template.Spec.Affinity = &corev1.Affinity{PodAffinity: &corev1.PodAffinity{
-		RequiredDuringSchedulingIgnoredDuringExecution: term(together, corev1.LabelTopologyZone)}}
+		RequiredDuringSchedulingIgnoredDuringExecution: term(together, corev1.LabelTopologyZone),
+	}}
 	return []runtime.Object{
 		workload.Namespace(namespace), spread(zonal.Deployment(), corev1.LabelTopologyZone), zonal.Budget(),
 		spread(hosts.Deployment(), corev1.LabelHostname), hosts.Budget(), alone, apart.Budget(), together,
@@ -79,13 +82,15 @@ func town() (objects []runtime.Object, pods int) {
 }
 
 func TestAPlanThatIsCarriedOutLeavesNoPodPending(t *testing.T) {
-	bed := testbed.Shared(t)
+	bed := testbed.ForTest(t, testbed.Options{}) // the plan is for all nodes of a cluster
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	specs := make([]controlplane.NodeSpec, nodes)
 	for i := range specs {
-		specs[i] = controlplane.NodeSpec{Name: fmt.Sprintf("town-%02d", i), CPU: "4", Memory: "16Gi",
-			Labels: map[string]string{corev1.LabelTopologyZone: fmt.Sprintf("zone-%d", i%3)}}
+		specs[i] = controlplane.NodeSpec{
+			Name: fmt.Sprintf("town-%02d", i), CPU: "4", Memory: "16Gi",
+			Labels: map[string]string{corev1.LabelTopologyZone: fmt.Sprintf("zone-%d", i%3)},
+		}
 	}
 	begun := time.Now()
 	step := func(what string) { t.Logf("%5.1f s: %s", time.Since(begun).Seconds(), what) }
@@ -159,6 +164,14 @@ func asked(ctx context.Context, t *testing.T, bed *testbed.Testbed) []placement.
 	out, err := slipway(ctx, t, bed, viewer, "plan", "--max", fmt.Sprint(victims), "-o", "json")
 	if err != nil {
 		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "town.json")
+	if _, err := slipway(ctx, t, bed, viewer, "snapshot", "save", file); err != nil {
+		t.Fatal(err)
+	}
+	saved, err := slipway(ctx, t, bed, viewer, "plan", "--max", fmt.Sprint(victims), "-o", "json", "--snapshot", file)
+	if err != nil || !bytes.Equal(saved, out) {
+		t.Errorf("of the saved cluster: %s, %v; of the live one: %s", saved, err, out)
 	}
 	var p plan.Plan
 	if err := json.Unmarshal(out, &p); err != nil {

@@ -63,7 +63,8 @@ func List(ctx context.Context, client kubernetes.Interface) (*saved.Objects, err
 
 // list appends all objects of one kind.
 func list[L runtime.Object, T any](ctx context.Context, kind string, call func(context.Context, metav1.ListOptions) (L, error),
-	into *[]T) error {
+	into *[]T,
+) error {
 	pages := pager.New(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return call(ctx, o) })
 	err := pages.EachListItem(ctx, metav1.ListOptions{}, func(o runtime.Object) error {
 		item, ok := o.(T)

@@ -50,8 +50,10 @@ func TestAFlavourHasNoMoreThanTheLeastOfItsNodesLessItsDaemons(t *testing.T) {
 }
 
 func TestRoomOfPendingPodsIsNotGivenAway(t *testing.T) {
-	o := &saved.Objects{Nodes: []*corev1.Node{placementtest.Node("a", "zone-a", 4, 16, 10), placementtest.Node("b", "zone-a", 4, 16, 10)},
-		Pods: []*corev1.Pod{placementtest.Pod("web", 0, "a", 2000, 512)}}
+	o := &saved.Objects{
+		Nodes: []*corev1.Node{placementtest.Node("a", "zone-a", 4, 16, 10), placementtest.Node("b", "zone-a", 4, 16, 10)},
+		Pods:  []*corev1.Pod{placementtest.Pod("web", 0, "a", 2000, 512)},
+	}
 	options := plan.Options{Max: -1, Policy: placement.LeastDisruption}
 	p, err := plan.New(o, options)
 	if err != nil {
