@@ -43,10 +43,12 @@ func office() *saved.Objects {
 	namesake.Name = "node-a"
 	done := placementtest.Pod("done", 0, "node-b", 100, 64)
 	done.Status.Phase = corev1.PodSucceeded
-	o.Pods = []*corev1.Pod{agent, scratch, namesake, done,
+	o.Pods = []*corev1.Pod{
+		agent, scratch, namesake, done,
 		placementtest.Pod("web", 0, "node-a", 500, 512), placementtest.Pod("web", 1, "node-a", 500, 512),
 		placementtest.Pod("db", 0, "node-b", 2000, 4096), placementtest.Pod("waiting", 0, "", 3800, 1024),
-		placementtest.Pod("batch", 0, "", 3900, 1024), placementtest.Pod("batch", 1, "", 3900, 1024), placementtest.Pod("monster", 0, "", 64000, 1024)}
+		placementtest.Pod("batch", 0, "", 3900, 1024), placementtest.Pod("batch", 1, "", 3900, 1024), placementtest.Pod("monster", 0, "", 64000, 1024),
+	}
 	o.Budgets = []*policyv1.PodDisruptionBudget{placementtest.Budget("db", 0), placementtest.Budget("web", 2)}
 	return o
 }

@@ -31,9 +31,11 @@ func shop(t *testing.T) *placement.Snapshot {
 	agent.OwnerReferences[0].Kind = "DaemonSet"
 	lone := placementtest.Pod("lone", 0, "node-b", 100, 64)
 	lone.OwnerReferences = nil
-	c.Pods = []*corev1.Pod{agent, placementtest.Pod("web", 0, "node-a", 500, 512), placementtest.Pod("web", 1, "node-a", 500, 512),
+	c.Pods = []*corev1.Pod{
+		agent, placementtest.Pod("web", 0, "node-a", 500, 512), placementtest.Pod("web", 1, "node-a", 500, 512),
 		lone, placementtest.Pod("db", 0, "node-b", 3000, 4096), placementtest.Pod("cache", 0, "node-c", 3000, 4096),
-		placementtest.Pod("batch", 0, "", 3900, 1024), placementtest.Pod("monster", 0, "", 64000, 1024)}
+		placementtest.Pod("batch", 0, "", 3900, 1024), placementtest.Pod("monster", 0, "", 64000, 1024),
+	}
 	c.Budgets = []*policyv1.PodDisruptionBudget{placementtest.Budget("db", 0), placementtest.Budget("web", 2)}
 	s, err := c.Snapshot()
 	if err != nil {
@@ -99,4 +101,18 @@ func TestAnswersInWords(t *testing.T) {
 		t.Fatal(err)
 	}
 	golden(t, "pack", func(w io.Writer) error { return explain.Packing(w, packing) })
+}
+
+func TestManyNodesThatFitAreCountedRatherThanListed(t *testing.T) {
+	p := &placement.Pending{
+		Pod:  placement.PodKey{Namespace: "default", Name: "web"},
+		Fits: []string{"a", "b", "c", "d", "e", "f", "g", "h"},
+	}
+	var got bytes.Buffer
+	if err := explain.Pod(&got, p); err != nil {
+		t.Fatal(err)
+	}
+	if want := "default/web fits on a, b, c, d, e and 3 others: it waits for the scheduler.\n"; got.String() != want {
+		t.Errorf("got %q, want %q", got.String(), want)
+	}
 }

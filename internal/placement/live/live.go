@@ -33,8 +33,12 @@ func List(ctx context.Context, client kubernetes.Interface) (*saved.Objects, err
 		func() error { return list(ctx, "namespaces", core.Namespaces().List, &o.Namespaces) },
 		func() error { return list(ctx, "nodes", core.Nodes().List, &o.Nodes) },
 		func() error { return list(ctx, "pods", core.Pods("").List, &o.Pods) },
-		func() error { return list(ctx, "pod disruption budgets", client.PolicyV1().PodDisruptionBudgets("").List, &o.Budgets) },
-		func() error { return list(ctx, "persistent volume claims", core.PersistentVolumeClaims("").List, &o.Claims) },
+		func() error {
+			return list(ctx, "pod disruption budgets", client.PolicyV1().PodDisruptionBudgets("").List, &o.Budgets)
+		},
+		func() error {
+			return list(ctx, "persistent volume claims", core.PersistentVolumeClaims("").List, &o.Claims)
+		},
 		func() error { return list(ctx, "persistent volumes", core.PersistentVolumes().List, &o.Volumes) },
 		func() error { return list(ctx, "storage classes", storage.StorageClasses().List, &o.StorageClasses) },
 		func() error { return list(ctx, "CSI nodes", storage.CSINodes().List, &o.CSINodes) },
@@ -59,7 +63,8 @@ func List(ctx context.Context, client kubernetes.Interface) (*saved.Objects, err
 
 // list appends all objects of one kind.
 func list[L runtime.Object, T any](ctx context.Context, kind string, call func(context.Context, metav1.ListOptions) (L, error),
-	into *[]T) error {
+	into *[]T,
+) error {
 	pages := pager.New(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return call(ctx, o) })
 	err := pages.EachListItem(ctx, metav1.ListOptions{}, func(o runtime.Object) error {
 		item, ok := o.(T)

@@ -15,8 +15,9 @@ import (
 )
 
 // poolLabels name the pool of a node on the clouds that have such a label.
-var poolLabels = [...]string{"kubernetes.azure.com/agentpool", "eks.amazonaws.com/nodegroup", "cloud.google.com/gke-nodepool",
-	"karpenter.sh/nodepool"}
+var poolLabels = [...]string{
+	"kubernetes.azure.com/agentpool", "eks.amazonaws.com/nodegroup", "cloud.google.com/gke-nodepool", "karpenter.sh/nodepool",
+}
 
 // controlPlaneLabels mark nodes that nobody launches for pods.
 var controlPlaneLabels = [...]string{"node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"}

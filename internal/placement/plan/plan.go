@@ -98,7 +98,8 @@ func waiting(pods []*corev1.Pod) map[placement.PodKey]*corev1.Pod {
 // reserve puts the pending pods on the nodes that have room for them, and protects those nodes beside the ones that are
 // protected already.
 func reserve(s *placement.Snapshot, packing *placement.Packing, pending map[placement.PodKey]*corev1.Pod,
-	protected map[string]string) (map[string]string, error) {
+	protected map[string]string,
+) (map[string]string, error) {
 	launched := map[string]bool{}
 	for _, m := range packing.Machines {
 		launched[m.Name] = true
