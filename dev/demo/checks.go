@@ -19,6 +19,8 @@ import (
 )
 
 // announce has Azure announce an event, from which the account's seconds count, and tells of it.
+//
+//nolint:contextcheck // an event outlives whoever announces it
 func (s *stage) announce(a *account, what azure.Announcement, say string, args ...any) (azure.Record, error) {
 	r, err := s.Azure.Announce(what)
 	if err != nil {
@@ -122,7 +124,6 @@ func (s *stage) now(pods []azure.Pod) []azure.Pod {
 func asked(p azure.Pod) bool { return !p.AskedSeenAt.IsZero() }
 func ended(p azure.Pod) bool { return !p.EndedAt.IsZero() }
 
-func askedAt(p azure.Pod) time.Time { return p.AskedSeenAt }
 func endedAt(p azure.Pod) time.Time { return p.EndedAt }
 
 func count(pods []azure.Pod, is func(azure.Pod) bool) int {

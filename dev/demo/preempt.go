@@ -148,7 +148,7 @@ func (s *stage) tellEncoder(ctx context.Context, a *account, _ azure.Record, pod
 }
 
 // tellEnd follows the machine to its end.
-func (s *stage) tellEnd(ctx context.Context, a *account, r azure.Record, pods []azure.Pod) error {
+func (s *stage) tellEnd(ctx context.Context, a *account, r azure.Record, _ []azure.Pod) error {
 	r, err := s.approved(ctx, r)
 	if err != nil {
 		return err
