@@ -46,7 +46,7 @@ func (s *stage) spotNotice(ctx context.Context, a *account) (string, error) {
 		}
 	}
 	err = s.fates(ctx, r, map[azure.Outcome]int{azure.OutcomeFinished: spotPods, azure.OutcomeStayed: 1})
-	return "40 of 40 pods stopped by themselves, 0 cut short, 0 lost; an Event on the Node says that 1 went past its budget", err
+	return "40 of 40 pods stopped by themselves, 0 cut short, 0 lost; an Event says that 1 went past its budget", err
 }
 
 func (s *stage) tellSearch(ctx context.Context, a *account, _ azure.Record, pods []azure.Pod) error {
