@@ -21,7 +21,7 @@ const watchLag = 500 * time.Millisecond
 // cancelledReboot is the step in which an event is called off while the node is being drained for it.
 func (s *stage) cancelledReboot(ctx context.Context, a *account) (string, error) {
 	pods := s.on(spared)
-	r, err := s.announce(a, azure.Announcement{Type: azure.Reboot, Resources: []string{spared.resource()}},
+	r, err := s.announce(ctx, a, azure.Announcement{Type: azure.Reboot, Resources: []string{spared.resource()}},
 		"Azure: %s will reboot in 15 minutes. Of its %d pods one may go at a time", spared.resource(), len(pods))
 	if err != nil {
 		return "", err

@@ -28,7 +28,7 @@ func (s *stage) spotNotice(ctx context.Context, a *account) (string, error) {
 		return "", err
 	}
 	least := s.watchReady(ctx, web)
-	r, err := s.announce(a, azure.Announcement{Type: azure.Preempt, Resources: []string{preempted.resource()}},
+	r, err := s.announce(ctx, a, azure.Announcement{Type: azure.Preempt, Resources: []string{preempted.resource()}},
 		"Azure: %s will be taken away in 30 s. It runs %d pods", preempted.resource(), len(pods))
 	if err != nil {
 		return "", err
