@@ -18,9 +18,13 @@ import (
 	"github.com/slipway-dev/slipway/internal/cordon"
 )
 
-// announce has Azure announce an event, from which the account's seconds count, and tells of it.
-func (s *stage) announce(a *account, what azure.Announcement, say string, args ...any) (azure.Record, error) {
-	r, err := s.Azure.Announce(what)
+// announce has Azure announce an event, from which the account's seconds count, and tells of it. Nothing is announced
+// any more once ctx has ended.
+func (s *stage) announce(ctx context.Context, a *account, what azure.Announcement, say string, args ...any) (azure.Record, error) {
+	if ctx.Err() != nil {
+		return azure.Record{}, context.Cause(ctx)
+	}
+	r, err := s.Azure.Announce(what) //nolint:contextcheck // an event outlives whoever announces it
 	if err != nil {
 		return r, err
 	}
@@ -122,7 +126,6 @@ func (s *stage) now(pods []azure.Pod) []azure.Pod {
 func asked(p azure.Pod) bool { return !p.AskedSeenAt.IsZero() }
 func ended(p azure.Pod) bool { return !p.EndedAt.IsZero() }
 
-func askedAt(p azure.Pod) time.Time { return p.AskedSeenAt }
 func endedAt(p azure.Pod) time.Time { return p.EndedAt }
 
 func count(pods []azure.Pod, is func(azure.Pod) bool) int {

@@ -14,7 +14,7 @@ import (
 // killedAgent is the step in which the agent itself dies while it drains.
 func (s *stage) killedAgent(ctx context.Context, a *account) (string, error) {
 	pods, agent := s.on(crashed), s.agents[crashed.node()]
-	r, err := s.announce(a, azure.Announcement{Type: azure.Terminate, Resources: []string{crashed.resource()}},
+	r, err := s.announce(ctx, a, azure.Announcement{Type: azure.Terminate, Resources: []string{crashed.resource()}},
 		"Azure: %s will be deleted in 5 minutes. Of its %d pods one may go at a time", crashed.resource(), len(pods))
 	if err != nil {
 		return "", err

@@ -27,7 +27,7 @@ func (s *stage) liveMigration(ctx context.Context, a *account) (string, error) {
 		return "", err
 	}
 	what.Notice = untilMigration
-	r, err := s.announce(a, what, "Azure: %s will pause for 5 s while it moves to another host (Freeze). It runs %d pods",
+	r, err := s.announce(ctx, a, what, "Azure: %s will pause for 5 s while it moves to another host (Freeze). It runs %d pods",
 		crashed.resource(), len(pods))
 	if err != nil {
 		return "", err

@@ -28,7 +28,7 @@ func (s *stage) spotNotice(ctx context.Context, a *account) (string, error) {
 		return "", err
 	}
 	least := s.watchReady(ctx, web)
-	r, err := s.announce(a, azure.Announcement{Type: azure.Preempt, Resources: []string{preempted.resource()}},
+	r, err := s.announce(ctx, a, azure.Announcement{Type: azure.Preempt, Resources: []string{preempted.resource()}},
 		"Azure: %s will be taken away in 30 s. It runs %d pods", preempted.resource(), len(pods))
 	if err != nil {
 		return "", err
@@ -46,7 +46,7 @@ func (s *stage) spotNotice(ctx context.Context, a *account) (string, error) {
 		}
 	}
 	err = s.fates(ctx, r, map[azure.Outcome]int{azure.OutcomeFinished: spotPods, azure.OutcomeStayed: 1})
-	return "40 of 40 pods stopped by themselves, 0 cut short, 0 lost; an Event on the Node says that 1 went past its budget", err
+	return "40 of 40 pods stopped by themselves, 0 cut short, 0 lost; an Event says that 1 went past its budget", err
 }
 
 func (s *stage) tellSearch(ctx context.Context, a *account, _ azure.Record, pods []azure.Pod) error {
@@ -148,7 +148,7 @@ func (s *stage) tellEncoder(ctx context.Context, a *account, _ azure.Record, pod
 }
 
 // tellEnd follows the machine to its end.
-func (s *stage) tellEnd(ctx context.Context, a *account, r azure.Record, pods []azure.Pod) error {
+func (s *stage) tellEnd(ctx context.Context, a *account, r azure.Record, _ []azure.Pod) error {
 	r, err := s.approved(ctx, r)
 	if err != nil {
 		return err

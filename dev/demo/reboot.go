@@ -11,7 +11,7 @@ import (
 func (s *stage) announcedReboot(ctx context.Context, a *account) (string, error) {
 	pods, agent := s.on(rebooted), s.agents[rebooted.node()]
 	before := agent.PID()
-	r, err := s.announce(a, azure.Announcement{Type: azure.Reboot, Resources: []string{rebooted.resource()}},
+	r, err := s.announce(ctx, a, azure.Announcement{Type: azure.Reboot, Resources: []string{rebooted.resource()}},
 		"Azure: %s will reboot in 15 minutes, or sooner if nobody objects. It runs %d pods", rebooted.resource(), len(pods))
 	if err != nil {
 		return "", err

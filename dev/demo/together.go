@@ -14,7 +14,7 @@ import (
 func (s *stage) oneEventForTwo(ctx context.Context, a *account) (string, error) {
 	quick, slow := s.on(redeployed[0]), s.on(redeployed[1])
 	resources := []string{redeployed[0].resource(), redeployed[1].resource()}
-	r, err := s.announce(a, azure.Announcement{Type: azure.Redeploy, Resources: resources},
+	r, err := s.announce(ctx, a, azure.Announcement{Type: azure.Redeploy, Resources: resources},
 		"Azure: %s and %s will be redeployed in 10 minutes, as one event", resources[0], resources[1])
 	if err != nil {
 		return "", err

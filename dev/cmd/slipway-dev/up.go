@@ -97,7 +97,7 @@ func up(ctx context.Context, dir, version string, out io.Writer) (kubeconfig str
 			Version: version, Dir: dir, Detached: true, Progress: out,
 			Nodes: append(spotPool.Nodes(spotNodes), generalPool.Nodes(generalNodes)...),
 		},
-		Azure: azure.Options{Linger: linger}, Listen: emulatorAddress(),
+		Azure: azure.Options{Linger: linger}, Listen: emulatorAddress(ctx),
 	})
 	if err != nil {
 		return "", err
@@ -132,8 +132,8 @@ func up(ctx context.Context, dir, version string, out io.Writer) (kubeconfig str
 }
 
 // emulatorAddress is the one that the emulator is known by, unless another has it.
-func emulatorAddress() string {
-	l, err := net.Listen("tcp", azure.DefaultListen)
+func emulatorAddress(ctx context.Context) string {
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", azure.DefaultListen)
 	if err != nil {
 		return "" // any that is free
 	}
