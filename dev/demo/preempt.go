@@ -15,11 +15,8 @@ import (
 	"github.com/slipway-dev/slipway/dev/workload"
 )
 
-// onSpot are the apps whose pods are on the Spot machine.
-var onSpot = []workload.App{web, search, orders, invoices, encoder}
-
-// spotPods is how many pods they have.
-const spotPods = 40
+// spotPods is how many pods are on the Spot machine.
+const spotPods = workload.SpotPods
 
 // spotNotice is the step in which a machine is taken away for good, with half a minute's notice.
 func (s *stage) spotNotice(ctx context.Context, a *account) (string, error) {
@@ -158,7 +155,7 @@ func (s *stage) tellEnd(ctx context.Context, a *account, r azure.Record, _ []azu
 	if err != nil {
 		return err
 	}
-	elsewhere, nodes, err := s.running(ctx, preempted, onSpot...)
+	elsewhere, nodes, err := s.running(ctx, preempted, onSpot.Apps()...)
 	if err != nil {
 		return err
 	}

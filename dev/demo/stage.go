@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -52,14 +51,8 @@ const shop = "shop"
 
 // The apps that the story speaks of.
 var (
-	// web has a budget that lets a few of its pods go at a time. The pods of search have none.
-	web    = onlyOn(preempted, workload.App{Name: "web", Replicas: 30, MaxUnavailable: "6", Start: "0.5", Stop: "1", Grace: 8 * time.Second})
-	search = onlyOn(preempted, workload.App{Name: "search", Replicas: 7})
-	orders = onlyOn(preempted, workload.App{Name: "orders-db", Stop: "4"})
-	// invoices has one pod, and a budget that wants to keep it.
-	invoices = onlyOn(preempted, workload.App{Name: "invoices", MinAvailable: "1", Stop: "3", Grace: 10 * time.Second})
-	// encoder has to finish what it has begun.
-	encoder = onlyOn(preempted, workload.App{Name: "encoder", Stop: "20"})
+	onSpot                                 = workload.SpotNode(shop, map[string]string{group(preempted): ""})
+	web, search, orders, invoices, encoder = onSpot.Web, onSpot.Search, onSpot.Orders, onSpot.Invoices, onSpot.Encoder
 
 	accounts = onlyOn(rebooted, workload.App{Name: "accounts", Replicas: 8, Stop: "2"})
 	payments = onlyOn(crashed, workload.App{Name: "payments", Replicas: 6, MaxUnavailable: "1", Start: "0.5"})
@@ -74,14 +67,11 @@ func onlyOn(m machine, a workload.App) workload.App {
 }
 
 func objects() []runtime.Object {
-	return []runtime.Object{
-		workload.Namespace(shop),
-		web.Deployment(), web.Budget(), search.Deployment(), orders.StatefulSet(), orders.Budget(),
-		invoices.Deployment(), invoices.Budget(), encoder.Deployment(),
+	return append(append([]runtime.Object{workload.Namespace(shop)}, onSpot.Objects()...),
 		accounts.Deployment(), payments.Deployment(), payments.Budget(), reports.Deployment(), reports.Budget(),
 		catalog.Deployment(), renderer.Deployment(),
 		workload.App{Namespace: shop, Name: "log-collector"}.DaemonSet(),
-	}
+	)
 }
 
 // stage is everything that is ready before the story begins.

@@ -26,6 +26,8 @@ const (
 type sim struct {
 	latency time.Duration // of each request
 	lag     time.Duration // of each watch event
+	// counting is the time from an eviction's reading its budget to its writing it; 0 is none, and no conflicts.
+	counting time.Duration
 	// fault, if set, may answer a request in the server's stead.
 	fault func(c call) *fault
 	// watchLives says how long the nth watch (from 0) lasts; 0 is for ever. relist makes the client list after it.
@@ -103,6 +105,7 @@ type simBudget struct {
 	healthy         int32             // how many have to be
 	expected        int32
 	always          bool // unhealthyPodEvictionPolicy: AlwaysAllow
+	version         int
 }
 
 func newSim() *sim {
@@ -288,6 +291,11 @@ func (s *sim) serve(ctx context.Context, verb string, r kubeapi.Removal, do func
 	s.mu.Unlock()
 
 	arrived := sleep(ctx, s.latency)
+	if verb == "evict" && s.counting > 0 {
+		if err := s.count(ctx, r); err != nil {
+			do = func(kubeapi.Removal) (bool, error) { return false, err }
+		}
+	}
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -316,6 +324,47 @@ func (s *sim) serve(ctx context.Context, verb string, r kubeapi.Removal, do func
 	}
 	s.requests = append(s.requests, request{verb, r, began, err, worked})
 	return err
+}
+
+// count writes an eviction into its budget, and tries again after half a second when somebody else did meanwhile.
+func (s *sim) count(ctx context.Context, r kubeapi.Removal) error {
+	const attempts, pause = 20, 500 * time.Millisecond
+	for range attempts {
+		s.mu.Lock()
+		var over *simBudget
+		if p := s.named(r.Namespace, r.Name); p != nil {
+			if i := slices.IndexFunc(s.budgets, func(b *simBudget) bool { return b.selects(p) }); i >= 0 {
+				over = s.budgets[i]
+			}
+		}
+		if over == nil {
+			s.mu.Unlock()
+			return nil
+		}
+		read := over.version
+		s.mu.Unlock()
+		if !sleep(ctx, s.counting) {
+			return ctx.Err()
+		}
+		if s.write(over, read) {
+			return nil
+		}
+		if !sleep(ctx, pause) {
+			return ctx.Err()
+		}
+	}
+	return &kubeapi.StatusError{Code: 504, Reason: "Timeout", Message: "couldn't update PodDisruptionBudget due to conflicts"}
+}
+
+// write reports whether the budget still had the version read, and gives it the next.
+func (s *sim) write(b *simBudget, read int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if b.version != read {
+		return false
+	}
+	b.version++
+	return true
 }
 
 func (s *sim) evict(r kubeapi.Removal) (bool, error) {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 
+	"k8s.io/apimachinery/pkg/runtime"
+
 	"github.com/slipway-dev/slipway/dev/azure"
 	"github.com/slipway-dev/slipway/dev/bench/result"
 	"github.com/slipway-dev/slipway/dev/testbed"
@@ -13,8 +15,9 @@ import (
 // spotNotice counts the pods that were cut short in the story that the demo tells first, although their machine had
 // time left.
 func (b *bench) spotNotice(ctx context.Context) ([]result.Result, error) {
-	pods := workload.SpotNodePods
-	if _, err := b.settle(ctx, "spot", spotMachine, pods, workload.SpotNode(place("spot"))...); err != nil {
+	const namespace, pods = "spot", workload.SpotPods
+	objects := append([]runtime.Object{workload.Namespace(namespace)}, workload.SpotNode(namespace, place("spot")).Objects()...)
+	if _, err := b.settle(ctx, "spot", spotMachine, pods, objects...); err != nil {
 		return nil, err
 	}
 	if _, err := b.guard(ctx, spotMachine); err != nil {
@@ -32,8 +35,8 @@ func (b *bench) spotNotice(ctx context.Context) ([]result.Result, error) {
 		return nil, fmt.Errorf("the ledger has %d pods, want %d: %s", len(ledger.Pods), pods,
 			ledger.Summary(testbed.CutTolerance))
 	}
-	setup := b.setup("Spot notice of %s; a web server behind a budget of 25%%, a StatefulSet of which 1 may be away, a pod "+
-		"that ignores SIGTERM, one that takes 12 s to stop; drained after %.1f s", azure.MinimumNotice(azure.Preempt),
+	setup := b.setup("Spot notice of %s on the demo's apps: 30 pods behind a budget that lets 6 go at a time, 7 without one, a "+
+		"StatefulSet's, one whose budget wants to keep it, one that takes 20 s to stop; drained after %.1f s", azure.MinimumNotice(azure.Preempt),
 		event.Approvals[0].At.Sub(event.VisibleAt).Seconds())
 	return []result.Result{
 		{
