@@ -9,7 +9,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/notice"
 )
 
-// blockedEvery is the least time between two Events that say what blocks a drain.
+// blockedEvery is the least time between two Events that say what blocks a drain, unless it is something new.
 const blockedEvery = 10 * time.Second
 
 // gravity orders the types by what of a node they leave.
@@ -119,18 +119,26 @@ func (a *Agent) startDrain(ctx context.Context, o order) {
 	}()
 }
 
-// onProgress keeps the metrics current, and says now and then what blocks. It runs in the engine's goroutine.
+// onProgress keeps the metrics current, and says what blocks: an obstacle that is new at once, since a Spot machine may
+// be gone in ten seconds, and how many pods still wait for those that are known now and then. It runs in the engine's
+// goroutine.
 func (a *Agent) onProgress() func(drain.Progress) {
 	var saidAt time.Time
 	var said string
+	known := map[string]bool{}
 	return func(p drain.Progress) {
 		a.o.Metrics.progress(p)
-		obstructed := p.Obstructed()
-		if len(obstructed) == 0 || time.Since(saidAt) < blockedEvery || p.String() == said {
+		isNew := false
+		for _, b := range p.Obstructed() {
+			obstacle := string(b.Reason) + " " + b.Budget
+			isNew = isNew || !known[obstacle]
+			known[obstacle] = true
+		}
+		if !isNew && (len(p.Obstructed()) == 0 || time.Since(saidAt) < blockedEvery || p.String() == said) {
 			return
 		}
 		saidAt, said = time.Now(), p.String()
-		a.log.Warn("drain is blocked", "progress", said, "blocked", obstructed)
+		a.log.Warn("drain is blocked", "progress", said, "blocked", p.Obstructed())
 		a.events.emit(blocked(p))
 	}
 }

@@ -43,6 +43,11 @@ func cordoned(n notice.Notice) event {
 	return event{false, "Cordoned", fmt.Sprintf("no new pods on account of %s (%s)", n.Type, n.ID)}
 }
 
+func foundCordoned(n notice.Notice) event {
+	return event{false, "FoundCordoned", fmt.Sprintf("somebody else had cordoned the node before %s (%s) was announced: "+
+		"it stays cordoned afterwards", n.Type, n.ID)}
+}
+
 func cordonedAgain(n notice.Notice) event {
 	return event{true, "CordonedAgain", fmt.Sprintf("somebody uncordoned the node while %s (%s) is announced; cordoned it again",
 		n.Type, n.ID)}

@@ -78,9 +78,7 @@ func (a *Agent) cordon(ctx context.Context, h *handling) error {
 		a.log.Warn("annotation on the node cannot be understood", "err", problem)
 	}
 	if !h.held {
-		a.log.Info("cordoned", "id", h.Notice.ID, "type", h.Notice.Type, "found", out.Record.Cordon, "heldBy", out.HeldBy)
-		a.events.emit(cordoned(h.Notice))
-		a.o.Metrics.Cordoned.With(string(h.Notice.Type)).Inc()
+		a.sayHeld(h, out)
 	}
 	if out.Uncordoned {
 		a.log.Warn("somebody uncordoned the node; cordoned it again", "id", h.Notice.ID)
@@ -89,6 +87,18 @@ func (a *Agent) cordon(ctx context.Context, h *handling) error {
 	h.held = true
 	a.node.cordonedNow()
 	return nil
+}
+
+// sayHeld tells a cordon of ours from one that was there.
+func (a *Agent) sayHeld(h *handling, out cordon.Outcome) {
+	if out.Record.Cordon == cordon.Found {
+		a.log.Info("found cordoned by somebody else", "id", h.Notice.ID, "type", h.Notice.Type)
+		a.events.emit(foundCordoned(h.Notice))
+		return
+	}
+	a.log.Info("cordoned", "id", h.Notice.ID, "type", h.Notice.Type, "heldBy", out.HeldBy)
+	a.events.emit(cordoned(h.Notice))
+	a.o.Metrics.Cordoned.With(string(h.Notice.Type)).Inc()
 }
 
 // unhold lets go of the node on account of h.

@@ -40,7 +40,8 @@ const (
 	firstNoticed    = 1
 	noticedMachines = 5
 	evictedMachine  = firstNoticed + noticedMachines
-	weighedMachine  = evictedMachine + 1
+	crowdedMachine  = evictedMachine + 1
+	weighedMachine  = crowdedMachine + 1
 	spotMachine     = weighedMachine + 1
 	firstRefuge     = spotMachine + 1
 	refugeMachines  = 4 // take the pods of those that are drained
@@ -103,7 +104,8 @@ func (b *bench) run(ctx context.Context) ([]result.Result, error) {
 		run  func(context.Context) ([]result.Result, error)
 	}{
 		{"notice to cordon", b.cordoning},
-		{"notice to evictions", b.evicting},
+		{"notice to evictions, a budget for each app", b.evicting},
+		{"notice to evictions, one budget for all", b.evictingCrowd},
 		{"memory while draining", b.weighing},
 		{"the demo's Spot notice", b.spotNotice},
 		{"idle agent, until its time is over", idle.results},

@@ -183,8 +183,8 @@ func TestI7AnAPIServerThatStallsStopsNoDrain(t *testing.T) {
 	f.awaitEvent(0, "Draining")
 	f.check(server.Pause(f.ctx))
 	f.awaitPolls(a, 15)
-	if ready, words := a.Ready(f.ctx); !ready {
-		t.Errorf("not ready: %s", words)
+	if ready, words := a.Ready(f.ctx); !ready || !a.Healthy(f.ctx) {
+		t.Errorf("ready: %v (%s), healthy: %v", ready, words, a.Healthy(f.ctx))
 	}
 	f.check(server.Resume())
 	if over := f.awaitOver(e.EventID); over.StartedBy != azure.ByApproval {
@@ -248,7 +248,7 @@ func TestI10WithoutTheRightToDeletePodsABlockedPodIsLeftAndItIsSaid(t *testing.T
 	f.run(f.app("web", 2).Deployment())
 	a := f.agent(0, brisk, "--kubeconfig", f.account(grants("delete", "pods")))
 	e := f.announce(azure.Announcement{Type: azure.Redeploy, Notice: 12 * time.Second})
-	f.awaitWords(a, "drain is blocked", "forbidden", `cannot delete resource \\\"pods\\\"`)
+	f.awaitWords(a, "drain is blocked", "forbidden", `cannot delete resource \"pods\"`)
 	f.awaitPods(0, 1)
 	f.neverApproved(e)
 }
@@ -267,6 +267,20 @@ func TestI3WithoutTheRightToSetConditionsTheNodeIsStillGivenBack(t *testing.T) {
 	f.awaitPods(0, 0)
 	f.check(f.Azure.Cancel(e.EventID))
 	f.awaitAsItWas(0, was)
+}
+
+func TestWithoutTheRightToWriteEventsADrainGoesOnAndTheyAreCounted(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "no-events", 1)
+	f.run(f.app("web", 2).Deployment())
+	was := f.marksOf(0)
+	a := f.agent(0, brisk, "--kubeconfig", f.account(grants("create", "events")))
+	e := f.announce(azure.Announcement{Type: azure.Freeze, DurationSeconds: new(60), Outage: time.Second})
+	if over := f.awaitOver(e.EventID); over.StartedBy != azure.ByApproval {
+		t.Errorf("started %s, want it acknowledged", over.StartedBy)
+	}
+	f.awaitAsItWas(0, was)
+	f.awaitMetric(a, "slipway_agent_failed_kubernetes_events_total", atLeast(5))
 }
 
 func TestI10WithoutAnyRightTheAgentEndsAndSaysSo(t *testing.T) {
@@ -290,6 +304,10 @@ func (f *fixture) used() map[string]bool {
 		if e.ObjectRef == nil {
 			f.t.Errorf("not about an object: %s %s", e.Verb, e.RequestURI)
 			continue
+		}
+		everywhere := e.ObjectRef.Resource == "pods" && e.ObjectRef.Name == "" && !strings.Contains(e.RequestURI, "spec.nodeName")
+		if everywhere {
+			f.t.Errorf("the pods of all nodes were asked for: %s", e.RequestURI)
 		}
 		used[e.Verb+" "+strings.TrimSuffix(e.ObjectRef.Resource+"/"+e.ObjectRef.Subresource, "/")] = true
 	}

@@ -34,7 +34,7 @@ type course struct {
 var (
 	// calm has all the time in the world, and no disruption budget: an eviction that is cut off between the budget and
 	// the pod, as a kill may do, is held against the budget for two minutes (the disruption controller's DeletionTimeout).
-	calm = course{name: "calm", notice: 10 * time.Minute, poll: "1s", pods: func(f *fixture) int {
+	calm = course{name: "calm", notice: 10 * time.Minute, poll: "3s", pods: func(f *fixture) int {
 		f.run(f.app("web", 2).Deployment(), f.app("db", 2).StatefulSet())
 		return 4
 	}}

@@ -284,7 +284,7 @@ func TestADrainIsRefusedForThePodsThatItWouldCost(t *testing.T) {
 		{"daemonset", func(f *fixture) {
 			app := f.app("collector", 1)
 			f.run(app.DaemonSet())
-		}, []string{"--ignore-daemonsets=false"}, []string{"collector-", "daemon-set"}, []string{"--ignore-daemonsets"}},
+		}, []string{"--ignore-daemonsets=false"}, []string{"collector-", "daemonset"}, []string{"--ignore-daemonsets"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
@@ -519,7 +519,7 @@ func TestI10BadInputIsRefusedByName(t *testing.T) {
 		{[]string{f.node, "--deadline", "1m", "--timeout", "1m"}, []string{"--deadline", "--timeout", "want one"}},
 		{[]string{f.node, "--dry-run=perhaps"}, []string{"--dry-run", "perhaps", "none, client or server"}},
 		{[]string{f.node, "-o", "yaml"}, []string{"--output", "yaml", "json"}},
-		{[]string{f.node, "--pod-selector", "a=="}, []string{"--pod-selector"}},
+		{[]string{f.node, "--pod-selector", "a in"}, []string{"--pod-selector"}},
 		{[]string{f.node, "--selector", "a=b"}, []string{f.node, "--selector", "want one"}},
 		{[]string{"--selector", "example.com/test=nobody"}, []string{"--selector", "no node"}},
 		{nil, []string{"no node"}},
