@@ -6,15 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/url"
 	"time"
 
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/cli-runtime/pkg/genericclioptions"
-	"k8s.io/client-go/rest"
 
-	"github.com/slipway-dev/slipway/cmd/internal/start"
 	"github.com/slipway-dev/slipway/internal/drain"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 )
@@ -30,7 +26,7 @@ const (
 const restoreTimeout = 10 * time.Second
 
 type drainFlags struct {
-	kube *genericclioptions.ConfigFlags
+	kube kubeFlags
 
 	selector       string
 	podSelector    string
@@ -51,7 +47,7 @@ type drainFlags struct {
 }
 
 func drainCommand() *cobra.Command {
-	f := drainFlags{kube: genericclioptions.NewConfigFlags(true)}
+	f := drainFlags{kube: newKubeFlags("drain")}
 	cmd := &cobra.Command{
 		Use:   "drain NODE...",
 		Short: "Move the pods off a node, and say exactly what blocks",
@@ -68,9 +64,7 @@ Exit codes: 0 drained; 1 error; 2 refused, since policy keeps a pod; 3 time was 
   slipway drain node-7 --dry-run=server
   slipway drain node-7 --deadline 30s -o json`,
 		Args: cobra.ArbitraryArgs,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return f.run(cmd, args)
-		},
+		RunE: f.run,
 	}
 	f.add(cmd)
 	return cmd
@@ -96,7 +90,7 @@ func (f *drainFlags) add(cmd *cobra.Command) {
 	fs.BoolVar(&f.waitDetach, "wait-for-detach", false, "also wait until the pods' volumes are detached")
 	fs.StringVarP(&f.output, "output", "o", "", `"json" prints the receipt`)
 	_ = fs.MarkHidden("chunk-size")
-	f.kube.AddFlags(fs)
+	f.kube.add(fs)
 }
 
 func (f *drainFlags) check(args []string) error {
@@ -163,23 +157,6 @@ func (f *drainFlags) terms() drain.Terms {
 	return t
 }
 
-func (f *drainFlags) connect() (*kubeapi.Client, error) {
-	cfg, err := f.kube.ToRESTConfig()
-	if err != nil {
-		return nil, err
-	}
-	hc, err := rest.HTTPClientFor(cfg)
-	if err != nil {
-		return nil, err
-	}
-	hc.Timeout = 0 // a watch lasts; every other request has its own
-	base, _, err := rest.DefaultServerUrlFor(cfg)
-	if err != nil {
-		return nil, err
-	}
-	return kubeapi.New(&url.URL{Scheme: base.Scheme, Host: base.Host, Path: base.Path}, hc, "slipway-drain/"+start.Version()), nil
-}
-
 func (f *drainFlags) run(cmd *cobra.Command, args []string) error {
 	if err := f.check(args); err != nil {
 		return err
@@ -188,7 +165,7 @@ func (f *drainFlags) run(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
-	api, err := f.connect()
+	api, err := f.kube.api()
 	if err != nil {
 		return err
 	}

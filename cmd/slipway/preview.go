@@ -2,31 +2,49 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"text/tabwriter"
-	"time"
 
 	"github.com/slipway-dev/slipway/internal/drain"
-	"github.com/slipway-dev/slipway/internal/kubeapi"
 )
 
-// preview prints what a drain would do about each pod, and does nothing.
+// preview prints what a drain would do about each pod, and does nothing. A drain that would be refused exits as one
+// that was.
 func (d *nodeDrain) preview(ctx context.Context) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	var pods []kubeapi.Pod
-	listed := false
-	err := d.api.FollowPodsOn(ctx, d.o.Node, kubeapi.Handler[kubeapi.Pod]{
-		Replaced: func(all []kubeapi.Pod) { pods, listed = all, true; cancel() },
-	})
-	if !listed {
+	f, err := drain.Preview(ctx, d.api, d.o, d.flags.dryRun == "server")
+	if err != nil {
+		return fmt.Errorf("node %s: what would be drained cannot be said: %w", d.o.Node, err)
+	}
+	if err := d.printForecast(f); err != nil {
 		return err
 	}
+	if refused := f.Refused(); len(refused) > 0 {
+		return &exitError{exitRefused, fmt.Errorf("node %s: would not be drained, since policy keeps %d pods", f.Node,
+			len(refused))}
+	}
+	return nil
+}
+
+func (d *nodeDrain) printForecast(f drain.Forecast) error {
+	if d.flags.output == "json" {
+		return json.NewEncoder(d.out).Encode(f)
+	}
+	for _, problem := range f.Problems {
+		fmt.Fprintf(d.err, "%s: %s\n", f.Node, problem)
+	}
 	w := tabwriter.NewWriter(d.out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "NAMESPACE\tPOD\tACTION\tRULE\tDETAIL")
-	for i := range pods {
-		v := drain.Classify(&pods[i], time.Now())
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", pods[i].Namespace, pods[i].Name, d.o.Policy.Of(v.Rule), v.Rule, v.Detail)
+	fmt.Fprintln(w, "NAMESPACE\tPOD\tACTION\tWAVE\tGRACE\tRULE\tOBSTACLE")
+	for _, p := range f.Pods {
+		rule := string(p.Verdict.Rule)
+		if p.Verdict.Detail != "" {
+			rule += " (" + p.Verdict.Detail + ")"
+		}
+		obstacle := string(p.Obstacle.Reason)
+		if p.Obstacle.Detail != "" {
+			obstacle += ": " + p.Obstacle.Detail
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%ds\t%s\t%s\n", p.Namespace, p.Name, p.Action, p.Wave, p.GraceGiven, rule, obstacle)
 	}
 	return w.Flush()
 }

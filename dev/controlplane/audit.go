@@ -54,7 +54,7 @@ func (c *Cluster) Audit(f AuditFilter) ([]auditv1.Event, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading the audit log: %w", err)
 	}
-	defer log.Close()
+	defer func() { _ = log.Close() }() // It was only read.
 	return readAudit(log, f)
 }
 

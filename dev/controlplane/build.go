@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -102,6 +103,9 @@ type buildPlan struct {
 var kubernetesVersion = regexp.MustCompile(`(?m)^(?:require\s+|\s+)k8s\.io/kubernetes (v(\d+)\.(\d+)\.\S+)`)
 
 // ensure returns the directory that the plan's programs are in, after compiling them if they are not.
+//
+// A build is named after the versions of all modules that are compiled into it, so that branches which differ in other
+// requirements share it. Finding these out takes seconds, so a symbolic link named after go.mod and go.sum remembers it.
 func (p buildPlan) ensure(ctx context.Context, progress io.Writer) (string, error) {
 	mod, err := os.ReadFile(filepath.Join(p.module, "go.mod"))
 	if err != nil {
@@ -115,49 +119,85 @@ func (p buildPlan) ensure(ctx context.Context, progress io.Writer) (string, erro
 	if match == nil {
 		return "", fmt.Errorf("%s does not require k8s.io/kubernetes", filepath.Join(p.module, "go.mod"))
 	}
-	version := string(match[1])
 	cache, err := cacheDir()
 	if err != nil {
 		return "", err
 	}
-	dir := filepath.Join(cache, p.key(version, mod, sum))
-	if p.complete(dir) {
+	prefix := filepath.Join(cache, strings.Join(append([]string{string(match[1])}, p.names()...), "-")+"-")
+	link := prefix + "go.mod-" + digest(mod, sum)
+	if dir, ok := p.complete(link); ok {
 		return dir, touch(dir)
 	}
-	unlock, err := lock(ctx, dir+".lock")
+	unlock, err := lock(ctx, prefix+"lock")
 	if err != nil {
 		return "", err
 	}
 	defer unlock()
-	if p.complete(dir) { // Another process built it while this one waited.
-		return dir, nil
+	if dir, ok := p.complete(link); ok { // Another process built it while this one waited.
+		return dir, touch(dir)
 	}
-	if err := p.build(ctx, dir, ldflags(version, string(match[2]), string(match[3])), progress); err != nil {
+	modules, err := p.modules(ctx)
+	if err != nil {
 		return "", err
 	}
-	return dir, p.prune(cache, version)
+	dir := prefix + digest(modules)
+	if _, ok := p.complete(dir); !ok {
+		ldflags := ldflags(string(match[1]), string(match[2]), string(match[3]))
+		if err := p.build(ctx, dir, ldflags, progress); err != nil {
+			return "", err
+		}
+	}
+	return dir, errors.Join(touch(dir), relink(dir, link), prune(prefix))
 }
 
-// buildsKept is how many builds of the same programs stay in the cache: some branches differ in what they require.
-const buildsKept = 4
+// digest is a short name for what is given and for the compiler that is used.
+func digest(parts ...[]byte) string {
+	hash := sha256.New()
+	fmt.Fprintf(hash, "%s %s %s\n", runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	for _, part := range parts {
+		fmt.Fprintf(hash, "%d\n%s", len(part), part)
+	}
+	return hex.EncodeToString(hash.Sum(nil))[:16]
+}
 
-// prune removes the builds of the same programs and version that were not used for longest.
-func (p buildPlan) prune(cache, version string) error {
-	var builds []os.FileInfo
-	found, err := filepath.Glob(filepath.Join(cache, p.prefix(version)+strings.Repeat("[0-9a-f]", keyDigits)))
+// modules lists the modules that are compiled into the plan's programs, with their versions.
+func (p buildPlan) modules(ctx context.Context) ([]byte, error) {
+	const format = "{{with .Module}}{{.Path}} {{.Version}}{{with .Replace}} {{.Path}} {{.Version}}{{end}}{{end}}"
+	args := []string{"list", "-deps", "-f", format}
+	for _, name := range p.names() {
+		args = append(args, p.packages[name])
+	}
+	listed, err := p.goCommand(ctx, args...)
 	if err != nil {
-		return fmt.Errorf("looking for old builds: %w", err)
+		return nil, fmt.Errorf("finding out what to build: %w", err)
 	}
-	for _, path := range found {
-		if info, err := os.Stat(path); err == nil && info.IsDir() {
-			builds = append(builds, info)
-		}
+	lines := strings.Split(string(listed), "\n")
+	slices.Sort(lines)
+	return []byte(strings.Join(slices.Compact(lines), "\n")), nil
+}
+
+// goCommand runs the go command in the plan's module and returns what it printed. A workspace or flags of the caller's
+// would make it build something else than the module's go.sum says.
+func (p buildPlan) goCommand(ctx context.Context, args ...string) ([]byte, error) {
+	cmd := exec.CommandContext(ctx, "go", args...) //nolint:gosec // constants and what go.mod says
+	cmd.Dir = p.module
+	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-buildvcs=false", "GO111MODULE=on")
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	output, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("go %s in %s: %w\n%s", args[0], p.module, err, stderr.Bytes())
 	}
-	slices.SortFunc(builds, func(a, b os.FileInfo) int { return b.ModTime().Compare(a.ModTime()) })
-	for _, old := range builds[min(buildsKept, len(builds)):] {
-		if err := os.RemoveAll(filepath.Join(cache, old.Name())); err != nil {
-			return fmt.Errorf("removing an old build: %w", err)
-		}
+	return output, nil
+}
+
+// relink makes a symbolic link to a build beside it.
+func relink(dir, link string) error {
+	if err := os.Remove(link); err != nil && !errors.Is(err, fs.ErrNotExist) { //nolint:gosec // inside the cache
+		return fmt.Errorf("replacing a link to a build: %w", err)
+	}
+	if err := os.Symlink(filepath.Base(dir), link); err != nil {
+		return fmt.Errorf("linking to a build: %w", err)
 	}
 	return nil
 }
@@ -170,33 +210,26 @@ func touch(dir string) error {
 	return nil
 }
 
-// keyDigits is how many hexadecimal digits tell builds of the same programs and version apart.
-const keyDigits = 16
+// buildKept is how long a build stays in the cache after its last use.
+const buildKept = 14 * 24 * time.Hour
 
-// key names the directory of the plan's programs after everything they depend on.
-func (p buildPlan) key(version string, mod, sum []byte) string {
-	hash := sha256.New()
-	fmt.Fprintf(hash, "%s %s %s %s\n%s", runtime.Version(), runtime.GOOS, runtime.GOARCH, requirements(mod), sum)
-	return p.prefix(version) + hex.EncodeToString(hash.Sum(nil))[:keyDigits]
-}
-
-func (p buildPlan) prefix(version string) string {
-	return strings.Join(append([]string{version}, p.names()...), "-") + "-"
-}
-
-// requirements is what a go.mod says, whatever the order and the comments: that a requirement came to be direct is no
-// reason to compile again.
-func requirements(mod []byte) []string {
-	var lines []string
-	for line := range strings.Lines(string(mod)) {
-		line, _, _ = strings.Cut(line, "//")
-		line = strings.TrimPrefix(strings.TrimSpace(line), "require ")
-		if line != "" && line != "(" && line != ")" {
-			lines = append(lines, line)
+// prune removes the builds whose names begin with prefix and that were not used for long, and the links to them.
+func prune(prefix string) error {
+	paths, err := filepath.Glob(prefix + "*")
+	if err != nil {
+		return fmt.Errorf("looking for old builds: %w", err)
+	}
+	for _, path := range paths {
+		info, err := os.Stat(path) //nolint:gosec // inside the cache
+		dangling := errors.Is(err, fs.ErrNotExist)
+		if !dangling && (err != nil || !info.IsDir() || time.Since(info.ModTime()) < buildKept) {
+			continue
+		}
+		if err := os.RemoveAll(path); err != nil { //nolint:gosec // inside the cache
+			return fmt.Errorf("removing an old build: %w", err)
 		}
 	}
-	slices.Sort(lines)
-	return lines
+	return nil
 }
 
 func (p buildPlan) names() []string {
@@ -208,13 +241,18 @@ func (p buildPlan) names() []string {
 	return names
 }
 
-func (p buildPlan) complete(dir string) bool {
+// complete reports whether all of the plan's programs are in a directory, and which one that is after links.
+func (p buildPlan) complete(path string) (dir string, ok bool) {
+	dir, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return "", false
+	}
 	for name := range p.packages {
-		if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
-			return false
+		if _, err := os.Stat(filepath.Join(dir, name)); err != nil { //nolint:gosec // inside the cache
+			return "", false
 		}
 	}
-	return true
+	return dir, true
 }
 
 // build compiles the plan's programs beside dir, and moves them there once all are made.
@@ -224,27 +262,23 @@ func (p buildPlan) build(ctx context.Context, dir, ldflags string, progress io.W
 	}
 	begun := time.Now()
 	fmt.Fprintf(progress, "slipway-dev: compiling %s (minutes the first time) …\n", strings.Join(p.names(), ", "))
-	temporary := dir + ".building" // The lock makes it this process's own; a build that was killed may have left one.
-	if err := errors.Join(os.RemoveAll(temporary), os.Mkdir(temporary, 0o755)); err != nil {
+	// The lock makes the directory this process's own; a build that was killed may have left one.
+	temporary := dir + ".building"
+	clean := func() error { return os.RemoveAll(temporary) }                 //nolint:gosec // inside the cache
+	if err := errors.Join(clean(), os.Mkdir(temporary, 0o700)); err != nil { //nolint:gosec // inside the cache
 		return fmt.Errorf("making a directory to build in: %w", err)
 	}
-	defer os.RemoveAll(temporary)
+	defer func() { _ = clean() }()
 	for _, name := range p.names() {
-		cmd := exec.CommandContext(ctx, "go", "build", "-ldflags="+ldflags,
-			"-o", filepath.Join(temporary, name), p.packages[name])
-		cmd.Dir = p.module
-		// A workspace or flags of the caller's would build something else than the module's go.sum says.
-		cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-buildvcs=false", "GO111MODULE=on")
-		var output bytes.Buffer
-		cmd.Stdout, cmd.Stderr = &output, &output
-		if err := cmd.Run(); err != nil {
-			return fmt.Errorf("compiling %s in %s: %w\n%s", name, p.module, err, output.Bytes())
+		output := filepath.Join(temporary, name)
+		if _, err := p.goCommand(ctx, "build", "-ldflags="+ldflags, "-o", output, p.packages[name]); err != nil {
+			return fmt.Errorf("compiling %s: %w", name, err)
 		}
 	}
-	if err := os.RemoveAll(dir); err != nil {
+	if err := os.RemoveAll(dir); err != nil { //nolint:gosec // inside the cache
 		return fmt.Errorf("replacing an unfinished build: %w", err)
 	}
-	if err := os.Rename(temporary, dir); err != nil {
+	if err := os.Rename(temporary, dir); err != nil { //nolint:gosec // inside the cache
 		return fmt.Errorf("keeping what was built: %w", err)
 	}
 	fmt.Fprintf(progress, "slipway-dev: compiled %s in %s\n", strings.Join(p.names(), ", "),
@@ -265,15 +299,15 @@ func ldflags(version, major, minor string) string {
 
 // cacheDir is where compiled programs are kept.
 func cacheDir() (string, error) {
-	dir := os.Getenv(CacheVariable)
-	if dir == "" {
+	dir := filepath.Clean(os.Getenv(CacheVariable))
+	if dir == "." {
 		user, err := os.UserCacheDir()
 		if err != nil {
 			return "", fmt.Errorf("finding a place for compiled programs (%s names one): %w", CacheVariable, err)
 		}
 		dir = filepath.Join(user, "slipway-dev")
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := os.MkdirAll(dir, 0o700); err != nil { //nolint:gosec // inside the cache
 		return "", fmt.Errorf("making the cache of compiled programs: %w", err)
 	}
 	return dir, nil
@@ -300,7 +334,7 @@ const lockPoll = 200 * time.Millisecond
 
 // lock takes a lock between processes. The system releases it when the process ends, however it does.
 func lock(ctx context.Context, path string) (unlock func(), err error) {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600) //nolint:gosec // inside the cache
 	if err != nil {
 		return nil, fmt.Errorf("locking the cache: %w", err)
 	}
@@ -309,16 +343,15 @@ func lock(ctx context.Context, path string) (unlock func(), err error) {
 	for {
 		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 		if err == nil {
-			return func() { f.Close() }, nil
+			return func() { _ = f.Close() }, nil
 		}
 		if !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR) {
-			f.Close()
-			return nil, fmt.Errorf("locking %s: %w", path, err)
+			return nil, errors.Join(fmt.Errorf("locking %s: %w", path, err), f.Close())
 		}
 		select {
 		case <-ctx.Done():
-			f.Close()
-			return nil, fmt.Errorf("waiting for another process to finish compiling (lock %s): %w", path, ctx.Err())
+			err := fmt.Errorf("waiting for another process to finish compiling (lock %s): %w", path, ctx.Err())
+			return nil, errors.Join(err, f.Close())
 		case <-ticker.C:
 		}
 	}

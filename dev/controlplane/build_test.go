@@ -110,38 +110,46 @@ func TestAFailedCompilationSaysWhyAndLeavesNothing(t *testing.T) {
 	}
 }
 
-func TestTheKeyOfABuildIgnoresOrderAndComments(t *testing.T) {
-	plan := buildPlan{packages: map[string]string{"a": "x"}}
-	one := plan.key("v1", []byte("require (\n\tx v1\n\ty v2 // indirect\n)\n"), nil)
-	other := plan.key("v1", []byte("require y v2\n"), nil)
-	same := plan.key("v1", []byte("require (\n\ty v2\n)\n\nrequire (\n\tx v1\n)\n"), nil)
-	if one != same {
-		t.Errorf("the same requirements in another order have the keys %s and %s", one, same)
+func TestABuildIsSharedByModulesThatDifferInWhatItDoesNotNeed(t *testing.T) {
+	plan := smallModule(t, "package main\n\nfunc main() {}\n")
+	var lines lockedBuilder
+	first, err := plan.ensure(t.Context(), &lines)
+	if err != nil {
+		t.Fatal(err)
 	}
-	if one == other {
-		t.Errorf("different requirements have the same key %s", one)
+	mod := filepath.Join(plan.module, "go.mod")
+	more := "module small\n\ngo 1.26\n\nrequire (\n\tk8s.io/kubernetes v1.36.3\n\texample.com/other v1.0.0\n)\n"
+	if err := os.WriteFile(mod, []byte(more), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	second, err := plan.ensure(t.Context(), &lines)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if first != second || strings.Count(lines.String(), "compiling") != 1 {
+		t.Errorf("a requirement that the program does not use led from %s to %s:\n%s", first, second, lines.String())
 	}
 }
 
-func TestTheBuildsNotUsedForLongestAreRemoved(t *testing.T) {
+func TestBuildsNotUsedForLongAreRemoved(t *testing.T) {
 	cache := t.TempDir()
-	plan := buildPlan{packages: map[string]string{"a": "x"}}
-	now := time.Now()
-	// The key's digits are the age in hours; others in the cache are not this plan's.
-	for age, name := range []string{
-		"v1-a-0000000000000000", "v1-a-0000000000000001", "v1-a-0000000000000002", "v1-a-0000000000000003",
-		"v1-a-0000000000000004", "v1-a-b-0000000000000005", "v2-a-0000000000000006",
-	} {
+	old := time.Now().Add(-buildKept - time.Hour)
+	for name, used := range map[string]time.Time{"v1-a-old": old, "v1-a-new": time.Now(), "v2-a-old": old} {
 		dir := filepath.Join(cache, name)
 		if err := os.Mkdir(dir, 0o700); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.Chtimes(dir, now, now.Add(-time.Duration(age)*time.Hour)); err != nil {
+		if err := relink(dir, dir+"-link"); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chtimes(dir, used, used); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := plan.prune(cache, "v1"); err != nil {
-		t.Fatal(err)
+	for range 2 { // A link is seen to be dangling once its build is gone.
+		if err := prune(filepath.Join(cache, "v1-a-")); err != nil {
+			t.Fatal(err)
+		}
 	}
 	entries, err := os.ReadDir(cache)
 	if err != nil {
@@ -151,9 +159,7 @@ func TestTheBuildsNotUsedForLongestAreRemoved(t *testing.T) {
 	for _, entry := range entries {
 		left = append(left, entry.Name())
 	}
-	want := "v1-a-0000000000000000 v1-a-0000000000000001 v1-a-0000000000000002 v1-a-0000000000000003 " +
-		"v1-a-b-0000000000000005 v2-a-0000000000000006"
-	if got := strings.Join(left, " "); got != want {
+	if got, want := strings.Join(left, " "), "v1-a-new v1-a-new-link v2-a-old v2-a-old-link"; got != want {
 		t.Errorf("left are %s, want %s", got, want)
 	}
 }

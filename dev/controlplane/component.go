@@ -82,21 +82,22 @@ func (l layout) apiServer() string { return "https://" + loopback(l.secure) }
 func loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
 
 // freePorts finds n ports of the loopback interface that nobody listens on at the moment.
-func freePorts(n int) ([]int, error) {
+func freePorts(ctx context.Context, n int) ([]int, error) {
 	ports := make([]int, 0, n)
+	var config net.ListenConfig
 	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+		l, err := config.Listen(ctx, "tcp", "127.0.0.1:0")
 		if err != nil {
 			return nil, fmt.Errorf("looking for a free port: %w", err)
 		}
-		defer l.Close()
+		defer func() { _ = l.Close() }() // Only once all are found, lest one is found twice.
 		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
 	}
 	return ports, nil
 }
 
 // writeFiles writes what the processes read: certificates, keys, kubeconfigs and configuration files.
-func (c *Cluster) writeFiles(o Options, ports []int) (layout, error) {
+func (c *Cluster) writeFiles(ports []int) (layout, error) {
 	l := layout{c.dir, ports[0], ports[1], ports[2], ports[3], ports[4]}
 	for _, dir := range []string{logDir, pkiDir, configDir, tokenDir} {
 		if err := os.MkdirAll(l.path(dir), 0o700); err != nil {
@@ -182,6 +183,7 @@ func (l layout) controllerManagerArgs(o Options) []string {
 	kubeconfig := l.path(ControllerManager + ".kubeconfig")
 	return []string{
 		"--bind-address=127.0.0.1", "--secure-port=" + strconv.Itoa(l.controller),
+		"--tls-cert-file=" + l.path(pkiDir, "server.crt"), "--tls-private-key-file=" + l.path(pkiDir, "server.key"),
 		"--kubeconfig=" + kubeconfig, "--authentication-kubeconfig=" + kubeconfig,
 		"--authorization-kubeconfig=" + kubeconfig, "--use-service-account-credentials=true",
 		"--leader-elect=false", "--kube-api-qps=1000", "--kube-api-burst=2000",
@@ -195,6 +197,7 @@ func (l layout) schedulerArgs() []string {
 	kubeconfig := l.path(Scheduler + ".kubeconfig")
 	return []string{
 		"--bind-address=127.0.0.1", "--secure-port=" + strconv.Itoa(l.scheduler),
+		"--tls-cert-file=" + l.path(pkiDir, "server.crt"), "--tls-private-key-file=" + l.path(pkiDir, "server.key"),
 		"--config=" + l.path(configDir, "scheduler.yaml"),
 		"--authentication-kubeconfig=" + kubeconfig, "--authorization-kubeconfig=" + kubeconfig,
 	}
@@ -265,11 +268,9 @@ func (c *Cluster) waitProcess(ctx context.Context, p *Process) error {
 	if p.command.ReadyURL == "" {
 		return nil
 	}
-	// All the servers of this control plane have certificates of its own authority, or of their own making: only the
-	// loopback interface is asked, and only for a status code.
-	config := rest.CopyConfig(c.config)
-	config.TLSClientConfig.CAData, config.TLSClientConfig.Insecure = nil, true
-	client, err := rest.HTTPClientFor(config)
+	// Every server has a certificate of this control plane's authority, so that another one's, which was quicker to take
+	// the port, is not mistaken for it.
+	client, err := rest.HTTPClientFor(c.RESTConfig())
 	if err != nil {
 		return fmt.Errorf("making a client for %s: %w", p.Name(), err)
 	}
@@ -283,7 +284,7 @@ func (c *Cluster) waitProcess(ctx context.Context, p *Process) error {
 		if err != nil {
 			return err
 		}
-		defer response.Body.Close()
+		defer func() { _ = response.Body.Close() }() // Only the status matters.
 		if response.StatusCode != http.StatusOK {
 			return fmt.Errorf("%s answers %s", p.command.ReadyURL, response.Status)
 		}

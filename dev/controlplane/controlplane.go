@@ -98,11 +98,11 @@ func (o *Options) complete() error {
 		o.NodeMonitorGracePeriod = defaultNodeMonitorGracePeriod
 	}
 	if o.NodeMonitorGracePeriod < 0 {
-		return fmt.Errorf("NodeMonitorGracePeriod is %s, it must be positive", o.NodeMonitorGracePeriod)
+		return fmt.Errorf("node monitor grace period %s, it must be positive", o.NodeMonitorGracePeriod)
 	}
 	for name := range o.Flags {
 		if !isComponent(name) {
-			return fmt.Errorf("Flags names the process %q, known are %v", name, componentNames)
+			return fmt.Errorf("flags for the process %q, known are %v", name, componentNames)
 		}
 	}
 	if o.Progress == nil {
@@ -125,11 +125,11 @@ func boot(ctx context.Context, o Options, binaries Binaries) (_ *Cluster, err er
 			}
 		}
 	}()
-	ports, err := freePorts(portCount)
+	ports, err := freePorts(ctx, portCount)
 	if err != nil {
 		return nil, err
 	}
-	layout, err := c.writeFiles(o, ports)
+	layout, err := c.writeFiles(ports)
 	if err != nil {
 		return nil, err
 	}
@@ -159,7 +159,7 @@ func (c *Cluster) makeDir(dir string) error {
 	if err != nil {
 		return fmt.Errorf("directory of the control plane: %w", err)
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("making the directory of the control plane: %w", err)
 	}
 	entries, err := os.ReadDir(dir)

@@ -158,8 +158,8 @@ func (spec NodeSpec) labels() map[string]string {
 func nodeAddress(name string) string {
 	sum := fnv.New32a()
 	sum.Write([]byte(name))
-	n := sum.Sum32()
-	return netip.AddrFrom4([4]byte{10, 128 | byte(n>>16), byte(n >> 8), byte(n)}).String()
+	n := sum.Sum(nil)
+	return netip.AddrFrom4([4]byte{10, 128 | n[1], n[2], n[3]}).String()
 }
 
 // nodeConditions are those of a healthy node. A node is made with them, so that the node lifecycle controller does not

@@ -27,7 +27,7 @@ type end struct {
 // deletePod deletes a pod once for each grace period, with a pause before each but the first, and watches it go.
 func deletePod(t *testing.T, client kubernetes.Interface, namespace, name string, pause time.Duration, graces ...int64) end {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	pods := client.CoreV1().Pods(namespace)
 	w, err := pods.Watch(ctx, metav1.ListOptions{
@@ -70,7 +70,7 @@ func deletePod(t *testing.T, client kubernetes.Interface, namespace, name string
 func TestHowAPodStops(t *testing.T) {
 	t.Parallel()
 	c, node := namespace(t, "stopping")
-	const slack = 700 * time.Millisecond // what a busy machine may add
+	const slack = 3 * time.Second // what a busy machine may add; tens of milliseconds on an idle one
 	for name, test := range map[string]struct {
 		stop   string
 		graces []int64
@@ -92,7 +92,7 @@ func TestHowAPodStops(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			pod := workload.App{Namespace: "stopping", Name: name, Node: node, Stop: test.stop, Start: "0"}.Pod()
-			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			if err := workload.CreateSettled(ctx, c.Client(), pod); err != nil {
 				t.Fatal(err)
@@ -112,7 +112,7 @@ func TestAReplacementOfTheSameNameIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	c, node := namespace(t, "same-name")
 	app := workload.App{Namespace: "same-name", Name: "db", Node: node, Stop: "0.3", Start: "0"}
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if err := workload.CreateSettled(ctx, c.Client(), app.StatefulSet()); err != nil {
 		t.Fatal(err)
@@ -121,7 +121,7 @@ func TestAReplacementOfTheSameNameIsLeftAlone(t *testing.T) {
 		if got := deletePod(t, c.Client(), "same-name", "db-0", 0, 10); got.ending != controlplane.Finished {
 			t.Errorf("db-0 ended %s, want %s", got.ending, controlplane.Finished)
 		}
-		eventually(t, "the replacement of db-0", func(ctx context.Context) error {
+		eventually(t.Context(), t, "the replacement of db-0", func(ctx context.Context) error {
 			pod, err := c.Client().CoreV1().Pods("same-name").Get(ctx, "db-0", metav1.GetOptions{})
 			if err != nil {
 				return err
@@ -149,7 +149,7 @@ func TestAMachineWithoutPowerIsSilentAndComesBack(t *testing.T) {
 		},
 	})
 	client := c.Client()
-	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	stopping := workload.App{Name: "stopping", Node: "off", Stop: "1"}.Pod()
 	staying := workload.App{Name: "staying", Node: "off"}.Pod()
@@ -159,7 +159,7 @@ func TestAMachineWithoutPowerIsSilentAndComesBack(t *testing.T) {
 	if err := client.CoreV1().Pods("default").Delete(ctx, "stopping", *metav1.NewDeleteOptions(3)); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "a kubelet that knows when the pod will have stopped", func(ctx context.Context) error {
+	eventually(t.Context(), t, "a kubelet that knows when the pod will have stopped", func(ctx context.Context) error {
 		pod, err := client.CoreV1().Pods("default").Get(ctx, "stopping", metav1.GetOptions{})
 		if err == nil && pod.Annotations["dev.slipway.dev/stop-ends"] == "" {
 			return errors.New("there is none")
@@ -169,12 +169,12 @@ func TestAMachineWithoutPowerIsSilentAndComesBack(t *testing.T) {
 	if err := c.PowerOff(ctx, "off"); err != nil {
 		t.Fatal(err)
 	}
-	last := leaseOf(t, client, "off")
+	last := leaseOf(ctx, t, client, "off")
 	// Three seconds later by the other machine's clock, the stopping pod would be gone, were the power on.
 	for range 4 {
 		waitRenewal(ctx, t, client, "on")
 	}
-	if now := leaseOf(t, client, "off"); now.Spec.RenewTime.After(last.Spec.RenewTime.Add(500 * time.Millisecond)) {
+	if now := leaseOf(ctx, t, client, "off"); now.Spec.RenewTime.After(last.Spec.RenewTime.Add(500 * time.Millisecond)) {
 		t.Errorf("the Lease of a machine without power was renewed at %s, after %s", now.Spec.RenewTime, last.Spec.RenewTime)
 	}
 	pod, err := client.CoreV1().Pods("default").Get(ctx, "stopping", metav1.GetOptions{})
@@ -184,10 +184,10 @@ func TestAMachineWithoutPowerIsSilentAndComesBack(t *testing.T) {
 	if ending := controlplane.EndingOf(pod); ending != controlplane.Running {
 		t.Errorf("the pod that was stopping when the power went has ended %s, want it as it was", ending)
 	}
-	eventually(t, "a silent node", func(ctx context.Context) error {
+	eventually(t.Context(), t, "a silent node", func(ctx context.Context) error {
 		return conditionOfNode(ctx, client, "off", corev1.ConditionUnknown)
 	})
-	eventually(t, "a pod on a silent node", func(ctx context.Context) error {
+	eventually(t.Context(), t, "a pod on a silent node", func(ctx context.Context) error {
 		return readyPod(ctx, client, "staying", corev1.ConditionFalse)
 	})
 	if err := c.PowerOn(ctx, "off"); err != nil {
@@ -196,10 +196,10 @@ func TestAMachineWithoutPowerIsSilentAndComesBack(t *testing.T) {
 	if err := conditionOfNode(ctx, client, "off", corev1.ConditionTrue); err != nil {
 		t.Errorf("after the power came back: %v", err)
 	}
-	eventually(t, "a pod on a node that is back", func(ctx context.Context) error {
+	eventually(t.Context(), t, "a pod on a node that is back", func(ctx context.Context) error {
 		return readyPod(ctx, client, "staying", corev1.ConditionTrue)
 	})
-	eventually(t, "the pod whose grace ended without power", func(ctx context.Context) error {
+	eventually(t.Context(), t, "the pod whose grace ended without power", func(ctx context.Context) error {
 		if _, err := client.CoreV1().Pods("default").Get(ctx, "stopping", metav1.GetOptions{}); err == nil {
 			return errors.New("it is still there")
 		}
@@ -207,9 +207,9 @@ func TestAMachineWithoutPowerIsSilentAndComesBack(t *testing.T) {
 	})
 }
 
-func leaseOf(t *testing.T, client kubernetes.Interface, node string) *coordinationv1.Lease {
+func leaseOf(ctx context.Context, t *testing.T, client kubernetes.Interface, node string) *coordinationv1.Lease {
 	t.Helper()
-	lease, err := client.CoordinationV1().Leases(corev1.NamespaceNodeLease).Get(t.Context(), node, metav1.GetOptions{})
+	lease, err := client.CoordinationV1().Leases(corev1.NamespaceNodeLease).Get(ctx, node, metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -219,12 +219,12 @@ func leaseOf(t *testing.T, client kubernetes.Interface, node string) *coordinati
 // waitRenewal waits until a node renews its Lease once more.
 func waitRenewal(ctx context.Context, t *testing.T, client kubernetes.Interface, node string) {
 	t.Helper()
-	before := leaseOf(t, client, node)
-	eventually(t, "a renewal of the Lease of "+node, func(context.Context) error {
-		if !leaseOf(t, client, node).Spec.RenewTime.After(before.Spec.RenewTime.Time) {
+	before := leaseOf(ctx, t, client, node)
+	eventually(ctx, t, "a renewal of the Lease of "+node, func(ctx context.Context) error {
+		if !leaseOf(ctx, t, client, node).Spec.RenewTime.After(before.Spec.RenewTime.Time) {
 			return errors.New("there was none")
 		}
-		return ctx.Err()
+		return nil
 	})
 }
 

@@ -76,8 +76,8 @@ type Command struct {
 	Args []string `json:"args"`
 	// Env is added to the little environment that the processes of a control plane get (PATH, HOME, TMPDIR).
 	Env []string `json:"env,omitempty"`
-	// ReadyURL answers 200 once the program is ready, over HTTP, or HTTPS with any certificate. Empty when nothing
-	// needs to wait for that.
+	// ReadyURL answers 200 once the program is ready; empty when nothing needs to wait for that. HTTPS needs a
+	// certificate of the control plane's authority.
 	ReadyURL string `json:"readyURL,omitempty"`
 }
 
@@ -114,12 +114,13 @@ func (c *Cluster) reserve(p *Process) error {
 
 // start starts the process and makes p stand for it.
 func (p *Process) start() error {
-	log, err := os.OpenFile(p.LogFile(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	log, err := os.OpenFile(p.LogFile(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return fmt.Errorf("opening the log of %s: %w", p.Name(), err)
 	}
-	defer log.Close()
-	cmd := exec.Command(p.command.Path, p.command.Args...)
+	defer func() { _ = log.Close() }() // The process has its own.
+	// No context: the process lives until it is told to end.
+	cmd := exec.Command(p.command.Path, p.command.Args...) //nolint:gosec,noctx // starting programs is what this is for
 	cmd.Dir = p.cluster.dir
 	cmd.Stdout, cmd.Stderr = log, log
 	// Little of the environment reaches the process: proxies, kubeconfigs and the like must not change what it does.
@@ -182,8 +183,28 @@ func (p *Process) identity() identity {
 	return p.id
 }
 
-// Pause stops the process in its tracks, as a machine that stalls would: connections stay open and nothing answers.
-func (p *Process) Pause() error { return p.signal(syscall.SIGSTOP, "pausing") }
+// Pause stops the process in its tracks, as a machine that stalls would: connections stay open and nothing answers. It
+// returns once every thread stands still, which is a little after the signal was sent.
+func (p *Process) Pause(ctx context.Context) error {
+	if err := p.signal(syscall.SIGSTOP, "pausing"); err != nil {
+		return err
+	}
+	ticker := time.NewTicker(pausePoll)
+	defer ticker.Stop()
+	for !processStopped(p.PID()) {
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("pausing %s (process %d): %w", p.Name(), p.PID(), ctx.Err())
+		case <-p.exited():
+			return fmt.Errorf("pausing %s (process %d): %w", p.Name(), p.PID(), os.ErrProcessDone)
+		case <-ticker.C:
+		}
+	}
+	return nil
+}
+
+// pausePoll is the pause between two looks at whether a process has stopped.
+const pausePoll = time.Millisecond
 
 // Resume lets a paused process go on.
 func (p *Process) Resume() error { return p.signal(syscall.SIGCONT, "resuming") }
@@ -257,7 +278,7 @@ func (p *Process) lastWords() string {
 	if err != nil {
 		return err.Error()
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }() // It was only read.
 	if info, err := f.Stat(); err == nil && info.Size() > most {
 		if _, err := f.Seek(-most, io.SeekEnd); err != nil {
 			return err.Error()

@@ -2,6 +2,7 @@ package controlplane
 
 import (
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -20,15 +21,37 @@ func processAttributes(detached bool) *syscall.SysProcAttr {
 // processStart returns when a process started, in clock ticks since boot, and whether it runs. One that has ended but
 // was not yet waited for by its parent does not.
 func processStart(pid int) (started string, running bool) {
-	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	state, started, ok := readStat("/proc/" + strconv.Itoa(pid) + "/stat")
+	return started, ok && state != "Z" && state != "X"
+}
+
+// processStopped reports whether every thread of a process is stopped.
+func processStopped(pid int) bool {
+	threads, err := filepath.Glob("/proc/" + strconv.Itoa(pid) + "/task/*/stat")
 	if err != nil {
-		return "", false
+		return false
 	}
-	// The second field is the command in parentheses and may hold anything; see proc_pid_stat(5).
+	for _, thread := range threads {
+		// One that has ended since the listing does no more.
+		if state, _, ok := readStat(thread); ok && state != "T" {
+			return false
+		}
+	}
+	return len(threads) > 0
+}
+
+// readStat reads the state and the start time of a process or thread.
+func readStat(path string) (state, started string, ok bool) {
+	stat, err := os.ReadFile(path) //nolint:gosec // a file of /proc
+	if err != nil {
+		return "", "", false
+	}
+	// The second field is the command in parentheses and may hold anything, the third is the state, the 22nd the time;
+	// see proc_pid_stat(5).
 	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
-	const state, startTime = 3 - 3, 22 - 3
-	if len(fields) <= startTime || fields[state] == "Z" || fields[state] == "X" {
-		return "", false
+	const stateField, startField = 0, 19
+	if len(fields) <= startField {
+		return "", "", false
 	}
-	return fields[startTime], true
+	return fields[stateField], fields[startField], true
 }

@@ -16,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/slipway-dev/slipway/internal/placement"
+	"github.com/slipway-dev/slipway/internal/placement/placementtest"
 )
 
 var (
@@ -24,7 +25,7 @@ var (
 )
 
 // compare judges every candidate on every node twice and returns the first disagreement.
-func compare(ctx context.Context, judge *Scheduler, c *Cluster, s *placement.Snapshot, plugins map[string]int) (judged, undecided int, err error) {
+func compare(ctx context.Context, judge *Scheduler, c *placementtest.Cluster, s *placement.Snapshot, plugins map[string]int) (judged, undecided int, err error) {
 	for _, p := range c.Candidates {
 		rulings, err := judge.Judge(ctx, p, c.Nodes)
 		if err != nil {
@@ -99,7 +100,7 @@ func TestPlacementAgreesWithTheScheduler(t *testing.T) {
 	var judged, undecided, clusters int
 	plugins := map[string]int{}
 	for s := *seed; judged < *pairs; s++ {
-		c := Generate(s)
+		c := placementtest.Random(s)
 		clusters++
 		n, u, err := compareAfresh(t.Context(), judge, c, plugins)
 		judged, undecided = judged+n, undecided+u
@@ -125,7 +126,7 @@ func newScheduler(t *testing.T) *Scheduler {
 }
 
 // compareAfresh builds placement's snapshot of a cluster and compares.
-func compareAfresh(ctx context.Context, judge *Scheduler, c *Cluster, plugins map[string]int) (judged, undecided int, err error) {
+func compareAfresh(ctx context.Context, judge *Scheduler, c *placementtest.Cluster, plugins map[string]int) (judged, undecided int, err error) {
 	if err := judge.Load(c); err != nil {
 		return 0, 0, err
 	}
@@ -137,9 +138,9 @@ func compareAfresh(ctx context.Context, judge *Scheduler, c *Cluster, plugins ma
 }
 
 // report shrinks a cluster on which the judges disagree and keeps it as a case.
-func report(t *testing.T, judge *Scheduler, c *Cluster, err error) {
+func report(t *testing.T, judge *Scheduler, c *placementtest.Cluster, err error) {
 	t.Helper()
-	disagree := func(c *Cluster) bool {
+	disagree := func(c *placementtest.Cluster) bool {
 		_, _, err := compareAfresh(t.Context(), judge, c, map[string]int{})
 		var d *disagreement
 		return errors.As(err, &d)
@@ -167,7 +168,7 @@ func TestDisagreementsMetBefore(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			var c Cluster
+			var c placementtest.Cluster
 			if err := json.Unmarshal(text, &c); err != nil {
 				t.Fatal(err)
 			}
@@ -184,7 +185,7 @@ func TestAgreementSurvivesForksMovesAndRollbacks(t *testing.T) {
 	judge := newScheduler(t)
 	judged := 0
 	for s := *seed; judged < *pairs/4; s++ {
-		c := Generate(s)
+		c := placementtest.Random(s)
 		if len(c.Pods) == 0 {
 			continue
 		}
@@ -207,7 +208,7 @@ func TestAgreementSurvivesForksMovesAndRollbacks(t *testing.T) {
 	t.Logf("%d pairs", judged)
 }
 
-func agree(t *testing.T, judge *Scheduler, c *Cluster, snapshot *placement.Snapshot, seed uint64) int {
+func agree(t *testing.T, judge *Scheduler, c *placementtest.Cluster, snapshot *placement.Snapshot, seed uint64) int {
 	t.Helper()
 	if err := judge.Load(c); err != nil {
 		t.Fatal(err)
@@ -220,7 +221,7 @@ func agree(t *testing.T, judge *Scheduler, c *Cluster, snapshot *placement.Snaps
 }
 
 // tryMoves does the same random steps to the snapshot and to a copy of the cluster.
-func tryMoves(t *testing.T, g *rand.Rand, c *Cluster, snapshot *placement.Snapshot) *Cluster {
+func tryMoves(t *testing.T, g *rand.Rand, c *placementtest.Cluster, snapshot *placement.Snapshot) *placementtest.Cluster {
 	t.Helper()
 	after := *c
 	after.Nodes, after.Pods = slices.Clone(c.Nodes), slices.Clone(c.Pods)
@@ -234,7 +235,7 @@ func tryMoves(t *testing.T, g *rand.Rand, c *Cluster, snapshot *placement.Snapsh
 			after.Nodes = slices.Delete(after.Nodes, n, n+1)
 			after.Pods = slices.DeleteFunc(after.Pods, func(p *corev1.Pod) bool { return p.Spec.NodeName == gone })
 		case i == 1:
-			n := generator{Rand: g}.node(100 + len(after.Nodes) + g.IntN(1<<40))
+			n := placementtest.RandomNode(g, 100+len(after.Nodes)+g.IntN(1<<40))
 			err = snapshot.Launch(n)
 			after.Nodes = append(after.Nodes, n)
 		case len(after.Pods) > 0:

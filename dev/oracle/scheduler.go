@@ -24,6 +24,8 @@ import (
 	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 	"k8s.io/kubernetes/pkg/scheduler/metrics"
 	"k8s.io/kubernetes/pkg/scheduler/util/assumecache"
+
+	"github.com/slipway-dev/slipway/internal/placement/placementtest"
 )
 
 // Scheduler is kube-scheduler's framework with its default plugins and feature gates. Its listers are filled by hand,
@@ -68,7 +70,7 @@ func NewScheduler(ctx context.Context) (*Scheduler, error) {
 }
 
 // Load puts a cluster before the scheduler.
-func (s *Scheduler) Load(c *Cluster) error {
+func (s *Scheduler) Load(c *placementtest.Cluster) error {
 	core, storage := s.factory.Core().V1(), s.factory.Storage().V1()
 	fill := []struct {
 		indexer cache.Indexer
@@ -88,7 +90,7 @@ func (s *Scheduler) Load(c *Cluster) error {
 			return fmt.Errorf("fill a lister: %w", err)
 		}
 	}
-	s.lister.Snapshot = schedulercache.NewSnapshot(c.placed(), c.Nodes)
+	s.lister.Snapshot = schedulercache.NewSnapshot(c.Placed(), c.Nodes)
 	return nil
 }
 

@@ -4,11 +4,13 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/slipway-dev/slipway/internal/placement/placementtest"
 )
 
 // Shrink leaves out of a cluster whatever it can while the judges still disagree about it: objects first, then parts of
 // the pods.
-func Shrink(c *Cluster, disagree func(*Cluster) bool) *Cluster {
+func Shrink(c *placementtest.Cluster, disagree func(*placementtest.Cluster) bool) *placementtest.Cluster {
 	for {
 		smaller := shrinkOnce(c, disagree)
 		if smaller == nil {
@@ -19,16 +21,16 @@ func Shrink(c *Cluster, disagree func(*Cluster) bool) *Cluster {
 }
 
 // shrinkOnce returns a smaller cluster on which the judges disagree, or nil.
-func shrinkOnce(c *Cluster, disagree func(*Cluster) bool) *Cluster {
+func shrinkOnce(c *placementtest.Cluster, disagree func(*placementtest.Cluster) bool) *placementtest.Cluster {
 	for _, smaller := range slices.Concat(
-		without(c, c.Candidates, func(c *Cluster, l []*corev1.Pod) { c.Candidates = l }),
-		without(c, c.Pods, func(c *Cluster, l []*corev1.Pod) { c.Pods = l }),
-		without(c, c.Nodes, func(c *Cluster, l []*corev1.Node) { c.Nodes = l }),
-		without(c, c.Claims, func(c *Cluster, l []*corev1.PersistentVolumeClaim) { c.Claims = l }),
-		without(c, c.Volumes, func(c *Cluster, l []*corev1.PersistentVolume) { c.Volumes = l }),
-		without(c, c.Namespaces, func(c *Cluster, l []*corev1.Namespace) { c.Namespaces = l }),
-		simplerPods(c, c.Candidates, func(c *Cluster, l []*corev1.Pod) { c.Candidates = l }),
-		simplerPods(c, c.Pods, func(c *Cluster, l []*corev1.Pod) { c.Pods = l }),
+		without(c, c.Candidates, func(c *placementtest.Cluster, l []*corev1.Pod) { c.Candidates = l }),
+		without(c, c.Pods, func(c *placementtest.Cluster, l []*corev1.Pod) { c.Pods = l }),
+		without(c, c.Nodes, func(c *placementtest.Cluster, l []*corev1.Node) { c.Nodes = l }),
+		without(c, c.Claims, func(c *placementtest.Cluster, l []*corev1.PersistentVolumeClaim) { c.Claims = l }),
+		without(c, c.Volumes, func(c *placementtest.Cluster, l []*corev1.PersistentVolume) { c.Volumes = l }),
+		without(c, c.Namespaces, func(c *placementtest.Cluster, l []*corev1.Namespace) { c.Namespaces = l }),
+		simplerPods(c, c.Candidates, func(c *placementtest.Cluster, l []*corev1.Pod) { c.Candidates = l }),
+		simplerPods(c, c.Pods, func(c *placementtest.Cluster, l []*corev1.Pod) { c.Pods = l }),
 	) {
 		if disagree(smaller) {
 			return smaller
@@ -38,8 +40,8 @@ func shrinkOnce(c *Cluster, disagree func(*Cluster) bool) *Cluster {
 }
 
 // without lists the clusters that lack one object of a list.
-func without[T any](c *Cluster, list []T, set func(*Cluster, []T)) []*Cluster {
-	var out []*Cluster
+func without[T any](c *placementtest.Cluster, list []T, set func(*placementtest.Cluster, []T)) []*placementtest.Cluster {
+	var out []*placementtest.Cluster
 	for i := range list {
 		smaller := *c
 		set(&smaller, slices.Delete(slices.Clone(list), i, i+1))
@@ -49,7 +51,7 @@ func without[T any](c *Cluster, list []T, set func(*Cluster, []T)) []*Cluster {
 }
 
 // simplerPods lists the clusters in which one pod of a list lacks one part of its specification.
-func simplerPods(c *Cluster, list []*corev1.Pod, set func(*Cluster, []*corev1.Pod)) []*Cluster {
+func simplerPods(c *placementtest.Cluster, list []*corev1.Pod, set func(*placementtest.Cluster, []*corev1.Pod)) []*placementtest.Cluster {
 	cuts := []func(*corev1.Pod){
 		func(p *corev1.Pod) { p.Spec.Affinity = nil },
 		func(p *corev1.Pod) { p.Spec.TopologySpreadConstraints = nil },
@@ -61,7 +63,7 @@ func simplerPods(c *Cluster, list []*corev1.Pod, set func(*Cluster, []*corev1.Po
 		func(p *corev1.Pod) { p.Spec.Containers = []corev1.Container{{Name: "c"}} },
 		func(p *corev1.Pod) { p.Status = corev1.PodStatus{} },
 	}
-	var out []*Cluster
+	var out []*placementtest.Cluster
 	for i, p := range list {
 		for _, cut := range cuts {
 			simpler := p.DeepCopy()

@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/slipway-dev/slipway/dev/controlplane"
 )
@@ -59,8 +60,10 @@ func Binary(name string) (string, error) {
 type Agent struct {
 	*controlplane.Process
 
-	Node    string
-	metrics string
+	Node string
+	// Kubeconfig is the file with the agent's credentials.
+	Kubeconfig string
+	metrics    string
 
 	mu  sync.Mutex
 	off bool // its machine has no power
@@ -84,7 +87,8 @@ func (t *Testbed) runAgent(ctx context.Context, pool controlplane.AKSPool, insta
 	if err != nil {
 		return nil, err
 	}
-	kubeconfig, err := t.ServiceAccountKubeconfig(ctx, AgentNamespace, AgentAccount, controlplane.TokenOptions{})
+	kubeconfig, err := t.ServiceAccountKubeconfig(ctx, AgentNamespace, AgentAccount,
+		controlplane.TokenOptions{Duration: tokenLifetime})
 	if err != nil {
 		return nil, err
 	}
@@ -96,10 +100,7 @@ func (t *Testbed) runAgent(ctx context.Context, pool controlplane.AKSPool, insta
 	args := []string{
 		"--node-name", node, "--kubeconfig", kubeconfig, "--endpoint", t.Endpoint(pool, instance), "--listen", listen,
 	}
-	t.mu.Lock()
-	t.starts++
-	name := fmt.Sprintf("agent-%d-%s", t.starts, node)
-	t.mu.Unlock()
+	name := t.agentName(node)
 	command := controlplane.Command{Name: name, Path: path, Args: append(args, flags...)}
 	if ready != "" {
 		command.ReadyURL = "http://" + listen + ready
@@ -108,7 +109,7 @@ func (t *Testbed) runAgent(ctx context.Context, pool controlplane.AKSPool, insta
 	if err != nil {
 		return nil, err
 	}
-	a := &Agent{Process: process, Node: node, metrics: "http://" + listen}
+	a := &Agent{Process: process, Node: node, Kubeconfig: kubeconfig, metrics: "http://" + listen}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.agents[node] = a
@@ -152,8 +153,28 @@ func (a *Agent) regainPower(ctx context.Context) error {
 	return a.Revive(ctx)
 }
 
+// tokenLifetime is asked for, since a testbed may be left running for a day; the API server may grant less.
+const tokenLifetime = 24 * time.Hour
+
+// AgentProcess is the name of the process of a node's first agent.
+func AgentProcess(node string) string { return "agent-" + node }
+
+// agentName gives the name of one more agent's process.
+func (t *Testbed) agentName(node string) string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.starts[node]++
+	if n := t.starts[node]; n > 1 {
+		return fmt.Sprintf("%s-%d", AgentProcess(node), n)
+	}
+	return AgentProcess(node)
+}
+
+// anyPort of the loopback interface that is free.
+const anyPort = "127.0.0.1:0"
+
 func freeAddress() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := net.Listen("tcp", anyPort)
 	if err != nil {
 		return "", err
 	}
@@ -251,4 +272,29 @@ func (a *Agent) Resident() (now, peak int64, err error) {
 		}
 	}
 	return now, peak, nil
+}
+
+// CPU is the processor time that the process has used since its latest start, its own and the kernel's for it.
+func (a *Agent) CPU() (time.Duration, error) {
+	path := fmt.Sprintf("/proc/%d/stat", a.PID())
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return 0, err
+	}
+	// Field 2 is the command in parentheses, 14 and 15 are utime and stime in 1/100 s (proc_pid_stat(5)).
+	_, after, _ := strings.Cut(string(raw), ") ")
+	fields := strings.Fields(after)
+	const utime, stime = 14 - 3, 15 - 3
+	if len(fields) <= stime {
+		return 0, fmt.Errorf("%s: want at least 15 fields", path)
+	}
+	var ticks int64
+	for _, i := range []int{utime, stime} {
+		n, err := strconv.ParseInt(fields[i], 10, 64)
+		if err != nil {
+			return 0, fmt.Errorf("%s: field %d: %w", path, i+3, err)
+		}
+		ticks += n
+	}
+	return time.Duration(ticks) * 10 * time.Millisecond, nil
 }

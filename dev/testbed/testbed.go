@@ -24,6 +24,8 @@ type Options struct {
 	Cluster controlplane.Options
 	// Azure configures the emulator; Machines and Bookkeeper are set by Start.
 	Azure azure.Options
+	// Listen is the loopback address that the emulator is served at; empty is any free port.
+	Listen string
 }
 
 // Testbed is a control plane with an emulated cloud under it.
@@ -37,10 +39,11 @@ type Testbed struct {
 	server *http.Server
 	base   *url.URL
 	stop   context.CancelFunc
+	azure  azure.Options // as given
 
 	mu     sync.Mutex
 	agents map[string]*Agent // by node, the one that runs there now
-	starts int
+	starts map[string]int    // how many were started on each node
 }
 
 // Start starts everything but agents.
@@ -49,7 +52,7 @@ func Start(ctx context.Context, o Options) (_ *Testbed, err error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &Testbed{Cluster: cluster, agents: map[string]*Agent{}}
+	t := &Testbed{Cluster: cluster, agents: map[string]*Agent{}, starts: map[string]int{}, azure: o.Azure}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, t.Stop())
@@ -66,14 +69,17 @@ func Start(ctx context.Context, o Options) (_ *Testbed, err error) {
 	o.Azure.Machines = t.Nodes.Machines(power{t})
 	o.Azure.Bookkeeper = t.Pods
 	t.Azure = azure.New(o.Azure)
-	if err := t.serve(); err != nil {
+	if err := t.serve(o.Listen); err != nil {
 		return nil, err
 	}
 	return t, t.install(ctx)
 }
 
-func (t *Testbed) serve() error {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+func (t *Testbed) serve(address string) error {
+	if address == "" {
+		address = anyPort
+	}
+	listener, err := net.Listen("tcp", address)
 	if err != nil {
 		return fmt.Errorf("azure emulator: %w", err)
 	}
@@ -84,18 +90,20 @@ func (t *Testbed) serve() error {
 }
 
 // Stop ends everything. A testbed that was started in part can be stopped too.
-func (t *Testbed) Stop() error {
+func (t *Testbed) Stop() error { return errors.Join(t.closeAzure(), t.Cluster.Stop()) }
+
+// closeAzure ends the emulator and its watches.
+func (t *Testbed) closeAzure() error {
 	if t.stop != nil {
 		t.stop()
 	}
-	var errs []error
 	if t.Azure != nil {
 		t.Azure.Close()
 	}
-	if t.server != nil {
-		errs = append(errs, t.server.Close())
+	if t.server == nil {
+		return nil
 	}
-	return errors.Join(append(errs, t.Cluster.Stop())...)
+	return t.server.Close()
 }
 
 // AddPool adds n machines of an AKS pool: their nodes, and the scale set in the emulator.

@@ -187,7 +187,7 @@ func (a *Agent) advance(ctx context.Context) (time.Duration, error) {
 		return whenAsked, err
 	}
 	now := time.Now()
-	a.absorb(now)
+	a.absorb()
 	next, err := a.release(ctx, now)
 	errs := []error{err}
 	for _, h := range a.inOrder() {
@@ -206,7 +206,7 @@ func (a *Agent) advance(ctx context.Context) (time.Duration, error) {
 	a.steer(ctx)
 	a.watchNode(ctx)
 	a.count()
-	if slices.ContainsFunc(a.inOrder(), (*handling).unrecorded) && !a.o.DryRun {
+	if slices.ContainsFunc(a.inOrder(), (*handling).unrecorded) {
 		next = 0
 	}
 	return next, errors.Join(errs...)
@@ -265,7 +265,7 @@ func (a *Agent) resume(r cordon.Record) {
 }
 
 // absorb takes the snapshot's notices into the handlings, and decides about those that are new or have changed.
-func (a *Agent) absorb(now time.Time) {
+func (a *Agent) absorb() {
 	for _, n := range a.snapshot.Notices {
 		h := a.handled[n.ID]
 		if h == nil {
@@ -286,12 +286,12 @@ func (a *Agent) absorb(now time.Time) {
 func (a *Agent) decide(h *handling, n notice.Notice) {
 	d := a.o.Impact.Decide(n, h.Seen)
 	isNew := h.Decision.Reason == ""
-	same := !isNew && h.Decision == d && h.Notice.Status == n.Status
+	same := !isNew && h.Decision.equal(d) && h.Notice.Status == n.Status
 	h.Notice, h.Decision = n, d
 	if same {
 		return
 	}
-	h.dirty = true
+	h.dirty, h.gaveUp = true, false
 	a.log.Info("notice", "id", n.ID, "type", n.Type, "status", n.Status, "action", d.Action, "deadline", d.Deadline,
 		"reason", d.Reason, "new", isNew, "resources", n.Resources, "description", n.Description)
 	if !isNew {
@@ -314,7 +314,7 @@ func (a *Agent) release(ctx context.Context, now time.Time) (time.Duration, erro
 	var errs []error
 	for id, h := range a.handled {
 		if !a.snapshot.Over(id) {
-			h.missing = time.Time{}
+			h.over, h.missing = false, time.Time{}
 			continue
 		}
 		if h.missing.IsZero() {

@@ -23,6 +23,11 @@ type order struct {
 	terms drain.Terms
 }
 
+func (o order) equal(p order) bool {
+	return o.kind == p.kind && o.terms.Margin == p.terms.Margin &&
+		o.terms.Deadline.Equal(p.terms.Deadline) && o.terms.GiveUp.Equal(p.terms.GiveUp)
+}
+
 // drainRun is a drain that is under way.
 type drainRun struct {
 	order  order
@@ -48,10 +53,23 @@ func (a *Agent) steer(ctx context.Context) {
 	case a.drain.order.kind != want.kind:
 		a.stopDrain()
 		a.startDrain(ctx, want)
-	case a.drain.order.terms != want.terms:
-		a.log.Info("the drain's time has changed", "from", a.drain.order.terms, "to", want.terms)
+	case !a.drain.order.equal(want):
+		a.log.Info("the drain's time has changed", "deadline", want.terms.Deadline, "giveUp", want.terms.GiveUp)
 		a.drain.order = want
 		a.drain.drain.SetTerms(want.terms)
+	}
+	if a.drain != nil {
+		a.sayDraining()
+	}
+}
+
+// sayDraining moves the notices that the drain under way is for on to Draining.
+func (a *Agent) sayDraining() {
+	for _, h := range a.inOrder() {
+		if h.wantsDrain() && h.Phase != Draining {
+			h.advanceTo(Draining)
+			a.events.emit(draining(h.Notice, h.Decision))
+		}
 	}
 }
 
@@ -94,12 +112,6 @@ func (a *Agent) startDrain(ctx context.Context, o order) {
 	work, run.cancel = context.WithCancel(ctx)
 	a.drain = run
 	a.log.Info("draining", "kind", o.kind, "deadline", o.terms.Deadline, "giveUp", o.terms.GiveUp)
-	for _, h := range a.inOrder() {
-		if h.wantsDrain() && h.Phase != Draining {
-			h.advanceTo(Draining)
-			a.events.emit(draining(h.Notice, h.Decision))
-		}
-	}
 	go func() {
 		defer close(run.done)
 		receipt, err := run.drain.Run(work)
@@ -111,26 +123,22 @@ func (a *Agent) startDrain(ctx context.Context, o order) {
 // be gone in ten seconds, and how many pods still wait for those that are known now and then. It runs in the engine's
 // goroutine.
 func (a *Agent) onProgress() func(drain.Progress) {
-	var last time.Time
-	known, said := map[string]bool{}, map[string]bool{}
+	var saidAt time.Time
+	var said string
+	known := map[string]bool{}
 	return func(p drain.Progress) {
 		a.o.Metrics.progress(p)
-		obstructed := p.Obstructed()
 		isNew := false
-		for _, b := range obstructed {
+		for _, b := range p.Obstructed() {
 			obstacle := string(b.Reason) + " " + b.Budget
 			isNew = isNew || !known[obstacle]
 			known[obstacle] = true
 		}
-		if len(obstructed) == 0 || !isNew && time.Since(last) < blockedEvery {
+		if !isNew && (len(p.Obstructed()) == 0 || time.Since(saidAt) < blockedEvery || p.String() == said) {
 			return
 		}
-		key := p.String()
-		if said[key] && !isNew {
-			return
-		}
-		said[key], last = true, time.Now()
-		a.log.Warn("drain is blocked", "progress", key, "blocked", obstructed)
+		saidAt, said = time.Now(), p.String()
+		a.log.Warn("drain is blocked", "progress", said, "blocked", p.Obstructed())
 		a.events.emit(blocked(p))
 	}
 }
@@ -155,12 +163,12 @@ func (a *Agent) drainEnded(run *drainRun, r drain.Receipt, err error) {
 		a.overtime = overtime{passed: run.order.terms.Deadline, until: time.Now().Add(startedWindow)}
 	}
 	for _, h := range a.handled {
-		a.settle(h, run, r, err)
+		settle(h, r, err)
 	}
 }
 
 // settle moves one notice on from Draining.
-func (a *Agent) settle(h *handling, run *drainRun, r drain.Receipt, err error) {
+func settle(h *handling, r drain.Receipt, err error) {
 	var refused *drain.Refused
 	switch {
 	case h.Phase != Draining:

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/slipway-dev/slipway/internal/drain"
@@ -103,6 +104,7 @@ type events struct {
 	queue   chan event
 	failed  func()
 	process string // makes names unique across restarts
+	unsaid  atomic.Int64
 }
 
 // EventAPI is what writing Events asks of the API server.
@@ -119,12 +121,17 @@ func newEvents(api EventAPI, node string, uid func() string, failed func()) *eve
 
 // emit queues e, or drops and counts it when the API server has been away for long.
 func (w *events) emit(e event) {
+	w.unsaid.Add(1)
 	select {
 	case w.queue <- e:
 	default:
+		w.unsaid.Add(-1)
 		w.failed()
 	}
 }
+
+// said reports whether every Event so far is written, or could not be.
+func (w *events) said() bool { return w.unsaid.Load() == 0 }
 
 // run writes until ctx ends. Events are for people: one that cannot be written is counted and left.
 func (w *events) run(ctx context.Context) {
@@ -138,6 +145,7 @@ func (w *events) run(ctx context.Context) {
 				w.failed()
 			}
 			cancel()
+			w.unsaid.Add(-1)
 		}
 	}
 }

@@ -38,6 +38,8 @@ type handling struct {
 	gaveUp   bool      // a voluntary drain's time was over
 	missing  time.Time // since when the notice is no longer listed
 	waitsFor string
+	// approvable is since when nothing but our own Events keeps it from being acknowledged.
+	approvable time.Time
 }
 
 // advanceTo moves on to a phase, and has it recorded.
@@ -109,6 +111,10 @@ func (a *Agent) awaitImpact(ctx context.Context, h *handling, _ time.Time) (time
 // changed.
 func (a *Agent) hold(ctx context.Context, h *handling, _ time.Time) (time.Duration, error) {
 	if a.o.DryRun {
+		if h.dirty {
+			a.log.Info("dry run: the node would be held", "id", h.Notice.ID, "action", h.Decision.Action)
+		}
+		h.dirty = false
 		return whenAsked, nil
 	}
 	if h.Phase == Noticed {
@@ -132,9 +138,29 @@ func (a *Agent) awaitDrain(_ context.Context, h *handling, _ time.Time) (time.Du
 	return whenAsked, nil
 }
 
+const (
+	// lastWords is for how long an acknowledgement waits for the Events that are still to be written.
+	lastWords = time.Second
+	// listenEvery is the pause between two looks at whether they are.
+	listenEvery = 20 * time.Millisecond
+)
+
+// sayAll returns when to look again while Events are still to be written. The machine may go the moment it is allowed
+// to, and with it the only word of a pod that was deleted past its budget (I2). It waits no longer than a moment: an
+// API server that is away is no reason to keep the platform waiting.
+func (a *Agent) sayAll(h *handling, now time.Time) time.Duration {
+	if h.approvable.IsZero() {
+		h.approvable = now
+	}
+	if a.events.said() || now.Sub(h.approvable) >= lastWords {
+		return 0
+	}
+	return listenEvery
+}
+
 // approve lets the platform begin, once every machine of the event is drained. It never does after a drain that did
 // not finish.
-func (a *Agent) approve(ctx context.Context, h *handling, _ time.Time) (time.Duration, error) {
+func (a *Agent) approve(ctx context.Context, h *handling, now time.Time) (time.Duration, error) {
 	if a.o.Approver == nil || h.Phase == Acknowledged || h.Notice.Status == notice.Started {
 		return whenAsked, nil
 	}
@@ -145,6 +171,9 @@ func (a *Agent) approve(ctx context.Context, h *handling, _ time.Time) (time.Dur
 	if len(left) > 0 {
 		a.sayWaiting(h, left)
 		return askPeersEvery, nil
+	}
+	if wait := a.sayAll(h, now); wait > 0 {
+		return wait, nil
 	}
 	if err := a.o.Approver.Approve(ctx, h.Notice.ID); err != nil {
 		return 0, err

@@ -66,6 +66,11 @@ type Decision struct {
 	Reason   string    `json:"reason"`
 }
 
+// equal compares the moments that are meant, whatever time zone they were read in.
+func (d Decision) equal(o Decision) bool {
+	return d.Action == o.Action && d.Forced == o.Forced && d.Reason == o.Reason && d.Deadline.Equal(o.Deadline)
+}
+
 // seen is when the parts of a notice were first read, which is what a deadline that the notice does not name counts from.
 type seen struct {
 	First   time.Time `json:"first"`

@@ -11,6 +11,8 @@ import (
 
 const budgetCause = "DisruptionBudget"
 
+const namespaceGoes = "its namespace is being deleted, which deletes the pod"
+
 // isDenial tells a disruption budget's 429 from an overloaded API server's. A budget whose status the disruption
 // controller does not keep up with answers 403.
 func isDenial(s *kubeapi.StatusError) bool {

@@ -14,8 +14,8 @@ const (
 	lastPause  = 2 * time.Second
 	// settledPause is for obstacles that only a person removes: several budgets on a pod, a missing right.
 	settledPause = 10 * time.Second
-	// longestRequest bounds a request. The API server may hold an eviction that long while it updates a busy budget.
-	longestRequest = 10 * time.Second
+	// longestRequest bounds a request; see kubeapi.DefaultTimeout for why it is so long.
+	longestRequest = kubeapi.DefaultTimeout
 	// shortestRequest is what a request gets even when there is no time left.
 	shortestRequest = 2 * time.Second
 )
@@ -57,6 +57,15 @@ func (d *Drain) unlessWaiting(ctx context.Context, p *podState, now time.Time, h
 	if d.inFlight >= d.o.MaxInFlight {
 		return time.Time{} // the next answer wakes us
 	}
+	if how == Evicted && d.budgets.unread(p.pod.Namespace) {
+		d.readBudgets(ctx, p.pod.Namespace, now)
+	}
+	if l := d.laneOf(p); l != nil && how == Evicted {
+		if at := l.free(); now.Before(at) {
+			return at
+		}
+		l.last, l.sentAt = p, now
+	}
 	d.request(ctx, p, how, now)
 	return time.Time{} // its answer wakes us
 }
@@ -71,12 +80,7 @@ func (d *Drain) gatesBefore(p *podState, how Asked) []*gate {
 
 // request sends one eviction or deletion.
 func (d *Drain) request(ctx context.Context, p *podState, how Asked, now time.Time) {
-	given := grantedGrace(p.wanted, d.terms, now)
-	r := kubeapi.Removal{Namespace: p.pod.Namespace, Name: p.pod.Name, UID: p.pod.UID}
-	if given != p.wanted || d.o.GraceSeconds != nil {
-		seconds := int64(given / time.Second)
-		r.Grace = &seconds
-	}
+	r, given := d.removal(p, now)
 	send := d.api.DeletePod
 	if how == Evicted {
 		send = d.api.Evict
@@ -101,9 +105,21 @@ func (d *Drain) request(ctx context.Context, p *podState, how Asked, now time.Ti
 	})
 }
 
+// removal is the request for a pod, and the grace it gives.
+func (d *Drain) removal(p *podState, now time.Time) (kubeapi.Removal, time.Duration) {
+	given := grantedGrace(p.wanted, d.terms, now)
+	r := kubeapi.Removal{Namespace: p.pod.Namespace, Name: p.pod.Name, UID: p.pod.UID}
+	if given != p.wanted || d.o.GraceSeconds != nil && *d.o.GraceSeconds >= 0 {
+		seconds := int64(given / time.Second)
+		r.Grace = &seconds
+	}
+	return r, given
+}
+
 // send makes one request for a pod in the background and brings its answer to the engine.
 func (d *Drain) send(ctx context.Context, p *podState, send func(context.Context, kubeapi.Removal) error,
-	r kubeapi.Removal, patience time.Duration, answer func(now time.Time, err error)) {
+	r kubeapi.Removal, patience time.Duration, answer func(now time.Time, err error),
+) {
 	p.requesting = true
 	d.inFlight++
 	d.background.Go(func() {
@@ -149,8 +165,6 @@ func (d *Drain) refused(ctx context.Context, p *podState, how Asked, now time.Ti
 	status := kubeapi.AsStatus(err)
 	if status == nil || status.Code >= http.StatusInternalServerError && !isSeveralBudgets(status) {
 		p.mayHaveWorked(how)
-	} else {
-		p.unanswered = NotAsked
 	}
 	if d.over || p.gone || ctx.Err() != nil {
 		return
@@ -170,7 +184,7 @@ func (d *Drain) refused(ctx context.Context, p *podState, how Asked, now time.Ti
 		d.readBudgets(ctx, p.pod.Namespace, now)
 		d.hold(p, d.budgets.gateOfSeveral(&p.pod), said, now, settledPause, settledPause)
 	case isNamespaceTerminating(status):
-		d.postpone(p, Failing, "its namespace is being deleted, which deletes the pod", now, lastPause)
+		d.postpone(p, Failing, namespaceGoes, now, lastPause)
 	case status.Code == http.StatusForbidden && how != Evicted && !d.o.DisableEviction:
 		p.mayDelete = false // eviction is all that is left to try
 		d.postpone(p, NoRight, said, now, firstPause)
@@ -265,6 +279,7 @@ func (d *Drain) hurry(ctx context.Context, p *podState, now time.Time) time.Time
 	}
 	seconds := int64(1)
 	r := kubeapi.Removal{Namespace: p.pod.Namespace, Name: p.pod.Name, UID: p.pod.UID, Grace: &seconds}
+	p.triedAt = now
 	d.send(ctx, p, d.api.DeletePod, r, shortestRequest, func(answered time.Time, err error) {
 		if err != nil {
 			d.refused(ctx, p, Shortened, answered, err)

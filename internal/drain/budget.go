@@ -20,8 +20,8 @@ const (
 	reread = 10 * time.Second
 )
 
-// budgets knows which disruption budgets stand in the way, and when each may be asked again. It is read when the
-// first eviction of a namespace is denied, not before: most drains need none.
+// budgets knows which disruption budgets stand in the way, and when each may be asked again. Those of a namespace are
+// read when its first pod is about to be evicted, and again while something waits for them.
 type budgets struct {
 	namespaces map[string]*namespaceBudgets
 	gates      map[string]*gate
@@ -114,6 +114,9 @@ func (b *budgets) learn(namespace string, list []kubeapi.PodDisruptionBudget, er
 	}
 }
 
+// unread reports that nobody has asked for the budgets of a namespace yet.
+func (b *budgets) unread(namespace string) bool { return b.namespaces[namespace] == nil }
+
 // stale reports that the budgets of a namespace should be read (again), and marks them as being read.
 func (b *budgets) stale(namespace string, now time.Time) bool {
 	ns := b.namespaces[namespace]
@@ -137,12 +140,20 @@ func exempt(p *kubeapi.Pod) bool {
 // their own: depending on its unhealthyPodEvictionPolicy a budget lets them go while it holds the ready ones.
 func gateKey(p *kubeapi.Pod, budgets string) string {
 	key := p.Namespace + "/" + budgets
-	for _, c := range p.Status.Conditions {
-		if c.Type == "Ready" && c.Status != "True" {
-			key += " (not ready)"
-		}
+	if !ready(p) {
+		key += " (not ready)"
 	}
 	return key
+}
+
+// ready takes a pod that says nothing for ready.
+func ready(p *kubeapi.Pod) bool {
+	for _, c := range p.Status.Conditions {
+		if c.Type == "Ready" {
+			return c.Status == "True"
+		}
+	}
+	return true
 }
 
 // gateFor returns the gate that a denied pod waits at: its budget's where that is known, else that of the one the
@@ -186,7 +197,7 @@ func names(covering []*kubeapi.PodDisruptionBudget) string {
 
 // place makes a pod wait at the gate of the budgets that are known to cover it, if they have denied others already.
 func (b *budgets) place(p *podState) {
-	if !p.waiting() || (p.gate != nil && !p.gate.evictions) {
+	if !p.waiting() || p.forcing || (p.gate != nil && !p.gate.evictions) {
 		return
 	}
 	covering, ok := b.covering(&p.pod)

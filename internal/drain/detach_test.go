@@ -77,16 +77,41 @@ func TestVolumesOfDrainedPodsAreWaitedForUntilTheyDetach(t *testing.T) {
 		problem             bool
 		earliest, atTheMost time.Duration
 	}{
-		{"detach in time", volumes{detach: map[string]time.Duration{"data": 9 * time.Second, "log": 0}},
-			func() Terms { return Terms{} }, []string{"pv-data", "pv-log"}, nil, false, 9 * time.Second, 12 * time.Second},
-		{"never, until the deadline", volumes{detach: map[string]time.Duration{"data": never, "log": 0}},
-			func() Terms { return within(20 * time.Second) }, []string{"pv-log"}, []string{"pv-data"}, false, 20 * time.Second, 20 * time.Second},
-		{"never, until it gives up", volumes{detach: map[string]time.Duration{"data": never, "log": 0}},
-			func() Terms { return Terms{GiveUp: time.Now().Add(20 * time.Second)} }, []string{"pv-log"}, []string{"pv-data"}, false, 20 * time.Second, 20 * time.Second},
-		{"I7: an API server that is away is not an answer", volumes{detach: map[string]time.Duration{"data": 0, "log": 0}, broken: 15 * time.Second},
-			func() Terms { return Terms{} }, []string{"pv-data", "pv-log"}, nil, false, 15 * time.Second, 18 * time.Second},
-		{"a missing right ends the wait and is said", volumes{detach: map[string]time.Duration{"data": never}, refusing: true},
-			func() Terms { return Terms{} }, nil, nil, true, 0, 5 * time.Second},
+		{
+			"detach in time",
+			volumes{detach: map[string]time.Duration{"data": 9 * time.Second, "log": 0}},
+			func() Terms { return Terms{} },
+			[]string{"pv-data", "pv-log"},
+			nil, false, 9 * time.Second, 12 * time.Second,
+		},
+		{
+			"never, until the deadline",
+			volumes{detach: map[string]time.Duration{"data": never, "log": 0}},
+			func() Terms { return within(20 * time.Second) },
+			[]string{"pv-log"},
+			[]string{"pv-data"},
+			false, 20 * time.Second, 20 * time.Second,
+		},
+		{
+			"never, until it gives up",
+			volumes{detach: map[string]time.Duration{"data": never, "log": 0}},
+			func() Terms { return Terms{GiveUp: time.Now().Add(20 * time.Second)} },
+			[]string{"pv-log"},
+			[]string{"pv-data"},
+			false, 20 * time.Second, 20 * time.Second,
+		},
+		{
+			"I7: an API server that is away is not an answer",
+			volumes{detach: map[string]time.Duration{"data": 0, "log": 0}, broken: 15 * time.Second},
+			func() Terms { return Terms{} },
+			[]string{"pv-data", "pv-log"},
+			nil, false, 15 * time.Second, 18 * time.Second,
+		},
+		{
+			"a missing right ends the wait and is said",
+			volumes{detach: map[string]time.Duration{"data": never}, refusing: true},
+			func() Terms { return Terms{} }, nil, nil, true, 0, 5 * time.Second,
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			simulate(t, func(t *testing.T, s *sim) {
@@ -125,7 +150,7 @@ func TestTheWaitForVolumesFollowsTheTerms(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
 		s.pod("web", claims("data"))
 		v := &volumes{began: time.Now(), detach: map[string]time.Duration{"data": never}}
-		d, wait := start(t, t.Context(), s, Options{Volumes: v})
+		d, wait := start(t.Context(), t, s, Options{Volumes: v})
 		time.Sleep(time.Minute)
 		d.SetTerms(within(10 * time.Second))
 		r, err := wait()

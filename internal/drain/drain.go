@@ -101,6 +101,7 @@ func New(api API, o Options) *Drain {
 		api: api, o: o, terms: o.Terms, policy: policyFor(o, o.Terms),
 		pods:    map[string]*podState{},
 		budgets: newBudgets(),
+		lanes:   map[string]*lane{},
 		server:  &gate{reason: Busy},
 		trouble: &gate{reason: Failing},
 		inbox:   newInbox(),

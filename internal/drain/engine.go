@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -38,8 +39,10 @@ type Drain struct {
 	began    time.Time
 	over     bool
 	pods     map[string]*podState // by UID
+	named    []*podState          // all of them by namespace and name
 	order    []*podState          // those that are not gone; see inOrder
 	budgets  *budgets
+	lanes    map[string]*lane
 	server   *gate // closed while the API server asks everyone for patience
 	trouble  *gate // shared by the pods whose requests the API server could not serve
 	listed   bool
@@ -172,8 +175,11 @@ func (d *Drain) see(pod kubeapi.Pod, now time.Time) {
 	p := d.pods[pod.UID]
 	if p == nil {
 		p = &podState{mayDelete: true, wanted: wantedGrace(&pod, d.o.GraceSeconds), wave: waveOf(&pod, d.o.WaveBoundaries)}
+		p.pod = pod
 		d.pods[pod.UID] = p
 		d.order = append(d.order, p)
+		i, _ := slices.BinarySearchFunc(d.named, p, byName)
+		d.named = slices.Insert(d.named, i, p)
 	}
 	p.observe(pod)
 	d.judge(p, now)
@@ -210,10 +216,12 @@ func (d *Drain) judge(p *podState, now time.Time) {
 func (d *Drain) review(now time.Time) time.Time {
 	var next time.Time
 	for _, p := range d.order {
-		if !p.reviewAt.IsZero() && !now.Before(p.reviewAt) {
-			d.judge(p, now)
+		if p.asked == NotAsked && !p.requesting && !p.terminating() && !p.reviewAt.IsZero() {
+			if !now.Before(p.reviewAt) {
+				d.judge(p, now)
+			}
+			next = sooner(next, p.reviewAt)
 		}
-		next = sooner(next, p.reviewAt)
 		if d.o.SkipTerminatingFor <= 0 || !p.terminating() || !p.present() {
 			continue
 		}
@@ -389,16 +397,22 @@ func (d *Drain) openWaves(now time.Time) []time.Time {
 func (d *Drain) inOrder() []*podState {
 	d.order = slices.DeleteFunc(d.order, func(p *podState) bool { return p.gone })
 	slices.SortFunc(d.order, func(a, b *podState) int {
-		return cmp.Or(a.wave-b.wave, a.refusals-b.refusals, cmp.Compare(b.wanted, a.wanted), byName(a, b))
+		if c := cmp.Or(a.wave-b.wave, a.refusals-b.refusals, cmp.Compare(b.wanted, a.wanted)); c != 0 {
+			return c
+		}
+		return byName(a, b)
 	})
 	return d.order
 }
 
 func byName(a, b *podState) int {
-	if c := cmp.Compare(a.pod.Namespace, b.pod.Namespace); c != 0 {
+	if c := strings.Compare(a.pod.Namespace, b.pod.Namespace); c != 0 {
 		return c
 	}
-	return cmp.Or(cmp.Compare(a.pod.Name, b.pod.Name), cmp.Compare(a.pod.UID, b.pod.UID))
+	if c := strings.Compare(a.pod.Name, b.pod.Name); c != 0 {
+		return c
+	}
+	return strings.Compare(a.pod.UID, b.pod.UID)
 }
 
 // report hands the progress out.
@@ -410,7 +424,8 @@ func (d *Drain) report() {
 
 func (d *Drain) progress() Progress {
 	p := Progress{Node: d.o.Node, Began: d.began, Deadline: d.terms.Deadline, Listed: d.listed}
-	for _, s := range d.pods {
+	p.Blocked = make([]Blocked, 0, len(d.order))
+	for _, s := range d.named {
 		switch {
 		case s.action == Leave:
 			p.Stayed++
@@ -426,23 +441,14 @@ func (d *Drain) progress() Progress {
 		}
 		p.Total++
 	}
-	slices.SortFunc(p.Blocked, func(a, b Blocked) int {
-		if c := cmp.Compare(a.Namespace, b.Namespace); c != 0 {
-			return c
-		}
-		return cmp.Compare(a.Pod, b.Pod)
-	})
 	return p
 }
 
 func (d *Drain) receipt(outcome Outcome) Receipt {
 	r := Receipt{Node: d.o.Node, Outcome: outcome, Began: d.began, Ended: time.Now(), Deadline: d.terms.Deadline}
-	for _, p := range d.pods {
+	for _, p := range d.named {
 		r.Pods = append(r.Pods, p.receipt())
 	}
-	slices.SortFunc(r.Pods, func(a, b PodReceipt) int {
-		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.UID, b.UID))
-	})
 	return r
 }
 

@@ -35,14 +35,18 @@ func grantedGrace(wanted time.Duration, t Terms, now time.Time) time.Duration {
 	return min(wanted, max(left, time.Second))
 }
 
+// rounding is what a pod may lose when the time that is left is cut to whole seconds, as grantedGrace does: a request
+// that is planned to the moment comes a few milliseconds after it.
+const rounding = time.Second
+
 // forceAt is when a pod that is still waiting for a disruption budget is deleted past it: late enough to give its
-// replacement a chance to come up first, early enough to leave it the time to stop. Where the whole window is short
-// of twice the pod's grace, half the window goes to each. The window is counted from when there first was a deadline:
-// where a deadline is moved, the pods have been waiting since then.
+// replacement a chance to come up first, early enough to leave it the time to stop, and to let the request itself be
+// answered. Where the whole window is short of twice that, half the window goes to each. The window is counted from when
+// there first was a deadline: where a deadline is moved, the pods have been waiting since then.
 func forceAt(wanted time.Duration, t Terms, since time.Time) time.Time {
 	end := t.end()
 	window := max(0, end.Sub(since))
-	return end.Add(-min(wanted, window/2))
+	return end.Add(-min(max(wanted+rounding, shortestRequest), window/2))
 }
 
 // waveOf is the index of the wave in which a pod of this priority leaves.

@@ -78,20 +78,42 @@ func (p *podState) observe(pod kubeapi.Pod) {
 
 // mayHaveWorked remembers a request without a clear answer.
 func (p *podState) mayHaveWorked(how Asked) {
-	if how == Shortened {
-		return // the grace that the watch reports will tell
+	if p.asked != NotAsked {
+		return
 	}
 	p.unanswered = how
-	if p.terminating() || p.gone {
+	if p.gone || p.terminating() {
 		p.creditUnanswered()
 	}
 }
 
-// creditUnanswered takes a pod's going for the answer that a request of ours did not get.
+// creditUnanswered takes a pod's going for the answer that a request of ours did not get, unless the pod tells another
+// story: an eviction leaves its mark, and so does a grace that was shortened.
 func (p *podState) creditUnanswered() {
-	if p.asked == NotAsked && p.unanswered != NotAsked {
-		p.asked, p.askedAt, p.unanswered, p.blocked = p.unanswered, p.triedAt, NotAsked, Blocked{}
+	if p.requesting || p.asked != NotAsked || p.unanswered == NotAsked {
+		return
 	}
+	how := p.unanswered
+	if p.terminating() {
+		switch evicted := wasEvicted(&p.pod); {
+		case how == Shortened && *p.pod.DeletionGracePeriodSeconds > 1, how == Evicted && !evicted:
+			return
+		case how == Forced && evicted: // the eviction before it had worked
+			how = Evicted
+		}
+	}
+	p.asked, p.askedAt, p.unanswered, p.blocked = how, p.triedAt, NotAsked, Blocked{}
+}
+
+// wasEvicted reads the condition that the eviction API leaves on a pod
+// (https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions).
+func wasEvicted(p *kubeapi.Pod) bool {
+	for _, c := range p.Status.Conditions {
+		if c.Type == "DisruptionTarget" && c.Status == "True" && c.Reason == "EvictionByEvictionAPI" {
+			return true
+		}
+	}
+	return false
 }
 
 // leave records that the object is gone. The last state seen says how its containers ended.

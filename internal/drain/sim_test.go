@@ -26,6 +26,8 @@ const (
 type sim struct {
 	latency time.Duration // of each request
 	lag     time.Duration // of each watch event
+	// counting is the time from an eviction's reading its budget to its writing it; 0 is none, and no conflicts.
+	counting time.Duration
 	// fault, if set, may answer a request in the server's stead.
 	fault func(c call) *fault
 	// watchLives says how long the nth watch (from 0) lasts; 0 is for ever. relist makes the client list after it.
@@ -103,11 +105,14 @@ type simBudget struct {
 	healthy         int32             // how many have to be
 	expected        int32
 	always          bool // unhealthyPodEvictionPolicy: AlwaysAllow
+	version         int
 }
 
 func newSim() *sim {
-	return &sim{latency: 5 * time.Millisecond, pods: map[string]*simPod{}, changed: make(chan struct{}),
-		calls: map[string]int{}}
+	return &sim{
+		latency: 5 * time.Millisecond, pods: map[string]*simPod{}, changed: make(chan struct{}),
+		calls: map[string]int{},
+	}
 }
 
 // simulate runs a test in virtual time. Goroutines that outlive it fail it.
@@ -125,14 +130,17 @@ func grace(d time.Duration) change {
 func stopsIn(d time.Duration) change { return func(p *simPod) { p.stops = d } }
 func priority(n int32) change        { return func(p *simPod) { p.Spec.Priority = &n } }
 func label(k, v string) change       { return func(p *simPod) { p.Labels = map[string]string{k: v} } }
+
 func annotation(k, v string) change {
 	return func(p *simPod) { p.Annotations = map[string]string{k: v} }
 }
-func phase(s string) change                   { return func(p *simPod) { p.Status.Phase = s } }
-func on(n string) change                      { return func(p *simPod) { p.Spec.NodeName = n } }
-func in(namespace string) change              { return func(p *simPod) { p.Namespace = namespace } }
-func createdAt(at time.Time) change           { return func(p *simPod) { p.CreationTimestamp = at } }
+func phase(s string) change         { return func(p *simPod) { p.Status.Phase = s } }
+func on(n string) change            { return func(p *simPod) { p.Spec.NodeName = n } }
+func in(namespace string) change    { return func(p *simPod) { p.Namespace = namespace } }
+func createdAt(at time.Time) change { return func(p *simPod) { p.CreationTimestamp = at } }
+
 func twinned(w twin, up time.Duration) change { return func(p *simPod) { p.twin, p.twinUp = w, up } }
+
 func ownedBy(kind string) change {
 	return func(p *simPod) {
 		p.OwnerReferences = []kubeapi.OwnerReference{{Kind: kind, Name: "owner", UID: "owner", Controller: ptr(true)}}
@@ -142,6 +150,7 @@ func unowned(p *simPod) { p.OwnerReferences = nil }
 func notReady(p *simPod) {
 	p.Status.Conditions = []kubeapi.Condition{{Type: "Ready", Status: "False"}}
 }
+
 func emptyDir(p *simPod) {
 	p.Spec.Volumes = []kubeapi.Volume{{Name: "scratch", EmptyDir: ptr(json.RawMessage("{}"))}}
 }
@@ -282,6 +291,11 @@ func (s *sim) serve(ctx context.Context, verb string, r kubeapi.Removal, do func
 	s.mu.Unlock()
 
 	arrived := sleep(ctx, s.latency)
+	if verb == "evict" && s.counting > 0 {
+		if err := s.count(ctx, r); err != nil {
+			do = func(kubeapi.Removal) (bool, error) { return false, err }
+		}
+	}
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -312,13 +326,54 @@ func (s *sim) serve(ctx context.Context, verb string, r kubeapi.Removal, do func
 	return err
 }
 
+// count writes an eviction into its budget, and tries again after half a second when somebody else did meanwhile.
+func (s *sim) count(ctx context.Context, r kubeapi.Removal) error {
+	const attempts, pause = 20, 500 * time.Millisecond
+	for range attempts {
+		s.mu.Lock()
+		var over *simBudget
+		if p := s.named(r.Namespace, r.Name); p != nil {
+			if i := slices.IndexFunc(s.budgets, func(b *simBudget) bool { return b.selects(p) }); i >= 0 {
+				over = s.budgets[i]
+			}
+		}
+		if over == nil {
+			s.mu.Unlock()
+			return nil
+		}
+		read := over.version
+		s.mu.Unlock()
+		if !sleep(ctx, s.counting) {
+			return ctx.Err()
+		}
+		if s.write(over, read) {
+			return nil
+		}
+		if !sleep(ctx, pause) {
+			return ctx.Err()
+		}
+	}
+	return &kubeapi.StatusError{Code: 504, Reason: "Timeout", Message: "couldn't update PodDisruptionBudget due to conflicts"}
+}
+
+// write reports whether the budget still had the version read, and gives it the next.
+func (s *sim) write(b *simBudget, read int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if b.version != read {
+		return false
+	}
+	b.version++
+	return true
+}
+
 func (s *sim) evict(r kubeapi.Removal) (bool, error) {
 	p := s.named(r.Namespace, r.Name)
 	if p == nil {
 		return false, notFound("pods", r.Name)
 	}
 	if exempt(&p.Pod) || p.DeletionTimestamp != nil {
-		return s.remove(p, r)
+		return s.removeEvicted(p, r)
 	}
 	var over []*simBudget
 	for _, b := range s.budgets {
@@ -334,6 +389,14 @@ func (s *sim) evict(r kubeapi.Removal) (bool, error) {
 		if err := s.ask(over[0], p); err != nil {
 			return false, err
 		}
+	}
+	return s.removeEvicted(p, r)
+}
+
+func (s *sim) removeEvicted(p *simPod, r kubeapi.Removal) (bool, error) {
+	if r.UID == p.UID && !r.DryRun && !wasEvicted(&p.Pod) {
+		p.Status.Conditions = append(slices.Clone(p.Status.Conditions),
+			kubeapi.Condition{Type: "DisruptionTarget", Status: "True", Reason: "EvictionByEvictionAPI"})
 	}
 	return s.remove(p, r)
 }
@@ -351,9 +414,11 @@ func (s *sim) ask(b *simBudget, p *simPod) error {
 }
 
 func denial(message string) error {
-	return &kubeapi.StatusError{Code: 429, Reason: "TooManyRequests",
+	return &kubeapi.StatusError{
+		Code: 429, Reason: "TooManyRequests",
 		Message: "Cannot evict pod as it would violate the pod's disruption budget.",
-		Causes:  []kubeapi.Cause{{Reason: "DisruptionBudget", Message: message}}}
+		Causes:  []kubeapi.Cause{{Reason: "DisruptionBudget", Message: message}},
+	}
 }
 
 func notFound(kind, name string) error {
@@ -366,7 +431,7 @@ func forbidden(message string) error {
 
 // remove is BeforeDelete of the API server, and what the kubelet makes of it.
 func (s *sim) remove(p *simPod, r kubeapi.Removal) (bool, error) {
-	if r.UID != p.UID {
+	if r.UID != "" && r.UID != p.UID {
 		return false, &kubeapi.StatusError{Code: 409, Reason: "Conflict", Message: fmt.Sprintf(
 			"the UID in the precondition (%s) does not match the UID in record (%s)", r.UID, p.UID)}
 	}
@@ -627,26 +692,31 @@ func (s *sim) watch(ctx context.Context, node string, h kubeapi.Handler[kubeapi.
 	}
 }
 
-// asked returns the requests of a verb for a pod.
+// asked returns the requests of a verb for a pod; empty and nil are any.
 func (s *sim) asked(verb string, p *simPod) (found []request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, r := range s.requests {
-		if r.verb == verb && (p == nil || r.removal.UID == p.UID) {
+		if (verb == "" || r.verb == verb) && (p == nil || r.removal.UID == p.UID) {
 			found = append(found, r)
 		}
 	}
 	return found
 }
 
-// bound returns the node's pods that are not gone.
-func (s *sim) bound() (left []*simPod) {
+// bound returns how many of the node's pods are not gone.
+func (s *sim) bound() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return len(s.left())
+}
+
+// left returns them; s.mu is held.
+func (s *sim) left() (pods []*simPod) {
 	for _, p := range s.pods {
 		if p.Spec.NodeName == node && !p.gone {
-			left = append(left, p)
+			pods = append(pods, p)
 		}
 	}
-	return left
+	return pods
 }

@@ -20,8 +20,10 @@ import (
 )
 
 const (
-	// DefaultTimeout bounds every request that is not a watch.
-	DefaultTimeout = 10 * time.Second
+	// DefaultTimeout bounds every request that is not a watch. An eviction may take eleven seconds: where many compete for
+	// one disruption budget, the API server tries twenty times with half a second between. One that is given up before
+	// may have spent the budget without evicting the pod.
+	DefaultTimeout = 15 * time.Second
 	// maxAnswer bounds what is read of one answer; a page of 200 pods with 64 KiB each fits.
 	maxAnswer = 16 << 20
 	// maxWatchEvent bounds one event of a watch: etcd refuses objects over 1.5 MiB, JSON may double that.
@@ -75,7 +77,7 @@ func (c *Client) do(ctx context.Context, r request, out object) error {
 func (c *Client) call(ctx context.Context, r request, read func(io.Reader) error) error {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
-	resp, err := c.send(ctx, r)
+	resp, err := c.send(ctx, r) //nolint:bodyclose // drainBody closes it
 	if err != nil {
 		return err
 	}

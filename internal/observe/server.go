@@ -79,7 +79,7 @@ func (s *Server) Run(ctx context.Context) error {
 	if err := s.http.Shutdown(grace); errors.Is(err, context.DeadlineExceeded) {
 		_ = s.http.Close() // who is still reading, such as a long profile, is cut off
 	}
-	<-failed
+	_ = <-failed // http.ErrServerClosed
 	return nil
 }
 

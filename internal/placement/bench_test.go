@@ -30,8 +30,10 @@ func snapshot(b *testing.B, c *placementtest.Cluster) *placement.Snapshot {
 // Choose the nodes that can go: 2,000 nodes with 40 pods of one percent each, so that 800 nodes hold them all.
 func BenchmarkVictimsUniform(b *testing.B) {
 	s := snapshot(b, placementtest.Uniform(2000, 40))
+	var selection *placement.Selection
+	var err error
 	measure(b, func() {
-		selection, err := s.Victims(2000, placement.LeastDisruption, placement.Options{})
+		selection, err = s.Victims(2000, placement.LeastDisruption, placement.Options{})
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -39,31 +41,35 @@ func BenchmarkVictimsUniform(b *testing.B) {
 			b.Fatalf("%d victims, 1200 can go", len(selection.Victims))
 		}
 	})
+	if err := placementtest.CarryOut(s, selection.Victims); err != nil {
+		b.Fatal(err)
+	}
 }
 
 // Rank all of 5,000 nodes with 150,000 diverse pods under 200 budgets.
 func BenchmarkRankDiverse(b *testing.B) {
 	s := snapshot(b, placementtest.Diverse(1, 5000, 150_000, 200))
+	var ranks []placement.Rank
 	measure(b, func() {
 		ranking, err := placement.NewRanking(s, placement.LeastDisruption, placement.Options{})
 		if err != nil {
 			b.Fatal(err)
 		}
-		removable := 0
-		for _, r := range ranking.List() {
-			if r.Removable {
-				removable++
-			}
-		}
-		b.ReportMetric(float64(removable), "removable")
+		ranks = ranking.List()
 	})
+	if err := placementtest.CheckRanks(s, ranks, 25); err != nil {
+		b.Fatal(err)
+	}
 }
 
 // Pack 50,000 pending pods of two percent each onto new machines.
 func BenchmarkPackUniform(b *testing.B) {
 	s := snapshot(b, placementtest.Pending(50_000))
+	flavours := []placement.Flavour{placementtest.Flavour()}
+	var packing *placement.Packing
+	var err error
 	measure(b, func() {
-		packing, err := s.Pack(nil, []placement.Flavour{placementtest.Flavour()}, placement.LeastWaste)
+		packing, err = s.Pack(nil, flavours, placement.LeastWaste)
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -71,21 +77,30 @@ func BenchmarkPackUniform(b *testing.B) {
 			b.Fatalf("%d machines, %d helpless: 1000 machines hold all", len(packing.Machines), len(packing.Helpless))
 		}
 	})
+	if err := placementtest.LaunchAll(s, flavours, packing); err != nil {
+		b.Fatal(err)
+	}
 }
 
 // Pack 5,000 diverse pending pods.
 func BenchmarkPackDiverse(b *testing.B) {
 	s := snapshot(b, placementtest.DiversePending(1, 5000))
+	flavours := []placement.Flavour{placementtest.Flavour()}
+	var packing *placement.Packing
+	var err error
 	measure(b, func() {
-		packing, err := s.Pack(nil, []placement.Flavour{placementtest.Flavour()}, placement.LeastWaste)
+		packing, err = s.Pack(nil, flavours, placement.LeastWaste)
 		if err != nil {
 			b.Fatal(err)
 		}
 		if len(packing.Helpless) != 0 {
 			b.Fatalf("%d helpless, first %v", len(packing.Helpless), packing.Helpless[0])
 		}
-		b.ReportMetric(float64(len(packing.Machines)), "machines")
 	})
+	b.ReportMetric(float64(len(packing.Machines)), "machines")
+	if err := placementtest.LaunchAll(s, flavours, packing); err != nil {
+		b.Fatal(err)
+	}
 }
 
 // Keep the ranking of 5,000 nodes current through one pod event: a pod of the mix leaves its node, or returns.

@@ -83,8 +83,8 @@ func (s *Snapshot) charge(p *pod) (charged *budget, refused string) {
 		return nil, ""
 	case 1:
 	default:
-		return nil, fmt.Sprintf("is under %d disruption budgets (%s, %s), which the eviction API refuses", len(over), over[0].key.Name,
-			over[1].key.Name)
+		return nil, fmt.Sprintf("is under %d disruption budgets (%s, %s), which the eviction API refuses", len(over),
+			over[0].key.Name, over[1].key.Name)
 	}
 	b := over[0]
 	if !p.eviction.healthy && (b.alwaysUnhealthy || b.healthyEnough) {

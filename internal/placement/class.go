@@ -350,7 +350,10 @@ func (s *Snapshot) internKey(name string) *topologyKey {
 	return k
 }
 
-func (s *Snapshot) internEligibility(key *topologyKey, required []*topologyKey, f *nodeFilter, affinity, taints bool) *eligibility {
+// internEligibility returns the set of nodes that spreading over a key looks at; affinity and taints say whether those
+// of the filter are honoured.
+func (s *Snapshot) internEligibility(key *topologyKey, required []*topologyKey, f *nodeFilter,
+	affinity, taints bool) *eligibility {
 	var enc encoder
 	enc.text(key.name)
 	for _, k := range required {

@@ -52,14 +52,24 @@ func (s *Snapshot) Evacuate(nodeName string, policy Policy, o Options) (*Evacuat
 	movers := p.sortPods(n, e)
 	e.Refusals = append(e.Refusals, p.limits.refusals(n)...)
 	e.Refusals = append(e.Refusals, p.budgetRefusals(movers)...)
+	mark := len(s.log)
 	p.clear(n)
 	e.Refusals = append(e.Refusals, p.placeAll(movers)...)
-	for _, pod := range movers {
-		if pod.node != none {
-			e.Moves = append(e.Moves, Move{pod.key, s.nodes[pod.node].name()})
-		}
+	for _, pod := range p.placedSince(mark) {
+		e.Moves = append(e.Moves, Move{pod.key, s.nodes[pod.node].name()})
 	}
 	return e, nil
+}
+
+// placedSince lists the pods that the plan has placed since a mark of the log, in the order in which it did.
+func (p *planner) placedSince(mark int) []*pod {
+	var pods []*pod
+	for _, c := range p.s.log[mark:] {
+		if c.kind == attached {
+			pods = append(pods, c.pod)
+		}
+	}
+	return pods
 }
 
 // planner is one run of planning: a fork, the order in which targets are tried, and what the plan has used up.
@@ -73,6 +83,7 @@ type planner struct {
 	failed  map[*class]Tallies // why a class fitted nowhere when that first happened
 	scratch []*pod
 	from    int32 // position at which the search for a target starts
+	turn    int   // mark of the log at which a victim's turn began
 }
 
 func (s *Snapshot) newPlanner(policy Policy, o *Options) *planner {
@@ -99,7 +110,7 @@ func (p *planner) arrangeTargets(candidates []candidate) {
 		going[candidates[i].node.id] = true
 	}
 	order := make([]int32, 0, len(p.s.nodes))
-	for _, n := range p.s.nodes {
+	for _, n := range p.s.byName() {
 		if !going[n.id] && p.s.target(n) {
 			order = append(order, n.id)
 		}
@@ -139,9 +150,9 @@ func (s *Snapshot) largestFirst(pods []*pod) {
 	for _, p := range pods {
 		p.class.size = s.sizeOf(p.class)
 	}
-	slices.SortStableFunc(pods, func(a, b *pod) int {
+	slices.SortFunc(pods, func(a, b *pod) int {
 		if a.class == b.class {
-			return 0
+			return compareKeys(a.key, b.key)
 		}
 		return cmp.Or(cmp.Compare(b.class.size, a.class.size), cmp.Compare(b.class.strictness(), a.class.strictness()),
 			cmp.Compare(a.class.key, b.class.key))

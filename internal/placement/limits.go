@@ -58,7 +58,8 @@ func (l *limits) refusals(n *node) []Refusal {
 		}
 		if g.MaxUnavailable != nil && available(n) && g.unavailable+1 > *g.MaxUnavailable {
 			list = append(list, Refusal{Rule: "group-budget",
-				Text:   fmt.Sprintf("group %s has %s unavailable and allows %d", g.Name, plural(g.unavailable, "node"), *g.MaxUnavailable),
+				Text: fmt.Sprintf("group %s has %s unavailable and allows %d", g.Name, plural(g.unavailable, "node"),
+					*g.MaxUnavailable),
 				Remedy: "wait until the others are back or gone"})
 		}
 	}

@@ -50,7 +50,8 @@ func (s *Snapshot) internFilter(nodeName string, spec *corev1.PodSpec) *nodeFilt
 		conflict: namesConflict(required)}
 	f.affinity = nodeaffinity.GetRequiredNodeAffinity(&corev1.Pod{Spec: corev1.PodSpec{
 		NodeSelector: spec.NodeSelector, Affinity: spec.Affinity}})
-	f.toleratesUnschedulable = f.tolerates(&corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule})
+	f.toleratesUnschedulable = f.tolerates(&corev1.Taint{
+		Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule})
 	s.filters[f.key] = f
 	return f
 }

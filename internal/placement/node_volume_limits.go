@@ -35,7 +35,8 @@ func (s *Snapshot) volumeLimits(c *class, n *node) (refused, undecided *Reason) 
 			attached[a] = true
 		}
 		for _, driver := range theirs.inTree {
-			if _, limited := n.limits[driver]; limited && slices.ContainsFunc(view.attach, func(a attachable) bool { return a.driver == driver }) {
+			adds := slices.ContainsFunc(view.attach, func(a attachable) bool { return a.driver == driver })
+			if _, limited := n.limits[driver]; limited && adds {
 				undecided = inTreeUndecided(driver)
 			}
 		}

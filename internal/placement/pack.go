@@ -1,6 +1,7 @@
 package placement
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -114,6 +115,8 @@ func (s *Snapshot) Pack(pods []PodKey, flavours []Flavour, objective Objective) 
 			return nil, fmt.Errorf("flavour %d %q has no name or no template", i, flavours[i].Name)
 		}
 	}
+	s.weighAgainst(flavours)
+	defer func() { s.capacity = nil }()
 	demands, err := s.demands(pods)
 	if err != nil {
 		return nil, err
@@ -122,6 +125,21 @@ func (s *Snapshot) Pack(pods []PodKey, flavours []Flavour, objective Objective) 
 	defer p.close()
 	p.offer()
 	return p.pack(demands), nil
+}
+
+// weighAgainst makes the sizes of pods those they have beside the machines on offer, rather than beside the nodes that are
+// there.
+func (s *Snapshot) weighAgainst(flavours []Flavour) {
+	sums := make([]float64, len(s.resources.names))
+	for i := range flavours {
+		for r, value := range s.resources.dense(flavours[i].Template.Status.Allocatable) {
+			for r >= len(sums) {
+				sums = append(sums, 0)
+			}
+			sums[r] += float64(value) / float64(len(flavours))
+		}
+	}
+	s.capacity = sums
 }
 
 // demands groups the pods by class, largest first.
@@ -154,10 +172,7 @@ func (s *Snapshot) demands(keys []PodKey) ([]demand, error) {
 		list[i].pods = append(list[i].pods, p)
 	}
 	slices.SortStableFunc(list, func(a, b demand) int {
-		if a.class.size != b.class.size {
-			return int(b.class.size - a.class.size)
-		}
-		return b.class.strictness() - a.class.strictness()
+		return cmp.Or(cmp.Compare(b.class.strictness(), a.class.strictness()), cmp.Compare(b.class.size, a.class.size))
 	})
 	return list, nil
 }

@@ -1,7 +1,9 @@
 package placement
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -9,8 +11,24 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// PodKey names a pod.
-type PodKey = types.NamespacedName
+// PodKey names a pod, or another object of a namespace. In JSON and YAML it is "namespace/name".
+type PodKey struct{ Namespace, Name string }
+
+// String returns "namespace/name".
+func (k PodKey) String() string { return k.Namespace + "/" + k.Name }
+
+// MarshalText returns what String does.
+func (k PodKey) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
+
+// UnmarshalText reads "namespace/name".
+func (k *PodKey) UnmarshalText(text []byte) error {
+	namespace, name, ok := strings.Cut(string(text), "/")
+	if !ok || strings.Contains(name, "/") {
+		return fmt.Errorf("pod %q is not namespace/name", text)
+	}
+	k.Namespace, k.Name = namespace, name
+	return nil
+}
 
 // pod is one pod of the snapshot: where it is, and what the rules of eviction read. Its needs are in its class.
 type pod struct {

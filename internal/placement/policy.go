@@ -86,6 +86,7 @@ func inOrder(candidates []candidate) {
 		loads[c.node] = c.node.load()
 	}
 	slices.SortFunc(candidates, func(a, b candidate) int {
-		return cmp.Or(cmp.Compare(a.cost, b.cost), cmp.Compare(loads[a.node], loads[b.node]), cmp.Compare(a.node.name(), b.node.name()))
+		return cmp.Or(cmp.Compare(a.cost, b.cost), cmp.Compare(loads[a.node], loads[b.node]),
+			cmp.Compare(a.node.name(), b.node.name()))
 	})
 }

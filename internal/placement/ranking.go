@@ -61,13 +61,7 @@ func (r *Ranking) startOver() {
 	r.entries = make(map[string]*ranked, len(r.s.nodeByName))
 	r.usedBy = map[string]map[*ranked]struct{}{}
 	r.blocked = map[*class]map[*ranked]struct{}{}
-	nodes := make([]*node, 0, len(r.s.nodeByName))
-	for _, n := range r.s.nodes {
-		if n.present {
-			nodes = append(nodes, n)
-		}
-	}
-	r.judge(nodes)
+	r.judge(r.s.byName())
 	r.seen = r.s.events
 }
 
@@ -110,6 +104,7 @@ func (r *Ranking) rank(p *planner, n *node) *ranked {
 		return e
 	}
 	p.ledger.refund(r.s, movers)
+	mark := len(r.s.log)
 	p.clear(n)
 	p.from = 0
 	if position := r.s.rooms.position[n.id]; position != none {
@@ -121,7 +116,7 @@ func (r *Ranking) rank(p *planner, n *node) *ranked {
 	}
 	e.Removable = true
 	e.targets = make([]target, len(movers))
-	for i, pod := range movers {
+	for i, pod := range p.placedSince(mark) {
 		e.targets[i] = target{pod.key, r.s.nodes[pod.node].name()}
 	}
 	return e

@@ -1,6 +1,10 @@
 package placement
 
-import "math/bits"
+import (
+	"cmp"
+	"math/bits"
+	"slices"
+)
 
 // room remembers, per class, the nodes with room for one more of it by the predicates that only get worse as a node
 // gains pods. A set bit may be stale the hopeful way: who finds it asks again. A clear bit is certain.
@@ -67,20 +71,40 @@ func (s *Snapshot) arrange(order []int32) {
 	}
 }
 
-// arrangePlain searches all nodes that can be targets, in the order of their slots. It does nothing when that is the
+// arrangePlain searches all nodes that can be targets, in the order of their names. It does nothing when that is the
 // order already, so that rooms last from plan to plan.
 func (s *Snapshot) arrangePlain() {
 	if s.rooms.plain {
 		return
 	}
+	s.arrangeByName()
+	s.rooms.plain = true
+}
+
+// arrangeByName searches the nodes that can be targets in the order of their names.
+func (s *Snapshot) arrangeByName() {
 	order := make([]int32, 0, len(s.nodes))
-	for _, n := range s.nodes {
+	for _, n := range s.byName() {
 		if s.target(n) {
 			order = append(order, n.id)
 		}
 	}
 	s.arrange(order)
-	s.rooms.plain = true
+}
+
+// byName lists the nodes in the order of their names, which unlike that of their slots does not depend on the order in
+// which they became known.
+func (s *Snapshot) byName() []*node {
+	if s.names == nil {
+		s.names = make([]*node, 0, len(s.nodeByName))
+		for _, n := range s.nodes {
+			if n.present {
+				s.names = append(s.names, n)
+			}
+		}
+		slices.SortFunc(s.names, func(a, b *node) int { return cmp.Compare(a.name(), b.name()) })
+	}
+	return s.names
 }
 
 // roomFor returns the room of a class, brought up to date.

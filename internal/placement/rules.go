@@ -78,7 +78,9 @@ type podRule struct {
 }
 
 // podRules in the order in which they are asked. Each is in the file named after it.
-var podRules = [...]podRule{ruleMirrorPod, ruleDaemonSetPod, ruleTerminatingPod, ruleHeldPod, ruleLocalStorage, ruleUnmanagedPod}
+var podRules = [...]podRule{
+	ruleMirrorPod, ruleDaemonSetPod, ruleTerminatingPod, ruleHeldPod, ruleLocalStorage, ruleUnmanagedPod,
+}
 
 // fate returns what becomes of a pod, and the rule that says so; nil when no rule objects to moving it.
 func (o *Options) fate(p *pod) (podFate, *podRule) {

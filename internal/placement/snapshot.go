@@ -3,9 +3,11 @@ package placement
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/component-helpers/nodedeclaredfeatures"
 )
@@ -21,6 +23,7 @@ type Snapshot struct {
 	nodes         []*node // by id; slots of deleted nodes are empty until reused
 	free          []int32
 	nodeByName    map[string]*node
+	names         []*node // in the order of their names; nil when nodes have come or gone
 	pods          map[PodKey]*pod
 	pending       map[*pod]struct{}
 	homeless      map[string]map[*pod]struct{} // pods bound to a node that is not known, by its name
@@ -90,11 +93,14 @@ func (s *Snapshot) SetNode(o *corev1.Node) error {
 	if o == nil || o.Name == "" {
 		return errors.New("node without a name")
 	}
+	n, known := s.nodeByName[o.Name]
+	if known && s.forks == 0 && s.sameNode(n, o) {
+		return nil // a heartbeat
+	}
 	if err := s.event(); err != nil {
 		return err
 	}
 	s.capacity = nil
-	n, known := s.nodeByName[o.Name]
 	if !known {
 		s.addNode(o)
 		for p := range s.homeless[o.Name] {
@@ -119,6 +125,7 @@ func (s *Snapshot) addNode(o *corev1.Node) *node {
 	n := &node{id: id, present: true}
 	s.nodes[id] = n
 	s.nodeByName[o.Name] = n
+	s.names = nil
 	s.readNode(n, o)
 	s.storage.adopt(n)
 	s.enterTopology(n)
@@ -154,6 +161,14 @@ func (s *Snapshot) updateNode(n *node, o *corev1.Node) {
 	if s.target(n) != wasTarget {
 		s.rooms.reshape()
 	}
+}
+
+// sameNode reports whether nothing that is read of a node has changed.
+func (s *Snapshot) sameNode(n *node, o *corev1.Node) bool {
+	pods := o.Status.Allocatable[corev1.ResourcePods]
+	return n.maxPods == pods.Value() && equality.Semantic.DeepEqual(n.object, trim(o)) &&
+		slices.Equal(n.allocatable, s.resources.dense(o.Status.Allocatable)) &&
+		n.features.Equal(nodedeclaredfeatures.DefaultFramework.TryMap(o.Status.DeclaredFeatures))
 }
 
 // sameTopology reports whether labels and taints, on which domains and eligibility rest, are the same.
@@ -235,6 +250,7 @@ func (s *Snapshot) dropNode(n *node) {
 		f.forget(n.id)
 	}
 	delete(s.nodeByName, n.name())
+	s.names = nil
 	s.nodes[n.id] = &node{id: n.id, object: &corev1.Node{}}
 	s.free = append(s.free, n.id)
 	s.rooms.reshape()

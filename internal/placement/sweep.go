@@ -49,7 +49,7 @@ func (s *Snapshot) sweep() {
 		sp.readers = slices.DeleteFunc(sp.readers, unread)
 	}
 	s.sweepEligibilities(spreads)
-	s.sweepLabels()
+	s.sweepLabels(attractions, repulsions, spreads)
 }
 
 func unread(c *class) bool { return c.members == 0 }
@@ -80,13 +80,15 @@ func (s *Snapshot) sweepEligibilities(used map[*spread]bool) {
 	}
 }
 
-func (s *Snapshot) sweepLabels() {
+func (s *Snapshot) sweepLabels(attractions map[*attraction]bool, repulsions map[*repulsion]bool, spreads map[*spread]bool) {
 	for name, ns := range s.namespaces {
 		for id, l := range ns.pods {
 			if len(l.pods) == 0 {
 				delete(ns.pods, id)
 			} else {
-				s.wire(l)
+				l.attractions = slices.DeleteFunc(l.attractions, func(a *attraction) bool { return !attractions[a] })
+				l.repulsions = slices.DeleteFunc(l.repulsions, func(r *repulsion) bool { return !repulsions[r] })
+				l.spreads = slices.DeleteFunc(l.spreads, func(sp *spread) bool { return !spreads[sp] })
 			}
 		}
 		if len(ns.pods) == 0 && !ns.known {

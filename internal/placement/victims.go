@@ -84,7 +84,7 @@ func (s *Snapshot) victims(k int, policy Policy, o *Options, considerate bool) *
 	if considerate {
 		p.arrangeTargets(candidates)
 	} else {
-		p.arrangeByName()
+		p.s.arrangeByName()
 	}
 	var victims []chosen
 	var receivers []candidate
@@ -181,10 +181,7 @@ func (p *planner) moving(n *node, r int32) int64 {
 // candidates applies the rules that do not depend on what else goes.
 func (p *planner) candidates(out *Selection) []candidate {
 	list := make([]candidate, 0, len(p.s.nodeByName))
-	for _, n := range p.s.nodes {
-		if !n.present {
-			continue
-		}
+	for _, n := range p.s.byName() {
 		if refusal := p.firstRefusal(n); refusal != nil {
 			out.Passed = append(out.Passed, Passed{n.name(), []Refusal{*refusal}})
 			continue
@@ -250,6 +247,9 @@ func (p *planner) take(c candidate, victims *[]chosen) *Refusal {
 		return &r
 	}
 	p.limits.take(c.node, 1)
+	if len(own) == len(all) {
+		own = p.placedSince(mark)
+	}
 	*victims = append(*victims, chosen{c, stays, own})
 	return nil
 }
@@ -278,8 +278,8 @@ func (p *planner) split(n *node) (own, all []*pod, stays []Stay) {
 }
 
 // settle makes sure that the plan can be carried out as written. As long as no victim had received pods before, it was
-// built exactly as it will be carried out. Otherwise it is played again with the final places; a pod that does not fit
-// on its own by then gets another, and a victim for whose pods there is none is left out.
+// built exactly as it will be carried out. Otherwise it is played again with the final places, in an order in which each
+// victim can be emptied at its turn; a victim that cannot at any is left out.
 func (p *planner) settle(victims []chosen, out *Selection) []chosen {
 	for p.reshuffled(victims) {
 		places := make(map[*pod]int32)
@@ -289,15 +289,14 @@ func (p *planner) settle(victims []chosen, out *Selection) []chosen {
 			}
 		}
 		p.s.undo(p.fork.mark)
-		failed := p.replay(victims, places)
-		if failed < 0 {
-			break
+		ordered, failed := p.replay(victims, places)
+		if len(failed) == 0 {
+			return ordered
 		}
-		out.Passed = append(out.Passed, Passed{victims[failed].node.name(), []Refusal{{Rule: "no-room",
-			Text: "its pods find no place while the nodes before it are being emptied"}}})
+		out.Passed = append(out.Passed, Passed{failed[0].node.name(), []Refusal{{Rule: "no-room",
+			Text: "its pods find no place while the other nodes are being emptied"}}})
 		p.s.undo(p.fork.mark)
-		kept := append(victims[:failed:failed], victims[failed+1:]...)
-		victims = p.again(kept, out)
+		victims = p.again(append(ordered, failed[1:]...), out)
 	}
 	return victims
 }
@@ -317,29 +316,46 @@ func (p *planner) reshuffled(victims []chosen) bool {
 	return moves != own
 }
 
-// replay carries out the victims in order with given places. It returns the index of the first victim that cannot be
-// emptied, or -1.
-func (p *planner) replay(victims []chosen, places map[*pod]int32) int {
+// replay empties the victims, sending each pod to its given place or, where it does not fit there, to another. At each
+// turn the first victim goes that can be emptied. It returns the victims in the order in which they went, each with its
+// pods in the order in which they were placed, and those that could not go.
+func (p *planner) replay(victims []chosen, places map[*pod]int32) (ordered, failed []chosen) {
 	doomed := make(map[int32]bool, len(victims))
 	for _, v := range victims {
 		doomed[v.node.id] = true
 	}
 	p.excluding(doomed)
-	for i, v := range victims {
-		p.clear(v.node)
-		var displaced []*pod
-		for _, pod := range v.movers {
-			if n := p.s.nodes[places[pod]]; !doomed[n.id] && p.s.fits(pod.class, n) {
-				p.s.put(pod, n)
-			} else {
-				displaced = append(displaced, pod)
-			}
+	left := slices.Clone(victims)
+	for len(left) > 0 {
+		i := slices.IndexFunc(left, func(v chosen) bool { return p.empty(v, places, doomed) })
+		if i < 0 {
+			return ordered, left
 		}
-		if len(p.place(displaced)) > 0 {
-			return i
+		v := left[i]
+		v.movers = p.placedSince(p.turn)
+		ordered = append(ordered, v)
+		left = slices.Delete(left, i, i+1)
+	}
+	return ordered, nil
+}
+
+// empty takes one victim away, or leaves everything as it was. turn marks where it began.
+func (p *planner) empty(v chosen, places map[*pod]int32, doomed map[int32]bool) bool {
+	p.turn = len(p.s.log)
+	p.clear(v.node)
+	var displaced []*pod
+	for _, pod := range v.movers {
+		if n := p.s.nodes[places[pod]]; !doomed[n.id] && p.s.fits(pod.class, n) {
+			p.s.put(pod, n)
+		} else {
+			displaced = append(displaced, pod)
 		}
 	}
-	return -1
+	if len(p.place(displaced)) > 0 {
+		p.s.undo(p.turn)
+		return false
+	}
+	return true
 }
 
 // excluding arranges the targets that are left when some nodes are to go.
@@ -361,17 +377,6 @@ func (p *planner) again(victims []chosen, out *Selection) []chosen {
 		kept = p.try(kept, v.candidate, out)
 	}
 	return kept
-}
-
-// arrangeByName tries targets in the order of their names.
-func (p *planner) arrangeByName() {
-	var order []int32
-	for _, name := range sortedKeys(p.s.nodeByName) {
-		if n := p.s.nodeByName[name]; p.s.target(n) {
-			order = append(order, n.id)
-		}
-	}
-	p.s.arrange(order)
 }
 
 // write turns the plan as it stands into the answer.

@@ -51,9 +51,11 @@ func volumeNeedsOf(o *corev1.Pod) *volumeNeeds {
 		v := &o.Spec.Volumes[i]
 		switch {
 		case v.PersistentVolumeClaim != nil:
-			needs.claims = append(needs.claims, claimRef{key: PodKey{Namespace: o.Namespace, Name: v.PersistentVolumeClaim.ClaimName}})
+			key := PodKey{Namespace: o.Namespace, Name: v.PersistentVolumeClaim.ClaimName}
+			needs.claims = append(needs.claims, claimRef{key, false})
 		case v.Ephemeral != nil:
-			needs.claims = append(needs.claims, claimRef{PodKey{Namespace: o.Namespace, Name: ephemeral.VolumeClaimName(o, v)}, true})
+			key := PodKey{Namespace: o.Namespace, Name: ephemeral.VolumeClaimName(o, v)}
+			needs.claims = append(needs.claims, claimRef{key, true})
 			needs.pod, needs.uid = PodKey{Namespace: o.Namespace, Name: o.Name}, string(o.UID)
 		default:
 			if plugin := inTreeInline(v); plugin != "" {

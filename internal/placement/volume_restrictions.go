@@ -19,7 +19,8 @@ var (
 func (s *Snapshot) volumeRestrictions(c *class, n *node) *Reason {
 	for i := range c.volumes.disks {
 		for other := range n.volumePods {
-			if slices.ContainsFunc(other.volumes.disks, func(v corev1.Volume) bool { return disksConflict(&c.volumes.disks[i], &v) }) {
+			conflicts := func(v corev1.Volume) bool { return disksConflict(&c.volumes.disks[i], &v) }
+			if slices.ContainsFunc(other.volumes.disks, conflicts) {
 				return &reasonDisk
 			}
 		}

@@ -15,7 +15,10 @@ import (
 	"github.com/slipway-dev/slipway/dev/controlplane"
 )
 
-func main() {
+func main() { os.Exit(run()) }
+
+// run runs the command line and returns the exit code.
+func run() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	root := &cobra.Command{
@@ -24,11 +27,12 @@ func main() {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.AddCommand(buildCommand(), upCommand(), downCommand())
+	root.AddCommand(buildCommand(), demoCommand(), benchCommand(), upCommand(), downCommand(), azureCommand())
 	if err := root.ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "slipway-dev:", err)
-		os.Exit(1)
+		return 1
 	}
+	return 0
 }
 
 // defaultDir is where `up` puts the control plane, from the root of the repository.

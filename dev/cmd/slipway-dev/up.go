@@ -4,15 +4,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"os"
-	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/slipway-dev/slipway/dev/azure"
 	"github.com/slipway-dev/slipway/dev/controlplane"
+	"github.com/slipway-dev/slipway/dev/testbed"
 	"github.com/slipway-dev/slipway/dev/workload"
 )
 
@@ -34,19 +39,19 @@ func upCommand() *cobra.Command {
 	var dir, version string
 	cmd := &cobra.Command{
 		Use:   "up",
-		Short: "Start a control plane with 20 nodes and a workload, and leave it running",
-		Long: "Start a control plane with 20 nodes and a workload, and leave it running.\n\n" +
+		Short: "Start a control plane with 20 nodes, agents and a workload, and an emulated Azure; leave them running",
+		Long: "Start a control plane with 20 nodes, agents and a workload, and an emulated Azure; leave them running.\n\n" +
 			"Standard output is one line for the shell, so that this works: eval \"$(slipway-dev up)\"",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := refuseSecond(dir); err != nil {
 				return err
 			}
-			cluster, err := up(cmd.Context(), cmd, dir, version)
+			kubeconfig, err := up(cmd.Context(), dir, version, cmd.ErrOrStderr())
 			if err != nil {
 				return err
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "export KUBECONFIG=%s\n", cluster.Kubeconfig())
+			fmt.Fprintf(cmd.OutOrStdout(), "export KUBECONFIG=%s\n", kubeconfig)
 			return nil
 		},
 	}
@@ -72,34 +77,106 @@ func refuseSecond(dir string) error {
 		"`make down` (slipway-dev down --dir %s) removes them", dir, dir)
 }
 
-// up starts everything, or nothing.
-func up(ctx context.Context, cmd *cobra.Command, dir, version string) (_ *controlplane.Cluster, err error) {
+// linger keeps an event listed for a few seconds after its impact, as the real service does for minutes.
+const linger = 5 * time.Second
+
+// up starts everything, or nothing, and returns the path of the administrator's kubeconfig.
+func up(ctx context.Context, dir, version string, out io.Writer) (kubeconfig string, err error) {
 	begun := time.Now()
-	cluster, err := controlplane.Start(ctx, controlplane.Options{
-		Version: version, Dir: dir, Detached: true, Progress: cmd.ErrOrStderr(),
-		Nodes: append(spotPool.Nodes(spotNodes), generalPool.Nodes(generalNodes)...),
-	})
+	program, err := os.Executable()
 	if err != nil {
-		return nil, err
+		return "", fmt.Errorf("finding this program, which is to be the emulator too: %w", err)
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, remove(cluster))
+			err = errors.Join(err, down(dir))
+		}
+	}()
+	t, err := testbed.Start(ctx, testbed.Options{
+		Cluster: controlplane.Options{
+			Version: version, Dir: dir, Detached: true, Progress: out,
+			Nodes: append(spotPool.Nodes(spotNodes), generalPool.Nodes(generalNodes)...),
+		},
+		Azure: azure.Options{Linger: linger}, Listen: emulatorAddress(ctx),
+	})
+	if err != nil {
+		return "", err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, t.Stop())
 		}
 	}()
 	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
 	defer cancel()
-	if err := workload.CreateSettled(ctx, cluster.Client(), workload.Shop()...); err != nil {
-		return nil, err
+	if err := t.HandOver(ctx, program); err != nil {
+		return "", err
 	}
-	summary, err := describe(ctx, cluster.Client())
+	if err := workload.CreateSettled(ctx, t.Client(), workload.Shop()...); err != nil {
+		return "", err
+	}
+	expires, err := startAgents(ctx, t)
 	if err != nil {
-		return nil, err
+		return "", err
 	}
-	fmt.Fprintf(cmd.ErrOrStderr(), "Kubernetes %s is up at %s, after %s: %s\n"+
-		"Its logs and data are in %s; `make down` stops it and removes them.\n",
-		cluster.Version(), cluster.RESTConfig().Host, time.Since(begun).Round(100*time.Millisecond), summary, cluster.Dir())
-	return cluster, nil
+	summary, err := describe(ctx, t.Client())
+	if err != nil {
+		return "", err
+	}
+	fmt.Fprintf(out, "Kubernetes %s is up at %s, after %s: %s\n"+
+		"A slipway-agent guards each node (their tokens are good until %s). To end a machine, and to see what became of\n"+
+		"its pods:\n%sLogs and data are in %s; `make down` stops everything and removes them.\n",
+		t.Version(), t.RESTConfig().Host, time.Since(begun).Round(100*time.Millisecond), summary,
+		expires.Local().Format("Monday 15:04"), testbed.Announcing(t.ControlURL(), spotPool.Resource(0)), t.Dir())
+	return t.Kubeconfig(), nil
+}
+
+// emulatorAddress is the one that the emulator is known by, unless another has it.
+func emulatorAddress(ctx context.Context) string {
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", azure.DefaultListen)
+	if err != nil {
+		return "" // any that is free
+	}
+	if err := l.Close(); err != nil {
+		return ""
+	}
+	return azure.DefaultListen
+}
+
+// agentsAtOnce bounds how many agents are waited for at the same time.
+const agentsAtOnce = 8
+
+// startAgents starts an agent on every node, and returns when the first of their tokens ends.
+func startAgents(ctx context.Context, t *testbed.Testbed) (expires time.Time, err error) {
+	var mu sync.Mutex
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(agentsAtOnce)
+	start := func(pool controlplane.AKSPool, instance int) func() error {
+		return func() error {
+			agent, err := t.StartAgent(ctx, pool, instance)
+			if err != nil {
+				return err
+			}
+			end, err := agent.TokenExpires()
+			if err != nil {
+				return err
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if expires.IsZero() || end.Before(expires) {
+				expires = end
+			}
+			return nil
+		}
+	}
+	for instance := range spotNodes {
+		group.Go(start(spotPool, instance))
+	}
+	for instance := range generalNodes {
+		group.Go(start(generalPool, instance))
+	}
+	err = group.Wait()
+	return expires, err
 }
 
 // describe says what there is.
@@ -131,18 +208,15 @@ func downCommand() *cobra.Command {
 	var dir string
 	cmd := &cobra.Command{
 		Use:   "down",
-		Short: "Stop the control plane that `up` started, and remove its directory",
+		Short: "Stop everything that `up` started, and remove its directory",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cluster, err := controlplane.Open(dir)
+			err := testbed.Down(dir)
 			if errors.Is(err, controlplane.ErrNotFound) {
 				fmt.Fprintf(cmd.ErrOrStderr(), "Nothing is up in %s.\n", dir)
 				return nil
 			}
 			if err != nil {
-				return err
-			}
-			if err := remove(cluster); err != nil {
 				return err
 			}
 			fmt.Fprintf(cmd.ErrOrStderr(), "Stopped the control plane in %s and removed its data.\n", dir)
@@ -153,13 +227,10 @@ func downCommand() *cobra.Command {
 	return cmd
 }
 
-// remove stops a control plane, and removes its directory, which only ever held what Start put there.
-func remove(cluster *controlplane.Cluster) error {
-	if err := cluster.Stop(); err != nil {
+// down undoes an up that failed, as far as it came.
+func down(dir string) error {
+	if err := testbed.Down(dir); !errors.Is(err, controlplane.ErrNotFound) {
 		return err
-	}
-	if err := os.RemoveAll(filepath.Clean(cluster.Dir())); err != nil {
-		return fmt.Errorf("removing the data of the control plane: %w", err)
 	}
 	return nil
 }

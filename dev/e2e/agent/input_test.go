@@ -183,7 +183,7 @@ func TestI7AnAPIServerThatStallsStopsNoDrain(t *testing.T) {
 	f.awaitReady(a)
 	e := f.announce(azure.Announcement{Type: azure.Reboot, Notice: 5 * time.Minute})
 	f.awaitEvent(0, "Draining")
-	f.check(server.Pause())
+	f.check(server.Pause(f.ctx))
 	f.awaitPolls(a, 15)
 	if ready, words := a.Ready(f.ctx); !ready || !a.Healthy(f.ctx) {
 		t.Errorf("ready: %v (%s), healthy: %v", ready, words, a.Healthy(f.ctx))
@@ -198,7 +198,7 @@ func TestI7AnAPIServerThatStallsStopsNoDrain(t *testing.T) {
 
 	// At its start an agent is as patient.
 	f.check(a.Crash())
-	f.check(server.Pause())
+	f.check(server.Pause(f.ctx))
 	f.check(a.Revive(f.ctx))
 	f.awaitNotReady(a, "has not been read yet")
 	f.check(server.Resume())

@@ -20,34 +20,6 @@ import (
 // Zones are the zones that nodes are spread over.
 var Zones = []string{"zone-a", "zone-b", "zone-c"}
 
-// Cluster is the objects of a scenario.
-type Cluster struct {
-	Nodes   []*corev1.Node
-	Pods    []*corev1.Pod
-	Budgets []*policyv1.PodDisruptionBudget
-}
-
-// Snapshot feeds a cluster to a new snapshot, as informers would.
-func (c *Cluster) Snapshot() (*placement.Snapshot, error) {
-	s := placement.New()
-	for _, n := range c.Nodes {
-		if err := s.SetNode(n); err != nil {
-			return nil, err
-		}
-	}
-	for _, p := range c.Pods {
-		if err := s.SetPod(p); err != nil {
-			return nil, err
-		}
-	}
-	for _, b := range c.Budgets {
-		if err := s.SetPodDisruptionBudget(b); err != nil {
-			return nil, err
-		}
-	}
-	return s, nil
-}
-
 // Node is a ready node with the usual labels: cpu in cores, memory in GiB.
 func Node(name, zone string, cpu, memory, pods int64) *corev1.Node {
 	return &corev1.Node{

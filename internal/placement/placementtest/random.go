@@ -1,4 +1,4 @@
-package oracle
+package placementtest
 
 import (
 	"fmt"
@@ -25,8 +25,8 @@ const (
 	slowDisk = "slow.csi.example.com"
 )
 
-// Generate makes the cluster that belongs to a seed.
-func Generate(seed uint64) *Cluster {
+// Random makes the cluster that belongs to a seed.
+func Random(seed uint64) *Cluster {
 	g := generator{Rand: rand.New(rand.NewPCG(seed, 4)), easy: seed%3 != 0}
 	c := &Cluster{}
 	for _, name := range []string{"red", "green", "blue"} {
@@ -60,6 +60,9 @@ func Generate(seed uint64) *Cluster {
 	g.own(c)
 	return c
 }
+
+// RandomNode makes a node as Random does.
+func RandomNode(g *rand.Rand, i int) *corev1.Node { return generator{Rand: g}.node(i) }
 
 func (g generator) chance(n, of int) bool { return g.IntN(of) < n }
 

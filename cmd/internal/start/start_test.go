@@ -1,0 +1,91 @@
+package start
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/slipway-dev/slipway/internal/config"
+	"github.com/slipway-dev/slipway/internal/kubeapi"
+	"github.com/slipway-dev/slipway/internal/observe"
+)
+
+func TestAPartThatFailsEndsTheOthersAndIsNamed(t *testing.T) {
+	broken := errors.New("address in use")
+	ended := false
+	err := together(t.Context(),
+		func(ctx context.Context) error { <-ctx.Done(); ended = true; return ctx.Err() },
+		func(context.Context) error { return broken },
+	)
+	if !errors.Is(err, broken) || !ended {
+		t.Errorf("error %v, the other part ended: %t", err, ended)
+	}
+}
+
+func TestAnEndThatWasAskedForIsNoFailure(t *testing.T) {
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	if err := together(ctx, func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }); err != nil {
+		t.Error(err)
+	}
+}
+
+// node serves one Node, or an error, to resourceName.
+func node(t *testing.T, status int, body string) *kubeapi.Client {
+	t.Helper()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(status)
+		_, _ = io.WriteString(w, body)
+	}))
+	t.Cleanup(s.Close)
+	base, err := url.Parse(s.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return kubeapi.New(base, s.Client(), "test")
+}
+
+func TestI10MachineNameComesFromAnAzureProviderIDOrIsAnError(t *testing.T) {
+	const azure = `{"metadata":{"name":"n"},"spec":{"providerID":"azure:///subscriptions/s/resourceGroups/g/providers/` +
+		`Microsoft.Compute/virtualMachineScaleSets/pool/virtualMachines/7"}}`
+	for name, tt := range map[string]struct {
+		status int
+		body   string
+		want   string
+		err    []string
+	}{
+		"a scale set's machine": {200, azure, "pool_7", nil},
+		"another cloud": {
+			200, `{"metadata":{"name":"n"},"spec":{"providerID":"aws:///eu-1/i-0"}}`, "",
+			[]string{"node n", "spec.providerID", "aws:///eu-1/i-0", "--resource-name"},
+		},
+		"no right": {403, `{"kind":"Status","reason":"Forbidden","message":"nodes is forbidden","code":403}`, "", []string{"forbidden"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := resourceName(t.Context(), config.Agent{NodeName: "n"}, slog.New(slog.DiscardHandler),
+				node(t, tt.status, tt.body), observe.NewHeartbeat("test", time.Minute))
+			if got != tt.want || (err == nil) != (tt.err == nil) {
+				t.Fatalf("%q, %v; want %q", got, err, tt.want)
+			}
+			for _, want := range tt.err {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("error %q does not say %q", err, want)
+				}
+			}
+		})
+	}
+}
+
+func TestI10AgentRefusesBadOptionsBeforeItStarts(t *testing.T) {
+	err := Agent(t.Context(), config.Agent{}, io.Discard)
+	if err == nil || !strings.Contains(err.Error(), "--node-name") {
+		t.Errorf("error %v", err)
+	}
+}

@@ -1,0 +1,125 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/slipway-dev/slipway/internal/drain"
+)
+
+func TestI10BadDrainFlagsAreRefusedBeforeAnythingIsAsked(t *testing.T) {
+	for _, tt := range []struct {
+		args []string
+		want []string
+	}{
+		{nil, []string{"no node", "--selector"}},
+		{[]string{"n", "-l", "a=b"}, []string{`"n"`, `"a=b"`, "one of the two"}},
+		{[]string{"n", "--dry-run=maybe"}, []string{"--dry-run", `"maybe"`, "none, client or server"}},
+		{[]string{"n", "-o", "xml"}, []string{"--output", `"xml"`, "json"}},
+		{[]string{"n", "--deadline", "-1s"}, []string{"--deadline", "-1s", "0 or more"}},
+		{[]string{"n", "--deadline", "soon"}, []string{"--deadline", "soon"}},
+		{[]string{"n", "--timeout", "1m", "--deadline", "1m"}, []string{"--deadline and --timeout", "want one"}},
+		{[]string{"n", "--pod-selector", "a in"}, []string{"--pod-selector"}},
+		{[]string{"n", "--nonsense"}, []string{"unknown flag: --nonsense"}},
+	} {
+		cmd := root()
+		cmd.SetArgs(append([]string{"drain", "--kubeconfig=/nonexistent"}, tt.args...))
+		cmd.SetOut(new(bytes.Buffer))
+		cmd.SetErr(new(bytes.Buffer))
+		err := cmd.ExecuteContext(t.Context())
+		if err == nil {
+			t.Errorf("%q: no error", tt.args)
+			continue
+		}
+		for _, want := range tt.want {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("%q: error %q does not say %q", tt.args, err, want)
+			}
+		}
+	}
+}
+
+func TestDrainFlagsAreKubectls(t *testing.T) {
+	f := drainFlags{gracePeriod: -1, ignoreDaemons: true}
+	o, err := f.options()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if o.GraceSeconds != nil || o.Policy.Of(drain.DaemonSet) != drain.Leave || o.Policy.Of(drain.Unmanaged) != drain.Refuse {
+		t.Errorf("without flags: %+v", o)
+	}
+	f = drainFlags{gracePeriod: 5, force: true, deleteEmptyDir: true, skipTerminated: 3}
+	if o, err = f.options(); err != nil {
+		t.Fatal(err)
+	}
+	if *o.GraceSeconds != 5 || o.SkipTerminatingFor != 3*time.Second {
+		t.Errorf("grace %d, skip %s", *o.GraceSeconds, o.SkipTerminatingFor)
+	}
+	for rule, want := range map[drain.Rule]drain.Action{
+		drain.DaemonSet: drain.Refuse, drain.Unmanaged: drain.Evict, drain.LocalStorage: drain.Evict, drain.Protected: drain.Refuse,
+	} {
+		if got := o.Policy.Of(rule); got != want {
+			t.Errorf("%s: %s, want %s", rule, got, want)
+		}
+	}
+}
+
+func TestDrainExitCodes(t *testing.T) {
+	node := errors.New("no such node")
+	for name, tt := range map[string]struct {
+		outcome drain.Outcome
+		err     error
+		code    int
+	}{
+		"drained":          {drain.Drained, nil, 0},
+		"another error":    {"", node, 1},
+		"policy keeps pod": {drain.RefusedOutcome, &drain.Refused{Node: "n"}, exitRefused},
+		"time was over":    {drain.GaveUp, &drain.Unfinished{Node: "n", Outcome: drain.GaveUp}, exitUnfinished},
+		"interrupted":      {drain.Cancelled, context.Canceled, exitInterrupted},
+	} {
+		err := withCode(drain.Receipt{Outcome: tt.outcome}, tt.err)
+		code := 0
+		var e *exitError
+		switch {
+		case errors.As(err, &e):
+			code = e.code
+		case err != nil:
+			code = 1
+		}
+		if code != tt.code {
+			t.Errorf("%s: exit code %d, want %d", name, code, tt.code)
+		}
+	}
+}
+
+func TestTheGravestNodeDecidesTheExitCode(t *testing.T) {
+	err := gravest([]error{nil, &exitError{exitRefused, errors.New("a")}, &exitError{exitUnfinished, errors.New("b")}})
+	var e *exitError
+	if !errors.As(err, &e) || e.code != exitUnfinished || !strings.Contains(err.Error(), "a") {
+		t.Errorf("%v", err)
+	}
+	if gravest([]error{nil, nil}) != nil {
+		t.Error("an error without a failed node")
+	}
+}
+
+func TestProgressSaysEachObstacleOnce(t *testing.T) {
+	var out bytes.Buffer
+	line := newProgressLine(&out)
+	p := drain.Progress{Node: "n", Listed: true, Total: 1, Waiting: 1, Blocked: []drain.Blocked{
+		{Namespace: "shop", Pod: "web", Reason: drain.Budget, Budget: "shop/web", Detail: "allows none"},
+	}}
+	line.update(p)
+	line.update(p)
+	line.end()
+	if got := strings.Count(out.String(), "n: waiting for shop/web: disruption-budget: allows none\n"); got != 1 {
+		t.Errorf("said %d times in %q", got, out.String())
+	}
+	if !strings.Contains(out.String(), "n: 0 of 1 gone, 1 waiting (disruption-budget shop/web: 1)\n") {
+		t.Errorf("no progress in %q", out.String())
+	}
+}

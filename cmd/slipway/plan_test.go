@@ -1,0 +1,210 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/slipway-dev/slipway/internal/placement/placementtest"
+	"github.com/slipway-dev/slipway/internal/placement/plan"
+	"github.com/slipway-dev/slipway/internal/placement/saved"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// office is a small cluster: nodes of two kinds, a DaemonSet, a budget that is used up, pending pods, and a pod with the
+// name of a node.
+func office() *saved.Objects {
+	o := &saved.Objects{Time: time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)}
+	for _, name := range []string{"node-a", "node-b", "node-c", "node-d"} {
+		n := placementtest.Node(name, "zone-a", 4, 16, 10)
+		n.Labels[corev1.LabelInstanceTypeStable] = "general-4"
+		o.Nodes = append(o.Nodes, n)
+	}
+	gpu := placementtest.Node("node-gpu", "zone-b", 8, 32, 10)
+	gpu.Labels[corev1.LabelInstanceTypeStable] = "gpu-8"
+	gpu.Spec.Taints = []corev1.Taint{{Key: "gpu", Value: "only", Effect: corev1.TaintEffectNoSchedule}}
+	o.Nodes = append(o.Nodes, gpu)
+	agent := placementtest.Pod("agent", 0, "node-a", 100, 64)
+	agent.OwnerReferences[0].Kind = "DaemonSet"
+	scratch := placementtest.Pod("scratch", 0, "node-c", 100, 64)
+	scratch.Spec.Volumes = []corev1.Volume{{Name: "tmp", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
+	namesake := placementtest.Pod("namesake", 0, "node-b", 100, 64)
+	namesake.Name = "node-a"
+	done := placementtest.Pod("done", 0, "node-b", 100, 64)
+	done.Status.Phase = corev1.PodSucceeded
+	o.Pods = []*corev1.Pod{
+		agent, scratch, namesake, done,
+		placementtest.Pod("web", 0, "node-a", 500, 512), placementtest.Pod("web", 1, "node-a", 500, 512),
+		placementtest.Pod("db", 0, "node-b", 2000, 4096), placementtest.Pod("waiting", 0, "", 3800, 1024),
+		placementtest.Pod("batch", 0, "", 3900, 1024), placementtest.Pod("batch", 1, "", 3900, 1024), placementtest.Pod("monster", 0, "", 64000, 1024),
+	}
+	o.Budgets = []*policyv1.PodDisruptionBudget{placementtest.Budget("db", 0), placementtest.Budget("web", 2)}
+	return o
+}
+
+func saveOffice(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "office.json")
+	if err := replaceFile(path, office().Write); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// slipway runs the command as from a shell, where nothing leads to a cluster.
+func slipway(t *testing.T, args ...string) (string, error) {
+	t.Helper()
+	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
+	cmd := root()
+	var out, errs bytes.Buffer
+	cmd.SetOut(&out)
+	cmd.SetErr(&errs)
+	cmd.SetArgs(args)
+	err := cmd.ExecuteContext(t.Context())
+	return out.String(), err
+}
+
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	path := filepath.Join("testdata", name+".golden")
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(want) {
+		t.Errorf("%s: got\n%s\nwant\n%s", name, got, want)
+	}
+}
+
+func TestAnswersAboutASavedCluster(t *testing.T) {
+	file := saveOffice(t)
+	for name, line := range map[string]string{
+		"plan":           "plan",
+		"plan-wide":      "plan -o wide",
+		"plan-json":      "plan -o json",
+		"plan-one":       "plan --max 1 --policy LeastLoaded --delete-emptydir-data",
+		"why-node":       "why node-b",
+		"why-node-yaml":  "why node/node-a -o yaml",
+		"why-node-force": "why node-c --delete-emptydir-data",
+		"why-reserved":   "why node-c",
+		"why-pending":    "why batch-0",
+		"why-helpless":   "why pod/monster-0",
+		"why-running":    "why default/web-0 -o json",
+		"why-namesake":   "why pod/default/node-a",
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := slipway(t, append(strings.Fields(line), "--snapshot", file)...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			golden(t, name, got)
+		})
+	}
+}
+
+func TestJSONAndYAMLHoldTheDecisionThatTheTableShows(t *testing.T) {
+	file := saveOffice(t)
+	var decisions []string
+	for _, format := range []string{"json", "yaml"} {
+		text, err := slipway(t, "plan", "-o", format, "--snapshot", file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var p plan.Plan
+		if err := yaml.Unmarshal([]byte(text), &p); err != nil { // JSON is YAML
+			t.Fatal(err)
+		}
+		again, err := json.Marshal(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		decisions = append(decisions, string(again))
+	}
+	direct, err := plan.New(office(), plan.Options{Max: -1, Policy: "LeastDisruption"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := json.Marshal(direct)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, got := range decisions {
+		if got != string(want) {
+			t.Errorf("got\n%s\nwant\n%s", got, want)
+		}
+	}
+}
+
+func TestErrorsSayWhatIsWrongAndWhatToDo(t *testing.T) {
+	file := saveOffice(t)
+	other := filepath.Join(t.TempDir(), "other.json")
+	if err := os.WriteFile(other, []byte(`{"kind":"List","items":[]}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	broken := filepath.Join(t.TempDir(), "broken.json")
+	if err := os.WriteFile(broken, []byte(`{"nodes":[`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for line, want := range map[string]string{
+		"why node-a --snapshot " + file:         `"node-a" is both a node and a pod of namespace default: say node/node-a or pod/node-a`,
+		"why node-x --snapshot " + file:         `"node-x" is neither a node nor a pod of namespace default: name a pod of another namespace`,
+		"why web-0 -n shop --snapshot " + file:  `"web-0" is neither a node nor a pod of namespace shop: did you mean default/web-0?`,
+		"why shop/web-0 --snapshot " + file:     `there is no pod "web-0" in namespace shop: did you mean default/web-0?`,
+		"why node/node-x --snapshot " + file:    `"node-x" is not a node of the 5 in the cluster`,
+		"why done-0 --snapshot " + file:         "pod default/done-0 is finished (Succeeded)",
+		"why a/b/c/d --snapshot " + file:        `"a/b/c/d": want NAME, NAMESPACE/NAME, node/NAME`,
+		"why pod/ --snapshot " + file:           `"pod/": a name in it is empty`,
+		"plan -o xml --snapshot " + file:        `--output: "xml": want json, yaml, wide or nothing`,
+		"plan --policy Best --snapshot " + file: `--policy: policy "Best" is not known: use one of [LeastDisruption`,
+		"plan --snapshot " + other:              "holds no nodes and no pods: want a file of slipway snapshot save",
+		"plan --snapshot " + broken:             "broken.json: read the saved cluster: unexpected EOF (want a file of slipway snapshot save)",
+		"plan --snapshot nowhere.json":          "--snapshot: open nowhere.json: no such file",
+		"plan":                                  "no kubeconfig names a cluster: give --kubeconfig or set KUBECONFIG",
+	} {
+		if out, err := slipway(t, strings.Fields(line)...); err == nil || !strings.Contains(err.Error(), want) || out != "" {
+			t.Errorf("slipway %s: printed %q, error %v, want one with %q", line, out, err, want)
+		}
+	}
+}
+
+func TestASnapshotIsWrittenWholeOrNotAtAll(t *testing.T) {
+	path := saveOffice(t)
+	before, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = replaceFile(path, func(w io.Writer) error {
+		_, _ = w.Write([]byte("half of"))
+		return os.ErrDeadlineExceeded
+	})
+	if err == nil {
+		t.Fatal("no error")
+	}
+	after, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	left, err := os.ReadDir(filepath.Dir(path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(before, after) || len(left) != 1 {
+		t.Errorf("the file has changed, or %d files are there", len(left))
+	}
+}

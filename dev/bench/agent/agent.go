@@ -1,0 +1,159 @@
+// Package agent measures the agent on a real control plane, as it is shipped: the released binary with its default
+// flags, polling the Azure emulator once a second. Each measure checks that what it timed or weighed was the real
+// thing, and fails where it was not.
+package agent
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"runtime"
+	"time"
+
+	"github.com/slipway-dev/slipway/dev/azure"
+	"github.com/slipway-dev/slipway/dev/bench/result"
+	"github.com/slipway-dev/slipway/dev/controlplane"
+	"github.com/slipway-dev/slipway/dev/testbed"
+	source "github.com/slipway-dev/slipway/internal/notice/azure"
+)
+
+// IdleWindow is for how long the idle agent is watched, which is what its measures are named after.
+const IdleWindow = 10 * time.Minute
+
+// Options configure a run.
+type Options struct {
+	// Kubernetes is the minor version; empty is the control plane's default.
+	Kubernetes string
+	// Idle shortens the time for which the idle agent is watched, to try things out; zero is IdleWindow.
+	Idle time.Duration
+	// Seed makes the moments at which notices appear.
+	Seed uint64
+	// Progress is told what is being measured; nil is nobody.
+	Progress io.Writer
+}
+
+// What each of the machines of the pool is for.
+const (
+	idleMachine     = 0
+	firstNoticed    = 1
+	noticedMachines = 5
+	evictedMachine  = firstNoticed + noticedMachines
+	crowdedMachine  = evictedMachine + 1
+	weighedMachine  = crowdedMachine + 1
+	spotMachine     = weighedMachine + 1
+	firstRefuge     = spotMachine + 1
+	refugeMachines  = 4 // take the pods of those that are drained
+	machines        = firstRefuge + refugeMachines
+)
+
+// approvalDelay is for how long a machine lives on after its agent has let it go, so that the agent's process can be
+// looked at.
+const approvalDelay = 2 * time.Second
+
+type bench struct {
+	*testbed.Testbed
+	o      Options
+	pool   controlplane.AKSPool
+	random *rand.Rand
+}
+
+// Run measures everything. It takes as long as the idle agent is watched, and a minute to start and stop.
+func Run(ctx context.Context, o Options) (_ []result.Result, err error) {
+	if o.Idle < 0 {
+		return nil, fmt.Errorf("idle: %s: want more than 0", o.Idle)
+	}
+	if o.Idle == 0 {
+		o.Idle = IdleWindow
+	}
+	if o.Progress == nil {
+		o.Progress = io.Discard
+	}
+	b := &bench{
+		o: o, pool: controlplane.AKSPool{Name: "spot", Spot: true},
+		random: rand.New(rand.NewPCG(o.Seed, 0)),
+	}
+	b.Testbed, err = testbed.Start(ctx, testbed.Options{
+		Cluster: controlplane.Options{Version: o.Kubernetes},
+		Azure:   azure.Options{ApprovalDelay: approvalDelay},
+	})
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if stopped := b.Stop(); err == nil {
+			err = stopped
+		}
+	}()
+	if err := b.AddPool(ctx, b.pool, machines); err != nil {
+		return nil, err
+	}
+	return b.run(ctx)
+}
+
+func (b *bench) run(ctx context.Context) ([]result.Result, error) {
+	idle, err := b.watchIdle(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("idle agent: %w", err)
+	}
+	defer idle.stop()
+	var results []result.Result
+	for _, m := range []struct {
+		name string
+		run  func(context.Context) ([]result.Result, error)
+	}{
+		{"notice to cordon", b.cordoning},
+		{"notice to evictions, a budget for each app", b.evicting},
+		{"notice to evictions, one budget for all", b.evictingCrowd},
+		{"memory while draining", b.weighing},
+		{"the demo's Spot notice", b.spotNotice},
+		{"idle agent, until its time is over", idle.results},
+		{"binary", b.binary},
+	} {
+		b.say(m.name)
+		rows, err := m.run(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", m.name, err)
+		}
+		results = append(results, rows...)
+	}
+	return results, nil
+}
+
+func (b *bench) say(what string) { fmt.Fprintf(b.o.Progress, "agent: %s\n", what) }
+
+// guard starts the agent of one machine, with the flags that it has by default, and a token that is bound to its node,
+// as a token that a kubelet mounts is: by that the audit log tells the agents apart.
+func (b *bench) guard(ctx context.Context, instance int) (*testbed.Agent, error) {
+	kubeconfig, err := b.ServiceAccountKubeconfig(ctx, testbed.AgentNamespace, testbed.AgentAccount,
+		controlplane.TokenOptions{Node: b.pool.NodeName(instance)})
+	if err != nil {
+		return nil, err
+	}
+	return b.StartAgent(ctx, b.pool, instance, "--kubeconfig", kubeconfig)
+}
+
+// setup is what a measure was taken on: what is its own, and what all have in common.
+func (b *bench) setup(format string, args ...any) string {
+	return fmt.Sprintf(format, args...) + fmt.Sprintf("; %d nodes, Kubernetes %s, %d cores for everything, poll interval %s",
+		machines, b.Version(), runtime.NumCPU(), source.DefaultInterval)
+}
+
+// binary is the size of what is installed on each node.
+func (b *bench) binary(context.Context) ([]result.Result, error) {
+	path, err := testbed.Binary("slipway-agent")
+	if err != nil {
+		return nil, err
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	return []result.Result{{
+		Name: "size of slipway-agent", Value: mebibytes(info.Size()), Unit: "MiB",
+		Setup: fmt.Sprintf("%s/%s, stripped, no cgo, %s", runtime.GOOS, runtime.GOARCH, runtime.Version()),
+	}}, nil
+}
+
+func mebibytes(bytes int64) float64 { return float64(bytes) / (1 << 20) }

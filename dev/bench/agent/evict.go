@@ -1,0 +1,142 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
+
+	"github.com/slipway-dev/slipway/dev/bench/result"
+	"github.com/slipway-dev/slipway/dev/workload"
+)
+
+const evictedPods = 96
+
+// appsOfANode is how many apps a full node is taken to run.
+const appsOfANode = 12
+
+// evicting measures a node with several apps, each behind a budget of its own.
+func (b *bench) evicting(ctx context.Context) ([]result.Result, error) {
+	t, err := b.timeEvictions(ctx, "evictions", evictedMachine, appsOfANode)
+	if err != nil {
+		return nil, err
+	}
+	return []result.Result{
+		{
+			Name:  fmt.Sprintf("notice visible to every eviction of %d pods accepted", evictedPods),
+			Value: t.seconds, Unit: "s", Reach: result.AtMost(2), Setup: t.setup,
+		},
+		{Name: "API requests for each drained pod", Value: float64(t.requests) / evictedPods, Setup: t.setup},
+	}, nil
+}
+
+// evictingCrowd measures the same with one budget over all pods of the node. Each eviction writes that budget's status,
+// as the disruption controller does after each, and one that meets a conflict sleeps for half a second in the API server:
+// no order of asking makes this as fast.
+func (b *bench) evictingCrowd(ctx context.Context) ([]result.Result, error) {
+	t, err := b.timeEvictions(ctx, "crowd", crowdedMachine, 1)
+	if err != nil {
+		return nil, err
+	}
+	return []result.Result{{
+		Name:  fmt.Sprintf("the same, one budget over all %d pods", evictedPods),
+		Value: t.seconds, Unit: "s", Setup: t.setup,
+	}}, nil
+}
+
+// timing is how long it took from a notice to the last eviction.
+type timing struct {
+	seconds  float64
+	requests int
+	setup    string
+}
+
+// timeEvictions times a Spot notice from being visible to the API server's having accepted the last eviction. The
+// budgets cover all pods and allow all of it: the API server still counts each one in its budget.
+func (b *bench) timeEvictions(ctx context.Context, name string, machine, apps int) (timing, error) {
+	objects := []runtime.Object{workload.Namespace(name)}
+	for i := range apps {
+		app := workload.App{
+			Namespace: name, Name: fmt.Sprintf("app-%d", i), Replicas: int32(evictedPods / apps), NodeSelector: place(name),
+			MaxUnavailable: "100%",
+		}
+		objects = append(objects, app.Deployment(), app.Budget())
+	}
+	pods, err := b.settle(ctx, name, machine, evictedPods, objects...)
+	if err != nil {
+		return timing{}, err
+	}
+	agent, err := b.guard(ctx, machine)
+	if err != nil {
+		return timing{}, err
+	}
+	if err := pause(ctx, time.Second+time.Duration(b.random.Int64N(int64(time.Second)))); err != nil {
+		return timing{}, err
+	}
+	event, err := b.takeAway(ctx, machine)
+	if err != nil {
+		return timing{}, err
+	}
+	requests, err := b.requests(agent.Node, event.VisibleAt)
+	if err != nil {
+		return timing{}, err
+	}
+	last, err := lastEviction(requests, pods, event.VisibleAt)
+	if err != nil {
+		return timing{}, err
+	}
+	ledger, err := b.gone(ctx, event.EventID)
+	if err != nil {
+		return timing{}, err
+	}
+	setup := b.setup("one Spot notice (seed %d); %d Deployments of %d pods on one node, each behind a budget of maxUnavailable "+
+		"100%%, replaced on %d others; the end is the audit log's time of the last answer", b.o.Seed, apps, evictedPods/apps,
+		refugeMachines)
+	return timing{last.Sub(event.VisibleAt).Seconds(), len(requests), setup}, allFinished(ledger, evictedPods)
+}
+
+// lastEviction is when the last of the pods was accepted to be evicted; one that never was is an error.
+func lastEviction(requests []auditv1.Event, pods []corev1.Pod, last time.Time) (time.Time, error) {
+	evicted, err := evictions(requests)
+	if err != nil {
+		return last, err
+	}
+	for _, p := range pods {
+		at, ok := evicted[p.UID]
+		if !ok {
+			return last, fmt.Errorf("audit log: pod %s was not evicted with its UID %s as the precondition", p.Name, p.UID)
+		}
+		if at.After(last) {
+			last = at
+		}
+	}
+	return last, nil
+}
+
+// evictions tells when each pod's eviction was accepted, by the UID that was its precondition.
+func evictions(requests []auditv1.Event) (map[types.UID]time.Time, error) {
+	evicted := map[types.UID]time.Time{}
+	for _, r := range requests {
+		at, done := accepted(r)
+		if !done || !is(r, "create", "pods", "eviction") {
+			continue
+		}
+		var eviction policyv1.Eviction
+		if r.RequestObject == nil {
+			return nil, fmt.Errorf("audit log: %s was logged without its body", r.RequestURI)
+		}
+		if err := json.Unmarshal(r.RequestObject.Raw, &eviction); err != nil {
+			return nil, fmt.Errorf("audit log: %s: %w", r.RequestURI, err)
+		}
+		if o := eviction.DeleteOptions; o != nil && o.Preconditions != nil && o.Preconditions.UID != nil {
+			evicted[*o.Preconditions.UID] = at
+		}
+	}
+	return evicted, nil
+}

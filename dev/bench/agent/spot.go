@@ -1,0 +1,53 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/slipway-dev/slipway/dev/azure"
+	"github.com/slipway-dev/slipway/dev/bench/result"
+	"github.com/slipway-dev/slipway/dev/testbed"
+	"github.com/slipway-dev/slipway/dev/workload"
+)
+
+// spotNotice counts the pods that were cut short in the story that the demo tells first, although their machine had
+// time left.
+func (b *bench) spotNotice(ctx context.Context) ([]result.Result, error) {
+	const namespace, pods = "spot", workload.SpotPods
+	objects := append([]runtime.Object{workload.Namespace(namespace)}, workload.SpotNode(namespace, place("spot")).Objects()...)
+	if _, err := b.settle(ctx, "spot", spotMachine, pods, objects...); err != nil {
+		return nil, err
+	}
+	if _, err := b.guard(ctx, spotMachine); err != nil {
+		return nil, err
+	}
+	event, err := b.takeAway(ctx, spotMachine)
+	if err != nil {
+		return nil, err
+	}
+	ledger, err := b.gone(ctx, event.EventID)
+	if err != nil {
+		return nil, err
+	}
+	if len(ledger.Pods) != pods {
+		return nil, fmt.Errorf("the ledger has %d pods, want %d: %s", len(ledger.Pods), pods,
+			ledger.Summary(testbed.CutTolerance))
+	}
+	setup := b.setup("Spot notice of %s on the demo's apps: 30 pods behind a budget that lets 6 go at a time, 7 without one, a "+
+		"StatefulSet's, one whose budget wants to keep it, one that takes 20 s to stop; drained after %.1f s", azure.MinimumNotice(azure.Preempt),
+		event.Approvals[0].At.Sub(event.VisibleAt).Seconds())
+	return []result.Result{
+		{
+			Name:  fmt.Sprintf("pods cut short while time remained, Spot notice on %d pods", pods),
+			Value: float64(len(ledger.CutWithTimeLeft(testbed.CutTolerance))), Unit: "pods", Reach: result.AtMost(0),
+			Setup: setup + fmt.Sprintf("; within %s of the end counts as no time", testbed.CutTolerance),
+		},
+		{
+			Name:  fmt.Sprintf("pods lost with their machine, Spot notice on %d pods", pods),
+			Value: float64(ledger.Count(azure.OutcomeLost)), Unit: "pods", Reach: result.AtMost(0),
+			Setup: setup,
+		},
+	}, nil
+}

@@ -1,0 +1,107 @@
+package result_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/slipway-dev/slipway/dev/bench/result"
+)
+
+func TestOKIsComputedFromTheValueAsMeasured(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reach result.Reach
+		value float64
+		want  bool
+	}{
+		"at the upper bound":                {result.AtMost(1.2), 1.2, true},
+		"below the upper bound":             {result.AtMost(1.2), 0, true},
+		"above by less than what is shown":  {result.AtMost(1.2), 1.2000001, false},
+		"at the lower bound":                {result.AtLeast(100), 100, true},
+		"below the lower bound":             {result.AtLeast(100), 99.9, false},
+		"nothing may happen, nothing did":   {result.AtMost(0), 0, true},
+		"nothing may happen, one thing did": {result.AtMost(0), 1, false},
+		"no bound":                          {result.Reach{}, 1e9, true},
+		"not a number under an upper bound": {result.AtMost(1), math.NaN(), false},
+		"not a number over a lower bound":   {result.AtLeast(1), math.NaN(), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := (result.Result{Value: tc.value, Reach: tc.reach}).OK(); got != tc.want {
+				t.Errorf("OK of %v is %v, want %v", tc.value, got, tc.want)
+			}
+		})
+	}
+}
+
+func results() []result.Result {
+	return []result.Result{
+		{Name: "notice to cordon", Value: 0.9994, Unit: "s", Reach: result.AtMost(1.2), Setup: "50 notices"},
+		{Name: "resident", Value: 17, Unit: "MiB", Reach: result.AtMost(16), Setup: "idle"},
+		{Name: "binary", Value: 9158818, Unit: "bytes", Setup: "stripped"},
+	}
+}
+
+func TestWriteMakesAListWithTheAgreedFields(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "results")
+	if err := result.Write(dir, "agent", results()); err != nil {
+		t.Fatal(err)
+	}
+	raw, err := os.ReadFile(filepath.Join(dir, "agent.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []map[string]any
+	if err := json.Unmarshal(raw, &got); err != nil {
+		t.Fatal(err)
+	}
+	want := []map[string]any{
+		{"name": "notice to cordon", "value": 0.9994, "unit": "s", "reach": "<= 1.2 s", "ok": true, "setup": "50 notices"},
+		{"name": "resident", "value": 17.0, "unit": "MiB", "reach": "<= 16 MiB", "ok": false, "setup": "idle"},
+		{"name": "binary", "value": 9158818.0, "unit": "bytes", "reach": "", "ok": true, "setup": "stripped"},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestWriteRefusesWhatJSONCannotSay(t *testing.T) {
+	err := result.Write(t.TempDir(), "agent", []result.Result{{Name: "ratio", Value: math.Inf(1)}})
+	if err == nil {
+		t.Error("an infinite value was written")
+	}
+}
+
+func TestMissedNamesThoseBelowTheirReach(t *testing.T) {
+	if diff := cmp.Diff([]string{"resident"}, result.Missed(results())); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestPrintAlignsTheColumnsAndSaysTheSetup(t *testing.T) {
+	var out bytes.Buffer
+	if err := result.Print(&out, "agent", results()); err != nil {
+		t.Fatal(err)
+	}
+	want := strings.Join([]string{
+		"agent             value          reach",
+		"notice to cordon  0.999 s        <= 1.2 s   ok",
+		"resident          17 MiB         <= 16 MiB  MISSED",
+		"binary            9158818 bytes",
+		"  notice to cordon: 50 notices",
+		"  resident: idle",
+		"  binary: stripped",
+	}, "\n")
+	var got []string
+	for line := range strings.Lines(out.String()) {
+		got = append(got, strings.TrimRight(line, " \n"))
+	}
+	if diff := cmp.Diff(want, strings.Join(got, "\n")); diff != "" {
+		t.Error(diff)
+	}
+}

@@ -1,0 +1,98 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/slipway-dev/slipway/dev/bench/agent"
+	"github.com/slipway-dev/slipway/dev/bench/placement"
+	"github.com/slipway-dev/slipway/dev/bench/result"
+	"github.com/slipway-dev/slipway/dev/testbed"
+)
+
+// benchOptions is what the groups can be told.
+type benchOptions struct {
+	kubernetes string
+	seed       uint64
+	idle       time.Duration
+	progress   io.Writer
+}
+
+// benchGroup is a set of measures that are taken together.
+type benchGroup struct {
+	name, about string
+	run         func(context.Context, benchOptions) ([]result.Result, error)
+}
+
+var benchGroups = []benchGroup{
+	{"agent", "the agent on a real control plane: its speed, its size, and what it asks of the API server", benchAgent},
+	{"placement", "which nodes can go and what machines the pending pods need: speed and memory, on one core", benchPlacement},
+}
+
+func benchPlacement(ctx context.Context, _ benchOptions) ([]result.Result, error) {
+	return placement.Run(ctx)
+}
+
+func benchAgent(ctx context.Context, o benchOptions) ([]result.Result, error) {
+	return agent.Run(ctx, agent.Options{Kubernetes: o.kubernetes, Idle: o.idle, Seed: o.seed, Progress: o.progress})
+}
+
+func benchCommand() *cobra.Command {
+	o := benchOptions{}
+	var names, abouts []string
+	for _, g := range benchGroups {
+		names = append(names, g.name)
+		abouts = append(abouts, fmt.Sprintf("  %-10s %s", g.name, g.about))
+	}
+	cmd := &cobra.Command{
+		Use:   "bench [GROUP]",
+		Short: "Measure, print a table, and write dev/bench/results/GROUP.json",
+		Long: "Measure, print a table, and write dev/bench/results/GROUP.json; without GROUP, all groups.\n" +
+			"It fails when a figure does not reach what it has to.\n\nGroups:\n" + strings.Join(abouts, "\n"),
+		ValidArgs: names,
+		Args:      cobra.MatchAll(cobra.MaximumNArgs(1), cobra.OnlyValidArgs),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.progress = cmd.ErrOrStderr()
+			root, err := testbed.Root()
+			if err != nil {
+				return err
+			}
+			var errs []error
+			for _, g := range benchGroups {
+				if len(args) == 0 || args[0] == g.name {
+					errs = append(errs, g.measure(cmd.Context(), o, filepath.Join(root, "dev", "bench", "results"), cmd.OutOrStdout()))
+				}
+			}
+			return errors.Join(errs...)
+		},
+	}
+	versionFlag(cmd, &o.kubernetes)
+	cmd.Flags().Uint64Var(&o.seed, "seed", 1, "of what is random in the measures")
+	cmd.Flags().DurationVar(&o.idle, "idle", agent.IdleWindow, "for how long the idle agent is watched; less is for trying out")
+	return cmd
+}
+
+// measure runs a group, prints and writes its results, and fails when one of them does not reach what it has to.
+func (g benchGroup) measure(ctx context.Context, o benchOptions, dir string, out io.Writer) error {
+	results, err := g.run(ctx, o)
+	if err != nil {
+		return fmt.Errorf("bench %s: %w", g.name, err)
+	}
+	if err := result.Print(out, g.name, results); err != nil {
+		return err
+	}
+	if err := result.Write(dir, g.name, results); err != nil {
+		return err
+	}
+	if missed := result.Missed(results); len(missed) > 0 {
+		return fmt.Errorf("bench %s: not reached: %s", g.name, strings.Join(missed, "; "))
+	}
+	return nil
+}

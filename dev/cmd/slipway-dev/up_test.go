@@ -1,0 +1,143 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/slipway-dev/slipway/dev/controlplane"
+	"github.com/slipway-dev/slipway/dev/testbed"
+)
+
+// TestMain makes the test binary stand for slipway-dev where `up` leaves it running as the emulator.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == testbed.AzureProcess {
+		os.Exit(run())
+	}
+	os.Exit(m.Run())
+}
+
+// timeout is generous, as tests share the machine.
+const timeout = 3 * time.Minute
+
+func TestWhatUpLeavesRunningEndsMachinesAndGivesThemBackAndDownEndsItAll(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
+	defer cancel()
+	dir := filepath.Join(t.TempDir(), "cluster")
+	t.Cleanup(func() {
+		if err := down(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	var out strings.Builder
+	kubeconfig, err := up(ctx, dir, "", &out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(kubeconfig); err != nil {
+		t.Error(err)
+	}
+	if err := refuseSecond(dir); err == nil {
+		t.Error("a second one could be started in the same place")
+	}
+	emulator := regexp.MustCompile(`http://\S+/emulator`).FindString(out.String())
+	if emulator == "" {
+		t.Fatalf("no address of the emulator in:\n%s", out.String())
+	}
+	before := processes(t, dir)
+
+	announce(ctx, t, emulator, `{"type":"Preempt","resources":["`+spotPool.Resource(0)+`"]}`)
+	announce(ctx, t, emulator, `{"type":"Reboot","resources":["`+spotPool.Resource(1)+`"],"outage":"100ms"}`)
+	const ended, revived = 0, 1
+	await(ctx, t, "the preempted machine's agent is dead, and the rebooted one's has been replaced", func() bool {
+		now := processes(t, dir)
+		return !now[ended].Alive() && now[revived].PID() != before[revived].PID() && now[revived].Alive()
+	})
+	if summary := get(ctx, t, emulator+"/ledger?format=summary"); strings.Count(summary, " 0 lost") != 2 {
+		t.Errorf("the ledger: %s", summary)
+	}
+
+	after := processes(t, dir)
+	if err := testbed.Down(dir); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range append(before, after...) {
+		if p.Alive() {
+			t.Errorf("%s still runs, as process %d", p.Name(), p.PID())
+		}
+	}
+	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the directory is still there: %v", err)
+	}
+}
+
+// processes gives the agents of the first two Spot machines, the emulator and the API server, as they are recorded now.
+func processes(t *testing.T, dir string) []*controlplane.Process {
+	t.Helper()
+	cluster, err := controlplane.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found []*controlplane.Process
+	for _, name := range []string{
+		testbed.AgentProcess(spotPool.NodeName(0)), testbed.AgentProcess(spotPool.NodeName(1)), testbed.AzureProcess,
+		controlplane.APIServer,
+	} {
+		p := cluster.Process(name)
+		if p == nil {
+			t.Fatalf("no process %s is recorded", name)
+		}
+		found = append(found, p)
+	}
+	return found
+}
+
+func announce(ctx context.Context, t *testing.T, emulator, event string) {
+	t.Helper()
+	do(t, request(ctx, t, http.MethodPost, emulator+"/events", strings.NewReader(event)))
+}
+
+func get(ctx context.Context, t *testing.T, url string) string {
+	t.Helper()
+	return do(t, request(ctx, t, http.MethodGet, url, nil))
+}
+
+func request(ctx context.Context, t *testing.T, method, url string, body io.Reader) *http.Request {
+	t.Helper()
+	r, err := http.NewRequestWithContext(ctx, method, url, body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func do(t *testing.T, r *http.Request) string {
+	t.Helper()
+	response, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = response.Body.Close() }()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if response.StatusCode != http.StatusOK {
+		t.Fatalf("%s %s: %s: %s", r.Method, r.URL, response.Status, body)
+	}
+	return string(body)
+}
+
+func await(ctx context.Context, t *testing.T, what string, yes func() bool) {
+	t.Helper()
+	if err := testbed.Poll(ctx, what, yes); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,174 @@
+package demo
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+
+	appsv1 "k8s.io/api/apps/v1"
+
+	"github.com/slipway-dev/slipway/dev/azure"
+	"github.com/slipway-dev/slipway/dev/workload"
+)
+
+// spotPods is how many pods are on the Spot machine.
+const spotPods = workload.SpotPods
+
+// spotNotice is the step in which a machine is taken away for good, with half a minute's notice.
+func (s *stage) spotNotice(ctx context.Context, a *account) (string, error) {
+	pods := s.on(preempted)
+	if err := expect(len(pods) == spotPods, "40 pods on the machine", "%d", len(pods)); err != nil {
+		return "", err
+	}
+	least := s.watchReady(ctx, web)
+	r, err := s.announce(ctx, a, azure.Announcement{Type: azure.Preempt, Resources: []string{preempted.resource()}},
+		"Azure: %s will be taken away in 30 s. It runs %d pods", preempted.resource(), len(pods))
+	if err != nil {
+		return "", err
+	}
+	at, err := s.cordoned(ctx, preempted, r)
+	if err != nil {
+		return "", err
+	}
+	a.say(at, "its agent has seen that, cordoned the node, and begins to drain it")
+	for _, tell := range []func(context.Context, *account, azure.Record, []azure.Pod) error{
+		s.tellSearch, s.tellOrders, s.tellWeb(least), s.tellInvoices, s.tellEncoder, s.tellEnd,
+	} {
+		if err := tell(ctx, a, r, pods); err != nil {
+			return "", err
+		}
+	}
+	err = s.fates(ctx, r, map[azure.Outcome]int{azure.OutcomeFinished: spotPods, azure.OutcomeStayed: 1})
+	return "40 of 40 pods stopped by themselves, 0 cut short, 0 lost; an Event says that 1 went past its budget", err
+}
+
+func (s *stage) tellSearch(ctx context.Context, a *account, _ azure.Record, pods []azure.Pod) error {
+	pods, err := s.await(ctx, of(search, pods), int(search.Replicas), "of search ended", ended)
+	if err != nil {
+		return err
+	}
+	a.say(last(pods, endedAt), "search: its %d pods, which no budget keeps, have left at once and have stopped", len(pods))
+	return nil
+}
+
+func (s *stage) tellOrders(ctx context.Context, a *account, _ azure.Record, pods []azure.Pod) error {
+	pods, err := s.await(ctx, of(orders, pods), 1, "of orders-db ended", ended)
+	if err != nil {
+		return err
+	}
+	if err := s.replaced(ctx, preempted, 1, orders); err != nil {
+		return err
+	}
+	a.say(time.Now(), "orders-db: the StatefulSet's pod took %.0f s to stop. Only then did its namesake start elsewhere",
+		pods[0].EndedAt.Sub(pods[0].AskedSeenAt).Seconds())
+	twin := s.successor(pods[0])
+	return expect(twin.BoundAt.After(pods[0].EndedAt), "orders-db's new pod to be bound after the end of the old one, at "+
+		clock(pods[0].EndedAt), "bound at %s", clock(twin.BoundAt))
+}
+
+// successor is the pod that took another's name.
+func (s *stage) successor(of azure.Pod) azure.Pod {
+	for _, p := range s.Pods.Pods() {
+		if p.Name == of.Name && p.UID != of.UID {
+			return p
+		}
+	}
+	return azure.Pod{}
+}
+
+// webBudget is how many of web's pods its budget wants ready.
+const webBudget = 30 - 6
+
+func (s *stage) tellWeb(least func() int32) func(context.Context, *account, azure.Record, []azure.Pod) error {
+	return func(ctx context.Context, a *account, _ azure.Record, pods []azure.Pod) error {
+		pods, err := s.await(ctx, of(web, pods), int(web.Replicas), "of web ended", ended)
+		if err != nil {
+			return err
+		}
+		ready := least()
+		a.say(last(pods, endedAt), "web: its %d pods have left as their budget let them, 6 at a time; at least %d were ready all along",
+			len(pods), ready)
+		return expect(ready >= webBudget, "24 or more of web's 30 pods ready at any time", "%d", ready)
+	}
+}
+
+// watchReady watches how many pods of a Deployment are ready, and gives a function that says how few ever were.
+func (s *stage) watchReady(ctx context.Context, app workload.App) (least func() int32) {
+	fewest := make(chan int32, 1)
+	fewest <- app.Replicas
+	go func() {
+		w, err := s.Client().AppsV1().Deployments(shop).Watch(ctx, metav1.ListOptions{
+			FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, app.Name).String(),
+		})
+		if err != nil {
+			<-fewest
+			fewest <- 0 // what was not watched is not known to have been ready
+			return
+		}
+		defer w.Stop()
+		for e := range w.ResultChan() {
+			if d, ok := e.Object.(*appsv1.Deployment); ok {
+				fewest <- min(<-fewest, d.Status.ReadyReplicas)
+			}
+		}
+	}()
+	return func() int32 {
+		n := <-fewest
+		fewest <- n
+		return n
+	}
+}
+
+func (s *stage) tellInvoices(ctx context.Context, a *account, r azure.Record, pods []azure.Pod) error {
+	pods, err := s.await(ctx, of(invoices, pods), 1, "of invoices asked", asked)
+	if err != nil {
+		return err
+	}
+	p := pods[0]
+	a.say(p.AskedSeenAt, "invoices: its budget allows no eviction. With %.0f s left it is deleted past it, so as to have its %d s",
+		r.NotBefore.Sub(p.AskedSeenAt).Seconds(), p.FirstGrantedSeconds)
+	return expect(p.FirstGrantedSeconds >= p.WantedSeconds, "invoices to get the 10 s that it wants", "%d s", p.FirstGrantedSeconds)
+}
+
+func (s *stage) tellEncoder(ctx context.Context, a *account, _ azure.Record, pods []azure.Pod) error {
+	pods, err := s.await(ctx, of(encoder, pods), 1, "of encoder ended", ended)
+	if err != nil {
+		return err
+	}
+	took := pods[0].EndedAt.Sub(pods[0].AskedSeenAt)
+	a.say(pods[0].EndedAt, "encoder: needed 20 s to stop, and had them")
+	return expect(took > 19*time.Second, "encoder to stop 20 s after it was asked", "%s", took)
+}
+
+// tellEnd follows the machine to its end.
+func (s *stage) tellEnd(ctx context.Context, a *account, r azure.Record, _ []azure.Pod) error {
+	r, err := s.approved(ctx, r)
+	if err != nil {
+		return err
+	}
+	a.say(r.Approvals[0].At, "the node is empty, and its agent tells Azure to go ahead, %s before time", early(r))
+	died, err := s.switched(ctx, r, false)
+	if err != nil {
+		return err
+	}
+	elsewhere, nodes, err := s.running(ctx, preempted, onSpot.Apps()...)
+	if err != nil {
+		return err
+	}
+	said, err := s.AwaitEvent(ctx, preempted.node(), "Drained")
+	if err != nil {
+		return err
+	}
+	a.say(died, "the machine is gone. %d pods of the same apps are ready on %d other nodes", elsewhere, nodes)
+	const admitted = "1 deleted past a disruption budget"
+	return all(
+		expect(elsewhere == spotPods, "40 pods of the same apps ready elsewhere when the machine goes", "%d", elsewhere),
+		expect(strings.Contains(said.Message, admitted), fmt.Sprintf("the agent to say %q in an Event on the Node", admitted), "%q", said.Message),
+		expect(count(s.Pods.Pods(), func(p azure.Pod) bool { return p.Node == preempted.node() && p.BoundAt.After(r.VisibleAt) }) == 0,
+			"no new pod on the machine since the notice", "one or more"),
+	)
+}

@@ -1,0 +1,152 @@
+package demo
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+
+	"golang.org/x/sync/errgroup"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/slipway-dev/slipway/dev/controlplane"
+	"github.com/slipway-dev/slipway/dev/testbed"
+	"github.com/slipway-dev/slipway/dev/workload"
+)
+
+// The pools of the demo's cluster, of four machines each.
+var (
+	spot    = controlplane.AKSPool{Name: "spot", Spot: true}
+	general = controlplane.AKSPool{Name: "general"}
+)
+
+const machinesPerPool = 4
+
+// machine is one machine of a pool.
+type machine struct {
+	pool     controlplane.AKSPool
+	instance int
+}
+
+func (m machine) node() string     { return m.pool.NodeName(m.instance) }
+func (m machine) resource() string { return m.pool.Resource(m.instance) }
+
+// The machines by what happens to them. The two of refuge live through the story untouched.
+var (
+	preempted  = machine{spot, 0}
+	redeployed = [2]machine{{spot, 1}, {spot, 2}}
+	rebooted   = machine{general, 0}
+	crashed    = machine{general, 1} // it is migrated first
+	spared     = machine{general, 2}
+	refuge     = [2]machine{{spot, 3}, {general, 3}}
+)
+
+// group is the label of the nodes that some pods may run on: at first their machine alone, which so has all of them,
+// and from the beginning of the story those of refuge too. It keeps the steps, which run side by side, apart.
+func group(m machine) string { return "demo.slipway.dev/" + m.pool.Name + "-" + fmt.Sprint(m.instance) }
+
+const shop = "shop"
+
+// The apps that the story speaks of.
+var (
+	onSpot                                 = workload.SpotNode(shop, map[string]string{group(preempted): ""})
+	web, search, orders, invoices, encoder = onSpot.Web, onSpot.Search, onSpot.Orders, onSpot.Invoices, onSpot.Encoder
+
+	accounts = onlyOn(rebooted, workload.App{Name: "accounts", Replicas: 8, Stop: "2"})
+	payments = onlyOn(crashed, workload.App{Name: "payments", Replicas: 6, MaxUnavailable: "1", Start: "0.5"})
+	reports  = onlyOn(spared, workload.App{Name: "reports", Replicas: 6, MaxUnavailable: "1", Start: "2"})
+	catalog  = onlyOn(redeployed[0], workload.App{Name: "catalog", Replicas: 5})
+	renderer = onlyOn(redeployed[1], workload.App{Name: "renderer", Replicas: 3, Stop: "8"})
+)
+
+func onlyOn(m machine, a workload.App) workload.App {
+	a.Namespace, a.NodeSelector = shop, map[string]string{group(m): ""}
+	return a
+}
+
+func objects() []runtime.Object {
+	return append(append([]runtime.Object{workload.Namespace(shop)}, onSpot.Objects()...),
+		accounts.Deployment(), payments.Deployment(), payments.Budget(), reports.Deployment(), reports.Budget(),
+		catalog.Deployment(), renderer.Deployment(),
+		workload.App{Namespace: shop, Name: "log-collector"}.DaemonSet(),
+	)
+}
+
+// stage is everything that is ready before the story begins.
+type stage struct {
+	*testbed.Testbed
+	agents map[string]*testbed.Agent // by node
+}
+
+// prepare adds the machines, starts what runs on them and the agents, and opens the way to the nodes of refuge.
+func prepare(ctx context.Context, t *testbed.Testbed) (*stage, error) {
+	ctx, cancel := context.WithTimeout(ctx, setupTimeout)
+	defer cancel()
+	s := &stage{Testbed: t, agents: map[string]*testbed.Agent{}}
+	var nodes []controlplane.NodeSpec
+	groups := map[string]string{}
+	for _, m := range machines() {
+		node := m.pool.Node(m.instance)
+		if m != refuge[0] && m != refuge[1] {
+			node.Labels[group(m)] = ""
+			groups[group(m)] = ""
+		}
+		nodes = append(nodes, node)
+		t.Azure.ScaleSet(m.pool.ScaleSet())
+	}
+	if err := t.AddNodes(ctx, nodes...); err != nil {
+		return nil, err
+	}
+	if err := workload.CreateSettled(ctx, t.Client(), objects()...); err != nil {
+		return nil, err
+	}
+	for _, m := range refuge {
+		if err := s.label(ctx, m.node(), groups); err != nil {
+			return nil, err
+		}
+	}
+	return s, s.startAgents(ctx)
+}
+
+func machines() []machine {
+	var all []machine
+	for _, pool := range []controlplane.AKSPool{spot, general} {
+		for instance := range machinesPerPool {
+			all = append(all, machine{pool, instance})
+		}
+	}
+	return all
+}
+
+func (s *stage) label(ctx context.Context, node string, labels map[string]string) error {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": maps.Clone(labels)}})
+	if err != nil {
+		return err
+	}
+	_, err = s.Client().CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, patch, metav1.PatchOptions{})
+	if err != nil {
+		return fmt.Errorf("labelling node %s: %w", node, err)
+	}
+	return nil
+}
+
+func (s *stage) startAgents(ctx context.Context) error {
+	all := machines()
+	started := make([]*testbed.Agent, len(all))
+	group, ctx := errgroup.WithContext(ctx)
+	for i, m := range all {
+		group.Go(func() (err error) {
+			started[i], err = s.StartAgent(ctx, m.pool, m.instance)
+			return err
+		})
+	}
+	err := group.Wait()
+	for _, a := range started {
+		if a != nil {
+			s.agents[a.Node] = a
+		}
+	}
+	return err
+}

@@ -1,0 +1,14 @@
+package demo
+
+// story is what happens, in the order in which it is told.
+func (s *stage) story() []*step {
+	migration := &step{title: "A machine is migrated while it runs.", play: s.liveMigration}
+	return []*step{
+		{title: "A Spot machine is taken away, with 30 s notice.", play: s.spotNotice},
+		{title: "A machine has to reboot, some time soon.", play: s.announcedReboot},
+		migration,
+		{title: "A reboot is announced, and called off.", play: s.cancelledReboot},
+		{title: "One event names two machines.", play: s.oneEventForTwo},
+		{title: "An agent dies in the middle of its work.", after: migration, play: s.killedAgent},
+	}
+}

@@ -1,0 +1,68 @@
+package oracle
+
+import (
+	"slices"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/slipway-dev/slipway/internal/placement"
+	"github.com/slipway-dev/slipway/internal/placement/placementtest"
+)
+
+// TestTheSchedulerAgreesWithTheMovesOfVictims carries out chosen victims in order and lets the scheduler judge every
+// single move in the state that the moves before it have led to.
+func TestTheSchedulerAgreesWithTheMovesOfVictims(t *testing.T) {
+	judge := newScheduler(t)
+	moves, victims := 0, 0
+	for s := *seed; moves < *pairs/100; s++ {
+		c := placementtest.Random(s)
+		snapshot, err := c.Snapshot()
+		if err != nil {
+			t.Fatal(err)
+		}
+		selection, err := snapshot.Victims(4, placement.LeastPods, placement.Options{LocalStorage: true, Unmanaged: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		victims += len(selection.Victims)
+		for _, v := range selection.Victims {
+			moves += remove(t, judge, c, v, s)
+		}
+	}
+	t.Logf("%d moves of %d victims", moves, victims)
+}
+
+// remove takes a node out of the cluster and creates the pods that have to move anew, one by one.
+func remove(t *testing.T, judge *Scheduler, c *placementtest.Cluster, v placement.Evacuation, seed uint64) int {
+	t.Helper()
+	c.Nodes = slices.DeleteFunc(c.Nodes, func(n *corev1.Node) bool { return n.Name == v.Node })
+	var leaving []*corev1.Pod
+	c.Pods = slices.DeleteFunc(c.Pods, func(p *corev1.Pod) bool {
+		if p.Spec.NodeName == v.Node {
+			leaving = append(leaving, p)
+		}
+		return p.Spec.NodeName == v.Node
+	})
+	for _, m := range v.Moves {
+		i := slices.IndexFunc(leaving, func(p *corev1.Pod) bool { return p.Namespace == m.Pod.Namespace && p.Name == m.Pod.Name })
+		if i < 0 {
+			t.Fatalf("seed %d: %s is not on %s", seed, m.Pod, v.Node)
+		}
+		p := leaving[i].DeepCopy()
+		p.Spec.NodeName, p.Status = "", corev1.PodStatus{}
+		if err := judge.Load(c); err != nil {
+			t.Fatal(err)
+		}
+		rulings, err := judge.Judge(t.Context(), p, c.Nodes)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ruling, there := rulings[m.To]; !there || !ruling.Fits {
+			t.Fatalf("seed %d: %s leaves %s for %s: there=%t %s %q", seed, m.Pod, v.Node, m.To, there, ruling.Plugin, ruling.Reasons)
+		}
+		p.Spec.NodeName = m.To
+		c.Pods = append(c.Pods, p)
+	}
+	return len(v.Moves)
+}

@@ -1,0 +1,135 @@
+package testbed
+
+import (
+	"cmp"
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	gocmp "github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/slipway-dev/slipway/dev/azure"
+	"github.com/slipway-dev/slipway/dev/controlplane"
+	"github.com/slipway-dev/slipway/dev/workload"
+)
+
+const ledgerNamespace = "ledger"
+
+// fate is a pod, what is done to it before its machine goes, and what the ledger is to say of it.
+type fate struct {
+	app workload.App
+	// grace is what it is deleted with; negative is not at all.
+	grace int64
+	want  azure.Outcome
+	// before is what the ledger is to say as long as the machine lives; empty is the same.
+	before azure.Outcome
+}
+
+// ofDaemonSet is the name of the DaemonSet whose pod stays on the machine.
+const ofDaemonSet = "belongs-to-its-node"
+
+// untouched is the grace of a pod that nobody deletes.
+const untouched = -1
+
+func fates() []fate {
+	app := func(name, stop string, wanted time.Duration) workload.App {
+		return workload.App{Namespace: ledgerNamespace, Name: name, Stop: stop, Grace: wanted}
+	}
+	return []fate{
+		{app: app("stops-by-itself", "1", 30*time.Second), grace: 30, want: azure.OutcomeFinished},
+		{app: app("stops-by-itself-in-less-than-it-wants", "1", 30*time.Second), grace: 5, want: azure.OutcomeFinished},
+		{app: app("never-stops-and-has-its-time", controlplane.Never, 2*time.Second), grace: 2, want: azure.OutcomeSpentGrace},
+		{app: app("is-given-less-than-it-wants", controlplane.Never, 30*time.Second), grace: 2, want: azure.OutcomeCutShort},
+		{app: app("is-given-nothing", "1", 30*time.Second), grace: 0, want: azure.OutcomeKilledAtOnce},
+		{app: app("is-never-asked", "1", 30*time.Second), grace: untouched, want: azure.OutcomeLost, before: azure.OutcomeRunning},
+		{app: app("is-asked-too-late", "60", time.Minute), grace: 60, want: azure.OutcomeLost, before: azure.OutcomeStopping},
+	}
+}
+
+// The kubelets are kwok's, all else is real: what the API server, the controllers and the played machines do to a pod is
+// what the ledger judges by.
+func TestTheLedgerTellsEveryFateApartOnARealControlPlane(t *testing.T) {
+	bed, err := Start(t.Context(), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := bed.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	pool := controlplane.AKSPool{Name: "ledger", Spot: true}
+	if err := bed.AddPool(t.Context(), pool, 1); err != nil {
+		t.Fatal(err)
+	}
+	collector := workload.App{Namespace: ledgerNamespace, Name: ofDaemonSet}
+	objects := []runtime.Object{workload.Namespace(ledgerNamespace), collector.DaemonSet()}
+	for _, f := range fates() {
+		objects = append(objects, f.app.Pod())
+	}
+	if err := workload.CreateSettled(t.Context(), bed.Client(), objects...); err != nil {
+		t.Fatal(err)
+	}
+
+	r, err := bed.Azure.Announce(azure.Announcement{
+		Type: azure.Preempt, Resources: []string{pool.Resource(0)}, Notice: time.Hour,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	deletePods(t, bed.Client())
+	awaitOutcomes(t, bed, r.EventID, func(f fate) azure.Outcome { return cmp.Or(f.before, f.want) })
+	if err := bed.Azure.Start(r.EventID); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := bed.AwaitNotice(t.Context(), r.EventID, "over", func(r azure.Record) bool { return !r.Listed() }); err != nil {
+		t.Fatal(err)
+	}
+	awaitOutcomes(t, bed, r.EventID, func(f fate) azure.Outcome { return f.want })
+}
+
+func deletePods(t *testing.T, client kubernetes.Interface) {
+	t.Helper()
+	for _, f := range fates() {
+		if f.grace == untouched {
+			continue
+		}
+		err := client.CoreV1().Pods(ledgerNamespace).Delete(t.Context(), f.app.Name, metav1.DeleteOptions{GracePeriodSeconds: &f.grace})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// awaitOutcomes waits until the ledger says of every pod of the event what it is to say, and of no other pods anything.
+func awaitOutcomes(t *testing.T, bed *Testbed, event string, of func(fate) azure.Outcome) {
+	t.Helper()
+	want := map[string]azure.Outcome{ofDaemonSet: azure.OutcomeStayed}
+	for _, f := range fates() {
+		want[f.app.Name] = of(f)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	_ = Poll(ctx, "the ledger is as wanted", func() bool { return gocmp.Equal(outcomes(bed, event), want) })
+	if diff := gocmp.Diff(want, outcomes(bed, event)); diff != "" {
+		t.Fatalf("outcomes (-want +got):\n%s", diff)
+	}
+}
+
+// outcomes gives what the ledger says of the pods of an event, by name; the DaemonSet's pod goes by its owner's.
+func outcomes(bed *Testbed, event string) map[string]azure.Outcome {
+	ledger, _ := bed.Azure.Ledger().Event(event)
+	found := map[string]azure.Outcome{}
+	for _, entry := range ledger.Pods {
+		name := entry.Name
+		if strings.HasPrefix(name, ofDaemonSet+"-") {
+			name = ofDaemonSet
+		}
+		found[name] = entry.Outcome
+	}
+	return found
+}

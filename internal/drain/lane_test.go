@@ -1,0 +1,95 @@
+package drain
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+)
+
+// lastEviction is how long after the drain's beginning the last eviction was sent.
+func lastEviction(s *sim, r Receipt) time.Duration {
+	var last time.Duration
+	for _, q := range s.asked("evict", nil) {
+		last = max(last, q.at.Sub(r.Began))
+	}
+	return last
+}
+
+func TestI2PodsThatTheirBudgetAllowsToGoAreEvictedSoonAndNotPastIt(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		// written is how often somebody else writes the budget, as the disruption controller does for each pod that goes.
+		written time.Duration
+		soon    time.Duration
+	}{
+		{"nobody else writes the budget", 0, 1500 * time.Millisecond},
+		{"the disruption controller writes it too", 35 * time.Millisecond, 4 * time.Second},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			simulate(t, func(t *testing.T, s *sim) {
+				s.counting = 5 * time.Millisecond
+				for i := range 96 {
+					s.pod(fmt.Sprintf("web-%02d", i), label("app", "web"), grace(30*time.Second))
+				}
+				budget := s.budget("web", 0, 96, map[string]string{"app": "web"})
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				if c.written > 0 {
+					go func() {
+						for sleep(ctx, c.written) {
+							s.mu.Lock()
+							budget.version++
+							s.mu.Unlock()
+						}
+					}()
+				}
+				r, err := drained(t, s, Options{Terms: within(30 * time.Second)})
+				wantOutcome(t, r, err, Drained)
+				for _, p := range r.Pods {
+					if p.Asked != Evicted || len(p.Delays) > 0 {
+						t.Errorf("%s: %q with delays %v, want it evicted without any", p.Name, p.Asked, p.Delays)
+					}
+				}
+				if took := lastEviction(s, r); took > c.soon {
+					t.Errorf("the last eviction was sent after %s, want %s at most", took, c.soon)
+				}
+			})
+		})
+	}
+}
+
+func TestPodsWithoutABudgetAreEvictedAllAtOnce(t *testing.T) {
+	simulate(t, func(t *testing.T, s *sim) {
+		s.latency = 50 * time.Millisecond
+		for i := range 96 {
+			s.pod(fmt.Sprintf("web-%02d", i))
+		}
+		r, err := drained(t, s, Options{Terms: within(30 * time.Second)})
+		wantOutcome(t, r, err, Drained)
+		// The list of pods, one eviction while the budgets are read, then three batches of MaxInFlight.
+		if took := lastEviction(s, r); took > 300*time.Millisecond {
+			t.Errorf("the last eviction was sent after %s", took)
+		}
+	})
+}
+
+func TestAnEvictionThatHangsHoldsUpTheOthersUnderItsBudgetOnlyForAMoment(t *testing.T) {
+	simulate(t, func(t *testing.T, s *sim) {
+		for i := range 3 {
+			s.pod(fmt.Sprintf("web-%d", i), label("app", "web"), stopsIn(0))
+		}
+		s.budget("web", 0, 3, map[string]string{"app": "web"})
+		s.fault = func(c call) *fault {
+			if c.verb == "evict" && c.n == 0 {
+				return &fault{hang: true}
+			}
+			return nil
+		}
+		r, err := drained(t, s, Options{Terms: Terms{GiveUp: time.Now().Add(5 * time.Second)}})
+		wantOutcome(t, r, err, GaveUp)
+		if took := lastEviction(s, r); took > 4*headStart {
+			t.Errorf("the last eviction was sent after %s, want about %s", took, headStart)
+		}
+	})
+}

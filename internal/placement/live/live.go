@@ -1,0 +1,158 @@
+// Package live tells placement of a running cluster: once, for a command, or event by event from informers. It reads
+// only.
+package live
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/pager"
+
+	"github.com/slipway-dev/slipway/internal/placement"
+	"github.com/slipway-dev/slipway/internal/placement/saved"
+)
+
+// List reads a cluster once, page by page. A cluster that is known in part would be judged wrongly, so that any
+// error fails it all; of rights that are missing, every one is named.
+// Device classes are the exception; a cluster older than 1.34 does not know them in this version.
+func List(ctx context.Context, client kubernetes.Interface) (*saved.Objects, error) {
+	core, storage := client.CoreV1(), client.StorageV1()
+	o := saved.Objects{Time: time.Now()}
+	var errs []error
+	for _, read := range []func() error{
+		func() error { return list(ctx, "namespaces", core.Namespaces().List, &o.Namespaces) },
+		func() error { return list(ctx, "nodes", core.Nodes().List, &o.Nodes) },
+		func() error { return list(ctx, "pods", core.Pods("").List, &o.Pods) },
+		func() error {
+			return list(ctx, "pod disruption budgets", client.PolicyV1().PodDisruptionBudgets("").List, &o.Budgets)
+		},
+		func() error {
+			return list(ctx, "persistent volume claims", core.PersistentVolumeClaims("").List, &o.Claims)
+		},
+		func() error { return list(ctx, "persistent volumes", core.PersistentVolumes().List, &o.Volumes) },
+		func() error { return list(ctx, "storage classes", storage.StorageClasses().List, &o.StorageClasses) },
+		func() error { return list(ctx, "CSI nodes", storage.CSINodes().List, &o.CSINodes) },
+		func() error { return list(ctx, "CSI drivers", storage.CSIDrivers().List, &o.CSIDrivers) },
+		func() error { return list(ctx, "volume attachments", storage.VolumeAttachments().List, &o.Attachments) },
+	} {
+		err := read()
+		errs = append(errs, err)
+		if err != nil && !apierrors.IsForbidden(err) {
+			break // the others would most likely fail for the same reason
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	err := list(ctx, "device classes", client.ResourceV1().DeviceClasses().List, &o.DeviceClasses)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return nil, err
+	}
+	return &o, nil
+}
+
+// list appends all objects of one kind.
+func list[L runtime.Object, T any](ctx context.Context, kind string, call func(context.Context, metav1.ListOptions) (L, error),
+	into *[]T,
+) error {
+	pages := pager.New(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return call(ctx, o) })
+	err := pages.EachListItem(ctx, metav1.ListOptions{}, func(o runtime.Object) error {
+		item, ok := o.(T)
+		if !ok {
+			return fmt.Errorf("a %T among them", o)
+		}
+		*into = append(*into, item)
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("list %s: %w", kind, err)
+	}
+	return nil
+}
+
+// Cluster is a snapshot that informers keep current.
+type Cluster struct {
+	mu       sync.Mutex
+	snapshot *placement.Snapshot
+	log      *slog.Logger
+	synced   []cache.InformerSynced
+}
+
+// Watch registers with the informers that placement needs. The caller starts the factory.
+func Watch(factory informers.SharedInformerFactory, log *slog.Logger) (*Cluster, error) {
+	c := &Cluster{snapshot: placement.New(), log: log}
+	core, storage, s := factory.Core().V1(), factory.Storage().V1(), c.snapshot
+	return c, errors.Join(
+		follow(c, core.Namespaces().Informer(), s.SetNamespace, byName(s.DeleteNamespace)),
+		follow(c, core.Nodes().Informer(), s.SetNode, byName(s.DeleteNode)),
+		follow(c, core.Pods().Informer(), s.SetPod, s.DeletePod),
+		follow(c, factory.Policy().V1().PodDisruptionBudgets().Informer(), s.SetPodDisruptionBudget, s.DeletePodDisruptionBudget),
+		follow(c, core.PersistentVolumeClaims().Informer(), s.SetPersistentVolumeClaim, s.DeletePersistentVolumeClaim),
+		follow(c, core.PersistentVolumes().Informer(), s.SetPersistentVolume, byName(s.DeletePersistentVolume)),
+		follow(c, storage.StorageClasses().Informer(), s.SetStorageClass, byName(s.DeleteStorageClass)),
+		follow(c, storage.CSINodes().Informer(), s.SetCSINode, byName(s.DeleteCSINode)),
+		follow(c, storage.CSIDrivers().Informer(), s.SetCSIDriver, byName(s.DeleteCSIDriver)),
+		follow(c, storage.VolumeAttachments().Informer(), s.SetVolumeAttachment, byName(s.DeleteVolumeAttachment)))
+}
+
+// byName makes the deletion of a cluster-scoped object one by key.
+func byName(remove func(string) error) func(placement.PodKey) error {
+	return func(key placement.PodKey) error { return remove(key.Name) }
+}
+
+// follow hands the events of one informer to the snapshot, one at a time.
+func follow[T any](c *Cluster, informer cache.SharedIndexInformer, set func(T) error, remove func(placement.PodKey) error) error {
+	take := func(o any) {
+		if item, ok := o.(T); ok {
+			c.apply(func() error { return set(item) })
+		}
+	}
+	registration, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    take,
+		UpdateFunc: func(_, o any) { take(o) },
+		DeleteFunc: func(o any) {
+			key, err := cache.DeletionHandlingObjectToName(o)
+			if err == nil {
+				c.apply(func() error { return remove(placement.PodKey{Namespace: key.Namespace, Name: key.Name}) })
+			}
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("follow an informer: %w", err)
+	}
+	c.synced = append(c.synced, registration.HasSynced)
+	return nil
+}
+
+func (c *Cluster) apply(event func() error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := event(); err != nil {
+		c.log.Error("placement did not take an event", "error", err)
+	}
+}
+
+// WaitForSync returns when everything that was there at the start has reached the snapshot, or with the context's error.
+func (c *Cluster) WaitForSync(ctx context.Context) error {
+	if !cache.WaitForCacheSync(ctx.Done(), c.synced...) {
+		return fmt.Errorf("wait for the cluster to be read: %w", context.Cause(ctx))
+	}
+	return nil
+}
+
+// With runs fn while no event changes the snapshot. fn must roll back every fork it opens, and keep nothing.
+func (c *Cluster) With(fn func(*placement.Snapshot) error) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return fn(c.snapshot)
+}

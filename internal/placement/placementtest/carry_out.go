@@ -1,0 +1,93 @@
+package placementtest
+
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/slipway-dev/slipway/internal/placement"
+)
+
+// CarryOut plays victims in a fork as they are written: each node goes in turn, and each of its pods has to fit where it
+// is said to go, which is never a node that goes as well.
+func CarryOut(s *placement.Snapshot, victims []placement.Evacuation) error {
+	fork := s.Fork()
+	defer fork.Rollback()
+	going := map[string]bool{}
+	for _, v := range victims {
+		going[v.Node] = true
+	}
+	for _, v := range victims {
+		if err := s.Withdraw(v.Node); err != nil {
+			return err
+		}
+		if err := move(s, v.Moves, going); err != nil {
+			return fmt.Errorf("while %s goes: %w", v.Node, err)
+		}
+	}
+	return nil
+}
+
+// LaunchAll plays a packing in a fork: all machines are launched, and each pod has to fit where it is said to go.
+func LaunchAll(s *placement.Snapshot, flavours []placement.Flavour, packing *placement.Packing) error {
+	fork := s.Fork()
+	defer fork.Rollback()
+	templates := map[string]func(name, zone string) *corev1.Node{}
+	for i := range flavours {
+		f := &flavours[i]
+		templates[f.Name] = func(name, zone string) *corev1.Node {
+			if len(f.Zones) == 0 {
+				zone = ""
+			}
+			return f.Node(name, zone)
+		}
+	}
+	for _, m := range packing.Machines {
+		if err := s.Launch(templates[m.Flavour](m.Name, m.Zone)); err != nil {
+			return err
+		}
+	}
+	return move(s, packing.Moves, nil)
+}
+
+func move(s *placement.Snapshot, moves []placement.Move, going map[string]bool) error {
+	for _, m := range moves {
+		verdict, err := s.JudgePod(m.Pod, m.To)
+		if err != nil {
+			return err
+		}
+		if verdict.Outcome != placement.Fits || going[m.To] {
+			return fmt.Errorf("pod %s does not go to %s: %s", m.Pod, m.To, verdict)
+		}
+		if err := s.Move(m.Pod, m.To); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// CheckRanks holds a ranking against Evacuate on every n-th node: a removable one can go and is carried out, another
+// cannot.
+func CheckRanks(s *placement.Snapshot, ranks []placement.Rank, n int) error {
+	if len(ranks) != s.Nodes() {
+		return fmt.Errorf("%d nodes ranked of %d", len(ranks), s.Nodes())
+	}
+	for i, r := range ranks {
+		if r.Removable && i%n != 0 {
+			continue
+		}
+		e, err := s.Evacuate(r.Node, placement.LeastDisruption, placement.Options{})
+		if err != nil {
+			return err
+		}
+		if e.Feasible() != r.Removable || e.Cost != r.Cost && r.Removable {
+			return fmt.Errorf("%s is ranked %+v, its evacuation says %v at %v", r.Node, r, e.Refusals, e.Cost)
+		}
+		if r.Removable {
+			if err := CarryOut(s, []placement.Evacuation{*e}); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
