@@ -110,11 +110,13 @@ func TestRequestThatTheServiceRefuses(t *testing.T) {
 		{"without the Metadata header", "GET", metadataPath + query, http.Header{}, 400, "metadata header", nil},
 		{
 			"with Metadata: false", "GET", metadataPath + query,
-			http.Header{"Metadata": {"false"}}, 400, "metadata header", nil,
+			http.Header{"Metadata": {"false"}},
+			400, "metadata header", nil,
 		},
 		{
 			"through a proxy", "GET", metadataPath + query,
-			http.Header{"Metadata": {"true"}, "X-Forwarded-For": {"10.0.0.1"}}, 400, "X-Forwarded-For", nil,
+			http.Header{"Metadata": {"true"}, "X-Forwarded-For": {"10.0.0.1"}},
+			400, "X-Forwarded-For", nil,
 		},
 		{"POST without the Metadata header", "POST", metadataPath + query, http.Header{}, 400, "metadata header", nil},
 		{"without an api-version", "GET", metadataPath, metadata, 400, "api-version was not specified", newest},

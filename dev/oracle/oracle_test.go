@@ -52,9 +52,11 @@ func compare(ctx context.Context, judge *Scheduler, c *placementtest.Cluster, s 
 }
 
 // predicates are the plugins that have to refuse some pair for the comparison to mean anything; "" stands for none.
-var predicates = []string{"", "NodeUnschedulable", "NodeName", "TaintToleration", "NodeAffinity", "NodePorts",
+var predicates = []string{
+	"", "NodeUnschedulable", "NodeName", "TaintToleration", "NodeAffinity", "NodePorts",
 	"NodeResourcesFit", "VolumeRestrictions", "NodeVolumeLimits", "VolumeBinding", "VolumeZone", "PodTopologySpread",
-	"InterPodAffinity", "NodeDeclaredFeatures"}
+	"InterPodAffinity", "NodeDeclaredFeatures",
+}
 
 type disagreement struct {
 	pod, node string

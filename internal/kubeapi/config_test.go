@@ -72,10 +72,14 @@ func TestKubeconfigForms(t *testing.T) {
 		},
 		"token":             {kubeconfigOf(goodServer, "token: t0"), Config{Server: api, Token: "t0"}},
 		"a token of digits": {kubeconfigOf(goodServer, "token: 12345"), Config{Server: api, Token: "12345"}},
-		"tokenFile": {kubeconfigOf(goodServer, "tokenFile: token"),
-			Config{Server: api, TokenFile: filepath.Join(dir, "token")}},
-		"username and password": {kubeconfigOf(goodServer, "username: me, password: pw"),
-			Config{Server: api, Username: "me", Password: "pw"}},
+		"tokenFile": {
+			kubeconfigOf(goodServer, "tokenFile: token"),
+			Config{Server: api, TokenFile: filepath.Join(dir, "token")},
+		},
+		"username and password": {
+			kubeconfigOf(goodServer, "username: me, password: pw"),
+			Config{Server: api, Username: "me", Password: "pw"},
+		},
 		"no credentials": {kubeconfigOf(goodServer, ""), Config{Server: api}},
 		"no user in the context": {
 			`{current-context: x, contexts: [{name: x, context: {cluster: c}}], clusters: [{name: c, cluster: {` + goodServer + `}}]}`,
@@ -85,8 +89,10 @@ func TestKubeconfigForms(t *testing.T) {
 			kubeconfigOf(goodServer+`, insecure-skip-tls-verify: true, tls-server-name: kubernetes, proxy-url: "socks5://p:1080"`, ""),
 			Config{Server: api, Insecure: true, ServerName: "kubernetes", Proxy: &url.URL{Scheme: "socks5", Host: "p:1080"}},
 		},
-		"a path prefix": {kubeconfigOf(`server: "http://proxy/k8s/c-1"`, ""),
-			Config{Server: &url.URL{Scheme: "http", Host: "proxy", Path: "/k8s/c-1"}}},
+		"a path prefix": {
+			kubeconfigOf(`server: "http://proxy/k8s/c-1"`, ""),
+			Config{Server: &url.URL{Scheme: "http", Host: "proxy", Path: "/k8s/c-1"}},
+		},
 		"JSON": {
 			`{"current-context":"x","contexts":[{"name":"x","context":{"cluster":"c","user":""}}],` +
 				`"clusters":[{"name":"c","cluster":{"server":"https://api.test:6443"}}],"preferences":{},"extensions":[]}`,

@@ -30,8 +30,10 @@ func TestEveryPageOfAListIsRead(t *testing.T) {
 	if diff := cmp.Diff([]string{"a", "b", "c"}, namesOf(nodes)); diff != "" {
 		t.Error(diff)
 	}
-	want := []string{"labelSelector=x%3Dy&limit=200", "continue=p2&labelSelector=x%3Dy&limit=200",
-		"continue=p3&labelSelector=x%3Dy&limit=200"}
+	want := []string{
+		"labelSelector=x%3Dy&limit=200", "continue=p2&labelSelector=x%3Dy&limit=200",
+		"continue=p3&labelSelector=x%3Dy&limit=200",
+	}
 	if diff := cmp.Diff(want, queries); diff != "" {
 		t.Error(diff)
 	}

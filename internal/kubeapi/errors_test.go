@@ -26,22 +26,36 @@ func TestAnAnswerOfTheAPIServerBecomesAStatusError(t *testing.T) {
 		body       string
 		want       StatusError
 	}{
-		"a Status": {404, "", status(404, "NotFound", `pods "web-0" not found`),
-			StatusError{Code: 404, Reason: "NotFound", Message: `pods "web-0" not found`}},
-		"details and causes": {429, "", budgetDenied, StatusError{Code: 429, Reason: "TooManyRequests",
+		"a Status": {
+			404, "", status(404, "NotFound", `pods "web-0" not found`),
+			StatusError{Code: 404, Reason: "NotFound", Message: `pods "web-0" not found`},
+		},
+		"details and causes": {429, "", budgetDenied, StatusError{
+			Code: 429, Reason: "TooManyRequests",
 			Message: "Cannot evict pod as it would violate the pod's disruption budget.",
-			Causes: []Cause{{Reason: "DisruptionBudget",
-				Message: "The disruption budget web needs 2 healthy pods and has 2 currently"}},
-			RetryAfter: 7 * time.Second}},
-		"the header before the details": {429, "3", budgetDenied, StatusError{Code: 429, Reason: "TooManyRequests",
+			Causes: []Cause{{
+				Reason:  "DisruptionBudget",
+				Message: "The disruption budget web needs 2 healthy pods and has 2 currently",
+			}},
+			RetryAfter: 7 * time.Second,
+		}},
+		"the header before the details": {429, "3", budgetDenied, StatusError{
+			Code: 429, Reason: "TooManyRequests",
 			Message: "Cannot evict pod as it would violate the pod's disruption budget.",
-			Causes: []Cause{{Reason: "DisruptionBudget",
-				Message: "The disruption budget web needs 2 healthy pods and has 2 currently"}},
-			RetryAfter: 3 * time.Second}},
-		"the HTML of a proxy": {502, "", "<html>\n <h1>Bad\tGateway</h1>\n</html>",
-			StatusError{Code: 502, Message: "<html> <h1>Bad Gateway</h1> </html>"}},
-		"JSON that is no Status": {404, "", `{"reason":"NotFound"}`,
-			StatusError{Code: 404, Message: `{"reason":"NotFound"}`}},
+			Causes: []Cause{{
+				Reason:  "DisruptionBudget",
+				Message: "The disruption budget web needs 2 healthy pods and has 2 currently",
+			}},
+			RetryAfter: 3 * time.Second,
+		}},
+		"the HTML of a proxy": {
+			502, "", "<html>\n <h1>Bad\tGateway</h1>\n</html>",
+			StatusError{Code: 502, Message: "<html> <h1>Bad Gateway</h1> </html>"},
+		},
+		"JSON that is no Status": {
+			404, "", `{"reason":"NotFound"}`,
+			StatusError{Code: 404, Message: `{"reason":"NotFound"}`},
+		},
 		"half a Status":                {404, "", `{"kind":"Status","reason":"NotFound"`, StatusError{Code: 404, Message: `{"kind":"Status","reason":"NotFound"`}},
 		"no body":                      {401, "", "", StatusError{Code: 401}},
 		"a redirect":                   {302, "", "elsewhere", StatusError{Code: 302, Message: "elsewhere"}},

@@ -101,8 +101,10 @@ func TestFollow(t *testing.T) {
 			[]string{"replaced [a]", "failed: watch /api/v1/pods: GET /api/v1/pods: 410 Expired: too old", "replaced [b]"},
 		},
 		"410 as an event lists again": {
-			[]http.HandlerFunc{podList("5", "a"),
-				stream(event("ADDED", "c", "6"), `{"type":"ERROR","object":`+status(410, "Expired", "too old")+"}\n"), podList("9", "b")},
+			[]http.HandlerFunc{
+				podList("5", "a"),
+				stream(event("ADDED", "c", "6"), `{"type":"ERROR","object":`+status(410, "Expired", "too old")+"}\n"), podList("9", "b"),
+			},
 			[]string{"list", "watch from 5", "list", "watch from 9"},
 			[]string{"replaced [a]", "changed c@6", "failed: watch /api/v1/pods: 410 Expired: too old", "replaced [b]"},
 		},
@@ -127,32 +129,42 @@ func TestFollow(t *testing.T) {
 			[]string{"replaced []", "failed: watch /api/v1/pods: an event is larger than 4 MiB", "replaced []"},
 		},
 		"a connection that breaks in an event is taken up before it": {
-			[]http.HandlerFunc{podList("5"), brokenStream(event("ADDED", "a", "6"), event("ADDED", "b", "7")[:30]),
-				stream(event("ADDED", "b", "7"))},
+			[]http.HandlerFunc{
+				podList("5"), brokenStream(event("ADDED", "a", "6"), event("ADDED", "b", "7")[:30]),
+				stream(event("ADDED", "b", "7")),
+			},
 			[]string{"list", "watch from 5", "watch from 6", "watch from 7"},
 			[]string{"replaced []", "changed a@6", "failed: watch /api/v1/pods: unexpected EOF", "changed b@7"},
 		},
 		"an event cut off by an orderly end is taken up before it": {
-			[]http.HandlerFunc{podList("5"), stream(event("ADDED", "a", "6"), strings.TrimSpace(event("ADDED", "b", "7"))),
-				stream(event("ADDED", "b", "7"))},
+			[]http.HandlerFunc{
+				podList("5"), stream(event("ADDED", "a", "6"), strings.TrimSpace(event("ADDED", "b", "7"))),
+				stream(event("ADDED", "b", "7")),
+			},
 			[]string{"list", "watch from 5", "watch from 6", "watch from 7"},
 			[]string{"replaced []", "changed a@6", "changed b@7"},
 		},
 		"overload, missing rights and faults of the server leave the version": {
-			[]http.HandlerFunc{podList("5"), answer(429, "busy"), answer(403, "no"), answer(401, "who"), answer(500, "oh"),
-				answer(503, "later"), stream(event("ADDED", "a", "6"))},
+			[]http.HandlerFunc{
+				podList("5"), answer(429, "busy"), answer(403, "no"), answer(401, "who"), answer(500, "oh"),
+				answer(503, "later"), stream(event("ADDED", "a", "6")),
+			},
 			[]string{"list", "watch from 5", "watch from 5", "watch from 5", "watch from 5", "watch from 5", "watch from 5", "watch from 6"},
 			[]string{"replaced []", "failed: …", "failed: …", "failed: …", "failed: …", "failed: …", "changed a@6"},
 		},
 		"a version that the server does not take lists again": {
-			[]http.HandlerFunc{podList("5"), answer(400, status(400, "BadRequest", "invalid")), podList("6"),
-				answer(504, status(504, "Timeout", "Too large resource version")), podList("2"), answer(404, "?"), podList("3")},
+			[]http.HandlerFunc{
+				podList("5"), answer(400, status(400, "BadRequest", "invalid")), podList("6"),
+				answer(504, status(504, "Timeout", "Too large resource version")), podList("2"), answer(404, "?"), podList("3"),
+			},
 			[]string{"list", "watch from 5", "list", "watch from 6", "list", "watch from 2", "list", "watch from 3"},
 			[]string{"replaced []", "failed: …", "replaced []", "failed: …", "replaced []", "failed: …", "replaced []"},
 		},
 		"a list that fails or is cut short is told as failed, never as a state (I7)": {
-			[]http.HandlerFunc{answer(500, "oh"), answer(200, podPage("5", "", "a", "b")[:90]), brokenStream(podPage("5", "", "a")[:80]),
-				answer(200, "{}"), answer(200, podPage("5", "p2", "a")), answer(410, status(410, "Expired", "")), podList("7", "a", "b")},
+			[]http.HandlerFunc{
+				answer(500, "oh"), answer(200, podPage("5", "", "a", "b")[:90]), brokenStream(podPage("5", "", "a")[:80]),
+				answer(200, "{}"), answer(200, podPage("5", "p2", "a")), answer(410, status(410, "Expired", "")), podList("7", "a", "b"),
+			},
 			[]string{"list", "list", "list", "list", "list", "list", "list", "watch from 7"},
 			[]string{"failed: …", "failed: …", "failed: …", "failed: …", "failed: …", "replaced [a b]"},
 		},
@@ -292,8 +304,10 @@ func TestAWatchThatTheServerNeverBeginsIsGivenUp(t *testing.T) {
 }
 
 func TestFollowOverTLSAndHTTP2(t *testing.T) {
-	s := &script{steps: []http.HandlerFunc{podList("5", "a"), brokenStream(event("ADDED", "b", "6"), `{"type":"ADD`),
-		stream(event("DELETED", "a", "7"))}}
+	s := &script{steps: []http.HandlerFunc{
+		podList("5", "a"), brokenStream(event("ADDED", "b", "6"), `{"type":"ADD`),
+		stream(event("DELETED", "a", "7")),
+	}}
 	c := serve(t, s.ServeHTTP)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()

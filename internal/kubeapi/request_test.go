@@ -50,13 +50,17 @@ func TestTheExactShapeOfEachRequest(t *testing.T) {
 		},
 		"deletion with a grace": {
 			func(ctx context.Context, c *Client) error { return c.DeletePod(ctx, limited) },
-			shape{"DELETE", "/api/v1/namespaces/shop/pods/web-0", "application/json",
-				decoded(`{"preconditions":{"uid":"u-1"},"gracePeriodSeconds":30}`)},
+			shape{
+				"DELETE", "/api/v1/namespaces/shop/pods/web-0", "application/json",
+				decoded(`{"preconditions":{"uid":"u-1"},"gracePeriodSeconds":30}`),
+			},
 		},
 		"deletion as a dry run": {
 			func(ctx context.Context, c *Client) error { return c.DeletePod(ctx, dry) },
-			shape{"DELETE", "/api/v1/namespaces/shop/pods/web-0", "application/json",
-				decoded(`{"preconditions":{"uid":"u-1"},"dryRun":["All"]}`)},
+			shape{
+				"DELETE", "/api/v1/namespaces/shop/pods/web-0", "application/json",
+				decoded(`{"preconditions":{"uid":"u-1"},"dryRun":["All"]}`),
+			},
 		},
 		"a node": {
 			func(ctx context.Context, c *Client) error { _, err := c.GetNode(ctx, "n1"); return err },
@@ -78,8 +82,10 @@ func TestTheExactShapeOfEachRequest(t *testing.T) {
 				_, err := c.PatchNodeStatus(ctx, "n1", []byte(`{"status":{"conditions":[]}}`))
 				return err
 			},
-			shape{"PATCH", "/api/v1/nodes/n1/status", "application/strategic-merge-patch+json",
-				decoded(`{"status":{"conditions":[]}}`)},
+			shape{
+				"PATCH", "/api/v1/nodes/n1/status", "application/strategic-merge-patch+json",
+				decoded(`{"status":{"conditions":[]}}`),
+			},
 		},
 		"nodes by label": {
 			func(ctx context.Context, c *Client) error { _, err := c.ListNodes(ctx, "a=b,c!=d"); return err },
@@ -99,9 +105,11 @@ func TestTheExactShapeOfEachRequest(t *testing.T) {
 		},
 		"an event": {
 			func(ctx context.Context, c *Client) error {
-				e := Event{Metadata: ObjectMeta{Name: "e1", Namespace: "default"}, Type: "Warning", Reason: "R", Message: "M",
+				e := Event{
+					Metadata: ObjectMeta{Name: "e1", Namespace: "default"}, Type: "Warning", Reason: "R", Message: "M",
 					InvolvedObject: ObjectReference{Kind: "Node", Name: "n1", UID: "n1"}, FirstTimestamp: at, LastTimestamp: at,
-					Count: 1}
+					Count: 1,
+				}
 				e.Source.Component = "slipway"
 				return c.CreateEvent(ctx, e)
 			},

@@ -40,8 +40,10 @@ func TestSelectorMeansWhatLabelSelectorAsSelectorMeans(t *testing.T) {
 		if rapid.IntRange(0, 9).Draw(rt, "nil") > 0 {
 			theirs = &metav1.LabelSelector{MatchLabels: rapid.MapOfN(k, v, 0, 1).Draw(rt, "matchLabels")}
 			for range rapid.IntRange(0, 2).Draw(rt, "expressions") {
-				e := metav1.LabelSelectorRequirement{Key: k.Draw(rt, "key"),
-					Operator: metav1.LabelSelectorOperator(op.Draw(rt, "operator"))}
+				e := metav1.LabelSelectorRequirement{
+					Key:      k.Draw(rt, "key"),
+					Operator: metav1.LabelSelectorOperator(op.Draw(rt, "operator")),
+				}
 				switch {
 				case !good:
 					e.Values = rapid.SliceOfN(v, 0, 2).Draw(rt, "values")

@@ -21,9 +21,11 @@ type budget struct {
 }
 
 func newBudget(o *policyv1.PodDisruptionBudget) *budget {
-	b := &budget{key: PodKey{Namespace: o.Namespace, Name: o.Name}, allowed: o.Status.DisruptionsAllowed,
+	b := &budget{
+		key: PodKey{Namespace: o.Namespace, Name: o.Name}, allowed: o.Status.DisruptionsAllowed,
 		healthyEnough: o.Status.CurrentHealthy >= o.Status.DesiredHealthy && o.Status.DesiredHealthy > 0,
-		stale:         o.Status.ObservedGeneration < o.Generation}
+		stale:         o.Status.ObservedGeneration < o.Generation,
+	}
 	b.alwaysUnhealthy = valueOr(o.Spec.UnhealthyPodEvictionPolicy, policyv1.IfHealthyBudget) == policyv1.AlwaysAllow
 	// The eviction API takes a selector that it cannot read for one that matches nothing.
 	selector, err := metav1.LabelSelectorAsSelector(o.Spec.Selector)

@@ -104,8 +104,10 @@ func (s *Snapshot) classOf(pod *corev1.Pod, assigned bool) *class {
 	if c, ok := s.classes[string(e.buf)]; ok {
 		return c
 	}
-	c := &class{key: e.key(), takes: takes, requests: positive(takes), ports: ports, volumes: volumes, features: features,
-		needsFeatures: needsFeatures}
+	c := &class{
+		key: e.key(), takes: takes, requests: positive(takes), ports: ports, volumes: volumes, features: features,
+		needsFeatures: needsFeatures,
+	}
 	s.classes[c.key] = c
 	c.labels = s.internLabels(pod.Namespace, pod.Labels)
 	c.filter = s.internFilter(nodeName, spec)
@@ -276,8 +278,10 @@ func (s *Snapshot) internTerm(ns string, t *corev1.PodAffinityTerm) (*podTerm, e
 	if err != nil {
 		return nil, err
 	}
-	term := &podTerm{key: e.key(), namespaces: map[string]bool{}, selector: selector, nsSelector: nsSelector,
-		selectsUnlabelled: nsSelector.Matches(labels.Set(nil))}
+	term := &podTerm{
+		key: e.key(), namespaces: map[string]bool{}, selector: selector, nsSelector: nsSelector,
+		selectsUnlabelled: nsSelector.Matches(labels.Set(nil)),
+	}
 	for _, name := range namespaces {
 		term.namespaces[name] = true
 	}
@@ -353,7 +357,8 @@ func (s *Snapshot) internKey(name string) *topologyKey {
 // internEligibility returns the set of nodes that spreading over a key looks at; affinity and taints say whether those
 // of the filter are honoured.
 func (s *Snapshot) internEligibility(key *topologyKey, required []*topologyKey, f *nodeFilter,
-	affinity, taints bool) *eligibility {
+	affinity, taints bool,
+) *eligibility {
 	var enc encoder
 	enc.text(key.name)
 	for _, k := range required {
@@ -371,8 +376,10 @@ func (s *Snapshot) internEligibility(key *topologyKey, required []*topologyKey, 
 	if e, ok := s.eligibilities[string(enc.buf)]; ok {
 		return e
 	}
-	e := &eligibility{id: enc.key(), key: key, required: required, filter: f, affinity: affinity, taints: taints,
-		eligible: make([]bool, len(s.nodes))}
+	e := &eligibility{
+		id: enc.key(), key: key, required: required, filter: f, affinity: affinity, taints: taints,
+		eligible: make([]bool, len(s.nodes)),
+	}
 	s.eligibilities[e.id] = e
 	for _, n := range s.nodes {
 		if !n.present || !e.admits(n) {

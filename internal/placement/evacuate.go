@@ -316,8 +316,10 @@ func (p *planner) budgetRefusals(movers []*pod) []Refusal {
 	for _, pod := range movers {
 		b, refused := p.s.charge(pod)
 		if refused != "" {
-			refusals = append(refusals, Refusal{Rule: "disruption-budget", Pod: pod.key.String(), Text: refused,
-				Remedy: "correct the disruption budgets"})
+			refusals = append(refusals, Refusal{
+				Rule: "disruption-budget", Pod: pod.key.String(), Text: refused,
+				Remedy: "correct the disruption budgets",
+			})
 		} else if b != nil {
 			needs[b]++
 		}
@@ -332,9 +334,11 @@ func (p *planner) budgetRefusals(movers []*pod) []Refusal {
 }
 
 func shortBudget(b *budget, needs, left int32) Refusal {
-	return Refusal{Rule: "disruption-budget",
+	return Refusal{
+		Rule:   "disruption-budget",
 		Text:   fmt.Sprintf("disruption budget %s allows %s, %d needed", b.key, plural(int(max(left, 0)), "disruption"), needs),
-		Remedy: "wait until more of its pods are healthy, or raise the budget"}
+		Remedy: "wait until more of its pods are healthy, or raise the budget",
+	}
 }
 
 func (s *Snapshot) budgetKeys(m map[*budget]int32) []PodKey {

@@ -10,12 +10,18 @@ import (
 const podAffinityPredicate = "InterPodAffinity"
 
 var (
-	reasonPodAffinity = Reason{podAffinityPredicate, "no pod it must be with is there",
-		"node(s) didn't match pod affinity rules"}
-	reasonPodAntiAffinity = Reason{podAffinityPredicate, "a pod it must not be with is there",
-		"node(s) didn't match pod anti-affinity rules"}
-	reasonRepelled = Reason{podAffinityPredicate, "a pod that is there must not be with it",
-		"node(s) didn't satisfy existing pods anti-affinity rules"}
+	reasonPodAffinity = Reason{
+		podAffinityPredicate, "no pod it must be with is there",
+		"node(s) didn't match pod affinity rules",
+	}
+	reasonPodAntiAffinity = Reason{
+		podAffinityPredicate, "a pod it must not be with is there",
+		"node(s) didn't match pod anti-affinity rules",
+	}
+	reasonRepelled = Reason{
+		podAffinityPredicate, "a pod that is there must not be with it",
+		"node(s) didn't satisfy existing pods anti-affinity rules",
+	}
 )
 
 // compilePodAffinity compiles the required terms. A selector that cannot be parsed, even of a preferred term, makes the

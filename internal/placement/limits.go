@@ -47,20 +47,26 @@ func (l *limits) refusals(n *node) []Refusal {
 	var list []Refusal
 	for _, g := range l.groups[n.id] {
 		if g.remaining-1 < g.MinSize {
-			list = append(list, Refusal{Rule: "group-minimum",
+			list = append(list, Refusal{
+				Rule:   "group-minimum",
 				Text:   fmt.Sprintf("group %s has %s left and a minimum of %d", g.Name, plural(g.remaining, "node"), g.MinSize),
-				Remedy: "lower the group's minimum"})
+				Remedy: "lower the group's minimum",
+			})
 		}
 		if zone := zoneOf(n); g.zones[zone]-1 < g.MinPerZone {
-			list = append(list, Refusal{Rule: "zone-minimum",
+			list = append(list, Refusal{
+				Rule: "zone-minimum",
 				Text: fmt.Sprintf("group %s has %s left in zone %q and a minimum of %d", g.Name, plural(g.zones[zone], "node"),
-					zone, g.MinPerZone)})
+					zone, g.MinPerZone),
+			})
 		}
 		if g.MaxUnavailable != nil && available(n) && g.unavailable+1 > *g.MaxUnavailable {
-			list = append(list, Refusal{Rule: "group-budget",
+			list = append(list, Refusal{
+				Rule: "group-budget",
 				Text: fmt.Sprintf("group %s has %s unavailable and allows %d", g.Name, plural(g.unavailable, "node"),
 					*g.MaxUnavailable),
-				Remedy: "wait until the others are back or gone"})
+				Remedy: "wait until the others are back or gone",
+			})
 		}
 	}
 	return list

@@ -8,10 +8,14 @@ import (
 )
 
 var (
-	reasonNodeAffinity = Reason{"NodeAffinity", "node affinity or selector does not match",
-		"node(s) didn't match Pod's node affinity/selector"}
-	reasonNameConflict = Reason{"NodeAffinity", "node affinity names nodes that exclude one another",
-		"pod affinity terms conflict"}
+	reasonNodeAffinity = Reason{
+		"NodeAffinity", "node affinity or selector does not match",
+		"node(s) didn't match Pod's node affinity/selector",
+	}
+	reasonNameConflict = Reason{
+		"NodeAffinity", "node affinity names nodes that exclude one another",
+		"pod affinity terms conflict",
+	}
 )
 
 // matchesAffinity is the plugin NodeAffinity: the node selector and at least one term of the required node affinity

@@ -5,8 +5,10 @@ import (
 	"k8s.io/component-helpers/nodedeclaredfeatures"
 )
 
-var reasonFeatures = Reason{"NodeDeclaredFeatures", "node lacks a feature that the pod needs",
-	"node(s) didn't match Pod's required features"}
+var reasonFeatures = Reason{
+	"NodeDeclaredFeatures", "node lacks a feature that the pod needs",
+	"node(s) didn't match Pod's required features",
+}
 
 // requiredFeatures infers from the specification which node features the pod cannot run without.
 func requiredFeatures(spec *corev1.PodSpec) (nodedeclaredfeatures.FeatureSet, bool) {

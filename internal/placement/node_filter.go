@@ -45,13 +45,17 @@ func (s *Snapshot) internFilter(nodeName string, spec *corev1.PodSpec) *nodeFilt
 	if f, ok := s.filters[string(all.buf)]; ok {
 		return f
 	}
-	f := &nodeFilter{key: all.key(), affinityKey: affinity.key(), tolerationKey: tolerations.key(), nodeName: nodeName,
+	f := &nodeFilter{
+		key: all.key(), affinityKey: affinity.key(), tolerationKey: tolerations.key(), nodeName: nodeName,
 		selects: len(spec.NodeSelector) > 0 || required != nil, tolerations: spec.Tolerations,
-		conflict: namesConflict(required)}
+		conflict: namesConflict(required),
+	}
 	f.affinity = nodeaffinity.GetRequiredNodeAffinity(&corev1.Pod{Spec: corev1.PodSpec{
-		NodeSelector: spec.NodeSelector, Affinity: spec.Affinity}})
+		NodeSelector: spec.NodeSelector, Affinity: spec.Affinity,
+	}})
 	f.toleratesUnschedulable = f.tolerates(&corev1.Taint{
-		Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule})
+		Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule,
+	})
 	s.filters[f.key] = f
 	return f
 }

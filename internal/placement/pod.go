@@ -65,8 +65,10 @@ func finished(p *corev1.Pod) bool {
 
 // newPod compiles a pod object.
 func (s *Snapshot) newPod(o *corev1.Pod) *pod {
-	p := &pod{key: PodKey{Namespace: o.Namespace, Name: o.Name}, uid: o.UID, node: none, nodeName: o.Spec.NodeName,
-		created: o.CreationTimestamp.Time, terminating: o.DeletionTimestamp != nil, eviction: evictionFactsOf(o)}
+	p := &pod{
+		key: PodKey{Namespace: o.Namespace, Name: o.Name}, uid: o.UID, node: none, nodeName: o.Spec.NodeName,
+		created: o.CreationTimestamp.Time, terminating: o.DeletionTimestamp != nil, eviction: evictionFactsOf(o),
+	}
 	if o.Spec.Priority != nil {
 		p.priority = *o.Spec.Priority
 	}

@@ -11,10 +11,14 @@ import (
 const spreadPredicate = "PodTopologySpread"
 
 var (
-	reasonSpread = Reason{spreadPredicate, "topology spread would exceed its skew",
-		"node(s) didn't match pod topology spread constraints"}
-	reasonSpreadLabel = Reason{spreadPredicate, "node lacks a label that pods are spread over",
-		"node(s) didn't match pod topology spread constraints (missing required label)"}
+	reasonSpread = Reason{
+		spreadPredicate, "topology spread would exceed its skew",
+		"node(s) didn't match pod topology spread constraints",
+	}
+	reasonSpreadLabel = Reason{
+		spreadPredicate, "node lacks a label that pods are spread over",
+		"node(s) didn't match pod topology spread constraints (missing required label)",
+	}
 )
 
 // compileSpread compiles the DoNotSchedule constraints; the others only rank nodes.
@@ -38,8 +42,10 @@ func (s *Snapshot) compileSpread(c *class, pod *corev1.Pod) {
 		e := s.internEligibility(required[i], required, c.filter,
 			valueOr(t.NodeAffinityPolicy, corev1.NodeInclusionPolicyHonor) == corev1.NodeInclusionPolicyHonor,
 			valueOr(t.NodeTaintsPolicy, corev1.NodeInclusionPolicyIgnore) == corev1.NodeInclusionPolicyHonor)
-		constraint := spreadConstraint{spread: s.internSpread(e, c.labels.namespace, selector, key), maxSkew: t.MaxSkew,
-			minDomains: valueOr(t.MinDomains, 1)}
+		constraint := spreadConstraint{
+			spread: s.internSpread(e, c.labels.namespace, selector, key), maxSkew: t.MaxSkew,
+			minDomains: valueOr(t.MinDomains, 1),
+		}
 		if selector.Matches(labels.Set(pod.Labels)) {
 			constraint.self = 1
 		}

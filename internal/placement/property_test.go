@@ -203,8 +203,10 @@ func TestPackingHoldsWithAllMachinesLaunchedTogether(t *testing.T) {
 		}
 		before := s.dump(true)
 		g := rand.New(rand.NewPCG(seed, 9))
-		flavours := []Flavour{{Name: "a", Template: builders.Node(g, 2001), Cost: 1, Zones: []string{"z1", "z2"}},
-			{Name: "b", Template: builders.Node(g, 2002), Cost: 2}}
+		flavours := []Flavour{
+			{Name: "a", Template: builders.Node(g, 2001), Cost: 1, Zones: []string{"z1", "z2"}},
+			{Name: "b", Template: builders.Node(g, 2002), Cost: 2},
+		}
 		packing, err := s.Pack(nil, flavours, LeastWaste)
 		must(t, err)
 		if after := s.dump(true); after != before {

@@ -1,8 +1,10 @@
 package placement
 
 // removalTaints are put on a node by a tool that is taking it away.
-var removalTaints = [...]string{"ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted",
-	"remediator.kubernetes.azure.com/unschedulable"}
+var removalTaints = [...]string{
+	"ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted",
+	"remediator.kubernetes.azure.com/unschedulable",
+}
 
 // ruleBeingRemoved leaves alone what another tool is removing (invariant I6).
 var ruleBeingRemoved = nodeRule{

@@ -73,7 +73,8 @@ func TestRulesHoldANode(t *testing.T) {
 		"the pod has an emptyDir":                        {volume(corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}), "local-storage"},
 		"the pod has a hostPath":                         {volume(corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{}}), "local-storage"},
 		"an emptyDir in memory is lost anyway": {volume(corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{
-			Medium: corev1.StorageMediumMemory}}), ""},
+			Medium: corev1.StorageMediumMemory,
+		}}), ""},
 		"local storage may be given up": {func(c *placementtest.Cluster, o *placement.Options) {
 			volume(corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}})(c, o)
 			o.LocalStorage = true
@@ -141,14 +142,19 @@ func TestRulesHoldANode(t *testing.T) {
 			c.Pods[0].Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("-3")}
 		}, ""},
 		"a malformed selector is refused": {func(c *placementtest.Cluster, _ *placement.Options) {
-			c.Pods[0].Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{TopologyKey: "zone", MaxSkew: 1,
+			c.Pods[0].Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
+				TopologyKey: "zone", MaxSkew: 1,
 				WhenUnsatisfiable: corev1.DoNotSchedule, LabelSelector: &metav1.LabelSelector{
-					MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Like"}}}}}
+					MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Like"}},
+				},
+			}}
 		}, "no-room"},
 		"an unknown operator of node affinity matches nothing": {func(c *placementtest.Cluster, _ *placement.Options) {
 			c.Pods[0].Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
 				RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
-					MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "a", Operator: "Near"}}}}}}}
+					MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "a", Operator: "Near"}},
+				}}},
+			}}
 		}, "no-room"},
 	}
 	for name, c := range cases {
@@ -197,8 +203,10 @@ func TestDisruptionBudgetsAreReadAsTheEvictionAPIReadsThem(t *testing.T) {
 		"an old status is not trusted":               {[]*policyv1.PodDisruptionBudget{budget("b", web, func(b *policyv1.PodDisruptionBudget) { b.Generation, b.Status.DisruptionsAllowed = 2, 5 })}, nil, "not up to date"},
 		"a pod that has not started is not counted":  {[]*policyv1.PodDisruptionBudget{budget("b", web, nil)}, func(p *corev1.Pod) { p.Status.Phase = corev1.PodPending }, ""},
 		"an unhealthy pod goes when others are well": {[]*policyv1.PodDisruptionBudget{budget("b", web, nil)}, func(p *corev1.Pod) { p.Status.Conditions = nil }, ""},
-		"an unhealthy pod stays when no pod is healthy": {[]*policyv1.PodDisruptionBudget{budget("b", web, func(b *policyv1.PodDisruptionBudget) { b.Status.CurrentHealthy = 0 })},
-			func(p *corev1.Pod) { p.Status.Conditions = nil }, "allows 0 disruptions"},
+		"an unhealthy pod stays when no pod is healthy": {
+			[]*policyv1.PodDisruptionBudget{budget("b", web, func(b *policyv1.PodDisruptionBudget) { b.Status.CurrentHealthy = 0 })},
+			func(p *corev1.Pod) { p.Status.Conditions = nil }, "allows 0 disruptions",
+		},
 		"an unhealthy pod may always go if the budget says so": {[]*policyv1.PodDisruptionBudget{budget("b", web, func(b *policyv1.PodDisruptionBudget) {
 			b.Status.CurrentHealthy, b.Spec.UnhealthyPodEvictionPolicy = 0, &always
 		})}, func(p *corev1.Pod) { p.Status.Conditions = nil }, ""},
@@ -278,7 +286,8 @@ func TestPoliciesOrderTheVictims(t *testing.T) {
 	}
 	for policy, want := range map[placement.Policy]string{
 		placement.LeastDisruption: "one-large many-small", placement.LeastPods: "one-precious one-large",
-		placement.LeastLoaded: "many-small one-precious", placement.Oldest: "rest one-precious"} {
+		placement.LeastLoaded: "many-small one-precious", placement.Oldest: "rest one-precious",
+	} {
 		selection, err := s.Victims(2, policy, placement.Options{})
 		if err != nil {
 			t.Fatal(err)
@@ -313,9 +322,11 @@ func TestRequestsThatMakeNoSenseAreRefused(t *testing.T) {
 	if _, err := s.Pack(nil, []placement.Flavour{{Name: "empty"}}, placement.LeastCost); err == nil {
 		t.Error("a flavour without a template is accepted")
 	}
-	for _, err := range []error{s.SetNode(nil), s.SetPod(nil), s.SetNode(&corev1.Node{}), s.SetPod(&corev1.Pod{}), s.SetNamespace(nil),
+	for _, err := range []error{
+		s.SetNode(nil), s.SetPod(nil), s.SetNode(&corev1.Node{}), s.SetPod(&corev1.Pod{}), s.SetNamespace(nil),
 		s.SetPersistentVolumeClaim(nil), s.SetPersistentVolume(nil), s.SetStorageClass(nil), s.SetCSINode(nil), s.SetCSIDriver(nil),
-		s.SetVolumeAttachment(nil), s.SetDeviceClass(nil), s.SetPodDisruptionBudget(nil)} {
+		s.SetVolumeAttachment(nil), s.SetDeviceClass(nil), s.SetPodDisruptionBudget(nil),
+	} {
 		if err == nil {
 			t.Error("an object that is not there is accepted")
 		}

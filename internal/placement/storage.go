@@ -74,8 +74,10 @@ func (s *Snapshot) SetPersistentVolumeClaim(o *corev1.PersistentVolumeClaim) err
 	if o == nil {
 		return errors.New("no persistent volume claim")
 	}
-	c := &claim{name: o.Name, volumeName: o.Spec.VolumeName, lost: o.Status.Phase == corev1.ClaimLost,
-		deleting: o.DeletionTimestamp != nil}
+	c := &claim{
+		name: o.Name, volumeName: o.Spec.VolumeName, lost: o.Status.Phase == corev1.ClaimLost,
+		deleting: o.DeletionTimestamp != nil,
+	}
 	c.storageClass = valueOr(o.Spec.StorageClassName, "")
 	if class, ok := o.Annotations[corev1.BetaStorageClassAnnotation]; ok {
 		c.storageClass = class
@@ -290,8 +292,10 @@ func (st *storage) use(p *pod, sign int32) {
 }
 
 // zoneKeys are the labels by which a volume names its zone and region, in the order in which the scheduler looks.
-var zoneKeys = [...]string{corev1.LabelFailureDomainBetaZone, corev1.LabelFailureDomainBetaRegion,
-	corev1.LabelTopologyZone, corev1.LabelTopologyRegion}
+var zoneKeys = [...]string{
+	corev1.LabelFailureDomainBetaZone, corev1.LabelFailureDomainBetaRegion,
+	corev1.LabelTopologyZone, corev1.LabelTopologyRegion,
+}
 
 // zoneLabels reads the zones of a volume; several are separated by "__". A label with an empty part is ignored.
 func zoneLabels(set map[string]string) []zoneLabel {

@@ -21,10 +21,13 @@ func TestWhatCannotBeDecidedIsSaid(t *testing.T) {
 		return func(s *placement.Snapshot, p *corev1.Pod) error {
 			c.Name, c.VolumeBindingMode = "disk", &wait
 			p.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{
-				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}}
+				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"},
+			}}}
 			name := "disk"
-			claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "data"},
-				Spec: corev1.PersistentVolumeClaimSpec{StorageClassName: &name}}
+			claim := &corev1.PersistentVolumeClaim{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "data"},
+				Spec:       corev1.PersistentVolumeClaimSpec{StorageClassName: &name},
+			}
 			if err := s.SetStorageClass(&c); err != nil {
 				return err
 			}
@@ -34,8 +37,10 @@ func TestWhatCannotBeDecidedIsSaid(t *testing.T) {
 	device := func(offered string) func(*placement.Snapshot, *corev1.Pod) error {
 		return func(s *placement.Snapshot, p *corev1.Pod) error {
 			p.Spec.Containers[0].Resources.Requests["example.com/gpu"] = resource.MustParse("1")
-			return s.SetDeviceClass(&resourcev1.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "gpus"},
-				Spec: resourcev1.DeviceClassSpec{ExtendedResourceName: &offered}})
+			return s.SetDeviceClass(&resourcev1.DeviceClass{
+				ObjectMeta: metav1.ObjectMeta{Name: "gpus"},
+				Spec:       resourcev1.DeviceClassSpec{ExtendedResourceName: &offered},
+			})
 		}
 	}
 	cases := map[string]struct {
@@ -43,10 +48,14 @@ func TestWhatCannotBeDecidedIsSaid(t *testing.T) {
 		want   string
 	}{
 		"a volume can be made anywhere": {class(storagev1.StorageClass{Provisioner: "csi.example.com"}), "fits"},
-		"a volume can be made in some places": {class(storagev1.StorageClass{Provisioner: "csi.example.com",
-			AllowedTopologies: []corev1.TopologySelectorTerm{{}}}), "undecidable: unbound claim data"},
-		"no volume is ever made": {class(storagev1.StorageClass{Provisioner: "kubernetes.io/no-provisioner"}),
-			"blocked: no volume for an unbound claim"},
+		"a volume can be made in some places": {class(storagev1.StorageClass{
+			Provisioner:       "csi.example.com",
+			AllowedTopologies: []corev1.TopologySelectorTerm{{}},
+		}), "undecidable: unbound claim data"},
+		"no volume is ever made": {
+			class(storagev1.StorageClass{Provisioner: "kubernetes.io/no-provisioner"}),
+			"blocked: no volume for an unbound claim",
+		},
 		"a device class offers the resource":     {device("example.com/gpu"), "undecidable: example.com/gpu is offered by device class gpus"},
 		"a device class offers another resource": {device("example.com/fpga"), "blocked: insufficient example.com/gpu"},
 		"another scheduler places the pod": {func(_ *placement.Snapshot, p *corev1.Pod) error {

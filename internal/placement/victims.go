@@ -293,8 +293,10 @@ func (p *planner) settle(victims []chosen, out *Selection) []chosen {
 		if len(failed) == 0 {
 			return ordered
 		}
-		out.Passed = append(out.Passed, Passed{failed[0].node.name(), []Refusal{{Rule: "no-room",
-			Text: "its pods find no place while the other nodes are being emptied"}}})
+		out.Passed = append(out.Passed, Passed{failed[0].node.name(), []Refusal{{
+			Rule: "no-room",
+			Text: "its pods find no place while the other nodes are being emptied",
+		}}})
 		p.s.undo(p.fork.mark)
 		victims = p.again(append(ordered, failed[1:]...), out)
 	}

@@ -12,12 +12,18 @@ import (
 const bindingPredicate = "VolumeBinding"
 
 var (
-	reasonVolumeAffinity = Reason{bindingPredicate, "volume is not reachable from the node",
-		"node(s) didn't match PersistentVolume's node affinity"}
-	reasonNoVolume = Reason{bindingPredicate, "no volume for an unbound claim",
-		"node(s) didn't find available persistent volumes to bind"}
-	reasonVolumeGone = Reason{bindingPredicate, "claim is bound to a volume that does not exist",
-		"node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)"}
+	reasonVolumeAffinity = Reason{
+		bindingPredicate, "volume is not reachable from the node",
+		"node(s) didn't match PersistentVolume's node affinity",
+	}
+	reasonNoVolume = Reason{
+		bindingPredicate, "no volume for an unbound claim",
+		"node(s) didn't find available persistent volumes to bind",
+	}
+	reasonVolumeGone = Reason{
+		bindingPredicate, "claim is bound to a volume that does not exist",
+		"node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)",
+	}
 )
 
 // volumeBinding is the plugin of that name: bound volumes are reachable from the node, and unbound claims that wait for

@@ -229,8 +229,10 @@ func (st *storage) resolveUnbound(c *claim, view *volumeView) {
 	class := st.storageClasses[c.storageClass]
 	undecidable := func(why string) {
 		if view.undecidable == nil {
-			view.undecidable = &Reason{Predicate: bindingPredicate,
-				Text: fmt.Sprintf("unbound claim %s of storage class %s: %s", c.name, c.storageClass, why)}
+			view.undecidable = &Reason{
+				Predicate: bindingPredicate,
+				Text:      fmt.Sprintf("unbound claim %s of storage class %s: %s", c.name, c.storageClass, why),
+			}
 		}
 	}
 	if c.selected {
@@ -298,8 +300,10 @@ func (st *storage) resolveAttachables(needs *volumeNeeds, view *volumeView) {
 			continue
 		}
 		if r.ephemeral && c.owner != needs.uid {
-			view.brokenOwner = &Reason{Predicate: limitsPredicate,
-				Text: fmt.Sprintf("claim %s was not created for pod %s", c.name, needs.pod)}
+			view.brokenOwner = &Reason{
+				Predicate: limitsPredicate,
+				Text:      fmt.Sprintf("claim %s was not created for pod %s", c.name, needs.pod),
+			}
 			return
 		}
 		v := st.volumes[c.volumeName]

@@ -10,8 +10,10 @@ const restrictionsPredicate = "VolumeRestrictions"
 
 var (
 	reasonDisk      = Reason{restrictionsPredicate, "disk is in use on the node", "node(s) had no available disk"}
-	reasonExclusive = Reason{restrictionsPredicate, "ReadWriteOncePod claim is in use by another pod",
-		"node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by another pod"}
+	reasonExclusive = Reason{
+		restrictionsPredicate, "ReadWriteOncePod claim is in use by another pod",
+		"node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by another pod",
+	}
 )
 
 // volumeRestrictions is the plugin of that name: inline disks that pods of one node cannot share, and claims that one

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
 
+	"github.com/slipway-dev/slipway/dev/azure"
 	"github.com/slipway-dev/slipway/dev/bench/result"
 	"github.com/slipway-dev/slipway/dev/workload"
 )
@@ -23,7 +24,7 @@ const appsOfANode = 12
 
 // evicting measures a node with several apps, each behind a budget of its own.
 func (b *bench) evicting(ctx context.Context) ([]result.Result, error) {
-	t, err := b.timeEvictions(ctx, "evictions", evictedMachine, appsOfANode)
+	t, err := b.timeEvictions(ctx, "evictions", evictedMachine, appsOfANode, azure.Preempt)
 	if err != nil {
 		return nil, err
 	}
@@ -38,9 +39,9 @@ func (b *bench) evicting(ctx context.Context) ([]result.Result, error) {
 
 // evictingCrowd measures the same with one budget over all pods of the node. Each eviction writes that budget's status,
 // as the disruption controller does after each, and one that meets a conflict sleeps for half a second in the API server:
-// no order of asking makes this as fast.
+// no order of asking makes this as fast. The notice is a long one, so that none is deleted past the budget meanwhile.
 func (b *bench) evictingCrowd(ctx context.Context) ([]result.Result, error) {
-	t, err := b.timeEvictions(ctx, "crowd", crowdedMachine, 1)
+	t, err := b.timeEvictions(ctx, "crowd", crowdedMachine, 1, azure.Terminate)
 	if err != nil {
 		return nil, err
 	}
@@ -57,9 +58,9 @@ type timing struct {
 	setup    string
 }
 
-// timeEvictions times a Spot notice from being visible to the API server's having accepted the last eviction. The
+// timeEvictions times a notice from being visible to the API server's having accepted the last eviction. The
 // budgets cover all pods and allow all of it: the API server still counts each one in its budget.
-func (b *bench) timeEvictions(ctx context.Context, name string, machine, apps int) (timing, error) {
+func (b *bench) timeEvictions(ctx context.Context, name string, machine, apps int, how azure.EventType) (timing, error) {
 	objects := []runtime.Object{workload.Namespace(name)}
 	for i := range apps {
 		app := workload.App{
@@ -79,7 +80,7 @@ func (b *bench) timeEvictions(ctx context.Context, name string, machine, apps in
 	if err := pause(ctx, time.Second+time.Duration(b.random.Int64N(int64(time.Second)))); err != nil {
 		return timing{}, err
 	}
-	event, err := b.takeAway(ctx, machine)
+	event, err := b.takeAway(ctx, machine, how)
 	if err != nil {
 		return timing{}, err
 	}
@@ -95,8 +96,8 @@ func (b *bench) timeEvictions(ctx context.Context, name string, machine, apps in
 	if err != nil {
 		return timing{}, err
 	}
-	setup := b.setup("one Spot notice (seed %d); %d Deployments of %d pods on one node, each behind a budget of maxUnavailable "+
-		"100%%, replaced on %d others; the end is the audit log's time of the last answer", b.o.Seed, apps, evictedPods/apps,
+	setup := b.setup("one %s notice (seed %d); %d Deployments of %d pods on one node, each behind a budget of maxUnavailable "+
+		"100%%, replaced on %d others; the end is the audit log's time of the last answer", how, b.o.Seed, apps, evictedPods/apps,
 		refugeMachines)
 	return timing{last.Sub(event.VisibleAt).Seconds(), len(requests), setup}, allFinished(ledger, evictedPods)
 }

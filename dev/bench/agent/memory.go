@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/slipway-dev/slipway/dev/azure"
 	"github.com/slipway-dev/slipway/dev/bench/result"
 	"github.com/slipway-dev/slipway/dev/workload"
 )
@@ -41,7 +42,7 @@ func (b *bench) weighing(ctx context.Context) ([]result.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	event, err := b.takeAway(ctx, weighedMachine)
+	event, err := b.takeAway(ctx, weighedMachine, azure.Preempt)
 	if err != nil {
 		return nil, err
 	}

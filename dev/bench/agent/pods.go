@@ -64,11 +64,10 @@ func (b *bench) label(ctx context.Context, instance int, name string) error {
 	return nil
 }
 
-// takeAway announces that a machine is taken away, and waits until its agent has let it go.
-func (b *bench) takeAway(ctx context.Context, instance int) (azure.Record, error) {
-	announced, err := b.Azure.Announce(azure.Announcement{
-		Type: azure.Preempt, Resources: []string{b.pool.Resource(instance)},
-	})
+// takeAway announces that a machine is taken away, by a Preempt or with the longer notice of a Terminate, and waits until
+// its agent has let it go.
+func (b *bench) takeAway(ctx context.Context, instance int, how azure.EventType) (azure.Record, error) {
+	announced, err := b.Azure.Announce(azure.Announcement{Type: how, Resources: []string{b.pool.Resource(instance)}})
 	if err != nil {
 		return azure.Record{}, err
 	}

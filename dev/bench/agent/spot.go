@@ -23,7 +23,7 @@ func (b *bench) spotNotice(ctx context.Context) ([]result.Result, error) {
 	if _, err := b.guard(ctx, spotMachine); err != nil {
 		return nil, err
 	}
-	event, err := b.takeAway(ctx, spotMachine)
+	event, err := b.takeAway(ctx, spotMachine, azure.Preempt)
 	if err != nil {
 		return nil, err
 	}

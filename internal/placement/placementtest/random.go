@@ -31,8 +31,10 @@ func Random(seed uint64) *Cluster {
 	c := &Cluster{}
 	for _, name := range []string{"red", "green", "blue"} {
 		if g.chance(6, 7) {
-			c.Namespaces = append(c.Namespaces, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name,
-				Labels: map[string]string{"team": pick(g, "x", "y"), "name": name}}})
+			c.Namespaces = append(c.Namespaces, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
+				Name:   name,
+				Labels: map[string]string{"team": pick(g, "x", "y"), "name": name},
+			}})
 		}
 	}
 	for i := range 3 + g.IntN(6) {
@@ -99,8 +101,10 @@ func (g generator) node(i int) *corev1.Node {
 		taints = g.IntN(10) / 9
 	}
 	for range taints {
-		n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: pick(g, "gpu", "spot", corev1.TaintNodeUnschedulable),
-			Value: pick(g, "", "only", "5"), Effect: pick(g, corev1.TaintEffectNoSchedule, corev1.TaintEffectNoExecute, corev1.TaintEffectPreferNoSchedule)})
+		n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{
+			Key:   pick(g, "gpu", "spot", corev1.TaintNodeUnschedulable),
+			Value: pick(g, "", "only", "5"), Effect: pick(g, corev1.TaintEffectNoSchedule, corev1.TaintEffectNoExecute, corev1.TaintEffectPreferNoSchedule),
+		})
 	}
 	n.Status.Allocatable = corev1.ResourceList{
 		corev1.ResourceCPU:    quantity(g, "0", "1", "2", "4", "8"),
@@ -171,21 +175,28 @@ func (g generator) storage(c *Cluster) {
 			volume := fmt.Sprintf("volume-%d", g.IntN(7))
 			c.Attachments = append(c.Attachments, &storagev1.VolumeAttachment{
 				ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("attachment-%s-%d", n.Name, i)},
-				Spec: storagev1.VolumeAttachmentSpec{NodeName: n.Name, Attacher: pick(g, fastDisk, slowDisk, ""),
-					Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &volume}}})
+				Spec: storagev1.VolumeAttachmentSpec{
+					NodeName: n.Name, Attacher: pick(g, fastDisk, slowDisk, ""),
+					Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &volume},
+				},
+			})
 		}
 	}
 	if g.chance(1, 6) {
 		yes := true
-		c.CSIDrivers = append(c.CSIDrivers, &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: fastDisk},
-			Spec: storagev1.CSIDriverSpec{StorageCapacity: &yes}})
+		c.CSIDrivers = append(c.CSIDrivers, &storagev1.CSIDriver{
+			ObjectMeta: metav1.ObjectMeta{Name: fastDisk},
+			Spec:       storagev1.CSIDriverSpec{StorageCapacity: &yes},
+		})
 	}
 }
 
 func (g generator) claim(ns string, i int) *corev1.PersistentVolumeClaim {
 	class := pick(g, "fast", "slow", "slow", "local", "")
-	c := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: fmt.Sprintf("claim-%d", i),
-		Annotations: map[string]string{}}}
+	c := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{
+		Namespace: ns, Name: fmt.Sprintf("claim-%d", i),
+		Annotations: map[string]string{},
+	}}
 	c.Spec.StorageClassName = &class
 	c.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{pick(g, corev1.ReadWriteOnce, corev1.ReadWriteOnce, corev1.ReadWriteMany, corev1.ReadWriteOncePod)}
 	c.Status.Phase = corev1.ClaimBound
@@ -227,8 +238,10 @@ func (g generator) csiNode(name string) *storagev1.CSINode {
 }
 
 func (g generator) pod(name string) *corev1.Pod {
-	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pick(g, "red", "green", "blue"), Name: name, UID: types.UID(name),
-		Labels: map[string]string{"app": pick(g, "a", "b", "c")}}}
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+		Namespace: pick(g, "red", "green", "blue"), Name: name, UID: types.UID(name),
+		Labels: map[string]string{"app": pick(g, "a", "b", "c")},
+	}}
 	if g.chance(1, 2) {
 		p.Labels["tier"] = pick(g, "web", "db")
 	}
@@ -328,8 +341,10 @@ func (g generator) containers(p *corev1.Pod) {
 
 func (g generator) resize(p *corev1.Pod) {
 	for i := range p.Spec.Containers {
-		p.Status.ContainerStatuses = append(p.Status.ContainerStatuses, corev1.ContainerStatus{Name: p.Spec.Containers[i].Name,
-			Resources: &corev1.ResourceRequirements{Requests: g.requests()}, AllocatedResources: g.requests()})
+		p.Status.ContainerStatuses = append(p.Status.ContainerStatuses, corev1.ContainerStatus{
+			Name:      p.Spec.Containers[i].Name,
+			Resources: &corev1.ResourceRequirements{Requests: g.requests()}, AllocatedResources: g.requests(),
+		})
 	}
 	if g.chance(1, 3) {
 		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodResizePending, Reason: pick(g, corev1.PodReasonInfeasible, corev1.PodReasonDeferred)}}
@@ -341,16 +356,20 @@ func (g generator) resize(p *corev1.Pod) {
 }
 
 func (g generator) ports() []corev1.ContainerPort {
-	return []corev1.ContainerPort{{HostPort: int32(g.IntN(3) * 4040), ContainerPort: 80,
-		HostIP: pick(g, "", "0.0.0.0", "127.0.0.1", "::"), Protocol: pick(g, "", corev1.ProtocolTCP, corev1.ProtocolUDP)}}
+	return []corev1.ContainerPort{{
+		HostPort: int32(g.IntN(3) * 4040), ContainerPort: 80,
+		HostIP: pick(g, "", "0.0.0.0", "127.0.0.1", "::"), Protocol: pick(g, "", corev1.ProtocolTCP, corev1.ProtocolUDP),
+	}}
 }
 
 func (g generator) tolerations() []corev1.Toleration {
 	var list []corev1.Toleration
 	for range 1 + g.IntN(2) {
-		list = append(list, corev1.Toleration{Key: pick(g, "gpu", "spot", "", corev1.TaintNodeUnschedulable),
+		list = append(list, corev1.Toleration{
+			Key:      pick(g, "gpu", "spot", "", corev1.TaintNodeUnschedulable),
 			Operator: pick(g, "", corev1.TolerationOpExists, corev1.TolerationOpEqual, corev1.TolerationOpGt, "Odd"),
-			Value:    pick(g, "", "only", "4"), Effect: pick(g, "", corev1.TaintEffectNoSchedule, corev1.TaintEffectNoExecute)})
+			Value:    pick(g, "", "only", "4"), Effect: pick(g, "", corev1.TaintEffectNoSchedule, corev1.TaintEffectNoExecute),
+		})
 	}
 	return list
 }
@@ -363,13 +382,16 @@ func (g generator) nodeSelector() *corev1.NodeSelector {
 			t.MatchExpressions = append(t.MatchExpressions, corev1.NodeSelectorRequirement{
 				Key:      pick(g, "pool", corev1.LabelTopologyZone, "generation", corev1.LabelHostname),
 				Operator: pick(g, corev1.NodeSelectorOpIn, corev1.NodeSelectorOpIn, corev1.NodeSelectorOpNotIn, corev1.NodeSelectorOpExists, corev1.NodeSelectorOpDoesNotExist, corev1.NodeSelectorOpGt, corev1.NodeSelectorOpLt),
-				Values:   pick(g, []string{"a"}, []string{"z1", "z2"}, []string{"z1"}, []string{"2"}, nil)})
+				Values:   pick(g, []string{"a"}, []string{"z1", "z2"}, []string{"z1"}, []string{"2"}, nil),
+			})
 		}
 		if g.chance(1, 6) {
 			for range 1 + g.IntN(2) {
-				t.MatchFields = append(t.MatchFields, corev1.NodeSelectorRequirement{Key: pick(g, "metadata.name", "metadata.name", "metadata.other"),
+				t.MatchFields = append(t.MatchFields, corev1.NodeSelectorRequirement{
+					Key:      pick(g, "metadata.name", "metadata.name", "metadata.other"),
 					Operator: pick(g, corev1.NodeSelectorOpIn, corev1.NodeSelectorOpIn, corev1.NodeSelectorOpNotIn),
-					Values:   pick(g, []string{"node-1"}, []string{"node-2"}, []string{"node-1", "node-2"})})
+					Values:   pick(g, []string{"node-1"}, []string{"node-2"}, []string{"node-1", "node-2"}),
+				})
 			}
 		}
 		if g.chance(1, 40) {
@@ -387,11 +409,15 @@ func (g generator) labelSelector() *metav1.LabelSelector {
 	case 1:
 		return &metav1.LabelSelector{}
 	case 2:
-		return &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "tier",
-			Operator: pick(g, metav1.LabelSelectorOpExists, metav1.LabelSelectorOpDoesNotExist)}}}
+		return &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{
+			Key:      "tier",
+			Operator: pick(g, metav1.LabelSelectorOpExists, metav1.LabelSelectorOpDoesNotExist),
+		}}}
 	case 3:
-		return &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "app",
-			Operator: pick(g, metav1.LabelSelectorOpIn, metav1.LabelSelectorOpNotIn), Values: []string{"a", "b"}}}}
+		return &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{
+			Key:      "app",
+			Operator: pick(g, metav1.LabelSelectorOpIn, metav1.LabelSelectorOpNotIn), Values: []string{"a", "b"},
+		}}}
 	case 4:
 		if g.chance(1, 4) {
 			return &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "app", Operator: "Like"}}}
@@ -401,8 +427,10 @@ func (g generator) labelSelector() *metav1.LabelSelector {
 }
 
 func (g generator) term() corev1.PodAffinityTerm {
-	t := corev1.PodAffinityTerm{LabelSelector: g.labelSelector(),
-		TopologyKey: pick(g, corev1.LabelHostname, corev1.LabelTopologyZone, corev1.LabelTopologyZone, "pool")}
+	t := corev1.PodAffinityTerm{
+		LabelSelector: g.labelSelector(),
+		TopologyKey:   pick(g, corev1.LabelHostname, corev1.LabelTopologyZone, corev1.LabelTopologyZone, "pool"),
+	}
 	if g.chance(1, 4) {
 		t.Namespaces = []string{pick(g, "red", "green"), pick(g, "red", "blue")}
 	}
@@ -440,9 +468,11 @@ func (g generator) podAffinity(p *corev1.Pod) {
 }
 
 func (g generator) spread() corev1.TopologySpreadConstraint {
-	c := corev1.TopologySpreadConstraint{MaxSkew: int32(1 + g.IntN(2)), LabelSelector: g.labelSelector(),
+	c := corev1.TopologySpreadConstraint{
+		MaxSkew: int32(1 + g.IntN(2)), LabelSelector: g.labelSelector(),
 		TopologyKey:       pick(g, corev1.LabelHostname, corev1.LabelTopologyZone, corev1.LabelTopologyZone, "pool"),
-		WhenUnsatisfiable: pick(g, corev1.DoNotSchedule, corev1.DoNotSchedule, corev1.DoNotSchedule, corev1.ScheduleAnyway)}
+		WhenUnsatisfiable: pick(g, corev1.DoNotSchedule, corev1.DoNotSchedule, corev1.DoNotSchedule, corev1.ScheduleAnyway),
+	}
 	if g.chance(1, 4) {
 		domains := int32(1 + g.IntN(4))
 		c.MinDomains = &domains

@@ -23,8 +23,10 @@ var Zones = []string{"zone-a", "zone-b", "zone-c"}
 // Node is a ready node with the usual labels: cpu in cores, memory in GiB.
 func Node(name, zone string, cpu, memory, pods int64) *corev1.Node {
 	return &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name),
-			Labels: map[string]string{corev1.LabelHostname: name, corev1.LabelTopologyZone: zone, corev1.LabelOSStable: "linux"}},
+		ObjectMeta: metav1.ObjectMeta{
+			Name: name, UID: types.UID(name),
+			Labels: map[string]string{corev1.LabelHostname: name, corev1.LabelTopologyZone: zone, corev1.LabelOSStable: "linux"},
+		},
 		Status: corev1.NodeStatus{
 			Allocatable: corev1.ResourceList{
 				corev1.ResourceCPU:    *resource.NewQuantity(cpu, resource.DecimalSI),
@@ -41,12 +43,17 @@ func Pod(app string, i int, node string, cpu, memory int64) *corev1.Pod {
 	yes := true
 	name := fmt.Sprintf("%s-%d", app, i)
 	p := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID(name), Labels: map[string]string{"app": app},
-			OwnerReferences: []metav1.OwnerReference{{APIVersion: appsv1.SchemeGroupVersion.String(), Kind: "ReplicaSet", Name: app, UID: types.UID(app), Controller: &yes}}},
-		Spec: corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "main",
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "default", Name: name, UID: types.UID(name), Labels: map[string]string{"app": app},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: appsv1.SchemeGroupVersion.String(), Kind: "ReplicaSet", Name: app, UID: types.UID(app), Controller: &yes}},
+		},
+		Spec: corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{
+			Name: "main",
 			Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{
 				corev1.ResourceCPU:    *resource.NewMilliQuantity(cpu, resource.DecimalSI),
-				corev1.ResourceMemory: *resource.NewQuantity(memory<<20, resource.BinarySI)}}}}},
+				corev1.ResourceMemory: *resource.NewQuantity(memory<<20, resource.BinarySI),
+			}},
+		}}},
 	}
 	p.Status.Phase = corev1.PodPending
 	if node != "" {
@@ -101,8 +108,10 @@ func restrict(p *corev1.Pod, k kind) {
 		return []corev1.PodAffinityTerm{{LabelSelector: selector, TopologyKey: key}}
 	}
 	spread := func(key string) {
-		p.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{MaxSkew: 1, TopologyKey: key,
-			WhenUnsatisfiable: corev1.DoNotSchedule, LabelSelector: selector}}
+		p.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
+			MaxSkew: 1, TopologyKey: key,
+			WhenUnsatisfiable: corev1.DoNotSchedule, LabelSelector: selector,
+		}}
 	}
 	switch k {
 	case zoneSpread:
@@ -199,8 +208,12 @@ func Diverse(seed uint64, nodes, pods, budgets int) *Cluster {
 // Budget is a disruption budget over the pods of an application, with a number of disruptions allowed.
 func Budget(app string, allowed int) *policyv1.PodDisruptionBudget {
 	unavailable := intstr.FromInt32(int32(allowed))
-	return &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: app},
-		Spec: policyv1.PodDisruptionBudgetSpec{MaxUnavailable: &unavailable,
-			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}},
-		Status: policyv1.PodDisruptionBudgetStatus{DisruptionsAllowed: int32(allowed), CurrentHealthy: 10, DesiredHealthy: 9}}
+	return &policyv1.PodDisruptionBudget{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: app},
+		Spec: policyv1.PodDisruptionBudgetSpec{
+			MaxUnavailable: &unavailable,
+			Selector:       &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}},
+		},
+		Status: policyv1.PodDisruptionBudgetStatus{DisruptionsAllowed: int32(allowed), CurrentHealthy: 10, DesiredHealthy: 9},
+	}
 }
