@@ -261,6 +261,10 @@ func (a *Agent) resume(r cordon.Record) {
 		h.Phase = Cordoned // a new start is a new try
 	}
 	a.handled[h.Notice.ID] = &h
+	if now, due := time.Now(), h.Decision.Deadline; h.Decision.Forced && now.After(due) && due.After(a.overtime.passed) {
+		// The machine outlived its deadline, so that what is left on it has not been tried in vain yet.
+		a.overtime = overtime{passed: due, until: now.Add(startedWindow)}
+	}
 	a.log.Info("going on where an earlier agent stopped", "id", h.Notice.ID, "type", h.Notice.Type, "phase", h.Phase)
 }
 

@@ -279,6 +279,9 @@ func explainOne(b *kubeapi.PodDisruptionBudget) string {
 	s := b.Status
 	now := fmt.Sprintf("budget %s allows %d disruptions: %d of %d pods are healthy, %d must be", b.Name,
 		s.DisruptionsAllowed, s.CurrentHealthy, s.ExpectedPods, s.DesiredHealthy)
+	if n := len(s.DisruptedPods); n > 0 {
+		now += fmt.Sprintf("; it still counts %d pods as being evicted, for up to two minutes", n)
+	}
 	if neverAllows(b) {
 		return now + "; with every pod healthy it still allows none, so that it never will: raise the replicas or relax the budget"
 	}

@@ -445,7 +445,7 @@ func (d *Drain) progress() Progress {
 }
 
 func (d *Drain) receipt(outcome Outcome) Receipt {
-	r := Receipt{Node: d.o.Node, Outcome: outcome, Began: d.began, Ended: time.Now(), Deadline: d.terms.Deadline}
+	r := Receipt{Node: d.o.Node, Outcome: outcome, Began: d.began, Ended: time.Now(), Deadline: d.terms.Deadline, Pods: []PodReceipt{}}
 	for _, p := range d.named {
 		r.Pods = append(r.Pods, p.receipt())
 	}
