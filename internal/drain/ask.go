@@ -101,6 +101,9 @@ func (d *Drain) request(ctx context.Context, p *podState, how Asked, now time.Ti
 		for _, g := range gates {
 			g.allow()
 		}
+		if l := d.laneOf(p); l != nil && how == Evicted {
+			l.accepted(answered.Sub(now))
+		}
 		d.accepted(p, how, given, now)
 	})
 }

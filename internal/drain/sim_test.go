@@ -41,10 +41,12 @@ type sim struct {
 	changed  chan struct{}
 	requests []request
 	calls    map[string]int // by verb
-	inFlight int
-	most     int // requests in flight at once
-	watches  int
-	off      bool // the node's machine is gone, and its kubelet
+	// conflicts is how often an eviction found its budget written by somebody else.
+	conflicts int
+	inFlight  int
+	most      int // requests in flight at once
+	watches   int
+	off       bool // the node's machine is gone, and its kubelet
 }
 
 type call struct {
@@ -361,6 +363,7 @@ func (s *sim) write(b *simBudget, read int) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if b.version != read {
+		s.conflicts++
 		return false
 	}
 	b.version++
