@@ -70,7 +70,7 @@ func (b *bench) notice(ctx context.Context, instance int) (azure.Record, error) 
 		return azure.Record{}, err
 	}
 	unknown := azure.UnknownDuration
-	record, err := b.Azure.Announce(azure.Announcement{
+	record, err := b.Azure.Announce(azure.Announcement{ //nolint:contextcheck // an event outlives who announces it
 		Type: azure.Freeze, Resources: []string{b.pool.Resource(instance)}, DurationSeconds: &unknown,
 	})
 	if err != nil {

@@ -111,7 +111,8 @@ func lastEviction(requests []auditv1.Event, pods []corev1.Pod, last time.Time) (
 	for _, p := range pods {
 		at, ok := evicted[p.UID]
 		if !ok {
-			return last, fmt.Errorf("audit log: pod %s was not evicted with its UID %s as the precondition", p.Name, p.UID)
+			return last, fmt.Errorf("audit log: %d of %d pods were evicted with their UID as the precondition, and %s (%s) was not",
+				len(evicted), len(pods), p.Name, p.UID)
 		}
 		if at.After(last) {
 			last = at
