@@ -27,7 +27,7 @@ demo: build slipway-dev ## Tell the story on a real control plane, each step che
 	@bin/slipway-dev demo
 
 .PHONY: test
-test: build ## Run every test: race detector on, order shuffled, the real control plane included
+test: build build-dev ## Run every test: race detector on, order shuffled, the real control plane included
 	$(TEST) ./...
 	cd dev && $(TEST) ./...
 
