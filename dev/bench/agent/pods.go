@@ -67,7 +67,8 @@ func (b *bench) label(ctx context.Context, instance int, name string) error {
 // takeAway announces that a machine is taken away, by a Preempt or with the longer notice of a Terminate, and waits until
 // its agent has let it go.
 func (b *bench) takeAway(ctx context.Context, instance int, how azure.EventType) (azure.Record, error) {
-	announced, err := b.Azure.Announce(azure.Announcement{Type: how, Resources: []string{b.pool.Resource(instance)}})
+	what := azure.Announcement{Type: how, Resources: []string{b.pool.Resource(instance)}}
+	announced, err := b.Azure.Announce(what) //nolint:contextcheck // an event outlives whoever announces it
 	if err != nil {
 		return azure.Record{}, err
 	}
