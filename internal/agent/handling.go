@@ -80,11 +80,15 @@ func (h *handling) mark() cordon.Phase {
 
 // wantsDrain reports that the node's pods have to go on account of this notice and have not.
 func (h *handling) wantsDrain() bool {
-	return !h.over && !h.gaveUp && h.Decision.Action == Drain && h.Phase != Drained && h.Phase != Acknowledged
+	return !h.over && !h.gaveUp && h.Decision.Action == Drain && !h.drained()
 }
 
+// drained reports that the node was drained on account of this notice.
+func (h *handling) drained() bool { return h.Phase == Drained || h.Phase == Acknowledged }
+
 // mayDrain reports that draining can begin: once the node is cordoned, since pods would come back otherwise; what else
-// is to be put on it can wait. When that cannot be had and a quarter of the time is gone, pods that may come back are better than pods that are lost.
+// is to be put on it can wait. When that cannot be had and a quarter of the time is gone, pods that may come back are better
+// than pods that are lost.
 func (h *handling) mayDrain(now time.Time) bool {
 	if h.held || h.closed {
 		return true
@@ -132,7 +136,7 @@ func (a *Agent) hold(ctx context.Context, h *handling, _ time.Time) (time.Durati
 
 // awaitDrain goes on when the node is drained. Draining itself is steered for all notices together.
 func (a *Agent) awaitDrain(_ context.Context, h *handling, _ time.Time) (time.Duration, error) {
-	if h.Phase == Drained || h.Phase == Acknowledged {
+	if h.drained() {
 		return 0, nil
 	}
 	return whenAsked, nil

@@ -13,7 +13,6 @@ import (
 type budget struct {
 	key             PodKey
 	selector        labels.Selector
-	problem         string // why the selector cannot be read
 	allowed         int32
 	healthyEnough   bool // as many pods are healthy as the budget wants, and it wants any
 	alwaysUnhealthy bool // unhealthyPodEvictionPolicy: AlwaysAllow

@@ -21,10 +21,9 @@ type node struct {
 	volumePods  map[*class]int32 // pods per class with volumes that scheduling reads
 	features    nodedeclaredfeatures.FeatureSet
 
-	limits      map[string]int64 // CSI driver to the number of volumes it can attach; nil without a CSINode
-	csiNode     bool
-	migrated    string              // annotation of the CSINode that names migrated in-tree plugins
-	attachments map[string]struct{} // names of VolumeAttachments
+	limits   map[string]int64 // CSI driver to the number of volumes it can attach; nil without a CSINode
+	csiNode  bool
+	migrated string // annotation of the CSINode that names migrated in-tree plugins
 }
 
 // trim keeps what is read of a node, so that status and managed fields are not held.
