@@ -1,0 +1,167 @@
+// Package cloud says what Slipway asks of a cloud: which machines a group has, what became of one of them, take this one
+// away, be so many. The folders below it answer for one cloud each; none of them knows a Kubernetes client.
+//
+// The rule above all others is I7: unknown is not gone. A provider returns [*NotFoundError] only when the cloud itself,
+// asked with a working credential, said that there is no such machine. Everything else that goes wrong is another
+// error, and a list that could not be read to its end is an error and never a shorter list.
+package cloud
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// State is how far a machine's life has come.
+type State string
+
+// The states of a machine. A provider that meets one it does not know says Unknown, which nothing may be decided on.
+const (
+	Pending  State = "Pending"  // asked for, or being made
+	Running  State = "Running"  // made; whether its Node is there is not the cloud's to say
+	Stopped  State = "Stopped"  // allocated or not, but not running
+	Deleting State = "Deleting" // its deletion has begun
+	Failed   State = "Failed"   // the cloud could not make it, or not delete it
+	Unknown  State = "Unknown"
+)
+
+// Instance is one machine as its cloud knows it.
+type Instance struct {
+	// ProviderID is the machine's identity, spelt as the provider normalises it; see [Provider.Normalize].
+	ProviderID string
+	// Name is the cloud's own name of the machine, such as aks-spot-12345678-vmss_3.
+	Name string
+	// ComputerName is the host name that the cloud gave the machine, which is its Node's name in most clusters. Empty
+	// when the cloud does not say. I4: Name or ComputerName has to confirm a Node before its machine is deleted.
+	ComputerName string
+	// Group is the group's name as [Provider.Instances] takes it; empty for a machine on its own.
+	Group   string
+	Zone    string
+	Type    string // size or flavour
+	State   State
+	Created time.Time // zero when the cloud does not say
+	Tags    map[string]string
+	// Message is the cloud's own word on a State of Failed.
+	Message string
+}
+
+// Group is a set of machines that the cloud counts: a scale set, an agent pool, a server group.
+type Group struct {
+	Name string
+	// Size is how many machines the group is meant to have, those on their way counted.
+	Size int
+	// Min and Max are the cloud's own bounds; Max 0 is none.
+	Min, Max int
+}
+
+// Operation is a change that the cloud carries out in its own time. It is a value that can be written down, so that
+// another process can find the operation again.
+type Operation struct {
+	// ID is the provider's own, opaque, such as the address to ask. Empty means that there is nothing to follow.
+	ID string `json:"id,omitempty"`
+	// Started is when the cloud took the request.
+	Started time.Time `json:"started,omitzero"`
+}
+
+// Status is what became of an operation.
+type Status struct {
+	Done bool
+	// Err is why a done operation did not succeed; nil when it did.
+	Err error
+	// After is how long the cloud wants to be left alone before it is asked again; 0 is no wish.
+	After time.Duration
+}
+
+// Provider is one cloud. Its methods may be called concurrently, are bounded by ctx, and honour the cloud's throttling
+// by returning a [*ThrottledError] rather than by waiting for long.
+type Provider interface {
+	// Name is the provider's, such as "azure".
+	Name() string
+	// Normalize gives the one spelling of a provider ID that this provider uses in Instance.ProviderID, so that two can
+	// be compared. An ID of another cloud, subscription or project is an error that says which is meant.
+	Normalize(providerID string) (string, error)
+	// Group reads a group, past any cache.
+	Group(ctx context.Context, name string) (Group, error)
+	// Instances lists a group's machines, all of them or an error.
+	Instances(ctx context.Context, group string) ([]Instance, error)
+	// Instance reads one machine, past any cache: [*NotFoundError] when the cloud says that it is gone.
+	Instance(ctx context.Context, providerID string) (Instance, error)
+	// Delete begins to take one machine away, and lowers its group's size by one, so that the cloud does not replace it.
+	// The deletion of one that is being deleted already is followed; of one that is gone it is [*NotFoundError]. Requests
+	// that come close together may be sent to the cloud as one.
+	Delete(ctx context.Context, providerID string) (Operation, error)
+	// Grow asks for more machines, by at least 1, and returns once the cloud has taken the request: the machines appear
+	// in Instances later. A group at its cloud's own maximum, or without quota, is a [*RefusedError].
+	Grow(ctx context.Context, group string, by int) (Operation, error)
+	// Status asks what became of an operation. An operation that the cloud has forgotten is Done without an Err: what it
+	// was to change has to be looked at.
+	Status(ctx context.Context, op Operation) (Status, error)
+}
+
+// NotFoundError is the cloud's own word that something does not exist.
+type NotFoundError struct {
+	Kind string // "instance", "group"
+	Name string // as asked for
+}
+
+func (e *NotFoundError) Error() string {
+	return fmt.Sprintf("%s %s: the cloud says it does not exist", e.Kind, e.Name)
+}
+
+// IsNotFound reports whether the cloud said that what was asked for does not exist.
+func IsNotFound(err error) bool { return as[*NotFoundError](err) }
+
+// ThrottledError is the cloud's wish to be left alone for a while.
+type ThrottledError struct {
+	After time.Duration
+	Err   error
+}
+
+func (e *ThrottledError) Error() string {
+	return fmt.Sprintf("the cloud asks to wait %s: %v", e.After.Round(time.Second), e.Err)
+}
+
+func (e *ThrottledError) Unwrap() error { return e.Err }
+
+// IsThrottled reports whether the cloud wants to be left alone for a while.
+func IsThrottled(err error) bool { return as[*ThrottledError](err) }
+
+// Refusal is why a cloud will not do what it was asked, however often it is asked again.
+type Refusal string
+
+// The refusals that are told apart, since each wants another answer.
+const (
+	NoRight    Refusal = "NoRight"    // the credential lacks a right, which the message names
+	NoQuota    Refusal = "NoQuota"    // the project's or subscription's quota is used up
+	NoCapacity Refusal = "NoCapacity" // the cloud has no machine of this kind to give now
+	AtLimit    Refusal = "AtLimit"    // the group's own minimum or maximum
+	Protected  Refusal = "Protected"  // the machine is locked or protected in the cloud
+	Invalid    Refusal = "Invalid"    // the request can never succeed as it stands
+)
+
+// RefusedError is a cloud's no.
+type RefusedError struct {
+	Reason Refusal
+	Err    error
+}
+
+func (e *RefusedError) Error() string {
+	return fmt.Sprintf("refused by the cloud (%s): %v", e.Reason, e.Err)
+}
+
+func (e *RefusedError) Unwrap() error { return e.Err }
+
+// RefusalOf gives the reason of a refusal, and "" for any other error.
+func RefusalOf(err error) Refusal {
+	var refused *RefusedError
+	if errors.As(err, &refused) {
+		return refused.Reason
+	}
+	return ""
+}
+
+func as[E error](err error) bool {
+	var e E
+	return errors.As(err, &e)
+}
