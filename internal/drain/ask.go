@@ -57,14 +57,14 @@ func (d *Drain) unlessWaiting(ctx context.Context, p *podState, now time.Time, h
 	if d.inFlight >= d.o.MaxInFlight {
 		return time.Time{} // the next answer wakes us
 	}
-	if how == Evicted && d.budgets.unread(p.pod.Namespace) {
-		d.readBudgets(ctx, p.pod.Namespace, now)
-	}
-	if l := d.laneOf(p); l != nil && how == Evicted {
-		if at := l.free(); now.Before(at) {
-			return at
+	if how == Evicted {
+		d.followBudgets(ctx, p.pod.Namespace, now)
+		if l := d.laneOf(p); l != nil {
+			if at := l.free(); now.Before(at) {
+				return at
+			}
+			l.sent(p, now)
 		}
-		l.last, l.sentAt = p, now
 	}
 	d.request(ctx, p, how, now)
 	return time.Time{} // its answer wakes us
@@ -102,7 +102,7 @@ func (d *Drain) request(ctx context.Context, p *podState, how Asked, now time.Ti
 			g.allow()
 		}
 		if l := d.laneOf(p); l != nil && how == Evicted {
-			l.accepted(answered.Sub(now))
+			l.accepted(p, now, answered)
 		}
 		d.accepted(p, how, given, now)
 	})
@@ -184,7 +184,6 @@ func (d *Drain) refused(ctx context.Context, p *podState, how Asked, now time.Ti
 	case isDenial(status):
 		d.denied(ctx, p, now, status)
 	case isSeveralBudgets(status):
-		d.readBudgets(ctx, p.pod.Namespace, now)
 		d.hold(p, d.budgets.gateOfSeveral(&p.pod), said, now, settledPause, settledPause)
 	case isNamespaceTerminating(status):
 		d.postpone(p, Failing, namespaceGoes, now, lastPause)
@@ -207,7 +206,6 @@ func (d *Drain) refused(ctx context.Context, p *podState, how Asked, now time.Ti
 
 // denied: a disruption budget said no. The pod waits at that budget's gate with all others that the budget covers.
 func (d *Drain) denied(ctx context.Context, p *podState, now time.Time, status *kubeapi.StatusError) {
-	d.readBudgets(ctx, p.pod.Namespace, now)
 	longest := maxBudgetPauseVoluntary
 	if d.terms.Forced() {
 		longest = maxBudgetPauseForced
@@ -242,22 +240,6 @@ func (d *Drain) hasten(pause time.Duration, now time.Time) time.Duration {
 		return pause
 	}
 	return min(pause, max(firstPause, d.terms.end().Sub(now)/8))
-}
-
-// readBudgets reads a namespace's budgets in the background, so that denials can be explained and grouped.
-func (d *Drain) readBudgets(ctx context.Context, namespace string, now time.Time) {
-	if d.over || !d.budgets.stale(namespace, now) {
-		return
-	}
-	d.background.Go(func() {
-		list, err := d.api.ListBudgets(ctx, namespace)
-		d.inbox.put(func(now time.Time) {
-			d.budgets.learn(namespace, list, err, now)
-			if err == nil {
-				d.budgets.reassign(d.order, namespace, now)
-			}
-		})
-	})
 }
 
 // hurry ends the grace of a pod that is stopping already but would outlive the machine.

@@ -21,8 +21,11 @@ func (still) Evict(ctx context.Context, _ kubeapi.Removal) error { <-ctx.Done();
 
 func (still) DeletePod(ctx context.Context, _ kubeapi.Removal) error { <-ctx.Done(); return ctx.Err() }
 
-func (still) ListBudgets(context.Context, string) ([]kubeapi.PodDisruptionBudget, error) {
-	return nil, nil
+func (still) FollowBudgets(
+	ctx context.Context, _ string, _ kubeapi.Handler[kubeapi.PodDisruptionBudget],
+) error {
+	<-ctx.Done()
+	return ctx.Err()
 }
 
 // BenchmarkEvent is what one event of the watch costs the engine while so many pods are on their way out: taking it

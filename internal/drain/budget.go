@@ -1,6 +1,7 @@
 package drain
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -16,26 +17,27 @@ const (
 	// takes seconds; with one question per budget and pause this stays cheap however many pods wait.
 	maxBudgetPauseForced    = time.Second
 	maxBudgetPauseVoluntary = 5 * time.Second
-	// reread is how often the budgets of a namespace are read again while something waits for them.
-	reread = 10 * time.Second
+	// followAgain is the pause before a namespace's budgets are followed again for which a right was missing.
+	followAgain = 10 * time.Second
 )
 
-// budgets knows which disruption budgets stand in the way, and when each may be asked again. Those of a namespace are
-// read when its first pod is about to be evicted, and again while something waits for them.
+// budgets knows which disruption budgets stand in the way, and when each may be asked again.
 type budgets struct {
 	namespaces map[string]*namespaceBudgets
 	gates      map[string]*gate
 }
 
+// namespaceBudgets are the budgets of one namespace. They are followed from when its first pod is about to be evicted
+// to the end of the drain: a budget that opens is used at once, and not at the next try.
 type namespaceBudgets struct {
-	asking bool
-	readAt time.Time
-	err    error
-	list   []selectedBudget
+	following bool
+	again     time.Time // when to follow them again that could not be followed
+	known     bool
+	byName    map[string]selectedBudget
 }
 
 type selectedBudget struct {
-	budget  kubeapi.PodDisruptionBudget
+	budget  *kubeapi.PodDisruptionBudget
 	matches func(map[string]string) bool
 }
 
@@ -85,50 +87,110 @@ func newBudgets() *budgets {
 // covering returns the names of the budgets that select the pod, and whether the namespace's budgets are known.
 func (b *budgets) covering(p *kubeapi.Pod) ([]*kubeapi.PodDisruptionBudget, bool) {
 	ns := b.namespaces[p.Namespace]
-	if ns == nil || ns.readAt.IsZero() || ns.err != nil {
+	if ns == nil || !ns.known {
 		return nil, false
 	}
 	var found []*kubeapi.PodDisruptionBudget
-	for i := range ns.list {
-		if ns.list[i].matches(p.Labels) {
-			found = append(found, &ns.list[i].budget)
+	for _, s := range ns.byName {
+		if s.matches(p.Labels) {
+			found = append(found, s.budget)
 		}
 	}
 	return found, true
 }
 
-// learn takes in what a namespace's list said. A budget with a selector that cannot be read selects nothing, which
-// is also what the disruption controller makes of it.
-func (b *budgets) learn(namespace string, list []kubeapi.PodDisruptionBudget, err error, now time.Time) {
+// unread reports that nobody has asked for the budgets of a namespace yet.
+func (b *budgets) unread(namespace string) bool { return b.namespaces[namespace] == nil }
+
+func (b *budgets) of(namespace string) *namespaceBudgets {
 	ns := b.namespaces[namespace]
-	ns.asking, ns.readAt, ns.err = false, now, err
+	if ns == nil {
+		ns = &namespaceBudgets{byName: map[string]selectedBudget{}}
+		b.namespaces[namespace] = ns
+	}
+	return ns
+}
+
+// learn takes in a list. After an error what was known before stands.
+func (ns *namespaceBudgets) learn(list []kubeapi.PodDisruptionBudget, err error) {
 	if err != nil {
 		return
 	}
-	ns.list = ns.list[:0]
-	for _, budget := range list {
-		if sel, err := budget.Spec.Selector.Selector(); err == nil {
-			matches := func(l map[string]string) bool { return sel.Matches(labels.Set(l)) }
-			ns.list = append(ns.list, selectedBudget{budget, matches})
+	ns.known = true
+	clear(ns.byName)
+	for i := range list {
+		ns.see(&list[i])
+	}
+}
+
+// see takes in one budget. One with a selector that cannot be read selects nothing, which is also what the disruption
+// controller makes of it.
+func (ns *namespaceBudgets) see(b *kubeapi.PodDisruptionBudget) {
+	sel, err := b.Spec.Selector.Selector()
+	if err != nil {
+		delete(ns.byName, b.Name)
+		return
+	}
+	ns.byName[b.Name] = selectedBudget{b, func(l map[string]string) bool { return sel.Matches(labels.Set(l)) }}
+}
+
+// followBudgets follows the budgets of a namespace, if that is not being done.
+func (d *Drain) followBudgets(ctx context.Context, namespace string, now time.Time) {
+	ns := d.budgets.of(namespace)
+	if d.over || ns.following || now.Before(ns.again) {
+		return
+	}
+	ns.following = true
+	follow, stop := context.WithCancel(ctx)
+	news := func(n news) { d.inbox.put(func(now time.Time) { n(now); d.budgets.reassign(d.order, namespace, now) }) }
+	handler := kubeapi.Handler[kubeapi.PodDisruptionBudget]{
+		Replaced: func(all []kubeapi.PodDisruptionBudget) {
+			news(func(now time.Time) {
+				ns.learn(all, nil)
+				d.rekeyLanes(namespace)
+				for i := range all {
+					d.heard(&all[i], now)
+				}
+			})
+		},
+		Changed: func(b kubeapi.PodDisruptionBudget) {
+			news(func(now time.Time) { ns.see(&b); d.heard(&b, now) })
+		},
+		Deleted: func(b kubeapi.PodDisruptionBudget) { news(func(time.Time) { delete(ns.byName, b.Name) }) },
+		Failed: func(err error) {
+			d.o.Logger.Debug("cannot follow disruption budgets", "namespace", namespace, "err", err)
+			if kubeapi.IsForbidden(err) { // and will be: what the denials say has to do
+				stop()
+			}
+		},
+	}
+	d.background.Go(func() {
+		defer stop()
+		_ = d.api.FollowBudgets(follow, namespace, handler) // it ends with its context only
+		d.inbox.put(func(now time.Time) { ns.following, ns.again = false, now.Add(followAgain) })
+	})
+}
+
+// heard takes in what a budget's status says: the pods that wait for it may go, or the last one is counted.
+func (d *Drain) heard(b *kubeapi.PodDisruptionBudget, now time.Time) {
+	key := b.Namespace + "/" + b.Name
+	if l := d.lanes[key]; l != nil {
+		l.heard(b)
+	}
+	for _, key := range []string{key, key + whenNotReady} {
+		if g := d.budgets.gates[key]; g != nil && g.reason == Budget && lets(b, key) {
+			g.until = now
 		}
 	}
 }
 
-// unread reports that nobody has asked for the budgets of a namespace yet.
-func (b *budgets) unread(namespace string) bool { return b.namespaces[namespace] == nil }
-
-// stale reports that the budgets of a namespace should be read (again), and marks them as being read.
-func (b *budgets) stale(namespace string, now time.Time) bool {
-	ns := b.namespaces[namespace]
-	if ns == nil {
-		ns = &namespaceBudgets{}
-		b.namespaces[namespace] = ns
+// lets reports whether, going by a budget's status, the pods that wait behind its gate may be asked again: those that
+// are ready while it allows disruptions, those that are not while enough others are healthy (IfHealthyBudget).
+func lets(b *kubeapi.PodDisruptionBudget, gate string) bool {
+	if strings.HasSuffix(gate, whenNotReady) {
+		return b.Status.CurrentHealthy >= b.Status.DesiredHealthy
 	}
-	if ns.asking || (!ns.readAt.IsZero() && now.Before(ns.readAt.Add(reread))) {
-		return false
-	}
-	ns.asking = true
-	return true
+	return b.Status.DisruptionsAllowed > 0
 }
 
 // exempt pods are evicted without a look at the budgets (canIgnorePDB in the API server).
@@ -141,10 +203,12 @@ func exempt(p *kubeapi.Pod) bool {
 func gateKey(p *kubeapi.Pod, budgets string) string {
 	key := p.Namespace + "/" + budgets
 	if !ready(p) {
-		key += " (not ready)"
+		key += whenNotReady
 	}
 	return key
 }
+
+const whenNotReady = " (not ready)"
 
 // ready takes a pod that says nothing for ready.
 func ready(p *kubeapi.Pod) bool {

@@ -26,7 +26,9 @@ type API interface {
 	FollowPodsOn(ctx context.Context, node string, h kubeapi.Handler[kubeapi.Pod]) error
 	Evict(ctx context.Context, r kubeapi.Removal) error
 	DeletePod(ctx context.Context, r kubeapi.Removal) error
-	ListBudgets(ctx context.Context, namespace string) ([]kubeapi.PodDisruptionBudget, error)
+	// FollowBudgets does not return before ctx ends. It is called once for each namespace with pods to evict, and again
+	// where a right to it is missing.
+	FollowBudgets(ctx context.Context, namespace string, h kubeapi.Handler[kubeapi.PodDisruptionBudget]) error
 }
 
 // Terms say how much time a drain has. They may change while it runs (a Freeze becomes a Preempt, a reboot is moved).

@@ -88,7 +88,7 @@ func (d *Drain) Run(ctx context.Context) (Receipt, error) {
 	d.began = time.Now()
 	d.since = d.began
 	d.background.Go(func() {
-		if err := d.api.FollowPodsOn(work, d.o.Node, d.handler()); work.Err() == nil {
+		if err := d.podsOnNode(work, d.handler()); work.Err() == nil {
 			d.inbox.put(func(time.Time) { d.failed(fmt.Errorf("the watch ended for good: %w", err)) })
 		}
 	})
@@ -277,7 +277,7 @@ func (d *Drain) count(ctx context.Context, now time.Time) time.Time {
 	}
 	r.asking = true
 	d.background.Go(func() {
-		pods, err := listOnce(ctx, d.api, d.o.Node)
+		pods, err := d.listPods(ctx)
 		d.inbox.put(func(now time.Time) {
 			r.asking = false
 			if err != nil {
@@ -292,15 +292,30 @@ func (d *Drain) count(ctx context.Context, now time.Time) time.Time {
 	return time.Time{}
 }
 
-// listOnce makes one list of a node's pods.
-func listOnce(ctx context.Context, api API, node string) (pods []kubeapi.Pod, err error) {
+func (d *Drain) podsOnNode(ctx context.Context, h kubeapi.Handler[kubeapi.Pod]) error {
+	return d.api.FollowPodsOn(ctx, d.o.Node, h)
+}
+
+// listPods makes one list of the node's pods.
+func (d *Drain) listPods(ctx context.Context) ([]kubeapi.Pod, error) {
+	pods, err := listOnce(ctx, d.podsOnNode)
+	if err != nil {
+		return nil, fmt.Errorf("node %s: listing its pods: %w", d.o.Node, err)
+	}
+	return pods, nil
+}
+
+// listOnce follows until the first list, or the first failure.
+func listOnce[T any](
+	ctx context.Context, follow func(context.Context, kubeapi.Handler[T]) error,
+) (all []T, err error) {
 	once, enough := context.WithCancel(ctx)
 	defer enough()
 	err = errors.New("no answer")
-	ended := api.FollowPodsOn(once, node, kubeapi.Handler[kubeapi.Pod]{
-		Replaced: func(all []kubeapi.Pod) {
+	ended := follow(once, kubeapi.Handler[T]{
+		Replaced: func(list []T) {
 			if once.Err() == nil {
-				pods, err = all, nil
+				all, err = list, nil
 				enough()
 			}
 		},
@@ -314,10 +329,7 @@ func listOnce(ctx context.Context, api API, node string) (pods []kubeapi.Pod, er
 	if err != nil && ctx.Err() != nil {
 		err = ended
 	}
-	if err != nil {
-		return nil, fmt.Errorf("node %s: listing its pods: %w", node, err)
-	}
-	return pods, nil
+	return all, err
 }
 
 // step does everything that is due and returns when to look again if nothing happens before.

@@ -1,41 +1,66 @@
 package drain
 
-import "time"
+import (
+	"time"
+
+	"github.com/slipway-dev/slipway/internal/kubeapi"
+)
 
 const (
 	// leastHeadStart is for how long an eviction goes first, at least, before the next one behind the same budget follows
 	// it unanswered.
-	leastHeadStart = 25 * time.Millisecond
+	leastHeadStart = 100 * time.Millisecond
 	// conflictPause is how long an eviction takes at least that has met a conflict.
 	conflictPause = 500 * time.Millisecond
+	// longestCount is how long the disruption controller is waited for to count an eviction.
+	longestCount = 150 * time.Millisecond
 )
 
 // lane lines up the evictions that the API server counts against one budget.
 //
-// Each of them writes the budget's status, and so does the disruption controller after it. One that meets a conflict
-// sleeps for half a second inside the API server and then tries again (EvictionsRetry in
+// Each of them writes the budget's status, and so does the disruption controller after it, once the pod is on its way
+// out. One that meets a conflict sleeps for half a second inside the API server and then tries again (EvictionsRetry in
 // k8s.io/kubernetes/pkg/registry/core/pod/storage), so that evictions sent all at once mostly wait for each other. In a
-// lane the next one is sent when the last is answered; one that takes twice as long as they do of late is taken to be
-// asleep, and is not waited for.
+// lane the next one is sent when the last is answered and the controller has written what it makes of it, which the
+// watch of the budgets tells. One that takes three times as long as they do of late is taken to be asleep, and is not
+// waited for.
 type lane struct {
-	last   *podState
-	sentAt time.Time
-	usual  time.Duration // what evictions take that have met no conflict, the latest counting most
+	last     *podState
+	sentAt   time.Time
+	yesAt    time.Time     // when last was accepted; zero is not yet, or not at all
+	entered  bool          // last was seen in the budget's status.disruptedPods, which the eviction wrote
+	counted  bool          // and seen to be taken out again, which the controller wrote
+	usual    time.Duration // what evictions take that have met no conflict, the latest counting most
+	followed bool          // the budget has been heard of, so that it can be waited for
+	ready    bool          // last was ready when it was asked: others are let go without being counted
 }
 
-// free is from when the next eviction may be sent; zero is now. An answer frees the lane at once.
+// free is from when the next eviction may be sent; zero is now. A refusal frees the lane at once.
 func (l *lane) free() time.Time {
-	if l.last == nil || !l.last.requesting {
+	switch {
+	case l.last == nil || l.counted:
 		return time.Time{}
+	case l.last.requesting:
+		return l.sentAt.Add(min(max(leastHeadStart, 3*l.usual), conflictPause))
+	case l.followed && l.ready && !l.yesAt.IsZero():
+		return l.yesAt.Add(longestCount)
 	}
-	return l.sentAt.Add(min(max(leastHeadStart, 2*l.usual), conflictPause))
+	return time.Time{}
+}
+
+func (l *lane) sent(p *podState, now time.Time) {
+	l.last, l.sentAt, l.ready = p, now, ready(&p.pod)
+	l.yesAt, l.entered, l.counted = time.Time{}, false, false
 }
 
 // accepted takes in how long an eviction took that the API server said yes to. On a busy one they all take long, and a
 // head start that is too short would make conflicts of them.
-func (l *lane) accepted(took time.Duration) {
+func (l *lane) accepted(p *podState, sent, answered time.Time) {
 	const weight = 4
-	switch {
+	if l.last == p {
+		l.yesAt = answered
+	}
+	switch took := answered.Sub(sent); {
 	case took >= conflictPause:
 	case l.usual == 0:
 		l.usual = took
@@ -44,20 +69,21 @@ func (l *lane) accepted(took time.Duration) {
 	}
 }
 
-// laneOf returns the lane of a pod, by the budgets that cover it. While these are not known the pods of one controller
-// are taken to share one. Nil is for a pod whose eviction no budget counts.
+// heard takes in the budget's newest state.
+func (l *lane) heard(b *kubeapi.PodDisruptionBudget) {
+	l.followed = true
+	if l.last == nil {
+		return
+	}
+	_, disrupted := b.Status.DisruptedPods[l.last.pod.Name]
+	l.counted = l.counted || l.entered && !disrupted
+	l.entered = l.entered || disrupted
+}
+
+// laneOf returns the lane of a pod; nil is for one whose eviction no budget counts.
 func (d *Drain) laneOf(p *podState) *lane {
-	covering, known := d.budgets.covering(&p.pod)
-	owner := controller(&p.pod)
-	var key string
-	switch {
-	case exempt(&p.pod), known && len(covering) == 0:
-		return nil
-	case known:
-		key = p.pod.Namespace + "/" + names(covering)
-	case owner != nil:
-		key = owner.UID
-	default:
+	key := d.laneKey(p)
+	if key == "" {
 		return nil
 	}
 	l := d.lanes[key]
@@ -66,4 +92,35 @@ func (d *Drain) laneOf(p *podState) *lane {
 		d.lanes[key] = l
 	}
 	return l
+}
+
+// laneKey names a lane by the budgets that cover a pod. While these are not known the pods of one controller are taken
+// to share one.
+func (d *Drain) laneKey(p *podState) string {
+	covering, known := d.budgets.covering(&p.pod)
+	owner := controller(&p.pod)
+	switch {
+	case exempt(&p.pod), known && len(covering) == 0, !known && owner == nil:
+		return ""
+	case known:
+		return p.pod.Namespace + "/" + names(covering)
+	}
+	return owner.UID
+}
+
+// rekeyLanes turns the lanes of a namespace's controllers into those of its budgets, when these become known.
+func (d *Drain) rekeyLanes(namespace string) {
+	for key, l := range d.lanes {
+		if l.last == nil || l.last.pod.Namespace != namespace {
+			continue
+		}
+		now := d.laneKey(l.last)
+		if now == key {
+			continue
+		}
+		delete(d.lanes, key)
+		if other := d.lanes[now]; now != "" && (other == nil || other.sentAt.Before(l.sentAt)) {
+			d.lanes[now] = l
+		}
+	}
 }

@@ -19,16 +19,21 @@ func lastEviction(s *sim, r Receipt) time.Duration {
 func TestI2PodsThatTheirBudgetAllowsToGoAreEvictedSoonAndNotPastIt(t *testing.T) {
 	for _, c := range []struct {
 		name string
-		// written is how often somebody else writes the budget, as the disruption controller does for each pod that goes.
+		// counted is how long the disruption controller takes to count an eviction.
+		counted time.Duration
+		// written is how often the budget is written besides, as it is when replacements become ready.
 		written time.Duration
 		soon    time.Duration
+		// conflicts is how often evictions may meet somebody else's write.
+		conflicts int
 	}{
-		{"nobody else writes the budget", 0, 1500 * time.Millisecond},
-		{"the disruption controller writes it too", 35 * time.Millisecond, 4 * time.Second},
+		{"a quick disruption controller", time.Millisecond, 0, 1500 * time.Millisecond, 0},
+		{"a slow disruption controller", 30 * time.Millisecond, 0, 4200 * time.Millisecond, 0},
+		{"replacements become ready meanwhile", 10 * time.Millisecond, 35 * time.Millisecond, 4 * time.Second, 96 / 3},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			simulate(t, func(t *testing.T, s *sim) {
-				s.counting = 5 * time.Millisecond
+				s.counting, s.controlling = 5*time.Millisecond, c.counted
 				for i := range 96 {
 					s.pod(fmt.Sprintf("web-%02d", i), label("app", "web"), grace(30*time.Second))
 				}
@@ -54,9 +59,27 @@ func TestI2PodsThatTheirBudgetAllowsToGoAreEvictedSoonAndNotPastIt(t *testing.T)
 				if took := lastEviction(s, r); took > c.soon {
 					t.Errorf("the last eviction was sent after %s, want %s at most", took, c.soon)
 				}
+				if s.conflicts > c.conflicts {
+					t.Errorf("%d conflicts, want %d at most", s.conflicts, c.conflicts)
+				}
 			})
 		})
 	}
+}
+
+func TestEvictionsGoOnWhenTheDisruptionControllerIsAway(t *testing.T) {
+	simulate(t, func(t *testing.T, s *sim) {
+		s.controlling = time.Hour
+		for i := range 10 {
+			s.pod(fmt.Sprintf("web-%02d", i), label("app", "web"))
+		}
+		s.budget("web", 0, 10, map[string]string{"app": "web"})
+		r, err := drained(t, s, Options{Terms: within(30 * time.Second)})
+		wantOutcome(t, r, err, Drained)
+		if took := lastEviction(s, r); took > 10*(longestCount+2*s.latency) {
+			t.Errorf("the last eviction was sent after %s", took)
+		}
+	})
 }
 
 func TestPodsWithoutABudgetAreEvictedAllAtOnce(t *testing.T) {

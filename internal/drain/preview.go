@@ -62,11 +62,11 @@ func (f Forecast) pods(is func(PodForecast) bool) (found []PodForecast) {
 // their namespaces. With server it also sends each eviction as a dry run, so that the API server itself says which it
 // would deny; that needs the right to evict. The error is that of the list; what else fails is in the Forecast.
 func Preview(ctx context.Context, api API, o Options, server bool) (Forecast, error) {
-	pods, err := listOnce(ctx, api, o.Node)
+	d := New(api, o)
+	pods, err := d.listPods(ctx)
 	if err != nil {
 		return Forecast{}, err
 	}
-	d := New(api, o)
 	now := time.Now()
 	d.since = now
 	d.replace(pods, now)
@@ -105,14 +105,16 @@ func (d *Drain) forecast(p *podState, now time.Time) PodForecast {
 func (d *Drain) learnBudgets(ctx context.Context, now time.Time) (problems []string) {
 	for _, p := range d.inOrder() {
 		ns := p.pod.Namespace
-		if d.o.DisableEviction || !p.waiting() || !d.budgets.stale(ns, now) {
+		if d.o.DisableEviction || !p.waiting() || !d.budgets.unread(ns) {
 			continue
 		}
-		list, err := d.api.ListBudgets(ctx, ns)
+		list, err := listOnce(ctx, func(ctx context.Context, h kubeapi.Handler[kubeapi.PodDisruptionBudget]) error {
+			return d.api.FollowBudgets(ctx, ns, h)
+		})
 		if err != nil {
 			problems = append(problems, fmt.Sprintf("namespace %s: reading its disruption budgets: %v", ns, err))
 		}
-		d.budgets.learn(ns, list, err, now)
+		d.budgets.of(ns).learn(list, err)
 	}
 	return problems
 }

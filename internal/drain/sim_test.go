@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"sync"
 	"testing"
@@ -28,6 +29,8 @@ type sim struct {
 	lag     time.Duration // of each watch event
 	// counting is the time from an eviction's reading its budget to its writing it; 0 is none, and no conflicts.
 	counting time.Duration
+	// controlling is the time from an eviction to the disruption controller's writing what it makes of it.
+	controlling time.Duration
 	// fault, if set, may answer a request in the server's stead.
 	fault func(c call) *fault
 	// watchLives says how long the nth watch (from 0) lasts; 0 is for ever. relist makes the client list after it.
@@ -108,11 +111,12 @@ type simBudget struct {
 	expected        int32
 	always          bool // unhealthyPodEvictionPolicy: AlwaysAllow
 	version         int
+	disrupted       map[string]any // pods that an eviction was allowed for and the controller has not counted yet
 }
 
 func newSim() *sim {
 	return &sim{
-		latency: 5 * time.Millisecond, pods: map[string]*simPod{}, changed: make(chan struct{}),
+		latency: 5 * time.Millisecond, controlling: 10 * time.Millisecond, pods: map[string]*simPod{}, changed: make(chan struct{}),
 		calls: map[string]int{},
 	}
 }
@@ -237,6 +241,11 @@ func (s *sim) healthyUnder(b *simBudget) (n int32) {
 
 func (s *sim) tell(kind string, p *simPod) {
 	s.events = append(s.events, event{kind, time.Now(), p.snapshot()})
+	s.shout()
+}
+
+// shout wakes whoever watches.
+func (s *sim) shout() {
 	close(s.changed)
 	s.changed = make(chan struct{})
 }
@@ -411,9 +420,26 @@ func (s *sim) ask(b *simBudget, p *simPod) error {
 		return nil
 	}
 	if has > b.healthy {
+		s.enter(b, p)
 		return nil
 	}
 	return denial(fmt.Sprintf("The disruption budget %s needs %d healthy pods and has %d currently", b.name, b.healthy, has))
+}
+
+// enter is what an eviction writes into its budget, and the disruption controller after it.
+func (s *sim) enter(b *simBudget, p *simPod) {
+	if b.disrupted == nil {
+		b.disrupted = map[string]any{}
+	}
+	b.disrupted[p.Name] = p.UID
+	s.shout()
+	time.AfterFunc(s.controlling, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(b.disrupted, p.Name)
+		b.version++
+		s.shout()
+	})
 }
 
 func denial(message string) error {
@@ -568,21 +594,71 @@ func (s *sim) machineOff(at time.Time) {
 	})
 }
 
-// ListBudgets implements API.
-func (s *sim) ListBudgets(ctx context.Context, namespace string) ([]kubeapi.PodDisruptionBudget, error) {
+// FollowBudgets implements API: a list, and then an event for each budget that another status can be read from.
+func (s *sim) FollowBudgets(
+	ctx context.Context, namespace string, h kubeapi.Handler[kubeapi.PodDisruptionBudget],
+) error {
+	var told map[string]kubeapi.PodDisruptionBudget
+	for ctx.Err() == nil {
+		s.mu.Lock()
+		changed := s.changed
+		s.mu.Unlock()
+		if told == nil {
+			all, err := s.listBudgets(ctx, namespace)
+			if err != nil {
+				if ctx.Err() == nil {
+					h.Failed(err)
+				}
+				sleep(ctx, 100*time.Millisecond)
+				continue
+			}
+			h.Replaced(slices.Collect(maps.Values(all)))
+			told = all
+		}
+		s.mu.Lock()
+		all := s.budgetsOf(namespace)
+		s.mu.Unlock()
+		if !sleep(ctx, s.lag) {
+			break
+		}
+		for name, b := range all {
+			if !reflect.DeepEqual(told[name], b) && h.Changed != nil {
+				h.Changed(b)
+			}
+		}
+		for name, b := range told {
+			if _, there := all[name]; !there && h.Deleted != nil {
+				h.Deleted(b)
+			}
+		}
+		told = all
+		select {
+		case <-ctx.Done():
+		case <-changed:
+		}
+	}
+	return ctx.Err()
+}
+
+func (s *sim) listBudgets(ctx context.Context, namespace string) (map[string]kubeapi.PodDisruptionBudget, error) {
 	if !sleep(ctx, s.latency) {
 		return nil, ctx.Err()
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	n := s.calls["budgets"]
+	s.calls["budgets"]++
 	if s.fault != nil {
-		if f := s.fault(call{verb: "budgets", n: s.calls["budgets"]}); f != nil {
-			s.calls["budgets"]++
+		if f := s.fault(call{verb: "budgets", n: n}); f != nil {
 			return nil, f.err
 		}
 	}
-	s.calls["budgets"]++
-	var all []kubeapi.PodDisruptionBudget
+	return s.budgetsOf(namespace), nil
+}
+
+// budgetsOf renders a namespace's budgets; s.mu is held.
+func (s *sim) budgetsOf(namespace string) map[string]kubeapi.PodDisruptionBudget {
+	all := map[string]kubeapi.PodDisruptionBudget{}
 	for _, b := range s.budgets {
 		if b.namespace != namespace {
 			continue
@@ -593,9 +669,10 @@ func (s *sim) ListBudgets(ctx context.Context, namespace string) ([]kubeapi.PodD
 		o.Status.CurrentHealthy = s.healthyUnder(b)
 		o.Status.DesiredHealthy, o.Status.ExpectedPods = b.healthy, b.expected
 		o.Status.DisruptionsAllowed = max(0, o.Status.CurrentHealthy-b.healthy)
-		all = append(all, o)
+		o.Status.DisruptedPods = maps.Clone(b.disrupted)
+		all[b.name] = o
 	}
-	return all, nil
+	return all
 }
 
 // FollowPodsOn implements API as kubeapi.Follow does: one list, then watches, and a list again where one is too old.

@@ -79,9 +79,8 @@ func (c *Client) DeletePod(ctx context.Context, r Removal) error {
 	return c.do(ctx, request{method: http.MethodDelete, path: path, body: r.options()}, nil)
 }
 
-// ListBudgets lists the PodDisruptionBudgets of a namespace.
-func (c *Client) ListBudgets(ctx context.Context, namespace string) ([]PodDisruptionBudget, error) {
+// FollowBudgets follows the PodDisruptionBudgets of a namespace; see Follow.
+func (c *Client) FollowBudgets(ctx context.Context, namespace string, h Handler[PodDisruptionBudget]) error {
 	path := []string{"apis", "policy", "v1", "namespaces", namespace, "poddisruptionbudgets"}
-	items, _, err := listAll[PodDisruptionBudget](ctx, c, Scope{Path: path})
-	return items, err
+	return Follow(ctx, c, Scope{Path: path}, h)
 }

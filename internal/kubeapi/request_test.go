@@ -92,7 +92,14 @@ func TestTheExactShapeOfEachRequest(t *testing.T) {
 			shape{"GET", "/api/v1/nodes?labelSelector=a%3Db%2Cc%21%3Dd&limit=200", "", nil},
 		},
 		"budgets of a namespace": {
-			func(ctx context.Context, c *Client) error { _, err := c.ListBudgets(ctx, "shop"); return err },
+			func(ctx context.Context, c *Client) error {
+				once, enough := context.WithCancel(ctx)
+				defer enough()
+				_ = c.FollowBudgets(once, "shop", Handler[PodDisruptionBudget]{
+					Replaced: func([]PodDisruptionBudget) { enough() }, Failed: func(error) { enough() },
+				})
+				return ctx.Err()
+			},
 			shape{"GET", "/apis/policy/v1/namespaces/shop/poddisruptionbudgets?limit=200", "", nil},
 		},
 		"volume attachments": {
@@ -180,7 +187,7 @@ func TestANameThatWouldChangeThePathIsRefusedUnsent(t *testing.T) {
 			"Evict name":          c.Evict(t.Context(), Removal{Namespace: "shop", Name: bad, UID: "u"}),
 			"CreateEvent":         c.CreateEvent(t.Context(), Event{Metadata: ObjectMeta{Namespace: bad}}),
 			"GetNode":             errorOf(c.GetNode(t.Context(), bad)),
-			"ListBudgets":         errorOf(c.ListBudgets(t.Context(), bad)),
+			"FollowBudgets":       firstFailure(t.Context(), bad, c),
 		} {
 			if err == nil || !strings.Contains(err.Error(), "want a name") {
 				t.Errorf("%s %q: got %v", call, bad, err)
@@ -222,4 +229,14 @@ func TestAServerOutOfReachIsNamedWithoutItsQuery(t *testing.T) {
 	if AsStatus(err) != nil {
 		t.Errorf("%v passes for an answer of the API server", err)
 	}
+}
+
+// firstFailure is what following the budgets of a namespace says first.
+func firstFailure(ctx context.Context, namespace string, c *Client) (failed error) {
+	once, enough := context.WithCancel(ctx)
+	defer enough()
+	_ = c.FollowBudgets(once, namespace, Handler[PodDisruptionBudget]{
+		Failed: func(err error) { failed = err; enough() },
+	})
+	return failed
 }
