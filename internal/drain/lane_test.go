@@ -29,7 +29,7 @@ func TestI2PodsThatTheirBudgetAllowsToGoAreEvictedSoonAndNotPastIt(t *testing.T)
 	}{
 		{"a quick disruption controller", time.Millisecond, 0, 1500 * time.Millisecond, 0},
 		{"a slow disruption controller", 30 * time.Millisecond, 0, 4200 * time.Millisecond, 0},
-		{"replacements become ready meanwhile", 10 * time.Millisecond, 35 * time.Millisecond, 4 * time.Second, 96 / 3},
+		{"replacements become ready meanwhile", 10 * time.Millisecond, 35 * time.Millisecond, 4 * time.Second, 96 / 2},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			simulate(t, func(t *testing.T, s *sim) {
