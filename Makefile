@@ -3,8 +3,6 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 TOOL := go tool -modfile=$(CURDIR)/tools/go.mod
-# Vet is make lint's: as a part of the tests it would analyse every package of Kubernetes first.
-TEST := $(TOOL) gotestsum --format pkgname-and-test-fails --hide-summary=skipped -- -race -shuffle=on -vet=off -timeout 20m
 
 .PHONY: help
 help: ## List the targets
@@ -28,8 +26,8 @@ demo: build slipway-dev ## Tell the story on a real control plane, each step che
 
 .PHONY: test
 test: build build-dev ## Run every test: race detector on, order shuffled, the real control plane included
-	$(TEST) ./...
-	cd dev && $(TEST) ./...
+	tools/test
+	cd dev && ../tools/test
 
 .PHONY: bench
 bench: build slipway-dev ## Measure speed and size; GROUP=agent measures one group
