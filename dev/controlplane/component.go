@@ -81,17 +81,13 @@ func (l layout) apiServer() string { return "https://" + loopback(l.secure) }
 
 func loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
 
-// freePorts finds n ports of the loopback interface that nobody listens on at the moment.
-func freePorts(ctx context.Context, n int) ([]int, error) {
-	ports := make([]int, 0, n)
-	var config net.ListenConfig
-	for range n {
-		l, err := config.Listen(ctx, "tcp", "127.0.0.1:0")
-		if err != nil {
-			return nil, fmt.Errorf("looking for a free port: %w", err)
+// freePorts finds n ports as FreePort does.
+func freePorts(ctx context.Context, n int) (ports []int, err error) {
+	ports = make([]int, n)
+	for i := range ports {
+		if ports[i], err = FreePort(ctx); err != nil {
+			return nil, err
 		}
-		defer func() { _ = l.Close() }() // Only once all are found, lest one is found twice.
-		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
 	}
 	return ports, nil
 }

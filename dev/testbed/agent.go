@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -92,7 +91,7 @@ func (t *Testbed) runAgent(ctx context.Context, pool controlplane.AKSPool, insta
 	if err != nil {
 		return nil, err
 	}
-	listen, err := freeAddress()
+	listen, err := controlplane.FreeAddress(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -172,15 +171,6 @@ func (t *Testbed) agentName(node string) string {
 
 // anyPort of the loopback interface that is free.
 const anyPort = "127.0.0.1:0"
-
-func freeAddress() (string, error) {
-	l, err := net.Listen("tcp", anyPort)
-	if err != nil {
-		return "", err
-	}
-	defer l.Close()
-	return l.Addr().String(), nil
-}
 
 func (a *Agent) get(ctx context.Context, path string) (int, string) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, a.metrics+path, nil)
