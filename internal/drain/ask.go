@@ -57,7 +57,7 @@ func (d *Drain) unlessWaiting(ctx context.Context, p *podState, now time.Time, h
 	if d.inFlight >= d.o.MaxInFlight {
 		return time.Time{} // the next answer wakes us
 	}
-	if how == Evicted && d.budgets.unread(p.pod.Namespace) {
+	if how == Evicted && d.budgets.unread(p.pod.Namespace) && d.crowded(p.pod.Namespace) {
 		d.readBudgets(ctx, p.pod.Namespace, now)
 	}
 	if l := d.laneOf(p); l != nil && how == Evicted {
@@ -242,6 +242,22 @@ func (d *Drain) hasten(pause time.Duration, now time.Time) time.Duration {
 		return pause
 	}
 	return min(pause, max(firstPause, d.terms.end().Sub(now)/8))
+}
+
+// crowd is from how many waiting pods of a namespace on its budgets are worth a list before one has been denied. Fewer
+// can only meet behind the same budget for half a second or so, and a storm of notices must not become one of lists: a
+// node may have pods of as many namespaces as it has pods.
+const crowd = 4
+
+// crowded reports that a namespace has enough waiting pods for its budgets to be read in advance.
+func (d *Drain) crowded(namespace string) bool {
+	waiting := 0
+	for _, p := range d.pods {
+		if p.pod.Namespace == namespace && p.waiting() {
+			waiting++
+		}
+	}
+	return waiting >= crowd
 }
 
 // readBudgets reads a namespace's budgets in the background, so that denials can be explained and grouped.

@@ -21,7 +21,7 @@ const (
 )
 
 // budgets knows which disruption budgets stand in the way, and when each may be asked again. Those of a namespace are
-// read when its first pod is about to be evicted, and again while something waits for them.
+// read when the first of many pods is about to be evicted, or one was denied, and again while something waits for them.
 type budgets struct {
 	namespaces map[string]*namespaceBudgets
 	gates      map[string]*gate

@@ -113,3 +113,32 @@ func TestEvictionsUnderABudgetKeepApartHoweverSlowTheAPIServerIs(t *testing.T) {
 		}
 	})
 }
+
+// A storm of notices must not become one of lists: the pods of a node may be of as many namespaces as there are pods.
+func TestTheBudgetsOfAFewPodsAreNotReadBeforeOneIsDenied(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		pods   int
+		denied bool
+		want   int
+	}{
+		{"a few that may go", crowd - 1, false, 0},
+		{"many that may go", crowd, false, 1},
+		{"a few, of which one is denied", crowd - 1, true, 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			simulate(t, func(t *testing.T, s *sim) {
+				for i := range c.pods {
+					s.pod(fmt.Sprintf("web-%d", i), label("app", "web"))
+				}
+				if c.denied {
+					s.budget("web", int32(c.pods), int32(c.pods), map[string]string{"app": "web"})
+				}
+				_, _ = drained(t, s, Options{Terms: within(5 * time.Second)})
+				if got := s.calls["budgets"]; got != c.want {
+					t.Errorf("%d lists of budgets, want %d", got, c.want)
+				}
+			})
+		})
+	}
+}
