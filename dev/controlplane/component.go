@@ -61,8 +61,9 @@ var (
 	schedulerConfig string
 )
 
-// errPortTaken marks a start that failed because a port was taken between being found free and being used.
-var errPortTaken = errors.New("a port was taken by another process")
+// ErrPortTaken marks a start that failed because a port was taken between being found free and being used: another one
+// may do.
+var ErrPortTaken = errors.New("a port was taken by another process")
 
 // layout is where a control plane's files and ports are.
 type layout struct {
@@ -309,7 +310,7 @@ func (c *Cluster) poll(ctx context.Context, p *Process, ask func(context.Context
 		case <-p.exited():
 			words := p.lastWords()
 			if strings.Contains(words, "address already in use") {
-				return fmt.Errorf("%s: %w", p.Name(), errPortTaken)
+				return fmt.Errorf("%s: %w", p.Name(), ErrPortTaken)
 			}
 			return fmt.Errorf("%s ended before it was ready:\n%s", p.Name(), words)
 		case <-ticker.C:

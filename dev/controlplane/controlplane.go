@@ -81,7 +81,7 @@ func Start(ctx context.Context, o Options) (*Cluster, error) {
 		if err == nil {
 			return c, nil
 		}
-		if !errors.Is(err, errPortTaken) || attempt == bootAttempts {
+		if !errors.Is(err, ErrPortTaken) || attempt == bootAttempts {
 			return nil, fmt.Errorf("starting a Kubernetes %s control plane: %w", o.Version, err)
 		}
 	}

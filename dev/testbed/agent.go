@@ -15,6 +15,8 @@ import (
 	"sync"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
 	"github.com/slipway-dev/slipway/dev/controlplane"
 )
 
@@ -68,8 +70,9 @@ type Agent struct {
 	off bool // its machine has no power
 }
 
-// StartAgent runs the agent of one machine of a pool, with a token of the shipped ServiceAccount, and waits until it has
-// read the notices once. Further flags win over the testbed's own.
+// StartAgent runs the agent of one machine of a pool, with a token of the shipped ServiceAccount that says which node it
+// is of, as one that a kubelet mounts does, and waits until it has read the notices once. Further flags win over the
+// testbed's own.
 func (t *Testbed) StartAgent(ctx context.Context, pool controlplane.AKSPool, instance int, flags ...string) (*Agent, error) {
 	return t.runAgent(ctx, pool, instance, "/readyz", flags)
 }
@@ -79,40 +82,66 @@ func (t *Testbed) LaunchAgent(ctx context.Context, pool controlplane.AKSPool, in
 	return t.runAgent(ctx, pool, instance, "", flags)
 }
 
+// portTries is how often an agent is started when somebody else takes the port that was just found free for it.
+const portTries = 5
+
 func (t *Testbed) runAgent(ctx context.Context, pool controlplane.AKSPool, instance int, ready string, flags []string) (
 	*Agent, error,
 ) {
-	path, err := Binary("slipway-agent")
-	if err != nil {
-		return nil, err
-	}
-	kubeconfig, err := t.ServiceAccountKubeconfig(ctx, AgentNamespace, AgentAccount,
-		controlplane.TokenOptions{Duration: tokenLifetime})
-	if err != nil {
-		return nil, err
-	}
-	listen, err := controlplane.FreeAddress(ctx)
-	if err != nil {
-		return nil, err
-	}
 	node := pool.NodeName(instance)
-	args := []string{
-		"--node-name", node, "--kubeconfig", kubeconfig, "--endpoint", t.Endpoint(pool, instance), "--listen", listen,
-	}
-	name := t.agentName(node)
-	command := controlplane.Command{Name: name, Path: path, Args: append(args, flags...)}
-	if ready != "" {
-		command.ReadyURL = "http://" + listen + ready
-	}
-	process, err := t.Run(ctx, command)
+	kubeconfig, err := t.credentials(ctx, node)
 	if err != nil {
 		return nil, err
 	}
-	a := &Agent{Process: process, Node: node, Kubeconfig: kubeconfig, metrics: "http://" + listen}
+	flags = append([]string{
+		"--node-name", node, "--kubeconfig", kubeconfig, "--endpoint", t.Endpoint(pool, instance),
+	}, flags...)
+	a := &Agent{Node: node, Kubeconfig: kubeconfig}
+	for try := 1; ; try++ {
+		err := t.startAgent(ctx, a, ready, flags)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, controlplane.ErrPortTaken) || try == portTries {
+			return nil, err
+		}
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.agents[node] = a
 	return a, nil
+}
+
+// credentials are those of the agent on a node. Before the node is there they can only read.
+func (t *Testbed) credentials(ctx context.Context, node string) (kubeconfig string, err error) {
+	token := controlplane.TokenOptions{Node: node, Duration: tokenLifetime}
+	kubeconfig, err = t.ServiceAccountKubeconfig(ctx, AgentNamespace, AgentAccount, token)
+	if !apierrors.IsNotFound(err) {
+		return kubeconfig, err
+	}
+	token.Node = ""
+	return t.ServiceAccountKubeconfig(ctx, AgentNamespace, AgentAccount, token)
+}
+
+// startAgent starts the process of an agent, whose metrics are at a port that was free.
+func (t *Testbed) startAgent(ctx context.Context, a *Agent, ready string, flags []string) error {
+	path, err := Binary("slipway-agent")
+	if err != nil {
+		return err
+	}
+	listen, err := controlplane.FreeAddress(ctx)
+	if err != nil {
+		return err
+	}
+	command := controlplane.Command{
+		Name: t.agentName(a.Node), Path: path, Args: append([]string{"--listen", listen}, flags...),
+	}
+	if ready != "" {
+		command.ReadyURL = "http://" + listen + ready
+	}
+	a.metrics = "http://" + listen
+	a.Process, err = t.Run(ctx, command)
+	return err
 }
 
 // Crash kills the agent, unless it is dead already.

@@ -16,6 +16,8 @@ import (
 	"k8s.io/client-go/restmapper"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/slipway-dev/slipway/dev/workload"
 )
 
 // AgentNamespace and AgentAccount are those of the shipped manifests.
@@ -31,12 +33,23 @@ func (t *Testbed) install(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, file := range []string{"namespace.yaml", "rbac.yaml"} {
+	for _, file := range []string{"namespace.yaml", "rbac.yaml", "admission.yaml", "flowcontrol.yaml"} {
 		if err := t.Apply(ctx, filepath.Join(root, "deploy", "agent", file)); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// AgentPod makes what a node's kubelet would run the agent in, without running it: a pod of the agent's account, whose
+// token says which node it is of, also after the Node object was made anew. It returns the pod's name.
+func (t *Testbed) AgentPod(ctx context.Context, node string) (string, error) {
+	pod := workload.App{Namespace: AgentNamespace, Name: AgentAccount + "-" + node}.Pod()
+	pod.Spec.ServiceAccountName, pod.Spec.NodeName = AgentAccount, node
+	if err := workload.CreateSettled(ctx, t.Client(), pod); err != nil {
+		return "", fmt.Errorf("pod of the agent on %s: %w", node, err)
+	}
+	return pod.Name, nil
 }
 
 // Apply applies every object of a YAML file, server-side, as kubectl apply would.

@@ -58,7 +58,9 @@ func (d *Drain) unlessWaiting(ctx context.Context, p *podState, now time.Time, h
 		return time.Time{} // the next answer wakes us
 	}
 	if how == Evicted {
-		d.followBudgets(ctx, p.pod.Namespace, now)
+		if d.crowded(p.pod.Namespace) {
+			d.followBudgets(ctx, p.pod.Namespace, now)
+		}
 		if l := d.laneOf(p); l != nil {
 			if at := l.free(); now.Before(at) {
 				return at
@@ -184,6 +186,7 @@ func (d *Drain) refused(ctx context.Context, p *podState, how Asked, now time.Ti
 	case isDenial(status):
 		d.denied(ctx, p, now, status)
 	case isSeveralBudgets(status):
+		d.followBudgets(ctx, p.pod.Namespace, now)
 		d.hold(p, d.budgets.gateOfSeveral(&p.pod), said, now, settledPause, settledPause)
 	case isNamespaceTerminating(status):
 		d.postpone(p, Failing, namespaceGoes, now, lastPause)
@@ -206,6 +209,7 @@ func (d *Drain) refused(ctx context.Context, p *podState, how Asked, now time.Ti
 
 // denied: a disruption budget said no. The pod waits at that budget's gate with all others that the budget covers.
 func (d *Drain) denied(ctx context.Context, p *podState, now time.Time, status *kubeapi.StatusError) {
+	d.followBudgets(ctx, p.pod.Namespace, now)
 	longest := maxBudgetPauseVoluntary
 	if d.terms.Forced() {
 		longest = maxBudgetPauseForced

@@ -27,8 +27,9 @@ type budgets struct {
 	gates      map[string]*gate
 }
 
-// namespaceBudgets are the budgets of one namespace. They are followed from when its first pod is about to be evicted
-// to the end of the drain: a budget that opens is used at once, and not at the next try.
+// namespaceBudgets are the budgets of one namespace. They are followed from when the first of many of its pods is about
+// to be evicted, or one was denied, to the end of the drain: a budget that opens is used at once, and not at the next
+// try.
 type namespaceBudgets struct {
 	following bool
 	again     time.Time // when to follow them again that could not be followed
@@ -132,6 +133,22 @@ func (ns *namespaceBudgets) see(b *kubeapi.PodDisruptionBudget) {
 		return
 	}
 	ns.byName[b.Name] = selectedBudget{b, func(l map[string]string) bool { return sel.Matches(labels.Set(l)) }}
+}
+
+// crowd is from how many waiting pods of a namespace on its budgets are worth a list and a watch before one has been denied. Fewer
+// can only meet behind the same budget for half a second or so, and a storm of notices must not become one of lists: a
+// node may have pods of as many namespaces as it has pods.
+const crowd = 4
+
+// crowded reports that a namespace has enough waiting pods for its budgets to be read in advance.
+func (d *Drain) crowded(namespace string) bool {
+	waiting := 0
+	for _, p := range d.pods {
+		if p.pod.Namespace == namespace && p.waiting() {
+			waiting++
+		}
+	}
+	return waiting >= crowd
 }
 
 // followBudgets follows the budgets of a namespace, if that is not being done.

@@ -29,7 +29,7 @@ func TestI2PodsThatTheirBudgetAllowsToGoAreEvictedSoonAndNotPastIt(t *testing.T)
 	}{
 		{"a quick disruption controller", time.Millisecond, 0, 1500 * time.Millisecond, 0},
 		{"a slow disruption controller", 30 * time.Millisecond, 0, 4200 * time.Millisecond, 0},
-		{"replacements become ready meanwhile", 10 * time.Millisecond, 35 * time.Millisecond, 4 * time.Second, 96 / 2},
+		{"replacements become ready meanwhile", 10 * time.Millisecond, 35 * time.Millisecond, 6 * time.Second, 96 / 2},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			simulate(t, func(t *testing.T, s *sim) {
@@ -135,4 +135,33 @@ func TestEvictionsUnderABudgetKeepApartHoweverSlowTheAPIServerIs(t *testing.T) {
 			t.Errorf("%d evictions got in each other's way, want less than one for each pod", s.conflicts)
 		}
 	})
+}
+
+// A storm of notices must not become one of lists: the pods of a node may be of as many namespaces as there are pods.
+func TestTheBudgetsOfAFewPodsAreNotReadBeforeOneIsDenied(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		pods   int
+		denied bool
+		want   int
+	}{
+		{"a few that may go", crowd - 1, false, 0},
+		{"many that may go", crowd, false, 1},
+		{"a few, of which one is denied", crowd - 1, true, 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			simulate(t, func(t *testing.T, s *sim) {
+				for i := range c.pods {
+					s.pod(fmt.Sprintf("web-%d", i), label("app", "web"))
+				}
+				if c.denied {
+					s.budget("web", int32(c.pods), int32(c.pods), map[string]string{"app": "web"})
+				}
+				_, _ = drained(t, s, Options{Terms: within(5 * time.Second)})
+				if got := s.calls["budgets"]; got != c.want {
+					t.Errorf("%d lists of budgets, want %d", got, c.want)
+				}
+			})
+		})
+	}
 }

@@ -123,15 +123,9 @@ func (b *bench) run(ctx context.Context) ([]result.Result, error) {
 
 func (b *bench) say(what string) { fmt.Fprintf(b.o.Progress, "agent: %s\n", what) }
 
-// guard starts the agent of one machine, with the flags that it has by default, and a token that is bound to its node,
-// as a token that a kubelet mounts is: by that the audit log tells the agents apart.
+// guard starts the agent of one machine, with the flags that it has by default.
 func (b *bench) guard(ctx context.Context, instance int) (*testbed.Agent, error) {
-	kubeconfig, err := b.ServiceAccountKubeconfig(ctx, testbed.AgentNamespace, testbed.AgentAccount,
-		controlplane.TokenOptions{Node: b.pool.NodeName(instance)})
-	if err != nil {
-		return nil, err
-	}
-	return b.StartAgent(ctx, b.pool, instance, "--kubeconfig", kubeconfig)
+	return b.StartAgent(ctx, b.pool, instance)
 }
 
 // setup is what a measure was taken on: what is its own, and what all have in common.

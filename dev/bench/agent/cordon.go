@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"time"
@@ -17,6 +18,7 @@ import (
 	watchtools "k8s.io/client-go/tools/watch"
 
 	"github.com/slipway-dev/slipway/dev/azure"
+	"github.com/slipway-dev/slipway/dev/bench/audit"
 	"github.com/slipway-dev/slipway/dev/bench/result"
 	"github.com/slipway-dev/slipway/internal/cordon"
 	source "github.com/slipway-dev/slipway/internal/notice/azure"
@@ -117,30 +119,13 @@ func pause(ctx context.Context, d time.Duration) error {
 
 // cordonTimes reads from the audit log how long after each event's becoming visible its node was cordoned.
 func (b *bench) cordonTimes(events []azure.Record, since time.Time) ([]time.Duration, error) {
+	byNode, err := audit.Requests(b.Cluster, since)
+	if err != nil {
+		return nil, err
+	}
 	cordoned := map[string]time.Time{} // by annotation
 	for i := range noticedMachines {
-		requests, err := b.requests(b.pool.NodeName(firstNoticed+i), since)
-		if err != nil {
-			return nil, err
-		}
-		for _, r := range requests {
-			at, done := accepted(r)
-			if !done || !is(r, "patch", "nodes", "") {
-				continue
-			}
-			var patch struct {
-				Metadata struct{ Annotations map[string]any }
-				Spec     struct{ Unschedulable bool }
-			}
-			if r.RequestObject == nil || json.Unmarshal(r.RequestObject.Raw, &patch) != nil || !patch.Spec.Unschedulable {
-				continue
-			}
-			for key := range patch.Metadata.Annotations {
-				if earlier, again := cordoned[key]; !again || at.Before(earlier) {
-					cordoned[key] = at
-				}
-			}
-		}
+		maps.Copy(cordoned, audit.Cordons(byNode[b.pool.NodeName(firstNoticed+i)]))
 	}
 	took := make([]time.Duration, 0, len(events))
 	for _, event := range events {

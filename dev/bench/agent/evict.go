@@ -2,17 +2,15 @@ package agent
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
 
 	"github.com/slipway-dev/slipway/dev/azure"
+	"github.com/slipway-dev/slipway/dev/bench/audit"
 	"github.com/slipway-dev/slipway/dev/bench/result"
 	"github.com/slipway-dev/slipway/dev/workload"
 )
@@ -84,11 +82,12 @@ func (b *bench) timeEvictions(ctx context.Context, name string, machine, apps in
 	if err != nil {
 		return timing{}, err
 	}
-	requests, err := b.requests(agent.Node, event.VisibleAt)
+	requests, err := audit.Requests(b.Cluster, event.VisibleAt)
 	if err != nil {
 		return timing{}, err
 	}
-	last, err := lastEviction(requests, pods, event.VisibleAt)
+	its := requests[agent.Node]
+	last, err := lastEviction(its, pods, event.VisibleAt)
 	if err != nil {
 		return timing{}, err
 	}
@@ -99,12 +98,12 @@ func (b *bench) timeEvictions(ctx context.Context, name string, machine, apps in
 	setup := b.setup("one %s notice (seed %d); %d Deployments of %d pods on one node, each behind a budget of maxUnavailable "+
 		"100%%, replaced on %d others; the end is the audit log's time of the last answer", how, b.o.Seed, apps, evictedPods/apps,
 		refugeMachines)
-	return timing{last.Sub(event.VisibleAt).Seconds(), len(requests), setup}, allFinished(ledger, evictedPods)
+	return timing{last.Sub(event.VisibleAt).Seconds(), len(its), setup}, allFinished(ledger, evictedPods)
 }
 
 // lastEviction is when the last of the pods was accepted to be evicted; one that never was is an error.
 func lastEviction(requests []auditv1.Event, pods []corev1.Pod, last time.Time) (time.Time, error) {
-	evicted, err := evictions(requests)
+	evicted, err := audit.Evictions(requests)
 	if err != nil {
 		return last, err
 	}
@@ -119,26 +118,4 @@ func lastEviction(requests []auditv1.Event, pods []corev1.Pod, last time.Time) (
 		}
 	}
 	return last, nil
-}
-
-// evictions tells when each pod's eviction was accepted, by the UID that was its precondition.
-func evictions(requests []auditv1.Event) (map[types.UID]time.Time, error) {
-	evicted := map[types.UID]time.Time{}
-	for _, r := range requests {
-		at, done := accepted(r)
-		if !done || !is(r, "create", "pods", "eviction") {
-			continue
-		}
-		var eviction policyv1.Eviction
-		if r.RequestObject == nil {
-			return nil, fmt.Errorf("audit log: %s was logged without its body", r.RequestURI)
-		}
-		if err := json.Unmarshal(r.RequestObject.Raw, &eviction); err != nil {
-			return nil, fmt.Errorf("audit log: %s: %w", r.RequestURI, err)
-		}
-		if o := eviction.DeleteOptions; o != nil && o.Preconditions != nil && o.Preconditions.UID != nil {
-			evicted[*o.Preconditions.UID] = at
-		}
-	}
-	return evicted, nil
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/slipway-dev/slipway/dev/bench/audit"
 	"github.com/slipway-dev/slipway/dev/bench/result"
 	"github.com/slipway-dev/slipway/dev/testbed"
 )
@@ -108,9 +109,13 @@ func (w *idle) results(ctx context.Context) ([]result.Result, error) {
 
 // requests counts what the agent asked in the window, but for one watch.
 func (w *idle) requests() (int, error) {
-	all, err := w.b.requests(w.agent.Node, w.since)
+	byNode, err := audit.Requests(w.b.Cluster, w.since)
 	if err != nil {
 		return 0, err
+	}
+	all := byNode[w.agent.Node]
+	if lost := byNode[audit.Nobody]; len(lost) > 0 {
+		return 0, fmt.Errorf("audit log: %d requests are an agent's, and of which node is not known", len(lost))
 	}
 	if len(all) == 0 {
 		return 0, fmt.Errorf("audit log: no request by the agent of %s, which cannot be: it has read its node", w.agent.Node)

@@ -14,6 +14,7 @@ import (
 	"github.com/slipway-dev/slipway/dev/bench/agent"
 	"github.com/slipway-dev/slipway/dev/bench/placement"
 	"github.com/slipway-dev/slipway/dev/bench/result"
+	"github.com/slipway-dev/slipway/dev/bench/storm"
 	"github.com/slipway-dev/slipway/dev/testbed"
 )
 
@@ -33,6 +34,7 @@ type benchGroup struct {
 
 var benchGroups = []benchGroup{
 	{"agent", "the agent on a real control plane: its speed, its size, and what it asks of the API server", benchAgent},
+	{"agent-storm", "200 agents, of which 100 are told at once that their machine goes", benchStorm},
 	{"placement", "which nodes can go and what machines the pending pods need: speed and memory, on one core", benchPlacement},
 }
 
@@ -44,12 +46,16 @@ func benchAgent(ctx context.Context, o benchOptions) ([]result.Result, error) {
 	return agent.Run(ctx, agent.Options{Kubernetes: o.kubernetes, Idle: o.idle, Seed: o.seed, Progress: o.progress})
 }
 
+func benchStorm(ctx context.Context, o benchOptions) ([]result.Result, error) {
+	return storm.Run(ctx, storm.Options{Kubernetes: o.kubernetes, Progress: o.progress})
+}
+
 func benchCommand() *cobra.Command {
 	o := benchOptions{}
 	var names, abouts []string
 	for _, g := range benchGroups {
 		names = append(names, g.name)
-		abouts = append(abouts, fmt.Sprintf("  %-10s %s", g.name, g.about))
+		abouts = append(abouts, fmt.Sprintf("  %-11s %s", g.name, g.about))
 	}
 	cmd := &cobra.Command{
 		Use:   "bench [GROUP]",

@@ -163,7 +163,7 @@ func (f *fixture) through(p *faultproxy.Proxy) []string {
 	api, err := p.Serve("api", server, transport)
 	f.check(err)
 	credentials, err := f.ServiceAccountKubeconfig(f.ctx, testbed.AgentNamespace, testbed.AgentAccount,
-		controlplane.TokenOptions{})
+		controlplane.TokenOptions{Node: f.node(0)})
 	f.check(err)
 	kubeconfig := filepath.Join(f.t.TempDir(), "kubeconfig")
 	f.check(faultproxy.Kubeconfig(credentials, kubeconfig, api))

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/slipway-dev/slipway/dev/azure"
+	"github.com/slipway-dev/slipway/dev/controlplane"
 	"github.com/slipway-dev/slipway/dev/testbed"
 )
 
@@ -117,7 +118,12 @@ func TestI8AnAgentThatIsToldToStopLeavesTheRestToTheNext(t *testing.T) {
 func TestI3ANodeThatIsRegisteredAnewIsHeldAnew(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "reborn", 1)
-	f.agent(0, brisk, patient)
+	pod, err := f.AgentPod(f.ctx, f.node(0)) // a token that is bound to the Node itself would end with it
+	f.check(err)
+	kubeconfig, err := f.ServiceAccountKubeconfig(f.ctx, testbed.AgentNamespace, testbed.AgentAccount,
+		controlplane.TokenOptions{Pod: pod})
+	f.check(err)
+	f.agent(0, brisk, patient, "--kubeconfig", kubeconfig)
 	e := f.announce(azure.Announcement{Type: azure.Reboot})
 	f.awaitEvent(0, "Drained")
 	old := f.awaitNode(0, "held", heldBy(e.EventID)).UID

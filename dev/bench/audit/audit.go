@@ -1,0 +1,125 @@
+// Package audit tells from the API server's audit log what the agents have asked of it, and when it was carried out.
+// A figure that is read there has no part in what it measures.
+package audit
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/types"
+	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
+
+	"github.com/slipway-dev/slipway/dev/controlplane"
+	"github.com/slipway-dev/slipway/dev/testbed"
+)
+
+const (
+	agentUser = "system:serviceaccount:" + testbed.AgentNamespace + ":" + testbed.AgentAccount
+	userAgent = "slipway-agent/"
+	// boundNode is where the API server says which node a token is bound to.
+	boundNode = "authentication.kubernetes.io/node-name"
+)
+
+// Nobody is the node of the requests that were given up before the API server had found out whose they are.
+const Nobody = ""
+
+// Requests lists everything that the agents have asked of the API server since then, by their nodes, a watch once. An
+// agent's request that cannot be told to be of one node is an error: it would be missing from somebody's count. Only
+// those of Nobody have no node.
+func Requests(cluster *controlplane.Cluster, since time.Time) (map[string][]auditv1.Event, error) {
+	all, err := cluster.Audit(controlplane.AuditFilter{Since: since})
+	if err != nil {
+		return nil, err
+	}
+	byNode := map[string][]auditv1.Event{}
+	for _, e := range all {
+		by := e.User.Extra[boundNode]
+		switch ours := e.User.Username == agentUser; {
+		case ours && len(by) == 1:
+			byNode[by[0]] = append(byNode[by[0]], e)
+		case e.User.Username == "" && strings.HasPrefix(e.UserAgent, userAgent):
+			byNode[Nobody] = append(byNode[Nobody], e)
+		case ours, strings.HasPrefix(e.UserAgent, userAgent):
+			return nil, fmt.Errorf("audit log: %s %s by %s (%s) is an agent's, and of which node is not known: %v", e.Verb,
+				e.RequestURI, e.User.Username, e.UserAgent, e.ResponseStatus)
+		}
+	}
+	return byNode, nil
+}
+
+// Accepted tells when the API server had carried out a request, or that it did not.
+func Accepted(e auditv1.Event) (time.Time, bool) {
+	done := e.Stage == auditv1.StageResponseComplete && e.ResponseStatus != nil && e.ResponseStatus.Code/100 == 2
+	return e.StageTimestamp.Time, done
+}
+
+// Is reports whether a request is of a kind.
+func Is(e auditv1.Event, verb, resource, subresource string) bool {
+	return e.Verb == verb && e.ObjectRef != nil && e.ObjectRef.Resource == resource && e.ObjectRef.Subresource == subresource
+}
+
+// Cordons tells when each record on a node, by its annotation, was first written in one request with the cordon.
+func Cordons(requests []auditv1.Event) map[string]time.Time {
+	cordoned := map[string]time.Time{}
+	for _, r := range requests {
+		at, done := Accepted(r)
+		if !done || !Is(r, "patch", "nodes", "") {
+			continue
+		}
+		var patch struct {
+			Metadata struct{ Annotations map[string]any }
+			Spec     struct{ Unschedulable bool }
+		}
+		if r.RequestObject == nil || json.Unmarshal(r.RequestObject.Raw, &patch) != nil || !patch.Spec.Unschedulable {
+			continue
+		}
+		for key := range patch.Metadata.Annotations {
+			if earlier, again := cordoned[key]; !again || at.Before(earlier) {
+				cordoned[key] = at
+			}
+		}
+	}
+	return cordoned
+}
+
+// Deletions tells when pods were deleted whose eviction had not been accepted before, by their namespaces and names.
+func Deletions(requests []auditv1.Event) map[string]time.Time {
+	evicted, deleted := map[string]bool{}, map[string]time.Time{}
+	name := func(e auditv1.Event) string { return e.ObjectRef.Namespace + "/" + e.ObjectRef.Name }
+	for _, r := range requests {
+		at, done := Accepted(r)
+		switch {
+		case !done:
+		case Is(r, "create", "pods", "eviction"):
+			evicted[name(r)] = true
+		case Is(r, "delete", "pods", "") && !evicted[name(r)]:
+			deleted[name(r)] = at
+		}
+	}
+	return deleted
+}
+
+// Evictions tells when each pod's eviction was accepted, by the UID that was its precondition.
+func Evictions(requests []auditv1.Event) (map[types.UID]time.Time, error) {
+	evicted := map[types.UID]time.Time{}
+	for _, r := range requests {
+		at, done := Accepted(r)
+		if !done || !Is(r, "create", "pods", "eviction") {
+			continue
+		}
+		var eviction policyv1.Eviction
+		if r.RequestObject == nil {
+			return nil, fmt.Errorf("audit log: %s was logged without its body", r.RequestURI)
+		}
+		if err := json.Unmarshal(r.RequestObject.Raw, &eviction); err != nil {
+			return nil, fmt.Errorf("audit log: %s: %w", r.RequestURI, err)
+		}
+		if o := eviction.DeleteOptions; o != nil && o.Preconditions != nil && o.Preconditions.UID != nil {
+			evicted[*o.Preconditions.UID] = at
+		}
+	}
+	return evicted, nil
+}

@@ -1,0 +1,180 @@
+package storm
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
+
+	"github.com/slipway-dev/slipway/dev/azure"
+	"github.com/slipway-dev/slipway/dev/bench/audit"
+	"github.com/slipway-dev/slipway/dev/bench/result"
+	"github.com/slipway-dev/slipway/dev/testbed"
+	"github.com/slipway-dev/slipway/internal/cordon"
+	source "github.com/slipway-dev/slipway/internal/notice/azure"
+)
+
+// measure is what is known of the machines, one value for each.
+type measure struct {
+	cordoned, evicted, drained []time.Duration // since its notice was visible
+	requests                   []int
+	deleted, unasked           int // pods that were not evicted
+	refused                    int // requests of all of them that were not carried out
+	kinds                      map[string]int
+}
+
+// results reads the audit log and the ledger.
+func (s *storm) results(records []azure.Record) ([]result.Result, error) {
+	began := slices.MinFunc(records, func(a, b azure.Record) int { return a.VisibleAt.Compare(b.VisibleAt) }).VisibleAt
+	requests, err := audit.Requests(s.Cluster, began)
+	if err != nil {
+		return nil, err
+	}
+	m := measure{kinds: map[string]int{}}
+	for _, r := range records {
+		node, err := s.node(r)
+		if err != nil {
+			return nil, err
+		}
+		if err := m.take(r, node, requests[node]); err != nil {
+			return nil, err
+		}
+	}
+	if len(m.drained) == 0 {
+		return nil, fmt.Errorf("no machine was drained before it went:\n%s", s.Azure.Ledger().Summary(testbed.CutTolerance))
+	}
+	ledger, err := s.saved(records)
+	if err != nil {
+		return nil, err
+	}
+	return slices.Concat(m.times(s), ledger, m.counts(s, requests)), nil
+}
+
+// take takes in what one agent did on account of its notice.
+func (m *measure) take(r azure.Record, node string, requests []auditv1.Event) error {
+	key := cordon.AnnotationKey(source.Name + "-" + r.EventID)
+	at, ok := audit.Cordons(requests)[key]
+	if !ok {
+		return fmt.Errorf("audit log: no patch cordons node %s for event %s", node, r.EventID)
+	}
+	evictions, err := audit.Evictions(requests)
+	if err != nil {
+		return err
+	}
+	deletions := audit.Deletions(requests)
+	m.deleted += len(deletions)
+	m.unasked += podsEach - len(evictions) - len(deletions)
+	last := r.VisibleAt
+	for _, asked := range slices.Concat(slices.Collect(maps.Values(evictions)), slices.Collect(maps.Values(deletions))) {
+		if asked.After(last) {
+			last = asked
+		}
+	}
+	m.cordoned = append(m.cordoned, at.Sub(r.VisibleAt))
+	m.evicted = append(m.evicted, last.Sub(r.VisibleAt))
+	if len(r.Approvals) > 0 {
+		m.drained = append(m.drained, r.Approvals[0].At.Sub(r.VisibleAt))
+	}
+	m.requests = append(m.requests, len(requests))
+	for _, e := range requests {
+		m.kinds[kind(e)]++
+		if _, done := audit.Accepted(e); !done && e.Verb != "watch" {
+			m.refused++
+		}
+	}
+	return nil
+}
+
+// kind names a request by its verb and resource.
+func kind(e auditv1.Event) string {
+	if e.ObjectRef == nil {
+		return e.Verb + " " + e.RequestURI
+	}
+	resource := e.ObjectRef.Resource
+	if e.ObjectRef.Subresource != "" {
+		resource += "/" + e.ObjectRef.Subresource
+	}
+	return e.Verb + " " + resource
+}
+
+func (m *measure) times(s *storm) []result.Result {
+	row := func(name string, took []time.Duration, reach result.Reach, end string) result.Result {
+		return result.Result{
+			Name: name, Value: slices.Max(took).Seconds(), Unit: "s", Reach: reach,
+			Setup: s.setup("median %.2f s; the end is %s", median(took).Seconds(), end),
+		}
+	}
+	return []result.Result{
+		row(fmt.Sprintf("notice visible to node cordoned, the slowest of %d", doomedMachines), m.cordoned, result.AtMost(3),
+			"the audit log's time of the answered patch"),
+		row(fmt.Sprintf("notice visible to every eviction of %d pods accepted, the slowest of %d nodes", podsEach, doomedMachines),
+			m.evicted, result.AtMost(10), "the audit log's time of the last answer"),
+		row("notice visible to drained and acknowledged, the slowest", m.drained, result.Reach{},
+			"the emulator's time of the StartRequest"),
+		{
+			Name: "machines that went before they were drained", Value: float64(doomedMachines - len(m.drained)), Unit: "machines",
+			Reach: result.AtMost(0), Setup: s.setup("those that no StartRequest approved"),
+		},
+		{
+			Name: "pods deleted past their budget, or never asked to go", Value: float64(m.deleted + m.unasked), Unit: "pods",
+			Reach: result.AtMost(0), Setup: s.setup("%d deleted, %d never asked, from the audit log", m.deleted, m.unasked),
+		},
+	}
+}
+
+// saved counts what became of the pods. Every one of them needs a second to stop, so that each could have been saved.
+func (s *storm) saved(records []azure.Record) ([]result.Result, error) {
+	ledger := s.Azure.Ledger()
+	seen, finished, cut := 0, 0, 0
+	for _, r := range records {
+		l, ok := ledger.Event(r.EventID)
+		if !ok {
+			return nil, fmt.Errorf("event %s is not in the ledger", r.EventID)
+		}
+		seen += len(l.Pods)
+		finished += l.Count(azure.OutcomeFinished)
+		cut += len(l.CutWithTimeLeft(testbed.CutTolerance))
+	}
+	if seen != pods {
+		return nil, fmt.Errorf("the ledger has %d pods, want %d:\n%s", seen, pods, ledger.Summary(testbed.CutTolerance))
+	}
+	setup := s.setup("every pod takes 1 s to stop, so that each could be saved; from the emulator's ledger")
+	return []result.Result{
+		{
+			Name: fmt.Sprintf("pods that did not end in peace, of %d", pods), Value: float64(pods - finished), Unit: "pods",
+			Reach: result.AtMost(0), Setup: setup,
+		},
+		{Name: "pods cut short while time remained", Value: float64(cut), Unit: "pods", Reach: result.AtMost(0), Setup: setup},
+	}, nil
+}
+
+// counts says what the storm cost the API server.
+func (m *measure) counts(s *storm, requests map[string][]auditv1.Event) []result.Result {
+	bystanders := 0
+	for _, node := range s.spared {
+		bystanders = max(bystanders, len(requests[node]))
+	}
+	kinds := make([]string, 0, len(m.kinds))
+	for k, n := range m.kinds {
+		kinds = append(kinds, fmt.Sprintf("%.1f %s", float64(n)/doomedMachines, k))
+	}
+	slices.SortFunc(kinds, func(a, b string) int { return cmp.Or(len(b)-len(a), cmp.Compare(a, b)) })
+	setup := s.setup("from the audit log, from the first notice to the machine's end, a watch once; on average %v", kinds)
+	return []result.Result{
+		{Name: "API requests for each drained node, median", Value: float64(median(m.requests)), Unit: "requests", Setup: setup},
+		{Name: "API requests for each drained node, most", Value: float64(slices.Max(m.requests)), Unit: "requests", Setup: setup},
+		{
+			Name:  "API requests that were refused or given up, of all nodes",
+			Value: float64(m.refused + len(requests[audit.Nobody])), Unit: "requests", Setup: setup,
+		},
+		{Name: "API requests by the agent of a node without a notice, most", Value: float64(bystanders), Unit: "requests", Setup: setup},
+	}
+}
+
+// median is the middle of the values, the lower one of two.
+func median[T cmp.Ordered](values []T) T {
+	return slices.Sorted(slices.Values(values))[(len(values)-1)/2]
+}

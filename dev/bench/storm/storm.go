@@ -1,0 +1,256 @@
+// Package storm measures what happens when much of a pool is taken away in one second: two hundred agents as they are
+// shipped, one process each, on one real control plane, a hundred of which are told at once that their machine goes.
+package storm
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"runtime"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	apiruntime "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/slipway-dev/slipway/dev/azure"
+	"github.com/slipway-dev/slipway/dev/bench/result"
+	"github.com/slipway-dev/slipway/dev/controlplane"
+	"github.com/slipway-dev/slipway/dev/testbed"
+	"github.com/slipway-dev/slipway/dev/workload"
+)
+
+// Options configure a run.
+type Options struct {
+	// Kubernetes is the minor version; empty is the control plane's default.
+	Kubernetes string
+	// Progress is told what is being done; nil is nobody.
+	Progress io.Writer
+}
+
+// A scale set is one placement group, which has a hundred machines at most, and all of them are given one document.
+const (
+	scaleSets       = 2
+	machinesEach    = 100
+	doomedEach      = 50
+	doomedMachines  = scaleSets * doomedEach
+	machines        = scaleSets * machinesEach
+	podsEach        = 20
+	pods            = doomedMachines * podsEach
+	apps            = 100
+	namespaces      = 25
+	startedAtOnce   = 8
+	startTimeout    = 5 * time.Minute
+	settleTimeout   = 5 * time.Minute
+	calmBeforeStorm = 5 * time.Second
+)
+
+// place is the label of the nodes that the pods may be on.
+const place = "bench.slipway.dev/storm"
+
+func namespace(i int) string { return fmt.Sprintf("team-%d", i) }
+
+type storm struct {
+	*testbed.Testbed
+	o     Options
+	pools []controlplane.AKSPool
+	// doomed are the nodes of the machines that go, spared those of the others.
+	doomed, spared []string
+}
+
+// Run measures. It takes some three minutes.
+func Run(ctx context.Context, o Options) (_ []result.Result, err error) {
+	if o.Progress == nil {
+		o.Progress = io.Discard
+	}
+	s := &storm{o: o}
+	s.Testbed, err = testbed.Start(ctx, testbed.Options{Cluster: controlplane.Options{Version: o.Kubernetes}})
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if stopped := s.Stop(); err == nil {
+			err = stopped
+		}
+	}()
+	for _, prepare := range []struct {
+		what string
+		do   func(context.Context) error
+	}{
+		{fmt.Sprintf("adding %d nodes", machines), s.addMachines},
+		{fmt.Sprintf("running %d pods on %d of them", pods, doomedMachines), s.settle},
+		{fmt.Sprintf("starting %d agents", machines), s.startAgents},
+		{"the calm before", func(ctx context.Context) error { return pause(ctx, calmBeforeStorm) }},
+	} {
+		s.say(prepare.what)
+		if err := prepare.do(ctx); err != nil {
+			return nil, fmt.Errorf("%s: %w", prepare.what, err)
+		}
+	}
+	s.say(fmt.Sprintf("%d Spot notices at once", doomedMachines))
+	records, err := s.strike(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return s.results(records)
+}
+
+func (s *storm) say(what string) { fmt.Fprintf(s.o.Progress, "agent-storm: %s\n", what) }
+
+// addMachines adds the nodes. Those that will go take no more pods than they are to have, so that each has as many.
+func (s *storm) addMachines(ctx context.Context) error {
+	var nodes []controlplane.NodeSpec
+	for i := range scaleSets {
+		pool := controlplane.AKSPool{Name: fmt.Sprintf("spot%d", i), Spot: true}
+		s.Azure.ScaleSet(pool.ScaleSet())
+		s.pools = append(s.pools, pool)
+		for instance := range machinesEach {
+			node := pool.Node(instance)
+			if instance < doomedEach {
+				node.Pods = podsEach
+				node.Labels[place] = ""
+				s.doomed = append(s.doomed, node.Name)
+			} else {
+				s.spared = append(s.spared, node.Name)
+			}
+			nodes = append(nodes, node)
+		}
+	}
+	return s.AddNodes(ctx, nodes...)
+}
+
+// settle runs the pods on the machines that will go, and then lets the others take those that replace them. Every app
+// has pods on many machines, and every other one a budget over all of them: each eviction is counted there, in
+// competition with those that other agents ask for.
+func (s *storm) settle(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
+	defer cancel()
+	var objects []apiruntime.Object
+	for i := range namespaces {
+		objects = append(objects, workload.Namespace(namespace(i)))
+	}
+	for i := range apps {
+		app := workload.App{
+			Namespace: namespace(i % namespaces), Name: fmt.Sprintf("app-%d", i), Replicas: pods / apps, MaxUnavailable: "100%",
+			NodeSelector: map[string]string{place: ""},
+		}
+		objects = append(objects, app.Deployment())
+		if i/namespaces%2 == 0 {
+			objects = append(objects, app.Budget())
+		}
+	}
+	if err := workload.CreateSettled(ctx, s.Client(), objects...); err != nil {
+		return err
+	}
+	if err := s.checkPods(ctx); err != nil {
+		return err
+	}
+	patch := fmt.Appendf(nil, `{"metadata":{"labels":{%q:""}}}`, place)
+	for _, node := range s.spared {
+		if _, err := s.Client().CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+			return fmt.Errorf("labelling node %s: %w", node, err)
+		}
+	}
+	return nil
+}
+
+// checkPods checks that the pods are where they are to be.
+func (s *storm) checkPods(ctx context.Context) error {
+	all, err := s.Client().CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	on := map[string]int{}
+	for _, p := range all.Items {
+		on[p.Spec.NodeName]++
+	}
+	want := map[string]int{}
+	for _, node := range s.doomed {
+		want[node] = podsEach
+	}
+	if !maps.Equal(on, want) {
+		return fmt.Errorf("pods by node: %v: want %d on each of the %d nodes that go", on, podsEach, doomedMachines)
+	}
+	return nil
+}
+
+func (s *storm) startAgents(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(startedAtOnce)
+	for _, pool := range s.pools {
+		for instance := range machinesEach {
+			group.Go(func() error {
+				_, err := s.StartAgent(ctx, pool, instance)
+				return err
+			})
+		}
+	}
+	return group.Wait()
+}
+
+// strike announces that the machines go, and waits until they have gone.
+func (s *storm) strike(ctx context.Context) ([]azure.Record, error) {
+	var announced []azure.Record
+	for _, pool := range s.pools {
+		for instance := range doomedEach {
+			r, err := s.Azure.Announce(azure.Announcement{ //nolint:contextcheck // an event outlives who announces it
+				Type: azure.Preempt, ScaleSet: pool.ScaleSet(), Resources: []string{pool.Resource(instance)},
+			})
+			if err != nil {
+				return nil, err
+			}
+			announced = append(announced, r)
+		}
+	}
+	first, last := announced[0].VisibleAt, announced[len(announced)-1].VisibleAt
+	if last.Sub(first) > time.Second {
+		return nil, fmt.Errorf("the notices appeared within %s: want one second", last.Sub(first))
+	}
+	ctx, cancel := context.WithTimeout(ctx, 3*azure.MinimumNotice(azure.Preempt))
+	defer cancel()
+	state, err := s.Azure.Wait(ctx, func(state azure.State) bool {
+		for _, r := range state.Events {
+			if r.Listed() {
+				return false
+			}
+		}
+		return true
+	})
+	if err != nil {
+		return nil, err
+	}
+	for i, r := range announced {
+		announced[i], _ = state.Event(r.EventID)
+	}
+	return announced, nil
+}
+
+// node is the node of the machine that an event is for.
+func (s *storm) node(r azure.Record) (string, error) {
+	name, ok := s.Nodes.Node(r.Resources[0])
+	if !ok {
+		return "", fmt.Errorf("event %s: no node is known to be machine %s", r.EventID, r.Resources[0])
+	}
+	return name, nil
+}
+
+// setup is what the measures were taken on.
+func (s *storm) setup(format string, args ...any) string {
+	return fmt.Sprintf("%d Spot notices of %s within a second, %d pods on each node, %d apps in %d namespaces spread over all of them, "+
+		"every other behind a budget of maxUnavailable 100%%; %d nodes in %d scale sets, %d agent processes, Kubernetes %s, %d cores for everything; ",
+		doomedMachines, azure.MinimumNotice(azure.Preempt), podsEach, apps, namespaces, machines, scaleSets, machines, s.Version(),
+		runtime.NumCPU()) + fmt.Sprintf(format, args...)
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(d):
+		return nil
+	}
+}

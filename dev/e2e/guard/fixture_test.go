@@ -1,0 +1,192 @@
+// Package guard_test asks a real API server what the token of an agent is good for, with the shipped manifests in force.
+package guard_test
+
+import (
+	"context"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/slipway-dev/slipway/dev/controlplane"
+	"github.com/slipway-dev/slipway/dev/testbed"
+	"github.com/slipway-dev/slipway/dev/workload"
+)
+
+func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
+
+// patience bounds every wait of a test.
+const patience = 2 * time.Minute
+
+// namespace is where the pods of the tests are.
+const namespace = "guard"
+
+// own and other are the machines of a pool: the one whose agent's token is looked at, and another.
+const (
+	own   = 0
+	other = 1
+)
+
+// fixture is a pool of two machines, whose agents' tokens can be had.
+type fixture struct {
+	*testbed.Testbed
+	t    *testing.T
+	ctx  context.Context
+	pool controlplane.AKSPool
+}
+
+func newFixture(t *testing.T, pool string) *fixture {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	f := &fixture{Testbed: testbed.Shared(t), t: t, ctx: ctx, pool: controlplane.AKSPool{Name: pool}}
+	specs := f.pool.Nodes(2)
+	for i := range specs {
+		specs[i].Labels["example.com/team"] = "blue"
+		specs[i].Annotations = map[string]string{"example.com/note": "not Slipway's"}
+		specs[i].Taints = []corev1.Taint{{Key: "example.com/team", Value: "blue", Effect: corev1.TaintEffectPreferNoSchedule}}
+	}
+	f.check(f.AddNodes(ctx, specs...))
+	_, err := f.Client().CoreV1().Namespaces().Create(ctx, workload.Namespace(namespace), metav1.CreateOptions{})
+	if !apierrors.IsAlreadyExists(err) {
+		f.check(err)
+	}
+	f.awaitPolicies()
+	return f
+}
+
+func (f *fixture) check(err error) {
+	f.t.Helper()
+	if err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+func (f *fixture) node(i int) string { return f.pool.NodeName(i) }
+
+// as is a client with a token of the agents' account.
+func (f *fixture) as(o controlplane.TokenOptions) kubernetes.Interface {
+	f.t.Helper()
+	path, err := f.ServiceAccountKubeconfig(f.ctx, testbed.AgentNamespace, testbed.AgentAccount, o)
+	f.check(err)
+	config, err := clientcmd.BuildConfigFromFlags("", path)
+	f.check(err)
+	config.QPS = -1
+	client, err := kubernetes.NewForConfig(config)
+	f.check(err)
+	return client
+}
+
+// agent is a client with the token that the kubelet mounts into the agent's pod on a machine.
+func (f *fixture) agent(i int) kubernetes.Interface {
+	f.t.Helper()
+	pod, err := f.AgentPod(f.ctx, f.node(i))
+	f.check(err)
+	return f.as(controlplane.TokenOptions{Pod: pod})
+}
+
+// pod runs a pod on a machine.
+func (f *fixture) pod(i int, name string, labels map[string]string) *corev1.Pod {
+	f.t.Helper()
+	app := workload.App{Namespace: namespace, Name: name, Labels: labels}
+	pod := app.Pod()
+	pod.Spec.NodeName = f.node(i)
+	f.check(testbed.Poll(f.ctx, "the namespace has its ServiceAccount", func() bool {
+		_, err := f.Client().CoreV1().ServiceAccounts(namespace).Get(f.ctx, "default", metav1.GetOptions{})
+		return err == nil
+	}))
+	f.check(workload.CreateSettled(f.ctx, f.Client(), pod))
+	pod, err := f.Client().CoreV1().Pods(namespace).Get(f.ctx, name, metav1.GetOptions{})
+	f.check(err)
+	return pod
+}
+
+// attempt is something that a token can be used for.
+type attempt func(ctx context.Context, client kubernetes.Interface) error
+
+// try is a request that changes nothing, whatever the answer.
+var try = []string{metav1.DryRunAll}
+
+func patchNode(node, patch string, subresources ...string) attempt {
+	return func(ctx context.Context, c kubernetes.Interface) error {
+		_, err := c.CoreV1().Nodes().Patch(ctx, node, types.StrategicMergePatchType, []byte(patch),
+			metav1.PatchOptions{DryRun: try}, subresources...)
+		return err
+	}
+}
+
+func deletePod(name string) attempt {
+	return func(ctx context.Context, c kubernetes.Interface) error {
+		return c.CoreV1().Pods(namespace).Delete(ctx, name, metav1.DeleteOptions{DryRun: try})
+	}
+}
+
+func evict(name string, uid *types.UID) attempt {
+	return func(ctx context.Context, c kubernetes.Interface) error {
+		return c.PolicyV1().Evictions(namespace).Evict(ctx, &policyv1.Eviction{
+			ObjectMeta:    metav1.ObjectMeta{Namespace: namespace, Name: name},
+			DeleteOptions: &metav1.DeleteOptions{DryRun: try, Preconditions: &metav1.Preconditions{UID: uid}},
+		})
+	}
+}
+
+func report(kind, name string) attempt {
+	return func(ctx context.Context, c kubernetes.Interface) error {
+		_, err := c.CoreV1().Events(metav1.NamespaceDefault).Create(ctx, &corev1.Event{
+			ObjectMeta:     metav1.ObjectMeta{GenerateName: "guard-", Namespace: metav1.NamespaceDefault},
+			InvolvedObject: corev1.ObjectReference{APIVersion: "v1", Kind: kind, Name: name},
+			Reason:         "Cordoned", Message: "said by the test", Type: corev1.EventTypeNormal,
+		}, metav1.CreateOptions{DryRun: try})
+		return err
+	}
+}
+
+// attempter is who tries.
+type attempter struct {
+	f      *fixture
+	client kubernetes.Interface
+}
+
+// expect sees an attempt refused in these words, or allowed when there are none.
+func (a attempter) expect(t *testing.T, try attempt, words string) {
+	t.Helper()
+	err := try(a.f.ctx, a.client)
+	switch {
+	case words == "" && err != nil:
+		t.Errorf("refused: %v", err)
+	case words != "" && !refused(err, words):
+		t.Errorf("the answer is %v, want it refused with %q", err, words)
+	}
+}
+
+// refused reports that the API server answered no, in words of the policies.
+func refused(err error, words string) bool {
+	return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "ValidatingAdmissionPolicy") &&
+		strings.Contains(err.Error(), words)
+}
+
+// unbound are the words for a token that does not say which node it is of.
+const unbound = "does not say which node it is of"
+
+// cordoning is what every agent may do to its own node.
+const cordoning = `{"metadata":{"annotations":{"cordon.slipway.dev/azure-1":"{}"}},"spec":{"unschedulable":true}}`
+
+// awaitPolicies waits until the API server has taken up the policies, which it does a moment after they are written.
+func (f *fixture) awaitPolicies() {
+	f.t.Helper()
+	client := f.as(controlplane.TokenOptions{})
+	pod := f.pod(own, "awaits-"+f.pool.Name, nil)
+	for _, a := range []attempt{
+		patchNode(f.node(own), cordoning), deletePod(pod.Name), evict(pod.Name, &pod.UID), report("Node", f.node(own)),
+	} {
+		f.check(testbed.Poll(f.ctx, "the policies are in force", func() bool { return refused(a(f.ctx, client), unbound) }))
+	}
+}

@@ -1,0 +1,245 @@
+package guard_test
+
+import (
+	"encoding/json"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/slipway-dev/slipway/dev/controlplane"
+	"github.com/slipway-dev/slipway/dev/testbed"
+	"github.com/slipway-dev/slipway/dev/workload"
+)
+
+// change is one that an agent's token is tried on.
+type change struct {
+	subresources []string
+	patch        string
+	// refused are the words with which the own node's is refused; empty is allowed.
+	refused string
+}
+
+var status = []string{"status"}
+
+// withTaint is a patch that adds a taint to those of the own node.
+func (f *fixture) withTaint(taint corev1.Taint) string {
+	f.t.Helper()
+	n, err := f.Client().CoreV1().Nodes().Get(f.ctx, f.node(own), metav1.GetOptions{})
+	f.check(err)
+	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"taints": append(n.Spec.Taints, taint)}})
+	f.check(err)
+	return string(patch)
+}
+
+// changes are what agents do to their nodes, and what they never do.
+func (f *fixture) changes() map[string]change {
+	return map[string]change{
+		"cordon, with a record": {patch: cordoning},
+		"uncordon":              {patch: `{"spec":{"unschedulable":null}}`},
+		"phase label":           {patch: `{"metadata":{"labels":{"notice.slipway.dev/azure-1":"drained"}}}`},
+		"label of mechanic's":   {patch: `{"metadata":{"labels":{"mechanic.cordoned":"true"}}}`},
+		"taint":                 {patch: f.withTaint(corev1.Taint{Key: "slipway.dev/notice", Value: "preempt", Effect: "NoExecute"})},
+		"taint of aks-node-termination-handler's": {
+			patch: f.withTaint(corev1.Taint{Key: "aks-node-termination-handler/preempt", Value: "1", Effect: "NoSchedule"}),
+		},
+		"lifecycle condition": {
+			subresources: status,
+			patch: `{"status":{"conditions":[{"type":"DrainInProgress","status":"True","reason":"Slipway","message":"m",` +
+				`"lastTransitionTime":"2026-01-01T00:00:00Z","lastHeartbeatTime":"2026-01-01T00:00:00Z"}]}}`,
+		},
+
+		"another's label": {
+			patch: `{"metadata":{"labels":{"example.com/team":"red"}}}`, refused: "changes no labels",
+		},
+		"another's label, taken off": {
+			patch: `{"metadata":{"labels":{"example.com/team":null}}}`, refused: "changes no labels",
+		},
+		"a role": {
+			patch: `{"metadata":{"labels":{"node-role.kubernetes.io/control-plane":""}}}`, refused: "changes no labels",
+		},
+		"a label that only looks like ours": {
+			patch: `{"metadata":{"labels":{"notslipway.dev/x":"y"}}}`, refused: "changes no labels",
+		},
+		"a label that ends like ours": {
+			patch: `{"metadata":{"labels":{"x.mechanic.cordoned":"y"}}}`, refused: "changes no labels",
+		},
+		"another's label, by way of the status": {
+			subresources: status, patch: `{"metadata":{"labels":{"example.com/team":"red"}}}`, refused: "changes no labels",
+		},
+		"another's annotation": {
+			patch: `{"metadata":{"annotations":{"example.com/note":"Slipway's"}}}`, refused: "changes no annotations",
+		},
+		"another's annotation, taken off": {
+			patch: `{"metadata":{"annotations":{"example.com/note":null}}}`, refused: "changes no annotations",
+		},
+		"a new annotation": {
+			patch: `{"metadata":{"annotations":{"example.com/new":"x"}}}`, refused: "changes no annotations",
+		},
+		"a finalizer": {
+			patch: `{"metadata":{"finalizers":["slipway.dev/forever"]}}`, refused: "metadata but labels and annotations",
+		},
+		"an owner": {
+			patch: `{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Node","name":"n",` +
+				`"uid":"27a5a6a4-4b35-4a76-8b0f-31e6e3a0d4a5"}]}}`,
+			refused: "metadata but labels and annotations",
+		},
+		"another's taint": {
+			patch: f.withTaint(corev1.Taint{Key: "example.com/mine", Effect: "NoExecute"}), refused: "changes no taints",
+		},
+		"all taints, taken off": {
+			patch: `{"spec":{"taints":null}}`, refused: "changes no taints",
+		},
+		"another's taint, of another value": {
+			patch:   `{"spec":{"taints":[{"key":"example.com/team","value":"red","effect":"PreferNoSchedule"}]}}`,
+			refused: "changes no taints",
+		},
+		"readiness": {
+			subresources: status, patch: `{"status":{"conditions":[{"type":"Ready","status":"False"}]}}`, refused: "changes no conditions",
+		},
+		"readiness, taken off": {
+			subresources: status, patch: `{"status":{"conditions":[{"type":"Ready","$patch":"delete"}]}}`, refused: "changes no conditions",
+		},
+		"capacity": {
+			subresources: status, patch: `{"status":{"allocatable":{"cpu":"0"}}}`, refused: "status but conditions",
+		},
+		"addresses": {
+			subresources: status, patch: `{"status":{"addresses":[{"type":"InternalIP","address":"10.66.6.6"}]}}`,
+			refused: "status but conditions",
+		},
+		"the runtime's description": {
+			subresources: status, patch: `{"status":{"nodeInfo":{"kernelVersion":"0"}}}`, refused: "status but conditions",
+		},
+		"a field that was not there": {
+			subresources: status, patch: `{"status":{"volumesInUse":["x"]}}`, refused: "status but conditions",
+		},
+	}
+}
+
+// TestAnAgentsTokenIsGoodForItsOwnNodeAlone tries both kinds of token that say which node they are of.
+func TestAnAgentsTokenIsGoodForItsOwnNodeAlone(t *testing.T) {
+	f := newFixture(t, "token")
+	was := f.marks()
+	for kind, client := range map[string]attempter{
+		"of the agent's pod": {f, f.agent(own)}, "of the node": {f, f.as(controlplane.TokenOptions{Node: f.node(own)})},
+	} {
+		for name, c := range f.changes() {
+			t.Run(kind+": "+name, func(t *testing.T) {
+				client.expect(t, patchNode(f.node(own), c.patch, c.subresources...), c.refused)
+				client.expect(t, patchNode(f.node(other), c.patch, c.subresources...), "changes no other node")
+			})
+		}
+	}
+	if diff := cmp.Diff(was, f.marks()); diff != "" {
+		t.Errorf("the nodes have changed (-was +now):\n%s", diff)
+	}
+}
+
+// A token that is bound to nothing may be anybody's, and anywhere.
+func TestAnAgentsTokenThatSaysNoNodeChangesNothing(t *testing.T) {
+	f := newFixture(t, "nowhere")
+	nobody := attempter{f, f.as(controlplane.TokenOptions{})}
+	for name, c := range f.changes() {
+		t.Run(name, func(t *testing.T) {
+			nobody.expect(t, patchNode(f.node(own), c.patch, c.subresources...), unbound)
+		})
+	}
+	pod := f.pod(own, "nowhere", nil)
+	nobody.expect(t, deletePod(pod.Name), unbound)
+	nobody.expect(t, evict(pod.Name, &pod.UID), unbound)
+	nobody.expect(t, report("Node", f.node(own)), unbound)
+}
+
+func TestAnAgentsTokenDeletesPodsOfItsOwnNodeAlone(t *testing.T) {
+	f := newFixture(t, "pods")
+	agent := attempter{f, f.agent(own)}
+	f.pod(own, "here", nil)
+	f.pod(other, "there", nil)
+	waiting := workload.App{Namespace: namespace, Name: "waiting", NodeSelector: map[string]string{"example.com/nowhere": ""}}
+	f.check(workload.Create(f.ctx, f.Client(), waiting.Pod()))
+	agent.expect(t, deletePod("here"), "")
+	agent.expect(t, deletePod("there"), "deletes no pods elsewhere")
+	agent.expect(t, deletePod("waiting"), "deletes no pods elsewhere")
+}
+
+// An Eviction does not say where its pod runs, so that no policy can tie it to the node. What is left to a stolen token is
+// what the budgets allow.
+func TestAnAgentsTokenEvictsNoMoreThanTheBudgetsAllow(t *testing.T) {
+	f := newFixture(t, "evictions")
+	agent := attempter{f, f.agent(own)}
+	here := f.pod(own, "evicted", nil)
+	agent.expect(t, evict(here.Name, &here.UID), "")
+	agent.expect(t, evict(here.Name, nil), "without its UID")
+
+	labels := map[string]string{"example.com/guarded": "yes"}
+	there := f.pod(other, "guarded", labels)
+	none := intstr.FromInt32(0)
+	budget := &policyv1.PodDisruptionBudget{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "guarded"},
+		Spec: policyv1.PodDisruptionBudgetSpec{
+			MaxUnavailable: &none, Selector: &metav1.LabelSelector{MatchLabels: labels},
+		},
+	}
+	f.check(workload.Create(f.ctx, f.Client(), budget))
+	f.check(testbed.Poll(f.ctx, "the budget holds the pod", func() bool {
+		return apierrors.IsTooManyRequests(evict(there.Name, &there.UID)(f.ctx, agent.client))
+	}))
+}
+
+func TestAnAgentsTokenReportsOfItsOwnNodeAlone(t *testing.T) {
+	f := newFixture(t, "events")
+	agent := attempter{f, f.agent(own)}
+	agent.expect(t, report("Node", f.node(own)), "")
+	agent.expect(t, report("Node", f.node(other)), "reports of nothing else")
+	agent.expect(t, report("Pod", f.node(own)), "reports of nothing else")
+}
+
+// The policies are for agents: they are in nobody else's way.
+func TestOthersAreNotConcerned(t *testing.T) {
+	f := newFixture(t, "others")
+	admin := attempter{f, f.Client()}
+	for name, c := range f.changes() {
+		t.Run(name, func(t *testing.T) {
+			admin.expect(t, patchNode(f.node(own), c.patch, c.subresources...), "")
+		})
+	}
+}
+
+// A policy that the API server cannot type-check still refuses, and says why only to those who read its status.
+func TestThePoliciesFitTheirTypes(t *testing.T) {
+	f := newFixture(t, "types")
+	for _, name := range []string{"slipway-agent-node", "slipway-agent-pod", "slipway-agent-eviction", "slipway-agent-event"} {
+		var p *admissionregistrationv1.ValidatingAdmissionPolicy
+		f.check(testbed.Poll(f.ctx, name+" is checked", func() bool {
+			var err error
+			p, err = f.Client().AdmissionregistrationV1().ValidatingAdmissionPolicies().Get(f.ctx, name, metav1.GetOptions{})
+			return err == nil && p.Status.ObservedGeneration == p.Generation && p.Status.TypeChecking != nil
+		}))
+		for _, w := range p.Status.TypeChecking.ExpressionWarnings {
+			t.Errorf("%s: %s: %s", name, w.FieldRef, w.Warning)
+		}
+	}
+}
+
+// marks are what a thief could have changed on the nodes.
+func (f *fixture) marks() map[string]string {
+	f.t.Helper()
+	marks := map[string]string{}
+	for _, i := range []int{own, other} {
+		n, err := f.Client().CoreV1().Nodes().Get(f.ctx, f.node(i), metav1.GetOptions{})
+		f.check(err)
+		conditions := map[corev1.NodeConditionType]corev1.ConditionStatus{}
+		for _, c := range n.Status.Conditions {
+			conditions[c.Type] = c.Status
+		}
+		raw, err := json.Marshal([]any{n.Labels, n.Annotations, n.Finalizers, n.Spec, conditions, n.Status.Allocatable})
+		f.check(err)
+		marks[n.Name] = string(raw)
+	}
+	return marks
+}
