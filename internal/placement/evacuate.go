@@ -145,17 +145,27 @@ func (p *planner) sortPods(n *node, e *Evacuation) []*pod {
 	return movers
 }
 
-// largestFirst sorts pods by size, so that the ones that are hard to place choose first.
+// largestFirst sorts pods by size, so that the ones that are hard to place choose first. Pods of one class stay together;
+// of classes that are equally hard, the one with the first pod by name comes first.
 func (s *Snapshot) largestFirst(pods []*pod) {
 	for _, p := range pods {
-		p.class.size = s.sizeOf(p.class)
+		p.class.first = nil
+	}
+	for _, p := range pods {
+		c := p.class
+		if c.first == nil {
+			c.size = s.sizeOf(c)
+		}
+		if c.first == nil || compareKeys(p.key, c.first.key) < 0 {
+			c.first = p
+		}
 	}
 	slices.SortFunc(pods, func(a, b *pod) int {
 		if a.class == b.class {
 			return compareKeys(a.key, b.key)
 		}
 		return cmp.Or(cmp.Compare(b.class.size, a.class.size), cmp.Compare(b.class.strictness(), a.class.strictness()),
-			cmp.Compare(a.class.key, b.class.key))
+			compareKeys(a.class.first.key, b.class.first.key))
 	})
 }
 

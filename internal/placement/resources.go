@@ -47,8 +47,24 @@ func (t *resourceTable) intern(name corev1.ResourceName) int32 {
 	return i
 }
 
+// internAll interns what is new of a list in the order of the names, not in that of the map, so that reasons come in the
+// same order each time.
+func (t *resourceTable) internAll(list corev1.ResourceList) {
+	var unknown []corev1.ResourceName
+	for name := range list {
+		if _, ok := t.index[name]; !ok && counted(name) {
+			unknown = append(unknown, name)
+		}
+	}
+	slices.Sort(unknown)
+	for _, name := range unknown {
+		t.intern(name)
+	}
+}
+
 // sparse turns a list into amounts ordered by resource, leaving out zeros and what the scheduler does not count.
 func (t *resourceTable) sparse(list corev1.ResourceList) []amount {
+	t.internAll(list)
 	var amounts []amount
 	for name, quantity := range list {
 		if !counted(name) {
