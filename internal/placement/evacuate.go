@@ -286,21 +286,22 @@ func (p *planner) placeAll(pods []*pod) []Refusal {
 	return refusals
 }
 
-// noRoom says why a pod fits nowhere.
+// noRoom says why a pod fits nowhere, and what would give it a place.
 func (p *planner) noRoom(pod *pod) Refusal {
 	r := Refusal{Rule: "no-room", Pod: pod.key.String(), Text: "fits on no other node"}
-	switch {
+	switch refusal := p.s.refusal(pod.class); {
 	case pod.class.volumes.hasEphemeral():
 		r.Rule, r.Text = "undecidable", "uses a generic ephemeral volume that is made anew for each pod"
 		return r
-	case p.s.refusal(pod.class) != nil:
-		r.Text = "fits nowhere: " + p.s.refusal(pod.class).Text
+	case refusal != nil:
+		r.Text, r.Remedy = "fits nowhere: "+refusal.Text, refusal.remedy()
 		return r
 	case len(p.s.rooms.order) == 0:
-		r.Text = "has no other node to go to"
+		r.Text, r.Remedy = "has no other node to go to", "add a node"
 		return r
 	}
 	r.Nodes = p.tally(pod.class)
+	r.Remedy = r.Nodes.remedy()
 	return r
 }
 

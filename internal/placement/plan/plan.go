@@ -80,7 +80,7 @@ func served(o *saved.Objects, rules placement.Options) (*placement.Snapshot, *pl
 	if err != nil {
 		return nil, nil, rules, err
 	}
-	rules.Protected, err = reserve(s, launch, pending, rules.Protected)
+	rules.Reserved, err = reserve(s, launch, pending)
 	return s, launch, rules, err
 }
 
@@ -95,16 +95,14 @@ func waiting(pods []*corev1.Pod) map[placement.PodKey]*corev1.Pod {
 	return found
 }
 
-// reserve puts the pending pods on the nodes that have room for them, and protects those nodes beside the ones that are
-// protected already.
+// reserve puts the pending pods on the nodes that have room for them, and says which nodes those are.
 func reserve(s *placement.Snapshot, packing *placement.Packing, pending map[placement.PodKey]*corev1.Pod,
-	protected map[string]string,
-) (map[string]string, error) {
+) (map[string]placement.PodKey, error) {
 	launched := map[string]bool{}
 	for _, m := range packing.Machines {
 		launched[m.Name] = true
 	}
-	all := map[string]string{}
+	reserved := map[string]placement.PodKey{}
 	for _, m := range packing.Moves {
 		if launched[m.To] {
 			continue
@@ -114,12 +112,9 @@ func reserve(s *placement.Snapshot, packing *placement.Packing, pending map[plac
 		if err := s.SetPod(bound); err != nil {
 			return nil, fmt.Errorf("keep room for pod %s: %w", m.Pod, err)
 		}
-		if all[m.To] == "" {
-			all[m.To] = fmt.Sprintf("has the room for pending pod %s", m.Pod)
+		if _, ok := reserved[m.To]; !ok {
+			reserved[m.To] = m.Pod
 		}
 	}
-	for name, why := range protected {
-		all[name] = why
-	}
-	return all, nil
+	return reserved, nil
 }
