@@ -63,7 +63,7 @@ func TestAListedAndASavedClusterGiveTheSameAnswers(t *testing.T) {
 		t.Fatal(err)
 	}
 	var file bytes.Buffer
-	if err := listed.Write(&file); err != nil {
+	if err := listed.Write(&file, saved.Compact); err != nil {
 		t.Fatal(err)
 	}
 	reread, err := saved.Read(&file)

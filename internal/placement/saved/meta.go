@@ -1,4 +1,4 @@
-package hashed
+package saved
 
 import (
 	"slices"
@@ -47,7 +47,7 @@ func (r *renamer) labels(set map[string]string) map[string]string {
 
 // noteInteger remembers a value that is an integer, in case that some affinity compares its key.
 func (r *renamer) noteInteger(key, value string) {
-	if _, err := strconv.ParseInt(value, 10, 64); r.sealed || err != nil {
+	if _, err := strconv.ParseInt(value, 10, 64); r.tables == nil || r.sealed || err != nil {
 		return
 	}
 	if r.integers[key] == nil {
@@ -136,7 +136,7 @@ func (r *renamer) nodeSelector(s *corev1.NodeSelector) *corev1.NodeSelector {
 }
 
 func (r *renamer) nodeExpression(e corev1.NodeSelectorRequirement) corev1.NodeSelectorRequirement {
-	if e.Operator == corev1.NodeSelectorOpGt || e.Operator == corev1.NodeSelectorOpLt {
+	if r.tables != nil && (e.Operator == corev1.NodeSelectorOpGt || e.Operator == corev1.NodeSelectorOpLt) {
 		r.compared[e.Key] = true
 		for _, value := range e.Values {
 			r.noteInteger(e.Key, value)
@@ -169,7 +169,7 @@ func (r *renamer) quantities(list corev1.ResourceList) corev1.ResourceList {
 
 func (r *renamer) resource(s string) string {
 	switch {
-	case s == "", s == "cpu", s == "memory", s == "pods", s == "ephemeral-storage", strings.HasPrefix(s, corev1.ResourceHugePagesPrefix),
+	case r.tables == nil, s == "", s == "cpu", s == "memory", s == "pods", s == "ephemeral-storage", strings.HasPrefix(s, corev1.ResourceHugePagesPrefix),
 		strings.HasPrefix(s, corev1.ResourceAttachableVolumesPrefix):
 		return s
 	}

@@ -1,4 +1,4 @@
-package hashed
+package saved
 
 import (
 	corev1 "k8s.io/api/core/v1"
@@ -147,7 +147,9 @@ func (r *renamer) podVolumes(o *corev1.Pod) []corev1.Volume {
 			}
 		case v.Ephemeral != nil:
 			kept.Ephemeral = &corev1.EphemeralVolumeSource{VolumeClaimTemplate: &corev1.PersistentVolumeClaimTemplate{}}
-			r.made[claimKey{o.Namespace, ephemeral.VolumeClaimName(o, v)}] = podVolume{o.Name, v.Name}
+			if r.made != nil {
+				r.made[claimKey{o.Namespace, ephemeral.VolumeClaimName(o, v)}] = podVolume{o.Name, v.Name}
+			}
 		case v.HostPath != nil:
 			kept.HostPath = &corev1.HostPathVolumeSource{}
 		case v.EmptyDir != nil:

@@ -1,4 +1,4 @@
-package hashed_test
+package saved_test
 
 import (
 	"cmp"
@@ -18,7 +18,6 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/slipway-dev/slipway/internal/placement"
-	"github.com/slipway-dev/slipway/internal/placement/hashed"
 	"github.com/slipway-dev/slipway/internal/placement/placementtest"
 	"github.com/slipway-dev/slipway/internal/placement/plan"
 	"github.com/slipway-dev/slipway/internal/placement/saved"
@@ -42,13 +41,17 @@ func answers(t *rapid.T, o *saved.Objects) map[string]any {
 		out[question] = data
 	}
 	now := time.Unix(0, 0)
+	c, err := plan.Of(o)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, rules := range []placement.Options{{Now: now}, {Now: now, Unmanaged: true, LocalStorage: true}} {
 		for _, policy := range placement.Policies() {
-			p, err := plan.New(o, plan.Options{Max: -1, Policy: policy, Rules: rules})
+			p, err := c.Plan(plan.Options{Max: -1, Policy: policy, Rules: rules})
 			put(fmt.Sprintf("plan by %s, forced %t", policy, rules.Unmanaged), p, err)
 		}
 		for _, n := range o.Nodes {
-			e, err := plan.Node(o, n.Name, plan.Options{Policy: placement.LeastDisruption, Rules: rules})
+			e, err := c.Node(n.Name, plan.Options{Policy: placement.LeastDisruption, Rules: rules})
 			put(fmt.Sprintf("why %s, forced %t", n.Name, rules.Unmanaged), e, err)
 		}
 	}
@@ -58,7 +61,7 @@ func answers(t *rapid.T, o *saved.Objects) map[string]any {
 	}
 	for _, p := range o.Pods {
 		key := placement.PodKey{Namespace: p.Namespace, Name: p.Name}
-		pending, err := plan.Pod(o, key)
+		pending, err := c.Pod(key)
 		put("why "+key.String(), pending, err)
 		for _, n := range o.Nodes {
 			verdict, err := s.JudgePod(key, n.Name)
@@ -71,7 +74,7 @@ func answers(t *rapid.T, o *saved.Objects) map[string]any {
 }
 
 // revealed puts the plain names back into answers, questions included.
-func revealed(answers map[string]any, names hashed.Names) map[string]any {
+func revealed(answers map[string]any, names saved.Names) map[string]any {
 	var pairs []string
 	for hidden, plain := range names {
 		pairs = append(pairs, hidden, plain)
@@ -209,7 +212,7 @@ func dedupe(o *saved.Objects) *saved.Objects {
 func TestAHashedClusterGivesTheAnswersOfThePlainOne(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		o := crowd(t)
-		hidden, names := hashed.Objects(o)
+		hidden, names := o.Hashed()
 		want := unordered(answers(t, o)).(map[string]any)
 		got := unordered(revealed(answers(t, hidden), names)).(map[string]any)
 		for question, answer := range want {
@@ -272,7 +275,7 @@ func TestNothingThatAClusterCanHoldIsShown(t *testing.T) {
 	if n := strings.Count(string(plain), "secret"); n < 1000 {
 		t.Fatalf("only %d secrets", n)
 	}
-	hidden, names := hashed.Objects(&o)
+	hidden, names := o.Hashed()
 	text, err := json.Marshal(hidden)
 	if err != nil {
 		t.Fatal(err)
@@ -289,8 +292,8 @@ func TestNothingThatAClusterCanHoldIsShown(t *testing.T) {
 
 func TestTwoHashedFilesOfOneClusterCannotBeLaidSideBySide(t *testing.T) {
 	o := &saved.Objects{Nodes: []*corev1.Node{placementtest.Node("node-a", "zone-a", 4, 16, 10)}}
-	first, _ := hashed.Objects(o)
-	second, names := hashed.Objects(o)
+	first, _ := o.Hashed()
+	second, names := o.Hashed()
 	if first.Nodes[0].Name == second.Nodes[0].Name {
 		t.Errorf("both are %s", first.Nodes[0].Name)
 	}

@@ -1,21 +1,4 @@
-// Package hashed makes a saved cluster fit to be handed to others: it keeps what the answers of placement rest on, and
-// hides what things are called.
-//
-// Hidden are the names of nodes, namespaces, pods, owners, budgets, claims, volumes, storage classes, drivers, devices,
-// containers and disks; keys and values of labels and taints; names of extended resources, scheduling gates and
-// schedulers; addresses and UIDs. What placement does not read is left out: images, annotations other than those that
-// hold something in its place, addresses, provider IDs, status. A field that is new to Kubernetes is left out until it
-// is listed here.
-//
-// In the open stay numbers (requests, capacities, priorities, replicas, budgets), times, kinds, phases and effects, ports,
-// the namespace kube-system, the keys, operating systems and architectures that every cluster has, drivers that
-// Kubernetes itself knows, and integers that node affinity compares as numbers.
-//
-// A name becomes its kind, its place in the alphabetical order of its kind, and a keyed hash of it, such as
-// "node-0017-8c2f19ab". The order is kept because ties are broken by name: the answers about the hashed cluster are
-// those about the plain one, name for name. The key is drawn anew for each cluster and forgotten, so that neither can
-// names be guessed, nor two files be laid side by side.
-package hashed
+package saved
 
 import (
 	"crypto/hmac"
@@ -29,16 +12,26 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/util/validation"
-
-	"github.com/slipway-dev/slipway/internal/placement/saved"
 )
 
 // Names holds the plain name by the one that stands for it. A name that is made of two, such as that of a claim that is
 // made for a pod, is not in it; its parts are.
 type Names map[string]string
 
-// Objects returns the cluster with its names hidden, and what they stand for. The plain cluster is not changed.
-func Objects(o *saved.Objects) (*saved.Objects, Names) {
+// Hashed returns the cluster with what things are called hidden, fit to be handed to others, and what each name in it
+// stands for. The answers of placement about it are those about the plain one, name for name. The plain cluster is not
+// changed.
+//
+// Hidden are the names of nodes, namespaces, pods, owners, budgets, claims, volumes, storage classes, drivers, devices,
+// containers and disks; keys and values of labels and taints; names of extended resources, scheduling gates and
+// schedulers; addresses and UIDs. In the open stay numbers (requests, capacities, priorities, budgets), times, kinds,
+// phases and effects, ports, the namespace kube-system, the keys, operating systems and architectures that every cluster
+// has, drivers that Kubernetes itself knows, and integers that node affinity compares as numbers.
+//
+// A name becomes its kind, its place in the alphabetical order of its kind, and a keyed hash of it, such as
+// "node-0017-8c2f19ab". The order is kept because ties are broken by name. The key is drawn anew for each cluster and
+// forgotten, so that neither can names be guessed, nor two files be laid side by side.
+func (o *Objects) Hashed() (*Objects, Names) {
 	key := make([]byte, sha256.Size)
 	_, _ = rand.Read(key) // It never fails; see crypto/rand.
 	r := renamer{
@@ -84,7 +77,8 @@ const (
 // table holds the names of one kind and, once they are sealed, what stands for each.
 type table map[string]string
 
-// renamer goes through a cluster twice: to gather its names, and, sealed, to replace them.
+// renamer copies what placement reads of a cluster: the zero renamer as it is, another first to gather all names and then,
+// sealed, with each of them replaced.
 type renamer struct {
 	tables   map[kind]table
 	sealed   bool
@@ -102,8 +96,8 @@ func (r *renamer) name(k kind, s string) string { return r.within(k, "", s) }
 
 // within replaces a name that is one of a namespace.
 func (r *renamer) within(k kind, namespace, s string) string {
-	if s == "" {
-		return ""
+	if s == "" || r.tables == nil {
+		return s
 	}
 	id := s
 	if namespace != "" {
@@ -164,27 +158,27 @@ func (r *renamer) pod(namespace, s string) string {
 
 // key replaces a key of labels or taints. One that is not valid stays so.
 func (r *renamer) key(s string) string {
-	if knownKeys[s] {
+	if knownKeys[s] || r.tables == nil {
 		return s
 	}
-	return broken(r.name(keys, s), s != "" && len(validation.IsQualifiedName(s)) > 0)
+	return r.broken(r.name(keys, s), len(validation.IsQualifiedName(s)) > 0)
 }
 
 // value replaces a value of labels or taints; those of different keys are replaced alike, since volumes compare them. A
 // value that is the name of a node, as that of the label for its host is, stays that. One that is not valid stays so.
 func (r *renamer) value(s string) string {
-	if knownValues[s] || r.open[s] {
+	if knownValues[s] || r.open[s] || r.tables == nil {
 		return s
 	}
 	if node := r.tables[nodes][s]; node != "" {
 		return node
 	}
-	return broken(r.name(values, s), len(validation.IsValidLabelValue(s)) > 0)
+	return r.broken(r.name(values, s), len(validation.IsValidLabelValue(s)) > 0)
 }
 
 // broken makes of a hidden name one that no validation lets pass.
-func broken(s string, invalid bool) string {
-	if invalid {
+func (r *renamer) broken(s string, invalid bool) string {
+	if r.sealed && invalid {
 		return s + "!"
 	}
 	return s

@@ -1,4 +1,4 @@
-package hashed
+package saved
 
 import (
 	"strings"
@@ -7,13 +7,11 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	storagev1 "k8s.io/api/storage/v1"
-
-	"github.com/slipway-dev/slipway/internal/placement/saved"
 )
 
 // cluster goes through all objects. Pods come before claims, since some claims are called after them.
-func (r *renamer) cluster(o *saved.Objects) *saved.Objects {
-	out := &saved.Objects{Time: o.Time}
+func (r *renamer) cluster(o *Objects) *Objects {
+	out := &Objects{Time: o.Time}
 	out.Namespaces = each(o.Namespaces, r.namespaceObject)
 	out.Nodes = each(o.Nodes, r.nodeObject)
 	out.Pods = each(o.Pods, r.podObject)

@@ -1,4 +1,4 @@
-package hashed
+package saved
 
 import corev1 "k8s.io/api/core/v1"
 
