@@ -45,8 +45,8 @@ func answers(t *rapid.T, o *saved.Objects) map[string]any {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, rules := range []placement.Options{{Now: now}, {Now: now, Unmanaged: true, LocalStorage: true}} {
-		for _, policy := range placement.Policies() {
+	for i, rules := range []placement.Options{{Now: now}, {Now: now, Unmanaged: true, LocalStorage: true}} {
+		for _, policy := range placement.Policies()[2*i : 2*i+2] {
 			p, err := c.Plan(plan.Options{Max: -1, Policy: policy, Rules: rules})
 			put(fmt.Sprintf("plan by %s, forced %t", policy, rules.Unmanaged), p, err)
 		}
@@ -65,7 +65,10 @@ func answers(t *rapid.T, o *saved.Objects) map[string]any {
 		put("why "+key.String(), pending, err)
 		for _, n := range o.Nodes {
 			verdict, err := s.JudgePod(key, n.Name)
-			put(fmt.Sprintf("%s on %s", key, n.Name), verdict, err)
+			if err != nil {
+				t.Fatal(err)
+			}
+			out[fmt.Sprintf("%s on %s", key, n.Name)] = verdict.String()
 		}
 	}
 	packing, err := s.Pack(nil, plan.Flavours(o), placement.LeastCost)
@@ -190,11 +193,17 @@ func newer(than string) *corev1.NodeSelector {
 }
 
 var notes = [][2]string{
-	{"", ""}, {"", ""}, {"", ""}, {"cluster-autoscaler.kubernetes.io/safe-to-evict", "True"},
-	{"cluster-autoscaler.kubernetes.io/safe-to-evict", "false"}, {"karpenter.sh/do-not-disrupt", "2h"},
-	{"karpenter.sh/do-not-disrupt", "perhaps"}, {"slipway.dev/do-not-evict", "true"},
+	{"", ""},
+	{"", ""},
+	{"", ""},
+	{"cluster-autoscaler.kubernetes.io/safe-to-evict", "True"},
+	{"cluster-autoscaler.kubernetes.io/safe-to-evict", "false"},
+	{"karpenter.sh/do-not-disrupt", "2h"},
+	{"karpenter.sh/do-not-disrupt", "perhaps"},
+	{"slipway.dev/do-not-evict", "true"},
 	{"cluster-autoscaler.kubernetes.io/scale-down-disabled", "true"},
-	{"cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes", "v0,v1"}, {corev1.MirrorPodAnnotationKey, "c0ffee"},
+	{"cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes", "v0,v1"},
+	{corev1.MirrorPodAnnotationKey, "c0ffee"},
 }
 
 // dedupe leaves one pod of each name.
