@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	"sigs.k8s.io/yaml"
@@ -56,10 +57,72 @@ func office() *saved.Objects {
 func saveOffice(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "office.json")
-	if err := replaceFile(path, office().Write); err != nil {
+	save(t, &snapshotFlags{}, path)
+	return path
+}
+
+// save saves the office as slipway snapshot save would.
+func save(t *testing.T, f *snapshotFlags, path string) {
+	t.Helper()
+	cmd := &cobra.Command{}
+	cmd.SetErr(io.Discard)
+	if err := f.write(cmd, path, office()); err != nil {
 		t.Fatal(err)
 	}
-	return path
+}
+
+func TestAHashedSnapshotIsForOthersAndItsNamesForTheOwner(t *testing.T) {
+	dir := t.TempDir()
+	plain, file, list := saveOffice(t), filepath.Join(dir, "hashed.snapshot"), filepath.Join(dir, "names.json")
+	save(t, &snapshotFlags{hashNames: true, names: list}, file)
+	raw, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if i := bytes.Index(raw, []byte("node-gpu")); i >= 0 || !bytes.HasPrefix(raw, []byte("slipway.dev/snapshot v1\n")) {
+		t.Errorf("the file begins with %q; it shows a name at %d", raw[:24], i)
+	}
+	raw, err = os.ReadFile(list)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names map[string]string
+	if err := json.Unmarshal(raw, &names); err != nil {
+		t.Fatal(err)
+	}
+	var pairs []string
+	for hidden, plain := range names {
+		pairs = append(pairs, hidden, plain)
+	}
+	reveal := strings.NewReplacer(pairs...).Replace
+	want, err := slipway(t, "plan", "-o", "json", "--snapshot", plain)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := slipway(t, "plan", "-o", "json", "--snapshot", file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if reveal(got) != want || strings.Contains(got, "node-gpu") {
+		t.Errorf("of the hashed cluster\n%s\nwith its names\n%s\nof the plain one\n%s", got, reveal(got), want)
+	}
+}
+
+func TestACompactSnapshotAndOneInJSONGiveTheSameAnswers(t *testing.T) {
+	dir := t.TempDir()
+	var answers []string
+	for _, name := range []string{"office.snapshot", "office.json"} {
+		path := filepath.Join(dir, name)
+		save(t, &snapshotFlags{}, path)
+		answer, err := slipway(t, "plan", "-o", "json", "--snapshot", path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		answers = append(answers, answer)
+	}
+	if answers[0] != answers[1] {
+		t.Errorf("%s\nand\n%s", answers[0], answers[1])
+	}
 }
 
 // slipway runs the command as from a shell, where nothing leads to a cluster.
@@ -170,6 +233,7 @@ func TestErrorsSayWhatIsWrongAndWhatToDo(t *testing.T) {
 		"why done-0 --snapshot " + file:         "pod default/done-0 is finished (Succeeded)",
 		"why a/b/c/d --snapshot " + file:        `"a/b/c/d": want NAME, NAMESPACE/NAME, node/NAME`,
 		"why pod/ --snapshot " + file:           `"pod/": a name in it is empty`,
+		"snapshot save --names x y":             "--names: there are no hidden names without --hash-names",
 		"plan -o xml --snapshot " + file:        `--output: "xml": want json, yaml, wide or nothing`,
 		"plan --policy Best --snapshot " + file: `--policy: policy "Best" is not known: use one of [LeastDisruption`,
 		"plan --snapshot " + other:              "holds no nodes and no pods: want a file of slipway snapshot save",

@@ -39,7 +39,7 @@ func (s *Snapshot) setBudget(b *budget) {
 	s.dropBudget(b.key)
 	s.budgetChanges++
 	s.budgets[b.key] = b
-	list := append(s.budgetsIn[b.key.Namespace], b)
+	list := slices.Concat(s.budgetsIn[b.key.Namespace], []*budget{b})
 	slices.SortFunc(list, func(a, b *budget) int { return compareKeys(a.key, b.key) })
 	s.budgetsIn[b.key.Namespace] = list
 }

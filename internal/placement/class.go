@@ -38,8 +38,9 @@ type class struct {
 	refusal     *Reason  // refuses every node before any is looked at
 	undecidable []Reason // why no node can be accepted
 
-	size int64 // as last weighed; see sizeOf
-	room room
+	size  int64 // as last weighed; see sizeOf
+	first *pod  // by name, of those last sorted; see largestFirst
+	room  room
 }
 
 type hostPort struct {
@@ -185,76 +186,29 @@ func (s *Snapshot) internLabels(ns string, set map[string]string) *podLabels {
 		return l
 	}
 	l := &podLabels{namespace: space, labels: set, id: e.key()}
-	space.pods[l.id] = l
+	space.add(l)
 	s.wire(l)
 	return l
 }
 
-// wire finds everything that counts these labels. Terms over other namespaces are few; those over the pod's own are
-// kept per namespace by their selector, so that the search is proportional to what the namespace holds.
+// wire finds everything that counts these labels.
 func (s *Snapshot) wire(l *podLabels) {
 	l.attractions, l.spreads, l.repulsions = nil, nil, nil
-	for _, a := range s.attractions.near(l.namespace.name) {
+	for _, a := range s.attractions.near(l) {
 		if a.selects(l) {
 			l.attractions = append(l.attractions, a)
 		}
 	}
-	for _, sp := range s.spreads.near(l.namespace.name) {
+	for _, sp := range s.spreads.near(l) {
 		if sp.counts(l) {
 			l.spreads = append(l.spreads, sp)
 		}
 	}
-	for _, r := range s.repulsions.near(l.namespace.name) {
+	for _, r := range s.repulsions.near(l) {
 		if r.term.repels(l) {
 			l.repulsions = append(l.repulsions, r)
 		}
 	}
-}
-
-// registry holds counters by identity and by the one namespace they look at, or under everyNamespace.
-type registry[T comparable] struct {
-	byID  map[string]T
-	local map[string][]T
-	wide  []T
-}
-
-func newRegistry[T comparable]() registry[T] {
-	return registry[T]{byID: map[string]T{}, local: map[string][]T{}}
-}
-
-// put records a counter; namespaces is empty when it may look at any.
-func (r *registry[T]) put(id string, counter T, namespaces []string) {
-	r.byID[id] = counter
-	if len(namespaces) == 0 {
-		r.wide = append(r.wide, counter)
-	}
-	for _, ns := range namespaces {
-		r.local[ns] = append(r.local[ns], counter)
-	}
-}
-
-// near lists the counters that may look at a namespace.
-func (r *registry[T]) near(ns string) []T {
-	return slices.Concat(r.local[ns], r.wide)
-}
-
-// candidates lists the labels that a counter with these namespaces may look at.
-func (s *Snapshot) candidates(namespaces []string) []*podLabels {
-	var list []*podLabels
-	if len(namespaces) == 0 {
-		for _, ns := range s.namespaces {
-			for _, l := range ns.pods {
-				list = append(list, l)
-			}
-		}
-		return list
-	}
-	for _, name := range namespaces {
-		for _, l := range s.namespace(name).pods {
-			list = append(list, l)
-		}
-	}
-	return list
 }
 
 // internTerm compiles a pod affinity term for a pod of a namespace.
@@ -279,7 +233,7 @@ func (s *Snapshot) internTerm(ns string, t *corev1.PodAffinityTerm) (*podTerm, e
 		return nil, err
 	}
 	term := &podTerm{
-		key: e.key(), namespaces: map[string]bool{}, selector: selector, nsSelector: nsSelector,
+		key: e.key(), namespaces: map[string]bool{}, selector: selector, anchor: anchorOf(selector), nsSelector: nsSelector,
 		selectsUnlabelled: nsSelector.Matches(labels.Set(nil)),
 	}
 	for _, name := range namespaces {
@@ -303,9 +257,9 @@ func (s *Snapshot) internAttraction(terms []*podTerm, key *topologyKey) *attract
 		return a
 	}
 	a := &attraction{tally: tally{key: key}, id: e.key(), terms: terms}
-	namespaces := terms[0].reach
-	s.attractions.put(a.id, a, namespaces)
-	for _, l := range s.candidates(namespaces) {
+	namespaces, common := terms[0].reach, anchorOfAll(terms)
+	s.attractions.put(a.id, a, namespaces, common)
+	for _, l := range s.candidates(namespaces, common) {
 		if a.selects(l) {
 			l.attractions = append(l.attractions, a)
 			for _, p := range l.pods {
@@ -328,9 +282,8 @@ func (s *Snapshot) internRepulsion(term *podTerm, key *topologyKey) *repulsion {
 		return r
 	}
 	r := &repulsion{tally: tally{key: key}, id: e.key(), term: term}
-	namespaces := term.reach
-	s.repulsions.put(r.id, r, namespaces)
-	for _, l := range s.candidates(namespaces) {
+	s.repulsions.put(r.id, r, term.reach, term.anchor)
+	for _, l := range s.candidates(term.reach, term.anchor) {
 		if term.repels(l) {
 			l.repulsions = append(l.repulsions, r)
 		}
@@ -403,14 +356,15 @@ func (s *Snapshot) internSpread(e *eligibility, ns *namespace, selector labels.S
 		return sp
 	}
 	sp := &spread{tally: tally{key: e.key}, id: enc.key(), eligibility: e, namespace: ns, selector: selector}
-	s.spreads.put(sp.id, sp, []string{ns.name})
+	at := anchorOf(selector)
+	s.spreads.put(sp.id, sp, []string{ns.name}, at)
 	e.spreads = append(e.spreads, sp)
 	for _, nodes := range e.nodes {
 		if nodes > 0 {
 			sp.histogram.join(0)
 		}
 	}
-	for _, l := range ns.pods {
+	for _, l := range ns.candidates(nil, at) {
 		if sp.counts(l) {
 			l.spreads = append(l.spreads, sp)
 			for _, p := range l.pods {

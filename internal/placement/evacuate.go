@@ -145,17 +145,27 @@ func (p *planner) sortPods(n *node, e *Evacuation) []*pod {
 	return movers
 }
 
-// largestFirst sorts pods by size, so that the ones that are hard to place choose first.
+// largestFirst sorts pods by size, so that the ones that are hard to place choose first. Pods of one class stay together;
+// of classes that are equally hard, the one with the first pod by name comes first.
 func (s *Snapshot) largestFirst(pods []*pod) {
 	for _, p := range pods {
-		p.class.size = s.sizeOf(p.class)
+		p.class.first = nil
+	}
+	for _, p := range pods {
+		c := p.class
+		if c.first == nil {
+			c.size = s.sizeOf(c)
+		}
+		if c.first == nil || compareKeys(p.key, c.first.key) < 0 {
+			c.first = p
+		}
 	}
 	slices.SortFunc(pods, func(a, b *pod) int {
 		if a.class == b.class {
 			return compareKeys(a.key, b.key)
 		}
 		return cmp.Or(cmp.Compare(b.class.size, a.class.size), cmp.Compare(b.class.strictness(), a.class.strictness()),
-			cmp.Compare(a.class.key, b.class.key))
+			compareKeys(a.class.first.key, b.class.first.key))
 	})
 }
 
@@ -276,21 +286,22 @@ func (p *planner) placeAll(pods []*pod) []Refusal {
 	return refusals
 }
 
-// noRoom says why a pod fits nowhere.
+// noRoom says why a pod fits nowhere, and what would give it a place.
 func (p *planner) noRoom(pod *pod) Refusal {
 	r := Refusal{Rule: "no-room", Pod: pod.key.String(), Text: "fits on no other node"}
-	switch {
+	switch refusal := p.s.refusal(pod.class); {
 	case pod.class.volumes.hasEphemeral():
 		r.Rule, r.Text = "undecidable", "uses a generic ephemeral volume that is made anew for each pod"
 		return r
-	case p.s.refusal(pod.class) != nil:
-		r.Text = "fits nowhere: " + p.s.refusal(pod.class).Text
+	case refusal != nil:
+		r.Text, r.Remedy = "fits nowhere: "+refusal.Text, refusal.remedy()
 		return r
 	case len(p.s.rooms.order) == 0:
-		r.Text = "has no other node to go to"
+		r.Text, r.Remedy = "has no other node to go to", "add a node"
 		return r
 	}
 	r.Nodes = p.tally(pod.class)
+	r.Remedy = r.Nodes.remedy()
 	return r
 }
 

@@ -16,7 +16,7 @@ type Fork struct {
 // change is one entry of the undo log.
 type change struct {
 	kind  changeKind
-	node  int32 // or the position of a room's bit
+	node  int32 // or the position of a room's bit, or its word
 	place int32
 	moved bool // whether the pod had been moved before
 	pod   *pod
@@ -31,7 +31,8 @@ const (
 	withdrawn                   // node was taken away
 	added                       // node was added
 	bitClear                    // a bit of the room of class was cleared
-	roomMade                    // the room of class was computed
+	roomMade                    // the room of class was begun anew
+	wordMade                    // one word of the room of class was made
 )
 
 // Fork opens a fork. Until it is rolled back the snapshot takes no events.
@@ -81,6 +82,8 @@ func (s *Snapshot) revert(c change) {
 		c.class.room.set(c.node)
 	case roomMade:
 		c.class.room.valid = false
+	case wordMade:
+		c.class.room.unmake(c.node)
 	}
 }
 

@@ -58,6 +58,7 @@ func (l *limits) refusals(n *node) []Refusal {
 				Rule: "zone-minimum",
 				Text: fmt.Sprintf("group %s has %s left in zone %q and a minimum of %d", g.Name, plural(g.zones[zone], "node"),
 					zone, g.MinPerZone),
+				Remedy: "lower the minimum per zone",
 			})
 		}
 		if g.MaxUnavailable != nil && available(n) && g.unavailable+1 > *g.MaxUnavailable {

@@ -104,7 +104,7 @@ func (r *Ranking) trace(p *pod, stale staleNodes) {
 		}
 	}
 	for _, repulsion := range p.class.repulsions {
-		for _, l := range r.s.candidates(repulsion.term.reach) {
+		for _, l := range r.s.candidates(repulsion.term.reach, repulsion.term.anchor) {
 			if repulsion.term.repels(l) {
 				stale.addPods(l.pods, checkPlan)
 			}

@@ -47,11 +47,27 @@ func (t *resourceTable) intern(name corev1.ResourceName) int32 {
 	return i
 }
 
+// internAll interns what is new of a list in the order of the names, not in that of the map, so that reasons come in the
+// same order each time.
+func (t *resourceTable) internAll(list corev1.ResourceList) {
+	var unknown []corev1.ResourceName
+	for name := range list {
+		if _, ok := t.index[name]; !ok && Counted(name) {
+			unknown = append(unknown, name)
+		}
+	}
+	slices.Sort(unknown)
+	for _, name := range unknown {
+		t.intern(name)
+	}
+}
+
 // sparse turns a list into amounts ordered by resource, leaving out zeros and what the scheduler does not count.
 func (t *resourceTable) sparse(list corev1.ResourceList) []amount {
+	t.internAll(list)
 	var amounts []amount
 	for name, quantity := range list {
-		if !counted(name) {
+		if !Counted(name) {
 			continue
 		}
 		value := quantity.Value()
@@ -86,9 +102,9 @@ func at(values []int64, resource int32) int64 {
 	return 0
 }
 
-// counted reports whether the scheduler counts a resource: the three that every node has, extended resources, huge
+// Counted reports whether the scheduler counts a resource: the three that every node has, extended resources, huge
 // pages, attachable volumes and anything under kubernetes.io/. Other unprefixed names are ignored.
-func counted(name corev1.ResourceName) bool {
+func Counted(name corev1.ResourceName) bool {
 	switch name {
 	case corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage:
 		return true

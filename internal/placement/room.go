@@ -7,9 +7,11 @@ import (
 )
 
 // room remembers, per class, the nodes with room for one more of it by the predicates that only get worse as a node
-// gains pods. A set bit may be stale the hopeful way: who finds it asks again. A clear bit is certain.
+// gains pods. A set bit may be stale the hopeful way: who finds it asks again. A clear bit is certain. While a plan runs,
+// each word of bits is made when the search comes to it, since most searches end early.
 type room struct {
 	bits  []uint64 // by position in the order of search
+	made  []bool   // by word of bits
 	valid bool
 	shape uint64
 	seen  uint64
@@ -118,7 +120,12 @@ func (s *Snapshot) roomFor(c *class) *room {
 		s.log = append(s.log, change{kind: roomMade, class: c})
 	}
 	if !r.valid || r.shape != all.shape || r.seen < all.dropped {
-		s.computeRoom(c)
+		r.reset((len(all.order) + 63) / 64)
+		for word := range r.bits {
+			if !all.planning {
+				s.makeWord(c, int32(word))
+			}
+		}
 	} else {
 		for _, n := range all.touched[r.seen-all.dropped:] {
 			s.judgeRoom(c, n)
@@ -128,23 +135,40 @@ func (s *Snapshot) roomFor(c *class) *room {
 	return r
 }
 
-func (s *Snapshot) computeRoom(c *class) {
-	words := (len(s.rooms.order) + 63) / 64
-	if cap(c.room.bits) < words {
-		c.room.bits = make([]uint64, words)
+// unmake takes back that a word was made; of a room that was begun anew since, nothing is left to take back.
+func (r *room) unmake(word int32) {
+	if int(word) < len(r.made) {
+		r.made[word] = false
 	}
-	c.room.bits = c.room.bits[:words]
-	clear(c.room.bits)
-	for position, n := range s.rooms.order {
+}
+
+// reset gives the room a number of words, none of them made.
+func (r *room) reset(words int) {
+	if cap(r.bits) < words {
+		r.bits, r.made = make([]uint64, words), make([]bool, words)
+	}
+	r.bits, r.made = r.bits[:words], r.made[:words]
+	clear(r.made)
+}
+
+// makeWord asks the 64 nodes of one word.
+func (s *Snapshot) makeWord(c *class, word int32) {
+	var bits uint64
+	first := int(word) << 6
+	for i, n := range s.rooms.order[first:min(first+64, len(s.rooms.order))] {
 		if s.roomy(c, s.nodes[n]) {
-			c.room.bits[position>>6] |= 1 << (position & 63)
+			bits |= 1 << i
 		}
+	}
+	c.room.bits[word], c.room.made[word] = bits, true
+	if s.rooms.planning {
+		s.log = append(s.log, change{kind: wordMade, node: word, class: c})
 	}
 }
 
 func (s *Snapshot) judgeRoom(c *class, n int32) {
 	position := s.rooms.position[n]
-	if position == none {
+	if position == none || !c.room.made[position>>6] {
 		return
 	}
 	if s.roomy(c, s.nodes[n]) {
@@ -168,6 +192,9 @@ func (s *Snapshot) find(c *class, from int32) *node {
 
 func (s *Snapshot) findIn(c *class, r *room, from, to int32) *node {
 	for position := from; position < to; position++ {
+		if !r.made[position>>6] {
+			s.makeWord(c, position>>6)
+		}
 		word := r.bits[position>>6] >> (position & 63)
 		if word == 0 {
 			position |= 63

@@ -14,5 +14,5 @@ var ruleHeldNode = nodeRule{
 		}
 		return "is held by annotation " + annotation
 	},
-	remedy: "remove the annotation",
+	remedy: func(*node, *Options) string { return "remove the annotation" },
 }

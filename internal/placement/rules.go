@@ -17,6 +17,8 @@ type Options struct {
 	Unmanaged bool
 	// Protected names nodes that must stay, each with the reason in words, such as "machine is not evictable".
 	Protected map[string]string
+	// Reserved names nodes that must stay because a pending pod counts on their room.
+	Reserved map[string]PodKey
 	// Groups are the sets of nodes with limits on their size. A node in no group has none.
 	Groups []Group
 }
@@ -96,7 +98,20 @@ func (o *Options) fate(p *pod) (podFate, *podRule) {
 type nodeRule struct {
 	name   string
 	object func(s *Snapshot, n *node, o *Options) string // what is in the way; empty for nothing
-	remedy string
+	remedy func(n *node, o *Options) string              // what would help; nil when nothing simple would
+}
+
+// judge applies the rule to a node; nil when it does not object.
+func (r *nodeRule) judge(s *Snapshot, n *node, o *Options) *Refusal {
+	text := r.object(s, n, o)
+	if text == "" {
+		return nil
+	}
+	refusal := Refusal{Rule: r.name, Text: text}
+	if r.remedy != nil {
+		refusal.Remedy = r.remedy(n, o)
+	}
+	return &refusal
 }
 
 // nodeRules in the order in which they are asked. Each is in the file named after it.
@@ -106,8 +121,8 @@ var nodeRules = [...]nodeRule{ruleBeingRemoved, ruleProtected, ruleHeldNode, rul
 func (s *Snapshot) nodeRefusals(n *node, o *Options) []Refusal {
 	var list []Refusal
 	for i := range nodeRules {
-		if text := nodeRules[i].object(s, n, o); text != "" {
-			list = append(list, Refusal{Rule: nodeRules[i].name, Text: text, Remedy: nodeRules[i].remedy})
+		if r := nodeRules[i].judge(s, n, o); r != nil {
+			list = append(list, *r)
 		}
 	}
 	return list

@@ -389,7 +389,7 @@ func (s *Snapshot) count(p *pod, n, sign int32) {
 func (s *Snapshot) namespace(name string) *namespace {
 	ns, ok := s.namespaces[name]
 	if !ok {
-		ns = &namespace{name: name, pods: map[string]*podLabels{}}
+		ns = &namespace{name: name, pods: map[string]*podLabels{}, carrying: map[anchor][]*podLabels{}}
 		s.namespaces[name] = ns
 	}
 	return ns

@@ -54,23 +54,6 @@ func (s *Snapshot) sweep() {
 
 func unread(c *class) bool { return c.members == 0 }
 
-func (r *registry[T]) keep(used map[T]bool) {
-	unused := func(counter T) bool { return !used[counter] }
-	for id, counter := range r.byID {
-		if unused(counter) {
-			delete(r.byID, id)
-		}
-	}
-	r.wide = slices.DeleteFunc(r.wide, unused)
-	for ns, list := range r.local {
-		if list = slices.DeleteFunc(list, unused); len(list) == 0 {
-			delete(r.local, ns)
-		} else {
-			r.local[ns] = list
-		}
-	}
-}
-
 func (s *Snapshot) sweepEligibilities(used map[*spread]bool) {
 	for id, e := range s.eligibilities {
 		e.spreads = slices.DeleteFunc(e.spreads, func(sp *spread) bool { return !used[sp] })
@@ -82,14 +65,11 @@ func (s *Snapshot) sweepEligibilities(used map[*spread]bool) {
 
 func (s *Snapshot) sweepLabels(attractions map[*attraction]bool, repulsions map[*repulsion]bool, spreads map[*spread]bool) {
 	for name, ns := range s.namespaces {
-		for id, l := range ns.pods {
-			if len(l.pods) == 0 {
-				delete(ns.pods, id)
-			} else {
-				l.attractions = slices.DeleteFunc(l.attractions, func(a *attraction) bool { return !attractions[a] })
-				l.repulsions = slices.DeleteFunc(l.repulsions, func(r *repulsion) bool { return !repulsions[r] })
-				l.spreads = slices.DeleteFunc(l.spreads, func(sp *spread) bool { return !spreads[sp] })
-			}
+		ns.sweep()
+		for _, l := range ns.pods {
+			l.attractions = slices.DeleteFunc(l.attractions, func(a *attraction) bool { return !attractions[a] })
+			l.repulsions = slices.DeleteFunc(l.repulsions, func(r *repulsion) bool { return !repulsions[r] })
+			l.spreads = slices.DeleteFunc(l.spreads, func(sp *spread) bool { return !spreads[sp] })
 		}
 		if len(ns.pods) == 0 && !ns.known {
 			delete(s.namespaces, name)

@@ -74,6 +74,7 @@ type podTerm struct {
 	namespaces map[string]bool
 	nsSelector labels.Selector
 	selector   labels.Selector
+	anchor     anchor // of selector
 	// selectsUnlabelled: nsSelector matches a namespace without labels.
 	selectsUnlabelled bool
 	// reach lists the namespaces that the term can look at; nil when a namespace selector decides.
@@ -235,7 +236,9 @@ type namespace struct {
 	name   string
 	known  bool // a Namespace object exists
 	labels labels.Set
-	pods   map[string]*podLabels
+
+	pods     map[string]*podLabels // by id
+	carrying map[anchor][]*podLabels
 }
 
 // podLabels is one set of labels in one namespace, shared by all pods that carry it, with everything that counts them.

@@ -121,9 +121,13 @@ func cheapest(candidates []candidate, n int) float64 {
 // most bounds how many candidates can go at all: removing a node gives up what is free on it, and needs what its pods
 // take elsewhere; both together cannot exceed all that is free. The bound counts cpu, memory and pods.
 func (p *planner) most(candidates []candidate) int {
+	moving := make([][len(bounding)]int64, len(candidates))
+	for i, c := range candidates {
+		moving[i] = p.moving(c.node)
+	}
 	bound := len(candidates)
 	needs := make([]int64, len(candidates))
-	for _, r := range []int32{resourceCPU, resourceMemory, podCount} {
+	for k, r := range bounding {
 		var free int64
 		for _, n := range p.s.nodes {
 			if p.s.target(n) {
@@ -131,7 +135,7 @@ func (p *planner) most(candidates []candidate) int {
 			}
 		}
 		for i, c := range candidates {
-			needs[i] = p.moving(c.node, r)
+			needs[i] = moving[i][k]
 			if p.s.target(c.node) {
 				needs[i] += c.node.free(r)
 			}
@@ -150,6 +154,9 @@ func (p *planner) most(candidates []candidate) int {
 // podCount stands for the number of pods among the resources.
 const podCount int32 = -1
 
+// bounding are the resources that most counts.
+var bounding = [...]int32{resourceCPU, resourceMemory, podCount}
+
 // free is what is left of a resource, never less than nothing.
 func (n *node) free(r int32) int64 {
 	if r == podCount {
@@ -158,24 +165,24 @@ func (n *node) free(r int32) int64 {
 	return max(0, at(n.allocatable, r)-at(n.used, r))
 }
 
-// moving is how much of a resource the pods take that have to move when a node goes.
-func (p *planner) moving(n *node, r int32) int64 {
-	var sum int64
+// moving is how much of each bounding resource the pods take that have to move when a node goes.
+func (p *planner) moving(n *node) (sums [len(bounding)]int64) {
 	for _, pod := range n.pods {
 		if fate, _ := p.o.fate(pod); fate != fateMoves {
 			continue
 		}
-		if r == podCount {
-			sum++
-			continue
-		}
-		for _, a := range pod.class.requests {
-			if a.resource == r {
-				sum += a.value
+		for k, r := range bounding {
+			if r == podCount {
+				sums[k]++
+			}
+			for _, a := range pod.class.requests {
+				if a.resource == r {
+					sums[k] += a.value
+				}
 			}
 		}
 	}
-	return sum
+	return sums
 }
 
 // candidates applies the rules that do not depend on what else goes.
@@ -195,8 +202,8 @@ func (p *planner) candidates(out *Selection) []candidate {
 // firstRefusal is the first rule against a node by itself; nil when there is none.
 func (p *planner) firstRefusal(n *node) *Refusal {
 	for i := range nodeRules {
-		if text := nodeRules[i].object(p.s, n, p.o); text != "" {
-			return &Refusal{Rule: nodeRules[i].name, Text: text, Remedy: nodeRules[i].remedy}
+		if r := nodeRules[i].judge(p.s, n, p.o); r != nil {
+			return r
 		}
 	}
 	for _, pod := range n.pods {
@@ -294,8 +301,9 @@ func (p *planner) settle(victims []chosen, out *Selection) []chosen {
 			return ordered
 		}
 		out.Passed = append(out.Passed, Passed{failed[0].node.name(), []Refusal{{
-			Rule: "no-room",
-			Text: "its pods find no place while the other nodes are being emptied",
+			Rule:   "no-room",
+			Text:   "its pods find no place while the other nodes are being emptied",
+			Remedy: "plan again once the others are gone",
 		}}})
 		p.s.undo(p.fork.mark)
 		victims = p.again(append(ordered, failed[1:]...), out)

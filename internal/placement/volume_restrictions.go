@@ -38,18 +38,22 @@ func (s *Snapshot) volumeRestrictions(c *class, n *node) *Reason {
 // disksConflict compares two inline volumes: the same disk can be shared when both mount it read-only, an EBS volume not
 // at all.
 func disksConflict(a, b *corev1.Volume) bool {
-	if a.GCEPersistentDisk != nil && b.GCEPersistentDisk != nil && a.GCEPersistentDisk.PDName == b.GCEPersistentDisk.PDName &&
-		!(a.GCEPersistentDisk.ReadOnly && b.GCEPersistentDisk.ReadOnly) {
+	if x, y := a.GCEPersistentDisk, b.GCEPersistentDisk; x != nil && y != nil && x.PDName == y.PDName {
+		if !x.ReadOnly || !y.ReadOnly {
+			return true
+		}
+	}
+	if x, y := a.AWSElasticBlockStore, b.AWSElasticBlockStore; x != nil && y != nil && x.VolumeID == y.VolumeID {
 		return true
 	}
-	if a.AWSElasticBlockStore != nil && b.AWSElasticBlockStore != nil &&
-		a.AWSElasticBlockStore.VolumeID == b.AWSElasticBlockStore.VolumeID {
-		return true
+	if x, y := a.ISCSI, b.ISCSI; x != nil && y != nil && x.IQN == y.IQN {
+		if !x.ReadOnly || !y.ReadOnly {
+			return true
+		}
 	}
-	if a.ISCSI != nil && b.ISCSI != nil && a.ISCSI.IQN == b.ISCSI.IQN && !(a.ISCSI.ReadOnly && b.ISCSI.ReadOnly) {
-		return true
+	x, y := a.RBD, b.RBD
+	if x == nil || y == nil || x.RBDPool != y.RBDPool || x.RBDImage != y.RBDImage || x.ReadOnly && y.ReadOnly {
+		return false
 	}
-	return a.RBD != nil && b.RBD != nil && a.RBD.RBDPool == b.RBD.RBDPool && a.RBD.RBDImage == b.RBD.RBDImage &&
-		!(a.RBD.ReadOnly && b.RBD.ReadOnly) &&
-		slices.ContainsFunc(a.RBD.CephMonitors, func(m string) bool { return slices.Contains(b.RBD.CephMonitors, m) })
+	return slices.ContainsFunc(x.CephMonitors, func(m string) bool { return slices.Contains(y.CephMonitors, m) })
 }

@@ -24,7 +24,7 @@ const mix = "seed 1; applications of up to 80 replicas, a third each plain, spre
 func Run(ctx context.Context) ([]result.Result, error) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	var results []result.Result
-	for _, scenario := range []func() ([]result.Result, error){victimsUniform, packUniform, packDiverse, rankDiverse} {
+	for _, scenario := range []func() ([]result.Result, error){victimsUniform, packUniform, packDiverse, rankDiverse, askDiverse} {
 		if err := ctx.Err(); err != nil {
 			return results, err
 		}

@@ -7,12 +7,16 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
+	resourcev1 "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
@@ -88,10 +92,22 @@ type Cluster struct {
 	synced   []cache.InformerSynced
 }
 
-// Watch registers with the informers that placement needs. The caller starts the factory.
-func Watch(factory informers.SharedInformerFactory, log *slog.Logger) (*Cluster, error) {
+// Watch registers with the informers that placement needs. The caller starts the factory. The API server is asked once
+// whether it serves device classes, which one older than 1.34 does not: there is nothing to watch then, and nothing that
+// its scheduler would read of them.
+func Watch(api discovery.ServerResourcesInterface, factory informers.SharedInformerFactory, log *slog.Logger) (*Cluster, error) {
 	c := &Cluster{snapshot: placement.New(), log: log}
 	core, storage, s := factory.Core().V1(), factory.Storage().V1(), c.snapshot
+	devices, err := serves(api, resourcev1.SchemeGroupVersion.WithResource("deviceclasses"))
+	if err != nil {
+		return nil, err
+	}
+	if devices {
+		classes := factory.Resource().V1().DeviceClasses().Informer()
+		if err := follow(c, classes, s.SetDeviceClass, byName(s.DeleteDeviceClass)); err != nil {
+			return nil, err
+		}
+	}
 	return c, errors.Join(
 		follow(c, core.Namespaces().Informer(), s.SetNamespace, byName(s.DeleteNamespace)),
 		follow(c, core.Nodes().Informer(), s.SetNode, byName(s.DeleteNode)),
@@ -103,6 +119,18 @@ func Watch(factory informers.SharedInformerFactory, log *slog.Logger) (*Cluster,
 		follow(c, storage.CSINodes().Informer(), s.SetCSINode, byName(s.DeleteCSINode)),
 		follow(c, storage.CSIDrivers().Informer(), s.SetCSIDriver, byName(s.DeleteCSIDriver)),
 		follow(c, storage.VolumeAttachments().Informer(), s.SetVolumeAttachment, byName(s.DeleteVolumeAttachment)))
+}
+
+// serves reports whether the API server has a resource in a version.
+func serves(api discovery.ServerResourcesInterface, resource schema.GroupVersionResource) (bool, error) {
+	list, err := api.ServerResourcesForGroupVersion(resource.GroupVersion().String())
+	switch {
+	case apierrors.IsNotFound(err):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("ask which resources of %s are served: %w", resource.GroupVersion(), err)
+	}
+	return slices.ContainsFunc(list.APIResources, func(r metav1.APIResource) bool { return r.Name == resource.Resource }), nil
 }
 
 // byName makes the deletion of a cluster-scoped object one by key.

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strings"
@@ -28,16 +29,16 @@ var controlPlaneLabels = [...]string{"node-role.kubernetes.io/control-plane", "n
 // same. A pool without nodes is not known.
 func Flavours(o *saved.Objects) []placement.Flavour {
 	daemons := daemonRequests(o.Pods)
-	kinds := map[string][]*corev1.Node{}
+	kinds := map[kind][]*corev1.Node{}
 	for _, n := range o.Nodes {
 		if !ofControlPlane(n) {
 			kinds[kindOf(n)] = append(kinds[kindOf(n)], n)
 		}
 	}
 	flavours := make([]placement.Flavour, 0, len(kinds))
-	for _, name := range slices.Sorted(maps.Keys(kinds)) {
-		nodes := kinds[name]
-		flavours = append(flavours, placement.Flavour{Name: name, Template: template(nodes, daemons), Cost: 1, Zones: zones(nodes)})
+	for _, k := range slices.SortedFunc(maps.Keys(kinds), kind.compare) {
+		nodes := kinds[k]
+		flavours = append(flavours, placement.Flavour{Name: k.String(), Template: template(nodes, daemons), Cost: 1, Zones: zones(nodes)})
 	}
 	return flavours
 }
@@ -51,23 +52,32 @@ func ofControlPlane(n *corev1.Node) bool {
 	return false
 }
 
-// kindOf names what nodes of one kind share: pool and instance type, or else their capacity.
-func kindOf(n *corev1.Node) string {
-	var parts []string
+// kind is what nodes of one kind share: pool and instance type, or else their capacity.
+type kind struct{ pool, instanceType, capacity string }
+
+func kindOf(n *corev1.Node) kind {
+	k := kind{instanceType: n.Labels[corev1.LabelInstanceTypeStable]}
 	for _, label := range poolLabels {
-		if pool := n.Labels[label]; pool != "" {
-			parts = append(parts, pool)
+		if k.pool = n.Labels[label]; k.pool != "" {
 			break
 		}
 	}
-	if kind := n.Labels[corev1.LabelInstanceTypeStable]; kind != "" {
-		parts = append(parts, kind)
-	}
-	if len(parts) == 0 {
+	if k.pool == "" && k.instanceType == "" {
 		allocatable := n.Status.Allocatable
-		parts = []string{allocatable.Cpu().String() + "-cpu", allocatable.Memory().String()}
+		k.capacity = allocatable.Cpu().String() + "-cpu/" + allocatable.Memory().String()
 	}
-	return strings.Join(parts, "/")
+	return k
+}
+
+// compare orders kinds label by label, so that what separates them in the name does not matter.
+func (k kind) compare(other kind) int {
+	return cmp.Or(cmp.Compare(k.pool, other.pool), cmp.Compare(k.instanceType, other.instanceType),
+		cmp.Compare(k.capacity, other.capacity))
+}
+
+func (k kind) String() string {
+	parts := []string{k.pool, k.instanceType, k.capacity}
+	return strings.Join(slices.DeleteFunc(parts, func(s string) bool { return s == "" }), "/")
 }
 
 // template is the node that one more machine of the kind would register at least.

@@ -3,6 +3,7 @@
 package plan
 
 import (
+	"errors"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
@@ -29,59 +30,99 @@ type Plan struct {
 	Remove *placement.Selection `json:"remove"`
 }
 
-// New plans for a cluster. Pending pods come first: where they would fit on nodes that are there, the room is theirs
-// and the nodes stay. Machines to launch are taken to be like those that are there; see Flavours.
-func New(o *saved.Objects, options Options) (*Plan, error) {
-	s, launch, rules, err := served(o, options.Rules)
-	if err != nil {
-		return nil, err
-	}
-	most := options.Max
-	if most < 0 {
-		most = s.Nodes()
-	}
-	remove, err := s.Victims(most, options.Policy, rules)
-	if err != nil {
-		return nil, err
-	}
-	return &Plan{Launch: launch, Remove: remove}, nil
+// Cluster is a cluster that can be asked again and again: what is made of its objects is made once. It is not safe for
+// concurrent use.
+type Cluster struct {
+	snapshot *placement.Snapshot
+	flavours []placement.Flavour
+	pending  map[placement.PodKey]*corev1.Pod
 }
 
-// Node answers for one node by itself what New would, with everything that speaks against its removal. Max is not read.
-func Node(o *saved.Objects, name string, options Options) (*placement.Evacuation, error) {
-	s, _, rules, err := served(o, options.Rules)
+// Of makes a cluster of its objects.
+func Of(o *saved.Objects) (*Cluster, error) {
+	s, err := o.Snapshot()
 	if err != nil {
 		return nil, err
 	}
-	return s.Evacuate(name, options.Policy, rules)
+	return &Cluster{snapshot: s, flavours: Flavours(o), pending: waiting(o.Pods)}, nil
+}
+
+// Plan plans. Pending pods come first: where they would fit on nodes that are there, the room is theirs and the nodes
+// stay. Machines to launch are taken to be like those that are there; see Flavours.
+func (c *Cluster) Plan(options Options) (*Plan, error) {
+	most := options.Max
+	if most < 0 {
+		most = c.snapshot.Nodes()
+	}
+	out := &Plan{}
+	err := c.served(options.Rules, func(launch *placement.Packing, rules placement.Options) (err error) {
+		out.Launch = launch
+		out.Remove, err = c.snapshot.Victims(most, options.Policy, rules)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// Node answers for one node by itself what Plan would, with everything that speaks against its removal. Max is not read.
+func (c *Cluster) Node(name string, options Options) (out *placement.Evacuation, err error) {
+	err = c.served(options.Rules, func(_ *placement.Packing, rules placement.Options) (err error) {
+		out, err = c.snapshot.Evacuate(name, options.Policy, rules)
+		return err
+	})
+	return out, err
 }
 
 // Pod answers why a pod is pending, and which machine, like those that are there, would take it.
-func Pod(o *saved.Objects, key placement.PodKey) (*placement.Pending, error) {
-	s, err := o.Snapshot()
+func (c *Cluster) Pod(key placement.PodKey) (*placement.Pending, error) {
+	return c.snapshot.Pending(key, c.flavours)
+}
+
+// New is Plan of a cluster that is asked once.
+func New(o *saved.Objects, options Options) (*Plan, error) {
+	c, err := Of(o)
 	if err != nil {
 		return nil, err
 	}
-	return s.Pending(key, Flavours(o))
+	return c.Plan(options)
 }
 
-// served is the cluster with the pending pods that fit on it in their places, and the rules that keep those. The packing
-// is nil when no pod is pending.
-func served(o *saved.Objects, rules placement.Options) (*placement.Snapshot, *placement.Packing, placement.Options, error) {
-	s, err := o.Snapshot()
+// Node is Node of a cluster that is asked once.
+func Node(o *saved.Objects, name string, options Options) (*placement.Evacuation, error) {
+	c, err := Of(o)
 	if err != nil {
-		return nil, nil, rules, err
+		return nil, err
 	}
-	pending := waiting(o.Pods)
-	if len(pending) == 0 {
-		return s, nil, rules, nil
-	}
-	launch, err := s.Pack(nil, Flavours(o), placement.LeastWaste)
+	return c.Node(name, options)
+}
+
+// Pod is Pod of a cluster that is asked once.
+func Pod(o *saved.Objects, key placement.PodKey) (*placement.Pending, error) {
+	c, err := Of(o)
 	if err != nil {
-		return nil, nil, rules, err
+		return nil, err
 	}
-	rules.Protected, err = reserve(s, launch, pending, rules.Protected)
-	return s, launch, rules, err
+	return c.Pod(key)
+}
+
+// served calls ask while the pending pods that fit are in their places, with the rules that keep those. The packing is
+// nil when no pod is pending.
+func (c *Cluster) served(rules placement.Options, ask func(*placement.Packing, placement.Options) error) (err error) {
+	if len(c.pending) == 0 {
+		return ask(nil, rules)
+	}
+	launch, err := c.snapshot.Pack(nil, c.flavours, placement.LeastWaste)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, c.release(launch)) }()
+	rules.Reserved, err = c.reserve(launch)
+	if err != nil {
+		return err
+	}
+	return ask(launch, rules)
 }
 
 // waiting finds the pods that have no node yet.
@@ -95,31 +136,35 @@ func waiting(pods []*corev1.Pod) map[placement.PodKey]*corev1.Pod {
 	return found
 }
 
-// reserve puts the pending pods on the nodes that have room for them, and protects those nodes beside the ones that are
-// protected already.
-func reserve(s *placement.Snapshot, packing *placement.Packing, pending map[placement.PodKey]*corev1.Pod,
-	protected map[string]string,
-) (map[string]string, error) {
+// reserve puts the pending pods on the nodes that have room for them, and says which nodes those are.
+func (c *Cluster) reserve(packing *placement.Packing) (map[string]placement.PodKey, error) {
 	launched := map[string]bool{}
 	for _, m := range packing.Machines {
 		launched[m.Name] = true
 	}
-	all := map[string]string{}
+	reserved := map[string]placement.PodKey{}
 	for _, m := range packing.Moves {
 		if launched[m.To] {
 			continue
 		}
-		bound := pending[m.Pod].DeepCopy()
+		bound := c.pending[m.Pod].DeepCopy()
 		bound.Spec.NodeName = m.To
-		if err := s.SetPod(bound); err != nil {
+		if err := c.snapshot.SetPod(bound); err != nil {
 			return nil, fmt.Errorf("keep room for pod %s: %w", m.Pod, err)
 		}
-		if all[m.To] == "" {
-			all[m.To] = fmt.Sprintf("has the room for pending pod %s", m.Pod)
+		if _, ok := reserved[m.To]; !ok {
+			reserved[m.To] = m.Pod
 		}
 	}
-	for name, why := range protected {
-		all[name] = why
+	return reserved, nil
+}
+
+// release takes back what reserve has done.
+func (c *Cluster) release(packing *placement.Packing) error {
+	for _, m := range packing.Moves {
+		if err := c.snapshot.SetPod(c.pending[m.Pod]); err != nil {
+			return fmt.Errorf("give back the room for pod %s: %w", m.Pod, err)
+		}
 	}
-	return all, nil
+	return nil
 }

@@ -1,6 +1,8 @@
 package plan_test
 
 import (
+	"bytes"
+	"encoding/json"
 	"slices"
 	"testing"
 
@@ -94,5 +96,58 @@ func TestAPlanIsMadeOfAnythingThatAClusterCanBe(t *testing.T) {
 	}
 	if p, err := plan.New(&saved.Objects{}, plan.Options{Max: -1}); err != nil || len(p.Remove.Victims) != 0 {
 		t.Errorf("of nothing: %+v, %v", p, err)
+	}
+}
+
+func TestAClusterAnswersTheSameHoweverOftenAndInWhateverOrderItIsAsked(t *testing.T) {
+	for seed := range uint64(20) {
+		c := placementtest.Random(seed)
+		for _, p := range c.Candidates {
+			if p.Spec.NodeName == "" {
+				c.Pods = append(c.Pods, p)
+			}
+		}
+		warm, err := plan.Of(&c.Objects)
+		if err != nil {
+			t.Fatal(err)
+		}
+		options := plan.Options{Max: -1, Policy: placement.LeastDisruption, Rules: placement.Options{Unmanaged: true, LocalStorage: true}}
+		for range 2 {
+			got, err := warm.Plan(options)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want, err := plan.New(&c.Objects, options)
+			if err != nil {
+				t.Fatal(err)
+			}
+			same(t, seed, got, want)
+			for _, n := range c.Nodes {
+				got, err := warm.Node(n.Name, options)
+				if err != nil {
+					t.Fatal(err)
+				}
+				want, err := plan.Node(&c.Objects, n.Name, options)
+				if err != nil {
+					t.Fatal(err)
+				}
+				same(t, seed, got, want)
+			}
+		}
+	}
+}
+
+func same(t *testing.T, seed uint64, got, want any) {
+	t.Helper()
+	a, err := json.Marshal(got)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := json.Marshal(want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(a, b) {
+		t.Fatalf("seed %d: asked again\n%s\nasked for the first time\n%s", seed, a, b)
 	}
 }

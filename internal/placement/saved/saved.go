@@ -3,17 +3,13 @@
 package saved
 
 import (
-	"encoding/json"
 	"errors"
-	"fmt"
-	"io"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/slipway-dev/slipway/internal/placement"
 )
@@ -53,41 +49,4 @@ func feed[T any](list []T, set func(T) error) error {
 		}
 	}
 	return nil
-}
-
-// Write writes the objects as one JSON document. What placement does not read and what may be private is left out:
-// managed fields, environment, commands and arguments of containers.
-func (o *Objects) Write(w io.Writer) error {
-	stripped := *o
-	stripped.Pods = make([]*corev1.Pod, len(o.Pods))
-	for i, p := range o.Pods {
-		stripped.Pods[i] = strip(p)
-	}
-	if err := json.NewEncoder(w).Encode(&stripped); err != nil {
-		return fmt.Errorf("write the saved cluster: %w", err)
-	}
-	return nil
-}
-
-// Read reads what Write has written.
-func Read(r io.Reader) (*Objects, error) {
-	var o Objects
-	if err := json.NewDecoder(r).Decode(&o); err != nil {
-		return nil, fmt.Errorf("read the saved cluster: %w", err)
-	}
-	return &o, nil
-}
-
-// strip copies a pod without what placement does not read of it.
-func strip(p *corev1.Pod) *corev1.Pod {
-	out := p.DeepCopy()
-	out.ManagedFields = []metav1.ManagedFieldsEntry(nil)
-	for _, containers := range [][]corev1.Container{out.Spec.InitContainers, out.Spec.Containers} {
-		for i := range containers {
-			c := &containers[i]
-			c.Env, c.EnvFrom, c.Command, c.Args = nil, nil, nil, nil
-			c.LivenessProbe, c.ReadinessProbe, c.StartupProbe, c.Lifecycle = nil, nil, nil, nil
-		}
-	}
-	return out
 }

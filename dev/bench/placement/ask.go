@@ -1,0 +1,184 @@
+package placement
+
+import (
+	"bytes"
+	"fmt"
+	"runtime/debug"
+	"slices"
+
+	"github.com/slipway-dev/slipway/dev/bench/result"
+	"github.com/slipway-dev/slipway/internal/placement"
+	"github.com/slipway-dev/slipway/internal/placement/placementtest"
+	"github.com/slipway-dev/slipway/internal/placement/plan"
+	"github.com/slipway-dev/slipway/internal/placement/saved"
+)
+
+// commandGC is how seldom slipway plan and slipway why collect garbage, as GOGC.
+const commandGC = 400
+
+// askDiverse measures what slipway plan and slipway why ask, of a cluster that is known and of one that is loaded first.
+func askDiverse() ([]result.Result, error) {
+	o := &placementtest.Diverse(seed, 5000, 150_000, 200).Objects
+	for i := range 100 {
+		o.Pods = append(o.Pods, placementtest.Pod("waiting", i, "", 3000, 4096))
+	}
+	var file bytes.Buffer
+	if err := o.Write(&file, saved.Compact); err != nil {
+		return nil, err
+	}
+	defer debug.SetGCPercent(debug.SetGCPercent(commandGC))
+	var cluster *plan.Cluster
+	load, err := measure(3, func() (err error) {
+		loaded, err := saved.Decode(file.Bytes())
+		if err != nil {
+			return err
+		}
+		cluster, err = plan.Of(loaded)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	a := asked{cluster: cluster, objects: o, text: "5,000 nodes, 150,000 placed pods, 100 pending, 200 disruption budgets; " + mix}
+	results := []result.Result{{
+		Name: "load a saved cluster", Value: milliseconds(load.cpu), Unit: "ms",
+		Setup: load.setup(fmt.Sprintf("%s; %d MB, from memory to the first question", a.text, file.Len()/1e6)),
+	}}
+	for _, ask := range []func() (result.Result, error){a.node, a.pod, a.plan} {
+		measured, err := ask()
+		if err != nil {
+			return nil, err
+		}
+		results = append(results, measured)
+	}
+	return results, nil
+}
+
+// asked is a cluster to be asked, and its objects, from which every answer is checked.
+type asked struct {
+	cluster *plan.Cluster
+	objects *saved.Objects
+	text    string
+}
+
+var options = plan.Options{Max: -1, Policy: placement.LeastDisruption}
+
+const reachWarm = 1000 // ms
+
+func (a *asked) node() (result.Result, error) {
+	var answers []*placement.Evacuation
+	f, err := measure(5, func() error {
+		answers = answers[:0]
+		for i := range 20 {
+			answer, err := a.cluster.Node(a.objects.Nodes[i*251].Name, options)
+			if err != nil {
+				return err
+			}
+			answers = append(answers, answer)
+		}
+		return nil
+	})
+	if err != nil {
+		return result.Result{}, err
+	}
+	s, err := a.served()
+	if err != nil {
+		return result.Result{}, err
+	}
+	feasible := 0
+	for _, e := range answers {
+		if !e.Feasible() {
+			continue
+		}
+		feasible++
+		if err := placementtest.CarryOut(s, []placement.Evacuation{*e}); err != nil {
+			return result.Result{}, fmt.Errorf("carry out why %s: %w", e.Node, err)
+		}
+	}
+	if feasible == 0 {
+		return result.Result{}, fmt.Errorf("none of %d nodes can go", len(answers))
+	}
+	setup := f.setup(fmt.Sprintf("%s; mean of 20 nodes, of which %d can go, carried out", a.text, feasible))
+	return atMost("why NODE, cache warm", milliseconds(f.cpu)/20, "ms", reachWarm, setup), nil
+}
+
+func (a *asked) pod() (result.Result, error) {
+	p := a.objects.Pods[len(a.objects.Pods)-1]
+	key := placement.PodKey{Namespace: p.Namespace, Name: p.Name}
+	var answer *placement.Pending
+	f, err := measure(9, func() (err error) {
+		answer, err = a.cluster.Pod(key)
+		return err
+	})
+	if err != nil {
+		return result.Result{}, err
+	}
+	s, err := a.objects.Snapshot()
+	if err != nil {
+		return result.Result{}, err
+	}
+	for _, n := range a.objects.Nodes {
+		verdict, err := s.JudgePod(key, n.Name)
+		if err != nil {
+			return result.Result{}, err
+		}
+		if (verdict.Outcome == placement.Fits) != slices.Contains(answer.Fits, n.Name) {
+			return result.Result{}, fmt.Errorf("pod %s on %s: %s, which why does not say", key, n.Name, verdict)
+		}
+	}
+	setup := f.setup(fmt.Sprintf("%s; a pending pod that %d nodes would take, each verdict asked again", a.text, len(answer.Fits)))
+	return atMost("why POD, cache warm", milliseconds(f.cpu), "ms", reachWarm, setup), nil
+}
+
+func (a *asked) plan() (result.Result, error) {
+	var answer *plan.Plan
+	f, err := measure(5, func() (err error) {
+		answer, err = a.cluster.Plan(options)
+		return err
+	})
+	if err != nil {
+		return result.Result{}, err
+	}
+	if len(answer.Remove.Victims) == 0 || answer.Launch == nil {
+		return result.Result{}, fmt.Errorf("a plan of %d victims, and pending pods served: %t", len(answer.Remove.Victims), answer.Launch != nil)
+	}
+	s, err := a.served()
+	if err != nil {
+		return result.Result{}, err
+	}
+	if err := placementtest.CarryOut(s, answer.Remove.Victims); err != nil {
+		return result.Result{}, fmt.Errorf("carry out the plan: %w", err)
+	}
+	setup := f.setup(fmt.Sprintf("%s; as many nodes as can go, %d found and carried out beside the pending pods", a.text,
+		len(answer.Remove.Victims)))
+	return atMost("plan, cache warm", milliseconds(f.cpu), "ms", reachWarm, setup), nil
+}
+
+// served is a snapshot of its own with the pending pods on the nodes that are kept for them.
+func (a *asked) served() (*placement.Snapshot, error) {
+	s, err := a.objects.Snapshot()
+	if err != nil {
+		return nil, err
+	}
+	packing, err := s.Pack(nil, plan.Flavours(a.objects), placement.LeastWaste)
+	if err != nil {
+		return nil, err
+	}
+	places := map[placement.PodKey]string{}
+	for _, m := range packing.Moves {
+		places[m.Pod] = m.To
+	}
+	for _, p := range a.objects.Pods {
+		if p.Spec.NodeName != "" {
+			continue
+		}
+		bound := p.DeepCopy()
+		if bound.Spec.NodeName = places[placement.PodKey{Namespace: p.Namespace, Name: p.Name}]; bound.Spec.NodeName == "" {
+			return nil, fmt.Errorf("pending pod %s has found no room", p.Name)
+		}
+		if err := s.SetPod(bound); err != nil {
+			return nil, err
+		}
+	}
+	return s, nil
+}

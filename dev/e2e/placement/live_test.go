@@ -1,0 +1,222 @@
+package placement_test
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"log/slog"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/slipway-dev/slipway/dev/testbed"
+	"github.com/slipway-dev/slipway/dev/workload"
+	"github.com/slipway-dev/slipway/internal/placement"
+	"github.com/slipway-dev/slipway/internal/placement/live"
+	"github.com/slipway-dev/slipway/internal/placement/placementtest"
+)
+
+// unthrottled is a client that does not slow itself down.
+func unthrottled(t *testing.T, bed *testbed.Testbed) kubernetes.Interface {
+	t.Helper()
+	config, err := clientcmd.BuildConfigFromFlags("", bed.Kubeconfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	config = rest.CopyConfig(config)
+	config.QPS, config.ContentType = -1, "application/vnd.kubernetes.protobuf"
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return client
+}
+
+// inParallel calls fn for 0 to n-1, some at a time, and returns the first error.
+func inParallel(n int, fn func(i int) error) error {
+	const workers = 8
+	errs := make(chan error, workers)
+	for w := range workers {
+		go func() {
+			var err error
+			for i := w; i < n && err == nil; i += workers {
+				err = fn(i)
+			}
+			errs <- err
+		}()
+	}
+	var first error
+	for range workers {
+		if err := <-errs; err != nil && first == nil {
+			first = err
+		}
+	}
+	return first
+}
+
+// eventually asks until the answer is yes.
+func eventually(ctx context.Context, t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for !is() {
+		select {
+		case <-ctx.Done():
+			t.Fatalf("%s: %v", what, context.Cause(ctx))
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+func TestDeviceClassesAreFollowedOnTheRealAPIServer(t *testing.T) {
+	bed := testbed.ForTest(t, testbed.Options{})
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	client := unthrottled(t, bed)
+	node := placementtest.Node("bench-0", "zone-a", 4, 16, 10)
+	if _, err := client.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	factory := informers.NewSharedInformerFactory(client, 0)
+	cluster, err := live.Watch(client.Discovery(), factory, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	factory.Start(ctx.Done())
+	defer factory.Shutdown()
+	defer cancel()
+	if err := cluster.WaitForSync(ctx); err != nil {
+		t.Fatal(err)
+	}
+	pod := placementtest.Pod("train", 0, "", 100, 64)
+	pod.Spec.Containers[0].Resources.Requests["example.com/gpu"] = resource.MustParse("1")
+	pod.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
+	outcome := func() (v placement.Outcome) {
+		err := cluster.With(func(s *placement.Snapshot) error {
+			verdict, err := s.Judge(pod, node.Name)
+			v = verdict.Outcome
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+	if got := outcome(); got != placement.Blocked {
+		t.Errorf("without a device class: %s", got)
+	}
+	_, err = client.ResourceV1().DeviceClasses().Create(ctx, &resourcev1.DeviceClass{
+		ObjectMeta: metav1.ObjectMeta{Name: "gpu"},
+	}, metav1.CreateOptions{})
+	if apierrors.IsNotFound(err) {
+		t.Skip("this API server is older than device classes: it was synced without them")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod.Spec.Containers[0].Resources.Requests = corev1.ResourceList{
+		corev1.ResourceName(resourcev1.ResourceDeviceClassPrefix + "gpu"): resource.MustParse("1"),
+	}
+	eventually(ctx, t, "the device class to be known", func() bool { return outcome() == placement.Undecidable })
+	if err := client.ResourceV1().DeviceClasses().Delete(ctx, "gpu", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(ctx, t, "the device class to be gone", func() bool { return outcome() == placement.Blocked })
+}
+
+var crowd = flag.Int("crowd", 40, "how many nodes, with ten pods each, a cluster has that is read whole")
+
+// TestAClusterIsReadWholeInEveryWay says in its log how long each way of reading a cluster takes. The nodes and pods are
+// objects alone, with no machine behind them.
+func TestAClusterIsReadWholeInEveryWay(t *testing.T) {
+	nodes, pods := *crowd, 10**crowd
+	bed := testbed.ForTest(t, testbed.Options{})
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	client := unthrottled(t, bed)
+	if err := workload.CreateSettled(ctx, client, workload.Namespace("crowd")); err != nil {
+		t.Fatal(err)
+	}
+	eventually(ctx, t, "the namespace to have its ServiceAccount", func() bool {
+		_, err := client.CoreV1().ServiceAccounts("crowd").Get(ctx, "default", metav1.GetOptions{})
+		return err == nil
+	})
+	name := func(i int) string { return fmt.Sprintf("crowd-%03d", i%nodes) }
+	err := inParallel(nodes, func(i int) error {
+		_, err := client.CoreV1().Nodes().Create(ctx, placementtest.Node(name(i), "zone-a", 32, 128, 110), metav1.CreateOptions{})
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	no := false
+	err = inParallel(pods, func(i int) error {
+		p := placementtest.Pod("web", i, name(i), 100, 128)
+		p.Namespace, p.OwnerReferences, p.Spec.AutomountServiceAccountToken = "crowd", nil, &no
+		p.Spec.Containers[0].Image = "none"
+		_, err := client.CoreV1().Pods("crowd").Create(ctx, p, metav1.CreateOptions{})
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	timed := func(what string, fn func() error) {
+		t.Helper()
+		start := time.Now()
+		if err := fn(); err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		t.Logf("%s: %.0f ms", what, time.Since(start).Seconds()*1e3)
+	}
+	timed("listed", func() error {
+		o, err := live.List(ctx, client)
+		if err == nil && (len(o.Nodes) != nodes || len(o.Pods) < pods) {
+			err = fmt.Errorf("%d nodes and %d pods", len(o.Nodes), len(o.Pods))
+		}
+		return err
+	})
+	factory := informers.NewSharedInformerFactory(client, 0)
+	defer factory.Shutdown()
+	defer cancel()
+	var cluster *live.Cluster
+	timed("watched and synced", func() (err error) {
+		if cluster, err = live.Watch(client.Discovery(), factory, slog.New(slog.DiscardHandler)); err != nil {
+			return err
+		}
+		factory.Start(ctx.Done())
+		return cluster.WaitForSync(ctx)
+	})
+	timed("why NODE of the watched cluster", func() error {
+		return cluster.With(func(s *placement.Snapshot) error {
+			if s.Nodes() != nodes || s.Pods() < pods {
+				return fmt.Errorf("%d nodes and %d pods", s.Nodes(), s.Pods())
+			}
+			e, err := s.Evacuate(name(7), placement.LeastDisruption, placement.Options{Unmanaged: true})
+			if err == nil && len(e.Moves)+len(e.Refusals) == 0 {
+				err = fmt.Errorf("nothing is said of its pods: %+v", e)
+			}
+			return err
+		})
+	})
+	slipway, err := testbed.Binary("slipway")
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "crowd.snapshot")
+	for _, args := range [][]string{
+		{"why", "node/" + name(7), "--force"}, {"plan", "--force"}, {"snapshot", "save", "--hash-names", file}, {"plan", "--force", "--snapshot", file},
+	} {
+		timed(fmt.Sprintf("slipway %v", args), func() error {
+			return exec.CommandContext(ctx, slipway, append(args, "--kubeconfig", bed.Kubeconfig())...).Run()
+		})
+	}
+}

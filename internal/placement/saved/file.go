@@ -1,0 +1,319 @@
+package saved
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	storagev1 "k8s.io/api/storage/v1"
+)
+
+// Format is how a cluster is written. Read knows them apart.
+type Format int
+
+const (
+	// Compact is read many times as fast as JSON. It begins with a line that names its version; frames follow, each of
+	// the objects of one kind in their protocol buffers, so that frames can be decoded side by side; the last frame is
+	// empty and of kind end, so that a file that was cut off is known.
+	Compact Format = iota
+	// JSON is one document, for people and other tools.
+	JSON
+)
+
+// magic is the first line of a compact file.
+const magic = "slipway.dev/snapshot v1\n"
+
+// Write writes what placement reads of the objects; the rest is left out, so that nothing gets about that does not serve
+// the answers.
+func (o *Objects) Write(w io.Writer, format Format) error {
+	reduced := new(renamer).cluster(o)
+	write := reduced.writeCompact
+	if format == JSON {
+		write = func(w io.Writer) error { return json.NewEncoder(w).Encode(reduced) }
+	}
+	if err := write(w); err != nil {
+		return fmt.Errorf("write the saved cluster: %w", err)
+	}
+	return nil
+}
+
+// Read reads what Write has written, in any format.
+func Read(r io.Reader) (*Objects, error) {
+	raw, err := io.ReadAll(r)
+	if err != nil {
+		return nil, fmt.Errorf("read the saved cluster: %w", err)
+	}
+	return Decode(raw)
+}
+
+// Decode is Read of what is in memory already. The objects do not refer to raw.
+func Decode(raw []byte) (*Objects, error) {
+	o := &Objects{}
+	var err error
+	if body, ok := bytes.CutPrefix(raw, []byte(magic)); ok {
+		err = o.decodeCompact(body)
+	} else if version, ok := bytes.CutPrefix(raw, []byte("slipway.dev/snapshot ")); ok {
+		line, _, _ := bytes.Cut(version[:min(len(version), 20)], []byte("\n"))
+		err = fmt.Errorf("it is of version %q, and this slipway reads v1", line)
+	} else {
+		err = o.decodeJSON(raw)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the saved cluster: %w", err)
+	}
+	return o, nil
+}
+
+func (o *Objects) decodeJSON(raw []byte) error {
+	if err := json.NewDecoder(bytes.NewReader(raw)).Decode(o); err != nil {
+		return err
+	}
+	for _, s := range o.sections() {
+		if i := s.missing(); i >= 0 {
+			return fmt.Errorf("its %s number %d is null", s.name, i)
+		}
+	}
+	return nil
+}
+
+// kindNumber tells the frames of a compact file apart. The numbers are those of version 1 and do not change.
+type kindNumber uint64
+
+const (
+	endFrame  kindNumber = 0
+	timeFrame kindNumber = 1
+)
+
+// section is the objects of one kind in a compact file.
+type section struct {
+	kind kindNumber
+	name string
+	// missing is the index of an object that is not there; negative for none.
+	missing func() int
+	// encode appends the frames of all objects; decode reads the objects of one frame and returns what puts them in
+	// their place, to be called in the order of the frames.
+	encode func(w *frameWriter) error
+	decode func(frame []byte, count int) (place func(), err error)
+}
+
+func (o *Objects) sections() []section {
+	return []section{
+		sectionOf[corev1.Namespace](2, "namespace", &o.Namespaces),
+		sectionOf[corev1.Node](3, "node", &o.Nodes),
+		sectionOf[corev1.Pod](4, "pod", &o.Pods),
+		sectionOf[policyv1.PodDisruptionBudget](5, "budget", &o.Budgets),
+		sectionOf[corev1.PersistentVolumeClaim](6, "claim", &o.Claims),
+		sectionOf[corev1.PersistentVolume](7, "volume", &o.Volumes),
+		sectionOf[storagev1.StorageClass](8, "storage class", &o.StorageClasses),
+		sectionOf[storagev1.CSINode](9, "CSI node", &o.CSINodes),
+		sectionOf[storagev1.CSIDriver](10, "CSI driver", &o.CSIDrivers),
+		sectionOf[storagev1.VolumeAttachment](11, "attachment", &o.Attachments),
+		sectionOf[resourcev1.DeviceClass](12, "device class", &o.DeviceClasses),
+	}
+}
+
+// message is what the types of the Kubernetes API have for their protocol buffers.
+type message[T any] interface {
+	*T
+	Marshal() ([]byte, error)
+	Unmarshal([]byte) error
+}
+
+func sectionOf[T any, M message[T]](kind kindNumber, name string, list *[]*T) section {
+	return section{
+		kind: kind, name: name,
+		missing: func() int { return slices.Index(*list, nil) },
+		encode: func(w *frameWriter) error {
+			for _, item := range *list {
+				raw, err := M(item).Marshal()
+				if err != nil {
+					return err
+				}
+				if err := w.add(kind, raw); err != nil {
+					return err
+				}
+			}
+			return w.flush()
+		},
+		decode: func(frame []byte, count int) (func(), error) {
+			items := make([]T, count)
+			for i := range items {
+				raw, rest, err := cut(frame)
+				if err != nil {
+					return nil, err
+				}
+				if err := M(&items[i]).Unmarshal(raw); err != nil {
+					return nil, err
+				}
+				frame = rest
+			}
+			if len(frame) > 0 {
+				return nil, errors.New("a frame is longer than its objects")
+			}
+			return func() {
+				for i := range items {
+					*list = append(*list, &items[i])
+				}
+			}, nil
+		},
+	}
+}
+
+// frameWriter gathers objects of one kind into frames.
+type frameWriter struct {
+	w     io.Writer
+	kind  kindNumber
+	count int
+	body  []byte
+}
+
+// frameSize is at which size, in bytes, a frame is written out.
+const frameSize = 512 << 10
+
+func (f *frameWriter) add(kind kindNumber, raw []byte) error {
+	f.kind = kind
+	f.count++
+	f.body = append(binary.AppendUvarint(f.body, uint64(len(raw))), raw...)
+	if len(f.body) < frameSize {
+		return nil
+	}
+	return f.flush()
+}
+
+func (f *frameWriter) flush() error {
+	if f.count == 0 {
+		return nil
+	}
+	head := binary.AppendUvarint(nil, uint64(f.kind))
+	head = binary.AppendUvarint(head, uint64(f.count))
+	head = binary.AppendUvarint(head, uint64(len(f.body)))
+	_, err := f.w.Write(append(head, f.body...))
+	f.count, f.body = 0, f.body[:0]
+	return err
+}
+
+func (o *Objects) writeCompact(w io.Writer) error {
+	if _, err := io.WriteString(w, magic); err != nil {
+		return err
+	}
+	f := &frameWriter{w: w}
+	when, err := o.Time.MarshalBinary()
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(f.add(timeFrame, when), f.flush()); err != nil {
+		return err
+	}
+	for _, s := range o.sections() {
+		if err := s.encode(f); err != nil {
+			return err
+		}
+	}
+	_, err = w.Write([]byte{byte(endFrame), 0, 0})
+	return err
+}
+
+// cut takes one text off that is preceded by its length.
+func cut(raw []byte) (text, rest []byte, err error) {
+	size, n := binary.Uvarint(raw)
+	if n <= 0 || size > uint64(len(raw)-n) {
+		return nil, nil, io.ErrUnexpectedEOF
+	}
+	return raw[n : n+int(size)], raw[n+int(size):], nil
+}
+
+// frame is a piece of a compact file, and what became of it.
+type frame struct {
+	kind  kindNumber
+	count int
+	body  []byte
+	place func()
+	err   error
+}
+
+// split finds the frames.
+func split(raw []byte) ([]frame, error) {
+	var frames []frame
+	for {
+		kind, n := binary.Uvarint(raw)
+		if n <= 0 {
+			return nil, io.ErrUnexpectedEOF
+		}
+		count, m := binary.Uvarint(raw[n:])
+		if m <= 0 {
+			return nil, io.ErrUnexpectedEOF
+		}
+		body, rest, err := cut(raw[n+m:])
+		switch {
+		case err != nil:
+			return nil, err
+		case kind == uint64(endFrame) && len(rest) > 0:
+			return nil, fmt.Errorf("%d bytes after its end", len(rest))
+		case kind == uint64(endFrame):
+			return frames, nil
+		case count > uint64(len(body)/2): // no object is empty, and each has its length before it
+			return nil, fmt.Errorf("%d objects are said to be in %d bytes", count, len(body))
+		}
+		frames = append(frames, frame{kind: kindNumber(kind), count: int(count), body: body})
+		raw = rest
+	}
+}
+
+// decodeCompact decodes the frames on all processors.
+func (o *Objects) decodeCompact(raw []byte) error {
+	frames, err := split(raw)
+	if err != nil {
+		return err
+	}
+	decoders := map[kindNumber]func([]byte, int) (func(), error){timeFrame: o.decodeTime}
+	for _, s := range o.sections() {
+		decoders[s.kind] = s.decode
+	}
+	var wait sync.WaitGroup
+	work := make(chan *frame)
+	for range min(runtime.GOMAXPROCS(0), len(frames)) {
+		wait.Go(func() {
+			for f := range work {
+				if decode := decoders[f.kind]; decode != nil {
+					f.place, f.err = decode(f.body, f.count)
+				} else {
+					f.err = fmt.Errorf("objects of kind %d are not known", f.kind)
+				}
+			}
+		})
+	}
+	for i := range frames {
+		work <- &frames[i]
+	}
+	close(work)
+	wait.Wait()
+	for i := range frames {
+		if frames[i].err != nil {
+			return frames[i].err
+		}
+		frames[i].place()
+	}
+	return nil
+}
+
+func (o *Objects) decodeTime(body []byte, _ int) (func(), error) {
+	raw, _, err := cut(body)
+	if err != nil {
+		return nil, err
+	}
+	var when time.Time
+	if err := when.UnmarshalBinary(raw); err != nil {
+		return nil, err
+	}
+	return func() { o.Time = when }, nil
+}

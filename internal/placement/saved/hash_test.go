@@ -1,0 +1,317 @@
+package saved_test
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"pgregory.net/rapid"
+
+	"github.com/slipway-dev/slipway/internal/placement"
+	"github.com/slipway-dev/slipway/internal/placement/placementtest"
+	"github.com/slipway-dev/slipway/internal/placement/plan"
+	"github.com/slipway-dev/slipway/internal/placement/saved"
+)
+
+// answers is all that placement can be asked about a cluster, as data.
+func answers(t *rapid.T, o *saved.Objects) map[string]any {
+	out := map[string]any{}
+	put := func(question string, answer any, err error) {
+		if err != nil {
+			t.Fatalf("%s: %v", question, err)
+		}
+		text, err := json.Marshal(answer)
+		if err != nil {
+			t.Fatalf("%s: %v", question, err)
+		}
+		var data any
+		if err := json.Unmarshal(text, &data); err != nil {
+			t.Fatalf("%s: %v", question, err)
+		}
+		out[question] = data
+	}
+	now := time.Unix(0, 0)
+	c, err := plan.Of(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, rules := range []placement.Options{{Now: now}, {Now: now, Unmanaged: true, LocalStorage: true}} {
+		for _, policy := range placement.Policies()[2*i : 2*i+2] {
+			p, err := c.Plan(plan.Options{Max: -1, Policy: policy, Rules: rules})
+			put(fmt.Sprintf("plan by %s, forced %t", policy, rules.Unmanaged), p, err)
+		}
+		for _, n := range o.Nodes {
+			e, err := c.Node(n.Name, plan.Options{Policy: placement.LeastDisruption, Rules: rules})
+			put(fmt.Sprintf("why %s, forced %t", n.Name, rules.Unmanaged), e, err)
+		}
+	}
+	s, err := o.Snapshot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range o.Pods {
+		key := placement.PodKey{Namespace: p.Namespace, Name: p.Name}
+		pending, err := c.Pod(key)
+		put("why "+key.String(), pending, err)
+		for _, n := range o.Nodes {
+			verdict, err := s.JudgePod(key, n.Name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			out[fmt.Sprintf("%s on %s", key, n.Name)] = verdict.String()
+		}
+	}
+	packing, err := s.Pack(nil, plan.Flavours(o), placement.LeastCost)
+	put("pack", packing, err)
+	return out
+}
+
+// revealed puts the plain names back into answers, questions included.
+func revealed(answers map[string]any, names saved.Names) map[string]any {
+	var pairs []string
+	for hidden, plain := range names {
+		pairs = append(pairs, hidden, plain)
+	}
+	replace := strings.NewReplacer(pairs...).Replace
+	prefixes := strings.NewReplacer("hashed/resource-", "resource-", "kubernetes.io/resource-", "resource-").Replace
+	return reveal(answers, func(s string) string { return replace(prefixes(s)) }).(map[string]any)
+}
+
+func reveal(data any, replace func(string) string) any {
+	switch data := data.(type) {
+	case string:
+		return replace(data)
+	case []any:
+		for i := range data {
+			data[i] = reveal(data[i], replace)
+		}
+	case map[string]any:
+		out := map[string]any{}
+		for key, value := range data {
+			out[replace(key)] = reveal(value, replace)
+		}
+		return out
+	}
+	return data
+}
+
+// unordered sorts reasons that are listed by their texts, since what the texts name is hidden.
+func unordered(data any) any {
+	switch data := data.(type) {
+	case string:
+		if outcome, reasons, ok := strings.Cut(data, ": "); ok && strings.Contains(reasons, ", ") {
+			list := strings.Split(reasons, ", ")
+			slices.Sort(list)
+			return outcome + ": " + strings.Join(list, ", ")
+		}
+	case []any:
+		for i := range data {
+			data[i] = unordered(data[i])
+		}
+		if tallied(data) {
+			slices.SortFunc(data, func(a, b any) int { return cmp.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
+		}
+	case map[string]any:
+		for key, value := range data {
+			data[key] = unordered(value)
+		}
+	}
+	return data
+}
+
+// tallied reports whether a list is of reasons.
+func tallied(list []any) bool {
+	return len(list) > 0 && slices.ContainsFunc(list, func(item any) bool {
+		m, ok := item.(map[string]any)
+		return ok && (m["reason"] != nil || m["predicate"] != nil)
+	})
+}
+
+// crowd is a random cluster with all of its pods in it, some of which wait, and some of what only real ones have.
+func crowd(t *rapid.T) *saved.Objects {
+	c := placementtest.Random(rapid.Uint64().Draw(t, "seed"))
+	for _, p := range c.Candidates {
+		if p.Spec.NodeName == "" {
+			c.Pods = append(c.Pods, p)
+		}
+	}
+	yes := true
+	kinds := []string{"ReplicaSet", "DaemonSet", "Node", "Rocket", ""}
+	for i, p := range c.Pods {
+		switch kind := kinds[rapid.IntRange(0, len(kinds)-1).Draw(t, "owner")]; kind {
+		case "":
+		default:
+			p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "example.com/v1", Kind: kind, Name: "owner", UID: "owner", Controller: &yes}}
+		}
+		if note := rapid.SampledFrom(notes).Draw(t, "note"); note[0] != "" {
+			p.Annotations = map[string]string{note[0]: note[1], "example.com/secret": "annotated"}
+		}
+		if i%5 == 0 {
+			p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+				RequiredDuringSchedulingIgnoredDuringExecution: newer(rapid.SampledFrom([]string{"1", "2", "9"}).Draw(t, "generation")),
+			}}
+		}
+		if i%9 == 0 && p.Spec.NodeName != "" {
+			p.Namespace, p.Name = "kube-system", "kube-apiserver-"+p.Spec.NodeName
+		}
+	}
+	budgets := rapid.IntRange(0, 3).Draw(t, "budgets")
+	for i := range budgets {
+		b := placementtest.Budget(string(rune('a'+i)), i)
+		b.Namespace = rapid.SampledFrom([]string{"red", "green"}).Draw(t, "namespace")
+		c.Budgets = append(c.Budgets, b)
+	}
+	for _, n := range c.Nodes {
+		if note := rapid.SampledFrom(notes).Draw(t, "note"); note[0] != "" {
+			n.Annotations = map[string]string{note[0]: note[1]}
+		}
+		if rapid.IntRange(0, 3).Draw(t, "pool") > 0 {
+			n.Labels["karpenter.sh/nodepool"] = rapid.SampledFrom([]string{"shop", "shop-large", "shop.large"}).Draw(t, "name")
+		}
+		if rapid.Bool().Draw(t, "type") {
+			n.Labels[corev1.LabelInstanceTypeStable] = rapid.SampledFrom([]string{"m7.large", "m7.xlarge"}).Draw(t, "kind")
+		}
+	}
+	return dedupe(&c.Objects)
+}
+
+// newer asks for nodes of later generations than one.
+func newer(than string) *corev1.NodeSelector {
+	return &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+		MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "generation", Operator: corev1.NodeSelectorOpGt, Values: []string{than}}},
+	}}}
+}
+
+var notes = [][2]string{
+	{"", ""},
+	{"", ""},
+	{"", ""},
+	{"cluster-autoscaler.kubernetes.io/safe-to-evict", "True"},
+	{"cluster-autoscaler.kubernetes.io/safe-to-evict", "false"},
+	{"karpenter.sh/do-not-disrupt", "2h"},
+	{"karpenter.sh/do-not-disrupt", "perhaps"},
+	{"slipway.dev/do-not-evict", "true"},
+	{"cluster-autoscaler.kubernetes.io/scale-down-disabled", "true"},
+	{"cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes", "v0,v1"},
+	{corev1.MirrorPodAnnotationKey, "c0ffee"},
+}
+
+// dedupe leaves one pod of each name.
+func dedupe(o *saved.Objects) *saved.Objects {
+	seen := map[string]bool{}
+	o.Pods = slices.DeleteFunc(o.Pods, func(p *corev1.Pod) bool {
+		key := p.Namespace + "/" + p.Name
+		again := seen[key]
+		seen[key] = true
+		return again || p.Status.Phase == corev1.PodSucceeded
+	})
+	return o
+}
+
+func TestAHashedClusterGivesTheAnswersOfThePlainOne(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		o := crowd(t)
+		hidden, names := o.Hashed()
+		want := unordered(answers(t, o)).(map[string]any)
+		got := unordered(revealed(answers(t, hidden), names)).(map[string]any)
+		for question, answer := range want {
+			if a, b := fmt.Sprint(got[question]), fmt.Sprint(answer); a != b {
+				t.Fatalf("%s: of the hashed cluster\n%s\nof the plain one\n%s", question, a, b)
+			}
+		}
+		if len(got) != len(want) {
+			t.Fatalf("%d answers of the hashed cluster, %d of the plain one", len(got), len(want))
+		}
+	})
+}
+
+// fill sets everything that a value holds: texts to something secret, lists and maps to one entry. Kinds of text that
+// have a type of their own are choices of the API, and stay empty.
+func fill(v reflect.Value, depth int) {
+	if depth > 14 {
+		return
+	}
+	switch v.Kind() {
+	case reflect.String:
+		switch v.Interface().(type) {
+		case string, corev1.ResourceName, types.UID, types.NodeName:
+			v.SetString("secret")
+		}
+	case reflect.Pointer:
+		v.Set(reflect.New(v.Type().Elem()))
+		fill(v.Elem(), depth+1)
+	case reflect.Slice:
+		v.Set(reflect.MakeSlice(v.Type(), 1, 1))
+		fill(v.Index(0), depth+1)
+	case reflect.Map:
+		key, value := reflect.New(v.Type().Key()).Elem(), reflect.New(v.Type().Elem()).Elem()
+		fill(key, depth+1)
+		fill(value, depth+1)
+		v.Set(reflect.MakeMap(v.Type()))
+		v.SetMapIndex(key, value)
+	case reflect.Struct:
+		switch v.Interface().(type) {
+		case metav1.Time, metav1.MicroTime, metav1.FieldsV1, runtime.RawExtension, time.Time, resource.Quantity:
+			return
+		}
+		for i := range v.NumField() {
+			if f := v.Type().Field(i); f.IsExported() && f.Name != "DeclaredFeatures" { // those are Kubernetes' own
+				fill(v.Field(i), depth+1)
+			}
+		}
+	case reflect.Int32, reflect.Int64:
+		v.SetInt(1)
+	}
+}
+
+func TestNothingThatAClusterCanHoldIsShown(t *testing.T) {
+	var o saved.Objects
+	fill(reflect.ValueOf(&o).Elem(), 0)
+	plain, err := json.Marshal(&o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(string(plain), "secret"); n < 1000 {
+		t.Fatalf("only %d secrets", n)
+	}
+	hidden, names := o.Hashed()
+	text, err := json.Marshal(hidden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if i := strings.Index(string(text), "secret"); i >= 0 {
+		t.Errorf("shown: …%s…", text[max(0, i-200):min(len(text), i+50)])
+	}
+	for token, plain := range names {
+		if plain != "secret" {
+			t.Errorf("%s stands for %q", token, plain)
+		}
+	}
+}
+
+func TestTwoHashedFilesOfOneClusterCannotBeLaidSideBySide(t *testing.T) {
+	o := &saved.Objects{Nodes: []*corev1.Node{placementtest.Node("node-a", "zone-a", 4, 16, 10)}}
+	first, _ := o.Hashed()
+	second, names := o.Hashed()
+	if first.Nodes[0].Name == second.Nodes[0].Name {
+		t.Errorf("both are %s", first.Nodes[0].Name)
+	}
+	n := second.Nodes[0]
+	if names[n.Name] != "node-a" || n.Labels[corev1.LabelHostname] != n.Name || n.Labels[corev1.LabelOSStable] != "linux" ||
+		names[n.Labels[corev1.LabelTopologyZone]] != "zone-a" {
+		t.Errorf("%s with %v stands for %v", n.Name, n.Labels, names)
+	}
+	if o.Nodes[0].Name != "node-a" || o.Nodes[0].Labels[corev1.LabelTopologyZone] != "zone-a" {
+		t.Errorf("the plain cluster has changed: %+v", o.Nodes[0])
+	}
+}

@@ -1,0 +1,48 @@
+package saved
+
+import corev1 "k8s.io/api/core/v1"
+
+func set(names ...string) map[string]bool {
+	m := make(map[string]bool, len(names))
+	for _, name := range names {
+		m[name] = true
+	}
+	return m
+}
+
+// knownKeys are keys of labels and taints that say nothing of whose cluster it is.
+var knownKeys = set(
+	"", corev1.LabelHostname, corev1.LabelTopologyZone, corev1.LabelTopologyRegion, corev1.LabelFailureDomainBetaZone,
+	corev1.LabelFailureDomainBetaRegion, corev1.LabelInstanceType, corev1.LabelInstanceTypeStable, corev1.LabelOSStable,
+	corev1.LabelArchStable, corev1.LabelWindowsBuild, corev1.LabelMetadataName,
+	"node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master",
+	"kubernetes.azure.com/agentpool", "eks.amazonaws.com/nodegroup", "cloud.google.com/gke-nodepool", "karpenter.sh/nodepool",
+	"app", "component", "tier", "k8s-app", "pod-template-hash", "controller-revision-hash", "pod-template-generation",
+	"app.kubernetes.io/name", "app.kubernetes.io/instance", "app.kubernetes.io/component", "app.kubernetes.io/part-of",
+	"app.kubernetes.io/version", "app.kubernetes.io/managed-by",
+	"statefulset.kubernetes.io/pod-name", "apps.kubernetes.io/pod-index", "job-name", "controller-uid",
+	"batch.kubernetes.io/job-name", "batch.kubernetes.io/controller-uid", "batch.kubernetes.io/job-completion-index",
+	corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable, corev1.TaintNodeUnschedulable, corev1.TaintNodeMemoryPressure,
+	corev1.TaintNodeDiskPressure, corev1.TaintNodeNetworkUnavailable, corev1.TaintNodePIDPressure,
+	corev1.TaintNodeOutOfService, "node.cloudprovider.kubernetes.io/uninitialized", "node.cloudprovider.kubernetes.io/shutdown",
+	"ToBeDeletedByClusterAutoscaler", "DeletionCandidateOfClusterAutoscaler", "karpenter.sh/disrupted",
+	"remediator.kubernetes.azure.com/unschedulable", "kubernetes.azure.com/scalesetpriority", "nvidia.com/gpu",
+	"CriticalAddonsOnly",
+)
+
+// knownValues are values of labels and taints that say nothing either.
+var knownValues = set("", "true", "false", "linux", "windows", "amd64", "arm64", "kube-apiserver")
+
+// knownDrivers are those that took volumes over from Kubernetes itself.
+var knownDrivers = set(
+	"ebs.csi.aws.com", "pd.csi.storage.gke.io", "disk.csi.azure.com", "file.csi.azure.com", "cinder.csi.openstack.org",
+	"pxd.portworx.com",
+)
+
+// knownOwners are the kinds of the controllers that every cluster has.
+var knownOwners = set(
+	"", "DaemonSet", "Node", "ReplicaSet", "StatefulSet", "Deployment", "Job", "CronJob", "ReplicationController", "Pod",
+)
+
+// knownAddresses are those of every host.
+var knownAddresses = set("", "0.0.0.0", "127.0.0.1", "::", "::1")

@@ -1,0 +1,188 @@
+package saved
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/slipway-dev/slipway/internal/placement"
+)
+
+// meta is the part of an object's metadata that placement reads. Labels and annotations are those given.
+func (r *renamer) meta(o *metav1.ObjectMeta, namespace, name string, labels, annotations map[string]string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{
+		Namespace: namespace, Name: name, UID: types.UID(r.name(uids, string(o.UID))), Generation: o.Generation,
+		Labels: labels, Annotations: annotations, CreationTimestamp: o.CreationTimestamp, DeletionTimestamp: o.DeletionTimestamp,
+		OwnerReferences: each(o.OwnerReferences, r.owner),
+	}
+}
+
+func (r *renamer) owner(o metav1.OwnerReference) metav1.OwnerReference {
+	kind := o.Kind
+	if !knownOwners[kind] {
+		kind = r.name(ownerKinds, kind)
+	}
+	return metav1.OwnerReference{
+		Kind: kind, Name: r.name(owners, o.Name), UID: types.UID(r.name(uids, string(o.UID))), Controller: o.Controller,
+	}
+}
+
+func (r *renamer) labels(set map[string]string) map[string]string {
+	if set == nil {
+		return nil
+	}
+	out := make(map[string]string, len(set))
+	for key, value := range set {
+		r.noteInteger(key, value)
+		out[r.key(key)] = r.value(value)
+	}
+	return out
+}
+
+// noteInteger remembers a value that is an integer, in case that some affinity compares its key.
+func (r *renamer) noteInteger(key, value string) {
+	if _, err := strconv.ParseInt(value, 10, 64); r.tables == nil || r.sealed || err != nil {
+		return
+	}
+	if r.integers[key] == nil {
+		r.integers[key] = map[string]bool{}
+	}
+	r.integers[key][value] = true
+}
+
+// The annotations that placement reads, by how their values are replaced.
+var (
+	// switches are read as truth values or durations.
+	switches = set(
+		"cluster-autoscaler.kubernetes.io/safe-to-evict", "cluster-autoscaler.kubernetes.io/scale-down-disabled",
+		"karpenter.sh/do-not-disrupt", "slipway.dev/do-not-evict",
+	)
+	// markers only have to be there.
+	markers = set(corev1.MirrorPodAnnotationKey, "pv.kubernetes.io/bind-completed")
+)
+
+const (
+	annotationSelectedNode     = "volume.kubernetes.io/selected-node"
+	annotationSafeLocalVolumes = "cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes"
+)
+
+func (r *renamer) annotations(set map[string]string) map[string]string {
+	var out map[string]string
+	put := func(key, value string) {
+		if out == nil {
+			out = map[string]string{}
+		}
+		out[key] = value
+	}
+	for key, value := range set {
+		switch {
+		case markers[key]:
+			put(key, "")
+		case switches[key]:
+			put(key, switchValue(value))
+		case key == annotationSelectedNode:
+			put(key, r.name(nodes, value))
+		case key == corev1.BetaStorageClassAnnotation:
+			put(key, r.name(storageClasses, value))
+		case key == annotationSafeLocalVolumes:
+			list := each(strings.Split(value, ","), func(s string) string { return r.name(podVolumes, s) })
+			put(key, strings.Join(list, ","))
+		case key == corev1.MigratedPluginsAnnotationKey:
+			known := func(s string) bool { return !strings.HasPrefix(s, "kubernetes.io/") }
+			put(key, strings.Join(slices.DeleteFunc(strings.Split(value, ","), known), ","))
+		}
+	}
+	return out
+}
+
+// switchValue keeps a truth value or a duration; anything else has no effect, and becomes nothing.
+func switchValue(s string) string {
+	if _, err := strconv.ParseBool(strings.ToLower(strings.TrimSpace(s))); err == nil {
+		return s
+	}
+	if _, err := time.ParseDuration(s); err == nil {
+		return s
+	}
+	return ""
+}
+
+func (r *renamer) labelSelector(s *metav1.LabelSelector) *metav1.LabelSelector {
+	if s == nil {
+		return nil
+	}
+	return &metav1.LabelSelector{
+		MatchLabels: r.labels(s.MatchLabels),
+		MatchExpressions: each(s.MatchExpressions, func(e metav1.LabelSelectorRequirement) metav1.LabelSelectorRequirement {
+			return metav1.LabelSelectorRequirement{Key: r.key(e.Key), Operator: e.Operator, Values: each(e.Values, r.value)}
+		}),
+	}
+}
+
+func (r *renamer) nodeSelector(s *corev1.NodeSelector) *corev1.NodeSelector {
+	if s == nil {
+		return nil
+	}
+	return &corev1.NodeSelector{NodeSelectorTerms: each(s.NodeSelectorTerms, func(t corev1.NodeSelectorTerm) corev1.NodeSelectorTerm {
+		return corev1.NodeSelectorTerm{
+			MatchExpressions: each(t.MatchExpressions, r.nodeExpression), MatchFields: each(t.MatchFields, r.nodeField),
+		}
+	})}
+}
+
+func (r *renamer) nodeExpression(e corev1.NodeSelectorRequirement) corev1.NodeSelectorRequirement {
+	if r.tables != nil && (e.Operator == corev1.NodeSelectorOpGt || e.Operator == corev1.NodeSelectorOpLt) {
+		r.compared[e.Key] = true
+		for _, value := range e.Values {
+			r.noteInteger(e.Key, value)
+		}
+	}
+	return corev1.NodeSelectorRequirement{Key: r.key(e.Key), Operator: e.Operator, Values: each(e.Values, r.value)}
+}
+
+// nodeField is about the name of the node; there is no other field.
+func (r *renamer) nodeField(e corev1.NodeSelectorRequirement) corev1.NodeSelectorRequirement {
+	key := e.Key
+	if key != metav1.ObjectNameField {
+		key = r.key(key)
+	}
+	names := each(e.Values, func(s string) string { return r.name(nodes, s) })
+	return corev1.NodeSelectorRequirement{Key: key, Operator: e.Operator, Values: names}
+}
+
+// quantities replaces the names of extended resources; one that the scheduler does not count stays uncounted.
+func (r *renamer) quantities(list corev1.ResourceList) corev1.ResourceList {
+	if list == nil {
+		return nil
+	}
+	out := make(corev1.ResourceList, len(list))
+	for name, quantity := range list {
+		out[corev1.ResourceName(r.resource(string(name)))] = quantity
+	}
+	return out
+}
+
+func (r *renamer) resource(s string) string {
+	switch {
+	case r.tables == nil, s == "", s == "cpu", s == "memory", s == "pods", s == "ephemeral-storage", strings.HasPrefix(s, corev1.ResourceHugePagesPrefix),
+		strings.HasPrefix(s, corev1.ResourceAttachableVolumesPrefix):
+		return s
+	}
+	if class, ok := strings.CutPrefix(s, resourcev1.ResourceDeviceClassPrefix); ok {
+		return resourcev1.ResourceDeviceClassPrefix + r.name(deviceClasses, class)
+	}
+	hidden := r.name(resources, s)
+	switch {
+	case !placement.Counted(corev1.ResourceName(s)):
+		return hidden // a name without a prefix is not counted
+	case strings.Contains(s, corev1.ResourceDefaultNamespacePrefix):
+		return corev1.ResourceDefaultNamespacePrefix + hidden
+	default:
+		return "hashed/" + hidden
+	}
+}
