@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -118,21 +119,51 @@ func (s *server) count() int {
 	return s.requests
 }
 
+// link is one holder's way to the server, which may be cut.
+type link struct {
+	*server
+
+	cut atomic.Bool
+}
+
+func (l *link) ListLeases(ctx context.Context, namespace, selector string) ([]kubeapi.Lease, error) {
+	if l.cut.Load() {
+		return nil, errTrouble
+	}
+	return l.server.ListLeases(ctx, namespace, selector)
+}
+
+func (l *link) CreateLease(ctx context.Context, lease kubeapi.Lease) (*kubeapi.Lease, error) {
+	if l.cut.Load() {
+		return nil, errTrouble
+	}
+	return l.server.CreateLease(ctx, lease)
+}
+
+func (l *link) UpdateLease(ctx context.Context, lease kubeapi.Lease) (*kubeapi.Lease, error) {
+	if l.cut.Load() {
+		return nil, errTrouble
+	}
+	return l.server.UpdateLease(ctx, lease)
+}
+
 // node is one holder whose process can be killed and started again.
 type node struct {
 	*Keeper
 
+	link *link
 	kill func()
 	gone chan struct{}
 }
 
 func start(t testing.TB, s *server, name string, limit int) *node {
-	k, err := New(Options{API: s, Namespace: "slipway", Holder: name, Limit: limit})
+	way := &link{server: s}
+	k, err := New(Options{API: way, Namespace: "slipway", Holder: name, Limit: limit})
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, kill := context.WithCancel(t.Context())
-	n := &node{Keeper: k, kill: kill, gone: make(chan struct{})}
+	n := &node{Keeper: k, link: way, kill: kill, gone: make(chan struct{})}
 	go func() {
 		defer close(n.gone)
 		k.Run(ctx, func() {})
@@ -259,7 +290,7 @@ func TestI10BadOptionsAreRefusedByName(t *testing.T) {
 type act struct {
 	after time.Duration
 	node  int
-	what  string // want, rest, crash, start
+	what  string // want, rest, crash, start, cut, mend
 }
 
 // story is a cluster whose nodes come, go and die, on an API server with troubles of its own.
@@ -283,7 +314,7 @@ func drawStory(t *rapid.T) story {
 		w.acts = append(w.acts, act{
 			after: time.Duration(rapid.IntRange(0, 40).Draw(t, "after")) * time.Second,
 			node:  rapid.IntRange(0, w.nodes-1).Draw(t, "node"),
-			what:  rapid.SampledFrom([]string{"want", "want", "want", "rest", "crash", "start"}).Draw(t, "what"),
+			what:  rapid.SampledFrom([]string{"want", "want", "want", "rest", "crash", "start", "cut", "mend"}).Draw(t, "what"),
 		})
 	}
 	return w
@@ -325,6 +356,8 @@ func (w story) play(t *testing.T) (broken []string) {
 		case a.what == "want" || a.what == "rest":
 			wants[a.node] = a.what == "want"
 			n.Want(wants[a.node])
+		case a.what == "cut" || a.what == "mend":
+			n.link.cut.Store(a.what == "cut")
 		case a.what == "crash" && alive[a.node]:
 			n.crash()
 			alive[a.node] = false
@@ -337,6 +370,9 @@ func (w story) play(t *testing.T) (broken []string) {
 	s.mu.Lock()
 	s.trouble = func() (time.Duration, bool, bool) { return time.Millisecond, false, false }
 	s.mu.Unlock()
+	for _, n := range nodes {
+		n.link.cut.Store(false)
+	}
 	for left := w.nodes; left > 0 && len(broken) == 0; left-- {
 		watch(longest)
 		waiting, served := false, false
