@@ -304,13 +304,13 @@ type story struct {
 
 func drawStory(t *rapid.T) story {
 	w := story{
-		limit: rapid.IntRange(1, 3).Draw(t, "limit"), nodes: rapid.IntRange(2, 6).Draw(t, "nodes"),
+		limit: rapid.IntRange(1, 2).Draw(t, "limit"), nodes: rapid.IntRange(3, 6).Draw(t, "nodes"),
 		fails: rapid.SampledFrom([]int{0, 0, 10, 40}).Draw(t, "fails"),
 		mute:  rapid.SampledFrom([]int{0, 0, 10, 30}).Draw(t, "unanswered"),
 		slow:  rapid.SampledFrom([]time.Duration{0, time.Second, 8 * time.Second}).Draw(t, "slow"),
 		seed:  rapid.SliceOfN(rapid.IntRange(0, 99), 50, 50).Draw(t, "dice"),
 	}
-	for range rapid.IntRange(1, 40).Draw(t, "acts") {
+	for range rapid.IntRange(10, 40).Draw(t, "acts") {
 		w.acts = append(w.acts, act{
 			after: time.Duration(rapid.IntRange(0, 40).Draw(t, "after")) * time.Second,
 			node:  rapid.IntRange(0, w.nodes-1).Draw(t, "node"),
@@ -334,6 +334,8 @@ func (w story) play(t *testing.T) (broken []string) {
 	alive := make([]bool, w.nodes)
 	for i := range nodes {
 		nodes[i], alive[i] = start(t, s, fmt.Sprint("node-", i), w.limit), true
+		nodes[i].Want(true)
+		wants[i] = true
 	}
 	watch := func(d time.Duration) {
 		for end := time.Now().Add(d); time.Now().Before(end); {
