@@ -139,7 +139,9 @@ func (s *Source) Run(ctx context.Context, emit func(notice.Snapshot)) {
 		if until := now.Add(wait); wait > 0 && until.After(earliest) {
 			earliest = until
 		}
-		due = nextDue(due, now, now.Add(wait), s.interval)
+		if !due.After(now.Add(wait)) { // else it was asked for, and the schedule stands
+			due = nextDue(due, now, now.Add(wait), s.interval)
+		}
 		timer.Reset(due.Sub(now))
 	}
 }

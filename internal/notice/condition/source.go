@@ -175,11 +175,10 @@ func (w *watch) look(now time.Time) (notice.Snapshot, time.Duration) {
 	return snapshot, time.Duration(next)
 }
 
-// isNews reports that the snapshot says something that the last one did not, and keeps it.
+// isNews reports that the snapshot has other notices than the last one, and keeps it. How a detector words its message
+// is no news.
 func (w *watch) isNews(s notice.Snapshot) bool {
-	same := slices.EqualFunc(w.said, s.Notices, func(a, b notice.Notice) bool {
-		return a.ID == b.ID && a.Description == b.Description
-	})
+	same := slices.EqualFunc(w.said, s.Notices, func(a, b notice.Notice) bool { return a.ID == b.ID })
 	news := !w.spoken || !same
 	w.said, w.spoken = s.Notices, true
 	return news
