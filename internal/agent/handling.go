@@ -171,20 +171,20 @@ func (a *Agent) awaitDrain(_ context.Context, h *handling, now time.Time) (time.
 }
 
 const (
-	// lastWords is for how long an acknowledgement waits for the Events that are still to be written.
+	// lastWords is for how long an acknowledgement waits for what is still to be written.
 	lastWords = time.Second
 	// listenEvery is the pause between two looks at whether they are.
 	listenEvery = 20 * time.Millisecond
 )
 
-// sayAll returns when to look again while Events are still to be written. The machine may go the moment it is allowed
-// to, and with it the only word of a pod that was deleted past its budget (I2). It waits no longer than a moment: an
+// sayAll returns when to look again while Events, or a slot's return, are still to be written. The machine may go the
+// moment it is allowed to, and with it the only word of a pod that was deleted past its budget (I2). It waits no longer than a moment: an
 // API server that is away is no reason to keep the platform waiting.
 func (a *Agent) sayAll(h *handling, now time.Time) time.Duration {
 	if h.approvable.IsZero() {
 		h.approvable = now
 	}
-	if a.events.said() || now.Sub(h.approvable) >= lastWords {
+	if a.events.said() && a.slotGivenBack() || now.Sub(h.approvable) >= lastWords {
 		return 0
 	}
 	return listenEvery
