@@ -73,8 +73,8 @@ func (h *handling) lingers(now time.Time) time.Duration {
 	return max(0, dying-now.Sub(h.missing))
 }
 
-// unrecorded reports that the node does not show yet how far the agent is.
-func (h *handling) unrecorded() bool { return h.dirty && h.Decision.Action != Ignore }
+// unrecorded reports that the node, which is held, does not show yet how far the agent is.
+func (h *handling) unrecorded() bool { return h.held && h.dirty && h.Decision.Action != Ignore }
 
 // mark is the label value under which the other machines of an event find this one.
 func (h *handling) mark() cordon.Phase {
