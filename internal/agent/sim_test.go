@@ -250,7 +250,9 @@ func (m *machine) remove(uid string) error {
 	return nil
 }
 
-func (m *machine) ListBudgets(context.Context, string) ([]kubeapi.PodDisruptionBudget, error) { return nil, nil }
+func (m *machine) ListBudgets(context.Context, string) ([]kubeapi.PodDisruptionBudget, error) {
+	return nil, nil
+}
 
 func (m *machine) CreateEvent(_ context.Context, e kubeapi.Event) error {
 	m.mu.Lock()

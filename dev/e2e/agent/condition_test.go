@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/slipway-dev/slipway/dev/azure"
+	"github.com/slipway-dev/slipway/dev/controlplane"
 )
 
 // setCondition writes a condition of the first machine's node, as node-problem-detector does.
@@ -173,5 +174,26 @@ func TestAShortFreezeMayBeginAtOnceForAllItsMachines(t *testing.T) {
 		if slices.ContainsFunc(states(), cordoned) {
 			t.Errorf("machine %d was cordoned", i)
 		}
+	}
+}
+
+// TestAnIdleAgentFollowsItsNodeAndAsksTwiceBesides: each request is made by every node of the cluster.
+func TestAnIdleAgentFollowsItsNodeAndAsksTwiceBesides(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "idle", 1)
+	a := f.agent(0, brisk, "--condition=KernelDeadlock=drain")
+	f.awaitPolls(a, 10)
+	f.setCondition("KernelDeadlock", corev1.ConditionFalse) // which it is told of
+	f.awaitPolls(a, 10)
+	events, err := f.Audit(controlplane.AuditFilter{User: agentUser})
+	f.check(err)
+	count := map[string]int{}
+	for _, e := range events {
+		if strings.Contains(e.RequestURI, f.node(0)) {
+			count[e.Verb]++
+		}
+	}
+	if count["watch"] != 1 || count["get"]+count["list"] != 2 || len(count) != 3 {
+		t.Errorf("requests: %v", count)
 	}
 }
