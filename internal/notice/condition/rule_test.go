@@ -56,6 +56,7 @@ func TestI10ABadRuleIsRefusedWithFieldValueAndWhatIsAllowed(t *testing.T) {
 		"=drain":                           `type: "": want`,
 		"a b=drain":                        `type: "a b": want`,
 		"RebootScheduled=drain":            "confirmed with the metadata service",
+		"Drained=cordon":                   `type: "Drained": want a condition that the agent does not set itself`,
 		"KernelDeadlock:Maybe=drain":       `status: "Maybe": want True, False or Unknown`,
 		"KernelDeadlock=reboot":            `action: "reboot": want one of ignore, cordon, drain-marked, drain`,
 		"KernelDeadlock=drain,hold=soon":   `hold: "soon": want a duration`,
