@@ -58,6 +58,9 @@ func draining(n notice.Notice, d Decision) event {
 }
 
 func until(n notice.Notice, d Decision) string {
+	if d.Deadline.IsZero() {
+		return "on account of condition " + n.ID
+	}
 	return fmt.Sprintf("%s (%s) is due at %s", n.Type, n.ID, d.Deadline.UTC().Format(time.RFC3339))
 }
 
@@ -75,7 +78,10 @@ func notDrained(r drain.Receipt, err error) event {
 	return event{true, "NotDrained", fmt.Sprintf("%s. %v", r.Summary(), err)}
 }
 
-func acknowledged(n notice.Notice) event {
+func acknowledged(n notice.Notice, d Decision) event {
+	if d.Action == Acknowledge {
+		return event{false, "Acknowledged", fmt.Sprintf("told %s that %s (%s) may begin: %s", n.Source, n.Type, n.ID, d.Reason)}
+	}
 	return event{false, "Acknowledged", fmt.Sprintf("told %s that %s (%s) may begin: drained are %s", n.Source, n.Type, n.ID,
 		strings.Join(n.Resources, ", "))}
 }
@@ -92,8 +98,18 @@ func stillCordoned(why string) event {
 	return event{false, "LeftCordoned", "no notice holds the node any more, but it stays cordoned: " + why}
 }
 
-func othersAtWork(others []string) event {
-	return event{true, "OthersAtWork", "also taking this node out of service: " + strings.Join(others, ", ")}
+func othersAtWork(others []string, n notice.Notice, what string) event {
+	return event{true, "OthersAtWork", fmt.Sprintf("also taking this node out of service: %s. %s (%s): %s",
+		strings.Join(others, ", "), n.Type, n.ID, what)}
+}
+
+func waitingForTurn(n notice.Notice, holders []string, until time.Time) event {
+	limit := "as long as it takes"
+	if !until.IsZero() {
+		limit = "until " + until.UTC().Format(time.RFC3339) + " at the latest"
+	}
+	return event{false, "WaitingForTurn", fmt.Sprintf("%s (%s): as many nodes are being drained as may be at once (%s); "+
+		"waiting, %s", n.Type, n.ID, strings.Join(holders, ", "), limit)}
 }
 
 // events writes Kubernetes Events in the background.

@@ -28,16 +28,25 @@ type handling struct {
 	Seen     seen          `json:"seen"`
 	Decision Decision      `json:"decision"`
 	Phase    Phase         `json:"phase"`
+	// Began is when the node's pods were first asked to leave on account of it.
+	Began time.Time `json:"began,omitzero"`
 
 	held     bool // the node is as it is to be, and the record on it
 	touched  bool // something may be on it, even if not all
 	closed   bool // it takes no pods
+	cordoned bool // cordoning it was asked for, and not left to another tool
+	bare     bool // its conditions could not be written
+	leftover bool // the node was given back, but for conditions that could not be taken away
 	dirty    bool // the record differs from this
 	over     bool
 	restored bool
 	gaveUp   bool      // a voluntary drain's time was over
 	missing  time.Time // since when the notice is no longer listed
 	waitsFor string
+	// left to another tool that is at work on the node.
+	left         bool
+	saidOthers   string
+	waitsForTurn bool
 	// approvable is since when nothing but our own Events keeps it from being acknowledged.
 	approvable time.Time
 }
@@ -64,11 +73,14 @@ func (h *handling) lingers(now time.Time) time.Duration {
 	return max(0, dying-now.Sub(h.missing))
 }
 
-// unrecorded reports that the node does not show yet how far the agent is.
-func (h *handling) unrecorded() bool { return h.dirty && h.Decision.Action != Ignore }
+// unrecorded reports that the node, which is held, does not show yet how far the agent is.
+func (h *handling) unrecorded() bool { return h.held && h.dirty && h.Decision.Action != Ignore }
 
 // mark is the label value under which the other machines of an event find this one.
 func (h *handling) mark() cordon.Phase {
+	if h.Decision.Action == Acknowledge {
+		return readyMark
+	}
 	switch h.Phase {
 	case Drained, Acknowledged:
 		return cordon.Drained
@@ -80,7 +92,7 @@ func (h *handling) mark() cordon.Phase {
 
 // wantsDrain reports that the node's pods have to go on account of this notice and have not.
 func (h *handling) wantsDrain() bool {
-	return !h.over && !h.gaveUp && h.Decision.Action == Drain && !h.drained()
+	return !h.over && !h.gaveUp && h.Decision.Action.drains() && !h.drained()
 }
 
 // drained reports that the node was drained on account of this notice.
@@ -102,6 +114,7 @@ func (a *Agent) awaitImpact(ctx context.Context, h *handling, _ time.Time) (time
 	if h.Decision.Action != Ignore {
 		return 0, nil
 	}
+	h.left = false
 	if h.touched && !a.o.DryRun {
 		if err := a.unhold(ctx, h); err != nil {
 			return 0, err
@@ -113,7 +126,7 @@ func (a *Agent) awaitImpact(ctx context.Context, h *handling, _ time.Time) (time
 
 // hold cordons and keeps the record up to date, before anybody is told to rely on it. Nothing is sent when nothing has
 // changed.
-func (a *Agent) hold(ctx context.Context, h *handling, _ time.Time) (time.Duration, error) {
+func (a *Agent) hold(ctx context.Context, h *handling, now time.Time) (time.Duration, error) {
 	if a.o.DryRun {
 		if h.dirty {
 			a.log.Info("dry run: the node would be held", "id", h.Notice.ID, "action", h.Decision.Action)
@@ -121,42 +134,57 @@ func (a *Agent) hold(ctx context.Context, h *handling, _ time.Time) (time.Durati
 		h.dirty = false
 		return whenAsked, nil
 	}
-	if h.Phase == Noticed {
+	if h.Phase == Noticed && h.Decision.Action.cordons() {
 		h.advanceTo(Cordoned)
 	}
-	if h.held && !h.dirty && !a.node.uncordoned() {
+	lost := h.cordoned && a.node.uncordoned()
+	if h.held && !h.dirty && !lost && !a.lacksConditions(h, now) {
 		return 0, nil
 	}
-	if err := a.cordon(ctx, h); err != nil {
+	err := a.cordon(ctx, h)
+	switch {
+	case cordon.IsConditions(err):
+		a.conditionsFailed(err, now)
+		h.bare = true
+	case err != nil:
 		return 0, err
+	default:
+		a.conditionsWritten()
+		h.bare = false
 	}
 	h.dirty = false
 	return 0, nil
 }
 
 // awaitDrain goes on when the node is drained. Draining itself is steered for all notices together.
-func (a *Agent) awaitDrain(_ context.Context, h *handling, _ time.Time) (time.Duration, error) {
-	if h.drained() {
+func (a *Agent) awaitDrain(_ context.Context, h *handling, now time.Time) (time.Duration, error) {
+	switch {
+	case h.drained(), h.Decision.Action == Acknowledge:
 		return 0, nil
+	case h.wantsDrain() && a.mustWait(h, now):
+		a.sayWaitingForTurn(h)
+		return h.patienceLeft(now), nil
+	case h.bare:
+		return max(a.conditions.next.Sub(now), listenEvery), nil
 	}
 	return whenAsked, nil
 }
 
 const (
-	// lastWords is for how long an acknowledgement waits for the Events that are still to be written.
+	// lastWords is for how long an acknowledgement waits for what is still to be written.
 	lastWords = time.Second
 	// listenEvery is the pause between two looks at whether they are.
 	listenEvery = 20 * time.Millisecond
 )
 
-// sayAll returns when to look again while Events are still to be written. The machine may go the moment it is allowed
-// to, and with it the only word of a pod that was deleted past its budget (I2). It waits no longer than a moment: an
+// sayAll returns when to look again while Events, or a slot's return, are still to be written. The machine may go the
+// moment it is allowed to, and with it the only word of a pod that was deleted past its budget (I2). It waits no longer than a moment: an
 // API server that is away is no reason to keep the platform waiting.
 func (a *Agent) sayAll(h *handling, now time.Time) time.Duration {
 	if h.approvable.IsZero() {
 		h.approvable = now
 	}
-	if a.events.said() || now.Sub(h.approvable) >= lastWords {
+	if a.events.said() && a.slotGivenBack() || now.Sub(h.approvable) >= lastWords {
 		return 0
 	}
 	return listenEvery
@@ -165,7 +193,8 @@ func (a *Agent) sayAll(h *handling, now time.Time) time.Duration {
 // approve lets the platform begin, once every machine of the event is drained. It never does after a drain that did
 // not finish.
 func (a *Agent) approve(ctx context.Context, h *handling, now time.Time) (time.Duration, error) {
-	if a.o.Approver == nil || h.Phase == Acknowledged || h.Notice.Status == notice.Started {
+	if a.o.Approver == nil || h.Phase == Acknowledged || h.Notice.Status == notice.Started ||
+		h.Notice.Type == notice.Condition {
 		return whenAsked, nil
 	}
 	left, err := a.peersLeft(ctx, h)
@@ -184,7 +213,7 @@ func (a *Agent) approve(ctx context.Context, h *handling, now time.Time) (time.D
 	}
 	h.advanceTo(Acknowledged)
 	a.log.Info("acknowledged", "id", h.Notice.ID, "type", h.Notice.Type, "resources", h.Notice.Resources)
-	a.events.emit(acknowledged(h.Notice))
+	a.events.emit(acknowledged(h.Notice, h.Decision))
 	a.o.Metrics.Acknowledged.With(string(h.Notice.Type)).Inc()
 	return a.hold(ctx, h, time.Now())
 }

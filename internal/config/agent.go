@@ -6,8 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -15,6 +18,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/agent"
 	"github.com/slipway-dev/slipway/internal/notice"
 	"github.com/slipway-dev/slipway/internal/notice/azure"
+	"github.com/slipway-dev/slipway/internal/notice/condition"
+	"github.com/slipway-dev/slipway/internal/slots"
 )
 
 // Agent is everything that `slipway agent` can be told.
@@ -29,7 +34,18 @@ type Agent struct {
 	ResourceName        string
 
 	OnFreeze, OnReboot, OnRedeploy, OnPreempt, OnTerminate, OnLiveMigration string
-	FreezeTolerance                                                         time.Duration
+	// OnUserInitiated holds actions by type, in lower case.
+	OnUserInitiated                         map[string]string
+	FreezeTolerance, AcknowledgeFreezeUnder time.Duration
+
+	// Conditions are the rules for the node's own conditions.
+	Conditions            []condition.Rule
+	OnUnconfirmed         string
+	UnconfirmedAfter      time.Duration
+	ConditionDrainTimeout time.Duration
+
+	MaxConcurrentDrains int
+	Namespace           string
 
 	DeadlineMargin time.Duration
 	Acknowledge    bool
@@ -56,9 +72,19 @@ func (a *Agent) AddFlags(fs *pflag.FlagSet) {
 
 	def := agent.DefaultImpact()
 	for _, f := range a.actions() {
-		fs.StringVar(f.value, f.flag, string(f.standard(def)), f.usage+": drain, cordon or ignore")
+		fs.StringVar(f.value, f.flag, string(f.standard(def)), f.usage+": "+allActions())
 	}
 	fs.DurationVar(&a.FreezeTolerance, "freeze-tolerance", def.FreezeTolerance, "the longest Freeze that is left alone")
+	fs.DurationVar(&a.AcknowledgeFreezeUnder, "acknowledge-freeze-under", 0, "let a Freeze that is left alone begin at once if it is shorter than this; 0 is never")
+	fs.StringToStringVar(&a.OnUserInitiated, "on-user-initiated", nil, "actions for what a user of the cloud asked for, where they differ, such as reboot=acknowledge,redeploy=cordon")
+
+	fs.Var((*rules)(&a.Conditions), "condition", "what to do when a condition of the node holds: TYPE[:STATUS]=ACTION[,hold=DURATION][,release=DURATION]; may be repeated")
+	fs.StringVar(&a.OnUnconfirmed, "on-unconfirmed", string(agent.Cordon), "when AKS's node-problem-detector announces an event that the metadata service cannot be asked about: "+conditionActions())
+	fs.DurationVar(&a.UnconfirmedAfter, "unconfirmed-after", condition.DefaultUnconfirmedAfter, "for how long the metadata service must not have answered before that counts")
+	fs.DurationVar(&a.ConditionDrainTimeout, "condition-drain-timeout", 30*time.Minute, "for how long pods are asked to leave on account of a condition; 0 is for as long as it holds")
+
+	fs.IntVar(&a.MaxConcurrentDrains, "max-concurrent-drains", 0, fmt.Sprintf("how many nodes of the cluster are drained at once for what can wait, at most %d; 0 is no limit", slots.MaxLimit))
+	fs.StringVar(&a.Namespace, "namespace", os.Getenv("POD_NAMESPACE"), "the agents' own namespace, where their Leases are (default $POD_NAMESPACE)")
 
 	fs.DurationVar(&a.DeadlineMargin, "deadline-margin", agent.DefaultMargin, "time kept free before the machine goes, for pods' ends to be reported")
 	fs.BoolVar(&a.Acknowledge, "acknowledge", true, "let Azure begin early once every machine of the event is drained")
@@ -119,8 +145,40 @@ func (a *Agent) Validate() error {
 	}
 	for _, f := range a.actions() {
 		if !oneOf(*f.value, agent.Actions()) {
-			bad(f.flag, *f.value, "drain, cordon or ignore")
+			bad(f.flag, *f.value, allActions())
 		}
+	}
+	for _, kind := range slices.Sorted(maps.Keys(a.OnUserInitiated)) {
+		switch action := a.OnUserInitiated[kind]; {
+		case typeOf(kind) == "":
+			bad("on-user-initiated", kind, "TYPE=ACTION with one of the types "+strings.Join(typeNames(), ", "))
+		case !oneOf(action, agent.Actions()):
+			bad("on-user-initiated", kind+"="+action, allActions())
+		}
+	}
+	if a.AcknowledgeFreezeUnder < 0 || a.AcknowledgeFreezeUnder > time.Hour {
+		bad("acknowledge-freeze-under", a.AcknowledgeFreezeUnder, "0 to 1h")
+	}
+	if a.AcknowledgeFreezeUnder > 0 && !a.Acknowledge {
+		bad("acknowledge-freeze-under", a.AcknowledgeFreezeUnder, "0 with --acknowledge=false, which acknowledges nothing")
+	}
+	if err := condition.ValidateAll(a.Conditions); err != nil {
+		errs = append(errs, fmt.Errorf("--condition: %w", err))
+	}
+	if !oneOf(a.OnUnconfirmed, condition.Actions()) {
+		bad("on-unconfirmed", a.OnUnconfirmed, conditionActions())
+	}
+	if a.UnconfirmedAfter < 10*time.Second || a.UnconfirmedAfter > time.Hour {
+		bad("unconfirmed-after", a.UnconfirmedAfter, "10s to 1h")
+	}
+	if a.ConditionDrainTimeout < 0 {
+		bad("condition-drain-timeout", a.ConditionDrainTimeout, "0 or more")
+	}
+	if a.MaxConcurrentDrains < 0 || a.MaxConcurrentDrains > slots.MaxLimit {
+		bad("max-concurrent-drains", a.MaxConcurrentDrains, fmt.Sprintf("0 to %d", slots.MaxLimit))
+	}
+	if a.MaxConcurrentDrains > 0 && a.Namespace == "" {
+		bad("namespace", a.Namespace, "the agents' own (in a pod: POD_NAMESPACE from metadata.namespace), as --max-concurrent-drains needs it")
 	}
 	if !oneOf(a.TaintEffect, []string{"", "NoSchedule", "PreferNoSchedule", "NoExecute"}) {
 		bad("taint-effect", a.TaintEffect, "NoSchedule, PreferNoSchedule, NoExecute or nothing")
@@ -147,10 +205,82 @@ func (a *Agent) Impact() agent.Impact {
 			notice.Redeploy: agent.Action(a.OnRedeploy), notice.Preempt: agent.Action(a.OnPreempt),
 			notice.Terminate: agent.Action(a.OnTerminate),
 		},
-		LiveMigration:   agent.Action(a.OnLiveMigration),
-		FreezeTolerance: a.FreezeTolerance,
+		UserInitiated:          a.userInitiated(),
+		LiveMigration:          agent.Action(a.OnLiveMigration),
+		FreezeTolerance:        a.FreezeTolerance,
+		AcknowledgeFreezeUnder: a.AcknowledgeFreezeUnder,
+		Conditions:             a.conditions(),
 	}
 }
+
+func (a *Agent) userInitiated() map[notice.Type]agent.Action {
+	all := map[notice.Type]agent.Action{}
+	for kind, action := range a.OnUserInitiated {
+		all[typeOf(kind)] = agent.Action(action)
+	}
+	return all
+}
+
+// conditions are the actions for the node's conditions: by the rules, and for what cannot be confirmed.
+func (a *Agent) conditions() map[string]agent.Action {
+	all := map[string]agent.Action{}
+	for _, hint := range condition.Hints() {
+		all[hint] = agent.Action(a.OnUnconfirmed)
+	}
+	for _, r := range a.Conditions {
+		all[r.ID()] = agent.Action(r.Action)
+	}
+	return all
+}
+
+// WatchesConditions reports that the node's conditions matter.
+func (a *Agent) WatchesConditions() bool {
+	return len(a.Conditions) > 0 || a.OnUnconfirmed != string(agent.Ignore)
+}
+
+// typeOf is the type of interruption of that name in any letter case; empty is none.
+func typeOf(name string) notice.Type {
+	for _, t := range notice.Interruptions() {
+		if strings.EqualFold(string(t), name) {
+			return t
+		}
+	}
+	return ""
+}
+
+func typeNames() []string {
+	var all []string
+	for _, t := range notice.Interruptions() {
+		all = append(all, strings.ToLower(string(t)))
+	}
+	return all
+}
+
+// allActions and conditionActions name the actions, for people.
+func allActions() string       { return "acknowledge, drain-marked, drain, cordon or ignore" }
+func conditionActions() string { return "drain-marked, drain, cordon or ignore" }
+
+// rules is the value of a flag that is given once for each rule.
+type rules []condition.Rule
+
+func (r *rules) String() string {
+	var all []string
+	for _, rule := range *r {
+		all = append(all, rule.ID()+"="+rule.Action)
+	}
+	return strings.Join(all, " ")
+}
+
+func (r *rules) Set(text string) error {
+	rule, err := condition.Parse(text)
+	if err != nil {
+		return err
+	}
+	*r = append(*r, rule)
+	return nil
+}
+
+func (*rules) Type() string { return "rule" }
 
 func quoted(v any) any {
 	if s, ok := v.(string); ok {

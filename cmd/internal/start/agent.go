@@ -15,7 +15,9 @@ import (
 	"github.com/slipway-dev/slipway/internal/config"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 	"github.com/slipway-dev/slipway/internal/notice/azure"
+	"github.com/slipway-dev/slipway/internal/notice/condition"
 	"github.com/slipway-dev/slipway/internal/observe"
+	"github.com/slipway-dev/slipway/internal/slots"
 )
 
 const (
@@ -74,11 +76,11 @@ func runAgent(ctx context.Context, c config.Agent, log *slog.Logger, api *kubeap
 		return fmt.Errorf("node %s: has not been read yet", c.NodeName)
 	}
 	guard := func(ctx context.Context) error {
-		resource, err := resourceName(ctx, c, log, api, alive)
+		resource, found, err := resourceName(ctx, c, log, api, alive)
 		if err != nil {
 			return err
 		}
-		a, err := newAgent(c, resource, log, api, metadata, metrics, alive)
+		a, err := newAgent(c, resource, found, log, api, metadata, metrics, alive)
 		if err != nil {
 			return err
 		}
@@ -100,8 +102,8 @@ func runAgent(ctx context.Context, c config.Agent, log *slog.Logger, api *kubeap
 	return together(ctx, guard, server.Run)
 }
 
-func newAgent(c config.Agent, resource string, log *slog.Logger, api *kubeapi.Client, metadata *azure.Client,
-	metrics *agent.Metrics, alive *observe.Heartbeat,
+func newAgent(c config.Agent, resource string, found *kubeapi.Node, log *slog.Logger, api *kubeapi.Client,
+	metadata *azure.Client, metrics *agent.Metrics, alive *observe.Heartbeat,
 ) (*agent.Agent, error) {
 	source, err := azure.NewSource(azure.SourceOptions{
 		Fetcher: metadata, Resource: resource, Interval: c.PollInterval, Observer: metrics, Log: log,
@@ -110,9 +112,26 @@ func newAgent(c config.Agent, resource string, log *slog.Logger, api *kubeapi.Cl
 		return nil, err
 	}
 	o := agent.Options{
-		Node: c.NodeName, Resource: resource, Machine: azure.ResourceName, API: api, Source: source,
+		Node: c.NodeName, Resource: resource, Machine: azure.ResourceName, API: api, Found: found,
+		Sources: []agent.Source{source}, ConditionDrain: c.ConditionDrainTimeout,
 		Impact: c.Impact(), Margin: c.DeadlineMargin, TaintEffect: c.TaintEffect, DryRun: c.DryRun,
 		Metrics: metrics, Heartbeat: alive, Log: log,
+	}
+	if c.WatchesConditions() {
+		conditions, err := condition.New(condition.Options{
+			Rules: c.Conditions, Metadata: source, UnconfirmedAfter: c.UnconfirmedAfter,
+		})
+		if err != nil {
+			return nil, err
+		}
+		o.Sources = append(o.Sources, conditions)
+	}
+	if c.MaxConcurrentDrains > 0 {
+		if o.Slots, err = slots.New(slots.Options{
+			API: api, Namespace: c.Namespace, Holder: c.NodeName, Limit: c.MaxConcurrentDrains, Log: log,
+		}); err != nil {
+			return nil, fmt.Errorf("--max-concurrent-drains: %w", err)
+		}
 	}
 	if c.Acknowledge && !c.DryRun {
 		o.Approver = metadata
