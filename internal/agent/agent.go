@@ -70,10 +70,23 @@ type Options struct {
 	Volumes  drain.VolumeAPI
 	Impact   Impact
 	Margin   time.Duration
-	// TaintEffect also taints the node while a notice holds it; empty does not.
-	TaintEffect string
-	DryRun      bool
-	Metrics     *Metrics
+	// Taint is put on the node, and Labels are, while a notice holds it.
+	Taint  Taint
+	Labels map[string]string
+	// GraceSeconds replaces every pod's own grace; negative or nil keeps it.
+	GraceSeconds *int64
+	// DisableEviction deletes the pods from the start, past all disruption budgets: the user's own option (I2).
+	DisableEviction bool
+	// DrainLimit is how long a drain may try that no deadline ends; 0 is until the interruption is due.
+	DrainLimit time.Duration
+	// StopGrace is how long the end of Run waits for a drain under way. An agent that is started anew goes on anyway.
+	StopGrace time.Duration
+	// ExitAfterDrain ends Run once a notice of its time is handled: drained, acknowledged where that is wanted, said.
+	ExitAfterDrain bool
+	// Voice puts the Kubernetes Events into other words; nil has none.
+	Voice   Voice
+	DryRun  bool
+	Metrics *Metrics
 	// Heartbeat is beaten at every turn of the agent's loop.
 	Heartbeat interface{ Beat() }
 	Log       *slog.Logger
@@ -106,13 +119,17 @@ type Agent struct {
 // New prepares an agent.
 func New(o Options) *Agent {
 	a := &Agent{o: o, log: o.Log, handled: map[string]*handling{}, wake: make(chan func(context.Context), 16)}
-	a.events = newEvents(o.API, o.Node, func() string { return a.uid }, func() { o.Metrics.EventsFailed.Inc() })
+	a.events = newEvents(o.API, o.Node, func() string { return a.uid }, func() { o.Metrics.EventsFailed.Inc() }, o.Voice)
 	return a
 }
 
-// Run guards the node until ctx ends. It returns nothing but ctx's end: whatever fails is tried again.
+// ErrDrained is what Run returns when it was to end after a drain. Nothing is wrong.
+var ErrDrained = errors.New("the node is drained")
+
+// Run guards the node until ctx ends. It returns nothing but ctx's end, or ErrDrained where that was asked for: whatever
+// fails is tried again.
 func (a *Agent) Run(ctx context.Context) error {
-	work, stop := context.WithCancel(ctx)
+	work, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var group sync.WaitGroup
 	defer group.Wait()
 	defer stop()
@@ -124,9 +141,18 @@ func (a *Agent) Run(ctx context.Context) error {
 	defer a.stopWatching()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	a.events.emit(unspoken(Guarding, notice.Notice{}))
+	asked := ctx.Done()
+	var graceOver <-chan time.Time
 	for {
 		select {
-		case <-ctx.Done():
+		case <-asked:
+			if a.drain == nil || a.o.StopGrace <= 0 {
+				return ctx.Err()
+			}
+			a.log.Info("asked to stop: waiting for the drain under way", "atMost", a.o.StopGrace.String())
+			asked, graceOver = nil, time.After(a.o.StopGrace)
+		case <-graceOver:
 			return ctx.Err()
 		case news := <-a.wake:
 			news(work)
@@ -134,6 +160,12 @@ func (a *Agent) Run(ctx context.Context) error {
 		}
 		a.o.Heartbeat.Beat()
 		timer.Reset(a.reconcile(work))
+		switch {
+		case asked == nil && a.drain == nil:
+			return ctx.Err()
+		case a.o.ExitAfterDrain && a.handledOne():
+			return ErrDrained
+		}
 	}
 }
 
@@ -147,6 +179,18 @@ func (a *Agent) Ready() error {
 		return errors.New("the notices have not been read yet")
 	}
 	return nil
+}
+
+// handledOne reports that a notice has been handled as far as it can be from here: the node is drained and its record
+// says so, and the notice is acknowledged or waits for other machines, whose agents see to it.
+func (a *Agent) handledOne() bool {
+	for _, h := range a.handled {
+		approved := a.o.Approver == nil || h.Phase == Acknowledged || h.Notice.Status == notice.Started || h.waitsFor != ""
+		if h.drainedHere && h.drained() && !h.dirty && approved && a.events.said() {
+			return true
+		}
+	}
+	return false
 }
 
 // tell brings news to the agent's goroutine.

@@ -85,11 +85,14 @@ func (a *Agent) wanted(now time.Time) (order, bool) {
 			o.kind = h.Notice.Type
 		}
 		end := &o.terms.GiveUp
+		until := h.Decision.Deadline
 		if h.Decision.Forced {
 			end = &o.terms.Deadline
+		} else if limit := h.Seen.First.Add(a.o.DrainLimit); a.o.DrainLimit > 0 && limit.Before(until) {
+			until = limit
 		}
-		if end.IsZero() || h.Decision.Deadline.Before(*end) {
-			*end = h.Decision.Deadline
+		if end.IsZero() || until.Before(*end) {
+			*end = until
 		}
 	}
 	if o.terms.Forced() {
@@ -106,7 +109,7 @@ func (a *Agent) startDrain(ctx context.Context, o order) {
 	run := &drainRun{order: o, done: make(chan struct{})}
 	run.drain = drain.New(a.o.API, drain.Options{
 		Node: a.o.Node, Policy: &policy, Terms: o.terms, Volumes: a.o.Volumes, Logger: a.log,
-		OnProgress: a.onProgress(),
+		GraceSeconds: a.o.GraceSeconds, DisableEviction: a.o.DisableEviction, OnProgress: a.onProgress(),
 	})
 	var work context.Context
 	work, run.cancel = context.WithCancel(ctx)
@@ -173,6 +176,7 @@ func settle(h *handling, r drain.Receipt, err error) {
 	switch {
 	case h.Phase != Draining:
 	case err == nil:
+		h.drainedHere = true
 		h.advanceTo(Drained)
 	case r.Outcome == drain.GaveUp, errors.As(err, &refused):
 		h.gaveUp = true

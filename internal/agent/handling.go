@@ -38,6 +38,10 @@ type handling struct {
 	gaveUp   bool      // a voluntary drain's time was over
 	missing  time.Time // since when the notice is no longer listed
 	waitsFor string
+	// drainedHere is true when this process drained the node for it, and not an earlier one.
+	drainedHere bool
+	// saidFailed is true after it was said that the node cannot be changed.
+	saidFailed bool
 	// approvable is since when nothing but our own Events keeps it from being acknowledged.
 	approvable time.Time
 }

@@ -4,15 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"strings"
 
 	"github.com/slipway-dev/slipway/internal/cordon"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 	"github.com/slipway-dev/slipway/internal/notice"
 )
-
-// taintKey is the key of the taint that --taint-effect asks for; its value is the notice's type.
-const taintKey = "slipway.dev/notice"
 
 // conditionReason is how our lifecycle conditions name their cause.
 const conditionReason = "Slipway"
@@ -37,11 +33,10 @@ func (a *Agent) request(h *handling) (cordon.Request, error) {
 		Phase:         h.mark(),
 		State:         state,
 		Conditions:    conditions(h),
+		Labels:        a.o.Labels,
 	}
-	if a.o.TaintEffect != "" {
-		r.Taints = []cordon.Taint{{
-			Key: taintKey, Value: strings.ToLower(string(h.Notice.Type)), Effect: a.o.TaintEffect,
-		}}
+	if a.o.Taint.Effect != "" && (a.o.Taint.Effect != noExecute || h.drained()) {
+		r.Taints = []cordon.Taint{a.o.Taint.For(h.Notice)}
 	}
 	return r, nil
 }
@@ -72,8 +67,10 @@ func (a *Agent) cordon(ctx context.Context, h *handling) error {
 	out, err := a.keeper.Hold(ctx, owner(h.Notice.Source, h.Notice.ID), r)
 	h.closed = out.Node != nil && out.Node.Spec.Unschedulable
 	if err != nil {
+		a.sayFailed(h, CordonFailed)
 		return a.lost(err)
 	}
+	h.saidFailed = false
 	for _, problem := range out.Problems {
 		a.log.Warn("annotation on the node cannot be understood", "err", problem)
 	}
@@ -87,6 +84,14 @@ func (a *Agent) cordon(ctx context.Context, h *handling) error {
 	h.held = true
 	a.node.cordonedNow()
 	return nil
+}
+
+// sayFailed says once that the node cannot be changed, however often that is tried.
+func (a *Agent) sayFailed(h *handling, reason string) {
+	if !h.saidFailed {
+		a.events.emit(unspoken(reason, h.Notice))
+	}
+	h.saidFailed = true
 }
 
 // sayHeld tells a cordon of ours from one that was there.
@@ -109,6 +114,7 @@ func (a *Agent) unhold(ctx context.Context, h *handling) error {
 		err = nil
 	}
 	if err != nil {
+		a.sayFailed(h, UncordonFailed)
 		return a.lost(err)
 	}
 	h.held, h.touched, h.closed = false, false, false

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/slipway-dev/slipway/internal/drain"
@@ -30,6 +31,8 @@ type Impact struct {
 	On map[notice.Type]Action
 	// LiveMigration takes the place of On[Freeze] for a live migration.
 	LiveMigration Action
+	// UnknownFreeze is what is done at most about a Freeze whose duration is not known.
+	UnknownFreeze Action
 	// FreezeTolerance is the longest pause that is left alone.
 	FreezeTolerance time.Duration
 }
@@ -42,6 +45,7 @@ func DefaultImpact() Impact {
 			notice.Freeze: Drain,
 		},
 		LiveMigration:   Ignore,
+		UnknownFreeze:   Cordon,
 		FreezeTolerance: 10 * time.Second,
 	}
 }
@@ -100,10 +104,19 @@ func (i Impact) action(n notice.Notice) (Action, string) {
 		return i.LiveMigration, fmt.Sprintf("live migration asks for %s", i.LiveMigration)
 	case n.Duration >= 0 && n.Duration <= i.FreezeTolerance:
 		return Ignore, fmt.Sprintf("Freeze of %s is within the tolerance of %s", n.Duration, i.FreezeTolerance)
-	case n.Duration < 0 && on == Drain:
-		return Cordon, "Freeze of unknown duration is not worth restarting pods for: cordon"
+	case n.Duration < 0:
+		on = milder(on, i.UnknownFreeze)
+		return on, fmt.Sprintf("Freeze of unknown duration asks for %s", on)
 	}
 	return on, fmt.Sprintf("Freeze of %s asks for %s", n.Duration, on)
+}
+
+// milder is the one of two actions that does less.
+func milder(a, b Action) Action {
+	if slices.Index(Actions(), a) < slices.Index(Actions(), b) {
+		return a
+	}
+	return b
 }
 
 // deadline is when the interruption is due, and how that is known.

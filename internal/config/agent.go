@@ -6,13 +6,16 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/spf13/pflag"
 
 	"github.com/slipway-dev/slipway/internal/agent"
+	"github.com/slipway-dev/slipway/internal/cordon"
 	"github.com/slipway-dev/slipway/internal/notice"
 	"github.com/slipway-dev/slipway/internal/notice/azure"
 )
@@ -29,13 +32,22 @@ type Agent struct {
 	ResourceName        string
 
 	OnFreeze, OnReboot, OnRedeploy, OnPreempt, OnTerminate, OnLiveMigration string
+	OnUnknownFreeze                                                         string
 	FreezeTolerance                                                         time.Duration
 
-	DeadlineMargin time.Duration
-	Acknowledge    bool
-	WaitForDetach  bool
-	TaintEffect    string
-	DryRun         bool
+	DeadlineMargin  time.Duration
+	Acknowledge     bool
+	WaitForDetach   bool
+	GracePeriod     int64 // seconds; negative keeps the pods' own
+	DisableEviction bool
+	DrainTimeout    time.Duration
+	StopGrace       time.Duration
+	ExitAfterDrain  bool
+	TaintEffect     string
+	TaintKey        string
+	TaintValue      string
+	Labels          map[string]string
+	DryRun          bool
 
 	Listen    string
 	Profiling bool
@@ -58,18 +70,35 @@ func (a *Agent) AddFlags(fs *pflag.FlagSet) {
 	for _, f := range a.actions() {
 		fs.StringVar(f.value, f.flag, string(f.standard(def)), f.usage+": drain, cordon or ignore")
 	}
+	fs.StringVar(&a.OnUnknownFreeze, "on-unknown-freeze", string(def.UnknownFreeze), "when the machine pauses for nobody knows how long, at most what --on-freeze says: drain, cordon or ignore")
 	fs.DurationVar(&a.FreezeTolerance, "freeze-tolerance", def.FreezeTolerance, "the longest Freeze that is left alone")
 
 	fs.DurationVar(&a.DeadlineMargin, "deadline-margin", agent.DefaultMargin, "time kept free before the machine goes, for pods' ends to be reported")
 	fs.BoolVar(&a.Acknowledge, "acknowledge", true, "let Azure begin early once every machine of the event is drained")
 	fs.BoolVar(&a.WaitForDetach, "wait-for-detach", false, "count a node as drained only when its pods' volumes are detached")
-	fs.StringVar(&a.TaintEffect, "taint-effect", "", "also taint the node: NoSchedule, PreferNoSchedule or NoExecute")
+	fs.Int64Var(&a.GracePeriod, "grace-period", -1, "seconds every pod gets to stop; negative is its own")
+	fs.BoolVar(&a.DisableEviction, "disable-eviction", false, "delete pods instead of evicting them, past all disruption budgets")
+	fs.DurationVar(&a.DrainTimeout, "drain-timeout", 0, "how long a drain may try that no deadline ends; 0 is until the interruption is due")
+	fs.DurationVar(&a.StopGrace, "stop-grace", 0, "how long the end of the process waits for a drain under way, 0 to 10m; the next process goes on with it anyway")
+	fs.BoolVar(&a.ExitAfterDrain, "exit-after-drain", false, "exit once the node is drained")
+	fs.StringVar(&a.TaintEffect, "taint-effect", "", "also taint the node: NoSchedule, PreferNoSchedule, or NoExecute (once it is drained)")
+	taint := agent.DefaultTaint()
+	fs.StringVar(&a.TaintKey, "taint-key", taint.Key, "key of that taint; {type} and {id} stand for the notice's")
+	fs.StringVar(&a.TaintValue, "taint-value", taint.Value, "value of that taint; {type} and {id} stand for the notice's")
+	fs.StringToStringVar(&a.Labels, "label", nil, "label that the node has while a notice holds it, as key=value; may be repeated")
 	fs.BoolVar(&a.DryRun, "dry-run", false, "say what would be done, change nothing")
 
 	fs.StringVar(&a.Listen, "listen", "127.0.0.1:9818", "address of /metrics, /healthz and /readyz; empty is none")
 	fs.BoolVar(&a.Profiling, "profiling", false, "serve /debug/pprof/ too")
 	fs.StringVar(&a.LogLevel, "log-level", "info", "debug, info, warn or error")
 	fs.StringVar(&a.LogFormat, "log-format", "json", "json or text")
+}
+
+// DefaultAgent is what an agent without flags is told.
+func DefaultAgent() Agent {
+	var a Agent
+	a.AddFlags(pflag.NewFlagSet("", pflag.ContinueOnError))
+	return a
 }
 
 type actionFlag struct {
@@ -125,6 +154,7 @@ func (a *Agent) Validate() error {
 	if !oneOf(a.TaintEffect, []string{"", "NoSchedule", "PreferNoSchedule", "NoExecute"}) {
 		bad("taint-effect", a.TaintEffect, "NoSchedule, PreferNoSchedule, NoExecute or nothing")
 	}
+	a.validateDrain(bad)
 	if a.Listen != "" {
 		if _, _, err := net.SplitHostPort(a.Listen); err != nil {
 			bad("listen", a.Listen, "host:port, such as 127.0.0.1:9818, or nothing")
@@ -139,6 +169,33 @@ func (a *Agent) Validate() error {
 	return errors.Join(errs...)
 }
 
+func (a *Agent) validateDrain(bad func(flag string, value any, want string)) {
+	if !oneOf(a.OnUnknownFreeze, agent.Actions()) {
+		bad("on-unknown-freeze", a.OnUnknownFreeze, "drain, cordon or ignore")
+	}
+	if a.DrainTimeout < 0 {
+		bad("drain-timeout", a.DrainTimeout, "0 or more")
+	}
+	if a.StopGrace < 0 || a.StopGrace > 10*time.Minute {
+		bad("stop-grace", a.StopGrace, "0 to 10m")
+	}
+	if taint := a.Taint(); oneOf(taint.Effect, []string{"NoSchedule", "PreferNoSchedule", "NoExecute"}) {
+		if err := taint.Check(); err != nil {
+			bad("taint-key, --taint-value", taint.Key+"="+taint.Value, err.Error())
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(a.Labels)) {
+		if err := cordon.CheckLabel(key, a.Labels[key]); err != nil {
+			bad("label", key+"="+a.Labels[key], err.Error())
+		}
+	}
+}
+
+// Taint is the taint that the flags describe.
+func (a *Agent) Taint() agent.Taint {
+	return agent.Taint{Key: a.TaintKey, Value: a.TaintValue, Effect: a.TaintEffect}
+}
+
 // Impact is the impact policy that the flags describe. The flags must be valid.
 func (a *Agent) Impact() agent.Impact {
 	return agent.Impact{
@@ -148,6 +205,7 @@ func (a *Agent) Impact() agent.Impact {
 			notice.Terminate: agent.Action(a.OnTerminate),
 		},
 		LiveMigration:   agent.Action(a.OnLiveMigration),
+		UnknownFreeze:   agent.Action(a.OnUnknownFreeze),
 		FreezeTolerance: a.FreezeTolerance,
 	}
 }

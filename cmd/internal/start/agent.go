@@ -111,7 +111,9 @@ func newAgent(c config.Agent, resource string, log *slog.Logger, api *kubeapi.Cl
 	}
 	o := agent.Options{
 		Node: c.NodeName, Resource: resource, Machine: azure.ResourceName, API: api, Source: source,
-		Impact: c.Impact(), Margin: c.DeadlineMargin, TaintEffect: c.TaintEffect, DryRun: c.DryRun,
+		Impact: c.Impact(), Margin: c.DeadlineMargin, Taint: c.Taint(), Labels: c.Labels, DryRun: c.DryRun,
+		GraceSeconds: &c.GracePeriod, DisableEviction: c.DisableEviction, DrainLimit: c.DrainTimeout,
+		StopGrace: c.StopGrace, ExitAfterDrain: c.ExitAfterDrain, Voice: x.Voice,
 		Metrics: metrics, Heartbeat: alive, Log: log,
 	}
 	if c.Acknowledge && !c.DryRun {
