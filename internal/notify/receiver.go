@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"reflect"
 	"regexp"
 	"slices"
 	"strconv"
@@ -103,18 +104,22 @@ type BasicAuth struct {
 // Duration is a time.Duration that is written as Go writes it, such as 30s.
 type Duration time.Duration
 
-// UnmarshalJSON reads a string such as "30s".
+// Want says what a Duration is written as, for errors.
+func (Duration) Want() string { return "duration with its unit, such as 30s" }
+
+// UnmarshalJSON reads a string such as "30s". Its error is a *json.UnmarshalTypeError, to which encoding/json adds the
+// name of the field.
 func (d *Duration) UnmarshalJSON(raw []byte) error {
 	var s string
-	if err := json.Unmarshal(raw, &s); err != nil {
-		return fmt.Errorf("%s: want a duration with its unit, such as 30s", raw)
+	err := json.Unmarshal(raw, &s)
+	if err == nil {
+		var v time.Duration
+		if v, err = time.ParseDuration(s); err == nil {
+			*d = Duration(v)
+			return nil
+		}
 	}
-	v, err := time.ParseDuration(s)
-	if err != nil {
-		return fmt.Errorf("%q: want a duration with its unit, such as 30s", s)
-	}
-	*d = Duration(v)
-	return nil
+	return &json.UnmarshalTypeError{Value: string(raw), Type: reflect.TypeFor[Duration]()}
 }
 
 // MarshalJSON writes a string such as "30s".
@@ -123,16 +128,19 @@ func (d Duration) MarshalJSON() ([]byte, error) { return json.Marshal(time.Durat
 // ChatID is a Telegram chat, in YAML and JSON a number or a string.
 type ChatID string
 
+// Want says what a ChatID is written as, for errors.
+func (ChatID) Want() string { return "number of a chat, or @ and the name of a public channel" }
+
 // UnmarshalJSON takes a number for the string of its digits.
 func (c *ChatID) UnmarshalJSON(raw []byte) error {
-	if len(raw) > 0 && raw[0] != '"' {
-		if _, err := strconv.ParseInt(string(raw), 10, 64); err != nil {
-			return fmt.Errorf("%s: want the number of a chat, or @ and the name of a public channel", raw)
-		}
-		*c = ChatID(raw)
+	if json.Unmarshal(raw, (*string)(c)) == nil && string(raw) != "null" {
 		return nil
 	}
-	return json.Unmarshal(raw, (*string)(c))
+	if _, err := strconv.ParseInt(string(raw), 10, 64); err != nil {
+		return &json.UnmarshalTypeError{Value: string(raw), Type: reflect.TypeFor[ChatID]()}
+	}
+	*c = ChatID(raw)
+	return nil
 }
 
 var (
