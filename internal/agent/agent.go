@@ -44,6 +44,7 @@ type API interface {
 	cordon.API
 	EventAPI
 	NodeLister
+	PodLister
 	FollowNode(ctx context.Context, name string, h kubeapi.Handler[kubeapi.Node]) error
 }
 
@@ -73,7 +74,9 @@ type Options struct {
 	// TaintEffect also taints the node while a notice holds it; empty does not.
 	TaintEffect string
 	DryRun      bool
-	Metrics     *Metrics
+	// Notifier is told of the moments of every notice that something is done about; nil tells nobody.
+	Notifier Notifier
+	Metrics  *Metrics
 	// Heartbeat is beaten at every turn of the agent's loop.
 	Heartbeat interface{ Beat() }
 	Log       *slog.Logger
@@ -84,6 +87,9 @@ type Agent struct {
 	o      Options
 	log    *slog.Logger
 	events *events
+
+	announcer  *announcer
+	obstructed atomic.Pointer[drain.Progress] // what blocks the drain under way
 
 	// wake brings news to the one goroutine that owns what is below.
 	wake chan func(ctx context.Context)
@@ -107,6 +113,7 @@ type Agent struct {
 func New(o Options) *Agent {
 	a := &Agent{o: o, log: o.Log, handled: map[string]*handling{}, wake: make(chan func(context.Context), 16)}
 	a.events = newEvents(o.API, o.Node, func() string { return a.uid }, func() { o.Metrics.EventsFailed.Inc() })
+	a.announcer = newAnnouncer(&a.o)
 	return a
 }
 
@@ -117,6 +124,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	defer group.Wait()
 	defer stop()
 	group.Go(func() { a.events.run(work) })
+	group.Go(func() { a.announcer.run(work) })
 	group.Go(func() {
 		a.o.Source.Run(work, func(s notice.Snapshot) { a.tell(work, func(context.Context) { a.read(s) }) })
 	})
@@ -188,6 +196,7 @@ func (a *Agent) advance(ctx context.Context) (time.Duration, error) {
 	}
 	now := time.Now()
 	a.absorb()
+	a.announce(now)
 	next, err := a.release(ctx, now)
 	errs := []error{err}
 	for _, h := range a.inOrder() {
@@ -348,6 +357,7 @@ func (a *Agent) letGo(ctx context.Context, h *handling) error {
 	}
 	a.log.Info("notice is over", "id", h.Notice.ID, "type", h.Notice.Type, "phase", h.Phase)
 	a.events.emit(over(h.Notice))
+	a.announceOver(h)
 	a.o.Metrics.Over.With(string(h.Notice.Type)).Inc()
 	return nil
 }

@@ -282,6 +282,18 @@ func (a *Agent) LoadFile(fs *pflag.FlagSet) error {
 	return nil
 }
 
+// Receivers reads who is told from an agent's file, and refuses the file as the agent would.
+func Receivers(path string) ([]notify.Receiver, error) {
+	var a Agent
+	fs := pflag.NewFlagSet("agent", pflag.ContinueOnError)
+	a.AddFlags(fs)
+	a.ConfigFile = path
+	if err := a.LoadFile(fs); err != nil {
+		return nil, err
+	}
+	return a.Notifications, notify.Validate(a.Notifications)
+}
+
 // own are the flags in fs that the agent has added and a file can set; a command has others, such as --help.
 func (a *Agent) own(fs *pflag.FlagSet) *pflag.FlagSet {
 	added := pflag.NewFlagSet("", pflag.ContinueOnError)

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"runtime/debug"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/config"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 	"github.com/slipway-dev/slipway/internal/notice/azure"
+	"github.com/slipway-dev/slipway/internal/notify"
 	"github.com/slipway-dev/slipway/internal/observe"
 )
 
@@ -56,13 +58,21 @@ func Agent(ctx context.Context, c config.Agent, stderr io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("--endpoint: %w", err)
 	}
-	return runAgent(ctx, c, log, api, metadata)
+	registry := observe.NewRegistry()
+	notifier, err := notify.New(c.Notifications, notify.Options{
+		Log: log, Metrics: registry, UserAgent: "slipway-agent/" + Version(),
+	})
+	if err != nil {
+		return err
+	}
+	return runAgent(ctx, c, log, api, metadata, registry, notifier)
 }
 
 // runAgent serves metrics and health from the start, so that an agent that waits for its API server is not taken for
 // dead, and guards the node once it knows which machine that is.
-func runAgent(ctx context.Context, c config.Agent, log *slog.Logger, api *kubeapi.Client, metadata *azure.Client) error {
-	registry := observe.NewRegistry()
+func runAgent(ctx context.Context, c config.Agent, log *slog.Logger, api *kubeapi.Client, metadata *azure.Client,
+	registry *observe.Registry, notifier *notify.Notifier,
+) error {
 	registry.Standard(build())
 	metrics := agent.NewMetrics(registry)
 	alive := observe.NewHeartbeat("agent", stuckAfter)
@@ -78,14 +88,14 @@ func runAgent(ctx context.Context, c config.Agent, log *slog.Logger, api *kubeap
 		if err != nil {
 			return err
 		}
-		a, err := newAgent(c, resource, log, api, metadata, metrics, alive)
+		a, err := newAgent(c, resource, log, api, metadata, metrics, alive, notifier)
 		if err != nil {
 			return err
 		}
 		running.Store(a)
 		log.Info("guarding the node", "version", Version(), "resource", resource, "endpoint", c.Endpoint,
 			"pollInterval", c.PollInterval.String(), "dryRun", c.DryRun)
-		return a.Run(ctx)
+		return telling(ctx, notifier, a.Run)
 	}
 	if c.Listen == "" {
 		return together(ctx, guard)
@@ -101,7 +111,7 @@ func runAgent(ctx context.Context, c config.Agent, log *slog.Logger, api *kubeap
 }
 
 func newAgent(c config.Agent, resource string, log *slog.Logger, api *kubeapi.Client, metadata *azure.Client,
-	metrics *agent.Metrics, alive *observe.Heartbeat,
+	metrics *agent.Metrics, alive *observe.Heartbeat, notifier *notify.Notifier,
 ) (*agent.Agent, error) {
 	source, err := azure.NewSource(azure.SourceOptions{
 		Fetcher: metadata, Resource: resource, Interval: c.PollInterval, Observer: metrics, Log: log,
@@ -117,8 +127,21 @@ func newAgent(c config.Agent, resource string, log *slog.Logger, api *kubeapi.Cl
 	if c.Acknowledge && !c.DryRun {
 		o.Approver = metadata
 	}
+	if len(c.Notifications) > 0 {
+		o.Notifier = notifier
+	}
 	if c.WaitForDetach {
 		o.Volumes = api
 	}
 	return agent.New(o), nil
+}
+
+// telling runs a part while notifications are sent, and after it ends sends those that it left.
+func telling(ctx context.Context, notifier *notify.Notifier, part func(context.Context) error) error {
+	sending, stop := context.WithCancel(context.WithoutCancel(ctx))
+	var group sync.WaitGroup
+	group.Go(func() { _ = notifier.Run(sending) })
+	defer group.Wait()
+	defer stop()
+	return part(ctx)
 }
