@@ -50,6 +50,7 @@ func root() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	cmd.AddCommand(agentCommand(), drainCommand(), planCommand(), whyCommand(), snapshotCommand(), simulateCommand())
+	cmd.AddCommand(agentCommand(), drainCommand(), planCommand(), whyCommand(), snapshotCommand(), notifyCommand(),
+		simulateCommand())
 	return cmd
 }

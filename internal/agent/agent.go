@@ -44,6 +44,7 @@ type API interface {
 	cordon.API
 	EventAPI
 	NodeLister
+	PodLister
 	FollowNode(ctx context.Context, name string, h kubeapi.Handler[kubeapi.Node]) error
 }
 
@@ -84,9 +85,11 @@ type Options struct {
 	// ExitAfterDrain ends Run once a notice of its time is handled: drained, acknowledged where that is wanted, said.
 	ExitAfterDrain bool
 	// Voice puts the Kubernetes Events into other words; nil has none.
-	Voice   Voice
-	DryRun  bool
-	Metrics *Metrics
+	Voice  Voice
+	DryRun bool
+	// Notifier is told of the moments of every notice that something is done about; nil tells nobody.
+	Notifier Notifier
+	Metrics  *Metrics
 	// Heartbeat is beaten at every turn of the agent's loop.
 	Heartbeat interface{ Beat() }
 	Log       *slog.Logger
@@ -97,6 +100,9 @@ type Agent struct {
 	o      Options
 	log    *slog.Logger
 	events *events
+
+	announcer  *announcer
+	obstructed atomic.Pointer[drain.Progress] // what blocks the drain under way
 
 	// wake brings news to the one goroutine that owns what is below.
 	wake chan func(ctx context.Context)
@@ -120,6 +126,7 @@ type Agent struct {
 func New(o Options) *Agent {
 	a := &Agent{o: o, log: o.Log, handled: map[string]*handling{}, wake: make(chan func(context.Context), 16)}
 	a.events = newEvents(o.API, o.Node, func() string { return a.uid }, func() { o.Metrics.EventsFailed.Inc() }, o.Voice)
+	a.announcer = newAnnouncer(&a.o)
 	return a
 }
 
@@ -134,6 +141,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	defer group.Wait()
 	defer stop()
 	group.Go(func() { a.events.run(work) })
+	group.Go(func() { a.announcer.run(work) })
 	group.Go(func() {
 		a.o.Source.Run(work, func(s notice.Snapshot) { a.tell(work, func(context.Context) { a.read(s) }) })
 	})
@@ -141,7 +149,6 @@ func (a *Agent) Run(ctx context.Context) error {
 	defer a.stopWatching()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	a.events.emit(unspoken(Guarding, notice.Notice{}))
 	asked := ctx.Done()
 	var graceOver <-chan time.Time
 	for {
@@ -186,7 +193,7 @@ func (a *Agent) Ready() error {
 func (a *Agent) handledOne() bool {
 	for _, h := range a.handled {
 		approved := a.o.Approver == nil || h.Phase == Acknowledged || h.Notice.Status == notice.Started || h.waitsFor != ""
-		if h.drainedHere && h.drained() && !h.dirty && approved && a.events.said() {
+		if h.drainedHere && h.drained() && !h.dirty && approved && a.events.said() && a.told() {
 			return true
 		}
 	}
@@ -232,6 +239,7 @@ func (a *Agent) advance(ctx context.Context) (time.Duration, error) {
 	}
 	now := time.Now()
 	a.absorb()
+	a.announce(now)
 	next, err := a.release(ctx, now)
 	errs := []error{err}
 	for _, h := range a.inOrder() {
@@ -286,7 +294,9 @@ func (a *Agent) restore(ctx context.Context) error {
 		a.resume(r)
 	}
 	a.restored = true
-	a.ready.Store(true)
+	if !a.ready.Swap(true) {
+		a.events.emit(unspoken(Guarding, notice.Notice{}))
+	}
 	return nil
 }
 
@@ -392,6 +402,7 @@ func (a *Agent) letGo(ctx context.Context, h *handling) error {
 	}
 	a.log.Info("notice is over", "id", h.Notice.ID, "type", h.Notice.Type, "phase", h.Phase)
 	a.events.emit(over(h.Notice))
+	a.announceOver(h)
 	a.o.Metrics.Over.With(string(h.Notice.Type)).Inc()
 	return nil
 }

@@ -129,6 +129,7 @@ func (a *Agent) onProgress() func(drain.Progress) {
 	var saidAt time.Time
 	var said string
 	known := map[string]bool{}
+	a.obstructed.Store(nil)
 	return func(p drain.Progress) {
 		a.o.Metrics.progress(p)
 		isNew := false
@@ -143,6 +144,7 @@ func (a *Agent) onProgress() func(drain.Progress) {
 		saidAt, said = time.Now(), p.String()
 		a.log.Warn("drain is blocked", "progress", said, "blocked", p.Obstructed())
 		a.events.emit(blocked(p))
+		a.noteBlocked(p)
 	}
 }
 
@@ -165,6 +167,7 @@ func (a *Agent) drainEnded(run *drainRun, r drain.Receipt, err error) {
 		// The machine lives although its time is over: what is left is tried again until it goes or the notice does.
 		a.overtime = overtime{passed: run.order.terms.Deadline, until: time.Now().Add(startedWindow)}
 	}
+	a.noteEnd(r, err)
 	for _, h := range a.handled {
 		settle(h, r, err)
 	}

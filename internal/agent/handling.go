@@ -6,6 +6,7 @@ import (
 
 	"github.com/slipway-dev/slipway/internal/cordon"
 	"github.com/slipway-dev/slipway/internal/notice"
+	"github.com/slipway-dev/slipway/internal/notify"
 )
 
 // Phase is how far the agent has come with one notice.
@@ -28,6 +29,8 @@ type handling struct {
 	Seen     seen          `json:"seen"`
 	Decision Decision      `json:"decision"`
 	Phase    Phase         `json:"phase"`
+	// Told are the moments that receivers of notifications were told of.
+	Told []notify.Moment `json:"told,omitempty"`
 
 	held     bool // the node is as it is to be, and the record on it
 	touched  bool // something may be on it, even if not all
@@ -44,6 +47,7 @@ type handling struct {
 	saidFailed bool
 	// approvable is since when nothing but our own Events keeps it from being acknowledged.
 	approvable time.Time
+	account    account // of its drain, for notifications
 }
 
 // advanceTo moves on to a phase, and has it recorded.
@@ -153,14 +157,14 @@ const (
 	listenEvery = 20 * time.Millisecond
 )
 
-// sayAll returns when to look again while Events are still to be written. The machine may go the moment it is allowed
-// to, and with it the only word of a pod that was deleted past its budget (I2). It waits no longer than a moment: an
+// sayAll returns when to look again while Events or notifications are still to be sent. The machine may go the moment it
+// is allowed to, and with it the only word of a pod that was deleted past its budget (I2). It waits no longer than a moment: an
 // API server that is away is no reason to keep the platform waiting.
 func (a *Agent) sayAll(h *handling, now time.Time) time.Duration {
 	if h.approvable.IsZero() {
 		h.approvable = now
 	}
-	if a.events.said() || now.Sub(h.approvable) >= lastWords {
+	if a.events.said() && a.told() || now.Sub(h.approvable) >= lastWords {
 		return 0
 	}
 	return listenEvery

@@ -27,7 +27,7 @@ const (
 
 // Occasions on which the agent itself writes no Event, as its log and metrics say enough.
 const (
-	// Guarding: the agent has read its node and begins to read the notices.
+	// Guarding: the agent has read its node and guards it from now on.
 	Guarding = "Guarding"
 	// CordonFailed and UncordonFailed: the node could not be changed at the first try; it is tried again.
 	CordonFailed   = "CordonFailed"

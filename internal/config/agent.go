@@ -18,10 +18,13 @@ import (
 	"github.com/slipway-dev/slipway/internal/cordon"
 	"github.com/slipway-dev/slipway/internal/notice"
 	"github.com/slipway-dev/slipway/internal/notice/azure"
+	"github.com/slipway-dev/slipway/internal/notify"
 )
 
 // Agent is everything that `slipway agent` can be told.
 type Agent struct {
+	// ConfigFile holds what flags do not say; see LoadFile.
+	ConfigFile string
 	NodeName   string
 	Kubeconfig string
 
@@ -53,10 +56,14 @@ type Agent struct {
 	Profiling bool
 	LogLevel  string
 	LogFormat string
+
+	// Notifications are who is told of what becomes of the node. Only a file can say.
+	Notifications []notify.Receiver
 }
 
 // AddFlags registers the flags with their defaults.
 func (a *Agent) AddFlags(fs *pflag.FlagSet) {
+	fs.StringVar(&a.ConfigFile, configFlag, "", "YAML file with these flags in camelCase, and notifications; flags win over it")
 	fs.StringVar(&a.NodeName, "node-name", os.Getenv("NODE_NAME"), "the Kubernetes node to guard, the one this runs on (default $NODE_NAME)")
 	fs.StringVar(&a.Kubeconfig, "kubeconfig", "", "kubeconfig file; without one the pod's own ServiceAccount is used")
 
@@ -166,7 +173,7 @@ func (a *Agent) Validate() error {
 	if err := new(slog.LevelVar).UnmarshalText([]byte(a.LogLevel)); err != nil {
 		bad("log-level", a.LogLevel, "debug, info, warn or error")
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, a.notifications())...)
 }
 
 func (a *Agent) validateDrain(bad func(flag string, value any, want string)) {
