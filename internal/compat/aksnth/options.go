@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -42,7 +43,9 @@ type Options struct {
 
 	TelegramToken  string
 	TelegramChatID string
-	AlertMessage   string
+	// TelegramURL is new: a Bot API server of one's own.
+	TelegramURL  string
+	AlertMessage string
 
 	WebhookMethod       string
 	WebhookContentType  string
@@ -95,6 +98,7 @@ var settings = []setting{
 	{"request.timeout", "", "requesttimeout"},
 	{"telegram.token", "TELEGRAM_TOKEN", "telegramtoken"},
 	{"telegram.chatID", "TELEGRAM_CHATID", "telegramchatid"},
+	{"telegram.url", "TELEGRAM_URL", "telegramurl"},
 	{"alert.message", "", "alertmessage"},
 	{"webhook.method", "", "webhookmethod"},
 	{"webhook.contentType", "", "webhookcontenttype"},
@@ -135,6 +139,7 @@ func (o *Options) flagSet(out io.Writer) *flag.FlagSet {
 	fs.DurationVar(&o.RequestTimeout, "request.timeout", 5*time.Second, "how long one look may take")
 	fs.StringVar(&o.TelegramToken, "telegram.token", "", "Telegram bot `token` ($TELEGRAM_TOKEN)")
 	fs.StringVar(&o.TelegramChatID, "telegram.chatID", "", "Telegram chat `id` ($TELEGRAM_CHATID)")
+	fs.StringVar(&o.TelegramURL, "telegram.url", "", "`URL` of a Bot API server in place of Telegram's ($TELEGRAM_URL)")
 	fs.StringVar(&o.AlertMessage, "alert.message", "Draining node={{ .NodeName }}, type={{ .Event.EventType }}", "`template` of the Telegram text")
 	fs.StringVar(&o.WebhookMethod, "webhook.method", http.MethodPost, "HTTP `method`")
 	fs.StringVar(&o.WebhookContentType, "webhook.contentType", "application/json", "Content-Type `header`")
@@ -251,20 +256,22 @@ func (o *Options) readFile(fs *flag.FlagSet, raw []byte) error {
 	return errors.Join(errs...)
 }
 
+// yamlLine is where in its text the YAML parser says it is.
+var yamlLine = regexp.MustCompile(`line \d+`)
+
 // withoutText says where a file is not YAML, without what stands there, which may be a token.
 func withoutText(err error) error {
-	for line := range strings.Lines(err.Error()) {
-		if _, after, ok := strings.Cut(line, "line "); ok {
-			number, _, _ := strings.Cut(after, ":")
-			if _, bad := strconv.Atoi(number); bad == nil && strings.HasPrefix(err.Error(), "yaml:") {
-				return fmt.Errorf("line %s: not YAML (not quoted, it may hold a token)", number)
-			}
-		}
+	if !strings.HasPrefix(err.Error(), "yaml:") {
+		return err
 	}
-	return err
+	where := yamlLine.FindString(err.Error())
+	if where == "" {
+		where = "line 1" // which the parser leaves out
+	}
+	return fmt.Errorf("%s: not YAML (not quoted, it may hold a token)", where)
 }
 
-// kinds say what a flag's value must be.
+// want says what a flag's value must be.
 func want(fs *flag.FlagSet, name string) string {
 	getter, _ := fs.Lookup(name).Value.(flag.Getter)
 	switch getter.Get().(type) {
@@ -358,6 +365,9 @@ func (o *Options) Validate() error {
 			bad(f.name, f.value, "0 or more")
 		}
 	}
+	if o.GracePeriodSeconds > 600 {
+		bad("gracePeriodSeconds", o.GracePeriodSeconds, "0 to 600")
+	}
 	if _, port, err := net.SplitHostPort(o.WebAddress); err != nil || !isPort(port) {
 		bad("web.address", o.WebAddress, "host:port or :port, such as :17923")
 	}
@@ -384,6 +394,9 @@ func (o *Options) validateReceivers(bad func(name string, value any, want string
 	}
 	if o.WebhookURL != "" && !isURL(o.WebhookURL) {
 		bad("webhook.url", o.WebhookURL, "a URL such as https://example.com/hook")
+	}
+	if o.TelegramURL != "" && !isURL(o.TelegramURL) {
+		bad("telegram.url", o.TelegramURL, "a URL such as https://bot.example.com")
 	}
 	if o.WebhookProxy != "" && !isURL(o.WebhookProxy) {
 		bad("webhook.http-proxy", o.WebhookProxy, "a URL such as http://proxy:3128")
