@@ -36,6 +36,8 @@ type apiServer struct {
 	before func(method string)
 	// crash says at which request, counted from 1, the client dies: ahead of it when negative, after it when positive.
 	crash int
+	// noStatus takes away the right to the status.
+	noStatus bool
 }
 
 // reporter is what testing.T and rapid.T have in common here.
@@ -104,6 +106,9 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	switch kind := r.Header.Get("Content-Type"); {
+	case status && s.noStatus:
+		s.fail(w, http.StatusForbidden, "Forbidden")
+		return
 	case r.Method == http.MethodGet:
 	case r.Method == http.MethodPatch && status && kind == "application/strategic-merge-patch+json",
 		r.Method == http.MethodPatch && !status && kind == "application/merge-patch+json":

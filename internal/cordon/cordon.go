@@ -88,7 +88,7 @@ type Outcome struct {
 
 // Hold makes the node be as the request says on behalf of an owner, and writes down what it took. Run again it mends
 // what is missing, takes up what is new in the request, lets go of what is no longer in it, and sends nothing when
-// there is nothing to do.
+// there is nothing to do. When all that fails is the writing of the conditions, the error is a [*ConditionsError].
 func (k *Keeper) Hold(ctx context.Context, owner string, r Request) (Outcome, error) {
 	if err := checkOwner(owner); err != nil {
 		return Outcome{}, err
@@ -96,24 +96,33 @@ func (k *Keeper) Hold(ctx context.Context, owner string, r Request) (Outcome, er
 	if err := r.check(); err != nil {
 		return Outcome{}, fmt.Errorf("node %s: owner %q: %w", k.node, owner, err)
 	}
-	return k.settle(ctx, func(n *kubeapi.Node) (plan, error) { return planHold(n, owner, r, time.Now()) })
+	return k.settle(ctx, func(n *kubeapi.Node, conditions bool) (plan, error) {
+		return planHold(n, owner, r, time.Now(), conditions)
+	})
 }
 
 // Release takes away what the owner put on the node and no other owner still needs, and the owner's record with it.
 // An owner without a record holds nothing, and nothing is sent.
 //
-// When there is a record but it cannot be read, nothing is touched and the error is an [*UnreadableError].
+// When there is a record but it cannot be read, nothing is touched and the error is an [*UnreadableError]. When all
+// that fails is taking away the conditions, the record stays with nothing but those, so that they are known for ours,
+// and the error is a [*ConditionsError].
 func (k *Keeper) Release(ctx context.Context, owner string) (Outcome, error) {
 	if err := checkOwner(owner); err != nil {
 		return Outcome{}, err
 	}
-	return k.settle(ctx, func(n *kubeapi.Node) (plan, error) { return planRelease(n, owner) })
+	return k.settle(ctx, func(n *kubeapi.Node, conditions bool) (plan, error) {
+		return planRelease(n, owner, conditions)
+	})
 }
 
 // settle sends what the plan says, plans again with the node that came back, and ends when nothing is left to do. As
 // every plan is made from the node alone, it does not matter which of the patches a process before us has sent.
-func (k *Keeper) settle(ctx context.Context, next func(*kubeapi.Node) (plan, error)) (Outcome, error) {
+//
+// Conditions only inform: when they cannot be written, whatever else there is to do is done without them.
+func (k *Keeper) settle(ctx context.Context, next func(n *kubeapi.Node, conditions bool) (plan, error)) (Outcome, error) {
 	var done Outcome
+	var withheld *ConditionsError
 	var node *kubeapi.Node
 	for steps, conflicts := 0, 0; steps < maxSteps; {
 		var err error
@@ -122,19 +131,26 @@ func (k *Keeper) settle(ctx context.Context, next func(*kubeapi.Node) (plan, err
 				return done, err
 			}
 		}
-		p, err := next(node)
+		p, err := next(node, withheld == nil)
 		if err != nil {
 			return done, fmt.Errorf("node %s: %w", k.node, err)
 		}
 		done.know(node, p)
 		if !p.patched() {
+			if withheld != nil {
+				return done, withheld
+			}
 			return done, nil
 		}
+		before := node
 		node, err = k.send(ctx, node, p)
 		switch {
 		case err == nil:
 			done.did(p)
 			steps++
+		case p.nextIsStatus() && !kubeapi.IsConflict(err) && !kubeapi.IsNotFound(err) && ctx.Err() == nil:
+			withheld = &ConditionsError{Err: err}
+			node = before
 		case !kubeapi.IsConflict(err):
 			return done, err
 		case conflicts == maxConflicts:
@@ -209,6 +225,19 @@ func pause(ctx context.Context, conflicts int) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
+}
+
+// ConditionsError says that everything was done but the writing of the node's conditions.
+type ConditionsError struct{ Err error }
+
+func (e *ConditionsError) Error() string { return "conditions: " + e.Err.Error() }
+
+func (e *ConditionsError) Unwrap() error { return e.Err }
+
+// IsConditions reports whether err says that everything was done but the writing of the node's conditions.
+func IsConditions(err error) bool {
+	var withheld *ConditionsError
+	return errors.As(err, &withheld)
 }
 
 // ReplacedError says that the node is another than the one meant, of the same name.

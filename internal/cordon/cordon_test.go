@@ -504,6 +504,45 @@ func TestHoldAndReleaseOverARealConnection(t *testing.T) {
 	f.same(was)
 }
 
+func TestI3ConditionsThatCannotBeWrittenKeepNothingElseFromBeingDone(t *testing.T) {
+	for name, tt := range map[string]struct {
+		withRight bool // at the hold
+		left      int  // conditions on the node that only the right can take away
+	}{
+		"the right is missing":    {false, 0},
+		"the right is taken away": {true, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			was := f.server.read()
+			f.server.noStatus = !tt.withRight
+			o, err := f.keeper.Hold(t.Context(), alice, everything())
+			if IsConditions(err) == tt.withRight || (err == nil) != tt.withRight {
+				t.Fatalf("hold: %v", err)
+			}
+			if !o.Node.Spec.Unschedulable || len(o.Node.Spec.Taints) == 0 || o.Record.Cordon != Own {
+				t.Errorf("not held: %+v", o.Node)
+			}
+			f.server.noStatus = true
+			o, err = f.keeper.Release(t.Context(), alice)
+			if IsConditions(err) != (tt.left > 0) || (err == nil) != (tt.left == 0) {
+				t.Fatalf("release: %v", err)
+			}
+			now := f.server.read()
+			records, _ := List(now)
+			if now.Spec.Unschedulable || len(now.Spec.Taints) != len(was.Spec.Taints) || len(records) != tt.left {
+				t.Errorf("not given back: %+v, records %+v", now, records)
+			}
+			if tt.left > 0 && (len(records[0].Conditions) != 1 || records[0].Cordon != "") {
+				t.Errorf("what is left is claimed as %+v", records[0])
+			}
+			f.server.noStatus = false
+			f.release(alice)
+			f.same(was)
+		})
+	}
+}
+
 func TestOthersNamesTheToolsAtWorkButNotOurselves(t *testing.T) {
 	f := newFixture(t)
 	if got := Others(f.server.read()); got != nil {

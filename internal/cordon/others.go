@@ -28,7 +28,8 @@ func toolOf(taintKey string) string {
 		return "cluster-autoscaler"
 	case taintKey == "karpenter.sh/disrupted":
 		return "Karpenter"
-	case strings.Contains(taintKey, "remediator.kubernetes.azure.com/unschedulable"):
+	case strings.Contains(taintKey, "remediator.kubernetes.azure.com/unschedulable"),
+		strings.Contains(taintKey, "remediator.aks.microsoft.com/unschedulable"): // its older name, https://github.com/Azure/AKS/issues/2976
 		return "AKS node auto-drain"
 	}
 	return ""

@@ -17,7 +17,7 @@ type condition struct {
 
 // bytes is the next request of the plan, and whether it is to the status.
 func (p plan) bytes(resourceVersion string) (patch []byte, isStatus bool, err error) {
-	if p.patchesStatus() && (p.statusFirst || !p.patchesNode()) {
+	if p.nextIsStatus() {
 		patch, err = p.statusPatch(resourceVersion)
 		return patch, true, err
 	}

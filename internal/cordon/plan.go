@@ -40,6 +40,9 @@ func (p plan) patchesNode() bool {
 
 func (p plan) patchesStatus() bool { return len(p.set)+len(p.drop) > 0 }
 
+// nextIsStatus reports that the next request of the plan is the one to the status.
+func (p plan) nextIsStatus() bool { return p.patchesStatus() && (p.statusFirst || !p.patchesNode()) }
+
 // planner works out one plan for one owner.
 type planner struct {
 	plan
@@ -70,7 +73,8 @@ func newPlanner(node *kubeapi.Node, owner string) *planner {
 
 // planHold works out the next step towards the request. A record of the owner's that cannot be read is replaced, as
 // an unreadable note must not keep a node from being drained; what it may have claimed counts as somebody else's.
-func planHold(node *kubeapi.Node, owner string, r Request, now time.Time) (plan, error) {
+// Without conditions they are claimed all the same, and not written.
+func planHold(node *kubeapi.Node, owner string, r Request, now time.Time, conditions bool) (plan, error) {
 	p := newPlanner(node, owner)
 	p.now = now.UTC().Truncate(time.Second)
 	p.next = Record{Owner: owner, Reason: r.Reason, Since: p.mine.Since, Phase: r.Phase, State: r.spelledState()}
@@ -81,14 +85,18 @@ func planHold(node *kubeapi.Node, owner string, r Request, now time.Time) (plan,
 	p.wantTaints(r.Taints)
 	p.wantLabels(r.Labels)
 	p.wantConditions(r.Conditions)
+	if !conditions {
+		p.set, p.drop = nil, nil
+	}
 	p.phase(LabelKey(owner), string(r.Phase))
 	p.write(p.next)
 	p.record = &p.next
 	return p.plan, p.err
 }
 
-// planRelease works out the next step towards the owner's being gone from the node.
-func planRelease(node *kubeapi.Node, owner string) (plan, error) {
+// planRelease works out the next step towards the owner's being gone from the node. Without conditions, those that
+// would have to go stay, and so does a record that claims them.
+func planRelease(node *kubeapi.Node, owner string, conditions bool) (plan, error) {
 	p := newPlanner(node, owner)
 	key := AnnotationKey(owner)
 	raw, noted := node.Annotations[key]
@@ -101,12 +109,19 @@ func planRelease(node *kubeapi.Node, owner string) (plan, error) {
 	p.wantLabels(nil)
 	p.wantConditions(nil)
 	p.phase(LabelKey(owner), "")
-	if noted {
+	switch {
+	case noted && !conditions && len(p.drop) > 0:
+		p.drop = nil
+		p.next.Owner, p.next.Reason, p.next.Since, p.next.State = owner, p.mine.Reason, p.mine.Since, p.mine.State
+		p.write(p.next)
+	case noted:
 		p.annotations[key] = nil
+	}
+	if noted {
 		p.record = &p.mine
 	}
 	p.statusFirst = true
-	return p.plan, nil
+	return p.plan, p.err
 }
 
 // cordon decides about spec.unschedulable.

@@ -64,9 +64,9 @@ func TestI3WhoseACordonIsDecidesWhoTakesItOff(t *testing.T) {
 		{"release without a record", nodeWith(t, cordoned), nil, "", false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			p, err := planRelease(tc.node, alice)
+			p, err := planRelease(tc.node, alice, true)
 			if tc.hold {
-				p, err = planHold(tc.node, alice, Request{Unschedulable: true}, noon)
+				p, err = planHold(tc.node, alice, Request{Unschedulable: true}, noon, true)
 			}
 			if err != nil {
 				t.Fatal(err)
@@ -135,13 +135,13 @@ func TestAPlanIsSentAsTheNarrowestPatch(t *testing.T) {
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			p, err := planRelease(tc.node, alice)
+			p, err := planRelease(tc.node, alice, true)
 			if tc.hold != nil {
 				now := noon
 				if tc.status {
 					now = noon.Add(10 * time.Second)
 				}
-				p, err = planHold(tc.node, alice, *tc.hold, now)
+				p, err = planHold(tc.node, alice, *tc.hold, now, true)
 			}
 			if err != nil {
 				t.Fatal(err)

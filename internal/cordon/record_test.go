@@ -70,8 +70,8 @@ func FuzzAnnotationsOfAnyContent(f *testing.F) {
 		}
 		other := "another-" + Key(owner)
 		for _, plan := range []func() (plan, error){
-			func() (plan, error) { return planHold(node, other, everything(), time.Unix(1, 0)) },
-			func() (plan, error) { return planRelease(node, other) },
+			func() (plan, error) { return planHold(node, other, everything(), time.Unix(1, 0), true) },
+			func() (plan, error) { return planRelease(node, other, true) },
 		} {
 			p, err := plan()
 			if err != nil {
@@ -81,7 +81,7 @@ func FuzzAnnotationsOfAnyContent(f *testing.F) {
 				t.Error("another's annotation is deleted")
 			}
 		}
-		if _, err := planRelease(node, owner); (err != nil) != (len(problems) == 1) {
+		if _, err := planRelease(node, owner, true); (err != nil) != (len(problems) == 1) {
 			t.Errorf("release: error %v, problems %v", err, problems)
 		}
 	})

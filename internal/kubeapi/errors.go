@@ -112,6 +112,12 @@ func IsConflict(err error) bool {
 	return e != nil && e.Code == http.StatusConflict && e.Reason == "Conflict"
 }
 
+// IsExists reports that the API server itself said that an object of this name is there already.
+func IsExists(err error) bool {
+	e := AsStatus(err)
+	return e != nil && e.Code == http.StatusConflict && e.Reason == "AlreadyExists"
+}
+
 // IsForbidden reports a missing right.
 func IsForbidden(err error) bool { return hasCode(err, http.StatusForbidden) }
 

@@ -119,6 +119,9 @@ func TestOnlyTheAPIServerItselfCanSayThatSomethingIsGoneI7(t *testing.T) {
 			if got := IsExpired(err); got != tt.expired {
 				t.Errorf("IsExpired(%v) = %v", err, got)
 			}
+			if got := IsExists(err); got != (name == "AlreadyExists") {
+				t.Errorf("IsExists(%v) = %v", err, got)
+			}
 			if got := IsForbidden(err); got != (tt.code == 403) {
 				t.Errorf("IsForbidden(%v) = %v", err, got)
 			}

@@ -36,6 +36,29 @@ func TestTheExactShapeOfEachRequest(t *testing.T) {
 			shape{"POST", "/api/v1/namespaces/shop/pods/web-0/eviction", "application/json", decoded(`{"apiVersion":"policy/v1",
 				"kind":"Eviction","metadata":{"name":"web-0","namespace":"shop"},"deleteOptions":{"preconditions":{"uid":"u-1"}}}`)},
 		},
+		"a new lease": {
+			func(ctx context.Context, c *Client) error {
+				_, err := c.CreateLease(ctx, Lease{
+					ObjectMeta: ObjectMeta{Name: "slot-0", Namespace: "slipway"},
+					Spec:       LeaseSpec{HolderIdentity: "n1", LeaseDurationSeconds: 30, RenewTime: MicroTime{at}},
+				})
+				return err
+			},
+			shape{"POST", "/apis/coordination.k8s.io/v1/namespaces/slipway/leases", "application/json", decoded(`{
+				"apiVersion":"coordination.k8s.io/v1","kind":"Lease","metadata":{"name":"slot-0","namespace":"slipway"},
+				"spec":{"holderIdentity":"n1","leaseDurationSeconds":30,"renewTime":"2026-03-01T12:00:00.000000Z"}}`)},
+		},
+		"a lease given back": {
+			func(ctx context.Context, c *Client) error {
+				_, err := c.UpdateLease(ctx, Lease{
+					ObjectMeta: ObjectMeta{Name: "slot-0", Namespace: "slipway", ResourceVersion: "7"},
+				})
+				return err
+			},
+			shape{"PUT", "/apis/coordination.k8s.io/v1/namespaces/slipway/leases/slot-0", "application/json", decoded(`{
+				"apiVersion":"coordination.k8s.io/v1","kind":"Lease",
+				"metadata":{"name":"slot-0","namespace":"slipway","resourceVersion":"7"},"spec":{}}`)},
+		},
 		"eviction with a grace": {
 			func(ctx context.Context, c *Client) error { return c.Evict(ctx, limited) },
 			shape{"POST", "/api/v1/namespaces/shop/pods/web-0/eviction", "application/json", decoded(`{"apiVersion":"policy/v1",

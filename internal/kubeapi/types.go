@@ -192,3 +192,28 @@ type Event struct {
 	LastTimestamp  time.Time `json:"lastTimestamp"`
 	Count          int32     `json:"count"`
 }
+
+// Lease is coordinationv1.Lease, as far as it is used.
+type Lease struct {
+	ObjectMeta `json:"metadata"`
+
+	Spec LeaseSpec `json:"spec"`
+}
+
+// LeaseSpec is coordinationv1.LeaseSpec, as far as it is used.
+type LeaseSpec struct {
+	HolderIdentity       string    `json:"holderIdentity,omitempty"`
+	LeaseDurationSeconds int32     `json:"leaseDurationSeconds,omitempty"` // the API server wants more than 0, or none
+	AcquireTime          MicroTime `json:"acquireTime,omitzero"`
+	RenewTime            MicroTime `json:"renewTime,omitzero"`
+	LeaseTransitions     int32     `json:"leaseTransitions,omitempty"`
+}
+
+// MicroTime is metav1.MicroTime: a time that is written with six digits of the second, neither more nor fewer, as the
+// API server reads no other.
+type MicroTime struct{ time.Time }
+
+// MarshalJSON writes the six digits.
+func (t MicroTime) MarshalJSON() ([]byte, error) {
+	return []byte(t.UTC().Format(`"2006-01-02T15:04:05.000000Z07:00"`)), nil
+}

@@ -5,7 +5,8 @@ package notice
 
 import "time"
 
-// Type is the kind of interruption, in the words of Azure Scheduled Events, which every source maps its own onto.
+// Type is the kind of interruption, in the words of Azure Scheduled Events, which every source of such maps its own
+// onto; or Condition.
 type Type string
 
 // The five types of Azure Scheduled Events, api-version 2020-07-01.
@@ -22,8 +23,14 @@ const (
 	Terminate Type = "Terminate"
 )
 
+// Condition is a state of the node that makes it unfit for its pods. Nothing is due at any time.
+const Condition Type = "Condition"
+
+// Interruptions lists the types that announce an interruption.
+func Interruptions() []Type { return []Type{Freeze, Reboot, Redeploy, Preempt, Terminate} }
+
 // Types lists every known type.
-func Types() []Type { return []Type{Freeze, Reboot, Redeploy, Preempt, Terminate} }
+func Types() []Type { return append(Interruptions(), Condition) }
 
 // Status is how far the interruption has come.
 type Status string

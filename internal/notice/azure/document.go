@@ -141,7 +141,7 @@ func (r *reading) read(path string, raw json.RawMessage) {
 	if !slices.ContainsFunc(resources, func(name string) bool { return SameResource(name, r.resource) }) {
 		return
 	}
-	kind, kindErr := oneOf(path+".EventType", e.EventType, notice.Types()...)
+	kind, kindErr := oneOf(path+".EventType", e.EventType, notice.Interruptions()...)
 	status, statusErr := oneOf(path+".EventStatus", e.EventStatus, notice.Scheduled, notice.Started)
 	if err := errors.Join(idErr, kindErr, statusErr); err != nil {
 		r.unreadable.add(id, err)

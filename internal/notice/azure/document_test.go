@@ -354,7 +354,7 @@ func FuzzDocument(f *testing.F) {
 			if !slices.ContainsFunc(n.Resources, func(r string) bool { return strings.EqualFold(r, resource) }) {
 				t.Errorf("notice %+v does not name %s", n, resource)
 			}
-			if n.ID == "" || ids[n.ID] || !slices.Contains(notice.Types(), n.Type) ||
+			if n.ID == "" || ids[n.ID] || !slices.Contains(notice.Interruptions(), n.Type) ||
 				n.Status != notice.Scheduled && n.Status != notice.Started {
 				t.Errorf("notice %+v", n)
 			}

@@ -18,6 +18,8 @@ const (
 	DefaultInterval = time.Second
 	// maxRetryAfter limits how long the service can make us look away, for the same reason.
 	maxRetryAfter = 5 * time.Second
+	// askedEvery is the least time between two polls of which the later was asked for.
+	askedEvery = time.Second
 	// repeatLog is how often a failure that goes on is logged.
 	repeatLog = time.Minute
 )
@@ -43,6 +45,7 @@ type Source struct {
 	observer Observer
 	log      *slog.Logger
 
+	asked    chan struct{}
 	lastRead atomic.Int64 // UnixNano; 0 before the first
 }
 
@@ -76,8 +79,14 @@ func NewSource(o SourceOptions) (*Source, error) {
 	if o.Observer == nil {
 		o.Observer = nobody{}
 	}
-	return &Source{fetcher: o.Fetcher, resource: o.Resource, interval: o.Interval, observer: o.Observer, log: o.Log}, nil
+	return &Source{
+		fetcher: o.Fetcher, resource: o.Resource, interval: o.Interval, observer: o.Observer, log: o.Log,
+		asked: make(chan struct{}, 1),
+	}, nil
 }
+
+// Name is the name of the source in its notices.
+func (s *Source) Name() string { return Name }
 
 // Resource is the name of the machine that is watched.
 func (s *Source) Resource() string { return s.resource }
@@ -89,6 +98,16 @@ func (s *Source) LastRead() time.Time {
 		return time.Unix(0, nanos)
 	}
 	return time.Time{}
+}
+
+// Ask has the service polled at once, ahead of the schedule: somebody has heard elsewhere that there may be news. Polls
+// that are asked for are a second apart at least, and none is made while the service has asked to be left alone. It may
+// be called from any goroutine, and does not block.
+func (s *Source) Ask() {
+	select {
+	case s.asked <- struct{}{}:
+	default:
+	}
 }
 
 // Run polls until the context ends.
@@ -104,15 +123,25 @@ func (s *Source) Run(ctx context.Context, emit func(notice.Snapshot)) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	due := time.Now()
+	var earliest time.Time // for a poll that is asked for
 	for {
 		select {
 		case <-ctx.Done():
 			return
+		case <-s.asked:
+			timer.Reset(min(time.Until(due), time.Until(earliest)))
+			continue
 		case <-timer.C:
 		}
+		earliest = time.Now().Add(askedEvery)
 		wait := poll.once(ctx)
 		now := time.Now()
-		due = nextDue(due, now, now.Add(wait), s.interval)
+		if until := now.Add(wait); wait > 0 && until.After(earliest) {
+			earliest = until
+		}
+		if !due.After(now.Add(wait)) { // else it was asked for, and the schedule stands
+			due = nextDue(due, now, now.Add(wait), s.interval)
+		}
 		timer.Reset(due.Sub(now))
 	}
 }

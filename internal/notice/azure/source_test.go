@@ -259,3 +259,34 @@ func TestAnUnchangedDocumentCostsNoAllocation(t *testing.T) {
 		t.Errorf("%v allocations for an unchanged document", n)
 	}
 }
+
+func TestAPollThatIsAskedForIsMadeAtOnceButNotTwiceInASecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		good := sample(t, "empty.json")
+		s := &script{began: time.Now(), answers: []answer{
+			{document: good},
+			{document: good},
+			{document: good},
+			{err: &Error{Class: HTTPStatus, Status: 503, RetryAfter: 4 * time.Second, Err: errors.New("503")}},
+			{document: good},
+		}}
+		source, err := NewSource(SourceOptions{Fetcher: s, Resource: "vm_1", Interval: time.Minute})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
+		defer cancel()
+		go func() {
+			for _, at := range seconds(20, 20.5, 40, 41) { // the last while the service wants to be left alone
+				time.Sleep(time.Until(s.began.Add(at)))
+				source.Ask()
+				source.Ask()
+			}
+		}()
+		source.Run(ctx, func(notice.Snapshot) {})
+		want := seconds(0, 20, 21, 40, 44, 60)
+		if diff := cmp.Diff(want, s.asked); diff != "" {
+			t.Errorf("polls (-want +got):\n%s", diff)
+		}
+	})
+}

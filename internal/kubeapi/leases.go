@@ -1,0 +1,46 @@
+package kubeapi
+
+import (
+	"context"
+	"net/http"
+)
+
+func leasePath(namespace string, name ...string) []string {
+	return append([]string{"apis", "coordination.k8s.io", "v1", "namespaces", namespace, "leases"}, name...)
+}
+
+// ListLeases lists the Leases of a namespace that match a label selector, such as "key=value".
+func (c *Client) ListLeases(ctx context.Context, namespace, labelSelector string) ([]Lease, error) {
+	items, _, err := listAll[Lease](ctx, c, Scope{Path: leasePath(namespace), LabelSelector: labelSelector})
+	return items, err
+}
+
+// CreateLease creates a Lease in the namespace of its metadata. One that is there already answers a *StatusError with
+// code 409 and reason AlreadyExists.
+func (c *Client) CreateLease(ctx context.Context, l Lease) (*Lease, error) {
+	r := request{method: http.MethodPost, path: leasePath(l.Namespace), body: spelled(l)}
+	var made Lease
+	if err := c.do(ctx, r, &made); err != nil {
+		return nil, err
+	}
+	return &made, nil
+}
+
+// UpdateLease replaces a Lease whole. With metadata.resourceVersion set it is refused with a conflict when the Lease
+// has changed since.
+func (c *Client) UpdateLease(ctx context.Context, l Lease) (*Lease, error) {
+	r := request{method: http.MethodPut, path: leasePath(l.Namespace, l.Name), body: spelled(l)}
+	var made Lease
+	if err := c.do(ctx, r, &made); err != nil {
+		return nil, err
+	}
+	return &made, nil
+}
+
+func spelled(l Lease) any {
+	return struct {
+		APIVersion string `json:"apiVersion"`
+		Kind       string `json:"kind"`
+		Lease
+	}{"coordination.k8s.io/v1", "Lease", l}
+}

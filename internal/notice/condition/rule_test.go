@@ -1,0 +1,96 @@
+package condition
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func span(d time.Duration) *Duration { return (*Duration)(&d) }
+
+func TestRuleIsReadFromAFlagAndFromAFile(t *testing.T) {
+	for flag, tt := range map[string]struct {
+		file string
+		want Rule
+		id   string
+	}{
+		"KernelDeadlock=drain": {
+			`{"type": "KernelDeadlock", "action": "drain"}`, Rule{Type: "KernelDeadlock", Action: "drain"}, "KernelDeadlock",
+		},
+		"Ready:Unknown=cordon,release=10m,hold=90s": {
+			`{"type": "Ready", "status": "Unknown", "action": "cordon", "holdDown": "90s", "release": "10m"}`,
+			Rule{Type: "Ready", Status: "Unknown", Action: "cordon", HoldDown: span(90 * time.Second), Release: span(10 * time.Minute)},
+			"Ready-Unknown",
+		},
+		"KubeletProblem=ignore,hold=0s": {
+			`{"type": "KubeletProblem", "action": "ignore", "holdDown": "0s"}`,
+			Rule{Type: "KubeletProblem", Action: "ignore", HoldDown: span(0)}, "KubeletProblem",
+		},
+	} {
+		got, err := Parse(flag)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var read Rule
+		if err := json.Unmarshal([]byte(tt.file), &read); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(tt.want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", flag, diff)
+		}
+		if diff := cmp.Diff(tt.want, read); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", tt.file, diff)
+		}
+		if got.ID() != tt.id {
+			t.Errorf("%s: ID %q, want %q", flag, got.ID(), tt.id)
+		}
+	}
+}
+
+func TestI10ABadRuleIsRefusedWithFieldValueAndWhatIsAllowed(t *testing.T) {
+	for flag, want := range map[string]string{
+		"KernelDeadlock":                   "want TYPE[:STATUS]=ACTION",
+		"=drain":                           `type: "": want`,
+		"a b=drain":                        `type: "a b": want`,
+		"RebootScheduled=drain":            "confirmed with the metadata service",
+		"KernelDeadlock:Maybe=drain":       `status: "Maybe": want True, False or Unknown`,
+		"KernelDeadlock=reboot":            `action: "reboot": want one of ignore, cordon, drain-marked, drain`,
+		"KernelDeadlock=drain,hold=soon":   `hold: "soon": want a duration`,
+		"KernelDeadlock=drain,hold=25h":    "holdDown: 25h0m0s: want 0 to 24h0m0s",
+		"KernelDeadlock=drain,release=-1s": "release: -1s: want 0 to",
+		"KernelDeadlock=drain,for=1m":      `"for=1m": want TYPE`,
+		"X=drain,hold=1m,hold=2m":          `"hold=2m": want TYPE`,
+	} {
+		if _, err := Parse(flag); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: error %v does not say %q", flag, err, want)
+		}
+	}
+	twice := []Rule{{Type: "A", Action: "drain"}, {Type: "A", Status: "False", Action: "drain"}, {Type: "A", Status: "True", Action: "cordon"}}
+	if err := ValidateAll(twice); err == nil || !strings.Contains(err.Error(), "[2]: A is there twice") {
+		t.Errorf("error %v", err)
+	}
+	if err := ValidateAll(twice[:2]); err != nil {
+		t.Error(err)
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	for _, seed := range []string{"KernelDeadlock=drain", "Ready:Unknown=cordon,hold=90s,release=10m", "=,=", "a:b=c,hold="} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		r, err := Parse(text)
+		if err != nil {
+			return
+		}
+		if err := r.Validate(); err != nil {
+			t.Errorf("%q was read as %+v, which is not valid: %v", text, r, err)
+		}
+		if r.ID() == "" {
+			t.Errorf("%q has no ID", text)
+		}
+	})
+}
