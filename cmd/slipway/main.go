@@ -51,6 +51,6 @@ func root() *cobra.Command {
 		SilenceErrors: true,
 	}
 	cmd.AddCommand(agentCommand(), drainCommand(), planCommand(), whyCommand(), snapshotCommand(), notifyCommand(),
-		simulateCommand())
+		simulateCommand(), aksnthCommand(), mechanicCommand(), migrateCommand())
 	return cmd
 }

@@ -48,10 +48,22 @@ type API interface {
 	FollowNode(ctx context.Context, name string, h kubeapi.Handler[kubeapi.Node]) error
 }
 
-// Source tells of the notices. *azure.Source is one.
+// Source tells of notices. *azure.Source and *condition.Source are such.
 type Source interface {
+	// Name is the Source of its notices, which no other source has.
+	Name() string
 	Run(ctx context.Context, emit func(notice.Snapshot))
 	LastRead() time.Time
+}
+
+// NodeSource is a Source that reads its notices off the agent's own Node. With one, the agent follows the Node from its
+// start and hands it on: there is never more than one watch.
+type NodeSource interface {
+	Source
+	// Resume tells, before the first See, of this source's notices that an earlier agent was handling.
+	Resume(notices []notice.Notice)
+	// See takes in a newer state of the Node, and does not block.
+	See(node *kubeapi.Node)
 }
 
 // Approver lets the platform begin. *azure.Client is one.
@@ -64,13 +76,20 @@ type Options struct {
 	Node     string
 	Resource string // this machine's name as its notices spell it
 	// Machine gives the name of another node's machine, from its spec.providerID.
-	Machine  func(providerID string) (string, error)
-	API      API
-	Source   Source
-	Approver Approver // nil never approves
+	Machine func(providerID string) (string, error)
+	API     API
+	// Found is the Node as it was read just before; nil has the agent read it.
+	Found *kubeapi.Node
+	// Sources differ in name. Whether a notice is over is for its own source to say.
+	Sources  []Source
+	Approver Approver // of interruptions; nil never approves
 	Volumes  drain.VolumeAPI
 	Impact   Impact
 	Margin   time.Duration
+	// ConditionDrain is for how long pods are asked to leave on account of a condition; 0 is for as long as it holds.
+	ConditionDrain time.Duration
+	// Slots limits how many nodes are drained at once for what can wait; nil does not.
+	Slots Slots
 	// Taint is put on the node, and Labels are, while a notice holds it.
 	Taint  Taint
 	Labels map[string]string
@@ -78,8 +97,6 @@ type Options struct {
 	GraceSeconds *int64
 	// DisableEviction deletes the pods from the start, past all disruption budgets: the user's own option (I2).
 	DisableEviction bool
-	// DrainLimit is how long a drain may try that no deadline ends; 0 is until the interruption is due.
-	DrainLimit time.Duration
 	// StopGrace is how long the end of Run waits for a drain under way. An agent that is started anew goes on anyway.
 	StopGrace time.Duration
 	// ExitAfterDrain ends Run once a notice of its time is handled: drained, acknowledged where that is wanted, said.
@@ -112,19 +129,25 @@ type Agent struct {
 	uid      string
 	keeper   *cordon.Keeper
 	restored bool
-	known    bool // a snapshot has been read since the start
-	snapshot notice.Snapshot
-	handled  map[string]*handling // by notice ID
-	drain    *drainRun
-	overtime overtime
-	node     *nodeWatch
-	retry    time.Duration
-	others   []string
+	// snapshots are the latest by source; a source that has not been read since the start has none.
+	snapshots map[string]notice.Snapshot
+	handled   map[string]*handling // by owner
+	drain     *drainRun
+	overtime  overtime
+	node      *nodeWatch
+	retry     time.Duration
+	others    []string // other tools at work on the node
+	looked    bool     // others is known
+	// conditions is what is known of failures to write the node's.
+	conditions conditionTrouble
 }
 
 // New prepares an agent.
 func New(o Options) *Agent {
-	a := &Agent{o: o, log: o.Log, handled: map[string]*handling{}, wake: make(chan func(context.Context), 16)}
+	a := &Agent{
+		o: o, log: o.Log, handled: map[string]*handling{}, snapshots: map[string]notice.Snapshot{},
+		wake: make(chan func(context.Context), 16),
+	}
 	a.events = newEvents(o.API, o.Node, func() string { return a.uid }, func() { o.Metrics.EventsFailed.Inc() }, o.Voice)
 	a.announcer = newAnnouncer(&a.o)
 	return a
@@ -142,9 +165,16 @@ func (a *Agent) Run(ctx context.Context) error {
 	defer stop()
 	group.Go(func() { a.events.run(work) })
 	group.Go(func() { a.announcer.run(work) })
-	group.Go(func() {
-		a.o.Source.Run(work, func(s notice.Snapshot) { a.tell(work, func(context.Context) { a.read(s) }) })
-	})
+	for _, source := range a.o.Sources {
+		group.Go(func() {
+			source.Run(work, func(s notice.Snapshot) {
+				a.tell(work, func(context.Context) { a.read(source.Name(), s) })
+			})
+		})
+	}
+	if a.o.Slots != nil {
+		group.Go(func() { a.o.Slots.Run(work, func() { a.tell(work, func(context.Context) {}) }) })
+	}
 	defer a.stopDrain()
 	defer a.stopWatching()
 	timer := time.NewTimer(0)
@@ -179,11 +209,13 @@ func (a *Agent) Run(ctx context.Context) error {
 // Ready says what the agent has not read yet since it started: the node, or the notices. Until both are read it
 // guards nothing. It may be called from any goroutine.
 func (a *Agent) Ready() error {
-	switch {
-	case !a.ready.Load():
+	if !a.ready.Load() {
 		return fmt.Errorf("node %s: what is on it has not been read yet", a.o.Node)
-	case a.o.Source.LastRead().IsZero():
-		return errors.New("the notices have not been read yet")
+	}
+	for _, source := range a.o.Sources {
+		if source.LastRead().IsZero() {
+			return fmt.Errorf("the notices have not been read yet: source %s", source.Name())
+		}
 	}
 	return nil
 }
@@ -208,9 +240,9 @@ func (a *Agent) tell(ctx context.Context, news func(context.Context)) {
 	}
 }
 
-// read takes in a snapshot of the notices.
-func (a *Agent) read(s notice.Snapshot) {
-	a.known, a.snapshot = true, s
+// read takes in a snapshot of one source's notices.
+func (a *Agent) read(source string, s notice.Snapshot) {
+	a.snapshots[source] = s
 	for _, p := range slices.Concat(s.Unreadable, s.Warnings) {
 		a.log.Error("part of the notices cannot be understood", "notice", p.ID, "err", p.Err)
 		a.o.Metrics.Unreadable.Inc()
@@ -269,7 +301,7 @@ func (a *Agent) advance(ctx context.Context) (time.Duration, error) {
 type step func(ctx context.Context, h *handling, now time.Time) (time.Duration, error)
 
 func (a *Agent) steps() []step {
-	return []step{a.awaitImpact, a.hold, a.awaitDrain, a.approve}
+	return []step{a.awaitImpact, a.yield, a.awaitTurn, a.hold, a.awaitDrain, a.approve}
 }
 
 // restore reads, once, what an earlier agent left on the node. Until it is read nothing else is done: the notice that
@@ -278,7 +310,7 @@ func (a *Agent) restore(ctx context.Context) error {
 	if a.restored {
 		return nil
 	}
-	node, err := a.o.API.GetNode(ctx, a.o.Node)
+	node, err := a.readNode(ctx)
 	if err != nil {
 		return fmt.Errorf("node %s: what is on it cannot be read: %w", a.o.Node, err)
 	}
@@ -293,11 +325,46 @@ func (a *Agent) restore(ctx context.Context) error {
 	for _, r := range records {
 		a.resume(r)
 	}
+	for _, source := range a.nodeSources() {
+		source.Resume(a.handledFrom(source.Name()))
+	}
+	a.others, a.looked = cordon.Others(node), len(a.nodeSources()) > 0
 	a.restored = true
 	if !a.ready.Swap(true) {
 		a.events.emit(unspoken(Guarding, notice.Notice{}))
 	}
 	return nil
+}
+
+// readNode gives the Node that was found at the start, and afterwards reads it.
+func (a *Agent) readNode(ctx context.Context) (*kubeapi.Node, error) {
+	if found := a.o.Found; found != nil {
+		a.o.Found = nil
+		return found, nil
+	}
+	return a.o.API.GetNode(ctx, a.o.Node)
+}
+
+// nodeSources are the sources that read the Node.
+func (a *Agent) nodeSources() []NodeSource {
+	var all []NodeSource
+	for _, source := range a.o.Sources {
+		if s, ok := source.(NodeSource); ok {
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+// handledFrom lists the notices of one source that are being handled.
+func (a *Agent) handledFrom(source string) []notice.Notice {
+	var all []notice.Notice
+	for _, h := range a.handled {
+		if h.Notice.Source == source {
+			all = append(all, h.Notice)
+		}
+	}
+	return all
 }
 
 // resume takes up what an earlier agent recorded. Records of other owners, such as a manager, are not ours to judge.
@@ -307,14 +374,16 @@ func (a *Agent) resume(r cordon.Record) {
 		a.log.Info("the node is held by another", "owner", r.Owner, "reason", r.Reason)
 		return
 	}
-	if a.handled[h.Notice.ID] != nil {
+	if a.handled[r.Owner] != nil {
 		return // the Node was read again; what is in memory is newer
 	}
-	h.held, h.touched, h.restored = true, true, true
+	// A record without a cordon may be the rest of one that could not be taken away whole, and is made sure of.
+	h.cordoned = r.Cordon != ""
+	h.held, h.touched, h.restored = h.cordoned, true, true
 	if h.Phase == NotDrained {
-		h.Phase = Cordoned // a new start is a new try
+		h.Phase, h.Began = Cordoned, time.Time{} // a new start is a new try
 	}
-	a.handled[h.Notice.ID] = &h
+	a.handled[r.Owner] = &h
 	if now, due := time.Now(), h.Decision.Deadline; h.Decision.Forced && now.After(due) && due.After(a.overtime.passed) {
 		// The machine outlived its deadline, so that what is left on it has not been tried in vain yet.
 		a.overtime = overtime{passed: due, until: now.Add(startedWindow)}
@@ -322,16 +391,23 @@ func (a *Agent) resume(r cordon.Record) {
 	a.log.Info("going on where an earlier agent stopped", "id", h.Notice.ID, "type", h.Notice.Type, "phase", h.Phase)
 }
 
-// absorb takes the snapshot's notices into the handlings, and decides about those that are new or have changed.
+// absorb takes the snapshots' notices into the handlings, and decides about those that are new or have changed.
 func (a *Agent) absorb() {
-	for _, n := range a.snapshot.Notices {
-		h := a.handled[n.ID]
+	for _, source := range a.o.Sources {
+		a.absorbFrom(a.snapshots[source.Name()])
+	}
+}
+
+func (a *Agent) absorbFrom(s notice.Snapshot) {
+	for _, n := range s.Notices {
+		key := owner(n.Source, n.ID)
+		h := a.handled[key]
 		if h == nil {
-			h = &handling{Seen: seen{First: a.snapshot.At}}
-			a.handled[n.ID] = h
+			h = &handling{Seen: seen{First: s.At}}
+			a.handled[key] = h
 		}
 		if n.Status == notice.Started && h.Seen.Started.IsZero() {
-			h.Seen.Started = a.snapshot.At
+			h.Seen.Started = s.At
 		}
 		if n.NotBefore.IsZero() && n.Status == h.Notice.Status {
 			n.NotBefore = h.Notice.NotBefore // unreadable now, known before: the last good state stands
@@ -362,16 +438,21 @@ func (a *Agent) decide(h *handling, n notice.Notice) {
 	a.events.emit(noticed(n, d))
 }
 
-// release lets go of every notice that is over, and returns when to look again. Only a snapshot that was read since the
-// start can say that a notice is over (I7).
+// isOver reports that a notice is over. Only a snapshot that its own source has read since the start can say so (I7);
+// where that source is no longer listened to, its notices count for nothing any more.
+func (a *Agent) isOver(h *handling) bool {
+	if s, known := a.snapshots[h.Notice.Source]; known {
+		return s.Over(h.Notice.ID)
+	}
+	return !slices.ContainsFunc(a.o.Sources, func(s Source) bool { return s.Name() == h.Notice.Source })
+}
+
+// release lets go of every notice that is over, and returns when to look again.
 func (a *Agent) release(ctx context.Context, now time.Time) (time.Duration, error) {
 	next := whenAsked
-	if !a.known {
-		return next, nil
-	}
 	var errs []error
-	for id, h := range a.handled {
-		if !a.snapshot.Over(id) {
+	for key, h := range a.handled {
+		if !a.isOver(h) {
 			h.over, h.missing = false, time.Time{}
 			continue
 		}
@@ -383,11 +464,22 @@ func (a *Agent) release(ctx context.Context, now time.Time) (time.Duration, erro
 			continue
 		}
 		h.over = true
-		if err := a.letGo(ctx, h); err != nil {
-			errs = append(errs, err)
+		if wait := a.conditions.next.Sub(now); h.leftover && wait > 0 {
+			next = min(next, wait)
 			continue
 		}
-		delete(a.handled, id)
+		err := a.letGo(ctx, h)
+		switch {
+		case cordon.IsConditions(err):
+			// What is left on the node is theirs and their record's, which is kept until they can be taken away (I3).
+			a.conditionsFailed(err, now)
+			h.leftover = true
+			next = min(next, a.conditions.pause)
+		case err != nil:
+			errs = append(errs, err)
+		default:
+			delete(a.handled, key)
+		}
 	}
 	return next, errors.Join(errs...)
 }
@@ -416,8 +508,15 @@ func (a *Agent) inOrder() []*handling {
 		}
 	}
 	slices.SortFunc(all, func(x, y *handling) int {
-		if c := x.Decision.Deadline.Compare(y.Decision.Deadline); c != 0 {
-			return c
+		due, other := x.Decision.Deadline, y.Decision.Deadline
+		switch {
+		case due.IsZero() != other.IsZero():
+			if due.IsZero() {
+				return 1 // what is never due comes last
+			}
+			return -1
+		case !due.Equal(other):
+			return due.Compare(other)
 		}
 		return strings.Compare(x.Notice.ID, y.Notice.ID)
 	})

@@ -3,28 +3,48 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/slipway-dev/slipway/internal/drain"
+	"github.com/slipway-dev/slipway/internal/kubeapi"
 	"github.com/slipway-dev/slipway/internal/notice"
 )
 
 // blockedEvery is the least time between two Events that say what blocks a drain, unless it is something new.
 const blockedEvery = 10 * time.Second
 
-// gravity orders the types by what of a node they leave.
-var gravity = map[notice.Type]int{
-	notice.Freeze: 0, notice.Reboot: 1, notice.Redeploy: 2, notice.Preempt: 2, notice.Terminate: 2,
-}
-
 // order is what all notices together ask of a drain.
 type order struct {
-	kind  notice.Type // the gravest, which decides what the pods get
-	terms drain.Terms
+	claims []claim // none twice, in order
+	terms  drain.Terms
+}
+
+// kinds names the types of the notices, for people.
+func (o order) kinds() []notice.Type {
+	var all []notice.Type
+	for _, c := range o.claims {
+		all = append(all, c.kind)
+	}
+	return slices.Compact(all)
+}
+
+// concerns reports that a pod has to leave for one of the notices, or would if policy did not keep it.
+func (o order) concerns(p kubeapi.Pod) bool {
+	_, ok := gravest(o.claims, &p)
+	return ok
+}
+
+// policyOf is what a pod gets by the gravest of the notices that concern it.
+func (o order) policyOf(p kubeapi.Pod) drain.Policy {
+	kind, _ := gravest(o.claims, &p)
+	return drainPolicy(kind)
 }
 
 func (o order) equal(p order) bool {
-	return o.kind == p.kind && o.terms.Margin == p.terms.Margin &&
+	return slices.Equal(o.claims, p.claims) && o.terms.Margin == p.terms.Margin &&
 		o.terms.Deadline.Equal(p.terms.Deadline) && o.terms.GiveUp.Equal(p.terms.GiveUp)
 }
 
@@ -44,13 +64,15 @@ type overtime struct {
 
 // steer starts, adjusts or stops the drain, so that it does what the notices ask for now.
 func (a *Agent) steer(ctx context.Context) {
-	want, needed := a.wanted(time.Now())
+	now := time.Now()
+	a.begin(now)
+	want, needed := a.wanted(now)
 	switch {
 	case a.o.DryRun || !needed:
 		a.stopDrain()
 	case a.drain == nil:
 		a.startDrain(ctx, want)
-	case a.drain.order.kind != want.kind:
+	case !slices.Equal(a.drain.order.claims, want.claims):
 		a.stopDrain()
 		a.startDrain(ctx, want)
 	case !a.drain.order.equal(want):
@@ -59,62 +81,91 @@ func (a *Agent) steer(ctx context.Context) {
 		a.drain.drain.SetTerms(want.terms)
 	}
 	if a.drain != nil {
-		a.sayDraining()
+		a.sayDraining(now)
+	}
+	if a.o.Slots != nil {
+		a.o.Slots.Want(a.wantsSlot(now)) // after the drain was stopped, if it was
+	}
+}
+
+// mayDrain reports that the pods may go on account of a notice.
+func (a *Agent) mayDrain(h *handling, now time.Time) bool {
+	return h.wantsDrain() && h.mayDrain(now) && !h.left && !a.mustWait(h, now)
+}
+
+// begin notes for which notices the pods are to go from now on, and for which no longer: a slot was lost, or another tool
+// has come to the node.
+func (a *Agent) begin(now time.Time) {
+	for _, h := range a.inOrder() {
+		switch may := a.mayDrain(h, now); {
+		case may && h.Began.IsZero():
+			h.Began = now
+		case !may && h.Phase == Draining && (h.left || a.mustWait(h, now)):
+			h.advanceTo(Cordoned)
+		}
 	}
 }
 
 // sayDraining moves the notices that the drain under way is for on to Draining.
-func (a *Agent) sayDraining() {
+func (a *Agent) sayDraining(now time.Time) {
 	for _, h := range a.inOrder() {
-		if h.wantsDrain() && h.Phase != Draining {
+		if a.mayDrain(h, now) && h.Phase != Draining {
 			h.advanceTo(Draining)
 			a.events.emit(draining(h.Notice, h.Decision))
 		}
 	}
 }
 
-// wanted adds up what the notices ask for: the gravest kind, and the earliest end of time. A Freeze among them only
-// limits how long the drain tries, since nothing of the node is lost to it.
+// wanted adds up what the notices ask for, and the earliest end of time. A Freeze or a condition only limits how long
+// the drain tries, since nothing of the node is lost to it; of several, the one that has the most time.
 func (a *Agent) wanted(now time.Time) (order, bool) {
 	o := order{terms: drain.Terms{Margin: a.o.Margin}}
+	endless := false
 	for _, h := range a.inOrder() {
-		if !h.wantsDrain() || !h.mayDrain(now) {
+		if !a.mayDrain(h, now) {
 			continue
 		}
-		if o.kind == "" || gravity[h.Notice.Type] > gravity[o.kind] {
-			o.kind = h.Notice.Type
+		if c := claimOf(h); !slices.Contains(o.claims, c) {
+			o.claims = append(o.claims, c)
 		}
-		end := &o.terms.GiveUp
-		until := h.Decision.Deadline
-		if h.Decision.Forced {
-			end = &o.terms.Deadline
-		} else if limit := h.Seen.First.Add(a.o.DrainLimit); a.o.DrainLimit > 0 && limit.Before(until) {
-			until = limit
+		due := h.Decision.Deadline
+		switch {
+		case h.Decision.Forced:
+			if o.terms.Deadline.IsZero() || due.Before(o.terms.Deadline) {
+				o.terms.Deadline = due
+			}
+			continue
+		case due.IsZero() && a.o.ConditionDrain > 0:
+			due = h.Began.Add(a.o.ConditionDrain)
 		}
-		if end.IsZero() || until.Before(*end) {
-			*end = until
+		endless = endless || due.IsZero()
+		if due.After(o.terms.GiveUp) {
+			o.terms.GiveUp = due
 		}
 	}
+	if endless {
+		o.terms.GiveUp = time.Time{}
+	}
+	slices.SortFunc(o.claims, func(x, y claim) int { return strings.Compare(fmt.Sprint(x), fmt.Sprint(y)) })
 	if o.terms.Forced() {
 		o.terms.GiveUp = time.Time{}
 		if !o.terms.Deadline.After(a.overtime.passed) {
 			o.terms.Deadline = a.overtime.until
 		}
 	}
-	return o, o.kind != ""
+	return o, len(o.claims) > 0
 }
 
 func (a *Agent) startDrain(ctx context.Context, o order) {
-	policy := drainPolicy(o.kind)
 	run := &drainRun{order: o, done: make(chan struct{})}
 	run.drain = drain.New(a.o.API, drain.Options{
-		Node: a.o.Node, Policy: &policy, Terms: o.terms, Volumes: a.o.Volumes, Logger: a.log,
+		Node: a.o.Node, PolicyOf: o.policyOf, Select: o.concerns, Terms: o.terms, Volumes: a.o.Volumes, Logger: a.log,
 		GraceSeconds: a.o.GraceSeconds, DisableEviction: a.o.DisableEviction, OnProgress: a.onProgress(),
 	})
 	var work context.Context
 	work, run.cancel = context.WithCancel(ctx)
 	a.drain = run
-	a.log.Info("draining", "kind", o.kind, "deadline", o.terms.Deadline, "giveUp", o.terms.GiveUp)
+	a.log.Info("draining", "for", o.kinds(), "deadline", o.terms.Deadline, "giveUp", o.terms.GiveUp)
 	go func() {
 		defer close(run.done)
 		receipt, err := run.drain.Run(work)
@@ -142,7 +193,7 @@ func (a *Agent) onProgress() func(drain.Progress) {
 			return
 		}
 		saidAt, said = time.Now(), p.String()
-		a.log.Warn("drain is blocked", "progress", said, "blocked", p.Obstructed())
+		a.log.Warn("drain is blocked", "progress", said, "blocked", first(p.Obstructed(), mostLogged))
 		a.events.emit(blocked(p))
 		a.noteBlocked(p)
 	}
@@ -157,12 +208,13 @@ func (a *Agent) drainEnded(run *drainRun, r drain.Receipt, err error) {
 	a.drain = nil
 	a.o.Metrics.receipt(r)
 	if err == nil {
-		a.log.Info("drained", "summary", r.Summary(), "receipt", r)
+		a.log.Info("drained", "summary", r.Summary())
 		a.events.emit(drained(r))
 	} else {
-		a.log.Error("not drained", "summary", r.Summary(), "err", err, "receipt", r)
+		a.log.Error("not drained", "summary", r.Summary(), "err", clip(err.Error()))
 		a.events.emit(notDrained(r, err))
 	}
+	a.logPods(r)
 	if r.Outcome == drain.DeadlinePassed {
 		// The machine lives although its time is over: what is left is tried again until it goes or the notice does.
 		a.overtime = overtime{passed: run.order.terms.Deadline, until: time.Now().Add(startedWindow)}
@@ -172,6 +224,25 @@ func (a *Agent) drainEnded(run *drainRun, r drain.Receipt, err error) {
 		settle(h, r, err)
 	}
 }
+
+// mostLogged bounds what is logged of the pods of one drain. A container runtime splits lines of more than 16 KiB.
+const mostLogged = 20
+
+// logPods logs the pods that did not end as they should have, a line each.
+func (a *Agent) logPods(r drain.Receipt) {
+	odd := slices.DeleteFunc(slices.Clone(r.Pods), func(p drain.PodReceipt) bool {
+		return p.Action == drain.Leave || !p.Left() && p.End != drain.Killed && p.Asked != drain.Forced
+	})
+	for _, p := range first(odd, mostLogged) {
+		a.log.Warn("pod did not end in its own time", "namespace", p.Namespace, "pod", p.Name, "owner", p.Owner,
+			"asked", p.Asked, "end", p.End, "graceWanted", p.GraceWanted, "graceGiven", p.GraceGiven)
+	}
+	if more := len(odd) - mostLogged; more > 0 {
+		a.log.Warn("more pods did not end in their own time", "pods", more)
+	}
+}
+
+func first[T any](all []T, most int) []T { return all[:min(len(all), most)] }
 
 // settle moves one notice on from Draining.
 func settle(h *handling, r drain.Receipt, err error) {
@@ -196,7 +267,7 @@ func (a *Agent) stopDrain() {
 	a.drain = nil
 	run.cancel()
 	<-run.done
-	a.log.Info("drain stopped", "kind", run.order.kind)
+	a.log.Info("drain stopped", "for", run.order.kinds())
 }
 
 // stopDrainUnlessNeeded ends the drain before the node is given back, when no other notice wants it.

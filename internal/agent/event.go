@@ -75,6 +75,9 @@ func draining(n notice.Notice, d Decision) event {
 }
 
 func until(n notice.Notice, d Decision) string {
+	if d.Deadline.IsZero() {
+		return "on account of condition " + n.ID
+	}
 	return fmt.Sprintf("%s (%s) is due at %s", n.Type, n.ID, d.Deadline.UTC().Format(time.RFC3339))
 }
 
@@ -92,7 +95,10 @@ func notDrained(r drain.Receipt, err error) event {
 	return warning(DrainFailed, "%s. %v", r.Summary(), err)
 }
 
-func acknowledged(n notice.Notice) event {
+func acknowledged(n notice.Notice, d Decision) event {
+	if d.Action == Acknowledge {
+		return normal(NoticeApproved, "told %s that %s (%s) may begin: %s", n.Source, n.Type, n.ID, d.Reason).of(n)
+	}
 	return normal(NoticeApproved, "told %s that %s (%s) may begin: drained are %s", n.Source, n.Type, n.ID,
 		strings.Join(n.Resources, ", ")).of(n)
 }
@@ -109,8 +115,18 @@ func stillCordoned(why string) event {
 	return normal(LeftCordoned, "no notice holds the node any more, but it stays cordoned: %s", why)
 }
 
-func othersAtWork(others []string) event {
-	return warning(OthersAtWork, "also taking this node out of service: %s", strings.Join(others, ", "))
+func othersAtWork(others []string, n notice.Notice, what string) event {
+	return warning(OthersAtWork, "also taking this node out of service: %s. %s (%s): %s", strings.Join(others, ", "), n.Type,
+		n.ID, what).of(n)
+}
+
+func waitingForTurn(n notice.Notice, holders []string, until time.Time) event {
+	limit := "as long as it takes"
+	if !until.IsZero() {
+		limit = "until " + until.UTC().Format(time.RFC3339) + " at the latest"
+	}
+	return normal(WaitingForTurn, "%s (%s): as many nodes are being drained as may be at once (%s); waiting, %s", n.Type, n.ID,
+		strings.Join(holders, ", "), limit).of(n)
 }
 
 // events writes Kubernetes Events in the background.

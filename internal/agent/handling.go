@@ -31,10 +31,15 @@ type handling struct {
 	Phase    Phase         `json:"phase"`
 	// Told are the moments that receivers of notifications were told of.
 	Told []notify.Moment `json:"told,omitempty"`
+	// Began is when the node's pods were first asked to leave on account of it.
+	Began time.Time `json:"began,omitzero"`
 
 	held     bool // the node is as it is to be, and the record on it
 	touched  bool // something may be on it, even if not all
 	closed   bool // it takes no pods
+	cordoned bool // cordoning it was asked for, and not left to another tool
+	bare     bool // its conditions could not be written
+	leftover bool // the node was given back, but for conditions that could not be taken away
 	dirty    bool // the record differs from this
 	over     bool
 	restored bool
@@ -45,6 +50,10 @@ type handling struct {
 	drainedHere bool
 	// saidFailed is true after it was said that the node cannot be changed.
 	saidFailed bool
+	// left to another tool that is at work on the node.
+	left         bool
+	saidOthers   string
+	waitsForTurn bool
 	// approvable is since when nothing but our own Events keeps it from being acknowledged.
 	approvable time.Time
 	account    account // of its drain, for notifications
@@ -77,6 +86,9 @@ func (h *handling) unrecorded() bool { return h.dirty && h.Decision.Action != Ig
 
 // mark is the label value under which the other machines of an event find this one.
 func (h *handling) mark() cordon.Phase {
+	if h.Decision.Action == Acknowledge {
+		return readyMark
+	}
 	switch h.Phase {
 	case Drained, Acknowledged:
 		return cordon.Drained
@@ -88,7 +100,7 @@ func (h *handling) mark() cordon.Phase {
 
 // wantsDrain reports that the node's pods have to go on account of this notice and have not.
 func (h *handling) wantsDrain() bool {
-	return !h.over && !h.gaveUp && h.Decision.Action == Drain && !h.drained()
+	return !h.over && !h.gaveUp && h.Decision.Action.drains() && !h.drained()
 }
 
 // drained reports that the node was drained on account of this notice.
@@ -110,6 +122,7 @@ func (a *Agent) awaitImpact(ctx context.Context, h *handling, _ time.Time) (time
 	if h.Decision.Action != Ignore {
 		return 0, nil
 	}
+	h.left = false
 	if h.touched && !a.o.DryRun {
 		if err := a.unhold(ctx, h); err != nil {
 			return 0, err
@@ -121,7 +134,7 @@ func (a *Agent) awaitImpact(ctx context.Context, h *handling, _ time.Time) (time
 
 // hold cordons and keeps the record up to date, before anybody is told to rely on it. Nothing is sent when nothing has
 // changed.
-func (a *Agent) hold(ctx context.Context, h *handling, _ time.Time) (time.Duration, error) {
+func (a *Agent) hold(ctx context.Context, h *handling, now time.Time) (time.Duration, error) {
 	if a.o.DryRun {
 		if h.dirty {
 			a.log.Info("dry run: the node would be held", "id", h.Notice.ID, "action", h.Decision.Action)
@@ -129,23 +142,38 @@ func (a *Agent) hold(ctx context.Context, h *handling, _ time.Time) (time.Durati
 		h.dirty = false
 		return whenAsked, nil
 	}
-	if h.Phase == Noticed {
+	if h.Phase == Noticed && h.Decision.Action.cordons() {
 		h.advanceTo(Cordoned)
 	}
-	if h.held && !h.dirty && !a.node.uncordoned() {
+	lost := h.cordoned && a.node.uncordoned()
+	if h.held && !h.dirty && !lost && !a.lacksConditions(h, now) {
 		return 0, nil
 	}
-	if err := a.cordon(ctx, h); err != nil {
+	err := a.cordon(ctx, h)
+	switch {
+	case cordon.IsConditions(err):
+		a.conditionsFailed(err, now)
+		h.bare = true
+	case err != nil:
 		return 0, err
+	default:
+		a.conditionsWritten()
+		h.bare = false
 	}
 	h.dirty = false
 	return 0, nil
 }
 
 // awaitDrain goes on when the node is drained. Draining itself is steered for all notices together.
-func (a *Agent) awaitDrain(_ context.Context, h *handling, _ time.Time) (time.Duration, error) {
-	if h.drained() {
+func (a *Agent) awaitDrain(_ context.Context, h *handling, now time.Time) (time.Duration, error) {
+	switch {
+	case h.drained(), h.Decision.Action == Acknowledge:
 		return 0, nil
+	case h.wantsDrain() && a.mustWait(h, now):
+		a.sayWaitingForTurn(h)
+		return h.patienceLeft(now), nil
+	case h.bare:
+		return max(a.conditions.next.Sub(now), listenEvery), nil
 	}
 	return whenAsked, nil
 }
@@ -173,7 +201,8 @@ func (a *Agent) sayAll(h *handling, now time.Time) time.Duration {
 // approve lets the platform begin, once every machine of the event is drained. It never does after a drain that did
 // not finish.
 func (a *Agent) approve(ctx context.Context, h *handling, now time.Time) (time.Duration, error) {
-	if a.o.Approver == nil || h.Phase == Acknowledged || h.Notice.Status == notice.Started {
+	if a.o.Approver == nil || h.Phase == Acknowledged || h.Notice.Status == notice.Started ||
+		h.Notice.Type == notice.Condition {
 		return whenAsked, nil
 	}
 	left, err := a.peersLeft(ctx, h)
@@ -192,7 +221,7 @@ func (a *Agent) approve(ctx context.Context, h *handling, now time.Time) (time.D
 	}
 	h.advanceTo(Acknowledged)
 	a.log.Info("acknowledged", "id", h.Notice.ID, "type", h.Notice.Type, "resources", h.Notice.Resources)
-	a.events.emit(acknowledged(h.Notice))
+	a.events.emit(acknowledged(h.Notice, h.Decision))
 	a.o.Metrics.Acknowledged.With(string(h.Notice.Type)).Inc()
 	return a.hold(ctx, h, time.Now())
 }

@@ -16,9 +16,12 @@ const conditionReason = "Slipway"
 // owner is the name under which a notice holds the node.
 func owner(source, id string) string { return source + "-" + id }
 
-// drainedSelector selects the nodes that are drained on account of a notice.
+// readyMark is the label value of a node on which nothing needs to be done before the notice's interruption.
+const readyMark cordon.Phase = "ready"
+
+// drainedSelector selects the nodes that are drained on account of a notice, or need not be.
 func drainedSelector(source, id string) string {
-	return cordon.LabelKey(owner(source, id)) + "=" + string(cordon.Drained)
+	return fmt.Sprintf("%s in (%s,%s)", cordon.LabelKey(owner(source, id)), cordon.Drained, readyMark)
 }
 
 // request says how the node is to be while h holds it.
@@ -29,13 +32,13 @@ func (a *Agent) request(h *handling) (cordon.Request, error) {
 	}
 	r := cordon.Request{
 		Reason:        h.Decision.Reason,
-		Unschedulable: true,
+		Unschedulable: h.Decision.Action.cordons() && (h.cordoned || len(a.others) == 0),
 		Phase:         h.mark(),
 		State:         state,
 		Conditions:    conditions(h),
 		Labels:        a.o.Labels,
 	}
-	if a.o.Taint.Effect != "" && (a.o.Taint.Effect != noExecute || h.drained()) {
+	if a.o.Taint.Effect != "" && r.Unschedulable && (a.o.Taint.Effect != noExecute || h.drained()) {
 		r.Taints = []cordon.Taint{a.o.Taint.For(h.Notice)}
 	}
 	return r, nil
@@ -66,15 +69,17 @@ func (a *Agent) cordon(ctx context.Context, h *handling) error {
 	h.touched = true // a hold takes several requests, and one that fails may have left something (I3)
 	out, err := a.keeper.Hold(ctx, owner(h.Notice.Source, h.Notice.ID), r)
 	h.closed = out.Node != nil && out.Node.Spec.Unschedulable
-	if err != nil {
+	if err != nil && !cordon.IsConditions(err) {
 		a.sayFailed(h, CordonFailed)
 		return a.lost(err)
 	}
 	h.saidFailed = false
+	was := h.cordoned
+	h.cordoned = out.Record.Cordon != ""
 	for _, problem := range out.Problems {
 		a.log.Warn("annotation on the node cannot be understood", "err", problem)
 	}
-	if !h.held {
+	if h.cordoned && !was {
 		a.sayHeld(h, out)
 	}
 	if out.Uncordoned {
@@ -83,7 +88,7 @@ func (a *Agent) cordon(ctx context.Context, h *handling) error {
 	}
 	h.held = true
 	a.node.cordonedNow()
-	return nil
+	return err
 }
 
 // sayFailed says once that the node cannot be changed, however often that is tried.
@@ -113,15 +118,18 @@ func (a *Agent) unhold(ctx context.Context, h *handling) error {
 		a.log.Error("record of a notice that is over cannot be understood, and stays", "err", err)
 		err = nil
 	}
-	if err != nil {
+	if err != nil && !cordon.IsConditions(err) {
 		a.sayFailed(h, UncordonFailed)
 		return a.lost(err)
 	}
-	h.held, h.touched, h.closed = false, false, false
+	wasCordoned := h.cordoned
+	h.held, h.touched, h.closed, h.cordoned = false, err != nil, false, false
 	if out.Node == nil {
-		return nil
+		return err
 	}
 	switch {
+	case !wasCordoned:
+		a.log.Info("let go", "id", h.Notice.ID)
 	case !out.Node.Spec.Unschedulable:
 		a.log.Info("uncordoned", "id", h.Notice.ID)
 		a.events.emit(uncordoned())
@@ -131,7 +139,7 @@ func (a *Agent) unhold(ctx context.Context, h *handling) error {
 		a.log.Info("let go; the node stays cordoned as it was found", "id", h.Notice.ID)
 		a.events.emit(stillCordoned("somebody else had cordoned it before"))
 	}
-	return nil
+	return err
 }
 
 // lost looks at an error of the keeper: when the Node was deleted and registered anew, nothing of ours is on it, and
@@ -140,7 +148,7 @@ func (a *Agent) lost(err error) error {
 	if cordon.IsReplaced(err) || kubeapi.IsNotFound(err) {
 		a.restored = false
 		for _, h := range a.handled {
-			h.held, h.touched, h.closed, h.dirty = false, false, false, true
+			h.held, h.touched, h.closed, h.cordoned, h.dirty = false, false, false, false, true
 		}
 	}
 	return err

@@ -5,7 +5,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/slipway-dev/slipway/internal/drain"
 	"github.com/slipway-dev/slipway/internal/notice"
 )
 
@@ -16,25 +15,43 @@ type Action string
 const (
 	// Ignore: nothing but a log line and a metric.
 	Ignore Action = "ignore"
+	// Acknowledge: let it begin at once, and touch neither the node nor its pods.
+	Acknowledge Action = "acknowledge"
 	// Cordon: no new pods, those that are there stay.
 	Cordon Action = "cordon"
+	// DrainMarked: cordon, then move off the pods that ask for it by a label, see [EvictOn].
+	DrainMarked Action = "drain-marked"
 	// Drain: cordon, then move the pods off.
 	Drain Action = "drain"
 )
 
 // Actions lists all of them.
-func Actions() []Action { return []Action{Ignore, Cordon, Drain} }
+func Actions() []Action { return []Action{Ignore, Acknowledge, Cordon, DrainMarked, Drain} }
+
+// cordons reports that the node takes no new pods meanwhile.
+func (a Action) cordons() bool { return a == Cordon || a.drains() }
+
+// drains reports that pods have to go.
+func (a Action) drains() bool { return a == DrainMarked || a == Drain }
 
 // Impact says what is done about which notice.
 type Impact struct {
-	// On holds the action for each type; a type that is missing is ignored. Freeze is refined by the fields below.
+	// On holds the action for each type; a type that is missing is ignored. It is refined by the fields below.
 	On map[notice.Type]Action
-	// LiveMigration takes the place of On[Freeze] for a live migration.
+	// UserInitiated takes the place of On, for the types that it holds, when a user of the cloud asked for the
+	// interruption and not the platform.
+	UserInitiated map[notice.Type]Action
+	// LiveMigration takes the place of both for a Freeze that is a live migration.
 	LiveMigration Action
 	// UnknownFreeze is what is done at most about a Freeze whose duration is not known.
 	UnknownFreeze Action
-	// FreezeTolerance is the longest pause that is left alone.
+	// FreezeTolerance is the longest pause that is left alone, whatever else is said of a Freeze; pods that ask to be
+	// evicted for a Freeze are, for any that has an impact.
 	FreezeTolerance time.Duration
+	// AcknowledgeFreezeUnder is the pause below which a Freeze that is left alone may begin at once; 0 is never.
+	AcknowledgeFreezeUnder time.Duration
+	// Conditions holds the action for each condition, by the ID of its notice; one that is missing is ignored.
+	Conditions map[string]Action
 }
 
 // DefaultImpact drains for everything that ends the node's processes, and lets a pause be a pause.
@@ -64,8 +81,10 @@ var minimumNotice = map[notice.Type]time.Duration{
 // Decision is what one notice asks for, and why.
 type Decision struct {
 	Action Action `json:"action"`
-	// Forced is true when the machine's processes end whatever we do; a Freeze only pauses them.
-	Forced   bool      `json:"forced,omitempty"`
+	// Forced is true when the machine's processes end whatever we do; a Freeze only pauses them, and a condition does
+	// nothing by itself.
+	Forced bool `json:"forced,omitempty"`
+	// Deadline is when the interruption is due; zero for a condition.
 	Deadline time.Time `json:"deadline,omitzero"`
 	Reason   string    `json:"reason"`
 }
@@ -83,6 +102,9 @@ type seen struct {
 
 // Decide applies the impact policy to one notice. It is pure: the same input gives the same answer after a restart.
 func (i Impact) Decide(n notice.Notice, s seen) Decision {
+	if n.Type == notice.Condition {
+		return i.ofCondition(n)
+	}
 	d := Decision{Forced: n.Type != notice.Freeze}
 	d.Deadline, d.Reason = deadline(n, s)
 	var why string
@@ -91,24 +113,53 @@ func (i Impact) Decide(n notice.Notice, s seen) Decision {
 	return d
 }
 
+// ofCondition decides about a state of the node itself, for which nothing is due.
+func (i Impact) ofCondition(n notice.Notice) Decision {
+	action, ok := i.Conditions[n.ID]
+	if !ok {
+		return Decision{Action: Ignore, Reason: "no action is configured for condition " + n.ID}
+	}
+	return Decision{Action: action, Reason: fmt.Sprintf("condition %s asks for %s; nothing is due", n.ID, action)}
+}
+
 func (i Impact) action(n notice.Notice) (Action, string) {
 	on, ok := i.On[n.Type]
-	if !ok {
-		return Ignore, fmt.Sprintf("no action is configured for %s", n.Type)
-	}
-	if n.Type != notice.Freeze {
-		return on, fmt.Sprintf("%s asks for %s", n.Type, on)
+	who := ""
+	if byUser, set := i.UserInitiated[n.Type]; set && n.UserInitiated {
+		on, ok, who = byUser, true, "user-initiated "
 	}
 	switch {
-	case n.LiveMigration:
-		return i.LiveMigration, fmt.Sprintf("live migration asks for %s", i.LiveMigration)
-	case n.Duration >= 0 && n.Duration <= i.FreezeTolerance:
-		return Ignore, fmt.Sprintf("Freeze of %s is within the tolerance of %s", n.Duration, i.FreezeTolerance)
-	case n.Duration < 0:
-		on = milder(on, i.UnknownFreeze)
-		return on, fmt.Sprintf("Freeze of unknown duration asks for %s", on)
+	case n.Type == notice.Freeze:
+		return i.ofFreeze(n, on, ok, who)
+	case !ok:
+		return Ignore, fmt.Sprintf("no action is configured for %s", n.Type)
 	}
-	return on, fmt.Sprintf("Freeze of %s asks for %s", n.Duration, on)
+	return on, fmt.Sprintf("%s%s asks for %s", who, n.Type, on)
+}
+
+// ofFreeze decides about a pause: what it is to do if it is long enough to matter, and whether it is.
+func (i Impact) ofFreeze(n notice.Notice, on Action, ok bool, who string) (Action, string) {
+	known := n.Duration >= 0
+	var why string
+	switch {
+	case n.LiveMigration:
+		on, why = i.LiveMigration, fmt.Sprintf("live migration asks for %s", i.LiveMigration)
+	case !ok:
+		on, why = Ignore, "no action is configured for Freeze"
+	case on == DrainMarked && n.Duration != 0:
+		why = fmt.Sprintf("%sFreeze asks for %s", who, on)
+	case known && n.Duration <= i.FreezeTolerance && on != Acknowledge:
+		on, why = Ignore, fmt.Sprintf("Freeze of %s is within the tolerance of %s", n.Duration, i.FreezeTolerance)
+	case !known:
+		on = milder(on, i.UnknownFreeze)
+		why = fmt.Sprintf("%sFreeze of unknown duration asks for %s", who, on)
+	default:
+		why = fmt.Sprintf("%sFreeze of %s asks for %s", who, n.Duration, on)
+	}
+	if on == Ignore && known && n.Duration < i.AcknowledgeFreezeUnder {
+		return Acknowledge, fmt.Sprintf("%s, and may begin at once as it is under %s", why, i.AcknowledgeFreezeUnder)
+	}
+	return on, why
 }
 
 // milder is the one of two actions that does less.
@@ -133,19 +184,4 @@ func deadline(n notice.Notice, s seen) (time.Time, string) {
 			n.NotBefore.UTC().Format(time.RFC3339))
 	}
 	return n.NotBefore, "NotBefore " + n.NotBefore.UTC().Format(time.RFC3339)
-}
-
-// drainPolicy says what the pods get, by what survives the interruption.
-func drainPolicy(t notice.Type) drain.Policy {
-	p := drain.NoticePolicy()
-	switch t {
-	case notice.Reboot:
-		// The kubelet starts the pods that it finds after a reboot again; one that nobody would replace is better off
-		// restarted in place than deleted for good.
-		p[drain.Unmanaged] = drain.Leave
-	case notice.Freeze:
-		// Everything survives a pause, so that only what can move without loss does.
-		p[drain.Unmanaged], p[drain.Protected], p[drain.LocalStorage] = drain.Leave, drain.Leave, drain.Leave
-	}
-	return p
 }

@@ -78,7 +78,7 @@ func TestDeadlineComesFromNotBeforeOrTheMinimumNotice(t *testing.T) {
 func TestI8DecidingTwiceGivesTheSameAnswer(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := notice.Notice{
-			Type:          rapid.SampledFrom(notice.Types()).Draw(t, "type"),
+			Type:          rapid.SampledFrom(notice.Interruptions()).Draw(t, "type"),
 			Status:        rapid.SampledFrom([]notice.Status{notice.Scheduled, notice.Started}).Draw(t, "status"),
 			Duration:      time.Duration(rapid.IntRange(-1, 100).Draw(t, "seconds")) * time.Second,
 			LiveMigration: rapid.Bool().Draw(t, "live"),

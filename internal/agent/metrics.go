@@ -13,10 +13,12 @@ import (
 type Metrics struct {
 	Notices, Over, Cordoned, Acknowledged *observe.Vec[observe.Counter]
 	StepsFailed, EventsFailed, Unreadable *observe.Counter
+	ConditionsFailed                      *observe.Counter
 	Polls                                 *observe.Vec[observe.Counter]
 	pollSeconds                           *observe.Histogram
 	live                                  *observe.Vec[observe.Gauge]
 	deadline, lastRead                    *observe.Gauge
+	left, waiting                         *observe.Gauge
 	pods                                  *observe.Vec[observe.Gauge]
 	obstructed                            *observe.Vec[observe.Gauge]
 	drains                                *observe.Vec[observe.Counter]
@@ -36,14 +38,17 @@ const pollOK = "ok"
 // NewMetrics registers the agent's metrics.
 func NewMetrics(r *observe.Registry) *Metrics {
 	m := &Metrics{
-		Notices:      r.Counter("slipway_agent_notices_total", "Notices that named this machine, by type and by what was decided.", "type", "action"),
-		Over:         r.Counter("slipway_agent_notices_over_total", "Notices that were finished or cancelled while the machine lived.", "type"),
-		Cordoned:     r.Counter("slipway_agent_cordons_total", "Times that a notice cordoned the node.", "type"),
-		Acknowledged: r.Counter("slipway_agent_acknowledgements_total", "Notices that were told to begin early.", "type"),
-		StepsFailed:  r.Counter("slipway_agent_failed_steps_total", "Steps towards what a notice asks for that failed and are tried again.").With(),
-		EventsFailed: r.Counter("slipway_agent_failed_kubernetes_events_total", "Kubernetes Events that could not be written.").With(),
-		Unreadable:   r.Counter("slipway_agent_unreadable_notices_total", "Parts of the notices that could not be understood; what was known before stands.").With(),
-		Polls:        r.Counter("slipway_agent_polls_total", "Looks at the cloud's notices, by result.", "result"),
+		Notices:          r.Counter("slipway_agent_notices_total", "Notices that named this machine, by type and by what was decided.", "type", "action"),
+		Over:             r.Counter("slipway_agent_notices_over_total", "Notices that were finished or cancelled while the machine lived.", "type"),
+		Cordoned:         r.Counter("slipway_agent_cordons_total", "Times that a notice cordoned the node.", "type"),
+		Acknowledged:     r.Counter("slipway_agent_acknowledgements_total", "Notices that were told to begin early.", "type"),
+		StepsFailed:      r.Counter("slipway_agent_failed_steps_total", "Steps towards what a notice asks for that failed and are tried again.").With(),
+		EventsFailed:     r.Counter("slipway_agent_failed_kubernetes_events_total", "Kubernetes Events that could not be written.").With(),
+		ConditionsFailed: r.Counter("slipway_agent_failed_conditions_total", "Times that the node's conditions could not be written; nothing else waits for them.").With(),
+		left:             r.Gauge("slipway_agent_notices_left_to_others", "Live notices that are left to another tool that is taking the node out of service.").With(),
+		waiting:          r.Gauge("slipway_agent_notices_waiting_for_turn", "Live notices that wait until fewer nodes are being drained.").With(),
+		Unreadable:       r.Counter("slipway_agent_unreadable_notices_total", "Parts of the notices that could not be understood; what was known before stands.").With(),
+		Polls:            r.Counter("slipway_agent_polls_total", "Looks at the cloud's notices, by result.", "result"),
 		pollSeconds: r.Histogram("slipway_agent_poll_seconds", "How long the cloud took to answer.",
 			[]float64{.005, .02, .1, .5, 1, 2, 5, 30, 120}).With(),
 		live:       r.Gauge("slipway_agent_live_notices", "Notices that name this machine now.", "type"),
@@ -133,8 +138,16 @@ func (m *Metrics) receipt(r drain.Receipt) {
 func (a *Agent) count() {
 	live := map[notice.Type]int{}
 	var due time.Time
+	now := time.Now()
+	left, waiting := 0, 0
 	for _, h := range a.inOrder() {
 		live[h.Notice.Type]++
+		switch {
+		case h.left:
+			left++
+		case h.wantsDrain() && a.mustWait(h, now):
+			waiting++
+		}
 		if h.Decision.Action != Ignore && due.IsZero() {
 			due = h.Decision.Deadline
 		}
@@ -143,4 +156,6 @@ func (a *Agent) count() {
 		a.o.Metrics.live.With(string(t)).Set(float64(live[t]))
 	}
 	a.o.Metrics.deadline.Set(seconds(due))
+	a.o.Metrics.left.Set(float64(left))
+	a.o.Metrics.waiting.Set(float64(waiting))
 }

@@ -8,7 +8,7 @@ import (
 )
 
 // nodeWatch follows the agent's own Node while a notice is being handled: somebody may uncordon it, or begin to take
-// it out of service too. An idle agent watches nothing, and costs the API server nothing.
+// it out of service too. Otherwise it is followed only where a source reads notices off it.
 type nodeWatch struct {
 	cancel context.CancelFunc
 	done   chan struct{}
@@ -27,14 +27,14 @@ func (w *nodeWatch) cordonedNow() {
 
 // watchNode watches while there is something to guard, and not otherwise.
 func (a *Agent) watchNode(ctx context.Context) {
-	held := false
+	needed := len(a.nodeSources()) > 0
 	for _, h := range a.handled {
-		held = held || h.held
+		needed = needed || h.held || h.left
 	}
 	switch {
-	case held && a.node == nil:
+	case needed && a.node == nil:
 		a.startWatching(ctx)
-	case !held:
+	case !needed:
 		a.stopWatching()
 	}
 }
@@ -67,12 +67,10 @@ func (a *Agent) startWatching(ctx context.Context) {
 // see takes in a newer state of the Node.
 func (a *Agent) see(n *kubeapi.Node) {
 	a.node.open = !n.Spec.Unschedulable
-	others := cordon.Others(n)
-	if len(others) > len(a.others) {
-		a.log.Warn("others are taking this node out of service too", "others", others)
-		a.events.emit(othersAtWork(others))
+	a.othersNow(cordon.Others(n))
+	for _, source := range a.nodeSources() {
+		source.See(n)
 	}
-	a.others = others
 }
 
 func (a *Agent) stopWatching() {
@@ -81,5 +79,5 @@ func (a *Agent) stopWatching() {
 	}
 	a.node.cancel()
 	<-a.node.done
-	a.node = nil
+	a.node, a.looked = nil, false
 }

@@ -23,6 +23,7 @@ const (
 	NodeUncordoned = "Uncordoned"
 	LeftCordoned   = "LeftCordoned"
 	OthersAtWork   = "OthersAtWork"
+	WaitingForTurn = "WaitingForTurn"
 )
 
 // Occasions on which the agent itself writes no Event, as its log and metrics say enough.
@@ -58,6 +59,8 @@ type Voice func(Occasion) (Words, bool)
 // letters, {id} for its ID.
 type Taint struct {
 	Key, Value string
+	// Names are what {type} stands for where it is not the type in small letters.
+	Names map[notice.Type]string
 	// Effect is NoSchedule, PreferNoSchedule or NoExecute; empty is no taint. NoExecute has the pods that do not
 	// tolerate it deleted past their disruption budgets, so that it is put on once the node is drained and not before.
 	Effect string
@@ -70,7 +73,11 @@ const noExecute = "NoExecute"
 
 // For is the taint for one notice.
 func (t Taint) For(n notice.Notice) cordon.Taint {
-	fill := strings.NewReplacer("{type}", strings.ToLower(string(n.Type)), "{id}", n.ID)
+	name := t.Names[n.Type]
+	if name == "" {
+		name = strings.ToLower(string(n.Type))
+	}
+	fill := strings.NewReplacer("{type}", name, "{id}", n.ID)
 	return cordon.Taint{Key: fill.Replace(t.Key), Value: taintValue(fill.Replace(t.Value)), Effect: t.Effect}
 }
 

@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -18,7 +19,9 @@ import (
 	"github.com/slipway-dev/slipway/internal/cordon"
 	"github.com/slipway-dev/slipway/internal/notice"
 	"github.com/slipway-dev/slipway/internal/notice/azure"
+	"github.com/slipway-dev/slipway/internal/notice/condition"
 	"github.com/slipway-dev/slipway/internal/notify"
+	"github.com/slipway-dev/slipway/internal/slots"
 )
 
 // Agent is everything that `slipway agent` can be told.
@@ -36,19 +39,30 @@ type Agent struct {
 
 	OnFreeze, OnReboot, OnRedeploy, OnPreempt, OnTerminate, OnLiveMigration string
 	OnUnknownFreeze                                                         string
-	FreezeTolerance                                                         time.Duration
+	// OnUserInitiated holds actions by type, in lower case.
+	OnUserInitiated                         map[string]string
+	FreezeTolerance, AcknowledgeFreezeUnder time.Duration
+
+	// Conditions are the rules for the node's own conditions.
+	Conditions            []condition.Rule
+	OnUnconfirmed         string
+	UnconfirmedAfter      time.Duration
+	ConditionDrainTimeout time.Duration
+
+	MaxConcurrentDrains int
+	Namespace           string
 
 	DeadlineMargin  time.Duration
 	Acknowledge     bool
 	WaitForDetach   bool
 	GracePeriod     int64 // seconds; negative keeps the pods' own
 	DisableEviction bool
-	DrainTimeout    time.Duration
 	StopGrace       time.Duration
 	ExitAfterDrain  bool
 	TaintEffect     string
 	TaintKey        string
 	TaintValue      string
+	TaintNames      map[notice.Type]string // see agent.Taint; only a program sets it
 	Labels          map[string]string
 	DryRun          bool
 
@@ -75,17 +89,26 @@ func (a *Agent) AddFlags(fs *pflag.FlagSet) {
 
 	def := agent.DefaultImpact()
 	for _, f := range a.actions() {
-		fs.StringVar(f.value, f.flag, string(f.standard(def)), f.usage+": drain, cordon or ignore")
+		fs.StringVar(f.value, f.flag, string(f.standard(def)), f.usage+": "+allActions())
 	}
-	fs.StringVar(&a.OnUnknownFreeze, "on-unknown-freeze", string(def.UnknownFreeze), "when the machine pauses for nobody knows how long, at most what --on-freeze says: drain, cordon or ignore")
+	fs.StringVar(&a.OnUnknownFreeze, "on-unknown-freeze", string(def.UnknownFreeze), "when the machine pauses for nobody knows how long, at most what --on-freeze says: "+allActions())
 	fs.DurationVar(&a.FreezeTolerance, "freeze-tolerance", def.FreezeTolerance, "the longest Freeze that is left alone")
+	fs.DurationVar(&a.AcknowledgeFreezeUnder, "acknowledge-freeze-under", 0, "let a Freeze that is left alone begin at once if it is shorter than this; 0 is never")
+	fs.StringToStringVar(&a.OnUserInitiated, "on-user-initiated", nil, "actions for what a user of the cloud asked for, where they differ, such as reboot=acknowledge,redeploy=cordon")
+
+	fs.Var((*rules)(&a.Conditions), conditionFlag, "what to do when a condition of the node holds: TYPE[:STATUS]=ACTION[,hold=DURATION][,release=DURATION]; may be repeated")
+	fs.StringVar(&a.OnUnconfirmed, "on-unconfirmed", string(agent.Cordon), "when AKS's node-problem-detector announces an event that the metadata service cannot be asked about: "+conditionActions())
+	fs.DurationVar(&a.UnconfirmedAfter, "unconfirmed-after", condition.DefaultUnconfirmedAfter, "for how long the metadata service must not have answered before that counts")
+	fs.DurationVar(&a.ConditionDrainTimeout, "condition-drain-timeout", 30*time.Minute, "for how long pods are asked to leave on account of a condition; 0 is for as long as it holds")
+
+	fs.IntVar(&a.MaxConcurrentDrains, "max-concurrent-drains", 0, fmt.Sprintf("how many nodes of the cluster are drained at once for what can wait, at most %d; 0 is no limit", slots.MaxLimit))
+	fs.StringVar(&a.Namespace, "namespace", os.Getenv("POD_NAMESPACE"), "the agents' own namespace, where their Leases are (default $POD_NAMESPACE)")
 
 	fs.DurationVar(&a.DeadlineMargin, "deadline-margin", agent.DefaultMargin, "time kept free before the machine goes, for pods' ends to be reported")
 	fs.BoolVar(&a.Acknowledge, "acknowledge", true, "let Azure begin early once every machine of the event is drained")
 	fs.BoolVar(&a.WaitForDetach, "wait-for-detach", false, "count a node as drained only when its pods' volumes are detached")
 	fs.Int64Var(&a.GracePeriod, "grace-period", -1, "seconds every pod gets to stop; negative is its own")
 	fs.BoolVar(&a.DisableEviction, "disable-eviction", false, "delete pods instead of evicting them, past all disruption budgets")
-	fs.DurationVar(&a.DrainTimeout, "drain-timeout", 0, "how long a drain may try that no deadline ends; 0 is until the interruption is due")
 	fs.DurationVar(&a.StopGrace, "stop-grace", 0, "how long the end of the process waits for a drain under way, 0 to 10m; the next process goes on with it anyway")
 	fs.BoolVar(&a.ExitAfterDrain, "exit-after-drain", false, "exit once the node is drained")
 	fs.StringVar(&a.TaintEffect, "taint-effect", "", "also taint the node: NoSchedule, PreferNoSchedule, or NoExecute (once it is drained)")
@@ -155,8 +178,40 @@ func (a *Agent) Validate() error {
 	}
 	for _, f := range a.actions() {
 		if !oneOf(*f.value, agent.Actions()) {
-			bad(f.flag, *f.value, "drain, cordon or ignore")
+			bad(f.flag, *f.value, allActions())
 		}
+	}
+	for _, kind := range slices.Sorted(maps.Keys(a.OnUserInitiated)) {
+		switch action := a.OnUserInitiated[kind]; {
+		case typeOf(kind) == "":
+			bad("on-user-initiated", kind, "TYPE=ACTION with one of the types "+strings.Join(typeNames(), ", "))
+		case !oneOf(action, agent.Actions()):
+			bad("on-user-initiated", kind+"="+action, allActions())
+		}
+	}
+	if a.AcknowledgeFreezeUnder < 0 || a.AcknowledgeFreezeUnder > time.Hour {
+		bad("acknowledge-freeze-under", a.AcknowledgeFreezeUnder, "0 to 1h")
+	}
+	if a.AcknowledgeFreezeUnder > 0 && !a.Acknowledge {
+		bad("acknowledge-freeze-under", a.AcknowledgeFreezeUnder, "0 with --acknowledge=false, which acknowledges nothing")
+	}
+	if err := condition.ValidateAll(a.Conditions); err != nil {
+		errs = append(errs, fmt.Errorf("--condition: %w", err))
+	}
+	if !oneOf(a.OnUnconfirmed, condition.Actions()) {
+		bad("on-unconfirmed", a.OnUnconfirmed, conditionActions())
+	}
+	if a.UnconfirmedAfter < 10*time.Second || a.UnconfirmedAfter > time.Hour {
+		bad("unconfirmed-after", a.UnconfirmedAfter, "10s to 1h")
+	}
+	if a.ConditionDrainTimeout < 0 {
+		bad("condition-drain-timeout", a.ConditionDrainTimeout, "0 or more")
+	}
+	if a.MaxConcurrentDrains < 0 || a.MaxConcurrentDrains > slots.MaxLimit {
+		bad("max-concurrent-drains", a.MaxConcurrentDrains, fmt.Sprintf("0 to %d", slots.MaxLimit))
+	}
+	if a.MaxConcurrentDrains > 0 && a.Namespace == "" {
+		bad("namespace", a.Namespace, "the agents' own (in a pod: POD_NAMESPACE from metadata.namespace), as --max-concurrent-drains needs it")
 	}
 	if !oneOf(a.TaintEffect, []string{"", "NoSchedule", "PreferNoSchedule", "NoExecute"}) {
 		bad("taint-effect", a.TaintEffect, "NoSchedule, PreferNoSchedule, NoExecute or nothing")
@@ -178,10 +233,7 @@ func (a *Agent) Validate() error {
 
 func (a *Agent) validateDrain(bad func(flag string, value any, want string)) {
 	if !oneOf(a.OnUnknownFreeze, agent.Actions()) {
-		bad("on-unknown-freeze", a.OnUnknownFreeze, "drain, cordon or ignore")
-	}
-	if a.DrainTimeout < 0 {
-		bad("drain-timeout", a.DrainTimeout, "0 or more")
+		bad("on-unknown-freeze", a.OnUnknownFreeze, allActions())
 	}
 	if a.StopGrace < 0 || a.StopGrace > 10*time.Minute {
 		bad("stop-grace", a.StopGrace, "0 to 10m")
@@ -200,7 +252,7 @@ func (a *Agent) validateDrain(bad func(flag string, value any, want string)) {
 
 // Taint is the taint that the flags describe.
 func (a *Agent) Taint() agent.Taint {
-	return agent.Taint{Key: a.TaintKey, Value: a.TaintValue, Effect: a.TaintEffect}
+	return agent.Taint{Key: a.TaintKey, Value: a.TaintValue, Names: a.TaintNames, Effect: a.TaintEffect}
 }
 
 // Impact is the impact policy that the flags describe. The flags must be valid.
@@ -211,11 +263,83 @@ func (a *Agent) Impact() agent.Impact {
 			notice.Redeploy: agent.Action(a.OnRedeploy), notice.Preempt: agent.Action(a.OnPreempt),
 			notice.Terminate: agent.Action(a.OnTerminate),
 		},
-		LiveMigration:   agent.Action(a.OnLiveMigration),
-		UnknownFreeze:   agent.Action(a.OnUnknownFreeze),
-		FreezeTolerance: a.FreezeTolerance,
+		UserInitiated:          a.userInitiated(),
+		LiveMigration:          agent.Action(a.OnLiveMigration),
+		UnknownFreeze:          agent.Action(a.OnUnknownFreeze),
+		FreezeTolerance:        a.FreezeTolerance,
+		AcknowledgeFreezeUnder: a.AcknowledgeFreezeUnder,
+		Conditions:             a.conditions(),
 	}
 }
+
+func (a *Agent) userInitiated() map[notice.Type]agent.Action {
+	all := map[notice.Type]agent.Action{}
+	for kind, action := range a.OnUserInitiated {
+		all[typeOf(kind)] = agent.Action(action)
+	}
+	return all
+}
+
+// conditions are the actions for the node's conditions: by the rules, and for what cannot be confirmed.
+func (a *Agent) conditions() map[string]agent.Action {
+	all := map[string]agent.Action{}
+	for _, hint := range condition.Hints() {
+		all[hint] = agent.Action(a.OnUnconfirmed)
+	}
+	for _, r := range a.Conditions {
+		all[r.ID()] = agent.Action(r.Action)
+	}
+	return all
+}
+
+// WatchesConditions reports that the node's conditions matter.
+func (a *Agent) WatchesConditions() bool {
+	return len(a.Conditions) > 0 || a.OnUnconfirmed != string(agent.Ignore)
+}
+
+// typeOf is the type of interruption of that name in any letter case; empty is none.
+func typeOf(name string) notice.Type {
+	for _, t := range notice.Interruptions() {
+		if strings.EqualFold(string(t), name) {
+			return t
+		}
+	}
+	return ""
+}
+
+func typeNames() []string {
+	var all []string
+	for _, t := range notice.Interruptions() {
+		all = append(all, strings.ToLower(string(t)))
+	}
+	return all
+}
+
+// allActions and conditionActions name the actions, for people.
+func allActions() string       { return "acknowledge, drain-marked, drain, cordon or ignore" }
+func conditionActions() string { return "drain-marked, drain, cordon or ignore" }
+
+// rules is the value of a flag that is given once for each rule.
+type rules []condition.Rule
+
+func (r *rules) String() string {
+	var all []string
+	for _, rule := range *r {
+		all = append(all, rule.ID()+"="+rule.Action)
+	}
+	return strings.Join(all, " ")
+}
+
+func (r *rules) Set(text string) error {
+	rule, err := condition.Parse(text)
+	if err != nil {
+		return err
+	}
+	*r = append(*r, rule)
+	return nil
+}
+
+func (*rules) Type() string { return "rule" }
 
 func quoted(v any) any {
 	if s, ok := v.(string); ok {

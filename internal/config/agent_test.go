@@ -3,11 +3,13 @@ package config
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/spf13/pflag"
 
 	"github.com/slipway-dev/slipway/internal/agent"
 	"github.com/slipway-dev/slipway/internal/notice"
+	"github.com/slipway-dev/slipway/internal/notice/condition"
 )
 
 func parse(t *testing.T, args ...string) (Agent, error) {
@@ -54,6 +56,17 @@ func TestI10BadAgentFlagsAreRefusedWithFlagValueAndWhatIsAllowed(t *testing.T) {
 		{[]string{"--node-name=n", "--listen=9818"}, []string{"--listen", `"9818"`, "host:port"}},
 		{[]string{"--node-name=n", "--log-level=loud"}, []string{"--log-level", `"loud"`, "warn"}},
 		{[]string{"--node-name=n", "--request-timeout=3m"}, []string{"--first-request-timeout", "at least --request-timeout"}},
+		{[]string{"--node-name=n", "--condition=KernelDeadlock"}, []string{"condition", "KernelDeadlock", "want TYPE[:STATUS]=ACTION"}},
+		{[]string{"--node-name=n", "--condition=A=drain", "--condition=A=cordon"}, []string{"--condition", "[1]: A is there twice"}},
+		{[]string{"--node-name=n", "--on-unconfirmed=acknowledge"}, []string{"--on-unconfirmed", `"acknowledge"`, "drain-marked, drain, cordon or ignore"}},
+		{[]string{"--node-name=n", "--unconfirmed-after=1s"}, []string{"--unconfirmed-after", "1s", "10s to 1h"}},
+		{[]string{"--node-name=n", "--condition-drain-timeout=-1s"}, []string{"--condition-drain-timeout", "-1s", "0 or more"}},
+		{[]string{"--node-name=n", "--max-concurrent-drains=17"}, []string{"--max-concurrent-drains", "17", "0 to 16"}},
+		{[]string{"--node-name=n", "--max-concurrent-drains=1", "--namespace="}, []string{"--namespace", `""`, "POD_NAMESPACE"}},
+		{[]string{"--node-name=n", "--on-user-initiated=meteor=drain"}, []string{"--on-user-initiated", `"meteor"`, "freeze, reboot"}},
+		{[]string{"--node-name=n", "--on-user-initiated=reboot=panic"}, []string{"--on-user-initiated", `"reboot=panic"`, "acknowledge"}},
+		{[]string{"--node-name=n", "--acknowledge-freeze-under=2h"}, []string{"--acknowledge-freeze-under", "2h0m0s", "0 to 1h"}},
+		{[]string{"--node-name=n", "--acknowledge-freeze-under=9s", "--acknowledge=false"}, []string{"--acknowledge-freeze-under", "--acknowledge=false"}},
 		{[]string{"--log-format=xml", "--on-freeze="}, []string{"--log-format", "--on-freeze", "--node-name"}},
 	} {
 		_, err := parse(t, tt.args...)
@@ -65,6 +78,45 @@ func TestI10BadAgentFlagsAreRefusedWithFlagValueAndWhatIsAllowed(t *testing.T) {
 			if !strings.Contains(err.Error(), want) {
 				t.Errorf("%q: error %q does not say %q", tt.args, err, want)
 			}
+		}
+	}
+}
+
+func TestRulesAndPoliciesReachTheImpactPolicy(t *testing.T) {
+	c, err := parse(t, "--node-name=n", "--condition=KernelDeadlock=drain,hold=2m", "--condition=Ready:Unknown=cordon",
+		"--on-unconfirmed=drain-marked", "--on-user-initiated=reboot=acknowledge,Redeploy=cordon", "--acknowledge-freeze-under=9s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := c.Impact()
+	for id, want := range map[string]agent.Action{
+		"KernelDeadlock": agent.Drain, "Ready-Unknown": agent.Cordon, "RebootScheduled": agent.DrainMarked,
+	} {
+		if i.Conditions[id] != want {
+			t.Errorf("condition %s: %q, want %q", id, i.Conditions[id], want)
+		}
+	}
+	if i.UserInitiated[notice.Reboot] != agent.Acknowledge || i.UserInitiated[notice.Redeploy] != agent.Cordon {
+		t.Errorf("user-initiated: %v", i.UserInitiated)
+	}
+	if i.AcknowledgeFreezeUnder != 9*time.Second || !c.WatchesConditions() {
+		t.Errorf("%+v", i)
+	}
+	c, err = parse(t, "--node-name=n", "--on-unconfirmed=ignore")
+	if err != nil || c.WatchesConditions() {
+		t.Errorf("conditions are watched though nothing hangs on them: %v", err)
+	}
+}
+
+func TestEveryActionIsNamedInTheErrors(t *testing.T) {
+	for _, a := range agent.Actions() {
+		if !strings.Contains(allActions(), string(a)) {
+			t.Errorf("%s is not in %q", a, allActions())
+		}
+	}
+	for _, a := range condition.Actions() {
+		if !strings.Contains(conditionActions(), a) || !oneOf(a, agent.Actions()) {
+			t.Errorf("%s is not in %q, or no action of the agent's", a, conditionActions())
 		}
 	}
 }

@@ -259,12 +259,16 @@ func readConfig(path string) ([]byte, error) {
 // sections are the keys that no flag has.
 func (a *Agent) sections() []Key {
 	return []Key{
+		Section("conditions", &a.Conditions),
 		Section("notifications", &a.Notifications),
 	}
 }
 
-// configFlag is the one flag that is no key.
+// configFlag is no key of a file.
 const configFlag = "config"
+
+// conditionFlag is given once for each rule; in a file, conditions lists them.
+const conditionFlag = "condition"
 
 // LoadFile reads the file that --config names, if any. Flags that were given win over the file, and the file over
 // defaults. fs are the flags that AddFlags has added to, parsed.
@@ -300,7 +304,7 @@ func (a *Agent) own(fs *pflag.FlagSet) *pflag.FlagSet {
 	new(Agent).AddFlags(added)
 	own := pflag.NewFlagSet("", pflag.ContinueOnError)
 	fs.VisitAll(func(f *pflag.Flag) {
-		if f.Name != configFlag && added.Lookup(f.Name) != nil {
+		if f.Name != configFlag && f.Name != conditionFlag && added.Lookup(f.Name) != nil {
 			own.AddFlag(f)
 		}
 	})

@@ -26,7 +26,7 @@ func (a *Agent) Write() ([]byte, error) {
 	}
 	fs.SortFlags = false
 	fs.VisitAll(func(f *pflag.Flag) {
-		if f.Name != configFlag && f.Value.String() != f.DefValue {
+		if f.Name != configFlag && f.Name != conditionFlag && f.Value.String() != f.DefValue {
 			add(FlagKey(f.Name), plain(f.Value))
 		}
 	})
@@ -34,7 +34,10 @@ func (a *Agent) Write() ([]byte, error) {
 		key   string
 		empty bool
 		value any
-	}{{"notifications", len(a.Notifications) == 0, a.Notifications}} {
+	}{
+		{"conditions", len(a.Conditions) == 0, a.Conditions},
+		{"notifications", len(a.Notifications) == 0, a.Notifications},
+	} {
 		if !s.empty {
 			add(s.key, s.value)
 		}

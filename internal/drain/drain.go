@@ -54,7 +54,9 @@ type Options struct {
 	// Policy says what each kind of pod gets; nil is VoluntaryPolicy while the terms have no deadline, NoticePolicy
 	// while they have one.
 	Policy *Policy
-	Terms  Terms
+	// PolicyOf, if set, takes the place of Policy, pod by pod.
+	PolicyOf func(kubeapi.Pod) Policy
+	Terms    Terms
 	// GraceSeconds replaces every pod's own grace, as kubectl's --grace-period; negative or nil keeps it.
 	GraceSeconds *int64
 	// WaveBoundaries are pod priorities, ascending: pods below the first leave first, and so on, as in the kubelet's

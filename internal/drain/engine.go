@@ -208,7 +208,11 @@ func (d *Drain) judge(p *podState, now time.Time) {
 	if d.o.Select != nil && p.verdict.Rule != Mirror && !d.o.Select(p.pod) {
 		p.verdict = Verdict{Excluded, "not selected"}
 	}
-	p.action = d.policy.Of(p.verdict.Rule)
+	policy := d.policy
+	if d.o.PolicyOf != nil {
+		policy = d.o.PolicyOf(p.pod)
+	}
+	p.action = policy.Of(p.verdict.Rule)
 }
 
 // review does what time alone does to pods: protections expire, and patience with pods that do not stop ends. It

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net/http"
 	"os"
 	"runtime/debug"
@@ -18,8 +19,10 @@ import (
 	"github.com/slipway-dev/slipway/internal/config"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 	"github.com/slipway-dev/slipway/internal/notice/azure"
+	"github.com/slipway-dev/slipway/internal/notice/condition"
 	"github.com/slipway-dev/slipway/internal/notify"
 	"github.com/slipway-dev/slipway/internal/observe"
+	"github.com/slipway-dev/slipway/internal/slots"
 )
 
 const (
@@ -43,12 +46,23 @@ type Extras struct {
 	Wrap func(to string, next http.RoundTripper) http.RoundTripper
 	// Polls is told of every look at the notices, as the agent's own metrics are.
 	Polls azure.Observer
+	// Sources tell of more notices; Conditions are the actions for theirs, by ID.
+	Sources    []agent.Source
+	Conditions map[string]agent.Action
 	// Known is called once, before the agent guards its node, with this machine's name in its notices.
 	Known func(resource string)
 	// Routes are served beside /metrics, /healthz and /readyz, and in their place where the path is the same.
-	Routes map[string]http.Handler
+	Routes func(Inside) map[string]http.Handler
 	// Private decides who may see profiles; nil is everybody.
 	Private func(*http.Request) error
+}
+
+// Inside is what extra paths may ask of the agent.
+type Inside struct {
+	// Live says why the process is not healthy.
+	Live func() error
+	// Await is agent.Agent's, and waits for the agent too.
+	Await func(ctx context.Context, source, id string) error
 }
 
 // The destinations of requests that Extras.Wrap can tell apart.
@@ -132,14 +146,14 @@ func runAgent(ctx context.Context, c config.Agent, x Extras, log *slog.Logger, a
 		return fmt.Errorf("node %s: has not been read yet", c.NodeName)
 	}
 	guard := func(ctx context.Context) error {
-		resource, err := resourceName(ctx, c, log, api, alive)
+		resource, found, err := resourceName(ctx, c, log, api, alive)
 		if err != nil {
 			return err
 		}
 		if x.Known != nil {
 			x.Known(resource)
 		}
-		a, err := newAgent(c, x, resource, log, api, metadata, metrics, alive, notifier)
+		a, err := newAgent(c, x, resource, found, log, api, metadata, metrics, alive, notifier)
 		if err != nil {
 			return err
 		}
@@ -151,9 +165,15 @@ func runAgent(ctx context.Context, c config.Agent, x Extras, log *slog.Logger, a
 	if c.Listen == "" {
 		return together(ctx, guard)
 	}
+	var routes map[string]http.Handler
+	if x.Routes != nil {
+		routes = x.Routes(Inside{Live: alive.Check, Await: func(ctx context.Context, source, id string) error {
+			return await(ctx, &running, source, id)
+		}})
+	}
 	server, err := observe.Listen(ctx, observe.ServerOptions{
 		Address: c.Listen, Metrics: registry, Live: []observe.Check{alive.Check}, Ready: []observe.Check{ready},
-		Pprof: c.Profiling, Log: log, Routes: x.Routes, Private: x.Private,
+		Pprof: c.Profiling, Log: log, Routes: routes, Private: x.Private,
 	})
 	if err != nil {
 		return err
@@ -161,8 +181,8 @@ func runAgent(ctx context.Context, c config.Agent, x Extras, log *slog.Logger, a
 	return together(ctx, guard, server.Run)
 }
 
-func newAgent(c config.Agent, x Extras, resource string, log *slog.Logger, api *kubeapi.Client, metadata *azure.Client,
-	metrics *agent.Metrics, alive *observe.Heartbeat, notifier *notify.Notifier,
+func newAgent(c config.Agent, x Extras, resource string, found *kubeapi.Node, log *slog.Logger, api *kubeapi.Client,
+	metadata *azure.Client, metrics *agent.Metrics, alive *observe.Heartbeat, notifier *notify.Notifier,
 ) (*agent.Agent, error) {
 	source, err := azure.NewSource(azure.SourceOptions{
 		Fetcher: metadata, Resource: resource, Interval: c.PollInterval, Observer: x.observe(metrics), Log: log,
@@ -171,11 +191,29 @@ func newAgent(c config.Agent, x Extras, resource string, log *slog.Logger, api *
 		return nil, err
 	}
 	o := agent.Options{
-		Node: c.NodeName, Resource: resource, Machine: azure.ResourceName, API: api, Source: source,
+		Node: c.NodeName, Resource: resource, Machine: azure.ResourceName, API: api, Found: found,
+		Sources: append([]agent.Source{source}, x.Sources...), ConditionDrain: c.ConditionDrainTimeout,
 		Impact: c.Impact(), Margin: c.DeadlineMargin, Taint: c.Taint(), Labels: c.Labels, DryRun: c.DryRun,
-		GraceSeconds: &c.GracePeriod, DisableEviction: c.DisableEviction, DrainLimit: c.DrainTimeout,
+		GraceSeconds: &c.GracePeriod, DisableEviction: c.DisableEviction,
 		StopGrace: c.StopGrace, ExitAfterDrain: c.ExitAfterDrain, Voice: x.Voice,
 		Metrics: metrics, Heartbeat: alive, Log: log,
+	}
+	maps.Copy(o.Impact.Conditions, x.Conditions)
+	if c.WatchesConditions() {
+		conditions, err := condition.New(condition.Options{
+			Rules: c.Conditions, Metadata: source, UnconfirmedAfter: c.UnconfirmedAfter,
+		})
+		if err != nil {
+			return nil, err
+		}
+		o.Sources = append(o.Sources, conditions)
+	}
+	if c.MaxConcurrentDrains > 0 {
+		if o.Slots, err = slots.New(slots.Options{
+			API: api, Namespace: c.Namespace, Holder: c.NodeName, Limit: c.MaxConcurrentDrains, Log: log,
+		}); err != nil {
+			return nil, fmt.Errorf("--max-concurrent-drains: %w", err)
+		}
 	}
 	if c.Acknowledge && !c.DryRun {
 		o.Approver = metadata
@@ -187,6 +225,20 @@ func newAgent(c config.Agent, x Extras, resource string, log *slog.Logger, api *
 		o.Volumes = api
 	}
 	return agent.New(o), nil
+}
+
+// await waits until there is an agent, and then for what it awaits.
+func await(ctx context.Context, running *atomic.Pointer[agent.Agent], source, id string) error {
+	ticker := time.NewTicker(nodeRetry)
+	defer ticker.Stop()
+	for running.Load() == nil {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-ticker.C:
+		}
+	}
+	return running.Load().Await(ctx, source, id)
 }
 
 // observe tells the agent's own metrics of polls, and the extra ones.

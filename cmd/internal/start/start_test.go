@@ -69,9 +69,9 @@ func TestI10MachineNameComesFromAnAzureProviderIDOrIsAnError(t *testing.T) {
 		"no right": {403, `{"kind":"Status","reason":"Forbidden","message":"nodes is forbidden","code":403}`, "", []string{"forbidden"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := resourceName(t.Context(), config.Agent{NodeName: "n"}, slog.New(slog.DiscardHandler),
+			got, found, err := resourceName(t.Context(), config.Agent{NodeName: "n"}, slog.New(slog.DiscardHandler),
 				node(t, tt.status, tt.body), observe.NewHeartbeat("test", time.Minute))
-			if got != tt.want || (err == nil) != (tt.err == nil) {
+			if (found != nil) != (err == nil) || got != tt.want || (err == nil) != (tt.err == nil) {
 				t.Fatalf("%q, %v; want %q", got, err, tt.want)
 			}
 			for _, want := range tt.err {

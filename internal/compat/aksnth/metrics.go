@@ -105,9 +105,15 @@ func (m *Metrics) Metadata(next http.RoundTripper) http.RoundTripper {
 }
 
 // Webhook measures the requests to the webhook. The tool's label endpoint was the path of its URL, which is a secret
-// with many receivers: here it names the receiver.
-func (m *Metrics) Webhook(next http.RoundTripper) http.RoundTripper {
-	return m.hook.measure(next, func(*http.Request) string { return webhookReceiver })
+// with many receivers: here it names the receiver. Requests to Telegram were not measured, and are not.
+func (m *Metrics) Webhook(next http.RoundTripper, telegram string) http.RoundTripper {
+	measured := m.hook.measure(next, func(*http.Request) string { return webhookReceiver })
+	return roundTripper(func(r *http.Request) (*http.Response, error) {
+		if r.URL.Host == telegram {
+			return next.RoundTrip(r)
+		}
+		return measured.RoundTrip(r)
+	})
 }
 
 func (t traffic) measure(next http.RoundTripper, endpoint func(*http.Request) string) http.RoundTripper {

@@ -156,7 +156,7 @@ func (o *Options) flagSet(out io.Writer) *flag.FlagSet {
 	fs.BoolVar(&o.TaintNode, "taint.node", false, "also taint the node")
 	fs.StringVar(&o.TaintEffect, "taint.effect", "NoSchedule", "NoSchedule, NoExecute or PreferNoSchedule")
 	fs.IntVar(&o.PodGracePeriodSeconds, "podGracePeriodSeconds", -1, "`seconds` that every pod gets to stop; negative is its own")
-	fs.IntVar(&o.NodeGracePeriodSeconds, "nodeGracePeriodSeconds", 120, "`seconds` that a drain may take which no deadline ends; 0 is any time")
+	fs.IntVar(&o.NodeGracePeriodSeconds, "nodeGracePeriodSeconds", 120, "`seconds` that a drain may take which /drainNode asks for; 0 is any time")
 	fs.IntVar(&o.GracePeriodSeconds, "gracePeriodSeconds", 10, "`seconds` that the end of the process waits for a drain under way")
 	fs.BoolVar(&o.DrainOnFreezeEvent, "drainOnFreezeEvent", false, "drain for a Freeze too")
 	fs.StringVar(&o.ResourceName, "resource.name", "", "this machine's `name` in Azure's events (default: from the node's spec.providerID)")
@@ -434,7 +434,7 @@ func (o *Options) advise() {
 		o.warn("%s: %s: Azure advises 1s, as a Spot machine may have 30 s or less", o.field("period"), o.Period)
 	}
 	if o.Given("nodeGracePeriodSeconds") {
-		o.warn("%s: limits drains that no deadline ends (a Freeze, /drainNode); any other goes on until the machine goes",
+		o.warn("%s: limits a drain that /drainNode asks for; any other goes on until the machine is due",
 			o.field("nodeGracePeriodSeconds"))
 	}
 }

@@ -1,11 +1,13 @@
 package aksnth
 
 import (
+	"net/url"
 	"strings"
 	"time"
 
 	"github.com/slipway-dev/slipway/internal/agent"
 	"github.com/slipway-dev/slipway/internal/config"
+	"github.com/slipway-dev/slipway/internal/notice"
 	"github.com/slipway-dev/slipway/internal/notify"
 )
 
@@ -14,6 +16,9 @@ const (
 	telegramReceiver = "telegram"
 	webhookReceiver  = "webhook"
 )
+
+// manualType is the type under which the tool drained when /drainNode asked for it.
+const manualType = "preempt"
 
 // direct is no proxy: the tool's webhook took none from the environment.
 const direct = "direct"
@@ -26,12 +31,14 @@ func (o *Options) Config() config.Agent {
 	c.PollInterval, c.RequestTimeout = o.Period, o.RequestTimeout
 	c.FirstRequestTimeout = max(c.FirstRequestTimeout, o.RequestTimeout)
 	o.impact(&c)
+	c.OnUnconfirmed = string(agent.Ignore) // the tool looked at no conditions
 	c.GracePeriod, c.DisableEviction = int64(o.PodGracePeriodSeconds), o.DisableEviction
-	c.DrainTimeout = time.Duration(o.NodeGracePeriodSeconds) * time.Second
+	c.ConditionDrainTimeout = time.Duration(o.NodeGracePeriodSeconds) * time.Second
 	c.StopGrace = time.Duration(o.GracePeriodSeconds) * time.Second
 	c.ExitAfterDrain, c.DryRun = o.ExitAfterNodeDrain, o.DryRun
 	if o.TaintNode {
 		c.TaintKey, c.TaintValue, c.TaintEffect = Tool+"/{type}", "{id}", o.TaintEffect
+		c.TaintNames = map[notice.Type]string{notice.Condition: manualType}
 	}
 	c.Listen, c.Profiling = o.WebAddress, true
 	c.LogLevel, c.LogFormat = levels[strings.ToLower(o.LogLevel)], "json"
@@ -86,6 +93,14 @@ func (o *Options) Receivers() []notify.Receiver {
 		all = append(all, notify.Receiver{Name: webhookReceiver, Moments: at, Webhook: w})
 	}
 	return all
+}
+
+// TelegramHost is where Telegram's Bot API is asked.
+func (o *Options) TelegramHost() string {
+	if u, err := url.Parse(o.TelegramURL); err == nil && u.Host != "" {
+		return u.Host
+	}
+	return "api.telegram.org"
 }
 
 // emptyTemplate makes the body that the tool sent without a template: an end of line.

@@ -68,12 +68,12 @@ var settings = []setting{
 	event("preempt", "DRAIN_ON_PREEMPT", func(c *Config) any { return &c.Preempt }),
 	event("terminate", "DRAIN_ON_TERMINATE", func(c *Config) any { return &c.Terminate }),
 	event("liveMigration", "", func(c *Config) any { return &c.LiveMigration }),
-	condition("kubeletProblem", func(c *Config) any { return &c.KubeletProblem }),
-	condition("kernelDeadlock", func(c *Config) any { return &c.KernelDeadlock }),
-	condition("frequentKubeletRestarts", func(c *Config) any { return &c.FrequentKubeletRestarts }),
-	condition("frequentContainerdRestarts", func(c *Config) any { return &c.FrequentContainerdRestarts }),
-	condition("fsCorrupt", func(c *Config) any { return &c.FSCorrupt }),
-	condition("pollingInterval", func(c *Config) any { return &c.PollingInterval }),
+	optional("kubeletProblem", func(c *Config) any { return &c.KubeletProblem }),
+	optional("kernelDeadlock", func(c *Config) any { return &c.KernelDeadlock }),
+	optional("frequentKubeletRestarts", func(c *Config) any { return &c.FrequentKubeletRestarts }),
+	optional("frequentContainerdRestarts", func(c *Config) any { return &c.FrequentContainerdRestarts }),
+	optional("fsCorrupt", func(c *Config) any { return &c.FSCorrupt }),
+	optional("pollingInterval", func(c *Config) any { return &c.PollingInterval }),
 	{[]string{"runtimeEnv", "RUNTIME_ENV"}, func(c *Config) any { return &c.RuntimeEnv }},
 	{[]string{"enableTracing", "ENABLE_TRACING"}, func(c *Config) any { return &c.EnableTracing }},
 	{[]string{"bypassNodeProblemDetector"}, func(c *Config) any { return &c.BypassNodeProblemDetector }},
@@ -87,7 +87,7 @@ func event(name, flat string, value func(*Config) any) setting {
 	return setting{keys, value}
 }
 
-func condition(name string, value func(*Config) any) setting {
+func optional(name string, value func(*Config) any) setting {
 	return setting{[]string{"optionalConditions." + name, "optional." + name}, value}
 }
 

@@ -32,6 +32,9 @@ func (c *Config) Config() config.Agent {
 	}
 	a.FreezeTolerance = 0
 	a.Conditions = c.rules()
+	if c.BypassNodeProblemDetector {
+		a.OnUnconfirmed = string(agent.Ignore)
+	}
 	a.Labels = map[string]string{Label: "true"}
 	a.Listen = metrics
 	if c.RuntimeEnv != prod {

@@ -1,0 +1,90 @@
+package agent
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/slipway-dev/slipway/internal/notice"
+)
+
+// longestLead is how long before its deadline a notice stops waiting at the earliest, for its turn or for another tool.
+// It is what Azure promises for the shortest of the notices that wait; with the usual graces, a node is drained in half.
+const longestLead = 10 * time.Minute
+
+// Slots limits how many nodes of the cluster are drained at once. *slots.Keeper is one.
+type Slots interface {
+	// Want says whether a slot is wanted from now on. It does not block.
+	Want(wanted bool)
+	// Held reports whether one is ours at this moment.
+	Held() bool
+	// Holders names who has the slots, while none is ours.
+	Holders() []string
+	// Run contends until ctx ends, and calls changed when Held or Holders may answer otherwise.
+	Run(ctx context.Context, changed func())
+}
+
+// voluntary reports a notice whose drain can be put off: a Preempt or Terminate comes with too little time for that.
+func (h *handling) voluntary() bool {
+	return h.Notice.Type != notice.Preempt && h.Notice.Type != notice.Terminate
+}
+
+// patience is until when a voluntary notice waits, for its turn or for another tool: for half of the time that it had,
+// and longer where ten minutes are left even so. Zero is for as long as it takes: nothing is due for a condition.
+func (h *handling) patience() time.Time {
+	due := h.Decision.Deadline
+	if due.IsZero() {
+		return time.Time{}
+	}
+	return due.Add(-min(max(0, due.Sub(h.Seen.First))/2, longestLead))
+}
+
+// pressing reports that a notice waits for nothing any more.
+func (h *handling) pressing(now time.Time) bool {
+	until := h.patience()
+	return !h.voluntary() || !until.IsZero() && !now.Before(until)
+}
+
+// patienceLeft is when to look at a waiting notice again.
+func (h *handling) patienceLeft(now time.Time) time.Duration {
+	if until := h.patience(); !until.IsZero() {
+		return min(until.Sub(now), whenAsked)
+	}
+	return whenAsked
+}
+
+// mustWait reports that the node's pods may not go yet: as many nodes as are allowed at once are being drained.
+func (a *Agent) mustWait(h *handling, now time.Time) bool {
+	return a.o.Slots != nil && !a.o.DryRun && !h.pressing(now) && !a.o.Slots.Held()
+}
+
+// wantsSlot reports that a slot is needed. A drain keeps the one that it has until it ends, also when it would no
+// longer wait for one.
+func (a *Agent) wantsSlot(now time.Time) bool {
+	return !a.o.DryRun && slices.ContainsFunc(a.inOrder(), func(h *handling) bool {
+		return h.voluntary() && h.wantsDrain() && !h.left && (!h.pressing(now) || a.o.Slots.Held())
+	})
+}
+
+// awaitTurn keeps a node that only a condition speaks against as it is until it may be drained: should a detector err,
+// it does so on all nodes at once, and they must not be cordoned all at once. For an interruption the node is cordoned
+// at once, so that what leaves other machines does not come to one that is due too.
+func (a *Agent) awaitTurn(_ context.Context, h *handling, now time.Time) (time.Duration, error) {
+	if h.Notice.Type != notice.Condition || h.touched || !h.wantsDrain() || !a.mustWait(h, now) {
+		return 0, nil
+	}
+	a.sayWaitingForTurn(h)
+	return h.patienceLeft(now), nil
+}
+
+// sayWaitingForTurn says once for each notice that it waits, and for whom.
+func (a *Agent) sayWaitingForTurn(h *handling) {
+	holders := a.o.Slots.Holders()
+	if h.waitsForTurn || len(holders) == 0 {
+		return
+	}
+	h.waitsForTurn = true
+	a.log.Info("waiting for other nodes to be drained first", "id", h.Notice.ID, "type", h.Notice.Type, "nodes", holders,
+		"until", h.patience())
+	a.events.emit(waitingForTurn(h.Notice, holders, h.patience()))
+}
