@@ -108,7 +108,9 @@ func compile(field, text string, secret func(string) (string, error)) (*template
 // render fills in a template.
 func render(t *template.Template, m Message) (string, error) {
 	var out limited
-	if err := t.Execute(&out, m); err != nil {
+	if err := t.Execute(&out, m); err == errTooLong { //nolint:errorlint // the writer's own error comes as it is, without a place
+		return "", fmt.Errorf("template: %s: %w", t.Name(), err)
+	} else if err != nil {
 		return "", err
 	}
 	return out.String(), nil
