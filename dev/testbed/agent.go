@@ -83,7 +83,24 @@ func (t *Testbed) LaunchAgent(ctx context.Context, pool controlplane.AKSPool, in
 func (t *Testbed) runAgent(ctx context.Context, pool controlplane.AKSPool, instance int, ready string, flags []string) (
 	*Agent, error,
 ) {
-	path, err := Binary("slipway-agent")
+	return t.StartProgram(ctx, pool, instance, "slipway-agent", ready, func(w Where) (args, env []string) {
+		args = []string{
+			"--node-name", w.Node, "--kubeconfig", w.Kubeconfig, "--endpoint", w.Endpoint, "--listen", w.Listen,
+		}
+		return append(args, flags...), nil
+	})
+}
+
+// Where is what a program that guards a machine has to know.
+type Where struct{ Node, Kubeconfig, Endpoint, Listen string }
+
+// StartProgram runs one of the product's programs as the agent of a machine, with a token of the shipped ServiceAccount
+// and the command line and environment that command makes. It waits until the path ready answers 200; for nothing when
+// that is empty.
+func (t *Testbed) StartProgram(ctx context.Context, pool controlplane.AKSPool, instance int, program, ready string,
+	command func(Where) (args, env []string),
+) (*Agent, error) {
+	path, err := Binary(program)
 	if err != nil {
 		return nil, err
 	}
@@ -97,15 +114,12 @@ func (t *Testbed) runAgent(ctx context.Context, pool controlplane.AKSPool, insta
 		return nil, err
 	}
 	node := pool.NodeName(instance)
-	args := []string{
-		"--node-name", node, "--kubeconfig", kubeconfig, "--endpoint", t.Endpoint(pool, instance), "--listen", listen,
-	}
-	name := t.agentName(node)
-	command := controlplane.Command{Name: name, Path: path, Args: append(args, flags...)}
+	args, env := command(Where{node, kubeconfig, t.Endpoint(pool, instance), listen})
+	run := controlplane.Command{Name: t.agentName(node), Path: path, Args: args, Env: env}
 	if ready != "" {
-		command.ReadyURL = "http://" + listen + ready
+		run.ReadyURL = "http://" + listen + ready
 	}
-	process, err := t.Run(ctx, command)
+	process, err := t.Run(ctx, run)
 	if err != nil {
 		return nil, err
 	}
@@ -196,6 +210,9 @@ func (a *Agent) get(ctx context.Context, path string) (int, string) {
 	_, _ = body.ReadFrom(resp.Body)
 	return resp.StatusCode, body.String()
 }
+
+// URL is where the agent serves HTTP.
+func (a *Agent) URL() string { return a.metrics }
 
 // Ready asks the agent whether it guards its node, and gives its words.
 func (a *Agent) Ready(ctx context.Context) (ready bool, words string) {
