@@ -403,7 +403,7 @@ func (a *Agent) absorbFrom(s notice.Snapshot) {
 		key := owner(n.Source, n.ID)
 		h := a.handled[key]
 		if h == nil {
-			h = &handling{Seen: seen{First: s.At}}
+			h = &handling{Seen: Seen{First: s.At}}
 			a.handled[key] = h
 		}
 		if n.Status == notice.Started && h.Seen.Started.IsZero() {

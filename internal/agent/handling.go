@@ -26,7 +26,7 @@ const (
 // Node, and a restarted agent goes on from it.
 type handling struct {
 	Notice   notice.Notice `json:"notice"`
-	Seen     seen          `json:"seen"`
+	Seen     Seen          `json:"seen"`
 	Decision Decision      `json:"decision"`
 	Phase    Phase         `json:"phase"`
 	// Told are the moments that receivers of notifications were told of.

@@ -94,14 +94,14 @@ func (d Decision) equal(o Decision) bool {
 	return d.Action == o.Action && d.Forced == o.Forced && d.Reason == o.Reason && d.Deadline.Equal(o.Deadline)
 }
 
-// seen is when the parts of a notice were first read, which is what a deadline that the notice does not name counts from.
-type seen struct {
+// Seen is when the parts of a notice were first read, which is what a deadline that the notice does not name counts from.
+type Seen struct {
 	First   time.Time `json:"first"`
 	Started time.Time `json:"started,omitzero"`
 }
 
 // Decide applies the impact policy to one notice. It is pure: the same input gives the same answer after a restart.
-func (i Impact) Decide(n notice.Notice, s seen) Decision {
+func (i Impact) Decide(n notice.Notice, s Seen) Decision {
 	if n.Type == notice.Condition {
 		return i.ofCondition(n)
 	}
@@ -171,7 +171,7 @@ func milder(a, b Action) Action {
 }
 
 // deadline is when the interruption is due, and how that is known.
-func deadline(n notice.Notice, s seen) (time.Time, string) {
+func deadline(n notice.Notice, s Seen) (time.Time, string) {
 	if n.Status == notice.Started {
 		return s.Started.Add(startedWindow), fmt.Sprintf("%s has started", n.Type)
 	}

@@ -298,6 +298,15 @@ func Receivers(path string) ([]notify.Receiver, error) {
 	return a.Notifications, notify.Validate(a.Notifications)
 }
 
+// ReadAgent is the agent that a file describes, read strictly, without any flag.
+func ReadAgent(raw []byte) (Agent, error) {
+	var a Agent
+	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
+	a.AddFlags(fs)
+	_, err := Read(raw, append(FlagKeys(a.own(fs)), a.sections()...), Strict)
+	return a, err
+}
+
 // own are the flags in fs that the agent has added and a file can set; a command has others, such as --help.
 func (a *Agent) own(fs *pflag.FlagSet) *pflag.FlagSet {
 	added := pflag.NewFlagSet("", pflag.ContinueOnError)
