@@ -258,4 +258,3 @@ func TestSimulatedEvictionRunsTheWholePath(t *testing.T) {
 		t.Errorf("a node that is not there: %v, %s", err, out)
 	}
 }
-

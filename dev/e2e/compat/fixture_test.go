@@ -43,9 +43,10 @@ type fixture struct {
 
 func newFixture(t testing.TB, name string) *fixture {
 	t.Helper()
+	bed := testbed.Shared(t) // which may take its time, the first time
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	t.Cleanup(cancel)
-	f := &fixture{Testbed: testbed.Shared(t), t: t, ctx: ctx, pool: controlplane.AKSPool{Name: name}, ns: name}
+	f := &fixture{Testbed: bed, t: t, ctx: ctx, pool: controlplane.AKSPool{Name: name}, ns: name}
 	f.check(f.AddPool(ctx, f.pool, 1))
 	f.check(workload.Create(ctx, f.Client(), workload.Namespace(f.ns)))
 	return f
