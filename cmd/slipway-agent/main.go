@@ -42,6 +42,9 @@ func run(args []string) error {
 	if flags.NArg() > 0 {
 		return fmt.Errorf("argument %q: slipway-agent takes flags only", flags.Arg(0))
 	}
+	if err := c.LoadFile(flags); err != nil {
+		return err
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	return start.Agent(ctx, c, os.Stderr)

@@ -17,6 +17,9 @@ func agentCommand() *cobra.Command {
 			"the event is over and the machine lived. The binary slipway-agent is this command alone, in less memory.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := c.LoadFile(cmd.Flags()); err != nil {
+				return err
+			}
 			return start.Agent(cmd.Context(), c, cmd.ErrOrStderr())
 		},
 	}

@@ -135,11 +135,13 @@ func (e *Emulator) setNamesLocked() []string {
 	return names
 }
 
-// Handler serves everything: the metadata service of all scale sets, and the control API under /emulator/.
+// Handler serves everything: the metadata service of all scale sets, the control API under /emulator/, and what there is
+// of Azure Resource Manager.
 func (e *Emulator) Handler() http.Handler {
 	mux := http.NewServeMux()
 	e.routeMetadata(mux)
 	e.routeControl(mux)
+	e.routeSimulateEviction(mux)
 	return mux
 }
 

@@ -82,30 +82,49 @@ func (t *Testbed) LaunchAgent(ctx context.Context, pool controlplane.AKSPool, in
 	return t.runAgent(ctx, pool, instance, "", flags)
 }
 
-// portTries is how often an agent is started when somebody else takes the port that was just found free for it.
-const portTries = 5
-
 func (t *Testbed) runAgent(ctx context.Context, pool controlplane.AKSPool, instance int, ready string, flags []string) (
 	*Agent, error,
 ) {
+	return t.StartProgram(ctx, pool, instance, "slipway-agent", ready, func(w Where) (args, env []string) {
+		args = []string{
+			"--node-name", w.Node, "--kubeconfig", w.Kubeconfig, "--endpoint", w.Endpoint, "--listen", w.Listen,
+		}
+		return append(args, flags...), nil
+	})
+}
+
+// Where is what a program that guards a machine has to know.
+type Where struct{ Node, Kubeconfig, Endpoint, Listen string }
+
+// StartProgram runs one of the product's programs as the agent of a machine, with a token of the shipped ServiceAccount
+// and the command line and environment that command makes. It waits until the path ready answers 200; for nothing when
+// that is empty.
+func (t *Testbed) StartProgram(ctx context.Context, pool controlplane.AKSPool, instance int, program, ready string,
+	command func(Where) (args, env []string),
+) (*Agent, error) {
+	path, err := Binary(program)
+	if err != nil {
+		return nil, err
+	}
 	node := pool.NodeName(instance)
 	kubeconfig, err := t.credentials(ctx, node)
 	if err != nil {
 		return nil, err
 	}
-	flags = append([]string{
-		"--node-name", node, "--kubeconfig", kubeconfig, "--endpoint", t.Endpoint(pool, instance),
-	}, flags...)
-	a := &Agent{Node: node, Kubeconfig: kubeconfig}
-	for try := 1; ; try++ {
-		err := t.startAgent(ctx, a, ready, flags)
-		if err == nil {
-			break
-		}
-		if !errors.Is(err, controlplane.ErrPortTaken) || try == portTries {
-			return nil, err
-		}
+	listen, err := controlplane.FreeAddress(ctx)
+	if err != nil {
+		return nil, err
 	}
+	args, env := command(Where{node, kubeconfig, t.Endpoint(pool, instance), listen})
+	run := controlplane.Command{Name: t.agentName(node), Path: path, Args: args, Env: env}
+	if ready != "" {
+		run.ReadyURL = "http://" + listen + ready
+	}
+	process, err := t.Run(ctx, run)
+	if err != nil {
+		return nil, err
+	}
+	a := &Agent{Process: process, Node: node, Kubeconfig: kubeconfig, metrics: "http://" + listen}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.agents[node] = a
@@ -121,27 +140,6 @@ func (t *Testbed) credentials(ctx context.Context, node string) (kubeconfig stri
 	}
 	token.Node = ""
 	return t.ServiceAccountKubeconfig(ctx, AgentNamespace, AgentAccount, token)
-}
-
-// startAgent starts the process of an agent, whose metrics are at a port that was free.
-func (t *Testbed) startAgent(ctx context.Context, a *Agent, ready string, flags []string) error {
-	path, err := Binary("slipway-agent")
-	if err != nil {
-		return err
-	}
-	listen, err := controlplane.FreeAddress(ctx)
-	if err != nil {
-		return err
-	}
-	command := controlplane.Command{
-		Name: t.agentName(a.Node), Path: path, Args: append([]string{"--listen", listen}, flags...),
-	}
-	if ready != "" {
-		command.ReadyURL = "http://" + listen + ready
-	}
-	a.metrics = "http://" + listen
-	a.Process, err = t.Run(ctx, command)
-	return err
 }
 
 // Crash kills the agent, unless it is dead already.
@@ -215,6 +213,9 @@ func (a *Agent) get(ctx context.Context, path string) (int, string) {
 	_, _ = body.ReadFrom(resp.Body)
 	return resp.StatusCode, body.String()
 }
+
+// URL is where the agent serves HTTP.
+func (a *Agent) URL() string { return a.metrics }
 
 // Ready asks the agent whether it guards its node, and gives its words.
 func (a *Agent) Ready(ctx context.Context) (ready bool, words string) {

@@ -119,6 +119,9 @@ func (t *Testbed) Endpoint(pool controlplane.AKSPool, instance int) string {
 	return u.String()
 }
 
+// ARMURL is where the emulator stands in for Azure Resource Manager.
+func (t *Testbed) ARMURL() string { return t.base.String() }
+
 // ControlURL is where the emulator's control API is served, for people.
 func (t *Testbed) ControlURL() string { return t.base.JoinPath("emulator").String() }
 

@@ -44,6 +44,7 @@ type API interface {
 	cordon.API
 	EventAPI
 	NodeLister
+	PodLister
 	FollowNode(ctx context.Context, name string, h kubeapi.Handler[kubeapi.Node]) error
 }
 
@@ -89,10 +90,23 @@ type Options struct {
 	ConditionDrain time.Duration
 	// Slots limits how many nodes are drained at once for what can wait; nil does not.
 	Slots Slots
-	// TaintEffect also taints the node while a notice holds it; empty does not.
-	TaintEffect string
-	DryRun      bool
-	Metrics     *Metrics
+	// Taint is put on the node, and Labels are, while a notice holds it.
+	Taint  Taint
+	Labels map[string]string
+	// GraceSeconds replaces every pod's own grace; negative or nil keeps it.
+	GraceSeconds *int64
+	// DisableEviction deletes the pods from the start, past all disruption budgets: the user's own option (I2).
+	DisableEviction bool
+	// StopGrace is how long the end of Run waits for a drain under way. An agent that is started anew goes on anyway.
+	StopGrace time.Duration
+	// ExitAfterDrain ends Run once a notice of its time is handled: drained, acknowledged where that is wanted, said.
+	ExitAfterDrain bool
+	// Voice puts the Kubernetes Events into other words; nil has none.
+	Voice  Voice
+	DryRun bool
+	// Notifier is told of the moments of every notice that something is done about; nil tells nobody.
+	Notifier Notifier
+	Metrics  *Metrics
 	// Heartbeat is beaten at every turn of the agent's loop.
 	Heartbeat interface{ Beat() }
 	Log       *slog.Logger
@@ -103,6 +117,9 @@ type Agent struct {
 	o      Options
 	log    *slog.Logger
 	events *events
+
+	announcer  *announcer
+	obstructed atomic.Pointer[drain.Progress] // what blocks the drain under way
 
 	// wake brings news to the one goroutine that owns what is below.
 	wake chan func(ctx context.Context)
@@ -131,17 +148,23 @@ func New(o Options) *Agent {
 		o: o, log: o.Log, handled: map[string]*handling{}, snapshots: map[string]notice.Snapshot{},
 		wake: make(chan func(context.Context), 16),
 	}
-	a.events = newEvents(o.API, o.Node, func() string { return a.uid }, func() { o.Metrics.EventsFailed.Inc() })
+	a.events = newEvents(o.API, o.Node, func() string { return a.uid }, func() { o.Metrics.EventsFailed.Inc() }, o.Voice)
+	a.announcer = newAnnouncer(&a.o)
 	return a
 }
 
-// Run guards the node until ctx ends. It returns nothing but ctx's end: whatever fails is tried again.
+// ErrDrained is what Run returns when it was to end after a drain. Nothing is wrong.
+var ErrDrained = errors.New("the node is drained")
+
+// Run guards the node until ctx ends. It returns nothing but ctx's end, or ErrDrained where that was asked for: whatever
+// fails is tried again.
 func (a *Agent) Run(ctx context.Context) error {
-	work, stop := context.WithCancel(ctx)
+	work, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var group sync.WaitGroup
 	defer group.Wait()
 	defer stop()
 	group.Go(func() { a.events.run(work) })
+	group.Go(func() { a.announcer.run(work) })
 	for _, source := range a.o.Sources {
 		group.Go(func() {
 			source.Run(work, func(s notice.Snapshot) {
@@ -156,9 +179,17 @@ func (a *Agent) Run(ctx context.Context) error {
 	defer a.stopWatching()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	asked := ctx.Done()
+	var graceOver <-chan time.Time
 	for {
 		select {
-		case <-ctx.Done():
+		case <-asked:
+			if a.drain == nil || a.o.StopGrace <= 0 {
+				return ctx.Err()
+			}
+			a.log.Info("asked to stop: waiting for the drain under way", "atMost", a.o.StopGrace.String())
+			asked, graceOver = nil, time.After(a.o.StopGrace)
+		case <-graceOver:
 			return ctx.Err()
 		case news := <-a.wake:
 			news(work)
@@ -166,6 +197,12 @@ func (a *Agent) Run(ctx context.Context) error {
 		}
 		a.o.Heartbeat.Beat()
 		timer.Reset(a.reconcile(work))
+		switch {
+		case asked == nil && a.drain == nil:
+			return ctx.Err()
+		case a.o.ExitAfterDrain && a.handledOne():
+			return ErrDrained
+		}
 	}
 }
 
@@ -181,6 +218,18 @@ func (a *Agent) Ready() error {
 		}
 	}
 	return nil
+}
+
+// handledOne reports that a notice has been handled as far as it can be from here: the node is drained and its record
+// says so, and the notice is acknowledged or waits for other machines, whose agents see to it.
+func (a *Agent) handledOne() bool {
+	for _, h := range a.handled {
+		approved := a.o.Approver == nil || h.Phase == Acknowledged || h.Notice.Status == notice.Started || h.waitsFor != ""
+		if h.drainedHere && h.drained() && !h.dirty && approved && a.events.said() && a.told() {
+			return true
+		}
+	}
+	return false
 }
 
 // tell brings news to the agent's goroutine.
@@ -222,6 +271,7 @@ func (a *Agent) advance(ctx context.Context) (time.Duration, error) {
 	}
 	now := time.Now()
 	a.absorb()
+	a.announce(now)
 	next, err := a.release(ctx, now)
 	errs := []error{err}
 	for _, h := range a.inOrder() {
@@ -280,7 +330,9 @@ func (a *Agent) restore(ctx context.Context) error {
 	}
 	a.others, a.looked = cordon.Others(node), len(a.nodeSources()) > 0
 	a.restored = true
-	a.ready.Store(true)
+	if !a.ready.Swap(true) {
+		a.events.emit(unspoken(Guarding, notice.Notice{}))
+	}
 	return nil
 }
 
@@ -351,7 +403,7 @@ func (a *Agent) absorbFrom(s notice.Snapshot) {
 		key := owner(n.Source, n.ID)
 		h := a.handled[key]
 		if h == nil {
-			h = &handling{Seen: seen{First: s.At}}
+			h = &handling{Seen: Seen{First: s.At}}
 			a.handled[key] = h
 		}
 		if n.Status == notice.Started && h.Seen.Started.IsZero() {
@@ -442,6 +494,7 @@ func (a *Agent) letGo(ctx context.Context, h *handling) error {
 	}
 	a.log.Info("notice is over", "id", h.Notice.ID, "type", h.Notice.Type, "phase", h.Phase)
 	a.events.emit(over(h.Notice))
+	a.announceOver(h)
 	a.o.Metrics.Over.With(string(h.Notice.Type)).Inc()
 	return nil
 }

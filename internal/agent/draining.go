@@ -158,7 +158,7 @@ func (a *Agent) startDrain(ctx context.Context, o order) {
 	run := &drainRun{order: o, done: make(chan struct{})}
 	run.drain = drain.New(a.o.API, drain.Options{
 		Node: a.o.Node, PolicyOf: o.policyOf, Select: o.concerns, Terms: o.terms, Volumes: a.o.Volumes, Logger: a.log,
-		OnProgress: a.onProgress(),
+		GraceSeconds: a.o.GraceSeconds, DisableEviction: a.o.DisableEviction, OnProgress: a.onProgress(),
 	})
 	var work context.Context
 	work, run.cancel = context.WithCancel(ctx)
@@ -178,6 +178,7 @@ func (a *Agent) onProgress() func(drain.Progress) {
 	var saidAt time.Time
 	var said string
 	known := map[string]bool{}
+	a.obstructed.Store(nil)
 	return func(p drain.Progress) {
 		a.o.Metrics.progress(p)
 		isNew := false
@@ -192,6 +193,7 @@ func (a *Agent) onProgress() func(drain.Progress) {
 		saidAt, said = time.Now(), p.String()
 		a.log.Warn("drain is blocked", "progress", said, "blocked", first(p.Obstructed(), mostLogged))
 		a.events.emit(blocked(p))
+		a.noteBlocked(p)
 	}
 }
 
@@ -215,6 +217,7 @@ func (a *Agent) drainEnded(run *drainRun, r drain.Receipt, err error) {
 		// The machine lives although its time is over: what is left is tried again until it goes or the notice does.
 		a.overtime = overtime{passed: run.order.terms.Deadline, until: time.Now().Add(startedWindow)}
 	}
+	a.noteEnd(r, err)
 	for _, h := range a.handled {
 		settle(h, r, err)
 	}
@@ -246,6 +249,7 @@ func settle(h *handling, r drain.Receipt, err error) {
 	switch {
 	case h.Phase != Draining:
 	case err == nil:
+		h.drainedHere = true
 		h.advanceTo(Drained)
 	case r.Outcome == drain.GaveUp, errors.As(err, &refused):
 		h.gaveUp = true

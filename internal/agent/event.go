@@ -27,34 +27,51 @@ type event struct {
 	warning bool
 	reason  string
 	message string
+	about   notice.Notice
 }
 
+func (e event) of(n notice.Notice) event {
+	e.about = n
+	return e
+}
+
+func normal(reason, format string, args ...any) event {
+	return event{reason: reason, message: fmt.Sprintf(format, args...)}
+}
+
+func warning(reason, format string, args ...any) event {
+	return event{warning: true, reason: reason, message: fmt.Sprintf(format, args...)}
+}
+
+// unspoken is an occasion on which only a voice may have something to say.
+func unspoken(reason string, n notice.Notice) event { return event{reason: reason, about: n} }
+
 func noticed(n notice.Notice, d Decision) event {
-	return event{true, "NoticeReceived", fmt.Sprintf("%s announces %s (%s) for this machine: %s. %s", n.Source, n.Type,
-		n.ID, d.Action, d.Reason)}
+	return warning(NoticeReceived, "%s announces %s (%s) for this machine: %s. %s", n.Source, n.Type, n.ID, d.Action,
+		d.Reason).of(n)
 }
 
 func changed(n notice.Notice, d Decision) event {
-	return event{true, "NoticeChanged", fmt.Sprintf("%s %s (%s) has changed, status %s: %s. %s", n.Source, n.Type, n.ID,
-		n.Status, d.Action, d.Reason)}
+	return warning(NoticeChanged, "%s %s (%s) has changed, status %s: %s. %s", n.Source, n.Type, n.ID, n.Status, d.Action,
+		d.Reason).of(n)
 }
 
 func cordoned(n notice.Notice) event {
-	return event{false, "Cordoned", fmt.Sprintf("no new pods on account of %s (%s)", n.Type, n.ID)}
+	return normal(NodeCordoned, "no new pods on account of %s (%s)", n.Type, n.ID).of(n)
 }
 
 func foundCordoned(n notice.Notice) event {
-	return event{false, "FoundCordoned", fmt.Sprintf("somebody else had cordoned the node before %s (%s) was announced: "+
-		"it stays cordoned afterwards", n.Type, n.ID)}
+	return normal(FoundCordoned, "somebody else had cordoned the node before %s (%s) was announced: it stays cordoned "+
+		"afterwards", n.Type, n.ID).of(n)
 }
 
 func cordonedAgain(n notice.Notice) event {
-	return event{true, "CordonedAgain", fmt.Sprintf("somebody uncordoned the node while %s (%s) is announced; cordoned it again",
-		n.Type, n.ID)}
+	return warning(CordonedAgain, "somebody uncordoned the node while %s (%s) is announced; cordoned it again", n.Type,
+		n.ID).of(n)
 }
 
 func draining(n notice.Notice, d Decision) event {
-	return event{false, "Draining", fmt.Sprintf("moving the pods off, %s", until(n, d))}
+	return normal(DrainBegun, "moving the pods off, %s", until(n, d)).of(n)
 }
 
 func until(n notice.Notice, d Decision) string {
@@ -69,38 +86,38 @@ func blocked(p drain.Progress) event {
 	for _, b := range p.Obstructed() {
 		why = append(why, b.String())
 	}
-	return event{true, "DrainBlocked", fmt.Sprintf("%s: %s", p, strings.Join(why, "; "))}
+	return warning(DrainBlocked, "%s: %s", p, strings.Join(why, "; "))
 }
 
-func drained(r drain.Receipt) event { return event{false, "Drained", r.Summary()} }
+func drained(r drain.Receipt) event { return normal(DrainDone, "%s", r.Summary()) }
 
 func notDrained(r drain.Receipt, err error) event {
-	return event{true, "NotDrained", fmt.Sprintf("%s. %v", r.Summary(), err)}
+	return warning(DrainFailed, "%s. %v", r.Summary(), err)
 }
 
 func acknowledged(n notice.Notice, d Decision) event {
 	if d.Action == Acknowledge {
-		return event{false, "Acknowledged", fmt.Sprintf("told %s that %s (%s) may begin: %s", n.Source, n.Type, n.ID, d.Reason)}
+		return normal(NoticeApproved, "told %s that %s (%s) may begin: %s", n.Source, n.Type, n.ID, d.Reason).of(n)
 	}
-	return event{false, "Acknowledged", fmt.Sprintf("told %s that %s (%s) may begin: drained are %s", n.Source, n.Type, n.ID,
-		strings.Join(n.Resources, ", "))}
+	return normal(NoticeApproved, "told %s that %s (%s) may begin: drained are %s", n.Source, n.Type, n.ID,
+		strings.Join(n.Resources, ", ")).of(n)
 }
 
 func over(n notice.Notice) event {
-	return event{false, "NoticeOver", fmt.Sprintf("%s (%s) is finished or was cancelled", n.Type, n.ID)}
+	return normal(NoticeOver, "%s (%s) is finished or was cancelled", n.Type, n.ID).of(n)
 }
 
 func uncordoned() event {
-	return event{false, "Uncordoned", "no notice holds the node any more: it takes pods again"}
+	return normal(NodeUncordoned, "no notice holds the node any more: it takes pods again")
 }
 
 func stillCordoned(why string) event {
-	return event{false, "LeftCordoned", "no notice holds the node any more, but it stays cordoned: " + why}
+	return normal(LeftCordoned, "no notice holds the node any more, but it stays cordoned: %s", why)
 }
 
 func othersAtWork(others []string, n notice.Notice, what string) event {
-	return event{true, "OthersAtWork", fmt.Sprintf("also taking this node out of service: %s. %s (%s): %s",
-		strings.Join(others, ", "), n.Type, n.ID, what)}
+	return warning(OthersAtWork, "also taking this node out of service: %s. %s (%s): %s", strings.Join(others, ", "), n.Type,
+		n.ID, what).of(n)
 }
 
 func waitingForTurn(n notice.Notice, holders []string, until time.Time) event {
@@ -108,8 +125,8 @@ func waitingForTurn(n notice.Notice, holders []string, until time.Time) event {
 	if !until.IsZero() {
 		limit = "until " + until.UTC().Format(time.RFC3339) + " at the latest"
 	}
-	return event{false, "WaitingForTurn", fmt.Sprintf("%s (%s): as many nodes are being drained as may be at once (%s); "+
-		"waiting, %s", n.Type, n.ID, strings.Join(holders, ", "), limit)}
+	return normal(WaitingForTurn, "%s (%s): as many nodes are being drained as may be at once (%s); waiting, %s", n.Type, n.ID,
+		strings.Join(holders, ", "), limit).of(n)
 }
 
 // events writes Kubernetes Events in the background.
@@ -117,8 +134,9 @@ type events struct {
 	api     EventAPI
 	node    string
 	uid     func() string
-	queue   chan event
+	queue   chan Words
 	failed  func()
+	voice   Voice
 	process string // makes names unique across restarts
 	unsaid  atomic.Int64
 }
@@ -128,22 +146,40 @@ type EventAPI interface {
 	CreateEvent(ctx context.Context, e kubeapi.Event) error
 }
 
-func newEvents(api EventAPI, node string, uid func() string, failed func()) *events {
+func newEvents(api EventAPI, node string, uid func() string, failed func(), voice Voice) *events {
 	return &events{
-		api: api, node: node, uid: uid, queue: make(chan event, eventQueue), failed: failed,
+		api: api, node: node, uid: uid, queue: make(chan Words, eventQueue), failed: failed, voice: voice,
 		process: strconv.FormatInt(time.Now().UnixNano(), 36),
 	}
 }
 
 // emit queues e, or drops and counts it when the API server has been away for long.
 func (w *events) emit(e event) {
+	words, spoken := w.words(e)
+	if !spoken {
+		return
+	}
 	w.unsaid.Add(1)
 	select {
-	case w.queue <- e:
+	case w.queue <- words:
 	default:
 		w.unsaid.Add(-1)
 		w.failed()
 	}
+}
+
+// words are the voice's for an event, or else its own.
+func (w *events) words(e event) (Words, bool) {
+	if w.voice != nil {
+		if words, ok := w.voice(Occasion{Reason: e.reason, Notice: e.about}); ok {
+			return words, true
+		}
+	}
+	words := Words{Type: "Normal", Reason: e.reason, Message: e.message, Component: component}
+	if e.warning {
+		words.Type = "Warning"
+	}
+	return words, e.message != ""
 }
 
 // said reports whether every Event so far is written, or could not be.
@@ -167,7 +203,7 @@ func (w *events) run(ctx context.Context) {
 }
 
 // object is the Event as the API server takes it. Events of cluster-scoped objects live in the namespace default.
-func (w *events) object(e event, serial int) kubeapi.Event {
+func (w *events) object(e Words, serial int) kubeapi.Event {
 	now := time.Now()
 	o := kubeapi.Event{
 		Metadata: kubeapi.ObjectMeta{
@@ -175,13 +211,10 @@ func (w *events) object(e event, serial int) kubeapi.Event {
 			Namespace: "default",
 		},
 		InvolvedObject: kubeapi.ObjectReference{APIVersion: "v1", Kind: "Node", Name: w.node, UID: w.uid()},
-		Type:           "Normal", Reason: e.reason, Message: clip(e.message),
+		Type:           e.Type, Reason: e.Reason, Message: clip(e.Message),
 		FirstTimestamp: now, LastTimestamp: now, Count: 1,
 	}
-	if e.warning {
-		o.Type = "Warning"
-	}
-	o.Source.Component, o.Source.Host = component, w.node
+	o.Source.Component, o.Source.Host = e.Component, w.node
 	return o
 }
 

@@ -6,6 +6,7 @@ import (
 
 	"github.com/slipway-dev/slipway/internal/cordon"
 	"github.com/slipway-dev/slipway/internal/notice"
+	"github.com/slipway-dev/slipway/internal/notify"
 )
 
 // Phase is how far the agent has come with one notice.
@@ -25,9 +26,11 @@ const (
 // Node, and a restarted agent goes on from it.
 type handling struct {
 	Notice   notice.Notice `json:"notice"`
-	Seen     seen          `json:"seen"`
+	Seen     Seen          `json:"seen"`
 	Decision Decision      `json:"decision"`
 	Phase    Phase         `json:"phase"`
+	// Told are the moments that receivers of notifications were told of.
+	Told []notify.Moment `json:"told,omitempty"`
 	// Began is when the node's pods were first asked to leave on account of it.
 	Began time.Time `json:"began,omitzero"`
 
@@ -43,12 +46,17 @@ type handling struct {
 	gaveUp   bool      // a voluntary drain's time was over
 	missing  time.Time // since when the notice is no longer listed
 	waitsFor string
+	// drainedHere is true when this process drained the node for it, and not an earlier one.
+	drainedHere bool
+	// saidFailed is true after it was said that the node cannot be changed.
+	saidFailed bool
 	// left to another tool that is at work on the node.
 	left         bool
 	saidOthers   string
 	waitsForTurn bool
 	// approvable is since when nothing but our own Events keeps it from being acknowledged.
 	approvable time.Time
+	account    account // of its drain, for notifications
 }
 
 // advanceTo moves on to a phase, and has it recorded.
@@ -177,14 +185,14 @@ const (
 	listenEvery = 20 * time.Millisecond
 )
 
-// sayAll returns when to look again while Events, or a slot's return, are still to be written. The machine may go the
-// moment it is allowed to, and with it the only word of a pod that was deleted past its budget (I2). It waits no longer than a moment: an
-// API server that is away is no reason to keep the platform waiting.
+// sayAll returns when to look again while Events, notifications or a slot's return are still to be sent. The machine may
+// go the moment it is allowed to, and with it the only word of a pod that was deleted past its budget (I2). It waits no
+// longer than a moment: an API server that is away is no reason to keep the platform waiting.
 func (a *Agent) sayAll(h *handling, now time.Time) time.Duration {
 	if h.approvable.IsZero() {
 		h.approvable = now
 	}
-	if a.events.said() && a.slotGivenBack() || now.Sub(h.approvable) >= lastWords {
+	if a.events.said() && a.told() && a.slotGivenBack() || now.Sub(h.approvable) >= lastWords {
 		return 0
 	}
 	return listenEvery

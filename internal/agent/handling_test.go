@@ -71,7 +71,7 @@ func approvedAfter(t *testing.T, eventTakes time.Duration) time.Duration {
 		Notice: notice.Notice{ID: "id", Type: notice.Preempt, Status: notice.Scheduled, Resources: []string{"vmss_0"}},
 		Phase:  Drained,
 	}
-	a.events.emit(event{reason: "Drained"})
+	a.events.emit(normal(DrainDone, "said"))
 	synctest.Wait()
 	began := time.Now()
 	for len(told.at) == 0 {

@@ -4,15 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"strings"
 
 	"github.com/slipway-dev/slipway/internal/cordon"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 	"github.com/slipway-dev/slipway/internal/notice"
 )
-
-// taintKey is the key of the taint that --taint-effect asks for; its value is the notice's type.
-const taintKey = "slipway.dev/notice"
 
 // conditionReason is how our lifecycle conditions name their cause.
 const conditionReason = "Slipway"
@@ -40,11 +36,10 @@ func (a *Agent) request(h *handling) (cordon.Request, error) {
 		Phase:         h.mark(),
 		State:         state,
 		Conditions:    conditions(h),
+		Labels:        a.o.Labels,
 	}
-	if a.o.TaintEffect != "" && r.Unschedulable {
-		r.Taints = []cordon.Taint{{
-			Key: taintKey, Value: strings.ToLower(string(h.Notice.Type)), Effect: a.o.TaintEffect,
-		}}
+	if a.o.Taint.Effect != "" && r.Unschedulable && (a.o.Taint.Effect != noExecute || h.drained()) {
+		r.Taints = []cordon.Taint{a.o.Taint.For(h.Notice)}
 	}
 	return r, nil
 }
@@ -79,8 +74,10 @@ func (a *Agent) cordon(ctx context.Context, h *handling) error {
 	out, err := a.keeper.Hold(ctx, owner(h.Notice.Source, h.Notice.ID), r)
 	h.closed = out.Node != nil && out.Node.Spec.Unschedulable
 	if err != nil && !cordon.IsConditions(err) {
+		a.sayFailed(h, CordonFailed)
 		return a.lost(err)
 	}
+	h.saidFailed = false
 	was := h.cordoned
 	h.cordoned = out.Record.Cordon != ""
 	for _, problem := range out.Problems {
@@ -96,6 +93,14 @@ func (a *Agent) cordon(ctx context.Context, h *handling) error {
 	h.held = true
 	a.node.cordonedNow()
 	return err
+}
+
+// sayFailed says once that the node cannot be changed, however often that is tried.
+func (a *Agent) sayFailed(h *handling, reason string) {
+	if !h.saidFailed {
+		a.events.emit(unspoken(reason, h.Notice))
+	}
+	h.saidFailed = true
 }
 
 // sayHeld tells a cordon of ours from one that was there.
@@ -118,6 +123,7 @@ func (a *Agent) unhold(ctx context.Context, h *handling) error {
 		err = nil
 	}
 	if err != nil && !cordon.IsConditions(err) {
+		a.sayFailed(h, UncordonFailed)
 		return a.lost(err)
 	}
 	wasCordoned := h.cordoned

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/slipway-dev/slipway/internal/notice"
@@ -42,6 +43,8 @@ type Impact struct {
 	UserInitiated map[notice.Type]Action
 	// LiveMigration takes the place of both for a Freeze that is a live migration.
 	LiveMigration Action
+	// UnknownFreeze is what is done at most about a Freeze whose duration is not known.
+	UnknownFreeze Action
 	// FreezeTolerance is the longest pause that is left alone, whatever else is said of a Freeze; pods that ask to be
 	// evicted for a Freeze are, for any that has an impact.
 	FreezeTolerance time.Duration
@@ -59,6 +62,7 @@ func DefaultImpact() Impact {
 			notice.Freeze: Drain,
 		},
 		LiveMigration:   Ignore,
+		UnknownFreeze:   Cordon,
 		FreezeTolerance: 10 * time.Second,
 	}
 }
@@ -90,14 +94,14 @@ func (d Decision) equal(o Decision) bool {
 	return d.Action == o.Action && d.Forced == o.Forced && d.Reason == o.Reason && d.Deadline.Equal(o.Deadline)
 }
 
-// seen is when the parts of a notice were first read, which is what a deadline that the notice does not name counts from.
-type seen struct {
+// Seen is when the parts of a notice were first read, which is what a deadline that the notice does not name counts from.
+type Seen struct {
 	First   time.Time `json:"first"`
 	Started time.Time `json:"started,omitzero"`
 }
 
 // Decide applies the impact policy to one notice. It is pure: the same input gives the same answer after a restart.
-func (i Impact) Decide(n notice.Notice, s seen) Decision {
+func (i Impact) Decide(n notice.Notice, s Seen) Decision {
 	if n.Type == notice.Condition {
 		return i.ofCondition(n)
 	}
@@ -146,9 +150,8 @@ func (i Impact) ofFreeze(n notice.Notice, on Action, ok bool, who string) (Actio
 		why = fmt.Sprintf("%sFreeze asks for %s", who, on)
 	case known && n.Duration <= i.FreezeTolerance && on != Acknowledge:
 		on, why = Ignore, fmt.Sprintf("Freeze of %s is within the tolerance of %s", n.Duration, i.FreezeTolerance)
-	case !known && on == Drain:
-		return Cordon, "Freeze of unknown duration is not worth restarting pods for: cordon"
 	case !known:
+		on = milder(on, i.UnknownFreeze)
 		why = fmt.Sprintf("%sFreeze of unknown duration asks for %s", who, on)
 	default:
 		why = fmt.Sprintf("%sFreeze of %s asks for %s", who, n.Duration, on)
@@ -159,8 +162,16 @@ func (i Impact) ofFreeze(n notice.Notice, on Action, ok bool, who string) (Actio
 	return on, why
 }
 
+// milder is the one of two actions that does less.
+func milder(a, b Action) Action {
+	if slices.Index(Actions(), a) < slices.Index(Actions(), b) {
+		return a
+	}
+	return b
+}
+
 // deadline is when the interruption is due, and how that is known.
-func deadline(n notice.Notice, s seen) (time.Time, string) {
+func deadline(n notice.Notice, s Seen) (time.Time, string) {
 	if n.Status == notice.Started {
 		return s.Started.Add(startedWindow), fmt.Sprintf("%s has started", n.Type)
 	}

@@ -92,7 +92,7 @@ func TestImpactDecidesByTypeDurationAndLiveMigration(t *testing.T) {
 		"a type without an action is left alone": {Impact{}, notice.Notice{Type: notice.Reboot}, Ignore, true, "no action is configured"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := tt.impact.Decide(tt.notice, seen{First: epoch})
+			d := tt.impact.Decide(tt.notice, Seen{First: epoch})
 			if d.Action != tt.action || d.Forced != tt.forced || !strings.Contains(d.Reason, tt.reason) {
 				t.Errorf("decided %+v, want %s, forced %t, because of %q", d, tt.action, tt.forced, tt.reason)
 			}
@@ -101,7 +101,7 @@ func TestImpactDecidesByTypeDurationAndLiveMigration(t *testing.T) {
 }
 
 func TestDeadlineComesFromNotBeforeOrTheMinimumNotice(t *testing.T) {
-	s := seen{First: epoch, Started: epoch.Add(time.Minute)}
+	s := Seen{First: epoch, Started: epoch.Add(time.Minute)}
 	for name, tt := range map[string]struct {
 		notice notice.Notice
 		want   time.Time
@@ -132,7 +132,7 @@ func TestI8DecidingTwiceGivesTheSameAnswer(t *testing.T) {
 		if rapid.Bool().Draw(t, "has NotBefore") {
 			n.NotBefore = epoch.Add(time.Duration(rapid.IntRange(-600, 600).Draw(t, "notBefore")) * time.Second)
 		}
-		s := seen{First: epoch, Started: epoch.Add(time.Second)}
+		s := Seen{First: epoch, Started: epoch.Add(time.Second)}
 		a, b := DefaultImpact().Decide(n, s), DefaultImpact().Decide(n, s)
 		if a != b {
 			t.Fatalf("%+v, then %+v", a, b)

@@ -16,14 +16,18 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/slipway-dev/slipway/internal/agent"
+	"github.com/slipway-dev/slipway/internal/cordon"
 	"github.com/slipway-dev/slipway/internal/notice"
 	"github.com/slipway-dev/slipway/internal/notice/azure"
 	"github.com/slipway-dev/slipway/internal/notice/condition"
+	"github.com/slipway-dev/slipway/internal/notify"
 	"github.com/slipway-dev/slipway/internal/slots"
 )
 
 // Agent is everything that `slipway agent` can be told.
 type Agent struct {
+	// ConfigFile holds what flags do not say; see LoadFile.
+	ConfigFile string
 	NodeName   string
 	Kubeconfig string
 
@@ -34,6 +38,7 @@ type Agent struct {
 	ResourceName        string
 
 	OnFreeze, OnReboot, OnRedeploy, OnPreempt, OnTerminate, OnLiveMigration string
+	OnUnknownFreeze                                                         string
 	// OnUserInitiated holds actions by type, in lower case.
 	OnUserInitiated                         map[string]string
 	FreezeTolerance, AcknowledgeFreezeUnder time.Duration
@@ -47,20 +52,32 @@ type Agent struct {
 	MaxConcurrentDrains int
 	Namespace           string
 
-	DeadlineMargin time.Duration
-	Acknowledge    bool
-	WaitForDetach  bool
-	TaintEffect    string
-	DryRun         bool
+	DeadlineMargin  time.Duration
+	Acknowledge     bool
+	WaitForDetach   bool
+	GracePeriod     int64 // seconds; negative keeps the pods' own
+	DisableEviction bool
+	StopGrace       time.Duration
+	ExitAfterDrain  bool
+	TaintEffect     string
+	TaintKey        string
+	TaintValue      string
+	TaintNames      map[notice.Type]string // see agent.Taint; only a program sets it
+	Labels          map[string]string
+	DryRun          bool
 
 	Listen    string
 	Profiling bool
 	LogLevel  string
 	LogFormat string
+
+	// Notifications are who is told of what becomes of the node. Only a file can say.
+	Notifications []notify.Receiver
 }
 
 // AddFlags registers the flags with their defaults.
 func (a *Agent) AddFlags(fs *pflag.FlagSet) {
+	fs.StringVar(&a.ConfigFile, configFlag, "", "YAML file with these flags in camelCase, and notifications; flags win over it")
 	fs.StringVar(&a.NodeName, "node-name", os.Getenv("NODE_NAME"), "the Kubernetes node to guard, the one this runs on (default $NODE_NAME)")
 	fs.StringVar(&a.Kubeconfig, "kubeconfig", "", "kubeconfig file; without one the pod's own ServiceAccount is used")
 
@@ -74,11 +91,12 @@ func (a *Agent) AddFlags(fs *pflag.FlagSet) {
 	for _, f := range a.actions() {
 		fs.StringVar(f.value, f.flag, string(f.standard(def)), f.usage+": "+allActions())
 	}
+	fs.StringVar(&a.OnUnknownFreeze, "on-unknown-freeze", string(def.UnknownFreeze), "when the machine pauses for nobody knows how long, at most what --on-freeze says: "+allActions())
 	fs.DurationVar(&a.FreezeTolerance, "freeze-tolerance", def.FreezeTolerance, "the longest Freeze that is left alone")
 	fs.DurationVar(&a.AcknowledgeFreezeUnder, "acknowledge-freeze-under", 0, "let a Freeze that is left alone begin at once if it is shorter than this; 0 is never")
 	fs.StringToStringVar(&a.OnUserInitiated, "on-user-initiated", nil, "actions for what a user of the cloud asked for, where they differ, such as reboot=acknowledge,redeploy=cordon")
 
-	fs.Var((*rules)(&a.Conditions), "condition", "what to do when a condition of the node holds: TYPE[:STATUS]=ACTION[,hold=DURATION][,release=DURATION]; may be repeated")
+	fs.Var((*rules)(&a.Conditions), conditionFlag, "what to do when a condition of the node holds: TYPE[:STATUS]=ACTION[,hold=DURATION][,release=DURATION]; may be repeated")
 	fs.StringVar(&a.OnUnconfirmed, "on-unconfirmed", string(agent.Cordon), "when AKS's node-problem-detector announces an event that the metadata service cannot be asked about: "+conditionActions())
 	fs.DurationVar(&a.UnconfirmedAfter, "unconfirmed-after", condition.DefaultUnconfirmedAfter, "for how long the metadata service must not have answered before that counts")
 	fs.DurationVar(&a.ConditionDrainTimeout, "condition-drain-timeout", 30*time.Minute, "for how long pods are asked to leave on account of a condition; 0 is for as long as it holds")
@@ -89,13 +107,28 @@ func (a *Agent) AddFlags(fs *pflag.FlagSet) {
 	fs.DurationVar(&a.DeadlineMargin, "deadline-margin", agent.DefaultMargin, "time kept free before the machine goes, for pods' ends to be reported")
 	fs.BoolVar(&a.Acknowledge, "acknowledge", true, "let Azure begin early once every machine of the event is drained")
 	fs.BoolVar(&a.WaitForDetach, "wait-for-detach", false, "count a node as drained only when its pods' volumes are detached")
-	fs.StringVar(&a.TaintEffect, "taint-effect", "", "also taint the node: NoSchedule, PreferNoSchedule or NoExecute")
+	fs.Int64Var(&a.GracePeriod, "grace-period", -1, "seconds every pod gets to stop; negative is its own")
+	fs.BoolVar(&a.DisableEviction, "disable-eviction", false, "delete pods instead of evicting them, past all disruption budgets")
+	fs.DurationVar(&a.StopGrace, "stop-grace", 0, "how long the end of the process waits for a drain under way, 0 to 10m; the next process goes on with it anyway")
+	fs.BoolVar(&a.ExitAfterDrain, "exit-after-drain", false, "exit once the node is drained")
+	fs.StringVar(&a.TaintEffect, "taint-effect", "", "also taint the node: NoSchedule, PreferNoSchedule, or NoExecute (once it is drained)")
+	taint := agent.DefaultTaint()
+	fs.StringVar(&a.TaintKey, "taint-key", taint.Key, "key of that taint; {type} and {id} stand for the notice's")
+	fs.StringVar(&a.TaintValue, "taint-value", taint.Value, "value of that taint; {type} and {id} stand for the notice's")
+	fs.StringToStringVar(&a.Labels, "label", nil, "label that the node has while a notice holds it, as key=value; may be repeated")
 	fs.BoolVar(&a.DryRun, "dry-run", false, "say what would be done, change nothing")
 
 	fs.StringVar(&a.Listen, "listen", "127.0.0.1:9818", "address of /metrics, /healthz and /readyz; empty is none")
 	fs.BoolVar(&a.Profiling, "profiling", false, "serve /debug/pprof/ too")
 	fs.StringVar(&a.LogLevel, "log-level", "info", "debug, info, warn or error")
 	fs.StringVar(&a.LogFormat, "log-format", "json", "json or text")
+}
+
+// DefaultAgent is what an agent without flags is told.
+func DefaultAgent() Agent {
+	var a Agent
+	a.AddFlags(pflag.NewFlagSet("", pflag.ContinueOnError))
+	return a
 }
 
 type actionFlag struct {
@@ -183,6 +216,7 @@ func (a *Agent) Validate() error {
 	if !oneOf(a.TaintEffect, []string{"", "NoSchedule", "PreferNoSchedule", "NoExecute"}) {
 		bad("taint-effect", a.TaintEffect, "NoSchedule, PreferNoSchedule, NoExecute or nothing")
 	}
+	a.validateDrain(bad)
 	if a.Listen != "" {
 		if _, _, err := net.SplitHostPort(a.Listen); err != nil {
 			bad("listen", a.Listen, "host:port, such as 127.0.0.1:9818, or nothing")
@@ -194,7 +228,31 @@ func (a *Agent) Validate() error {
 	if err := new(slog.LevelVar).UnmarshalText([]byte(a.LogLevel)); err != nil {
 		bad("log-level", a.LogLevel, "debug, info, warn or error")
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, a.notifications())...)
+}
+
+func (a *Agent) validateDrain(bad func(flag string, value any, want string)) {
+	if !oneOf(a.OnUnknownFreeze, agent.Actions()) {
+		bad("on-unknown-freeze", a.OnUnknownFreeze, allActions())
+	}
+	if a.StopGrace < 0 || a.StopGrace > 10*time.Minute {
+		bad("stop-grace", a.StopGrace, "0 to 10m")
+	}
+	if taint := a.Taint(); oneOf(taint.Effect, []string{"NoSchedule", "PreferNoSchedule", "NoExecute"}) {
+		if err := taint.Check(); err != nil {
+			bad("taint-key, --taint-value", taint.Key+"="+taint.Value, err.Error())
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(a.Labels)) {
+		if err := cordon.CheckLabel(key, a.Labels[key]); err != nil {
+			bad("label", key+"="+a.Labels[key], err.Error())
+		}
+	}
+}
+
+// Taint is the taint that the flags describe.
+func (a *Agent) Taint() agent.Taint {
+	return agent.Taint{Key: a.TaintKey, Value: a.TaintValue, Names: a.TaintNames, Effect: a.TaintEffect}
 }
 
 // Impact is the impact policy that the flags describe. The flags must be valid.
@@ -207,6 +265,7 @@ func (a *Agent) Impact() agent.Impact {
 		},
 		UserInitiated:          a.userInitiated(),
 		LiveMigration:          agent.Action(a.OnLiveMigration),
+		UnknownFreeze:          agent.Action(a.OnUnknownFreeze),
 		FreezeTolerance:        a.FreezeTolerance,
 		AcknowledgeFreezeUnder: a.AcknowledgeFreezeUnder,
 		Conditions:             a.conditions(),

@@ -99,7 +99,7 @@ func (r Request) check() error {
 		return errors.New("state: is no JSON")
 	}
 	for key, value := range r.Labels {
-		if err := checkLabel(key, value); err != nil {
+		if err := CheckLabel(key, value); err != nil {
 			return err
 		}
 	}
@@ -118,7 +118,8 @@ func (r Request) spelledState() json.RawMessage {
 	return spelled
 }
 
-func checkLabel(key, value string) error {
+// CheckLabel reports a label that Hold would refuse.
+func CheckLabel(key, value string) error {
 	switch {
 	case !validKey(key):
 		return fmt.Errorf("label %q: want a key such as example.com/name", key)
@@ -146,6 +147,9 @@ func checkTaints(taints []Taint) error {
 	}
 	return nil
 }
+
+// CheckTaint reports a taint that the API server would refuse.
+func CheckTaint(t Taint) error { return checkTaints([]Taint{t}) }
 
 func checkConditions(conditions []Condition) error {
 	for i, c := range conditions {

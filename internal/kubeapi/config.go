@@ -49,6 +49,8 @@ type Config struct {
 	Username   string
 	Password   string
 	Proxy      *url.URL // nil uses the standard environment
+	// Wrap, if set, wraps the transport, inside of what adds the credentials, so that requests can be measured.
+	Wrap func(http.RoundTripper) http.RoundTripper
 }
 
 // LoadConfig reads the kubeconfig at path, or the pod's own ServiceAccount when path is empty.
@@ -318,7 +320,11 @@ func (c Config) HTTPClient() (*http.Client, error) {
 		ResponseHeaderTimeout: headerTimeout,
 		HTTP2:                 &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout},
 	}
-	return &http.Client{Transport: c.authenticate(transport), CheckRedirect: refuseRedirect}, nil
+	var wrapped http.RoundTripper = transport
+	if c.Wrap != nil {
+		wrapped = c.Wrap(transport)
+	}
+	return &http.Client{Transport: c.authenticate(wrapped), CheckRedirect: refuseRedirect}, nil
 }
 
 // proxyFromEnvironment is http.ProxyFromEnvironment, whose error would quote the proxy's URL with its password.

@@ -14,6 +14,15 @@ func (c *Client) FollowPodsOn(ctx context.Context, node string, h Handler[Pod]) 
 	}, h)
 }
 
+// ListPodsOn lists the pods bound to one node, once.
+func (c *Client) ListPodsOn(ctx context.Context, node string) ([]Pod, error) {
+	pods, _, err := listAll[Pod](ctx, c, Scope{
+		Path:          []string{"api", "v1", "pods"},
+		FieldSelector: "spec.nodeName=" + node,
+	})
+	return pods, err
+}
+
 // Removal says which pod to remove and how.
 type Removal struct {
 	Namespace, Name string

@@ -28,8 +28,13 @@ type ServerOptions struct {
 	Metrics *Registry
 	// Live decides on /healthz and Ready on /readyz. Without checks the answer is always good.
 	Live, Ready []Check
-	// Pprof serves profiles under /debug/pprof/: they show command lines and what is in memory.
-	Pprof bool
+	// Pprof serves profiles under /debug/pprof/: they show command lines and what is in memory. Private, if set, says
+	// why a request may not see them.
+	Pprof   bool
+	Private func(*http.Request) error
+	// Routes are served as well, and in place of the above where the path is the same. They judge method and body
+	// themselves.
+	Routes map[string]http.Handler
 	// Log receives what goes wrong with single connections; nil is slog.Default().
 	Log *slog.Logger
 }
@@ -102,6 +107,16 @@ func handler(o ServerOptions) http.Handler {
 			h = http.HandlerFunc(pprof.Index) // the named profiles too; it answers 404 to a name unknown
 		}
 		w.Header().Set("X-Content-Type-Options", "nosniff")
+		if route := o.Routes[r.URL.Path]; route != nil {
+			route.ServeHTTP(w, r)
+			return
+		}
+		if o.Private != nil && h != nil && strings.HasPrefix(r.URL.Path, "/debug/") {
+			if err := o.Private(r); err != nil {
+				http.Error(w, err.Error(), http.StatusForbidden)
+				return
+			}
+		}
 		switch {
 		case h == nil:
 			http.NotFound(w, r)

@@ -37,6 +37,8 @@ type Options struct {
 	// FirstTimeout takes the place of Timeout until the service has answered once. Connecting to it is limited by
 	// Timeout all the same, so that an endpoint that is not there is soon known.
 	FirstTimeout time.Duration
+	// Wrap, if set, wraps the transport, so that requests can be measured.
+	Wrap func(http.RoundTripper) http.RoundTripper
 }
 
 // Client talks to the Scheduled Events service. It may be used by several goroutines at once.
@@ -71,12 +73,16 @@ func NewClient(o Options) (*Client, error) {
 		return nil, fmt.Errorf("first timeout: %s: want at least the timeout of later requests, %s",
 			o.FirstTimeout, o.Timeout)
 	}
+	var transport http.RoundTripper = newTransport(o.Timeout)
+	if o.Wrap != nil {
+		transport = o.Wrap(transport)
+	}
 	return &Client{
 		endpoint:     o.Endpoint,
 		timeout:      o.Timeout,
 		firstTimeout: o.FirstTimeout,
 		http: &http.Client{
-			Transport:     newTransport(o.Timeout),
+			Transport:     transport,
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
 	}, nil

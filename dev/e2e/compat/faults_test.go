@@ -1,0 +1,427 @@
+package compat_test
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+
+	"github.com/slipway-dev/slipway/dev/azure"
+	"github.com/slipway-dev/slipway/dev/controlplane"
+	"github.com/slipway-dev/slipway/dev/faultproxy"
+	"github.com/slipway-dev/slipway/dev/testbed"
+)
+
+// agentUser is whom all agents of the testbed ask as.
+const agentUser = "system:serviceaccount:" + testbed.AgentNamespace + ":" + testbed.AgentAccount
+
+// requests counts what agents asked for in the test's namespace.
+func (f *fixture) requests(verb, resource string) int {
+	f.t.Helper()
+	events, err := f.Audit(controlplane.AuditFilter{User: agentUser, Verb: verb, Resource: resource, Namespace: f.ns})
+	f.check(err)
+	return len(events)
+}
+
+func TestW01ANodeThatIsCordonedAlreadyIsDrained(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "w01")
+	f.run(f.app("web", 2).Deployment())
+	f.setUnschedulable(true)
+	f.aksnth()
+	r := f.announce(azure.Announcement{Type: azure.Redeploy, Notice: time.Minute, Outage: time.Second})
+	f.awaitPods(0)
+	f.awaitOver(r.EventID)
+	n := f.awaitNode("let go", func(n *corev1.Node) bool { return n.Annotations["cordon.slipway.dev/azure-"+r.EventID] == "" })
+	if !cordoned(n) {
+		t.Error("it was uncordoned, though somebody else had cordoned it")
+	}
+}
+
+func TestW02AnObstacleThatGoesAwayLetsTheDrainFinish(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "w02")
+	kept := f.app("kept", 1)
+	kept.MinAvailable = "1"
+	f.run(kept.Deployment(), kept.Budget())
+	f.aksnth("-nodeGracePeriodSeconds=1")
+	r := f.announce(azure.Announcement{Type: azure.Redeploy, Notice: time.Minute, Outage: time.Second})
+	f.awaitEvent("DrainBlocked")
+	time.Sleep(3 * time.Second) // past what the tool would have tried for
+	// W7: denied evictions are not repeated without pause, 5 in each second.
+	if n := f.requests("create", "pods/eviction"); n > 8 {
+		t.Errorf("W7: %d evictions of one pod in some seconds", n)
+	}
+	f.check(f.Client().PolicyV1().PodDisruptionBudgets(f.ns).Delete(f.ctx, kept.Name, metav1.DeleteOptions{}))
+	if over := f.awaitOver(r.EventID); over.StartedBy != azure.ByApproval {
+		t.Errorf("the event started %s, want it acknowledged once the pod was gone", over.StartedBy)
+	}
+}
+
+func TestW03EveryEventIsHandledAndTheNodeGivenBack(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "w03")
+	f.run(f.app("web", 1).Deployment())
+	f.aksnth("-taint.node")
+	for _, kind := range []azure.EventType{azure.Reboot, azure.Redeploy, azure.Reboot} { // W14: a taint key comes again
+		r := f.announce(azure.Announcement{Type: kind, Notice: time.Minute, Outage: time.Second})
+		if over := f.awaitOver(r.EventID); over.StartedBy != azure.ByApproval {
+			t.Errorf("%s started %s, want it acknowledged (W4)", kind, over.StartedBy)
+		}
+		f.awaitNode("given back, without taints", func(n *corev1.Node) bool {
+			return free(n) && !tainted("aks-node-termination-handler/"+strings.ToLower(string(kind)), r.EventID, corev1.TaintEffectNoSchedule)(n)
+		})
+		f.awaitPods(1)
+	}
+}
+
+func TestW05NearTheDeadlineABudgetIsPassedAndGraceIsCut(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "w05")
+	kept := f.app("kept", 1)
+	kept.MinAvailable, kept.Grace, kept.Stop = "1", 10*time.Minute, "1"
+	f.run(kept.Deployment(), kept.Budget())
+	a := f.aksnth()
+	f.announce(azure.Announcement{Type: azure.Preempt, Notice: 15 * time.Second})
+	f.awaitMetric(a, "slipway_drain_forced_pods_total", 1)
+	f.awaitPods(0)
+}
+
+func TestW06ManyPodsLeaveAtOnce(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "w06")
+	const pods = 60
+	many := f.app("many", pods)
+	many.Stop = "1"
+	f.run(many.Deployment())
+	f.aksnth()
+	f.announce(azure.Announcement{Type: azure.Preempt, Notice: 40 * time.Second})
+	f.awaitPods(0)
+	events, err := f.Audit(controlplane.AuditFilter{User: agentUser, Verb: "create", Resource: "pods/eviction", Namespace: f.ns})
+	f.check(err)
+	first, last := events[0].RequestReceivedTimestamp.Time, events[0].RequestReceivedTimestamp.Time
+	for _, e := range events {
+		if at := e.RequestReceivedTimestamp.Time; at.After(last) {
+			last = at
+		}
+	}
+	// At 5 a second, after a burst of 10, the last would be asked after (60-10)/5 = 10 s.
+	if took := last.Sub(first); len(events) < pods || took > 8*time.Second {
+		t.Errorf("%d evictions in %s", len(events), took)
+	}
+	f.checkW08W15()
+}
+
+// checkW08W15 looks at what all agents of the testbed have asked for: pods of one node only (W8), no DaemonSet (W15),
+// and never a whole Node to be written (M20).
+func (f *fixture) checkW08W15() {
+	f.t.Helper()
+	lists, err := f.Audit(controlplane.AuditFilter{User: agentUser, Verb: "list", Resource: "pods"})
+	f.check(err)
+	for _, e := range lists {
+		if !strings.Contains(e.RequestURI, "fieldSelector=spec.nodeName") {
+			f.t.Errorf("W8: %s", e.RequestURI)
+		}
+	}
+	if len(lists) == 0 {
+		f.t.Error("the audit log has no list of pods")
+	}
+	for what, filter := range map[string]controlplane.AuditFilter{
+		"W15": {User: agentUser, Resource: "daemonsets"}, "M20": {User: agentUser, Verb: "update", Resource: "nodes"},
+	} {
+		events, err := f.Audit(filter)
+		f.check(err)
+		if len(events) > 0 {
+			f.t.Errorf("%s: %s %s", what, events[0].Verb, events[0].RequestURI)
+		}
+	}
+}
+
+func TestW10AKubernetesEventThatCannotBeWrittenStopsNothing(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "w10")
+	f.run(f.app("web", 1).Deployment())
+	a := f.aksnthBehind(func(w http.ResponseWriter, r *http.Request) bool {
+		if r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "/events") {
+			http.Error(w, `{"kind":"Status","status":"Failure","reason":"Forbidden","code":403}`, http.StatusForbidden)
+			return true
+		}
+		return false
+	})
+	r := f.announce(azure.Announcement{Type: azure.Redeploy, Notice: time.Minute, Outage: time.Second})
+	f.awaitPods(0)
+	f.awaitMetric(a, old+`error_reading_endpoint_total{node="`+f.node()+`",resource="`+f.pool.Resource(0)+`"}`, 1)
+	f.awaitOver(r.EventID)
+}
+
+// aksnthBehind starts the stand-in behind a server that answers some of its requests to the API server itself.
+func (f *fixture) aksnthBehind(answers func(http.ResponseWriter, *http.Request) bool, flags ...string) *testbed.Agent {
+	f.t.Helper()
+	config := f.RESTConfig()
+	server, err := url.Parse(config.Host)
+	f.check(err)
+	transport, err := rest.TransportFor(&rest.Config{TLSClientConfig: rest.TLSClientConfig{CAData: config.CAData, CAFile: config.CAFile}})
+	f.check(err)
+	forward := &httputil.ReverseProxy{Transport: transport, FlushInterval: -1, Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(server) }}
+	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !answers(w, r) {
+			forward.ServeHTTP(w, r)
+		}
+	}))
+	f.t.Cleanup(func() { proxy.CloseClientConnections(); proxy.Close() })
+	at, err := url.Parse(proxy.URL)
+	f.check(err)
+	kubeconfig := filepath.Join(f.t.TempDir(), "kubeconfig")
+	return f.start("/readyz", func(w testbed.Where) (args, env []string) {
+		f.check(faultproxy.Kubeconfig(w.Kubeconfig, kubeconfig, at))
+		args = []string{
+			"aks-node-termination-handler", "-kubeconfig=" + kubeconfig, "-endpoint=" + w.Endpoint, "-web.address=" + w.Listen,
+			"-period=200ms",
+		}
+		return append(args, flags...), []string{"MY_NODE_NAME=" + w.Node}
+	})
+}
+
+func TestW11AnAnswerThatIsAnErrorIsNoEmptyList(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "w11")
+	f.run(f.app("web", 1).Deployment())
+	a := f.aksnth()
+	f.announce(azure.Announcement{Type: azure.Freeze, Notice: time.Minute})
+	f.check(f.Azure.Inject(azure.Fault{Kind: azure.FaultStatus, Status: 429, Times: 5, ScaleSet: f.pool.ScaleSet()}))
+	f.awaitMetric(a, old+`error_reading_endpoint_total{node="`+f.node()+`",resource="`+f.pool.Resource(0)+`"}`, 5)
+	if over, _ := a.Metric(f.ctx, `slipway_agent_notices_over_total{type="Freeze"}`); over != 0 {
+		t.Error("an error was read as a list without the event")
+	}
+}
+
+func TestW12AWebhookThatHangsHoldsNothingUp(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "w12")
+	f.run(f.app("web", 1).Deployment())
+	release := make(chan struct{})
+	hole := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release }))
+	defer hole.Close()
+	defer close(release)
+	// W19: Telegram is away from the start.
+	a := f.aksnth("-webhook.url="+hole.URL+"/s3cret", "-webhook.template=x", "-webhook.timeout=1s", "-telegram.token=1:s3cret",
+		"-telegram.chatID=1", "-telegram.url=http://127.0.0.1:1")
+	r := f.announce(azure.Announcement{Type: azure.Redeploy, Notice: time.Minute, Outage: time.Second})
+	if over := f.awaitOver(r.EventID); over.StartedBy != azure.ByApproval {
+		t.Errorf("the event started %s", over.StartedBy)
+	}
+	if code, _ := f.ask(a, http.MethodGet, "/healthz", nil); code != 200 {
+		t.Errorf("W19: /healthz answers %d while Telegram is away", code)
+	}
+	f.check(testbed.Poll(f.ctx, "the request is given up", func() bool {
+		return a.Logged("notification not sent: will try again")
+	}))
+	for _, line := range a.Log() {
+		for key, value := range line {
+			if text, ok := value.(string); ok && strings.Contains(text, "s3cret") {
+				t.Errorf("W20: %s: %s", key, text)
+			}
+		}
+	}
+}
+
+func TestW14ATaintThatIsThereAlreadyIsNoError(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "w14")
+	f.run(f.app("web", 1).Deployment())
+	const left = `{"spec":{"taints":[{"key":"aks-node-termination-handler/redeploy","value":"old","effect":"PreferNoSchedule"}]}}`
+	_, err := f.Client().CoreV1().Nodes().Patch(f.ctx, f.node(), types.MergePatchType, []byte(left), metav1.PatchOptions{})
+	f.check(err)
+	f.aksnth("-taint.node", "-taint.effect=PreferNoSchedule")
+	r := f.announce(azure.Announcement{Type: azure.Redeploy, Notice: time.Minute, Outage: time.Second})
+	f.awaitOver(r.EventID)
+	f.awaitNode("free, with the taint as it was", func(n *corev1.Node) bool {
+		return free(n) && tainted("aks-node-termination-handler/redeploy", "old", corev1.TaintEffectPreferNoSchedule)(n)
+	})
+}
+
+func TestW17ASignalLetsTheDrainUnderWayGoOn(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "w17")
+	slow := f.app("slow", 1)
+	slow.Grace, slow.Stop = 20*time.Second, "6"
+	f.run(slow.Deployment())
+	a := f.aksnth("-gracePeriodSeconds=30")
+	f.announce(azure.Announcement{Type: azure.Redeploy, Notice: time.Minute, Outage: time.Second})
+	f.awaitEvent("Draining")
+	f.check(syscall.Kill(a.PID(), syscall.SIGTERM))
+	f.check(testbed.Poll(f.ctx, "the process has exited", func() bool { return !a.Alive() }))
+	if !a.Logged("drained") {
+		t.Error("it exited before the node was drained")
+	}
+}
+
+func TestW18ADryRunConsumesNothingAndClaimsNothing(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "w18")
+	f.run(f.app("web", 1).Deployment())
+	a := f.aksnth("-dryRun", "-taint.node")
+	for range 2 {
+		r := f.announce(azure.Announcement{Type: azure.Reboot, Notice: 3 * time.Second, Outage: time.Second})
+		f.awaitOver(r.EventID)
+	}
+	f.awaitMetric(a, old+`scheduled_events_total{node="`+f.node()+`",resource="`+f.pool.Resource(0)+`",type="Reboot"}`, 2)
+	if n := f.requests("create", "pods/eviction"); n > 0 || a.Logged("cordoned") || a.Logged("drained") {
+		t.Errorf("%d evictions, or a claim to have done what was not done", n)
+	}
+}
+
+func TestW22DisableEvictionHasTheRightsThatItNeeds(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "w22")
+	kept := f.app("kept", 1)
+	kept.MinAvailable = "1"
+	f.run(kept.Deployment(), kept.Budget())
+	f.aksnth("-disableEviction", "-podGracePeriodSeconds=3")
+	f.announce(azure.Announcement{Type: azure.Redeploy, Notice: time.Minute, Outage: time.Second})
+	f.awaitPods(0)
+	if evicted, deleted := f.requests("create", "pods/eviction"), f.requests("delete", "pods"); evicted > 0 || deleted == 0 {
+		t.Errorf("%d evictions and %d deletions", evicted, deleted)
+	}
+}
+
+func TestW25M24OthersAtWorkAreSeen(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "w25")
+	f.run(f.app("web", 1).Deployment())
+	f.aksnth()
+	const taint = `{"spec":{"taints":[{"key":"remediator.kubernetes.azure.com/unschedulable","effect":"NoSchedule"}]}}`
+	_, err := f.Client().CoreV1().Nodes().Patch(f.ctx, f.node(), types.MergePatchType, []byte(taint), metav1.PatchOptions{})
+	f.check(err)
+	f.announce(azure.Announcement{Type: azure.Reboot, Notice: 10 * time.Minute})
+	if e := f.awaitEvent("OthersAtWork"); !strings.Contains(e.Message, "AKS node auto-drain") {
+		t.Errorf("%s", e.Message)
+	}
+}
+
+func TestM05AnotherMachineWhoseNameContainsOursIsAnother(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "m05")
+	f.run(f.app("web", 1).Deployment())
+	a := f.mechanic(f.file("mechanic.yaml", ""))
+	r, err := f.Azure.Announce(azure.Announcement{
+		ScaleSet: f.pool.ScaleSet(), Resources: []string{f.pool.Resource(0) + "1"}, Type: azure.Preempt, Notice: 3 * time.Second,
+	})
+	f.check(err)
+	f.awaitOver(r.EventID)
+	if n, _ := a.Metric(f.ctx, `slipway_agent_notices_total{type="Preempt",action="drain"}`); n != 0 {
+		t.Error("it took the event for its own")
+	}
+	f.awaitPods(1)
+}
+
+func TestM06AnUnexpectedDocumentIsSurvived(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "m06")
+	f.run(f.app("web", 1).Deployment())
+	a := f.mechanic(f.file("mechanic.yaml", ""))
+	r := f.announce(azure.Announcement{Type: azure.Redeploy, Notice: time.Minute, Outage: time.Second})
+	pid := a.PID()
+	for _, field := range []string{"", "DocumentIncarnation", "EventId", "EventType", "Resources", "NotBefore", "DurationInSeconds"} {
+		f.check(f.Azure.Inject(azure.Fault{Kind: azure.FaultField, Field: field, Times: 1, ScaleSet: f.pool.ScaleSet()}))
+	}
+	f.awaitOver(r.EventID)
+	f.awaitNode("given back", free)
+	if !a.Alive() || a.PID() != pid {
+		t.Error("the process died")
+	}
+}
+
+func TestM14AConditionWithoutAnEventDrainsNothing(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "m14")
+	f.run(f.app("web", 1).Deployment())
+	a := f.mechanic(f.file("mechanic.yaml", "optional: {kernelDeadlock: true, pollingInterval: 1}\n"))
+	f.setCondition("VMEventScheduled", "True")
+	f.setCondition("RebootScheduled", "True")
+	before, _ := a.Metric(f.ctx, `slipway_agent_polls_total{result="ok"}`)
+	f.awaitMetric(a, `slipway_agent_polls_total{result="ok"}`, before+4)
+	if n := f.awaitNode("there", func(*corev1.Node) bool { return true }); !free(n) {
+		t.Fatal("a false condition has cordoned the node")
+	}
+	// M8: a condition of its own kind drains, and the node stays held through the looks that follow.
+	f.setCondition("KernelDeadlock", "True")
+	f.awaitNode("held", func(n *corev1.Node) bool { return labelled(n) && cordoned(n) })
+	f.awaitPods(0)
+	f.setCondition("KernelDeadlock", "False")
+	history, err := f.RecordNode(f.ctx, f.node())
+	f.check(err)
+	defer history.Stop()
+	before, _ = a.Metric(f.ctx, `slipway_agent_polls_total{result="ok"}`)
+	f.awaitMetric(a, `slipway_agent_polls_total{result="ok"}`, before+5)
+	for _, n := range history.States() {
+		if free(n) {
+			t.Error("M8: given back at once, to be drained again")
+		}
+	}
+}
+
+func (f *fixture) setCondition(kind, status string) {
+	f.t.Helper()
+	patch := `{"status":{"conditions":[{"type":"` + kind + `","status":"` + status + `","reason":"Test"}]}}`
+	_, err := f.Client().CoreV1().Nodes().Patch(f.ctx, f.node(), types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}, "status")
+	f.check(err)
+}
+
+func TestM15ASignalEndsItAtOnceAndABadStartIsAFailure(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "m15")
+	a := f.mechanic(f.file("mechanic.yaml", ""))
+	began := time.Now()
+	f.check(syscall.Kill(a.PID(), syscall.SIGTERM))
+	f.check(testbed.Poll(f.ctx, "the process has exited", func() bool { return !a.Alive() }))
+	if took := time.Since(began); took > 15*time.Second {
+		t.Errorf("it took %s", took)
+	}
+	if out, err := f.slipway("mechanic", "--config", f.file("bad.yaml", "scheduledEvents: {freeze: maybe}")); err == nil ||
+		!strings.Contains(out, `"maybe": want true or false`) {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
+func TestM19AnIdleAgentAsksTheAPIServerNothing(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "m19")
+	a := f.mechanic(f.file("mechanic.yaml", "bypassNodeProblemDetector: true\n"))
+	count := func() int {
+		events, err := f.Audit(controlplane.AuditFilter{User: agentUser, Verb: "get", Resource: "nodes", Name: f.node()})
+		f.check(err)
+		return len(events)
+	}
+	before := count()
+	polls, _ := a.Metric(f.ctx, `slipway_agent_polls_total{result="ok"}`)
+	f.awaitMetric(a, `slipway_agent_polls_total{result="ok"}`, polls+12)
+	if n := count() - before; n > 0 {
+		t.Errorf("%d reads of the Node in twelve seconds", n)
+	}
+}
+
+func TestM22ACleanDrainLogsNoError(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "m22")
+	f.run(f.app("web", 1).Deployment())
+	a := f.mechanic(f.file("mechanic.yaml", ""))
+	r := f.announce(azure.Announcement{Type: azure.Redeploy, Notice: time.Minute, Outage: time.Second})
+	f.awaitEvent("DrainNode")
+	for _, line := range a.Log() {
+		if line["level"] == "ERROR" {
+			t.Errorf("%v", line)
+		}
+	}
+	f.awaitOver(r.EventID)
+}

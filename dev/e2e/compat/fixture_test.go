@@ -1,0 +1,266 @@
+// Package compat_test runs the personalities against a real control plane and an emulated Azure, and compares what they
+// show with what the tools they stand in for showed. A test named W… or M… is about a fault of such a tool.
+package compat_test
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/slipway-dev/slipway/dev/azure"
+	"github.com/slipway-dev/slipway/dev/controlplane"
+	"github.com/slipway-dev/slipway/dev/testbed"
+	"github.com/slipway-dev/slipway/dev/workload"
+)
+
+func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
+
+// patience bounds every wait of a test.
+const patience = 2 * time.Minute
+
+// fixture is a pool of machines and a namespace of a test's own.
+type fixture struct {
+	*testbed.Testbed
+	t    testing.TB
+	ctx  context.Context
+	pool controlplane.AKSPool
+	ns   string
+}
+
+func newFixture(t testing.TB, name string) *fixture {
+	t.Helper()
+	bed := testbed.Shared(t) // which may take its time, the first time
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	f := &fixture{Testbed: bed, t: t, ctx: ctx, pool: controlplane.AKSPool{Name: name}, ns: name}
+	f.check(f.AddPool(ctx, f.pool, 1))
+	f.check(workload.Create(ctx, f.Client(), workload.Namespace(f.ns)))
+	return f
+}
+
+func (f *fixture) check(err error) {
+	f.t.Helper()
+	if err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+func (f *fixture) node() string { return f.pool.NodeName(0) }
+
+func (f *fixture) app(name string, replicas int32) workload.App {
+	return workload.App{Namespace: f.ns, Name: name, Replicas: replicas, Node: f.node()}
+}
+
+func (f *fixture) run(objects ...runtime.Object) {
+	f.t.Helper()
+	f.check(workload.CreateSettled(f.ctx, f.Client(), objects...))
+}
+
+// file writes a file of the test's.
+func (f *fixture) file(name, text string) string {
+	f.t.Helper()
+	path := filepath.Join(f.t.TempDir(), name)
+	f.check(os.WriteFile(path, []byte(text), 0o600))
+	return path
+}
+
+// aksnth starts aks-node-termination-handler's stand-in.
+func (f *fixture) aksnth(flags ...string) *testbed.Agent {
+	f.t.Helper()
+	return f.start("/readyz", func(w testbed.Where) (args, env []string) {
+		args = []string{
+			"aks-node-termination-handler", "-kubeconfig=" + w.Kubeconfig, "--endpoint", w.Endpoint, "-web.address=" + w.Listen,
+			"-period=200ms",
+		}
+		return append(args, flags...), []string{"MY_NODE_NAME=" + w.Node}
+	})
+}
+
+// mechanic starts mechanic's stand-in with the file at path.
+func (f *fixture) mechanic(path string) *testbed.Agent {
+	f.t.Helper()
+	return f.start("/readyz", func(w testbed.Where) (args, env []string) {
+		return []string{
+			"mechanic", "--config=" + path, "--kubeconfig=" + w.Kubeconfig, "--endpoint=" + w.Endpoint, "--listen=" + w.Listen,
+		}, []string{"MECHANIC_NODE_NAME=" + w.Node}
+	})
+}
+
+func (f *fixture) start(ready string, command func(testbed.Where) (args, env []string)) *testbed.Agent {
+	f.t.Helper()
+	a, err := f.StartProgram(f.ctx, f.pool, 0, "slipway", ready, command)
+	f.check(err)
+	f.t.Cleanup(func() {
+		if err := a.Crash(); err != nil {
+			f.t.Error(err)
+		}
+		if f.t.Failed() {
+			raw, _ := os.ReadFile(a.LogFile())
+			f.t.Logf("log of %s:\n%s", a.Node, raw)
+		}
+	})
+	return a
+}
+
+// announce announces an event for the machine.
+func (f *fixture) announce(a azure.Announcement) azure.Record {
+	f.t.Helper()
+	a.ScaleSet, a.Resources = f.pool.ScaleSet(), []string{f.pool.Resource(0)}
+	r, err := f.Azure.Announce(a)
+	f.check(err)
+	return r
+}
+
+func (f *fixture) awaitNode(what string, is func(*corev1.Node) bool) *corev1.Node {
+	f.t.Helper()
+	n, err := f.AwaitNode(f.ctx, f.node(), what, is)
+	f.check(err)
+	return n
+}
+
+func (f *fixture) awaitOver(id string) azure.Record {
+	f.t.Helper()
+	r, err := f.AwaitNotice(f.ctx, id, "over", func(r azure.Record) bool { return !r.Listed() })
+	f.check(err)
+	return r
+}
+
+func (f *fixture) awaitEvent(reason string) *corev1.Event {
+	f.t.Helper()
+	e, err := f.AwaitEvent(f.ctx, f.node(), reason)
+	f.check(err)
+	return e
+}
+
+// awaitPods waits until exactly so many pods of the test's namespace are bound to the machine.
+func (f *fixture) awaitPods(want int) {
+	f.t.Helper()
+	_, err := f.AwaitPods(f.ctx, f.node(), "as many as wanted", func(pods []corev1.Pod) bool { return f.count(pods) == want })
+	f.check(err)
+}
+
+func (f *fixture) count(pods []corev1.Pod) (n int) {
+	for _, p := range pods {
+		if p.Namespace == f.ns {
+			n++
+		}
+	}
+	return n
+}
+
+func (f *fixture) awaitMetric(a *testbed.Agent, series string, least float64) {
+	f.t.Helper()
+	f.check(testbed.Poll(f.ctx, series+" is high enough", func() bool {
+		value, ok := a.Metric(f.ctx, series)
+		return ok && value >= least
+	}))
+}
+
+func (f *fixture) setUnschedulable(to bool) {
+	f.t.Helper()
+	patch := map[bool]string{true: `{"spec":{"unschedulable":true}}`, false: `{"spec":{"unschedulable":false}}`}[to]
+	_, err := f.Client().CoreV1().Nodes().Patch(f.ctx, f.node(), types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	f.check(err)
+}
+
+// ask sends an HTTP request to the agent.
+func (f *fixture) ask(a *testbed.Agent, method, path string, header http.Header) (int, string) {
+	f.t.Helper()
+	r, err := http.NewRequestWithContext(f.ctx, method, a.URL()+path, nil)
+	f.check(err)
+	r.Header = header
+	resp, err := http.DefaultClient.Do(r)
+	f.check(err)
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	f.check(err)
+	return resp.StatusCode, string(body)
+}
+
+// slipway runs the command-line program and returns what it printed.
+func (f *fixture) slipway(args ...string) (string, error) {
+	f.t.Helper()
+	path, err := testbed.Binary("slipway")
+	f.check(err)
+	var out bytes.Buffer
+	cmd := exec.CommandContext(f.ctx, path, args...)
+	cmd.Stdout, cmd.Stderr = &out, &out
+	err = cmd.Run()
+	return out.String(), err
+}
+
+func cordoned(n *corev1.Node) bool { return n.Spec.Unschedulable }
+
+func free(n *corev1.Node) bool {
+	for key := range n.Annotations {
+		if strings.HasPrefix(key, "cordon.slipway.dev/") {
+			return false
+		}
+	}
+	return !n.Spec.Unschedulable
+}
+
+func tainted(key, value string, effect corev1.TaintEffect) func(*corev1.Node) bool {
+	return func(n *corev1.Node) bool {
+		for _, t := range n.Spec.Taints {
+			if t.Key == key && t.Value == value && t.Effect == effect {
+				return true
+			}
+		}
+		return false
+	}
+}
+
+// inbox is a server that takes everything.
+type inbox struct {
+	*httptest.Server
+	mu  sync.Mutex
+	got []string // method, path, content type and body, in lines
+}
+
+func newInbox(t testing.TB) *inbox {
+	in := &inbox{}
+	in.Server = httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		in.mu.Lock()
+		defer in.mu.Unlock()
+		in.got = append(in.got, strings.Join([]string{r.Method, r.URL.Path, r.Header.Get("Content-Type"), string(body)}, "\n"))
+	}))
+	t.Cleanup(in.Close)
+	return in
+}
+
+func (in *inbox) all() []string {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return append([]string(nil), in.got...)
+}
+
+// await waits for a message to a path.
+func (f *fixture) await(in *inbox, method, path string) string {
+	f.t.Helper()
+	found := ""
+	f.check(testbed.Poll(f.ctx, "a message comes to "+path, func() bool {
+		for _, m := range in.all() {
+			if strings.HasPrefix(m, method+"\n"+path+"\n") {
+				found = m
+			}
+		}
+		return found != ""
+	}))
+	return strings.TrimPrefix(found, method+"\n"+path+"\n")
+}

@@ -1,0 +1,77 @@
+package compat_test
+
+import (
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/slipway-dev/slipway/dev/azure"
+	"github.com/slipway-dev/slipway/dev/testbed"
+)
+
+func sorted(s []string) []string {
+	slices.Sort(s)
+	return s
+}
+
+func labelled(n *corev1.Node) bool { return n.Labels["mechanic.cordoned"] == "true" }
+
+// shipped is the configuration of mechanic's own manifests, in the spelling that it passed over.
+const shipped = "vmEvents:\n  freeze: false\n  reboot: true\n  redeploy: false\n  preempt: true\n  terminate: true\n  liveMigration: true\n"
+
+// TestEveryOutputOfMechanicIsThere goes through a Reboot, which the shipped configuration asks to drain for (M1, M3), to
+// the node's return (M2).
+func TestEveryOutputOfMechanicIsThere(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "mechanic")
+	f.run(f.app("web", 2).Deployment())
+	history, err := f.RecordNode(f.ctx, f.node())
+	f.check(err)
+	defer history.Stop()
+	f.mechanic(f.file("mechanic.yaml", shipped))
+	r := f.announce(azure.Announcement{Type: azure.Reboot, Notice: time.Minute})
+	for _, want := range []struct{ reason, message string }{
+		{"CordonNode", "Node " + f.node() + " cordoned by mechanic"},
+		{"DrainNode", "Node " + f.node() + " drained by mechanic"},
+		{"UncordonNode", "Node " + f.node() + " uncordoned by mechanic"},
+	} {
+		if e := f.awaitEvent(want.reason); e.Type != "Normal" || e.Message != want.message || e.Source.Component != "mechanic" {
+			t.Errorf("%s: %+v", want.reason, e)
+		}
+	}
+	f.awaitOver(r.EventID)
+	f.awaitNode("given back, without the label", func(n *corev1.Node) bool { return free(n) && !labelled(n) })
+	if !slices.ContainsFunc(history.States(), func(n *corev1.Node) bool { return labelled(n) && cordoned(n) }) {
+		t.Error("the node never had the label mechanic.cordoned")
+	}
+	f.awaitPods(2)
+}
+
+func TestM04AChangedFileCountsAndABrokenOneChangesNothing(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "reload")
+	path := f.file("mechanic.yaml", "scheduledEvents:\n  redeploy: false\n")
+	a := f.mechanic(path)
+	f.check(os.WriteFile(path, []byte("scheduledEvents: {redeploy: perhaps}\n"), 0o600))
+	f.check(testbed.Poll(f.ctx, "the broken file is refused", func() bool {
+		return a.Logged("the changed configuration is not used: the last good one stands")
+	}))
+	f.check(os.WriteFile(path, []byte("runtimeEnv: prod\n"), 0o600)) // what is left out has its default, which is to drain
+	f.check(testbed.Poll(f.ctx, "the agent has begun anew", func() bool {
+		n := 0
+		for _, line := range a.Log() {
+			if line["msg"] == "guarding the node" {
+				n++
+			}
+		}
+		return n == 2
+	}))
+	f.run(f.app("web", 1).Deployment())
+	r := f.announce(azure.Announcement{Type: azure.Redeploy, Notice: time.Minute})
+	f.awaitNode("held", func(n *corev1.Node) bool { return labelled(n) && cordoned(n) })
+	f.awaitOver(r.EventID)
+	f.awaitNode("given back", free)
+}

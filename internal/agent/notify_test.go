@@ -1,0 +1,261 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/slipway-dev/slipway/internal/drain"
+	"github.com/slipway-dev/slipway/internal/kubeapi"
+	"github.com/slipway-dev/slipway/internal/notice"
+	"github.com/slipway-dev/slipway/internal/notify"
+	"github.com/slipway-dev/slipway/internal/observe"
+)
+
+// told keeps what it is told.
+type told struct {
+	mu   sync.Mutex
+	all  []notify.Message
+	busy bool
+}
+
+func (t *told) Notify(m notify.Message) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.all = append(t.all, m)
+}
+
+func (t *told) Idle() bool { return !t.busy }
+
+func (t *told) moments() []notify.Moment {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var all []notify.Moment
+	for _, m := range t.all {
+		all = append(all, m.Moment)
+	}
+	return all
+}
+
+// lookUp is an API server that answers what notifications ask, after a while.
+type lookUp struct {
+	API
+
+	takes time.Duration
+	fail  error
+}
+
+func (l lookUp) wait(ctx context.Context) error {
+	select {
+	case <-time.After(l.takes):
+		return l.fail
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (l lookUp) GetNode(ctx context.Context, name string) (*kubeapi.Node, error) {
+	n := &kubeapi.Node{ObjectMeta: kubeapi.ObjectMeta{Name: name, Labels: map[string]string{
+		"kubernetes.azure.com/cluster": "MC_a", "topology.kubernetes.io/zone": "eu-1",
+	}}}
+	return n, l.wait(ctx)
+}
+
+func (l lookUp) ListPodsOn(ctx context.Context, _ string) ([]kubeapi.Pod, error) {
+	yes := true
+	pod := func(name, kind string) kubeapi.Pod {
+		return kubeapi.Pod{ObjectMeta: kubeapi.ObjectMeta{
+			Namespace: "shop", Name: name, OwnerReferences: []kubeapi.OwnerReference{{Kind: kind, Name: "owner", Controller: &yes}},
+		}}
+	}
+	return []kubeapi.Pod{pod("web", "ReplicaSet"), pod("logs", "DaemonSet"), pod("db", "StatefulSet")}, l.wait(ctx)
+}
+
+// telling is an agent that tells, and a notice of 30 s that it handles.
+func telling(api API, to Notifier) (*Agent, *handling) {
+	a := New(Options{
+		Node: "node", Resource: "vmss_0", API: api, Notifier: to, Metrics: NewMetrics(observe.NewRegistry()),
+		Log: slog.New(slog.DiscardHandler),
+	})
+	h := &handling{
+		Notice: notice.Notice{
+			ID: "id", Source: "azure", Type: notice.Preempt, Status: notice.Scheduled, Resources: []string{"vmss_0"},
+			NotBefore: time.Now().Add(30 * time.Second), Duration: -1, Description: "why",
+		},
+		Decision: Decision{Action: Drain, Forced: true, Deadline: time.Now().Add(30 * time.Second), Reason: "because"},
+	}
+	a.handled["id"] = h
+	return a, h
+}
+
+func TestEachMomentIsToldOnceAlsoByAnAgentThatWasRestarted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var to told
+		a, h := telling(lookUp{}, &to)
+		ctx, stop := context.WithCancel(t.Context())
+		go a.announcer.run(ctx)
+		turn := func() {
+			a.announce(time.Now())
+			a.announce(time.Now())
+			synctest.Wait()
+		}
+		turn()
+		h.Phase, a.drain = Draining, &drainRun{}
+		a.noteBlocked(drain.Progress{Blocked: []drain.Blocked{{Namespace: "shop", Pod: "db", Reason: drain.Budget, Budget: "shop/db"}}})
+		turn()
+		a.noteEnd(drain.Receipt{Outcome: drain.DeadlinePassed}, &drain.Unfinished{Blocked: []drain.Blocked{{Pod: "db"}}})
+		turn()
+		a.noteEnd(drain.Receipt{Outcome: drain.Drained, Pods: []drain.PodReceipt{
+			{Namespace: "shop", Name: "db", Owner: "StatefulSet/db", Action: drain.Evict, End: drain.Stopped}, {Name: "logs", Action: drain.Leave},
+		}}, nil)
+		h.advanceTo(Drained)
+		turn()
+		want := []notify.Moment{notify.Detected, notify.Blocked, notify.DeadlinePassed, notify.Drained}
+		if got := to.moments(); !slices.Equal(got, want) {
+			t.Fatalf("told %v, want %v", got, want)
+		}
+		if got := to.all[1].Blocked; len(got) != 1 || got[0].Budget != "shop/db" {
+			t.Errorf("blocked: %+v", got)
+		}
+		if got := to.all[3].Pods; len(got) != 1 || got[0] != (notify.Pod{Namespace: "shop", Name: "db", Owner: "StatefulSet/db", State: "gone"}) {
+			t.Errorf("pods of a node that was drained: %+v", got)
+		}
+		if !h.dirty {
+			t.Error("what was told is not recorded")
+		}
+
+		record, err := json.Marshal(h)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var again handling
+		if err := json.Unmarshal(record, &again); err != nil {
+			t.Fatal(err)
+		}
+		restarted, _ := telling(lookUp{}, &to)
+		restarted.handled["id"] = &again
+		go restarted.announcer.run(ctx)
+		restarted.announce(time.Now())
+		restarted.announceOver(&again)
+		synctest.Wait()
+		if got := to.moments(); !slices.Equal(got, append(want, notify.Over)) {
+			t.Errorf("after the restart %v were told, want %v and over", got, want)
+		}
+		stop()
+	})
+}
+
+func TestNothingIsToldOfANoticeThatIsIgnored(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var to told
+		a, h := telling(lookUp{}, &to)
+		ctx, stop := context.WithCancel(t.Context())
+		go a.announcer.run(ctx)
+		h.Decision.Action = Ignore
+		a.announce(time.Now())
+		a.announceOver(h)
+		synctest.Wait()
+		if len(to.all) != 0 {
+			t.Errorf("told %v", to.moments())
+		}
+		stop()
+	})
+}
+
+func TestAMessageHasWhatTemplatesUse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var to told
+		a, _ := telling(lookUp{}, &to)
+		ctx, stop := context.WithCancel(t.Context())
+		go a.announcer.run(ctx)
+		a.announce(time.Now())
+		synctest.Wait()
+		stop()
+		m := to.all[0]
+		if e := m.Event; e.EventId != "id" || e.EventType != "Preempt" || e.EventStatus != "Scheduled" ||
+			e.NotBefore != "Sat, 01 Jan 2000 00:00:30 GMT" || e.DurationInSeconds != -1 || e.EventSource != "Platform" ||
+			e.ResourceType != "VirtualMachine" || e.Resources[0] != "vmss_0" || e.Description != "why" {
+			t.Errorf("%+v", e)
+		}
+		if m.NodeName != "node" || m.ClusterName != "MC_a" || m.NodeZone != "eu-1" || m.SecondsLeft != 30 || m.Action != "drain" || !m.Forced {
+			t.Errorf("%+v", m)
+		}
+		if !slices.Equal(m.NodePods, []string{"db", "web"}) || m.Pods[1].Owner != "ReplicaSet/owner" {
+			t.Errorf("pods %v, %+v", m.NodePods, m.Pods)
+		}
+	})
+}
+
+func TestW12NotificationsAreSentWhenTheAPIServerIsAwayOrTheAgentEnds(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		api  lookUp
+		ends time.Duration
+	}{
+		{"it answers nothing", lookUp{takes: time.Hour}, time.Hour},
+		{"it answers errors", lookUp{fail: errors.New("away")}, time.Hour},
+		{"the agent ends meanwhile", lookUp{takes: time.Hour}, time.Second},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var to told
+				a, h := telling(c.api, &to)
+				began := time.Now()
+				a.announce(began)
+				h.Phase = Drained
+				a.announce(began)
+				if took := time.Since(began); took != 0 {
+					t.Errorf("the agent was held up for %s", took)
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), c.ends)
+				defer cancel()
+				go a.announcer.run(ctx)
+				time.Sleep(2 * lookUpTimeout)
+				synctest.Wait()
+				if got := to.moments(); !slices.Equal(got, []notify.Moment{notify.Detected, notify.Drained}) {
+					t.Errorf("told %v", got)
+				}
+				if !strings.Contains(to.all[0].Summary, "is due in 30 s: drain") {
+					t.Errorf("summary %q", to.all[0].Summary)
+				}
+			})
+		})
+	}
+}
+
+func TestADrainIsNotHeldUpByNewsOfWhatBlocksIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, _ := telling(lookUp{}, &told{})
+		began := time.Now()
+		for range 10 * cap(a.wake) {
+			a.noteBlocked(drain.Progress{})
+		}
+		if took := time.Since(began); took != 0 {
+			t.Errorf("took %s", took)
+		}
+	})
+}
+
+func TestANotificationUnderWayIsWaitedForBeforeTheMachineMayGo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		to := &told{busy: true}
+		a, h := telling(lookUp{}, to)
+		if a.sayAll(h, time.Now()) == 0 {
+			t.Error("not waited for")
+		}
+		if a.sayAll(h, time.Now().Add(lastWords)) != 0 {
+			t.Errorf("waited for longer than %s", lastWords)
+		}
+		to.busy = false
+		if a.sayAll(h, time.Now()) != 0 {
+			t.Error("waited for although everything is sent")
+		}
+	})
+}

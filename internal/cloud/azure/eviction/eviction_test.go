@@ -1,0 +1,111 @@
+package eviction
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+const (
+	inScaleSet = "azure:///subscriptions/S/resourceGroups/G/providers/Microsoft.Compute/virtualMachineScaleSets/V/virtualMachines/3"
+	alone      = "azure:///subscriptions/S/resourceGroups/G/providers/Microsoft.Compute/virtualMachines/web-1"
+)
+
+func TestTargetIsReadFromTheProviderID(t *testing.T) {
+	for id, want := range map[string]Target{
+		inScaleSet: {"S", "G", "V", "3"},
+		alone:      {"S", "G", "", "web-1"},
+	} {
+		got, err := ParseProviderID(id)
+		if err != nil || got != want {
+			t.Errorf("%s: %+v, %v; want %+v", id, got, err, want)
+		}
+	}
+	for _, id := range []string{"", "aws:///eu-1/i-0", strings.TrimSuffix(alone, "/web-1"), inScaleSet + "/disks"} {
+		if got, err := ParseProviderID(id); err == nil {
+			t.Errorf("%q: %+v, want an error", id, got)
+		}
+	}
+}
+
+func FuzzProviderID(f *testing.F) {
+	f.Add(inScaleSet)
+	f.Add(alone)
+	f.Fuzz(func(t *testing.T, id string) {
+		target, err := ParseProviderID(id)
+		if err == nil && (target.Subscription == "" || target.ResourceGroup == "" || target.Name == "") {
+			t.Errorf("%q: %+v has an empty part", id, target)
+		}
+	})
+}
+
+func TestAzureIsAskedForExactlyThatMachine(t *testing.T) {
+	var got []string
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		got = append(got, r.Method+" "+r.URL.Path)
+		if r.URL.Query().Get("api-version") == "" {
+			t.Errorf("%s: no api-version", r.URL)
+		}
+		w.WriteHeader(http.StatusNoContent)
+	}))
+	defer server.Close()
+	s, err := New(Options{Endpoint: server.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range []string{inScaleSet, alone} {
+		target, err := ParseProviderID(id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Simulate(t.Context(), target); err != nil {
+			t.Error(err)
+		}
+	}
+	const group = "POST /subscriptions/S/resourceGroups/G/providers/Microsoft.Compute/"
+	want := []string{
+		group + "virtualMachineScaleSets/V/virtualMachines/3/simulateEviction",
+		group + "virtualMachines/web-1/simulateEviction",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestRefusalOfAzureNamesTheMachineAndWhatToDo(t *testing.T) {
+	for status, want := range map[int]string{403: "may not do that", 404: "no such machine", 409: "priority Spot"} {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(status)
+			_, _ = w.Write([]byte(`{"error":{"code":"Nope","message":"no"}}`))
+		}))
+		s, err := New(Options{Endpoint: server.URL})
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = s.Simulate(t.Context(), Target{"S", "G", "V", "3"})
+		server.Close()
+		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "instance 3 of scale set V") ||
+			!strings.Contains(err.Error(), "Nope") {
+			t.Errorf("%d: error %v, want it to say %q", status, err, want)
+		}
+	}
+}
+
+func TestI10EndpointOfAzureIsCheckedAndCredentialsStayOffPlainHTTP(t *testing.T) {
+	for endpoint, want := range map[string]string{
+		"http://management.example":  "want https",
+		"https://u:p@example":        "credentials",
+		"management.azure.com":       "want a URL",
+		"ftp://127.0.0.1":            "want a URL",
+		"http://\x7f":                "want a URL",
+		"http://169.254.169.254/arm": "want https",
+	} {
+		_, err := New(Options{Endpoint: endpoint})
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "u:p") {
+			t.Errorf("%q: error %v, want %q", endpoint, err, want)
+		}
+	}
+}

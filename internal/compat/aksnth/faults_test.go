@@ -1,0 +1,341 @@
+package aksnth
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/slipway-dev/slipway/internal/agent"
+	"github.com/slipway-dev/slipway/internal/config"
+	"github.com/slipway-dev/slipway/internal/notice"
+	"github.com/slipway-dev/slipway/internal/notice/azure"
+	"github.com/slipway-dev/slipway/internal/notify"
+	"github.com/slipway-dev/slipway/internal/observe"
+)
+
+// The tests below are each about one known fault of the tool (W1 and so on), which must not come back through this
+// package. Those that only show on a cluster are in dev/e2e/compat.
+
+func TestW04AcknowledgesByDefault(t *testing.T) {
+	if c := parse(t).Config(); !c.Acknowledge {
+		t.Error("events wait for their whole notice")
+	}
+}
+
+func TestW05TheDeadlineCountsAndNotTheTwoMinutesOfTheFlag(t *testing.T) {
+	due := time.Now().Add(15 * time.Minute)
+	for _, kind := range []notice.Type{notice.Preempt, notice.Terminate, notice.Reboot, notice.Redeploy} {
+		c := parse(t).Config()
+		d := c.Impact().Decide(notice.Notice{Type: kind, NotBefore: due}, agent.Seen{First: time.Now()})
+		if d.Action != agent.Drain || !d.Forced || !d.Deadline.Equal(due) || c.DeadlineMargin <= 0 {
+			t.Errorf("%s: %+v, margin %s", kind, d, c.DeadlineMargin)
+		}
+	}
+}
+
+// receive sends a sample through the receivers of the options.
+func receive(t *testing.T, o *Options, sample notify.Message) error {
+	t.Helper()
+	n, err := notify.New(o.Receivers(), notify.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n.Send(t.Context(), sample)
+}
+
+func TestW12TheTimeoutBoundsTheWholeRequest(t *testing.T) {
+	release := make(chan struct{})
+	hole := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release }))
+	defer hole.Close()
+	defer close(release)
+	o := parse(t, "-webhook.url="+hole.URL, "-webhook.template=x", "-webhook.timeout=100ms", "-webhook.retries=0")
+	began := time.Now()
+	err := receive(t, o, notify.Sample(notify.Detected, time.Now()))
+	if err == nil || time.Since(began) > 10*time.Second {
+		t.Errorf("%v after %s", err, time.Since(began))
+	}
+}
+
+func TestW13DrainNodeIsNotForStrangersNorForGET(t *testing.T) {
+	private, err := observe.Private("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	drained, released := 0, 0
+	var fail error
+	routes := Routes(Inside{
+		Live: func() error { return fail }, Private: private, Release: func() { released++ },
+		Drain: func(context.Context) error { drained++; return fail },
+	})
+	for _, c := range []struct {
+		method, remote string
+		fail           error
+		want           int
+		body           string
+	}{
+		{http.MethodPost, "10.0.0.1:1", nil, 403, ""},
+		{http.MethodGet, "127.0.0.1:1", nil, 405, ""},
+		{http.MethodPut, "127.0.0.1:1", nil, 405, ""},
+		{http.MethodPost, "127.0.0.1:1", nil, 200, "done"},
+		{http.MethodPost, "127.0.0.1:1", errors.New("kept"), 500, "kept\n"},
+		{http.MethodDelete, "127.0.0.1:1", nil, 200, "released"},
+	} {
+		fail = c.fail
+		r := httptest.NewRequest(c.method, "/drainNode", nil)
+		r.RemoteAddr = c.remote
+		answer := httptest.NewRecorder()
+		routes["/drainNode"].ServeHTTP(answer, r)
+		if answer.Code != c.want || c.body != "" && answer.Body.String() != c.body {
+			t.Errorf("%s from %s: %d %q", c.method, c.remote, answer.Code, answer.Body)
+		}
+	}
+	if drained != 2 || released != 1 {
+		t.Errorf("drained %d times and released %d", drained, released)
+	}
+}
+
+func TestHealthzIsLIVEOr500(t *testing.T) {
+	var fail error
+	route := Routes(Inside{Live: func() error { return fail }})["/healthz"]
+	for _, c := range []struct {
+		err  error
+		code int
+		body string
+	}{{nil, 200, "LIVE"}, {errors.New("stuck"), 500, "stuck\n"}} {
+		fail = c.err
+		answer := httptest.NewRecorder()
+		route.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/healthz", nil))
+		if answer.Code != c.code || answer.Body.String() != c.body {
+			t.Errorf("%d %q", answer.Code, answer.Body)
+		}
+	}
+}
+
+func TestW16NoExecuteWaitsUntilTheNodeIsDrained(t *testing.T) {
+	c := parse(t, "-taint.node", "-taint.effect=NoExecute").Config()
+	got := c.Taint().For(notice.Notice{Type: notice.Preempt, ID: "e"})
+	if got.String() != "aks-node-termination-handler/preempt=e:NoExecute" {
+		t.Errorf("taint %s", got)
+	}
+	manifest, err := os.ReadFile(filepath.Join("..", "..", "..", "deploy", "agent", "daemonset.yaml"))
+	if err != nil || !strings.Contains(string(manifest), "operator: Exists") {
+		t.Errorf("the shipped agent would be evicted by its own taint: %v", err)
+	}
+}
+
+func TestTaintsOfTheTable(t *testing.T) {
+	c := parse(t, "-taint.node").Config()
+	for kind, want := range map[notice.Type]string{
+		notice.Preempt: "preempt", notice.Terminate: "terminate", notice.Reboot: "reboot", notice.Redeploy: "redeploy",
+		notice.Freeze: "freeze",
+	} {
+		got := c.Taint().For(notice.Notice{Type: kind, ID: "602D9444"})
+		if got.Key != "aks-node-termination-handler/"+want || got.Value != "602D9444" || got.Effect != "NoSchedule" {
+			t.Errorf("%s: %s", kind, got)
+		}
+	}
+	if got := c.Taint().For(notice.Notice{Type: notice.Condition, ID: "manual"}).String(); got != "aks-node-termination-handler/preempt=manual:NoSchedule" {
+		t.Errorf("by hand: %s", got)
+	}
+	if c := parse(t).Config(); c.TaintEffect != "" {
+		t.Errorf("tainted without -taint.node: %s", c.TaintEffect)
+	}
+}
+
+func TestW20CertificatesAreVerifiedAndSecretsKept(t *testing.T) {
+	secure := httptest.NewTLSServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	defer secure.Close()
+	args := []string{"-webhook.url=" + secure.URL + "/services/s3cret", "-webhook.template=x", "-webhook.retries=0"}
+	err := receive(t, parse(t, args...), notify.Sample(notify.Detected, time.Now()))
+	if err == nil || !strings.Contains(err.Error(), "certificate") || strings.Contains(err.Error(), "s3cret") {
+		t.Errorf("an unknown authority's certificate: %v", err)
+	}
+	if err := receive(t, parse(t, append(args, "-webhook.insecureSkip")...), notify.Sample(notify.Detected, time.Now())); err != nil {
+		t.Errorf("as asked for: %v", err)
+	}
+	m, err := Migrate(append(args, "-telegram.token=1:s3cret", "-telegram.chatID=1", "-webhook.http-proxy=http://u:s3cret@p"), io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if raw, err := m.File(); err != nil || strings.Contains(string(raw), "s3cret") {
+		t.Errorf("the migrated file holds a secret: %v\n%s", err, raw)
+	}
+}
+
+func TestW21PayloadsAreNotHTML(t *testing.T) {
+	var got string
+	hook := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		raw, _ := io.ReadAll(r.Body)
+		got = string(raw)
+	}))
+	defer hook.Close()
+	m := notify.Sample(notify.Detected, time.Now())
+	m.Event.Description = `1 + 1 "is" <2>`
+	const template = `<https://example.com/?a=1&b=2|{{ .NodeName }}> {{ .Event.Description }} {{ .NodePods | toJson }} {{ .NodePods | join "," }}`
+	if err := receive(t, parse(t, "-webhook.url="+hook.URL, "-webhook.template="+template), m); err != nil {
+		t.Fatal(err)
+	}
+	want := `<https://example.com/?a=1&b=2|` + m.NodeName + `> 1 + 1 "is" <2> ["` + strings.Join(m.NodePods, `","`) + `"] ` +
+		strings.Join(m.NodePods, ",") + "\n"
+	if got != want {
+		t.Errorf("got  %swant %s", got, want)
+	}
+}
+
+func TestBadTemplateIsAnErrorAtTheStart(t *testing.T) {
+	for _, bad := range []string{"{{ .Nope }}", "{{ .NodeName", "{{ index .NodePods 9 }}"} {
+		o := parse(t, "-webhook.url=http://127.0.0.1:1", "-webhook.template="+bad)
+		if _, err := notify.New(o.Receivers(), notify.Options{}); err == nil || !strings.Contains(err.Error(), "template") {
+			t.Errorf("%s: %v", bad, err)
+		}
+	}
+}
+
+func TestWithoutATemplateTheBodyIsAnEndOfLine(t *testing.T) {
+	got := make(chan string, 1)
+	hook := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		raw, _ := io.ReadAll(r.Body)
+		got <- r.Method + " " + r.Header.Get("Content-Type") + " " + string(raw)
+	}))
+	defer hook.Close()
+	if err := receive(t, parse(t, "-webhook.url="+hook.URL), notify.Sample(notify.Detected, time.Now())); err != nil {
+		t.Fatal(err)
+	}
+	if body := <-got; body != "POST application/json \n" {
+		t.Errorf("%q", body)
+	}
+}
+
+func TestW23ProviderIDsAndResourcesInAnyCase(t *testing.T) {
+	const id = "azure:///SUBSCRIPTIONS/s/resourcegroups/G/PROVIDERS/microsoft.compute/virtualmachinescalesets/Pool/virtualmachines/3"
+	name, err := azure.ResourceName(id)
+	if err != nil || !azure.SameResource(name, "POOL_3") {
+		t.Errorf("%s, %v", name, err)
+	}
+	if c := parse(t, "-resource.name=vm_1").Config(); c.ResourceName != "vm_1" {
+		t.Errorf("resource name %q", c.ResourceName)
+	}
+}
+
+func TestW24LooksEverySecondUnlessToldOtherwise(t *testing.T) {
+	if c := parse(t).Config(); c.PollInterval != time.Second {
+		t.Errorf("%s", c.PollInterval)
+	}
+	o := parse(t, "-period=5s")
+	if c := o.Config(); c.PollInterval != 5*time.Second || !strings.Contains(strings.Join(o.Warnings, "\n"), "advises 1s") {
+		t.Errorf("%s, %q", c.PollInterval, o.Warnings)
+	}
+}
+
+func TestFreezeIsIgnoredUnlessAskedForAndThenAnyIsDrained(t *testing.T) {
+	for _, n := range []notice.Notice{
+		{Type: notice.Freeze, Duration: 5 * time.Second}, {Type: notice.Freeze, Duration: -1},
+		{Type: notice.Freeze, Duration: 5 * time.Second, LiveMigration: true},
+	} {
+		off, on := parse(t).Config(), parse(t, "-drainOnFreezeEvent").Config()
+		if got := off.Impact().Decide(n, agent.Seen{First: time.Now()}).Action; got != agent.Ignore {
+			t.Errorf("off: %s of %+v", got, n)
+		}
+		if got := on.Impact().Decide(n, agent.Seen{First: time.Now()}).Action; got != agent.Drain {
+			t.Errorf("on: %s of %+v", got, n)
+		}
+	}
+}
+
+func TestMetricsOfTheTableCountWhatTheyDid(t *testing.T) {
+	r := observe.NewRegistry()
+	m := NewMetrics(r, "n")
+	m.Known("vm_0")
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasSuffix(r.URL.Path, "/events") {
+			w.WriteHeader(http.StatusForbidden)
+		}
+	}))
+	defer server.Close()
+	host := strings.TrimPrefix(server.URL, "http://")
+	send := func(wrap func(http.RoundTripper) http.RoundTripper, method, path string) {
+		t.Helper()
+		req, err := http.NewRequestWithContext(t.Context(), method, server.URL+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := wrap(http.DefaultTransport).RoundTrip(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+	}
+	send(m.APIServer, http.MethodGet, "/api/v1/nodes/n")
+	send(m.APIServer, http.MethodPost, "/api/v1/namespaces/default/events")
+	send(m.Metadata, http.MethodGet, "/metadata/scheduledevents")
+	webhook := func(telegram string) func(http.RoundTripper) http.RoundTripper {
+		return func(next http.RoundTripper) http.RoundTripper { return m.Webhook(next, telegram) }
+	}
+	send(webhook("api.telegram.org"), http.MethodPost, "/services/s3cret")
+	send(webhook(host), http.MethodPost, "/bot/sendMessage") // Telegram's is not counted
+	m.FetchFailed(errors.New("x"), azure.HTTPStatus)
+	m.Hear(agent.Occasion{Reason: agent.NoticeReceived, Notice: notice.Notice{Source: azure.Name, Type: notice.Preempt}})
+	m.Hear(agent.Occasion{Reason: agent.NoticeReceived, Notice: notice.Notice{Source: "request", Type: notice.Condition}})
+	m.Hear(agent.Occasion{Reason: agent.DrainFailed})
+	answer := httptest.NewRecorder()
+	r.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	text := answer.Body.String()
+	for _, want := range []string{
+		`error_reading_endpoint_total{node="n",resource="vm_0"} 3`, // a look, an Event and a drain
+		`scheduled_events_total{node="n",resource="vm_0",type="Preempt"} 1`,
+		`apiserver_request_total{cluster="` + host + `",code="200"} 1`,
+		`apiserver_request_total{cluster="` + host + `",code="403"} 1`,
+		`apiserver_request_duration_count{cluster="` + host + `"} 2`,
+		`http_events_in_flight_requests 0`,
+		`http_events_requests_total{code="200",method="get",endpoint="/metadata/scheduledevents"} 1`,
+		`http_events_request_duration_seconds_count{method="get"} 1`,
+		`http_webhook_in_flight_requests 0`,
+		`http_webhook_requests_total{code="200",method="post",endpoint="webhook"} 1`,
+		`http_webhook_request_duration_seconds_count{method="post"} 1`,
+	} {
+		if !strings.Contains(text, prefix+want+"\n") {
+			t.Errorf("no line %s%s in\n%s", prefix, want, text)
+		}
+	}
+	if strings.Contains(text, "s3cret") || strings.Contains(text, "Condition") {
+		t.Error("W20: a secret path, or what is no scheduled event, is in the metrics")
+	}
+}
+
+func TestMigratedFileIsOneThatTheAgentReads(t *testing.T) {
+	for _, args := range [][]string{nil, {
+		"-taint.node", "--taint.effect=NoExecute", "-drainOnFreezeEvent", "-exitAfterNodeDrain", "-telegram.token=1:a",
+		"-telegram.chatID=-1", "-webhook.url=https://example.com/x", "-webhook.http-proxy=http://u:p@proxy:1",
+		"-disableEviction", "-podGracePeriodSeconds=5",
+	}} {
+		m, err := Migrate(args, io.Discard)
+		if err != nil {
+			t.Fatal(err)
+		}
+		raw, err := m.File()
+		if err != nil {
+			t.Fatal(err)
+		}
+		a, err := config.ReadAgent(raw)
+		if err != nil {
+			t.Fatalf("%v in\n%s", err, raw)
+		}
+		a.NodeName = "n"
+		if err := a.Validate(); err != nil {
+			t.Errorf("%v in\n%s", err, raw)
+		}
+		again, err := a.Write()
+		m.Config.NodeName = "n"
+		first, _ := m.Config.Write()
+		if err != nil || string(again) != string(first) {
+			t.Errorf("%v: read back as\n%s\nof\n%s", err, again, first)
+		}
+	}
+}

@@ -1,0 +1,440 @@
+// Package aksnth is the personality of aks-node-termination-handler: its flags, environment variables and configuration
+// file in, Slipway's configuration out, and on top of what Slipway shows of itself that tool's taint, Kubernetes
+// Events, metrics and HTTP paths.
+package aksnth
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/slipway-dev/slipway/internal/compat"
+	"github.com/slipway-dev/slipway/internal/notice/azure"
+)
+
+// Tool is the name of what is stood in for.
+const Tool = "aks-node-termination-handler"
+
+// Options are the tool's settings, as its users gave them.
+type Options struct {
+	ShowVersion bool
+
+	ConfigFile string
+	LogLevel   string
+	LogPretty  bool
+	Kubeconfig string
+
+	Endpoint       string
+	Node           string
+	Period         time.Duration
+	RequestTimeout time.Duration
+	ResourceName   string
+
+	TelegramToken  string
+	TelegramChatID string
+	// TelegramURL is new: a Bot API server of one's own.
+	TelegramURL  string
+	AlertMessage string
+
+	WebhookMethod       string
+	WebhookContentType  string
+	WebhookURL          string
+	WebhookTimeout      time.Duration
+	WebhookTemplate     string
+	WebhookTemplateFile string
+	WebhookInsecure     bool
+	WebhookProxy        string
+	WebhookRetries      int
+
+	SentryDSN  string
+	WebAddress string
+	// WebTokenFile is new: whoever bears the token that the file holds may ask for a drain from elsewhere.
+	WebTokenFile string
+
+	TaintNode   bool
+	TaintEffect string
+
+	PodGracePeriodSeconds  int
+	NodeGracePeriodSeconds int
+	GracePeriodSeconds     int
+	DrainOnFreezeEvent     bool
+	ExitAfterNodeDrain     bool
+	DisableEviction        bool
+	DryRun                 bool
+
+	// Warnings are what was passed over or is done otherwise than it was asked for.
+	Warnings []string
+
+	given map[string]string // by flag: where its value came from
+}
+
+// setting is one of the tool's settings under its three names.
+type setting struct {
+	flag, env, key string
+}
+
+// settings lists all that the tool has. A key is the tool's name of a field in lower case; a setting without one can
+// only be a flag.
+var settings = []setting{
+	{"version", "", ""},
+	{"config", "CONFIG", "configfile"},
+	{"log.level", "", "loglevel"},
+	{"log.pretty", "", "logpretty"},
+	{"kubeconfig", "", "kubeconfigfile"},
+	{"endpoint", "", "endpoint"},
+	{"node", "MY_NODE_NAME", "nodename"},
+	{"period", "", "period"},
+	{"request.timeout", "", "requesttimeout"},
+	{"telegram.token", "TELEGRAM_TOKEN", "telegramtoken"},
+	{"telegram.chatID", "TELEGRAM_CHATID", "telegramchatid"},
+	{"telegram.url", "TELEGRAM_URL", "telegramurl"},
+	{"alert.message", "", "alertmessage"},
+	{"webhook.method", "", "webhookmethod"},
+	{"webhook.contentType", "", "webhookcontenttype"},
+	{"webhook.url", "WEBHOOK_URL", "webhookurl"},
+	{"webhook.timeout", "", "webhooktimeout"},
+	{"webhook.template", "WEBHOOK_TEMPLATE", "webhooktemplate"},
+	{"webhook.template-file", "WEBHOOK_TEMPLATE_FILE", "webhooktemplatefile"},
+	{"webhook.insecureSkip", "", "webhookinsecure"},
+	{"webhook.http-proxy", "WEBHOOK_HTTP_PROXY", "webhookproxy"},
+	{"webhook.retries", "", "webhookretries"},
+	{"sentry.dsn", "", "sentrydsn"},
+	{"web.address", "", "webhttpaddress"},
+	{"web.token-file", "WEB_TOKEN_FILE", "webtokenfile"},
+	{"taint.node", "", "taintnode"},
+	{"taint.effect", "", "tainteffect"},
+	{"podGracePeriodSeconds", "", "podgraceperiodseconds"},
+	{"nodeGracePeriodSeconds", "", "nodegraceperiodseconds"},
+	{"gracePeriodSeconds", "", "graceperiodseconds"},
+	{"drainOnFreezeEvent", "", "drainonfreezeevent"},
+	{"resource.name", "", "resourcename"},
+	{"exitAfterNodeDrain", "", "exitafternodedrain"},
+	{"disableEviction", "", "disableeviction"},
+	{"dryRun", "", "dryrun"},
+}
+
+// flagSet has the tool's flags with its defaults. Go's flag package takes them with one dash or two.
+func (o *Options) flagSet(out io.Writer) *flag.FlagSet {
+	fs := flag.NewFlagSet(Tool, flag.ContinueOnError)
+	fs.SetOutput(out)
+	fs.BoolVar(&o.ShowVersion, "version", false, "print the version and exit")
+	fs.StringVar(&o.ConfigFile, "config", "", "YAML `file` with settings, which win over flags ($CONFIG)")
+	fs.StringVar(&o.LogLevel, "log.level", "INFO", "panic, fatal, error, warn, info, debug or trace")
+	fs.BoolVar(&o.LogPretty, "log.pretty", false, "log text instead of JSON")
+	fs.StringVar(&o.Kubeconfig, "kubeconfig", "", "kubeconfig `file`; without one the pod's own ServiceAccount is used")
+	fs.StringVar(&o.Endpoint, "endpoint", azure.DefaultEndpoint, "`URL` of Azure's Scheduled Events")
+	fs.StringVar(&o.Node, "node", "", "`name` of the Kubernetes node to guard ($MY_NODE_NAME)")
+	fs.DurationVar(&o.Period, "period", azure.DefaultInterval, "time from one look at the endpoint to the next")
+	fs.DurationVar(&o.RequestTimeout, "request.timeout", 5*time.Second, "how long one look may take")
+	fs.StringVar(&o.TelegramToken, "telegram.token", "", "Telegram bot `token` ($TELEGRAM_TOKEN)")
+	fs.StringVar(&o.TelegramChatID, "telegram.chatID", "", "Telegram chat `id` ($TELEGRAM_CHATID)")
+	fs.StringVar(&o.TelegramURL, "telegram.url", "", "`URL` of a Bot API server in place of Telegram's ($TELEGRAM_URL)")
+	fs.StringVar(&o.AlertMessage, "alert.message", "Draining node={{ .NodeName }}, type={{ .Event.EventType }}", "`template` of the Telegram text")
+	fs.StringVar(&o.WebhookMethod, "webhook.method", http.MethodPost, "HTTP `method`")
+	fs.StringVar(&o.WebhookContentType, "webhook.contentType", "application/json", "Content-Type `header`")
+	fs.StringVar(&o.WebhookURL, "webhook.url", "", "`URL` of the webhook ($WEBHOOK_URL)")
+	fs.DurationVar(&o.WebhookTimeout, "webhook.timeout", 30*time.Second, "how long one request may take")
+	fs.StringVar(&o.WebhookTemplate, "webhook.template", "", "`template` of the body ($WEBHOOK_TEMPLATE)")
+	fs.StringVar(&o.WebhookTemplateFile, "webhook.template-file", "", "`file` with the template of the body, which wins ($WEBHOOK_TEMPLATE_FILE)")
+	fs.BoolVar(&o.WebhookInsecure, "webhook.insecureSkip", false, "do not verify the webhook's certificate")
+	fs.StringVar(&o.WebhookProxy, "webhook.http-proxy", "", "`URL` of an HTTP proxy for the webhook ($WEBHOOK_HTTP_PROXY)")
+	fs.IntVar(&o.WebhookRetries, "webhook.retries", 3, "further attempts after the first; more follow while the process lives")
+	fs.StringVar(&o.SentryDSN, "sentry.dsn", "", "accepted; nothing is sent to Sentry")
+	fs.StringVar(&o.WebAddress, "web.address", ":17923", "`address` to serve /metrics, /healthz and /drainNode on")
+	fs.StringVar(&o.WebTokenFile, "web.token-file", "", "`file` with the token for /drainNode and profiles from elsewhere than this pod ($WEB_TOKEN_FILE)")
+	fs.BoolVar(&o.TaintNode, "taint.node", false, "also taint the node")
+	fs.StringVar(&o.TaintEffect, "taint.effect", "NoSchedule", "NoSchedule, NoExecute or PreferNoSchedule")
+	fs.IntVar(&o.PodGracePeriodSeconds, "podGracePeriodSeconds", -1, "`seconds` that every pod gets to stop; negative is its own")
+	fs.IntVar(&o.NodeGracePeriodSeconds, "nodeGracePeriodSeconds", 120, "`seconds` that a drain may take which /drainNode asks for; 0 is any time")
+	fs.IntVar(&o.GracePeriodSeconds, "gracePeriodSeconds", 10, "`seconds` that the end of the process waits for a drain under way")
+	fs.BoolVar(&o.DrainOnFreezeEvent, "drainOnFreezeEvent", false, "drain for a Freeze too")
+	fs.StringVar(&o.ResourceName, "resource.name", "", "this machine's `name` in Azure's events (default: from the node's spec.providerID)")
+	fs.BoolVar(&o.ExitAfterNodeDrain, "exitAfterNodeDrain", false, "exit once the node is drained")
+	fs.BoolVar(&o.DisableEviction, "disableEviction", false, "delete pods instead of evicting them, past all disruption budgets")
+	fs.BoolVar(&o.DryRun, "dryRun", false, "say what would be done, change nothing")
+	return fs
+}
+
+// Parse reads the tool's command line, its environment and the configuration file that either names. The file wins over
+// flags, flags over the environment, that over the defaults. It returns flag.ErrHelp after help that was asked for, and
+// a *UsageError for flags that do not exist or cannot be read. Usage goes to out.
+func Parse(args []string, env func(string) string, out io.Writer) (*Options, error) {
+	o := &Options{given: map[string]string{}}
+	fs := o.flagSet(out)
+	for _, s := range settings {
+		if s.env == "" || env(s.env) == "" {
+			continue
+		}
+		if err := o.set(fs, s.flag, env(s.env), "$"+s.env); err != nil {
+			return nil, err
+		}
+	}
+	if err := fs.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			return nil, err
+		}
+		return nil, &UsageError{err}
+	}
+	if fs.NArg() > 0 {
+		o.warn("%q: is no flag, and it and what follows is passed over", fs.Arg(0))
+	}
+	onCommandLine(fs, args, func(name string) { o.given[name] = "-" + name })
+	if o.ShowVersion {
+		return o, nil
+	}
+	if o.ConfigFile != "" {
+		raw, err := os.ReadFile(o.ConfigFile)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", o.given["config"], err)
+		}
+		if err := o.readFile(fs, raw); err != nil {
+			return nil, fmt.Errorf("%s %s: %w", o.given["config"], o.ConfigFile, err)
+		}
+	}
+	o.advise()
+	return o, o.Validate()
+}
+
+// onCommandLine calls with the name of each flag of the command line. The environment has set some of the same set
+// before, so that flag's own Visit does not tell.
+func onCommandLine(fs *flag.FlagSet, args []string, with func(string)) {
+	rest := len(args) - fs.NArg()
+	for _, arg := range args[:rest] {
+		name, _, _ := strings.Cut(strings.TrimLeft(arg, "-"), "=")
+		if strings.HasPrefix(arg, "-") && fs.Lookup(name) != nil {
+			with(name)
+		}
+	}
+}
+
+// UsageError is a command line that cannot be read. The usage has been printed; the tool exited with 2.
+type UsageError struct{ err error }
+
+func (e *UsageError) Error() string { return e.err.Error() }
+func (e *UsageError) Unwrap() error { return e.err }
+
+// readFile lays a configuration file over what is set. Keys are matched exactly, as the tool did.
+func (o *Options) readFile(fs *flag.FlagSet, raw []byte) error {
+	entries, err := compat.Entries(raw)
+	if err != nil {
+		return withoutText(err)
+	}
+	byKey := map[string]string{}
+	for _, s := range settings {
+		if s.key != "" {
+			byKey[s.key] = s.flag
+		}
+	}
+	var errs []error
+	for _, key := range slices.SortedFunc(maps.Keys(entries), func(a, b string) int { return entries[a].Line - entries[b].Line }) {
+		e := entries[key]
+		name, known := byKey[key]
+		switch {
+		case !known:
+			o.Warnings = append(o.Warnings, compat.Unknown(key, e.Line, slices.Collect(maps.Keys(byKey))))
+		case key == "configfile":
+			o.warn("line %d: configfile: a file cannot name another, and it is passed over", e.Line)
+		case e.Null:
+			o.warn("line %d: %s: has no value, and is passed over", e.Line, key)
+		default:
+			if err := o.set(fs, name, e.Value, fmt.Sprintf("key %s (line %d)", key, e.Line)); err != nil {
+				errs = append(errs, err)
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// yamlLine is where in its text the YAML parser says it is.
+var yamlLine = regexp.MustCompile(`line \d+`)
+
+// withoutText says where a file is not YAML, without what stands there, which may be a token.
+func withoutText(err error) error {
+	if !strings.HasPrefix(err.Error(), "yaml:") {
+		return err
+	}
+	where := yamlLine.FindString(err.Error())
+	if where == "" {
+		where = "line 1" // which the parser leaves out
+	}
+	return fmt.Errorf("%s: not YAML (not quoted, it may hold a token)", where)
+}
+
+// want says what a flag's value must be.
+func want(fs *flag.FlagSet, name string) string {
+	getter, _ := fs.Lookup(name).Value.(flag.Getter)
+	switch getter.Get().(type) {
+	case bool:
+		return "true or false"
+	case int:
+		return "a whole number"
+	case time.Duration:
+		return "a duration with its unit, such as 5s"
+	}
+	return "text"
+}
+
+// secret are the settings whose values are never shown.
+var secret = []string{"telegram.token", "webhook.url", "webhook.http-proxy", "sentry.dsn"}
+
+func (o *Options) set(fs *flag.FlagSet, name, value, from string) error {
+	if err := fs.Set(name, value); err != nil {
+		return fmt.Errorf("%s: %q: want %s", from, value, want(fs, name))
+	}
+	o.given[name] = from
+	return nil
+}
+
+func (o *Options) warn(format string, args ...any) {
+	o.Warnings = append(o.Warnings, fmt.Sprintf(format, args...))
+}
+
+// Given reports whether a setting, by its flag's name, was set and is not the default.
+func (o *Options) Given(name string) bool { return o.given[name] != "" }
+
+// field spells a setting as it was given.
+func (o *Options) field(name string) string {
+	if from := o.given[name]; from != "" {
+		return from
+	}
+	return "-" + name
+}
+
+// levels are logrus' names and what they are here.
+var levels = map[string]string{
+	"panic": "error", "fatal": "error", "error": "error", "warn": "warn", "warning": "warn", "info": "info",
+	"debug": "debug", "trace": "debug",
+}
+
+// Bounds of a polling period. The tool had none, and 0 made it spin.
+const (
+	minPeriod = 100 * time.Millisecond
+	maxPeriod = time.Minute
+)
+
+// Validate reports everything that is wrong with the values. What needs a template engine or a file is checked where it
+// is made use of.
+func (o *Options) Validate() error {
+	var errs []error
+	bad := func(name string, value any, want string) {
+		shown := fmt.Sprint(value)
+		if s, ok := value.(string); ok {
+			shown = strconv.Quote(s)
+		}
+		if slices.Contains(secret, name) {
+			shown = "its value (not quoted, it may hold a secret)"
+		}
+		errs = append(errs, fmt.Errorf("%s: %s: want %s", o.field(name), shown, want))
+	}
+	if o.Node == "" {
+		bad("node", o.Node, "the name of this node (in a pod: MY_NODE_NAME from spec.nodeName)")
+	}
+	if _, known := levels[strings.ToLower(o.LogLevel)]; !known {
+		bad("log.level", o.LogLevel, "panic, fatal, error, warn, info, debug or trace")
+	}
+	if o.Period < minPeriod || o.Period > maxPeriod {
+		bad("period", o.Period, "100ms to 1m")
+	}
+	if o.RequestTimeout <= 0 {
+		bad("request.timeout", o.RequestTimeout, "more than 0")
+	} else if _, err := azure.NewClient(azure.Options{Endpoint: o.Endpoint, Timeout: o.RequestTimeout}); err != nil || o.Endpoint == "" {
+		bad("endpoint", o.Endpoint, "a URL with an api-version, such as "+azure.DefaultEndpoint)
+	}
+	if !slices.Contains([]string{"NoSchedule", "NoExecute", "PreferNoSchedule"}, o.TaintEffect) {
+		bad("taint.effect", o.TaintEffect, "NoSchedule, NoExecute or PreferNoSchedule")
+	}
+	for _, f := range []struct {
+		name  string
+		value int
+	}{
+		{"nodeGracePeriodSeconds", o.NodeGracePeriodSeconds}, {"gracePeriodSeconds", o.GracePeriodSeconds},
+		{"webhook.retries", o.WebhookRetries},
+	} {
+		if f.value < 0 {
+			bad(f.name, f.value, "0 or more")
+		}
+	}
+	if o.GracePeriodSeconds > 600 {
+		bad("gracePeriodSeconds", o.GracePeriodSeconds, "0 to 600")
+	}
+	if _, port, err := net.SplitHostPort(o.WebAddress); err != nil || !isPort(port) {
+		bad("web.address", o.WebAddress, "host:port or :port, such as :17923")
+	}
+	o.validateReceivers(bad)
+	return errors.Join(errs...)
+}
+
+func (o *Options) validateReceivers(bad func(name string, value any, want string)) {
+	if _, err := strconv.ParseInt(o.TelegramChatID, 10, 64); err != nil && o.TelegramChatID != "" {
+		bad("telegram.chatID", o.TelegramChatID, "a whole number, such as -1001234567890")
+	}
+	if o.TelegramToken != "" && o.TelegramChatID == "" {
+		bad("telegram.chatID", o.TelegramChatID, "the chat to write to, since there is a token")
+	}
+	if o.WebhookTimeout <= 0 {
+		bad("webhook.timeout", o.WebhookTimeout, "more than 0")
+	}
+	methods := []string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete}
+	if !slices.Contains(methods, o.WebhookMethod) {
+		bad("webhook.method", o.WebhookMethod, strings.Join(methods, ", "))
+	}
+	if o.WebhookContentType == "" || strings.ContainsAny(o.WebhookContentType, "\r\n") {
+		bad("webhook.contentType", o.WebhookContentType, "a media type, such as application/json")
+	}
+	if o.WebhookURL != "" && !isURL(o.WebhookURL) {
+		bad("webhook.url", o.WebhookURL, "a URL such as https://example.com/hook")
+	}
+	if o.TelegramURL != "" && !isURL(o.TelegramURL) {
+		bad("telegram.url", o.TelegramURL, "a URL such as https://bot.example.com")
+	}
+	if o.WebhookProxy != "" && !isURL(o.WebhookProxy) {
+		bad("webhook.http-proxy", o.WebhookProxy, "a URL such as http://proxy:3128")
+	}
+}
+
+func isURL(s string) bool {
+	u, err := url.Parse(s)
+	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != ""
+}
+
+func isPort(s string) bool {
+	n, err := strconv.Atoi(s)
+	return err == nil && n >= 0 && n < 1<<16
+}
+
+// advise warns of settings that are accepted and no longer mean what they did, or that contradict each other.
+func (o *Options) advise() {
+	if o.SentryDSN != "" {
+		o.warn("%s: nothing is sent to Sentry: alert on the metrics or on the log instead", o.field("sentry.dsn"))
+	}
+	if o.WebhookTemplate != "" && o.WebhookTemplateFile != "" {
+		o.warn("%s: is passed over, since %s wins", o.field("webhook.template"), o.field("webhook.template-file"))
+	}
+	if o.WebhookURL == "" && (o.WebhookTemplate != "" || o.WebhookTemplateFile != "") {
+		o.warn("%s: there is a template but no URL: no webhook is called", o.field("webhook.url"))
+	}
+	if o.TelegramToken == "" && o.TelegramChatID != "" {
+		o.warn("%s: there is a chat but no token: nothing is sent to Telegram", o.field("telegram.token"))
+	}
+	if o.WebhookInsecure {
+		o.warn("%s: the webhook's certificate is not verified", o.field("webhook.insecureSkip"))
+	}
+	if o.Period > 2*time.Second {
+		o.warn("%s: %s: Azure advises 1s, as a Spot machine may have 30 s or less", o.field("period"), o.Period)
+	}
+	if o.Given("nodeGracePeriodSeconds") {
+		o.warn("%s: limits a drain that /drainNode asks for; any other goes on until the machine is due",
+			o.field("nodeGracePeriodSeconds"))
+	}
+}

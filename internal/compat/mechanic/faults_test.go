@@ -1,0 +1,280 @@
+package mechanic
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/slipway-dev/slipway/internal/agent"
+	"github.com/slipway-dev/slipway/internal/config"
+	"github.com/slipway-dev/slipway/internal/notice"
+	"github.com/slipway-dev/slipway/internal/notice/azure"
+)
+
+// The tests below are each about one known fault of mechanic (M1 and so on), which must not come back through this
+// package. Those that only show on a cluster are in dev/e2e/compat.
+
+// decide is what the agent that a file makes does about a notice.
+func decide(t *testing.T, text string, n notice.Notice) agent.Action {
+	t.Helper()
+	file := parse(t, text)
+	c := file.Config()
+	if err := c.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	n.Source, n.Status = azure.Name, notice.Scheduled
+	n.NotBefore = time.Now().Add(time.Minute)
+	return agent.Action(c.Impact().Decide(n, agent.Seen{First: time.Now()}).Action)
+}
+
+var (
+	migration = notice.Notice{Type: notice.Freeze, LiveMigration: true, Duration: 5 * time.Second}
+	pause     = notice.Notice{Type: notice.Freeze, Duration: 5 * time.Second}
+	endless   = notice.Notice{Type: notice.Freeze, Duration: -1}
+)
+
+func of(kind notice.Type) notice.Notice { return notice.Notice{Type: kind, Duration: -1} }
+
+func TestM01EverySwitchWorksInBothModes(t *testing.T) {
+	for _, mode := range []string{"", "bypassNodeProblemDetector: true\n"} {
+		for _, c := range []struct {
+			text string
+			n    notice.Notice
+			want agent.Action
+		}{
+			{"", of(notice.Preempt), agent.Drain},
+			{"", of(notice.Terminate), agent.Drain},
+			{"", of(notice.Redeploy), agent.Drain},
+			{"", of(notice.Reboot), agent.Ignore},
+			{"", migration, agent.Drain},
+			{"", pause, agent.Ignore},
+			{"scheduledEvents: {reboot: true}", of(notice.Reboot), agent.Drain},
+			{"scheduledEvents: {preempt: false}", of(notice.Preempt), agent.Ignore},
+			{"scheduledEvents: {freeze: true}", pause, agent.Drain},
+			{"scheduledEvents: {freeze: true}", endless, agent.Drain},
+		} {
+			if got := decide(t, mode+c.text, c.n); got != c.want {
+				t.Errorf("%s%s: %s of %s (live migration %t), want %s", mode, c.text, got, c.n.Type, c.n.LiveMigration, c.want)
+			}
+		}
+	}
+}
+
+func TestM03ShippedSpellingCounts(t *testing.T) {
+	if got := decide(t, shipped, of(notice.Reboot)); got != agent.Drain {
+		t.Errorf("reboot: %s, want drain", got)
+	}
+	if got := decide(t, shipped, of(notice.Redeploy)); got != agent.Ignore {
+		t.Errorf("redeploy: %s, want ignore", got)
+	}
+	shippedFile := parse(t, shipped)
+	if n := len(shippedFile.Config().Conditions); n != 5 {
+		t.Errorf("%d conditions, want 5", n)
+	}
+}
+
+func TestM04OmittedKeysKeepTheirDefaultsWheneverTheFileIsRead(t *testing.T) {
+	for range 2 { // at the start, and after a change
+		c := parse(t, "runtimeEnv: prod")
+		if !c.Preempt || !c.Terminate || !c.Redeploy || !c.LiveMigration || c.PollingInterval != 30 || c.NodeName != "n" {
+			t.Errorf("%+v", c)
+		}
+	}
+}
+
+func TestM08ConditionsHaveHysteresis(t *testing.T) {
+	file := parse(t, "optional: {kernelDeadlock: true, pollingInterval: 7}")
+	rules := file.Config().Conditions
+	if len(rules) != 1 || time.Duration(*rules[0].HoldDown) != 7*time.Second || rules[0].Release != nil {
+		t.Errorf("%+v: want it held for the polling interval and released after the default, not at once", rules)
+	}
+}
+
+func TestM09SwitchesDoNotMeddleWithEachOther(t *testing.T) {
+	for _, mode := range []string{"", "bypassNodeProblemDetector: true\n"} {
+		if got := decide(t, mode+"scheduledEvents: {liveMigration: false}", migration); got != agent.Ignore {
+			t.Errorf("%sa live migration that is switched off: %s", mode, got)
+		}
+		if got := decide(t, mode+"scheduledEvents: {freeze: true}", of(notice.Reboot)); got != agent.Ignore {
+			t.Errorf("%sfreeze: true makes a Reboot %s", mode, got)
+		}
+	}
+	file := parse(t, "scheduledEvents: {freeze: false}\noptionalConditions: {fsCorrupt: true}")
+	c := file.Config()
+	n := notice.Notice{Type: notice.Condition, ID: "FileSystemCorruptionProblem"}
+	if got := c.Impact().Decide(n, agent.Seen{First: time.Now()}).Action; got != agent.Drain {
+		t.Errorf("an enabled condition beside a Freeze that is not drained for: %s", got)
+	}
+}
+
+func TestM10LiveMigrationIsKnownInAnySpellingAndAPauseByItsLength(t *testing.T) {
+	document := azure.Document(`{"DocumentIncarnation":1,"Events":[{"EventId":"e","EventType":"Freeze","EventStatus":"Scheduled",` +
+		`"Resources":["vm"],"ResourceType":"VirtualMachine","NotBefore":"","DurationInSeconds":5,"EventSource":"Platform",` +
+		`"Description":"MEMORY-PRESERVING LIVE MIGRATION"}]}`)
+	s, err := document.Snapshot("vm", time.Now())
+	if err != nil || len(s.Notices) != 1 || !s.Notices[0].LiveMigration || s.Notices[0].Duration != 5*time.Second {
+		t.Errorf("%+v, %v", s, err)
+	}
+	none := notice.Notice{Type: notice.Freeze, Duration: 0}
+	if got := decide(t, "scheduledEvents: {freeze: true}", none); got != agent.Ignore {
+		t.Errorf("a Freeze without impact: %s", got)
+	}
+}
+
+func TestM11TheDeadlineCountsAndTheEventIsAcknowledged(t *testing.T) {
+	file := parse(t, "")
+	c := file.Config()
+	d := c.Impact().Decide(notice.Notice{Type: notice.Preempt, NotBefore: time.Now().Add(time.Hour)}, agent.Seen{First: time.Now()})
+	if !d.Forced || time.Until(d.Deadline) < 59*time.Minute || !c.Acknowledge || c.DeadlineMargin <= 0 {
+		t.Errorf("%+v, acknowledge %t", d, c.Acknowledge)
+	}
+}
+
+func TestM12TheMachineIsKnownByItsProviderID(t *testing.T) {
+	const group = "azure:///subscriptions/s/resourceGroups/g/providers/Microsoft.Compute/"
+	for id, want := range map[string]string{
+		group + "virtualMachines/aks-default-x7k2p":                  "aks-default-x7k2p", // Karpenter
+		group + "virtualMachineScaleSets/a-vmss/virtualMachines/10":  "a-vmss_10",
+		group + "virtualMachines/ab":                                 "ab", // shorter than six
+		group + "virtualMachines/aks-pool-12345678-vms1":             "aks-pool-12345678-vms1",
+		group + "virtualMachineScaleSets/aks-x/virtualMachines/0001": "aks-x_0001",
+	} {
+		if got, err := azure.ResourceName(id); err != nil || got != want {
+			t.Errorf("%s: %s, %v", id, got, err)
+		}
+	}
+	file := parse(t, "")
+	if c := file.Config(); c.ResourceName != "" {
+		t.Errorf("the name %q is made from the node's", c.ResourceName)
+	}
+}
+
+func TestM13EveryLookAtTheMetadataServiceIsBounded(t *testing.T) {
+	file := parse(t, "")
+	c := file.Config()
+	if c.RequestTimeout <= 0 || c.RequestTimeout > 10*time.Second || c.FirstRequestTimeout > 3*time.Minute {
+		t.Errorf("%s, %s", c.RequestTimeout, c.FirstRequestTimeout)
+	}
+}
+
+// daemonset is the manifest that the agent ships with.
+func daemonset(t *testing.T) string {
+	t.Helper()
+	raw, err := os.ReadFile(filepath.Join("..", "..", "..", "deploy", "agent", "daemonset.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(raw)
+}
+
+func TestM16NoPrivilegeIsAskedFor(t *testing.T) {
+	text := daemonset(t)
+	for _, no := range []string{"privileged: true", "hostPID: true", "hostNetwork: true"} {
+		if strings.Contains(text, no) {
+			t.Errorf("the manifest has %s", no)
+		}
+	}
+	for _, want := range []string{"runAsNonRoot: true", "allowPrivilegeEscalation: false", "drop: [ALL]"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the manifest lacks %s", want)
+		}
+	}
+}
+
+func TestM17EveryNodeIsGuarded(t *testing.T) {
+	var d struct {
+		Spec struct {
+			Template struct {
+				Spec struct {
+					PriorityClassName string `json:"priorityClassName"`
+					Tolerations       []struct{ Key, Operator, Effect string }
+				}
+			}
+		}
+	}
+	if err := yaml.Unmarshal([]byte(daemonset(t)), &d); err != nil {
+		t.Fatal(err)
+	}
+	pod := d.Spec.Template.Spec
+	if len(pod.Tolerations) != 1 || pod.Tolerations[0].Key != "" || pod.Tolerations[0].Operator != "Exists" ||
+		pod.Tolerations[0].Effect != "" || pod.PriorityClassName == "" {
+		t.Errorf("%+v: want all taints tolerated, and a priority", pod)
+	}
+}
+
+func TestM18NoLabelIsSelectedThatAKSDoesNotSet(t *testing.T) {
+	if strings.Contains(daemonset(t), "kubernetes.io/os-sku") && !strings.Contains(daemonset(t), "kubernetes.azure.com/os-sku") {
+		t.Error("the manifest selects kubernetes.io/os-sku")
+	}
+}
+
+func TestM21ACordonOfAnotherIsNotCalledOurs(t *testing.T) {
+	words, ok := Voice("n")(agent.Occasion{Reason: agent.FoundCordoned})
+	if !ok || words.Message != "Node n is already cordoned, no need to attempt a cordon." {
+		t.Errorf("%+v", words)
+	}
+}
+
+func TestM23ThereAreMetricsADryRunAndAnEndpointToSet(t *testing.T) {
+	file := parse(t, "")
+	if c := file.Config(); c.Listen == "" || c.Endpoint != azure.DefaultEndpoint {
+		t.Errorf("listen %q, endpoint %q", c.Listen, c.Endpoint)
+	}
+}
+
+func TestEveryEventOfTheTable(t *testing.T) {
+	voice := Voice("X")
+	for reason, want := range map[string]agent.Words{
+		agent.NodeCordoned:   {Type: "Normal", Reason: "CordonNode", Message: "Node X cordoned by mechanic"},
+		agent.FoundCordoned:  {Type: "Normal", Reason: "CordonNode", Message: "Node X is already cordoned, no need to attempt a cordon."},
+		agent.CordonFailed:   {Type: "Warning", Reason: "CordonNode", Message: "Failed to cordon node X"},
+		agent.DrainDone:      {Type: "Normal", Reason: "DrainNode", Message: "Node X drained by mechanic"},
+		agent.DrainFailed:    {Type: "Warning", Reason: "DrainNode", Message: "Failed to drain node X"},
+		agent.NodeUncordoned: {Type: "Normal", Reason: "UncordonNode", Message: "Node X uncordoned by mechanic"},
+		agent.UncordonFailed: {Type: "Warning", Reason: "UncordonNode", Message: "Failed to uncordon node X"},
+	} {
+		want.Component = "mechanic"
+		if got, ok := voice(agent.Occasion{Reason: reason}); !ok || got != want {
+			t.Errorf("%s: %+v", reason, got)
+		}
+	}
+	if _, ok := voice(agent.Occasion{Reason: agent.DrainBlocked}); ok {
+		t.Error("it speaks where mechanic said nothing")
+	}
+}
+
+func TestMigratedFileIsOneThatTheAgentReads(t *testing.T) {
+	for _, text := range []string{"", shipped, "scheduledEvents: {freeze: true}\nbypassNodeProblemDetector: true\nruntimeEnv: dev"} {
+		m, err := Migrate([]byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		raw, err := m.File()
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := config.ReadAgent(raw)
+		if err != nil {
+			t.Fatalf("%v in\n%s", err, raw)
+		}
+		file := parse(t, text)
+		want := file.Config()
+		want.NodeName = got.NodeName
+		if string(mustWrite(t, got)) != string(mustWrite(t, want)) {
+			t.Errorf("%s\nmakes another agent than %q", raw, text)
+		}
+	}
+}
+
+func mustWrite(t *testing.T, a config.Agent) []byte {
+	t.Helper()
+	raw, err := a.Write()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return raw
+}

@@ -1,0 +1,49 @@
+package compat
+
+import (
+	"strings"
+
+	"github.com/slipway-dev/slipway/internal/config"
+)
+
+// Migration is what becomes of the configuration of a tool that Slipway replaces.
+type Migration struct {
+	Tool   string
+	Config config.Agent
+	// Notes are what a user of the tool should know before moving.
+	Notes []string
+}
+
+// noteWidth is the length of the longest line of notes, in bytes.
+const noteWidth = 110
+
+// File is a configuration file for `slipway agent --config`, with the notes as comments above.
+func (m Migration) File() ([]byte, error) {
+	body, err := m.Config.Write()
+	if err != nil {
+		return nil, err
+	}
+	var b strings.Builder
+	b.WriteString("# For slipway agent --config FILE, made from a configuration of " + m.Tool + ".\n#\n")
+	for _, note := range m.Notes {
+		comment(&b, note)
+	}
+	if len(body) == 0 {
+		body = []byte("# The defaults of slipway agent do all of it.\n")
+	}
+	b.Write(body)
+	return []byte(b.String()), nil
+}
+
+// comment writes a note as a list entry.
+func comment(b *strings.Builder, note string) {
+	line := "# -"
+	for _, word := range strings.Fields(note) {
+		if len(line)+1+len(word) > noteWidth {
+			b.WriteString(line + "\n")
+			line = "#  "
+		}
+		line += " " + word
+	}
+	b.WriteString(line + "\n")
+}

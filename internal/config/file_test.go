@@ -1,0 +1,197 @@
+package config
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/slipway-dev/slipway/internal/notify"
+)
+
+// load reads flags and a file of that content.
+func load(t testing.TB, content string, args ...string) (Agent, error) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "agent.yaml")
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var c Agent
+	fs := pflag.NewFlagSet("agent", pflag.ContinueOnError)
+	c.AddFlags(fs)
+	fs.Bool("version", false, "one that is the command's own")
+	if err := fs.Parse(append(args, "--config="+path)); err != nil {
+		t.Fatal(err)
+	}
+	return c, c.LoadFile(fs)
+}
+
+func TestFlagsWinOverTheFileAndTheFileOverDefaults(t *testing.T) {
+	t.Setenv("NODE_NAME", "from-environment")
+	c, err := load(t, `
+nodeName: from-file
+pollInterval: 3s
+requestTimeout: 4s
+acknowledge: false
+dryRun: "true"
+notifications:
+- name: chat
+  moments: [drained, over]
+  telegram: {tokenFile: /secrets/token, chatID: -100123, timeout: 7s, retries: 0}
+- name: hook
+  webhook:
+    url: https://example.com/hook
+    headers: {X-Team: blue}
+    template: "{{ .NodeName }}"
+`, "--poll-interval=2s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.NodeName != "from-file" || c.PollInterval != 2*time.Second || c.RequestTimeout != 4*time.Second || c.Acknowledge ||
+		!c.DryRun || c.LogLevel != "info" {
+		t.Errorf("%+v", c)
+	}
+	if len(c.Notifications) != 2 {
+		t.Fatalf("%+v", c.Notifications)
+	}
+	chat, hook := c.Notifications[0], c.Notifications[1]
+	if chat.Name != "chat" || chat.Moments[1] != notify.Over || chat.Telegram.ChatID != "-100123" ||
+		time.Duration(chat.Telegram.Timeout) != 7*time.Second || *chat.Telegram.Retries != 0 {
+		t.Errorf("%+v %+v", chat, chat.Telegram)
+	}
+	if hook.Webhook.Headers["X-Team"] != "blue" || hook.Webhook.Template != "{{ .NodeName }}" {
+		t.Errorf("%+v", hook.Webhook)
+	}
+	if err := c.Validate(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestEveryFlagOfTheAgentIsAKeyOfItsFile(t *testing.T) {
+	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
+	new(Agent).AddFlags(flags)
+	flags.VisitAll(func(f *pflag.Flag) {
+		_, err := load(t, FlagKey(f.Name)+": null\n")
+		switch {
+		case f.Name == conditionFlag: // a list in a file
+		case f.Name == "config" && !strings.Contains(err.Error(), "config: unknown key"):
+			t.Errorf("config: %v", err)
+		case f.Name != "config" && (err == nil || !strings.Contains(err.Error(), FlagKey(f.Name)+": no value")):
+			t.Errorf("%s: %v", f.Name, err)
+		}
+	})
+}
+
+func TestI10WhatIsWrongInAFileIsNamed(t *testing.T) {
+	for _, c := range []struct {
+		name, content string
+		want          []string
+	}{
+		{"a key with a slip", "polInterval: 1s", []string{"agent.yaml", "polInterval: unknown key: did you mean pollInterval?"}},
+		{"a key with another case", "nodename: x", []string{"nodename: unknown key: did you mean nodeName?"}},
+		{"a key like nothing else", "xyzzyplugh: 1", []string{"xyzzyplugh: unknown key: want one of", "pollInterval", "notifications"}},
+		{"a flag that is the command's own", "version: true", []string{"version: unknown key"}},
+		{"a key twice", "nodeName: a\nnodeName: b", []string{"nodeName", "already set"}},
+		{"a value of another type", "pollInterval: soon", []string{"pollInterval", `"soon"`, "duration"}},
+		{"a number without its unit", "pollInterval: 5", []string{"pollInterval", "5", "duration"}},
+		{"a list for a value", "nodeName: [a]", []string{"nodeName", `["a"]`, "want a single value"}},
+		{"no value", "nodeName:", []string{"nodeName", "no value"}},
+		{"no keys at all", "- a", []string{"want keys and their values"}},
+		{"no YAML", "a: [", []string{"not YAML"}},
+		{"no list", "notifications: slack", []string{"notifications", `"slack"`, "want a list"}},
+		{
+			"a key with a slip far down", "notifications: [{name: x, webhook: {url: http://h, tiemout: 1s}}]",
+			[]string{"notifications[0].webhook.tiemout: unknown key: did you mean timeout?"},
+		},
+		{
+			"a bad value far down", "notifications: [{name: x}, {name: y, webhook: {timeout: 5}}]",
+			[]string{"notifications[1]: webhook.timeout: 5: want a duration"},
+		},
+		{
+			"another type far down", "notifications: [{name: x, webhook: {retries: many}}]",
+			[]string{"notifications[0]: webhook.retries: string: want a whole number"},
+		},
+		{
+			"all at once", "nodename: a\npollInterval: x\nnotifications: [{nam: x}]",
+			[]string{"nodename: unknown", "pollInterval:", "notifications[0].nam: unknown key: did you mean name?"},
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, err := load(t, c.content)
+			if err == nil {
+				t.Fatal("no error")
+			}
+			for _, want := range c.want {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("error %q does not say %q", err, want)
+				}
+			}
+		})
+	}
+}
+
+func TestBadReceiversAreErrorsOfTheOptions(t *testing.T) {
+	c, err := load(t, "nodeName: n\nnotifications: [{name: x}, {name: x, webhook: {url: ftp://h/secret-path, method: post}}]")
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = c.Validate()
+	for _, want := range []string{
+		"notifications[0] (x): webhook, telegram: neither given", `notifications[1] (x): webhook.method: "post": want POST`,
+		`notifications[1].name: "x": want another`,
+	} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v does not say %q", err, want)
+		}
+	}
+}
+
+func TestAFileThatIsNotThereIsAnError(t *testing.T) {
+	c := Agent{ConfigFile: filepath.Join(t.TempDir(), "missing.yaml")}
+	if err := c.LoadFile(pflag.NewFlagSet("", pflag.ContinueOnError)); err == nil || !strings.Contains(err.Error(), "missing.yaml") {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestALenientReaderOnlyWarnsOfUnknownKeys(t *testing.T) {
+	var size int
+	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
+	fs.IntVar(&size, "size", 0, "")
+	document := []byte("size: 3\nsiez: 4\n")
+	warnings, err := Read(document, FlagKeys(fs), Lenient)
+	if err != nil || size != 3 || len(warnings) != 1 || !strings.Contains(warnings[0].Error(), "did you mean size?") {
+		t.Errorf("size %d, warnings %v, error %v", size, warnings, err)
+	}
+	if _, err := Read(document, FlagKeys(fs), Strict); err == nil {
+		t.Error("no error from a strict reader")
+	}
+	if _, err := Read([]byte("size: big"), FlagKeys(fs), Lenient); err == nil {
+		t.Error("a bad value is no error")
+	}
+}
+
+func FuzzAFileIsReadOrRefused(f *testing.F) {
+	for _, s := range []string{
+		"", "null", "a", "nodeName: x", "- 1", "a: [", "pollInterval: 1s\nnotifications:\n- name: a\n  webhook: {url: http://h}",
+		"notifications: [1, null, {webhook: 3}]", "? {a: b}\n: c", "a: &x [*x]", "nodeName: !!binary aGk=", "1: 2",
+	} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, document []byte) {
+		var c Agent
+		fs := pflag.NewFlagSet("", pflag.ContinueOnError)
+		c.AddFlags(fs)
+		_, strict := Read(document, append(FlagKeys(fs), c.sections()...), Strict)
+		var l Agent
+		fs = pflag.NewFlagSet("", pflag.ContinueOnError)
+		l.AddFlags(fs)
+		_, lenient := Read(document, append(FlagKeys(fs), l.sections()...), Lenient)
+		if strict == nil && lenient != nil {
+			t.Errorf("a lenient reader refuses what a strict one takes: %v", lenient)
+		}
+		_ = c.Validate()
+	})
+}

@@ -1,0 +1,58 @@
+package config
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/spf13/pflag"
+	"sigs.k8s.io/yaml"
+)
+
+// Write gives the configuration file that says of an agent what is not the default. Read by LoadFile it makes the same
+// agent again, but for what the environment says.
+func (a *Agent) Write() ([]byte, error) {
+	var bound Agent
+	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
+	bound.AddFlags(fs)
+	bound = *a // the flags still point here
+	var b strings.Builder
+	var err error
+	add := func(key string, value any) {
+		line, e := yaml.Marshal(map[string]any{key: value})
+		b.Write(line)
+		if e != nil && err == nil {
+			err = fmt.Errorf("%s: %w", key, e)
+		}
+	}
+	fs.SortFlags = false
+	fs.VisitAll(func(f *pflag.Flag) {
+		if f.Name != configFlag && f.Name != conditionFlag && f.Value.String() != f.DefValue {
+			add(FlagKey(f.Name), plain(f.Value))
+		}
+	})
+	for _, s := range []struct {
+		key   string
+		empty bool
+		value any
+	}{
+		{"conditions", len(a.Conditions) == 0, a.Conditions},
+		{"notifications", len(a.Notifications) == 0, a.Notifications},
+	} {
+		if !s.empty {
+			add(s.key, s.value)
+		}
+	}
+	return []byte(b.String()), err
+}
+
+// plain is a flag's value as YAML has it.
+func plain(v pflag.Value) any {
+	text := v.String()
+	switch v.Type() {
+	case "bool":
+		return text == "true"
+	case "stringToString":
+		return strings.TrimSuffix(strings.TrimPrefix(text, "["), "]")
+	}
+	return text
+}

@@ -1,0 +1,77 @@
+// Package request makes a notice of what somebody asks of the agent itself: to drain its node, though no machine is
+// about to go. Such a notice has no deadline, and lasts until it is taken back.
+package request
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/slipway-dev/slipway/internal/notice"
+)
+
+// Name is the name of this source in its notices.
+const Name = "request"
+
+// ID is the ID of its one notice.
+const ID = "manual"
+
+// Source tells of the request. Its methods may be called from any goroutine.
+type Source struct {
+	began time.Time
+	news  chan struct{}
+
+	mu    sync.Mutex
+	asked bool
+}
+
+// New returns a source to which nothing has been said.
+func New() *Source { return &Source{began: time.Now(), news: make(chan struct{}, 1)} }
+
+// Name is the name of the source in its notices.
+func (s *Source) Name() string { return Name }
+
+// LastRead is when the source was made: it knows at any time all there is to know.
+func (s *Source) LastRead() time.Time { return s.began }
+
+// Ask asks for the node to be drained and held.
+func (s *Source) Ask() { s.say(true) }
+
+// Withdraw takes back what was asked for, also by an earlier process.
+func (s *Source) Withdraw() { s.say(false) }
+
+func (s *Source) say(asked bool) {
+	s.mu.Lock()
+	s.asked = asked
+	s.mu.Unlock()
+	select {
+	case s.news <- struct{}{}:
+	default:
+	}
+}
+
+// Run hands on what is said until ctx ends. As long as nothing is said it emits no snapshot, so that what was asked of
+// an earlier process holds.
+func (s *Source) Run(ctx context.Context, emit func(notice.Snapshot)) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.news:
+			emit(s.snapshot())
+		}
+	}
+}
+
+func (s *Source) snapshot() notice.Snapshot {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	snapshot := notice.Snapshot{At: time.Now()}
+	if s.asked {
+		snapshot.Notices = []notice.Notice{{
+			ID: ID, Source: Name, Type: notice.Condition, Status: notice.Scheduled, Duration: -1, UserInitiated: true,
+			Description: "somebody asked this agent to drain its node",
+		}}
+	}
+	return snapshot
+}

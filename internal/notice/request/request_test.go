@@ -1,0 +1,30 @@
+package request
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+
+	"github.com/slipway-dev/slipway/internal/notice"
+)
+
+func TestNothingIsSaidUntilSomebodyAsks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		var heard []notice.Snapshot
+		s := New()
+		go s.Run(ctx, func(n notice.Snapshot) { heard = append(heard, n) })
+		synctest.Wait()
+		if len(heard) > 0 {
+			t.Fatalf("heard %+v before anybody asked: what an earlier process was asked would be over", heard)
+		}
+		s.Ask()
+		synctest.Wait()
+		s.Withdraw()
+		synctest.Wait()
+		if len(heard) != 2 || heard[0].Over(ID) || !heard[1].Over(ID) {
+			t.Errorf("heard %+v", heard)
+		}
+	})
+}

@@ -1,0 +1,436 @@
+package notify
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/slipway-dev/slipway/internal/observe"
+)
+
+// line is a receiver without a network, so that its time is the test's.
+type line struct {
+	mu  sync.Mutex
+	got []string    // the bodies, in order
+	at  []time.Time // when each came
+	// answer gives the status and the headers for the n-th request, or the error of a receiver that is away.
+	answer func(n int, body string) (int, http.Header, error)
+}
+
+func (l *line) RoundTrip(r *http.Request) (*http.Response, error) {
+	body, _ := io.ReadAll(r.Body)
+	l.mu.Lock()
+	n := len(l.got)
+	l.got, l.at = append(l.got, strings.TrimSpace(string(body))), append(l.at, time.Now())
+	l.mu.Unlock()
+	code, header, err := l.answer(n, strings.TrimSpace(string(body)))
+	if err != nil {
+		return nil, err
+	}
+	if header == nil {
+		header = http.Header{}
+	}
+	return &http.Response{StatusCode: code, Header: header, Body: io.NopCloser(strings.NewReader("")), Request: r}, nil
+}
+
+func (l *line) all() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.got)
+}
+
+// gaps are the times between the requests.
+func (l *line) gaps() []time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var gaps []time.Duration
+	for i := 1; i < len(l.at); i++ {
+		gaps = append(gaps, l.at[i].Sub(l.at[i-1]))
+	}
+	return gaps
+}
+
+var errAway = errors.New("connection refused")
+
+// over replaces the network by l.
+func over(l *line, o Options) Options {
+	o.Wrap = func(http.RoundTripper) http.RoundTripper { return l }
+	return o
+}
+
+// numbered is a receiver whose body is the event's ID.
+func numbered() Receiver {
+	return Receiver{Name: "hook", Webhook: &Webhook{URL: "http://receiver.example", Body: Body{Template: "{{ .Event.EventId }}"}}}
+}
+
+// event is a message with that ID.
+func event(id string) Message {
+	m := Sample(Detected, time.Now())
+	m.Event.EventId = id
+	return m
+}
+
+// running runs a Notifier until the test's bubble is done with it.
+func running(t *testing.T, n *Notifier) (stop func()) {
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = n.Run(ctx)
+	}()
+	return func() { cancel(); <-done }
+}
+
+func around(got, want time.Duration) bool { return got >= want*4/5 && got <= want*6/5 }
+
+func TestADeadReceiverIsTriedAgainWithBackOffForAsLongAsTheProcessLives(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var dead atomic.Bool
+		dead.Store(true)
+		l := &line{answer: func(int, string) (int, http.Header, error) {
+			if dead.Load() {
+				return 0, nil, errAway
+			}
+			return 200, nil, nil
+		}}
+		n := notifier(t, over(l, Options{}), numbered())
+		stop := running(t, n)
+		n.Notify(event("1"))
+		time.Sleep(24 * time.Hour)
+		synctest.Wait()
+		gaps := l.gaps()
+		for i, want := range []time.Duration{1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300} {
+			if !around(gaps[i], want*time.Second) {
+				t.Errorf("pause %d: %s, want about %d s", i, gaps[i], want)
+			}
+		}
+		dead.Store(false)
+		time.Sleep(longPause * 6 / 5)
+		synctest.Wait()
+		tries := len(l.all())
+		time.Sleep(24 * time.Hour)
+		synctest.Wait()
+		if len(l.all()) != tries || !n.Idle() {
+			t.Error("a message that was taken was sent again")
+		}
+		stop()
+	})
+}
+
+func TestNotifyNeverWaitsAndHoldsNoMoreThanItsQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var dead atomic.Bool
+		dead.Store(true)
+		l := &line{answer: func(int, string) (int, http.Header, error) {
+			if dead.Load() {
+				time.Sleep(time.Minute)
+				return 0, nil, errAway
+			}
+			return 200, nil, nil
+		}}
+		r := numbered()
+		r.Webhook.Timeout = Duration(5 * time.Minute)
+		var log logged
+		registry := observe.NewRegistry()
+		n := notifier(t, over(l, Options{Queue: 3, Log: log.logger(), Metrics: registry}), r)
+		stop := running(t, n)
+		began := time.Now()
+		for i := range 10 {
+			n.Notify(event(fmt.Sprint(i)))
+			if i == 0 {
+				synctest.Wait() // it is under way, and is not dropped
+			}
+		}
+		if took := time.Since(began); took != 0 {
+			t.Errorf("took %s", took)
+		}
+		dead.Store(false)
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if got, want := l.all(), []string{"0", "0", "8", "9"}; !slices.Equal(got, want) {
+			t.Errorf("got %v, want %v: the oldest are dropped", got, want)
+		}
+		metrics := exposition(registry)
+		for _, want := range []string{
+			`slipway_notifications_total{receiver="hook",result="dropped"} 7`,
+			`slipway_notifications_total{receiver="hook",result="sent"} 3`,
+			`slipway_notifications_total{receiver="hook",result="failed"} 1`,
+			`slipway_notifications_waiting{receiver="hook"} 0`,
+		} {
+			if !strings.Contains(metrics, want) {
+				t.Errorf("no %s in\n%s", want, metrics)
+			}
+		}
+		if strings.Count(log.String(), "notification dropped") != 7 {
+			t.Errorf("drops are not logged:\n%s", log.String())
+		}
+		stop()
+	})
+}
+
+func exposition(r *observe.Registry) string {
+	w := httptest.NewRecorder()
+	r.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	return w.Body.String()
+}
+
+func TestADeadReceiverDoesNotHoldUpTheOthers(t *testing.T) {
+	b := newInbox(t, nil)
+	silent := newInbox(t, func(_ int, _ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+	other := webhook(silent.URL)
+	other.Name = "silent"
+	n := notifier(t, Options{Linger: time.Millisecond}, other, webhook(b.URL))
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = n.Run(ctx)
+	}()
+	n.Notify(Sample(Detected, time.Now()))
+	deadline := time.Now().Add(20 * time.Second)
+	for len(b.all()) == 0 && time.Now().Before(deadline) {
+		time.Sleep(time.Millisecond)
+	}
+	if len(b.all()) != 1 {
+		t.Error("the other got nothing")
+	}
+	stop()
+	<-done
+}
+
+func TestWhatIsTriedAgainAndWhatIsNot(t *testing.T) {
+	for code, want := range map[int]int{
+		200: 1, 204: 1, 301: 1, 308: 1, 400: 1, 401: 1, 403: 1, 404: 1, 501: 1,
+		407: 3, 408: 3, 425: 3, 429: 3, 500: 3, 502: 3, 503: 3, 504: 3,
+	} {
+		t.Run(fmt.Sprint(code), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := &line{answer: func(int, string) (int, http.Header, error) { return code, nil, nil }}
+				r := numbered()
+				two := 2
+				r.Webhook.Retries = &two
+				err := notifier(t, over(l, Options{}), r).Send(t.Context(), event("1"))
+				if got := len(l.all()); got != want {
+					t.Errorf("%d requests, want %d", got, want)
+				}
+				if (err == nil) != (code < 300) {
+					t.Errorf("error %v", err)
+				}
+				if err != nil && !strings.Contains(err.Error(), fmt.Sprintf("receiver hook: answered %d", code)) {
+					t.Errorf("error %v", err)
+				}
+			})
+		})
+	}
+}
+
+func TestRetryAfterIsKeptTo(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		code   int
+		header func() string
+		want   time.Duration
+	}{
+		{"seconds", 429, func() string { return "42" }, 42 * time.Second},
+		{"a date", 503, func() string { return time.Now().Add(90 * time.Second).UTC().Format(http.TimeFormat) }, 90 * time.Second},
+		{"much too long", 429, func() string { return "999999" }, longestRetryAfter},
+		{"beyond all numbers", 429, func() string { return "99999999999999999999" }, time.Second},
+		{"in the past", 503, func() string { return "Sat, 19 Sep 1998 18:29:47 GMT" }, time.Second},
+		{"nonsense", 429, func() string { return "soon" }, time.Second},
+		{"negative", 429, func() string { return "-5" }, time.Second},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := &line{answer: func(n int, _ string) (int, http.Header, error) {
+					if n == 0 {
+						return c.code, http.Header{"Retry-After": {c.header()}}, nil
+					}
+					return 200, nil, nil
+				}}
+				n := notifier(t, over(l, Options{}), numbered())
+				stop := running(t, n)
+				n.Notify(event("1"))
+				n.Notify(event("2"))
+				time.Sleep(time.Hour)
+				synctest.Wait()
+				gaps := l.gaps()
+				if got := l.all(); !slices.Equal(got, []string{"1", "1", "2"}) {
+					t.Fatalf("got %v", got)
+				}
+				if gaps[0] < c.want*4/5 || gaps[0] > c.want*6/5 {
+					t.Errorf("tried again after %s, want %s", gaps[0], c.want)
+				}
+				stop()
+			})
+		})
+	}
+}
+
+func TestTelegramsOwnRetryAfterIsKeptTo(t *testing.T) {
+	got := retryAfter("", []byte(`{"ok":false,"error_code":429,"parameters":{"retry_after":17}}`), time.Now())
+	if got != 17*time.Second {
+		t.Errorf("%s, want 17s", got)
+	}
+}
+
+func TestAMessageThatAReceiverCannotTakeDoesNotHoldUpTheNext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &line{answer: func(_ int, body string) (int, http.Header, error) {
+			if body == "bad" {
+				return 500, nil, nil
+			}
+			return 200, nil, nil
+		}}
+		n := notifier(t, over(l, Options{}), numbered())
+		stop := running(t, n)
+		n.Notify(event("bad"))
+		n.Notify(event("good"))
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if got := l.all(); !slices.Equal(got[:5], []string{"bad", "bad", "bad", "bad", "good"}) {
+			t.Errorf("got %v", got)
+		}
+		stop()
+	})
+}
+
+func TestW17WhatWaitsIsTriedOnceMoreWhenTheProcessEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &line{answer: func(int, string) (int, http.Header, error) { return 200, nil, nil }}
+		n := notifier(t, over(l, Options{}), numbered())
+		ctx, stop := context.WithCancel(t.Context())
+		stop()
+		n.Notify(event("1"))
+		n.Notify(event("2"))
+		if n.Idle() {
+			t.Error("idle although nothing was sent")
+		}
+		if err := n.Run(ctx); !errors.Is(err, context.Canceled) {
+			t.Errorf("error %v", err)
+		}
+		if got := l.all(); !slices.Equal(got, []string{"1", "2"}) || !n.Idle() {
+			t.Errorf("got %v", got)
+		}
+	})
+}
+
+func TestAHangingReceiverDoesNotKeepTheProcessFromEnding(t *testing.T) {
+	silent := newInbox(t, func(_ int, _ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+	var log logged
+	n := notifier(t, Options{Linger: 50 * time.Millisecond, Log: log.logger()}, webhook(silent.URL))
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	n.Notify(Sample(Detected, time.Now()))
+	began := time.Now()
+	_ = n.Run(ctx)
+	if took := time.Since(began); took > 10*time.Second {
+		t.Errorf("took %s", took)
+	}
+	if !strings.Contains(log.String(), "not sent: the process ends") {
+		t.Errorf("log:\n%s", log.String())
+	}
+}
+
+func TestW12TheTimeoutBoundsTheRequestAsAWhole(t *testing.T) {
+	for name, answer := range map[string]func(int, http.ResponseWriter, *http.Request){
+		"no answer": func(_ int, _ http.ResponseWriter, r *http.Request) { <-r.Context().Done() },
+		"an answer that never ends": func(_ int, w http.ResponseWriter, r *http.Request) {
+			w.WriteHeader(http.StatusInternalServerError)
+			for r.Context().Err() == nil {
+				_, _ = io.WriteString(w, "x")
+				_ = http.NewResponseController(w).Flush()
+				time.Sleep(5 * time.Millisecond)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newInbox(t, answer)
+			r := webhook(b.URL)
+			r.Webhook.Timeout = Duration(100 * time.Millisecond)
+			began := time.Now()
+			err := sendOnce(t, r)
+			if took := time.Since(began); err == nil || took > 10*time.Second {
+				t.Errorf("%v after %s", err, took)
+			}
+		})
+	}
+}
+
+func TestAnEndlessAnswerIsReadInPart(t *testing.T) {
+	b := newInbox(t, func(_ int, w http.ResponseWriter, r *http.Request) {
+		chunk := strings.Repeat("x", 1<<16)
+		for r.Context().Err() == nil {
+			if _, err := io.WriteString(w, chunk); err != nil {
+				return
+			}
+		}
+	})
+	if err := sendOnce(t, webhook(b.URL)); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestARedirectIsNotFollowed(t *testing.T) {
+	elsewhere := newInbox(t, nil)
+	b := newInbox(t, func(_ int, w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, elsewhere.URL, http.StatusTemporaryRedirect)
+	})
+	err := sendOnce(t, webhook(b.URL))
+	if err == nil || !strings.Contains(err.Error(), "307") || !strings.Contains(err.Error(), "not followed") {
+		t.Errorf("error %v", err)
+	}
+	if len(elsewhere.all()) != 0 {
+		t.Error("it was followed")
+	}
+}
+
+func TestAReceiverIsToldOfTheMomentsItChose(t *testing.T) {
+	for _, c := range []struct {
+		chosen, want []Moment
+	}{
+		{nil, []Moment{Detected, Drained, DeadlinePassed, Over}},
+		{[]Moment{Blocked, Over}, []Moment{Blocked, Over}},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			l := &line{answer: func(int, string) (int, http.Header, error) { return 200, nil, nil }}
+			r := numbered()
+			r.Moments, r.Webhook.Template = c.chosen, "{{ .Moment }}"
+			n := notifier(t, over(l, Options{}), r)
+			stop := running(t, n)
+			for _, m := range Moments() {
+				n.Notify(Sample(m, time.Now()))
+			}
+			synctest.Wait()
+			var got []Moment
+			for _, body := range l.all() {
+				got = append(got, Moment(body))
+			}
+			if !slices.Equal(got, c.want) {
+				t.Errorf("told %v, want %v", got, c.want)
+			}
+			stop()
+		})
+	}
+}
+
+func TestSeveralReceiversEachHaveTheirOwnTemplate(t *testing.T) {
+	x, y := newInbox(t, nil), newInbox(t, nil)
+	first, second := webhook(x.URL), webhook(y.URL)
+	second.Name, second.Webhook.Template = "second", "{{ .Event.EventType | lower }}"
+	if err := notifier(t, Options{}, first, second).Send(t.Context(), Sample(Over, time.Now())); err != nil {
+		t.Fatal(err)
+	}
+	if x.all()[0].body != "over aks-spot-12345678-vmss000000\n" || y.all()[0].body != "preempt\n" {
+		t.Errorf("%q, %q", x.all()[0].body, y.all()[0].body)
+	}
+}

@@ -1,0 +1,115 @@
+package notify
+
+import (
+	"bytes"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+)
+
+// received is a request as a receiver got it.
+type received struct {
+	method, path, body string
+	header             http.Header
+}
+
+// inbox is a receiver that keeps what it gets.
+type inbox struct {
+	*httptest.Server
+
+	mu  sync.Mutex
+	got []received
+	// answer, if set, writes the answer to the n-th request, counted from 0.
+	answer func(n int, w http.ResponseWriter, r *http.Request)
+}
+
+func (b *inbox) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, _ := io.ReadAll(r.Body)
+	b.mu.Lock()
+	n := len(b.got)
+	b.got = append(b.got, received{r.Method, r.URL.RequestURI(), string(body), r.Header})
+	b.mu.Unlock()
+	if b.answer != nil {
+		b.answer(n, w, r)
+	}
+}
+
+func (b *inbox) all() []received {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return append([]received(nil), b.got...)
+}
+
+// newInbox starts a receiver.
+func newInbox(t testing.TB, answer func(n int, w http.ResponseWriter, r *http.Request)) *inbox {
+	t.Helper()
+	b := &inbox{answer: answer}
+	b.Server = httptest.NewServer(b)
+	t.Cleanup(b.Close)
+	return b
+}
+
+// webhook is a receiver with a template that is short.
+func webhook(url string) Receiver {
+	return Receiver{Name: "hook", Webhook: &Webhook{URL: url, Body: Body{Template: "{{ .Moment }} {{ .NodeName }}"}}}
+}
+
+// logged is a logger and what it wrote.
+type logged struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *logged) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *logged) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+func (l *logged) logger() *slog.Logger {
+	return slog.New(slog.NewTextHandler(l, &slog.HandlerOptions{Level: slog.LevelDebug}))
+}
+
+// notifier makes a Notifier that must be right.
+func notifier(t testing.TB, o Options, receivers ...Receiver) *Notifier {
+	t.Helper()
+	n, err := New(receivers, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// sendOnce sends a sample without repeating it.
+func sendOnce(t testing.TB, r Receiver) error {
+	t.Helper()
+	none := 0
+	if r.Webhook != nil {
+		r.Webhook.Retries = &none
+	} else {
+		r.Telegram.Retries = &none
+	}
+	return notifier(t, Options{UserAgent: "slipway/test"}, r).Send(t.Context(), Sample(Detected, time.Now()))
+}
+
+// file writes a file of the test's own.
+func file(t testing.TB, content string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
