@@ -27,7 +27,8 @@ func TestRuleIsReadFromAFlagAndFromAFile(t *testing.T) {
 		},
 		"KubeletProblem=ignore,hold=0s": {
 			`{"type": "KubeletProblem", "action": "ignore", "holdDown": "0s"}`,
-			Rule{Type: "KubeletProblem", Action: "ignore", HoldDown: span(0)}, "KubeletProblem",
+			Rule{Type: "KubeletProblem", Action: "ignore", HoldDown: span(0)},
+			"KubeletProblem",
 		},
 	} {
 		got, err := Parse(flag)
