@@ -83,9 +83,7 @@ func (a *Agent) steer(ctx context.Context) {
 	if a.drain != nil {
 		a.sayDraining(now)
 	}
-	if a.o.Slots != nil {
-		a.o.Slots.Want(a.wantsSlot(now)) // after the drain was stopped, if it was
-	}
+	a.claimSlot(now) // after the drain was stopped, if it was
 }
 
 // mayDrain reports that the pods may go on account of a notice.
@@ -223,6 +221,7 @@ func (a *Agent) drainEnded(run *drainRun, r drain.Receipt, err error) {
 	for _, h := range a.handled {
 		settle(h, r, err)
 	}
+	a.claimSlot(time.Now())
 }
 
 // mostLogged bounds what is logged of the pods of one drain. A container runtime splits lines of more than 16 KiB.

@@ -81,8 +81,8 @@ func (h *handling) lingers(now time.Time) time.Duration {
 	return max(0, dying-now.Sub(h.missing))
 }
 
-// unrecorded reports that the node does not show yet how far the agent is.
-func (h *handling) unrecorded() bool { return h.dirty && h.Decision.Action != Ignore }
+// unrecorded reports that the node, which is held, does not show yet how far the agent is.
+func (h *handling) unrecorded() bool { return h.held && h.dirty && h.Decision.Action != Ignore }
 
 // mark is the label value under which the other machines of an event find this one.
 func (h *handling) mark() cordon.Phase {
@@ -179,20 +179,21 @@ func (a *Agent) awaitDrain(_ context.Context, h *handling, now time.Time) (time.
 }
 
 const (
-	// lastWords is for how long an acknowledgement waits for the Events that are still to be written.
+	// lastWords is for how long an acknowledgement waits for what is still to be written.
 	lastWords = time.Second
 	// listenEvery is the pause between two looks at whether they are.
 	listenEvery = 20 * time.Millisecond
 )
 
-// sayAll returns when to look again while Events or notifications are still to be sent. The machine may go the moment it
-// is allowed to, and with it the only word of a pod that was deleted past its budget (I2). It waits no longer than a moment: an
+// sayAll returns when to look again while Events, notifications or a slot's return are still to be sent. The machine may
+// go the moment it is allowed to, and with it the only word of a pod that was deleted past its budget (I2). It waits no
+// longer than a moment: an
 // API server that is away is no reason to keep the platform waiting.
 func (a *Agent) sayAll(h *handling, now time.Time) time.Duration {
 	if h.approvable.IsZero() {
 		h.approvable = now
 	}
-	if a.events.said() && a.told() || now.Sub(h.approvable) >= lastWords {
+	if a.events.said() && a.told() && a.slotGivenBack() || now.Sub(h.approvable) >= lastWords {
 		return 0
 	}
 	return listenEvery

@@ -47,9 +47,13 @@ func (a *Agent) request(h *handling) (cordon.Request, error) {
 // conditions are the lifecycle conditions (KEP-5683) that hold while h does.
 func conditions(h *handling) []cordon.Condition {
 	message := fmt.Sprintf("%s %s (%s)", h.Notice.Source, h.Notice.Type, h.Notice.ID)
-	set := []cordon.Condition{{Type: cordon.MaintenancePlanned, Reason: conditionReason, Message: message}}
-	if h.Notice.Status == notice.Started {
-		set[0].Type = cordon.MaintenanceInProgress
+	var set []cordon.Condition
+	switch {
+	case h.Notice.Type == notice.Condition: // a problem of the node's is no maintenance
+	case h.Notice.Status == notice.Started:
+		set = append(set, cordon.Condition{Type: cordon.MaintenanceInProgress, Reason: conditionReason, Message: message})
+	default:
+		set = append(set, cordon.Condition{Type: cordon.MaintenancePlanned, Reason: conditionReason, Message: message})
 	}
 	switch h.Phase {
 	case Draining:

@@ -17,6 +17,14 @@ func TestImpactDecidesByTypeDurationAndLiveMigration(t *testing.T) {
 	custom := DefaultImpact()
 	custom.On[notice.Reboot] = Cordon
 	custom.LiveMigration = Drain
+	byUser := DefaultImpact()
+	byUser.UserInitiated = map[notice.Type]Action{notice.Reboot: Acknowledge, notice.Freeze: Cordon}
+	hasty := DefaultImpact()
+	hasty.AcknowledgeFreezeUnder = 9 * time.Second
+	marked := DefaultImpact()
+	marked.On[notice.Freeze], marked.LiveMigration = DrainMarked, DrainMarked
+	sick := DefaultImpact()
+	sick.Conditions = map[string]Action{"KernelDeadlock": Drain, "RebootScheduled": Cordon}
 	for name, tt := range map[string]struct {
 		impact Impact
 		notice notice.Notice
@@ -42,6 +50,44 @@ func TestImpactDecidesByTypeDurationAndLiveMigration(t *testing.T) {
 		},
 		"a pause of unknown length only cordons": {
 			DefaultImpact(), notice.Notice{Type: notice.Freeze, Duration: -time.Second}, Cordon, false, "unknown duration",
+		},
+		"a reboot that a user asked for has its own action": {
+			byUser, notice.Notice{Type: notice.Reboot, UserInitiated: true}, Acknowledge, true, "user-initiated Reboot asks for acknowledge",
+		},
+		"a reboot of the platform's has the other": {byUser, notice.Notice{Type: notice.Reboot}, Drain, true, "Reboot asks for drain"},
+		"a long pause that a user asked for": {
+			byUser, notice.Notice{Type: notice.Freeze, UserInitiated: true, Duration: time.Minute}, Cordon, false, "user-initiated Freeze of 1m0s asks for cordon",
+		},
+		"a short pause may begin at once": {
+			hasty, notice.Notice{Type: notice.Freeze, Duration: 8 * time.Second}, Acknowledge, false, "tolerance of 10s, and may begin at once as it is under 9s",
+		},
+		"a pause as long as the limit may not": {
+			hasty, notice.Notice{Type: notice.Freeze, Duration: 9 * time.Second}, Ignore, false, "within the tolerance",
+		},
+		"a short live migration may begin at once too": {
+			hasty, notice.Notice{Type: notice.Freeze, LiveMigration: true, Duration: 5 * time.Second}, Acknowledge, false, "live migration asks for ignore, and may",
+		},
+		"a pause of unknown length may not": {
+			hasty, notice.Notice{Type: notice.Freeze, LiveMigration: true, Duration: -time.Second}, Ignore, false, "live migration",
+		},
+		"pods that mind a pause mind a short one": {
+			marked, notice.Notice{Type: notice.Freeze, Duration: 5 * time.Second}, DrainMarked, false, "Freeze asks for drain-marked",
+		},
+		"and one of unknown length": {
+			marked, notice.Notice{Type: notice.Freeze, Duration: -time.Second}, DrainMarked, false, "drain-marked",
+		},
+		"but none without impact": {marked, notice.Notice{Type: notice.Freeze}, Ignore, false, "within the tolerance"},
+		"pods that mind a live migration": {
+			marked, notice.Notice{Type: notice.Freeze, LiveMigration: true}, DrainMarked, false, "live migration asks for drain-marked",
+		},
+		"a condition by its rule": {
+			sick, notice.Notice{Type: notice.Condition, ID: "KernelDeadlock"}, Drain, false, "condition KernelDeadlock asks for drain; nothing is due",
+		},
+		"a condition without one is left alone": {
+			sick, notice.Notice{Type: notice.Condition, ID: "Ready"}, Ignore, false, "no action is configured for condition Ready",
+		},
+		"a hint that cannot be confirmed is no reboot": {
+			sick, notice.Notice{Type: notice.Condition, ID: "RebootScheduled"}, Cordon, false, "condition RebootScheduled asks for cordon",
 		},
 		"a type without an action is left alone": {Impact{}, notice.Notice{Type: notice.Reboot}, Ignore, true, "no action is configured"},
 	} {
@@ -104,7 +150,7 @@ func TestI8DecidingTwiceGivesTheSameAnswer(t *testing.T) {
 // not be deleted for one. A machine that goes for good takes it along, so that there it must be asked to stop.
 func TestPodsThatNobodyReplacesStayWhereTheMachineComesBack(t *testing.T) {
 	for kind, want := range map[notice.Type]drain.Action{
-		notice.Freeze: drain.Leave, notice.Reboot: drain.Leave,
+		notice.Freeze: drain.Leave, notice.Reboot: drain.Leave, notice.Condition: drain.Leave,
 		notice.Redeploy: drain.Evict, notice.Preempt: drain.Evict, notice.Terminate: drain.Evict,
 	} {
 		if got := drainPolicy(kind).Of(drain.Unmanaged); got != want {

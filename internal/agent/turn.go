@@ -18,9 +18,11 @@ type Slots interface {
 	Want(wanted bool)
 	// Held reports whether one is ours at this moment.
 	Held() bool
+	// GivenBack reports that none bears our name any more.
+	GivenBack() bool
 	// Holders names who has the slots, while none is ours.
 	Holders() []string
-	// Run contends until ctx ends, and calls changed when Held or Holders may answer otherwise.
+	// Run contends until ctx ends, and calls changed when one of the above may answer otherwise.
 	Run(ctx context.Context, changed func())
 }
 
@@ -65,6 +67,16 @@ func (a *Agent) wantsSlot(now time.Time) bool {
 		return h.voluntary() && h.wantsDrain() && !h.left && (!h.pressing(now) || a.o.Slots.Held())
 	})
 }
+
+// claimSlot asks for a slot while one is needed, and gives it back as soon as it is not.
+func (a *Agent) claimSlot(now time.Time) {
+	if a.o.Slots != nil {
+		a.o.Slots.Want(a.wantsSlot(now))
+	}
+}
+
+// slotGivenBack reports that nobody has to wait for a slot of ours.
+func (a *Agent) slotGivenBack() bool { return a.o.Slots == nil || a.o.Slots.GivenBack() }
 
 // awaitTurn keeps a node that only a condition speaks against as it is until it may be drained: should a detector err,
 // it does so on all nodes at once, and they must not be cordoned all at once. For an interruption the node is cordoned

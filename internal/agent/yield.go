@@ -31,6 +31,11 @@ func (a *Agent) yield(ctx context.Context, h *handling, now time.Time) (time.Dur
 	if !h.left {
 		return 0, nil
 	}
+	if h.held && h.dirty { // it was held before the other came, and the record says more than is so
+		if _, err := a.hold(ctx, h, now); err != nil {
+			return 0, err
+		}
+	}
 	if h.Decision.Forced {
 		return h.patienceLeft(now), nil
 	}

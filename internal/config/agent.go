@@ -155,9 +155,7 @@ func (a *Agent) actions() []actionFlag {
 // Validate reports everything that is wrong.
 func (a *Agent) Validate() error {
 	var errs []error
-	bad := func(flag string, value any, want string) {
-		errs = append(errs, fmt.Errorf("--%s: %v: want %s", flag, quoted(value), want))
-	}
+	bad := refusals(&errs)
 	if a.NodeName == "" {
 		bad("node-name", a.NodeName, "the name of this node (in a pod: NODE_NAME from spec.nodeName)")
 	}
@@ -176,6 +174,28 @@ func (a *Agent) Validate() error {
 	if a.DeadlineMargin < 0 || a.DeadlineMargin > time.Minute {
 		bad("deadline-margin", a.DeadlineMargin, "0 to 1m")
 	}
+	errs = append(errs, a.validatePolicy(), a.validateConditions(), a.validateDrain(), a.notifications())
+	if !oneOf(a.TaintEffect, []string{"", "NoSchedule", "PreferNoSchedule", "NoExecute"}) {
+		bad("taint-effect", a.TaintEffect, "NoSchedule, PreferNoSchedule, NoExecute or nothing")
+	}
+	if a.Listen != "" {
+		if _, _, err := net.SplitHostPort(a.Listen); err != nil {
+			bad("listen", a.Listen, "host:port, such as 127.0.0.1:9818, or nothing")
+		}
+	}
+	if !oneOf(a.LogFormat, []string{"json", "text"}) {
+		bad("log-format", a.LogFormat, "json or text")
+	}
+	if err := new(slog.LevelVar).UnmarshalText([]byte(a.LogLevel)); err != nil {
+		bad("log-level", a.LogLevel, "debug, info, warn or error")
+	}
+	return errors.Join(errs...)
+}
+
+// validatePolicy reports what is wrong with the actions.
+func (a *Agent) validatePolicy() error {
+	var errs []error
+	bad := refusals(&errs)
 	for _, f := range a.actions() {
 		if !oneOf(*f.value, agent.Actions()) {
 			bad(f.flag, *f.value, allActions())
@@ -195,6 +215,13 @@ func (a *Agent) Validate() error {
 	if a.AcknowledgeFreezeUnder > 0 && !a.Acknowledge {
 		bad("acknowledge-freeze-under", a.AcknowledgeFreezeUnder, "0 with --acknowledge=false, which acknowledges nothing")
 	}
+	return errors.Join(errs...)
+}
+
+// validateConditions reports what is wrong with the rules for conditions and with the turns.
+func (a *Agent) validateConditions() error {
+	var errs []error
+	bad := refusals(&errs)
 	if err := condition.ValidateAll(a.Conditions); err != nil {
 		errs = append(errs, fmt.Errorf("--condition: %w", err))
 	}
@@ -213,25 +240,13 @@ func (a *Agent) Validate() error {
 	if a.MaxConcurrentDrains > 0 && a.Namespace == "" {
 		bad("namespace", a.Namespace, "the agents' own (in a pod: POD_NAMESPACE from metadata.namespace), as --max-concurrent-drains needs it")
 	}
-	if !oneOf(a.TaintEffect, []string{"", "NoSchedule", "PreferNoSchedule", "NoExecute"}) {
-		bad("taint-effect", a.TaintEffect, "NoSchedule, PreferNoSchedule, NoExecute or nothing")
-	}
-	a.validateDrain(bad)
-	if a.Listen != "" {
-		if _, _, err := net.SplitHostPort(a.Listen); err != nil {
-			bad("listen", a.Listen, "host:port, such as 127.0.0.1:9818, or nothing")
-		}
-	}
-	if !oneOf(a.LogFormat, []string{"json", "text"}) {
-		bad("log-format", a.LogFormat, "json or text")
-	}
-	if err := new(slog.LevelVar).UnmarshalText([]byte(a.LogLevel)); err != nil {
-		bad("log-level", a.LogLevel, "debug, info, warn or error")
-	}
-	return errors.Join(append(errs, a.notifications())...)
+	return errors.Join(errs...)
 }
 
-func (a *Agent) validateDrain(bad func(flag string, value any, want string)) {
+// validateDrain reports what is wrong with how the node is held and drained.
+func (a *Agent) validateDrain() error {
+	var errs []error
+	bad := refusals(&errs)
 	if !oneOf(a.OnUnknownFreeze, agent.Actions()) {
 		bad("on-unknown-freeze", a.OnUnknownFreeze, allActions())
 	}
@@ -248,11 +263,19 @@ func (a *Agent) validateDrain(bad func(flag string, value any, want string)) {
 			bad("label", key+"="+a.Labels[key], err.Error())
 		}
 	}
+	return errors.Join(errs...)
 }
 
 // Taint is the taint that the flags describe.
 func (a *Agent) Taint() agent.Taint {
 	return agent.Taint{Key: a.TaintKey, Value: a.TaintValue, Names: a.TaintNames, Effect: a.TaintEffect}
+}
+
+// refusals gives a function that adds one refusal to a list.
+func refusals(errs *[]error) func(flag string, value any, want string) {
+	return func(flag string, value any, want string) {
+		*errs = append(*errs, fmt.Errorf("--%s: %v: want %s", flag, quoted(value), want))
+	}
 }
 
 // Impact is the impact policy that the flags describe. The flags must be valid.

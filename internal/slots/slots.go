@@ -73,6 +73,7 @@ type Keeper struct {
 	mu      sync.Mutex
 	wanted  bool
 	until   time.Time // the slot is surely ours before this
+	claimed bool      // a slot may bear our name
 	holders []string
 
 	// What is below belongs to Run's goroutine.
@@ -130,6 +131,13 @@ func (k *Keeper) Held() bool {
 	return time.Now().Before(k.until)
 }
 
+// GivenBack reports that no slot bears our name any more, as far as is known.
+func (k *Keeper) GivenBack() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return !k.wanted && !k.claimed
+}
+
 // Holders names who had the slots when we last found none.
 func (k *Keeper) Holders() []string {
 	k.mu.Lock()
@@ -137,7 +145,7 @@ func (k *Keeper) Holders() []string {
 	return slices.Clone(k.holders)
 }
 
-// Run contends until ctx ends, and calls changed whenever Held or Holders may answer otherwise. At the end it keeps its
+// Run contends until ctx ends, and calls changed whenever Held, Holders or GivenBack may answer otherwise. At the end it keeps its
 // slot: who is restarted in the midst of a drain goes on with it, and who is not loses it before long.
 func (k *Keeper) Run(ctx context.Context, changed func()) {
 	timer := time.NewTimer(0)
@@ -164,7 +172,7 @@ func (k *Keeper) Run(ctx context.Context, changed func()) {
 
 // tell calls changed when what can be asked of the keeper has changed.
 func (k *Keeper) tell(changed func()) {
-	if state := fmt.Sprint(k.Held(), k.Holders()); state != k.told {
+	if state := fmt.Sprint(k.Held(), k.Holders(), k.GivenBack()); state != k.told {
 		k.told = state
 		changed()
 	}
@@ -302,6 +310,7 @@ func (k *Keeper) claim(ctx context.Context, l kubeapi.Lease) (bool, error) {
 	k.lease = made
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	k.claimed = true
 	if k.wanted { // it may have changed meanwhile
 		k.until, k.holders = began.Add(keepFor), nil
 	}
@@ -323,7 +332,7 @@ func (k *Keeper) renew(ctx context.Context) error {
 func (k *Keeper) lost() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.until = time.Time{}
+	k.until, k.claimed = time.Time{}, false
 }
 
 // giveBack takes our name off. What cannot be given back in time is taken over without that.
@@ -344,6 +353,9 @@ func (k *Keeper) giveBack(ctx context.Context) error {
 		return err
 	}
 	k.lease, k.expire = nil, time.Time{}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.claimed = false
 	return nil
 }
 

@@ -192,6 +192,9 @@ func TestTheNextGetsTheSlotWhenItIsGivenBack(t *testing.T) {
 			t.Error("a holds what it no longer wants")
 		}
 		time.Sleep(2 * askEvery)
+		if !a.GivenBack() || b.GivenBack() {
+			t.Errorf("given back by a: %v, by b: %v", a.GivenBack(), b.GivenBack())
+		}
 		if !b.Held() || len(b.Holders()) != 0 {
 			t.Errorf("b holds %v and sees %v", b.Held(), b.Holders())
 		}

@@ -229,10 +229,18 @@ func (f *fixture) account(without func(rbacv1.PolicyRule) bool) string {
 	return path
 }
 
-// shippedRules are those of deploy/agent/rbac.yaml, as they were applied.
+// shippedRules are those of deploy/agent/rbac.yaml for the whole cluster, as they were applied.
 func (f *fixture) shippedRules() []rbacv1.PolicyRule {
 	f.t.Helper()
-	role, err := f.Client().RbacV1().ClusterRoles().Get(f.ctx, "slipway-agent", metav1.GetOptions{})
+	role, err := f.Client().RbacV1().ClusterRoles().Get(f.ctx, testbed.AgentAccount, metav1.GetOptions{})
+	f.check(err)
+	return role.Rules
+}
+
+// namespaceRules are those for the agents' own namespace.
+func (f *fixture) namespaceRules() []rbacv1.PolicyRule {
+	f.t.Helper()
+	role, err := f.Client().RbacV1().Roles(testbed.AgentNamespace).Get(f.ctx, testbed.AgentAccount, metav1.GetOptions{})
 	f.check(err)
 	return role.Rules
 }
@@ -255,20 +263,30 @@ func TestI10WithoutTheRightToDeletePodsABlockedPodIsLeftAndItIsSaid(t *testing.T
 	f.neverApproved(e)
 }
 
-// TestI3WithoutTheRightToSetConditionsTheNodeIsStillGivenBack: what was done must be undone although not everything
-// could be.
-func TestI3WithoutTheRightToSetConditionsTheNodeIsStillGivenBack(t *testing.T) {
+// TestI3WithoutTheRightToSetConditionsAllElseIsDoneAndItIsSaidOnce: conditions inform, and nothing waits for them.
+func TestI3WithoutTheRightToSetConditionsAllElseIsDoneAndItIsSaidOnce(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "no-status", 1)
 	f.run(f.app("web", 2).Deployment())
 	was := f.marksOf(0)
 	a := f.agent(0, brisk, "--kubeconfig", f.account(grants("patch", "nodes/status")))
-	e := f.announce(azure.Announcement{Type: azure.Reboot, Notice: 5 * time.Minute})
-	f.awaitNode(0, "cordoned", cordoned)
-	f.awaitWords(a, "will try again", "forbidden", "nodes/status")
-	f.awaitPods(0, 0)
-	f.check(f.Azure.Cancel(e.EventID))
+	e := f.announce(azure.Announcement{Type: azure.Freeze, DurationSeconds: new(60), Notice: 5 * time.Minute, Outage: time.Second})
+	f.awaitWords(a, "conditions cannot be written", "forbidden", "nodes/status")
+	if over := f.awaitOver(e.EventID); over.StartedBy != azure.ByApproval {
+		t.Errorf("started %s, want it acknowledged", over.StartedBy)
+	}
 	f.awaitAsItWas(0, was)
+	f.awaitMetric(a, "slipway_agent_failed_conditions_total", atLeast(2))
+	f.awaitMetric(a, "slipway_agent_failed_steps_total", func(n float64) bool { return n == 0 })
+	said := 0
+	for _, l := range a.Log() {
+		if l["level"] == "ERROR" {
+			said++
+		}
+	}
+	if said != 1 {
+		t.Errorf("said %d times", said)
+	}
 }
 
 func TestWithoutTheRightToWriteEventsADrainGoesOnAndTheyAreCounted(t *testing.T) {
@@ -323,8 +341,9 @@ func TestTheAgentNeedsEveryRightThatItIsGivenAndNoOther(t *testing.T) {
 	f := newFixture(t, "rights", 2)
 	f.blocked(10 * time.Second)
 	f.withVolume("data")
-	f.agent(0, brisk, "--wait-for-detach")
-	f.agent(1, brisk)
+	turns := []string{brisk, "--max-concurrent-drains=2", "--namespace=" + testbed.AgentNamespace}
+	f.agent(0, append(turns, "--wait-for-detach")...)
+	f.agent(1, turns...)
 	e := f.announce(azure.Announcement{Type: azure.Redeploy, Resources: f.resources(0, 1), Notice: 24 * time.Second})
 	if over := f.awaitOver(e.EventID); over.StartedBy != azure.ByApproval {
 		t.Errorf("started %s, want it acknowledged", over.StartedBy)
@@ -332,7 +351,7 @@ func TestTheAgentNeedsEveryRightThatItIsGivenAndNoOther(t *testing.T) {
 	f.awaitEvent(0, "Uncordoned")
 
 	granted := map[string]bool{}
-	for _, rule := range f.shippedRules() {
+	for _, rule := range append(f.shippedRules(), f.namespaceRules()...) {
 		for _, verb := range rule.Verbs {
 			for _, resource := range rule.Resources {
 				granted[verb+" "+resource] = true

@@ -80,6 +80,9 @@ func (r Rule) Validate() error {
 		errs = append(errs, fmt.Errorf("type: %q: is confirmed with the metadata service and takes no rule; see the "+
 			"setting for what is unconfirmed", r.Type))
 	}
+	if slices.Contains([]string{"DrainInProgress", "Drained"}, r.Type) {
+		bad("type", fmt.Sprintf("%q", r.Type), "a condition that the agent does not set itself when it drains")
+	}
 	if statuses := []string{"", "True", "False", "Unknown"}; !slices.Contains(statuses, r.Status) {
 		bad("status", fmt.Sprintf("%.80q", r.Status), "True, False or Unknown")
 	}

@@ -27,7 +27,8 @@ func TestRuleIsReadFromAFlagAndFromAFile(t *testing.T) {
 		},
 		"KubeletProblem=ignore,hold=0s": {
 			`{"type": "KubeletProblem", "action": "ignore", "holdDown": "0s"}`,
-			Rule{Type: "KubeletProblem", Action: "ignore", HoldDown: span(0)}, "KubeletProblem",
+			Rule{Type: "KubeletProblem", Action: "ignore", HoldDown: span(0)},
+			"KubeletProblem",
 		},
 	} {
 		got, err := Parse(flag)
@@ -56,6 +57,7 @@ func TestI10ABadRuleIsRefusedWithFieldValueAndWhatIsAllowed(t *testing.T) {
 		"=drain":                           `type: "": want`,
 		"a b=drain":                        `type: "a b": want`,
 		"RebootScheduled=drain":            "confirmed with the metadata service",
+		"Drained=cordon":                   `type: "Drained": want a condition that the agent does not set itself`,
 		"KernelDeadlock:Maybe=drain":       `status: "Maybe": want True, False or Unknown`,
 		"KernelDeadlock=reboot":            `action: "reboot": want one of ignore, cordon, drain-marked, drain`,
 		"KernelDeadlock=drain,hold=soon":   `hold: "soon": want a duration`,

@@ -1,0 +1,225 @@
+package agent_test
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/slipway-dev/slipway/dev/azure"
+	"github.com/slipway-dev/slipway/dev/testbed"
+)
+
+// oneAtATime gives the flags of agents that drain one at a time, with their Leases in the test's own namespace: other
+// tests have slots too.
+func (f *fixture) oneAtATime() []string {
+	f.t.Helper()
+	shipped, err := f.Client().RbacV1().Roles(testbed.AgentNamespace).Get(f.ctx, testbed.AgentAccount, metav1.GetOptions{})
+	f.check(err)
+	_, err = f.Client().RbacV1().Roles(f.ns).Create(f.ctx, &rbacv1.Role{
+		ObjectMeta: metav1.ObjectMeta{Name: shipped.Name}, Rules: shipped.Rules,
+	}, metav1.CreateOptions{})
+	f.check(err)
+	_, err = f.Client().RbacV1().RoleBindings(f.ns).Create(f.ctx, &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: shipped.Name},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: shipped.Name},
+		Subjects:   []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: testbed.AgentNamespace, Name: testbed.AgentAccount}},
+	}, metav1.CreateOptions{})
+	f.check(err)
+	return []string{brisk, "--max-concurrent-drains=1", "--namespace=" + f.ns}
+}
+
+// draining reports that a node's agent says that it is being drained.
+func draining(n *corev1.Node) bool {
+	for key, value := range n.Labels {
+		if strings.HasPrefix(key, "notice.slipway.dev/") && value == "draining" {
+			return true
+		}
+	}
+	return false
+}
+
+// atOnce is the most nodes that were being drained at one moment. Versions are the API server's own order of things.
+func atOnce(t *testing.T, histories []*testbed.NodeHistory) int {
+	t.Helper()
+	var all []*corev1.Node
+	for _, h := range histories {
+		all = append(all, h.States()...)
+	}
+	version := func(n *corev1.Node) int {
+		v, err := strconv.Atoi(n.ResourceVersion)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+	slices.SortFunc(all, func(a, b *corev1.Node) int { return cmp.Compare(version(a), version(b)) })
+	now, most := map[string]bool{}, 0
+	for _, n := range all {
+		if now[n.Name] = draining(n); !now[n.Name] {
+			delete(now, n.Name)
+		}
+		most = max(most, len(now))
+	}
+	return most
+}
+
+func TestThreeMachinesOfOneEventAreDrainedOneAtATime(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "turns", 3)
+	flags := f.oneAtATime()
+	var histories []*testbed.NodeHistory
+	for i := range 3 {
+		app := f.on(i, fmt.Sprint("web-", i))
+		app.Stop = "2"
+		f.run(app.Deployment())
+		histories = append(histories, f.record(i))
+		f.agent(i, flags...)
+	}
+	e := f.announce(azure.Announcement{Type: azure.Reboot, Resources: f.resources(0, 1, 2), Notice: 15 * time.Minute})
+	if over := f.awaitOver(e.EventID); over.StartedBy != azure.ByApproval {
+		t.Errorf("started %s, want it acknowledged", over.StartedBy)
+	}
+	f.drainedInTime(e.EventID, 3)
+	if most := atOnce(t, histories); most != 1 {
+		t.Errorf("%d nodes were being drained at once, want 1", most)
+	}
+	f.check(testbed.Poll(f.ctx, "the slot is given back", func() bool { return f.holder() == "" }))
+}
+
+// holder is who has the one slot.
+func (f *fixture) holder() string {
+	f.t.Helper()
+	l, err := f.Client().CoordinationV1().Leases(f.ns).Get(f.ctx, "slipway-drain-0", metav1.GetOptions{})
+	f.check(err)
+	if l.Spec.HolderIdentity == nil {
+		return ""
+	}
+	return *l.Spec.HolderIdentity
+}
+
+func TestADeadHoldersTurnPassesOnAndAPreemptWaitsForNobody(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "succession", 3)
+	flags := f.oneAtATime()
+	endless := f.on(0, "endless")
+	endless.Stop, endless.Grace = "600", 10*time.Minute
+	f.run(endless.Deployment(), f.on(1, "web").Deployment(), f.on(2, "spot").Deployment())
+	var agents []*testbed.Agent
+	for i := range 3 {
+		agents = append(agents, f.agent(i, append(flags, patient)...))
+	}
+	f.announce(azure.Announcement{Type: azure.Reboot, Notice: time.Hour})
+	f.awaitNode(0, "being drained", draining)
+	if holder := f.holder(); holder != f.node(0) {
+		t.Fatalf("the slot is held by %q", holder)
+	}
+	f.announce(azure.Announcement{Type: azure.Reboot, Resources: f.resources(1), Notice: time.Hour})
+	f.awaitEvent(1, "WaitingForTurn")
+	f.awaitMetric(agents[1], "slipway_agent_notices_waiting_for_turn", atLeast(1))
+	if n := f.awaitNode(1, "cordoned", cordoned); draining(n) {
+		t.Errorf("it is being drained out of turn: %s", marks(n))
+	}
+
+	preempt := f.announce(azure.Announcement{Type: azure.Preempt, Resources: f.resources(2), Notice: 30 * time.Second})
+	f.awaitEvent(2, "Drained")
+	f.awaitOver(preempt.EventID)
+	f.drainedInTime(preempt.EventID, 1)
+
+	began := time.Now()
+	f.check(agents[0].Crash())
+	f.awaitEvent(1, "Drained")
+	if took := time.Since(began); took < 15*time.Second {
+		t.Errorf("taken over after %s, while the holder might have come back", took)
+	}
+}
+
+func TestAgentsThatHaveNothingToDoAskForNoLeases(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "at-ease", 1)
+	a := f.agent(0, f.oneAtATime()...)
+	f.awaitPolls(a, 20)
+	for _, verb := range []string{"list", "get", "create", "update", "watch"} {
+		if n := len(f.requests(verb, "leases")); n != 0 {
+			t.Errorf("%d requests: %s leases", n, verb)
+		}
+	}
+}
+
+// removeTaint takes a taint off the first machine's node.
+func (f *fixture) removeTaint(key string) {
+	f.t.Helper()
+	f.check(testbed.Poll(f.ctx, "the taint could be removed", func() bool {
+		n, err := f.Client().CoreV1().Nodes().Get(f.ctx, f.node(0), metav1.GetOptions{})
+		if err != nil {
+			return false
+		}
+		n.Spec.Taints = slices.DeleteFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == key })
+		_, err = f.Client().CoreV1().Nodes().Update(f.ctx, n, metav1.UpdateOptions{})
+		return err == nil
+	}))
+}
+
+// remediator is the taint of AKS's own node auto-drain.
+var remediator = corev1.Taint{Key: "remediator.kubernetes.azure.com/unschedulable", Effect: corev1.TaintEffectNoSchedule}
+
+func TestI6WhatCanWaitIsLeftToTheToolThatIsAtWorkOnTheNode(t *testing.T) {
+	t.Parallel()
+	for name, taint := range map[string]corev1.Taint{
+		"remediator": remediator,
+		"autoscaler": {Key: "ToBeDeletedByClusterAutoscaler", Effect: corev1.TaintEffectNoSchedule},
+		"karpenter":  {Key: "karpenter.sh/disrupted", Effect: corev1.TaintEffectNoSchedule},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t, "left-"+name, 1)
+			f.run(f.app("web", 2).Deployment())
+			was := f.marksOf(0)
+			f.addTaint(taint)
+			history := f.record(0)
+			// Where nothing follows the node beforehand it is looked at in time.
+			a := f.agent(0, brisk, "--on-unconfirmed=ignore")
+			e := f.announce(azure.Announcement{Type: azure.Redeploy, Notice: time.Hour})
+			f.awaitEvent(0, "OthersAtWork")
+			f.awaitMetric(a, "slipway_agent_notices_left_to_others", atLeast(1))
+			f.awaitPolls(a, 3)
+			for _, n := range history.States() {
+				if cordoned(n) || heldBy(e.EventID)(n) {
+					t.Errorf("the other tool's node was taken: %s", marks(n))
+				}
+			}
+			f.awaitPods(0, 2)
+			f.removeTaint(taint.Key)
+			if over := f.awaitOver(e.EventID); over.StartedBy != azure.ByApproval {
+				t.Errorf("started %s, want it acknowledged once the node was ours", over.StartedBy)
+			}
+			f.awaitAsItWas(0, was)
+		})
+	}
+}
+
+func TestI6APreemptSavesThePodsAndLeavesTheCordonToTheToolThatIsAtWork(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "both", 1)
+	f.run(f.app("web", 2).Deployment())
+	f.addTaint(remediator)
+	history := f.record(0)
+	f.agent(0, brisk, "--taint-effect=NoSchedule")
+	e := f.announce(azure.Announcement{Type: azure.Preempt, Notice: 30 * time.Second})
+	f.awaitEvent(0, "OthersAtWork")
+	f.awaitOver(e.EventID)
+	f.drainedInTime(e.EventID, 2)
+	for _, n := range history.States() {
+		ours := slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == "slipway.dev/notice" })
+		if cordoned(n) || ours {
+			t.Fatalf("the node was cordoned on top: %s", marks(n))
+		}
+	}
+}
