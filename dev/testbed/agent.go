@@ -197,6 +197,9 @@ func (a *Agent) get(ctx context.Context, path string) (int, string) {
 	return resp.StatusCode, body.String()
 }
 
+// Address is where the agent serves its metrics, as host:port.
+func (a *Agent) Address() string { return strings.TrimPrefix(a.metrics, "http://") }
+
 // Ready asks the agent whether it guards its node, and gives its words.
 func (a *Agent) Ready(ctx context.Context) (ready bool, words string) {
 	code, body := a.get(ctx, "/readyz")
