@@ -211,6 +211,25 @@ func TestADrainDoesNotWaitForReceivers(t *testing.T) {
 	}
 }
 
+// most is what an idle agent may hold of memory, in MiB: what `make bench GROUP=agent` measures without receivers.
+const most = 16
+
+func TestAnAgentWithReceiversHoldsNoMoreMemoryThanItMay(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "weighed")
+	a := f.agent(strings.Replace(everything, "URL", f.url, 1))
+	f.check(testbed.Poll(f.ctx, "the agent has looked for notices 50 times", func() bool {
+		n, _ := a.Metric(f.ctx, `slipway_agent_polls_total{result="ok"}`)
+		return n >= 50
+	}))
+	now, _, err := a.Resident()
+	f.check(err)
+	t.Logf("%.1f MiB resident", float64(now)/(1<<20))
+	if now > most<<20 {
+		t.Errorf("%.1f MiB resident, want %d at most", float64(now)/(1<<20), most)
+	}
+}
+
 func TestPrometheusScrapesAnAgent(t *testing.T) {
 	t.Parallel()
 	prometheus := peer(t, "prometheus")
