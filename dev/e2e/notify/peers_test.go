@@ -55,7 +55,7 @@ func freeAddress(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
+	defer func() { _ = l.Close() }()
 	return l.Addr().String()
 }
 
@@ -76,7 +76,7 @@ func run(t *testing.T, listens, path string, args ...string) {
 	go func() { ended <- cmd.Wait() }()
 	t.Cleanup(func() {
 		stop()
-		<-ended
+		_ = <-ended // it was killed
 		if t.Failed() {
 			t.Logf("%s said:\n%s", path, out.String())
 		}
@@ -138,7 +138,7 @@ func get(t *testing.T, address string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer resp.Body.Close()
+	defer func() { _ = resp.Body.Close() }()
 	raw, err := io.ReadAll(resp.Body)
 	if err != nil {
 		t.Fatal(err)
