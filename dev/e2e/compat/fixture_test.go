@@ -183,7 +183,7 @@ func (f *fixture) setUnschedulable(to bool) {
 // ask sends an HTTP request to the agent.
 func (f *fixture) ask(a *testbed.Agent, method, path string, header http.Header) (int, string) {
 	f.t.Helper()
-	r, err := http.NewRequestWithContext(f.ctx, method, a.URL()+path, nil)
+	r, err := http.NewRequestWithContext(f.ctx, method, "http://"+a.Address()+path, nil)
 	f.check(err)
 	r.Header = header
 	resp, err := http.DefaultClient.Do(r)
