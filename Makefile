@@ -1,8 +1,12 @@
-# Slipway. `make help` lists what can be asked for. Everything is built from Go modules; nothing else is downloaded.
+# Slipway. `make help` lists what can be asked for. Everything is built from Go modules; nothing else is downloaded but the
+# Debian packages of dev/peers/install, which tests skip when they cannot be had.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 TOOL := go tool -modfile=$(CURDIR)/tools/go.mod
+
+# Where dev/peers/install puts other people's programs that the tests meet; what the machine has comes first.
+export PATH := $(PATH):$(CURDIR)/bin/peers
 
 .PHONY: help
 help: ## List the targets
@@ -24,8 +28,12 @@ build-dev: slipway-dev ## Compile the control plane to develop on, for the first
 demo: build slipway-dev ## Tell the story on a real control plane, each step checked (KEEP=1 leaves it running)
 	@bin/slipway-dev demo
 
+.PHONY: peers
+peers: ## Fetch the other people's programs that the tests meet, where Debian's packages can be had
+	@dev/peers/install
+
 .PHONY: test
-test: build build-dev ## Run every test: race detector on, order shuffled, the real control plane included
+test: build build-dev peers ## Run every test: race detector on, order shuffled, the real control plane included
 	tools/test
 	cd dev && ../tools/test
 

@@ -20,6 +20,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/compat/aksnth"
 	"github.com/slipway-dev/slipway/internal/compat/mechanic"
 	"github.com/slipway-dev/slipway/internal/config"
+	"github.com/slipway-dev/slipway/internal/notice/azure"
 	"github.com/slipway-dev/slipway/internal/notice/request"
 	"github.com/slipway-dev/slipway/internal/observe"
 )
@@ -80,6 +81,7 @@ func runAKSNTH(ctx context.Context, o *aksnth.Options, stderr io.Writer) error {
 				return metrics.Webhook(next, o.TelegramHost())
 			})
 		},
+		Polls:      failures(func(err error, class azure.Class) { metrics.FetchFailed(err, class) }),
 		Known:      func(resource string) { metrics.Known(resource) },
 		Sources:    []agent.Source{asked},
 		Conditions: map[string]agent.Action{request.ID: agent.Drain},
@@ -205,6 +207,13 @@ func warnOf(tool string, warnings []string, c config.Agent, stderr io.Writer) er
 	}
 	return nil
 }
+
+// failures observes the polls that fail.
+type failures func(error, azure.Class)
+
+func (failures) FetchOK(time.Duration) {}
+
+func (f failures) FetchFailed(err error, class azure.Class) { f(err, class) }
 
 // later is a transport that is made when it is first needed.
 func later(make func() http.RoundTripper) http.RoundTripper {

@@ -66,6 +66,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return err
 	}
+	defer func() { err = errors.Join(err, s.hook.server.Close()) }()
 	s.introduce(o.Out, time.Since(begun))
 	steps := s.story()
 	passed := tell(ctx, o.Out, steps)

@@ -36,7 +36,7 @@ func (s *stage) spotNotice(ctx context.Context, a *account) (string, error) {
 	}
 	a.say(at, "its agent has seen that, cordoned the node, and begins to drain it")
 	for _, tell := range []func(context.Context, *account, azure.Record, []azure.Pod) error{
-		s.tellSearch, s.tellOrders, s.tellWeb(least), s.tellInvoices, s.tellEncoder, s.tellEnd,
+		s.tellSearch, s.tellOrders, s.tellWeb(least), s.tellInvoices, s.tellEncoder, s.tellEnd, s.tellNotified,
 	} {
 		if err := tell(ctx, a, r, pods); err != nil {
 			return "", err

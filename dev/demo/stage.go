@@ -78,6 +78,7 @@ func objects() []runtime.Object {
 type stage struct {
 	*testbed.Testbed
 	agents map[string]*testbed.Agent // by node
+	hook   *hook                     // of the agent on the machine that is taken away
 }
 
 // prepare adds the machines, starts what runs on them and the agents, and opens the way to the nodes of refuge.
@@ -106,6 +107,10 @@ func prepare(ctx context.Context, t *testbed.Testbed) (*stage, error) {
 		if err := s.label(ctx, m.node(), groups); err != nil {
 			return nil, err
 		}
+	}
+	var err error
+	if s.hook, err = listen(ctx, t.Dir()); err != nil {
+		return nil, err
 	}
 	return s, s.startAgents(ctx)
 }
@@ -138,7 +143,11 @@ func (s *stage) startAgents(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for i, m := range all {
 		group.Go(func() (err error) {
-			started[i], err = s.StartAgent(ctx, m.pool, m.instance)
+			var flags []string
+			if m == preempted {
+				flags = []string{"--config=" + s.hook.config}
+			}
+			started[i], err = s.StartAgent(ctx, m.pool, m.instance, flags...)
 			return err
 		})
 	}

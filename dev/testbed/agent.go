@@ -214,8 +214,8 @@ func (a *Agent) get(ctx context.Context, path string) (int, string) {
 	return resp.StatusCode, body.String()
 }
 
-// URL is where the agent serves HTTP.
-func (a *Agent) URL() string { return a.metrics }
+// Address is where the agent serves its metrics, as host:port.
+func (a *Agent) Address() string { return strings.TrimPrefix(a.metrics, "http://") }
 
 // Ready asks the agent whether it guards its node, and gives its words.
 func (a *Agent) Ready(ctx context.Context) (ready bool, words string) {

@@ -72,14 +72,14 @@ type machine struct {
 	evicted time.Time // when the pod was last asked to leave
 	events  []string  // reasons
 
-	source *spoken
+	source *teller
 	agent  *Agent
 	kill   func()
 	gone   chan struct{}
 }
 
 func newMachine(c *cluster, name string, stops time.Duration) *machine {
-	m := &machine{cluster: c, name: name, stops: stops, source: &spoken{name: "azure", news: make(chan struct{}, 1)}}
+	m := &machine{cluster: c, name: name, stops: stops, source: &teller{name: "azure", news: make(chan struct{}, 1)}}
 	m.node.Name, m.node.UID, m.node.ResourceVersion = name, "uid-"+name, "1"
 	m.replace()
 	return m
@@ -321,8 +321,8 @@ func (m *machine) crash() {
 	<-m.gone
 }
 
-// spoken is a source that says what it is told to.
-type spoken struct {
+// teller is a source that says what it is told to.
+type teller struct {
 	name string
 	news chan struct{}
 
@@ -330,30 +330,30 @@ type spoken struct {
 	notices []notice.Notice
 }
 
-func (s *spoken) Name() string        { return s.name }
-func (s *spoken) LastRead() time.Time { return time.Now() }
+func (s *teller) Name() string        { return s.name }
+func (s *teller) LastRead() time.Time { return time.Now() }
 
-func (s *spoken) again() {
+func (s *teller) again() {
 	select {
 	case s.news <- struct{}{}:
 	default:
 	}
 }
 
-func (s *spoken) say(notices ...notice.Notice) {
+func (s *teller) say(notices ...notice.Notice) {
 	s.mu.Lock()
 	s.notices = slices.Clone(notices)
 	s.mu.Unlock()
 	s.again()
 }
 
-func (s *spoken) all() []notice.Notice {
+func (s *teller) all() []notice.Notice {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.notices)
 }
 
-func (s *spoken) Run(ctx context.Context, emit func(notice.Snapshot)) {
+func (s *teller) Run(ctx context.Context, emit func(notice.Snapshot)) {
 	for {
 		select {
 		case <-ctx.Done():

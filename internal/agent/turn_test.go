@@ -52,7 +52,7 @@ func TestPatienceEndsInTimeToDrain(t *testing.T) {
 func TestI7ANoticeIsOverOnlyWhenItsOwnSourceSaysSo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMachine(newCluster(), "n", time.Second)
-		other := &spoken{name: "condition", news: make(chan struct{}, 1)}
+		other := &teller{name: "condition", news: make(chan struct{}, 1)}
 		m.start(t, 0, func(o *Options) {
 			o.Sources = append(o.Sources, other)
 			o.Impact.Conditions = map[string]Action{"shared": Cordon}
@@ -78,7 +78,7 @@ func TestI7ANoticeIsOverOnlyWhenItsOwnSourceSaysSo(t *testing.T) {
 func TestI3ANoticeWhoseSourceIsNoLongerListenedToIsLetGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMachine(newCluster(), "n", time.Second)
-		other := &spoken{name: "condition", news: make(chan struct{}, 1)}
+		other := &teller{name: "condition", news: make(chan struct{}, 1)}
 		m.start(t, 0, func(o *Options) {
 			o.Sources = append(o.Sources, other)
 			o.Impact.Conditions = map[string]Action{"KernelDeadlock": Cordon}

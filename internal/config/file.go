@@ -67,7 +67,7 @@ func Read(document []byte, keys []Key, s Strictness) (warnings []error, err erro
 
 // below puts a key before each of several errors.
 func below(key string, err error) error {
-	if all, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // the errors that were joined, not one in the chain
+	if all, ok := err.(interface{ Unwrap() []error }); ok {
 		var errs []error
 		for _, e := range all.Unwrap() {
 			errs = append(errs, below(key, e))

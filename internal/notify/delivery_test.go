@@ -109,8 +109,8 @@ func TestADeadReceiverIsTriedAgainWithBackOffForAsLongAsTheProcessLives(t *testi
 		time.Sleep(24 * time.Hour)
 		synctest.Wait()
 		gaps := l.gaps()
-		for i, want := range []time.Duration{1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300} {
-			if !around(gaps[i], want*time.Second) {
+		for i, want := range []int{1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300} {
+			if !around(gaps[i], time.Duration(want)*time.Second) {
 				t.Errorf("pause %d: %s, want about %d s", i, gaps[i], want)
 			}
 		}

@@ -98,7 +98,7 @@ func Validate(receivers []Receiver) error {
 
 // named says which receiver each of several errors is about.
 func named(i int, r *Receiver, err error) error {
-	if all, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // the errors that were joined, not one in the chain
+	if all, ok := err.(interface{ Unwrap() []error }); ok {
 		var errs []error
 		for _, e := range all.Unwrap() {
 			errs = append(errs, named(i, r, e))

@@ -105,7 +105,7 @@ func TestAProxyWithBasicAuthIsGoneThrough(t *testing.T) {
 			w.WriteHeader(http.StatusBadGateway)
 			return
 		}
-		defer resp.Body.Close()
+		defer func() { _ = resp.Body.Close() }()
 		w.WriteHeader(resp.StatusCode)
 	}))
 	t.Cleanup(proxy.Close)

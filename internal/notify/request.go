@@ -2,7 +2,6 @@ package notify
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -45,7 +44,7 @@ func newWriter(r *Receiver, warn func(string, ...any)) (*writer, error) {
 		return nil, w.secrets.clean(err)
 	}
 	w.source = text
-	_, err = w.request(context.Background(), Sample(Detected, time.Now()))
+	_, err = w.request(Sample(Detected, time.Now()))
 	if err == nil && w.url != nil {
 		err = check(w.url, r, checkURL)
 	}
@@ -127,7 +126,7 @@ func (w *writer) keep(secret string, err error) (string, error) {
 }
 
 // request makes the request for a message, reading every file anew. Errors may hold secrets: see clean.
-func (w *writer) request(ctx context.Context, m Message) (*http.Request, error) {
+func (w *writer) request(m Message) (*http.Request, error) {
 	w.secrets = nil
 	w.refresh()
 	text, err := render(w.body, m)
@@ -135,13 +134,13 @@ func (w *writer) request(ctx context.Context, m Message) (*http.Request, error) 
 		return nil, err
 	}
 	if w.r.Telegram != nil {
-		return w.telegram(ctx, text)
+		return w.telegram(text)
 	}
-	return w.webhook(ctx, m, text)
+	return w.webhook(m, text)
 }
 
 // webhook makes the request of a webhook. The body ends with a line end, which Prometheus' text format asks for.
-func (w *writer) webhook(ctx context.Context, m Message, text string) (*http.Request, error) {
+func (w *writer) webhook(m Message, text string) (*http.Request, error) {
 	h := w.r.Webhook
 	address, err := w.address(m)
 	if err != nil {
@@ -154,7 +153,7 @@ func (w *writer) webhook(ctx context.Context, m Message, text string) (*http.Req
 	if method == "" {
 		method = http.MethodPost
 	}
-	req, err := w.newRequest(ctx, method, address, text)
+	req, err := w.newRequest(method, address, text)
 	if err != nil {
 		return nil, err
 	}
@@ -206,7 +205,7 @@ func (w *writer) address(m Message) (string, error) {
 	return render(w.url, m)
 }
 
-func (w *writer) newRequest(ctx context.Context, method, address, body string) (*http.Request, error) {
+func (w *writer) newRequest(method, address, body string) (*http.Request, error) {
 	if err := checkURL(address); err != nil {
 		return nil, fmt.Errorf("%s: %w: want an http or https URL with a host", w.field("url"), err)
 	}
@@ -215,7 +214,7 @@ func (w *writer) newRequest(ctx context.Context, method, address, body string) (
 		return nil, err
 	}
 	w.secrets.addURL(u)
-	return http.NewRequestWithContext(ctx, method, address, strings.NewReader(body))
+	return http.NewRequest(method, address, strings.NewReader(body)) //nolint:noctx // its sender gives it one
 }
 
 // authorize says who asks. A user in the URL is one way, which net/http sees to.
@@ -239,7 +238,7 @@ func (w *writer) authorize(req *http.Request) error {
 }
 
 // telegram makes a sendMessage of Telegram's Bot API (https://core.telegram.org/bots/api#sendmessage).
-func (w *writer) telegram(ctx context.Context, text string) (*http.Request, error) {
+func (w *writer) telegram(text string) (*http.Request, error) {
 	t := w.r.Telegram
 	token, err := w.keep(t.Token, nil)
 	if t.TokenFile != "" {
@@ -267,7 +266,7 @@ func (w *writer) telegram(ctx context.Context, text string) (*http.Request, erro
 	}{string(t.ChatID), shorten(text), t.ParseMode}); err != nil {
 		return nil, err
 	}
-	req, err := w.newRequest(ctx, http.MethodPost, strings.TrimSuffix(base, "/")+"/bot"+token+"/sendMessage", body.String())
+	req, err := w.newRequest(http.MethodPost, strings.TrimSuffix(base, "/")+"/bot"+token+"/sendMessage", body.String())
 	if err != nil {
 		return nil, err
 	}

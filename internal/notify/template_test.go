@@ -231,7 +231,7 @@ func FuzzATemplateIsTakenOrRefused(f *testing.F) {
 			return
 		}
 		for _, m := range defaultMoments() {
-			if _, err := n.workers[0].writer.request(t.Context(), Sample(m, time.Now())); err != nil && text != "" && !strings.Contains(text, "now") {
+			if _, err := n.workers[0].writer.request(Sample(m, time.Now())); err != nil && text != "" && !strings.Contains(text, "now") {
 				t.Errorf("%q was taken, and fails: %v", text, err)
 			}
 		}

@@ -86,12 +86,12 @@ func tunnel(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusBadGateway)
 		return
 	}
-	defer far.Close()
+	defer func() { _ = far.Close() }()
 	near, _, err := w.(http.Hijacker).Hijack()
 	if err != nil {
 		return
 	}
-	defer near.Close()
+	defer func() { _ = near.Close() }()
 	_, _ = io.WriteString(near, "HTTP/1.1 200 Connection established\r\n\r\n")
 	go func() { _, _ = io.Copy(far, near) }()
 	_, _ = io.Copy(near, far)

@@ -32,13 +32,13 @@ type worker struct {
 func (w *worker) attempt(ctx context.Context, m Message) *failure {
 	ctx, cancel := context.WithTimeout(ctx, w.r.connection().timeout())
 	defer cancel()
-	req, err := w.writer.request(ctx, m)
+	req, err := w.writer.request(m)
 	if err != nil {
 		return &failure{err: w.writer.secrets.clean(err), final: !isUnreadable(err)}
 	}
 	w.client.known(&w.writer.secrets)
 	began := time.Now()
-	f := w.client.send(req)
+	f := w.client.send(req.WithContext(ctx))
 	w.metrics.seconds.Observe(time.Since(began).Seconds())
 	if f != nil {
 		f.err = w.writer.secrets.clean(f.err)

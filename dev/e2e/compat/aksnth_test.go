@@ -29,6 +29,7 @@ func TestEveryOutputOfTheTerminationHandlerIsThere(t *testing.T) {
 	f := newFixture(t, "outputs")
 	in := newInbox(t)
 	web := f.app("web", 1)
+	web.Stop = "20" // the machine goes once the node is drained, and the metrics with it
 	daemon := f.app("daemon", 1)
 	f.run(web.StatefulSet(), daemon.DaemonSet())
 	history, err := f.RecordNode(f.ctx, f.node())
@@ -48,6 +49,7 @@ func TestEveryOutputOfTheTerminationHandlerIsThere(t *testing.T) {
 		t.Errorf("Reboot: %+v", e)
 	}
 	f.checkMessages(in, r, words)
+	f.checkMetrics(a)
 	f.awaitOver(r.EventID)
 	f.awaitNode("given back, without the taint", func(n *corev1.Node) bool {
 		return free(n) && !tainted("aks-node-termination-handler/reboot", r.EventID, corev1.TaintEffectNoSchedule)(n)
@@ -59,7 +61,6 @@ func TestEveryOutputOfTheTerminationHandlerIsThere(t *testing.T) {
 	if !was {
 		t.Error("the node never had the taint aks-node-termination-handler/reboot with the event's ID")
 	}
-	f.checkMetrics(a)
 	if code, body := f.ask(a, http.MethodGet, "/healthz", nil); code != 200 || body != "LIVE" {
 		t.Errorf("/healthz: %d %q", code, body)
 	}
@@ -95,6 +96,7 @@ func (f *fixture) checkMessages(in *inbox, r azure.Record, words string) {
 // checkMetrics scrapes as Prometheus does.
 func (f *fixture) checkMetrics(a *testbed.Agent) {
 	f.t.Helper()
+	f.awaitMetric(a, old+`http_webhook_requests_total{code="200",method="put",endpoint="webhook"}`, 1)
 	text := a.Metrics(f.ctx)
 	parser := expfmt.NewTextParser(model.LegacyValidation)
 	families, err := parser.TextToMetricFamilies(strings.NewReader(text))
@@ -127,7 +129,7 @@ func (f *fixture) checkMetrics(a *testbed.Agent) {
 	if events != 1 || sent != 1 {
 		f.t.Errorf("%v scheduled events and %v webhook requests, want 1 and 1:\n%s", events, sent, text)
 	}
-	if _, ok := a.Metric(f.ctx, `slipway_drains_total{outcome="drained"}`); !ok {
+	if n, _ := a.Metric(f.ctx, `slipway_agent_notices_total{type="Reboot",action="drain"}`); n != 1 {
 		f.t.Error("the new metrics are missing")
 	}
 	if strings.Contains(text, "secret") {
@@ -169,8 +171,8 @@ func TestW09ExitAfterNodeDrainExits(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "exit")
 	f.run(f.app("web", 2).Deployment())
-	a := f.aksnth("-exitAfterNodeDrain")
-	r := f.announce(azure.Announcement{Type: azure.Redeploy, Notice: time.Minute, Outage: time.Second})
+	a := f.aksnth("-exitAfterNodeDrain", "-drainOnFreezeEvent") // a Freeze leaves the process alive
+	r := f.announce(azure.Announcement{Type: azure.Freeze, Notice: time.Minute, Outage: time.Second})
 	f.check(testbed.Poll(f.ctx, "the process has exited", func() bool { return !a.Alive() }))
 	if !a.Logged("the node is drained, and this process was to end then") {
 		t.Error("it exited for another reason")

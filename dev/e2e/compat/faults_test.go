@@ -91,10 +91,14 @@ func TestW05NearTheDeadlineABudgetIsPassedAndGraceIsCut(t *testing.T) {
 	kept := f.app("kept", 1)
 	kept.MinAvailable, kept.Grace, kept.Stop = "1", 10*time.Minute, "1"
 	f.run(kept.Deployment(), kept.Budget())
-	a := f.aksnth()
-	f.announce(azure.Announcement{Type: azure.Preempt, Notice: 15 * time.Second})
-	f.awaitMetric(a, "slipway_drain_forced_pods_total", 1)
+	f.aksnth()
+	r := f.announce(azure.Announcement{Type: azure.Preempt, Notice: 25 * time.Second})
 	f.awaitPods(0)
+	deleted, err := f.Audit(controlplane.AuditFilter{User: agentUser, Verb: "delete", Resource: "pods", Namespace: f.ns})
+	f.check(err)
+	if len(deleted) == 0 || !deleted[0].RequestReceivedTimestamp.Time.Before(r.NotBefore) {
+		t.Errorf("%d deletions before %s", len(deleted), r.NotBefore)
+	}
 }
 
 func TestW06ManyPodsLeaveAtOnce(t *testing.T) {
@@ -270,12 +274,12 @@ func TestW18ADryRunConsumesNothingAndClaimsNothing(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "w18")
 	f.run(f.app("web", 1).Deployment())
-	a := f.aksnth("-dryRun", "-taint.node")
+	a := f.aksnth("-dryRun", "-taint.node", "-drainOnFreezeEvent")
 	for range 2 {
-		r := f.announce(azure.Announcement{Type: azure.Reboot, Notice: 3 * time.Second, Outage: time.Second})
+		r := f.announce(azure.Announcement{Type: azure.Freeze, Notice: 3 * time.Second, Outage: time.Second})
 		f.awaitOver(r.EventID)
 	}
-	f.awaitMetric(a, old+`scheduled_events_total{node="`+f.node()+`",resource="`+f.pool.Resource(0)+`",type="Reboot"}`, 2)
+	f.awaitMetric(a, old+`scheduled_events_total{node="`+f.node()+`",resource="`+f.pool.Resource(0)+`",type="Freeze"}`, 2)
 	if n := f.requests("create", "pods/eviction"); n > 0 || a.Logged("cordoned") || a.Logged("drained") {
 		t.Errorf("%d evictions, or a claim to have done what was not done", n)
 	}
@@ -329,8 +333,8 @@ func TestM06AnUnexpectedDocumentIsSurvived(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "m06")
 	f.run(f.app("web", 1).Deployment())
-	a := f.mechanic(f.file("mechanic.yaml", ""))
-	r := f.announce(azure.Announcement{Type: azure.Redeploy, Notice: time.Minute, Outage: time.Second})
+	a := f.mechanic(f.file("mechanic.yaml", "scheduledEvents: {freeze: true}"))
+	r := f.announce(azure.Announcement{Type: azure.Freeze, Notice: time.Minute, Outage: time.Second})
 	pid := a.PID()
 	for _, field := range []string{"", "DocumentIncarnation", "EventId", "EventType", "Resources", "NotBefore", "DurationInSeconds"} {
 		f.check(f.Azure.Inject(azure.Fault{Kind: azure.FaultField, Field: field, Times: 1, ScaleSet: f.pool.ScaleSet()}))

@@ -43,7 +43,10 @@ type fixture struct {
 
 func newFixture(t testing.TB, name string) *fixture {
 	t.Helper()
-	bed := testbed.Shared(t) // which may take its time, the first time
+	bed := testbed.Shared(t) // this and the next may take their time, the first time
+	if _, err := testbed.Binary("slipway"); err != nil {
+		t.Fatal(err)
+	}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	t.Cleanup(cancel)
 	f := &fixture{Testbed: bed, t: t, ctx: ctx, pool: controlplane.AKSPool{Name: name}, ns: name}
@@ -180,7 +183,7 @@ func (f *fixture) setUnschedulable(to bool) {
 // ask sends an HTTP request to the agent.
 func (f *fixture) ask(a *testbed.Agent, method, path string, header http.Header) (int, string) {
 	f.t.Helper()
-	r, err := http.NewRequestWithContext(f.ctx, method, a.URL()+path, nil)
+	r, err := http.NewRequestWithContext(f.ctx, method, "http://"+a.Address()+path, nil)
 	f.check(err)
 	r.Header = header
 	resp, err := http.DefaultClient.Do(r)

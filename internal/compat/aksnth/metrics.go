@@ -75,10 +75,7 @@ func (m *Metrics) Hear(o agent.Occasion) {
 	}
 }
 
-// FetchOK makes Metrics an azure.Observer.
-func (m *Metrics) FetchOK(time.Duration) {}
-
-// FetchFailed makes Metrics an azure.Observer.
+// FetchFailed counts a look at Scheduled Events that told nothing.
 func (m *Metrics) FetchFailed(error, azure.Class) { m.failed() }
 
 // APIServer measures the requests to the API server.

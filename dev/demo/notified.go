@@ -1,0 +1,95 @@
+package demo
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/slipway-dev/slipway/dev/azure"
+	"github.com/slipway-dev/slipway/dev/testbed"
+	"github.com/slipway-dev/slipway/internal/notify"
+)
+
+// told is a notification and when it arrived.
+type told struct {
+	at      time.Time
+	message notify.Message
+}
+
+// hook is a webhook that an agent notifies.
+type hook struct {
+	server *http.Server
+	config string // the agent's configuration file
+
+	mu  sync.Mutex
+	got map[notify.Moment]told
+}
+
+// listen starts a webhook, and writes the configuration that has an agent notify it.
+func listen(ctx context.Context, dir string) (*hook, error) {
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, fmt.Errorf("webhook: %w", err)
+	}
+	h := &hook{got: map[notify.Moment]told{}, config: filepath.Join(dir, "notifications.yaml")}
+	h.server = &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second}
+	go func() { _ = h.server.Serve(l) }()
+	config := fmt.Sprintf("notifications:\n- name: demo\n  moments: [detected, drained]\n  webhook: {url: \"http://%s\"}\n", l.Addr())
+	if err := os.WriteFile(h.config, []byte(config), 0o600); err != nil {
+		return nil, errors.Join(fmt.Errorf("webhook: %w", err), h.server.Close())
+	}
+	return h, nil
+}
+
+func (h *hook) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	var m notify.Message
+	if err := json.NewDecoder(r.Body).Decode(&m); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.got[m.Moment] = told{time.Now(), m}
+}
+
+func (h *hook) hears(m notify.Moment) (told, bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	t, ok := h.got[m]
+	return t, ok
+}
+
+// tellNotified tells of what the agent's webhook was told.
+func (s *stage) tellNotified(ctx context.Context, a *account, r azure.Record, _ []azure.Pod) error {
+	var detected, drained told
+	err := testbed.Poll(ctx, "the webhook is told of both moments", func() (ok bool) {
+		detected, _ = s.hook.hears(notify.Detected)
+		drained, ok = s.hook.hears(notify.Drained)
+		return ok && !detected.at.IsZero()
+	})
+	if err != nil {
+		return err
+	}
+	gone := 0
+	for _, p := range drained.message.Pods {
+		if p.State == "gone" && p.Namespace == shop {
+			gone++
+		}
+	}
+	a.say(drained.at, "a webhook has heard of it twice: %.1f s after the notice, that %d pods have %d s to leave, and now that "+
+		"%d are gone", detected.at.Sub(r.VisibleAt).Seconds(), len(detected.message.Pods), detected.message.SecondsLeft, gone)
+	return all(
+		expect(detected.message.Event.EventId == r.EventID && drained.message.Event.EventId == r.EventID, "both about event "+r.EventID,
+			"%s and %s", detected.message.Event.EventId, drained.message.Event.EventId),
+		expect(len(detected.message.Pods) == spotPods, "40 pods in the first", "%d", len(detected.message.Pods)),
+		expect(gone == spotPods, "40 pods gone in the second", "%d", gone),
+		expect(drained.at.Before(r.NotBefore), "both before the machine's time is over", "the second at %s", clock(drained.at)),
+	)
+}

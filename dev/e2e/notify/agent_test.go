@@ -1,0 +1,250 @@
+//go:build unix
+
+package notify_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/slipway-dev/slipway/dev/azure"
+	"github.com/slipway-dev/slipway/dev/controlplane"
+	"github.com/slipway-dev/slipway/dev/testbed"
+	"github.com/slipway-dev/slipway/dev/workload"
+	"github.com/slipway-dev/slipway/internal/notify"
+)
+
+func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
+
+// fixture is a machine and a namespace of a test's own, and a receiver.
+type fixture struct {
+	*testbed.Testbed
+	t    *testing.T
+	ctx  context.Context
+	pool controlplane.AKSPool
+
+	mu  sync.Mutex
+	got []notify.Message
+	url string
+}
+
+func newFixture(t *testing.T, name string) *fixture {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	f := &fixture{Testbed: testbed.Shared(t), t: t, ctx: ctx, pool: controlplane.AKSPool{Name: name}}
+	f.check(f.AddPool(ctx, f.pool, 1))
+	f.check(workload.Create(ctx, f.Client(), workload.Namespace(name)))
+	s := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		var m notify.Message
+		if err := json.NewDecoder(r.Body).Decode(&m); err != nil {
+			t.Errorf("a message that is no JSON: %v", err)
+		}
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.got = append(f.got, m)
+	}))
+	t.Cleanup(s.Close)
+	f.url = s.URL
+	return f
+}
+
+func (f *fixture) check(err error) {
+	f.t.Helper()
+	if err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+func (f *fixture) app(name string, replicas int32, maxUnavailable string) workload.App {
+	return workload.App{
+		Namespace: f.pool.Name, Name: name, Replicas: replicas, Node: f.pool.NodeName(0), MaxUnavailable: maxUnavailable,
+	}
+}
+
+// agent starts the machine's agent with a configuration file.
+func (f *fixture) agent(config string, flags ...string) *testbed.Agent {
+	f.t.Helper()
+	path := filepath.Join(f.t.TempDir(), "agent.yaml")
+	f.check(os.WriteFile(path, []byte(config), 0o600))
+	a, err := f.StartAgent(f.ctx, f.pool, 0, append(flags, "--config="+path)...)
+	f.check(err)
+	f.t.Cleanup(func() {
+		f.check(a.Crash())
+		if f.t.Failed() {
+			raw, _ := os.ReadFile(a.LogFile())
+			f.t.Logf("log of the agent on %s:\n%s", a.Node, raw)
+		}
+	})
+	return a
+}
+
+func (f *fixture) announce(a azure.Announcement) azure.Record {
+	f.t.Helper()
+	a.ScaleSet, a.Resources = f.pool.ScaleSet(), []string{f.pool.Resource(0)}
+	r, err := f.Azure.Announce(a)
+	f.check(err)
+	return r
+}
+
+// moments are those that were told, in order.
+func (f *fixture) moments() []notify.Moment {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var all []notify.Moment
+	for _, m := range f.got {
+		all = append(all, m.Moment)
+	}
+	return all
+}
+
+// awaitTold waits until exactly these moments were told.
+func (f *fixture) awaitTold(want ...notify.Moment) notify.Message {
+	f.t.Helper()
+	err := testbed.Poll(f.ctx, fmt.Sprintf("%v are told", want), func() bool { return len(f.moments()) >= len(want) })
+	if got := f.moments(); err != nil || !slices.Equal(got, want) {
+		f.t.Fatalf("told %v, want %v: %v", got, want, err)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.got[len(f.got)-1]
+}
+
+const everything = `
+pollInterval: 200ms
+acknowledge: false
+notifications:
+- name: nobody
+  webhook: {url: "http://127.0.0.1:1"}
+- name: test
+  moments: [detected, blocked, drained, deadline-passed, over]
+  webhook: {url: "URL"}
+`
+
+func TestEachMomentOfANoticeIsToldOnceAlsoByAnAgentThatWasKilled(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "told")
+	web, held := f.app("web", 2, ""), f.app("held", 1, "0")
+	f.check(workload.CreateSettled(f.ctx, f.Client(), web.Deployment(), held.Deployment(), held.Budget()))
+	a := f.agent(strings.Replace(everything, "URL", f.url, 1))
+	revive := func() {
+		t.Helper()
+		f.check(a.Crash())
+		f.check(a.Revive(f.ctx))
+		f.check(testbed.Poll(f.ctx, "the agent guards its node again", func() bool {
+			ready, _ := a.Ready(f.ctx)
+			return ready
+		}))
+	}
+
+	e := f.announce(azure.Announcement{Type: azure.Reboot, Notice: 15 * time.Minute})
+	blocked := f.awaitTold(notify.Detected, notify.Blocked)
+	f.mu.Lock()
+	detected := f.got[0]
+	f.mu.Unlock()
+	node, err := f.Client().CoreV1().Nodes().Get(f.ctx, f.pool.NodeName(0), metav1.GetOptions{})
+	f.check(err)
+	if detected.Event.EventId != e.EventID || detected.NodeName != node.Name || detected.Event.EventType != "Reboot" ||
+		detected.InstanceType != node.Labels["node.kubernetes.io/instance-type"] || detected.SecondsLeft < 14*60 {
+		t.Errorf("%+v", detected)
+	}
+	if len(detected.Pods) != 3 || detected.Pods[0].Namespace != "told" || !strings.HasPrefix(detected.Pods[0].Owner, "ReplicaSet/held-") {
+		t.Errorf("pods %+v", detected.Pods)
+	}
+	if len(blocked.Blocked) != 1 || blocked.Blocked[0].Budget != "told/held" || blocked.Blocked[0].Reason != "disruption-budget" {
+		t.Errorf("blocked %+v", blocked.Blocked)
+	}
+
+	f.check(testbed.Poll(f.ctx, "what was told is recorded", func() bool {
+		n, err := f.Client().CoreV1().Nodes().Get(f.ctx, node.Name, metav1.GetOptions{})
+		return err == nil && strings.Contains(n.Annotations["cordon.slipway.dev/azure-"+e.EventID], "blocked")
+	}))
+	revive()
+	f.check(f.Client().PolicyV1().PodDisruptionBudgets("told").Delete(f.ctx, held.Name, metav1.DeleteOptions{}))
+	drained := f.awaitTold(notify.Detected, notify.Blocked, notify.Drained)
+	if len(drained.Pods) == 0 || drained.Pods[0].State != "gone" {
+		t.Errorf("pods %+v", drained.Pods)
+	}
+	_, err = f.AwaitEvent(f.ctx, node.Name, "Drained")
+	f.check(err)
+	f.check(testbed.Poll(f.ctx, "what was told is recorded", func() bool {
+		n, err := f.Client().CoreV1().Nodes().Get(f.ctx, node.Name, metav1.GetOptions{})
+		return err == nil && n.Labels["notice.slipway.dev/azure-"+e.EventID] == "drained"
+	}))
+	revive()
+	f.check(f.Azure.Cancel(e.EventID))
+	f.awaitTold(notify.Detected, notify.Blocked, notify.Drained, notify.Over)
+	if n, _ := a.Metric(f.ctx, `slipway_notifications_total{receiver="nobody",result="failed"}`); n == 0 {
+		t.Error("the receiver that is away was not tried")
+	}
+}
+
+func TestADrainDoesNotWaitForReceivers(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "unheld")
+	f.check(workload.CreateSettled(f.ctx, f.Client(), f.app("web", 5, "").Deployment()))
+	over := make(chan struct{})
+	hanging := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-over }))
+	t.Cleanup(hanging.Close)
+	t.Cleanup(func() { close(over) })
+	a := f.agent(strings.NewReplacer("URL", hanging.URL, "acknowledge: false", "acknowledge: true").Replace(everything))
+	e := f.announce(azure.Announcement{Type: azure.Reboot, Notice: 15 * time.Minute, Outage: time.Second})
+	r, err := f.AwaitNotice(f.ctx, e.EventID, "acknowledged", func(r azure.Record) bool { return len(r.Approvals) > 0 })
+	f.check(err)
+	// A request hangs for 30 s, and there are several.
+	if took := r.Approvals[0].At.Sub(r.VisibleAt); took > 25*time.Second {
+		t.Errorf("acknowledged after %s", took)
+	}
+	if n, ok := a.Metric(f.ctx, `slipway_notifications_waiting{receiver="test"}`); ok && n == 0 {
+		t.Error("nothing waits for a receiver that hangs")
+	}
+}
+
+// most is what an idle agent may hold of memory, in MiB: what `make bench GROUP=agent` measures without receivers.
+const most = 16
+
+func TestAnAgentWithReceiversHoldsNoMoreMemoryThanItMay(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "weighed")
+	a := f.agent(strings.Replace(everything, "URL", f.url, 1))
+	f.check(testbed.Poll(f.ctx, "the agent has looked for notices 50 times", func() bool {
+		n, _ := a.Metric(f.ctx, `slipway_agent_polls_total{result="ok"}`)
+		return n >= 50
+	}))
+	now, _, err := a.Resident()
+	f.check(err)
+	t.Logf("%.1f MiB resident", float64(now)/(1<<20))
+	if now > most<<20 {
+		t.Errorf("%.1f MiB resident, want %d at most", float64(now)/(1<<20), most)
+	}
+}
+
+func TestPrometheusScrapesAnAgent(t *testing.T) {
+	t.Parallel()
+	prometheus := peer(t, "prometheus")
+	f := newFixture(t, "scraped")
+	a := f.agent(strings.Replace(everything, "URL", f.url, 1))
+	dir := t.TempDir()
+	config := filepath.Join(dir, "prometheus.yml")
+	f.check(os.WriteFile(config, fmt.Appendf(nil,
+		"global: {scrape_interval: 1s}\nscrape_configs: [{job_name: agent, static_configs: [{targets: [%q]}]}]\n", a.Address()), 0o600))
+	address := freeAddress(t)
+	run(t, address, prometheus, "--config.file="+config, "--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+address)
+	query := "http://" + address + "/api/v1/query?query="
+	for _, q := range []string{`up{job="agent"}==1`, `slipway_agent_last_read_timestamp_seconds>0`, `slipway_notifications_waiting{receiver="test"}==0`} {
+		f.check(testbed.Poll(f.ctx, "Prometheus knows "+q, func() bool {
+			return strings.Contains(get(t, query+strings.NewReplacer("{", "%7B", "}", "%7D", `"`, "%22", "=", "%3D", ">", "%3E").Replace(q)), `"value":`)
+		}))
+	}
+}

@@ -1,0 +1,270 @@
+//go:build unix
+
+// Package notify_test runs notifications against other people's programs, and real agents that send them.
+package notify_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/slipway-dev/slipway/dev/testbed"
+	"github.com/slipway-dev/slipway/internal/notify"
+)
+
+// patience bounds every wait of a test. Nothing takes nearly as long, but the machine may be busy.
+const patience = 2 * time.Minute
+
+// peer finds another's program, on the machine or where dev/peers/install has put it.
+func peer(t *testing.T, name string) string {
+	t.Helper()
+	if path, err := exec.LookPath(name); err == nil {
+		return path
+	}
+	path := filepath.Join(peersDir(t), name)
+	if _, err := os.Stat(path); err != nil {
+		t.Skipf("%s could not be had (dev/peers/install): how we get on with it was not tested", name)
+	}
+	return path
+}
+
+func peersDir(t *testing.T) string {
+	t.Helper()
+	root, err := testbed.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return filepath.Join(root, "bin", "peers")
+}
+
+// freeAddress is a loopback address that nobody listens at.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	return l.Addr().String()
+}
+
+// run runs a program until the test ends, and waits until it listens.
+func run(t *testing.T, listens, path string, args ...string) {
+	t.Helper()
+	ctx, stop := context.WithCancel(context.Background())
+	cmd := exec.CommandContext(ctx, path, args...)
+	// Its group is ended with it: the program may be a script's child.
+	ended := make(chan error, 1)
+	var out output
+	cmd.Stdout, cmd.Stderr = &out, &out
+	own(cmd)
+	if err := cmd.Start(); err != nil {
+		stop()
+		t.Fatal(err)
+	}
+	go func() { ended <- cmd.Wait() }()
+	t.Cleanup(func() {
+		stop()
+		_ = <-ended // it was killed
+		if t.Failed() {
+			t.Logf("%s said:\n%s", path, out.String())
+		}
+	})
+	for deadline := time.Now().Add(patience); ; {
+		conn, err := net.DialTimeout("tcp", listens, time.Second)
+		if err == nil {
+			_ = conn.Close()
+			return
+		}
+		select {
+		case err := <-ended:
+			ended <- err
+			t.Fatalf("%s ended: %v", path, err)
+		case <-time.After(20 * time.Millisecond):
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s does not listen at %s: %v", path, listens, err)
+		}
+	}
+}
+
+// output is what a program writes.
+type output struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.Write(p)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.String()
+}
+
+// send sends a sample of a moment.
+func send(t *testing.T, m notify.Moment, w notify.Webhook) error {
+	t.Helper()
+	none := 0
+	w.Retries = &none
+	n, err := notify.New([]notify.Receiver{{Name: "peer", Webhook: &w}}, notify.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	return n.Send(ctx, notify.Sample(m, time.Now()))
+}
+
+// get reads a page.
+func get(t *testing.T, address string) string {
+	t.Helper()
+	resp, err := http.Get(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	raw, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(raw)
+}
+
+// pushed is the documentation's example for a Pushgateway.
+const pushed = `# TYPE node_interruption gauge
+node_interruption{type={{ toJson .Event.EventType }},moment={{ toJson .Moment }}} {{ ternary 0 1 (eq .Moment "over") }}
+`
+
+func TestAPushgatewayTakesTheEventAndShowsIt(t *testing.T) {
+	t.Parallel()
+	address := freeAddress(t)
+	run(t, address, peer(t, "prometheus-pushgateway"), "--web.listen-address="+address)
+	w := notify.Webhook{
+		Method: http.MethodPut, URL: "http://" + address + "/metrics/job/slipway/node/{{ .NodeName }}", ContentType: "text/plain",
+		Body: notify.Body{Template: pushed},
+	}
+	node := notify.Sample(notify.Detected, time.Now()).NodeName
+	for m, value := range map[notify.Moment]int{notify.Detected: 1, notify.Over: 0} {
+		if err := send(t, m, w); err != nil {
+			t.Fatal(err)
+		}
+		page := get(t, "http://"+address+"/metrics")
+		want := fmt.Sprintf(`node_interruption{instance="",job="slipway",moment=%q,node=%q,type="Preempt"} %d`, m, node, value)
+		if !strings.Contains(page, want) {
+			t.Errorf("no %s in\n%s", want, page)
+		}
+	}
+	w.Template = "node_interruption is not a metric"
+	if err := send(t, notify.Detected, w); err == nil || !strings.Contains(err.Error(), "answered 400") ||
+		!strings.Contains(err.Error(), "text format parsing error") {
+		t.Errorf("what a Pushgateway cannot parse: error %v", err)
+	}
+}
+
+// squid runs Squid as a proxy for one user, and returns its address.
+func squid(t *testing.T) string {
+	t.Helper()
+	program := peer(t, "squid")
+	// Files that Squid reads after it has given up root's rights must be open to others, as t.TempDir's are not.
+	dir, err := os.MkdirTemp("", "slipway-squid-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	helper := filepath.Join(dir, "auth")
+	script := "#!/bin/sh\nwhile read -r user password; do\n" +
+		"  [ \"$user $password\" = 'ann pass-word' ] && echo OK || echo ERR\ndone\n"
+	if err := os.WriteFile(helper, []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	root := ""
+	if strings.HasPrefix(program, peersDir(t)) {
+		root = filepath.Join(peersDir(t), "root")
+	}
+	address := freeAddress(t)
+	config := filepath.Join(dir, "squid.conf")
+	if err := os.WriteFile(config, []byte(strings.NewReplacer("ADDRESS", address, "ROOT", root, "HELPER", helper).Replace(`
+http_port ADDRESS
+pid_filename none
+cache_log stdio:/dev/stderr
+access_log none
+cache deny all
+coredump_dir none
+pinger_enable off
+mime_table ROOT/usr/share/squid/mime.conf
+icon_directory ROOT/usr/share/squid/icons
+error_directory ROOT/usr/share/squid/errors/templates
+unlinkd_program ROOT/usr/lib/squid/unlinkd
+logfile_daemon ROOT/usr/lib/squid/log_file_daemon
+auth_param basic program HELPER
+auth_param basic children 1
+acl known proxy_auth REQUIRED
+http_access allow known
+http_access deny all
+`)), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	run(t, address, program, "-N", "-f", config)
+	return address
+}
+
+func TestSquidWithBasicAuthIsGoneThrough(t *testing.T) {
+	t.Parallel()
+	proxy := squid(t)
+	via := make(chan string, 16)
+	take := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { via <- r.Header.Get("Via") })
+	plain, encrypted := httptest.NewServer(take), httptest.NewTLSServer(take)
+	t.Cleanup(plain.Close)
+	t.Cleanup(encrypted.Close)
+	password := filepath.Join(t.TempDir(), "password")
+	for _, c := range []struct {
+		name, receiver, password string
+		ok                       bool
+		via                      string // what the receiver hears of the proxy: nothing inside TLS
+	}{
+		{"a webhook", plain.URL, "pass-word", true, "squid"},
+		{"a webhook behind TLS", encrypted.URL, "pass-word", true, ""},
+		{"a wrong password", plain.URL, "guess-word", false, ""},
+		{"a wrong password to one behind TLS", encrypted.URL, "guess-word", false, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if err := os.WriteFile(password, []byte(c.password+"\n"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			w := notify.Webhook{URL: c.receiver}
+			w.Proxy, w.ProxyPasswordFile = (&url.URL{Scheme: "http", User: url.User("ann"), Host: proxy}).String(), password
+			w.CAFile = certificate(t, encrypted)
+			err := send(t, notify.Detected, w)
+			if (err == nil) != c.ok || (len(via) == 1) != c.ok {
+				t.Fatalf("error %v, %d arrived", err, len(via))
+			}
+			if c.ok {
+				if heard := <-via; strings.Contains(heard, "squid") != (c.via != "") {
+					t.Errorf("came by way of %q, want %q", heard, c.via)
+				}
+			}
+			if !c.ok && (!strings.Contains(err.Error(), "Proxy Authentication Required") || strings.Contains(err.Error(), "guess-word")) {
+				t.Errorf("error %v", err)
+			}
+		})
+	}
+}
