@@ -44,5 +44,5 @@ func run(args []string) error {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	return start.Agent(ctx, c, os.Stderr)
+	return start.Agent(ctx, c, nil, os.Stderr)
 }

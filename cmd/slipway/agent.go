@@ -1,11 +1,19 @@
 package main
 
 import (
+	"context"
+
 	"github.com/spf13/cobra"
 
 	"github.com/slipway-dev/slipway/cmd/internal/start"
 	"github.com/slipway-dev/slipway/internal/config"
+	"github.com/slipway-dev/slipway/internal/observe/otlp"
 )
+
+// sendTraces is a start.Tracing.
+func sendTraces(ctx context.Context, endpoint, version string) (start.Spans, error) {
+	return otlp.New(ctx, endpoint, version)
+}
 
 func agentCommand() *cobra.Command {
 	var c config.Agent
@@ -17,7 +25,7 @@ func agentCommand() *cobra.Command {
 			"the event is over and the machine lived. The binary slipway-agent is this command alone, in less memory.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return start.Agent(cmd.Context(), c, cmd.ErrOrStderr())
+			return start.Agent(cmd.Context(), c, sendTraces, cmd.ErrOrStderr())
 		},
 	}
 	c.AddFlags(cmd.Flags())

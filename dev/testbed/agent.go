@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -75,20 +76,31 @@ type Agent struct {
 // is of, as one that a kubelet mounts does, and waits until it has read the notices once. Further flags win over the
 // testbed's own.
 func (t *Testbed) StartAgent(ctx context.Context, pool controlplane.AKSPool, instance int, flags ...string) (*Agent, error) {
-	return t.runAgent(ctx, pool, instance, "/readyz", flags)
+	return t.runAgent(ctx, program{"slipway-agent", nil}, pool, instance, "/readyz", flags)
+}
+
+// StartWholeAgent is StartAgent with the agent that is a part of slipway.
+func (t *Testbed) StartWholeAgent(ctx context.Context, pool controlplane.AKSPool, instance int, flags ...string) (*Agent, error) {
+	return t.runAgent(ctx, program{"slipway", []string{"agent"}}, pool, instance, "/readyz", flags)
+}
+
+// program is one of the product's, with the arguments that make it an agent.
+type program struct {
+	binary string
+	args   []string
 }
 
 // LaunchAgent is StartAgent for an agent that may never get ready: it waits for nothing, nor does a restart.
 func (t *Testbed) LaunchAgent(ctx context.Context, pool controlplane.AKSPool, instance int, flags ...string) (*Agent, error) {
-	return t.runAgent(ctx, pool, instance, "", flags)
+	return t.runAgent(ctx, program{"slipway-agent", nil}, pool, instance, "", flags)
 }
 
 // portTries is how often an agent is started when somebody else takes the port that was just found free for it.
 const portTries = 5
 
-func (t *Testbed) runAgent(ctx context.Context, pool controlplane.AKSPool, instance int, ready string, flags []string) (
-	*Agent, error,
-) {
+func (t *Testbed) runAgent(ctx context.Context, p program, pool controlplane.AKSPool, instance int, ready string,
+	flags []string,
+) (*Agent, error) {
 	node := pool.NodeName(instance)
 	kubeconfig, err := t.credentials(ctx, node)
 	if err != nil {
@@ -99,7 +111,7 @@ func (t *Testbed) runAgent(ctx context.Context, pool controlplane.AKSPool, insta
 	}, flags...)
 	a := &Agent{Node: node, Kubeconfig: kubeconfig}
 	for try := 1; ; try++ {
-		err := t.startAgent(ctx, a, ready, flags)
+		err := t.startAgent(ctx, a, p, ready, flags)
 		if err == nil {
 			break
 		}
@@ -125,8 +137,8 @@ func (t *Testbed) credentials(ctx context.Context, node string) (kubeconfig stri
 }
 
 // startAgent starts the process of an agent, whose metrics are at a port that was free.
-func (t *Testbed) startAgent(ctx context.Context, a *Agent, ready string, flags []string) error {
-	path, err := Binary("slipway-agent")
+func (t *Testbed) startAgent(ctx context.Context, a *Agent, p program, ready string, flags []string) error {
+	path, err := Binary(p.binary)
 	if err != nil {
 		return err
 	}
@@ -135,7 +147,7 @@ func (t *Testbed) startAgent(ctx context.Context, a *Agent, ready string, flags 
 		return err
 	}
 	command := controlplane.Command{
-		Name: t.agentName(a.Node), Path: path, Args: append([]string{"--listen", listen}, flags...),
+		Name: t.agentName(a.Node), Path: path, Args: slices.Concat(p.args, []string{"--listen", listen}, flags),
 	}
 	if ready != "" {
 		command.ReadyURL = "http://" + listen + ready

@@ -76,6 +76,7 @@ type Options struct {
 	Metrics     *Metrics
 	// Heartbeat is beaten at every turn of the agent's loop.
 	Heartbeat interface{ Beat() }
+	Tracer    Tracer // nil keeps no spans
 	Log       *slog.Logger
 }
 
@@ -306,6 +307,7 @@ func (a *Agent) decide(h *handling, n notice.Notice) {
 		a.o.Metrics.Notices.With(string(n.Type), string(d.Action)).Inc()
 	}
 	a.events.emit(noticed(n, d))
+	a.traceNotice(h)
 }
 
 // release lets go of every notice that is over, and returns when to look again. Only a snapshot that was read since the

@@ -163,6 +163,9 @@ func (a *Agent) drainEnded(run *drainRun, r drain.Receipt, err error) {
 		a.overtime = overtime{passed: run.order.terms.Deadline, until: time.Now().Add(startedWindow)}
 	}
 	for _, h := range a.handled {
+		if h.Phase == Draining {
+			a.trace(h, drainSpan(run.order.kind, r, err))
+		}
 		settle(h, r, err)
 	}
 }

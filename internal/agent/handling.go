@@ -28,6 +28,7 @@ type handling struct {
 	Seen     seen          `json:"seen"`
 	Decision Decision      `json:"decision"`
 	Phase    Phase         `json:"phase"`
+	Trace    string        `json:"trace,omitempty"` // traceparent of the notice's first span
 
 	held     bool // the node is as it is to be, and the record on it
 	touched  bool // something may be on it, even if not all
@@ -38,6 +39,7 @@ type handling struct {
 	gaveUp   bool      // a voluntary drain's time was over
 	missing  time.Time // since when the notice is no longer listed
 	waitsFor string
+	asked    time.Time // when the node was first asked to be cordoned
 	// approvable is since when nothing but our own Events keeps it from being acknowledged.
 	approvable time.Time
 }
@@ -183,6 +185,7 @@ func (a *Agent) approve(ctx context.Context, h *handling, now time.Time) (time.D
 		return 0, err
 	}
 	h.advanceTo(Acknowledged)
+	a.trace(h, Span{Name: "acknowledge", Began: h.approvable, Ended: time.Now()})
 	a.log.Info("acknowledged", "id", h.Notice.ID, "type", h.Notice.Type, "resources", h.Notice.Resources)
 	a.events.emit(acknowledged(h.Notice))
 	a.o.Metrics.Acknowledged.With(string(h.Notice.Type)).Inc()

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/url"
 	"os"
 	"time"
 
@@ -41,6 +42,8 @@ type Agent struct {
 	Profiling bool
 	LogLevel  string
 	LogFormat string
+
+	TraceEndpoint string
 }
 
 // AddFlags registers the flags with their defaults.
@@ -70,6 +73,9 @@ func (a *Agent) AddFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&a.Profiling, "profiling", false, "serve /debug/pprof/ too")
 	fs.StringVar(&a.LogLevel, "log-level", "info", "debug, info, warn or error")
 	fs.StringVar(&a.LogFormat, "log-format", "json", "json or text")
+
+	fs.StringVar(&a.TraceEndpoint, "trace-endpoint", "", "send traces to this URL by OTLP/HTTP, such as http://collector:4318/v1/traces; "+
+		"empty is none, unless $OTEL_EXPORTER_OTLP_ENDPOINT says where")
 }
 
 type actionFlag struct {
@@ -129,6 +135,9 @@ func (a *Agent) Validate() error {
 		if _, _, err := net.SplitHostPort(a.Listen); err != nil {
 			bad("listen", a.Listen, "host:port, such as 127.0.0.1:9818, or nothing")
 		}
+	}
+	if u, err := url.Parse(a.TraceEndpoint); err != nil || a.TraceEndpoint != "" && (u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {
+		bad("trace-endpoint", a.TraceEndpoint, "a URL such as http://collector:4318/v1/traces, or nothing")
 	}
 	if !oneOf(a.LogFormat, []string{"json", "text"}) {
 		bad("log-format", a.LogFormat, "json or text")

@@ -29,8 +29,8 @@ const (
 	stuckAfter = 5 * time.Minute
 )
 
-// Agent runs the agent until ctx ends.
-func Agent(ctx context.Context, c config.Agent, stderr io.Writer) error {
+// Agent runs the agent until ctx ends. It keeps traces if it is told to and tracing is not nil.
+func Agent(ctx context.Context, c config.Agent, tracing Tracing, stderr io.Writer) error {
 	if err := c.Validate(); err != nil {
 		return err
 	}
@@ -56,12 +56,19 @@ func Agent(ctx context.Context, c config.Agent, stderr io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("--endpoint: %w", err)
 	}
-	return runAgent(ctx, c, log, api, metadata)
+	tracer, endTraces, err := tracing.begin(ctx, c.TraceEndpoint, log)
+	if err != nil {
+		return err
+	}
+	defer endTraces()
+	return runAgent(ctx, c, log, tracer, api, metadata)
 }
 
 // runAgent serves metrics and health from the start, so that an agent that waits for its API server is not taken for
 // dead, and guards the node once it knows which machine that is.
-func runAgent(ctx context.Context, c config.Agent, log *slog.Logger, api *kubeapi.Client, metadata *azure.Client) error {
+func runAgent(ctx context.Context, c config.Agent, log *slog.Logger, tracer agent.Tracer, api *kubeapi.Client,
+	metadata *azure.Client,
+) error {
 	registry := observe.NewRegistry()
 	registry.Standard(build())
 	metrics := agent.NewMetrics(registry)
@@ -78,7 +85,7 @@ func runAgent(ctx context.Context, c config.Agent, log *slog.Logger, api *kubeap
 		if err != nil {
 			return err
 		}
-		a, err := newAgent(c, resource, log, api, metadata, metrics, alive)
+		a, err := newAgent(c, resource, log, tracer, api, metadata, metrics, alive)
 		if err != nil {
 			return err
 		}
@@ -100,8 +107,8 @@ func runAgent(ctx context.Context, c config.Agent, log *slog.Logger, api *kubeap
 	return together(ctx, guard, server.Run)
 }
 
-func newAgent(c config.Agent, resource string, log *slog.Logger, api *kubeapi.Client, metadata *azure.Client,
-	metrics *agent.Metrics, alive *observe.Heartbeat,
+func newAgent(c config.Agent, resource string, log *slog.Logger, tracer agent.Tracer, api *kubeapi.Client,
+	metadata *azure.Client, metrics *agent.Metrics, alive *observe.Heartbeat,
 ) (*agent.Agent, error) {
 	source, err := azure.NewSource(azure.SourceOptions{
 		Fetcher: metadata, Resource: resource, Interval: c.PollInterval, Observer: metrics, Log: log,
@@ -112,7 +119,7 @@ func newAgent(c config.Agent, resource string, log *slog.Logger, api *kubeapi.Cl
 	o := agent.Options{
 		Node: c.NodeName, Resource: resource, Machine: azure.ResourceName, API: api, Source: source,
 		Impact: c.Impact(), Margin: c.DeadlineMargin, TaintEffect: c.TaintEffect, DryRun: c.DryRun,
-		Metrics: metrics, Heartbeat: alive, Log: log,
+		Metrics: metrics, Heartbeat: alive, Tracer: tracer, Log: log,
 	}
 	if c.Acknowledge && !c.DryRun {
 		o.Approver = metadata

@@ -84,7 +84,7 @@ func TestI10MachineNameComesFromAnAzureProviderIDOrIsAnError(t *testing.T) {
 }
 
 func TestI10AgentRefusesBadOptionsBeforeItStarts(t *testing.T) {
-	err := Agent(t.Context(), config.Agent{}, io.Discard)
+	err := Agent(t.Context(), config.Agent{}, nil, io.Discard)
 	if err == nil || !strings.Contains(err.Error(), "--node-name") {
 		t.Errorf("error %v", err)
 	}
