@@ -32,8 +32,24 @@ demo: build slipway-dev ## Tell the story on a real control plane, each step che
 peers: ## Fetch the other people's programs that the tests meet, where Debian's packages can be had
 	@dev/peers/install
 
+# What nodes run, with its tests. It links no Kubernetes library to speak of, so that this is a matter of seconds.
+AGENT := ./cmd/slipway-agent ./cmd/internal/... ./internal/agent/... ./internal/config/... ./internal/cordon/... \
+	./internal/drain/... ./internal/kubeapi/... ./internal/notice/... ./internal/observe
+PLATFORMS := linux/amd64 linux/arm64 windows/amd64
+
+.PHONY: vet-agent
+vet-agent: ## Vet the agent and its tests for every platform that nodes have
+	@for p in $(PLATFORMS); do echo "vet $$p"; \
+		CGO_ENABLED=0 GOOS=$${p%/*} GOARCH=$${p#*/} go vet $(AGENT) || exit 1; done
+
+.PHONY: build-all
+build-all: ## Build slipway and slipway-agent for every platform that nodes have, into bin/OS_ARCH/
+	@for p in $(PLATFORMS); do echo "build $$p"; \
+		CGO_ENABLED=0 GOOS=$${p%/*} GOARCH=$${p#*/} go build -trimpath -ldflags '-s -w' -o bin/$${p%/*}_$${p#*/}/ \
+			./cmd/slipway ./cmd/slipway-agent || exit 1; done
+
 .PHONY: test
-test: build build-dev peers ## Run every test: race detector on, order shuffled, the real control plane included
+test: build build-dev peers vet-agent ## Run every test: race detector on, order shuffled, the real control plane included
 	tools/test
 	cd dev && ../tools/test
 

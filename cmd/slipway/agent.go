@@ -1,11 +1,19 @@
 package main
 
 import (
+	"context"
+
 	"github.com/spf13/cobra"
 
 	"github.com/slipway-dev/slipway/cmd/internal/start"
 	"github.com/slipway-dev/slipway/internal/config"
+	"github.com/slipway-dev/slipway/internal/observe/otlp"
 )
+
+// sendTraces is a start.Tracing.
+func sendTraces(ctx context.Context, endpoint, version string) (start.Spans, error) {
+	return otlp.New(ctx, endpoint, version)
+}
 
 func agentCommand() *cobra.Command {
 	var c config.Agent
@@ -20,7 +28,7 @@ func agentCommand() *cobra.Command {
 			if err := c.LoadFile(cmd.Flags()); err != nil {
 				return err
 			}
-			return start.Agent(cmd.Context(), c, cmd.ErrOrStderr())
+			return start.AgentWith(cmd.Context(), c, start.Extras{Tracing: sendTraces}, cmd.ErrOrStderr())
 		},
 	}
 	c.AddFlags(cmd.Flags())

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -74,21 +75,31 @@ type Agent struct {
 // is of, as one that a kubelet mounts does, and waits until it has read the notices once. Further flags win over the
 // testbed's own.
 func (t *Testbed) StartAgent(ctx context.Context, pool controlplane.AKSPool, instance int, flags ...string) (*Agent, error) {
-	return t.runAgent(ctx, pool, instance, "/readyz", flags)
+	return t.runAgent(ctx, program{"slipway-agent", nil}, pool, instance, "/readyz", flags)
+}
+
+// StartWholeAgent is StartAgent with the agent that is a part of slipway.
+func (t *Testbed) StartWholeAgent(ctx context.Context, pool controlplane.AKSPool, instance int, flags ...string) (*Agent, error) {
+	return t.runAgent(ctx, program{"slipway", []string{"agent"}}, pool, instance, "/readyz", flags)
+}
+
+// program is one of the product's, with the arguments that make it an agent.
+type program struct {
+	binary string
+	args   []string
 }
 
 // LaunchAgent is StartAgent for an agent that may never get ready: it waits for nothing, nor does a restart.
 func (t *Testbed) LaunchAgent(ctx context.Context, pool controlplane.AKSPool, instance int, flags ...string) (*Agent, error) {
-	return t.runAgent(ctx, pool, instance, "", flags)
+	return t.runAgent(ctx, program{"slipway-agent", nil}, pool, instance, "", flags)
 }
 
-func (t *Testbed) runAgent(ctx context.Context, pool controlplane.AKSPool, instance int, ready string, flags []string) (
-	*Agent, error,
-) {
-	return t.StartProgram(ctx, pool, instance, "slipway-agent", ready, func(w Where) (args, env []string) {
-		args = []string{
-			"--node-name", w.Node, "--kubeconfig", w.Kubeconfig, "--endpoint", w.Endpoint, "--listen", w.Listen,
-		}
+func (t *Testbed) runAgent(ctx context.Context, p program, pool controlplane.AKSPool, instance int, ready string,
+	flags []string,
+) (*Agent, error) {
+	return t.StartProgram(ctx, pool, instance, p.binary, ready, func(w Where) (args, env []string) {
+		args = append(slices.Clone(p.args),
+			"--node-name", w.Node, "--kubeconfig", w.Kubeconfig, "--endpoint", w.Endpoint, "--listen", w.Listen)
 		return append(args, flags...), nil
 	})
 }

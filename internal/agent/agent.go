@@ -109,6 +109,7 @@ type Options struct {
 	Metrics  *Metrics
 	// Heartbeat is beaten at every turn of the agent's loop.
 	Heartbeat interface{ Beat() }
+	Tracer    Tracer // nil keeps no spans
 	Log       *slog.Logger
 }
 
@@ -436,6 +437,7 @@ func (a *Agent) decide(h *handling, n notice.Notice) {
 		a.o.Metrics.Notices.With(string(n.Type), string(d.Action)).Inc()
 	}
 	a.events.emit(noticed(n, d))
+	a.traceNotice(h)
 }
 
 // isOver reports that a notice is over. Only a snapshot that its own source has read since the start can say so (I7);

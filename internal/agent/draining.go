@@ -219,6 +219,9 @@ func (a *Agent) drainEnded(run *drainRun, r drain.Receipt, err error) {
 	}
 	a.noteEnd(r, err)
 	for _, h := range a.handled {
+		if h.Phase == Draining {
+			a.trace(h, drainSpan(h.Notice.Type, r, err))
+		}
 		settle(h, r, err)
 	}
 	a.claimSlot(time.Now())

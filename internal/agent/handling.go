@@ -33,6 +33,8 @@ type handling struct {
 	Told []notify.Moment `json:"told,omitempty"`
 	// Began is when the node's pods were first asked to leave on account of it.
 	Began time.Time `json:"began,omitzero"`
+	// Trace is the traceparent of the notice's first span.
+	Trace string `json:"trace,omitempty"`
 
 	held     bool // the node is as it is to be, and the record on it
 	touched  bool // something may be on it, even if not all
@@ -54,6 +56,8 @@ type handling struct {
 	left         bool
 	saidOthers   string
 	waitsForTurn bool
+	// asked is when the node was first asked to be cordoned.
+	asked time.Time
 	// approvable is since when nothing but our own Events keeps it from being acknowledged.
 	approvable time.Time
 	account    account // of its drain, for notifications
@@ -220,6 +224,7 @@ func (a *Agent) approve(ctx context.Context, h *handling, now time.Time) (time.D
 		return 0, err
 	}
 	h.advanceTo(Acknowledged)
+	a.trace(h, Span{Name: "acknowledge", Began: h.approvable, Ended: time.Now()})
 	a.log.Info("acknowledged", "id", h.Notice.ID, "type", h.Notice.Type, "resources", h.Notice.Resources)
 	a.events.emit(acknowledged(h.Notice, h.Decision))
 	a.o.Metrics.Acknowledged.With(string(h.Notice.Type)).Inc()

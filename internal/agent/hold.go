@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"time"
 
 	"github.com/slipway-dev/slipway/internal/cordon"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
@@ -70,6 +71,9 @@ func (a *Agent) cordon(ctx context.Context, h *handling) error {
 	if err != nil {
 		return err
 	}
+	if h.asked.IsZero() {
+		h.asked = time.Now()
+	}
 	h.touched = true // a hold takes several requests, and one that fails may have left something (I3)
 	out, err := a.keeper.Hold(ctx, owner(h.Notice.Source, h.Notice.ID), r)
 	h.closed = out.Node != nil && out.Node.Spec.Unschedulable
@@ -112,11 +116,13 @@ func (a *Agent) sayHeld(h *handling, out cordon.Outcome) {
 	}
 	a.log.Info("cordoned", "id", h.Notice.ID, "type", h.Notice.Type, "heldBy", out.HeldBy)
 	a.events.emit(cordoned(h.Notice))
+	a.trace(h, Span{Name: "cordon", Began: h.asked, Ended: time.Now()})
 	a.o.Metrics.Cordoned.With(string(h.Notice.Type)).Inc()
 }
 
 // unhold lets go of the node on account of h.
 func (a *Agent) unhold(ctx context.Context, h *handling) error {
+	began := time.Now()
 	out, err := a.keeper.Release(ctx, owner(h.Notice.Source, h.Notice.ID))
 	if cordon.IsUnreadable(err) {
 		a.log.Error("record of a notice that is over cannot be understood, and stays", "err", err)
@@ -137,6 +143,7 @@ func (a *Agent) unhold(ctx context.Context, h *handling) error {
 	case !out.Node.Spec.Unschedulable:
 		a.log.Info("uncordoned", "id", h.Notice.ID)
 		a.events.emit(uncordoned())
+		a.trace(h, Span{Name: "uncordon", Began: began, Ended: time.Now()})
 	case len(out.HeldBy) > 0:
 		a.log.Info("let go, but others of ours still hold the node", "id", h.Notice.ID, "heldBy", out.HeldBy)
 	default:

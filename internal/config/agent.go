@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"maps"
 	"net"
+	"net/url"
 	"os"
 	"slices"
 	"strings"
@@ -73,6 +74,7 @@ type Agent struct {
 
 	// Notifications are who is told of what becomes of the node. Only a file can say.
 	Notifications []notify.Receiver
+	TraceEndpoint string
 }
 
 // AddFlags registers the flags with their defaults.
@@ -122,6 +124,9 @@ func (a *Agent) AddFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&a.Profiling, "profiling", false, "serve /debug/pprof/ too")
 	fs.StringVar(&a.LogLevel, "log-level", "info", "debug, info, warn or error")
 	fs.StringVar(&a.LogFormat, "log-format", "json", "json or text")
+
+	fs.StringVar(&a.TraceEndpoint, "trace-endpoint", "", "send traces to this URL by OTLP/HTTP, such as http://collector:4318/v1/traces; "+
+		"empty is none, unless $OTEL_EXPORTER_OTLP_ENDPOINT says where")
 }
 
 // DefaultAgent is what an agent without flags is told.
@@ -182,6 +187,9 @@ func (a *Agent) Validate() error {
 		if _, _, err := net.SplitHostPort(a.Listen); err != nil {
 			bad("listen", a.Listen, "host:port, such as 127.0.0.1:9818, or nothing")
 		}
+	}
+	if u, err := url.Parse(a.TraceEndpoint); err != nil || a.TraceEndpoint != "" && (u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {
+		bad("trace-endpoint", a.TraceEndpoint, "a URL such as http://collector:4318/v1/traces, or nothing")
 	}
 	if !oneOf(a.LogFormat, []string{"json", "text"}) {
 		bad("log-format", a.LogFormat, "json or text")

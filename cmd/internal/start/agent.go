@@ -53,6 +53,8 @@ type Extras struct {
 	Known func(resource string)
 	// Routes are served beside /metrics, /healthz and /readyz, and in their place where the path is the same.
 	Routes func(Inside) map[string]http.Handler
+	// Tracing keeps traces where the configuration asks for some; nil cannot.
+	Tracing Tracing
 	// Private decides who may see profiles; nil is everybody.
 	Private func(*http.Request) error
 }
@@ -122,7 +124,12 @@ func AgentWith(ctx context.Context, c config.Agent, x Extras, stderr io.Writer) 
 	if x.Metrics != nil {
 		x.Metrics(registry)
 	}
-	err = runAgent(ctx, c, x, log, api, metadata, registry, notifier)
+	tracer, endTraces, err := x.Tracing.begin(ctx, c.TraceEndpoint, log)
+	if err != nil {
+		return err
+	}
+	defer endTraces()
+	err = runAgent(ctx, c, x, log, tracer, api, metadata, registry, notifier)
 	if errors.Is(err, agent.ErrDrained) {
 		log.Info("the node is drained, and this process was to end then")
 		return nil
@@ -132,8 +139,8 @@ func AgentWith(ctx context.Context, c config.Agent, x Extras, stderr io.Writer) 
 
 // runAgent serves metrics and health from the start, so that an agent that waits for its API server is not taken for
 // dead, and guards the node once it knows which machine that is.
-func runAgent(ctx context.Context, c config.Agent, x Extras, log *slog.Logger, api *kubeapi.Client, metadata *azure.Client,
-	registry *observe.Registry, notifier *notify.Notifier,
+func runAgent(ctx context.Context, c config.Agent, x Extras, log *slog.Logger, tracer agent.Tracer, api *kubeapi.Client,
+	metadata *azure.Client, registry *observe.Registry, notifier *notify.Notifier,
 ) error {
 	registry.Standard(build())
 	metrics := agent.NewMetrics(registry)
@@ -153,7 +160,7 @@ func runAgent(ctx context.Context, c config.Agent, x Extras, log *slog.Logger, a
 		if x.Known != nil {
 			x.Known(resource)
 		}
-		a, err := newAgent(c, x, resource, found, log, api, metadata, metrics, alive, notifier)
+		a, err := newAgent(c, x, resource, found, log, tracer, api, metadata, metrics, alive, notifier)
 		if err != nil {
 			return err
 		}
@@ -181,8 +188,9 @@ func runAgent(ctx context.Context, c config.Agent, x Extras, log *slog.Logger, a
 	return together(ctx, guard, server.Run)
 }
 
-func newAgent(c config.Agent, x Extras, resource string, found *kubeapi.Node, log *slog.Logger, api *kubeapi.Client,
-	metadata *azure.Client, metrics *agent.Metrics, alive *observe.Heartbeat, notifier *notify.Notifier,
+func newAgent(c config.Agent, x Extras, resource string, found *kubeapi.Node, log *slog.Logger, tracer agent.Tracer,
+	api *kubeapi.Client, metadata *azure.Client, metrics *agent.Metrics, alive *observe.Heartbeat,
+	notifier *notify.Notifier,
 ) (*agent.Agent, error) {
 	source, err := azure.NewSource(azure.SourceOptions{
 		Fetcher: metadata, Resource: resource, Interval: c.PollInterval, Observer: x.observe(metrics), Log: log,
@@ -196,7 +204,7 @@ func newAgent(c config.Agent, x Extras, resource string, found *kubeapi.Node, lo
 		Impact: c.Impact(), Margin: c.DeadlineMargin, Taint: c.Taint(), Labels: c.Labels, DryRun: c.DryRun,
 		GraceSeconds: &c.GracePeriod, DisableEviction: c.DisableEviction,
 		StopGrace: c.StopGrace, ExitAfterDrain: c.ExitAfterDrain, Voice: x.Voice,
-		Metrics: metrics, Heartbeat: alive, Log: log,
+		Metrics: metrics, Heartbeat: alive, Tracer: tracer, Log: log,
 	}
 	maps.Copy(o.Impact.Conditions, x.Conditions)
 	if c.WatchesConditions() {
