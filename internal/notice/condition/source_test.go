@@ -124,8 +124,11 @@ func (s *stage) wants(ids ...string) {
 	}
 }
 
-// pass lets some time go by.
-func pass(d time.Duration) { time.Sleep(d) }
+// pass lets some time go by, and what is due at its end be done.
+func pass(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
 
 func rule(kind string, hold, release time.Duration) Rule {
 	return Rule{Type: kind, Action: "drain", HoldDown: (*Duration)(&hold), Release: (*Duration)(&release)}
