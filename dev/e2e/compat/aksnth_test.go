@@ -27,7 +27,7 @@ const markers = `{{ .Event.EventId }}|{{ .Event.EventType }}|{{ .Event.ResourceT
 func TestEveryOutputOfTheTerminationHandlerIsThere(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "outputs")
-	in := newInbox(t)
+	in, bot := newInbox(t), newInbox(t)
 	web := f.app("web", 1)
 	web.Stop = "20" // the machine goes once the node is drained, and the metrics with it
 	daemon := f.app("daemon", 1)
@@ -35,7 +35,7 @@ func TestEveryOutputOfTheTerminationHandlerIsThere(t *testing.T) {
 	history, err := f.RecordNode(f.ctx, f.node())
 	f.check(err)
 	defer history.Stop()
-	a := f.aksnth("-taint.node", "-telegram.token=12:abc", "-telegram.chatID=-100123", "-telegram.url="+in.URL,
+	a := f.aksnth("-taint.node", "-telegram.token=12:abc", "-telegram.chatID=-100123", "-telegram.url="+bot.URL,
 		"-webhook.url="+in.URL+"/secret/hook", "-webhook.method=PUT", "--webhook.contentType", "text/plain",
 		"-webhook.template-file="+f.file("payload.txt", markers))
 	if e := f.awaitEvent("ReadEvents"); e.Type != "Info" || e.Message != "Start to listen events from Azure API" ||
@@ -48,7 +48,7 @@ func TestEveryOutputOfTheTerminationHandlerIsThere(t *testing.T) {
 		e.Source.Component != "aks-node-termination-handler" {
 		t.Errorf("Reboot: %+v", e)
 	}
-	f.checkMessages(in, r, words)
+	f.checkMessages(in, bot, r, words)
 	f.checkMetrics(a)
 	f.awaitOver(r.EventID)
 	f.awaitNode("given back, without the taint", func(n *corev1.Node) bool {
@@ -66,9 +66,9 @@ func TestEveryOutputOfTheTerminationHandlerIsThere(t *testing.T) {
 	}
 }
 
-func (f *fixture) checkMessages(in *inbox, r azure.Record, words string) {
+func (f *fixture) checkMessages(in, bot *inbox, r azure.Record, words string) {
 	f.t.Helper()
-	text := f.await(in, http.MethodPost, "/bot12:abc/sendMessage")
+	text := f.await(bot, http.MethodPost, "/bot12:abc/sendMessage")
 	var sent struct {
 		ChatID string `json:"chat_id"`
 		Text   string `json:"text"`
