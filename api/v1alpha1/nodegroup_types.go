@@ -173,7 +173,8 @@ type DisruptionBudget struct {
 	// forbid every disruption.
 	//
 	// +kubebuilder:validation:XIntOrString
-	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 0 : self.matches('^(100|[0-9]{1,2})%$')",message="want a count from 0 on, or a percentage from 0% to 100%"
+	// +kubebuilder:validation:Pattern=`^(100|[0-9]{1,2})%$`
+	// +kubebuilder:validation:XValidation:rule="type(self) != int || self >= 0",message="want a count from 0 on, or a percentage from 0% to 100%"
 	Nodes intstr.IntOrString `json:"nodes"`
 
 	// Reasons are those of the retirements that this budget bounds; none is all of them.
