@@ -14,6 +14,15 @@ func (c *Client) FollowPodsOn(ctx context.Context, node string, h Handler[Pod]) 
 	}, h)
 }
 
+// ListPodsOn lists the pods bound to one node, whether there is a Node of that name or not.
+func (c *Client) ListPodsOn(ctx context.Context, node string) ([]Pod, error) {
+	items, _, err := listAll[Pod](ctx, c, Scope{
+		Path:          []string{"api", "v1", "pods"},
+		FieldSelector: "spec.nodeName=" + node,
+	})
+	return items, err
+}
+
 // Removal says which pod to remove and how.
 type Removal struct {
 	Namespace, Name string
@@ -33,7 +42,8 @@ type deleteOptions struct {
 }
 
 type preconditions struct {
-	UID string `json:"uid"`
+	UID             string `json:"uid"`
+	ResourceVersion string `json:"resourceVersion,omitempty"`
 }
 
 // check refuses an empty UID here: the API server would answer it with a conflict, as if the pod had been replaced.
