@@ -302,4 +302,8 @@ type CloudOperation struct {
 	Started metav1.Time `json:"started"`
 	// Attempts counts the deletions that were asked for.
 	Attempts int32 `json:"attempts"`
+	// RetryAfter is set when the deletion failed: from then on it is asked for again.
+	//
+	// +optional
+	RetryAfter *metav1.Time `json:"retryAfter,omitempty"`
 }

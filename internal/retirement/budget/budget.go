@@ -42,7 +42,9 @@ type Verdict struct {
 	Code Code
 	// Limit is how many nodes may be unavailable at once, and Unavailable how many others than the target are.
 	Limit, Unavailable int
-	Message            string
+	// Others says which nodes those are, and why. Message does without them, so that it does not change with each.
+	Others  []string
+	Message string
 }
 
 // Allowed reports that the node may leave.
@@ -64,15 +66,12 @@ func Evaluate(q Question) Verdict {
 			others = append(others, n.Name+" ("+n.Unavailable+")")
 		}
 	}
-	v := Verdict{Limit: limit, Unavailable: len(others)}
+	v := Verdict{Limit: limit, Unavailable: len(others), Others: others}
 	if v.Unavailable < v.Limit {
 		return v
 	}
 	v.Code = Disruption
 	v.Message = fmt.Sprintf("%s allows %d unavailable at once, and %d others are", by, v.Limit, v.Unavailable)
-	if len(others) > 0 {
-		v.Message += ": " + some(others)
-	}
 	return v
 }
 
@@ -181,13 +180,4 @@ func Check(budgets []v1alpha1.DisruptionBudget, now time.Time) error {
 		}
 	}
 	return nil
-}
-
-// some lists the first few.
-func some(all []string) string {
-	const few = 5
-	if len(all) <= few {
-		return strings.Join(all, ", ")
-	}
-	return fmt.Sprintf("%s and %d more", strings.Join(all[:few], ", "), len(all)-few)
 }
