@@ -30,13 +30,14 @@ type armPool struct {
 
 // AgentPool is an agent pool as those outside of the emulator see it.
 type AgentPool struct {
-	Cluster string            `json:"cluster"`
-	Name    string            `json:"name"`
-	Count   int               `json:"count"`
-	Min     int               `json:"minCount"`
-	Max     int               `json:"maxCount"`
-	Tags    map[string]string `json:"tags,omitempty"`
-	State   ProvisioningState `json:"provisioningState"`
+	Cluster     string            `json:"cluster"`
+	Name        string            `json:"name"`
+	Count       int               `json:"count"`
+	AutoScaling bool              `json:"enableAutoScaling"`
+	Min         int               `json:"minCount"`
+	Max         int               `json:"maxCount"`
+	Tags        map[string]string `json:"tags,omitempty"`
+	State       ProvisioningState `json:"provisioningState"`
 }
 
 // AddAgentPool makes an agent pool over a scale set.
@@ -69,13 +70,29 @@ func (a *ARM) AgentPool(cluster, name string) (AgentPool, bool) {
 	return p.shown(), true
 }
 
+// ChangeAgentPool alters a pool's bounds, tags or autoscaling, as somebody else would.
+func (a *ARM) ChangeAgentPool(cluster, name string, change func(*AgentPool)) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	p := a.pools[poolKey(cluster, name)]
+	if p == nil {
+		return fmt.Errorf("agent pool %s/%s: %w", cluster, name, ErrUnknownResource)
+	}
+	shown := p.shown()
+	change(&shown)
+	p.Min, p.Max, p.tags, p.AutoScaling = shown.Min, shown.Max, shown.Tags, shown.AutoScaling
+	p.etag++
+	a.announceLocked()
+	return nil
+}
+
 func (p *armPool) shown() AgentPool {
 	tags := make(map[string]string, len(p.tags))
 	for k, v := range p.tags {
 		tags[k] = v
 	}
 	return AgentPool{
-		Cluster: p.Cluster, Name: p.Name, Count: p.count(), Min: p.Min, Max: p.Max, Tags: tags, State: p.state,
+		Cluster: p.Cluster, Name: p.Name, Count: p.count(), AutoScaling: p.AutoScaling, Min: p.Min, Max: p.Max, Tags: tags, State: p.state,
 	}
 }
 
