@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/yaml"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
@@ -32,7 +33,7 @@ import (
 )
 
 // patience bounds every wait of a test. Nothing takes nearly as long, but the machine may be busy.
-const patience = 40 * time.Second
+const patience = 4 * time.Minute
 
 // The account of the shipped manifests.
 const (
@@ -247,12 +248,18 @@ func (f *fixture) kubeconfig(proxy *faultproxy.Proxy) string {
 	f.check(err)
 	server, err := url.Parse(config.Host)
 	f.check(err)
-	api, err := proxy.Serve("api", server, transport)
+	api, err := proxy.ServeTLS("api", server, transport, f.ARMServer().Certificate) // client-go sends no token without TLS
 	f.check(err)
 	credentials, err := f.ServiceAccountKubeconfig(f.ctx, managerNamespace, managerAccount, controlplane.TokenOptions{})
 	f.check(err)
 	to := filepath.Join(f.t.TempDir(), "kubeconfig")
 	f.check(faultproxy.Kubeconfig(credentials, to, api))
+	loaded, err := clientcmd.LoadFromFile(to)
+	f.check(err)
+	for _, cluster := range loaded.Clusters {
+		cluster.CertificateAuthorityData = f.ARMServer().CA
+	}
+	f.check(clientcmd.WriteToFile(*loaded, to))
 	return to
 }
 
