@@ -50,6 +50,6 @@ func root() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	cmd.AddCommand(agentCommand(), managerCommand(), drainCommand(), planCommand(), whyCommand(), snapshotCommand())
+	cmd.AddCommand(agentCommand(), managerCommand(), retireCommand(), statusCommand(), drainCommand(), planCommand(), whyCommand(), snapshotCommand())
 	return cmd
 }

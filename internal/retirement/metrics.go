@@ -132,7 +132,7 @@ func (p Present) Collect(to chan<- prometheus.Metric) {
 			at.group = rt.Status.Captured.Group
 		}
 		count[at]++
-		ages[at.phase] = max(ages[at.phase], time.Since(reachedAt(rt)).Seconds())
+		ages[at.phase] = max(ages[at.phase], time.Since(ReachedAt(rt)).Seconds())
 		if len(rt.Status.Reasons) > 0 {
 			codes[rt.Status.Reasons[0].Code]++
 		}
@@ -148,8 +148,8 @@ func (p Present) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
-// reachedAt is when a retirement came to the phase it is in.
-func reachedAt(rt *v1alpha1.NodeRetirement) time.Time {
+// ReachedAt is when a retirement came to the phase it is in.
+func ReachedAt(rt *v1alpha1.NodeRetirement) time.Time {
 	t := rt.Status.Times
 	at := map[v1alpha1.Phase]*time.Time{}
 	if t.Cordoned != nil {
