@@ -119,7 +119,7 @@ type NodeRetirementSpec struct {
 }
 
 // OverrideProtection is somebody's word that the pods on a node that ask not to be evicted may be. It is written down
-// in an Event on every pod that it costs.
+// in an Event on the Node and on the NodeRetirement.
 type OverrideProtection struct {
 	// By is who says so.
 	//
