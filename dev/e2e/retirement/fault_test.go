@@ -10,7 +10,7 @@ import (
 )
 
 var (
-	seeds     = flag.Int("seeds", 6, "how many schedules of faults to run")
+	seeds     = flag.Int("seeds", 4, "how many schedules of faults to run")
 	firstSeed = flag.Uint64("first-seed", 1, "the first of them")
 )
 
@@ -27,7 +27,7 @@ func TestWhateverFailsEveryRetirementEndsAndNoInvariantIsBroken(t *testing.T) {
 			proxy := faultproxy.New(kindOf)
 			proxy.Faults(faultproxy.Schedule(seed, 15))
 			nodes := []string{f.retire(0), f.retire(1)}
-			f.manage(proxy)
+			f.keepAlive(f.manage(proxy))
 			for _, node := range nodes {
 				f.awaitPhase(node, v1alpha1.Succeeded)
 			}

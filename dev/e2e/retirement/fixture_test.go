@@ -241,6 +241,25 @@ func (f *fixture) manage(proxy *faultproxy.Proxy, flags ...string) *process {
 	return p
 }
 
+// keepAlive starts the manager again when it has ended, as the kubelet would, until the test ends.
+func (f *fixture) keepAlive(p *process) {
+	go func() {
+		for {
+			select {
+			case <-f.ctx.Done():
+				return
+			case <-time.After(time.Second):
+			}
+			if !p.Alive() && f.ctx.Err() == nil {
+				if err := p.revive(f.ctx); err != nil && f.ctx.Err() == nil {
+					f.t.Errorf("starting the manager again: %v", err)
+					return
+				}
+			}
+		}
+	}()
+}
+
 func (f *fixture) kubeconfig(proxy *faultproxy.Proxy) string {
 	f.t.Helper()
 	config := rest.AnonymousClientConfig(f.RESTConfig())
