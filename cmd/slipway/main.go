@@ -50,7 +50,7 @@ func root() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	cmd.AddCommand(agentCommand(), drainCommand(), planCommand(), whyCommand(), snapshotCommand(), notifyCommand(),
-		simulateCommand(), aksnthCommand(), mechanicCommand(), migrateCommand())
+	cmd.AddCommand(agentCommand(), managerCommand(), drainCommand(), retireCommand(), statusCommand(), planCommand(),
+		whyCommand(), snapshotCommand(), notifyCommand(), simulateCommand(), aksnthCommand(), mechanicCommand(), migrateCommand())
 	return cmd
 }

@@ -2,7 +2,6 @@ package azure
 
 import (
 	"errors"
-	"fmt"
 	"net/http"
 )
 
@@ -23,32 +22,34 @@ func (e *Emulator) routeSimulateEviction(mux *http.ServeMux) {
 	})
 }
 
+// serveSimulateEviction is for users of the plain address, which needs neither TLS nor a token.
 func (e *Emulator) serveSimulateEviction(w http.ResponseWriter, r *http.Request, set, resource string) {
 	if r.URL.Query().Get("api-version") == "" {
-		armError(w, http.StatusBadRequest, "MissingApiVersionParameter",
-			"The api-version query parameter (?api-version=) is required for all requests.")
+		sendARMError(w, &armError{
+			Status: http.StatusBadRequest, Code: "MissingApiVersionParameter",
+			Message: "The api-version query parameter (?api-version=) is required for all requests.",
+		})
 		return
 	}
+	if err := e.simulateEviction(set, resource); err != nil {
+		sendARMError(w, err)
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
+}
+
+// simulateEviction announces the end of a machine.
+func (e *Emulator) simulateEviction(set, resource string) *armError {
 	_, err := e.Announce(Announcement{ScaleSet: set, Type: Preempt, Resources: []string{resource}})
 	switch {
 	case err == nil:
-		w.WriteHeader(http.StatusNoContent)
+		return nil
 	case errors.Is(err, ErrUnknownScaleSet):
-		armError(w, http.StatusNotFound, "ResourceNotFound", fmt.Sprintf("The machine %q was not found: %v", resource, err))
-	default:
-		armError(w, statusOf(err), "OperationNotAllowed", err.Error())
+		return notFound("Microsoft.Compute/virtualMachines", resource)
 	}
+	return &armError{Status: statusOf(err), Code: "OperationNotAllowed", Message: err.Error()}
 }
 
-// armError answers as Azure Resource Manager does
-// (https://learn.microsoft.com/azure/azure-resource-manager/management/resource-manager-async-operations).
-func armError(w http.ResponseWriter, status int, code, message string) {
-	var body struct {
-		Error struct {
-			Code    string `json:"code"`
-			Message string `json:"message"`
-		} `json:"error"`
-	}
-	body.Error.Code, body.Error.Message = code, message
-	answer{status: status, body: marshal(body)}.send(w)
+func sendARMError(w http.ResponseWriter, err *armError) {
+	answer{status: err.Status, body: marshal(err.body())}.send(w)
 }

@@ -164,17 +164,9 @@ type faultJSON struct {
 
 // ParseFaults reads one fault or a list of faults as JSON. Every error is ErrInvalid and names the field.
 func ParseFaults(body []byte) ([]Fault, error) {
-	var list []faultJSON
-	into := any(&list)
-	if !strings.HasPrefix(strings.TrimSpace(string(body)), "[") {
-		list = make([]faultJSON, 1)
-		into = &list[0]
-	}
-	if err := unmarshalOne(body, into, true); err != nil {
+	list, err := oneOrMore[faultJSON](body)
+	if err != nil {
 		return nil, fmt.Errorf("faults are %w: %w", ErrInvalid, err)
-	}
-	if len(list) == 0 {
-		return nil, fmt.Errorf("an empty list of faults is %w: give one at least", ErrInvalid)
 	}
 	faults := make([]Fault, len(list))
 	for i, j := range list {
@@ -185,6 +177,23 @@ func ParseFaults(body []byte) ([]Fault, error) {
 		faults[i] = f
 	}
 	return faults, nil
+}
+
+// oneOrMore reads one JSON value, or a list of one at least.
+func oneOrMore[T any](body []byte) ([]T, error) {
+	var list []T
+	into := any(&list)
+	if !strings.HasPrefix(strings.TrimSpace(string(body)), "[") {
+		list = make([]T, 1)
+		into = &list[0]
+	}
+	if err := unmarshalOne(body, into, true); err != nil {
+		return nil, err
+	}
+	if len(list) == 0 {
+		return nil, errors.New("an empty list: give one at least")
+	}
+	return list, nil
 }
 
 func (j faultJSON) fault() (Fault, error) {
@@ -357,7 +366,8 @@ func statusOf(err error) int {
 	switch {
 	case errors.Is(err, ErrInvalid):
 		return http.StatusBadRequest
-	case errors.Is(err, ErrUnknownEvent), errors.Is(err, ErrUnknownScaleSet), errors.Is(err, errNoLedger):
+	case errors.Is(err, ErrUnknownEvent), errors.Is(err, ErrUnknownScaleSet), errors.Is(err, ErrUnknownResource),
+		errors.Is(err, errNoLedger):
 		return http.StatusNotFound
 	case errors.Is(err, ErrWrongStatus), errors.Is(err, ErrDuplicateEvent):
 		return http.StatusConflict

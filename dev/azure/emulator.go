@@ -54,6 +54,7 @@ type Emulator struct {
 	sets    map[string]*ScaleSet // by name in lower case
 	events  []*event             // in the order of their announcement, vanished ones too
 	faults  []*armedFault
+	arm     *ARM          // nil for an emulator of the metadata service alone
 	changed chan struct{} // closed and replaced at every change of an event
 }
 
@@ -142,6 +143,9 @@ func (e *Emulator) Handler() http.Handler {
 	e.routeMetadata(mux)
 	e.routeControl(mux)
 	e.routeSimulateEviction(mux)
+	if e.arm != nil {
+		e.arm.routeControl(mux)
+	}
 	return mux
 }
 

@@ -366,6 +366,9 @@ func (e *Emulator) impact(ev *event) {
 		e.power(ev, false)
 	}
 	if !t.returns() {
+		if e.arm != nil {
+			e.arm.eventEnded(ev.record.Resources)
+		}
 		return
 	}
 	e.pause(ev, ev.outage)

@@ -8,6 +8,7 @@ package faultproxy
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -62,6 +63,7 @@ type Proxy struct {
 	at       Point
 	moment   Moment
 	stepIn   func(Request)
+	fault    func(Request) Fault
 	servers  []*http.Server
 }
 
@@ -86,6 +88,16 @@ func (p *Proxy) Requests() []Request {
 // Serve puts the proxy in front of one more server, on a loopback port of its own, and returns the address to use in
 // the server's place. The transport is how the server is reached; nil is http.DefaultTransport.
 func (p *Proxy) Serve(name string, server *url.URL, transport http.RoundTripper) (*url.URL, error) {
+	return p.serve(name, server, transport, nil)
+}
+
+// ServeTLS is Serve for a client that wants TLS. The server is told the address that the client asked for, so that the
+// links in its answers lead back to the proxy.
+func (p *Proxy) ServeTLS(name string, server *url.URL, transport http.RoundTripper, show tls.Certificate) (*url.URL, error) {
+	return p.serve(name, server, transport, &tls.Config{Certificates: []tls.Certificate{show}, MinVersion: tls.VersionTLS12})
+}
+
+func (p *Proxy) serve(name string, server *url.URL, transport http.RoundTripper, secure *tls.Config) (*url.URL, error) {
 	listener, err := new(net.ListenConfig).Listen(context.Background(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, fmt.Errorf("fault proxy before %s: %w", name, err)
@@ -93,7 +105,12 @@ func (p *Proxy) Serve(name string, server *url.URL, transport http.RoundTripper)
 	target := &url.URL{Scheme: server.Scheme, Host: server.Host}
 	// Rewrite, unlike Director, adds no X-Forwarded-For, which the metadata service refuses.
 	forward := &httputil.ReverseProxy{
-		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(target) },
+		Rewrite: func(r *httputil.ProxyRequest) {
+			r.SetURL(target)
+			if secure != nil {
+				r.Out.Host = r.In.Host
+			}
+		},
 		Transport:     transport,
 		FlushInterval: -1, // a watch must not wait for a full buffer
 		ErrorHandler:  func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
@@ -102,8 +119,13 @@ func (p *Proxy) Serve(name string, server *url.URL, transport http.RoundTripper)
 	p.mu.Lock()
 	p.servers = append(p.servers, s)
 	p.mu.Unlock()
+	address := &url.URL{Scheme: "http", Host: listener.Addr().String()}
+	if secure != nil {
+		address.Scheme = "https"
+		listener = tls.NewListener(listener, secure)
+	}
 	go func() { _ = s.Serve(listener) }()
-	return &url.URL{Scheme: "http", Host: listener.Addr().String()}, nil
+	return address, nil
 }
 
 // errHeldBack is what an answer that is not delivered fails with.
@@ -112,7 +134,13 @@ var errHeldBack = errors.New("the answer is held back")
 func (p *Proxy) handler(name string, forward *httputil.ReverseProxy) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		request, stepIn := p.arrived(name, r)
+		fault := Fault{}
+		if p.fault != nil {
+			fault = p.fault(request)
+		}
 		switch {
+		case fault != Fault{}:
+			fault.serve(w, r, forward)
 		case stepIn == nil:
 			forward.ServeHTTP(w, r)
 		case p.moment == Before:

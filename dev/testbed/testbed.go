@@ -24,6 +24,8 @@ type Options struct {
 	Cluster controlplane.Options
 	// Azure configures the emulator; Machines and Bookkeeper are set by Start.
 	Azure azure.Options
+	// ARM configures Azure Resource Manager; what it is called and its Joiner are set by Start.
+	ARM azure.ARMOptions
 	// Listen is the loopback address that the emulator is served at; empty is any free port.
 	Listen string
 }
@@ -33,6 +35,7 @@ type Testbed struct {
 	*controlplane.Cluster
 
 	Azure *azure.Emulator
+	ARM   *azure.ARM
 	Nodes *azure.Nodes
 	Pods  *azure.PodWatch
 
@@ -41,9 +44,13 @@ type Testbed struct {
 	stop   context.CancelFunc
 	azure  azure.Options // as given
 
-	mu     sync.Mutex
-	agents map[string]*Agent // by node, the one that runs there now
-	starts map[string]int    // how many were started on each node
+	armServer *azure.ARMServer
+
+	mu         sync.Mutex
+	agents     map[string]*Agent               // by node, the one that runs there now
+	starts     map[string]int                  // how many were started on each node
+	pools      map[string]controlplane.AKSPool // by scale set in lower case
+	agentPools []string
 }
 
 // Start starts everything but agents.
@@ -52,7 +59,10 @@ func Start(ctx context.Context, o Options) (_ *Testbed, err error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &Testbed{Cluster: cluster, agents: map[string]*Agent{}, starts: map[string]int{}, azure: o.Azure}
+	t := &Testbed{
+		Cluster: cluster, agents: map[string]*Agent{}, starts: map[string]int{}, azure: o.Azure,
+		pools: map[string]controlplane.AKSPool{},
+	}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, t.Stop())
@@ -69,6 +79,9 @@ func Start(ctx context.Context, o Options) (_ *Testbed, err error) {
 	o.Azure.Machines = t.Nodes.Machines(power{t})
 	o.Azure.Bookkeeper = t.Pods
 	t.Azure = azure.New(o.Azure)
+	if err := t.startARM(o.ARM); err != nil {
+		return nil, err
+	}
 	if err := t.serve(o.Listen); err != nil {
 		return nil, err
 	}
@@ -100,15 +113,19 @@ func (t *Testbed) closeAzure() error {
 	if t.Azure != nil {
 		t.Azure.Close()
 	}
-	if t.server == nil {
-		return nil
+	var errs []error
+	if t.armServer != nil {
+		errs = append(errs, t.armServer.Close())
 	}
-	return t.server.Close()
+	if t.server != nil {
+		errs = append(errs, t.server.Close())
+	}
+	return errors.Join(errs...)
 }
 
 // AddPool adds n machines of an AKS pool: their nodes, and the scale set in the emulator.
 func (t *Testbed) AddPool(ctx context.Context, pool controlplane.AKSPool, n int) error {
-	t.Azure.ScaleSet(pool.ScaleSet())
+	t.addScaleSet(pool, n)
 	return t.AddNodes(ctx, pool.Nodes(n)...)
 }
 
@@ -134,7 +151,8 @@ func (t *Testbed) Report(w io.Writer) {
 // agent's margin, and a second each for the API's whole seconds and for the way.
 const CutTolerance = 4 * time.Second
 
-// power switches a machine off with all that runs on it, its agent included, and on again.
+// power switches a machine off with all that runs on it, its agent included, and on again. A machine whose node was
+// deleted before it can be switched off too.
 type power struct{ t *Testbed }
 
 func (p power) PowerOff(ctx context.Context, node string) error {
@@ -143,7 +161,7 @@ func (p power) PowerOff(ctx context.Context, node string) error {
 			return err
 		}
 	}
-	return p.t.Cluster.PowerOff(ctx, node)
+	return unlessGone(p.t.Cluster.PowerOff(ctx, node))
 }
 
 // PowerOn brings the node back, and its agent as the kubelet would: the same command again.

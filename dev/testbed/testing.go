@@ -30,7 +30,9 @@ func Shared(tb testing.TB) *Testbed {
 	shared.Lock()
 	defer shared.Unlock()
 	if shared.testbed == nil && shared.err == nil {
-		shared.testbed, shared.err = Start(context.Background(), Options{Azure: azure.Options{Outage: outage}})
+		shared.testbed, shared.err = Start(context.Background(), Options{
+			Azure: azure.Options{Outage: outage}, ARM: azure.ARMOptions{DeleteTime: outage},
+		})
 	}
 	if shared.err != nil {
 		tb.Fatal(shared.err)

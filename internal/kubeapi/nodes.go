@@ -2,6 +2,7 @@ package kubeapi
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 )
 
@@ -34,6 +35,17 @@ func (c *Client) patchNode(ctx context.Context, contentType string, patch []byte
 		return nil, err
 	}
 	return &n, nil
+}
+
+// DeleteNode deletes a Node if it still has this UID and resourceVersion: another node of the same name, or one that
+// changed since it was read, answers a conflict. Both must be given.
+func (c *Client) DeleteNode(ctx context.Context, name, uid, resourceVersion string) error {
+	if uid == "" || resourceVersion == "" {
+		return fmt.Errorf("deletion of node %s: UID %q, resourceVersion %q: want both of the node that is meant", name, uid,
+			resourceVersion)
+	}
+	body := deleteOptions{Preconditions: preconditions{UID: uid, ResourceVersion: resourceVersion}}
+	return c.do(ctx, request{method: http.MethodDelete, path: []string{"api", "v1", "nodes", name}, body: body}, nil)
 }
 
 // ListNodes lists the Nodes that match a label selector, such as "key=value".

@@ -14,13 +14,13 @@ func (c *Client) FollowPodsOn(ctx context.Context, node string, h Handler[Pod]) 
 	}, h)
 }
 
-// ListPodsOn lists the pods bound to one node, once.
+// ListPodsOn lists the pods bound to one node, whether there is a Node of that name or not.
 func (c *Client) ListPodsOn(ctx context.Context, node string) ([]Pod, error) {
-	pods, _, err := listAll[Pod](ctx, c, Scope{
+	items, _, err := listAll[Pod](ctx, c, Scope{
 		Path:          []string{"api", "v1", "pods"},
 		FieldSelector: "spec.nodeName=" + node,
 	})
-	return pods, err
+	return items, err
 }
 
 // Removal says which pod to remove and how.
@@ -42,7 +42,8 @@ type deleteOptions struct {
 }
 
 type preconditions struct {
-	UID string `json:"uid"`
+	UID             string `json:"uid"`
+	ResourceVersion string `json:"resourceVersion,omitempty"`
 }
 
 // check refuses an empty UID here: the API server would answer it with a conflict, as if the pod had been replaced.

@@ -1,6 +1,7 @@
 package azure
 
 import (
+	"strconv"
 	"strings"
 	"testing"
 
@@ -60,7 +61,7 @@ func TestI10ProviderIDThatNamesNoAzureMachineIsRefused(t *testing.T) {
 			if err == nil {
 				t.Fatalf("ResourceName(%q) = %q, want an error", tc.providerID, got)
 			}
-			for _, part := range []string{"spec.providerID", quote(tc.providerID), "want azure:///"} {
+			for _, part := range []string{"spec.providerID", strconv.Quote(tc.providerID), "want azure:///"} {
 				if !strings.Contains(err.Error(), part) {
 					t.Errorf("error %q does not say %q", err, part)
 				}

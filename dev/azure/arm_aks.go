@@ -1,0 +1,370 @@
+package azure
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+)
+
+// AgentPoolSpec is a node pool of a managed cluster to make.
+type AgentPoolSpec struct {
+	// Cluster and ResourceGroup are the managed cluster's own, which is not the group that its machines are in.
+	Cluster, ResourceGroup string
+	Name                   string
+	// ScaleSet is what the pool's machines are in. It has to exist, unless the pool has no machine.
+	ScaleSet string
+	// AutoScaling has the cluster autoscaler keep the pool between Min and Max.
+	AutoScaling bool
+	Min, Max    int
+}
+
+// armPool is an agent pool. Its count is that of its scale set.
+type armPool struct {
+	AgentPoolSpec
+	tags  map[string]string
+	state ProvisioningState
+	etag  int
+	set   *armSet
+}
+
+// AgentPool is an agent pool as those outside of the emulator see it.
+type AgentPool struct {
+	Cluster     string            `json:"cluster"`
+	Name        string            `json:"name"`
+	Count       int               `json:"count"`
+	AutoScaling bool              `json:"enableAutoScaling"`
+	Min         int               `json:"minCount"`
+	Max         int               `json:"maxCount"`
+	Tags        map[string]string `json:"tags,omitempty"`
+	State       ProvisioningState `json:"provisioningState"`
+}
+
+// AddAgentPool makes an agent pool over a scale set.
+func (a *ARM) AddAgentPool(spec AgentPoolSpec) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	set := a.sets[strings.ToLower(spec.ScaleSet)]
+	if set == nil && spec.ScaleSet != "" {
+		return fmt.Errorf("agent pool %s: scale set %q: %w", spec.Name, spec.ScaleSet, ErrUnknownResource)
+	}
+	pool := &armPool{AgentPoolSpec: spec, state: Succeeded, etag: 1, set: set, tags: map[string]string{}}
+	a.pools[poolKey(spec.Cluster, spec.Name)] = pool
+	if set != nil {
+		set.pool = pool
+		for _, m := range a.membersLocked(set) {
+			m.AgentPool = spec.Name
+		}
+	}
+	return nil
+}
+
+// AgentPool gives the pool of that name.
+func (a *ARM) AgentPool(cluster, name string) (AgentPool, bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	p := a.pools[poolKey(cluster, name)]
+	if p == nil {
+		return AgentPool{}, false
+	}
+	return p.shown(), true
+}
+
+// ChangeAgentPool alters a pool's bounds, tags or autoscaling, as somebody else would.
+func (a *ARM) ChangeAgentPool(cluster, name string, change func(*AgentPool)) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	p := a.pools[poolKey(cluster, name)]
+	if p == nil {
+		return fmt.Errorf("agent pool %s/%s: %w", cluster, name, ErrUnknownResource)
+	}
+	shown := p.shown()
+	change(&shown)
+	p.Min, p.Max, p.tags, p.AutoScaling = shown.Min, shown.Max, shown.Tags, shown.AutoScaling
+	p.etag++
+	a.announceLocked()
+	return nil
+}
+
+func (p *armPool) shown() AgentPool {
+	tags := make(map[string]string, len(p.tags))
+	for k, v := range p.tags {
+		tags[k] = v
+	}
+	return AgentPool{
+		Cluster: p.Cluster, Name: p.Name, Count: p.count(), AutoScaling: p.AutoScaling, Min: p.Min, Max: p.Max, Tags: tags, State: p.state,
+	}
+}
+
+func poolKey(cluster, pool string) string { return strings.ToLower(cluster + "/" + pool) }
+
+func (p *armPool) count() int {
+	if p.set == nil {
+		return 0
+	}
+	return p.set.capacity
+}
+
+// poolOf finds the pool that a path names.
+func (a *ARM) poolOf(r *http.Request) (*armPool, *armError) {
+	cluster, name := r.PathValue("cluster"), r.PathValue("pool")
+	pool := a.pools[poolKey(cluster, name)]
+	if pool == nil || !strings.EqualFold(pool.ResourceGroup, r.PathValue("group")) {
+		return nil, &armError{Status: http.StatusNotFound, Code: "NotFound", flat: true, Message: fmt.Sprintf(
+			"Could not find the agent pool %s of managed cluster %s.", name, cluster)}
+	}
+	return pool, nil
+}
+
+func (a *ARM) listPools(r *http.Request) (armAnswer, *armError) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var pools []*armPool
+	for _, p := range a.pools {
+		if strings.EqualFold(p.Cluster, r.PathValue("cluster")) {
+			pools = append(pools, p)
+		}
+	}
+	slices.SortFunc(pools, func(x, y *armPool) int { return compareNatural(x.Name, y.Name) })
+	return page(a, r, pools, func(p *armPool) string { return p.Name }, a.poolJSON), nil
+}
+
+func (a *ARM) getPool(r *http.Request) (armAnswer, *armError) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	pool, err := a.poolOf(r)
+	if err != nil {
+		return armAnswer{}, err
+	}
+	return armAnswer{status: http.StatusOK, body: a.poolJSON(pool)}, nil
+}
+
+func (p *armPool) id(a *ARM) string {
+	return fmt.Sprintf("/subscriptions/%s/resourceGroups/%s/providers/Microsoft.ContainerService/managedClusters/%s/agentPools/%s",
+		a.opts.Subscription, p.ResourceGroup, p.Cluster, p.Name)
+}
+
+func (a *ARM) poolJSON(p *armPool) any {
+	properties := map[string]any{
+		"count": p.count(), "provisioningState": p.state, "type": "VirtualMachineScaleSets", "mode": "User",
+		"enableAutoScaling": p.AutoScaling, "osType": "Linux", "eTag": etag(p.etag), "tags": p.tags,
+		"vmSize": "Standard_D16ds_v5", "orchestratorVersion": "1.34", "currentOrchestratorVersion": "1.34.1",
+		"powerState": map[string]any{"code": "Running"},
+	}
+	if p.AutoScaling {
+		properties["minCount"], properties["maxCount"] = p.Min, p.Max
+	}
+	return map[string]any{
+		"id": p.id(a), "name": p.Name, "type": "Microsoft.ContainerService/managedClusters/agentPools",
+		"properties": properties,
+	}
+}
+
+// busyLocked refuses a change while another one of the pool is under way: AKS does one at a time.
+func (a *ARM) busyLocked(pool *armPool) *armError {
+	if pool.state == Succeeded || pool.state == Failed {
+		return nil
+	}
+	return &armError{Status: http.StatusConflict, Code: "OperationNotAllowed", flat: true, Message: fmt.Sprintf(
+		"Operation is not allowed: Another agentpool operation (%s - %s) is in progress, please wait for it to finish before "+
+			"starting a new operation. See https://aka.ms/aks-pending-operation for more details", pool.Name, pool.state)}
+}
+
+// poolRequest is what can be changed of a pool. A field that is not given stays.
+type poolRequest struct {
+	Properties struct {
+		Count             *int              `json:"count"`
+		MinCount          *int              `json:"minCount"`
+		MaxCount          *int              `json:"maxCount"`
+		EnableAutoScaling *bool             `json:"enableAutoScaling"`
+		Tags              map[string]string `json:"tags"`
+	} `json:"properties"`
+}
+
+func (a *ARM) putPool(r *http.Request) (armAnswer, *armError) {
+	var request poolRequest
+	if err := decode(r, &request); err != nil {
+		return armAnswer{}, err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	pool, err := a.poolOf(r)
+	if err == nil {
+		err = a.busyLocked(pool)
+	}
+	if err == nil {
+		err = checkETag(r, pool.etag)
+	}
+	if err == nil {
+		err = request.check(pool)
+	}
+	if err != nil {
+		return armAnswer{}, err
+	}
+	p := request.Properties
+	set(&pool.Min, p.MinCount)
+	set(&pool.Max, p.MaxCount)
+	set(&pool.AutoScaling, p.EnableAutoScaling)
+	pool.tags = p.Tags
+	pool.etag++
+	var op *armOperation
+	if p.Count != nil && pool.set != nil && *p.Count != pool.set.capacity {
+		if op, err = a.resizeLocked(aksNamespace, poolWrite, pool.set, *p.Count); err != nil {
+			return armAnswer{}, err
+		}
+	} else {
+		op = a.deleteLocked(aksNamespace, poolWrite, nil) // nothing to wait for but the operation itself
+	}
+	a.occupyLocked(pool, Updating, op)
+	return a.accepted(r, op, http.StatusOK, a.poolJSON(pool)), nil
+}
+
+func set[T any](field *T, value *T) {
+	if value != nil {
+		*field = *value
+	}
+}
+
+// check refuses bounds and counts that AKS refuses.
+func (request poolRequest) check(pool *armPool) *armError {
+	p := request.Properties
+	least, most, count := pool.Min, pool.Max, pool.count()
+	scaling := pool.AutoScaling
+	set(&least, p.MinCount)
+	set(&most, p.MaxCount)
+	set(&count, p.Count)
+	set(&scaling, p.EnableAutoScaling)
+	var problem, target string
+	switch {
+	case count < 0 || count > maxCapacity:
+		problem, target = fmt.Sprintf("The value of parameter agentPoolProfile.count is %d: 0 to %d is allowed.", count, maxCapacity), "agentPoolProfile.count"
+	case scaling && (least < 0 || most < 1 || least > most || most > maxCapacity):
+		problem, target = fmt.Sprintf("minCount %d and maxCount %d are not valid for autoscaling.", least, most), "agentPoolProfile.maxCount"
+	case scaling && (count < least || count > most):
+		problem, target = fmt.Sprintf("The count %d is not within minCount %d and maxCount %d.", count, least, most), "agentPoolProfile.count"
+	default:
+		return nil
+	}
+	err := badParameter(target, "%s", problem)
+	err.flat = true
+	return err
+}
+
+// occupyLocked has a pool be in a state until an operation has ended.
+func (a *ARM) occupyLocked(pool *armPool, state ProvisioningState, op *armOperation) {
+	pool.state = state
+	go a.release(pool, op)
+}
+
+// release waits for an operation's end.
+func (a *ARM) release(pool *armPool, op *armOperation) {
+	for {
+		a.mu.Lock()
+		over, changed := !op.ended.IsZero(), a.changed
+		if over {
+			pool.state = Succeeded
+			if op.err != nil {
+				pool.state = Failed
+			}
+			a.announceLocked()
+		}
+		a.mu.Unlock()
+		if over {
+			return
+		}
+		select {
+		case <-changed:
+		case <-a.emulator.ctx.Done():
+			return
+		}
+	}
+}
+
+func (a *ARM) deletePoolMachines(r *http.Request) (armAnswer, *armError) {
+	var request struct {
+		MachineNames []string `json:"machineNames"`
+	}
+	if err := decode(r, &request); err != nil {
+		return armAnswer{}, err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	pool, err := a.poolOf(r)
+	if err == nil {
+		err = a.busyLocked(pool)
+	}
+	if err != nil {
+		return armAnswer{}, err
+	}
+	var machines []*armMachine
+	for _, name := range request.MachineNames {
+		m := a.poolMachineLocked(pool, name)
+		if m == nil {
+			return armAnswer{}, &armError{Status: http.StatusBadRequest, Code: "InvalidParameter", flat: true,
+				Message: fmt.Sprintf("Cannot find machine %s in agent pool %s.", name, pool.Name)}
+		}
+		machines = append(machines, m)
+	}
+	if len(machines) == 0 {
+		return armAnswer{}, &armError{Status: http.StatusBadRequest, Code: "InvalidParameter", flat: true,
+			Message: "Required parameter machineNames is missing (null)."}
+	}
+	op := a.deleteLocked(aksNamespace, poolDelete, machines)
+	a.occupyLocked(pool, "DeletingMachines", op)
+	return a.accepted(r, op, http.StatusAccepted, nil), nil
+}
+
+// poolMachineLocked finds a machine by the name that AKS has for it, which is its computer name.
+func (a *ARM) poolMachineLocked(pool *armPool, name string) *armMachine {
+	if pool.set == nil {
+		return nil
+	}
+	for _, m := range a.membersLocked(pool.set) {
+		if strings.EqualFold(m.ComputerName, name) {
+			return m
+		}
+	}
+	return nil
+}
+
+func (a *ARM) listPoolMachines(r *http.Request) (armAnswer, *armError) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	pool, err := a.poolOf(r)
+	if err != nil {
+		return armAnswer{}, err
+	}
+	machines := a.machinesLocked()
+	if stale := staleMachines(r); stale != nil {
+		machines = stale
+	}
+	machines = slices.DeleteFunc(slices.Clone(machines), func(m VM) bool {
+		return pool.set == nil || !strings.EqualFold(m.ScaleSet, pool.set.Name)
+	})
+	return page(a, r, machines, func(m VM) string { return m.ComputerName }, func(m VM) any {
+		return a.poolMachineJSON(pool, m)
+	}), nil
+}
+
+func (a *ARM) getPoolMachine(r *http.Request) (armAnswer, *armError) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	pool, err := a.poolOf(r)
+	if err != nil {
+		return armAnswer{}, err
+	}
+	m := a.poolMachineLocked(pool, r.PathValue("machine"))
+	if m == nil {
+		return armAnswer{}, &armError{Status: http.StatusNotFound, Code: "NotFound", flat: true, Message: fmt.Sprintf(
+			"Could not find the machine %s of agent pool %s.", r.PathValue("machine"), pool.Name)}
+	}
+	return armAnswer{status: http.StatusOK, body: a.poolMachineJSON(pool, m.VM)}, nil
+}
+
+func (a *ARM) poolMachineJSON(pool *armPool, m VM) any {
+	return map[string]any{
+		"id": pool.id(a) + "/machines/" + m.ComputerName, "name": m.ComputerName,
+		"type":       "Microsoft.ContainerService/managedClusters/agentPools/machines",
+		"properties": map[string]any{"resourceId": a.shouted(strings.TrimPrefix(m.ProviderID, "azure://"))},
+	}
+}

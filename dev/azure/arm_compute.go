@@ -1,0 +1,374 @@
+package azure
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// setOf finds the scale set that a path names. It is called with the lock held.
+func (a *ARM) setOf(r *http.Request) (*armSet, *armError) {
+	set := a.sets[strings.ToLower(r.PathValue("set"))]
+	if set == nil || !strings.EqualFold(r.PathValue("group"), a.opts.ResourceGroup) {
+		return nil, notFound("Microsoft.Compute/virtualMachineScaleSets", r.PathValue("set"))
+	}
+	return set, nil
+}
+
+func (a *ARM) listSets(r *http.Request) (armAnswer, *armError) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var sets []*armSet
+	for _, set := range a.sets {
+		sets = append(sets, set)
+	}
+	name := func(s *armSet) string { return s.Name }
+	slices.SortFunc(sets, func(x, y *armSet) int { return compareNatural(x.Name, y.Name) })
+	return page(a, r, sets, name, a.setJSON), nil
+}
+
+func (a *ARM) getSet(r *http.Request) (armAnswer, *armError) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	set, err := a.setOf(r)
+	if err != nil {
+		return armAnswer{}, err
+	}
+	return armAnswer{status: http.StatusOK, body: a.setJSON(set)}, nil
+}
+
+func (a *ARM) setJSON(set *armSet) any {
+	mode, priority := "Uniform", "Regular"
+	if set.Flexible {
+		mode = "Flexible"
+	}
+	if set.Spot {
+		priority = "Spot"
+	}
+	return map[string]any{
+		"name": set.Name, "id": a.shouted(a.setID(set.Name)), "type": "Microsoft.Compute/virtualMachineScaleSets",
+		"location": a.opts.Location, "tags": set.Tags, "zones": set.Zones, "etag": etag(set.etag),
+		"sku": map[string]any{"name": set.Size, "tier": "Standard", "capacity": set.capacity},
+		"properties": map[string]any{
+			"orchestrationMode": mode, "provisioningState": "Succeeded", "singlePlacementGroup": false, "overprovision": false,
+			"upgradePolicy":         map[string]any{"mode": "Manual"},
+			"virtualMachineProfile": map[string]any{"priority": priority},
+		},
+	}
+}
+
+func etag(n int) string { return `"` + strconv.Itoa(n) + `"` }
+
+// shouted writes an ID as Azure's answers do, with the resource group in capitals.
+func (a *ARM) shouted(id string) string {
+	return strings.Replace(id, a.opts.ResourceGroup, strings.ToUpper(a.opts.ResourceGroup), 1)
+}
+
+// checkETag refuses a change of something that has changed since it was read.
+func checkETag(r *http.Request, now int) *armError {
+	if want := r.Header.Get("If-Match"); want != "" && want != "*" && want != etag(now) {
+		return &armError{
+			Status: http.StatusPreconditionFailed, Code: "PreconditionFailed",
+			Message: "The precondition given in the request header(s) evaluated to false.",
+		}
+	}
+	return nil
+}
+
+func (a *ARM) patchSet(r *http.Request) (armAnswer, *armError) {
+	var request struct {
+		SKU struct {
+			Capacity *int `json:"capacity"`
+		} `json:"sku"`
+		Tags map[string]string `json:"tags"`
+	}
+	if err := decode(r, &request); err != nil {
+		return armAnswer{}, err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	set, err := a.setOf(r)
+	if err == nil {
+		err = checkETag(r, set.etag)
+	}
+	if err != nil {
+		return armAnswer{}, err
+	}
+	if request.Tags != nil {
+		set.Tags = request.Tags
+	}
+	if request.SKU.Capacity == nil {
+		return armAnswer{status: http.StatusOK, body: a.setJSON(set)}, nil
+	}
+	if n := *request.SKU.Capacity; n < 0 || n > maxCapacity {
+		return armAnswer{}, badParameter("sku.capacity", "The value %d of parameter 'sku.capacity' is out of range: 0 to %d.", n, maxCapacity)
+	}
+	op, err := a.resizeLocked(computeNamespace, setWrite, set, *request.SKU.Capacity)
+	if err != nil {
+		return armAnswer{}, err
+	}
+	return a.accepted(r, op, http.StatusOK, a.setJSON(set)), nil
+}
+
+// maxCapacity is the documented limit of a scale set on a marketplace image.
+const maxCapacity = 1000
+
+func (a *ARM) deleteInstances(r *http.Request) (armAnswer, *armError) {
+	var request struct {
+		InstanceIDs []string `json:"instanceIds"`
+	}
+	if err := decode(r, &request); err != nil {
+		return armAnswer{}, err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	set, err := a.setOf(r)
+	if err != nil {
+		return armAnswer{}, err
+	}
+	if len(request.InstanceIDs) == 0 {
+		return armAnswer{}, badParameter("instanceIds", "Required parameter 'instanceIds' is missing (null).")
+	}
+	var machines []*armMachine
+	for _, id := range request.InstanceIDs {
+		m := a.memberLocked(set, id)
+		if m == nil {
+			return armAnswer{}, badParameter("instanceIds",
+				"The provided instanceId %s is not an active Virtual Machine Scale Set VM instanceId.", id)
+		}
+		machines = append(machines, m)
+	}
+	return a.delete(r, setDelete, machines)
+}
+
+// delete begins a deletion in compute, unless one of the machines is protected.
+func (a *ARM) delete(r *http.Request, action string, machines []*armMachine) (armAnswer, *armError) {
+	for _, m := range machines {
+		if m.Protected {
+			return armAnswer{}, &armError{
+				Status: http.StatusConflict, Code: "OperationNotAllowed",
+				Message: fmt.Sprintf("Delete is not allowed on VM %s: ProtectFromScaleSetActions is enabled.", m.Resource),
+			}
+		}
+	}
+	op := a.deleteLocked(computeNamespace, action, machines)
+	return a.accepted(r, op, http.StatusAccepted, nil), nil
+}
+
+// memberLocked finds a machine of a set by its instance ID.
+func (a *ARM) memberLocked(set *armSet, id string) *armMachine {
+	name := set.Name + "_" + id
+	if set.Flexible {
+		name = id
+	}
+	if m := a.machines[strings.ToLower(name)]; m != nil && m.set == set {
+		return m
+	}
+	return nil
+}
+
+func (a *ARM) listInstances(r *http.Request) (armAnswer, *armError) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	set, err := a.setOf(r)
+	if err != nil {
+		return armAnswer{}, err
+	}
+	if set.Flexible {
+		return armAnswer{}, &armError{Status: http.StatusBadRequest, Code: "BadRequest", Message: fmt.Sprintf(
+			"Operation 'VirtualMachineScaleSets.virtualMachines.GET' is not allowed on Virtual Machine Scale Set '%s'.", set.Name)}
+	}
+	return a.machinePage(r, func(m VM) bool { return strings.EqualFold(m.ScaleSet, set.Name) }), nil
+}
+
+func (a *ARM) machinePage(r *http.Request, wanted func(VM) bool) armAnswer {
+	machines := a.machinesLocked()
+	if stale := staleMachines(r); stale != nil {
+		machines = stale
+	}
+	machines = slices.DeleteFunc(slices.Clone(machines), func(m VM) bool { return !wanted(m) })
+	view := strings.EqualFold(r.URL.Query().Get("$expand"), "instanceView")
+	return page(a, r, machines, func(m VM) string { return m.Resource }, func(m VM) any {
+		return a.machineJSON(m, view)
+	})
+}
+
+// oneInstance finds the instance that a path names.
+func (a *ARM) oneInstance(r *http.Request) (*armMachine, *armError) {
+	set, err := a.setOf(r)
+	if err != nil {
+		return nil, err
+	}
+	m := a.memberLocked(set, r.PathValue("instance"))
+	if m == nil {
+		return nil, notFound("Microsoft.Compute/virtualMachineScaleSets/"+set.Name+"/virtualMachines", r.PathValue("instance"))
+	}
+	return m, nil
+}
+
+func (a *ARM) getInstance(r *http.Request) (armAnswer, *armError) {
+	return a.one(r, a.oneInstance, true)
+}
+
+func (a *ARM) getInstanceView(r *http.Request) (armAnswer, *armError) {
+	return a.view(r, a.oneInstance)
+}
+
+func (a *ARM) getVM(r *http.Request) (armAnswer, *armError) { return a.one(r, a.oneVM, false) }
+
+func (a *ARM) getVMView(r *http.Request) (armAnswer, *armError) { return a.view(r, a.oneVM) }
+
+// one answers with a machine, if the path is of its kind.
+func (a *ARM) one(r *http.Request, find func(*http.Request) (*armMachine, *armError), inSet bool) (armAnswer, *armError) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	m, err := find(r)
+	if err != nil {
+		return armAnswer{}, err
+	}
+	if inSet && m.set.Flexible {
+		return armAnswer{}, notFound("Microsoft.Compute/virtualMachineScaleSets/virtualMachines", m.InstanceID)
+	}
+	view := strings.EqualFold(r.URL.Query().Get("$expand"), "instanceView")
+	return armAnswer{status: http.StatusOK, body: a.machineJSON(m.VM, view)}, nil
+}
+
+func (a *ARM) view(r *http.Request, find func(*http.Request) (*armMachine, *armError)) (armAnswer, *armError) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	m, err := find(r)
+	if err != nil {
+		return armAnswer{}, err
+	}
+	return armAnswer{status: http.StatusOK, body: viewJSON(m.VM)}, nil
+}
+
+func (a *ARM) deleteInstance(r *http.Request) (armAnswer, *armError) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	m, err := a.oneInstance(r)
+	if err != nil {
+		return armAnswer{}, err
+	}
+	return a.delete(r, instanceDel, []*armMachine{m})
+}
+
+// oneVM finds the machine on its own, or of a flexible scale set, that a path names.
+func (a *ARM) oneVM(r *http.Request) (*armMachine, *armError) {
+	m := a.machines[strings.ToLower(r.PathValue("vm"))]
+	if m == nil || (m.set != nil && !m.set.Flexible) {
+		return nil, notFound("Microsoft.Compute/virtualMachines", r.PathValue("vm"))
+	}
+	return m, nil
+}
+
+func (a *ARM) listVMs(r *http.Request) (armAnswer, *armError) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	wanted := func(m VM) bool {
+		set := a.sets[strings.ToLower(m.ScaleSet)]
+		return set == nil || set.Flexible
+	}
+	if filter := r.URL.Query().Get("$filter"); filter != "" {
+		id, ok := strings.CutPrefix(filter, "'virtualMachineScaleSet/id' eq '")
+		if !ok || !strings.HasSuffix(id, "'") {
+			return armAnswer{}, badParameter("$filter", "The filter %q is not supported.", filter)
+		}
+		inGroup := wanted
+		wanted = func(m VM) bool {
+			return inGroup(m) && m.ScaleSet != "" && strings.EqualFold(a.setID(m.ScaleSet)+"'", id)
+		}
+	}
+	return a.machinePage(r, wanted), nil
+}
+
+func (a *ARM) deleteVM(r *http.Request) (armAnswer, *armError) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	m := a.machines[strings.ToLower(r.PathValue("vm"))]
+	if m == nil || (m.set != nil && !m.set.Flexible) {
+		return armAnswer{status: http.StatusNoContent}, nil // a deletion of nothing is done
+	}
+	return a.delete(r, vmDelete, []*armMachine{m})
+}
+
+func (a *ARM) machineJSON(m VM, view bool) any {
+	id := strings.TrimPrefix(m.ProviderID, "azure://")
+	properties := map[string]any{
+		"provisioningState": m.State, "timeCreated": m.Created.Format(time.RFC3339Nano),
+		"osProfile": map[string]any{"computerName": m.ComputerName},
+	}
+	body := map[string]any{
+		"name": m.Resource, "id": a.shouted(id), "location": a.opts.Location, "tags": m.Tags, "properties": properties,
+		"type": "Microsoft.Compute/virtualMachines",
+	}
+	if view {
+		properties["instanceView"] = viewJSON(m)
+	}
+	if m.Zone != "" {
+		body["zones"] = []string{m.Zone}
+	}
+	if set := a.sets[strings.ToLower(m.ScaleSet)]; set != nil && !set.Flexible {
+		body["type"], body["instanceId"] = "Microsoft.Compute/virtualMachineScaleSets/virtualMachines", m.InstanceID
+		body["sku"] = map[string]any{"name": m.Size, "tier": "Standard"}
+		properties["latestModelApplied"] = true
+		if m.Protected {
+			properties["protectionPolicy"] = map[string]any{"protectFromScaleIn": true, "protectFromScaleSetActions": true}
+		}
+		return body
+	}
+	properties["hardwareProfile"] = map[string]any{"vmSize": m.Size}
+	if m.ScaleSet != "" {
+		properties["virtualMachineScaleSet"] = map[string]any{"id": a.shouted(a.setID(m.ScaleSet))}
+	}
+	return body
+}
+
+func viewJSON(m VM) any {
+	provisioning := map[string]any{
+		"code": "ProvisioningState/" + strings.ToLower(string(m.State)), "level": "Info", "displayStatus": "Provisioning " + string(m.State),
+	}
+	if m.State == Failed {
+		provisioning["code"], provisioning["level"] = "ProvisioningState/failed/"+failureCode, "Error"
+		provisioning["message"] = failureMessage
+	}
+	return map[string]any{
+		"computerName": m.ComputerName,
+		"statuses": []any{
+			provisioning,
+			map[string]any{"code": "PowerState/" + string(m.Power), "level": "Info", "displayStatus": "VM " + string(m.Power)},
+		},
+	}
+}
+
+// What Azure says of a deletion that failed on its own account.
+const (
+	failureCode    = "InternalExecutionError"
+	failureMessage = "An internal execution error occurred. Please retry later."
+)
+
+// deletionFault waits and fails as a fault on the deletion of a machine wants it.
+func (a *ARM) deletionFault(ctx context.Context, resource string) *armError {
+	for {
+		a.mu.Lock()
+		fault := a.takeDeletionFaultLocked(resource)
+		changed := a.changed
+		a.mu.Unlock()
+		switch {
+		case fault == nil:
+			return nil
+		case fault.Kind == ARMDeletionFails:
+			return &armError{Code: cmp.Or(fault.Code, failureCode), Message: cmp.Or(fault.Message, failureMessage)}
+		}
+		select { // it hangs until the fault is cleared
+		case <-changed:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}

@@ -1,0 +1,131 @@
+package azure
+
+import (
+	"fmt"
+	"net/http"
+	"time"
+)
+
+// The control API of ARM, beside that of events:
+//
+//	GET    /emulator/arm/state                         machines, scale sets' capacities and agent pools
+//	GET    /emulator/arm/requests                      the requests so far, by action
+//	POST   /emulator/arm/machines/{name}/lose          a machine goes without anybody's request
+//	GET    /emulator/arm/faults                        the faults that are not over
+//	POST   /emulator/arm/faults                        inject one, or a list: {"kind":"throttled","retryAfter":"7s","times":3}
+//	DELETE /emulator/arm/faults                        remove them all; deletions that hang go on
+//	POST   /emulator/arm/operations/forget             operations are not known any more
+func (a *ARM) routeControl(mux *http.ServeMux) {
+	mux.HandleFunc("GET /emulator/arm/state", func(w http.ResponseWriter, _ *http.Request) { reply(w, a.State(), nil) })
+	mux.HandleFunc("GET /emulator/arm/requests", func(w http.ResponseWriter, _ *http.Request) {
+		reply(w, a.Requests(), nil)
+	})
+	mux.HandleFunc("POST /emulator/arm/machines/{name}/lose", func(w http.ResponseWriter, r *http.Request) {
+		reply(w, struct{}{}, a.Lose(r.Context(), r.PathValue("name")))
+	})
+	mux.HandleFunc("GET /emulator/arm/faults", func(w http.ResponseWriter, _ *http.Request) {
+		reply(w, faultsJSON(a.Faults()), nil)
+	})
+	mux.HandleFunc("POST /emulator/arm/faults", a.serveInject)
+	mux.HandleFunc("DELETE /emulator/arm/faults", func(w http.ResponseWriter, _ *http.Request) {
+		a.ClearFaults()
+		reply(w, faultsJSON(nil), nil)
+	})
+	mux.HandleFunc("POST /emulator/arm/operations/forget", func(w http.ResponseWriter, _ *http.Request) {
+		a.ForgetOperations()
+		reply(w, struct{}{}, nil)
+	})
+}
+
+// ARMState is everything an ARM knows at one moment.
+type ARMState struct {
+	At         time.Time      `json:"at"`
+	Capacities map[string]int `json:"capacities"`
+	AgentPools []AgentPool    `json:"agentPools"`
+	Machines   []VM           `json:"machines"`
+}
+
+// State gives a snapshot, which shares nothing with the emulator but the machines' tags.
+func (a *ARM) State() ARMState {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	s := ARMState{At: time.Now(), Capacities: map[string]int{}, AgentPools: []AgentPool{}, Machines: a.machinesLocked()}
+	for _, set := range a.sets {
+		s.Capacities[set.Name] = set.capacity
+	}
+	for _, pool := range a.pools {
+		s.AgentPools = append(s.AgentPools, pool.shown())
+	}
+	return s
+}
+
+// armFaultJSON is an ARMFault as JSON.
+type armFaultJSON struct {
+	Kind       ARMFaultKind `json:"kind"`
+	Times      int          `json:"times,omitempty"`
+	For        string       `json:"for,omitempty"`
+	Action     string       `json:"action,omitempty"`
+	Resource   string       `json:"resource,omitempty"`
+	Processed  bool         `json:"processed,omitempty"`
+	Status     int          `json:"status,omitempty"`
+	Code       string       `json:"code,omitempty"`
+	Message    string       `json:"message,omitempty"`
+	RetryAfter string       `json:"retryAfter,omitempty"`
+}
+
+func faultsJSON(faults []ARMFault) []armFaultJSON {
+	list := make([]armFaultJSON, 0, len(faults))
+	for _, f := range faults {
+		j := armFaultJSON{
+			Kind: f.Kind, Times: f.Times, Action: f.Action, Resource: f.Resource, Processed: f.Processed, Status: f.Status,
+			Code: f.Code, Message: f.Message,
+		}
+		if f.For > 0 {
+			j.For = f.For.String()
+		}
+		if f.RetryAfter > 0 {
+			j.RetryAfter = f.RetryAfter.String()
+		}
+		list = append(list, j)
+	}
+	return list
+}
+
+// ParseARMFaults reads one fault or a list of faults as JSON. Every error is ErrInvalid and names the field.
+func ParseARMFaults(body []byte) ([]ARMFault, error) {
+	list, err := oneOrMore[armFaultJSON](body)
+	if err != nil {
+		return nil, fmt.Errorf("faults are %w: %w", ErrInvalid, err)
+	}
+	faults := make([]ARMFault, len(list))
+	for i, j := range list {
+		f := ARMFault{
+			Kind: j.Kind, Times: j.Times, Action: j.Action, Resource: j.Resource, Processed: j.Processed, Status: j.Status,
+			Code: j.Code, Message: j.Message,
+		}
+		if f.For, err = parseDuration("for", j.For); err == nil {
+			f.RetryAfter, err = parseDuration("retryAfter", j.RetryAfter)
+		}
+		if err == nil {
+			err = f.validate()
+		}
+		if err != nil {
+			return nil, fmt.Errorf("fault %d: %w", i, err)
+		}
+		faults[i] = f
+	}
+	return faults, nil
+}
+
+func (a *ARM) serveInject(w http.ResponseWriter, r *http.Request) {
+	body, err := readControl(r)
+	if err != nil {
+		reply(w, nil, err)
+		return
+	}
+	faults, err := ParseARMFaults(body)
+	if err == nil {
+		err = a.Inject(faults...)
+	}
+	reply(w, faultsJSON(a.Faults()), err)
+}

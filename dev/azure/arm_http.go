@@ -1,0 +1,397 @@
+package azure
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// Resource providers, and the actions by which Azure's roles grant what is done to their resources.
+const (
+	computeNamespace = "Microsoft.Compute"
+	aksNamespace     = "Microsoft.ContainerService"
+
+	setRead      = computeNamespace + "/virtualMachineScaleSets/read"
+	setWrite     = computeNamespace + "/virtualMachineScaleSets/write"
+	setDelete    = computeNamespace + "/virtualMachineScaleSets/delete/action"
+	instanceRead = computeNamespace + "/virtualMachineScaleSets/virtualMachines/read"
+	instanceView = computeNamespace + "/virtualMachineScaleSets/virtualMachines/instanceView/read"
+	instanceDel  = computeNamespace + "/virtualMachineScaleSets/virtualMachines/delete"
+	vmRead       = computeNamespace + "/virtualMachines/read"
+	vmView       = computeNamespace + "/virtualMachines/instanceView/read"
+	vmDelete     = computeNamespace + "/virtualMachines/delete"
+	computeOps   = computeNamespace + "/locations/operations/read"
+	poolRead     = aksNamespace + "/managedClusters/agentPools/read"
+	poolWrite    = aksNamespace + "/managedClusters/agentPools/write"
+	poolDelete   = aksNamespace + "/managedClusters/agentPools/deleteMachines/action"
+	machineRead  = aksNamespace + "/managedClusters/agentPools/machines/read"
+	aksOps       = aksNamespace + "/locations/operations/read"
+)
+
+// armError is an error in ARM's form.
+type armError struct {
+	Status     int
+	Code       string
+	Message    string
+	Target     string
+	RetryAfter time.Duration
+	// flat leaves out the outer "error", as AKS does.
+	flat bool
+}
+
+func (e *armError) body() any {
+	inner := map[string]any{"code": e.Code, "message": e.Message}
+	if e.Target != "" {
+		inner["target"] = e.Target
+	}
+	if e.flat {
+		return inner
+	}
+	return map[string]any{"error": inner}
+}
+
+// armAnswer is what a handler answers.
+type armAnswer struct {
+	status int
+	header http.Header
+	body   any // nil is none
+}
+
+func (e *armError) answer() armAnswer {
+	header := http.Header{}
+	if e.RetryAfter > 0 {
+		header.Set("Retry-After", wholeSeconds(e.RetryAfter))
+	}
+	return armAnswer{status: e.Status, header: header, body: e.body()}
+}
+
+func wholeSeconds(d time.Duration) string {
+	return strconv.Itoa(int((d + time.Second - 1) / time.Second))
+}
+
+func notFound(kind, name string) *armError {
+	return &armError{Status: http.StatusNotFound, Code: "ResourceNotFound", Message: fmt.Sprintf(
+		"The Resource '%s/%s' was not found. For more details please go to https://aka.ms/ARMResourceNotFoundFix", kind, name)}
+}
+
+func badParameter(target, format string, args ...any) *armError {
+	return &armError{Status: http.StatusBadRequest, Code: "InvalidParameter", Message: fmt.Sprintf(format, args...), Target: target}
+}
+
+// armHandler serves one kind of request.
+type armHandler func(r *http.Request) (armAnswer, *armError)
+
+// route is one kind of request: its pattern below a subscription, and the action that a role must grant.
+type route struct {
+	pattern string
+	action  string
+	handle  armHandler
+}
+
+func (a *ARM) routes() []route {
+	const (
+		compute = "/resourceGroups/{group}/providers/Microsoft.Compute"
+		set     = compute + "/virtualMachineScaleSets/{set}"
+		vm      = compute + "/virtualMachines/{vm}"
+		pools   = "/resourceGroups/{group}/providers/Microsoft.ContainerService/managedClusters/{cluster}/agentPools"
+	)
+	return []route{
+		{"GET " + compute + "/virtualMachineScaleSets", setRead, a.listSets},
+		{"GET " + set, setRead, a.getSet},
+		{"PATCH " + set, setWrite, a.patchSet},
+		{"POST " + set + "/delete", setDelete, a.deleteInstances},
+		{"GET " + set + "/virtualMachines", instanceRead, a.listInstances},
+		{"GET " + set + "/virtualMachines/{instance}", instanceRead, a.getInstance},
+		{"GET " + set + "/virtualMachines/{instance}/instanceView", instanceView, a.getInstanceView},
+		{"DELETE " + set + "/virtualMachines/{instance}", instanceDel, a.deleteInstance},
+		{"GET " + compute + "/virtualMachines", vmRead, a.listVMs},
+		{"GET " + vm, vmRead, a.getVM},
+		{"GET " + vm + "/instanceView", vmView, a.getVMView},
+		{"DELETE " + vm, vmDelete, a.deleteVM},
+		{"GET " + pools, poolRead, a.listPools},
+		{"GET " + pools + "/{pool}", poolRead, a.getPool},
+		{"PUT " + pools + "/{pool}", poolWrite, a.putPool},
+		{"POST " + pools + "/{pool}/deleteMachines", poolDelete, a.deletePoolMachines},
+		{"GET " + pools + "/{pool}/machines", machineRead, a.listPoolMachines},
+		{"GET " + pools + "/{pool}/machines/{machine}", machineRead, a.getPoolMachine},
+		{"GET /providers/Microsoft.Compute/locations/{location}/operations/{operation}", computeOps, a.getOperation},
+		{"GET /providers/Microsoft.ContainerService/locations/{location}/operations/{operation}", aksOps, a.getOperation},
+	}
+}
+
+// Handler serves ARM and the token service. It has to be behind TLS: the SDK sends no token otherwise.
+func (a *ARM) Handler() http.Handler {
+	mux := http.NewServeMux()
+	for _, r := range a.routes() {
+		method, path, _ := strings.Cut(r.pattern, " ")
+		mux.HandleFunc(method+" /subscriptions/{subscription}"+path, a.serve(r))
+	}
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		a.send(w, (&armError{Status: http.StatusNotFound, Code: "InvalidResourceType", Message: fmt.Sprintf(
+			"The resource type could not be found for %s %s.", r.Method, r.URL.Path)}).answer())
+	})
+	a.routeTokens(mux)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r.URL.Path, r.URL.RawPath = canonicalPath(r.URL.Path), ""
+		mux.ServeHTTP(w, r)
+	})
+}
+
+// canonicalPath gives the fixed segments of an ARM path the letter case that the routes have: ARM cares for none.
+func canonicalPath(path string) string {
+	fixed := []string{
+		"subscriptions", "resourceGroups", "providers", computeNamespace, aksNamespace, "virtualMachineScaleSets",
+		"virtualMachines", "managedClusters", "agentPools", "machines", "locations", "operations", "instanceView", "delete",
+		"deleteMachines", "simulateEviction",
+	}
+	segments := strings.Split(path, "/")
+	for i, segment := range segments {
+		if j := slices.IndexFunc(fixed, func(f string) bool { return strings.EqualFold(f, segment) }); j >= 0 && i%2 == 1 {
+			segments[i] = fixed[j]
+		}
+		if i == 4 || i == 6 { // a namespace follows "providers" at an even place
+			for _, namespace := range []string{computeNamespace, aksNamespace} {
+				if strings.EqualFold(namespace, segment) {
+					segments[i] = namespace
+				}
+			}
+		}
+	}
+	return strings.Join(segments, "/")
+}
+
+// ARMRequest is a request that was made of ARM.
+type ARMRequest struct {
+	At     time.Time `json:"at"`
+	Method string    `json:"method"`
+	Path   string    `json:"path"`
+	Action string    `json:"action"`
+	Status int       `json:"status"` // 0 is none, as for one that hung
+	Body   string    `json:"body,omitempty"`
+}
+
+// maxARMBody bounds the body of a request in bytes.
+const maxARMBody = 1 << 20
+
+// serve wraps a handler with what all of ARM has in common.
+func (a *ARM) serve(route route) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxARMBody))
+		if err != nil {
+			return // the client has gone, or sends without end
+		}
+		r.Body = io.NopCloser(strings.NewReader(string(body)))
+		record := a.record(ARMRequest{At: time.Now(), Method: r.Method, Path: r.URL.Path, Action: route.action, Body: string(body)})
+		if refused := a.admit(r); refused != nil {
+			record(refused.Status)
+			a.send(w, refused.answer())
+			return
+		}
+		fault := a.takeFault(route.action, r.URL.Path)
+		if fault != nil && !fault.passes() {
+			record(fault.serve(w, r, a, armAnswer{}))
+			return
+		}
+		answer, failed := route.handle(withStale(r, fault))
+		if failed != nil {
+			answer = failed.answer()
+		}
+		if fault != nil && fault.spoils() {
+			record(fault.serve(w, r, a, answer))
+			return
+		}
+		record(answer.status)
+		a.send(w, answer)
+	}
+}
+
+// record keeps a request, and gives the function that notes its status.
+func (a *ARM) record(request ARMRequest) func(int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.requests = append(a.requests, request)
+	i := len(a.requests) - 1
+	return func(status int) {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if i < len(a.requests) {
+			a.requests[i].Status = status
+		}
+	}
+}
+
+// Requests gives the requests so far, those for tokens left out.
+func (a *ARM) Requests() []ARMRequest {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.Clone(a.requests)
+}
+
+// admit refuses what no resource provider would see.
+func (a *ARM) admit(r *http.Request) *armError {
+	token, bearer := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	a.mu.Lock()
+	known := a.tokens[token]
+	a.mu.Unlock()
+	switch {
+	case !bearer:
+		return &armError{
+			Status: http.StatusUnauthorized, Code: "AuthenticationFailed",
+			Message: "Authentication failed. The 'Authorization' header is missing.",
+		}
+	case !known:
+		return &armError{
+			Status: http.StatusUnauthorized, Code: "InvalidAuthenticationToken", Message: "The access token is invalid.",
+		}
+	case r.URL.Query().Get("api-version") == "":
+		return &armError{
+			Status: http.StatusBadRequest, Code: "MissingApiVersionParameter",
+			Message: "The api-version query parameter (?api-version=) is required for all requests.",
+		}
+	case !strings.EqualFold(r.PathValue("subscription"), a.opts.Subscription):
+		return &armError{Status: http.StatusNotFound, Code: "SubscriptionNotFound", Message: fmt.Sprintf(
+			"The subscription '%s' could not be found.", r.PathValue("subscription"))}
+	}
+	if group := r.PathValue("group"); group != "" && !a.hasGroup(group) {
+		return &armError{Status: http.StatusNotFound, Code: "ResourceGroupNotFound", Message: fmt.Sprintf(
+			"Resource group '%s' could not be found.", group)}
+	}
+	return nil
+}
+
+// hasGroup reports whether there is such a resource group: that of the machines, or one of a managed cluster.
+func (a *ARM) hasGroup(name string) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if strings.EqualFold(name, a.opts.ResourceGroup) {
+		return true
+	}
+	for _, pool := range a.pools {
+		if strings.EqualFold(name, pool.ResourceGroup) {
+			return true
+		}
+	}
+	return false
+}
+
+// send writes an answer with the headers that ARM gives all of them.
+func (a *ARM) send(w http.ResponseWriter, answer armAnswer) {
+	for name, values := range answer.header {
+		w.Header()[name] = values
+	}
+	w.Header().Set("x-ms-request-id", uuid.NewString())
+	w.Header().Set("x-ms-correlation-request-id", uuid.NewString())
+	w.Header().Set("x-ms-ratelimit-remaining-subscription-reads", "11999")
+	w.Header().Set("Cache-Control", "no-cache")
+	if answer.body == nil {
+		w.WriteHeader(answer.status)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json; charset=utf-8")
+	w.WriteHeader(answer.status)
+	_, _ = w.Write(marshal(answer.body)) // a client that has gone cannot be told
+}
+
+// accepted is the answer of an operation that has begun: 202, and where to ask.
+func (a *ARM) accepted(r *http.Request, op *armOperation, status int, body any) armAnswer {
+	u := url.URL{
+		Scheme: "https", Host: r.Host,
+		Path: fmt.Sprintf("/subscriptions/%s/providers/%s/locations/%s/operations/%s", a.opts.Subscription, op.namespace,
+			a.opts.Location, op.id),
+		RawQuery: url.Values{"api-version": {"2017-08-31"}}.Encode(),
+	}
+	header := http.Header{}
+	header.Set("Azure-AsyncOperation", u.String())
+	u.RawQuery += "&monitor=true"
+	header.Set("Location", u.String())
+	a.askAgain(header)
+	return armAnswer{status: status, header: header, body: body}
+}
+
+func (a *ARM) askAgain(header http.Header) {
+	if a.opts.RetryAfter >= time.Second {
+		header.Set("Retry-After", wholeSeconds(a.opts.RetryAfter))
+	}
+}
+
+// getOperation answers both ways of asking: that of Azure-AsyncOperation with 200 and a status, that of Location with
+// 202 while the operation is under way.
+func (a *ARM) getOperation(r *http.Request) (armAnswer, *armError) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	op := a.ops[r.PathValue("operation")]
+	if op == nil {
+		return armAnswer{}, &armError{
+			Status: http.StatusNotFound, Code: "OperationNotFound", Message: "The operation was not found.",
+		}
+	}
+	header := http.Header{}
+	body := map[string]any{"name": op.id, "startTime": op.started.Format(time.RFC3339Nano), "status": "InProgress"}
+	under := op.ended.IsZero()
+	if under {
+		a.askAgain(header)
+	} else {
+		body["status"], body["endTime"] = "Succeeded", op.ended.Format(time.RFC3339Nano)
+	}
+	if op.err != nil {
+		body["status"], body["error"] = "Failed", map[string]any{"code": op.err.Code, "message": op.err.Message}
+	}
+	if r.URL.Query().Get("monitor") == "" {
+		return armAnswer{status: http.StatusOK, header: header, body: body}, nil
+	}
+	switch {
+	case under:
+		header.Set("Location", "https://"+r.Host+r.URL.RequestURI())
+		return armAnswer{status: http.StatusAccepted, header: header}, nil
+	case op.err != nil:
+		return armAnswer{}, &armError{Status: http.StatusConflict, Code: op.err.Code, Message: op.err.Message}
+	}
+	return armAnswer{status: http.StatusOK, header: header}, nil
+}
+
+// ForgetOperations makes every operation one that ARM does not know any more. What they do goes on.
+func (a *ARM) ForgetOperations() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	clear(a.ops)
+}
+
+// page cuts a list, and says where its next page is. The mark of a page is the last entry before it, so that nothing is
+// left out when entries go in between.
+func page[T any](a *ARM, r *http.Request, list []T, name func(T) string, entry func(T) any) armAnswer {
+	query := r.URL.Query()
+	if after := query.Get("$skiptoken"); after != "" {
+		list = slices.DeleteFunc(slices.Clone(list), func(t T) bool { return compareNatural(name(t), after) <= 0 })
+	}
+	body := map[string]any{}
+	if len(list) > a.opts.PageSize {
+		list = list[:a.opts.PageSize]
+		query.Set("$skiptoken", name(list[len(list)-1]))
+		body["nextLink"] = "https://" + r.Host + r.URL.Path + "?" + query.Encode()
+	}
+	value := make([]any, 0, len(list))
+	for _, t := range list {
+		value = append(value, entry(t))
+	}
+	body["value"] = value
+	return armAnswer{status: http.StatusOK, body: body}
+}
+
+// decode reads the body of a request, of which a field may be unknown here.
+func decode(r *http.Request, into any) *armError {
+	if err := json.NewDecoder(r.Body).Decode(into); err != nil {
+		return &armError{
+			Status: http.StatusBadRequest, Code: "InvalidRequestContent",
+			Message: "The request content was invalid and could not be deserialized: '" + err.Error() + "'.",
+		}
+	}
+	return nil
+}

@@ -1,0 +1,193 @@
+package azure
+
+import (
+	"cmp"
+	"context"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// begin starts a long-running operation. work runs on its own and says how it ended.
+func (a *ARM) beginLocked(namespace, action string, work func(context.Context) *armError) *armOperation {
+	op := &armOperation{id: uuid.NewString(), namespace: namespace, action: action, started: time.Now().UTC()}
+	a.ops[op.id] = op
+	a.goLocked(func(ctx context.Context) {
+		err := work(ctx)
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		op.err, op.ended = err, time.Now().UTC()
+		a.announceLocked()
+	})
+	return op
+}
+
+// goLocked runs something until the emulator is closed.
+func (a *ARM) goLocked(work func(context.Context)) {
+	e := a.emulator
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.ctx.Err() == nil {
+		e.lives.Go(func() { work(e.ctx) })
+	}
+}
+
+// deleteLocked begins to delete machines: their capacity goes at once, their power next, they themselves at last. Those
+// that are being deleted already are waited for.
+func (a *ARM) deleteLocked(namespace, action string, machines []*armMachine) *armOperation {
+	mine := map[*armMachine]bool{}
+	for _, m := range machines {
+		if m.State != Deleting {
+			mine[m] = true
+			m.State = Deleting
+			a.shrinkLocked(m, 1)
+		}
+	}
+	a.announceLocked()
+	return a.beginLocked(namespace, action, func(ctx context.Context) *armError {
+		var all sync.WaitGroup
+		failed := make([]*armError, len(machines))
+		for i, m := range machines {
+			all.Go(func() {
+				if mine[m] {
+					failed[i] = a.deleteMachine(ctx, m)
+				} else {
+					a.awaitDeletion(ctx, m)
+				}
+			})
+		}
+		all.Wait()
+		return cmp.Or(failed...)
+	})
+}
+
+// deleteMachine leads one machine to its end, or to the failure that a fault wants.
+func (a *ARM) deleteMachine(ctx context.Context, m *armMachine) *armError {
+	if power := a.emulator.opts.Machines; power != nil {
+		if err := power.PowerOff(ctx, m.Resource); err != nil && ctx.Err() == nil {
+			a.log.Error("a deleted machine could not be switched off", "resource", m.Resource, "err", err)
+		}
+	}
+	rest(ctx, a.opts.DeleteTime)
+	if err := a.deletionFault(ctx, m.Resource); err != nil {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		m.State, m.Power = Failed, Stopped
+		a.shrinkLocked(m, -1)
+		a.announceLocked()
+		return err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if ctx.Err() == nil && !m.removed {
+		a.removeLocked(m)
+	}
+	return nil
+}
+
+// awaitDeletion waits until somebody else's deletion of a machine is over.
+func (a *ARM) awaitDeletion(ctx context.Context, m *armMachine) {
+	for {
+		a.mu.Lock()
+		over, changed := m.removed || m.State != Deleting, a.changed
+		a.mu.Unlock()
+		if over {
+			return
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// resizeLocked sets a scale set's capacity: machines come, or those that came last go.
+func (a *ARM) resizeLocked(namespace, action string, set *armSet, capacity int) (*armOperation, *armError) {
+	grow := capacity - set.capacity
+	if grow > 0 && a.opts.Quota > 0 && len(a.machines)+grow > a.opts.Quota {
+		return nil, &armError{
+			Status: http.StatusConflict, Code: "OperationNotAllowed",
+			Message: "Operation could not be completed as it results in exceeding approved Total Regional Cores quota.",
+		}
+	}
+	if grow <= 0 {
+		var last []*armMachine
+		for _, m := range a.membersLocked(set) {
+			if m.State != Deleting {
+				last = append(last, m)
+			}
+		}
+		last = last[max(0, len(last)+grow):]
+		return a.deleteLocked(namespace, action, last), nil
+	}
+	set.capacity = capacity
+	set.etag++
+	fresh := make([]*armMachine, grow)
+	for i := range fresh {
+		fresh[i] = a.newMachineLocked(set, Creating, Stopped)
+	}
+	a.announceLocked()
+	return a.beginLocked(namespace, action, func(ctx context.Context) *armError {
+		var all sync.WaitGroup
+		for _, m := range fresh {
+			all.Go(func() { a.boot(ctx, m) })
+		}
+		all.Wait()
+		return nil
+	}), nil
+}
+
+// boot brings a new machine up: its node joins.
+func (a *ARM) boot(ctx context.Context, m *armMachine) {
+	rest(ctx, a.opts.BootTime)
+	a.mu.Lock()
+	description := m.VM
+	gone := m.removed || m.State != Creating
+	a.mu.Unlock()
+	if gone || ctx.Err() != nil {
+		return
+	}
+	var joined error
+	if a.opts.Joiner != nil {
+		joined = a.opts.Joiner.Join(ctx, description)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if joined != nil && ctx.Err() == nil {
+		a.log.Error("the node of a new machine did not join", "resource", m.Resource, "err", joined)
+	}
+	if m.State == Creating {
+		m.State, m.Power = Succeeded, Running
+		a.announceLocked()
+	}
+}
+
+// eventEnded is told of the machines that an event took away for good.
+func (a *ARM) eventEnded(resources []string) {
+	for _, resource := range resources {
+		a.remove(resource)
+	}
+}
+
+func (a *ARM) membersLocked(set *armSet) []*armMachine {
+	var members []*armMachine
+	for _, m := range a.machinesLocked() {
+		if strings.EqualFold(m.ScaleSet, set.Name) {
+			members = append(members, a.machines[strings.ToLower(m.Resource)])
+		}
+	}
+	return members
+}
+
+func rest(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}

@@ -1,0 +1,244 @@
+package cloud_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/Azure/azure-sdk-for-go/sdk/azcore"
+	"github.com/Azure/azure-sdk-for-go/sdk/azcore/policy"
+
+	emulator "github.com/slipway-dev/slipway/dev/azure"
+	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/cloud/azure"
+	"github.com/slipway-dev/slipway/internal/cloud/conformance"
+)
+
+// The names of what the tests' Azure has.
+const (
+	setName     = "aks-spot-12345678-vmss"
+	poolName    = "spot"
+	clusterName = "demo"
+	clusterRG   = "demo_rg"
+)
+
+// azureCloud is an emulated Azure, reached by the real SDK over TLS.
+type azureCloud struct {
+	*emulator.ARM
+	server *emulator.ARMServer
+	caFile string
+	kind   kind
+}
+
+// kind is what the machines are in.
+type kind string
+
+const (
+	uniform   kind = "uniform scale set"
+	flexible  kind = "flexible scale set"
+	agentPool kind = "agent pool"
+	singleVMs kind = "single virtual machines"
+)
+
+func kinds() []kind { return []kind{uniform, flexible, agentPool, singleVMs} }
+
+func newAzure(t *testing.T, k kind) *azureCloud {
+	e := emulator.New(emulator.Options{})
+	t.Cleanup(e.Close)
+	arm := emulator.NewARM(e, emulator.ARMOptions{PageSize: 4})
+	server, err := arm.Serve("127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = server.Close() })
+	ca := filepath.Join(t.TempDir(), "ca.pem")
+	if err := os.WriteFile(ca, server.CA, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := &azureCloud{ARM: arm, server: server, caFile: ca, kind: k}
+	switch k {
+	case singleVMs:
+		for _, name := range []string{"vm-a", "vm-b", "vm-c", "vm-d", "vm-e", "vm-f"} {
+			arm.AddVM(name)
+		}
+	default:
+		arm.AddScaleSet(emulator.ScaleSetSpec{
+			Name: setName, Flexible: k == flexible, Spot: true, Zones: []string{"1", "2", "3"},
+			Tags: map[string]string{"aks-managed-poolName": poolName},
+		}, conformance.Machines)
+	}
+	if k == agentPool {
+		err := arm.AddAgentPool(emulator.AgentPoolSpec{
+			Cluster: clusterName, ResourceGroup: clusterRG, Name: poolName, ScaleSet: setName,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return c
+}
+
+func (c *azureCloud) config() azure.Config {
+	window := azure.Duration(50 * time.Millisecond)
+	config := azure.Config{
+		Subscription: emulator.DefaultSubscription, ResourceGroup: emulator.DefaultResourceGroup, BatchWindow: &window,
+		RequestTimeout: azure.Duration(5 * time.Second),
+		Endpoints: &azure.Endpoints{
+			ResourceManager: c.server.URL.String(), Authority: c.server.URL.String(), CAFile: c.caFile,
+		},
+	}
+	if c.kind == agentPool {
+		config.Groups = []azure.GroupConfig{{
+			Name: poolName, ResourceGroup: clusterRG, Cluster: clusterName, AgentPool: poolName,
+		}}
+	}
+	return config
+}
+
+// token is a credential that needs no token service.
+type token string
+
+func (k token) GetToken(context.Context, policy.TokenRequestOptions) (azcore.AccessToken, error) {
+	return azcore.AccessToken{Token: string(k), ExpiresOn: time.Now().Add(time.Hour)}, nil
+}
+
+func (c *azureCloud) provider(t *testing.T, config azure.Config) *azure.Provider {
+	t.Helper()
+	p, err := azure.New(config, azure.Options{Credential: token(c.Token())})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func (c *azureCloud) Provider(t *testing.T) cloud.Provider { return c.provider(t, c.config()) }
+
+func (c *azureCloud) Group() string {
+	switch c.kind {
+	case agentPool:
+		return poolName
+	case singleVMs:
+		return ""
+	}
+	return setName
+}
+
+func (c *azureCloud) Machines() []string {
+	var ids []string
+	for _, vm := range c.VMs() {
+		ids = append(ids, vm.ProviderID)
+	}
+	return ids
+}
+
+func (c *azureCloud) Size() int { return c.Capacity(setName) }
+
+func (c *azureCloud) Missing() string {
+	id := c.Machines()[0]
+	id = id[:strings.LastIndex(id, "/")+1]
+	if c.kind == uniform || c.kind == agentPool {
+		return id + "777"
+	}
+	return id + "never-was"
+}
+
+func (c *azureCloud) Foreign() string {
+	return strings.Replace(c.Machines()[0], emulator.DefaultSubscription, "00000000-0000-0000-0000-0000000000ff", 1)
+}
+
+func (c *azureCloud) resource(id string) string {
+	for _, vm := range c.VMs() {
+		if strings.EqualFold(vm.ProviderID, id) {
+			return vm.Resource
+		}
+	}
+	return ""
+}
+
+func (c *azureCloud) Lose(t *testing.T, id string) {
+	t.Helper()
+	if err := c.ARM.Lose(t.Context(), c.resource(id)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (c *azureCloud) AwaitGone(t *testing.T, id string) {
+	t.Helper()
+	if err := c.Wait(t.Context(), func([]emulator.VM) bool { return c.resource(id) == "" }); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (c *azureCloud) Inject(t *testing.T, f conformance.Fault) {
+	t.Helper()
+	fault := map[conformance.Misbehaviour][]emulator.ARMFault{
+		conformance.Unavailable:   {{Kind: emulator.ARMStatus, Status: 500}},
+		conformance.Reset:         {{Kind: emulator.ARMReset}},
+		conformance.Truncated:     {{Kind: emulator.ARMHalf}},
+		conformance.Impostor:      {{Kind: emulator.ARMHTML}},
+		conformance.Misrouted:     {{Kind: emulator.ARMHTML, Status: 404}},
+		conformance.Denied:        {{Kind: emulator.ARMDenied}},
+		conformance.Throttled:     {{Kind: emulator.ARMThrottled, RetryAfter: f.After}},
+		conformance.SecondPage:    c.secondPage(),
+		conformance.DeletionFails: {{Kind: emulator.ARMDeletionFails, Resource: c.resource(f.Machine)}},
+		conformance.DeletionHangs: {{Kind: emulator.ARMDeletionHangs, Resource: c.resource(f.Machine)}},
+		conformance.Stale:         {{Kind: emulator.ARMStale}},
+		conformance.Full: {{
+			Kind: emulator.ARMStatus, Status: 409, Code: "OperationNotAllowed", Action: "*",
+			Message: "Operation could not be completed as it results in exceeding approved Total Regional Cores quota.",
+		}},
+	}[f.Misbehaviour]
+	switch f.Misbehaviour {
+	case conformance.Forgets:
+		c.ForgetOperations()
+		return
+	case conformance.Full:
+		fault[0].Action = "Microsoft.Compute/virtualMachineScaleSets/write"
+		if c.kind == agentPool {
+			fault[0].Action = "Microsoft.ContainerService/managedClusters/agentPools/write"
+		}
+	}
+	if err := c.ARM.Inject(fault...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// secondPage lets the first page of a list of machines pass and fails the next.
+func (c *azureCloud) secondPage() []emulator.ARMFault {
+	action := "Microsoft.Compute/virtualMachineScaleSets/virtualMachines/read"
+	switch c.kind {
+	case flexible:
+		action = "Microsoft.Compute/virtualMachines/read"
+	case agentPool:
+		action = "Microsoft.ContainerService/managedClusters/agentPools/machines/read"
+	}
+	return []emulator.ARMFault{
+		{Kind: emulator.ARMPass, Action: action, Times: 1}, {Kind: emulator.ARMStatus, Status: 500, Action: action},
+	}
+}
+
+func (c *azureCloud) Heal(*testing.T) { c.ClearFaults() }
+
+func (c *azureCloud) Deletions() int {
+	n := 0
+	for _, r := range c.Requests() {
+		if strings.HasSuffix(r.Action, "/delete/action") || strings.HasSuffix(r.Action, "/deleteMachines/action") || r.Method == "DELETE" {
+			n++
+		}
+	}
+	return n
+}
+
+func (c *azureCloud) Batches() bool { return c.kind != singleVMs }
+
+func TestAzureKeepsWhatAProviderPromises(t *testing.T) {
+	for _, k := range kinds() {
+		t.Run(string(k), func(t *testing.T) {
+			t.Parallel()
+			conformance.Run(t, func(t *testing.T) conformance.Cloud { return newAzure(t, k) })
+		})
+	}
+}

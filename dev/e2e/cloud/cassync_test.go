@@ -1,0 +1,185 @@
+package cloud_test
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+
+	emulator "github.com/slipway-dev/slipway/dev/azure"
+	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/cloud/azure"
+)
+
+const (
+	emptyPool = "empty"
+	poolWrite = "Microsoft.ContainerService/managedClusters/agentPools/write"
+)
+
+// newCAS is an Azure with a pool of machines, and an empty one to change the maximum of.
+func newCAS(t *testing.T) (*azureCloud, *azure.CASSync) {
+	t.Helper()
+	c := newAzure(t, agentPool)
+	err := c.AddAgentPool(emulator.AgentPoolSpec{
+		Cluster: clusterName, ResourceGroup: clusterRG, Name: emptyPool, AutoScaling: true, Max: 5,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c, c.casSync(t, emptyPool)
+}
+
+func (c *azureCloud) casSync(t *testing.T, pool string) *azure.CASSync {
+	t.Helper()
+	s, err := c.provider(t, c.config()).NewCASSync(azure.CASSyncConfig{
+		ResourceGroup: clusterRG, Cluster: clusterName, AgentPool: pool,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// checkPool asserts that the empty pool is as it should be at rest.
+func (c *azureCloud) checkPool(t *testing.T, most int) {
+	t.Helper()
+	pool, _ := c.AgentPool(clusterName, emptyPool)
+	if pool.Max != most || len(pool.Tags) != 0 || pool.Count != 0 {
+		t.Errorf("the pool is %+v, want maximum %d and no tag", pool, most)
+	}
+}
+
+// writes gives the maxima that were asked for, in order.
+func (c *azureCloud) writes() []string {
+	var maxima []string
+	for _, r := range c.Requests() {
+		if r.Action == poolWrite {
+			_, rest, _ := strings.Cut(r.Body, `"maxCount":`)
+			most, _, _ := strings.Cut(rest, ",")
+			maxima = append(maxima, most)
+		}
+	}
+	return maxima
+}
+
+func TestANudgeChangesTheMaximumAndPutsItBack(t *testing.T) {
+	c, s := newCAS(t)
+	if err := s.Nudge(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	c.checkPool(t, 5)
+	if got := c.writes(); !slices.Equal(got, []string{"6", "5"}) {
+		t.Errorf("the maxima asked for are %q, want 6 and then 5", got)
+	}
+}
+
+func TestI8ANudgeThatWasCutShortIsPutBackByTheNext(t *testing.T) {
+	for _, cut := range []struct {
+		name      string
+		writes    int  // that pass before
+		processed bool // the answer was lost, and not the request
+	}{
+		{"before the change", 0, false},
+		{"after the change, before its answer", 0, true},
+		{"before it is put back", 1, false},
+		{"after it was put back, before the answer", 1, true},
+	} {
+		t.Run(cut.name, func(t *testing.T) {
+			c, s := newCAS(t)
+			faults := []emulator.ARMFault{
+				{Kind: emulator.ARMPass, Action: poolWrite, Times: 1},
+				{Kind: emulator.ARMStatus, Status: 418, Action: poolWrite, Processed: cut.processed},
+			}
+			if err := c.ARM.Inject(faults[1-cut.writes:]...); err != nil {
+				t.Fatal(err)
+			}
+			if err := s.Nudge(t.Context()); err == nil {
+				t.Fatal("the nudge was cut short and says nothing")
+			}
+			c.ClearFaults()
+			if err := c.awaitPool(t, emptyPool); err != nil {
+				t.Fatal(err)
+			}
+			if err := c.casSync(t, emptyPool).Restore(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			c.checkPool(t, 5)
+		})
+	}
+}
+
+// awaitPool waits until nothing of a pool is under way.
+func (c *azureCloud) awaitPool(t *testing.T, name string) error {
+	return c.Wait(t.Context(), func([]emulator.VM) bool {
+		pool, _ := c.AgentPool(clusterName, name)
+		return pool.State == emulator.Succeeded
+	})
+}
+
+func TestAMaximumThatSomebodySetSinceIsLeftAlone(t *testing.T) {
+	c, s := newCAS(t)
+	err := c.ARM.Inject(
+		emulator.ARMFault{Kind: emulator.ARMPass, Action: poolWrite, Times: 1},
+		emulator.ARMFault{Kind: emulator.ARMStatus, Status: 400, Code: "Crash", Action: poolWrite, Times: 1},
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Nudge(t.Context()); err == nil {
+		t.Fatal("the nudge was cut short and says nothing")
+	}
+	if err := c.ChangeAgentPool(clusterName, emptyPool, func(p *emulator.AgentPool) { p.Max = 9 }); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Restore(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	c.checkPool(t, 9)
+}
+
+func TestI10APoolThatIsNotForNudgingIsRefused(t *testing.T) {
+	c, _ := newCAS(t)
+	err := c.AddAgentPool(emulator.AgentPoolSpec{Cluster: clusterName, ResourceGroup: clusterRG, Name: "manual"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for pool, says := range map[string]string{
+		"manual": "autoscaler is not turned on", poolName: "autoscaler is not turned on", "nowhere": "does not exist",
+	} {
+		err := c.casSync(t, pool).Nudge(t.Context())
+		if err == nil || !strings.Contains(err.Error(), says) || !strings.Contains(err.Error(), pool) {
+			t.Errorf("pool %s: error %v, want one that says %q", pool, err, says)
+		}
+	}
+	if err := c.ChangeAgentPool(clusterName, poolName, func(p *emulator.AgentPool) { p.AutoScaling, p.Max = true, 9 }); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.casSync(t, poolName).Nudge(t.Context()); cloud.RefusalOf(err) != cloud.Invalid || !strings.Contains(err.Error(), "6 nodes") {
+		t.Errorf("a pool with nodes: error %v", err)
+	}
+	if got := c.writes(); len(got) != 0 {
+		t.Errorf("a refused pool was written: %q", got)
+	}
+}
+
+func TestRunPutsBackFirstAndNudgesAfterADeletion(t *testing.T) {
+	c, s := newCAS(t)
+	if err := c.ChangeAgentPool(clusterName, emptyPool, func(p *emulator.AgentPool) {
+		p.Max, p.Tags = 6, map[string]string{"slipway-cas-sync": "5 to 6"}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { s.Run(ctx); close(done) }()
+	err := c.Wait(t.Context(), func([]emulator.VM) bool {
+		pool, _ := c.AgentPool(clusterName, emptyPool)
+		return pool.Max == 5 && pool.State == emulator.Succeeded
+	})
+	cancel()
+	<-done
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.checkPool(t, 5)
+}

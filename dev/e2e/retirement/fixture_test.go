@@ -1,0 +1,300 @@
+package retirement_test
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/yaml"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/dev/controlplane"
+	"github.com/slipway-dev/slipway/dev/faultproxy"
+	"github.com/slipway-dev/slipway/dev/testbed"
+	"github.com/slipway-dev/slipway/dev/workload"
+)
+
+// patience bounds every wait of a test. Nothing takes nearly as long, but the machine may be busy.
+const patience = 4 * time.Minute
+
+// The account of the shipped manifests.
+const (
+	managerNamespace = "slipway"
+	managerAccount   = "slipway-manager"
+)
+
+// shard is the label by which each test's manager finds its own retirements.
+const shard = "e2e.slipway.dev/shard"
+
+// fixture is a pool of machines, its NodeGroup, and a namespace of a test's own.
+type fixture struct {
+	bed
+	t    *testing.T
+	ctx  context.Context
+	pool controlplane.AKSPool
+	name string
+}
+
+var rights struct {
+	sync.Once
+	err error
+}
+
+func newFixture(t *testing.T, name string, n int) *fixture {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	f := &fixture{bed: withTypes(t), t: t, ctx: ctx, pool: controlplane.AKSPool{Name: name}, name: name}
+	rights.Do(func() {
+		var root string
+		if root, rights.err = testbed.Root(); rights.err == nil {
+			rights.err = f.Apply(ctx, filepath.Join(root, "deploy", "manager", "rbac.yaml"))
+		}
+	})
+	f.check(rights.err)
+	f.check(f.AddPool(ctx, f.pool, n))
+	f.check(workload.Create(ctx, f.Client(), workload.Namespace(name)))
+	f.create("NodeGroup", name, fmt.Sprintf(`
+nodeSelector: {matchLabels: {kubernetes.azure.com/agentpool: %s}}
+cloud: {provider: azure, group: %s}
+drain: {timeout: 3m}`, name, f.pool.ScaleSet()))
+	return f
+}
+
+func (f *fixture) check(err error) {
+	f.t.Helper()
+	if err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+func (f *fixture) objects(kind string) dynamic.ResourceInterface {
+	resource := groups
+	if kind == "NodeRetirement" {
+		resource = retirements
+	}
+	return dynamic.NewForConfigOrDie(f.RESTConfig()).Resource(resource)
+}
+
+func (f *fixture) create(kind, name, spec string) {
+	f.t.Helper()
+	o := parse(f.t, kind, spec)
+	o.SetGenerateName("")
+	o.SetName(name)
+	o.SetLabels(map[string]string{shard: f.name})
+	_, err := f.objects(kind).Create(f.ctx, o, metav1.CreateOptions{})
+	f.check(err)
+}
+
+// retire creates a NodeRetirement of one of the pool's nodes, named after the node.
+func (f *fixture) retire(i int) string {
+	f.t.Helper()
+	node := f.pool.NodeName(i)
+	f.create("NodeRetirement", node, "reason: Requested\nnodeName: "+node)
+	return node
+}
+
+func (f *fixture) run(objects ...runtime.Object) {
+	f.t.Helper()
+	f.check(workload.CreateSettled(f.ctx, f.Client(), objects...))
+}
+
+// app is an App on one of the machines.
+func (f *fixture) app(name string, i int, replicas int32) workload.App {
+	return workload.App{Namespace: f.name, Name: name, Replicas: replicas, Node: f.pool.NodeName(i), Stop: "0.5"}
+}
+
+// record reads a NodeRetirement; nil when there is none.
+func (f *fixture) record(name string) *v1alpha1.NodeRetirement {
+	o, err := f.objects("NodeRetirement").Get(f.ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	f.check(err)
+	return typed(f.t, o)
+}
+
+func typed(t *testing.T, o *unstructured.Unstructured) *v1alpha1.NodeRetirement {
+	t.Helper()
+	rt := &v1alpha1.NodeRetirement{}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, rt); err != nil {
+		t.Fatal(err)
+	}
+	return rt
+}
+
+// awaitPhase waits until a retirement is over, and checks how.
+func (f *fixture) awaitPhase(name string, want v1alpha1.Phase) *v1alpha1.NodeRetirement {
+	f.t.Helper()
+	var rt *v1alpha1.NodeRetirement
+	err := testbed.Poll(f.ctx, "the retirement of "+name+" is over", func() bool {
+		rt = f.record(name)
+		return rt != nil && rt.Status.Phase.Finished()
+	})
+	if err != nil {
+		f.t.Fatalf("%v: %s: %s", err, rt.Status.Phase, rt.Status.Message)
+	}
+	if rt.Status.Phase != want {
+		f.t.Fatalf("%s: %s, want %s", rt.Status.Phase, rt.Status.Message, want)
+	}
+	return rt
+}
+
+// left checks that of the pool's first n machines exactly the given ones are gone, with their nodes.
+func (f *fixture) left(n int, gone ...int) {
+	f.t.Helper()
+	for i := range n {
+		_, there := f.ARM.VM(f.pool.Resource(i))
+		node, err := f.Client().CoreV1().Nodes().Get(f.ctx, f.pool.NodeName(i), metav1.GetOptions{})
+		if err != nil && !apierrors.IsNotFound(err) {
+			f.t.Fatal(err)
+		}
+		if want := !slices.Contains(gone, i); there != want || (err == nil) != want {
+			f.t.Errorf("machine %d is there: %t, its node: %t, want both %t", i, there, err == nil, want)
+		}
+		if err == nil {
+			f.untouched(node)
+		}
+	}
+	if got := f.ARM.Capacity(f.pool.ScaleSet()); got != n-len(gone) {
+		f.t.Errorf("I5: the scale set is meant to have %d machines, want %d", got, n-len(gone))
+	}
+}
+
+// untouched checks that nothing of Slipway's is on a node (I3).
+func (f *fixture) untouched(n *corev1.Node) {
+	f.t.Helper()
+	for key := range n.Annotations {
+		if strings.Contains(key, "cordon.slipway.dev/") {
+			f.t.Errorf("I3: node %s has the annotation %s", n.Name, key)
+		}
+	}
+	for _, c := range n.Status.Conditions {
+		if c.Type == "DrainInProgress" {
+			f.t.Errorf("I3: node %s has the condition %s", n.Name, c.Type)
+		}
+	}
+	if n.Spec.Unschedulable {
+		f.t.Errorf("I3: node %s is cordoned", n.Name)
+	}
+}
+
+// process is a manager process.
+type process struct {
+	*controlplane.Process
+	mu sync.Mutex
+}
+
+// revive kills a manager, unless it is dead already, and starts it again.
+func (p *process) revive(ctx context.Context) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.Alive() {
+		if err := p.Kill(); err != nil {
+			return err
+		}
+	}
+	return p.Restart(ctx)
+}
+
+// manage starts a manager whose every request goes through the proxy, with the rights of the shipped manifests.
+func (f *fixture) manage(proxy *faultproxy.Proxy, flags ...string) *process {
+	f.t.Helper()
+	path, err := testbed.Binary("slipway")
+	f.check(err)
+	args := []string{
+		"manager", "--kubeconfig", f.kubeconfig(proxy), "--cloud-config", f.cloudConfig(proxy), "--listen", "",
+		"--leader-elect=false", "--selector", shard + "=" + f.name, "--poll-interval", "1s", "--cloud-poll-interval", "500ms",
+		"--retry-interval", "1s",
+	}
+	started, err := f.Run(f.ctx, controlplane.Command{Name: "manager-" + f.name, Path: path, Args: append(args, flags...)})
+	f.check(err)
+	p := &process{Process: started}
+	f.t.Cleanup(func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		_ = p.Kill()
+		_ = proxy.Close()
+		if f.t.Failed() {
+			raw, _ := os.ReadFile(p.LogFile())
+			f.t.Logf("log of the manager:\n%s", raw)
+		}
+	})
+	return p
+}
+
+// keepAlive starts the manager again when it has ended, as the kubelet would, until the test ends.
+func (f *fixture) keepAlive(p *process) {
+	go func() {
+		for {
+			select {
+			case <-f.ctx.Done():
+				return
+			case <-time.After(time.Second):
+			}
+			if !p.Alive() && f.ctx.Err() == nil {
+				if err := p.revive(f.ctx); err != nil && f.ctx.Err() == nil {
+					f.t.Errorf("starting the manager again: %v", err)
+					return
+				}
+			}
+		}
+	}()
+}
+
+func (f *fixture) kubeconfig(proxy *faultproxy.Proxy) string {
+	f.t.Helper()
+	config := rest.AnonymousClientConfig(f.RESTConfig())
+	transport, err := rest.TransportFor(config)
+	f.check(err)
+	server, err := url.Parse(config.Host)
+	f.check(err)
+	api, err := proxy.ServeTLS("api", server, transport, f.ARMServer().Certificate) // client-go sends no token without TLS
+	f.check(err)
+	credentials, err := f.ServiceAccountKubeconfig(f.ctx, managerNamespace, managerAccount, controlplane.TokenOptions{})
+	f.check(err)
+	to := filepath.Join(f.t.TempDir(), "kubeconfig")
+	f.check(faultproxy.Kubeconfig(credentials, to, api))
+	loaded, err := clientcmd.LoadFromFile(to)
+	f.check(err)
+	for _, cluster := range loaded.Clusters {
+		cluster.CertificateAuthorityData = f.ARMServer().CA
+	}
+	f.check(clientcmd.WriteToFile(*loaded, to))
+	return to
+}
+
+func (f *fixture) cloudConfig(proxy *faultproxy.Proxy) string {
+	f.t.Helper()
+	server := f.ARMServer()
+	trusted := x509.NewCertPool()
+	trusted.AppendCertsFromPEM(server.CA)
+	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: trusted, MinVersion: tls.VersionTLS12}}
+	front, err := proxy.ServeTLS("arm", server.URL, transport, server.Certificate)
+	f.check(err)
+	config := f.AzureConfig()
+	config.Endpoints.ResourceManager, config.Endpoints.Authority = front.String(), front.String()
+	raw, err := yaml.Marshal(map[string]any{"azure": config})
+	f.check(err)
+	to := filepath.Join(f.t.TempDir(), "clouds.yaml")
+	f.check(os.WriteFile(to, raw, 0o600))
+	return to
+}

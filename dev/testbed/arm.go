@@ -1,0 +1,123 @@
+package testbed
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/slipway-dev/slipway/dev/azure"
+	"github.com/slipway-dev/slipway/dev/controlplane"
+	provider "github.com/slipway-dev/slipway/internal/cloud/azure"
+)
+
+// The managed cluster that the testbed's agent pools are of.
+const (
+	ManagedCluster      = "demo"
+	ManagedClusterGroup = "demo_rg"
+)
+
+const (
+	armCAFile      = "arm-ca.pem"
+	armTokenFile   = "arm-token"
+	armClientID    = "00000000-0000-0000-0000-00000000000b"
+	armServiceRole = "the token of a pod's service account\n" // the emulator takes any
+)
+
+// startARM puts an Azure Resource Manager over the emulator, and serves it over TLS.
+func (t *Testbed) startARM(o azure.ARMOptions) error {
+	o.Subscription, o.ResourceGroup, o.Joiner = controlplane.Subscription, controlplane.ResourceGroup, joiner{t}
+	t.ARM = azure.NewARM(t.Azure, o)
+	server, err := t.ARM.Serve(anyPort)
+	if err != nil {
+		return err
+	}
+	t.armServer = server
+	if err := os.WriteFile(filepath.Join(t.Dir(), armCAFile), server.CA, 0o600); err != nil {
+		return fmt.Errorf("certificate of ARM: %w", err)
+	}
+	if err := os.WriteFile(filepath.Join(t.Dir(), armTokenFile), []byte(armServiceRole), 0o600); err != nil {
+		return fmt.Errorf("token for ARM: %w", err)
+	}
+	return nil
+}
+
+// ARMServer is where ARM is served, and what it shows.
+func (t *Testbed) ARMServer() *azure.ARMServer { return t.armServer }
+
+// AzureConfig is how a provider reaches the testbed's Azure: as a workload with an identity, through the token service.
+// The agent pools that AddAgentPool made are its groups.
+func (t *Testbed) AzureConfig() provider.Config {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	config := provider.Config{
+		Subscription: controlplane.Subscription, ResourceGroup: controlplane.ResourceGroup,
+		Auth: provider.Auth{
+			Method: provider.AuthWorkloadIdentity, TenantID: azure.DefaultTenant, ClientID: armClientID,
+			TokenFile: filepath.Join(t.Dir(), armTokenFile),
+		},
+		Endpoints: &provider.Endpoints{
+			ResourceManager: t.armServer.URL.String(), Authority: t.armServer.URL.String(),
+			CAFile: filepath.Join(t.Dir(), armCAFile),
+		},
+	}
+	for _, name := range t.agentPools {
+		config.Groups = append(config.Groups, provider.GroupConfig{
+			Name: name, ResourceGroup: ManagedClusterGroup, Cluster: ManagedCluster, AgentPool: name,
+		})
+	}
+	return config
+}
+
+// AddAgentPool adds n machines of an AKS pool as AddPool does, and the pool itself, which the cluster autoscaler may
+// keep between min and max when max is not 0.
+func (t *Testbed) AddAgentPool(ctx context.Context, pool controlplane.AKSPool, n, least, most int) error {
+	if err := t.AddPool(ctx, pool, n); err != nil {
+		return err
+	}
+	t.mu.Lock()
+	t.agentPools = append(t.agentPools, pool.Name)
+	t.mu.Unlock()
+	return t.ARM.AddAgentPool(azure.AgentPoolSpec{
+		Cluster: ManagedCluster, ResourceGroup: ManagedClusterGroup, Name: pool.Name, ScaleSet: pool.ScaleSet(),
+		AutoScaling: most > 0, Min: least, Max: most,
+	})
+}
+
+// addScaleSet makes a pool's scale set known, and what its later machines will be.
+func (t *Testbed) addScaleSet(pool controlplane.AKSPool, n int) {
+	t.mu.Lock()
+	t.pools[strings.ToLower(pool.ScaleSet())] = pool
+	t.mu.Unlock()
+	size := pool.Node(0).Labels["node.kubernetes.io/instance-type"]
+	t.ARM.AddScaleSet(azure.ScaleSetSpec{
+		Name: pool.ScaleSet(), Size: size, Spot: pool.Spot, Zones: []string{"1", "2", "3"},
+		Tags: map[string]string{"aks-managed-poolName": pool.Name},
+	}, n)
+}
+
+// joiner adds the node of a machine that Azure has made.
+type joiner struct{ t *Testbed }
+
+func (j joiner) Join(ctx context.Context, vm azure.VM) error {
+	j.t.mu.Lock()
+	pool, ok := j.t.pools[strings.ToLower(vm.ScaleSet)]
+	j.t.mu.Unlock()
+	instance, err := strconv.Atoi(vm.InstanceID)
+	if !ok || err != nil {
+		return fmt.Errorf("machine %s: is of no pool of the testbed", vm.Resource)
+	}
+	return j.t.AddNodes(ctx, pool.Node(instance))
+}
+
+// unlessGone forgives that a node is not there any more: its machine is silent then.
+func unlessGone(err error) error {
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,40 @@
+package testbed
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+)
+
+// ApplyTypes applies the CustomResourceDefinitions in a directory and waits until the API server serves the resources,
+// which are all of the group and version given.
+func (t *Testbed) ApplyTypes(ctx context.Context, dir string, gv schema.GroupVersion, resources ...string) error {
+	files, err := filepath.Glob(filepath.Join(dir, "*.yaml"))
+	if err != nil {
+		return err
+	}
+	for _, file := range files {
+		if err := t.Apply(ctx, file); err != nil {
+			return err
+		}
+	}
+	client, err := dynamic.NewForConfig(t.RESTConfig())
+	if err != nil {
+		return err
+	}
+	return Poll(ctx, fmt.Sprintf("%s is served", gv), func() bool {
+		if _, err := t.Client().Discovery().ServerResourcesForGroupVersion(gv.String()); err != nil {
+			return false
+		}
+		for _, r := range resources {
+			if _, err := client.Resource(gv.WithResource(r)).List(ctx, metav1.ListOptions{}); err != nil {
+				return false
+			}
+		}
+		return true
+	})
+}

@@ -1,0 +1,207 @@
+package azure
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"pgregory.net/rapid"
+	"sigs.k8s.io/yaml"
+
+	"github.com/slipway-dev/slipway/internal/cloud"
+)
+
+const sub = "00000000-0000-0000-0000-000000000001"
+
+func TestI10EveryFaultOfAConfigurationIsNamed(t *testing.T) {
+	for _, tc := range []struct{ name, text, says string }{
+		{"nothing", `{}`, `azure subscription: "": want a subscription ID`},
+		{"subscription by name", `{subscription: prod, resourceGroup: rg}`, `azure subscription: "prod"`},
+		{"no resource group", `{subscription: ` + sub + `}`, `azure resourceGroup: ""`},
+		{"resource group with a slash", `{subscription: ` + sub + `, resourceGroup: a/b}`, `azure resourceGroup: "a/b"`},
+		{"unknown cloud", `{cloud: AzureMoon}`, `azure cloud: "AzureMoon": want one of AzurePublic`},
+		{"unknown method", `{auth: {method: password}}`, `azure auth.method: "password": want one of default`},
+		{"token file for nothing", `{auth: {tokenFile: /t}}`, `azure auth.tokenFile: "/t": want nothing, unless`},
+		{"ARM without TLS", `{endpoints: {resourceManager: "http://x", authority: "https://y"}}`, `azure endpoints.resourceManager: "http://x": want an https URL`},
+		{"window too long", `{batchWindow: 2m}`, `azure batchWindow: 2m0s: want 0s to 1m0s`},
+		{"timeout too short", `{requestTimeout: 1ms}`, `azure requestTimeout: 1ms: want 1s to 5m0s`},
+		{"two kinds", `{groups: [{name: a, scaleSet: s, agentPool: p}]}`, `azure groups[0].scaleSet: "s": want either`},
+		{"no kind", `{groups: [{name: a}]}`, `azure groups[0].scaleSet: "": want a scale set, or else`},
+		{"pool without its group", `{groups: [{name: a, cluster: c, agentPool: p}]}`, `azure groups[0].resourceGroup: ""`},
+		{"twice", `{groups: [{name: a, scaleSet: s}, {name: A, scaleSet: t}]}`, `azure groups[1].name: "A": want a name that no other`},
+		{"pool name of Azure's rule", `{groups: [{name: a, resourceGroup: r, cluster: c, agentPool: Spot}]}`, `azure groups[0].agentPool: "Spot"`},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			var c Config
+			if err := yaml.UnmarshalStrict([]byte(tc.text), &c); err != nil {
+				t.Fatal(err)
+			}
+			if err := c.Validate(); err == nil || !strings.Contains(err.Error(), tc.says) {
+				t.Errorf("error %v, want one that says %s", err, tc.says)
+			}
+			if _, err := New(c, Options{}); err == nil {
+				t.Error("a provider was made of it")
+			}
+		})
+	}
+}
+
+func TestAFullConfigurationIsTaken(t *testing.T) {
+	var c Config
+	err := yaml.UnmarshalStrict([]byte(`
+subscription: `+sub+`
+resourceGroup: MC_demo_(x)_westeurope
+auth: {method: workloadIdentity, clientID: c, tenantID: t, tokenFile: /var/run/token}
+cloud: AzureChina
+batchWindow: 0s
+requestTimeout: 10s
+groups:
+- {name: spot, resourceGroup: demo, cluster: demo, agentPool: spot}
+- {name: gpu, scaleSet: aks-gpu-1-vmss}
+`), &c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Validate(); err != nil {
+		t.Error(err)
+	}
+	if c.batchWindow() != 0 || c.requestTimeout() != 10*time.Second {
+		t.Errorf("batchWindow %v, requestTimeout %v", c.batchWindow(), c.requestTimeout())
+	}
+}
+
+func TestAComputerNameSaysItsInstance(t *testing.T) {
+	for name, want := range map[string]int{
+		"aks-pool-12345678-vmss00000a": 10, "AKS-POOL-12345678-VMSS00000A": 10, "aks-pool-12345678-vmss000000": 0,
+		"aks-pool-12345678-vmss0000zz": 1295, "aks-pool-12345678-vmss000010": 36,
+		"aks-pool-12345678-vmss00000": -1, "aks-other-12345678-vmss00000a": -1, "aks-pool-12345678-vmss0000-a": -1, "": -1, "00000a": -1,
+	} {
+		n, ok := ComputerNumber("aks-pool-12345678-vmss", name)
+		if ok != (want >= 0) || ok && n != want {
+			t.Errorf("%q is instance %d, %v; want %d", name, n, ok, want)
+		}
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.IntRange(0, 36*36*36*36*36*36-1).Draw(t, "n")
+		name := fmt.Sprintf("vmss%s", pad36(n))
+		if got, ok := ComputerNumber("vmss", name); !ok || got != n {
+			t.Errorf("%s is %d, want %d", name, got, n)
+		}
+	})
+}
+
+func pad36(n int) string {
+	const digits = "0123456789abcdefghijklmnopqrstuvwxyz"
+	out := make([]byte, 6)
+	for i := 5; i >= 0; i-- {
+		out[i] = digits[n%36]
+		n /= 36
+	}
+	return string(out)
+}
+
+// sent gathers what a batcher sends.
+type sent struct {
+	mu      sync.Mutex
+	batches [][]string
+}
+
+func (s *sent) send(_ context.Context, where place, deletions []deletion) []outcome {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var names []string
+	outcomes := make([]outcome, len(deletions))
+	for i, d := range deletions {
+		names = append(names, where.scaleSet+"/"+d.name)
+		outcomes[i] = outcome{url: "of " + d.name}
+	}
+	s.batches = append(s.batches, names)
+	return outcomes
+}
+
+func machine(name string) deletion {
+	return deletion{machine: found{Instance: cloud.Instance{ProviderID: name}}, name: name}
+}
+
+func inSet(name string) place { return place{group: group{scaleSet: name}} }
+
+func TestDeletionsOfOneGroupWithinTheWindowAreOneRequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var s sent
+		b := &batcher{window: time.Second, limit: time.Minute, send: s.send, pending: map[string]*batch{}}
+		var all sync.WaitGroup
+		for i := range 6 {
+			all.Go(func() {
+				name := fmt.Sprint(i % 3) // each machine is asked for twice
+				if out := b.delete(t.Context(), inSet("a"), machine(name)); out.err != nil || out.url != "of "+name {
+					t.Errorf("machine %s: %+v", name, out)
+				}
+			})
+		}
+		all.Go(func() { b.delete(t.Context(), inSet("b"), machine("x")) })
+		all.Wait()
+		b.delete(t.Context(), inSet("a"), machine("late"))
+		sizes := map[int]int{}
+		for _, names := range s.batches {
+			sizes[len(names)]++
+		}
+		if len(s.batches) != 3 || sizes[3] != 1 || sizes[1] != 2 {
+			t.Errorf("sent %q, want the three of a together, and the others each alone", s.batches)
+		}
+	})
+}
+
+func TestAFullBatchDoesNotWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var s sent
+		b := &batcher{window: time.Hour, limit: time.Minute, send: s.send, pending: map[string]*batch{}}
+		began := time.Now()
+		var all sync.WaitGroup
+		for i := range maxBatch {
+			all.Go(func() { b.delete(t.Context(), inSet("a"), machine(fmt.Sprint(i))) })
+		}
+		all.Wait()
+		if len(s.batches) != 1 || time.Since(began) != 0 {
+			t.Errorf("%d batches after %v", len(s.batches), time.Since(began))
+		}
+	})
+}
+
+func TestACallerWhoLeavesBeforeABatchIsSentDeletesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var s sent
+		b := &batcher{window: time.Second, limit: time.Minute, send: s.send, pending: map[string]*batch{}}
+		ctx, leave := context.WithCancel(t.Context())
+		var all sync.WaitGroup
+		all.Go(func() {
+			if out := b.delete(ctx, inSet("a"), machine("left")); !errors.Is(out.err, context.Canceled) {
+				t.Errorf("the caller who left was told %+v", out)
+			}
+		})
+		all.Go(func() { b.delete(t.Context(), inSet("a"), machine("stays")) })
+		synctest.Wait()
+		leave()
+		all.Wait()
+		if len(s.batches) != 1 || len(s.batches[0]) != 1 || s.batches[0][0] != "a/stays" {
+			t.Errorf("sent %q", s.batches)
+		}
+	})
+}
+
+func TestANudgesRecordIsReadBackAsItWasWritten(t *testing.T) {
+	for _, n := range []nudge{{5, 6}, {1000, 999}, {0, 1}} {
+		if got, ok := parseNudge(n.String()); !ok || got != n {
+			t.Errorf("%v is read as %v, %v", n, got, ok)
+		}
+	}
+	for _, text := range []string{"", "5", "5 to", "a to b", "5 to 6 ", "-1 to 6", "12345 to 6"} {
+		if got, ok := parseNudge(text); ok {
+			t.Errorf("%q is read as %v", text, got)
+		}
+	}
+}

@@ -1,0 +1,249 @@
+package azure
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/Azure/azure-sdk-for-go/sdk/azcore"
+	"github.com/Azure/azure-sdk-for-go/sdk/azcore/arm"
+	"github.com/Azure/azure-sdk-for-go/sdk/azcore/cloud"
+	"github.com/Azure/azure-sdk-for-go/sdk/azcore/policy"
+	"github.com/Azure/azure-sdk-for-go/sdk/azidentity"
+	"github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/compute/armcompute/v7"
+	"github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/containerservice/armcontainerservice/v6"
+)
+
+// What a request may take beyond its tries' time limit.
+const (
+	// maxAnswer is the most that is read of one answer, in bytes: a page of a list of machines with their instance views
+	// takes a tenth of it.
+	maxAnswer = 32 << 20
+	// retries and retryDelay are for what goes wrong in passing. Whatever takes longer is for the caller to decide on,
+	// as is any wait that Azure asks for.
+	retries       = 2
+	retryDelay    = 250 * time.Millisecond
+	maxRetryDelay = 2 * time.Second
+
+	moduleName    = "github.com/slipway-dev/slipway/internal/cloud/azure"
+	moduleVersion = "v1.0.0"
+)
+
+// clients are the SDK's clients, and the pipeline below them for what they have no method for.
+type clients struct {
+	arm           *arm.Client
+	sets          *armcompute.VirtualMachineScaleSetsClient
+	instances     *armcompute.VirtualMachineScaleSetVMsClient
+	vms           *armcompute.VirtualMachinesClient
+	pools         *armcontainerservice.AgentPoolsClient
+	machines      *armcontainerservice.MachinesClient
+	armHost       string
+	requestBudget time.Duration // the longest that a call with its retries may take
+}
+
+func newClients(c *Config, credential azcore.TokenCredential) (*clients, error) {
+	azure, err := c.azure()
+	if err != nil {
+		return nil, err
+	}
+	transport, err := c.transport()
+	if err != nil {
+		return nil, err
+	}
+	if credential == nil {
+		if credential, err = c.Auth.credential(azure, transport, c.Endpoints != nil); err != nil {
+			return nil, fmt.Errorf("azure credential: %w", err)
+		}
+	}
+	endpoint, err := url.Parse(azure.Services[cloud.ResourceManager].Endpoint)
+	if err != nil {
+		return nil, fmt.Errorf("azure resource manager: %w", err)
+	}
+	options := &arm.ClientOptions{
+		ClientOptions: policy.ClientOptions{
+			Cloud: azure, Transport: transport, Telemetry: policy.TelemetryOptions{ApplicationID: "slipway"},
+			Retry: policy.RetryOptions{
+				MaxRetries: retries, RetryDelay: retryDelay, MaxRetryDelay: maxRetryDelay, TryTimeout: c.requestTimeout(),
+				ShouldRetry: worthRetrying,
+			},
+			PerCallPolicies: []policy.Policy{onlyTo{endpoint}},
+		},
+		// Registering resource providers needs a right on the subscription, and a cluster has them registered.
+		DisableRPRegistration: true,
+	}
+	all := &clients{armHost: endpoint.Host, requestBudget: (retries + 1) * (c.requestTimeout() + maxRetryDelay)}
+	if all.arm, err = arm.NewClient(moduleName, moduleVersion, credential, options); err != nil {
+		return nil, err
+	}
+	compute, err := armcompute.NewClientFactory(c.Subscription, credential, options)
+	if err != nil {
+		return nil, err
+	}
+	aks, err := armcontainerservice.NewClientFactory(c.Subscription, credential, options)
+	if err != nil {
+		return nil, err
+	}
+	all.sets, all.instances = compute.NewVirtualMachineScaleSetsClient(), compute.NewVirtualMachineScaleSetVMsClient()
+	all.vms = compute.NewVirtualMachinesClient()
+	all.pools, all.machines = aks.NewAgentPoolsClient(), aks.NewMachinesClient()
+	return all, nil
+}
+
+// clouds are Azure's own.
+func clouds() map[string]cloud.Configuration {
+	return map[string]cloud.Configuration{
+		"AzurePublic": cloud.AzurePublic, "AzureGovernment": cloud.AzureGovernment, "AzureChina": cloud.AzureChina,
+	}
+}
+
+func cloudNames() []string { return []string{"AzurePublic", "AzureGovernment", "AzureChina"} }
+
+// azure gives the endpoints that the configuration means.
+func (c *Config) azure() (cloud.Configuration, error) {
+	if e := c.Endpoints; e != nil {
+		audience := e.Audience
+		if audience == "" {
+			audience = e.ResourceManager
+		}
+		return cloud.Configuration{
+			ActiveDirectoryAuthorityHost: e.Authority,
+			Services: map[cloud.ServiceName]cloud.ServiceConfiguration{
+				cloud.ResourceManager: {Endpoint: e.ResourceManager, Audience: audience},
+			},
+		}, nil
+	}
+	name := c.Cloud
+	if name == "" {
+		name = "AzurePublic"
+	}
+	azure, ok := clouds()[name]
+	if !ok {
+		return azure, fmt.Errorf("azure cloud: %q: want one of %s", name, strings.Join(cloudNames(), ", "))
+	}
+	return azure, nil
+}
+
+// credential gives the credential that the method names. It does not ask for a token yet.
+func (a *Auth) credential(azure cloud.Configuration, transport policy.Transporter, private bool) (azcore.TokenCredential, error) {
+	options := azcore.ClientOptions{Cloud: azure, Transport: transport, Retry: policy.RetryOptions{
+		MaxRetries: retries, RetryDelay: retryDelay, MaxRetryDelay: maxRetryDelay,
+	}}
+	switch a.Method {
+	case AuthEnvironment:
+		return azidentity.NewEnvironmentCredential(&azidentity.EnvironmentCredentialOptions{
+			ClientOptions: options, DisableInstanceDiscovery: private,
+		})
+	case AuthWorkloadIdentity:
+		return azidentity.NewWorkloadIdentityCredential(&azidentity.WorkloadIdentityCredentialOptions{
+			ClientOptions: options, DisableInstanceDiscovery: private,
+			ClientID: a.ClientID, TenantID: a.TenantID, TokenFilePath: a.TokenFile,
+		})
+	case AuthManagedIdentity:
+		managed := &azidentity.ManagedIdentityCredentialOptions{ClientOptions: options}
+		if a.ClientID != "" {
+			managed.ID = azidentity.ClientID(a.ClientID)
+		}
+		return azidentity.NewManagedIdentityCredential(managed)
+	}
+	return azidentity.NewDefaultAzureCredential(&azidentity.DefaultAzureCredentialOptions{
+		ClientOptions: options, DisableInstanceDiscovery: private, TenantID: a.TenantID,
+	})
+}
+
+// transport is the client below all of the SDK's. It follows no redirect: ARM sends none, and a token must not go
+// where somebody else points to.
+func (c *Config) transport() (policy.Transporter, error) {
+	config := &tls.Config{MinVersion: tls.VersionTLS12}
+	if c.Endpoints != nil && c.Endpoints.CAFile != "" {
+		pem, err := os.ReadFile(c.Endpoints.CAFile)
+		if err != nil {
+			return nil, fmt.Errorf("azure endpoints.caFile: %w", err)
+		}
+		config.RootCAs = x509.NewCertPool()
+		if !config.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("azure endpoints.caFile: %q: want certificates in PEM", c.Endpoints.CAFile)
+		}
+	}
+	return limited{&http.Client{
+		Transport: &http.Transport{
+			Proxy:                  http.ProxyFromEnvironment,
+			DialContext:            (&net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second}).DialContext,
+			TLSClientConfig:        config,
+			TLSHandshakeTimeout:    10 * time.Second,
+			ForceAttemptHTTP2:      true,
+			MaxIdleConns:           20,
+			MaxIdleConnsPerHost:    20,
+			IdleConnTimeout:        90 * time.Second,
+			MaxResponseHeaderBytes: 64 << 10,
+		},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}}, nil
+}
+
+// limited bounds the size of every answer.
+type limited struct{ client *http.Client }
+
+func (l limited) Do(r *http.Request) (*http.Response, error) {
+	response, err := l.client.Do(r) //nolint:gosec // to where, the onlyTo policy and the credential's authority say
+	if err != nil {
+		return nil, err
+	}
+	response.Body = &limitedBody{ReadCloser: response.Body, left: maxAnswer}
+	return response, nil
+}
+
+type limitedBody struct {
+	io.ReadCloser
+	left int
+}
+
+var errTooLarge = fmt.Errorf("the answer has more than %d bytes", maxAnswer)
+
+func (b *limitedBody) Read(into []byte) (int, error) {
+	n, err := b.ReadCloser.Read(into)
+	if b.left -= n; b.left < 0 {
+		return 0, errTooLarge
+	}
+	return n, err
+}
+
+// onlyTo refuses requests to any host but ARM's. Azure's answers say where to ask next, and so does an operation that
+// was written down: neither may carry the credential elsewhere.
+type onlyTo struct{ endpoint *url.URL }
+
+func (o onlyTo) Do(r *policy.Request) (*http.Response, error) {
+	if u := r.Raw().URL; u.Scheme != o.endpoint.Scheme || !strings.EqualFold(u.Host, o.endpoint.Host) {
+		return nil, &elsewhereError{host: u.Host, want: o.endpoint.Host}
+	}
+	return r.Next()
+}
+
+// elsewhereError is a request that would have taken the credential to another host.
+type elsewhereError struct{ host, want string }
+
+func (e *elsewhereError) Error() string {
+	return fmt.Sprintf("an address at %q is refused: the credential is for %s alone", e.host, e.want)
+}
+
+// NonRetriable marks the error for the SDK as one that trying again does not help.
+func (e *elsewhereError) NonRetriable() {}
+
+// worthRetrying is the SDK's own judgement without 429, which the caller is told of.
+func worthRetrying(response *http.Response, err error) bool {
+	if err != nil {
+		return !errors.Is(err, errTooLarge)
+	}
+	return slices.Contains([]int{
+		http.StatusRequestTimeout, http.StatusInternalServerError, http.StatusBadGateway, http.StatusServiceUnavailable,
+		http.StatusGatewayTimeout,
+	}, response.StatusCode)
+}

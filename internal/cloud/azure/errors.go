@@ -1,0 +1,239 @@
+package azure
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/Azure/azure-sdk-for-go/sdk/azcore"
+	"github.com/Azure/azure-sdk-for-go/sdk/azcore/runtime"
+	"github.com/Azure/azure-sdk-for-go/sdk/azidentity"
+
+	"github.com/slipway-dev/slipway/internal/cloud"
+)
+
+// apiError is an error as Azure's answers describe it, see
+// https://github.com/Azure/azure-resource-manager-rpc. AKS leaves out the outer "error".
+type apiError struct {
+	Status  int
+	Code    string
+	Message string
+}
+
+func (e *apiError) Error() string {
+	text := strings.TrimSpace(fmt.Sprintf("%d %s", e.Status, e.Code))
+	if e.Status == 0 {
+		text = e.Code
+	}
+	if e.Message == "" {
+		return text
+	}
+	return text + ": " + e.Message
+}
+
+const (
+	maxCode    = 128
+	maxMessage = 600
+	// defaultPause is how long Azure is left alone when it wants to be and does not say for how long, and busyPause the
+	// same while another operation is in progress.
+	defaultPause = 30 * time.Second
+	busyPause    = 10 * time.Second
+	// maxPause bounds what is believed of a Retry-After.
+	maxPause = time.Hour
+)
+
+// parseError reads the body of an error. What is no error in ARM's form has no code, so that nothing can be concluded
+// from it.
+func parseError(status int, body []byte) *apiError {
+	type inner struct {
+		Code    string `json:"code"`
+		Message string `json:"message"`
+	}
+	var outer struct {
+		inner
+		Error json.RawMessage `json:"error"`
+	}
+	if err := json.Unmarshal(body, &outer); err != nil {
+		return &apiError{Status: status, Message: printable(string(body), maxMessage)}
+	}
+	found := outer.inner
+	if len(outer.Error) > 0 {
+		var nested inner
+		if json.Unmarshal(outer.Error, &nested) == nil && nested.Code != "" {
+			found = nested
+		}
+	}
+	return &apiError{Status: status, Code: printable(found.Code, maxCode), Message: printable(found.Message, maxMessage)}
+}
+
+// printable cuts text to a length in bytes, and leaves nothing in it that a terminal or a log would stumble over.
+func printable(text string, most int) string {
+	if len(text) > most {
+		text = text[:most] + "…"
+	}
+	text = strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f || (r >= 0x80 && r < 0xa0) {
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(text, ""))
+	return strings.Join(strings.Fields(text), " ")
+}
+
+// ofSDK makes of an SDK error what [cloud.Provider] promises, and of a 404 a plain error: what it means depends on what
+// was asked for, see [gone].
+func ofSDK(doing string, err error) error {
+	var response *azcore.ResponseError
+	if errors.As(err, &response) {
+		return fmt.Errorf("%s: %w", doing, ofResponse(response))
+	}
+	var authentication *azidentity.AuthenticationFailedError
+	var elsewhere *elsewhereError
+	switch {
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return fmt.Errorf("%s: %w", doing, err)
+	case errors.As(err, &elsewhere):
+		return fmt.Errorf("%s: %w", doing, elsewhere)
+	case errors.As(err, &authentication) && refusesForGood(authentication.RawResponse),
+		strings.Contains(err.Error(), noCredential):
+		return fmt.Errorf("%s: %w", doing, &cloud.RefusedError{Reason: cloud.NoRight, Err: fmt.Errorf(
+			"no token for Azure: %s; check auth.method, and AZURE_TENANT_ID, AZURE_CLIENT_ID and what goes with them",
+			printable(err.Error(), maxMessage))})
+	}
+	return fmt.Errorf("%s: %s: %w", doing, printable(err.Error(), maxMessage), errOfTransport)
+}
+
+// errOfTransport is what went wrong on the way to Azure and back. The SDK's own error is in the message.
+var errOfTransport = errors.New("no answer that can be read from Azure")
+
+// noCredential begins what the default chain says when none of its members has anything to offer.
+const noCredential = "failed to acquire a token"
+
+func refusesForGood(response *http.Response) bool {
+	return response != nil && response.StatusCode >= 400 && response.StatusCode < 500 &&
+		response.StatusCode != http.StatusTooManyRequests
+}
+
+func ofResponse(response *azcore.ResponseError) error {
+	api := &apiError{Status: response.StatusCode, Code: printable(response.ErrorCode, maxCode)}
+	var header http.Header
+	if raw := response.RawResponse; raw != nil {
+		header = raw.Header
+		if body, err := runtime.Payload(raw); err == nil {
+			api = parseError(response.StatusCode, body)
+		}
+	}
+	return classify(api, header)
+}
+
+// classify says what an error of Azure means to a caller.
+func classify(api *apiError, header http.Header) error {
+	pause := retryAfter(header, time.Now())
+	switch {
+	case api.Status == http.StatusTooManyRequests, api.Status == http.StatusServiceUnavailable && pause > 0:
+		return &cloud.ThrottledError{After: orElse(pause, defaultPause), Err: api}
+	case api.busy():
+		return &cloud.ThrottledError{After: orElse(pause, busyPause), Err: api}
+	}
+	if reason := api.refusal(); reason != "" {
+		return &cloud.RefusedError{Reason: reason, Err: api.explained()}
+	}
+	return api
+}
+
+func orElse(d, fallback time.Duration) time.Duration {
+	if d > 0 {
+		return d
+	}
+	return fallback
+}
+
+// busy reports that the resource has something else to do first. AKS carries out one operation of a pool at a time.
+func (e *apiError) busy() bool {
+	if e.Status != http.StatusConflict && e.Status != http.StatusBadRequest {
+		return false
+	}
+	if slices.Contains([]string{"AnotherOperationInProgress", "OperationPreempted", "PutAgentPoolInProgress", "Conflict"}, e.Code) {
+		return true
+	}
+	return e.Code == "OperationNotAllowed" && strings.Contains(strings.ToLower(e.Message), "in progress")
+}
+
+// refusal says why Azure will not do what it was asked; "" for an error that may pass.
+func (e *apiError) refusal() cloud.Refusal {
+	message := strings.ToLower(e.Message)
+	switch {
+	case e.Status == http.StatusUnauthorized, e.Status == http.StatusForbidden:
+		return cloud.NoRight
+	case e.Code == "ScopeLocked", strings.Contains(message, "protectfromscale"):
+		return cloud.Protected
+	case e.Code == "QuotaExceeded", e.Code == "OperationNotAllowed" && strings.Contains(message, "quota"):
+		return cloud.NoQuota
+	case slices.Contains(noCapacityCodes(), e.Code):
+		return cloud.NoCapacity
+	case slices.Contains([]string{"SubscriptionNotFound", "ResourceGroupNotFound"}, e.Code),
+		e.Status == http.StatusBadRequest && e.Code != "":
+		return cloud.Invalid
+	}
+	return ""
+}
+
+// noCapacityCodes are those of https://learn.microsoft.com/troubleshoot/azure/virtual-machines/allocation-failure.
+func noCapacityCodes() []string {
+	return []string{
+		"AllocationFailed", "ZonalAllocationFailed", "OverconstrainedAllocationRequest", "OverconstrainedZonalAllocationRequest",
+		"SkuNotAvailable",
+	}
+}
+
+// lacking finds the action and the scope in the message of an AuthorizationFailed.
+var lacking = regexp.MustCompile(`perform action '([^']+)' over scope '([^']+)'`)
+
+// explained puts first what there is to do.
+func (e *apiError) explained() error {
+	if found := lacking.FindStringSubmatch(e.Message); found != nil {
+		return fmt.Errorf("the credential lacks %s on %s: %w", found[1], found[2], e)
+	}
+	switch e.Code {
+	case "SubscriptionNotFound":
+		return fmt.Errorf("the subscription does not exist, or is not of the credential's tenant: %w", e)
+	case "ResourceGroupNotFound":
+		return fmt.Errorf("the resource group does not exist: %w", e)
+	}
+	return e
+}
+
+// goneCodes are the codes of a 404 by which Azure says that what was asked for does not exist. Any other 404, such as
+// one of a proxy or of a subscription that the credential does not see, says nothing about it (I7).
+func goneCodes() []string {
+	return []string{"ResourceNotFound", "NotFound", "ParentResourceNotFound", "InstanceNotFound", "VMNotFound"}
+}
+
+// gone reports whether an error is Azure's own word that what was asked for does not exist.
+func gone(err error) bool {
+	var api *apiError
+	return errors.As(err, &api) && api.Status == http.StatusNotFound && slices.Contains(goneCodes(), api.Code)
+}
+
+// retryAfter reads how long Azure wants to be left alone: in seconds, as a time, or in Azure's own headers in
+// milliseconds. 0 is no wish.
+func retryAfter(header http.Header, now time.Time) time.Duration {
+	for name, unit := range map[string]time.Duration{
+		"retry-after-ms": time.Millisecond, "x-ms-retry-after-ms": time.Millisecond, "Retry-After": time.Second,
+	} {
+		if n, err := strconv.ParseInt(strings.TrimSpace(header.Get(name)), 10, 32); err == nil && n > 0 {
+			return min(time.Duration(n)*unit, maxPause)
+		}
+	}
+	if at, err := http.ParseTime(header.Get("Retry-After")); err == nil {
+		return min(max(at.Sub(now), 0), maxPause)
+	}
+	return 0
+}

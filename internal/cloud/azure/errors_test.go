@@ -1,0 +1,165 @@
+package azure
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/slipway-dev/slipway/internal/cloud"
+)
+
+func TestAnErrorOfAzureBecomesWhatAProviderPromises(t *testing.T) {
+	nested := func(code, message string) string {
+		return fmt.Sprintf(`{"error":{"code":%q,"message":%q}}`, code, message)
+	}
+	for _, tc := range []struct {
+		name    string
+		status  int
+		header  http.Header
+		body    string
+		refusal cloud.Refusal
+		after   time.Duration
+		says    string
+	}{
+		{"a missing right", 403, nil, nested("AuthorizationFailed", "The client 'x' with object id 'y' does not have authorization "+
+			"to perform action 'Microsoft.Compute/virtualMachineScaleSets/delete/action' over scope '/subscriptions/s' or the scope is invalid."),
+			cloud.NoRight, 0, "the credential lacks Microsoft.Compute/virtualMachineScaleSets/delete/action on /subscriptions/s"},
+		{"an old token", 401, nil, nested("ExpiredAuthenticationToken", "x"), cloud.NoRight, 0, "ExpiredAuthenticationToken"},
+		{"a lock", 409, nil, nested("ScopeLocked", "locked"), cloud.Protected, 0, "ScopeLocked"},
+		{"protection", 409, nil, nested("OperationNotAllowed", "ProtectFromScaleSetActions is enabled"), cloud.Protected, 0, ""},
+		{"quota", 409, nil, nested("OperationNotAllowed", "exceeding approved Total Regional Cores quota"), cloud.NoQuota, 0, ""},
+		{"no machines to give", 409, nil, nested("ZonalAllocationFailed", "x"), cloud.NoCapacity, 0, ""},
+		{"no such subscription", 404, nil, nested("SubscriptionNotFound", "x"), cloud.Invalid, 0, "not of the credential's tenant"},
+		{"no such resource group", 404, nil, nested("ResourceGroupNotFound", "x"), cloud.Invalid, 0, "the resource group does not exist"},
+		{"a bad request", 400, nil, nested("InvalidParameter", "x"), cloud.Invalid, 0, ""},
+		{"throttled", 429, http.Header{"Retry-After": {"7"}}, nested("TooManyRequests", "x"), "", 7 * time.Second, ""},
+		{"throttled, without a time", 429, nil, "", "", defaultPause, ""},
+		{"throttled for ever", 429, http.Header{"Retry-After": {"99999999"}}, "", "", maxPause, ""},
+		{"to come later", 503, http.Header{"Retry-After": {"3"}}, "", "", 3 * time.Second, ""},
+		{"AKS is busy", 409, nil, `{"code":"OperationNotAllowed","message":"Another agentpool operation is in progress"}`,
+			"", busyPause, "Another agentpool operation"},
+		{"compute is busy", 409, nil, nested("AnotherOperationInProgress", "x"), "", busyPause, ""},
+		{"its own trouble", 500, nil, nested("InternalServerError", "x"), "", 0, "500 InternalServerError"},
+		{"a page of somebody else", 404, nil, "<html>\x1b[31m</html>", "", 0, "404: <html> [31m</html>"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			err := classify(parseError(tc.status, []byte(tc.body)), tc.header)
+			var throttled *cloud.ThrottledError
+			after := time.Duration(0)
+			if errors.As(err, &throttled) {
+				after = throttled.After
+			}
+			if cloud.RefusalOf(err) != tc.refusal || after != tc.after || !strings.Contains(err.Error(), tc.says) || cloud.IsNotFound(err) {
+				t.Errorf("error %v (refusal %q, after %v), want %q, %v, saying %q",
+					err, cloud.RefusalOf(err), after, tc.refusal, tc.after, tc.says)
+			}
+		})
+	}
+}
+
+func TestI7OnlyAzuresOwnWordIsGone(t *testing.T) {
+	for body, want := range map[string]bool{
+		`{"error":{"code":"ResourceNotFound","message":"x"}}`:       true,
+		`{"code":"NotFound","message":"x"}`:                         true,
+		`{"error":{"code":"ParentResourceNotFound","message":"x"}}`: true,
+		`{"error":{"code":"SubscriptionNotFound","message":"x"}}`:   false,
+		`{"error":{"code":"ResourceGroupNotFound","message":"x"}}`:  false,
+		`{"error":{"code":"InvalidResourceType","message":"x"}}`:    false,
+		`{"error":"ResourceNotFound"}`:                              false,
+		`{"message":"ResourceNotFound"}`:                            false,
+		`ResourceNotFound`:                                          false,
+		`{}`:                                                        false,
+		``:                                                          false,
+	} {
+		err := fmt.Errorf("reading: %w", classify(parseError(http.StatusNotFound, []byte(body)), nil))
+		if gone(err) != want {
+			t.Errorf("a 404 with %s is gone: %v, want %v", body, !want, want)
+		}
+		for _, status := range []int{200, 400, 403, 409, 410, 500} {
+			if gone(classify(parseError(status, []byte(body)), nil)) {
+				t.Errorf("a %d with %s is gone", status, body)
+			}
+		}
+	}
+}
+
+func FuzzParseError(f *testing.F) {
+	f.Add(404, `{"error":{"code":"ResourceNotFound","message":"x"}}`)
+	f.Add(409, `{"code":"OperationNotAllowed","message":"Another operation is in progress"}`)
+	f.Add(403, `{"error":{"code":"AuthorizationFailed","message":"perform action 'a' over scope 'b'"}}`)
+	f.Add(500, `<html>`)
+	f.Fuzz(func(t *testing.T, status int, body string) {
+		err := classify(parseError(status, []byte(body)), nil)
+		text := err.Error()
+		if len(text) > 4*(maxMessage+maxCode) || !utf8.ValidString(text) || strings.ContainsAny(text, "\x00\x1b\n\r") {
+			t.Errorf("the error of %d %q is %q", status, body, text)
+		}
+		if gone(err) && (status != http.StatusNotFound || !json.Valid([]byte(body))) {
+			t.Errorf("I7: %d %q is gone", status, body)
+		}
+	})
+}
+
+func FuzzDecodeOperation(f *testing.F) {
+	const host = "management.azure.com"
+	f.Add(`{"url":"https://management.azure.com/subscriptions/s/providers/p/operations/1?api-version=1","machine":"azure:///x"}`)
+	f.Add(`{"url":"https://management.azure.com@example.com/"}`)
+	f.Add(`{"url":"https://example.com/?https://management.azure.com/"}`)
+	f.Add(`{"machine":"azure:///x"}{"url":"https://example.com"}`)
+	f.Fuzz(func(t *testing.T, id string) {
+		o, err := decodeOperation(id, host)
+		if err != nil {
+			if o != (operation{}) {
+				t.Errorf("both %+v and %v", o, err)
+			}
+			return
+		}
+		if o.URL != "" {
+			request, err := http.NewRequest(http.MethodGet, o.URL, nil)
+			if err == nil && (!strings.EqualFold(request.URL.Host, host) || request.URL.Scheme != "https" || request.URL.User != nil) {
+				t.Errorf("operation %q leads to %s", id, request.URL)
+			}
+		}
+		if again, err := decodeOperation(o.encode(time.Time{}).ID, host); err != nil || again != o {
+			t.Errorf("%q is %+v, written again %+v, %v", id, o, again, err)
+		}
+	})
+}
+
+func FuzzReadOperation(f *testing.F) {
+	f.Add(200, `{"status":"InProgress"}`)
+	f.Add(200, `{"status":"Failed","error":{"code":"x","message":"y"}}`)
+	f.Add(404, `{"error":{"code":"OperationNotFound"}}`)
+	f.Add(202, ``)
+	f.Fuzz(func(t *testing.T, code int, body string) {
+		status, forgotten, err := readOperation(code, http.Header{}, []byte(body))
+		switch {
+		case err != nil && (status.Done || forgotten):
+			t.Errorf("%d %q: both %+v and %v", code, body, status, err)
+		case forgotten && code != http.StatusNotFound:
+			t.Errorf("%d %q is forgotten", code, body)
+		case status.Done && code >= 500:
+			t.Errorf("%d %q is done", code, body)
+		}
+	})
+}
+
+func TestAnOperationsAddressElsewhereIsRefused(t *testing.T) {
+	for _, address := range []string{
+		"https://example.com/operations/1", "http://management.azure.com/operations/1", "//management.azure.com/x",
+		"https://management.azure.com.example.com/", "https://x@management.azure.com/", "https://management.azure.com:444/", "::",
+	} {
+		id, err := json.Marshal(operation{URL: address})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if o, err := decodeOperation(string(id), "management.azure.com"); err == nil {
+			t.Errorf("%q is taken as %+v", address, o)
+		}
+	}
+}

@@ -1,0 +1,126 @@
+package azure
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/compute/armcompute/v7"
+	"github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/containerservice/armcontainerservice/v6"
+
+	"github.com/slipway-dev/slipway/internal/cloud"
+)
+
+// group is where a group is found: a scale set, or an agent pool of a managed cluster.
+type group struct {
+	name          string // as the user calls it
+	resourceGroup string
+	scaleSet      string
+	cluster, pool string
+}
+
+func (g group) isPool() bool { return g.pool != "" }
+
+// key tells groups apart, whatever they are called.
+func (g group) key() string {
+	return strings.ToLower(strings.Join([]string{g.resourceGroup, g.scaleSet, g.cluster, g.pool}, "/"))
+}
+
+func (g group) String() string {
+	if g.isPool() {
+		return fmt.Sprintf("agent pool %s of cluster %s in resource group %s", g.pool, g.cluster, g.resourceGroup)
+	}
+	return fmt.Sprintf("scale set %s in resource group %s", g.scaleSet, g.resourceGroup)
+}
+
+func (p *Provider) configured(c GroupConfig) group {
+	g := group{name: c.Name, resourceGroup: c.ResourceGroup, scaleSet: c.ScaleSet, cluster: c.Cluster, pool: c.AgentPool}
+	if g.resourceGroup == "" {
+		g.resourceGroup = p.config.ResourceGroup
+	}
+	return g
+}
+
+// group finds a group by its name: one of the configuration, or else a scale set of the configured resource group.
+func (p *Provider) group(name string) (group, error) {
+	for _, g := range p.groups {
+		if strings.EqualFold(g.name, name) {
+			return g, nil
+		}
+	}
+	if !resourceName.MatchString(name) {
+		return group{}, &cloud.RefusedError{Reason: cloud.Invalid, Err: fmt.Errorf(
+			"group %q: want the name of one of azure groups, or of a scale set in resource group %s", name, p.config.ResourceGroup)}
+	}
+	return group{name: name, resourceGroup: p.config.ResourceGroup, scaleSet: name}, nil
+}
+
+// groupOfSet gives what the group of a scale set is called: by the configuration, or by the set's own name. One of
+// another resource group that the configuration does not name is no group here.
+func (p *Provider) groupOfSet(resourceGroup, set string) string {
+	for _, g := range p.groups {
+		if strings.EqualFold(g.scaleSet, set) && strings.EqualFold(g.resourceGroup, resourceGroup) {
+			return g.name
+		}
+	}
+	if strings.EqualFold(resourceGroup, p.config.ResourceGroup) {
+		return strings.ToLower(set)
+	}
+	return ""
+}
+
+// errGroup gives the error of a read or change of a group: [cloud.NotFoundError] where Azure says that it does not exist.
+func errGroup(g group, doing string, err error) error {
+	err = ofSDK(fmt.Sprintf("%s %s", doing, g), err)
+	if gone(err) {
+		return fmt.Errorf("%w (%s)", &cloud.NotFoundError{Kind: "group", Name: g.name}, g)
+	}
+	return err
+}
+
+func (p *Provider) getSet(ctx context.Context, g group) (armcompute.VirtualMachineScaleSet, error) {
+	answer, err := p.clients.sets.Get(ctx, g.resourceGroup, g.scaleSet, nil)
+	if err != nil {
+		return answer.VirtualMachineScaleSet, errGroup(g, "reading", err)
+	}
+	return answer.VirtualMachineScaleSet, nil
+}
+
+func setGroup(g group, set armcompute.VirtualMachineScaleSet) (cloud.Group, error) {
+	if set.SKU == nil || set.SKU.Capacity == nil {
+		return cloud.Group{}, fmt.Errorf("reading %s: %w: it has no sku.capacity", g, errIncomplete)
+	}
+	return cloud.Group{Name: g.name, Size: int(*set.SKU.Capacity)}, nil
+}
+
+// errIncomplete is an answer that lacks what Azure always gives: not one of Azure, or not all of it (I7).
+var errIncomplete = errors.New("the answer is incomplete")
+
+func (p *Provider) getPool(ctx context.Context, g group) (armcontainerservice.AgentPool, error) {
+	answer, err := p.clients.pools.Get(ctx, g.resourceGroup, g.cluster, g.pool, nil)
+	if err != nil {
+		return answer.AgentPool, errGroup(g, "reading", err)
+	}
+	if answer.Properties == nil || answer.Properties.Count == nil {
+		return answer.AgentPool, fmt.Errorf("reading %s: %w: it has no properties.count", g, errIncomplete)
+	}
+	return answer.AgentPool, nil
+}
+
+func poolGroup(g group, pool armcontainerservice.AgentPool) (cloud.Group, error) {
+	found := cloud.Group{Name: g.name, Size: int(*pool.Properties.Count)}
+	if value(pool.Properties.EnableAutoScaling) {
+		found.Min, found.Max = int(value(pool.Properties.MinCount)), int(value(pool.Properties.MaxCount))
+	}
+	return found, nil
+}
+
+// value gives what a pointer points to, or else the zero value.
+func value[T any](pointer *T) T {
+	if pointer == nil {
+		var zero T
+		return zero
+	}
+	return *pointer
+}

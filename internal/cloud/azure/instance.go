@@ -1,0 +1,287 @@
+package azure
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"strings"
+	"time"
+
+	"github.com/Azure/azure-sdk-for-go/sdk/azcore/to"
+	"github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/compute/armcompute/v7"
+
+	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/cloud/azure/providerid"
+)
+
+// found is a machine as Azure describes it, and what its deletion needs to know.
+type found struct {
+	cloud.Instance
+	id        providerid.ID
+	flexible  string // the flexible scale set that it is in, if any
+	protected bool
+}
+
+// Instances lists the machines of a group.
+func (p *Provider) Instances(ctx context.Context, name string) ([]cloud.Instance, error) {
+	g, err := p.group(name)
+	if err != nil {
+		return nil, err
+	}
+	var machines []found
+	if g.isPool() {
+		machines, err = p.listPool(ctx, g)
+	} else {
+		machines, err = p.listSet(ctx, g)
+	}
+	if err != nil {
+		return nil, err
+	}
+	instances := make([]cloud.Instance, 0, len(machines))
+	for _, m := range machines {
+		m.Group = g.name
+		instances = append(instances, m.Instance)
+	}
+	return instances, nil
+}
+
+// listSet lists a scale set. That it exists and of which kind it is, is asked first: a list of the machines of a
+// flexible scale set that does not exist is empty, and so is that of a uniform one.
+func (p *Provider) listSet(ctx context.Context, g group) ([]found, error) {
+	set, err := p.getSet(ctx, g)
+	if err != nil {
+		return nil, err
+	}
+	if set.Properties == nil {
+		return nil, fmt.Errorf("reading %s: %w: it has no properties", g, errIncomplete)
+	}
+	if value(set.Properties.OrchestrationMode) == armcompute.OrchestrationModeFlexible {
+		return p.listFlexible(ctx, g)
+	}
+	return p.listUniform(ctx, g)
+}
+
+func (p *Provider) listUniform(ctx context.Context, g group) ([]found, error) {
+	pager := p.clients.instances.NewListPager(g.resourceGroup, g.scaleSet,
+		&armcompute.VirtualMachineScaleSetVMsClientListOptions{Expand: to.Ptr("instanceView")})
+	var machines []found
+	for pager.More() {
+		page, err := pager.NextPage(ctx)
+		if err != nil {
+			return nil, errGroup(g, "listing the instances of", err)
+		}
+		if page.Value == nil {
+			return nil, fmt.Errorf("listing the instances of %s: %w: a page has no value", g, errIncomplete)
+		}
+		for _, vm := range page.Value {
+			m, err := ofScaleSetVM(vm)
+			if err != nil {
+				return nil, fmt.Errorf("listing the instances of %s: %w", g, err)
+			}
+			machines = append(machines, m)
+		}
+	}
+	return machines, nil
+}
+
+// listFlexible lists the machines of a flexible scale set, which are virtual machines that name their set.
+func (p *Provider) listFlexible(ctx context.Context, g group) ([]found, error) {
+	setID := fmt.Sprintf("/subscriptions/%s/resourceGroups/%s/providers/Microsoft.Compute/virtualMachineScaleSets/%s",
+		p.config.Subscription, g.resourceGroup, g.scaleSet)
+	pager := p.clients.vms.NewListPager(g.resourceGroup, &armcompute.VirtualMachinesClientListOptions{
+		Filter: to.Ptr("'virtualMachineScaleSet/id' eq '" + setID + "'"),
+		Expand: to.Ptr(armcompute.ExpandTypeForListVMsInstanceView),
+	})
+	var machines []found
+	for pager.More() {
+		page, err := pager.NextPage(ctx)
+		if err != nil {
+			return nil, errGroup(g, "listing the machines of", err)
+		}
+		if page.Value == nil {
+			return nil, fmt.Errorf("listing the machines of %s: %w: a page has no value", g, errIncomplete)
+		}
+		for _, vm := range page.Value {
+			m, err := ofVM(vm)
+			if err != nil {
+				return nil, fmt.Errorf("listing the machines of %s: %w", g, err)
+			}
+			if strings.EqualFold(m.flexible, g.scaleSet) {
+				machines = append(machines, m)
+			}
+		}
+	}
+	return machines, nil
+}
+
+// Instance reads one machine.
+func (p *Provider) Instance(ctx context.Context, providerID string) (cloud.Instance, error) {
+	id, err := p.own(providerID)
+	if err != nil {
+		return cloud.Instance{}, err
+	}
+	m, err := p.instance(ctx, id)
+	if err != nil {
+		return cloud.Instance{}, err
+	}
+	member, inPool, err := p.member(ctx, id)
+	if err != nil {
+		return cloud.Instance{}, err
+	}
+	if inPool {
+		m.Group = member.pool.name
+	}
+	return m.Instance, nil
+}
+
+// instance reads a machine and names its group, were it not in an agent pool.
+func (p *Provider) instance(ctx context.Context, id providerid.ID) (found, error) {
+	doing := "reading machine " + id.String()
+	failed := func(err error) error {
+		if err = ofSDK(doing, err); gone(err) {
+			return fmt.Errorf("%w (%w)", &cloud.NotFoundError{Kind: "instance", Name: id.String()}, err)
+		}
+		return err
+	}
+	var m found
+	if id.ScaleSet != "" {
+		answer, err := p.clients.instances.Get(ctx, id.ResourceGroup, id.ScaleSet, id.Name,
+			&armcompute.VirtualMachineScaleSetVMsClientGetOptions{Expand: to.Ptr(armcompute.InstanceViewTypesInstanceView)})
+		if err != nil {
+			return m, failed(err)
+		}
+		if m, err = ofScaleSetVM(&answer.VirtualMachineScaleSetVM); err != nil {
+			return m, fmt.Errorf("%s: %w", doing, err)
+		}
+		m.Group = p.groupOfSet(id.ResourceGroup, id.ScaleSet)
+	} else {
+		answer, err := p.clients.vms.Get(ctx, id.ResourceGroup, id.Name,
+			&armcompute.VirtualMachinesClientGetOptions{Expand: to.Ptr(armcompute.InstanceViewTypesInstanceView)})
+		if err != nil {
+			return m, failed(err)
+		}
+		if m, err = ofVM(&answer.VirtualMachine); err != nil {
+			return m, fmt.Errorf("%s: %w", doing, err)
+		}
+		if m.flexible != "" {
+			m.Group = p.groupOfSet(id.ResourceGroup, m.flexible)
+		}
+	}
+	if !m.id.Same(id) {
+		return m, fmt.Errorf("%s: the answer is about %s", doing, m.id)
+	}
+	return m, nil
+}
+
+// ofScaleSetVM reads an instance of a uniform scale set. One without ID or state is an answer cut short.
+func ofScaleSetVM(vm *armcompute.VirtualMachineScaleSetVM) (found, error) {
+	if vm == nil || vm.ID == nil || vm.Properties == nil {
+		return found{}, fmt.Errorf("%w: an instance has no ID or no properties", errIncomplete)
+	}
+	id, err := providerid.ParseResource(*vm.ID)
+	if err != nil {
+		return found{}, err
+	}
+	properties := vm.Properties
+	m := found{id: id, Instance: cloud.Instance{
+		ProviderID: id.String(), Name: value(vm.Name), Zone: first(vm.Zones), Tags: text(vm.Tags),
+		Created: value(properties.TimeCreated),
+	}}
+	if vm.SKU != nil {
+		m.Type = value(vm.SKU.Name)
+	}
+	if properties.OSProfile != nil {
+		m.ComputerName = value(properties.OSProfile.ComputerName)
+	}
+	if properties.ProtectionPolicy != nil {
+		m.protected = value(properties.ProtectionPolicy.ProtectFromScaleSetActions)
+	}
+	var statuses []*armcompute.InstanceViewStatus
+	if properties.InstanceView != nil {
+		statuses = properties.InstanceView.Statuses
+	}
+	m.State, m.Message = stateOf(value(properties.ProvisioningState), statuses)
+	return m, nil
+}
+
+// ofVM reads a virtual machine on its own or of a flexible scale set.
+func ofVM(vm *armcompute.VirtualMachine) (found, error) {
+	if vm == nil || vm.ID == nil || vm.Properties == nil {
+		return found{}, fmt.Errorf("%w: a machine has no ID or no properties", errIncomplete)
+	}
+	id, err := providerid.ParseResource(*vm.ID)
+	if err != nil {
+		return found{}, err
+	}
+	properties := vm.Properties
+	m := found{id: id, Instance: cloud.Instance{
+		ProviderID: id.String(), Name: value(vm.Name), Zone: first(vm.Zones), Tags: text(vm.Tags),
+		Created: value(properties.TimeCreated),
+	}}
+	if properties.HardwareProfile != nil {
+		m.Type = string(value(properties.HardwareProfile.VMSize))
+	}
+	if properties.OSProfile != nil {
+		m.ComputerName = value(properties.OSProfile.ComputerName)
+	}
+	if set := properties.VirtualMachineScaleSet; set != nil && set.ID != nil {
+		m.flexible = (*set.ID)[strings.LastIndex(*set.ID, "/")+1:]
+	}
+	var statuses []*armcompute.InstanceViewStatus
+	if properties.InstanceView != nil {
+		statuses = properties.InstanceView.Statuses
+	}
+	m.State, m.Message = stateOf(value(properties.ProvisioningState), statuses)
+	return m, nil
+}
+
+// stateOf reads how far a machine's life has come from its provisioning state, and whether it runs from the statuses of
+// its instance view, which it may lack. The message is Azure's own of a failure.
+func stateOf(provisioning string, statuses []*armcompute.InstanceViewStatus) (cloud.State, string) {
+	var power, message string
+	for _, s := range statuses {
+		if s == nil {
+			continue
+		}
+		code := strings.ToLower(value(s.Code))
+		if state, ok := strings.CutPrefix(code, "powerstate/"); ok {
+			power = state
+		}
+		if strings.HasPrefix(code, "provisioningstate/failed") {
+			message = printable(value(s.Code)+": "+value(s.Message), maxMessage)
+		}
+	}
+	switch strings.ToLower(provisioning) {
+	case "creating":
+		return cloud.Pending, ""
+	case "deleting":
+		return cloud.Deleting, ""
+	case "failed":
+		return cloud.Failed, message
+	case "succeeded", "updating", "migrating":
+		switch power {
+		case "stopped", "stopping", "deallocated", "deallocating":
+			return cloud.Stopped, ""
+		}
+		return cloud.Running, ""
+	}
+	return cloud.Unknown, ""
+}
+
+func first(list []*string) string {
+	if len(list) == 0 {
+		return ""
+	}
+	return value(list[0])
+}
+
+func text(tags map[string]*string) map[string]string {
+	plain := make(map[string]string, len(tags))
+	for k, v := range maps.All(tags) {
+		plain[k] = value(v)
+	}
+	return plain
+}
+
+// followPause is how long a machine that is being deleted is left alone between two looks.
+const followPause = 5 * time.Second

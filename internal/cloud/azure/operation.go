@@ -1,0 +1,185 @@
+package azure
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/Azure/azure-sdk-for-go/sdk/azcore/runtime"
+
+	"github.com/slipway-dev/slipway/internal/cloud"
+)
+
+// operation is what a [cloud.Operation]'s ID says. It is our own form rather than the SDK's resume token, since it is
+// written down, and may be read by another version.
+type operation struct {
+	// URL is where ARM says how far it is; empty when the machine alone is to be watched.
+	URL string `json:"url,omitempty"`
+	// Machine is the provider ID of the machine that is being deleted, whose absence is the proof; empty when the
+	// operation's own word is all there is.
+	Machine string `json:"machine,omitempty"`
+}
+
+func (o operation) encode(started time.Time) cloud.Operation {
+	id, err := json.Marshal(o)
+	if err != nil || o == (operation{}) {
+		return cloud.Operation{Started: started}
+	}
+	return cloud.Operation{ID: string(id), Started: started}
+}
+
+// maxOperation bounds an operation's ID, in bytes.
+const maxOperation = 8 << 10
+
+// decodeOperation reads an ID. Its URL has to be one of host: it was kept where others may have been able to write.
+func decodeOperation(id, host string) (operation, error) {
+	if len(id) > maxOperation {
+		return operation{}, fmt.Errorf("operation: an ID of %d bytes: want at most %d", len(id), maxOperation)
+	}
+	var o operation
+	decoder := json.NewDecoder(strings.NewReader(id))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&o); err != nil || decoder.More() {
+		return operation{}, fmt.Errorf("operation %.200q: want what Delete or Grow returned", id)
+	}
+	if o == (operation{}) {
+		return operation{}, fmt.Errorf("operation %.200q: says neither where to ask nor what to look at", id)
+	}
+	if o.URL == "" {
+		return o, nil
+	}
+	u, err := url.Parse(o.URL)
+	if err != nil {
+		return operation{}, fmt.Errorf("operation: url %.200q: want a URL", o.URL)
+	}
+	if u.Scheme != "https" || !strings.EqualFold(u.Host, host) || u.User != nil {
+		return operation{}, &elsewhereError{host: u.Host, want: host}
+	}
+	return o, nil
+}
+
+// followURL is where the answer to a request says that its operation can be followed; empty when it is done already.
+// Azure-AsyncOperation says more than Location, and comes first, as ARM's documentation wants.
+func followURL(response *http.Response) string {
+	if response == nil {
+		return ""
+	}
+	for _, name := range []string{"Azure-AsyncOperation", "Operation-Location"} {
+		if u := response.Header.Get(name); u != "" {
+			return u
+		}
+	}
+	if response.StatusCode == http.StatusAccepted {
+		return response.Header.Get("Location")
+	}
+	return ""
+}
+
+// Status asks how far an operation is. A deletion is done when its machine is gone, or when it has failed.
+func (p *Provider) Status(ctx context.Context, op cloud.Operation) (cloud.Status, error) {
+	if op.ID == "" {
+		return cloud.Status{Done: true}, nil
+	}
+	o, err := decodeOperation(op.ID, p.clients.armHost)
+	if err != nil {
+		return cloud.Status{}, &cloud.RefusedError{Reason: cloud.Invalid, Err: err}
+	}
+	status := cloud.Status{Done: true}
+	if o.URL != "" {
+		var forgotten bool
+		if status, forgotten, err = p.ask(ctx, o.URL); err != nil || forgotten || !status.Done {
+			return status, err
+		}
+	}
+	if o.Machine == "" {
+		return status, nil
+	}
+	return p.outcomeFor(ctx, o.Machine, status.Err)
+}
+
+// outcomeFor looks at the machine of a deletion whose operation, of several machines perhaps, has ended.
+func (p *Provider) outcomeFor(ctx context.Context, machine string, failure error) (cloud.Status, error) {
+	id, err := p.own(machine)
+	if err != nil {
+		return cloud.Status{}, err
+	}
+	m, err := p.instance(ctx, id)
+	switch {
+	case cloud.IsNotFound(err):
+		return cloud.Status{Done: true}, nil
+	case err != nil:
+		return cloud.Status{}, err
+	case m.State == cloud.Deleting:
+		return cloud.Status{After: followPause}, nil
+	case failure != nil:
+		return cloud.Status{Done: true, Err: failure}, nil
+	}
+	text := fmt.Sprintf("machine %s is still there, %s", id, m.State)
+	if m.Message != "" {
+		text += ": " + m.Message
+	}
+	return cloud.Status{Done: true, Err: errors.New(text)}, nil
+}
+
+// ask reads an operation's address once. See
+// https://learn.microsoft.com/azure/azure-resource-manager/management/async-operations for the forms of the answer.
+func (p *Provider) ask(ctx context.Context, address string) (status cloud.Status, forgotten bool, err error) {
+	const doing = "following an operation"
+	request, err := runtime.NewRequest(ctx, http.MethodGet, address)
+	if err != nil {
+		return status, false, fmt.Errorf("%s: %w", doing, err)
+	}
+	response, err := p.clients.arm.Pipeline().Do(request)
+	if err != nil {
+		return status, false, ofSDK(doing, err)
+	}
+	body, err := runtime.Payload(response)
+	if err != nil {
+		return status, false, ofSDK(doing, err)
+	}
+	return readOperation(response.StatusCode, response.Header, body)
+}
+
+// readOperation reads what an operation's address answered.
+func readOperation(code int, header http.Header, body []byte) (status cloud.Status, forgotten bool, err error) {
+	const doing = "following an operation"
+	switch {
+	case code == http.StatusAccepted:
+		return cloud.Status{After: retryAfter(header, time.Now())}, false, nil
+	case code == http.StatusNoContent:
+		return cloud.Status{Done: true}, false, nil
+	case code == http.StatusNotFound && parseError(code, body).Code != "":
+		return cloud.Status{Done: true}, true, nil
+	case code != http.StatusOK && code != http.StatusCreated:
+		failure := classify(parseError(code, body), header)
+		if code == http.StatusConflict && !cloud.IsThrottled(failure) {
+			return cloud.Status{Done: true, Err: failure}, false, nil // so ends an operation that is asked by its Location
+		}
+		return status, false, fmt.Errorf("%s: %w", doing, failure)
+	}
+	if len(body) == 0 {
+		return cloud.Status{Done: true}, false, nil
+	}
+	var answer struct {
+		Status string `json:"status"`
+	}
+	if err := json.Unmarshal(body, &answer); err != nil {
+		return status, false, fmt.Errorf("%s: %w: %s", doing, errIncomplete, printable(string(body), maxMessage))
+	}
+	switch strings.ToLower(answer.Status) {
+	case "", "succeeded": // a Location answers with the resource itself at the end
+		return cloud.Status{Done: true}, false, nil
+	case "failed", "canceled":
+		failure := parseError(0, body)
+		if failure.Code == "" {
+			failure.Code = answer.Status
+		}
+		return cloud.Status{Done: true, Err: classify(failure, nil)}, false, nil
+	}
+	return cloud.Status{After: retryAfter(header, time.Now())}, false, nil
+}

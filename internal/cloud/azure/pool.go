@@ -1,0 +1,167 @@
+package azure
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/cloud/azure/providerid"
+)
+
+// member is a machine of an agent pool.
+type member struct {
+	pool group
+	name string // by which AKS knows it
+	id   providerid.ID
+}
+
+// listPool lists an agent pool: AKS says which machines it has, compute in which state they are. Both lists are read to
+// their end. A machine that only AKS knows is in no known state.
+func (p *Provider) listPool(ctx context.Context, g group) ([]found, error) {
+	members, err := p.poolMembers(ctx, g)
+	if err != nil {
+		return nil, err
+	}
+	known := map[string]found{}
+	for _, set := range scaleSetsOf(members) {
+		machines, err := p.listUniform(ctx, set)
+		if cloud.IsNotFound(err) {
+			continue // a scale set that is gone has no machine in any state
+		}
+		if err != nil {
+			return nil, fmt.Errorf("listing %s: %w", g, err)
+		}
+		for _, m := range machines {
+			known[m.ProviderID] = m
+		}
+	}
+	machines := make([]found, 0, len(members))
+	for _, member := range members {
+		m, ok := known[member.id.String()]
+		if !ok && member.id.ScaleSet == "" {
+			if m, err = p.instance(ctx, member.id); err != nil && !cloud.IsNotFound(err) {
+				return nil, fmt.Errorf("listing %s: %w", g, err)
+			}
+			ok = err == nil
+		}
+		if !ok {
+			m = found{id: member.id, Instance: cloud.Instance{
+				ProviderID: member.id.String(), Name: member.id.Resource(), ComputerName: member.name, State: cloud.Unknown,
+			}}
+		}
+		machines = append(machines, m)
+	}
+	return machines, nil
+}
+
+// scaleSetsOf gives the uniform scale sets that machines are in. A pool has one, or none when AKS manages its machines
+// one by one.
+func scaleSetsOf(members []member) []group {
+	var sets []group
+	seen := map[string]bool{}
+	for _, m := range members {
+		set := group{name: m.id.ScaleSet, resourceGroup: m.id.ResourceGroup, scaleSet: m.id.ScaleSet}
+		if m.id.ScaleSet != "" && !seen[set.key()] {
+			seen[set.key()] = true
+			sets = append(sets, set)
+		}
+	}
+	return sets
+}
+
+// poolMembers asks AKS for the machines of a pool, and remembers them.
+func (p *Provider) poolMembers(ctx context.Context, g group) ([]member, error) {
+	pager := p.clients.machines.NewListPager(g.resourceGroup, g.cluster, g.pool, nil)
+	var members []member
+	for pager.More() {
+		page, err := pager.NextPage(ctx)
+		if err != nil {
+			return nil, errGroup(g, "listing the machines of", err)
+		}
+		if page.Value == nil {
+			return nil, fmt.Errorf("listing the machines of %s: %w: a page has no value", g, errIncomplete)
+		}
+		for _, machine := range page.Value {
+			if machine == nil || machine.Name == nil || machine.Properties == nil || machine.Properties.ResourceID == nil {
+				return nil, fmt.Errorf("listing the machines of %s: %w: a machine has no name or no resource ID", g, errIncomplete)
+			}
+			id, err := providerid.ParseResource(*machine.Properties.ResourceID)
+			if err != nil {
+				return nil, fmt.Errorf("listing the machines of %s: machine %s: %w", g, *machine.Name, err)
+			}
+			members = append(members, member{pool: g, name: *machine.Name, id: id})
+		}
+	}
+	p.remember(g, members)
+	return members, nil
+}
+
+// remember replaces what was known of a pool.
+func (p *Provider) remember(g group, members []member) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for id, m := range p.members {
+		if m.pool == g {
+			delete(p.members, id)
+		}
+	}
+	for _, m := range members {
+		p.members[m.id.String()] = m
+	}
+}
+
+// member finds the agent pool that a machine is in, among those of the configuration. A machine that is in none was
+// looked for in all of them: one that could not be read is an error, since a deletion would go past AKS otherwise.
+func (p *Provider) member(ctx context.Context, id providerid.ID) (member, bool, error) {
+	p.mu.Lock()
+	m, ok := p.members[id.String()]
+	p.mu.Unlock()
+	if ok {
+		return m, true, nil
+	}
+	for _, g := range p.groups {
+		if !g.isPool() {
+			continue
+		}
+		members, err := p.poolMembers(ctx, g)
+		if cloud.IsNotFound(err) {
+			continue
+		}
+		if err != nil {
+			return member{}, false, fmt.Errorf("looking for machine %s: %w", id, err)
+		}
+		for _, m := range members {
+			if m.id.Same(id) {
+				return m, true, nil
+			}
+		}
+	}
+	return member{}, false, nil
+}
+
+// ComputerNumber reads the instance of a uniform scale set from the name that its machine and node have: the last six
+// characters of aks-pool-12345678-vmss00000a are its number in base 36, here 10. It is a cross-check of a machine that
+// was found by its provider ID, and never the way to find one.
+func ComputerNumber(scaleSet, computerName string) (int, bool) {
+	const digits = 6
+	if len(computerName) <= digits {
+		return 0, false
+	}
+	prefix, suffix := computerName[:len(computerName)-digits], strings.ToLower(computerName[len(computerName)-digits:])
+	if !strings.EqualFold(prefix, scaleSet) {
+		return 0, false
+	}
+	n := 0
+	for _, c := range suffix {
+		switch {
+		case c >= '0' && c <= '9':
+			n = n*36 + int(c-'0')
+		case c >= 'a' && c <= 'z':
+			n = n*36 + int(c-'a') + 10
+		default:
+			return 0, false
+		}
+	}
+	return n, true
+}

@@ -1,0 +1,341 @@
+package conformance
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/slipway-dev/slipway/internal/cloud"
+)
+
+// pollInterval is how long a test waits between two looks at something that takes its time.
+const pollInterval = 10 * time.Millisecond
+
+func pause(t *testing.T, d time.Duration) {
+	t.Helper()
+	select {
+	case <-time.After(d):
+	case <-t.Context().Done():
+		t.Fatal("the test's time is over")
+	}
+}
+
+// begin asks for a deletion.
+func begin(t *testing.T, p cloud.Provider, machine string) cloud.Operation {
+	t.Helper()
+	op, err := p.Delete(t.Context(), machine)
+	if err != nil {
+		t.Fatalf("Delete(%s): %v", machine, err)
+	}
+	return op
+}
+
+// end follows an operation until it is done.
+func end(t *testing.T, p cloud.Provider, op cloud.Operation) cloud.Status {
+	t.Helper()
+	for {
+		status, err := p.Status(t.Context(), op)
+		if err != nil {
+			t.Fatalf("Status(%+v): %v", op, err)
+		}
+		if status.Done {
+			return status
+		}
+		pause(t, pollInterval)
+	}
+}
+
+// remove deletes a machine and waits for its end.
+func remove(t *testing.T, p cloud.Provider, c Cloud, machine string) {
+	t.Helper()
+	if status := end(t, p, begin(t, p, machine)); status.Err != nil {
+		t.Fatalf("deleting %s ended with %v", machine, status.Err)
+	}
+	c.AwaitGone(t, machine)
+}
+
+// checkRemaining asserts what is left of the machines there were, and that the group is as much smaller.
+func checkRemaining(t *testing.T, c Cloud, before []string, size int, gone ...string) {
+	t.Helper()
+	want := slices.DeleteFunc(slices.Clone(before), func(id string) bool { return slices.Contains(gone, id) })
+	if now := c.Machines(); !slices.Equal(now, want) {
+		t.Errorf("the machines are\n%q\nwant\n%q", now, want)
+	}
+	if c.Group() != "" && c.Size() != size-len(gone) {
+		t.Errorf("the group's size is %d, want %d", c.Size(), size-len(gone))
+	}
+}
+
+func deletes(t *testing.T, c Cloud) {
+	p := c.Provider(t)
+	before, size := c.Machines(), c.Size()
+	victim := before[1]
+	began := time.Now()
+	op := begin(t, p, victim)
+	if op.Started.Before(began.Add(-time.Minute)) || op.Started.After(time.Now().Add(time.Minute)) {
+		t.Errorf("the operation started %v, it is %v", op.Started, time.Now())
+	}
+	if status := end(t, p, op); status.Err != nil {
+		t.Errorf("the deletion ended with %v", status.Err)
+	}
+	if _, err := p.Instance(t.Context(), victim); !cloud.IsNotFound(err) {
+		t.Errorf("the machine after its deletion: %v, want NotFound", err)
+	}
+	checkRemaining(t, c, before, size, victim)
+}
+
+func deletesAgain(t *testing.T, c Cloud) {
+	p := c.Provider(t)
+	before, size := c.Machines(), c.Size()
+	victim := before[0]
+	c.Inject(t, Fault{Misbehaviour: DeletionHangs, Machine: victim})
+	first := begin(t, p, victim)
+	again := begin(t, p, victim)
+	if c.Group() != "" && c.Size() != size-1 {
+		t.Errorf("asked for twice, the group's size is %d, want %d", c.Size(), size-1)
+	}
+	if i, err := p.Instance(t.Context(), victim); err != nil || i.State != cloud.Deleting {
+		t.Errorf("the machine is %+v, %v; want it %s", i, err, cloud.Deleting)
+	}
+	c.Heal(t)
+	for _, op := range []cloud.Operation{first, again} {
+		if status := end(t, p, op); status.Err != nil {
+			t.Errorf("an operation ended with %v", status.Err)
+		}
+	}
+	if _, err := p.Delete(t.Context(), victim); !cloud.IsNotFound(err) {
+		t.Errorf("the deletion of one that is gone: %v, want NotFound", err)
+	}
+	checkRemaining(t, c, before, size, victim)
+}
+
+func deletesTogether(t *testing.T, c Cloud) {
+	p := c.Provider(t)
+	before, size := c.Machines(), c.Size()
+	victims := before[:4]
+	asked := c.Deletions()
+	ops := make([]cloud.Operation, 2*len(victims))
+	errs := make([]error, len(ops))
+	var all sync.WaitGroup
+	for i := range ops { // each machine is asked for twice
+		all.Go(func() { ops[i], errs[i] = p.Delete(t.Context(), victims[i%len(victims)]) })
+	}
+	all.Wait()
+	for i, op := range ops {
+		if cloud.IsNotFound(errs[i]) {
+			continue // the other one was that much faster
+		}
+		if errs[i] != nil {
+			t.Fatal(errs[i])
+		}
+		if status := end(t, p, op); status.Err != nil {
+			t.Errorf("a deletion ended with %v", status.Err)
+		}
+	}
+	checkRemaining(t, c, before, size, victims...)
+	if n := c.Deletions() - asked; c.Batches() && n > len(victims)/2 {
+		t.Errorf("%d machines took %d requests", len(victims), n)
+	}
+}
+
+func deletionFails(t *testing.T, c Cloud) {
+	p := c.Provider(t)
+	before, size := c.Machines(), c.Size()
+	victim := before[2]
+	c.Inject(t, Fault{Misbehaviour: DeletionFails, Machine: victim})
+	status := end(t, p, begin(t, p, victim))
+	if status.Err == nil {
+		t.Fatal("the deletion failed, and its operation did not say so")
+	}
+	if cloud.IsNotFound(status.Err) {
+		t.Errorf("I7: the failure %v says that the machine does not exist", status.Err)
+	}
+	if i, err := p.Instance(t.Context(), victim); err != nil || i.State == cloud.Deleting {
+		t.Errorf("the machine is %+v, %v", i, err)
+	}
+	c.Heal(t)
+	remove(t, p, c, victim)
+	checkRemaining(t, c, before, size, victim)
+}
+
+func oneOfSeveralFails(t *testing.T, c Cloud) {
+	p := c.Provider(t)
+	victims := c.Machines()[:3]
+	c.Inject(t, Fault{Misbehaviour: DeletionFails, Machine: victims[1]})
+	statuses := make([]cloud.Status, len(victims))
+	ops := make([]cloud.Operation, len(victims))
+	errs := make([]error, len(victims))
+	var all sync.WaitGroup
+	for i, v := range victims {
+		all.Go(func() { ops[i], errs[i] = p.Delete(t.Context(), v) })
+	}
+	all.Wait()
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+	for i, op := range ops {
+		statuses[i] = end(t, p, op)
+	}
+	if statuses[0].Err != nil || statuses[1].Err == nil || statuses[2].Err != nil {
+		t.Errorf("the deletions ended with %v, %v and %v; only the second one failed",
+			statuses[0].Err, statuses[1].Err, statuses[2].Err)
+	}
+	now := c.Machines()
+	for i, v := range victims {
+		if slices.Contains(now, v) != (i == 1) {
+			t.Errorf("machine %d is there: %v", i, i != 1)
+		}
+	}
+}
+
+func deletionHangs(t *testing.T, c Cloud) {
+	p := c.Provider(t)
+	victim := c.Machines()[0]
+	c.Inject(t, Fault{Misbehaviour: DeletionHangs, Machine: victim})
+	op := begin(t, p, victim)
+	for range 5 {
+		status, err := p.Status(t.Context(), op)
+		if err != nil || status.Done {
+			t.Fatalf("the deletion hangs, its status is %+v, %v", status, err)
+		}
+		pause(t, pollInterval)
+	}
+	c.Heal(t)
+	if status := end(t, p, op); status.Err != nil {
+		t.Errorf("the deletion ended with %v", status.Err)
+	}
+	c.AwaitGone(t, victim)
+}
+
+func handover(t *testing.T, c Cloud) {
+	victim := c.Machines()[0]
+	c.Inject(t, Fault{Misbehaviour: DeletionHangs, Machine: victim})
+	written, err := json.Marshal(begin(t, c.Provider(t), victim))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var op cloud.Operation
+	if err := json.Unmarshal(written, &op); err != nil {
+		t.Fatal(err)
+	}
+	successor := c.Provider(t)
+	if status, err := successor.Status(t.Context(), op); err != nil || status.Done {
+		t.Errorf("another provider finds the status %+v, %v; want one under way", status, err)
+	}
+	c.Heal(t)
+	if status := end(t, successor, op); status.Err != nil {
+		t.Errorf("the deletion ended with %v", status.Err)
+	}
+	c.AwaitGone(t, victim)
+}
+
+func forgotten(t *testing.T, c Cloud) {
+	p := c.Provider(t)
+	victim := c.Machines()[0]
+	c.Inject(t, Fault{Misbehaviour: DeletionHangs, Machine: victim})
+	op := begin(t, p, victim)
+	c.Inject(t, Fault{Misbehaviour: Forgets})
+	if status, err := p.Status(t.Context(), op); err != nil || !status.Done || status.Err != nil {
+		t.Errorf("the status is %+v, %v; want done without an error", status, err)
+	}
+	c.Heal(t)
+	c.AwaitGone(t, victim)
+}
+
+func nobodysOperation(t *testing.T, c Cloud) {
+	p := c.Provider(t)
+	for _, id := range []string{"x", "{}", "https://example.com/operations/1", `{"url":"https://example.com/"}`} {
+		if status, err := p.Status(t.Context(), cloud.Operation{ID: id}); err == nil {
+			t.Errorf("the status of operation %q is %+v, want an error", id, status)
+		}
+	}
+	if status, err := p.Status(t.Context(), cloud.Operation{}); err != nil || !status.Done || status.Err != nil {
+		t.Errorf("an operation without anything to follow: %+v, %v; want done", status, err)
+	}
+}
+
+func cancelled(t *testing.T, c Cloud) {
+	p := c.Provider(t)
+	before, size := c.Machines(), c.Size()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := p.Delete(ctx, before[0]); !errors.Is(err, context.Canceled) {
+		t.Errorf("Delete: %v, want %v", err, context.Canceled)
+	}
+	if _, err := p.Instance(ctx, before[0]); err == nil || cloud.IsNotFound(err) {
+		t.Errorf("I7: Instance: %v", err)
+	}
+	checkRemaining(t, c, before, size)
+}
+
+func grows(t *testing.T, c Cloud) {
+	p := c.Provider(t)
+	before, size := c.Machines(), c.Size()
+	op, err := p.Grow(t.Context(), c.Group(), 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if g, err := p.Group(t.Context(), c.Group()); err != nil || g.Size != size+2 {
+		t.Errorf("the group is %+v, %v; want size %d", g, err, size+2)
+	}
+	if status := end(t, p, op); status.Err != nil {
+		t.Errorf("growing ended with %v", status.Err)
+	}
+	running := 0
+	for id, i := range list(t, p, c) {
+		if !slices.ContainsFunc(before, func(b string) bool { return normalized(t, p, b) == id }) && i.State == cloud.Running {
+			running++
+		}
+	}
+	if running != 2 {
+		t.Errorf("%d new machines run, want 2", running)
+	}
+	for _, by := range []int{0, -1} {
+		if _, err := p.Grow(t.Context(), c.Group(), by); cloud.RefusalOf(err) != cloud.Invalid {
+			t.Errorf("Grow by %d: %v, want the refusal %s", by, err, cloud.Invalid)
+		}
+	}
+}
+
+func growsTogether(t *testing.T, c Cloud) {
+	size := c.Size()
+	taken := 0
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	for range 2 {
+		p := c.Provider(t)
+		for range 2 {
+			all.Go(func() {
+				_, err := p.Grow(t.Context(), c.Group(), 1)
+				mu.Lock()
+				defer mu.Unlock()
+				switch {
+				case err == nil:
+					taken++
+				case !cloud.IsThrottled(err): // a cloud may do one thing at a time
+					t.Error(err)
+				}
+			})
+		}
+	}
+	all.Wait()
+	if c.Size() != size+taken || taken == 0 {
+		t.Errorf("%d requests for one machine each were taken, and the size went from %d to %d", taken, size, c.Size())
+	}
+}
+
+func full(t *testing.T, c Cloud) {
+	p := c.Provider(t)
+	size := c.Size()
+	c.Inject(t, Fault{Misbehaviour: Full})
+	if _, err := p.Grow(t.Context(), c.Group(), 1); cloud.RefusalOf(err) != cloud.NoQuota {
+		t.Errorf("Grow: %v, want the refusal %s", err, cloud.NoQuota)
+	}
+	if c.Size() != size {
+		t.Errorf("the size went from %d to %d", size, c.Size())
+	}
+}

@@ -1,0 +1,255 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/slipway-dev/slipway/internal/cloud"
+)
+
+// normalized gives the spelling of an ID that the provider uses.
+func normalized(t *testing.T, p cloud.Provider, id string) string {
+	t.Helper()
+	normal, err := p.Normalize(id)
+	if err != nil {
+		t.Fatalf("Normalize(%q): %v", id, err)
+	}
+	return normal
+}
+
+func spelling(t *testing.T, c Cloud) {
+	p := c.Provider(t)
+	if p.Name() == "" {
+		t.Error("the provider has no name")
+	}
+	seen := map[string]string{}
+	for _, id := range c.Machines() {
+		normal := normalized(t, p, id)
+		if again := normalized(t, p, normal); again != normal {
+			t.Errorf("%q is spelt %q, and that %q", id, normal, again)
+		}
+		if other, twice := seen[normal]; twice {
+			t.Errorf("%q and %q are both spelt %q", id, other, normal)
+		}
+		seen[normal] = id
+	}
+	for _, id := range []string{"", "x", "kwok://node-1", c.Foreign()} {
+		if normal, err := p.Normalize(id); err == nil {
+			t.Errorf("Normalize(%q) = %q, want an error", id, normal)
+		}
+		if _, err := p.Instance(t.Context(), id); err == nil || cloud.IsNotFound(err) {
+			t.Errorf("I7: Instance(%q): error %v, want one that is not NotFound", id, err)
+		}
+		if _, err := p.Delete(t.Context(), id); err == nil || cloud.IsNotFound(err) {
+			t.Errorf("I7: Delete(%q): error %v, want one that is not NotFound", id, err)
+		}
+	}
+}
+
+// list gives the machines of the group by their IDs.
+func list(t *testing.T, p cloud.Provider, c Cloud) map[string]cloud.Instance {
+	t.Helper()
+	instances, err := p.Instances(t.Context(), c.Group())
+	if err != nil {
+		t.Fatal(err)
+	}
+	byID := map[string]cloud.Instance{}
+	for _, i := range instances {
+		if _, twice := byID[i.ProviderID]; twice {
+			t.Errorf("%s is listed twice", i.ProviderID)
+		}
+		byID[i.ProviderID] = i
+	}
+	return byID
+}
+
+func lists(t *testing.T, c Cloud) {
+	p := c.Provider(t)
+	listed := list(t, p, c)
+	for _, id := range c.Machines() {
+		i, ok := listed[normalized(t, p, id)]
+		if !ok {
+			t.Errorf("%s is not listed", id)
+			continue
+		}
+		if i.State != cloud.Running || i.Group != c.Group() || i.Name == "" || i.ComputerName == "" {
+			t.Errorf("listed as %+v, want it running in group %s, with its names", i, c.Group())
+		}
+	}
+	if len(listed) != len(c.Machines()) {
+		t.Errorf("%d machines are listed, there are %d", len(listed), len(c.Machines()))
+	}
+	group, err := p.Group(t.Context(), c.Group())
+	if err != nil || group.Size != c.Size() || group.Name != c.Group() {
+		t.Errorf("the group is %+v, %v; want %s of size %d", group, err, c.Group(), c.Size())
+	}
+}
+
+func reads(t *testing.T, c Cloud) {
+	p := c.Provider(t)
+	for id, listed := range list(t, p, c) {
+		read, err := p.Instance(t.Context(), id)
+		if err != nil {
+			t.Errorf("%s: %v", id, err)
+			continue
+		}
+		if read.ProviderID != listed.ProviderID || read.Name != listed.Name || read.ComputerName != listed.ComputerName ||
+			read.State != listed.State || read.Group != listed.Group || read.Zone != listed.Zone || read.Type != listed.Type {
+			t.Errorf("read as %+v\nlisted as %+v", read, listed)
+		}
+	}
+}
+
+// patience is how long a call of a provider may take whose cloud gives no good answer, or asks to wait.
+const patience = 20 * time.Second
+
+func blackoutsAreNotGone(t *testing.T, c Cloud) {
+	p := c.Provider(t)
+	machines := c.Machines()
+	for _, m := range blackouts() {
+		t.Run("when the cloud "+string(m), func(t *testing.T) {
+			c.Inject(t, Fault{Misbehaviour: m, After: 7 * time.Second})
+			defer c.Heal(t)
+			ctx, cancel := context.WithTimeout(t.Context(), 4*patience)
+			defer cancel()
+			for _, id := range []string{machines[0], c.Missing()} {
+				if i, err := p.Instance(ctx, id); err == nil || cloud.IsNotFound(err) {
+					t.Errorf("Instance(%s) = %+v, %v; want an error that is not NotFound", id, i, err)
+				}
+				if _, err := p.Delete(ctx, id); err == nil || cloud.IsNotFound(err) {
+					t.Errorf("Delete(%s): %v; want an error that is not NotFound", id, err)
+				}
+			}
+			if c.Group() == "" {
+				return
+			}
+			if l, err := p.Instances(ctx, c.Group()); err == nil || cloud.IsNotFound(err) || l != nil {
+				t.Errorf("Instances = %d machines, %v; want none, and an error that is not NotFound", len(l), err)
+			}
+			if g, err := p.Group(ctx, c.Group()); err == nil || cloud.IsNotFound(err) {
+				t.Errorf("Group = %+v, %v; want an error that is not NotFound", g, err)
+			}
+			if _, err := p.Grow(ctx, c.Group(), 1); err == nil || cloud.IsNotFound(err) {
+				t.Errorf("Grow: %v; want an error that is not NotFound", err)
+			}
+		})
+	}
+	if now := c.Machines(); !slices.Equal(now, machines) {
+		t.Errorf("the cloud had %d machines and has %d", len(machines), len(now))
+	}
+}
+
+func brokenList(t *testing.T, c Cloud) {
+	p := c.Provider(t)
+	c.Inject(t, Fault{Misbehaviour: SecondPage})
+	if l, err := p.Instances(t.Context(), c.Group()); err == nil || l != nil {
+		t.Errorf("Instances = %d machines, %v; want none, and an error", len(l), err)
+	}
+	c.Heal(t)
+	if l, err := p.Instances(t.Context(), c.Group()); err != nil || len(l) != len(c.Machines()) {
+		t.Errorf("afterwards Instances = %d machines, %v", len(l), err)
+	}
+}
+
+func staleList(t *testing.T, c Cloud) {
+	p := c.Provider(t)
+	machines := c.Machines()
+	c.Inject(t, Fault{Misbehaviour: Stale})
+	remove(t, p, c, machines[0])
+	if _, err := p.Instance(t.Context(), machines[0]); !cloud.IsNotFound(err) {
+		t.Errorf("the deleted machine: error %v, want NotFound although a list still has it", err)
+	}
+	if _, err := p.Grow(t.Context(), c.Group(), 1); err != nil {
+		t.Fatal(err)
+	}
+	fresh := awaitFresh(t, c, machines)
+	if i, err := p.Instance(t.Context(), fresh); err != nil || i.State != cloud.Running && i.State != cloud.Pending {
+		t.Errorf("the new machine = %+v, %v; want it although no list has it", i, err)
+	}
+}
+
+// awaitFresh returns the first machine that was not there before.
+func awaitFresh(t *testing.T, c Cloud, before []string) string {
+	t.Helper()
+	for t.Context().Err() == nil {
+		for _, id := range c.Machines() {
+			if !slices.Contains(before, id) {
+				return id
+			}
+		}
+		pause(t, pollInterval)
+	}
+	t.Fatal("no machine came")
+	return ""
+}
+
+func missing(t *testing.T, c Cloud) {
+	p := c.Provider(t)
+	if i, err := p.Instance(t.Context(), c.Missing()); !cloud.IsNotFound(err) {
+		t.Errorf("Instance = %+v, %v; want NotFound", i, err)
+	}
+	if op, err := p.Delete(t.Context(), c.Missing()); !cloud.IsNotFound(err) {
+		t.Errorf("Delete = %+v, %v; want NotFound", op, err)
+	}
+}
+
+func lost(t *testing.T, c Cloud) {
+	p := c.Provider(t)
+	machine := c.Machines()[0]
+	if _, err := p.Instance(t.Context(), machine); err != nil {
+		t.Fatal(err)
+	}
+	if c.Group() != "" {
+		list(t, p, c)
+	}
+	c.Lose(t, machine)
+	if i, err := p.Instance(t.Context(), machine); !cloud.IsNotFound(err) {
+		t.Errorf("Instance = %+v, %v; want NotFound", i, err)
+	}
+	size := c.Size()
+	if op, err := p.Delete(t.Context(), machine); !cloud.IsNotFound(err) {
+		t.Errorf("Delete = %+v, %v; want NotFound", op, err)
+	}
+	if c.Size() != size {
+		t.Errorf("the deletion of nothing changed the group's size from %d to %d", size, c.Size())
+	}
+}
+
+func noGroup(t *testing.T, c Cloud) {
+	p := c.Provider(t)
+	var none *cloud.NotFoundError
+	if g, err := p.Group(t.Context(), "no-such-group"); !errors.As(err, &none) || none.Kind != "group" {
+		t.Errorf("Group = %+v, %v; want NotFound of a group", g, err)
+	}
+	if l, err := p.Instances(t.Context(), "no-such-group"); !errors.As(err, &none) || l != nil {
+		t.Errorf("Instances = %d, %v; want NotFound of a group", len(l), err)
+	}
+	if _, err := p.Grow(t.Context(), "no-such-group", 1); !errors.As(err, &none) {
+		t.Errorf("Grow: %v; want NotFound of a group", err)
+	}
+}
+
+func throttling(t *testing.T, c Cloud) {
+	p := c.Provider(t)
+	c.Inject(t, Fault{Misbehaviour: Throttled, After: 37 * time.Second})
+	began := time.Now()
+	_, err := p.Instance(t.Context(), c.Machines()[0])
+	var throttled *cloud.ThrottledError
+	if !errors.As(err, &throttled) || throttled.After < 36*time.Second || throttled.After > 38*time.Second {
+		t.Errorf("error %v, want one that asks to wait 37s", err)
+	}
+	if took := time.Since(began); took > patience {
+		t.Errorf("the call took %v", took)
+	}
+}
+
+func denied(t *testing.T, c Cloud) {
+	p := c.Provider(t)
+	c.Inject(t, Fault{Misbehaviour: Denied})
+	if _, err := p.Instance(t.Context(), c.Machines()[0]); cloud.RefusalOf(err) != cloud.NoRight {
+		t.Errorf("Instance: error %v, want the refusal %s", err, cloud.NoRight)
+	}
+}

@@ -1,0 +1,122 @@
+// Package manager puts the parts together that decide for a whole cluster which nodes go and come, and carry it through:
+// the caches that they share, leader election, metrics and health.
+package manager
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"time"
+
+	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/labels"
+	"sigs.k8s.io/yaml"
+
+	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/cloud/azure"
+)
+
+// Config is everything that `slipway manager` can be told.
+type Config struct {
+	Kubeconfig string
+
+	LeaderElect             bool
+	LeaderElectionNamespace string
+	LeaseDuration           time.Duration
+	InstallCRDs             bool
+	NodeGroups, CloudConfig string
+	Selector                string
+	RetirementTTL           time.Duration
+	PollInterval, CloudPoll time.Duration
+	RetryInterval           time.Duration
+	Listen                  string
+	Profiling               bool
+	LogLevel, LogFormat     string
+	parsedSelector          labels.Selector
+}
+
+// AddFlags registers the flags with their defaults.
+func (c *Config) AddFlags(fs *pflag.FlagSet) {
+	fs.StringVar(&c.Kubeconfig, "kubeconfig", "", "kubeconfig file; without one the pod's own ServiceAccount is used")
+	fs.BoolVar(&c.LeaderElect, "leader-elect", true, "let one of several managers work at a time")
+	fs.StringVar(&c.LeaderElectionNamespace, "leader-election-namespace", os.Getenv("POD_NAMESPACE"),
+		"namespace of the Lease (default $POD_NAMESPACE)")
+	fs.DurationVar(&c.LeaseDuration, "leader-election-lease-duration", 15*time.Second,
+		"how long a leader that is silent keeps the others waiting, 3s to 5m")
+	fs.BoolVar(&c.InstallCRDs, "install-crds", false, "install or upgrade Slipway's CustomResourceDefinitions at the start")
+	fs.StringVar(&c.NodeGroups, "node-groups", "", "file with NodeGroups, in force beside those of the API server; read again when it changes")
+	fs.StringVar(&c.CloudConfig, "cloud-config", "", "file that says which clouds there are, by provider")
+	fs.StringVar(&c.Selector, "selector", "", "act only on the NodeRetirements with these labels")
+	fs.DurationVar(&c.RetirementTTL, "retirement-ttl", 24*time.Hour, "how long the record of a retirement that is over is kept")
+	fs.DurationVar(&c.PollInterval, "poll-interval", 10*time.Second,
+		"time between two looks at a node that is leaving, 100ms to 5m; what the API server tells is heard of at once")
+	fs.DurationVar(&c.CloudPoll, "cloud-poll-interval", 5*time.Second,
+		"time between two looks at a machine that is being deleted, 100ms to 5m, unless its cloud wants another")
+	fs.DurationVar(&c.RetryInterval, "retry-interval", 10*time.Second,
+		"time before a deletion that failed is asked for again, 100ms to 5m; doubled each time up to 5m")
+	fs.StringVar(&c.Listen, "listen", ":9819", "address of /metrics, /healthz and /readyz; empty is none")
+	fs.BoolVar(&c.Profiling, "profiling", false, "serve /debug/pprof/ too")
+	fs.StringVar(&c.LogLevel, "log-level", "info", "debug, info, warn or error")
+	fs.StringVar(&c.LogFormat, "log-format", "json", "json or text")
+}
+
+// Validate reports everything that is wrong.
+func (c *Config) Validate() error {
+	var errs []error
+	for flag, d := range map[string]time.Duration{
+		"poll-interval": c.PollInterval, "cloud-poll-interval": c.CloudPoll, "retry-interval": c.RetryInterval,
+	} {
+		if d < 100*time.Millisecond || d > 5*time.Minute {
+			errs = append(errs, fmt.Errorf("--%s: %s: want 100ms to 5m", flag, d))
+		}
+	}
+	if c.LeaseDuration < 3*time.Second || c.LeaseDuration > 5*time.Minute {
+		errs = append(errs, fmt.Errorf("--leader-election-lease-duration: %s: want 3s to 5m", c.LeaseDuration))
+	}
+	if c.RetirementTTL < 0 {
+		errs = append(errs, fmt.Errorf("--retirement-ttl: %s: must not be negative", c.RetirementTTL))
+	}
+	if c.Listen != "" {
+		if _, _, err := net.SplitHostPort(c.Listen); err != nil {
+			errs = append(errs, fmt.Errorf("--listen: %q: want host:port, or nothing: %w", c.Listen, err))
+		}
+	}
+	var err error
+	if c.parsedSelector, err = labels.Parse(c.Selector); err != nil {
+		errs = append(errs, fmt.Errorf("--selector: %q: %w", c.Selector, err))
+	}
+	return errors.Join(errs...)
+}
+
+// clouds is the file of --cloud-config.
+type clouds struct {
+	Azure *azure.Config `json:"azure,omitempty"`
+}
+
+// loadClouds makes the providers that a file names.
+func loadClouds(path string) (map[string]cloud.Provider, error) {
+	providers := map[string]cloud.Provider{}
+	if path == "" {
+		return providers, nil
+	}
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("--cloud-config: %w", err)
+	}
+	var file clouds
+	if err := yaml.UnmarshalStrict(raw, &file); err != nil {
+		return nil, fmt.Errorf("--cloud-config: %s: %w", path, err)
+	}
+	if file.Azure != nil {
+		p, err := azure.New(*file.Azure, azure.Options{})
+		if err != nil {
+			return nil, fmt.Errorf("--cloud-config: %s: azure: %w", path, err)
+		}
+		providers[p.Name()] = p
+	}
+	if len(providers) == 0 {
+		return nil, fmt.Errorf("--cloud-config: %s names no cloud: want one of azure", path)
+	}
+	return providers, nil
+}

@@ -1,0 +1,122 @@
+package retirement
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/retirement/budget"
+)
+
+// admit waits until the group's minimum and budgets allow the node to leave (I5), and refuses what policy protects before
+// anything is done to the node. To clean up after a machine that is gone already disrupts nothing.
+func (p *passage) admit(ctx context.Context) error {
+	if p.admitted() {
+		return nil
+	}
+	if p.rt.Status.MachineGone {
+		return p.admitNow(ctx, "the machine is gone already")
+	}
+	// The caches are good enough to say no.
+	if err := p.allowed(ctx, p.c.o.Client); err != nil {
+		return err
+	}
+	if p.node != nil {
+		pods, err := p.pods(ctx)
+		if err != nil {
+			return err
+		}
+		if len(pods.kept) > 0 {
+			return &ending{pods.kept}
+		}
+	}
+	p.c.admission.Lock()
+	defer p.c.admission.Unlock()
+	if err := p.allowed(ctx, p.c.o.Live); err != nil {
+		return err
+	}
+	return p.admitNow(ctx, "within the group's bounds")
+}
+
+func (p *passage) admitted() bool {
+	return meta.IsStatusConditionTrue(p.rt.Status.Conditions, v1alpha1.RetirementAdmitted)
+}
+
+func (p *passage) admitNow(ctx context.Context, message string) error {
+	p.condition(v1alpha1.RetirementAdmitted, metav1.ConditionTrue, "Admitted", message)
+	p.note("", "admitted: "+message, nil)
+	return p.save(ctx)
+}
+
+// allowed asks the bounds, with the retirements as this reader has them.
+func (p *passage) allowed(ctx context.Context, retirements client.Reader) error {
+	var all v1alpha1.NodeRetirementList
+	if err := retirements.List(ctx, &all); err != nil {
+		return fmt.Errorf("other retirements: %w", err)
+	}
+	verdict, err := p.verdict(ctx, all.Items)
+	if err != nil || verdict.Allowed() {
+		return err
+	}
+	p.condition(v1alpha1.RetirementAdmitted, metav1.ConditionFalse, string(verdict.Code), verdict.Message)
+	return blocked(p.c.o.Pace.Poll, reason(string(verdict.Code), "", "%s", verdict.Message))
+}
+
+func (p *passage) verdict(ctx context.Context, retirements []v1alpha1.NodeRetirement) (budget.Verdict, error) {
+	retiring := map[string]bool{}
+	ungrouped := ""
+	for i := range retirements {
+		o := &retirements[i]
+		if o.UID == p.rt.UID || !InFlight(o) {
+			continue
+		}
+		retiring[o.Spec.NodeName] = true
+		if o.Status.Captured != nil && o.Status.Captured.Group == "" {
+			ungrouped = o.Name
+		}
+	}
+	if p.group == nil {
+		if ungrouped != "" {
+			return budget.Verdict{
+				Code: budget.Disruption, Limit: 1, Unavailable: 1,
+				Message: "of the nodes that belong to no NodeGroup one leaves at a time, and " + ungrouped + " is under way",
+			}, nil
+		}
+		return budget.Verdict{}, nil
+	}
+	nodes, err := NodesOf(ctx, p.c.o.Client, p.group, retiring)
+	if err != nil {
+		return budget.Verdict{}, err
+	}
+	return budget.Evaluate(budget.Question{
+		Group: &p.group.Spec, Nodes: nodes, Target: p.rt.Spec.NodeName, Reason: p.rt.Spec.Reason, Now: time.Now(),
+	}), nil
+}
+
+// InFlight reports a retirement whose node counts as unavailable: admitted, and not over.
+func InFlight(rt *v1alpha1.NodeRetirement) bool {
+	return !rt.Status.Phase.Finished() && meta.IsStatusConditionTrue(rt.Status.Conditions, v1alpha1.RetirementAdmitted)
+}
+
+// NodesOf lists a group's nodes as its budgets count them. Retiring are the names of those whose retirement is in flight.
+func NodesOf(ctx context.Context, reader client.Reader, g *v1alpha1.NodeGroup, retiring map[string]bool) ([]budget.Node, error) {
+	selector, err := metav1.LabelSelectorAsSelector(&g.Spec.NodeSelector)
+	if err != nil {
+		return nil, fmt.Errorf("NodeGroup %s: spec.nodeSelector: %w", g.Name, err)
+	}
+	var list corev1.NodeList
+	if err := reader.List(ctx, &list, client.MatchingLabelsSelector{Selector: selector}); err != nil {
+		return nil, fmt.Errorf("nodes of NodeGroup %s: %w", g.Name, err)
+	}
+	nodes := make([]budget.Node, 0, len(list.Items))
+	for i := range list.Items {
+		nodes = append(nodes, budget.NodeOf(&list.Items[i], retiring[list.Items[i].Name]))
+	}
+	return nodes, nil
+}

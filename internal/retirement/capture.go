@@ -1,0 +1,232 @@
+package retirement
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/cloud"
+)
+
+// NodeNameField is the field of a NodeRetirement that the API server and the caches select by.
+const NodeNameField = "spec.nodeName"
+
+// capture finds out which node, which machine and which group the retirement is about, once and for all (I4).
+func (p *passage) capture(ctx context.Context) error {
+	if p.rt.Status.Captured != nil {
+		return p.recall(ctx)
+	}
+	captured, err := p.identify(ctx)
+	if err != nil {
+		return err
+	}
+	if err := p.alone(ctx); err != nil {
+		return err
+	}
+	instance, err := p.confirmed(ctx, captured.ProviderID)
+	switch {
+	case cloud.IsNotFound(err) && ready(p.node):
+		return blocked(p.c.o.Pace.Poll, reason(Disagreement, "", "the cloud says that there is no machine %s, and the Node is Ready",
+			captured.ProviderID))
+	case cloud.IsNotFound(err):
+		p.rt.Status.MachineGone = true
+	case err != nil:
+		return err
+	}
+	captured.InstanceName, captured.ComputerName = instance.Name, instance.ComputerName
+	p.rt.Status.Captured = &captured
+	p.rt.Status.Phase = v1alpha1.Pending
+	return p.save(ctx)
+}
+
+// recall finds the group and the cloud of what was captured before. A group that is gone leaves the defaults.
+func (p *passage) recall(ctx context.Context) error {
+	captured := p.rt.Status.Captured
+	if p.cloud = p.c.o.Clouds[captured.Provider]; p.cloud == nil {
+		return blocked(p.c.o.Pace.Poll, reason(UnknownCloud, "", "the cloud %q is not configured: %s", captured.Provider, p.c.clouds()))
+	}
+	if captured.Group == "" {
+		return nil
+	}
+	groups, err := p.c.o.Groups.List(ctx)
+	if err != nil {
+		return err
+	}
+	for i := range groups {
+		if groups[i].Name == captured.Group {
+			p.group = &groups[i]
+		}
+	}
+	return nil
+}
+
+// identify checks the spec against the Node, and finds the group and the cloud.
+func (p *passage) identify(ctx context.Context) (v1alpha1.Captured, error) {
+	spec := p.rt.Spec
+	captured := v1alpha1.Captured{ProviderID: spec.ProviderID}
+	if p.node != nil {
+		captured.NodeUID = types.UID(p.node.UID)
+		captured.ProviderID = p.node.Spec.ProviderID
+	}
+	switch {
+	case p.node == nil && spec.ProviderID == "":
+		return captured, end(NodeNotFound, "there is no Node %s; a machine without one is retired by giving its providerID",
+			spec.NodeName)
+	case p.node != nil && spec.NodeUID != "" && spec.NodeUID != captured.NodeUID:
+		return captured, end(NodeReplaced, "the Node's UID is %s, and spec.nodeUID %s: it is another one of the same name",
+			captured.NodeUID, spec.NodeUID)
+	case p.node != nil && isControlPlane(p.node.Labels):
+		return captured, end(ControlPlane, "the node is one of the control plane's, which are not retired")
+	case captured.ProviderID == "":
+		return captured, end(NoProviderID, "the Node's spec.providerID is empty, so that its machine is not known")
+	}
+	if err := p.findGroup(ctx); err != nil {
+		return captured, err
+	}
+	if p.group != nil {
+		captured.Group = p.group.Name
+	}
+	if err := p.findCloud(captured.ProviderID); err != nil {
+		return captured, err
+	}
+	captured.Provider = p.cloud.Name()
+	return captured, p.sameMachine(captured.ProviderID)
+}
+
+// sameMachine checks that the spec and the Node name one machine.
+func (p *passage) sameMachine(providerID string) error {
+	is, err := p.cloud.Normalize(providerID)
+	if err != nil {
+		return end(ForeignMachine, "spec.providerID of the Node: %s", err)
+	}
+	if p.rt.Spec.ProviderID == "" {
+		return nil
+	}
+	want, err := p.cloud.Normalize(p.rt.Spec.ProviderID)
+	if err != nil {
+		return end(ForeignMachine, "spec.providerID: %s", err)
+	}
+	if is != want {
+		return end(ProviderMismatch, "the Node's machine is %s, and spec.providerID names %s", is, want)
+	}
+	return nil
+}
+
+func (p *passage) findGroup(ctx context.Context) error {
+	groups, err := p.c.o.Groups.List(ctx)
+	if err != nil {
+		return err
+	}
+	var found []string
+	for i := range groups {
+		g := &groups[i]
+		if p.node == nil && g.Name != p.rt.Spec.Group || p.node != nil && !Selects(g, p.node.Labels) {
+			continue
+		}
+		p.group = g
+		found = append(found, g.Name)
+	}
+	want := p.rt.Spec.Group
+	switch {
+	case len(found) > 1:
+		return end(SeveralGroups, "the NodeGroups %s all select the node: their selectors must not overlap", strings.Join(found, ", "))
+	case want != "" && !slices.ContainsFunc(groups, func(g v1alpha1.NodeGroup) bool { return g.Name == want }):
+		return end(GroupNotFound, "spec.group: there is no NodeGroup %s", want)
+	case want != "" && (p.group == nil || p.group.Name != want):
+		return end(NotInGroup, "spec.group: the NodeGroup %s does not select the node", want)
+	case p.group != nil && meta.IsStatusConditionFalse(p.group.Status.Conditions, v1alpha1.GroupAccepted):
+		c := meta.FindStatusCondition(p.group.Status.Conditions, v1alpha1.GroupAccepted)
+		return end(GroupNotAccepted, "the NodeGroup %s is not accepted: %s", p.group.Name, c.Message)
+	}
+	return nil
+}
+
+// Selects reports whether a group selects a node with these labels. A selector that cannot be read selects nothing.
+func Selects(g *v1alpha1.NodeGroup, nodeLabels map[string]string) bool {
+	selector, err := metav1.LabelSelectorAsSelector(&g.Spec.NodeSelector)
+	return err == nil && !selector.Empty() && selector.Matches(labels.Set(nodeLabels))
+}
+
+// isControlPlane knows the label of kubeadm, and the one before it.
+func isControlPlane(nodeLabels map[string]string) bool {
+	_, is := nodeLabels["node-role.kubernetes.io/control-plane"]
+	_, was := nodeLabels["node-role.kubernetes.io/master"]
+	return is || was
+}
+
+// findCloud takes the group's cloud, or else the one whose machine this is.
+func (p *passage) findCloud(providerID string) error {
+	if p.group != nil {
+		name := p.group.Spec.Cloud.Provider
+		if p.cloud = p.c.o.Clouds[name]; p.cloud == nil {
+			return end(UnknownCloud, "the NodeGroup %s is in the cloud %q, which is not configured: %s", p.group.Name, name, p.c.clouds())
+		}
+		return nil
+	}
+	var said []string
+	for _, name := range slices.Sorted(maps.Keys(p.c.o.Clouds)) {
+		_, err := p.c.o.Clouds[name].Normalize(providerID)
+		if err == nil {
+			p.cloud = p.c.o.Clouds[name]
+			return nil
+		}
+		said = append(said, name+": "+err.Error())
+	}
+	return end(UnknownCloud, "the machine %s is in none of the clouds: %s", providerID, strings.Join(append(said, p.c.clouds()), "; "))
+}
+
+func (c *Controller) clouds() string {
+	if len(c.o.Clouds) == 0 {
+		return "no cloud is configured"
+	}
+	return "configured are " + strings.Join(slices.Sorted(maps.Keys(c.o.Clouds)), ", ")
+}
+
+// alone refuses a second retirement of one node: the one that was captured first goes on, or else the older.
+func (p *passage) alone(ctx context.Context) error {
+	var all v1alpha1.NodeRetirementList
+	if err := p.c.o.Live.List(ctx, &all, client.MatchingFields{NodeNameField: p.rt.Spec.NodeName}); err != nil {
+		return fmt.Errorf("other retirements of the node: %w", err)
+	}
+	for i := range all.Items {
+		o := &all.Items[i]
+		if o.UID == p.rt.UID || o.Status.Phase.Finished() {
+			continue
+		}
+		if o.Status.Captured != nil || older(o, p.rt) {
+			return end(AlreadyRetiring, "the NodeRetirement %s is about the same node", o.Name)
+		}
+	}
+	return nil
+}
+
+func older(a, b *v1alpha1.NodeRetirement) bool {
+	if !a.CreationTimestamp.Equal(&b.CreationTimestamp) {
+		return a.CreationTimestamp.Before(&b.CreationTimestamp)
+	}
+	return a.UID < b.UID
+}
+
+// confirmed reads the machine from its cloud, and checks that it is the Node's (I4).
+func (p *passage) confirmed(ctx context.Context, providerID string) (cloud.Instance, error) {
+	instance, err := p.cloud.Instance(ctx, providerID)
+	p.c.o.Metrics.cloud(p.cloud.Name(), "Instance", err)
+	if err != nil {
+		return cloud.Instance{}, fmt.Errorf("machine %s: %w", providerID, err)
+	}
+	name := p.rt.Spec.NodeName
+	if !strings.EqualFold(instance.Name, name) && !strings.EqualFold(instance.ComputerName, name) {
+		return instance, end(NotConfirmed, "the cloud says that %s is %q with the computer name %q, neither of which is the node's name",
+			providerID, instance.Name, instance.ComputerName)
+	}
+	return instance, nil
+}

@@ -1,0 +1,174 @@
+package retirement
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/cloud"
+)
+
+// Metrics count what retirements do. Those of the present are read from the cache at each scrape; see Present.
+type Metrics struct {
+	steps    *prometheus.CounterVec
+	phases   *prometheus.HistogramVec
+	results  *prometheus.CounterVec
+	requests *prometheus.CounterVec
+}
+
+// NewMetrics registers the metrics.
+func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
+	m := &Metrics{
+		steps: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "slipway_retirement_steps_total",
+			Help: "Steps of retirements that were taken, by how each ended: done, waiting, blocked, ending or error.",
+		}, []string{"step", "result"}),
+		phases: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "slipway_retirement_phase_reached_seconds",
+			Help:    "Time from the creation of a NodeRetirement until it reached a phase.",
+			Buckets: []float64{1, 2, 5, 10, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 21600},
+		}, []string{"phase"}),
+		results: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "slipway_retirements_finished_total",
+			Help: "Retirements that are over, by the reason they were begun for, their last phase, and the code of what ended them early.",
+		}, []string{"reason", "phase", "code"}),
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "slipway_cloud_requests_total",
+			Help: "Calls of a cloud provider: ok, not-found, throttled, refused or error.",
+		}, []string{"provider", "call", "result"}),
+	}
+	var errs []error
+	for _, c := range []prometheus.Collector{m.steps, m.phases, m.results, m.requests} {
+		errs = append(errs, r.Register(c))
+	}
+	return m, errors.Join(errs...)
+}
+
+func (m *Metrics) step(name string, err error) {
+	result := "done"
+	var over *ending
+	switch w := isWaiting(err); {
+	case err == nil:
+	case errors.As(err, &over):
+		result = "ending"
+	case w != nil && len(w.reasons) > 0:
+		result = "blocked"
+	case w != nil:
+		result = "waiting"
+	default:
+		result = "error"
+	}
+	m.steps.WithLabelValues(name, result).Inc()
+}
+
+func (m *Metrics) phase(rt *v1alpha1.NodeRetirement, phase v1alpha1.Phase) {
+	m.phases.WithLabelValues(string(phase)).Observe(time.Since(rt.CreationTimestamp.Time).Seconds())
+}
+
+func (m *Metrics) finished(rt *v1alpha1.NodeRetirement, phase v1alpha1.Phase, code string) {
+	m.results.WithLabelValues(string(rt.Spec.Reason), string(phase), code).Inc()
+}
+
+func (m *Metrics) cloud(provider, call string, err error) {
+	result := "ok"
+	switch {
+	case err == nil:
+	case cloud.IsNotFound(err):
+		result = "not-found"
+	case cloud.IsThrottled(err):
+		result = "throttled"
+	case cloud.RefusalOf(err) != "":
+		result = "refused"
+	default:
+		result = "error"
+	}
+	m.requests.WithLabelValues(provider, call, result).Inc()
+}
+
+// Present tells how many retirements are in which phase, what blocks them, and how old the oldest is: one that stays
+// in Draining is stuck, one that stays in NodeDeleted is a machine that is paid for and used by nobody.
+type Present struct{ Reader client.Reader }
+
+var (
+	inPhase = prometheus.NewDesc("slipway_retirements", "Retirements that are not over, by group and phase.",
+		[]string{"group", "phase"}, nil)
+	oldest = prometheus.NewDesc("slipway_retirement_phase_oldest_seconds",
+		"For how long the retirement that has been in a phase for longest has been in it.", []string{"phase"}, nil)
+	blockedBy = prometheus.NewDesc("slipway_retirements_blocked", "Retirements that something holds up, by what.",
+		[]string{"code"}, nil)
+)
+
+// readFor bounds a scrape's read of the cache.
+const readFor = 5 * time.Second
+
+// Describe implements prometheus.Collector.
+func (Present) Describe(to chan<- *prometheus.Desc) {
+	to <- inPhase
+	to <- oldest
+	to <- blockedBy
+}
+
+// Collect implements prometheus.Collector.
+func (p Present) Collect(to chan<- prometheus.Metric) {
+	ctx, cancel := context.WithTimeout(context.Background(), readFor)
+	defer cancel()
+	var all v1alpha1.NodeRetirementList
+	if err := p.Reader.List(ctx, &all); err != nil {
+		return // the cache is not there yet
+	}
+	type place struct{ group, phase string }
+	count, codes, ages := map[place]int{}, map[string]int{}, map[string]float64{}
+	for i := range all.Items {
+		rt := &all.Items[i]
+		if rt.Status.Phase.Finished() {
+			continue
+		}
+		at := place{phase: string(rt.Status.Phase)}
+		if rt.Status.Captured != nil {
+			at.group = rt.Status.Captured.Group
+		}
+		count[at]++
+		ages[at.phase] = max(ages[at.phase], time.Since(ReachedAt(rt)).Seconds())
+		if len(rt.Status.Reasons) > 0 {
+			codes[rt.Status.Reasons[0].Code]++
+		}
+	}
+	for at, n := range count {
+		to <- prometheus.MustNewConstMetric(inPhase, prometheus.GaugeValue, float64(n), at.group, at.phase)
+	}
+	for phase, age := range ages {
+		to <- prometheus.MustNewConstMetric(oldest, prometheus.GaugeValue, age, phase)
+	}
+	for code, n := range codes {
+		to <- prometheus.MustNewConstMetric(blockedBy, prometheus.GaugeValue, float64(n), code)
+	}
+}
+
+// ReachedAt is when a retirement came to the phase it is in.
+func ReachedAt(rt *v1alpha1.NodeRetirement) time.Time {
+	t := rt.Status.Times
+	at := map[v1alpha1.Phase]*time.Time{}
+	if t.Cordoned != nil {
+		at[v1alpha1.Cordoned] = &t.Cordoned.Time
+	}
+	if t.Draining != nil {
+		at[v1alpha1.Draining] = &t.Draining.Time
+	}
+	if t.Drained != nil {
+		at[v1alpha1.Drained] = &t.Drained.Time
+	}
+	if t.NodeDeleted != nil {
+		at[v1alpha1.NodeDeleted] = &t.NodeDeleted.Time
+	}
+	if t.InstanceDeleted != nil {
+		at[v1alpha1.InstanceDeleted] = &t.InstanceDeleted.Time
+	}
+	if since := at[rt.Status.Phase]; since != nil {
+		return *since
+	}
+	return rt.CreationTimestamp.Time
+}

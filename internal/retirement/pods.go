@@ -1,0 +1,104 @@
+package retirement
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/drain"
+	"github.com/slipway-dev/slipway/internal/kubeapi"
+)
+
+// podsOn are the pods bound to the node, as policy sees them.
+type podsOn struct {
+	// kept are those for whose sake the node stays, each with its rule.
+	kept []v1alpha1.RetirementReason
+	// leaving are those that have to leave, and staying those that go with the machine.
+	leaving, staying []kubeapi.Pod
+}
+
+// pods lists the node's pods past all caches.
+func (p *passage) pods(ctx context.Context) (podsOn, error) {
+	all, err := p.c.o.API.ListPodsOn(ctx, p.rt.Spec.NodeName)
+	if err != nil {
+		return podsOn{}, fmt.Errorf("pods on the node: %w", err)
+	}
+	selected, err := p.selected()
+	if err != nil {
+		return podsOn{}, err
+	}
+	now := time.Now()
+	policy := p.policy(now)
+	var on podsOn
+	for i := range all {
+		pod := &all[i]
+		verdict := drain.Classify(pod, now)
+		if verdict.Rule != drain.Mirror && !selected(*pod) {
+			verdict = drain.Verdict{Rule: drain.Excluded}
+		}
+		switch policy.Of(verdict.Rule) {
+		case drain.Refuse:
+			on.kept = append(on.kept, reason(ProtectedPod, "pod "+pod.Namespace+"/"+pod.Name, "%s (%s)", verdict.Detail, verdict.Rule))
+		case drain.Leave:
+			on.staying = append(on.staying, *pod)
+		default:
+			on.leaving = append(on.leaving, *pod)
+		}
+	}
+	return on, nil
+}
+
+// policy is what the group's drain policy and the retirement's override make of each rule.
+func (p *passage) policy(now time.Time) drain.Policy {
+	policy := drain.VoluntaryPolicy()
+	d := p.drainPolicy()
+	if d.DeleteLocalStorage {
+		policy[drain.LocalStorage] = drain.Evict
+	}
+	if d.EvictUnmanaged {
+		policy[drain.Unmanaged] = drain.Evict
+	}
+	if d.Protection == v1alpha1.EvictProtected || p.overridden(now) {
+		policy[drain.Protected] = drain.Evict
+	}
+	return policy
+}
+
+func (p *passage) drainPolicy() v1alpha1.DrainPolicy {
+	if p.group == nil {
+		return v1alpha1.DrainPolicy{}
+	}
+	return p.group.Spec.Drain
+}
+
+// overridden reports that somebody's word to evict protected pods is in force.
+func (p *passage) overridden(now time.Time) bool {
+	o := p.rt.Spec.OverrideProtection
+	return o != nil && now.Before(o.Until.Time)
+}
+
+func (p *passage) timeout() time.Duration {
+	if d := p.drainPolicy().Timeout; d != nil && d.Duration > 0 {
+		return d.Duration
+	}
+	return defaultTimeout
+}
+
+// selected tells the pods that are to be drained from placeholders, which go with the machine.
+func (p *passage) selected() (func(kubeapi.Pod) bool, error) {
+	if p.drainPolicy().PlaceholderPods == nil {
+		return func(kubeapi.Pod) bool { return true }, nil
+	}
+	selector, err := metav1.LabelSelectorAsSelector(p.drainPolicy().PlaceholderPods)
+	if err != nil {
+		return nil, fmt.Errorf("NodeGroup %s: spec.drain.placeholderPods: %w", p.group.Name, err)
+	}
+	if selector.Empty() {
+		return func(kubeapi.Pod) bool { return true }, nil
+	}
+	return func(pod kubeapi.Pod) bool { return !selector.Matches(labels.Set(pod.Labels)) }, nil
+}

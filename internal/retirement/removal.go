@@ -1,0 +1,221 @@
+package retirement
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/kubeapi"
+)
+
+// deleteNode deletes the Node object. It is the last moment at which the node can be given back.
+func (p *passage) deleteNode(ctx context.Context) error {
+	if p.reached(v1alpha1.NodeDeleted) {
+		return nil
+	}
+	if p.node != nil {
+		if err := p.mayDeleteNode(ctx); err != nil {
+			return err
+		}
+		// The version in the precondition is that of the Node in which look found no other tool at work (I6).
+		err := p.c.o.API.DeleteNode(ctx, p.node.Name, p.node.UID, p.node.ResourceVersion)
+		switch {
+		case kubeapi.IsNotFound(err):
+		case kubeapi.IsConflict(err):
+			return wait(freshLook, "the Node has changed meanwhile")
+		case err != nil:
+			return fmt.Errorf("deleting the Node: %w", err)
+		}
+		if err := p.nodeIsGone(ctx); err != nil {
+			return err
+		}
+	}
+	err := p.pass(ctx, v1alpha1.NodeDeleted, &p.rt.Status.Times.NodeDeleted, v1alpha1.RetirementNodeDeleted, "the Node is deleted")
+	if err == nil {
+		p.c.events.nodeDeleted(p.rt)
+	}
+	return err
+}
+
+// mayDeleteNode looks once more at the machine (I4, I7) and at the pods (I1), and at what hold made of the Node (I6).
+func (p *passage) mayDeleteNode(ctx context.Context) error {
+	if err := leftToOthers(p.node); err != nil {
+		return err
+	}
+	if p.rt.Status.MachineGone {
+		return p.stillGone(ctx)
+	}
+	_, err := p.confirmed(ctx, p.rt.Status.Captured.ProviderID)
+	switch {
+	case cloud.IsNotFound(err) && ready(p.node):
+		return blocked(p.c.o.Pace.Poll, reason(Disagreement, "", "the cloud says that the machine is gone, and the Node is Ready"))
+	case err != nil && !cloud.IsNotFound(err):
+		return err
+	}
+	on, err := p.pods(ctx)
+	switch {
+	case err != nil:
+		return err
+	case len(on.kept) > 0:
+		return &ending{on.kept}
+	case len(on.leaving) > 0: // somebody bound them past the scheduler
+		p.rt.Status.Phase = v1alpha1.Draining
+		return wait(freshLook, "%d pods have come meanwhile: draining again", len(on.leaving))
+	}
+	return nil
+}
+
+func (p *passage) nodeIsGone(ctx context.Context) error {
+	node, err := p.c.o.API.GetNode(ctx, p.rt.Spec.NodeName)
+	switch {
+	case kubeapi.IsNotFound(err):
+		return nil
+	case err != nil:
+		return err
+	case node.UID != string(p.rt.Status.Captured.NodeUID):
+		p.replacement = node
+		return nil
+	}
+	return wait(p.c.o.Pace.Cloud, "the Node is being deleted: its finalizers hold it")
+}
+
+// deleteInstance has the machine deleted, and follows that to its end.
+func (p *passage) deleteInstance(ctx context.Context) error {
+	if p.reached(v1alpha1.InstanceDeleted) {
+		return nil
+	}
+	id := p.rt.Status.Captured.ProviderID
+	instance, err := p.confirmed(ctx, id)
+	switch {
+	case cloud.IsNotFound(err):
+		err := p.pass(ctx, v1alpha1.InstanceDeleted, &p.rt.Status.Times.InstanceDeleted, v1alpha1.RetirementInstanceDeleted,
+			"the machine is deleted")
+		if err == nil {
+			p.c.events.instanceDeleted(p.rt)
+		}
+		return err
+	case err != nil:
+		return err
+	case p.replacement != nil && instance.State != cloud.Deleting && !p.deleting():
+		return end(NodeReplaced, "the machine %s lives on as another Node of the same name, with the UID %s: that one has to be retired "+
+			"by a NodeRetirement of its own", id, p.replacement.UID)
+	}
+	if p.deleting() {
+		return p.follow(ctx, instance)
+	}
+	if instance.State == cloud.Deleting {
+		return wait(p.c.o.Pace.Cloud, "the machine is being deleted")
+	}
+	return p.requestDeletion(ctx, id)
+}
+
+// deleting reports that the cloud was asked to delete the machine, and has not said that it failed.
+func (p *passage) deleting() bool {
+	op := p.rt.Status.Operation
+	return op != nil && op.RetryAfter == nil
+}
+
+// requestDeletion asks the cloud to delete the machine. Right before, it looks once more for pods that keep it (I1).
+func (p *passage) requestDeletion(ctx context.Context, id string) error {
+	var attempts int32
+	if op := p.rt.Status.Operation; op != nil {
+		attempts = op.Attempts
+		if left := time.Until(op.RetryAfter.Time); left > 0 {
+			return &waiting{after: left, message: p.rt.Status.Message, reasons: p.rt.Status.Reasons}
+		}
+	}
+	on, err := p.pods(ctx)
+	if err != nil {
+		return err
+	}
+	if len(on.kept) > 0 {
+		return blocked(p.c.o.Pace.Poll, on.kept...)
+	}
+	op, err := p.cloud.Delete(ctx, id)
+	p.c.o.Metrics.cloud(p.cloud.Name(), "Delete", err)
+	switch {
+	case cloud.IsNotFound(err):
+		return wait(freshLook, "the machine is gone")
+	case cloud.IsThrottled(err):
+		return err // the cloud has said when to come again
+	case err != nil:
+		return p.failed(attempts+1, err)
+	}
+	if op.Started.IsZero() {
+		op.Started = time.Now()
+	}
+	p.rt.Status.Operation = &v1alpha1.CloudOperation{ID: op.ID, Started: *sinceThen(op.Started), Attempts: attempts + 1}
+	return wait(p.c.o.Pace.Cloud, "the machine is being deleted")
+}
+
+// follow asks what became of the deletion.
+func (p *passage) follow(ctx context.Context, instance cloud.Instance) error {
+	op := p.rt.Status.Operation
+	var status cloud.Status
+	if op.ID == "" {
+		status = cloud.Status{Done: instance.State != cloud.Deleting}
+	} else {
+		var err error
+		status, err = p.cloud.Status(ctx, cloud.Operation{ID: op.ID, Started: op.Started.Time})
+		p.c.o.Metrics.cloud(p.cloud.Name(), "Status", err)
+		if err != nil {
+			return fmt.Errorf("the deletion of the machine: %w", err)
+		}
+	}
+	switch {
+	case !status.Done:
+		return wait(max(status.After, p.c.o.Pace.Cloud), "the machine is being deleted")
+	case status.Err != nil:
+		return p.failed(op.Attempts, status.Err)
+	case instance.State == cloud.Deleting || time.Since(op.Started.Time) < p.c.o.Pace.Cloud:
+		return wait(p.c.o.Pace.Cloud, "the machine is being deleted") // the machine's state lags behind the operation's
+	}
+	return p.failed(op.Attempts, fmt.Errorf("the cloud says that the deletion is done, and that the machine is %s", instance.State))
+}
+
+// failed notes that a deletion failed, and when it is asked for again. A machine is never given up: somebody pays for it.
+func (p *passage) failed(attempts int32, err error) error {
+	code := CloudFailed
+	if refusal := cloud.RefusalOf(err); refusal != "" {
+		code = CloudRefused
+	}
+	pause := p.c.o.Pace.Retry << min(attempts-1, 8)
+	if pause > longestRetry || pause <= 0 {
+		pause = longestRetry
+	}
+	now := time.Now()
+	p.rt.Status.Operation = &v1alpha1.CloudOperation{
+		Started: *sinceThen(now), Attempts: attempts, RetryAfter: sinceThen(now.Add(pause)),
+	}
+	p.c.events.deletionFailed(p.rt, err, pause)
+	return blocked(pause, reason(code, "machine "+p.rt.Status.Captured.ProviderID, "deletion %d failed, and is tried again after %s: %s",
+		attempts, pause, err))
+}
+
+// verify looks at both once more: no Node, no machine.
+func (p *passage) verify(ctx context.Context) error {
+	if err := p.nodeIsGone(ctx); err != nil {
+		return err
+	}
+	instance, err := p.confirmed(ctx, p.rt.Status.Captured.ProviderID)
+	switch {
+	case cloud.IsNotFound(err):
+		return nil
+	case err != nil:
+		return err
+	}
+	p.rt.Status.Phase = v1alpha1.NodeDeleted
+	p.rt.Status.Times.InstanceDeleted = nil
+	return wait(freshLook, "the machine was gone, and its cloud has it again (%s)", instance.State)
+}
+
+// farewell says how a retirement ended that came to its end.
+func (p *passage) farewell() string {
+	s := "the Node and its machine are gone"
+	if p.replacement != nil {
+		s += fmt.Sprintf("; another Node of the same name is there, with the UID %s", p.replacement.UID)
+	}
+	return s
+}

@@ -1,0 +1,172 @@
+// Package retirement takes one node out of service for good: cordoned, drained, its Node object deleted, its machine
+// deleted, each verified.
+//
+// A NodeRetirement is the record of it, and all there is to be remembered: every walk through the steps (steps.go) reads
+// the record and the world anew, does what is due, writes down how far it came, and stops at the first step that is not
+// done. A step writes down that it begins before it does what cannot be told from the world afterwards, and can be done
+// twice. So a process that ends at any instruction is continued by the next (invariant I8).
+//
+// The Node object goes before the machine, so that no pod is bound to a machine that is about to go, and the record
+// outlives both, so that a machine is not forgotten between the two.
+//
+// What cannot be taken back is asked for only on fresh reads of the API server and the cloud, never on caches, and an
+// error is never taken for an absence (I7).
+package retirement
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/cordon"
+	"github.com/slipway-dev/slipway/internal/drain"
+	"github.com/slipway-dev/slipway/internal/kubeapi"
+)
+
+// API is what the package asks of the API server past all caches. *kubeapi.Client is one.
+type API interface {
+	cordon.API
+	drain.API
+	drain.VolumeAPI
+	ListPodsOn(ctx context.Context, node string) ([]kubeapi.Pod, error)
+	DeleteNode(ctx context.Context, name, uid, resourceVersion string) error
+}
+
+// Groups gives the NodeGroups that are in force.
+type Groups interface {
+	List(ctx context.Context) ([]v1alpha1.NodeGroup, error)
+}
+
+// Options are what a Controller works with. All fields but TTL and Pace are required.
+type Options struct {
+	// Client writes, and reads NodeRetirements and Nodes from caches.
+	Client client.Client
+	// Live reads past the caches.
+	Live   client.Reader
+	API    API
+	Groups Groups
+	// Clouds are the providers by name.
+	Clouds  map[string]cloud.Provider
+	Events  events.EventRecorder
+	Metrics *Metrics
+	Log     *slog.Logger
+	// TTL is how long the record of a retirement that is over is kept where it does not say itself; 0 is a day.
+	TTL  time.Duration
+	Pace Pace
+}
+
+// Pace says how often is looked at what does not announce itself. Zero values are replaced by the defaults.
+type Pace struct {
+	// Poll is the pause between two looks at a drain, a Node or a budget: 10 s. What happens to NodeRetirements and Nodes
+	// is heard of at once.
+	Poll time.Duration
+	// Cloud is the pause between two looks at a machine, unless its cloud wants another: 5 s.
+	Cloud time.Duration
+	// Retry is the pause before a deletion that failed is asked for again: 10 s, doubled each time up to 5 minutes.
+	Retry time.Duration
+	// Release is how long the pods of a machine that is gone may take to be released before the Node is deleted
+	// regardless, which releases them all: 2 minutes.
+	Release time.Duration
+}
+
+const (
+	defaultTTL     = 24 * time.Hour
+	longestRetry   = 5 * time.Minute
+	defaultTimeout = time.Hour // of a drain; the CRD has the same
+)
+
+func (p Pace) complete() Pace {
+	for d, fallback := range map[*time.Duration]time.Duration{
+		&p.Poll: 10 * time.Second, &p.Cloud: 5 * time.Second, &p.Retry: 10 * time.Second, &p.Release: 2 * time.Minute,
+	} {
+		if *d <= 0 {
+			*d = fallback
+		}
+	}
+	return p
+}
+
+// Finalizer keeps the record of a retirement that is under way.
+const Finalizer = "slipway.dev/retirement"
+
+// Owner is the name under which a retirement holds its node; see package cordon.
+func Owner(rt *v1alpha1.NodeRetirement) string { return ownerPrefix + string(rt.UID) }
+
+const ownerPrefix = "retirement-"
+
+// Controller walks NodeRetirements through their steps. Reconcile may be called concurrently for different ones.
+type Controller struct {
+	o      Options
+	events announcer
+	drains *drains
+	// admission lets one retirement at a time be admitted, so that each sees those admitted before it (I5).
+	admission sync.Mutex
+}
+
+// New returns a controller. Register adds it to a manager.
+func New(o Options) *Controller {
+	if o.TTL <= 0 {
+		o.TTL = defaultTTL
+	}
+	o.Pace = o.Pace.complete()
+	return &Controller{o: o, events: announcer{o.Events}, drains: newDrains()}
+}
+
+// Reconcile walks one retirement as far as it comes.
+func (c *Controller) Reconcile(ctx context.Context, r reconcile.Request) (reconcile.Result, error) {
+	rt := &v1alpha1.NodeRetirement{}
+	if err := c.o.Live.Get(ctx, r.NamespacedName, rt); err != nil {
+		if apierrors.IsNotFound(err) {
+			c.drains.stop(r.Name)
+			return reconcile.Result{}, nil
+		}
+		return reconcile.Result{}, fmt.Errorf("NodeRetirement %s: %w", r.Name, err)
+	}
+	p := c.passage(rt)
+	switch {
+	case rt.Status.Phase.Finished():
+		return c.collect(ctx, rt)
+	case !rt.DeletionTimestamp.IsZero():
+		return p.callOff(ctx)
+	}
+	return p.walk(ctx)
+}
+
+// collect lets go of a retirement that is over, and deletes its record in time.
+func (c *Controller) collect(ctx context.Context, rt *v1alpha1.NodeRetirement) (reconcile.Result, error) {
+	c.drains.stop(rt.Name)
+	if err := c.letGo(ctx, rt); err != nil || !rt.DeletionTimestamp.IsZero() {
+		return again(err)
+	}
+	keep := c.o.TTL
+	if rt.Spec.TTLAfterFinished != nil {
+		keep = rt.Spec.TTLAfterFinished.Duration
+	}
+	if rt.Status.Times.Finished != nil {
+		keep -= time.Since(rt.Status.Times.Finished.Time)
+	}
+	if keep > 0 {
+		return reconcile.Result{RequeueAfter: keep}, nil
+	}
+	err := c.o.Client.Delete(ctx, rt, client.Preconditions{UID: &rt.UID, ResourceVersion: &rt.ResourceVersion})
+	return again(client.IgnoreNotFound(err))
+}
+
+// again makes a conflict, which only asks for a fresh look, no failure.
+func again(err error) (reconcile.Result, error) {
+	if apierrors.IsConflict(err) {
+		return reconcile.Result{RequeueAfter: freshLook}, nil
+	}
+	return reconcile.Result{}, err
+}
+
+const freshLook = 50 * time.Millisecond

@@ -1,0 +1,525 @@
+package retirement
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/cloud"
+)
+
+const pool = "pool"
+
+func group() v1alpha1.NodeGroup {
+	return v1alpha1.NodeGroup{
+		ObjectMeta: metav1.ObjectMeta{Name: "ci"},
+		Spec: v1alpha1.NodeGroupSpec{
+			NodeSelector:      metav1.LabelSelector{MatchLabels: map[string]string{pool: "ci"}},
+			Cloud:             v1alpha1.CloudGroup{Provider: "sim", Group: "ci"},
+			DisruptionBudgets: []v1alpha1.DisruptionBudget{{Nodes: intstr.FromInt32(1)}},
+		},
+	}
+}
+
+// ci is a group of two nodes.
+func ci(t *testing.T) *sim {
+	s := newSim(t)
+	s.groups = []v1alpha1.NodeGroup{group()}
+	s.addNode("a", map[string]string{pool: "ci"})
+	s.addNode("b", map[string]string{pool: "ci"})
+	return s
+}
+
+// inBubble runs a test in virtual time, and ends what it left running.
+func inBubble(t *testing.T, f func(t *testing.T, ctx context.Context)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		f(t, ctx)
+		cancel()
+		synctest.Wait()
+	})
+}
+
+func TestANodeThatMayLeaveIsGoneInTheEndWithItsMachine(t *testing.T) {
+	inBubble(t, func(t *testing.T, ctx context.Context) {
+		s := ci(t)
+		s.addPod("a", "web-1", nil)
+		s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a", Reason: v1alpha1.Idle})
+		rt := s.settled(ctx, s.controller(t), "r", time.Hour)
+		if rt.Status.Phase != v1alpha1.Succeeded {
+			t.Fatalf("%s: %s", rt.Status.Phase, rt.Status.Message)
+		}
+		s.hasLeft(t, "a")
+		times := rt.Status.Times
+		for name, at := range map[string]*metav1.Time{
+			"cordoned": times.Cordoned, "draining": times.Draining, "drained": times.Drained, "node deleted": times.NodeDeleted,
+			"instance deleted": times.InstanceDeleted, "finished": times.Finished,
+		} {
+			if at == nil {
+				t.Errorf("no time of %s", name)
+			}
+		}
+		if c := rt.Status.Captured; c == nil || c.InstanceName != "vm-a" || c.Group != "ci" {
+			t.Errorf("captured %+v", c)
+		}
+		t.Logf("%d requests: %s", len(s.requests), strings.Join(s.requests, ", "))
+	})
+}
+
+// hasLeft checks that a node is gone with its machine, and no other is.
+func (s *sim) hasLeft(t *testing.T, node string) {
+	t.Helper()
+	for name := range s.nodes {
+		if name == node {
+			t.Errorf("Node %s is there", node)
+		}
+	}
+	if s.machines["sim://"+node] != nil {
+		t.Errorf("the machine of %s is there", node)
+	}
+	for id := range s.touched {
+		if id != "sim://"+node {
+			t.Errorf("I4: the machine %s was deleted", id)
+		}
+	}
+	for _, v := range s.violations {
+		t.Error(v)
+	}
+}
+
+// isAsItWas checks that a node was given back.
+func (s *sim) isAsItWas(t *testing.T, node string) {
+	t.Helper()
+	n := s.node(node)
+	if n == nil {
+		t.Fatalf("Node %s is gone", node)
+	}
+	if err := restored(n); err != nil {
+		t.Error(err)
+	}
+	if n.Spec.Unschedulable {
+		t.Errorf("I3: %s is still cordoned", node)
+	}
+	if s.touched["sim://"+node] {
+		t.Errorf("the machine of %s was deleted", node)
+	}
+	for _, v := range s.violations {
+		t.Error(v)
+	}
+}
+
+// TestI10WhatCannotLeaveIsRefused also checks that nothing was half-applied.
+func TestI10WhatCannotLeaveIsRefused(t *testing.T) {
+	spec := v1alpha1.NodeRetirementSpec{NodeName: "a", Reason: v1alpha1.Requested}
+	with := func(change func(*v1alpha1.NodeRetirementSpec)) v1alpha1.NodeRetirementSpec {
+		s := spec
+		change(&s)
+		return s
+	}
+	for name, tt := range map[string]struct {
+		spec  v1alpha1.NodeRetirementSpec
+		world func(*sim)
+		code  string
+	}{
+		"no such node":       {with(func(s *v1alpha1.NodeRetirementSpec) { s.NodeName = "x" }), nil, NodeNotFound},
+		"another UID":        {with(func(s *v1alpha1.NodeRetirementSpec) { s.NodeUID = "u" }), nil, NodeReplaced},
+		"another machine":    {with(func(s *v1alpha1.NodeRetirementSpec) { s.ProviderID = "sim://b" }), nil, ProviderMismatch},
+		"a foreign machine":  {with(func(s *v1alpha1.NodeRetirementSpec) { s.ProviderID = "aws:///x" }), nil, ForeignMachine},
+		"no such group":      {with(func(s *v1alpha1.NodeRetirementSpec) { s.Group = "x" }), nil, GroupNotFound},
+		"a protected pod":    {spec, func(s *sim) { s.addPod("a", "p", protectedPod) }, ProtectedPod},
+		"a pod of nobody's":  {spec, func(s *sim) { s.addPod("a", "p", func(p *simPod) { p.OwnerReferences = nil }) }, ProtectedPod},
+		"a control plane":    {spec, func(s *sim) { s.change("a", labelled("node-role.kubernetes.io/control-plane")) }, ControlPlane},
+		"no provider ID":     {spec, func(s *sim) { s.change("a", func(n *corev1.Node) { n.Spec.ProviderID = "" }) }, NoProviderID},
+		"cluster-autoscaler": {spec, func(s *sim) { s.change("a", tainted("ToBeDeletedByClusterAutoscaler")) }, BeingRemoved},
+		"an unknown cloud":   {spec, func(s *sim) { s.groups[0].Spec.Cloud.Provider = "moon" }, UnknownCloud},
+		"two groups":         {spec, func(s *sim) { g := group(); g.Name = "twin"; s.groups = append(s.groups, g) }, SeveralGroups},
+		"a group not in force": {spec, func(s *sim) {
+			s.groups[0].Status.Conditions = []metav1.Condition{{Type: v1alpha1.GroupAccepted, Status: metav1.ConditionFalse, Message: "no"}}
+		}, GroupNotAccepted},
+		"a machine of another name": {spec, func(s *sim) { s.machines["sim://a"].ComputerName = "z" }, NotConfirmed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, ctx context.Context) {
+				s := ci(t)
+				if tt.world != nil {
+					tt.world(s)
+				}
+				s.retire(t, "r", tt.spec)
+				before := s.node("a")
+				rt := s.settled(ctx, s.controller(t), "r", time.Hour)
+				if rt.Status.Phase != v1alpha1.Refused || len(rt.Status.Reasons) == 0 || rt.Status.Reasons[0].Code != tt.code {
+					t.Errorf("%s %+v, want it refused with %s", rt.Status.Phase, rt.Status.Reasons, tt.code)
+				}
+				if rt.Status.Message == "" {
+					t.Error("refused without a word")
+				}
+				if after := s.node("a"); after.ResourceVersion != before.ResourceVersion {
+					t.Errorf("the Node was changed")
+				}
+				s.isAsItWas(t, "a")
+			})
+		})
+	}
+}
+
+func labelled(key string) func(*corev1.Node) {
+	return func(n *corev1.Node) { n.Labels[key] = "" }
+}
+
+func tainted(key string) func(*corev1.Node) {
+	return func(n *corev1.Node) {
+		n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: key, Effect: corev1.TaintEffectNoSchedule})
+	}
+}
+
+func TestI5AtTheMinimumANodeWaitsAndSaysWhy(t *testing.T) {
+	inBubble(t, func(t *testing.T, ctx context.Context) {
+		s := ci(t)
+		s.groups[0].Spec.Minimum = 2
+		s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
+		rt := s.settled(ctx, s.controller(t), "r", 10*time.Minute)
+		if rt.Status.Phase != v1alpha1.Pending || rt.Status.Reasons[0].Code != "Minimum" {
+			t.Fatalf("%s: %+v", rt.Status.Phase, rt.Status.Reasons)
+		}
+		s.isAsItWas(t, "a")
+		s.addNode("c", map[string]string{pool: "ci"})
+		if rt = s.settled(ctx, s.controller(t), "r", time.Hour); rt.Status.Phase != v1alpha1.Succeeded {
+			t.Errorf("%s: %s", rt.Status.Phase, rt.Status.Message)
+		}
+	})
+}
+
+func TestI5OneBudgetLetsOneNodeLeaveAtATime(t *testing.T) {
+	inBubble(t, func(t *testing.T, ctx context.Context) {
+		s := ci(t)
+		c := s.controller(t)
+		for _, node := range []string{"a", "b"} {
+			s.addPod(node, "web-"+node, nil)
+			s.retire(t, node, v1alpha1.NodeRetirementSpec{NodeName: node})
+		}
+		for range 1000 {
+			away := 0
+			for _, node := range []string{"a", "b"} {
+				s.turn(ctx, c, node)
+				if n := s.node(node); n != nil && n.Spec.Unschedulable {
+					away++
+				}
+			}
+			if away > 1 {
+				t.Fatal("both are cordoned at once")
+			}
+			time.Sleep(time.Millisecond)
+		}
+		for _, node := range []string{"a", "b"} {
+			if rt := s.record(node); rt.Status.Phase != v1alpha1.Succeeded {
+				t.Errorf("%s: %s %s", node, rt.Status.Phase, rt.Status.Message)
+			}
+		}
+	})
+}
+
+func TestADrainThatTakesTooLongGivesTheNodeBack(t *testing.T) {
+	inBubble(t, func(t *testing.T, ctx context.Context) {
+		s := ci(t)
+		s.groups[0].Spec.Drain.Timeout = &metav1.Duration{Duration: 10 * time.Minute}
+		s.addPod("a", "web", func(p *simPod) { p.denied = true })
+		s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
+		began := time.Now()
+		rt := s.settled(ctx, s.controller(t), "r", time.Hour)
+		if rt.Status.Phase != v1alpha1.Aborted || rt.Status.Reasons[0].Code != DrainTimeout {
+			t.Fatalf("%s: %+v", rt.Status.Phase, rt.Status.Reasons)
+		}
+		if !slices.ContainsFunc(rt.Status.Reasons, func(r v1alpha1.RetirementReason) bool { return r.Object == "pod ns/web" }) {
+			t.Errorf("the pod is not named: %+v", rt.Status.Reasons)
+		}
+		if took := time.Since(began); took > 12*time.Minute {
+			t.Errorf("it took %s", took)
+		}
+		s.isAsItWas(t, "a")
+	})
+}
+
+func TestI1AProtectedPodThatComesDuringTheDrainKeepsTheNode(t *testing.T) {
+	inBubble(t, func(t *testing.T, ctx context.Context) {
+		s := ci(t)
+		s.addPod("a", "web", func(p *simPod) { p.stops = time.Minute })
+		s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
+		time.AfterFunc(20*time.Second, func() { s.addPod("a", "late", protectedPod) })
+		rt := s.settled(ctx, s.controller(t), "r", time.Hour)
+		if rt.Status.Phase != v1alpha1.Aborted || rt.Status.Reasons[0].Code != ProtectedPod {
+			t.Fatalf("%s: %+v", rt.Status.Phase, rt.Status.Reasons)
+		}
+		s.isAsItWas(t, "a")
+	})
+}
+
+// TestI1AProtectedPodThatComesAfterTheNodeWentKeepsTheMachine binds it where only the very last look can find it.
+func TestI1AProtectedPodThatComesAfterTheNodeWentKeepsTheMachine(t *testing.T) {
+	inBubble(t, func(t *testing.T, ctx context.Context) {
+		s := ci(t)
+		s.at = func(moment, request string) error {
+			if moment == "after" && request == "delete node" {
+				s.addPod("a", "late", protectedPod)
+			}
+			return nil
+		}
+		s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
+		c := s.controller(t)
+		rt := s.settled(ctx, c, "r", 10*time.Minute)
+		if rt.Status.Phase != v1alpha1.NodeDeleted || rt.Status.Reasons[0].Code != ProtectedPod || s.touched["sim://a"] {
+			t.Fatalf("%s: %+v", rt.Status.Phase, rt.Status.Reasons)
+		}
+		s.removePod("uid-late")
+		if rt = s.settled(ctx, c, "r", time.Hour); rt.Status.Phase != v1alpha1.Succeeded {
+			t.Errorf("%s: %s", rt.Status.Phase, rt.Status.Message)
+		}
+		s.hasLeft(t, "a")
+	})
+}
+
+func TestAnOverrideEvictsProtectedPodsUntilItEnds(t *testing.T) {
+	for name, tt := range map[string]struct {
+		until time.Duration
+		want  v1alpha1.Phase
+	}{"in time": {time.Hour, v1alpha1.Succeeded}, "too late": {20 * time.Second, v1alpha1.Aborted}} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, ctx context.Context) {
+				s := ci(t)
+				s.addPod("a", "p", func(p *simPod) { protectedPod(p); p.denied = true })
+				time.AfterFunc(2*time.Minute, func() { s.mu.Lock(); defer s.mu.Unlock(); s.pods["uid-p"].denied = false })
+				s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a", OverrideProtection: &v1alpha1.OverrideProtection{
+					By: "ops", Until: metav1.NewTime(time.Now().Add(tt.until)), Why: "bad disk",
+				}})
+				rt := s.settled(ctx, s.controller(t), "r", 3*time.Hour)
+				if rt.Status.Phase != tt.want {
+					t.Errorf("%s: %s, want %s", rt.Status.Phase, rt.Status.Message, tt.want)
+				}
+			})
+		})
+	}
+}
+
+func TestI6ANodeThatAnotherToolBeginsToRemoveIsLeftToIt(t *testing.T) {
+	inBubble(t, func(t *testing.T, ctx context.Context) {
+		s := ci(t)
+		s.addPod("a", "web", func(p *simPod) { p.stops = time.Minute })
+		s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
+		time.AfterFunc(15*time.Second, func() { s.change("a", tainted("ToBeDeletedByClusterAutoscaler")) })
+		rt := s.settled(ctx, s.controller(t), "r", time.Hour)
+		if rt.Status.Phase != v1alpha1.Aborted || rt.Status.Reasons[0].Code != BeingRemoved {
+			t.Fatalf("%s: %+v", rt.Status.Phase, rt.Status.Reasons)
+		}
+		s.isAsItWas(t, "a")
+		if taints := s.node("a").Spec.Taints; len(taints) != 1 {
+			t.Errorf("taints %v, want the other tool's", taints)
+		}
+	})
+}
+
+func TestI4ANodeThatIsRegisteredAnewIsNotTheOneThatWasMeant(t *testing.T) {
+	inBubble(t, func(t *testing.T, ctx context.Context) {
+		s := ci(t)
+		s.addPod("a", "web", func(p *simPod) { p.stops = time.Minute })
+		s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
+		time.AfterFunc(15*time.Second, func() { s.addNode("a", map[string]string{pool: "ci"}) })
+		rt := s.settled(ctx, s.controller(t), "r", time.Hour)
+		if rt.Status.Phase != v1alpha1.Aborted || rt.Status.Reasons[0].Code != NodeReplaced {
+			t.Fatalf("%s: %+v", rt.Status.Phase, rt.Status.Reasons)
+		}
+		s.isAsItWas(t, "a")
+	})
+}
+
+func TestADeletionThatFailsIsAskedForAgain(t *testing.T) {
+	inBubble(t, func(t *testing.T, ctx context.Context) {
+		s := ci(t)
+		s.machines["sim://a"].fails = 3
+		s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
+		rt := s.settled(ctx, s.controller(t), "r", time.Hour)
+		if rt.Status.Phase != v1alpha1.Succeeded || rt.Status.Operation.Attempts != 4 {
+			t.Fatalf("%s: %s, %+v", rt.Status.Phase, rt.Status.Message, rt.Status.Operation)
+		}
+		s.hasLeft(t, "a")
+	})
+}
+
+func TestI7OneProofThatTheMachineIsGoneIsNotEnough(t *testing.T) {
+	inBubble(t, func(t *testing.T, ctx context.Context) {
+		s := ci(t)
+		delete(s.machines, "sim://a")
+		s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
+		c := s.controller(t)
+		rt := s.settled(ctx, c, "r", time.Hour)
+		if rt.Status.Phase != v1alpha1.Pending || rt.Status.Reasons[0].Code != Disagreement {
+			t.Fatalf("%s: %+v", rt.Status.Phase, rt.Status.Reasons)
+		}
+		s.isAsItWas(t, "a")
+		s.change("a", silent)
+		if rt = s.settled(ctx, c, "r", time.Hour); rt.Status.Phase != v1alpha1.Succeeded || !rt.Status.MachineGone {
+			t.Errorf("%s: %s", rt.Status.Phase, rt.Status.Message)
+		}
+		s.hasLeft(t, "a")
+	})
+}
+
+// silent is a Node whose kubelet has not been heard of.
+func silent(n *corev1.Node) {
+	for i := range n.Status.Conditions {
+		if n.Status.Conditions[i].Type == corev1.NodeReady {
+			n.Status.Conditions[i].Status = corev1.ConditionUnknown
+		}
+	}
+}
+
+func TestAMachineThatGoesDuringTheDrainIsCleanedUpAfter(t *testing.T) {
+	inBubble(t, func(t *testing.T, ctx context.Context) {
+		s := ci(t)
+		s.addPod("a", "web", func(p *simPod) { p.stops = -1 })
+		s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
+		released := false
+		time.AfterFunc(time.Minute, func() {
+			s.mu.Lock()
+			delete(s.machines, "sim://a")
+			s.mu.Unlock()
+			s.change("a", silent)
+		})
+		c := s.controller(t)
+		for range 100 {
+			s.turn(ctx, c, "r")
+			if n := s.node("a"); n != nil && isOutOfService(toKubeapi(n)) && !released {
+				released = true
+				time.AfterFunc(5*time.Second, func() { s.removePod("uid-web") })
+			}
+			time.Sleep(time.Millisecond)
+		}
+		rt := s.record("r")
+		if rt.Status.Phase != v1alpha1.Succeeded || !released {
+			t.Errorf("%s: %s; out of service: %t", rt.Status.Phase, rt.Status.Message, released)
+		}
+		s.hasLeft(t, "a")
+	})
+}
+
+func TestADeletedRetirementIsCalledOffWhileThereIsAWayBack(t *testing.T) {
+	inBubble(t, func(t *testing.T, ctx context.Context) {
+		s := ci(t)
+		s.addPod("a", "web", func(p *simPod) { p.denied = true })
+		s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
+		time.AfterFunc(time.Minute, func() {
+			if err := s.records.Delete(context.Background(), s.record("r")); err != nil {
+				t.Error(err)
+			}
+		})
+		if rt := s.settled(ctx, s.controller(t), "r", time.Hour); rt != nil {
+			t.Errorf("still there: %s", rt.Status.Message)
+		}
+		s.isAsItWas(t, "a")
+	})
+}
+
+func TestADeletedRetirementGoesOnWhenTheNodeIsGone(t *testing.T) {
+	inBubble(t, func(t *testing.T, ctx context.Context) {
+		s := ci(t)
+		s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
+		s.at = func(moment, request string) error {
+			if moment == "after" && request == "delete node" {
+				if err := s.records.Delete(context.Background(), s.record("r")); err != nil {
+					t.Error(err)
+				}
+			}
+			return nil
+		}
+		if rt := s.settled(ctx, s.controller(t), "r", time.Hour); rt != nil {
+			t.Errorf("still there: %s", rt.Status.Message)
+		}
+		s.hasLeft(t, "a")
+	})
+}
+
+func TestVolumesAreWaitedForAlsoByTheNextProcess(t *testing.T) {
+	inBubble(t, func(t *testing.T, ctx context.Context) {
+		s := ci(t)
+		s.groups[0].Spec.Drain.WaitForDetach = true
+		s.volumes = attachments("a")
+		s.addPod("a", "db", nil)
+		s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
+		s.settled(ctx, s.controller(t), "r", 5*time.Minute)
+		rt := s.settled(ctx, s.controller(t), "r", 5*time.Minute)
+		if rt.Status.Phase != v1alpha1.Draining || rt.Status.Reasons[0].Code != VolumesAttached {
+			t.Fatalf("%s: %+v", rt.Status.Phase, rt.Status.Reasons)
+		}
+		s.volumes = nil
+		if rt = s.settled(ctx, s.controller(t), "r", time.Hour); rt.Status.Phase != v1alpha1.Succeeded {
+			t.Errorf("%s: %s", rt.Status.Phase, rt.Status.Message)
+		}
+	})
+}
+
+func TestARecordIsKeptForAWhileAndCollected(t *testing.T) {
+	inBubble(t, func(t *testing.T, ctx context.Context) {
+		s := ci(t)
+		s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a", TTLAfterFinished: &metav1.Duration{Duration: 10 * time.Minute}})
+		c := s.controller(t)
+		s.settled(ctx, c, "r", time.Hour)
+		time.Sleep(9 * time.Minute)
+		if s.turn(ctx, c, "r"); s.record("r") == nil {
+			t.Error("collected too early")
+		}
+		time.Sleep(2 * time.Minute)
+		if s.turn(ctx, c, "r"); s.record("r") != nil {
+			t.Error("not collected")
+		}
+	})
+}
+
+func TestPlaceholdersKeepNoNode(t *testing.T) {
+	inBubble(t, func(t *testing.T, ctx context.Context) {
+		s := ci(t)
+		s.groups[0].Spec.Drain.PlaceholderPods = &metav1.LabelSelector{MatchLabels: map[string]string{"is": "placeholder"}}
+		s.addPod("a", "p", func(p *simPod) {
+			p.Labels = map[string]string{"is": "placeholder"}
+			p.Annotations = map[string]string{"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}
+		})
+		s.at = func(moment, request string) error {
+			if moment == "after" && request == "delete node" {
+				s.removePod("uid-p") // as the pod garbage collector does
+			}
+			return nil
+		}
+		s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
+		if rt := s.settled(ctx, s.controller(t), "r", time.Hour); rt.Status.Phase != v1alpha1.Succeeded {
+			t.Errorf("%s: %s", rt.Status.Phase, rt.Status.Message)
+		}
+	})
+}
+
+func TestAThrottlingCloudIsLeftAloneForAsLongAsItWants(t *testing.T) {
+	inBubble(t, func(t *testing.T, ctx context.Context) {
+		s := ci(t)
+		var asked []time.Time
+		s.at = func(moment, request string) error {
+			if moment == "before" && request == "cloud delete" {
+				if asked = append(asked, time.Now()); len(asked) == 1 {
+					return &cloud.ThrottledError{After: 25 * time.Second}
+				}
+			}
+			return nil
+		}
+		s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
+		s.settled(ctx, s.controller(t), "r", time.Hour)
+		s.hasLeft(t, "a")
+		if len(asked) < 2 || asked[1].Sub(asked[0]) < 25*time.Second {
+			t.Errorf("asked at %v", asked)
+		}
+	})
+}
