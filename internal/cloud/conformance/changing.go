@@ -101,6 +101,11 @@ func deletesAgain(t *testing.T, c Cloud) {
 	if i, err := p.Instance(t.Context(), victim); err != nil || i.State != cloud.Deleting {
 		t.Errorf("the machine is %+v, %v; want it %s", i, err, cloud.Deleting)
 	}
+	for _, op := range []cloud.Operation{first, again} {
+		if status, err := p.Status(t.Context(), op); err != nil || status.Done {
+			t.Errorf("the deletion is under way, its status is %+v, %v", status, err)
+		}
+	}
 	c.Heal(t)
 	for _, op := range []cloud.Operation{first, again} {
 		if status := end(t, p, op); status.Err != nil {
