@@ -40,8 +40,14 @@ func newARM(t *testing.T, o ARMOptions, emulated Options) *armClient {
 	return &armClient{ARM: a, server: server, http: &http.Client{Transport: transport}, token: a.Token()}
 }
 
+// head is what comes before the body of an answer.
+type head struct {
+	StatusCode int
+	Header     http.Header
+}
+
 // ask sends a request with the token, and gives the answer and what it says.
-func (c *armClient) ask(t *testing.T, method, path, body string) (*http.Response, map[string]any) {
+func (c *armClient) ask(t *testing.T, method, path, body string) (head, map[string]any) {
 	t.Helper()
 	address := path
 	if strings.HasPrefix(path, "/") {
@@ -65,7 +71,7 @@ func (c *armClient) ask(t *testing.T, method, path, body string) (*http.Response
 	if len(text) > 0 && json.Unmarshal(text, &answer) != nil {
 		t.Fatalf("%s %s answered %q", method, path, text)
 	}
-	return response, answer
+	return head{response.StatusCode, response.Header}, answer
 }
 
 func codeOf(answer map[string]any) string {
@@ -153,7 +159,7 @@ func TestADeletionIsFollowedBothWays(t *testing.T) {
 	}
 	begun, _ := c.ask(t, "POST", setPath+"/delete"+armVersion, `{"instanceIds":["0"]}`)
 	async, location := begun.Header.Get("Azure-AsyncOperation"), begun.Header.Get("Location")
-	if begun.StatusCode != 202 || async == "" || location == "" || begun.Header.Get("Retry-After") != "3" {
+	if begun.StatusCode != http.StatusAccepted || async == "" || location == "" || begun.Header.Get("Retry-After") != "3" {
 		t.Fatalf("answered %d %v", begun.StatusCode, begun.Header)
 	}
 	if response, answer := c.ask(t, "GET", async, ""); response.StatusCode != 200 || answer["status"] != "InProgress" || response.Header.Get("Retry-After") != "3" {
