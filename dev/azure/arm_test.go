@@ -119,7 +119,7 @@ func TestARMRefusesAsARMDoes(t *testing.T) {
 		t.Error("a refused request had an effect")
 	}
 	c.token = "of nobody"
-	if response, answer := c.ask(t, "GET", setPath+armVersion, ""); response.StatusCode != 401 || codeOf(answer) != "InvalidAuthenticationToken" {
+	if response, answer := c.ask(t, "GET", setPath+armVersion, ""); response.StatusCode != http.StatusUnauthorized || codeOf(answer) != "InvalidAuthenticationToken" {
 		t.Errorf("a token of nobody: %d %v", response.StatusCode, answer)
 	}
 }
@@ -128,7 +128,7 @@ func TestARMCaresForNoLetterCase(t *testing.T) {
 	c := newARM(t, ARMOptions{}, Options{})
 	c.AddScaleSet(ScaleSetSpec{Name: testSet}, 1)
 	for _, path := range []string{strings.ToLower(setPath), strings.ToUpper(setPath)} {
-		if response, answer := c.ask(t, "GET", path+"/VirtualMachines/0"+armVersion, ""); response.StatusCode != 200 {
+		if response, answer := c.ask(t, "GET", path+"/VirtualMachines/0"+armVersion, ""); response.StatusCode != http.StatusOK {
 			t.Errorf("%s: %d %v", path, response.StatusCode, answer)
 		}
 	}
@@ -162,10 +162,10 @@ func TestADeletionIsFollowedBothWays(t *testing.T) {
 	if begun.StatusCode != http.StatusAccepted || async == "" || location == "" || begun.Header.Get("Retry-After") != "3" {
 		t.Fatalf("answered %d %v", begun.StatusCode, begun.Header)
 	}
-	if response, answer := c.ask(t, "GET", async, ""); response.StatusCode != 200 || answer["status"] != "InProgress" || response.Header.Get("Retry-After") != "3" {
+	if response, answer := c.ask(t, "GET", async, ""); response.StatusCode != http.StatusOK || answer["status"] != "InProgress" || response.Header.Get("Retry-After") != "3" {
 		t.Errorf("under way: %d %v", response.StatusCode, answer)
 	}
-	if response, _ := c.ask(t, "GET", location, ""); response.StatusCode != 202 || response.Header.Get("Location") != location {
+	if response, _ := c.ask(t, "GET", location, ""); response.StatusCode != http.StatusAccepted || response.Header.Get("Location") != location {
 		t.Errorf("under way: %d, Location %s; want 202, %s", response.StatusCode, response.Header.Get("Location"), location)
 	}
 	_, instance := c.ask(t, "GET", setPath+"/virtualMachines/0"+armVersion, "")
@@ -184,7 +184,7 @@ func TestADeletionIsFollowedBothWays(t *testing.T) {
 		_, answer := c.ask(t, "GET", async, "")
 		status, _ = answer["status"].(string)
 	}
-	if response, _ := c.ask(t, "GET", location, ""); status != "Succeeded" || response.StatusCode != 200 {
+	if response, _ := c.ask(t, "GET", location, ""); status != "Succeeded" || response.StatusCode != http.StatusOK {
 		t.Errorf("at the end: %s, %d", status, response.StatusCode)
 	}
 }
@@ -232,7 +232,7 @@ func TestANewMachineJoinsUnderItsOwnName(t *testing.T) {
 	if vm.ComputerName != strings.ToLower(testSet)+"00000a" || vm.InstanceID != "10" || vm.Resource != testSet+"_10" {
 		t.Errorf("%+v joined, want instance 10 with the name that ends in 00000a", vm)
 	}
-	if response, answer := c.ask(t, "PATCH", setPath+armVersion, `{"sku":{"capacity":9}}`); response.StatusCode != 200 {
+	if response, answer := c.ask(t, "PATCH", setPath+armVersion, `{"sku":{"capacity":9}}`); response.StatusCode != http.StatusOK {
 		t.Errorf("shrinking: %d %v", response.StatusCode, answer)
 	}
 	if err := c.Wait(t.Context(), func(vms []VM) bool { return len(vms) == 9 }); err != nil {
@@ -281,7 +281,7 @@ func TestARMIsSteeredOverHTTP(t *testing.T) {
 			t.Errorf("%s %s %s: %d %s, want %d with %s", tt.method, tt.path, tt.body, status, text, tt.status, tt.says)
 		}
 	}
-	if response, _ := c.ask(t, "GET", setPath+armVersion, ""); response.StatusCode != 429 || response.Header.Get("Retry-After") != "7" {
+	if response, _ := c.ask(t, "GET", setPath+armVersion, ""); response.StatusCode != http.StatusTooManyRequests || response.Header.Get("Retry-After") != "7" {
 		t.Errorf("the injected fault: %d %v", response.StatusCode, response.Header)
 	}
 	if status, text := send("GET", "/emulator/arm/requests", ""); status != 200 || !strings.Contains(text, `"status":429`) {
