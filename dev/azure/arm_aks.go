@@ -300,14 +300,18 @@ func (a *ARM) deletePoolMachines(r *http.Request) (armAnswer, *armError) {
 	for _, name := range request.MachineNames {
 		m := a.poolMachineLocked(pool, name)
 		if m == nil {
-			return armAnswer{}, &armError{Status: http.StatusBadRequest, Code: "InvalidParameter", flat: true,
-				Message: fmt.Sprintf("Cannot find machine %s in agent pool %s.", name, pool.Name)}
+			return armAnswer{}, &armError{
+				Status: http.StatusBadRequest, Code: "InvalidParameter", flat: true,
+				Message: fmt.Sprintf("Cannot find machine %s in agent pool %s.", name, pool.Name),
+			}
 		}
 		machines = append(machines, m)
 	}
 	if len(machines) == 0 {
-		return armAnswer{}, &armError{Status: http.StatusBadRequest, Code: "InvalidParameter", flat: true,
-			Message: "Required parameter machineNames is missing (null)."}
+		return armAnswer{}, &armError{
+			Status: http.StatusBadRequest, Code: "InvalidParameter", flat: true,
+			Message: "Required parameter machineNames is missing (null).",
+		}
 	}
 	op := a.deleteLocked(aksNamespace, poolDelete, machines)
 	a.occupyLocked(pool, "DeletingMachines", op)

@@ -238,8 +238,10 @@ func (f *armedARMFault) redirect(r *http.Request, answer *armAnswer) {
 
 // refusal is the fault as an error in ARM's form.
 func (f *armedARMFault) refusal(r *http.Request, a *ARM) *armError {
-	err := &armError{Status: f.Status, Code: cmp.Or(f.Code, "InternalServerError"), RetryAfter: f.RetryAfter,
-		Message: cmp.Or(f.Message, "Encountered internal server error. Diagnostic information: timestamp '20260901T120000Z'.")}
+	err := &armError{
+		Status: f.Status, Code: cmp.Or(f.Code, "InternalServerError"), RetryAfter: f.RetryAfter,
+		Message: cmp.Or(f.Message, "Encountered internal server error. Diagnostic information: timestamp '20260901T120000Z'."),
+	}
 	switch f.Kind {
 	case ARMThrottled:
 		err.Status, err.Code = http.StatusTooManyRequests, cmp.Or(f.Code, "TooManyRequests")

@@ -2,6 +2,7 @@ package cloud_test
 
 import (
 	"context"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -82,7 +83,7 @@ func newAzure(t *testing.T, k kind) *azureCloud {
 }
 
 func (c *azureCloud) config() azure.Config {
-	window := azure.Duration(50 * time.Millisecond)
+	window := azure.Duration(250 * time.Millisecond)
 	config := azure.Config{
 		Subscription: emulator.DefaultSubscription, ResourceGroup: emulator.DefaultResourceGroup, BatchWindow: &window,
 		RequestTimeout: azure.Duration(5 * time.Second),
@@ -225,7 +226,7 @@ func (c *azureCloud) Heal(*testing.T) { c.ClearFaults() }
 func (c *azureCloud) Deletions() int {
 	n := 0
 	for _, r := range c.Requests() {
-		if strings.HasSuffix(r.Action, "/delete/action") || strings.HasSuffix(r.Action, "/deleteMachines/action") || r.Method == "DELETE" {
+		if strings.HasSuffix(r.Action, "/delete/action") || strings.HasSuffix(r.Action, "/deleteMachines/action") || r.Method == http.MethodDelete {
 			n++
 		}
 	}

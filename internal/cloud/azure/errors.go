@@ -102,7 +102,7 @@ func ofSDK(doing string, err error) error {
 	case errors.As(err, &elsewhere):
 		return fmt.Errorf("%s: %w", doing, elsewhere)
 	case errors.As(err, &authentication) && refusesForGood(authentication.RawResponse),
-		strings.Contains(err.Error(), noCredential):
+		strings.Contains(err.Error(), chainFailed):
 		return fmt.Errorf("%s: %w", doing, &cloud.RefusedError{Reason: cloud.NoRight, Err: fmt.Errorf(
 			"no token for Azure: %s; check auth.method, and AZURE_TENANT_ID, AZURE_CLIENT_ID and what goes with them",
 			printable(err.Error(), maxMessage))})
@@ -113,8 +113,8 @@ func ofSDK(doing string, err error) error {
 // errOfTransport is what went wrong on the way to Azure and back. The SDK's own error is in the message.
 var errOfTransport = errors.New("no answer that can be read from Azure")
 
-// noCredential begins what the default chain says when none of its members has anything to offer.
-const noCredential = "failed to acquire a token"
+// chainFailed begins what the default chain says when none of its members has anything to offer.
+const chainFailed = "failed to acquire a token"
 
 func refusesForGood(response *http.Response) bool {
 	return response != nil && response.StatusCode >= 400 && response.StatusCode < 500 &&

@@ -26,9 +26,11 @@ func TestAnErrorOfAzureBecomesWhatAProviderPromises(t *testing.T) {
 		after   time.Duration
 		says    string
 	}{
-		{"a missing right", 403, nil, nested("AuthorizationFailed", "The client 'x' with object id 'y' does not have authorization "+
-			"to perform action 'Microsoft.Compute/virtualMachineScaleSets/delete/action' over scope '/subscriptions/s' or the scope is invalid."),
-			cloud.NoRight, 0, "the credential lacks Microsoft.Compute/virtualMachineScaleSets/delete/action on /subscriptions/s"},
+		{
+			"a missing right", 403, nil, nested("AuthorizationFailed", "The client 'x' with object id 'y' does not have authorization "+
+				"to perform action 'Microsoft.Compute/virtualMachineScaleSets/delete/action' over scope '/subscriptions/s' or the scope is invalid."),
+			cloud.NoRight, 0, "the credential lacks Microsoft.Compute/virtualMachineScaleSets/delete/action on /subscriptions/s",
+		},
 		{"an old token", 401, nil, nested("ExpiredAuthenticationToken", "x"), cloud.NoRight, 0, "ExpiredAuthenticationToken"},
 		{"a lock", 409, nil, nested("ScopeLocked", "locked"), cloud.Protected, 0, "ScopeLocked"},
 		{"protection", 409, nil, nested("OperationNotAllowed", "ProtectFromScaleSetActions is enabled"), cloud.Protected, 0, ""},
@@ -41,8 +43,10 @@ func TestAnErrorOfAzureBecomesWhatAProviderPromises(t *testing.T) {
 		{"throttled, without a time", 429, nil, "", "", defaultPause, ""},
 		{"throttled for ever", 429, http.Header{"Retry-After": {"99999999"}}, "", "", maxPause, ""},
 		{"to come later", 503, http.Header{"Retry-After": {"3"}}, "", "", 3 * time.Second, ""},
-		{"AKS is busy", 409, nil, `{"code":"OperationNotAllowed","message":"Another agentpool operation is in progress"}`,
-			"", busyPause, "Another agentpool operation"},
+		{
+			"AKS is busy", 409, nil, `{"code":"OperationNotAllowed","message":"Another agentpool operation is in progress"}`,
+			"", busyPause, "Another agentpool operation",
+		},
 		{"compute is busy", 409, nil, nested("AnotherOperationInProgress", "x"), "", busyPause, ""},
 		{"its own trouble", 500, nil, nested("InternalServerError", "x"), "", 0, "500 InternalServerError"},
 		{"a page of somebody else", 404, nil, "<html>\x1b[31m</html>", "", 0, "404: <html> [31m</html>"},

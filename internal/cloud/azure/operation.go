@@ -3,7 +3,6 @@ package azure
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -109,21 +108,20 @@ func (p *Provider) outcomeFor(ctx context.Context, machine string, failure error
 		return cloud.Status{}, err
 	}
 	m, err := p.instance(ctx, id)
-	switch {
-	case cloud.IsNotFound(err):
+	if cloud.IsNotFound(err) {
 		return cloud.Status{Done: true}, nil
-	case err != nil:
+	}
+	if err != nil {
 		return cloud.Status{}, err
-	case m.State == cloud.Deleting:
+	}
+	if m.State == cloud.Deleting {
 		return cloud.Status{After: followPause}, nil
-	case failure != nil:
-		return cloud.Status{Done: true, Err: failure}, nil
 	}
-	text := fmt.Sprintf("machine %s is still there, %s", id, m.State)
-	if m.Message != "" {
-		text += ": " + m.Message
+	status := cloud.Status{Done: true, Err: failure}
+	if failure == nil {
+		status.Err = fmt.Errorf("machine %s is still there, %s %s", id, m.State, m.Message)
 	}
-	return cloud.Status{Done: true, Err: errors.New(text)}, nil
+	return status, nil
 }
 
 // ask reads an operation's address once. See
@@ -138,6 +136,7 @@ func (p *Provider) ask(ctx context.Context, address string) (status cloud.Status
 	if err != nil {
 		return status, false, ofSDK(doing, err)
 	}
+	defer func() { _ = response.Body.Close() }() // after a read to the end, or in place of one
 	body, err := runtime.Payload(response)
 	if err != nil {
 		return status, false, ofSDK(doing, err)

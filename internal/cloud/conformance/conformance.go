@@ -35,7 +35,8 @@ type Cloud interface {
 	Heal(t *testing.T)
 	// Deletions counts the requests so far that asked for deletions.
 	Deletions() int
-	// Batches says whether deletions that come close together are one request.
+	// Batches says whether deletions are one request that come within what its providers take for close together,
+	// which should be long enough for a busy machine: a quarter of a second.
 	Batches() bool
 }
 
@@ -93,6 +94,7 @@ func Run(t *testing.T, newCloud func(*testing.T) Cloud) {
 		{"a deletion is followed to its end and takes one machine", deletes, false},
 		{"a deletion can be asked for again", deletesAgain, false},
 		{"deletions side by side take each machine once", deletesTogether, false},
+		{"deletions that come close together are one request", batches, false},
 		{"a deletion that fails says so, and can be repeated", deletionFails, false},
 		{"of several deletions one fails", oneOfSeveralFails, false},
 		{"a deletion that hangs is not done", deletionHangs, false},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -115,26 +116,37 @@ func blackoutsAreNotGone(t *testing.T, c Cloud) {
 			defer c.Heal(t)
 			ctx, cancel := context.WithTimeout(t.Context(), 4*patience)
 			defer cancel()
+			var all sync.WaitGroup // side by side, as each may be tried again a few times
 			for _, id := range []string{machines[0], c.Missing()} {
-				if i, err := p.Instance(ctx, id); err == nil || cloud.IsNotFound(err) {
-					t.Errorf("Instance(%s) = %+v, %v; want an error that is not NotFound", id, i, err)
-				}
-				if _, err := p.Delete(ctx, id); err == nil || cloud.IsNotFound(err) {
-					t.Errorf("Delete(%s): %v; want an error that is not NotFound", id, err)
-				}
+				all.Go(func() {
+					if i, err := p.Instance(ctx, id); err == nil || cloud.IsNotFound(err) {
+						t.Errorf("Instance(%s) = %+v, %v; want an error that is not NotFound", id, i, err)
+					}
+				})
+				all.Go(func() {
+					if _, err := p.Delete(ctx, id); err == nil || cloud.IsNotFound(err) {
+						t.Errorf("Delete(%s): %v; want an error that is not NotFound", id, err)
+					}
+				})
 			}
-			if c.Group() == "" {
-				return
+			if c.Group() != "" {
+				all.Go(func() {
+					if l, err := p.Instances(ctx, c.Group()); err == nil || cloud.IsNotFound(err) || l != nil {
+						t.Errorf("Instances = %d machines, %v; want none, and an error that is not NotFound", len(l), err)
+					}
+				})
+				all.Go(func() {
+					if g, err := p.Group(ctx, c.Group()); err == nil || cloud.IsNotFound(err) {
+						t.Errorf("Group = %+v, %v; want an error that is not NotFound", g, err)
+					}
+				})
+				all.Go(func() {
+					if _, err := p.Grow(ctx, c.Group(), 1); err == nil || cloud.IsNotFound(err) {
+						t.Errorf("Grow: %v; want an error that is not NotFound", err)
+					}
+				})
 			}
-			if l, err := p.Instances(ctx, c.Group()); err == nil || cloud.IsNotFound(err) || l != nil {
-				t.Errorf("Instances = %d machines, %v; want none, and an error that is not NotFound", len(l), err)
-			}
-			if g, err := p.Group(ctx, c.Group()); err == nil || cloud.IsNotFound(err) {
-				t.Errorf("Group = %+v, %v; want an error that is not NotFound", g, err)
-			}
-			if _, err := p.Grow(ctx, c.Group(), 1); err == nil || cloud.IsNotFound(err) {
-				t.Errorf("Grow: %v; want an error that is not NotFound", err)
-			}
+			all.Wait()
 		})
 	}
 	if now := c.Machines(); !slices.Equal(now, machines) {

@@ -1,0 +1,311 @@
+package azure
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+)
+
+// armClient asks an ARM over TLS as no SDK does: byte for byte.
+type armClient struct {
+	*ARM
+	server *ARMServer
+	http   *http.Client
+	token  string
+}
+
+func newARM(t *testing.T, o ARMOptions, emulated Options) *armClient {
+	t.Helper()
+	e := New(emulated)
+	t.Cleanup(e.Close)
+	a := NewARM(e, o)
+	server, err := a.Serve("127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = server.Close() })
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(server.CA)
+	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}}
+	t.Cleanup(transport.CloseIdleConnections)
+	return &armClient{ARM: a, server: server, http: &http.Client{Transport: transport}, token: a.Token()}
+}
+
+// head is what comes before the body of an answer.
+type head struct {
+	StatusCode int
+	Header     http.Header
+}
+
+// ask sends a request with the token, and gives the answer and what it says.
+func (c *armClient) ask(t *testing.T, method, path, body string) (head, map[string]any) {
+	t.Helper()
+	address := path
+	if strings.HasPrefix(path, "/") {
+		address = c.server.URL.String() + path
+	}
+	r, err := http.NewRequestWithContext(t.Context(), method, address, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Authorization", "Bearer "+c.token)
+	response, err := c.http.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = response.Body.Close() }()
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var answer map[string]any
+	if len(text) > 0 && json.Unmarshal(text, &answer) != nil {
+		t.Fatalf("%s %s answered %q", method, path, text)
+	}
+	return head{response.StatusCode, response.Header}, answer
+}
+
+func codeOf(answer map[string]any) string {
+	if inner, ok := answer["error"].(map[string]any); ok {
+		answer = inner
+	}
+	code, _ := answer["code"].(string)
+	return code
+}
+
+const (
+	armVersion = "?api-version=2025-04-01"
+	groupPath  = "/subscriptions/" + DefaultSubscription + "/resourceGroups/" + DefaultResourceGroup
+	setPath    = groupPath + "/providers/Microsoft.Compute/virtualMachineScaleSets/" + testSet
+)
+
+func TestARMRefusesAsARMDoes(t *testing.T) {
+	c := newARM(t, ARMOptions{}, Options{})
+	c.AddScaleSet(ScaleSetSpec{Name: testSet}, 1)
+	for _, tt := range []struct {
+		name, method, path, body string
+		status                   int
+		code                     string
+	}{
+		{"no api-version", "GET", setPath, "", 400, "MissingApiVersionParameter"},
+		{"another subscription", "GET", strings.Replace(setPath, DefaultSubscription, "other", 1) + armVersion, "", 404, "SubscriptionNotFound"},
+		{"no such group", "GET", strings.Replace(setPath, DefaultResourceGroup, "other", 1) + armVersion, "", 404, "ResourceGroupNotFound"},
+		{"no such set", "GET", setPath + "x" + armVersion, "", 404, "ResourceNotFound"},
+		{"no such instance", "GET", setPath + "/virtualMachines/9" + armVersion, "", 404, "ResourceNotFound"},
+		{"no such type", "GET", groupPath + "/providers/Microsoft.Compute/disks/x" + armVersion, "", 404, "InvalidResourceType"},
+		{"an instance that is not there", "POST", setPath + "/delete" + armVersion, `{"instanceIds":["0","9"]}`, 400, "InvalidParameter"},
+		{"nothing to delete", "POST", setPath + "/delete" + armVersion, `{}`, 400, "InvalidParameter"},
+		{"no JSON", "POST", setPath + "/delete" + armVersion, `{`, 400, "InvalidRequestContent"},
+		{"too many", "PATCH", setPath + armVersion, `{"sku":{"capacity":1001}}`, 400, "InvalidParameter"},
+		{"no such operation", "GET", "/subscriptions/" + DefaultSubscription + "/providers/Microsoft.Compute/locations/x/operations/1" + armVersion, "", 404, "OperationNotFound"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			response, answer := c.ask(t, tt.method, tt.path, tt.body)
+			if response.StatusCode != tt.status || codeOf(answer) != tt.code || response.Header.Get("x-ms-request-id") == "" {
+				t.Errorf("answered %d %v, want %d %s with a request ID", response.StatusCode, answer, tt.status, tt.code)
+			}
+		})
+	}
+	if len(c.VMs()) != 1 || c.Capacity(testSet) != 1 {
+		t.Error("a refused request had an effect")
+	}
+	c.token = "of nobody"
+	if response, answer := c.ask(t, "GET", setPath+armVersion, ""); response.StatusCode != http.StatusUnauthorized || codeOf(answer) != "InvalidAuthenticationToken" {
+		t.Errorf("a token of nobody: %d %v", response.StatusCode, answer)
+	}
+}
+
+func TestARMCaresForNoLetterCase(t *testing.T) {
+	c := newARM(t, ARMOptions{}, Options{})
+	c.AddScaleSet(ScaleSetSpec{Name: testSet}, 1)
+	for _, path := range []string{strings.ToLower(setPath), strings.ToUpper(setPath)} {
+		if response, answer := c.ask(t, "GET", path+"/VirtualMachines/0"+armVersion, ""); response.StatusCode != http.StatusOK {
+			t.Errorf("%s: %d %v", path, response.StatusCode, answer)
+		}
+	}
+}
+
+func TestAListIsReadPageByPage(t *testing.T) {
+	c := newARM(t, ARMOptions{PageSize: 2}, Options{})
+	c.AddScaleSet(ScaleSetSpec{Name: testSet}, 11)
+	var ids []string
+	pages := 0
+	for next := setPath + "/virtualMachines" + armVersion; next != ""; pages++ {
+		_, answer := c.ask(t, "GET", next, "")
+		for _, vm := range answer["value"].([]any) {
+			ids = append(ids, vm.(map[string]any)["instanceId"].(string))
+		}
+		next, _ = answer["nextLink"].(string)
+	}
+	if got := strings.Join(ids, " "); pages != 6 || got != "0 1 2 3 4 5 6 7 8 9 10" {
+		t.Errorf("%d pages with %s", pages, got)
+	}
+}
+
+func TestADeletionIsFollowedBothWays(t *testing.T) {
+	c := newARM(t, ARMOptions{RetryAfter: 3 * time.Second}, Options{})
+	vm := c.AddScaleSet(ScaleSetSpec{Name: testSet}, 2)[0]
+	if err := c.Inject(ARMFault{Kind: ARMDeletionHangs, Resource: vm.Resource}); err != nil {
+		t.Fatal(err)
+	}
+	begun, _ := c.ask(t, "POST", setPath+"/delete"+armVersion, `{"instanceIds":["0"]}`)
+	async, location := begun.Header.Get("Azure-AsyncOperation"), begun.Header.Get("Location")
+	if begun.StatusCode != http.StatusAccepted || async == "" || location == "" || begun.Header.Get("Retry-After") != "3" {
+		t.Fatalf("answered %d %v", begun.StatusCode, begun.Header)
+	}
+	if response, answer := c.ask(t, "GET", async, ""); response.StatusCode != http.StatusOK || answer["status"] != "InProgress" || response.Header.Get("Retry-After") != "3" {
+		t.Errorf("under way: %d %v", response.StatusCode, answer)
+	}
+	if response, _ := c.ask(t, "GET", location, ""); response.StatusCode != http.StatusAccepted || response.Header.Get("Location") != location {
+		t.Errorf("under way: %d, Location %s; want 202, %s", response.StatusCode, response.Header.Get("Location"), location)
+	}
+	_, instance := c.ask(t, "GET", setPath+"/virtualMachines/0"+armVersion, "")
+	if state := instance["properties"].(map[string]any)["provisioningState"]; state != "Deleting" {
+		t.Errorf("the instance is %v", state)
+	}
+	if c.Capacity(testSet) != 1 {
+		t.Errorf("the capacity is %d", c.Capacity(testSet))
+	}
+	c.ClearFaults()
+	if err := c.Wait(t.Context(), func(vms []VM) bool { return len(vms) == 1 }); err != nil {
+		t.Fatal(err)
+	}
+	status := "InProgress"
+	for status == "InProgress" {
+		_, answer := c.ask(t, "GET", async, "")
+		status, _ = answer["status"].(string)
+	}
+	if response, _ := c.ask(t, "GET", location, ""); status != "Succeeded" || response.StatusCode != http.StatusOK {
+		t.Errorf("at the end: %s, %d", status, response.StatusCode)
+	}
+}
+
+func TestADeletedMachineLosesItsPowerAndAPreemptedOneItsPlace(t *testing.T) {
+	power := newSwitchboard()
+	c := newARM(t, ARMOptions{}, Options{Machines: power})
+	c.AddScaleSet(ScaleSetSpec{Name: testSet}, 3)
+	c.ask(t, "DELETE", setPath+"/virtualMachines/1"+armVersion, "")
+	if err := c.Wait(t.Context(), func(vms []VM) bool { return len(vms) == 2 }); err != nil {
+		t.Fatal(err)
+	}
+	if log := strings.Join(power.done(), "\n"); !strings.HasSuffix(log, testSet+"_1 off") {
+		t.Errorf("the deleted machine has power: %s", log)
+	}
+	record, err := c.emulator.Announce(Announcement{Type: Preempt, Resources: []string{testSet + "_0"}})
+	if err == nil {
+		err = c.emulator.Start(record.EventID)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Wait(t.Context(), func(vms []VM) bool { return len(vms) == 1 }); err != nil {
+		t.Fatal(err)
+	}
+	if c.Capacity(testSet) != 1 || len(power.done()) != 2 {
+		t.Errorf("the capacity is %d after a preemption, power: %q", c.Capacity(testSet), power.done())
+	}
+}
+
+// joined is a Joiner that notes who joins.
+type joined chan VM
+
+func (j joined) Join(_ context.Context, vm VM) error {
+	j <- vm
+	return nil
+}
+
+func TestANewMachineJoinsUnderItsOwnName(t *testing.T) {
+	nodes := make(joined, 1)
+	c := newARM(t, ARMOptions{Joiner: nodes}, Options{})
+	c.AddScaleSet(ScaleSetSpec{Name: testSet}, 10)
+	c.ask(t, "PATCH", setPath+armVersion, `{"sku":{"capacity":11}}`)
+	vm := <-nodes
+	if vm.ComputerName != strings.ToLower(testSet)+"00000a" || vm.InstanceID != "10" || vm.Resource != testSet+"_10" {
+		t.Errorf("%+v joined, want instance 10 with the name that ends in 00000a", vm)
+	}
+	if response, answer := c.ask(t, "PATCH", setPath+armVersion, `{"sku":{"capacity":9}}`); response.StatusCode != http.StatusOK {
+		t.Errorf("shrinking: %d %v", response.StatusCode, answer)
+	}
+	if err := c.Wait(t.Context(), func(vms []VM) bool { return len(vms) == 9 }); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestARMIsSteeredOverHTTP(t *testing.T) {
+	c := newARM(t, ARMOptions{}, Options{})
+	c.AddScaleSet(ScaleSetSpec{Name: testSet}, 2)
+	control := httptest.NewServer(c.emulator.Handler())
+	t.Cleanup(control.Close)
+	send := func(method, path, body string) (int, string) {
+		t.Helper()
+		r, err := http.NewRequestWithContext(t.Context(), method, control.URL+path, bytes.NewReader([]byte(body)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		response, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = response.Body.Close() }()
+		text, err := io.ReadAll(response.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return response.StatusCode, string(text)
+	}
+	for _, tt := range []struct {
+		method, path, body string
+		status             int
+		says               string
+	}{
+		{"POST", "/emulator/arm/faults", `{"kind":"throttled","retryAfter":"7s","times":1}`, 200, `"retryAfter":"7s"`},
+		{"POST", "/emulator/arm/faults", `[{"kind":"explode"}]`, 400, `kind \"explode\" is not usable`},
+		{"POST", "/emulator/arm/faults", `{"kind":"status","status":200}`, 400, "want one from 400 to 599"},
+		{"POST", "/emulator/arm/faults", `{"kind":"hang","colour":"red"}`, 400, "colour"},
+		{"GET", "/emulator/arm/faults", "", 200, `"kind":"throttled"`},
+		{"POST", "/emulator/arm/machines/" + testSet + "_1/lose", "", 200, "{}"},
+		{"POST", "/emulator/arm/machines/nobody/lose", "", 404, "no such resource"},
+		{"GET", "/emulator/arm/state", "", 200, `"resource":"` + testSet + `_0"`},
+		{"POST", "/emulator/arm/operations/forget", "", 200, "{}"},
+	} {
+		if status, text := send(tt.method, tt.path, tt.body); status != tt.status || !strings.Contains(text, tt.says) {
+			t.Errorf("%s %s %s: %d %s, want %d with %s", tt.method, tt.path, tt.body, status, text, tt.status, tt.says)
+		}
+	}
+	if response, _ := c.ask(t, "GET", setPath+armVersion, ""); response.StatusCode != http.StatusTooManyRequests || response.Header.Get("Retry-After") != "7" {
+		t.Errorf("the injected fault: %d %v", response.StatusCode, response.Header)
+	}
+	if status, text := send("GET", "/emulator/arm/requests", ""); status != 200 || !strings.Contains(text, `"status":429`) {
+		t.Errorf("the requests: %d %s", status, text)
+	}
+	if _, text := send("DELETE", "/emulator/arm/faults", ""); text != "[]" {
+		t.Errorf("after their removal the faults are %s", text)
+	}
+}
+
+func FuzzParseARMFaults(f *testing.F) {
+	f.Add([]byte(`{"kind":"throttled","retryAfter":"7s","times":3}`))
+	f.Add([]byte(`[{"kind":"deletion-fails","resource":"x"},{"kind":"pass","for":"1m"}]`))
+	f.Fuzz(func(t *testing.T, body []byte) {
+		faults, err := ParseARMFaults(body)
+		if err != nil {
+			if !errors.Is(err, ErrInvalid) || faults != nil {
+				t.Errorf("%q: %v and %v", body, faults, err)
+			}
+			return
+		}
+		again, err := ParseARMFaults(marshal(faultsJSON(faults)))
+		if err != nil || len(again) != len(faults) {
+			t.Errorf("%q is %v, written and read again %v, %v", body, faults, again, err)
+		}
+	})
+}

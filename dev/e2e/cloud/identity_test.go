@@ -1,0 +1,214 @@
+package cloud_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	emulator "github.com/slipway-dev/slipway/dev/azure"
+	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/cloud/azure"
+)
+
+const clientID = "00000000-0000-0000-0000-00000000000b"
+
+// withIdentity is a provider that gets its tokens from the token service, as a workload with an identity does.
+func (c *azureCloud) withIdentity(t *testing.T, tenant string) *azure.Provider {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(file, []byte("a service account's token"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	config := c.config()
+	config.Auth = azure.Auth{Method: azure.AuthWorkloadIdentity, TenantID: tenant, ClientID: clientID, TokenFile: file}
+	p, err := azure.New(config, azure.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func TestAWorkloadIdentityReadsAndDeletes(t *testing.T) {
+	c := newAzure(t, uniform)
+	p := c.withIdentity(t, emulator.DefaultTenant)
+	instances, err := p.Instances(t.Context(), setName)
+	if err != nil || len(instances) != len(c.VMs()) {
+		t.Fatalf("%d instances, %v", len(instances), err)
+	}
+	if _, err := p.Delete(t.Context(), instances[0].ProviderID); err != nil {
+		t.Fatal(err)
+	}
+	c.AwaitGone(t, instances[0].ProviderID)
+}
+
+func TestTheDefaultChainTakesTheWorkloadIdentityOfTheEnvironment(t *testing.T) {
+	c := newAzure(t, uniform)
+	file := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(file, []byte("a service account's token"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, value := range map[string]string{
+		"AZURE_CLIENT_ID": clientID, "AZURE_TENANT_ID": emulator.DefaultTenant, "AZURE_FEDERATED_TOKEN_FILE": file,
+		"AZURE_TOKEN_CREDENTIALS": "prod",
+	} {
+		t.Setenv(name, value)
+	}
+	p, err := azure.New(c.config(), azure.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if g, err := p.Group(t.Context(), setName); err != nil || g.Size != len(c.VMs()) {
+		t.Errorf("the group is %+v, %v", g, err)
+	}
+}
+
+func TestI10ACredentialThatIsMissingOrWrongIsNamedRight(t *testing.T) {
+	c := newAzure(t, uniform)
+	id := c.Machines()[0]
+	t.Run("a tenant that does not exist", func(t *testing.T) {
+		_, err := c.withIdentity(t, "00000000-0000-0000-0000-0000000000ee").Instance(t.Context(), id)
+		checkNoRight(t, err, "AZURE_TENANT_ID", "AADSTS90002")
+	})
+	t.Run("no credential at all", func(t *testing.T) {
+		for _, name := range []string{"AZURE_CLIENT_ID", "AZURE_TENANT_ID", "AZURE_FEDERATED_TOKEN_FILE", "AZURE_CLIENT_SECRET"} {
+			t.Setenv(name, "")
+		}
+		t.Setenv("AZURE_TOKEN_CREDENTIALS", "WorkloadIdentityCredential")
+		p, err := azure.New(c.config(), azure.Options{})
+		if err == nil {
+			_, err = p.Instance(t.Context(), id)
+		}
+		if err == nil || cloud.IsNotFound(err) || !strings.Contains(err.Error(), "WorkloadIdentityCredential") {
+			t.Errorf("error %v, want one that names the credential", err)
+		}
+	})
+	t.Run("a token that was revoked", func(t *testing.T) {
+		p := c.provider(t, c.config())
+		c.RevokeTokens()
+		_, err := p.Instance(t.Context(), id)
+		checkNoRight(t, err, "InvalidAuthenticationToken")
+	})
+	t.Run("no right to delete", func(t *testing.T) {
+		const action = "Microsoft.Compute/virtualMachineScaleSets/delete/action"
+		if err := c.ARM.Inject(emulator.ARMFault{Kind: emulator.ARMDenied, Action: action}); err != nil {
+			t.Fatal(err)
+		}
+		_, err := c.Provider(t).Delete(t.Context(), id)
+		checkNoRight(t, err, "the credential lacks "+action+" on /subscriptions/")
+	})
+}
+
+func checkNoRight(t *testing.T, err error, says ...string) {
+	t.Helper()
+	if cloud.RefusalOf(err) != cloud.NoRight {
+		t.Errorf("error %v, want the refusal %s", err, cloud.NoRight)
+		return
+	}
+	for _, part := range says {
+		if !strings.Contains(err.Error(), part) {
+			t.Errorf("error %v does not say %q", err, part)
+		}
+	}
+}
+
+func TestAnAddressElsewhereIsNeverGivenTheToken(t *testing.T) {
+	c, thief := newAzure(t, uniform), newAzure(t, uniform)
+	if err := c.ARM.Inject(emulator.ARMFault{Kind: emulator.ARMElsewhere, Message: thief.server.URL.Host}); err != nil {
+		t.Fatal(err)
+	}
+	p := c.Provider(t)
+	if l, err := p.Instances(t.Context(), setName); err == nil || l != nil || !strings.Contains(err.Error(), "the credential is for") {
+		t.Errorf("a list goes on elsewhere: %d machines, %v", len(l), err)
+	}
+	op, err := p.Delete(t.Context(), c.Machines()[0])
+	if err == nil {
+		_, err = p.Status(t.Context(), op)
+	}
+	if err == nil || !strings.Contains(err.Error(), "the credential is for") {
+		t.Errorf("an operation goes on elsewhere: %v", err)
+	}
+	if stolen := thief.Requests(); len(stolen) > 0 {
+		t.Errorf("the other host was asked %d times", len(stolen))
+	}
+}
+
+func TestAMachineThatGoesWhileItsBatchIsGatheredSpoilsNoOther(t *testing.T) {
+	c := newAzure(t, uniform)
+	config := c.config()
+	window := azure.Duration(time.Second)
+	config.BatchWindow = &window
+	p := c.provider(t, config)
+	victims := c.Machines()[:3]
+	results := make(chan error, len(victims))
+	for _, v := range victims {
+		go func() {
+			_, err := p.Delete(t.Context(), v)
+			results <- err
+		}()
+	}
+	for len(c.Requests()) < len(victims) { // each has been looked at
+		select {
+		case <-time.After(5 * time.Millisecond):
+		case <-t.Context().Done():
+			t.Fatal("the machines were not looked at")
+		}
+	}
+	c.Lose(t, victims[1])
+	notFound := 0
+	for range victims {
+		switch err := <-results; {
+		case cloud.IsNotFound(err):
+			notFound++
+		case err != nil:
+			t.Error(err)
+		}
+	}
+	if notFound != 1 {
+		t.Errorf("%d deletions found nothing, want that of the machine that went", notFound)
+	}
+	for _, v := range victims {
+		c.AwaitGone(t, v)
+	}
+}
+
+func TestAnInstanceThatIsProtectedIsRefused(t *testing.T) {
+	c := newAzure(t, uniform)
+	victim := c.VMs()[0]
+	if err := c.Change(victim.Resource, func(vm *emulator.VM) { vm.Protected = true }); err != nil {
+		t.Fatal(err)
+	}
+	_, err := c.Provider(t).Delete(t.Context(), victim.ProviderID)
+	if cloud.RefusalOf(err) != cloud.Protected || c.Deletions() != 0 {
+		t.Errorf("error %v after %d requests for deletion; want the refusal %s", err, c.Deletions(), cloud.Protected)
+	}
+}
+
+func TestAStateThatIsNotKnownIsUnknown(t *testing.T) {
+	c := newAzure(t, uniform)
+	vm := c.VMs()[0]
+	for _, tc := range []struct {
+		state emulator.ProvisioningState
+		power emulator.PowerState
+		want  cloud.State
+	}{
+		{emulator.Succeeded, emulator.Running, cloud.Running},
+		{emulator.Updating, emulator.Running, cloud.Running},
+		{emulator.Succeeded, emulator.Stopped, cloud.Stopped},
+		{emulator.Succeeded, emulator.Deallocated, cloud.Stopped},
+		{emulator.Creating, emulator.Stopped, cloud.Pending},
+		{emulator.Deleting, emulator.Running, cloud.Deleting},
+		{emulator.Failed, emulator.Running, cloud.Failed},
+		{"Hibernating", emulator.Running, cloud.Unknown},
+		{"", "", cloud.Unknown},
+	} {
+		if err := c.Change(vm.Resource, func(vm *emulator.VM) { vm.State, vm.Power = tc.state, tc.power }); err != nil {
+			t.Fatal(err)
+		}
+		i, err := c.Provider(t).Instance(t.Context(), vm.ProviderID)
+		if err != nil || i.State != tc.want || (tc.want == cloud.Failed) != (i.Message != "") {
+			t.Errorf("%s, %s: %+v, %v; want %s", tc.state, tc.power, i, err, tc.want)
+		}
+	}
+}
