@@ -250,8 +250,10 @@ func (m *machine) remove(uid string) error {
 	return nil
 }
 
-func (m *machine) ListBudgets(context.Context, string) ([]kubeapi.PodDisruptionBudget, error) {
-	return nil, nil
+func (m *machine) FollowBudgets(ctx context.Context, _ string, h kubeapi.Handler[kubeapi.PodDisruptionBudget]) error {
+	h.Replaced(nil)
+	<-ctx.Done()
+	return ctx.Err()
 }
 
 func (m *machine) CreateEvent(_ context.Context, e kubeapi.Event) error {

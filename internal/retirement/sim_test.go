@@ -443,8 +443,23 @@ func (s *sim) DeletePod(context.Context, kubeapi.Removal) error {
 	return nil
 }
 
-func (s *sim) ListBudgets(context.Context, string) ([]kubeapi.PodDisruptionBudget, error) {
-	return nil, s.ask("list budgets", func() error { return nil })
+// FollowBudgets implements drain.API: there are none.
+func (s *sim) FollowBudgets(ctx context.Context, _ string, h kubeapi.Handler[kubeapi.PodDisruptionBudget]) error {
+	for {
+		err := s.ask("follow budgets", func() error { return nil })
+		if err == nil {
+			break
+		}
+		h.Failed(err)
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(time.Second):
+		}
+	}
+	h.Replaced(nil)
+	<-ctx.Done()
+	return ctx.Err()
 }
 
 func (s *sim) GetClaim(context.Context, string, string) (*kubeapi.PersistentVolumeClaim, error) {
