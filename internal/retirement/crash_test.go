@@ -42,6 +42,12 @@ func (k *killer) step(moment, request string) error {
 	return nil
 }
 
+func (k *killer) hasStruck() bool {
+	k.s.mu.Lock()
+	defer k.s.mu.Unlock()
+	return k.dead
+}
+
 // course is one way through a retirement.
 type course struct {
 	name  string
@@ -108,14 +114,16 @@ func (c course) run(t *testing.T, ctx context.Context, at int, moment string) in
 	}
 	life, die := context.WithCancel(ctx)
 	first := s.controller(t)
-	for end := time.Now().Add(3 * time.Hour); time.Now().Before(end) && !k.dead && !s.over("r"); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(3 * time.Hour); time.Now().Before(end) && !k.hasStruck() && !s.over("r"); time.Sleep(time.Millisecond) {
 		s.turn(life, first, "r")
 	}
 	die()
-	if at > 0 && !k.dead {
+	if at > 0 && !k.hasStruck() {
 		t.Fatalf("the run ended without a request number %d", at)
 	}
+	s.mu.Lock()
 	s.at = func(string, string) error { return nil }
+	s.mu.Unlock()
 	rt := s.settled(ctx, s.controller(t), "r", 3*time.Hour)
 	switch {
 	case rt == nil && c.end != "":
@@ -130,6 +138,8 @@ func (c course) run(t *testing.T, ctx context.Context, at int, moment string) in
 	if restoredErr := restored(s.node("b")); restoredErr != nil {
 		t.Error(restoredErr)
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	return len(s.requests)
 }
 
