@@ -39,9 +39,9 @@ func (s *Snapshot) setBudget(b *budget) {
 	s.dropBudget(b.key)
 	s.budgetChanges++
 	s.budgets[b.key] = b
-	list := append(s.budgetsIn[b.key.Namespace], b)
-	slices.SortFunc(list, func(a, b *budget) int { return compareKeys(a.key, b.key) })
-	s.budgetsIn[b.key.Namespace] = list
+	in := b.key.Namespace
+	s.budgetsIn[in] = append(s.budgetsIn[in], b)
+	slices.SortFunc(s.budgetsIn[in], func(a, b *budget) int { return compareKeys(a.key, b.key) })
 }
 
 func (s *Snapshot) dropBudget(key PodKey) {

@@ -1,6 +1,7 @@
 package placement_test
 
 import (
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -332,7 +333,7 @@ func TestRequestsThatMakeNoSenseAreRefused(t *testing.T) {
 		}
 	}
 	fork := s.Fork()
-	if err := s.SetPod(placementtest.Pod("late", 0, "first", 1, 1)); err != placement.ErrForked {
+	if err := s.SetPod(placementtest.Pod("late", 0, "first", 1, 1)); !errors.Is(err, placement.ErrForked) {
 		t.Errorf("event in a fork: %v", err)
 	}
 	fork.Rollback()

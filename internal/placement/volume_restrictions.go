@@ -39,17 +39,17 @@ func (s *Snapshot) volumeRestrictions(c *class, n *node) *Reason {
 // at all.
 func disksConflict(a, b *corev1.Volume) bool {
 	if a.GCEPersistentDisk != nil && b.GCEPersistentDisk != nil && a.GCEPersistentDisk.PDName == b.GCEPersistentDisk.PDName &&
-		!(a.GCEPersistentDisk.ReadOnly && b.GCEPersistentDisk.ReadOnly) {
+		(!a.GCEPersistentDisk.ReadOnly || !b.GCEPersistentDisk.ReadOnly) {
 		return true
 	}
 	if a.AWSElasticBlockStore != nil && b.AWSElasticBlockStore != nil &&
 		a.AWSElasticBlockStore.VolumeID == b.AWSElasticBlockStore.VolumeID {
 		return true
 	}
-	if a.ISCSI != nil && b.ISCSI != nil && a.ISCSI.IQN == b.ISCSI.IQN && !(a.ISCSI.ReadOnly && b.ISCSI.ReadOnly) {
+	if a.ISCSI != nil && b.ISCSI != nil && a.ISCSI.IQN == b.ISCSI.IQN && (!a.ISCSI.ReadOnly || !b.ISCSI.ReadOnly) {
 		return true
 	}
 	return a.RBD != nil && b.RBD != nil && a.RBD.RBDPool == b.RBD.RBDPool && a.RBD.RBDImage == b.RBD.RBDImage &&
-		!(a.RBD.ReadOnly && b.RBD.ReadOnly) &&
+		(!a.RBD.ReadOnly || !b.RBD.ReadOnly) &&
 		slices.ContainsFunc(a.RBD.CephMonitors, func(m string) bool { return slices.Contains(b.RBD.CephMonitors, m) })
 }
