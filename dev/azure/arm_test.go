@@ -40,14 +40,14 @@ func newARM(t *testing.T, o ARMOptions, emulated Options) *armClient {
 	return &armClient{ARM: a, server: server, http: &http.Client{Transport: transport}, token: a.Token()}
 }
 
-// head is what comes before the body of an answer.
-type head struct {
+// answerHead is what comes before the body of an answer.
+type answerHead struct {
 	StatusCode int
 	Header     http.Header
 }
 
 // ask sends a request with the token, and gives the answer and what it says.
-func (c *armClient) ask(t *testing.T, method, path, body string) (head, map[string]any) {
+func (c *armClient) ask(t *testing.T, method, path, body string) (answerHead, map[string]any) {
 	t.Helper()
 	address := path
 	if strings.HasPrefix(path, "/") {
@@ -71,7 +71,7 @@ func (c *armClient) ask(t *testing.T, method, path, body string) (head, map[stri
 	if len(text) > 0 && json.Unmarshal(text, &answer) != nil {
 		t.Fatalf("%s %s answered %q", method, path, text)
 	}
-	return head{response.StatusCode, response.Header}, answer
+	return answerHead{response.StatusCode, response.Header}, answer
 }
 
 func codeOf(answer map[string]any) string {

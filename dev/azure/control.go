@@ -36,10 +36,10 @@ func (e *Emulator) routeControl(mux *http.ServeMux) {
 	mux.HandleFunc("GET /emulator/events/{id}", func(w http.ResponseWriter, r *http.Request) {
 		e.replyEvent(w, r.PathValue("id"), nil)
 	})
-	mux.HandleFunc("POST /emulator/events/{id}/start", e.serveCommand(func(r *http.Request, id string) error {
+	mux.HandleFunc("POST /emulator/events/{id}/start", e.serveCommand(func(_ *http.Request, id string) error {
 		return e.Start(id)
 	}))
-	mux.HandleFunc("POST /emulator/events/{id}/cancel", e.serveCommand(func(r *http.Request, id string) error {
+	mux.HandleFunc("POST /emulator/events/{id}/cancel", e.serveCommand(func(_ *http.Request, id string) error {
 		return e.Cancel(id)
 	}))
 	mux.HandleFunc("POST /emulator/events/{id}/finish", e.serveCommand(func(r *http.Request, id string) error {
@@ -237,7 +237,7 @@ func (e *Emulator) serveAnnounce(w http.ResponseWriter, r *http.Request) {
 		reply(w, nil, err)
 		return
 	}
-	record, err := e.Announce(a)
+	record, err := e.Announce(a) //nolint:contextcheck // an event outlives the request that announces it
 	reply(w, record, err)
 }
 

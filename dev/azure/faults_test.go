@@ -26,8 +26,14 @@ func inject(t testing.TB, e *Emulator, faults ...Fault) {
 	}
 }
 
+// head is what an answer says before its body.
+type head struct {
+	StatusCode int
+	Header     http.Header
+}
+
 // get makes a GET whose failure is what the test is about. The body is what could be read of it.
-func get(t testing.TB, ctx context.Context, url string) (*http.Response, []byte, error) {
+func get(ctx context.Context, t testing.TB, url string) (*head, []byte, error) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
@@ -38,9 +44,18 @@ func get(t testing.TB, ctx context.Context, url string) (*http.Response, []byte,
 	if err != nil {
 		return nil, nil, err
 	}
-	defer resp.Body.Close()
+	defer func() { _ = resp.Body.Close() }() // It was only read.
 	body, err := io.ReadAll(resp.Body)
-	return resp, body, err
+	return &head{resp.StatusCode, resp.Header}, body, err
+}
+
+// send sends a request whose answer, if there is one, is of no interest.
+func send(client *http.Client, r *http.Request) error {
+	resp, err := client.Do(r)
+	if err != nil {
+		return err
+	}
+	return resp.Body.Close()
 }
 
 func TestFaultOfTheNextThreeAnswers(t *testing.T) {
@@ -50,7 +65,7 @@ func TestFaultOfTheNextThreeAnswers(t *testing.T) {
 			base := serveEmulator(t, e)
 			inject(t, e, Fault{Kind: FaultStatus, Status: status, Times: 3, RetryAfter: 1500 * time.Millisecond})
 			for range 3 {
-				resp, body, err := get(t, t.Context(), base+metadataPath+query)
+				resp, body, err := get(t.Context(), t, base+metadataPath+query)
 				if err != nil || resp.StatusCode != status || !json.Valid(body) || resp.Header.Get("Retry-After") != "2" {
 					t.Errorf("got %+v with %q, %v", resp, body, err)
 				}
@@ -67,35 +82,35 @@ func TestFaultsThatSpoilTheBody(t *testing.T) {
 	e := newEmulator(t, Options{})
 	base := serveEmulator(t, e)
 	record := announce(t, e, Announcement{Type: Reboot, Resources: []string{vm0}})
-	_, healthy, err := get(t, t.Context(), base+metadataPath+query)
+	_, healthy, err := get(t.Context(), t, base+metadataPath+query)
 	if err != nil {
 		t.Fatal(err)
 	}
 
 	t.Run("HTML", func(t *testing.T) {
 		inject(t, e, Fault{Kind: FaultHTML})
-		resp, body, err := get(t, t.Context(), base+metadataPath+query)
-		if err != nil || resp.StatusCode != 200 || !bytes.HasPrefix(body, []byte("<!DOCTYPE html>")) {
+		resp, body, err := get(t.Context(), t, base+metadataPath+query)
+		if err != nil || resp.StatusCode != http.StatusOK || !bytes.HasPrefix(body, []byte("<!DOCTYPE html>")) {
 			t.Errorf("got %+v with %q, %v", resp, body, err)
 		}
 	})
 	t.Run("empty", func(t *testing.T) {
 		inject(t, e, Fault{Kind: FaultEmpty})
-		resp, body, err := get(t, t.Context(), base+metadataPath+query)
-		if err != nil || resp.StatusCode != 200 || len(body) != 0 {
+		resp, body, err := get(t.Context(), t, base+metadataPath+query)
+		if err != nil || resp.StatusCode != http.StatusOK || len(body) != 0 {
 			t.Errorf("got %+v with %q, %v", resp, body, err)
 		}
 	})
 	t.Run("half", func(t *testing.T) {
 		inject(t, e, Fault{Kind: FaultHalf})
-		_, body, err := get(t, t.Context(), base+metadataPath+query)
+		_, body, err := get(t.Context(), t, base+metadataPath+query)
 		if !errors.Is(err, io.ErrUnexpectedEOF) || !bytes.Equal(body, healthy[:len(healthy)/2]) {
 			t.Errorf("got %q, %v", body, err)
 		}
 	})
 	t.Run("huge", func(t *testing.T) {
 		inject(t, e, Fault{Kind: FaultHuge})
-		_, body, err := get(t, t.Context(), base+metadataPath+query)
+		_, body, err := get(t.Context(), t, base+metadataPath+query)
 		var doc document
 		if err != nil || len(body) < DefaultHugeSize || len(body) > DefaultHugeSize*11/10 ||
 			json.Unmarshal(body, &doc) != nil || doc.Events[0].EventID != record.EventID {
@@ -103,7 +118,7 @@ func TestFaultsThatSpoilTheBody(t *testing.T) {
 		}
 	})
 	t.Run("healthy again", func(t *testing.T) {
-		_, body, err := get(t, t.Context(), base+metadataPath+query)
+		_, body, err := get(t.Context(), t, base+metadataPath+query)
 		if err != nil || !bytes.Equal(body, healthy) {
 			t.Errorf("got %q, %v, want %q", body, err, healthy)
 		}
@@ -191,7 +206,7 @@ func TestHangEndsWhenTheClientGivesUp(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := http.DefaultClient.Do(r); !errors.Is(err, context.DeadlineExceeded) {
+			if err := send(http.DefaultClient, r); !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("got %v", err)
 			}
 			read(t, base)
@@ -219,7 +234,7 @@ func TestHangEndsWhenTheEmulatorCloses(t *testing.T) {
 	go func() {
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, base+metadataPath+query, nil)
 		if err == nil {
-			_, err = http.DefaultClient.Do(r)
+			err = send(http.DefaultClient, r)
 		}
 		done <- err
 	}()
@@ -240,7 +255,7 @@ func TestReset(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := client.Do(r); !errors.Is(err, syscall.ECONNRESET) {
+	if err := send(client, r); !errors.Is(err, syscall.ECONNRESET) {
 		t.Errorf("got %v, want ECONNRESET", err)
 	}
 	read(t, base)

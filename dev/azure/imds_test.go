@@ -56,7 +56,7 @@ func callWith(t testing.TB, method, url, body string, header http.Header) (int, 
 	if err != nil {
 		t.Fatalf("%s %s: %v", method, url, err)
 	}
-	defer resp.Body.Close()
+	defer func() { _ = resp.Body.Close() }() // It was only read.
 	got, err := io.ReadAll(resp.Body)
 	if err != nil {
 		t.Fatalf("%s %s: reading the body: %v", method, url, err)

@@ -409,7 +409,7 @@ func TestFirstCallThatIsCutOffIsNotAnEmptyAnswer(t *testing.T) {
 	e := newEmulator(t, Options{FirstCall: time.Hour})
 	base := serveEmulator(t, e)
 	e.Close()
-	resp, body, err := get(t, t.Context(), base+metadataPath+query)
+	resp, body, err := get(t.Context(), t, base+metadataPath+query)
 	if err == nil {
 		t.Errorf("answered with %d %q", resp.StatusCode, body)
 	}

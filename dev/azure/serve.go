@@ -218,7 +218,7 @@ func (s *settings) serve(ctx context.Context, e *Emulator, out io.Writer) error 
 func (s *settings) endpoints(e *Emulator) ([]endpoint, error) {
 	var endpoints []endpoint
 	open := func(what, address string, handler http.Handler) error {
-		listener, err := net.Listen("tcp", address)
+		listener, err := net.Listen("tcp", address) //nolint:noctx // it is done in a moment
 		if err != nil {
 			closeAll(endpoints)
 			return fmt.Errorf("%s: %w", what, err)

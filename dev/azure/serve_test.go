@@ -20,7 +20,7 @@ import (
 )
 
 // startMain runs Main and gives the URLs that it says it serves, by what they serve.
-func startMain(t *testing.T, ctx context.Context, endpoints int, args ...string) (map[string]string, <-chan error) {
+func startMain(ctx context.Context, t *testing.T, endpoints int, args ...string) (map[string]string, <-chan error) {
 	t.Helper()
 	out, in := io.Pipe()
 	done := make(chan error, 1)
@@ -46,7 +46,7 @@ func startMain(t *testing.T, ctx context.Context, endpoints int, args ...string)
 func TestMainServesUntilItsContextEnds(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
-	urls, done := startMain(t, ctx, 2, "--listen=127.0.0.1:0", "--scale-set="+testSet, "--scale-set=other=127.0.0.1:0",
+	urls, done := startMain(ctx, t, 2, "--listen=127.0.0.1:0", "--scale-set="+testSet, "--scale-set=other=127.0.0.1:0",
 		"--notice=reboot=20s", "--outage=1h")
 	everything, other := urls["everything, with the control API under /emulator/"], urls["scale set other"]
 
@@ -73,7 +73,7 @@ func TestMainServesUntilItsContextEnds(t *testing.T) {
 	go func() {
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, other+metadataPath+query, nil)
 		if err == nil {
-			_, err = http.DefaultClient.Do(r)
+			err = send(http.DefaultClient, r)
 		}
 		hanging <- err
 	}()
@@ -139,7 +139,7 @@ func TestMainHelp(t *testing.T) {
 
 func TestMainTellsWhenAnAddressIsTaken(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
-	urls, done := startMain(t, ctx, 1, "--listen=127.0.0.1:0")
+	urls, done := startMain(ctx, t, 1, "--listen=127.0.0.1:0")
 	taken := strings.TrimPrefix(urls["everything, with the control API under /emulator/"], "http://")
 	if err := Main(t.Context(), []string{"--listen=127.0.0.1:0", "--scale-set=a=" + taken}, io.Discard, nil); err == nil ||
 		!strings.Contains(err.Error(), "scale set a") {

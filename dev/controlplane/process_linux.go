@@ -42,7 +42,7 @@ func processStopped(pid int) bool {
 
 // readStat reads the state and the start time of a process or thread.
 func readStat(path string) (state, started string, ok bool) {
-	stat, err := os.ReadFile(path) //nolint:gosec // a file of /proc
+	stat, err := os.ReadFile(path)
 	if err != nil {
 		return "", "", false
 	}

@@ -67,7 +67,7 @@ func Open(dir string) (*Cluster, error) {
 	if err != nil {
 		return nil, fmt.Errorf("directory of the control plane: %w", err)
 	}
-	content, err := os.ReadFile(filepath.Join(dir, stateFile)) //nolint:gosec // the caller says which
+	content, err := os.ReadFile(filepath.Join(dir, stateFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("directory %s: %w", dir, ErrNotFound)
 	}

@@ -23,7 +23,7 @@ import (
 
 // Root is the root of the repository, which holds this module's directory.
 func Root() (string, error) {
-	out, err := exec.Command("go", "env", "GOMOD").Output()
+	out, err := exec.Command("go", "env", "GOMOD").Output() //nolint:noctx // it is done in a moment
 	if err != nil {
 		return "", fmt.Errorf("go env GOMOD: %w", err)
 	}
@@ -43,7 +43,8 @@ var binaries = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	bin := filepath.Join(root, "bin")
-	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", bin+"/", "./cmd/slipway", "./cmd/slipway-agent")
+	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", bin+"/", //nolint:gosec // bin is the repository's own
+		"./cmd/slipway", "./cmd/slipway-agent")
 	cmd.Dir = root
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -219,7 +220,7 @@ func (a *Agent) get(ctx context.Context, path string) (int, string) {
 	if err != nil {
 		return 0, ""
 	}
-	defer resp.Body.Close()
+	defer func() { _ = resp.Body.Close() }() // It was only read.
 	var body bytes.Buffer
 	_, _ = body.ReadFrom(resp.Body)
 	return resp.StatusCode, body.String()

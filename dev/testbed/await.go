@@ -20,11 +20,11 @@ import (
 	"github.com/slipway-dev/slipway/dev/azure"
 )
 
-// follow lists and watches a resource in the terms of a field selector, until done says so.
-func (t *Testbed) follow(ctx context.Context, resource, namespace string, selector fields.Selector, kind runtime.Object,
+// follow lists and watches a resource of all namespaces in the terms of a field selector, until done says so.
+func (t *Testbed) follow(ctx context.Context, resource string, selector fields.Selector, kind runtime.Object,
 	done func(watch.Event) bool,
 ) error {
-	lw := cache.NewListWatchFromClient(t.Client().CoreV1().RESTClient(), resource, namespace, selector)
+	lw := cache.NewListWatchFromClient(t.Client().CoreV1().RESTClient(), resource, metav1.NamespaceAll, selector)
 	_, err := watchtools.UntilWithSync(ctx, cache.ToListWatcherWithWatchListSemantics(lw, t.Client()), kind, nil,
 		func(e watch.Event) (bool, error) { return done(e), nil })
 	return err
@@ -33,7 +33,7 @@ func (t *Testbed) follow(ctx context.Context, resource, namespace string, select
 // AwaitNode waits for a state of a node, and returns it.
 func (t *Testbed) AwaitNode(ctx context.Context, name, what string, is func(*corev1.Node) bool) (*corev1.Node, error) {
 	var last *corev1.Node
-	err := t.follow(ctx, "nodes", "", fields.OneTermEqualSelector(metav1.ObjectNameField, name), &corev1.Node{},
+	err := t.follow(ctx, "nodes", fields.OneTermEqualSelector(metav1.ObjectNameField, name), &corev1.Node{},
 		func(e watch.Event) bool {
 			n, ok := e.Object.(*corev1.Node)
 			if !ok || e.Type == watch.Deleted {
@@ -81,7 +81,7 @@ func (t *Testbed) AwaitPods(ctx context.Context, node, what string, are func([]c
 	if are(now.Items) {
 		return now.Items, nil
 	}
-	err = t.follow(ctx, "pods", "", bound, &corev1.Pod{}, func(e watch.Event) bool {
+	err = t.follow(ctx, "pods", bound, &corev1.Pod{}, func(e watch.Event) bool {
 		p, ok := e.Object.(*corev1.Pod)
 		if !ok {
 			return false
@@ -110,7 +110,7 @@ func (t *Testbed) AwaitEvent(ctx context.Context, node, reason string) (*corev1.
 	var found *corev1.Event
 	about := fields.AndSelectors(fields.OneTermEqualSelector("involvedObject.name", node),
 		fields.OneTermEqualSelector("reason", reason))
-	err := t.follow(ctx, "events", "", about, &corev1.Event{}, func(e watch.Event) bool {
+	err := t.follow(ctx, "events", about, &corev1.Event{}, func(e watch.Event) bool {
 		event, ok := e.Object.(*corev1.Event)
 		if ok && e.Type != watch.Deleted {
 			found = event
@@ -151,7 +151,7 @@ func (t *Testbed) RecordNode(ctx context.Context, name string) (*NodeHistory, er
 	h := &NodeHistory{stop: stop}
 	begun := make(chan struct{})
 	h.over.Go(func() {
-		_ = t.follow(ctx, "nodes", "", fields.OneTermEqualSelector(metav1.ObjectNameField, name), &corev1.Node{},
+		_ = t.follow(ctx, "nodes", fields.OneTermEqualSelector(metav1.ObjectNameField, name), &corev1.Node{},
 			func(e watch.Event) bool { h.add(e, begun); return false })
 	})
 	select {

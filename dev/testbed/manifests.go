@@ -58,7 +58,7 @@ func (t *Testbed) Apply(ctx context.Context, path string) error {
 	if err != nil {
 		return err
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }() // It was only read.
 	client, err := dynamic.NewForConfig(t.RESTConfig())
 	if err != nil {
 		return err

@@ -92,7 +92,7 @@ func (t *Testbed) serve(address string) error {
 	if address == "" {
 		address = anyPort
 	}
-	listener, err := net.Listen("tcp", address)
+	listener, err := net.Listen("tcp", address) //nolint:noctx // it is done in a moment
 	if err != nil {
 		return fmt.Errorf("azure emulator: %w", err)
 	}
@@ -161,12 +161,12 @@ func (p power) PowerOff(ctx context.Context, node string) error {
 			return err
 		}
 	}
-	return unlessGone(p.t.Cluster.PowerOff(ctx, node))
+	return unlessGone(p.t.PowerOff(ctx, node))
 }
 
 // PowerOn brings the node back, and its agent as the kubelet would: the same command again.
 func (p power) PowerOn(ctx context.Context, node string) error {
-	if err := p.t.Cluster.PowerOn(ctx, node); err != nil {
+	if err := p.t.PowerOn(ctx, node); err != nil {
 		return err
 	}
 	if a := p.t.agentOn(node); a != nil {

@@ -183,12 +183,10 @@ func (a *Agent) Validate() error {
 	if !oneOf(a.TaintEffect, []string{"", "NoSchedule", "PreferNoSchedule", "NoExecute"}) {
 		bad("taint-effect", a.TaintEffect, "NoSchedule, PreferNoSchedule, NoExecute or nothing")
 	}
-	if a.Listen != "" {
-		if _, _, err := net.SplitHostPort(a.Listen); err != nil {
-			bad("listen", a.Listen, "host:port, such as 127.0.0.1:9818, or nothing")
-		}
+	if a.Listen != "" && !isAddress(a.Listen) {
+		bad("listen", a.Listen, "host:port, such as 127.0.0.1:9818, or nothing")
 	}
-	if u, err := url.Parse(a.TraceEndpoint); err != nil || a.TraceEndpoint != "" && (u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {
+	if a.TraceEndpoint != "" && !isURL(a.TraceEndpoint) {
 		bad("trace-endpoint", a.TraceEndpoint, "a URL such as http://collector:4318/v1/traces, or nothing")
 	}
 	if !oneOf(a.LogFormat, []string{"json", "text"}) {
@@ -371,6 +369,16 @@ func (r *rules) Set(text string) error {
 }
 
 func (*rules) Type() string { return "rule" }
+
+func isURL(s string) bool {
+	u, err := url.Parse(s)
+	return err == nil && u.Host != "" && (u.Scheme == "http" || u.Scheme == "https")
+}
+
+func isAddress(s string) bool {
+	_, _, err := net.SplitHostPort(s)
+	return err == nil
+}
 
 func quoted(v any) any {
 	if s, ok := v.(string); ok {

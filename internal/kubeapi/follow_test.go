@@ -271,7 +271,7 @@ func TestAServerThatEndsEveryWatchAtOnceIsNotAskedInATightLoop(t *testing.T) {
 
 func TestThePauseIsShortAgainAfterAWatchThatLasted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		lasts := func(w http.ResponseWriter, r *http.Request) {
+		lasts := func(w http.ResponseWriter, _ *http.Request) {
 			_ = http.NewResponseController(w).Flush()
 			time.Sleep(10 * time.Minute)
 		}

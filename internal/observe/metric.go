@@ -64,7 +64,7 @@ func (r *Registry) GaugeFunc(name, help string, f func() float64) {
 // last bucket, up to +Inf, is added.
 func (r *Registry) Histogram(name, help string, buckets []float64, labels ...string) *Vec[Histogram] {
 	for i, b := range buckets {
-		if math.IsNaN(b) || math.IsInf(b, 0) || i > 0 && b <= buckets[i-1] {
+		if math.IsNaN(b) || math.IsInf(b, 0) || i > 0 && b <= buckets[i-1] { //nolint:gosec // i-1 is not negative: it says so
 			panic(fmt.Sprintf("metric %s: buckets %v: want finite bounds in rising order", name, buckets))
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"math"
+	"net/http"
 	"net/http/httptest"
 	"os/exec"
 	"slices"
@@ -78,7 +79,7 @@ d 0.25
 plain_total 0
 `
 	w := httptest.NewRecorder()
-	r.ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+	r.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	if diff := cmp.Diff(want, w.Body.String()); diff != "" {
 		t.Error(diff)
 	}

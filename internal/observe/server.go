@@ -84,7 +84,9 @@ func (s *Server) Run(ctx context.Context) error {
 	if err := s.http.Shutdown(grace); errors.Is(err, context.DeadlineExceeded) {
 		_ = s.http.Close() // who is still reading, such as a long profile, is cut off
 	}
-	_ = <-failed // http.ErrServerClosed
+	if err := <-failed; !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("metrics and health: %w", err)
+	}
 	return nil
 }
 
