@@ -72,9 +72,18 @@ func (p *Pod) observe(pod *corev1.Pod, at time.Time) {
 		p.AskedAt = pod.DeletionTimestamp.Add(-time.Duration(granted) * time.Second)
 	}
 	if ended(pod) {
-		p.EndedAt = at
 		p.ExitCode, p.FinishedAt = exit(pod)
+		p.EndedAt = endOf(p.FinishedAt, at)
 	}
+}
+
+// endOf is the latest at which a pod can have ended that was seen to have at some time: a watch may lag behind, and
+// FinishedAt is of whole seconds, cut off.
+func endOf(finished, seen time.Time) time.Time {
+	if latest := finished.Add(time.Second); !finished.IsZero() && latest.Before(seen) {
+		return latest
+	}
+	return seen
 }
 
 // ended reports whether nothing of the pod runs any more and nothing will: its containers are all terminated, and they

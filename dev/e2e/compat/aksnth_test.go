@@ -146,7 +146,11 @@ func TestFreezeIsOnlySaidUnlessAskedFor(t *testing.T) {
 			in := newInbox(t)
 			f.run(f.app("web", 1).Deployment())
 			a := f.aksnth(append(flags, "-webhook.url="+in.URL+"/hook", "-webhook.template=x")...)
-			r := f.announce(azure.Announcement{Type: azure.Freeze, Notice: 20 * time.Second, DurationSeconds: new(-1), Outage: time.Second})
+			outage := time.Second
+			if flags != nil {
+				outage = time.Minute // after it the pods come back, which would look as if they had never left
+			}
+			r := f.announce(azure.Announcement{Type: azure.Freeze, Notice: 20 * time.Second, DurationSeconds: new(-1), Outage: outage})
 			f.awaitEvent("Freeze")
 			f.awaitMetric(a, old+`scheduled_events_total{node="`+f.node()+`",resource="`+f.pool.Resource(0)+`",type="Freeze"}`, 1)
 			if flags != nil {
