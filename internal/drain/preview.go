@@ -72,7 +72,7 @@ func Preview(ctx context.Context, api API, o Options, server bool) (Forecast, er
 	d.replace(pods, now)
 	d.review(now)
 	f := Forecast{Node: o.Node, At: now}
-	f.Problems = d.learnBudgets(ctx, now)
+	f.Problems = d.learnBudgets(ctx)
 	d.foresee(now)
 	if server {
 		d.rehearse(ctx, now)
@@ -102,7 +102,7 @@ func (d *Drain) forecast(p *podState, now time.Time) PodForecast {
 }
 
 // learnBudgets reads the budgets of every namespace with pods to evict, and says where it could not.
-func (d *Drain) learnBudgets(ctx context.Context, now time.Time) (problems []string) {
+func (d *Drain) learnBudgets(ctx context.Context) (problems []string) {
 	for _, p := range d.inOrder() {
 		ns := p.pod.Namespace
 		if d.o.DisableEviction || !p.waiting() || !d.budgets.unread(ns) {

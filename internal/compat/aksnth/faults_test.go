@@ -236,7 +236,8 @@ func TestW24LooksEverySecondUnlessToldOtherwise(t *testing.T) {
 
 func TestFreezeIsIgnoredUnlessAskedForAndThenAnyIsDrained(t *testing.T) {
 	for _, n := range []notice.Notice{
-		{Type: notice.Freeze, Duration: 5 * time.Second}, {Type: notice.Freeze, Duration: -1},
+		{Type: notice.Freeze, Duration: 5 * time.Second},
+		{Type: notice.Freeze, Duration: -1},
 		{Type: notice.Freeze, Duration: 5 * time.Second, LiveMigration: true},
 	} {
 		off, on := parse(t).Config(), parse(t, "-drainOnFreezeEvent").Config()

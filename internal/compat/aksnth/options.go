@@ -358,7 +358,8 @@ func (o *Options) Validate() error {
 		name  string
 		value int
 	}{
-		{"nodeGracePeriodSeconds", o.NodeGracePeriodSeconds}, {"gracePeriodSeconds", o.GracePeriodSeconds},
+		{"nodeGracePeriodSeconds", o.NodeGracePeriodSeconds},
+		{"gracePeriodSeconds", o.GracePeriodSeconds},
 		{"webhook.retries", o.WebhookRetries},
 	} {
 		if f.value < 0 {

@@ -28,7 +28,7 @@ func decide(t *testing.T, text string, n notice.Notice) agent.Action {
 	}
 	n.Source, n.Status = azure.Name, notice.Scheduled
 	n.NotBefore = time.Now().Add(time.Minute)
-	return agent.Action(c.Impact().Decide(n, agent.Seen{First: time.Now()}).Action)
+	return c.Impact().Decide(n, agent.Seen{First: time.Now()}).Action
 }
 
 var (
