@@ -181,17 +181,17 @@ func (a *Agent) onProgress() func(drain.Progress) {
 	a.obstructed.Store(nil)
 	return func(p drain.Progress) {
 		a.o.Metrics.progress(p)
-		isNew := false
-		for _, b := range p.Obstructed() {
+		isNew, obstructed := false, p.Obstructed()
+		for _, b := range obstructed {
 			obstacle := string(b.Reason) + " " + b.Budget
 			isNew = isNew || !known[obstacle]
 			known[obstacle] = true
 		}
-		if !isNew && (len(p.Obstructed()) == 0 || time.Since(saidAt) < blockedEvery || p.String() == said) {
+		if !isNew && (len(obstructed) == 0 || time.Since(saidAt) < blockedEvery || p.String() == said) {
 			return
 		}
 		saidAt, said = time.Now(), p.String()
-		a.log.Warn("drain is blocked", "progress", said, "blocked", first(p.Obstructed(), mostLogged))
+		a.log.Warn("drain is blocked", "progress", said, "blocked", first(obstructed, mostLogged))
 		a.events.emit(blocked(p))
 		a.noteBlocked(p)
 	}

@@ -58,7 +58,7 @@ func (d *Drain) unlessWaiting(ctx context.Context, p *podState, now time.Time, h
 		return time.Time{} // the next answer wakes us
 	}
 	if how == Evicted {
-		if d.crowded(p.pod.Namespace) {
+		if d.canFollow(p.pod.Namespace, now) && d.crowded(p.pod.Namespace) { // in this order: counting looks at every pod
 			d.followBudgets(ctx, p.pod.Namespace, now)
 		}
 		if l := d.laneOf(p); l != nil {

@@ -151,18 +151,24 @@ func (d *Drain) crowded(namespace string) bool {
 	return waiting >= crowd
 }
 
+// canFollow reports that a namespace's budgets are not being followed, and may be.
+func (d *Drain) canFollow(namespace string, now time.Time) bool {
+	ns := d.budgets.of(namespace)
+	return !d.over && !ns.following && !now.Before(ns.again)
+}
+
 // followBudgets follows the budgets of a namespace, if that is not being done.
 func (d *Drain) followBudgets(ctx context.Context, namespace string, now time.Time) {
-	ns := d.budgets.of(namespace)
-	if d.over || ns.following || now.Before(ns.again) {
+	if !d.canFollow(namespace, now) {
 		return
 	}
+	ns := d.budgets.of(namespace)
 	ns.following = true
 	follow, stop := context.WithCancel(ctx)
-	news := func(n news) { d.inbox.put(func(now time.Time) { n(now); d.budgets.reassign(d.order, namespace, now) }) }
+	put := func(n news) { d.inbox.put(func(now time.Time) { n(now); d.budgets.reassign(d.order, namespace, now) }) }
 	handler := kubeapi.Handler[kubeapi.PodDisruptionBudget]{
 		Replaced: func(all []kubeapi.PodDisruptionBudget) {
-			news(func(now time.Time) {
+			put(func(now time.Time) {
 				ns.learn(all, nil)
 				d.rekeyLanes(namespace)
 				for i := range all {
@@ -171,9 +177,9 @@ func (d *Drain) followBudgets(ctx context.Context, namespace string, now time.Ti
 			})
 		},
 		Changed: func(b kubeapi.PodDisruptionBudget) {
-			news(func(now time.Time) { ns.see(&b); d.heard(&b, now) })
+			put(func(now time.Time) { ns.see(&b); d.heard(&b, now) })
 		},
-		Deleted: func(b kubeapi.PodDisruptionBudget) { news(func(time.Time) { delete(ns.byName, b.Name) }) },
+		Deleted: func(b kubeapi.PodDisruptionBudget) { put(func(time.Time) { delete(ns.byName, b.Name) }) },
 		Failed: func(err error) {
 			d.o.Logger.Debug("cannot follow disruption budgets", "namespace", namespace, "err", err)
 			if kubeapi.IsForbidden(err) { // and will be: what the denials say has to do
