@@ -6,9 +6,10 @@ package compat
 import (
 	"fmt"
 	"slices"
-	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/slipway-dev/slipway/internal/config"
 )
 
 // Entry is one scalar of a configuration file.
@@ -71,13 +72,7 @@ func gather(into map[string]Entry, prefix string, n *yaml.Node) error {
 
 // Closest is the known name that is most like an unknown one, or empty when none is like it.
 func Closest(name string, known []string) string {
-	best, least := "", max(2, len(name)/3)+1
-	for _, k := range slices.Sorted(slices.Values(known)) {
-		if d := distance(strings.ToLower(name), strings.ToLower(k)); d < least {
-			best, least = k, d
-		}
-	}
-	return best
+	return config.Closest(name, slices.Sorted(slices.Values(known)), max(2, len(name)/3))
 }
 
 // Unknown is the warning about a key that nothing reads.
@@ -87,25 +82,4 @@ func Unknown(key string, line int, known []string) string {
 		text += "; meant " + like + "?"
 	}
 	return text
-}
-
-// distance is Levenshtein's, over bytes.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			change := diagonal
-			if a[i] != b[j] {
-				change++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(change, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
 }

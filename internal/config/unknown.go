@@ -11,26 +11,33 @@ import (
 
 // unknownKey says that a key means nothing, and which one may have been meant.
 func unknownKey(path, key string, known []string) error {
-	best, least := "", len(key)/3+2
+	sorted := slices.Sorted(slices.Values(known))
+	if best := Closest(key, sorted, len(key)/3+1); best != "" {
+		return fmt.Errorf("%s: unknown key: did you mean %s?", path, best)
+	}
+	return fmt.Errorf("%s: unknown key: want one of %s", path, strings.Join(sorted, ", "))
+}
+
+// Closest is the known name that is most like another, in small letters, the first of several; empty when each would take
+// more changes than most.
+func Closest(name string, known []string, most int) string {
+	best, least := "", most+1
 	for _, k := range known {
-		if d := distance(strings.ToLower(key), strings.ToLower(k)); d < least {
+		if d := distance(strings.ToLower(name), strings.ToLower(k)); d < least {
 			best, least = k, d
 		}
 	}
-	if best != "" {
-		return fmt.Errorf("%s: unknown key: did you mean %s?", path, best)
-	}
-	sorted := slices.Sorted(slices.Values(known))
-	return fmt.Errorf("%s: unknown key: want one of %s", path, strings.Join(sorted, ", "))
+	return best
 }
 
 // longestKey bounds the work of finding a key that is alike.
 const longestKey = 64
 
-// distance is how many letters must be changed, added or left out to make y of x (Levenshtein).
+// distance is how many letters must be changed, added or left out to make y of x (Levenshtein); of a longer key it is
+// taken to be all of them.
 func distance(x, y string) int {
 	if len(x) > longestKey || len(y) > longestKey {
-		return longestKey
+		return max(len(x), len(y))
 	}
 	row := make([]int, len(y)+1)
 	for j := range row {
