@@ -4,9 +4,11 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/Azure/azure-sdk-for-go/sdk/azcore/runtime"
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore/to"
 	"github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/compute/armcompute/v7"
 
@@ -64,24 +66,10 @@ func (p *Provider) listSet(ctx context.Context, g group) ([]found, error) {
 func (p *Provider) listUniform(ctx context.Context, g group) ([]found, error) {
 	pager := p.clients.instances.NewListPager(g.resourceGroup, g.scaleSet,
 		&armcompute.VirtualMachineScaleSetVMsClientListOptions{Expand: to.Ptr("instanceView")})
-	var machines []found
-	for pager.More() {
-		page, err := pager.NextPage(ctx)
-		if err != nil {
-			return nil, errGroup(g, "listing the instances of", err)
-		}
-		if page.Value == nil {
-			return nil, fmt.Errorf("listing the instances of %s: %w: a page has no value", g, errIncomplete)
-		}
-		for _, vm := range page.Value {
-			m, err := ofScaleSetVM(vm)
-			if err != nil {
-				return nil, fmt.Errorf("listing the instances of %s: %w", g, err)
-			}
-			machines = append(machines, m)
-		}
+	instances := func(r armcompute.VirtualMachineScaleSetVMsClientListResponse) []*armcompute.VirtualMachineScaleSetVM {
+		return r.Value
 	}
-	return machines, nil
+	return listAll(ctx, g, "listing the instances of", pager, instances, ofScaleSetVM)
 }
 
 // listFlexible lists the machines of a flexible scale set, which are virtual machines that name their set.
@@ -92,26 +80,35 @@ func (p *Provider) listFlexible(ctx context.Context, g group) ([]found, error) {
 		Filter: to.Ptr("'virtualMachineScaleSet/id' eq '" + setID + "'"),
 		Expand: to.Ptr(armcompute.ExpandTypeForListVMsInstanceView),
 	})
-	var machines []found
+	vms := func(r armcompute.VirtualMachinesClientListResponse) []*armcompute.VirtualMachine { return r.Value }
+	machines, err := listAll(ctx, g, "listing the machines of", pager, vms, ofVM)
+	return slices.DeleteFunc(machines, func(m found) bool { return !strings.EqualFold(m.flexible, g.scaleSet) }), err
+}
+
+// listAll reads every page of a list, and every item of a page: all of them or an error (I7). A page without a value is
+// an answer cut short.
+func listAll[Page, Item, T any](ctx context.Context, g group, doing string, pager *runtime.Pager[Page],
+	items func(Page) []Item, read func(Item) (T, error),
+) ([]T, error) {
+	var all []T
 	for pager.More() {
 		page, err := pager.NextPage(ctx)
 		if err != nil {
-			return nil, errGroup(g, "listing the machines of", err)
+			return nil, errGroup(g, doing, err)
 		}
-		if page.Value == nil {
-			return nil, fmt.Errorf("listing the machines of %s: %w: a page has no value", g, errIncomplete)
+		list := items(page)
+		if list == nil {
+			return nil, fmt.Errorf("%s %s: %w: a page has no value", doing, g, errIncomplete)
 		}
-		for _, vm := range page.Value {
-			m, err := ofVM(vm)
+		for _, item := range list {
+			t, err := read(item)
 			if err != nil {
-				return nil, fmt.Errorf("listing the machines of %s: %w", g, err)
+				return nil, fmt.Errorf("%s %s: %w", doing, g, err)
 			}
-			if strings.EqualFold(m.flexible, g.scaleSet) {
-				machines = append(machines, m)
-			}
+			all = append(all, t)
 		}
 	}
-	return machines, nil
+	return all, nil
 }
 
 // Instance reads one machine.
@@ -178,20 +175,13 @@ func ofScaleSetVM(vm *armcompute.VirtualMachineScaleSetVM) (found, error) {
 	if vm == nil || vm.ID == nil || vm.Properties == nil {
 		return found{}, fmt.Errorf("%w: an instance has no ID or no properties", errIncomplete)
 	}
-	id, err := providerid.ParseResource(*vm.ID)
+	properties := vm.Properties
+	m, err := identified(*vm.ID, vm.Name, vm.Zones, vm.Tags, properties.TimeCreated, properties.OSProfile)
 	if err != nil {
 		return found{}, err
 	}
-	properties := vm.Properties
-	m := found{id: id, Instance: cloud.Instance{
-		ProviderID: id.String(), Name: value(vm.Name), Zone: first(vm.Zones), Tags: text(vm.Tags),
-		Created: value(properties.TimeCreated),
-	}}
 	if vm.SKU != nil {
 		m.Type = value(vm.SKU.Name)
-	}
-	if properties.OSProfile != nil {
-		m.ComputerName = value(properties.OSProfile.ComputerName)
 	}
 	if properties.ProtectionPolicy != nil {
 		m.protected = value(properties.ProtectionPolicy.ProtectFromScaleSetActions)
@@ -209,20 +199,13 @@ func ofVM(vm *armcompute.VirtualMachine) (found, error) {
 	if vm == nil || vm.ID == nil || vm.Properties == nil {
 		return found{}, fmt.Errorf("%w: a machine has no ID or no properties", errIncomplete)
 	}
-	id, err := providerid.ParseResource(*vm.ID)
+	properties := vm.Properties
+	m, err := identified(*vm.ID, vm.Name, vm.Zones, vm.Tags, properties.TimeCreated, properties.OSProfile)
 	if err != nil {
 		return found{}, err
 	}
-	properties := vm.Properties
-	m := found{id: id, Instance: cloud.Instance{
-		ProviderID: id.String(), Name: value(vm.Name), Zone: first(vm.Zones), Tags: text(vm.Tags),
-		Created: value(properties.TimeCreated),
-	}}
 	if properties.HardwareProfile != nil {
 		m.Type = string(value(properties.HardwareProfile.VMSize))
-	}
-	if properties.OSProfile != nil {
-		m.ComputerName = value(properties.OSProfile.ComputerName)
 	}
 	if set := properties.VirtualMachineScaleSet; set != nil && set.ID != nil {
 		m.flexible = (*set.ID)[strings.LastIndex(*set.ID, "/")+1:]
@@ -232,6 +215,23 @@ func ofVM(vm *armcompute.VirtualMachine) (found, error) {
 		statuses = properties.InstanceView.Statuses
 	}
 	m.State, m.Message = stateOf(value(properties.ProvisioningState), statuses)
+	return m, nil
+}
+
+// identified is a machine as far as both kinds of answer describe it alike.
+func identified(resource string, name *string, zones []*string, tags map[string]*string, created *time.Time,
+	system *armcompute.OSProfile,
+) (found, error) {
+	id, err := providerid.ParseResource(resource)
+	if err != nil {
+		return found{}, err
+	}
+	m := found{id: id, Instance: cloud.Instance{
+		ProviderID: id.String(), Name: value(name), Zone: first(zones), Tags: text(tags), Created: value(created),
+	}}
+	if system != nil {
+		m.ComputerName = value(system.ComputerName)
+	}
 	return m, nil
 }
 

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/containerservice/armcontainerservice/v6"
+
 	"github.com/slipway-dev/slipway/internal/cloud"
 	"github.com/slipway-dev/slipway/internal/cloud/azure/providerid"
 )
@@ -73,25 +75,19 @@ func scaleSetsOf(members []member) []group {
 // poolMembers asks AKS for the machines of a pool, and remembers them.
 func (p *Provider) poolMembers(ctx context.Context, g group) ([]member, error) {
 	pager := p.clients.machines.NewListPager(g.resourceGroup, g.cluster, g.pool, nil)
-	var members []member
-	for pager.More() {
-		page, err := pager.NextPage(ctx)
+	machines := func(r armcontainerservice.MachinesClientListResponse) []*armcontainerservice.Machine { return r.Value }
+	members, err := listAll(ctx, g, "listing the machines of", pager, machines, func(m *armcontainerservice.Machine) (member, error) {
+		if m == nil || m.Name == nil || m.Properties == nil || m.Properties.ResourceID == nil {
+			return member{}, fmt.Errorf("%w: a machine has no name or no resource ID", errIncomplete)
+		}
+		id, err := providerid.ParseResource(*m.Properties.ResourceID)
 		if err != nil {
-			return nil, errGroup(g, "listing the machines of", err)
+			return member{}, fmt.Errorf("machine %s: %w", *m.Name, err)
 		}
-		if page.Value == nil {
-			return nil, fmt.Errorf("listing the machines of %s: %w: a page has no value", g, errIncomplete)
-		}
-		for _, machine := range page.Value {
-			if machine == nil || machine.Name == nil || machine.Properties == nil || machine.Properties.ResourceID == nil {
-				return nil, fmt.Errorf("listing the machines of %s: %w: a machine has no name or no resource ID", g, errIncomplete)
-			}
-			id, err := providerid.ParseResource(*machine.Properties.ResourceID)
-			if err != nil {
-				return nil, fmt.Errorf("listing the machines of %s: machine %s: %w", g, *machine.Name, err)
-			}
-			members = append(members, member{pool: g, name: *machine.Name, id: id})
-		}
+		return member{pool: g, name: *m.Name, id: id}, nil
+	})
+	if err != nil {
+		return nil, err
 	}
 	p.remember(g, members)
 	return members, nil
