@@ -6,20 +6,19 @@ import (
 	"net/http"
 )
 
-// FollowPodsOn follows the pods bound to one node, by the field selector that the API server indexes; see Follow.
+// podsOn are the pods bound to one node, by the field selector that the API server indexes.
+func podsOn(node string) Scope {
+	return Scope{Path: []string{"api", "v1", "pods"}, FieldSelector: "spec.nodeName=" + node}
+}
+
+// FollowPodsOn follows the pods bound to one node; see Follow.
 func (c *Client) FollowPodsOn(ctx context.Context, node string, h Handler[Pod]) error {
-	return Follow(ctx, c, Scope{
-		Path:          []string{"api", "v1", "pods"},
-		FieldSelector: "spec.nodeName=" + node,
-	}, h)
+	return Follow(ctx, c, podsOn(node), h)
 }
 
 // ListPodsOn lists the pods bound to one node, whether there is a Node of that name or not.
 func (c *Client) ListPodsOn(ctx context.Context, node string) ([]Pod, error) {
-	items, _, err := listAll[Pod](ctx, c, Scope{
-		Path:          []string{"api", "v1", "pods"},
-		FieldSelector: "spec.nodeName=" + node,
-	})
+	items, _, err := listAll[Pod](ctx, c, podsOn(node))
 	return items, err
 }
 
