@@ -11,6 +11,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
 )
 
 // State is how far a machine's life has come.
@@ -42,8 +44,9 @@ type Instance struct {
 	State   State
 	Created time.Time // zero when the cloud does not say
 	Tags    map[string]string
-	// Message is the cloud's own word on a State of Failed.
+	// Message is the cloud's own word on a State of Failed, and Refusal what it amounts to; empty when that is not clear.
 	Message string
+	Refusal Refusal
 }
 
 // Group is a set of machines that the cloud counts: a scale set, an agent pool, a server group.
@@ -53,6 +56,43 @@ type Group struct {
 	Size int
 	// Min and Max are the cloud's own bounds; Max 0 is none.
 	Min, Max int
+}
+
+// Template is one kind of machine that a group can have more of, and what a Node on it would be like.
+type Template struct {
+	// Name is the cloud's own, a size or a flavour, as Instance.Type gives it and Order.Template takes it.
+	Name string
+	// Zone is the one that its machines are all in; empty when the cloud chooses.
+	Zone string
+	// Shape is what is known of its Nodes. What is not has to be learned from a Node of the group.
+	Shape
+}
+
+// Shape is what a Node will be like before there is one, as far as the cloud knows it or a configuration declares it.
+type Shape struct {
+	// Capacity is what a machine has, before the system's own share; nil when nobody said.
+	Capacity corev1.ResourceList `json:"capacity,omitempty"`
+	// Labels and Taints are those that the Nodes join with, beside those that the kubelet and the cloud give every Node.
+	Labels map[string]string `json:"labels,omitempty"`
+	Taints []corev1.Taint    `json:"taints,omitempty"`
+	// Cost is what an hour of a machine costs, in a unit of the user's choice, at least 0; 0 when nobody said.
+	Cost float64 `json:"cost,omitempty"`
+}
+
+// Order is a request for machines.
+type Order struct {
+	// Count is how many, at least 1.
+	Count int
+	// Template is the name of the kind that is wanted; empty is the group's first.
+	Template string
+}
+
+// Validate reports an order that no cloud can carry out, as a [*RefusedError].
+func (o Order) Validate(group string) error {
+	if o.Count < 1 {
+		return &RefusedError{Reason: Invalid, Err: fmt.Errorf("growing %s by %d: want at least 1", group, o.Count)}
+	}
+	return nil
 }
 
 // Operation is a change that the cloud carries out in its own time. It is a value that can be written down, so that
@@ -91,9 +131,13 @@ type Provider interface {
 	// The deletion of one that is being deleted already is followed; of one that is gone it is [*NotFoundError]. Requests
 	// that come close together may be sent to the cloud as one.
 	Delete(ctx context.Context, providerID string) (Operation, error)
-	// Grow asks for more machines, by at least 1, and returns once the cloud has taken the request: the machines appear
-	// in Instances later. A group at its cloud's own maximum, or without quota, is a [*RefusedError].
-	Grow(ctx context.Context, group string, by int) (Operation, error)
+	// Templates lists the kinds of machines that a group can have more of, the preferred one first; one at the least.
+	Templates(ctx context.Context, group string) ([]Template, error)
+	// Grow asks for more machines, and returns once the cloud has taken the request: the machines appear in Instances
+	// later, and count in Group at once. A group at its cloud's own maximum, or without quota, is a [*RefusedError].
+	// After any error some of the machines may be on their way, or, when the answer was lost, all of them: Group is to be
+	// read before more are asked for.
+	Grow(ctx context.Context, group string, order Order) (Operation, error)
 	// Status asks what became of an operation. An operation that the cloud has forgotten is Done without an Err: what it
 	// was to change has to be looked at.
 	Status(ctx context.Context, op Operation) (Status, error)

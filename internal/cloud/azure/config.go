@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
 // Config says which Azure a [Provider] speaks to, as whom, and what its groups are. It is read from YAML or JSON.
@@ -44,6 +46,8 @@ type GroupConfig struct {
 	// Cluster and AgentPool are an AKS agent pool: AKS deletes its machines and makes them, and keeps count.
 	Cluster   string `json:"cluster,omitempty"`
 	AgentPool string `json:"agentPool,omitempty"`
+	// Nodes declares what the group's Nodes will be like, so that it can grow from none.
+	Nodes cloud.Shape `json:"nodes,omitzero"`
 }
 
 // Auth says how the credential is found.
@@ -175,6 +179,7 @@ func (c *Config) validateGroups(v *problems) {
 		v.check(resourceName.MatchString(g.Name), field+"name", g.Name, "a name of letters, digits, . _ and -")
 		v.check(!names[key], field+"name", g.Name, "a name that no other group has")
 		names[key] = true
+		v.check(g.Nodes.Cost >= 0, field+"nodes.cost", fmt.Sprint(g.Nodes.Cost), "0 or more")
 		v.check(g.ResourceGroup == "" || resourceGroupName.MatchString(g.ResourceGroup), field+"resourceGroup", g.ResourceGroup,
 			"the name of a resource group")
 		if g.ScaleSet != "" {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -20,11 +21,11 @@ import (
 const growTries = 4
 
 // Grow raises the capacity of a scale set or the count of an agent pool. The change is made only of the size that was
-// read (If-Match), so that no deletion and no other Grow in between is undone.
-func (p *Provider) Grow(ctx context.Context, name string, by int) (cloud.Operation, error) {
-	if by < 1 {
-		return cloud.Operation{}, &cloud.RefusedError{Reason: cloud.Invalid, Err: fmt.Errorf(
-			"growing %s by %d: want at least 1", name, by)}
+// read (If-Match), so that no deletion and no other Grow in between is undone. The machines of a group are all of one
+// size, so that an order that names another one is refused.
+func (p *Provider) Grow(ctx context.Context, name string, order cloud.Order) (cloud.Operation, error) {
+	if err := order.Validate(name); err != nil {
+		return cloud.Operation{}, err
 	}
 	g, err := p.group(name)
 	if err != nil {
@@ -39,7 +40,7 @@ func (p *Provider) Grow(ctx context.Context, name string, by int) (cloud.Operati
 	}
 	for try := 1; ; try++ {
 		started := time.Now().UTC()
-		url, err := grow(ctx, g, by)
+		url, err := grow(ctx, g, order)
 		if err == nil {
 			return operation{URL: url}.encode(started), nil
 		}
@@ -64,7 +65,7 @@ func changedMeanwhile(err error) bool {
 	return errors.As(err, &api) && api.Status == http.StatusPreconditionFailed
 }
 
-func (p *Provider) growSet(ctx context.Context, g group, by int) (string, error) {
+func (p *Provider) growSet(ctx context.Context, g group, order cloud.Order) (string, error) {
 	set, err := p.getSet(ctx, g)
 	if err != nil {
 		return "", err
@@ -73,18 +74,30 @@ func (p *Provider) growSet(ctx context.Context, g group, by int) (string, error)
 	if err != nil {
 		return "", err
 	}
+	if err := checkSize(g, value(set.SKU.Name), order); err != nil {
+		return "", err
+	}
 	var response *http.Response
 	_, err = p.clients.sets.BeginUpdate(policy.WithCaptureResponse(ctx, &response), g.resourceGroup, g.scaleSet,
 		armcompute.VirtualMachineScaleSetUpdate{SKU: &armcompute.SKU{
-			Name: set.SKU.Name, Tier: set.SKU.Tier, Capacity: to.Ptr(int64(now.Size + by)),
+			Name: set.SKU.Name, Tier: set.SKU.Tier, Capacity: to.Ptr(int64(now.Size + order.Count)),
 		}}, &armcompute.VirtualMachineScaleSetsClientBeginUpdateOptions{IfMatch: set.Etag})
 	if err != nil {
-		return "", errGroup(g, fmt.Sprintf("growing from %d to %d", now.Size, now.Size+by), err)
+		return "", errGroup(g, fmt.Sprintf("growing from %d to %d", now.Size, now.Size+order.Count), err)
 	}
 	return followURL(response), nil
 }
 
-func (p *Provider) growPool(ctx context.Context, g group, by int) (string, error) {
+// checkSize refuses an order of machines that are not of the size that a group's are.
+func checkSize(g group, size string, order cloud.Order) error {
+	if order.Template == "" || strings.EqualFold(order.Template, size) {
+		return nil
+	}
+	return &cloud.RefusedError{Reason: cloud.Invalid, Err: fmt.Errorf(
+		"growing %s by machines of size %s: its machines are of size %s", g, order.Template, size)}
+}
+
+func (p *Provider) growPool(ctx context.Context, g group, order cloud.Order) (string, error) {
 	pool, err := p.getPool(ctx, g)
 	if err != nil {
 		return "", err
@@ -93,12 +106,15 @@ func (p *Provider) growPool(ctx context.Context, g group, by int) (string, error
 	if err != nil {
 		return "", err
 	}
-	if now.Max > 0 && now.Size+by > now.Max {
-		return "", &cloud.RefusedError{Reason: cloud.AtLimit, Err: fmt.Errorf(
-			"growing %s from %d to %d: its maximum is %d", g, now.Size, now.Size+by, now.Max)}
+	if err := checkSize(g, value(pool.Properties.VMSize), order); err != nil {
+		return "", err
 	}
-	pool.Properties.Count = to.Ptr(int32(now.Size + by))
-	return p.putPool(ctx, g, pool, fmt.Sprintf("growing from %d to %d", now.Size, now.Size+by))
+	if now.Max > 0 && now.Size+order.Count > now.Max {
+		return "", &cloud.RefusedError{Reason: cloud.AtLimit, Err: fmt.Errorf(
+			"growing %s from %d to %d: its maximum is %d", g, now.Size, now.Size+order.Count, now.Max)}
+	}
+	pool.Properties.Count = to.Ptr(int32(now.Size + order.Count))
+	return p.putPool(ctx, g, pool, fmt.Sprintf("growing from %d to %d", now.Size, now.Size+order.Count))
 }
 
 // putPool writes an agent pool back, if it is still as it was read.

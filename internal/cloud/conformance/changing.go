@@ -310,7 +310,7 @@ func cancelled(t *testing.T, c Cloud) {
 func grows(t *testing.T, c Cloud) {
 	p := c.Provider(t)
 	before, size := c.Machines(), c.Size()
-	op, err := p.Grow(t.Context(), c.Group(), 2)
+	op, err := p.Grow(t.Context(), c.Group(), cloud.Order{Count: 2})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -329,9 +329,33 @@ func grows(t *testing.T, c Cloud) {
 	if running != 2 {
 		t.Errorf("%d new machines run, want 2", running)
 	}
-	for _, by := range []int{0, -1} {
-		if _, err := p.Grow(t.Context(), c.Group(), by); cloud.RefusalOf(err) != cloud.Invalid {
-			t.Errorf("Grow by %d: %v, want the refusal %s", by, err, cloud.Invalid)
+	for _, order := range []cloud.Order{{}, {Count: -1}, {Count: 1, Template: "no-such-template"}} {
+		if _, err := p.Grow(t.Context(), c.Group(), order); cloud.RefusalOf(err) != cloud.Invalid {
+			t.Errorf("Grow with %+v: %v, want the refusal %s", order, err, cloud.Invalid)
+		}
+	}
+}
+
+// growsByTemplate orders a machine of each of the templates.
+func growsByTemplate(t *testing.T, c Cloud) {
+	p := c.Provider(t)
+	templates, err := p.Templates(t.Context(), c.Group())
+	if err != nil || len(templates) == 0 {
+		t.Fatalf("templates: %+v, %v", templates, err)
+	}
+	for _, template := range templates {
+		before := list(t, p, c)
+		op, err := p.Grow(t.Context(), c.Group(), cloud.Order{Count: 1, Template: template.Name})
+		if err != nil {
+			t.Fatalf("%s: %v", template.Name, err)
+		}
+		if status := end(t, p, op); status.Err != nil {
+			t.Errorf("%s: growing ended with %v", template.Name, status.Err)
+		}
+		for id, i := range list(t, p, c) {
+			if _, known := before[id]; !known && i.Type != template.Name {
+				t.Errorf("the new machine is of type %q, want %q", i.Type, template.Name)
+			}
 		}
 	}
 }
@@ -345,7 +369,7 @@ func growsTogether(t *testing.T, c Cloud) {
 		p := c.Provider(t)
 		for range 2 {
 			all.Go(func() {
-				_, err := p.Grow(t.Context(), c.Group(), 1)
+				_, err := p.Grow(t.Context(), c.Group(), cloud.Order{Count: 1})
 				mu.Lock()
 				defer mu.Unlock()
 				switch {
@@ -367,7 +391,7 @@ func full(t *testing.T, c Cloud) {
 	p := c.Provider(t)
 	size := c.Size()
 	c.Inject(t, Fault{Misbehaviour: Full})
-	if _, err := p.Grow(t.Context(), c.Group(), 1); cloud.RefusalOf(err) != cloud.NoQuota {
+	if _, err := p.Grow(t.Context(), c.Group(), cloud.Order{Count: 1}); cloud.RefusalOf(err) != cloud.NoQuota {
 		t.Errorf("Grow: %v, want the refusal %s", err, cloud.NoQuota)
 	}
 	if c.Size() != size {

@@ -105,6 +105,7 @@ func Run(t *testing.T, newCloud func(*testing.T) Cloud) {
 		{"a missing right is a refusal", denied, false},
 		{"a caller who has left deletes nothing", cancelled, false},
 		{"a group grows by what was asked", grows, true},
+		{"a group grows by what each template says", growsByTemplate, true},
 		{"groups that grow side by side lose no request", growsTogether, true},
 		{"a group without quota is a refusal", full, true},
 		{"a group that does not exist is not found", noGroup, true},

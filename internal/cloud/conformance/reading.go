@@ -141,7 +141,7 @@ func blackoutsAreNotGone(t *testing.T, c Cloud) {
 					}
 				})
 				all.Go(func() {
-					if _, err := p.Grow(ctx, c.Group(), 1); err == nil || cloud.IsNotFound(err) {
+					if _, err := p.Grow(ctx, c.Group(), cloud.Order{Count: 1}); err == nil || cloud.IsNotFound(err) {
 						t.Errorf("Grow: %v; want an error that is not NotFound", err)
 					}
 				})
@@ -174,7 +174,7 @@ func staleList(t *testing.T, c Cloud) {
 	if _, err := p.Instance(t.Context(), machines[0]); !cloud.IsNotFound(err) {
 		t.Errorf("the deleted machine: error %v, want NotFound although a list still has it", err)
 	}
-	if _, err := p.Grow(t.Context(), c.Group(), 1); err != nil {
+	if _, err := p.Grow(t.Context(), c.Group(), cloud.Order{Count: 1}); err != nil {
 		t.Fatal(err)
 	}
 	fresh := awaitFresh(t, c, machines)
@@ -239,7 +239,7 @@ func noGroup(t *testing.T, c Cloud) {
 	if l, err := p.Instances(t.Context(), "no-such-group"); !errors.As(err, &none) || l != nil {
 		t.Errorf("Instances = %d, %v; want NotFound of a group", len(l), err)
 	}
-	if _, err := p.Grow(t.Context(), "no-such-group", 1); !errors.As(err, &none) {
+	if _, err := p.Grow(t.Context(), "no-such-group", cloud.Order{Count: 1}); !errors.As(err, &none) {
 		t.Errorf("Grow: %v; want NotFound of a group", err)
 	}
 }

@@ -57,7 +57,7 @@ func TestADeletedInstancesNodeGoesSilentAndANewOnesJoins(t *testing.T) {
 		t.Errorf("the deleted machine: %v", err)
 	}
 
-	follow(t, p, func() (cloud.Operation, error) { return p.Grow(t.Context(), pool.ScaleSet(), 1) })
+	follow(t, p, func() (cloud.Operation, error) { return p.Grow(t.Context(), pool.ScaleSet(), cloud.Order{Count: 1}) })
 	fresh := pool.Node(3)
 	node, err = bed.Client().CoreV1().Nodes().Get(t.Context(), fresh.Name, metav1.GetOptions{})
 	if err != nil || node.Spec.ProviderID != fresh.ProviderID {

@@ -1,0 +1,52 @@
+package faultproxy
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// Kinds counts requests by kind, for people.
+func Kinds(requests []Request) string {
+	count := map[string]int{}
+	for _, r := range requests {
+		count[r.Kind]++
+	}
+	var all []string
+	for _, kind := range slices.Sorted(maps.Keys(count)) {
+		all = append(all, fmt.Sprintf("%d × %s", count[kind], kind))
+	}
+	return strings.Join(all, ", ")
+}
+
+// AtEach makes a subtest for each of the requests that a first run has made, and for each moment of it. The subtest calls
+// run with a number of that request, and is skipped when the requests that run returns have none such: how often something
+// is asked is not the same in every run. That it is asked is, so that t fails when a kind's first request was never met.
+func AtEach(t *testing.T, requests []Request, run func(t *testing.T, number int, at Point, moment Moment) []Request) {
+	t.Helper()
+	var met sync.Map   // kinds and moments
+	t.Cleanup(func() { // when all the runs are over
+		for _, r := range requests {
+			for _, moment := range Moments() {
+				if _, ok := met.Load(r.Kind + string(moment)); r.Nth == 1 && !ok {
+					t.Errorf("nothing happened at %s, %s", r.Kind, moment)
+				}
+			}
+		}
+	})
+	for i, r := range requests {
+		for _, moment := range Moments() {
+			t.Run(fmt.Sprintf("%s,%s", r.Point, moment), func(t *testing.T) {
+				t.Parallel()
+				seen := run(t, i, r.Point, moment)
+				if !slices.ContainsFunc(seen, func(s Request) bool { return s.Point == r.Point }) {
+					t.Skip("this run came to its end without such a request")
+				}
+				met.Store(r.Kind+string(moment), true)
+			})
+		}
+	}
+}
