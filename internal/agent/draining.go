@@ -172,7 +172,11 @@ func (a *Agent) startDrain(ctx context.Context, o order) {
 		OnArrival: func() { a.tell(work, func(context.Context) { a.arrived(run) }) },
 	})
 	a.drain = run
-	a.log.Info("draining", "for", o.kinds(), "deadline", o.terms.Deadline, "giveUp", o.terms.GiveUp)
+	doing := "draining"
+	if !a.anyWaits(time.Now()) {
+		doing = "keeping the drained node empty"
+	}
+	a.log.Info(doing, "for", o.kinds(), "deadline", o.terms.Deadline, "giveUp", o.terms.GiveUp)
 	go func() {
 		defer close(run.done)
 		receipt, err := run.drain.Run(work)
