@@ -5,6 +5,7 @@ package manager
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"os"
 	"time"
@@ -14,7 +15,6 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/slipway-dev/slipway/internal/cloud"
-	"github.com/slipway-dev/slipway/internal/cloud/azure"
 )
 
 // Config is everything that `slipway manager` can be told.
@@ -29,6 +29,7 @@ type Config struct {
 	Selector                string
 	RetirementTTL           time.Duration
 	PollInterval, CloudPoll time.Duration
+	GroupPoll               time.Duration
 	RetryInterval           time.Duration
 	Listen                  string
 	Profiling               bool
@@ -47,12 +48,14 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&c.InstallCRDs, "install-crds", false, "install or upgrade Slipway's CustomResourceDefinitions at the start")
 	fs.StringVar(&c.NodeGroups, "node-groups", "", "file with NodeGroups, in force beside those of the API server; read again when it changes")
 	fs.StringVar(&c.CloudConfig, "cloud-config", "", "file that says which clouds there are, by provider")
-	fs.StringVar(&c.Selector, "selector", "", "act only on the NodeRetirements with these labels")
+	fs.StringVar(&c.Selector, "selector", "", "act only on the NodeGroups and NodeRetirements with these labels")
 	fs.DurationVar(&c.RetirementTTL, "retirement-ttl", 24*time.Hour, "how long the record of a retirement that is over is kept")
 	fs.DurationVar(&c.PollInterval, "poll-interval", 10*time.Second,
 		"time between two looks at a node that is leaving, 100ms to 5m; what the API server tells is heard of at once")
 	fs.DurationVar(&c.CloudPoll, "cloud-poll-interval", 5*time.Second,
 		"time between two looks at a machine that is being deleted, 100ms to 5m, unless its cloud wants another")
+	fs.DurationVar(&c.GroupPoll, "group-poll-interval", time.Minute,
+		"time between two looks at a NodeGroup in its cloud, 100ms to 5m")
 	fs.DurationVar(&c.RetryInterval, "retry-interval", 10*time.Second,
 		"time before a deletion that failed is asked for again, 100ms to 5m; doubled each time up to 5m")
 	fs.StringVar(&c.Listen, "listen", ":9819", "address of /metrics, /healthz and /readyz; empty is none")
@@ -66,6 +69,7 @@ func (c *Config) Validate() error {
 	var errs []error
 	for flag, d := range map[string]time.Duration{
 		"poll-interval": c.PollInterval, "cloud-poll-interval": c.CloudPoll, "retry-interval": c.RetryInterval,
+		"group-poll-interval": c.GroupPoll,
 	} {
 		if d < 100*time.Millisecond || d > 5*time.Minute {
 			errs = append(errs, fmt.Errorf("--%s: %s: want 100ms to 5m", flag, d))
@@ -91,11 +95,11 @@ func (c *Config) Validate() error {
 
 // clouds is the file of --cloud-config.
 type clouds struct {
-	Azure *azure.Config `json:"azure,omitempty"`
+	Azure *azureCloud `json:"azure,omitempty"`
 }
 
 // loadClouds makes the providers that a file names.
-func loadClouds(path string) (map[string]cloud.Provider, error) {
+func loadClouds(path string, log *slog.Logger) (map[string]cloud.Provider, error) {
 	providers := map[string]cloud.Provider{}
 	if path == "" {
 		return providers, nil
@@ -109,7 +113,7 @@ func loadClouds(path string) (map[string]cloud.Provider, error) {
 		return nil, fmt.Errorf("--cloud-config: %s: %w", path, err)
 	}
 	if file.Azure != nil {
-		p, err := azure.New(*file.Azure, azure.Options{})
+		p, err := file.Azure.provider(log)
 		if err != nil {
 			return nil, fmt.Errorf("--cloud-config: %s: azure: %w", path, err)
 		}
