@@ -14,8 +14,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud/azure"
 )
 
-// azureCloud is Azure in the file of --cloud-config.
-type azureCloud struct {
+// AzureCloud is Azure in the file of --cloud-config.
+type AzureCloud struct {
 	azure.Config `json:",inline"`
 	// CASSync has the cluster autoscaler of AKS look again after deletions.
 	CASSync *azure.CASSyncConfig `json:"casSync,omitempty"`
@@ -27,7 +27,7 @@ type withCASSync struct {
 	*azure.CASSync
 }
 
-func (c *azureCloud) provider(log *slog.Logger) (cloud.Provider, error) {
+func (c *AzureCloud) provider(log *slog.Logger) (cloud.Provider, error) {
 	p, err := azure.New(c.Config, azure.Options{Log: log})
 	if err != nil || c.CASSync == nil {
 		return p, err

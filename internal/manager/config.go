@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/yaml"
 
+	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
@@ -34,7 +35,12 @@ type Config struct {
 	Listen                  string
 	Profiling               bool
 	LogLevel, LogFormat     string
-	parsedSelector          labels.Selector
+	// Clouds, if set, takes the place of the file CloudConfig.
+	Clouds *Clouds
+	// Given, if set, gives NodeGroups beside those of the API server and of the file.
+	Given func() []v1alpha1.NodeGroup
+
+	parsedSelector labels.Selector
 }
 
 // AddFlags registers the flags with their defaults.
@@ -93,25 +99,41 @@ func (c *Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// clouds is the file of --cloud-config.
-type clouds struct {
-	Azure *azureCloud `json:"azure,omitempty"`
+// Clouds is the file of --cloud-config.
+type Clouds struct {
+	Azure *AzureCloud `json:"azure,omitempty"`
 }
 
-// loadClouds makes the providers that a file names.
-func loadClouds(path string, log *slog.Logger) (map[string]cloud.Provider, error) {
-	providers := map[string]cloud.Provider{}
+// ReadClouds reads a file of --cloud-config; no path is no cloud.
+func ReadClouds(path string) (Clouds, error) {
+	var file Clouds
 	if path == "" {
-		return providers, nil
+		return file, nil
 	}
 	raw, err := os.ReadFile(path)
 	if err != nil {
-		return nil, fmt.Errorf("--cloud-config: %w", err)
+		return file, fmt.Errorf("--cloud-config: %w", err)
 	}
-	var file clouds
 	if err := yaml.UnmarshalStrict(raw, &file); err != nil {
-		return nil, fmt.Errorf("--cloud-config: %s: %w", path, err)
+		return file, fmt.Errorf("--cloud-config: %s: %w", path, err)
 	}
+	return file, nil
+}
+
+// loadClouds makes the providers that a file names, or those that are given in its place.
+func loadClouds(path string, given *Clouds, log *slog.Logger) (map[string]cloud.Provider, error) {
+	providers := map[string]cloud.Provider{}
+	if path == "" && given == nil {
+		return providers, nil
+	}
+	if given == nil {
+		file, err := ReadClouds(path)
+		if err != nil {
+			return nil, err
+		}
+		given = &file
+	}
+	file := *given
 	if file.Azure != nil {
 		p, err := file.Azure.provider(log)
 		if err != nil {

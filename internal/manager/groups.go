@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -27,7 +28,9 @@ type Groups struct {
 	Reader client.Reader
 	// File, if set, holds more of them. One of a name that the API server has too is passed over.
 	File string
-	Log  *slog.Logger
+	// Given, if set, gives still more, which rank as those of the file.
+	Given func() []v1alpha1.NodeGroup
+	Log   *slog.Logger
 	// Conditions, if set, gives those of a group of the file, which has no object to write them on.
 	Conditions func(group string) []metav1.Condition
 
@@ -42,7 +45,7 @@ func (g *Groups) List(ctx context.Context) ([]v1alpha1.NodeGroup, error) {
 	if err := g.Reader.List(ctx, &list); err != nil {
 		return nil, fmt.Errorf("NodeGroups: %w", err)
 	}
-	if g.File == "" {
+	if g.File == "" && g.Given == nil {
 		return list.Items, nil
 	}
 	if err := g.Refresh(); err != nil {
@@ -55,13 +58,18 @@ func (g *Groups) List(ctx context.Context) ([]v1alpha1.NodeGroup, error) {
 	for i := range all {
 		known[all[i].Name] = true
 	}
-	for _, group := range g.inUse {
+	more := g.inUse
+	if g.Given != nil {
+		more = append(slices.Clone(more), g.Given()...)
+	}
+	for _, group := range more {
 		if known[group.Name] {
 			continue
 		}
 		if g.Conditions != nil {
 			group.Status.Conditions = g.Conditions(group.Name)
 		}
+		known[group.Name] = true
 		all = append(all, group)
 	}
 	return all, nil

@@ -48,7 +48,7 @@ func Run(ctx context.Context, c Config, version string, stderr io.Writer) error 
 	bridged := logr.FromSlogHandler(log.Handler())
 	ctrl.SetLogger(bridged)
 	klog.SetLogger(bridged)
-	providers, err := loadClouds(c.CloudConfig, log)
+	providers, err := loadClouds(c.CloudConfig, c.Clouds, log)
 	if err != nil {
 		return err
 	}
@@ -64,7 +64,7 @@ func Run(ctx context.Context, c Config, version string, stderr io.Writer) error 
 	if err != nil {
 		return err
 	}
-	groups := &Groups{Reader: m.GetClient(), File: c.NodeGroups, Log: log}
+	groups := &Groups{Reader: m.GetClient(), File: c.NodeGroups, Given: c.Given, Log: log}
 	if err := groups.Refresh(); err != nil {
 		return err
 	}
