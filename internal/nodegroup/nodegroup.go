@@ -258,11 +258,11 @@ func (c *Controller) lookAtCloud(ctx context.Context, where v1alpha1.CloudGroup)
 	if errors.As(err, &throttled) && throttled.After > c.o.Every {
 		recent.next = time.Now().Add(throttled.After)
 	}
-	if err != nil {
-		c.o.Log.Warn("the group cannot be read from its cloud", "provider", where.Provider, "group", where.Group, "err", err)
-	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if before := c.looks[where].err; err != nil && (before == nil || before.Error() != err.Error()) {
+		c.o.Log.Warn("the group cannot be read from its cloud", "provider", where.Provider, "group", where.Group, "err", err)
+	}
 	c.looks[where] = recent
 	return recent.cloudLook
 }
