@@ -71,7 +71,7 @@ type Options struct {
 	// SkipTerminatingFor leaves alone terminating pods whose grace ran out longer ago than this, as kubectl's
 	// --skip-wait-for-delete-timeout; 0 waits for them all.
 	SkipTerminatingFor time.Duration
-	// MaxInFlight bounds concurrent evictions; 0 is 32.
+	// MaxInFlight bounds concurrent evictions; 0 is 32. There are fewer while the API server is slow to answer.
 	MaxInFlight int
 	// OnProgress, if set, is called from the engine's goroutine after every change. It must not block.
 	OnProgress func(Progress)
@@ -109,6 +109,7 @@ func New(api API, o Options) *Drain {
 		server:  &gate{reason: Busy},
 		trouble: &gate{reason: Failing},
 		inbox:   newInbox(),
+		window:  newWindow(o.MaxInFlight),
 	}
 }
 
