@@ -303,7 +303,7 @@ func (d *Drain) podsOnNode(ctx context.Context, h kubeapi.Handler[kubeapi.Pod]) 
 
 // listPods makes one list of the node's pods.
 func (d *Drain) listPods(ctx context.Context) ([]kubeapi.Pod, error) {
-	pods, err := listOnce(ctx, d.podsOnNode)
+	pods, err := d.api.ListPodsOn(ctx, d.o.Node)
 	if err != nil {
 		return nil, fmt.Errorf("node %s: listing its pods: %w", d.o.Node, err)
 	}
