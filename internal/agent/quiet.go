@@ -12,18 +12,18 @@ import (
 const (
 	// longestQuiet bounds for how long everything that is written for others only waits for the pods to be asked, and
 	// voluntaryQuiet does where no time presses.
-	longestQuiet   = 10 * time.Second
+	longestQuiet   = 15 * time.Second
 	voluntaryQuiet = time.Second
 )
 
-// quietFor is for how long, at most, nothing is written but what moves the pods off: a quarter of what is left. When many
-// machines of a cluster are taken away at once, their agents' conditions and Events are half of all that the API server
-// is asked for, while pods wait for their eviction.
+// quietFor is for how long, at most, nothing is written but what moves the pods off: half of what is left. When many
+// machines of a cluster are taken away at once, their agents' conditions and Events are a good part of all that the API
+// server is asked for, while pods wait for their eviction.
 func quietFor(deadline, now time.Time) time.Duration {
 	if deadline.IsZero() {
 		return voluntaryQuiet
 	}
-	return min(max(0, deadline.Sub(now)/4), longestQuiet)
+	return min(max(0, deadline.Sub(now)/2), longestQuiet)
 }
 
 // askedAll reports that every pod was asked to leave, or that nothing but its budget, its wave or policy keeps it from it.

@@ -148,12 +148,16 @@ func (d *Drain) send(ctx context.Context, p *podState, send func(context.Context
 }
 
 // patience is how long a request may take. Under a deadline an API server that hangs must not cost a pod the moment
-// at which it has to be deleted, nor the attempts after that.
+// at which it has to be deleted, nor the attempts after that. One that was not answered in its time is given more the
+// next time: giving up costs a request its place in the queue of an API server that is only slow.
 func (d *Drain) patience(p *podState, how Asked, now time.Time) time.Duration {
 	if !d.terms.Forced() {
 		return longestRequest
 	}
 	left := d.terms.end().Sub(now) / 3
+	if p.unanswered != NotAsked {
+		left *= 2
+	}
 	if at := forceAt(p.wanted, d.terms, d.since); how == Evicted && at.After(now) {
 		left = at.Sub(now)
 	}

@@ -12,7 +12,7 @@ const (
 	// firstWindow and leastWindow bound how many requests are under way at once, before an answer is known and on an API
 	// server that is overloaded.
 	firstWindow = 4
-	leastWindow = 2
+	leastWindow = 1
 	// promptly is how soon an answer comes from an API server that can take more, slowly when it has too much to do. Between
 	// the two lies an eviction that slept because of a conflict, which says nothing.
 	promptly = 250 * time.Millisecond
