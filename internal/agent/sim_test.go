@@ -122,7 +122,7 @@ func (m *machine) PatchNode(_ context.Context, _ string, patch []byte) (*kubeapi
 			Annotations, Labels map[string]*string
 			ResourceVersion     string
 		}
-		Spec     map[string]any
+		Spec map[string]any
 	}
 	if err := json.Unmarshal(patch, &p); err != nil {
 		return nil, err

@@ -150,7 +150,7 @@ func (o *Options) flagSet(out io.Writer) *flag.FlagSet {
 	fs.BoolVar(&o.WebhookInsecure, "webhook.insecureSkip", false, "do not verify the webhook's certificate")
 	fs.StringVar(&o.WebhookProxy, "webhook.http-proxy", "", "`URL` of an HTTP proxy for the webhook ($WEBHOOK_HTTP_PROXY)")
 	fs.IntVar(&o.WebhookRetries, "webhook.retries", 3, "further attempts after the first; more follow while the process lives")
-	fs.StringVar(&o.SentryDSN, "sentry.dsn", "", "accepted; nothing is sent to Sentry")
+	fs.StringVar(&o.SentryDSN, "sentry.dsn", "", "Sentry DSN: log lines from warning on are sent there")
 	fs.StringVar(&o.WebAddress, "web.address", ":17923", "`address` to serve /metrics, /healthz and /drainNode on")
 	fs.StringVar(&o.WebTokenFile, "web.token-file", "", "`file` with the token for /drainNode and profiles from elsewhere than this pod ($WEB_TOKEN_FILE)")
 	fs.BoolVar(&o.TaintNode, "taint.node", false, "also taint the node")
@@ -383,6 +383,9 @@ func (o *Options) validateReceivers(bad func(name string, value any, want string
 	if o.TelegramToken != "" && o.TelegramChatID == "" {
 		bad("telegram.chatID", o.TelegramChatID, "the chat to write to, since there is a token")
 	}
+	if _, _, err := sentryURL(o.SentryDSN); err != nil && o.SentryDSN != "" {
+		bad("sentry.dsn", o.SentryDSN, "https://KEY@HOST/PROJECT, with a number for PROJECT")
+	}
 	if o.WebhookTimeout <= 0 {
 		bad("webhook.timeout", o.WebhookTimeout, "more than 0")
 	}
@@ -416,9 +419,6 @@ func isPort(s string) bool {
 
 // advise warns of settings that are accepted and no longer mean what they did, or that contradict each other.
 func (o *Options) advise() {
-	if o.SentryDSN != "" {
-		o.warn("%s: nothing is sent to Sentry: alert on the metrics or on the log instead", o.field("sentry.dsn"))
-	}
 	if o.WebhookTemplate != "" && o.WebhookTemplateFile != "" {
 		o.warn("%s: is passed over, since %s wins", o.field("webhook.template"), o.field("webhook.template-file"))
 	}
