@@ -8,8 +8,8 @@
 // Each change carries the resourceVersion that it was worked out from, so that of two who are after one slot one gets it.
 //
 // Of those who wait, whose time is up soonest goes first: a slot that becomes free is left alone for a while by whoever
-// has more time. Nobody writes down that he waits, so that the order is one of minutes and not of seconds, and costs no
-// request.
+// has more time. Nobody writes down that he waits, so that this costs no request; of two whose times differ by less than some
+// four minutes either may be first.
 package slots
 
 import (
@@ -94,7 +94,7 @@ type Keeper struct {
 	told      string    // what could be asked when changed was last called
 	expire    time.Time // when it is no longer worth giving the slot back
 	waits     bool      // others had all the slots when we came
-	freeSince time.Time // when we first saw one free, of late
+	freeSince time.Time // from when on one was free at our last look; zero is none
 }
 
 // sighting is when a Lease was first seen in its present state.
@@ -308,11 +308,12 @@ func (k *Keeper) leave() time.Duration {
 
 // pause is the time until the next look for a free slot. Who has little time looks more often.
 func (k *Keeper) pause() time.Duration {
-	if !k.freeSince.IsZero() {
-		return max(k.leave()-time.Since(k.freeSince), leastAskEvery/10)
-	}
 	every := min(max(k.leave(), leastAskEvery), askEvery)
-	return every/2 + rand.N(every)
+	next := every/2 + rand.N(every)
+	if !k.freeSince.IsZero() {
+		next = min(next, max(k.leave()-time.Since(k.freeSince), leastAskEvery/10))
+	}
+	return next
 }
 
 // own finds the slot that is ours, be it from before a crash, or from a request that was not answered.
