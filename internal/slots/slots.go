@@ -8,8 +8,8 @@
 // Each change carries the resourceVersion that it was worked out from, so that of two who are after one slot one gets it.
 //
 // Of those who wait, whose time is up soonest goes first: a slot that becomes free is left alone for a while by whoever
-// has more time. Nobody writes down that he waits, so that this costs no request; of two whose times differ by less than some
-// four minutes either may be first.
+// has more time. Nobody writes down that he waits, so that this costs no request; of two who both have more than some two
+// minutes either may be first.
 package slots
 
 import (
@@ -41,8 +41,8 @@ const (
 	askEvery = 3 * time.Second
 	// leavePart is the part of the time that a waiting one has left for which he leaves a free slot to those who have less, and
 	// longestLeave bounds that.
-	leavePart    = 1.0 / 50
-	longestLeave = 9 * time.Second
+	leavePart    = 1.0 / 100
+	longestLeave = 4 * time.Second
 	// leastAskEvery is askEvery of one who has next to no time left.
 	leastAskEvery = time.Second
 	// requestTimeout bounds each request.

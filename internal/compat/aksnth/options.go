@@ -21,6 +21,7 @@ import (
 
 	"github.com/slipway-dev/slipway/internal/compat"
 	"github.com/slipway-dev/slipway/internal/notice/azure"
+	"github.com/slipway-dev/slipway/internal/slots"
 )
 
 // Tool is the name of what is stood in for.
@@ -72,6 +73,9 @@ type Options struct {
 	ExitAfterNodeDrain     bool
 	DisableEviction        bool
 	DryRun                 bool
+	// MaxConcurrentDrains and Namespace are Slipway's own.
+	MaxConcurrentDrains int
+	Namespace           string
 
 	// Warnings are what was passed over or is done otherwise than it was asked for.
 	Warnings []string
@@ -122,6 +126,8 @@ var settings = []setting{
 	{"exitAfterNodeDrain", "", "exitafternodedrain"},
 	{"disableEviction", "", "disableeviction"},
 	{"dryRun", "", "dryrun"},
+	{"maxConcurrentDrains", "MAX_CONCURRENT_DRAINS", "maxconcurrentdrains"},
+	{"namespace", "POD_NAMESPACE", "namespace"},
 }
 
 // flagSet has the tool's flags with its defaults. Go's flag package takes them with one dash or two.
@@ -163,6 +169,8 @@ func (o *Options) flagSet(out io.Writer) *flag.FlagSet {
 	fs.BoolVar(&o.ExitAfterNodeDrain, "exitAfterNodeDrain", false, "exit once the node is drained")
 	fs.BoolVar(&o.DisableEviction, "disableEviction", false, "delete pods instead of evicting them, past all disruption budgets")
 	fs.BoolVar(&o.DryRun, "dryRun", false, "say what would be done, change nothing")
+	fs.IntVar(&o.MaxConcurrentDrains, "maxConcurrentDrains", 0, "how many `nodes` of the cluster are drained at once for what can wait; 0 is no limit ($MAX_CONCURRENT_DRAINS)")
+	fs.StringVar(&o.Namespace, "namespace", "", "`namespace` of the Leases that -maxConcurrentDrains needs ($POD_NAMESPACE)")
 	return fs
 }
 
@@ -371,6 +379,9 @@ func (o *Options) Validate() error {
 	}
 	if _, port, err := net.SplitHostPort(o.WebAddress); err != nil || !isPort(port) {
 		bad("web.address", o.WebAddress, "host:port or :port, such as :17923")
+	}
+	if o.MaxConcurrentDrains < 0 || o.MaxConcurrentDrains > slots.MaxLimit {
+		bad("maxConcurrentDrains", o.MaxConcurrentDrains, fmt.Sprintf("0 to %d", slots.MaxLimit))
 	}
 	o.validateReceivers(bad)
 	return errors.Join(errs...)

@@ -55,6 +55,7 @@ var values = map[string]string{
 	"web.address": "127.0.0.1:80", "web.token-file": "/t", "taint.node": "true", "taint.effect": "NoExecute",
 	"podGracePeriodSeconds": "9", "nodeGracePeriodSeconds": "0", "gracePeriodSeconds": "3", "drainOnFreezeEvent": "true",
 	"resource.name": "vm_1", "exitAfterNodeDrain": "true", "disableEviction": "true", "dryRun": "true",
+	"maxConcurrentDrains": "2", "namespace": "slipway",
 }
 
 // settled are the options without what says how they were given.
@@ -189,6 +190,8 @@ func TestI10BadValuesAreRefusedWithFieldValueAndWhatIsAllowed(t *testing.T) {
 		{"webhook.url", "s3cret", quiet},
 		{"webhook.http-proxy", "s3cret:3128", quiet},
 		{"sentry.dsn", "s3cret@host", quiet},
+		{"maxConcurrentDrains", "17", "17: want 0 to 16"},
+		{"maxConcurrentDrains", "-1", "-1: want 0 to 16"},
 		{"taint.node", "maybe", "true or false"},
 	} {
 		key := ""
