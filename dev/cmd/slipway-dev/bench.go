@@ -23,6 +23,8 @@ type benchOptions struct {
 	kubernetes string
 	seed       uint64
 	idle       time.Duration
+	profile    string
+	only       string
 	progress   io.Writer
 }
 
@@ -47,7 +49,7 @@ func benchAgent(ctx context.Context, o benchOptions) ([]result.Result, error) {
 }
 
 func benchStorm(ctx context.Context, o benchOptions) ([]result.Result, error) {
-	return storm.Run(ctx, storm.Options{Kubernetes: o.kubernetes, Progress: o.progress})
+	return storm.Run(ctx, storm.Options{Kubernetes: o.kubernetes, Progress: o.progress, Profile: o.profile, Only: o.only})
 }
 
 func benchCommand() *cobra.Command {
@@ -82,6 +84,9 @@ func benchCommand() *cobra.Command {
 	versionFlag(cmd, &o.kubernetes)
 	cmd.Flags().Uint64Var(&o.seed, "seed", 1, "of what is random in the measures")
 	cmd.Flags().DurationVar(&o.idle, "idle", agent.IdleWindow, "for how long the idle agent is watched; less is for trying out")
+	cmd.Flags().StringVar(&o.only, "only", "", "of agent-storm: agents or floor alone")
+	cmd.Flags().StringVar(&o.profile, "profile", "", "directory for profiles and audit logs of the API server, where a group keeps them "+
+		"(agent-storm); it then is slower")
 	return cmd
 }
 
