@@ -63,7 +63,11 @@ func (p *provider) Normalize(id string) (string, error) {
 func (p *provider) Group(ctx context.Context, name string) (g plugin.Group, err error) {
 	err = p.locked(ctx, name, func(v machines.View) error {
 		group, err := v.Group(name)
-		g = plugin.Group{Name: name, Size: group.Size, Min: group.Min, Max: group.Max}
+		if err != nil {
+			return err
+		}
+		size, err := v.Size(name)
+		g = plugin.Group{Name: name, Size: size, Min: group.Min, Max: group.Max}
 		return err
 	})
 	return g, err
@@ -105,8 +109,8 @@ func (p *provider) instance(group, name string, m machines.Machine) plugin.Insta
 		Type: m.Template, Created: m.Created, State: plugin.Pending,
 	}
 	switch {
-	case m.Stuck != "" && m.Down(p.now()):
-		i.State, i.Message = plugin.Failed, m.Stuck
+	case m.Failed != "":
+		i.State, i.Message = plugin.Failed, m.Failed
 	case !m.Deleting.IsZero():
 		i.State = plugin.Deleting
 	case m.Booted(p.now()):
@@ -138,24 +142,22 @@ func (p *provider) Delete(ctx context.Context, id string) (op plugin.Operation, 
 		if err != nil {
 			return err
 		}
-		again := !m.Deleting.IsZero()
-		if again && !m.Down(p.now()) {
+		if !m.Deleting.IsZero() {
 			return nil
-		}
-		m.Deleting = p.now()
-		if again { // it failed before, and was taken off the size then
-			return v.SetMachine(group, name, m)
 		}
 		g, err := v.Group(group)
 		if err != nil {
 			return err
 		}
-		if g.Size <= g.Min {
+		size, err := v.Size(group)
+		if err != nil {
+			return err
+		}
+		if size <= g.Min {
 			return &plugin.RefusedError{Reason: plugin.AtLimit, Err: fmt.Errorf("group %s is at its minimum of %d", group, g.Min)}
 		}
-		g.Size--
-		// The machine first: after a crash in between, the size is one too large, and no machine is lost.
-		return errors.Join(v.SetMachine(group, name, m), v.SetGroup(group, g))
+		m.Deleting, m.Failed = p.now(), ""
+		return v.SetMachine(group, name, m)
 	})
 	if err != nil {
 		return op, err
@@ -197,17 +199,17 @@ func (p *provider) Grow(ctx context.Context, group string, order plugin.Order) (
 		if err != nil {
 			return err
 		}
-		if g.Max > 0 && g.Size+order.Count > g.Max {
-			return &plugin.RefusedError{Reason: plugin.AtLimit, Err: fmt.Errorf("group %s has %d machines of at most %d", group, g.Size, g.Max)}
+		size, err := v.Size(group)
+		if err != nil {
+			return err
+		}
+		if g.Max > 0 && size+order.Count > g.Max {
+			return &plugin.RefusedError{Reason: plugin.AtLimit, Err: fmt.Errorf("group %s has %d machines of at most %d", group, size, g.Max)}
 		}
 		if n, err := count(v); err != nil || n+order.Count > v.Host.Quota {
 			return errors.Join(err, &plugin.RefusedError{
 				Reason: plugin.NoQuota, Err: fmt.Errorf("the host has %d machines of at most %d", n, v.Host.Quota),
 			})
-		}
-		g.Size += order.Count
-		if err := v.SetGroup(group, g); err != nil {
-			return err
 		}
 		for range order.Count {
 			name := group + "-" + strings.ToLower(rand.Text()[:8])

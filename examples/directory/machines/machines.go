@@ -4,7 +4,7 @@
 // does, boots and shuts down in the time that the file says, and can be edited with any editor.
 //
 //	ROOT/host.json             how many machines the host takes
-//	ROOT/GROUP/group.json      the group: its size, its bounds, its templates
+//	ROOT/GROUP/group.json      the group: its bounds, its templates
 //	ROOT/GROUP/NAME.json       the machine NAME
 //
 // Several processes may use one directory at once: each looks and changes under a lock.
@@ -43,13 +43,15 @@ type Machine struct {
 	Deleting time.Time `json:"deleting,omitzero"`
 	// Stuck is why the machine will not go, for trying out a deletion that fails.
 	Stuck string `json:"stuck,omitempty"`
+	// Failed is why its deletion has failed.
+	Failed string `json:"failed,omitempty"`
 }
 
 // Booted reports whether the machine runs.
 func (m Machine) Booted(now time.Time) bool { return now.Sub(m.Created).Seconds() >= m.Boot }
 
-// Down reports whether the machine, whose deletion has begun, has shut down.
-func (m Machine) Down(now time.Time) bool {
+// down reports whether the machine, whose deletion has begun, has shut down.
+func (m Machine) down(now time.Time) bool {
 	return !m.Deleting.IsZero() && now.Sub(m.Deleting).Seconds() >= m.Shutdown
 }
 
@@ -61,9 +63,8 @@ type Template struct {
 	Cost     float64           `json:"cost,omitempty"`
 }
 
-// Group is the content of a group's file.
+// Group is the content of a group's file. How many machines a group has is not in it: they are counted.
 type Group struct {
-	Size      int        `json:"size"`
 	Min       int        `json:"min"`
 	Max       int        `json:"max"`
 	Templates []Template `json:"templates"`
@@ -147,11 +148,6 @@ func (v View) Group(name string) (g Group, err error) {
 	return g, read(filepath.Join(v.root, name, groupFile), &g)
 }
 
-// SetGroup writes a group.
-func (v View) SetGroup(name string, g Group) error {
-	return write(filepath.Join(v.root, name, groupFile), g)
-}
-
 // Machines reads all machines of a group, by name. Those that have shut down are removed first.
 func (v View) Machines(group string) (map[string]Machine, error) {
 	if _, err := v.Group(group); err != nil {
@@ -178,23 +174,37 @@ func (v View) Machines(group string) (map[string]Machine, error) {
 	return all, nil
 }
 
-// Machine reads a machine. One that has shut down is removed.
+// Size is how many machines the group is meant to have: those that are there, without those that are going.
+func (v View) Size(group string) (n int, err error) {
+	all, err := v.Machines(group)
+	for _, m := range all {
+		if m.Deleting.IsZero() {
+			n++
+		}
+	}
+	return n, err
+}
+
+// Machine reads a machine. One that has shut down is removed, or its removal fails.
 func (v View) Machine(group, name string) (m Machine, err error) {
+	none := fmt.Errorf("machine %s/%s: %w", group, name, ErrNoMachine)
 	if !ValidName(group) || !ValidName(name) {
-		return m, fmt.Errorf("machine %s/%s: %w", group, name, ErrNoMachine)
+		return m, none
 	}
 	path := filepath.Join(v.root, group, name+suffix)
-	err = read(path, &m)
-	if errors.Is(err, fs.ErrNotExist) {
-		return m, fmt.Errorf("machine %s/%s: %w", group, name, ErrNoMachine)
+	switch err := read(path, &m); {
+	case errors.Is(err, fs.ErrNotExist):
+		return m, none
+	case err != nil || !m.down(time.Now()):
+		return m, err
+	case m.Stuck != "":
+		m.Deleting, m.Failed = time.Time{}, m.Stuck
+		return m, v.SetMachine(group, name, m)
 	}
-	if err == nil && m.Stuck == "" && m.Down(time.Now()) {
-		if err := os.Remove(path); err != nil {
-			return m, err
-		}
-		return m, fmt.Errorf("machine %s/%s: %w", group, name, ErrNoMachine)
+	if err := os.Remove(path); err != nil {
+		return m, err
 	}
-	return m, err
+	return m, none
 }
 
 // SetMachine writes a machine.

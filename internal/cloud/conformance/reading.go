@@ -112,6 +112,7 @@ func blackoutsAreNotGone(t *testing.T, c Cloud) {
 	machines := c.Machines()
 	for _, m := range blackouts() {
 		t.Run("when the cloud "+string(m), func(t *testing.T) {
+			need(t, c, Ability(m))
 			c.Inject(t, Fault{Misbehaviour: m, After: 7 * time.Second})
 			defer c.Heal(t)
 			ctx, cancel := context.WithTimeout(t.Context(), 4*patience)
