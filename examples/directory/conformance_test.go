@@ -76,16 +76,18 @@ func (c *directoryCloud) put(t *testing.T, mode saboteur.Mode) {
 	}
 }
 
-// signal sends a signal to every plugin that runs.
-func (c *directoryCloud) signal(s syscall.Signal) {
+// each calls do with every plugin that runs.
+func (c *directoryCloud) each(do func(pid int) error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, p := range c.providers {
 		if pid := p.PID(); pid > 0 {
-			_ = syscall.Kill(pid, s)
+			_ = do(pid) // it may have ended meanwhile
 		}
 	}
 }
+
+func kill(pid int) error { return syscall.Kill(pid, syscall.SIGKILL) }
 
 // none is no limit of memory: the race detector, which the tests' plugins have too, takes all there is of addresses.
 var none = resource.MustParse("0")
@@ -184,16 +186,16 @@ func (c *directoryCloud) Inject(t *testing.T, f conformance.Fault) {
 	switch f.Misbehaviour {
 	case conformance.Unavailable:
 		c.put(t, saboteur.Hangs)
-		c.signal(syscall.SIGSTOP)
+		c.each(func(pid int) error { return saboteur.Freeze(t.Context(), pid) })
 	case conformance.Reset:
 		c.put(t, saboteur.Dies)
-		c.signal(syscall.SIGKILL)
+		c.each(kill)
 	case conformance.Impostor:
 		c.put(t, saboteur.WebPage)
-		c.signal(syscall.SIGKILL)
+		c.each(kill)
 	case conformance.Misrouted:
 		c.put(t, saboteur.Misroutes)
-		c.signal(syscall.SIGKILL)
+		c.each(kill)
 	case conformance.Truncated:
 		c.halve(t)
 	case conformance.DeletionHangs:

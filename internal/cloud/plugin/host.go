@@ -212,7 +212,7 @@ func (h *host) pid() int {
 	if h.current == nil || h.current.hasEnded() {
 		return 0
 	}
-	return h.current.cmd.Process.Pid
+	return h.current.proc.Load().Pid
 }
 
 // wants is what the current process, or the one before it, said of events.

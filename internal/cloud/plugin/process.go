@@ -61,7 +61,7 @@ func start(ctx context.Context, path string, e Entry, lines *lineLog) (*process,
 		AllowedProtocols: []goplugin.Protocol{goplugin.ProtocolGRPC},
 		AutoMTLS:         true,
 		SkipHostEnv:      true,
-		StartTimeout:     orDefault(e.StartTimeout),
+		StartTimeout:     2 * orDefault(e.StartTimeout), // ctx ends first
 		Logger:           hclog.NewNullLogger(),
 		SyncStdout:       lines,
 		SyncStderr:       lines,

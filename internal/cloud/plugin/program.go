@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -28,6 +29,7 @@ type program struct {
 	cmd    *exec.Cmd
 	memory uint64
 	lines  *lineLog
+	proc   atomic.Pointer[os.Process] // nil until it is started
 
 	alive          *os.File // standard input: closed when Slipway ends, however that happens
 	stdout, stderr *os.File
@@ -68,6 +70,7 @@ func (r *program) Start(context.Context) error {
 		r.closePipes()
 		return err
 	}
+	r.proc.Store(r.cmd.Process)
 	if err := limitMemory(r.cmd.Process.Pid, r.memory); err != nil {
 		r.lines.log.Warn("the plugin's memory is not limited", "err", err)
 	}
@@ -113,10 +116,11 @@ func (r *program) Kill(context.Context) error {
 		return nil
 	default:
 	}
-	if r.cmd.Process == nil {
+	p := r.proc.Load()
+	if p == nil {
 		return nil
 	}
-	if err := killGroup(r.cmd.Process); err != nil && !errors.Is(err, os.ErrProcessDone) {
+	if err := killGroup(p); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("ending plugin %s: %w", r.cmd.Path, err)
 	}
 	return nil
@@ -141,10 +145,11 @@ func (*program) Diagnose(context.Context) string { return "" }
 
 // ID implements runner.Runner.
 func (r *program) ID() string {
-	if r.cmd.Process == nil {
+	p := r.proc.Load()
+	if p == nil {
 		return ""
 	}
-	return strconv.Itoa(r.cmd.Process.Pid)
+	return strconv.Itoa(p.Pid)
 }
 
 // PluginToHost implements runner.Runner.
@@ -165,7 +170,7 @@ func (r *program) explain(err error) error {
 		return fmt.Errorf("plugin %s: may not be run by this user (is its file system mounted noexec?): %w", path, err)
 	case errors.Is(err, syscall.ENOEXEC):
 		return fmt.Errorf("plugin %s: is no program for this machine: want one for %s/%s: %w", path, runtime.GOOS, runtime.GOARCH, err)
-	case r.cmd.Process == nil:
+	case r.proc.Load() == nil:
 		return fmt.Errorf("plugin %s: %w", path, err)
 	}
 	line := r.said.line()

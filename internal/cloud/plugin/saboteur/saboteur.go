@@ -60,8 +60,8 @@ func Be(good func()) {
 	case WebPage, Noise:
 		serveStrangely(mode)
 	case Babbler:
-		fmt.Println("Hello! Usage: babbler [flags]")
 		fmt.Fprintln(os.Stderr, "babbler: there is nothing to do")
+		fmt.Println("Hello! Usage: babbler [flags]")
 		os.Exit(3)
 	case Mute:
 		time.Sleep(time.Hour)
@@ -140,9 +140,9 @@ func (b bad) intercept(ctx context.Context, request any, info *grpc.UnaryServerI
 	return nil, status.Error(codes.NotFound, "somebody in between does not know this address")
 }
 
-// flood is an answer of 32 MiB.
+// flood is an answer of 17 MiB.
 func flood(method string) any {
-	const each, total = 1 << 10, 32 << 20
+	const each, total = 1 << 10, 17 << 20
 	if !strings.HasSuffix(method, "/ListInstances") {
 		return &pluginv1.GetGroupResponse{Group: &pluginv1.Group{Name: strings.Repeat("x", total)}}
 	}
