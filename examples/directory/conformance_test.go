@@ -251,20 +251,14 @@ func (*directoryCloud) Deletions() int { return 0 }
 func (*directoryCloud) Batches() bool  { return false }
 
 // Cannot implements conformance.Limited.
-func (*directoryCloud) Cannot(a conformance.Ability) string {
-	switch conformance.Misbehaviour(a) {
-	case conformance.Denied:
-		return "a directory has no credentials"
-	case conformance.Throttled:
-		return "a directory does not count requests"
-	case conformance.SecondPage:
-		return "a directory is read at once"
-	case conformance.Stale:
-		return "a directory has no cache"
-	case conformance.Forgets:
-		return "the record of a deletion is the machine itself"
+func (*directoryCloud) Cannot() map[conformance.Misbehaviour]string {
+	return map[conformance.Misbehaviour]string{
+		conformance.Denied:     "a directory has no credentials",
+		conformance.Throttled:  "a directory does not count requests",
+		conformance.SecondPage: "a directory is read at once",
+		conformance.Stale:      "a directory has no cache",
+		conformance.Forgets:    "the record of a deletion is the machine itself",
 	}
-	return ""
 }
 
 func TestTheSampleKeepsWhatAProviderPromises(t *testing.T) {

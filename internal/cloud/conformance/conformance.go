@@ -40,39 +40,28 @@ type Cloud interface {
 	Batches() bool
 }
 
-// Ability is what a test needs of its cloud, beside what every cloud can. Each Misbehaviour is one.
-type Ability string
-
-// The abilities that are no misbehaviour.
-const (
-	Change Ability = "be changed by the test" // machines made and deleted
-	Loss   Ability = "lose a machine"         // by Lose
-	Absent Ability = "name a machine that never was"
-)
-
-// Limited is a Cloud that has not every ability.
+// Limited is a Cloud that cannot misbehave in every way, such as a real one.
 type Limited interface {
 	Cloud
-	// Cannot gives the reason why the cloud lacks an ability, and "" when it has it. The tests that need it are skipped
-	// with the reason.
-	Cannot(a Ability) string
+	// Cannot gives the ways in which this cloud cannot misbehave, each with the reason. The tests that need one of them
+	// are skipped, and say so.
+	Cannot() map[Misbehaviour]string
 }
 
-// need skips a test that its cloud is not able to.
-func need(t *testing.T, c Cloud, abilities ...Ability) {
+// can says whether a cloud has no reason why it cannot behave so.
+func can(c Cloud, m Misbehaviour) bool {
+	limited, ok := c.(Limited)
+	return !ok || limited.Cannot()[m] == ""
+}
+
+// needs skips a test for a cloud that cannot misbehave so.
+func needs(t *testing.T, c Cloud, m Misbehaviour) {
 	t.Helper()
-	for _, a := range abilities {
-		if why := lacks(c, a); why != "" {
-			t.Skipf("needs a cloud that can: %s; %s", a, why)
+	if limited, ok := c.(Limited); ok {
+		if why, cannot := limited.Cannot()[m]; cannot {
+			t.Skipf("no cloud of this kind %s: %s", m, why)
 		}
 	}
-}
-
-func lacks(c Cloud, a Ability) string {
-	if limited, ok := c.(Limited); ok {
-		return limited.Cannot(a)
-	}
-	return ""
 }
 
 // Machines is how many machines a Cloud has at the start, at least: more than one page of a list.
@@ -97,6 +86,10 @@ const (
 	Forgets       Misbehaviour = "forgets its operations"        // those so far
 	Stale         Misbehaviour = "has stale lists"               // they stay as they are now
 	Full          Misbehaviour = "has no quota"                  // for another machine
+
+	Loses  Misbehaviour = "loses machines"                    // by Lose
+	Yields Misbehaviour = "lets a test change it"             // machines made and deleted, at least Machines of them there
+	Misses Misbehaviour = "tells of a machine that never was" // by Missing
 )
 
 // blackouts are those that leave nothing that could be known.
@@ -117,42 +110,44 @@ func Run(t *testing.T, newCloud func(*testing.T) Cloud) {
 		name  string
 		check func(*testing.T, Cloud)
 		group bool // needs a group
-		needs []Ability
+		alter bool // makes or deletes machines, or has the cloud fail while it asks for that
 	}{
-		{"an ID has one spelling, and those of others are refused", spelling, false, nil},
-		{"a list has every machine once", lists, true, nil},
-		{"a machine reads as it is listed", reads, true, nil},
-		{"I7 what could not be read is not gone", blackoutsAreNotGone, false, []Ability{Change}},
-		{"I7 a list that breaks off is an error", brokenList, true, []Ability{Ability(SecondPage)}},
-		{"I7 a stale list makes no machine gone", staleList, true, []Ability{Change, Ability(Stale)}},
-		{"a machine that never was, is not found", missing, false, []Ability{Absent}},
-		{"a machine that went by itself is not found", lost, false, []Ability{Loss}},
-		{"a deletion is followed to its end and takes one machine", deletes, false, []Ability{Change}},
-		{"a deletion can be asked for again", deletesAgain, false, []Ability{Change, Ability(DeletionHangs)}},
-		{"deletions side by side take each machine once", deletesTogether, false, []Ability{Change}},
-		{"deletions that come close together are one request", batches, false, []Ability{Change}},
-		{"a deletion that fails says so, and can be repeated", deletionFails, false, []Ability{Change, Ability(DeletionFails)}},
-		{"of several deletions one fails", oneOfSeveralFails, false, []Ability{Change, Ability(DeletionFails)}},
-		{"a deletion that hangs is not done", deletionHangs, false, []Ability{Change, Ability(DeletionHangs)}},
-		{"another process finds a deletion again", handover, false, []Ability{Change, Ability(DeletionHangs)}},
-		{"an operation that was forgotten is done", forgotten, false, []Ability{Change, Ability(DeletionHangs), Ability(Forgets)}},
-		{"an operation of nobody is an error", nobodysOperation, false, nil},
-		{"a cloud that wants to be left alone is not waited for", throttling, false, []Ability{Ability(Throttled)}},
-		{"a missing right is a refusal", denied, false, []Ability{Ability(Denied)}},
-		{"a caller who has left deletes nothing", cancelled, false, []Ability{Change}},
-		{"a group grows by what was asked", grows, true, []Ability{Change}},
-		{"a group grows by what each template says", growsByTemplate, true, []Ability{Change}},
-		{"groups that grow side by side lose no request", growsTogether, true, []Ability{Change}},
-		{"a group without quota is a refusal", full, true, []Ability{Ability(Full)}},
-		{"a group that does not exist is not found", noGroup, true, nil},
+		{"an ID has one spelling, and those of others are refused", spelling, false, false},
+		{"a list has every machine once", lists, true, false},
+		{"a machine reads as it is listed", reads, true, false},
+		{"I7 what could not be read is not gone", blackoutsAreNotGone, false, true},
+		{"I7 a list that breaks off is an error", brokenList, true, false},
+		{"I7 a stale list makes no machine gone", staleList, true, true},
+		{"a machine that never was, is not found", missing, false, false},
+		{"a machine that went by itself is not found", lost, false, false},
+		{"a deletion is followed to its end and takes one machine", deletes, false, true},
+		{"a deletion can be asked for again", deletesAgain, false, true},
+		{"deletions side by side take each machine once", deletesTogether, false, true},
+		{"deletions that come close together are one request", batches, false, true},
+		{"a deletion that fails says so, and can be repeated", deletionFails, false, true},
+		{"of several deletions one fails", oneOfSeveralFails, false, true},
+		{"a deletion that hangs is not done", deletionHangs, false, true},
+		{"another process finds a deletion again", handover, false, true},
+		{"an operation that was forgotten is done", forgotten, false, true},
+		{"an operation of nobody is an error", nobodysOperation, false, false},
+		{"a cloud that wants to be left alone is not waited for", throttling, false, false},
+		{"a missing right is a refusal", denied, false, false},
+		{"a caller who has left deletes nothing", cancelled, false, true},
+		{"a group grows by what was asked", grows, true, true},
+		{"a group grows by what each template says", growsByTemplate, true, true},
+		{"groups that grow side by side lose no request", growsTogether, true, true},
+		{"a group without quota is a refusal", full, true, true},
+		{"a group that does not exist is not found", noGroup, true, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			c := newCloud(t)
 			if test.group && c.Group() == "" {
 				t.Skip("the machines are each on their own")
 			}
-			need(t, c, test.needs...)
-			if n := len(c.Machines()); n < Machines && lacks(c, Change) == "" {
+			if test.alter {
+				needs(t, c, Yields)
+			}
+			if n := len(c.Machines()); n < Machines && can(c, Yields) {
 				t.Fatalf("the cloud has %d machines, the suite needs %d", n, Machines)
 			}
 			test.check(t, c)

@@ -187,14 +187,11 @@ func (r *rack) Inject(t *testing.T, f conformance.Fault) {
 }
 
 // Cannot implements conformance.Limited.
-func (*rack) Cannot(a conformance.Ability) string {
-	switch conformance.Misbehaviour(a) {
-	case conformance.SecondPage:
-		return "the protocol has no pages"
-	case conformance.Forgets:
-		return "the protocol has no operations"
+func (*rack) Cannot() map[conformance.Misbehaviour]string {
+	return map[conformance.Misbehaviour]string{
+		conformance.SecondPage: "the protocol has no pages",
+		conformance.Forgets:    "the protocol has no operations",
 	}
-	return ""
 }
 
 func TestAnExternalProviderKeepsWhatAProviderPromises(t *testing.T) {
