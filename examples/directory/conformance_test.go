@@ -108,7 +108,7 @@ func (c *directoryCloud) Provider(t *testing.T) cloud.Provider {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(p.Close)
+	t.Cleanup(func() { _ = p.Close() })
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.providers = append(c.providers, p)

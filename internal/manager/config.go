@@ -92,6 +92,7 @@ func (c *Config) Validate() error {
 // clouds is the file of --cloud-config.
 type clouds struct {
 	Azure *azure.Config `json:"azure,omitempty"`
+	programs
 }
 
 // loadClouds makes the providers that a file names.
@@ -115,8 +116,11 @@ func loadClouds(path string) (map[string]cloud.Provider, error) {
 		}
 		providers[p.Name()] = p
 	}
+	if err := file.add(providers); err != nil {
+		return nil, fmt.Errorf("--cloud-config: %s: %w", path, err)
+	}
 	if len(providers) == 0 {
-		return nil, fmt.Errorf("--cloud-config: %s names no cloud: want one of azure", path)
+		return nil, fmt.Errorf("--cloud-config: %s names no cloud: want one of azure, plugins, externalGRPC", path)
 	}
 	return providers, nil
 }

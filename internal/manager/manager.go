@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/pprof"
 	"sync/atomic"
@@ -48,10 +49,12 @@ func Run(ctx context.Context, c Config, version string, stderr io.Writer) error 
 	bridged := logr.FromSlogHandler(log.Handler())
 	ctrl.SetLogger(bridged)
 	klog.SetLogger(bridged)
+	slog.SetDefault(log) // for plugins, among others
 	providers, err := loadClouds(c.CloudConfig)
 	if err != nil {
 		return err
 	}
+	defer closeClouds(providers)
 	kube, err := restConfig(c.Kubeconfig, "slipway-manager/"+version)
 	if err != nil {
 		return err

@@ -9,7 +9,6 @@ import (
 	"sync"
 
 	"github.com/slipway-dev/slipway/internal/cloud"
-	"github.com/slipway-dev/slipway/internal/cloud/advice"
 	"github.com/slipway-dev/slipway/internal/cloud/plugin"
 	"github.com/slipway-dev/slipway/internal/cloud/plugin/externalgrpc"
 )
@@ -21,7 +20,7 @@ type programs struct {
 }
 
 // add starts the plugins, and makes the other providers known. After an error, nothing that it has started runs.
-func (c programs) add(ctx context.Context, providers map[string]cloud.Provider, log *slog.Logger) (err error) {
+func (c programs) add(providers map[string]cloud.Provider) (err error) {
 	added := map[string]cloud.Provider{}
 	defer func() {
 		if err != nil {
@@ -46,7 +45,7 @@ func (c programs) add(ctx context.Context, providers map[string]cloud.Provider, 
 		}
 	}
 	if c.Plugins != nil {
-		opened, err := plugin.OpenAll(ctx, *c.Plugins, plugin.Options{Log: log})
+		opened, err := plugin.OpenAll(context.Background(), *c.Plugins, plugin.Options{Log: slog.Default()})
 		if err != nil {
 			return fmt.Errorf("plugins: %w", err)
 		}
@@ -82,14 +81,4 @@ func closeCloud(p cloud.Provider) error {
 		return c.Close()
 	}
 	return nil
-}
-
-// analyzers gives those of the clouds that want to see events of pods.
-func analyzers(providers map[string]cloud.Provider) (all []advice.Analyzer) {
-	for _, p := range providers {
-		if a, ok := p.(advice.Analyzer); ok && a.Events() != (advice.Events{}) {
-			all = append(all, a)
-		}
-	}
-	return all
 }

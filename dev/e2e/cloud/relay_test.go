@@ -53,7 +53,7 @@ func (r relayed) Provider(t *testing.T) cloud.Provider {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(p.Close)
+	t.Cleanup(func() { _ = p.Close() })
 	return p
 }
 

@@ -174,7 +174,7 @@ func open(t *testing.T, directory string, e plugin.Entry) (*plugin.Provider, *re
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(p.Close)
+	t.Cleanup(func() { _ = p.Close() })
 	return p, log
 }
 
@@ -379,14 +379,14 @@ func TestCloseEndsAPluginWhateverItDoes(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			p.Close()
+			_ = p.Close()
 			if err := syscall.Kill(pid, 0); !errors.Is(err, syscall.ESRCH) {
 				t.Errorf("process %d is there after Close: %v\n%s", pid, err, log)
 			}
 			if _, err := p.Group(t.Context(), "g"); err == nil {
 				t.Error("a plugin that is closed answers")
 			}
-			p.Close() // once more does no harm
+			_ = p.Close() // once more does no harm
 		})
 	}
 }
@@ -507,7 +507,7 @@ func TestWhatIsNoPluginIsRefused(t *testing.T) {
 			}
 			p, err := plugin.Open(t.Context(), directory, e, options(&record{}))
 			if err == nil {
-				p.Close()
+				_ = p.Close()
 				t.Fatal("it is opened")
 			}
 			for _, want := range append(test.want, directory) {
@@ -533,7 +533,7 @@ func TestAPluginSeesOnlyTheEnvironmentThatItIsGivenAndItsLogIsOurs(t *testing.T)
 	t.Setenv("SLIPWAY_TEST_VISIBLE", "yes")
 	t.Setenv("SLIPWAY_TEST_HIDDEN", "a secret")
 	p, log := open(t, write(t, saboteur.Good), entry())
-	p.Close()
+	_ = p.Close()
 	if !strings.Contains(log.String(), `"msg":"opened"`) || !strings.Contains(log.String(), `"visible":"yes"`) ||
 		!strings.Contains(log.String(), `"hidden":""`) || !strings.Contains(log.String(), `"plugin":"simple"`) {
 		t.Errorf("the log is\n%s", log)

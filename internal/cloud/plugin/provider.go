@@ -87,14 +87,17 @@ func CloseAll(providers []*Provider) {
 	var all sync.WaitGroup
 	for _, p := range providers {
 		if p != nil {
-			all.Go(p.Close)
+			all.Go(p.host.close)
 		}
 	}
 	all.Wait()
 }
 
-// Close ends the plugin, by force if need be, within a few seconds.
-func (p *Provider) Close() { p.host.close() }
+// Close ends the plugin, by force if need be, within a few seconds. Its error is always nil.
+func (p *Provider) Close() error {
+	p.host.close()
+	return nil
+}
 
 // PID is the process ID of the plugin, 0 while it does not run.
 func (p *Provider) PID() int { return p.host.pid() }
