@@ -180,7 +180,7 @@ func (h *host) suspect(p *process) {
 	}
 	h.probing = p
 	h.work.Go(func() {
-		if !p.responds() && !p.hasEnded() {
+		if !p.responds() && !p.endsBy(time.Now().Add(pipeGrace)) {
 			h.options.Log.Error("the plugin does not answer and is ended", "pid", p.ID())
 			p.kill()
 		}

@@ -11,7 +11,9 @@ import (
 	goplugin "github.com/hashicorp/go-plugin"
 	"github.com/hashicorp/go-plugin/runner"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
 
 	pluginv1 "github.com/slipway-dev/slipway/api/plugin/v1"
 	"github.com/slipway-dev/slipway/internal/cloud/advice"
@@ -109,20 +111,23 @@ func (p *process) open(ctx context.Context, e Entry) error {
 	p.analyzer = pluginv1.NewPodEventAnalyzerClient(conn)
 	p.health = grpc_health_v1.NewHealthClient(conn)
 	answer, err := p.provider.Configure(ctx, &pluginv1.ConfigureRequest{Name: e.ProviderName(), ConfigJson: e.configJSON()})
+	if status.Code(err) == codes.InvalidArgument {
+		return &configError{told(err)}
+	}
 	if err != nil {
-		return fmt.Errorf("its configuration: %w", told(err))
+		return fmt.Errorf("configuring it: %w", err)
 	}
 	p.events = advice.Events{Modify: answer.GetModifyEventAnalyzer(), Delete: answer.GetDeleteEventAnalyzer()}
 	return nil
 }
 
+// configError is a plugin's refusal of its configuration.
+type configError struct{ error }
+
+func (e *configError) Unwrap() error { return e.error }
+
 // told gives the text of a status without gRPC's words around it.
-func told(err error) error {
-	if answer, ok := wire.OfStatus(err); ok {
-		return answer
-	}
-	return err
-}
+func told(err error) error { return errors.New(status.Convert(err).Message()) }
 
 // hasEnded reports whether the process is known to have ended.
 func (p *process) hasEnded() bool {
@@ -130,6 +135,16 @@ func (p *process) hasEnded() bool {
 	case <-p.ended:
 		return true
 	default:
+		return false
+	}
+}
+
+// endsBy waits until the process has ended, or until it is time.
+func (p *process) endsBy(deadline time.Time) bool {
+	select {
+	case <-p.ended:
+		return true
+	case <-time.After(time.Until(deadline)):
 		return false
 	}
 }

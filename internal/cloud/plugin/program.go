@@ -165,7 +165,10 @@ func (*program) HostToPlugin(network, address string) (pluginNetwork, pluginAddr
 // explain says why a program did not become a plugin, and what to do.
 func (r *program) explain(err error) error {
 	path := r.cmd.Path
+	var refused *configError
 	switch {
+	case errors.As(err, &refused):
+		return fmt.Errorf("plugin %s: refuses its configuration: %w", path, err)
 	case errors.Is(err, fs.ErrPermission):
 		return fmt.Errorf("plugin %s: may not be run by this user (is its file system mounted noexec?): %w", path, err)
 	case errors.Is(err, syscall.ENOEXEC):

@@ -13,4 +13,9 @@ import (
 func ownGroup(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} }
 
 // killGroup ends a process that has not been waited for, and its children.
-func killGroup(p *os.Process) error { return syscall.Kill(-p.Pid, syscall.SIGKILL) }
+func killGroup(p *os.Process) error {
+	if err := syscall.Kill(-p.Pid, syscall.SIGKILL); err != syscall.ESRCH { //nolint:errorlint // it is never wrapped
+		return err
+	}
+	return os.ErrProcessDone
+}
