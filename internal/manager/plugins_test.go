@@ -3,10 +3,13 @@
 package manager
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"sigs.k8s.io/yaml"
 
 	"github.com/slipway-dev/slipway/internal/cloud/plugin/saboteur"
 	"github.com/slipway-dev/slipway/plugin"
@@ -75,5 +78,34 @@ func TestTheFileOfCloudsStartsPlugins(t *testing.T) {
 				t.Errorf("there are %d providers, want %d", len(providers), len(want))
 			}
 		})
+	}
+}
+
+func TestTheDocumentedFileOfCloudsIsOne(t *testing.T) {
+	for _, page := range []string{"plugins.md", "writing-a-plugin.md"} {
+		raw, err := os.ReadFile(filepath.Join("..", "..", "docs", page))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, rest, found := strings.Cut(string(raw), "```yaml\n")
+		text, _, ended := strings.Cut(rest, "```")
+		if !found || !ended {
+			t.Fatalf("%s has no block of YAML", page)
+		}
+		var file clouds
+		if err := yaml.UnmarshalStrict([]byte(text), &file); err != nil {
+			t.Errorf("%s: %v", page, err)
+			continue
+		}
+		if file.Plugins == nil {
+			t.Fatalf("%s names no plugins", page)
+		}
+		err = file.Plugins.Validate()
+		for _, c := range file.ExternalGRPC {
+			err = errors.Join(err, c.Validate())
+		}
+		if err != nil {
+			t.Errorf("%s: %v", page, err)
+		}
 	}
 }
