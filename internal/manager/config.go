@@ -102,6 +102,7 @@ func (c *Config) Validate() error {
 // Clouds is the file of --cloud-config.
 type Clouds struct {
 	Azure *AzureCloud `json:"azure,omitempty"`
+	programs
 }
 
 // ReadClouds reads a file of --cloud-config; no path is no cloud.
@@ -141,8 +142,11 @@ func loadClouds(path string, given *Clouds, log *slog.Logger) (map[string]cloud.
 		}
 		providers[p.Name()] = p
 	}
+	if err := file.add(providers, log); err != nil {
+		return nil, fmt.Errorf("--cloud-config: %s: %w", path, err)
+	}
 	if len(providers) == 0 {
-		return nil, fmt.Errorf("--cloud-config: %s names no cloud: want one of azure", path)
+		return nil, fmt.Errorf("--cloud-config: %s names no cloud: want one of azure, plugins, externalGRPC", path)
 	}
 	return providers, nil
 }

@@ -52,6 +52,7 @@ func Run(ctx context.Context, c Config, version string, stderr io.Writer) error 
 	if err != nil {
 		return err
 	}
+	defer closeClouds(providers)
 	kube, err := restConfig(c.Kubeconfig, "slipway-manager/"+version)
 	if err != nil {
 		return err

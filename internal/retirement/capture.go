@@ -2,6 +2,7 @@ package retirement
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -105,6 +106,9 @@ func (p *passage) identify(ctx context.Context) (v1alpha1.Captured, error) {
 // sameMachine checks that the spec and the Node name one machine.
 func (p *passage) sameMachine(providerID string) error {
 	is, err := p.cloud.Normalize(providerID)
+	if cloud.IsUnanswered(err) {
+		return err
+	}
 	if err != nil {
 		return end(ForeignMachine, "spec.providerID of the Node: %s", err)
 	}
@@ -112,6 +116,9 @@ func (p *passage) sameMachine(providerID string) error {
 		return nil
 	}
 	want, err := p.cloud.Normalize(p.rt.Spec.ProviderID)
+	if cloud.IsUnanswered(err) {
+		return err
+	}
 	if err != nil {
 		return end(ForeignMachine, "spec.providerID: %s", err)
 	}
@@ -182,13 +189,20 @@ func (p *passage) findCloud(providerID string) error {
 		return nil
 	}
 	var said []string
+	var unanswered error // one of these clouds may have the machine
 	for _, name := range slices.Sorted(maps.Keys(p.c.o.Clouds)) {
 		_, err := p.c.o.Clouds[name].Normalize(providerID)
 		if err == nil {
 			p.cloud = p.c.o.Clouds[name]
 			return nil
 		}
+		if cloud.IsUnanswered(err) {
+			unanswered = errors.Join(unanswered, err)
+		}
 		said = append(said, name+": "+err.Error())
+	}
+	if unanswered != nil {
+		return fmt.Errorf("machine %s: %w", providerID, unanswered)
 	}
 	return end(UnknownCloud, "the machine %s is in none of the clouds: %s", providerID, strings.Join(append(said, p.c.clouds()), "; "))
 }
