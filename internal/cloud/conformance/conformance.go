@@ -40,6 +40,24 @@ type Cloud interface {
 	Batches() bool
 }
 
+// Limited is a Cloud that cannot misbehave in every way, such as a real one.
+type Limited interface {
+	Cloud
+	// Cannot gives the ways in which this cloud cannot misbehave, each with the reason. The tests that need one of them
+	// are skipped, and say so.
+	Cannot() map[Misbehaviour]string
+}
+
+// needs skips a test for a cloud that cannot misbehave so.
+func needs(t *testing.T, c Cloud, m Misbehaviour) {
+	t.Helper()
+	if limited, ok := c.(Limited); ok {
+		if why, cannot := limited.Cannot()[m]; cannot {
+			t.Skipf("no cloud of this kind %s: %s", m, why)
+		}
+	}
+}
+
 // Machines is how many machines a Cloud has at the start, at least: more than one page of a list.
 const Machines = 6
 

@@ -155,6 +155,7 @@ func blackoutsAreNotGone(t *testing.T, c Cloud) {
 }
 
 func brokenList(t *testing.T, c Cloud) {
+	needs(t, c, SecondPage)
 	p := c.Provider(t)
 	c.Inject(t, Fault{Misbehaviour: SecondPage})
 	if l, err := p.Instances(t.Context(), c.Group()); err == nil || l != nil {
@@ -167,6 +168,7 @@ func brokenList(t *testing.T, c Cloud) {
 }
 
 func staleList(t *testing.T, c Cloud) {
+	needs(t, c, Stale)
 	p := c.Provider(t)
 	machines := c.Machines()
 	c.Inject(t, Fault{Misbehaviour: Stale})
