@@ -48,7 +48,7 @@ func as(t *testing.T, c *openstackdev.Cloud, user string) *gophercloud.ProviderC
 		t.Fatal(err)
 	}
 	auth.AllowReauth = true
-	client, err := config.NewProviderClient(t.Context(), auth, config.WithTLSConfig(secure))
+	client, err := config.NewProviderClient(context.WithoutCancel(t.Context()), auth, config.WithTLSConfig(secure))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -158,9 +158,6 @@ func (p *Provider) get(ctx context.Context, id string) (found, error) {
 	if !strings.EqualFold(s.ID, id) {
 		return found{}, fmt.Errorf("reading server %s: %w: it is about %q", id, errIncomplete, s.ID)
 	}
-	if strings.EqualFold(s.Status, "DELETED") { // administrators are told of these too
-		return found{}, &cloud.NotFoundError{Kind: "instance", Name: providerIDOf(id)}
-	}
 	return p.read(s)
 }
 
@@ -233,7 +230,7 @@ func state(status, task string) cloud.State {
 		return cloud.Running
 	case "SHUTOFF", "STOPPED", "PAUSED", "SUSPENDED", "SHELVED", "SHELVED_OFFLOADED":
 		return cloud.Stopped
-	case "DELETED", "SOFT_DELETED":
+	case "DELETED", "SOFT_DELETED": // DELETED is the moment before Nova says that there is no such server
 		return cloud.Deleting
 	case "ERROR":
 		return cloud.Failed
