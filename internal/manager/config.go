@@ -13,8 +13,10 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/yaml"
 
+	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/cloud"
 	"github.com/slipway-dev/slipway/internal/cloud/azure"
+	"github.com/slipway-dev/slipway/internal/cloud/openstack"
 )
 
 // Config is everything that `slipway manager` can be told.
@@ -34,6 +36,10 @@ type Config struct {
 	Profiling               bool
 	LogLevel, LogFormat     string
 	parsedSelector          labels.Selector
+
+	// Groups and OpenStack are what a personality has made of another tool's file, beside the files above.
+	Groups    []v1alpha1.NodeGroup
+	OpenStack *openstack.Config
 }
 
 // AddFlags registers the flags with their defaults.
@@ -91,11 +97,13 @@ func (c *Config) Validate() error {
 
 // clouds is the file of --cloud-config.
 type clouds struct {
-	Azure *azure.Config `json:"azure,omitempty"`
+	Azure     *azure.Config     `json:"azure,omitempty"`
+	OpenStack *openstack.Config `json:"openstack,omitempty"`
 }
 
-// loadClouds makes the providers that a file names.
-func loadClouds(path string) (map[string]cloud.Provider, error) {
+// loadClouds makes the providers that a file names. OpenStack's is made by another function, as its machines have to join
+// the cluster.
+func loadClouds(path string, openStack func(openstack.Config) (cloud.Provider, error)) (map[string]cloud.Provider, error) {
 	providers := map[string]cloud.Provider{}
 	if path == "" {
 		return providers, nil
@@ -115,8 +123,15 @@ func loadClouds(path string) (map[string]cloud.Provider, error) {
 		}
 		providers[p.Name()] = p
 	}
+	if file.OpenStack != nil {
+		p, err := openStack(*file.OpenStack)
+		if err != nil {
+			return nil, fmt.Errorf("--cloud-config: %s: %w", path, err)
+		}
+		providers[p.Name()] = p
+	}
 	if len(providers) == 0 {
-		return nil, fmt.Errorf("--cloud-config: %s names no cloud: want one of azure", path)
+		return nil, fmt.Errorf("--cloud-config: %s names no cloud: want one of azure, openstack", path)
 	}
 	return providers, nil
 }

@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -27,7 +28,9 @@ type Groups struct {
 	Reader client.Reader
 	// File, if set, holds more of them. One of a name that the API server has too is passed over.
 	File string
-	Log  *slog.Logger
+	// Fixed are more of them, under the same rule.
+	Fixed []v1alpha1.NodeGroup
+	Log   *slog.Logger
 
 	mu    sync.Mutex
 	read  time.Time // the file's time of change when it was read
@@ -40,7 +43,7 @@ func (g *Groups) List(ctx context.Context) ([]v1alpha1.NodeGroup, error) {
 	if err := g.Reader.List(ctx, &list); err != nil {
 		return nil, fmt.Errorf("NodeGroups: %w", err)
 	}
-	if g.File == "" {
+	if g.File == "" && len(g.Fixed) == 0 {
 		return list.Items, nil
 	}
 	if err := g.Refresh(); err != nil {
@@ -53,7 +56,7 @@ func (g *Groups) List(ctx context.Context) ([]v1alpha1.NodeGroup, error) {
 	for i := range all {
 		known[all[i].Name] = true
 	}
-	for _, group := range g.inUse {
+	for _, group := range slices.Concat(g.inUse, g.Fixed) {
 		if !known[group.Name] {
 			all = append(all, group)
 		}

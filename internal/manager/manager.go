@@ -25,6 +25,7 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/cloud/openstack"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 	"github.com/slipway-dev/slipway/internal/observe"
 	"github.com/slipway-dev/slipway/internal/retirement"
@@ -48,13 +49,19 @@ func Run(ctx context.Context, c Config, version string, stderr io.Writer) error 
 	bridged := logr.FromSlogHandler(log.Handler())
 	ctrl.SetLogger(bridged)
 	klog.SetLogger(bridged)
-	providers, err := loadClouds(c.CloudConfig)
-	if err != nil {
-		return err
-	}
 	kube, err := restConfig(c.Kubeconfig, "slipway-manager/"+version)
 	if err != nil {
 		return err
+	}
+	openStack := &openStack{kube: kube, log: log}
+	providers, err := loadClouds(c.CloudConfig, openStack.open)
+	if err != nil {
+		return err
+	}
+	if c.OpenStack != nil {
+		if providers[openstack.Name], err = openStack.open(*c.OpenStack); err != nil {
+			return err
+		}
 	}
 	m, err := newManager(ctx, c, kube)
 	if err != nil {
@@ -64,7 +71,10 @@ func Run(ctx context.Context, c Config, version string, stderr io.Writer) error 
 	if err != nil {
 		return err
 	}
-	groups := &Groups{Reader: m.GetClient(), File: c.NodeGroups, Log: log}
+	if err := m.Add(openStack); err != nil {
+		return err
+	}
+	groups := &Groups{Reader: m.GetClient(), File: c.NodeGroups, Fixed: c.Groups, Log: log}
 	if err := groups.Refresh(); err != nil {
 		return err
 	}

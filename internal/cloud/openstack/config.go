@@ -43,11 +43,23 @@ type Config struct {
 	ClusterName string        `json:"clusterName"`
 	Groups      []GroupConfig `json:"groups,omitempty"`
 
+	// Join is how machines find the cluster whose user data has .Join.
+	Join JoinConfig `json:"join,omitzero"`
+
 	// ParallelCreates is how many servers are asked for at once, 1 to 100; 0 is 10.
 	ParallelCreates int `json:"parallelCreates,omitempty"`
 	// RequestTimeout limits each try of a request, to its last byte. 1s to 5m; 0 is 60s, as Nova may take long to answer a
 	// create.
 	RequestTimeout Duration `json:"requestTimeout,omitempty"`
+}
+
+// JoinConfig is how machines find their cluster.
+type JoinConfig struct {
+	// Server is the API server's host and port as the machines reach it; empty is what kubeadm has published in the
+	// ConfigMap kube-public/cluster-info.
+	Server string `json:"server,omitempty"`
+	// TTL is how long a machine has to join. 1m to 24h; 0 is 30m.
+	TTL Duration `json:"ttl,omitempty"`
 }
 
 // Auth is what Keystone is told, in the terms of clouds.yaml. It is a user with a password, or an application credential,

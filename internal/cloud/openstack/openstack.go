@@ -25,6 +25,7 @@ import (
 	"fmt"
 	"log/slog"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 
@@ -107,6 +108,11 @@ func New(c Config, o Options) (*Provider, error) {
 
 // Name is "openstack".
 func (p *Provider) Name() string { return Name }
+
+// Joins reports whether any group's machines are given something to join with.
+func (p *Provider) Joins() bool {
+	return slices.ContainsFunc(p.groups, func(g *group) bool { return g.userData.joins() })
+}
 
 // idForm is that of the provider IDs of the OpenStack cloud provider: openstack:///ID, or openstack://REGION/ID.
 var (
