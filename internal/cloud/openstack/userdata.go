@@ -73,10 +73,24 @@ func compileUserData(g *GroupConfig, canJoin bool) (*userData, error) {
 	if g.UserDataFile != "" {
 		field = "userDataFile " + g.UserDataFile
 	}
-	functions := sprig.HermeticTxtFuncMap()
-	t, err := template.New("userData").Option("missingkey=error").Funcs(functions).Parse(text)
+	u, err := parseUserData(text)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", field, err)
+	}
+	if u.usesJoin && !canJoin {
+		return nil, fmt.Errorf("%s: has .Join, and this command has no cluster to join", field)
+	}
+	if _, err := u.render(exampleMachine()); err != nil {
+		return nil, fmt.Errorf("%s: %w", field, err)
+	}
+	return u, nil
+}
+
+// parseUserData reads a template, and checks its fields without filling it in.
+func parseUserData(text string) (*userData, error) {
+	t, err := template.New("userData").Option("missingkey=error").Funcs(sprig.HermeticTxtFuncMap()).Parse(text)
+	if err != nil {
+		return nil, err
 	}
 	var w walker
 	for _, defined := range t.Templates() {
@@ -86,17 +100,7 @@ func compileUserData(g *GroupConfig, canJoin bool) (*userData, error) {
 			w.walk(defined.Root, machineIf(w.main))
 		}
 	}
-	if len(w.errs) > 0 {
-		return nil, fmt.Errorf("%s: %w", field, errors.Join(w.errs...))
-	}
-	u := &userData{template: t, usesJoin: w.join}
-	if u.usesJoin && !canJoin {
-		return nil, fmt.Errorf("%s: has .Join, and this command has no cluster to join", field)
-	}
-	if _, err := u.render(exampleMachine()); err != nil {
-		return nil, fmt.Errorf("%s: %w", field, err)
-	}
-	return u, nil
+	return &userData{template: t, usesJoin: w.join}, errors.Join(w.errs...)
 }
 
 func exampleMachine() Machine {
