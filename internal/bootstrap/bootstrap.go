@@ -2,7 +2,7 @@
 // which ends soon, and is removed when the machine's Node is there. See
 // https://kubernetes.io/docs/reference/access-authn-authz/bootstrap-tokens/.
 //
-// It needs the rights of deploy/manager/bootstrap: to make, list and delete Secrets in kube-system, to read the ConfigMap
+// It needs the rights of deploy/manager/bootstrap.yaml: to make, list and delete Secrets in kube-system, to read the ConfigMap
 // cluster-info in kube-public, and to read Nodes.
 package bootstrap
 
