@@ -46,7 +46,7 @@ type Config struct {
 	// MinNodeCount and MaxNodeCount are of the whole cluster, the control plane included.
 	MinNodeCount       *int       `yaml:"MinNodeCount"`
 	MaxNodeCount       *int       `yaml:"MaxNodeCount"`
-	PassConfigToPlugin *yaml.Node `yaml:"PassConfigToPlugin"`
+	PassConfigToPlugin any        `yaml:"PassConfigToPlugin"`
 	Network            Network    `yaml:"Network"`
 	OpenStackFlavours  Flavours   `yaml:"OpenStackFlavours"`
 
