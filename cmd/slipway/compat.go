@@ -271,6 +271,7 @@ func migrateCommand() *cobra.Command {
 			},
 		},
 		migrateVMSSPodWatcher(),
+		migrateOpenStackAutoscaler(),
 	)
 	return cmd
 }

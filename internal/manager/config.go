@@ -16,6 +16,7 @@ import (
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/cloud/openstack"
 )
 
 // Config is everything that `slipway manager` can be told.
@@ -101,8 +102,9 @@ func (c *Config) Validate() error {
 
 // Clouds is the file of --cloud-config.
 type Clouds struct {
-	Azure *AzureCloud `json:"azure,omitempty"`
-	programs
+	Azure     *AzureCloud       `json:"azure,omitempty"`
+	OpenStack *openstack.Config `json:"openstack,omitempty"`
+	Programs
 }
 
 // ReadClouds reads a file of --cloud-config; no path is no cloud.
@@ -121,8 +123,11 @@ func ReadClouds(path string) (Clouds, error) {
 	return file, nil
 }
 
-// loadClouds makes the providers that a file names, or those that are given in its place.
-func loadClouds(path string, given *Clouds, log *slog.Logger) (map[string]cloud.Provider, error) {
+// loadClouds makes the providers that a file names, or those that are given in its place. OpenStack's is made by another
+// function, as its machines have to join the cluster.
+func loadClouds(
+	path string, given *Clouds, openStack func(openstack.Config) (cloud.Provider, error), log *slog.Logger,
+) (map[string]cloud.Provider, error) {
 	providers := map[string]cloud.Provider{}
 	if path == "" && given == nil {
 		return providers, nil
@@ -142,11 +147,18 @@ func loadClouds(path string, given *Clouds, log *slog.Logger) (map[string]cloud.
 		}
 		providers[p.Name()] = p
 	}
+	if file.OpenStack != nil {
+		p, err := openStack(*file.OpenStack)
+		if err != nil {
+			return nil, fmt.Errorf("--cloud-config: %s: %w", path, err)
+		}
+		providers[p.Name()] = p
+	}
 	if err := file.add(providers, log); err != nil {
 		return nil, fmt.Errorf("--cloud-config: %s: %w", path, err)
 	}
 	if len(providers) == 0 {
-		return nil, fmt.Errorf("--cloud-config: %s names no cloud: want one of azure, plugins, externalGRPC", path)
+		return nil, fmt.Errorf("--cloud-config: %s names no cloud: want one of azure, openstack, plugins, externalGRPC", path)
 	}
 	return providers, nil
 }

@@ -48,21 +48,25 @@ func Run(ctx context.Context, c Config, version string, stderr io.Writer) error 
 	bridged := logr.FromSlogHandler(log.Handler())
 	ctrl.SetLogger(bridged)
 	klog.SetLogger(bridged)
-	providers, err := loadClouds(c.CloudConfig, c.Clouds, log)
-	if err != nil {
-		return err
-	}
-	defer closeClouds(providers)
 	kube, err := restConfig(c.Kubeconfig, "slipway-manager/"+version)
 	if err != nil {
 		return err
 	}
+	openStack := &openStack{kube: kube, log: log}
+	providers, err := loadClouds(c.CloudConfig, c.Clouds, openStack.open, log)
+	if err != nil {
+		return err
+	}
+	defer closeClouds(providers)
 	m, err := newManager(ctx, c, kube)
 	if err != nil {
 		return err
 	}
 	api, err := liveAPI(c.Kubeconfig, "slipway-manager/"+version)
 	if err != nil {
+		return err
+	}
+	if err := m.Add(openStack); err != nil {
 		return err
 	}
 	groups := &Groups{Reader: m.GetClient(), File: c.NodeGroups, Given: c.Given, Log: log}

@@ -13,14 +13,14 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud/plugin/externalgrpc"
 )
 
-// programs are the clouds of --cloud-config that are programs of their own.
-type programs struct {
+// Programs are the clouds of --cloud-config that are programs of their own.
+type Programs struct {
 	Plugins      *plugin.Config        `json:"plugins,omitempty"`
 	ExternalGRPC []externalgrpc.Config `json:"externalGRPC,omitempty"`
 }
 
 // add starts the plugins, and makes the other providers known. After an error, nothing that it has started runs.
-func (c programs) add(providers map[string]cloud.Provider, log *slog.Logger) (err error) {
+func (c Programs) add(providers map[string]cloud.Provider, log *slog.Logger) (err error) {
 	added := map[string]cloud.Provider{}
 	defer func() {
 		if err != nil {

@@ -51,14 +51,14 @@ func TestTheFileOfCloudsStartsPlugins(t *testing.T) {
 		"too little memory":        {file: plugins + "  - {type: Libvirt, memoryLimit: 1Mi}\n", want: "memoryLimit: 1Mi", bad: true},
 		"a list as config":         {file: plugins + "  - {type: Libvirt, config: [1]}\n", want: "config: want an object", bad: true},
 		"a provider without files": {file: "externalGRPC: [{name: rack, address: 'h:1', providerIDPrefix: 'r://'}]\n", want: "externalGRPC[0]: caFile", bad: true},
-		"nothing":                  {file: "{}\n", want: "want one of azure, plugins, externalGRPC", bad: true},
+		"nothing":                  {file: "{}\n", want: "want one of azure, openstack, plugins, externalGRPC", bad: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "clouds.yaml")
 			if err := os.WriteFile(path, []byte(test.file), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			providers, err := loadClouds(path, nil, slog.New(slog.DiscardHandler))
+			providers, err := loadClouds(path, nil, nil, slog.New(slog.DiscardHandler))
 			defer closeClouds(providers)
 			if test.bad {
 				if err == nil || !strings.Contains(err.Error(), test.want) || !strings.Contains(err.Error(), path) {
@@ -93,7 +93,7 @@ func TestTheDocumentedFileOfCloudsIsOne(t *testing.T) {
 		if !found || !ended {
 			t.Fatalf("%s has no block of YAML", page)
 		}
-		var file clouds
+		var file Clouds
 		if err := yaml.UnmarshalStrict([]byte(text), &file); err != nil {
 			t.Errorf("%s: %v", page, err)
 			continue
