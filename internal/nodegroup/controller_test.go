@@ -311,7 +311,7 @@ func TestI3AGroupThatIsDeletedLeavesNothingOnItsNodes(t *testing.T) {
 		g.Spec.ClusterAutoscalerScaleDownDisabled = true
 		c := newCluster(t, g, ciNode("a"))
 		c.look(c.manager(), "ci")
-		if err := c.WithWatch.Delete(t.Context(), c.group("ci")); err != nil {
+		if err := c.Delete(t.Context(), c.group("ci")); err != nil {
 			t.Fatal(err)
 		}
 		c.look(c.manager(), "ci")

@@ -128,7 +128,7 @@ func isFaster(err error) bool { return apierrors.IsConflict(err) || apierrors.Is
 
 // only reports whether an error, or all that are joined in it, are of a kind.
 func only(err error, kind func(error) bool) bool {
-	if joined, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // the errors in it are looked at one by one
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		return !slices.ContainsFunc(joined.Unwrap(), func(e error) bool { return !only(e, kind) })
 	}
 	return kind(err)
