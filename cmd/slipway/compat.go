@@ -64,7 +64,7 @@ func runAKSNTH(ctx context.Context, o *aksnth.Options, stderr io.Writer) error {
 	}
 	var sentry *aksnth.Sentry
 	if o.SentryDSN != "" {
-		if sentry, err = aksnth.NewSentry(o.SentryDSN, o.Node, start.Version()); err != nil {
+		if sentry, err = aksnth.NewSentry(o.SentryDSN, o.Node, start.Version()); err != nil { //nolint:contextcheck // what is said at the end of ctx is sent too
 			return err
 		}
 		defer sentry.Close()

@@ -191,8 +191,8 @@ func (a *Agent) awaitDrain(_ context.Context, h *handling, now time.Time) (time.
 		return h.patienceLeft(now), nil
 	case h.bare:
 		return max(a.conditions.next.Sub(now), listenEvery), nil
-	case h.later && a.drain != nil:
-		return max(a.drain.quietUntil.Sub(now), listenEvery), nil
+	case h.later:
+		return max(a.quietUntil(h).Sub(now), listenEvery), nil
 	}
 	return whenAsked, nil
 }

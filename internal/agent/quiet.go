@@ -36,19 +36,22 @@ func askedAll(p drain.Progress) bool {
 // asksNow reports that the pods are being asked to leave on account of a notice, or are about to, and that what else is
 // to be written for it waits.
 func (a *Agent) asksNow(h *handling, now time.Time) bool {
+	asked := a.drain != nil && a.drain.asked.Load() || a.drain == nil && (h.Phase != Draining || !h.wantsDrain())
+	return !asked && now.Before(a.quietUntil(h))
+}
+
+// quietUntil is when what waits for the pods to be asked does no longer.
+func (a *Agent) quietUntil(h *handling) time.Time {
 	if a.drain != nil {
-		return a.drain.asks(now)
+		return a.drain.quietUntil
 	}
-	return h.Phase == Draining && h.wantsDrain() && now.Before(h.Began.Add(quietFor(h.Decision.Deadline, h.Began)))
+	return h.Began.Add(quietFor(h.Decision.Deadline, h.Began))
 }
 
 // drainsAtOnce reports that the pods are to leave as soon as the node is held, so that one request can say both.
 func (a *Agent) drainsAtOnce(h *handling, now time.Time) bool {
 	return h.Phase == Cordoned && h.wantsDrain() && !h.left && !a.mustWait(h, now)
 }
-
-// asks reports that pods are being asked, and that there is time to wait for that.
-func (r *drainRun) asks(now time.Time) bool { return !r.asked.Load() && now.Before(r.quietUntil) }
 
 // askedEverybody ends the quiet. It is called from the engine's goroutine, which must not wait for the agent's.
 func (a *Agent) askedEverybody(r *drainRun) {

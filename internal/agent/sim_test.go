@@ -63,6 +63,7 @@ type machine struct {
 	cluster *cluster
 	name    string
 	stops   time.Duration // how long the pod takes to stop
+	answers time.Duration // how long a request for the pod takes to be answered
 
 	mu      sync.Mutex
 	node    kubeapi.Node
@@ -257,9 +258,16 @@ func (m *machine) podsNow() []kubeapi.Pod {
 	return []kubeapi.Pod{*m.pod}
 }
 
-func (m *machine) Evict(_ context.Context, r kubeapi.Removal) error { return m.remove(r.UID) }
+func (m *machine) Evict(ctx context.Context, r kubeapi.Removal) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(m.answers):
+		return m.remove(r.UID)
+	}
+}
 
-func (m *machine) DeletePod(_ context.Context, r kubeapi.Removal) error { return m.remove(r.UID) }
+func (m *machine) DeletePod(ctx context.Context, r kubeapi.Removal) error { return m.Evict(ctx, r) }
 
 // remove has the pod stop in its time.
 func (m *machine) remove(uid string) error {

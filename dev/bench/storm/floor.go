@@ -38,6 +38,7 @@ type bareClient struct {
 // floor measures what the control plane itself needs for the storm: the same cordons and evictions over as many
 // connections, with the same credentials, and nothing else.
 func (s *scene) floor(ctx context.Context) ([]result.Result, error) {
+	s.who = "connections in place of agents"
 	var clients []bareClient
 	err := s.do(ctx, step{fmt.Sprintf("connecting %d bare clients", machines), func(ctx context.Context) (err error) {
 		clients, err = s.connect(ctx)
@@ -175,7 +176,7 @@ func (s *scene) floorResults(began time.Time, taken map[string]time.Duration) ([
 		return nil, fmt.Errorf("floor: %d of %d nodes were cordoned, %d of %d pods evicted within %s", len(cordoned), doomedMachines,
 			len(evicted), pods, floorTimeout)
 	}
-	setup := s.setup("no agents: bare clients that know the pods beforehand and send one patch and %d evictions each; ", podsEach)
+	setup := s.setup("bare clients that know the pods beforehand and send one patch and %d evictions each; ", podsEach)
 	row := func(name string, value float64, unit, format string, args ...any) result.Result {
 		return result.Result{Name: "floor: " + name, Value: value, Unit: unit, Setup: setup + fmt.Sprintf(format, args...)}
 	}

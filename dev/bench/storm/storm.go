@@ -62,6 +62,7 @@ func namespace(i int) string { return fmt.Sprintf("team-%d", i) }
 type scene struct {
 	*testbed.Testbed
 	o     Options
+	who   string // the processes that ask
 	pools []controlplane.AKSPool
 	// doomed are the nodes of the machines that go, spared those of the others.
 	doomed, spared []string
@@ -138,6 +139,7 @@ var calm = step{"the calm before", func(ctx context.Context) error { return paus
 
 // agents measures the agents.
 func (s *scene) agents(ctx context.Context) ([]result.Result, error) {
+	s.who = "agent processes"
 	if err := s.do(ctx, step{fmt.Sprintf("starting %d agents", machines), s.startAgents}, calm); err != nil {
 		return nil, err
 	}
@@ -301,8 +303,8 @@ func (s *scene) node(r azure.Record) (string, error) {
 // setup is what the measures were taken on.
 func (s *scene) setup(format string, args ...any) string {
 	return fmt.Sprintf("%d Spot notices of %s within a second, %d pods on each node, %d apps in %d namespaces spread over all of them, "+
-		"every other behind a budget of maxUnavailable 100%%; %d nodes in %d scale sets, %d agent processes, Kubernetes %s, %d cores for everything; ",
-		doomedMachines, azure.MinimumNotice(azure.Preempt), podsEach, apps, namespaces, machines, scaleSets, machines, s.Version(),
+		"every other behind a budget of maxUnavailable 100%%; %d nodes in %d scale sets, %d %s, Kubernetes %s, %d cores for everything; ",
+		doomedMachines, azure.MinimumNotice(azure.Preempt), podsEach, apps, namespaces, machines, scaleSets, machines, s.who, s.Version(),
 		runtime.NumCPU()) + fmt.Sprintf(format, args...)
 }
 
