@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/pprof"
-	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -83,7 +82,8 @@ func RunIn(ctx context.Context, c Config, in Process) error {
 	if err != nil {
 		return err
 	}
-	m, err := newManager(ctx, c, in)
+	ready := make(chan struct{})
+	m, err := newManager(ctx, c, in, ready)
 	if err != nil {
 		return err
 	}
@@ -112,7 +112,38 @@ func RunIn(ctx context.Context, c Config, in Process) error {
 		return err
 	}
 	log.Info("managing the cluster", "as", in.Kube.UserAgent, "clouds", len(providers), "selector", c.Selector)
-	return m.Start(ctx)
+	return start(ctx, m, ready)
+}
+
+// start is m.Start, which when ctx ends before the caches are there does not return, and is busy with waiting for them
+// (sigs.k8s.io/controller-runtime v0.24.1, pkg/manager/runnable_group.go). It is left waiting then, and ends should the
+// API server ever answer.
+func start(ctx context.Context, m manager.Manager, ready <-chan struct{}) error {
+	work, stop := context.WithCancel(context.WithoutCancel(ctx))
+	ended := make(chan error, 1)
+	go func() {
+		defer stop()
+		ended <- m.Start(work)
+	}()
+	go func() {
+		<-ctx.Done()
+		select {
+		case <-ready:
+			stop()
+		case <-work.Done():
+		}
+	}()
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
+	}
+	select {
+	case <-ready:
+		return <-ended
+	default:
+		return nil
+	}
 }
 
 func restConfig(path, userAgent string) (*rest.Config, error) {
@@ -139,7 +170,7 @@ func liveAPI(path, userAgent string) (*kubeapi.Client, error) {
 
 // newManager makes the caches, the leader election and the server, and installs the types first where asked, since the
 // caches cannot begin without them.
-func newManager(ctx context.Context, c Config, in Process) (manager.Manager, error) {
+func newManager(ctx context.Context, c Config, in Process, ready chan struct{}) (manager.Manager, error) {
 	scheme := runtime.NewScheme()
 	if err := errors.Join(corev1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
 		return nil, err
@@ -153,7 +184,6 @@ func newManager(ctx context.Context, c Config, in Process) (manager.Manager, err
 			return nil, err
 		}
 	}
-	ready := &atomic.Bool{}
 	listen := c.Listen
 	if listen == "" {
 		listen = "0"
@@ -178,20 +208,20 @@ func newManager(ctx context.Context, c Config, in Process) (manager.Manager, err
 	return m, m.Add(synced{ready})
 }
 
-// synced notes that the caches are there: a manager begins its Runnables after that.
-type synced struct{ ready *atomic.Bool }
+// synced tells that the caches are there: a manager begins its Runnables after that.
+type synced struct{ ready chan struct{} }
 
 // NeedLeaderElection implements manager.LeaderElectionRunnable: one that waits to lead is ready too.
 func (synced) NeedLeaderElection() bool { return false }
 
 // Start implements manager.Runnable.
 func (s synced) Start(ctx context.Context) error {
-	s.ready.Store(true)
+	close(s.ready)
 	<-ctx.Done()
 	return nil
 }
 
-func handlers(profiling bool, ready *atomic.Bool) map[string]http.Handler {
+func handlers(profiling bool, ready <-chan struct{}) map[string]http.Handler {
 	say := func(w http.ResponseWriter, code int, text string) {
 		w.WriteHeader(code)
 		_, _ = io.WriteString(w, text+"\n")
@@ -199,11 +229,12 @@ func handlers(profiling bool, ready *atomic.Bool) map[string]http.Handler {
 	all := map[string]http.Handler{
 		"/healthz": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { say(w, http.StatusOK, "ok") }),
 		"/readyz": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			if !ready.Load() {
+			select {
+			case <-ready:
+				say(w, http.StatusOK, "ok")
+			default:
 				say(w, http.StatusServiceUnavailable, "the cluster has not been read yet")
-				return
 			}
-			say(w, http.StatusOK, "ok")
 		}),
 	}
 	if profiling {

@@ -34,7 +34,7 @@ type embedded struct {
 // embed prepares a manager that reaches the API server at a proxy's address, and is told the flags.
 func embed(t *testing.T, api *url.URL, log io.Writer, flags ...string) *embedded {
 	t.Helper()
-	e := &embedded{api: api, log: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))}
+	e := &embedded{api: api, log: slog.New(slog.NewTextHandler(log, nil))}
 	set := pflag.NewFlagSet("manager", pflag.ContinueOnError)
 	e.config.AddFlags(set)
 	if err := set.Parse(append(flags, "--leader-elect=false", "--listen=")); err != nil {

@@ -398,7 +398,7 @@ func (j *judge) ended(i int, rt *v1alpha1.NodeRetirement, there, machine bool) {
 		s.t.Errorf("%s: want it to be left half done only where the Node came back as another", what)
 	case !machine && !s.has(i, lose):
 		s.t.Errorf("%s: its machine is gone", what)
-	case !there && !s.has(i, deleteNode, recreate):
+	case !there && !s.has(i, deleteNode, recreate, lose):
 		s.t.Errorf("%s: its node is gone", what)
 	}
 }
