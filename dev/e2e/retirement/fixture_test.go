@@ -18,11 +18,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
@@ -94,14 +93,6 @@ func (f *fixture) check(err error) {
 	}
 }
 
-func (f *fixture) objects(kind string) dynamic.ResourceInterface {
-	resource := groups
-	if kind == "NodeRetirement" {
-		resource = retirements
-	}
-	return dynamic.NewForConfigOrDie(f.RESTConfig()).Resource(resource)
-}
-
 func (f *fixture) create(kind, name, spec string) {
 	f.t.Helper()
 	f.check(f.tryCreate(kind, name, spec))
@@ -112,8 +103,7 @@ func (f *fixture) tryCreate(kind, name, spec string) error {
 	o.SetGenerateName("")
 	o.SetName(name)
 	o.SetLabels(map[string]string{shard: f.name})
-	_, err := f.objects(kind).Create(f.ctx, o, metav1.CreateOptions{})
-	return err
+	return f.objects().Create(f.ctx, o)
 }
 
 // retire creates a NodeRetirement of one of the pool's nodes, named after the node.
@@ -134,40 +124,42 @@ func (f *fixture) app(name string, i int, replicas int32) workload.App {
 	return workload.App{Namespace: f.name, Name: name, Replicas: replicas, Node: f.pool.NodeName(i), Stop: "0.5"}
 }
 
-// record reads a NodeRetirement; nil when there is none.
-func (f *fixture) record(name string) *v1alpha1.NodeRetirement {
-	o, err := f.objects("NodeRetirement").Get(f.ctx, name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	f.check(err)
-	return typed(f.t, o)
-}
-
-func typed(t *testing.T, o *unstructured.Unstructured) *v1alpha1.NodeRetirement {
-	t.Helper()
-	rt := &v1alpha1.NodeRetirement{}
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, rt); err != nil {
-		t.Fatal(err)
-	}
-	return rt
-}
-
 // awaitPhase waits until a retirement is over, and checks how.
 func (f *fixture) awaitPhase(name string, want v1alpha1.Phase) *v1alpha1.NodeRetirement {
 	f.t.Helper()
-	var rt *v1alpha1.NodeRetirement
-	err := testbed.Poll(f.ctx, "the retirement of "+name+" is over", func() bool {
-		rt = f.record(name)
-		return rt != nil && rt.Status.Phase.Finished()
-	})
-	if err != nil {
-		f.t.Fatalf("%v: %s: %s", err, rt.Status.Phase, rt.Status.Message)
-	}
-	if rt.Status.Phase != want {
+	rt := f.over(name)
+	switch {
+	case rt == nil:
+		f.t.Fatalf("there is no NodeRetirement %s", name)
+	case rt.Status.Phase != want:
 		f.t.Fatalf("%s: %s, want %s", rt.Status.Phase, rt.Status.Message, want)
 	}
 	return rt
+}
+
+// over waits until a retirement is over, and returns its record: nil when there is none.
+func (f *fixture) over(name string) *v1alpha1.NodeRetirement {
+	f.t.Helper()
+	for {
+		rt, changed := f.followed().get(name)
+		if rt == nil || rt.Status.Phase.Finished() {
+			// What is followed may lag behind: the last word is the API server's.
+			fresh := &v1alpha1.NodeRetirement{}
+			err := f.objects().Get(f.ctx, client.ObjectKey{Name: name}, fresh)
+			if apierrors.IsNotFound(err) {
+				return nil
+			}
+			f.check(err)
+			if fresh.Status.Phase.Finished() {
+				return fresh
+			}
+		}
+		select {
+		case <-changed:
+		case <-f.ctx.Done():
+			f.t.Fatalf("the retirement of %s is not over: %+v", name, rt)
+		}
+	}
 }
 
 // left checks that of the pool's first n machines exactly the given ones are gone, with their nodes.

@@ -16,11 +16,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/dev/azure"
 	"github.com/slipway-dev/slipway/dev/faultproxy"
-	"github.com/slipway-dev/slipway/dev/testbed"
 	"github.com/slipway-dev/slipway/dev/workload"
 )
 
@@ -118,11 +118,9 @@ func (s *stage) raise() {
 		return schedule(r)
 	})
 	s.proxy.Guard(s.judge.asked)
-	transport, err := s.withAccount(s.ctx)
-	s.check(err)
 	server, err := url.Parse(s.RESTConfig().Host)
 	s.check(err)
-	api, err := s.proxy.Serve("api", server, transport)
+	api, err := s.proxy.Serve("api", server, s.account())
 	s.check(err)
 	log := &book{}
 	ctx, stop := context.WithCancel(s.ctx)
@@ -205,7 +203,7 @@ func (s *stage) stir(t trouble) error {
 	case uncordon:
 		return merge(`{"spec":{"unschedulable":false}}`)
 	case callOff:
-		return unlessGone(s.objects("NodeRetirement").Delete(s.ctx, node, metav1.DeleteOptions{}))
+		return unlessGone(s.objects().Delete(s.ctx, &v1alpha1.NodeRetirement{ObjectMeta: metav1.ObjectMeta{Name: node}}))
 	case deleteNode:
 		return unlessGone(nodes.Delete(s.ctx, node, metav1.DeleteOptions{}))
 	case twin:
@@ -315,13 +313,7 @@ func (s *stage) end(i int) *v1alpha1.NodeRetirement {
 	node := s.pool.NodeName(i)
 	var ends [2]*v1alpha1.NodeRetirement
 	for n, name := range []string{node, node + again} {
-		err := testbed.Poll(s.ctx, "the retirement of "+node+" is over", func() bool {
-			ends[n] = s.record(name)
-			return ends[n] == nil || ends[n].Status.Phase.Finished()
-		})
-		if err != nil {
-			s.t.Fatalf("%v: %s: %s", err, ends[n].Status.Phase, ends[n].Status.Message)
-		}
+		ends[n] = s.over(name)
 	}
 	if second := ends[1]; second != nil && second.Status.Phase == v1alpha1.Succeeded {
 		return second
@@ -338,17 +330,17 @@ func (s *stage) strike() {
 			s.t.Errorf("striking the stage: %v", err)
 		}
 	}
-	for _, kind := range []string{"NodeRetirement", "NodeGroup"} {
-		all, err := s.objects(kind).List(ctx, metav1.ListOptions{LabelSelector: shard + "=" + s.name})
-		note(err)
-		for _, o := range all.Items {
-			if len(o.GetFinalizers()) > 0 {
-				_, err := s.objects(kind).Patch(ctx, o.GetName(), types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
-				note(err)
-			}
-			note(s.objects(kind).Delete(ctx, o.GetName(), metav1.DeleteOptions{}))
+	mine := client.MatchingLabels{shard: s.name}
+	var records v1alpha1.NodeRetirementList
+	note(s.objects().List(ctx, &records, mine))
+	for i := range records.Items {
+		rt := &records.Items[i]
+		if len(rt.Finalizers) > 0 {
+			note(s.objects().Patch(ctx, rt, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))))
 		}
+		note(s.objects().Delete(ctx, rt))
 	}
+	note(s.objects().DeleteAllOf(ctx, &v1alpha1.NodeGroup{}, mine))
 	none := int64(0)
 	now := metav1.DeleteOptions{GracePeriodSeconds: &none}
 	if s.budgeted {
