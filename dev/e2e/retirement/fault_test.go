@@ -27,10 +27,10 @@ func number(variable string, fallback int) int {
 	return n
 }
 
-// What a schedule does to the requests of its manager.
+// What a schedule does to the requests of its manager, beside failing so many of them as the seed says.
 const (
-	failing = 10                     // in a hundred
-	longest = 400 * time.Millisecond // that anything is late
+	late  = 400 * time.Millisecond
+	stale = 2 * time.Second
 )
 
 // TestWhateverFailsEveryRetirementEndsAndNoInvariantIsBroken retires nodes while the API server and the cloud answer

@@ -176,7 +176,7 @@ func (j *judge) unprotectedNode(node string, since time.Time) error {
 		return fmt.Errorf("I1: the pods on node %s were last looked at at %s: want it after %s", node, look, since)
 	}
 	for pod, k := range j.kept {
-		if k.node == node && k.since.Before(look.Add(-longest)) { // what is read may be so old
+		if k.node == node && k.since.Before(look.Add(-stale)) { // what is read may be so old
 			return fmt.Errorf("I1: the protected pod %s has been on node %s since %s, and was overlooked at %s", pod, node, k.since, look)
 		}
 	}

@@ -111,7 +111,7 @@ func (s *stage) raise() {
 	s.t.Helper()
 	s.proxy = faultproxy.New(kindOf)
 	s.judge = newJudge(s)
-	schedule := faultproxy.Schedule(s.seed, failing, longest)
+	schedule := faultproxy.Schedule(s.seed, faultproxy.Odds{Percent: s.failing, Delay: late, Stale: stale})
 	s.proxy.Faults(func(r faultproxy.Request) faultproxy.Fault {
 		s.judge.heard(r)
 		s.count(r)
@@ -207,7 +207,11 @@ func (s *stage) stir(t trouble) error {
 	case deleteNode:
 		return unlessGone(nodes.Delete(s.ctx, node, metav1.DeleteOptions{}))
 	case twin:
-		return s.tryCreate("NodeRetirement", node+again, "reason: Idle\nnodeName: "+node)
+		err := s.tryCreate("NodeRetirement", node+again, "reason: Idle\nnodeName: "+node)
+		if apierrors.IsAlreadyExists(err) {
+			return nil
+		}
+		return err
 	case deletionFails:
 		return s.ARM.Inject(azure.ARMFault{Kind: azure.ARMDeletionFails, Resource: s.pool.Resource(t.node), Times: 1})
 	case recreate:
