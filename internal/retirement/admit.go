@@ -77,26 +77,30 @@ func (p *passage) allowed(ctx context.Context, retirements []v1alpha1.NodeRetire
 func (p *passage) verdict(ctx context.Context, retirements []v1alpha1.NodeRetirement) (budget.Verdict, error) {
 	retiring := map[string]bool{}
 	ungrouped := ""
+	count := func(node, group string) {
+		retiring[node] = true
+		if group == "" {
+			ungrouped = node
+		}
+	}
+	for node, group := range p.c.known.leaving(p.rt) {
+		count(node, group)
+	}
 	for i := range retirements {
 		o := &retirements[i]
-		if o.UID == p.rt.UID || !InFlight(o) {
-			continue
-		}
-		retiring[o.Spec.NodeName] = true
-		if o.Status.Captured != nil && o.Status.Captured.Group == "" {
-			ungrouped = o.Name
+		if o.UID != p.rt.UID && InFlight(o) && o.Status.Captured != nil {
+			count(o.Spec.NodeName, o.Status.Captured.Group)
 		}
 	}
 	if p.group == nil {
 		if ungrouped != "" {
 			return budget.Verdict{
 				Code: budget.Disruption, Limit: 1, Unavailable: 1,
-				Message: "of the nodes that belong to no NodeGroup one leaves at a time, and " + ungrouped + " is under way",
+				Message: "of the nodes that belong to no NodeGroup one leaves at a time, and " + ungrouped + " does",
 			}, nil
 		}
 		return budget.Verdict{}, nil
 	}
-	p.c.known.leaving(p.rt, retiring)
 	nodes, err := nodesOf(ctx, p.c.o.Client, p.group, retiring, p.c.known.gone(retirements))
 	if err != nil {
 		return budget.Verdict{}, err

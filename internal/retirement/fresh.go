@@ -36,8 +36,8 @@ type knowledge struct {
 const departedFor = 10 * time.Minute
 
 type admission struct {
-	record types.UID
-	node   string
+	record      types.UID
+	node, group string
 }
 
 func newKnowledge() *knowledge {
@@ -95,7 +95,7 @@ func (k *knowledge) forget(name string) {
 func (k *knowledge) admit(rt *v1alpha1.NodeRetirement) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.admitted[rt.Name] = admission{rt.UID, rt.Spec.NodeName}
+	k.admitted[rt.Name] = admission{rt.UID, rt.Spec.NodeName, rt.Status.Captured.Group}
 }
 
 // depart notes that a Node was deleted.
@@ -106,16 +106,17 @@ func (k *knowledge) depart(node string) {
 	k.departed[types.UID(node)] = time.Now()
 }
 
-// leaving adds to the nodes whose retirements are in flight those that this process knows of itself, but for the one that
-// asks.
-func (k *knowledge) leaving(asks *v1alpha1.NodeRetirement, retiring map[string]bool) {
+// leaving gives the group of each node whose retirement this process has admitted, but for the one that asks.
+func (k *knowledge) leaving(asks *v1alpha1.NodeRetirement) map[string]string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	groups := map[string]string{}
 	for _, held := range k.admitted {
 		if held.record != asks.UID {
-			retiring[held.node] = true
+			groups[held.node] = held.group
 		}
 	}
+	return groups
 }
 
 // gone gives the Nodes that are known to be deleted: those that the records tell of, and those that we deleted.
