@@ -33,7 +33,7 @@ import (
 )
 
 // patience bounds every wait of a test. Nothing takes nearly as long, but the machine may be busy.
-const patience = 4 * time.Minute
+const patience = 12 * time.Minute
 
 // The account of the shipped manifests.
 const (
@@ -58,9 +58,9 @@ var rights struct {
 	err error
 }
 
-func newFixture(t *testing.T, name string, n int) *fixture {
+func newFixture(t *testing.T, name string, n int, group string) *fixture {
 	t.Helper()
-	f := newPool(t, name, n, "drain: {timeout: 3m}")
+	f := newPool(t, name, n, group)
 	f.check(workload.Create(f.ctx, f.Client(), workload.Namespace(name)))
 	return f
 }
@@ -135,6 +135,40 @@ func (f *fixture) awaitPhase(name string, want v1alpha1.Phase) *v1alpha1.NodeRet
 		f.t.Fatalf("%s: %s, want %s", rt.Status.Phase, rt.Status.Message, want)
 	}
 	return rt
+}
+
+// await waits until a retirement is as wanted.
+func (f *fixture) await(name string, is func(*v1alpha1.NodeRetirement) bool) {
+	f.t.Helper()
+	for {
+		rt, changed := f.followed().get(name)
+		if rt != nil && is(rt) {
+			return
+		}
+		select {
+		case <-changed:
+		case <-f.ctx.Done():
+			f.t.Fatalf("the retirement of %s: %+v", name, rt)
+		}
+	}
+}
+
+// gone waits until there is no NodeRetirement of that name.
+func (f *fixture) gone(name string) {
+	f.t.Helper()
+	for {
+		_, changed := f.followed().get(name)
+		err := f.objects().Get(f.ctx, client.ObjectKey{Name: name}, &v1alpha1.NodeRetirement{})
+		if apierrors.IsNotFound(err) {
+			return
+		}
+		f.check(err)
+		select {
+		case <-changed:
+		case <-f.ctx.Done():
+			f.t.Fatalf("NodeRetirement %s is still there", name)
+		}
+	}
 }
 
 // over waits until a retirement is over, and returns its record: nil when there is none.
@@ -220,7 +254,8 @@ func (p *process) revive(ctx context.Context) error {
 }
 
 // manage starts a manager whose every request goes through the proxy, with the rights of the shipped manifests.
-func (f *fixture) manage(proxy *faultproxy.Proxy, flags ...string) *process {
+// The suffix tells the managers of one fixture apart.
+func (f *fixture) manage(suffix string, proxy *faultproxy.Proxy, flags ...string) *process {
 	f.t.Helper()
 	path, err := testbed.Binary("slipway")
 	f.check(err)
@@ -229,7 +264,7 @@ func (f *fixture) manage(proxy *faultproxy.Proxy, flags ...string) *process {
 		"--leader-elect=false", "--selector", shard + "=" + f.name, "--poll-interval", "1s", "--cloud-poll-interval", "500ms",
 		"--retry-interval", "1s",
 	}
-	started, err := f.Run(f.ctx, controlplane.Command{Name: "manager-" + f.name, Path: path, Args: append(args, flags...)})
+	started, err := f.Run(f.ctx, controlplane.Command{Name: "manager-" + f.name + suffix, Path: path, Args: append(args, flags...)})
 	f.check(err)
 	p := &process{Process: started}
 	f.t.Cleanup(func() {
@@ -243,25 +278,6 @@ func (f *fixture) manage(proxy *faultproxy.Proxy, flags ...string) *process {
 		}
 	})
 	return p
-}
-
-// keepAlive starts the manager again when it has ended, as the kubelet would, until the test ends.
-func (f *fixture) keepAlive(p *process) {
-	go func() {
-		for {
-			select {
-			case <-f.ctx.Done():
-				return
-			case <-time.After(time.Second):
-			}
-			if !p.Alive() && f.ctx.Err() == nil {
-				if err := p.revive(f.ctx); err != nil && f.ctx.Err() == nil {
-					f.t.Errorf("starting the manager again: %v", err)
-					return
-				}
-			}
-		}
-	}()
 }
 
 func (f *fixture) kubeconfig(proxy *faultproxy.Proxy) string {
