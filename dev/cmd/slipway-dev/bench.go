@@ -37,6 +37,7 @@ var benchGroups = []benchGroup{
 	{"agent", "the agent on a real control plane: its speed, its size, and what it asks of the API server", benchAgent},
 	{"agent-storm", "200 agents, of which 100 are told at once that their machine goes", benchStorm},
 	{"retirement", "100 of 500 nodes taken out of service, 20 at a time: the time against what is forced, and the requests", benchRetirement},
+	{"manager", "a manager with 5,000 nodes and 150,000 pods in its caches: memory, and CPU when nothing happens", benchManager},
 	{"placement", "which nodes can go and what machines the pending pods need: speed and memory, on one core", benchPlacement},
 }
 
@@ -54,6 +55,10 @@ func benchStorm(ctx context.Context, o benchOptions) ([]result.Result, error) {
 
 func benchRetirement(ctx context.Context, o benchOptions) ([]result.Result, error) {
 	return retirement.Run(ctx, retirement.Options{Kubernetes: o.kubernetes, Progress: o.progress})
+}
+
+func benchManager(ctx context.Context, o benchOptions) ([]result.Result, error) {
+	return retirement.Hold(ctx, retirement.Options{Kubernetes: o.kubernetes, Progress: o.progress})
 }
 
 func benchCommand() *cobra.Command {
