@@ -205,8 +205,8 @@ func (j *judge) node(name string, body []byte) error {
 	j.deleted[name] = time.Now()
 	j.mu.Unlock()
 	switch {
-	case n.UID != j.uids[name]:
-		return fmt.Errorf("I4: it is another Node of that name")
+	case j.captured(now, name) != n.UID:
+		return fmt.Errorf("I4: it is not the Node that the retirement captured, whose UID is %q", j.captured(now, name))
 	case slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == "ToBeDeletedByClusterAutoscaler" }):
 		return fmt.Errorf("I6: another tool is removing the node")
 	case !n.Spec.Unschedulable:
@@ -222,6 +222,15 @@ func (j *judge) node(name string, body []byte) error {
 		return err
 	}
 	return j.drained(name)
+}
+
+// captured is the UID of the Node that the retirement under way is about.
+func (j *judge) captured(now truth, node string) types.UID {
+	rt := now.inFlight()[node]
+	if rt == nil || rt.Status.Captured == nil {
+		return ""
+	}
+	return rt.Status.Captured.NodeUID
 }
 
 // drained checks that the pods that have to leave have left.
@@ -265,7 +274,7 @@ func (j *judge) machines(body []byte) error {
 
 func (j *judge) machine(now truth, instance int) error {
 	node := j.s.pool.NodeName(instance)
-	if n := now.nodes[node]; n != nil && n.UID == j.uids[node] {
+	if n := now.nodes[node]; n != nil && n.UID == j.captured(now, node) {
 		return fmt.Errorf("I4: its Node is there")
 	}
 	rt := now.inFlight()[node]
