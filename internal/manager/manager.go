@@ -5,19 +5,19 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/pprof"
-	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -48,21 +48,44 @@ func Run(ctx context.Context, c Config, version string, stderr io.Writer) error 
 	bridged := logr.FromSlogHandler(log.Handler())
 	ctrl.SetLogger(bridged)
 	klog.SetLogger(bridged)
-	kube, err := restConfig(c.Kubeconfig, "slipway-manager/"+version)
+	userAgent := "slipway-manager/" + version
+	kube, err := restConfig(c.Kubeconfig, userAgent)
 	if err != nil {
 		return err
 	}
-	openStack := &openStack{kube: kube, log: log}
+	api, err := liveAPI(c.Kubeconfig, userAgent)
+	if err != nil {
+		return err
+	}
+	return RunIn(ctx, c, Process{Kube: kube, API: api, Metrics: metrics.Registry, Log: log})
+}
+
+// Process is what a manager shares with the process that it runs in. All fields are required.
+type Process struct {
+	// Kube and API reach the API server: for the caches and records, and for what reads past the caches and evicts.
+	Kube *rest.Config
+	API  *kubeapi.Client
+	// Metrics takes the manager's own metrics. Those of controller-runtime are in its global registry, which is what
+	// Config.Listen serves.
+	Metrics prometheus.Registerer
+	Log     *slog.Logger
+}
+
+// RunIn is Run for a process that has set up everything that a process has but once. Any number of managers may run in
+// one process, each with Metrics of its own; at most one of them may have a Config.Listen.
+func RunIn(ctx context.Context, c Config, in Process) error {
+	if err := c.Validate(); err != nil {
+		return err
+	}
+	log := in.Log
+	openStack := &openStack{kube: in.Kube, log: log}
 	providers, err := loadClouds(c.CloudConfig, c.Clouds, openStack.open, log)
 	if err != nil {
 		return err
 	}
 	defer closeClouds(providers)
-	m, err := newManager(ctx, c, kube)
-	if err != nil {
-		return err
-	}
-	api, err := liveAPI(c.Kubeconfig, "slipway-manager/"+version)
+	ready := make(chan struct{})
+	m, err := newManager(ctx, c, in, ready)
 	if err != nil {
 		return err
 	}
@@ -73,15 +96,15 @@ func Run(ctx context.Context, c Config, version string, stderr io.Writer) error 
 	if err := groups.Refresh(); err != nil {
 		return err
 	}
-	counters, err := retirement.NewMetrics(metrics.Registry)
+	counters, err := retirement.NewMetrics(in.Metrics)
 	if err != nil {
 		return err
 	}
-	if err := metrics.Registry.Register(retirement.Present{Reader: m.GetClient()}); err != nil {
+	if err := in.Metrics.Register(retirement.Present{Reader: m.GetClient()}); err != nil {
 		return err
 	}
 	r := retirement.New(retirement.Options{
-		Client: m.GetClient(), Live: m.GetAPIReader(), API: api, Groups: groups, Clouds: providers,
+		Client: m.GetClient(), Live: m.GetAPIReader(), API: in.API, Groups: groups, Clouds: providers,
 		Events: m.GetEventRecorder("slipway"), Metrics: counters, Log: log, TTL: c.RetirementTTL,
 		Pace: retirement.Pace{Poll: c.PollInterval, Cloud: c.CloudPoll, Retry: c.RetryInterval},
 	})
@@ -89,15 +112,46 @@ func Run(ctx context.Context, c Config, version string, stderr io.Writer) error 
 		return err
 	}
 	if err := m.Add(&retirement.Sweeper{
-		Nodes: m.GetClient(), Records: m.GetAPIReader(), API: api, Every: sweepEvery, Log: log,
+		Nodes: m.GetClient(), Records: m.GetAPIReader(), API: in.API, Every: sweepEvery, Log: log,
 	}); err != nil {
 		return err
 	}
-	if err := addNodeGroups(m, c, groups, providers, api, metrics.Registry, log); err != nil {
+	if err := addNodeGroups(m, c, groups, providers, in.API, in.Metrics, log); err != nil {
 		return err
 	}
-	log.Info("managing the cluster", "version", version, "clouds", len(providers), "selector", c.Selector)
-	return m.Start(ctx)
+	log.Info("managing the cluster", "as", in.Kube.UserAgent, "clouds", len(providers), "selector", c.Selector)
+	return start(ctx, m, ready)
+}
+
+// start is m.Start, which when ctx ends before the caches are there does not return, and is busy with waiting for them
+// (sigs.k8s.io/controller-runtime v0.24.1, pkg/manager/runnable_group.go). It is left waiting then, and ends should the
+// API server ever answer.
+func start(ctx context.Context, m manager.Manager, ready <-chan struct{}) error {
+	work, stop := context.WithCancel(context.WithoutCancel(ctx))
+	ended := make(chan error, 1)
+	go func() {
+		defer stop()
+		ended <- m.Start(work)
+	}()
+	go func() {
+		<-ctx.Done()
+		select {
+		case <-ready:
+			stop()
+		case <-work.Done():
+		}
+	}()
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
+	}
+	select {
+	case <-ready:
+		return <-ended
+	default:
+		return nil
+	}
 }
 
 func restConfig(path, userAgent string) (*rest.Config, error) {
@@ -124,13 +178,13 @@ func liveAPI(path, userAgent string) (*kubeapi.Client, error) {
 
 // newManager makes the caches, the leader election and the server, and installs the types first where asked, since the
 // caches cannot begin without them.
-func newManager(ctx context.Context, c Config, kube *rest.Config) (manager.Manager, error) {
+func newManager(ctx context.Context, c Config, in Process, ready chan struct{}) (manager.Manager, error) {
 	scheme := runtime.NewScheme()
 	if err := errors.Join(corev1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
 		return nil, err
 	}
 	if c.InstallCRDs {
-		installer, err := client.New(kube, client.Options{Scheme: scheme})
+		installer, err := client.New(in.Kube, client.Options{Scheme: scheme})
 		if err != nil {
 			return nil, err
 		}
@@ -138,15 +192,15 @@ func newManager(ctx context.Context, c Config, kube *rest.Config) (manager.Manag
 			return nil, err
 		}
 	}
-	ready := &atomic.Bool{}
 	listen := c.Listen
 	if listen == "" {
 		listen = "0"
 	}
 	renew := c.LeaseDuration * 2 / 3
 	retry := c.LeaseDuration / 6
-	m, err := ctrl.NewManager(kube, ctrl.Options{
+	m, err := ctrl.NewManager(in.Kube, ctrl.Options{
 		Scheme:                        scheme,
+		Logger:                        logr.FromSlogHandler(in.Log.Handler()),
 		Cache:                         cacheOptions(c),
 		Metrics:                       metricsserver.Options{BindAddress: listen, ExtraHandlers: handlers(c.Profiling, ready)},
 		LeaderElection:                c.LeaderElect,
@@ -162,44 +216,20 @@ func newManager(ctx context.Context, c Config, kube *rest.Config) (manager.Manag
 	return m, m.Add(synced{ready})
 }
 
-// synced notes that the caches are there: a manager begins its Runnables after that.
-type synced struct{ ready *atomic.Bool }
+// synced tells that the caches are there: a manager begins its Runnables after that.
+type synced struct{ ready chan struct{} }
 
 // NeedLeaderElection implements manager.LeaderElectionRunnable: one that waits to lead is ready too.
 func (synced) NeedLeaderElection() bool { return false }
 
 // Start implements manager.Runnable.
 func (s synced) Start(ctx context.Context) error {
-	s.ready.Store(true)
+	close(s.ready)
 	<-ctx.Done()
 	return nil
 }
 
-// cacheOptions keep of each object what is read from the cache.
-func cacheOptions(c Config) cache.Options {
-	return cache.Options{
-		DefaultTransform: cache.TransformStripManagedFields(),
-		ByObject: map[client.Object]cache.ByObject{
-			&v1alpha1.NodeRetirement{}: {Label: c.parsedSelector},
-			&corev1.Node{}:             {Transform: trimNode},
-			&corev1.Pod{}:              unfinishedPods(),
-		},
-	}
-}
-
-// trimNode drops what nobody reads: images and volumes alone are most of a Node.
-func trimNode(o any) (any, error) {
-	n, ok := o.(*corev1.Node)
-	if !ok {
-		return o, nil
-	}
-	n.ManagedFields = nil
-	n.Status.Images, n.Status.VolumesInUse, n.Status.VolumesAttached = nil, nil, nil
-	n.Status.NodeInfo, n.Status.Addresses, n.Status.Config = corev1.NodeSystemInfo{}, nil, nil
-	return n, nil
-}
-
-func handlers(profiling bool, ready *atomic.Bool) map[string]http.Handler {
+func handlers(profiling bool, ready <-chan struct{}) map[string]http.Handler {
 	say := func(w http.ResponseWriter, code int, text string) {
 		w.WriteHeader(code)
 		_, _ = io.WriteString(w, text+"\n")
@@ -207,11 +237,12 @@ func handlers(profiling bool, ready *atomic.Bool) map[string]http.Handler {
 	all := map[string]http.Handler{
 		"/healthz": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { say(w, http.StatusOK, "ok") }),
 		"/readyz": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			if !ready.Load() {
+			select {
+			case <-ready:
+				say(w, http.StatusOK, "ok")
+			default:
 				say(w, http.StatusServiceUnavailable, "the cluster has not been read yet")
-				return
 			}
-			say(w, http.StatusOK, "ok")
 		}),
 	}
 	if profiling {
