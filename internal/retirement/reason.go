@@ -31,6 +31,7 @@ const (
 	VolumesAttached  = "VolumesAttached"
 	CalledOff        = "CalledOff"
 	MachineBack      = "MachineBack"
+	NoticeOver       = "NoticeOver"
 	Disagreement     = "CloudAndNodeDisagree"
 	CloudFailed      = "CloudFailed"
 	CloudRefused     = "CloudRefused"

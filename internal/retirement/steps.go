@@ -32,6 +32,7 @@ type step struct {
 var steps = []step{
 	{"look", (*passage).look},
 	{"capture", (*passage).capture},
+	{"await", (*passage).await},
 	{"admit", (*passage).admit},
 	{"hold", (*passage).hold},
 	{"drain", (*passage).drain},
