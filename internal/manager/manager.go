@@ -5,19 +5,20 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/pprof"
 	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -48,19 +49,41 @@ func Run(ctx context.Context, c Config, version string, stderr io.Writer) error 
 	bridged := logr.FromSlogHandler(log.Handler())
 	ctrl.SetLogger(bridged)
 	klog.SetLogger(bridged)
+	userAgent := "slipway-manager/" + version
+	kube, err := restConfig(c.Kubeconfig, userAgent)
+	if err != nil {
+		return err
+	}
+	api, err := liveAPI(c.Kubeconfig, userAgent)
+	if err != nil {
+		return err
+	}
+	return RunIn(ctx, c, Process{Kube: kube, API: api, Metrics: metrics.Registry, Log: log})
+}
+
+// Process is what a manager shares with the process that it runs in. All fields are required.
+type Process struct {
+	// Kube and API reach the API server: for the caches and records, and for what reads past the caches and evicts.
+	Kube *rest.Config
+	API  *kubeapi.Client
+	// Metrics takes the manager's own metrics. Those of controller-runtime are in its global registry, which is what
+	// Config.Listen serves.
+	Metrics prometheus.Registerer
+	Log     *slog.Logger
+}
+
+// RunIn is Run for a process that has set up everything that a process has but once. Any number of managers may run in
+// one process, each with Metrics of its own; at most one of them may have a Config.Listen.
+func RunIn(ctx context.Context, c Config, in Process) error {
+	if err := c.Validate(); err != nil {
+		return err
+	}
+	log := in.Log
 	providers, err := loadClouds(c.CloudConfig)
 	if err != nil {
 		return err
 	}
-	kube, err := restConfig(c.Kubeconfig, "slipway-manager/"+version)
-	if err != nil {
-		return err
-	}
-	m, err := newManager(ctx, c, kube)
-	if err != nil {
-		return err
-	}
-	api, err := liveAPI(c.Kubeconfig, "slipway-manager/"+version)
+	m, err := newManager(ctx, c, in)
 	if err != nil {
 		return err
 	}
@@ -68,15 +91,15 @@ func Run(ctx context.Context, c Config, version string, stderr io.Writer) error 
 	if err := groups.Refresh(); err != nil {
 		return err
 	}
-	counters, err := retirement.NewMetrics(metrics.Registry)
+	counters, err := retirement.NewMetrics(in.Metrics)
 	if err != nil {
 		return err
 	}
-	if err := metrics.Registry.Register(retirement.Present{Reader: m.GetClient()}); err != nil {
+	if err := in.Metrics.Register(retirement.Present{Reader: m.GetClient()}); err != nil {
 		return err
 	}
 	r := retirement.New(retirement.Options{
-		Client: m.GetClient(), Live: m.GetAPIReader(), API: api, Groups: groups, Clouds: providers,
+		Client: m.GetClient(), Live: m.GetAPIReader(), API: in.API, Groups: groups, Clouds: providers,
 		Events: m.GetEventRecorder("slipway"), Metrics: counters, Log: log, TTL: c.RetirementTTL,
 		Pace: retirement.Pace{Poll: c.PollInterval, Cloud: c.CloudPoll, Retry: c.RetryInterval},
 	})
@@ -84,11 +107,11 @@ func Run(ctx context.Context, c Config, version string, stderr io.Writer) error 
 		return err
 	}
 	if err := m.Add(&retirement.Sweeper{
-		Nodes: m.GetClient(), Records: m.GetAPIReader(), API: api, Every: sweepEvery, Log: log,
+		Nodes: m.GetClient(), Records: m.GetAPIReader(), API: in.API, Every: sweepEvery, Log: log,
 	}); err != nil {
 		return err
 	}
-	log.Info("managing the cluster", "version", version, "clouds", len(providers), "selector", c.Selector)
+	log.Info("managing the cluster", "as", in.Kube.UserAgent, "clouds", len(providers), "selector", c.Selector)
 	return m.Start(ctx)
 }
 
@@ -116,13 +139,13 @@ func liveAPI(path, userAgent string) (*kubeapi.Client, error) {
 
 // newManager makes the caches, the leader election and the server, and installs the types first where asked, since the
 // caches cannot begin without them.
-func newManager(ctx context.Context, c Config, kube *rest.Config) (manager.Manager, error) {
+func newManager(ctx context.Context, c Config, in Process) (manager.Manager, error) {
 	scheme := runtime.NewScheme()
 	if err := errors.Join(corev1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
 		return nil, err
 	}
 	if c.InstallCRDs {
-		installer, err := client.New(kube, client.Options{Scheme: scheme})
+		installer, err := client.New(in.Kube, client.Options{Scheme: scheme})
 		if err != nil {
 			return nil, err
 		}
@@ -137,8 +160,9 @@ func newManager(ctx context.Context, c Config, kube *rest.Config) (manager.Manag
 	}
 	renew := c.LeaseDuration * 2 / 3
 	retry := c.LeaseDuration / 6
-	m, err := ctrl.NewManager(kube, ctrl.Options{
+	m, err := ctrl.NewManager(in.Kube, ctrl.Options{
 		Scheme:                        scheme,
+		Logger:                        logr.FromSlogHandler(in.Log.Handler()),
 		Cache:                         cacheOptions(c),
 		Metrics:                       metricsserver.Options{BindAddress: listen, ExtraHandlers: handlers(c.Profiling, ready)},
 		LeaderElection:                c.LeaderElect,
@@ -165,29 +189,6 @@ func (s synced) Start(ctx context.Context) error {
 	s.ready.Store(true)
 	<-ctx.Done()
 	return nil
-}
-
-// cacheOptions keep of each object what is read from the cache.
-func cacheOptions(c Config) cache.Options {
-	return cache.Options{
-		DefaultTransform: cache.TransformStripManagedFields(),
-		ByObject: map[client.Object]cache.ByObject{
-			&v1alpha1.NodeRetirement{}: {Label: c.parsedSelector},
-			&corev1.Node{}:             {Transform: trimNode},
-		},
-	}
-}
-
-// trimNode drops what nobody reads: images and volumes alone are most of a Node.
-func trimNode(o any) (any, error) {
-	n, ok := o.(*corev1.Node)
-	if !ok {
-		return o, nil
-	}
-	n.ManagedFields = nil
-	n.Status.Images, n.Status.VolumesInUse, n.Status.VolumesAttached = nil, nil, nil
-	n.Status.NodeInfo, n.Status.Addresses, n.Status.Config = corev1.NodeSystemInfo{}, nil, nil
-	return n, nil
 }
 
 func handlers(profiling bool, ready *atomic.Bool) map[string]http.Handler {

@@ -30,6 +30,7 @@ import (
 	"github.com/slipway-dev/slipway/dev/faultproxy"
 	"github.com/slipway-dev/slipway/dev/testbed"
 	"github.com/slipway-dev/slipway/dev/workload"
+	provider "github.com/slipway-dev/slipway/internal/cloud/azure"
 )
 
 // patience bounds every wait of a test. Nothing takes nearly as long, but the machine may be busy.
@@ -60,6 +61,14 @@ var rights struct {
 
 func newFixture(t *testing.T, name string, n int) *fixture {
 	t.Helper()
+	f := newPool(t, name, n, "drain: {timeout: 3m}")
+	f.check(workload.Create(f.ctx, f.Client(), workload.Namespace(name)))
+	return f
+}
+
+// newPool is a fixture without a namespace. The group's spec says all but its nodes and its cloud.
+func newPool(t *testing.T, name string, n int, group string) *fixture {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	t.Cleanup(cancel)
 	f := &fixture{bed: withTypes(t), t: t, ctx: ctx, pool: controlplane.AKSPool{Name: name}, name: name}
@@ -71,11 +80,10 @@ func newFixture(t *testing.T, name string, n int) *fixture {
 	})
 	f.check(rights.err)
 	f.check(f.AddPool(ctx, f.pool, n))
-	f.check(workload.Create(ctx, f.Client(), workload.Namespace(name)))
 	f.create("NodeGroup", name, fmt.Sprintf(`
 nodeSelector: {matchLabels: {kubernetes.azure.com/agentpool: %s}}
 cloud: {provider: azure, group: %s}
-drain: {timeout: 3m}`, name, f.pool.ScaleSet()))
+%s`, name, f.pool.ScaleSet(), group))
 	return f
 }
 
@@ -96,12 +104,16 @@ func (f *fixture) objects(kind string) dynamic.ResourceInterface {
 
 func (f *fixture) create(kind, name, spec string) {
 	f.t.Helper()
+	f.check(f.tryCreate(kind, name, spec))
+}
+
+func (f *fixture) tryCreate(kind, name, spec string) error {
 	o := parse(f.t, kind, spec)
 	o.SetGenerateName("")
 	o.SetName(name)
 	o.SetLabels(map[string]string{shard: f.name})
 	_, err := f.objects(kind).Create(f.ctx, o, metav1.CreateOptions{})
-	f.check(err)
+	return err
 }
 
 // retire creates a NodeRetirement of one of the pool's nodes, named after the node.
@@ -221,7 +233,7 @@ func (f *fixture) manage(proxy *faultproxy.Proxy, flags ...string) *process {
 	path, err := testbed.Binary("slipway")
 	f.check(err)
 	args := []string{
-		"manager", "--kubeconfig", f.kubeconfig(proxy), "--cloud-config", f.cloudConfig(proxy), "--listen", "",
+		"manager", "--kubeconfig", f.kubeconfig(proxy), "--cloud-config", f.cloudConfig(proxy, "500ms"), "--listen", "",
 		"--leader-elect=false", "--selector", shard + "=" + f.name, "--poll-interval", "1s", "--cloud-poll-interval", "500ms",
 		"--retry-interval", "1s",
 	}
@@ -282,7 +294,8 @@ func (f *fixture) kubeconfig(proxy *faultproxy.Proxy) string {
 	return to
 }
 
-func (f *fixture) cloudConfig(proxy *faultproxy.Proxy) string {
+// cloudConfig is how the manager reaches ARM. Deletions wait so long for others to come with them.
+func (f *fixture) cloudConfig(proxy *faultproxy.Proxy, window string) string {
 	f.t.Helper()
 	server := f.ARMServer()
 	trusted := x509.NewCertPool()
@@ -292,6 +305,8 @@ func (f *fixture) cloudConfig(proxy *faultproxy.Proxy) string {
 	f.check(err)
 	config := f.AzureConfig()
 	config.Endpoints.ResourceManager, config.Endpoints.Authority = front.String(), front.String()
+	config.BatchWindow = new(provider.Duration)
+	f.check(config.BatchWindow.UnmarshalText([]byte(window)))
 	raw, err := yaml.Marshal(map[string]any{"azure": config})
 	f.check(err)
 	to := filepath.Join(f.t.TempDir(), "clouds.yaml")
