@@ -5,6 +5,7 @@ package manager
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"os"
 	"time"
@@ -30,6 +31,7 @@ type Config struct {
 	RetirementTTL           time.Duration
 	PollInterval, CloudPoll time.Duration
 	RetryInterval           time.Duration
+	OrderRetry, OrderSettle time.Duration
 	Listen                  string
 	Profiling               bool
 	LogLevel, LogFormat     string
@@ -47,7 +49,7 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&c.InstallCRDs, "install-crds", false, "install or upgrade Slipway's CustomResourceDefinitions at the start")
 	fs.StringVar(&c.NodeGroups, "node-groups", "", "file with NodeGroups, in force beside those of the API server; read again when it changes")
 	fs.StringVar(&c.CloudConfig, "cloud-config", "", "file that says which clouds there are, by provider")
-	fs.StringVar(&c.Selector, "selector", "", "act only on the NodeRetirements with these labels")
+	fs.StringVar(&c.Selector, "selector", "", "act only on the NodeRetirements, and replace only in the NodeGroups, with these labels")
 	fs.DurationVar(&c.RetirementTTL, "retirement-ttl", 24*time.Hour, "how long the record of a retirement that is over is kept")
 	fs.DurationVar(&c.PollInterval, "poll-interval", 10*time.Second,
 		"time between two looks at a node that is leaving, 100ms to 5m; what the API server tells is heard of at once")
@@ -55,6 +57,10 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 		"time between two looks at a machine that is being deleted, 100ms to 5m, unless its cloud wants another")
 	fs.DurationVar(&c.RetryInterval, "retry-interval", 10*time.Second,
 		"time before a deletion that failed is asked for again, 100ms to 5m; doubled each time up to 5m")
+	fs.DurationVar(&c.OrderRetry, "order-retry-interval", 30*time.Second,
+		"time before a machine that the cloud refused is ordered again, 100ms to 5m; doubled each time up to 10m")
+	fs.DurationVar(&c.OrderSettle, "order-settle-time", time.Minute,
+		"how long an order whose answer was lost may take to show in the size of its group, 100ms to 5m")
 	fs.StringVar(&c.Listen, "listen", ":9819", "address of /metrics, /healthz and /readyz; empty is none")
 	fs.BoolVar(&c.Profiling, "profiling", false, "serve /debug/pprof/ too")
 	fs.StringVar(&c.LogLevel, "log-level", "info", "debug, info, warn or error")
@@ -66,6 +72,7 @@ func (c *Config) Validate() error {
 	var errs []error
 	for flag, d := range map[string]time.Duration{
 		"poll-interval": c.PollInterval, "cloud-poll-interval": c.CloudPoll, "retry-interval": c.RetryInterval,
+		"order-retry-interval": c.OrderRetry, "order-settle-time": c.OrderSettle,
 	} {
 		if d < 100*time.Millisecond || d > 5*time.Minute {
 			errs = append(errs, fmt.Errorf("--%s: %s: want 100ms to 5m", flag, d))
@@ -89,34 +96,69 @@ func (c *Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// clouds is the file of --cloud-config.
+// looksAtNotices is the longest pause between two looks at a node that a notice takes away, which may leave it 30 s.
+const looksAtNotices = 2 * time.Second
+
+// cloudsFile is the file of --cloud-config.
+type cloudsFile struct {
+	Azure *azureFile `json:"azure,omitempty"`
+}
+
+// azureFile is its part about Azure.
+type azureFile struct {
+	azure.Config `json:",inline"`
+	// CASSync, if given, has the cluster autoscaler of AKS look again after machines were deleted past it.
+	CASSync *azure.CASSyncConfig `json:"casSync,omitempty"`
+}
+
+// clouds are those that the file of --cloud-config names.
 type clouds struct {
-	Azure *azure.Config `json:"azure,omitempty"`
+	providers map[string]cloud.Provider
+	casSync   *azure.CASSync
+}
+
+// deleted is told of each machine that was deleted.
+func (c clouds) deleted(provider string) {
+	if c.casSync != nil && provider == azure.Name {
+		c.casSync.Deleted()
+	}
 }
 
 // loadClouds makes the providers that a file names.
-func loadClouds(path string) (map[string]cloud.Provider, error) {
-	providers := map[string]cloud.Provider{}
+func loadClouds(path string, log *slog.Logger) (clouds, error) {
+	all := clouds{providers: map[string]cloud.Provider{}}
 	if path == "" {
-		return providers, nil
+		return all, nil
 	}
 	raw, err := os.ReadFile(path)
 	if err != nil {
-		return nil, fmt.Errorf("--cloud-config: %w", err)
+		return all, fmt.Errorf("--cloud-config: %w", err)
 	}
-	var file clouds
+	var file cloudsFile
 	if err := yaml.UnmarshalStrict(raw, &file); err != nil {
-		return nil, fmt.Errorf("--cloud-config: %s: %w", path, err)
+		return all, fmt.Errorf("--cloud-config: %s: %w", path, err)
 	}
 	if file.Azure != nil {
-		p, err := azure.New(*file.Azure, azure.Options{})
-		if err != nil {
-			return nil, fmt.Errorf("--cloud-config: %s: azure: %w", path, err)
+		if err := all.addAzure(*file.Azure, log); err != nil {
+			return all, fmt.Errorf("--cloud-config: %s: azure: %w", path, err)
 		}
-		providers[p.Name()] = p
 	}
-	if len(providers) == 0 {
-		return nil, fmt.Errorf("--cloud-config: %s names no cloud: want one of azure", path)
+	if len(all.providers) == 0 {
+		return all, fmt.Errorf("--cloud-config: %s names no cloud: want one of azure", path)
 	}
-	return providers, nil
+	return all, nil
+}
+
+func (c *clouds) addAzure(file azureFile, log *slog.Logger) error {
+	p, err := azure.New(file.Config, azure.Options{Log: log})
+	if err != nil {
+		return err
+	}
+	if file.CASSync != nil {
+		if c.casSync, err = p.NewCASSync(*file.CASSync); err != nil {
+			return err
+		}
+	}
+	c.providers[p.Name()] = p
+	return nil
 }

@@ -6,14 +6,12 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net/http"
-	"net/http/pprof"
-	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -28,6 +26,7 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 	"github.com/slipway-dev/slipway/internal/observe"
+	"github.com/slipway-dev/slipway/internal/replacement"
 	"github.com/slipway-dev/slipway/internal/retirement"
 )
 
@@ -78,41 +77,78 @@ func RunIn(ctx context.Context, c Config, in Process) error {
 	if err := c.Validate(); err != nil {
 		return err
 	}
-	log := in.Log
-	providers, err := loadClouds(c.CloudConfig)
+	log, ready := in.Log, &readiness{}
+	clouds, err := loadClouds(c.CloudConfig, log)
 	if err != nil {
 		return err
 	}
-	m, err := newManager(ctx, c, in)
+	if err := (&Groups{File: c.NodeGroups, Log: log}).Refresh(); err != nil {
+		return err
+	}
+	all, err := newCounters(in.Metrics)
 	if err != nil {
 		return err
 	}
-	groups := &Groups{Reader: m.GetClient(), File: c.NodeGroups, Log: log}
-	if err := groups.Refresh(); err != nil {
+	if err := serve(ctx, c, ready, log); err != nil {
 		return err
 	}
-	counters, err := retirement.NewMetrics(in.Metrics)
+	var m manager.Manager
+	if err := begin(ctx, log, ready, func(ctx context.Context) (err error) {
+		m, err = assemble(ctx, c, in, clouds, all, ready)
+		return err
+	}); err != nil {
+		if ctx.Err() != nil {
+			return nil // it was told to end
+		}
+		return err
+	}
+	if err := present(in.Metrics, m.GetClient()); err != nil {
+		return err
+	}
+	log.Info("managing the cluster", "as", in.Kube.UserAgent, "clouds", len(clouds.providers), "selector", c.Selector)
+	return m.Start(ctx)
+}
+
+// counters are the metrics of the parts.
+type counters struct {
+	retirement  *retirement.Metrics
+	replacement *replacement.Metrics
+}
+
+func newCounters(r prometheus.Registerer) (c counters, err error) {
+	if c.retirement, err = retirement.NewMetrics(r); err != nil {
+		return c, err
+	}
+	c.replacement, err = replacement.NewMetrics(r)
+	return c, err
+}
+
+// assemble puts a manager together. It may be called again after an error.
+func assemble(ctx context.Context, c Config, in Process, clouds clouds, counters counters, ready *readiness) (manager.Manager, error) {
+	m, err := newManager(ctx, c, in, ready)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if err := in.Metrics.Register(retirement.Present{Reader: m.GetClient()}); err != nil {
-		return err
-	}
+	groups := &Groups{Reader: m.GetClient(), File: c.NodeGroups, Log: in.Log}
 	r := retirement.New(retirement.Options{
-		Client: m.GetClient(), Live: m.GetAPIReader(), API: in.API, Groups: groups, Clouds: providers,
-		Events: m.GetEventRecorder("slipway"), Metrics: counters, Log: log, TTL: c.RetirementTTL,
+		Client: m.GetClient(), Live: m.GetAPIReader(), API: in.API, Groups: groups, Clouds: clouds.providers,
+		Events: m.GetEventRecorder("slipway"), Metrics: counters.retirement, Deleted: clouds.deleted, Log: in.Log, TTL: c.RetirementTTL,
 		Pace: retirement.Pace{Poll: c.PollInterval, Cloud: c.CloudPoll, Retry: c.RetryInterval},
 	})
 	if err := r.Register(ctx, m); err != nil {
-		return err
+		return nil, err
 	}
-	if err := m.Add(&retirement.Sweeper{
-		Nodes: m.GetClient(), Records: m.GetAPIReader(), API: in.API, Every: sweepEvery, Log: log,
-	}); err != nil {
-		return err
+	if err := addReplacement(ctx, m, c, groups, clouds.providers, counters.replacement, counters.retirement, in.Log); err != nil {
+		return nil, err
 	}
-	log.Info("managing the cluster", "as", in.Kube.UserAgent, "clouds", len(providers), "selector", c.Selector)
-	return m.Start(ctx)
+	if clouds.casSync != nil {
+		if err := m.Add(synchronisation{clouds.casSync, m.GetClient(), in.Log}); err != nil {
+			return nil, err
+		}
+	}
+	return m, m.Add(&retirement.Sweeper{
+		Nodes: m.GetClient(), Records: m.GetAPIReader(), API: in.API, Every: sweepEvery, Log: in.Log,
+	})
 }
 
 func restConfig(path, userAgent string) (*rest.Config, error) {
@@ -139,13 +175,13 @@ func liveAPI(path, userAgent string) (*kubeapi.Client, error) {
 
 // newManager makes the caches, the leader election and the server, and installs the types first where asked, since the
 // caches cannot begin without them.
-func newManager(ctx context.Context, c Config, in Process) (manager.Manager, error) {
+func newManager(ctx context.Context, c Config, in Process, ready *readiness) (manager.Manager, error) {
 	scheme := runtime.NewScheme()
-	if err := errors.Join(corev1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
-		return nil, err
+	if err := errors.Join(corev1.AddToScheme(scheme), storagev1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+		return nil, refusal{err}
 	}
 	if c.InstallCRDs {
-		installer, err := client.New(in.Kube, client.Options{Scheme: scheme})
+		installer, err := client.New(bounded(in.Kube), client.Options{Scheme: scheme})
 		if err != nil {
 			return nil, err
 		}
@@ -153,10 +189,8 @@ func newManager(ctx context.Context, c Config, in Process) (manager.Manager, err
 			return nil, err
 		}
 	}
-	ready := &atomic.Bool{}
-	listen := c.Listen
-	if listen == "" {
-		listen = "0"
+	if err := reach(in.Kube); err != nil {
+		return nil, err
 	}
 	renew := c.LeaseDuration * 2 / 3
 	retry := c.LeaseDuration / 6
@@ -164,13 +198,14 @@ func newManager(ctx context.Context, c Config, in Process) (manager.Manager, err
 		Scheme:                        scheme,
 		Logger:                        logr.FromSlogHandler(in.Log.Handler()),
 		Cache:                         cacheOptions(c),
-		Metrics:                       metricsserver.Options{BindAddress: listen, ExtraHandlers: handlers(c.Profiling, ready)},
+		Metrics:                       metricsserver.Options{BindAddress: "0"}, // serve does that
 		LeaderElection:                c.LeaderElect,
 		LeaderElectionID:              leaseName,
 		LeaderElectionNamespace:       c.LeaderElectionNamespace,
 		LeaderElectionReleaseOnCancel: true,
 		LeaseDuration:                 &c.LeaseDuration, RenewDeadline: &renew, RetryPeriod: &retry,
-		Controller: config.Controller{SkipNameValidation: new(true)},
+		// An API server that is away for long is no reason to end.
+		Controller: config.Controller{SkipNameValidation: new(true), CacheSyncTimeout: syncTime},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("manager: %w", err)
@@ -178,37 +213,18 @@ func newManager(ctx context.Context, c Config, in Process) (manager.Manager, err
 	return m, m.Add(synced{ready})
 }
 
+// syncTime is more than any cache takes to be filled.
+const syncTime = 1000 * time.Hour
+
 // synced notes that the caches are there: a manager begins its Runnables after that.
-type synced struct{ ready *atomic.Bool }
+type synced struct{ ready *readiness }
 
 // NeedLeaderElection implements manager.LeaderElectionRunnable: one that waits to lead is ready too.
 func (synced) NeedLeaderElection() bool { return false }
 
 // Start implements manager.Runnable.
 func (s synced) Start(ctx context.Context) error {
-	s.ready.Store(true)
+	s.ready.set(nil)
 	<-ctx.Done()
 	return nil
-}
-
-func handlers(profiling bool, ready *atomic.Bool) map[string]http.Handler {
-	say := func(w http.ResponseWriter, code int, text string) {
-		w.WriteHeader(code)
-		_, _ = io.WriteString(w, text+"\n")
-	}
-	all := map[string]http.Handler{
-		"/healthz": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { say(w, http.StatusOK, "ok") }),
-		"/readyz": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			if !ready.Load() {
-				say(w, http.StatusServiceUnavailable, "the cluster has not been read yet")
-				return
-			}
-			say(w, http.StatusOK, "ok")
-		}),
-	}
-	if profiling {
-		all["/debug/pprof/"] = http.HandlerFunc(pprof.Index)
-		all["/debug/pprof/profile"] = http.HandlerFunc(pprof.Profile)
-	}
-	return all
 }
