@@ -283,9 +283,12 @@ func (s *sim) turn(ctx context.Context, c *Controller) {
 	}
 }
 
+// turns is the pause between two of them.
+const turns = 5 * time.Second
+
 // run lets a manager work for a while.
 func (s *sim) run(ctx context.Context, c *Controller, during time.Duration) {
-	for end := time.Now().Add(during); time.Now().Before(end); time.Sleep(time.Second) {
+	for end := time.Now().Add(during); time.Now().Before(end); time.Sleep(turns) {
 		s.turn(ctx, c)
 	}
 }
