@@ -162,3 +162,16 @@ func (c *clouds) addAzure(file azureFile, log *slog.Logger) error {
 	c.providers[p.Name()] = p
 	return nil
 }
+
+// LoadAzure makes the provider of Azure that a file of --cloud-config names.
+func LoadAzure(path string) (*azure.Provider, error) {
+	all, err := loadClouds(path, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return nil, err
+	}
+	p, ok := all.providers[azure.Name].(*azure.Provider)
+	if !ok {
+		return nil, fmt.Errorf("--cloud-config: %s: names no azure", path)
+	}
+	return p, nil
+}
