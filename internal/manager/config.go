@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/yaml"
 
+	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/cloud"
 	"github.com/slipway-dev/slipway/internal/cloud/azure"
 )
@@ -30,12 +31,18 @@ type Config struct {
 	Selector                string
 	RetirementTTL           time.Duration
 	PollInterval, CloudPoll time.Duration
+	GroupPoll               time.Duration
 	RetryInterval           time.Duration
 	OrderRetry, OrderSettle time.Duration
 	Listen                  string
 	Profiling               bool
 	LogLevel, LogFormat     string
-	parsedSelector          labels.Selector
+	// Clouds, if set, takes the place of the file CloudConfig.
+	Clouds *Clouds
+	// Given, if set, gives NodeGroups beside those of the API server and of the file.
+	Given func() []v1alpha1.NodeGroup
+
+	parsedSelector labels.Selector
 }
 
 // AddFlags registers the flags with their defaults.
@@ -49,12 +56,14 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&c.InstallCRDs, "install-crds", false, "install or upgrade Slipway's CustomResourceDefinitions at the start")
 	fs.StringVar(&c.NodeGroups, "node-groups", "", "file with NodeGroups, in force beside those of the API server; read again when it changes")
 	fs.StringVar(&c.CloudConfig, "cloud-config", "", "file that says which clouds there are, by provider")
-	fs.StringVar(&c.Selector, "selector", "", "act only on the NodeRetirements, and replace only in the NodeGroups, with these labels")
+	fs.StringVar(&c.Selector, "selector", "", "act only on the NodeGroups and NodeRetirements with these labels")
 	fs.DurationVar(&c.RetirementTTL, "retirement-ttl", 24*time.Hour, "how long the record of a retirement that is over is kept")
 	fs.DurationVar(&c.PollInterval, "poll-interval", 10*time.Second,
 		"time between two looks at a node that is leaving, 100ms to 5m; what the API server tells is heard of at once")
 	fs.DurationVar(&c.CloudPoll, "cloud-poll-interval", 5*time.Second,
 		"time between two looks at a machine that is being deleted, 100ms to 5m, unless its cloud wants another")
+	fs.DurationVar(&c.GroupPoll, "group-poll-interval", time.Minute,
+		"time between two looks at a NodeGroup in its cloud, 100ms to 5m")
 	fs.DurationVar(&c.RetryInterval, "retry-interval", 10*time.Second,
 		"time before a deletion that failed is asked for again, 100ms to 5m; doubled each time up to 5m")
 	fs.DurationVar(&c.OrderRetry, "order-retry-interval", 30*time.Second,
@@ -72,7 +81,7 @@ func (c *Config) Validate() error {
 	var errs []error
 	for flag, d := range map[string]time.Duration{
 		"poll-interval": c.PollInterval, "cloud-poll-interval": c.CloudPoll, "retry-interval": c.RetryInterval,
-		"order-retry-interval": c.OrderRetry, "order-settle-time": c.OrderSettle,
+		"group-poll-interval": c.GroupPoll, "order-retry-interval": c.OrderRetry, "order-settle-time": c.OrderSettle,
 	} {
 		if d < 100*time.Millisecond || d > 5*time.Minute {
 			errs = append(errs, fmt.Errorf("--%s: %s: want 100ms to 5m", flag, d))
@@ -96,82 +105,62 @@ func (c *Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// looksAtNotices is the longest pause between two looks at a node that a notice takes away, which may leave it 30 s.
-const looksAtNotices = 2 * time.Second
-
-// cloudsFile is the file of --cloud-config.
-type cloudsFile struct {
-	Azure *azureFile `json:"azure,omitempty"`
+// Clouds is the file of --cloud-config.
+type Clouds struct {
+	Azure *AzureCloud `json:"azure,omitempty"`
 }
 
-// azureFile is its part about Azure.
-type azureFile struct {
-	azure.Config `json:",inline"`
-	// CASSync, if given, has the cluster autoscaler of AKS look again after machines were deleted past it.
-	CASSync *azure.CASSyncConfig `json:"casSync,omitempty"`
-}
-
-// clouds are those that the file of --cloud-config names.
-type clouds struct {
-	providers map[string]cloud.Provider
-	casSync   *azure.CASSync
-}
-
-// deleted is told of each machine that was deleted.
-func (c clouds) deleted(provider string) {
-	if c.casSync != nil && provider == azure.Name {
-		c.casSync.Deleted()
-	}
-}
-
-// loadClouds makes the providers that a file names.
-func loadClouds(path string, log *slog.Logger) (clouds, error) {
-	all := clouds{providers: map[string]cloud.Provider{}}
+// ReadClouds reads a file of --cloud-config; no path is no cloud.
+func ReadClouds(path string) (Clouds, error) {
+	var file Clouds
 	if path == "" {
-		return all, nil
+		return file, nil
 	}
 	raw, err := os.ReadFile(path)
 	if err != nil {
-		return all, fmt.Errorf("--cloud-config: %w", err)
+		return file, fmt.Errorf("--cloud-config: %w", err)
 	}
-	var file cloudsFile
 	if err := yaml.UnmarshalStrict(raw, &file); err != nil {
-		return all, fmt.Errorf("--cloud-config: %s: %w", path, err)
+		return file, fmt.Errorf("--cloud-config: %s: %w", path, err)
 	}
-	if file.Azure != nil {
-		if err := all.addAzure(*file.Azure, log); err != nil {
-			return all, fmt.Errorf("--cloud-config: %s: azure: %w", path, err)
-		}
-	}
-	if len(all.providers) == 0 {
-		return all, fmt.Errorf("--cloud-config: %s names no cloud: want one of azure", path)
-	}
-	return all, nil
+	return file, nil
 }
 
-func (c *clouds) addAzure(file azureFile, log *slog.Logger) error {
-	p, err := azure.New(file.Config, azure.Options{Log: log})
-	if err != nil {
-		return err
+// loadClouds makes the providers that a file names, or those that are given in its place.
+func loadClouds(path string, given *Clouds, log *slog.Logger) (map[string]cloud.Provider, error) {
+	providers := map[string]cloud.Provider{}
+	if path == "" && given == nil {
+		return providers, nil
 	}
-	if file.CASSync != nil {
-		if c.casSync, err = p.NewCASSync(*file.CASSync); err != nil {
-			return err
+	if given == nil {
+		file, err := ReadClouds(path)
+		if err != nil {
+			return nil, err
 		}
+		given = &file
 	}
-	c.providers[p.Name()] = p
-	return nil
+	file := *given
+	if file.Azure != nil {
+		p, err := file.Azure.provider(log)
+		if err != nil {
+			return nil, fmt.Errorf("--cloud-config: %s: azure: %w", path, err)
+		}
+		providers[p.Name()] = p
+	}
+	if len(providers) == 0 {
+		return nil, fmt.Errorf("--cloud-config: %s names no cloud: want one of azure", path)
+	}
+	return providers, nil
 }
 
 // LoadAzure makes the provider of Azure that a file of --cloud-config names.
 func LoadAzure(path string) (*azure.Provider, error) {
-	all, err := loadClouds(path, slog.New(slog.DiscardHandler))
-	if err != nil {
+	file, err := ReadClouds(path)
+	switch {
+	case err != nil:
 		return nil, err
-	}
-	p, ok := all.providers[azure.Name].(*azure.Provider)
-	if !ok {
+	case file.Azure == nil:
 		return nil, fmt.Errorf("--cloud-config: %s: names no azure", path)
 	}
-	return p, nil
+	return azure.New(file.Azure.Config, azure.Options{})
 }

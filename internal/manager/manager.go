@@ -24,7 +24,9 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/cloud"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
+	"github.com/slipway-dev/slipway/internal/nodegroup"
 	"github.com/slipway-dev/slipway/internal/observe"
 	"github.com/slipway-dev/slipway/internal/replacement"
 	"github.com/slipway-dev/slipway/internal/retirement"
@@ -78,7 +80,7 @@ func RunIn(ctx context.Context, c Config, in Process) error {
 		return err
 	}
 	log, ready := in.Log, &readiness{}
-	clouds, err := loadClouds(c.CloudConfig, log)
+	clouds, err := loadClouds(c.CloudConfig, c.Clouds, log)
 	if err != nil {
 		return err
 	}
@@ -105,7 +107,7 @@ func RunIn(ctx context.Context, c Config, in Process) error {
 	if err := present(in.Metrics, m.GetClient()); err != nil {
 		return err
 	}
-	log.Info("managing the cluster", "as", in.Kube.UserAgent, "clouds", len(clouds.providers), "selector", c.Selector)
+	log.Info("managing the cluster", "as", in.Kube.UserAgent, "clouds", len(clouds), "selector", c.Selector)
 	return m.Start(ctx)
 }
 
@@ -113,38 +115,40 @@ func RunIn(ctx context.Context, c Config, in Process) error {
 type counters struct {
 	retirement  *retirement.Metrics
 	replacement *replacement.Metrics
+	nodegroup   *nodegroup.Metrics
 }
 
 func newCounters(r prometheus.Registerer) (c counters, err error) {
 	if c.retirement, err = retirement.NewMetrics(r); err != nil {
 		return c, err
 	}
-	c.replacement, err = replacement.NewMetrics(r)
+	if c.replacement, err = replacement.NewMetrics(r); err != nil {
+		return c, err
+	}
+	c.nodegroup, err = nodegroup.NewMetrics(r)
 	return c, err
 }
 
 // assemble puts a manager together. It may be called again after an error.
-func assemble(ctx context.Context, c Config, in Process, clouds clouds, counters counters, ready *readiness) (manager.Manager, error) {
+func assemble(ctx context.Context, c Config, in Process, clouds map[string]cloud.Provider, counters counters, ready *readiness) (manager.Manager, error) {
 	m, err := newManager(ctx, c, in, ready)
 	if err != nil {
 		return nil, err
 	}
-	groups := &Groups{Reader: m.GetClient(), File: c.NodeGroups, Log: in.Log}
+	groups := &Groups{Reader: m.GetClient(), File: c.NodeGroups, Given: c.Given, Log: in.Log}
 	r := retirement.New(retirement.Options{
-		Client: m.GetClient(), Live: m.GetAPIReader(), API: in.API, Groups: groups, Clouds: clouds.providers,
-		Events: m.GetEventRecorder("slipway"), Metrics: counters.retirement, Deleted: clouds.deleted, Log: in.Log, TTL: c.RetirementTTL,
+		Client: m.GetClient(), Live: m.GetAPIReader(), API: in.API, Groups: groups, Clouds: clouds,
+		Events: m.GetEventRecorder("slipway"), Metrics: counters.retirement, Log: in.Log, TTL: c.RetirementTTL,
 		Pace: retirement.Pace{Poll: c.PollInterval, Cloud: c.CloudPoll, Retry: c.RetryInterval},
 	})
 	if err := r.Register(ctx, m); err != nil {
 		return nil, err
 	}
-	if err := addReplacement(ctx, m, c, groups, clouds.providers, counters.replacement, counters.retirement, in.Log); err != nil {
+	if err := addReplacement(ctx, m, c, groups, clouds, counters.replacement, counters.retirement, in.Log); err != nil {
 		return nil, err
 	}
-	if clouds.casSync != nil {
-		if err := m.Add(synchronisation{clouds.casSync, m.GetClient(), in.Log}); err != nil {
-			return nil, err
-		}
+	if err := addNodeGroups(m, c, groups, clouds, in.API, counters.nodegroup, in.Log); err != nil {
+		return nil, err
 	}
 	return m, m.Add(&retirement.Sweeper{
 		Nodes: m.GetClient(), Records: m.GetAPIReader(), API: in.API, Every: sweepEvery, Log: in.Log,

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
@@ -15,6 +16,9 @@ import (
 	"github.com/slipway-dev/slipway/internal/replacement"
 	"github.com/slipway-dev/slipway/internal/retirement"
 )
+
+// looksAtNotices is the longest pause between two looks at a node that a notice takes away, which may leave it 30 s.
+const looksAtNotices = 2 * time.Second
 
 // addReplacement adds what brings machines in the place of those that their cloud takes away. What it reads of the
 // cluster is read from the beginning: a notice may leave half a minute.

@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/slipway-dev/slipway/internal/placement"
@@ -16,7 +17,8 @@ import (
 
 // Room answers which pods would have nowhere to go, as the scheduler would, from the cluster as it is read then.
 type Room struct {
-	// Cached reads Nodes, Pods and Namespaces, from caches; Live reads what only pods with volumes need.
+	// Cached reads Nodes, Pods and Namespaces, from caches that may have dropped of Pods with a node what does not bear on
+	// others. Live reads the Pods of the one node, and what only pods with volumes need.
 	Cached, Live client.Reader
 }
 
@@ -106,12 +108,16 @@ func (r Room) read(ctx context.Context, node string) (*saved.Objects, error) {
 			return nil, fmt.Errorf("room for the pods of node %s: %s: %w", node, kind, err)
 		}
 	}
-	volumes := false
-	for i := range pods.Items {
-		p := &pods.Items[i]
-		if p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
+	var own corev1.PodList
+	if err := r.Live.List(ctx, &own, client.MatchingFields{"spec.nodeName": node}); err != nil {
+		return nil, fmt.Errorf("pods on node %s: %w", node, err)
+	}
+	volumes, known := false, map[types.UID]bool{}
+	for _, p := range append(pointers(own.Items), pointers(pods.Items)...) {
+		if p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed || known[p.UID] {
 			continue
 		}
+		known[p.UID] = true // as it was read live it counts
 		o.Pods = append(o.Pods, p)
 		volumes = volumes || (p.Spec.NodeName == node || p.Spec.NodeName == "") && claims(p)
 	}

@@ -94,9 +94,6 @@ func (p *passage) deleteInstance(ctx context.Context) error {
 			"the machine is deleted")
 		if err == nil {
 			p.c.events.instanceDeleted(p.rt)
-			if p.c.o.Deleted != nil {
-				p.c.o.Deleted(p.cloud.Name())
-			}
 		}
 		return err
 	case err != nil:

@@ -46,7 +46,7 @@ type Groups interface {
 	List(ctx context.Context) ([]v1alpha1.NodeGroup, error)
 }
 
-// Options are what a Controller works with. All fields but Deleted, TTL and Pace are required.
+// Options are what a Controller works with. All fields but TTL and Pace are required.
 type Options struct {
 	// Client writes, and reads NodeRetirements and Nodes from caches.
 	Client client.Client
@@ -58,8 +58,6 @@ type Options struct {
 	Clouds  map[string]cloud.Provider
 	Events  events.EventRecorder
 	Metrics *Metrics
-	// Deleted, if set, is told of each machine that was deleted, by its provider. It must not wait.
-	Deleted func(provider string)
 	Log     *slog.Logger
 	// TTL is how long the record of a retirement that is over is kept where it does not say itself; 0 is a day.
 	TTL  time.Duration
