@@ -24,7 +24,10 @@ func (s *stage) emptyPool(ctx context.Context, a *account) (_ string, err error)
 		return "", err
 	}
 	s.pool = o
-	defer func() { o.restored = err }()
+	defer func() { o.failed = err }()
+	keep, stop := context.WithCancel(ctx)
+	defer stop()
+	go s.keepManagers(keep)
 	if err := s.ARM.Inject(azure.ARMFault{Kind: azure.ARMDeletionFails, Resource: ci.Resource(undeletable), Times: 1}); err != nil {
 		return "", err
 	}
@@ -38,18 +41,32 @@ func (s *stage) emptyPool(ctx context.Context, a *account) (_ string, err error)
 	if err := s.disturb(ctx, o); err != nil {
 		return "", err
 	}
+	if err := s.tellGone(ctx, a, o); err != nil {
+		return "", err
+	}
+	return "5 nodes and 5 machines gone, never two nodes out of service at once", s.checkPool(ctx, o)
+}
+
+// tellGone waits until all nodes are gone but the one that is rescued, and tells of them in the order in which they went.
+func (s *stage) tellGone(ctx context.Context, a *account, o *observed) error {
+	var gone []int
 	for i := range ciMachines {
 		if i == rescued {
 			continue
 		}
-		at, err := o.await(ctx, i, v1alpha1.Succeeded)
-		if err != nil {
-			return "", err
+		if _, err := o.await(ctx, i, v1alpha1.Succeeded); err != nil {
+			return err
 		}
-		a.say(at, "%s is gone, with its machine: its Node was deleted at %.1f s", ci.NodeName(i),
+		gone = append(gone, i)
+	}
+	slices.SortFunc(gone, func(x, y int) int {
+		return o.reached(x, v1alpha1.Succeeded).Compare(o.reached(y, v1alpha1.Succeeded))
+	})
+	for _, i := range gone {
+		a.say(o.reached(i, v1alpha1.Succeeded), "%s is gone, with its machine: its Node was deleted at %.1f s", ci.NodeName(i),
 			o.reached(i, v1alpha1.NodeDeleted).Sub(o.began).Seconds())
 	}
-	return "5 nodes and 5 machines gone, never two nodes out of service at once", s.checkPool(ctx, o)
+	return nil
 }
 
 // endBuilds ends the builds on all machines.
@@ -69,8 +86,11 @@ func (s *stage) disturb(ctx context.Context, o *observed) error {
 	if _, err := o.await(ctx, interrupted, v1alpha1.Draining); err != nil {
 		return err
 	}
-	before := s.leader(ctx)
-	if err := s.managers[0].Kill(); err != nil {
+	if err := testbed.Poll(ctx, "a manager leads", func() bool { o.first = s.leader(ctx); return o.first != nil }); err != nil {
+		return err
+	}
+	o.first.killed.Store(true)
+	if err := o.first.Kill(); err != nil {
 		return err
 	}
 	o.killed = time.Now()
@@ -78,10 +98,7 @@ func (s *stage) disturb(ctx context.Context, o *observed) error {
 		return err
 	}
 	o.called = time.Now()
-	if err := testbed.Poll(ctx, "the other manager leads", func() bool {
-		now := s.leader(ctx)
-		return now != "" && now != before
-	}); err != nil {
+	if err := testbed.Poll(ctx, "the other manager leads", func() bool { return s.leader(ctx) != nil }); err != nil {
 		return err
 	}
 	o.took = time.Now()
@@ -117,7 +134,7 @@ func (s *stage) told(a *account) (*observed, error) {
 		return nil, fmt.Errorf("nothing is known of the pool")
 	}
 	a.began = s.pool.began
-	return s.pool, s.pool.restored
+	return s.pool, s.pool.failed
 }
 
 // failedDeletion is the step that tells of the machine that Azure failed to delete.
@@ -159,7 +176,7 @@ func (s *stage) killedManager(ctx context.Context, a *account) (string, error) {
 	a.say(done, "the node is gone, and its machine")
 	gone := slices.DeleteFunc(s.Pods.Pods(), func(p azure.Pod) bool { return p.Node != ci.NodeName(interrupted) || !isOf(cache, p.Name) })
 	return "the second manager finished what the first had begun", all(
-		expect(!s.managers[0].Alive() && s.managers[1].Alive(), "the first manager dead and the second alive", "otherwise"),
+		expect(!o.first.Alive() && s.leader(ctx) != nil, "the first manager dead and the other one leading", "otherwise"),
 		expect(done.After(o.took), "the retirement to end under the second manager", "at %s", clock(done)),
 		expect(len(gone) == int(cache.Replicas) && count(gone, ended) == len(gone), fmt.Sprintf("%d pods of cache to have ended there", cache.Replicas),
 			"%d of %d", count(gone, ended), len(gone)),

@@ -3,8 +3,12 @@ package demo
 import (
 	"context"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -29,7 +33,6 @@ const (
 	buildLabel = "example.com/build"
 	// managerAccount is the one of the shipped manifests.
 	managerAccount = "slipway-manager"
-	leaseName      = "slipway-manager"
 )
 
 // What happens to which machine of the pool.
@@ -53,7 +56,7 @@ func build(name string, instance int) workload.App {
 const (
 	cooldown   = 3 * time.Second
 	deletion   = time.Second // of a machine, by Azure
-	leaseTime  = 3 * time.Second
+	leaseTime  = 6 * time.Second
 	retryAfter = 2 * time.Second
 )
 
@@ -79,6 +82,55 @@ func (s *stage) preparePool(ctx context.Context) error {
 	return s.createGroup(ctx)
 }
 
+// manager is one of the two.
+type manager struct {
+	*controlplane.Process
+	metrics string
+	killed  atomic.Bool // on purpose
+}
+
+// leads asks a manager whether it does.
+func (m *manager) leads(ctx context.Context) bool {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, m.metrics, nil)
+	if err != nil {
+		return false
+	}
+	answer, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = answer.Body.Close() }() // It was only read.
+	text, err := io.ReadAll(answer.Body)
+	return err == nil && strings.Contains(string(text), `leader_election_master_status{name="slipway-manager"} 1`)
+}
+
+// leader is the manager that leads, or nil.
+func (s *stage) leader(ctx context.Context) *manager {
+	for _, m := range s.managers {
+		if m != nil && m.Alive() && m.leads(ctx) {
+			return m
+		}
+	}
+	return nil
+}
+
+// keepManagers starts managers again that have ended by themselves, as the kubelet would: one that could not renew its
+// Lease in time does, on a machine that is busy enough.
+func (s *stage) keepManagers(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(time.Second):
+		}
+		for _, m := range s.managers {
+			if !m.Alive() && !m.killed.Load() {
+				_ = m.Restart(ctx) // or else in a second
+			}
+		}
+	}
+}
+
 // startManagers starts one manager, which leads, and another, which waits.
 func (s *stage) startManagers(ctx context.Context) error {
 	root, err := testbed.Root()
@@ -94,14 +146,14 @@ func (s *stage) startManagers(ctx context.Context) error {
 		if s.managers[i], err = s.startManager(ctx, fmt.Sprint("manager-", i+1)); err != nil {
 			return err
 		}
-		if err := testbed.Poll(ctx, "a manager leads", func() bool { return s.leader(ctx) != "" }); err != nil {
+		if err := testbed.Poll(ctx, "a manager leads", func() bool { return s.leader(ctx) != nil }); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (s *stage) startManager(ctx context.Context, name string) (*controlplane.Process, error) {
+func (s *stage) startManager(ctx context.Context, name string) (*manager, error) {
 	path, err := testbed.Binary("slipway")
 	if err != nil {
 		return nil, err
@@ -118,22 +170,14 @@ func (s *stage) startManager(ctx context.Context, name string) (*controlplane.Pr
 	if err != nil {
 		return nil, err
 	}
-	return s.Run(ctx, controlplane.Command{
+	process, err := s.Run(ctx, controlplane.Command{
 		Name: name, Path: path, ReadyURL: "http://" + listen + "/readyz", Args: []string{
 			"manager", "--install-crds", "--kubeconfig", kubeconfig, "--cloud-config", clouds, "--listen", listen,
 			"--leader-election-namespace", testbed.AgentNamespace, "--leader-election-lease-duration", leaseTime.String(),
 			"--group-poll-interval", "1s", "--poll-interval", "500ms", "--cloud-poll-interval", "500ms", "--retry-interval", retryAfter.String(),
 		},
 	})
-}
-
-// leader is who holds the managers' Lease.
-func (s *stage) leader(ctx context.Context) string {
-	lease, err := s.Client().CoordinationV1().Leases(testbed.AgentNamespace).Get(ctx, leaseName, metav1.GetOptions{})
-	if err != nil || lease.Spec.HolderIdentity == nil {
-		return ""
-	}
-	return *lease.Spec.HolderIdentity
+	return &manager{Process: process, metrics: "http://" + listen + "/metrics"}, err
 }
 
 func (s *stage) cloudConfig() (string, error) {
@@ -168,9 +212,9 @@ func (s *stage) createGroup(ctx context.Context) error {
 
 // stopManagers ends those that live.
 func (s *stage) stopManagers() {
-	for _, p := range s.managers {
-		if p != nil && p.Alive() {
-			_ = p.Kill() // it has nothing to lose
+	for _, m := range s.managers {
+		if m.killed.Store(true); m.Alive() {
+			_ = m.Kill() // it has nothing to lose
 		}
 	}
 }

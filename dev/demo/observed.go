@@ -19,11 +19,12 @@ import (
 
 // observed is what the API server has told of the pool's nodes and of their retirements, and when.
 type observed struct {
-	began    time.Time
-	killed   time.Time
-	took     time.Time // when the other manager led
-	called   time.Time // when the build came that rescues a node
-	restored error     // why the step that lets it all happen failed
+	began  time.Time
+	killed time.Time
+	took   time.Time // when the other manager led
+	called time.Time // when the build came that rescues a node
+	first  *manager  // the one that was killed
+	failed error     // why the step that lets it all happen failed
 
 	mu       sync.Mutex
 	phases   map[string]map[v1alpha1.Phase]time.Time // by node

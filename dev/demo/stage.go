@@ -79,7 +79,7 @@ type stage struct {
 	*testbed.Testbed
 	agents   map[string]*testbed.Agent // by node
 	hook     *hook                     // of the agent on the machine that is taken away
-	managers [2]*controlplane.Process
+	managers [2]*manager
 	pool     *observed // once its step has begun
 }
 
