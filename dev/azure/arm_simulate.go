@@ -16,10 +16,10 @@ func (e *Emulator) routeSimulateEviction(mux *http.ServeMux) {
 	const group = "POST /subscriptions/{subscription}/resourceGroups/{group}/providers/Microsoft.Compute/"
 	mux.HandleFunc(group+"virtualMachineScaleSets/{set}/virtualMachines/{instance}/simulateEviction",
 		func(w http.ResponseWriter, r *http.Request) {
-			e.serveSimulateEviction(w, r, r.PathValue("set"), r.PathValue("set")+"_"+r.PathValue("instance"))
+			e.serveSimulateEviction(w, r, r.PathValue("set"), r.PathValue("set")+"_"+r.PathValue("instance")) //nolint:contextcheck // the event outlives the request
 		})
 	mux.HandleFunc(group+"virtualMachines/{vm}/simulateEviction", func(w http.ResponseWriter, r *http.Request) {
-		e.serveSimulateEviction(w, r, "", r.PathValue("vm"))
+		e.serveSimulateEviction(w, r, "", r.PathValue("vm")) //nolint:contextcheck // the event outlives the request
 	})
 }
 

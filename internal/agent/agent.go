@@ -185,7 +185,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	for {
 		select {
 		case <-asked:
-			if a.drain == nil || a.o.StopGrace <= 0 {
+			if !a.underWay() || a.o.StopGrace <= 0 {
 				return ctx.Err()
 			}
 			a.log.Info("asked to stop: waiting for the drain under way", "atMost", a.o.StopGrace.String())
@@ -199,7 +199,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		a.o.Heartbeat.Beat()
 		timer.Reset(a.reconcile(work))
 		switch {
-		case asked == nil && a.drain == nil:
+		case asked == nil && !a.underWay():
 			return ctx.Err()
 		case a.o.ExitAfterDrain && a.handledOne():
 			return ErrDrained
@@ -426,7 +426,7 @@ func (a *Agent) decide(h *handling, n notice.Notice) {
 	if same {
 		return
 	}
-	h.dirty, h.gaveUp = true, false
+	h.dirty, h.gaveUp, h.unguarded = true, false, false
 	a.log.Info("notice", "id", n.ID, "type", n.Type, "status", n.Status, "action", d.Action, "deadline", d.Deadline,
 		"reason", d.Reason, "new", isNew, "resources", n.Resources, "description", n.Description)
 	if !isNew {

@@ -54,6 +54,8 @@ type drainRun struct {
 	drain  *drain.Drain
 	cancel context.CancelFunc
 	done   chan struct{}
+	// standing is true from when the node was drained until another pod comes to it.
+	standing bool
 }
 
 // overtime is the time that a drain gets whose deadline has passed although the machine still lives.
@@ -72,7 +74,7 @@ func (a *Agent) steer(ctx context.Context) {
 		a.stopDrain()
 	case a.drain == nil:
 		a.startDrain(ctx, want)
-	case !slices.Equal(a.drain.order.claims, want.claims):
+	case !slices.Equal(a.drain.order.claims, want.claims), a.drain.standing && a.anyWaits(now):
 		a.stopDrain()
 		a.startDrain(ctx, want)
 	case !a.drain.order.equal(want):
@@ -89,6 +91,11 @@ func (a *Agent) steer(ctx context.Context) {
 // mayDrain reports that the pods may go on account of a notice.
 func (a *Agent) mayDrain(h *handling, now time.Time) bool {
 	return h.wantsDrain() && h.mayDrain(now) && !h.left && !a.mustWait(h, now)
+}
+
+// anyWaits reports that a notice is there for which the pods are to go and have not.
+func (a *Agent) anyWaits(now time.Time) bool {
+	return slices.ContainsFunc(a.inOrder(), func(h *handling) bool { return a.mayDrain(h, now) })
 }
 
 // begin notes for which notices the pods are to go from now on, and for which no longer: a slot was lost, or another tool
@@ -120,7 +127,7 @@ func (a *Agent) wanted(now time.Time) (order, bool) {
 	o := order{terms: drain.Terms{Margin: a.o.Margin}}
 	endless := false
 	for _, h := range a.inOrder() {
-		if !a.mayDrain(h, now) {
+		if !a.mayDrain(h, now) && !h.wantsEmpty() {
 			continue
 		}
 		if c := claimOf(h); !slices.Contains(o.claims, c) {
@@ -156,14 +163,20 @@ func (a *Agent) wanted(now time.Time) (order, bool) {
 
 func (a *Agent) startDrain(ctx context.Context, o order) {
 	run := &drainRun{order: o, done: make(chan struct{})}
+	var work context.Context
+	work, run.cancel = context.WithCancel(ctx)
 	run.drain = drain.New(a.o.API, drain.Options{
 		Node: a.o.Node, PolicyOf: o.policyOf, Select: o.concerns, Terms: o.terms, Volumes: a.o.Volumes, Logger: a.log,
 		GraceSeconds: a.o.GraceSeconds, DisableEviction: a.o.DisableEviction, OnProgress: a.onProgress(),
+		OnDrained: func(r drain.Receipt) { a.tell(work, func(context.Context) { a.stands(run, r) }) },
+		OnArrival: func() { a.tell(work, func(context.Context) { a.arrived(run) }) },
 	})
-	var work context.Context
-	work, run.cancel = context.WithCancel(ctx)
 	a.drain = run
-	a.log.Info("draining", "for", o.kinds(), "deadline", o.terms.Deadline, "giveUp", o.terms.GiveUp)
+	doing := "draining"
+	if !a.anyWaits(time.Now()) {
+		doing = "keeping the drained node empty"
+	}
+	a.log.Info(doing, "for", o.kinds(), "deadline", o.terms.Deadline, "giveUp", o.terms.GiveUp)
 	go func() {
 		defer close(run.done)
 		receipt, err := run.drain.Run(work)
@@ -197,26 +210,29 @@ func (a *Agent) onProgress() func(drain.Progress) {
 	}
 }
 
-// drainEnded records how a drain ended.
+// drainEnded records how a drain ended that did not empty the node.
 func (a *Agent) drainEnded(run *drainRun, r drain.Receipt, err error) {
 	if a.drain != run {
 		return // it was stopped, and another may be under way
 	}
 	a.drain.cancel()
 	a.drain = nil
-	a.o.Metrics.receipt(r)
-	if err == nil {
-		a.log.Info("drained", "summary", r.Summary())
-		a.events.emit(drained(r))
-	} else {
-		a.log.Error("not drained", "summary", r.Summary(), "err", clip(err.Error()))
-		a.events.emit(notDrained(r, err))
-	}
-	a.logPods(r)
+	a.log.Error("not drained", "summary", r.Summary(), "err", clip(err.Error()))
+	a.events.emit(notDrained(r, err))
 	if r.Outcome == drain.DeadlinePassed {
 		// The machine lives although its time is over: what is left is tried again until it goes or the notice does.
 		a.overtime = overtime{passed: run.order.terms.Deadline, until: time.Now().Add(startedWindow)}
 	}
+	for _, h := range a.handled {
+		h.unguarded = h.unguarded || h.drained() && r.Outcome != drain.DeadlinePassed
+	}
+	a.book(r, err)
+}
+
+// book takes a drain's end into the books: of the metrics, the log, the notifications and the notices.
+func (a *Agent) book(r drain.Receipt, err error) {
+	a.o.Metrics.receipt(r)
+	a.logPods(r)
 	a.noteEnd(r, err)
 	for _, h := range a.handled {
 		if h.Phase == Draining {

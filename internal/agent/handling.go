@@ -48,6 +48,10 @@ type handling struct {
 	gaveUp   bool      // a voluntary drain's time was over
 	missing  time.Time // since when the notice is no longer listed
 	waitsFor string
+	// hadTurn is true after the node was drained in its turn: what comes to it late waits for no other.
+	hadTurn bool
+	// unguarded is true after a pod that came to the drained node could not be moved.
+	unguarded bool
 	// drainedHere is true when this process drained the node for it, and not an earlier one.
 	drainedHere bool
 	// saidFailed is true after it was said that the node cannot be changed.

@@ -68,9 +68,9 @@ type machine struct {
 	node    kubeapi.Node
 	watch   func(kubeapi.Node)
 	pod     *kubeapi.Pod
-	pods    func([]kubeapi.Pod)
-	evicted time.Time // when the pod was last asked to leave
-	events  []string  // reasons
+	pods    []func([]kubeapi.Pod) // of those who follow them
+	evicted time.Time             // when the pod was last asked to leave
+	events  []string              // reasons
 
 	source *teller
 	agent  *Agent
@@ -115,6 +115,9 @@ func (m *machine) copied() *kubeapi.Node {
 }
 
 // PatchNode applies what a JSON merge patch says of annotations, labels and unschedulable.
+// ListNodes finds no other machine.
+func (m *machine) ListNodes(context.Context, string) ([]kubeapi.Node, error) { return nil, nil }
+
 func (m *machine) PatchNode(_ context.Context, _ string, patch []byte) (*kubeapi.Node, error) {
 	var p struct {
 		Metadata struct{ Annotations, Labels map[string]*string }
@@ -206,16 +209,26 @@ func (m *machine) FollowPodsOn(ctx context.Context, _ string, h kubeapi.Handler[
 		m.cluster.mu.Unlock()
 	}()
 	m.mu.Lock()
-	m.pods = func(all []kubeapi.Pod) {
+	m.pods = append(m.pods, func(all []kubeapi.Pod) {
 		if ctx.Err() == nil {
 			h.Replaced(all)
 		}
-	}
+	})
 	all := m.podsNow()
 	m.mu.Unlock()
 	h.Replaced(all)
 	<-ctx.Done()
 	return ctx.Err()
+}
+
+// tellPods tells those who follow the machine's pods what there is.
+func (m *machine) tellPods() {
+	m.mu.Lock()
+	followers, all := slices.Clone(m.pods), m.podsNow()
+	m.mu.Unlock()
+	for _, tell := range followers {
+		tell(all)
+	}
 }
 
 func (m *machine) podsNow() []kubeapi.Pod {
@@ -243,9 +256,8 @@ func (m *machine) remove(uid string) error {
 	time.AfterFunc(m.stops, func() {
 		m.mu.Lock()
 		m.pod = nil
-		tell := m.pods
 		m.mu.Unlock()
-		tell(nil)
+		m.tellPods()
 	})
 	return nil
 }

@@ -57,14 +57,14 @@ func (h *handling) patienceLeft(now time.Time) time.Duration {
 
 // mustWait reports that the node's pods may not go yet: as many nodes as are allowed at once are being drained.
 func (a *Agent) mustWait(h *handling, now time.Time) bool {
-	return a.o.Slots != nil && !a.o.DryRun && !h.pressing(now) && !a.o.Slots.Held()
+	return a.o.Slots != nil && !a.o.DryRun && !h.hadTurn && !h.pressing(now) && !a.o.Slots.Held()
 }
 
 // wantsSlot reports that a slot is needed. A drain keeps the one that it has until it ends, also when it would no
 // longer wait for one.
 func (a *Agent) wantsSlot(now time.Time) bool {
 	return !a.o.DryRun && slices.ContainsFunc(a.inOrder(), func(h *handling) bool {
-		return h.voluntary() && h.wantsDrain() && !h.left && (!h.pressing(now) || a.o.Slots.Held())
+		return h.voluntary() && h.wantsDrain() && !h.left && !h.hadTurn && (!h.pressing(now) || a.o.Slots.Held())
 	})
 }
 

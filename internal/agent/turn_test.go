@@ -233,7 +233,7 @@ func (s season) play(t *testing.T) (broken []string) {
 			time.Sleep(200 * time.Millisecond)
 			drains := 0
 			for _, m := range all {
-				if m.alive && m.voluntary() && c.drains(m.name) > 0 {
+				if m.alive && m.voluntary() && c.drains(m.name) > 0 && !m.empty() {
 					drains++
 				}
 				late := m.alive && !m.preempted.IsZero() && time.Since(m.preempted) > 5*time.Second

@@ -75,6 +75,13 @@ type Options struct {
 	MaxInFlight int
 	// OnProgress, if set, is called from the engine's goroutine after every change. It must not block.
 	OnProgress func(Progress)
+	// OnDrained, if set, keeps the drain from ending when the node is drained. It is called instead, with the receipt of
+	// what happened since the beginning or since the last call, and the drain stands by for as long as ctx lasts: a
+	// scheduler that has not heard of the cordon, or somebody who names the node, may bring another pod. OnArrival is
+	// called when one has come that has to leave, and OnDrained again when it is gone. Both are called from the engine's
+	// goroutine, and may block until ctx ends.
+	OnDrained func(Receipt)
+	OnArrival func()
 	// Volumes, if set, makes the drain wait afterwards until the drained pods' volumes are detached.
 	Volumes VolumeAPI
 	Logger  *slog.Logger
@@ -85,7 +92,8 @@ type Options struct {
 var DefaultWaves = []int32{2_000_000_000}
 
 // Run drains until nothing is left to do, the terms are over or ctx ends, and returns the receipt of what it did.
-// The error is nil only when the node is drained; it is a *Refused, *Unfinished, or wraps ctx's error otherwise.
+// The error is nil only when the node is drained; it is a *Refused, *Unfinished, or wraps ctx's error otherwise. With
+// OnDrained it does not return when the node is drained.
 func Run(ctx context.Context, api API, o Options) (Receipt, error) {
 	return New(api, o).Run(ctx)
 }

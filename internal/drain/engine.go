@@ -93,14 +93,16 @@ func (d *Drain) Run(ctx context.Context) (Receipt, error) {
 		}
 	})
 	outcome := d.conduct(work)
+	for outcome == Drained && d.o.OnDrained != nil {
+		outcome = d.standBy(work)
+	}
 	d.over = true
 	stop()
 	d.background.Wait()
 	d.read() // the answers that the end of the drain has overtaken
 	receipt := d.receipt(outcome)
-	if outcome == Drained && d.o.Volumes != nil {
-		receipt.Volumes = d.awaitDetach(ctx)
-		receipt.Ended = time.Now()
+	if outcome == Drained {
+		d.detach(ctx, &receipt)
 	}
 	return receipt, d.verdict(ctx, outcome, receipt)
 }

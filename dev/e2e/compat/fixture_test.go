@@ -188,7 +188,7 @@ func (f *fixture) ask(a *testbed.Agent, method, path string, header http.Header)
 	r.Header = header
 	resp, err := http.DefaultClient.Do(r)
 	f.check(err)
-	defer resp.Body.Close()
+	defer func() { _ = resp.Body.Close() }()
 	body, err := io.ReadAll(resp.Body)
 	f.check(err)
 	return resp.StatusCode, string(body)
