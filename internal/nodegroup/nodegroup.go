@@ -349,7 +349,7 @@ func (c *Controller) abandon(ctx context.Context, cluster *Cluster, group string
 	var errs []error
 	for i := range cluster.Nodes {
 		n := &cluster.Nodes[i]
-		if owner := cluster.Claims.Owner[n.Name]; owner == "" && markedBy(n) == group {
+		if owner := cluster.Claims.Owner[n.Name]; owner == "" && ownerOf(n) == c.owner(group) {
 			errs = append(errs, c.mark(ctx, n, group, Marks{}))
 		}
 	}
@@ -365,8 +365,11 @@ func (c *Controller) abandon(ctx context.Context, cluster *Cluster, group string
 	return errors.Join(errs...)
 }
 
+// owner is a group as the owner of marks.
+func (c *Controller) owner(group string) owner { return owner{group, c.o.Selector.String()} }
+
 func (c *Controller) mark(ctx context.Context, n *corev1.Node, group string, m Marks) error {
-	patch, err := m.patch(n, group)
+	patch, err := m.patch(n, c.owner(group))
 	if err != nil || patch == nil {
 		return err
 	}
