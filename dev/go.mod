@@ -20,6 +20,7 @@ require (
 	github.com/Azure/azure-sdk-for-go/sdk/azcore v1.24.0
 	github.com/spf13/cobra v1.10.2
 	k8s.io/apiserver v0.36.3
+	sigs.k8s.io/controller-runtime v0.24.1
 )
 
 require (
@@ -41,7 +42,6 @@ require (
 	github.com/go-openapi/swag/yamlutils v0.27.1 // indirect
 	github.com/pkg/browser v0.0.0-20240102092130-5ac0b6a4141c // indirect
 	gomodules.xyz/jsonpatch/v2 v2.4.0 // indirect
-	sigs.k8s.io/controller-runtime v0.24.1 // indirect
 )
 
 require (

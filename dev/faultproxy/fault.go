@@ -31,19 +31,27 @@ type Fault struct {
 // Faults has f called for each request, at any time. It must be called before Serve.
 func (p *Proxy) Faults(f func(Request) Fault) { p.fault = f }
 
-// Schedule is a function for Faults that fails so many in a hundred requests, in ways that the seed decides: the same
-// for the same sequence of requests. What is late, is so by the longest time at most.
-func Schedule(seed uint64, percent int, longest time.Duration) func(Request) Fault {
+// Odds say how much goes wrong in a Schedule.
+type Odds struct {
+	// Percent is how many in a hundred requests fail in one way or another.
+	Percent int
+	// Delay and Stale bound by how much an answer or an event comes late, and how old what is answered is.
+	Delay, Stale time.Duration
+}
+
+// Schedule is a function for Faults in which a seed decides which requests fail, and how: the same for the same sequence
+// of requests.
+func Schedule(seed uint64, odds Odds) func(Request) Fault {
 	return func(r Request) Fault {
 		h := uint64(14695981039346656037) // FNV-1a over what the request is
 		for _, b := range []byte(fmt.Sprint(r.Point)) {
 			h = (h ^ uint64(b)) * 1099511628211
 		}
 		random := rand.New(rand.NewPCG(seed, h))
-		if random.IntN(100) >= percent {
+		if random.IntN(100) >= odds.Percent {
 			return Fault{}
 		}
-		late := 1 + time.Duration(random.Int64N(int64(longest)))
+		late := 1 + time.Duration(random.Int64N(int64(odds.Delay)))
 		switch random.IntN(8) {
 		case 0:
 			return Fault{Delay: late}
@@ -59,7 +67,7 @@ func Schedule(seed uint64, percent int, longest time.Duration) func(Request) Fau
 			return Fault{Cut: 1 + random.IntN(2000)}
 		}
 		// What is read is the likeliest to mislead.
-		return Fault{Stale: longest, Lag: late}
+		return Fault{Stale: odds.Stale, Lag: late}
 	}
 }
 

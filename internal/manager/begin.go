@@ -28,9 +28,20 @@ const (
 )
 
 // readiness is why the manager does not work yet; it begins with that the API server has not answered.
-type readiness struct{ why atomic.Pointer[error] }
+type readiness struct {
+	why  atomic.Pointer[error]
+	read chan struct{} // closed when it works
+}
+
+func newReadiness() *readiness { return &readiness{read: make(chan struct{})} }
 
 func (r *readiness) set(err error) { r.why.Store(&err) }
+
+// done says that the manager works.
+func (r *readiness) done() {
+	r.set(nil)
+	close(r.read)
+}
 
 // check implements observe.Check.
 func (r *readiness) check() error {

@@ -79,7 +79,7 @@ func RunIn(ctx context.Context, c Config, in Process) error {
 	if err := c.Validate(); err != nil {
 		return err
 	}
-	log, ready := in.Log, &readiness{}
+	log, ready := in.Log, newReadiness()
 	clouds, err := loadClouds(c.CloudConfig, c.Clouds, log)
 	if err != nil {
 		return err
@@ -108,7 +108,38 @@ func RunIn(ctx context.Context, c Config, in Process) error {
 		return err
 	}
 	log.Info("managing the cluster", "as", in.Kube.UserAgent, "clouds", len(clouds), "selector", c.Selector)
-	return m.Start(ctx)
+	return start(ctx, m, ready.read)
+}
+
+// start is m.Start, which when ctx ends before the caches are there does not return, and is busy with waiting for them
+// (sigs.k8s.io/controller-runtime v0.24.1, pkg/manager/runnable_group.go). It is left waiting then, and ends should the
+// API server ever answer.
+func start(ctx context.Context, m manager.Manager, ready <-chan struct{}) error {
+	work, stop := context.WithCancel(context.WithoutCancel(ctx))
+	ended := make(chan error, 1)
+	go func() {
+		defer stop()
+		ended <- m.Start(work)
+	}()
+	go func() {
+		<-ctx.Done()
+		select {
+		case <-ready:
+			stop()
+		case <-work.Done():
+		}
+	}()
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
+	}
+	select {
+	case <-ready:
+		return <-ended
+	default:
+		return nil
+	}
 }
 
 // counters are the metrics of the parts.
@@ -228,7 +259,7 @@ func (synced) NeedLeaderElection() bool { return false }
 
 // Start implements manager.Runnable.
 func (s synced) Start(ctx context.Context) error {
-	s.ready.set(nil)
+	s.ready.done()
 	<-ctx.Done()
 	return nil
 }

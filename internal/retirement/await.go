@@ -2,7 +2,6 @@ package retirement
 
 import (
 	"context"
-	"fmt"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -31,12 +30,12 @@ func (p *passage) await(ctx context.Context) error {
 
 // takenOver ends a retirement that still waits for its machine's end when somebody wants the node gone right away.
 func (p *passage) takenOver(ctx context.Context) error {
-	var all v1alpha1.NodeRetirementList
-	if err := p.c.o.Live.List(ctx, &all, client.MatchingFields{NodeNameField: p.rt.Spec.NodeName}); err != nil {
-		return fmt.Errorf("other retirements of the node: %w", err)
+	all, err := p.allRecords(ctx, client.MatchingFields{NodeNameField: p.rt.Spec.NodeName})
+	if err != nil {
+		return err
 	}
-	for i := range all.Items {
-		o := &all.Items[i]
+	for i := range all {
+		o := &all[i]
 		if o.UID != p.rt.UID && o.Status.Captured != nil && !o.Status.Phase.Finished() && !awaiting(o) {
 			return end(AlreadyRetiring, "the NodeRetirement %s does not wait until the machine is gone", o.Name)
 		}

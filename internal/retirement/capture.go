@@ -202,12 +202,12 @@ func (c *Controller) clouds() string {
 
 // alone refuses a second retirement of one node: the one that was captured first goes on, or else the older.
 func (p *passage) alone(ctx context.Context) error {
-	var all v1alpha1.NodeRetirementList
-	if err := p.c.o.Live.List(ctx, &all, client.MatchingFields{NodeNameField: p.rt.Spec.NodeName}); err != nil {
-		return fmt.Errorf("other retirements of the node: %w", err)
+	all, err := p.allRecords(ctx, client.MatchingFields{NodeNameField: p.rt.Spec.NodeName})
+	if err != nil {
+		return err
 	}
-	for i := range all.Items {
-		o := &all.Items[i]
+	for i := range all {
+		o := &all[i]
 		if o.UID == p.rt.UID || o.Status.Phase.Finished() || awaiting(o) {
 			continue
 		}

@@ -28,6 +28,7 @@ func (p *passage) deleteNode(ctx context.Context) error {
 		case err != nil:
 			return fmt.Errorf("deleting the Node: %w", err)
 		}
+		p.c.known.depart(p.node.UID)
 		if err := p.nodeIsGone(ctx); err != nil {
 			return err
 		}

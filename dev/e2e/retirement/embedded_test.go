@@ -34,7 +34,7 @@ type embedded struct {
 // embed prepares a manager that reaches the API server at a proxy's address, and is told the flags.
 func embed(t *testing.T, api *url.URL, log io.Writer, flags ...string) *embedded {
 	t.Helper()
-	e := &embedded{api: api, log: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))}
+	e := &embedded{api: api, log: slog.New(slog.NewTextHandler(log, nil))}
 	set := pflag.NewFlagSet("manager", pflag.ContinueOnError)
 	e.config.AddFlags(set)
 	if err := set.Parse(append(flags, "--leader-elect=false", "--listen=")); err != nil {
@@ -79,30 +79,40 @@ func (e *embedded) live(ctx context.Context) error {
 	})
 }
 
-// account reaches the API server as the manager's ServiceAccount does. It is added behind the proxy, so that what is
-// before it needs no TLS.
+// account reaches the API server as the manager's ServiceAccount does, behind the proxy, so that what is before it needs
+// no TLS. It shows a cluster in which there is nothing but one test's own pool: what the managers of others do would be
+// most of what each has to read.
 type account struct {
 	token string
 	next  http.RoundTripper
+	// only are label selectors by the paths of lists and watches.
+	only map[string]string
 }
 
 func (a account) RoundTrip(r *http.Request) (*http.Response, error) {
 	r = r.Clone(r.Context())
 	r.Header.Set("Authorization", "Bearer "+a.token)
+	if selector := a.only[r.URL.Path]; selector != "" && r.Method == http.MethodGet {
+		query := r.URL.Query()
+		query.Set("labelSelector", selector)
+		r.URL.RawQuery = query.Encode()
+	}
 	return a.next.RoundTrip(r)
 }
 
 var theAccount struct {
 	sync.Once
-	account
-	err error
+	token     string
+	transport http.RoundTripper
+	err       error
 }
 
-// withAccount gives the one transport of all managers in this process.
-func (b bed) withAccount(ctx context.Context) (http.RoundTripper, error) {
+// account gives the transport of a manager in this process.
+func (f *fixture) account() account {
+	f.t.Helper()
 	theAccount.Do(func() {
 		theAccount.err = func() error {
-			path, err := b.ServiceAccountKubeconfig(ctx, managerNamespace, managerAccount, controlplane.TokenOptions{})
+			path, err := f.ServiceAccountKubeconfig(f.ctx, managerNamespace, managerAccount, controlplane.TokenOptions{})
 			if err != nil {
 				return err
 			}
@@ -113,10 +123,16 @@ func (b bed) withAccount(ctx context.Context) (http.RoundTripper, error) {
 			if config.BearerToken == "" {
 				return fmt.Errorf("%s holds no token", path)
 			}
-			transport, err := rest.TransportFor(rest.AnonymousClientConfig(b.RESTConfig()))
-			theAccount.account = account{config.BearerToken, transport}
+			theAccount.token = config.BearerToken
+			theAccount.transport, err = rest.TransportFor(rest.AnonymousClientConfig(f.RESTConfig()))
 			return err
 		}()
 	})
-	return theAccount.account, theAccount.err
+	f.check(theAccount.err)
+	mine := shard + "=" + f.name
+	return account{theAccount.token, theAccount.transport, map[string]string{
+		"/api/v1/nodes":                              "kubernetes.azure.com/agentpool=" + f.pool.Name,
+		"/apis/slipway.dev/v1alpha1/nodegroups":      mine,
+		"/apis/slipway.dev/v1alpha1/noderetirements": mine,
+	}}
 }

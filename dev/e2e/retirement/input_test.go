@@ -20,6 +20,9 @@ import (
 	"github.com/slipway-dev/slipway/internal/retirement"
 )
 
+// inputGroup is the NodeGroup of these tests.
+const inputGroup = "drain: {timeout: 3m}"
+
 // heard waits for an Event about a NodeRetirement, and gives its words.
 func (f *fixture) heard(name, reason string) string {
 	f.t.Helper()
@@ -42,7 +45,7 @@ func (f *fixture) heard(name, reason string) string {
 func TestI10ARetirementThatCannotBeIsRefusedWithTheReasonAndNothingIsDone(t *testing.T) {
 	t.Parallel()
 	const machines = 4
-	f := newFixture(t, "input", machines)
+	f := newFixture(t, "input", machines, inputGroup)
 	protected := f.app("kept", 1, 1)
 	protected.Annotations = map[string]string{"slipway.dev/do-not-evict": "true"}
 	f.run(protected.Deployment())
@@ -52,7 +55,7 @@ func TestI10ARetirementThatCannotBeIsRefusedWithTheReasonAndNothingIsDone(t *tes
 			"virtualMachineScaleSets/" + f.pool.ScaleSet() + "/virtualMachines/0",
 	}
 	f.check(f.AddNodes(f.ctx, foreign))
-	f.manage(faultproxy.New(kindOf))
+	f.manage("manager-"+f.name, faultproxy.New(kindOf))
 	for name, tt := range map[string]struct {
 		spec, code, says string
 	}{
@@ -102,9 +105,9 @@ func (f *fixture) blockedBy(name, code string) string {
 
 func TestI5ANodeBelowTheMinimumStaysUntilTheMinimumIsLower(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t, "least", 2)
+	f := newFixture(t, "least", 2, inputGroup)
 	f.patchGroup(`{"spec":{"minimum":2}}`)
-	f.manage(faultproxy.New(kindOf))
+	f.manage("manager-"+f.name, faultproxy.New(kindOf))
 	node := f.retire(0)
 	if says := f.blockedBy(node, "Minimum"); !strings.Contains(says, "the group's minimum is 2") {
 		t.Errorf("it says %q", says)
@@ -119,10 +122,10 @@ func TestI5ANodeBelowTheMinimumStaysUntilTheMinimumIsLower(t *testing.T) {
 // credential, and gives it back.
 func TestI10ACredentialWithoutARightHoldsARetirementUpWithTheRightsName(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t, "rights", 2)
+	f := newFixture(t, "rights", 2, inputGroup)
 	const read = "Microsoft.Compute/virtualMachineScaleSets/virtualMachines/read"
 	f.check(f.ARM.Inject(azure.ARMFault{Kind: azure.ARMDenied, Action: read, Resource: f.pool.ScaleSet()}))
-	f.manage(faultproxy.New(kindOf))
+	f.manage("manager-"+f.name, faultproxy.New(kindOf))
 	node := f.retire(0)
 	if says := f.blockedBy(node, retirement.CloudRefused); !strings.Contains(says, "the credential lacks "+read+" on /subscriptions/") {
 		t.Errorf("it says %q", says)
@@ -137,9 +140,9 @@ func TestI10ACredentialWithoutARightHoldsARetirementUpWithTheRightsName(t *testi
 
 func TestANodeThatWasMadeAnewUnderTheSameNameWhileItWasLeavingStays(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t, "anew", 2)
+	f := newFixture(t, "anew", 2, inputGroup)
 	f.patchGroup(`{"spec":{"minimum":2}}`) // so that it waits
-	f.manage(faultproxy.New(kindOf))
+	f.manage("manager-"+f.name, faultproxy.New(kindOf))
 	node := f.retire(0)
 	f.blockedBy(node, "Minimum")
 	f.check(f.Client().CoreV1().Nodes().Delete(f.ctx, node, metav1.DeleteOptions{}))

@@ -2,6 +2,7 @@ package retirement_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -16,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/dev/faultproxy"
@@ -104,7 +106,7 @@ func (j *judge) asked(r faultproxy.Request, body []byte) {
 	case r.Method == http.MethodDelete && strings.Contains(r.Path, "/pods/"):
 		err = fmt.Errorf("I2: pods are evicted, and never deleted")
 	}
-	if err != nil {
+	if err != nil && j.s.ctx.Err() == nil {
 		j.s.t.Errorf("%s: %v\nbody: %s", r, err, body)
 	}
 }
@@ -112,34 +114,27 @@ func (j *judge) asked(r faultproxy.Request, body []byte) {
 // truth is the world as it is.
 type truth struct {
 	nodes   map[string]*corev1.Node
-	records []*v1alpha1.NodeRetirement
+	records v1alpha1.NodeRetirementList
 }
 
 func (j *judge) truth() (truth, error) {
 	now := truth{nodes: map[string]*corev1.Node{}}
-	all, err := j.s.objects("NodeRetirement").List(j.s.ctx, metav1.ListOptions{LabelSelector: shard + "=" + j.s.name})
-	if err != nil {
-		return now, err
+	var nodes corev1.NodeList
+	err := errors.Join(
+		j.s.objects().List(j.s.ctx, &now.records, client.MatchingLabels{shard: j.s.name}),
+		j.s.objects().List(j.s.ctx, &nodes, client.MatchingLabels{"kubernetes.azure.com/agentpool": j.s.pool.Name}),
+	)
+	for i := range nodes.Items {
+		now.nodes[nodes.Items[i].Name] = &nodes.Items[i]
 	}
-	for i := range all.Items {
-		now.records = append(now.records, typed(j.s.t, &all.Items[i]))
-	}
-	for i := range j.s.nodes {
-		node, err := j.s.Client().CoreV1().Nodes().Get(j.s.ctx, j.s.pool.NodeName(i), metav1.GetOptions{})
-		switch {
-		case err == nil:
-			now.nodes[node.Name] = node
-		case !apierrors.IsNotFound(err):
-			return now, err
-		}
-	}
-	return now, nil
+	return now, err
 }
 
 // inFlight are the retirements that are admitted and not over, by node.
 func (now truth) inFlight() map[string]*v1alpha1.NodeRetirement {
 	flying := map[string]*v1alpha1.NodeRetirement{}
-	for _, rt := range now.records {
+	for i := range now.records.Items {
+		rt := &now.records.Items[i]
 		if meta.IsStatusConditionTrue(rt.Status.Conditions, v1alpha1.RetirementAdmitted) && !rt.Status.Phase.Finished() {
 			flying[rt.Spec.NodeName] = rt
 		}
@@ -181,7 +176,7 @@ func (j *judge) unprotectedNode(node string, since time.Time) error {
 		return fmt.Errorf("I1: the pods on node %s were last looked at at %s: want it after %s", node, look, since)
 	}
 	for pod, k := range j.kept {
-		if k.node == node && k.since.Before(look.Add(-longest)) { // what is read may be so old
+		if k.node == node && k.since.Before(look.Add(-stale)) { // what is read may be so old
 			return fmt.Errorf("I1: the protected pod %s has been on node %s since %s, and was overlooked at %s", pod, node, k.since, look)
 		}
 	}
@@ -398,7 +393,7 @@ func (j *judge) ended(i int, rt *v1alpha1.NodeRetirement, there, machine bool) {
 		s.t.Errorf("%s: want it to be left half done only where the Node came back as another", what)
 	case !machine && !s.has(i, lose):
 		s.t.Errorf("%s: its machine is gone", what)
-	case !there && !s.has(i, deleteNode, recreate):
+	case !there && !s.has(i, deleteNode, recreate, lose):
 		s.t.Errorf("%s: its node is gone", what)
 	}
 }

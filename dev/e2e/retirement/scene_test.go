@@ -9,6 +9,8 @@ import (
 // scene is what a seed decides, but for the faults.
 type scene struct {
 	seed uint64
+	// failing is how many in a hundred requests of the manager go wrong.
+	failing int
 	// nodes are in the pool, of which the first so many are retired.
 	nodes, retired int
 	minimum        int
@@ -53,7 +55,7 @@ const requestsOfARetirement = 70
 
 func sceneOf(seed uint64) scene {
 	random := rand.New(rand.NewPCG(seed, 0))
-	s := scene{seed: seed, nodes: 2, retired: 1, pods: random.IntN(3), budgeted: random.IntN(8) == 0}
+	s := scene{seed: seed, nodes: 2, retired: 1, pods: random.IntN(3), budgeted: random.IntN(8) == 0, failing: 5 + random.IntN(20)}
 	if random.IntN(3) == 0 {
 		s.nodes, s.retired, s.budget = 3, 2, random.IntN(3)
 	}
@@ -71,7 +73,7 @@ func (s scene) String() string {
 	for _, t := range s.troubles {
 		said = append(said, fmt.Sprintf("%s of node %d at request %d", t.kind, t.node, t.at))
 	}
-	return fmt.Sprintf("%d of %d nodes are retired, minimum %d, budget %d, %d pods on each, budgeted app %t; %s", s.retired, s.nodes,
+	return fmt.Sprintf("%d %% of requests fail; %d of %d nodes are retired, minimum %d, budget %d, %d pods on each, budgeted app %t; %s", s.failing, s.retired, s.nodes,
 		s.minimum, s.budget, s.pods, s.budgeted, strings.Join(said, "; "))
 }
 

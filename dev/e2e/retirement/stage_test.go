@@ -16,11 +16,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/dev/azure"
 	"github.com/slipway-dev/slipway/dev/faultproxy"
-	"github.com/slipway-dev/slipway/dev/testbed"
 	"github.com/slipway-dev/slipway/dev/workload"
 )
 
@@ -111,18 +111,16 @@ func (s *stage) raise() {
 	s.t.Helper()
 	s.proxy = faultproxy.New(kindOf)
 	s.judge = newJudge(s)
-	schedule := faultproxy.Schedule(s.seed, failing, longest)
+	schedule := faultproxy.Schedule(s.seed, faultproxy.Odds{Percent: s.failing, Delay: late, Stale: stale})
 	s.proxy.Faults(func(r faultproxy.Request) faultproxy.Fault {
 		s.judge.heard(r)
 		s.count(r)
 		return schedule(r)
 	})
 	s.proxy.Guard(s.judge.asked)
-	transport, err := s.withAccount(s.ctx)
-	s.check(err)
 	server, err := url.Parse(s.RESTConfig().Host)
 	s.check(err)
-	api, err := s.proxy.Serve("api", server, transport)
+	api, err := s.proxy.Serve("api", server, s.account())
 	s.check(err)
 	log := &book{}
 	ctx, stop := context.WithCancel(s.ctx)
@@ -200,15 +198,20 @@ func (s *stage) stir(t trouble) error {
 	case protect:
 		return s.protect(node, t.node)
 	case claim:
+		s.later(claimedFor, func() error { return merge(`{"spec":{"taints":null}}`) })
 		return merge(`{"spec":{"taints":[{"key":"ToBeDeletedByClusterAutoscaler","value":"1","effect":"NoSchedule"}]}}`)
 	case uncordon:
 		return merge(`{"spec":{"unschedulable":false}}`)
 	case callOff:
-		return unlessGone(s.objects("NodeRetirement").Delete(s.ctx, node, metav1.DeleteOptions{}))
+		return unlessGone(s.objects().Delete(s.ctx, &v1alpha1.NodeRetirement{ObjectMeta: metav1.ObjectMeta{Name: node}}))
 	case deleteNode:
 		return unlessGone(nodes.Delete(s.ctx, node, metav1.DeleteOptions{}))
 	case twin:
-		return s.tryCreate("NodeRetirement", node+"-again", "reason: Idle\nnodeName: "+node)
+		err := s.tryCreate("NodeRetirement", node+again, "reason: Idle\nnodeName: "+node)
+		if apierrors.IsAlreadyExists(err) {
+			return nil
+		}
+		return err
 	case deletionFails:
 		return s.ARM.Inject(azure.ARMFault{Kind: azure.ARMDeletionFails, Resource: s.pool.Resource(t.node), Times: 1})
 	case recreate:
@@ -234,20 +237,36 @@ func (s *stage) protect(node string, instance int) error {
 		return err
 	}
 	s.judge.protected(pod.Name, node)
-	s.stirred.Go(func() {
-		select {
-		case <-s.ctx.Done():
-		case <-time.After(protectedFor):
-		}
+	s.later(protectedFor, func() error {
 		s.judge.unprotected(pod.Name)
 		none := int64(0)
-		_ = pods.Delete(context.WithoutCancel(s.ctx), pod.Name, metav1.DeleteOptions{GracePeriodSeconds: &none})
+		return unlessGone(pods.Delete(s.ctx, pod.Name, metav1.DeleteOptions{GracePeriodSeconds: &none}))
 	})
 	return nil
 }
 
-// protectedFor is for how long a protected pod runs: one that came too late to save its node would keep the machine.
-const protectedFor = 3 * time.Second
+const (
+	// protectedFor is for how long a protected pod runs: one that came too late to save its node keeps the machine.
+	protectedFor = 3 * time.Second
+	// claimedFor is after what time another tool changes its mind: until then its node is one that is unavailable.
+	claimedFor = 3 * time.Second
+	// lostFor is after what time the cloud's own controller deletes the Node of a machine that is gone.
+	lostFor = 5 * time.Second
+)
+
+// later does something that has to be done before the scene is over.
+func (s *stage) later(after time.Duration, do func() error) {
+	s.stirred.Go(func() {
+		select {
+		case <-s.ctx.Done():
+			return
+		case <-time.After(after):
+		}
+		if err := do(); err != nil && s.ctx.Err() == nil {
+			s.t.Errorf("after a trouble: %v", err)
+		}
+	})
+}
 
 func (s *stage) recreate(node string) error {
 	nodes := s.Client().CoreV1().Nodes()
@@ -275,7 +294,9 @@ func (s *stage) lose(node string, instance int) error {
 		return unlessGone(err)
 	}
 	patch := `{"status":{"conditions":[{"type":"Ready","status":"Unknown","reason":"NodeStatusUnknown"}]}}`
-	_, err := s.Client().CoreV1().Nodes().Patch(s.ctx, node, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}, "status")
+	nodes := s.Client().CoreV1().Nodes()
+	s.later(lostFor, func() error { return unlessGone(nodes.Delete(s.ctx, node, metav1.DeleteOptions{})) })
+	_, err := nodes.Patch(s.ctx, node, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}, "status")
 	return unlessGone(err)
 }
 
@@ -286,19 +307,22 @@ func unlessGone(err error) error {
 	return err
 }
 
-// end waits until a retirement is over, and returns its record; nil when it was called off and is gone.
+// again ends the name of a node's second NodeRetirement.
+const again = "-again"
+
+// end waits until the retirements of a node are over, and returns the record of the one that ended the node, or else of
+// the first; nil when that was called off and is gone.
 func (s *stage) end(i int) *v1alpha1.NodeRetirement {
 	s.t.Helper()
 	node := s.pool.NodeName(i)
-	var rt *v1alpha1.NodeRetirement
-	err := testbed.Poll(s.ctx, "the retirement of "+node+" is over", func() bool {
-		rt = s.record(node)
-		return rt == nil || rt.Status.Phase.Finished()
-	})
-	if err != nil {
-		s.t.Fatalf("%v: %s: %s", err, rt.Status.Phase, rt.Status.Message)
+	var ends [2]*v1alpha1.NodeRetirement
+	for n, name := range []string{node, node + again} {
+		ends[n] = s.over(name)
 	}
-	return rt
+	if second := ends[1]; second != nil && second.Status.Phase == v1alpha1.Succeeded {
+		return second
+	}
+	return ends[0]
 }
 
 // strike takes everything away that the scene has made, so that the others' managers need not know it.
@@ -310,17 +334,17 @@ func (s *stage) strike() {
 			s.t.Errorf("striking the stage: %v", err)
 		}
 	}
-	for _, kind := range []string{"NodeRetirement", "NodeGroup"} {
-		all, err := s.objects(kind).List(ctx, metav1.ListOptions{LabelSelector: shard + "=" + s.name})
-		note(err)
-		for _, o := range all.Items {
-			if len(o.GetFinalizers()) > 0 {
-				_, err := s.objects(kind).Patch(ctx, o.GetName(), types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
-				note(err)
-			}
-			note(s.objects(kind).Delete(ctx, o.GetName(), metav1.DeleteOptions{}))
+	mine := client.MatchingLabels{shard: s.name}
+	var records v1alpha1.NodeRetirementList
+	note(s.objects().List(ctx, &records, mine))
+	for i := range records.Items {
+		rt := &records.Items[i]
+		if len(rt.Finalizers) > 0 {
+			note(s.objects().Patch(ctx, rt, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))))
 		}
+		note(s.objects().Delete(ctx, rt))
 	}
+	note(s.objects().DeleteAllOf(ctx, &v1alpha1.NodeGroup{}, mine))
 	none := int64(0)
 	now := metav1.DeleteOptions{GracePeriodSeconds: &none}
 	if s.budgeted {
