@@ -16,6 +16,7 @@ import (
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/cloud/azure"
 	"github.com/slipway-dev/slipway/internal/cloud/openstack"
 )
 
@@ -33,6 +34,7 @@ type Config struct {
 	PollInterval, CloudPoll time.Duration
 	GroupPoll               time.Duration
 	RetryInterval           time.Duration
+	OrderRetry, OrderSettle time.Duration
 	Listen                  string
 	Profiling               bool
 	LogLevel, LogFormat     string
@@ -65,6 +67,10 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 		"time between two looks at a NodeGroup in its cloud, 100ms to 5m")
 	fs.DurationVar(&c.RetryInterval, "retry-interval", 10*time.Second,
 		"time before a deletion that failed is asked for again, 100ms to 5m; doubled each time up to 5m")
+	fs.DurationVar(&c.OrderRetry, "order-retry-interval", 30*time.Second,
+		"time before a machine that the cloud refused is ordered again, 100ms to 5m; doubled each time up to 10m")
+	fs.DurationVar(&c.OrderSettle, "order-settle-time", time.Minute,
+		"how long an order whose answer was lost may take to show in the size of its group, 100ms to 5m")
 	fs.StringVar(&c.Listen, "listen", ":9819", "address of /metrics, /healthz and /readyz; empty is none")
 	fs.BoolVar(&c.Profiling, "profiling", false, "serve /debug/pprof/ too")
 	fs.StringVar(&c.LogLevel, "log-level", "info", "debug, info, warn or error")
@@ -76,7 +82,7 @@ func (c *Config) Validate() error {
 	var errs []error
 	for flag, d := range map[string]time.Duration{
 		"poll-interval": c.PollInterval, "cloud-poll-interval": c.CloudPoll, "retry-interval": c.RetryInterval,
-		"group-poll-interval": c.GroupPoll,
+		"group-poll-interval": c.GroupPoll, "order-retry-interval": c.OrderRetry, "order-settle-time": c.OrderSettle,
 	} {
 		if d < 100*time.Millisecond || d > 5*time.Minute {
 			errs = append(errs, fmt.Errorf("--%s: %s: want 100ms to 5m", flag, d))
@@ -161,4 +167,16 @@ func loadClouds(
 		return nil, fmt.Errorf("--cloud-config: %s names no cloud: want one of azure, openstack, plugins, externalGRPC", path)
 	}
 	return providers, nil
+}
+
+// LoadAzure makes the provider of Azure that a file of --cloud-config names.
+func LoadAzure(path string) (*azure.Provider, error) {
+	file, err := ReadClouds(path)
+	switch {
+	case err != nil:
+		return nil, err
+	case file.Azure == nil:
+		return nil, fmt.Errorf("--cloud-config: %s: names no azure", path)
+	}
+	return azure.New(file.Azure.Config, azure.Options{})
 }

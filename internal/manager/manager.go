@@ -6,13 +6,12 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net/http"
-	"net/http/pprof"
 	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -25,8 +24,11 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/cloud"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
+	"github.com/slipway-dev/slipway/internal/nodegroup"
 	"github.com/slipway-dev/slipway/internal/observe"
+	"github.com/slipway-dev/slipway/internal/replacement"
 	"github.com/slipway-dev/slipway/internal/retirement"
 )
 
@@ -77,50 +79,41 @@ func RunIn(ctx context.Context, c Config, in Process) error {
 	if err := c.Validate(); err != nil {
 		return err
 	}
-	log := in.Log
+	log, ready := in.Log, newReadiness()
 	openStack := &openStack{kube: in.Kube, log: log}
-	providers, err := loadClouds(c.CloudConfig, c.Clouds, openStack.open, log)
+	clouds, err := loadClouds(c.CloudConfig, c.Clouds, openStack.open, log)
 	if err != nil {
 		return err
 	}
-	defer closeClouds(providers)
-	ready := make(chan struct{})
-	m, err := newManager(ctx, c, in, ready)
+	defer closeClouds(clouds)
+	if err := (&Groups{File: c.NodeGroups, Log: log}).Refresh(); err != nil {
+		return err
+	}
+	all, err := newCounters(in.Metrics)
 	if err != nil {
+		return err
+	}
+	if err := serve(ctx, c, ready, log); err != nil {
+		return err
+	}
+	var m manager.Manager
+	if err := begin(ctx, log, ready, func(ctx context.Context) (err error) {
+		m, err = assemble(ctx, c, in, clouds, all, ready)
+		return err
+	}); err != nil {
+		if ctx.Err() != nil {
+			return nil // it was told to end
+		}
+		return err
+	}
+	if err := present(in.Metrics, m.GetClient()); err != nil {
 		return err
 	}
 	if err := m.Add(openStack); err != nil {
 		return err
 	}
-	groups := &Groups{Reader: m.GetClient(), File: c.NodeGroups, Given: c.Given, Log: log}
-	if err := groups.Refresh(); err != nil {
-		return err
-	}
-	counters, err := retirement.NewMetrics(in.Metrics)
-	if err != nil {
-		return err
-	}
-	if err := in.Metrics.Register(retirement.Present{Reader: m.GetClient()}); err != nil {
-		return err
-	}
-	r := retirement.New(retirement.Options{
-		Client: m.GetClient(), Live: m.GetAPIReader(), API: in.API, Groups: groups, Clouds: providers,
-		Events: m.GetEventRecorder("slipway"), Metrics: counters, Log: log, TTL: c.RetirementTTL,
-		Pace: retirement.Pace{Poll: c.PollInterval, Cloud: c.CloudPoll, Retry: c.RetryInterval},
-	})
-	if err := r.Register(ctx, m); err != nil {
-		return err
-	}
-	if err := m.Add(&retirement.Sweeper{
-		Nodes: m.GetClient(), Records: m.GetAPIReader(), API: in.API, Every: sweepEvery, Log: log,
-	}); err != nil {
-		return err
-	}
-	if err := addNodeGroups(m, c, groups, providers, in.API, in.Metrics, log); err != nil {
-		return err
-	}
-	log.Info("managing the cluster", "as", in.Kube.UserAgent, "clouds", len(providers), "selector", c.Selector)
-	return start(ctx, m, ready)
+	log.Info("managing the cluster", "as", in.Kube.UserAgent, "clouds", len(clouds), "selector", c.Selector)
+	return start(ctx, m, ready.read)
 }
 
 // start is m.Start, which when ctx ends before the caches are there does not return, and is busy with waiting for them
@@ -154,6 +147,50 @@ func start(ctx context.Context, m manager.Manager, ready <-chan struct{}) error 
 	}
 }
 
+// counters are the metrics of the parts.
+type counters struct {
+	retirement  *retirement.Metrics
+	replacement *replacement.Metrics
+	nodegroup   *nodegroup.Metrics
+}
+
+func newCounters(r prometheus.Registerer) (c counters, err error) {
+	if c.retirement, err = retirement.NewMetrics(r); err != nil {
+		return c, err
+	}
+	if c.replacement, err = replacement.NewMetrics(r); err != nil {
+		return c, err
+	}
+	c.nodegroup, err = nodegroup.NewMetrics(r)
+	return c, err
+}
+
+// assemble puts a manager together. It may be called again after an error.
+func assemble(ctx context.Context, c Config, in Process, clouds map[string]cloud.Provider, counters counters, ready *readiness) (manager.Manager, error) {
+	m, err := newManager(ctx, c, in, ready)
+	if err != nil {
+		return nil, err
+	}
+	groups := &Groups{Reader: m.GetClient(), File: c.NodeGroups, Given: c.Given, Log: in.Log}
+	r := retirement.New(retirement.Options{
+		Client: m.GetClient(), Live: m.GetAPIReader(), API: in.API, Groups: groups, Clouds: clouds,
+		Events: m.GetEventRecorder("slipway"), Metrics: counters.retirement, Log: in.Log, TTL: c.RetirementTTL,
+		Pace: retirement.Pace{Poll: c.PollInterval, Cloud: c.CloudPoll, Retry: c.RetryInterval},
+	})
+	if err := r.Register(ctx, m); err != nil {
+		return nil, err
+	}
+	if err := addReplacement(ctx, m, c, groups, clouds, counters.replacement, counters.retirement, in.Log); err != nil {
+		return nil, err
+	}
+	if err := addNodeGroups(m, c, groups, clouds, in.API, counters.nodegroup, in.Log); err != nil {
+		return nil, err
+	}
+	return m, m.Add(&retirement.Sweeper{
+		Nodes: m.GetClient(), Records: m.GetAPIReader(), API: in.API, Every: sweepEvery, Log: in.Log,
+	})
+}
+
 func restConfig(path, userAgent string) (*rest.Config, error) {
 	kube, err := clientcmd.BuildConfigFromFlags("", path)
 	if path == "" {
@@ -178,13 +215,13 @@ func liveAPI(path, userAgent string) (*kubeapi.Client, error) {
 
 // newManager makes the caches, the leader election and the server, and installs the types first where asked, since the
 // caches cannot begin without them.
-func newManager(ctx context.Context, c Config, in Process, ready chan struct{}) (manager.Manager, error) {
+func newManager(ctx context.Context, c Config, in Process, ready *readiness) (manager.Manager, error) {
 	scheme := runtime.NewScheme()
-	if err := errors.Join(corev1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
-		return nil, err
+	if err := errors.Join(corev1.AddToScheme(scheme), storagev1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+		return nil, refusal{err}
 	}
 	if c.InstallCRDs {
-		installer, err := client.New(in.Kube, client.Options{Scheme: scheme})
+		installer, err := client.New(bounded(in.Kube), client.Options{Scheme: scheme})
 		if err != nil {
 			return nil, err
 		}
@@ -192,9 +229,8 @@ func newManager(ctx context.Context, c Config, in Process, ready chan struct{}) 
 			return nil, err
 		}
 	}
-	listen := c.Listen
-	if listen == "" {
-		listen = "0"
+	if err := reach(in.Kube); err != nil {
+		return nil, err
 	}
 	renew := c.LeaseDuration * 2 / 3
 	retry := c.LeaseDuration / 6
@@ -202,13 +238,14 @@ func newManager(ctx context.Context, c Config, in Process, ready chan struct{}) 
 		Scheme:                        scheme,
 		Logger:                        logr.FromSlogHandler(in.Log.Handler()),
 		Cache:                         cacheOptions(c),
-		Metrics:                       metricsserver.Options{BindAddress: listen, ExtraHandlers: handlers(c.Profiling, ready)},
+		Metrics:                       metricsserver.Options{BindAddress: "0"}, // serve does that
 		LeaderElection:                c.LeaderElect,
 		LeaderElectionID:              leaseName,
 		LeaderElectionNamespace:       c.LeaderElectionNamespace,
 		LeaderElectionReleaseOnCancel: true,
 		LeaseDuration:                 &c.LeaseDuration, RenewDeadline: &renew, RetryPeriod: &retry,
-		Controller: config.Controller{SkipNameValidation: new(true)},
+		// An API server that is away for long is no reason to end.
+		Controller: config.Controller{SkipNameValidation: new(true), CacheSyncTimeout: syncTime},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("manager: %w", err)
@@ -216,38 +253,18 @@ func newManager(ctx context.Context, c Config, in Process, ready chan struct{}) 
 	return m, m.Add(synced{ready})
 }
 
-// synced tells that the caches are there: a manager begins its Runnables after that.
-type synced struct{ ready chan struct{} }
+// syncTime is more than any cache takes to be filled.
+const syncTime = 1000 * time.Hour
+
+// synced notes that the caches are there: a manager begins its Runnables after that.
+type synced struct{ ready *readiness }
 
 // NeedLeaderElection implements manager.LeaderElectionRunnable: one that waits to lead is ready too.
 func (synced) NeedLeaderElection() bool { return false }
 
 // Start implements manager.Runnable.
 func (s synced) Start(ctx context.Context) error {
-	close(s.ready)
+	s.ready.done()
 	<-ctx.Done()
 	return nil
-}
-
-func handlers(profiling bool, ready <-chan struct{}) map[string]http.Handler {
-	say := func(w http.ResponseWriter, code int, text string) {
-		w.WriteHeader(code)
-		_, _ = io.WriteString(w, text+"\n")
-	}
-	all := map[string]http.Handler{
-		"/healthz": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { say(w, http.StatusOK, "ok") }),
-		"/readyz": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			select {
-			case <-ready:
-				say(w, http.StatusOK, "ok")
-			default:
-				say(w, http.StatusServiceUnavailable, "the cluster has not been read yet")
-			}
-		}),
-	}
-	if profiling {
-		all["/debug/pprof/"] = http.HandlerFunc(pprof.Index)
-		all["/debug/pprof/profile"] = http.HandlerFunc(pprof.Profile)
-	}
-	return all
 }

@@ -222,7 +222,7 @@ func (p *passage) alone(ctx context.Context) error {
 	}
 	for i := range all {
 		o := &all[i]
-		if o.UID == p.rt.UID || o.Status.Phase.Finished() {
+		if o.UID == p.rt.UID || o.Status.Phase.Finished() || awaiting(o) {
 			continue
 		}
 		if o.Status.Captured != nil || older(o, p.rt) {
@@ -242,7 +242,7 @@ func older(a, b *v1alpha1.NodeRetirement) bool {
 // confirmed reads the machine from its cloud, and checks that it is the Node's (I4).
 func (p *passage) confirmed(ctx context.Context, providerID string) (cloud.Instance, error) {
 	instance, err := p.cloud.Instance(ctx, providerID)
-	p.c.o.Metrics.cloud(p.cloud.Name(), "Instance", err)
+	p.c.o.Metrics.Cloud(p.cloud.Name(), "Instance", err)
 	if err != nil {
 		return cloud.Instance{}, fmt.Errorf("machine %s: %w", providerID, err)
 	}

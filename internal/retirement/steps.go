@@ -32,6 +32,7 @@ type step struct {
 var steps = []step{
 	{"look", (*passage).look},
 	{"capture", (*passage).capture},
+	{"await", (*passage).await},
 	{"admit", (*passage).admit},
 	{"hold", (*passage).hold},
 	{"drain", (*passage).drain},
@@ -92,6 +93,8 @@ func (p *passage) stopped(ctx context.Context, s step, err error) (reconcile.Res
 		return p.end(ctx, over.reasons)
 	case errors.As(err, &throttled):
 		err = blocked(max(throttled.After, time.Second), reason(CloudBusy, "", "%s", err))
+	case cloud.RefusalOf(err) != "": // such as a right that is missing, which somebody may give
+		err = blocked(p.c.o.Pace.Poll, reason(CloudRefused, "", "%s", err))
 	case apierrors.IsConflict(err):
 		return again(err)
 	}

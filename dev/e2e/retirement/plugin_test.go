@@ -126,7 +126,7 @@ func killPlugins(ctx context.Context, t *testing.T, manager int) (killed int) {
 
 func TestAMachineOfAPluginIsRetiredAlthoughThePluginDiesAgainAndAgain(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t, "byplugin", 0)
+	f := newFixture(t, "byplugin", 0, "drain: {timeout: 3m}")
 	d := newDirectory(f)
 	nodes := d.grow(f, 2)
 	victim, other := nodes[0], nodes[1]
