@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/dev/azure"
@@ -55,7 +56,7 @@ func TestI10ARetirementThatCannotBeIsRefusedWithTheReasonAndNothingIsDone(t *tes
 			"virtualMachineScaleSets/" + f.pool.ScaleSet() + "/virtualMachines/0",
 	}
 	f.check(f.AddNodes(f.ctx, foreign))
-	f.manage("manager-"+f.name, faultproxy.New(kindOf))
+	f.manage("", faultproxy.New(kindOf))
 	for name, tt := range map[string]struct {
 		spec, code, says string
 	}{
@@ -70,7 +71,7 @@ func TestI10ARetirementThatCannotBeIsRefusedWithTheReasonAndNothingIsDone(t *tes
 	} {
 		f.create("NodeRetirement", name, tt.spec)
 		t.Cleanup(func() {
-			_ = f.objects("NodeRetirement").Delete(f.Background(), name, metav1.DeleteOptions{})
+			_ = f.objects().Delete(f.Background(), &v1alpha1.NodeRetirement{ObjectMeta: metav1.ObjectMeta{Name: name}})
 		})
 		rt := f.awaitPhase(name, v1alpha1.Refused)
 		if retirement.EndedBy(rt) != tt.code || !strings.Contains(rt.Status.Message, tt.says) {
@@ -89,9 +90,9 @@ func TestI10ARetirementThatCannotBeIsRefusedWithTheReasonAndNothingIsDone(t *tes
 // blockedBy waits until a retirement is held up for a reason, and gives its words.
 func (f *fixture) blockedBy(name, code string) string {
 	f.t.Helper()
-	var rt *v1alpha1.NodeRetirement
+	rt := &v1alpha1.NodeRetirement{}
 	if err := testbed.Poll(f.ctx, name+" is held up by "+code, func() bool {
-		rt = f.record(name)
+		f.check(f.objects().Get(f.ctx, client.ObjectKey{Name: name}, rt))
 		c := meta.FindStatusCondition(rt.Status.Conditions, v1alpha1.RetirementBlocked)
 		return c != nil && c.Status == metav1.ConditionTrue && c.Reason == code
 	}); err != nil {
@@ -107,7 +108,7 @@ func TestI5ANodeBelowTheMinimumStaysUntilTheMinimumIsLower(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "least", 2, inputGroup)
 	f.patchGroup(`{"spec":{"minimum":2}}`)
-	f.manage("manager-"+f.name, faultproxy.New(kindOf))
+	f.manage("", faultproxy.New(kindOf))
 	node := f.retire(0)
 	if says := f.blockedBy(node, "Minimum"); !strings.Contains(says, "the group's minimum is 2") {
 		t.Errorf("it says %q", says)
@@ -125,7 +126,7 @@ func TestI10ACredentialWithoutARightHoldsARetirementUpWithTheRightsName(t *testi
 	f := newFixture(t, "rights", 2, inputGroup)
 	const read = "Microsoft.Compute/virtualMachineScaleSets/virtualMachines/read"
 	f.check(f.ARM.Inject(azure.ARMFault{Kind: azure.ARMDenied, Action: read, Resource: f.pool.ScaleSet()}))
-	f.manage("manager-"+f.name, faultproxy.New(kindOf))
+	f.manage("", faultproxy.New(kindOf))
 	node := f.retire(0)
 	if says := f.blockedBy(node, retirement.CloudRefused); !strings.Contains(says, "the credential lacks "+read+" on /subscriptions/") {
 		t.Errorf("it says %q", says)
@@ -142,7 +143,7 @@ func TestANodeThatWasMadeAnewUnderTheSameNameWhileItWasLeavingStays(t *testing.T
 	t.Parallel()
 	f := newFixture(t, "anew", 2, inputGroup)
 	f.patchGroup(`{"spec":{"minimum":2}}`) // so that it waits
-	f.manage("manager-"+f.name, faultproxy.New(kindOf))
+	f.manage("", faultproxy.New(kindOf))
 	node := f.retire(0)
 	f.blockedBy(node, "Minimum")
 	f.check(f.Client().CoreV1().Nodes().Delete(f.ctx, node, metav1.DeleteOptions{}))
@@ -160,6 +161,6 @@ func TestANodeThatWasMadeAnewUnderTheSameNameWhileItWasLeavingStays(t *testing.T
 // patchGroup changes the test's NodeGroup.
 func (f *fixture) patchGroup(patch string) {
 	f.t.Helper()
-	_, err := f.objects("NodeGroup").Patch(f.ctx, f.name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
-	f.check(err)
+	group := &v1alpha1.NodeGroup{ObjectMeta: metav1.ObjectMeta{Name: f.name}}
+	f.check(f.objects().Patch(f.ctx, group, client.RawPatch(types.MergePatchType, []byte(patch))))
 }
