@@ -44,11 +44,11 @@ type Config struct {
 	// CoolDownTime is in seconds.
 	CoolDownTime *int `yaml:"CoolDownTime"`
 	// MinNodeCount and MaxNodeCount are of the whole cluster, the control plane included.
-	MinNodeCount       *int       `yaml:"MinNodeCount"`
-	MaxNodeCount       *int       `yaml:"MaxNodeCount"`
-	PassConfigToPlugin any        `yaml:"PassConfigToPlugin"`
-	Network            Network    `yaml:"Network"`
-	OpenStackFlavours  Flavours   `yaml:"OpenStackFlavours"`
+	MinNodeCount       *int     `yaml:"MinNodeCount"`
+	MaxNodeCount       *int     `yaml:"MaxNodeCount"`
+	PassConfigToPlugin any      `yaml:"PassConfigToPlugin"`
+	Network            Network  `yaml:"Network"`
+	OpenStackFlavours  Flavours `yaml:"OpenStackFlavours"`
 
 	// Warnings are what was passed over or is done otherwise than it was asked for.
 	Warnings []string `yaml:"-"`
