@@ -215,7 +215,8 @@ func portsOf(t *testing.T, c *openstackdev.Cloud, server string) int {
 		Ports []struct{} `json:"ports"`
 	}
 	query := url.Values{"device_id": {server}}
-	if _, err := client.Get(t.Context(), client.ServiceURL("ports")+"?"+query.Encode(), &answer, nil); err != nil {
+	_, err := client.Get(t.Context(), client.ServiceURL("ports")+"?"+query.Encode(), &answer, nil) //nolint:bodyclose // it has been read
+	if err != nil {
 		t.Fatal(err)
 	}
 	return len(answer.Ports)

@@ -87,10 +87,18 @@ func TestI7StatesThatNobodyKnowsAreUnknown(t *testing.T) {
 		status, task string
 		want         cloud.State
 	}{
-		{"ACTIVE", "", cloud.Running}, {"ACTIVE", "deleting", cloud.Deleting}, {"ERROR", "deleting", cloud.Deleting},
-		{"ACTIVE", "soft-deleting", cloud.Deleting}, {"SOFT_DELETED", "", cloud.Deleting}, {"DELETED", "", cloud.Deleting},
-		{"BUILD", "spawning", cloud.Pending}, {"ERROR", "", cloud.Failed}, {"SHUTOFF", "", cloud.Stopped}, {"UNKNOWN", "", cloud.Unknown},
-		{"NEWER_THAN_THIS", "", cloud.Unknown}, {"", "", cloud.Unknown},
+		{"ACTIVE", "", cloud.Running},
+		{"ACTIVE", "deleting", cloud.Deleting},
+		{"ERROR", "deleting", cloud.Deleting},
+		{"ACTIVE", "soft-deleting", cloud.Deleting},
+		{"SOFT_DELETED", "", cloud.Deleting},
+		{"DELETED", "", cloud.Deleting},
+		{"BUILD", "spawning", cloud.Pending},
+		{"ERROR", "", cloud.Failed},
+		{"SHUTOFF", "", cloud.Stopped},
+		{"UNKNOWN", "", cloud.Unknown},
+		{"NEWER_THAN_THIS", "", cloud.Unknown},
+		{"", "", cloud.Unknown},
 	} {
 		if got := state(tc.status, tc.task); got != tc.want {
 			t.Errorf("%s %s: %s, want %s", tc.status, tc.task, got, tc.want)
@@ -161,8 +169,10 @@ func TestCapacityIsTheFlavorsAndWhatIsDeclaredCountsBeforeIt(t *testing.T) {
 
 func TestFlavorsAreTakenInOrderOrTheSmallestFirst(t *testing.T) {
 	all := []flavors.Flavor{
-		{ID: "1", Name: "big", VCPUs: 8, RAM: 16384}, {ID: "2", Name: "small", VCPUs: 2, RAM: 4096},
-		{ID: "3", Name: "small-ssd", VCPUs: 2, RAM: 4096, Disk: 20, ExtraSpecs: map[string]string{"ssd": "true"}}, {ID: "4", Name: "tiny", VCPUs: 1, RAM: 512},
+		{ID: "1", Name: "big", VCPUs: 8, RAM: 16384},
+		{ID: "2", Name: "small", VCPUs: 2, RAM: 4096},
+		{ID: "3", Name: "small-ssd", VCPUs: 2, RAM: 4096, Disk: 20, ExtraSpecs: map[string]string{"ssd": "true"}},
+		{ID: "4", Name: "tiny", VCPUs: 1, RAM: 512},
 	}
 	memory := resource.MustParse("4Gi")
 	for want, s := range map[string]FlavorSelection{
@@ -188,12 +198,17 @@ func TestFlavorsAreTakenInOrderOrTheSmallestFirst(t *testing.T) {
 
 func TestRegionOfTheUserIsTheOneThatIsAsked(t *testing.T) {
 	catalog := &tokens.ServiceCatalog{Entries: []tokens.CatalogEntry{{Type: "compute", Endpoints: []tokens.Endpoint{
-		{Interface: "public", RegionID: "north", URL: "https://north"}, {Interface: "public", Region: "south", URL: "https://south"},
+		{Interface: "public", RegionID: "north", URL: "https://north"},
+		{Interface: "public", Region: "south", URL: "https://south"},
 		{Interface: "internal", RegionID: "north", URL: "https://inside"},
 	}}}}
 	for _, tc := range []struct{ region, face, want, failure string }{
-		{"north", "public", "https://north", ""}, {"south", "public", "https://south", ""}, {"", "internal", "https://inside", ""},
-		{"", "public", "", "want one of north, south"}, {"LK", "public", "", `"LK"`}, {"north", "admin", "", "no admin endpoint"},
+		{"north", "public", "https://north", ""},
+		{"south", "public", "https://south", ""},
+		{"", "internal", "https://inside", ""},
+		{"", "public", "", "want one of north, south"},
+		{"LK", "public", "", `"LK"`},
+		{"north", "admin", "", "no admin endpoint"},
 	} {
 		s := &session{login: &login{region: tc.region, availability: gophercloud.Availability(tc.face)}}
 		got, err := s.endpoint(catalog, "compute")

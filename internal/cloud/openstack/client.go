@@ -240,7 +240,8 @@ func negotiate(ctx context.Context, p *gophercloud.ProviderClient, endpoint stri
 			Max string `json:"version"`
 		} `json:"version"`
 	}
-	if _, err := p.Request(ctx, http.MethodGet, base, &gophercloud.RequestOpts{JSONResponse: &answer}); err != nil {
+	_, err = p.Request(ctx, http.MethodGet, base, &gophercloud.RequestOpts{JSONResponse: &answer}) //nolint:bodyclose // it has been read
+	if err != nil {
 		return "", ofAPI(doing, err)
 	}
 	if answer.Version.Max == "" {
@@ -266,7 +267,10 @@ func listAll[T any](ctx context.Context, c *gophercloud.ServiceClient, path, key
 	for {
 		var page map[string]json.RawMessage
 		address := c.ServiceURL(path) + "?" + query.Encode()
-		if _, err := c.Get(ctx, address, &page, &gophercloud.RequestOpts{OkCodes: []int{http.StatusOK, http.StatusNonAuthoritativeInfo}}); err != nil {
+		_, err := c.Get(ctx, address, &page, &gophercloud.RequestOpts{ //nolint:bodyclose // it has been read
+			OkCodes: []int{http.StatusOK, http.StatusNonAuthoritativeInfo},
+		})
+		if err != nil {
 			return nil, ofAPI("listing "+key, err)
 		}
 		var items []T

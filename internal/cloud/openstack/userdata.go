@@ -161,14 +161,26 @@ func (w *walker) walk(node parse.Node, dot reflect.Type) {
 	case *parse.RangeNode:
 		w.branch(&n.BranchNode, dot, nil)
 	case *parse.PipeNode:
-		if n == nil {
-			return
+		w.pipe(n, dot)
+	default:
+		w.operand(node, dot)
+	}
+}
+
+func (w *walker) pipe(n *parse.PipeNode, dot reflect.Type) {
+	if n == nil {
+		return
+	}
+	for _, command := range n.Cmds {
+		for _, argument := range command.Args {
+			w.walk(argument, dot)
 		}
-		for _, command := range n.Cmds {
-			for _, argument := range command.Args {
-				w.walk(argument, dot)
-			}
-		}
+	}
+}
+
+// operand checks what a command is given.
+func (w *walker) operand(node parse.Node, dot reflect.Type) {
+	switch n := node.(type) {
 	case *parse.FieldNode:
 		w.field(n.Ident, dot, n.String())
 	case *parse.VariableNode:

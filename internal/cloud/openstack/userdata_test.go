@@ -11,13 +11,13 @@ import (
 
 func TestI10UserDataWithAFieldThatDoesNotExistIsRefusedAtTheStart(t *testing.T) {
 	for text, want := range map[string]string{
-		"{{.Nmae}}": `"Nmae" is no field of Machine: want one of Name, Cluster`,
-		`{{if eq .Zone "never"}}{{.Nmae}}{{end}}`:    "Nmae", // a branch that the example does not take
-		"{{if .Zone}}a{{else}}{{.Join.Tokn}}{{end}}": `"Tokn" is no field of Join`,
-		"{{with .Join}}{{.Tokn}}{{end}}":             "Tokn",
-		"{{with .Join}}{{$.Nmae}}{{end}}":            "Nmae",
-		"{{.Join.Token.Value}}":                      `"Value" is no field of string: want none`,
-		"{{range $i := until 0}}{{$.Nmae}}{{end}}":   "Nmae",
+		"{{.Nickname}}": `"Nickname" is no field of Machine: want one of Name, Cluster`,
+		`{{if eq .Zone "never"}}{{.Nickname}}{{end}}`:  "Nickname", // a branch that the example does not take
+		"{{if .Zone}}a{{else}}{{.Join.Tokn}}{{end}}":   `"Tokn" is no field of Join`,
+		"{{with .Join}}{{.Tokn}}{{end}}":               "Tokn",
+		"{{with .Join}}{{$.Nickname}}{{end}}":          "Nickname",
+		"{{.Join.Token.Value}}":                        `"Value" is no field of string: want none`,
+		"{{range $i := until 0}}{{$.Nickname}}{{end}}": "Nickname",
 		"{{.Name":                              "unclosed action",
 		"{{env \"HOME\"}}":                     `function "env" not defined`,
 		"{{template \"x\"}}":                   `"x"`,
