@@ -134,7 +134,7 @@ func TestAMachineOfAPluginIsRetiredAlthoughThePluginDiesAgainAndAgain(t *testing
 	f.run(app.Deployment())
 
 	proxy := faultproxy.New(kindOf)
-	manager := f.manage(proxy, "--cloud-config", d.clouds(t))
+	manager := f.manage("", proxy, "--cloud-config", d.clouds(t))
 	f.check(testbed.Poll(f.ctx, "the manager has begun", func() bool {
 		log, err := os.ReadFile(manager.LogFile())
 		return err == nil && strings.Contains(string(log), "managing the cluster")
