@@ -2,6 +2,7 @@ package demo
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -19,12 +20,13 @@ import (
 
 // observed is what the API server has told of the pool's nodes and of their retirements, and when.
 type observed struct {
-	began  time.Time
-	killed time.Time
-	took   time.Time // when the other manager led
-	called time.Time // when the build came that rescues a node
-	first  *manager  // the one that was killed
-	failed error     // why the step that lets it all happen failed
+	began   time.Time
+	killed  time.Time
+	took    time.Time // when the other manager led
+	called  time.Time // when the build came that rescues a node
+	rescued int       // the instance whose node that is
+	first   *manager  // the one that was killed
+	failed  error     // why the step that lets it all happen failed
 
 	mu       sync.Mutex
 	phases   map[string]map[v1alpha1.Phase]time.Time // by node
@@ -107,6 +109,16 @@ func (o *observed) record(instance int) *v1alpha1.NodeRetirement {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.records[ci.NodeName(instance)]
+}
+
+// last is the last instance whose turn to leave has not come yet.
+func (o *observed) last() (int, error) {
+	for i := ciMachines - 1; i >= 0; i-- {
+		if i != interrupted && i != undeletable && o.reached(i, v1alpha1.Cordoned).IsZero() {
+			return i, nil
+		}
+	}
+	return 0, errors.New("every node's turn to leave has come already")
 }
 
 // most is how many nodes took no pods at once.
