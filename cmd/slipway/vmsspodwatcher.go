@@ -91,7 +91,7 @@ func (w *vmssPodWatcher) run(ctx context.Context, c manager.Config, cmd *cobra.C
 		return err
 	}
 	if err := w.awaitPlace(ctx); err != nil {
-		return nil //nolint:nilerr // it was told to end, and does in good order
+		return nil // it was told to end, and does in good order
 	}
 	subscription := w.tool.Subscription
 	if subscription == "" {

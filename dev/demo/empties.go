@@ -54,7 +54,7 @@ func (s *stage) tellGone(ctx context.Context, a *account, o *observed) error {
 		if i == o.rescued {
 			continue
 		}
-		if _, err := o.await(ctx, i, v1alpha1.Succeeded); err != nil {
+		if err := o.await(ctx, i, v1alpha1.Succeeded); err != nil {
 			return err
 		}
 		gone = append(gone, i)
@@ -93,7 +93,7 @@ func idle(n *corev1.Node) bool { return n.Annotations["nodegroup.slipway.dev/idl
 
 // disturb kills the manager in the middle of a drain, and starts a build on the last node while another leaves.
 func (s *stage) disturb(ctx context.Context, o *observed) error {
-	if _, err := o.await(ctx, interrupted, v1alpha1.Draining); err != nil {
+	if err := o.await(ctx, interrupted, v1alpha1.Draining); err != nil {
 		return err
 	}
 	if err := testbed.Poll(ctx, "a manager leads", func() bool { o.first = s.leader(ctx); return o.first != nil }); err != nil {

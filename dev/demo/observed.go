@@ -128,13 +128,13 @@ func (o *observed) most() int {
 	return o.together
 }
 
-// await waits until the retirement of a machine's node has reached a phase, and says when.
-func (o *observed) await(ctx context.Context, instance int, phase v1alpha1.Phase) (time.Time, error) {
+// await waits until the retirement of a machine's node has reached a phase.
+func (o *observed) await(ctx context.Context, instance int, phase v1alpha1.Phase) error {
 	err := testbed.Poll(ctx, fmt.Sprintf("the retirement of %s is %s", ci.NodeName(instance), phase), func() bool {
 		return !o.reached(instance, phase).IsZero()
 	})
 	if rt := o.record(instance); err != nil && rt != nil {
 		err = fmt.Errorf("%w; it is %s: %s", err, rt.Status.Phase, rt.Status.Message)
 	}
-	return o.reached(instance, phase), err
+	return err
 }
