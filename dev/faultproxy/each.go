@@ -24,17 +24,23 @@ func Kinds(requests []Request) string {
 
 // AtEach makes a subtest for each of the requests that a first run has made, and for each moment of it. The subtest calls
 // run with a number of that request, and is skipped when the requests that run returns have none such: how often something
-// is asked is not the same in every run. That it is asked is, so that t fails when a kind's first request was never met.
+// is asked is not the same in every run. t fails when none was ever met, and names each kind whose first request was not.
 func AtEach(t *testing.T, requests []Request, run func(t *testing.T, number int, at Point, moment Moment) []Request) {
 	t.Helper()
 	var met sync.Map   // kinds and moments
 	t.Cleanup(func() { // when all the runs are over
+		some := false
 		for _, r := range requests {
 			for _, moment := range Moments() {
-				if _, ok := met.Load(r.Kind + string(moment)); r.Nth == 1 && !ok {
-					t.Errorf("nothing happened at %s, %s", r.Kind, moment)
+				_, ok := met.Load(r.Kind + string(moment))
+				some = some || ok
+				if r.Nth == 1 && !ok {
+					t.Logf("nothing happened at %s, %s", r.Kind, moment)
 				}
 			}
+		}
+		if !some {
+			t.Error("nothing happened at any request")
 		}
 	})
 	for i, r := range requests {

@@ -14,7 +14,7 @@ import (
 var (
 	seeds     = flag.Int("faults.seeds", number("SLIPWAY_FAULT_SEEDS", 500), "how many schedules of faults to run")
 	firstSeed = flag.Int("faults.first", 1, "the first of them")
-	beginFor  = flag.Duration("faults.for", 4*time.Minute, "after what time no more are begun, but for the first few")
+	beginFor  = flag.Duration("faults.for", 2*time.Minute, "after what time no more are begun, but for the first few")
 )
 
 // leastSeeds are run however long it takes: a slow or busy machine runs fewer than a quiet one, but not none.

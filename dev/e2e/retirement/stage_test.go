@@ -177,7 +177,7 @@ func (s *stage) count(r faultproxy.Request) {
 	s.mu.Unlock()
 	for _, t := range due {
 		s.t.Logf("%s of node %d, before %s", t.kind, t.node, r)
-		if err := s.stir(t); err != nil {
+		if err := s.stir(t); err != nil && s.ctx.Err() == nil {
 			s.t.Errorf("%s of node %d: %v", t.kind, t.node, err)
 		}
 	}
