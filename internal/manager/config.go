@@ -15,6 +15,7 @@ import (
 
 	"github.com/slipway-dev/slipway/internal/cloud"
 	"github.com/slipway-dev/slipway/internal/cloud/azure"
+	"github.com/slipway-dev/slipway/internal/cloud/cloudpool"
 )
 
 // Config is everything that `slipway manager` can be told.
@@ -91,7 +92,8 @@ func (c *Config) Validate() error {
 
 // clouds is the file of --cloud-config.
 type clouds struct {
-	Azure *azure.Config `json:"azure,omitempty"`
+	Azure     *azure.Config     `json:"azure,omitempty"`
+	Cloudpool *cloudpool.Config `json:"cloudpool,omitempty"`
 }
 
 // loadClouds makes the providers that a file names.
@@ -115,8 +117,15 @@ func loadClouds(path string) (map[string]cloud.Provider, error) {
 		}
 		providers[p.Name()] = p
 	}
+	if file.Cloudpool != nil {
+		p, err := cloudpool.New(*file.Cloudpool, cloudpool.Options{})
+		if err != nil {
+			return nil, fmt.Errorf("--cloud-config: %s: cloudpool: %w", path, err)
+		}
+		providers[p.Name()] = p
+	}
 	if len(providers) == 0 {
-		return nil, fmt.Errorf("--cloud-config: %s names no cloud: want one of azure", path)
+		return nil, fmt.Errorf("--cloud-config: %s names no cloud: want one of azure, cloudpool", path)
 	}
 	return providers, nil
 }
