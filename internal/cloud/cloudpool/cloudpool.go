@@ -28,6 +28,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
+	"slices"
 	"sync"
 	"time"
 
@@ -234,4 +235,18 @@ func (p *Provider) discover(ctx context.Context) error {
 		p.mu.Unlock()
 	}
 	return nil
+}
+
+// Groups lists the names of the pools.
+func (p *Provider) Groups(ctx context.Context) ([]string, error) {
+	pools, err := p.all(ctx)
+	if err != nil {
+		return nil, err
+	}
+	names := make([]string, 0, len(pools))
+	for _, one := range pools {
+		names = append(names, one.name)
+	}
+	slices.Sort(names)
+	return names, nil
 }

@@ -50,10 +50,38 @@ func decodeOperation(id string) (operation, error) {
 
 // Delete terminates a machine, and has its pool's desired size be one less.
 func (p *Provider) Delete(ctx context.Context, providerID string) (cloud.Operation, error) {
-	f, err := p.deletable(ctx, providerID)
+	f, err := p.deletable(ctx, providerID, func() (found, error) { return p.find(ctx, providerID) })
 	if err != nil {
 		return cloud.Operation{}, err
 	}
+	return p.terminate(ctx, f)
+}
+
+// DeleteMember is Delete for a machine by its own ID in a pool, which may have none in its cloud yet.
+func (p *Provider) DeleteMember(ctx context.Context, group, id string) (cloud.Operation, error) {
+	one, err := p.pool(ctx, group)
+	if err != nil {
+		return cloud.Operation{}, err
+	}
+	f, err := p.deletable(ctx, id, func() (found, error) {
+		o, err := p.observe(ctx, one)
+		if err != nil {
+			return found{}, err
+		}
+		for i := range o.machines {
+			if m := &o.machines[i]; m.ID == id && m.State != api.Terminated {
+				return found{p.instance(&o, m), m.ID, o}, nil
+			}
+		}
+		return found{}, &cloud.NotFoundError{Kind: "instance", Name: id}
+	})
+	if err != nil {
+		return cloud.Operation{}, err
+	}
+	return p.terminate(ctx, f)
+}
+
+func (p *Provider) terminate(ctx context.Context, f found) (cloud.Operation, error) {
 	one := f.observation.pool
 	one.size.Lock() // so that no growth comes between, which would keep the server from lowering the desired size
 	defer one.size.Unlock()
@@ -76,17 +104,17 @@ func (p *Provider) Delete(ctx context.Context, providerID string) (cloud.Operati
 }
 
 // deletable finds a machine by an observation that is newer than this provider.
-func (p *Provider) deletable(ctx context.Context, providerID string) (found, error) {
+func (p *Provider) deletable(ctx context.Context, name string, find func() (found, error)) (found, error) {
 	var answer found
 	known, err := p.again(ctx, func() (_ bool, err error) {
-		answer, err = p.find(ctx, providerID)
+		answer, err = find()
 		return err == nil && (answer.State == cloud.Deleting || answer.observation.fresh()), err
 	})
 	if err != nil || known {
 		return answer, err
 	}
 	return found{}, &notYetError{p.config.pollInterval(), fmt.Errorf(
-		"machine %s: is not terminated before its pool has been observed again, lest it be terminated twice", providerID)}
+		"machine %s: is not terminated before its pool has been observed again, lest it be terminated twice", name)}
 }
 
 // begin notes that a machine is being terminated. It reports false when it is already.
