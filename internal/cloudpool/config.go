@@ -36,6 +36,7 @@ type Config struct {
 	RetirementLabels               map[string]string
 	RegistrationGrace, PollEvery   time.Duration
 	TroublePatience, AdmissionWait time.Duration
+	SettleTime                     time.Duration
 	MetricsListen                  string
 	Profiling                      bool
 	LogLevel, LogFormat            string
@@ -73,6 +74,7 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.DurationVar(&c.RegistrationGrace, "registration-grace", 15*time.Minute, "how long a machine that runs may take to register its node, up to 24h")
 	fs.DurationVar(&c.PollEvery, "poll-interval", 2*time.Second, "time between two looks at an update, 100ms to 1m; what happens to NodeRetirements is heard of at once")
 	fs.DurationVar(&c.TroublePatience, "trouble-patience", time.Minute, "how long a pool's server or cloud may fail in an update before its client is told, up to 1h")
+	fs.DurationVar(&c.SettleTime, "settle-time", time.Minute, "how long an update that has removed machines waits until others can go, up to 1h")
 	fs.DurationVar(&c.AdmissionWait, "admission-wait", 5*time.Minute, "how long a node may wait for its NodeGroup's budget before another is tried, up to 24h")
 	fs.StringVar(&c.MetricsListen, "metrics-listen", ":9820", "address of /metrics, /healthz and /readyz; empty is none")
 	fs.BoolVar(&c.Profiling, "profiling", false, "serve /debug/pprof/ there, to this machine")
@@ -88,6 +90,7 @@ func (c *Config) Validate() error {
 		"read-timeout": {c.ReadTimeout, time.Second, time.Hour}, "backend-timeout": {c.BackendTimeout, time.Second, time.Hour},
 		"registration-grace": {c.RegistrationGrace, time.Millisecond, 24 * time.Hour}, "poll-interval": {c.PollEvery, 100 * time.Millisecond, time.Minute},
 		"trouble-patience": {c.TroublePatience, time.Millisecond, time.Hour}, "admission-wait": {c.AdmissionWait, time.Millisecond, 24 * time.Hour},
+		"settle-time": {c.SettleTime, time.Millisecond, time.Hour},
 	} {
 		if d.is < d.least || d.is > d.most {
 			fail("--%s: %s: want %s to %s", flag, d.is, d.least, d.most)

@@ -155,7 +155,7 @@ func makeFronts(ctx context.Context, c *Config, in *Inputs, cluster *Cluster, me
 		updater, err := NewUpdater(UpdaterOptions{
 			Pool: f.Name, Backend: f.Backend, Cluster: cluster, Slots: in.Slots, Namespace: c.Namespace, Holder: c.Holder,
 			Policy: placement.Policy(c.Policy), AtOnce: c.AtOnce, Labels: c.RetirementLabels, Metrics: metrics, Log: log,
-			Pace: Pace{Poll: c.PollEvery, Registration: c.RegistrationGrace, Trouble: c.TroublePatience, Admission: c.AdmissionWait},
+			Pace: Pace{Poll: c.PollEvery, Registration: c.RegistrationGrace, Trouble: c.TroublePatience, Admission: c.AdmissionWait, Settle: c.SettleTime},
 		})
 		if err != nil {
 			return nil, err

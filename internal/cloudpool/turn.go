@@ -121,7 +121,7 @@ func (u *Updater) turn(ctx context.Context, w *work) (*Outcome, error) {
 		return u.save(ctx, w)
 	}
 	if up.Kind == SetSize {
-		return u.shrink(ctx, up, save)
+		return u.shrink(ctx, w, up, save)
 	}
 	return u.remove(ctx, up, save)
 }
@@ -249,7 +249,7 @@ func (up *Update) planned() map[string]bool {
 }
 
 // shrink brings the pool closer to a smaller size.
-func (u *Updater) shrink(ctx context.Context, up *Update, save func() error) (*Outcome, error) {
+func (u *Updater) shrink(ctx context.Context, work *work, up *Update, save func() error) (*Outcome, error) {
 	if again, err := u.beginAgain(ctx, up, save); again || err != nil {
 		return nil, err
 	}
@@ -269,13 +269,26 @@ func (u *Updater) shrink(ctx context.Context, up *Update, save func() error) (*O
 	case err != nil:
 		return nil, err
 	case d.Excess() > 0 && len(d.Victims) > 0 && len(d.Unclear) == 0:
+		work.stuck = time.Time{}
 		return nil, u.let(ctx, up, w, d.Victims[0].Machine, save)
 	case up.leaving() > 0:
 		return nil, nil
 	case d.Excess() > 0:
-		return shortfall(up, d), nil
+		return u.stuck(work, up, d), nil
 	}
 	return u.settle(ctx, up, w)
+}
+
+// stuck ends an update of which no machine can go. One that has taken some away gives their pods time to settle first.
+func (u *Updater) stuck(work *work, up *Update, d *Decision) *Outcome {
+	if work.stuck.IsZero() {
+		work.stuck = time.Now()
+	}
+	up.Message = d.reasons()
+	if up.removed() > 0 && time.Since(work.stuck) < u.o.Pace.Settle {
+		return nil
+	}
+	return shortfall(up, d)
 }
 
 // cordoned reports that every node that is leaving takes no pods any more, so that no other one is judged by its room.

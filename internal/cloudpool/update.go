@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
 
@@ -25,6 +26,9 @@ type Pace struct {
 	// Trouble is how long the backend, its cloud or the API server may fail during an update before the client is told.
 	// What was begun goes on: 1 minute.
 	Trouble time.Duration
+	// Settle is how long an update that has taken machines away waits until others can go: their pods may be on the way to
+	// their new places: 1 minute.
+	Settle time.Duration
 	// Admission is how long a retirement may wait for a budget of its NodeGroup before another machine is tried: 5 minutes.
 	Admission time.Duration
 	// Registration is how long a machine that runs may take to register its node: 15 minutes.
@@ -33,7 +37,7 @@ type Pace struct {
 
 func (p Pace) complete() Pace {
 	for d, fallback := range map[*time.Duration]time.Duration{
-		&p.Poll: 2 * time.Second, &p.Resume: 15 * time.Second, &p.Take: 8 * time.Second, &p.Trouble: time.Minute,
+		&p.Poll: 2 * time.Second, &p.Resume: 15 * time.Second, &p.Take: 8 * time.Second, &p.Trouble: time.Minute, &p.Settle: time.Minute,
 		&p.Admission: 5 * time.Minute, &p.Registration: 15 * time.Minute,
 	} {
 		if *d <= 0 {
@@ -75,6 +79,7 @@ type Updater struct {
 	mu      sync.Mutex
 	current *work
 	changed chan struct{} // closed and replaced when the slot may have changed hands
+	idle    chan struct{} // the slot may have changed hands while nothing is under way
 	ctx     context.Context
 	works   sync.WaitGroup
 }
@@ -85,8 +90,8 @@ type work struct {
 	update *Update // record.Current; guarded by Updater.mu
 	wake   chan struct{}
 	over   chan struct{} // closed when update.Outcome is there
-	// troubled is since when nothing but errors was met.
-	troubled time.Time
+	// troubled is since when nothing but errors was met, and stuck since when no machine could go.
+	troubled, stuck time.Time
 }
 
 // NewUpdater makes an updater.
@@ -95,7 +100,7 @@ func NewUpdater(o UpdaterOptions) (*Updater, error) {
 	o.AtOnce = max(1, o.AtOnce)
 	o.Policy = cmp.Or(o.Policy, placement.LeastDisruption)
 	u := &Updater{
-		o: o, log: o.Log.With("pool", o.Pool), changed: make(chan struct{}),
+		o: o, log: o.Log.With("pool", o.Pool), changed: make(chan struct{}), idle: make(chan struct{}, 1),
 		store: &store{
 			client: o.Cluster.Client.CoreV1().ConfigMaps(o.Namespace), namespace: o.Namespace, name: recordName(o.Pool),
 		},
@@ -125,6 +130,7 @@ func (u *Updater) Run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
+		case <-u.idle:
 		case <-time.After(u.o.Pace.Resume):
 		}
 	}
@@ -138,6 +144,11 @@ func (u *Updater) tell() {
 	u.changed = make(chan struct{})
 	if u.current != nil {
 		u.current.nudge()
+		return
+	}
+	select {
+	case u.idle <- struct{}{}:
+	default:
 	}
 }
 
@@ -157,13 +168,15 @@ func (u *Updater) Nudge() {
 	}
 }
 
-// resume takes up an update that is written down, and that nobody works on.
+// resume takes up an update that is written down, and that nobody works on. It wants the slot for as long as there is
+// one: so it is known for how long its holder has been silent.
 func (u *Updater) resume(ctx context.Context) {
 	u.submitting.Lock()
 	defer u.submitting.Unlock()
 	if u.underWay() != nil {
 		return
 	}
+	held := u.slot.Held() // before the record is read, which nobody else writes from then on
 	r, err := u.store.load(ctx)
 	if err != nil {
 		if ctx.Err() == nil {
@@ -171,19 +184,12 @@ func (u *Updater) resume(ctx context.Context) {
 		}
 		return
 	}
-	if r.Current == nil || r.Current.Outcome != nil {
-		return
+	left := r.Current != nil && r.Current.Outcome == nil
+	u.slot.Want(left)
+	if left && held && u.slot.Held() {
+		u.log.Info("going on with an update", "update", r.Current.ID)
+		u.begin(r)
 	}
-	if err := u.take(ctx); err != nil {
-		return // somebody works on it
-	}
-	// It may have come to its end before the slot was ours.
-	if r, err = u.store.load(ctx); err != nil || r.Current == nil || r.Current.Outcome != nil {
-		u.slot.Want(false)
-		return
-	}
-	u.log.Info("going on with an update", "update", r.Current.ID)
-	u.begin(r)
 }
 
 func (u *Updater) underWay() *work {
@@ -192,10 +198,12 @@ func (u *Updater) underWay() *work {
 	return u.current
 }
 
-// take waits for the right to update the pool. A *BusyError says that another process has it.
+// takeEvery is the time between two looks at what another process that has the slot is about.
+const takeEvery = 500 * time.Millisecond
+
+// take waits for the right to update the pool. A *BusyError says that another process has it, for an update.
 func (u *Updater) take(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, u.o.Pace.Take)
-	defer cancel()
+	deadline := time.Now().Add(u.o.Pace.Take)
 	u.slot.Want(true)
 	for {
 		u.mu.Lock()
@@ -204,16 +212,24 @@ func (u *Updater) take(ctx context.Context) error {
 		if u.slot.Held() {
 			return nil
 		}
-		holders := u.slot.Holders()
-		if len(holders) > 0 && holders[0] != u.o.Holder {
-			u.slot.Want(false)
-			return &BusyError{Holder: holders[0]}
-		}
 		select {
 		case <-changed:
+			continue
 		case <-ctx.Done():
-			u.slot.Want(false)
-			return clusterFailure("taking the pool's Lease", errors.New("no answer within "+u.o.Pace.Take.String()))
+			return context.Cause(ctx)
+		case <-time.After(takeEvery):
+		}
+		by, err := u.Busy(ctx)
+		holders := strings.Join(u.slot.Holders(), ", ")
+		switch {
+		case err != nil:
+			return err
+		case by != nil && holders != "":
+			return &BusyError{By: by, Holder: holders}
+		case time.Now().After(deadline) && holders != "":
+			return &BusyError{Holder: holders}
+		case time.Now().After(deadline):
+			return clusterFailure("taking the pool's Lease", errors.New("it could not be had within "+u.o.Pace.Take.String()))
 		}
 	}
 }
@@ -319,7 +335,7 @@ func (u *Updater) Submit(ctx context.Context, update Update, judge func(context.
 		return u.join(w, &update)
 	}
 	if err := u.take(ctx); err != nil {
-		return u.elsewhere(ctx, &update, err)
+		return u.elsewhere(&update, err)
 	}
 	begun := false
 	defer func() {
@@ -348,7 +364,7 @@ func (u *Updater) Submit(ctx context.Context, update Update, judge func(context.
 	}
 	begun = true
 	u.log.Info("an update begins", "update", update.ID, "kind", update.Kind, "desiredSize", update.DesiredSize,
-		"machine", update.MachineID, "requestedBy", update.RequestedBy, "victims", len(update.Turns))
+		"machine", update.MachineID, "requestedBy", update.RequestedBy, "decision", update.Decision)
 	return u.join(u.begin(r), &update)
 }
 
@@ -370,20 +386,12 @@ func (u *Updater) join(w *work, want *Update) (*Ticket, error) {
 }
 
 // elsewhere deals with a pool that another process works on.
-func (u *Updater) elsewhere(ctx context.Context, want *Update, err error) (*Ticket, error) {
+func (u *Updater) elsewhere(want *Update, err error) (*Ticket, error) {
 	var busy *BusyError
-	if !errors.As(err, &busy) {
-		return nil, err
+	if errors.As(err, &busy) && busy.By != nil && busy.By.same(want) {
+		return &Ticket{busy.By, u, nil}, nil
 	}
-	is, findErr := u.Busy(ctx)
-	switch {
-	case findErr != nil:
-		return nil, findErr
-	case is != nil && is.same(want):
-		return &Ticket{is, u, nil}, nil
-	}
-	busy.By = is
-	return nil, busy
+	return nil, err
 }
 
 // begin works on the update that is written down as the current one. The slot is ours.

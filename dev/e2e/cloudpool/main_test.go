@@ -20,6 +20,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
@@ -123,7 +124,26 @@ func newFixture(t *testing.T, name string, n int, o options) *fixture {
 	f.clouds = filepath.Join(t.TempDir(), "clouds.yaml")
 	f.check(os.WriteFile(f.clouds, raw, 0o600))
 	f.check(workload.Create(ctx, f.Client(), workload.Namespace(name)))
+	f.group()
 	return f
+}
+
+// group makes the pool's NodeGroup. Nodes of no group would leave one at a time in the whole cluster, and so wait for those
+// of other tests.
+func (f *fixture) group() {
+	f.t.Helper()
+	g := &v1alpha1.NodeGroup{
+		TypeMeta:   metav1.TypeMeta{APIVersion: groups.GroupVersion().String(), Kind: "NodeGroup"},
+		ObjectMeta: metav1.ObjectMeta{Name: f.name},
+		Spec: v1alpha1.NodeGroupSpec{
+			NodeSelector: metav1.LabelSelector{MatchLabels: map[string]string{emulator.PoolLabel: f.name}},
+			Cloud:        v1alpha1.CloudGroup{Provider: provider.Name, Group: f.name},
+		},
+	}
+	raw, err := runtime.DefaultUnstructuredConverter.ToUnstructured(g)
+	f.check(err)
+	_, err = dynamic.NewForConfigOrDie(f.RESTConfig()).Resource(groups).Create(f.ctx, &unstructured.Unstructured{Object: raw}, metav1.CreateOptions{})
+	f.check(err)
 }
 
 func (f *fixture) check(err error) {
@@ -142,7 +162,7 @@ func (f *fixture) start(name, ready string, args ...string) *controlplane.Proces
 	f.check(err)
 	f.t.Cleanup(func() {
 		_ = p.Kill()
-		if f.t.Failed() {
+		if f.t.Failed() || testing.Verbose() {
 			raw, _ := os.ReadFile(p.LogFile())
 			f.t.Logf("log of %s:\n%s", name, raw)
 		}
@@ -175,7 +195,7 @@ func (f *fixture) serve(replica string, flags ...string) *controlplane.Process {
 	args := []string{
 		"cloudpool", "--kubeconfig", f.credentials(cloudpoolAccount), "--cloud-config", f.clouds, "--listen", address,
 		"--metrics-listen", health, "--namespace", namespace, "--holder", replica, "--retirement-labels", shard + "=" + f.name,
-		"--poll-interval", "200ms", "--trouble-patience", "3s", "--admission-wait", "1m",
+		"--poll-interval", "200ms", "--trouble-patience", "3s", "--admission-wait", "1m", "--settle-time", "5s",
 	}
 	f.front = "http://" + address
 	return f.start(replica, "http://"+health+"/readyz", append(args, flags...)...)
