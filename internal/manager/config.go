@@ -35,6 +35,9 @@ type Config struct {
 	Profiling               bool
 	LogLevel, LogFormat     string
 	parsedSelector          labels.Selector
+
+	// Given is for a manager within another process.
+	Given *Given
 }
 
 // AddFlags registers the flags with their defaults.

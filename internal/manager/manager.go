@@ -48,19 +48,12 @@ func Run(ctx context.Context, c Config, version string, stderr io.Writer) error 
 	bridged := logr.FromSlogHandler(log.Handler())
 	ctrl.SetLogger(bridged)
 	klog.SetLogger(bridged)
-	providers, err := loadClouds(c.CloudConfig)
+	given, err := c.given("slipway-manager/" + version)
 	if err != nil {
 		return err
 	}
-	kube, err := restConfig(c.Kubeconfig, "slipway-manager/"+version)
-	if err != nil {
-		return err
-	}
-	m, err := newManager(ctx, c, kube)
-	if err != nil {
-		return err
-	}
-	api, err := liveAPI(c.Kubeconfig, "slipway-manager/"+version)
+	providers, api := given.Clouds, given.API
+	m, err := newManager(ctx, c, given.Kube)
 	if err != nil {
 		return err
 	}
@@ -142,7 +135,7 @@ func newManager(ctx context.Context, c Config, kube *rest.Config) (manager.Manag
 		Cache:                         cacheOptions(c),
 		Metrics:                       metricsserver.Options{BindAddress: listen, ExtraHandlers: handlers(c.Profiling, ready)},
 		LeaderElection:                c.LeaderElect,
-		LeaderElectionID:              leaseName,
+		LeaderElectionID:              c.leaseName(),
 		LeaderElectionNamespace:       c.LeaderElectionNamespace,
 		LeaderElectionReleaseOnCancel: true,
 		LeaseDuration:                 &c.LeaseDuration, RenewDeadline: &renew, RetryPeriod: &retry,
