@@ -170,7 +170,10 @@ func reply(w http.ResponseWriter, body any) {
 }
 
 func fail(w http.ResponseWriter, code int, format string, a ...any) {
-	raw, _ := json.MarshalIndent(map[string]string{"message": fmt.Sprintf(format, a...), "detail": ""}, "", "  ")
+	raw, _ := json.MarshalIndent(struct {
+		Message string `json:"message"`
+		Detail  string `json:"detail"`
+	}{Message: fmt.Sprintf(format, a...)}, "", "  ")
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
 	_, _ = w.Write(raw)

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/slipway-dev/slipway/internal/cloud"
 	"github.com/slipway-dev/slipway/internal/cloudpool/api"
 )
 
@@ -156,8 +157,10 @@ func (s *Server) relay(w http.ResponseWriter, kind Kind, doing string, err error
 		say(w, http.StatusInternalServerError, failed(kind), "failed to request desiredSize against backend cloudpool: "+doing+": "+detail)
 	case status != nil && status.Own && status.Code >= 400 && status.Code < 600:
 		say(w, status.Code, status.Message, status.Detail)
-	case resultOf(err) == NotFound:
-		say(w, http.StatusNotFound, doing, err.Error())
+	case cloud.RefusalOf(err) == cloud.AtLimit, cloud.RefusalOf(err) == cloud.Invalid:
+		say(w, http.StatusBadRequest, "illegal input: "+doing, err.Error())
+	case resultOf(err) == NotFound, resultOf(err) == NotPossible, resultOf(err) == ClusterAway:
+		say(w, codeOf(resultOf(err)), failed(kind), err.Error())
 	default:
 		say(w, http.StatusBadGateway, "failed to forward request to backend: failed to complete backend cloudpool request", doing+": "+err.Error())
 	}

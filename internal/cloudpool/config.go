@@ -20,6 +20,8 @@ type Config struct {
 	CloudConfig string
 	// Pools are the pools of cloudpool servers to stand in front of; NodeGroups those to serve natively.
 	Pools, NodeGroups []string
+	// NativeRefresh is how old what is read of a NodeGroup may be.
+	NativeRefresh time.Duration
 
 	Listen                         string
 	Insecure                       bool
@@ -52,6 +54,7 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.CloudConfig, "cloud-config", "", "file that says which clouds there are, by provider; the manager's own")
 	fs.StringSliceVar(&c.Pools, "pool", nil, "pools of the file's cloudpool servers to stand in front of; without any and without --native, all")
 	fs.StringSliceVar(&c.NodeGroups, "native", nil, "NodeGroups to serve as pools, whatever their cloud")
+	fs.DurationVar(&c.NativeRefresh, "native-refresh", 5*time.Second, "how old what is read of a NodeGroup may be, up to 5m; updates read anew")
 	fs.StringVar(&c.Listen, "listen", "127.0.0.1:8080", "address of the API")
 	fs.BoolVar(&c.Insecure, "insecure", false, "serve beyond the loopback interface without TLS, or without knowing clients")
 	fs.StringVar(&c.TLSCertFile, "tls-cert-file", "", "certificate to serve with, in PEM; read again when it changes")
@@ -90,7 +93,8 @@ func (c *Config) Validate() error {
 		"read-timeout": {c.ReadTimeout, time.Second, time.Hour}, "backend-timeout": {c.BackendTimeout, time.Second, time.Hour},
 		"registration-grace": {c.RegistrationGrace, time.Millisecond, 24 * time.Hour}, "poll-interval": {c.PollEvery, 100 * time.Millisecond, time.Minute},
 		"trouble-patience": {c.TroublePatience, time.Millisecond, time.Hour}, "admission-wait": {c.AdmissionWait, time.Millisecond, 24 * time.Hour},
-		"settle-time": {c.SettleTime, time.Millisecond, time.Hour},
+		"native-refresh": {c.NativeRefresh, 0, 5 * time.Minute},
+		"settle-time":    {c.SettleTime, time.Millisecond, time.Hour},
 	} {
 		if d.is < d.least || d.is > d.most {
 			fail("--%s: %s: want %s to %s", flag, d.is, d.least, d.most)

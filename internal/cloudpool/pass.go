@@ -11,7 +11,7 @@ import (
 // pass passes a request on to the pool's server, or answers it where there is none.
 func (s *Server) pass(w http.ResponseWriter, r *http.Request, f *Front, t target) string {
 	if f.proxy == nil {
-		f.Native.serve(s, w, r, f, t)
+		f.Native.serve(s, w, r, t)
 		return "native"
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), s.o.BackendTimeout)

@@ -148,6 +148,13 @@ func makeFronts(ctx context.Context, c *Config, in *Inputs, cluster *Cluster, me
 			fronts = append(fronts, f)
 		}
 	}
+	for _, name := range c.NodeGroups {
+		n, err := newNative(ctx, cluster, name, c.Namespace, c.NativeRefresh, in.Clouds)
+		if err != nil {
+			return nil, err
+		}
+		fronts = append(fronts, &Front{Name: name, Backend: n, Native: n})
+	}
 	if len(fronts) == 0 {
 		return nil, errors.New("there is no pool to serve")
 	}

@@ -193,6 +193,9 @@ func notAllowed(w http.ResponseWriter, allow string) {
 
 // handle answers a request to a pool, and says how.
 func (s *Server) handle(w http.ResponseWriter, r *http.Request, f *Front, t target, verb, user string) string {
+	if f.Native != nil && f.Native.stopped(w, r, t) {
+		return "refused"
+	}
 	if verb == "get" {
 		return s.pass(w, r, f, t)
 	}

@@ -68,7 +68,7 @@ func shared(t *testing.T) *testbed.Testbed {
 		if err == nil {
 			err = bed.ApplyTypes(context.Background(), filepath.Join(root, "api", "crds"), groups.GroupVersion(), groups.Resource, retirements.Resource)
 		}
-		for _, file := range []string{"manager/rbac.yaml", "cloudpool/rbac.yaml"} {
+		for _, file := range []string{"manager/rbac.yaml", "cloudpool/rbac.yaml", "cloudpool/native.yaml", "cloudpool/authorize.yaml"} {
 			if err == nil {
 				err = bed.Apply(context.Background(), filepath.Join(root, "deploy", file))
 			}
@@ -91,6 +91,9 @@ type fixture struct {
 	server *httptest.Server
 	clouds string
 	front  string // where the process in front of the server is
+	// selector selects the pool's nodes, and cloud is where its NodeGroup's machines are.
+	selector map[string]string
+	cloud    v1alpha1.CloudGroup
 }
 
 // options are what a test wants otherwise.
@@ -106,7 +109,10 @@ func newFixture(t *testing.T, name string, n int, o options) *fixture {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	t.Cleanup(cancel)
-	f := &fixture{Testbed: shared(t), t: t, ctx: ctx, name: name}
+	f := &fixture{
+		Testbed: shared(t), t: t, ctx: ctx, name: name, selector: map[string]string{emulator.PoolLabel: name},
+		cloud: v1alpha1.CloudGroup{Provider: provider.Name, Group: name},
+	}
 	o.nodes.Cluster, o.nodes.Pool = f.Cluster, name
 	o.pool.Name, o.pool.Nodes = name, o.nodes
 	f.pool = emulator.New(o.pool)
@@ -116,15 +122,36 @@ func newFixture(t *testing.T, name string, n int, o options) *fixture {
 	f.server = httptest.NewServer(f.pool.Handler())
 	t.Cleanup(f.server.Close)
 	settle := provider.Duration(500 * time.Millisecond)
-	raw, err := yaml.Marshal(map[string]any{"cloudpool": provider.Config{
+	f.prepare(map[string]any{"cloudpool": provider.Config{
 		Pools: []provider.PoolConfig{{Name: name, URL: f.server.URL}}, SettleTime: &settle,
 		PollInterval: provider.Duration(200 * time.Millisecond),
 	}})
+	return f
+}
+
+// prepare writes the file of clouds, and makes the namespace and the NodeGroup.
+func (f *fixture) prepare(clouds map[string]any) {
+	f.t.Helper()
+	raw, err := yaml.Marshal(clouds)
 	f.check(err)
-	f.clouds = filepath.Join(t.TempDir(), "clouds.yaml")
+	f.clouds = filepath.Join(f.t.TempDir(), "clouds.yaml")
 	f.check(os.WriteFile(f.clouds, raw, 0o600))
-	f.check(workload.Create(ctx, f.Client(), workload.Namespace(name)))
+	f.check(workload.Create(f.ctx, f.Client(), workload.Namespace(f.name)))
 	f.group()
+}
+
+// newNative makes a NodeGroup of n machines of the emulated Azure.
+func newNative(t *testing.T, name string, n int) *fixture {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	pool := controlplane.AKSPool{Name: name}
+	f := &fixture{
+		Testbed: shared(t), t: t, ctx: ctx, name: name, selector: map[string]string{"kubernetes.azure.com/agentpool": name},
+		cloud: v1alpha1.CloudGroup{Provider: "azure", Group: pool.ScaleSet()},
+	}
+	f.check(f.AddPool(ctx, pool, n))
+	f.prepare(map[string]any{"azure": f.AzureConfig()})
 	return f
 }
 
@@ -136,8 +163,7 @@ func (f *fixture) group() {
 		TypeMeta:   metav1.TypeMeta{APIVersion: groups.GroupVersion().String(), Kind: "NodeGroup"},
 		ObjectMeta: metav1.ObjectMeta{Name: f.name},
 		Spec: v1alpha1.NodeGroupSpec{
-			NodeSelector: metav1.LabelSelector{MatchLabels: map[string]string{emulator.PoolLabel: f.name}},
-			Cloud:        v1alpha1.CloudGroup{Provider: provider.Name, Group: f.name},
+			NodeSelector: metav1.LabelSelector{MatchLabels: f.selector}, Cloud: f.cloud,
 		},
 	}
 	raw, err := runtime.DefaultUnstructuredConverter.ToUnstructured(g)
@@ -329,7 +355,7 @@ func (f *fixture) create(objects ...runtime.Object) {
 // app is an App that runs on the pool's machines, wherever.
 func (f *fixture) app(name string, replicas int32) workload.App {
 	return workload.App{
-		Namespace: f.name, Name: name, Replicas: replicas, Stop: "0.3", NodeSelector: map[string]string{emulator.PoolLabel: f.name},
+		Namespace: f.name, Name: name, Replicas: replicas, Stop: "0.3", NodeSelector: f.selector,
 	}
 }
 
