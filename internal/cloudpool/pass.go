@@ -3,6 +3,7 @@ package cloudpool
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net/http"
 	"net/http/httputil"
 	"strings"
@@ -44,6 +45,7 @@ func (s *Server) newProxy(f *Front) *httputil.ReverseProxy {
 			}
 		},
 		ErrorHandler: s.passFailed,
+		ErrorLog:     slog.NewLogLogger(s.o.Log.Handler(), slog.LevelDebug),
 	}
 }
 
