@@ -53,8 +53,8 @@ func kubeawareCommand() *cobra.Command {
 	}
 }
 
-// managedBy is the Lease of those who carry retirements out within this personality.
-const managedBy = "slipway-" + kubeaware.Tool
+// managedBy begins the name of the Lease of those who carry retirements out within this personality.
+const managedBy = "slipway-" + kubeaware.Tool + "-"
 
 // runKubeaware serves, and carries the retirements out that it makes.
 func runKubeaware(ctx context.Context, c *kubeaware.Config, f *kubeaware.Flags, stderr io.Writer) error {
@@ -93,8 +93,8 @@ func runKubeaware(ctx context.Context, c *kubeaware.Config, f *kubeaware.Flags, 
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
 		return manager.Run(ctx, manager.Config{
-			Given:       &manager.Given{Kube: kube, API: api, Clouds: clouds, LeaseName: managedBy},
-			LeaderElect: true, LeaderElectionNamespace: f.Namespace, LeaseDuration: 15 * time.Second, Selector: cloudpool.UpdateLabel,
+			Given:       &manager.Given{Kube: kube, API: api, Clouds: clouds, LeaseName: managedBy + c.Mark()},
+			LeaderElect: true, LeaderElectionNamespace: f.Namespace, LeaseDuration: 15 * time.Second, Selector: kubeaware.MarkLabel + "=" + c.Mark(),
 			RetirementTTL: 24 * time.Hour, PollInterval: 5 * time.Second, CloudPoll: 5 * time.Second, RetryInterval: 10 * time.Second,
 			LogLevel: front.LogLevel, LogFormat: front.LogFormat,
 		}, start.Version(), stderr)

@@ -452,24 +452,27 @@ func (u *Updater) set(w *work, change func(*Update)) {
 // save writes the update down.
 func (u *Updater) save(ctx context.Context, w *work) error {
 	u.mu.Lock()
-	r := record{Current: w.update.clone(), Past: w.record.Past}
+	now := w.update.clone()
 	u.mu.Unlock()
-	return u.store.save(ctx, &r)
+	return u.store.save(ctx, &record{Current: now, Past: w.record.Past})
 }
 
-// finish writes down that the update is over. It reports false when that failed, and is to be tried again.
+// finish writes down that the update is over, which nobody is told before. It reports false when that failed, and is to be
+// tried again.
 func (u *Updater) finish(ctx context.Context, w *work, outcome *Outcome) bool {
 	outcome.At = time.Now().UTC()
-	u.set(w, func(up *Update) { up.Outcome, up.Message = outcome, "" })
-	if err := u.save(ctx, w); err != nil {
-		u.log.Warn("cannot write down that an update is over", "update", w.update.ID, "err", err)
-		u.set(w, func(up *Update) { up.Outcome = nil })
+	u.mu.Lock()
+	over := w.update.clone()
+	u.mu.Unlock()
+	over.Outcome, over.Message = outcome, ""
+	if err := u.store.save(ctx, &record{Current: over, Past: w.record.Past}); err != nil {
+		u.log.Warn("cannot write down that an update is over", "update", over.ID, "err", err)
 		return false
 	}
-	u.log.Info("an update is over", "update", w.update.ID, "result", outcome.Result, "removed", outcome.Removed, "detail", outcome.Detail)
-	u.o.Metrics.finished(w.update)
+	u.log.Info("an update is over", "update", over.ID, "result", outcome.Result, "removed", outcome.Removed, "detail", outcome.Detail)
+	u.o.Metrics.finished(over)
 	u.mu.Lock()
-	u.current = nil
+	*w.update, u.current = *over, nil
 	u.mu.Unlock()
 	u.slot.Want(false)
 	close(w.over)

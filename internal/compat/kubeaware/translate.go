@@ -3,6 +3,7 @@ package kubeaware
 import (
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -18,8 +19,15 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement"
 )
 
-// poolName is what the pool is called, unless its address names it.
-const poolName = "cloudpool"
+// Mark tells the proxy of one backend from that of another in the same cluster: it is the same in all replicas.
+func (c *Config) Mark() string {
+	sum := fnv.New32a()
+	sum.Write([]byte(strings.ToLower(strings.TrimRight(c.Backend.URL, "/"))))
+	return fmt.Sprintf("%08x", sum.Sum32())
+}
+
+// MarkLabel is the label of the NodeRetirements that a proxy makes, and carries out itself; the value is its Mark.
+const MarkLabel = "slipway.dev/" + Tool
 
 // namedPool is the address of a pool of a server of several.
 var namedPool = regexp.MustCompile(`/cloudpools/([A-Za-z0-9][A-Za-z0-9._-]*)/?$`)
@@ -28,7 +36,7 @@ var namedPool = regexp.MustCompile(`/cloudpools/([A-Za-z0-9][A-Za-z0-9._-]*)/?$`
 func (c *Config) Pool(multi bool) provider.Config {
 	one := provider.PoolConfig{URL: c.Backend.URL, Multi: multi}
 	if !multi {
-		one.Name = poolName
+		one.Name = "cloudpool-" + c.Mark()
 		if named := namedPool.FindStringSubmatch(c.Backend.URL); named != nil {
 			one.Name = named[1]
 		}
@@ -56,7 +64,7 @@ func (c *Config) Front(f *Flags) cloudpool.Config {
 		Listen: f.Listen(), Insecure: true, TLSCertFile: f.TLSCertFile, TLSKeyFile: f.TLSKeyFile, ClientCAFile: f.ClientCAFile,
 		Authorize: f.Authorize, ReadTimeout: c.Server.Timeout, BackendTimeout: c.Backend.Timeout, MaxBody: 16 << 20,
 		StrictCompat: f.StrictCompat, KeepCredentials: !f.Authorize && c.Backend.Auth == BackendAuth{},
-		Policy: string(placement.LeastLoaded), AtOnce: 1, Namespace: f.Namespace, Holder: host,
+		RetirementLabels: map[string]string{MarkLabel: c.Mark()}, Policy: string(placement.LeastLoaded), AtOnce: 1, Namespace: f.Namespace, Holder: host,
 		RegistrationGrace: 15 * time.Minute, PollEvery: 2 * time.Second, TroublePatience: time.Minute, AdmissionWait: 5 * time.Minute,
 		SettleTime: time.Minute, MetricsListen: f.MetricsListen, LogLevel: level, LogFormat: "text",
 	}
