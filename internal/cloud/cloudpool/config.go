@@ -165,7 +165,7 @@ func ParseURL(text string) (*url.URL, error) {
 	case u.Scheme != "http" && u.Scheme != "https", u.Host == "", u.RawQuery != "", u.Fragment != "":
 		return nil, fmt.Errorf("%q: want https://HOST:PORT with a path if need be, and nothing after it", text)
 	}
-	u.Path, u.RawPath = strings.TrimRight(u.Path, "/"), ""
+	u.Path, u.RawPath = "/"+strings.Trim(u.Path, "/"), ""
 	return u, nil
 }
 

@@ -72,7 +72,7 @@ func AsStatus(err error) *StatusError {
 }
 
 // multi is the path of a pool of a server of several, where what is asked of one machine has no /pool before it.
-var multi = regexp.MustCompile(`(^|/)cloudpools/[^/]+/?$`)
+var multi = regexp.MustCompile(`/cloudpools/[^/]+/?$`)
 
 // machinePath is the path of what is asked of one machine.
 func (c *Client) machinePath(action string) string {
