@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"golang.org/x/sync/errgroup"
 )
 
 // State is how far a machine's life has come.
@@ -202,13 +203,21 @@ func (p *Pool) Add(ctx context.Context, n int) ([]Machine, error) {
 	if p.o.Nodes == nil {
 		return added, nil
 	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(joinsAtOnce)
 	for _, m := range added {
-		if err := p.o.Nodes.Join(ctx, m); err != nil {
-			return nil, fmt.Errorf("node of machine %s: %w", m.ID, err)
-		}
+		group.Go(func() error {
+			if err := p.o.Nodes.Join(ctx, m); err != nil {
+				return fmt.Errorf("node of machine %s: %w", m.ID, err)
+			}
+			return nil
+		})
 	}
-	return added, nil
+	return added, group.Wait()
 }
+
+// joinsAtOnce is how many Nodes of a batch join at the same time.
+const joinsAtOnce = 16
 
 // Place adds a machine in a state of the caller's choice, without a Node, and raises the desired size if it counts.
 func (p *Pool) Place(s State, change func(*Machine)) Machine {
