@@ -24,15 +24,20 @@ func cloudpoolCommand() *cobra.Command {
 			if err := c.Validate(); err != nil {
 				return err
 			}
-			clouds, err := manager.Clouds(c.CloudConfig)
-			if err != nil {
-				return err
-			}
 			userAgent := "slipway-cloudpool/" + start.Version()
 			kube, err := clusterConfig(c.Kubeconfig, userAgent)
 			if err != nil {
 				return err
 			}
+			log, err := observe.Logger(cmd.ErrOrStderr(), c.LogFormat, c.LogLevel)
+			if err != nil {
+				return err
+			}
+			clouds, closeAll, err := manager.OpenClouds(c.CloudConfig, kube, log)
+			if err != nil {
+				return err
+			}
+			defer closeAll()
 			api, err := kubeapi.LoadConfig(c.Kubeconfig)
 			if err != nil {
 				return err

@@ -63,9 +63,17 @@ func runAKSNTH(ctx context.Context, o *aksnth.Options, stderr io.Writer) error {
 	if err := warnOf(aksnth.Tool, o.Warnings, c, stderr); err != nil {
 		return err
 	}
+	var sentry *aksnth.Sentry
+	if o.SentryDSN != "" {
+		if sentry, err = aksnth.NewSentry(o.SentryDSN, o.Node, start.Version()); err != nil { //nolint:contextcheck // what is said at the end of ctx is sent too
+			return err
+		}
+		defer sentry.Close()
+	}
 	asked := request.New()
 	var metrics *aksnth.Metrics
 	x := start.Extras{
+		Log:     sentry.Handler,
 		Metrics: func(r *observe.Registry) { metrics = aksnth.NewMetrics(r, o.Node) },
 		Voice: func(occasion agent.Occasion) (agent.Words, bool) {
 			metrics.Hear(occasion)
@@ -228,8 +236,8 @@ func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { retur
 func migrateCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "migrate TOOL",
-		Short: "Print the configuration of slipway agent that does what another tool was told",
-		Long: "Migrate prints a file for slipway agent --config FILE. Notes in it say what is done otherwise than the tool did,\n" +
+		Short: "Print the configuration that does what another tool was told",
+		Long: "Migrate prints a file for slipway agent or slipway manager. Notes in it say what is done otherwise than the tool did,\n" +
 			"where somebody may have come to depend on it, and what nothing stands for any more.",
 	}
 	cmd.AddCommand(
@@ -263,6 +271,8 @@ func migrateCommand() *cobra.Command {
 				return printMigration(cmd.OutOrStdout(), m, err)
 			},
 		},
+		migrateVMSSPodWatcher(),
+		migrateOpenStackAutoscaler(),
 		&cobra.Command{
 			Use:   kubeaware.Tool + " FILE",
 			Short: "From config.json, to a file of --cloud-config; - reads it from the standard input",

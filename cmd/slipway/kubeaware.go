@@ -11,8 +11,10 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/slipway-dev/slipway/cmd/internal/start"
 	"github.com/slipway-dev/slipway/internal/cloud"
@@ -89,37 +91,46 @@ func runKubeaware(ctx context.Context, c *kubeaware.Config, f *kubeaware.Flags, 
 	if err != nil {
 		return err
 	}
-	clouds := map[string]cloud.Provider{pools.Name(): pools}
+	provided, err := provider.New(pools, provider.Options{Log: log})
+	if err != nil {
+		return err
+	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
-		return manager.Run(ctx, manager.Config{
-			Given:       &manager.Given{Kube: kube, API: api, Clouds: clouds, LeaseName: managedBy + c.Mark()},
-			LeaderElect: true, LeaderElectionNamespace: f.Namespace, LeaseDuration: 15 * time.Second, Selector: kubeaware.MarkLabel + "=" + c.Mark(),
-			RetirementTTL: 24 * time.Hour, PollInterval: 5 * time.Second, CloudPoll: 5 * time.Second, RetryInterval: 10 * time.Second,
-			LogLevel: front.LogLevel, LogFormat: front.LogFormat,
-		}, start.Version(), stderr)
+		m := managing(&front, f, c.Mark())
+		m.Clouds = &manager.Clouds{Cloudpool: &pools}
+		return manager.RunIn(ctx, m, manager.Process{Kube: kube, API: api, Metrics: metrics.Registry, Log: log})
 	})
 	group.Go(func() error {
 		return cloudpool.Run(ctx, front, cloudpool.Inputs{
-			Kube: kube, Slots: api, Clouds: clouds, Build: observe.Build{Version: start.Version()}, Stderr: stderr,
+			Kube: kube, Slots: api, Clouds: map[string]cloud.Provider{provided.Name(): provided},
+			Build: observe.Build{Version: start.Version()}, Stderr: stderr,
 		})
 	})
 	return group.Wait()
 }
 
-// backend makes the provider of the pool, or of the pools: it is asked whether it has several. One that is away at the
-// start is taken for one.
-func backend(ctx context.Context, c *kubeaware.Config) (*provider.Provider, error) {
+// managing is how the retirements are carried out: with the manager's own defaults, but for what is this proxy's.
+func managing(front *cloudpool.Config, f *kubeaware.Flags, mark string) manager.Config {
+	var m manager.Config
+	m.AddFlags(pflag.NewFlagSet("", pflag.ContinueOnError))
+	m.Listen, m.Selector = "", kubeaware.MarkLabel+"="+mark
+	m.LeaderElectionNamespace, m.LeaseName = f.Namespace, managedBy+mark
+	m.LogLevel, m.LogFormat = front.LogLevel, front.LogFormat
+	return m
+}
+
+// backend is the pool, or the pools: the server is asked whether it has several. One that is away at the start is taken
+// for one.
+func backend(ctx context.Context, c *kubeaware.Config) (provider.Config, error) {
 	several, err := provider.New(c.Pool(true), provider.Options{})
 	if err != nil {
-		return nil, err
+		return provider.Config{}, err
 	}
 	ask, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	if names, err := several.Groups(ask); err == nil && len(names) > 0 {
-		return several, nil
-	}
-	return provider.New(c.Pool(false), provider.Options{})
+	names, err := several.Groups(ask)
+	return c.Pool(err == nil && len(names) > 0), nil
 }
 
 // smallClient is the small client that the drain engine works with.

@@ -50,7 +50,7 @@ func (a *Agent) due(h *handling) []notify.Moment {
 		return nil
 	}
 	come := []notify.Moment{notify.Detected}
-	if p := a.obstructed.Load(); p != nil && h.Phase == Draining && a.drain != nil {
+	if p := a.obstructed.Load(); p != nil && h.Phase == Draining && a.underWay() {
 		h.account.blocked = p.Obstructed()
 		come = append(come, notify.Blocked)
 	}

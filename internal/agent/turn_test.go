@@ -148,7 +148,7 @@ func TestI6ADrainThatCanWaitStopsWhenAnotherToolComes(t *testing.T) {
 		m.start(t, 0, nil)
 		m.source.say(announced(notice.Reboot, "a", time.Hour))
 		time.Sleep(10 * time.Second)
-		m.change(func(n *kubeapi.Node) {
+		_, _ = m.change("", func(n *kubeapi.Node) {
 			n.Spec.Taints = []kubeapi.Taint{{Key: "ToBeDeletedByClusterAutoscaler", Effect: "NoSchedule"}}
 		})
 		time.Sleep(10 * time.Second)
@@ -233,7 +233,7 @@ func (s season) play(t *testing.T) (broken []string) {
 			time.Sleep(200 * time.Millisecond)
 			drains := 0
 			for _, m := range all {
-				if m.alive && m.voluntary() && c.drains(m.name) > 0 {
+				if m.alive && m.voluntary() && c.drains(m.name) > 0 && !m.empty() {
 					drains++
 				}
 				late := m.alive && !m.preempted.IsZero() && time.Since(m.preempted) > 5*time.Second

@@ -187,11 +187,12 @@ func (c *Cluster) evacuate(node string, policy placement.Policy, rules placement
 	return out, err
 }
 
-// rules are those of the NodeGroup that a pool's machines are of, and its name; the plain rules when there is none.
-func (c *Cluster) rules(ctx context.Context, provider, group string) (placement.Options, string, error) {
+// rules are those of the NodeGroup with some labels that a pool's machines are of, and its name; the plain rules when there
+// is none. A manager that looks at objects with these labels alone sees no other.
+func (c *Cluster) rules(ctx context.Context, provider, group string, labels map[string]string) (placement.Options, string, error) {
 	rules := placement.Options{Now: time.Now()}
 	var list v1alpha1.NodeGroupList
-	if err := c.cache.List(ctx, &list); err != nil {
+	if err := c.cache.List(ctx, &list, client.MatchingLabels(labels)); err != nil {
 		return rules, "", fmt.Errorf("NodeGroups: %w", err)
 	}
 	name := ""

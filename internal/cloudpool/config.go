@@ -73,7 +73,8 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&c.AtOnce, "at-once", 1, "how many machines of a pool may be on their way out at once, 1 to 100; NodeGroups have budgets of their own")
 	fs.StringVar(&c.Namespace, "namespace", os.Getenv("POD_NAMESPACE"), "namespace of the Leases and of the record of updates (default $POD_NAMESPACE)")
 	fs.StringVar(&c.Holder, "holder", host, "name of this process among its replicas")
-	fs.StringToStringVar(&c.RetirementLabels, "retirement-labels", nil, "labels of the NodeRetirements, as key=value")
+	fs.StringToStringVar(&c.RetirementLabels, "retirement-labels", nil, "labels of the NodeRetirements that are made, and of the "+
+		"NodeGroups that count, as key=value; what a manager's --selector wants")
 	fs.DurationVar(&c.RegistrationGrace, "registration-grace", 15*time.Minute, "how long a machine that runs may take to register its node, up to 24h")
 	fs.DurationVar(&c.PollEvery, "poll-interval", 2*time.Second, "time between two looks at an update, 100ms to 1m; what happens to NodeRetirements is heard of at once")
 	fs.DurationVar(&c.TroublePatience, "trouble-patience", time.Minute, "how long a pool's server or cloud may fail in an update before its client is told, up to 1h")

@@ -43,7 +43,7 @@ func (u *Updater) look(ctx context.Context) (*world, error) {
 		return nil, clusterFailure("reading the nodes", err)
 	}
 	provider, group := u.o.Backend.Provider()
-	rules, name, err := u.o.Cluster.rules(ctx, provider.Name(), group)
+	rules, name, err := u.o.Cluster.rules(ctx, provider.Name(), group, u.o.Labels)
 	if err != nil {
 		return nil, &Failure{Result: NotPossible, Detail: err.Error(), Err: err}
 	}

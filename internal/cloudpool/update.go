@@ -185,7 +185,7 @@ func (u *Updater) resume(ctx context.Context) {
 		return
 	}
 	left := r.Current != nil && r.Current.Outcome == nil
-	u.slot.Want(left)
+	u.slot.Want(left, time.Time{})
 	if left && held && u.slot.Held() {
 		u.log.Info("going on with an update", "update", r.Current.ID)
 		u.begin(r)
@@ -204,7 +204,7 @@ const takeEvery = 500 * time.Millisecond
 // take waits for the right to update the pool. A *BusyError says that another process has it, for an update.
 func (u *Updater) take(ctx context.Context) error {
 	deadline := time.Now().Add(u.o.Pace.Take)
-	u.slot.Want(true)
+	u.slot.Want(true, deadline)
 	for {
 		u.mu.Lock()
 		changed := u.changed
@@ -340,7 +340,7 @@ func (u *Updater) Submit(ctx context.Context, update Update, judge func(context.
 	begun := false
 	defer func() {
 		if !begun {
-			u.slot.Want(false)
+			u.slot.Want(false, time.Time{})
 		}
 	}()
 	r, err := u.store.load(ctx)
@@ -474,7 +474,7 @@ func (u *Updater) finish(ctx context.Context, w *work, outcome *Outcome) bool {
 	u.mu.Lock()
 	*w.update, u.current = *over, nil
 	u.mu.Unlock()
-	u.slot.Want(false)
+	u.slot.Want(false, time.Time{})
 	close(w.over)
 	return true
 }

@@ -25,6 +25,14 @@ type VolumeReceipt struct {
 	Problem  string   `json:"problem,omitempty"`
 }
 
+// detach waits for the volumes of the drained pods, if the caller wants that, and adds what came of it to the receipt.
+func (d *Drain) detach(ctx context.Context, r *Receipt) {
+	if d.o.Volumes != nil {
+		r.Volumes = d.awaitDetach(ctx)
+		r.Ended = time.Now()
+	}
+}
+
 // awaitDetach waits until no volume of the drained pods is attached to the node, or the terms are over. A volume that
 // stays attached costs its next pod up to six minutes, after which the attach/detach controller forces it off. A
 // volume that a pod which stays uses too is not waited for.

@@ -998,6 +998,37 @@ func TestPodsThatArriveDuringTheDrainLeaveToo(t *testing.T) {
 	})
 }
 
+func TestADrainThatStandsByTakesWhatComesLate(t *testing.T) {
+	simulate(t, func(t *testing.T, s *sim) {
+		s.pod("web", stopsIn(20*time.Second))
+		s.pod("agent", ownedBy("DaemonSet"))
+		var told []string
+		began := time.Now()
+		ctx, cancel := context.WithCancel(t.Context())
+		o := Options{
+			OnDrained: func(r Receipt) {
+				told = append(told, fmt.Sprintf("%.0fs %s", time.Since(began).Seconds(), r.Summary()))
+			},
+			OnArrival: func() { told = append(told, fmt.Sprintf("%.0fs late", time.Since(began).Seconds())) },
+		}
+		time.AfterFunc(time.Minute, func() { s.pod("late", stopsIn(20*time.Second)) })
+		time.AfterFunc(2*time.Minute, func() { s.pod("another-agent", ownedBy("DaemonSet")) })
+		time.AfterFunc(time.Hour, cancel)
+		_, wait := start(ctx, t, s, o)
+		r, err := wait()
+		if !errors.Is(err, context.Canceled) || r.Outcome != Cancelled {
+			t.Errorf("outcome %q, error %v", r.Outcome, err)
+		}
+		want := []string{
+			"20s node-1: drained after 20.0s: 1 gone, 0 left, 1 not touched", "60s late",
+			"80s node-1: drained after 20.0s: 1 gone, 0 left, 1 not touched",
+		}
+		if !slices.Equal(told, want) {
+			t.Errorf("it told %q, want %q", told, want)
+		}
+	})
+}
+
 func TestAProtectedPodThatArrivesStopsAVoluntaryDrain(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
 		s.pod("web", stopsIn(20*time.Second))

@@ -105,6 +105,17 @@ func (p PodReceipt) CutShort() bool { return p.End == Killed && p.GraceGiven < p
 // Left reports a pod that had to leave and did not.
 func (p PodReceipt) Left() bool { return p.Action != Leave && p.End == StillThere }
 
+// Touched counts the pods that had to leave.
+func (r Receipt) Touched() int {
+	n := 0
+	for _, p := range r.Pods {
+		if p.Action != Leave {
+			n++
+		}
+	}
+	return n
+}
+
 // Summary is the receipt in one line.
 func (r Receipt) Summary() string {
 	var gone, forced, cut, left, stayed int

@@ -2,52 +2,38 @@ package manager
 
 import (
 	"context"
+	"log/slog"
 
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/slipway-dev/slipway/internal/cloud"
-	"github.com/slipway-dev/slipway/internal/kubeapi"
+	"github.com/slipway-dev/slipway/internal/cloud/cloudpool"
 )
 
-// Given is what a manager within another process works with, in place of what files and flags say.
-type Given struct {
-	Kube   *rest.Config
-	API    *kubeapi.Client
-	Clouds map[string]cloud.Provider
-	// LeaseName is the Lease that such managers compete for.
-	LeaseName string
+// addCloudpool makes the provider of cloudpools, if there are any.
+func (c *Clouds) addCloudpool(providers map[string]cloud.Provider, log *slog.Logger) error {
+	if c.Cloudpool == nil {
+		return nil
+	}
+	p, err := cloudpool.New(*c.Cloudpool, cloudpool.Options{Log: log})
+	if err != nil {
+		return err
+	}
+	providers[p.Name()] = p
+	return nil
 }
 
-// given is what a manager works with, from wherever.
-func (c *Config) given(userAgent string) (*Given, error) {
-	if c.Given != nil {
-		return c.Given, nil
-	}
-	clouds, err := loadClouds(c.CloudConfig)
+// OpenClouds makes the providers that a file of --cloud-config names, by their names, for a process that reads the cluster
+// and has no manager in it. They are to be closed by what is returned.
+func OpenClouds(path string, kube *rest.Config, log *slog.Logger) (providers map[string]cloud.Provider, closeAll func(), err error) {
+	openStack := &openStack{kube: kube, log: log}
+	providers, err = loadClouds(path, nil, openStack.open, log)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	kube, err := restConfig(c.Kubeconfig, userAgent)
-	if err != nil {
-		return nil, err
-	}
-	api, err := liveAPI(c.Kubeconfig, userAgent)
-	if err != nil {
-		return nil, err
-	}
-	return &Given{Kube: kube, API: api, Clouds: clouds}, nil
+	return providers, func() { closeClouds(providers) }, nil
 }
-
-func (c *Config) leaseName() string {
-	if c.Given != nil && c.Given.LeaseName != "" {
-		return c.Given.LeaseName
-	}
-	return leaseName
-}
-
-// Clouds makes the providers that a file of --cloud-config names, by their names.
-func Clouds(path string) (map[string]cloud.Provider, error) { return loadClouds(path) }
 
 // InstallCRDs installs or upgrades Slipway's CustomResourceDefinitions, and waits until they are served.
 func InstallCRDs(ctx context.Context, kube *rest.Config) error {

@@ -161,7 +161,7 @@ func (f *fixture) group() {
 	f.t.Helper()
 	g := &v1alpha1.NodeGroup{
 		TypeMeta:   metav1.TypeMeta{APIVersion: groups.GroupVersion().String(), Kind: "NodeGroup"},
-		ObjectMeta: metav1.ObjectMeta{Name: f.name},
+		ObjectMeta: metav1.ObjectMeta{Name: f.name, Labels: map[string]string{shard: f.name}},
 		Spec: v1alpha1.NodeGroupSpec{
 			NodeSelector: metav1.LabelSelector{MatchLabels: f.selector}, Cloud: f.cloud,
 		},

@@ -148,7 +148,7 @@ func TestFreezeIsOnlySaidUnlessAskedFor(t *testing.T) {
 			a := f.aksnth(append(flags, "-webhook.url="+in.URL+"/hook", "-webhook.template=x")...)
 			outage := time.Second
 			if flags != nil {
-				outage = time.Minute // after it the pods come back, which would look as if they had never left
+				outage = time.Hour // after it the pods come back, which would look as if they had never left
 			}
 			r := f.announce(azure.Announcement{Type: azure.Freeze, Notice: 20 * time.Second, DurationSeconds: new(-1), Outage: outage})
 			f.awaitEvent("Freeze")

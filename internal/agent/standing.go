@@ -1,0 +1,59 @@
+package agent
+
+import (
+	"time"
+
+	"github.com/slipway-dev/slipway/internal/drain"
+)
+
+// A node that was drained is watched until its notice is over: a scheduler that had not heard of the cordon, or somebody
+// who names the node, may bring a pod while the platform is still to begin, or while the machine has seconds to live.
+
+// wantsEmpty reports that the node was drained on account of this notice, and is to stay so.
+func (h *handling) wantsEmpty() bool {
+	return h.drained() && !h.over && !h.left && !h.unguarded && h.Decision.Action.drains()
+}
+
+// underWay reports that pods are being moved off the node.
+func (a *Agent) underWay() bool { return a.drain != nil && !a.drain.standing }
+
+// stands records that the node is drained.
+func (a *Agent) stands(run *drainRun, r drain.Receipt) {
+	if a.drain != run {
+		return // it was stopped, and another may be under way
+	}
+	run.standing = true
+	a.events.hush.until(time.Time{})
+	if !a.draining() && r.Touched() == 0 {
+		a.log.Debug("the node is drained as it was", "summary", r.Summary())
+		return // an agent that was restarted has looked again
+	}
+	a.log.Info("drained", "summary", r.Summary())
+	a.events.emit(drained(r))
+	a.book(r, nil)
+}
+
+// draining reports that a notice is in that phase.
+func (a *Agent) draining() bool {
+	for _, h := range a.handled {
+		if h.Phase == Draining {
+			return true
+		}
+	}
+	return false
+}
+
+// arrived takes back that the node is drained, as far as nobody has relied on it yet. Where the platform was told, the
+// pod leaves all the same.
+func (a *Agent) arrived(run *drainRun) {
+	if a.drain != run {
+		return
+	}
+	run.standing = false
+	for _, h := range a.inOrder() {
+		if h.Phase == Drained && h.wantsEmpty() {
+			h.Began, h.hadTurn = time.Now(), true
+			h.advanceTo(Draining)
+		}
+	}
+}
