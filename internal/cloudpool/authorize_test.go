@@ -71,8 +71,12 @@ func TestAClientIsKnownByItsTokenAndMayWhatTheAPIServerSays(t *testing.T) {
 		code              int
 		user              string
 	}{
-		{"good", "workers", "update", 200, "alice"}, {"good", "others", "get", 200, "alice"}, {"good", "others", "update", 403, ""},
-		{"other", "workers", "get", 403, ""}, {"bad", "workers", "get", 401, ""}, {"", "workers", "get", 401, ""},
+		{"good", "workers", "update", 200, "alice"},
+		{"good", "others", "get", 200, "alice"},
+		{"good", "others", "update", 403, ""},
+		{"other", "workers", "get", 403, ""},
+		{"bad", "workers", "get", 401, ""},
+		{"", "workers", "get", 401, ""},
 	} {
 		if code, user := try(tt.token, tt.pool, tt.verb); code != tt.code || user != tt.user {
 			t.Errorf("%+v: %d as %q", tt, code, user)

@@ -56,11 +56,13 @@ func TestMachinesAndNodesArePairedUnambiguouslyOrNotAtAll(t *testing.T) {
 			[]api.Machine{one("")}, []*corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Spec: corev1.NodeSpec{DoNotUseExternalID: uuid(1)}}}, "a/external ID", "", "",
 		},
 		"two nodes are one machine": {
-			[]api.Machine{one("")}, []*corev1.Node{node("a", "openstack:///"+uuid(1), ""), node("b", "openstack:///"+uuid(1), "")},
+			[]api.Machine{one("")},
+			[]*corev1.Node{node("a", "openstack:///"+uuid(1), ""), node("b", "openstack:///"+uuid(1), "")},
 			"a/provider ID", "both say that they are machine", "",
 		},
 		"a node has another machine's address": {
-			[]api.Machine{one("10.0.0.1"), machine(2, api.Running, "10.0.0.2")}, []*corev1.Node{node("a", "openstack:///"+uuid(1), "10.0.0.2")},
+			[]api.Machine{one("10.0.0.1"), machine(2, api.Running, "10.0.0.2")},
+			[]*corev1.Node{node("a", "openstack:///"+uuid(1), "10.0.0.2")},
 			"a/provider ID", "has the address 10.0.0.2 of machine " + uuid(2), "",
 		},
 		"a node of elsewhere has the machine's address": {

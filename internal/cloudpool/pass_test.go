@@ -150,27 +150,32 @@ func TestWhatTheServerDoesWrongIsPassedOnOrSaid(t *testing.T) {
 		}
 	})
 	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-	get := func(path string) (*http.Response, string, error) {
+	type got struct {
+		code     int
+		location string
+		body     string
+	}
+	get := func(path string) (got, error) {
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, front.URL+path, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		response, err := client.Do(r)
 		if err != nil {
-			return nil, "", err
+			return got{}, err
 		}
 		defer func() { _ = response.Body.Close() }()
 		raw, err := io.ReadAll(response.Body)
-		return response, string(raw), err
+		return got{response.StatusCode, response.Header.Get("Location"), string(raw)}, err
 	}
-	if response, _, err := get("/redirect"); err != nil || response.StatusCode != http.StatusFound || response.Header.Get("Location") != "http://203.0.113.9/elsewhere" {
-		t.Errorf("a redirect: %v, %v", response, err)
+	if is, err := get("/redirect"); err != nil || is.code != http.StatusFound || is.location != "http://203.0.113.9/elsewhere" {
+		t.Errorf("a redirect: %+v, %v", is, err)
 	}
-	if response, body, err := get("/html"); err != nil || response.StatusCode != http.StatusServiceUnavailable || body != "<html>" {
-		t.Errorf("a page: %v, %q, %v", response, body, err)
+	if is, err := get("/html"); err != nil || is.code != http.StatusServiceUnavailable || is.body != "<html>" {
+		t.Errorf("a page: %+v, %v", is, err)
 	}
-	if response, body, err := get("/half"); !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, io.EOF) || strings.Contains(body, "message") {
-		t.Errorf("half an answer: %v, %q, %v; want it cut off, and nothing after it", response, body, err)
+	if is, err := get("/half"); !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, io.EOF) || strings.Contains(is.body, "message") {
+		t.Errorf("half an answer: %+v, %v; want it cut off, and nothing after it", is, err)
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -178,9 +183,9 @@ func TestWhatTheServerDoesWrongIsPassedOnOrSaid(t *testing.T) {
 	}
 	_ = l.Close() // nobody listens there
 	f.URL.Host = l.Addr().String()
-	if response, body, err := get("/pool"); err != nil || response.StatusCode != http.StatusBadGateway ||
-		!strings.Contains(body, "failed to forward request to backend: failed to complete backend cloudpool request") {
-		t.Errorf("nobody there: %v, %q, %v", response, body, err)
+	if is, err := get("/pool"); err != nil || is.code != http.StatusBadGateway ||
+		!strings.Contains(is.body, "failed to forward request to backend: failed to complete backend cloudpool request") {
+		t.Errorf("nobody there: %+v, %v", is, err)
 	}
 }
 

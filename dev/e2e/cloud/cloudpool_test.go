@@ -1,6 +1,7 @@
 package cloud_test
 
 import (
+	"context"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -9,8 +10,6 @@ import (
 	"sync"
 	"testing"
 	"time"
-
-	"context"
 
 	emulator "github.com/slipway-dev/slipway/dev/cloudpool"
 	"github.com/slipway-dev/slipway/internal/cloud"

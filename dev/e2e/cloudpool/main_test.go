@@ -100,8 +100,6 @@ type fixture struct {
 type options struct {
 	pool  emulator.Options
 	nodes emulator.ClusterNodes
-	// flags are those of slipway cloudpool.
-	flags []string
 }
 
 // newFixture makes a pool of n machines.

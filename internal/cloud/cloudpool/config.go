@@ -96,7 +96,22 @@ var groupName = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]{0,126}[A-Za-z0-9
 
 // Validate reports everything that is wrong.
 func (c *Config) Validate() error {
-	var errs []error
+	errs := c.validatePools()
+	for field, b := range map[string]struct {
+		is, least, most time.Duration
+	}{
+		"requestTimeout": {c.requestTimeout(), time.Second, 30 * time.Minute},
+		"pollInterval":   {c.pollInterval(), 10 * time.Millisecond, 5 * time.Minute},
+		"settleTime":     {c.settleTime(), 0, 10 * time.Minute}, "observationWait": {c.observationWait(), 0, time.Minute},
+	} {
+		if b.is < b.least || b.is > b.most {
+			errs = append(errs, fmt.Errorf("%s: %s: want %s to %s", field, b.is, b.least, b.most))
+		}
+	}
+	return errors.Join(append(errs, c.Auth.validate()...)...)
+}
+
+func (c *Config) validatePools() (errs []error) {
 	fail := func(format string, a ...any) { errs = append(errs, fmt.Errorf(format, a...)) }
 	if len(c.Pools) == 0 {
 		fail("pools: is empty: want a list of pools, each with name and url")
@@ -120,25 +135,7 @@ func (c *Config) Validate() error {
 			fail("%s.nodes.cost: %v: want 0 or more", where, p.Nodes.Cost)
 		}
 	}
-	for field, b := range map[string]struct {
-		d           Duration
-		least, most time.Duration
-	}{
-		"requestTimeout": {c.RequestTimeout, time.Second, 30 * time.Minute},
-		"pollInterval":   {c.PollInterval, 10 * time.Millisecond, 5 * time.Minute},
-	} {
-		if b.d != 0 && (time.Duration(b.d) < b.least || time.Duration(b.d) > b.most) {
-			fail("%s: %s: want %s to %s", field, time.Duration(b.d), b.least, b.most)
-		}
-	}
-	if s := c.SettleTime; s != nil && (*s < 0 || time.Duration(*s) > 10*time.Minute) {
-		fail("settleTime: %s: want 0s to 10m", time.Duration(*s))
-	}
-	if w := c.ObservationWait; w != nil && (*w < 0 || time.Duration(*w) > time.Minute) {
-		fail("observationWait: %s: want 0s to 1m", time.Duration(*w))
-	}
-	errs = append(errs, c.Auth.validate()...)
-	return errors.Join(errs...)
+	return errs
 }
 
 func (a Auth) validate() (errs []error) {

@@ -77,8 +77,12 @@ func TestI10WhatNamesNoMachineIsRefusedAndNeverGuessed(t *testing.T) {
 		}
 	}
 	for _, m := range []api.Machine{
-		{ID: "i-requested1"}, {ID: "sir-abcd"}, {ID: "sir-abcd", Metadata: json.RawMessage(`{"instanceId":""}`)}, {ID: "pod-1"},
-		{ID: "https://example.com/x"}, {ID: "/subscriptions/s/x"},
+		{ID: "i-requested1"},
+		{ID: "sir-abcd"},
+		{ID: "sir-abcd", Metadata: json.RawMessage(`{"instanceId":""}`)},
+		{ID: "pod-1"},
+		{ID: "https://example.com/x"},
+		{ID: "/subscriptions/s/x"},
 	} {
 		if got, ok := Of(&m); ok {
 			t.Errorf("%s is taken for %s", m.ID, got)

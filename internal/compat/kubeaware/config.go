@@ -207,7 +207,8 @@ func (c *Config) validate() error {
 	}
 	if c.APIServer.Auth.KubeConfigPath == "" {
 		for _, f := range []struct{ name, value string }{
-			{"clientCertPath", c.APIServer.Auth.ClientCertPath}, {"clientKeyPath", c.APIServer.Auth.ClientKeyPath},
+			{"clientCertPath", c.APIServer.Auth.ClientCertPath},
+			{"clientKeyPath", c.APIServer.Auth.ClientKeyPath},
 			{"caCertPath", c.APIServer.Auth.CACertPath},
 		} {
 			if f.value == "" {

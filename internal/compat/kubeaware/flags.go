@@ -1,6 +1,7 @@
 package kubeaware
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -63,7 +64,7 @@ func ParseFlags(args []string, getenv func(string) string, stderr io.Writer) (*F
 		fs.Var(ignore{name == "logtostderr" || name == "alsologtostderr"}, name, "means nothing here: logs go to the standard error")
 	}
 	if err := fs.Parse(args); err != nil {
-		if err == flag.ErrHelp {
+		if errors.Is(err, flag.ErrHelp) {
 			return nil, err
 		}
 		return nil, &UsageError{err}
