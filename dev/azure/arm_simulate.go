@@ -71,7 +71,7 @@ func (a *ARM) evict(r *http.Request, find func(*http.Request) (*armMachine, *arm
 		return armAnswer{}, &armError{Status: http.StatusConflict, Code: "OperationNotAllowed", Message: fmt.Sprintf(
 			"Simulate Eviction is not allowed on VM %s: want one of priority Spot that is running.", vm.Resource)}
 	}
-	if err := a.emulator.simulateEviction(vm.ScaleSet, vm.Resource); err != nil { //nolint:contextcheck // a notice outlives the request
+	if err := a.emulator.simulateEviction(vm.ScaleSet, vm.Resource); err != nil {
 		return armAnswer{}, err
 	}
 	return armAnswer{status: http.StatusNoContent}, nil

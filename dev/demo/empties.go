@@ -31,12 +31,12 @@ func (s *stage) emptyPool(ctx context.Context, a *account) (_ string, err error)
 	if err := s.ARM.Inject(azure.ARMFault{Kind: azure.ARMDeletionFails, Resource: ci.Resource(undeletable), Times: 1}); err != nil {
 		return "", err
 	}
+	o.began = time.Now()
+	a.began = o.began
 	if err := s.endBuilds(ctx); err != nil {
 		return "", err
 	}
-	o.began = time.Now()
-	a.began = o.began
-	a.say(o.began, "the builds on the %d machines of pool %s are over. A node without one for %s is to leave, %d at a time", ciMachines,
+	a.say(time.Now(), "the builds on the %d machines of pool %s are over. A node without one for %s is to leave, %d at a time", ciMachines,
 		ci.Name, cooldown, 1)
 	if err := s.disturb(ctx, o); err != nil {
 		return "", err
@@ -51,10 +51,10 @@ func (s *stage) emptyPool(ctx context.Context, a *account) (_ string, err error)
 func (s *stage) tellGone(ctx context.Context, a *account, o *observed) error {
 	var gone []int
 	for i := range ciMachines {
-		if i == rescued {
+		if i == o.rescued {
 			continue
 		}
-		if _, err := o.await(ctx, i, v1alpha1.Succeeded); err != nil {
+		if err := o.await(ctx, i, v1alpha1.Succeeded); err != nil {
 			return err
 		}
 		gone = append(gone, i)
@@ -69,21 +69,31 @@ func (s *stage) tellGone(ctx context.Context, a *account, o *observed) error {
 	return nil
 }
 
-// endBuilds ends the builds on all machines.
+// endBuilds ends the builds on all machines, first that on the one that is to go first.
 func (s *stage) endBuilds(ctx context.Context) error {
-	err := s.Client().CoreV1().Pods(builds).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: buildLabel})
+	pods := s.Client().CoreV1().Pods(builds)
+	if err := pods.Delete(ctx, buildName(interrupted), metav1.DeleteOptions{}); err != nil {
+		return fmt.Errorf("ending a build: %w", err)
+	}
+	if _, err := s.AwaitNode(ctx, ci.NodeName(interrupted), "known to be idle", idle); err != nil {
+		return err
+	}
+	err := pods.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: buildLabel})
 	if err != nil {
 		return fmt.Errorf("ending the builds: %w", err)
 	}
 	return testbed.Poll(ctx, "the builds have ended", func() bool {
-		left, err := s.Client().CoreV1().Pods(builds).List(ctx, metav1.ListOptions{LabelSelector: buildLabel})
+		left, err := pods.List(ctx, metav1.ListOptions{LabelSelector: buildLabel})
 		return err == nil && len(left.Items) == 0
 	})
 }
 
+// idle reports a node on which the manager has written since when it is.
+func idle(n *corev1.Node) bool { return n.Annotations["nodegroup.slipway.dev/idle-since"] != "" }
+
 // disturb kills the manager in the middle of a drain, and starts a build on the last node while another leaves.
 func (s *stage) disturb(ctx context.Context, o *observed) error {
-	if _, err := o.await(ctx, interrupted, v1alpha1.Draining); err != nil {
+	if err := o.await(ctx, interrupted, v1alpha1.Draining); err != nil {
 		return err
 	}
 	if err := testbed.Poll(ctx, "a manager leads", func() bool { o.first = s.leader(ctx); return o.first != nil }); err != nil {
@@ -94,7 +104,11 @@ func (s *stage) disturb(ctx context.Context, o *observed) error {
 		return err
 	}
 	o.killed = time.Now()
-	if err := workload.CreateSettled(ctx, s.Client(), build("build-7", rescued).Pod()); err != nil {
+	var err error
+	if o.rescued, err = o.last(); err != nil {
+		return err
+	}
+	if err := workload.CreateSettled(ctx, s.Client(), build("build-7", o.rescued).Pod()); err != nil {
 		return err
 	}
 	o.called = time.Now()
@@ -121,8 +135,8 @@ func (s *stage) checkPool(ctx context.Context, o *observed) error {
 		}
 	}
 	return all(
-		expect(slices.Equal(names, []string{ci.NodeName(rescued)}), "one node left, "+ci.NodeName(rescued), "%v", names),
-		expect(slices.Equal(machines, []string{ci.Resource(rescued)}), "one machine left, "+ci.Resource(rescued), "%v", machines),
+		expect(slices.Equal(names, []string{ci.NodeName(o.rescued)}), "one node left, "+ci.NodeName(o.rescued), "%v", names),
+		expect(slices.Equal(machines, []string{ci.Resource(o.rescued)}), "one machine left, "+ci.Resource(o.rescued), "%v", machines),
 		expect(s.ARM.Capacity(ci.ScaleSet()) == 1, "the scale set meant to have 1 machine", "%d", s.ARM.Capacity(ci.ScaleSet())),
 		expect(o.most() == 1, "never more than one node out of service at once", "%d were", o.most()),
 	)
@@ -190,15 +204,15 @@ func (s *stage) rescuedNode(ctx context.Context, a *account) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	a.say(o.called, "a build starts on %s, whose turn to leave has not come yet", ci.NodeName(rescued))
-	node, err := s.AwaitNode(ctx, ci.NodeName(rescued), "in service, with nothing of Slipway's on it", func(n *corev1.Node) bool {
-		return !n.Spec.Unschedulable && len(leftovers(n)) == 0 && n.Annotations["nodegroup.slipway.dev/idle-since"] == ""
+	a.say(o.called, "a build starts on %s, whose turn to leave has not come yet", ci.NodeName(o.rescued))
+	node, err := s.AwaitNode(ctx, ci.NodeName(o.rescued), "in service, with nothing of Slipway's on it", func(n *corev1.Node) bool {
+		return !n.Spec.Unschedulable && len(leftovers(n)) == 0 && !idle(n)
 	})
 	if err != nil {
 		return "", err
 	}
 	if err := testbed.Poll(ctx, "no retirement of it is under way", func() bool {
-		rt := o.record(rescued)
+		rt := o.record(o.rescued)
 		return rt == nil || rt.Status.Phase.Finished()
 	}); err != nil {
 		return "", err
@@ -209,7 +223,7 @@ func (s *stage) rescuedNode(ctx context.Context, a *account) (string, error) {
 		return "", err
 	}
 	return "the node stays, and the build runs on", all(
-		expect(o.reached(rescued, v1alpha1.Draining).IsZero(), "the node never to be drained", "it was"),
+		expect(o.reached(o.rescued, v1alpha1.Draining).IsZero(), "the node never to be drained", "it was"),
 		expect(len(pods.Items) == 1 && ready(&pods.Items[0]) && pods.Items[0].Spec.NodeName == node.Name, "the build ready on "+node.Name,
 			"%d builds", len(pods.Items)),
 	)

@@ -38,12 +38,14 @@ const (
 // What happens to which machine of the pool.
 const (
 	undeletable = 1 // Azure fails to delete it, once
-	interrupted = 2 // the manager is killed while it retires it
-	rescued     = 5 // a build comes in time
+	interrupted = 2 // it is the first to go, and the manager is killed meanwhile
 )
 
 // cache is not a build: it has to leave, and takes its time, so that there is a middle to be killed in.
 var cache = onlyOn(machine{ci, interrupted}, workload.App{Name: "cache", Replicas: 2, Stop: "4"})
+
+// buildName is that of the build that is on a machine at first.
+func buildName(instance int) string { return fmt.Sprint("build-", instance+1) }
 
 // build is a pod that keeps a machine of the pool.
 func build(name string, instance int) workload.App {
@@ -72,7 +74,7 @@ func (s *stage) preparePool(ctx context.Context) error {
 		return err
 	}
 	for i := range ciMachines {
-		if err := workload.CreateSettled(ctx, s.Client(), build(fmt.Sprint("build-", i+1), i).Pod()); err != nil {
+		if err := workload.CreateSettled(ctx, s.Client(), build(buildName(i), i).Pod()); err != nil {
 			return err
 		}
 	}

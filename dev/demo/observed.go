@@ -2,6 +2,7 @@ package demo
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -19,12 +20,13 @@ import (
 
 // observed is what the API server has told of the pool's nodes and of their retirements, and when.
 type observed struct {
-	began  time.Time
-	killed time.Time
-	took   time.Time // when the other manager led
-	called time.Time // when the build came that rescues a node
-	first  *manager  // the one that was killed
-	failed error     // why the step that lets it all happen failed
+	began   time.Time
+	killed  time.Time
+	took    time.Time // when the other manager led
+	called  time.Time // when the build came that rescues a node
+	rescued int       // the instance whose node that is
+	first   *manager  // the one that was killed
+	failed  error     // why the step that lets it all happen failed
 
 	mu       sync.Mutex
 	phases   map[string]map[v1alpha1.Phase]time.Time // by node
@@ -109,6 +111,16 @@ func (o *observed) record(instance int) *v1alpha1.NodeRetirement {
 	return o.records[ci.NodeName(instance)]
 }
 
+// last is the last instance whose turn to leave has not come yet.
+func (o *observed) last() (int, error) {
+	for i := ciMachines - 1; i >= 0; i-- {
+		if i != interrupted && i != undeletable && o.reached(i, v1alpha1.Cordoned).IsZero() {
+			return i, nil
+		}
+	}
+	return 0, errors.New("every node's turn to leave has come already")
+}
+
 // most is how many nodes took no pods at once.
 func (o *observed) most() int {
 	o.mu.Lock()
@@ -116,13 +128,13 @@ func (o *observed) most() int {
 	return o.together
 }
 
-// await waits until the retirement of a machine's node has reached a phase, and says when.
-func (o *observed) await(ctx context.Context, instance int, phase v1alpha1.Phase) (time.Time, error) {
+// await waits until the retirement of a machine's node has reached a phase.
+func (o *observed) await(ctx context.Context, instance int, phase v1alpha1.Phase) error {
 	err := testbed.Poll(ctx, fmt.Sprintf("the retirement of %s is %s", ci.NodeName(instance), phase), func() bool {
 		return !o.reached(instance, phase).IsZero()
 	})
 	if rt := o.record(instance); err != nil && rt != nil {
 		err = fmt.Errorf("%w; it is %s: %s", err, rt.Status.Phase, rt.Status.Message)
 	}
-	return o.reached(instance, phase), err
+	return err
 }

@@ -103,7 +103,7 @@ func RunIn(ctx context.Context, c Config, in Process) error {
 		return err
 	}); err != nil {
 		if ctx.Err() != nil {
-			return nil // it was told to end
+			return nil //nolint:nilerr // it was told to end, and does in good order
 		}
 		return err
 	}
