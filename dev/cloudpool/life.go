@@ -47,7 +47,7 @@ func (p *Pool) turnLocked() {
 		switch {
 		case m.State.Allocated() && !m.Membership.Active && m.Membership.Evictable:
 			p.terminateLocked(m)
-		case m.active():
+		case m.active() && !m.doomed:
 			active++
 		}
 	}
@@ -66,7 +66,7 @@ func (p *Pool) turnLocked() {
 func (p *Pool) surplusLocked(n int) []*Machine {
 	var evictable []*Machine
 	for _, m := range p.machines {
-		if m.active() && m.Membership.Evictable {
+		if m.active() && !m.doomed && m.Membership.Evictable {
 			evictable = append(evictable, m)
 		}
 	}
@@ -123,20 +123,29 @@ func (p *Pool) advance(m *Machine, from State, change func()) bool {
 	return true
 }
 
-// join adds the Node of a machine that runs, unless it has ended meanwhile.
+// join adds the Node of a machine that runs. One that has ended meanwhile leaves a Node that is silent.
 func (p *Pool) join(ctx context.Context, m *Machine) {
 	if p.o.Nodes == nil || !rest(ctx, p.o.Register) {
 		return
 	}
-	p.mu.Lock()
-	now := *m
-	p.mu.Unlock()
-	if now.State != Running {
+	now, runs := p.look(m)
+	if !runs {
 		return
 	}
-	if err := p.o.Nodes.Join(ctx, now); err != nil && ctx.Err() == nil {
+	err := p.o.Nodes.Join(ctx, now)
+	if now, runs = p.look(m); err == nil && !runs {
+		err = p.o.Nodes.Leave(ctx, now)
+	}
+	if err != nil && ctx.Err() == nil {
 		p.log.Error("a machine's node did not join", "machine", now.ID, "err", err)
 	}
+}
+
+// look gives a machine as it is, and whether it runs.
+func (p *Pool) look(m *Machine) (Machine, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return *m, m.State == Running
 }
 
 // terminateLocked begins to end a machine, at once or when the call takes effect.
@@ -149,6 +158,7 @@ func (p *Pool) terminateLocked(m *Machine) {
 		p.goLocked(func(ctx context.Context) { p.leave(ctx, m) })
 		return
 	}
+	m.doomed = true // the server knows what it has done itself
 	p.goLocked(func(ctx context.Context) {
 		if !rest(ctx, p.o.Lag) {
 			return

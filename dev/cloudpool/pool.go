@@ -56,6 +56,8 @@ type Machine struct {
 	// NodeName and ProviderID are those that the machine's Node has; the API does not show them as such.
 	NodeName   string `json:"-"`
 	ProviderID string `json:"-"`
+
+	doomed bool // its termination was taken, and has no effect yet
 }
 
 func (m *Machine) active() bool { return m.State.Allocated() && m.Membership.Active }
