@@ -18,6 +18,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/agent"
 	"github.com/slipway-dev/slipway/internal/compat"
 	"github.com/slipway-dev/slipway/internal/compat/aksnth"
+	"github.com/slipway-dev/slipway/internal/compat/kubeaware"
 	"github.com/slipway-dev/slipway/internal/compat/mechanic"
 	"github.com/slipway-dev/slipway/internal/config"
 	"github.com/slipway-dev/slipway/internal/notice/azure"
@@ -272,6 +273,23 @@ func migrateCommand() *cobra.Command {
 		},
 		migrateVMSSPodWatcher(),
 		migrateOpenStackAutoscaler(),
+		&cobra.Command{
+			Use:   kubeaware.Tool + " FILE",
+			Short: "From config.json, to a file of --cloud-config; - reads it from the standard input",
+			Args:  cobra.ExactArgs(1),
+			RunE: func(cmd *cobra.Command, args []string) error {
+				raw, err := readInput(cmd.InOrStdin(), args[0])
+				if err != nil {
+					return err
+				}
+				file, err := kubeaware.Migrate(raw)
+				if err != nil {
+					return fmt.Errorf("%s: %w", args[0], err)
+				}
+				_, err = cmd.OutOrStdout().Write(file)
+				return err
+			},
+		},
 	)
 	return cmd
 }

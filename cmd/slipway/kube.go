@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"net/url"
 
 	"github.com/spf13/pflag"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
@@ -51,16 +50,7 @@ func (k kubeFlags) api() (*kubeapi.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	hc, err := rest.HTTPClientFor(cfg)
-	if err != nil {
-		return nil, err
-	}
-	hc.Timeout = 0 // a watch lasts; every other request has its own
-	base, _, err := rest.DefaultServerUrlFor(cfg)
-	if err != nil {
-		return nil, err
-	}
-	return kubeapi.New(&url.URL{Scheme: base.Scheme, Host: base.Host, Path: base.Path}, hc, cfg.UserAgent), nil
+	return smallClient(cfg)
 }
 
 // clientset is client-go's. It reads whole clusters, so that it is not slowed down on this side: priority and fairness

@@ -21,6 +21,7 @@ import (
 	"github.com/slipway-dev/slipway/dev/controlplane"
 	"github.com/slipway-dev/slipway/dev/testbed"
 	"github.com/slipway-dev/slipway/dev/workload"
+	"github.com/slipway-dev/slipway/internal/compat/kubeaware"
 )
 
 // ci is a pool whose nodes are there for builds, and leave without any.
@@ -177,6 +178,7 @@ func (s *stage) startManager(ctx context.Context, name string) (*manager, error)
 			"manager", "--install-crds", "--kubeconfig", kubeconfig, "--cloud-config", clouds, "--listen", listen,
 			"--leader-election-namespace", testbed.AgentNamespace, "--leader-election-lease-duration", leaseTime.String(),
 			"--group-poll-interval", "1s", "--poll-interval", "500ms", "--cloud-poll-interval", "500ms", "--retry-interval", retryAfter.String(),
+			"--selector", "!" + kubeaware.MarkLabel, // its own affair
 		},
 	})
 	return &manager{Process: process, metrics: "http://" + listen + "/metrics"}, err

@@ -17,6 +17,7 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/cloud"
 	"github.com/slipway-dev/slipway/internal/cloud/azure"
+	"github.com/slipway-dev/slipway/internal/cloud/cloudpool"
 	"github.com/slipway-dev/slipway/internal/cloud/openstack"
 )
 
@@ -40,6 +41,8 @@ type Config struct {
 	LogLevel, LogFormat     string
 	// Clouds, if set, takes the place of the file CloudConfig.
 	Clouds *Clouds
+	// LeaseName, if set, is the Lease that managers compete for, where others in the namespace do other work.
+	LeaseName string
 	// Given, if set, gives NodeGroups beside those of the API server and of the file.
 	Given func() []v1alpha1.NodeGroup
 
@@ -110,6 +113,7 @@ func (c *Config) Validate() error {
 type Clouds struct {
 	Azure     *AzureCloud       `json:"azure,omitempty"`
 	OpenStack *openstack.Config `json:"openstack,omitempty"`
+	Cloudpool *cloudpool.Config `json:"cloudpool,omitempty"`
 	Programs
 }
 
@@ -160,11 +164,14 @@ func loadClouds(
 		}
 		providers[p.Name()] = p
 	}
+	if err := file.addCloudpool(providers, log); err != nil {
+		return nil, fmt.Errorf("--cloud-config: %s: cloudpool: %w", path, err)
+	}
 	if err := file.add(providers, log); err != nil {
 		return nil, fmt.Errorf("--cloud-config: %s: %w", path, err)
 	}
 	if len(providers) == 0 {
-		return nil, fmt.Errorf("--cloud-config: %s names no cloud: want one of azure, openstack, plugins, externalGRPC", path)
+		return nil, fmt.Errorf("--cloud-config: %s names no cloud: want one of azure, openstack, cloudpool, plugins, externalGRPC", path)
 	}
 	return providers, nil
 }

@@ -1,6 +1,7 @@
 package manager
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -240,7 +241,7 @@ func newManager(ctx context.Context, c Config, in Process, ready *readiness) (ma
 		Cache:                         cacheOptions(c),
 		Metrics:                       metricsserver.Options{BindAddress: "0"}, // serve does that
 		LeaderElection:                c.LeaderElect,
-		LeaderElectionID:              leaseName,
+		LeaderElectionID:              cmp.Or(c.LeaseName, leaseName),
 		LeaderElectionNamespace:       c.LeaderElectionNamespace,
 		LeaderElectionReleaseOnCancel: true,
 		LeaseDuration:                 &c.LeaseDuration, RenewDeadline: &renew, RetryPeriod: &retry,

@@ -51,7 +51,7 @@ func TestTheFileOfCloudsStartsPlugins(t *testing.T) {
 		"too little memory":        {file: plugins + "  - {type: Libvirt, memoryLimit: 1Mi}\n", want: "memoryLimit: 1Mi", bad: true},
 		"a list as config":         {file: plugins + "  - {type: Libvirt, config: [1]}\n", want: "config: want an object", bad: true},
 		"a provider without files": {file: "externalGRPC: [{name: rack, address: 'h:1', providerIDPrefix: 'r://'}]\n", want: "externalGRPC[0]: caFile", bad: true},
-		"nothing":                  {file: "{}\n", want: "want one of azure, openstack, plugins, externalGRPC", bad: true},
+		"nothing":                  {file: "{}\n", want: "want one of azure, openstack, cloudpool, plugins, externalGRPC", bad: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "clouds.yaml")

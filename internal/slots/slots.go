@@ -48,8 +48,8 @@ const (
 	// requestTimeout bounds each request.
 	requestTimeout = 4 * time.Second
 
-	labelKey, labelValue = "slipway.dev/slot", "drain"
-	namePrefix           = "slipway-drain-"
+	labelKey = "slipway.dev/slot"
+	drains   = "drain" // the purpose when none is given
 )
 
 // MaxLimit is the largest number of slots: an agent's rights name each Lease, so that it can change no other.
@@ -71,7 +71,10 @@ type Options struct {
 	Holder string
 	// Limit is the number of slots, 1 to MaxLimit. All who share a namespace should agree on it.
 	Limit int
-	Log   *slog.Logger
+	// Purpose sets slots of one kind apart from others in the namespace: the Leases are slipway-PURPOSE-0 and on. It is a
+	// DNS label of at most 40 characters; empty is "drain".
+	Purpose string
+	Log     *slog.Logger
 }
 
 // Keeper contends for one slot on behalf of one holder. It asks nothing of the API server while none is wanted. Its
@@ -115,6 +118,9 @@ func New(o Options) (*Keeper, error) {
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Purpose == "" {
+		o.Purpose = drains
 	}
 	return &Keeper{o: o, wake: make(chan struct{}, 1), seen: map[string]sighting{}}, nil
 }
@@ -236,7 +242,7 @@ func (k *Keeper) say(err error) {
 	}
 	k.said = text
 	if err != nil {
-		k.o.Log.Warn("cannot reach the slots for drains", "err", err)
+		k.o.Log.Warn("cannot reach the slots", "for", k.o.Purpose, "err", err)
 	}
 }
 
@@ -256,7 +262,7 @@ func (k *Keeper) take(ctx context.Context) (bool, error) {
 	var holders []string
 	first := rand.IntN(k.o.Limit)
 	for i := range k.o.Limit {
-		name := slotName((first + i) % k.o.Limit)
+		name := k.slotName((first + i) % k.o.Limit)
 		lease, there := leases[name]
 		if there && !k.free(lease) {
 			holders = append(holders, lease.Spec.HolderIdentity)
@@ -286,8 +292,8 @@ func (k *Keeper) leaves(leases map[string]kubeapi.Lease) bool {
 		return false
 	}
 	for i := range k.o.Limit {
-		lease := leases[slotName(i)]
-		lease.Name = slotName(i)
+		lease := leases[k.slotName(i)]
+		lease.Name = k.slotName(i)
 		since, free := k.freeFrom(lease)
 		if free && (k.freeSince.IsZero() || since.Before(k.freeSince)) {
 			k.freeSince = since
@@ -319,7 +325,7 @@ func (k *Keeper) pause() time.Duration {
 // own finds the slot that is ours, be it from before a crash, or from a request that was not answered.
 func (k *Keeper) own(leases map[string]kubeapi.Lease) *kubeapi.Lease {
 	for i := range k.o.Limit {
-		if l, ok := leases[slotName(i)]; ok && l.Spec.HolderIdentity == k.o.Holder {
+		if l, ok := leases[k.slotName(i)]; ok && l.Spec.HolderIdentity == k.o.Holder {
 			return &l
 		}
 	}
@@ -371,7 +377,7 @@ func (k *Keeper) claim(ctx context.Context, l kubeapi.Lease) (bool, error) {
 		return false, err
 	}
 	if was != k.o.Holder {
-		k.o.Log.Info("took a slot for a drain", "slot", l.Name, "from", was)
+		k.o.Log.Info("took a slot", "slot", l.Name, "from", was)
 	}
 	k.lease = made
 	k.mu.Lock()
@@ -438,7 +444,7 @@ func (k *Keeper) write(ctx context.Context, l kubeapi.Lease) (*kubeapi.Lease, er
 	defer cancel()
 	l.ObjectMeta = kubeapi.ObjectMeta{
 		Name: l.Name, Namespace: k.o.Namespace, ResourceVersion: l.ResourceVersion,
-		Labels: map[string]string{labelKey: labelValue},
+		Labels: map[string]string{labelKey: k.o.Purpose},
 	}
 	if l.ResourceVersion == "" {
 		return k.o.API.CreateLease(ctx, l)
@@ -450,17 +456,19 @@ func (k *Keeper) write(ctx context.Context, l kubeapi.Lease) (*kubeapi.Lease, er
 func (k *Keeper) list(ctx context.Context) (map[string]kubeapi.Lease, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	all, err := k.o.API.ListLeases(ctx, k.o.Namespace, labelKey+"="+labelValue)
+	all, err := k.o.API.ListLeases(ctx, k.o.Namespace, labelKey+"="+k.o.Purpose)
 	if err != nil {
-		return nil, fmt.Errorf("slots for drains: %w", err)
+		return nil, fmt.Errorf("slots for %s: %w", k.o.Purpose, err)
 	}
 	byName := map[string]kubeapi.Lease{}
 	for _, l := range all {
-		if strings.HasPrefix(l.Name, namePrefix) {
+		if strings.HasPrefix(l.Name, k.namePrefix()) {
 			byName[l.Name] = l
 		}
 	}
 	return byName, nil
 }
 
-func slotName(i int) string { return fmt.Sprintf("%s%d", namePrefix, i) }
+func (k *Keeper) namePrefix() string { return "slipway-" + k.o.Purpose + "-" }
+
+func (k *Keeper) slotName(i int) string { return fmt.Sprintf("%s%d", k.namePrefix(), i) }

@@ -1,0 +1,375 @@
+// Package cloudpool measures slipway cloudpool in front of an emulated cloudpool server, on a real control plane: how long
+// a decision takes, what a machine's way out costs the API server, and what is added to a read meanwhile.
+package cloudpool
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/api/resource"
+	apiruntime "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/yaml"
+
+	"github.com/slipway-dev/slipway/dev/bench/result"
+	emulator "github.com/slipway-dev/slipway/dev/cloudpool"
+	"github.com/slipway-dev/slipway/dev/controlplane"
+	"github.com/slipway-dev/slipway/dev/testbed"
+	"github.com/slipway-dev/slipway/dev/workload"
+	provider "github.com/slipway-dev/slipway/internal/cloud/cloudpool"
+	"github.com/slipway-dev/slipway/internal/cloudpool"
+)
+
+// Options configure a run.
+type Options struct {
+	// Kubernetes is the minor version; empty is the newest.
+	Kubernetes string
+	Progress   io.Writer
+}
+
+// What is measured, and what it has to reach.
+const (
+	small, large   = 20, 100 // nodes
+	podsEach       = 30
+	apps           = 30
+	taken          = 10 // of the large pool; of the small one 2
+	takenOfSmall   = 2
+	decisions      = 30
+	readsPerSecond = 500
+
+	reachDecision = 50 // ms
+	reachAdded    = 1  // ms
+	reachGrowth   = 1  // requests per removed node, more than noise
+)
+
+const namespace = "slipway"
+
+// Run measures a small pool and then a large one.
+func Run(ctx context.Context, o Options) ([]result.Result, error) {
+	few, err := measure(ctx, o, "few", small, takenOfSmall)
+	if err != nil {
+		return nil, fmt.Errorf("%d nodes: %w", small, err)
+	}
+	many, err := measure(ctx, o, "many", large, taken)
+	if err != nil {
+		return nil, fmt.Errorf("%d nodes: %w", large, err)
+	}
+	setup := fmt.Sprintf("%d nodes and %d pods of %d Deployments on a real control plane with kwok, Kubernetes %s, %d cores for everything; ",
+		large, large*podsEach, apps, many.version, runtime.NumCPU())
+	return []result.Result{
+		{
+			Name: fmt.Sprintf("decision on size %d to %d, median", large, large-taken), Value: ms(percentile(many.decisions, 50)), Unit: "ms",
+			Reach: result.AtMost(reachDecision),
+			Setup: setup + fmt.Sprintf("GET /slipway/v1/pools/…/plan over HTTP with the pool read from its server, %d times; p99 %.0f ms; %d victims each",
+				decisions, ms(percentile(many.decisions, 99)), taken),
+		},
+		{
+			Name: "API requests per removed node", Value: many.requests, Unit: "requests",
+			Setup: setup + fmt.Sprintf("from the audit log, of slipway cloudpool and slipway manager, watches and Lease renewals included, from the request to "+
+				"its answer %.0f s later; by verb: %s", many.took.Seconds(), many.kinds),
+		},
+		{
+			Name: fmt.Sprintf("the same, more than with %d nodes", small), Value: many.requests - few.requests, Unit: "requests",
+			Reach: result.AtMost(reachGrowth), Setup: fmt.Sprintf("with %d nodes it is %.1f: %s", small, few.requests, few.kinds),
+		},
+		{
+			Name: fmt.Sprintf("added to a read at p99, %d reads per second while machines go", readsPerSecond), Value: ms(many.proxied) - ms(many.direct),
+			Unit: "ms", Reach: result.AtMost(reachAdded),
+			Setup: setup + fmt.Sprintf("GET /pool/size, %d times through the proxy and as often past it in turns: p99 %.2f ms and %.2f ms, p50 %.2f ms and %.2f ms",
+				many.reads, ms(many.proxied), ms(many.direct), ms(many.proxiedMedian), ms(many.directMedian)),
+		},
+	}, nil
+}
+
+func ms(d time.Duration) float64 { return d.Seconds() * 1e3 }
+
+// figures are what was measured of one pool.
+type figures struct {
+	version                     string
+	decisions                   []time.Duration
+	requests                    float64 // per removed node
+	kinds                       string
+	took                        time.Duration
+	reads                       int
+	proxied, direct             time.Duration // p99
+	proxiedMedian, directMedian time.Duration
+}
+
+// stage is a pool with a manager and a front.
+type stage struct {
+	*testbed.Testbed
+	pool   *emulator.Pool
+	server *httptest.Server
+	front  string
+	name   string
+}
+
+func measure(ctx context.Context, o Options, name string, nodes, remove int) (_ *figures, err error) {
+	fmt.Fprintf(o.Progress, "cloudpool: starting a control plane with %d nodes and %d pods\n", nodes, nodes*podsEach)
+	bed, err := testbed.Start(ctx, testbed.Options{Cluster: controlplane.Options{Version: o.Kubernetes, Progress: o.Progress}})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, bed.Stop()) }()
+	s := &stage{Testbed: bed, name: name}
+	defer s.close()
+	if err := s.prepare(ctx, nodes); err != nil {
+		return nil, err
+	}
+	f := &figures{version: bed.Version()}
+	fmt.Fprintf(o.Progress, "cloudpool: %d decisions\n", decisions)
+	for range decisions {
+		took, err := s.decide(ctx, nodes-remove, remove)
+		if err != nil {
+			return nil, err
+		}
+		f.decisions = append(f.decisions, took)
+	}
+	fmt.Fprintf(o.Progress, "cloudpool: from %d to %d, with %d reads per second\n", nodes, nodes-remove, readsPerSecond)
+	return f, s.shrink(ctx, f, nodes-remove, remove)
+}
+
+func (s *stage) close() {
+	if s.server != nil {
+		s.server.Close()
+	}
+	if s.pool != nil {
+		s.pool.Close()
+	}
+}
+
+func (s *stage) prepare(ctx context.Context, nodes int) error {
+	root, err := testbed.Root()
+	if err != nil {
+		return err
+	}
+	group := schema.GroupVersion{Group: "slipway.dev", Version: "v1alpha1"}
+	if err := s.ApplyTypes(ctx, filepath.Join(root, "api", "crds"), group, "nodegroups", "noderetirements"); err != nil {
+		return err
+	}
+	for _, file := range []string{"manager/rbac.yaml", "cloudpool/rbac.yaml"} {
+		if err := s.Apply(ctx, filepath.Join(root, "deploy", file)); err != nil {
+			return err
+		}
+	}
+	s.pool = emulator.New(emulator.Options{Name: s.name, Nodes: emulator.ClusterNodes{Cluster: s.Cluster, Pool: s.name}})
+	if _, err := s.pool.Add(ctx, nodes); err != nil {
+		return err
+	}
+	s.server = httptest.NewServer(s.pool.Handler())
+	if err := s.populate(ctx, nodes*podsEach); err != nil {
+		return err
+	}
+	return s.start(ctx)
+}
+
+// populate runs the pods, spread by the scheduler.
+func (s *stage) populate(ctx context.Context, pods int) error {
+	if err := workload.Create(ctx, s.Client(), workload.Namespace(s.name)); err != nil {
+		return err
+	}
+	var objects []apiruntime.Object
+	for i := range apps {
+		app := workload.App{
+			Namespace: s.name, Name: fmt.Sprint("app-", i), Replicas: int32(pods / apps), Stop: "0.5", CPU: resource.MustParse("100m"),
+			NodeSelector: map[string]string{emulator.PoolLabel: s.name}, MaxUnavailable: "20%",
+		}
+		objects = append(objects, app.Deployment(), app.Budget())
+	}
+	return workload.CreateSettled(ctx, s.Client(), objects...)
+}
+
+// start starts the manager and the front.
+func (s *stage) start(ctx context.Context) error {
+	settle := provider.Duration(time.Second)
+	raw, err := yaml.Marshal(map[string]any{"cloudpool": provider.Config{
+		Pools: []provider.PoolConfig{{Name: s.name, URL: s.server.URL}}, SettleTime: &settle,
+	}})
+	if err != nil {
+		return err
+	}
+	clouds := filepath.Join(s.Dir(), "clouds.yaml")
+	if err := os.WriteFile(clouds, raw, 0o600); err != nil {
+		return err
+	}
+	path, err := testbed.Binary("slipway")
+	if err != nil {
+		return err
+	}
+	address, err := controlplane.FreeAddress(ctx)
+	if err != nil {
+		return err
+	}
+	health, err := controlplane.FreeAddress(ctx)
+	if err != nil {
+		return err
+	}
+	s.front = "http://" + address
+	for name, command := range map[string]controlplane.Command{
+		"slipway-manager": {Args: []string{"manager", "--listen", "", "--leader-election-namespace", namespace}},
+		"slipway-cloudpool": {
+			Args:     []string{"cloudpool", "--listen", address, "--metrics-listen", health, "--namespace", namespace},
+			ReadyURL: "http://" + health + "/readyz",
+		},
+	} {
+		kubeconfig, err := s.ServiceAccountKubeconfig(ctx, namespace, name, controlplane.TokenOptions{})
+		if err != nil {
+			return err
+		}
+		command.Name, command.Path = name, path
+		command.Args = append(command.Args, "--kubeconfig", kubeconfig, "--cloud-config", clouds)
+		if _, err := s.Run(ctx, command); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// decide asks which machines would go, and checks the answer.
+func (s *stage) decide(ctx context.Context, size, victims int) (time.Duration, error) {
+	began := time.Now()
+	raw, code, err := get(ctx, fmt.Sprintf("%s/slipway/v1/pools/%s/plan?desiredSize=%d", s.front, s.name, size))
+	took := time.Since(began)
+	var d cloudpool.Decision
+	if err == nil {
+		err = json.Unmarshal(raw, &d)
+	}
+	if err == nil && (code != http.StatusOK || len(d.Victims) != victims) {
+		err = fmt.Errorf("the decision is %d %s, want %d victims", code, raw, victims)
+	}
+	return took, err
+}
+
+func get(ctx context.Context, url string) ([]byte, int, error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, 0, err
+	}
+	response, err := client.Do(r)
+	if err != nil {
+		return nil, 0, err
+	}
+	defer func() { _ = response.Body.Close() }() // after a read to the end
+	raw, err := io.ReadAll(response.Body)
+	return raw, response.StatusCode, err
+}
+
+var client = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 100}}
+
+// shrink has the pool become smaller, reads meanwhile, and counts.
+func (s *stage) shrink(ctx context.Context, f *figures, size, removed int) error {
+	began := time.Now()
+	reading, stop := context.WithCancel(ctx)
+	defer stop()
+	group, _ := errgroup.WithContext(ctx)
+	var direct, proxied []time.Duration
+	group.Go(func() (err error) { direct, proxied, err = s.read(reading); return err })
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, s.front+"/pool/size", strings.NewReader(fmt.Sprintf(`{"desiredSize":%d}`, size)))
+	if err != nil {
+		return err
+	}
+	response, err := client.Do(r)
+	if err != nil {
+		return err
+	}
+	raw, _ := io.ReadAll(response.Body)
+	_ = response.Body.Close()
+	f.took = time.Since(began)
+	stop()
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	if response.StatusCode != http.StatusOK || s.pool.Desired() != size || len(s.pool.Machines()) != size {
+		return fmt.Errorf("answered %d %s, with a desired size of %d and %d machines; want 200 and %d", response.StatusCode, raw, s.pool.Desired(),
+			len(s.pool.Machines()), size)
+	}
+	f.reads = len(proxied)
+	f.direct, f.proxied = percentile(direct, 99), percentile(proxied, 99)
+	f.directMedian, f.proxiedMedian = percentile(direct, 50), percentile(proxied, 50)
+	return s.count(f, began, removed)
+}
+
+// read reads the size past the proxy and through it, in turns, each so many times per second however long it takes.
+func (s *stage) read(ctx context.Context) (direct, proxied []time.Duration, _ error) {
+	var mu sync.Mutex
+	var wrong error
+	var all sync.WaitGroup
+	ask := func(base string, into *[]time.Duration) {
+		began := time.Now()
+		_, code, err := get(context.WithoutCancel(ctx), base+"/pool/size")
+		took := time.Since(began)
+		mu.Lock()
+		defer mu.Unlock()
+		*into = append(*into, took)
+		if err != nil || code != http.StatusOK {
+			wrong = fmt.Errorf("GET %s/pool/size: %d, %w", base, code, err)
+		}
+	}
+	ticker := time.NewTicker(time.Second / readsPerSecond)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			all.Wait()
+			return direct, proxied, wrong
+		case <-ticker.C:
+		}
+		all.Go(func() {
+			ask(s.server.URL, &direct)
+			ask(s.front, &proxied)
+		})
+	}
+}
+
+func percentile(all []time.Duration, p int) time.Duration {
+	if len(all) == 0 {
+		return 0
+	}
+	sorted := slices.Sorted(slices.Values(all))
+	return sorted[min(len(sorted)-1, len(sorted)*p/100)]
+}
+
+// count counts what both have asked of the API server.
+func (s *stage) count(f *figures, since time.Time, removed int) error {
+	kinds := map[string]int{}
+	total := 0
+	for _, agent := range []string{"slipway-cloudpool/", "slipway-manager/"} {
+		events, err := s.Audit(controlplane.AuditFilter{UserAgent: agent, Since: since})
+		if err != nil {
+			return err
+		}
+		for _, e := range events {
+			what := e.Verb
+			if e.ObjectRef != nil {
+				what += " " + e.ObjectRef.Resource
+				if e.ObjectRef.Subresource != "" {
+					what += "/" + e.ObjectRef.Subresource
+				}
+			}
+			// What is asked for each pod depends on how many pods there are on a node, and not on the size of the cluster.
+			kinds[what]++
+			total++
+		}
+	}
+	f.requests = float64(total) / float64(removed)
+	var all []string
+	for what, n := range kinds {
+		all = append(all, fmt.Sprintf("%.1f %s", float64(n)/float64(removed), what))
+	}
+	slices.SortFunc(all, func(a, b string) int { return strings.Compare(b, a) })
+	f.kinds = strings.Join(all, ", ")
+	return nil
+}

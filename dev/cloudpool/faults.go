@@ -1,0 +1,136 @@
+package cloudpool
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+)
+
+// FaultKind is a way in which a backend fails.
+type FaultKind string
+
+// The ways in which a backend fails. The first ones are those of a request.
+const (
+	Status    FaultKind = "status"   // Fault.Status, with a message in the API's form
+	HTML      FaultKind = "html"     // a page, with Fault.Status or 200
+	Redirect  FaultKind = "redirect" // Fault.Status or 302, to Fault.Location
+	Half      FaultKind = "half"     // the first half of the answer
+	Reset     FaultKind = "reset"    // no answer
+	Hang      FaultKind = "hang"     // no answer until the client leaves or the fault does
+	Throttled FaultKind = "throttled"
+	// Lost is a request that was carried out, and whose answer does not arrive.
+	Lost FaultKind = "lost"
+
+	TerminationFails FaultKind = "termination-fails" // Fault.Machine stays, although its termination was taken
+	TerminationHangs FaultKind = "termination-hangs" // Fault.Machine stays TERMINATING
+	Stale            FaultKind = "stale"             // reads are up to Fault.After old; with 0 they stay as they are now
+)
+
+// Fault is an instruction to fail.
+type Fault struct {
+	Kind FaultKind
+	// Method and Path choose requests; empty chooses all. Path is a suffix, such as /pool/terminate.
+	Method, Path string
+	// Skip is how many of them pass first, Times how many fail; 0 is all.
+	Skip, Times int
+	Status      int
+	Message     string
+	Location    string
+	After       time.Duration
+	Machine     string
+}
+
+type armed struct {
+	Fault
+	seen, done int
+	healed     chan struct{}
+}
+
+// Inject has the backend fail until Heal.
+func (p *Pool) Inject(faults ...Fault) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, f := range faults {
+		fault := &armed{Fault: f, healed: make(chan struct{})}
+		if f.Kind == Stale {
+			p.observeLocked()
+			p.stale = fault
+		}
+		p.faults = append(p.faults, fault)
+	}
+	p.announceLocked()
+}
+
+// Heal ends all faults.
+func (p *Pool) Heal() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, f := range p.faults {
+		close(f.healed)
+	}
+	p.faults, p.stale, p.cache = nil, nil, nil
+	p.announceLocked()
+}
+
+func (p *Pool) faultLocked(kind FaultKind, machine string) bool {
+	return slices.ContainsFunc(p.faults, func(f *armed) bool { return f.Kind == kind && f.Machine == machine })
+}
+
+// hitLocked finds the fault that a request meets.
+func (p *Pool) hitLocked(r *http.Request) *armed {
+	for _, f := range p.faults {
+		if f.Machine != "" || f.Kind == Stale || f.Method != "" && f.Method != r.Method || !strings.HasSuffix(r.URL.Path, f.Path) {
+			continue
+		}
+		f.seen++
+		if f.seen <= f.Skip || f.Times > 0 && f.done >= f.Times {
+			continue
+		}
+		f.done++
+		return f
+	}
+	return nil
+}
+
+// serve fails a request. It reports whether the request is to be carried out nevertheless, its answer unheard.
+func (f *armed) serve(w http.ResponseWriter, r *http.Request) {
+	code := func(fallback int) int {
+		if f.Status != 0 {
+			return f.Status
+		}
+		return fallback
+	}
+	switch f.Kind {
+	case HTML:
+		w.Header().Set("Content-Type", "text/html")
+		w.WriteHeader(code(http.StatusOK))
+		fmt.Fprint(w, "<html><body>This page is no cloudpool.</body></html>")
+	case Redirect:
+		w.Header().Set("Location", f.Location)
+		w.WriteHeader(code(http.StatusFound))
+	case Half:
+		w.Header().Set("Content-Type", "application/json")
+		w.Header().Set("Content-Length", "400")
+		fmt.Fprint(w, `{"timestamp":"2026-01-01T00:00:00.000Z","machines":[{"id":"i-`)
+		panic(http.ErrAbortHandler)
+	case Reset:
+		panic(http.ErrAbortHandler)
+	case Hang:
+		select {
+		case <-r.Context().Done():
+		case <-f.healed:
+		}
+		panic(http.ErrAbortHandler)
+	case Throttled:
+		w.Header().Set("Retry-After", fmt.Sprint(int(f.After.Seconds())))
+		fail(w, code(http.StatusTooManyRequests), "too many requests")
+	default:
+		message := f.Message
+		if message == "" {
+			message = "internal error"
+		}
+		fail(w, code(http.StatusInternalServerError), "%s", message)
+	}
+}

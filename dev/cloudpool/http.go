@@ -1,0 +1,368 @@
+package cloudpool
+
+import (
+	"bytes"
+	"crypto/subtle"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Request is one that a backend was sent.
+type Request struct {
+	Method, Path, Query string
+	Header              http.Header
+	Body                string
+	At                  time.Time
+}
+
+// Requests are those so far.
+func (p *Pool) Requests() []Request {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.requests)
+}
+
+// Count counts the requests of a method whose path ends in suffix.
+func (p *Pool) Count(method, suffix string) int {
+	n := 0
+	for _, r := range p.Requests() {
+		if r.Method == method && strings.HasSuffix(r.Path, suffix) {
+			n++
+		}
+	}
+	return n
+}
+
+// Handler serves the pool alone, at the root.
+func (p *Pool) Handler() http.Handler { return p.handler("/pool/") }
+
+// Multi serves several pools under /cloudpools/{name}, and their list.
+func Multi(pools map[string]*Pool) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /cloudpools", func(w http.ResponseWriter, r *http.Request) {
+		urls := []string{}
+		for _, name := range slices.Sorted(maps.Keys(pools)) {
+			urls = append(urls, "http://"+r.Host+"/cloudpools/"+name)
+		}
+		reply(w, urls)
+	})
+	for name, p := range pools {
+		prefix := "/cloudpools/" + name
+		mux.Handle(prefix+"/", http.StripPrefix(prefix, p.handler("/")))
+	}
+	return mux
+}
+
+// handler serves a pool, with what is asked of one machine under a prefix.
+func (p *Pool) handler(machine string) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /config", p.getConfig)
+	mux.HandleFunc("POST /config", p.postConfig)
+	mux.HandleFunc("POST /start", func(w http.ResponseWriter, _ *http.Request) { p.setStarted(true); w.WriteHeader(http.StatusOK) })
+	mux.HandleFunc("POST /stop", func(w http.ResponseWriter, _ *http.Request) { p.setStarted(false); w.WriteHeader(http.StatusOK) })
+	mux.HandleFunc("GET /status", p.getStatus)
+	mux.HandleFunc("GET /pool", p.whenStarted(p.getPool))
+	mux.HandleFunc("GET /pool/size", p.whenStarted(p.getSize))
+	mux.HandleFunc("POST /pool/size", p.whenStarted(p.postSize))
+	mux.HandleFunc("POST "+machine+"terminate", p.whenStarted(p.terminate))
+	mux.HandleFunc("POST "+machine+"detach", p.whenStarted(p.detach))
+	mux.HandleFunc("POST "+machine+"attach", p.whenStarted(p.attach))
+	mux.HandleFunc("POST "+machine+"serviceState", p.whenStarted(p.postServiceState))
+	mux.HandleFunc("POST "+machine+"membershipStatus", p.whenStarted(p.postMembership))
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { p.receive(w, r, mux) })
+}
+
+const maxBody = 16 << 20
+
+// receive notes a request, asks for credentials, and has it fail or be served.
+func (p *Pool) receive(w http.ResponseWriter, r *http.Request, next http.Handler) {
+	body, err := io.ReadAll(io.LimitReader(r.Body, maxBody))
+	if err != nil {
+		return
+	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	p.mu.Lock()
+	p.requests = append(p.requests, Request{
+		Method: r.Method, Path: r.URL.EscapedPath(), Query: r.URL.RawQuery, Header: r.Header.Clone(), Body: string(body), At: time.Now(),
+	})
+	fault := p.hitLocked(r)
+	p.mu.Unlock()
+	if !p.known(r) {
+		w.Header().Set("WWW-Authenticate", `Basic realm="cloudpool"`)
+		w.WriteHeader(http.StatusUnauthorized)
+		return
+	}
+	if fault == nil {
+		// As JAX-RS does, parameters of path segments are passed over, and so is a slash at the end.
+		r.URL.Path, r.URL.RawPath = plain(r.URL.Path), ""
+		next.ServeHTTP(w, r)
+		return
+	}
+	if fault.Kind == Lost {
+		r.URL.Path, r.URL.RawPath = plain(r.URL.Path), ""
+		next.ServeHTTP(httptest.NewRecorder(), r)
+		panic(http.ErrAbortHandler)
+	}
+	fault.serve(w, r)
+}
+
+func plain(path string) string {
+	segments := strings.Split(path, "/")
+	for i, s := range segments {
+		segments[i], _, _ = strings.Cut(s, ";")
+	}
+	if path = strings.TrimRight(strings.Join(segments, "/"), "/"); path == "" {
+		return "/"
+	}
+	return path
+}
+
+func (p *Pool) known(r *http.Request) bool {
+	same := func(a, b string) bool { return subtle.ConstantTimeCompare([]byte(a), []byte(b)) == 1 }
+	switch {
+	case p.o.Token != "":
+		return same(r.Header.Get("Authorization"), "Bearer "+p.o.Token)
+	case p.o.User != "":
+		user, password, ok := r.BasicAuth()
+		return ok && same(user, p.o.User) && same(password, p.o.Password)
+	}
+	return true
+}
+
+func (p *Pool) setStarted(started bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.started = started
+	if started {
+		p.kick()
+	}
+}
+
+func (p *Pool) whenStarted(next http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		p.mu.Lock()
+		started := p.started
+		p.mu.Unlock()
+		if !started {
+			fail(w, http.StatusInternalServerError, "attempt to invoke cloudpool before being started")
+			return
+		}
+		next(w, r)
+	}
+}
+
+func reply(w http.ResponseWriter, body any) {
+	raw, err := json.MarshalIndent(body, "", "  ")
+	if err != nil {
+		fail(w, http.StatusInternalServerError, "%s", err)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(raw)
+}
+
+func fail(w http.ResponseWriter, code int, format string, a ...any) {
+	raw, _ := json.MarshalIndent(struct {
+		Message string `json:"message"`
+		Detail  string `json:"detail"`
+	}{Message: fmt.Sprintf(format, a...)}, "", "  ")
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	_, _ = w.Write(raw)
+}
+
+func (p *Pool) getConfig(w http.ResponseWriter, _ *http.Request) {
+	p.mu.Lock()
+	config := p.config
+	p.mu.Unlock()
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(config)
+}
+
+func (p *Pool) postConfig(w http.ResponseWriter, r *http.Request) {
+	raw, err := io.ReadAll(r.Body)
+	if err != nil || !json.Valid(raw) {
+		fail(w, http.StatusBadRequest, "illegal input: not a JSON document")
+		return
+	}
+	p.mu.Lock()
+	p.config = raw
+	p.mu.Unlock()
+	w.WriteHeader(http.StatusOK)
+}
+
+func (p *Pool) getStatus(w http.ResponseWriter, _ *http.Request) {
+	p.mu.Lock()
+	started := p.started
+	p.mu.Unlock()
+	reply(w, map[string]bool{"started": started, "configured": true})
+}
+
+const timeFormat = "2006-01-02T15:04:05.000000Z"
+
+func (p *Pool) getPool(w http.ResponseWriter, _ *http.Request) {
+	p.mu.Lock()
+	o := p.observeLocked()
+	machines := append([]Machine{}, o.machines...)
+	p.mu.Unlock()
+	reply(w, map[string]any{"timestamp": o.at.Format(timeFormat), "machines": machines})
+}
+
+func (p *Pool) getSize(w http.ResponseWriter, _ *http.Request) {
+	p.mu.Lock()
+	o, desired := p.observeLocked(), p.desired
+	p.mu.Unlock()
+	allocated, active := 0, 0
+	for _, m := range o.machines {
+		if m.State.Allocated() {
+			allocated++
+		}
+		if m.active() {
+			active++
+		}
+	}
+	reply(w, map[string]any{
+		"timestamp": o.at.Format(timeFormat), "desiredSize": desired, "allocated": allocated, "active": active,
+	})
+}
+
+// read reads a body as Gson does, more or less: numbers may be strings, and are cut off to integers.
+func read(w http.ResponseWriter, r *http.Request) map[string]any {
+	raw, err := io.ReadAll(r.Body)
+	var body map[string]any
+	if err != nil || json.Unmarshal(raw, &body) != nil {
+		fail(w, http.StatusBadRequest, "illegal input: not a JSON object")
+		return nil
+	}
+	if body == nil {
+		body = map[string]any{}
+	}
+	return body
+}
+
+func number(v any) (int, bool) {
+	switch v := v.(type) {
+	case nil:
+		return 0, true
+	case float64:
+		return int(v), true
+	case string:
+		n, err := strconv.Atoi(v)
+		return n, err == nil
+	}
+	return 0, false
+}
+
+func (p *Pool) postSize(w http.ResponseWriter, r *http.Request) {
+	body := read(w, r)
+	if body == nil {
+		return
+	}
+	n, ok := number(body["desiredSize"])
+	if !ok || n < 0 {
+		fail(w, http.StatusBadRequest, "illegal input: negative desired pool size")
+		return
+	}
+	p.mu.Lock()
+	p.desired = n
+	p.mu.Unlock()
+	p.kick()
+	w.WriteHeader(http.StatusOK)
+}
+
+// member finds a machine that the cache has as allocated; what it says of an eviction is the cache's too.
+func (p *Pool) memberLocked(id string) (*Machine, *Machine) {
+	for _, m := range p.observeLocked().machines {
+		if m.ID == id && m.State.Allocated() {
+			return p.findLocked(id), &m
+		}
+	}
+	return nil, nil
+}
+
+// withMachine finds the machine that a body names.
+func (p *Pool) withMachine(w http.ResponseWriter, body map[string]any, evict bool, do func(*Machine)) {
+	id, _ := body["machineId"].(string)
+	if id == "" {
+		id = "null"
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	m, seen := p.memberLocked(id)
+	switch {
+	case m == nil && seen != nil:
+		w.WriteHeader(http.StatusOK) // the cloud does not mind
+	case seen == nil:
+		fail(w, http.StatusNotFound, "unrecognized machine: machine %s is not a pool member", id)
+	case evict && !seen.Membership.Evictable:
+		fail(w, http.StatusBadGateway, "failure to process request: machine %s cannot be evicted: prevented by its membership status", id)
+	default:
+		do(m)
+		p.announceLocked()
+		w.WriteHeader(http.StatusOK)
+	}
+}
+
+func (p *Pool) terminate(w http.ResponseWriter, r *http.Request) { p.remove(w, r, p.terminateLocked) }
+
+func (p *Pool) detach(w http.ResponseWriter, r *http.Request) { p.remove(w, r, p.forgetLocked) }
+
+// remove ends a membership in one way or another.
+func (p *Pool) remove(w http.ResponseWriter, r *http.Request, how func(*Machine)) {
+	body := read(w, r)
+	if body == nil {
+		return
+	}
+	p.withMachine(w, body, true, func(m *Machine) {
+		fails := p.faultLocked(TerminationFails, m.ID)
+		how(m)
+		if decrement, _ := body["decrementDesiredSize"].(bool); decrement && !fails {
+			p.desired = max(0, p.desired-1)
+		}
+	})
+	p.kick()
+}
+
+func (p *Pool) attach(w http.ResponseWriter, r *http.Request) {
+	body := read(w, r)
+	if body == nil {
+		return
+	}
+	id, _ := body["machineId"].(string)
+	fail(w, http.StatusNotFound, "unrecognized machine: no machine %s exists", id)
+}
+
+func (p *Pool) postServiceState(w http.ResponseWriter, r *http.Request) {
+	body := read(w, r)
+	if body == nil {
+		return
+	}
+	state, _ := body["serviceState"].(string)
+	if !slices.Contains([]string{"BOOTING", "IN_SERVICE", "UNHEALTHY", "OUT_OF_SERVICE", "UNKNOWN"}, state) {
+		fail(w, http.StatusInternalServerError, "internal error on POST /pool/serviceState: null")
+		return
+	}
+	p.withMachine(w, body, false, func(m *Machine) { m.ServiceState = state })
+}
+
+func (p *Pool) postMembership(w http.ResponseWriter, r *http.Request) {
+	body := read(w, r)
+	if body == nil {
+		return
+	}
+	status, _ := body["membershipStatus"].(map[string]any)
+	is := func(key string) bool {
+		v, there := status[key].(bool)
+		return v || !there
+	}
+	p.withMachine(w, body, false, func(m *Machine) { m.Membership = Membership{is("active"), is("evictable")} })
+	p.kick()
+}

@@ -1,0 +1,50 @@
+package cloudpool
+
+import "fmt"
+
+// Kind is the cloud that a pool's machines are in, as the API's cloudProvider names it. It decides what their IDs look
+// like, and what their Nodes' provider IDs are.
+type Kind string
+
+// The kinds.
+const (
+	OpenStack Kind = "OpenStack"
+	EC2       Kind = "AWS-EC2"
+	Spot      Kind = "AWS-SPOT"
+	GCE       Kind = "GCE"
+	Azure     Kind = "Azure"
+)
+
+// The account that the machines of GCE and Azure are in.
+const (
+	Project      = "demo-project"
+	Zone         = "europe-west1-b"
+	Subscription = "00000000-0000-0000-0000-000000000001"
+)
+
+// identify gives a machine its ID, its Node's name and provider ID, and its cloud's description.
+func (p *Pool) identify(m *Machine, id string) {
+	short := id[:8] + id[9:13] + id[14:18]
+	switch p.o.Kind {
+	case EC2, Spot:
+		m.ID, m.Size = "i-"+short, "m5.large"
+		m.ProviderID = "aws:///" + p.o.Region + "a/" + m.ID
+		m.Metadata = map[string]any{"instanceId": m.ID, "privateDnsName": m.NodeName}
+		if p.o.Kind == Spot {
+			m.Metadata["spotInstanceRequestId"] = "sir-" + id[:8]
+			m.ID = "sir-" + id[:8]
+		}
+	case GCE:
+		m.ID = fmt.Sprintf("https://www.googleapis.com/compute/v1/projects/%s/zones/%s/instances/%s", Project, Zone, m.NodeName)
+		m.ProviderID, m.Size = fmt.Sprintf("gce://%s/%s/%s", Project, Zone, m.NodeName), "n1-standard-4"
+	case Azure:
+		m.ID = fmt.Sprintf("/subscriptions/%s/resourceGroups/demo/providers/Microsoft.Compute/virtualMachines/%s", Subscription, m.NodeName)
+		m.ProviderID, m.Size = "azure://"+m.ID, "Standard_D4s_v5"
+	default:
+		m.ID, m.ProviderID, m.Size = id, "openstack:///"+id, "m1.large"
+		m.Metadata = map[string]any{"id": id, "name": m.NodeName}
+	}
+	if p.o.NoMetadata {
+		m.Metadata = nil
+	}
+}

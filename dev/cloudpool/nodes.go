@@ -1,0 +1,74 @@
+package cloudpool
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/slipway-dev/slipway/dev/controlplane"
+)
+
+// PoolLabel is the label by which a pool's Nodes are told apart.
+const PoolLabel = "dev.slipway.dev/cloudpool"
+
+// ClusterNodes are the nodes of a control plane.
+type ClusterNodes struct {
+	Cluster *controlplane.Cluster
+	// Pool is the value of PoolLabel.
+	Pool string
+	// CPU and Memory are those of each node, see controlplane.NodeSpec.
+	CPU, Memory string
+	// Anonymous nodes have no provider ID, and their machine's address.
+	Anonymous bool
+}
+
+var _ Nodes = ClusterNodes{}
+
+// Join implements Nodes.
+func (n ClusterNodes) Join(ctx context.Context, m Machine) error {
+	spec := controlplane.NodeSpec{
+		Name: m.NodeName, ProviderID: m.ProviderID, CPU: n.CPU, Memory: n.Memory, Labels: map[string]string{PoolLabel: n.Pool},
+	}
+	if n.Anonymous {
+		spec.ProviderID = ""
+	}
+	if err := n.Cluster.AddNodes(ctx, spec); err != nil {
+		return err
+	}
+	return n.address(ctx, m)
+}
+
+// address gives a node its machine's address. A kubelet would; the played ones make one up.
+func (n ClusterNodes) address(ctx context.Context, m Machine) error {
+	if len(m.PrivateIPs) == 0 {
+		return nil
+	}
+	if _, err := netip.ParseAddr(m.PrivateIPs[0]); err != nil {
+		return fmt.Errorf("machine %s: address %q: %w", m.ID, m.PrivateIPs[0], err)
+	}
+	nodes := n.Cluster.Client().CoreV1().Nodes()
+	for {
+		node, err := nodes.Get(ctx, m.NodeName, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		node.Status.Addresses = []corev1.NodeAddress{
+			{Type: corev1.NodeInternalIP, Address: m.PrivateIPs[0]}, {Type: corev1.NodeHostName, Address: m.NodeName},
+		}
+		if _, err = nodes.UpdateStatus(ctx, node, metav1.UpdateOptions{}); !apierrors.IsConflict(err) {
+			return err
+		}
+	}
+}
+
+// Leave implements Nodes.
+func (n ClusterNodes) Leave(ctx context.Context, m Machine) error {
+	if err := n.Cluster.PowerOff(ctx, m.NodeName); err != nil && !apierrors.IsNotFound(err) {
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,152 @@
+package demo
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	emulator "github.com/slipway-dev/slipway/dev/cloudpool"
+	"github.com/slipway-dev/slipway/dev/controlplane"
+	"github.com/slipway-dev/slipway/dev/testbed"
+	"github.com/slipway-dev/slipway/dev/workload"
+	"github.com/slipway-dev/slipway/internal/compat/kubeaware"
+)
+
+const (
+	workers        = "workers"
+	workerMachines = 3
+	frontends      = 6
+)
+
+// sizes is the step of somebody else's autoscaler, which asks a cloudpool to be so many machines and knows nothing of
+// pods. In front of the pool's server stands what stood there before, under the same name with the same file.
+func (s *stage) sizes(ctx context.Context, a *account) (_ string, err error) {
+	a.began = time.Now()
+	pool := emulator.New(emulator.Options{
+		Name: workers, Terminate: time.Second, Nodes: emulator.ClusterNodes{Cluster: s.Cluster, Pool: workers},
+	})
+	defer pool.Close()
+	server := httptest.NewServer(pool.Handler())
+	defer server.Close()
+	if _, err := pool.Add(ctx, workerMachines); err != nil {
+		return "", err
+	}
+	frontend := workload.App{
+		Namespace: workers, Name: "frontend", Replicas: frontends, MaxUnavailable: "2", Stop: "0.5",
+		NodeSelector: map[string]string{emulator.PoolLabel: workers},
+	}
+	if err := workload.CreateSettled(ctx, s.Client(), workload.Namespace(workers), frontend.Deployment(), frontend.Budget()); err != nil {
+		return "", err
+	}
+	front, process, err := s.startProxy(ctx, server.URL)
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, process.Kill()) }()
+	a.say(time.Now(), "a cloudpool has %d machines with %d pods, of which 2 may be away at a time, and slipway %s in front of it, in one process with "+
+		"the old tool's config.json", workerMachines, frontends, kubeaware.Tool)
+	if err := s.tellSizes(ctx, a, front, pool); err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("%d machines asked to be 2 are 2, the backend says so too, and none of %d pods was lost", workerMachines, frontends), nil
+}
+
+// startProxy starts the proxy with a file as its users have it.
+func (s *stage) startProxy(ctx context.Context, backend string) (front string, _ *controlplane.Process, err error) {
+	path, err := testbed.Binary("slipway")
+	if err != nil {
+		return "", nil, err
+	}
+	config, err := json.Marshal(map[string]any{
+		"apiServer": map[string]any{"url": s.RESTConfig().Host, "auth": map[string]any{"kubeConfigPath": s.Kubeconfig()}},
+		"backend":   map[string]any{"cloudPoolUrl": backend, "timeout": "30s"},
+	})
+	if err != nil {
+		return "", nil, err
+	}
+	file := filepath.Join(s.Dir(), "cloudpool-config.json")
+	if err := os.WriteFile(file, config, 0o600); err != nil {
+		return "", nil, err
+	}
+	address, err := controlplane.FreeAddress(ctx)
+	if err != nil {
+		return "", nil, err
+	}
+	health, err := controlplane.FreeAddress(ctx)
+	if err != nil {
+		return "", nil, err
+	}
+	host, port, _ := strings.Cut(address, ":")
+	process, err := s.Run(ctx, controlplane.Command{
+		Name: kubeaware.Tool, Path: path, ReadyURL: "http://" + health + "/readyz",
+		Args: []string{
+			kubeaware.Tool, "--config-file=" + file, "--port", port, "--address", host, "--namespace", testbed.AgentNamespace,
+			"--metrics-listen", health,
+		},
+	})
+	return "http://" + address, process, err
+}
+
+// tellSizes asks for sizes, and looks what becomes of machines and pods.
+func (s *stage) tellSizes(ctx context.Context, a *account, front string, pool *emulator.Pool) error {
+	for _, ask := range []struct {
+		body string
+		code int
+		say  string
+	}{
+		{`{}`, http.StatusBadRequest, "the backend alone would have scaled to 0"},
+		{`{"desiredSize":2}`, http.StatusOK, "the machine whose pods fit elsewhere was drained, and is gone"},
+		{`{"desiredSize":2}`, http.StatusOK, "it is so already"},
+	} {
+		code, answer, err := post(ctx, front+"/pool/size", ask.body)
+		if err != nil {
+			return err
+		}
+		if err := expect(code == ask.code, fmt.Sprintf("%d for %s", ask.code, ask.body), "%d %s", code, answer); err != nil {
+			return err
+		}
+		a.say(time.Now(), "curl -d '%s' …/pool/size: %d %s– %s", ask.body, code, answer, ask.say)
+	}
+	nodes, err := s.Client().CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: emulator.PoolLabel + "=" + workers})
+	if err != nil {
+		return err
+	}
+	app, err := s.Client().AppsV1().Deployments(workers).Get(ctx, "frontend", metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	return all(
+		expect(len(pool.Machines()) == 2 && pool.Desired() == 2, "2 machines, and a desired size of 2", "%d and %d", len(pool.Machines()), pool.Desired()),
+		expect(len(nodes.Items) == 2, "2 nodes", "%d", len(nodes.Items)),
+		expect(app.Status.ReadyReplicas >= frontends-2, "no more than 2 pods missing", "%d of %d ready", app.Status.ReadyReplicas, frontends),
+	)
+}
+
+// post sends a body as curl -d would, and gives the message of the answer.
+func post(ctx context.Context, url, body string) (code int, message string, err error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(body))
+	if err != nil {
+		return 0, "", err
+	}
+	response, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return 0, "", err
+	}
+	defer func() { _ = response.Body.Close() }() // after a read to the end
+	raw, err := io.ReadAll(response.Body)
+	var said struct{ Message string }
+	if json.Unmarshal(raw, &said) == nil && said.Message != "" {
+		message = "“" + said.Message + "” "
+	}
+	return response.StatusCode, message, err
+}

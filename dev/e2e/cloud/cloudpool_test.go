@@ -1,0 +1,245 @@
+package cloud_test
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	emulator "github.com/slipway-dev/slipway/dev/cloudpool"
+	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/cloud/cloudpool"
+	"github.com/slipway-dev/slipway/internal/cloud/conformance"
+)
+
+// workers is the name of the tests' cloudpool.
+const workers = "workers"
+
+// poolCloud is an emulated cloudpool server.
+type poolCloud struct {
+	*emulator.Pool
+	kind   emulator.Kind
+	config cloudpool.Config
+	grow   sync.Mutex
+}
+
+func newCloudpool(t *testing.T, kind emulator.Kind, multi bool) *poolCloud {
+	t.Helper()
+	const password = "secret"
+	region := map[emulator.Kind]string{emulator.EC2: "eu-west-1", emulator.Spot: "eu-west-1"}[kind]
+	p := emulator.New(emulator.Options{Name: workers, Kind: kind, Region: region, User: "admin", Password: password})
+	t.Cleanup(p.Close)
+	handler := p.Handler()
+	if multi {
+		handler = emulator.Multi(map[string]*emulator.Pool{workers: p})
+	}
+	server := httptest.NewServer(handler)
+	t.Cleanup(server.Close)
+	file := filepath.Join(t.TempDir(), "password")
+	if err := os.WriteFile(file, []byte(password+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Add(t.Context(), conformance.Machines); err != nil {
+		t.Fatal(err)
+	}
+	settle, wait := cloudpool.Duration(300*time.Millisecond), cloudpool.Duration(10*time.Second)
+	one := cloudpool.PoolConfig{Name: workers, URL: server.URL, Scope: map[emulator.Kind]string{
+		emulator.OpenStack: "RegionOne", emulator.EC2: region, emulator.Spot: region, emulator.GCE: emulator.Project,
+		emulator.Azure: emulator.Subscription,
+	}[kind]}
+	if multi {
+		one.Name, one.Multi = "", true
+	}
+	return &poolCloud{Pool: p, kind: kind, config: cloudpool.Config{
+		Pools: []cloudpool.PoolConfig{one}, Auth: cloudpool.Auth{Username: "admin", PasswordFile: file},
+		SettleTime: &settle, ObservationWait: &wait, PollInterval: cloudpool.Duration(20 * time.Millisecond),
+		RequestTimeout: cloudpool.Duration(5 * time.Second),
+	}}
+}
+
+func (c *poolCloud) Provider(t *testing.T) cloud.Provider {
+	t.Helper()
+	p, err := cloudpool.New(c.config, cloudpool.Options{Lock: func(context.Context, string) (func(), error) {
+		c.grow.Lock()
+		return c.grow.Unlock, nil
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func (*poolCloud) Group() string { return workers }
+
+func (c *poolCloud) Machines() []string {
+	var ids []string
+	for _, m := range c.Pool.Machines() {
+		ids = append(ids, m.ProviderID)
+	}
+	return ids
+}
+
+func (c *poolCloud) Size() int { return c.Desired() }
+
+func (c *poolCloud) Missing() string {
+	id := c.Machines()[0]
+	if c.kind == emulator.GCE || c.kind == emulator.Azure {
+		return id + "-never-was"
+	}
+	last := "0"
+	if strings.HasSuffix(id, last) {
+		last = "1"
+	}
+	return id[:len(id)-1] + last
+}
+
+func (c *poolCloud) Foreign() string {
+	id := c.Machines()[0]
+	for is, other := range map[string]string{
+		"openstack:///": "openstack://RegionTwo/", "aws:///eu-west-1": "aws:///us-east-1", emulator.Project: "other-project",
+		emulator.Subscription: "00000000-0000-0000-0000-0000000000ff",
+	} {
+		id = strings.Replace(id, is, other, 1)
+	}
+	return id
+}
+
+func (c *poolCloud) id(providerID string) string {
+	for _, m := range c.Pool.Machines() {
+		if m.ProviderID == providerID {
+			return m.ID
+		}
+	}
+	return ""
+}
+
+func (c *poolCloud) Lose(t *testing.T, machine string) {
+	t.Helper()
+	if !c.Pool.Lose(c.id(machine)) {
+		t.Fatalf("there is no machine %s", machine)
+	}
+}
+
+func (c *poolCloud) AwaitGone(t *testing.T, machine string) {
+	t.Helper()
+	if err := c.Wait(t.Context(), func([]emulator.Machine) bool { return c.id(machine) == "" }); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Inject translates. A list has no pages: the middle of one is the middle of the answer. A server that is stale answers
+// from a cache, and says how old that is; one whose cache never gets newer is away for all that it says, see below. And
+// there are no operations to be forgotten but what a server knows of its machines.
+func (c *poolCloud) Inject(t *testing.T, f conformance.Fault) {
+	t.Helper()
+	machine := c.id(f.Machine)
+	switch f.Misbehaviour {
+	case conformance.Unavailable:
+		c.Pool.Inject(emulator.Fault{Kind: emulator.Status, Status: http.StatusInternalServerError})
+	case conformance.Reset:
+		c.Pool.Inject(emulator.Fault{Kind: emulator.Reset})
+	case conformance.Truncated, conformance.SecondPage:
+		c.Pool.Inject(emulator.Fault{Kind: emulator.Half})
+	case conformance.Impostor:
+		c.Pool.Inject(emulator.Fault{Kind: emulator.HTML})
+	case conformance.Misrouted:
+		c.Pool.Inject(emulator.Fault{Kind: emulator.HTML, Status: http.StatusNotFound})
+	case conformance.Denied:
+		c.Pool.Inject(emulator.Fault{Kind: emulator.Status, Status: http.StatusForbidden})
+	case conformance.Throttled:
+		c.Pool.Inject(emulator.Fault{Kind: emulator.Throttled, After: f.After})
+	case conformance.DeletionFails:
+		c.Pool.Inject(emulator.Fault{Kind: emulator.TerminationFails, Machine: machine})
+	case conformance.DeletionHangs:
+		c.Pool.Inject(emulator.Fault{Kind: emulator.TerminationHangs, Machine: machine})
+	case conformance.Stale:
+		c.Pool.Inject(emulator.Fault{Kind: emulator.Stale, After: 200 * time.Millisecond})
+	case conformance.Full:
+		c.Pool.Inject(emulator.Fault{
+			Kind: emulator.Status, Status: http.StatusBadGateway, Method: http.MethodPost, Path: "/pool/size",
+			Message: "failure to process POST /pool/size: Quota exceeded for instances",
+		})
+	case conformance.Forgets:
+		for _, m := range c.Pool.Machines() {
+			if m.State == emulator.Terminating {
+				c.Forget(m.ID)
+			}
+		}
+	}
+}
+
+func (c *poolCloud) Heal(*testing.T) { c.Pool.Heal() }
+
+func (c *poolCloud) Deletions() int { return c.Count(http.MethodPost, "/terminate") }
+
+func (*poolCloud) Batches() bool { return false }
+
+func TestCloudpoolKeepsWhatAProviderPromises(t *testing.T) {
+	for _, kind := range []emulator.Kind{emulator.OpenStack, emulator.EC2, emulator.Spot, emulator.GCE, emulator.Azure} {
+		t.Run(string(kind), func(t *testing.T) {
+			t.Parallel()
+			conformance.Run(t, func(t *testing.T) conformance.Cloud { return newCloudpool(t, kind, kind == emulator.GCE) })
+		})
+	}
+}
+
+// TestI7WhatAServerHasNotObservedAgainIsNotKnown has a server whose observation is as old as the provider, and stays so.
+func TestI7WhatAServerHasNotObservedAgainIsNotKnown(t *testing.T) {
+	t.Parallel()
+	c := newCloudpool(t, emulator.OpenStack, false)
+	wait := cloudpool.Duration(0)
+	c.config.ObservationWait = &wait
+	p, victim, missing := c.Provider(t), c.Machines()[0], c.Missing()
+	c.Pool.Inject(emulator.Fault{Kind: emulator.Stale})
+	for range 3 {
+		if i, err := p.Instance(t.Context(), missing); !cloud.IsThrottled(err) {
+			t.Errorf("a machine that one observation lacks: %+v, %v; want to be asked again", i, err)
+		}
+		if _, err := p.Delete(t.Context(), victim); !cloud.IsThrottled(err) {
+			t.Errorf("a deletion by an observation that may be older than an earlier one: %v; want to be asked again", err)
+		}
+	}
+	if c.Deletions() > 0 {
+		t.Error("a machine was terminated")
+	}
+	c.Pool.Heal()
+	if _, err := p.Instance(t.Context(), missing); !cloud.IsNotFound(err) {
+		t.Errorf("with a second observation: %v, want NotFound", err)
+	}
+}
+
+// TestAMachineIsTerminatedOnceWhateverTheAnswer has a server that terminates and does not get to say so, and that shows
+// the machine as alive for a while. It would lower the desired size for every termination.
+func TestAMachineIsTerminatedOnceWhateverTheAnswer(t *testing.T) {
+	t.Parallel()
+	c := newCloudpool(t, emulator.OpenStack, false)
+	victim, size := c.Machines()[0], c.Size()
+	c.Pool.Inject(emulator.Fault{Kind: emulator.Stale, After: 200 * time.Millisecond},
+		emulator.Fault{Kind: emulator.Lost, Path: "/terminate", Times: 1})
+	if _, err := c.Provider(t).Delete(t.Context(), victim); err == nil || cloud.IsNotFound(err) {
+		t.Fatalf("Delete: %v, want an error that says nothing about the machine", err)
+	}
+	next := c.Provider(t) // another process goes on
+	op, err := next.Delete(t.Context(), victim)
+	if err != nil && !cloud.IsNotFound(err) {
+		t.Fatal(err)
+	}
+	for err == nil {
+		var status cloud.Status
+		if status, err = next.Status(t.Context(), op); err != nil || status.Err != nil {
+			t.Fatal(err, status.Err)
+		}
+		if status.Done {
+			break
+		}
+	}
+	c.AwaitGone(t, victim)
+	if c.Deletions() != 1 || c.Size() != size-1 {
+		t.Errorf("%d terminations, and a size of %d; want 1 and %d", c.Deletions(), c.Size(), size-1)
+	}
+}

@@ -1,0 +1,292 @@
+package cloudpool_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	emulator "github.com/slipway-dev/slipway/dev/cloudpool"
+	"github.com/slipway-dev/slipway/internal/cloudpool"
+)
+
+// What kubeaware-cloudpool-proxy did to a cluster, and must not happen.
+
+func TestI9TwoWorkersDoNotJustifyEachOthersRemoval(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "two", 2, options{})
+	f.create(f.app("web", 3).Deployment())
+	f.manage()
+	f.serve("a")
+	a := f.post("/pool/size", size(0))
+	f.want(a, http.StatusConflict, "failed to set desired size", "removed 1 machines", "no-room")
+	if n := len(f.pool.Machines()); n != 1 || f.pool.Desired() != 1 {
+		t.Errorf("%d machines, and a desired size of %d; want 1 and 1", n, f.pool.Desired())
+	}
+	f.await("all pods run on the node that is left", func() bool {
+		on := f.pods("web")
+		for _, pods := range on {
+			return len(on) == 1 && len(pods) == 3
+		}
+		return false
+	})
+}
+
+func TestI2ASharedBudgetWithOneAllowedIsNotSpentTwice(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "budget", 3, options{})
+	app := f.app("db", 3)
+	app.Labels = map[string]string{"spread": "yes"}
+	d := app.Deployment()
+	d.Spec.Template.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
+		MaxSkew: 1, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.ScheduleAnyway,
+		LabelSelector: d.Spec.Selector,
+	}}
+	f.create(d, app.Budget())
+	f.manage()
+	f.serve("a")
+	a := f.post("/pool/size", size(1))
+	switch a.code {
+	case http.StatusOK: // the pods of the first came to run elsewhere in time
+	case http.StatusConflict:
+		f.want(a, http.StatusConflict, "disruption-budget")
+	default:
+		t.Errorf("%s", a)
+	}
+	if n := len(f.pool.Machines()); n != f.pool.Desired() || n < 1 || n > 2 {
+		t.Errorf("%d machines, and a desired size of %d", n, f.pool.Desired())
+	}
+	for _, rt := range f.records() {
+		if rt.Status.Phase != v1alpha1.Succeeded {
+			t.Errorf("the retirement of %s: %s: %s", rt.Spec.NodeName, rt.Status.Phase, rt.Status.Message)
+		}
+	}
+}
+
+func TestI1PodsThatArriveLateKeepTheirNode(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "late", 3, options{})
+	slow := f.app("slow", 6)
+	slow.Stop = "3"
+	f.create(slow.Deployment())
+	f.manage()
+	f.serve("a")
+	accepted := f.post("/pool/size", size(1), "Prefer: respond-async")
+	f.want(accepted, http.StatusAccepted)
+	var first v1alpha1.NodeRetirement
+	f.await("the first node is being drained", func() bool {
+		for _, rt := range f.records() {
+			first = rt
+			return rt.Status.Phase == v1alpha1.Draining
+		}
+		return false
+	})
+	var late []*corev1.Pod
+	for i := range 3 {
+		if f.node(i) == first.Spec.NodeName {
+			continue
+		}
+		pod := f.app(fmt.Sprint("late-", i), 1)
+		pod.Node = f.node(i)
+		late = append(late, pod.Pod())
+	}
+	for _, p := range late {
+		f.create(p)
+	}
+	up := f.awaitUpdate(accepted.header.Get("Location"))
+	if up.Outcome.Result != cloudpool.Partly || up.Outcome.Removed != 1 {
+		t.Errorf("%+v, want one machine removed, and two kept", up.Outcome)
+	}
+	for _, p := range late {
+		got, err := f.Client().CoreV1().Pods(f.name).Get(f.ctx, p.Name, metav1.GetOptions{})
+		if err != nil || got.DeletionTimestamp != nil || got.Status.Phase != corev1.PodRunning {
+			t.Errorf("pod %s: %v, %v", p.Name, got.Status.Phase, err)
+		}
+	}
+}
+
+// awaitUpdate waits until an update is over.
+func (f *fixture) awaitUpdate(path string) *cloudpool.Update {
+	f.t.Helper()
+	up := &cloudpool.Update{}
+	f.await("the update is over", func() bool {
+		a := f.get(path)
+		if a.code != http.StatusOK {
+			return false
+		}
+		up = &cloudpool.Update{}
+		f.check(json.Unmarshal([]byte(a.body), up))
+		return up.Outcome != nil
+	})
+	return up
+}
+
+func TestAServerThatFailsAfterTheDrainIsAskedUntilTheMachineIsGone(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "after", 3, options{})
+	f.create(f.app("web", 2).Deployment())
+	f.manage()
+	f.serve("a")
+	f.pool.Inject(emulator.Fault{
+		Kind: emulator.Status, Status: http.StatusBadGateway, Method: http.MethodPost, Path: "/terminate",
+		Message: "failure to process POST /pool/terminate: 100% down",
+	})
+	f.want(f.post("/pool/size", size(2)), http.StatusBadGateway, "failed to set desired size", "100% down", "goes on trying")
+	if n := len(f.pool.Machines()); n != 3 {
+		t.Errorf("%d machines, want 3", n)
+	}
+	f.pool.Heal()
+	f.await("the machine is gone", func() bool { return len(f.pool.Machines()) == 2 && f.pool.Desired() == 2 })
+	f.want(f.post("/pool/size", size(2)), http.StatusOK)
+	if f.pool.Desired() != 2 || len(f.records()) != 1 {
+		t.Errorf("a desired size of %d, %d retirements; want 2 and 1", f.pool.Desired(), len(f.records()))
+	}
+}
+
+func TestI8AnUpdateGoesOnInAnotherReplicaAndItsClientMayLeave(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "resume", 4, options{})
+	slow := f.app("slow", 4)
+	slow.Stop = "2"
+	f.create(slow.Deployment())
+	f.manage()
+	first := f.serve("a")
+	ctx, leave := context.WithCancel(f.ctx)
+	asked := make(chan error, 1)
+	go func() {
+		_, err := f.send(ctx, http.MethodPost, "/pool/size", size(2))
+		asked <- err
+	}()
+	f.await("a retirement is under way", func() bool { return len(f.records()) > 0 })
+	leave()
+	if err := <-asked; !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	f.check(first.Kill())
+	f.serve("b")
+	// The request again: it is told how the first one ends.
+	f.want(f.post("/pool/size", size(2)), http.StatusOK)
+	if n := len(f.pool.Machines()); n != 2 || f.pool.Desired() != 2 {
+		t.Errorf("%d machines, and a desired size of %d; want 2", n, f.pool.Desired())
+	}
+	if n := len(f.records()); n != 2 {
+		t.Errorf("%d retirements, want 2", n)
+	}
+}
+
+func TestOneUpdateAtATimeHoweverManyAskWhomever(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "many", 5, options{})
+	slow := f.app("slow", 5)
+	slow.Stop = "1.5"
+	f.create(slow.Deployment())
+	f.manage()
+	f.serve("a")
+	a := f.front
+	f.serve("b")
+	b := f.front
+	var mu sync.Mutex
+	codes := map[int][]int{} // by the size that was asked for
+	var all sync.WaitGroup
+	for _, ask := range []struct {
+		front string
+		size  int
+	}{{a, 3}, {b, 3}, {a, 3}, {a, 4}, {b, 2}} {
+		all.Go(func() {
+			answer, err := send(f.ctx, http.DefaultClient, ask.front, http.MethodPost, "/pool/size", size(ask.size))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			codes[ask.size] = append(codes[ask.size], answer.code)
+			if answer.code == http.StatusTooManyRequests && answer.header.Get("Retry-After") == "" {
+				t.Error("429 without Retry-After")
+			}
+		})
+	}
+	// Reads are not held up by any of it.
+	reads := 0
+	for deadline := time.Now().Add(time.Second); time.Now().Before(deadline); reads++ {
+		if got, err := send(f.ctx, http.DefaultClient, a, http.MethodGet, "/pool/size", ""); err != nil || got.code != http.StatusOK {
+			t.Errorf("GET /pool/size: %s, %v", got, err)
+		}
+	}
+	all.Wait()
+	won := 0
+	for asked, got := range codes {
+		for _, code := range got {
+			if code != http.StatusOK && code != http.StatusTooManyRequests {
+				t.Errorf("size %d: %d", asked, code)
+			}
+		}
+		if got[0] == http.StatusOK {
+			won = asked
+		}
+	}
+	t.Logf("%v, %d reads meanwhile", codes, reads)
+	final := len(f.pool.Machines())
+	if final != f.pool.Desired() || len(codes[final]) == 0 || won == 0 {
+		t.Errorf("%d machines, a desired size of %d; clients were told %v", final, f.pool.Desired(), codes)
+	}
+	if n := len(f.records()); n != 5-final {
+		t.Errorf("%d retirements for %d machines that went", n, 5-final)
+	}
+}
+
+func TestMachinesWithoutANodeCountAndGoFirst(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "young", 2, options{})
+	f.create(f.app("web", 2).Deployment())
+	f.pool.Place(emulator.Requested, nil)
+	f.pool.Place(emulator.Pending, nil)
+	f.manage()
+	f.serve("a")
+	f.want(f.post("/pool/size", size(3)), http.StatusOK)
+	if states := f.states(); states[emulator.Requested] != 0 || states[emulator.Running] != 2 || f.pool.Desired() != 3 {
+		t.Errorf("%v, a desired size of %d; want the one that was only asked for gone", states, f.pool.Desired())
+	}
+	f.want(f.post("/pool/size", size(2)), http.StatusOK)
+	if states := f.states(); states[emulator.Running] != 2 || len(states) != 1 || len(f.records()) != 0 {
+		t.Errorf("%v, %d retirements", states, len(f.records()))
+	}
+}
+
+func (f *fixture) states() map[emulator.State]int {
+	states := map[emulator.State]int{}
+	for _, m := range f.pool.Machines() {
+		if m.State.Allocated() {
+			states[m.State]++
+		}
+	}
+	return states
+}
+
+func TestNothingIsRemovedWhilePairsAreUnclear(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "unclear", 3, options{})
+	// Somebody gives one machine the address of another's node.
+	other := ""
+	for _, m := range f.pool.Machines() {
+		if m.Serial == 1 {
+			other = m.PrivateIPs[0]
+		}
+	}
+	f.pool.Change(f.machine(0), func(m *emulator.Machine) { m.PrivateIPs = []string{other} })
+	f.serve("a")
+	f.want(f.post("/pool/size", size(1)), http.StatusConflict, "not clear which machine is which node", f.machine(0), other)
+	f.want(f.post("/pool/terminate", termination(f.machine(2), true)), http.StatusConflict, "not clear")
+	f.left(0, 1, 2)
+	if n := len(f.records()); n > 0 {
+		t.Errorf("%d retirements", n)
+	}
+}

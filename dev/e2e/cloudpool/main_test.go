@@ -1,0 +1,396 @@
+// Package cloudpool_test sends the requests of cloudpool clients over HTTP to the real process in front of an emulated
+// cloudpool server, on a real control plane whose nodes are the server's machines, with the real manager.
+package cloudpool_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+	"sigs.k8s.io/yaml"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	emulator "github.com/slipway-dev/slipway/dev/cloudpool"
+	"github.com/slipway-dev/slipway/dev/controlplane"
+	"github.com/slipway-dev/slipway/dev/testbed"
+	"github.com/slipway-dev/slipway/dev/workload"
+	provider "github.com/slipway-dev/slipway/internal/cloud/cloudpool"
+)
+
+func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
+
+// patience bounds every wait of a test. Nothing takes nearly as long, but the machine may be busy.
+const patience = 4 * time.Minute
+
+var (
+	groups      = schema.GroupVersionResource{Group: "slipway.dev", Version: "v1alpha1", Resource: "nodegroups"}
+	retirements = schema.GroupVersionResource{Group: "slipway.dev", Version: "v1alpha1", Resource: "noderetirements"}
+)
+
+// The accounts of the shipped manifests.
+const (
+	namespace        = "slipway"
+	managerAccount   = "slipway-manager"
+	cloudpoolAccount = "slipway-cloudpool"
+)
+
+// shard is the label by which each test's manager finds its own retirements.
+const shard = "e2e.slipway.dev/shard"
+
+var installed struct {
+	sync.Once
+	err error
+}
+
+// shared is the package's testbed, with Slipway's types and rights.
+func shared(t *testing.T) *testbed.Testbed {
+	t.Helper()
+	bed := testbed.Shared(t)
+	installed.Do(func() {
+		root, err := testbed.Root()
+		if err == nil {
+			err = bed.ApplyTypes(context.Background(), filepath.Join(root, "api", "crds"), groups.GroupVersion(), groups.Resource, retirements.Resource)
+		}
+		for _, file := range []string{"manager/rbac.yaml", "cloudpool/rbac.yaml", "cloudpool/native.yaml", "cloudpool/authorize.yaml"} {
+			if err == nil {
+				err = bed.Apply(context.Background(), filepath.Join(root, "deploy", file))
+			}
+		}
+		installed.err = err
+	})
+	if installed.err != nil {
+		t.Fatal(installed.err)
+	}
+	return bed
+}
+
+// fixture is a pool of machines behind a cloudpool server, and a namespace of a test's own.
+type fixture struct {
+	*testbed.Testbed
+	t      *testing.T
+	ctx    context.Context
+	name   string
+	pool   *emulator.Pool
+	server *httptest.Server
+	clouds string
+	front  string // where the process in front of the server is
+	// selector selects the pool's nodes, and cloud is where its NodeGroup's machines are.
+	selector map[string]string
+	cloud    v1alpha1.CloudGroup
+}
+
+// options are what a test wants otherwise.
+type options struct {
+	pool  emulator.Options
+	nodes emulator.ClusterNodes
+}
+
+// newFixture makes a pool of n machines.
+func newFixture(t *testing.T, name string, n int, o options) *fixture {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	f := &fixture{
+		Testbed: shared(t), t: t, ctx: ctx, name: name, selector: map[string]string{emulator.PoolLabel: name},
+		cloud: v1alpha1.CloudGroup{Provider: provider.Name, Group: name},
+	}
+	o.nodes.Cluster, o.nodes.Pool = f.Cluster, name
+	o.pool.Name, o.pool.Nodes = name, o.nodes
+	f.pool = emulator.New(o.pool)
+	t.Cleanup(f.pool.Close)
+	_, err := f.pool.Add(ctx, n)
+	f.check(err)
+	f.server = httptest.NewServer(f.pool.Handler())
+	t.Cleanup(f.server.Close)
+	settle := provider.Duration(500 * time.Millisecond)
+	f.prepare(map[string]any{"cloudpool": provider.Config{
+		Pools: []provider.PoolConfig{{Name: name, URL: f.server.URL}}, SettleTime: &settle,
+		PollInterval: provider.Duration(200 * time.Millisecond),
+	}})
+	return f
+}
+
+// prepare writes the file of clouds, and makes the namespace and the NodeGroup.
+func (f *fixture) prepare(clouds map[string]any) {
+	f.t.Helper()
+	raw, err := yaml.Marshal(clouds)
+	f.check(err)
+	f.clouds = filepath.Join(f.t.TempDir(), "clouds.yaml")
+	f.check(os.WriteFile(f.clouds, raw, 0o600))
+	f.check(workload.Create(f.ctx, f.Client(), workload.Namespace(f.name)))
+	f.group()
+}
+
+// newNative makes a NodeGroup of n machines of the emulated Azure.
+func newNative(t *testing.T, name string, n int) *fixture {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	pool := controlplane.AKSPool{Name: name}
+	f := &fixture{
+		Testbed: shared(t), t: t, ctx: ctx, name: name, selector: map[string]string{"kubernetes.azure.com/agentpool": name},
+		cloud: v1alpha1.CloudGroup{Provider: "azure", Group: pool.ScaleSet()},
+	}
+	f.check(f.AddPool(ctx, pool, n))
+	f.prepare(map[string]any{"azure": f.AzureConfig()})
+	return f
+}
+
+// group makes the pool's NodeGroup. Nodes of no group would leave one at a time in the whole cluster, and so wait for those
+// of other tests.
+func (f *fixture) group() {
+	f.t.Helper()
+	g := &v1alpha1.NodeGroup{
+		TypeMeta:   metav1.TypeMeta{APIVersion: groups.GroupVersion().String(), Kind: "NodeGroup"},
+		ObjectMeta: metav1.ObjectMeta{Name: f.name, Labels: map[string]string{shard: f.name}},
+		Spec: v1alpha1.NodeGroupSpec{
+			NodeSelector: metav1.LabelSelector{MatchLabels: f.selector}, Cloud: f.cloud,
+		},
+	}
+	raw, err := runtime.DefaultUnstructuredConverter.ToUnstructured(g)
+	f.check(err)
+	_, err = dynamic.NewForConfigOrDie(f.RESTConfig()).Resource(groups).Create(f.ctx, &unstructured.Unstructured{Object: raw}, metav1.CreateOptions{})
+	f.check(err)
+}
+
+func (f *fixture) check(err error) {
+	f.t.Helper()
+	if err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// run starts a process of the product's, and says what it logged if the test fails.
+func (f *fixture) start(name, ready string, args ...string) *controlplane.Process {
+	f.t.Helper()
+	path, err := testbed.Binary("slipway")
+	f.check(err)
+	p, err := f.Run(f.ctx, controlplane.Command{Name: name + "-" + f.name, Path: path, Args: args, ReadyURL: ready})
+	f.check(err)
+	f.t.Cleanup(func() {
+		_ = p.Kill()
+		if f.t.Failed() || testing.Verbose() {
+			raw, _ := os.ReadFile(p.LogFile())
+			f.t.Logf("log of %s:\n%s", name, raw)
+		}
+	})
+	return p
+}
+
+func (f *fixture) credentials(account string) string {
+	f.t.Helper()
+	path, err := f.ServiceAccountKubeconfig(f.ctx, namespace, account, controlplane.TokenOptions{})
+	f.check(err)
+	return path
+}
+
+// manage starts a manager that carries out the test's retirements.
+func (f *fixture) manage() *controlplane.Process {
+	f.t.Helper()
+	return f.start("manager", "", "manager", "--kubeconfig", f.credentials(managerAccount), "--cloud-config", f.clouds, "--listen", "",
+		"--leader-elect=false", "--selector", shard+"="+f.name, "--poll-interval", "500ms", "--cloud-poll-interval", "200ms",
+		"--retry-interval", "300ms")
+}
+
+// serve starts slipway cloudpool in front of the server, under a name of its own among replicas.
+func (f *fixture) serve(replica string, flags ...string) *controlplane.Process {
+	f.t.Helper()
+	address, err := controlplane.FreeAddress(f.ctx)
+	f.check(err)
+	health, err := controlplane.FreeAddress(f.ctx)
+	f.check(err)
+	args := []string{
+		"cloudpool", "--kubeconfig", f.credentials(cloudpoolAccount), "--cloud-config", f.clouds, "--listen", address,
+		"--metrics-listen", health, "--namespace", namespace, "--holder", replica, "--retirement-labels", shard + "=" + f.name,
+		"--poll-interval", "200ms", "--trouble-patience", "3s", "--admission-wait", "1m", "--settle-time", "5s",
+	}
+	f.front = "http://" + address
+	return f.start(replica, "http://"+health+"/readyz", append(args, flags...)...)
+}
+
+// answer is what a client was told.
+type answer struct {
+	code    int
+	header  http.Header
+	body    string
+	message string
+	detail  string
+}
+
+func (a answer) String() string { return fmt.Sprintf("%d %s", a.code, a.body) }
+
+// send sends a request with headers as "Name: value".
+func (f *fixture) send(ctx context.Context, method, path, body string, headers ...string) (answer, error) {
+	return send(ctx, http.DefaultClient, f.front, method, path, body, headers...)
+}
+
+func send(ctx context.Context, client *http.Client, front, method, path, body string, headers ...string) (answer, error) {
+	r, err := http.NewRequestWithContext(ctx, method, front+path, strings.NewReader(body))
+	if err != nil {
+		return answer{}, err
+	}
+	for _, h := range headers {
+		name, value, _ := strings.Cut(h, ": ")
+		r.Header.Add(name, value)
+	}
+	response, err := client.Do(r)
+	if err != nil {
+		return answer{}, err
+	}
+	defer func() { _ = response.Body.Close() }()
+	raw, err := io.ReadAll(response.Body)
+	a := answer{code: response.StatusCode, header: response.Header, body: string(raw)}
+	var said struct{ Message, Detail string }
+	if json.Unmarshal(raw, &said) == nil {
+		a.message, a.detail = said.Message, said.Detail
+	}
+	return a, err
+}
+
+func (f *fixture) post(path, body string, headers ...string) answer {
+	f.t.Helper()
+	a, err := f.send(f.ctx, http.MethodPost, path, body, headers...)
+	f.check(err)
+	return a
+}
+
+func (f *fixture) get(path string) answer {
+	f.t.Helper()
+	a, err := f.send(f.ctx, http.MethodGet, path, "")
+	f.check(err)
+	return a
+}
+
+// want checks an answer: its code, and words that are in its body.
+func (f *fixture) want(a answer, code int, words ...string) {
+	f.t.Helper()
+	if a.code != code {
+		f.t.Errorf("%s; want %d", a, code)
+	}
+	for _, w := range words {
+		if !strings.Contains(a.message+" "+a.detail, w) {
+			f.t.Errorf("%s; want it to say %q", a, w)
+		}
+	}
+	if code == http.StatusOK && len(words) == 0 && (a.body != "" || a.header.Get("Content-Type") != "") {
+		f.t.Errorf("%s, %v; want nothing but the code", a, a.header)
+	}
+}
+
+// node is the name of the node of a machine, by its number.
+func (f *fixture) node(i int) string { return fmt.Sprintf("%s-%d", f.name, i) }
+
+// machine is the ID of a machine by its number, while it is there.
+func (f *fixture) machine(i int) string {
+	f.t.Helper()
+	for _, m := range f.pool.Machines() {
+		if m.Serial == i {
+			return m.ID
+		}
+	}
+	f.t.Fatalf("there is no machine %d", i)
+	return ""
+}
+
+// left checks which machines are there that have not begun to end, with their nodes, and the desired size.
+func (f *fixture) left(serials ...int) {
+	f.t.Helper()
+	var there []int
+	var nodes []string
+	for _, m := range f.pool.Machines() {
+		if m.State.Allocated() {
+			there = append(there, m.Serial)
+		}
+	}
+	slices.Sort(there)
+	if !slices.Equal(there, serials) {
+		f.t.Errorf("the machines are %v, want %v", there, serials)
+	}
+	list, err := f.Client().CoreV1().Nodes().List(f.ctx, metav1.ListOptions{LabelSelector: emulator.PoolLabel + "=" + f.name})
+	f.check(err)
+	var want []string
+	for _, n := range list.Items {
+		nodes = append(nodes, n.Name)
+		if n.Spec.Unschedulable {
+			f.t.Errorf("I3: node %s is cordoned", n.Name)
+		}
+	}
+	for _, s := range serials {
+		want = append(want, f.node(s))
+	}
+	slices.Sort(nodes)
+	slices.Sort(want)
+	if !slices.Equal(nodes, want) {
+		f.t.Errorf("the nodes are %v, want %v", nodes, want)
+	}
+	if f.pool.Desired() != len(serials) {
+		f.t.Errorf("the desired size is %d, want %d", f.pool.Desired(), len(serials))
+	}
+}
+
+func (f *fixture) create(objects ...runtime.Object) {
+	f.t.Helper()
+	f.check(workload.CreateSettled(f.ctx, f.Client(), objects...))
+}
+
+// app is an App that runs on the pool's machines, wherever.
+func (f *fixture) app(name string, replicas int32) workload.App {
+	return workload.App{
+		Namespace: f.name, Name: name, Replicas: replicas, Stop: "0.3", NodeSelector: f.selector,
+	}
+}
+
+// pods are those of an app that are bound and not on their way out, by their nodes.
+func (f *fixture) pods(app string) map[string][]corev1.Pod {
+	f.t.Helper()
+	list, err := f.Client().CoreV1().Pods(f.name).List(f.ctx, metav1.ListOptions{LabelSelector: workload.AppLabel + "=" + app})
+	f.check(err)
+	on := map[string][]corev1.Pod{}
+	for _, p := range list.Items {
+		if p.DeletionTimestamp == nil && p.Spec.NodeName != "" {
+			on[p.Spec.NodeName] = append(on[p.Spec.NodeName], p)
+		}
+	}
+	return on
+}
+
+// records are the test's NodeRetirements.
+func (f *fixture) records() []v1alpha1.NodeRetirement {
+	f.t.Helper()
+	list, err := dynamic.NewForConfigOrDie(f.RESTConfig()).Resource(retirements).List(f.ctx, metav1.ListOptions{LabelSelector: shard + "=" + f.name})
+	f.check(err)
+	all := make([]v1alpha1.NodeRetirement, len(list.Items))
+	for i := range list.Items {
+		f.check(runtime.DefaultUnstructuredConverter.FromUnstructured(list.Items[i].Object, &all[i]))
+	}
+	return all
+}
+
+func (f *fixture) await(what string, yes func() bool) {
+	f.t.Helper()
+	f.check(testbed.Poll(f.ctx, what, yes))
+}
+
+func size(n int) string { return fmt.Sprintf(`{"desiredSize":%d}`, n) }
+
+func termination(id string, decrement bool) string {
+	raw, _ := json.Marshal(map[string]any{"machineId": id, "decrementDesiredSize": decrement})
+	return string(bytes.TrimSpace(raw))
+}

@@ -1,0 +1,254 @@
+package cloudpool_test
+
+import (
+	"encoding/json"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/slipway-dev/slipway/internal/cloudpool"
+	"github.com/slipway-dev/slipway/internal/cloudpool/api"
+)
+
+// TestEveryEndpointAnswersAlikeInFrontOfAServerAndOverANodeGroup sends the same requests to both, and knows nothing of
+// what is behind.
+func TestEveryEndpointAnswersAlikeInFrontOfAServerAndOverANodeGroup(t *testing.T) {
+	t.Parallel()
+	t.Run("in front of a server", func(t *testing.T) {
+		t.Parallel()
+		f := newFixture(t, "proxied", 4, options{})
+		f.manage()
+		f.serve("a")
+		matrix(f)
+	})
+	t.Run("over a NodeGroup", func(t *testing.T) {
+		t.Parallel()
+		f := newNative(t, "native", 4)
+		f.manage()
+		f.serve("a", "--native", "native", "--native-refresh", "0s")
+		matrix(f)
+	})
+}
+
+// machines are those of GET /pool that have not ended.
+func (f *fixture) machines() []api.Machine {
+	f.t.Helper()
+	var pool api.Pool
+	a := f.get("/pool")
+	f.check(json.Unmarshal([]byte(a.body), &pool))
+	return slices.DeleteFunc(pool.Machines, func(m api.Machine) bool { return m.State.Over() })
+}
+
+func (f *fixture) size() api.Size {
+	f.t.Helper()
+	var s api.Size
+	f.check(json.Unmarshal([]byte(f.get("/pool/size").body), &s))
+	return s
+}
+
+func (f *fixture) unchanged(n int) {
+	f.t.Helper()
+	if s := f.size(); len(f.machines()) != n || s.Desired != n || s.Active != n || s.Allocated != n {
+		f.t.Errorf("%d machines, %+v; want %d of all", len(f.machines()), s, n)
+	}
+}
+
+func matrix(f *fixture) {
+	f.create(f.app("web", 3).Deployment())
+	f.reads()
+	f.badInput()
+	f.spellings()
+	f.unchanged(4)
+	f.members()
+	f.unchanged(4)
+	f.changes()
+}
+
+// reads asks what changes nothing.
+func (f *fixture) reads() {
+	f.t.Helper()
+	for _, m := range f.machines() {
+		if m.State != api.Running || m.Membership == nil || !m.Active() || !m.Evictable() || m.ServiceState != api.UnknownState || m.Size == "" ||
+			m.Provider == "" || m.ID == "" || len(m.PrivateIPs) == 0 {
+			f.t.Errorf("machine %+v", m)
+		}
+	}
+	f.unchanged(4)
+	if a := f.get("/status"); a.code != http.StatusOK || !strings.Contains(a.body, `"started": true`) {
+		f.t.Errorf("GET /status: %s", a)
+	}
+	if a := f.get("/config"); a.code != http.StatusOK || !json.Valid([]byte(a.body)) {
+		f.t.Errorf("GET /config: %s", a)
+	}
+	if a := f.get("/nothing/here"); a.code != http.StatusNotFound {
+		f.t.Errorf("GET of nothing: %s", a)
+	}
+}
+
+// badInput sends bodies that cannot be understood, none of which may change anything, and least of all be taken for 0.
+func (f *fixture) badInput() {
+	f.t.Helper()
+	const sized, terminated = "failed to decode setDesiredSize message", "failed to decode terminateMachine message"
+	const noSize, noMachine = "setDesiredSize message did not specify a desiredSize", "terminateMachine message did not specify a machineId"
+	for _, tt := range []struct {
+		path, body string
+		code       int
+		message    string
+	}{
+		{"/pool/size", ``, 400, sized},
+		{"/pool/size", `{}`, 400, noSize},
+		{"/pool/size", `null`, 400, noSize},
+		{"/pool/size", `{"desiredSize":null}`, 400, noSize},
+		{"/pool/size", `{"desired_size":3}`, 400, noSize},
+		{"/pool/size", `{"desiredSize":"3"}`, 400, sized},
+		{"/pool/size", `{"desiredSize":2.0}`, 400, sized},
+		{"/pool/size", `{"desiredSize":2.5}`, 400, sized},
+		{"/pool/size", `{"desiredSize":99999999999999999999}`, 400, sized},
+		{"/pool/size", `{"desiredSize":2147483648}`, 400, "setDesiredSize message: desiredSize must be at most 2147483647"},
+		{"/pool/size", `{"desiredSize":-1}`, 400, "setDesiredSize message: desiredSize must be non-negative"},
+		{"/pool/size", `[1]`, 400, sized},
+		{"/pool/size", `{"desiredSize":3}{}`, 400, sized},
+		{"/pool/size", `{desiredSize:3}`, 400, sized},
+		{"/pool/size", `{"desiredSize":3,"x":"` + strings.Repeat("y", 10<<20) + `"}`, 413, ""},
+		{"/pool/terminate", `{}`, 400, noMachine},
+		{"/pool/terminate", `{"machineId":""}`, 400, noMachine},
+		{"/pool/terminate", `{"machineId":7}`, 400, terminated},
+		{"/pool/terminate", `x`, 400, terminated},
+		{"/pool/terminate", termination("no-such-machine", true), 404, "failed to terminate machine"},
+		{"/pool/membershipStatus", `{"machineId":"m"}`, 400, "setMembershipStatus message did not specify a membershipStatus"},
+		{"/pool/membershipStatus", `{"machineId":"no-such-machine","membershipStatus":{"active":false}}`, 404, ""},
+		{"/pool/membershipStatus", `{"machineId":"no-such-machine","membershipStatus":{"active":true}}`, 404, ""},
+		{"/pool/detach", `{"machineId":"no-such-machine"}`, 404, ""},
+		{"/pool/attach", `{"machineId":"no-such-machine"}`, 404, ""},
+		{"/pool/serviceState", `{"machineId":"no-such-machine","serviceState":"IN_SERVICE"}`, 404, ""},
+	} {
+		a, err := f.send(f.ctx, http.MethodPost, tt.path, tt.body)
+		if tt.code == http.StatusRequestEntityTooLarge && err != nil {
+			continue // the connection was closed while the body was being sent
+		}
+		f.check(err)
+		if a.code != tt.code || tt.message != "" && a.message != tt.message {
+			f.t.Errorf("POST %s %.60s: %s; want %d %q", tt.path, tt.body, a, tt.code, tt.message)
+		}
+		if a.header.Get("Content-Type") != "application/json" || !strings.HasPrefix(a.body, "{\n  \"message\": ") || strings.HasSuffix(a.body, "\n") {
+			f.t.Errorf("POST %s %.60s: not the form of an error: %v, %q", tt.path, tt.body, a.header, a.body)
+		}
+	}
+	for _, method := range []string{http.MethodPut, http.MethodDelete, http.MethodPatch} {
+		if a, err := f.send(f.ctx, method, "/pool/size", size(0)); err != nil || a.code < 400 {
+			f.t.Errorf("%s /pool/size: %s, %v", method, a, err)
+		}
+	}
+}
+
+// spellings sends what would be a scale to nothing, if it was understood, in paths that somebody may take for others.
+func (f *fixture) spellings() {
+	f.t.Helper()
+	for _, path := range []string{
+		"/pool/size/", "//pool/size", "/pool//size", "/pool/./size", "/x/../pool/size", "/pool/%73ize", "/pool%2Fsize", "/pool/size;a=b",
+		"/pool;x/size", "/pool/size/;", "/Pool/Size", "/pool/%2573ize", "/pool/size/.", "/pool\\size", "/pool/size%20",
+	} {
+		if a := f.post(path, `{}`); a.code != http.StatusBadRequest || a.message != "setDesiredSize message did not specify a desiredSize" {
+			f.t.Errorf("POST %s: %s", path, a)
+		}
+	}
+	for _, path := range []string{"/pool/terminate/", "/terminate", "/pool/Terminate", "/pool/detach/", "/pool/membershipStatus/", "/pool/MEMBERSHIPSTATUS;x"} {
+		if a := f.post(path, `{}`); a.code != http.StatusBadRequest {
+			f.t.Errorf("POST %s: %s", path, a)
+		}
+	}
+	f.want(f.post("/pool/size", `{"DESIREDSIZE": 4, "other": []}`, "Content-Type: text/plain"), http.StatusOK)
+	f.want(f.post("/pool/size?x=y", size(4), "Content-Type: application/x-www-form-urlencoded"), http.StatusOK)
+}
+
+// members changes what is kept of machines.
+func (f *fixture) members() {
+	f.t.Helper()
+	id := f.machines()[0].ID
+	status := func(active, evictable bool) string {
+		raw, _ := json.Marshal(map[string]any{"machineId": id, "membershipStatus": map[string]bool{"active": active, "evictable": evictable}})
+		return string(raw)
+	}
+	f.want(f.post("/pool/membershipStatus", status(true, false)), http.StatusOK)
+	f.want(f.post("/pool/terminate", termination(id, true)), http.StatusConflict, "failed to terminate machine", "not evictable")
+	f.want(f.post("/pool/detach", termination(id, true)), f.blessed(), "evict")
+	f.want(f.post("/pool/membershipStatus", status(true, true)), http.StatusOK)
+	f.want(f.post("/pool/serviceState", `{"machineId":"`+id+`","serviceState":"IN_SERVICE"}`), http.StatusOK)
+	for _, m := range f.machines() {
+		if m.ID == id && (m.ServiceState != api.InService || !m.Evictable()) {
+			f.t.Errorf("%+v", m)
+		}
+	}
+}
+
+// blessed is the code for a machine that must not be detached; the reference server has none of its own for it.
+func (f *fixture) blessed() int {
+	if f.pool != nil {
+		return http.StatusBadGateway
+	}
+	return http.StatusConflict
+}
+
+// changes comes and goes.
+func (f *fixture) changes() {
+	f.t.Helper()
+	all := f.machines()
+	// A machine goes, and its pool is as much smaller.
+	f.want(f.post("/pool/terminate", termination(all[0].ID, true)), http.StatusOK)
+	f.unchanged(3)
+	f.want(f.post("/pool/terminate", termination(all[0].ID, true)), http.StatusOK) // again: it is so
+	f.unchanged(3)
+	// One is replaced.
+	disposed := f.machines()[0].ID
+	f.want(f.post("/pool/membershipStatus", `{"machineId":"`+disposed+`","membershipStatus":{"active":false}}`), http.StatusOK)
+	f.await("a replacement runs", func() bool { return len(f.running()) == 3 && f.size().Desired == 3 })
+	if slices.ContainsFunc(f.machines(), func(m api.Machine) bool { return m.ID == disposed }) {
+		f.t.Error("the machine that was made disposable is there")
+	}
+	// More, and fewer, without waiting.
+	f.want(f.post("/pool/size", size(4)), http.StatusOK)
+	f.await("the pool has grown", func() bool { return len(f.running()) == 4 && f.nodes() == 4 })
+	var plan cloudpool.Decision
+	f.check(json.Unmarshal([]byte(f.get("/slipway/v1/pools/"+f.name+"/plan?desiredSize=2").body), &plan))
+	if plan.Excess() != 2 || len(plan.Victims) != 2 {
+		f.t.Errorf("the plan is %+v", plan)
+	}
+	a := f.post("/pool/size", size(2), "Prefer: respond-async, wait=1")
+	f.want(a, http.StatusAccepted)
+	if a.header.Get("Preference-Applied") != "respond-async" {
+		f.t.Errorf("%v", a.header)
+	}
+	if up := f.awaitUpdate(a.header.Get("Location")); up.Outcome.Result != cloudpool.Done || up.Outcome.Removed != 2 {
+		f.t.Errorf("%+v", up.Outcome)
+	}
+	f.unchanged(2)
+	// One leaves the pool, and runs on.
+	f.want(f.post("/pool/detach", termination(f.machines()[0].ID, true)), http.StatusOK)
+	f.unchanged(1)
+	if n := f.nodes(); n != 2 {
+		f.t.Errorf("%d nodes, want 2", n)
+	}
+	f.want(f.post("/stop", ""), http.StatusOK)
+	f.want(f.post("/stop", ""), http.StatusOK)
+	if a := f.post("/pool/size", size(1)); a.code < 500 {
+		f.t.Errorf("a pool that is stopped: %s", a)
+	}
+	f.want(f.get("/pool"), http.StatusInternalServerError, "attempt to invoke cloudpool before being started")
+	f.want(f.post("/start", ""), http.StatusOK)
+	f.unchanged(1)
+}
+
+func (f *fixture) running() []api.Machine {
+	return slices.DeleteFunc(f.machines(), func(m api.Machine) bool { return m.State != api.Running || !m.Active() })
+}
+
+// nodes counts the pool's.
+func (f *fixture) nodes() int {
+	f.t.Helper()
+	list, err := f.Client().CoreV1().Nodes().List(f.ctx, metav1.ListOptions{LabelSelector: metav1.FormatLabelSelector(&metav1.LabelSelector{MatchLabels: f.selector})})
+	f.check(err)
+	return len(list.Items)
+}

@@ -1,0 +1,60 @@
+package cloudpool_test
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+
+	emulator "github.com/slipway-dev/slipway/dev/cloudpool"
+	"github.com/slipway-dev/slipway/dev/controlplane"
+	"github.com/slipway-dev/slipway/internal/compat/kubeaware"
+)
+
+// TestThePersonalityDoesAllOfItInOneProcess has a configuration of kubeaware-cloudpool-proxy, in front of a server of
+// several pools.
+func TestThePersonalityDoesAllOfItInOneProcess(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "drop-in", 3, options{
+		pool: emulator.Options{Kind: emulator.EC2, Region: "eu-west-1"},
+	})
+	multi := httptest.NewServer(emulator.Multi(map[string]*emulator.Pool{f.name: f.pool}))
+	t.Cleanup(multi.Close)
+	f.create(f.app("web", 3).Deployment())
+	config, err := json.Marshal(map[string]any{
+		"server":    map[string]any{"timeout": "60s"},
+		"apiServer": map[string]any{"url": f.RESTConfig().Host, "auth": map[string]any{"kubeConfigPath": f.Kubeconfig()}},
+		"backend":   map[string]any{"cloudPoolUrl": multi.URL, "timeout": "30s"},
+	})
+	f.check(err)
+	file := filepath.Join(t.TempDir(), "config.json")
+	f.check(os.WriteFile(file, config, 0o600))
+	port, err := controlplane.FreePort(f.ctx)
+	f.check(err)
+	health, err := controlplane.FreeAddress(f.ctx)
+	f.check(err)
+	address := "127.0.0.1:" + strconv.Itoa(port)
+	f.front = "http://" + address
+	f.start("personality", "http://"+health+"/readyz", kubeaware.Tool, "--config-file="+file, "-port", strconv.Itoa(port), "--address=127.0.0.1",
+		"--v=4", "--logtostderr", "--namespace", namespace, "--metrics-listen", health, "--strict-compat")
+	pool := "/cloudpools/" + f.name
+	if a := f.get(pool + "/pool"); a.code != http.StatusOK {
+		t.Errorf("GET: %s", a)
+	}
+	f.want(f.post(pool+"/pool/size", `{}`), http.StatusBadRequest, "setDesiredSize message did not specify a desiredSize")
+	f.want(f.post(pool+"/terminate", termination("i-0000000000000000", true)), http.StatusInternalServerError,
+		"failed to terminate machine", "machine not found")
+	f.want(f.post(pool+"/pool/size", size(2)), http.StatusOK)
+	if n := len(f.pool.Machines()); n != 2 || f.pool.Desired() != 2 {
+		t.Errorf("%d machines, and a desired size of %d; want 2", n, f.pool.Desired())
+	}
+	f.want(f.post(pool+"/terminate", termination(f.pool.Machines()[0].ID, true)), http.StatusOK)
+	if n := len(f.pool.Machines()); n != 1 || f.pool.Desired() != 1 {
+		t.Errorf("%d machines, and a desired size of %d; want 1", n, f.pool.Desired())
+	}
+	// The last one has nowhere to send its pods.
+	f.want(f.post(pool+"/pool/size", size(0)), http.StatusInternalServerError, "found no viable candidates for scaling down: ")
+}

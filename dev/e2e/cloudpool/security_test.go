@@ -1,0 +1,65 @@
+package cloudpool_test
+
+import (
+	"net/http"
+	"testing"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// token makes an account of the test's with some rights to a pool's scale, and gives its token.
+func (f *fixture) token(account string, verbs ...string) string {
+	f.t.Helper()
+	_, err := f.Client().CoreV1().ServiceAccounts(f.name).Create(f.ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: account}}, metav1.CreateOptions{})
+	f.check(err)
+	if len(verbs) > 0 {
+		role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: f.name + "-" + account}, Rules: []rbacv1.PolicyRule{{
+			APIGroups: []string{"slipway.dev"}, Resources: []string{"nodegroups/scale"}, ResourceNames: []string{f.name}, Verbs: verbs,
+		}}}
+		_, err = f.Client().RbacV1().ClusterRoles().Create(f.ctx, role, metav1.CreateOptions{})
+		f.check(err)
+		_, err = f.Client().RbacV1().ClusterRoleBindings().Create(f.ctx, &rbacv1.ClusterRoleBinding{
+			ObjectMeta: role.ObjectMeta, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name},
+			Subjects: []rbacv1.Subject{{Kind: "ServiceAccount", Name: account, Namespace: f.name}},
+		}, metav1.CreateOptions{})
+		f.check(err)
+	}
+	made, err := f.Client().CoreV1().ServiceAccounts(f.name).CreateToken(f.ctx, account, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	f.check(err)
+	return "Authorization: Bearer " + made.Status.Token
+}
+
+func TestAClientMayWhatRBACSaysOfItsToken(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "authz", 2, options{})
+	reader, writer, nobody := f.token("reader", "get"), f.token("writer", "get", "update"), f.token("nobody")
+	f.serve("a", "--authorize")
+	for _, tt := range []struct {
+		name, header string
+		get, post    int
+	}{
+		{"a stranger", "X-Nothing: here", http.StatusUnauthorized, http.StatusUnauthorized},
+		{"a wrong token", "Authorization: Bearer abc", http.StatusUnauthorized, http.StatusUnauthorized},
+		{"an account without rights", nobody, http.StatusForbidden, http.StatusForbidden},
+		{"a reader", reader, http.StatusOK, http.StatusForbidden},
+		{"a writer", writer, http.StatusOK, http.StatusOK},
+	} {
+		got, err := f.send(f.ctx, http.MethodGet, "/pool/size", "", tt.header)
+		f.check(err)
+		if got.code != tt.get {
+			t.Errorf("%s reads: %s, want %d", tt.name, got, tt.get)
+		}
+		if got := f.post("/pool/size", size(2), tt.header); got.code != tt.post {
+			t.Errorf("%s writes: %s, want %d", tt.name, got, tt.post)
+		}
+	}
+	for _, r := range f.pool.Requests() {
+		if r.Header.Get("Authorization") != "" {
+			t.Errorf("%s %s: the client's token went on to the pool's server", r.Method, r.Path)
+		}
+	}
+	f.left(0, 1)
+}

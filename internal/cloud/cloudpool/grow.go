@@ -1,0 +1,109 @@
+package cloudpool
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/cloudpool/api"
+)
+
+// Templates gives the one kind of machines that a pool launches.
+func (p *Provider) Templates(ctx context.Context, group string) ([]cloud.Template, error) {
+	one, err := p.pool(ctx, group)
+	if err != nil {
+		return nil, err
+	}
+	name := one.config.MachineSize
+	if name == "" {
+		o, err := p.observe(ctx, one)
+		if err != nil {
+			return nil, err
+		}
+		for i := range o.machines { // the newest that says
+			if size := o.machines[i].Size; size != "" {
+				name = size
+			}
+		}
+	}
+	if name == "" {
+		return nil, &cloud.RefusedError{Reason: cloud.Invalid, Err: fmt.Errorf(
+			"cloudpool %s: has no machine that would tell its size: set pools[].machineSize", group)}
+	}
+	return []cloud.Template{{Name: name, Shape: one.config.Nodes}}, nil
+}
+
+// Grow raises the desired size.
+func (p *Provider) Grow(ctx context.Context, group string, order cloud.Order) (cloud.Operation, error) {
+	one, err := p.pool(ctx, group)
+	if err != nil {
+		return cloud.Operation{}, err
+	}
+	if err := order.Validate(group); err != nil {
+		return cloud.Operation{}, err
+	}
+	if err := p.checkTemplate(ctx, group, order); err != nil {
+		return cloud.Operation{}, err
+	}
+	one.size.Lock()
+	defer one.size.Unlock()
+	if p.lock != nil {
+		unlock, err := p.lock(ctx, group)
+		if err != nil {
+			return cloud.Operation{}, err
+		}
+		defer unlock()
+	}
+	now, err := one.client.Size(ctx)
+	if err != nil {
+		return cloud.Operation{}, classify(group, err)
+	}
+	size := now.Desired + order.Count
+	if err := one.client.SetDesiredSize(ctx, size); err != nil {
+		return cloud.Operation{}, classify(group, err)
+	}
+	return operation{Pool: group, Size: size}.encode(time.Now().UTC())
+}
+
+func (p *Provider) checkTemplate(ctx context.Context, group string, order cloud.Order) error {
+	if order.Template == "" {
+		return nil
+	}
+	templates, err := p.Templates(ctx, group)
+	if err != nil {
+		return err
+	}
+	if templates[0].Name == order.Template {
+		return nil
+	}
+	return &cloud.RefusedError{Reason: cloud.Invalid, Err: fmt.Errorf(
+		"growing %s by machines of size %q: its machines are of size %q", group, order.Template, templates[0].Name)}
+}
+
+// growth looks whether as many machines run as a growth was to come to. One that is not wanted any more, since somebody
+// has lowered the desired size again, is over.
+func (p *Provider) growth(ctx context.Context, o operation) (cloud.Status, error) {
+	one, err := p.pool(ctx, o.Pool)
+	if err != nil {
+		return cloud.Status{}, err
+	}
+	size, err := one.client.Size(ctx)
+	if err != nil {
+		return cloud.Status{}, classify(o.Pool, err)
+	}
+	seen, err := p.observe(ctx, one)
+	if err != nil {
+		return cloud.Status{}, err
+	}
+	running := 0
+	for i := range seen.machines {
+		if m := &seen.machines[i]; m.State == api.Running && m.Active() {
+			running++
+		}
+	}
+	if size.Desired < o.Size || running >= o.Size {
+		return cloud.Status{Done: true}, nil
+	}
+	return cloud.Status{After: p.config.pollInterval()}, nil
+}

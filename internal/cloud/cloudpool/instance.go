@@ -1,0 +1,273 @@
+package cloudpool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/cloudpool/api"
+	"github.com/slipway-dev/slipway/internal/cloudpool/machineid"
+)
+
+// observation is what a pool answered.
+type observation struct {
+	pool     *pool
+	at       time.Time // when the server observed its cloud, by its own clock
+	machines []api.Machine
+}
+
+// observe reads a pool.
+func (p *Provider) observe(ctx context.Context, one *pool) (observation, error) {
+	read, err := one.client.Pool(ctx)
+	if err != nil {
+		return observation{}, classify(one.name, err)
+	}
+	one.mu.Lock()
+	defer one.mu.Unlock()
+	if one.first.IsZero() {
+		one.first = read.Timestamp
+	}
+	return observation{one, read.Timestamp, read.Machines}, nil
+}
+
+// fresh reports that an observation is newer than this provider.
+func (o *observation) fresh() bool {
+	o.pool.mu.Lock()
+	defer o.pool.mu.Unlock()
+	return o.at.After(o.pool.first)
+}
+
+// Group reads a pool's desired size, which is what its server goes by, and not an observation.
+func (p *Provider) Group(ctx context.Context, name string) (cloud.Group, error) {
+	one, err := p.pool(ctx, name)
+	if err != nil {
+		return cloud.Group{}, err
+	}
+	size, err := one.client.Size(ctx)
+	if err != nil {
+		return cloud.Group{}, classify(name, err)
+	}
+	return cloud.Group{Name: name, Size: size.Desired}, nil
+}
+
+// Instances lists a pool's machines as they were last observed, but for those that have ended.
+func (p *Provider) Instances(ctx context.Context, name string) ([]cloud.Instance, error) {
+	one, err := p.pool(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	o, err := p.observe(ctx, one)
+	if err != nil {
+		return nil, err
+	}
+	instances := []cloud.Instance{}
+	for i := range o.machines {
+		if m := &o.machines[i]; m.State != api.Terminated {
+			instances = append(instances, p.instance(&o, m))
+		}
+	}
+	return instances, nil
+}
+
+// ProviderID is a machine's provider ID. A machine that its cloud has not made yet, or of a cloud that is not known, has
+// one of the pool's own, cloudpool://POOL/ID, which no Node has.
+func ProviderID(group string, m *api.Machine) string {
+	if id, ok := machineid.Of(m); ok {
+		return id.String()
+	}
+	return Name + "://" + group + "/" + m.ID
+}
+
+// instance puts a machine in the words of package cloud.
+func (p *Provider) instance(o *observation, m *api.Machine) cloud.Instance {
+	i := cloud.Instance{
+		ProviderID: ProviderID(o.pool.name, m), Name: machineid.Name(m),
+		ComputerName: machineid.ComputerName(m, o.pool.config.ComputerName), Group: o.pool.name, Type: m.Size, State: stateOf(m.State),
+	}
+	switch {
+	case m.LaunchTime != nil:
+		i.Created = *m.LaunchTime
+	case m.RequestTime != nil:
+		i.Created = *m.RequestTime
+	}
+	if i.State == cloud.Failed {
+		i.Message = "the pool's cloud has rejected the request for the machine"
+	}
+	if i.State != cloud.Deleting && p.terminating(o, i.ProviderID) {
+		i.State = cloud.Deleting
+	}
+	return i
+}
+
+func stateOf(s api.MachineState) cloud.State {
+	switch s {
+	case api.Requested, api.Pending:
+		return cloud.Pending
+	case api.Running:
+		return cloud.Running
+	case api.Terminating, api.Terminated:
+		return cloud.Deleting
+	case api.Rejected:
+		return cloud.Failed
+	}
+	return cloud.Unknown
+}
+
+// terminating reports that a machine which an observation has as alive was terminated, and that the observation need not
+// know of it yet.
+func (p *Provider) terminating(o *observation, providerID string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	t, ok := p.terminated[providerID]
+	return ok && o.at.Sub(t.observed) <= p.config.settleTime()
+}
+
+// found is a machine with the observation that has it.
+type found struct {
+	cloud.Instance
+	id          string // the pool's own
+	observation observation
+}
+
+// Instance reads a machine. One that was observed twice to be missing is gone.
+func (p *Provider) Instance(ctx context.Context, providerID string) (cloud.Instance, error) {
+	f, err := p.find(ctx, providerID)
+	return f.Instance, err
+}
+
+// find finds a machine, or says that it is gone. Where that takes a newer observation it waits for one, not for long.
+func (p *Provider) find(ctx context.Context, providerID string) (found, error) {
+	id, err := p.own(providerID)
+	if err != nil {
+		return found{}, err
+	}
+	key := id.String()
+	var answer found
+	known, err := p.again(ctx, func() (bool, error) {
+		f, gone, err := p.look(ctx, key)
+		if f != nil {
+			answer = *f
+		}
+		if gone {
+			err = &cloud.NotFoundError{Kind: "instance", Name: providerID}
+		}
+		return f != nil, err
+	})
+	if err != nil || known {
+		return answer, err
+	}
+	return found{}, &notYetError{p.config.pollInterval(), fmt.Errorf(
+		"machine %s: the pools as they were last observed do not have it, and have not been observed again since", key)}
+}
+
+// again asks until there is an answer, or the time is over in which a newer observation is waited for. The second time is
+// at once, since a server may observe its cloud for every request.
+func (p *Provider) again(ctx context.Context, ask func() (bool, error)) (bool, error) {
+	deadline := time.Now().Add(p.config.observationWait())
+	for try := 0; ; try++ {
+		done, err := ask()
+		if done || err != nil {
+			return done, err
+		}
+		switch {
+		case try == 0:
+			continue
+		case time.Now().After(deadline):
+			return false, nil
+		}
+		select {
+		case <-time.After(min(p.config.pollInterval(), lookEvery)):
+		case <-ctx.Done():
+			return false, fmt.Errorf("cloudpool: %w", context.Cause(ctx))
+		}
+	}
+}
+
+// lookEvery is the time between two looks for a newer observation within one call.
+const lookEvery = 100 * time.Millisecond
+
+// notYetError says that what was asked cannot be known before the server has observed its cloud again.
+type notYetError struct {
+	after time.Duration
+	err   error
+}
+
+func (e *notYetError) Error() string { return e.err.Error() }
+
+// As makes it a wish of the cloud to be asked later.
+func (e *notYetError) As(target any) bool {
+	throttled, ok := target.(**cloud.ThrottledError)
+	if ok {
+		*throttled = &cloud.ThrottledError{After: e.after, Err: e.err}
+	}
+	return ok
+}
+
+func isNotYet(err error) bool {
+	var e *notYetError
+	return errors.As(err, &e)
+}
+
+// look reads all pools once. It gives the machine, or says that it is gone; neither means that it is not known yet.
+func (p *Provider) look(ctx context.Context, key string) (f *found, gone bool, err error) {
+	pools, err := p.all(ctx)
+	if err != nil {
+		return nil, false, err
+	}
+	lacking := absence{}
+	for _, one := range pools {
+		o, err := p.observe(ctx, one)
+		if err != nil {
+			return nil, false, err
+		}
+		for i := range o.machines {
+			m := &o.machines[i]
+			if ProviderID(one.name, m) != key {
+				continue
+			}
+			if m.State == api.Terminated {
+				return nil, true, nil
+			}
+			p.noteFound(key)
+			return &found{p.instance(&o, m), m.ID, o}, false, nil
+		}
+		lacking[one.name] = o.at
+	}
+	return nil, p.lacks(key, lacking), nil
+}
+
+// maxMissing bounds how many machines are remembered as missing. Who asks for more has to ask a third time.
+const maxMissing = 4096
+
+// noteFound forgets that a machine was missing.
+func (p *Provider) noteFound(key string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.missing, key)
+}
+
+// lacks takes in that the latest observations lack a machine, and reports whether all of them are newer than those that
+// first did.
+func (p *Provider) lacks(key string, now absence) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	first, asked := p.missing[key]
+	if !asked {
+		if len(p.missing) >= maxMissing {
+			clear(p.missing)
+		}
+		p.missing[key] = now
+		return false
+	}
+	for name, at := range now {
+		if before, known := first[name]; !known || !at.After(before) {
+			if !known {
+				first[name] = at
+			}
+			return false
+		}
+	}
+	return true
+}

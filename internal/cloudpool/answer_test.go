@@ -1,0 +1,117 @@
+package cloudpool
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/cloudpool/api"
+)
+
+// answered is what a client sees of an answer.
+func answered(t *testing.T, w *httptest.ResponseRecorder) (code int, text string) {
+	t.Helper()
+	var said api.ErrorMessage
+	if w.Body.Len() > 0 {
+		if err := json.Unmarshal(w.Body.Bytes(), &said); err != nil {
+			t.Errorf("%q: %v", w.Body, err)
+		}
+	}
+	return w.Code, said.Message + ": " + said.Detail
+}
+
+func TestFailuresAreToldApartUnlessTheOldWayIsAskedFor(t *testing.T) {
+	away := backendFailure("reading the pool", errors.New("connection refused"))
+	cluster := clusterFailure("reading the nodes", errors.New("timeout"))
+	unsafe := failure(NotPossible, "n is not a viable scale-down candidate: why (held-node)")
+	for name, tt := range map[string]struct {
+		kind Kind
+		err  error
+		code int
+		// strict is what kubeaware-cloudpool-proxy said, with 500.
+		strict string
+	}{
+		"no such machine":   {Terminate, failure(NotFound, "machine m"), 404, "failed to terminate machine: failed to get cloudpool machine with ID m: getMachine m: machine not found: "},
+		"not safe to go":    {Terminate, unsafe, 409, "failed to terminate machine: TerminateMachine: machine is not deemed safe to scale down: n is not a viable"},
+		"no candidate":      {SetSize, failure(NotPossible, "found no viable candidates for scaling down: x"), 409, "failed to set desired size: found no viable candidates"},
+		"server away":       {SetSize, away, 502, "failed to set desired size: failed to retrieve cloudpool: getMachinePool: reading the pool: connection refused"},
+		"API server away":   {SetSize, cluster, 503, "failed to set desired size: failed to retrieve kubernetes worker nodes: "},
+		"the same, of one":  {Terminate, cluster, 503, "failed to terminate machine: failed to get nodes: "},
+		"no node yet":       {Terminate, failure(NotPossible, "m is not …: (%s)", ruleRegistering), 409, "failed to terminate machine: no kubernetes node with external ID m exists"},
+		"a cloud's refusal": {Terminate, &cloud.RefusedError{Reason: cloud.Protected, Err: errors.New("locked")}, 502, "failed to terminate machine: "},
+		"anything else":     {SetSize, errors.New("100% strange"), 500, "failed to set desired size: 100% strange"},
+	} {
+		for _, strict := range []bool{false, true} {
+			w := httptest.NewRecorder()
+			(&Server{o: ServerOptions{StrictCompat: strict}}).refuse(w, tt.kind, "m", tt.err)
+			code, text := answered(t, w)
+			want := tt.code
+			if strict {
+				want = http.StatusInternalServerError
+			}
+			if code != want || strict && !strings.HasPrefix(text, tt.strict) {
+				t.Errorf("%s, strict %t: %d %q, want %d %q", name, strict, code, text, want, tt.strict)
+			}
+		}
+	}
+	for _, strict := range []bool{false, true} { // these were never flattened
+		w := httptest.NewRecorder()
+		_, err := api.DecodeTerminate([]byte("{}"))
+		(&Server{o: ServerOptions{StrictCompat: strict}}).refuse(w, Terminate, "", err)
+		if code, text := answered(t, w); code != http.StatusBadRequest || text != "terminateMachine message did not specify a machineId: " {
+			t.Errorf("%d %q", code, text)
+		}
+	}
+}
+
+func TestHowAnUpdateEndedIsTold(t *testing.T) {
+	refused := []Turn{{State: Gone}, {State: Refused}}
+	for name, tt := range map[string]struct {
+		update       Update
+		code, strict int
+	}{
+		"done":                           {Update{Kind: SetSize, Outcome: &Outcome{Result: Done, Removed: 2}}, 200, 200},
+		"fewer candidates than wanted":   {Update{Kind: SetSize, Turns: []Turn{{State: Gone}}, Outcome: &Outcome{Result: Partly, Removed: 1}}, 409, 200},
+		"one of them failed":             {Update{Kind: SetSize, Turns: refused, Outcome: &Outcome{Result: Partly, Removed: 1}}, 409, 500},
+		"the server fails after a drain": {Update{Kind: SetSize, Outcome: &Outcome{Result: BackendAway}}, 502, 500},
+		"one machine stays":              {Update{Kind: Terminate, Outcome: &Outcome{Result: NotPossible}}, 409, 500},
+	} {
+		for strict, want := range map[bool]int{false: tt.code, true: tt.strict} {
+			w := httptest.NewRecorder()
+			(&Server{o: ServerOptions{StrictCompat: strict}}).told(w, &tt.update)
+			if w.Code != want || want == 200 && w.Body.Len() > 0 {
+				t.Errorf("%s, strict %t: %d %s, want %d", name, strict, w.Code, w.Body, want)
+			}
+		}
+	}
+}
+
+func TestWhatTheServerSaysToARaiseIsPassedOn(t *testing.T) {
+	own := &api.StatusError{Code: 400, Own: true, ErrorMessage: api.ErrorMessage{Message: "illegal input: no", Detail: "why"}}
+	for name, tt := range map[string]struct {
+		err          error
+		code, strict int
+		text         string
+	}{
+		"taken":               {nil, 200, 200, ": "},
+		"refused":             {own, 400, 500, "illegal input: no: why"},
+		"somebody in between": {&api.StatusError{Code: 404, ErrorMessage: api.ErrorMessage{Message: "<html>"}}, 502, 500, ""},
+		"a NodeGroup's limit": {&cloud.RefusedError{Reason: cloud.AtLimit, Err: errors.New("maximum")}, 400, 500, ""},
+	} {
+		for strict, want := range map[bool]int{false: tt.code, true: tt.strict} {
+			w := httptest.NewRecorder()
+			(&Server{o: ServerOptions{StrictCompat: strict}}).relay(w, SetSize, "setDesiredSize 3", tt.err)
+			code, text := answered(t, w)
+			if code != want || !strict && tt.text != "" && text != tt.text {
+				t.Errorf("%s, strict %t: %d %q, want %d %q", name, strict, code, text, want, tt.text)
+			}
+			if strict && want == 500 && !strings.HasPrefix(text, "failed to set desired size: failed to request desiredSize against backend cloudpool: setDesiredSize 3: ") {
+				t.Errorf("%s: %q", name, text)
+			}
+		}
+	}
+}

@@ -1,0 +1,157 @@
+package cloudpool
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+)
+
+// What a client has to have the right to: get or update the scale of the NodeGroup by the name of the pool, as in
+//
+//	apiGroups: [slipway.dev]
+//	resources: [nodegroups/scale]
+//	resourceNames: [workers]
+//	verbs: [get, update]
+const (
+	scaleResource    = "nodegroups"
+	scaleSubresource = "scale"
+)
+
+// How long an answer of the API server is believed, and how many are.
+const (
+	believeYes    = 30 * time.Second
+	believeNo     = 5 * time.Second
+	mostBelieved  = 4096
+	reviewTimeout = 10 * time.Second
+)
+
+// authorizer asks the API server who clients are and what they may.
+type authorizer struct {
+	client kubernetes.Interface
+	log    *slog.Logger
+
+	mu       sync.Mutex
+	believed map[[sha256.Size]byte]verdict
+}
+
+type verdict struct {
+	user    string
+	allowed bool
+	until   time.Time
+}
+
+// identity is who a client is.
+type identity struct {
+	user   string
+	groups []string
+	extra  map[string]authorizationv1.ExtraValue
+	uid    string
+}
+
+// Authorize implements ServerOptions.Authorize.
+func (a *authorizer) Authorize(w http.ResponseWriter, r *http.Request, pool, verb string) (string, bool) {
+	token, hasToken := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	var certified *identity
+	if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
+		leaf := r.TLS.VerifiedChains[0][0]
+		certified = &identity{user: leaf.Subject.CommonName, groups: append([]string{"system:authenticated"}, leaf.Subject.Organization...)}
+	}
+	if !hasToken && (certified == nil || certified.user == "") {
+		w.Header().Set("WWW-Authenticate", "Bearer")
+		say(w, http.StatusUnauthorized, "it is not known who you are", "want a client certificate, or a token: Authorization: Bearer TOKEN")
+		return "", false
+	}
+	v, err := a.verdict(r.Context(), token, certified, pool, verb)
+	switch {
+	case err != nil:
+		a.log.Warn("cannot ask whether a client may", "err", err)
+		say(w, http.StatusServiceUnavailable, "the API server does not say whether you may", "ask again later")
+		return "", false
+	case v.user == "":
+		w.Header().Set("WWW-Authenticate", `Bearer error="invalid_token"`)
+		say(w, http.StatusUnauthorized, "it is not known who you are", "the API server does not know the token")
+		return "", false
+	case !v.allowed:
+		say(w, http.StatusForbidden, fmt.Sprintf("%s may not %s pool %s", v.user, verb, pool),
+			fmt.Sprintf("want the right to %s %s/%s %s of %s", verb, scaleResource, scaleSubresource, pool, v1alpha1.GroupVersion.Group))
+		return "", false
+	}
+	return v.user, true
+}
+
+// verdict remembers for a short time what the API server has said.
+func (a *authorizer) verdict(ctx context.Context, token string, certified *identity, pool, verb string) (verdict, error) {
+	who := "token\x00" + token
+	if certified != nil && token == "" {
+		who = "cert\x00" + certified.user + "\x00" + strings.Join(certified.groups, "\x00")
+	}
+	key := sha256.Sum256([]byte(who + "\x01" + pool + "\x01" + verb))
+	a.mu.Lock()
+	v, known := a.believed[key]
+	a.mu.Unlock()
+	if known && time.Now().Before(v.until) {
+		return v, nil
+	}
+	v, err := a.ask(ctx, token, certified, pool, verb)
+	if err != nil {
+		return verdict{}, err
+	}
+	v.until = time.Now().Add(believeNo)
+	if v.allowed {
+		v.until = time.Now().Add(believeYes)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.believed) >= mostBelieved {
+		clear(a.believed)
+	}
+	a.believed[key] = v
+	return v, nil
+}
+
+func (a *authorizer) ask(ctx context.Context, token string, certified *identity, pool, verb string) (verdict, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), reviewTimeout)
+	defer cancel()
+	who := certified
+	if token != "" {
+		review, err := a.client.AuthenticationV1().TokenReviews().Create(ctx, &authenticationv1.TokenReview{
+			Spec: authenticationv1.TokenReviewSpec{Token: token},
+		}, metav1.CreateOptions{})
+		if err != nil {
+			return verdict{}, fmt.Errorf("TokenReview: %w", err)
+		}
+		if !review.Status.Authenticated {
+			return verdict{}, nil
+		}
+		u := review.Status.User
+		who = &identity{user: u.Username, groups: u.Groups, uid: u.UID, extra: map[string]authorizationv1.ExtraValue{}}
+		for k, v := range u.Extra {
+			who.extra[k] = authorizationv1.ExtraValue(v)
+		}
+	}
+	review, err := a.client.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{
+		Spec: authorizationv1.SubjectAccessReviewSpec{
+			User: who.user, Groups: who.groups, Extra: who.extra, UID: who.uid,
+			ResourceAttributes: &authorizationv1.ResourceAttributes{
+				Group: v1alpha1.GroupVersion.Group, Version: v1alpha1.GroupVersion.Version, Resource: scaleResource,
+				Subresource: scaleSubresource, Name: pool, Verb: verb,
+			},
+		},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return verdict{}, fmt.Errorf("SubjectAccessReview: %w", err)
+	}
+	return verdict{user: who.user, allowed: review.Status.Allowed && !review.Status.Denied}, nil
+}

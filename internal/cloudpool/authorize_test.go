@@ -1,0 +1,227 @@
+package cloudpool
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"log/slog"
+	"math/big"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	k8stesting "k8s.io/client-go/testing"
+)
+
+// reviewer is an API server that knows the token "good" of alice, and "other" of bob; alice may get everything, and update workers.
+func reviewer(t *testing.T) (*authorizer, *int) {
+	t.Helper()
+	asked := new(int)
+	client := fake.NewClientset()
+	client.PrependReactor("create", "tokenreviews", func(a k8stesting.Action) (bool, runtime.Object, error) {
+		review := a.(k8stesting.CreateAction).GetObject().(*authenticationv1.TokenReview)
+		user := map[string]string{"good": "alice", "other": "bob"}[review.Spec.Token]
+		review.Status = authenticationv1.TokenReviewStatus{Authenticated: user != "", User: authenticationv1.UserInfo{Username: user}}
+		return true, review, nil
+	})
+	client.PrependReactor("create", "subjectaccessreviews", func(a k8stesting.Action) (bool, runtime.Object, error) {
+		*asked++
+		review := a.(k8stesting.CreateAction).GetObject().(*authorizationv1.SubjectAccessReview)
+		ra := review.Spec.ResourceAttributes
+		if ra.Group != "slipway.dev" || ra.Resource != "nodegroups" || ra.Subresource != "scale" {
+			t.Errorf("asked for %+v", ra)
+		}
+		review.Status.Allowed = review.Spec.User == "alice" && (ra.Verb == "get" || ra.Name == "workers")
+		return true, review, nil
+	})
+	return &authorizer{client: client, log: slog.New(slog.DiscardHandler), believed: map[[32]byte]verdict{}}, asked
+}
+
+func TestAClientIsKnownByItsTokenAndMayWhatTheAPIServerSays(t *testing.T) {
+	a, asked := reviewer(t)
+	try := func(token, pool, verb string) (int, string) {
+		w, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil)
+		if token != "" {
+			r.Header.Set("Authorization", "Bearer "+token)
+		}
+		user, ok := a.Authorize(w, r, pool, verb)
+		if ok != (w.Body.Len() == 0) || ok != (user != "") {
+			t.Errorf("allowed: %t, as %q, answered %q", ok, user, w.Body)
+		}
+		if strings.Contains(w.Body.String(), token) && token != "" {
+			t.Errorf("the answer has the token in it: %s", w.Body)
+		}
+		return w.Code, user
+	}
+	for _, tt := range []struct {
+		token, pool, verb string
+		code              int
+		user              string
+	}{
+		{"good", "workers", "update", 200, "alice"},
+		{"good", "others", "get", 200, "alice"},
+		{"good", "others", "update", 403, ""},
+		{"other", "workers", "get", 403, ""},
+		{"bad", "workers", "get", 401, ""},
+		{"", "workers", "get", 401, ""},
+	} {
+		if code, user := try(tt.token, tt.pool, tt.verb); code != tt.code || user != tt.user {
+			t.Errorf("%+v: %d as %q", tt, code, user)
+		}
+	}
+	before := *asked
+	for range 100 {
+		try("good", "workers", "update")
+	}
+	if *asked != before {
+		t.Errorf("the API server was asked %d times more for the same", *asked-before)
+	}
+}
+
+// authority signs certificates for a test.
+type authority struct {
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+	pem  []byte
+}
+
+func certificate(t *testing.T, dir, name string, signer *authority, change func(*x509.Certificate)) *authority {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour),
+		NotAfter: time.Now().Add(time.Hour), BasicConstraintsValid: true,
+	}
+	change(template)
+	parent, by := template, key
+	if signer != nil {
+		parent, by = signer.cert, signer.key
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, parent, &key.PublicKey, by)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := &authority{cert, key, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})}
+	for file, block := range map[string][]byte{name + ".pem": a.pem, name + ".key": pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: raw})} {
+		if err := os.WriteFile(filepath.Join(dir, file), block, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return a
+}
+
+func TestWithoutACertificateOfTheRightAuthorityNobodyIsServed(t *testing.T) {
+	dir := t.TempDir()
+	ca := func(c *x509.Certificate) { c.IsCA, c.KeyUsage = true, x509.KeyUsageCertSign }
+	client := func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth} }
+	root := certificate(t, dir, "root", nil, ca)
+	stranger := certificate(t, dir, "stranger-root", nil, ca)
+	certificate(t, dir, "server", root, func(c *x509.Certificate) { c.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1)} })
+	certificate(t, dir, "client", root, client)
+	certificate(t, dir, "stranger", stranger, client)
+	in := func(name string) string { return filepath.Join(dir, name) }
+	c := Config{
+		Listen: "127.0.0.1:0", TLSCertFile: in("server.pem"), TLSKeyFile: in("server.key"), ClientCAFile: in("root.pem"), ReadTimeout: time.Minute,
+	}
+	l, err := listen(t.Context(), &c, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = w.Write([]byte(r.TLS.VerifiedChains[0][0].Subject.CommonName))
+	}), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- l.run(t.Context()) }()
+	ask := func(scheme, name string) (*http.Response, error) {
+		roots := x509.NewCertPool()
+		roots.AddCert(root.cert)
+		config := &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
+		if name != "" {
+			pair, err := tls.LoadX509KeyPair(in(name+".pem"), in(name+".key"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			config.Certificates = []tls.Certificate{pair}
+		}
+		transport := &http.Transport{TLSClientConfig: config}
+		t.Cleanup(transport.CloseIdleConnections)
+		return (&http.Client{Transport: transport}).Get(scheme + "://" + l.net.Addr().String() + "/")
+	}
+	response, err := ask("https", "client")
+	if err != nil || response.StatusCode != http.StatusOK {
+		t.Fatalf("the right certificate: %v, %v", response, err)
+	}
+	_ = response.Body.Close()
+	for _, name := range []string{"", "stranger"} {
+		if response, err := ask("https", name); err == nil {
+			_ = response.Body.Close()
+			t.Errorf("certificate %q: %d", name, response.StatusCode)
+		}
+	}
+	if response, err := ask("http", ""); err == nil {
+		_ = response.Body.Close()
+		if response.StatusCode != http.StatusBadRequest {
+			t.Errorf("plain HTTP: %d", response.StatusCode)
+		}
+	}
+}
+
+func TestI10WhatWouldBeOpenToStrangersIsNotServed(t *testing.T) {
+	good := func() Config {
+		return Config{
+			Listen: "127.0.0.1:1", ReadTimeout: time.Minute, BackendTimeout: time.Minute, MaxBody: 1024, Policy: "", AtOnce: 1, Namespace: "n",
+			Holder: "h", RegistrationGrace: time.Minute, PollEvery: time.Second, TroublePatience: time.Second, AdmissionWait: time.Second,
+			SettleTime: time.Second,
+		}
+	}
+	for want, change := range map[string]func(*Config){
+		"":                                 func(*Config) {},
+		"want --tls-cert-file":             func(c *Config) { c.Listen = ":8080" },
+		"nobody is asked who he is":        func(c *Config) { c.Listen, c.TLSCertFile, c.TLSKeyFile = "10.0.0.1:1", "a", "b" },
+		"--tls-private-key-file belong":    func(c *Config) { c.TLSCertFile = "a" },
+		"over TLS alone":                   func(c *Config) { c.ClientCAFile = "a" },
+		"--refuse: \"size\"":               func(c *Config) { c.Refuse = []string{"size"} },
+		"--at-once: 0":                     func(c *Config) { c.AtOnce = 0 },
+		"--policy":                         func(c *Config) { c.Policy = "Random" },
+		"--namespace":                      func(c *Config) { c.Namespace = "" },
+		"--holder":                         func(c *Config) { c.Holder = "" },
+		"--max-body: 1:":                   func(c *Config) { c.MaxBody = 1 },
+		"--poll-interval: 0s":              func(c *Config) { c.PollEvery = 0 },
+		"--listen: \"nowhere\"":            func(c *Config) { c.Listen = "nowhere" },
+		"--native-refresh: 1h0m0s: want 0": func(c *Config) { c.NativeRefresh = time.Hour },
+	} {
+		c := good()
+		change(&c)
+		if err := c.Validate(); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+	open := good()
+	open.Listen, open.Insecure = ":8080", true
+	if err := open.Validate(); err != nil {
+		t.Errorf("asked for: %v", err)
+	}
+}

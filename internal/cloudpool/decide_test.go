@@ -1,0 +1,250 @@
+package cloudpool
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"pgregory.net/rapid"
+
+	"github.com/slipway-dev/slipway/internal/cloudpool/api"
+	"github.com/slipway-dev/slipway/internal/placement"
+)
+
+func uuid(i int) string { return fmt.Sprintf("00000000-0000-0000-0000-%012d", i) }
+
+func machine(i int, state api.MachineState, ip string) api.Machine {
+	launched := time.Now().Add(-time.Hour)
+	m := api.Machine{ID: uuid(i), State: state, Membership: &api.MembershipStatus{Active: true, Evictable: true}, LaunchTime: &launched}
+	if ip != "" {
+		m.PrivateIPs = []string{ip}
+	}
+	return m
+}
+
+func node(name, providerID, ip string) *corev1.Node {
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.NodeSpec{ProviderID: providerID}}
+	if ip != "" {
+		n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: ip}}
+	}
+	return n
+}
+
+func TestMachinesAndNodesArePairedUnambiguouslyOrNotAtAll(t *testing.T) {
+	one := func(ip string) api.Machine { return machine(1, api.Running, ip) }
+	for name, tt := range map[string]struct {
+		machines []api.Machine
+		nodes    []*corev1.Node
+		pairs    string // of machine 1
+		unclear  string
+		doubt    string
+	}{
+		"by provider ID": {[]api.Machine{one("")}, []*corev1.Node{node("a", "openstack:///"+uuid(1), "")}, "a/provider ID", "", ""},
+		"by provider ID, whatever the addresses": {
+			[]api.Machine{one("10.0.0.1")}, []*corev1.Node{node("a", "openstack://R/"+uuid(1), "10.9.9.9")}, "a/provider ID", "", "",
+		},
+		"by address, where the node has no ID": {[]api.Machine{one("10.0.0.1")}, []*corev1.Node{node("a", "", "10.0.0.1")}, "a/address", "", ""},
+		"by IPv6 address in another spelling":  {[]api.Machine{one("2001:db8::1")}, []*corev1.Node{node("a", "", "2001:0db8:0::1")}, "a/address", "", ""},
+		"by name, where nothing else says": {
+			[]api.Machine{{ID: "pod-1", State: api.Running}}, []*corev1.Node{node("pod-1", "kind://x", "")}, "pod-1/name", "", "",
+		},
+		"by external ID, as before Kubernetes 1.11": {
+			[]api.Machine{one("")}, []*corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Spec: corev1.NodeSpec{DoNotUseExternalID: uuid(1)}}}, "a/external ID", "", "",
+		},
+		"two nodes are one machine": {
+			[]api.Machine{one("")},
+			[]*corev1.Node{node("a", "openstack:///"+uuid(1), ""), node("b", "openstack:///"+uuid(1), "")},
+			"a/provider ID", "both say that they are machine", "",
+		},
+		"a node has another machine's address": {
+			[]api.Machine{one("10.0.0.1"), machine(2, api.Running, "10.0.0.2")},
+			[]*corev1.Node{node("a", "openstack:///"+uuid(1), "10.0.0.2")},
+			"a/provider ID", "has the address 10.0.0.2 of machine " + uuid(2), "",
+		},
+		"a node of elsewhere has the machine's address": {
+			[]api.Machine{one("10.0.0.1")}, []*corev1.Node{node("a", "openstack:///"+uuid(9), "10.0.0.1")}, "", "has the address 10.0.0.1", "",
+		},
+		"an address of two nodes": {
+			[]api.Machine{one("10.0.0.1")}, []*corev1.Node{node("a", "", "10.0.0.1"), node("b", "", "10.0.0.1")}, "", "is node a or node b", "",
+		},
+		"an address of two machines": {
+			[]api.Machine{one("10.0.0.1"), machine(2, api.Running, "10.0.0.1")}, []*corev1.Node{node("a", "", "10.0.0.1")}, "", "is machine", "",
+		},
+		"the loopback address says nothing":  {[]api.Machine{one("127.0.0.1")}, []*corev1.Node{node("a", "", "127.0.0.1")}, "", "", "may be it"},
+		"a machine twice":                    {[]api.Machine{one(""), one("")}, nil, "", "which are one machine", ""},
+		"no node, and none that could be":    {[]api.Machine{one("")}, []*corev1.Node{node("a", "openstack:///"+uuid(9), "")}, "", "", ""},
+		"no node, and one of another cloud":  {[]api.Machine{one("")}, []*corev1.Node{node("a", "gce://p/z/n", "")}, "", "", ""},
+		"no node, and one that says nothing": {[]api.Machine{one("")}, []*corev1.Node{node("a", "", "")}, "", "", `node a, which has the provider ID "", may be it`},
+		"no node, and one with another address": {
+			[]api.Machine{one("10.0.0.1")}, []*corev1.Node{node("a", "", "10.0.0.9")}, "", "", "",
+		},
+		"only asked for": {[]api.Machine{{ID: "sir-1", State: api.Requested}}, []*corev1.Node{node("a", "", "")}, "", "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := Pair(tt.machines, tt.nodes, proxied{})
+			m := p.Find(tt.machines[0].ID)
+			got := ""
+			if m.Node != nil {
+				got = m.Node.Name + "/" + string(m.By)
+			}
+			if got != tt.pairs {
+				t.Errorf("paired with %q, want %q", got, tt.pairs)
+			}
+			unclear := strings.Join(p.Unclear, "; ")
+			if (unclear == "") != (tt.unclear == "") || !strings.Contains(unclear, tt.unclear) {
+				t.Errorf("unclear: %q, want %q", unclear, tt.unclear)
+			}
+			if m.Doubt != tt.doubt && (tt.doubt == "" || !strings.Contains(m.Doubt, tt.doubt)) {
+				t.Errorf("doubt: %q, want %q", m.Doubt, tt.doubt)
+			}
+		})
+	}
+}
+
+// TestWhateverTheMachinesAndNodesSayNobodyIsPairedTwice pairs at random.
+func TestWhateverTheMachinesAndNodesSayNobodyIsPairedTwice(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		id := rapid.IntRange(1, 4)
+		ip := rapid.SampledFrom([]string{"", "10.0.0.1", "10.0.0.2", "10.0.0.3", "x"})
+		var machines []api.Machine
+		for range rapid.IntRange(0, 5).Draw(t, "machines") {
+			m := machine(id.Draw(t, "id"), rapid.SampledFrom([]api.MachineState{api.Requested, api.Pending, api.Running, api.Terminating}).Draw(t, "state"), ip.Draw(t, "ip"))
+			machines = append(machines, m)
+		}
+		var nodes []*corev1.Node
+		for i := range rapid.IntRange(0, 5).Draw(t, "nodes") {
+			providerID := rapid.SampledFrom([]string{"", "openstack:///" + uuid(1), "openstack:///" + uuid(2), "openstack://R/" + uuid(3), "gce://p/z/n", "?"}).Draw(t, "provider ID")
+			nodes = append(nodes, node(fmt.Sprint("n", i), providerID, ip.Draw(t, "ip")))
+		}
+		p := Pair(machines, nodes, proxied{})
+		taken := map[string]bool{}
+		for _, m := range p.Members {
+			if m.Node == nil {
+				continue
+			}
+			if taken[m.Node.Name] {
+				t.Fatalf("node %s is paired twice", m.Node.Name)
+			}
+			taken[m.Node.Name] = true
+			if nodeID, err := (proxied{}).NodeIdentity(m.Node.Spec.ProviderID); err == nil {
+				if is, ok := (proxied{}).Identity(m.Machine); ok && is != nodeID {
+					t.Fatalf("machine %s is paired with a node that says it is %s", is, nodeID)
+				}
+			}
+		}
+		// A node that says it is a machine of the pool is paired, or something is unclear.
+		for _, n := range nodes {
+			nodeID, err := (proxied{}).NodeIdentity(n.Spec.ProviderID)
+			of := slices.ContainsFunc(p.Members, func(m Member) bool {
+				is, ok := (proxied{}).Identity(m.Machine)
+				return ok && err == nil && is == nodeID
+			})
+			if of && !taken[n.Name] && len(p.Unclear) == 0 {
+				t.Fatalf("node %s (%s) is not paired, and nothing is unclear", n.Name, n.Spec.ProviderID)
+			}
+		}
+	})
+}
+
+// ask makes a question about machines that each have a node, choosing them by name.
+func ask(desired int, machines []api.Machine, nodes []*corev1.Node) question {
+	p := Pair(machines, nodes, proxied{})
+	return question{
+		desired: desired, pairing: &p, leaving: map[string]bool{}, refused: map[string]string{}, registration: 15 * time.Minute, now: time.Now(), nodes: nodes,
+		choose: func(k int, _ placement.Policy, rules placement.Options) (*placement.Selection, error) {
+			s := &placement.Selection{}
+			for _, n := range nodes {
+				if rules.Protected[n.Name] == "" && len(s.Victims) < k {
+					s.Victims = append(s.Victims, placement.Evacuation{Node: n.Name})
+				}
+			}
+			return s, nil
+		},
+	}
+}
+
+func victims(d *Decision) string {
+	var all []string
+	for _, v := range d.Victims {
+		all = append(all, v.Machine[max(0, len(v.Machine)-1):])
+	}
+	return strings.Join(all, " ")
+}
+
+func TestMachinesThatAreLeastThereGoFirst(t *testing.T) {
+	asked := api.Machine{ID: "i-requested9", State: api.Requested, Membership: &api.MembershipStatus{Active: true, Evictable: true}}
+	young := machine(4, api.Running, "10.0.0.4")
+	now := time.Now()
+	young.LaunchTime = &now
+	old := machine(5, api.Running, "10.0.0.5")
+	machines := []api.Machine{machine(1, api.Running, "10.0.0.1"), machine(2, api.Running, "10.0.0.2"), machine(3, api.Pending, "10.0.0.3"), young, old, asked}
+	nodes := []*corev1.Node{node("a", "openstack:///"+uuid(1), "10.0.0.1"), node("b", "openstack:///"+uuid(2), "10.0.0.2")}
+	for desired, want := range map[int]string{6: "", 7: "", 5: "9", 4: "9 3", 3: "9 3 5", 2: "9 3 5 1", 1: "9 3 5 1 2", 0: "9 3 5 1 2"} {
+		d, err := decide(ask(desired, machines, nodes))
+		if err != nil || victims(d) != want || d.Active != 6 {
+			t.Errorf("size %d: %q, %v; want %q", desired, victims(d), err, want)
+		}
+		if desired == 0 && !strings.Contains(d.reasons(), "may be about to register") {
+			t.Errorf("%s", d.reasons())
+		}
+	}
+}
+
+func TestWhoIsNotToGoDoesNotAndCountsAllTheSame(t *testing.T) {
+	blessed, silent, idle, ending := machine(1, api.Running, ""), machine(2, api.Running, ""), machine(3, api.Running, ""), machine(4, api.Terminating, "")
+	blessed.Membership = &api.MembershipStatus{Active: true}
+	silent.Membership = nil
+	idle.Membership = &api.MembershipStatus{Active: false}
+	strange := machine(5, "MOLTEN", "")
+	machines := []api.Machine{blessed, silent, idle, ending, strange, machine(6, api.Running, "")}
+	var nodes []*corev1.Node
+	for i := 1; i <= 6; i++ {
+		nodes = append(nodes, node(fmt.Sprint("n", i), "openstack:///"+uuid(i), ""))
+	}
+	q := ask(0, machines, nodes)
+	q.refused[uuid(6)] = "its retirement was refused"
+	d, err := decide(q)
+	if err != nil || d.Active != 4 || victims(d) != "5" {
+		t.Errorf("%d active, victims %q, %v", d.Active, victims(d), err)
+	}
+	for _, want := range []string{"n1", "n2", "n6", "its retirement was refused", "not evictable"} {
+		if !strings.Contains(d.reasons(), want) {
+			t.Errorf("%s does not say %q", d.reasons(), want)
+		}
+	}
+}
+
+func TestWhatIsUnclearHasNoVictims(t *testing.T) {
+	machines := []api.Machine{machine(1, api.Running, ""), machine(2, api.Running, ""), {ID: "sir-1", State: api.Requested, Membership: &api.MembershipStatus{Active: true, Evictable: true}}}
+	nodes := []*corev1.Node{node("a", "openstack:///"+uuid(1), ""), node("b", "openstack:///"+uuid(1), "")}
+	d, err := decide(ask(0, machines, nodes))
+	if err != nil || len(d.Victims) > 0 || len(d.Unclear) == 0 {
+		t.Errorf("%+v, %v", d, err)
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	for _, body := range []string{`{"desiredSize":3}`, `{"machineId":"x","decrementDesiredSize":true}`, `{"membershipStatus":{"active":false},"machineId":"m"}`, `null`, `{}`} {
+		f.Add([]byte(body))
+	}
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		if s, err := api.DecodeSetDesiredSize(raw); err == nil && s.DesiredSize < 0 || err != nil && !api.IsBadRequest(err) {
+			t.Errorf("%q: %+v, %v", raw, s, err)
+		}
+		for _, decode := range []func([]byte) (api.Removal, error){api.DecodeTerminate, api.DecodeDetach} {
+			if r, err := decode(raw); err == nil && r.MachineID == "" {
+				t.Errorf("%q: %+v", raw, r)
+			}
+		}
+		if m, err := api.DecodeMembershipStatus(raw); err == nil && m.MachineID == "" {
+			t.Errorf("%q: %+v", raw, m)
+		}
+		if m, err := api.DecodeServiceState(raw); err == nil && !m.ServiceState.Known() {
+			t.Errorf("%q: %+v", raw, m)
+		}
+	})
+}

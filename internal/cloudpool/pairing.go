@@ -1,0 +1,269 @@
+package cloudpool
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/slipway-dev/slipway/internal/cloudpool/api"
+	"github.com/slipway-dev/slipway/internal/cloudpool/machineid"
+)
+
+// Pairing says which machine is which node.
+type Pairing struct {
+	// Members are the machines that have not ended, in the order of the pool.
+	Members []Member
+	// Unclear says what contradicts itself. As long as anything does, no machine is taken away.
+	Unclear []string
+}
+
+// Member is a machine, and its node if it has one.
+type Member struct {
+	Machine *api.Machine
+	Node    *corev1.Node
+	// By is how they were paired.
+	By pairedBy
+	// Doubt is, for a machine without a node, why one of the nodes may be it nevertheless; empty when none can.
+	Doubt string
+}
+
+type pairedBy string
+
+const (
+	byProviderID pairedBy = "provider ID"
+	byExternalID pairedBy = "external ID"
+	byAddress    pairedBy = "address"
+	byName       pairedBy = "name"
+)
+
+// Find gives the member of that machine ID; nil when there is none.
+func (p *Pairing) Find(id string) *Member {
+	for i := range p.Members {
+		if p.Members[i].Machine.ID == id {
+			return &p.Members[i]
+		}
+	}
+	return nil
+}
+
+// identities is how a pool's machines and the cluster's nodes say which machine they are.
+type identities interface {
+	Identity(m *api.Machine) (string, bool)
+	NodeIdentity(providerID string) (string, error)
+}
+
+// matcher is one run of pairing.
+type matcher struct {
+	ids       identities
+	machines  []*machineFacts
+	nodes     []*nodeFacts
+	byAddress map[netip.Addr][]*machineFacts
+	unclear   []string
+}
+
+type machineFacts struct {
+	*api.Machine
+	identity  string // empty when it has none
+	names     []string
+	addresses []netip.Addr
+	node      *nodeFacts
+	by        pairedBy
+}
+
+type nodeFacts struct {
+	*corev1.Node
+	identity  string // empty when its provider ID is, or cannot be read
+	addresses []netip.Addr
+	machine   *machineFacts
+}
+
+// Pair pairs machines with nodes: by provider ID, and where one of the two has none by address and then by name. What
+// fits in more than one way is not paired, and said to be unclear.
+func Pair(machines []api.Machine, nodes []*corev1.Node, ids identities) Pairing {
+	m := newMatcher(machines, nodes, ids)
+	m.pairByIdentity()
+	m.contradictions()
+	m.pairByFallback(byAddress, func(machine *machineFacts, node *nodeFacts) bool { return meet(machine.addresses, node.addresses) })
+	m.pairByFallback(byName, func(machine *machineFacts, node *nodeFacts) bool {
+		return slices.Contains(machine.names, strings.ToLower(node.Name))
+	})
+	return m.pairing()
+}
+
+func newMatcher(machines []api.Machine, nodes []*corev1.Node, ids identities) *matcher {
+	m := &matcher{ids: ids, byAddress: map[netip.Addr][]*machineFacts{}}
+	for i := range machines {
+		machine := &machines[i]
+		if machine.State == api.Terminated || machine.State == api.Rejected {
+			continue
+		}
+		f := &machineFacts{Machine: machine, addresses: addresses(slices.Concat(machine.PrivateIPs, machine.PublicIPs))}
+		f.identity, _ = ids.Identity(machine)
+		for _, name := range []string{machineid.Name(machine), machineid.ComputerName(machine, "")} {
+			if name != "" {
+				f.names = append(f.names, strings.ToLower(name))
+			}
+		}
+		for _, a := range f.addresses {
+			m.byAddress[a] = append(m.byAddress[a], f)
+		}
+		m.machines = append(m.machines, f)
+	}
+	for _, node := range nodes {
+		f := &nodeFacts{Node: node}
+		if id, err := ids.NodeIdentity(node.Spec.ProviderID); err == nil {
+			f.identity = id
+		}
+		var texts []string
+		for _, a := range node.Status.Addresses {
+			if a.Type == corev1.NodeInternalIP || a.Type == corev1.NodeExternalIP {
+				texts = append(texts, a.Address)
+			}
+		}
+		f.addresses = addresses(texts)
+		m.nodes = append(m.nodes, f)
+	}
+	slices.SortFunc(m.nodes, func(a, b *nodeFacts) int { return cmp.Compare(a.Name, b.Name) })
+	return m
+}
+
+// addresses reads those that tell machines apart.
+func addresses(texts []string) []netip.Addr {
+	var all []netip.Addr
+	for _, text := range texts {
+		a, err := netip.ParseAddr(text)
+		if err == nil && !a.IsUnspecified() && !a.IsLoopback() && !a.IsLinkLocalUnicast() {
+			all = append(all, a.Unmap())
+		}
+	}
+	return all
+}
+
+func meet(a, b []netip.Addr) bool {
+	return slices.ContainsFunc(a, func(one netip.Addr) bool { return slices.Contains(b, one) })
+}
+
+func (m *matcher) say(format string, a ...any) {
+	m.unclear = append(m.unclear, fmt.Sprintf(format, a...))
+}
+
+func (m *matcher) join(machine *machineFacts, node *nodeFacts, by pairedBy) {
+	machine.node, node.machine, machine.by = node, machine, by
+}
+
+// pairByIdentity pairs those that say of themselves that they are one.
+func (m *matcher) pairByIdentity() {
+	byIdentity := map[string]*machineFacts{}
+	for _, machine := range m.machines {
+		if other := byIdentity[machine.identity]; machine.identity != "" && other != nil {
+			m.say("the pool lists %s and %s, which are one machine (%s)", other.ID, machine.ID, machine.identity)
+			continue
+		}
+		byIdentity[machine.identity] = machine
+	}
+	byID := map[string]*machineFacts{}
+	for _, machine := range m.machines {
+		byID[machine.ID] = machine
+	}
+	for _, node := range m.nodes {
+		machine, by := byIdentity[node.identity], byProviderID
+		if node.identity == "" {
+			machine, by = byID[node.Spec.DoNotUseExternalID], byExternalID
+		}
+		switch {
+		case machine == nil:
+		case machine.node != nil:
+			m.say("the nodes %s and %s both say that they are machine %s", machine.node.Name, node.Name, machine.ID)
+		default:
+			m.join(machine, node, by)
+		}
+	}
+}
+
+// contradictions finds nodes that say they are one machine, and have the address of another.
+func (m *matcher) contradictions() {
+	for _, node := range m.nodes {
+		for _, a := range node.addresses {
+			for _, machine := range m.byAddress[a] {
+				if node.machine != nil && node.machine != machine {
+					m.say("node %s says that it is machine %s, and has the address %s of machine %s", node.Name, node.machine.ID, a, machine.ID)
+				}
+				if node.machine == nil && node.identity != "" && machine.identity != "" && machine.node == nil {
+					m.say("node %s says that it is %s, and has the address %s of machine %s (%s)", node.Name, node.identity, a, machine.ID,
+						machine.identity)
+				}
+			}
+		}
+	}
+}
+
+// pairByFallback pairs what is left, where one of the two does not say which machine it is.
+func (m *matcher) pairByFallback(by pairedBy, fits func(*machineFacts, *nodeFacts) bool) {
+	matches := map[*machineFacts][]*nodeFacts{}
+	of := map[*nodeFacts][]*machineFacts{}
+	for _, machine := range m.machines {
+		for _, node := range m.nodes {
+			if machine.node == nil && node.machine == nil && (machine.identity == "" || node.identity == "") && fits(machine, node) {
+				matches[machine] = append(matches[machine], node)
+				of[node] = append(of[node], machine)
+			}
+		}
+	}
+	for _, machine := range m.machines {
+		found := matches[machine]
+		switch {
+		case len(found) == 0:
+		case len(found) > 1:
+			m.say("by %s machine %s is node %s or node %s", by, machine.ID, found[0].Name, found[1].Name)
+		case len(of[found[0]]) > 1:
+			m.say("by %s node %s is machine %s or machine %s", by, found[0].Name, of[found[0]][0].ID, of[found[0]][1].ID)
+		default:
+			m.join(machine, found[0], by)
+		}
+	}
+}
+
+func (m *matcher) pairing() Pairing {
+	slices.Sort(m.unclear)
+	out := Pairing{Unclear: slices.Compact(m.unclear)}
+	for _, machine := range m.machines {
+		member := Member{Machine: machine.Machine}
+		if machine.node != nil {
+			member.Node, member.By = machine.node.Node, machine.by
+		} else {
+			member.Doubt = m.doubt(machine)
+		}
+		out.Members = append(out.Members, member)
+	}
+	return out
+}
+
+// doubt says why a machine without a node may be one of the nodes nevertheless. A request that its cloud has not met is
+// none.
+func (m *matcher) doubt(machine *machineFacts) string {
+	if machine.State == api.Requested && machine.identity == "" {
+		return ""
+	}
+	for _, node := range m.nodes {
+		switch {
+		case node.machine != nil:
+		case machine.identity != "" && node.identity != "":
+		case machine.identity != "" && otherScheme(machine.identity, node.Spec.ProviderID):
+		case len(machine.addresses) > 0 && len(node.addresses) > 0: // pairing by address has looked
+		default:
+			return fmt.Sprintf("node %s, which has the provider ID %q, may be it", node.Name, node.Spec.ProviderID)
+		}
+	}
+	return ""
+}
+
+// otherScheme reports a provider ID of another cloud.
+func otherScheme(identity, providerID string) bool {
+	mine, _, _ := strings.Cut(identity, "://")
+	theirs, _, found := strings.Cut(providerID, "://")
+	return found && theirs != "" && !strings.EqualFold(mine, theirs)
+}

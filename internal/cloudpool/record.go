@@ -1,0 +1,252 @@
+package cloudpool
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	typed "k8s.io/client-go/kubernetes/typed/core/v1"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+)
+
+// Kind is what an update does.
+type Kind string
+
+// The kinds of updates.
+const (
+	SetSize   Kind = "setDesiredSize"
+	Terminate Kind = "terminateMachine"
+	// Dispose is a termination that was asked for by making a machine disposable.
+	Dispose Kind = "disposeMachine"
+)
+
+// Update is a change of a pool that takes machines away. It is all that has to be remembered of one.
+type Update struct {
+	ID   string `json:"id"`
+	Kind Kind   `json:"kind"`
+	Pool string `json:"pool"`
+	// DesiredSize is what SetSize asks for.
+	DesiredSize int `json:"desiredSize,omitempty"`
+	// MachineID and Decrement are what the others ask for.
+	MachineID   string    `json:"machineId,omitempty"`
+	Decrement   bool      `json:"decrementDesiredSize,omitempty"`
+	RequestedBy string    `json:"requestedBy,omitempty"`
+	Began       time.Time `json:"began"`
+	// SizeBefore is the desired size when it began, and Observed the observation that the machines were known by.
+	SizeBefore int       `json:"sizeBefore"`
+	Observed   time.Time `json:"observed,omitzero"`
+	// Decision is the one that it began with.
+	Decision *Decision `json:"decision,omitempty"`
+	Turns    []Turn    `json:"turns,omitempty"`
+	// Message says what is being done or waited for.
+	Message string `json:"message,omitempty"`
+	// Outcome is how it ended; nil while it goes on.
+	Outcome *Outcome `json:"outcome,omitempty"`
+}
+
+// Turn is one machine's way out.
+type Turn struct {
+	Machine    string `json:"machine"`
+	Node       string `json:"node,omitempty"`
+	NodeUID    string `json:"nodeUID,omitempty"`
+	ProviderID string `json:"providerID,omitempty"`
+	// Retirement is the NodeRetirement's name; empty for a machine without a node, which its cloud is asked to take away.
+	Retirement string         `json:"retirement,omitempty"`
+	State      TurnState      `json:"state"`
+	Phase      v1alpha1.Phase `json:"phase,omitempty"`
+	Why        string         `json:"why,omitempty"`
+	Since      time.Time      `json:"since"`
+	seen       bool           // the NodeRetirement was there
+	trouble    *trouble       // what its retirement is held up by
+}
+
+// trouble is what a retirement was last blocked by.
+type trouble struct {
+	code, message string
+	since         time.Time
+}
+
+// TurnState is how far a machine's way out is.
+type TurnState string
+
+// The states of a turn.
+const (
+	Leaving TurnState = "Leaving"
+	Gone    TurnState = "Gone"
+	Refused TurnState = "Refused" // it stays
+)
+
+// Result is how an update ended.
+type Result string
+
+// The results.
+const (
+	Done        Result = "Done"
+	Partly      Result = "Partly"      // some went, not as many as were asked for
+	NotFound    Result = "NotFound"    // there is no such machine
+	NotPossible Result = "NotPossible" // none could go
+	BackendAway Result = "BackendAway" // the pool's server or its cloud does not do what it is asked
+	ClusterAway Result = "ClusterAway" // the API server does not answer
+	Failed      Result = "Failed"
+)
+
+// Outcome is how an update ended, and why.
+type Outcome struct {
+	Result  Result    `json:"result"`
+	Detail  string    `json:"detail,omitempty"`
+	Removed int       `json:"removed"`
+	At      time.Time `json:"at"`
+}
+
+// same reports whether two updates ask for the same thing.
+func (u *Update) same(other *Update) bool {
+	return u.Kind == other.Kind && u.Pool == other.Pool && u.DesiredSize == other.DesiredSize && u.MachineID == other.MachineID &&
+		u.Decrement == other.Decrement
+}
+
+// String is what an update asks for.
+func (u *Update) String() string {
+	if u.Kind == SetSize {
+		return fmt.Sprintf("setting the desired size to %d (update %s)", u.DesiredSize, u.ID)
+	}
+	return fmt.Sprintf("terminating machine %s (update %s)", u.MachineID, u.ID)
+}
+
+func (u *Update) removed() int {
+	n := 0
+	for _, t := range u.Turns {
+		if t.State == Gone {
+			n++
+		}
+	}
+	return n
+}
+
+func (u *Update) turn(machine string) *Turn {
+	for i := range u.Turns {
+		if u.Turns[i].Machine == machine {
+			return &u.Turns[i]
+		}
+	}
+	return nil
+}
+
+func (u *Update) clone() *Update {
+	c := *u
+	c.Turns = slices.Clone(u.Turns)
+	if u.Outcome != nil {
+		o := *u.Outcome
+		c.Outcome = &o
+	}
+	return &c
+}
+
+// record is what is written down of a pool: the update that is under way, and the latest that are over.
+type record struct {
+	Current *Update  `json:"current,omitempty"`
+	Past    []Update `json:"past,omitempty"`
+}
+
+// keepPast is how many updates are remembered that are over, and mostPassed how many machines that could not go are.
+const (
+	keepPast   = 20
+	mostPassed = 50
+)
+
+// find gives an update by its ID; nil when it is not remembered.
+func (r *record) find(id string) *Update {
+	if r.Current != nil && r.Current.ID == id {
+		return r.Current
+	}
+	for i := range r.Past {
+		if r.Past[i].ID == id {
+			return &r.Past[i]
+		}
+	}
+	return nil
+}
+
+// begin puts an update in place of the one that is over.
+func (r *record) begin(u *Update) {
+	if r.Current != nil {
+		past := *r.Current
+		past.Decision = nil
+		r.Past = append([]Update{past}, r.Past...)
+		r.Past = r.Past[:min(len(r.Past), keepPast)]
+	}
+	r.Current = u
+}
+
+// store keeps a pool's record in a ConfigMap. Every write carries the version that was read, so that of two processes
+// that both take themselves for the one that works on a pool one fails.
+type store struct {
+	client    typed.ConfigMapInterface
+	namespace string
+	name      string
+
+	object *corev1.ConfigMap // as last read or written; nil when there was none
+}
+
+const (
+	recordKey   = "updates"
+	recordLabel = "slipway.dev/cloudpool"
+)
+
+// recordName is a name for an object of a pool's.
+func recordName(pool string) string {
+	return "slipway-cloudpool-" + strings.ToLower(strings.NewReplacer("_", "-", ".", "-").Replace(pool))
+}
+
+// load reads the record. One that cannot be read is an error: what it says of an update that goes on must not be lost.
+func (s *store) load(ctx context.Context) (*record, error) {
+	object, err := s.client.Get(ctx, s.name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		s.object = nil
+		return &record{}, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("ConfigMap %s/%s: %w", s.namespace, s.name, err)
+	}
+	var r record
+	if text := object.Data[recordKey]; text != "" {
+		if err := json.Unmarshal([]byte(text), &r); err != nil {
+			return nil, fmt.Errorf("ConfigMap %s/%s: %s cannot be read; delete the key if no update is under way: %w", s.namespace, s.name,
+				recordKey, err)
+		}
+	}
+	s.object = object
+	return &r, nil
+}
+
+// save writes the record, if nobody else has since it was read.
+func (s *store) save(ctx context.Context, r *record) error {
+	raw, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+		Namespace: s.namespace, Name: s.name, Labels: map[string]string{recordLabel: "record"},
+	}}
+	write := s.client.Create
+	var written *corev1.ConfigMap
+	if s.object != nil {
+		object = s.object.DeepCopy()
+		object.Data = map[string]string{recordKey: string(raw)}
+		written, err = s.client.Update(ctx, object, metav1.UpdateOptions{})
+	} else {
+		object.Data = map[string]string{recordKey: string(raw)}
+		written, err = write(ctx, object, metav1.CreateOptions{})
+	}
+	if err != nil {
+		return fmt.Errorf("ConfigMap %s/%s: %w", s.namespace, s.name, err)
+	}
+	s.object = written
+	return nil
+}

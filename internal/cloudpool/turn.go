@@ -1,0 +1,565 @@
+package cloudpool
+
+import (
+	"context"
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/cloudpool/api"
+	"github.com/slipway-dev/slipway/internal/placement"
+	"github.com/slipway-dev/slipway/internal/retirement"
+)
+
+// world is a pool and its cluster at one moment.
+type world struct {
+	pool    api.Pool
+	size    api.Size
+	pairing Pairing
+	rules   placement.Options
+	group   string // the NodeGroup's name, if there is one
+}
+
+// look reads the world.
+func (u *Updater) look(ctx context.Context) (*world, error) {
+	pool, err := u.o.Backend.Pool(ctx)
+	if err != nil {
+		return nil, backendFailure("reading the pool", err)
+	}
+	size, err := u.o.Backend.Size(ctx)
+	if err != nil {
+		return nil, backendFailure("reading the pool's size", err)
+	}
+	nodes, err := u.o.Cluster.Nodes()
+	if err != nil {
+		return nil, clusterFailure("reading the nodes", err)
+	}
+	provider, group := u.o.Backend.Provider()
+	rules, name, err := u.o.Cluster.rules(ctx, provider.Name(), group, u.o.Labels)
+	if err != nil {
+		return nil, &Failure{Result: NotPossible, Detail: err.Error(), Err: err}
+	}
+	return &world{pool, size, Pair(pool.Machines, nodes, u.o.Backend), rules, name}, nil
+}
+
+// Decide decides which machines would go for a size, and does nothing.
+func (u *Updater) Decide(ctx context.Context, desired int) (*Decision, error) {
+	w, err := u.look(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return u.decide(w, &Update{DesiredSize: desired}, nil)
+}
+
+func (u *Updater) decide(w *world, up *Update, only map[string]bool) (*Decision, error) {
+	nodes, err := u.o.Cluster.Nodes()
+	if err != nil {
+		return nil, clusterFailure("reading the nodes", err)
+	}
+	q := question{
+		desired: up.DesiredSize, pairing: &w.pairing, leaving: map[string]bool{}, refused: map[string]string{}, only: only,
+		registration: u.o.Pace.Registration, now: time.Now(), policy: u.o.Policy, rules: w.rules, nodes: nodes,
+		choose: u.o.Cluster.choose,
+	}
+	for _, t := range up.Turns {
+		if t.State == Refused {
+			q.refused[t.Machine] = t.Why
+		} else {
+			q.leaving[t.Machine] = true
+		}
+	}
+	began := time.Now()
+	d, err := decide(q)
+	u.o.Metrics.decided(time.Since(began))
+	return d, err
+}
+
+// judgeSize says whether a smaller size can be begun with.
+func (u *Updater) judgeSize(ctx context.Context, up *Update) error {
+	w, err := u.look(ctx)
+	if err != nil {
+		return err
+	}
+	d, err := u.decide(w, up, nil)
+	if err != nil {
+		return err
+	}
+	if len(d.Unclear) > 0 || d.Excess() > 0 && len(d.Victims) == 0 {
+		return failure(NotPossible, "%s", d.reasons())
+	}
+	up.SizeBefore, up.Observed, up.Decision = w.size.Desired, w.pool.Timestamp, short(d)
+	return nil
+}
+
+// short is a decision with as many reasons as are worth writing down.
+func short(d *Decision) *Decision {
+	c := *d
+	c.Passed = c.Passed[:min(len(c.Passed), mostPassed)]
+	return &c
+}
+
+// turn does what is due. An outcome says that the update is over.
+func (u *Updater) turn(ctx context.Context, w *work) (*Outcome, error) {
+	u.mu.Lock()
+	up := w.update.clone()
+	u.mu.Unlock()
+	defer u.set(w, func(is *Update) { *is = *up })
+	outcome, err := u.follow(ctx, up)
+	if err != nil || outcome != nil {
+		return outcome, err
+	}
+	save := func() error {
+		u.set(w, func(is *Update) { *is = *up })
+		return u.save(ctx, w)
+	}
+	if up.Kind == SetSize {
+		return u.shrink(ctx, w, up, save)
+	}
+	return u.remove(ctx, up, save)
+}
+
+// follow looks how far the machines are that are on their way out.
+func (u *Updater) follow(ctx context.Context, up *Update) (*Outcome, error) {
+	for i := range up.Turns {
+		t := &up.Turns[i]
+		if t.State != Leaving {
+			continue
+		}
+		var outcome *Outcome
+		var err error
+		if t.Retirement == "" {
+			err = u.followMachine(ctx, t)
+		} else {
+			outcome, err = u.followRetirement(ctx, up, t)
+		}
+		if err != nil || outcome != nil {
+			return outcome, err
+		}
+	}
+	return nil, nil
+}
+
+// followMachine looks whether a machine without a node is gone.
+func (u *Updater) followMachine(ctx context.Context, t *Turn) error {
+	pool, err := u.o.Backend.Pool(ctx)
+	if err != nil {
+		return backendFailure("reading the pool", err)
+	}
+	for i := range pool.Machines {
+		if m := &pool.Machines[i]; m.ID == t.Machine && !m.State.Over() {
+			return nil
+		}
+	}
+	if pool.Timestamp.After(t.Since) || time.Since(t.Since) > u.o.Pace.Trouble {
+		t.State = Gone
+	}
+	return nil
+}
+
+func (u *Updater) followRetirement(ctx context.Context, up *Update, t *Turn) (*Outcome, error) {
+	rt, err := u.o.Cluster.retirement(ctx, t.Retirement)
+	if err != nil {
+		return nil, clusterFailure("reading a NodeRetirement", err)
+	}
+	if rt == nil {
+		if t.seen {
+			t.State, t.Why = Refused, "its NodeRetirement was deleted: somebody has called it off"
+		}
+		return nil, nil // it is created, or created anew, in its turn
+	}
+	t.seen, t.Phase = true, rt.Status.Phase
+	up.Message = fmt.Sprintf("%s: %s", t.Node, rt.Status.Message)
+	switch rt.Status.Phase {
+	case v1alpha1.Succeeded:
+		t.State, t.Why = Gone, ""
+	case v1alpha1.Refused, v1alpha1.Aborted, v1alpha1.Failed:
+		t.State, t.Why = Refused, fmt.Sprintf("NodeRetirement %s was %s: %s", rt.Name, strings.ToLower(string(rt.Status.Phase)), rt.Status.Message)
+	default:
+		return u.heldUp(ctx, up, t, rt)
+	}
+	return nil, nil
+}
+
+// heldUp looks at a retirement that does not come on. One that waits for its group's budget for too long is called off,
+// so that another machine can go. One whose node is gone and whose machine its cloud does not delete goes on, and the
+// client is told.
+func (u *Updater) heldUp(ctx context.Context, up *Update, t *Turn, rt *v1alpha1.NodeRetirement) (*Outcome, error) {
+	blocked := meta.FindStatusCondition(rt.Status.Conditions, v1alpha1.RetirementBlocked)
+	if blocked == nil || blocked.Status != metav1.ConditionTrue {
+		t.trouble = nil
+		return nil, nil
+	}
+	if t.trouble == nil || t.trouble.code != blocked.Reason {
+		t.trouble = &trouble{code: blocked.Reason, since: time.Now()}
+	}
+	t.trouble.message = blocked.Message
+	since := time.Since(t.trouble.since)
+	admitted := meta.IsStatusConditionTrue(rt.Status.Conditions, v1alpha1.RetirementAdmitted)
+	switch {
+	case !admitted && since > u.o.Pace.Admission:
+		if err := u.o.Cluster.callOff(ctx, rt.Name); err != nil {
+			return nil, clusterFailure("calling a retirement off", err)
+		}
+		t.State, t.Why = Refused, "its NodeGroup does not let it go: "+blocked.Message
+	case rt.Status.Phase == v1alpha1.NodeDeleted && since > u.o.Pace.Trouble && isOfCloud(blocked.Reason):
+		return &Outcome{
+			Result: BackendAway, Removed: up.removed(),
+			Detail: fmt.Sprintf("failed to terminate machine %s: %s; its node is drained and deleted, and NodeRetirement %s goes on trying",
+				t.Machine, blocked.Message, rt.Name),
+		}, nil
+	}
+	return nil, nil
+}
+
+func isOfCloud(code string) bool {
+	return code == retirement.CloudFailed || code == retirement.CloudRefused || code == retirement.CloudBusy || code == retirement.ReadFailed
+}
+
+// leaving counts the machines that are on their way out.
+func (up *Update) leaving() int {
+	n := 0
+	for _, t := range up.Turns {
+		if t.State == Leaving {
+			n++
+		}
+	}
+	return n
+}
+
+// planned are the machines that the update began with and that have had no turn.
+func (up *Update) planned() map[string]bool {
+	if up.Decision == nil {
+		return nil
+	}
+	only := map[string]bool{}
+	for _, v := range up.Decision.Victims {
+		if up.turn(v.Machine) == nil {
+			only[v.Machine] = true
+		}
+	}
+	return only
+}
+
+// shrink brings the pool closer to a smaller size.
+func (u *Updater) shrink(ctx context.Context, work *work, up *Update, save func() error) (*Outcome, error) {
+	if again, err := u.beginAgain(ctx, up, save); again || err != nil {
+		return nil, err
+	}
+	if up.leaving() >= u.o.AtOnce || !u.cordoned(up) {
+		return nil, nil
+	}
+	w, err := u.look(ctx)
+	if err != nil {
+		return nil, err
+	}
+	// First among those that were chosen together, then among all.
+	d, err := u.decide(w, up, up.planned())
+	if err == nil && d.Excess() > 0 && len(d.Victims) == 0 {
+		d, err = u.decide(w, up, nil)
+	}
+	switch {
+	case err != nil:
+		return nil, err
+	case d.Excess() > 0 && len(d.Victims) > 0 && len(d.Unclear) == 0:
+		work.stuck = time.Time{}
+		return nil, u.let(ctx, up, w, d.Victims[0].Machine, save)
+	case up.leaving() > 0:
+		return nil, nil
+	case d.Excess() > 0:
+		return u.stuck(work, up, d), nil
+	}
+	return u.settle(ctx, up, w)
+}
+
+// stuck ends an update of which no machine can go. One that has taken some away gives their pods time to settle first.
+func (u *Updater) stuck(work *work, up *Update, d *Decision) *Outcome {
+	if work.stuck.IsZero() {
+		work.stuck = time.Now()
+	}
+	up.Message = d.reasons()
+	if up.removed() > 0 && time.Since(work.stuck) < u.o.Pace.Settle {
+		return nil
+	}
+	return shortfall(up, d)
+}
+
+// cordoned reports that every node that is leaving takes no pods any more, so that no other one is judged by its room.
+func (u *Updater) cordoned(up *Update) bool {
+	for _, t := range up.Turns {
+		if t.State == Leaving && t.Retirement != "" && (t.Phase == "" || t.Phase == v1alpha1.Pending) {
+			return false
+		}
+	}
+	return true
+}
+
+// shortfall is the outcome of an update that cannot go on.
+func shortfall(up *Update, d *Decision) *Outcome {
+	removed := up.removed()
+	if removed == 0 {
+		return &Outcome{Result: NotPossible, Detail: d.reasons()}
+	}
+	return &Outcome{
+		Result: Partly, Removed: removed,
+		Detail: fmt.Sprintf("removed %d machines, and %d are too many still: %s", removed, d.Excess(), d.reasons()),
+	}
+}
+
+// beginAgain judges and begins again a turn that was written down, and whose NodeRetirement was never made.
+func (u *Updater) beginAgain(ctx context.Context, up *Update, save func() error) (bool, error) {
+	for i := range up.Turns {
+		t := &up.Turns[i]
+		if t.State != Leaving || t.Retirement == "" || t.seen {
+			continue
+		}
+		w, err := u.look(ctx)
+		if err != nil {
+			return false, err
+		}
+		m := w.pairing.Find(t.Machine)
+		if m == nil || m.Node == nil || string(m.Node.UID) != t.NodeUID {
+			up.Turns = append(up.Turns[:i], up.Turns[i+1:]...) // it is another machine now, and chosen anew
+			return true, save()
+		}
+		return true, u.create(ctx, up, t, w.group)
+	}
+	return false, nil
+}
+
+// let begins a machine's way out.
+func (u *Updater) let(ctx context.Context, up *Update, w *world, machine string, save func() error) error {
+	m := w.pairing.Find(machine)
+	if m == nil {
+		return nil // it has just gone
+	}
+	t := Turn{Machine: machine, State: Leaving, Since: time.Now().UTC()}
+	if m.Node == nil {
+		return u.letWithoutNode(ctx, up, t, m, save)
+	}
+	t.Node, t.NodeUID, t.ProviderID = m.Node.Name, string(m.Node.UID), m.Node.Spec.ProviderID
+	t.Retirement = retirementName(up.ID, t.Node)
+	up.Turns = append(up.Turns, t)
+	if err := save(); err != nil {
+		return clusterFailure("writing the update down", err)
+	}
+	return u.create(ctx, up, &up.Turns[len(up.Turns)-1], w.group)
+}
+
+// retirementName is the same however often it is made.
+func retirementName(update, node string) string {
+	sum := fnv.New32a()
+	sum.Write([]byte(node))
+	name := strings.TrimRight(node[:min(len(node), 200)], ".-")
+	return fmt.Sprintf("%s-%s-%08x", name, update, sum.Sum32())
+}
+
+func (u *Updater) create(ctx context.Context, up *Update, t *Turn, group string) error {
+	rt := &v1alpha1.NodeRetirement{
+		ObjectMeta: metav1.ObjectMeta{Name: t.Retirement, Labels: map[string]string{UpdateLabel: up.ID}},
+		Spec: v1alpha1.NodeRetirementSpec{
+			NodeName: t.Node, NodeUID: types.UID(t.NodeUID), ProviderID: t.ProviderID, Group: group,
+			Reason: v1alpha1.Surplus, RequestedBy: requester(up.RequestedBy),
+		},
+	}
+	if up.Kind != SetSize {
+		rt.Spec.Reason = v1alpha1.Requested
+	}
+	maps.Copy(rt.Labels, u.o.Labels)
+	if err := u.o.Cluster.retire(ctx, rt); err != nil {
+		return clusterFailure("creating a NodeRetirement", err)
+	}
+	t.seen = true
+	u.log.Info("a machine begins to leave", "update", up.ID, "machine", t.Machine, "node", t.Node, "retirement", t.Retirement)
+	return nil
+}
+
+func requester(who string) string {
+	if who == "" {
+		return "cloudpool"
+	}
+	return "cloudpool: " + who[:min(len(who), 200)]
+}
+
+// letWithoutNode has a machine without a node taken away, unless a node has come that is it.
+func (u *Updater) letWithoutNode(ctx context.Context, up *Update, t Turn, m *Member, save func() error) error {
+	nodes, err := u.o.Cluster.NodesNow(ctx)
+	if err != nil {
+		return clusterFailure("reading the nodes", err)
+	}
+	now := Pair([]api.Machine{*m.Machine}, nodes, u.o.Backend)
+	if is := now.Find(m.Machine.ID); is == nil || is.Node != nil || is.Doubt != "" || len(now.Unclear) > 0 {
+		return nil // it has a node: it is judged anew
+	}
+	if err := u.o.Backend.Delete(ctx, m.Machine); err != nil && !cloud.IsNotFound(err) {
+		if cloud.RefusalOf(err) != "" {
+			t.State, t.Why = Refused, err.Error()
+			up.Turns = append(up.Turns, t)
+			return save()
+		}
+		return backendFailure("terminating machine "+m.Machine.ID, err)
+	}
+	u.log.Info("a machine without a node leaves", "update", up.ID, "machine", t.Machine, "state", m.Machine.State)
+	up.Turns = append(up.Turns, t)
+	return save()
+}
+
+// settle sets the server's desired size to the one that was asked for, once no machine is there that it could take away
+// for that: by an observation newer than the one that the update began with.
+func (u *Updater) settle(ctx context.Context, up *Update, w *world) (*Outcome, error) {
+	done := &Outcome{Result: Done, Removed: up.removed()}
+	if w.size.Desired == up.DesiredSize && (up.removed() > 0 || w.pool.Timestamp.After(up.Observed)) {
+		return done, nil
+	}
+	active := 0
+	for i := range w.pool.Machines {
+		if w.pool.Machines[i].Active() {
+			active++
+		}
+	}
+	if w.size.Desired > up.DesiredSize && (active > up.DesiredSize || !w.pool.Timestamp.After(up.Observed)) {
+		up.Message = "waiting for the pool to be observed again before its desired size is lowered"
+		return nil, nil
+	}
+	if err := u.o.Backend.SetDesiredSize(ctx, up.DesiredSize); err != nil {
+		return nil, backendFailure(fmt.Sprintf("setting the desired size to %d", up.DesiredSize), err)
+	}
+	size, err := u.o.Backend.Size(ctx)
+	if err != nil {
+		return nil, backendFailure("reading the pool's size", err)
+	}
+	if size.Desired != up.DesiredSize {
+		return nil, failure(BackendAway, "the desired size was set to %d, and is %d", up.DesiredSize, size.Desired)
+	}
+	return done, nil
+}
+
+// judgeMachine says whether one machine can go.
+func (u *Updater) judgeMachine(ctx context.Context, up *Update) error {
+	w, err := u.look(ctx)
+	if err != nil {
+		return err
+	}
+	up.SizeBefore, up.Observed = w.size.Desired, w.pool.Timestamp
+	m := w.pairing.Find(up.MachineID)
+	switch {
+	case m == nil:
+		return failure(NotFound, "machine %s is not a member of the pool", up.MachineID)
+	case m.Machine.State == api.Terminating:
+		return errAlready
+	case len(w.pairing.Unclear) > 0:
+		return failure(NotPossible, "%s", (&Decision{Unclear: w.pairing.Unclear}).reasons())
+	}
+	if refused, err := u.refusalOf(w, m, up); err != nil || refused != nil {
+		if err == nil {
+			err = failure(NotPossible, "%s", refused)
+		}
+		return err
+	}
+	return nil
+}
+
+// refusalOf judges one machine; nil means that it can go.
+func (u *Updater) refusalOf(w *world, m *Member, up *Update) (*Passed, error) {
+	q := question{registration: u.o.Pace.Registration, now: time.Now()}
+	rule, text := hold(m, &q)
+	if up.Kind == Dispose && rule == ruleNotEvictable {
+		rule = "" // it is what the request says
+	}
+	p := &Passed{Machine: m.Machine.ID, Rule: rule, Text: text}
+	if m.Node != nil {
+		p.Node = m.Node.Name
+	}
+	switch {
+	case rule != "":
+		return p, nil
+	case m.Node == nil && m.Machine.State != api.Requested:
+		p.Rule, p.Text = ruleRegistering, fmt.Sprintf("machine %s has no node: no kubernetes node says that it is it, and it may be about to register",
+			m.Machine.ID)
+		return p, nil
+	case m.Node == nil:
+		return nil, nil
+	}
+	answer, err := u.o.Cluster.evacuate(m.Node.Name, u.o.Policy, w.rules)
+	if err != nil {
+		return nil, err
+	}
+	if answer.Feasible() {
+		return nil, nil
+	}
+	all := refusal(answer.Refusals[0])
+	all.Machine, all.Node = p.Machine, p.Node
+	for _, more := range answer.Refusals[1:] {
+		all.Text += "; " + more.String()
+	}
+	return &all, nil
+}
+
+// remove takes one machine out.
+func (u *Updater) remove(ctx context.Context, up *Update, save func() error) (*Outcome, error) {
+	if again, err := u.beginAgain(ctx, up, save); again || err != nil {
+		return nil, err
+	}
+	if t := up.turn(up.MachineID); t != nil {
+		switch t.State {
+		case Refused:
+			return &Outcome{Result: NotPossible, Detail: t.Why}, nil
+		case Gone:
+			return u.restore(ctx, up)
+		}
+		return nil, nil
+	}
+	w, err := u.look(ctx)
+	if err != nil {
+		return nil, err
+	}
+	m := w.pairing.Find(up.MachineID)
+	if m == nil || m.Machine.State.Over() {
+		return &Outcome{Result: Done, Detail: "the machine has gone by itself"}, nil
+	}
+	refused, err := u.refusalOf(w, m, up)
+	switch {
+	case err != nil:
+		return nil, err
+	case refused != nil:
+		return &Outcome{Result: NotPossible, Detail: refused.String()}, nil
+	}
+	if up.Kind == Dispose && !m.Machine.Evictable() {
+		if !m.Machine.Active() {
+			return &Outcome{Result: NotPossible, Detail: "machine " + up.MachineID + " is neither active nor evictable: make it active first"}, nil
+		}
+		err := u.o.Backend.SetMembershipStatus(ctx, api.SetMembershipStatus{
+			MachineID: up.MachineID, MembershipStatus: api.MembershipStatus{Active: true, Evictable: true},
+		})
+		if err != nil {
+			return nil, backendFailure("making machine "+up.MachineID+" evictable", err)
+		}
+	}
+	return nil, u.let(ctx, up, w, up.MachineID, save)
+}
+
+// restore has the machine replaced that was terminated without wanting fewer: the retirement has lowered the desired size.
+func (u *Updater) restore(ctx context.Context, up *Update) (*Outcome, error) {
+	done := &Outcome{Result: Done, Removed: 1}
+	if up.Decrement {
+		return done, nil
+	}
+	size, err := u.o.Backend.Size(ctx)
+	if err != nil {
+		return nil, backendFailure("reading the pool's size", err)
+	}
+	if size.Desired != up.SizeBefore-1 { // it is restored, or somebody wants another one
+		return done, nil
+	}
+	if err := u.o.Backend.SetDesiredSize(ctx, up.SizeBefore); err != nil {
+		return nil, backendFailure(fmt.Sprintf("setting the desired size back to %d", up.SizeBefore), err)
+	}
+	return done, nil
+}

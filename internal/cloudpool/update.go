@@ -1,0 +1,480 @@
+package cloudpool
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/slipway-dev/slipway/internal/placement"
+	"github.com/slipway-dev/slipway/internal/slots"
+)
+
+// Pace says how often is looked at what does not announce itself, and how long is waited for it.
+type Pace struct {
+	// Poll is the time between two looks at an update: 2 s. What happens to NodeRetirements is heard of at once.
+	Poll time.Duration
+	// Resume is the time between two looks for an update that another process has left: 15 s.
+	Resume time.Duration
+	// Take is how long a request waits for the right to update the pool: 8 s.
+	Take time.Duration
+	// Trouble is how long the backend, its cloud or the API server may fail during an update before the client is told.
+	// What was begun goes on: 1 minute.
+	Trouble time.Duration
+	// Settle is how long an update that has taken machines away waits until others can go: their pods may be on the way to
+	// their new places: 1 minute.
+	Settle time.Duration
+	// Admission is how long a retirement may wait for a budget of its NodeGroup before another machine is tried: 5 minutes.
+	Admission time.Duration
+	// Registration is how long a machine that runs may take to register its node: 15 minutes.
+	Registration time.Duration
+}
+
+func (p Pace) complete() Pace {
+	for d, fallback := range map[*time.Duration]time.Duration{
+		&p.Poll: 2 * time.Second, &p.Resume: 15 * time.Second, &p.Take: 8 * time.Second, &p.Trouble: time.Minute, &p.Settle: time.Minute,
+		&p.Admission: 5 * time.Minute, &p.Registration: 15 * time.Minute,
+	} {
+		if *d <= 0 {
+			*d = fallback
+		}
+	}
+	return p
+}
+
+// UpdaterOptions are what an Updater works with.
+type UpdaterOptions struct {
+	Pool    string
+	Backend Backend
+	Cluster *Cluster
+	// Slots is who keeps the Leases; Namespace is where they and the record are, Holder who works on a pool.
+	Slots             slots.API
+	Namespace, Holder string
+	// Policy is which nodes go first.
+	Policy placement.Policy
+	// AtOnce is how many machines may be on their way out at once, at least 1.
+	AtOnce int
+	// Labels are put on every NodeRetirement.
+	Labels  map[string]string
+	Pace    Pace
+	Metrics *Metrics
+	Log     *slog.Logger
+}
+
+// Updater carries out the updates of one pool, one at a time among all processes. Run has to be running.
+type Updater struct {
+	o     UpdaterOptions
+	store *store
+	slot  *slots.Keeper
+	log   *slog.Logger
+
+	// submitting lets one request at a time be accepted.
+	submitting sync.Mutex
+
+	mu      sync.Mutex
+	current *work
+	changed chan struct{} // closed and replaced when the slot may have changed hands
+	idle    chan struct{} // the slot may have changed hands while nothing is under way
+	ctx     context.Context
+	works   sync.WaitGroup
+}
+
+// work is an update that this process carries out.
+type work struct {
+	record *record
+	update *Update // record.Current; guarded by Updater.mu
+	wake   chan struct{}
+	over   chan struct{} // closed when update.Outcome is there
+	// troubled is since when nothing but errors was met, and stuck since when no machine could go.
+	troubled, stuck time.Time
+}
+
+// NewUpdater makes an updater.
+func NewUpdater(o UpdaterOptions) (*Updater, error) {
+	o.Pace = o.Pace.complete()
+	o.AtOnce = max(1, o.AtOnce)
+	o.Policy = cmp.Or(o.Policy, placement.LeastDisruption)
+	u := &Updater{
+		o: o, log: o.Log.With("pool", o.Pool), changed: make(chan struct{}), idle: make(chan struct{}, 1),
+		store: &store{
+			client: o.Cluster.Client.CoreV1().ConfigMaps(o.Namespace), namespace: o.Namespace, name: recordName(o.Pool),
+		},
+	}
+	var err error
+	u.slot, err = slots.New(slots.Options{
+		API: o.Slots, Namespace: o.Namespace, Holder: o.Holder, Limit: 1, Purpose: slotPurpose(o.Pool), Log: u.log,
+	})
+	return u, err
+}
+
+// slotPurpose names a pool's Lease.
+func slotPurpose(pool string) string {
+	return recordName(pool)[len("slipway-"):]
+}
+
+// Run works until ctx ends, and goes on with what another process has left. What is under way then is written down, and
+// goes on in the next one.
+func (u *Updater) Run(ctx context.Context) {
+	u.mu.Lock()
+	u.ctx = ctx
+	u.mu.Unlock()
+	defer u.works.Wait()
+	u.works.Go(func() { u.slot.Run(ctx, u.tell) })
+	for {
+		u.resume(ctx)
+		select {
+		case <-ctx.Done():
+			return
+		case <-u.idle:
+		case <-time.After(u.o.Pace.Resume):
+		}
+	}
+}
+
+// tell wakes who waits for the slot.
+func (u *Updater) tell() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	close(u.changed)
+	u.changed = make(chan struct{})
+	if u.current != nil {
+		u.current.nudge()
+		return
+	}
+	select {
+	case u.idle <- struct{}{}:
+	default:
+	}
+}
+
+func (w *work) nudge() {
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Nudge has the update that is under way look again.
+func (u *Updater) Nudge() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.current != nil {
+		u.current.nudge()
+	}
+}
+
+// resume takes up an update that is written down, and that nobody works on. It wants the slot for as long as there is
+// one: so it is known for how long its holder has been silent.
+func (u *Updater) resume(ctx context.Context) {
+	u.submitting.Lock()
+	defer u.submitting.Unlock()
+	if u.underWay() != nil {
+		return
+	}
+	held := u.slot.Held() // before the record is read, which nobody else writes from then on
+	r, err := u.store.load(ctx)
+	if err != nil {
+		if ctx.Err() == nil {
+			u.log.Warn("cannot see whether an update was left", "err", err)
+		}
+		return
+	}
+	left := r.Current != nil && r.Current.Outcome == nil
+	u.slot.Want(left, time.Time{})
+	if left && held && u.slot.Held() {
+		u.log.Info("going on with an update", "update", r.Current.ID)
+		u.begin(r)
+	}
+}
+
+func (u *Updater) underWay() *work {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.current
+}
+
+// takeEvery is the time between two looks at what another process that has the slot is about.
+const takeEvery = 500 * time.Millisecond
+
+// take waits for the right to update the pool. A *BusyError says that another process has it, for an update.
+func (u *Updater) take(ctx context.Context) error {
+	deadline := time.Now().Add(u.o.Pace.Take)
+	u.slot.Want(true, deadline)
+	for {
+		u.mu.Lock()
+		changed := u.changed
+		u.mu.Unlock()
+		if u.slot.Held() {
+			return nil
+		}
+		select {
+		case <-changed:
+			continue
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(takeEvery):
+		}
+		by, err := u.Busy(ctx)
+		holders := strings.Join(u.slot.Holders(), ", ")
+		switch {
+		case err != nil:
+			return err
+		case by != nil && holders != "":
+			return &BusyError{By: by, Holder: holders}
+		case time.Now().After(deadline) && holders != "":
+			return &BusyError{Holder: holders}
+		case time.Now().After(deadline):
+			return clusterFailure("taking the pool's Lease", errors.New("it could not be had within "+u.o.Pace.Take.String()))
+		}
+	}
+}
+
+// Ticket is an update that was accepted.
+type Ticket struct {
+	// Update is a copy, as it was when it was accepted, or as it is.
+	Update *Update
+	u      *Updater
+	work   *work // nil when another process works on it
+}
+
+// Wait returns the update when it is over, or ctx's error. The update goes on without anybody waiting.
+func (t *Ticket) Wait(ctx context.Context) (*Update, error) {
+	if t.Update.Outcome != nil {
+		return t.Update, nil
+	}
+	if t.work != nil {
+		select {
+		case <-t.work.over:
+			t.u.mu.Lock()
+			defer t.u.mu.Unlock()
+			return t.work.update.clone(), nil
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+	for {
+		select {
+		case <-time.After(t.u.o.Pace.Poll):
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+		found, err := t.u.Find(ctx, t.Update.ID)
+		if err == nil && found != nil && found.Outcome != nil {
+			return found, nil
+		}
+	}
+}
+
+// Find gives an update by its ID, as it is; nil when it is not remembered.
+func (u *Updater) Find(ctx context.Context, id string) (*Update, error) {
+	u.mu.Lock()
+	if u.current != nil && u.current.update.ID == id {
+		defer u.mu.Unlock()
+		return u.current.update.clone(), nil
+	}
+	u.mu.Unlock()
+	r, err := (&store{client: u.store.client, namespace: u.store.namespace, name: u.store.name}).load(ctx)
+	if err != nil {
+		return nil, clusterFailure("reading the record of updates", err)
+	}
+	return r.find(id), nil
+}
+
+// Past gives the latest update of a kind that ended with a machine gone; nil when none is remembered.
+func (u *Updater) Past(ctx context.Context, machine string) (*Update, error) {
+	r, err := (&store{client: u.store.client, namespace: u.store.namespace, name: u.store.name}).load(ctx)
+	if err != nil {
+		return nil, clusterFailure("reading the record of updates", err)
+	}
+	for _, up := range append([]*Update{r.Current}, pointers(r.Past)...) {
+		if up != nil && up.MachineID == machine && up.Outcome != nil && up.Outcome.Result == Done {
+			return up, nil
+		}
+	}
+	return nil, nil
+}
+
+func pointers(all []Update) []*Update {
+	out := make([]*Update, len(all))
+	for i := range all {
+		out[i] = &all[i]
+	}
+	return out
+}
+
+// Busy reports the update that is under way, in whichever process; nil when there is none.
+func (u *Updater) Busy(ctx context.Context) (*Update, error) {
+	u.mu.Lock()
+	if u.current != nil {
+		defer u.mu.Unlock()
+		return u.current.update.clone(), nil
+	}
+	u.mu.Unlock()
+	r, err := (&store{client: u.store.client, namespace: u.store.namespace, name: u.store.name}).load(ctx)
+	if err != nil {
+		return nil, clusterFailure("reading the record of updates", err)
+	}
+	if r.Current == nil || r.Current.Outcome != nil {
+		return nil, nil
+	}
+	return r.Current, nil
+}
+
+// Submit has an update carried out. One that asks for what is under way is told of that; any other then is a *BusyError.
+// judge has the first word: it may find that there is nothing to do, or that nothing can be done.
+func (u *Updater) Submit(ctx context.Context, update Update, judge func(context.Context, *Update) error) (*Ticket, error) {
+	u.submitting.Lock()
+	defer u.submitting.Unlock()
+	update.Pool = u.o.Pool
+	if w := u.underWay(); w != nil {
+		return u.join(w, &update)
+	}
+	if err := u.take(ctx); err != nil {
+		return u.elsewhere(&update, err)
+	}
+	begun := false
+	defer func() {
+		if !begun {
+			u.slot.Want(false, time.Time{})
+		}
+	}()
+	r, err := u.store.load(ctx)
+	if err != nil {
+		return nil, clusterFailure("reading the record of updates", err)
+	}
+	if r.Current != nil && r.Current.Outcome == nil { // left by another process
+		begun = true
+		return u.join(u.begin(r), &update)
+	}
+	update.Began = time.Now().UTC()
+	if err := judge(ctx, &update); err != nil {
+		return nil, err
+	}
+	if update.ID, err = newID(); err != nil {
+		return nil, err
+	}
+	r.begin(&update)
+	if err := u.store.save(ctx, r); err != nil {
+		return nil, clusterFailure("writing the update down", err)
+	}
+	begun = true
+	u.log.Info("an update begins", "update", update.ID, "kind", update.Kind, "desiredSize", update.DesiredSize,
+		"machine", update.MachineID, "requestedBy", update.RequestedBy, "decision", update.Decision)
+	return u.join(u.begin(r), &update)
+}
+
+func newID() (string, error) {
+	raw := make([]byte, 8)
+	_, err := rand.Read(raw)
+	return hex.EncodeToString(raw), err
+}
+
+// join gives a ticket for the update that is under way, if it is what is asked for.
+func (u *Updater) join(w *work, want *Update) (*Ticket, error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	is := w.update.clone()
+	if !is.same(want) {
+		return nil, &BusyError{By: is}
+	}
+	return &Ticket{is, u, w}, nil
+}
+
+// elsewhere deals with a pool that another process works on.
+func (u *Updater) elsewhere(want *Update, err error) (*Ticket, error) {
+	var busy *BusyError
+	if errors.As(err, &busy) && busy.By != nil && busy.By.same(want) {
+		return &Ticket{busy.By, u, nil}, nil
+	}
+	return nil, err
+}
+
+// begin works on the update that is written down as the current one. The slot is ours.
+func (u *Updater) begin(r *record) *work {
+	w := &work{record: r, update: r.Current, wake: make(chan struct{}, 1), over: make(chan struct{})}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.current = w
+	u.works.Go(func() { u.work(u.ctx, w) })
+	return w
+}
+
+// work takes one turn after another until the update is over.
+func (u *Updater) work(ctx context.Context, w *work) {
+	for {
+		pause := u.o.Pace.Poll
+		if u.slot.Held() {
+			outcome, err := u.turn(ctx, w)
+			if err != nil && ctx.Err() == nil {
+				outcome = u.trouble(w, err)
+			} else {
+				w.troubled = time.Time{}
+			}
+			if outcome != nil && u.finish(ctx, w, outcome) {
+				return
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-w.wake:
+		case <-time.After(pause):
+		}
+	}
+}
+
+// trouble notes that a turn failed. When nothing else has happened for too long the update is given up; what was begun
+// goes on, since the retirements are not this process's.
+func (u *Updater) trouble(w *work, err error) *Outcome {
+	u.log.Warn("an update meets an error, and tries again", "update", w.update.ID, "err", err)
+	if w.troubled.IsZero() {
+		w.troubled = time.Now()
+	}
+	u.set(w, func(up *Update) { up.Message = err.Error() })
+	if time.Since(w.troubled) < u.o.Pace.Trouble {
+		return nil
+	}
+	return &Outcome{Result: resultOf(err), Detail: err.Error(), Removed: w.update.removed()}
+}
+
+// set changes the update.
+func (u *Updater) set(w *work, change func(*Update)) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	change(w.update)
+}
+
+// save writes the update down.
+func (u *Updater) save(ctx context.Context, w *work) error {
+	u.mu.Lock()
+	now := w.update.clone()
+	u.mu.Unlock()
+	return u.store.save(ctx, &record{Current: now, Past: w.record.Past})
+}
+
+// finish writes down that the update is over, which nobody is told before. It reports false when that failed, and is to be
+// tried again.
+func (u *Updater) finish(ctx context.Context, w *work, outcome *Outcome) bool {
+	outcome.At = time.Now().UTC()
+	u.mu.Lock()
+	over := w.update.clone()
+	u.mu.Unlock()
+	over.Outcome, over.Message = outcome, ""
+	if err := u.store.save(ctx, &record{Current: over, Past: w.record.Past}); err != nil {
+		u.log.Warn("cannot write down that an update is over", "update", over.ID, "err", err)
+		return false
+	}
+	u.log.Info("an update is over", "update", over.ID, "result", outcome.Result, "removed", outcome.Removed, "detail", outcome.Detail)
+	u.o.Metrics.finished(over)
+	u.mu.Lock()
+	*w.update, u.current = *over, nil
+	u.mu.Unlock()
+	u.slot.Want(false, time.Time{})
+	close(w.over)
+	return true
+}

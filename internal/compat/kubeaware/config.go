@@ -1,0 +1,230 @@
+// Package kubeaware is the personality of kubeaware-cloudpool-proxy (github.com/elastisys/kubeaware-cloudpool-proxy): its
+// configuration file and flags in, Slipway's configuration out.
+package kubeaware
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/slipway-dev/slipway/internal/compat"
+)
+
+// Tool is the name of what is stood in for.
+const Tool = "kubeaware-cloudpool-proxy"
+
+// The tool's defaults.
+const (
+	DefaultFile           = "/etc/elastisys/kubeaware-cloudpool-proxy.json"
+	DefaultPort           = 8080
+	defaultServerTimeout  = time.Minute
+	defaultKubeTimeout    = time.Minute
+	defaultBackendTimeout = 5 * time.Minute
+)
+
+// Config is the tool's configuration, as its users gave it.
+type Config struct {
+	Server    Server
+	APIServer APIServer
+	Backend   Backend
+	// Warnings are what was passed over or is done otherwise than it was asked for.
+	Warnings []string
+}
+
+// Server is how clients are served.
+type Server struct {
+	// Timeout is how long a client may take to send a request.
+	Timeout time.Duration
+}
+
+// APIServer is how the Kubernetes API server is reached.
+type APIServer struct {
+	URL     string
+	Auth    KubeAuth
+	Timeout time.Duration
+}
+
+// KubeAuth is who is asking: a kubeconfig file, or else three files in PEM.
+type KubeAuth struct{ KubeConfigPath, ClientCertPath, ClientKeyPath, CACertPath string }
+
+// Backend is the cloudpool behind.
+type Backend struct {
+	URL     string
+	Timeout time.Duration
+	// Auth and CAFile are beyond what the tool knew: it asked without credentials.
+	Auth   BackendAuth
+	CAFile string
+}
+
+// BackendAuth is who is asking the backend.
+type BackendAuth struct{ Username, PasswordFile, TokenFile, CertFile, KeyFile string }
+
+// file is the JSON as it is written. Keys may be in any letter case.
+type file struct {
+	Server    struct{ Timeout *duration }
+	APIServer struct {
+		URL     string
+		Auth    KubeAuth
+		Timeout *duration
+	}
+	Backend struct {
+		URL string
+		// CloudPoolURL is what the tool's README calls it.
+		CloudPoolURL string
+		Timeout      *duration
+		Auth         BackendAuth
+		CAFile       string
+	}
+}
+
+// duration is a time in Go's syntax, in quotes.
+type duration time.Duration
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (d *duration) UnmarshalJSON(raw []byte) error {
+	var text string
+	if err := json.Unmarshal(raw, &text); err != nil {
+		return fmt.Errorf("%s: want a duration in quotes, such as \"60s\"", raw)
+	}
+	parsed, err := time.ParseDuration(text)
+	if err != nil {
+		return err
+	}
+	*d = duration(parsed)
+	return nil
+}
+
+// knownKeys are the keys that mean something, by where they are.
+var knownKeys = map[string][]string{
+	"": {"server", "apiServer", "backend"}, "server": {"timeout"}, "apiServer": {"url", "auth", "timeout"},
+	"apiServer.auth": {"kubeConfigPath", "clientCertPath", "clientKeyPath", "caCertPath"},
+	"backend":        {"url", "cloudPoolUrl", "timeout", "auth", "caFile"},
+	"backend.auth":   {"username", "passwordFile", "tokenFile", "certFile", "keyFile"},
+}
+
+// Load reads the file at path.
+func Load(path string) (Config, error) {
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return Config{}, fmt.Errorf("failed to open configuration file: %w", err)
+	}
+	return Parse(raw)
+}
+
+// Parse reads what the file holds. Its errors are worded as the tool worded them.
+func Parse(raw []byte) (Config, error) {
+	var f file
+	if err := json.Unmarshal(raw, &f); err != nil {
+		return Config{}, fmt.Errorf("could not parse config: failed to parse proxy config: %w", err)
+	}
+	c := Config{
+		Server:    Server{},
+		APIServer: APIServer{URL: f.APIServer.URL, Auth: f.APIServer.Auth},
+		Backend:   Backend{URL: f.Backend.URL, Auth: f.Backend.Auth, CAFile: f.Backend.CAFile},
+	}
+	switch {
+	case c.Backend.URL == "":
+		c.Backend.URL = f.Backend.CloudPoolURL
+	case f.Backend.CloudPoolURL != "" && f.Backend.CloudPoolURL != c.Backend.URL:
+		c.warn("backend.cloudPoolUrl: %s is passed over, since backend.url wins", f.Backend.CloudPoolURL)
+	}
+	c.Server.Timeout = c.timeout("server", f.Server.Timeout, defaultServerTimeout)
+	c.APIServer.Timeout = c.timeout("apiServer", f.APIServer.Timeout, defaultKubeTimeout)
+	c.Backend.Timeout = c.timeout("backend", f.Backend.Timeout, defaultBackendTimeout)
+	c.unknown(raw)
+	if err := c.validate(); err != nil {
+		return c, fmt.Errorf("could not parse config: invalid proxy configuration: proxy config: %w", err)
+	}
+	return c, nil
+}
+
+func (c *Config) warn(format string, a ...any) {
+	c.Warnings = append(c.Warnings, fmt.Sprintf(format, a...))
+}
+
+// What Slipway takes for a time limit.
+const leastTimeout, mostTimeout = time.Second, 30 * time.Minute
+
+func (c *Config) timeout(where string, d *duration, fallback time.Duration) time.Duration {
+	if d == nil || *d == 0 {
+		return fallback
+	}
+	is := time.Duration(*d)
+	if is < 0 {
+		c.warn("%s.timeout: %s: is negative: %s is taken", where, is, fallback)
+		return fallback
+	}
+	bounded := min(max(is, leastTimeout), mostTimeout)
+	if bounded != is {
+		c.warn("%s.timeout: %s: want %s to %s: %s is taken", where, is, leastTimeout, mostTimeout, bounded)
+	}
+	return bounded
+}
+
+// unknown warns of keys that mean nothing.
+func (c *Config) unknown(raw []byte) {
+	var tree map[string]any
+	if json.Unmarshal(raw, &tree) == nil {
+		c.unknownIn("", tree)
+	}
+}
+
+func (c *Config) unknownIn(where string, tree map[string]any) {
+	known := knownKeys[where]
+	var keys []string
+	for key := range tree {
+		keys = append(keys, key)
+	}
+	slices.Sort(keys)
+	for _, key := range keys {
+		i := slices.IndexFunc(known, func(k string) bool { return strings.EqualFold(k, key) })
+		path := strings.TrimPrefix(where+"."+key, ".")
+		if i < 0 {
+			text := path + ": is no key that is known, and is passed over"
+			if like := compat.Closest(key, known); like != "" {
+				text += "; meant " + like + "?"
+			}
+			c.Warnings = append(c.Warnings, text)
+			continue
+		}
+		if inner, ok := tree[key].(map[string]any); ok {
+			c.unknownIn(strings.TrimPrefix(where+"."+known[i], "."), inner)
+		}
+	}
+}
+
+func (c *Config) validate() error {
+	if c.APIServer.URL == "" {
+		return errors.New("apiServer: missing field: url")
+	}
+	if _, err := url.Parse(c.APIServer.URL); err != nil {
+		return fmt.Errorf("apiServer: url: %w", err)
+	}
+	if c.APIServer.Auth.KubeConfigPath == "" {
+		for _, f := range []struct{ name, value string }{
+			{"clientCertPath", c.APIServer.Auth.ClientCertPath},
+			{"clientKeyPath", c.APIServer.Auth.ClientKeyPath},
+			{"caCertPath", c.APIServer.Auth.CACertPath},
+		} {
+			if f.value == "" {
+				return fmt.Errorf("apiServer: auth: missing value: %s", f.name)
+			}
+		}
+	}
+	if c.Backend.URL == "" {
+		return errors.New("backend: missing field: url")
+	}
+	u, err := url.Parse(c.Backend.URL)
+	if err != nil {
+		return fmt.Errorf("backend: url: %w", err)
+	}
+	if u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+		return fmt.Errorf("backend: url: %q: want http:// or https:// and a host", u.Redacted())
+	}
+	return nil
+}

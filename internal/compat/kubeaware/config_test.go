@@ -1,0 +1,156 @@
+package kubeaware
+
+import (
+	"bytes"
+	"errors"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+const readme = `{
+  "server": {"timeout": "60s"},
+  "apiServer": {"url": "https://kube:6443", "auth": {"clientCertPath": "/a.pem", "clientKeyPath": "/k.pem", "caCertPath": "/ca.pem"},
+    "timeout": "10s"},
+  "backend": {"cloudPoolUrl": "http://cloudpool:9010", "timeout": "300s"}
+}`
+
+func TestBothFormsOfTheFileAreRead(t *testing.T) {
+	c, err := Parse([]byte(readme))
+	if err != nil || len(c.Warnings) > 0 {
+		t.Fatal(err, c.Warnings)
+	}
+	if c.Backend.URL != "http://cloudpool:9010" || c.Backend.Timeout != 5*time.Minute || c.Server.Timeout != time.Minute || c.APIServer.Timeout != 10*time.Second {
+		t.Errorf("%+v", c)
+	}
+	short := `{"APISERVER": {"URL": "https://k", "auth": {"kubeconfigpath": "/kc"}}, "backend": {"url": "http://b/cloudpools/web"}}`
+	c, err = Parse([]byte(short))
+	if err != nil || c.APIServer.Auth.KubeConfigPath != "/kc" || c.Server.Timeout != time.Minute || c.Backend.Timeout != 5*time.Minute {
+		t.Errorf("%+v, %v", c, err)
+	}
+	if p := c.Pool(false).Pools[0]; p.Name != "web" || p.Multi {
+		t.Errorf("%+v", p)
+	}
+	front := c.Front(&Flags{Port: 1, Namespace: "n", MetricsListen: ""})
+	if err := front.Validate(); err != nil {
+		t.Error(err)
+	}
+	pool := c.Pool(true)
+	if err := pool.Validate(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestI10TheStartUpErrorsAreTheTools(t *testing.T) {
+	auth := `"auth": {"kubeConfigPath": "/k"}`
+	for text, want := range map[string]string{
+		`{`:  "could not parse config: failed to parse proxy config: unexpected end of JSON input",
+		`{}`: "could not parse config: invalid proxy configuration: proxy config: apiServer: missing field: url",
+		`{"apiServer": {"url": "https://%zz", ` + auth + `}}`:                                   "proxy config: apiServer: url: ",
+		`{"apiServer": {"url": "https://k"}}`:                                                   "apiServer: auth: missing value: clientCertPath",
+		`{"apiServer": {"url": "https://k", "auth": {"clientCertPath": "/c"}}}`:                 "missing value: clientKeyPath",
+		`{"apiServer": {"url": "https://k", ` + auth + `}}`:                                     "proxy config: backend: missing field: url",
+		`{"apiServer": {"url": "https://k", ` + auth + `}, "backend": {"url": "ftp://b"}}`:      `backend: url: "ftp://b"`,
+		`{"server": {"timeout": 5}}`:                                                            `5: want a duration in quotes`,
+		`{"server": {"timeout": "soon"}}`:                                                       `invalid duration "soon"`,
+		`{"server": {"timeout": null}, "apiServer": {"url": "https://k", "auth": {}}, "x": {}}`: "missing value: clientCertPath",
+	} {
+		_, err := Parse([]byte(text))
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", text, err, want)
+		}
+	}
+	if _, err := Load(filepath.Join(t.TempDir(), "none")); err == nil || !strings.HasPrefix(err.Error(), "failed to open configuration file: ") {
+		t.Error(err)
+	}
+}
+
+func TestWhatIsPassedOverIsSaid(t *testing.T) {
+	c, err := Parse([]byte(`{"servr": {}, "server": {"timeout": "-1s"}, "apiServer": {"url": "https://k", "auth": {"kubeConfigPath": "/k"}, "timout": "1s"},
+		"backend": {"url": "http://b", "cloudPoolUrl": "http://c", "timeout": "3h"}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := strings.Join(c.Warnings, "\n")
+	for _, want := range []string{"servr: is no key", "meant server?", "apiServer.timout", "server.timeout: -1s", "http://c is passed over", "30m0s is taken"} {
+		if !strings.Contains(all, want) {
+			t.Errorf("%q does not say %q", all, want)
+		}
+	}
+}
+
+func TestTheFlagsAreTheToolsWithOneDashOrTwo(t *testing.T) {
+	env := func(string) string { return "" }
+	f, err := ParseFlags([]string{"-config-file=/c", "--port", "9", "--v=4", "--logtostderr", "-log_dir", "/x"}, env, &bytes.Buffer{})
+	if err != nil || f.ConfigFile != "/c" || f.Listen() != ":9" || f.Verbosity != 4 || len(f.Warnings) != 1 || !f.InstallCRDs {
+		t.Errorf("%+v, %v", f, err)
+	}
+	f, err = ParseFlags(nil, env, &bytes.Buffer{})
+	if err != nil || f.ConfigFile != DefaultFile || f.Port != 8080 || f.StrictCompat || f.Namespace != "kube-system" {
+		t.Errorf("%+v, %v", f, err)
+	}
+	usage := new(UsageError)
+	if _, err := ParseFlags([]string{"--prot=1"}, env, &bytes.Buffer{}); !errors.As(err, &usage) {
+		t.Error(err)
+	}
+	if _, err := ParseFlags([]string{"-h"}, env, &bytes.Buffer{}); !errors.Is(err, flag.ErrHelp) {
+		t.Error(err)
+	}
+}
+
+const kubeconfig = `apiVersion: v1
+kind: Config
+current-context: two
+clusters:
+- {name: a, cluster: {server: "https://a:6443"}}
+- {name: b, cluster: {server: "https://b:6443/"}}
+contexts:
+- {name: one, context: {cluster: b, user: first}}
+- {name: two, context: {cluster: b, user: second}}
+- {name: three, context: {cluster: a, user: nobody}}
+users:
+- {name: first, user: {token: t1}}
+- {name: second, user: {token: t2}}
+`
+
+func TestTheClusterOfAKubeconfigIsFoundByItsAddress(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := os.WriteFile(path, []byte(kubeconfig), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	at := func(url string) *APIServer { return &APIServer{URL: url, Auth: KubeAuth{KubeConfigPath: path}} }
+	for range 5 { // whatever the order of the maps
+		c, err := at("https://b:6443").Kube("me")
+		if err != nil || c.BearerToken != "t2" || c.UserAgent != "me" {
+			t.Fatalf("%+v, %v", c, err)
+		}
+	}
+	for url, want := range map[string]string{
+		"https://c": "does not contain a cluster with api server URL https://c", "https://a:6443": "does not contain a user named nobody",
+	} {
+		if _, err := at(url).Kube(""); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", url, err)
+		}
+	}
+}
+
+func TestAFileIsMigrated(t *testing.T) {
+	out, err := Migrate([]byte(readme))
+	if err != nil || !strings.Contains(string(out), "url: http://cloudpool:9010") || !strings.Contains(string(out), "--backend-timeout 5m0s") {
+		t.Errorf("%s, %v", out, err)
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add(readme)
+	f.Add(`{"server": {"timeout": 5}}`)
+	f.Add(`{"apiServer": {"auth": []}}`)
+	f.Fuzz(func(t *testing.T, text string) {
+		if c, err := Parse([]byte(text)); err == nil && (c.Backend.URL == "" || c.Backend.Timeout < time.Second) {
+			t.Errorf("%+v", c)
+		}
+	})
+}

@@ -1,0 +1,138 @@
+package kubeaware
+
+import (
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	provider "github.com/slipway-dev/slipway/internal/cloud/cloudpool"
+	"github.com/slipway-dev/slipway/internal/cloudpool"
+	"github.com/slipway-dev/slipway/internal/placement"
+)
+
+// Mark tells the proxy of one backend from that of another in the same cluster: it is the same in all replicas.
+func (c *Config) Mark() string {
+	sum := fnv.New32a()
+	sum.Write([]byte(strings.ToLower(strings.TrimRight(c.Backend.URL, "/"))))
+	return fmt.Sprintf("%08x", sum.Sum32())
+}
+
+// MarkLabel is the label of the NodeRetirements that a proxy makes, and carries out itself; the value is its Mark.
+const MarkLabel = "slipway.dev/" + Tool
+
+// namedPool is the address of a pool of a server of several.
+var namedPool = regexp.MustCompile(`/cloudpools/([A-Za-z0-9][A-Za-z0-9._-]*)/?$`)
+
+// Pool is the backend as Slipway's provider knows it. Multi says that it was found to be a server of several pools.
+func (c *Config) Pool(multi bool) provider.Config {
+	one := provider.PoolConfig{URL: c.Backend.URL, Multi: multi}
+	if !multi {
+		one.Name = "cloudpool-" + c.Mark()
+		if named := namedPool.FindStringSubmatch(c.Backend.URL); named != nil {
+			one.Name = named[1]
+		}
+	}
+	a := c.Backend.Auth
+	return provider.Config{
+		Pools: []provider.PoolConfig{one}, RequestTimeout: provider.Duration(c.Backend.Timeout), CAFile: c.Backend.CAFile,
+		Auth: provider.Auth{
+			Username: a.Username, PasswordFile: a.PasswordFile, TokenFile: a.TokenFile, CertFile: a.CertFile, KeyFile: a.KeyFile,
+		},
+	}
+}
+
+// Front is how the API is served.
+func (c *Config) Front(f *Flags) cloudpool.Config {
+	host, err := os.Hostname()
+	if err != nil || host == "" {
+		host = Tool
+	}
+	level := "info"
+	if f.Verbosity >= 4 {
+		level = "debug"
+	}
+	return cloudpool.Config{
+		Listen: f.Listen(), Insecure: true, TLSCertFile: f.TLSCertFile, TLSKeyFile: f.TLSKeyFile, ClientCAFile: f.ClientCAFile,
+		Authorize: f.Authorize, ReadTimeout: c.Server.Timeout, BackendTimeout: c.Backend.Timeout, MaxBody: 16 << 20,
+		StrictCompat: f.StrictCompat, KeepCredentials: !f.Authorize && c.Backend.Auth == BackendAuth{},
+		RetirementLabels: map[string]string{MarkLabel: c.Mark()}, Policy: string(placement.LeastLoaded), AtOnce: 1, Namespace: f.Namespace, Holder: host,
+		RegistrationGrace: 15 * time.Minute, PollEvery: 2 * time.Second, TroublePatience: time.Minute, AdmissionWait: 5 * time.Minute,
+		SettleTime: time.Minute, MetricsListen: f.MetricsListen, LogLevel: level, LogFormat: "text",
+	}
+}
+
+// Kube is how the API server is reached.
+func (a *APIServer) Kube(userAgent string) (*rest.Config, error) {
+	config := &rest.Config{Host: a.URL, TLSClientConfig: rest.TLSClientConfig{
+		CertFile: a.Auth.ClientCertPath, KeyFile: a.Auth.ClientKeyPath, CAFile: a.Auth.CACertPath,
+	}}
+	if a.Auth.KubeConfigPath != "" {
+		var err error
+		if config, err = a.fromKubeconfig(); err != nil {
+			return nil, fmt.Errorf("failed to create kubernetes client: %w", err)
+		}
+	} else {
+		for _, path := range []string{a.Auth.ClientCertPath, a.Auth.ClientKeyPath, a.Auth.CACertPath} {
+			if _, err := os.ReadFile(path); err != nil {
+				return nil, fmt.Errorf("failed to create kubernetes client: could not create kubernetes client: %w", err)
+			}
+		}
+	}
+	config.UserAgent, config.QPS = userAgent, -1
+	return config, nil
+}
+
+// fromKubeconfig finds the cluster with the API server's address in a kubeconfig file, and who asks there: the current
+// context if it is of that cluster, or else the first by name. All that such a file can say of credentials counts.
+func (a *APIServer) fromKubeconfig() (*rest.Config, error) {
+	path := a.Auth.KubeConfigPath
+	if abs, err := filepath.Abs(path); err == nil {
+		path = abs
+	}
+	file, err := clientcmd.LoadFromFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("failed to load kubeconfig %s: %w", a.Auth.KubeConfigPath, err)
+	}
+	if err := clientcmd.ResolveLocalPaths(file); err != nil {
+		return nil, fmt.Errorf("failed to load kubeconfig %s: %w", a.Auth.KubeConfigPath, err)
+	}
+	context, err := a.context(file)
+	if err != nil {
+		return nil, fmt.Errorf("failed to load auth credentials from kubeconfig %s: %w", a.Auth.KubeConfigPath, err)
+	}
+	return clientcmd.NewNonInteractiveClientConfig(*file, context, &clientcmd.ConfigOverrides{}, nil).ClientConfig()
+}
+
+func (a *APIServer) context(file *clientcmdapi.Config) (string, error) {
+	clusters := map[string]bool{}
+	for name, cluster := range file.Clusters {
+		if strings.TrimRight(cluster.Server, "/") == strings.TrimRight(a.URL, "/") {
+			clusters[name] = true
+		}
+	}
+	if len(clusters) == 0 {
+		return "", errors.New("kubeconfig does not contain a cluster with api server URL " + a.URL)
+	}
+	found := ""
+	for name, context := range file.Contexts {
+		if clusters[context.Cluster] && (found == "" || name == file.CurrentContext || found != file.CurrentContext && name < found) {
+			found = name
+		}
+	}
+	if found == "" {
+		return "", errors.New("kubeconfig does not contain a context for a cluster with api server URL " + a.URL)
+	}
+	if user := file.Contexts[found].AuthInfo; file.AuthInfos[user] == nil {
+		return "", errors.New("kubeconfig does not contain a user named " + user)
+	}
+	return found, nil
+}
