@@ -120,7 +120,8 @@ type ScaleDown struct {
 }
 
 // IdleByLabel keeps a node for as long as a pod of a kind is on it. A node is idle when it has had none for the
-// cooldown, or in so many checks in a row.
+// cooldown, or in so many checks in a row. A node on which such a pod was seen is never idle before the cooldown: the
+// checks are for those that never had one, or whose last one ended while no manager looked.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.checks) || self.checks == 0 || has(self.checkEvery)",message="checks needs checkEvery, the time between two of them"
 type IdleByLabel struct {
@@ -136,8 +137,8 @@ type IdleByLabel struct {
 	// +kubebuilder:validation:MaxItems=100
 	Namespaces []string `json:"namespaces,omitempty"`
 
-	// Cooldown is how long a node has to be without such a pod, counted from when the last one ended. It is written on
-	// the Node, so that a restart does not begin it anew.
+	// Cooldown is how long a node has to be without such a pod, counted from when the last one ended, or from when the
+	// manager first found it without. That time is written on the Node, so that a restart does not begin it anew.
 	//
 	// +kubebuilder:default="10m"
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="must not be negative"
@@ -157,7 +158,13 @@ type IdleByLabel struct {
 	// +kubebuilder:validation:Maximum=100
 	Checks int32 `json:"checks,omitempty"`
 
-	// KeepForPending keeps the nodes while a selected pod is Pending that only this group could run.
+	// KeepUnused keeps the nodes that have not had such a pod yet, such as those that wait for the first one.
+	//
+	// +optional
+	KeepUnused bool `json:"keepUnused,omitempty"`
+
+	// KeepForPending keeps the nodes while a selected pod is Pending that only this group could run: one that would fit
+	// an empty node of the group, and that no other node takes as it is now.
 	//
 	// +optional
 	// +kubebuilder:default=true

@@ -227,8 +227,8 @@ func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { retur
 func migrateCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "migrate TOOL",
-		Short: "Print the configuration of slipway agent that does what another tool was told",
-		Long: "Migrate prints a file for slipway agent --config FILE. Notes in it say what is done otherwise than the tool did,\n" +
+		Short: "Print the configuration that does what another tool was told",
+		Long: "Migrate prints a file for slipway agent or slipway manager. Notes in it say what is done otherwise than the tool did,\n" +
 			"where somebody may have come to depend on it, and what nothing stands for any more.",
 	}
 	cmd.AddCommand(
@@ -262,6 +262,7 @@ func migrateCommand() *cobra.Command {
 				return printMigration(cmd.OutOrStdout(), m, err)
 			},
 		},
+		migrateVMSSPodWatcher(),
 	)
 	return cmd
 }

@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/nodegroup"
 	"github.com/slipway-dev/slipway/internal/retirement"
 	"github.com/slipway-dev/slipway/internal/retirement/budget"
 )
@@ -33,6 +34,7 @@ type groupStatus struct {
 	// MayLeave is how many more nodes may leave now.
 	MayLeave int               `json:"mayLeave"`
 	Away     map[string]string `json:"unavailableNodes,omitempty"` // node to why
+	idleStatus
 }
 
 type leavingStatus struct {
@@ -51,7 +53,7 @@ func statusCommand() *cobra.Command {
 	var output outputFlag
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Show the node groups, and which nodes are leaving, at which step, and what blocks them",
+		Short: "Show the node groups, which nodes are idle or leaving, and what keeps or blocks them",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := output.check(); err != nil {
@@ -82,6 +84,10 @@ func readStatus(ctx context.Context, c client.Reader) (clusterStatus, error) {
 	if err := c.List(ctx, &all); err != nil {
 		return clusterStatus{}, fmt.Errorf("NodeRetirements: %w", err)
 	}
+	cluster, err := nodegroup.ReadCluster(ctx, c, groups.Items)
+	if err != nil {
+		return clusterStatus{}, err
+	}
 	status := clusterStatus{Groups: []groupStatus{}, Leaving: []leavingStatus{}}
 	retiring := map[string]bool{}
 	for i := range all.Items {
@@ -99,7 +105,9 @@ func readStatus(ctx context.Context, c client.Reader) (clusterStatus, error) {
 		if err != nil {
 			return clusterStatus{}, err
 		}
-		status.Groups = append(status.Groups, groupOf(g, nodes))
+		s := groupOf(g, nodes)
+		s.idleStatus = idleOf(ctx, cluster, g)
+		status.Groups = append(status.Groups, s)
 	}
 	return status, nil
 }
@@ -137,14 +145,16 @@ func groupOf(g *v1alpha1.NodeGroup, nodes []budget.Node) groupStatus {
 
 func (s clusterStatus) table(w io.Writer, _ bool) error {
 	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
-	fmt.Fprintln(t, "GROUP\tCLOUD\tMIN\tMAX\tNODES\tUNAVAILABLE\tLEAVING\tMAY LEAVE")
+	fmt.Fprintln(t, "GROUP\tACCEPTED\tCLOUD\tMIN\tMAX\tNODES\tUNAVAILABLE\tLEAVING\tMAY LEAVE")
 	for _, g := range s.Groups {
 		most := "-"
 		if g.Maximum != nil {
 			most = fmt.Sprint(*g.Maximum)
 		}
-		fmt.Fprintf(t, "%s\t%s\t%d\t%s\t%d\t%d\t%d\t%d\n", g.Name, g.Cloud, g.Minimum, most, g.Nodes, g.Unavailable, g.Leaving, g.MayLeave)
+		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\t%d\t%d\t%d\t%d\n", g.Name, g.Accepted, g.Cloud, g.Minimum, most, g.Nodes, g.Unavailable,
+			g.Leaving, g.MayLeave)
 	}
+	s.idleTable(t)
 	if len(s.Leaving) > 0 {
 		fmt.Fprintln(t, "\nNODE\tGROUP\tPHASE\tFOR\tREASON\tMESSAGE")
 	}

@@ -26,7 +26,7 @@ func (m Migration) File() ([]byte, error) {
 	var b strings.Builder
 	b.WriteString("# For slipway agent --config FILE, made from a configuration of " + m.Tool + ".\n#\n")
 	for _, note := range m.Notes {
-		comment(&b, note)
+		Comment(&b, note)
 	}
 	if len(body) == 0 {
 		body = []byte("# The defaults of slipway agent do all of it.\n")
@@ -35,8 +35,8 @@ func (m Migration) File() ([]byte, error) {
 	return []byte(b.String()), nil
 }
 
-// comment writes a note as a list entry.
-func comment(b *strings.Builder, note string) {
+// Comment writes a note as an entry of a list in YAML's comments.
+func Comment(b *strings.Builder, note string) {
 	line := "# -"
 	for _, word := range strings.Fields(note) {
 		if len(line)+1+len(word) > noteWidth {

@@ -5,6 +5,7 @@ package manager
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"os"
 	"time"
@@ -13,8 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/yaml"
 
+	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/cloud"
-	"github.com/slipway-dev/slipway/internal/cloud/azure"
 )
 
 // Config is everything that `slipway manager` can be told.
@@ -29,11 +30,17 @@ type Config struct {
 	Selector                string
 	RetirementTTL           time.Duration
 	PollInterval, CloudPoll time.Duration
+	GroupPoll               time.Duration
 	RetryInterval           time.Duration
 	Listen                  string
 	Profiling               bool
 	LogLevel, LogFormat     string
-	parsedSelector          labels.Selector
+	// Clouds, if set, takes the place of the file CloudConfig.
+	Clouds *Clouds
+	// Given, if set, gives NodeGroups beside those of the API server and of the file.
+	Given func() []v1alpha1.NodeGroup
+
+	parsedSelector labels.Selector
 }
 
 // AddFlags registers the flags with their defaults.
@@ -47,12 +54,14 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&c.InstallCRDs, "install-crds", false, "install or upgrade Slipway's CustomResourceDefinitions at the start")
 	fs.StringVar(&c.NodeGroups, "node-groups", "", "file with NodeGroups, in force beside those of the API server; read again when it changes")
 	fs.StringVar(&c.CloudConfig, "cloud-config", "", "file that says which clouds there are, by provider")
-	fs.StringVar(&c.Selector, "selector", "", "act only on the NodeRetirements with these labels")
+	fs.StringVar(&c.Selector, "selector", "", "act only on the NodeGroups and NodeRetirements with these labels")
 	fs.DurationVar(&c.RetirementTTL, "retirement-ttl", 24*time.Hour, "how long the record of a retirement that is over is kept")
 	fs.DurationVar(&c.PollInterval, "poll-interval", 10*time.Second,
 		"time between two looks at a node that is leaving, 100ms to 5m; what the API server tells is heard of at once")
 	fs.DurationVar(&c.CloudPoll, "cloud-poll-interval", 5*time.Second,
 		"time between two looks at a machine that is being deleted, 100ms to 5m, unless its cloud wants another")
+	fs.DurationVar(&c.GroupPoll, "group-poll-interval", time.Minute,
+		"time between two looks at a NodeGroup in its cloud, 100ms to 5m")
 	fs.DurationVar(&c.RetryInterval, "retry-interval", 10*time.Second,
 		"time before a deletion that failed is asked for again, 100ms to 5m; doubled each time up to 5m")
 	fs.StringVar(&c.Listen, "listen", ":9819", "address of /metrics, /healthz and /readyz; empty is none")
@@ -66,6 +75,7 @@ func (c *Config) Validate() error {
 	var errs []error
 	for flag, d := range map[string]time.Duration{
 		"poll-interval": c.PollInterval, "cloud-poll-interval": c.CloudPoll, "retry-interval": c.RetryInterval,
+		"group-poll-interval": c.GroupPoll,
 	} {
 		if d < 100*time.Millisecond || d > 5*time.Minute {
 			errs = append(errs, fmt.Errorf("--%s: %s: want 100ms to 5m", flag, d))
@@ -89,27 +99,43 @@ func (c *Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// clouds is the file of --cloud-config.
-type clouds struct {
-	Azure *azure.Config `json:"azure,omitempty"`
+// Clouds is the file of --cloud-config.
+type Clouds struct {
+	Azure *AzureCloud `json:"azure,omitempty"`
 }
 
-// loadClouds makes the providers that a file names.
-func loadClouds(path string) (map[string]cloud.Provider, error) {
-	providers := map[string]cloud.Provider{}
+// ReadClouds reads a file of --cloud-config; no path is no cloud.
+func ReadClouds(path string) (Clouds, error) {
+	var file Clouds
 	if path == "" {
-		return providers, nil
+		return file, nil
 	}
 	raw, err := os.ReadFile(path)
 	if err != nil {
-		return nil, fmt.Errorf("--cloud-config: %w", err)
+		return file, fmt.Errorf("--cloud-config: %w", err)
 	}
-	var file clouds
 	if err := yaml.UnmarshalStrict(raw, &file); err != nil {
-		return nil, fmt.Errorf("--cloud-config: %s: %w", path, err)
+		return file, fmt.Errorf("--cloud-config: %s: %w", path, err)
 	}
+	return file, nil
+}
+
+// loadClouds makes the providers that a file names, or those that are given in its place.
+func loadClouds(path string, given *Clouds, log *slog.Logger) (map[string]cloud.Provider, error) {
+	providers := map[string]cloud.Provider{}
+	if path == "" && given == nil {
+		return providers, nil
+	}
+	if given == nil {
+		file, err := ReadClouds(path)
+		if err != nil {
+			return nil, err
+		}
+		given = &file
+	}
+	file := *given
 	if file.Azure != nil {
-		p, err := azure.New(*file.Azure, azure.Options{})
+		p, err := file.Azure.provider(log)
 		if err != nil {
 			return nil, fmt.Errorf("--cloud-config: %s: azure: %w", path, err)
 		}

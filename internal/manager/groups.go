@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -18,7 +19,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
-	"github.com/slipway-dev/slipway/internal/retirement/budget"
+	"github.com/slipway-dev/slipway/internal/nodegroup"
 )
 
 // Groups gives the NodeGroups of the API server and those of a file. It is safe for concurrent use.
@@ -27,7 +28,11 @@ type Groups struct {
 	Reader client.Reader
 	// File, if set, holds more of them. One of a name that the API server has too is passed over.
 	File string
-	Log  *slog.Logger
+	// Given, if set, gives still more, which rank as those of the file.
+	Given func() []v1alpha1.NodeGroup
+	Log   *slog.Logger
+	// Conditions, if set, gives those of a group of the file, which has no object to write them on.
+	Conditions func(group string) []metav1.Condition
 
 	mu    sync.Mutex
 	read  time.Time // the file's time of change when it was read
@@ -40,7 +45,7 @@ func (g *Groups) List(ctx context.Context) ([]v1alpha1.NodeGroup, error) {
 	if err := g.Reader.List(ctx, &list); err != nil {
 		return nil, fmt.Errorf("NodeGroups: %w", err)
 	}
-	if g.File == "" {
+	if g.File == "" && g.Given == nil {
 		return list.Items, nil
 	}
 	if err := g.Refresh(); err != nil {
@@ -53,10 +58,19 @@ func (g *Groups) List(ctx context.Context) ([]v1alpha1.NodeGroup, error) {
 	for i := range all {
 		known[all[i].Name] = true
 	}
-	for _, group := range g.inUse {
-		if !known[group.Name] {
-			all = append(all, group)
+	more := g.inUse
+	if g.Given != nil {
+		more = append(slices.Clone(more), g.Given()...)
+	}
+	for _, group := range more {
+		if known[group.Name] {
+			continue
 		}
+		if g.Conditions != nil {
+			group.Status.Conditions = g.Conditions(group.Name)
+		}
+		known[group.Name] = true
+		all = append(all, group)
 	}
 	return all, nil
 }
@@ -110,6 +124,9 @@ func ParseGroups(raw []byte) ([]v1alpha1.NodeGroup, error) {
 			errs = append(errs, fmt.Errorf("document %d: %w", i, err))
 			continue
 		}
+		if err := fillIn(&g, doc); err != nil {
+			errs = append(errs, fmt.Errorf("document %d: %w", i, err))
+		}
 		for _, err := range check(&g) {
 			errs = append(errs, fmt.Errorf("document %d (%s): %w", i, g.Name, err))
 		}
@@ -129,20 +146,31 @@ func check(g *v1alpha1.NodeGroup) (errs []error) {
 	if g.Name == "" {
 		fail("metadata.name: is empty")
 	}
-	switch selector, err := metav1.LabelSelectorAsSelector(&g.Spec.NodeSelector); {
-	case err != nil:
-		fail("spec.nodeSelector: %w", err)
-	case selector.Empty():
-		fail("spec.nodeSelector: is empty and would select every node: give matchLabels or matchExpressions")
-	}
-	if g.Spec.Cloud.Provider == "" || g.Spec.Cloud.Group == "" {
-		fail("spec.cloud: provider %q, group %q: want both", g.Spec.Cloud.Provider, g.Spec.Cloud.Group)
-	}
-	if g.Spec.Minimum < 0 || g.Spec.Maximum != nil && *g.Spec.Maximum < g.Spec.Minimum {
-		fail("spec.minimum: %d: want 0 to spec.maximum", g.Spec.Minimum)
-	}
-	if err := budget.Check(g.Spec.DisruptionBudgets, time.Now()); err != nil {
-		fail("spec.%w", err)
-	}
-	return errs
+	return append(errs, nodegroup.Check(g)...)
 }
+
+// fillIn gives a field its default that has another meaning when it is zero, as the API server would.
+func fillIn(g *v1alpha1.NodeGroup, doc []byte) error {
+	if g.Spec.ScaleDown == nil || g.Spec.ScaleDown.IdleByLabel == nil {
+		return nil
+	}
+	var said struct {
+		Spec struct {
+			ScaleDown struct {
+				IdleByLabel struct {
+					Cooldown *metav1.Duration `json:"cooldown"`
+				} `json:"idleByLabel"`
+			} `json:"scaleDown"`
+		} `json:"spec"`
+	}
+	if err := yaml.Unmarshal(doc, &said); err != nil {
+		return err
+	}
+	if said.Spec.ScaleDown.IdleByLabel.Cooldown == nil {
+		g.Spec.ScaleDown.IdleByLabel.Cooldown.Duration = defaultCooldown
+	}
+	return nil
+}
+
+// defaultCooldown is that of the CRD.
+const defaultCooldown = 10 * time.Minute

@@ -48,7 +48,7 @@ func Run(ctx context.Context, c Config, version string, stderr io.Writer) error 
 	bridged := logr.FromSlogHandler(log.Handler())
 	ctrl.SetLogger(bridged)
 	klog.SetLogger(bridged)
-	providers, err := loadClouds(c.CloudConfig)
+	providers, err := loadClouds(c.CloudConfig, c.Clouds, log)
 	if err != nil {
 		return err
 	}
@@ -64,7 +64,7 @@ func Run(ctx context.Context, c Config, version string, stderr io.Writer) error 
 	if err != nil {
 		return err
 	}
-	groups := &Groups{Reader: m.GetClient(), File: c.NodeGroups, Log: log}
+	groups := &Groups{Reader: m.GetClient(), File: c.NodeGroups, Given: c.Given, Log: log}
 	if err := groups.Refresh(); err != nil {
 		return err
 	}
@@ -86,6 +86,9 @@ func Run(ctx context.Context, c Config, version string, stderr io.Writer) error 
 	if err := m.Add(&retirement.Sweeper{
 		Nodes: m.GetClient(), Records: m.GetAPIReader(), API: api, Every: sweepEvery, Log: log,
 	}); err != nil {
+		return err
+	}
+	if err := addNodeGroups(m, c, groups, providers, api, metrics.Registry, log); err != nil {
 		return err
 	}
 	log.Info("managing the cluster", "version", version, "clouds", len(providers), "selector", c.Selector)
@@ -174,6 +177,7 @@ func cacheOptions(c Config) cache.Options {
 		ByObject: map[client.Object]cache.ByObject{
 			&v1alpha1.NodeRetirement{}: {Label: c.parsedSelector},
 			&corev1.Node{}:             {Transform: trimNode},
+			&corev1.Pod{}:              unfinishedPods(),
 		},
 	}
 }

@@ -14,6 +14,7 @@ const (
 	annotationSafeToEvict       = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 	annotationSafeLocalVolumes  = "cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes"
 	annotationScaleDownDisabled = "cluster-autoscaler.kubernetes.io/scale-down-disabled"
+	annotationHoldsOff          = "nodegroup.slipway.dev/holds-off-cluster-autoscaler" // the one before is set by Slipway itself
 	annotationDoNotDisrupt      = "karpenter.sh/do-not-disrupt"
 	annotationDoNotEvict        = "slipway.dev/do-not-evict"
 )

@@ -5,7 +5,8 @@ package placement
 var ruleHeldNode = nodeRule{
 	name: "held-node",
 	object: func(_ *Snapshot, n *node, o *Options) string {
-		if isTrue(n.object.Annotations[annotationScaleDownDisabled]) {
+		ours := isTrue(n.object.Annotations[annotationHoldsOff]) // it is set for cluster-autoscaler alone
+		if !ours && isTrue(n.object.Annotations[annotationScaleDownDisabled]) {
 			return "is held by annotation " + annotationScaleDownDisabled
 		}
 		annotation, until := heldBy(n.object.Annotations, n.object.CreationTimestamp.Time)

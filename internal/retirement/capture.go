@@ -132,6 +132,9 @@ func (p *passage) findGroup(ctx context.Context) error {
 		if p.node == nil && g.Name != p.rt.Spec.Group || p.node != nil && !Selects(g, p.node.Labels) {
 			continue
 		}
+		if g.Name != p.rt.Spec.Group && overlaps(g) { // it owns none of the nodes that it selects
+			continue
+		}
 		p.group = g
 		found = append(found, g.Name)
 	}
@@ -154,6 +157,12 @@ func (p *passage) findGroup(ctx context.Context) error {
 func Selects(g *v1alpha1.NodeGroup, nodeLabels map[string]string) bool {
 	selector, err := metav1.LabelSelectorAsSelector(&g.Spec.NodeSelector)
 	return err == nil && !selector.Empty() && selector.Matches(labels.Set(nodeLabels))
+}
+
+// overlaps reports a group that is refused for the sake of an older one.
+func overlaps(g *v1alpha1.NodeGroup) bool {
+	c := meta.FindStatusCondition(g.Status.Conditions, v1alpha1.GroupAccepted)
+	return c != nil && c.Status == metav1.ConditionFalse && c.Reason == v1alpha1.OverlapsGroup
 }
 
 // isControlPlane knows the label of kubeadm, and the one before it.

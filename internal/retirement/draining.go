@@ -39,7 +39,7 @@ func (p *passage) drain(ctx context.Context) error {
 	if !run.over() {
 		return p.draining(run)
 	}
-	return p.drained(run)
+	return p.drained(ctx, run)
 }
 
 // machineGone asks the cloud when the Node is not ready, and notes when both say that the machine is gone (I7: two
@@ -65,6 +65,10 @@ func (p *passage) startDrain(ctx context.Context) (*drainRun, error) {
 	}
 	now := time.Now()
 	policy := p.policy(now)
+	policyOf, err := p.policyOf(policy)
+	if err != nil {
+		return nil, err
+	}
 	var until time.Time
 	if p.overridden(now) { // what the policy is after that is another drain's matter
 		until = p.rt.Spec.OverrideProtection.Until.Time
@@ -72,7 +76,7 @@ func (p *passage) startDrain(ctx context.Context) (*drainRun, error) {
 	}
 	d := p.drainPolicy()
 	return p.c.drains.start(ctx, p.rt, p.c.o.API, drain.Options{
-		Node: p.rt.Spec.NodeName, Policy: &policy, Select: selected, GraceSeconds: d.GraceSeconds,
+		Node: p.rt.Spec.NodeName, Policy: &policy, PolicyOf: policyOf, Select: selected, GraceSeconds: d.GraceSeconds,
 		Terms:  drain.Terms{GiveUp: p.giveUp()},
 		Logger: p.log,
 	}, until), nil
@@ -96,7 +100,7 @@ func (p *passage) draining(run *drainRun) error {
 }
 
 // drained looks at how the drain ended.
-func (p *passage) drained(run *drainRun) error {
+func (p *passage) drained(ctx context.Context, run *drainRun) error {
 	p.rt.Status.Drain = summary(run.soFar())
 	var refused *drain.Refused
 	var unfinished *drain.Unfinished
@@ -105,7 +109,13 @@ func (p *passage) drained(run *drainRun) error {
 		return nil
 	case errors.As(err, &refused):
 		var kept []v1alpha1.RetirementReason
-		for _, pod := range refused.Pods {
+		switch on, err := p.pods(ctx); {
+		case err != nil:
+			return err
+		case len(on.kept) > 0:
+			return &ending{on.kept}
+		}
+		for _, pod := range refused.Pods { // they have gone meanwhile
 			kept = append(kept, reason(ProtectedPod, "pod "+pod.Namespace+"/"+pod.Name, "%s (%s)", pod.Verdict.Detail, pod.Verdict.Rule))
 		}
 		return &ending{kept}

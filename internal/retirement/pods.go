@@ -31,11 +31,19 @@ func (p *passage) pods(ctx context.Context) (podsOn, error) {
 	if err != nil {
 		return podsOn{}, err
 	}
+	keeps, err := p.keeps()
+	if err != nil {
+		return podsOn{}, err
+	}
 	now := time.Now()
 	policy := p.policy(now)
 	var on podsOn
 	for i := range all {
 		pod := &all[i]
+		if keeps(*pod) {
+			on.kept = append(on.kept, reason(KeepingPod, "pod "+pod.Namespace+"/"+pod.Name, "keeps the node, which is not idle"))
+			continue
+		}
 		verdict := drain.Classify(pod, now)
 		if verdict.Rule != drain.Mirror && !selected(*pod) {
 			verdict = drain.Verdict{Rule: drain.Excluded}

@@ -26,6 +26,7 @@ const (
 	AlreadyRetiring  = "AlreadyRetiring"
 	BeingRemoved     = "BeingRemoved"
 	ProtectedPod     = "ProtectedPod"
+	KeepingPod       = "KeepingPod"
 	PodBlocked       = "PodBlocked"
 	DrainTimeout     = "DrainTimeout"
 	VolumesAttached  = "VolumesAttached"

@@ -61,7 +61,7 @@ var (
 	// switches are read as truth values or durations.
 	switches = set(
 		"cluster-autoscaler.kubernetes.io/safe-to-evict", "cluster-autoscaler.kubernetes.io/scale-down-disabled",
-		"karpenter.sh/do-not-disrupt", "slipway.dev/do-not-evict",
+		"karpenter.sh/do-not-disrupt", "slipway.dev/do-not-evict", "nodegroup.slipway.dev/holds-off-cluster-autoscaler",
 	)
 	// markers only have to be there.
 	markers = set(corev1.MirrorPodAnnotationKey, "pv.kubernetes.io/bind-completed")

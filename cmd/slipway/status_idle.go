@@ -1,0 +1,75 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/duration"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/nodegroup"
+)
+
+// idleStatus is what slipway status says of a group's idle nodes. It comes from the code that the manager decides by.
+type idleStatus struct {
+	// Accepted is True, False or Unknown, and Refusal why it is not True.
+	Accepted metav1.ConditionStatus `json:"accepted"`
+	Refusal  string                 `json:"refusal,omitempty"`
+	// Idle are the nodes that no pod keeps, and Unknown why they cannot be told.
+	Idle    []nodegroup.Decision `json:"idle,omitempty"`
+	Unknown string               `json:"idleUnknown,omitempty"`
+}
+
+func idleOf(ctx context.Context, cluster *nodegroup.Cluster, g *v1alpha1.NodeGroup) idleStatus {
+	s := idleStatus{Accepted: metav1.ConditionUnknown, Refusal: "no manager has looked at it yet"}
+	if is := meta.FindStatusCondition(g.Status.Conditions, v1alpha1.GroupAccepted); is != nil {
+		s.Accepted, s.Refusal = is.Status, ""
+		if is.Status != metav1.ConditionTrue {
+			s.Refusal = is.Reason + ": " + is.Message
+		}
+	}
+	decisions, err := cluster.Forecast(ctx, g)
+	if err != nil {
+		s.Unknown = err.Error()
+		return s
+	}
+	for _, d := range decisions {
+		if d.IdleSince != nil {
+			s.Idle = append(s.Idle, d)
+		}
+	}
+	return s
+}
+
+func (s clusterStatus) idleTable(w io.Writer) {
+	for _, g := range s.Groups {
+		if g.Refusal != "" {
+			fmt.Fprintf(w, "\n%s is not acted on: %s\n", g.Name, g.Refusal)
+		}
+		if g.Unknown != "" {
+			fmt.Fprintf(w, "\n%s: its idle nodes cannot be told: %s\n", g.Name, g.Unknown)
+		}
+	}
+	begun := false
+	for _, g := range s.Groups {
+		for _, d := range g.Idle {
+			if !begun {
+				fmt.Fprintln(w, "\nIDLE NODE\tGROUP\tFOR\tLEAVES IN\tVERDICT\tREASONS")
+				begun = true
+			}
+			left := "now"
+			if until := time.Until(*d.MayLeaveAt); until > 0 {
+				left = duration.HumanDuration(until)
+			}
+			if d.Verdict == nodegroup.Refused {
+				left = "-"
+			}
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", d.Node, g.Name, duration.HumanDuration(time.Since(*d.IdleSince)), left, d.Verdict,
+				nodegroup.Sentence(d.Reasons))
+		}
+	}
+}

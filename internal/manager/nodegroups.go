@@ -1,0 +1,49 @@
+package manager
+
+import (
+	"log/slog"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/fields"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/nodegroup"
+)
+
+// addNodeGroups adds what owns the NodeGroups, and what the clouds need to hear of it.
+func addNodeGroups(m manager.Manager, c Config, groups *Groups, providers map[string]cloud.Provider, api nodegroup.API,
+	to prometheus.Registerer, log *slog.Logger,
+) error {
+	metrics, err := nodegroup.NewMetrics(to)
+	if err != nil {
+		return err
+	}
+	owner := nodegroup.New(nodegroup.Options{
+		Client: m.GetClient(), API: api, Groups: groups, Clouds: providers, Events: m.GetEventRecorder("slipway"),
+		Metrics: metrics, Log: log, Selector: c.parsedSelector, Every: c.GroupPoll,
+	})
+	groups.Conditions = owner.Conditions
+	if err := owner.Register(m); err != nil {
+		return err
+	}
+	for _, p := range providers {
+		if p, ok := p.(withCASSync); ok {
+			if err := m.Add(casSync{p.CASSync, m.GetCache()}); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// unfinishedPods are the Pods that the caches hold, from when somebody first asks for one: those that have ended hold
+// nothing, and of the others what nobody reads is dropped.
+func unfinishedPods() cache.ByObject {
+	return cache.ByObject{
+		Field: fields.AndSelectors(fields.OneTermNotEqualSelector("status.phase", "Succeeded"),
+			fields.OneTermNotEqualSelector("status.phase", "Failed")),
+		Transform: nodegroup.TrimPod,
+	}
+}

@@ -1,0 +1,333 @@
+package nodegroup
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/retirement"
+	"github.com/slipway-dev/slipway/internal/retirement/budget"
+)
+
+// World is everything that is decided on about one group. It is a value: to decide asks nobody.
+type World struct {
+	Group *v1alpha1.NodeGroup
+	// Accepted says why the group is not acted on; empty when it is.
+	NotAccepted string
+	Nodes       []Node // those that the group owns
+	// Waiting are Pending pods that only this group could run.
+	Waiting []Waiting
+	Now     time.Time
+}
+
+// Node is one node of a group.
+type Node struct {
+	Object *corev1.Node
+	// Keepers are the pods that keep it, as namespace/name.
+	Keepers []string
+	// Quiet is for how long this process has seen no such pod on it; below zero when it has never seen one.
+	Quiet time.Duration
+	// Retirements are those of the node, finished ones included.
+	Retirements []v1alpha1.NodeRetirement
+}
+
+// open is the node's retirement that is not over, or nil.
+func (n *Node) open() *v1alpha1.NodeRetirement {
+	for i := range n.Retirements {
+		if rt := &n.Retirements[i]; !rt.Status.Phase.Finished() && n.isAbout(rt) {
+			return rt
+		}
+	}
+	return nil
+}
+
+// isAbout reports whether a retirement is about this Node and not about an earlier one of the same name.
+func (n *Node) isAbout(rt *v1alpha1.NodeRetirement) bool {
+	if c := rt.Status.Captured; c != nil {
+		return c.NodeUID == n.Object.UID
+	}
+	return rt.Spec.NodeUID == "" || rt.Spec.NodeUID == n.Object.UID
+}
+
+// lastFailure is the node's latest retirement that ended early, or nil.
+func (n *Node) lastFailure() *v1alpha1.NodeRetirement {
+	var last *v1alpha1.NodeRetirement
+	for i := range n.Retirements {
+		rt := &n.Retirements[i]
+		failed := rt.Status.Phase == v1alpha1.Aborted || rt.Status.Phase == v1alpha1.Refused || rt.Status.Phase == v1alpha1.Failed
+		if !failed || !n.isAbout(rt) || rt.Status.Times.Finished == nil {
+			continue
+		}
+		if last == nil || last.Status.Times.Finished.Before(rt.Status.Times.Finished) {
+			last = rt
+		}
+	}
+	return last
+}
+
+// counted is the node as budgets count it.
+func (n *Node) counted() budget.Node {
+	rt := n.open()
+	return budget.NodeOf(n.Object, rt != nil && retirement.InFlight(rt))
+}
+
+// rescuable reports whether a retirement can be called off without a machine being forgotten.
+func rescuable(rt *v1alpha1.NodeRetirement) bool {
+	switch rt.Status.Phase {
+	case "", v1alpha1.Pending, v1alpha1.Cordoned, v1alpha1.Draining:
+		return rt.DeletionTimestamp.IsZero()
+	}
+	return false
+}
+
+// Decide says of each node of a group what is to become of it, by the group's idle rule, and why: all reasons, not only
+// the first. The order is that of the nodes' names.
+func Decide(w World) ([]Decision, error) {
+	rule, err := ruleOf(w.Group)
+	if err != nil {
+		return nil, err
+	}
+	decisions := make([]Decision, len(w.Nodes))
+	for i := range w.Nodes {
+		decisions[i] = w.judge(rule, &w.Nodes[i])
+	}
+	w.keepMinimum(decisions)
+	for i := range decisions {
+		decisions[i].conclude()
+	}
+	slices.SortFunc(decisions, func(a, b Decision) int { return cmp.Compare(a.Node, b.Node) })
+	return decisions, nil
+}
+
+// judge applies every rule that needs to know but one node.
+func (w *World) judge(rule *idleRule, n *Node) Decision {
+	d := Decision{Node: n.Object.Name, node: n, marks: marksOf(n.Object, w.Group.Name)}
+	add := func(code, format string, a ...any) {
+		d.Reasons = append(d.Reasons, Reason{code, fmt.Sprintf(format, a...)})
+	}
+	found := Idleness{}
+	switch {
+	case w.NotAccepted != "":
+		add(NotAccepted, "the NodeGroup %s is not acted on: %s", w.Group.Name, w.NotAccepted)
+	case rule == nil:
+		d.marks.Since, d.marks.Used = time.Time{}, false
+		add(NoRule, "the NodeGroup %s has no rule by which nodes leave", w.Group.Name)
+	default:
+		d.marks, found = rule.look(d.marks, sight{kept: len(n.Keepers) > 0, quiet: n.Quiet, now: w.Now})
+	}
+	switch found.Stage {
+	case Busy:
+		add(KeepingPod, "%s", keptBy(n.Keepers))
+	case Unused:
+		add(NeverUsed, "no pod of the kind has been on it yet")
+	case Cooling:
+		add(CoolingDown, "idle since %s, and may leave at %s", at(found.Since), at(found.Until))
+	}
+	if found.Stage == Cooling || found.Stage == Idle {
+		d.IdleSince, d.MayLeaveAt = &found.Since, &found.Until
+	}
+	for _, r := range w.holding(rule, n) {
+		d.Reasons = append(d.Reasons, r)
+	}
+	return d
+}
+
+func keptBy(pods []string) string {
+	if len(pods) == 1 {
+		return "pod " + pods[0] + " keeps it"
+	}
+	return fmt.Sprintf("pod %s and %d more keep it", pods[0], len(pods)-1)
+}
+
+// holding are the reasons for which a node stays that is idle.
+func (w *World) holding(rule *idleRule, n *Node) (reasons []Reason) {
+	add := func(code, format string, a ...any) {
+		reasons = append(reasons, Reason{code, fmt.Sprintf(format, a...)})
+	}
+	if others := budget.Others(n.Object); len(others) > 0 {
+		add(BeingRemoved, "%s is removing it", some(others))
+	} else if n.Object.DeletionTimestamp != nil {
+		add(BeingRemoved, "somebody is deleting the Node")
+	}
+	if by := heldBy(n.Object, w.Now); by != "" {
+		add(HeldNode, "the annotation %s asks to leave it alone", by)
+	}
+	if rule != nil && rule.keepForPending && len(w.Waiting) > 0 {
+		add(PendingPod, "pod %s is Pending and only this group could run it: %s", w.Waiting[0].Pod, w.Waiting[0].Why)
+	}
+	if until := w.afterScaleUp(); w.Now.Before(until) {
+		add(AfterScaleUp, "the group got a node, and nobody leaves before %s", at(until))
+	}
+	if failed := n.lastFailure(); failed != nil {
+		if until := failed.Status.Times.Finished.Add(w.afterFailure()); w.Now.Before(until) {
+			add(AfterFailure, "the NodeRetirement %s ended as %s (%s), and the next is not before %s", failed.Name, failed.Status.Phase,
+				failed.Status.Message, at(until))
+		}
+	}
+	return reasons
+}
+
+// heldBy is the annotation of a Node that asks for it to be left alone, or empty. Its value is true, or for how long
+// from the Node's creation on.
+func heldBy(n *corev1.Node, now time.Time) string {
+	for _, key := range []string{"slipway.dev/do-not-evict", "karpenter.sh/do-not-disrupt"} {
+		value := n.Annotations[key]
+		if value == yes {
+			return key
+		}
+		if d, err := time.ParseDuration(value); err == nil && now.Before(n.CreationTimestamp.Add(d)) {
+			return key
+		}
+	}
+	return ""
+}
+
+// lastScaleUp is when the group last got a node, as far as the nodes that are there tell; zero without any.
+func (w *World) lastScaleUp() time.Time {
+	var last time.Time
+	for i := range w.Nodes {
+		if made := w.Nodes[i].Object.CreationTimestamp.Time; made.After(last) {
+			last = made
+		}
+	}
+	if s := w.Group.Status.LastScaleUp; s != nil && s.After(last) {
+		last = s.Time
+	}
+	return last
+}
+
+func (w *World) afterScaleUp() time.Time {
+	d := w.Group.Spec.Cooldowns.AfterScaleUp
+	if d == nil || d.Duration <= 0 || w.lastScaleUp().IsZero() {
+		return time.Time{}
+	}
+	return w.lastScaleUp().Add(d.Duration)
+}
+
+// defaultAfterFailure is that of the CRD.
+const defaultAfterFailure = 5 * time.Minute
+
+func (w *World) afterFailure() time.Duration {
+	if d := w.Group.Spec.Cooldowns.AfterFailure; d != nil {
+		return d.Duration
+	}
+	return defaultAfterFailure
+}
+
+// keepMinimum lets as many nodes leave as the group can do without. Those whose retirement waits already come first, then
+// those that have been idle for longest.
+func (w *World) keepMinimum(decisions []Decision) {
+	stay := 0
+	var candidates []*Decision
+	for i := range decisions {
+		d := &decisions[i]
+		if d.node.counted().Leaving {
+			continue
+		}
+		stay++
+		if len(d.Reasons) == 0 {
+			candidates = append(candidates, d)
+		}
+	}
+	slices.SortFunc(candidates, func(a, b *Decision) int {
+		return cmp.Or(-boolCompare(a.node.open() != nil, b.node.open() != nil), a.IdleSince.Compare(*b.IdleSince),
+			cmp.Compare(a.Node, b.Node))
+	})
+	for _, d := range candidates {
+		if stay <= int(w.Group.Spec.Minimum) {
+			d.Reasons = append(d.Reasons, Reason{Minimum, fmt.Sprintf("the group's minimum is %d, and it has no more nodes that stay",
+				w.Group.Spec.Minimum)})
+			continue
+		}
+		stay--
+	}
+}
+
+func boolCompare(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return 1
+	}
+	return -1
+}
+
+// conclude makes a verdict of the reasons, and says what is to become of a retirement that is open. One that waits to be
+// admitted is called off when it would not be asked for now; one that is under way only when a pod keeps the node.
+func (d *Decision) conclude() {
+	rt := d.node.open()
+	free := len(d.Reasons) == 0
+	kept := len(d.node.Keepers) > 0
+	switch {
+	case free:
+		d.Verdict = Leaves
+		d.Reasons = []Reason{{LongEnough, fmt.Sprintf("idle since %s, which is long enough", at(*d.IdleSince))}}
+	case d.IdleSince == nil:
+		d.Verdict = Stays
+	case d.Reasons[0].Rule == CoolingDown:
+		d.Verdict = Waits
+	default:
+		d.Verdict = Refused
+	}
+	if rt == nil {
+		return
+	}
+	if isIdle(rt) && rescuable(rt) && !free && (kept || !admitted(rt)) {
+		d.CallOff = rt.Name
+		return
+	}
+	d.Verdict = Retires
+	d.Reasons = append([]Reason{{UnderWay, fmt.Sprintf("the NodeRetirement %s (%s) is %s", rt.Name, rt.Spec.Reason, phaseOf(rt))}},
+		d.Reasons...)
+	if free {
+		d.Reasons = d.Reasons[:1]
+	}
+}
+
+func phaseOf(rt *v1alpha1.NodeRetirement) v1alpha1.Phase {
+	return cmp.Or(rt.Status.Phase, v1alpha1.Pending)
+}
+
+// isIdle reports whether a retirement is for the sake of idleness: it is for such a rule to call it off.
+func isIdle(rt *v1alpha1.NodeRetirement) bool { return rt.Spec.Reason == v1alpha1.Idle }
+
+func admitted(rt *v1alpha1.NodeRetirement) bool {
+	return meta.IsStatusConditionTrue(rt.Status.Conditions, v1alpha1.RetirementAdmitted)
+}
+
+// status is how the group is found. The conditions are given; times that were known stay known.
+func (w *World) status(look cloudLook) v1alpha1.NodeGroupStatus {
+	s := *w.Group.Status.DeepCopy()
+	s.ObservedGeneration = w.Group.Generation
+	s.Nodes, s.Ready, s.Leaving, s.Unavailable = int32(len(w.Nodes)), 0, 0, 0
+	var counted []budget.Node
+	for i := range w.Nodes {
+		n := &w.Nodes[i]
+		c := n.counted()
+		counted = append(counted, c)
+		if c.Leaving {
+			s.Leaving++
+		}
+		if c.Unavailable != "" {
+			s.Unavailable++
+		}
+		if budget.Ready(n.Object) && !n.Object.Spec.Unschedulable {
+			s.Ready++
+		}
+	}
+	s.AllowedDisruptions = int32(budget.Room(&w.Group.Spec, counted, v1alpha1.Requested, w.Now))
+	if w.NotAccepted != "" {
+		s.AllowedDisruptions = 0
+	}
+	if look.known && look.err == nil {
+		size := int32(look.group.Size)
+		s.CloudSize = &size
+	}
+	return s
+}

@@ -1,0 +1,254 @@
+package nodegroup
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"pgregory.net/rapid"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+)
+
+const pool = "pool"
+
+// group is a NodeGroup of the nodes of a pool, which nodes without a pod of CI leave after 10 minutes.
+func group(name string) *v1alpha1.NodeGroup {
+	return &v1alpha1.NodeGroup{
+		ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid-" + name), CreationTimestamp: metav1.NewTime(noon)},
+		Spec: v1alpha1.NodeGroupSpec{
+			NodeSelector: metav1.LabelSelector{MatchLabels: map[string]string{pool: name}},
+			Cloud:        v1alpha1.CloudGroup{Provider: "sim", Group: name},
+			ScaleDown: &v1alpha1.ScaleDown{IdleByLabel: &v1alpha1.IdleByLabel{
+				PodSelector: metav1.LabelSelector{MatchLabels: map[string]string{"ci": "true"}},
+				Cooldown:    metav1.Duration{Duration: 10 * minute},
+			}},
+		},
+	}
+}
+
+// node is a Ready node of a pool, which has been there for a day.
+func node(name, of string) corev1.Node {
+	return corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: name, UID: types.UID("uid-" + name), Labels: map[string]string{pool: of}, ResourceVersion: "1",
+			CreationTimestamp: metav1.NewTime(noon.Add(-24 * time.Hour)),
+		},
+		Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}},
+	}
+}
+
+// idle is a node that has been idle for so long.
+func idle(name string, of string, ago time.Duration) Node {
+	n := node(name, of)
+	n.Annotations = map[string]string{
+		annotationGroup: of, annotationUsed: yes, annotationSince: noon.Add(-ago).Format(time.RFC3339),
+	}
+	return Node{Object: &n, Quiet: -1}
+}
+
+func decide(t interface {
+	Fatal(...any)
+	Helper()
+}, w World) map[string]Decision {
+	t.Helper()
+	all, err := Decide(w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	by := map[string]Decision{}
+	for _, d := range all {
+		by[d.Node] = d
+	}
+	return by
+}
+
+func failed(node string, phase v1alpha1.Phase, ago time.Duration) v1alpha1.NodeRetirement {
+	over := metav1.NewTime(noon.Add(-ago))
+	return v1alpha1.NodeRetirement{
+		ObjectMeta: metav1.ObjectMeta{Name: node + "-idle", UID: types.UID("failed-" + node)},
+		Spec:       v1alpha1.NodeRetirementSpec{NodeName: node, Reason: v1alpha1.Idle},
+		Status:     v1alpha1.NodeRetirementStatus{Phase: phase, Times: v1alpha1.PhaseTimes{Finished: &over}, Message: "no"},
+	}
+}
+
+func open(node string, phase v1alpha1.Phase, in bool) v1alpha1.NodeRetirement {
+	rt := v1alpha1.NodeRetirement{
+		ObjectMeta: metav1.ObjectMeta{Name: node + "-idle", UID: types.UID("open-" + node)},
+		Spec:       v1alpha1.NodeRetirementSpec{NodeName: node, Reason: v1alpha1.Idle},
+		Status:     v1alpha1.NodeRetirementStatus{Phase: phase},
+	}
+	if in {
+		rt.Status.Conditions = []metav1.Condition{{Type: v1alpha1.RetirementAdmitted, Status: metav1.ConditionTrue}}
+	}
+	return rt
+}
+
+func TestANodeThatIsIdleForLongEnough(t *testing.T) {
+	for name, tt := range map[string]struct {
+		change  func(*World, *Node)
+		verdict Verdict
+		rules   []string
+		callOff bool
+	}{
+		"leaves":                        {nil, Leaves, []string{LongEnough}, false},
+		"stays for a Pending pod":       {func(w *World, _ *Node) { w.Waiting = []Waiting{{"ci/x", "why"}} }, Refused, []string{PendingPod}, false},
+		"stays in a group not acted on": {func(w *World, _ *Node) { w.NotAccepted = "no" }, Stays, []string{NotAccepted}, false},
+		"stays when the group just got a node": {func(w *World, _ *Node) {
+			w.Group.Spec.Cooldowns.AfterScaleUp = &metav1.Duration{Duration: time.Hour}
+			w.Group.Status.LastScaleUp = &metav1.Time{Time: noon.Add(-minute)}
+		}, Refused, []string{AfterScaleUp}, false},
+		"leaves when that is over": {func(w *World, _ *Node) {
+			w.Group.Spec.Cooldowns.AfterScaleUp = &metav1.Duration{Duration: minute}
+			w.Group.Status.LastScaleUp = &metav1.Time{Time: noon.Add(-minute)}
+		}, Leaves, []string{LongEnough}, false},
+		"stays when its retirement was just refused": {func(_ *World, n *Node) {
+			n.Retirements = []v1alpha1.NodeRetirement{failed("a", v1alpha1.Refused, 4*minute)}
+		}, Refused, []string{AfterFailure}, false},
+		"leaves when that was longer ago": {func(_ *World, n *Node) {
+			n.Retirements = []v1alpha1.NodeRetirement{failed("a", v1alpha1.Refused, 5*minute)}
+		}, Leaves, []string{LongEnough}, false},
+		"leaves when it was another node's of the name": {func(_ *World, n *Node) {
+			rt := failed("a", v1alpha1.Aborted, minute)
+			rt.Spec.NodeUID = "another"
+			n.Retirements = []v1alpha1.NodeRetirement{rt}
+		}, Leaves, []string{LongEnough}, false},
+		"I6: stays when another tool removes it": {func(_ *World, n *Node) {
+			n.Object.Spec.Taints = []corev1.Taint{{Key: "ToBeDeletedByClusterAutoscaler", Effect: corev1.TaintEffectNoSchedule}}
+		}, Refused, []string{BeingRemoved}, false},
+		"stays when it is held":    {func(_ *World, n *Node) { n.Object.Annotations["karpenter.sh/do-not-disrupt"] = yes }, Refused, []string{HeldNode}, false},
+		"I5: stays at the minimum": {func(w *World, _ *Node) { w.Group.Spec.Minimum = 1 }, Refused, []string{Minimum}, false},
+		"stays for all of the reasons there are": {func(w *World, n *Node) {
+			w.Waiting = []Waiting{{"ci/x", "why"}}
+			n.Retirements = []v1alpha1.NodeRetirement{failed("a", v1alpha1.Refused, minute)}
+		}, Refused, []string{PendingPod, AfterFailure}, false},
+		"is not retired twice": {func(_ *World, n *Node) {
+			n.Retirements = []v1alpha1.NodeRetirement{open("a", v1alpha1.Draining, true)}
+		}, Retires, []string{UnderWay}, false},
+		"and waits for a budget is called off when it stays after all": {func(w *World, n *Node) {
+			n.Retirements = []v1alpha1.NodeRetirement{open("a", v1alpha1.Pending, false)}
+			w.Waiting = []Waiting{{"ci/x", "why"}}
+		}, Refused, []string{PendingPod}, true},
+		"and is being drained goes on for all but a pod on it": {func(w *World, n *Node) {
+			n.Retirements = []v1alpha1.NodeRetirement{open("a", v1alpha1.Draining, true)}
+			w.Waiting = []Waiting{{"ci/x", "why"}}
+		}, Retires, []string{UnderWay, PendingPod}, false},
+		"and is being drained is rescued by a pod on it": {func(_ *World, n *Node) {
+			n.Retirements = []v1alpha1.NodeRetirement{open("a", v1alpha1.Draining, true)}
+			n.Keepers = []string{"ci/x"}
+		}, Stays, []string{KeepingPod}, true},
+		"and whose Node is deleted is not rescued any more": {func(_ *World, n *Node) {
+			n.Retirements = []v1alpha1.NodeRetirement{open("a", v1alpha1.Drained, true)}
+			n.Keepers = []string{"ci/x"}
+		}, Retires, []string{UnderWay, KeepingPod}, false},
+		"and that somebody else retires is not rescued": {func(_ *World, n *Node) {
+			rt := open("a", v1alpha1.Draining, true)
+			rt.Spec.Reason = v1alpha1.Requested
+			n.Retirements = []v1alpha1.NodeRetirement{rt}
+			n.Keepers = []string{"ci/x"}
+		}, Retires, []string{UnderWay, KeepingPod}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := World{Group: group("ci"), Nodes: []Node{idle("a", "ci", 10*minute)}, Now: noon}
+			if tt.change != nil {
+				tt.change(&w, &w.Nodes[0])
+			}
+			d := decide(t, w)["a"]
+			var rules []string
+			for _, r := range d.Reasons {
+				rules = append(rules, r.Rule)
+			}
+			if d.Verdict != tt.verdict || !slices.Equal(rules, tt.rules) || (d.CallOff != "") != tt.callOff {
+				t.Errorf("%s (%s), call off %q; want %s %v, call off %t", d.Verdict, Sentence(d.Reasons), d.CallOff, tt.verdict,
+					tt.rules, tt.callOff)
+			}
+		})
+	}
+}
+
+func TestThoseThatHaveBeenIdleForLongestLeaveAndTheMinimumStays(t *testing.T) {
+	w := World{Group: group("ci"), Now: noon, Nodes: []Node{
+		idle("a", "ci", 20*minute), idle("b", "ci", 40*minute), idle("c", "ci", 30*minute), idle("d", "ci", 5*minute),
+	}}
+	w.Group.Spec.Minimum = 2
+	got := decide(t, w)
+	for name, want := range map[string]Verdict{"a": Refused, "b": Leaves, "c": Leaves, "d": Waits} {
+		if got[name].Verdict != want {
+			t.Errorf("%s: %s (%s), want %s", name, got[name].Verdict, Sentence(got[name].Reasons), want)
+		}
+	}
+}
+
+// TestI5HoweverManyAreIdleTheMinimumStays draws groups of nodes in all states.
+func TestI5HoweverManyAreIdleTheMinimumStays(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := World{Group: group("ci"), Now: noon}
+		w.Group.Spec.Minimum = int32(rapid.IntRange(0, 6).Draw(t, "minimum"))
+		for i := range rapid.IntRange(0, 8).Draw(t, "nodes") {
+			name := fmt.Sprint("n", i)
+			n := idle(name, "ci", time.Duration(rapid.IntRange(0, 20).Draw(t, "idle for, min"))*minute)
+			switch rapid.IntRange(0, 5).Draw(t, "how it is") {
+			case 0:
+				n.Keepers = []string{"ci/x"}
+			case 1:
+				n.Retirements = []v1alpha1.NodeRetirement{open(name, v1alpha1.Draining, true)}
+			case 2:
+				n.Retirements = []v1alpha1.NodeRetirement{open(name, v1alpha1.Pending, false)}
+			case 3:
+				n.Object.Spec.Taints = []corev1.Taint{{Key: "karpenter.sh/disrupted", Effect: corev1.TaintEffectNoSchedule}}
+			}
+			w.Nodes = append(w.Nodes, n)
+		}
+		stay, leave := 0, 0
+		for _, d := range decide(t, w) {
+			going := d.node.counted().Leaving
+			waiting := d.Verdict == Retires && !going
+			switch {
+			case going:
+			case d.Verdict == Leaves || waiting:
+				leave++
+			default:
+				stay++
+			}
+			if len(d.Reasons) == 0 {
+				t.Fatalf("%s: %s without a reason", d.Node, d.Verdict)
+			}
+			if d.Verdict == Leaves && len(d.node.Keepers) > 0 {
+				t.Fatalf("%s leaves with %v on it", d.Node, d.node.Keepers)
+			}
+		}
+		if leave > 0 && stay < int(w.Group.Spec.Minimum) {
+			t.Fatalf("%d leave, %d stay, and the minimum is %d", leave, stay, w.Group.Spec.Minimum)
+		}
+	})
+}
+
+func TestEveryDecisionIsOneSentence(t *testing.T) {
+	w := World{Group: group("ci"), Nodes: []Node{idle("a", "ci", 9*minute)}, Waiting: []Waiting{{"ci/x", "no other node takes it now"}}, Now: noon}
+	got := Sentence(decide(t, w)["a"].Reasons)
+	want := "CoolingDown: idle since 2026-11-21T11:51:00Z, and may leave at 2026-11-21T12:01:00Z; " +
+		"PendingPod: pod ci/x is Pending and only this group could run it: no other node takes it now"
+	if got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+func TestTheNameOfARetirementFollowsFromWhatIsRetired(t *testing.T) {
+	n := node(strings.Repeat("n", 253), "ci")
+	name := retirementName(&n, noon, "")
+	if len(name) != 253 || name != retirementName(&n, noon, "") {
+		t.Errorf("%d characters: %s", len(name), name)
+	}
+	for what, other := range map[string]string{
+		"a later idle time": retirementName(&n, noon.Add(time.Second), ""), "a second try": retirementName(&n, noon, "first"),
+	} {
+		if other == name {
+			t.Errorf("%s has the same name", what)
+		}
+	}
+}

@@ -1,0 +1,150 @@
+package nodegroup
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+)
+
+// defaultChecks is how many checks in a row are meant where checkEvery is given alone.
+const defaultChecks = 2
+
+// idleRule is IdleByLabel, with its selectors parsed and its defaults filled in.
+type idleRule struct {
+	selector, placeholders labels.Selector // placeholders is nil without any
+	namespaces             []string        // none is all
+	cooldown               time.Duration
+	checks                 time.Duration // so long a node is found idle in as many checks as it takes; 0 is no checks
+	keepUnused             bool
+	keepForPending         bool
+}
+
+// ruleOf gives the rule of a group; nil when it has none.
+func ruleOf(g *v1alpha1.NodeGroup) (*idleRule, error) {
+	if g.Spec.ScaleDown == nil || g.Spec.ScaleDown.IdleByLabel == nil {
+		return nil, nil
+	}
+	spec := g.Spec.ScaleDown.IdleByLabel
+	selector, err := metav1.LabelSelectorAsSelector(&spec.PodSelector)
+	if err != nil {
+		return nil, err
+	}
+	r := &idleRule{
+		selector: selector, namespaces: spec.Namespaces, cooldown: spec.Cooldown.Duration, keepUnused: spec.KeepUnused,
+		keepForPending: spec.KeepForPending == nil || *spec.KeepForPending,
+	}
+	if p := g.Spec.Drain.PlaceholderPods; p != nil {
+		if r.placeholders, err = metav1.LabelSelectorAsSelector(p); err != nil {
+			return nil, err
+		}
+	}
+	if spec.CheckEvery != nil {
+		n := spec.Checks
+		if n == 0 {
+			n = defaultChecks
+		}
+		r.checks = time.Duration(n) * spec.CheckEvery.Duration
+	}
+	return r, nil
+}
+
+// selects reports whether a pod is of the kind that keeps nodes. Placeholders are not, whatever their labels: they do
+// no work.
+func (r *idleRule) selects(namespace string, podLabels map[string]string) bool {
+	set := labels.Set(podLabels)
+	if !r.inNamespace(namespace) || !r.selector.Matches(set) {
+		return false
+	}
+	return r.placeholders == nil || r.placeholders.Empty() || !r.placeholders.Matches(set)
+}
+
+func (r *idleRule) inNamespace(namespace string) bool {
+	for _, n := range r.namespaces {
+		if n == namespace {
+			return true
+		}
+	}
+	return len(r.namespaces) == 0
+}
+
+// unfinished reports whether a pod still does something, or will. One whose node is silent may.
+func unfinished(phase corev1.PodPhase) bool {
+	return phase != corev1.PodSucceeded && phase != corev1.PodFailed
+}
+
+// Stage is how far a node is on the way to being idle.
+type Stage string
+
+// The stages.
+const (
+	Busy    Stage = "Busy"    // a pod keeps it
+	Unused  Stage = "Unused"  // it never had such a pod, and nodes like that are kept
+	Cooling Stage = "Cooling" // it has none, and not for long enough
+	Idle    Stage = "Idle"    // it has had none for long enough
+)
+
+// Idleness is what the pods on a node say of it.
+type Idleness struct {
+	Stage Stage
+	// Since is when the node was found without such a pod, and Until when that is for long enough; zero while Busy or
+	// Unused.
+	Since, Until time.Time
+}
+
+// sight is what is seen of one node at one moment.
+type sight struct {
+	kept bool
+	// quiet is for how long this process has seen no pod that keeps the node, by a clock that nobody sets; below zero when
+	// it has never seen one. It is what a step of the wall clock cannot shorten.
+	quiet time.Duration
+	now   time.Time
+}
+
+// look is the state machine of one node: what is written on it, and what is seen of it, give what is to be written on it
+// and how idle it is. What is written changes when a pod comes or the last one goes, and not in between.
+//
+// A node that had such a pod is idle when the last one has been gone for the cooldown, whatever the checks say. One of
+// which that is not known is idle, too, when so many checks in a row have found it without: the manager may have been
+// away when its last pod ended, or it never had one.
+func (r *idleRule) look(m Marks, s sight) (Marks, Idleness) {
+	if s.kept {
+		m.Since, m.Used = time.Time{}, true
+		return m, Idleness{Stage: Busy}
+	}
+	if !m.Used && r.keepUnused {
+		m.Since = time.Time{}
+		return m, Idleness{Stage: Unused}
+	}
+	if m.Since.IsZero() || m.Since.After(s.now.Add(time.Second)) { // the clock was set back since
+		m.Since = wholeSecond(s.now)
+	}
+	// The last pod went after what is written: it came and went unseen, or the clock was set forward since.
+	if last := s.now.Add(-s.quiet); s.quiet >= 0 && last.After(m.Since.Add(time.Second)) {
+		m.Since, m.Used = wholeSecond(last), true
+	}
+	wait := r.cooldown
+	if !m.Used && r.checks > 0 {
+		wait = min(wait, r.checks)
+	}
+	found := Idleness{Stage: Cooling, Since: m.Since, Until: m.Since.Add(wait)}
+	if until := s.now.Add(r.cooldown - s.quiet); s.quiet >= 0 && until.After(found.Until) {
+		found.Until = until
+	}
+	if !s.now.Before(found.Until) {
+		found.Stage = Idle
+	}
+	return m, found
+}
+
+// wholeSecond is the time as annotations hold it. It is rounded up, so that no cooldown is cut short.
+func wholeSecond(t time.Time) time.Time {
+	whole := t.UTC().Truncate(time.Second)
+	if whole.Before(t) {
+		return whole.Add(time.Second)
+	}
+	return whole
+}

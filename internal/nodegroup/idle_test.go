@@ -1,0 +1,180 @@
+package nodegroup
+
+import (
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"pgregory.net/rapid"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+)
+
+const minute = time.Minute
+
+var noon = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+
+func ruleFor(t interface{ Fatal(...any) }, change func(*v1alpha1.IdleByLabel)) *idleRule {
+	g := group("ci")
+	change(g.Spec.ScaleDown.IdleByLabel)
+	r, err := ruleOf(g)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func TestANodeIsIdleWhen(t *testing.T) {
+	checks := func(r *v1alpha1.IdleByLabel) { r.CheckEvery = &metav1.Duration{Duration: 2 * minute} }
+	unused := func(r *v1alpha1.IdleByLabel) { r.KeepUnused = true }
+	since := func(ago time.Duration, used bool) Marks { return Marks{Since: noon.Add(-ago), Used: used} }
+	for name, tt := range map[string]struct {
+		change func(*v1alpha1.IdleByLabel)
+		marks  Marks
+		kept   bool
+		want   Stage
+		left   time.Duration
+		after  Marks
+	}{
+		"a pod keeps it":                       {nil, since(9*minute, false), true, Busy, 0, Marks{Used: true}},
+		"it is found without one":              {nil, Marks{}, false, Cooling, 10 * minute, since(0, false)},
+		"the cooldown runs":                    {nil, since(9*minute, true), false, Cooling, minute, since(9*minute, true)},
+		"the cooldown is over":                 {nil, since(10*minute, true), false, Idle, 0, since(10*minute, true)},
+		"two checks find it without":           {checks, since(4*minute, false), false, Idle, 0, since(4*minute, false)},
+		"one check finds it without":           {checks, since(3*minute, false), false, Cooling, minute, since(3*minute, false)},
+		"checks do not cut the cooldown short": {checks, since(9*minute, true), false, Cooling, minute, since(9*minute, true)},
+		"it never had one, and such are kept":  {unused, since(time.Hour, false), false, Unused, 0, Marks{}},
+		"it had one, and unused ones are kept": {unused, since(10*minute, true), false, Idle, 0, since(10*minute, true)},
+		"the clock was set back since":         {nil, Marks{Since: noon.Add(time.Hour), Used: true}, false, Cooling, 10 * minute, since(0, true)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := ruleFor(t, func(r *v1alpha1.IdleByLabel) {
+				if tt.change != nil {
+					tt.change(r)
+				}
+			})
+			marks, found := r.look(tt.marks, sight{kept: tt.kept, quiet: -1, now: noon})
+			if found.Stage != tt.want || marks != tt.after {
+				t.Errorf("%s and %+v, want %s and %+v", found.Stage, marks, tt.want, tt.after)
+			}
+			if left := found.Until.Sub(noon); found.Stage == Cooling && left != tt.left {
+				t.Errorf("%s left, want %s", left, tt.left)
+			}
+		})
+	}
+}
+
+// TestANodeLeavesWhenItHasBeenIdleForTheCooldownAndNeverBefore has pods come and go on a node, the manager restarted, and
+// the wall clock set. True time passes by itself, and is what the tests' own book is kept in.
+func TestANodeLeavesWhenItHasBeenIdleForTheCooldownAndNeverBefore(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		cooldown := time.Duration(rapid.IntRange(0, 600).Draw(t, "cooldown, s")) * time.Second
+		r := ruleFor(t, func(r *v1alpha1.IdleByLabel) {
+			r.Cooldown = metav1.Duration{Duration: cooldown}
+			if rapid.Bool().Draw(t, "checks") {
+				r.CheckEvery = &metav1.Duration{Duration: time.Duration(rapid.IntRange(1, 300).Draw(t, "every, s")) * time.Second}
+				r.Checks = int32(rapid.IntRange(0, 4).Draw(t, "how many"))
+			}
+		})
+		w := &timeline{rule: r, pods: 0, lastKept: -1}
+		t.Repeat(map[string]func(*rapid.T){
+			"a pod comes": func(*rapid.T) { w.pods++; w.see(t) },
+			"a pod goes":  func(*rapid.T) { w.pods = max(0, w.pods-1); w.see(t) },
+			"time passes": func(t *rapid.T) {
+				w.pass(time.Duration(rapid.IntRange(1, 700_000).Draw(t, "ms")) * time.Millisecond)
+				w.see(t)
+			},
+			"the manager is restarted": func(*rapid.T) {
+				// What a process alone knows is lost. The clock is not set while it is away, or nobody could tell.
+				before, was := w.look()
+				w.seenKept = -1
+				after, is := w.look()
+				if before.Used != after.Used || was.Stage == Busy != (is.Stage == Busy) {
+					t.Fatalf("a restart made %+v, %+v of %+v, %+v", after, is, before, was)
+				}
+				w.see(t)
+			},
+			"the clock is set back": func(t *rapid.T) {
+				w.offset -= time.Duration(rapid.IntRange(2, 3600).Draw(t, "s")) * time.Second
+				w.see(t)
+			},
+			"the clock is set forward": func(t *rapid.T) {
+				if w.seenKept >= 0 || w.lastKept < 0 { // or the process could not know
+					w.offset += time.Duration(rapid.IntRange(2, 3600).Draw(t, "s")) * time.Second
+				}
+				w.see(t)
+			},
+			"": func(t *rapid.T) { w.endsIfLeftAlone(t) },
+		})
+	})
+}
+
+// timeline is a node's life in true time.
+type timeline struct {
+	rule   *idleRule
+	now    time.Duration // true time
+	offset time.Duration // of the wall clock
+	pods   int
+	marks  Marks
+
+	lastKept time.Duration // in true time, the last moment with a pod; -1 is never
+	seenKept time.Duration // the same, as this process has seen it
+	gone     bool
+}
+
+func (w *timeline) pass(d time.Duration) {
+	w.now += d
+	if w.pods > 0 {
+		w.lastKept, w.seenKept = w.now, w.now
+	}
+}
+
+func (w *timeline) look() (Marks, Idleness) {
+	quiet := time.Duration(-1)
+	if w.seenKept > 0 {
+		quiet = w.now - w.seenKept
+	}
+	return w.rule.look(w.marks, sight{kept: w.pods > 0, quiet: quiet, now: noon.Add(w.now + w.offset)})
+}
+
+func (w *timeline) see(t *rapid.T) {
+	if w.pods > 0 {
+		w.lastKept, w.seenKept = w.now, w.now
+	}
+	marks, found := w.look()
+	w.marks = marks
+	if found.Stage != Idle {
+		return
+	}
+	if w.pods > 0 {
+		t.Fatalf("idle with %d pods", w.pods)
+	}
+	if w.lastKept > 0 && w.now-w.lastKept < w.rule.cooldown {
+		t.Fatalf("idle %s after its last pod, before the cooldown of %s", w.now-w.lastKept, w.rule.cooldown)
+	}
+}
+
+// endsIfLeftAlone checks that a node without pods is idle in the end, and that what is written on it meanwhile changes
+// once at most.
+func (w *timeline) endsIfLeftAlone(t *rapid.T) {
+	if w.pods > 0 {
+		return
+	}
+	alone := *w
+	changes := 0
+	for range 20 {
+		marks, found := alone.look()
+		if marks != alone.marks {
+			alone.marks = marks
+			changes++
+		}
+		if found.Stage == Idle {
+			if changes > 1 {
+				t.Fatalf("written %d times", changes)
+			}
+			return
+		}
+		alone.now += alone.rule.cooldown/8 + time.Second
+	}
+	t.Fatalf("left alone for %s and not idle: %+v", alone.now-w.now, alone.marks)
+}

@@ -1,0 +1,109 @@
+package nodegroup
+
+import (
+	"encoding/json"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// Annotations of Nodes. Those of ours say which group they are of, and go when the group does not own the node any more
+// (I3). What another group left behind counts as not there.
+const (
+	annotationGroup    = "nodegroup.slipway.dev/name"
+	annotationSince    = "nodegroup.slipway.dev/idle-since"
+	annotationUsed     = "nodegroup.slipway.dev/used"
+	annotationHoldsOff = "nodegroup.slipway.dev/holds-off-cluster-autoscaler"
+
+	// ScaleDownDisabled makes cluster-autoscaler leave a node alone
+	// (https://github.com/kubernetes/autoscaler/blob/master/cluster-autoscaler/FAQ.md#how-can-i-prevent-cluster-autoscaler-from-scaling-down-a-particular-node).
+	ScaleDownDisabled = "cluster-autoscaler.kubernetes.io/scale-down-disabled"
+)
+
+// HoldsOff is the annotation that says that ScaleDownDisabled is Slipway's own.
+const HoldsOff = annotationHoldsOff
+
+const yes = "true"
+
+// Marks are what is written on a Node on a group's behalf, and survives a restart there.
+type Marks struct {
+	// Since is when the node was found idle; zero while it is not.
+	Since time.Time
+	// Used says that a pod has kept the node.
+	Used bool
+	// HoldsOff says that ScaleDownDisabled is ours.
+	HoldsOff bool
+}
+
+// marksOf reads a group's marks. A time that cannot be read is none: the cooldown begins anew.
+func marksOf(n *corev1.Node, group string) Marks {
+	a := n.Annotations
+	m := Marks{HoldsOff: a[annotationHoldsOff] == yes}
+	if a[annotationGroup] != group {
+		return m
+	}
+	m.Used = a[annotationUsed] == yes
+	if since, err := time.Parse(time.RFC3339, a[annotationSince]); err == nil {
+		m.Since = since
+	}
+	return m
+}
+
+// markedBy is the group whose marks a Node has; empty is none.
+func markedBy(n *corev1.Node) string { return n.Annotations[annotationGroup] }
+
+// holdOff says what is to become of ScaleDownDisabled: set where it is wanted and nobody else has set it, left alone
+// where somebody has, and given up where it was changed from what we set.
+func (m Marks) holdOff(n *corev1.Node, wanted bool) Marks {
+	value, there := n.Annotations[ScaleDownDisabled]
+	switch {
+	case m.HoldsOff:
+		m.HoldsOff = wanted && value == yes
+	default:
+		m.HoldsOff = wanted && !there
+	}
+	return m
+}
+
+// annotations are those that a group's marks stand for; a nil value is one that has to go.
+func (m Marks) annotations(n *corev1.Node, group string) map[string]any {
+	want := map[string]any{annotationGroup: nil, annotationSince: nil, annotationUsed: nil, annotationHoldsOff: nil}
+	if !m.Since.IsZero() {
+		want[annotationSince] = m.Since.UTC().Format(time.RFC3339)
+	}
+	if m.Used {
+		want[annotationUsed] = yes
+	}
+	if m.HoldsOff {
+		want[annotationHoldsOff] = yes
+	}
+	if m != (Marks{}) {
+		want[annotationGroup] = group
+	}
+	held, is := n.Annotations[annotationHoldsOff] == yes, n.Annotations[ScaleDownDisabled]
+	switch {
+	case m.HoldsOff:
+		want[ScaleDownDisabled] = yes
+	case held && is == yes:
+		want[ScaleDownDisabled] = nil
+	}
+	for key, value := range want {
+		old, there := n.Annotations[key]
+		if value == nil && !there || there && value == old {
+			delete(want, key)
+		}
+	}
+	return want
+}
+
+// patch is the merge patch that makes a Node's annotations those of the marks; nil when they are. It holds for the Node
+// as it was read alone: what somebody has set since must not be taken for ours.
+func (m Marks) patch(n *corev1.Node, group string) ([]byte, error) {
+	change := m.annotations(n, group)
+	if len(change) == 0 {
+		return nil, nil
+	}
+	return json.Marshal(map[string]any{"metadata": map[string]any{
+		"annotations": change, "uid": n.UID, "resourceVersion": n.ResourceVersion,
+	}})
+}

@@ -1,0 +1,133 @@
+package nodegroup
+
+import (
+	"encoding/json"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"pgregory.net/rapid"
+)
+
+// apply does what the API server does with a merge patch of annotations.
+func apply(t interface{ Fatal(...any) }, n *corev1.Node, patch []byte) {
+	if patch == nil {
+		return
+	}
+	var p struct {
+		Metadata struct {
+			Annotations     map[string]*string `json:"annotations"`
+			UID             string             `json:"uid"`
+			ResourceVersion string             `json:"resourceVersion"`
+		} `json:"metadata"`
+	}
+	if err := json.Unmarshal(patch, &p); err != nil {
+		t.Fatal(err)
+	}
+	if p.Metadata.UID != string(n.UID) || p.Metadata.ResourceVersion != n.ResourceVersion {
+		t.Fatal("the patch is not for the Node as it was read:", string(patch))
+	}
+	for key, value := range p.Metadata.Annotations {
+		if value == nil {
+			delete(n.Annotations, key)
+			continue
+		}
+		if n.Annotations == nil {
+			n.Annotations = map[string]string{}
+		}
+		n.Annotations[key] = *value
+	}
+}
+
+func TestWhatIsWrittenOnANodeIsReadAgainAndWrittenOnce(t *testing.T) {
+	n := node("a", "ci")
+	m := Marks{Since: noon, Used: true, HoldsOff: true}
+	patch, err := m.patch(&n, "ci")
+	if err != nil {
+		t.Fatal(err)
+	}
+	apply(t, &n, patch)
+	if got := marksOf(&n, "ci"); !got.Since.Equal(noon) || !got.Used || !got.HoldsOff {
+		t.Errorf("%+v", got)
+	}
+	if patch, _ := marksOf(&n, "ci").patch(&n, "ci"); patch != nil {
+		t.Errorf("written again: %s", patch)
+	}
+	if got := marksOf(&n, "gpu"); !got.Since.IsZero() || got.Used {
+		t.Errorf("another group takes them for its own: %+v", got)
+	}
+	n.Annotations[annotationSince] = "a while ago"
+	if got := marksOf(&n, "ci"); !got.Since.IsZero() {
+		t.Errorf("a time that cannot be read is %s", got.Since)
+	}
+}
+
+// TestI3ScaleDownDisabledIsTakenOffWhereWeSetItAndNowhereElse has the group and people set and remove the annotation in
+// any order, and the group let go in the end. A removal is looked at before the next change: one that is taken back at
+// once, to the letter, cannot be told from none.
+func TestI3ScaleDownDisabledIsTakenOffWhereWeSetItAndNowhereElse(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := node("a", "ci")
+		theirs := "" // what a person has set last, and nobody has removed
+		person := func(value string) {
+			if n.Annotations == nil {
+				n.Annotations = map[string]string{}
+			}
+			n.Annotations[ScaleDownDisabled], theirs = value, value
+		}
+		manager := func(wanted bool) {
+			m := marksOf(&n, "ci").holdOff(&n, wanted)
+			patch, err := m.patch(&n, "ci")
+			if err != nil {
+				t.Fatal(err)
+			}
+			apply(t, &n, patch)
+		}
+		asks := false
+		t.Repeat(map[string]func(*rapid.T){
+			"somebody sets it to false": func(*rapid.T) { person("false") },
+			"somebody sets it where it is not": func(*rapid.T) {
+				if _, there := n.Annotations[ScaleDownDisabled]; !there {
+					person(yes)
+				}
+			},
+			"somebody removes it": func(*rapid.T) {
+				delete(n.Annotations, ScaleDownDisabled)
+				theirs = ""
+				manager(asks)
+			},
+			"the group asks for it": func(*rapid.T) { asks = true; manager(true) },
+			"the group does not":    func(*rapid.T) { asks = false; manager(false) },
+			"": func(t *rapid.T) {
+				if theirs != "" && n.Annotations[ScaleDownDisabled] != theirs {
+					t.Fatalf("somebody's %q has become %q", theirs, n.Annotations[ScaleDownDisabled])
+				}
+			},
+		})
+		manager(false)
+		manager(false)
+		if _, there := n.Annotations[ScaleDownDisabled]; there != (theirs != "") {
+			t.Fatalf("left behind: %v, and people want %q", n.Annotations, theirs)
+		}
+		for key := range n.Annotations {
+			if key != ScaleDownDisabled {
+				t.Fatalf("left behind: %s", key)
+			}
+		}
+	})
+}
+
+func TestMarksRoundTripWhateverTheTime(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		at := noon.Add(time.Duration(rapid.Int64Range(0, int64(1000*time.Hour)).Draw(t, "ns")))
+		n := node("a", "ci")
+		patch, err := Marks{Since: wholeSecond(at)}.patch(&n, "ci")
+		if err != nil {
+			t.Fatal(err)
+		}
+		apply(t, &n, patch)
+		if got := marksOf(&n, "ci").Since; got.Before(at) || got.Sub(at) >= time.Second {
+			t.Fatalf("%s is read as %s", at, got)
+		}
+	})
+}

@@ -1,0 +1,252 @@
+package nodegroup
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/retirement"
+	"github.com/slipway-dev/slipway/internal/retirement/budget"
+)
+
+// atOnce is how many groups are looked at at the same time, so that a cloud that is slow to answer for one holds up few.
+const atOnce = 4
+
+// fileEvery is the time between two looks at which groups a file has.
+const fileEvery = 5 * time.Second
+
+// Register adds the controller to a manager, whose caches it uses. Pods are watched from when the first group needs it.
+func (c *Controller) Register(m manager.Manager) error {
+	file := make(chan event.TypedGenericEvent[*v1alpha1.NodeGroup])
+	built, err := builder.ControllerManagedBy(m).
+		Named("nodegroup").
+		For(&v1alpha1.NodeGroup{}, builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{}))).
+		Watches(&v1alpha1.NodeGroup{}, handler.EnqueueRequestsFromMapFunc(c.neighbours), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(c.ofNode), builder.WithPredicates(c.nodeMatters())).
+		Watches(&v1alpha1.NodeRetirement{}, handler.EnqueueRequestsFromMapFunc(c.ofRetirement), builder.WithPredicates(stepTaken())).
+		WatchesRawSource(source.Channel(file, &handler.TypedEnqueueRequestForObject[*v1alpha1.NodeGroup]{})).
+		WithOptions(controller.Options{MaxConcurrentReconciles: atOnce}).
+		Build(c)
+	if err != nil {
+		return fmt.Errorf("controller of NodeGroups: %w", err)
+	}
+	c.pods = podWatch{start: func(ctx context.Context) error { return c.watchPods(ctx, m, built) }}
+	return m.Add(&fileWatch{groups: c.o.Groups, to: file})
+}
+
+// podWatch begins to watch Pods when that is first needed.
+type podWatch struct {
+	start func(context.Context) error
+
+	mu    sync.Mutex
+	begun bool
+}
+
+func (p *podWatch) begin(ctx context.Context) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.begun || p.start == nil {
+		return nil
+	}
+	if err := p.start(ctx); err != nil {
+		return err
+	}
+	p.begun = true
+	return nil
+}
+
+func (c *Controller) watchPods(ctx context.Context, m manager.Manager, to controller.Controller) error {
+	err := m.GetFieldIndexer().IndexField(ctx, &corev1.Pod{}, PodNodeField, func(o client.Object) []string {
+		return []string{o.(*corev1.Pod).Spec.NodeName}
+	})
+	if err != nil {
+		return fmt.Errorf("indexing Pods by node: %w", err)
+	}
+	err = to.Watch(source.Kind[client.Object](m.GetCache(), &corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(c.ofPod), podMatters()))
+	if err != nil {
+		return fmt.Errorf("watching Pods: %w", err)
+	}
+	return nil
+}
+
+func requests(names map[string]bool) []reconcile.Request {
+	var all []reconcile.Request
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		all = append(all, reconcile.Request{NamespacedName: types.NamespacedName{Name: name}})
+	}
+	return all
+}
+
+// listed are the groups; none when they cannot be listed, as they are looked at again anyway.
+func (c *Controller) listed(ctx context.Context) []v1alpha1.NodeGroup {
+	groups, err := c.o.Groups.List(ctx)
+	if err != nil {
+		return nil
+	}
+	return groups
+}
+
+// neighbours are all other groups: one that has changed may have taken nodes, or left them.
+func (c *Controller) neighbours(ctx context.Context, o client.Object) []reconcile.Request {
+	names := map[string]bool{}
+	for _, g := range c.listed(ctx) {
+		if g.Name != o.GetName() {
+			names[g.Name] = true
+		}
+	}
+	return requests(names)
+}
+
+// ofNode are the groups that select a Node, and the one whose marks it has, which may be no more.
+func (c *Controller) ofNode(ctx context.Context, o client.Object) []reconcile.Request {
+	names := map[string]bool{}
+	if marked := o.GetAnnotations()[annotationGroup]; marked != "" {
+		names[marked] = true
+	}
+	for _, g := range c.listed(ctx) {
+		if retirement.Selects(&g, o.GetLabels()) {
+			names[g.Name] = true
+		}
+	}
+	return requests(names)
+}
+
+// ofPod are the groups whose rule a Pod concerns. It sees pods too that have come and gone before their group is looked
+// at: the cooldown is counted from now.
+func (c *Controller) ofPod(ctx context.Context, o client.Object) []reconcile.Request {
+	names := map[string]bool{}
+	for _, g := range c.listed(ctx) {
+		if rule, err := ruleOf(&g); err == nil && rule != nil && rule.selects(o.GetNamespace(), o.GetLabels()) {
+			names[g.Name] = true
+		}
+	}
+	if p, ok := o.(*corev1.Pod); ok && p.Spec.NodeName != "" && len(names) > 0 {
+		c.kept(p.Spec.NodeName)
+	}
+	return requests(names)
+}
+
+// ofRetirement is the group of a retirement.
+func (c *Controller) ofRetirement(_ context.Context, o client.Object) []reconcile.Request {
+	names := map[string]bool{}
+	if rt, ok := o.(*v1alpha1.NodeRetirement); ok {
+		if rt.Spec.Group != "" {
+			names[rt.Spec.Group] = true
+		}
+		if captured := rt.Status.Captured; captured != nil && captured.Group != "" {
+			names[captured.Group] = true
+		}
+	}
+	return requests(names)
+}
+
+// nodeMatters passes what groups are judged by, and not the heartbeats.
+func (c *Controller) nodeMatters() predicate.Predicate {
+	return predicate.Funcs{
+		DeleteFunc: func(e event.DeleteEvent) bool { c.nodeGone(e.Object.GetName()); return true },
+		UpdateFunc: func(e event.UpdateEvent) bool {
+			before, ok := e.ObjectOld.(*corev1.Node)
+			after, also := e.ObjectNew.(*corev1.Node)
+			return !ok || !also || before.UID != after.UID || budget.Ready(before) != budget.Ready(after) ||
+				before.Spec.Unschedulable != after.Spec.Unschedulable || !maps.Equal(before.Labels, after.Labels) ||
+				!maps.Equal(before.Annotations, after.Annotations) || !equality.Semantic.DeepEqual(before.Spec.Taints, after.Spec.Taints) ||
+				(before.DeletionTimestamp == nil) != (after.DeletionTimestamp == nil)
+		},
+	}
+}
+
+// podMatters passes what can make a Pod keep a node, or let it go.
+func podMatters() predicate.Predicate {
+	return predicate.Funcs{
+		UpdateFunc: func(e event.UpdateEvent) bool {
+			before, ok := e.ObjectOld.(*corev1.Pod)
+			after, also := e.ObjectNew.(*corev1.Pod)
+			return !ok || !also || before.UID != after.UID || before.Spec.NodeName != after.Spec.NodeName ||
+				unfinished(before.Status.Phase) != unfinished(after.Status.Phase) || !maps.Equal(before.Labels, after.Labels) ||
+				len(before.Spec.SchedulingGates) != len(after.Spec.SchedulingGates)
+		},
+	}
+}
+
+// stepTaken passes retirements that begin, are admitted, reach a phase or go, and not every look at one.
+func stepTaken() predicate.Predicate {
+	return predicate.Funcs{
+		UpdateFunc: func(e event.UpdateEvent) bool {
+			before, ok := e.ObjectOld.(*v1alpha1.NodeRetirement)
+			after, also := e.ObjectNew.(*v1alpha1.NodeRetirement)
+			is := func(rt *v1alpha1.NodeRetirement) bool {
+				return meta.IsStatusConditionTrue(rt.Status.Conditions, v1alpha1.RetirementAdmitted)
+			}
+			return !ok || !also || before.Status.Phase != after.Status.Phase || is(before) != is(after) ||
+				before.DeletionTimestamp.IsZero() != after.DeletionTimestamp.IsZero()
+		},
+	}
+}
+
+// fileWatch brings the groups of a file to the controller: those that have come or changed, and those that have gone.
+type fileWatch struct {
+	groups Groups
+	to     chan event.TypedGenericEvent[*v1alpha1.NodeGroup]
+}
+
+// NeedLeaderElection implements manager.LeaderElectionRunnable.
+func (*fileWatch) NeedLeaderElection() bool { return true }
+
+// Start implements manager.Runnable.
+func (f *fileWatch) Start(ctx context.Context) error {
+	known := map[string]v1alpha1.NodeGroup{}
+	for {
+		now := map[string]v1alpha1.NodeGroup{}
+		groups, err := f.groups.List(ctx)
+		for _, g := range groups {
+			if ofFile(&g) {
+				now[g.Name] = g
+			}
+		}
+		if err == nil {
+			for name, g := range now {
+				if was, there := known[name]; !there || !equality.Semantic.DeepEqual(was.Spec, g.Spec) {
+					f.send(ctx, name)
+				}
+			}
+			for name := range known {
+				if _, there := now[name]; !there {
+					f.send(ctx, name)
+				}
+			}
+			known = now
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(fileEvery):
+		}
+	}
+}
+
+func (f *fileWatch) send(ctx context.Context, name string) {
+	g := &v1alpha1.NodeGroup{}
+	g.Name = name
+	select {
+	case f.to <- event.TypedGenericEvent[*v1alpha1.NodeGroup]{Object: g}:
+	case <-ctx.Done():
+	}
+}

@@ -1,0 +1,85 @@
+package nodegroup
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/retirement/budget"
+)
+
+// Check finds everything that is wrong with a group by itself: what the API server checks too, for groups that have not
+// passed by it, and what its rules cannot tell (selectors, schedules, time zones). Each error begins with the field.
+func Check(g *v1alpha1.NodeGroup) (errs []error) {
+	fail := func(format string, a ...any) { errs = append(errs, fmt.Errorf(format, a...)) }
+	checkSelector(fail, "spec.nodeSelector", &g.Spec.NodeSelector, "would select every node")
+	for _, key := range controlPlaneLabels() {
+		if _, asks := g.Spec.NodeSelector.MatchLabels[key]; asks {
+			fail("spec.nodeSelector.matchLabels: %s: control-plane nodes belong to no group", key)
+		}
+	}
+	if g.Spec.Cloud.Provider == "" || g.Spec.Cloud.Group == "" {
+		fail("spec.cloud: provider %q, group %q: want both", g.Spec.Cloud.Provider, g.Spec.Cloud.Group)
+	}
+	switch most := g.Spec.Maximum; {
+	case g.Spec.Minimum < 0:
+		fail("spec.minimum: %d: want 0 or more", g.Spec.Minimum)
+	case most != nil && *most < g.Spec.Minimum:
+		fail("spec.minimum: %d: want 0 to spec.maximum, which is %d", g.Spec.Minimum, *most)
+	}
+	if err := budget.Check(g.Spec.DisruptionBudgets, time.Now()); err != nil {
+		fail("spec.%w", err)
+	}
+	if p := g.Spec.Drain.PlaceholderPods; p != nil {
+		checkSelector(fail, "spec.drain.placeholderPods", p, "would make every pod a placeholder")
+	}
+	if p := g.Spec.Drain.Protection; p != "" && p != v1alpha1.RespectProtection && p != v1alpha1.EvictProtected {
+		fail("spec.drain.protection: %q: want %s or %s", p, v1alpha1.RespectProtection, v1alpha1.EvictProtected)
+	}
+	atLeast(fail, "spec.drain.timeout", g.Spec.Drain.Timeout, time.Second)
+	atLeast(fail, "spec.cooldowns.afterScaleUp", g.Spec.Cooldowns.AfterScaleUp, 0)
+	atLeast(fail, "spec.cooldowns.afterFailure", g.Spec.Cooldowns.AfterFailure, 0)
+	if g.Spec.ScaleDown != nil && g.Spec.ScaleDown.IdleByLabel != nil {
+		checkIdle(fail, g.Spec.ScaleDown.IdleByLabel)
+	}
+	return errs
+}
+
+func checkIdle(fail func(string, ...any), r *v1alpha1.IdleByLabel) {
+	const field = "spec.scaleDown.idleByLabel"
+	checkSelector(fail, field+".podSelector", &r.PodSelector, "would let every DaemonSet pod keep its node")
+	atLeast(fail, field+".cooldown", &r.Cooldown, 0)
+	atLeast(fail, field+".checkEvery", r.CheckEvery, time.Second)
+	switch {
+	case r.Checks < 0 || r.Checks > 100:
+		fail("%s.checks: %d: want 0 to 100", field, r.Checks)
+	case r.Checks > 0 && r.CheckEvery == nil:
+		fail("%s.checks: %d: needs checkEvery, the time between two of them", field, r.Checks)
+	}
+	if slices.Contains(r.Namespaces, "") {
+		fail("%s.namespaces: has an empty name: want names, or no list for all namespaces", field)
+	}
+}
+
+func checkSelector(fail func(string, ...any), field string, s *metav1.LabelSelector, whenEmpty string) {
+	switch selector, err := metav1.LabelSelectorAsSelector(s); {
+	case err != nil:
+		fail("%s: %w", field, err)
+	case selector.Empty():
+		fail("%s: is empty and %s: give matchLabels or matchExpressions", field, whenEmpty)
+	}
+}
+
+func atLeast(fail func(string, ...any), field string, d *metav1.Duration, least time.Duration) {
+	if d != nil && d.Duration < least {
+		fail("%s: %s: want %s or more", field, d.Duration, least)
+	}
+}
+
+// controlPlaneLabels are that of kubeadm, and the one before it.
+func controlPlaneLabels() []string {
+	return []string{"node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"}
+}
