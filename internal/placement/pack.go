@@ -2,7 +2,6 @@ package placement
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -22,6 +21,8 @@ type Flavour struct {
 	Zones []string
 	// Max is how many more may be launched; nil sets no limit.
 	Max *int
+	// Within are limits that the flavour shares with others.
+	Within []*Allowance
 }
 
 // Node is the node that a machine of the flavour would register under a name in a zone; an empty zone leaves the
@@ -72,6 +73,8 @@ type Machine struct {
 type Helpless struct {
 	Pod     PodKey            `json:"pod"`
 	Reasons map[string]string `json:"reasons"`
+	// Spent names, by flavour, the limit for which no more of it may be launched, though a machine would take the pod.
+	Spent map[string]string `json:"spent,omitempty"`
 }
 
 // packer is one run of Pack.
@@ -80,6 +83,7 @@ type packer struct {
 	flavours  []Flavour
 	objective Objective
 	offers    []offer
+	purses    map[*Allowance]*purse
 	machines  []launched
 	serial    int
 }
@@ -89,6 +93,7 @@ type offer struct {
 	flavour *Flavour
 	zone    string
 	count   *int // launched of the flavour
+	purses  []*purse
 }
 
 type launched struct {
@@ -105,11 +110,8 @@ type demand struct {
 // Pack answers which new machines would take the pending pods, or those of them that are given by key. Free room on
 // existing nodes is used first. The answer holds for the machines launched together: with all of them there and empty,
 // every pod, largest first, fits where it is said to go. It is greedy, machine by machine, and not promised to be the
-// cheapest there is.
+// cheapest there is. Asked in a fork, it answers for what the fork has made of the cluster.
 func (s *Snapshot) Pack(pods []PodKey, flavours []Flavour, objective Objective) (*Packing, error) {
-	if s.forks > 0 {
-		return nil, errors.New("snapshot is forked: pack outside of a fork")
-	}
 	for i := range flavours {
 		if flavours[i].Template == nil || flavours[i].Name == "" {
 			return nil, fmt.Errorf("flavour %d %q has no name or no template", i, flavours[i].Name)
@@ -121,7 +123,7 @@ func (s *Snapshot) Pack(pods []PodKey, flavours []Flavour, objective Objective) 
 	if err != nil {
 		return nil, err
 	}
-	p := &packer{planner: s.newPlanner(LeastPods, &Options{}), flavours: flavours, objective: objective}
+	p := &packer{planner: s.newPlanner(LeastPods, &Options{}), flavours: flavours, objective: objective, purses: map[*Allowance]*purse{}}
 	defer p.close()
 	p.offer()
 	return p.pack(demands), nil
@@ -182,11 +184,18 @@ func (p *packer) offer() {
 	for i := range p.flavours {
 		f := &p.flavours[i]
 		count := new(int)
+		var purses []*purse
+		for _, a := range f.Within {
+			if p.purses[a] == nil {
+				p.purses[a] = newPurse(a)
+			}
+			purses = append(purses, p.purses[a])
+		}
 		for _, zone := range f.Zones {
-			p.offers = append(p.offers, offer{f, zone, count})
+			p.offers = append(p.offers, offer{f, zone, count, purses})
 		}
 		if len(f.Zones) == 0 {
-			p.offers = append(p.offers, offer{f, f.Template.Labels[corev1.LabelTopologyZone], count})
+			p.offers = append(p.offers, offer{f, f.Template.Labels[corev1.LabelTopologyZone], count, purses})
 		}
 	}
 }
@@ -279,9 +288,7 @@ func (p *packer) add(left []demand) []demand {
 			mark := len(p.s.log)
 			placed := p.launch(*best, left)
 			if placed == 0 || placed < filled {
-				p.s.undo(mark)
-				p.machines = p.machines[:len(p.machines)-1]
-				*best.count--
+				p.recall(mark)
 				break
 			}
 			filled = placed
@@ -305,7 +312,36 @@ func (p *packer) zoned(left []demand) bool {
 }
 
 // available reports whether one more machine may be launched.
-func (o *offer) available() bool { return o.flavour.Max == nil || *o.count < *o.flavour.Max }
+func (o *offer) available() bool { return o.spent() == "" }
+
+// spent says in words which limit forbids one more machine; empty when none does.
+func (o *offer) spent() string {
+	if o.flavour.Max != nil && *o.count >= *o.flavour.Max {
+		return fmt.Sprintf("no more than %d may be launched", *o.flavour.Max)
+	}
+	for _, purse := range o.purses {
+		if !purse.affords(o.flavour.capacity()) {
+			return purse.allowance.Name
+		}
+	}
+	return ""
+}
+
+// spend counts a machine as launched (1) or taken back (-1).
+func (o *offer) spend(sign int) {
+	*o.count += sign
+	for _, purse := range o.purses {
+		purse.spend(o.flavour.capacity(), sign)
+	}
+}
+
+// recall takes back the machine launched last, and everything since a mark of the log.
+func (p *packer) recall(mark int) {
+	p.s.undo(mark)
+	last := len(p.machines) - 1
+	p.machines[last].spend(-1)
+	p.machines = p.machines[:last]
+}
 
 // rest lists the demands that are not met yet.
 func (p *packer) rest(left []demand) []demand {
@@ -326,7 +362,7 @@ func (p *packer) rest(left []demand) []demand {
 func (p *packer) launch(o offer, left []demand) int {
 	p.serial++
 	object := o.flavour.Node(fmt.Sprintf("%s-new-%d", o.flavour.Name, p.serial), o.zone)
-	*o.count++
+	o.spend(1)
 	p.machines = append(p.machines, launched{o, object})
 	n := p.s.launch(object)
 	placed := 0
@@ -365,9 +401,7 @@ func (p *packer) best(left []demand) *offer {
 		mark := len(p.s.log)
 		placed := p.launch(*o, left)
 		score := p.score(*o)
-		p.s.undo(mark)
-		p.machines = p.machines[:len(p.machines)-1]
-		*o.count--
+		p.recall(mark)
 		there := p.inZone(o)
 		if placed > 0 && (best == nil || score > bestScore || score == bestScore && there < fewest) {
 			best, bestScore, fewest = o, score, there
@@ -428,33 +462,37 @@ func (p *packer) answer(demands, left []demand) *Packing {
 		}
 	}
 	for _, d := range left {
-		reasons := p.reasons(d.class)
+		reasons, spent := p.reasons(d.class)
 		for _, pod := range d.pods {
 			if pod.node == none {
-				out.Helpless = append(out.Helpless, Helpless{pod.key, reasons})
+				out.Helpless = append(out.Helpless, Helpless{pod.key, reasons, spent})
 			}
 		}
 	}
 	return out
 }
 
-// reasons says why a new machine of each flavour does not help a class.
-func (p *packer) reasons(c *class) map[string]string {
-	out := map[string]string{}
+// reasons says why a new machine of each flavour does not help a class, and of which flavours no more may be launched
+// though one would help.
+func (p *packer) reasons(c *class) (reasons, spent map[string]string) {
+	reasons = map[string]string{}
 	for i := range p.offers {
 		o := &p.offers[i]
+		limit := o.spent()
 		mark := len(p.s.log)
 		p.launch(*o, nil)
 		m := p.machines[len(p.machines)-1]
 		v := p.s.judge(c, p.s.nodeByName[m.object.Name])
-		p.s.undo(mark)
-		p.machines = p.machines[:len(p.machines)-1]
-		*o.count--
+		p.recall(mark)
 		text := v.String()
-		if v.Outcome == Fits && !o.available() {
-			text = fmt.Sprintf("no more than %d may be launched", *o.flavour.Max)
+		if v.Outcome == Fits && limit != "" {
+			text = limit
+			if spent == nil {
+				spent = map[string]string{}
+			}
+			spent[o.flavour.Name] = limit
 		}
-		out[o.flavour.Name] = text
+		reasons[o.flavour.Name] = text
 	}
-	return out
+	return reasons, spent
 }

@@ -41,9 +41,9 @@ func (s *Snapshot) Pending(key PodKey, flavours []Flavour) (*Pending, error) {
 			return nil, fmt.Errorf("flavour %d %q has no name or no template", i, flavours[i].Name)
 		}
 	}
-	plan := &packer{planner: s.newPlanner(LeastPods, &Options{}), flavours: flavours}
+	plan := &packer{planner: s.newPlanner(LeastPods, &Options{}), flavours: flavours, purses: map[*Allowance]*purse{}}
 	defer plan.close()
 	plan.offer()
-	out.Machines = plan.reasons(p.class)
+	out.Machines, _ = plan.reasons(p.class)
 	return out, nil
 }
