@@ -108,10 +108,10 @@ type HeadRoom struct {
 	Requests corev1.ResourceList `json:"requests"`
 }
 
-// Underused retires nodes that are used little, when the pods on them fit on other nodes, and no machine would have to
+// UnderusedNodes retires nodes that are used little, when the pods on them fit on other nodes, and no machine would have to
 // come back for them. A node is used little when the requests for cpu and for memory are both below their thresholds, or
 // when it has few pods of its own. Pods of DaemonSets, pods of the node's own, and finished ones do not count.
-type Underused struct {
+type UnderusedNodes struct {
 	// CPUBelow is the share of the allocatable cpu, in percent.
 	//
 	// +optional

@@ -127,7 +127,7 @@ type ScaleDown struct {
 	// Underused retires nodes that are used little and whose pods fit elsewhere.
 	//
 	// +optional
-	Underused *Underused `json:"underused,omitempty"`
+	Underused *UnderusedNodes `json:"underused,omitempty"`
 }
 
 // IdleByLabel keeps a node for as long as a pod of a kind is on it. A node is idle when it has had none for the

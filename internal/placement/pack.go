@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -83,6 +84,7 @@ type packer struct {
 	flavours  []Flavour
 	objective Objective
 	offers    []offer
+	next      func(*class, *node) float64
 	purses    map[*Allowance]*purse
 	machines  []launched
 	serial    int
@@ -109,8 +111,8 @@ type demand struct {
 
 // Pack answers which new machines would take the pending pods, or those of them that are given by key. Free room on
 // existing nodes is used first. The answer holds for the machines launched together: with all of them there and empty,
-// every pod, largest first, fits where it is said to go. It is greedy, machine by machine, and not promised to be the
-// cheapest there is. Asked in a fork, it answers for what the fork has made of the cluster.
+// every pod, largest first, fits where it is said to go. It is greedy, machine by machine, in two ways of which the better
+// counts, and not promised to be the cheapest there is. Asked in a fork, it answers for what the fork has made of the cluster.
 func (s *Snapshot) Pack(pods []PodKey, flavours []Flavour, objective Objective) (*Packing, error) {
 	for i := range flavours {
 		if flavours[i].Template == nil || flavours[i].Name == "" {
@@ -123,10 +125,64 @@ func (s *Snapshot) Pack(pods []PodKey, flavours []Flavour, objective Objective) 
 	if err != nil {
 		return nil, err
 	}
-	p := &packer{planner: s.newPlanner(LeastPods, &Options{}), flavours: flavours, objective: objective, purses: map[*Allowance]*purse{}}
+	balanced := s.packBy((*class).along, demands, flavours, objective)
+	if len(balanced.Machines) <= s.fewest(balanced, flavours) {
+		return balanced, nil
+	}
+	if largest := s.packBy((*class).large, demands, flavours, objective); largest.better(balanced) {
+		return largest, nil
+	}
+	return balanced, nil
+}
+
+// packBy packs by one rule of which pod is next on a machine that is being filled: the one of the class that it gives the
+// highest number.
+func (s *Snapshot) packBy(next func(*class, *node) float64, demands []demand, flavours []Flavour, objective Objective) *Packing {
+	p := &packer{
+		planner: s.newPlanner(LeastPods, &Options{}), flavours: flavours, objective: objective, next: next,
+		purses: map[*Allowance]*purse{},
+	}
 	defer p.close()
 	p.offer()
-	return p.pack(demands), nil
+	return p.pack(demands)
+}
+
+// fewest is how many machines it takes at least for the pods that a packing puts on new ones: the sum of their requests,
+// divided by the most that any machine has.
+func (s *Snapshot) fewest(p *Packing, flavours []Flavour) int {
+	var sums, most []float64
+	add := func(list *[]float64, r int32) *float64 {
+		for int(r) >= len(*list) {
+			*list = append(*list, 0)
+		}
+		return &(*list)[r]
+	}
+	for i := range flavours {
+		for r, value := range s.resources.dense(flavours[i].Template.Status.Allocatable) {
+			has := add(&most, int32(r))
+			*has = max(*has, float64(value))
+		}
+	}
+	for i := range p.Machines {
+		for _, key := range p.Machines[i].Pods {
+			for _, a := range s.pods[key].class.requests {
+				*add(&sums, a.resource) += float64(a.value)
+			}
+		}
+	}
+	fewest := min(1, len(p.Machines))
+	for r, sum := range sums {
+		if has := *add(&most, int32(r)); has > 0 {
+			fewest = max(fewest, int(math.Ceil(sum/has)))
+		}
+	}
+	return fewest
+}
+
+// better reports whether a packing helps more pods than another, or as many for less.
+func (p *Packing) better(other *Packing) bool {
+	return cmp.Or(cmp.Compare(len(p.Helpless), len(other.Helpless)), cmp.Compare(p.Cost, other.Cost),
+		cmp.Compare(len(p.Machines), len(other.Machines))) < 0
 }
 
 // weighAgainst makes the sizes of pods those they have beside the machines on offer, rather than beside the nodes that are
@@ -303,12 +359,12 @@ func (p *packer) add(left []demand) []demand {
 
 // zoned reports whether any class left cares for topology, so that the next machine had better be chosen anew.
 func (p *packer) zoned(left []demand) bool {
-	for _, d := range left {
-		if len(d.class.spreads)+len(d.class.affinity)+len(d.class.antiAffinity)+len(d.class.labels.repulsions) > 0 {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(left, func(d demand) bool { return d.class.social() })
+}
+
+// social reports whether it matters to a class where other pods are, or to others where its own are.
+func (c *class) social() bool {
+	return len(c.spreads)+len(c.affinity)+len(c.antiAffinity)+len(c.labels.repulsions) > 0
 }
 
 // available reports whether one more machine may be launched.
@@ -358,7 +414,7 @@ func (p *packer) rest(left []demand) []demand {
 	return out
 }
 
-// launch adds a machine and fills it, largest pods first. It returns how many pods it took.
+// launch adds a machine and fills it. It returns how many pods it took.
 func (p *packer) launch(o offer, left []demand) int {
 	p.serial++
 	object := o.flavour.Node(fmt.Sprintf("%s-new-%d", o.flavour.Name, p.serial), o.zone)
@@ -366,25 +422,70 @@ func (p *packer) launch(o offer, left []demand) int {
 	p.machines = append(p.machines, launched{o, object})
 	n := p.s.launch(object)
 	placed := 0
+	var plain []demand
 	for _, d := range left {
-		if !p.s.placeable(d.class) || d.class.volumes.hasEphemeral() {
-			continue
-		}
-		if placed > 0 && d.class.shareNode() { // beside others they go all or none; first in line, as many as there is room for
-			if p.fill(n, d.pods) {
-				placed += len(d.pods)
-			}
-			continue
-		}
-		for _, pod := range d.pods {
-			if !p.s.fits(d.class, n) {
-				break
-			}
-			p.s.put(pod, n)
-			placed++
+		switch {
+		case !p.s.placeable(d.class) || d.class.volumes.hasEphemeral():
+		case d.class.social():
+			placed += p.takeIn(n, d, placed)
+		case p.s.fits(d.class, n):
+			plain = append(plain, d)
 		}
 	}
-	return placed
+	return placed + p.fillUp(n, plain)
+}
+
+// takeIn puts as many pods of one class on a machine as fit. Those that have to share a node go beside others all or
+// none; first in line, as many as there is room for.
+func (p *packer) takeIn(n *node, d demand, before int) int {
+	if before > 0 && d.class.shareNode() {
+		if p.fill(n, d.pods) {
+			return len(d.pods)
+		}
+		return 0
+	}
+	for i, pod := range d.pods {
+		if !p.s.fits(d.class, n) {
+			return i
+		}
+		p.s.put(pod, n)
+	}
+	return len(d.pods)
+}
+
+// fillUp fills a machine with pods that do not care for each other, by the plan's rule of which is next.
+func (p *packer) fillUp(n *node, left []demand) int {
+	for placed := 0; ; placed++ {
+		var best *demand
+		var furthest float64
+		left = slices.DeleteFunc(left, func(d demand) bool { return len(d.pods) == 0 || !p.s.fits(d.class, n) })
+		for i := range left {
+			if score := p.next(left[i].class, n); best == nil || score > furthest {
+				best, furthest = &left[i], score
+			}
+		}
+		if best == nil {
+			return placed
+		}
+		p.s.put(best.pods[0], n)
+		best.pods = best.pods[1:]
+	}
+}
+
+// large puts the largest pods first.
+func (c *class) large(*node) float64 { return float64(c.size) }
+
+// along is how far the requests of a class, as shares of a node, point in the direction of what is left of it: large pods
+// come first, and none of the resources runs out long before the others (Panigrahy et al., Heuristics for Vector Bin
+// Packing, 2011).
+func (c *class) along(n *node) float64 {
+	var sum float64
+	for _, a := range c.requests {
+		if has := float64(at(n.allocatable, a.resource)); has > 0 {
+			sum += float64(a.value) / has * float64(n.free(a.resource)) / has
+		}
+	}
+	return sum
 }
 
 // best tries one machine of every offer and returns the one with the best score; nil when none takes a pod. Among equal

@@ -41,7 +41,7 @@ func (s *Snapshot) Pending(key PodKey, flavours []Flavour) (*Pending, error) {
 			return nil, fmt.Errorf("flavour %d %q has no name or no template", i, flavours[i].Name)
 		}
 	}
-	plan := &packer{planner: s.newPlanner(LeastPods, &Options{}), flavours: flavours, purses: map[*Allowance]*purse{}}
+	plan := &packer{planner: s.newPlanner(LeastPods, &Options{}), flavours: flavours, purses: map[*Allowance]*purse{}, next: (*class).large}
 	defer plan.close()
 	plan.offer()
 	out.Machines, _ = plan.reasons(p.class)
