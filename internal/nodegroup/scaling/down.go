@@ -183,7 +183,7 @@ func (f *fall) take(g *Group, e *placement.Evacuation) error {
 	f.gone++
 	f.lost = append(f.lost, g.name())
 	for _, m := range e.Moves {
-		if f.waits[m.Pod] || m.Pod.Namespace == slotNamespace { // it was put there in thought only
+		if f.inThought(m.Pod) {
 			continue
 		}
 		if err := f.Snapshot.Move(m.Pod, m.To); err != nil {
@@ -426,32 +426,80 @@ func (d *NodeDecision) refuse(r placement.Refusal) {
 	d.because(NotTogether, "%s", r.String())
 }
 
-// confirm takes the victims away, as long as no more machines would be ordered without them than with them.
+// confirm takes the victims away, as long as no more machines would be ordered without them than with them: neither when
+// their pods go where placement puts them, nor where the scheduler may.
 func (f *fall) confirm(g *Group, victims []victim) error {
 	for len(victims) > 0 {
-		tried := f.Snapshot.Fork()
-		gone, lost := f.gone, f.lost
-		for i := range victims {
-			if err := f.take(g, &victims[i].evacuation); err != nil {
-				return err
-			}
-		}
-		after, err := f.up(f.waiting, f.gone, f.lost...)
+		after, err := f.worst(g, victims)
 		if err != nil {
 			return err
 		}
 		more := after.machines() - f.before.machines()
 		if more <= 0 {
-			return nil // they stay away for the groups that follow; the fork around this one takes it all back
+			for i := range victims {
+				if err := f.take(g, &victims[i].evacuation); err != nil {
+					return err
+				}
+			}
+			return nil
 		}
-		tried.Rollback()
-		f.gone, f.lost = gone, lost
 		last := len(victims) - 1
 		victims[last].because(WouldComeBack, "without it %d more machines would be ordered: %s", more, because(after))
 		victims = victims[:last]
 	}
 	return nil
 }
+
+// worst is what would be ordered without the victims, of the ways in which their pods may be placed anew the one for
+// which the most would be.
+func (f *fall) worst(g *Group, victims []victim) (*Decision, error) {
+	var worst *Decision
+	for _, arrange := range []func([]placement.PodKey) ([]placement.PodKey, error){
+		func([]placement.PodKey) ([]placement.PodKey, error) { return nil, nil }, f.Snapshot.Scatter, f.scatterBackwards,
+	} {
+		d, err := f.without(g, victims, arrange)
+		if err != nil {
+			return nil, err
+		}
+		if worst == nil || d.machines() > worst.machines() {
+			worst = d
+		}
+	}
+	return worst, nil
+}
+
+func (f *fall) scatterBackwards(pods []placement.PodKey) ([]placement.PodKey, error) {
+	pods = slices.Clone(pods)
+	slices.Reverse(pods)
+	return f.Snapshot.Scatter(pods)
+}
+
+// without asks what would be ordered with the victims gone and their pods arranged anew.
+func (f *fall) without(g *Group, victims []victim, arrange func([]placement.PodKey) ([]placement.PodKey, error)) (*Decision, error) {
+	tried := f.Snapshot.Fork()
+	defer tried.Rollback()
+	gone, lost := f.gone, f.lost
+	defer func() { f.gone, f.lost = gone, lost }()
+	var pods []placement.PodKey
+	for i := range victims {
+		if err := f.take(g, &victims[i].evacuation); err != nil {
+			return nil, err
+		}
+		for _, m := range victims[i].evacuation.Moves {
+			if !f.inThought(m.Pod) {
+				pods = append(pods, m.Pod)
+			}
+		}
+	}
+	left, err := arrange(pods)
+	if err != nil {
+		return nil, err
+	}
+	return f.up(append(slices.Clone(f.waiting), left...), f.gone, f.lost...)
+}
+
+// inThought reports whether a pod is on no node, but where it was put while this is decided.
+func (f *fall) inThought(key placement.PodKey) bool { return f.waits[key] || key.Namespace == slotNamespace }
 
 // because names the first reason for which a decision orders machines.
 func because(d *Decision) string {
