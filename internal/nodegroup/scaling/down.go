@@ -3,6 +3,7 @@ package scaling
 import (
 	"cmp"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -426,7 +427,7 @@ func (d *NodeDecision) refuse(r placement.Refusal) {
 	d.because(NotTogether, "%s", r.String())
 }
 
-// confirm takes the victims away, as long as no more machines would be ordered without them than with them: neither when
+// confirm takes the victims away, as long as no more machines would be wanted without them than with them: neither when
 // their pods go where placement puts them, nor where the scheduler may.
 func (f *fall) confirm(g *Group, victims []victim) error {
 	for len(victims) > 0 {
@@ -434,8 +435,7 @@ func (f *fall) confirm(g *Group, victims []victim) error {
 		if err != nil {
 			return err
 		}
-		more := after.machines() - f.before.machines()
-		if more <= 0 {
+		if after.wants() <= f.before.wants() {
 			for i := range victims {
 				if err := f.take(g, &victims[i].evacuation); err != nil {
 					return err
@@ -444,34 +444,49 @@ func (f *fall) confirm(g *Group, victims []victim) error {
 			return nil
 		}
 		last := len(victims) - 1
-		victims[last].because(WouldComeBack, "without it %d more machines would be ordered: %s", more, because(after))
+		victims[last].because(WouldComeBack, "%s", f.instead(after))
 		victims = victims[:last]
 	}
 	return nil
 }
 
+// shuffles is how many more orders are tried in which the scheduler may come to the pods of victims.
+const shuffles = 2
+
 // worst is what would be ordered without the victims, of the ways in which their pods may be placed anew the one for
-// which the most would be.
+// which the most would be, or the most pods would be left. In which order the scheduler comes to the pods is not known, and nothing that is tried here
+// makes sure that it finds a place for each: it makes it likely.
 func (f *fall) worst(g *Group, victims []victim) (*Decision, error) {
+	inPlace := func([]placement.PodKey) ([]placement.PodKey, error) { return nil, nil }
+	in := func(order func([]placement.PodKey)) func([]placement.PodKey) ([]placement.PodKey, error) {
+		return func(pods []placement.PodKey) ([]placement.PodKey, error) {
+			order(pods)
+			return f.Snapshot.Scatter(pods)
+		}
+	}
+	ways := []func([]placement.PodKey) ([]placement.PodKey, error){
+		inPlace,
+		in(func([]placement.PodKey) {}),
+		in(slices.Reverse),
+		in(func(pods []placement.PodKey) { slices.SortFunc(pods, compareKeys) }),
+	}
+	for seed := range uint64(shuffles) {
+		dice := rand.New(rand.NewPCG(seed, uint64(len(victims)))) // the same each time, so that a decision can be told again
+		ways = append(ways, in(func(pods []placement.PodKey) {
+			dice.Shuffle(len(pods), func(i, j int) { pods[i], pods[j] = pods[j], pods[i] })
+		}))
+	}
 	var worst *Decision
-	for _, arrange := range []func([]placement.PodKey) ([]placement.PodKey, error){
-		func([]placement.PodKey) ([]placement.PodKey, error) { return nil, nil }, f.Snapshot.Scatter, f.scatterBackwards,
-	} {
+	for _, arrange := range ways {
 		d, err := f.without(g, victims, arrange)
 		if err != nil {
 			return nil, err
 		}
-		if worst == nil || d.machines() > worst.machines() {
+		if worst == nil || d.wants() > worst.wants() {
 			worst = d
 		}
 	}
 	return worst, nil
-}
-
-func (f *fall) scatterBackwards(pods []placement.PodKey) ([]placement.PodKey, error) {
-	pods = slices.Clone(pods)
-	slices.Reverse(pods)
-	return f.Snapshot.Scatter(pods)
 }
 
 // without asks what would be ordered with the victims gone and their pods arranged anew.
@@ -501,14 +516,14 @@ func (f *fall) without(g *Group, victims []victim, arrange func([]placement.PodK
 // inThought reports whether a pod is on no node, but where it was put while this is decided.
 func (f *fall) inThought(key placement.PodKey) bool { return f.waits[key] || key.Namespace == slotNamespace }
 
-// because names the first reason for which a decision orders machines.
-func because(d *Decision) string {
-	for _, o := range d.Orders {
-		if len(o.Reasons) > 0 {
-			return o.Reasons[0].String()
+// instead says what would follow if a victim went.
+func (f *fall) instead(after *Decision) string {
+	if more := after.machines() - f.before.machines(); more > 0 {
+		for _, o := range after.Orders {
+			return fmt.Sprintf("without it %d more machines would be ordered: %s", more, o.Reasons[0])
 		}
 	}
-	return "no reason given"
+	return "without it pods or spare room would be without a place, and no machine can be ordered for them now"
 }
 
 // conclude makes a verdict of the reasons, and says what is to become of a retirement that is open.

@@ -106,6 +106,7 @@ func (p *plan) keepRoom() error {
 				break
 			}
 		}
+		p.short += len(slots)
 	}
 	return nil
 }

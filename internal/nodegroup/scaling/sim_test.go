@@ -474,9 +474,9 @@ func (m *simulation) settle() {
 }
 
 func TestADayOfLoadDoesNotFlap(t *testing.T) {
-	days := 40
+	days := 12
 	if testing.Short() {
-		days = 5
+		days = 3
 	}
 	for seed := range days {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) { newSimulation(t, scenarios.Example(seed)).run() })

@@ -48,6 +48,7 @@ type Decision struct {
 	Pods   []PodVerdict `json:"pods,omitempty"`
 
 	settled []placement.Move // pods and slots that nodes which are there take
+	short   int              // slots for which there is no room, and no machine may be ordered
 }
 
 // Up says which machines to order.
@@ -206,6 +207,7 @@ type plan struct {
 	serial   int
 	verdicts []PodVerdict
 	settled  []placement.Move // pods and slots that nodes which are there take
+	short    int
 }
 
 // launchAwaited puts the machines that are on their way where they will be.
@@ -536,7 +538,7 @@ func noKind(g *Group) Reason {
 
 // decision is the plan as data.
 func (p *plan) decision() *Decision {
-	d := &Decision{Pods: p.verdicts, settled: p.settled}
+	d := &Decision{Pods: p.verdicts, settled: p.settled, short: p.short}
 	for _, k := range p.order {
 		if o := p.ordered[k.flavour]; o != nil {
 			slices.SortFunc(o.Pods, compareKeys)
@@ -550,6 +552,17 @@ func (p *plan) decision() *Decision {
 func (d *Decision) machines() (n int) {
 	for _, o := range d.Orders {
 		n += o.Count
+	}
+	return n
+}
+
+// wants measures what is missing: the machines that a decision orders, and the pods and slots that it can do nothing for.
+func (d *Decision) wants() int {
+	n := d.machines() + d.short
+	for i := range d.Pods {
+		if d.Pods[i].Outcome == Helpless {
+			n++
+		}
 	}
 	return n
 }
