@@ -53,14 +53,18 @@ func vmssPodWatcherCommand() *cobra.Command {
 			for _, w := range tool.Warnings {
 				log.Warn(w, "inputOf", vmsspodwatcher.Tool)
 			}
+			if c.Selector == "" {
+				c.Selector = vmsspodwatcher.GroupLabel + "=" + tool.NodePool
+			}
 			w := &vmssPodWatcher{tool: tool, minimum: minimum, log: log}
 			return w.run(cmd.Context(), c, cmd)
 		},
 	}
 	c.AddFlags(cmd.Flags())
 	cmd.Flags().Int32Var(&minimum, "minimum", 0, "how many nodes the pool keeps at least")
-	install := cmd.Flags().Lookup("install-crds")
-	c.InstallCRDs, install.DefValue = true, "true"
+	// The tool was one process for each pool, which competed with nobody.
+	c.InstallCRDs, cmd.Flags().Lookup("install-crds").DefValue = true, "true"
+	c.LeaderElect, cmd.Flags().Lookup("leader-elect").DefValue = false, "false"
 	return cmd
 }
 
@@ -87,7 +91,7 @@ func (w *vmssPodWatcher) run(ctx context.Context, c manager.Config, cmd *cobra.C
 		return err
 	}
 	if err := w.awaitPlace(ctx); err != nil {
-		return nil //nolint:nilerr // it was told to end, and does in good order
+		return nil // it was told to end, and does in good order
 	}
 	subscription := w.tool.Subscription
 	if subscription == "" {

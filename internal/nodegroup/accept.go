@@ -59,8 +59,10 @@ func Claim(groups []v1alpha1.NodeGroup, nodes []corev1.Node) Claims {
 		}
 		switch {
 		case len(masters) > 0:
-			c.Faults[g.Name] = Fault{v1alpha1.SelectsControlPlane,
-				"spec.nodeSelector: selects nodes of the control plane, which belong to no group: " + some(masters)}
+			c.Faults[g.Name] = Fault{
+				v1alpha1.SelectsControlPlane,
+				"spec.nodeSelector: selects nodes of the control plane, which belong to no group: " + some(masters),
+			}
 		case len(theirs) > 0:
 			c.Faults[g.Name] = overlap(theirs)
 		default:

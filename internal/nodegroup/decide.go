@@ -131,9 +131,7 @@ func (w *World) judge(rule *idleRule, n *Node) Decision {
 	if found.Stage == Cooling || found.Stage == Idle {
 		d.IdleSince, d.MayLeaveAt = &found.Since, &found.Until
 	}
-	for _, r := range w.holding(rule, n) {
-		d.Reasons = append(d.Reasons, r)
-	}
+	d.Reasons = append(d.Reasons, w.holding(rule, n)...)
 	return d
 }
 

@@ -52,11 +52,7 @@ func idle(name string, of string, ago time.Duration) Node {
 	return Node{Object: &n, Quiet: -1}
 }
 
-func decide(t interface {
-	Fatal(...any)
-	Helper()
-}, w World) map[string]Decision {
-	t.Helper()
+func decide(t interface{ Fatal(...any) }, w World) map[string]Decision {
 	all, err := Decide(w)
 	if err != nil {
 		t.Fatal(err)

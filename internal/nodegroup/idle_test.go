@@ -119,7 +119,6 @@ type timeline struct {
 
 	lastKept time.Duration // in true time, the last moment with a pod; -1 is never
 	seenKept time.Duration // the same, as this process has seen it
-	gone     bool
 }
 
 func (w *timeline) pass(d time.Duration) {

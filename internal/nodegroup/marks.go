@@ -8,9 +8,11 @@ import (
 )
 
 // Annotations of Nodes. Those of ours say which group they are of, and go when the group does not own the node any more
-// (I3). What another group left behind counts as not there.
+// (I3). What another group left behind counts as not there. The scope is the selector of the manager that has set them: one
+// with another selector, which may not even know the group, leaves them alone.
 const (
 	annotationGroup    = "nodegroup.slipway.dev/name"
+	annotationScope    = "nodegroup.slipway.dev/scope"
 	annotationSince    = "nodegroup.slipway.dev/idle-since"
 	annotationUsed     = "nodegroup.slipway.dev/used"
 	annotationHoldsOff = "nodegroup.slipway.dev/holds-off-cluster-autoscaler"
@@ -49,9 +51,6 @@ func marksOf(n *corev1.Node, group string) Marks {
 	return m
 }
 
-// markedBy is the group whose marks a Node has; empty is none.
-func markedBy(n *corev1.Node) string { return n.Annotations[annotationGroup] }
-
 // holdOff says what is to become of ScaleDownDisabled: set where it is wanted and nobody else has set it, left alone
 // where somebody has, and given up where it was changed from what we set.
 func (m Marks) holdOff(n *corev1.Node, wanted bool) Marks {
@@ -65,9 +64,19 @@ func (m Marks) holdOff(n *corev1.Node, wanted bool) Marks {
 	return m
 }
 
+// owner is whose marks those on a Node are.
+type owner struct{ group, scope string }
+
+// ownerOf is the owner of the marks that a Node has; its group is empty when it has none.
+func ownerOf(n *corev1.Node) owner {
+	return owner{n.Annotations[annotationGroup], n.Annotations[annotationScope]}
+}
+
 // annotations are those that a group's marks stand for; a nil value is one that has to go.
-func (m Marks) annotations(n *corev1.Node, group string) map[string]any {
-	want := map[string]any{annotationGroup: nil, annotationSince: nil, annotationUsed: nil, annotationHoldsOff: nil}
+func (m Marks) annotations(n *corev1.Node, of owner) map[string]any {
+	want := map[string]any{
+		annotationGroup: nil, annotationScope: nil, annotationSince: nil, annotationUsed: nil, annotationHoldsOff: nil,
+	}
 	if !m.Since.IsZero() {
 		want[annotationSince] = m.Since.UTC().Format(time.RFC3339)
 	}
@@ -78,7 +87,10 @@ func (m Marks) annotations(n *corev1.Node, group string) map[string]any {
 		want[annotationHoldsOff] = yes
 	}
 	if m != (Marks{}) {
-		want[annotationGroup] = group
+		want[annotationGroup] = of.group
+		if of.scope != "" {
+			want[annotationScope] = of.scope
+		}
 	}
 	held, is := n.Annotations[annotationHoldsOff] == yes, n.Annotations[ScaleDownDisabled]
 	switch {
@@ -98,8 +110,8 @@ func (m Marks) annotations(n *corev1.Node, group string) map[string]any {
 
 // patch is the merge patch that makes a Node's annotations those of the marks; nil when they are. It holds for the Node
 // as it was read alone: what somebody has set since must not be taken for ours.
-func (m Marks) patch(n *corev1.Node, group string) ([]byte, error) {
-	change := m.annotations(n, group)
+func (m Marks) patch(n *corev1.Node, of owner) ([]byte, error) {
+	change := m.annotations(n, of)
 	if len(change) == 0 {
 		return nil, nil
 	}

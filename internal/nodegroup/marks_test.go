@@ -42,7 +42,7 @@ func apply(t interface{ Fatal(...any) }, n *corev1.Node, patch []byte) {
 func TestWhatIsWrittenOnANodeIsReadAgainAndWrittenOnce(t *testing.T) {
 	n := node("a", "ci")
 	m := Marks{Since: noon, Used: true, HoldsOff: true}
-	patch, err := m.patch(&n, "ci")
+	patch, err := m.patch(&n, owner{group: "ci"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,7 +50,7 @@ func TestWhatIsWrittenOnANodeIsReadAgainAndWrittenOnce(t *testing.T) {
 	if got := marksOf(&n, "ci"); !got.Since.Equal(noon) || !got.Used || !got.HoldsOff {
 		t.Errorf("%+v", got)
 	}
-	if patch, _ := marksOf(&n, "ci").patch(&n, "ci"); patch != nil {
+	if patch, _ := marksOf(&n, "ci").patch(&n, owner{group: "ci"}); patch != nil {
 		t.Errorf("written again: %s", patch)
 	}
 	if got := marksOf(&n, "gpu"); !got.Since.IsZero() || got.Used {
@@ -77,7 +77,7 @@ func TestI3ScaleDownDisabledIsTakenOffWhereWeSetItAndNowhereElse(t *testing.T) {
 		}
 		manager := func(wanted bool) {
 			m := marksOf(&n, "ci").holdOff(&n, wanted)
-			patch, err := m.patch(&n, "ci")
+			patch, err := m.patch(&n, owner{group: "ci"})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -121,7 +121,7 @@ func TestMarksRoundTripWhateverTheTime(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		at := noon.Add(time.Duration(rapid.Int64Range(0, int64(1000*time.Hour)).Draw(t, "ns")))
 		n := node("a", "ci")
-		patch, err := Marks{Since: wholeSecond(at)}.patch(&n, "ci")
+		patch, err := Marks{Since: wholeSecond(at)}.patch(&n, owner{group: "ci"})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -128,7 +128,7 @@ func isFaster(err error) bool { return apierrors.IsConflict(err) || apierrors.Is
 
 // only reports whether an error, or all that are joined in it, are of a kind.
 func only(err error, kind func(error) bool) bool {
-	if joined, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // the errors in it are looked at one by one
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		return !slices.ContainsFunc(joined.Unwrap(), func(e error) bool { return !only(e, kind) })
 	}
 	return kind(err)
@@ -258,11 +258,11 @@ func (c *Controller) lookAtCloud(ctx context.Context, where v1alpha1.CloudGroup)
 	if errors.As(err, &throttled) && throttled.After > c.o.Every {
 		recent.next = time.Now().Add(throttled.After)
 	}
-	if err != nil {
-		c.o.Log.Warn("the group cannot be read from its cloud", "provider", where.Provider, "group", where.Group, "err", err)
-	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if before := c.looks[where].err; err != nil && (before == nil || before.Error() != err.Error()) {
+		c.o.Log.Warn("the group cannot be read from its cloud", "provider", where.Provider, "group", where.Group, "err", err)
+	}
 	c.looks[where] = recent
 	return recent.cloudLook
 }
@@ -349,7 +349,7 @@ func (c *Controller) abandon(ctx context.Context, cluster *Cluster, group string
 	var errs []error
 	for i := range cluster.Nodes {
 		n := &cluster.Nodes[i]
-		if owner := cluster.Claims.Owner[n.Name]; owner == "" && markedBy(n) == group {
+		if owner := cluster.Claims.Owner[n.Name]; owner == "" && ownerOf(n) == c.owner(group) {
 			errs = append(errs, c.mark(ctx, n, group, Marks{}))
 		}
 	}
@@ -365,8 +365,11 @@ func (c *Controller) abandon(ctx context.Context, cluster *Cluster, group string
 	return errors.Join(errs...)
 }
 
+// owner is a group as the owner of marks.
+func (c *Controller) owner(group string) owner { return owner{group, c.o.Selector.String()} }
+
 func (c *Controller) mark(ctx context.Context, n *corev1.Node, group string, m Marks) error {
-	patch, err := m.patch(n, group)
+	patch, err := m.patch(n, c.owner(group))
 	if err != nil || patch == nil {
 		return err
 	}

@@ -80,12 +80,19 @@ func (c *Controller) watchPods(ctx context.Context, m manager.Manager, to contro
 	if err != nil {
 		return fmt.Errorf("indexing Pods by node: %w", err)
 	}
-	err = to.Watch(source.Kind[client.Object](m.GetCache(), &corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(c.ofPod), podMatters()))
+	pods := source.Kind[client.Object](m.GetCache(), &corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(c.ofPod), podMatters())
+	err = to.Watch(podSource{pods})
 	if err != nil {
 		return fmt.Errorf("watching Pods: %w", err)
 	}
 	return nil
 }
+
+// podSource can be logged.
+type podSource struct{ source.SyncingSource }
+
+// MarshalText names the source.
+func (podSource) MarshalText() ([]byte, error) { return []byte("kind source: *v1.Pod"), nil }
 
 func requests(names map[string]bool) []reconcile.Request {
 	var all []reconcile.Request

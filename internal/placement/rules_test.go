@@ -97,6 +97,13 @@ func TestRulesHoldANode(t *testing.T) {
 		"the node is held, in any spelling": {func(c *placementtest.Cluster, _ *placement.Options) {
 			c.Nodes[0].Annotations = map[string]string{"cluster-autoscaler.kubernetes.io/scale-down-disabled": "True"}
 		}, "held-node"},
+		"the node is held from cluster-autoscaler alone": {func(c *placementtest.Cluster, _ *placement.Options) {
+			c.Nodes[0].Annotations = map[string]string{
+				"cluster-autoscaler.kubernetes.io/scale-down-disabled": "true",
+				"nodegroup.slipway.dev/holds-off-cluster-autoscaler":   "true",
+			}
+			c.Nodes[1].Spec.Unschedulable = true
+		}, "no-room"},
 		"the node runs an API server": {func(c *placementtest.Cluster, _ *placement.Options) {
 			p := placementtest.Pod("kube-apiserver", 0, "first", 100, 100)
 			p.Namespace, p.Labels = "kube-system", map[string]string{"component": "kube-apiserver"}

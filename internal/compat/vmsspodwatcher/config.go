@@ -90,7 +90,7 @@ func Parse(environ []string) (Config, error) {
 	note(err)
 	c.ScheduledCheck, err = c.check(values)
 	note(err)
-	c.Sync, err = flag(envSync, values[envSync])
+	c.Sync, err = truth(envSync, values[envSync])
 	note(err)
 	note(c.validate())
 	if c.Namespace == "" {
@@ -121,8 +121,8 @@ func (c *Config) cooldown(text string) (time.Duration, error) {
 
 // check reads the flag of the periodic check under both spellings.
 func (c *Config) check(values map[string]string) (bool, error) {
-	on, err := flag(envCheck, values[envCheck])
-	other, otherErr := flag(envCheckToo, values[envCheckToo])
+	on, err := truth(envCheck, values[envCheck])
+	other, otherErr := truth(envCheckToo, values[envCheckToo])
 	if err := errors.Join(err, otherErr); err != nil {
 		return false, err
 	}
@@ -135,7 +135,7 @@ func (c *Config) check(values map[string]string) (bool, error) {
 	return on, nil
 }
 
-func flag(name, text string) (bool, error) {
+func truth(name, text string) (bool, error) {
 	switch strings.ToLower(text) {
 	case "", "no", "off":
 		return false, nil

@@ -128,6 +128,7 @@ func writeGroup(g any) ([]byte, error) {
 	delete(tree, "status")
 	if meta, ok := tree["metadata"].(map[string]any); ok {
 		delete(meta, "creationTimestamp")
+		delete(meta, "labels") // the stand-in's own
 	}
 	if spec, ok := tree["spec"].(map[string]any); ok {
 		if cooldowns, ok := spec["cooldowns"].(map[string]any); ok && len(cooldowns) == 0 {

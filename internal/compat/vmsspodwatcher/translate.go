@@ -15,6 +15,9 @@ import (
 // PoolLabel is the label by which the tool knew the nodes of a pool.
 const PoolLabel = "agentpool"
 
+// GroupLabel is the label by which the stand-in finds its own group and retirements: there may be one for each pool.
+const GroupLabel = "slipway.dev/agentpool"
+
 // Place is where the machines of the pool are, which the tool's variables do not say: the nodes' provider IDs do.
 type Place struct{ Subscription, ScaleSet string }
 
@@ -52,7 +55,7 @@ func (c *Config) NodeGroup(scaleSet string, minimum int32) v1alpha1.NodeGroup {
 	}
 	return v1alpha1.NodeGroup{
 		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "NodeGroup"},
-		ObjectMeta: metav1.ObjectMeta{Name: c.NodePool},
+		ObjectMeta: metav1.ObjectMeta{Name: c.NodePool, Labels: map[string]string{GroupLabel: c.NodePool}},
 		Spec: v1alpha1.NodeGroupSpec{
 			NodeSelector: metav1.LabelSelector{MatchLabels: map[string]string{PoolLabel: c.NodePool}},
 			Cloud:        v1alpha1.CloudGroup{Provider: azure.Name, Group: scaleSet},

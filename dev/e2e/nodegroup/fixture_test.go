@@ -1,0 +1,412 @@
+// Package nodegroup_test has real nodes of a real control plane leave by themselves, by the real manager and with the
+// rights of its shipped manifests.
+package nodegroup_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"sigs.k8s.io/yaml"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/dev/controlplane"
+	"github.com/slipway-dev/slipway/dev/testbed"
+	"github.com/slipway-dev/slipway/dev/workload"
+)
+
+func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
+
+// patience bounds every wait of a test. Nothing takes nearly as long, but the machine may be busy.
+const patience = 4 * time.Minute
+
+var (
+	groups      = v1alpha1.GroupVersion.WithResource("nodegroups")
+	retirements = v1alpha1.GroupVersion.WithResource("noderetirements")
+)
+
+const (
+	// shard is the label by which each test's manager finds its own groups.
+	shard = "e2e.slipway.dev/shard"
+	// work is the label of the pods that keep nodes.
+	work = "e2e.slipway.dev/work"
+
+	since    = "nodegroup.slipway.dev/idle-since"
+	used     = "nodegroup.slipway.dev/used"
+	disabled = "cluster-autoscaler.kubernetes.io/scale-down-disabled"
+)
+
+// fixture is a pool of machines and a namespace of a test's own.
+type fixture struct {
+	*testbed.Testbed
+	t    *testing.T
+	ctx  context.Context
+	pool controlplane.AKSPool
+	name string
+}
+
+var installed struct {
+	sync.Once
+	err error
+}
+
+func newFixture(t *testing.T, name string, n int) *fixture {
+	t.Helper()
+	bed := testbed.Shared(t) // this and the next may take their time, the first time
+	if _, err := testbed.Binary("slipway"); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	f := &fixture{Testbed: bed, t: t, ctx: ctx, pool: controlplane.AKSPool{Name: name}, name: name}
+	installed.Do(func() { installed.err = f.install() })
+	f.check(installed.err)
+	f.check(f.AddPool(ctx, f.pool, n))
+	f.check(workload.Create(ctx, f.Client(), workload.Namespace(name)))
+	return f
+}
+
+func (f *fixture) install() error {
+	root, err := testbed.Root()
+	if err != nil {
+		return err
+	}
+	for _, file := range []string{"rbac.yaml", "install-crds.yaml"} {
+		if err := f.Apply(f.ctx, filepath.Join(root, "deploy", "manager", file)); err != nil {
+			return err
+		}
+	}
+	return f.ApplyTypes(f.ctx, filepath.Join(root, "api", "crds"), v1alpha1.GroupVersion, groups.Resource, retirements.Resource)
+}
+
+func (f *fixture) check(err error) {
+	f.t.Helper()
+	if err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+func (f *fixture) objects(resource schema.GroupVersionResource) dynamic.ResourceInterface {
+	return dynamic.NewForConfigOrDie(f.RESTConfig()).Resource(resource)
+}
+
+// group creates a NodeGroup of the test's pool. What is given is added to its spec.
+func (f *fixture) group(name, more string) {
+	f.t.Helper()
+	f.create(name, fmt.Sprintf("nodeSelector: {matchLabels: {kubernetes.azure.com/agentpool: %s}}\ncloud: {provider: azure, group: %s}\n%s",
+		f.name, f.pool.ScaleSet(), more))
+}
+
+// idle is the rule of a group whose nodes leave without a pod of the test's.
+func (f *fixture) idle(cooldown, more string) string {
+	return fmt.Sprintf("scaleDown: {idleByLabel: {podSelector: {matchLabels: {%s: %s}}, namespaces: [%[2]s], cooldown: %s%s}}\n",
+		work, f.name, cooldown, more)
+}
+
+func (f *fixture) create(name, spec string) {
+	f.t.Helper()
+	o := &unstructured.Unstructured{Object: map[string]any{}}
+	f.check(yaml.Unmarshal([]byte("spec:\n  "+strings.ReplaceAll(strings.TrimSpace(spec), "\n", "\n  ")), &o.Object))
+	o.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("NodeGroup"))
+	o.SetName(name)
+	o.SetLabels(map[string]string{shard: f.name})
+	_, err := f.objects(groups).Create(f.ctx, o, metav1.CreateOptions{})
+	f.check(err)
+}
+
+// change patches the spec of a NodeGroup.
+func (f *fixture) change(name, spec string) {
+	f.t.Helper()
+	raw, err := yaml.YAMLToJSON([]byte("spec: {" + spec + "}"))
+	f.check(err)
+	_, err = f.objects(groups).Patch(f.ctx, name, types.MergePatchType, raw, metav1.PatchOptions{})
+	f.check(err)
+}
+
+// cooldown sets that of a group's rule.
+func (f *fixture) cooldown(name, d string) {
+	f.t.Helper()
+	f.change(name, "scaleDown: {idleByLabel: {cooldown: "+d+"}}")
+}
+
+// awaitGroup waits for a state of a NodeGroup.
+func (f *fixture) awaitGroup(name, what string, is func(*v1alpha1.NodeGroup) bool) *v1alpha1.NodeGroup {
+	f.t.Helper()
+	g := &v1alpha1.NodeGroup{}
+	err := testbed.Poll(f.ctx, "NodeGroup "+name+" is "+what, func() bool {
+		o, err := f.objects(groups).Get(f.ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return false
+		}
+		*g = v1alpha1.NodeGroup{}
+		return runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, g) == nil && is(g)
+	})
+	if err != nil {
+		f.t.Fatalf("%v: %+v", err, g.Status)
+	}
+	return g
+}
+
+func acceptedAs(g *v1alpha1.NodeGroup) metav1.Condition {
+	c := meta.FindStatusCondition(g.Status.Conditions, v1alpha1.GroupAccepted)
+	if c == nil || c.ObservedGeneration != g.Generation {
+		return metav1.Condition{}
+	}
+	return *c
+}
+
+func (f *fixture) awaitAccepted(name string) {
+	f.t.Helper()
+	f.awaitGroup(name, "accepted", func(g *v1alpha1.NodeGroup) bool { return acceptedAs(g).Status == metav1.ConditionTrue })
+}
+
+// node is the name of one of the pool's nodes.
+func (f *fixture) node(i int) string { return f.pool.NodeName(i) }
+
+// awaitNode waits for a state of one of the pool's nodes.
+func (f *fixture) awaitNode(i int, what string, is func(*corev1.Node) bool) *corev1.Node {
+	f.t.Helper()
+	n, err := f.AwaitNode(f.ctx, f.node(i), what, is)
+	f.check(err)
+	return n
+}
+
+func marked(n *corev1.Node) bool { return n.Annotations[since] != "" }
+
+// awaitGone waits until nodes of the pool and their machines are gone.
+func (f *fixture) awaitGone(instances ...int) {
+	f.t.Helper()
+	f.check(testbed.Poll(f.ctx, fmt.Sprintf("machines %v and their nodes are gone", instances), func() bool {
+		for _, i := range instances {
+			if _, there := f.ARM.VM(f.pool.Resource(i)); there {
+				return false
+			}
+			if _, err := f.Client().CoreV1().Nodes().Get(f.ctx, f.node(i), metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+				return false
+			}
+		}
+		return true
+	}))
+}
+
+// here checks that machines and their nodes are there, and that nobody is taking them away.
+func (f *fixture) here(instances ...int) {
+	f.t.Helper()
+	for _, i := range instances {
+		n, err := f.Client().CoreV1().Nodes().Get(f.ctx, f.node(i), metav1.GetOptions{})
+		f.check(err)
+		if vm, there := f.ARM.VM(f.pool.Resource(i)); !there || vm.State == "Deleting" || n.Spec.Unschedulable {
+			f.t.Errorf("machine %d is there: %t (%s), its node is cordoned: %t", i, there, vm.State, n.Spec.Unschedulable)
+		}
+	}
+}
+
+// app is one that keeps the node that it is on.
+func (f *fixture) app(name string, i int) workload.App {
+	return workload.App{Namespace: f.name, Name: name, Node: f.node(i), Labels: map[string]string{work: f.name}, Stop: "0.1"}
+}
+
+func (f *fixture) run(objects ...runtime.Object) {
+	f.t.Helper()
+	f.check(workload.CreateSettled(f.ctx, f.Client(), objects...))
+}
+
+// bind runs a pod that keeps a node on it past the scheduler, as one that was bound right before the cordon.
+func (f *fixture) bind(name string, i int) {
+	f.t.Helper()
+	p := f.app(name, i).Pod()
+	p.Spec.NodeSelector, p.Spec.NodeName = nil, f.node(i)
+	f.run(p)
+}
+
+func (f *fixture) deletePod(name string) {
+	f.t.Helper()
+	now := int64(0)
+	f.check(f.Client().CoreV1().Pods(f.name).Delete(f.ctx, name, metav1.DeleteOptions{GracePeriodSeconds: &now}))
+}
+
+// awaitEvent waits for an Event about an object with a text in it.
+func (f *fixture) awaitEvent(kind, name, reason, text string) {
+	f.t.Helper()
+	var seen []string
+	err := testbed.Poll(f.ctx, fmt.Sprintf("there is an Event %s about %s %s with %q", reason, kind, name, text), func() bool {
+		list, err := f.Client().EventsV1().Events(metav1.NamespaceAll).List(f.ctx, metav1.ListOptions{
+			FieldSelector: "regarding.kind=" + kind + ",regarding.name=" + name,
+		})
+		if err != nil {
+			return false
+		}
+		seen = nil
+		return contains(list.Items, func(e eventsv1.Event) bool {
+			seen = append(seen, e.Reason+": "+e.Note)
+			return e.Reason == reason && strings.Contains(e.Note, text)
+		})
+	})
+	if err != nil {
+		f.t.Fatalf("%v; there are %q", err, seen)
+	}
+}
+
+func contains[T any](all []T, is func(T) bool) (found bool) {
+	for _, one := range all {
+		found = is(one) || found
+	}
+	return found
+}
+
+// record gives the NodeRetirement of one of the pool's nodes, or nil.
+func (f *fixture) record(i int) *v1alpha1.NodeRetirement {
+	f.t.Helper()
+	list, err := f.objects(retirements).List(f.ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + f.node(i)})
+	f.check(err)
+	if len(list.Items) == 0 {
+		return nil
+	}
+	if len(list.Items) > 1 {
+		f.t.Fatalf("%d NodeRetirements of %s", len(list.Items), f.node(i))
+	}
+	rt := &v1alpha1.NodeRetirement{}
+	f.check(runtime.DefaultUnstructuredConverter.FromUnstructured(list.Items[0].Object, rt))
+	return rt
+}
+
+func (f *fixture) awaitPhase(i int, want v1alpha1.Phase) {
+	f.t.Helper()
+	f.check(testbed.Poll(f.ctx, fmt.Sprintf("the retirement of %s is %s", f.node(i), want), func() bool {
+		rt := f.record(i)
+		return rt != nil && rt.Status.Phase == want
+	}))
+}
+
+// manage starts a manager with the rights of the shipped manifests.
+func (f *fixture) manage(flags ...string) *controlplane.Process {
+	f.t.Helper()
+	args := append([]string{"manager", "--selector", shard + "=" + f.name}, f.flags()...)
+	return f.start("manager-"+f.name, nil, append(args, flags...)...)
+}
+
+// flags are those that every manager here has.
+func (f *fixture) flags() []string {
+	f.t.Helper()
+	raw, err := yaml.Marshal(map[string]any{"azure": f.AzureConfig()})
+	f.check(err)
+	credentials, err := f.ServiceAccountKubeconfig(f.ctx, "slipway", "slipway-manager", controlplane.TokenOptions{})
+	f.check(err)
+	return []string{
+		"--kubeconfig", credentials, "--cloud-config", f.file("clouds.yaml", string(raw)), "--listen", "", "--leader-elect=false",
+		"--poll-interval", "1s", "--cloud-poll-interval", "500ms", "--retry-interval", "1s", "--group-poll-interval", "1s",
+		"--log-level", "debug",
+	}
+}
+
+func (f *fixture) file(name, text string) string {
+	f.t.Helper()
+	path := filepath.Join(f.t.TempDir(), name)
+	f.check(os.WriteFile(path, []byte(text), 0o600))
+	return path
+}
+
+func (f *fixture) start(name string, env []string, args ...string) *controlplane.Process {
+	f.t.Helper()
+	path, err := testbed.Binary("slipway")
+	f.check(err)
+	p, err := f.Run(f.ctx, controlplane.Command{Name: name, Path: path, Args: args, Env: env})
+	f.check(err)
+	f.t.Cleanup(func() {
+		if p.Alive() {
+			_ = p.Kill()
+		}
+		if f.t.Failed() {
+			raw, _ := os.ReadFile(p.LogFile())
+			f.t.Logf("log of %s:\n%s", name, raw)
+		}
+	})
+	return p
+}
+
+// slipway runs a command for people, and gives what it prints.
+func (f *fixture) slipway(args ...string) string {
+	f.t.Helper()
+	path, err := testbed.Binary("slipway")
+	f.check(err)
+	var out, problems bytes.Buffer
+	cmd := exec.CommandContext(f.ctx, path, args...)
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+f.Kubeconfig())
+	cmd.Stdout, cmd.Stderr = &out, &problems
+	if err := cmd.Run(); err != nil {
+		f.t.Fatalf("slipway %v: %v: %s", args, err, problems.String())
+	}
+	return out.String()
+}
+
+// shown is what slipway status says of one group.
+type shown struct {
+	Name     string `json:"name"`
+	Accepted string `json:"accepted"`
+	Refusal  string `json:"refusal"`
+	Idle     []struct {
+		Node      string    `json:"node"`
+		Verdict   string    `json:"verdict"`
+		IdleSince time.Time `json:"idleSince"`
+		Reasons   []struct {
+			Rule    string `json:"rule"`
+			Message string `json:"message"`
+		} `json:"reasons"`
+	} `json:"idle"`
+}
+
+func (f *fixture) status(group string) shown {
+	f.t.Helper()
+	var all struct {
+		Groups []shown `json:"groups"`
+	}
+	f.check(json.Unmarshal([]byte(f.slipway("status", "-o", "json")), &all))
+	for _, g := range all.Groups {
+		if g.Name == group {
+			return g
+		}
+	}
+	f.t.Fatalf("slipway status does not show %s", group)
+	return shown{}
+}
+
+// awaitLog waits for a line of a process's log.
+func (f *fixture) awaitLog(p *controlplane.Process, text string) error {
+	return testbed.Poll(f.ctx, fmt.Sprintf("the log of %s has %q", p.Name(), text), func() bool {
+		raw, _ := os.ReadFile(p.LogFile())
+		return strings.Contains(string(raw), text)
+	})
+}
+
+// awaitOne waits until one machine of the pool is left, and its node.
+func (f *fixture) awaitOne() {
+	f.t.Helper()
+	f.check(testbed.Poll(f.ctx, "one machine is left", func() bool {
+		nodes, err := f.Client().CoreV1().Nodes().List(f.ctx, metav1.ListOptions{LabelSelector: "kubernetes.azure.com/agentpool=" + f.pool.Name})
+		left := 0
+		for _, vm := range f.ARM.VMs() {
+			if strings.EqualFold(vm.ScaleSet, f.pool.ScaleSet()) {
+				left++
+			}
+		}
+		return err == nil && len(nodes.Items) == 1 && left == 1
+	}))
+}

@@ -1,0 +1,139 @@
+package nodegroup_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/slipway-dev/slipway/dev/azure"
+	"github.com/slipway-dev/slipway/dev/controlplane"
+	"github.com/slipway-dev/slipway/dev/testbed"
+	"github.com/slipway-dev/slipway/dev/workload"
+)
+
+const vmssDelete = "Microsoft.Compute/virtualMachineScaleSets/delete/action"
+
+// agentPool gives the pool's nodes the label that the tool knew them by, as AKS does.
+func (f *fixture) agentPool(n int) {
+	f.t.Helper()
+	for i := range n {
+		f.patchNode(i, `{"metadata":{"labels":{"agentpool":"`+f.name+`"}}}`)
+	}
+}
+
+func (f *fixture) patchNode(i int, patch string) {
+	f.t.Helper()
+	_, err := f.Client().CoreV1().Nodes().Patch(f.ctx, f.node(i), types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	f.check(err)
+}
+
+// watcher starts the VMSS pod watcher's stand-in. What it is told beside the tool's environment is where the emulator is.
+func (f *fixture) watcher(env ...string) *controlplane.Process {
+	f.t.Helper()
+	env = append([]string{
+		"LABEL_KEY=" + work, "LABEL_VALUE=" + f.name, "NAMESPACE=" + f.name, "VMSS_RG=" + controlplane.ResourceGroup,
+		"FOCUS_NODEPOOL=" + f.name,
+	}, env...)
+	return f.start("watcher-"+f.name, env, append([]string{"vmss-pod-watcher"}, f.flags()...)...)
+}
+
+// TestTheStandInForTheVMSSPodWatcherDoesWhatItsEnvironmentSays has a pod end on one node, another go on on the second, and
+// none on the third; on all of them stands a placeholder. Azure wants to be left alone at first, and what a crash left of
+// the synchronisation is put back.
+func TestTheStandInForTheVMSSPodWatcherDoesWhatItsEnvironmentSays(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "watch", 3)
+	f.agentPool(3)
+	f.check(f.ARM.AddAgentPool(azure.AgentPoolSpec{
+		Cluster: testbed.ManagedCluster, ResourceGroup: testbed.ManagedClusterGroup, Name: "fake", AutoScaling: true, Max: 6,
+	}))
+	f.check(f.ARM.ChangeAgentPool(testbed.ManagedCluster, "fake", func(p *azure.AgentPool) {
+		p.Tags = map[string]string{"slipway-cas-sync": "5 to 6"}
+	}))
+	f.check(f.ARM.Inject(azure.ARMFault{
+		Kind: azure.ARMThrottled, Times: 1, RetryAfter: time.Second, Action: vmssDelete, Resource: f.pool.ScaleSet(),
+	}))
+	placeholder := workload.App{
+		Namespace: f.name, Name: "placeholder", Replicas: 3, NodeSelector: map[string]string{"agentpool": f.name}, Stop: "0.1",
+		Annotations: map[string]string{"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"},
+	}
+	f.run(placeholder.Deployment(), f.app("ends", 0).Pod(), f.app("goes-on", 1).Pod())
+	p := f.watcher("COOLDOWN=1", "SCHEDULED_CHECK_FALG=true", "FAKENP_FLAG=true", "AKS_RG="+testbed.ManagedClusterGroup,
+		"AKS_NAME="+testbed.ManagedCluster, "FAKE_NODEPOOL=fake")
+	f.awaitGone(2) // which never had a pod
+	f.here(0, 1)
+	f.finish("ends", "")
+	f.awaitGone(0)
+	f.here(1)
+	f.check(testbed.Poll(f.ctx, "the maximum of the empty pool is put back", func() bool {
+		pool, _ := f.ARM.AgentPool(testbed.ManagedCluster, "fake")
+		return pool.Max == 5 && len(pool.Tags) == 0
+	}))
+	throttled := contains(f.ARM.Requests(), func(r azure.ARMRequest) bool {
+		return r.Action == vmssDelete && strings.Contains(r.Path, f.pool.ScaleSet()) && r.Status == http.StatusTooManyRequests
+	})
+	if !throttled {
+		t.Error("no deletion was throttled")
+	}
+	f.check(syscall.Kill(p.PID(), syscall.SIGTERM))
+	f.check(testbed.Poll(f.ctx, "the process has ended", func() bool { return !p.Alive() }))
+}
+
+// finish has a pod end by itself, as its kubelet would say. The status is more of it.
+func (f *fixture) finish(name, more string) {
+	f.t.Helper()
+	status := map[string]any{"phase": corev1.PodSucceeded}
+	if more != "" {
+		f.check(json.Unmarshal([]byte(more), &status))
+	}
+	raw, err := json.Marshal(map[string]any{"status": status})
+	f.check(err)
+	_, err = f.Client().CoreV1().Pods(f.name).Patch(f.ctx, name, types.MergePatchType, raw, metav1.PatchOptions{}, "status")
+	f.check(err)
+}
+
+// TestFaultANodeWhosePodEndedWhileTheToolWasAwayStayedForEver: it leaves, and the one that never had a pod stays, as
+// without the tool's periodic check.
+func TestFaultANodeWhosePodEndedWhileTheToolWasAwayStayedForEver(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "missed", 2)
+	f.agentPool(2)
+	f.run(f.app("job", 0).Pod())
+	p := f.watcher("COOLDOWN=1s")
+	f.awaitNode(0, "known to have had a pod", func(n *corev1.Node) bool { return n.Annotations[used] == "true" })
+	f.check(p.Kill())
+	f.deletePod("job")
+	f.check(p.Restart(f.ctx))
+	f.awaitGone(0)
+	f.here(1)
+}
+
+// TestFaultTheCooldownOfAPodThatEndedWhileTheToolWasAwayWasNotKept: it is counted from the pod's end, whatever is written
+// on the node.
+func TestFaultTheCooldownOfAPodThatEndedWhileTheToolWasAwayWasNotKept(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "ended", 2)
+	f.run(f.app("job", 0).Pod())
+	ended := time.Now().Add(-time.Minute).UTC().Truncate(time.Second).Format(time.RFC3339)
+	f.finish("job", fmt.Sprintf(`{"containerStatuses":[{"name":"app","image":"","imageID":"","ready":false,"restartCount":0,
+		"state":{"terminated":{"exitCode":0,"finishedAt":%q}}}]}`, ended))
+	ago := time.Now().Add(-2 * time.Hour).UTC().Format(time.RFC3339)
+	for i := range 2 {
+		f.patchNode(i, `{"metadata":{"annotations":{"nodegroup.slipway.dev/name":"ended","`+since+`":"`+ago+`"}}}`)
+	}
+	f.group("ended", f.idle("1h", ""))
+	f.manage()
+	f.awaitGone(1)
+	f.awaitNode(0, "idle since its pod ended", func(n *corev1.Node) bool {
+		return n.Annotations[since] == ended && n.Annotations[used] == "true"
+	})
+	f.here(0)
+}

@@ -1,0 +1,345 @@
+package nodegroup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/kubeapi"
+)
+
+// cluster is an API server and a cloud in memory.
+type cluster struct {
+	client.WithWatch
+	t      *testing.T
+	cloud  groupOnly
+	live   map[string][]kubeapi.Pod // by node
+	file   []v1alpha1.NodeGroup
+	writes []string
+}
+
+// groupOnly is a cloud of which nothing but a group is asked.
+type groupOnly struct {
+	cloud.Provider
+	err error
+}
+
+func (g *groupOnly) Group(_ context.Context, name string) (cloud.Group, error) {
+	return cloud.Group{Name: name, Size: 7}, g.err
+}
+
+func newCluster(t *testing.T, objects ...client.Object) *cluster {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	if err := errors.Join(v1alpha1.AddToScheme(scheme), corev1.AddToScheme(scheme)); err != nil {
+		t.Fatal(err)
+	}
+	base := fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&v1alpha1.NodeGroup{}, &v1alpha1.NodeRetirement{}).
+		WithIndex(&corev1.Pod{}, PodNodeField, func(o client.Object) []string { return []string{o.(*corev1.Pod).Spec.NodeName} }).
+		WithObjects(objects...).Build()
+	c := &cluster{t: t, live: map[string][]kubeapi.Pod{}}
+	note := func(verb string, o client.Object) { c.writes = append(c.writes, fmt.Sprintf("%s %T", verb, o)) }
+	c.WithWatch = interceptor.NewClient(base, interceptor.Funcs{
+		Create: func(ctx context.Context, w client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+			note("create", o)
+			o.SetUID(types.UID("uid-" + o.GetName()))
+			return w.Create(ctx, o, opts...)
+		},
+		Patch: func(ctx context.Context, w client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
+			note("patch", o)
+			return w.Patch(ctx, o, p, opts...)
+		},
+		Delete: func(ctx context.Context, w client.WithWatch, o client.Object, opts ...client.DeleteOption) error {
+			note("delete", o)
+			return w.Delete(ctx, o, opts...)
+		},
+		SubResourceUpdate: func(ctx context.Context, w client.Client, sub string, o client.Object, opts ...client.SubResourceUpdateOption) error {
+			note("update "+sub+" of", o)
+			return w.SubResource(sub).Update(ctx, o, opts...)
+		},
+	})
+	return c
+}
+
+// ListPodsOn is the API server's word past all caches.
+func (c *cluster) ListPodsOn(_ context.Context, node string) ([]kubeapi.Pod, error) {
+	return c.live[node], nil
+}
+
+// groups are those of the API server and of the file.
+type groupsOf struct{ *cluster }
+
+func (g groupsOf) List(ctx context.Context) ([]v1alpha1.NodeGroup, error) {
+	var list v1alpha1.NodeGroupList
+	err := g.cluster.List(ctx, &list)
+	return append(list.Items, g.file...), err
+}
+
+// manager is a new process.
+func (c *cluster) manager() *Controller {
+	c.t.Helper()
+	metrics, err := NewMetrics(prometheus.NewRegistry())
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return New(Options{
+		Client: c, API: c, Groups: groupsOf{c}, Clouds: map[string]cloud.Provider{"sim": &c.cloud},
+		Events: events.NewFakeRecorder(1000), Metrics: metrics, Log: slog.New(slog.DiscardHandler),
+	})
+}
+
+// look has a process look at a group until nothing of it is due at once.
+func (c *cluster) look(of *Controller, group string) reconcile.Result {
+	c.t.Helper()
+	for range 10 {
+		r, err := of.Reconcile(c.t.Context(), reconcile.Request{NamespacedName: types.NamespacedName{Name: group}})
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		if r.RequeueAfter == 0 || r.RequeueAfter > time.Second {
+			return r
+		}
+		time.Sleep(r.RequeueAfter)
+	}
+	c.t.Fatal("it is never done")
+	return reconcile.Result{}
+}
+
+func (c *cluster) records() []v1alpha1.NodeRetirement {
+	c.t.Helper()
+	var list v1alpha1.NodeRetirementList
+	if err := c.List(c.t.Context(), &list); err != nil {
+		c.t.Fatal(err)
+	}
+	return list.Items
+}
+
+func (c *cluster) group(name string) *v1alpha1.NodeGroup {
+	c.t.Helper()
+	g := &v1alpha1.NodeGroup{}
+	if err := c.Get(c.t.Context(), client.ObjectKey{Name: name}, g); err != nil {
+		c.t.Fatal(err)
+	}
+	return g
+}
+
+func ciNode(name string) *corev1.Node {
+	n := node(name, "ci")
+	n.ResourceVersion = ""
+	return &n
+}
+
+func keeper(name, on string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ci", Name: name, UID: types.UID("uid-" + name), Labels: map[string]string{"ci": "true"}},
+		Spec:       corev1.PodSpec{NodeName: on}, Status: corev1.PodStatus{Phase: corev1.PodRunning},
+	}
+}
+
+func TestAnIdleNodeIsWrittenOnOnceAndAskedForOnceHoweverOftenAndByWhomeverItIsLookedAt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, group("ci"), ciNode("a"))
+		first, second := c.manager(), c.manager()
+		for range 9 {
+			c.look(first, "ci")
+			c.look(second, "ci")
+			time.Sleep(minute)
+		}
+		if want := []string{"update status of *v1alpha1.NodeGroup", "patch *v1.Node"}; !slices.Equal(c.writes, want) {
+			t.Errorf("%q, want %q", c.writes, want)
+		}
+		if s := c.group("ci").Status; s.Nodes != 1 || s.Ready != 1 || *s.CloudSize != 7 || s.AllowedDisruptions != 1 {
+			t.Errorf("%+v", s)
+		}
+		first = c.manager() // it is restarted
+		time.Sleep(2 * minute)
+		c.look(first, "ci")
+		c.look(second, "ci")
+		all := c.records()
+		if len(all) != 1 || all[0].Spec.NodeName != "a" || all[0].Spec.Reason != v1alpha1.Idle || all[0].Spec.Group != "ci" {
+			t.Errorf("%+v", all)
+		}
+	})
+}
+
+func TestTwoManagersThatDecideAtOnceAskUnderOneName(t *testing.T) {
+	w := World{Group: group("ci"), Nodes: []Node{idle("a", "ci", time.Hour)}, Now: noon}
+	d := decide(t, w)["a"]
+	c := newCluster(t)
+	if a, b := c.manager().retirementOf(&w, &d), c.manager().retirementOf(&w, &d); a.Name != b.Name {
+		t.Errorf("%s and %s", a.Name, b.Name)
+	}
+}
+
+func TestI7APodThatTheCachesDoNotKnowYetKeepsTheNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, group("ci"), ciNode("a"))
+		m := c.manager()
+		c.look(m, "ci")
+		time.Sleep(11 * minute)
+		live := kubeapi.Pod{}
+		live.Namespace, live.Name, live.Labels, live.Status.Phase = "ci", "job", map[string]string{"ci": "true"}, "Pending"
+		c.live["a"] = []kubeapi.Pod{live}
+		c.look(m, "ci")
+		if all := c.records(); len(all) != 0 {
+			t.Fatalf("%+v", all)
+		}
+		c.live["a"] = nil
+		c.look(m, "ci")
+		if all := c.records(); len(all) != 0 {
+			t.Fatalf("before the cooldown of a pod that was seen: %+v", all)
+		}
+		time.Sleep(11 * minute)
+		c.look(m, "ci")
+		if all := c.records(); len(all) != 1 {
+			t.Errorf("%+v", all)
+		}
+	})
+}
+
+func TestAPodThatComesTakesTheMarkOffAndCallsTheRetirementOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, group("ci"), ciNode("a"))
+		m := c.manager()
+		c.look(m, "ci")
+		time.Sleep(11 * minute)
+		c.look(m, "ci")
+		if len(c.records()) != 1 {
+			t.Fatal("no retirement to call off")
+		}
+		if err := c.Create(t.Context(), keeper("job", "a")); err != nil {
+			t.Fatal(err)
+		}
+		c.look(m, "ci")
+		if all := c.records(); len(all) != 0 {
+			t.Errorf("%+v", all)
+		}
+		n := &corev1.Node{}
+		if err := c.Get(t.Context(), client.ObjectKey{Name: "a"}, n); err != nil {
+			t.Fatal(err)
+		}
+		if got := marksOf(n, "ci"); !got.Since.IsZero() || !got.Used {
+			t.Errorf("%+v", got)
+		}
+	})
+}
+
+func TestOfRetirementsThatFailOnlyTheLastIsKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, group("ci"), ciNode("a"))
+		m := c.manager()
+		c.look(m, "ci")
+		time.Sleep(11 * minute)
+		var names []string
+		for range 4 {
+			c.look(m, "ci")
+			all := c.records()
+			last := slices.IndexFunc(all, func(rt v1alpha1.NodeRetirement) bool { return !rt.Status.Phase.Finished() })
+			if last < 0 {
+				t.Fatalf("nothing is asked for after %v", names)
+			}
+			rt := all[last]
+			names = append(names, rt.Name)
+			now := metav1.Now()
+			rt.Status.Phase, rt.Status.Times.Finished = v1alpha1.Refused, &now
+			if err := c.Status().Update(t.Context(), &rt); err != nil {
+				t.Fatal(err)
+			}
+			c.look(m, "ci")
+			if got := len(c.records()); got > 2 {
+				t.Errorf("%d records", got)
+			}
+			time.Sleep(defaultAfterFailure + time.Second)
+		}
+		if slices.Sort(names); len(slices.Compact(names)) != 4 {
+			t.Errorf("%v", names)
+		}
+	})
+}
+
+func TestARefusedGroupHasNothingDoneAndWhatWaitsIsCalledOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, group("ci"), ciNode("a"))
+		m := c.manager()
+		c.look(m, "ci")
+		time.Sleep(11 * minute)
+		c.look(m, "ci")
+		if len(c.records()) != 1 {
+			t.Fatal("no retirement to call off")
+		}
+		c.cloud.err = &cloud.NotFoundError{Kind: "group", Name: "ci"}
+		time.Sleep(2 * defaultEvery)
+		c.look(m, "ci")
+		if is := meta.FindStatusCondition(c.group("ci").Status.Conditions, v1alpha1.GroupAccepted); is.Reason != v1alpha1.CloudGroupNotFound {
+			t.Errorf("%+v", is)
+		}
+		if all := c.records(); len(all) != 0 {
+			t.Errorf("%+v", all)
+		}
+		before := len(c.writes)
+		time.Sleep(time.Hour)
+		c.look(m, "ci")
+		if more := c.writes[before:]; len(more) != 0 {
+			t.Errorf("%q", more)
+		}
+	})
+}
+
+func TestI3AGroupThatIsDeletedLeavesNothingOnItsNodes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := group("ci")
+		g.Spec.ClusterAutoscalerScaleDownDisabled = true
+		c := newCluster(t, g, ciNode("a"))
+		c.look(c.manager(), "ci")
+		if err := c.Delete(t.Context(), c.group("ci")); err != nil {
+			t.Fatal(err)
+		}
+		c.look(c.manager(), "ci")
+		n := &corev1.Node{}
+		if err := c.Get(t.Context(), client.ObjectKey{Name: "a"}, n); err != nil {
+			t.Fatal(err)
+		}
+		if len(n.Annotations) != 0 {
+			t.Errorf("%v", n.Annotations)
+		}
+	})
+}
+
+func TestAGroupOfAFileHasItsConditionsInMemory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, ciNode("a"))
+		g := group("ci")
+		g.UID = ""
+		c.file = []v1alpha1.NodeGroup{*g}
+		m := c.manager()
+		c.look(m, "ci")
+		if is := meta.FindStatusCondition(m.Conditions("ci"), v1alpha1.GroupAccepted); is == nil || is.Status != metav1.ConditionTrue {
+			t.Errorf("%+v", is)
+		}
+		time.Sleep(11 * minute)
+		c.look(m, "ci")
+		if all := c.records(); len(all) != 1 || strings.Contains(strings.Join(c.writes, " "), "NodeGroup") {
+			t.Errorf("%+v, %q", all, c.writes)
+		}
+	})
+}
