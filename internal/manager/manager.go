@@ -91,6 +91,9 @@ func Run(ctx context.Context, c Config, version string, stderr io.Writer) error 
 	if err := addNodeGroups(m, c, groups, providers, api, metrics.Registry, log); err != nil {
 		return err
 	}
+	if err := addAutoscaler(m, c, kube, groups, providers, metrics.Registry, log); err != nil {
+		return err
+	}
 	log.Info("managing the cluster", "version", version, "clouds", len(providers), "selector", c.Selector)
 	return m.Start(ctx)
 }

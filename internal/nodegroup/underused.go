@@ -1,6 +1,11 @@
 package nodegroup
 
 import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/retirement/budget"
 )
@@ -27,3 +32,20 @@ func (n *Node) Counted() budget.Node { return n.counted() }
 
 // Rescuable reports whether a retirement can be called off before it has begun.
 func Rescuable(rt *v1alpha1.NodeRetirement) bool { return rescuable(rt) && !admitted(rt) }
+
+// NewCluster is what all groups are judged by, of nodes that were read elsewhere. Pods that keep nodes are read by the
+// reader, where a group has a rule that asks for them.
+func NewCluster(reader client.Reader, groups []v1alpha1.NodeGroup, nodes []corev1.Node, retirements []v1alpha1.NodeRetirement,
+	now time.Time,
+) *Cluster {
+	return &Cluster{Groups: groups, Nodes: nodes, Retirements: retirements, Claims: Claim(groups, nodes), Now: now, reader: reader}
+}
+
+// NotAccepted is why a group is not acted on, by what a manager has found and by what is wrong with it now; empty when
+// it is acted on.
+func (c *Cluster) NotAccepted(g *v1alpha1.NodeGroup) string {
+	if f, wrong := c.Claims.Faults[g.Name]; wrong {
+		return f.Message
+	}
+	return notAccepted(g.Status.Conditions)
+}

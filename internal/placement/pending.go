@@ -47,3 +47,9 @@ func (s *Snapshot) Pending(key PodKey, flavours []Flavour) (*Pending, error) {
 	out.Machines, _ = plan.reasons(p.class)
 	return out, nil
 }
+
+// IsPending reports whether a pod is in the snapshot and on no node.
+func (s *Snapshot) IsPending(key PodKey) bool {
+	p, ok := s.pods[key]
+	return ok && p.node == none && p.nodeName == ""
+}

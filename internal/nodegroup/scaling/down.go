@@ -514,7 +514,9 @@ func (f *fall) without(g *Group, victims []victim, arrange func([]placement.PodK
 }
 
 // inThought reports whether a pod is on no node, but where it was put while this is decided.
-func (f *fall) inThought(key placement.PodKey) bool { return f.waits[key] || key.Namespace == slotNamespace }
+func (f *fall) inThought(key placement.PodKey) bool {
+	return f.waits[key] || key.Namespace == slotNamespace
+}
 
 // instead says what would follow if a victim went.
 func (f *fall) instead(after *Decision) string {
