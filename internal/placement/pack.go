@@ -444,6 +444,11 @@ func (p *packer) takeIn(n *node, d demand, before int) int {
 		}
 		return 0
 	}
+	return p.takeAll(n, d)
+}
+
+// takeAll puts pods of one class on a machine, one by one, as long as they fit.
+func (p *packer) takeAll(n *node, d demand) int {
 	for i, pod := range d.pods {
 		if !p.s.fits(d.class, n) {
 			return i
@@ -466,6 +471,9 @@ func (p *packer) fillUp(n *node, left []demand) int {
 		}
 		if best == nil {
 			return placed
+		}
+		if len(left) == 1 {
+			return placed + p.takeAll(n, left[0])
 		}
 		p.s.put(best.pods[0], n)
 		best.pods = best.pods[1:]
