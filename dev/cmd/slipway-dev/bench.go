@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/slipway-dev/slipway/dev/bench/agent"
+	"github.com/slipway-dev/slipway/dev/bench/autoscale"
 	"github.com/slipway-dev/slipway/dev/bench/placement"
 	"github.com/slipway-dev/slipway/dev/bench/result"
 	"github.com/slipway-dev/slipway/dev/bench/storm"
@@ -35,11 +36,16 @@ type benchGroup struct {
 var benchGroups = []benchGroup{
 	{"agent", "the agent on a real control plane: its speed, its size, and what it asks of the API server", benchAgent},
 	{"agent-storm", "200 agents, of which 100 are told at once that their machine goes", benchStorm},
+	{"autoscale", "machines for pods without room: how many are ordered, how fast that is decided, and how soon they are asked for", benchAutoscale},
 	{"placement", "which nodes can go and what machines the pending pods need: speed and memory, on one core", benchPlacement},
 }
 
 func benchPlacement(ctx context.Context, _ benchOptions) ([]result.Result, error) {
 	return placement.Run(ctx)
+}
+
+func benchAutoscale(ctx context.Context, o benchOptions) ([]result.Result, error) {
+	return autoscale.Run(ctx, autoscale.Options{Kubernetes: o.kubernetes, Progress: o.progress})
 }
 
 func benchAgent(ctx context.Context, o benchOptions) ([]result.Result, error) {
