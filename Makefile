@@ -1,5 +1,5 @@
 # Slipway. `make help` lists what can be asked for. Everything is built from Go modules; nothing else is downloaded but the
-# Debian packages of dev/peers/install, which tests skip when they cannot be had.
+# Debian packages of dev/peers/install and dev/openstack/install, which tests skip when they cannot be had.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
@@ -10,7 +10,7 @@ export PATH := $(PATH):$(CURDIR)/bin/peers
 
 .PHONY: help
 help: ## List the targets
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: build
 build: ## Build slipway and slipway-agent into bin/
@@ -52,6 +52,10 @@ build-all: ## Build slipway and slipway-agent for every platform that nodes have
 test: build build-dev peers vet-agent ## Run every test: race detector on, order shuffled, the real control plane included
 	tools/test
 	cd dev && ../tools/test
+
+.PHONY: test-openstack
+test-openstack: ## Run the tests that need a real OpenStack, which is installed, started and stopped for them
+	dev/openstack/test
 
 .PHONY: bench
 bench: build slipway-dev ## Measure speed and size; GROUP=agent measures one group

@@ -93,6 +93,13 @@ type NodeGroupSpec struct {
 	// +optional
 	Cooldowns Cooldowns `json:"cooldowns,omitempty"`
 
+	// Replacement says when a machine is ordered in the place of one that the cloud takes away. Never is for groups that
+	// somebody else grows, such as the cluster autoscaler.
+	//
+	// +optional
+	// +kubebuilder:default=Always
+	Replacement ReplacementPolicy `json:"replacement,omitempty"`
+
 	// ClusterAutoscalerScaleDownDisabled sets the annotation cluster-autoscaler.kubernetes.io/scale-down-disabled on the
 	// group's nodes, so that cluster-autoscaler leaves their removal to Slipway. It is taken off when this is switched off
 	// or the group is deleted.
@@ -181,6 +188,21 @@ type IdleByLabel struct {
 	// +kubebuilder:default=true
 	KeepForPending *bool `json:"keepForPending,omitempty"`
 }
+
+// ReplacementPolicy is when a machine is ordered in the place of one that the cloud takes away.
+//
+// +kubebuilder:validation:Enum=Always;WhenNeeded;Never
+type ReplacementPolicy string
+
+// When a machine is ordered in the place of another.
+const (
+	// ReplaceAlways orders one for each: before the node is drained if its pods would have nowhere to go, or else once
+	// the machine is gone.
+	ReplaceAlways ReplacementPolicy = "Always"
+	// ReplaceWhenNeeded orders one only if pods have nowhere to go, or the group falls below its minimum.
+	ReplaceWhenNeeded ReplacementPolicy = "WhenNeeded"
+	ReplaceNever      ReplacementPolicy = "Never"
+)
 
 // DisruptionBudget bounds how many of a group's nodes may be unavailable at once.
 //

@@ -65,6 +65,7 @@ const (
 // +kubebuilder:validation:XValidation:rule="has(self.group) == has(oldSelf.group) && (!has(self.group) || self.group == oldSelf.group)",message="group cannot be changed: create another NodeRetirement"
 // +kubebuilder:validation:XValidation:rule="has(self.reason) == has(oldSelf.reason) && (!has(self.reason) || self.reason == oldSelf.reason)",message="reason cannot be changed: create another NodeRetirement"
 // +kubebuilder:validation:XValidation:rule="has(self.requestedBy) == has(oldSelf.requestedBy) && (!has(self.requestedBy) || self.requestedBy == oldSelf.requestedBy)",message="requestedBy cannot be changed: create another NodeRetirement"
+// +kubebuilder:validation:XValidation:rule="has(self.notice) == has(oldSelf.notice) && (!has(self.notice) || self.notice == oldSelf.notice)",message="notice cannot be changed: create another NodeRetirement"
 type NodeRetirementSpec struct {
 	// NodeName is the Node's metadata.name.
 	//
@@ -106,6 +107,12 @@ type NodeRetirementSpec struct {
 	// +kubebuilder:validation:MaxLength=253
 	Group string `json:"group,omitempty"`
 
+	// Notice is the cloud's word that it takes the machine away. The node is then left to its agent, and the retirement
+	// begins once the machine is gone; it ends when the notice is over and the machine lives.
+	//
+	// +optional
+	Notice *NoticeReference `json:"notice,omitempty"`
+
 	// OverrideProtection lets pods be evicted that ask not to be, for as long as it says.
 	//
 	// +optional
@@ -116,6 +123,27 @@ type NodeRetirementSpec struct {
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="must not be negative"
 	TTLAfterFinished *metav1.Duration `json:"ttlAfterFinished,omitempty"`
+}
+
+// NoticeReference names a notice that the agent on the node has reported.
+type NoticeReference struct {
+	// Source is who gave the notice, such as azure.
+	//
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	Source string `json:"source"`
+
+	// ID is the notice's in its source.
+	//
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=512
+	ID string `json:"id"`
+
+	// Type is what will happen to the machine, such as Preempt.
+	//
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	Type string `json:"type"`
 }
 
 // OverrideProtection is somebody's word that the pods on a node that ask not to be evicted may be. It is written down
@@ -218,10 +246,84 @@ type NodeRetirementStatus struct {
 	// +optional
 	MachineGone bool `json:"machineGone,omitempty"`
 
+	// Replacement is what becomes of a machine in the place of this one, where a notice takes it away.
+	//
+	// +optional
+	Replacement *Replacement `json:"replacement,omitempty"`
+
 	// +optional
 	// +listType=map
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// ReplacementState is how far the replacement of a machine is.
+//
+// +kubebuilder:validation:Enum=Waiting;Ordering;Ordered;LeftToCloud;Arrived;NotNeeded
+type ReplacementState string
+
+// The states of a replacement. The last two do not change any more.
+const (
+	ReplacementWaiting     ReplacementState = "Waiting"     // it is not ordered yet; reasons say why
+	ReplacementOrdering    ReplacementState = "Ordering"    // it is about to be ordered, or has just been
+	ReplacementOrdered     ReplacementState = "Ordered"     // the cloud has taken the order
+	ReplacementLeftToCloud ReplacementState = "LeftToCloud" // the cloud brings one by itself
+	ReplacementArrived     ReplacementState = "Arrived"     // the machine runs
+	ReplacementNotNeeded   ReplacementState = "NotNeeded"   // there will be none; reasons say why
+)
+
+// Final reports a state that does not change any more.
+func (s ReplacementState) Final() bool {
+	return s == ReplacementArrived || s == ReplacementNotNeeded
+}
+
+// Replacement is how far the replacement of one machine is. It is written down before the cloud is asked, so that no
+// machine is ordered twice, whoever crashes when.
+type Replacement struct {
+	State ReplacementState `json:"state"`
+
+	// Since is when the state was reached.
+	Since metav1.Time `json:"since"`
+
+	// Reasons say, as data, why it is in this state.
+	//
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=64
+	Reasons []RetirementReason `json:"reasons,omitempty"`
+
+	// Size is the cloud group's before the order.
+	//
+	// +optional
+	Size int32 `json:"size,omitempty"`
+
+	// Machines are those that the group had before the order, by their names in the cloud; kept until the new one runs,
+	// which is told from them.
+	//
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=5000
+	Machines []string `json:"machines,omitempty"`
+
+	// Machine is the new one's name in the cloud.
+	//
+	// +optional
+	Machine string `json:"machine,omitempty"`
+
+	// Attempts counts the orders that were refused or failed.
+	//
+	// +optional
+	Attempts int32 `json:"attempts,omitempty"`
+
+	// RetryAfter is when the next attempt may be made.
+	//
+	// +optional
+	RetryAfter *metav1.Time `json:"retryAfter,omitempty"`
+
+	// OperationID is the cloud's own name for what it does about the order.
+	//
+	// +optional
+	OperationID string `json:"operationID,omitempty"`
 }
 
 // Captured is the node and the machine that a retirement is about.

@@ -62,9 +62,17 @@ func runAKSNTH(ctx context.Context, o *aksnth.Options, stderr io.Writer) error {
 	if err := warnOf(aksnth.Tool, o.Warnings, c, stderr); err != nil {
 		return err
 	}
+	var sentry *aksnth.Sentry
+	if o.SentryDSN != "" {
+		if sentry, err = aksnth.NewSentry(o.SentryDSN, o.Node, start.Version()); err != nil { //nolint:contextcheck // what is said at the end of ctx is sent too
+			return err
+		}
+		defer sentry.Close()
+	}
 	asked := request.New()
 	var metrics *aksnth.Metrics
 	x := start.Extras{
+		Log:     sentry.Handler,
 		Metrics: func(r *observe.Registry) { metrics = aksnth.NewMetrics(r, o.Node) },
 		Voice: func(occasion agent.Occasion) (agent.Words, bool) {
 			metrics.Hear(occasion)
@@ -263,6 +271,7 @@ func migrateCommand() *cobra.Command {
 			},
 		},
 		migrateVMSSPodWatcher(),
+		migrateOpenStackAutoscaler(),
 	)
 	return cmd
 }

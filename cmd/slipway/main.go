@@ -52,6 +52,6 @@ func root() *cobra.Command {
 	}
 	cmd.AddCommand(agentCommand(), managerCommand(), drainCommand(), retireCommand(), statusCommand(), planCommand(),
 		whyCommand(), snapshotCommand(), notifyCommand(), simulateCommand(), aksnthCommand(), mechanicCommand(),
-		vmssPodWatcherCommand(), migrateCommand())
+		vmssPodWatcherCommand(), openstackAutoscalerCommand(), migrateCommand(), pluginCommand())
 	return cmd
 }

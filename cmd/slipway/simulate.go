@@ -1,16 +1,18 @@
 package main
 
 import (
+	"context"
 	"fmt"
 
 	"github.com/spf13/cobra"
 
 	"github.com/slipway-dev/slipway/internal/cloud/azure/eviction"
+	"github.com/slipway-dev/slipway/internal/manager"
 )
 
 func simulateCommand() *cobra.Command {
 	kube := newKubeFlags("simulate-eviction")
-	var endpoint string
+	var endpoint, cloudConfig string
 	cmd := &cobra.Command{
 		Use:   "simulate-eviction NODE",
 		Short: "Ask Azure to act as if it took a Spot node's machine away",
@@ -19,13 +21,13 @@ Scheduled Events, some 30 seconds before it takes the machine away: the agent on
 machine goes. THE MACHINE REALLY GOES, as the eviction policy of its scale set says.
 
 Azure's credentials are found as azidentity's DefaultAzureCredential finds them: environment, workload identity, managed
-identity, az login, and so on.`,
+identity, az login, and so on; or as --cloud-config says, which is the file that slipway manager takes.`,
 		Example: "  slipway simulate-eviction aks-spot-12345678-vmss000003",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			simulator, err := eviction.New(eviction.Options{Endpoint: endpoint})
+			simulate, err := simulator(endpoint, cloudConfig)
 			if err != nil {
-				return fmt.Errorf("--arm-endpoint: %w", err)
+				return err
 			}
 			api, err := kube.api()
 			if err != nil {
@@ -36,10 +38,10 @@ identity, az login, and so on.`,
 				return err
 			}
 			target, err := eviction.ParseProviderID(node.Spec.ProviderID)
-			if err != nil {
-				return fmt.Errorf("node %s: %w", args[0], err)
+			if err == nil {
+				err = simulate(cmd.Context(), node.Spec.ProviderID, target)
 			}
-			if err := simulator.Simulate(cmd.Context(), target); err != nil {
+			if err != nil {
 				return fmt.Errorf("node %s: %w", args[0], err)
 			}
 			fmt.Fprintf(cmd.OutOrStdout(), "%s: Azure will evict %s; watch with: kubectl get events --field-selector "+
@@ -48,6 +50,26 @@ identity, az login, and so on.`,
 		},
 	}
 	cmd.Flags().StringVar(&endpoint, "arm-endpoint", "", "URL of Azure Resource Manager (default: the public cloud's); http is for an emulator on the loopback interface")
+	cmd.Flags().StringVar(&cloudConfig, "cloud-config", "", "file that says which Azure to ask, and as whom, as slipway manager takes it")
+	cmd.MarkFlagsMutuallyExclusive("arm-endpoint", "cloud-config")
 	kube.add(cmd.Flags())
 	return cmd
+}
+
+// simulator gives how Azure is asked.
+func simulator(endpoint, cloudConfig string) (func(context.Context, string, eviction.Target) error, error) {
+	if cloudConfig != "" {
+		azure, err := manager.LoadAzure(cloudConfig)
+		if err != nil {
+			return nil, err
+		}
+		return func(ctx context.Context, providerID string, _ eviction.Target) error {
+			return azure.SimulateEviction(ctx, providerID)
+		}, nil
+	}
+	s, err := eviction.New(eviction.Options{Endpoint: endpoint})
+	if err != nil {
+		return nil, fmt.Errorf("--arm-endpoint: %w", err)
+	}
+	return func(ctx context.Context, _ string, target eviction.Target) error { return s.Simulate(ctx, target) }, nil
 }

@@ -127,10 +127,24 @@ type ScaleSetSpec struct {
 	Flexible bool
 	Size     string // such as Standard_D16ds_v5, which is the default
 	Spot     bool
+	// Eviction is what becomes of a Spot machine that is taken away; empty is DeleteEvicted, as AKS has it.
+	Eviction EvictionPolicy
+	// Restores keeps the place of a machine that was deleted by an eviction, and brings another, as "try and restore" does.
+	Restores bool
 	// Zones are spread over; none is a regional scale set.
 	Zones []string
 	Tags  map[string]string
 }
+
+// EvictionPolicy is what becomes of a Spot machine that is taken away
+// (https://learn.microsoft.com/azure/virtual-machine-scale-sets/use-spot).
+type EvictionPolicy string
+
+// The eviction policies.
+const (
+	DeleteEvicted     EvictionPolicy = "Delete"     // it is deleted, and its scale set has one less
+	DeallocateEvicted EvictionPolicy = "Deallocate" // it is stopped, and counts in its scale set
+)
 
 // armOperation is a long-running operation.
 type armOperation struct {

@@ -50,6 +50,10 @@ func (a *ARM) setJSON(set *armSet) any {
 	if set.Spot {
 		priority = "Spot"
 	}
+	profile := map[string]any{"priority": priority}
+	if set.Spot {
+		profile["evictionPolicy"] = cmp.Or(set.Eviction, DeleteEvicted)
+	}
 	return map[string]any{
 		"name": set.Name, "id": a.shouted(a.setID(set.Name)), "type": "Microsoft.Compute/virtualMachineScaleSets",
 		"location": a.opts.Location, "tags": set.Tags, "zones": set.Zones, "etag": etag(set.etag),
@@ -57,7 +61,8 @@ func (a *ARM) setJSON(set *armSet) any {
 		"properties": map[string]any{
 			"orchestrationMode": mode, "provisioningState": "Succeeded", "singlePlacementGroup": false, "overprovision": false,
 			"upgradePolicy":         map[string]any{"mode": "Manual"},
-			"virtualMachineProfile": map[string]any{"priority": priority},
+			"virtualMachineProfile": profile,
+			"spotRestorePolicy":     map[string]any{"enabled": set.Restores},
 		},
 	}
 }

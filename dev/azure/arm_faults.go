@@ -114,6 +114,14 @@ func (a *ARM) ClearFaults() {
 	a.announceLocked()
 }
 
+// Relent removes the faults that are restricted to a resource.
+func (a *ARM) Relent(resource string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.faults = slices.DeleteFunc(a.faults, func(f *armedARMFault) bool { return f.Resource == resource })
+	a.announceLocked()
+}
+
 // Faults lists the faults that are not over.
 func (a *ARM) Faults() []ARMFault {
 	a.mu.Lock()

@@ -19,21 +19,23 @@ const (
 	computeNamespace = "Microsoft.Compute"
 	aksNamespace     = "Microsoft.ContainerService"
 
-	setRead      = computeNamespace + "/virtualMachineScaleSets/read"
-	setWrite     = computeNamespace + "/virtualMachineScaleSets/write"
-	setDelete    = computeNamespace + "/virtualMachineScaleSets/delete/action"
-	instanceRead = computeNamespace + "/virtualMachineScaleSets/virtualMachines/read"
-	instanceView = computeNamespace + "/virtualMachineScaleSets/virtualMachines/instanceView/read"
-	instanceDel  = computeNamespace + "/virtualMachineScaleSets/virtualMachines/delete"
-	vmRead       = computeNamespace + "/virtualMachines/read"
-	vmView       = computeNamespace + "/virtualMachines/instanceView/read"
-	vmDelete     = computeNamespace + "/virtualMachines/delete"
-	computeOps   = computeNamespace + "/locations/operations/read"
-	poolRead     = aksNamespace + "/managedClusters/agentPools/read"
-	poolWrite    = aksNamespace + "/managedClusters/agentPools/write"
-	poolDelete   = aksNamespace + "/managedClusters/agentPools/deleteMachines/action"
-	machineRead  = aksNamespace + "/managedClusters/agentPools/machines/read"
-	aksOps       = aksNamespace + "/locations/operations/read"
+	setRead       = computeNamespace + "/virtualMachineScaleSets/read"
+	setWrite      = computeNamespace + "/virtualMachineScaleSets/write"
+	setDelete     = computeNamespace + "/virtualMachineScaleSets/delete/action"
+	instanceRead  = computeNamespace + "/virtualMachineScaleSets/virtualMachines/read"
+	instanceView  = computeNamespace + "/virtualMachineScaleSets/virtualMachines/instanceView/read"
+	instanceDel   = computeNamespace + "/virtualMachineScaleSets/virtualMachines/delete"
+	vmRead        = computeNamespace + "/virtualMachines/read"
+	vmView        = computeNamespace + "/virtualMachines/instanceView/read"
+	vmDelete      = computeNamespace + "/virtualMachines/delete"
+	instanceEvict = computeNamespace + "/virtualMachineScaleSets/virtualMachines/simulateEviction/action"
+	vmEvict       = computeNamespace + "/virtualMachines/simulateEviction/action"
+	computeOps    = computeNamespace + "/locations/operations/read"
+	poolRead      = aksNamespace + "/managedClusters/agentPools/read"
+	poolWrite     = aksNamespace + "/managedClusters/agentPools/write"
+	poolDelete    = aksNamespace + "/managedClusters/agentPools/deleteMachines/action"
+	machineRead   = aksNamespace + "/managedClusters/agentPools/machines/read"
+	aksOps        = aksNamespace + "/locations/operations/read"
 )
 
 // armError is an error in ARM's form.
@@ -112,6 +114,8 @@ func (a *ARM) routes() []route {
 		{"GET " + set + "/virtualMachines/{instance}", instanceRead, a.getInstance},
 		{"GET " + set + "/virtualMachines/{instance}/instanceView", instanceView, a.getInstanceView},
 		{"DELETE " + set + "/virtualMachines/{instance}", instanceDel, a.deleteInstance},
+		{"POST " + set + "/virtualMachines/{instance}/simulateEviction", instanceEvict, a.evictInstance},
+		{"POST " + vm + "/simulateEviction", vmEvict, a.evictVM},
 		{"GET " + compute + "/virtualMachines", vmRead, a.listVMs},
 		{"GET " + vm, vmRead, a.getVM},
 		{"GET " + vm + "/instanceView", vmView, a.getVMView},

@@ -167,10 +167,46 @@ func (a *ARM) boot(ctx context.Context, m *armMachine) {
 }
 
 // eventEnded is told of the machines that an event took away for good.
-func (a *ARM) eventEnded(resources []string) {
+func (a *ARM) eventEnded(t EventType, resources []string) {
 	for _, resource := range resources {
+		if t == Preempt {
+			a.evicted(resource)
+			continue
+		}
 		a.remove(resource)
 	}
+}
+
+// evicted does to a machine what the eviction policy of its scale set says.
+func (a *ARM) evicted(resource string) {
+	a.mu.Lock()
+	m := a.machines[strings.ToLower(resource)]
+	if m == nil {
+		a.mu.Unlock()
+		return
+	}
+	set := m.set
+	if set != nil && set.Eviction == DeallocateEvicted {
+		m.Power = Deallocated
+		a.announceLocked()
+		a.mu.Unlock()
+		return
+	}
+	a.mu.Unlock()
+	if a.remove(resource) && set != nil && set.Restores {
+		a.restore(set)
+	}
+}
+
+// restore brings a machine in the place of one that was evicted.
+func (a *ARM) restore(set *armSet) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	set.capacity++
+	set.etag++
+	m := a.newMachineLocked(set, Creating, Stopped)
+	a.announceLocked()
+	a.goLocked(func(ctx context.Context) { a.boot(ctx, m) })
 }
 
 func (a *ARM) membersLocked(set *armSet) []*armMachine {

@@ -2,6 +2,7 @@ package azure
 
 import (
 	"errors"
+	"fmt"
 	"net/http"
 )
 
@@ -15,10 +16,10 @@ func (e *Emulator) routeSimulateEviction(mux *http.ServeMux) {
 	const group = "POST /subscriptions/{subscription}/resourceGroups/{group}/providers/Microsoft.Compute/"
 	mux.HandleFunc(group+"virtualMachineScaleSets/{set}/virtualMachines/{instance}/simulateEviction",
 		func(w http.ResponseWriter, r *http.Request) {
-			e.serveSimulateEviction(w, r, r.PathValue("set"), r.PathValue("set")+"_"+r.PathValue("instance"))
+			e.serveSimulateEviction(w, r, r.PathValue("set"), r.PathValue("set")+"_"+r.PathValue("instance")) //nolint:contextcheck // the event outlives the request
 		})
 	mux.HandleFunc(group+"virtualMachines/{vm}/simulateEviction", func(w http.ResponseWriter, r *http.Request) {
-		e.serveSimulateEviction(w, r, "", r.PathValue("vm"))
+		e.serveSimulateEviction(w, r, "", r.PathValue("vm")) //nolint:contextcheck // the event outlives the request
 	})
 }
 
@@ -48,6 +49,32 @@ func (e *Emulator) simulateEviction(set, resource string) *armError {
 		return notFound("Microsoft.Compute/virtualMachines", resource)
 	}
 	return &armError{Status: statusOf(err), Code: "OperationNotAllowed", Message: err.Error()}
+}
+
+// evictInstance and evictVM are for users of ARM itself: the machine has to be there, of priority Spot, and running.
+func (a *ARM) evictInstance(r *http.Request) (armAnswer, *armError) { return a.evict(r, a.oneInstance) }
+
+func (a *ARM) evictVM(r *http.Request) (armAnswer, *armError) { return a.evict(r, a.oneVM) }
+
+func (a *ARM) evict(r *http.Request, find func(*http.Request) (*armMachine, *armError)) (armAnswer, *armError) {
+	a.mu.Lock()
+	m, failed := find(r)
+	var vm VM
+	if failed == nil {
+		vm = m.VM
+	}
+	a.mu.Unlock()
+	switch {
+	case failed != nil:
+		return armAnswer{}, failed
+	case !vm.Spot || vm.Power != Running:
+		return armAnswer{}, &armError{Status: http.StatusConflict, Code: "OperationNotAllowed", Message: fmt.Sprintf(
+			"Simulate Eviction is not allowed on VM %s: want one of priority Spot that is running.", vm.Resource)}
+	}
+	if err := a.emulator.simulateEviction(vm.ScaleSet, vm.Resource); err != nil { //nolint:contextcheck // a notice outlives the request
+		return armAnswer{}, err
+	}
+	return armAnswer{status: http.StatusNoContent}, nil
 }
 
 func sendARMError(w http.ResponseWriter, err *armError) {

@@ -367,7 +367,7 @@ func (e *Emulator) impact(ev *event) {
 	}
 	if !t.returns() {
 		if e.arm != nil {
-			e.arm.eventEnded(ev.record.Resources)
+			e.arm.eventEnded(t, ev.record.Resources)
 		}
 		return
 	}

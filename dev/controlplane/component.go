@@ -168,7 +168,7 @@ func (l layout) apiServerArgs() []string {
 		"--requestheader-username-headers=X-Remote-User", "--requestheader-group-headers=X-Remote-Group",
 		"--requestheader-extra-headers-prefix=X-Remote-Extra-",
 		"--service-cluster-ip-range=10.96.0.0/16",
-		"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction",
+		"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction", "--enable-bootstrap-token-auth",
 		"--allow-privileged=true", "--profiling=false",
 		"--audit-policy-file=" + l.path(configDir, "audit-policy.yaml"), "--audit-log-path=" + l.path(auditLog),
 		// One file, however long: a rotated log would hide requests from a reader that counts them.

@@ -1,4 +1,4 @@
-// Package demo tells what Slipway's agent is for, in a minute: on a real control plane, with an emulated Azure that
+// Package demo tells what Slipway is for, in a minute and a half: on a real control plane, with an emulated Azure that
 // announces the end of machines and the real agent on each node. It believes nothing that an agent says of itself: each
 // step is checked against the API server, and against the emulator's ledger of what became of every pod.
 package demo
@@ -52,7 +52,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		Cluster: controlplane.Options{
 			Version: o.Version, Dir: o.Dir, Detached: o.Keep, Progress: &compiling{to: o.Out},
 		},
-		Azure: azure.Options{Linger: linger, Outage: outage},
+		Azure: azure.Options{Linger: linger, Outage: outage}, ARM: azure.ARMOptions{DeleteTime: deletion},
 	})
 	if err != nil {
 		return err
@@ -74,6 +74,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		return fmt.Errorf("interrupted: %w", context.Cause(ctx))
 	}
 	if o.Keep {
+		s.stopManagers() // the Azure that they delete machines in ends with this process
 		if err := t.HandOver(ctx, o.Program); err != nil {
 			return err
 		}
@@ -111,10 +112,10 @@ func (c *compiling) Write(p []byte) (int, error) {
 
 func (s *stage) introduce(out io.Writer, took time.Duration) {
 	fmt.Fprint(out, wrapped("", fmt.Sprintf("Kubernetes %s is up after %.1f s: its etcd, API server, controllers and scheduler "+
-		"are real, the machines of its %d nodes are played. Azure, which announces what will happen to machines, is emulated. "+
-		"A real slipway-agent guards each node. Every step is checked against the API server and the emulator's ledger of "+
+		"are real, the machines of its %d nodes are played. Azure, which announces what will happen to machines and deletes them, "+
+		"is emulated. A real slipway-agent guards each of %d nodes; the others are a pool of two real slipway managers. Every step is checked against the API server and the emulator's ledger of "+
 		"what became of each pod. The steps run side by side and are told in order; seconds count from the announcement.",
-		s.Version(), took.Seconds(), len(s.agents))))
+		s.Version(), took.Seconds(), len(s.agents)+ciMachines, len(s.agents))))
 }
 
 func (s *stage) explainKept(out io.Writer) {

@@ -77,8 +77,10 @@ func objects() []runtime.Object {
 // stage is everything that is ready before the story begins.
 type stage struct {
 	*testbed.Testbed
-	agents map[string]*testbed.Agent // by node
-	hook   *hook                     // of the agent on the machine that is taken away
+	agents   map[string]*testbed.Agent // by node
+	hook     *hook                     // of the agent on the machine that is taken away
+	managers [2]*manager
+	pool     *observed // once its step has begun
 }
 
 // prepare adds the machines, starts what runs on them and the agents, and opens the way to the nodes of refuge.
@@ -103,6 +105,10 @@ func prepare(ctx context.Context, t *testbed.Testbed) (*stage, error) {
 	if err := workload.CreateSettled(ctx, t.Client(), objects()...); err != nil {
 		return nil, err
 	}
+	if err := s.preparePool(ctx); err != nil {
+		return nil, err
+	}
+	groups[group(machine{ci, interrupted})] = ""
 	for _, m := range refuge {
 		if err := s.label(ctx, m.node(), groups); err != nil {
 			return nil, err

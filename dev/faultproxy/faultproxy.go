@@ -7,10 +7,12 @@
 package faultproxy
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httputil"
@@ -64,6 +66,7 @@ type Proxy struct {
 	moment   Moment
 	stepIn   func(Request)
 	fault    func(Request) Fault
+	guard    func(Request, []byte)
 	servers  []*http.Server
 }
 
@@ -131,30 +134,57 @@ func (p *Proxy) serve(name string, server *url.URL, transport http.RoundTripper,
 // errHeldBack is what an answer that is not delivered fails with.
 var errHeldBack = errors.New("the answer is held back")
 
-func (p *Proxy) handler(name string, forward *httputil.ReverseProxy) http.Handler {
+func (p *Proxy) handler(name string, direct *httputil.ReverseProxy) http.Handler {
+	old := newMemory()
+	var forward http.Handler = direct
+	if p.fault != nil { // otherwise nothing that is remembered is ever asked for
+		forward = old.remembering(direct)
+	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		request, stepIn := p.arrived(name, r)
 		fault := Fault{}
 		if p.fault != nil {
 			fault = p.fault(request)
 		}
+		if fault.Status == 0 && (stepIn == nil || p.moment == After) {
+			p.ask(request, r)
+		}
+		held := *direct
+		held.ModifyResponse = func(*http.Response) error {
+			if stepIn != nil {
+				stepIn(request)
+			}
+			return errHeldBack
+		}
 		switch {
-		case fault != Fault{}:
-			fault.serve(w, r, forward)
-		case stepIn == nil:
-			forward.ServeHTTP(w, r)
-		case p.moment == Before:
+		case stepIn != nil && p.moment == Before:
 			stepIn(request)
 			panic(http.ErrAbortHandler)
+		case stepIn != nil:
+			held.ServeHTTP(w, r)
+		case fault != Fault{}:
+			fault.serve(w, r, forward, &held, old)
 		default:
-			served := *forward
-			served.ModifyResponse = func(*http.Response) error {
-				stepIn(request)
-				return errHeldBack
-			}
-			served.ServeHTTP(w, r)
+			forward.ServeHTTP(w, r)
 		}
 	})
+}
+
+// Guard has f called for each request but a GET that is about to be forwarded, with its body: what f does comes before
+// the server hears of the request. It must be called before the first request.
+func (p *Proxy) Guard(f func(r Request, body []byte)) { p.guard = f }
+
+// ask shows a request to the guard.
+func (p *Proxy) ask(request Request, r *http.Request) {
+	if p.guard == nil || r.Method == http.MethodGet {
+		return
+	}
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		panic(http.ErrAbortHandler) // the client has gone
+	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	p.guard(request, body)
 }
 
 // arrived numbers a request, and gives what is to be done at it, if anything.

@@ -119,7 +119,7 @@ func (t *Testbed) StartProgram(ctx context.Context, pool controlplane.AKSPool, i
 		return nil, err
 	}
 	node := pool.NodeName(instance)
-	kubeconfig, err := t.credentials(ctx, node)
+	kubeconfig, err := t.AgentKubeconfig(ctx, node)
 	if err != nil {
 		return nil, err
 	}
@@ -143,8 +143,8 @@ func (t *Testbed) StartProgram(ctx context.Context, pool controlplane.AKSPool, i
 	return a, nil
 }
 
-// credentials are those of the agent on a node. Before the node is there they can only read.
-func (t *Testbed) credentials(ctx context.Context, node string) (kubeconfig string, err error) {
+// AgentKubeconfig makes a file with the credentials of the agent on a node. Before the node is there they can only read.
+func (t *Testbed) AgentKubeconfig(ctx context.Context, node string) (kubeconfig string, err error) {
 	token := controlplane.TokenOptions{Node: node, Duration: tokenLifetime}
 	kubeconfig, err = t.ServiceAccountKubeconfig(ctx, AgentNamespace, AgentAccount, token)
 	if !apierrors.IsNotFound(err) {
@@ -304,29 +304,4 @@ func (a *Agent) Resident() (now, peak int64, err error) {
 		}
 	}
 	return now, peak, nil
-}
-
-// CPU is the processor time that the process has used since its latest start, its own and the kernel's for it.
-func (a *Agent) CPU() (time.Duration, error) {
-	path := fmt.Sprintf("/proc/%d/stat", a.PID())
-	raw, err := os.ReadFile(path)
-	if err != nil {
-		return 0, err
-	}
-	// Field 2 is the command in parentheses, 14 and 15 are utime and stime in 1/100 s (proc_pid_stat(5)).
-	_, after, _ := strings.Cut(string(raw), ") ")
-	fields := strings.Fields(after)
-	const utime, stime = 14 - 3, 15 - 3
-	if len(fields) <= stime {
-		return 0, fmt.Errorf("%s: want at least 15 fields", path)
-	}
-	var ticks int64
-	for _, i := range []int{utime, stime} {
-		n, err := strconv.ParseInt(fields[i], 10, 64)
-		if err != nil {
-			return 0, fmt.Errorf("%s: field %d: %w", path, i+3, err)
-		}
-		ticks += n
-	}
-	return time.Duration(ticks) * 10 * time.Millisecond, nil
 }

@@ -79,7 +79,7 @@ func Start(ctx context.Context, o Options) (_ *Testbed, err error) {
 	o.Azure.Machines = t.Nodes.Machines(power{t})
 	o.Azure.Bookkeeper = t.Pods
 	t.Azure = azure.New(o.Azure)
-	if err := t.startARM(o.ARM); err != nil {
+	if err := t.startARM(o.ARM); err != nil { //nolint:contextcheck // it serves until Stop
 		return nil, err
 	}
 	if err := t.serve(o.Listen); err != nil {

@@ -45,7 +45,8 @@ type API interface {
 	EventAPI
 	NodeLister
 	PodLister
-	FollowNode(ctx context.Context, name string, h kubeapi.Handler[kubeapi.Node]) error
+	// FollowNode begins after a version of the Node that is known; with none it tells the Node first.
+	FollowNode(ctx context.Context, name, since string, h kubeapi.Handler[kubeapi.Node]) error
 }
 
 // Source tells of notices. *azure.Source and *condition.Source are such.
@@ -136,6 +137,7 @@ type Agent struct {
 	drain     *drainRun
 	overtime  overtime
 	node      *nodeWatch
+	since     string // the version of the Node that was last read or made here
 	retry     time.Duration
 	others    []string // other tools at work on the node
 	looked    bool     // others is known
@@ -381,6 +383,7 @@ func (a *Agent) resume(r cordon.Record) {
 	// A record without a cordon may be the rest of one that could not be taken away whole, and is made sure of.
 	h.cordoned = r.Cordon != ""
 	h.held, h.touched, h.restored = h.cordoned, true, true
+	h.saidDraining = h.Phase == Draining
 	if h.Phase == NotDrained {
 		h.Phase, h.Began = Cordoned, time.Time{} // a new start is a new try
 	}
@@ -435,6 +438,9 @@ func (a *Agent) decide(h *handling, n notice.Notice) {
 	}
 	if !h.restored {
 		a.o.Metrics.Notices.With(string(n.Type), string(d.Action)).Inc()
+	}
+	if now := time.Now(); d.Action.drains() && !a.o.DryRun {
+		a.events.hush.until(now.Add(quietFor(d.Deadline, now)))
 	}
 	a.events.emit(noticed(n, d))
 	a.traceNotice(h)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/slipway-dev/slipway/internal/drain"
@@ -56,6 +57,9 @@ type drainRun struct {
 	done   chan struct{}
 	// standing is true from when the node was drained until another pod comes to it.
 	standing bool
+	// asked is true once every pod has been asked; quietUntil is when what waits for that does no longer.
+	asked      atomic.Bool
+	quietUntil time.Time
 }
 
 // overtime is the time that a drain gets whose deadline has passed although the machine still lives.
@@ -107,6 +111,7 @@ func (a *Agent) begin(now time.Time) {
 			h.Began = now
 		case !may && h.Phase == Draining && (h.left || a.mustWait(h, now)):
 			h.advanceTo(Cordoned)
+			h.saidDraining = false
 		}
 	}
 }
@@ -114,8 +119,12 @@ func (a *Agent) begin(now time.Time) {
 // sayDraining moves the notices that the drain under way is for on to Draining.
 func (a *Agent) sayDraining(now time.Time) {
 	for _, h := range a.inOrder() {
-		if a.mayDrain(h, now) && h.Phase != Draining {
-			h.advanceTo(Draining)
+		if !a.mayDrain(h, now) {
+			continue
+		}
+		h.advanceTo(Draining)
+		if !h.saidDraining {
+			h.saidDraining = true
 			a.events.emit(draining(h.Notice, h.Decision))
 		}
 	}
@@ -162,17 +171,23 @@ func (a *Agent) wanted(now time.Time) (order, bool) {
 }
 
 func (a *Agent) startDrain(ctx context.Context, o order) {
-	run := &drainRun{order: o, done: make(chan struct{})}
+	now := time.Now()
+	run := &drainRun{order: o, done: make(chan struct{}), quietUntil: now.Add(quietFor(o.terms.Deadline, now))}
+	a.events.hush.until(run.quietUntil)
 	var work context.Context
 	work, run.cancel = context.WithCancel(ctx)
 	run.drain = drain.New(a.o.API, drain.Options{
 		Node: a.o.Node, PolicyOf: o.policyOf, Select: o.concerns, Terms: o.terms, Volumes: a.o.Volumes, Logger: a.log,
-		GraceSeconds: a.o.GraceSeconds, DisableEviction: a.o.DisableEviction, OnProgress: a.onProgress(),
+		GraceSeconds: a.o.GraceSeconds, DisableEviction: a.o.DisableEviction, OnProgress: a.onProgress(run),
 		OnDrained: func(r drain.Receipt) { a.tell(work, func(context.Context) { a.stands(run, r) }) },
 		OnArrival: func() { a.tell(work, func(context.Context) { a.arrived(run) }) },
 	})
 	a.drain = run
-	a.log.Info("draining", "for", o.kinds(), "deadline", o.terms.Deadline, "giveUp", o.terms.GiveUp)
+	doing := "draining"
+	if !a.anyWaits(now) {
+		doing = "keeping the drained node empty"
+	}
+	a.log.Info(doing, "for", o.kinds(), "deadline", o.terms.Deadline, "giveUp", o.terms.GiveUp)
 	go func() {
 		defer close(run.done)
 		receipt, err := run.drain.Run(work)
@@ -183,13 +198,16 @@ func (a *Agent) startDrain(ctx context.Context, o order) {
 // onProgress keeps the metrics current, and says what blocks: an obstacle that is new at once, since a Spot machine may
 // be gone in ten seconds, and how many pods still wait for those that are known now and then. It runs in the engine's
 // goroutine.
-func (a *Agent) onProgress() func(drain.Progress) {
+func (a *Agent) onProgress(run *drainRun) func(drain.Progress) {
 	var saidAt time.Time
 	var said string
 	known := map[string]bool{}
 	a.obstructed.Store(nil)
 	return func(p drain.Progress) {
 		a.o.Metrics.progress(p)
+		if askedAll(p) {
+			a.askedEverybody(run)
+		}
 		isNew, obstructed := false, p.Obstructed()
 		for _, b := range obstructed {
 			obstacle := string(b.Reason) + " " + b.Budget
@@ -213,6 +231,7 @@ func (a *Agent) drainEnded(run *drainRun, r drain.Receipt, err error) {
 	}
 	a.drain.cancel()
 	a.drain = nil
+	a.events.hush.until(time.Time{})
 	a.log.Error("not drained", "summary", r.Summary(), "err", clip(err.Error()))
 	a.events.emit(notDrained(r, err))
 	if r.Outcome == drain.DeadlinePassed {
@@ -267,7 +286,7 @@ func settle(h *handling, r drain.Receipt, err error) {
 		h.drainedHere = true
 		h.advanceTo(Drained)
 	case r.Outcome == drain.GaveUp, errors.As(err, &refused):
-		h.gaveUp = true
+		h.gaveUp, h.saidDraining = true, false
 		h.advanceTo(NotDrained)
 	}
 }
@@ -281,6 +300,7 @@ func (a *Agent) stopDrain() {
 	a.drain = nil
 	run.cancel()
 	<-run.done
+	a.events.hush.until(time.Time{})
 	a.log.Info("drain stopped", "for", run.order.kinds())
 }
 

@@ -134,7 +134,8 @@ type events struct {
 	api     EventAPI
 	node    string
 	uid     func() string
-	queue   chan Words
+	queue   chan written
+	hush    *hush // nothing is written while it lasts
 	failed  func()
 	voice   Voice
 	process string // makes names unique across restarts
@@ -148,7 +149,7 @@ type EventAPI interface {
 
 func newEvents(api EventAPI, node string, uid func() string, failed func(), voice Voice) *events {
 	return &events{
-		api: api, node: node, uid: uid, queue: make(chan Words, eventQueue), failed: failed, voice: voice,
+		api: api, node: node, uid: uid, queue: make(chan written, eventQueue), hush: newHush(), failed: failed, voice: voice,
 		process: strconv.FormatInt(time.Now().UnixNano(), 36),
 	}
 }
@@ -161,11 +162,18 @@ func (w *events) emit(e event) {
 	}
 	w.unsaid.Add(1)
 	select {
-	case w.queue <- words:
+	case w.queue <- written{words, time.Now()}:
 	default:
 		w.unsaid.Add(-1)
 		w.failed()
 	}
+}
+
+// written is an Event that waits to be.
+type written struct {
+	Words
+
+	at time.Time // when what it tells of was so
 }
 
 // words are the voice's for an event, or else its own.
@@ -192,6 +200,7 @@ func (w *events) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case e := <-w.queue:
+			w.hush.wait(ctx)
 			bounded, cancel := context.WithTimeout(ctx, eventTimeout)
 			if err := w.api.CreateEvent(bounded, w.object(e, serial)); err != nil {
 				w.failed()
@@ -203,8 +212,7 @@ func (w *events) run(ctx context.Context) {
 }
 
 // object is the Event as the API server takes it. Events of cluster-scoped objects live in the namespace default.
-func (w *events) object(e Words, serial int) kubeapi.Event {
-	now := time.Now()
+func (w *events) object(e written, serial int) kubeapi.Event {
 	o := kubeapi.Event{
 		Metadata: kubeapi.ObjectMeta{
 			Name:      fmt.Sprintf("%s.%s.%d", w.node, w.process, serial),
@@ -212,7 +220,7 @@ func (w *events) object(e Words, serial int) kubeapi.Event {
 		},
 		InvolvedObject: kubeapi.ObjectReference{APIVersion: "v1", Kind: "Node", Name: w.node, UID: w.uid()},
 		Type:           e.Type, Reason: e.Reason, Message: clip(e.Message),
-		FirstTimestamp: now, LastTimestamp: now, Count: 1,
+		FirstTimestamp: e.at, LastTimestamp: e.at, Count: 1,
 	}
 	o.Source.Component, o.Source.Host = e.Component, w.node
 	return o

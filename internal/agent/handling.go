@@ -41,6 +41,7 @@ type handling struct {
 	closed   bool // it takes no pods
 	cordoned bool // cordoning it was asked for, and not left to another tool
 	bare     bool // its conditions could not be written
+	later    bool // its conditions are written once the pods have been asked
 	leftover bool // the node was given back, but for conditions that could not be taken away
 	dirty    bool // the record differs from this
 	over     bool
@@ -54,6 +55,8 @@ type handling struct {
 	unguarded bool
 	// drainedHere is true when this process drained the node for it, and not an earlier one.
 	drainedHere bool
+	// saidDraining is true after it was said that the pods are being moved off.
+	saidDraining bool
 	// saidFailed is true after it was said that the node cannot be changed.
 	saidFailed bool
 	// left to another tool that is at work on the node.
@@ -135,7 +138,7 @@ func (a *Agent) awaitImpact(ctx context.Context, h *handling, _ time.Time) (time
 		if err := a.unhold(ctx, h); err != nil {
 			return 0, err
 		}
-		h.Phase = Noticed
+		h.Phase, h.saidDraining = Noticed, false
 	}
 	return whenAsked, nil
 }
@@ -154,21 +157,27 @@ func (a *Agent) hold(ctx context.Context, h *handling, now time.Time) (time.Dura
 		h.advanceTo(Cordoned)
 	}
 	lost := h.cordoned && a.node.uncordoned()
-	if h.held && !h.dirty && !lost && !a.lacksConditions(h, now) {
+	later := a.asksNow(h, now)
+	if h.held && !h.dirty && !lost && !a.lacksConditions(h, now) && (!h.later || later) {
 		return 0, nil
 	}
-	err := a.cordon(ctx, h)
+	if a.drainsAtOnce(h, now) {
+		h.Began = now
+		h.advanceTo(Draining)
+		later = a.asksNow(h, now)
+	}
+	err := a.cordon(ctx, h, later)
 	switch {
 	case cordon.IsConditions(err):
 		a.conditionsFailed(err, now)
 		h.bare = true
 	case err != nil:
 		return 0, err
-	default:
+	case !later:
 		a.conditionsWritten()
 		h.bare = false
 	}
-	h.dirty = false
+	h.dirty, h.later = false, later
 	return 0, nil
 }
 
@@ -182,6 +191,8 @@ func (a *Agent) awaitDrain(_ context.Context, h *handling, now time.Time) (time.
 		return h.patienceLeft(now), nil
 	case h.bare:
 		return max(a.conditions.next.Sub(now), listenEvery), nil
+	case h.later:
+		return max(a.quietUntil(h).Sub(now), listenEvery), nil
 	}
 	return whenAsked, nil
 }

@@ -65,18 +65,22 @@ func conditions(h *handling) []cordon.Condition {
 	return set
 }
 
-// cordon holds the node on account of h.
-func (a *Agent) cordon(ctx context.Context, h *handling) error {
+// cordon holds the node on account of h, its conditions later if so.
+func (a *Agent) cordon(ctx context.Context, h *handling, later bool) error {
 	r, err := a.request(h)
 	if err != nil {
 		return err
 	}
+	r.Later = later
 	if h.asked.IsZero() {
 		h.asked = time.Now()
 	}
 	h.touched = true // a hold takes several requests, and one that fails may have left something (I3)
 	out, err := a.keeper.Hold(ctx, owner(h.Notice.Source, h.Notice.ID), r)
 	h.closed = out.Node != nil && out.Node.Spec.Unschedulable
+	if out.Node != nil {
+		a.since = out.Node.ResourceVersion
+	}
 	if err != nil && !cordon.IsConditions(err) {
 		a.sayFailed(h, CordonFailed)
 		return a.lost(err)

@@ -43,6 +43,10 @@ func (a *Agent) startWatching(ctx context.Context) {
 	w := &nodeWatch{done: make(chan struct{})}
 	ctx, w.cancel = context.WithCancel(ctx)
 	a.node = w
+	since := a.since
+	if len(a.nodeSources()) > 0 {
+		since = "" // they have not seen it
+	}
 	see := func(n kubeapi.Node) {
 		a.tell(ctx, func(context.Context) {
 			if a.node == w {
@@ -52,7 +56,7 @@ func (a *Agent) startWatching(ctx context.Context) {
 	}
 	go func() {
 		defer close(w.done)
-		_ = a.o.API.FollowNode(ctx, a.o.Node, kubeapi.Handler[kubeapi.Node]{
+		_ = a.o.API.FollowNode(ctx, a.o.Node, since, kubeapi.Handler[kubeapi.Node]{
 			Replaced: func(all []kubeapi.Node) {
 				for _, n := range all {
 					see(n)
@@ -67,6 +71,7 @@ func (a *Agent) startWatching(ctx context.Context) {
 // see takes in a newer state of the Node.
 func (a *Agent) see(n *kubeapi.Node) {
 	a.node.open = !n.Spec.Unschedulable
+	a.keeper.See(n)
 	a.othersNow(cordon.Others(n))
 	for _, source := range a.nodeSources() {
 		source.See(n)

@@ -90,7 +90,7 @@ func TestALogLineStaysShortHoweverManyPodsThereAre(t *testing.T) {
 	run := &drainRun{cancel: func() {}}
 	a.drain = run
 	a.drainEnded(run, receipt, errors.New(strings.Repeat("z", 100_000)))
-	a.onProgress()(progress)
+	a.onProgress(run)(progress)
 	lines := 0
 	for line := range strings.Lines(log.String()) {
 		if lines++; len(line) > 16<<10 {

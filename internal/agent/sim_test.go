@@ -63,9 +63,11 @@ type machine struct {
 	cluster *cluster
 	name    string
 	stops   time.Duration // how long the pod takes to stop
+	answers time.Duration // how long a request for the pod takes to be answered
 
 	mu      sync.Mutex
 	node    kubeapi.Node
+	changes int
 	watch   func(kubeapi.Node)
 	pod     *kubeapi.Pod
 	pods    []func([]kubeapi.Pod) // of those who follow them
@@ -80,7 +82,7 @@ type machine struct {
 
 func newMachine(c *cluster, name string, stops time.Duration) *machine {
 	m := &machine{cluster: c, name: name, stops: stops, source: &teller{name: "azure", news: make(chan struct{}, 1)}}
-	m.node.Name, m.node.UID, m.node.ResourceVersion = name, "uid-"+name, "1"
+	m.node.Name, m.node.UID, m.node.ResourceVersion = name, "uid-"+name, "0"
 	m.replace()
 	return m
 }
@@ -114,14 +116,17 @@ func (m *machine) copied() *kubeapi.Node {
 	return &n
 }
 
-// PatchNode applies what a JSON merge patch says of annotations, labels and unschedulable.
 // ListNodes finds no other machine.
 func (m *machine) ListNodes(context.Context, string) ([]kubeapi.Node, error) { return nil, nil }
 
+// PatchNode applies what a JSON merge patch says of annotations, labels and unschedulable.
 func (m *machine) PatchNode(_ context.Context, _ string, patch []byte) (*kubeapi.Node, error) {
 	var p struct {
-		Metadata struct{ Annotations, Labels map[string]*string }
-		Spec     map[string]any
+		Metadata struct {
+			Annotations, Labels map[string]*string
+			ResourceVersion     string
+		}
+		Spec map[string]any
 	}
 	if err := json.Unmarshal(patch, &p); err != nil {
 		return nil, err
@@ -138,19 +143,20 @@ func (m *machine) PatchNode(_ context.Context, _ string, patch []byte) (*kubeapi
 			(*into)[key] = *value
 		}
 	}
-	return m.change(func(n *kubeapi.Node) {
+	return m.change(p.Metadata.ResourceVersion, func(n *kubeapi.Node) {
 		merge(&n.Annotations, p.Metadata.Annotations)
 		merge(&n.Labels, p.Metadata.Labels)
 		if v, there := p.Spec["unschedulable"]; there {
 			n.Spec.Unschedulable = v == true
 		}
-	}), nil
+	})
 }
 
 // PatchNodeStatus applies what a strategic merge patch says of conditions.
 func (m *machine) PatchNodeStatus(_ context.Context, _ string, patch []byte) (*kubeapi.Node, error) {
 	var p struct {
-		Status struct {
+		Metadata struct{ ResourceVersion string }
+		Status   struct {
 			Conditions []struct {
 				kubeapi.Condition
 
@@ -161,31 +167,37 @@ func (m *machine) PatchNodeStatus(_ context.Context, _ string, patch []byte) (*k
 	if err := json.Unmarshal(patch, &p); err != nil {
 		return nil, err
 	}
-	return m.change(func(n *kubeapi.Node) {
+	return m.change(p.Metadata.ResourceVersion, func(n *kubeapi.Node) {
 		for _, c := range p.Status.Conditions {
 			n.Status.Conditions = slices.DeleteFunc(n.Status.Conditions, func(o kubeapi.Condition) bool { return o.Type == c.Type })
 			if c.Patch != "delete" {
 				n.Status.Conditions = append(n.Status.Conditions, c.Condition)
 			}
 		}
-	}), nil
+	})
 }
 
-// change changes the node, and tells who watches it.
-func (m *machine) change(how func(*kubeapi.Node)) *kubeapi.Node {
+// change changes the node if it is of that version, or of any when that is empty, and tells who watches it.
+func (m *machine) change(version string, how func(*kubeapi.Node)) (*kubeapi.Node, error) {
 	m.mu.Lock()
 	next := m.copied()
+	if version != "" && version != next.ResourceVersion {
+		m.mu.Unlock()
+		return nil, &kubeapi.StatusError{Code: 409, Reason: "Conflict"}
+	}
 	how(next)
+	m.changes++
+	next.ResourceVersion = fmt.Sprint(m.changes)
 	m.node = *next
 	watch := m.watch
 	m.mu.Unlock()
 	if watch != nil {
 		go watch(*next)
 	}
-	return next
+	return next, nil
 }
 
-func (m *machine) FollowNode(ctx context.Context, _ string, h kubeapi.Handler[kubeapi.Node]) error {
+func (m *machine) FollowNode(ctx context.Context, _, since string, h kubeapi.Handler[kubeapi.Node]) error {
 	m.mu.Lock()
 	node := *m.copied()
 	m.watch = func(n kubeapi.Node) {
@@ -194,7 +206,9 @@ func (m *machine) FollowNode(ctx context.Context, _ string, h kubeapi.Handler[ku
 		}
 	}
 	m.mu.Unlock()
-	h.Replaced([]kubeapi.Node{node})
+	if since == "" {
+		h.Replaced([]kubeapi.Node{node})
+	}
 	<-ctx.Done()
 	return ctx.Err()
 }
@@ -231,6 +245,12 @@ func (m *machine) tellPods() {
 	}
 }
 
+func (m *machine) ListPodsOn(context.Context, string) ([]kubeapi.Pod, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.podsNow(), nil
+}
+
 func (m *machine) podsNow() []kubeapi.Pod {
 	if m.pod == nil {
 		return nil
@@ -238,9 +258,16 @@ func (m *machine) podsNow() []kubeapi.Pod {
 	return []kubeapi.Pod{*m.pod}
 }
 
-func (m *machine) Evict(_ context.Context, r kubeapi.Removal) error { return m.remove(r.UID) }
+func (m *machine) Evict(ctx context.Context, r kubeapi.Removal) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(m.answers):
+		return m.remove(r.UID)
+	}
+}
 
-func (m *machine) DeletePod(_ context.Context, r kubeapi.Removal) error { return m.remove(r.UID) }
+func (m *machine) DeletePod(ctx context.Context, r kubeapi.Removal) error { return m.Evict(ctx, r) }
 
 // remove has the pod stop in its time.
 func (m *machine) remove(uid string) error {

@@ -23,6 +23,7 @@ func (a *Agent) stands(run *drainRun, r drain.Receipt) {
 		return // it was stopped, and another may be under way
 	}
 	run.standing = true
+	a.events.hush.until(time.Time{})
 	if !a.draining() && r.Touched() == 0 {
 		a.log.Debug("the node is drained as it was", "summary", r.Summary())
 		return // an agent that was restarted has looked again

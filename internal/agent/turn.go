@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	"github.com/slipway-dev/slipway/internal/notice"
@@ -14,8 +13,8 @@ const longestLead = 10 * time.Minute
 
 // Slots limits how many nodes of the cluster are drained at once. *slots.Keeper is one.
 type Slots interface {
-	// Want says whether a slot is wanted from now on. It does not block.
-	Want(wanted bool)
+	// Want says whether a slot is wanted from now on, and until when it is waited for; zero is for ever. It does not block.
+	Want(wanted bool, until time.Time)
 	// Held reports whether one is ours at this moment.
 	Held() bool
 	// GivenBack reports that none bears our name any more.
@@ -60,12 +59,22 @@ func (a *Agent) mustWait(h *handling, now time.Time) bool {
 	return a.o.Slots != nil && !a.o.DryRun && !h.hadTurn && !h.pressing(now) && !a.o.Slots.Held()
 }
 
-// wantsSlot reports that a slot is needed. A drain keeps the one that it has until it ends, also when it would no
-// longer wait for one.
-func (a *Agent) wantsSlot(now time.Time) bool {
-	return !a.o.DryRun && slices.ContainsFunc(a.inOrder(), func(h *handling) bool {
-		return h.voluntary() && h.wantsDrain() && !h.left && !h.hadTurn && (!h.pressing(now) || a.o.Slots.Held())
-	})
+// wantsSlot reports that a slot is needed, and until when it is waited for. A drain keeps the one that it has until it
+// ends, also when it would no longer wait for one.
+func (a *Agent) wantsSlot(now time.Time) (wanted bool, until time.Time) {
+	if a.o.DryRun {
+		return false, time.Time{}
+	}
+	for _, h := range a.inOrder() {
+		if !h.voluntary() || !h.wantsDrain() || h.left || h.hadTurn || h.pressing(now) && !a.o.Slots.Held() {
+			continue
+		}
+		if p := h.patience(); !p.IsZero() && (until.IsZero() || p.Before(until)) {
+			until = p
+		}
+		wanted = true
+	}
+	return wanted, until
 }
 
 // claimSlot asks for a slot while one is needed, and gives it back as soon as it is not.

@@ -148,7 +148,7 @@ func TestI6ADrainThatCanWaitStopsWhenAnotherToolComes(t *testing.T) {
 		m.start(t, 0, nil)
 		m.source.say(announced(notice.Reboot, "a", time.Hour))
 		time.Sleep(10 * time.Second)
-		m.change(func(n *kubeapi.Node) {
+		_, _ = m.change("", func(n *kubeapi.Node) {
 			n.Spec.Taints = []kubeapi.Taint{{Key: "ToBeDeletedByClusterAutoscaler", Effect: "NoSchedule"}}
 		})
 		time.Sleep(10 * time.Second)

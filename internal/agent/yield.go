@@ -52,6 +52,8 @@ func (a *Agent) lookAtNode(ctx context.Context) error {
 		return fmt.Errorf("node %s: %w", a.o.Node, err)
 	}
 	a.others, a.looked = cordon.Others(node), true
+	a.since = node.ResourceVersion
+	a.keeper.See(node)
 	return nil
 }
 

@@ -119,7 +119,8 @@ type Provider interface {
 	// Name is the provider's, such as "azure".
 	Name() string
 	// Normalize gives the one spelling of a provider ID that this provider uses in Instance.ProviderID, so that two can
-	// be compared. An ID of another cloud, subscription or project is an error that says which is meant.
+	// be compared. An ID of another cloud, subscription or project is an error that says which is meant. Only a provider
+	// that is a program of its own can fail to answer, by an [*UnansweredError].
 	Normalize(providerID string) (string, error)
 	// Group reads a group, past any cache.
 	Group(ctx context.Context, name string) (Group, error)
@@ -170,6 +171,17 @@ func (e *ThrottledError) Unwrap() error { return e.Err }
 
 // IsThrottled reports whether the cloud wants to be left alone for a while.
 func IsThrottled(err error) bool { return as[*ThrottledError](err) }
+
+// UnansweredError says that a question which takes no cloud, as [Provider.Normalize] asks it, could not be answered now,
+// since the program that knows the answer did not run or did not reply. It is to be asked again.
+type UnansweredError struct{ Err error }
+
+func (e *UnansweredError) Error() string { return e.Err.Error() }
+
+func (e *UnansweredError) Unwrap() error { return e.Err }
+
+// IsUnanswered reports whether a question has to be asked again.
+func IsUnanswered(err error) bool { return as[*UnansweredError](err) }
 
 // Refusal is why a cloud will not do what it was asked, however often it is asked again.
 type Refusal string

@@ -25,14 +25,21 @@ func (m Migration) File() ([]byte, error) {
 	}
 	var b strings.Builder
 	b.WriteString("# For slipway agent --config FILE, made from a configuration of " + m.Tool + ".\n#\n")
-	for _, note := range m.Notes {
-		Comment(&b, note)
-	}
+	b.WriteString(Comments(m.Notes))
 	if len(body) == 0 {
 		body = []byte("# The defaults of slipway agent do all of it.\n")
 	}
 	b.Write(body)
 	return []byte(b.String()), nil
+}
+
+// Comments writes notes as a list in comments.
+func Comments(notes []string) string {
+	var b strings.Builder
+	for _, note := range notes {
+		Comment(&b, note)
+	}
+	return b.String()
 }
 
 // Comment writes a note as an entry of a list in YAML's comments.

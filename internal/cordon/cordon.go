@@ -21,6 +21,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"sync/atomic"
 	"time"
 
 	"github.com/slipway-dev/slipway/internal/kubeapi"
@@ -46,11 +47,12 @@ const (
 // maxSteps is more patches than any hold or release needs; it stops two writers that undo each other's work for ever.
 const maxSteps = 16
 
-// Keeper holds and releases one node. It keeps no state of its own and may be used by several goroutines and, on the
-// same node, by several processes at once.
+// Keeper holds and releases one node. It may be used by several goroutines and, on the same node, by several processes
+// at once.
 type Keeper struct {
 	api       API
 	node, uid string
+	seen      atomic.Pointer[kubeapi.Node]
 }
 
 // New returns a keeper of the node with this name and UID. Another node that has come to bear the name is refused by
@@ -63,6 +65,15 @@ func New(api API, node, uid string) (*Keeper, error) {
 		return nil, fmt.Errorf("node %s: UID is empty; want its metadata.uid", node)
 	}
 	return &Keeper{api: api, node: node, uid: uid}, nil
+}
+
+// See tells the keeper of a state of the node that its user has just come to know. The next hold or release begins with
+// it in place of reading the node, once. Should it be old, a request is sent in vain; but nothing is ever changed, or
+// taken to be as it should be, on account of it alone.
+func (k *Keeper) See(node *kubeapi.Node) {
+	if node != nil && node.UID == k.uid {
+		k.seen.Store(node)
+	}
 }
 
 // Outcome is what a hold or a release found and did.
@@ -97,7 +108,7 @@ func (k *Keeper) Hold(ctx context.Context, owner string, r Request) (Outcome, er
 		return Outcome{}, fmt.Errorf("node %s: owner %q: %w", k.node, owner, err)
 	}
 	return k.settle(ctx, func(n *kubeapi.Node, conditions bool) (plan, error) {
-		return planHold(n, owner, r, time.Now(), conditions)
+		return planHold(n, owner, r, time.Now(), conditions && !r.Later)
 	})
 }
 
@@ -123,7 +134,8 @@ func (k *Keeper) Release(ctx context.Context, owner string) (Outcome, error) {
 func (k *Keeper) settle(ctx context.Context, next func(n *kubeapi.Node, conditions bool) (plan, error)) (Outcome, error) {
 	var done Outcome
 	var withheld *ConditionsError
-	var node *kubeapi.Node
+	node := k.seen.Swap(nil)
+	hearsay := node != nil
 	for steps, conflicts := 0, 0; steps < maxSteps; {
 		var err error
 		if node == nil {
@@ -132,6 +144,10 @@ func (k *Keeper) settle(ctx context.Context, next func(n *kubeapi.Node, conditio
 			}
 		}
 		p, err := next(node, withheld == nil)
+		if hearsay && (err != nil || !p.patched()) {
+			hearsay, node = false, nil
+			continue
+		}
 		if err != nil {
 			return done, fmt.Errorf("node %s: %w", k.node, err)
 		}
@@ -147,6 +163,7 @@ func (k *Keeper) settle(ctx context.Context, next func(n *kubeapi.Node, conditio
 		switch {
 		case err == nil:
 			done.did(p)
+			hearsay = false
 			steps++
 		case p.nextIsStatus() && !kubeapi.IsConflict(err) && !kubeapi.IsNotFound(err) && ctx.Err() == nil:
 			withheld = &ConditionsError{Err: err}
@@ -160,7 +177,7 @@ func (k *Keeper) settle(ctx context.Context, next func(n *kubeapi.Node, conditio
 				return done, fmt.Errorf("node %s: %w", k.node, err)
 			}
 			conflicts++
-			node = nil
+			hearsay, node = false, nil
 		}
 	}
 	return done, fmt.Errorf("node %s: not settled after %d patches: somebody undoes them as they are made", k.node,

@@ -19,6 +19,9 @@ type Request struct {
 	Labels map[string]string
 	// Conditions must differ in type. They are set with status True.
 	Conditions []Condition
+	// Later leaves the conditions as they are for now: those that are new are claimed and not set. A hold with the same
+	// request but for this sets them, in one request more. It is for whoever has something more urgent to do.
+	Later bool
 	// Phase is the value of the label [LabelKey], by which nodes of one owner are found with one list; without one the
 	// label is not set.
 	Phase Phase

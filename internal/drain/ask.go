@@ -20,6 +20,8 @@ const (
 	shortestRequest = 2 * time.Second
 )
 
+const notServed = "the API server does not carry out the requests for other pods of the node"
+
 // ask asks a waiting pod to leave, if it may be asked now, and returns when to look again otherwise.
 func (d *Drain) ask(ctx context.Context, p *podState, now time.Time) time.Time {
 	if d.o.DisableEviction {
@@ -34,6 +36,9 @@ func (d *Drain) ask(ctx context.Context, p *podState, now time.Time) time.Time {
 	}
 	if !p.forcing {
 		p.forcing, p.gate, p.notBefore, p.pause = true, nil, time.Time{}, 0 // what was waited for is over
+	}
+	if len(p.delays) == 0 && d.window.failing { // its turn has not come because the others' requests fail
+		p.delay(Failing, notServed, now)
 	}
 	if len(p.delays) == 0 { // nobody has said no yet
 		return d.unlessWaiting(ctx, p, now, Evicted)
@@ -54,7 +59,7 @@ func (d *Drain) unlessWaiting(ctx context.Context, p *podState, now time.Time, h
 			return at
 		}
 	}
-	if d.inFlight >= d.o.MaxInFlight {
+	if d.inFlight >= d.window.size {
 		return time.Time{} // the next answer wakes us
 	}
 	if how == Evicted {
@@ -127,25 +132,32 @@ func (d *Drain) send(ctx context.Context, p *podState, send func(context.Context
 ) {
 	p.requesting = true
 	d.inFlight++
+	sent := time.Now()
 	d.background.Go(func() {
 		bounded, cancel := context.WithTimeout(ctx, patience)
 		defer cancel()
 		err := send(bounded, r)
+		answered := time.Now()
 		d.inbox.put(func(now time.Time) {
 			d.inFlight--
 			p.requesting = false
+			d.window.heard(sent, answered, err)
 			answer(now, err)
 		})
 	})
 }
 
 // patience is how long a request may take. Under a deadline an API server that hangs must not cost a pod the moment
-// at which it has to be deleted, nor the attempts after that.
+// at which it has to be deleted, nor the attempts after that. One that was not answered in its time is given more the
+// next time: giving up costs a request its place in the queue of an API server that is only slow.
 func (d *Drain) patience(p *podState, how Asked, now time.Time) time.Duration {
 	if !d.terms.Forced() {
 		return longestRequest
 	}
 	left := d.terms.end().Sub(now) / 3
+	if p.unanswered != NotAsked {
+		left *= 2
+	}
 	if at := forceAt(p.wanted, d.terms, d.since); how == Evicted && at.After(now) {
 		left = at.Sub(now)
 	}
@@ -175,7 +187,9 @@ func (d *Drain) refused(ctx context.Context, p *podState, how Asked, now time.Ti
 		return
 	}
 	d.o.Logger.Debug("pod not asked", "pod", p.name(), "how", how, "err", err)
-	p.refusals++
+	if !isBusy(err) { // which concerns all pods alike: those with the longest grace stay first
+		p.refusals++
+	}
 	said := err.Error()
 	if status != nil && status.Message != "" {
 		said = status.Message
@@ -195,8 +209,8 @@ func (d *Drain) refused(ctx context.Context, p *podState, how Asked, now time.Ti
 		d.postpone(p, NoRight, said, now, firstPause)
 	case status.Code == http.StatusForbidden:
 		d.hold(p, d.budgets.gateOfRights(&p.pod, how), said, now, settledPause, settledPause)
-	case status.Code == http.StatusTooManyRequests:
-		d.hold(p, d.server, said, now, max(firstPause, min(status.RetryAfter, lastPause)), lastPause)
+	case isBusy(err):
+		d.hold(p, d.server, said, now, spread(max(firstPause, min(status.RetryAfter, lastPause))), spread(lastPause))
 	case status.Code >= http.StatusInternalServerError:
 		d.hold(p, d.trouble, said, now, firstPause, lastPause)
 	default:
@@ -263,7 +277,7 @@ func (d *Drain) hurry(ctx context.Context, p *podState, now time.Time) time.Time
 	if at := latest(end.Add(-time.Second), p.notBefore); now.Before(at) {
 		return at
 	}
-	if d.inFlight >= d.o.MaxInFlight {
+	if d.inFlight >= d.window.size {
 		return time.Time{}
 	}
 	seconds := int64(1)

@@ -17,6 +17,11 @@ func (still) FollowPodsOn(ctx context.Context, _ string, _ kubeapi.Handler[kubea
 	return ctx.Err()
 }
 
+func (still) ListPodsOn(ctx context.Context, _ string) ([]kubeapi.Pod, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
 func (still) Evict(ctx context.Context, _ kubeapi.Removal) error { <-ctx.Done(); return ctx.Err() }
 
 func (still) DeletePod(ctx context.Context, _ kubeapi.Removal) error { <-ctx.Done(); return ctx.Err() }

@@ -21,9 +21,11 @@ import (
 // API is what the engine asks of the API server. *kubeapi.Client is one. It must be safe for concurrent use and honour
 // the context it is given.
 type API interface {
-	// FollowPodsOn does not return before ctx ends. It is called once for the drain, and once more at its end for a
-	// list made after the last pod went.
+	// FollowPodsOn does not return before ctx ends. What it first tells may be old, as long as all that has changed since
+	// follows.
 	FollowPodsOn(ctx context.Context, node string, h kubeapi.Handler[kubeapi.Pod]) error
+	// ListPodsOn tells what is on the node at this moment. It is asked once, at the drain's end.
+	ListPodsOn(ctx context.Context, node string) ([]kubeapi.Pod, error)
 	Evict(ctx context.Context, r kubeapi.Removal) error
 	DeletePod(ctx context.Context, r kubeapi.Removal) error
 	// FollowBudgets does not return before ctx ends. It is called once for each namespace with pods to evict, and again
@@ -71,7 +73,7 @@ type Options struct {
 	// SkipTerminatingFor leaves alone terminating pods whose grace ran out longer ago than this, as kubectl's
 	// --skip-wait-for-delete-timeout; 0 waits for them all.
 	SkipTerminatingFor time.Duration
-	// MaxInFlight bounds concurrent evictions; 0 is 32.
+	// MaxInFlight bounds concurrent evictions; 0 is 32. There are fewer while the API server is slow to answer.
 	MaxInFlight int
 	// OnProgress, if set, is called from the engine's goroutine after every change. It must not block.
 	OnProgress func(Progress)
@@ -117,6 +119,7 @@ func New(api API, o Options) *Drain {
 		server:  &gate{reason: Busy},
 		trouble: &gate{reason: Failing},
 		inbox:   newInbox(),
+		window:  newWindow(o.MaxInFlight),
 	}
 }
 

@@ -48,6 +48,7 @@ type Drain struct {
 	listed   bool
 	listErr  error
 	inFlight int
+	window   *window
 	recount  recount
 	// background counts the goroutines of the watch and the requests.
 	background sync.WaitGroup
@@ -304,7 +305,7 @@ func (d *Drain) podsOnNode(ctx context.Context, h kubeapi.Handler[kubeapi.Pod]) 
 
 // listPods makes one list of the node's pods.
 func (d *Drain) listPods(ctx context.Context) ([]kubeapi.Pod, error) {
-	pods, err := listOnce(ctx, d.podsOnNode)
+	pods, err := d.api.ListPodsOn(ctx, d.o.Node)
 	if err != nil {
 		return nil, fmt.Errorf("node %s: listing its pods: %w", d.o.Node, err)
 	}
@@ -411,14 +412,13 @@ func (d *Drain) openWaves(now time.Time) []time.Time {
 
 // inOrder returns the pods that are not gone by wave; inside a wave those first that have been refused least, so that
 // what is blocked never holds up what is free and all that wait at a gate have their turn; then longest grace first,
-// since who needs the most time must start first.
+// since who needs the most time must start first. Of pods that are alike the UID decides, which is as good as chance:
+// nodes that are drained at the same moment mostly have the same apps on them, and if all of them began with the same
+// one, the API server would count all of it against one disruption budget, one conflict after another.
 func (d *Drain) inOrder() []*podState {
 	d.order = slices.DeleteFunc(d.order, func(p *podState) bool { return p.gone })
 	slices.SortFunc(d.order, func(a, b *podState) int {
-		if c := cmp.Or(a.wave-b.wave, a.refusals-b.refusals, cmp.Compare(b.wanted, a.wanted)); c != 0 {
-			return c
-		}
-		return byName(a, b)
+		return cmp.Or(a.wave-b.wave, a.refusals-b.refusals, cmp.Compare(b.wanted, a.wanted), strings.Compare(a.pod.UID, b.pod.UID))
 	})
 	return d.order
 }

@@ -33,6 +33,7 @@ type world struct {
 	cancelAt        time.Duration // 0 is never
 	inFlight        int
 	disableEviction bool
+	behind          int  // events that the first list lacks
 	allPods         bool // NoticePolicy whatever the terms
 }
 
@@ -70,6 +71,7 @@ func drawWorld(t *rapid.T) world {
 		inFlight:        rapid.SampledFrom([]int{1, 2, 32}).Draw(t, "inFlight"),
 		disableEviction: rapid.IntRange(0, 9).Draw(t, "disableEviction") == 0,
 		allPods:         rapid.Bool().Draw(t, "allPods"),
+		behind:          rapid.SampledFrom([]int{0, 0, 1, 5, 1000}).Draw(t, "behind"),
 	}
 	kinds := []change{
 		nil, nil, nil, nil, notReady, unowned, emptyDir, ownedBy("DaemonSet"), ownedBy("StatefulSet"),
@@ -108,7 +110,7 @@ func drawWorld(t *rapid.T) world {
 
 // build sets the world up.
 func (w world) build(s *sim) {
-	s.latency, s.lag = w.latency, w.lag
+	s.latency, s.lag, s.behind = w.latency, w.lag, w.behind
 	s.fault = w.fault
 	if w.watchLives > 0 {
 		s.watchLives = func(n int) (time.Duration, bool) { return w.watchLives, n%2 == 0 }

@@ -36,6 +36,9 @@ type sim struct {
 	// watchLives says how long the nth watch (from 0) lasts; 0 is for ever. relist makes the client list after it.
 	watchLives func(n int) (lives time.Duration, relist bool)
 
+	// behind is how many events the cache lacks from which the first list is answered.
+	behind int
+
 	mu       sync.Mutex
 	uids     int
 	pods     map[string]*simPod // by UID; gone ones stay, with gone set
@@ -697,6 +700,10 @@ func (s *sim) followOnce(ctx context.Context, node string, h kubeapi.Handler[kub
 		if err != nil {
 			return err
 		}
+		if s.behind > 0 {
+			pods, at = s.cached(node, at-s.behind)
+			s.behind = 0
+		}
 		h.Replaced(pods)
 		*next = at
 	}
@@ -740,6 +747,31 @@ func (s *sim) list(ctx context.Context, node string) ([]kubeapi.Pod, int, error)
 		}
 	}
 	return pods, len(s.events), ctx.Err()
+}
+
+// ListPodsOn implements API.
+func (s *sim) ListPodsOn(ctx context.Context, node string) ([]kubeapi.Pod, error) {
+	if !sleep(ctx, s.latency) {
+		return nil, ctx.Err()
+	}
+	pods, _, err := s.list(ctx, node)
+	return pods, err
+}
+
+// cached is what a cache answers that has seen so many events, and how many these are.
+func (s *sim) cached(node string, seen int) ([]kubeapi.Pod, int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	seen = max(0, seen)
+	there := map[string]kubeapi.Pod{}
+	for _, e := range s.events[:seen] {
+		if e.kind == "deleted" {
+			delete(there, e.pod.UID)
+		} else if e.pod.Spec.NodeName == node {
+			there[e.pod.UID] = e.pod
+		}
+	}
+	return slices.Collect(maps.Values(there)), seen
 }
 
 func (s *sim) watch(ctx context.Context, node string, h kubeapi.Handler[kubeapi.Pod], next *int) {

@@ -35,6 +35,13 @@ type Scope struct {
 	Path          []string
 	FieldSelector string
 	LabelSelector string
+	// Since is the version of a state that is known already: Follow then begins with what came after it, and lists only
+	// when the API server does not remember it.
+	Since string
+	// Cached lets the first list be as old as the API server's cache, which saves a read of its store and the wait for the
+	// cache to catch up with it. The watch that follows tells what is missing. A list that is made because something
+	// went wrong is always a current one.
+	Cached bool
 }
 
 func (s Scope) query() url.Values {
@@ -70,11 +77,12 @@ type objectOf[T any] interface {
 // again. No object is ever read one by one.
 func Follow[T any, P objectOf[T]](ctx context.Context, c *Client, s Scope, h Handler[T]) error {
 	pause := firstBackoff
-	version := ""
+	version := s.Since
 	for ctx.Err() == nil {
 		began := time.Now()
 		next, err := followOnce[T, P](ctx, c, s, version, h)
 		version = next
+		s.Cached = false
 		if time.Since(began) > maxBackoff {
 			pause = firstBackoff // it worked for a while
 		}
@@ -114,6 +122,9 @@ func followOnce[T any, P objectOf[T]](
 func listAll[T any](ctx context.Context, c *Client, s Scope) ([]T, string, error) {
 	var items []T
 	q := s.query()
+	if s.Cached {
+		q.Set("resourceVersion", "0")
+	}
 	q.Set("limit", strconv.Itoa(pageSize))
 	for {
 		var page listMeta
@@ -127,6 +138,7 @@ func listAll[T any](ctx context.Context, c *Client, s Scope) ([]T, string, error
 		if page.Continue == "" {
 			return items, page.ResourceVersion, nil
 		}
+		q.Del("resourceVersion") // a later page is of the first one's version
 		q.Set("continue", page.Continue)
 	}
 }

@@ -205,7 +205,7 @@ func TestTheExactQueriesOfFollow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &script{steps: []http.HandlerFunc{podList("5")}}
 		follow(t, s, time.Second)
-		if got, want := s.asked[0].query.Encode(), "fieldSelector=spec.nodeName%3Dn1&limit=200"; got != want {
+		if got, want := s.asked[0].query.Encode(), "fieldSelector=spec.nodeName%3Dn1&limit=200&resourceVersion=0"; got != want {
 			t.Errorf("list asked with %s, want %s", got, want)
 		}
 		q := s.asked[1].query
@@ -226,7 +226,7 @@ func TestFollowNodeAsksForThatNodeAlone(t *testing.T) {
 		c := serveInBubble(t, s)
 		ctx, cancel := context.WithCancel(t.Context())
 		var got []string
-		err := c.FollowNode(ctx, "n1", Handler[Node]{Replaced: func(nodes []Node) {
+		err := c.FollowNode(ctx, "n1", "", Handler[Node]{Replaced: func(nodes []Node) {
 			got = namesOf(nodes)
 			cancel()
 		}})
@@ -235,6 +235,64 @@ func TestFollowNodeAsksForThatNodeAlone(t *testing.T) {
 		}
 		if sel := s.asked[0].query.Get("fieldSelector"); sel != "metadata.name=n1" {
 			t.Errorf("fieldSelector=%s", sel)
+		}
+	})
+}
+
+func TestANodeKnownAlreadyIsFollowedFromThereWithoutAList(t *testing.T) {
+	tests := map[string]struct {
+		steps []http.HandlerFunc
+		asked []string
+	}{
+		"the API server remembers": {[]http.HandlerFunc{silent}, []string{"watch from 7"}},
+		"it was too long ago": {
+			[]http.HandlerFunc{answer(410, status(410, "Expired", "too old")), podList("9", "n1"), silent},
+			[]string{"watch from 7", "list", "watch from 9"},
+		},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &script{steps: tt.steps}
+				c := serveInBubble(t, s)
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				_ = c.FollowNode(ctx, "n1", "7", Handler[Node]{})
+				var asked []string
+				for _, q := range s.asked[:len(tt.asked)] {
+					asked = append(asked, q.String())
+				}
+				if diff := cmp.Diff(tt.asked, asked); diff != "" {
+					t.Error(diff)
+				}
+			})
+		})
+	}
+}
+
+func TestOnlyTheFirstListOfPodsIsTakenFromACache(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &script{steps: []http.HandlerFunc{
+			podList("5", "a"), answer(410, status(410, "Expired", "too old")), podList("9", "b"), silent, podList("9", "b"),
+		}}
+		follow := func(c *Client) {
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			defer cancel()
+			_ = c.FollowPodsOn(ctx, "n1", Handler[Pod]{})
+		}
+		c := serveInBubble(t, s)
+		follow(c)
+		if _, err := c.ListPodsOn(t.Context(), "n1"); err != nil {
+			t.Fatal(err)
+		}
+		var lists []string
+		for _, q := range s.asked {
+			if q.String() == "list" {
+				lists = append(lists, q.query.Get("resourceVersion"))
+			}
+		}
+		if diff := cmp.Diff([]string{"0", "", ""}, lists); diff != "" {
+			t.Errorf("the versions that lists were asked for, in order: %s", diff)
 		}
 	})
 }

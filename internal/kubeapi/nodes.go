@@ -54,10 +54,12 @@ func (c *Client) ListNodes(ctx context.Context, labelSelector string) ([]Node, e
 	return items, err
 }
 
-// FollowNode follows one Node by name; see Follow.
-func (c *Client) FollowNode(ctx context.Context, name string, h Handler[Node]) error {
+// FollowNode follows one Node by name; see Follow. Since is the resourceVersion of a state of it that is known already;
+// empty has the Node read first.
+func (c *Client) FollowNode(ctx context.Context, name, since string, h Handler[Node]) error {
 	return Follow(ctx, c, Scope{
 		Path:          []string{"api", "v1", "nodes"},
 		FieldSelector: "metadata.name=" + name,
+		Since:         since,
 	}, h)
 }

@@ -11,12 +11,14 @@ func podsOn(node string) Scope {
 	return Scope{Path: []string{"api", "v1", "pods"}, FieldSelector: "spec.nodeName=" + node}
 }
 
-// FollowPodsOn follows the pods bound to one node; see Follow.
+// FollowPodsOn follows the pods bound to one node; see Follow. What is first told may be a little old.
 func (c *Client) FollowPodsOn(ctx context.Context, node string, h Handler[Pod]) error {
-	return Follow(ctx, c, podsOn(node), h)
+	s := podsOn(node)
+	s.Cached = true
+	return Follow(ctx, c, s, h)
 }
 
-// ListPodsOn lists the pods bound to one node, whether there is a Node of that name or not.
+// ListPodsOn lists the pods bound to one node at this moment, whether there is a Node of that name or not.
 func (c *Client) ListPodsOn(ctx context.Context, node string) ([]Pod, error) {
 	items, _, err := listAll[Pod](ctx, c, podsOn(node))
 	return items, err

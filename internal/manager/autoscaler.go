@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"log/slog"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -15,12 +14,8 @@ import (
 
 // addAutoscaler adds what has machines come for pods without room, and underused nodes leave.
 func addAutoscaler(m manager.Manager, c Config, kube *rest.Config, groups *Groups, providers map[string]cloud.Provider,
-	to prometheus.Registerer, log *slog.Logger,
+	metrics *autoscaler.Metrics, log *slog.Logger,
 ) error {
-	metrics, err := autoscaler.NewMetrics(to)
-	if err != nil {
-		return err
-	}
 	client, err := kubernetes.NewForConfig(kube)
 	if err != nil {
 		return fmt.Errorf("client of the autoscaler: %w", err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	toolscache "k8s.io/client-go/tools/cache"
@@ -55,20 +56,34 @@ func (s casSync) Start(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("NodeRetirements: %w", err)
 	}
-	if _, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{UpdateFunc: s.changed}); err != nil {
+	if _, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{AddFunc: s.found, UpdateFunc: s.changed}); err != nil {
 		return fmt.Errorf("NodeRetirements: %w", err)
 	}
 	s.sync.Run(ctx)
 	return nil
 }
 
-func (s casSync) changed(before, after any) {
-	deleted := func(o any) bool {
-		rt, ok := o.(*v1alpha1.NodeRetirement)
-		return ok && rt.Status.Captured != nil && rt.Status.Captured.Provider == azure.Name &&
-			meta.IsStatusConditionTrue(rt.Status.Conditions, v1alpha1.RetirementInstanceDeleted)
-	}
-	if deleted(after) && !deleted(before) {
+// recently is how old a deletion may be that nobody is known to have told of, when a manager begins to lead: the one before
+// may have ended while it gathered deletions.
+const recently = 10 * time.Minute
+
+// found is told of the records that there are at the start.
+func (s casSync) found(o any) {
+	if rt, ok := o.(*v1alpha1.NodeRetirement); ok && deleted(rt) && rt.Status.Times.InstanceDeleted != nil &&
+		time.Since(rt.Status.Times.InstanceDeleted.Time) < recently {
 		s.sync.Deleted()
 	}
+}
+
+func (s casSync) changed(before, after any) {
+	was, ok := before.(*v1alpha1.NodeRetirement)
+	is, also := after.(*v1alpha1.NodeRetirement)
+	if ok && also && deleted(is) && !deleted(was) {
+		s.sync.Deleted()
+	}
+}
+
+func deleted(rt *v1alpha1.NodeRetirement) bool {
+	return rt.Status.Captured != nil && rt.Status.Captured.Provider == azure.Name &&
+		meta.IsStatusConditionTrue(rt.Status.Conditions, v1alpha1.RetirementInstanceDeleted)
 }

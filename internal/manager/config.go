@@ -16,6 +16,8 @@ import (
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/cloud/azure"
+	"github.com/slipway-dev/slipway/internal/cloud/openstack"
 )
 
 // Config is everything that `slipway manager` can be told.
@@ -35,6 +37,7 @@ type Config struct {
 	ScalePoll               time.Duration
 	MaxNodes                int
 	RetryInterval           time.Duration
+	OrderRetry, OrderSettle time.Duration
 	Listen                  string
 	Profiling               bool
 	LogLevel, LogFormat     string
@@ -73,6 +76,10 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 		"how many nodes the cluster may have, those on their way included and those of its control plane not; 0 is no bound")
 	fs.DurationVar(&c.RetryInterval, "retry-interval", 10*time.Second,
 		"time before a deletion that failed is asked for again, 100ms to 5m; doubled each time up to 5m")
+	fs.DurationVar(&c.OrderRetry, "order-retry-interval", 30*time.Second,
+		"time before a machine that the cloud refused is ordered again, 100ms to 5m; doubled each time up to 10m")
+	fs.DurationVar(&c.OrderSettle, "order-settle-time", time.Minute,
+		"how long an order whose answer was lost may take to show in the size of its group, 100ms to 5m")
 	fs.StringVar(&c.Listen, "listen", ":9819", "address of /metrics, /healthz and /readyz; empty is none")
 	fs.BoolVar(&c.Profiling, "profiling", false, "serve /debug/pprof/ too")
 	fs.StringVar(&c.LogLevel, "log-level", "info", "debug, info, warn or error")
@@ -84,7 +91,8 @@ func (c *Config) Validate() error {
 	var errs []error
 	for flag, d := range map[string]time.Duration{
 		"poll-interval": c.PollInterval, "cloud-poll-interval": c.CloudPoll, "retry-interval": c.RetryInterval,
-		"group-poll-interval": c.GroupPoll, "scale-poll-interval": c.ScalePoll,
+		"group-poll-interval": c.GroupPoll, "order-retry-interval": c.OrderRetry, "order-settle-time": c.OrderSettle,
+		"scale-poll-interval": c.ScalePoll,
 	} {
 		if d < 100*time.Millisecond || d > 5*time.Minute {
 			errs = append(errs, fmt.Errorf("--%s: %s: want 100ms to 5m", flag, d))
@@ -116,7 +124,9 @@ func (c *Config) Validate() error {
 
 // Clouds is the file of --cloud-config.
 type Clouds struct {
-	Azure *AzureCloud `json:"azure,omitempty"`
+	Azure     *AzureCloud       `json:"azure,omitempty"`
+	OpenStack *openstack.Config `json:"openstack,omitempty"`
+	Programs
 }
 
 // ReadClouds reads a file of --cloud-config; no path is no cloud.
@@ -135,8 +145,11 @@ func ReadClouds(path string) (Clouds, error) {
 	return file, nil
 }
 
-// loadClouds makes the providers that a file names, or those that are given in its place.
-func loadClouds(path string, given *Clouds, log *slog.Logger) (map[string]cloud.Provider, error) {
+// loadClouds makes the providers that a file names, or those that are given in its place. OpenStack's is made by another
+// function, as its machines have to join the cluster.
+func loadClouds(
+	path string, given *Clouds, openStack func(openstack.Config) (cloud.Provider, error), log *slog.Logger,
+) (map[string]cloud.Provider, error) {
 	providers := map[string]cloud.Provider{}
 	if path == "" && given == nil {
 		return providers, nil
@@ -156,8 +169,30 @@ func loadClouds(path string, given *Clouds, log *slog.Logger) (map[string]cloud.
 		}
 		providers[p.Name()] = p
 	}
+	if file.OpenStack != nil {
+		p, err := openStack(*file.OpenStack)
+		if err != nil {
+			return nil, fmt.Errorf("--cloud-config: %s: %w", path, err)
+		}
+		providers[p.Name()] = p
+	}
+	if err := file.add(providers, log); err != nil {
+		return nil, fmt.Errorf("--cloud-config: %s: %w", path, err)
+	}
 	if len(providers) == 0 {
-		return nil, fmt.Errorf("--cloud-config: %s names no cloud: want one of azure", path)
+		return nil, fmt.Errorf("--cloud-config: %s names no cloud: want one of azure, openstack, plugins, externalGRPC", path)
 	}
 	return providers, nil
+}
+
+// LoadAzure makes the provider of Azure that a file of --cloud-config names.
+func LoadAzure(path string) (*azure.Provider, error) {
+	file, err := ReadClouds(path)
+	switch {
+	case err != nil:
+		return nil, err
+	case file.Azure == nil:
+		return nil, fmt.Errorf("--cloud-config: %s: names no azure", path)
+	}
+	return azure.New(file.Azure.Config, azure.Options{})
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
@@ -37,7 +38,7 @@ func installCRDs(ctx context.Context, c client.Client) error {
 		}
 		if err := c.Apply(ctx, client.ApplyConfigurationFromUnstructured(definition), client.ForceOwnership,
 			client.FieldOwner(fieldOwner)); err != nil {
-			return fmt.Errorf("installing %s: %w", definition.GetName(), err)
+			return installing(definition, err)
 		}
 		if err := awaitEstablished(ctx, c, definition); err != nil {
 			return err
@@ -49,7 +50,7 @@ func installCRDs(ctx context.Context, c client.Client) error {
 func awaitEstablished(ctx context.Context, c client.Client, definition *unstructured.Unstructured) error {
 	for {
 		if err := c.Get(ctx, client.ObjectKeyFromObject(definition), definition); err != nil {
-			return fmt.Errorf("installing %s: %w", definition.GetName(), err)
+			return installing(definition, err)
 		}
 		conditions, _, _ := unstructured.NestedSlice(definition.Object, "status", "conditions")
 		for _, one := range conditions {
@@ -63,4 +64,13 @@ func awaitEstablished(ctx context.Context, c client.Client, definition *unstruct
 		case <-time.After(establishedGap):
 		}
 	}
+}
+
+// installing says what failed. A right that is missing is not waited for.
+func installing(definition *unstructured.Unstructured, err error) error {
+	err = fmt.Errorf("--install-crds: installing %s: %w", definition.GetName(), err)
+	if apierrors.IsForbidden(err) {
+		return refusal{fmt.Errorf("%w; the ClusterRole slipway-manager-install-crds of deploy/manager/install-crds.yaml has the rights", err)}
+	}
+	return err
 }

@@ -5,19 +5,18 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
-	"net/http/pprof"
-	"sync/atomic"
+	"log/slog"
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -25,8 +24,12 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/cloud"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
+	"github.com/slipway-dev/slipway/internal/nodegroup"
+	"github.com/slipway-dev/slipway/internal/nodegroup/autoscaler"
 	"github.com/slipway-dev/slipway/internal/observe"
+	"github.com/slipway-dev/slipway/internal/replacement"
 	"github.com/slipway-dev/slipway/internal/retirement"
 )
 
@@ -48,54 +51,152 @@ func Run(ctx context.Context, c Config, version string, stderr io.Writer) error 
 	bridged := logr.FromSlogHandler(log.Handler())
 	ctrl.SetLogger(bridged)
 	klog.SetLogger(bridged)
-	providers, err := loadClouds(c.CloudConfig, c.Clouds, log)
+	userAgent := "slipway-manager/" + version
+	kube, err := restConfig(c.Kubeconfig, userAgent)
 	if err != nil {
 		return err
 	}
-	kube, err := restConfig(c.Kubeconfig, "slipway-manager/"+version)
+	api, err := liveAPI(c.Kubeconfig, userAgent)
 	if err != nil {
 		return err
 	}
-	m, err := newManager(ctx, c, kube)
+	return RunIn(ctx, c, Process{Kube: kube, API: api, Metrics: metrics.Registry, Log: log})
+}
+
+// Process is what a manager shares with the process that it runs in. All fields are required.
+type Process struct {
+	// Kube and API reach the API server: for the caches and records, and for what reads past the caches and evicts.
+	Kube *rest.Config
+	API  *kubeapi.Client
+	// Metrics takes the manager's own metrics. Those of controller-runtime are in its global registry, which is what
+	// Config.Listen serves.
+	Metrics prometheus.Registerer
+	Log     *slog.Logger
+}
+
+// RunIn is Run for a process that has set up everything that a process has but once. Any number of managers may run in
+// one process, each with Metrics of its own; at most one of them may have a Config.Listen.
+func RunIn(ctx context.Context, c Config, in Process) error {
+	if err := c.Validate(); err != nil {
+		return err
+	}
+	log, ready := in.Log, newReadiness()
+	openStack := &openStack{kube: in.Kube, log: log}
+	clouds, err := loadClouds(c.CloudConfig, c.Clouds, openStack.open, log)
 	if err != nil {
 		return err
 	}
-	api, err := liveAPI(c.Kubeconfig, "slipway-manager/"+version)
+	defer closeClouds(clouds)
+	if err := (&Groups{File: c.NodeGroups, Log: log}).Refresh(); err != nil {
+		return err
+	}
+	all, err := newCounters(in.Metrics)
 	if err != nil {
 		return err
 	}
-	groups := &Groups{Reader: m.GetClient(), File: c.NodeGroups, Given: c.Given, Log: log}
-	if err := groups.Refresh(); err != nil {
+	if err := serve(ctx, c, ready, log); err != nil {
 		return err
 	}
-	counters, err := retirement.NewMetrics(metrics.Registry)
+	var m manager.Manager
+	if err := begin(ctx, log, ready, func(ctx context.Context) (err error) {
+		m, err = assemble(ctx, c, in, clouds, all, ready)
+		return err
+	}); err != nil {
+		if ctx.Err() != nil {
+			return nil // it was told to end
+		}
+		return err
+	}
+	if err := present(in.Metrics, m.GetClient()); err != nil {
+		return err
+	}
+	if err := m.Add(openStack); err != nil {
+		return err
+	}
+	log.Info("managing the cluster", "as", in.Kube.UserAgent, "clouds", len(clouds), "selector", c.Selector)
+	return start(ctx, m, ready.read)
+}
+
+// start is m.Start, which when ctx ends before the caches are there does not return, and is busy with waiting for them
+// (sigs.k8s.io/controller-runtime v0.24.1, pkg/manager/runnable_group.go). It is left waiting then, and ends should the
+// API server ever answer.
+func start(ctx context.Context, m manager.Manager, ready <-chan struct{}) error {
+	work, stop := context.WithCancel(context.WithoutCancel(ctx))
+	ended := make(chan error, 1)
+	go func() {
+		defer stop()
+		ended <- m.Start(work)
+	}()
+	go func() {
+		<-ctx.Done()
+		select {
+		case <-ready:
+			stop()
+		case <-work.Done():
+		}
+	}()
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
+	}
+	select {
+	case <-ready:
+		return <-ended
+	default:
+		return nil
+	}
+}
+
+// counters are the metrics of the parts.
+type counters struct {
+	retirement  *retirement.Metrics
+	replacement *replacement.Metrics
+	nodegroup   *nodegroup.Metrics
+	autoscaler  *autoscaler.Metrics
+}
+
+func newCounters(r prometheus.Registerer) (c counters, err error) {
+	if c.retirement, err = retirement.NewMetrics(r); err != nil {
+		return c, err
+	}
+	if c.replacement, err = replacement.NewMetrics(r); err != nil {
+		return c, err
+	}
+	if c.nodegroup, err = nodegroup.NewMetrics(r); err != nil {
+		return c, err
+	}
+	c.autoscaler, err = autoscaler.NewMetrics(r)
+	return c, err
+}
+
+// assemble puts a manager together. It may be called again after an error.
+func assemble(ctx context.Context, c Config, in Process, clouds map[string]cloud.Provider, counters counters, ready *readiness) (manager.Manager, error) {
+	m, err := newManager(ctx, c, in, ready)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if err := metrics.Registry.Register(retirement.Present{Reader: m.GetClient()}); err != nil {
-		return err
-	}
+	groups := &Groups{Reader: m.GetClient(), File: c.NodeGroups, Given: c.Given, Log: in.Log}
 	r := retirement.New(retirement.Options{
-		Client: m.GetClient(), Live: m.GetAPIReader(), API: api, Groups: groups, Clouds: providers,
-		Events: m.GetEventRecorder("slipway"), Metrics: counters, Log: log, TTL: c.RetirementTTL,
+		Client: m.GetClient(), Live: m.GetAPIReader(), API: in.API, Groups: groups, Clouds: clouds,
+		Events: m.GetEventRecorder("slipway"), Metrics: counters.retirement, Log: in.Log, TTL: c.RetirementTTL,
 		Pace: retirement.Pace{Poll: c.PollInterval, Cloud: c.CloudPoll, Retry: c.RetryInterval},
 	})
 	if err := r.Register(ctx, m); err != nil {
-		return err
+		return nil, err
 	}
-	if err := m.Add(&retirement.Sweeper{
-		Nodes: m.GetClient(), Records: m.GetAPIReader(), API: api, Every: sweepEvery, Log: log,
-	}); err != nil {
-		return err
+	if err := addReplacement(ctx, m, c, groups, clouds, counters.replacement, counters.retirement, in.Log); err != nil {
+		return nil, err
 	}
-	if err := addNodeGroups(m, c, groups, providers, api, metrics.Registry, log); err != nil {
-		return err
+	if err := addNodeGroups(m, c, groups, clouds, in.API, counters.nodegroup, in.Log); err != nil {
+		return nil, err
 	}
-	if err := addAutoscaler(m, c, kube, groups, providers, metrics.Registry, log); err != nil {
-		return err
+	if err := addAutoscaler(m, c, in.Kube, groups, clouds, counters.autoscaler, in.Log); err != nil {
+		return nil, err
 	}
-	log.Info("managing the cluster", "version", version, "clouds", len(providers), "selector", c.Selector)
-	return m.Start(ctx)
+	return m, m.Add(&retirement.Sweeper{
+		Nodes: m.GetClient(), Records: m.GetAPIReader(), API: in.API, Every: sweepEvery, Log: in.Log,
+	})
 }
 
 func restConfig(path, userAgent string) (*rest.Config, error) {
@@ -122,13 +223,13 @@ func liveAPI(path, userAgent string) (*kubeapi.Client, error) {
 
 // newManager makes the caches, the leader election and the server, and installs the types first where asked, since the
 // caches cannot begin without them.
-func newManager(ctx context.Context, c Config, kube *rest.Config) (manager.Manager, error) {
+func newManager(ctx context.Context, c Config, in Process, ready *readiness) (manager.Manager, error) {
 	scheme := runtime.NewScheme()
-	if err := errors.Join(corev1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
-		return nil, err
+	if err := errors.Join(corev1.AddToScheme(scheme), storagev1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+		return nil, refusal{err}
 	}
 	if c.InstallCRDs {
-		installer, err := client.New(kube, client.Options{Scheme: scheme})
+		installer, err := client.New(bounded(in.Kube), client.Options{Scheme: scheme})
 		if err != nil {
 			return nil, err
 		}
@@ -136,23 +237,23 @@ func newManager(ctx context.Context, c Config, kube *rest.Config) (manager.Manag
 			return nil, err
 		}
 	}
-	ready := &atomic.Bool{}
-	listen := c.Listen
-	if listen == "" {
-		listen = "0"
+	if err := reach(in.Kube); err != nil {
+		return nil, err
 	}
 	renew := c.LeaseDuration * 2 / 3
 	retry := c.LeaseDuration / 6
-	m, err := ctrl.NewManager(kube, ctrl.Options{
+	m, err := ctrl.NewManager(in.Kube, ctrl.Options{
 		Scheme:                        scheme,
+		Logger:                        logr.FromSlogHandler(in.Log.Handler()),
 		Cache:                         cacheOptions(c),
-		Metrics:                       metricsserver.Options{BindAddress: listen, ExtraHandlers: handlers(c.Profiling, ready)},
+		Metrics:                       metricsserver.Options{BindAddress: "0"}, // serve does that
 		LeaderElection:                c.LeaderElect,
 		LeaderElectionID:              leaseName,
 		LeaderElectionNamespace:       c.LeaderElectionNamespace,
 		LeaderElectionReleaseOnCancel: true,
 		LeaseDuration:                 &c.LeaseDuration, RenewDeadline: &renew, RetryPeriod: &retry,
-		Controller: config.Controller{SkipNameValidation: new(true)},
+		// An API server that is away for long is no reason to end.
+		Controller: config.Controller{SkipNameValidation: new(true), CacheSyncTimeout: syncTime},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("manager: %w", err)
@@ -160,61 +261,18 @@ func newManager(ctx context.Context, c Config, kube *rest.Config) (manager.Manag
 	return m, m.Add(synced{ready})
 }
 
+// syncTime is more than any cache takes to be filled.
+const syncTime = 1000 * time.Hour
+
 // synced notes that the caches are there: a manager begins its Runnables after that.
-type synced struct{ ready *atomic.Bool }
+type synced struct{ ready *readiness }
 
 // NeedLeaderElection implements manager.LeaderElectionRunnable: one that waits to lead is ready too.
 func (synced) NeedLeaderElection() bool { return false }
 
 // Start implements manager.Runnable.
 func (s synced) Start(ctx context.Context) error {
-	s.ready.Store(true)
+	s.ready.done()
 	<-ctx.Done()
 	return nil
-}
-
-// cacheOptions keep of each object what is read from the cache.
-func cacheOptions(c Config) cache.Options {
-	return cache.Options{
-		DefaultTransform: cache.TransformStripManagedFields(),
-		ByObject: map[client.Object]cache.ByObject{
-			&v1alpha1.NodeRetirement{}: {Label: c.parsedSelector},
-			&corev1.Node{}:             {Transform: trimNode},
-			&corev1.Pod{}:              unfinishedPods(),
-		},
-	}
-}
-
-// trimNode drops what nobody reads: images and volumes alone are most of a Node.
-func trimNode(o any) (any, error) {
-	n, ok := o.(*corev1.Node)
-	if !ok {
-		return o, nil
-	}
-	n.ManagedFields = nil
-	n.Status.Images, n.Status.VolumesInUse, n.Status.VolumesAttached = nil, nil, nil
-	n.Status.NodeInfo, n.Status.Addresses, n.Status.Config = corev1.NodeSystemInfo{}, nil, nil
-	return n, nil
-}
-
-func handlers(profiling bool, ready *atomic.Bool) map[string]http.Handler {
-	say := func(w http.ResponseWriter, code int, text string) {
-		w.WriteHeader(code)
-		_, _ = io.WriteString(w, text+"\n")
-	}
-	all := map[string]http.Handler{
-		"/healthz": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { say(w, http.StatusOK, "ok") }),
-		"/readyz": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			if !ready.Load() {
-				say(w, http.StatusServiceUnavailable, "the cluster has not been read yet")
-				return
-			}
-			say(w, http.StatusOK, "ok")
-		}),
-	}
-	if profiling {
-		all["/debug/pprof/"] = http.HandlerFunc(pprof.Index)
-		all["/debug/pprof/profile"] = http.HandlerFunc(pprof.Profile)
-	}
-	return all
 }

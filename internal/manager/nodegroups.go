@@ -3,7 +3,6 @@ package manager
 import (
 	"log/slog"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/fields"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -14,12 +13,8 @@ import (
 
 // addNodeGroups adds what owns the NodeGroups, and what the clouds need to hear of it.
 func addNodeGroups(m manager.Manager, c Config, groups *Groups, providers map[string]cloud.Provider, api nodegroup.API,
-	to prometheus.Registerer, log *slog.Logger,
+	metrics *nodegroup.Metrics, log *slog.Logger,
 ) error {
-	metrics, err := nodegroup.NewMetrics(to)
-	if err != nil {
-		return err
-	}
 	owner := nodegroup.New(nodegroup.Options{
 		Client: m.GetClient(), API: api, Groups: groups, Clouds: providers, Events: m.GetEventRecorder("slipway"),
 		Metrics: metrics, Log: log, Selector: c.parsedSelector, Every: c.GroupPoll,

@@ -153,6 +153,10 @@ func TrimPod(o any) (any, error) {
 		spec.TopologySpreadConstraints, spec.SchedulingGates = p.Spec.TopologySpreadConstraints, p.Spec.SchedulingGates
 		spec.Volumes, spec.ResourceClaims, spec.SchedulerName = p.Spec.Volumes, p.Spec.ResourceClaims, p.Spec.SchedulerName
 		spec.Priority, spec.OS = p.Spec.Priority, p.Spec.OS
+	} else if a := p.Spec.Affinity; a != nil && a.PodAntiAffinity != nil { // it keeps others from its node
+		spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
+			RequiredDuringSchedulingIgnoredDuringExecution: a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution,
+		}}
 	}
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
@@ -24,7 +25,11 @@ func (p *passage) admit(ctx context.Context) error {
 		return p.admitNow(ctx, "the machine is gone already")
 	}
 	// The caches are good enough to say no.
-	if err := p.allowed(ctx, p.c.o.Client); err != nil {
+	var cached v1alpha1.NodeRetirementList
+	if err := p.c.o.Client.List(ctx, &cached); err != nil {
+		return fmt.Errorf("other retirements: %w", err)
+	}
+	if err := p.allowed(ctx, cached.Items); err != nil {
 		return err
 	}
 	if p.node != nil {
@@ -38,7 +43,11 @@ func (p *passage) admit(ctx context.Context) error {
 	}
 	p.c.admission.Lock()
 	defer p.c.admission.Unlock()
-	if err := p.allowed(ctx, p.c.o.Live); err != nil {
+	all, err := p.allRecords(ctx)
+	if err != nil {
+		return err
+	}
+	if err := p.allowed(ctx, all); err != nil {
 		return err
 	}
 	return p.admitNow(ctx, "within the group's bounds")
@@ -51,16 +60,13 @@ func (p *passage) admitted() bool {
 func (p *passage) admitNow(ctx context.Context, message string) error {
 	p.condition(v1alpha1.RetirementAdmitted, metav1.ConditionTrue, "Admitted", message)
 	p.note("", "admitted: "+message, nil)
+	p.c.known.admit(p.rt) // before, since the answer may get lost
 	return p.save(ctx)
 }
 
-// allowed asks the bounds, with the retirements as this reader has them.
-func (p *passage) allowed(ctx context.Context, retirements client.Reader) error {
-	var all v1alpha1.NodeRetirementList
-	if err := retirements.List(ctx, &all); err != nil {
-		return fmt.Errorf("other retirements: %w", err)
-	}
-	verdict, err := p.verdict(ctx, all.Items)
+// allowed asks the bounds, with these retirements.
+func (p *passage) allowed(ctx context.Context, retirements []v1alpha1.NodeRetirement) error {
+	verdict, err := p.verdict(ctx, retirements)
 	if err != nil || verdict.Allowed() {
 		return err
 	}
@@ -71,26 +77,31 @@ func (p *passage) allowed(ctx context.Context, retirements client.Reader) error 
 func (p *passage) verdict(ctx context.Context, retirements []v1alpha1.NodeRetirement) (budget.Verdict, error) {
 	retiring := map[string]bool{}
 	ungrouped := ""
+	count := func(node, group string) {
+		retiring[node] = true
+		if group == "" {
+			ungrouped = node
+		}
+	}
+	for node, group := range p.c.known.leaving(p.rt) {
+		count(node, group)
+	}
 	for i := range retirements {
 		o := &retirements[i]
-		if o.UID == p.rt.UID || !InFlight(o) {
-			continue
-		}
-		retiring[o.Spec.NodeName] = true
-		if o.Status.Captured != nil && o.Status.Captured.Group == "" {
-			ungrouped = o.Name
+		if o.UID != p.rt.UID && InFlight(o) && o.Status.Captured != nil {
+			count(o.Spec.NodeName, o.Status.Captured.Group)
 		}
 	}
 	if p.group == nil {
 		if ungrouped != "" {
 			return budget.Verdict{
 				Code: budget.Disruption, Limit: 1, Unavailable: 1,
-				Message: "of the nodes that belong to no NodeGroup one leaves at a time, and " + ungrouped + " is under way",
+				Message: "of the nodes that belong to no NodeGroup one leaves at a time, and " + ungrouped + " does",
 			}, nil
 		}
 		return budget.Verdict{}, nil
 	}
-	nodes, err := NodesOf(ctx, p.c.o.Client, p.group, retiring)
+	nodes, err := nodesOf(ctx, p.c.o.Client, p.group, retiring, p.c.known.gone(retirements))
 	if err != nil {
 		return budget.Verdict{}, err
 	}
@@ -106,6 +117,14 @@ func InFlight(rt *v1alpha1.NodeRetirement) bool {
 
 // NodesOf lists a group's nodes as its budgets count them. Retiring are the names of those whose retirement is in flight.
 func NodesOf(ctx context.Context, reader client.Reader, g *v1alpha1.NodeGroup, retiring map[string]bool) ([]budget.Node, error) {
+	return nodesOf(ctx, reader, g, retiring, nil)
+}
+
+// nodesOf leaves out the Nodes that are known to be gone, which a cache may still have: a group would seem to be larger
+// than it is.
+func nodesOf(ctx context.Context, reader client.Reader, g *v1alpha1.NodeGroup, retiring map[string]bool, gone map[types.UID]bool) (
+	[]budget.Node, error,
+) {
 	selector, err := metav1.LabelSelectorAsSelector(&g.Spec.NodeSelector)
 	if err != nil {
 		return nil, fmt.Errorf("NodeGroup %s: spec.nodeSelector: %w", g.Name, err)
@@ -116,7 +135,9 @@ func NodesOf(ctx context.Context, reader client.Reader, g *v1alpha1.NodeGroup, r
 	}
 	nodes := make([]budget.Node, 0, len(list.Items))
 	for i := range list.Items {
-		nodes = append(nodes, budget.NodeOf(&list.Items[i], retiring[list.Items[i].Name]))
+		if n := &list.Items[i]; !gone[n.UID] {
+			nodes = append(nodes, budget.NodeOf(n, retiring[n.Name]))
+		}
 	}
 	return nodes, nil
 }

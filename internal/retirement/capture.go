@@ -2,6 +2,7 @@ package retirement
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -105,6 +106,9 @@ func (p *passage) identify(ctx context.Context) (v1alpha1.Captured, error) {
 // sameMachine checks that the spec and the Node name one machine.
 func (p *passage) sameMachine(providerID string) error {
 	is, err := p.cloud.Normalize(providerID)
+	if cloud.IsUnanswered(err) {
+		return err
+	}
 	if err != nil {
 		return end(ForeignMachine, "spec.providerID of the Node: %s", err)
 	}
@@ -112,6 +116,9 @@ func (p *passage) sameMachine(providerID string) error {
 		return nil
 	}
 	want, err := p.cloud.Normalize(p.rt.Spec.ProviderID)
+	if cloud.IsUnanswered(err) {
+		return err
+	}
 	if err != nil {
 		return end(ForeignMachine, "spec.providerID: %s", err)
 	}
@@ -182,13 +189,20 @@ func (p *passage) findCloud(providerID string) error {
 		return nil
 	}
 	var said []string
+	var unanswered error // one of these clouds may have the machine
 	for _, name := range slices.Sorted(maps.Keys(p.c.o.Clouds)) {
 		_, err := p.c.o.Clouds[name].Normalize(providerID)
 		if err == nil {
 			p.cloud = p.c.o.Clouds[name]
 			return nil
 		}
+		if cloud.IsUnanswered(err) {
+			unanswered = errors.Join(unanswered, err)
+		}
 		said = append(said, name+": "+err.Error())
+	}
+	if unanswered != nil {
+		return fmt.Errorf("machine %s: %w", providerID, unanswered)
 	}
 	return end(UnknownCloud, "the machine %s is in none of the clouds: %s", providerID, strings.Join(append(said, p.c.clouds()), "; "))
 }
@@ -202,13 +216,13 @@ func (c *Controller) clouds() string {
 
 // alone refuses a second retirement of one node: the one that was captured first goes on, or else the older.
 func (p *passage) alone(ctx context.Context) error {
-	var all v1alpha1.NodeRetirementList
-	if err := p.c.o.Live.List(ctx, &all, client.MatchingFields{NodeNameField: p.rt.Spec.NodeName}); err != nil {
-		return fmt.Errorf("other retirements of the node: %w", err)
+	all, err := p.allRecords(ctx, client.MatchingFields{NodeNameField: p.rt.Spec.NodeName})
+	if err != nil {
+		return err
 	}
-	for i := range all.Items {
-		o := &all.Items[i]
-		if o.UID == p.rt.UID || o.Status.Phase.Finished() {
+	for i := range all {
+		o := &all[i]
+		if o.UID == p.rt.UID || o.Status.Phase.Finished() || awaiting(o) {
 			continue
 		}
 		if o.Status.Captured != nil || older(o, p.rt) {
@@ -228,7 +242,7 @@ func older(a, b *v1alpha1.NodeRetirement) bool {
 // confirmed reads the machine from its cloud, and checks that it is the Node's (I4).
 func (p *passage) confirmed(ctx context.Context, providerID string) (cloud.Instance, error) {
 	instance, err := p.cloud.Instance(ctx, providerID)
-	p.c.o.Metrics.cloud(p.cloud.Name(), "Instance", err)
+	p.c.o.Metrics.Cloud(p.cloud.Name(), "Instance", err)
 	if err != nil {
 		return cloud.Instance{}, fmt.Errorf("machine %s: %w", providerID, err)
 	}

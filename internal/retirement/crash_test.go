@@ -89,12 +89,12 @@ func TestI8AfterACrashAtAnyRequestTheEndIsTheSame(t *testing.T) {
 	for _, c := range courses() {
 		t.Run(c.name, func(t *testing.T) {
 			total := 0
-			inBubble(t, func(t *testing.T, ctx context.Context) { total = c.run(t, ctx, 0, "") })
+			inBubble(t, func(t *testing.T, ctx context.Context) { total = c.run(ctx, t, 0, "") })
 			t.Logf("%d requests", total)
 			for at := 1; at <= total; at++ {
 				for _, moment := range []string{"before", "after"} {
 					t.Run(fmt.Sprintf("%d %s", at, moment), func(t *testing.T) {
-						inBubble(t, func(t *testing.T, ctx context.Context) { c.run(t, ctx, at, moment) })
+						inBubble(t, func(t *testing.T, ctx context.Context) { c.run(ctx, t, at, moment) })
 					})
 				}
 			}
@@ -103,7 +103,7 @@ func TestI8AfterACrashAtAnyRequestTheEndIsTheSame(t *testing.T) {
 }
 
 // run goes the course once and returns how many requests were made.
-func (c course) run(t *testing.T, ctx context.Context, at int, moment string) int {
+func (c course) run(ctx context.Context, t *testing.T, at int, moment string) int {
 	t.Helper()
 	s := ci(t)
 	s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a", Reason: v1alpha1.Idle})

@@ -73,7 +73,8 @@ func (m *Metrics) finished(rt *v1alpha1.NodeRetirement, phase v1alpha1.Phase, co
 	m.results.WithLabelValues(string(rt.Spec.Reason), string(phase), code).Inc()
 }
 
-func (m *Metrics) cloud(provider, call string, err error) {
+// Cloud counts a call of a cloud provider by what came of it.
+func (m *Metrics) Cloud(provider, call string, err error) {
 	result := "ok"
 	switch {
 	case err == nil:

@@ -32,6 +32,7 @@ const (
 	VolumesAttached  = "VolumesAttached"
 	CalledOff        = "CalledOff"
 	MachineBack      = "MachineBack"
+	NoticeOver       = "NoticeOver"
 	Disagreement     = "CloudAndNodeDisagree"
 	CloudFailed      = "CloudFailed"
 	CloudRefused     = "CloudRefused"

@@ -28,6 +28,7 @@ func (p *passage) deleteNode(ctx context.Context) error {
 		case err != nil:
 			return fmt.Errorf("deleting the Node: %w", err)
 		}
+		p.c.known.depart(p.node.UID)
 		if err := p.nodeIsGone(ctx); err != nil {
 			return err
 		}
@@ -134,7 +135,7 @@ func (p *passage) requestDeletion(ctx context.Context, id string) error {
 		return blocked(p.c.o.Pace.Poll, on.kept...)
 	}
 	op, err := p.cloud.Delete(ctx, id)
-	p.c.o.Metrics.cloud(p.cloud.Name(), "Delete", err)
+	p.c.o.Metrics.Cloud(p.cloud.Name(), "Delete", err)
 	switch {
 	case cloud.IsNotFound(err):
 		return wait(freshLook, "the machine is gone")
@@ -159,7 +160,7 @@ func (p *passage) follow(ctx context.Context, instance cloud.Instance) error {
 	} else {
 		var err error
 		status, err = p.cloud.Status(ctx, cloud.Operation{ID: op.ID, Started: op.Started.Time})
-		p.c.o.Metrics.cloud(p.cloud.Name(), "Status", err)
+		p.c.o.Metrics.Cloud(p.cloud.Name(), "Status", err)
 		if err != nil {
 			return fmt.Errorf("the deletion of the machine: %w", err)
 		}

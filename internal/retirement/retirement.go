@@ -108,6 +108,7 @@ type Controller struct {
 	o      Options
 	events announcer
 	drains *drains
+	known  *knowledge
 	// admission lets one retirement at a time be admitted, so that each sees those admitted before it (I5).
 	admission sync.Mutex
 }
@@ -118,7 +119,7 @@ func New(o Options) *Controller {
 		o.TTL = defaultTTL
 	}
 	o.Pace = o.Pace.complete()
-	return &Controller{o: o, events: announcer{o.Events}, drains: newDrains()}
+	return &Controller{o: o, events: announcer{o.Events}, drains: newDrains(), known: newKnowledge()}
 }
 
 // Reconcile walks one retirement as far as it comes.
@@ -127,9 +128,13 @@ func (c *Controller) Reconcile(ctx context.Context, r reconcile.Request) (reconc
 	if err := c.o.Live.Get(ctx, r.NamespacedName, rt); err != nil {
 		if apierrors.IsNotFound(err) {
 			c.drains.stop(r.Name)
+			c.known.forget(r.Name)
 			return reconcile.Result{}, nil
 		}
 		return reconcile.Result{}, fmt.Errorf("NodeRetirement %s: %w", r.Name, err)
+	}
+	if !c.known.read(rt) {
+		return reconcile.Result{RequeueAfter: freshLook}, nil
 	}
 	p := c.passage(rt)
 	switch {

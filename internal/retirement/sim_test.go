@@ -496,7 +496,11 @@ func (simCloud) Instances(context.Context, string) ([]cloud.Instance, error) {
 	return nil, errors.New("not asked for")
 }
 
-func (simCloud) Grow(context.Context, string, int) (cloud.Operation, error) {
+func (simCloud) Templates(context.Context, string) ([]cloud.Template, error) {
+	return nil, errors.New("not asked for")
+}
+
+func (simCloud) Grow(context.Context, string, cloud.Order) (cloud.Operation, error) {
 	return cloud.Operation{}, errors.New("not asked for")
 }
 

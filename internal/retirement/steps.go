@@ -32,6 +32,7 @@ type step struct {
 var steps = []step{
 	{"look", (*passage).look},
 	{"capture", (*passage).capture},
+	{"await", (*passage).await},
 	{"admit", (*passage).admit},
 	{"hold", (*passage).hold},
 	{"drain", (*passage).drain},
@@ -70,6 +71,7 @@ func (p *passage) walk(ctx context.Context) (reconcile.Result, error) {
 		if err := p.c.o.Client.Update(ctx, p.rt); err != nil {
 			return again(err)
 		}
+		p.c.known.wrote(p.rt)
 		p.was = *p.rt.Status.DeepCopy()
 	}
 	for _, s := range steps {
@@ -91,6 +93,8 @@ func (p *passage) stopped(ctx context.Context, s step, err error) (reconcile.Res
 		return p.end(ctx, over.reasons)
 	case errors.As(err, &throttled):
 		err = blocked(max(throttled.After, time.Second), reason(CloudBusy, "", "%s", err))
+	case cloud.RefusalOf(err) != "": // such as a right that is missing, which somebody may give
+		err = blocked(p.c.o.Pace.Poll, reason(CloudRefused, "", "%s", err))
 	case apierrors.IsConflict(err):
 		return again(err)
 	}
@@ -148,6 +152,7 @@ func (p *passage) save(ctx context.Context) error {
 	if err := p.c.o.Client.Status().Update(ctx, p.rt); err != nil {
 		return fmt.Errorf("writing down how far it is: %w", err)
 	}
+	p.c.known.wrote(p.rt)
 	p.was = *p.rt.Status.DeepCopy()
 	return nil
 }
@@ -161,6 +166,11 @@ var order = []v1alpha1.Phase{
 // reached reports whether the retirement has come to a phase, or past it.
 func (p *passage) reached(phase v1alpha1.Phase) bool {
 	return slices.Index(order, p.rt.Status.Phase) >= slices.Index(order, phase)
+}
+
+// pastReturn reports a phase in which the Node is known to be gone.
+func pastReturn(phase v1alpha1.Phase) bool {
+	return slices.Index(order, phase) >= slices.Index(order, v1alpha1.NodeDeleted)
 }
 
 // pass writes down that a phase is reached.
@@ -276,8 +286,12 @@ func (c *Controller) letGo(ctx context.Context, rt *v1alpha1.NodeRetirement) err
 	if !controllerutil.RemoveFinalizer(rt, Finalizer) {
 		return nil
 	}
-	if err := c.o.Client.Update(ctx, rt); err != nil && !apierrors.IsNotFound(err) {
-		return err
+	err := c.o.Client.Update(ctx, rt)
+	if err == nil {
+		c.known.wrote(rt)
 	}
-	return nil
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
 }

@@ -6,6 +6,10 @@
 // last saw the Lease change, so that clocks need not agree. A holder that cannot renew takes its slot for lost well
 // before anybody else can take it: there are never more holders than slots, whatever the API server and the network do.
 // Each change carries the resourceVersion that it was worked out from, so that of two who are after one slot one gets it.
+//
+// Of those who wait, whose time is up soonest goes first: a slot that becomes free is left alone for a while by whoever
+// has more time. Nobody writes down that he waits, so that this costs no request; of two who both have more than some two
+// minutes either may be first.
 package slots
 
 import (
@@ -35,6 +39,12 @@ const (
 	renewEvery = 6 * time.Second
 	// askEvery is the mean pause between two looks of one who waits, and between two tries of what failed.
 	askEvery = 3 * time.Second
+	// leavePart is the part of the time that a waiting one has left for which he leaves a free slot to those who have less, and
+	// longestLeave bounds that.
+	leavePart    = 1.0 / 100
+	longestLeave = 4 * time.Second
+	// leastAskEvery is askEvery of one who has next to no time left.
+	leastAskEvery = time.Second
 	// requestTimeout bounds each request.
 	requestTimeout = 4 * time.Second
 
@@ -72,16 +82,19 @@ type Keeper struct {
 
 	mu      sync.Mutex
 	wanted  bool
+	due     time.Time // when it is no longer waited for; zero is never
 	until   time.Time // the slot is surely ours before this
 	claimed bool      // a slot may bear our name
 	holders []string
 
 	// What is below belongs to Run's goroutine.
-	lease  *kubeapi.Lease // our slot as last written
-	seen   map[string]sighting
-	said   string    // the last failure that was logged
-	told   string    // what could be asked when changed was last called
-	expire time.Time // when it is no longer worth giving the slot back
+	lease     *kubeapi.Lease // our slot as last written
+	seen      map[string]sighting
+	said      string    // the last failure that was logged
+	told      string    // what could be asked when changed was last called
+	expire    time.Time // when it is no longer worth giving the slot back
+	waits     bool      // others had all the slots when we came
+	freeSince time.Time // from when on one was free at our last look; zero is none
 }
 
 // sighting is when a Lease was first seen in its present state.
@@ -106,11 +119,12 @@ func New(o Options) (*Keeper, error) {
 	return &Keeper{o: o, wake: make(chan struct{}, 1), seen: map[string]sighting{}}, nil
 }
 
-// Want says whether a slot is wanted from now on. Who no longer wants one has none from that moment on, even if it takes
-// a while until the others know.
-func (k *Keeper) Want(wanted bool) {
+// Want says whether a slot is wanted from now on, and until when it is of use; zero is for ever. Who no longer wants one
+// has none from that moment on, even if it takes a while until the others know.
+func (k *Keeper) Want(wanted bool, due time.Time) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	k.due = due
 	if k.wanted == wanted {
 		return
 	}
@@ -188,6 +202,7 @@ func (k *Keeper) turn(ctx context.Context) time.Duration {
 	switch {
 	case !wanted && k.lease == nil:
 		clear(k.seen)
+		k.waits = false
 		return 0
 	case !wanted:
 		err = k.giveBack(ctx)
@@ -197,7 +212,7 @@ func (k *Keeper) turn(ctx context.Context) time.Duration {
 	default:
 		var got bool
 		if got, err = k.take(ctx); !got {
-			next = askEvery/2 + rand.N(askEvery)
+			next = k.pause()
 		}
 	}
 	k.say(err)
@@ -235,6 +250,9 @@ func (k *Keeper) take(ctx context.Context) (bool, error) {
 		return k.claim(ctx, *own)
 	}
 	k.lost()
+	if k.leaves(leases) {
+		return false, nil
+	}
 	var holders []string
 	first := rand.IntN(k.o.Limit)
 	for i := range k.o.Limit {
@@ -248,14 +266,54 @@ func (k *Keeper) take(ctx context.Context) (bool, error) {
 			lease = kubeapi.Lease{ObjectMeta: kubeapi.ObjectMeta{Name: name, Namespace: k.o.Namespace}}
 		}
 		if got, err := k.claim(ctx, lease); got || err != nil {
+			k.waits = k.waits && !got
 			return got, err
 		}
 	}
+	k.waits = true
 	slices.Sort(holders)
 	k.mu.Lock()
 	k.holders = holders
 	k.mu.Unlock()
 	return false, nil
+}
+
+// leaves reports that a slot is free, and is left to those who have less time, for now. Who came to free slots does not
+// know of anybody who waits.
+func (k *Keeper) leaves(leases map[string]kubeapi.Lease) bool {
+	k.freeSince = time.Time{}
+	if !k.waits {
+		return false
+	}
+	for i := range k.o.Limit {
+		lease := leases[slotName(i)]
+		lease.Name = slotName(i)
+		since, free := k.freeFrom(lease)
+		if free && (k.freeSince.IsZero() || since.Before(k.freeSince)) {
+			k.freeSince = since
+		}
+	}
+	return !k.freeSince.IsZero() && time.Since(k.freeSince) < k.leave()
+}
+
+// leave is for how long a free slot is left to others.
+func (k *Keeper) leave() time.Duration {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.due.IsZero() {
+		return longestLeave
+	}
+	return min(max(0, time.Duration(leavePart*float64(time.Until(k.due)))), longestLeave)
+}
+
+// pause is the time until the next look for a free slot. Who has little time looks more often.
+func (k *Keeper) pause() time.Duration {
+	every := min(max(k.leave(), leastAskEvery), askEvery)
+	next := every/2 + rand.N(every)
+	if !k.freeSince.IsZero() {
+		next = min(next, max(k.leave()-time.Since(k.freeSince), leastAskEvery/10))
+	}
+	return next
 }
 
 // own finds the slot that is ours, be it from before a crash, or from a request that was not answered.
@@ -270,20 +328,28 @@ func (k *Keeper) own(leases map[string]kubeapi.Lease) *kubeapi.Lease {
 
 // free reports that nobody holds a slot, or that its holder has not been heard of for too long.
 func (k *Keeper) free(l kubeapi.Lease) bool {
-	if l.Spec.HolderIdentity == "" {
-		return true
-	}
+	_, free := k.freeFrom(l)
+	return free
+}
+
+// freeFrom reports that a slot is free, and from when on it is known to have been so. One that was taken and given back
+// meanwhile is so anew.
+func (k *Keeper) freeFrom(l kubeapi.Lease) (since time.Time, free bool) {
 	now := time.Now()
 	seen, ok := k.seen[l.Name]
 	if !ok || seen.version != l.ResourceVersion {
-		k.seen[l.Name] = sighting{version: l.ResourceVersion, at: now}
-		return false
+		seen = sighting{version: l.ResourceVersion, at: now}
+		k.seen[l.Name] = seen
+	}
+	if l.Spec.HolderIdentity == "" {
+		return seen.at, true
 	}
 	lasts := duration
 	if s := l.Spec.LeaseDurationSeconds; s > 0 {
 		lasts = min(max(time.Duration(s)*time.Second, duration), longest)
 	}
-	return now.Sub(seen.at) >= lasts
+	since = seen.at.Add(lasts)
+	return since, !now.Before(since)
 }
 
 // claim writes our name, or writes it again. It returns false when somebody was quicker.

@@ -180,18 +180,18 @@ func TestTheNextGetsTheSlotWhenItIsGivenBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer()
 		a, b := start(t, s, "a", 1), start(t, s, "b", 1)
-		a.Want(true)
+		a.Want(true, time.Time{})
 		time.Sleep(time.Second)
-		b.Want(true)
+		b.Want(true, time.Time{})
 		time.Sleep(5 * time.Minute)
 		if !a.Held() || b.Held() || !slices.Equal(b.Holders(), []string{"a"}) {
 			t.Fatalf("a holds %v, b holds %v and sees %v", a.Held(), b.Held(), b.Holders())
 		}
-		a.Want(false)
+		a.Want(false, time.Time{})
 		if a.Held() {
 			t.Error("a holds what it no longer wants")
 		}
-		time.Sleep(2 * askEvery)
+		time.Sleep(2*askEvery + longestLeave)
 		if !a.GivenBack() || b.GivenBack() {
 			t.Errorf("given back by a: %v, by b: %v", a.GivenBack(), b.GivenBack())
 		}
@@ -199,6 +199,46 @@ func TestTheNextGetsTheSlotWhenItIsGivenBack(t *testing.T) {
 			t.Errorf("b holds %v and sees %v", b.Held(), b.Holders())
 		}
 	})
+}
+
+func TestOfThoseWhoWaitTheOneWithTheLeastTimeGoesFirst(t *testing.T) {
+	left := map[string]time.Duration{"soon": time.Minute, "never": 0} // from when the slot is free
+	for range 40 {                                                    // the pauses are of random length
+		synctest.Test(t, func(t *testing.T) {
+			s := newServer()
+			holder := start(t, s, "holder", 1)
+			holder.Want(true, time.Time{})
+			time.Sleep(time.Second)
+			const wait = time.Minute
+			waiting := map[string]*node{}
+			for name, d := range left {
+				due := time.Time{}
+				if d > 0 {
+					due = time.Now().Add(wait + d)
+				}
+				waiting[name] = start(t, s, name, 1)
+				waiting[name].Want(true, due)
+			}
+			time.Sleep(wait)
+			holder.Want(false, time.Time{})
+			for _, next := range []string{"soon", "never"} {
+				freed := time.Now()
+				for !waiting[next].Held() {
+					time.Sleep(100 * time.Millisecond)
+					for name, n := range waiting {
+						if name != next && n.Held() {
+							t.Fatalf("%s goes before %s", name, next)
+						}
+					}
+					if time.Since(freed) > 2*longestLeave+2*askEvery {
+						t.Fatalf("%s has waited for %s for a slot that is free", next, time.Since(freed))
+					}
+				}
+				waiting[next].Want(false, time.Time{})
+				delete(waiting, next)
+			}
+		})
+	}
 }
 
 func TestWhoWantsNothingAsksNothing(t *testing.T) {
@@ -209,9 +249,9 @@ func TestWhoWantsNothingAsksNothing(t *testing.T) {
 		if n := s.count(); n != 0 {
 			t.Errorf("%d requests before a slot was wanted", n)
 		}
-		a.Want(true)
+		a.Want(true, time.Time{})
 		time.Sleep(time.Minute)
-		a.Want(false)
+		a.Want(false, time.Time{})
 		time.Sleep(time.Minute)
 		before := s.count()
 		time.Sleep(24 * time.Hour)
@@ -225,16 +265,16 @@ func TestADeadHoldersSlotIsTakenOverAfterItsTimeAndNotBefore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer()
 		a, b := start(t, s, "a", 1), start(t, s, "b", 1)
-		a.Want(true)
+		a.Want(true, time.Time{})
 		time.Sleep(time.Second)
-		b.Want(true)
+		b.Want(true, time.Time{})
 		time.Sleep(time.Minute)
 		a.crash()
 		time.Sleep(duration - renewEvery)
 		if b.Held() {
 			t.Error("taken over while it may still be held")
 		}
-		time.Sleep(renewEvery + 2*askEvery)
+		time.Sleep(renewEvery + 2*askEvery + longestLeave)
 		if !b.Held() {
 			t.Errorf("not taken over: b sees %v", b.Holders())
 		}
@@ -245,14 +285,14 @@ func TestI8WhoComesBackInTimeHasItsSlotStill(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer()
 		a, b := start(t, s, "a", 1), start(t, s, "b", 1)
-		a.Want(true)
+		a.Want(true, time.Time{})
 		time.Sleep(time.Second)
-		b.Want(true)
+		b.Want(true, time.Time{})
 		time.Sleep(time.Minute)
 		a.crash()
 		time.Sleep(duration / 2)
 		a = start(t, s, "a", 1)
-		a.Want(true)
+		a.Want(true, time.Time{})
 		time.Sleep(time.Second)
 		if !a.Held() || b.Held() {
 			t.Errorf("a holds %v, b holds %v", a.Held(), b.Held())
@@ -264,7 +304,7 @@ func TestWhoCannotRenewLosesTheSlotBeforeAnotherGetsIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer()
 		a := start(t, s, "a", 1)
-		a.Want(true)
+		a.Want(true, time.Time{})
 		time.Sleep(time.Second)
 		s.mu.Lock()
 		s.trouble = func() (time.Duration, bool, bool) { return time.Hour, false, false }
@@ -337,7 +377,7 @@ func (w story) play(t *testing.T) (broken []string) {
 	alive := make([]bool, w.nodes)
 	for i := range nodes {
 		nodes[i], alive[i] = start(t, s, fmt.Sprint("node-", i), w.limit), true
-		nodes[i].Want(true)
+		nodes[i].Want(true, time.Time{})
 		wants[i] = true
 	}
 	watch := func(d time.Duration) {
@@ -360,7 +400,7 @@ func (w story) play(t *testing.T) (broken []string) {
 		switch n := nodes[a.node]; {
 		case a.what == "want" || a.what == "rest":
 			wants[a.node] = a.what == "want"
-			n.Want(wants[a.node])
+			n.Want(wants[a.node], time.Time{})
 		case a.what == "cut" || a.what == "mend":
 			n.link.cut.Store(a.what == "cut")
 		case a.what == "crash" && alive[a.node]:
@@ -368,7 +408,7 @@ func (w story) play(t *testing.T) (broken []string) {
 			alive[a.node] = false
 		case a.what == "start" && !alive[a.node]:
 			nodes[a.node], alive[a.node] = start(t, s, fmt.Sprint("node-", a.node), w.limit), true
-			nodes[a.node].Want(wants[a.node])
+			nodes[a.node].Want(wants[a.node], time.Time{})
 		}
 	}
 	// No deadlock: with the troubles over, everybody who wants a slot gets one, if each gives his back.
@@ -385,7 +425,7 @@ func (w story) play(t *testing.T) (broken []string) {
 			switch {
 			case !alive[i] || !wants[i]:
 			case n.Held():
-				n.Want(false)
+				n.Want(false, time.Time{})
 				wants[i], served = false, true
 			default:
 				waiting = true

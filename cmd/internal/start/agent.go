@@ -51,6 +51,8 @@ type Extras struct {
 	Conditions map[string]agent.Action
 	// Known is called once, before the agent guards its node, with this machine's name in its notices.
 	Known func(resource string)
+	// Log wraps the handler of what is logged.
+	Log func(slog.Handler) slog.Handler
 	// Routes are served beside /metrics, /healthz and /readyz, and in their place where the path is the same.
 	Routes func(Inside) map[string]http.Handler
 	// Tracing keeps traces where the configuration asks for some; nil cannot.
@@ -97,6 +99,9 @@ func AgentWith(ctx context.Context, c config.Agent, x Extras, stderr io.Writer) 
 	log, err := observe.Logger(stderr, c.LogFormat, c.LogLevel)
 	if err != nil {
 		return err
+	}
+	if x.Log != nil {
+		log = slog.New(x.Log(log.Handler()))
 	}
 	log = log.With("node", c.NodeName)
 	kube, err := kubeapi.LoadConfig(c.Kubeconfig)

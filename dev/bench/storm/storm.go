@@ -4,10 +4,12 @@ package storm
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"runtime"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -28,6 +30,10 @@ type Options struct {
 	Kubernetes string
 	// Progress is told what is being done; nil is nobody.
 	Progress io.Writer
+	// Profile is a directory for processor profiles of the API server and its audit logs; empty keeps none.
+	Profile string
+	// Only measures one part of the two, "agents" or "floor"; empty is both.
+	Only string
 }
 
 // A scale set is one placement group, which has a hundred machines at most, and all of them are given one document.
@@ -52,22 +58,50 @@ const place = "bench.slipway.dev/storm"
 
 func namespace(i int) string { return fmt.Sprintf("team-%d", i) }
 
-type storm struct {
+// scene is the cluster that the storm comes over.
+type scene struct {
 	*testbed.Testbed
 	o     Options
+	who   string // the processes that ask
 	pools []controlplane.AKSPool
 	// doomed are the nodes of the machines that go, spared those of the others.
 	doomed, spared []string
 }
 
-// Run measures. It takes some three minutes.
-func Run(ctx context.Context, o Options) (_ []result.Result, err error) {
+// nodes are all of them.
+func (s *scene) nodes() []string { return slices.Concat(s.doomed, s.spared) }
+
+// Run measures. It takes some five minutes.
+func Run(ctx context.Context, o Options) ([]result.Result, error) {
 	if o.Progress == nil {
 		o.Progress = io.Discard
 	}
-	s := &storm{o: o}
-	s.Testbed, err = testbed.Start(ctx, testbed.Options{Cluster: controlplane.Options{Version: o.Kubernetes}})
-	if err != nil {
+	var all []result.Result
+	for _, part := range []struct {
+		name    string
+		measure func(*scene, context.Context) ([]result.Result, error)
+	}{{"agents", (*scene).agents}, {"floor", (*scene).floor}} {
+		if o.Only != "" && o.Only != part.name {
+			continue
+		}
+		results, err := on(ctx, o, part.measure)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, results...)
+	}
+	return all, nil
+}
+
+// on measures something on a cluster of its own.
+func on(ctx context.Context, o Options, measure func(*scene, context.Context) ([]result.Result, error),
+) (_ []result.Result, err error) {
+	s := &scene{o: o}
+	cluster := controlplane.Options{Version: o.Kubernetes}
+	if o.Profile != "" {
+		cluster.Flags = profilingFlags()
+	}
+	if s.Testbed, err = testbed.Start(ctx, testbed.Options{Cluster: cluster}); err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -75,32 +109,60 @@ func Run(ctx context.Context, o Options) (_ []result.Result, err error) {
 			err = stopped
 		}
 	}()
-	for _, prepare := range []struct {
-		what string
-		do   func(context.Context) error
-	}{
-		{fmt.Sprintf("adding %d nodes", machines), s.addMachines},
-		{fmt.Sprintf("running %d pods on %d of them", pods, doomedMachines), s.settle},
-		{fmt.Sprintf("starting %d agents", machines), s.startAgents},
-		{"the calm before", func(ctx context.Context) error { return pause(ctx, calmBeforeStorm) }},
-	} {
-		s.say(prepare.what)
-		if err := prepare.do(ctx); err != nil {
-			return nil, fmt.Errorf("%s: %w", prepare.what, err)
-		}
-	}
-	s.say(fmt.Sprintf("%d Spot notices at once", doomedMachines))
-	records, err := s.strike(ctx)
+	err = s.do(ctx,
+		step{fmt.Sprintf("adding %d nodes", machines), s.addMachines},
+		step{fmt.Sprintf("running %d pods on %d of them", pods, doomedMachines), s.settle},
+	)
 	if err != nil {
 		return nil, err
 	}
-	return s.results(records)
+	return measure(s, ctx)
 }
 
-func (s *storm) say(what string) { fmt.Fprintf(s.o.Progress, "agent-storm: %s\n", what) }
+// step is a part of what takes long.
+type step struct {
+	what string
+	do   func(context.Context) error
+}
+
+func (s *scene) do(ctx context.Context, steps ...step) error {
+	for _, step := range steps {
+		fmt.Fprintf(s.o.Progress, "agent-storm: %s\n", step.what)
+		if err := step.do(ctx); err != nil {
+			return fmt.Errorf("%s: %w", step.what, err)
+		}
+	}
+	return nil
+}
+
+var calm = step{"the calm before", func(ctx context.Context) error { return pause(ctx, calmBeforeStorm) }}
+
+// agents measures the agents.
+func (s *scene) agents(ctx context.Context) ([]result.Result, error) {
+	s.who = "agent processes"
+	if err := s.do(ctx, step{fmt.Sprintf("starting %d agents", machines), s.startAgents}, calm); err != nil {
+		return nil, err
+	}
+	var records []azure.Record
+	load, profile := s.watchLoad(ctx), s.profile(ctx, "agents")
+	err := s.do(ctx, step{fmt.Sprintf("%d Spot notices at once", doomedMachines), func(ctx context.Context) (err error) {
+		records, err = s.strike(ctx)
+		return err
+	}})
+	taken := load.end()
+	if err := errors.Join(err, profile(), s.keepAudit("agents")); err != nil {
+		return nil, err
+	}
+	results, err := s.results(records)
+	if err != nil {
+		return nil, err
+	}
+	return append(results, loadResult("processor time of the API server, from the first notice to the machines' end",
+		s.setup(""), taken)), nil
+}
 
 // addMachines adds the nodes. Those that will go take no more pods than they are to have, so that each has as many.
-func (s *storm) addMachines(ctx context.Context) error {
+func (s *scene) addMachines(ctx context.Context) error {
 	var nodes []controlplane.NodeSpec
 	for i := range scaleSets {
 		pool := controlplane.AKSPool{Name: fmt.Sprintf("spot%d", i), Spot: true}
@@ -124,7 +186,7 @@ func (s *storm) addMachines(ctx context.Context) error {
 // settle runs the pods on the machines that will go, and then lets the others take those that replace them. Every app
 // has pods on many machines, and every other one a budget over all of them: each eviction is counted there, in
 // competition with those that other agents ask for.
-func (s *storm) settle(ctx context.Context) error {
+func (s *scene) settle(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
 	defer cancel()
 	var objects []apiruntime.Object
@@ -157,7 +219,7 @@ func (s *storm) settle(ctx context.Context) error {
 }
 
 // checkPods checks that the pods are where they are to be.
-func (s *storm) checkPods(ctx context.Context) error {
+func (s *scene) checkPods(ctx context.Context) error {
 	all, err := s.Client().CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return err
@@ -176,7 +238,7 @@ func (s *storm) checkPods(ctx context.Context) error {
 	return nil
 }
 
-func (s *storm) startAgents(ctx context.Context) error {
+func (s *scene) startAgents(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	group, ctx := errgroup.WithContext(ctx)
@@ -193,7 +255,7 @@ func (s *storm) startAgents(ctx context.Context) error {
 }
 
 // strike announces that the machines go, and waits until they have gone.
-func (s *storm) strike(ctx context.Context) ([]azure.Record, error) {
+func (s *scene) strike(ctx context.Context) ([]azure.Record, error) {
 	var announced []azure.Record
 	for _, pool := range s.pools {
 		for instance := range doomedEach {
@@ -230,7 +292,7 @@ func (s *storm) strike(ctx context.Context) ([]azure.Record, error) {
 }
 
 // node is the node of the machine that an event is for.
-func (s *storm) node(r azure.Record) (string, error) {
+func (s *scene) node(r azure.Record) (string, error) {
 	name, ok := s.Nodes.Node(r.Resources[0])
 	if !ok {
 		return "", fmt.Errorf("event %s: no node is known to be machine %s", r.EventID, r.Resources[0])
@@ -239,10 +301,10 @@ func (s *storm) node(r azure.Record) (string, error) {
 }
 
 // setup is what the measures were taken on.
-func (s *storm) setup(format string, args ...any) string {
+func (s *scene) setup(format string, args ...any) string {
 	return fmt.Sprintf("%d Spot notices of %s within a second, %d pods on each node, %d apps in %d namespaces spread over all of them, "+
-		"every other behind a budget of maxUnavailable 100%%; %d nodes in %d scale sets, %d agent processes, Kubernetes %s, %d cores for everything; ",
-		doomedMachines, azure.MinimumNotice(azure.Preempt), podsEach, apps, namespaces, machines, scaleSets, machines, s.Version(),
+		"every other behind a budget of maxUnavailable 100%%; %d nodes in %d scale sets, %d %s, Kubernetes %s, %d cores for everything; ",
+		doomedMachines, azure.MinimumNotice(azure.Preempt), podsEach, apps, namespaces, machines, scaleSets, machines, s.who, s.Version(),
 		runtime.NumCPU()) + fmt.Sprintf(format, args...)
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/slipway-dev/slipway/dev/bench/autoscale"
 	"github.com/slipway-dev/slipway/dev/bench/placement"
 	"github.com/slipway-dev/slipway/dev/bench/result"
+	"github.com/slipway-dev/slipway/dev/bench/retirement"
 	"github.com/slipway-dev/slipway/dev/bench/storm"
 	"github.com/slipway-dev/slipway/dev/testbed"
 )
@@ -24,6 +25,8 @@ type benchOptions struct {
 	kubernetes string
 	seed       uint64
 	idle       time.Duration
+	profile    string
+	only       string
 	progress   io.Writer
 }
 
@@ -37,6 +40,8 @@ var benchGroups = []benchGroup{
 	{"agent", "the agent on a real control plane: its speed, its size, and what it asks of the API server", benchAgent},
 	{"agent-storm", "200 agents, of which 100 are told at once that their machine goes", benchStorm},
 	{"autoscale", "machines for pods without room: how many are ordered, how fast that is decided, and how soon they are asked for", benchAutoscale},
+	{"retirement", "100 of 500 nodes taken out of service, 20 at a time: the time against what is forced, and the requests", benchRetirement},
+	{"manager", "a manager with 5,000 nodes and 150,000 pods in its caches: memory, and CPU when nothing happens", benchManager},
 	{"placement", "which nodes can go and what machines the pending pods need: speed and memory, on one core", benchPlacement},
 }
 
@@ -53,7 +58,15 @@ func benchAgent(ctx context.Context, o benchOptions) ([]result.Result, error) {
 }
 
 func benchStorm(ctx context.Context, o benchOptions) ([]result.Result, error) {
-	return storm.Run(ctx, storm.Options{Kubernetes: o.kubernetes, Progress: o.progress})
+	return storm.Run(ctx, storm.Options{Kubernetes: o.kubernetes, Progress: o.progress, Profile: o.profile, Only: o.only})
+}
+
+func benchRetirement(ctx context.Context, o benchOptions) ([]result.Result, error) {
+	return retirement.Run(ctx, retirement.Options{Kubernetes: o.kubernetes, Progress: o.progress})
+}
+
+func benchManager(ctx context.Context, o benchOptions) ([]result.Result, error) {
+	return retirement.Hold(ctx, retirement.Options{Kubernetes: o.kubernetes, Progress: o.progress})
 }
 
 func benchCommand() *cobra.Command {
@@ -88,6 +101,9 @@ func benchCommand() *cobra.Command {
 	versionFlag(cmd, &o.kubernetes)
 	cmd.Flags().Uint64Var(&o.seed, "seed", 1, "of what is random in the measures")
 	cmd.Flags().DurationVar(&o.idle, "idle", agent.IdleWindow, "for how long the idle agent is watched; less is for trying out")
+	cmd.Flags().StringVar(&o.only, "only", "", "of agent-storm: agents or floor alone")
+	cmd.Flags().StringVar(&o.profile, "profile", "", "directory for profiles and audit logs of the API server, where a group keeps them "+
+		"(agent-storm); it then is slower")
 	return cmd
 }
 

@@ -414,18 +414,3 @@ func TestM19AnIdleAgentAsksTheAPIServerNothing(t *testing.T) {
 		t.Errorf("%d reads of the Node in twelve seconds", n)
 	}
 }
-
-func TestM22ACleanDrainLogsNoError(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t, "m22")
-	f.run(f.app("web", 1).Deployment())
-	a := f.mechanic(f.file("mechanic.yaml", ""))
-	r := f.announce(azure.Announcement{Type: azure.Redeploy, Notice: time.Minute, Outage: time.Second})
-	f.awaitEvent("DrainNode")
-	for _, line := range a.Log() {
-		if line["level"] == "ERROR" {
-			t.Errorf("%v", line)
-		}
-	}
-	f.awaitOver(r.EventID)
-}

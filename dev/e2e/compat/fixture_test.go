@@ -84,7 +84,13 @@ func (f *fixture) file(name, text string) string {
 // aksnth starts aks-node-termination-handler's stand-in.
 func (f *fixture) aksnth(flags ...string) *testbed.Agent {
 	f.t.Helper()
-	return f.start("/readyz", func(w testbed.Where) (args, env []string) {
+	return f.aksnthOn(0, flags...)
+}
+
+// aksnthOn starts it on one of several machines.
+func (f *fixture) aksnthOn(instance int, flags ...string) *testbed.Agent {
+	f.t.Helper()
+	return f.startOn(instance, "/readyz", func(w testbed.Where) (args, env []string) {
 		args = []string{
 			"aks-node-termination-handler", "-kubeconfig=" + w.Kubeconfig, "--endpoint", w.Endpoint, "-web.address=" + w.Listen,
 			"-period=200ms",
@@ -105,7 +111,12 @@ func (f *fixture) mechanic(path string) *testbed.Agent {
 
 func (f *fixture) start(ready string, command func(testbed.Where) (args, env []string)) *testbed.Agent {
 	f.t.Helper()
-	a, err := f.StartProgram(f.ctx, f.pool, 0, "slipway", ready, command)
+	return f.startOn(0, ready, command)
+}
+
+func (f *fixture) startOn(instance int, ready string, command func(testbed.Where) (args, env []string)) *testbed.Agent {
+	f.t.Helper()
+	a, err := f.StartProgram(f.ctx, f.pool, instance, "slipway", ready, command)
 	f.check(err)
 	f.t.Cleanup(func() {
 		if err := a.Crash(); err != nil {
@@ -188,7 +199,7 @@ func (f *fixture) ask(a *testbed.Agent, method, path string, header http.Header)
 	r.Header = header
 	resp, err := http.DefaultClient.Do(r)
 	f.check(err)
-	defer resp.Body.Close()
+	defer func() { _ = resp.Body.Close() }()
 	body, err := io.ReadAll(resp.Body)
 	f.check(err)
 	return resp.StatusCode, string(body)

@@ -76,7 +76,7 @@ func run(t *testing.T, listens, path string, args ...string) {
 	go func() { ended <- cmd.Wait() }()
 	t.Cleanup(func() {
 		stop()
-		_ = <-ended // it was killed
+		<-ended // it was killed
 		if t.Failed() {
 			t.Logf("%s said:\n%s", path, out.String())
 		}

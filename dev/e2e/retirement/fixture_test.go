@@ -18,11 +18,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
@@ -30,10 +29,11 @@ import (
 	"github.com/slipway-dev/slipway/dev/faultproxy"
 	"github.com/slipway-dev/slipway/dev/testbed"
 	"github.com/slipway-dev/slipway/dev/workload"
+	provider "github.com/slipway-dev/slipway/internal/cloud/azure"
 )
 
 // patience bounds every wait of a test. Nothing takes nearly as long, but the machine may be busy.
-const patience = 4 * time.Minute
+const patience = 12 * time.Minute
 
 // The account of the shipped manifests.
 const (
@@ -58,7 +58,15 @@ var rights struct {
 	err error
 }
 
-func newFixture(t *testing.T, name string, n int) *fixture {
+func newFixture(t *testing.T, name string, n int, group string) *fixture {
+	t.Helper()
+	f := newPool(t, name, n, group)
+	f.check(workload.Create(f.ctx, f.Client(), workload.Namespace(name)))
+	return f
+}
+
+// newPool is a fixture without a namespace. The group's spec says all but its nodes and its cloud.
+func newPool(t *testing.T, name string, n int, group string) *fixture {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	t.Cleanup(cancel)
@@ -71,11 +79,10 @@ func newFixture(t *testing.T, name string, n int) *fixture {
 	})
 	f.check(rights.err)
 	f.check(f.AddPool(ctx, f.pool, n))
-	f.check(workload.Create(ctx, f.Client(), workload.Namespace(name)))
 	f.create("NodeGroup", name, fmt.Sprintf(`
 nodeSelector: {matchLabels: {kubernetes.azure.com/agentpool: %s}}
 cloud: {provider: azure, group: %s}
-drain: {timeout: 3m}`, name, f.pool.ScaleSet()))
+%s`, name, f.pool.ScaleSet(), group))
 	return f
 }
 
@@ -86,22 +93,17 @@ func (f *fixture) check(err error) {
 	}
 }
 
-func (f *fixture) objects(kind string) dynamic.ResourceInterface {
-	resource := groups
-	if kind == "NodeRetirement" {
-		resource = retirements
-	}
-	return dynamic.NewForConfigOrDie(f.RESTConfig()).Resource(resource)
-}
-
 func (f *fixture) create(kind, name, spec string) {
 	f.t.Helper()
+	f.check(f.tryCreate(kind, name, spec))
+}
+
+func (f *fixture) tryCreate(kind, name, spec string) error {
 	o := parse(f.t, kind, spec)
 	o.SetGenerateName("")
 	o.SetName(name)
 	o.SetLabels(map[string]string{shard: f.name})
-	_, err := f.objects(kind).Create(f.ctx, o, metav1.CreateOptions{})
-	f.check(err)
+	return f.objects().Create(f.ctx, o)
 }
 
 // retire creates a NodeRetirement of one of the pool's nodes, named after the node.
@@ -122,40 +124,76 @@ func (f *fixture) app(name string, i int, replicas int32) workload.App {
 	return workload.App{Namespace: f.name, Name: name, Replicas: replicas, Node: f.pool.NodeName(i), Stop: "0.5"}
 }
 
-// record reads a NodeRetirement; nil when there is none.
-func (f *fixture) record(name string) *v1alpha1.NodeRetirement {
-	o, err := f.objects("NodeRetirement").Get(f.ctx, name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	f.check(err)
-	return typed(f.t, o)
-}
-
-func typed(t *testing.T, o *unstructured.Unstructured) *v1alpha1.NodeRetirement {
-	t.Helper()
-	rt := &v1alpha1.NodeRetirement{}
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, rt); err != nil {
-		t.Fatal(err)
-	}
-	return rt
-}
-
 // awaitPhase waits until a retirement is over, and checks how.
 func (f *fixture) awaitPhase(name string, want v1alpha1.Phase) *v1alpha1.NodeRetirement {
 	f.t.Helper()
-	var rt *v1alpha1.NodeRetirement
-	err := testbed.Poll(f.ctx, "the retirement of "+name+" is over", func() bool {
-		rt = f.record(name)
-		return rt != nil && rt.Status.Phase.Finished()
-	})
-	if err != nil {
-		f.t.Fatalf("%v: %s: %s", err, rt.Status.Phase, rt.Status.Message)
-	}
-	if rt.Status.Phase != want {
+	rt := f.over(name)
+	switch {
+	case rt == nil:
+		f.t.Fatalf("there is no NodeRetirement %s", name)
+	case rt.Status.Phase != want:
 		f.t.Fatalf("%s: %s, want %s", rt.Status.Phase, rt.Status.Message, want)
 	}
 	return rt
+}
+
+// await waits until a retirement is as wanted.
+func (f *fixture) await(name string, is func(*v1alpha1.NodeRetirement) bool) {
+	f.t.Helper()
+	for {
+		rt, changed := f.followed().get(name)
+		if rt != nil && is(rt) {
+			return
+		}
+		select {
+		case <-changed:
+		case <-f.ctx.Done():
+			f.t.Fatalf("the retirement of %s: %+v", name, rt)
+		}
+	}
+}
+
+// gone waits until there is no NodeRetirement of that name.
+func (f *fixture) gone(name string) {
+	f.t.Helper()
+	for {
+		_, changed := f.followed().get(name)
+		err := f.objects().Get(f.ctx, client.ObjectKey{Name: name}, &v1alpha1.NodeRetirement{})
+		if apierrors.IsNotFound(err) {
+			return
+		}
+		f.check(err)
+		select {
+		case <-changed:
+		case <-f.ctx.Done():
+			f.t.Fatalf("NodeRetirement %s is still there", name)
+		}
+	}
+}
+
+// over waits until a retirement is over, and returns its record: nil when there is none.
+func (f *fixture) over(name string) *v1alpha1.NodeRetirement {
+	f.t.Helper()
+	for {
+		rt, changed := f.followed().get(name)
+		if rt == nil || rt.Status.Phase.Finished() {
+			// What is followed may lag behind: the last word is the API server's.
+			fresh := &v1alpha1.NodeRetirement{}
+			err := f.objects().Get(f.ctx, client.ObjectKey{Name: name}, fresh)
+			if apierrors.IsNotFound(err) {
+				return nil
+			}
+			f.check(err)
+			if fresh.Status.Phase.Finished() {
+				return fresh
+			}
+		}
+		select {
+		case <-changed:
+		case <-f.ctx.Done():
+			f.t.Fatalf("the retirement of %s is not over: %+v", name, rt)
+		}
+	}
 }
 
 // left checks that of the pool's first n machines exactly the given ones are gone, with their nodes.
@@ -216,16 +254,17 @@ func (p *process) revive(ctx context.Context) error {
 }
 
 // manage starts a manager whose every request goes through the proxy, with the rights of the shipped manifests.
-func (f *fixture) manage(proxy *faultproxy.Proxy, flags ...string) *process {
+// The suffix tells the managers of one fixture apart.
+func (f *fixture) manage(suffix string, proxy *faultproxy.Proxy, flags ...string) *process {
 	f.t.Helper()
 	path, err := testbed.Binary("slipway")
 	f.check(err)
 	args := []string{
-		"manager", "--kubeconfig", f.kubeconfig(proxy), "--cloud-config", f.cloudConfig(proxy), "--listen", "",
+		"manager", "--kubeconfig", f.kubeconfig(proxy), "--cloud-config", f.cloudConfig(proxy, "500ms"), "--listen", "",
 		"--leader-elect=false", "--selector", shard + "=" + f.name, "--poll-interval", "1s", "--cloud-poll-interval", "500ms",
 		"--retry-interval", "1s",
 	}
-	started, err := f.Run(f.ctx, controlplane.Command{Name: "manager-" + f.name, Path: path, Args: append(args, flags...)})
+	started, err := f.Run(f.ctx, controlplane.Command{Name: "manager-" + f.name + suffix, Path: path, Args: append(args, flags...)})
 	f.check(err)
 	p := &process{Process: started}
 	f.t.Cleanup(func() {
@@ -239,25 +278,6 @@ func (f *fixture) manage(proxy *faultproxy.Proxy, flags ...string) *process {
 		}
 	})
 	return p
-}
-
-// keepAlive starts the manager again when it has ended, as the kubelet would, until the test ends.
-func (f *fixture) keepAlive(p *process) {
-	go func() {
-		for {
-			select {
-			case <-f.ctx.Done():
-				return
-			case <-time.After(time.Second):
-			}
-			if !p.Alive() && f.ctx.Err() == nil {
-				if err := p.revive(f.ctx); err != nil && f.ctx.Err() == nil {
-					f.t.Errorf("starting the manager again: %v", err)
-					return
-				}
-			}
-		}
-	}()
 }
 
 func (f *fixture) kubeconfig(proxy *faultproxy.Proxy) string {
@@ -282,7 +302,8 @@ func (f *fixture) kubeconfig(proxy *faultproxy.Proxy) string {
 	return to
 }
 
-func (f *fixture) cloudConfig(proxy *faultproxy.Proxy) string {
+// cloudConfig is how the manager reaches ARM. Deletions wait so long for others to come with them.
+func (f *fixture) cloudConfig(proxy *faultproxy.Proxy, window string) string {
 	f.t.Helper()
 	server := f.ARMServer()
 	trusted := x509.NewCertPool()
@@ -292,6 +313,8 @@ func (f *fixture) cloudConfig(proxy *faultproxy.Proxy) string {
 	f.check(err)
 	config := f.AzureConfig()
 	config.Endpoints.ResourceManager, config.Endpoints.Authority = front.String(), front.String()
+	config.BatchWindow = new(provider.Duration)
+	f.check(config.BatchWindow.UnmarshalText([]byte(window)))
 	raw, err := yaml.Marshal(map[string]any{"azure": config})
 	f.check(err)
 	to := filepath.Join(f.t.TempDir(), "clouds.yaml")

@@ -3,42 +3,182 @@ package retirement_test
 import (
 	"context"
 	"fmt"
-	"maps"
+	"net/http"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/dev/azure"
 	"github.com/slipway-dev/slipway/dev/faultproxy"
 )
 
-// TestI8AfterAKillAtAnyRequestTheNextManagerReachesTheSameEnd kills the manager with SIGKILL at each request that it
-// makes to the API server and to the cloud while it retires one node: once before the request is served, once after. The
-// requests are not chosen: a first run is left alone, and there is a run for each request that it made, and each moment.
-func TestI8AfterAKillAtAnyRequestTheNextManagerReachesTheSameEnd(t *testing.T) {
-	t.Parallel()
-	seen := retireOnce(t, "kill", faultproxy.Point{}, "")
-	t.Logf("%d requests: %s", len(seen), kinds(seen))
-	for i, r := range seen {
-		for _, moment := range faultproxy.Moments() {
-			t.Run(fmt.Sprintf("%s,%s", r.Point, moment), func(t *testing.T) {
-				t.Parallel()
-				seen := retireOnce(t, fmt.Sprintf("kill%d%s", i, moment), r.Point, moment)
-				if !slices.ContainsFunc(seen, func(s faultproxy.Request) bool { return s.Point == r.Point }) {
-					t.Skip("this run came to its end without such a request")
-				}
-			})
-		}
+// course is one way that a retirement can take. Of two nodes the first is to be retired.
+type course struct {
+	name string
+	// group is the NodeGroup's spec but for its nodes and its cloud.
+	group string
+	// prepare makes the world, before the node is retired and the manager started.
+	prepare func(f *fixture)
+	// part, if set, waits until the course parts from the first one, of which the requests are known already, and does what
+	// makes it part.
+	part func(f *fixture, node string)
+	// end waits for the end, and checks it.
+	end func(f *fixture, node string)
+}
+
+// stuck is an app of one pod on the first machine, with a disruption budget that never lets it go.
+func stuck(f *fixture) {
+	app := f.app("stuck", 0, 1)
+	app.MinAvailable = "1"
+	f.run(app.Deployment(), app.Budget())
+}
+
+// restored checks that a node is as it was.
+func restored(f *fixture, node string) {
+	f.t.Helper()
+	f.left(2)
+	if _, err := f.AwaitNode(f.ctx, node, "schedulable", func(n *corev1.Node) bool { return !n.Spec.Unschedulable }); err != nil {
+		f.t.Error(err)
 	}
 }
 
-// retireOnce retires the first of two nodes, kills the manager at a request, if there is one such, and checks the end.
-// It returns the requests of all managers.
-func retireOnce(t *testing.T, name string, at faultproxy.Point, moment faultproxy.Moment) []faultproxy.Request {
+var courses = []course{
+	{
+		name:    "retired",
+		group:   "drain: {timeout: 30m}",
+		prepare: func(f *fixture) { f.run(f.app("web", 0, 2).Deployment()) },
+		end: func(f *fixture, node string) {
+			f.awaitPhase(node, v1alpha1.Succeeded)
+			f.left(2, 0)
+		},
+	},
+	{
+		name:    "called off",
+		group:   "drain: {timeout: 30m}",
+		prepare: stuck,
+		part: func(f *fixture, node string) {
+			f.await(node, func(rt *v1alpha1.NodeRetirement) bool {
+				return rt.Status.Phase == v1alpha1.Draining && rt.Status.Drain != nil
+			})
+			f.check(f.objects().Delete(f.ctx, &v1alpha1.NodeRetirement{ObjectMeta: metav1.ObjectMeta{Name: node}}))
+		},
+		end: func(f *fixture, node string) {
+			if rt := f.over(node); rt != nil {
+				if rt.Status.Phase != v1alpha1.Aborted {
+					f.t.Errorf("%s: %s, want it aborted", rt.Status.Phase, rt.Status.Message)
+				}
+				f.gone(node)
+			}
+			restored(f, node)
+		},
+	},
+	{
+		name:    "given up",
+		group:   "drain: {timeout: 15s}",
+		prepare: stuck,
+		part: func(f *fixture, node string) {
+			f.await(node, func(rt *v1alpha1.NodeRetirement) bool { return rt.Status.Phase == v1alpha1.Draining })
+		},
+		end: func(f *fixture, node string) {
+			f.awaitPhase(node, v1alpha1.Aborted)
+			restored(f, node)
+		},
+	},
+	{
+		name:  "deletion fails",
+		group: "drain: {timeout: 30m}",
+		prepare: func(f *fixture) {
+			f.check(f.ARM.Inject(azure.ARMFault{Kind: azure.ARMDeletionFails, Resource: f.pool.Resource(0), Times: 1}))
+		},
+		part: func(f *fixture, node string) {
+			f.await(node, func(rt *v1alpha1.NodeRetirement) bool { return rt.Status.Phase == v1alpha1.NodeDeleted })
+		},
+		end: func(f *fixture, node string) {
+			rt := f.awaitPhase(node, v1alpha1.Succeeded)
+			f.left(2, 0)
+			if op := rt.Status.Operation; op == nil || op.Attempts < 2 {
+				f.t.Errorf("operation %+v: want a second attempt", op)
+			}
+		},
+	},
+	{
+		name:  "machine gone",
+		group: "drain: {timeout: 30m}",
+		prepare: func(f *fixture) {
+			f.run(f.app("web", 0, 1).Deployment())
+			f.loseMachine(0)
+		},
+		part: func(f *fixture, node string) {
+			f.await(node, func(rt *v1alpha1.NodeRetirement) bool { return rt.Status.MachineGone })
+		},
+		end: func(f *fixture, node string) {
+			rt := f.awaitPhase(node, v1alpha1.Succeeded)
+			f.left(2, 0)
+			if !rt.Status.MachineGone {
+				f.t.Error("the record does not say that the machine was gone")
+			}
+		},
+	},
+}
+
+// loseMachine takes a machine away, and says of its Node what the node lifecycle controller would after a while.
+func (f *fixture) loseMachine(instance int) {
+	f.t.Helper()
+	f.check(f.ARM.Lose(f.ctx, f.pool.Resource(instance)))
+	patch := `{"status":{"conditions":[{"type":"Ready","status":"Unknown","reason":"NodeStatusUnknown"}]}}`
+	_, err := f.Client().CoreV1().Nodes().Patch(f.ctx, f.pool.NodeName(instance), types.StrategicMergePatchType, []byte(patch),
+		metav1.PatchOptions{}, "status")
+	f.check(err)
+}
+
+// TestI8AfterAKillAtAnyRequestTheNextManagerReachesTheSameEnd kills the manager with SIGKILL at each request that it
+// makes to the API server and to the cloud while it walks each of the courses: once before the request is served, once
+// after. The requests are not chosen: a first run is left alone, and there is a run for each request that it made, and
+// each moment. Of the later courses it is those made after the course has parted from the first.
+func TestI8AfterAKillAtAnyRequestTheNextManagerReachesTheSameEnd(t *testing.T) {
+	t.Parallel()
+	for n, c := range courses {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			name := fmt.Sprintf("k%d", n)
+			seen, parted := c.walk(t, name, faultproxy.Point{}, "")
+			t.Logf("%d requests, %d of them from where the course parts: %s", len(seen), len(seen)-parted, faultproxy.Kinds(seen[parted:]))
+			faultproxy.AtEach(t, distinct(seen[parted:]), func(t *testing.T, n int, at faultproxy.Point, moment faultproxy.Moment) []faultproxy.Request {
+				seen, _ := c.walk(t, fmt.Sprintf("%sx%d%c", name, n, moment[0]), at, moment)
+				return seen
+			})
+		})
+	}
+}
+
+// repeated is how many requests of a kind tell all that there is to be told of it: a course that waits asks the same again
+// and again, and nothing has changed in between.
+const repeated = 6
+
+// distinct leaves out what is asked while a course waits, and what is asked only to tell people which disruption budget
+// blocks.
+func distinct(seen []faultproxy.Request) []faultproxy.Request {
+	times := map[string]int{}
+	return slices.DeleteFunc(slices.Clone(seen), func(r faultproxy.Request) bool {
+		times[r.Kind]++
+		return times[r.Kind] > repeated && r.Method == http.MethodGet || strings.Contains(r.Kind, "/poddisruptionbudgets")
+	})
+}
+
+// walk walks the course, kills the manager at a request, if there is one such, and checks the end. It returns the
+// requests of all managers, and how many there were when the course parted.
+func (c course) walk(t *testing.T, name string, at faultproxy.Point, moment faultproxy.Moment) (
+	seen []faultproxy.Request, parted int,
+) {
 	t.Helper()
-	f := newFixture(t, name, 2)
-	f.run(f.app("web", 0, 2).Deployment())
+	f := newFixture(t, name, 2, c.group)
+	c.prepare(f)
 	node := f.retire(0)
 	proxy := faultproxy.New(kindOf)
 	launched := make(chan *process, 1)
@@ -47,15 +187,18 @@ func retireOnce(t *testing.T, name string, at faultproxy.Point, moment faultprox
 			t.Errorf("restarting the manager after %s: %v", r, err)
 		}
 	})
-	launched <- f.manage(proxy)
-	f.awaitPhase(node, v1alpha1.Succeeded)
-	f.left(2, 0)
-	return proxy.Requests()
+	launched <- f.manage("", proxy)
+	if c.part != nil {
+		c.part(f, node)
+		parted = len(proxy.Requests())
+	}
+	c.end(f, node)
+	return proxy.Requests(), parted
 }
 
 // object is the part of a path that names one object.
 var object = regexp.MustCompile(`/(nodes|pods|namespaces|noderetirements|virtualMachines|virtualMachineScaleSets|operations|` +
-	`nodegroups|asyncOperations)/[^/]+`)
+	`nodegroups|asyncOperations|leases)/[^/]+`)
 
 // kindOf is a request without the names in it.
 func kindOf(r faultproxy.Request) string {
@@ -64,16 +207,4 @@ func kindOf(r faultproxy.Request) string {
 		kind += " (watch)"
 	}
 	return kind
-}
-
-func kinds(requests []faultproxy.Request) string {
-	count := map[string]int{}
-	for _, r := range requests {
-		count[r.Kind]++
-	}
-	var all []string
-	for _, kind := range slices.Sorted(maps.Keys(count)) {
-		all = append(all, fmt.Sprintf("%d × %s", count[kind], kind))
-	}
-	return strings.Join(all, ", ")
 }

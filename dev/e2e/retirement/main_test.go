@@ -20,8 +20,8 @@ type bed struct{ *testbed.Testbed }
 // Background outlives the test, for what cleans up after it.
 func (bed) Background() context.Context { return context.Background() }
 
-// types is whether Slipway's types are installed, and why not.
-var types struct {
+// typesInstalled is whether Slipway's types are installed, and why not.
+var typesInstalled struct {
 	sync.Once
 	err error
 }
@@ -29,15 +29,15 @@ var types struct {
 func withTypes(t *testing.T) bed {
 	t.Helper()
 	b := bed{testbed.Shared(t)}
-	types.Do(func() {
+	typesInstalled.Do(func() {
 		var root string
-		if root, types.err = testbed.Root(); types.err == nil {
-			types.err = b.ApplyTypes(t.Context(), filepath.Join(root, "api", "crds"), groups.GroupVersion(),
+		if root, typesInstalled.err = testbed.Root(); typesInstalled.err == nil {
+			typesInstalled.err = b.ApplyTypes(t.Context(), filepath.Join(root, "api", "crds"), groups.GroupVersion(),
 				groups.Resource, retirements.Resource)
 		}
 	})
-	if types.err != nil {
-		t.Fatal(types.err)
+	if typesInstalled.err != nil {
+		t.Fatal(typesInstalled.err)
 	}
 	return b
 }

@@ -27,6 +27,7 @@ type CASSync struct {
 	provider *Provider
 	pool     group
 	every    time.Duration
+	gather   time.Duration
 	log      *slog.Logger
 	deleted  chan struct{} // holds one: a deletion that the next nudge is for
 }
@@ -40,6 +41,9 @@ type CASSyncConfig struct {
 	AgentPool string `json:"agentPool"`
 	// Every is the time between two changes that no deletion calls for, 1m to 24h; 0 is none.
 	Every Duration `json:"every,omitempty"`
+	// Gather is how long deletions are gathered before a change, as each restarts the cluster autoscaler: 1s to 10m; 0 is
+	// 30s.
+	Gather Duration `json:"gather,omitempty"`
 }
 
 // Validate reports everything that is wrong, each with field, value and what is allowed.
@@ -52,6 +56,9 @@ func (c *CASSyncConfig) Validate() error {
 	if every := time.Duration(c.Every); every != 0 && (every < time.Minute || every > 24*time.Hour) {
 		v.add("casSync.every", every, "1m to 24h, or 0s for deletions alone")
 	}
+	if gather := time.Duration(c.Gather); gather != 0 && (gather < time.Second || gather > 10*time.Minute) {
+		v.add("casSync.gather", gather, "1s to 10m")
+	}
 	return errors.Join(v...)
 }
 
@@ -61,8 +68,12 @@ func (p *Provider) NewCASSync(c CASSyncConfig) (*CASSync, error) {
 		return nil, err
 	}
 	pool := group{name: c.AgentPool, resourceGroup: c.ResourceGroup, cluster: c.Cluster, pool: c.AgentPool}
+	gather := time.Duration(c.Gather)
+	if gather == 0 {
+		gather = defaultGather
+	}
 	return &CASSync{
-		provider: p, pool: pool, every: time.Duration(c.Every), log: p.log.With("agentPool", c.AgentPool),
+		provider: p, pool: pool, every: time.Duration(c.Every), gather: gather, log: p.log.With("agentPool", c.AgentPool),
 		deleted: make(chan struct{}, 1),
 	}, nil
 }
@@ -77,8 +88,8 @@ func (s *CASSync) Deleted() {
 
 // The pauses of Run.
 const (
-	// gather is how long deletions are gathered, as each nudge restarts the cluster autoscaler.
-	gather = 30 * time.Second
+	// defaultGather is how long deletions are gathered.
+	defaultGather = 30 * time.Second
 	// casRetry is how long after a failure the next try is.
 	casRetry = time.Minute
 )
@@ -113,7 +124,7 @@ func (s *CASSync) Run(ctx context.Context) {
 			select {
 			case <-ctx.Done():
 				return
-			case <-time.After(gather):
+			case <-time.After(s.gather):
 			}
 		}
 		wait = again(s.Nudge(ctx), s.every)

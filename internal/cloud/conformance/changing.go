@@ -89,6 +89,7 @@ func deletes(t *testing.T, c Cloud) {
 }
 
 func deletesAgain(t *testing.T, c Cloud) {
+	needs(t, c, DeletionHangs)
 	p := c.Provider(t)
 	before, size := c.Machines(), c.Size()
 	victim := before[0]
@@ -178,6 +179,7 @@ func batches(t *testing.T, c Cloud) {
 }
 
 func deletionFails(t *testing.T, c Cloud) {
+	needs(t, c, DeletionFails)
 	p := c.Provider(t)
 	before, size := c.Machines(), c.Size()
 	victim := before[2]
@@ -198,6 +200,7 @@ func deletionFails(t *testing.T, c Cloud) {
 }
 
 func oneOfSeveralFails(t *testing.T, c Cloud) {
+	needs(t, c, DeletionFails)
 	p := c.Provider(t)
 	victims := c.Machines()[:3]
 	c.Inject(t, Fault{Misbehaviour: DeletionFails, Machine: victims[1]})
@@ -228,6 +231,7 @@ func oneOfSeveralFails(t *testing.T, c Cloud) {
 }
 
 func deletionHangs(t *testing.T, c Cloud) {
+	needs(t, c, DeletionHangs)
 	p := c.Provider(t)
 	victim := c.Machines()[0]
 	c.Inject(t, Fault{Misbehaviour: DeletionHangs, Machine: victim})
@@ -247,6 +251,7 @@ func deletionHangs(t *testing.T, c Cloud) {
 }
 
 func handover(t *testing.T, c Cloud) {
+	needs(t, c, DeletionHangs)
 	victim := c.Machines()[0]
 	c.Inject(t, Fault{Misbehaviour: DeletionHangs, Machine: victim})
 	written, err := json.Marshal(begin(t, c.Provider(t), victim))
@@ -269,6 +274,7 @@ func handover(t *testing.T, c Cloud) {
 }
 
 func forgotten(t *testing.T, c Cloud) {
+	needs(t, c, Forgets)
 	p := c.Provider(t)
 	victim := c.Machines()[0]
 	c.Inject(t, Fault{Misbehaviour: DeletionHangs, Machine: victim})
@@ -388,6 +394,7 @@ func growsTogether(t *testing.T, c Cloud) {
 }
 
 func full(t *testing.T, c Cloud) {
+	needs(t, c, Full)
 	p := c.Provider(t)
 	size := c.Size()
 	c.Inject(t, Fault{Misbehaviour: Full})

@@ -112,6 +112,7 @@ func blackoutsAreNotGone(t *testing.T, c Cloud) {
 	machines := c.Machines()
 	for _, m := range blackouts() {
 		t.Run("when the cloud "+string(m), func(t *testing.T) {
+			needs(t, c, m)
 			c.Inject(t, Fault{Misbehaviour: m, After: 7 * time.Second})
 			defer c.Heal(t)
 			ctx, cancel := context.WithTimeout(t.Context(), 4*patience)
@@ -155,6 +156,7 @@ func blackoutsAreNotGone(t *testing.T, c Cloud) {
 }
 
 func brokenList(t *testing.T, c Cloud) {
+	needs(t, c, SecondPage)
 	p := c.Provider(t)
 	c.Inject(t, Fault{Misbehaviour: SecondPage})
 	if l, err := p.Instances(t.Context(), c.Group()); err == nil || l != nil {
@@ -167,6 +169,7 @@ func brokenList(t *testing.T, c Cloud) {
 }
 
 func staleList(t *testing.T, c Cloud) {
+	needs(t, c, Stale)
 	p := c.Provider(t)
 	machines := c.Machines()
 	c.Inject(t, Fault{Misbehaviour: Stale})
@@ -199,6 +202,7 @@ func awaitFresh(t *testing.T, c Cloud, before []string) string {
 }
 
 func missing(t *testing.T, c Cloud) {
+	needs(t, c, Misses)
 	p := c.Provider(t)
 	if i, err := p.Instance(t.Context(), c.Missing()); !cloud.IsNotFound(err) {
 		t.Errorf("Instance = %+v, %v; want NotFound", i, err)
@@ -209,6 +213,7 @@ func missing(t *testing.T, c Cloud) {
 }
 
 func lost(t *testing.T, c Cloud) {
+	needs(t, c, Loses)
 	p := c.Provider(t)
 	machine := c.Machines()[0]
 	if _, err := p.Instance(t.Context(), machine); err != nil {
@@ -245,6 +250,7 @@ func noGroup(t *testing.T, c Cloud) {
 }
 
 func throttling(t *testing.T, c Cloud) {
+	needs(t, c, Throttled)
 	p := c.Provider(t)
 	c.Inject(t, Fault{Misbehaviour: Throttled, After: 37 * time.Second})
 	began := time.Now()
@@ -259,6 +265,7 @@ func throttling(t *testing.T, c Cloud) {
 }
 
 func denied(t *testing.T, c Cloud) {
+	needs(t, c, Denied)
 	p := c.Provider(t)
 	c.Inject(t, Fault{Misbehaviour: Denied})
 	if _, err := p.Instance(t.Context(), c.Machines()[0]); cloud.RefusalOf(err) != cloud.NoRight {

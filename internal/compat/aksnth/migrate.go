@@ -89,6 +89,10 @@ func (o *Options) notes() []string {
 	if o.ExitAfterNodeDrain {
 		notes = append(notes, "exitAfterDrain: the process does exit, and a DaemonSet starts it again.")
 	}
+	if o.SentryDSN != "" {
+		notes = append(notes, "Nothing is sent to Sentry: alert on the metrics (slipway_agent_*), on notifications or on the log. "+
+			"slipway "+Tool+" sends to it.")
+	}
 	return append(notes, o.receiverNotes()...)
 }
 

@@ -21,6 +21,7 @@ import (
 
 	"github.com/slipway-dev/slipway/internal/compat"
 	"github.com/slipway-dev/slipway/internal/notice/azure"
+	"github.com/slipway-dev/slipway/internal/slots"
 )
 
 // Tool is the name of what is stood in for.
@@ -72,6 +73,9 @@ type Options struct {
 	ExitAfterNodeDrain     bool
 	DisableEviction        bool
 	DryRun                 bool
+	// MaxConcurrentDrains and Namespace are Slipway's own.
+	MaxConcurrentDrains int
+	Namespace           string
 
 	// Warnings are what was passed over or is done otherwise than it was asked for.
 	Warnings []string
@@ -122,6 +126,8 @@ var settings = []setting{
 	{"exitAfterNodeDrain", "", "exitafternodedrain"},
 	{"disableEviction", "", "disableeviction"},
 	{"dryRun", "", "dryrun"},
+	{"maxConcurrentDrains", "MAX_CONCURRENT_DRAINS", "maxconcurrentdrains"},
+	{"namespace", "POD_NAMESPACE", "namespace"},
 }
 
 // flagSet has the tool's flags with its defaults. Go's flag package takes them with one dash or two.
@@ -150,7 +156,7 @@ func (o *Options) flagSet(out io.Writer) *flag.FlagSet {
 	fs.BoolVar(&o.WebhookInsecure, "webhook.insecureSkip", false, "do not verify the webhook's certificate")
 	fs.StringVar(&o.WebhookProxy, "webhook.http-proxy", "", "`URL` of an HTTP proxy for the webhook ($WEBHOOK_HTTP_PROXY)")
 	fs.IntVar(&o.WebhookRetries, "webhook.retries", 3, "further attempts after the first; more follow while the process lives")
-	fs.StringVar(&o.SentryDSN, "sentry.dsn", "", "accepted; nothing is sent to Sentry")
+	fs.StringVar(&o.SentryDSN, "sentry.dsn", "", "Sentry DSN: log lines from warning on are sent there")
 	fs.StringVar(&o.WebAddress, "web.address", ":17923", "`address` to serve /metrics, /healthz and /drainNode on")
 	fs.StringVar(&o.WebTokenFile, "web.token-file", "", "`file` with the token for /drainNode and profiles from elsewhere than this pod ($WEB_TOKEN_FILE)")
 	fs.BoolVar(&o.TaintNode, "taint.node", false, "also taint the node")
@@ -163,6 +169,8 @@ func (o *Options) flagSet(out io.Writer) *flag.FlagSet {
 	fs.BoolVar(&o.ExitAfterNodeDrain, "exitAfterNodeDrain", false, "exit once the node is drained")
 	fs.BoolVar(&o.DisableEviction, "disableEviction", false, "delete pods instead of evicting them, past all disruption budgets")
 	fs.BoolVar(&o.DryRun, "dryRun", false, "say what would be done, change nothing")
+	fs.IntVar(&o.MaxConcurrentDrains, "maxConcurrentDrains", 0, "how many `nodes` of the cluster are drained at once for what can wait; 0 is no limit ($MAX_CONCURRENT_DRAINS)")
+	fs.StringVar(&o.Namespace, "namespace", "", "`namespace` of the Leases that -maxConcurrentDrains needs ($POD_NAMESPACE)")
 	return fs
 }
 
@@ -372,6 +380,9 @@ func (o *Options) Validate() error {
 	if _, port, err := net.SplitHostPort(o.WebAddress); err != nil || !isPort(port) {
 		bad("web.address", o.WebAddress, "host:port or :port, such as :17923")
 	}
+	if o.MaxConcurrentDrains < 0 || o.MaxConcurrentDrains > slots.MaxLimit {
+		bad("maxConcurrentDrains", o.MaxConcurrentDrains, fmt.Sprintf("0 to %d", slots.MaxLimit))
+	}
 	o.validateReceivers(bad)
 	return errors.Join(errs...)
 }
@@ -382,6 +393,9 @@ func (o *Options) validateReceivers(bad func(name string, value any, want string
 	}
 	if o.TelegramToken != "" && o.TelegramChatID == "" {
 		bad("telegram.chatID", o.TelegramChatID, "the chat to write to, since there is a token")
+	}
+	if _, _, err := sentryURL(o.SentryDSN); err != nil && o.SentryDSN != "" {
+		bad("sentry.dsn", o.SentryDSN, "https://KEY@HOST/PROJECT, with a number for PROJECT")
 	}
 	if o.WebhookTimeout <= 0 {
 		bad("webhook.timeout", o.WebhookTimeout, "more than 0")
@@ -416,9 +430,6 @@ func isPort(s string) bool {
 
 // advise warns of settings that are accepted and no longer mean what they did, or that contradict each other.
 func (o *Options) advise() {
-	if o.SentryDSN != "" {
-		o.warn("%s: nothing is sent to Sentry: alert on the metrics or on the log instead", o.field("sentry.dsn"))
-	}
 	if o.WebhookTemplate != "" && o.WebhookTemplateFile != "" {
 		o.warn("%s: is passed over, since %s wins", o.field("webhook.template"), o.field("webhook.template-file"))
 	}

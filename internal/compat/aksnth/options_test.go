@@ -51,10 +51,11 @@ var values = map[string]string{
 	"node": "other", "period": "2s", "request.timeout": "7s", "telegram.token": "1:a", "telegram.chatID": "-100",
 	"telegram.url": "http://127.0.0.1:1", "alert.message": "x", "webhook.method": "PUT", "webhook.contentType": "text/plain",
 	"webhook.url": "https://example.com/s", "webhook.timeout": "3s", "webhook.template": "y", "webhook.template-file": "/f",
-	"webhook.insecureSkip": "true", "webhook.http-proxy": "http://p:1", "webhook.retries": "5", "sentry.dsn": "https://d",
+	"webhook.insecureSkip": "true", "webhook.http-proxy": "http://p:1", "webhook.retries": "5", "sentry.dsn": "https://k@d/1",
 	"web.address": "127.0.0.1:80", "web.token-file": "/t", "taint.node": "true", "taint.effect": "NoExecute",
 	"podGracePeriodSeconds": "9", "nodeGracePeriodSeconds": "0", "gracePeriodSeconds": "3", "drainOnFreezeEvent": "true",
 	"resource.name": "vm_1", "exitAfterNodeDrain": "true", "disableEviction": "true", "dryRun": "true",
+	"maxConcurrentDrains": "2", "namespace": "slipway",
 }
 
 // settled are the options without what says how they were given.
@@ -188,6 +189,9 @@ func TestI10BadValuesAreRefusedWithFieldValueAndWhatIsAllowed(t *testing.T) {
 		{"webhook.contentType", "", "media type"},
 		{"webhook.url", "s3cret", quiet},
 		{"webhook.http-proxy", "s3cret:3128", quiet},
+		{"sentry.dsn", "s3cret@host", quiet},
+		{"maxConcurrentDrains", "17", "17: want 0 to 16"},
+		{"maxConcurrentDrains", "-1", "-1: want 0 to 16"},
 		{"taint.node", "maybe", "true or false"},
 	} {
 		key := ""
@@ -229,7 +233,6 @@ func TestUnknownKeysNullsAndSettingsWithoutEffectAreWarnedOf(t *testing.T) {
 	all := strings.Join(o.Warnings, "\n")
 	for _, want := range []string{
 		"line 1: nodeName", "meant nodename?", "line 2: period: has no value", "line 3: configfile", "line 5: colour",
-		"nothing is sent to Sentry",
 	} {
 		if !strings.Contains(all, want) {
 			t.Errorf("warnings %q do not say %q", all, want)

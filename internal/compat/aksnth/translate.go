@@ -36,6 +36,7 @@ func (o *Options) Config() config.Agent {
 	c.ConditionDrainTimeout = time.Duration(o.NodeGracePeriodSeconds) * time.Second
 	c.StopGrace = time.Duration(o.GracePeriodSeconds) * time.Second
 	c.ExitAfterDrain, c.DryRun = o.ExitAfterNodeDrain, o.DryRun
+	c.MaxConcurrentDrains, c.Namespace = o.MaxConcurrentDrains, o.Namespace
 	if o.TaintNode {
 		c.TaintKey, c.TaintValue, c.TaintEffect = Tool+"/{type}", "{id}", o.TaintEffect
 		c.TaintNames = map[notice.Type]string{notice.Condition: manualType}

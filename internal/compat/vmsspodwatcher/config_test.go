@@ -34,7 +34,7 @@ func parsed(t *testing.T, changes ...string) Config {
 
 func TestTheCooldownIsADurationOrSeconds(t *testing.T) {
 	for text, want := range map[string]time.Duration{
-		"10m": 10 * time.Minute, "300": 5 * time.Minute, "0": 0, "1h30m": 90 * time.Minute, "45 ": 45 * time.Second, "": 10 * time.Minute,
+		"10m": 10 * time.Minute, "300": 5 * time.Minute, "0": 0, "1h30m": 90 * time.Minute, "": 10 * time.Minute,
 	} {
 		if got := parsed(t, "COOLDOWN="+text).Cooldown; got != want {
 			t.Errorf("%q is %s, want %s", text, got, want)

@@ -1,0 +1,94 @@
+//go:build unix
+
+package main
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// asSlipway has the test binary be slipway.
+const asSlipway = "SLIPWAY_TEST_MAIN"
+
+func init() {
+	if os.Getenv(asSlipway) != "" {
+		main()
+		os.Exit(0)
+	}
+}
+
+// block matches a block of code in a page.
+var block = regexp.MustCompile("(?ms)^```(sh|text|go)\n(.*?)^```$")
+
+// TestTheTutorialForPluginsDoesWhatItSays types everything that docs/writing-a-plugin.md has one type, in one shell, and
+// looks for what it says comes of it.
+func TestTheTutorialForPluginsDoesWhatItSays(t *testing.T) {
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := os.ReadFile(filepath.Join(root, "docs", "writing-a-plugin.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, bin := filepath.Join(t.TempDir(), "tutorial"), t.TempDir()
+	linkSlipway(t, bin)
+	script := "set -euo pipefail\nexport PATH='" + bin + "':\"$PATH\" DIR='" + dir + "'\n"
+	var wants [][]string // by block of the script
+	for _, b := range block.FindAllStringSubmatch(string(page), -1) {
+		switch kind, text := b[1], b[2]; kind {
+		case "go":
+			script += "cat > \"$DIR/shelf.go\" <<'END OF FILE'\n" + text + "END OF FILE\n"
+		case "sh":
+			// The binary is the test's, and the directory too.
+			text = strings.NewReplacer("make build\n", "", "export PATH=\"$PWD/bin:$PATH\" DIR=/tmp/plugin-tutorial\n", "").Replace(text)
+			script += text + "echo '=== END OF BLOCK'\n"
+			wants = append(wants, nil)
+		case "text":
+			wants[len(wants)-1] = strings.Split(strings.TrimRight(text, "\n"), "\n")
+		}
+	}
+	cmd := exec.CommandContext(t.Context(), "bash", "-c", script)
+	cmd.Dir = root
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Run(); err != nil {
+		t.Fatalf("%v\n%s", err, &out)
+	}
+	got := strings.Split(out.String(), "=== END OF BLOCK\n")
+	if len(got) != len(wants)+1 || len(wants) < 5 {
+		t.Fatalf("%d blocks were typed of %d:\n%s", len(got)-1, len(wants), &out)
+	}
+	for i, lines := range wants {
+		rest := got[i]
+		for _, line := range lines {
+			_, after, found := strings.Cut(rest, line)
+			if !found {
+				t.Errorf("the page promises %q, and there is only\n%s", line, got[i])
+				break
+			}
+			rest = after
+		}
+	}
+	if _, err := os.Stat(dir); err == nil {
+		t.Error("the page leaves its directory behind")
+	}
+}
+
+// linkSlipway puts the test binary into a directory as slipway.
+func linkSlipway(t *testing.T, dir string) {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	script := "#!/bin/sh\n" + asSlipway + "=1 exec '" + self + "' \"$@\"\n"
+	if err := os.WriteFile(filepath.Join(dir, "slipway"), []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+}

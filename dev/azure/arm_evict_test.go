@@ -1,0 +1,92 @@
+package azure
+
+import (
+	"context"
+	"net/http"
+	"testing"
+	"time"
+)
+
+// evictionBed is an ARM with a scale set of two machines, which are evicted as soon as that is announced.
+func evictionBed(t *testing.T, spec ScaleSetSpec) *armClient {
+	t.Helper()
+	c := newARM(t, ARMOptions{}, Options{Notices: map[EventType]time.Duration{Preempt: time.Millisecond}})
+	spec.Name = "pool"
+	c.AddScaleSet(spec, 2)
+	return c
+}
+
+// evict asks for an eviction, and gives the status and the code of the answer.
+func (c *armClient) evict(t *testing.T, machine string) (int, string) {
+	t.Helper()
+	head, answer := c.ask(t, http.MethodPost, c.groupID()+"/providers/Microsoft.Compute"+machine+
+		"/simulateEviction?api-version=2025-04-01", "")
+	return head.StatusCode, codeOf(answer)
+}
+
+const firstMachine = "/virtualMachineScaleSets/pool/virtualMachines/0"
+
+func TestAnEvictionThatARMSimulatesEndsAsItsPolicySays(t *testing.T) {
+	for name, tt := range map[string]struct {
+		spec     ScaleSetSpec
+		capacity int
+		there    bool
+		next     bool
+	}{
+		"deleted":              {ScaleSetSpec{Spot: true}, 1, false, false},
+		"deallocated":          {ScaleSetSpec{Spot: true, Eviction: DeallocateEvicted}, 2, true, false},
+		"deleted and restored": {ScaleSetSpec{Spot: true, Restores: true}, 2, false, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a := evictionBed(t, tt.spec)
+			if status, code := a.evict(t, firstMachine); status != http.StatusNoContent {
+				t.Fatalf("%d %s", status, code)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			err := a.Wait(ctx, func(all []VM) bool {
+				first, there := VM{}, false
+				next := false
+				for _, m := range all {
+					if m.Resource == "pool_0" {
+						first, there = m, true
+					}
+					next = next || m.Resource == "pool_2" && m.Power == Running
+				}
+				return there == tt.there && (!there || first.Power == Deallocated) && next == tt.next
+			})
+			if err != nil {
+				t.Fatalf("%v: %+v", err, a.VMs())
+			}
+			if got := a.Capacity("pool"); got != tt.capacity {
+				t.Errorf("capacity %d, want %d", got, tt.capacity)
+			}
+		})
+	}
+}
+
+func TestARMEvictsOnlyARunningSpotMachine(t *testing.T) {
+	a := evictionBed(t, ScaleSetSpec{})
+	for machine, want := range map[string]struct {
+		status int
+		code   string
+	}{
+		firstMachine: {http.StatusConflict, "OperationNotAllowed"},
+		"/virtualMachineScaleSets/pool/virtualMachines/9": {http.StatusNotFound, "ResourceNotFound"},
+		"/virtualMachines/nobody":                         {http.StatusNotFound, "ResourceNotFound"},
+	} {
+		if status, code := a.evict(t, machine); status != want.status || code != want.code {
+			t.Errorf("%s: %d %s, want %d %s", machine, status, code, want.status, want.code)
+		}
+	}
+	if err := a.Inject(ARMFault{Kind: ARMDenied, Action: instanceEvict}); err != nil {
+		t.Fatal(err)
+	}
+	if status, code := a.evict(t, firstMachine); status != http.StatusForbidden || code != "AuthorizationFailed" {
+		t.Errorf("without the right: %d %s", status, code)
+	}
+	if len(a.emulator.State().Events) > 0 {
+		t.Errorf("announced %+v", a.emulator.State().Events)
+	}
+}

@@ -1,0 +1,308 @@
+// Package retirement measures how a manager takes a hundred nodes of five hundred out of service: the time against what
+// graces and budget force, and what it asks of the API server and of the cloud for it.
+package retirement
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	apiruntime "k8s.io/apimachinery/pkg/runtime"
+	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/dev/azure"
+	"github.com/slipway-dev/slipway/dev/bench/result"
+	"github.com/slipway-dev/slipway/dev/controlplane"
+	"github.com/slipway-dev/slipway/dev/testbed"
+	"github.com/slipway-dev/slipway/dev/workload"
+)
+
+// Options configure a run.
+type Options struct {
+	// Kubernetes is the minor version; empty is the control plane's default.
+	Kubernetes string
+	// Progress is told what is being done; nil is nobody.
+	Progress io.Writer
+}
+
+const (
+	idleNodes   = 100
+	busyNodes   = 400
+	podsEach    = 10
+	inFlight    = 20
+	podStop     = 10 * time.Second // what a pod takes to stop, within its grace
+	machineStop = 10 * time.Second // what the cloud takes to delete a machine
+	atOnce      = 32
+	within      = 20 * time.Minute
+
+	// bound is what graces and budget force: the nodes leave in rounds of as many as may be in flight, each of which lasts
+	// as long as a pod stops, and the machines of the last round are deleted after that.
+	bound = idleNodes / inFlight * podStop
+	reach = 1.5
+
+	account   = "slipway-manager"
+	namespace = "slipway"
+	work      = "work"
+
+	managerProcess = "manager"
+)
+
+type bench struct {
+	*testbed.Testbed
+	o          Options
+	client     client.WithWatch
+	idle, busy controlplane.AKSPool
+}
+
+// Run measures. It takes some five minutes.
+func Run(ctx context.Context, o Options) (_ []result.Result, err error) {
+	if o.Progress == nil {
+		o.Progress = io.Discard
+	}
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	b := &bench{o: o, idle: controlplane.AKSPool{Name: "idle"}, busy: controlplane.AKSPool{Name: "busy"}}
+	b.Testbed, err = testbed.Start(ctx, testbed.Options{
+		Cluster: controlplane.Options{Version: o.Kubernetes}, ARM: azure.ARMOptions{DeleteTime: machineStop},
+	})
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if stopped := b.Stop(); err == nil {
+			err = stopped
+		}
+	}()
+	for _, prepare := range []struct {
+		what string
+		do   func(context.Context) error
+	}{
+		{"installing", b.install},
+		{fmt.Sprintf("adding %d nodes", idleNodes+busyNodes), b.addNodes},
+		{fmt.Sprintf("running %d pods", (idleNodes+busyNodes)*podsEach), b.addPods},
+		{"starting the manager", b.startManager},
+	} {
+		fmt.Fprintf(o.Progress, "retirement: %s\n", prepare.what)
+		if err := prepare.do(ctx); err != nil {
+			return nil, fmt.Errorf("%s: %w", prepare.what, err)
+		}
+	}
+	fmt.Fprintf(o.Progress, "retirement: retiring %d nodes, %d at a time\n", idleNodes, inFlight)
+	return b.retire(ctx)
+}
+
+// install makes Slipway's types, the manager's rights, and the client.
+func (b *bench) install(ctx context.Context) error {
+	root, err := testbed.Root()
+	if err != nil {
+		return err
+	}
+	scheme := apiruntime.NewScheme()
+	if err := errors.Join(corev1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+		return err
+	}
+	if err := b.ApplyTypes(ctx, filepath.Join(root, "api", "crds"), v1alpha1.GroupVersion, "nodegroups", "noderetirements"); err != nil {
+		return err
+	}
+	if err := b.Apply(ctx, filepath.Join(root, "deploy", "manager", "rbac.yaml")); err != nil {
+		return err
+	}
+	if b.client, err = client.NewWithWatch(b.RESTConfig(), client.Options{Scheme: scheme}); err != nil {
+		return err
+	}
+	return workload.Create(ctx, b.Client(), workload.Namespace(work))
+}
+
+func (b *bench) addNodes(ctx context.Context) error {
+	if err := b.AddPool(ctx, b.idle, idleNodes); err != nil {
+		return err
+	}
+	if err := b.AddPool(ctx, b.busy, busyNodes); err != nil {
+		return err
+	}
+	group := `{"spec":{"nodeSelector":{"matchLabels":{"kubernetes.azure.com/agentpool":%q}},` +
+		`"cloud":{"provider":"azure","group":%q},"disruptionBudgets":[{"nodes":%d}],"drain":{"evictUnmanaged":true}}}`
+	g := &v1alpha1.NodeGroup{}
+	if err := yaml.UnmarshalStrict(fmt.Appendf(nil, group, b.idle.Name, b.idle.ScaleSet(), inFlight), g); err != nil {
+		return err
+	}
+	g.Name = b.idle.Name
+	return b.client.Create(ctx, g)
+}
+
+// addPods binds pods to every node. No controller replaces those that go, which is somebody else's work.
+func (b *bench) addPods(ctx context.Context) error {
+	group, each := errgroup.WithContext(ctx)
+	group.SetLimit(atOnce)
+	for pool, nodes := range map[controlplane.AKSPool]int{b.idle: idleNodes, b.busy: busyNodes} {
+		for n := range nodes * podsEach {
+			group.Go(func() error {
+				app := workload.App{
+					Namespace: work, Name: fmt.Sprintf("%s-%d", pool.Name, n), Start: "0", Grace: 3 * podStop,
+					Stop: fmt.Sprint(podStop.Seconds()),
+				}
+				pod := app.Pod()
+				pod.Spec.NodeName = pool.NodeName(n / podsEach)
+				return workload.Create(each, b.Client(), pod)
+			})
+		}
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	return testbed.Poll(ctx, "all pods run", func() bool {
+		pods, err := b.Client().CoreV1().Pods(work).List(ctx, metav1.ListOptions{FieldSelector: "status.phase!=Running", Limit: 1})
+		return err == nil && len(pods.Items) == 0
+	})
+}
+
+// startManager runs the manager as it is shipped, with its default pace.
+func (b *bench) startManager(ctx context.Context) error {
+	path, err := testbed.Binary("slipway")
+	if err != nil {
+		return err
+	}
+	kubeconfig, err := b.ServiceAccountKubeconfig(ctx, namespace, account, controlplane.TokenOptions{})
+	if err != nil {
+		return err
+	}
+	raw, err := yaml.Marshal(map[string]any{"azure": b.AzureConfig()})
+	if err != nil {
+		return err
+	}
+	clouds := filepath.Join(b.Dir(), "clouds.yaml")
+	if err := os.WriteFile(clouds, raw, 0o600); err != nil {
+		return err
+	}
+	_, err = b.Testbed.Run(ctx, controlplane.Command{Name: managerProcess, Path: path, Args: []string{
+		"manager", "--kubeconfig", kubeconfig, "--cloud-config", clouds, "--listen", "", "--leader-elect=false",
+	}})
+	return err
+}
+
+// retire asks for all the nodes at once, and waits until the last retirement is over.
+func (b *bench) retire(ctx context.Context) ([]result.Result, error) {
+	began := time.Now()
+	watch, err := b.client.Watch(ctx, &v1alpha1.NodeRetirementList{})
+	if err != nil {
+		return nil, err
+	}
+	defer watch.Stop()
+	for i := range idleNodes {
+		node := b.idle.NodeName(i)
+		rt := &v1alpha1.NodeRetirement{ObjectMeta: metav1.ObjectMeta{Name: node}}
+		rt.Spec.NodeName, rt.Spec.Reason = node, v1alpha1.Idle
+		if err := b.client.Create(ctx, rt); err != nil {
+			return nil, err
+		}
+	}
+	phases := map[string]v1alpha1.Phase{}
+	most := 0
+	for len(phases) < idleNodes || slices.ContainsFunc(slices.Collect(maps.Values(phases)), unfinished) {
+		select {
+		case e, ok := <-watch.ResultChan():
+			rt, is := e.Object.(*v1alpha1.NodeRetirement)
+			if !ok || !is {
+				return nil, fmt.Errorf("the watch of NodeRetirements ended: %v", e.Object)
+			}
+			phases[rt.Name] = rt.Status.Phase
+			leaving := 0
+			for _, phase := range phases {
+				if phase == v1alpha1.Cordoned || phase == v1alpha1.Draining || phase == v1alpha1.Drained {
+					leaving++
+				}
+			}
+			most = max(most, leaving)
+		case <-ctx.Done():
+			return nil, fmt.Errorf("%d of %d retirements: %v: %w", len(phases), idleNodes, phases, context.Cause(ctx))
+		}
+	}
+	took := time.Since(began)
+	for name, phase := range phases {
+		if phase != v1alpha1.Succeeded {
+			return nil, fmt.Errorf("the retirement of %s ended as %s", name, phase)
+		}
+	}
+	if left := len(b.ARM.VMs()); left != busyNodes {
+		return nil, fmt.Errorf("%d machines are left, want %d", left, busyNodes)
+	}
+	return b.results(began, took, most)
+}
+
+func unfinished(p v1alpha1.Phase) bool { return !p.Finished() }
+
+func (b *bench) results(began time.Time, took time.Duration, most int) ([]result.Result, error) {
+	requests, err := b.Audit(controlplane.AuditFilter{Since: began, User: "system:serviceaccount:" + namespace + ":" + account})
+	if err != nil {
+		return nil, err
+	}
+	kinds := map[string]int{}
+	for _, e := range requests {
+		kinds[kind(e)]++
+	}
+	arm := map[string]int{}
+	total := 0
+	for _, r := range b.ARM.Requests() {
+		if r.At.After(began) {
+			arm[r.Action]++
+			total++
+		}
+	}
+	forced := bound + machineStop
+	return []result.Result{
+		{
+			Name: fmt.Sprintf("%d idle nodes retired, as a multiple of what graces and budget force", idleNodes), Unit: "times",
+			Value: took.Seconds() / forced.Seconds(), Reach: result.AtMost(reach),
+			Setup: b.setup("%.1f s; forced are %d rounds of %d nodes whose pods take %s to stop, and %s for the last machines: %s",
+				took.Seconds(), idleNodes/inFlight, inFlight, podStop, machineStop, forced),
+		},
+		{
+			Name: "nodes that were leaving at once", Value: float64(most), Unit: "nodes", Reach: result.AtMost(inFlight),
+			Setup: b.setup("from a watch of the records"),
+		},
+		{
+			Name: "API requests per retired node", Value: float64(len(requests)) / idleNodes, Unit: "requests",
+			Setup: b.setup("from the audit log; %d pods on each: %s", podsEach, per(kinds)),
+		},
+		{
+			Name: "ARM requests per retired node", Value: float64(total) / idleNodes, Unit: "requests",
+			Setup: b.setup("from the emulator: %s", per(arm)),
+		},
+	}, nil
+}
+
+func kind(e auditv1.Event) string {
+	if e.ObjectRef == nil {
+		return e.Verb + " " + e.RequestURI
+	}
+	return strings.TrimSuffix(e.Verb+" "+e.ObjectRef.Resource+"/"+e.ObjectRef.Subresource, "/")
+}
+
+// per says how often each kind is there for each node, the most frequent first.
+func per(kinds map[string]int) string {
+	names := slices.SortedFunc(maps.Keys(kinds), func(a, b string) int { return kinds[b] - kinds[a] })
+	var said []string
+	for _, name := range names {
+		said = append(said, fmt.Sprintf("%.2f %s", float64(kinds[name])/idleNodes, name))
+	}
+	return strings.Join(said, ", ")
+}
+
+func (b *bench) setup(format string, args ...any) string {
+	return fmt.Sprintf("%d nodes, %d pods, %d nodes retired by one manager process with its default pace, budget %d; Kubernetes %s, %d cores for everything; ",
+		idleNodes+busyNodes, (idleNodes+busyNodes)*podsEach, idleNodes, inFlight, b.Version(), runtime.NumCPU()) + fmt.Sprintf(format, args...)
+}

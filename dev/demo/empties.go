@@ -1,0 +1,216 @@
+package demo
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/dev/azure"
+	"github.com/slipway-dev/slipway/dev/testbed"
+	"github.com/slipway-dev/slipway/dev/workload"
+)
+
+// emptyPool is the step in which a pool's nodes leave that nobody needs. It lets everything happen that the next steps
+// tell of.
+func (s *stage) emptyPool(ctx context.Context, a *account) (_ string, err error) {
+	o, err := s.observe(ctx)
+	if err != nil {
+		return "", err
+	}
+	s.pool = o
+	defer func() { o.failed = err }()
+	keep, stop := context.WithCancel(ctx)
+	defer stop()
+	go s.keepManagers(keep)
+	if err := s.ARM.Inject(azure.ARMFault{Kind: azure.ARMDeletionFails, Resource: ci.Resource(undeletable), Times: 1}); err != nil {
+		return "", err
+	}
+	if err := s.endBuilds(ctx); err != nil {
+		return "", err
+	}
+	o.began = time.Now()
+	a.began = o.began
+	a.say(o.began, "the builds on the %d machines of pool %s are over. A node without one for %s is to leave, %d at a time", ciMachines,
+		ci.Name, cooldown, 1)
+	if err := s.disturb(ctx, o); err != nil {
+		return "", err
+	}
+	if err := s.tellGone(ctx, a, o); err != nil {
+		return "", err
+	}
+	return "5 nodes and 5 machines gone, never two nodes out of service at once", s.checkPool(ctx, o)
+}
+
+// tellGone waits until all nodes are gone but the one that is rescued, and tells of them in the order in which they went.
+func (s *stage) tellGone(ctx context.Context, a *account, o *observed) error {
+	var gone []int
+	for i := range ciMachines {
+		if i == rescued {
+			continue
+		}
+		if _, err := o.await(ctx, i, v1alpha1.Succeeded); err != nil {
+			return err
+		}
+		gone = append(gone, i)
+	}
+	slices.SortFunc(gone, func(x, y int) int {
+		return o.reached(x, v1alpha1.Succeeded).Compare(o.reached(y, v1alpha1.Succeeded))
+	})
+	for _, i := range gone {
+		a.say(o.reached(i, v1alpha1.Succeeded), "%s is gone, with its machine: its Node was deleted at %.1f s", ci.NodeName(i),
+			o.reached(i, v1alpha1.NodeDeleted).Sub(o.began).Seconds())
+	}
+	return nil
+}
+
+// endBuilds ends the builds on all machines.
+func (s *stage) endBuilds(ctx context.Context) error {
+	err := s.Client().CoreV1().Pods(builds).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: buildLabel})
+	if err != nil {
+		return fmt.Errorf("ending the builds: %w", err)
+	}
+	return testbed.Poll(ctx, "the builds have ended", func() bool {
+		left, err := s.Client().CoreV1().Pods(builds).List(ctx, metav1.ListOptions{LabelSelector: buildLabel})
+		return err == nil && len(left.Items) == 0
+	})
+}
+
+// disturb kills the manager in the middle of a drain, and starts a build on the last node while another leaves.
+func (s *stage) disturb(ctx context.Context, o *observed) error {
+	if _, err := o.await(ctx, interrupted, v1alpha1.Draining); err != nil {
+		return err
+	}
+	if err := testbed.Poll(ctx, "a manager leads", func() bool { o.first = s.leader(ctx); return o.first != nil }); err != nil {
+		return err
+	}
+	o.first.killed.Store(true)
+	if err := o.first.Kill(); err != nil {
+		return err
+	}
+	o.killed = time.Now()
+	if err := workload.CreateSettled(ctx, s.Client(), build("build-7", rescued).Pod()); err != nil {
+		return err
+	}
+	o.called = time.Now()
+	if err := testbed.Poll(ctx, "the other manager leads", func() bool { return s.leader(ctx) != nil }); err != nil {
+		return err
+	}
+	o.took = time.Now()
+	return nil
+}
+
+// checkPool checks what is left against the API server and Azure.
+func (s *stage) checkPool(ctx context.Context, o *observed) error {
+	nodes, err := s.Client().CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: "kubernetes.azure.com/agentpool=" + ci.Name})
+	if err != nil {
+		return err
+	}
+	var names, machines []string
+	for _, n := range nodes.Items {
+		names = append(names, n.Name)
+	}
+	for _, vm := range s.ARM.VMs() {
+		if vm.ScaleSet == ci.ScaleSet() {
+			machines = append(machines, vm.Resource)
+		}
+	}
+	return all(
+		expect(slices.Equal(names, []string{ci.NodeName(rescued)}), "one node left, "+ci.NodeName(rescued), "%v", names),
+		expect(slices.Equal(machines, []string{ci.Resource(rescued)}), "one machine left, "+ci.Resource(rescued), "%v", machines),
+		expect(s.ARM.Capacity(ci.ScaleSet()) == 1, "the scale set meant to have 1 machine", "%d", s.ARM.Capacity(ci.ScaleSet())),
+		expect(o.most() == 1, "never more than one node out of service at once", "%d were", o.most()),
+	)
+}
+
+// told gives what the pool's step has seen, for the steps after it.
+func (s *stage) told(a *account) (*observed, error) {
+	if s.pool == nil {
+		return nil, fmt.Errorf("nothing is known of the pool")
+	}
+	a.began = s.pool.began
+	return s.pool, s.pool.failed
+}
+
+// failedDeletion is the step that tells of the machine that Azure failed to delete.
+func (s *stage) failedDeletion(_ context.Context, a *account) (string, error) {
+	o, err := s.told(a)
+	if err != nil {
+		return "", err
+	}
+	var asked []time.Time
+	for _, r := range s.ARM.Requests() {
+		if r.Action == "Microsoft.Compute/virtualMachineScaleSets/delete/action" && strings.Contains(r.Path, ci.ScaleSet()) &&
+			strings.Contains(r.Body, fmt.Sprintf("%q", fmt.Sprint(undeletable))) {
+			asked = append(asked, r.At)
+		}
+	}
+	if err := expect(len(asked) == 2, "Azure to be asked twice to delete "+ci.Resource(undeletable), "%d times", len(asked)); err != nil {
+		return "", err
+	}
+	rt := o.record(undeletable)
+	a.say(asked[0], "Azure is asked to delete %s, and fails", ci.Resource(undeletable))
+	a.say(asked[1], "it is asked again: a machine is never given up, as somebody pays for it")
+	a.say(o.reached(undeletable, v1alpha1.InstanceDeleted), "now it is gone")
+	return fmt.Sprintf("deleted at the second attempt, %.1f s after the first", asked[1].Sub(asked[0]).Seconds()), all(
+		expect(asked[1].Sub(asked[0]) >= retryAfter, "a pause of "+retryAfter.String()+" at least", "%s", asked[1].Sub(asked[0])),
+		expect(rt != nil && rt.Status.Operation != nil && rt.Status.Operation.Attempts == 2, "2 attempts in the record", "%+v", rt),
+	)
+}
+
+// killedManager is the step that tells of the manager that was killed.
+func (s *stage) killedManager(ctx context.Context, a *account) (string, error) {
+	o, err := s.told(a)
+	if err != nil {
+		return "", err
+	}
+	a.say(o.reached(interrupted, v1alpha1.Draining), "%s is being drained: its %d pods take 4 s to stop", ci.NodeName(interrupted), cache.Replicas)
+	a.say(o.killed, "the manager is killed (SIGKILL)")
+	a.say(o.took, "the other one leads, %.1f s later; it reads in the NodeRetirement how far it is, and goes on", o.took.Sub(o.killed).Seconds())
+	done := o.reached(interrupted, v1alpha1.Succeeded)
+	a.say(done, "the node is gone, and its machine")
+	gone := slices.DeleteFunc(s.Pods.Pods(), func(p azure.Pod) bool { return p.Node != ci.NodeName(interrupted) || !isOf(cache, p.Name) })
+	return "the second manager finished what the first had begun", all(
+		expect(!o.first.Alive() && s.leader(ctx) != nil, "the first manager dead and the other one leading", "otherwise"),
+		expect(done.After(o.took), "the retirement to end under the second manager", "at %s", clock(done)),
+		expect(len(gone) == int(cache.Replicas) && count(gone, ended) == len(gone), fmt.Sprintf("%d pods of cache to have ended there", cache.Replicas),
+			"%d of %d", count(gone, ended), len(gone)),
+		s.replaced(ctx, machine{ci, interrupted}, int(cache.Replicas), cache),
+	)
+}
+
+// rescuedNode is the step that tells of the node that a build came to.
+func (s *stage) rescuedNode(ctx context.Context, a *account) (string, error) {
+	o, err := s.told(a)
+	if err != nil {
+		return "", err
+	}
+	a.say(o.called, "a build starts on %s, whose turn to leave has not come yet", ci.NodeName(rescued))
+	node, err := s.AwaitNode(ctx, ci.NodeName(rescued), "in service, with nothing of Slipway's on it", func(n *corev1.Node) bool {
+		return !n.Spec.Unschedulable && len(leftovers(n)) == 0 && n.Annotations["nodegroup.slipway.dev/idle-since"] == ""
+	})
+	if err != nil {
+		return "", err
+	}
+	if err := testbed.Poll(ctx, "no retirement of it is under way", func() bool {
+		rt := o.record(rescued)
+		return rt == nil || rt.Status.Phase.Finished()
+	}); err != nil {
+		return "", err
+	}
+	a.say(time.Now(), "the node is not idle any more, and its retirement is called off")
+	pods, err := s.Client().CoreV1().Pods(builds).List(ctx, metav1.ListOptions{LabelSelector: buildLabel})
+	if err != nil {
+		return "", err
+	}
+	return "the node stays, and the build runs on", all(
+		expect(o.reached(rescued, v1alpha1.Draining).IsZero(), "the node never to be drained", "it was"),
+		expect(len(pods.Items) == 1 && ready(&pods.Items[0]) && pods.Items[0].Spec.NodeName == node.Name, "the build ready on "+node.Name,
+			"%d builds", len(pods.Items)),
+	)
+}

@@ -1,0 +1,220 @@
+package demo
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/dynamic"
+	"sigs.k8s.io/yaml"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/dev/controlplane"
+	"github.com/slipway-dev/slipway/dev/testbed"
+	"github.com/slipway-dev/slipway/dev/workload"
+)
+
+// ci is a pool whose nodes are there for builds, and leave without any.
+var ci = controlplane.AKSPool{Name: "ci"}
+
+const (
+	ciMachines = 6
+	builds     = "builds"
+	// buildLabel is by what a pod is known for a build.
+	buildLabel = "example.com/build"
+	// managerAccount is the one of the shipped manifests.
+	managerAccount = "slipway-manager"
+)
+
+// What happens to which machine of the pool.
+const (
+	undeletable = 1 // Azure fails to delete it, once
+	interrupted = 2 // the manager is killed while it retires it
+	rescued     = 5 // a build comes in time
+)
+
+// cache is not a build: it has to leave, and takes its time, so that there is a middle to be killed in.
+var cache = onlyOn(machine{ci, interrupted}, workload.App{Name: "cache", Replicas: 2, Stop: "4"})
+
+// build is a pod that keeps a machine of the pool.
+func build(name string, instance int) workload.App {
+	return workload.App{
+		Namespace: builds, Name: name, Node: ci.NodeName(instance), Stop: "0.5", Labels: map[string]string{buildLabel: "true"},
+	}
+}
+
+// Everything is quicker than it would be in earnest.
+const (
+	cooldown   = 3 * time.Second
+	deletion   = time.Second // of a machine, by Azure
+	leaseTime  = 6 * time.Second
+	retryAfter = 2 * time.Second
+)
+
+// preparePool adds the pool and its builds, two managers that install their own types, and the NodeGroup.
+func (s *stage) preparePool(ctx context.Context) error {
+	if err := s.AddPool(ctx, ci, ciMachines); err != nil {
+		return err
+	}
+	if err := s.label(ctx, ci.NodeName(interrupted), map[string]string{group(machine{ci, interrupted}): ""}); err != nil {
+		return err
+	}
+	if err := workload.CreateSettled(ctx, s.Client(), workload.Namespace(builds), cache.Deployment()); err != nil {
+		return err
+	}
+	for i := range ciMachines {
+		if err := workload.CreateSettled(ctx, s.Client(), build(fmt.Sprint("build-", i+1), i).Pod()); err != nil {
+			return err
+		}
+	}
+	if err := s.startManagers(ctx); err != nil {
+		return err
+	}
+	return s.createGroup(ctx)
+}
+
+// manager is one of the two.
+type manager struct {
+	*controlplane.Process
+	metrics string
+	killed  atomic.Bool // on purpose
+}
+
+// leads asks a manager whether it does.
+func (m *manager) leads(ctx context.Context) bool {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, m.metrics, nil)
+	if err != nil {
+		return false
+	}
+	answer, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = answer.Body.Close() }() // It was only read.
+	text, err := io.ReadAll(answer.Body)
+	return err == nil && strings.Contains(string(text), `leader_election_master_status{name="slipway-manager"} 1`)
+}
+
+// leader is the manager that leads, or nil.
+func (s *stage) leader(ctx context.Context) *manager {
+	for _, m := range s.managers {
+		if m != nil && m.Alive() && m.leads(ctx) {
+			return m
+		}
+	}
+	return nil
+}
+
+// keepManagers starts managers again that have ended by themselves, as the kubelet would: one that could not renew its
+// Lease in time does, on a machine that is busy enough.
+func (s *stage) keepManagers(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(time.Second):
+		}
+		for _, m := range s.managers {
+			if !m.Alive() && !m.killed.Load() {
+				_ = m.Restart(ctx) // or else in a second
+			}
+		}
+	}
+}
+
+// startManagers starts one manager, which leads, and another, which waits.
+func (s *stage) startManagers(ctx context.Context) error {
+	root, err := testbed.Root()
+	if err != nil {
+		return err
+	}
+	for _, file := range []string{"rbac.yaml", "install-crds.yaml"} {
+		if err := s.Apply(ctx, filepath.Join(root, "deploy", "manager", file)); err != nil {
+			return err
+		}
+	}
+	for i := range s.managers {
+		if s.managers[i], err = s.startManager(ctx, fmt.Sprint("manager-", i+1)); err != nil {
+			return err
+		}
+		if err := testbed.Poll(ctx, "a manager leads", func() bool { return s.leader(ctx) != nil }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *stage) startManager(ctx context.Context, name string) (*manager, error) {
+	path, err := testbed.Binary("slipway")
+	if err != nil {
+		return nil, err
+	}
+	kubeconfig, err := s.ServiceAccountKubeconfig(ctx, testbed.AgentNamespace, managerAccount, controlplane.TokenOptions{})
+	if err != nil {
+		return nil, err
+	}
+	clouds, err := s.cloudConfig()
+	if err != nil {
+		return nil, err
+	}
+	listen, err := controlplane.FreeAddress(ctx)
+	if err != nil {
+		return nil, err
+	}
+	process, err := s.Run(ctx, controlplane.Command{
+		Name: name, Path: path, ReadyURL: "http://" + listen + "/readyz", Args: []string{
+			"manager", "--install-crds", "--kubeconfig", kubeconfig, "--cloud-config", clouds, "--listen", listen,
+			"--leader-election-namespace", testbed.AgentNamespace, "--leader-election-lease-duration", leaseTime.String(),
+			"--group-poll-interval", "1s", "--poll-interval", "500ms", "--cloud-poll-interval", "500ms", "--retry-interval", retryAfter.String(),
+		},
+	})
+	return &manager{Process: process, metrics: "http://" + listen + "/metrics"}, err
+}
+
+func (s *stage) cloudConfig() (string, error) {
+	raw, err := yaml.Marshal(map[string]any{"azure": s.AzureConfig()})
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(s.Dir(), "clouds.yaml")
+	return path, os.WriteFile(path, raw, 0o600)
+}
+
+// createGroup creates the NodeGroup, without a word about budgets: one node leaves at a time then.
+func (s *stage) createGroup(ctx context.Context) error {
+	spec := fmt.Sprintf("nodeSelector: {matchLabels: {kubernetes.azure.com/agentpool: %s}}\ncloud: {provider: azure, group: %s}\n"+
+		"scaleDown: {idleByLabel: {podSelector: {matchLabels: {%s: \"true\"}}, namespaces: [%s], cooldown: %s}}\n",
+		ci.Name, ci.ScaleSet(), buildLabel, builds, cooldown)
+	o := &unstructured.Unstructured{Object: map[string]any{}}
+	var parsed map[string]any
+	if err := yaml.Unmarshal([]byte(spec), &parsed); err != nil {
+		return err
+	}
+	o.Object["spec"] = parsed
+	o.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("NodeGroup"))
+	o.SetName(ci.Name)
+	client, err := dynamic.NewForConfig(s.RESTConfig())
+	if err != nil {
+		return err
+	}
+	_, err = client.Resource(v1alpha1.GroupVersion.WithResource("nodegroups")).Create(ctx, o, metav1.CreateOptions{})
+	return err
+}
+
+// stopManagers ends those that live.
+func (s *stage) stopManagers() {
+	for _, m := range s.managers {
+		if m.killed.Store(true); m.Alive() {
+			_ = m.Kill() // it has nothing to lose
+		}
+	}
+}

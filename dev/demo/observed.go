@@ -1,0 +1,128 @@
+package demo
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/dynamic"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/dev/testbed"
+)
+
+// observed is what the API server has told of the pool's nodes and of their retirements, and when.
+type observed struct {
+	began  time.Time
+	killed time.Time
+	took   time.Time // when the other manager led
+	called time.Time // when the build came that rescues a node
+	first  *manager  // the one that was killed
+	failed error     // why the step that lets it all happen failed
+
+	mu       sync.Mutex
+	phases   map[string]map[v1alpha1.Phase]time.Time // by node
+	records  map[string]*v1alpha1.NodeRetirement     // by node
+	closed   map[string]bool                         // nodes that take no pods now
+	together int                                     // the most that ever took none at once
+}
+
+// observe follows the pool until ctx ends.
+func (s *stage) observe(ctx context.Context) (*observed, error) {
+	o := &observed{
+		phases: map[string]map[v1alpha1.Phase]time.Time{}, records: map[string]*v1alpha1.NodeRetirement{}, closed: map[string]bool{},
+	}
+	client, err := dynamic.NewForConfig(s.RESTConfig())
+	if err != nil {
+		return nil, err
+	}
+	retirements, err := client.Resource(v1alpha1.GroupVersion.WithResource("noderetirements")).Watch(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("watching NodeRetirements: %w", err)
+	}
+	nodes, err := s.Client().CoreV1().Nodes().Watch(ctx, metav1.ListOptions{LabelSelector: "kubernetes.azure.com/agentpool=" + ci.Name})
+	if err != nil {
+		retirements.Stop()
+		return nil, fmt.Errorf("watching nodes: %w", err)
+	}
+	for w, take := range map[watch.Interface]func(watch.Event){retirements: o.retirement, nodes: o.node} {
+		go func() {
+			for e := range w.ResultChan() {
+				take(e)
+			}
+		}()
+	}
+	return o, nil
+}
+
+func (o *observed) retirement(e watch.Event) {
+	object, ok := e.Object.(*unstructured.Unstructured)
+	rt := &v1alpha1.NodeRetirement{}
+	if !ok || runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, rt) != nil {
+		return
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	node := rt.Spec.NodeName
+	if o.phases[node] == nil {
+		o.phases[node] = map[v1alpha1.Phase]time.Time{}
+	}
+	if _, known := o.phases[node][rt.Status.Phase]; !known {
+		o.phases[node][rt.Status.Phase] = time.Now()
+	}
+	if o.records[node] = rt; e.Type == watch.Deleted {
+		delete(o.records, node)
+	}
+}
+
+func (o *observed) node(e watch.Event) {
+	n, ok := e.Object.(*corev1.Node)
+	if !ok {
+		return
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	delete(o.closed, n.Name)
+	if e.Type != watch.Deleted && n.Spec.Unschedulable {
+		o.closed[n.Name] = true
+	}
+	o.together = max(o.together, len(o.closed))
+}
+
+// reached is when the retirement of a machine's node was first seen in a phase; zero is not yet.
+func (o *observed) reached(instance int, phase v1alpha1.Phase) time.Time {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.phases[ci.NodeName(instance)][phase]
+}
+
+// record is the retirement of a machine's node as it is now, or nil.
+func (o *observed) record(instance int) *v1alpha1.NodeRetirement {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.records[ci.NodeName(instance)]
+}
+
+// most is how many nodes took no pods at once.
+func (o *observed) most() int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.together
+}
+
+// await waits until the retirement of a machine's node has reached a phase, and says when.
+func (o *observed) await(ctx context.Context, instance int, phase v1alpha1.Phase) (time.Time, error) {
+	err := testbed.Poll(ctx, fmt.Sprintf("the retirement of %s is %s", ci.NodeName(instance), phase), func() bool {
+		return !o.reached(instance, phase).IsZero()
+	})
+	if rt := o.record(instance); err != nil && rt != nil {
+		err = fmt.Errorf("%w; it is %s: %s", err, rt.Status.Phase, rt.Status.Message)
+	}
+	return o.reached(instance, phase), err
+}

@@ -1,0 +1,370 @@
+// Package externalgrpc_test has the client of the cluster autoscaler's external gRPC protocol meet a provider that was
+// written apart from it, over mutual TLS.
+package externalgrpc_test
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"log"
+	"math/big"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	server "github.com/slipway-dev/slipway/dev/externalgrpc"
+	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/cloud/conformance"
+	"github.com/slipway-dev/slipway/internal/cloud/plugin/externalgrpc"
+)
+
+const group = "workers"
+
+// rack is a provider that is served.
+type rack struct {
+	*server.Server
+	config externalgrpc.Config
+}
+
+// serve serves a provider over mutual TLS.
+func serve(t *testing.T, s *server.Server) *rack {
+	t.Helper()
+	dir := t.TempDir()
+	pool := authority(t, dir)
+	cert, err := tls.LoadX509KeyPair(filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	web := httptest.NewUnstartedServer(s)
+	web.EnableHTTP2 = true
+	web.Config.ErrorLog = log.New(t.Output(), "", 0)
+	web.TLS = &tls.Config{
+		MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{cert}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: pool,
+	}
+	web.StartTLS()
+	t.Cleanup(web.Close)
+	return &rack{s, externalgrpc.Config{
+		Name: "rack", Address: web.Listener.Addr().String(), ProviderIDPrefix: "rack://r1/",
+		CAFile: filepath.Join(dir, "ca.pem"), CertFile: filepath.Join(dir, "cert.pem"), KeyFile: filepath.Join(dir, "key.pem"),
+	}}
+}
+
+// authority writes a CA, and a certificate of it that is good for both sides.
+func authority(t *testing.T, dir string) *x509.CertPool {
+	t.Helper()
+	var errs []error
+	write := func(name, kind string, der []byte) {
+		errs = append(errs, os.WriteFile(filepath.Join(dir, name), pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600))
+	}
+	template := func(serial int64, ca bool) *x509.Certificate {
+		return &x509.Certificate{
+			SerialNumber: big.NewInt(serial), Subject: pkix.Name{CommonName: "test"}, IsCA: ca, BasicConstraintsValid: true,
+			NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+			KeyUsage:    x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+			ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth},
+		}
+	}
+	caKey, err1 := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	key, err2 := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err := errors.Join(err1, err2); err != nil {
+		t.Fatal(err)
+	}
+	ca, leaf := template(1, true), template(2, false)
+	caDER, err1 := x509.CreateCertificate(rand.Reader, ca, ca, caKey.Public(), caKey)
+	leafDER, err2 := x509.CreateCertificate(rand.Reader, leaf, ca, key.Public(), caKey)
+	keyDER, err3 := x509.MarshalECPrivateKey(key)
+	errs = append(errs, err1, err2, err3)
+	write("ca.pem", "CERTIFICATE", caDER)
+	write("cert.pem", "CERTIFICATE", leafDER)
+	write("key.pem", "EC PRIVATE KEY", keyDER)
+	pool := x509.NewCertPool()
+	root, err := x509.ParseCertificate(caDER)
+	if err := errors.Join(append(errs, err)...); err != nil {
+		t.Fatal(err)
+	}
+	pool.AddCert(root)
+	return pool
+}
+
+func newRack(t *testing.T) *rack {
+	return serve(t, server.New(server.Group{ID: group, Max: 20}, conformance.Machines))
+}
+
+func provider(t *testing.T, c externalgrpc.Config) *externalgrpc.Provider {
+	t.Helper()
+	p, err := externalgrpc.New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = p.Close() })
+	return p
+}
+
+func (r *rack) Provider(t *testing.T) cloud.Provider { return provider(t, r.config) }
+func (*rack) Group() string                          { return group }
+func (r *rack) Size() int                            { return r.Target(group) }
+func (*rack) Missing() string                        { return "rack://r1/workers/never-was" }
+func (*rack) Foreign() string                        { return "rack://r2/workers/workers-1" }
+func (r *rack) Lose(_ *testing.T, id string)         { r.Server.Lose(id) }
+func (r *rack) Heal(*testing.T)                      { r.Server.Heal() }
+func (r *rack) Deletions() int                       { return r.Requests("NodeGroupDeleteNodes") }
+func (*rack) Batches() bool                          { return false }
+
+func (r *rack) AwaitGone(t *testing.T, id string) {
+	t.Helper()
+	for slices.Contains(r.Machines(), id) {
+		select {
+		case <-time.After(time.Millisecond):
+		case <-t.Context().Done():
+			t.Fatal("the machine is still there")
+		}
+	}
+}
+
+func (r *rack) Inject(t *testing.T, f conformance.Fault) {
+	t.Helper()
+	always := func(answer func(w http.ResponseWriter)) {
+		r.Misbehave(server.Faults{Handle: func(w http.ResponseWriter, _ string) bool {
+			answer(w)
+			return true
+		}})
+	}
+	page := func(status int) {
+		always(func(w http.ResponseWriter) {
+			w.Header().Set("Content-Type", "text/html")
+			w.WriteHeader(status)
+			_, _ = w.Write([]byte("<html>It works!</html>"))
+		})
+	}
+	switch f.Misbehaviour {
+	case conformance.Unavailable:
+		always(func(w http.ResponseWriter) { server.Answer(w, nil, server.Unavailable, "maintenance") })
+	case conformance.Reset:
+		always(func(http.ResponseWriter) { panic(http.ErrAbortHandler) })
+	case conformance.Truncated:
+		always(func(w http.ResponseWriter) {
+			w.Header().Set("Content-Type", "application/grpc")
+			_, _ = w.Write([]byte{0, 0, 0, 1, 0, 10, 20})
+			_ = http.NewResponseController(w).Flush()
+			panic(http.ErrAbortHandler)
+		})
+	case conformance.Impostor:
+		page(http.StatusOK)
+	case conformance.Misrouted:
+		page(http.StatusNotFound)
+	case conformance.Denied:
+		always(func(w http.ResponseWriter) { server.Answer(w, nil, server.PermissionDenied, "you may not") })
+	case conformance.Throttled:
+		always(func(w http.ResponseWriter) { server.Throttle(w, f.After) })
+	case conformance.DeletionHangs:
+		r.Hang(f.Machine)
+	case conformance.DeletionFails:
+		r.Fail(f.Machine)
+	case conformance.Full:
+		r.Misbehave(server.Faults{Quota: conformance.Machines})
+	case conformance.Stale: // as it always is: lists are renewed by Refresh alone
+	default:
+		t.Fatalf("the provider cannot be one that %s", f.Misbehaviour)
+	}
+}
+
+// Cannot implements conformance.Limited.
+func (*rack) Cannot() map[conformance.Misbehaviour]string {
+	return map[conformance.Misbehaviour]string{
+		conformance.SecondPage: "the protocol has no pages",
+		conformance.Forgets:    "the protocol has no operations",
+	}
+}
+
+func TestAnExternalProviderKeepsWhatAProviderPromises(t *testing.T) {
+	conformance.Run(t, func(t *testing.T) conformance.Cloud { return newRack(t) })
+}
+
+func TestWhatCannotBeAllThereIsMakesNoMachineGone(t *testing.T) {
+	for name, answers := range map[string]map[string][]byte{
+		"no groups at all":             {"NodeGroups": {}},
+		"a group without its machines": {"NodeGroupNodes": {}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRack(t)
+			p := provider(t, r.config)
+			r.Misbehave(server.Faults{Handle: func(w http.ResponseWriter, method string) bool {
+				answer, ok := answers[method]
+				if ok {
+					server.Answer(w, answer, server.OK, "")
+				}
+				return ok
+			}})
+			if i, err := p.Instance(t.Context(), r.Machines()[0]); err == nil || cloud.IsNotFound(err) {
+				t.Errorf("I7: Instance = %+v, %v", i, err)
+			}
+			if _, err := p.Delete(t.Context(), r.Machines()[0]); err == nil || cloud.IsNotFound(err) {
+				t.Errorf("I7: Delete: %v", err)
+			}
+		})
+	}
+}
+
+func TestAWordOfNotFoundIsNotBelieved(t *testing.T) {
+	r := newRack(t)
+	p := provider(t, r.config)
+	for _, method := range []string{"Refresh", "NodeGroups", "NodeGroupTargetSize", "NodeGroupNodes", "NodeGroupDeleteNodes"} {
+		r.Misbehave(server.Faults{Handle: func(w http.ResponseWriter, asked string) bool {
+			if asked == method {
+				server.Answer(w, nil, server.NotFound, "who?")
+			}
+			return asked == method
+		}})
+		if _, err := p.Delete(t.Context(), r.Machines()[0]); err == nil || cloud.IsNotFound(err) {
+			t.Errorf("I7: %s says NOT_FOUND, Delete: %v", method, err)
+		}
+	}
+}
+
+func TestBoundsOfTheGroupAreKept(t *testing.T) {
+	r := serve(t, server.New(server.Group{ID: group, Min: 2, Max: 3}, 2))
+	p := provider(t, r.config)
+	if _, err := p.Delete(t.Context(), r.Machines()[0]); cloud.RefusalOf(err) != cloud.AtLimit {
+		t.Errorf("Delete at the minimum: %v, want the refusal %s", err, cloud.AtLimit)
+	}
+	if _, err := p.Grow(t.Context(), group, cloud.Order{Count: 2}); cloud.RefusalOf(err) != cloud.AtLimit {
+		t.Errorf("Grow beyond the maximum: %v, want the refusal %s", err, cloud.AtLimit)
+	}
+	if r.Target(group) != 2 {
+		t.Errorf("the size is %d", r.Target(group))
+	}
+}
+
+func TestManyWhoAskAtOnceShareAReading(t *testing.T) {
+	r := newRack(t)
+	p := provider(t, r.config)
+	machine := r.Machines()[0]
+	first := make(chan struct{})
+	var once sync.Once
+	release := make(chan struct{})
+	r.Misbehave(server.Faults{Handle: func(_ http.ResponseWriter, method string) bool {
+		if method == "Refresh" {
+			once.Do(func() {
+				close(first)
+				<-release
+			})
+		}
+		return false
+	}})
+	var all sync.WaitGroup
+	ask := func() {
+		all.Go(func() {
+			if _, err := p.Instance(t.Context(), machine); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	ask()
+	<-first
+	for range 100 {
+		ask()
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := p.Instance(ctx, machine); !errors.Is(err, context.Canceled) {
+		t.Errorf("one who has left: %v", err)
+	}
+	close(release)
+	all.Wait()
+	if n := r.Requests("Refresh"); n < 2 || n > 10 { // those who came late to a slow machine may have needed another
+		t.Errorf("101 questions took %d readings", n)
+	}
+}
+
+func TestTemplatesAreRead(t *testing.T) {
+	node := corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"group": group, corev1.LabelTopologyZone: "r1"}},
+		Spec:       corev1.NodeSpec{Taints: []corev1.Taint{{Key: "k", Value: "v", Effect: corev1.TaintEffectNoSchedule}}},
+		Status:     corev1.NodeStatus{Capacity: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4")}},
+	}
+	raw, err := node.Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	full := cloud.Template{Name: group, Zone: "r1", Shape: cloud.Shape{
+		Capacity: node.Status.Capacity, Labels: node.Labels, Taints: node.Spec.Taints,
+	}}
+	priced := full
+	priced.Cost = 2.5
+	for name, test := range map[string]struct {
+		group server.Group
+		want  cloud.Template
+	}{
+		"none":                       {server.Group{}, cloud.Template{Name: group}},
+		"as newer providers send it": {server.Group{Node: raw}, full},
+		"as older providers send it": {server.Group{Node: raw, OldNode: true}, full},
+		"with a price":               {server.Group{Node: raw, Price: 2.5}, priced},
+	} {
+		t.Run(name, func(t *testing.T) {
+			test.group.ID, test.group.Max = group, 20
+			p := provider(t, serve(t, server.New(test.group, 1)).config)
+			got, err := p.Templates(t.Context(), group)
+			if diff := cmp.Diff([]cloud.Template{test.want}, got); diff != "" || err != nil {
+				t.Errorf("%v\n%s", err, diff)
+			}
+		})
+	}
+}
+
+func TestNobodyWithoutACertificateIsServedOrBelieved(t *testing.T) {
+	r, other := newRack(t), newRack(t)
+	stranger := r.config
+	stranger.CertFile, stranger.KeyFile = other.config.CertFile, other.config.KeyFile
+	impostor := r.config
+	impostor.CAFile = other.config.CAFile
+	for name, c := range map[string]externalgrpc.Config{"a client of another CA": stranger, "a server of another CA": impostor} {
+		if g, err := provider(t, c).Group(t.Context(), group); err == nil || cloud.IsNotFound(err) {
+			t.Errorf("%s: Group = %+v, %v", name, g, err)
+		}
+	}
+	if r.Requests("Refresh") != 0 {
+		t.Error("the provider was asked")
+	}
+}
+
+func TestAConfigurationThatCannotBeIsRefused(t *testing.T) {
+	good := newRack(t).config
+	for want, change := range map[string]func(*externalgrpc.Config){
+		"name: \"Rack\"":         func(c *externalgrpc.Config) { c.Name = "Rack" },
+		"address: \"rack\"":      func(c *externalgrpc.Config) { c.Address = "rack" },
+		"providerIDPrefix: \"\"": func(c *externalgrpc.Config) { c.ProviderIDPrefix = "" },
+		"want all three":         func(c *externalgrpc.Config) { c.KeyFile = "" },
+		"want one or the other":  func(c *externalgrpc.Config) { c.Insecure = true },
+		"is not on this machine": func(c *externalgrpc.Config) {
+			*c = externalgrpc.Config{Name: "a", Address: "10.0.0.1:1", ProviderIDPrefix: "a://", Insecure: true}
+		},
+		"callTimeout: 1ms":         func(c *externalgrpc.Config) { c.CallTimeout.Duration = time.Millisecond },
+		"holds no certificate":     func(c *externalgrpc.Config) { c.CAFile = c.KeyFile },
+		"caFile: open /none":       func(c *externalgrpc.Config) { c.CAFile = "/none" },
+		"certFile, keyFile: open ": func(c *externalgrpc.Config) { c.KeyFile = "/none" },
+	} {
+		c := good
+		change(&c)
+		if _, err := externalgrpc.New(c); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v, want one that says %q", err, want)
+		}
+	}
+}

@@ -1,0 +1,65 @@
+package cloud_test
+
+import (
+	"encoding/json"
+	"log/slog"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/cloud/azure"
+	"github.com/slipway-dev/slipway/internal/cloud/conformance"
+	"github.com/slipway-dev/slipway/internal/cloud/plugin"
+	"github.com/slipway-dev/slipway/internal/cloud/plugin/saboteur"
+	author "github.com/slipway-dev/slipway/plugin"
+)
+
+// relayConfig is the configuration of Azure as a plugin.
+type relayConfig struct {
+	Azure azure.Config `json:"azure"`
+	Token string       `json:"token"`
+}
+
+func init() {
+	saboteur.Be(func() {
+		author.Serve(func(c author.Config) (author.Provider, error) {
+			var relay relayConfig
+			if err := c.Decode(&relay); err != nil {
+				return nil, err
+			}
+			return azure.New(relay.Azure, azure.Options{Credential: token(relay.Token)})
+		})
+	})
+}
+
+// relayed is Azure, with the wire of a plugin between Slipway and its provider.
+type relayed struct{ *azureCloud }
+
+var unlimited = resource.MustParse("0") // the race detector takes all there is of addresses
+
+func (r relayed) Provider(t *testing.T) cloud.Provider {
+	t.Helper()
+	config, err := json.Marshal(relayConfig{Azure: r.config(), Token: r.Token()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	directory := t.TempDir()
+	if err := saboteur.Write(directory, "relay", saboteur.Good); err != nil {
+		t.Fatal(err)
+	}
+	p, err := plugin.Open(t.Context(), directory, plugin.Entry{Type: "relay", Config: config, MemoryLimit: &unlimited},
+		plugin.Options{Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = p.Close() })
+	return p
+}
+
+// TestAProviderBehindTheWireOfAPluginKeepsWhatItPromises has nothing that the suite asks for left out: what a provider
+// answers, and every kind of its errors, arrives as it would without the wire.
+func TestAProviderBehindTheWireOfAPluginKeepsWhatItPromises(t *testing.T) {
+	t.Parallel()
+	conformance.Run(t, func(t *testing.T) conformance.Cloud { return relayed{newAzure(t, agentPool)} })
+}

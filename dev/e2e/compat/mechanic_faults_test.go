@@ -1,0 +1,96 @@
+package compat_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/slipway-dev/slipway/dev/azure"
+	"github.com/slipway-dev/slipway/dev/testbed"
+)
+
+// TestM13AMetadataServiceThatHangsIsGivenUpAndLeavesNothingOpen has the service answer nothing at all for a while.
+func TestM13AMetadataServiceThatHangsIsGivenUpAndLeavesNothingOpen(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "m13")
+	a := f.mechanic(f.file("mechanic.yaml", ""))
+	const good, open = `slipway_agent_polls_total{result="ok"}`, "process_open_fds"
+	polls, _ := a.Metric(f.ctx, good)
+	f.awaitMetric(a, good, polls+3)
+	before, ok := a.Metric(f.ctx, open)
+	if !ok {
+		t.Fatal("no " + open)
+	}
+	f.check(f.Azure.Inject(azure.Fault{Kind: azure.FaultHang, Times: 2, ScaleSet: f.pool.ScaleSet()}))
+	f.check(testbed.Poll(f.ctx, "two looks are given up", func() bool { return len(f.Azure.Faults()) == 0 && f.failedPolls(a) >= 2 }))
+	polls, _ = a.Metric(f.ctx, good)
+	f.awaitMetric(a, good, polls+5) // one after the other, each over the connection of the one before
+	if after, _ := a.Metric(f.ctx, open); after > before+2 {
+		t.Errorf("%.0f files and connections are open, %.0f were before: each look leaves one", after, before)
+	}
+}
+
+// failedPolls is how many looks at the metadata service have failed, whatever the reason.
+func (f *fixture) failedPolls(a *testbed.Agent) (failed float64) {
+	for line := range strings.Lines(a.Metrics(f.ctx)) {
+		series, _, ok := strings.Cut(strings.TrimSpace(line), " ")
+		if ok && strings.HasPrefix(series, "slipway_agent_polls_total{") && !strings.Contains(series, `"ok"`) {
+			n, _ := a.Metric(f.ctx, series)
+			failed += n
+		}
+	}
+	return failed
+}
+
+// TestM22WhatIsOnlyWorthAWarningIsLoggedAsOne drains what kubectl's library had warnings for: a pod of a DaemonSet, an
+// emptyDir, a pod that nobody replaces; and what is a warning here: a budget that keeps a pod for a while.
+func TestM22WhatIsOnlyWorthAWarningIsLoggedAsOne(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "m22")
+	kept, scratch := f.app("kept", 1), f.app("scratch", 1)
+	kept.MinAvailable, scratch.EmptyDir = "1", true
+	f.run(kept.Deployment(), kept.Budget(), scratch.Deployment(), f.app("everywhere", 1).DaemonSet(), f.app("bare", 1).Pod())
+	a := f.mechanic(f.file("mechanic.yaml", ""))
+	r := f.announce(azure.Announcement{Type: azure.Redeploy, Notice: time.Minute, Outage: time.Second})
+	f.check(testbed.Poll(f.ctx, "it says what blocks", func() bool { return a.Logged("drain is blocked") }))
+	f.check(f.Client().PolicyV1().PodDisruptionBudgets(f.ns).Delete(f.ctx, kept.Name, metav1.DeleteOptions{}))
+	f.awaitEvent("DrainNode")
+	warned := false
+	for _, line := range a.Log() {
+		switch msg, _ := line["msg"].(string); {
+		case line["level"] == "ERROR" && !strings.HasPrefix(msg, "will try again"): // that is of a busy machine
+			t.Errorf("%v", line)
+		case msg == "drain is blocked":
+			warned = line["level"] == "WARN"
+		}
+	}
+	if !warned {
+		t.Error("what blocks is no warning")
+	}
+	f.awaitOver(r.EventID)
+}
+
+// TestM23ADryRunAgainstAnEndpointOfOnesOwnSaysInMetricsWhatWouldBeDone is all that the tool could not be given.
+func TestM23ADryRunAgainstAnEndpointOfOnesOwnSaysInMetricsWhatWouldBeDone(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "m23")
+	f.run(f.app("web", 1).Deployment())
+	path := f.file("mechanic.yaml", "")
+	a := f.start("/readyz", func(w testbed.Where) (args, env []string) {
+		return []string{
+			"mechanic", "--config=" + path, "--kubeconfig=" + w.Kubeconfig, "--endpoint=" + w.Endpoint, "--listen=" + w.Listen, "--dry-run",
+		}, []string{"MECHANIC_NODE_NAME=" + w.Node}
+	})
+	r := f.announce(azure.Announcement{Type: azure.Terminate, Notice: 5 * time.Second})
+	f.awaitMetric(a, `slipway_agent_notices_total{type="Terminate",action="drain"}`, 1)
+	f.check(testbed.Poll(f.ctx, "it says what it would do", func() bool { return a.Logged("dry run: the node would be held") }))
+	f.awaitOver(r.EventID)
+	if n := f.requests("create", "pods/eviction") + f.requests("delete", "pods"); n > 0 {
+		t.Errorf("%d pods were evicted or deleted", n)
+	}
+	if r, err := f.AwaitNotice(f.ctx, r.EventID, "there", func(azure.Record) bool { return true }); err != nil || len(r.Approvals) > 0 {
+		t.Errorf("%v, acknowledged %d times in a dry run", err, len(r.Approvals))
+	}
+}

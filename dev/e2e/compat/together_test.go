@@ -1,0 +1,168 @@
+package compat_test
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/slipway-dev/slipway/dev/azure"
+	"github.com/slipway-dev/slipway/dev/testbed"
+	"github.com/slipway-dev/slipway/dev/workload"
+)
+
+// phase is how far the node's record says that an event is.
+func phase(n *corev1.Node, id string) string { return n.Labels["notice.slipway.dev/azure-"+id] }
+
+// TestW16NoExecuteComesAfterTheDrainAndSparesWhatTolerates has a pod beside the others that tolerates every taint, as the
+// agents' own DaemonSet does.
+func TestW16NoExecuteComesAfterTheDrainAndSparesWhatTolerates(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "w16")
+	slow := f.app("slow", 2)
+	slow.Stop = "2" // there is a while between the first eviction and the last end
+	guard := f.app("guard", 1).DaemonSet()
+	guard.Spec.Template.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
+	f.run(slow.Deployment(), guard)
+	before, err := f.Client().CoreV1().Pods(f.ns).List(f.ctx, metav1.ListOptions{LabelSelector: metav1.FormatLabelSelector(guard.Spec.Selector)})
+	f.check(err)
+	history, err := f.RecordNode(f.ctx, f.node())
+	f.check(err)
+	defer history.Stop()
+	f.aksnth("-taint.node", "-taint.effect=NoExecute")
+	r := f.announce(azure.Announcement{Type: azure.Redeploy, Notice: time.Minute, Outage: time.Second})
+	is := tainted("aks-node-termination-handler/redeploy", r.EventID, corev1.TaintEffectNoExecute)
+	f.awaitNode("tainted", is)
+	f.awaitOver(r.EventID)
+	f.awaitNode("given back, without the taint", func(n *corev1.Node) bool { return free(n) && !is(n) })
+	seen := 0
+	for _, n := range history.States() {
+		if !is(n) {
+			continue
+		}
+		if seen++; phase(n, r.EventID) != "drained" {
+			t.Errorf("it is tainted with NoExecute while its record says %q", phase(n, r.EventID))
+		}
+	}
+	if seen == 0 {
+		t.Error("no state of the node has the taint")
+	}
+	after, err := f.Client().CoreV1().Pods(f.ns).List(f.ctx, metav1.ListOptions{LabelSelector: metav1.FormatLabelSelector(guard.Spec.Selector)})
+	f.check(err)
+	if len(before.Items) != 1 || len(after.Items) != 1 || before.Items[0].UID != after.Items[0].UID {
+		t.Errorf("what tolerates every taint was replaced: %d before, %d after", len(before.Items), len(after.Items))
+	}
+}
+
+func TestW23NamesAreTheSameInAnyCase(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "w23")
+	shouted := f.pool.Node(1)
+	id, _ := strings.CutPrefix(shouted.ProviderID, "azure://")
+	shouted.ProviderID = "azure://" + strings.ToUpper(id)
+	f.check(f.AddNodes(f.ctx, shouted))
+	web := f.app("web", 1)
+	web.Node = shouted.Name
+	f.run(web.Deployment())
+	f.aksnthOn(1)
+	r, err := f.Azure.Announce(azure.Announcement{
+		ScaleSet: f.pool.ScaleSet(), Resources: []string{strings.ToLower(f.pool.Resource(1))}, Type: azure.Redeploy,
+		Notice: time.Minute, Outage: time.Second,
+	})
+	f.check(err)
+	if over := f.awaitOver(r.EventID); over.StartedBy != azure.ByApproval {
+		t.Errorf("the event started %s, want it drained for and acknowledged", over.StartedBy)
+	}
+}
+
+// TestW24WhatBecomesOfAnEventIsSeenWhileTheNodeIsDrained drains for an event, which a budget holds up for as long as it
+// takes, and looks whether its being called off gets through, and a more urgent one after it.
+func TestW24WhatBecomesOfAnEventIsSeenWhileTheNodeIsDrained(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "w24")
+	kept := f.app("kept", 1)
+	kept.MinAvailable, kept.Stop = "1", "1"
+	f.run(kept.Deployment(), kept.Budget())
+	a := f.aksnth()
+	calledOff := f.announce(azure.Announcement{Type: azure.Redeploy, Notice: time.Hour})
+	f.awaitEvent("DrainBlocked")
+	polls, _ := a.Metric(f.ctx, `slipway_agent_polls_total{result="ok"}`)
+	f.awaitMetric(a, `slipway_agent_polls_total{result="ok"}`, polls+3)
+	f.check(f.Azure.Cancel(calledOff.EventID))
+	f.awaitNode("given back", free)
+	f.awaitPods(1)
+	waits := f.announce(azure.Announcement{Type: azure.Redeploy, Notice: time.Hour})
+	f.awaitNode("held for the event that can wait", func(n *corev1.Node) bool { return phase(n, waits.EventID) == "draining" })
+	f.announce(azure.Announcement{Type: azure.Preempt, Notice: 12 * time.Second})
+	f.awaitPods(0) // the budget holds it up for the first, and past it goes only the second
+}
+
+// TestW25NoMoreNodesAreDrainedAtOnceThanAllowed has one event name two machines.
+func TestW25NoMoreNodesAreDrainedAtOnceThanAllowed(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "w25b")
+	f.check(f.AddNodes(f.ctx, f.pool.Node(1)))
+	f.leases()
+	var histories []*testbed.NodeHistory
+	for i := range 2 {
+		app := workload.App{Namespace: f.ns, Name: "web-" + strconv.Itoa(i), Replicas: 1, Node: f.pool.NodeName(i), Stop: "2"}
+		f.run(app.Deployment())
+		h, err := f.RecordNode(f.ctx, f.pool.NodeName(i))
+		f.check(err)
+		defer h.Stop()
+		histories = append(histories, h)
+		f.aksnthOn(i, "-maxConcurrentDrains=1", "-namespace="+f.ns)
+	}
+	r, err := f.Azure.Announce(azure.Announcement{
+		ScaleSet: f.pool.ScaleSet(), Resources: []string{f.pool.Resource(0), f.pool.Resource(1)}, Type: azure.Reboot,
+		Notice: 15 * time.Minute, Outage: time.Second,
+	})
+	f.check(err)
+	if over := f.awaitOver(r.EventID); over.StartedBy != azure.ByApproval {
+		t.Errorf("the event started %s, want it acknowledged once both are drained", over.StartedBy)
+	}
+	var all []*corev1.Node
+	for _, h := range histories {
+		all = append(all, h.States()...)
+	}
+	version := func(n *corev1.Node) int { // the API server's own order of things
+		v, err := strconv.Atoi(n.ResourceVersion)
+		f.check(err)
+		return v
+	}
+	slices.SortFunc(all, func(x, y *corev1.Node) int { return cmp.Compare(version(x), version(y)) })
+	draining, drained := map[string]bool{}, map[string]bool{}
+	for _, n := range all {
+		draining[n.Name] = phase(n, r.EventID) == "draining"
+		drained[n.Name] = drained[n.Name] || phase(n, r.EventID) == "drained"
+		if draining[f.pool.NodeName(0)] && draining[f.pool.NodeName(1)] {
+			t.Fatal("both are drained at once")
+		}
+	}
+	if !drained[f.pool.NodeName(0)] || !drained[f.pool.NodeName(1)] {
+		t.Errorf("drained: %v", drained)
+	}
+}
+
+// leases gives the agents the rights to Leases in the test's own namespace: other tests have slots too.
+func (f *fixture) leases() {
+	f.t.Helper()
+	shipped, err := f.Client().RbacV1().Roles(testbed.AgentNamespace).Get(f.ctx, testbed.AgentAccount, metav1.GetOptions{})
+	f.check(err)
+	_, err = f.Client().RbacV1().Roles(f.ns).Create(f.ctx, &rbacv1.Role{
+		ObjectMeta: metav1.ObjectMeta{Name: shipped.Name}, Rules: shipped.Rules,
+	}, metav1.CreateOptions{})
+	f.check(err)
+	_, err = f.Client().RbacV1().RoleBindings(f.ns).Create(f.ctx, &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: shipped.Name},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: shipped.Name},
+		Subjects:   []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: testbed.AgentNamespace, Name: testbed.AgentAccount}},
+	}, metav1.CreateOptions{})
+	f.check(err)
+}

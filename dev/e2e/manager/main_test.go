@@ -1,0 +1,221 @@
+// Package manager_test runs the manager as it is shipped, on real control planes: how it begins, what its manifests are
+// good for, and what it does about machines that their cloud takes away.
+package manager_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/yaml"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/dev/controlplane"
+	"github.com/slipway-dev/slipway/dev/faultproxy"
+	"github.com/slipway-dev/slipway/dev/testbed"
+)
+
+func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
+
+// patience bounds every wait of a test. Nothing takes nearly as long, but the machine may be busy.
+const patience = 4 * time.Minute
+
+// The account of the shipped manifests.
+const (
+	namespace = "slipway"
+	account   = "slipway-manager"
+)
+
+var (
+	groups      = v1alpha1.GroupVersion.WithResource("nodegroups")
+	retirements = v1alpha1.GroupVersion.WithResource("noderetirements")
+)
+
+// bed is a testbed, and a test that runs on it.
+type bed struct {
+	*testbed.Testbed
+	t   *testing.T
+	ctx context.Context
+}
+
+func on(t *testing.T, shared *testbed.Testbed) bed {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	return bed{shared, t, ctx}
+}
+
+func (b bed) check(err error) {
+	b.t.Helper()
+	if err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// deploy applies files of deploy/manager.
+func (b bed) deploy(files ...string) {
+	b.t.Helper()
+	root, err := testbed.Root()
+	b.check(err)
+	for _, file := range files {
+		b.check(b.Apply(b.ctx, filepath.Join(root, "deploy", "manager", file)))
+	}
+}
+
+// credentials are those of the shipped account.
+func (b bed) credentials() string {
+	b.t.Helper()
+	path, err := b.ServiceAccountKubeconfig(b.ctx, namespace, account, controlplane.TokenOptions{})
+	b.check(err)
+	return path
+}
+
+// through is a kubeconfig of the shipped account whose requests go through a proxy.
+func (b bed) through(proxy *faultproxy.Proxy) string {
+	b.t.Helper()
+	config := rest.AnonymousClientConfig(b.RESTConfig())
+	transport, err := rest.TransportFor(config)
+	b.check(err)
+	server, err := url.Parse(config.Host)
+	b.check(err)
+	front, err := proxy.ServeTLS("api", server, transport, b.ARMServer().Certificate) // client-go sends no token without TLS
+	b.check(err)
+	b.t.Cleanup(func() { _ = proxy.Close() })
+	to := filepath.Join(b.t.TempDir(), "kubeconfig")
+	b.check(faultproxy.Kubeconfig(b.credentials(), to, front))
+	loaded, err := clientcmd.LoadFromFile(to)
+	b.check(err)
+	for _, cluster := range loaded.Clusters {
+		cluster.CertificateAuthorityData = b.ARMServer().CA
+	}
+	b.check(clientcmd.WriteToFile(*loaded, to))
+	return to
+}
+
+// clouds is a file for --cloud-config about the testbed's Azure, with more beside.
+func (b bed) clouds(more map[string]any) string {
+	b.t.Helper()
+	raw, err := json.Marshal(b.AzureConfig())
+	b.check(err)
+	azure := map[string]any{}
+	b.check(json.Unmarshal(raw, &azure))
+	for key, value := range more {
+		azure[key] = value
+	}
+	file, err := yaml.Marshal(map[string]any{"azure": azure})
+	b.check(err)
+	to := filepath.Join(b.t.TempDir(), "clouds.yaml")
+	b.check(os.WriteFile(to, file, 0o600))
+	return to
+}
+
+// process is a manager process.
+type process struct {
+	*controlplane.Process
+	bed
+	address string
+}
+
+// start starts a manager, and waits for nothing.
+func (b bed) start(name string, args ...string) *process {
+	b.t.Helper()
+	path, err := testbed.Binary("slipway")
+	b.check(err)
+	address, err := controlplane.FreeAddress(b.ctx)
+	b.check(err)
+	started, err := b.Run(b.ctx, controlplane.Command{
+		Name: name, Path: path, Args: append([]string{"manager", "--listen", address}, args...), Env: []string{"POD_NAMESPACE=" + namespace},
+	})
+	b.check(err)
+	p := &process{started, b, address}
+	b.t.Cleanup(func() {
+		if p.Alive() {
+			_ = p.Kill()
+		}
+		if b.t.Failed() {
+			b.t.Logf("log of %s:\n%s", name, p.log())
+		}
+	})
+	return p
+}
+
+func (p *process) log() string {
+	raw, err := os.ReadFile(p.LogFile())
+	if err != nil {
+		return err.Error()
+	}
+	return string(raw)
+}
+
+// get asks for a path of the manager's own server; 0 is no answer.
+func (p *process) get(path string) (status int, body string) {
+	r, err := http.NewRequestWithContext(p.ctx, http.MethodGet, "http://"+p.address+path, nil)
+	p.check(err)
+	answer, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return 0, ""
+	}
+	defer func() { _ = answer.Body.Close() }() // It was only read.
+	var text bytes.Buffer
+	_, _ = io.Copy(&text, answer.Body)
+	return answer.StatusCode, text.String()
+}
+
+// await waits until an answer of the manager's is as wanted, while it lives.
+func (p *process) await(path, what string, is func(status int, body string) bool) {
+	p.t.Helper()
+	status, body, died := 0, "", false
+	err := testbed.Poll(p.ctx, path+" "+what, func() bool {
+		if died = !p.Alive(); died {
+			return true
+		}
+		status, body = p.get(path)
+		return is(status, body)
+	})
+	if err != nil || died {
+		p.t.Fatalf("%v: it is %d %q; ended: %t", err, status, body, died)
+	}
+}
+
+func (p *process) awaitReady() {
+	p.t.Helper()
+	p.await("/readyz", "is good", func(status int, _ string) bool { return status == http.StatusOK })
+}
+
+// ended waits until the manager has ended, and gives what it said.
+func (p *process) ended() string {
+	p.t.Helper()
+	p.check(testbed.Poll(p.ctx, "the manager has ended", func() bool { return !p.Alive() }))
+	return p.log()
+}
+
+var installed struct {
+	sync.Once
+	err error
+}
+
+// ready is the package's shared testbed, with Slipway's types and the manager's rights on it.
+func ready(t *testing.T) bed {
+	t.Helper()
+	b := on(t, testbed.Shared(t))
+	installed.Do(func() {
+		b.deploy("namespace.yaml", "rbac.yaml")
+		root, err := testbed.Root()
+		if err == nil {
+			err = b.ApplyTypes(b.ctx, filepath.Join(root, "api", "crds"), v1alpha1.GroupVersion, groups.Resource, retirements.Resource)
+		}
+		installed.err = err
+	})
+	b.check(installed.err)
+	return b
+}

@@ -1,0 +1,302 @@
+package manager_test
+
+import (
+	"bytes"
+	"fmt"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"sigs.k8s.io/yaml"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/dev/azure"
+	"github.com/slipway-dev/slipway/dev/controlplane"
+	"github.com/slipway-dev/slipway/dev/testbed"
+	"github.com/slipway-dev/slipway/dev/workload"
+)
+
+// shard is the label by which each test's manager finds its own groups.
+const shard = "e2e.slipway.dev/shard"
+
+// poolBed is a Spot pool of a test's own, with an agent on its first machine.
+type poolBed struct {
+	bed
+	pool   controlplane.AKSPool
+	name   string
+	clouds string
+}
+
+func newPool(t *testing.T, name string, n int, spec string) *poolBed {
+	t.Helper()
+	b := &poolBed{bed: ready(t), pool: controlplane.AKSPool{Name: name, Spot: true}, name: name}
+	b.check(b.AddPool(b.ctx, b.pool, n))
+	b.check(workload.Create(b.ctx, b.Client(), workload.Namespace(name)))
+	b.clouds = b.bed.clouds(nil)
+	o := &unstructured.Unstructured{Object: map[string]any{}}
+	b.check(yaml.Unmarshal([]byte(fmt.Sprintf(
+		"spec:\n  nodeSelector: {matchLabels: {kubernetes.azure.com/agentpool: %s}}\n  cloud: {provider: azure, group: %s}\n  %s\n",
+		name, b.pool.ScaleSet(), spec)), &o.Object))
+	o.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("NodeGroup"))
+	o.SetName(name)
+	o.SetLabels(map[string]string{shard: name})
+	_, err := dynamic.NewForConfigOrDie(b.RESTConfig()).Resource(groups).Create(b.ctx, o, metav1.CreateOptions{})
+	b.check(err)
+	_, err = b.StartAgent(b.ctx, b.pool, 0)
+	b.check(err)
+	return b
+}
+
+// manage starts the pool's manager.
+func (b *poolBed) manage(flags ...string) *process {
+	b.t.Helper()
+	args := []string{
+		"--kubeconfig", b.credentials(), "--cloud-config", b.clouds, "--leader-elect=false", "--selector", shard + "=" + b.name,
+		"--poll-interval", "500ms", "--cloud-poll-interval", "500ms", "--order-retry-interval", "500ms", "--order-settle-time", "5s",
+	}
+	p := b.start("manager-"+b.name, append(args, flags...)...)
+	p.awaitReady()
+	return p
+}
+
+// fill runs a pod on each of the machines, beside which there is room for no other of them. They take some time to stop,
+// so that a machine can come before the old one goes.
+func (b *poolBed) fill(machines int) workload.App {
+	b.t.Helper()
+	app := workload.App{
+		Namespace: b.name, Name: "web", Replicas: int32(machines), Stop: "12",
+		NodeSelector: map[string]string{"kubernetes.azure.com/agentpool": b.name},
+	}
+	d := app.Deployment()
+	d.Spec.Template.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("12")}
+	b.check(workload.CreateSettled(b.ctx, b.Client(), d))
+	return app
+}
+
+// slipway runs a command of the product's to its end.
+func (b *poolBed) slipway(args ...string) (string, error) {
+	b.t.Helper()
+	path, err := testbed.Binary("slipway")
+	b.check(err)
+	var out bytes.Buffer
+	cmd := exec.CommandContext(b.ctx, path, append(args, "--kubeconfig", b.Kubeconfig())...)
+	cmd.Stdout, cmd.Stderr = &out, &out
+	err = cmd.Run()
+	return out.String(), err
+}
+
+// record is the NodeRetirement of a machine's node; nil when there is none.
+func (b *poolBed) record(i int) *v1alpha1.NodeRetirement {
+	b.t.Helper()
+	list, err := dynamic.NewForConfigOrDie(b.RESTConfig()).Resource(retirements).List(b.ctx, metav1.ListOptions{
+		FieldSelector: "spec.nodeName=" + b.pool.NodeName(i),
+	})
+	b.check(err)
+	if len(list.Items) > 1 {
+		b.t.Fatalf("%d NodeRetirements of one notice", len(list.Items))
+	}
+	for _, o := range list.Items {
+		rt := &v1alpha1.NodeRetirement{}
+		b.check(runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, rt))
+		return rt
+	}
+	return nil
+}
+
+// awaitRecord waits for a state of it.
+func (b *poolBed) awaitRecord(i int, what string, is func(*v1alpha1.NodeRetirement) bool) *v1alpha1.NodeRetirement {
+	b.t.Helper()
+	var rt *v1alpha1.NodeRetirement
+	if err := testbed.Poll(b.ctx, what, func() bool { rt = b.record(i); return rt != nil && is(rt) }); err != nil {
+		if rt != nil {
+			b.t.Fatalf("%v: %s (%s), replacement %+v", err, rt.Status.Phase, rt.Status.Message, rt.Status.Replacement)
+		}
+		b.t.Fatal(err)
+	}
+	return rt
+}
+
+func inState(state v1alpha1.ReplacementState) func(*v1alpha1.NodeRetirement) bool {
+	return func(rt *v1alpha1.NodeRetirement) bool {
+		return rt.Status.Replacement != nil && rt.Status.Replacement.State == state
+	}
+}
+
+// silence does what the node lifecycle controller does of a node that is silent for long enough.
+func (b *poolBed) silence(i int) {
+	b.t.Helper()
+	b.check(testbed.Poll(b.ctx, "the node is called Unknown", func() bool {
+		_, err := b.Client().CoreV1().Nodes().Patch(b.ctx, b.pool.NodeName(i), types.StrategicMergePatchType,
+			[]byte(`{"status":{"conditions":[{"type":"Ready","status":"Unknown","reason":"NodeStatusUnknown"}]}}`), metav1.PatchOptions{}, "status")
+		return err == nil || apierrors.IsNotFound(err)
+	}))
+}
+
+// capacities are those that the scale set was asked to have, in order.
+func (b *poolBed) capacities() []string {
+	var asked []string
+	for _, r := range b.ARM.Requests() {
+		if r.Action == "Microsoft.Compute/virtualMachineScaleSets/write" && strings.HasSuffix(r.Path, b.pool.ScaleSet()) {
+			_, rest, _ := strings.Cut(r.Body, `"capacity":`)
+			n, _, _ := strings.Cut(rest, ",")
+			asked = append(asked, strings.TrimRight(n, "}"))
+		}
+	}
+	return asked
+}
+
+// saw waits for an Event of a reason about one of the pool's nodes, and gives its words.
+func (b *poolBed) saw(i int, reason string) string {
+	b.t.Helper()
+	var note string
+	b.check(testbed.Poll(b.ctx, "there is an Event "+reason, func() bool {
+		list, err := b.Client().EventsV1().Events(metav1.NamespaceDefault).List(b.ctx, metav1.ListOptions{
+			FieldSelector: "reason=" + reason,
+		})
+		b.check(err)
+		at := slices.IndexFunc(list.Items, func(e eventsv1.Event) bool { return e.Regarding.Name == b.pool.NodeName(i) })
+		if at >= 0 {
+			note = list.Items[at].Note
+		}
+		return at >= 0
+	}))
+	return note
+}
+
+// TestASpotMachineThatAzureEvictsIsReplacedBeforeItGoesAndCleanedUpAfter has slipway ask Azure for a simulated eviction, of
+// a full machine among full ones. The manager is killed once it has written down what it orders.
+func TestASpotMachineThatAzureEvictsIsReplacedBeforeItGoesAndCleanedUpAfter(t *testing.T) {
+	t.Parallel()
+	b := newPool(t, "evicted", 2, "maximum: 3")
+	app := b.fill(2)
+	p := b.manage()
+	said, err := b.slipway("simulate-eviction", b.pool.NodeName(0), "--cloud-config", b.clouds)
+	if err != nil || !strings.Contains(said, "Azure will evict") {
+		t.Fatalf("%v: %s", err, said)
+	}
+	ordered := b.awaitRecord(0, "a machine is ordered", func(rt *v1alpha1.NodeRetirement) bool {
+		return rt.Status.Replacement != nil && rt.Status.Replacement.State != v1alpha1.ReplacementWaiting
+	})
+	b.check(p.Kill())
+	if why := ordered.Status.Replacement.Reasons; len(why) == 0 || why[0].Code != "NoRoom" || !strings.Contains(why[0].Object, app.Name) {
+		t.Errorf("ordered because of %+v, want a pod of %s that has no room", why, app.Name)
+	}
+	b.check(p.Restart(b.ctx))
+	arrived := b.awaitRecord(0, "the machine is there", inState(v1alpha1.ReplacementArrived))
+	if want := b.pool.Resource(2); arrived.Status.Replacement.Machine != want {
+		t.Errorf("replaced by %s, want %s", arrived.Status.Replacement.Machine, want)
+	}
+	b.check(testbed.Poll(b.ctx, "Azure has taken the machine", func() bool { _, there := b.ARM.VM(b.pool.Resource(0)); return !there }))
+	if rt := b.record(0); rt.Status.Phase.Finished() {
+		t.Errorf("I7: the retirement is over before the Node is silent: %s", rt.Status.Message)
+	}
+	b.silence(0)
+	b.awaitRecord(0, "the retirement is over", func(rt *v1alpha1.NodeRetirement) bool { return rt.Status.Phase == v1alpha1.Succeeded })
+	if _, err := b.Client().CoreV1().Nodes().Get(b.ctx, b.pool.NodeName(0), metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("the Node is there: %v", err)
+	}
+	if _, err := b.AwaitPods(b.ctx, b.pool.NodeName(2), "one of the app's", func(pods []corev1.Pod) bool {
+		return slices.ContainsFunc(pods, func(p corev1.Pod) bool { return p.Labels[workload.AppLabel] == app.Name })
+	}); err != nil {
+		t.Error(err)
+	}
+	if got := b.capacities(); len(got) != 1 || b.ARM.Capacity(b.pool.ScaleSet()) != 2 {
+		t.Errorf("I5: the scale set was asked for %v machines and is meant to have %d; want one order, and 2 as before",
+			got, b.ARM.Capacity(b.pool.ScaleSet()))
+	}
+	b.saw(0, "ReplacementArrived")
+}
+
+// TestAnOrderThatAzureRefusesIsSaidAndMadeAgain has the subscription without quota, twice.
+func TestAnOrderThatAzureRefusesIsSaidAndMadeAgain(t *testing.T) {
+	t.Parallel()
+	b := newPool(t, "refused", 2, "maximum: 3")
+	b.check(b.ARM.Inject(azure.ARMFault{
+		Kind: azure.ARMStatus, Status: 409, Code: "OperationNotAllowed", Times: 2, Resource: b.pool.ScaleSet(),
+		Message: "Operation could not be completed as it results in exceeding approved Total Regional Cores quota.",
+		Action:  "Microsoft.Compute/virtualMachineScaleSets/write",
+	}))
+	p := b.manage()
+	_, err := b.Azure.Announce(azure.Announcement{Type: azure.Preempt, Resources: []string{b.pool.Resource(0)}})
+	b.check(err)
+	waiting := b.awaitRecord(0, "there is a record", inState(v1alpha1.ReplacementWaiting))
+	if why := waiting.Status.Replacement.Reasons; len(why) != 1 || why[0].Code != "RoomElsewhere" {
+		t.Errorf("it waits because of %+v; its pods have room elsewhere", why)
+	}
+	b.check(testbed.Poll(b.ctx, "Azure has taken the machine", func() bool { _, there := b.ARM.VM(b.pool.Resource(0)); return !there }))
+	b.silence(0)
+	if note := b.saw(0, "ReplacementRefused"); !strings.Contains(note, "NoQuota") {
+		t.Errorf("the Event says %q", note)
+	}
+	arrived := b.awaitRecord(0, "the machine is there", inState(v1alpha1.ReplacementArrived))
+	if n := arrived.Status.Replacement.Attempts; n != 2 {
+		t.Errorf("%d refusals are counted, want 2", n)
+	}
+	if got := b.ARM.Capacity(b.pool.ScaleSet()); got != 2 {
+		t.Errorf("I5: the scale set is meant to have %d machines, want 2 as before", got)
+	}
+	for _, series := range []string{
+		`slipway_replacement_refusals_total{code="NoQuota",group="refused"} 2`, `slipway_replacements_total{group="refused",state="Arrived"} 1`,
+	} {
+		if _, metrics := p.get("/metrics"); !strings.Contains(metrics, series) {
+			t.Errorf("no metric %s", series)
+		}
+	}
+}
+
+// TestTheClusterAutoscalerIsMadeToLookAgainAfterADeletion has a node retired beside an empty pool that is kept for it.
+func TestTheClusterAutoscalerIsMadeToLookAgainAfterADeletion(t *testing.T) {
+	t.Parallel()
+	b := newPool(t, "autoscaled", 2, "maximum: 3")
+	const nudged = "nudged"
+	b.check(b.ARM.AddAgentPool(azure.AgentPoolSpec{
+		Cluster: testbed.ManagedCluster, ResourceGroup: testbed.ManagedClusterGroup, Name: nudged, AutoScaling: true, Max: 5,
+	}))
+	b.clouds = b.bed.clouds(map[string]any{"casSync": map[string]any{
+		"resourceGroup": testbed.ManagedClusterGroup, "cluster": testbed.ManagedCluster, "agentPool": nudged, "gather": "1s",
+	}})
+	p := b.manage()
+	b.retire(1)
+	b.awaitRecord(1, "the machine is deleted", func(rt *v1alpha1.NodeRetirement) bool { return rt.Status.Times.InstanceDeleted != nil })
+	b.check(p.Kill()) // it may have told nobody yet
+	b.check(p.Restart(b.ctx))
+	var maxima []string
+	b.check(testbed.Poll(b.ctx, "the maximum is changed and put back", func() bool {
+		maxima = nil
+		for _, r := range b.ARM.Requests() {
+			if r.Action == "Microsoft.ContainerService/managedClusters/agentPools/write" && strings.HasSuffix(r.Path, nudged) {
+				_, rest, _ := strings.Cut(r.Body, `"maxCount":`)
+				most, _, _ := strings.Cut(rest, ",")
+				maxima = append(maxima, most)
+			}
+		}
+		return len(maxima) >= 2 && len(maxima)%2 == 0
+	}))
+	if maxima[0] != "6" || maxima[1] != "5" {
+		t.Errorf("the maxima asked for are %v, want 6 and then 5", maxima)
+	}
+	if pool, _ := b.ARM.AgentPool(testbed.ManagedCluster, nudged); pool.Max != 5 || len(pool.Tags) > 0 {
+		t.Errorf("the pool is left as %+v", pool)
+	}
+}
+
+// retire creates a NodeRetirement that the test's manager finds.
+func (b *poolBed) retire(i int) {
+	b.t.Helper()
+	o := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"nodeName": b.pool.NodeName(i)}}}
+	o.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("NodeRetirement"))
+	o.SetName(b.pool.NodeName(i))
+	o.SetLabels(map[string]string{shard: b.name})
+	_, err := dynamic.NewForConfigOrDie(b.RESTConfig()).Resource(retirements).Create(b.ctx, o, metav1.CreateOptions{})
+	b.check(err)
+}

@@ -1,0 +1,141 @@
+package openstack_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/gophercloud/gophercloud/v2"
+	"github.com/gophercloud/gophercloud/v2/openstack/compute/v2/servers"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/dynamic"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/dev/controlplane"
+	openstackdev "github.com/slipway-dev/slipway/dev/openstack"
+	"github.com/slipway-dev/slipway/dev/testbed"
+)
+
+func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
+
+// conf is a configuration of the OpenStack autoscaler.
+const conf = `CloudType: OpenStack
+AuthOptions:
+  IdentityEndpoint: %s
+  Username: demo
+  Password: %s
+  TenantID: %s
+  DomainName: Default
+WorkerImageName: tiny
+CoolDownTime: 600
+MinNodeCount: 1
+MaxNodeCount: 10
+Network: {SecurityGroupName: demo-sg, NetworkUUID: %s}
+OpenStackFlavours:
+  DefaultFlavour: t.1c512m
+  Flavours: [{Name: t.1c512m, VCPU: 1, Memory: 512}]
+`
+
+// A worker that the OpenStack autoscaler has made is taken out of service by Slipway with that tool's own file: the Node
+// drained and deleted, and the server gone from Nova.
+func TestAWorkerOfTheOpenStackAutoscalerIsRetiredWithItsConfYML(t *testing.T) {
+	c := openstackdev.ForTest(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+	defer cancel()
+	bed := testbed.Shared(t)
+	const name = "kube-worker-a1b2" // as it named them
+	client := nova(t, c, openstackdev.Demo)
+	made, err := servers.Create(ctx, client, servers.CreateOpts{
+		Name: name, ImageRef: c.IDs.Image, FlavorRef: c.IDs.Flavors["t.1c512m"], Networks: []servers.Network{{UUID: c.IDs.Network}},
+	}, nil).Extract()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = servers.Delete(context.WithoutCancel(ctx), client, made.ID).ExtractErr() })
+	for {
+		s, err := servers.Get(ctx, client, made.ID).Extract()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s.Status == "ACTIVE" {
+			break
+		}
+		look(t)
+	}
+	if err := bed.AddNodes(ctx, controlplane.NodeSpec{Name: name, ProviderID: idOf(made.ID)}, controlplane.NodeSpec{Name: "kube-worker-stays"}); err != nil {
+		t.Fatal(err)
+	}
+	run(ctx, t, bed, c)
+
+	retirements := dynamic.NewForConfigOrDie(bed.RESTConfig()).Resource(v1alpha1.GroupVersion.WithResource("noderetirements"))
+	retirement := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": v1alpha1.GroupVersion.String(), "kind": "NodeRetirement", "metadata": map[string]any{"name": name},
+		"spec": map[string]any{"reason": "Requested", "nodeName": name},
+	}}
+	err = testbed.Poll(ctx, "the types are installed", func() bool {
+		_, err := retirements.Create(ctx, retirement, metav1.CreateOptions{})
+		return err == nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var phase, message string
+	err = testbed.Poll(ctx, "the retirement is over", func() bool {
+		now, err := retirements.Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return false
+		}
+		phase, _, _ = unstructured.NestedString(now.Object, "status", "phase")
+		message, _, _ = unstructured.NestedString(now.Object, "status", "message")
+		return v1alpha1.Phase(phase).Finished()
+	})
+	if err != nil || v1alpha1.Phase(phase) != v1alpha1.Succeeded {
+		t.Fatalf("%v: %s: %s", err, phase, message)
+	}
+	if err := servers.Get(ctx, client, made.ID).Err; !gophercloud.ResponseCodeIs(err, http.StatusNotFound) {
+		t.Errorf("the server: %v, want it gone", err)
+	}
+	if _, err := bed.Client().CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("the Node: %v, want it gone", err)
+	}
+	if n := portsOf(t, c, made.ID); n != 0 {
+		t.Errorf("%d ports are left", n)
+	}
+}
+
+// run starts slipway in the autoscaler's place.
+func run(ctx context.Context, t *testing.T, bed *testbed.Testbed, c *openstackdev.Cloud) {
+	t.Helper()
+	path, err := testbed.Binary("slipway")
+	if err != nil {
+		t.Fatal(err)
+	}
+	password, err := c.Password()
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "conf.yml")
+	text := fmt.Sprintf(conf, c.IDs.Endpoints["identity"], password, c.IDs.Project, c.IDs.Network)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p, err := bed.Run(ctx, controlplane.Command{Name: "openstack-autoscaler", Path: path, Args: []string{
+		"openstack-autoscaler", "-kubeconfig", bed.Kubeconfig(), "-config", file, "-listen", "",
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = p.Kill()
+		if t.Failed() {
+			raw, _ := os.ReadFile(p.LogFile())
+			t.Logf("log of slipway:\n%s", raw)
+		}
+	})
+}

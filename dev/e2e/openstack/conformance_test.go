@@ -1,0 +1,256 @@
+// Package openstack_test has the tests of the OpenStack provider that need a real OpenStack. `make test-openstack` starts
+// one; without it they are skipped. They change quotas, images and the like of one project, and are not parallel.
+package openstack_test
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/gophercloud/gophercloud/v2"
+	"github.com/gophercloud/gophercloud/v2/openstack/compute/v2/servers"
+
+	openstackdev "github.com/slipway-dev/slipway/dev/openstack"
+	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/cloud/conformance"
+	"github.com/slipway-dev/slipway/internal/cloud/openstack"
+)
+
+// spare is the group of the servers that tests have left, for those that follow.
+const spare = "spare"
+
+// novaCloud is a group of servers of the real Nova, with a front that misbehaves in its place.
+type novaCloud struct {
+	*openstackdev.Cloud
+	t     *testing.T
+	front *front
+	group string
+
+	mu      sync.Mutex
+	held    map[string]string // servers whose deletion was accepted and not passed on, with the token that asked
+	holding string            // the server that the next deletion of is held
+	failing bool              // in ERROR, rather than being deleted for ever
+}
+
+func newNova(t *testing.T) conformance.Cloud {
+	c := &novaCloud{Cloud: openstackdev.ForTest(t), t: t, group: newGroupName(t), held: map[string]string{}}
+	c.front = newFront(t, c.IDs.Endpoints["compute"])
+	c.fill(conformance.Machines)
+	t.Cleanup(func() {
+		c.Heal(t)
+		c.moveTo(c.group, spare)
+	})
+	return c
+}
+
+// fill takes servers that other tests have left, and makes those that lack.
+func (c *novaCloud) fill(want int) {
+	c.moveTo(spare, c.group)
+	launch(c.t, c.Cloud, c.group, max(0, want-len(c.active())))
+	for len(c.active()) < want {
+		look(c.t)
+	}
+}
+
+func (c *novaCloud) active() []servers.Server {
+	return slices.DeleteFunc(serversOf(c.t, c.Cloud, c.group), func(s servers.Server) bool {
+		return s.Status != "ACTIVE" || s.TaskState != ""
+	})
+}
+
+// moveTo changes the group of servers, all of them at most six. What is not as it should be is deleted.
+func (c *novaCloud) moveTo(from, to string) {
+	ctx := context.WithoutCancel(c.t.Context())
+	client := nova(c.t, c.Cloud, openstackdev.Demo)
+	kept := 0
+	for _, s := range serversOf(c.t, c.Cloud, from) {
+		if s.TaskState == "deleting" {
+			continue
+		}
+		if kept == conformance.Machines || s.Status != "ACTIVE" {
+			if err := servers.Delete(ctx, client, s.ID).ExtractErr(); err != nil && !gophercloud.ResponseCodeIs(err, http.StatusNotFound) {
+				c.t.Error(err)
+			}
+			continue
+		}
+		if _, err := servers.UpdateMetadata(ctx, client, s.ID, servers.MetadataOpts{openstack.GroupKey: to}).Extract(); err != nil {
+			c.t.Error(err)
+		}
+		kept++
+	}
+}
+
+func (c *novaCloud) Provider(t *testing.T) cloud.Provider {
+	config := configOf(c.Cloud, groupOf(c.group))
+	config.Endpoints = map[string]string{"compute": c.front.Compute()}
+	return providerOf(t, config, openstack.Options{PageSize: 4})
+}
+
+func (c *novaCloud) Group() string { return c.group }
+
+func (c *novaCloud) Machines() []string {
+	var ids []string
+	for _, s := range serversOf(c.t, c.Cloud, c.group) {
+		if s.TaskState != "deleting" {
+			ids = append(ids, idOf(s.ID))
+		}
+	}
+	return ids
+}
+
+func idOf(server string) string { return "openstack:///" + server }
+
+func serverOf(id string) string { return strings.TrimPrefix(id, "openstack:///") }
+
+func (c *novaCloud) Size() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := 0
+	for _, id := range c.Machines() {
+		if _, deleting := c.held[serverOf(id)]; !deleting || c.failing {
+			n++
+		}
+	}
+	return n
+}
+
+func (c *novaCloud) Missing() string { return idOf(uuid.NewString()) }
+
+func (c *novaCloud) Foreign() string { return "openstack://Elsewhere/" + uuid.NewString() }
+
+func (c *novaCloud) Lose(t *testing.T, machine string) {
+	t.Helper()
+	if err := servers.Delete(t.Context(), nova(t, c.Cloud, openstackdev.Demo), serverOf(machine)).ExtractErr(); err != nil {
+		t.Fatal(err)
+	}
+	c.AwaitGone(t, machine)
+}
+
+func (c *novaCloud) AwaitGone(t *testing.T, machine string) {
+	t.Helper()
+	for {
+		err := servers.Get(t.Context(), nova(t, c.Cloud, openstackdev.Demo), serverOf(machine)).Err
+		if gophercloud.ResponseCodeIs(err, http.StatusNotFound) {
+			return
+		}
+		look(t)
+	}
+}
+
+func (c *novaCloud) Deletions() int { return c.front.count(http.MethodDelete, `/servers/[^/]+$`) }
+
+func (c *novaCloud) Batches() bool { return false }
+
+// Cannot implements conformance.Limited.
+func (c *novaCloud) Cannot() map[conformance.Misbehaviour]string {
+	return map[conformance.Misbehaviour]string{conformance.Forgets: "Nova has no operations: the server itself is followed"}
+}
+
+func (c *novaCloud) Inject(t *testing.T, f conformance.Fault) {
+	t.Helper()
+	switch f.Misbehaviour {
+	case conformance.Unavailable:
+		c.front.behave(novaError(http.StatusInternalServerError, "computeFault", "The server has either erred."), nil, false)
+	case conformance.Reset:
+		c.front.behave(abort, nil, false)
+	case conformance.Truncated:
+		c.front.behave(nil, nil, true)
+	case conformance.Impostor:
+		c.front.behave(html(http.StatusOK), nil, false)
+	case conformance.Misrouted:
+		c.front.behave(html(http.StatusNotFound), nil, false)
+	case conformance.Denied:
+		c.front.behave(novaError(http.StatusForbidden, "forbidden", "Policy doesn't allow os_compute_api:servers to be performed."), nil, false)
+	case conformance.Throttled:
+		c.front.behave(throttled(f.After), nil, false)
+	case conformance.SecondPage:
+		c.front.behave(func(w http.ResponseWriter, r *http.Request) bool {
+			if r.URL.Query().Get("marker") == "" {
+				return false
+			}
+			return novaError(http.StatusInternalServerError, "computeFault", "Unexpected.")(w, r)
+		}, nil, false)
+	case conformance.DeletionFails, conformance.DeletionHangs:
+		c.mu.Lock()
+		c.holding, c.failing = serverOf(f.Machine), f.Misbehaviour == conformance.DeletionFails
+		c.mu.Unlock()
+		c.front.behave(c.hold, c.show, false)
+	case conformance.Stale:
+		c.front.behave(c.stale(t), nil, false)
+	case conformance.Full:
+		setQuota(t, c.Cloud, 0, -1) // what is there already may stay
+	default:
+		t.Fatalf("Nova cannot be made to behave so: it %s", f.Misbehaviour)
+	}
+}
+
+// hold accepts a deletion in Nova's place.
+func (c *novaCloud) hold(w http.ResponseWriter, r *http.Request) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if r.Method != http.MethodDelete || !strings.HasSuffix(r.URL.Path, "/"+c.holding) {
+		return false
+	}
+	c.held[c.holding] = r.Header.Get("X-Auth-Token")
+	w.WriteHeader(http.StatusNoContent)
+	return true
+}
+
+// show has Nova say of a server whose deletion is held that it is being deleted, or that this has failed.
+func (c *novaCloud) show(server map[string]any) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	id, _ := server["id"].(string)
+	if _, held := c.held[id]; !held {
+		return
+	}
+	if c.failing {
+		server["status"] = "ERROR"
+		server["fault"] = map[string]any{"code": 500, "created": "2026-01-01T00:00:00Z", "message": "Failed to deallocate the network(s)."}
+		return
+	}
+	server["OS-EXT-STS:task_state"] = "deleting"
+}
+
+// stale has the list stay as it is now.
+func (c *novaCloud) stale(t *testing.T) func(http.ResponseWriter, *http.Request) bool {
+	client := nova(t, c.Cloud, openstackdev.Demo)
+	var list json.RawMessage
+	_, err := client.Get(t.Context(), client.ServiceURL("servers", "detail"), &list, nil) //nolint:bodyclose // it has been read
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer := always(http.StatusOK, jsonType, string(list), nil)
+	return func(w http.ResponseWriter, r *http.Request) bool {
+		return strings.HasSuffix(r.URL.Path, "/servers/detail") && answer(w, r)
+	}
+}
+
+func (c *novaCloud) Heal(t *testing.T) {
+	t.Helper()
+	c.front.behave(nil, nil, false)
+	setQuota(t, c.Cloud, -1, -1)
+	c.mu.Lock()
+	held, failing := c.held, c.failing
+	c.held, c.holding, c.failing = map[string]string{}, "", false
+	c.mu.Unlock()
+	for id := range held {
+		if failing {
+			continue
+		}
+		err := servers.Delete(context.WithoutCancel(t.Context()), nova(t, c.Cloud, openstackdev.Demo), id).ExtractErr()
+		if err != nil && !gophercloud.ResponseCodeIs(err, http.StatusNotFound) {
+			t.Error(err)
+		}
+	}
+}
+
+func TestOpenStackKeepsWhatAProviderPromises(t *testing.T) {
+	openstackdev.ForTest(t)
+	conformance.Run(t, newNova)
+}

@@ -1,0 +1,237 @@
+package openstack_test
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gophercloud/gophercloud/v2"
+	gopher "github.com/gophercloud/gophercloud/v2/openstack"
+	"github.com/gophercloud/gophercloud/v2/openstack/compute/v2/quotasets"
+	"github.com/gophercloud/gophercloud/v2/openstack/compute/v2/servers"
+	"github.com/gophercloud/gophercloud/v2/openstack/config"
+	"github.com/gophercloud/gophercloud/v2/openstack/config/clouds"
+
+	openstackdev "github.com/slipway-dev/slipway/dev/openstack"
+	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/cloud/openstack"
+)
+
+// clusterName is that of the tests' servers.
+const clusterName = "e2e"
+
+// lookPause is the time between two looks at something that takes its time.
+const lookPause = 50 * time.Millisecond
+
+// the real thing, for what a test does behind the provider's back.
+var direct struct {
+	sync.Mutex
+	clients map[string]*gophercloud.ProviderClient
+}
+
+// as gives a client of a user, past every proxy.
+func as(t *testing.T, c *openstackdev.Cloud, user string) *gophercloud.ProviderClient {
+	t.Helper()
+	direct.Lock()
+	defer direct.Unlock()
+	if known := direct.clients[user]; known != nil {
+		return known
+	}
+	auth, _, secure, err := clouds.Parse(clouds.WithCloudName(user), clouds.WithLocations(c.CloudsFile()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	auth.AllowReauth = true
+	client, err := config.NewProviderClient(context.WithoutCancel(t.Context()), auth, config.WithTLSConfig(secure))
+	if err != nil {
+		t.Fatal(err)
+	}
+	client.UseTokenLock()
+	if direct.clients == nil {
+		direct.clients = map[string]*gophercloud.ProviderClient{}
+	}
+	direct.clients[user] = client
+	return client
+}
+
+// nova is a client of Nova itself.
+func nova(t *testing.T, c *openstackdev.Cloud, user string) *gophercloud.ServiceClient {
+	t.Helper()
+	client, err := gopher.NewComputeV2(as(t, c, user), gophercloud.EndpointOpts{Region: "RegionOne"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	client.Microversion = "2.90"
+	return client
+}
+
+func neutron(t *testing.T, c *openstackdev.Cloud, user string) *gophercloud.ServiceClient {
+	t.Helper()
+	client, err := gopher.NewNetworkV2(as(t, c, user), gophercloud.EndpointOpts{Region: "RegionOne"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return client
+}
+
+func glance(t *testing.T, c *openstackdev.Cloud, user string) *gophercloud.ServiceClient {
+	t.Helper()
+	client, err := gopher.NewImageV2(as(t, c, user), gophercloud.EndpointOpts{Region: "RegionOne"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return client
+}
+
+// groupOf is a group of small servers.
+func groupOf(name string) openstack.GroupConfig {
+	return openstack.GroupConfig{
+		Name: name, Flavors: []string{"t.1c512m", "m.2c4g"}, Image: openstack.Image{Name: "tiny"}, Networks: []string{"demo-net"},
+		SecurityGroups: []string{"demo-sg"}, KeyPair: openstackdev.KeyPair,
+	}
+}
+
+// configOf is a configuration with one group.
+func configOf(c *openstackdev.Cloud, group openstack.GroupConfig) openstack.Config {
+	return openstack.Config{
+		Cloud: openstackdev.Demo, CloudsFile: c.CloudsFile(), ClusterName: clusterName, Groups: []openstack.GroupConfig{group},
+	}
+}
+
+func providerOf(t *testing.T, config openstack.Config, o openstack.Options) *openstack.Provider {
+	t.Helper()
+	p, err := openstack.New(config, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// serversOf lists the servers of a group by Nova's own account, ordered by ID.
+func serversOf(t *testing.T, c *openstackdev.Cloud, group string) []servers.Server {
+	t.Helper()
+	pages, err := servers.List(nova(t, c, openstackdev.Demo), servers.ListOpts{}).AllPages(context.WithoutCancel(t.Context()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := servers.ExtractServers(pages)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all = slices.DeleteFunc(all, func(s servers.Server) bool {
+		return s.Metadata[openstack.ClusterKey] != clusterName || s.Metadata[openstack.GroupKey] != group
+	})
+	slices.SortFunc(all, func(a, b servers.Server) int { return strings.Compare(a.ID, b.ID) })
+	return all
+}
+
+// removeGroup deletes what is left of a group, and waits for that.
+func removeGroup(t *testing.T, c *openstackdev.Cloud, group string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 5*time.Minute)
+	defer cancel()
+	for {
+		left := serversOf(t, c, group)
+		if len(left) == 0 {
+			return
+		}
+		for _, s := range left {
+			if s.TaskState != "deleting" {
+				_ = servers.Delete(ctx, nova(t, c, openstackdev.Demo), s.ID).ExtractErr() // the list says whether it worked
+			}
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("%d servers of group %s are left", len(left), group)
+		case <-time.After(lookPause):
+		}
+	}
+}
+
+// follow follows an operation to its end.
+func follow(t *testing.T, p cloud.Provider, op cloud.Operation) cloud.Status {
+	t.Helper()
+	for {
+		status, err := p.Status(t.Context(), op)
+		if err != nil {
+			t.Fatalf("Status(%+v): %v", op, err)
+		}
+		if status.Done {
+			return status
+		}
+		look(t)
+	}
+}
+
+func look(t *testing.T) {
+	t.Helper()
+	select {
+	case <-time.After(lookPause):
+	case <-t.Context().Done():
+		t.Fatal("the test's time is over")
+	}
+}
+
+// setQuota sets how many servers the project may have; -1 is any number.
+func setQuota(t *testing.T, c *openstackdev.Cloud, instances, cores int) {
+	t.Helper()
+	_, err := quotasets.Update(context.WithoutCancel(t.Context()), nova(t, c, openstackdev.Admin), c.IDs.Project,
+		quotasets.UpdateOpts{Instances: &instances, Cores: &cores, Force: true}).Extract()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// launch makes servers of a group past the provider.
+func launch(t *testing.T, c *openstackdev.Cloud, group string, count int) {
+	t.Helper()
+	if count == 0 {
+		return
+	}
+	_, err := servers.Create(t.Context(), nova(t, c, openstackdev.Demo), servers.CreateOpts{
+		Name: group, ImageRef: c.IDs.Image, FlavorRef: c.IDs.Flavors["t.1c512m"], Min: count, Max: count,
+		Networks: []servers.Network{{UUID: c.IDs.Network}}, Metadata: metadataOf(group),
+	}, nil).Extract()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func metadataOf(group string) map[string]string {
+	return map[string]string{openstack.ClusterKey: clusterName, openstack.GroupKey: group}
+}
+
+// portsOf counts the ports of a server.
+func portsOf(t *testing.T, c *openstackdev.Cloud, server string) int {
+	t.Helper()
+	client := neutron(t, c, openstackdev.Demo)
+	var answer struct {
+		Ports []struct{} `json:"ports"`
+	}
+	query := url.Values{"device_id": {server}}
+	_, err := client.Get(t.Context(), client.ServiceURL("ports")+"?"+query.Encode(), &answer, nil) //nolint:bodyclose // it has been read
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(answer.Ports)
+}
+
+var groups struct {
+	sync.Mutex
+	n int
+}
+
+// newGroupName is one that no other test has.
+func newGroupName(t *testing.T) string {
+	t.Helper()
+	groups.Lock()
+	defer groups.Unlock()
+	groups.n++
+	return fmt.Sprintf("g%d-%d", os.Getpid(), groups.n)
+}

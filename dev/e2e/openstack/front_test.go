@@ -1,0 +1,184 @@
+package openstack_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// front stands before the real Nova, and lets a test have it answer otherwise than it would: what goes wrong between a
+// provider and a cloud, or what Nova's fake driver cannot be made to do.
+type front struct {
+	*httptest.Server
+	forward *httputil.ReverseProxy
+
+	mu sync.Mutex
+	// instead answers in Nova's place when it returns true.
+	instead func(w http.ResponseWriter, r *http.Request) bool
+	// rewrite changes what is said of a server, in lists and alone.
+	rewrite  func(server map[string]any)
+	cut      bool // every answer is cut off in the middle
+	requests []seenRequest
+}
+
+// seenRequest is a request that came to the front.
+type seenRequest struct {
+	method, path string
+	token        string
+	body         []byte
+}
+
+func newFront(t *testing.T, nova string) *front {
+	t.Helper()
+	u, err := url.Parse(nova)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &front{}
+	f.forward = &httputil.ReverseProxy{
+		Rewrite:        func(r *httputil.ProxyRequest) { r.SetURL(&url.URL{Scheme: u.Scheme, Host: u.Host}) },
+		ModifyResponse: f.modify,
+		ErrorHandler:   func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
+	}
+	f.Server = httptest.NewServer(f)
+	t.Cleanup(f.Close)
+	return f
+}
+
+// Compute is the address to use in Nova's place.
+func (f *front) Compute() string { return f.URL + "/v2.1/" }
+
+func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		panic(http.ErrAbortHandler)
+	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	f.mu.Lock()
+	f.requests = append(f.requests, seenRequest{r.Method, r.URL.Path, r.Header.Get("X-Auth-Token"), body})
+	instead := f.instead
+	f.mu.Unlock()
+	if instead != nil && instead(w, r) {
+		return
+	}
+	f.forward.ServeHTTP(w, r)
+}
+
+// count counts the requests so far of a method whose path matches.
+func (f *front) count(method, path string) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n := 0
+	for _, r := range f.requests {
+		if r.method == method && regexp.MustCompile(path).MatchString(r.path) {
+			n++
+		}
+	}
+	return n
+}
+
+// seen gives the requests so far.
+func (f *front) seen() []seenRequest {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return append([]seenRequest(nil), f.requests...)
+}
+
+// behave sets how Nova is made to answer; the zero behaviour is its own.
+func (f *front) behave(instead func(http.ResponseWriter, *http.Request) bool, rewrite func(map[string]any), cut bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.instead, f.rewrite, f.cut = instead, rewrite, cut
+}
+
+func (f *front) modify(r *http.Response) error {
+	f.mu.Lock()
+	rewrite, cut := f.rewrite, f.cut
+	f.mu.Unlock()
+	if rewrite == nil && !cut || r.StatusCode != http.StatusOK && !cut {
+		return nil
+	}
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return err
+	}
+	if rewrite != nil && strings.HasPrefix(r.Header.Get("Content-Type"), "application/json") {
+		body = rewritten(body, rewrite)
+	}
+	r.Header.Set("Content-Length", strconv.Itoa(len(body)))
+	r.ContentLength = int64(len(body))
+	if cut {
+		body = body[:len(body)/2]
+	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	return nil
+}
+
+// rewritten applies a change to each server of an answer.
+func rewritten(body []byte, change func(map[string]any)) []byte {
+	var answer struct {
+		Server  map[string]any   `json:"server,omitempty"`
+		Servers []map[string]any `json:"servers,omitempty"`
+		Links   []any            `json:"servers_links,omitempty"`
+	}
+	if json.Unmarshal(body, &answer) != nil || answer.Server == nil && answer.Servers == nil {
+		return body
+	}
+	if answer.Server != nil {
+		change(answer.Server)
+	}
+	for _, s := range answer.Servers {
+		change(s)
+	}
+	changed, err := json.Marshal(answer)
+	if err != nil {
+		return body
+	}
+	return changed
+}
+
+// always answers every request alike.
+func always(code int, contentType, body string, header map[string]string) func(http.ResponseWriter, *http.Request) bool {
+	return func(w http.ResponseWriter, _ *http.Request) bool {
+		w.Header().Set("Content-Type", contentType)
+		for k, v := range header {
+			w.Header().Set(k, v)
+		}
+		w.WriteHeader(code)
+		_, _ = io.WriteString(w, body)
+		return true
+	}
+}
+
+const (
+	htmlType = "text/html; charset=UTF-8"
+	jsonType = "application/json; charset=UTF-8"
+	page     = "<html><head><title>%d</title></head><body><h1>%s</h1></body></html>"
+)
+
+func html(code int) func(http.ResponseWriter, *http.Request) bool {
+	return always(code, htmlType, fmt.Sprintf(page, code, http.StatusText(code)), nil)
+}
+
+// novaError answers as Nova does.
+func novaError(code int, kind, message string) func(http.ResponseWriter, *http.Request) bool {
+	return always(code, jsonType, fmt.Sprintf(`{%q: {"code": %d, "message": %q}}`, kind, code, message), nil)
+}
+
+func throttled(after time.Duration) func(http.ResponseWriter, *http.Request) bool {
+	return always(http.StatusTooManyRequests, jsonType, `{"overLimit": {"code": 429, "message": "This request was rate-limited."}}`,
+		map[string]string{"Retry-After": strconv.Itoa(int(after.Seconds()))})
+}
+
+func abort(http.ResponseWriter, *http.Request) bool { panic(http.ErrAbortHandler) }

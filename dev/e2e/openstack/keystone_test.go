@@ -1,0 +1,157 @@
+package openstack_test
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/gophercloud/gophercloud/v2"
+	gopher "github.com/gophercloud/gophercloud/v2/openstack"
+	"github.com/gophercloud/gophercloud/v2/openstack/identity/v3/applicationcredentials"
+	"github.com/gophercloud/gophercloud/v2/openstack/identity/v3/tokens"
+	"github.com/gophercloud/gophercloud/v2/openstack/identity/v3/users"
+
+	openstackdev "github.com/slipway-dev/slipway/dev/openstack"
+	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/cloud/openstack"
+)
+
+func silent() *slog.Logger { return slog.New(slog.DiscardHandler) }
+
+func keystone(t *testing.T, c *openstackdev.Cloud, user string) *gophercloud.ServiceClient {
+	t.Helper()
+	client, err := gopher.NewIdentityV3(as(t, c, user), gophercloud.EndpointOpts{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return client
+}
+
+// inline is a configuration whose credential is given in it, as the old five fields were.
+func inline(t *testing.T, c *openstackdev.Cloud, group openstack.GroupConfig) openstack.Config {
+	t.Helper()
+	password, err := c.Password()
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := configOf(c, group)
+	config.Cloud, config.CloudsFile = "", ""
+	config.Auth = &openstack.Auth{
+		URL: c.IDs.Endpoints["identity"], Username: openstackdev.Demo, Password: password, ProjectID: c.IDs.Project, UserDomainName: "Default",
+	}
+	return config
+}
+
+func TestEveryCredentialSignsIn(t *testing.T) {
+	c := openstackdev.ForTest(t)
+	g := groupOf(newGroupName(t))
+	application, err := applicationcredentials.Create(t.Context(), keystone(t, c, openstackdev.Demo), c.IDs.User,
+		applicationcredentials.CreateOpts{Name: g.Name}).Extract()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = applicationcredentials.Delete(context.WithoutCancel(t.Context()), keystone(t, c, openstackdev.Demo), c.IDs.User, application.ID).ExtractErr()
+	})
+	five := inline(t, c, g)
+	credential := inline(t, c, g)
+	credential.Auth = &openstack.Auth{
+		URL: c.IDs.Endpoints["identity"], ApplicationCredentialID: application.ID, ApplicationCredentialSecret: application.Secret,
+	}
+	for name, config := range map[string]openstack.Config{"five fields": five, "application credential": credential, "clouds.yaml": configOf(c, g)} {
+		if err := providerOf(t, config, openstack.Options{}).Check(t.Context()); err != nil {
+			// The key pair is the user's own, and an application credential is of the same user.
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestACredentialThatDoesNotSignInIsARefusal(t *testing.T) {
+	c := openstackdev.ForTest(t)
+	g := groupOf(newGroupName(t))
+	password, err := c.Password()
+	if err != nil {
+		t.Fatal(err)
+	}
+	admin := keystone(t, c, openstackdev.Admin)
+	outsider, err := users.Create(t.Context(), admin, users.CreateOpts{Name: g.Name, DomainID: "default", Password: password}).Extract()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = users.Delete(context.WithoutCancel(t.Context()), admin, outsider.ID).ExtractErr() })
+	for name, change := range map[string]func(*openstack.Auth){
+		"wrong password":              func(a *openstack.Auth) { a.Password = "wrong" },
+		"no such user":                func(a *openstack.Auth) { a.Username = "nobody" },
+		"no role in the project":      func(a *openstack.Auth) { a.Username = outsider.Name },
+		"project that does not exist": func(a *openstack.Auth) { a.ProjectID = strings.Repeat("0", 32) },
+	} {
+		config := inline(t, c, g)
+		change(config.Auth)
+		p := providerOf(t, config, openstack.Options{})
+		for range 2 {
+			if _, err := p.Group(t.Context(), g.Name); cloud.RefusalOf(err) != cloud.NoRight {
+				t.Errorf("%s: %v, want the refusal %s", name, err, cloud.NoRight)
+			}
+		}
+		if _, err := p.Instance(t.Context(), idOf(c.IDs.Image)); err == nil || cloud.IsNotFound(err) {
+			t.Errorf("I7: %s: %v", name, err)
+		}
+	}
+	config := inline(t, c, g)
+	config.Region = "LK" // which the OpenStack autoscaler had built in
+	if err := providerOf(t, config, openstack.Options{}).Check(t.Context()); cloud.RefusalOf(err) != cloud.Invalid || !strings.Contains(err.Error(), "RegionOne") {
+		t.Errorf("a region that is not there: %v", err)
+	}
+}
+
+func TestATokenThatEndsIsRenewed(t *testing.T) {
+	c := openstackdev.ForTest(t)
+	front := newFront(t, c.IDs.Endpoints["compute"])
+	g := groupOf(newGroupName(t))
+	config := configOf(c, g)
+	config.Endpoints = map[string]string{"compute": front.Compute()}
+	p := providerOf(t, config, openstack.Options{})
+	if _, err := p.Group(t.Context(), g.Name); err != nil {
+		t.Fatal(err)
+	}
+	seen := front.seen()
+	old := seen[len(seen)-1].token
+	if err := tokens.Revoke(t.Context(), keystone(t, c, openstackdev.Admin), old).Err; err != nil {
+		t.Fatal(err)
+	}
+	for { // Nova remembers a token for two seconds
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, c.IDs.Endpoints["compute"]+"/servers", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Header.Set("X-Auth-Token", old)
+		response, err := http.DefaultClient.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = response.Body.Close()
+		if response.StatusCode == http.StatusUnauthorized {
+			break
+		}
+		look(t)
+	}
+	if _, err := p.Group(t.Context(), g.Name); err != nil {
+		t.Errorf("with a token that was revoked: %v", err)
+	}
+	seen = front.seen()
+	if last := seen[len(seen)-1].token; last == old || last == "" {
+		t.Error("it went on with the old token")
+	}
+	// A regression of the OpenStack autoscaler, which signed in for each call.
+	renewed := seen[len(seen)-1].token
+	for range 3 {
+		if _, err := p.Group(t.Context(), g.Name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if seen = front.seen(); seen[len(seen)-1].token != renewed {
+		t.Error("each call has a token of its own")
+	}
+}

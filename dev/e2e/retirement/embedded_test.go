@@ -1,0 +1,138 @@
+package retirement_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/pflag"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/slipway-dev/slipway/dev/controlplane"
+	"github.com/slipway-dev/slipway/internal/kubeapi"
+	"github.com/slipway-dev/slipway/internal/manager"
+)
+
+// embedded is a manager in this process, started again whenever it ends.
+type embedded struct {
+	config manager.Config
+	api    *url.URL
+	log    *slog.Logger
+
+	mu   sync.Mutex
+	kill context.CancelFunc // ends the one that runs now
+}
+
+// embed prepares a manager that reaches the API server at a proxy's address, and is told the flags.
+func embed(t *testing.T, api *url.URL, log io.Writer, flags ...string) *embedded {
+	t.Helper()
+	e := &embedded{api: api, log: slog.New(slog.NewTextHandler(log, nil))}
+	set := pflag.NewFlagSet("manager", pflag.ContinueOnError)
+	e.config.AddFlags(set)
+	if err := set.Parse(append(flags, "--leader-elect=false", "--listen=")); err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+// run has a manager at work until ctx ends. One that cannot start, since what it asks first fails, is started again, as
+// the kubelet would.
+func (e *embedded) run(ctx context.Context) {
+	for ctx.Err() == nil {
+		life, kill := context.WithCancel(ctx)
+		e.mu.Lock()
+		e.kill = kill
+		e.mu.Unlock()
+		err := e.live(life)
+		kill()
+		e.log.Info("the manager has ended", "err", err)
+		select {
+		case <-ctx.Done():
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+// crash ends the manager that runs now in the middle of whatever it does.
+func (e *embedded) crash() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.kill()
+}
+
+func (e *embedded) live(ctx context.Context) error {
+	api, err := kubeapi.Config{Server: e.api}.Connect("slipway-manager/test")
+	if err != nil {
+		return err
+	}
+	return manager.RunIn(ctx, e.config, manager.Process{
+		Kube: &rest.Config{Host: e.api.String(), QPS: -1, UserAgent: "slipway-manager/test"}, API: api,
+		Metrics: prometheus.NewRegistry(), Log: e.log,
+	})
+}
+
+// account reaches the API server as the manager's ServiceAccount does, behind the proxy, so that what is before it needs
+// no TLS. It shows a cluster in which there is nothing but one test's own pool: what the managers of others do would be
+// most of what each has to read.
+type account struct {
+	token string
+	next  http.RoundTripper
+	// only are label selectors by the paths of lists and watches.
+	only map[string]string
+}
+
+func (a account) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	r.Header.Set("Authorization", "Bearer "+a.token)
+	if selector := a.only[r.URL.Path]; selector != "" && r.Method == http.MethodGet {
+		query := r.URL.Query()
+		query.Set("labelSelector", selector)
+		r.URL.RawQuery = query.Encode()
+	}
+	return a.next.RoundTrip(r)
+}
+
+var theAccount struct {
+	sync.Once
+	token     string
+	transport http.RoundTripper
+	err       error
+}
+
+// account gives the transport of a manager in this process.
+func (f *fixture) account() account {
+	f.t.Helper()
+	theAccount.Do(func() {
+		theAccount.err = func() error {
+			path, err := f.ServiceAccountKubeconfig(f.ctx, managerNamespace, managerAccount, controlplane.TokenOptions{})
+			if err != nil {
+				return err
+			}
+			config, err := clientcmd.BuildConfigFromFlags("", path)
+			if err != nil {
+				return err
+			}
+			if config.BearerToken == "" {
+				return fmt.Errorf("%s holds no token", path)
+			}
+			theAccount.token = config.BearerToken
+			theAccount.transport, err = rest.TransportFor(rest.AnonymousClientConfig(f.RESTConfig()))
+			return err
+		}()
+	})
+	f.check(theAccount.err)
+	mine := shard + "=" + f.name
+	return account{theAccount.token, theAccount.transport, map[string]string{
+		"/api/v1/nodes":                              "kubernetes.azure.com/agentpool=" + f.pool.Name,
+		"/apis/slipway.dev/v1alpha1/nodegroups":      mine,
+		"/apis/slipway.dev/v1alpha1/noderetirements": mine,
+	}}
+}

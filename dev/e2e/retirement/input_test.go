@@ -1,0 +1,166 @@
+package retirement_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/dev/azure"
+	"github.com/slipway-dev/slipway/dev/controlplane"
+	"github.com/slipway-dev/slipway/dev/faultproxy"
+	"github.com/slipway-dev/slipway/dev/testbed"
+	"github.com/slipway-dev/slipway/internal/retirement"
+)
+
+// inputGroup is the NodeGroup of these tests.
+const inputGroup = "drain: {timeout: 3m}"
+
+// heard waits for an Event about a NodeRetirement, and gives its words.
+func (f *fixture) heard(name, reason string) string {
+	f.t.Helper()
+	note := ""
+	f.check(testbed.Poll(f.ctx, fmt.Sprintf("there is an Event %s about %s", reason, name), func() bool {
+		list, err := f.Client().EventsV1().Events(metav1.NamespaceDefault).List(f.ctx, metav1.ListOptions{FieldSelector: "reason=" + reason})
+		f.check(err)
+		i := slices.IndexFunc(list.Items, func(e eventsv1.Event) bool {
+			return e.Regarding.Kind == "NodeRetirement" && e.Regarding.Name == name
+		})
+		if i >= 0 {
+			note = list.Items[i].Note
+		}
+		return i >= 0
+	}))
+	return note
+}
+
+// TestI10ARetirementThatCannotBeIsRefusedWithTheReasonAndNothingIsDone has one manager refuse all of them.
+func TestI10ARetirementThatCannotBeIsRefusedWithTheReasonAndNothingIsDone(t *testing.T) {
+	t.Parallel()
+	const machines = 4
+	f := newFixture(t, "input", machines, inputGroup)
+	protected := f.app("kept", 1, 1)
+	protected.Annotations = map[string]string{"slipway.dev/do-not-evict": "true"}
+	f.run(protected.Deployment())
+	foreign := controlplane.NodeSpec{
+		Name: "input-foreign", Labels: map[string]string{"input": "foreign"},
+		ProviderID: "azure:///subscriptions/00000000-0000-0000-0000-0000000000ff/resourceGroups/mc_demo/providers/Microsoft.Compute/" +
+			"virtualMachineScaleSets/" + f.pool.ScaleSet() + "/virtualMachines/0",
+	}
+	f.check(f.AddNodes(f.ctx, foreign))
+	f.manage("", faultproxy.New(kindOf))
+	for name, tt := range map[string]struct {
+		spec, code, says string
+	}{
+		"input-nobody":  {"nodeName: input-nobody", retirement.NodeNotFound, "there is no Node input-nobody"},
+		"input-keeps":   {"nodeName: " + f.pool.NodeName(1), retirement.ProtectedPod, "kept"},
+		"input-renewed": {"nodeName: " + f.pool.NodeName(2) + "\nnodeUID: 11111111-2222-3333-4444-555555555555", retirement.NodeReplaced, "another one of the same name"},
+		"input-abroad":  {"nodeName: input-foreign", retirement.UnknownCloud, "is of subscription 00000000-0000-0000-0000-0000000000ff"},
+		"input-mixed": {
+			"nodeName: " + f.pool.NodeName(2) + "\nproviderID: " + f.pool.ProviderID(3), retirement.ProviderMismatch, "spec.providerID names",
+		},
+		"input-elsewhere": {"nodeName: " + f.pool.NodeName(2) + "\ngroup: nowhere", retirement.GroupNotFound, "there is no NodeGroup nowhere"},
+	} {
+		f.create("NodeRetirement", name, tt.spec)
+		t.Cleanup(func() {
+			_ = f.objects().Delete(f.Background(), &v1alpha1.NodeRetirement{ObjectMeta: metav1.ObjectMeta{Name: name}})
+		})
+		rt := f.awaitPhase(name, v1alpha1.Refused)
+		if retirement.EndedBy(rt) != tt.code || !strings.Contains(rt.Status.Message, tt.says) {
+			t.Errorf("%s: %s, %q; want %s, which says %q", name, retirement.EndedBy(rt), rt.Status.Message, tt.code, tt.says)
+		}
+		if note := f.heard(name, "RetirementRefused"); !strings.HasPrefix(note, tt.code+": ") {
+			t.Errorf("%s: the Event says %q", name, note)
+		}
+	}
+	f.left(machines)
+	node, err := f.Client().CoreV1().Nodes().Get(f.ctx, foreign.Name, metav1.GetOptions{})
+	f.check(err)
+	f.untouched(node)
+}
+
+// blockedBy waits until a retirement is held up for a reason, and gives its words.
+func (f *fixture) blockedBy(name, code string) string {
+	f.t.Helper()
+	rt := &v1alpha1.NodeRetirement{}
+	if err := testbed.Poll(f.ctx, name+" is held up by "+code, func() bool {
+		f.check(f.objects().Get(f.ctx, client.ObjectKey{Name: name}, rt))
+		c := meta.FindStatusCondition(rt.Status.Conditions, v1alpha1.RetirementBlocked)
+		return c != nil && c.Status == metav1.ConditionTrue && c.Reason == code
+	}); err != nil {
+		f.t.Fatalf("%v: %s: %s, %+v", err, rt.Status.Phase, rt.Status.Message, rt.Status.Reasons)
+	}
+	if note := f.heard(name, "RetirementBlocked"); !strings.HasPrefix(note, code+": ") {
+		f.t.Errorf("the Event says %q", note)
+	}
+	return rt.Status.Message
+}
+
+func TestI5ANodeBelowTheMinimumStaysUntilTheMinimumIsLower(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "least", 2, inputGroup)
+	f.patchGroup(`{"spec":{"minimum":2}}`)
+	f.manage("", faultproxy.New(kindOf))
+	node := f.retire(0)
+	if says := f.blockedBy(node, "Minimum"); !strings.Contains(says, "the group's minimum is 2") {
+		t.Errorf("it says %q", says)
+	}
+	f.left(2)
+	f.patchGroup(`{"spec":{"minimum":1}}`)
+	f.awaitPhase(node, v1alpha1.Succeeded)
+	f.left(2, 0)
+}
+
+// TestI10ACredentialWithoutARightHoldsARetirementUpWithTheRightsName takes the right to read machines away from the
+// credential, and gives it back.
+func TestI10ACredentialWithoutARightHoldsARetirementUpWithTheRightsName(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "rights", 2, inputGroup)
+	const read = "Microsoft.Compute/virtualMachineScaleSets/virtualMachines/read"
+	f.check(f.ARM.Inject(azure.ARMFault{Kind: azure.ARMDenied, Action: read, Resource: f.pool.ScaleSet()}))
+	f.manage("", faultproxy.New(kindOf))
+	node := f.retire(0)
+	if says := f.blockedBy(node, retirement.CloudRefused); !strings.Contains(says, "the credential lacks "+read+" on /subscriptions/") {
+		t.Errorf("it says %q", says)
+	}
+	there, err := f.Client().CoreV1().Nodes().Get(f.ctx, node, metav1.GetOptions{})
+	f.check(err)
+	f.untouched(there)
+	f.ARM.Relent(f.pool.ScaleSet())
+	f.awaitPhase(node, v1alpha1.Succeeded)
+	f.left(2, 0)
+}
+
+func TestANodeThatWasMadeAnewUnderTheSameNameWhileItWasLeavingStays(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "anew", 2, inputGroup)
+	f.patchGroup(`{"spec":{"minimum":2}}`) // so that it waits
+	f.manage("", faultproxy.New(kindOf))
+	node := f.retire(0)
+	f.blockedBy(node, "Minimum")
+	f.check(f.Client().CoreV1().Nodes().Delete(f.ctx, node, metav1.DeleteOptions{}))
+	f.check(f.AddNodes(f.ctx, f.pool.Node(0)))
+	rt := f.awaitPhase(node, v1alpha1.Refused)
+	if retirement.EndedBy(rt) != retirement.NodeReplaced {
+		t.Errorf("%s: %s", retirement.EndedBy(rt), rt.Status.Message)
+	}
+	f.left(2)
+	if n, err := f.AwaitNode(f.ctx, node, "Ready", func(n *corev1.Node) bool { return !n.Spec.Unschedulable }); err != nil {
+		t.Errorf("%v: %v", err, n)
+	}
+}
+
+// patchGroup changes the test's NodeGroup.
+func (f *fixture) patchGroup(patch string) {
+	f.t.Helper()
+	group := &v1alpha1.NodeGroup{ObjectMeta: metav1.ObjectMeta{Name: f.name}}
+	f.check(f.objects().Patch(f.ctx, group, client.RawPatch(types.MergePatchType, []byte(patch))))
+}

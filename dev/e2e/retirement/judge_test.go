@@ -1,0 +1,408 @@
+package retirement_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/dev/faultproxy"
+)
+
+// judge looks at every request of a manager that changes something, before the server hears of it, and at the world as it
+// is then: it asks the servers themselves, so that no fault concerns it.
+type judge struct {
+	s *stage
+	// uids are the nodes' as they were at first.
+	uids map[string]types.UID
+
+	mu sync.Mutex
+	// looks are when the pods on a node were last asked for, by node, and deleted the nodes whose deletion was asked for.
+	looks   map[string]time.Time
+	deleted map[string]time.Time
+	// kept are the protected pods with their node and since when they have been there.
+	kept map[string]keptPod
+}
+
+type keptPod struct {
+	node  string
+	since time.Time
+}
+
+func newJudge(s *stage) *judge {
+	j := &judge{
+		s: s, uids: map[string]types.UID{}, looks: map[string]time.Time{}, deleted: map[string]time.Time{}, kept: map[string]keptPod{},
+	}
+	for i := range s.nodes {
+		node, err := s.Client().CoreV1().Nodes().Get(s.ctx, s.pool.NodeName(i), metav1.GetOptions{})
+		s.check(err)
+		j.uids[node.Name] = node.UID
+	}
+	return j
+}
+
+func (j *judge) protected(pod, node string) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.kept[pod] = keptPod{node, time.Now()}
+}
+
+func (j *judge) unprotected(pod string) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	delete(j.kept, pod)
+}
+
+// heard notes when pods are looked at.
+func (j *judge) heard(r faultproxy.Request) {
+	if r.Server != "api" || r.Method != http.MethodGet || r.Path != "/api/v1/pods" {
+		return
+	}
+	_, node, ok := strings.Cut(r.Query, "spec.nodeName%3D")
+	if !ok {
+		j.s.t.Errorf("%s lists the pods of more than a node", r)
+		return
+	}
+	node, _, _ = strings.Cut(node, "&")
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.looks[node] = time.Now()
+}
+
+// asked judges one request.
+func (j *judge) asked(r faultproxy.Request, body []byte) {
+	if j.s.ctx.Err() != nil {
+		return
+	}
+	var err error
+	segments := strings.Split(strings.Trim(r.Path, "/"), "/")
+	last := segments[len(segments)-1]
+	switch {
+	case r.Server == "arm" && r.Method == http.MethodPost && last == "delete":
+		err = j.machines(body)
+	case r.Server == "arm" && strings.HasSuffix(r.Path, "/token"):
+	case r.Server == "arm":
+		err = fmt.Errorf("want no such request of ARM")
+	case r.Method == http.MethodDelete && strings.HasPrefix(r.Path, "/api/v1/nodes/"):
+		err = j.node(last, body)
+	case r.Method == http.MethodPatch && strings.HasPrefix(r.Path, "/api/v1/nodes/"):
+		err = j.patch(segments[3], body)
+	case last == "eviction":
+		err = j.eviction(segments[3], segments[5], body)
+	case r.Method == http.MethodDelete && strings.Contains(r.Path, "/pods/"):
+		err = fmt.Errorf("I2: pods are evicted, and never deleted")
+	}
+	if err != nil && j.s.ctx.Err() == nil {
+		j.s.t.Errorf("%s: %v\nbody: %s", r, err, body)
+	}
+}
+
+// truth is the world as it is.
+type truth struct {
+	nodes   map[string]*corev1.Node
+	records v1alpha1.NodeRetirementList
+}
+
+func (j *judge) truth() (truth, error) {
+	now := truth{nodes: map[string]*corev1.Node{}}
+	var nodes corev1.NodeList
+	err := errors.Join(
+		j.s.objects().List(j.s.ctx, &now.records, client.MatchingLabels{shard: j.s.name}),
+		j.s.objects().List(j.s.ctx, &nodes, client.MatchingLabels{"kubernetes.azure.com/agentpool": j.s.pool.Name}),
+	)
+	for i := range nodes.Items {
+		now.nodes[nodes.Items[i].Name] = &nodes.Items[i]
+	}
+	return now, err
+}
+
+// inFlight are the retirements that are admitted and not over, by node.
+func (now truth) inFlight() map[string]*v1alpha1.NodeRetirement {
+	flying := map[string]*v1alpha1.NodeRetirement{}
+	for i := range now.records.Items {
+		rt := &now.records.Items[i]
+		if meta.IsStatusConditionTrue(rt.Status.Conditions, v1alpha1.RetirementAdmitted) && !rt.Status.Phase.Finished() {
+			flying[rt.Spec.NodeName] = rt
+		}
+	}
+	return flying
+}
+
+// bounds checks the group's minimum and budget (I5), and that the node is one that may leave.
+func (j *judge) bounds(now truth, node string) error {
+	flying := now.inFlight()
+	if flying[node] == nil {
+		return fmt.Errorf("I5: no retirement of node %s is admitted and under way", node)
+	}
+	stay, leaving := 0, 0
+	for name, n := range now.nodes {
+		switch {
+		case n.UID != j.uids[name]:
+		case flying[name] == nil:
+			stay++
+		default:
+			leaving++
+		}
+	}
+	if leaving > j.s.limit() {
+		return fmt.Errorf("I5: %d nodes are being retired, and the budget is %d", leaving, j.s.limit())
+	}
+	if stay < j.s.minimum && !j.s.has(anyNode, claim, lose, deleteNode, recreate) {
+		return fmt.Errorf("I5: %d nodes stay, and the minimum is %d", stay, j.s.minimum)
+	}
+	return nil
+}
+
+// unprotectedNode checks that no protected pod is on a node that was there at the last look, or could have been (I1).
+func (j *judge) unprotectedNode(node string, since time.Time) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	look := j.looks[node]
+	if look.Before(since) || look.IsZero() {
+		return fmt.Errorf("I1: the pods on node %s were last looked at at %s: want it after %s", node, look, since)
+	}
+	for pod, k := range j.kept {
+		if k.node == node && k.since.Before(look.Add(-stale)) { // what is read may be so old
+			return fmt.Errorf("I1: the protected pod %s has been on node %s since %s, and was overlooked at %s", pod, node, k.since, look)
+		}
+	}
+	return nil
+}
+
+// node judges the deletion of a Node.
+func (j *judge) node(name string, body []byte) error {
+	var options metav1.DeleteOptions
+	if err := json.Unmarshal(body, &options); err != nil {
+		return err
+	}
+	p := options.Preconditions
+	if p == nil || p.UID == nil || p.ResourceVersion == nil {
+		return fmt.Errorf("I7: want it with the UID and the version of the Node that was looked at")
+	}
+	now, err := j.truth()
+	if err != nil {
+		return err
+	}
+	n := now.nodes[name]
+	if n == nil || n.UID != *p.UID || n.ResourceVersion != *p.ResourceVersion {
+		return nil // the API server refuses it
+	}
+	j.mu.Lock()
+	j.deleted[name] = time.Now()
+	j.mu.Unlock()
+	switch {
+	case j.captured(now, name) != n.UID:
+		return fmt.Errorf("I4: it is not the Node that the retirement captured, whose UID is %q", j.captured(now, name))
+	case slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == "ToBeDeletedByClusterAutoscaler" }):
+		return fmt.Errorf("I6: another tool is removing the node")
+	case !n.Spec.Unschedulable:
+		return fmt.Errorf("the node is not cordoned")
+	}
+	if err := j.bounds(now, name); err != nil {
+		return err
+	}
+	if rt := now.inFlight()[name]; rt.Status.MachineGone {
+		return nil // what was on it is gone
+	}
+	if err := j.unprotectedNode(name, time.Time{}); err != nil {
+		return err
+	}
+	return j.drained(name)
+}
+
+// captured is the UID of the Node that the retirement under way is about.
+func (j *judge) captured(now truth, node string) types.UID {
+	rt := now.inFlight()[node]
+	if rt == nil || rt.Status.Captured == nil {
+		return ""
+	}
+	return rt.Status.Captured.NodeUID
+}
+
+// drained checks that the pods that have to leave have left.
+func (j *judge) drained(node string) error {
+	selector := fields.OneTermEqualSelector("spec.nodeName", node).String()
+	pods, err := j.s.Client().CoreV1().Pods(faultsNamespace).List(j.s.ctx, metav1.ListOptions{FieldSelector: selector})
+	if err != nil {
+		return err
+	}
+	for _, p := range pods.Items {
+		if _, kept := p.Annotations["slipway.dev/do-not-evict"]; !kept {
+			return fmt.Errorf("pod %s is still on the node", p.Name)
+		}
+	}
+	return nil
+}
+
+// machines judges the deletion of machines.
+func (j *judge) machines(body []byte) error {
+	var request struct {
+		InstanceIDs []string `json:"instanceIds"`
+	}
+	if err := json.Unmarshal(body, &request); err != nil {
+		return err
+	}
+	now, err := j.truth()
+	if err != nil {
+		return err
+	}
+	for _, id := range request.InstanceIDs {
+		instance, err := strconv.Atoi(id)
+		if err != nil {
+			return err
+		}
+		if err := j.machine(now, instance); err != nil {
+			return fmt.Errorf("machine %s: %w", id, err)
+		}
+	}
+	return nil
+}
+
+func (j *judge) machine(now truth, instance int) error {
+	node := j.s.pool.NodeName(instance)
+	if n := now.nodes[node]; n != nil && n.UID == j.captured(now, node) {
+		return fmt.Errorf("I4: its Node is there")
+	}
+	rt := now.inFlight()[node]
+	if rt == nil {
+		return fmt.Errorf("I4: no retirement of node %s is under way", node)
+	}
+	if rt.Status.Captured == nil || !strings.EqualFold(rt.Status.Captured.ProviderID, j.s.pool.ProviderID(instance)) {
+		return fmt.Errorf("I4: the retirement of node %s captured %v", node, rt.Status.Captured)
+	}
+	if rt.Status.Phase != v1alpha1.NodeDeleted {
+		return fmt.Errorf("I8: the retirement of node %s is in phase %s, want it written down that the Node is deleted", node, rt.Status.Phase)
+	}
+	if err := j.bounds(now, node); err != nil {
+		return err
+	}
+	j.mu.Lock()
+	since := j.deleted[node]
+	j.mu.Unlock()
+	return j.unprotectedNode(node, since)
+}
+
+// patch judges a change of a Node.
+func (j *judge) patch(name string, body []byte) error {
+	if !strings.Contains(string(body), "node.kubernetes.io/out-of-service") {
+		return nil
+	}
+	instance := slices.IndexFunc(slices.Collect(j.names()), func(n string) bool { return n == name })
+	if _, there := j.s.ARM.VM(j.s.pool.Resource(instance)); there && !strings.Contains(string(body), `"taints":null`) {
+		return fmt.Errorf("I7: the node is said to be out of service, and its machine is there")
+	}
+	return nil
+}
+
+func (j *judge) names() func(func(string) bool) {
+	return func(yield func(string) bool) {
+		for i := range j.s.nodes {
+			if !yield(j.s.pool.NodeName(i)) {
+				return
+			}
+		}
+	}
+}
+
+// eviction judges that of a pod.
+func (j *judge) eviction(namespace, name string, body []byte) error {
+	var eviction struct {
+		DeleteOptions metav1.DeleteOptions `json:"deleteOptions"`
+	}
+	if err := json.Unmarshal(body, &eviction); err != nil {
+		return err
+	}
+	p := eviction.DeleteOptions.Preconditions
+	if p == nil || p.UID == nil {
+		return fmt.Errorf("want it with the UID of the pod that was looked at")
+	}
+	pod, err := j.s.Client().CoreV1().Pods(namespace).Get(j.s.ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) || err == nil && pod.UID != *p.UID {
+		return nil // the API server refuses it
+	}
+	if err != nil {
+		return err
+	}
+	if _, kept := pod.Annotations["slipway.dev/do-not-evict"]; kept {
+		return fmt.Errorf("I1: the pod asks not to be evicted")
+	}
+	now, err := j.truth()
+	if err != nil {
+		return err
+	}
+	return j.bounds(now, pod.Spec.NodeName)
+}
+
+// reached checks the world when all the retirements are over.
+func (j *judge) reached(ends map[int]*v1alpha1.NodeRetirement) {
+	s := j.s
+	s.t.Helper()
+	left := 0
+	for i := range s.nodes {
+		name := s.pool.NodeName(i)
+		_, machine := s.ARM.VM(s.pool.Resource(i))
+		node, err := s.Client().CoreV1().Nodes().Get(s.ctx, name, metav1.GetOptions{})
+		if err != nil && !apierrors.IsNotFound(err) {
+			s.t.Fatal(err)
+		}
+		if machine {
+			left++
+		}
+		there := err == nil && node.UID == j.uids[name]
+		if err == nil {
+			s.untouched(node)
+		}
+		switch rt := ends[i]; {
+		case i >= s.retired:
+			if !machine || !there {
+				s.t.Errorf("node %s was not to be retired: it is there: %t, its machine: %t", name, there, machine)
+			}
+		case rt == nil: // called off
+			if !s.has(i, callOff) {
+				s.t.Errorf("the NodeRetirement of %s is gone, and nobody has called it off", name)
+			}
+			if machine != there && !s.has(i, lose, deleteNode, recreate) {
+				s.t.Errorf("I8: the retirement of %s was called off: its node is there: %t, its machine: %t", name, there, machine)
+			}
+		default:
+			j.ended(i, rt, there, machine)
+		}
+	}
+	if got := s.ARM.Capacity(s.pool.ScaleSet()); got != left {
+		s.t.Errorf("I5: the scale set is meant to have %d machines, and has %d", got, left)
+	}
+}
+
+// ended checks what is left of a node whose retirement ended.
+func (j *judge) ended(i int, rt *v1alpha1.NodeRetirement, there, machine bool) {
+	s := j.s
+	s.t.Helper()
+	phase, what := rt.Status.Phase, fmt.Sprintf("%s: %s", rt.Status.Phase, rt.Status.Message)
+	switch {
+	case phase == v1alpha1.Succeeded && (there || machine):
+		s.t.Errorf("%s: its node is there: %t, its machine: %t", what, there, machine)
+	case phase == v1alpha1.Succeeded:
+	case !s.disturbed():
+		s.t.Errorf("%s: want it to succeed", what)
+	case phase == v1alpha1.Failed && !s.has(i, recreate):
+		s.t.Errorf("%s: want it to be left half done only where the Node came back as another", what)
+	case !machine && !s.has(i, lose):
+		s.t.Errorf("%s: its machine is gone", what)
+	case !there && !s.has(i, deleteNode, recreate, lose):
+		s.t.Errorf("%s: its node is gone", what)
+	}
+}

@@ -1,0 +1,136 @@
+package retirement_test
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/dev/faultproxy"
+	"github.com/slipway-dev/slipway/dev/testbed"
+)
+
+// electing are the flags of managers that compete for a Lease in the fixture's own namespace.
+func (f *fixture) electing() []string {
+	return []string{
+		"--leader-elect=true", "--leader-election-namespace", f.name, "--leader-election-lease-duration", "3s",
+	}
+}
+
+// allowLease gives the managers the rights to a Lease in the fixture's namespace that they have in their own.
+func (f *fixture) allowLease() {
+	f.t.Helper()
+	rbac := f.Client().RbacV1()
+	role, err := rbac.Roles(managerNamespace).Get(f.ctx, managerAccount, metav1.GetOptions{})
+	f.check(err)
+	_, err = rbac.Roles(f.name).Create(f.ctx, &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: role.Name}, Rules: role.Rules},
+		metav1.CreateOptions{})
+	f.check(err)
+	binding, err := rbac.RoleBindings(managerNamespace).Get(f.ctx, managerAccount, metav1.GetOptions{})
+	f.check(err)
+	_, err = rbac.RoleBindings(f.name).Create(f.ctx, &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: binding.Name}, RoleRef: binding.RoleRef, Subjects: binding.Subjects,
+	}, metav1.CreateOptions{})
+	f.check(err)
+}
+
+// duel retires a node under two managers that compete for a Lease: the first one leads. What meets it at a request is
+// done before the request is forwarded, when the second is there; the request goes on after that.
+func duel(t *testing.T, name string, at faultproxy.Point, meet func(f *fixture, first *process, node string)) []faultproxy.Request {
+	t.Helper()
+	f := newFixture(t, name, 2, "drain: {timeout: 30m}")
+	f.allowLease()
+	f.run(f.app("web", 0, 2).Deployment())
+	proxy := faultproxy.New(kindOf)
+	launched := make(chan *process, 1)
+	standby := make(chan struct{})
+	node := f.pool.NodeName(0)
+	var met sync.WaitGroup
+	proxy.Guard(func(r faultproxy.Request, _ []byte) {
+		if r.Point == at {
+			met.Add(1)
+			defer met.Done()
+			<-standby
+			meet(f, <-launched, node)
+		}
+	})
+	first := f.manage("-1", proxy, f.electing()...)
+	launched <- first
+	f.leads(proxy)
+	second := faultproxy.New(kindOf)
+	f.manage("-2", second, f.electing()...)
+	f.asked(second, "api GET /apis/coordination.k8s.io/v1/namespaces/*/leases/*") // it competes
+	close(standby)
+	f.retire(0)
+	f.awaitPhase(node, v1alpha1.Succeeded)
+	met.Wait()
+	f.left(2, 0)
+	return proxy.Requests()
+}
+
+// leads waits until a manager leads: it watches what it is to reconcile, and has asked for the Lease before.
+func (f *fixture) leads(proxy *faultproxy.Proxy) {
+	f.t.Helper()
+	f.asked(proxy, "api POST /apis/coordination.k8s.io/v1/namespaces/*/leases")
+	f.asked(proxy, "api GET /apis/slipway.dev/v1alpha1/noderetirements (watch)")
+}
+
+// asked waits until a manager has made a request of a kind.
+func (f *fixture) asked(proxy *faultproxy.Proxy, kind string) {
+	f.t.Helper()
+	f.check(testbed.Poll(f.ctx, kind, func() bool {
+		return slices.ContainsFunc(proxy.Requests(), func(r faultproxy.Request) bool { return r.Kind == kind })
+	}))
+}
+
+// changing are the requests that change something of a retirement.
+func changing(r faultproxy.Request) bool {
+	return r.Method != http.MethodGet && !strings.Contains(r.Kind, "/leases") && !strings.Contains(r.Kind, "/token") &&
+		!strings.Contains(r.Kind, "/events")
+}
+
+// TestI8TheSecondManagerFinishesWhatTheLeaderCannot kills the leader with SIGKILL, and in other runs stops it with SIGSTOP
+// until the second has finished, at each request with which it changes something: what it was about to ask is asked then,
+// by a manager that was deposed, of a world that has moved on, and must do no harm.
+func TestI8TheSecondManagerFinishesWhatTheLeaderCannot(t *testing.T) {
+	t.Parallel()
+	seen := duel(t, "duel", faultproxy.Point{}, nil)
+	tried := 0
+	for n, r := range seen {
+		if !changing(r) {
+			continue
+		}
+		tried++
+		t.Run(fmt.Sprintf("deposed at %s", r.Point), func(t *testing.T) {
+			t.Parallel()
+			duel(t, fmt.Sprintf("duelp%d", n), r.Point, func(f *fixture, first *process, node string) {
+				f.noError(first.Pause(f.ctx))
+				f.over(node)
+				f.noError(first.Resume())
+			})
+		})
+		if r.Nth > 1 {
+			continue
+		}
+		t.Run(fmt.Sprintf("killed at %s", r.Point), func(t *testing.T) {
+			t.Parallel()
+			duel(t, fmt.Sprintf("duelk%d", n), r.Point, func(f *fixture, first *process, _ string) { f.noError(first.Kill()) })
+		})
+	}
+	if tried < 8 {
+		t.Errorf("the leader made %d requests that change something, of %d: want some more", tried, len(seen))
+	}
+}
+
+// noError is check for goroutines that are not the test's own.
+func (f *fixture) noError(err error) {
+	if err != nil {
+		f.t.Error(err)
+	}
+}

@@ -1,0 +1,370 @@
+package retirement_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/dev/azure"
+	"github.com/slipway-dev/slipway/dev/faultproxy"
+	"github.com/slipway-dev/slipway/dev/workload"
+)
+
+// stage is where a scene is played: a fixture in a namespace that it shares with others.
+type stage struct {
+	*fixture
+	scene
+	proxy   *faultproxy.Proxy
+	manager *embedded
+	judge   *judge
+
+	mu       sync.Mutex
+	asked    int // requests so far
+	troubles []trouble
+	stirred  sync.WaitGroup // troubles under way
+}
+
+// faultsNamespace is that of the pods of all scenes: a namespace each would be most of the work.
+const faultsNamespace = "faults"
+
+var faultsSpace struct {
+	sync.Once
+	err error
+}
+
+// play plays a scene, and checks how it ends.
+func play(t *testing.T, sc scene, name string) {
+	t.Helper()
+	t.Logf("%s\nreplay: cd dev && go test -race ./e2e/retirement -run '^%s$' -faults.first=%d -faults.seeds=1", sc,
+		strings.Split(t.Name(), "/")[0], sc.seed)
+	s := &stage{scene: sc, troubles: slices.Clone(sc.troubles)}
+	s.fixture = newPool(t, name, sc.nodes, sc.group())
+	faultsSpace.Do(func() {
+		faultsSpace.err = workload.Create(s.ctx, s.Client(), workload.Namespace(faultsNamespace))
+	})
+	s.check(faultsSpace.err)
+	t.Cleanup(s.strike)
+	s.populate()
+	for i := range sc.retired {
+		s.retire(i)
+	}
+	s.raise()
+	ends := map[int]*v1alpha1.NodeRetirement{}
+	for i := range sc.retired {
+		ends[i] = s.end(i)
+	}
+	s.stirred.Wait()
+	s.judge.reached(ends)
+}
+
+// group is the NodeGroup of a scene.
+func (s scene) group() string {
+	spec := fmt.Sprintf("minimum: %d\ndrain: {timeout: 3m, evictUnmanaged: true}", s.minimum)
+	if s.budget > 0 {
+		spec += fmt.Sprintf("\ndisruptionBudgets: [{nodes: %d}]", s.budget)
+	}
+	return spec
+}
+
+func (s *stage) populate() {
+	s.t.Helper()
+	var objects []runtime.Object
+	for i := range s.retired {
+		for n := range s.pods {
+			pod := s.pod(fmt.Sprintf("%s-%d-%d", s.name, i, n), i)
+			objects = append(objects, pod)
+		}
+	}
+	s.check(workload.Create(s.ctx, s.Client(), objects...))
+	if s.budgeted {
+		app := workload.App{
+			Namespace: faultsNamespace, Name: s.name, Replicas: 2, MinAvailable: "1", Start: "0", Stop: "0.1",
+			NodeSelector: map[string]string{"kubernetes.azure.com/agentpool": s.pool.Name},
+		}
+		s.check(workload.CreateSettled(s.ctx, s.Client(), app.Deployment(), app.Budget()))
+	}
+}
+
+// pod is one that no controller replaces, bound to one of the machines.
+func (s *stage) pod(name string, instance int) *corev1.Pod {
+	pod := workload.App{Namespace: faultsNamespace, Name: name, Start: "0", Stop: "0.1", Grace: time.Second}.Pod()
+	pod.Spec.NodeName = s.pool.NodeName(instance)
+	return pod
+}
+
+// raise starts the manager behind its proxies.
+func (s *stage) raise() {
+	s.t.Helper()
+	s.proxy = faultproxy.New(kindOf)
+	s.judge = newJudge(s)
+	schedule := faultproxy.Schedule(s.seed, faultproxy.Odds{Percent: s.failing, Delay: late, Stale: stale})
+	s.proxy.Faults(func(r faultproxy.Request) faultproxy.Fault {
+		s.judge.heard(r)
+		s.count(r)
+		return schedule(r)
+	})
+	s.proxy.Guard(s.judge.asked)
+	server, err := url.Parse(s.RESTConfig().Host)
+	s.check(err)
+	api, err := s.proxy.Serve("api", server, s.account())
+	s.check(err)
+	log := &book{}
+	ctx, stop := context.WithCancel(s.ctx)
+	s.manager = embed(s.t, api, log, append(s.pace(), "--cloud-config", s.cloudConfig(s.proxy, "50ms"))...)
+	var over sync.WaitGroup
+	over.Go(func() { s.manager.run(ctx) })
+	s.t.Cleanup(func() {
+		stop()
+		_ = s.proxy.Close()
+		over.Wait()
+		if s.t.Failed() {
+			s.t.Logf("log of the manager:\n%s", log.String())
+		}
+	})
+}
+
+// book is a log that may be read while it is written.
+type book struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (b *book) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+func (b *book) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
+}
+
+// pace are the flags of a manager in a hurry.
+func (s *stage) pace() []string {
+	return []string{
+		"--selector", shard + "=" + s.name, "--poll-interval", "500ms", "--cloud-poll-interval", "200ms", "--retry-interval", "200ms",
+	}
+}
+
+// count makes the troubles that are due.
+func (s *stage) count(r faultproxy.Request) {
+	s.mu.Lock()
+	s.asked++
+	var due []trouble
+	s.troubles = slices.DeleteFunc(s.troubles, func(t trouble) bool {
+		if t.at > s.asked {
+			return false
+		}
+		due = append(due, t)
+		return true
+	})
+	s.mu.Unlock()
+	for _, t := range due {
+		s.t.Logf("%s of node %d, before %s", t.kind, t.node, r)
+		if err := s.stir(t); err != nil {
+			s.t.Errorf("%s of node %d: %v", t.kind, t.node, err)
+		}
+	}
+}
+
+// stir makes one trouble.
+func (s *stage) stir(t trouble) error {
+	node := s.pool.NodeName(t.node)
+	nodes := s.Client().CoreV1().Nodes()
+	merge := func(patch string, subresources ...string) error {
+		_, err := nodes.Patch(s.ctx, node, types.MergePatchType, []byte(patch), metav1.PatchOptions{}, subresources...)
+		return unlessGone(err)
+	}
+	switch t.kind {
+	case crash:
+		s.manager.crash()
+		return nil
+	case protect:
+		return s.protect(node, t.node)
+	case claim:
+		s.later(claimedFor, func() error { return merge(`{"spec":{"taints":null}}`) })
+		return merge(`{"spec":{"taints":[{"key":"ToBeDeletedByClusterAutoscaler","value":"1","effect":"NoSchedule"}]}}`)
+	case uncordon:
+		return merge(`{"spec":{"unschedulable":false}}`)
+	case callOff:
+		return unlessGone(s.objects().Delete(s.ctx, &v1alpha1.NodeRetirement{ObjectMeta: metav1.ObjectMeta{Name: node}}))
+	case deleteNode:
+		return unlessGone(nodes.Delete(s.ctx, node, metav1.DeleteOptions{}))
+	case twin:
+		err := s.tryCreate("NodeRetirement", node+again, "reason: Idle\nnodeName: "+node)
+		if apierrors.IsAlreadyExists(err) {
+			return nil
+		}
+		return err
+	case deletionFails:
+		return s.ARM.Inject(azure.ARMFault{Kind: azure.ARMDeletionFails, Resource: s.pool.Resource(t.node), Times: 1})
+	case recreate:
+		return s.recreate(node)
+	case lose:
+		return s.lose(node, t.node)
+	}
+	return fmt.Errorf("no such trouble")
+}
+
+// protect binds a protected pod to the node, if that is there, for a while.
+func (s *stage) protect(node string, instance int) error {
+	if _, err := s.Client().CoreV1().Nodes().Get(s.ctx, node, metav1.GetOptions{}); err != nil {
+		return unlessGone(err)
+	}
+	pods := s.Client().CoreV1().Pods(faultsNamespace)
+	pod := s.pod(fmt.Sprintf("%s-%d-protected", s.name, instance), instance)
+	pod.Annotations["slipway.dev/do-not-evict"] = "true"
+	if _, err := pods.Create(s.ctx, pod, metav1.CreateOptions{}); err != nil {
+		if apierrors.IsAlreadyExists(err) {
+			return nil
+		}
+		return err
+	}
+	s.judge.protected(pod.Name, node)
+	s.later(protectedFor, func() error {
+		s.judge.unprotected(pod.Name)
+		none := int64(0)
+		return unlessGone(pods.Delete(s.ctx, pod.Name, metav1.DeleteOptions{GracePeriodSeconds: &none}))
+	})
+	return nil
+}
+
+const (
+	// protectedFor is for how long a protected pod runs: one that came too late to save its node keeps the machine.
+	protectedFor = 3 * time.Second
+	// claimedFor is after what time another tool changes its mind: until then its node is one that is unavailable.
+	claimedFor = 3 * time.Second
+	// lostFor is after what time the cloud's own controller deletes the Node of a machine that is gone.
+	lostFor = 5 * time.Second
+)
+
+// later does something that has to be done before the scene is over.
+func (s *stage) later(after time.Duration, do func() error) {
+	s.stirred.Go(func() {
+		select {
+		case <-s.ctx.Done():
+			return
+		case <-time.After(after):
+		}
+		if err := do(); err != nil && s.ctx.Err() == nil {
+			s.t.Errorf("after a trouble: %v", err)
+		}
+	})
+}
+
+func (s *stage) recreate(node string) error {
+	nodes := s.Client().CoreV1().Nodes()
+	n, err := nodes.Get(s.ctx, node, metav1.GetOptions{})
+	if err != nil {
+		return unlessGone(err)
+	}
+	if err := nodes.Delete(s.ctx, node, metav1.DeleteOptions{}); err != nil {
+		return unlessGone(err)
+	}
+	fresh := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node, Labels: n.Labels}, Spec: corev1.NodeSpec{ProviderID: n.Spec.ProviderID}}
+	fresh.Status = n.Status
+	fresh.Status.Conditions = slices.DeleteFunc(slices.Clone(n.Status.Conditions),
+		func(c corev1.NodeCondition) bool { return strings.HasPrefix(string(c.Type), "Drain") })
+	_, err = nodes.Create(s.ctx, fresh, metav1.CreateOptions{})
+	return err
+}
+
+// lose takes the machine away, and says of its Node at once what the node lifecycle controller would in time.
+func (s *stage) lose(node string, instance int) error {
+	if _, there := s.ARM.VM(s.pool.Resource(instance)); !there {
+		return nil
+	}
+	if err := s.ARM.Lose(s.ctx, s.pool.Resource(instance)); err != nil {
+		return unlessGone(err)
+	}
+	patch := `{"status":{"conditions":[{"type":"Ready","status":"Unknown","reason":"NodeStatusUnknown"}]}}`
+	nodes := s.Client().CoreV1().Nodes()
+	s.later(lostFor, func() error { return unlessGone(nodes.Delete(s.ctx, node, metav1.DeleteOptions{})) })
+	_, err := nodes.Patch(s.ctx, node, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}, "status")
+	return unlessGone(err)
+}
+
+func unlessGone(err error) error {
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+// again ends the name of a node's second NodeRetirement.
+const again = "-again"
+
+// end waits until the retirements of a node are over, and returns the record of the one that ended the node, or else of
+// the first; nil when that was called off and is gone.
+func (s *stage) end(i int) *v1alpha1.NodeRetirement {
+	s.t.Helper()
+	node := s.pool.NodeName(i)
+	var ends [2]*v1alpha1.NodeRetirement
+	for n, name := range []string{node, node + again} {
+		ends[n] = s.over(name)
+	}
+	if second := ends[1]; second != nil && second.Status.Phase == v1alpha1.Succeeded {
+		return second
+	}
+	return ends[0]
+}
+
+// strike takes everything away that the scene has made, so that the others' managers need not know it.
+func (s *stage) strike() {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), patience)
+	defer cancel()
+	note := func(err error) {
+		if unlessGone(err) != nil {
+			s.t.Errorf("striking the stage: %v", err)
+		}
+	}
+	mine := client.MatchingLabels{shard: s.name}
+	var records v1alpha1.NodeRetirementList
+	note(s.objects().List(ctx, &records, mine))
+	for i := range records.Items {
+		rt := &records.Items[i]
+		if len(rt.Finalizers) > 0 {
+			note(s.objects().Patch(ctx, rt, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))))
+		}
+		note(s.objects().Delete(ctx, rt))
+	}
+	note(s.objects().DeleteAllOf(ctx, &v1alpha1.NodeGroup{}, mine))
+	none := int64(0)
+	now := metav1.DeleteOptions{GracePeriodSeconds: &none}
+	if s.budgeted {
+		note(s.Client().AppsV1().Deployments(faultsNamespace).Delete(ctx, s.name, now))
+		note(s.Client().PolicyV1().PodDisruptionBudgets(faultsNamespace).Delete(ctx, s.name, now))
+	}
+	for i := range s.nodes {
+		note(s.Client().CoreV1().Nodes().Delete(ctx, s.pool.NodeName(i), now))
+		if i < s.retired {
+			for n := range s.pods {
+				note(s.Client().CoreV1().Pods(faultsNamespace).Delete(ctx, fmt.Sprintf("%s-%d-%d", s.name, i, n), now))
+			}
+		}
+	}
+}
+
+// budgetOf is how many nodes of a scene's group may be unavailable at once.
+func (s scene) limit() int {
+	if s.budget == 0 {
+		return 1
+	}
+	return s.budget
+}

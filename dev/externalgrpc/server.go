@@ -1,0 +1,344 @@
+// Package externalgrpc is a provider that speaks the cluster autoscaler's external gRPC cloud provider protocol, with
+// machines in memory. It shares no code with Slipway's client, neither generated nor gRPC's: the numbers of the fields
+// are written down here once more, from the protocol's own definition, and frames and trailers are made by hand.
+//
+// It does what the protocol allows and a careful client has to expect: it lists from a cache that only Refresh renews,
+// lowers a group's size each time it is asked to delete, and says NOT_FOUND about what it merely does not remember.
+package externalgrpc
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// Service is the path of the protocol's methods.
+const Service = "/clusterautoscaler.cloudprovider.v1.externalgrpc.CloudProvider/"
+
+// The codes of gRPC that the server answers with.
+const (
+	OK                = 0
+	InvalidArgument   = 3
+	NotFound          = 5
+	PermissionDenied  = 7
+	ResourceExhausted = 8
+	Unimplemented     = 12
+	Unavailable       = 14
+)
+
+// The states of a machine, by their numbers.
+const (
+	running  = 1
+	creating = 2
+	deleting = 3
+)
+
+// Machine is one machine.
+type Machine struct {
+	ID    string
+	state uint64
+	fault string // why its deletion failed
+}
+
+// Group is a group of machines.
+type Group struct {
+	ID       string
+	Min, Max int
+	Target   int
+	// Node is the template's Node in protobuf; nil answers Unimplemented.
+	Node []byte
+	// OldNode says that Node is sent as providers for older cluster autoscalers do.
+	OldNode bool
+	// Price of an hour.
+	Price float64
+}
+
+// Server is the provider. Its methods may be called from several goroutines at once.
+type Server struct {
+	mu       sync.Mutex
+	groups   map[string]*Group
+	machines map[string][]*Machine // by group
+	cache    map[string][]Machine
+	made     int
+	faults   Faults
+	hangs    map[string]bool // deletions
+	fails    map[string]bool
+	requests map[string]int // by method
+}
+
+// Faults are ways to misbehave.
+type Faults struct {
+	// Handle, if set, is asked first; it reports whether it has answered.
+	Handle func(w http.ResponseWriter, method string) bool
+	// Quota bounds the machines if it is not 0.
+	Quota int
+}
+
+// New makes a provider with a group of n machines.
+func New(g Group, n int) *Server {
+	s := &Server{
+		groups: map[string]*Group{}, machines: map[string][]*Machine{}, requests: map[string]int{},
+		hangs: map[string]bool{}, fails: map[string]bool{},
+	}
+	g.Target = n
+	s.groups[g.ID] = &g
+	for range n {
+		s.add(g.ID).state = running
+	}
+	s.refresh()
+	return s
+}
+
+func (s *Server) add(group string) *Machine {
+	s.made++
+	m := &Machine{ID: fmt.Sprintf("rack://r1/%s/%s-%d", group, group, s.made), state: creating}
+	s.machines[group] = append(s.machines[group], m)
+	return m
+}
+
+// settle lets time pass: machines boot and go.
+func (s *Server) settle() {
+	for group := range s.machines {
+		s.machines[group] = slices.DeleteFunc(s.machines[group], func(m *Machine) bool {
+			switch {
+			case m.state == creating:
+				m.state = running
+			case m.state == deleting && s.fails[m.ID]:
+				m.state, m.fault = running, "its disk is in use"
+				s.groups[group].Target++
+			case m.state == deleting && !s.hangs[m.ID]:
+				return true
+			}
+			return false
+		})
+	}
+}
+
+func (s *Server) refresh() {
+	s.cache = map[string][]Machine{}
+	for group, list := range s.machines {
+		for _, m := range list {
+			s.cache[group] = append(s.cache[group], *m)
+		}
+	}
+}
+
+// Machines lists the IDs of the machines that there are, sorted.
+func (s *Server) Machines() (ids []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.settle()
+	for _, list := range s.machines {
+		for _, m := range list {
+			ids = append(ids, m.ID)
+		}
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+// Target is how many machines a group is meant to have.
+func (s *Server) Target(group string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.groups[group].Target
+}
+
+// Requests counts the calls of a method.
+func (s *Server) Requests(method string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.requests[method]
+}
+
+// Lose takes a machine away without a request.
+func (s *Server) Lose(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for group := range s.machines {
+		s.machines[group] = slices.DeleteFunc(s.machines[group], func(m *Machine) bool { return m.ID == id })
+	}
+}
+
+// Hang has the deletion of a machine take for ever, Fail has it fail, and Misbehave sets what else goes wrong.
+func (s *Server) Hang(id string) { s.set(func() { s.hangs[id] = true }) }
+
+// Fail has the deletion of a machine fail.
+func (s *Server) Fail(id string) { s.set(func() { s.fails[id] = true }) }
+
+// Misbehave sets what goes wrong.
+func (s *Server) Misbehave(f Faults) { s.set(func() { s.faults = f }) }
+
+// Heal ends all of it.
+func (s *Server) Heal() {
+	s.set(func() {
+		s.faults = Faults{}
+		clear(s.hangs)
+		clear(s.fails)
+	})
+}
+
+func (s *Server) set(change func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	change()
+}
+
+// ServeHTTP implements http.Handler: gRPC by hand.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	method, ok := strings.CutPrefix(r.URL.Path, Service)
+	if !ok || r.ProtoMajor != 2 || r.Header.Get("Content-Type") != "application/grpc" {
+		http.NotFound(w, r)
+		return
+	}
+	frame, err := io.ReadAll(io.LimitReader(r.Body, 1<<20))
+	if err != nil || len(frame) < 5 || frame[0] != 0 || int(binary.BigEndian.Uint32(frame[1:])) != len(frame)-5 {
+		Answer(w, nil, InvalidArgument, "a frame that cannot be read")
+		return
+	}
+	request, err := parse(frame[5:])
+	if err != nil {
+		Answer(w, nil, InvalidArgument, err.Error())
+		return
+	}
+	s.mu.Lock()
+	s.requests[method]++
+	handle := s.faults.Handle
+	s.mu.Unlock()
+	if handle != nil && handle(w, method) {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.settle()
+	answer, code, message := s.do(method, request)
+	Answer(w, answer, code, message)
+}
+
+// Answer writes a message and the trailers that end a call.
+func Answer(w http.ResponseWriter, message []byte, code int, text string) {
+	w.Header().Set("Content-Type", "application/grpc")
+	if code == OK {
+		head := make([]byte, 5)
+		binary.BigEndian.PutUint32(head[1:], uint32(len(message)))
+		_, _ = w.Write(append(head, message...))
+	}
+	w.Header().Set(http.TrailerPrefix+"Grpc-Status", fmt.Sprint(code))
+	w.Header().Set(http.TrailerPrefix+"Grpc-Message", text)
+}
+
+// do carries out a call. The caller holds mu.
+func (s *Server) do(method string, r fields) (answer []byte, code int, message string) {
+	group := s.groups[r.text(1)]
+	if method == "NodeGroupIncreaseSize" || method == "NodeGroupDeleteNodes" {
+		group = s.groups[r.text(2)]
+	}
+	if strings.HasPrefix(method, "NodeGroup") && method != "NodeGroups" && group == nil {
+		return nil, NotFound, "no such group"
+	}
+	switch method {
+	case "Refresh":
+		s.refresh()
+	case "NodeGroups":
+		for _, id := range slices.Sorted(maps.Keys(s.groups)) {
+			g := s.groups[id]
+			answer = appendMessage(answer, 1, appendInt(appendInt(appendText(nil, 1, g.ID), 2, g.Min), 3, g.Max))
+		}
+	case "NodeGroupTargetSize":
+		answer = appendInt(nil, 1, group.Target)
+	case "NodeGroupNodes":
+		for _, m := range s.cache[group.ID] {
+			answer = appendMessage(answer, 1, m.message())
+		}
+	case "NodeGroupIncreaseSize":
+		return s.increase(group, r.number(1))
+	case "NodeGroupDeleteNodes":
+		return s.remove(group, r)
+	case "NodeGroupTemplateNodeInfo":
+		if group.Node == nil {
+			return nil, Unimplemented, "no templates"
+		}
+		number := protowire.Number(2)
+		if group.OldNode {
+			number = 1
+		}
+		answer = appendMessage(nil, number, group.Node)
+	case "PricingNodePrice":
+		return s.price(r)
+	default:
+		return nil, Unimplemented, method
+	}
+	return answer, OK, ""
+}
+
+func (s *Server) increase(group *Group, delta int) ([]byte, int, string) {
+	n := 0
+	for _, list := range s.machines {
+		n += len(list)
+	}
+	switch {
+	case delta <= 0:
+		return nil, InvalidArgument, fmt.Sprintf("size increase must be positive, and is %d", delta)
+	case s.faults.Quota > 0 && n+delta > s.faults.Quota:
+		return nil, ResourceExhausted, "quota of machines"
+	}
+	group.Target += delta
+	for range delta {
+		s.add(group.ID)
+	}
+	return nil, OK, ""
+}
+
+func (s *Server) remove(group *Group, r fields) ([]byte, int, string) {
+	for _, raw := range r.all(1) {
+		node, err := parse(raw)
+		if err != nil {
+			return nil, InvalidArgument, err.Error()
+		}
+		i := slices.IndexFunc(s.machines[group.ID], func(m *Machine) bool { return m.ID == node.text(1) })
+		if i < 0 {
+			return nil, NotFound, "no such node"
+		}
+		group.Target--
+		m := s.machines[group.ID][i]
+		m.state, m.fault = deleting, ""
+	}
+	return nil, OK, ""
+}
+
+// price knows the node by its label "group".
+func (s *Server) price(r fields) ([]byte, int, string) {
+	node, err := parse(r.bytes(1))
+	if err != nil {
+		return nil, InvalidArgument, err.Error()
+	}
+	start, errStart := parse(r.bytes(4))
+	end, errEnd := parse(r.bytes(5))
+	if errStart != nil || errEnd != nil {
+		return nil, InvalidArgument, "times"
+	}
+	for _, raw := range node.all(3) {
+		label, err := parse(raw)
+		if g := s.groups[label.text(2)]; err == nil && label.text(1) == "group" && g != nil && g.Price > 0 {
+			hours := float64(end.number(1)-start.number(1)) / 3600
+			return appendFloat(nil, 1, g.Price*hours), OK, ""
+		}
+	}
+	return nil, Unimplemented, "no prices"
+}
+
+// message is an Instance of the protocol.
+func (m Machine) message() []byte {
+	status := appendInt(nil, 1, int(m.state))
+	if m.fault != "" {
+		status = appendMessage(status, 2, appendInt(appendText(appendText(nil, 1, "DeletionFailed"), 2, m.fault), 3, 99))
+	}
+	return appendMessage(appendText(nil, 1, m.ID), 2, status)
+}

@@ -1,0 +1,119 @@
+package faultproxy_test
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"io"
+	"net/http"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/slipway-dev/slipway/dev/faultproxy"
+)
+
+func read(t *testing.T, address string) string {
+	t.Helper()
+	resp, err := http.Get(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+func TestAStaleAnswerIsTheOneBefore(t *testing.T) {
+	p := faultproxy.New(byMethod)
+	p.Faults(func(r faultproxy.Request) faultproxy.Fault {
+		switch r.Nth {
+		case 1, 3, 4: // the first has nothing before it
+			return faultproxy.Fault{Stale: time.Hour}
+		case 5:
+			return faultproxy.Fault{Stale: time.Nanosecond}
+		}
+		return faultproxy.Fault{}
+	})
+	var n atomic.Int32
+	address, served := behind(t, p, func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprint(w, n.Add(1)) })
+	for i, want := range []string{"1", "2", "2", "2", "3"} {
+		if got := read(t, address+"/thing"); got != want {
+			t.Errorf("request %d was answered %s, want %s", i+1, got, want)
+		}
+	}
+	if got := read(t, address+"/other"); got != "4" || served.Load() != 4 {
+		t.Errorf("another thing was answered %s, and the server was asked %d times", got, served.Load())
+	}
+}
+
+func TestTheEventsOfAWatchThatLagsComeLateAndInOrder(t *testing.T) {
+	const lag = 30 * time.Millisecond
+	p := faultproxy.New(byMethod)
+	p.Faults(func(faultproxy.Request) faultproxy.Fault { return faultproxy.Fault{Lag: lag} })
+	address, _ := behind(t, p, func(w http.ResponseWriter, _ *http.Request) {
+		for i := range 3 {
+			_, _ = fmt.Fprintln(w, i)
+			_ = http.NewResponseController(w).Flush()
+		}
+	})
+	began := time.Now()
+	resp, err := http.Get(address + "/things?watch=true")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	var lines []string
+	for s := bufio.NewScanner(resp.Body); s.Scan(); {
+		lines = append(lines, s.Text())
+	}
+	if fmt.Sprint(lines) != "[0 1 2]" || time.Since(began) < lag {
+		t.Errorf("%v after %s, want 0, 1 and 2 after %s at least", lines, time.Since(began), lag)
+	}
+}
+
+func TestTheGuardSeesWhatIsSentBeforeTheServerDoes(t *testing.T) {
+	p := faultproxy.New(byMethod)
+	var reached atomic.Bool
+	p.Guard(func(r faultproxy.Request, body []byte) {
+		if r.Method != http.MethodPost || string(body) != "please" || reached.Load() {
+			t.Errorf("%s with %q, and the server has heard of it: %t", r.Method, body, reached.Load())
+		}
+	})
+	address, _ := behind(t, p, func(w http.ResponseWriter, r *http.Request) {
+		reached.Store(true)
+		_, _ = io.Copy(w, r.Body)
+	})
+	resp, err := http.Post(address, "text/plain", bytes.NewBufferString("please"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if text, err := io.ReadAll(resp.Body); err != nil || string(text) != "please" {
+		t.Errorf("the server heard %q, %v", text, err)
+	}
+}
+
+func TestAScheduleFailsTheSameRequestsAgain(t *testing.T) {
+	odds := faultproxy.Odds{Percent: 30, Delay: time.Second, Stale: time.Second}
+	failed := 0
+	one, same, other := faultproxy.Schedule(7, odds), faultproxy.Schedule(7, odds), faultproxy.Schedule(8, odds)
+	differs := false
+	for n := range 1000 {
+		r := faultproxy.Request{Point: faultproxy.Point{Kind: "GET", Nth: n}}
+		fault := one(r)
+		if fault != same(r) {
+			t.Fatalf("%s fails as %+v and then as %+v", r, fault, same(r))
+		}
+		differs = differs || fault != other(r)
+		if fault != (faultproxy.Fault{}) {
+			failed++
+		}
+	}
+	if failed < 200 || failed > 400 || !differs {
+		t.Errorf("%d of 1000 requests fail, want some 300; another seed differs: %t", failed, differs)
+	}
+}

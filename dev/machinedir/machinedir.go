@@ -1,0 +1,103 @@
+//go:build unix
+
+// Package machinedir ties the machines of the sample plugin, which are files in a directory, to the nodes of a control
+// plane without machines: one that has booted joins as a node, and one that is gone leaves its node silent.
+package machinedir
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/slipway-dev/slipway/dev/controlplane"
+	"github.com/slipway-dev/slipway/examples/directory/machines"
+)
+
+// Cluster is what there has to be of a control plane.
+type Cluster interface {
+	AddNodes(ctx context.Context, specs ...controlplane.NodeSpec) error
+	PowerOff(ctx context.Context, node string) error
+}
+
+// interval is the time between two looks at the directory.
+const interval = 50 * time.Millisecond
+
+// Tie keeps the nodes like the machines of a host until ctx ends, which is no error.
+func Tie(ctx context.Context, c Cluster, hypervisor machines.Hypervisor, host string) error {
+	joined := map[string]bool{}
+	for {
+		there := map[string]controlplane.NodeSpec{}
+		err := hypervisor.Locked(ctx, func(v machines.View) error { return booted(v, host, there) })
+		if err == nil {
+			err = follow(ctx, c, there, joined)
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("the nodes of %s: %w", hypervisor.Root, err)
+		}
+		select {
+		case <-time.After(interval):
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// booted adds the nodes of the machines that run.
+func booted(v machines.View, host string, to map[string]controlplane.NodeSpec) error {
+	groups, err := v.Groups()
+	for _, group := range groups {
+		all, wrong := v.Machines(group)
+		g, none := v.Group(group)
+		err = errors.Join(err, wrong, none)
+		for name, m := range all {
+			if !m.Booted(time.Now()) {
+				continue
+			}
+			spec := controlplane.NodeSpec{
+				Name: name, ProviderID: "directory://" + host + "/" + group + "/" + name,
+				Labels: map[string]string{"directory.slipway.dev/group": group},
+			}
+			for _, t := range g.Templates {
+				if t.Name == m.Template {
+					spec.CPU, spec.Memory = t.Capacity["cpu"], t.Capacity["memory"]
+					maps.Copy(spec.Labels, t.Labels)
+				}
+			}
+			to[name] = spec
+		}
+	}
+	return err
+}
+
+// follow has the nodes that are new join, and silences those whose machines are gone.
+func follow(ctx context.Context, c Cluster, there map[string]controlplane.NodeSpec, joined map[string]bool) error {
+	var fresh []controlplane.NodeSpec
+	for name, spec := range there {
+		if !joined[name] {
+			fresh = append(fresh, spec)
+		}
+	}
+	if err := c.AddNodes(ctx, fresh...); err != nil {
+		return err
+	}
+	for _, spec := range fresh {
+		joined[spec.Name] = true
+	}
+	for name := range joined {
+		if _, ok := there[name]; ok {
+			continue
+		}
+		if err := c.PowerOff(ctx, name); err != nil && !apierrors.IsNotFound(err) {
+			return err
+		}
+		delete(joined, name)
+	}
+	return nil
+}

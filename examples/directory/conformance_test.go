@@ -1,0 +1,266 @@
+//go:build unix
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/slipway-dev/slipway/examples/directory/machines"
+	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/cloud/conformance"
+	"github.com/slipway-dev/slipway/internal/cloud/plugin"
+	"github.com/slipway-dev/slipway/internal/cloud/plugin/saboteur"
+)
+
+func init() { saboteur.Be(main) }
+
+const (
+	cloudType = "directory"
+	group     = "workers"
+	host      = "host-1"
+)
+
+// directoryCloud is a directory of machines, reached through the plugin.
+type directoryCloud struct {
+	root, plugins string
+
+	mu        sync.Mutex
+	providers []*plugin.Provider
+}
+
+// newDirectory makes a host with machines that run.
+func newDirectory(t *testing.T, count int) *directoryCloud {
+	t.Helper()
+	c := &directoryCloud{root: filepath.Join(t.TempDir(), "machines"), plugins: t.TempDir()}
+	c.write(t, "host.json", machines.Host{Quota: 20})
+	c.write(t, group+"/group.json", machines.Group{Max: 15, Templates: []machines.Template{
+		{Name: "small", Capacity: map[string]string{"cpu": "2", "memory": "4Gi"}},
+		{Name: "large", Capacity: map[string]string{"cpu": "8", "memory": "32Gi"}, Cost: 4},
+	}})
+	for i := range count {
+		c.write(t, group+"/"+group+"-"+string(rune('a'+i))+".json", machines.Machine{Template: "small", Created: time.Now()})
+	}
+	c.put(t, saboteur.Good)
+	return c
+}
+
+func (c *directoryCloud) write(t *testing.T, name string, content any) {
+	t.Helper()
+	raw, err := json.Marshal(content)
+	path := filepath.Join(c.root, name)
+	err = errors.Join(err, os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, raw, 0o600))
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// put makes the plugin's file one of a way; a plugin that runs does not notice.
+func (c *directoryCloud) put(t *testing.T, mode saboteur.Mode) {
+	t.Helper()
+	if err := saboteur.Write(c.plugins, cloudType, mode); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// each calls do with every plugin that runs.
+func (c *directoryCloud) each(do func(pid int) error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, p := range c.providers {
+		if pid := p.PID(); pid > 0 {
+			_ = do(pid) // it may have ended meanwhile
+		}
+	}
+}
+
+func kill(pid int) error { return syscall.Kill(pid, syscall.SIGKILL) }
+
+// none is no limit of memory: the race detector, which the tests' plugins have too, takes all there is of addresses.
+var none = resource.MustParse("0")
+
+func (c *directoryCloud) Provider(t *testing.T) cloud.Provider {
+	t.Helper()
+	raw, err := json.Marshal(config{Path: c.root, Host: host})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var timeout metav1.Duration
+	if strings.Contains(t.Name(), "not_gone") { // all calls of this test fail, so that a short time breaks nothing
+		timeout.Duration = 2 * time.Second
+	}
+	p, err := plugin.Open(t.Context(), c.plugins, plugin.Entry{
+		Type: cloudType, Config: raw, MemoryLimit: &none, CallTimeout: timeout,
+	}, plugin.Options{Log: slog.New(slog.NewTextHandler(t.Output(), nil)), RestartMin: time.Millisecond, RestartMax: 10 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = p.Close() })
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.providers = append(c.providers, p)
+	return p
+}
+
+func (*directoryCloud) Group() string { return group }
+
+// look calls do with the machines as they are, past the plugin.
+func (c *directoryCloud) look(do func(machines.View) error) {
+	if err := (machines.Hypervisor{Root: c.root}).Locked(context.Background(), do); err != nil {
+		panic(err)
+	}
+}
+
+func (c *directoryCloud) Machines() (ids []string) {
+	c.look(func(v machines.View) error {
+		all, err := v.Machines(group)
+		for name := range all {
+			ids = append(ids, "directory://"+host+"/"+group+"/"+name)
+		}
+		return err
+	})
+	slices.Sort(ids)
+	return ids
+}
+
+func (c *directoryCloud) Size() (n int) {
+	c.look(func(v machines.View) (err error) {
+		n, err = v.Size(group)
+		return err
+	})
+	return n
+}
+
+func (*directoryCloud) Missing() string { return "directory://" + host + "/" + group + "/never-was" }
+func (*directoryCloud) Foreign() string { return "directory://host-2/" + group + "/" + group + "-a" }
+
+func (c *directoryCloud) path(id string) string {
+	return filepath.Join(c.root, group, id[strings.LastIndex(id, "/")+1:]+".json")
+}
+
+func (c *directoryCloud) Lose(t *testing.T, id string) {
+	t.Helper()
+	if err := os.Remove(c.path(id)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (c *directoryCloud) AwaitGone(t *testing.T, id string) {
+	t.Helper()
+	for slices.Contains(c.Machines(), id) {
+		select {
+		case <-time.After(time.Millisecond):
+		case <-t.Context().Done():
+			t.Fatal("the machine is still there")
+		}
+	}
+}
+
+// edit changes every machine's file, as with an editor.
+func (c *directoryCloud) edit(change func(id string, m *machines.Machine)) {
+	c.look(func(v machines.View) error {
+		all, err := v.Machines(group)
+		for name, m := range all {
+			change("directory://"+host+"/"+group+"/"+name, &m)
+			err = errors.Join(err, v.SetMachine(group, name, m))
+		}
+		return err
+	})
+}
+
+func (c *directoryCloud) Inject(t *testing.T, f conformance.Fault) {
+	t.Helper()
+	switch f.Misbehaviour {
+	case conformance.Unavailable:
+		c.put(t, saboteur.Hangs)
+		c.each(func(pid int) error { return saboteur.Freeze(t.Context(), pid) })
+	case conformance.Reset:
+		c.put(t, saboteur.Dies)
+		c.each(kill)
+	case conformance.Impostor:
+		c.put(t, saboteur.WebPage)
+		c.each(kill)
+	case conformance.Misrouted:
+		c.put(t, saboteur.Misroutes)
+		c.each(kill)
+	case conformance.Truncated:
+		c.halve(t)
+	case conformance.DeletionHangs:
+		c.edit(func(id string, m *machines.Machine) {
+			if id == f.Machine {
+				m.Shutdown = 1e6
+			}
+		})
+	case conformance.DeletionFails:
+		c.edit(func(id string, m *machines.Machine) {
+			if id == f.Machine {
+				m.Stuck = "its disk is in use"
+			}
+		})
+	case conformance.Full:
+		c.write(t, "host.json", machines.Host{Quota: conformance.Machines})
+	default:
+		t.Fatalf("the directory cannot be one that %s", f.Misbehaviour)
+	}
+}
+
+// halve leaves of each machine's file the first half, and keeps the whole for Heal.
+func (c *directoryCloud) halve(t *testing.T) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(c.root, "*", "*.json"))
+	files = append(files, filepath.Join(c.root, "host.json"))
+	for _, path := range files {
+		raw, wrong := os.ReadFile(path)
+		err = errors.Join(err, wrong, os.WriteFile(path+".whole", raw, 0o600), os.WriteFile(path, raw[:len(raw)/2], 0o600))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (c *directoryCloud) Heal(t *testing.T) {
+	t.Helper()
+	c.put(t, saboteur.Good)
+	wholes, err := filepath.Glob(filepath.Join(c.root, "*", "*.whole"))
+	if whole := filepath.Join(c.root, "host.json.whole"); len(wholes) > 0 {
+		wholes = append(wholes, whole)
+	}
+	for _, whole := range wholes {
+		err = errors.Join(err, os.Rename(whole, strings.TrimSuffix(whole, ".whole")))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.edit(func(_ string, m *machines.Machine) { m.Shutdown, m.Stuck = 0, "" })
+}
+
+func (*directoryCloud) Deletions() int { return 0 }
+func (*directoryCloud) Batches() bool  { return false }
+
+// Cannot implements conformance.Limited.
+func (*directoryCloud) Cannot() map[conformance.Misbehaviour]string {
+	return map[conformance.Misbehaviour]string{
+		conformance.Denied:     "a directory has no credentials",
+		conformance.Throttled:  "a directory does not count requests",
+		conformance.SecondPage: "a directory is read at once",
+		conformance.Stale:      "a directory has no cache",
+		conformance.Forgets:    "the record of a deletion is the machine itself",
+	}
+}
+
+func TestTheSampleKeepsWhatAProviderPromises(t *testing.T) {
+	conformance.Run(t, func(t *testing.T) conformance.Cloud { return newDirectory(t, conformance.Machines) })
+}

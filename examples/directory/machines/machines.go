@@ -1,0 +1,244 @@
+//go:build unix
+
+// Package machines is a small hypervisor whose machines are files, for trying things out: a machine exists while its file
+// does, boots and shuts down in the time that the file says, and can be edited with any editor.
+//
+//	ROOT/host.json             how many machines the host takes
+//	ROOT/GROUP/group.json      the group: its bounds, its templates
+//	ROOT/GROUP/NAME.json       the machine NAME
+//
+// Several processes may use one directory at once: each looks and changes under a lock.
+package machines
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// The names of files that are no machines.
+const (
+	hostFile  = "host.json"
+	groupFile = "group.json"
+	lockFile  = ".lock"
+	suffix    = ".json"
+)
+
+// Machine is the content of a machine's file.
+type Machine struct {
+	Template string    `json:"template"`
+	Created  time.Time `json:"created"`
+	// Boot and Shutdown are how long the machine takes for either, in seconds.
+	Boot     float64 `json:"boot,omitempty"`
+	Shutdown float64 `json:"shutdown,omitempty"`
+	// Deleting is when its deletion began.
+	Deleting time.Time `json:"deleting,omitzero"`
+	// Stuck is why the machine will not go, for trying out a deletion that fails.
+	Stuck string `json:"stuck,omitempty"`
+	// Failed is why its deletion has failed.
+	Failed string `json:"failed,omitempty"`
+}
+
+// Booted reports whether the machine runs.
+func (m Machine) Booted(now time.Time) bool { return now.Sub(m.Created).Seconds() >= m.Boot }
+
+// down reports whether the machine, whose deletion has begun, has shut down.
+func (m Machine) down(now time.Time) bool {
+	return !m.Deleting.IsZero() && now.Sub(m.Deleting).Seconds() >= m.Shutdown
+}
+
+// Template is a kind of machine.
+type Template struct {
+	Name     string            `json:"name"`
+	Capacity map[string]string `json:"capacity"`
+	Labels   map[string]string `json:"labels,omitempty"`
+	Cost     float64           `json:"cost,omitempty"`
+}
+
+// Group is the content of a group's file. How many machines a group has is not in it: they are counted.
+type Group struct {
+	Min       int        `json:"min"`
+	Max       int        `json:"max"`
+	Templates []Template `json:"templates"`
+}
+
+// Host is the content of the host's file.
+type Host struct {
+	// Quota is how many machines the host takes.
+	Quota int `json:"quota"`
+}
+
+// ErrNoGroup and ErrNoMachine say that the host is there and readable, and what was asked for is not.
+var (
+	ErrNoGroup   = errors.New("there is no such group")
+	ErrNoMachine = errors.New("there is no such machine")
+)
+
+// Hypervisor is a directory of machines.
+type Hypervisor struct{ Root string }
+
+// View is the directory while it is locked.
+type View struct {
+	root string
+	Host Host
+}
+
+// lockPause is the time between two attempts to lock.
+const lockPause = 2 * time.Millisecond
+
+// Locked calls do while nobody else looks at the directory or changes it. A directory without a host file, such as the
+// mount point of a disk that is not there, is an error, and not one that is empty.
+func (h Hypervisor) Locked(ctx context.Context, do func(View) error) (err error) {
+	v := View{root: h.Root}
+	if err := read(filepath.Join(h.Root, hostFile), &v.Host); err != nil {
+		return fmt.Errorf("the host: %w", err)
+	}
+	lock, err := os.OpenFile(filepath.Join(h.Root, lockFile), os.O_CREATE|os.O_RDWR|syscall.O_CLOEXEC, 0o600)
+	if err != nil {
+		return fmt.Errorf("the host's lock: %w", err)
+	}
+	defer func() { err = errors.Join(err, lock.Close()) }() // which unlocks
+	for {
+		err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		if err == nil {
+			return do(v)
+		}
+		if !errors.Is(err, syscall.EWOULDBLOCK) {
+			return fmt.Errorf("the host's lock: %w", err)
+		}
+		select {
+		case <-time.After(lockPause):
+		case <-ctx.Done():
+			return fmt.Errorf("waiting for the host's lock: %w", ctx.Err())
+		}
+	}
+}
+
+// Groups lists the names of the groups.
+func (v View) Groups() ([]string, error) {
+	entries, err := os.ReadDir(v.root)
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, e := range entries {
+		if e.IsDir() && ValidName(e.Name()) {
+			names = append(names, e.Name())
+		}
+	}
+	return names, nil
+}
+
+// Group reads a group.
+func (v View) Group(name string) (g Group, err error) {
+	if !ValidName(name) {
+		return g, fmt.Errorf("group %q: %w", name, ErrNoGroup)
+	}
+	if _, err := os.Stat(filepath.Join(v.root, name)); errors.Is(err, fs.ErrNotExist) {
+		return g, fmt.Errorf("group %q: %w", name, ErrNoGroup)
+	}
+	return g, read(filepath.Join(v.root, name, groupFile), &g)
+}
+
+// Machines reads all machines of a group, by name. Those that have shut down are removed first.
+func (v View) Machines(group string) (map[string]Machine, error) {
+	if _, err := v.Group(group); err != nil {
+		return nil, err
+	}
+	entries, err := os.ReadDir(filepath.Join(v.root, group))
+	if err != nil {
+		return nil, err
+	}
+	all := map[string]Machine{}
+	for _, e := range entries {
+		name, ok := strings.CutSuffix(e.Name(), suffix)
+		if !ok || e.Name() == groupFile || strings.HasPrefix(name, ".") {
+			continue
+		}
+		switch m, err := v.Machine(group, name); {
+		case errors.Is(err, ErrNoMachine): // it has shut down
+		case err != nil:
+			return nil, err // a list without it would say that it is gone
+		default:
+			all[name] = m
+		}
+	}
+	return all, nil
+}
+
+// Size is how many machines the group is meant to have: those that are there, without those that are going.
+func (v View) Size(group string) (n int, err error) {
+	all, err := v.Machines(group)
+	for _, m := range all {
+		if m.Deleting.IsZero() {
+			n++
+		}
+	}
+	return n, err
+}
+
+// Machine reads a machine. One that has shut down is removed, or its removal fails.
+func (v View) Machine(group, name string) (m Machine, err error) {
+	none := fmt.Errorf("machine %s/%s: %w", group, name, ErrNoMachine)
+	if !ValidName(group) || !ValidName(name) {
+		return m, none
+	}
+	path := filepath.Join(v.root, group, name+suffix)
+	switch err := read(path, &m); {
+	case errors.Is(err, fs.ErrNotExist):
+		return m, none
+	case err != nil || !m.down(time.Now()):
+		return m, err
+	case m.Stuck != "":
+		m.Deleting, m.Failed = time.Time{}, m.Stuck
+		return m, v.SetMachine(group, name, m)
+	}
+	if err := os.Remove(path); err != nil {
+		return m, err
+	}
+	return m, none
+}
+
+// SetMachine writes a machine.
+func (v View) SetMachine(group, name string, m Machine) error {
+	return write(filepath.Join(v.root, group, name+suffix), m)
+}
+
+// ValidName reports whether a name can be that of a group or a machine: it becomes the name of a file.
+func ValidName(name string) bool {
+	return name != "" && len(name) <= 63 && name != "host" && name != "group" && !strings.ContainsFunc(name, func(r rune) bool {
+		return !slices.Contains([]rune("abcdefghijklmnopqrstuvwxyz0123456789-"), r)
+	})
+}
+
+func read(path string, into any) error {
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(raw, into); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	return nil
+}
+
+// write replaces a file as a whole, so that nobody reads half of it, not even after a crash.
+func write(path string, content any) error {
+	raw, err := json.MarshalIndent(content, "", "  ")
+	if err != nil {
+		return err
+	}
+	next := filepath.Join(filepath.Dir(path), ".next-"+filepath.Base(path))
+	if err := os.WriteFile(next, append(raw, '\n'), 0o600); err != nil {
+		return err
+	}
+	return os.Rename(next, path)
+}

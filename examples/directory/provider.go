@@ -1,0 +1,303 @@
+//go:build unix
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/slipway-dev/slipway/examples/directory/machines"
+	"github.com/slipway-dev/slipway/plugin"
+)
+
+// provider is the cloud.
+type provider struct {
+	config
+	hypervisor machines.Hypervisor
+	now        func() time.Time
+}
+
+// Name implements plugin.Provider.
+func (p *provider) Name() string { return "directory" }
+
+const scheme = "directory://"
+
+// id gives a machine's provider ID: directory://HOST/GROUP/NAME. The host is in it so that the machines of two hosts are
+// never taken for each other.
+func (p *provider) id(group, name string) string {
+	return scheme + p.Host + "/" + group + "/" + name
+}
+
+// parse takes a provider ID apart.
+func (p *provider) parse(id string) (group, name string, err error) {
+	rest, ours := strings.CutPrefix(id, scheme)
+	parts := strings.Split(rest, "/")
+	switch {
+	case !ours || len(parts) != 3 || !machines.ValidName(parts[1]) || !machines.ValidName(parts[2]):
+		return "", "", fmt.Errorf("provider ID %q: want %sHOST/GROUP/NAME", id, scheme)
+	case parts[0] != p.Host:
+		return "", "", fmt.Errorf("provider ID %q: is of the host %q, and this is %q", id, parts[0], p.Host)
+	}
+	return parts[1], parts[2], nil
+}
+
+// Normalize implements plugin.Provider.
+func (p *provider) Normalize(id string) (string, error) {
+	group, name, err := p.parse(id)
+	if err != nil {
+		return "", err
+	}
+	return p.id(group, name), nil
+}
+
+// Group implements plugin.Provider.
+func (p *provider) Group(ctx context.Context, name string) (g plugin.Group, err error) {
+	err = p.locked(ctx, name, func(v machines.View) error {
+		group, err := v.Group(name)
+		if err != nil {
+			return err
+		}
+		size, err := v.Size(name)
+		g = plugin.Group{Name: name, Size: size, Min: group.Min, Max: group.Max}
+		return err
+	})
+	return g, err
+}
+
+// Instances implements plugin.Provider.
+func (p *provider) Instances(ctx context.Context, group string) (list []plugin.Instance, err error) {
+	err = p.locked(ctx, group, func(v machines.View) error {
+		all, err := v.Machines(group)
+		for name, m := range all {
+			list = append(list, p.instance(group, name, m))
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err // never a shorter list
+	}
+	return list, nil
+}
+
+// Instance implements plugin.Provider.
+func (p *provider) Instance(ctx context.Context, id string) (i plugin.Instance, err error) {
+	group, name, err := p.parse(id)
+	if err != nil {
+		return i, err
+	}
+	err = p.locked(ctx, id, func(v machines.View) error {
+		m, err := v.Machine(group, name)
+		i = p.instance(group, name, m)
+		return err
+	})
+	return i, err
+}
+
+// instance says what a machine's file says in Slipway's words.
+func (p *provider) instance(group, name string, m machines.Machine) plugin.Instance {
+	i := plugin.Instance{
+		ProviderID: p.id(group, name), Name: name, ComputerName: name, Group: group, Zone: p.Host,
+		Type: m.Template, Created: m.Created, State: plugin.Pending,
+	}
+	switch {
+	case m.Failed != "":
+		i.State, i.Message = plugin.Failed, m.Failed
+	case !m.Deleting.IsZero():
+		i.State = plugin.Deleting
+	case m.Booted(p.now()):
+		i.State = plugin.Running
+	}
+	return i
+}
+
+// operation is what is written into plugin.Operation.ID: enough for another process to find out what became of it. The
+// machine itself is the record of its deletion.
+type operation struct {
+	Delete string   `json:"delete,omitempty"`
+	Grow   []string `json:"grow,omitempty"`
+}
+
+func (p *provider) operation(o operation) (plugin.Operation, error) {
+	id, err := json.Marshal(o)
+	return plugin.Operation{ID: string(id), Started: p.now()}, err
+}
+
+// Delete implements plugin.Provider. Asked again, it follows the deletion that has begun.
+func (p *provider) Delete(ctx context.Context, id string) (op plugin.Operation, err error) {
+	group, name, err := p.parse(id)
+	if err != nil {
+		return op, err
+	}
+	err = p.locked(ctx, id, func(v machines.View) error {
+		m, err := v.Machine(group, name)
+		if err != nil {
+			return err
+		}
+		if !m.Deleting.IsZero() {
+			return nil
+		}
+		g, err := v.Group(group)
+		if err != nil {
+			return err
+		}
+		size, err := v.Size(group)
+		if err != nil {
+			return err
+		}
+		if size <= g.Min {
+			return &plugin.RefusedError{Reason: plugin.AtLimit, Err: fmt.Errorf("group %s is at its minimum of %d", group, g.Min)}
+		}
+		m.Deleting, m.Failed = p.now(), ""
+		return v.SetMachine(group, name, m)
+	})
+	if err != nil {
+		return op, err
+	}
+	return p.operation(operation{Delete: id})
+}
+
+// Templates implements plugin.Provider.
+func (p *provider) Templates(ctx context.Context, group string) (list []plugin.Template, err error) {
+	err = p.locked(ctx, group, func(v machines.View) error {
+		g, err := v.Group(group)
+		for _, t := range g.Templates {
+			template := plugin.Template{Name: t.Name, Zone: p.Host}
+			template.Labels, template.Cost, template.Capacity = t.Labels, t.Cost, corev1.ResourceList{}
+			for name, text := range t.Capacity {
+				q, wrong := resource.ParseQuantity(text)
+				err = errors.Join(err, wrong)
+				template.Capacity[corev1.ResourceName(name)] = q
+			}
+			list = append(list, template)
+		}
+		return err
+	})
+	return list, err
+}
+
+// Grow implements plugin.Provider.
+func (p *provider) Grow(ctx context.Context, group string, order plugin.Order) (op plugin.Operation, err error) {
+	if err := order.Validate(group); err != nil {
+		return op, err
+	}
+	var made []string
+	err = p.locked(ctx, group, func(v machines.View) error {
+		g, err := v.Group(group)
+		if err != nil {
+			return err
+		}
+		template, err := choose(g, order.Template)
+		if err != nil {
+			return err
+		}
+		size, err := v.Size(group)
+		if err != nil {
+			return err
+		}
+		if g.Max > 0 && size+order.Count > g.Max {
+			return &plugin.RefusedError{Reason: plugin.AtLimit, Err: fmt.Errorf("group %s has %d machines of at most %d", group, size, g.Max)}
+		}
+		if n, err := count(v); err != nil || n+order.Count > v.Host.Quota {
+			return errors.Join(err, &plugin.RefusedError{
+				Reason: plugin.NoQuota, Err: fmt.Errorf("the host has %d machines of at most %d", n, v.Host.Quota),
+			})
+		}
+		for range order.Count {
+			name := group + "-" + strings.ToLower(rand.Text()[:8])
+			m := machines.Machine{Template: template, Created: p.now(), Boot: p.BootSeconds, Shutdown: p.ShutdownSeconds}
+			if err := v.SetMachine(group, name, m); err != nil {
+				return err
+			}
+			made = append(made, p.id(group, name))
+		}
+		return nil
+	})
+	if err != nil {
+		return op, err
+	}
+	return p.operation(operation{Grow: made})
+}
+
+// choose gives the name of the template that is wanted, the first if none is named.
+func choose(g machines.Group, want string) (string, error) {
+	var names []string
+	for _, t := range g.Templates {
+		if want == "" || t.Name == want {
+			return t.Name, nil
+		}
+		names = append(names, t.Name)
+	}
+	return "", &plugin.RefusedError{Reason: plugin.Invalid, Err: fmt.Errorf("template %q: want one of %s", want, strings.Join(names, ", "))}
+}
+
+// count gives how many machines the host has.
+func count(v machines.View) (n int, err error) {
+	groups, err := v.Groups()
+	for _, group := range groups {
+		all, wrong := v.Machines(group)
+		n, err = n+len(all), errors.Join(err, wrong)
+	}
+	return n, err
+}
+
+// Status implements plugin.Provider.
+func (p *provider) Status(ctx context.Context, op plugin.Operation) (plugin.Status, error) {
+	if op.ID == "" {
+		return plugin.Status{Done: true}, nil
+	}
+	var o operation
+	d := json.NewDecoder(bytes.NewReader([]byte(op.ID)))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&o); err != nil || (o.Delete == "") == (len(o.Grow) == 0) {
+		return plugin.Status{}, fmt.Errorf("operation %q: is none of this plugin", op.ID)
+	}
+	if o.Delete != "" {
+		i, err := p.Instance(ctx, o.Delete)
+		switch {
+		case isNotFound(err):
+			return plugin.Status{Done: true}, nil
+		case err != nil:
+			return plugin.Status{}, err
+		case i.State == plugin.Failed:
+			return plugin.Status{Done: true, Err: errors.New(i.Message)}, nil
+		}
+		return plugin.Status{}, nil
+	}
+	for _, id := range o.Grow {
+		i, err := p.Instance(ctx, id)
+		if err != nil && !isNotFound(err) {
+			return plugin.Status{}, err
+		}
+		if err == nil && i.State == plugin.Pending {
+			return plugin.Status{}, nil
+		}
+	}
+	return plugin.Status{Done: true}, nil
+}
+
+// locked does something with the hypervisor, and says what its errors mean: only its own word that there is no such
+// thing is a NotFoundError. A directory that is not there, or a file that cannot be read, is not.
+func (p *provider) locked(ctx context.Context, asked string, do func(machines.View) error) error {
+	err := p.hypervisor.Locked(ctx, do)
+	switch {
+	case errors.Is(err, machines.ErrNoGroup):
+		return &plugin.NotFoundError{Kind: "group", Name: asked}
+	case errors.Is(err, machines.ErrNoMachine):
+		return &plugin.NotFoundError{Kind: "instance", Name: asked}
+	}
+	return err
+}
+
+func isNotFound(err error) bool {
+	var notFound *plugin.NotFoundError
+	return errors.As(err, &notFound)
+}

@@ -1,0 +1,39 @@
+package agent
+
+import (
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/slipway-dev/slipway/internal/cordon"
+	"github.com/slipway-dev/slipway/internal/notice"
+	"github.com/slipway-dev/slipway/internal/notice/report"
+)
+
+func TestWhatTheAgentWritesDownCanBeReportedByOthers(t *testing.T) {
+	seen := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	h := handling{
+		Notice:   notice.Notice{ID: "E1", Source: "azure", Type: notice.Preempt, Status: notice.Started},
+		Seen:     Seen{First: seen},
+		Decision: Decision{Action: Drain, Deadline: seen.Add(30 * time.Second)},
+		Phase:    Draining,
+	}
+	state, err := json.Marshal(&h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := owner(h.Notice.Source, h.Notice.ID)
+	record, err := json.Marshal(cordon.Record{Owner: name, Since: seen, State: state})
+	if err != nil {
+		t.Fatal(err)
+	}
+	reports, problems := report.Of(map[string]string{cordon.AnnotationKey(name): string(record)})
+	if len(reports) != 1 || len(problems) != 0 {
+		t.Fatalf("%v, %v", reports, problems)
+	}
+	r := reports[0]
+	if r.ID != "E1" || r.Type != notice.Preempt || r.Status != notice.Started || !r.Seen.Equal(seen) ||
+		!r.Deadline.Equal(h.Decision.Deadline) || r.Phase != string(Draining) {
+		t.Errorf("reported %+v of %+v", r, h)
+	}
+}

@@ -1,0 +1,310 @@
+// Package bootstrap makes what new machines join a cluster of kubeadm with: a bootstrap token for each machine alone,
+// which ends soon, and is removed when the machine's Node is there. See
+// https://kubernetes.io/docs/reference/access-authn-authz/bootstrap-tokens/.
+//
+// It needs the rights of deploy/manager/bootstrap.yaml: to make, list and delete Secrets in kube-system, to read the ConfigMap
+// cluster-info in kube-public, and to read Nodes.
+package bootstrap
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/hex"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/url"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/tools/clientcmd"
+	api "k8s.io/cluster-bootstrap/token/api"
+	"k8s.io/cluster-bootstrap/token/util"
+
+	"github.com/slipway-dev/slipway/internal/cloud/openstack"
+)
+
+// The marks of the tokens that are ours. Others are never touched (I3).
+const (
+	// Label is on each, so that they can be listed; its value is the name of the cluster's part that asked.
+	Label = "slipway.dev/bootstrap-token"
+	// MachineAnnotation names the machine that a token is for, which is to be the name of its Node.
+	MachineAnnotation = "slipway.dev/machine"
+)
+
+// labelValue is Label's.
+const labelValue = "node"
+
+// Group is the one that kubeadm gives the right to join to.
+const Group = "system:bootstrappers:kubeadm:default-node-token"
+
+const (
+	// defaultTTL is how long a machine has to join. A boot with the pulling of images takes a few minutes.
+	defaultTTL = 30 * time.Minute
+	minTTL     = time.Minute
+	maxTTL     = 24 * time.Hour
+	// sweepEvery is the time between two looks for tokens that are not needed any more.
+	sweepEvery = 20 * time.Second
+	// infoFor is how long it is remembered where the API server is and by what it is trusted.
+	infoFor = 5 * time.Minute
+	// pageSize is how many tokens are listed at once.
+	pageSize = 200
+)
+
+// Options are what a Minter is given.
+type Options struct {
+	// TTL is how long a token lives, 1m to 24h; 0 is 30m.
+	TTL time.Duration
+	// Server is the API server's host and port as new machines reach it; empty is what cluster-info says.
+	Server string
+	// Log is discarded when nil.
+	Log *slog.Logger
+}
+
+// Minter makes bootstrap tokens, and removes them. It implements [openstack.Joiner], and is safe for concurrent use.
+type Minter struct {
+	kube kubernetes.Interface
+	o    Options
+
+	mu     sync.Mutex
+	info   *clusterInfo
+	looked time.Time
+}
+
+var _ openstack.Joiner = (*Minter)(nil)
+
+// clusterInfo is how a machine finds its API server.
+type clusterInfo struct{ server, caCert, caCertHash string }
+
+// New checks the options. It asks nothing of the API server yet.
+func New(kube kubernetes.Interface, o Options) (*Minter, error) {
+	if o.TTL == 0 {
+		o.TTL = defaultTTL
+	}
+	if o.TTL < minTTL || o.TTL > maxTTL {
+		return nil, fmt.Errorf("bootstrap token: lifetime %s: want %s to %s", o.TTL, minTTL, maxTTL)
+	}
+	if o.Server != "" {
+		if _, _, err := net.SplitHostPort(o.Server); err != nil {
+			return nil, fmt.Errorf("bootstrap token: API server %q: want host:port: %w", o.Server, err)
+		}
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Minter{kube: kube, o: o}, nil
+}
+
+// Issue makes a token for a machine, and says with it where the cluster is.
+func (m *Minter) Issue(ctx context.Context, machine string) (openstack.Join, error) {
+	info, err := m.clusterInfo(ctx)
+	if err != nil {
+		return openstack.Join{}, err
+	}
+	token, err := util.GenerateBootstrapToken()
+	if err != nil {
+		return openstack.Join{}, fmt.Errorf("bootstrap token: %w", err)
+	}
+	expires := time.Now().Add(m.o.TTL).UTC().Truncate(time.Second)
+	secret, err := secretOf(token, machine, expires)
+	if err != nil {
+		return openstack.Join{}, err
+	}
+	if _, err := m.secrets().Create(ctx, secret, metav1.CreateOptions{}); err != nil {
+		return openstack.Join{}, fmt.Errorf("bootstrap token for %s: %w", machine, err)
+	}
+	return openstack.Join{
+		Token: token, Expires: expires, Server: orElse(m.o.Server, info.server), CACert: info.caCert, CACertHash: info.caCertHash,
+	}, nil
+}
+
+func orElse(value, fallback string) string {
+	if value != "" {
+		return value
+	}
+	return fallback
+}
+
+// secretOf is the token as the API server's authenticator and kube-controller-manager's signer of cluster-info read it.
+func secretOf(token, machine string, expires time.Time) (*corev1.Secret, error) {
+	parts := util.BootstrapTokenRegexp.FindStringSubmatch(token)
+	if len(parts) != 3 {
+		return nil, errors.New("bootstrap token: it does not have the form of one")
+	}
+	return &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: api.BootstrapTokenSecretPrefix + parts[1], Namespace: metav1.NamespaceSystem,
+			Labels: map[string]string{Label: labelValue}, Annotations: map[string]string{MachineAnnotation: machine},
+		},
+		Type: corev1.SecretTypeBootstrapToken,
+		StringData: map[string]string{
+			api.BootstrapTokenIDKey:               parts[1],
+			api.BootstrapTokenSecretKey:           parts[2],
+			api.BootstrapTokenExpirationKey:       expires.Format(time.RFC3339),
+			api.BootstrapTokenUsageAuthentication: "true",
+			api.BootstrapTokenUsageSigningKey:     "true", // kubeadm join trusts cluster-info by it
+			api.BootstrapTokenExtraGroupsKey:      Group,
+			api.BootstrapTokenDescriptionKey:      "For the machine " + machine + " to join with, once.",
+		},
+	}, nil
+}
+
+// Withdraw deletes the tokens of a machine.
+func (m *Minter) Withdraw(ctx context.Context, machine string) error {
+	return m.remove(ctx, func(s *corev1.Secret) string {
+		if s.Annotations[MachineAnnotation] == machine {
+			return "its machine will not come"
+		}
+		return ""
+	})
+}
+
+// Sweep deletes the tokens whose machine has joined, and those that have expired, which kube-controller-manager may not
+// be set to delete. It returns when all of them were looked at.
+func (m *Minter) Sweep(ctx context.Context) error {
+	var errs []error
+	err := m.remove(ctx, func(s *corev1.Secret) string {
+		if expired(s, time.Now()) {
+			return "it has expired"
+		}
+		joined, err := m.joined(ctx, s)
+		errs = append(errs, err)
+		if joined {
+			return "its machine has joined"
+		}
+		return ""
+	})
+	return errors.Join(append(errs, err)...)
+}
+
+// joined reports whether the machine of a token has a Node. It has registered that with the certificate that the token
+// was for, and needs the token no more. A Node of that name that is older than the token is somebody else's.
+func (m *Minter) joined(ctx context.Context, s *corev1.Secret) (bool, error) {
+	node, err := m.kube.CoreV1().Nodes().Get(ctx, s.Annotations[MachineAnnotation], metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("the Node of %s: %w", s.Annotations[MachineAnnotation], err)
+	}
+	return !node.CreationTimestamp.Before(&s.CreationTimestamp), nil
+}
+
+func expired(s *corev1.Secret, now time.Time) bool {
+	at, err := time.Parse(time.RFC3339, string(s.Data[api.BootstrapTokenExpirationKey]))
+	return err == nil && now.After(at)
+}
+
+// remove deletes those of our tokens that why has a reason for.
+func (m *Minter) remove(ctx context.Context, why func(*corev1.Secret) string) error {
+	options := metav1.ListOptions{LabelSelector: Label + "=" + labelValue, Limit: pageSize}
+	var errs []error
+	for {
+		list, err := m.secrets().List(ctx, options)
+		if err != nil {
+			return errors.Join(append(errs, fmt.Errorf("bootstrap tokens: %w", err))...)
+		}
+		for i := range list.Items {
+			s := &list.Items[i]
+			reason := why(s)
+			if reason == "" || s.Type != corev1.SecretTypeBootstrapToken || s.Annotations[MachineAnnotation] == "" {
+				continue
+			}
+			err := m.secrets().Delete(ctx, s.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(s.UID))})
+			if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+				errs = append(errs, fmt.Errorf("bootstrap token %s: %w", s.Name, err))
+				continue
+			}
+			m.o.Log.Info("a bootstrap token is deleted", "machine", s.Annotations[MachineAnnotation], "why", reason)
+		}
+		if options.Continue = list.Continue; options.Continue == "" {
+			return errors.Join(errs...)
+		}
+	}
+}
+
+// Run sweeps until ctx ends.
+func (m *Minter) Run(ctx context.Context) {
+	ticker := time.NewTicker(sweepEvery)
+	defer ticker.Stop()
+	for {
+		if err := m.Sweep(ctx); err != nil && ctx.Err() == nil {
+			m.o.Log.Error("bootstrap tokens that are not needed any more could not all be removed", "err", err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+func (m *Minter) secrets() typedcorev1.SecretInterface {
+	return m.kube.CoreV1().Secrets(metav1.NamespaceSystem)
+}
+
+// clusterInfo reads what kubeadm has published for machines that join.
+func (m *Minter) clusterInfo(ctx context.Context) (*clusterInfo, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.info != nil && time.Since(m.looked) < infoFor {
+		return m.info, nil
+	}
+	published, err := m.kube.CoreV1().ConfigMaps(metav1.NamespacePublic).Get(ctx, api.ConfigMapClusterInfo, metav1.GetOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("where machines join the cluster: the ConfigMap kube-public/cluster-info, which kubeadm makes: %w", err)
+	}
+	info, err := readClusterInfo([]byte(published.Data[api.KubeConfigKey]))
+	if err != nil {
+		return nil, fmt.Errorf("the ConfigMap kube-public/cluster-info: %w", err)
+	}
+	m.info, m.looked = info, time.Now()
+	return info, nil
+}
+
+// readClusterInfo reads a kubeconfig with one cluster.
+func readClusterInfo(raw []byte) (*clusterInfo, error) {
+	config, err := clientcmd.Load(raw)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", api.KubeConfigKey, err)
+	}
+	if len(config.Clusters) != 1 {
+		return nil, fmt.Errorf("%s: has %d clusters: want one", api.KubeConfigKey, len(config.Clusters))
+	}
+	for _, cluster := range config.Clusters {
+		u, err := url.Parse(cluster.Server)
+		if err != nil || u.Hostname() == "" {
+			return nil, fmt.Errorf("%s: server %q: want an https URL", api.KubeConfigKey, cluster.Server)
+		}
+		hash, err := certHash(cluster.CertificateAuthorityData)
+		if err != nil {
+			return nil, fmt.Errorf("%s: certificate-authority-data: %w", api.KubeConfigKey, err)
+		}
+		return &clusterInfo{
+			server: net.JoinHostPort(u.Hostname(), orElse(u.Port(), "443")), caCert: string(cluster.CertificateAuthorityData), caCertHash: hash,
+		}, nil
+	}
+	return nil, errors.New("it has no cluster")
+}
+
+// certHash is what kubeadm join --discovery-token-ca-cert-hash takes: the SHA-256 of the certificate's public key.
+func certHash(raw []byte) (string, error) {
+	block, _ := pem.Decode(raw)
+	if block == nil {
+		return "", errors.New("want a certificate in PEM")
+	}
+	certificate, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.Sum256(certificate.RawSubjectPublicKeyInfo)
+	return "sha256:" + hex.EncodeToString(sum[:]), nil
+}

@@ -1,0 +1,200 @@
+package openstack
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/gophercloud/gophercloud/v2"
+	"github.com/gophercloud/gophercloud/v2/openstack/config/clouds"
+)
+
+// login is who asks, and where.
+type login struct {
+	auth         gophercloud.AuthOptions
+	availability gophercloud.Availability
+	region       string
+	tls          *tls.Config
+}
+
+// login finds the credential. All three ways of giving one end in the reader of clouds.yaml, so that they mean the same.
+func (c *Config) login() (*login, error) {
+	options, from, err := c.source()
+	if err != nil {
+		return nil, fmt.Errorf("openstack %s: %w", from, err)
+	}
+	if c.Region != "" {
+		options = append(options, clouds.WithRegion(c.Region))
+	}
+	if c.Interface != "" {
+		options = append(options, clouds.WithEndpointType(c.Interface))
+	}
+	auth, endpoints, secure, err := parseClouds(options)
+	if err != nil {
+		return nil, fmt.Errorf("openstack %s: %w", from, err)
+	}
+	l := &login{auth: auth, availability: endpoints.Availability, region: endpoints.Region, tls: secure}
+	if err := l.usable(); err != nil {
+		return nil, fmt.Errorf("openstack %s: %w", from, err)
+	}
+	l.auth.AllowReauth = true
+	return l, l.trust(c.CAFile)
+}
+
+// source gives what the reader of clouds.yaml is to read, and what errors call it.
+func (c *Config) source() (options []clouds.ParseOption, from string, err error) {
+	switch {
+	case c.Auth != nil:
+		from = "auth"
+		entry, err := c.Auth.entry()
+		if err != nil {
+			return nil, from, err
+		}
+		options, err = c.document(entry)
+		return options, from, err
+	case c.Cloud != "" || c.CloudsFile != "" || os.Getenv("OS_CLOUD") != "":
+		from = "cloud"
+		if c.Cloud != "" {
+			options = append(options, clouds.WithCloudName(c.Cloud))
+		}
+		if c.CloudsFile != "" {
+			if _, err := os.Stat(c.CloudsFile); err != nil {
+				return nil, "cloudsFile", err
+			}
+			options = append(options, clouds.WithLocations(c.CloudsFile))
+		}
+		return options, from, nil
+	}
+	from = "environment"
+	if os.Getenv("OS_AUTH_URL") == "" {
+		return nil, from, errors.New("has neither OS_CLOUD nor OS_AUTH_URL: give cloud, auth, or one of these")
+	}
+	options, err = c.document(environmentEntry())
+	return options, from, err
+}
+
+// document makes a clouds.yaml with one entry. JSON is YAML.
+func (c *Config) document(entry *clouds.AuthInfo) ([]clouds.ParseOption, error) {
+	const name = "slipway"
+	raw, err := json.Marshal(clouds.Clouds{Clouds: map[string]clouds.Cloud{name: {AuthInfo: entry, CACertFile: os.Getenv("OS_CACERT")}}})
+	if err != nil {
+		return nil, err
+	}
+	return []clouds.ParseOption{
+		clouds.WithCloudName(name), clouds.WithCloudsYAML(strings.NewReader(string(raw))), clouds.WithSecureYAML(strings.NewReader("{}")),
+	}, nil
+}
+
+func (a *Auth) entry() (*clouds.AuthInfo, error) {
+	password, err := secretOf(a.Password, "passwordFile", a.PasswordFile)
+	if err != nil {
+		return nil, err
+	}
+	secret, err := secretOf(a.ApplicationCredentialSecret, "applicationCredentialSecretFile", a.ApplicationCredentialSecretFile)
+	if err != nil {
+		return nil, err
+	}
+	return &clouds.AuthInfo{
+		AuthURL: a.URL, Username: a.Username, UserID: a.UserID, UserDomainName: a.UserDomainName, UserDomainID: a.UserDomainID,
+		Password: password, ProjectName: a.ProjectName, ProjectID: a.ProjectID,
+		ProjectDomainName: a.ProjectDomainName, ProjectDomainID: a.ProjectDomainID,
+		ApplicationCredentialID: a.ApplicationCredentialID, ApplicationCredentialName: a.ApplicationCredentialName,
+		ApplicationCredentialSecret: secret,
+	}, nil
+}
+
+func secretOf(value, field, path string) (string, error) {
+	if path == "" {
+		return value, nil
+	}
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", field, err)
+	}
+	secret := strings.TrimRight(string(raw), "\r\n")
+	if secret == "" {
+		return "", fmt.Errorf("%s: %s is empty", field, path)
+	}
+	return secret, nil
+}
+
+// environmentEntry reads the variables of an openrc file, with the names that they had before Keystone's version 3 too.
+func environmentEntry() *clouds.AuthInfo {
+	first := func(names ...string) string {
+		for _, name := range names {
+			if value := os.Getenv(name); value != "" {
+				return value
+			}
+		}
+		return ""
+	}
+	return &clouds.AuthInfo{
+		AuthURL: first("OS_AUTH_URL"), Username: first("OS_USERNAME"), UserID: first("OS_USER_ID", "OS_USERID"), Password: first("OS_PASSWORD"),
+		UserDomainName: first("OS_USER_DOMAIN_NAME", "OS_DOMAIN_NAME"), UserDomainID: first("OS_USER_DOMAIN_ID", "OS_DOMAIN_ID"),
+		ProjectName: first("OS_PROJECT_NAME", "OS_TENANT_NAME"), ProjectID: first("OS_PROJECT_ID", "OS_TENANT_ID"),
+		ProjectDomainName:           first("OS_PROJECT_DOMAIN_NAME", "OS_DOMAIN_NAME"),
+		ProjectDomainID:             first("OS_PROJECT_DOMAIN_ID", "OS_DOMAIN_ID"),
+		ApplicationCredentialID:     first("OS_APPLICATION_CREDENTIAL_ID"),
+		ApplicationCredentialName:   first("OS_APPLICATION_CREDENTIAL_NAME"),
+		ApplicationCredentialSecret: first("OS_APPLICATION_CREDENTIAL_SECRET"),
+	}
+}
+
+// parseClouds is clouds.Parse, which panics at an entry without auth.
+func parseClouds(options []clouds.ParseOption) (a gophercloud.AuthOptions, e gophercloud.EndpointOpts, t *tls.Config, err error) {
+	defer func() {
+		if recover() != nil {
+			err = errors.New("the entry of clouds.yaml cannot be read: want one with auth")
+		}
+	}()
+	return clouds.Parse(options...)
+}
+
+// usable refuses what could not be renewed, or is of no project.
+func (l *login) usable() error {
+	a := l.auth
+	switch {
+	case a.IdentityEndpoint == "":
+		return errors.New("auth_url: is not given: want the URL of Keystone, such as https://keystone.example.com:5000/v3")
+	case a.TokenID != "":
+		return errors.New("token: is given, and cannot be renewed when it expires: want a password or an application credential")
+	case a.ApplicationCredentialID != "" || a.ApplicationCredentialName != "":
+		if a.ApplicationCredentialSecret == "" {
+			return errors.New("application_credential_secret: is not given")
+		}
+		// Keystone takes none beside an application credential, which is of one project.
+		l.auth.Scope, l.auth.TenantID, l.auth.TenantName = nil, "", ""
+		return nil
+	case a.Username == "" && a.UserID == "":
+		return errors.New("username: is not given: want username or user_id, or an application credential")
+	case a.Password == "":
+		return errors.New("password: is not given")
+	case a.Scope == nil || a.Scope.ProjectID == "" && a.Scope.ProjectName == "" && a.Scope.TrustID == "":
+		return errors.New("project_id: is not given: want project_id, or project_name with project_domain_name")
+	}
+	return nil
+}
+
+// trust adds the certificates of a file.
+func (l *login) trust(path string) error {
+	if l.tls == nil {
+		l.tls = &tls.Config{}
+	}
+	l.tls.MinVersion = tls.VersionTLS12
+	if path == "" {
+		return nil
+	}
+	pem, err := os.ReadFile(path)
+	if err != nil {
+		return fmt.Errorf("openstack caFile: %w", err)
+	}
+	l.tls.RootCAs = x509.NewCertPool()
+	if !l.tls.RootCAs.AppendCertsFromPEM(pem) {
+		return fmt.Errorf("openstack caFile: %q: want certificates in PEM", path)
+	}
+	return nil
+}

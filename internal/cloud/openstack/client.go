@@ -1,0 +1,306 @@
+package openstack
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gophercloud/gophercloud/v2"
+	"github.com/gophercloud/gophercloud/v2/openstack"
+	"github.com/gophercloud/gophercloud/v2/openstack/identity/v3/tokens"
+	"github.com/gophercloud/gophercloud/v2/openstack/utils"
+
+	"github.com/slipway-dev/slipway/internal/cloud"
+)
+
+const (
+	// maxAnswer is the most that is read of one answer, in bytes: a page of 1000 servers takes a tenth of it.
+	maxAnswer = 32 << 20
+	// retries and retryDelay are for reads that go wrong in passing. Whatever takes longer is for the caller to decide on.
+	retries    = 2
+	retryDelay = 250 * time.Millisecond
+	// refusedPause is how long a credential that was refused is not tried again, as Keystone may lock its user.
+	refusedPause = 30 * time.Second
+
+	// newestMicroversion is the newest of Nova that this package is written for: 2.90 tells the host name.
+	newestMicroversion = 90
+	// oldestMicroversion is the one since which a list has the servers of a cell that is down. Before it (OpenStack Rocky
+	// and older) they are left out without a word, and I7 could not be kept.
+	oldestMicroversion = 69
+)
+
+// clients are those of one token's project.
+type clients struct {
+	compute, image, network *gophercloud.ServiceClient
+}
+
+// session signs in when it is first needed, and renews the token when a service refuses it.
+type session struct {
+	login     *login
+	endpoints map[string]string
+	timeout   time.Duration
+
+	turn    chan struct{} // holds one: who may sign in
+	current *clients
+	// refused is why Keystone did not take the credential, and until when it is not asked again.
+	refused error
+	until   time.Time
+}
+
+func newSession(c *Config, l *login) *session {
+	return &session{login: l, endpoints: c.Endpoints, timeout: c.requestTimeout(), turn: make(chan struct{}, 1)}
+}
+
+// clients gives the clients, after signing in if need be.
+func (s *session) clients(ctx context.Context) (*clients, error) {
+	select {
+	case s.turn <- struct{}{}:
+		defer func() { <-s.turn }()
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if s.current != nil {
+		return s.current, nil
+	}
+	if s.refused != nil && time.Now().Before(s.until) {
+		return nil, s.refused
+	}
+	c, err := s.signIn(ctx)
+	if cloud.RefusalOf(err) == cloud.NoRight {
+		s.refused, s.until = err, time.Now().Add(refusedPause)
+	}
+	if err != nil {
+		return nil, err
+	}
+	s.current, s.refused = c, nil
+	return c, nil
+}
+
+func (s *session) signIn(ctx context.Context) (*clients, error) {
+	provider, err := openstack.NewClient(s.login.auth.IdentityEndpoint)
+	if err != nil {
+		return nil, invalid("auth_url %q: %v", s.login.auth.IdentityEndpoint, err)
+	}
+	provider.UserAgent.Prepend("slipway")
+	provider.UseTokenLock()
+	provider.HTTPClient = s.httpClient()
+	provider.RetryFunc = retryReads
+	if err := openstack.Authenticate(ctx, provider, s.login.auth); err != nil {
+		return nil, ofAPI("signing in at Keystone", err)
+	}
+	result, ok := provider.GetAuthResult().(tokens.CreateResult)
+	if !ok {
+		return nil, invalid("auth_url %q: want Keystone of version 3", s.login.auth.IdentityEndpoint)
+	}
+	catalog, err := result.ExtractServiceCatalog()
+	if err != nil {
+		return nil, fmt.Errorf("signing in at Keystone: its catalog: %w", err)
+	}
+	return s.find(ctx, provider, catalog)
+}
+
+// httpClient follows no redirect: a token must not go where somebody else points to.
+func (s *session) httpClient() http.Client {
+	return http.Client{
+		Timeout: s.timeout,
+		Transport: limited{&http.Transport{
+			Proxy:                  http.ProxyFromEnvironment,
+			DialContext:            (&net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second}).DialContext,
+			TLSClientConfig:        s.login.tls,
+			TLSHandshakeTimeout:    10 * time.Second,
+			ForceAttemptHTTP2:      true,
+			MaxIdleConns:           100,
+			MaxIdleConnsPerHost:    100,
+			IdleConnTimeout:        90 * time.Second,
+			MaxResponseHeaderBytes: 64 << 10,
+		}},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+}
+
+// limited bounds the size of every answer.
+type limited struct{ http.RoundTripper }
+
+func (l limited) RoundTrip(r *http.Request) (*http.Response, error) {
+	response, err := l.RoundTripper.RoundTrip(r)
+	if err != nil {
+		return nil, err
+	}
+	response.Body = struct {
+		io.Reader
+		io.Closer
+	}{io.LimitReader(response.Body, maxAnswer), response.Body}
+	return response, nil
+}
+
+// retryReads tries a read again that went wrong in passing. A change is never repeated: it may have been made.
+func retryReads(ctx context.Context, method, _ string, _ *gophercloud.RequestOpts, err error, failures uint) error {
+	var answer gophercloud.ErrUnexpectedResponseCode
+	switch {
+	case method != http.MethodGet, failures > retries, ctx.Err() != nil,
+		errors.As(err, &answer) && (answer.Actual < 500 || retryAfter(answer.ResponseHeader, time.Now()) > 0):
+		return err
+	}
+	select {
+	case <-ctx.Done():
+		return err
+	case <-time.After(retryDelay << (failures - 1)):
+		return nil
+	}
+}
+
+// find looks the services up in the catalog, and agrees with Nova on a microversion.
+func (s *session) find(ctx context.Context, p *gophercloud.ProviderClient, catalog *tokens.ServiceCatalog) (*clients, error) {
+	var c clients
+	for _, service := range []struct {
+		into *(*gophercloud.ServiceClient)
+		kind string
+		base string // what follows the address, unless it is there
+	}{
+		{&c.compute, "compute", ""}, {&c.image, "image", "v2/"}, {&c.network, "network", "v2.0/"},
+	} {
+		address, err := s.endpoint(catalog, service.kind)
+		if err != nil {
+			return nil, err
+		}
+		client := &gophercloud.ServiceClient{ProviderClient: p, Endpoint: gophercloud.NormalizeURL(address), Type: service.kind}
+		if service.base != "" && !strings.HasSuffix(client.Endpoint, "/"+service.base) {
+			client.ResourceBase = client.Endpoint + service.base
+		}
+		*service.into = client
+	}
+	version, err := negotiate(ctx, p, c.compute.Endpoint)
+	if err != nil {
+		return nil, err
+	}
+	c.compute.Microversion = version
+	return &c, nil
+}
+
+// serviceTypes are the names of a service in catalogs, the official one first.
+func serviceTypes(kind string) []string {
+	if kind == "network" {
+		return []string{"network", "networking"}
+	}
+	return []string{kind}
+}
+
+// endpoint finds the address of a service in the region. Without a region there has to be one only.
+func (s *session) endpoint(catalog *tokens.ServiceCatalog, kind string) (string, error) {
+	if address := s.endpoints[kind]; address != "" {
+		return address, nil
+	}
+	addresses := map[string]string{} // by region
+	for _, entry := range catalog.Entries {
+		if !slices.Contains(serviceTypes(kind), entry.Type) {
+			continue
+		}
+		for _, e := range entry.Endpoints {
+			if e.Interface == string(s.login.availability) {
+				addresses[orElse(e.RegionID, e.Region)] = e.URL
+			}
+		}
+	}
+	regions := sortedKeys(addresses)
+	switch {
+	case len(addresses) == 0:
+		return "", invalid("the catalog of Keystone has no %s endpoint of the %s service for this project", s.login.availability, kind)
+	case s.login.region == "" && len(addresses) > 1:
+		return "", invalid("region: is not given: want one of %s", strings.Join(regions, ", "))
+	case s.login.region == "":
+		return addresses[regions[0]], nil
+	case addresses[s.login.region] == "":
+		return "", invalid("region %q: has no %s endpoint of the %s service: want one of %s", s.login.region, s.login.availability, kind,
+			strings.Join(regions, ", "))
+	}
+	return addresses[s.login.region], nil
+}
+
+// negotiate gives the newest microversion that both Nova and this package know.
+func negotiate(ctx context.Context, p *gophercloud.ProviderClient, endpoint string) (string, error) {
+	const doing = "asking Nova for its versions"
+	base, err := utils.BaseVersionedEndpoint(endpoint)
+	if err != nil {
+		return "", invalid("the address of Nova %q: %v", endpoint, err)
+	}
+	var answer struct {
+		Version struct {
+			Max string `json:"version"`
+		} `json:"version"`
+	}
+	_, err = p.Request(ctx, http.MethodGet, base, &gophercloud.RequestOpts{JSONResponse: &answer}) //nolint:bodyclose // it has been read
+	if err != nil {
+		return "", ofAPI(doing, err)
+	}
+	if answer.Version.Max == "" {
+		return "", invalid("the Nova at %s knows no microversions: want the endpoint of version 2.1", base)
+	}
+	major, minor, err := utils.ParseMicroversion(answer.Version.Max)
+	if err != nil {
+		return "", fmt.Errorf("%s: %q: %w", doing, answer.Version.Max, err)
+	}
+	if major != 2 || minor < oldestMicroversion {
+		return "", invalid("the Nova at %s knows microversions up to %s: want 2.%d (OpenStack Stein) or newer", base,
+			answer.Version.Max, oldestMicroversion)
+	}
+	return "2." + strconv.Itoa(min(minor, newestMicroversion)), nil
+}
+
+// listAll reads every page of a list, and every item of a page: all of them or an error (I7). The next page is asked for
+// by the last ID, and not where the answer points to: that may be an address which only the service itself can reach,
+// and the token would go there.
+func listAll[T any](ctx context.Context, c *gophercloud.ServiceClient, path, key string, query url.Values, size int, id func(*T) string) ([]T, error) {
+	var all []T
+	query.Set("limit", strconv.Itoa(size))
+	for {
+		var page map[string]json.RawMessage
+		address := c.ServiceURL(path) + "?" + query.Encode()
+		_, err := c.Get(ctx, address, &page, &gophercloud.RequestOpts{ //nolint:bodyclose // it has been read
+			OkCodes: []int{http.StatusOK, http.StatusNonAuthoritativeInfo},
+		})
+		if err != nil {
+			return nil, ofAPI("listing "+key, err)
+		}
+		var items []T
+		if err := json.Unmarshal(page[key], &items); err != nil || items == nil {
+			return nil, fmt.Errorf("listing %s: %w: a page has no list of them", key, errIncomplete)
+		}
+		all = append(all, items...)
+		if len(items) == 0 || !hasNext(page, key) {
+			return all, nil
+		}
+		last := id(&items[len(items)-1])
+		if last == query.Get("marker") || last == "" {
+			return nil, fmt.Errorf("listing %s: %w: the page after %q begins there again", key, errIncomplete, last)
+		}
+		query.Set("marker", last)
+	}
+}
+
+// hasNext reports whether a page says that there is another one: Nova and Neutron in KEY_links, Glance in next.
+func hasNext(page map[string]json.RawMessage, key string) bool {
+	var links []struct {
+		Rel string `json:"rel"`
+	}
+	var next string
+	_ = json.Unmarshal(page[key+"_links"], &links) // what is not there has no next
+	_ = json.Unmarshal(page["next"], &next)
+	for _, l := range links {
+		if l.Rel == "next" {
+			return true
+		}
+	}
+	return next != ""
+}

@@ -1,0 +1,174 @@
+package openstack
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+	"sigs.k8s.io/yaml"
+)
+
+const keystone = "https://keystone.example.com:5000/v3"
+
+// good is a configuration without a fault.
+func good() Config {
+	return Config{
+		Auth: &Auth{
+			URL: keystone, Username: "u", UserDomainName: "Default", Password: "p", ProjectID: "0123",
+		},
+		ClusterName: "prod",
+		Groups: []GroupConfig{{
+			Name: "workers", Flavors: []string{"m.2c4g"}, Image: Image{Name: "ubuntu"}, Networks: []string{"net"},
+		}},
+	}
+}
+
+func TestI10EachFaultOfAConfigurationIsNamedWithItsField(t *testing.T) {
+	quantity := func(text string) *resource.Quantity { q := resource.MustParse(text); return &q }
+	if _, err := New(good(), Options{}); err != nil {
+		t.Fatalf("the good one: %v", err)
+	}
+	for want, change := range map[string]func(*Config){
+		"clusterName:":                      func(c *Config) { c.ClusterName = "a/b" },
+		"auth: ":                            func(c *Config) { c.Cloud = "x" },
+		"interface:":                        func(c *Config) { c.Interface = "private" },
+		"endpoints.volume:":                 func(c *Config) { c.Endpoints = map[string]string{"volume": "https://x"} },
+		"endpoints.compute:":                func(c *Config) { c.Endpoints = map[string]string{"compute": "x"} },
+		"requestTimeout:":                   func(c *Config) { c.RequestTimeout = Duration(time.Hour) },
+		"parallelCreates:":                  func(c *Config) { c.ParallelCreates = 101 },
+		"auth.url:":                         func(c *Config) { c.Auth.URL = "keystone" },
+		"auth.username:":                    func(c *Config) { c.Auth.Username = "" },
+		"auth.password:":                    func(c *Config) { c.Auth.Password = "" },
+		"auth.projectID:":                   func(c *Config) { c.Auth.ProjectID = "" },
+		"auth.userDomainName:":              func(c *Config) { c.Auth.UserDomainName = "" },
+		"auth.projectDomainName:":           func(c *Config) { c.Auth.ProjectID, c.Auth.ProjectName = "", "x" },
+		"auth.applicationCredentialSecret:": func(c *Config) { c.Auth = &Auth{URL: keystone, ApplicationCredentialID: "x"} },
+		"groups[0].name:":                   func(c *Config) { c.Groups[0].Name = "" },
+		"groups[1].name: \"workers\": want a name that": func(c *Config) { c.Groups = append(c.Groups, c.Groups[0]) },
+		"groups[0].flavors:":                            func(c *Config) { c.Groups[0].Flavors = nil },
+		"groups[0].flavors[1]:":                         func(c *Config) { c.Groups[0].Flavors = []string{"a", "a"} },
+		"groups[0].flavorSelection.name:": func(c *Config) {
+			c.Groups[0].Flavors, c.Groups[0].FlavorSelection = nil, &FlavorSelection{Name: "("}
+		},
+		"groups[0].flavorSelection.maxMemory:": func(c *Config) {
+			c.Groups[0].Flavors, c.Groups[0].FlavorSelection = nil, &FlavorSelection{MinMemory: quantity("2Gi"), MaxMemory: quantity("1Gi")}
+		},
+		"groups[0].image:":                func(c *Config) { c.Groups[0].Image.Tag = "x" },
+		"groups[0].image.id:":             func(c *Config) { c.Groups[0].Image = Image{ID: "x"} },
+		"groups[0].bootVolume.sizeGiB:":   func(c *Config) { c.Groups[0].BootVolume = &BootVolume{} },
+		"groups[0].networks:":             func(c *Config) { c.Groups[0].Networks = nil },
+		"groups[0].securityGroups[1]:":    func(c *Config) { c.Groups[0].SecurityGroups = []string{"a", "a"} },
+		"groups[0].metadata:":             func(c *Config) { c.Groups[0].Metadata = map[string]string{GroupKey: "x"} },
+		"groups[0].namePrefix:":           func(c *Config) { c.Groups[0].NamePrefix = "My_Workers" },
+		"groups[0].nodes.cost:":           func(c *Config) { c.Groups[0].Nodes.Cost = -1 },
+		"groups[0].resources[0]:":         func(c *Config) { c.Groups[0].Resources = []ExtraSpecResource{{"a", "gpu"}} },
+		"groups[0].userData:":             func(c *Config) { c.Groups[0].UserData, c.Groups[0].UserDataFile = "x", "y" },
+		"groups[0].userDataFile: open /":  func(c *Config) { c.Groups[0].UserDataFile = "/does/not/exist" },
+		"has .Join, and this command has": func(c *Config) { c.Groups[0].UserData = "{{.Join.Token}}" },
+		"caFile:":                         func(c *Config) { c.CAFile = "/does/not/exist" },
+		"auth: passwordFile":              func(c *Config) { c.Auth.Password, c.Auth.PasswordFile = "", "/does/not/exist" },
+	} {
+		c := good()
+		change(&c)
+		if _, err := New(c, Options{}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v, want one with %q", err, want)
+		}
+	}
+}
+
+func TestEveryWayOfSigningInMeansTheSame(t *testing.T) {
+	for _, name := range []string{"OS_CLOUD", "OS_AUTH_URL", "OS_CLIENT_CONFIG_FILE", "OS_REGION_NAME", "OS_INTERFACE", "OS_CACERT"} {
+		t.Setenv(name, "")
+	}
+	directory := t.TempDir()
+	write := func(name, text string) string {
+		path := filepath.Join(directory, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	file := write("clouds.yaml", `clouds:
+  mine: {region_name: here, auth: {auth_url: "`+keystone+`", username: u, user_domain_name: Default, project_id: "0123"}}
+  application: {auth: {auth_url: "`+keystone+`", application_credential_id: i, application_credential_secret: s, project_id: "0123"}}
+  token: {auth: {auth_url: "`+keystone+`", token: t, project_id: "0123"}}
+  empty: {region_name: here}
+  nowhere: {auth: {username: u, password: p, user_domain_name: Default, project_id: "0123"}}
+  nobody: {auth: {auth_url: "`+keystone+`", password: p, project_id: "0123"}}
+  noproject: {auth: {auth_url: "`+keystone+`", username: u, password: p, user_domain_name: Default}}
+`)
+	write("secure.yaml", "clouds: {mine: {auth: {password: p}}}\n")
+	password := write("password", "p\n")
+
+	check := func(name string, c Config) {
+		t.Helper()
+		l, err := c.login()
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			return
+		}
+		a := l.auth
+		if a.IdentityEndpoint != keystone || a.Username != "u" || a.Password != "p" || a.DomainName != "Default" ||
+			a.Scope == nil || a.Scope.ProjectID != "0123" || !a.AllowReauth || l.region != "here" {
+			t.Errorf("%s: %+v in region %q", name, a, l.region)
+		}
+	}
+	check("clouds.yaml with secure.yaml", Config{Cloud: "mine", CloudsFile: file})
+	check("inline", Config{Region: "here", Auth: &Auth{
+		URL: keystone, Username: "u", UserDomainName: "Default", PasswordFile: password, ProjectID: "0123",
+	}})
+	application := Config{Cloud: "application", CloudsFile: file}
+	if l, err := application.login(); err != nil || l.auth.Scope != nil || l.auth.ApplicationCredentialSecret != "s" || l.auth.TenantID != "" {
+		t.Errorf("application credential: %+v, %v", l, err)
+	}
+	for cloud, want := range map[string]string{
+		"token": "cannot be renewed", "empty": "want one with auth", "nowhere": "auth_url", "nobody": "username", "noproject": "project_id",
+		"missing": "not found in clouds.yaml",
+	} {
+		c := Config{Cloud: cloud, CloudsFile: file}
+		if _, err := c.login(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", cloud, err, want)
+		}
+	}
+	if _, err := (&Config{Cloud: "mine", CloudsFile: file + "x"}).login(); err == nil {
+		t.Error("a file that is not there is no error")
+	}
+	if _, err := (&Config{}).login(); err == nil || !strings.Contains(err.Error(), "OS_AUTH_URL") {
+		t.Errorf("nothing given: %v", err)
+	}
+	t.Setenv("OS_CLIENT_CONFIG_FILE", file)
+	t.Setenv("OS_CLOUD", "mine")
+	check("OS_CLOUD", Config{})
+	t.Setenv("OS_CLOUD", "")
+	for name, value := range map[string]string{
+		"OS_AUTH_URL": keystone, "OS_USERNAME": "u", "OS_PASSWORD": "p", "OS_USER_DOMAIN_NAME": "Default", "OS_TENANT_ID": "0123",
+		"OS_REGION_NAME": "here",
+	} {
+		t.Setenv(name, value)
+	}
+	check("openrc", Config{})
+}
+
+func FuzzConfig(f *testing.F) {
+	raw, err := yaml.Marshal(good())
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(string(raw))
+	f.Add("groups: [{flavorSelection: {minMemory: 1Gi}, image: {tag: x}, nodes: {taints: [{key: a}]}}]")
+	f.Fuzz(func(t *testing.T, text string) {
+		var c Config
+		if yaml.UnmarshalStrict([]byte(text), &c) != nil {
+			return
+		}
+		for i := range c.Groups { // no file of this machine is to be read
+			c.Groups[i].UserDataFile = ""
+		}
+		if c.Validate() == nil && (c.ClusterName == "" || c.parallelCreates() < 1 || c.requestTimeout() <= 0) {
+			t.Errorf("%+v passes", c)
+		}
+	})
+}

@@ -1,0 +1,173 @@
+package openstack
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/url"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/gophercloud/gophercloud/v2"
+	"github.com/gophercloud/gophercloud/v2/openstack/compute/v2/flavors"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/slipway-dev/slipway/internal/cloud"
+)
+
+// listSize is how many flavors, images and the like are asked for at once.
+const listSize = 200
+
+// defaultPods is how many pods a kubelet takes unless it is told otherwise.
+const defaultPods = 110
+
+// Templates gives the flavors of a group with what a server of each has. A zone is named where the group has one only.
+func (p *Provider) Templates(ctx context.Context, name string) ([]cloud.Template, error) {
+	g, err := p.group(name)
+	if err != nil {
+		return nil, err
+	}
+	r, err := p.resolve(ctx, g)
+	if err != nil {
+		return nil, err
+	}
+	zone := ""
+	if len(g.AvailabilityZones) == 1 {
+		zone = g.AvailabilityZones[0]
+	}
+	templates := make([]cloud.Template, len(r.flavors))
+	for i := range r.flavors {
+		shape := g.Nodes
+		if shape.Capacity, err = g.capacity(&r.flavors[i]); err != nil {
+			return nil, fmt.Errorf("%s: %w", g, err)
+		}
+		templates[i] = cloud.Template{Name: r.flavors[i].Name, Zone: zone, Shape: shape}
+	}
+	return templates, nil
+}
+
+// capacity is what a server of a flavor has. What the configuration declares counts before it.
+func (g *group) capacity(f *flavors.Flavor) (corev1.ResourceList, error) {
+	list := corev1.ResourceList{
+		corev1.ResourceCPU:    *resource.NewQuantity(int64(f.VCPUs), resource.DecimalSI),
+		corev1.ResourceMemory: *resource.NewQuantity(int64(f.RAM)<<20, resource.BinarySI), // Nova's MB are MiB
+		corev1.ResourcePods:   *resource.NewQuantity(defaultPods, resource.DecimalSI),
+	}
+	disk := f.Disk
+	if g.BootVolume != nil {
+		disk = g.BootVolume.SizeGiB
+	}
+	if disk > 0 { // 0 is as much as the image needs
+		list[corev1.ResourceEphemeralStorage] = *resource.NewQuantity(int64(disk)<<30, resource.BinarySI)
+	}
+	for _, r := range g.Resources {
+		value, declared := f.ExtraSpecs[r.ExtraSpec]
+		if !declared {
+			continue
+		}
+		n, err := devices(value)
+		if err != nil {
+			return nil, invalid("flavor %s: extra spec %s: %w", f.Name, r.ExtraSpec, err)
+		}
+		sum := list[corev1.ResourceName(r.Resource)]
+		sum.Add(*resource.NewQuantity(n, resource.DecimalSI))
+		list[corev1.ResourceName(r.Resource)] = sum
+	}
+	for name, quantity := range g.Nodes.Capacity {
+		list[name] = quantity
+	}
+	return list, nil
+}
+
+// maxDevices is the most devices that a flavor is believed to have.
+const maxDevices = 1 << 16
+
+// devices reads a number, or aliases with their numbers as a:1,b:2.
+func devices(value string) (int64, error) {
+	var sum int64
+	for part := range strings.SplitSeq(value, ",") {
+		count := strings.TrimSpace(part)
+		if i := strings.LastIndex(count, ":"); i >= 0 {
+			count = strings.TrimSpace(count[i+1:])
+		}
+		n, err := strconv.ParseInt(count, 10, 32)
+		if err != nil || n < 0 || n > maxDevices {
+			return 0, fmt.Errorf("%.100q: want a number, or aliases with their numbers such as a100:2", value)
+		}
+		sum += n
+	}
+	return sum, nil
+}
+
+// flavorsOf gives the flavors of a group, the preferred one first.
+func flavorsOf(ctx context.Context, c *gophercloud.ServiceClient, g *group) ([]flavors.Flavor, error) {
+	all, err := listAll(ctx, c, "flavors/detail", "flavors", url.Values{}, listSize, func(f *flavors.Flavor) string { return f.ID })
+	if err != nil {
+		return nil, err
+	}
+	if g.FlavorSelection != nil {
+		return g.FlavorSelection.choose(all)
+	}
+	var chosen []flavors.Flavor
+	var errs []error
+	for i, name := range g.Flavors {
+		f, err := flavorNamed(all, name)
+		if err != nil {
+			errs = append(errs, invalid("flavors[%d]: %w", i, err))
+			continue
+		}
+		chosen = append(chosen, f)
+	}
+	return chosen, joined(errs)
+}
+
+// flavorNamed finds a flavor by its ID or its name; Nova has names only once.
+func flavorNamed(all []flavors.Flavor, name string) (flavors.Flavor, error) {
+	var names []string
+	for _, f := range all {
+		if f.Name == name || f.ID == name {
+			return f, nil
+		}
+		names = append(names, f.Name)
+	}
+	slices.Sort(names)
+	return flavors.Flavor{}, fmt.Errorf("%q: Nova has no such flavor for this project: want one of %s", name, someOf(names))
+}
+
+// choose takes the flavors within the bounds, the smallest first.
+func (s *FlavorSelection) choose(all []flavors.Flavor) ([]flavors.Flavor, error) {
+	name, err := regexp.Compile("^(?:" + s.Name + ")$")
+	if err != nil {
+		return nil, invalid("flavorSelection.name: %q: %w", s.Name, err)
+	}
+	var chosen []flavors.Flavor
+	for _, f := range all {
+		if s.takes(&f) && (s.Name == "" || name.MatchString(f.Name)) {
+			chosen = append(chosen, f)
+		}
+	}
+	if len(chosen) == 0 {
+		return nil, invalid("flavorSelection: none of the %d flavors that Nova has for this project is within its bounds", len(all))
+	}
+	slices.SortFunc(chosen, func(a, b flavors.Flavor) int {
+		return cmp.Or(cmp.Compare(a.VCPUs, b.VCPUs), cmp.Compare(a.RAM, b.RAM), cmp.Compare(a.Disk, b.Disk), cmp.Compare(a.Name, b.Name))
+	})
+	return chosen, nil
+}
+
+func (s *FlavorSelection) takes(f *flavors.Flavor) bool {
+	memory := *resource.NewQuantity(int64(f.RAM)<<20, resource.BinarySI)
+	if f.VCPUs < s.MinVCPUs || s.MaxVCPUs > 0 && f.VCPUs > s.MaxVCPUs ||
+		s.MinMemory != nil && memory.Cmp(*s.MinMemory) < 0 || s.MaxMemory != nil && !s.MaxMemory.IsZero() && memory.Cmp(*s.MaxMemory) > 0 {
+		return false
+	}
+	for key, value := range s.ExtraSpecs {
+		if f.ExtraSpecs[key] != value {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,215 @@
+package openstack
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/gophercloud/gophercloud/v2"
+	"github.com/gophercloud/gophercloud/v2/openstack/compute/v2/flavors"
+	"github.com/gophercloud/gophercloud/v2/openstack/compute/v2/keypairs"
+	"github.com/gophercloud/gophercloud/v2/openstack/compute/v2/servergroups"
+	"github.com/gophercloud/gophercloud/v2/openstack/image/v2/images"
+	"github.com/gophercloud/gophercloud/v2/openstack/networking/v2/extensions/security/groups"
+	"github.com/gophercloud/gophercloud/v2/openstack/networking/v2/networks"
+)
+
+// resolvedFor is how long it is remembered what the names of a group mean.
+const resolvedFor = time.Minute
+
+// resolved is what the names of a group mean, as IDs.
+type resolved struct {
+	at             time.Time
+	flavors        []flavors.Flavor // one at the least
+	image          string
+	networks       []string
+	securityGroups []string
+	serverGroup    string
+}
+
+// resolve looks up what the names of a group mean, all side by side, and reports everything that is not there or not
+// clear.
+func (p *Provider) resolve(ctx context.Context, g *group) (*resolved, error) {
+	g.mu.Lock()
+	known := g.resolved
+	g.mu.Unlock()
+	if known != nil && time.Since(known.at) < resolvedFor {
+		return known, nil
+	}
+	c, err := p.session.clients(ctx)
+	if err != nil {
+		return nil, err
+	}
+	r := &resolved{at: time.Now(), networks: make([]string, len(g.Networks)), securityGroups: make([]string, len(g.SecurityGroups))}
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	var errs []error
+	look := func(up func() error) {
+		all.Go(func() {
+			if err := up(); err != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				errs = append(errs, err)
+			}
+		})
+	}
+	look(func() (err error) { r.flavors, err = flavorsOf(ctx, c.compute, g); return err })
+	look(func() (err error) { r.image, err = imageOf(ctx, c.image, g.Image); return err })
+	for i, name := range g.Networks {
+		look(func() (err error) {
+			r.networks[i], err = networkNamed(ctx, c.network, fmt.Sprintf("networks[%d]", i), name)
+			return err
+		})
+	}
+	for i, name := range g.SecurityGroups {
+		look(func() (err error) {
+			r.securityGroups[i], err = securityGroupNamed(ctx, c.network, fmt.Sprintf("securityGroups[%d]", i), name)
+			return err
+		})
+	}
+	if g.ServerGroup != "" {
+		look(func() (err error) { r.serverGroup, err = serverGroupNamed(ctx, c.compute, g.ServerGroup); return err })
+	}
+	if g.KeyPair != "" {
+		look(func() error { return hasKeyPair(ctx, c.compute, g.KeyPair) })
+	}
+	all.Wait()
+	if err := joined(errs); err != nil {
+		return nil, err
+	}
+	g.mu.Lock()
+	g.resolved = r
+	g.mu.Unlock()
+	return r, nil
+}
+
+// forget has the names of a group looked up again, since what they meant was refused.
+func (g *group) forget() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.resolved = nil
+}
+
+// candidate is one of the things that have a name.
+type candidate struct{ id, name, what string }
+
+// only gives the one thing that was meant.
+func only(field, kind, wanted string, candidates []candidate) (string, error) {
+	switch len(candidates) {
+	case 0:
+		return "", invalid("%s: %s %q: is not there, or not for this project", field, kind, wanted)
+	case 1:
+		return candidates[0].id, nil
+	}
+	var all []string
+	for _, c := range candidates {
+		all = append(all, fmt.Sprintf("%s (%s)", c.id, c.what))
+	}
+	slices.Sort(all)
+	return "", invalid("%s: %s %q: is the name of %d: want one of their IDs: %s", field, kind, wanted, len(candidates), someOf(all))
+}
+
+// maxListed is how many candidates an error names.
+const maxListed = 20
+
+func someOf(names []string) string {
+	if len(names) > maxListed {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:maxListed], ", "), len(names)-maxListed)
+	}
+	return strings.Join(names, ", ")
+}
+
+// imageOf finds an image that can be booted. Of those with a tag the newest is taken: that is what a tag that moves from
+// one build to the next is for.
+func imageOf(ctx context.Context, c *gophercloud.ServiceClient, image Image) (string, error) {
+	query := url.Values{"status": {"active"}}
+	switch {
+	case image.ID != "":
+		query.Set("id", image.ID)
+	case image.Tag != "":
+		query.Set("tag", image.Tag)
+	default:
+		query.Set("name", image.Name)
+	}
+	all, err := listAll(ctx, c, "images", "images", query, listSize, func(i *images.Image) string { return i.ID })
+	if err != nil {
+		return "", err
+	}
+	if image.Tag != "" && len(all) > 1 {
+		newest := slices.MaxFunc(all, func(a, b images.Image) int {
+			return cmp.Or(a.CreatedAt.Compare(b.CreatedAt), cmp.Compare(a.ID, b.ID))
+		})
+		return newest.ID, nil
+	}
+	var found []candidate
+	for _, i := range all {
+		found = append(found, candidate{i.ID, i.Name, fmt.Sprintf("%s, of %s", i.CreatedAt.UTC().Format(time.RFC3339), i.Owner)})
+	}
+	return only("image", "image of", image.String(), found)
+}
+
+// query asks for a name, or for an ID where it has the form of one.
+func query(nameOrID string) url.Values {
+	if uuid.MatchString(nameOrID) {
+		return url.Values{"id": {nameOrID}}
+	}
+	return url.Values{"name": {nameOrID}}
+}
+
+func networkNamed(ctx context.Context, c *gophercloud.ServiceClient, field, name string) (string, error) {
+	all, err := listAll(ctx, c, "networks", "networks", query(name), listSize, func(n *networks.Network) string { return n.ID })
+	if err != nil {
+		return "", err
+	}
+	var found []candidate
+	for _, n := range all {
+		found = append(found, candidate{n.ID, n.Name, "of project " + n.ProjectID})
+	}
+	return only(field, "network", name, found)
+}
+
+func securityGroupNamed(ctx context.Context, c *gophercloud.ServiceClient, field, name string) (string, error) {
+	all, err := listAll(ctx, c, "security-groups", "security_groups", query(name), listSize, func(g *groups.SecGroup) string { return g.ID })
+	if err != nil {
+		return "", err
+	}
+	var found []candidate
+	for _, g := range all {
+		found = append(found, candidate{g.ID, g.Name, "of project " + g.ProjectID})
+	}
+	return only(field, "security group", name, found)
+}
+
+func serverGroupNamed(ctx context.Context, c *gophercloud.ServiceClient, name string) (string, error) {
+	all, err := listAll(ctx, c, "os-server-groups", "server_groups", url.Values{}, listSize, func(g *servergroups.ServerGroup) string { return g.ID })
+	if err != nil {
+		return "", err
+	}
+	var found []candidate
+	for _, g := range all {
+		if g.Name == name || g.ID == name {
+			policy := ""
+			if g.Policy != nil {
+				policy = *g.Policy
+			}
+			found = append(found, candidate{g.ID, g.Name, policy})
+		}
+	}
+	return only("serverGroup", "server group", name, found)
+}
+
+func hasKeyPair(ctx context.Context, c *gophercloud.ServiceClient, name string) error {
+	_, err := keypairs.Get(ctx, c, url.PathEscape(name), keypairs.GetOpts{}).Extract()
+	if err == nil {
+		return nil
+	}
+	if err = ofAPI("reading key pair "+name, err); saysGone(err, name) {
+		return invalid("keyPair: key pair %q: is not there, or not of the user that openstack is configured with", name)
+	}
+	return err
+}

@@ -1,0 +1,239 @@
+package openstack
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"regexp"
+	"strings"
+	"sync"
+
+	"github.com/gophercloud/gophercloud/v2/openstack/compute/v2/servers"
+
+	"github.com/slipway-dev/slipway/internal/cloud"
+)
+
+// found is a server as Nova describes it, and what its deletion needs to know.
+type found struct {
+	cloud.Instance
+	id          string
+	ours        bool
+	locked      bool
+	softDeleted bool
+}
+
+// sideBySide bounds how many servers are read at once.
+const sideBySide = 10
+
+// Instances lists the servers of a group.
+func (p *Provider) Instances(ctx context.Context, name string) ([]cloud.Instance, error) {
+	g, err := p.group(name)
+	if err != nil {
+		return nil, err
+	}
+	machines, err := p.list(ctx, g)
+	if err != nil {
+		return nil, err
+	}
+	if machines, err = p.withFaults(ctx, machines); err != nil {
+		return nil, err
+	}
+	instances := make([]cloud.Instance, len(machines))
+	for i, m := range machines {
+		instances[i] = m.Instance
+	}
+	return instances, nil
+}
+
+// Instance reads one server.
+func (p *Provider) Instance(ctx context.Context, providerID string) (cloud.Instance, error) {
+	id, err := p.serverID(providerID)
+	if err != nil {
+		return cloud.Instance{}, err
+	}
+	m, err := p.get(ctx, id)
+	return m.Instance, err
+}
+
+// Ours lists the servers of this cluster in all groups, also in those that the configuration does not have any more.
+func (p *Provider) Ours(ctx context.Context) ([]cloud.Instance, error) {
+	machines, err := p.list(ctx, nil)
+	if err != nil {
+		return nil, err
+	}
+	instances := make([]cloud.Instance, len(machines))
+	for i, m := range machines {
+		instances[i] = m.Instance
+	}
+	return instances, nil
+}
+
+// list reads the servers of a group, or without one all of this cluster. Nova cannot be asked for those with certain
+// metadata: all of the project are read.
+func (p *Provider) list(ctx context.Context, g *group) ([]found, error) {
+	c, err := p.session.clients(ctx)
+	if err != nil {
+		return nil, err
+	}
+	all, err := listAll(ctx, c.compute, "servers/detail", "servers", url.Values{}, p.pageSize, func(s *servers.Server) string { return s.ID })
+	if err != nil {
+		return nil, err
+	}
+	var machines []found
+	seen := map[string]bool{}
+	for i := range all {
+		if all[i].Metadata == nil {
+			return nil, fmt.Errorf("listing servers: %w: %s has no metadata, and may be of any group: a cell of Nova is down", errIncomplete, all[i].ID)
+		}
+		m, err := p.read(&all[i])
+		if err != nil {
+			return nil, err
+		}
+		// A server that came while pages were read moves the others on.
+		if seen[m.id] || !m.ours || g != nil && m.Group != g.Name {
+			continue
+		}
+		seen[m.id] = true
+		machines = append(machines, m)
+	}
+	return machines, nil
+}
+
+// withFaults looks up why servers are in ERROR: a list leaves the fault out for one that no host was found for.
+func (p *Provider) withFaults(ctx context.Context, machines []found) ([]found, error) {
+	errs := make([]error, len(machines))
+	gone := make([]bool, len(machines))
+	each(len(machines), sideBySide, func(i int) {
+		if machines[i].State != cloud.Failed || machines[i].Message != "" {
+			return
+		}
+		m, err := p.get(ctx, machines[i].id)
+		switch gone[i] = cloud.IsNotFound(err); {
+		case err == nil:
+			machines[i] = m
+		case !gone[i]:
+			errs[i] = err
+		}
+	})
+	if err := joined(errs); err != nil {
+		return nil, err
+	}
+	var left []found
+	for i, m := range machines {
+		if !gone[i] {
+			left = append(left, m)
+		}
+	}
+	return left, nil
+}
+
+// each calls f with every index below n, so many at once.
+func each(n, atOnce int, f func(i int)) {
+	slots := make(chan struct{}, atOnce)
+	var all sync.WaitGroup
+	for i := range n {
+		slots <- struct{}{}
+		all.Go(func() {
+			defer func() { <-slots }()
+			f(i)
+		})
+	}
+	all.Wait()
+}
+
+// get reads one server, past any cache: [*cloud.NotFoundError] when Nova says of its ID that it is not there.
+func (p *Provider) get(ctx context.Context, id string) (found, error) {
+	c, err := p.session.clients(ctx)
+	if err != nil {
+		return found{}, err
+	}
+	s, err := servers.Get(ctx, c.compute, id).Extract()
+	if err != nil {
+		err = ofAPI("reading server "+id, err)
+		if saysGone(err, id) {
+			return found{}, &cloud.NotFoundError{Kind: "instance", Name: providerIDOf(id)}
+		}
+		return found{}, err
+	}
+	if !strings.EqualFold(s.ID, id) {
+		return found{}, fmt.Errorf("reading server %s: %w: it is about %q", id, errIncomplete, s.ID)
+	}
+	return p.read(s)
+}
+
+// read makes of Nova's server what callers know.
+func (p *Provider) read(s *servers.Server) (found, error) {
+	if !uuid.MatchString(s.ID) || s.Status == "" {
+		return found{}, fmt.Errorf("server %q: %w: it has no ID or no status", s.ID, errIncomplete)
+	}
+	m := found{
+		Instance: cloud.Instance{
+			ProviderID: providerIDOf(s.ID), Name: s.Name, ComputerName: hostname(s), Zone: s.AvailabilityZone,
+			State: state(s.Status, s.TaskState), Created: s.Created, Tags: s.Metadata,
+		},
+		id:          strings.ToLower(s.ID),
+		locked:      s.Locked != nil && *s.Locked,
+		softDeleted: s.Status == "SOFT_DELETED",
+	}
+	m.Type, _ = s.Flavor["original_name"].(string)
+	m.Group, m.ours = p.owner(s)
+	if m.State == cloud.Failed {
+		m.Message = printable(s.Fault.Message, maxMessage)
+		m.Refusal = ofFault(m.Message)
+	}
+	return m, nil
+}
+
+// owner says which group a server is of, and whether it is this cluster's.
+func (p *Provider) owner(s *servers.Server) (groupName string, ours bool) {
+	cluster, marked := s.Metadata[ClusterKey]
+	if marked {
+		return s.Metadata[GroupKey], cluster == p.config.ClusterName
+	}
+	for _, g := range p.groups {
+		if g.AdoptNamePrefix != "" && strings.HasPrefix(s.Name, g.AdoptNamePrefix) {
+			return g.Name, true
+		}
+	}
+	return "", false
+}
+
+// unfit are the characters that a host name cannot have.
+var unfit = regexp.MustCompile(`[^a-zA-Z0-9_.-]`)
+
+// hostname is the name that Nova has the server boot with. Before microversion 2.90 it does not say, and it is made of
+// the name as Nova does (sanitize_hostname in nova/utils.py): spaces and underscores are dashes, what is left is dropped.
+func hostname(s *servers.Server) string {
+	if s.Hostname != nil && *s.Hostname != "" {
+		return *s.Hostname
+	}
+	name := strings.Map(func(r rune) rune {
+		if r == ' ' || r == '_' {
+			return '-'
+		}
+		return r
+	}, s.Name)
+	name = strings.Trim(strings.ToLower(unfit.ReplaceAllString(name, "")), ".-")
+	return strings.ReplaceAll(name, ".", "-")
+}
+
+// state translates Nova's; see https://docs.openstack.org/nova/latest/reference/vm-states.html. A server that is being
+// deleted keeps its status for a while, and its task says so.
+func state(status, task string) cloud.State {
+	if task == "deleting" || task == "soft-deleting" {
+		return cloud.Deleting
+	}
+	switch status {
+	case "BUILD":
+		return cloud.Pending
+	case "ACTIVE", "REBOOT", "HARD_REBOOT", "PASSWORD", "REBUILD", "RESIZE", "VERIFY_RESIZE", "REVERT_RESIZE", "MIGRATING", "RESCUE":
+		return cloud.Running
+	case "SHUTOFF", "STOPPED", "PAUSED", "SUSPENDED", "SHELVED", "SHELVED_OFFLOADED":
+		return cloud.Stopped
+	case "DELETED", "SOFT_DELETED": // DELETED is the moment before Nova says that there is no such server
+		return cloud.Deleting
+	case "ERROR":
+		return cloud.Failed
+	}
+	return cloud.Unknown
+}

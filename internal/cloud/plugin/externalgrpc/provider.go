@@ -1,0 +1,409 @@
+package externalgrpc
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
+	corev1 "k8s.io/api/core/v1"
+
+	pb "github.com/slipway-dev/slipway/api/externalgrpc/v1"
+	"github.com/slipway-dev/slipway/internal/cloud"
+)
+
+// maxMessage bounds what is read of one answer, in bytes.
+const maxMessage = 16 << 20
+
+// patience is how long a machine may be listed as running after its deletion was asked for: the provider may have taken
+// it in and not begun, or have given it up without a word.
+const patience = 15 * time.Minute
+
+// Provider is a cloud behind the external gRPC protocol. Its methods may be called concurrently.
+type Provider struct {
+	config  Config
+	timeout time.Duration
+	conn    *grpc.ClientConn
+	client  pb.CloudProviderClient
+
+	life    context.Context // ends at Close
+	endLife context.CancelFunc
+
+	mu            sync.Mutex
+	running, next *shared             // readings
+	deletions     map[string]*request // by provider ID
+}
+
+var _ cloud.Provider = (*Provider)(nil)
+
+// request is a deletion that was asked for. The rest is set before done is closed.
+type request struct {
+	done  chan struct{}
+	began time.Time
+	err   error
+}
+
+// New makes a provider. It does not connect yet: a provider that does not answer is told by the calls.
+func New(c Config) (*Provider, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	transport, err := c.credentials()
+	if err != nil {
+		return nil, err
+	}
+	conn, err := grpc.NewClient(c.Address, grpc.WithTransportCredentials(transport), grpc.WithDisableServiceConfig(),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)))
+	if err != nil {
+		return nil, fmt.Errorf("address: %s: %w", c.Address, err)
+	}
+	p := &Provider{
+		config: c, timeout: c.CallTimeout.Duration, conn: conn, client: pb.NewCloudProviderClient(conn),
+		deletions: map[string]*request{},
+	}
+	if p.timeout == 0 {
+		p.timeout = defaultTimeout
+	}
+	p.life, p.endLife = context.WithCancel(context.Background())
+	return p, nil
+}
+
+// Close ends the connection, and the calls on it.
+func (p *Provider) Close() error {
+	p.endLife()
+	return p.conn.Close()
+}
+
+// call makes one call, bounded.
+func (p *Provider) call(ctx context.Context, method string, do func(context.Context) error) error {
+	bounded, cancel := context.WithTimeout(ctx, p.timeout)
+	defer cancel()
+	return p.meaning(ctx, method, do(bounded))
+}
+
+// Name implements cloud.Provider.
+func (p *Provider) Name() string { return p.config.Name }
+
+// Normalize implements cloud.Provider: IDs mean nothing but to the provider, and have one spelling.
+func (p *Provider) Normalize(id string) (string, error) {
+	rest, ours := strings.CutPrefix(id, p.config.ProviderIDPrefix)
+	if !ours || rest == "" {
+		return "", fmt.Errorf("provider ID %q: those of %s begin with %s", id, p.config.Name, p.config.ProviderIDPrefix)
+	}
+	return id, nil
+}
+
+// Group implements cloud.Provider.
+func (p *Provider) Group(ctx context.Context, name string) (cloud.Group, error) {
+	r, err := p.read(ctx)
+	if err != nil {
+		return cloud.Group{}, err
+	}
+	return r.group(name)
+}
+
+func (r *reading) group(name string) (cloud.Group, error) {
+	g, ok := r.groups[name]
+	if !ok && len(r.groups) == 0 {
+		return g, fmt.Errorf("group %s: the provider lists no group at all, which is not taken for an answer", name)
+	}
+	if !ok {
+		return g, &cloud.NotFoundError{Kind: "group", Name: name}
+	}
+	return g, nil
+}
+
+// Instances implements cloud.Provider.
+func (p *Provider) Instances(ctx context.Context, group string) ([]cloud.Instance, error) {
+	r, err := p.read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := r.group(group); err != nil {
+		return nil, err
+	}
+	return append([]cloud.Instance{}, r.instances[group]...), nil
+}
+
+// Instance implements cloud.Provider.
+func (p *Provider) Instance(ctx context.Context, id string) (cloud.Instance, error) {
+	if _, err := p.Normalize(id); err != nil {
+		return cloud.Instance{}, err
+	}
+	r, err := p.read(ctx)
+	if err != nil {
+		return cloud.Instance{}, err
+	}
+	return r.find(id)
+}
+
+// operation is what is written into cloud.Operation.ID.
+type operation struct {
+	Delete string `json:"delete,omitempty"`
+	Grow   string `json:"grow,omitempty"` // the group
+}
+
+func newOperation(o operation, began time.Time) (cloud.Operation, error) {
+	id, err := json.Marshal(o)
+	return cloud.Operation{ID: string(id), Started: began}, err
+}
+
+// Delete implements cloud.Provider. The protocol does not say what asking twice does, and there are providers that lower
+// the size twice: so a deletion that this process has asked for is not asked for again while it may still begin.
+func (p *Provider) Delete(ctx context.Context, id string) (cloud.Operation, error) {
+	if _, err := p.Normalize(id); err != nil {
+		return cloud.Operation{}, err
+	}
+	if err := ctx.Err(); err != nil {
+		return cloud.Operation{}, fmt.Errorf("deleting %s: %w", id, err)
+	}
+	p.mu.Lock()
+	d := p.deletions[id]
+	if d == nil {
+		d = &request{done: make(chan struct{}), began: time.Now()}
+		p.deletions[id] = d
+		go p.ask(context.WithoutCancel(ctx), id, d)
+		p.mu.Unlock()
+		return p.await(ctx, id, d)
+	}
+	p.mu.Unlock()
+	if op, err := p.await(ctx, id, d); err != nil {
+		return op, err
+	}
+	return p.follow(ctx, id, d)
+}
+
+// ask asks for a deletion once, for everybody who wants it. It is bounded, and not by the first one's context: an answer
+// that nobody has heard would leave it open whether the size is lowered.
+func (p *Provider) ask(ctx context.Context, id string, d *request) {
+	d.err = p.askOnce(ctx, id)
+	if d.err != nil {
+		p.forget(id, d)
+	}
+	close(d.done)
+}
+
+func (p *Provider) askOnce(ctx context.Context, id string) error {
+	r, err := p.read(ctx)
+	if err != nil {
+		return err
+	}
+	i, err := r.find(id)
+	switch {
+	case err != nil:
+		return err
+	case i.State == cloud.Deleting:
+		return nil
+	case r.groups[i.Group].Size <= r.groups[i.Group].Min:
+		return &cloud.RefusedError{Reason: cloud.AtLimit, Err: fmt.Errorf("group %s is at its minimum of %d", i.Group, r.groups[i.Group].Min)}
+	}
+	return p.call(ctx, "NodeGroupDeleteNodes", func(ctx context.Context) error {
+		_, err := p.client.NodeGroupDeleteNodes(ctx, &pb.NodeGroupDeleteNodesRequest{
+			Id: i.Group, Nodes: []*pb.ExternalGrpcNode{{ProviderID: id, Name: i.Name}},
+		})
+		return err
+	})
+}
+
+func (p *Provider) await(ctx context.Context, id string, d *request) (cloud.Operation, error) {
+	select {
+	case <-d.done:
+	case <-ctx.Done():
+		return cloud.Operation{}, fmt.Errorf("deleting %s: %w", id, context.Cause(ctx))
+	}
+	if d.err != nil {
+		return cloud.Operation{}, d.err
+	}
+	return newOperation(operation{Delete: id}, d.began)
+}
+
+// follow looks what became of a deletion that was asked for before, and asks again if it came to nothing.
+func (p *Provider) follow(ctx context.Context, id string, d *request) (cloud.Operation, error) {
+	i, err := p.Instance(ctx, id)
+	if cloud.IsNotFound(err) {
+		p.forget(id, d)
+	}
+	if err != nil {
+		return cloud.Operation{}, err
+	}
+	if failed(i, d.began) != nil {
+		p.forget(id, d)
+		return p.Delete(ctx, id)
+	}
+	return newOperation(operation{Delete: id}, d.began)
+}
+
+func (p *Provider) forget(id string, d *request) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.deletions[id] == d {
+		delete(p.deletions, id)
+	}
+}
+
+// failed says why a deletion came to nothing, by the machine that is still there; nil while it may go on.
+func failed(i cloud.Instance, began time.Time) error {
+	switch {
+	case i.State == cloud.Failed:
+		return failure(i)
+	case i.State != cloud.Deleting && time.Since(began) > patience:
+		return fmt.Errorf("machine %s is still %s, %s after its deletion was asked for", i.ProviderID, i.State,
+			time.Since(began).Round(time.Second))
+	}
+	return nil
+}
+
+// Templates implements cloud.Provider.
+func (p *Provider) Templates(ctx context.Context, group string) ([]cloud.Template, error) {
+	if _, err := p.Group(ctx, group); err != nil {
+		return nil, err
+	}
+	t := cloud.Template{Name: group}
+	var answer *pb.NodeGroupTemplateNodeInfoResponse
+	err := p.call(ctx, "NodeGroupTemplateNodeInfo", func(ctx context.Context) (err error) {
+		answer, err = p.client.NodeGroupTemplateNodeInfo(ctx, &pb.NodeGroupTemplateNodeInfoRequest{Id: group})
+		if status.Code(err) == codes.Unimplemented {
+			err = nil
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	raw := answer.GetNodeBytes()
+	if len(raw) == 0 {
+		raw = answer.GetNodeInfo()
+	}
+	if len(raw) == 0 { // the provider has none: what a Node is like has to be learned
+		return []cloud.Template{t}, nil
+	}
+	var node corev1.Node
+	if err := node.Unmarshal(raw); err != nil {
+		return nil, fmt.Errorf("provider %s: group %s: the template's Node: %w", p.config.Name, group, err)
+	}
+	t.Capacity, t.Labels, t.Taints = node.Status.Capacity, node.Labels, node.Spec.Taints
+	t.Zone = node.Labels[corev1.LabelTopologyZone]
+	t.Cost = p.price(ctx, &node)
+	return []cloud.Template{t}, nil
+}
+
+// price is what an hour of a machine costs, 0 where the provider does not say: prices only weigh between groups.
+func (p *Provider) price(ctx context.Context, node *corev1.Node) float64 {
+	from := time.Now()
+	var answer *pb.PricingNodePriceResponse
+	err := p.call(ctx, "PricingNodePrice", func(ctx context.Context) (err error) {
+		answer, err = p.client.PricingNodePrice(ctx, &pb.PricingNodePriceRequest{
+			Node:           &pb.ExternalGrpcNode{ProviderID: node.Spec.ProviderID, Name: node.Name, Labels: node.Labels},
+			StartTimestamp: timestamppb.New(from), EndTimestamp: timestamppb.New(from.Add(time.Hour)),
+		})
+		return err
+	})
+	if cost := answer.GetPrice(); err == nil && cost > 0 {
+		return cost
+	}
+	return 0
+}
+
+// Grow implements cloud.Provider.
+func (p *Provider) Grow(ctx context.Context, group string, order cloud.Order) (cloud.Operation, error) {
+	if err := order.Validate(group); err != nil {
+		return cloud.Operation{}, err
+	}
+	g, err := p.Group(ctx, group)
+	if err != nil {
+		return cloud.Operation{}, err
+	}
+	switch {
+	case order.Template != "" && order.Template != group:
+		return cloud.Operation{}, &cloud.RefusedError{Reason: cloud.Invalid, Err: fmt.Errorf("template %q: group %s has one kind of machine, %q",
+			order.Template, group, group)}
+	case g.Max > 0 && order.Count > g.Max-g.Size:
+		return cloud.Operation{}, &cloud.RefusedError{Reason: cloud.AtLimit, Err: fmt.Errorf("group %s has %d machines of at most %d, %d more are asked for",
+			group, g.Size, g.Max, order.Count)}
+	}
+	began := time.Now()
+	err = p.call(ctx, "NodeGroupIncreaseSize", func(ctx context.Context) error {
+		_, err := p.client.NodeGroupIncreaseSize(ctx, &pb.NodeGroupIncreaseSizeRequest{Id: group, Delta: int32(order.Count)})
+		return err
+	})
+	if err != nil {
+		return cloud.Operation{}, err
+	}
+	return newOperation(operation{Grow: group}, began)
+}
+
+// Status implements cloud.Provider: what became of an operation is looked up in the machines.
+func (p *Provider) Status(ctx context.Context, op cloud.Operation) (cloud.Status, error) {
+	if op.ID == "" {
+		return cloud.Status{Done: true}, nil
+	}
+	var o operation
+	d := json.NewDecoder(bytes.NewReader([]byte(op.ID)))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&o); err != nil || (o.Delete == "") == (o.Grow == "") {
+		return cloud.Status{}, fmt.Errorf("operation %q: is none of provider %s", op.ID, p.config.Name)
+	}
+	r, err := p.read(ctx)
+	if err != nil {
+		return cloud.Status{}, err
+	}
+	if o.Grow != "" {
+		return r.grown(o.Grow)
+	}
+	i, err := r.find(o.Delete)
+	switch {
+	case cloud.IsNotFound(err):
+		p.mu.Lock()
+		delete(p.deletions, o.Delete)
+		p.mu.Unlock()
+		return cloud.Status{Done: true}, nil
+	case err != nil:
+		return cloud.Status{}, err
+	}
+	why := failed(i, op.Started)
+	return cloud.Status{Done: why != nil, Err: why}, nil
+}
+
+// grown says whether a group has the machines that it is meant to have.
+func (r *reading) grown(group string) (cloud.Status, error) {
+	g, err := r.group(group)
+	if cloud.IsNotFound(err) {
+		return cloud.Status{Done: true}, nil
+	}
+	if err != nil {
+		return cloud.Status{}, err
+	}
+	there := 0
+	var broken error
+	for _, i := range r.instances[group] {
+		switch i.State {
+		case cloud.Pending:
+			return cloud.Status{}, nil
+		case cloud.Failed:
+			broken = failure(i)
+		case cloud.Deleting:
+		default:
+			there++
+		}
+	}
+	if there >= g.Size {
+		return cloud.Status{Done: true}, nil
+	}
+	return cloud.Status{Done: broken != nil, Err: broken}, nil
+}
+
+// failure is why a machine has failed.
+func failure(i cloud.Instance) error {
+	err := fmt.Errorf("machine %s: %s", i.ProviderID, i.Message)
+	if i.Refusal == "" {
+		return err
+	}
+	return &cloud.RefusedError{Reason: i.Refusal, Err: err}
+}

@@ -1,0 +1,184 @@
+package externalgrpc
+
+import (
+	"context"
+	"fmt"
+	"path"
+	"strings"
+	"sync"
+
+	pb "github.com/slipway-dev/slipway/api/externalgrpc/v1"
+	"github.com/slipway-dev/slipway/internal/cloud"
+)
+
+// reading is everything that the provider said at one time.
+type reading struct {
+	groups    map[string]cloud.Group
+	instances map[string][]cloud.Instance // by group
+}
+
+// find gives a machine. A list in which it is missing says that it is gone, unless the list cannot be all there is.
+func (r *reading) find(id string) (cloud.Instance, error) {
+	for group, list := range r.instances {
+		for _, i := range list {
+			if i.ProviderID == id {
+				return i, nil
+			}
+		}
+		if g := r.groups[group]; len(list) == 0 && g.Size > 0 {
+			return cloud.Instance{}, fmt.Errorf("machine %s: is not listed, but of group %s, which is to have %d machines, none is: "+
+				"that is not taken for an answer", id, group, g.Size)
+		}
+	}
+	if len(r.groups) == 0 {
+		return cloud.Instance{}, fmt.Errorf("machine %s: the provider lists no group at all, which is not taken for an answer", id)
+	}
+	return cloud.Instance{}, &cloud.NotFoundError{Kind: "instance", Name: id}
+}
+
+// read reads everything, past the provider's cache. Those who ask while others read wait for the next reading, and share
+// it: a hundred deletions that are followed at once take two.
+func (p *Provider) read(ctx context.Context) (*reading, error) {
+	p.mu.Lock()
+	next := p.next
+	if next == nil {
+		next = &shared{done: make(chan struct{})}
+		p.next = next
+		after := p.running
+		go p.readNext(next, after)
+	}
+	p.mu.Unlock()
+	select {
+	case <-next.done:
+		return next.reading, next.err
+	case <-ctx.Done():
+		return nil, fmt.Errorf("provider %s: reading: %w", p.config.Name, context.Cause(ctx))
+	}
+}
+
+// shared is a reading that several wait for. Both are set before done is closed.
+type shared struct {
+	done    chan struct{}
+	reading *reading
+	err     error
+}
+
+// readNext reads once the reading before is over. It is bounded by the time of a call for each of its steps.
+func (p *Provider) readNext(next, after *shared) {
+	if after != nil {
+		<-after.done
+	}
+	p.mu.Lock()
+	p.next, p.running = nil, next
+	p.mu.Unlock()
+	next.reading, next.err = p.readAll(p.life)
+	close(next.done)
+}
+
+func (p *Provider) readAll(ctx context.Context) (*reading, error) {
+	if err := p.call(ctx, "Refresh", func(ctx context.Context) error {
+		_, err := p.client.Refresh(ctx, &pb.RefreshRequest{})
+		return err
+	}); err != nil {
+		return nil, err
+	}
+	var groups *pb.NodeGroupsResponse
+	if err := p.call(ctx, "NodeGroups", func(ctx context.Context) (err error) {
+		groups, err = p.client.NodeGroups(ctx, &pb.NodeGroupsRequest{})
+		return err
+	}); err != nil {
+		return nil, err
+	}
+	r := &reading{groups: map[string]cloud.Group{}, instances: map[string][]cloud.Instance{}}
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	var failed error
+	for _, g := range groups.GetNodeGroups() {
+		all.Go(func() {
+			group, list, err := p.readGroup(ctx, g)
+			mu.Lock()
+			defer mu.Unlock()
+			if _, twice := r.groups[g.GetId()]; err == nil && (twice || g.GetId() == "") {
+				err = fmt.Errorf("provider %s: NodeGroups: group %q is there twice, or has no name", p.config.Name, g.GetId())
+			}
+			if err != nil {
+				failed = err
+				return
+			}
+			r.groups[group.Name], r.instances[group.Name] = group, list
+		})
+	}
+	all.Wait()
+	if failed != nil {
+		return nil, failed
+	}
+	return r, nil
+}
+
+// readGroup reads a group and its machines.
+func (p *Provider) readGroup(ctx context.Context, g *pb.NodeGroup) (cloud.Group, []cloud.Instance, error) {
+	group := cloud.Group{Name: g.GetId(), Min: int(g.GetMinSize()), Max: int(g.GetMaxSize())}
+	var nodes *pb.NodeGroupNodesResponse
+	err := p.call(ctx, "NodeGroupTargetSize", func(ctx context.Context) error {
+		size, err := p.client.NodeGroupTargetSize(ctx, &pb.NodeGroupTargetSizeRequest{Id: g.GetId()})
+		group.Size = int(size.GetTargetSize())
+		return err
+	})
+	if err == nil {
+		err = p.call(ctx, "NodeGroupNodes", func(ctx context.Context) (err error) {
+			nodes, err = p.client.NodeGroupNodes(ctx, &pb.NodeGroupNodesRequest{Id: g.GetId()})
+			return err
+		})
+	}
+	if err != nil {
+		return group, nil, err
+	}
+	if group.Size < 0 || group.Min < 0 || group.Max < 0 {
+		return group, nil, fmt.Errorf("provider %s: group %s: size %d, minimum %d, maximum %d: want none below 0",
+			p.config.Name, group.Name, group.Size, group.Min, group.Max)
+	}
+	seen := map[string]bool{}
+	list := make([]cloud.Instance, 0, len(nodes.GetInstances()))
+	for _, n := range nodes.GetInstances() {
+		i, err := p.instance(group.Name, n)
+		if err == nil && seen[i.ProviderID] {
+			err = fmt.Errorf("provider %s: group %s: machine %s is listed twice", p.config.Name, group.Name, i.ProviderID)
+		}
+		if err != nil {
+			return group, nil, err
+		}
+		seen[i.ProviderID] = true
+		list = append(list, i)
+	}
+	return group, list, nil
+}
+
+// outOfResources is the class of an error that says that the cloud has no more to give.
+const outOfResources = 1
+
+// instance reads a machine. The last part of its ID stands for its names, which the protocol does not have.
+func (p *Provider) instance(group string, n *pb.Instance) (cloud.Instance, error) {
+	id, err := p.Normalize(n.GetId())
+	if err != nil {
+		return cloud.Instance{}, fmt.Errorf("provider %s: group %s: a machine is listed as %q: %w", p.config.Name, group, n.GetId(), err)
+	}
+	name := path.Base(strings.TrimPrefix(id, p.config.ProviderIDPrefix))
+	i := cloud.Instance{ProviderID: id, Name: name, ComputerName: name, Group: group, Type: group, State: cloud.Unknown}
+	switch n.GetStatus().GetInstanceState() {
+	case pb.InstanceStatus_instanceRunning:
+		i.State = cloud.Running
+	case pb.InstanceStatus_instanceCreating:
+		i.State = cloud.Pending
+	case pb.InstanceStatus_instanceDeleting:
+		i.State = cloud.Deleting
+	case pb.InstanceStatus_unspecified:
+		i.State = cloud.Running // the cluster autoscaler takes a machine without a state so, and many providers say none
+	}
+	if e := n.GetStatus().GetErrorInfo(); e.GetErrorCode() != "" {
+		i.State, i.Message = cloud.Failed, e.GetErrorCode()+": "+e.GetErrorMessage()
+		if e.GetInstanceErrorClass() == outOfResources {
+			i.Refusal = cloud.NoCapacity
+		}
+	}
+	return i, nil
+}

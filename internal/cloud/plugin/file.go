@@ -1,0 +1,91 @@
+package plugin
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+)
+
+// find gives the path of the plugin of a type. The error says what is wrong with the file, and what to do.
+func find(directory, cloudType string) (string, error) {
+	if err := checkDirectory(directory); err != nil {
+		return "", err
+	}
+	path := filepath.Join(directory, cloudType)
+	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
+		return "", fmt.Errorf("there is no plugin %s: the directory has %s", path, contents(directory))
+	}
+	real, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return "", fmt.Errorf("plugin %s: %w", path, err)
+	}
+	if filepath.Dir(real) != filepath.Clean(directory) {
+		if err := checkDirectory(filepath.Dir(real)); err != nil {
+			return "", fmt.Errorf("plugin %s: links to %s: %w", path, real, err)
+		}
+	}
+	return real, checkFile(real)
+}
+
+func checkDirectory(path string) error {
+	info, err := os.Stat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("plugin directory %s: does not exist", path)
+	case err != nil:
+		return fmt.Errorf("plugin directory %s: %w", path, err)
+	case !info.IsDir():
+		return fmt.Errorf("plugin directory %s: is no directory", path)
+	case hasModes() && info.Mode()&0o002 != 0:
+		return fmt.Errorf("plugin directory %s: everybody may write there (mode %04o), and so have Slipway run a program of "+
+			"theirs: chmod o-w %s", path, info.Mode().Perm(), path)
+	}
+	return nil
+}
+
+func checkFile(path string) error {
+	info, err := os.Stat(path)
+	switch {
+	case err != nil:
+		return fmt.Errorf("plugin %s: %w", path, err)
+	case !info.Mode().IsRegular():
+		return fmt.Errorf("plugin %s: is no file but a %s: want an executable", path, kindOf(info.Mode()))
+	case hasModes() && info.Mode()&0o002 != 0:
+		return fmt.Errorf("plugin %s: everybody may write to it (mode %04o), and so have Slipway run what they like: chmod o-w %s",
+			path, info.Mode().Perm(), path)
+	case hasModes() && info.Mode()&0o111 == 0:
+		return fmt.Errorf("plugin %s: has no run bit (mode %04o): chmod +x %s", path, info.Mode().Perm(), path)
+	}
+	return nil
+}
+
+// hasModes says whether files have the modes of Unix.
+func hasModes() bool { return runtime.GOOS != "windows" }
+
+func kindOf(mode fs.FileMode) string {
+	if mode.IsDir() {
+		return "directory"
+	}
+	return "device, pipe or socket"
+}
+
+// contents names what a directory has, for people.
+func contents(directory string) string {
+	const most = 10
+	entries, err := os.ReadDir(directory)
+	if err != nil || len(entries) == 0 {
+		return "nothing"
+	}
+	var names []string
+	for _, e := range entries[:min(most, len(entries))] {
+		names = append(names, e.Name())
+	}
+	if len(entries) > most {
+		names = append(names, fmt.Sprintf("and %d more", len(entries)-most))
+	}
+	return strings.Join(names, ", ")
+}

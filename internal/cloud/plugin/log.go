@@ -1,0 +1,115 @@
+package plugin
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"strings"
+	"sync"
+
+	"golang.org/x/time/rate"
+)
+
+// What a plugin may write into Slipway's log.
+const (
+	maxLine        = 16 << 10 // bytes; the rest of a line is left out
+	linesPerSecond = 50
+	linesAtOnce    = 500
+	keptLines      = 5 // for the error of a plugin that did not start
+)
+
+// lineLog puts lines of a plugin's output into Slipway's log. Its methods may be called from several goroutines at once.
+type lineLog struct {
+	log   *slog.Logger
+	limit *rate.Limiter
+
+	mu      sync.Mutex
+	skipped int
+	last    []string
+}
+
+func newLineLog(log *slog.Logger) *lineLog {
+	return &lineLog{log: log, limit: rate.NewLimiter(linesPerSecond, linesAtOnce)}
+}
+
+// copy logs what it reads until its end.
+func (l *lineLog) copy(from io.Reader) {
+	lines := bufio.NewReaderSize(from, maxLine)
+	for {
+		line, err := lines.ReadSlice('\n')
+		if len(bytes.TrimSpace(line)) > 0 {
+			l.line(string(bytes.TrimSpace(line)))
+		}
+		for errors.Is(err, bufio.ErrBufferFull) { // the rest of a line that is too long
+			_, err = lines.ReadSlice('\n')
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// Write implements io.Writer for output that comes in pieces of whole lines.
+func (l *lineLog) Write(p []byte) (int, error) {
+	l.copy(bytes.NewReader(p))
+	return len(p), nil
+}
+
+func (l *lineLog) line(text string) {
+	skipped, ok := l.admit(text)
+	if !ok {
+		return
+	}
+	if skipped > 0 {
+		l.log.Warn("the plugin writes too much: lines were left out", "lines", skipped)
+	}
+	var record map[string]any
+	if !strings.HasPrefix(text, "{") || json.Unmarshal([]byte(text), &record) != nil {
+		l.log.Info(text)
+		return
+	}
+	var level slog.Level
+	name, _ := record[slog.LevelKey].(string)
+	message, _ := record[slog.MessageKey].(string)
+	if level.UnmarshalText([]byte(name)) != nil || message == "" {
+		l.log.Info(text)
+		return
+	}
+	delete(record, slog.TimeKey)
+	delete(record, slog.LevelKey)
+	delete(record, slog.MessageKey)
+	var attributes []any
+	if len(record) > 0 {
+		attributes = append(attributes, "said", record)
+	}
+	l.log.Log(context.Background(), level, message, attributes...)
+}
+
+// admit notes a line, and says whether it is to be logged, and how many before it were not.
+func (l *lineLog) admit(text string) (skipped int, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.last = append(l.last, text); len(l.last) > keptLines {
+		l.last = l.last[1:]
+	}
+	if !l.limit.Allow() {
+		l.skipped++
+		return 0, false
+	}
+	skipped, l.skipped = l.skipped, 0
+	return skipped, true
+}
+
+// lastWords gives the last lines, as the end of an error.
+func (l *lineLog) lastWords() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.last) == 0 {
+		return ""
+	}
+	return "\nits last words:\n  " + strings.Join(l.last, "\n  ")
+}

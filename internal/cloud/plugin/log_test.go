@@ -1,0 +1,76 @@
+package plugin
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/time/rate"
+)
+
+func TestWhatAPluginWritesIsLoggedAsItsAuthorMeantIt(t *testing.T) {
+	var out bytes.Buffer
+	l := newLineLog(slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug})))
+	l.copy(strings.NewReader("plain words\n\n" +
+		`{"time":"2026-01-01T00:00:00Z","level":"WARN","msg":"careful","disk":"full"}` + "\n" +
+		`{"level":"SHOUT","msg":"odd"}` + "\n{not json\n" +
+		strings.Repeat("x", 3*maxLine) + "\nafter the long one\nno end of line"))
+	got := out.String()
+	for _, want := range []string{
+		`level=INFO msg="plain words"`, "level=WARN msg=careful said=map[disk:full]", `level=INFO msg="{\"level\":\"SHOUT\"`,
+		`level=INFO msg="{not json"`, `msg="after the long one"`, `msg="no end of line"`,
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("there is no line with %s", want)
+		}
+	}
+	if len(got) > 2*maxLine {
+		t.Errorf("the log has %d bytes", len(got))
+	}
+}
+
+func TestAPluginThatWritesTooMuchIsCutShort(t *testing.T) {
+	var out bytes.Buffer
+	l := newLineLog(slog.New(slog.NewTextHandler(&out, nil)))
+	const written = 20 * linesAtOnce
+	for i := range written {
+		fmt.Fprintf(l, "line %d\n", i)
+	}
+	logged := strings.Count(out.String(), "msg=\"line ")
+	if logged < linesAtOnce || logged > written/2 {
+		t.Errorf("%d lines of %d were logged, want not many more than %d", logged, written, linesAtOnce)
+	}
+	l.limit.SetLimit(rate.Inf)
+	fmt.Fprintln(l, "later")
+	if got := out.String(); !strings.Contains(got, "lines were left out") || !strings.Contains(got, "msg=later") {
+		t.Errorf("the end of the log is %s", got[len(got)-300:])
+	}
+}
+
+func TestThePauseBetweenStartsDoublesUpToItsBound(t *testing.T) {
+	var got []time.Duration
+	for n := range 8 {
+		got = append(got, backoff(n, time.Second, time.Minute))
+	}
+	want := []time.Duration{1, 2, 4, 8, 16, 32, 60, 60}
+	for i := range want {
+		if got[i] != want[i]*time.Second {
+			t.Errorf("the pauses are %v, want %v s", got, want)
+			break
+		}
+	}
+	if d := backoff(1000, time.Second, time.Minute); d != time.Minute {
+		t.Errorf("after 1000 ends the pause is %v", d)
+	}
+}
+
+func FuzzLines(f *testing.F) {
+	f.Add([]byte(`{"level":"INFO","msg":"a","b":{"c":[1]}}` + "\n"))
+	f.Add([]byte("\x00\xff\n{\n"))
+	f.Fuzz(func(_ *testing.T, raw []byte) {
+		newLineLog(slog.New(slog.DiscardHandler)).copy(bytes.NewReader(raw))
+	})
+}

@@ -1,0 +1,585 @@
+//go:build unix
+
+package plugin_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/cloud/plugin"
+	"github.com/slipway-dev/slipway/internal/cloud/plugin/saboteur"
+	author "github.com/slipway-dev/slipway/plugin"
+)
+
+func init() { saboteur.Be(func() { author.Serve(openSimple) }) }
+
+// simple is the provider of the tests' good plugin: what it answers is in the names that it is asked for.
+type simple struct {
+	Greeting string `json:"greeting"`
+}
+
+func openSimple(c author.Config) (author.Provider, error) {
+	var s simple
+	if err := c.Decode(&s); err != nil {
+		return nil, err
+	}
+	slog.Info("opened", "greeting", s.Greeting, "visible", os.Getenv("SLIPWAY_TEST_VISIBLE"), "hidden", os.Getenv("SLIPWAY_TEST_HIDDEN"))
+	return s, nil
+}
+
+func (simple) Name() string { return "simple" }
+
+func (simple) Normalize(id string) (string, error) {
+	if !strings.HasPrefix(id, "simple://") {
+		return "", fmt.Errorf("%q: want simple://…", id)
+	}
+	return strings.ToLower(id), nil
+}
+
+// The errors of the group of each name.
+var groupErrors = map[string]error{
+	"missing":   &cloud.NotFoundError{Kind: "group", Name: "missing"},
+	"machine":   &cloud.NotFoundError{Kind: "instance", Name: "machine"},
+	"throttled": fmt.Errorf("somewhere: %w", &cloud.ThrottledError{After: 1500 * time.Millisecond, Err: errors.New("slow down")}),
+	"no-right":  &cloud.RefusedError{Reason: cloud.NoRight, Err: errors.New("compute.read")},
+	"no-quota":  fmt.Errorf("project x: %w", &cloud.RefusedError{Reason: cloud.NoQuota, Err: errors.New("cores")}),
+	"odd":       &cloud.RefusedError{Reason: "BadMood", Err: errors.New("not today")},
+	"plain":     errors.New("the disk is on fire"),
+	"long":      errors.New(strings.Repeat("a very long story ", 10_000)),
+	"bytes":     errors.New("\xff\xfe is no text"),
+}
+
+func (simple) Group(ctx context.Context, name string) (author.Group, error) {
+	switch name {
+	case "panics":
+		panic("there is no such thing")
+	case "waits":
+		<-ctx.Done()
+		return author.Group{}, ctx.Err()
+	case "another":
+		return author.Group{Name: "somebody else's"}, nil
+	case "negative":
+		return author.Group{Name: name, Size: -1}, nil
+	}
+	return author.Group{Name: name, Size: 3, Min: 1, Max: 5}, groupErrors[name]
+}
+
+func (simple) Instances(_ context.Context, group string) ([]author.Instance, error) {
+	switch group {
+	case "twice":
+		return []author.Instance{{ProviderID: "simple://a"}, {ProviderID: "simple://a"}}, nil
+	case "nameless":
+		return []author.Instance{{Name: "a"}}, nil
+	case "big":
+		list := make([]author.Instance, 20_000)
+		for i := range list {
+			list[i] = author.Instance{ProviderID: fmt.Sprintf("simple://machine-%d", i), Tags: map[string]string{"k": strings.Repeat("v", 500)}}
+		}
+		return list, nil
+	}
+	return nil, nil
+}
+
+func (simple) Instance(_ context.Context, id string) (author.Instance, error) {
+	return author.Instance{ProviderID: "simple://other"}, nil
+}
+
+func (simple) Delete(context.Context, string) (author.Operation, error) {
+	return author.Operation{ID: "op"}, nil
+}
+
+func (simple) Templates(_ context.Context, group string) ([]author.Template, error) {
+	return nil, nil
+}
+
+func (simple) Grow(context.Context, string, author.Order) (author.Operation, error) {
+	return author.Operation{}, nil
+}
+
+func (simple) Status(_ context.Context, op author.Operation) (author.Status, error) {
+	return author.Status{Done: true, Err: &cloud.NotFoundError{Kind: "instance", Name: op.ID}}, nil
+}
+
+func (simple) ModifyEventAnalyzer(_ context.Context, pod *corev1.Pod) ([]author.Wish, error) {
+	switch pod.Name {
+	case "greedy":
+		return []author.Wish{{Grow: &author.Grow{Group: "g", Count: 1 << 40}}}, nil
+	case "undecided":
+		return []author.Wish{{}}, nil
+	}
+	return []author.Wish{{Grow: &author.Grow{Group: pod.Namespace, Count: 2, Template: "t"}, Reason: pod.Name}}, nil
+}
+
+// record keeps what was logged.
+type record struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (r *record) Write(p []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.text.Write(p)
+}
+
+func (r *record) String() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.text.String()
+}
+
+var unlimited = resource.MustParse("0") // the race detector takes all there is of addresses
+
+// entry is a plugin of the tests, which may be written into the directory.
+func entry() plugin.Entry {
+	return plugin.Entry{
+		Type: "Simple", Config: json.RawMessage(`{"greeting":"hello"}`), MemoryLimit: &unlimited,
+		Environment: []string{"SLIPWAY_TEST_VISIBLE"},
+	}
+}
+
+func write(t *testing.T, mode saboteur.Mode) (directory string) {
+	t.Helper()
+	directory = t.TempDir()
+	if err := saboteur.Write(directory, "Simple", mode); err != nil {
+		t.Fatal(err)
+	}
+	return directory
+}
+
+func options(log *record) plugin.Options {
+	return plugin.Options{Log: slog.New(slog.NewJSONHandler(log, nil)), RestartMin: time.Millisecond, RestartMax: 5 * time.Millisecond}
+}
+
+func open(t *testing.T, directory string, e plugin.Entry) (*plugin.Provider, *record) {
+	t.Helper()
+	log := &record{}
+	p, err := plugin.Open(t.Context(), directory, e, options(log))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = p.Close() })
+	return p, log
+}
+
+// await returns when a group can be read again.
+func await(t *testing.T, p *plugin.Provider) {
+	t.Helper()
+	for {
+		g, err := p.Group(t.Context(), "g")
+		if err == nil && g.Size == 3 {
+			return
+		}
+		if cloud.IsNotFound(err) {
+			t.Fatalf("I7: the group is not gone: %v", err)
+		}
+		select {
+		case <-time.After(time.Millisecond):
+		case <-t.Context().Done():
+			t.Fatalf("the plugin does not come back: %v", err)
+		}
+	}
+}
+
+func TestErrorsArriveAsTheyWereMeant(t *testing.T) {
+	t.Parallel()
+	p, _ := open(t, write(t, saboteur.Good), entry())
+	for name, want := range groupErrors {
+		_, err := p.Group(t.Context(), name)
+		if err == nil {
+			t.Errorf("%s: no error", name)
+			continue
+		}
+		var asked, told *cloud.ThrottledError
+		if errors.As(want, &asked) && (!errors.As(err, &told) || told.After != asked.After) {
+			t.Errorf("%s: %v: want one that asks to wait %s", name, err, asked.After)
+		}
+		switch name {
+		case "missing":
+			if !cloud.IsNotFound(err) {
+				t.Errorf("%s: %v is not NotFound", name, err)
+			}
+		case "machine":
+			if cloud.IsNotFound(err) {
+				t.Errorf("I7: %s: a group was asked for, and a machine is missing: %v must not be NotFound", name, err)
+			}
+			continue
+		case "odd":
+			if cloud.RefusalOf(err) != "" {
+				t.Errorf("%s: the refusal %q is none that Slipway knows", name, cloud.RefusalOf(err))
+			}
+		default:
+			if cloud.IsNotFound(err) || cloud.RefusalOf(err) != cloud.RefusalOf(want) {
+				t.Errorf("%s: %v (refusal %q), want the refusal %q", name, err, cloud.RefusalOf(err), cloud.RefusalOf(want))
+			}
+		}
+		switch name {
+		case "long", "bytes":
+			if len(err.Error()) > 4096 {
+				t.Errorf("%s: the text has %d bytes", name, len(err.Error()))
+			}
+		default:
+			if err.Error() != want.Error() {
+				t.Errorf("%s:\n%q, want\n%q", name, err, want)
+			}
+		}
+	}
+	status, err := p.Status(t.Context(), cloud.Operation{ID: "x"})
+	if err != nil || !status.Done || status.Err == nil || cloud.IsNotFound(status.Err) {
+		t.Errorf("I7: the end of an operation says nothing of what exists: %+v, %v", status, err)
+	}
+}
+
+func TestAnswersThatCannotBeAreErrors(t *testing.T) {
+	t.Parallel()
+	p, _ := open(t, write(t, saboteur.Good), entry())
+	for name, ask := range map[string]func() error{
+		"another group":            func() error { _, err := p.Group(t.Context(), "another"); return err },
+		"a negative size":          func() error { _, err := p.Group(t.Context(), "negative"); return err },
+		"a machine twice":          func() error { _, err := p.Instances(t.Context(), "twice"); return err },
+		"a machine without an ID":  func() error { _, err := p.Instances(t.Context(), "nameless"); return err },
+		"another machine":          func() error { _, err := p.Instance(t.Context(), "simple://a"); return err },
+		"no templates":             func() error { _, err := p.Templates(t.Context(), "g"); return err },
+		"a panic":                  func() error { _, err := p.Group(t.Context(), "panics"); return err },
+		"an ID of another cloud":   func() error { _, err := p.Normalize("azure://x"); return err },
+		"an ID longer than any is": func() error { _, err := p.Normalize("simple://" + strings.Repeat("x", 1<<20)); return err },
+	} {
+		if err := ask(); err == nil || cloud.IsNotFound(err) {
+			t.Errorf("%s: %v, want an error that is not NotFound", name, err)
+		}
+	}
+	before := p.PID()
+	await(t, p)
+	if p.PID() != before || before == 0 {
+		t.Errorf("the plugin was process %d and is %d: a wrong answer ends nobody", before, p.PID())
+	}
+	if list, err := p.Instances(t.Context(), "big"); err != nil || len(list) != 20_000 {
+		t.Errorf("a list of 20,000 machines: %d, %v", len(list), err)
+	}
+}
+
+func TestAnIDIsSpeltTheSameWhileThePluginIsAway(t *testing.T) {
+	t.Parallel()
+	directory := write(t, saboteur.Good)
+	p, _ := open(t, directory, entry())
+	if id, err := p.Normalize("simple://A"); err != nil || id != "simple://a" {
+		t.Fatalf("%q, %v", id, err)
+	}
+	_, foreign := p.Normalize("azure://x")
+	if foreign == nil || cloud.IsUnanswered(foreign) {
+		t.Fatalf("an ID of another cloud: %v", foreign)
+	}
+	if err := os.Remove(filepath.Join(directory, "Simple")); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(p.PID(), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	for p.PID() != 0 {
+		time.Sleep(time.Millisecond)
+	}
+	if id, err := p.Normalize("simple://A"); err != nil || id != "simple://a" {
+		t.Errorf("the ID that was asked for before: %q, %v", id, err)
+	}
+	if _, err := p.Normalize("azure://x"); err == nil || cloud.IsUnanswered(err) {
+		t.Errorf("the ID of another cloud that was asked for before: %v", err)
+	}
+	if _, err := p.Normalize("simple://B"); !cloud.IsUnanswered(err) {
+		t.Errorf("an ID that was not asked for before: %v, want one that is unanswered", err)
+	}
+}
+
+func TestAPluginThatIsKilledComesBack(t *testing.T) {
+	t.Parallel()
+	p, log := open(t, write(t, saboteur.Good), entry())
+	for range 3 {
+		await(t, p)
+		pid := p.PID()
+		failed := make(chan error)
+		go func() {
+			_, err := p.Group(t.Context(), "waits")
+			failed <- err
+		}()
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-failed; err == nil || cloud.IsNotFound(err) || !strings.Contains(err.Error(), "plugin simple") {
+			t.Errorf("I7: the call in the middle of which the plugin was killed: %v", err)
+		}
+	}
+	await(t, p)
+	if !strings.Contains(log.String(), "the plugin has ended") || !strings.Contains(log.String(), "signal: killed") {
+		t.Errorf("the log does not say what became of the plugin:\n%s", log)
+	}
+}
+
+func TestAPluginThatHangsIsEndedAndComesBack(t *testing.T) {
+	t.Parallel()
+	e := entry()
+	e.CallTimeout = metav1.Duration{Duration: time.Second}
+	p, log := open(t, write(t, saboteur.Good), e)
+	pid := p.PID()
+	if err := saboteur.Freeze(t.Context(), pid); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Group(t.Context(), "g"); err == nil || cloud.IsNotFound(err) {
+		t.Errorf("I7: the call of a plugin that hangs: %v", err)
+	}
+	await(t, p)
+	if p.PID() == pid || !strings.Contains(log.String(), "does not answer and is ended") {
+		t.Errorf("process %d, before %d; the log:\n%s", p.PID(), pid, log)
+	}
+}
+
+func TestAPluginThatIsSlowLivesOn(t *testing.T) {
+	t.Parallel()
+	e := entry()
+	e.CallTimeout = metav1.Duration{Duration: time.Second}
+	p, _ := open(t, write(t, saboteur.Good), e)
+	pid := p.PID()
+	if _, err := p.Group(t.Context(), "waits"); err == nil {
+		t.Error("a call beyond its time has no error")
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	time.AfterFunc(10*time.Millisecond, cancel)
+	if _, err := p.Group(ctx, "waits"); !errors.Is(err, context.Canceled) {
+		t.Errorf("a call whose caller has left: %v, want %v", err, context.Canceled)
+	}
+	await(t, p)
+	if p.PID() != pid {
+		t.Error("the plugin was ended, although it only waits for its cloud")
+	}
+}
+
+func TestCloseEndsAPluginWhateverItDoes(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []saboteur.Mode{saboteur.Good, saboteur.Hangs, saboteur.Forker} {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			p, log := open(t, write(t, mode), entry())
+			pid := p.PID()
+			if mode == saboteur.Hangs {
+				if err := saboteur.Freeze(t.Context(), pid); err != nil {
+					t.Fatal(err)
+				}
+			}
+			_ = p.Close()
+			if err := syscall.Kill(pid, 0); !errors.Is(err, syscall.ESRCH) {
+				t.Errorf("process %d is there after Close: %v\n%s", pid, err, log)
+			}
+			if _, err := p.Group(t.Context(), "g"); err == nil {
+				t.Error("a plugin that is closed answers")
+			}
+			_ = p.Close() // once more does no harm
+		})
+	}
+}
+
+func TestWhatIsInBetweenIsNeverNotFound(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []saboteur.Mode{
+		saboteur.Dies, saboteur.Hangs, saboteur.Misroutes, saboteur.Denies, saboteur.Flood, saboteur.WebPage, saboteur.Noise,
+	} {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			directory := write(t, saboteur.Good)
+			e := entry()
+			e.CallTimeout = metav1.Duration{Duration: time.Second}
+			p, _ := open(t, directory, e)
+			if _, err := p.Normalize("simple://a"); err != nil {
+				t.Fatal(err)
+			}
+			if err := saboteur.Write(directory, "Simple", mode); err != nil {
+				t.Fatal(err)
+			}
+			if err := syscall.Kill(p.PID(), syscall.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+			for range 2 {
+				if _, err := p.Group(t.Context(), "g"); err == nil || cloud.IsNotFound(err) {
+					t.Errorf("I7: Group: %v", err)
+				}
+				if list, err := p.Instances(t.Context(), "g"); err == nil || cloud.IsNotFound(err) || list != nil {
+					t.Errorf("I7: Instances: %d, %v", len(list), err)
+				}
+				if _, err := p.Instance(t.Context(), "simple://a"); err == nil || cloud.IsNotFound(err) {
+					t.Errorf("I7: Instance: %v", err)
+				}
+				if _, err := p.Delete(t.Context(), "simple://a"); err == nil || cloud.IsNotFound(err) {
+					t.Errorf("I7: Delete: %v", err)
+				}
+			}
+			if err := saboteur.Write(directory, "Simple", saboteur.Good); err != nil {
+				t.Fatal(err)
+			}
+			if pid := p.PID(); pid != 0 {
+				_ = syscall.Kill(pid, syscall.SIGKILL)
+			}
+			await(t, p)
+		})
+	}
+}
+
+func TestWhatIsNoPluginIsRefused(t *testing.T) {
+	t.Parallel()
+	type setup func(t *testing.T, directory, path string)
+	chmod := func(mode os.FileMode) setup {
+		return func(t *testing.T, _, path string) {
+			if err := os.Chmod(path, mode); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	mode := func(m saboteur.Mode) setup {
+		return func(t *testing.T, directory, _ string) {
+			if err := saboteur.Write(directory, "Simple", m); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	content := func(text string) setup {
+		return func(t *testing.T, _, path string) {
+			if err := os.WriteFile(path, []byte(text), 0o700); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for name, test := range map[string]struct {
+		setup setup
+		want  []string // in the error, beside the path
+	}{
+		"no run bit":         {chmod(0o600), []string{"has no run bit", "chmod +x"}},
+		"writable for all":   {chmod(0o777), []string{"everybody may write", "chmod o-w"}},
+		"a version to come":  {mode(saboteur.OtherAge), []string{"version 2", "speaks 1", "build the plugin"}},
+		"another program's":  {mode(saboteur.OtherKind), []string{`"netrpc"`, "another program"}},
+		"a program":          {mode(saboteur.Babbler), []string{"no plugin of Slipway", "Usage: babbler", "nothing to do"}},
+		"a script that ends": {content("#!/bin/sh\nexit 0\n"), []string{"no plugin of Slipway", "printed nothing", "exit status 0"}},
+		"a text":             {content("this is no program\n"), []string{"no program for this machine"}},
+		"a silent program":   {mode(saboteur.Mute), []string{"printed nothing so far"}},
+		"one that hangs":     {mode(saboteur.HangsFirst), []string{"started, and then"}},
+		"a web server":       {mode(saboteur.WebPage), []string{"started, and then"}},
+		"nothing at all": {func(t *testing.T, _, path string) {
+			if err := os.Rename(path, path+"-2"); err != nil {
+				t.Fatal(err)
+			}
+		}, []string{"there is no plugin", "Simple-2"}},
+		"a directory": {func(t *testing.T, _, path string) {
+			if err := errors.Join(os.Remove(path), os.Mkdir(path, 0o700)); err != nil {
+				t.Fatal(err)
+			}
+		}, []string{"is no file but a directory"}},
+		"a link into a directory for all": {func(t *testing.T, _, path string) {
+			shared := filepath.Join(t.TempDir(), "shared")
+			target := filepath.Join(shared, "plugin")
+			if err := errors.Join(os.Mkdir(shared, 0o700), os.Rename(path, target), os.Chmod(shared, 0o777), os.Symlink(target, path)); err != nil {
+				t.Fatal(err)
+			}
+		}, []string{"links to", "everybody may write there"}},
+		"a directory for all": {func(t *testing.T, directory, _ string) {
+			if err := os.Chmod(directory, 0o1777); err != nil { //nolint:gosec // that is the point
+				t.Fatal(err)
+			}
+		}, []string{"everybody may write there", "chmod o-w"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			directory := write(t, saboteur.Good)
+			test.setup(t, directory, filepath.Join(directory, "Simple"))
+			e := entry()
+			if name == "a silent program" || name == "one that hangs" {
+				e.StartTimeout = metav1.Duration{Duration: time.Second}
+			}
+			p, err := plugin.Open(t.Context(), directory, e, options(&record{}))
+			if err == nil {
+				_ = p.Close()
+				t.Fatal("it is opened")
+			}
+			for _, want := range append(test.want, directory) {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("the error does not say %q:\n%v", want, err)
+				}
+			}
+		})
+	}
+}
+
+func TestAConfigurationIsTheAuthorsToRefuse(t *testing.T) {
+	t.Parallel()
+	e := entry()
+	e.Config = json.RawMessage(`{"greetings":"hello"}`)
+	_, err := plugin.Open(t.Context(), write(t, saboteur.Good), e, options(&record{}))
+	if err == nil || !strings.Contains(err.Error(), `unknown field "greetings"`) {
+		t.Errorf("error %v, want one that names the field", err)
+	}
+}
+
+func TestAPluginSeesOnlyTheEnvironmentThatItIsGivenAndItsLogIsOurs(t *testing.T) {
+	t.Setenv("SLIPWAY_TEST_VISIBLE", "yes")
+	t.Setenv("SLIPWAY_TEST_HIDDEN", "a secret")
+	p, log := open(t, write(t, saboteur.Good), entry())
+	_ = p.Close()
+	if !strings.Contains(log.String(), `"msg":"opened"`) || !strings.Contains(log.String(), `"visible":"yes"`) ||
+		!strings.Contains(log.String(), `"hidden":""`) || !strings.Contains(log.String(), `"plugin":"simple"`) {
+		t.Errorf("the log is\n%s", log)
+	}
+}
+
+func TestAnalyzersAnswerWithWhatTheyWant(t *testing.T) {
+	t.Parallel()
+	p, _ := open(t, write(t, saboteur.Good), entry())
+	if e := p.Events(); !e.Modify || e.Delete {
+		t.Errorf("the plugin wants %+v, it has an analyzer for changes only", e)
+	}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "a", Namespace: "b"}}
+	wishes, err := p.AnalyzeModifyEvent(t.Context(), pod)
+	if err != nil || len(wishes) != 1 || wishes[0].Reason != "a" || wishes[0].Grow == nil ||
+		*wishes[0].Grow != (author.Grow{Group: "b", Count: 2, Template: "t"}) {
+		t.Errorf("the answer is %+v, %v", wishes, err)
+	}
+	for _, name := range []string{"greedy", "undecided"} {
+		pod.Name = name
+		if wishes, err := p.AnalyzeModifyEvent(t.Context(), pod); err == nil || wishes != nil {
+			t.Errorf("%s: the answer is %+v, want an error", name, wishes)
+		}
+	}
+	if _, err := p.AnalyzeDeleteEvent(t.Context(), pod); err == nil {
+		t.Error("an analyzer that is not there answers")
+	}
+}
+
+func TestOneBadPluginLeavesNoneRunning(t *testing.T) {
+	t.Parallel()
+	directory := write(t, saboteur.Good)
+	bad := entry()
+	bad.Name, bad.Config = "bad", json.RawMessage(`{"x":1}`)
+	log := &record{}
+	_, err := plugin.OpenAll(t.Context(), plugin.Config{Directory: directory, Use: []plugin.Entry{entry(), bad}}, options(log))
+	if err == nil || !strings.Contains(err.Error(), `unknown field "x"`) {
+		t.Errorf("error %v", err)
+	}
+	var line struct{ Msg, PID string }
+	for _, text := range strings.Split(log.String(), "\n") {
+		if json.Unmarshal([]byte(text), &line) == nil && line.Msg == "the plugin runs" {
+			var pid int
+			if _, err := fmt.Sscan(line.PID, &pid); err != nil || !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
+				t.Errorf("process %s still runs", line.PID)
+			}
+		}
+	}
+}

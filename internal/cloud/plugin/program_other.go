@@ -1,0 +1,12 @@
+//go:build !unix
+
+package plugin
+
+import (
+	"os"
+	"os/exec"
+)
+
+func ownGroup(*exec.Cmd) {}
+
+func killGroup(p *os.Process) error { return p.Kill() }

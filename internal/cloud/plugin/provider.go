@@ -1,0 +1,369 @@
+package plugin
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
+
+	pluginv1 "github.com/slipway-dev/slipway/api/plugin/v1"
+	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/cloud/advice"
+	"github.com/slipway-dev/slipway/internal/cloud/plugin/wire"
+)
+
+// Provider is a cloud that a plugin is, and the analyzer that the plugin may be too. Its methods may be called
+// concurrently.
+type Provider struct {
+	host    *host
+	timeout time.Duration
+
+	mu        sync.Mutex
+	spellings map[string]spelling
+}
+
+var (
+	_ cloud.Provider  = (*Provider)(nil)
+	_ advice.Analyzer = (*Provider)(nil)
+)
+
+// spelling is what Normalize said of an ID.
+type spelling struct {
+	id  string
+	err error
+}
+
+// maxSpellings bounds what is remembered of Normalize, and maxID the IDs that a plugin is bothered with, in bytes.
+const (
+	maxSpellings = 20_000
+	maxID        = 4096
+)
+
+// Open starts the plugin of an entry. It fails when the file is none that may be run, is no plugin, speaks another version
+// of the protocol or refuses its configuration. After that, the plugin is kept running until Close.
+func Open(ctx context.Context, directory string, e Entry, o Options) (*Provider, error) {
+	if err := (Config{Directory: directory, Use: []Entry{e}}).Validate(); err != nil {
+		return nil, err
+	}
+	p := &Provider{host: newHost(directory, e, o), timeout: orDefault(e.CallTimeout), spellings: map[string]spelling{}}
+	if _, err := p.host.get(ctx); err != nil {
+		last := p.host.why()
+		p.host.close()
+		if last != nil {
+			err = last
+		}
+		return nil, err
+	}
+	return p, nil
+}
+
+// OpenAll opens the plugins of a configuration side by side. When one fails, none is left running.
+func OpenAll(ctx context.Context, c Config, o Options) ([]*Provider, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	opened := make([]*Provider, len(c.Use))
+	errs := make([]error, len(c.Use))
+	var all sync.WaitGroup
+	for i, e := range c.Use {
+		all.Go(func() { opened[i], errs[i] = Open(ctx, c.Directory, e, o) })
+	}
+	all.Wait()
+	if err := errors.Join(errs...); err != nil {
+		CloseAll(opened)
+		return nil, err
+	}
+	return opened, nil
+}
+
+// CloseAll closes providers side by side; those that are nil are passed over.
+func CloseAll(providers []*Provider) {
+	var all sync.WaitGroup
+	for _, p := range providers {
+		if p != nil {
+			all.Go(p.host.close)
+		}
+	}
+	all.Wait()
+}
+
+// Close ends the plugin, by force if need be, within a few seconds. Its error is always nil.
+func (p *Provider) Close() error {
+	p.host.close()
+	return nil
+}
+
+// PID is the process ID of the plugin, 0 while it does not run.
+func (p *Provider) PID() int { return p.host.pid() }
+
+// call makes one call of a plugin, bounded, and makes of its error what the plugin meant.
+func (p *Provider) call(ctx context.Context, what string, do func(context.Context, *process) error) error {
+	bounded, cancel := context.WithTimeout(ctx, p.timeout)
+	defer cancel()
+	proc, err := p.host.get(bounded)
+	if err != nil {
+		return fmt.Errorf("plugin %s: %s: %w", p.Name(), what, err)
+	}
+	if err = do(bounded, proc); err == nil {
+		return nil
+	}
+	answer, answered := wire.OfStatus(err)
+	switch {
+	case answered:
+		return answer
+	case ctx.Err() != nil: // the caller has left
+		return fmt.Errorf("plugin %s: %s: %w", p.Name(), what, context.Cause(ctx))
+	}
+	if proc.hasEnded() {
+		err = fmt.Errorf("the plugin ended meanwhile: %w", err)
+	}
+	p.host.suspect(proc)
+	return fmt.Errorf("plugin %s: %s: %w", p.Name(), what, err)
+}
+
+// only keeps what an error says of NotFound to what was asked about: a machine that is said to be missing when a group
+// was asked for means something else (I7).
+func only(kind string, err error) error {
+	var notFound *cloud.NotFoundError
+	if !errors.As(err, &notFound) || notFound.Kind == kind {
+		return err
+	}
+	return fmt.Errorf("the plugin said something of another kind than was asked: %s", err)
+}
+
+// Name implements cloud.Provider and advice.Analyzer.
+func (p *Provider) Name() string { return p.host.entry.ProviderName() }
+
+// Normalize implements cloud.Provider. What the plugin said of an ID is remembered, so that it holds while the plugin
+// does not run.
+func (p *Provider) Normalize(providerID string) (string, error) {
+	if len(providerID) > maxID {
+		return "", fmt.Errorf("provider ID %.40s…: has %d bytes, want at most %d", providerID, len(providerID), maxID)
+	}
+	p.mu.Lock()
+	known, ok := p.spellings[providerID]
+	p.mu.Unlock()
+	if ok {
+		return known.id, known.err
+	}
+	var answer *pluginv1.NormalizeResponse
+	err := p.call(context.Background(), "Normalize", func(ctx context.Context, proc *process) (err error) {
+		answer, err = proc.provider.Normalize(ctx, &pluginv1.NormalizeRequest{ProviderId: providerID})
+		if status.Code(err) == codes.InvalidArgument {
+			known.err = told(err)
+			return nil
+		}
+		return err
+	})
+	known.id = answer.GetProviderId()
+	switch {
+	case err != nil:
+		return "", &cloud.UnansweredError{Err: fmt.Errorf("provider ID %q: %w", providerID, err)}
+	case known.err == nil && known.id == "":
+		return "", &cloud.UnansweredError{Err: fmt.Errorf("provider ID %q: plugin %s: Normalize: the answer is empty", providerID, p.Name())}
+	case known.err != nil:
+		known.id = ""
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.spellings) >= maxSpellings {
+		clear(p.spellings)
+	}
+	p.spellings[providerID] = known
+	return known.id, known.err
+}
+
+// Group implements cloud.Provider.
+func (p *Provider) Group(ctx context.Context, name string) (g cloud.Group, err error) {
+	err = p.call(ctx, "GetGroup", func(ctx context.Context, proc *process) error {
+		answer, err := proc.provider.GetGroup(ctx, &pluginv1.GetGroupRequest{Name: name})
+		if err != nil {
+			return err
+		}
+		if g, err = wire.ToGroup(answer.GetGroup()); err == nil && g.Name != name {
+			err = fmt.Errorf("group %q: the plugin answered with group %q", name, g.Name)
+		}
+		return err
+	})
+	if err != nil {
+		return cloud.Group{}, only("group", err)
+	}
+	return g, nil
+}
+
+// Instances implements cloud.Provider.
+func (p *Provider) Instances(ctx context.Context, group string) (list []cloud.Instance, err error) {
+	err = p.call(ctx, "ListInstances", func(ctx context.Context, proc *process) error {
+		answer, err := proc.provider.ListInstances(ctx, &pluginv1.ListInstancesRequest{Group: group})
+		if err != nil {
+			return err
+		}
+		seen := map[string]bool{}
+		list = make([]cloud.Instance, 0, len(answer.GetInstances()))
+		for _, m := range answer.GetInstances() {
+			i, err := wire.ToInstance(m)
+			if err != nil {
+				return err
+			}
+			if seen[i.ProviderID] {
+				return fmt.Errorf("machine %s: the plugin lists it twice", i.ProviderID)
+			}
+			seen[i.ProviderID] = true
+			list = append(list, i)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, only("group", err)
+	}
+	return list, nil
+}
+
+// Instance implements cloud.Provider.
+func (p *Provider) Instance(ctx context.Context, providerID string) (i cloud.Instance, err error) {
+	want, err := p.Normalize(providerID)
+	if err != nil {
+		return cloud.Instance{}, err
+	}
+	err = p.call(ctx, "GetInstance", func(ctx context.Context, proc *process) error {
+		answer, err := proc.provider.GetInstance(ctx, &pluginv1.GetInstanceRequest{ProviderId: want})
+		if err != nil {
+			return err
+		}
+		if i, err = wire.ToInstance(answer.GetInstance()); err == nil && i.ProviderID != want {
+			err = fmt.Errorf("machine %s: the plugin answered with machine %s", want, i.ProviderID)
+		}
+		return err
+	})
+	if err != nil {
+		return cloud.Instance{}, only("instance", err)
+	}
+	return i, nil
+}
+
+// Delete implements cloud.Provider.
+func (p *Provider) Delete(ctx context.Context, providerID string) (op cloud.Operation, err error) {
+	want, err := p.Normalize(providerID)
+	if err != nil {
+		return cloud.Operation{}, err
+	}
+	err = p.call(ctx, "DeleteInstance", func(ctx context.Context, proc *process) error {
+		answer, err := proc.provider.DeleteInstance(ctx, &pluginv1.DeleteInstanceRequest{ProviderId: want})
+		op = wire.ToOperation(answer.GetOperation())
+		return err
+	})
+	if err != nil {
+		return cloud.Operation{}, only("instance", err)
+	}
+	return op, nil
+}
+
+// Templates implements cloud.Provider.
+func (p *Provider) Templates(ctx context.Context, group string) (list []cloud.Template, err error) {
+	err = p.call(ctx, "ListTemplates", func(ctx context.Context, proc *process) error {
+		answer, err := proc.provider.ListTemplates(ctx, &pluginv1.ListTemplatesRequest{Group: group})
+		if err != nil {
+			return err
+		}
+		if len(answer.GetTemplates()) == 0 {
+			return fmt.Errorf("group %q: the plugin has no template for it, want one at the least", group)
+		}
+		list = nil
+		for _, m := range answer.GetTemplates() {
+			t, err := wire.ToTemplate(m)
+			if err != nil {
+				return fmt.Errorf("group %q: %w", group, err)
+			}
+			list = append(list, t)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, only("group", err)
+	}
+	return list, nil
+}
+
+// Grow implements cloud.Provider.
+func (p *Provider) Grow(ctx context.Context, group string, order cloud.Order) (op cloud.Operation, err error) {
+	if err := order.Validate(group); err != nil {
+		return cloud.Operation{}, err
+	}
+	err = p.call(ctx, "GrowGroup", func(ctx context.Context, proc *process) error {
+		answer, err := proc.provider.GrowGroup(ctx, &pluginv1.GrowGroupRequest{
+			Group: group, Count: int64(order.Count), Template: order.Template,
+		})
+		op = wire.ToOperation(answer.GetOperation())
+		return err
+	})
+	if err != nil {
+		return cloud.Operation{}, only("group", err)
+	}
+	return op, nil
+}
+
+// Status implements cloud.Provider.
+func (p *Provider) Status(ctx context.Context, op cloud.Operation) (s cloud.Status, err error) {
+	if op.ID == "" {
+		return cloud.Status{Done: true}, nil
+	}
+	err = p.call(ctx, "GetStatus", func(ctx context.Context, proc *process) error {
+		answer, err := proc.provider.GetStatus(ctx, &pluginv1.GetStatusRequest{Operation: wire.FromOperation(op)})
+		if err != nil {
+			return err
+		}
+		s = cloud.Status{Done: answer.GetDone(), After: max(0, answer.GetAfter().AsDuration())}
+		if s.Err = only("", wire.ToError(answer.GetError())); s.Err != nil && !s.Done {
+			return fmt.Errorf("the plugin says that the operation is not done, and how it failed: %w", s.Err)
+		}
+		return nil
+	})
+	if err != nil {
+		return cloud.Status{}, only("", err)
+	}
+	return s, nil
+}
+
+// Events implements advice.Analyzer. It is what the plugin said when it was started last.
+func (p *Provider) Events() advice.Events { return p.host.wants() }
+
+// AnalyzeModifyEvent implements advice.Analyzer.
+func (p *Provider) AnalyzeModifyEvent(ctx context.Context, pod *corev1.Pod) ([]advice.Wish, error) {
+	return p.analyze(ctx, "ModifyEventAnalyzer", pod, func(ctx context.Context, proc *process, event *pluginv1.PodEvent) (*pluginv1.Advice, error) {
+		return proc.analyzer.ModifyEventAnalyzer(ctx, event)
+	})
+}
+
+// AnalyzeDeleteEvent implements advice.Analyzer.
+func (p *Provider) AnalyzeDeleteEvent(ctx context.Context, pod *corev1.Pod) ([]advice.Wish, error) {
+	return p.analyze(ctx, "DeleteEventAnalyzer", pod, func(ctx context.Context, proc *process, event *pluginv1.PodEvent) (*pluginv1.Advice, error) {
+		return proc.analyzer.DeleteEventAnalyzer(ctx, event)
+	})
+}
+
+func (p *Provider) analyze(ctx context.Context, what string, pod *corev1.Pod,
+	ask func(context.Context, *process, *pluginv1.PodEvent) (*pluginv1.Advice, error),
+) (wishes []advice.Wish, err error) {
+	raw, err := json.Marshal(pod)
+	if err != nil {
+		return nil, fmt.Errorf("pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	err = p.call(ctx, what, func(ctx context.Context, proc *process) error {
+		answer, err := ask(ctx, proc, &pluginv1.PodEvent{PodJson: raw})
+		if err != nil {
+			return err
+		}
+		wishes, err = wire.ToWishes(answer)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("pod %s/%s: %w", pod.Namespace, pod.Name, only("", err))
+	}
+	return wishes, nil
+}

@@ -1,0 +1,229 @@
+package wire
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	pluginv1 "github.com/slipway-dev/slipway/api/plugin/v1"
+	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/cloud/advice"
+)
+
+// valid replaces what is no UTF-8, which protobuf would refuse.
+func valid(text string) string { return strings.ToValidUTF8(text, "\uFFFD") }
+
+// pair is two names of one thing.
+type pair[A, B any] struct {
+	ours   A
+	theirs B
+}
+
+var states = []pair[cloud.State, pluginv1.State]{
+	{cloud.Pending, pluginv1.State_STATE_PENDING},
+	{cloud.Running, pluginv1.State_STATE_RUNNING},
+	{cloud.Stopped, pluginv1.State_STATE_STOPPED},
+	{cloud.Deleting, pluginv1.State_STATE_DELETING},
+	{cloud.Failed, pluginv1.State_STATE_FAILED},
+}
+
+var refusals = []pair[cloud.Refusal, pluginv1.Refusal]{
+	{cloud.NoRight, pluginv1.Refusal_REFUSAL_NO_RIGHT},
+	{cloud.NoQuota, pluginv1.Refusal_REFUSAL_NO_QUOTA},
+	{cloud.NoCapacity, pluginv1.Refusal_REFUSAL_NO_CAPACITY},
+	{cloud.AtLimit, pluginv1.Refusal_REFUSAL_AT_LIMIT},
+	{cloud.Protected, pluginv1.Refusal_REFUSAL_PROTECTED},
+	{cloud.Invalid, pluginv1.Refusal_REFUSAL_INVALID},
+}
+
+// FromRefusal gives a refusal's name on the wire, REFUSAL_UNSPECIFIED for one that the protocol does not have.
+func FromRefusal(r cloud.Refusal) pluginv1.Refusal {
+	for _, p := range refusals {
+		if p.ours == r {
+			return p.theirs
+		}
+	}
+	return pluginv1.Refusal_REFUSAL_UNSPECIFIED
+}
+
+// ToRefusal gives a refusal of the wire, "" for one that is not known here.
+func ToRefusal(r pluginv1.Refusal) cloud.Refusal {
+	for _, p := range refusals {
+		if p.theirs == r {
+			return p.ours
+		}
+	}
+	return ""
+}
+
+// FromGroup gives a group's message.
+func FromGroup(g cloud.Group) *pluginv1.Group {
+	return &pluginv1.Group{Name: valid(g.Name), Size: int64(g.Size), Min: int64(g.Min), Max: int64(g.Max)}
+}
+
+// ToGroup reads a group, and refuses one that cannot be.
+func ToGroup(m *pluginv1.Group) (cloud.Group, error) {
+	g := cloud.Group{Name: m.GetName()}
+	for _, field := range []struct {
+		name string
+		from int64
+		to   *int
+	}{{"size", m.GetSize(), &g.Size}, {"min", m.GetMin(), &g.Min}, {"max", m.GetMax(), &g.Max}} {
+		if field.from < 0 || field.from > math.MaxInt32 {
+			return cloud.Group{}, fmt.Errorf("group %q: %s: %d: want 0 to %d", g.Name, field.name, field.from, math.MaxInt32)
+		}
+		*field.to = int(field.from)
+	}
+	return g, nil
+}
+
+// FromInstance gives a machine's message.
+func FromInstance(i cloud.Instance) *pluginv1.Instance {
+	m := &pluginv1.Instance{
+		ProviderId: valid(i.ProviderID), Name: valid(i.Name), ComputerName: valid(i.ComputerName), Group: valid(i.Group),
+		Zone: valid(i.Zone), Type: valid(i.Type), Message: short(i.Message), Refusal: FromRefusal(i.Refusal),
+		Created: fromTime(i.Created), Tags: map[string]string{},
+	}
+	for _, p := range states {
+		if p.ours == i.State {
+			m.State = p.theirs
+		}
+	}
+	for k, v := range i.Tags {
+		m.Tags[valid(k)] = valid(v)
+	}
+	return m
+}
+
+// ToInstance reads a machine. One without an ID is refused; a state that is not known here is Unknown.
+func ToInstance(m *pluginv1.Instance) (cloud.Instance, error) {
+	if m.GetProviderId() == "" {
+		return cloud.Instance{}, fmt.Errorf("machine %q: its provider ID is empty", m.GetName())
+	}
+	i := cloud.Instance{
+		ProviderID: m.GetProviderId(), Name: m.GetName(), ComputerName: m.GetComputerName(), Group: m.GetGroup(),
+		Zone: m.GetZone(), Type: m.GetType(), State: cloud.Unknown, Created: toTime(m.GetCreated()), Tags: m.GetTags(),
+		Message: m.GetMessage(), Refusal: ToRefusal(m.GetRefusal()),
+	}
+	for _, p := range states {
+		if p.theirs == m.GetState() {
+			i.State = p.ours
+		}
+	}
+	return i, nil
+}
+
+// FromTemplate gives a template's message.
+func FromTemplate(t cloud.Template) *pluginv1.Template {
+	m := &pluginv1.Template{
+		Name: t.Name, Zone: t.Zone, Cost: t.Cost, Labels: t.Labels, Capacity: map[string]string{},
+	}
+	for name, q := range t.Capacity {
+		m.Capacity[string(name)] = q.String()
+	}
+	for _, taint := range t.Taints {
+		m.Taints = append(m.Taints, &pluginv1.Taint{Key: taint.Key, Value: taint.Value, Effect: string(taint.Effect)})
+	}
+	return m
+}
+
+// ToTemplate reads a template, and refuses one that no Node could be like.
+func ToTemplate(m *pluginv1.Template) (cloud.Template, error) {
+	t := cloud.Template{Name: m.GetName(), Zone: m.GetZone()}
+	fail := func(format string, a ...any) (cloud.Template, error) {
+		return cloud.Template{}, fmt.Errorf("template %q: %w", t.Name, fmt.Errorf(format, a...))
+	}
+	if t.Name == "" {
+		return fail("its name is empty")
+	}
+	t.Cost, t.Labels = m.GetCost(), m.GetLabels()
+	if !(t.Cost >= 0) || math.IsInf(t.Cost, 0) {
+		return fail("cost: %v: want 0 or more", t.Cost)
+	}
+	for name, text := range m.GetCapacity() {
+		q, err := resource.ParseQuantity(text)
+		if err != nil || q.Sign() < 0 {
+			return fail("capacity: %s: %q: want a quantity of Kubernetes that is not negative, such as 4 or 16Gi", name, text)
+		}
+		if t.Capacity == nil {
+			t.Capacity = corev1.ResourceList{}
+		}
+		t.Capacity[corev1.ResourceName(name)] = q
+	}
+	for _, taint := range m.GetTaints() {
+		switch effect := corev1.TaintEffect(taint.GetEffect()); effect {
+		case corev1.TaintEffectNoSchedule, corev1.TaintEffectPreferNoSchedule, corev1.TaintEffectNoExecute:
+			t.Taints = append(t.Taints, corev1.Taint{Key: taint.GetKey(), Value: taint.GetValue(), Effect: effect})
+		default:
+			return fail("taint %s: effect %q: want NoSchedule, PreferNoSchedule or NoExecute", taint.GetKey(), effect)
+		}
+	}
+	return t, nil
+}
+
+// FromOperation gives an operation's message.
+func FromOperation(op cloud.Operation) *pluginv1.Operation {
+	return &pluginv1.Operation{Id: valid(op.ID), Started: fromTime(op.Started)}
+}
+
+// ToOperation reads an operation.
+func ToOperation(m *pluginv1.Operation) cloud.Operation {
+	return cloud.Operation{ID: m.GetId(), Started: toTime(m.GetStarted())}
+}
+
+// FromWishes gives the message of an analyzer's answer.
+func FromWishes(wishes []advice.Wish) *pluginv1.Advice {
+	m := &pluginv1.Advice{}
+	for _, w := range wishes {
+		wish := &pluginv1.Wish{Reason: valid(w.Reason)}
+		if g := w.Grow; g != nil {
+			wish.What = &pluginv1.Wish_Grow{Grow: &pluginv1.Grow{
+				Group: valid(g.Group), Count: int64(g.Count), Template: valid(g.Template),
+			}}
+		}
+		if r := w.Retire; r != nil {
+			wish.What = &pluginv1.Wish_Retire{Retire: &pluginv1.Retire{Node: valid(r.Node)}}
+		}
+		m.Wishes = append(m.Wishes, wish)
+	}
+	return m
+}
+
+// ToWishes reads an analyzer's answer, all of it or an error.
+func ToWishes(m *pluginv1.Advice) ([]advice.Wish, error) {
+	var wishes []advice.Wish
+	for _, wish := range m.GetWishes() {
+		w := advice.Wish{Reason: wish.GetReason()}
+		if g := wish.GetGrow(); g != nil {
+			// Beyond the bounds is beyond them at either size of int.
+			count := int(min(max(g.GetCount(), 0), advice.MaxMachines+1))
+			w.Grow = &advice.Grow{Group: g.GetGroup(), Count: count, Template: g.GetTemplate()}
+		}
+		if r := wish.GetRetire(); r != nil {
+			w.Retire = &advice.Retire{Node: r.GetNode()}
+		}
+		wishes = append(wishes, w)
+	}
+	return wishes, advice.Validate(wishes)
+}
+
+func fromTime(t time.Time) *timestamppb.Timestamp {
+	if t.IsZero() {
+		return nil
+	}
+	return timestamppb.New(t)
+}
+
+// toTime reads a time; one that is none, or that nobody can have meant, is zero.
+func toTime(t *timestamppb.Timestamp) time.Time {
+	if t == nil || !t.IsValid() {
+		return time.Time{}
+	}
+	return t.AsTime()
+}

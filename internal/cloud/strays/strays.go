@@ -1,0 +1,245 @@
+// Package strays finds what a cluster and its cloud do not agree on: machines that are the cluster's and have no Node
+// (orphans), and Nodes whose machine is gone (ghosts). It finds, and says by which proofs; a [Collector] deletes orphans,
+// where it is told to, after a grace.
+//
+// Nothing is concluded from one look: whatever is found must be found again in every look for the whole grace, which a
+// restart begins anew. A look is only taken at a whole list of the cloud's machines and of the cluster's Nodes (I7).
+package strays
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/slipway-dev/slipway/internal/cloud"
+)
+
+// Kind is what was found.
+type Kind string
+
+// The kinds.
+const (
+	// Orphan is a machine without a Node.
+	Orphan Kind = "Orphan"
+	// Ghost is a Node without a machine.
+	Ghost Kind = "Ghost"
+)
+
+// Node is what is known of a Node.
+type Node struct {
+	Name       string
+	ProviderID string
+	SystemUUID string // of status.nodeInfo
+	Ready      bool
+	Created    time.Time
+}
+
+// Finding is a machine or a Node that has no other half.
+type Finding struct {
+	Kind Kind
+	// ProviderID is the machine's, also for a Ghost.
+	ProviderID string
+	// Name is the machine's, or the Node's.
+	Name string
+	// Group is the machine's; empty for a Ghost.
+	Group string
+	// Proofs are what speaks for it, each a sentence.
+	Proofs []string
+	// Since is when it was first found so, and Looks how often since.
+	Since time.Time
+	Looks int
+	// Due says that it was found so for the whole grace.
+	Due bool
+}
+
+func (f Finding) String() string {
+	return fmt.Sprintf("%s %s (%s): %s", f.Kind, f.Name, f.ProviderID, strings.Join(f.Proofs, "; "))
+}
+
+// Cloud is the part of [cloud.Provider] that is asked.
+type Cloud interface {
+	Normalize(providerID string) (string, error)
+	Instance(ctx context.Context, providerID string) (cloud.Instance, error)
+}
+
+// Grace is how long and how often something must be found.
+type Grace struct {
+	// Join is how long a machine has to join, counted from when it was made.
+	Join time.Duration
+	// Stay is for how long something must be found, in every look, before it is due.
+	Stay time.Duration
+	// Looks is in how many looks at the least.
+	Looks int
+}
+
+// DefaultGrace suits machines that join within minutes.
+func DefaultGrace() Grace { return Grace{Join: 30 * time.Minute, Stay: 15 * time.Minute, Looks: 3} }
+
+// Finder remembers what was found in earlier looks. It is for one caller at a time.
+type Finder struct {
+	cloud Cloud
+	grace Grace
+	known map[string]Finding // by kind and provider ID or name
+}
+
+// New makes a Finder.
+func New(c Cloud, g Grace) *Finder { return &Finder{cloud: c, grace: g, known: map[string]Finding{}} }
+
+// Look compares all machines of the cluster with all Nodes, and gives what is found, ordered by kind and name. The
+// machines must be those that the cloud's own marks say are the cluster's. When the cloud fails to answer for a Node,
+// nothing is found about that one.
+func (f *Finder) Look(ctx context.Context, machines []cloud.Instance, nodes []Node, now time.Time) ([]Finding, error) {
+	seen := map[string]Finding{}
+	for _, m := range machines {
+		if proofs := f.orphan(m, nodes, now); proofs != nil {
+			f.note(seen, Finding{Kind: Orphan, ProviderID: m.ProviderID, Name: m.Name, Group: m.Group, Proofs: proofs}, now)
+		}
+	}
+	var errs []error
+	for _, n := range nodes {
+		proofs, err := f.ghost(ctx, n, machines, now)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("node %s: %w", n.Name, err))
+			continue
+		}
+		if proofs != nil {
+			f.note(seen, Finding{Kind: Ghost, ProviderID: n.ProviderID, Name: n.Name, Proofs: proofs}, now)
+		}
+	}
+	f.known = seen
+	findings := slices.SortedFunc(maps.Values(seen), func(a, b Finding) int {
+		return strings.Compare(string(a.Kind)+a.Name+a.ProviderID, string(b.Kind)+b.Name+b.ProviderID)
+	})
+	return findings, errors.Join(errs...)
+}
+
+// note carries on from the look before.
+func (f *Finder) note(seen map[string]Finding, found Finding, now time.Time) {
+	key := string(found.Kind) + " " + found.Name + " " + found.ProviderID
+	found.Since, found.Looks = now, 1
+	if before, ok := f.known[key]; ok {
+		found.Since, found.Looks = before.Since, before.Looks+1
+	}
+	found.Due = found.Looks >= f.grace.Looks && now.Sub(found.Since) >= f.grace.Stay
+	seen[key] = found
+}
+
+// orphan gives the proofs that a machine has no Node, and nil when one of them fails.
+func (f *Finder) orphan(m cloud.Instance, nodes []Node, now time.Time) []string {
+	if m.State == cloud.Deleting || m.State == cloud.Unknown || m.Created.IsZero() || now.Sub(m.Created) < f.grace.Join {
+		return nil
+	}
+	for _, n := range nodes {
+		if f.is(n, m) {
+			return nil
+		}
+	}
+	return []string{
+		fmt.Sprintf("the cloud has it as the cluster's, in group %s, %s", m.Group, m.State),
+		fmt.Sprintf("it was made %s ago, and a machine has %s to join", now.Sub(m.Created).Round(time.Second), f.grace.Join),
+		fmt.Sprintf("none of the %d Nodes has its provider ID, its name, its host name or its ID as its system's", len(nodes)),
+	}
+}
+
+// is reports whether anything says that a Node is on a machine.
+func (f *Finder) is(n Node, m cloud.Instance) bool {
+	if id, err := f.cloud.Normalize(n.ProviderID); err == nil && id == m.ProviderID {
+		return true
+	}
+	return n.SystemUUID != "" && strings.HasSuffix(strings.ToLower(m.ProviderID), "/"+strings.ToLower(n.SystemUUID)) ||
+		strings.EqualFold(n.Name, m.Name) || m.ComputerName != "" && strings.EqualFold(n.Name, m.ComputerName)
+}
+
+// ghost gives the proofs that a Node has no machine, and nil when one of them fails. An error is the cloud's, which leaves
+// it open.
+func (f *Finder) ghost(ctx context.Context, n Node, machines []cloud.Instance, now time.Time) ([]string, error) {
+	if n.Ready || n.ProviderID == "" || now.Sub(n.Created) < f.grace.Join {
+		return nil, nil
+	}
+	id, err := f.cloud.Normalize(n.ProviderID)
+	if err != nil {
+		return nil, nil //nolint:nilerr // another cloud's Node is not this one's to judge
+	}
+	for _, m := range machines {
+		if f.is(n, m) {
+			return nil, nil
+		}
+	}
+	switch _, err := f.cloud.Instance(ctx, id); {
+	case err == nil:
+		return nil, nil
+	case !cloud.IsNotFound(err):
+		return nil, err
+	}
+	return []string{
+		"the cloud says that there is no " + id,
+		fmt.Sprintf("none of the cluster's %d machines has its provider ID, its name or its system's ID", len(machines)),
+		"its kubelet is silent: the Node is not Ready",
+	}, nil
+}
+
+// Deleter is the part of [cloud.Provider] that a Collector needs besides.
+type Deleter interface {
+	Cloud
+	Delete(ctx context.Context, providerID string) (cloud.Operation, error)
+}
+
+// Collector deletes the orphans that are due.
+type Collector struct {
+	Cloud Deleter
+	// Nodes reads all Nodes, past any cache.
+	Nodes func(ctx context.Context) ([]Node, error)
+	// Log is told of each.
+	Log *slog.Logger
+}
+
+// Collect deletes the machines of findings that are due orphans, after a last look at the machine and at the Nodes (I4, I7).
+// Ghosts are left to a NodeRetirement. It returns the provider IDs of the machines whose deletion has begun.
+func (c *Collector) Collect(ctx context.Context, findings []Finding) ([]string, error) {
+	due := slices.DeleteFunc(slices.Clone(findings), func(f Finding) bool { return f.Kind != Orphan || !f.Due })
+	if len(due) == 0 {
+		return nil, nil
+	}
+	nodes, err := c.Nodes(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("orphans stay, as the Nodes could not be read: %w", err)
+	}
+	var begun []string
+	var errs []error
+	for _, f := range due {
+		ok, err := c.collect(ctx, f, nodes)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("orphan %s: %w", f.Name, err))
+		}
+		if ok {
+			begun = append(begun, f.ProviderID)
+		}
+	}
+	return begun, errors.Join(errs...)
+}
+
+func (c *Collector) collect(ctx context.Context, f Finding, nodes []Node) (bool, error) {
+	m, err := c.Cloud.Instance(ctx, f.ProviderID)
+	switch {
+	case cloud.IsNotFound(err):
+		return false, nil
+	case err != nil:
+		return false, err
+	case m.Name != f.Name || m.Group != f.Group || m.State == cloud.Deleting:
+		return false, nil
+	}
+	finder := Finder{cloud: c.Cloud}
+	if slices.ContainsFunc(nodes, func(n Node) bool { return finder.is(n, m) }) {
+		return false, nil
+	}
+	if _, err := c.Cloud.Delete(ctx, f.ProviderID); err != nil {
+		return false, err
+	}
+	c.Log.Warn("an orphan is deleted: a machine of the cluster without a Node", "machine", f.ProviderID, "name", f.Name, "proofs", f.Proofs)
+	return true, nil
+}

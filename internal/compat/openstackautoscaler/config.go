@@ -1,0 +1,250 @@
+// Package openstackautoscaler is the personality of the OpenStack cluster autoscaler
+// (github.com/Chathuru/kubernetes-cluster-autoscaler): its conf.yml in, a NodeGroup and the configuration of a cloud out.
+package openstackautoscaler
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/slipway-dev/slipway/internal/compat"
+)
+
+// Tool is the name of what is stood in for, as the command has it.
+const Tool = "openstack-autoscaler"
+
+// DefaultFile is where the tool looked for its configuration: in the working directory.
+const DefaultFile = "conf.yml"
+
+// The values of CloudType. All but OpenStack were plugins.
+const (
+	OpenStack = "OpenStack"
+	GCP       = "GCP"
+	AWS       = "AWS"
+	Libvirt   = "libvirt"
+	Other     = "Other"
+)
+
+// CloudTypes lists them.
+func CloudTypes() []string { return []string{OpenStack, GCP, AWS, Libvirt, Other} }
+
+// Config is the tool's configuration, as its users gave it.
+type Config struct {
+	CloudType       string      `yaml:"CloudType"`
+	AuthOptions     AuthOptions `yaml:"AuthOptions"`
+	WorkerImageName string      `yaml:"WorkerImageName"`
+	// CoolDownTime is in seconds.
+	CoolDownTime *int `yaml:"CoolDownTime"`
+	// MinNodeCount and MaxNodeCount are of the whole cluster, the control plane included.
+	MinNodeCount       *int     `yaml:"MinNodeCount"`
+	MaxNodeCount       *int     `yaml:"MaxNodeCount"`
+	PassConfigToPlugin any      `yaml:"PassConfigToPlugin"`
+	Network            Network  `yaml:"Network"`
+	OpenStackFlavours  Flavours `yaml:"OpenStackFlavours"`
+
+	// Warnings are what was passed over or is done otherwise than it was asked for.
+	Warnings []string `yaml:"-"`
+}
+
+// AuthOptions are how a cloud is signed in to. Which of them count depends on CloudType.
+type AuthOptions struct {
+	IdentityEndpoint string `yaml:"IdentityEndpoint"`
+	Username         string `yaml:"Username"`
+	Password         string `yaml:"Password"`
+	TenantID         string `yaml:"TenantID"`
+	DomainName       string `yaml:"DomainName"`
+
+	ProjectName  string `yaml:"ProjectName"`
+	ClientSecret string `yaml:"ClientSecret"`
+	ClientID     string `yaml:"ClientId"`
+	AWSRegion    string `yaml:"AWSRegion"`
+	AuthFile     string `yaml:"AuthFile"`
+}
+
+// Network is what servers are attached to.
+type Network struct {
+	SecurityGroupName string `yaml:"SecurityGroupName"`
+	NetworkUUID       string `yaml:"NetworkUUID"`
+}
+
+// Flavours are those that servers are made with, the preferred one first.
+type Flavours struct {
+	DefaultFlavour string    `yaml:"DefaultFlavour"`
+	Flavours       []Flavour `yaml:"Flavours"`
+}
+
+// Flavour is what the tool was told of a flavour. Memory is in MiB.
+type Flavour struct {
+	Name   string `yaml:"Name"`
+	VCPU   int    `yaml:"VCPU"`
+	Memory int    `yaml:"Memory"`
+}
+
+// mostFile is the size of the largest file that is read, in bytes.
+const mostFile = 1 << 20
+
+// Load reads the file at path.
+func Load(path string) (Config, error) {
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return Config{}, fmt.Errorf("the autoscaler's configuration: %w", err)
+	}
+	c, err := Parse(raw)
+	if err != nil {
+		return c, fmt.Errorf("%s: %w", path, err)
+	}
+	return c, nil
+}
+
+// Parse reads what the file holds. The error names everything that is wrong.
+func Parse(raw []byte) (Config, error) {
+	var c Config
+	if len(raw) > mostFile {
+		return c, fmt.Errorf("%d bytes: want %d at most", len(raw), mostFile)
+	}
+	var document yaml.Node
+	if err := yaml.Unmarshal(raw, &document); err != nil {
+		return c, err
+	}
+	if len(document.Content) == 0 || document.Content[0].Kind != yaml.MappingNode {
+		return c, errors.New("want keys with values at the top, such as CloudType: OpenStack")
+	}
+	unknown := unknownKeys(document.Content[0], reflect.TypeFor[Config](), "")
+	if err := yaml.NewDecoder(bytes.NewReader(raw)).Decode(&c); err != nil {
+		var kinds *yaml.TypeError
+		if errors.As(err, &kinds) {
+			for _, text := range kinds.Errors {
+				unknown = append(unknown, errors.New(text))
+			}
+			return c, errors.Join(unknown...)
+		}
+		return c, err
+	}
+	if c.PassConfigToPlugin != nil {
+		c.warn("PassConfigToPlugin: the autoscaler read it and did nothing with it; it is passed over")
+	}
+	return c, errors.Join(append(unknown, c.validate()...)...)
+}
+
+func (c *Config) warn(format string, args ...any) {
+	c.Warnings = append(c.Warnings, fmt.Sprintf(format, args...))
+}
+
+// unknownKeys finds the keys of a mapping that a type has no field for.
+func unknownKeys(n *yaml.Node, t reflect.Type, at string) []error {
+	var errs []error
+	switch {
+	case n.Kind == yaml.SequenceNode && t.Kind() == reflect.Slice:
+		for i, item := range n.Content {
+			errs = append(errs, unknownKeys(item, t.Elem(), fmt.Sprintf("%s[%d]", strings.TrimSuffix(at, "."), i)+".")...)
+		}
+	case n.Kind == yaml.MappingNode && t.Kind() == reflect.Struct:
+		fields := map[string]reflect.Type{}
+		var known []string
+		for i := range t.NumField() {
+			if key := t.Field(i).Tag.Get("yaml"); key != "" && key != "-" {
+				fields[key] = t.Field(i).Type
+				known = append(known, key)
+			}
+		}
+		for i := 0; i+1 < len(n.Content); i += 2 {
+			key := n.Content[i]
+			field, ok := fields[key.Value]
+			if ok {
+				errs = append(errs, unknownKeys(n.Content[i+1], field, at+key.Value+".")...)
+				continue
+			}
+			text := fmt.Sprintf("line %d: %s%s: is no key that is known", key.Line, at, key.Value)
+			if like := compat.Closest(key.Value, known); like != "" {
+				text += "; meant " + at + like + "?"
+			}
+			errs = append(errs, errors.New(text))
+		}
+	}
+	return errs
+}
+
+// placeholder is what the tool's example has where a value belongs.
+var placeholder = regexp.MustCompile(`^<.*>$`)
+
+// validate checks what the tool checked, and what it found out only when a machine was needed.
+func (c *Config) validate() []error {
+	var errs []error
+	check := func(ok bool, field string, value any, want string) {
+		if !ok {
+			errs = append(errs, fmt.Errorf("%s: %v: want %s", field, value, want))
+		}
+	}
+	required := func(field, value, why string) {
+		check(value != "" && !placeholder.MatchString(value), field, fmt.Sprintf("%q", value), "a value: "+why)
+	}
+	check(slices.Contains(CloudTypes(), c.CloudType), "CloudType", fmt.Sprintf("%q", c.CloudType), "one of "+strings.Join(CloudTypes(), ", "))
+	check(c.MinNodeCount != nil && *c.MinNodeCount >= 0, "MinNodeCount", shown(c.MinNodeCount), "0 or more nodes, the control plane included")
+	check(c.MaxNodeCount != nil && *c.MaxNodeCount >= 1, "MaxNodeCount", shown(c.MaxNodeCount), "1 or more nodes, the control plane included")
+	if c.MinNodeCount != nil && c.MaxNodeCount != nil {
+		check(*c.MinNodeCount <= *c.MaxNodeCount, "MinNodeCount", *c.MinNodeCount, fmt.Sprintf("at most MaxNodeCount, which is %d", *c.MaxNodeCount))
+	}
+	check(c.CoolDownTime == nil || *c.CoolDownTime >= 0, "CoolDownTime", shown(c.CoolDownTime), "0 or more seconds")
+	a := &c.AuthOptions
+	switch c.CloudType {
+	case OpenStack:
+		required("AuthOptions.IdentityEndpoint", a.IdentityEndpoint, "the URL of Keystone")
+		if u, err := url.Parse(a.IdentityEndpoint); a.IdentityEndpoint != "" {
+			check(err == nil && u.Hostname() != "" && (u.Scheme == "https" || u.Scheme == "http"), "AuthOptions.IdentityEndpoint",
+				fmt.Sprintf("%q", a.IdentityEndpoint), "a URL, such as https://keystone.example.com:5000/v3")
+		}
+		required("AuthOptions.Username", a.Username, "the user")
+		required("AuthOptions.Password", a.Password, "the user's password")
+		required("AuthOptions.TenantID", a.TenantID, "the ID of the project")
+		required("AuthOptions.DomainName", a.DomainName, "the domain of the user")
+		required("WorkerImageName", c.WorkerImageName, "the image of the workers")
+		required("Network.NetworkUUID", c.Network.NetworkUUID, "the ID of the network")
+		required("Network.SecurityGroupName", c.Network.SecurityGroupName, "the security group")
+		errs = append(errs, c.OpenStackFlavours.validate()...)
+	case GCP:
+		required("AuthOptions.ProjectName", a.ProjectName, "the project, for "+GCP)
+	case AWS:
+		required("AuthOptions.AWSRegion", a.AWSRegion, "the region, for "+AWS)
+	}
+	return errs
+}
+
+func shown(n *int) string {
+	if n == nil {
+		return "is missing"
+	}
+	return fmt.Sprint(*n)
+}
+
+func (f *Flavours) validate() []error {
+	var errs []error
+	if len(f.Flavours) == 0 && f.DefaultFlavour == "" {
+		return []error{errors.New("OpenStackFlavours.Flavours: is empty: want a flavour at the least")}
+	}
+	seen := map[string]bool{}
+	for i, one := range f.Flavours {
+		field := fmt.Sprintf("OpenStackFlavours.Flavours[%d].", i)
+		switch {
+		case one.Name == "":
+			errs = append(errs, fmt.Errorf("%sName: %q: want the name of a flavour", field, one.Name))
+		case seen[one.Name]:
+			errs = append(errs, fmt.Errorf("%sName: %q: is there twice", field, one.Name))
+		}
+		seen[one.Name] = true
+		if one.VCPU < 1 {
+			errs = append(errs, fmt.Errorf("%sVCPU: %d: want 1 or more", field, one.VCPU))
+		}
+		if one.Memory < 1 {
+			errs = append(errs, fmt.Errorf("%sMemory: %d: want 1 or more MiB", field, one.Memory))
+		}
+	}
+	return errs
+}

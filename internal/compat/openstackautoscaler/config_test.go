@@ -1,0 +1,241 @@
+package openstackautoscaler
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/slipway-dev/slipway/internal/cloud/openstack"
+	"github.com/slipway-dev/slipway/internal/manager"
+)
+
+// sample is a configuration as the tool's users have it.
+const sample = `CloudType: OpenStack
+AuthOptions:
+  IdentityEndpoint: https://keystone.example.com:5000/v3
+  Username: autoscaler
+  Password: secret
+  TenantID: 2dde0802689b472198312db6b368a63c
+  DomainName: Default
+WorkerImageName: kube-worker-image
+CoolDownTime: 600
+MinNodeCount: 3
+MaxNodeCount: 10
+PassConfigToPlugin: false
+Network:
+  SecurityGroupName: kube
+  NetworkUUID: 6f7a3c1e-0000-4000-8000-000000000001
+OpenStackFlavours:
+  DefaultFlavour: m1.medium
+  Flavours:
+    - Name: m1.small
+      VCPU: 1
+      Memory: 2048
+    - Name: m1.large
+      VCPU: 4
+      Memory: 8192
+`
+
+func parse(t *testing.T, text string) Config {
+	t.Helper()
+	c, err := Parse([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func TestTheSampleIsRead(t *testing.T) {
+	c := parse(t, sample)
+	if c.AuthOptions.Password != "secret" || *c.MinNodeCount != 3 || c.CoolDown() != 10*time.Minute || len(c.OpenStackFlavours.Flavours) != 2 ||
+		c.OpenStackFlavours.Flavours[1].Memory != 8192 {
+		t.Errorf("%+v", c)
+	}
+	if len(c.Warnings) != 1 || !strings.HasPrefix(c.Warnings[0], "PassConfigToPlugin") {
+		t.Errorf("warnings %q", c.Warnings)
+	}
+	path := filepath.Join(t.TempDir(), DefaultFile)
+	if _, err := Load(path); err == nil || !strings.Contains(err.Error(), path) {
+		t.Errorf("a file that is not there: %v", err)
+	}
+	if err := os.WriteFile(path, []byte("CloudType: x\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Load(path); err == nil || !strings.HasPrefix(err.Error(), path) {
+		t.Errorf("a file that is wrong: %v", err)
+	}
+}
+
+func TestI10EachFaultOfTheFileIsNamedWithItsField(t *testing.T) {
+	for _, tc := range []struct{ old, text, want string }{
+		{"CloudType: OpenStack", "CloudType: Openstack", `CloudType: "Openstack": want one of OpenStack, GCP, AWS, libvirt, Other`},
+		{"CloudType: OpenStack\n", "", "CloudType:"},
+		{"https://keystone.example.com:5000/v3", "keystone", "AuthOptions.IdentityEndpoint"},
+		{"  Username: autoscaler\n", "", "AuthOptions.Username"},
+		{"  Password: secret\n", "", "AuthOptions.Password"},
+		{"secret", "<password>", "AuthOptions.Password"},
+		{"  TenantID: 2dde0802689b472198312db6b368a63c\n", "", "AuthOptions.TenantID"},
+		{"  DomainName: Default\n", "", "AuthOptions.DomainName"},
+		{"WorkerImageName: kube-worker-image\n", "", "WorkerImageName"},
+		{"  SecurityGroupName: kube\n", "", "Network.SecurityGroupName"},
+		{"  NetworkUUID: 6f7a3c1e-0000-4000-8000-000000000001\n", "", "Network.NetworkUUID"},
+		{"MinNodeCount: 3\n", "", "MinNodeCount: is missing"},
+		{"MaxNodeCount: 10\n", "", "MaxNodeCount: is missing"},
+		{"MaxNodeCount: 10", "MaxNodeCount: 2", "MinNodeCount: 3: want at most MaxNodeCount, which is 2"},
+		{"MinNodeCount: 3", "MinNodeCount: -1", "MinNodeCount: -1"},
+		{"MinNodeCount: 3", "MinNodeCount: three", "line 10"},
+		{"CoolDownTime: 600", "CoolDownTime: -1", "CoolDownTime: -1"},
+		{"VCPU: 1", "VCPU: 0", "OpenStackFlavours.Flavours[0].VCPU: 0"},
+		{"Memory: 8192", "Memory: -5", "OpenStackFlavours.Flavours[1].Memory: -5"},
+		{"Name: m1.large", "Name: m1.small", `OpenStackFlavours.Flavours[1].Name: "m1.small": is there twice`},
+		{"Name: m1.large", "Name: ''", "OpenStackFlavours.Flavours[1].Name"},
+		{"Memory: 8192", "Memroy: 8192", "OpenStackFlavours.Flavours[1].Memroy: is no key that is known; meant OpenStackFlavours.Flavours[1].Memory?"},
+		{"MaxNodeCount", "MaxNodesCount", "line 11: MaxNodesCount: is no key that is known; meant MaxNodeCount?"},
+		{sample, "", "want keys with values"},
+		{sample, "- a\n", "want keys with values"},
+		{sample, "a: b: c", "mapping values"},
+		{"MaxNodeCount: 10", "MaxNodeCount: 10\nMaxNodeCount: 11", "already defined"},
+		{"CloudType: OpenStack", "CloudType: GCP", "AuthOptions.ProjectName"},
+		{"CloudType: OpenStack", "CloudType: AWS", "AuthOptions.AWSRegion"},
+	} {
+		text := strings.Replace(sample, tc.old, tc.text, 1)
+		if text == sample {
+			t.Fatalf("%q is not in the sample", tc.old)
+		}
+		if _, err := Parse([]byte(text)); err == nil || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%q for %q: %v, want %q", tc.text, tc.old, err, tc.want)
+		}
+	}
+	// All at once.
+	_, err := Parse([]byte("CloudType: OpenStack\nColour: red\nMinNodeCount: 5\nMaxNodeCount: 4\n"))
+	for _, want := range []string{"Colour", "MinNodeCount", "AuthOptions.Username", "WorkerImageName", "OpenStackFlavours.Flavours"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q is not in: %v", want, err)
+		}
+	}
+}
+
+func TestTheControlPlaneIsNotCountedInABoundOfTheNodeGroup(t *testing.T) {
+	c := parse(t, sample)
+	for _, tc := range []struct{ controlPlane, minimum, maximum int32 }{{0, 3, 10}, {1, 2, 9}, {3, 0, 7}, {11, 0, 0}} {
+		g := c.NodeGroup(int(tc.controlPlane))
+		if g.Spec.Minimum != tc.minimum || *g.Spec.Maximum != tc.maximum {
+			t.Errorf("with %d nodes in the control plane: %d to %d, want %d to %d", tc.controlPlane, g.Spec.Minimum, *g.Spec.Maximum,
+				tc.minimum, tc.maximum)
+		}
+	}
+}
+
+func TestTheCloudIsTheOneThatTheFileNames(t *testing.T) {
+	c := parse(t, sample)
+	config := c.Cloud("prod")
+	if _, err := openstack.New(config, openstack.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	g := config.Groups[0]
+	if a := config.Auth; a.URL != "https://keystone.example.com:5000/v3" || a.ProjectID != "2dde0802689b472198312db6b368a63c" || a.UserDomainName != "Default" {
+		t.Errorf("%+v", a)
+	}
+	if config.Region != "" {
+		t.Errorf("region %q: the autoscaler's LK is of nobody else", config.Region)
+	}
+	if !slices.Equal(g.Flavors, []string{"m1.small", "m1.large", "m1.medium"}) || g.AdoptNamePrefix != "kube-worker-" || g.NamePrefix != "kube-worker" ||
+		g.Image.Name != "kube-worker-image" || g.SecurityGroups[0] != "kube" || g.Networks[0] != c.Network.NetworkUUID {
+		t.Errorf("%+v", g)
+	}
+}
+
+func TestWhatMigrateMakesIsReadByTheManager(t *testing.T) {
+	files, err := Migrate([]byte(sample), "prod", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	byName := map[string]File{}
+	directory := t.TempDir()
+	for _, f := range files {
+		byName[f.Name] = f
+		if err := os.WriteFile(filepath.Join(directory, f.Name), f.Content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if holds := strings.Contains(string(f.Content), "password: secret"); holds != f.Secret {
+			t.Errorf("%s holds the password: %t, said %t", f.Name, holds, f.Secret)
+		}
+	}
+	groups, err := manager.ParseGroups(byName["nodegroups.yaml"].Content)
+	if err != nil || len(groups) != 1 || groups[0].Spec.Minimum != 2 || *groups[0].Spec.Maximum != 9 {
+		t.Fatalf("%+v, %v in\n%s", groups, err, byName["nodegroups.yaml"].Content)
+	}
+	var clouds struct {
+		OpenStack openstack.Config `json:"openstack"`
+	}
+	if err := yaml.UnmarshalStrict(byName["cloud-config.yaml"].Content, &clouds); err != nil {
+		t.Fatal(err)
+	}
+	if clouds.OpenStack.CloudsFile != "clouds.yaml" {
+		t.Errorf("cloudsFile %q", clouds.OpenStack.CloudsFile)
+	}
+	t.Chdir(directory)
+	p, err := openstack.New(clouds.OpenStack, openstack.Options{})
+	if err != nil {
+		t.Fatalf("%v with\n%s%s", err, byName["cloud-config.yaml"].Content, byName["clouds.yaml"].Content)
+	}
+	if p.Name() != groups[0].Spec.Cloud.Provider || clouds.OpenStack.Groups[0].Name != groups[0].Spec.Cloud.Group {
+		t.Errorf("the NodeGroup is of %+v", groups[0].Spec.Cloud)
+	}
+	printed := string(Print(files))
+	for _, want := range []string{"# File nodegroups.yaml", "---\n# File clouds.yaml", "#  "} {
+		if !strings.Contains(printed, want) {
+			t.Errorf("%q is not in\n%s", want, printed)
+		}
+	}
+	for _, text := range []string{strings.Replace(sample, "OpenStack", "libvirt", 1), "x"} {
+		if files, err := Migrate([]byte(text), "prod", 1); err == nil {
+			t.Errorf("%q makes %+v", text, files)
+		}
+	}
+	if _, err := Migrate([]byte(sample), "pro/d", 1); err == nil {
+		t.Error("a cluster name with a slash passes")
+	}
+	if _, err := Migrate([]byte(sample), "prod", -1); err == nil {
+		t.Error("a control plane of -1 passes")
+	}
+}
+
+func TestEveryFaultOfTheAutoscalerHasItsNote(t *testing.T) {
+	c := parse(t, strings.Replace(strings.Replace(sample, "CoolDownTime: 600\n", "", 1), "https:", "http:", 1))
+	all := strings.Join(c.notes(1), "\n")
+	for _, want := range []string{
+		"drained before their machine goes", "minimum now always holds", "restart does not forget", "DaemonSets", "one at a time", "in ERROR",
+		"does not join", "500m", "1024·1000", "two namespaces", "taints", "LK built in", "with each call", "system UUID", "DefaultFlavour",
+		"CoolDownTime", "in the clear",
+	} {
+		if !strings.Contains(all, want) {
+			t.Errorf("%q is not in the notes", want)
+		}
+	}
+	if c.CoolDown() != 10*time.Minute {
+		t.Errorf("without a CoolDownTime it is %s", c.CoolDown())
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add(sample)
+	f.Add("CloudType: *x")
+	f.Add("OpenStackFlavours: {Flavours: [1, {Name: [x]}]}")
+	f.Fuzz(func(t *testing.T, text string) {
+		c, err := Parse([]byte(text))
+		if err != nil {
+			return
+		}
+		if *c.MinNodeCount > *c.MaxNodeCount {
+			t.Errorf("%+v passes", c)
+		}
+		_ = c.NodeGroup(1)
+		_ = c.Cloud(DefaultCluster)
+	})
+}

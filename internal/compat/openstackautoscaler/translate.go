@@ -1,0 +1,87 @@
+package openstackautoscaler
+
+import (
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/cloud/openstack"
+)
+
+const (
+	// Group is the name of the one group that there was, and begins the names of its servers.
+	Group = "kube-worker"
+	// namePrefix begins the names of servers that the tool has made, which four letters or digits end.
+	namePrefix = Group + "-"
+	// DefaultCluster is the name that kubeadm gives a cluster.
+	DefaultCluster = "kubernetes"
+	// defaultCoolDown is the CoolDownTime of the tool's example.
+	defaultCoolDown = 10 * time.Minute
+
+	controlPlaneLabel = "node-role.kubernetes.io/control-plane"
+	masterLabel       = "node-role.kubernetes.io/master"
+)
+
+// ControlPlaneLabels are those that nodes of the control plane have: of kubeadm, and the one before it.
+func ControlPlaneLabels() []string { return []string{controlPlaneLabel, masterLabel} }
+
+// CoolDown is how long a node has to be idle.
+func (c *Config) CoolDown() time.Duration {
+	if c.CoolDownTime == nil {
+		return defaultCoolDown
+	}
+	return time.Duration(*c.CoolDownTime) * time.Second
+}
+
+// Cloud is the configuration of the OpenStack that the tool spoke to, for the cluster of that name.
+func (c *Config) Cloud(cluster string) openstack.Config {
+	return openstack.Config{
+		Auth: &openstack.Auth{
+			URL: c.AuthOptions.IdentityEndpoint, Username: c.AuthOptions.Username, Password: c.AuthOptions.Password,
+			ProjectID: c.AuthOptions.TenantID, UserDomainName: c.AuthOptions.DomainName,
+		},
+		ClusterName: cluster, Groups: []openstack.GroupConfig{c.group()},
+	}
+}
+
+func (c *Config) group() openstack.GroupConfig {
+	return openstack.GroupConfig{
+		Name: Group, Flavors: c.flavors(), Image: openstack.Image{Name: c.WorkerImageName}, Networks: []string{c.Network.NetworkUUID},
+		SecurityGroups: []string{c.Network.SecurityGroupName}, NamePrefix: Group, AdoptNamePrefix: namePrefix,
+	}
+}
+
+// flavors are those of the list in its order, and then the default one: what is wanted of a machine is always known, so
+// that there is no pod without requests that would need a default.
+func (c *Config) flavors() []string {
+	var names []string
+	listed := false
+	for _, f := range c.OpenStackFlavours.Flavours {
+		names = append(names, f.Name)
+		listed = listed || f.Name == c.OpenStackFlavours.DefaultFlavour
+	}
+	if name := c.OpenStackFlavours.DefaultFlavour; name != "" && !listed {
+		names = append(names, name)
+	}
+	return names
+}
+
+// NodeGroup is the group of all nodes but those of the control plane, of which there are so many. The bounds of the tool
+// count them, and those of a NodeGroup do not.
+func (c *Config) NodeGroup(controlPlane int) v1alpha1.NodeGroup {
+	maximum := int32(max(0, *c.MaxNodeCount-controlPlane))
+	return v1alpha1.NodeGroup{
+		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "NodeGroup"},
+		ObjectMeta: metav1.ObjectMeta{Name: Group},
+		Spec: v1alpha1.NodeGroupSpec{
+			NodeSelector: metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
+				{Key: controlPlaneLabel, Operator: metav1.LabelSelectorOpDoesNotExist},
+				{Key: masterLabel, Operator: metav1.LabelSelectorOpDoesNotExist},
+			}},
+			Cloud:   v1alpha1.CloudGroup{Provider: openstack.Name, Group: Group},
+			Minimum: int32(max(0, *c.MinNodeCount-controlPlane)),
+			Maximum: &maximum,
+		},
+	}
+}

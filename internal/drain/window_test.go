@@ -1,0 +1,143 @@
+package drain
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/slipway-dev/slipway/internal/kubeapi"
+)
+
+func TestFewRequestsAreSentAtOnceToASlowAPIServerAndManyToAQuickOne(t *testing.T) {
+	for _, c := range []struct {
+		latency     time.Duration
+		least, most int
+	}{
+		{5 * time.Millisecond, 16, 32},
+		{2 * time.Second, 1, firstWindow},
+	} {
+		simulate(t, func(t *testing.T, s *sim) {
+			s.latency = c.latency
+			for i := range 60 {
+				s.pod(fmt.Sprint("web-", i), ownedBy("ReplicaSet"))
+			}
+			r, err := drained(t, s, Options{Terms: within(10 * time.Minute)})
+			wantOutcome(t, r, err, Drained)
+			if s.most < c.least || s.most > c.most {
+				t.Errorf("%d requests at once on an API server that takes %s, want %d to %d", s.most, c.latency, c.least, c.most)
+			}
+		})
+	}
+}
+
+func TestTheWindowFollowsTheAnswers(t *testing.T) {
+	start := time.Now()
+	w := newWindow(8)
+	answer := func(sent, took time.Duration, err error) int {
+		w.heard(start.Add(sent), start.Add(sent+took), err)
+		return w.size
+	}
+	busy := &kubeapi.StatusError{Code: 429}
+	denied := &kubeapi.StatusError{Code: 429, Causes: []kubeapi.Cause{{Reason: budgetCause}}}
+	for i, step := range []struct {
+		sent, took time.Duration
+		err        error
+		want       int
+	}{
+		{0, time.Millisecond, nil, 5},
+		{0, time.Millisecond, denied, 6}, // a budget's no is an answer like any other
+		{0, 600 * time.Millisecond, nil, 6},
+		{time.Second, 2 * time.Second, nil, 3},
+		{time.Second, 2 * time.Second, nil, 3}, // they were under way together
+		{4 * time.Second, time.Millisecond, busy, 1},
+		{5 * time.Second, time.Millisecond, errors.New("reset"), 1},
+		{6 * time.Second, time.Millisecond, nil, 2},
+	} {
+		if got := answer(step.sent, step.took, step.err); got != step.want {
+			t.Fatalf("after answer %d the window is %d, want %d", i, got, step.want)
+		}
+	}
+	for range 20 {
+		answer(7*time.Second, time.Millisecond, nil)
+	}
+	if w.size != 8 {
+		t.Errorf("the window is %d, want it no larger than what was allowed", w.size)
+	}
+}
+
+// TestNodesWithTheSameAppsDoNotAllBeginWithTheSameOne looks at the order of pods that are alike.
+func TestNodesWithTheSameAppsDoNotAllBeginWithTheSameOne(t *testing.T) {
+	simulate(t, func(t *testing.T, s *sim) {
+		var byUID []string
+		for i := range 9 { // a later UID has an earlier name
+			byUID = append(byUID, s.pod(fmt.Sprint("web-", 9-i)).UID)
+		}
+		r, err := drained(t, s, Options{Terms: within(time.Minute), MaxInFlight: 1})
+		wantOutcome(t, r, err, Drained)
+		var asked []string
+		for _, q := range s.asked("evict", nil) {
+			asked = append(asked, q.removal.UID)
+		}
+		if !slices.Equal(asked, byUID) {
+			t.Errorf("asked in the order %v, want that of the UIDs", asked)
+		}
+	})
+}
+
+func TestWhenTheServerRefusesEverybodyTheLongestGraceStaysFirst(t *testing.T) {
+	simulate(t, func(t *testing.T, s *sim) {
+		refused := 0
+		s.fault = func(c call) *fault {
+			if c.verb == "evict" && refused < 6 {
+				refused++
+				return &fault{err: &kubeapi.StatusError{Code: 429, Message: "too many requests", RetryAfter: time.Second}}
+			}
+			return nil
+		}
+		long := map[string]bool{}
+		for i := range 8 {
+			s.pod(fmt.Sprint("short-", i), grace(time.Second))
+			long[s.pod(fmt.Sprint("long-", i), grace(time.Minute)).UID] = true
+		}
+		r, err := drained(t, s, Options{Terms: within(5 * time.Minute), MaxInFlight: 1})
+		wantOutcome(t, r, err, Drained)
+		var worked []request
+		for _, q := range s.asked("evict", nil) {
+			if q.worked {
+				worked = append(worked, q)
+			}
+		}
+		for i, q := range worked {
+			if long[q.removal.UID] != (i < len(long)) {
+				t.Errorf("eviction %d of %d is of a pod with long grace: %t", i, len(worked), long[q.removal.UID])
+			}
+		}
+		if refused != 6 || len(worked) != 16 {
+			t.Errorf("%d refused, %d worked", refused, len(worked))
+		}
+	})
+}
+
+func TestAPodWhoseTurnNeverCameIsDeletedInTimeWhenTheOthersEvictionsFail(t *testing.T) {
+	simulate(t, func(t *testing.T, s *sim) {
+		s.fault = func(c call) *fault {
+			if c.verb == "evict" {
+				return &fault{hang: true, err: errors.New("no answer")}
+			}
+			return nil
+		}
+		var pods []*simPod
+		for i := range 40 {
+			pods = append(pods, s.pod(fmt.Sprint("web-", i), grace(5*time.Second), stopsIn(time.Second)))
+		}
+		r, err := drained(t, s, Options{Terms: within(30 * time.Second)})
+		wantOutcome(t, r, err, Drained)
+		for _, p := range pods {
+			if got := receiptOf(t, r, p); got.Asked != Forced || len(got.Delays) == 0 || got.End != Stopped {
+				t.Errorf("%s: asked %s, delays %v, %s; want it deleted with its time to stop, and why", got.Name, got.Asked, got.Delays, got.End)
+			}
+		}
+	})
+}

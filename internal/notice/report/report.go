@@ -1,0 +1,76 @@
+// Package report reads what the agent on a node has written on its Node about the notices that it deals with. The agent
+// and whoever reads this may be of different versions: fields that are not known are passed over, and a record that is
+// no notice's is not one.
+package report
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/slipway-dev/slipway/internal/cordon"
+	"github.com/slipway-dev/slipway/internal/kubeapi"
+	"github.com/slipway-dev/slipway/internal/notice"
+)
+
+// Report is one notice as the agent has written it down.
+type Report struct {
+	notice.Notice
+	// Deadline is when the interruption is due; zero when nothing is.
+	Deadline time.Time
+	// Seen is when the agent first read of it.
+	Seen time.Time
+	// Phase is how far the agent is: empty, cordoned, draining, drained, not-drained or acknowledged.
+	Phase string
+}
+
+// Owner is the name under which the agent holds its node on account of a notice.
+func Owner(source, id string) string { return source + "-" + id }
+
+// state is what the agent keeps in its record, as far as it is read here.
+type state struct {
+	Notice   notice.Notice `json:"notice"`
+	Decision struct {
+		Deadline time.Time `json:"deadline"`
+	} `json:"decision"`
+	Seen struct {
+		First time.Time `json:"first"`
+	} `json:"seen"`
+	Phase string `json:"phase"`
+}
+
+// Of reads the reports among a Node's annotations, oldest first. Problems are records of ours that cannot be read: any
+// notice may be behind one, so that while there is one no missing notice may be taken to be over (I7).
+func Of(annotations map[string]string) (reports []Report, problems []error) {
+	records, problems := cordon.List(&kubeapi.Node{ObjectMeta: kubeapi.ObjectMeta{Annotations: annotations}})
+	for _, r := range records {
+		if len(r.State) == 0 {
+			continue // somebody else's hold, such as a retirement's
+		}
+		var s state
+		if err := json.Unmarshal(r.State, &s); err != nil {
+			problems = append(problems, fmt.Errorf("record of %q: state: %w", r.Owner, err))
+			continue
+		}
+		if s.Notice.ID == "" || s.Notice.Type == "" || !strings.EqualFold(r.Owner, Owner(s.Notice.Source, s.Notice.ID)) {
+			continue
+		}
+		reports = append(reports, Report{Notice: s.Notice, Deadline: s.Decision.Deadline, Seen: s.Seen.First, Phase: s.Phase})
+	}
+	return reports, problems
+}
+
+// Stands reports whether a notice is on the Node still, or may be (I7).
+func Stands(annotations map[string]string, source, id string) bool {
+	reports, problems := Of(annotations)
+	if len(problems) > 0 {
+		return true
+	}
+	for _, r := range reports {
+		if r.Source == source && r.ID == id {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,61 @@
+package report
+
+import (
+	"testing"
+	"time"
+)
+
+const preempt = `{"owner":"azure-e1","reason":"r","since":"2026-01-01T00:00:00Z","state":{"notice":{"ID":"e1","Source":"azure",` +
+	`"Type":"Preempt","Status":"Scheduled"},"seen":{"first":"2026-01-01T00:00:00Z"},"decision":{"action":"drain",` +
+	`"deadline":"2026-01-01T00:00:30Z"},"phase":"draining","later":"version"}}`
+
+func TestAReportIsReadFromTheAgentsRecord(t *testing.T) {
+	reports, problems := Of(map[string]string{
+		"cordon.slipway.dev/azure-e1":     preempt,
+		"cordon.slipway.dev/retirement-7": `{"owner":"retirement-7","since":"2026-01-01T00:00:00Z"}`,
+		"cordon.slipway.dev/other":        `{"owner":"other","since":"2026-01-01T00:00:00Z","state":{"some":"thing"}}`,
+		"example.com/note":                "mine",
+	})
+	if len(problems) != 0 || len(reports) != 1 {
+		t.Fatalf("%v, %v", reports, problems)
+	}
+	r := reports[0]
+	if r.ID != "e1" || r.Type != "Preempt" || r.Phase != "draining" || r.Deadline.Sub(r.Seen) != 30*time.Second {
+		t.Errorf("%+v", r)
+	}
+}
+
+func TestI7ANoticeBehindARecordThatCannotBeReadStands(t *testing.T) {
+	for what, tt := range map[string]struct {
+		annotations map[string]string
+		stands      bool
+	}{
+		"it is there":             {map[string]string{"cordon.slipway.dev/azure-e1": preempt}, true},
+		"it is gone":              {map[string]string{}, false},
+		"another's is there":      {map[string]string{"cordon.slipway.dev/request-manual": `{"owner":"request-manual","since":"2026-01-01T00:00:00Z"}`}, false},
+		"its record is garbled":   {map[string]string{"cordon.slipway.dev/azure-e1": "{"}, true},
+		"its state is garbled":    {map[string]string{"cordon.slipway.dev/azure-e1": `{"owner":"azure-e1","state":[1]}`}, true},
+		"another's is garbled":    {map[string]string{"cordon.slipway.dev/x": "{"}, true},
+		"it says another's owner": {map[string]string{"cordon.slipway.dev/azure-e1": `{"owner":"azure-e2"}`}, true},
+	} {
+		if got := Stands(tt.annotations, "azure", "e1"); got != tt.stands {
+			t.Errorf("%s: %t, want %t", what, got, tt.stands)
+		}
+	}
+}
+
+func FuzzOf(f *testing.F) {
+	f.Add("azure-e1", preempt)
+	f.Add("x", "{}")
+	f.Fuzz(func(t *testing.T, key, value string) {
+		reports, problems := Of(map[string]string{"cordon.slipway.dev/" + key: value})
+		for _, r := range reports {
+			if r.ID == "" || r.Type == "" {
+				t.Errorf("%+v", r)
+			}
+		}
+		if len(reports)+len(problems) > 1 {
+			t.Errorf("%v, %v of one record", reports, problems)
+		}
+	})
+}

@@ -1,0 +1,365 @@
+package replacement
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/retirement"
+	"github.com/slipway-dev/slipway/internal/retirement/budget"
+)
+
+// Housing answers which pods would have nowhere to go if a node went. [Room] is one.
+type Housing interface {
+	Homeless(ctx context.Context, node string) ([]Homeless, error)
+}
+
+// Options are what a Controller works with. All fields but Pace are required.
+type Options struct {
+	// Client writes, and reads NodeRetirements and Nodes from caches.
+	Client client.Client
+	// Live reads past the caches.
+	Live   client.Reader
+	Groups retirement.Groups
+	// Selector selects the NodeGroups that are acted on.
+	Selector labels.Selector
+	Clouds   map[string]cloud.Provider
+	Room     Housing
+	Events   events.EventRecorder
+	Metrics  *Metrics
+	// Asked is told of every call of a cloud provider.
+	Asked func(provider, call string, err error)
+	Log   *slog.Logger
+	Pace  Pace
+}
+
+// Pace says how often is looked at what does not announce itself. Zero values are replaced by the defaults.
+type Pace struct {
+	// Look is the pause between two looks at a node that a notice takes away: 2 s.
+	Look time.Duration
+	// Cloud is the pause between two looks at a machine that is on its way, or may be gone: 5 s.
+	Cloud time.Duration
+	// Retry is the pause after an order that was refused: 30 s, doubled each time up to 10 minutes.
+	Retry time.Duration
+	// Settle is how long an order whose answer is not known may take to show in the group's size: 1 minute.
+	Settle time.Duration
+}
+
+func (p Pace) complete() Pace {
+	for d, fallback := range map[*time.Duration]time.Duration{
+		&p.Look: 2 * time.Second, &p.Cloud: 5 * time.Second, &p.Retry: 30 * time.Second, &p.Settle: time.Minute,
+	} {
+		if *d <= 0 {
+			*d = fallback
+		}
+	}
+	return p
+}
+
+// Controller brings machines in the place of others. It works on one at a time, so that each order sees those before it.
+type Controller struct {
+	o      Options
+	events announcer
+}
+
+// New returns a controller. Register adds it to a manager.
+func New(o Options) *Controller {
+	o.Pace = o.Pace.complete()
+	return &Controller{o: o, events: announcer{o.Events}}
+}
+
+// one is one look at one replacement.
+type one struct {
+	c     *Controller
+	rt    *v1alpha1.NodeRetirement
+	group *v1alpha1.NodeGroup
+	cloud cloud.Provider
+	log   *slog.Logger
+}
+
+// Reconcile looks at the replacement that a NodeRetirement records. It goes on when the retirement is over: the order
+// may have to wait for longer than that.
+func (c *Controller) Reconcile(ctx context.Context, r reconcile.Request) (reconcile.Result, error) {
+	rt := &v1alpha1.NodeRetirement{}
+	if err := c.o.Live.Get(ctx, r.NamespacedName, rt); err != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	state := stateOf(rt)
+	if rt.Spec.Notice == nil || rt.Spec.Group == "" || !rt.DeletionTimestamp.IsZero() || state.Final() {
+		return reconcile.Result{}, nil
+	}
+	l := &one{c: c, rt: rt, log: c.o.Log.With("retirement", rt.Name, "node", rt.Spec.NodeName)}
+	if wait, err := l.find(ctx); wait > 0 || err != nil {
+		return reconcile.Result{RequeueAfter: wait}, err
+	}
+	step := l.consider
+	switch state {
+	case v1alpha1.ReplacementOrdering:
+		step = l.settle
+	case v1alpha1.ReplacementOrdered, v1alpha1.ReplacementLeftToCloud:
+		step = l.follow
+	}
+	pause, err := step(ctx)
+	var throttled *cloud.ThrottledError
+	switch {
+	case errors.As(err, &throttled):
+		return reconcile.Result{RequeueAfter: max(throttled.After, time.Second)}, nil
+	case apierrors.IsConflict(err):
+		return reconcile.Result{RequeueAfter: freshLook}, nil
+	}
+	return reconcile.Result{RequeueAfter: pause}, err
+}
+
+const freshLook = 50 * time.Millisecond
+
+func stateOf(rt *v1alpha1.NodeRetirement) v1alpha1.ReplacementState {
+	if rt.Status.Replacement == nil {
+		return ""
+	}
+	return rt.Status.Replacement.State
+}
+
+// find finds the group and its cloud, or waits for them.
+func (l *one) find(ctx context.Context) (time.Duration, error) {
+	groups, err := l.c.o.Groups.List(ctx)
+	if err != nil {
+		return 0, err
+	}
+	i := slices.IndexFunc(groups, func(g v1alpha1.NodeGroup) bool { return g.Name == l.rt.Spec.Group })
+	if i < 0 {
+		return l.c.o.Pace.Retry, l.write(ctx, v1alpha1.ReplacementWaiting, because(UnknownGroup, "", "there is no NodeGroup %s", l.rt.Spec.Group))
+	}
+	l.group = &groups[i]
+	name := l.group.Spec.Cloud.Provider
+	if l.cloud = l.c.o.Clouds[name]; l.cloud == nil {
+		return l.c.o.Pace.Retry, l.write(ctx, v1alpha1.ReplacementWaiting, because(UnknownGroup, "", "the cloud %q of NodeGroup %s is not configured", name,
+			l.group.Name))
+	}
+	return 0, nil
+}
+
+// consider decides whether to order, and orders.
+func (l *one) consider(ctx context.Context) (time.Duration, error) {
+	need, err := l.need(ctx)
+	if err != nil {
+		return 0, err
+	}
+	wanted := Wanted(need)
+	switch wanted.Outcome {
+	case None:
+		return 0, l.write(ctx, v1alpha1.ReplacementNotNeeded, wanted.Reasons...)
+	case Wait:
+		return l.c.o.Pace.Look, l.write(ctx, v1alpha1.ReplacementWaiting, wanted.Reasons...)
+	}
+	if r := l.rt.Status.Replacement; r != nil && r.RetryAfter != nil {
+		if left := time.Until(r.RetryAfter.Time); left > 0 {
+			return left, nil
+		}
+	}
+	s, err := l.c.survey(ctx, l.cloud, l.group.Spec.Cloud.Group)
+	if err != nil {
+		return 0, err
+	}
+	bounds, err := l.bounds(ctx, need.Machine, s)
+	if err != nil {
+		return 0, err
+	}
+	switch may := Allowed(bounds); may.Outcome {
+	case Wait:
+		return l.c.o.Pace.Cloud, l.write(ctx, v1alpha1.ReplacementWaiting, append(may.Reasons, wanted.Reasons...)...)
+	case Leave:
+		return l.c.o.Pace.Cloud, l.begin(ctx, v1alpha1.ReplacementLeftToCloud, s, may.Reasons)
+	}
+	if err := l.begin(ctx, v1alpha1.ReplacementOrdering, s, wanted.Reasons); err != nil {
+		return 0, err
+	}
+	return l.order(ctx)
+}
+
+// need finds out who would miss the machine. What needs the cloud is asked only when it can change the answer.
+func (l *one) need(ctx context.Context) (Need, error) {
+	n := Need{Policy: l.group.Spec.Replacement, Over: over(l.rt), Machine: Lives, Minimum: int(l.group.Spec.Minimum)}
+	if n.Policy == v1alpha1.ReplaceNever || n.Over != "" {
+		return n, nil
+	}
+	node, err := l.node(ctx)
+	if err != nil {
+		return n, err
+	}
+	if n.Machine, err = l.machine(ctx, node); err != nil {
+		return n, err
+	}
+	if n.Stay, err = l.staying(ctx); err != nil {
+		return n, err
+	}
+	if n.Policy == v1alpha1.ReplaceWhenNeeded || n.Machine == Lives {
+		if n.Homeless, err = l.c.o.Room.Homeless(ctx, l.rt.Spec.NodeName); err != nil {
+			l.log.Warn("whether the pods have room elsewhere is not known", "err", err)
+			n.RoomUnknown = err
+		}
+	}
+	return n, nil
+}
+
+// over says why there is nothing to replace any more.
+func over(rt *v1alpha1.NodeRetirement) string {
+	switch code := retirement.EndedBy(rt); code {
+	case retirement.NoticeOver, retirement.MachineBack, retirement.AlreadyRetiring, retirement.CalledOff:
+		return "the retirement ended: " + rt.Status.Message
+	}
+	return ""
+}
+
+// node is the Node, as the cache has it; nil when it is gone, or another one of the same name.
+func (l *one) node(ctx context.Context) (*corev1.Node, error) {
+	node := &corev1.Node{}
+	err := l.c.o.Client.Get(ctx, client.ObjectKey{Name: l.rt.Spec.NodeName}, node)
+	switch {
+	case apierrors.IsNotFound(err), err == nil && node.UID != l.rt.Spec.NodeUID:
+		return nil, nil //nolint:nilnil // that there is none is an answer
+	case err != nil:
+		return nil, fmt.Errorf("node %s: %w", l.rt.Spec.NodeName, err)
+	}
+	return node, nil
+}
+
+// machine says what has become of the machine (I7). While its Node is Ready the cloud is not asked.
+func (l *one) machine(ctx context.Context, node *corev1.Node) (Machine, error) {
+	if l.rt.Status.MachineGone || l.rt.Status.Phase == v1alpha1.Succeeded {
+		return Gone, nil
+	}
+	if node != nil && budget.Ready(node) {
+		return Lives, nil
+	}
+	instance, err := l.cloud.Instance(ctx, l.rt.Spec.ProviderID)
+	l.c.o.Asked(l.cloud.Name(), "Instance", err)
+	switch {
+	case cloud.IsNotFound(err):
+		return Gone, nil
+	case err != nil:
+		return Lives, fmt.Errorf("machine %s: %w", l.rt.Spec.ProviderID, err)
+	case instance.State == cloud.Stopped:
+		return Kept, nil
+	}
+	return Lives, nil
+}
+
+// staying counts the group's nodes that nothing takes away, as far as is known.
+func (l *one) staying(ctx context.Context) (int, error) {
+	var all v1alpha1.NodeRetirementList
+	if err := l.c.o.Client.List(ctx, &all); err != nil {
+		return 0, fmt.Errorf("other retirements: %w", err)
+	}
+	leaving := map[string]bool{l.rt.Spec.NodeName: true}
+	for i := range all.Items {
+		if o := &all.Items[i]; !o.Status.Phase.Finished() {
+			leaving[o.Spec.NodeName] = true
+		}
+	}
+	nodes, err := retirement.NodesOf(ctx, l.c.o.Client, l.group, leaving)
+	if err != nil {
+		return 0, err
+	}
+	stay := 0
+	for _, n := range nodes {
+		if !n.Leaving {
+			stay++
+		}
+	}
+	return stay, nil
+}
+
+// bounds adds up what stands against one more machine. The other orders are read past the cache.
+func (l *one) bounds(ctx context.Context, m Machine, s Survey) (Bounds, error) {
+	b := Bounds{
+		Machine: m, Size: s.Size, Present: len(s.Machines), Maximum: l.group.Spec.Maximum, CloudMaximum: s.Max,
+	}
+	others, err := l.others(ctx)
+	for _, o := range others {
+		switch o.Status.Replacement.State {
+		case v1alpha1.ReplacementOrdering:
+			b.Unsettled = o.Name
+		case v1alpha1.ReplacementOrdered, v1alpha1.ReplacementLeftToCloud:
+			if o.Status.Replacement.Machine == "" {
+				b.Coming++
+			}
+		}
+	}
+	return b, err
+}
+
+// others lists the other replacements of the group.
+func (l *one) others(ctx context.Context) ([]v1alpha1.NodeRetirement, error) {
+	var all v1alpha1.NodeRetirementList
+	if err := l.c.o.Live.List(ctx, &all); err != nil {
+		return nil, fmt.Errorf("other replacements: %w", err)
+	}
+	return slices.DeleteFunc(all.Items, func(o v1alpha1.NodeRetirement) bool {
+		return o.UID == l.rt.UID || o.Spec.Group != l.rt.Spec.Group || o.Status.Replacement == nil
+	}), nil
+}
+
+// begin writes down, before anything is done, what the group is like.
+func (l *one) begin(ctx context.Context, state v1alpha1.ReplacementState, s Survey, reasons []v1alpha1.RetirementReason) error {
+	r := l.record()
+	r.Size, r.Machines, r.RetryAfter = int32(s.Size), s.Names(), nil
+	if err := l.write(ctx, state, reasons...); err != nil {
+		return err
+	}
+	if state == v1alpha1.ReplacementLeftToCloud {
+		l.c.events.leftToCloud(l.rt)
+	}
+	return nil
+}
+
+// record is the record, which is there from then on.
+func (l *one) record() *v1alpha1.Replacement {
+	if l.rt.Status.Replacement == nil {
+		l.rt.Status.Replacement = &v1alpha1.Replacement{}
+	}
+	return l.rt.Status.Replacement
+}
+
+// write writes a state down, unless it is written already. A conflict asks for a fresh look: nothing of what was decided
+// is done then.
+func (l *one) write(ctx context.Context, state v1alpha1.ReplacementState, reasons ...v1alpha1.RetirementReason) error {
+	var before v1alpha1.Replacement
+	if l.rt.Status.Replacement != nil {
+		before = *l.rt.Status.Replacement.DeepCopy()
+	}
+	r := l.record()
+	if r.State != state {
+		r.State, r.Since = state, metav1.Now().Rfc3339Copy()
+	}
+	r.Reasons = reasons[:min(len(reasons), maxReasons)]
+	if state.Final() {
+		r.Machines, r.RetryAfter, r.OperationID = nil, nil, ""
+	}
+	if before.State == state && equality.Semantic.DeepEqual(before.Reasons, r.Reasons) {
+		if state == v1alpha1.ReplacementWaiting && before.RetryAfter.Equal(r.RetryAfter) {
+			return nil
+		}
+	}
+	if err := l.c.o.Client.Status().Update(ctx, l.rt); err != nil {
+		return fmt.Errorf("writing down the replacement: %w", err)
+	}
+	if before.State != state {
+		l.log.Info("replacement", "state", state, "reasons", sentence(r.Reasons))
+		l.c.o.Metrics.reached(l.rt.Spec.Group, state)
+	}
+	return nil
+}

@@ -1,0 +1,346 @@
+package replacement
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/retirement"
+)
+
+func inBubble(t *testing.T, f func(t *testing.T, ctx context.Context)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) { f(t, t.Context()) })
+}
+
+// expect checks the state of a replacement and how many machines were ordered in all.
+func (s *sim) expect(t *testing.T, node string, state v1alpha1.ReplacementState, code string, grown int) {
+	t.Helper()
+	r := s.replacement(t, node)
+	if r.State != state || code != "" && !has(r, code) || s.grown != grown {
+		t.Fatalf("%s (%s), %d ordered; want %s (%s) and %d", r.State, sentence(r.Reasons), s.grown, state, code, grown)
+	}
+}
+
+func TestAMachineWhosePodsFitElsewhereIsReplacedOnceItIsGone(t *testing.T) {
+	inBubble(t, func(t *testing.T, ctx context.Context) {
+		s := newSim(t, 3)
+		c := s.process(t)
+		s.notice(t, "vm-0", "Preempt")
+		s.run(ctx, c, time.Minute)
+		s.expect(t, "vm-0", v1alpha1.ReplacementWaiting, RoomElsewhere, 0)
+		s.evict(t, "vm-0")
+		s.run(ctx, c, time.Minute)
+		s.expect(t, "vm-0", v1alpha1.ReplacementArrived, MachineGone, 1)
+		if r := s.replacement(t, "vm-0"); r.Machine != "vm-3" || len(r.Machines) > 0 {
+			t.Errorf("%+v", r)
+		}
+	})
+}
+
+func TestAMachineWhosePodsHaveNowhereToGoIsReplacedBeforeItGoes(t *testing.T) {
+	inBubble(t, func(t *testing.T, ctx context.Context) {
+		s := newSim(t, 3)
+		c := s.process(t)
+		s.homeless = []Homeless{{Pod: "shop/web-1", Why: "fits on no other node"}}
+		s.notice(t, "vm-0", "Preempt")
+		s.run(ctx, c, time.Minute)
+		s.expect(t, "vm-0", v1alpha1.ReplacementArrived, NoRoom, 1)
+		s.evict(t, "vm-0")
+		s.run(ctx, c, time.Minute)
+		s.expect(t, "vm-0", v1alpha1.ReplacementArrived, NoRoom, 1)
+		if s.size != 3 {
+			t.Errorf("the group is of %d machines, want 3 as before", s.size)
+		}
+	})
+}
+
+func TestI5AtTheMaximumAReplacementWaitsUntilTheMachineIsGone(t *testing.T) {
+	inBubble(t, func(t *testing.T, ctx context.Context) {
+		s := newSim(t, 3)
+		three := int32(3)
+		s.group.Spec.Maximum = &three
+		s.homeless = []Homeless{{Pod: "shop/web-1", Why: "fits on no other node"}}
+		c := s.process(t)
+		s.notice(t, "vm-0", "Terminate")
+		s.run(ctx, c, time.Minute)
+		s.expect(t, "vm-0", v1alpha1.ReplacementWaiting, AtMaximum, 0)
+		s.evict(t, "vm-0")
+		s.run(ctx, c, time.Minute)
+		s.expect(t, "vm-0", v1alpha1.ReplacementArrived, "", 1)
+	})
+}
+
+func TestAMachineThatItsCloudBringsBackIsLeftToIt(t *testing.T) {
+	inBubble(t, func(t *testing.T, ctx context.Context) {
+		s := newSim(t, 3)
+		s.restores = true
+		c := s.process(t)
+		s.notice(t, "vm-0", "Preempt")
+		s.notice(t, "vm-1", "Preempt")
+		s.evict(t, "vm-0")
+		s.evict(t, "vm-1")
+		s.run(ctx, c, time.Minute)
+		s.expect(t, "vm-0", v1alpha1.ReplacementLeftToCloud, CloudReplaces, 0)
+		s.expect(t, "vm-1", v1alpha1.ReplacementLeftToCloud, CloudReplaces, 0)
+		s.boot()
+		s.boot()
+		s.run(ctx, c, time.Minute)
+		s.expect(t, "vm-0", v1alpha1.ReplacementArrived, "", 0)
+		s.expect(t, "vm-1", v1alpha1.ReplacementArrived, "", 0)
+	})
+}
+
+func TestAMachineThatIsStoppedAndKeptIsReplacedBesideItAndNotTakenForGone(t *testing.T) {
+	inBubble(t, func(t *testing.T, ctx context.Context) {
+		s := newSim(t, 2)
+		c := s.process(t)
+		s.notice(t, "vm-0", "Preempt")
+		stopped := s.machines["vm-0"]
+		stopped.State = cloud.Stopped
+		s.machines["vm-0"] = stopped
+		s.silence(t, "vm-0")
+		s.run(ctx, c, time.Minute)
+		s.expect(t, "vm-0", v1alpha1.ReplacementArrived, MachineKept, 1)
+		if s.size != 3 {
+			t.Errorf("the group is of %d machines, want the stopped one and two more", s.size)
+		}
+	})
+}
+
+func TestARefusalIsSaidAndTheOrderMadeAgainWithPauses(t *testing.T) {
+	inBubble(t, func(t *testing.T, ctx context.Context) {
+		s := newSim(t, 2)
+		s.refuse = &cloud.RefusedError{Reason: cloud.NoQuota, Err: errors.New("quota of 20 cores is used up")}
+		c := s.process(t)
+		s.notice(t, "vm-0", "Preempt")
+		s.evict(t, "vm-0")
+		s.run(ctx, c, 5*time.Minute)
+		s.expect(t, "vm-0", v1alpha1.ReplacementWaiting, string(cloud.NoQuota), 0)
+		asked := 0
+		for _, r := range s.requests {
+			if r == "cloud grow" {
+				asked++
+			}
+		}
+		if asked != 4 { // at 0, 0.5, 1.5 and 3.5 minutes
+			t.Errorf("asked %d times in 5 minutes, want 4", asked)
+		}
+		if note := <-s.events.Events; !strings.Contains(note, "ReplacementRefused") || !strings.Contains(note, "NoQuota") {
+			t.Errorf("event %q", note)
+		}
+		s.mu.Lock()
+		s.refuse = nil
+		s.mu.Unlock()
+		s.run(ctx, c, 10*time.Minute)
+		s.expect(t, "vm-0", v1alpha1.ReplacementArrived, "", 1)
+	})
+}
+
+func TestAMachineThatComesBackIsNeitherRetiredNorReplacedUnlessItIsGone(t *testing.T) {
+	for _, kind := range []string{"Reboot", "Redeploy"} {
+		inBubble(t, func(t *testing.T, ctx context.Context) {
+			s := newSim(t, 3)
+			s.homeless = []Homeless{{Pod: "shop/web-1", Why: "fits on no other node"}}
+			c := s.process(t)
+			s.notice(t, "vm-0", kind)
+			s.notice(t, "vm-1", kind)
+			s.silence(t, "vm-0") // it is away
+			s.run(ctx, c, time.Minute)
+			if all := s.retirements(t); len(all) != 0 || s.grown != 0 {
+				t.Fatalf("%s: %v, %d ordered", kind, all, s.grown)
+			}
+			s.evict(t, "vm-1")
+			s.run(ctx, c, time.Minute)
+			if all := s.retirements(t); len(all) != 1 || all["vm-1"].Spec.Reason != v1alpha1.Notice {
+				t.Fatalf("%s: %v", kind, all)
+			}
+			s.expect(t, "vm-1", v1alpha1.ReplacementArrived, "", 1)
+		})
+	}
+}
+
+func TestNoRecordIsMadeWhereThereIsNothingToRetire(t *testing.T) {
+	for what, how := range map[string]func(*testing.T, *sim){
+		"a freeze": func(t *testing.T, s *sim) { s.notice(t, "vm-0", "Freeze") },
+		"a node of no group": func(t *testing.T, s *sim) {
+			s.notice(t, "vm-0", "Preempt")
+			s.group.Spec.NodeSelector.MatchLabels["pool"] = "x"
+		},
+		"a node that leaves already": func(t *testing.T, s *sim) { s.notice(t, "vm-0", "Preempt"); s.retiring(t, "vm-0") },
+		"a node without a machine": func(t *testing.T, s *sim) {
+			s.notice(t, "vm-0", "Preempt")
+			s.change(t, "vm-0", func(n *corev1.Node) { n.Spec.ProviderID = "" })
+		},
+	} {
+		inBubble(t, func(t *testing.T, ctx context.Context) {
+			s := newSim(t, 2)
+			how(t, s)
+			s.run(ctx, s.process(t), 10*time.Second)
+			for _, rt := range s.retirements(t) {
+				if rt.Spec.Notice != nil {
+					t.Errorf("%s: there is %s", what, rt.Name)
+				}
+			}
+		})
+	}
+}
+
+// retiring is somebody's own retirement of a node.
+func (s *sim) retiring(t *testing.T, node string) {
+	t.Helper()
+	rt := &v1alpha1.NodeRetirement{ObjectMeta: metav1.ObjectMeta{Name: "mine"}, Spec: v1alpha1.NodeRetirementSpec{NodeName: node}}
+	if err := s.records.Create(t.Context(), rt); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestANoticeThatIsOverLeavesNothingToReplace(t *testing.T) {
+	inBubble(t, func(t *testing.T, ctx context.Context) {
+		s := newSim(t, 2)
+		c := s.process(t)
+		s.notice(t, "vm-0", "Preempt")
+		s.run(ctx, c, 10*time.Second)
+		rt := s.retirements(t)["vm-0"]
+		rt.Status.Phase = v1alpha1.Refused
+		rt.Status.Reasons = []v1alpha1.RetirementReason{{Code: retirement.NoticeOver}}
+		if err := s.records.Status().Update(ctx, &rt); err != nil {
+			t.Fatal(err)
+		}
+		s.run(ctx, c, 10*time.Second)
+		s.expect(t, "vm-0", v1alpha1.ReplacementNotNeeded, NoticeOver, 0)
+	})
+}
+
+// errCut is what a process gets that ends at a request.
+var errCut = errors.New("the process has ended")
+
+// TestI8AfterACrashAtAnyRequestNothingIsOrderedTwice ends the manager before and after each request by which it changes
+// anything, for two machines that go one after the other, and has the next one go on. What it only reads is lost with it:
+// a crash there is one before the next change.
+func TestI8AfterACrashAtAnyRequestNothingIsOrderedTwice(t *testing.T) {
+	for name, early := range map[string]bool{"once they are gone": false, "before they go": true} {
+		t.Run(name, func(t *testing.T) {
+			n := replaceTwo(t, early, 0, "")
+			t.Logf("%d changes", n)
+			if n < 8 { // two records made, ordered, noted as ordered and as there
+				t.Fatalf("%d changes, want 8 or more", n)
+			}
+			for at := 1; at <= n; at++ {
+				for _, moment := range []string{"before", "after"} {
+					t.Run(fmt.Sprint(at, moment), func(t *testing.T) { replaceTwo(t, early, at, moment) })
+				}
+			}
+		})
+	}
+}
+
+// arrived reports that two replacements have.
+func (s *sim) arrived(t *testing.T) bool {
+	n := 0
+	for _, rt := range s.retirements(t) {
+		if r := rt.Status.Replacement; r != nil && r.State == v1alpha1.ReplacementArrived {
+			n++
+		}
+	}
+	return n == 2
+}
+
+// changes reports the requests that change something.
+func changes(request string) bool {
+	return request == "cloud grow" || strings.HasPrefix(request, "create ") || strings.HasPrefix(request, "update ")
+}
+
+// replaceTwo crashes at a change, counted from 1, and returns how many there were.
+func replaceTwo(t *testing.T, early bool, at int, moment string) (made int) {
+	t.Helper()
+	inBubble(t, func(t *testing.T, ctx context.Context) {
+		s := newSim(t, 3)
+		four := int32(4)
+		s.group.Spec.Maximum, s.slow = &four, 20*time.Second
+		if early {
+			s.homeless = []Homeless{{Pod: "shop/web-1", Why: "fits on no other node"}}
+		}
+		c := s.process(t)
+		crashed := false
+		s.at = func(m, request string) error {
+			if crashed {
+				return errCut // until the next one starts
+			}
+			if changes(request) && m == "before" {
+				made++
+			}
+			if m == moment && changes(request) && made == at {
+				crashed = true
+				return errCut
+			}
+			return nil
+		}
+		live := func(during time.Duration) {
+			for end := time.Now().Add(during); time.Now().Before(end) && !s.arrived(t); time.Sleep(turns) {
+				s.turn(ctx, c)
+				if crashed {
+					s.at, crashed = func(string, string) error { return nil }, false
+					c = s.process(t)
+				}
+				if s.size > int(four) {
+					t.Fatalf("I5: the group is of %d machines", s.size)
+				}
+			}
+		}
+		s.notice(t, "vm-0", "Preempt")
+		live(5 * time.Second)
+		s.notice(t, "vm-1", "Terminate")
+		live(10 * time.Second)
+		s.evict(t, "vm-0")
+		live(7 * time.Second)
+		s.evict(t, "vm-1")
+		live(10 * time.Minute)
+		for _, node := range []string{"vm-0", "vm-1"} {
+			s.expect(t, node, v1alpha1.ReplacementArrived, "", 2)
+		}
+		if one, two := s.replacement(t, "vm-0").Machine, s.replacement(t, "vm-1").Machine; one == two {
+			t.Errorf("both are replaced by %s", one)
+		}
+		if s.size != 3 || len(s.machines) != 3 {
+			t.Errorf("the group is of %d machines and has %d, want 3", s.size, len(s.machines))
+		}
+	})
+	return made
+}
+
+func TestAnOrderWhoseAnswerIsLostIsNotMadeTwice(t *testing.T) {
+	for what, reached := range map[string]bool{"it reached the cloud": true, "it did not": false} {
+		inBubble(t, func(t *testing.T, ctx context.Context) {
+			s := newSim(t, 2)
+			s.slow = 30 * time.Second
+			c := s.process(t)
+			s.notice(t, "vm-0", "Preempt")
+			s.evict(t, "vm-0")
+			lost := false
+			s.at = func(moment, request string) error {
+				if request == "cloud grow" && !lost && (moment == "after") == reached {
+					lost = true
+					return errors.New("connection reset")
+				}
+				return nil
+			}
+			s.run(ctx, c, 10*time.Minute)
+			s.expect(t, "vm-0", v1alpha1.ReplacementArrived, "", 1)
+			asked := slices.DeleteFunc(slices.Clone(s.requests), func(r string) bool { return r != "cloud grow" })
+			if want := map[bool]int{true: 1, false: 2}[reached]; len(asked) != want {
+				t.Errorf("%s: the cloud was asked %d times, want %d", what, len(asked), want)
+			}
+		})
+	}
+}

@@ -1,0 +1,240 @@
+// Package replacement brings a machine in the place of one that its cloud takes away.
+//
+// The agents say on their Nodes which notices there are. For each Preempt and Terminate of a node in a NodeGroup there is
+// one NodeRetirement, named after the two (notices.go), which waits until the machine is gone and then cleans up after
+// it. It is also the record of the machine ordered in its place (controller.go): what is about to be ordered is written
+// down before the cloud is asked, with the size of its group and the machines in it, from which whoever comes after a
+// crash tells whether the cloud was asked (survey.go). What decides is pure, and returns its reasons (this file).
+//
+// A machine that a Reboot or Redeploy interrupts comes back in minutes, no later than a new one would come up. It is
+// neither retired nor replaced, unless it turns out to be gone.
+//
+// # Who brings the next machine
+//
+// Of a scale set of Spot machines, what happens to its capacity when one is evicted depends on how it was made
+// (https://learn.microsoft.com/azure/virtual-machine-scale-sets/use-spot):
+//
+//   - Eviction policy Delete: the machine is deleted and the capacity lowered by one. Nobody brings another.
+//   - Eviction policy Deallocate: the machine stays, stopped, and counts in the capacity. Nobody starts it again. It is
+//     not gone (I7), so that its Node stays; another is ordered beside it, if the group's maximum has room for both.
+//   - With "try and restore" the capacity stays and the cloud itself brings a machine when it can.
+//
+// These are told apart by what is there, not by configuration: a group that is meant to have more machines than it has,
+// those on order not counted, is being filled up by its cloud.
+package replacement
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/cloud"
+)
+
+// Codes of the reasons for and against an order.
+const (
+	PolicyNever   = "PolicyNever"
+	NoticeOver    = "NoticeOver"
+	NoRoom        = "NoRoom"
+	BelowMinimum  = "BelowMinimum"
+	RoomElsewhere = "RoomElsewhere"
+	NobodyNeedsIt = "NobodyNeedsIt"
+	MachineGone   = "MachineGone"
+	MachineKept   = "MachineKept"
+	AtMaximum     = "AtMaximum"
+	CloudReplaces = "CloudReplaces"
+	OrderPending  = "OrderPending"
+	OrderLost     = "OrderLost"
+	OrderFailed   = "OrderFailed"
+	UnknownGroup  = "UnknownGroup"
+	RoomUnknown   = "RoomUnknown"
+)
+
+// Outcome is what a decision comes to.
+type Outcome string
+
+// The outcomes.
+const (
+	Order Outcome = "Order" // a machine is to be ordered
+	Wait  Outcome = "Wait"  // not now; the reasons may pass
+	Leave Outcome = "Leave" // the cloud brings one by itself
+	None  Outcome = "None"  // there will be none
+)
+
+// Verdict is a decision with its reasons: those for an order, or those against it.
+type Verdict struct {
+	Outcome Outcome
+	Reasons []v1alpha1.RetirementReason
+}
+
+// Machine is what has become of a machine that its cloud takes away.
+type Machine string
+
+// What can become of it.
+const (
+	Lives Machine = "Lives" // it is there, or that is not known
+	Kept  Machine = "Kept"  // it is stopped, and its group keeps it
+	Gone  Machine = "Gone"  // its cloud says so, and its Node is not Ready
+)
+
+// Need is who would miss a machine.
+type Need struct {
+	Policy v1alpha1.ReplacementPolicy
+	// Over is why there is nothing to replace any more; "" when there is.
+	Over    string
+	Machine Machine
+	// Homeless are the pods that have nowhere else to go.
+	Homeless []Homeless
+	// RoomUnknown is why it is not known which those are.
+	RoomUnknown error
+	// Stay is how many nodes of the group stay, and Minimum how many should.
+	Stay, Minimum int
+}
+
+// Homeless is a pod that has nowhere else to go.
+type Homeless struct {
+	Pod string // namespace/name
+	Why string
+}
+
+// Wanted decides whether a machine is wanted in the place of another, and whether now.
+func Wanted(n Need) Verdict {
+	switch {
+	case n.Policy == v1alpha1.ReplaceNever:
+		return verdict(None, because(PolicyNever, "", "spec.replacement of the NodeGroup is Never"))
+	case n.Over != "":
+		return verdict(None, because(NoticeOver, "", "%s", n.Over))
+	}
+	var wants []v1alpha1.RetirementReason
+	for _, h := range n.Homeless {
+		wants = append(wants, because(NoRoom, "pod "+h.Pod, "%s", h.Why))
+	}
+	if n.Stay < n.Minimum {
+		wants = append(wants, because(BelowMinimum, "", "%d nodes stay, and the group's minimum is %d", n.Stay, n.Minimum))
+	}
+	switch {
+	case len(wants) > 0:
+		return Verdict{Order, wants}
+	case n.Machine == Lives && n.RoomUnknown != nil:
+		return verdict(Wait, because(RoomUnknown, "", "until the machine is gone: %s", n.RoomUnknown))
+	case n.Machine == Lives:
+		return verdict(Wait, because(RoomElsewhere, "", "until the machine is gone: its pods have room elsewhere"))
+	case n.Policy == v1alpha1.ReplaceWhenNeeded && n.RoomUnknown != nil:
+		return verdict(Wait, because(RoomUnknown, "", "%s", n.RoomUnknown))
+	case n.Policy == v1alpha1.ReplaceWhenNeeded:
+		return verdict(None, because(NobodyNeedsIt, "", "all pods have room elsewhere, and the group has %d nodes of at least %d", n.Stay,
+			n.Minimum))
+	case n.Machine == Kept:
+		return verdict(Order, because(MachineKept, "", "the machine is stopped, and its group keeps it"))
+	}
+	return verdict(Order, because(MachineGone, "", "the machine is gone"))
+}
+
+// Bounds is what stands against one more machine.
+type Bounds struct {
+	Machine Machine
+	// Size is how many machines the group is meant to have, and Present how many it has that are not being deleted.
+	Size, Present int
+	// Coming is how many of those that are not there yet are accounted for: ordered here, or left to the cloud before.
+	Coming int
+	// Maximum is the NodeGroup's, if any, and CloudMaximum the cloud's own; 0 is none.
+	Maximum      *int32
+	CloudMaximum int
+	// Unsettled names an order in the group of which it is not known yet whether it reached the cloud.
+	Unsettled string
+}
+
+// Allowed decides whether a machine that is wanted may be ordered now (I5).
+func Allowed(b Bounds) Verdict {
+	most, whose := b.CloudMaximum, "the cloud's own maximum of the group"
+	if b.Maximum != nil && (most == 0 || int(*b.Maximum) < most) {
+		most, whose = int(*b.Maximum), "the group's maximum"
+	}
+	bounded := b.Maximum != nil || b.CloudMaximum > 0
+	switch missing := b.Size - b.Present - b.Coming; {
+	case b.Unsettled != "":
+		return verdict(Wait, because(OrderPending, "", "the order of NodeRetirement %s is not settled yet", b.Unsettled))
+	case b.Machine == Gone && missing > 0:
+		return verdict(Leave, because(CloudReplaces, "", "the group is meant to have %d machines and has %d, %d more on order: its cloud brings the rest",
+			b.Size, b.Present, b.Coming))
+	case bounded && b.Size+1 > most:
+		return verdict(Wait, because(AtMaximum, "", "the group is meant to have %d machines, and %s is %d", b.Size, whose, most))
+	}
+	return verdict(Order)
+}
+
+// Survey is what a group is meant to have and has, at one moment.
+type Survey struct {
+	cloud.Group
+	// Machines are those that are there and not being deleted.
+	Machines []cloud.Instance
+}
+
+// Names are the machines' names in the cloud, sorted.
+func (s Survey) Names() []string {
+	names := make([]string, 0, len(s.Machines))
+	for _, m := range s.Machines {
+		names = append(names, m.Name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// Taken reports whether an order reached the cloud: the group is meant to have one machine more than before, those that
+// have left since not counted. Whoever else has made the group larger meanwhile makes it look so too, which is the better
+// mistake.
+func Taken(r *v1alpha1.Replacement, s Survey) bool {
+	there := s.Names()
+	left := 0
+	for _, name := range r.Machines {
+		if _, found := slices.BinarySearch(there, name); !found {
+			left++
+		}
+	}
+	return s.Size >= int(r.Size)+1-left
+}
+
+// Newcomer finds the machine that an order has brought: one that was not there before and that no other order claims.
+func Newcomer(r *v1alpha1.Replacement, s Survey, claimed []string) (cloud.Instance, bool) {
+	for _, m := range s.Machines {
+		if !slices.Contains(r.Machines, m.Name) && !slices.Contains(claimed, m.Name) {
+			return m, true
+		}
+	}
+	return cloud.Instance{}, false
+}
+
+// backoff is the pause after so many refusals, from 1.
+func backoff(first time.Duration, attempts int32) time.Duration {
+	pause := first << min(attempts-1, 10)
+	if pause > longestPause || pause <= 0 {
+		return longestPause
+	}
+	return pause
+}
+
+// longestPause is that between two orders that a cloud refuses.
+const longestPause = 10 * time.Minute
+
+func verdict(o Outcome, reasons ...v1alpha1.RetirementReason) Verdict { return Verdict{o, reasons} }
+
+// because is one reason, within the bounds of the type.
+func because(code, object, format string, a ...any) v1alpha1.RetirementReason {
+	return v1alpha1.RetirementReason{Code: code, Object: cut(object, maxObject), Message: cut(fmt.Sprintf(format, a...), maxDetail)}
+}
+
+// Limits of the CRD.
+const (
+	maxReasons = 64
+	maxObject  = 512
+	maxDetail  = 1024
+)
+
+func cut(s string, most int) string {
+	runes := []rune(s)
+	if len(runes) <= most {
+		return s
+	}
+	return string(runes[:most-1]) + "…"
+}

@@ -1,0 +1,158 @@
+package replacement
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/notice"
+	"github.com/slipway-dev/slipway/internal/notice/report"
+	"github.com/slipway-dev/slipway/internal/retirement"
+	"github.com/slipway-dev/slipway/internal/retirement/budget"
+)
+
+// Notices makes a NodeRetirement of each notice that takes a machine away. It shares its options with a Controller.
+type Notices struct{ c *Controller }
+
+// requestedBy is who wants the nodes gone.
+const requestedBy = "slipway manager"
+
+// Reconcile looks at the notices on one Node.
+func (n Notices) Reconcile(ctx context.Context, r reconcile.Request) (reconcile.Result, error) {
+	node := &corev1.Node{}
+	if err := n.c.o.Client.Get(ctx, r.NamespacedName, node); err != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	reports, problems := report.Of(node.Annotations)
+	for _, problem := range problems {
+		n.c.o.Log.Warn("record on the node cannot be understood", "node", node.Name, "err", problem)
+	}
+	reports = slices.DeleteFunc(reports, func(r report.Report) bool { return !interrupts(r.Type) })
+	if len(reports) == 0 || node.Spec.ProviderID == "" {
+		return reconcile.Result{}, nil
+	}
+	group, err := n.group(ctx, node)
+	if err != nil || group == nil {
+		return reconcile.Result{}, err
+	}
+	pause := time.Duration(0)
+	for _, one := range reports {
+		wait, err := n.deal(ctx, node, group, one)
+		if err != nil {
+			return reconcile.Result{}, err
+		}
+		pause = max(pause, wait)
+	}
+	return reconcile.Result{RequeueAfter: pause}, nil
+}
+
+// interrupts reports the notices after which a machine may be gone.
+func interrupts(t notice.Type) bool {
+	return slices.Contains([]notice.Type{notice.Preempt, notice.Terminate, notice.Reboot, notice.Redeploy}, t)
+}
+
+// takesAway reports the notices that say so.
+func takesAway(t notice.Type) bool { return t == notice.Preempt || t == notice.Terminate }
+
+// group finds the one group that the node belongs to, if it is one to be acted on.
+func (n Notices) group(ctx context.Context, node *corev1.Node) (*v1alpha1.NodeGroup, error) {
+	groups, err := n.c.o.Groups.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	groups = slices.DeleteFunc(groups, func(g v1alpha1.NodeGroup) bool { return !retirement.Selects(&g, node.Labels) })
+	if len(groups) != 1 || !n.c.o.Selector.Matches(labels.Set(groups[0].Labels)) {
+		return nil, nil //nolint:nilnil // that there is none is an answer
+	}
+	return &groups[0], nil
+}
+
+// deal makes the record of one notice, unless it is there. A machine that comes back has one only if it does not.
+func (n Notices) deal(ctx context.Context, node *corev1.Node, g *v1alpha1.NodeGroup, r report.Report) (time.Duration, error) {
+	if !takesAway(r.Type) {
+		if budget.Ready(node) {
+			return 0, nil // its ceasing to be brings it back here
+		}
+		if gone, err := n.gone(ctx, node, g); err != nil || !gone {
+			return n.c.o.Pace.Cloud, err
+		}
+	}
+	rt := n.record(node, g, r)
+	err := n.c.o.Client.Get(ctx, client.ObjectKeyFromObject(rt), &v1alpha1.NodeRetirement{})
+	if !apierrors.IsNotFound(err) {
+		return 0, err
+	}
+	if busy, err := n.leaving(ctx, node); err != nil || busy {
+		return n.c.o.Pace.Cloud, err
+	}
+	if err := n.c.o.Client.Create(ctx, rt); err != nil && !apierrors.IsAlreadyExists(err) {
+		return 0, fmt.Errorf("NodeRetirement of node %s for %s %s: %w", node.Name, r.Source, r.Type, err)
+	}
+	n.c.o.Log.Info("a notice takes a machine away", "node", node.Name, "type", r.Type, "id", r.ID, "retirement", rt.Name)
+	return 0, nil
+}
+
+// gone asks the cloud for the second of the two proofs (I7): the Node is not Ready.
+func (n Notices) gone(ctx context.Context, node *corev1.Node, g *v1alpha1.NodeGroup) (bool, error) {
+	provider := n.c.o.Clouds[g.Spec.Cloud.Provider]
+	if provider == nil {
+		return false, nil
+	}
+	_, err := provider.Instance(ctx, node.Spec.ProviderID)
+	n.c.o.Asked(provider.Name(), "Instance", err)
+	if cloud.IsNotFound(err) {
+		return true, nil
+	}
+	return false, err
+}
+
+// leaving reports a node that somebody retires already: its machine is not to be replaced.
+func (n Notices) leaving(ctx context.Context, node *corev1.Node) (bool, error) {
+	var all v1alpha1.NodeRetirementList
+	if err := n.c.o.Client.List(ctx, &all, client.MatchingFields{retirement.NodeNameField: node.Name}); err != nil {
+		return false, fmt.Errorf("retirements of node %s: %w", node.Name, err)
+	}
+	return slices.ContainsFunc(all.Items, func(rt v1alpha1.NodeRetirement) bool {
+		return rt.Spec.Notice == nil && !rt.Status.Phase.Finished()
+	}), nil
+}
+
+// record is the NodeRetirement of a notice. Its name is made of the Node's UID and the notice's ID, so that there is but
+// one, whoever makes it how often.
+func (n Notices) record(node *corev1.Node, g *v1alpha1.NodeGroup, r report.Report) *v1alpha1.NodeRetirement {
+	sum := sha256.Sum256([]byte(string(node.UID) + "\x00" + r.Source + "\x00" + r.ID))
+	const digits, maxName = 8, 253
+	name := node.Name[:min(len(node.Name), maxName-digits-1)] + "-" + hex.EncodeToString(sum[:digits/2])
+	return &v1alpha1.NodeRetirement{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: n.labels(g)},
+		Spec: v1alpha1.NodeRetirementSpec{
+			NodeName: node.Name, NodeUID: node.UID, ProviderID: node.Spec.ProviderID, Group: g.Name,
+			Reason: v1alpha1.Notice, RequestedBy: requestedBy,
+			Notice: &v1alpha1.NoticeReference{Source: r.Source, ID: r.ID, Type: string(r.Type)},
+		},
+	}
+}
+
+// labels are those of the group that the manager selects by, so that it finds the record again.
+func (n Notices) labels(g *v1alpha1.NodeGroup) map[string]string {
+	requirements, _ := n.c.o.Selector.Requirements()
+	kept := map[string]string{}
+	for _, r := range requirements {
+		if value, ok := g.Labels[r.Key()]; ok {
+			kept[r.Key()] = value
+		}
+	}
+	return kept
+}

@@ -1,0 +1,158 @@
+package retirement
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"strconv"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+)
+
+// knowledge is what this process knows of NodeRetirements and Nodes from what it did itself. An API server that lags
+// behind its etcd, as one that was cut off from it may, can answer a read with what was true some time ago; what it was
+// made to write it cannot take back. So answers that are older than our own last writes are told from fresh ones, and
+// what we did counts before it can be read (I5, I7).
+//
+// Resource versions of one kind can be compared as numbers (https://kep.k8s.io/5504). One that is no number is not
+// judged.
+type knowledge struct {
+	mu sync.Mutex
+	// latest is the newest version of each record that was met, by name, and written the newest that we wrote.
+	latest  map[string]uint64
+	written uint64
+	// admitted are the nodes whose retirements we admitted and that are not over as far as we know, by the record's name.
+	admitted map[string]admission
+	// departed are Nodes that we deleted, and when: a cache may have them for some time.
+	departed map[types.UID]time.Time
+}
+
+// departedFor is for how long a Node that we deleted is remembered. No cache that is of use is further behind.
+const departedFor = 10 * time.Minute
+
+type admission struct {
+	record      types.UID
+	node, group string
+}
+
+func newKnowledge() *knowledge {
+	return &knowledge{latest: map[string]uint64{}, admitted: map[string]admission{}, departed: map[types.UID]time.Time{}}
+}
+
+// version is 0 for one that is no number.
+func version(resourceVersion string) uint64 {
+	v, err := strconv.ParseUint(resourceVersion, 10, 64)
+	if err != nil {
+		return 0
+	}
+	return v
+}
+
+// read notes a record that was read, and reports false when it is older than one met before.
+func (k *knowledge) read(rt *v1alpha1.NodeRetirement) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	v := version(rt.ResourceVersion)
+	if v < k.latest[rt.Name] {
+		return v == 0
+	}
+	k.latest[rt.Name] = v
+	k.release(rt)
+	return true
+}
+
+// release drops an admission that is over, or is another record's of the same name.
+func (k *knowledge) release(rt *v1alpha1.NodeRetirement) {
+	if held, ok := k.admitted[rt.Name]; ok && (held.record != rt.UID || rt.Status.Phase.Finished()) {
+		delete(k.admitted, rt.Name)
+	}
+}
+
+// wrote notes a record that was written, as it came back.
+func (k *knowledge) wrote(rt *v1alpha1.NodeRetirement) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	v := version(rt.ResourceVersion)
+	k.latest[rt.Name] = max(k.latest[rt.Name], v)
+	k.written = max(k.written, v)
+	k.release(rt)
+}
+
+// forget drops what is known of a record that is gone.
+func (k *knowledge) forget(name string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.latest, name)
+	delete(k.admitted, name)
+}
+
+// admit notes that a node's retirement is about to be admitted: should the answer get lost, it may have been.
+func (k *knowledge) admit(rt *v1alpha1.NodeRetirement) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.admitted[rt.Name] = admission{rt.UID, rt.Spec.NodeName, rt.Status.Captured.Group}
+}
+
+// depart notes that a Node was deleted.
+func (k *knowledge) depart(node string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	maps.DeleteFunc(k.departed, func(_ types.UID, at time.Time) bool { return time.Since(at) > departedFor })
+	k.departed[types.UID(node)] = time.Now()
+}
+
+// leaving gives the group of each node whose retirement this process has admitted, but for the one that asks.
+func (k *knowledge) leaving(asks *v1alpha1.NodeRetirement) map[string]string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	groups := map[string]string{}
+	for _, held := range k.admitted {
+		if held.record != asks.UID {
+			groups[held.node] = held.group
+		}
+	}
+	return groups
+}
+
+// gone gives the Nodes that are known to be deleted: those that the records tell of, and those that we deleted.
+func (k *knowledge) gone(records []v1alpha1.NodeRetirement) map[types.UID]bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	gone := map[types.UID]bool{}
+	for uid := range k.departed {
+		gone[uid] = true
+	}
+	for i := range records {
+		status := &records[i].Status
+		if status.Captured != nil && (pastReturn(status.Phase) || status.Phase == v1alpha1.Failed) {
+			gone[status.Captured.NodeUID] = true
+		}
+	}
+	return gone
+}
+
+// floor is the version that an answer about NodeRetirements has to have at least.
+func (k *knowledge) floor(rt *v1alpha1.NodeRetirement) uint64 {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return max(k.written, version(rt.ResourceVersion))
+}
+
+// allRecords lists NodeRetirements past all caches: as they were at our own last write, or later.
+func (p *passage) allRecords(ctx context.Context, options ...client.ListOption) ([]v1alpha1.NodeRetirement, error) {
+	var all v1alpha1.NodeRetirementList
+	floor := p.c.known.floor(p.rt) // before the question: what is written meanwhile need not be in the answer
+	if err := p.c.o.Live.List(ctx, &all, options...); err != nil {
+		return nil, fmt.Errorf("other retirements: %w", err)
+	}
+	if v := version(all.ResourceVersion); v != 0 && v < floor {
+		return nil, wait(freshLook, "the API server's list of NodeRetirements is of version %d, and there is one of version %d: "+
+			"it lags behind", v, floor)
+	}
+	return all.Items, nil
+}

@@ -1,0 +1,140 @@
+package retirement
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/cloud"
+)
+
+// onNotice retires a node because its agent reports a Preempt.
+func onNotice(t *testing.T, s *sim, node string) {
+	t.Helper()
+	s.change(node, func(n *corev1.Node) {
+		n.Annotations = map[string]string{"cordon.slipway.dev/azure-e1": `{"owner":"azure-e1","since":"2026-01-01T00:00:00Z","cordon":"own",` +
+			`"state":{"notice":{"ID":"e1","Source":"azure","Type":"Preempt"}}}`}
+		n.Spec.Unschedulable = true
+	})
+	s.retire(t, "r", v1alpha1.NodeRetirementSpec{
+		NodeName: node, Reason: v1alpha1.Notice, Notice: &v1alpha1.NoticeReference{Source: "azure", ID: "e1", Type: "Preempt"},
+	})
+}
+
+func (s *sim) silence(node string) {
+	s.change(node, func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionUnknown })
+}
+
+// lose takes a machine away.
+func (s *sim) lose(node string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.machines, "sim://"+node)
+}
+
+// isLeftToItsAgent checks that nothing was done to a node.
+func (s *sim) isLeftToItsAgent(t *testing.T, node string) {
+	t.Helper()
+	n := s.node(node)
+	if n == nil {
+		t.Fatalf("I7: Node %s is gone", node)
+	}
+	if len(n.Annotations) > 1 || len(n.Spec.Taints) > 0 || s.touched["sim://"+node] {
+		t.Errorf("I7: Node %s was touched: %v, %v, its machine: %t", node, n.Annotations, n.Spec.Taints, s.touched["sim://"+node])
+	}
+	if rt := s.record("r"); rt.Status.Phase != v1alpha1.Pending || InFlight(rt) {
+		t.Errorf("%s: %s", rt.Status.Phase, rt.Status.Message)
+	}
+}
+
+func TestI7ANodeThatItsCloudTakesAwayIsRetiredOnceItsMachineIsReallyGone(t *testing.T) {
+	inBubble(t, func(t *testing.T, ctx context.Context) {
+		s := ci(t)
+		s.addPod("a", "web-1", func(p *simPod) { p.stops = -1 })
+		onNotice(t, s, "a")
+		c := s.controller(t)
+		s.settled(ctx, c, "r", time.Minute)
+		s.isLeftToItsAgent(t, "a")
+		s.silence("a") // the cloud still has the machine
+		s.settled(ctx, c, "r", time.Minute)
+		s.isLeftToItsAgent(t, "a")
+		s.lose("a")
+		rt := s.settled(ctx, c, "r", time.Hour)
+		if rt.Status.Phase != v1alpha1.Succeeded || !rt.Status.MachineGone {
+			t.Fatalf("%s: %s", rt.Status.Phase, rt.Status.Message)
+		}
+		if s.nodes["a"] != nil || len(s.touched) > 0 || len(s.violations) > 0 {
+			t.Errorf("%v, %v, %v", s.nodes["a"], s.touched, s.violations)
+		}
+	})
+}
+
+func TestI7ACloudThatDoesNotKnowTheMachineOfAReadyNodeIsNotBelieved(t *testing.T) {
+	inBubble(t, func(t *testing.T, ctx context.Context) {
+		s := ci(t)
+		onNotice(t, s, "a")
+		c := s.controller(t)
+		s.settled(ctx, c, "r", 10*time.Second)
+		s.lose("a")
+		s.settled(ctx, c, "r", time.Minute)
+		s.isLeftToItsAgent(t, "a")
+	})
+}
+
+func TestANodeWhoseNoticeIsOverAndWhoseMachineLivesIsNotRetired(t *testing.T) {
+	inBubble(t, func(t *testing.T, ctx context.Context) {
+		s := ci(t)
+		onNotice(t, s, "a")
+		c := s.controller(t)
+		s.settled(ctx, c, "r", 10*time.Second)
+		s.change("a", func(n *corev1.Node) { n.Annotations, n.Spec.Unschedulable = nil, false })
+		rt := s.settled(ctx, c, "r", time.Minute)
+		if rt.Status.Phase != v1alpha1.Refused || EndedBy(rt) != NoticeOver {
+			t.Fatalf("%s: %s", rt.Status.Phase, rt.Status.Message)
+		}
+		s.isAsItWas(t, "a")
+	})
+}
+
+func TestAMachineWhoseNodeWasDeletedByAnotherIsSeenToItsEnd(t *testing.T) {
+	inBubble(t, func(t *testing.T, ctx context.Context) {
+		s := ci(t)
+		onNotice(t, s, "a")
+		c := s.controller(t)
+		s.settled(ctx, c, "r", 10*time.Second)
+		s.lose("a")
+		s.mu.Lock()
+		delete(s.nodes, "a") // as the cloud's own controller does
+		s.mu.Unlock()
+		if rt := s.settled(ctx, c, "r", time.Hour); rt.Status.Phase != v1alpha1.Succeeded {
+			t.Fatalf("%s: %s", rt.Status.Phase, rt.Status.Message)
+		}
+	})
+}
+
+func TestSomebodyWhoWantsTheNodeGoneDoesNotWaitForTheCloud(t *testing.T) {
+	inBubble(t, func(t *testing.T, ctx context.Context) {
+		s := ci(t)
+		onNotice(t, s, "a")
+		c := s.controller(t)
+		s.settled(ctx, c, "r", 10*time.Second)
+		s.change("a", func(n *corev1.Node) { n.Annotations, n.Spec.Unschedulable = nil, false })
+		s.silence("a")
+		s.machines["sim://a"].State = cloud.Stopped // and kept, so that the retirement would wait for ever
+		s.retire(t, "mine", v1alpha1.NodeRetirementSpec{NodeName: "a", Reason: v1alpha1.Requested})
+		for range 5 {
+			s.turn(ctx, c, "mine")
+			s.turn(ctx, c, "r")
+		}
+		if rt := s.settled(ctx, c, "mine", time.Hour); rt.Status.Phase != v1alpha1.Succeeded {
+			t.Errorf("%s: %s", rt.Status.Phase, rt.Status.Message)
+		}
+		if rt := s.settled(ctx, c, "r", time.Hour); EndedBy(rt) != AlreadyRetiring {
+			t.Errorf("%s: %s", rt.Status.Phase, rt.Status.Message)
+		}
+		s.hasLeft(t, "a")
+	})
+}
