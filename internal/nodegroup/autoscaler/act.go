@@ -154,7 +154,7 @@ func (a *Autoscaler) isNode(ctx context.Context, s *sources, provider cloud.Prov
 
 // retire writes down since when nodes could go, asks for the retirement of those that are due, and calls off what waits
 // and is not wanted any more. A node that is not asked about any more loses its mark (I3).
-func (a *Autoscaler) retire(ctx context.Context, s *sources, cluster *nodegroup.Cluster, groups []*known, down []scaling.NodeDecision) error {
+func (a *Autoscaler) retire(ctx context.Context, cluster *nodegroup.Cluster, groups []*known, down []scaling.NodeDecision) error {
 	if down == nil {
 		return nil // it was not decided
 	}

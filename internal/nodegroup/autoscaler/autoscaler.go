@@ -192,7 +192,7 @@ func (a *Autoscaler) look(ctx context.Context, s *sources, askClouds bool) (busy
 	failed := a.grow(ctx, groups, up, waiting)
 	a.tell(up, waiting)
 	a.o.Metrics.see(groups, up, down)
-	errs := []error{failed, a.giveUp(ctx, s, groups), a.write(ctx, groups), a.retire(ctx, s, cluster, groups, down)}
+	errs := []error{failed, a.giveUp(ctx, s, groups), a.write(ctx, groups), a.retire(ctx, cluster, groups, down)}
 	return len(up.Orders) > 0 || len(waiting) > 0 || underWay(groups), errors.Join(errs...)
 }
 

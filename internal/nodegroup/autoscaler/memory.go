@@ -29,7 +29,6 @@ type memory struct {
 	unread    string            // why the cloud could not be read the last time; empty when it could
 	types     map[string]string // of each node's machine
 	told      map[string]string // what was last said of a node, by its UID
-	kindOf    map[string]string // kind of each node
 	kinds     []scaling.Kind
 
 	backOffs map[string]v1alpha1.BackOff
@@ -86,14 +85,13 @@ func (m *memory) forgive(now time.Time) {
 	maps.DeleteFunc(m.backOffs, func(_ string, b v1alpha1.BackOff) bool { return scaling.Forgiven(&b, now) })
 }
 
-// learn notes what the nodes of each kind have, and which kind each node is of.
+// learn notes what the nodes of each kind have.
 func (g *known) learn(now time.Time) {
 	m := g.memory
 	var startup []string
 	if up := g.Group.Spec.ScaleUp; up != nil {
 		startup = up.StartupTaints
 	}
-	m.kindOf = map[string]string{}
 	byKind := map[string][]*corev1.Node{}
 	for i := range g.Nodes {
 		n := g.Nodes[i].Object
@@ -101,7 +99,6 @@ func (g *known) learn(now time.Time) {
 		if kind == "" {
 			continue
 		}
-		m.kindOf[n.Name] = kind
 		if ready(n) && !scaling.IsArriving(n, startup, scaling.JoinTimeout(g.Group), now) && len(n.Status.Allocatable) > 0 {
 			byKind[kind] = append(byKind[kind], n)
 		}

@@ -134,7 +134,7 @@ func (a *Autoscaler) world(s *sources, snapshot *placement.Snapshot, cluster *no
 // decidedOn is the group as scaling sees it.
 func (g *known) decidedOn() scaling.Group {
 	m := g.memory
-	out := scaling.Group{World: g.World, Kinds: m.kinds, KindOf: m.kindOf, Awaited: m.survey.Awaited, Size: m.cloud.Size, Most: m.cloud.Max}
+	out := scaling.Group{World: g.World, Kinds: m.kinds, Awaited: m.survey.Awaited, Size: m.cloud.Size, Most: m.cloud.Max}
 	if g.Group.Spec.ScaleUp != nil && (m.unread != "" || m.templates == nil) {
 		why := m.unread
 		if why == "" {

@@ -207,11 +207,7 @@ func (f *fall) group(g *Group) ([]NodeDecision, error) {
 	}
 	all := make([]NodeDecision, 0, len(g.Nodes))
 	for i := range g.Nodes {
-		d, err := f.judge(g, rule, &g.Nodes[i])
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, d)
+		all = append(all, f.judge(g, rule, &g.Nodes[i]))
 	}
 	if err := f.choose(g, rule, all); err != nil {
 		return nil, err
@@ -223,10 +219,10 @@ func (f *fall) group(g *Group) ([]NodeDecision, error) {
 }
 
 // judge applies the rules that need to know but one node.
-func (f *fall) judge(g *Group, rule *underusedRule, n *nodegroup.Node) (NodeDecision, error) {
+func (f *fall) judge(g *Group, rule *underusedRule, n *nodegroup.Node) NodeDecision {
 	d := NodeDecision{Decision: nodegroup.Decision{Node: n.Object.Name}, Group: g.name(), Subject: n}
 	if n.Counted().Leaving {
-		return d, nil
+		return d
 	}
 	if g.NotAccepted != "" {
 		d.because(nodegroup.NotAccepted, "the NodeGroup %s is not acted on: %s", g.name(), g.NotAccepted)
@@ -238,12 +234,12 @@ func (f *fall) judge(g *Group, rule *underusedRule, n *nodegroup.Node) (NodeDeci
 	load, err := f.Snapshot.Load(n.Object.Name, rule.placeholder)
 	if err != nil {
 		d.because(Arriving, "it is not known to placement yet")
-		return d, nil //nolint:nilerr // it is in the next look
+		return d
 	}
 	if why := rule.used(load); why != "" {
 		d.because(Used, "%s", why)
 	}
-	return d, nil
+	return d
 }
 
 func (d *NodeDecision) because(rule, format string, a ...any) {

@@ -48,13 +48,6 @@ func down(t testing.TB, w *World) map[string]NodeDecision {
 	return out
 }
 
-func ruleNames(d NodeDecision) (names []string) {
-	for _, r := range d.Reasons {
-		names = append(names, r.Rule)
-	}
-	return names
-}
-
 func TestAnUnderusedNodeGoesWhenItsPodsHaveHadAnotherPlaceForTheCooldown(t *testing.T) {
 	g := underused()
 	leaves := func(name string) map[string]nodegroup.Verdict {
@@ -205,7 +198,7 @@ func TestANodeWithSpareRoomStaysUntilThereIsRoomElsewhere(t *testing.T) {
 	if err := w.Snapshot.SetNode(more); err != nil {
 		t.Fatal(err)
 	}
-	w.Groups[0].World.Nodes = append(w.Groups[0].World.Nodes, nodegroup.Node{Object: more, Quiet: -1})
+	w.Groups[0].Nodes = append(w.Groups[0].Nodes, nodegroup.Node{Object: more, Quiet: -1})
 	w.Groups[0].Size++
 	if d := down(t, w)["a"]; d.Verdict != nodegroup.Leaves {
 		t.Errorf("with room elsewhere it is %s: %v", d.Verdict, d.Reasons)
@@ -223,7 +216,7 @@ func TestNodesThatLeaveTogetherAreFeasibleTogether(t *testing.T) { // I9
 	// A retirement of d is under way: its pod goes where there is room, which is then not free for others.
 	nodes[3].Spec.Unschedulable = true
 	w := world(t, []Group{group(g, template(g, "m4", "4", "16Gi"))}, nodes, pods)
-	w.Groups[0].World.Nodes[3].Retirements = []v1alpha1.NodeRetirement{{
+	w.Groups[0].Nodes[3].Retirements = []v1alpha1.NodeRetirement{{
 		Spec:   v1alpha1.NodeRetirementSpec{NodeName: "d"},
 		Status: v1alpha1.NodeRetirementStatus{Phase: v1alpha1.Draining},
 	}}
@@ -244,7 +237,7 @@ func TestARetirementThatWaitsIsCalledOffWhenTheNodeIsNeeded(t *testing.T) {
 	g := underused()
 	w := world(t, []Group{group(g, template(g, "m4", "4", "16Gi"))}, []*corev1.Node{web("a", cooled), web("b")},
 		[]*corev1.Pod{pod("x", "a", "3", "1Gi"), pod("y", "b", "3", "1Gi")})
-	w.Groups[0].World.Nodes[0].Retirements = []v1alpha1.NodeRetirement{{
+	w.Groups[0].Nodes[0].Retirements = []v1alpha1.NodeRetirement{{
 		ObjectMeta: metav1.ObjectMeta{Name: "a-underused"},
 		Spec:       v1alpha1.NodeRetirementSpec{NodeName: "a", RequestedBy: RequestedBy},
 	}}
@@ -252,7 +245,7 @@ func TestARetirementThatWaitsIsCalledOffWhenTheNodeIsNeeded(t *testing.T) {
 	if d.CallOff != "a-underused" || d.Verdict != nodegroup.Stays || !d.Since.IsZero() {
 		t.Errorf("it is %+v", d)
 	}
-	w.Groups[0].World.Nodes[0].Retirements[0].Spec.RequestedBy = "somebody else"
+	w.Groups[0].Nodes[0].Retirements[0].Spec.RequestedBy = "somebody else"
 	if d := down(t, w)["a"]; d.CallOff != "" || d.Verdict != nodegroup.Retires {
 		t.Errorf("somebody else's is %+v", d)
 	}

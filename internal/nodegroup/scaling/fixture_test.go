@@ -100,7 +100,7 @@ func world(t testing.TB, groups []Group, nodes []*corev1.Node, pods []*corev1.Po
 		for i := range w.Groups {
 			g := &w.Groups[i]
 			if n.Labels[groupLabel] == g.name() {
-				g.World.Nodes = append(g.World.Nodes, nodegroup.Node{Object: n, Quiet: -1})
+				g.Nodes = append(g.Nodes, nodegroup.Node{Object: n, Quiet: -1})
 				g.Size++
 			}
 		}

@@ -73,9 +73,11 @@ func (p *plan) groupAllowances(g *Group) []*allowance {
 		}
 		most, has := value(name, corev1.ResourceList{name: *limit}), p.capacity(g, name)
 		left := corev1.ResourceList{name: quantityOf(name, max(0, most-has))}
-		list = append(list, &allowance{placement.Allowance{Name: AtLimit, Resources: left},
+		list = append(list, &allowance{
+			placement.Allowance{Name: AtLimit, Resources: left},
 			fmt.Sprintf("the machines that the group %s has or awaits have %s of %s, and may have %s", g.name(), text(name, has), name,
-				limit)})
+				limit),
+		})
 	}
 	return list
 }
@@ -121,7 +123,7 @@ func (p *plan) allowances(g *Group) []*allowance {
 // limit tells of the limit of a rule that stands in a group's way.
 func (p *plan) limit(g *Group, rule string) string {
 	for _, a := range p.allowances(g) {
-		if a.Allowance.Name == rule {
+		if a.Name == rule {
 			return a.message
 		}
 	}

@@ -46,8 +46,6 @@ type Group struct {
 	nodegroup.World
 	// Kinds are the machines that it can have more of, the preferred one first.
 	Kinds []Kind
-	// KindOf gives the kind of each node that is known, by the Node's name.
-	KindOf map[string]string
 	// Awaited are the machines that are on their way and have no Node yet.
 	Awaited []Machine
 	// Size is how many machines the cloud means the group to have, those on their way included; Most is the cloud's own
@@ -124,7 +122,6 @@ const (
 	NoPlace       = "NoPlace"       // its pods fit nowhere else
 	WouldComeBack = "WouldComeBack" // a machine would be ordered in its place
 	BudgetSpent   = "BudgetSpent"   // no more nodes of the group may be unavailable
-	PodsMoving    = "PodsMoving"    // pods of nodes that are leaving have found no place yet
 	NotTogether   = "NotTogether"   // it can go, and not along with others that go first
 )
 

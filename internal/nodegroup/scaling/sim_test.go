@@ -58,7 +58,6 @@ type scenario struct {
 	spare    int32
 	policy   v1alpha1.ScaleUpPolicy
 	together bool
-	seed     uint64
 }
 
 var scenarios = rapid.Custom(func(t *rapid.T) scenario {
@@ -70,8 +69,10 @@ var scenarios = rapid.Custom(func(t *rapid.T) scenario {
 	}
 	s.fates = rapid.SliceOfN(rapid.SampledFrom([]fate{joins, joins, joins, joins, failsAtOnce, failsLater, buildsForLong, neverJoins}), 16, 16).Draw(t, "fates")
 	for range rapid.IntRange(2, 5).Draw(t, "deployments") {
-		l := load{cpu: rapid.SampledFrom([]string{"200m", "500m", "1", "2"}).Draw(t, "cpu"),
-			memory: rapid.SampledFrom([]string{"256Mi", "1Gi", "3Gi"}).Draw(t, "memory")}
+		l := load{
+			cpu:    rapid.SampledFrom([]string{"200m", "500m", "1", "2"}).Draw(t, "cpu"),
+			memory: rapid.SampledFrom([]string{"256Mi", "1Gi", "3Gi"}).Draw(t, "memory"),
+		}
 		for range rapid.IntRange(2, 12).Draw(t, "changes") {
 			l.levels = append(l.levels, level{rapid.IntRange(0, 22*60).Draw(t, "minute"), rapid.IntRange(0, 12).Draw(t, "replicas")})
 		}
@@ -425,7 +426,7 @@ func (m *simulation) world() *World {
 		g.Kinds = append(g.Kinds, k)
 	}
 	for _, name := range slices.Sorted(maps.Keys(m.nodes)) {
-		g.World.Nodes = append(g.World.Nodes, nodegroup.Node{Object: m.nodes[name], Quiet: -1})
+		g.Nodes = append(g.Nodes, nodegroup.Node{Object: m.nodes[name], Quiet: -1})
 	}
 	w := &World{Snapshot: m.snap, Groups: []Group{g}, Nodes: len(m.nodes), Now: m.now}
 	for _, key := range slices.SortedFunc(maps.Keys(m.pods), compareKeys) {

@@ -271,8 +271,10 @@ func (p *plan) keepMinimum() error {
 				p.machines[name] = k.flavour
 			}
 			if n > 0 {
-				p.add(k, n, nil, Reason{Rule: BelowMinimum, Group: g.name(), Template: k.Name,
-					Message: fmt.Sprintf("the group has %d machines and a minimum of %d", g.Size-p.lost(g), g.Group.Spec.Minimum)})
+				p.add(k, n, nil, Reason{
+					Rule: BelowMinimum, Group: g.name(), Template: k.Name,
+					Message: fmt.Sprintf("the group has %d machines and a minimum of %d", g.Size-p.lost(g), g.Group.Spec.Minimum),
+				})
 			}
 			missing -= n
 		}

@@ -3,6 +3,7 @@ package scaling
 import (
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -242,7 +243,7 @@ func TestAKindIsWhatItsNodesHaveShown(t *testing.T) {
 	mark := func(zone, memory string, taints ...corev1.Taint) *corev1.Node {
 		n := node("web", "n-"+zone, machine("4", memory))
 		n.Labels[corev1.LabelTopologyZone] = zone
-		n.Spec.Taints = append(taints, corev1.Taint{Key: corev1.TaintNodeNotReady}, corev1.Taint{Key: "starting"})
+		n.Spec.Taints = slices.Concat(taints, []corev1.Taint{{Key: corev1.TaintNodeNotReady}, {Key: "starting"}})
 		return n
 	}
 	learned := Learn("m4", []*corev1.Node{mark("1", "14Gi", taint), mark("2", "13Gi", taint, corev1.Taint{Key: "odd"})}, []string{"starting"})
