@@ -119,7 +119,6 @@ func (a *Autoscaler) delete(ctx context.Context, s *sources, g *known, dead scal
 	if err != nil || is {
 		return err
 	}
-	a.backedOff(g, g.memory.fail(dead.Instance.Type, dead.Reason, dead.Message, time.Now()))
 	if _, err := provider.Delete(ctx, id); err != nil && !cloud.IsNotFound(err) {
 		return fmt.Errorf("deleting machine %s of NodeGroup %s, which has had no Node: %w", id, g.name(), err)
 	}

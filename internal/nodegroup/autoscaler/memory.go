@@ -201,7 +201,10 @@ func (a *Autoscaler) write(ctx context.Context, groups []*known) error {
 		if equality.Semantic.DeepEqual(g.Group.Status.ScaleUp, now) {
 			continue
 		}
-		patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": g.Group.UID}, "status": map[string]any{"scaleUp": now}})
+		whole := map[string]any{ // what is empty has to be said, or a merge leaves it
+			"onTheWay": now.OnTheWay, "learned": now.Learned, "backOffs": now.BackOffs, "awaited": now.Awaited,
+		}
+		patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": g.Group.UID}, "status": map[string]any{"scaleUp": whole}})
 		if err != nil {
 			return err
 		}

@@ -79,6 +79,12 @@ func (a *Autoscaler) ask(ctx context.Context, g *known, nodes []*corev1.Node) er
 		b := m.fail(lapsed.Kind, scaling.Failed, fmt.Sprintf("the cloud has dropped an order of %d machines without a word", lapsed.Count), now)
 		a.backedOff(g, b)
 	}
+	for _, dead := range m.survey.Dead { // before it is decided what to order in its place
+		b, left := m.backOffs[dead.Instance.Type]
+		if !left || scaling.ClosedBy(&b, g.name(), now) == nil {
+			a.backedOff(g, m.fail(dead.Instance.Type, dead.Reason, dead.Message, now))
+		}
+	}
 	for _, id := range m.survey.Strays {
 		a.o.Log.Warn("a machine has no Node, and came after no order that is known; it is left alone", "group", g.name(), "providerID", id)
 	}

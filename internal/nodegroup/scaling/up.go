@@ -251,7 +251,8 @@ func (p *plan) keepMinimum() error {
 		if g.scaleUp() == nil {
 			continue
 		}
-		missing := int(g.Group.Spec.Minimum) - (g.Size - p.lost(g))
+		size := p.size(g)
+		missing := int(g.Group.Spec.Minimum) - size
 		for _, k := range p.order {
 			if missing <= 0 {
 				break
@@ -273,7 +274,7 @@ func (p *plan) keepMinimum() error {
 			if n > 0 {
 				p.add(k, n, nil, Reason{
 					Rule: BelowMinimum, Group: g.name(), Template: k.Name,
-					Message: fmt.Sprintf("the group has %d machines and a minimum of %d", g.Size-p.lost(g), g.Group.Spec.Minimum),
+					Message: fmt.Sprintf("the group has %d machines and a minimum of %d", size, g.Group.Spec.Minimum),
 				})
 			}
 			missing -= n
