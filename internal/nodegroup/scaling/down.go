@@ -94,8 +94,17 @@ func (r *underusedRule) placeholder(set labels.Set) bool {
 	return r.placeholders != nil && r.placeholders.Matches(set)
 }
 
-// since reads when a Node was found to be one that could go; zero when it was not, or that cannot be read.
-func since(n *corev1.Node, now time.Time) time.Time {
+// UnderusedCooldown is for how long a node of a group has to be one that could go; false when the group has no such rule.
+func UnderusedCooldown(g *v1alpha1.NodeGroup) (time.Duration, bool) {
+	rule, err := ruleOf(g)
+	if err != nil || rule == nil {
+		return 0, false
+	}
+	return rule.cooldown, true
+}
+
+// Since reads when a Node was found to be one that could go; zero when it was not, or that cannot be read.
+func Since(n *corev1.Node, now time.Time) time.Time {
 	t, err := time.Parse(time.RFC3339, n.Annotations[SinceAnnotation])
 	if err != nil || t.After(now.Add(time.Second)) {
 		return time.Time{}
@@ -333,7 +342,7 @@ func (f *fall) onlyOf(g *Group, only []*NodeDecision) placement.Options {
 
 // cool says whether a node could go for the cooldown, and notes since when.
 func (d *NodeDecision) cool(cooldown time.Duration, now time.Time) bool {
-	d.Since = since(d.Subject.Object, now)
+	d.Since = Since(d.Subject.Object, now)
 	if d.Since.IsZero() {
 		d.Since = wholeSecond(now)
 	}

@@ -299,7 +299,7 @@ func (m *simulation) decide() {
 	all, err := Down(m.world())
 	m.must(err)
 	for _, n := range all {
-		if !n.Since.Equal(since(m.nodes[n.Node], m.now)) {
+		if !n.Since.Equal(Since(m.nodes[n.Node], m.now)) {
 			m.mark(n)
 		}
 		if n.Verdict == nodegroup.Leaves {
