@@ -15,6 +15,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/events"
@@ -190,10 +192,27 @@ func (a *Autoscaler) look(ctx context.Context, s *sources, askClouds bool) (busy
 		return true, err
 	}
 	failed := a.grow(ctx, groups, up, waiting)
-	a.tell(up, waiting)
+	a.tell(up, allKnown(groups), waiting)
 	a.o.Metrics.see(groups, up, down)
 	errs := []error{failed, a.giveUp(ctx, s, groups), a.write(ctx, groups), a.retire(ctx, cluster, groups, down)}
 	return len(up.Orders) > 0 || len(waiting) > 0 || underWay(groups), errors.Join(errs...)
+}
+
+// allKnown reports whether every group has been looked at, and its cloud been asked.
+func allKnown(groups []*known) bool {
+	for _, g := range groups {
+		if g.Group.Spec.ScaleUp == nil {
+			continue
+		}
+		accepted := meta.FindStatusCondition(g.Group.Status.Conditions, v1alpha1.GroupAccepted)
+		switch {
+		case accepted == nil || accepted.Status == metav1.ConditionUnknown:
+			return false
+		case accepted.Status == metav1.ConditionTrue && g.memory.templates == nil && g.memory.unread == "":
+			return false
+		}
+	}
+	return true
 }
 
 func underWay(groups []*known) bool {

@@ -2,6 +2,7 @@ package autoscaler
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -29,8 +30,9 @@ const (
 	maxNote = 900
 )
 
-// tell tells each pod what becomes of it, when that is something else than before.
-func (a *Autoscaler) tell(d *scaling.Decision, waiting map[placement.PodKey]waitingPod) {
+// tell tells each pod what becomes of it, when that is something else than before. That nothing helps it is told when
+// every group is known.
+func (a *Autoscaler) tell(d *scaling.Decision, known bool, waiting map[placement.PodKey]waitingPod) {
 	told := make(map[string]string, len(d.Pods))
 	for i := range d.Pods {
 		v := &d.Pods[i]
@@ -43,15 +45,19 @@ func (a *Autoscaler) tell(d *scaling.Decision, waiting map[placement.PodKey]wait
 		if a.told[string(p.uid)] == word {
 			continue
 		}
+		if v.Outcome == scaling.Helpless && !known {
+			delete(told, string(p.uid)) // what a group can do is not known yet
+			continue
+		}
 		pod := &corev1.Pod{
 			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
 			ObjectMeta: metav1.ObjectMeta{Namespace: v.Pod.Namespace, Name: v.Pod.Name, UID: p.uid},
 		}
 		switch v.Outcome {
 		case scaling.Ordered:
-			a.emit(pod, corev1.EventTypeNormal, eventOrdered, sentence(v.Reasons))
+			a.emit(pod, corev1.EventTypeNormal, eventOrdered, action, sentence(v.Reasons))
 		case scaling.Helpless:
-			a.emit(pod, corev1.EventTypeWarning, eventHelpless, sentence(v.Reasons))
+			a.emit(pod, corev1.EventTypeWarning, eventHelpless, rules(v.Reasons), sentence(v.Reasons))
 		}
 	}
 	a.told = told
@@ -65,7 +71,21 @@ func sentence(reasons []scaling.Reason) string {
 	return strings.Join(all, "; ")
 }
 
-func (a *Autoscaler) emit(about runtime.Object, kind, reason, note string) {
+// rules are the words of some reasons, each once. As the action of an Event they keep it apart from one that gives other
+// reasons: of Events that differ in their notes alone the API server keeps the first.
+func rules(reasons []scaling.Reason) string {
+	var all []string
+	for _, r := range reasons {
+		if !slices.Contains(all, r.Rule) {
+			all = append(all, r.Rule)
+		}
+	}
+	const longest = 128
+	text := strings.Join(all, "-")
+	return text[:min(len(text), longest)]
+}
+
+func (a *Autoscaler) emit(about runtime.Object, kind, reason, action, note string) {
 	note = strings.ToValidUTF8(note, "?")
 	if len(note) > maxNote {
 		note = strings.ToValidUTF8(note[:maxNote], "") + "…"
@@ -81,7 +101,7 @@ func (a *Autoscaler) onGroup(g *known, kind, reason, format string, args ...any)
 	a.emit(&v1alpha1.NodeGroup{
 		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "NodeGroup"},
 		ObjectMeta: metav1.ObjectMeta{Name: g.name(), UID: g.Group.UID},
-	}, kind, reason, fmt.Sprintf(format, args...))
+	}, kind, reason, action, fmt.Sprintf(format, args...))
 }
 
 func (a *Autoscaler) orderPlaced(g *known, o scaling.Order) {
@@ -128,7 +148,7 @@ func (a *Autoscaler) tellNode(g *known, d *scaling.NodeDecision) {
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
 		ObjectMeta: metav1.ObjectMeta{Name: d.Node, UID: d.Subject.Object.UID},
 	}
-	a.emit(node, corev1.EventTypeNormal, reason, nodegroup.Sentence(d.Reasons))
+	a.emit(node, corev1.EventTypeNormal, reason, d.Reasons[0].Rule, nodegroup.Sentence(d.Reasons))
 	a.o.Log.Info("an underused node", "group", d.Group, "node", d.Node, "verdict", d.Verdict, "reasons", d.Reasons)
 	if d.Verdict == nodegroup.Leaves {
 		a.onGroup(g, corev1.EventTypeNormal, reason, "node %s: %s", d.Node, nodegroup.Sentence(d.Reasons))
