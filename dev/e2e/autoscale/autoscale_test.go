@@ -20,6 +20,7 @@ func TestSixtyPodsComeAndTheirMachinesAndTheLoadGoesAndTheMachinesGo(t *testing.
 	f.group("load", set, `maximum: 10
 scaleUp: {joinTimeout: 5m}
 scaleDown: {underused: {cooldown: 2s}}
+cooldowns: {afterFailure: 1s}
 disruptionBudgets: [{nodes: "100%"}]`)
 	f.manage(set)
 	app := workload.App{
@@ -49,7 +50,8 @@ disruptionBudgets: [{nodes: "100%"}]`)
 	}
 	f.await("one machine is left", func() (string, bool) {
 		nodes, err := f.nodes()
-		return fmt.Sprintf("%d machines, %d nodes, %v", f.machines(set), len(nodes), err), err == nil && len(nodes) == 1 && f.machines(set) == 1
+		return fmt.Sprintf("%d machines, %d nodes, %v; %s", f.machines(set), len(nodes), err, f.leaving()), err == nil && len(nodes) == 1 &&
+			f.machines(set) == 1
 	})
 	d, err := f.Client().AppsV1().Deployments(f.name).Get(f.ctx, "web", metav1.GetOptions{})
 	if err != nil || d.Status.Replicas != 1 {

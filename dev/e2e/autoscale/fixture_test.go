@@ -157,6 +157,22 @@ func (f *fixture) nodes() ([]corev1.Node, error) {
 	return list.Items, nil
 }
 
+// leaving tells how the retirements of the test's nodes are getting on.
+func (f *fixture) leaving() string {
+	list, err := dynamic.NewForConfigOrDie(f.RESTConfig()).Resource(v1alpha1.GroupVersion.WithResource("noderetirements")).
+		List(f.ctx, metav1.ListOptions{})
+	if err != nil {
+		return err.Error()
+	}
+	text := fmt.Sprintf("%d retirements", len(list.Items))
+	for _, rt := range list.Items {
+		phase, _, _ := unstructured.NestedString(rt.Object, "status", "phase")
+		message, _, _ := unstructured.NestedString(rt.Object, "status", "message")
+		text += fmt.Sprintf("; %s is %s: %s", rt.GetName(), phase, message)
+	}
+	return text
+}
+
 // await waits for what is to be, and tells how it was the last time.
 func (f *fixture) await(what string, is func() (string, bool)) {
 	f.t.Helper()
