@@ -41,6 +41,7 @@ type NodeGroupList struct {
 // NodeGroupSpec says which nodes belong together and how they may come and go.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.maximum) || self.minimum <= self.maximum",message="minimum must not be above maximum"
+// +kubebuilder:validation:XValidation:rule="!has(self.scaleUp) || has(self.maximum)",message="scaleUp needs maximum: how many nodes the group may have"
 type NodeGroupSpec struct {
 	// NodeSelector selects the group's nodes by their labels. A node belongs to one group at most, and control-plane nodes
 	// to none: a group whose selector says otherwise is not accepted.
@@ -63,6 +64,11 @@ type NodeGroupSpec struct {
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	Maximum *int32 `json:"maximum,omitempty"`
+
+	// ScaleUp has the group get machines for the pods that find no room; without it none come.
+	//
+	// +optional
+	ScaleUp *ScaleUp `json:"scaleUp,omitempty"`
 
 	// ScaleDown says which nodes leave by themselves; without it none do.
 	//
@@ -124,6 +130,11 @@ type ScaleDown struct {
 	//
 	// +optional
 	IdleByLabel *IdleByLabel `json:"idleByLabel,omitempty"`
+
+	// Underused retires nodes that are used little and whose pods fit elsewhere.
+	//
+	// +optional
+	Underused *UnderusedNodes `json:"underused,omitempty"`
 }
 
 // IdleByLabel keeps a node for as long as a pod of a kind is on it. A node is idle when it has had none for the
@@ -372,6 +383,11 @@ type NodeGroupStatus struct {
 	//
 	// +optional
 	LastScaleDown *metav1.Time `json:"lastScaleDown,omitempty"`
+
+	// ScaleUp is what the manager knows of the machines to come; none without spec.scaleUp.
+	//
+	// +optional
+	ScaleUp *ScaleUpStatus `json:"scaleUp,omitempty"`
 
 	// +optional
 	// +listType=map

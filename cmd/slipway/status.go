@@ -35,6 +35,7 @@ type groupStatus struct {
 	MayLeave int               `json:"mayLeave"`
 	Away     map[string]string `json:"unavailableNodes,omitempty"` // node to why
 	idleStatus
+	scalingStatus
 }
 
 type leavingStatus struct {
@@ -106,7 +107,7 @@ func readStatus(ctx context.Context, c client.Reader) (clusterStatus, error) {
 			return clusterStatus{}, err
 		}
 		s := groupOf(g, nodes)
-		s.idleStatus = idleOf(ctx, cluster, g)
+		s.idleStatus, s.scalingStatus = idleOf(ctx, cluster, g), scalingOf(cluster, g)
 		status.Groups = append(status.Groups, s)
 	}
 	return status, nil
@@ -155,6 +156,7 @@ func (s clusterStatus) table(w io.Writer, _ bool) error {
 			g.Leaving, g.MayLeave)
 	}
 	s.idleTable(t)
+	s.scalingTable(t)
 	if len(s.Leaving) > 0 {
 		fmt.Fprintln(t, "\nNODE\tGROUP\tPHASE\tFOR\tREASON\tMESSAGE")
 	}

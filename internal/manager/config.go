@@ -34,6 +34,9 @@ type Config struct {
 	RetirementTTL           time.Duration
 	PollInterval, CloudPoll time.Duration
 	GroupPoll               time.Duration
+	ScaleUpDebounce         time.Duration
+	ScalePoll               time.Duration
+	MaxNodes                int
 	RetryInterval           time.Duration
 	OrderRetry, OrderSettle time.Duration
 	Listen                  string
@@ -68,6 +71,12 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 		"time between two looks at a machine that is being deleted, 100ms to 5m, unless its cloud wants another")
 	fs.DurationVar(&c.GroupPoll, "group-poll-interval", time.Minute,
 		"time between two looks at a NodeGroup in its cloud, 100ms to 5m")
+	fs.DurationVar(&c.ScaleUpDebounce, "scale-up-debounce", time.Second,
+		"how long the first pod that finds no room waits for others, so that they are packed together, 10ms to 5m")
+	fs.DurationVar(&c.ScalePoll, "scale-poll-interval", 10*time.Second,
+		"time between two looks at machines that are on their way and at nodes that are used little, 100ms to 5m")
+	fs.IntVar(&c.MaxNodes, "max-nodes", 0,
+		"how many nodes the cluster may have, those on their way included and those of its control plane not; 0 is no bound")
 	fs.DurationVar(&c.RetryInterval, "retry-interval", 10*time.Second,
 		"time before a deletion that failed is asked for again, 100ms to 5m; doubled each time up to 5m")
 	fs.DurationVar(&c.OrderRetry, "order-retry-interval", 30*time.Second,
@@ -86,6 +95,7 @@ func (c *Config) Validate() error {
 	for flag, d := range map[string]time.Duration{
 		"poll-interval": c.PollInterval, "cloud-poll-interval": c.CloudPoll, "retry-interval": c.RetryInterval,
 		"group-poll-interval": c.GroupPoll, "order-retry-interval": c.OrderRetry, "order-settle-time": c.OrderSettle,
+		"scale-poll-interval": c.ScalePoll,
 	} {
 		if d < 100*time.Millisecond || d > 5*time.Minute {
 			errs = append(errs, fmt.Errorf("--%s: %s: want 100ms to 5m", flag, d))
@@ -93,6 +103,12 @@ func (c *Config) Validate() error {
 	}
 	if c.LeaseDuration < 3*time.Second || c.LeaseDuration > 5*time.Minute {
 		errs = append(errs, fmt.Errorf("--leader-election-lease-duration: %s: want 3s to 5m", c.LeaseDuration))
+	}
+	if c.ScaleUpDebounce < 10*time.Millisecond || c.ScaleUpDebounce > 5*time.Minute {
+		errs = append(errs, fmt.Errorf("--scale-up-debounce: %s: want 10ms to 5m", c.ScaleUpDebounce))
+	}
+	if c.MaxNodes < 0 {
+		errs = append(errs, fmt.Errorf("--max-nodes: %d: must not be negative", c.MaxNodes))
 	}
 	if c.RetirementTTL < 0 {
 		errs = append(errs, fmt.Errorf("--retirement-ttl: %s: must not be negative", c.RetirementTTL))

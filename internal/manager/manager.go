@@ -28,6 +28,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 	"github.com/slipway-dev/slipway/internal/nodegroup"
+	"github.com/slipway-dev/slipway/internal/nodegroup/autoscaler"
 	"github.com/slipway-dev/slipway/internal/observe"
 	"github.com/slipway-dev/slipway/internal/replacement"
 	"github.com/slipway-dev/slipway/internal/retirement"
@@ -153,6 +154,7 @@ type counters struct {
 	retirement  *retirement.Metrics
 	replacement *replacement.Metrics
 	nodegroup   *nodegroup.Metrics
+	autoscaler  *autoscaler.Metrics
 }
 
 func newCounters(r prometheus.Registerer) (c counters, err error) {
@@ -162,7 +164,10 @@ func newCounters(r prometheus.Registerer) (c counters, err error) {
 	if c.replacement, err = replacement.NewMetrics(r); err != nil {
 		return c, err
 	}
-	c.nodegroup, err = nodegroup.NewMetrics(r)
+	if c.nodegroup, err = nodegroup.NewMetrics(r); err != nil {
+		return c, err
+	}
+	c.autoscaler, err = autoscaler.NewMetrics(r)
 	return c, err
 }
 
@@ -185,6 +190,9 @@ func assemble(ctx context.Context, c Config, in Process, clouds map[string]cloud
 		return nil, err
 	}
 	if err := addNodeGroups(m, c, groups, clouds, in.API, counters.nodegroup, in.Log); err != nil {
+		return nil, err
+	}
+	if err := addAutoscaler(m, c, in.Kube, groups, clouds, counters.autoscaler, in.Log); err != nil {
 		return nil, err
 	}
 	return m, m.Add(&retirement.Sweeper{

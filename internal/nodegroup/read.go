@@ -131,14 +131,7 @@ func (c *Cluster) hosted(ctx context.Context, node string) ([]corev1.Pod, error)
 
 // Forecast says what a manager would decide about a group, from its status and what is in the cluster.
 func (c *Cluster) Forecast(ctx context.Context, g *v1alpha1.NodeGroup) ([]Decision, error) {
-	why := ""
-	switch f, wrong := c.Claims.Faults[g.Name]; {
-	case wrong:
-		why = f.Message
-	default:
-		why = notAccepted(g.Status.Conditions)
-	}
-	w, err := c.World(ctx, g, why, nil)
+	w, err := c.World(ctx, g, c.NotAccepted(g), nil)
 	if err != nil {
 		return nil, err
 	}

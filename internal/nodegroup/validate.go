@@ -45,6 +45,12 @@ func Check(g *v1alpha1.NodeGroup) (errs []error) {
 	if g.Spec.ScaleDown != nil && g.Spec.ScaleDown.IdleByLabel != nil {
 		checkIdle(fail, g.Spec.ScaleDown.IdleByLabel)
 	}
+	if g.Spec.ScaleDown != nil && g.Spec.ScaleDown.Underused != nil {
+		checkUnderused(fail, g.Spec.ScaleDown.Underused)
+	}
+	if g.Spec.ScaleUp != nil {
+		checkScaleUp(fail, g)
+	}
 	return errs
 }
 

@@ -2,9 +2,9 @@ package placement
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -22,6 +22,8 @@ type Flavour struct {
 	Zones []string
 	// Max is how many more may be launched; nil sets no limit.
 	Max *int
+	// Within are limits that the flavour shares with others.
+	Within []*Allowance
 }
 
 // Node is the node that a machine of the flavour would register under a name in a zone; an empty zone leaves the
@@ -72,6 +74,8 @@ type Machine struct {
 type Helpless struct {
 	Pod     PodKey            `json:"pod"`
 	Reasons map[string]string `json:"reasons"`
+	// Spent names, by flavour, the limit for which no more of it may be launched, though a machine would take the pod.
+	Spent map[string]string `json:"spent,omitempty"`
 }
 
 // packer is one run of Pack.
@@ -80,6 +84,8 @@ type packer struct {
 	flavours  []Flavour
 	objective Objective
 	offers    []offer
+	next      func(*class, *node) float64
+	purses    map[*Allowance]*purse
 	machines  []launched
 	serial    int
 }
@@ -89,6 +95,7 @@ type offer struct {
 	flavour *Flavour
 	zone    string
 	count   *int // launched of the flavour
+	purses  []*purse
 }
 
 type launched struct {
@@ -104,12 +111,9 @@ type demand struct {
 
 // Pack answers which new machines would take the pending pods, or those of them that are given by key. Free room on
 // existing nodes is used first. The answer holds for the machines launched together: with all of them there and empty,
-// every pod, largest first, fits where it is said to go. It is greedy, machine by machine, and not promised to be the
-// cheapest there is.
+// every pod, largest first, fits where it is said to go. It is greedy, machine by machine, in two ways of which the better
+// counts, and not promised to be the cheapest there is. Asked in a fork, it answers for what the fork has made of the cluster.
 func (s *Snapshot) Pack(pods []PodKey, flavours []Flavour, objective Objective) (*Packing, error) {
-	if s.forks > 0 {
-		return nil, errors.New("snapshot is forked: pack outside of a fork")
-	}
 	for i := range flavours {
 		if flavours[i].Template == nil || flavours[i].Name == "" {
 			return nil, fmt.Errorf("flavour %d %q has no name or no template", i, flavours[i].Name)
@@ -121,10 +125,64 @@ func (s *Snapshot) Pack(pods []PodKey, flavours []Flavour, objective Objective) 
 	if err != nil {
 		return nil, err
 	}
-	p := &packer{planner: s.newPlanner(LeastPods, &Options{}), flavours: flavours, objective: objective}
+	balanced := s.packBy((*class).along, demands, flavours, objective)
+	if len(balanced.Machines) <= s.fewest(balanced, flavours) {
+		return balanced, nil
+	}
+	if largest := s.packBy((*class).large, demands, flavours, objective); largest.better(balanced) {
+		return largest, nil
+	}
+	return balanced, nil
+}
+
+// packBy packs by one rule of which pod is next on a machine that is being filled: the one of the class that it gives the
+// highest number.
+func (s *Snapshot) packBy(next func(*class, *node) float64, demands []demand, flavours []Flavour, objective Objective) *Packing {
+	p := &packer{
+		planner: s.newPlanner(LeastPods, &Options{}), flavours: flavours, objective: objective, next: next,
+		purses: map[*Allowance]*purse{},
+	}
 	defer p.close()
 	p.offer()
-	return p.pack(demands), nil
+	return p.pack(demands)
+}
+
+// fewest is how many machines it takes at least for the pods that a packing puts on new ones: the sum of their requests,
+// divided by the most that any machine has.
+func (s *Snapshot) fewest(p *Packing, flavours []Flavour) int {
+	var sums, most []float64
+	add := func(list *[]float64, r int32) *float64 {
+		for int(r) >= len(*list) {
+			*list = append(*list, 0)
+		}
+		return &(*list)[r]
+	}
+	for i := range flavours {
+		for r, value := range s.resources.dense(flavours[i].Template.Status.Allocatable) {
+			has := add(&most, int32(r))
+			*has = max(*has, float64(value))
+		}
+	}
+	for i := range p.Machines {
+		for _, key := range p.Machines[i].Pods {
+			for _, a := range s.pods[key].class.requests {
+				*add(&sums, a.resource) += float64(a.value)
+			}
+		}
+	}
+	fewest := min(1, len(p.Machines))
+	for r, sum := range sums {
+		if has := *add(&most, int32(r)); has > 0 {
+			fewest = max(fewest, int(math.Ceil(sum/has)))
+		}
+	}
+	return fewest
+}
+
+// better reports whether a packing helps more pods than another, or as many for less.
+func (p *Packing) better(other *Packing) bool {
+	return cmp.Or(cmp.Compare(len(p.Helpless), len(other.Helpless)), cmp.Compare(p.Cost, other.Cost),
+		cmp.Compare(len(p.Machines), len(other.Machines))) < 0
 }
 
 // weighAgainst makes the sizes of pods those they have beside the machines on offer, rather than beside the nodes that are
@@ -182,11 +240,18 @@ func (p *packer) offer() {
 	for i := range p.flavours {
 		f := &p.flavours[i]
 		count := new(int)
+		var purses []*purse
+		for _, a := range f.Within {
+			if p.purses[a] == nil {
+				p.purses[a] = newPurse(a)
+			}
+			purses = append(purses, p.purses[a])
+		}
 		for _, zone := range f.Zones {
-			p.offers = append(p.offers, offer{f, zone, count})
+			p.offers = append(p.offers, offer{f, zone, count, purses})
 		}
 		if len(f.Zones) == 0 {
-			p.offers = append(p.offers, offer{f, f.Template.Labels[corev1.LabelTopologyZone], count})
+			p.offers = append(p.offers, offer{f, f.Template.Labels[corev1.LabelTopologyZone], count, purses})
 		}
 	}
 }
@@ -279,9 +344,7 @@ func (p *packer) add(left []demand) []demand {
 			mark := len(p.s.log)
 			placed := p.launch(*best, left)
 			if placed == 0 || placed < filled {
-				p.s.undo(mark)
-				p.machines = p.machines[:len(p.machines)-1]
-				*best.count--
+				p.recall(mark)
 				break
 			}
 			filled = placed
@@ -296,16 +359,45 @@ func (p *packer) add(left []demand) []demand {
 
 // zoned reports whether any class left cares for topology, so that the next machine had better be chosen anew.
 func (p *packer) zoned(left []demand) bool {
-	for _, d := range left {
-		if len(d.class.spreads)+len(d.class.affinity)+len(d.class.antiAffinity)+len(d.class.labels.repulsions) > 0 {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(left, func(d demand) bool { return d.class.social() })
+}
+
+// social reports whether it matters to a class where other pods are, or to others where its own are.
+func (c *class) social() bool {
+	return len(c.spreads)+len(c.affinity)+len(c.antiAffinity)+len(c.labels.repulsions) > 0
 }
 
 // available reports whether one more machine may be launched.
-func (o *offer) available() bool { return o.flavour.Max == nil || *o.count < *o.flavour.Max }
+func (o *offer) available() bool { return o.spent() == "" }
+
+// spent says in words which limit forbids one more machine; empty when none does.
+func (o *offer) spent() string {
+	if o.flavour.Max != nil && *o.count >= *o.flavour.Max {
+		return fmt.Sprintf("no more than %d may be launched", *o.flavour.Max)
+	}
+	for _, purse := range o.purses {
+		if !purse.affords(o.flavour.capacity()) {
+			return purse.allowance.Name
+		}
+	}
+	return ""
+}
+
+// spend counts a machine as launched (1) or taken back (-1).
+func (o *offer) spend(sign int) {
+	*o.count += sign
+	for _, purse := range o.purses {
+		purse.spend(o.flavour.capacity(), sign)
+	}
+}
+
+// recall takes back the machine launched last, and everything since a mark of the log.
+func (p *packer) recall(mark int) {
+	p.s.undo(mark)
+	last := len(p.machines) - 1
+	p.machines[last].spend(-1)
+	p.machines = p.machines[:last]
+}
 
 // rest lists the demands that are not met yet.
 func (p *packer) rest(left []demand) []demand {
@@ -322,33 +414,86 @@ func (p *packer) rest(left []demand) []demand {
 	return out
 }
 
-// launch adds a machine and fills it, largest pods first. It returns how many pods it took.
+// launch adds a machine and fills it. It returns how many pods it took.
 func (p *packer) launch(o offer, left []demand) int {
 	p.serial++
 	object := o.flavour.Node(fmt.Sprintf("%s-new-%d", o.flavour.Name, p.serial), o.zone)
-	*o.count++
+	o.spend(1)
 	p.machines = append(p.machines, launched{o, object})
 	n := p.s.launch(object)
 	placed := 0
+	var plain []demand
 	for _, d := range left {
-		if !p.s.placeable(d.class) || d.class.volumes.hasEphemeral() {
-			continue
-		}
-		if placed > 0 && d.class.shareNode() { // beside others they go all or none; first in line, as many as there is room for
-			if p.fill(n, d.pods) {
-				placed += len(d.pods)
-			}
-			continue
-		}
-		for _, pod := range d.pods {
-			if !p.s.fits(d.class, n) {
-				break
-			}
-			p.s.put(pod, n)
-			placed++
+		switch {
+		case !p.s.placeable(d.class) || d.class.volumes.hasEphemeral():
+		case d.class.social():
+			placed += p.takeIn(n, d, placed)
+		case p.s.fits(d.class, n):
+			plain = append(plain, d)
 		}
 	}
-	return placed
+	return placed + p.fillUp(n, plain)
+}
+
+// takeIn puts as many pods of one class on a machine as fit. Those that have to share a node go beside others all or
+// none; first in line, as many as there is room for.
+func (p *packer) takeIn(n *node, d demand, before int) int {
+	if before > 0 && d.class.shareNode() {
+		if p.fill(n, d.pods) {
+			return len(d.pods)
+		}
+		return 0
+	}
+	return p.takeAll(n, d)
+}
+
+// takeAll puts pods of one class on a machine, one by one, as long as they fit.
+func (p *packer) takeAll(n *node, d demand) int {
+	for i, pod := range d.pods {
+		if !p.s.fits(d.class, n) {
+			return i
+		}
+		p.s.put(pod, n)
+	}
+	return len(d.pods)
+}
+
+// fillUp fills a machine with pods that do not care for each other, by the plan's rule of which is next.
+func (p *packer) fillUp(n *node, left []demand) int {
+	for placed := 0; ; placed++ {
+		var best *demand
+		var furthest float64
+		left = slices.DeleteFunc(left, func(d demand) bool { return len(d.pods) == 0 || !p.s.fits(d.class, n) })
+		for i := range left {
+			if score := p.next(left[i].class, n); best == nil || score > furthest {
+				best, furthest = &left[i], score
+			}
+		}
+		if best == nil {
+			return placed
+		}
+		if len(left) == 1 {
+			return placed + p.takeAll(n, left[0])
+		}
+		p.s.put(best.pods[0], n)
+		best.pods = best.pods[1:]
+	}
+}
+
+// large puts the largest pods first.
+func (c *class) large(*node) float64 { return float64(c.size) }
+
+// along is how far the requests of a class, as shares of a node, point in the direction of what is left of it: large pods
+// come first, and none of the resources runs out long before the others (Panigrahy et al., Heuristics for Vector Bin
+// Packing, 2011).
+func (c *class) along(n *node) float64 {
+	var sum float64
+	for _, a := range c.requests {
+		if has := float64(at(n.allocatable, a.resource)); has > 0 {
+			sum += float64(a.value) / has * float64(n.free(a.resource)) / has
+		}
+	}
+	return sum
 }
 
 // best tries one machine of every offer and returns the one with the best score; nil when none takes a pod. Among equal
@@ -365,9 +510,7 @@ func (p *packer) best(left []demand) *offer {
 		mark := len(p.s.log)
 		placed := p.launch(*o, left)
 		score := p.score(*o)
-		p.s.undo(mark)
-		p.machines = p.machines[:len(p.machines)-1]
-		*o.count--
+		p.recall(mark)
 		there := p.inZone(o)
 		if placed > 0 && (best == nil || score > bestScore || score == bestScore && there < fewest) {
 			best, bestScore, fewest = o, score, there
@@ -428,33 +571,37 @@ func (p *packer) answer(demands, left []demand) *Packing {
 		}
 	}
 	for _, d := range left {
-		reasons := p.reasons(d.class)
+		reasons, spent := p.reasons(d.class)
 		for _, pod := range d.pods {
 			if pod.node == none {
-				out.Helpless = append(out.Helpless, Helpless{pod.key, reasons})
+				out.Helpless = append(out.Helpless, Helpless{pod.key, reasons, spent})
 			}
 		}
 	}
 	return out
 }
 
-// reasons says why a new machine of each flavour does not help a class.
-func (p *packer) reasons(c *class) map[string]string {
-	out := map[string]string{}
+// reasons says why a new machine of each flavour does not help a class, and of which flavours no more may be launched
+// though one would help.
+func (p *packer) reasons(c *class) (reasons, spent map[string]string) {
+	reasons = map[string]string{}
 	for i := range p.offers {
 		o := &p.offers[i]
+		limit := o.spent()
 		mark := len(p.s.log)
 		p.launch(*o, nil)
 		m := p.machines[len(p.machines)-1]
 		v := p.s.judge(c, p.s.nodeByName[m.object.Name])
-		p.s.undo(mark)
-		p.machines = p.machines[:len(p.machines)-1]
-		*o.count--
+		p.recall(mark)
 		text := v.String()
-		if v.Outcome == Fits && !o.available() {
-			text = fmt.Sprintf("no more than %d may be launched", *o.flavour.Max)
+		if v.Outcome == Fits && limit != "" {
+			text = limit
+			if spent == nil {
+				spent = map[string]string{}
+			}
+			spent[o.flavour.Name] = limit
 		}
-		out[o.flavour.Name] = text
+		reasons[o.flavour.Name] = text
 	}
-	return out
+	return reasons, spent
 }

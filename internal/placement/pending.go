@@ -41,9 +41,15 @@ func (s *Snapshot) Pending(key PodKey, flavours []Flavour) (*Pending, error) {
 			return nil, fmt.Errorf("flavour %d %q has no name or no template", i, flavours[i].Name)
 		}
 	}
-	plan := &packer{planner: s.newPlanner(LeastPods, &Options{}), flavours: flavours}
+	plan := &packer{planner: s.newPlanner(LeastPods, &Options{}), flavours: flavours, purses: map[*Allowance]*purse{}, next: (*class).large}
 	defer plan.close()
 	plan.offer()
-	out.Machines = plan.reasons(p.class)
+	out.Machines, _ = plan.reasons(p.class)
 	return out, nil
+}
+
+// IsPending reports whether a pod is in the snapshot and on no node.
+func (s *Snapshot) IsPending(key PodKey) bool {
+	p, ok := s.pods[key]
+	return ok && p.node == none && p.nodeName == ""
 }

@@ -46,11 +46,9 @@ type target struct {
 	node string
 }
 
-// NewRanking judges all nodes. Groups' limits are those of the options.
+// NewRanking judges all nodes. Groups' limits are those of the options. Made in a fork, it is good until that is rolled
+// back.
 func NewRanking(s *Snapshot, policy Policy, o Options) (*Ranking, error) {
-	if s.forks > 0 {
-		return nil, ErrForked
-	}
 	r := &Ranking{s: s, policy: policy, o: o}
 	r.startOver()
 	return r, nil
@@ -61,7 +59,8 @@ func (r *Ranking) startOver() {
 	r.entries = make(map[string]*ranked, len(r.s.nodeByName))
 	r.usedBy = map[string]map[*ranked]struct{}{}
 	r.blocked = map[*class]map[*ranked]struct{}{}
-	r.judge(r.s.byName())
+	gone := func(n *node) bool { return n.out } // a fork has taken it away
+	r.judge(slices.DeleteFunc(slices.Clone(r.s.byName()), gone))
 	r.seen = r.s.events
 }
 

@@ -1,7 +1,6 @@
 package placement
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 )
@@ -29,13 +28,11 @@ type Passed struct {
 // Victims chooses up to k nodes that can go together, best first by the policy: each one is judged with the pods of
 // those before it already moved (invariant I9), and budgets, group sizes and zones hold for the whole set. No pod is
 // planned to move twice. The choice is greedy with a second look at nodes that had been taken as targets; it is never
-// worse than going through the candidates one by one, and it is not promised to be the largest set there is.
+// worse than going through the candidates one by one, and it is not promised to be the largest set there is. Asked in a
+// fork, it answers for what the fork has made of the cluster.
 func (s *Snapshot) Victims(k int, policy Policy, o Options) (*Selection, error) {
 	if k < 0 {
 		return nil, fmt.Errorf("number of victims is %d: it must not be negative", k)
-	}
-	if s.forks > 0 {
-		return nil, errors.New("snapshot is forked: choose victims outside of a fork")
 	}
 	best := s.victims(k, policy, &o, true)
 	if best.crowded() && !best.optimal {
@@ -189,6 +186,9 @@ func (p *planner) moving(n *node) (sums [len(bounding)]int64) {
 func (p *planner) candidates(out *Selection) []candidate {
 	list := make([]candidate, 0, len(p.s.nodeByName))
 	for _, n := range p.s.byName() {
+		if n.out {
+			continue
+		}
 		if refusal := p.firstRefusal(n); refusal != nil {
 			out.Passed = append(out.Passed, Passed{n.name(), []Refusal{*refusal}})
 			continue

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/slipway-dev/slipway/dev/bench/agent"
+	"github.com/slipway-dev/slipway/dev/bench/autoscale"
 	"github.com/slipway-dev/slipway/dev/bench/cloudpool"
 	"github.com/slipway-dev/slipway/dev/bench/placement"
 	"github.com/slipway-dev/slipway/dev/bench/result"
@@ -40,6 +41,7 @@ var benchGroups = []benchGroup{
 	{"agent", "the agent on a real control plane: its speed, its size, and what it asks of the API server", benchAgent},
 	{"agent-storm", "200 agents, of which 100 are told at once that their machine goes", benchStorm},
 	{"cloudpool", "a smaller pool: the decision, what it costs the API server, and what is added to reads meanwhile", benchCloudpool},
+	{"autoscale", "machines for pods without room: how many are ordered, how fast that is decided, and how soon they are asked for", benchAutoscale},
 	{"retirement", "100 of 500 nodes taken out of service, 20 at a time: the time against what is forced, and the requests", benchRetirement},
 	{"manager", "a manager with 5,000 nodes and 150,000 pods in its caches: memory, and CPU when nothing happens", benchManager},
 	{"placement", "which nodes can go and what machines the pending pods need: speed and memory, on one core", benchPlacement},
@@ -47,6 +49,10 @@ var benchGroups = []benchGroup{
 
 func benchPlacement(ctx context.Context, _ benchOptions) ([]result.Result, error) {
 	return placement.Run(ctx)
+}
+
+func benchAutoscale(ctx context.Context, o benchOptions) ([]result.Result, error) {
+	return autoscale.Run(ctx, autoscale.Options{Kubernetes: o.kubernetes, Progress: o.progress})
 }
 
 func benchAgent(ctx context.Context, o benchOptions) ([]result.Result, error) {

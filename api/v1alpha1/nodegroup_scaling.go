@@ -1,0 +1,216 @@
+package v1alpha1
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// ScaleUpPolicy says which kind of machine is taken when several would help.
+//
+// +kubebuilder:validation:Enum=LeastWaste;LeastCost;Priority
+type ScaleUpPolicy string
+
+// The policies.
+const (
+	LeastWaste ScaleUpPolicy = "LeastWaste" // leaves the least cpu and memory unused
+	LeastCost  ScaleUpPolicy = "LeastCost"  // costs the least for what the pods ask
+	ByPriority ScaleUpPolicy = "Priority"   // the first of the list that helps
+)
+
+// ScaleUp has a group get machines for the pods that find no room. Groups of a higher priority are asked first; those of
+// one priority and one policy compete with each other.
+type ScaleUp struct {
+	// Templates are the kinds of machines that the group may get, the preferred one first; none is all that the cloud has
+	// for it, in the cloud's order.
+	//
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=64
+	Templates []MachineTemplate `json:"templates,omitempty"`
+
+	// Policy says which kind of machine is taken when several would help.
+	//
+	// +optional
+	// +kubebuilder:default=LeastWaste
+	Policy ScaleUpPolicy `json:"policy,omitempty"`
+
+	// Priority orders the groups: a group is asked when those of a higher one cannot help.
+	//
+	// +optional
+	// +kubebuilder:default=0
+	Priority int32 `json:"priority,omitempty"`
+
+	// Limits are the most that the group's machines may have together.
+	//
+	// +optional
+	Limits ScaleUpLimits `json:"limits,omitempty"`
+
+	// JoinTimeout is how long a machine may take from the order until its Node is Ready. After that it is no help any
+	// more: one that never had a Node is deleted, and its kind left alone for a while.
+	//
+	// +optional
+	// +kubebuilder:default="15m"
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('10s')",message="must be at least 10s"
+	JoinTimeout *metav1.Duration `json:"joinTimeout,omitempty"`
+
+	// HeadRoom is room that is kept free for pods to come.
+	//
+	// +optional
+	HeadRoom *HeadRoom `json:"headRoom,omitempty"`
+
+	// StartupTaints are the keys of taints that a node has only while it starts: pods are counted on it though they do not
+	// tolerate them.
+	//
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=316
+	StartupTaints []string `json:"startupTaints,omitempty"`
+}
+
+// MachineTemplate is a kind of machine, and what is known of its nodes before there is one.
+type MachineTemplate struct {
+	// Name is the cloud's own, a size or a flavour.
+	//
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Name string `json:"name"`
+
+	// Allocatable is what pods may take of a node of this kind, that of DaemonSets included. It counts until a node of the
+	// kind has shown what it has; without it a careful guess is made from what the cloud says of the machine.
+	//
+	// +optional
+	Allocatable corev1.ResourceList `json:"allocatable,omitempty"`
+}
+
+// ScaleUpLimits are the most that a group's machines may have together.
+type ScaleUpLimits struct {
+	// +optional
+	CPU *resource.Quantity `json:"cpu,omitempty"`
+	// +optional
+	Memory *resource.Quantity `json:"memory,omitempty"`
+}
+
+// HeadRoom is room that is kept free on a group's nodes: so many pods that request so much would find a place at once.
+type HeadRoom struct {
+	// Slots is for how many pods.
+	//
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=1000
+	Slots int32 `json:"slots"`
+
+	// Requests are those of each of the pods.
+	//
+	// +kubebuilder:validation:XValidation:rule="size(self) > 0",message="want what each pod requests, such as cpu and memory"
+	Requests corev1.ResourceList `json:"requests"`
+}
+
+// UnderusedNodes retires nodes that are used little, when the pods on them fit on other nodes, and no machine would have to
+// come back for them. A node is used little when the requests for cpu and for memory are both below their thresholds, or
+// when it has few pods of its own. Pods of DaemonSets, pods of the node's own, and finished ones do not count.
+type UnderusedNodes struct {
+	// CPUBelow is the share of the allocatable cpu, in percent.
+	//
+	// +optional
+	// +kubebuilder:default=50
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=100
+	CPUBelow *int32 `json:"cpuBelow,omitempty"`
+
+	// MemoryBelow is the share of the allocatable memory, in percent.
+	//
+	// +optional
+	// +kubebuilder:default=50
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=100
+	MemoryBelow *int32 `json:"memoryBelow,omitempty"`
+
+	// PodsAtMost makes a node with so few pods one that is used little, whatever they request.
+	//
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	PodsAtMost *int32 `json:"podsAtMost,omitempty"`
+
+	// Consolidate retires a node whenever its pods fit on others, however much it is used.
+	//
+	// +optional
+	Consolidate bool `json:"consolidate,omitempty"`
+
+	// Cooldown is how long a node has to be one that could go. It is written on the Node, so that a restart does not begin
+	// it anew.
+	//
+	// +optional
+	// +kubebuilder:default="10m"
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="must not be negative"
+	Cooldown *metav1.Duration `json:"cooldown,omitempty"`
+}
+
+// ScaleUpStatus is what the manager knows of a group's machines to come.
+type ScaleUpStatus struct {
+	// OnTheWay is how many machines were asked for and have no Ready node yet.
+	//
+	// +optional
+	OnTheWay int32 `json:"onTheWay"`
+
+	// Learned is what nodes of the group have shown that their kind of machine has.
+	//
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=64
+	Learned []LearnedTemplate `json:"learned,omitempty"`
+
+	// BackOffs are the kinds of machines that are left alone for a while.
+	//
+	// +optional
+	// +listType=map
+	// +listMapKey=template
+	// +kubebuilder:validation:MaxItems=64
+	BackOffs []BackOff `json:"backOffs,omitempty"`
+
+	// Awaited are machines that came after an order and have had no Node yet.
+	//
+	// +optional
+	// +listType=map
+	// +listMapKey=providerID
+	Awaited []AwaitedMachine `json:"awaited,omitempty"`
+}
+
+// LearnedTemplate is what the nodes of one kind of machine have in common.
+type LearnedTemplate struct {
+	Name string `json:"name"`
+	// +optional
+	Allocatable corev1.ResourceList `json:"allocatable,omitempty"`
+	// +optional
+	Capacity corev1.ResourceList `json:"capacity,omitempty"`
+	// +optional
+	Labels map[string]string `json:"labels,omitempty"`
+	// +optional
+	// +listType=atomic
+	Taints []corev1.Taint `json:"taints,omitempty"`
+}
+
+// BackOff is a kind of machine that is left alone for a while.
+type BackOff struct {
+	// Template is the kind's name.
+	Template string `json:"template"`
+	// Reason is one word, such as NoQuota, NoCapacity, Invalid or NeverJoined.
+	Reason string `json:"reason"`
+	// +optional
+	Message string      `json:"message,omitempty"`
+	Until   metav1.Time `json:"until"`
+	// Failures is how many orders have failed in a row.
+	Failures int32 `json:"failures"`
+}
+
+// AwaitedMachine is a machine that came after an order and has had no Node yet.
+type AwaitedMachine struct {
+	ProviderID string `json:"providerID"`
+	// +optional
+	Template string `json:"template,omitempty"`
+	// Since is when it was first seen.
+	Since metav1.Time `json:"since"`
+}

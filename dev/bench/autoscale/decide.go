@@ -1,0 +1,149 @@
+package autoscale
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/dev/bench/result"
+	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/nodegroup"
+	"github.com/slipway-dev/slipway/internal/nodegroup/scaling"
+	"github.com/slipway-dev/slipway/internal/placement"
+	"github.com/slipway-dev/slipway/internal/placement/placementtest"
+)
+
+const (
+	seed = 1
+	runs = 9
+)
+
+// mix describes the pods.
+const mix = "seed 1; 0.1 to 2 cores and 128 MiB to 6 GiB, in 25 sizes"
+
+// waiting makes pods that wait, of the mix, and the sums of what they request: millicores and bytes.
+func waiting(s *placement.Snapshot, n int) (pods []scaling.Pod, cpu, memory int64, err error) {
+	dice := rand.New(rand.NewPCG(seed, 7))
+	cpus, memories := []string{"100m", "250m", "500m", "1", "2"}, []string{"128Mi", "512Mi", "1Gi", "2Gi", "6Gi"}
+	for i := range n {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: fmt.Sprintf("web-%d", i)}}
+		requests := corev1.ResourceList{
+			corev1.ResourceCPU:    resource.MustParse(cpus[dice.IntN(len(cpus))]),
+			corev1.ResourceMemory: resource.MustParse(memories[dice.IntN(len(memories))]),
+		}
+		p.Spec.Containers = []corev1.Container{{Resources: corev1.ResourceRequirements{Requests: requests}}}
+		if err := s.SetPod(p); err != nil {
+			return nil, 0, 0, err
+		}
+		pods = append(pods, scaling.Pod{Key: placement.PodKey{Namespace: p.Namespace, Name: p.Name}})
+		cpu, memory = cpu+requests.Cpu().MilliValue(), memory+requests.Memory().Value()
+	}
+	return pods, cpu, memory, nil
+}
+
+// kind is one all of whose capacity pods may take.
+func kind(g *v1alpha1.NodeGroup, name, cpu, memory string) scaling.Kind {
+	capacity := corev1.ResourceList{
+		corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse(memory), corev1.ResourcePods: resource.MustParse("110"),
+	}
+	t := cloud.Template{Name: name, Shape: cloud.Shape{Capacity: capacity}}
+	return scaling.Kind{Name: name, Node: scaling.NodeOf(g, scaling.Source{Template: t, Declared: capacity})}
+}
+
+func world(pods int, kinds ...func(*v1alpha1.NodeGroup) scaling.Kind) (w *scaling.World, cpu, memory int64, err error) {
+	most := int32(5000)
+	g := &v1alpha1.NodeGroup{ObjectMeta: metav1.ObjectMeta{Name: "web", UID: "uid"}}
+	g.Spec.NodeSelector.MatchLabels = map[string]string{"pool": "web"}
+	g.Spec.Maximum, g.Spec.ScaleUp = &most, &v1alpha1.ScaleUp{}
+	group := scaling.Group{World: nodegroup.World{Group: g, Now: time.Now()}}
+	for _, k := range kinds {
+		group.Kinds = append(group.Kinds, k(g))
+	}
+	w = &scaling.World{Snapshot: placement.New(), Groups: []scaling.Group{group}, Now: time.Now()}
+	w.Pods, cpu, memory, err = waiting(w.Snapshot, pods)
+	return w, cpu, memory, err
+}
+
+// ordered is how many machines a decision orders. It fails when a pod is left out.
+func ordered(d *scaling.Decision, pods int) (n int, err error) {
+	for _, p := range d.Pods {
+		if p.Outcome != scaling.Ordered {
+			return 0, fmt.Errorf("pod %s is %s: %v", p.Pod, p.Outcome, p.Reasons)
+		}
+	}
+	if len(d.Pods) != pods {
+		return 0, fmt.Errorf("%d of %d pods are decided on", len(d.Pods), pods)
+	}
+	for _, o := range d.Orders {
+		n += o.Count
+	}
+	return n, nil
+}
+
+// packed measures how good the packing is.
+func packed() (result.Result, error) {
+	const pods = 500
+	m8 := func(g *v1alpha1.NodeGroup) scaling.Kind { return kind(g, "m8", "8", "32Gi") }
+	w, cpu, memory, err := world(pods, m8)
+	if err != nil {
+		return result.Result{}, err
+	}
+	d, err := scaling.Up(w)
+	if err != nil {
+		return result.Result{}, err
+	}
+	n, err := ordered(d, pods)
+	if err != nil {
+		return result.Result{}, err
+	}
+	least := int(math.Ceil(max(float64(cpu)/8000, float64(memory)/(32<<30))))
+	return result.Result{
+		Name: "machines for 500 pods, above the least possible", Value: 100 * float64(n-least) / float64(least), Unit: "%",
+		Reach: result.AtMost(5),
+		Setup: fmt.Sprintf("%s; machines of 8 cores and 32 GiB; %d ordered in one round, and no fewer than %d can hold the pods", mix, n, least),
+	}, nil
+}
+
+// decided measures how fast ten thousand pods are decided on.
+func decided() (result.Result, error) {
+	const pods = 10_000
+	kinds := []func(*v1alpha1.NodeGroup) scaling.Kind{
+		func(g *v1alpha1.NodeGroup) scaling.Kind { return kind(g, "m8", "8", "32Gi") },
+		func(g *v1alpha1.NodeGroup) scaling.Kind { return kind(g, "m16", "16", "64Gi") },
+		func(g *v1alpha1.NodeGroup) scaling.Kind { return kind(g, "c16", "16", "32Gi") },
+	}
+	w, _, _, err := world(pods, kinds...)
+	if err != nil {
+		return result.Result{}, err
+	}
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	var cpu, wall []time.Duration
+	machines := 0
+	for range runs {
+		runtime.GC()
+		start, used := time.Now(), placementtest.CPUTime()
+		d, err := scaling.Up(w)
+		if err != nil {
+			return result.Result{}, err
+		}
+		cpu, wall = append(cpu, placementtest.CPUTime()-used), append(wall, time.Since(start))
+		if machines, err = ordered(d, pods); err != nil {
+			return result.Result{}, err
+		}
+	}
+	slices.Sort(cpu)
+	slices.Sort(wall)
+	return result.Result{
+		Name: "decide on 10,000 pending pods", Value: cpu[runs/2].Seconds() * 1e3, Unit: "ms", Reach: result.AtMost(500),
+		Setup: fmt.Sprintf("%s; three kinds of machines, %d ordered; one core, processor time, median of %d; by the clock %.0f ms", mix,
+			machines, runs, wall[runs/2].Seconds()*1e3),
+	}, nil
+}

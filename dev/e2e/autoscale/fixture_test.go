@@ -1,0 +1,212 @@
+// Package autoscale_test has machines of the emulated Azure come for pods without room on a real control plane, and go
+// when nobody needs them, by the real manager and with the rights of its shipped manifests.
+package autoscale_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/dynamic"
+	"sigs.k8s.io/yaml"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/dev/controlplane"
+	"github.com/slipway-dev/slipway/dev/testbed"
+	"github.com/slipway-dev/slipway/dev/workload"
+	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/cloud/azure"
+)
+
+func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
+
+// patience bounds every wait of a test. Nothing takes nearly as long, but the machine may be busy.
+const patience = 4 * time.Minute
+
+var groups = v1alpha1.GroupVersion.WithResource("nodegroups")
+
+// shard is the label by which each test's manager finds its own groups.
+const shard = "e2e.slipway.dev/shard"
+
+// fixture is a pool of machines, at first without any, and a namespace of a test's own.
+type fixture struct {
+	*testbed.Testbed
+	t    *testing.T
+	ctx  context.Context
+	pool controlplane.AKSPool
+	name string
+}
+
+var installed struct {
+	sync.Once
+	err error
+}
+
+func newFixture(t *testing.T, name string) *fixture {
+	t.Helper()
+	bed := testbed.Shared(t) // this and the next may take their time, the first time
+	if _, err := testbed.Binary("slipway"); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	f := &fixture{Testbed: bed, t: t, ctx: ctx, pool: controlplane.AKSPool{Name: name}, name: name}
+	installed.Do(func() { installed.err = f.install() })
+	f.check(installed.err)
+	f.check(f.AddPool(ctx, f.pool, 0))
+	f.check(workload.Create(ctx, f.Client(), workload.Namespace(name)))
+	return f
+}
+
+func (f *fixture) install() error {
+	root, err := testbed.Root()
+	if err != nil {
+		return err
+	}
+	for _, file := range []string{"rbac.yaml", "install-crds.yaml"} {
+		if err := f.Apply(f.ctx, filepath.Join(root, "deploy", "manager", file)); err != nil {
+			return err
+		}
+	}
+	return f.ApplyTypes(f.ctx, filepath.Join(root, "api", "crds"), v1alpha1.GroupVersion, groups.Resource, "noderetirements")
+}
+
+func (f *fixture) check(err error) {
+	f.t.Helper()
+	if err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// group creates a NodeGroup of a scale set.
+func (f *fixture) group(name, scaleSet, spec string) {
+	f.t.Helper()
+	o := &unstructured.Unstructured{Object: map[string]any{}}
+	spec = fmt.Sprintf("nodeSelector: {matchLabels: {kubernetes.azure.com/agentpool: %s}}\ncloud: {provider: azure, group: %s}\n%s",
+		f.name, scaleSet, spec)
+	f.check(yaml.Unmarshal([]byte("spec:\n  "+strings.ReplaceAll(strings.TrimSpace(spec), "\n", "\n  ")), &o.Object))
+	o.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("NodeGroup"))
+	o.SetName(name)
+	o.SetLabels(map[string]string{shard: f.name})
+	_, err := dynamic.NewForConfigOrDie(f.RESTConfig()).Resource(groups).Create(f.ctx, o, metav1.CreateOptions{})
+	f.check(err)
+}
+
+// manage starts a manager with the rights of the shipped manifests. It is told what the nodes of the scale sets will be
+// like, so that their groups grow from none.
+func (f *fixture) manage(scaleSets ...string) *controlplane.Process {
+	f.t.Helper()
+	config := f.AzureConfig()
+	for _, set := range scaleSets {
+		config.Groups = append(config.Groups, azure.GroupConfig{Name: set, ScaleSet: set, Nodes: cloud.Shape{Capacity: corev1.ResourceList{
+			corev1.ResourceCPU: resource.MustParse("16"), corev1.ResourceMemory: resource.MustParse("64Gi"),
+		}}})
+	}
+	raw, err := yaml.Marshal(map[string]any{"azure": config})
+	f.check(err)
+	clouds := filepath.Join(f.t.TempDir(), "clouds.yaml")
+	f.check(os.WriteFile(clouds, raw, 0o600))
+	credentials, err := f.ServiceAccountKubeconfig(f.ctx, "slipway", "slipway-manager", controlplane.TokenOptions{})
+	f.check(err)
+	path, err := testbed.Binary("slipway")
+	f.check(err)
+	p, err := f.Run(f.ctx, controlplane.Command{Name: "manager-" + f.name, Path: path, Args: []string{
+		"manager", "--selector", shard + "=" + f.name, "--kubeconfig", credentials, "--cloud-config", clouds, "--listen", "",
+		"--leader-elect=false", "--poll-interval", "1s", "--cloud-poll-interval", "500ms", "--retry-interval", "1s",
+		"--group-poll-interval", "1s", "--scale-poll-interval", "1s", "--log-level", "debug",
+	}})
+	f.check(err)
+	f.t.Cleanup(func() {
+		if p.Alive() {
+			_ = p.Kill()
+		}
+		if f.t.Failed() {
+			raw, _ := os.ReadFile(p.LogFile())
+			f.t.Logf("log of the manager:\n%s", raw)
+		}
+	})
+	return p
+}
+
+// machines is how many machines a scale set has, those that are being deleted not counted.
+func (f *fixture) machines(scaleSet string) (n int) {
+	for _, vm := range f.ARM.VMs() {
+		if strings.EqualFold(vm.ScaleSet, scaleSet) && vm.State != "Deleting" {
+			n++
+		}
+	}
+	return n
+}
+
+// nodes are those of the test's pool.
+func (f *fixture) nodes() ([]corev1.Node, error) {
+	list, err := f.Client().CoreV1().Nodes().List(f.ctx, metav1.ListOptions{LabelSelector: "kubernetes.azure.com/agentpool=" + f.name})
+	if err != nil {
+		return nil, err
+	}
+	return list.Items, nil
+}
+
+// leaving tells how the retirements of the test's nodes are getting on.
+func (f *fixture) leaving() string {
+	list, err := dynamic.NewForConfigOrDie(f.RESTConfig()).Resource(v1alpha1.GroupVersion.WithResource("noderetirements")).
+		List(f.ctx, metav1.ListOptions{})
+	if err != nil {
+		return err.Error()
+	}
+	text := fmt.Sprintf("%d retirements", len(list.Items))
+	for _, rt := range list.Items {
+		phase, _, _ := unstructured.NestedString(rt.Object, "status", "phase")
+		message, _, _ := unstructured.NestedString(rt.Object, "status", "message")
+		text += fmt.Sprintf("; %s is %s: %s", rt.GetName(), phase, message)
+	}
+	return text
+}
+
+// await waits for what is to be, and tells how it was the last time.
+func (f *fixture) await(what string, is func() (string, bool)) {
+	f.t.Helper()
+	last := ""
+	err := testbed.Poll(f.ctx, what, func() (done bool) {
+		last, done = is()
+		return done
+	})
+	if err != nil {
+		f.t.Fatalf("%v: %s", err, last)
+	}
+}
+
+// event waits for an Event about an object of a kind with texts in it.
+func (f *fixture) event(kind, reason string, texts ...string) {
+	f.t.Helper()
+	f.await(fmt.Sprintf("there is an Event %s about a %s with %q", reason, kind, texts), func() (string, bool) {
+		list, err := f.Client().EventsV1().Events(metav1.NamespaceAll).List(f.ctx, metav1.ListOptions{FieldSelector: "regarding.kind=" + kind})
+		if err != nil {
+			return err.Error(), false
+		}
+		seen := ""
+		for _, e := range list.Items {
+			missing := errors.New("none")
+			for _, text := range texts {
+				if !strings.Contains(e.Regarding.Name+" "+e.Note, text) {
+					missing = fmt.Errorf("no %q", text)
+				}
+			}
+			if e.Reason == reason && missing.Error() == "none" {
+				return "", true
+			}
+			seen += "\n" + e.Regarding.Name + ": " + e.Reason + ": " + e.Note
+		}
+		return seen, false
+	})
+}

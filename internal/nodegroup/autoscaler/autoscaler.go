@@ -1,0 +1,267 @@
+// Package autoscaler carries out what package scaling decides: it watches what placement needs to know of the cluster,
+// orders machines for the pods that find no room, gives up machines that will never be nodes, and asks for the
+// retirement of nodes that are used little. It works from when the first NodeGroup asks for any of that.
+//
+// What has to outlive a restart is written down: the cooldown of a node on the Node; back-offs, the machines that are
+// awaited and what was learned of their kinds in the status of the NodeGroup.
+package autoscaler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/nodegroup"
+	"github.com/slipway-dev/slipway/internal/nodegroup/scaling"
+	"github.com/slipway-dev/slipway/internal/placement"
+)
+
+// Options are what an Autoscaler works with. All fields but Selector, Maximum, Debounce and Every are required.
+type Options struct {
+	// Client writes, and reads NodeGroups, NodeRetirements and Pods from caches.
+	Client client.Client
+	// Kube watches what placement reads, and is asked past all caches before a machine is given up.
+	Kube    kubernetes.Interface
+	Groups  nodegroup.Groups
+	Clouds  map[string]cloud.Provider
+	Events  events.EventRecorder
+	Metrics *Metrics
+	Log     *slog.Logger
+	// Selector restricts what is acted on to the groups with these labels; nil is all.
+	Selector labels.Selector
+	// Maximum is how many nodes the cluster may have without those of its control plane; nil sets no limit.
+	Maximum *int
+	// Debounce is how long the first pod without room waits for others, so that they are packed together: 1 second when 0.
+	Debounce time.Duration
+	// Every is the time between two looks while machines are on their way or pods wait: 10 seconds when 0.
+	Every time.Duration
+}
+
+const (
+	defaultDebounce = time.Second
+	defaultEvery    = 10 * time.Second
+	// idleEvery is the time between two looks at whether any group asks for anything.
+	idleEvery = 5 * time.Second
+	// quietEvery is how many looks pass between two at clouds for which nothing happens.
+	quietEvery = 6
+	// cloudTimeout bounds what one group's cloud may take, so that it holds up no other for long.
+	cloudTimeout = 20 * time.Second
+)
+
+// Autoscaler is a manager's Runnable.
+type Autoscaler struct {
+	o      Options
+	waiter *waiter
+	wake   chan struct{}
+
+	mu     sync.Mutex
+	memory map[string]*memory // by group
+	told   map[string]string  // what was last said of a pod, by its UID
+}
+
+// New returns an autoscaler. It is to be added to a manager.
+func New(o Options) *Autoscaler {
+	if o.Debounce <= 0 {
+		o.Debounce = defaultDebounce
+	}
+	if o.Every <= 0 {
+		o.Every = defaultEvery
+	}
+	if o.Selector == nil {
+		o.Selector = labels.Everything()
+	}
+	wake := make(chan struct{}, 1)
+	return &Autoscaler{o: o, waiter: newWaiter(wake), wake: wake, memory: map[string]*memory{}, told: map[string]string{}}
+}
+
+// NeedLeaderElection implements manager.LeaderElectionRunnable.
+func (*Autoscaler) NeedLeaderElection() bool { return true }
+
+// Start works until ctx ends.
+func (a *Autoscaler) Start(ctx context.Context) error {
+	for !a.wanted(ctx) {
+		if !pause(ctx, idleEvery) {
+			return nil
+		}
+	}
+	sources, err := a.watch(ctx)
+	if err != nil {
+		return fmt.Errorf("autoscaler: %w", err)
+	}
+	a.o.Log.Info("machines are ordered and underused nodes retired", "debounce", a.o.Debounce)
+	a.loop(ctx, sources)
+	return nil
+}
+
+// wanted reports whether any group asks for machines to come or go.
+func (a *Autoscaler) wanted(ctx context.Context) bool {
+	groups, err := a.o.Groups.List(ctx)
+	if err != nil {
+		return false
+	}
+	for i := range groups {
+		if concerns(&groups[i]) {
+			return true
+		}
+	}
+	return false
+}
+
+func concerns(g *v1alpha1.NodeGroup) bool {
+	return g.Spec.ScaleUp != nil || g.Spec.ScaleDown != nil && g.Spec.ScaleDown.Underused != nil
+}
+
+func pause(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
+}
+
+// loop looks whenever pods have begun to wait, after the debounce, and every now and then.
+func (a *Autoscaler) loop(ctx context.Context, s *sources) {
+	for quiet := 0; ; quiet++ {
+		busy, err := a.look(ctx, s, quiet%quietEvery == 0)
+		if err != nil && ctx.Err() == nil {
+			a.o.Log.Error("the autoscaler's look failed, and is tried again", "err", err)
+			a.o.Metrics.failed()
+		}
+		if busy {
+			quiet = -1 // the next one looks at the clouds too
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(a.o.Every):
+		case <-a.wake:
+			if !pause(ctx, a.o.Debounce-a.waiter.waited()) {
+				return
+			}
+			quiet = -1
+		}
+	}
+}
+
+// look sees how things are, decides, and acts. The clouds are asked only when that is due. It reports whether something
+// is under way.
+func (a *Autoscaler) look(ctx context.Context, s *sources, askClouds bool) (busy bool, err error) {
+	waiting := a.waiter.take()
+	cluster, groups, err := a.read(ctx, s)
+	if err != nil {
+		return false, err
+	}
+	a.recall(groups)
+	if askClouds || len(waiting) > 0 {
+		a.survey(ctx, s, groups)
+	}
+	var up *scaling.Decision
+	var down []scaling.NodeDecision
+	began := time.Now()
+	err = s.live.With(func(snapshot *placement.Snapshot) (err error) {
+		w := a.world(s, snapshot, cluster, groups, waiting)
+		if up, err = scaling.Up(w); err != nil {
+			return err
+		}
+		a.o.Metrics.decided("up", time.Since(began))
+		if len(up.Orders) > 0 {
+			return nil // machines come first: what may go is decided when they are on their way
+		}
+		began = time.Now()
+		if down, err = scaling.Down(w); down == nil {
+			down = []scaling.NodeDecision{} // it was decided that none goes
+		}
+		a.o.Metrics.decided("down", time.Since(began))
+		return err
+	})
+	if err != nil {
+		return true, err
+	}
+	failed := a.grow(ctx, groups, up, waiting)
+	a.tell(up, allKnown(groups), waiting)
+	a.o.Metrics.see(groups, up, down)
+	errs := []error{failed, a.giveUp(ctx, s, groups), a.write(ctx, groups), a.retire(ctx, cluster, groups, down)}
+	return len(up.Orders) > 0 || len(waiting) > 0 || underWay(groups), errors.Join(errs...)
+}
+
+// allKnown reports whether every group has been looked at, and its cloud been asked.
+func allKnown(groups []*known) bool {
+	for _, g := range groups {
+		if g.Group.Spec.ScaleUp == nil {
+			continue
+		}
+		accepted := meta.FindStatusCondition(g.Group.Status.Conditions, v1alpha1.GroupAccepted)
+		switch {
+		case accepted == nil || accepted.Status == metav1.ConditionUnknown:
+			return false
+		case accepted.Status == metav1.ConditionTrue && g.memory.templates == nil && g.memory.unread == "":
+			return false
+		}
+	}
+	return true
+}
+
+func underWay(groups []*known) bool {
+	for _, g := range groups {
+		if len(g.memory.survey.Awaited) > 0 || len(g.memory.survey.Dead) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// known is a group with what is remembered of it.
+type known struct {
+	nodegroup.World
+	memory *memory
+}
+
+func (g *known) name() string { return g.Group.Name }
+
+// read reads the groups that concern the autoscaler, and the nodes.
+func (a *Autoscaler) read(ctx context.Context, s *sources) (*nodegroup.Cluster, []*known, error) {
+	all, err := a.o.Groups.List(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	nodes, err := s.nodes.List(labels.Everything())
+	if err != nil {
+		return nil, nil, fmt.Errorf("nodes: %w", err)
+	}
+	objects := make([]corev1.Node, len(nodes))
+	for i, n := range nodes {
+		objects[i] = *n
+	}
+	var retirements v1alpha1.NodeRetirementList
+	if err := a.o.Client.List(ctx, &retirements); err != nil {
+		return nil, nil, fmt.Errorf("NodeRetirements: %w", err)
+	}
+	cluster := nodegroup.NewCluster(a.o.Client, all, objects, retirements.Items, time.Now())
+	var groups []*known
+	for i := range all {
+		g := &all[i]
+		if !concerns(g) || !a.o.Selector.Matches(labels.Set(g.Labels)) {
+			continue
+		}
+		w, err := cluster.World(ctx, g, cluster.NotAccepted(g), nil)
+		if err != nil {
+			return nil, nil, fmt.Errorf("NodeGroup %s: %w", g.Name, err)
+		}
+		groups = append(groups, &known{World: w})
+	}
+	return cluster, groups, nil
+}

@@ -1,0 +1,445 @@
+package autoscaler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	clientfake "sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/nodegroup/scaling"
+	"github.com/slipway-dev/slipway/internal/placement"
+)
+
+// pool is a cloud with one group of machines.
+type pool struct {
+	cloud.Provider
+	mu        sync.Mutex
+	machines  []cloud.Instance
+	refuse    map[string]error // by template
+	unread    error
+	orders    []cloud.Order
+	deleted   []string
+	templates []string
+}
+
+func (p *pool) Name() string                        { return "pool" }
+func (p *pool) Normalize(id string) (string, error) { return id, nil }
+func (p *pool) size() int                           { return len(p.machines) }
+func (p *pool) locked() func()                      { p.mu.Lock(); return p.mu.Unlock }
+func (p *pool) change(do func())                    { defer p.locked()(); do() }
+func (p *pool) ordered() (orders []cloud.Order)     { defer p.locked()(); return slices.Clone(p.orders) }
+
+func (p *pool) made(i cloud.Instance)                    { p.change(func() { p.machines = append(p.machines, i) }) }
+func (p *pool) isThere(id string, i cloud.Instance) bool { return i.ProviderID == id }
+
+func (p *pool) Group(context.Context, string) (cloud.Group, error) {
+	defer p.locked()()
+	return cloud.Group{Name: "web", Size: p.size()}, p.unread
+}
+
+func (p *pool) Instances(context.Context, string) ([]cloud.Instance, error) {
+	defer p.locked()()
+	return slices.Clone(p.machines), p.unread
+}
+
+func (p *pool) Instance(_ context.Context, id string) (cloud.Instance, error) {
+	defer p.locked()()
+	for _, i := range p.machines {
+		if p.isThere(id, i) {
+			return i, nil
+		}
+	}
+	return cloud.Instance{}, &cloud.NotFoundError{Kind: "instance", Name: id}
+}
+
+func (p *pool) Templates(context.Context, string) (list []cloud.Template, err error) {
+	defer p.locked()()
+	for _, name := range p.templates {
+		list = append(list, cloud.Template{Name: name, Shape: cloud.Shape{Capacity: corev1.ResourceList{
+			corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("16Gi"),
+		}}})
+	}
+	return list, nil
+}
+
+func (p *pool) Grow(_ context.Context, _ string, o cloud.Order) (cloud.Operation, error) {
+	defer p.locked()()
+	if err := p.refuse[o.Template]; err != nil {
+		return cloud.Operation{}, err
+	}
+	p.orders = append(p.orders, o)
+	for range o.Count {
+		p.machines = append(p.machines, cloud.Instance{
+			ProviderID: fmt.Sprintf("id-%d", len(p.machines)), Name: fmt.Sprintf("machine-%d", len(p.machines)), Type: o.Template,
+			State: cloud.Pending, Created: time.Now(),
+		})
+	}
+	return cloud.Operation{}, nil
+}
+
+func (p *pool) Delete(_ context.Context, id string) (cloud.Operation, error) {
+	defer p.locked()()
+	p.deleted = append(p.deleted, id)
+	p.machines = slices.DeleteFunc(p.machines, func(i cloud.Instance) bool { return p.isThere(id, i) })
+	return cloud.Operation{}, nil
+}
+
+// fixture is an autoscaler of one group that has not begun to work by itself: each look is asked for.
+type fixture struct {
+	*Autoscaler
+	t       *testing.T
+	pool    *pool
+	kube    *fake.Clientset
+	client  client.Client
+	sources *sources
+	events  *events.FakeRecorder
+}
+
+type listed struct{ client.Client }
+
+func (l listed) List(ctx context.Context) ([]v1alpha1.NodeGroup, error) {
+	var list v1alpha1.NodeGroupList
+	err := l.Client.List(ctx, &list)
+	return list.Items, err
+}
+
+func newFixture(t *testing.T, change func(*v1alpha1.NodeGroup), objects ...client.Object) *fixture {
+	t.Helper()
+	g := &v1alpha1.NodeGroup{ObjectMeta: metav1.ObjectMeta{Name: "web", UID: "group"}}
+	most := int32(10)
+	g.Spec = v1alpha1.NodeGroupSpec{
+		NodeSelector: metav1.LabelSelector{MatchLabels: map[string]string{"pool": "web"}},
+		Cloud:        v1alpha1.CloudGroup{Provider: "pool", Group: "web"}, Maximum: &most, ScaleUp: &v1alpha1.ScaleUp{},
+	}
+	g.Status.Conditions = []metav1.Condition{{Type: v1alpha1.GroupAccepted, Status: metav1.ConditionTrue, Reason: v1alpha1.AcceptedReason}}
+	if change != nil {
+		change(g)
+	}
+	scheme := runtime.NewScheme()
+	if err := errors.Join(v1alpha1.AddToScheme(scheme), corev1.AddToScheme(scheme)); err != nil {
+		t.Fatal(err)
+	}
+	metrics, err := NewMetrics(prometheus.NewRegistry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var watched []runtime.Object
+	for _, o := range objects {
+		watched = append(watched, o)
+	}
+	f := &fixture{
+		t: t, pool: &pool{templates: []string{"m4"}, refuse: map[string]error{}}, kube: fake.NewClientset(watched...),
+		client: clientfake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(g).WithObjects(append(objects, g)...).Build(),
+		events: events.NewFakeRecorder(1000),
+	}
+	f.Autoscaler = New(Options{
+		Client: f.client, Kube: f.kube, Groups: listed{f.client}, Clouds: map[string]cloud.Provider{"pool": f.pool}, Events: f.events,
+		Metrics: metrics, Log: slog.New(slog.DiscardHandler),
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	t.Cleanup(cancel)
+	if f.sources, err = f.watch(ctx); err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// look has the autoscaler look once.
+func (f *fixture) look() {
+	f.t.Helper()
+	if _, err := f.Autoscaler.look(f.t.Context(), f.sources, true); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// until waits for what a watch tells.
+func (f *fixture) until(what string, is func() bool) {
+	f.t.Helper()
+	for deadline := time.Now().Add(time.Minute); !is(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			f.t.Fatalf("%s: not within a minute", what)
+		}
+	}
+}
+
+// wait makes pods that find no room, and waits until that is known.
+func (f *fixture) wait(pods ...string) {
+	f.t.Helper()
+	for _, name := range pods {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: name, UID: types.UID("uid-" + name)}}
+		p.Spec.Containers = []corev1.Container{{Name: "c", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{
+			corev1.ResourceCPU: resource.MustParse("3"),
+		}}}}
+		p.Status.Phase = corev1.PodPending
+		p.Status.Conditions = []corev1.PodCondition{{
+			Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: "0/1 Knoten",
+		}}
+		if _, err := f.kube.CoreV1().Pods("apps").Create(f.t.Context(), p, metav1.CreateOptions{}); err != nil {
+			f.t.Fatal(err)
+		}
+		key := placement.PodKey{Namespace: "apps", Name: name}
+		f.until("pod "+name+" waits", func() bool {
+			known := false
+			_ = f.sources.live.With(func(s *placement.Snapshot) error { known = s.IsPending(key); return nil })
+			f.waiter.mu.Lock()
+			defer f.waiter.mu.Unlock()
+			_, waits := f.waiter.pods[key]
+			return known && waits
+		})
+	}
+}
+
+func (f *fixture) status() *v1alpha1.ScaleUpStatus {
+	f.t.Helper()
+	var g v1alpha1.NodeGroup
+	if err := f.client.Get(f.t.Context(), types.NamespacedName{Name: "web"}, &g); err != nil {
+		f.t.Fatal(err)
+	}
+	if g.Status.ScaleUp == nil {
+		f.t.Fatal("there is no status of the scale-up")
+	}
+	return g.Status.ScaleUp
+}
+
+func (f *fixture) told(reason string) (notes []string) {
+	for {
+		select {
+		case e := <-f.events.Events:
+			if strings.Contains(e, " "+reason+" ") {
+				notes = append(notes, e)
+			}
+		default:
+			return notes
+		}
+	}
+}
+
+func TestMachinesAreOrderedOnceForPodsThatKeepWaiting(t *testing.T) {
+	f := newFixture(t, nil)
+	f.wait("a", "b")
+	f.look()
+	for range 3 {
+		f.look()
+	}
+	if got := f.pool.ordered(); len(got) != 1 || got[0] != (cloud.Order{Count: 2, Template: "m4"}) {
+		t.Fatalf("orders are %v, want one of 2", got)
+	}
+	if s := f.status(); s.OnTheWay != 2 || len(s.Awaited) != 2 {
+		t.Errorf("status is %+v, want two machines that are awaited", s)
+	}
+	if notes := f.told(eventOrdered); len(notes) != 3 {
+		t.Errorf("Events are %q, want one for each pod and one for the group", notes)
+	}
+}
+
+func TestWhenACloudCannotBeReadNothingIsOrdered(t *testing.T) { // I7
+	f := newFixture(t, nil)
+	f.pool.change(func() { f.pool.unread = errors.New("503") })
+	f.wait("a")
+	f.look()
+	if got := f.pool.ordered(); len(got) != 0 {
+		t.Fatalf("orders are %v", got)
+	}
+	if notes := f.told(eventHelpless); len(notes) != 1 || !strings.Contains(notes[0], scaling.CloudUnreadable) || !strings.Contains(notes[0], "503") {
+		t.Errorf("Events are %q", notes)
+	}
+	f.pool.change(func() { f.pool.unread = nil })
+	f.look()
+	if got := f.pool.ordered(); len(got) != 1 {
+		t.Errorf("orders are %v once it can be read", got)
+	}
+}
+
+func TestARefusedKindIsLeftAloneAlsoAfterARestartAndTheNextIsTaken(t *testing.T) {
+	f := newFixture(t, func(g *v1alpha1.NodeGroup) { g.Spec.ScaleUp.Policy = v1alpha1.ByPriority })
+	f.pool.change(func() {
+		f.pool.templates = []string{"spot", "m4"}
+		f.pool.refuse["spot"] = &cloud.RefusedError{Reason: cloud.NoCapacity, Err: errors.New("no valid host was found")}
+	})
+	f.wait("a")
+	f.look()
+	if s := f.status(); len(s.BackOffs) != 1 || s.BackOffs[0].Template != "spot" || s.BackOffs[0].Reason != "NoCapacity" {
+		t.Fatalf("status is %+v, want spot left alone", s)
+	}
+	f.memory = map[string]*memory{} // as after a restart
+	f.look()
+	if got := f.pool.ordered(); len(got) != 1 || got[0].Template != "m4" {
+		t.Errorf("orders are %v, want one of m4", got)
+	}
+}
+
+// dead is an autoscaler that has ordered a machine which the cloud could not make.
+func dead(t *testing.T, objects ...client.Object) *fixture {
+	t.Helper()
+	f := newFixture(t, nil, objects...)
+	f.wait("a")
+	f.look()
+	f.look() // sees the machine, and writes it down
+	f.pool.change(func() { f.pool.machines[0].State, f.pool.machines[0].Refusal = cloud.Failed, cloud.NoQuota })
+	return f
+}
+
+func TestAFailedMachineOfOursIsDeletedAndItsKindLeftAlone(t *testing.T) {
+	f := dead(t)
+	f.look()
+	if !slices.Equal(f.pool.deleted, []string{"id-0"}) {
+		t.Fatalf("deleted is %v", f.pool.deleted)
+	}
+	f.look()
+	if s := f.status(); len(s.BackOffs) != 1 || s.BackOffs[0].Reason != "NoQuota" || s.OnTheWay != 0 || len(s.Awaited) != 0 {
+		t.Errorf("status is %+v", s)
+	}
+	if got := f.pool.ordered(); len(got) != 1 {
+		t.Errorf("orders are %v: the kind is not left alone", got)
+	}
+}
+
+func TestAMachineIsNotGivenUpWhenTheAPIServerKnowsItsNode(t *testing.T) { // I4, I7
+	f := dead(t)
+	// The watch has not told of the Node yet; the API server knows it.
+	groups := f.survey1()
+	if len(groups[0].memory.survey.Dead) != 1 {
+		t.Fatalf("the survey is %+v", groups[0].memory.survey)
+	}
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "machine-0"}}
+	if _, err := f.kube.CoreV1().Nodes().Create(t.Context(), node, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.giveUp(t.Context(), f.sources, groups); err != nil {
+		t.Fatal(err)
+	}
+	if len(f.pool.deleted) != 0 {
+		t.Errorf("deleted is %v", f.pool.deleted)
+	}
+}
+
+func TestAMachineThatHasMovedOnIsNotGivenUp(t *testing.T) {
+	f := dead(t)
+	groups := f.survey1()
+	f.pool.change(func() { f.pool.machines[0].State = cloud.Running })
+	if err := f.giveUp(t.Context(), f.sources, groups); err != nil {
+		t.Fatal(err)
+	}
+	if len(f.pool.deleted) != 0 {
+		t.Errorf("deleted is %v", f.pool.deleted)
+	}
+}
+
+// survey1 reads the groups and asks their clouds, and does nothing about it.
+func (f *fixture) survey1() []*known {
+	f.t.Helper()
+	_, groups, err := f.read(f.t.Context(), f.sources)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.recall(groups)
+	f.survey(f.t.Context(), f.sources, groups)
+	return groups
+}
+
+func TestAMachineOfNobodyIsLeftAlone(t *testing.T) { // I4
+	f := newFixture(t, nil)
+	f.pool.made(cloud.Instance{ProviderID: "theirs", State: cloud.Failed, Created: time.Now().Add(-time.Hour)})
+	f.look()
+	f.look()
+	if len(f.pool.deleted) != 0 {
+		t.Errorf("deleted is %v", f.pool.deleted)
+	}
+}
+
+// idle is a node of the group that nothing runs on, with what is written on it.
+func idle(name, since string) *corev1.Node {
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
+		Name: name, UID: types.UID("uid-" + name), Labels: map[string]string{"pool": "web"},
+		CreationTimestamp: metav1.NewTime(time.Now().Add(-24 * time.Hour)),
+	}}
+	n.Spec.ProviderID = "id-" + name
+	n.Status.Allocatable = corev1.ResourceList{
+		corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("16Gi"), corev1.ResourcePods: resource.MustParse("110"),
+	}
+	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+	if since != "" {
+		n.Annotations = map[string]string{scaling.SinceAnnotation: since}
+	}
+	return n
+}
+
+func (f *fixture) mark(name string) string {
+	f.t.Helper()
+	var n corev1.Node
+	if err := f.client.Get(f.t.Context(), types.NamespacedName{Name: name}, &n); err != nil {
+		f.t.Fatal(err)
+	}
+	return n.Annotations[scaling.SinceAnnotation]
+}
+
+func TestTheCooldownOfAnUnderusedNodeIsWrittenDownAndOutlivesARestart(t *testing.T) {
+	long := time.Now().Add(-time.Hour).UTC().Format(time.RFC3339)
+	f := newFixture(t, func(g *v1alpha1.NodeGroup) {
+		g.Spec.ScaleDown = &v1alpha1.ScaleDown{Underused: &v1alpha1.UnderusedNodes{}}
+	}, idle("new", ""), idle("old", long), func() *corev1.Node {
+		n := idle("other", long) // of no group any more
+		n.Labels = nil
+		return n
+	}())
+	f.look()
+	if f.mark("new") == "" || f.mark("old") != long {
+		t.Errorf("marks are %q and %q, want one, and %q", f.mark("new"), f.mark("old"), long)
+	}
+	if mark := f.mark("other"); mark != "" { // I3
+		t.Errorf("the mark of a node that is of no group is %q", mark)
+	}
+	var all v1alpha1.NodeRetirementList
+	if err := f.client.List(t.Context(), &all); err != nil {
+		t.Fatal(err)
+	}
+	if len(all.Items) != 1 || all.Items[0].Spec.NodeName != "old" || all.Items[0].Spec.Reason != v1alpha1.Underused {
+		t.Fatalf("retirements are %+v, want one of old", all.Items)
+	}
+	f.look()
+	if err := f.client.List(t.Context(), &all); err != nil || len(all.Items) != 1 {
+		t.Errorf("%d retirements after another look, %v", len(all.Items), err)
+	}
+}
+
+func TestOnlyWhatTheSchedulerSaysMakesAPodWait(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*corev1.Pod)
+		want   bool
+	}{
+		"it finds no room":             {func(*corev1.Pod) {}, true},
+		"its gates are closed":         {func(p *corev1.Pod) { p.Status.Conditions[0].Reason = corev1.PodReasonSchedulingGated }, false},
+		"nobody has looked at it":      {func(p *corev1.Pod) { p.Status.Conditions = nil }, false},
+		"another condition says so":    {func(p *corev1.Pod) { p.Status.Conditions[0].Type = corev1.PodReady }, false},
+		"it is bound":                  {func(p *corev1.Pod) { p.Spec.NodeName = "a" }, false},
+		"it is being deleted":          {func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{} }, false},
+		"it has failed":                {func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }, false},
+		"its message speaks of no cpu": {func(p *corev1.Pod) { p.Status.Conditions[0].Message = "kein Platz" }, true},
+	} {
+		p := &corev1.Pod{Status: corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{
+			Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: "Insufficient cpu",
+		}}}}
+		c.change(p)
+		if got := unschedulable(p); got != c.want {
+			t.Errorf("%s: %t", name, got)
+		}
+	}
+}

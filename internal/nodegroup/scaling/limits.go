@@ -1,0 +1,144 @@
+package scaling
+
+import (
+	"fmt"
+	"math"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/slipway-dev/slipway/internal/placement"
+)
+
+// allowance is a limit, named after its rule, with the sentence that tells of it.
+type allowance struct {
+	placement.Allowance
+	message string
+}
+
+func machinesLeft(rule string, left int, format string, a ...any) *allowance {
+	left = max(0, left)
+	return &allowance{placement.Allowance{Name: rule, Machines: &left}, fmt.Sprintf(format, a...)}
+}
+
+// affordable is how many machines of a kind are within the limit.
+func (a *allowance) affordable(k *kind) int {
+	n := math.MaxInt
+	if a.Machines != nil {
+		n = *a.Machines
+	}
+	for name := range a.Resources {
+		if each := value(name, k.Node.Status.Capacity); each > 0 {
+			n = min(n, int(value(name, a.Resources)/each))
+		}
+	}
+	return max(0, n)
+}
+
+// value is a quantity in millicores of cpu, or units of anything else.
+func value(name corev1.ResourceName, list corev1.ResourceList) int64 {
+	quantity := list[name]
+	if name == corev1.ResourceCPU {
+		return quantity.MilliValue()
+	}
+	return quantity.Value()
+}
+
+// size is how many machines a group has or is to have.
+func (p *plan) size(g *Group) int {
+	return max(g.Size, len(g.Nodes)+len(g.Awaited)) - p.lost(g) + p.count[g.name()]
+}
+
+// groupAllowances are what is left of a group's own limits.
+func (p *plan) groupAllowances(g *Group) []*allowance {
+	var list []*allowance
+	size := p.size(g)
+	if most := g.Group.Spec.Maximum; most != nil {
+		list = append(list, machinesLeft(AtMaximum, int(*most)-size, "the group %s has or awaits %d machines and a maximum of %d", g.name(),
+			size, *most))
+	}
+	if g.Most > 0 {
+		list = append(list, machinesLeft(AtMaximum, g.Most-size, "the group %s has or awaits %d machines, and its cloud a maximum of %d",
+			g.name(), size, g.Most))
+	}
+	up := g.scaleUp()
+	if up == nil {
+		return list
+	}
+	for name, limit := range map[corev1.ResourceName]*resource.Quantity{
+		corev1.ResourceCPU: up.Limits.CPU, corev1.ResourceMemory: up.Limits.Memory,
+	} {
+		if limit == nil {
+			continue
+		}
+		most, has := value(name, corev1.ResourceList{name: *limit}), p.capacity(g, name)
+		left := corev1.ResourceList{name: quantityOf(name, max(0, most-has))}
+		list = append(list, &allowance{
+			placement.Allowance{Name: AtLimit, Resources: left},
+			fmt.Sprintf("the machines that the group %s has or awaits have %s of %s, and may have %s", g.name(), text(name, has), name,
+				limit),
+		})
+	}
+	return list
+}
+
+// capacity is how much of a resource the machines of a group have, those on their way and those ordered included.
+func (p *plan) capacity(g *Group, name corev1.ResourceName) (sum int64) {
+	for i := range g.Nodes {
+		sum += value(name, g.Nodes[i].Object.Status.Capacity)
+	}
+	for _, m := range g.Awaited {
+		if k := p.kindOf(g, m.Kind); k != nil && k.Node != nil {
+			sum += value(name, k.Node.Status.Capacity)
+		}
+	}
+	for _, k := range p.order {
+		if o := p.ordered[k.flavour]; o != nil && k.group == g {
+			sum += int64(o.Count) * value(name, k.Node.Status.Capacity)
+		}
+	}
+	return sum
+}
+
+// clusterAllowance is what is left of the cluster's maximum.
+func (p *plan) clusterAllowance() []*allowance {
+	if p.Maximum == nil {
+		return nil
+	}
+	has := p.Nodes - p.gone
+	for i := range p.Groups {
+		has += len(p.Groups[i].Awaited)
+	}
+	for _, n := range p.count {
+		has += n
+	}
+	return []*allowance{machinesLeft(AtClusterMaximum, *p.Maximum-has, "the cluster has or awaits %d nodes and a maximum of %d", has,
+		*p.Maximum)}
+}
+
+func (p *plan) allowances(g *Group) []*allowance {
+	return append(p.groupAllowances(g), p.clusterAllowance()...)
+}
+
+// limit tells of the limit of a rule that stands in a group's way.
+func (p *plan) limit(g *Group, rule string) string {
+	for _, a := range p.allowances(g) {
+		if a.Name == rule {
+			return a.message
+		}
+	}
+	return rule
+}
+
+func quantityOf(name corev1.ResourceName, value int64) resource.Quantity {
+	if name == corev1.ResourceCPU {
+		return *resource.NewMilliQuantity(value, resource.DecimalSI)
+	}
+	return *resource.NewQuantity(value, resource.BinarySI)
+}
+
+// text is an amount as people write it.
+func text(name corev1.ResourceName, value int64) string {
+	q := quantityOf(name, value)
+	return q.String()
+}

@@ -1,0 +1,51 @@
+package nodegroup
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/retirement/budget"
+)
+
+// What follows is how the rule of underused nodes, which needs to know the whole cluster, sees the nodes of a group.
+
+// Holding are the reasons for which a node stays whatever rule would have it leave.
+func (w *World) Holding(n *Node) []Reason {
+	reasons := w.holding(nil, n)
+	if len(n.Keepers) > 0 {
+		reasons = append(reasons, Reason{KeepingPod, keptBy(n.Keepers)})
+	}
+	return reasons
+}
+
+// Open is the node's retirement that is not over, or nil.
+func (n *Node) Open() *v1alpha1.NodeRetirement { return n.open() }
+
+// LastFailure is the node's latest retirement that ended early, or nil.
+func (n *Node) LastFailure() *v1alpha1.NodeRetirement { return n.lastFailure() }
+
+// Counted is the node as budgets count it.
+func (n *Node) Counted() budget.Node { return n.counted() }
+
+// Rescuable reports whether a retirement can be called off before it has begun.
+func Rescuable(rt *v1alpha1.NodeRetirement) bool { return rescuable(rt) && !admitted(rt) }
+
+// NewCluster is what all groups are judged by, of nodes that were read elsewhere. Pods that keep nodes are read by the
+// reader, where a group has a rule that asks for them.
+func NewCluster(reader client.Reader, groups []v1alpha1.NodeGroup, nodes []corev1.Node, retirements []v1alpha1.NodeRetirement,
+	now time.Time,
+) *Cluster {
+	return &Cluster{Groups: groups, Nodes: nodes, Retirements: retirements, Claims: Claim(groups, nodes), Now: now, reader: reader}
+}
+
+// NotAccepted is why a group is not acted on, by what a manager has found and by what is wrong with it now; empty when
+// it is acted on.
+func (c *Cluster) NotAccepted(g *v1alpha1.NodeGroup) string {
+	if f, wrong := c.Claims.Faults[g.Name]; wrong {
+		return f.Message
+	}
+	return notAccepted(g.Status.Conditions)
+}

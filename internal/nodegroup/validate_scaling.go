@@ -1,0 +1,77 @@
+package nodegroup
+
+import (
+	"time"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+)
+
+// checkScaleUp checks what has machines come.
+func checkScaleUp(fail func(string, ...any), g *v1alpha1.NodeGroup) {
+	const field = "spec.scaleUp"
+	up := g.Spec.ScaleUp
+	if g.Spec.Maximum == nil {
+		fail("%s: needs spec.maximum: how many nodes the group may have", field)
+	}
+	switch up.Policy {
+	case "", v1alpha1.LeastWaste, v1alpha1.LeastCost, v1alpha1.ByPriority:
+	default:
+		fail("%s.policy: %q: want %s, %s or %s", field, up.Policy, v1alpha1.LeastWaste, v1alpha1.LeastCost, v1alpha1.ByPriority)
+	}
+	atLeast(fail, field+".joinTimeout", up.JoinTimeout, 10*time.Second)
+	names := map[string]bool{}
+	for i, t := range up.Templates {
+		if t.Name == "" || names[t.Name] {
+			fail("%s.templates[%d].name: %q: want a name that is there once", field, i, t.Name)
+		}
+		names[t.Name] = true
+		for resource, quantity := range t.Allocatable {
+			if quantity.Sign() < 0 {
+				fail("%s.templates[%d].allocatable: %s: %s: must not be negative", field, i, resource, quantity.String())
+			}
+		}
+	}
+	if q := up.Limits.CPU; q != nil && q.Sign() < 0 {
+		fail("%s.limits.cpu: %s: must not be negative", field, q)
+	}
+	if q := up.Limits.Memory; q != nil && q.Sign() < 0 {
+		fail("%s.limits.memory: %s: must not be negative", field, q)
+	}
+	checkHeadRoom(fail, field+".headRoom", up.HeadRoom)
+	for i, key := range up.StartupTaints {
+		if key == "" {
+			fail("%s.startupTaints[%d]: is empty: want the key of a taint", field, i)
+		}
+	}
+}
+
+func checkHeadRoom(fail func(string, ...any), field string, h *v1alpha1.HeadRoom) {
+	if h == nil {
+		return
+	}
+	if h.Slots < 1 || h.Slots > 1000 {
+		fail("%s.slots: %d: want 1 to 1000", field, h.Slots)
+	}
+	if len(h.Requests) == 0 {
+		fail("%s.requests: is empty: want what each pod requests, such as cpu and memory", field)
+	}
+	for resource, quantity := range h.Requests {
+		if quantity.Sign() < 0 {
+			fail("%s.requests: %s: %s: must not be negative", field, resource, quantity.String())
+		}
+	}
+}
+
+// checkUnderused checks what has underused nodes leave.
+func checkUnderused(fail func(string, ...any), r *v1alpha1.UnderusedNodes) {
+	const field = "spec.scaleDown.underused"
+	for name, percent := range map[string]*int32{"cpuBelow": r.CPUBelow, "memoryBelow": r.MemoryBelow} {
+		if percent != nil && (*percent < 0 || *percent > 100) {
+			fail("%s.%s: %d: want 0 to 100", field, name, *percent)
+		}
+	}
+	if r.PodsAtMost != nil && *r.PodsAtMost < 0 {
+		fail("%s.podsAtMost: %d: want 0 or more", field, *r.PodsAtMost)
+	}
+	atLeast(fail, field+".cooldown", r.Cooldown, 0)
+}
