@@ -107,7 +107,9 @@ func TestEachRightThatADeletionTakesIsMissedByItsName(t *testing.T) {
 }
 
 // readsFirst reports that a machine has to be read to know what would delete it.
-func readsFirst(denied string, k kind) bool { return denied == vmRead && (k == flexible || k == singleVMs) }
+func readsFirst(denied string, k kind) bool {
+	return denied == vmRead && (k == flexible || k == singleVMs)
+}
 
 // TestWhatTheEmulatorDeniesItDoesNotListAsARight compares the two ways of finding out.
 func TestWhatTheEmulatorDeniesItDoesNotListAsARight(t *testing.T) {
