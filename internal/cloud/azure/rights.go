@@ -200,8 +200,8 @@ func matches(pattern, action string) bool {
 
 // How long an answer about rights is taken for true. Nobody waits for long for a right that somebody has just given.
 const (
-	grantsHeld    = 3 * time.Minute  // what allowed all that was needed
-	grantsLacking = 15 * time.Second // what did not, or no answer
+	grantsHeld    = 3 * time.Minute // what allowed all that was needed
+	grantsLacking = 5 * time.Second // what did not, or no answer
 )
 
 // grantCache asks for the permissions on a scope, and remembers them for as long as said above. Callers that come while
