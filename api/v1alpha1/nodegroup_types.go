@@ -324,6 +324,7 @@ const (
 	UnknownCloud        = "UnknownCloud"
 	CloudGroupNotFound  = "CloudGroupNotFound"
 	CloudRefused        = "CloudRefused"
+	CloudRightsMissing  = "CloudRightsMissing"
 )
 
 // NodeGroupStatus is how the manager finds a NodeGroup.

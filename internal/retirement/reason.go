@@ -36,6 +36,7 @@ const (
 	Disagreement     = "CloudAndNodeDisagree"
 	CloudFailed      = "CloudFailed"
 	CloudRefused     = "CloudRefused"
+	CloudRights      = v1alpha1.CloudRightsMissing
 	CloudBusy        = "CloudBusy"
 	ReadFailed       = "Error"
 )

@@ -19,6 +19,7 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore/cloud"
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore/policy"
 	"github.com/Azure/azure-sdk-for-go/sdk/azidentity"
+	"github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/authorization/armauthorization/v2"
 	"github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/compute/armcompute/v7"
 	"github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/containerservice/armcontainerservice/v6"
 )
@@ -46,6 +47,7 @@ type clients struct {
 	vms           *armcompute.VirtualMachinesClient
 	pools         *armcontainerservice.AgentPoolsClient
 	machines      *armcontainerservice.MachinesClient
+	permissions   *armauthorization.PermissionsClient
 	armHost       string
 	requestBudget time.Duration // the longest that a call with its retries may take
 }
@@ -90,6 +92,11 @@ func newClients(c *Config, credential azcore.TokenCredential) (*clients, error) 
 	}
 	aks, err := armcontainerservice.NewClientFactory(c.Subscription, credential, options)
 	if err != nil {
+		return nil, err
+	}
+	tidy := *options
+	tidy.PerCallPolicies = append([]policy.Policy{tidyPath{}}, options.PerCallPolicies...)
+	if all.permissions, err = armauthorization.NewPermissionsClient(c.Subscription, credential, &tidy); err != nil {
 		return nil, err
 	}
 	all.sets, all.instances = compute.NewVirtualMachineScaleSetsClient(), compute.NewVirtualMachineScaleSetVMsClient()
