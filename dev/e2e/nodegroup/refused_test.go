@@ -34,11 +34,12 @@ func TestI10AGroupThatCannotBeActedOnIsRefusedWithTheReasonAndNothingIsDone(t *t
 		},
 		"overlap": {
 			prepare: func(_ *testing.T, f *fixture) {
-				f.create("overlapped", "nodeSelector: {matchLabels: {kubernetes.azure.com/agentpool: overlap}}\n"+
+				// Also by its name, which decides between groups that were created in the same second.
+				f.create("earlier", "nodeSelector: {matchLabels: {kubernetes.azure.com/agentpool: overlap}}\n"+
 					"cloud: {provider: azure, group: "+f.pool.ScaleSet()+"}")
-				f.awaitAccepted("overlapped")
+				f.awaitAccepted("earlier")
 			},
-			reason: v1alpha1.OverlapsGroup, text: "NodeGroup overlapped, which is older: aks-overlap-12345678-vmss000000",
+			reason: v1alpha1.OverlapsGroup, text: "NodeGroup earlier, which is older: aks-overlap-12345678-vmss000000",
 		},
 		"moon": {
 			more:   "disruptionBudgets: [{nodes: 1, schedule: '@daily', duration: 1h, timeZone: Moon}]\n",
