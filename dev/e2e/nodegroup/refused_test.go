@@ -11,6 +11,7 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/dev/azure"
 	"github.com/slipway-dev/slipway/dev/controlplane"
+	"github.com/slipway-dev/slipway/dev/testbed"
 )
 
 // TestI10AGroupThatCannotBeActedOnIsRefusedWithTheReasonAndNothingIsDone has one manager and one pool for each group.
@@ -119,7 +120,7 @@ func TestTheGroupsOfAFileAreActedOnAndRefusedAsOthersAre(t *testing.T) {
 			"  nodeSelector: {matchLabels: {kubernetes.azure.com/agentpool: " + pool + "}}\n" +
 			"  cloud: {provider: azure, group: " + f.pool.ScaleSet() + "}\n  minimum: 1\n  " + f.idle("0s", "")
 	}
-	p := f.manage("--node-groups", f.file("groups.yaml", group("file-a", "file")+"---\n"+group("file-b", "file")))
+	p := f.manage("--node-groups", testbed.File(f.t, "groups.yaml", group("file-a", "file")+"---\n"+group("file-b", "file")))
 	f.check(f.awaitLog(p, `"group":"file-b","reason":"OverlapsGroup"`))
 	f.awaitOne()
 }
