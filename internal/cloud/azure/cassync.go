@@ -207,7 +207,7 @@ func (s *CASSync) Restore(ctx context.Context) error {
 	if change, ok := parseNudge(value(record)); ok && value(properties.MaxCount) == change.to {
 		properties.MaxCount = to.Ptr(change.from)
 	} else {
-		s.log.Warn("the maximum is left as it is, as somebody has set it since", "record", printable(value(record), maxCode),
+		s.log.Warn("the maximum is left as it is, as somebody has set it since", "record", cloud.Printable(value(record), maxCode),
 			"maximum", value(properties.MaxCount))
 	}
 	properties.Tags = withTag(properties.Tags, "")

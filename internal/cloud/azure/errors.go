@@ -61,7 +61,7 @@ func parseError(status int, body []byte) *apiError {
 		Error json.RawMessage `json:"error"`
 	}
 	if err := json.Unmarshal(body, &outer); err != nil {
-		return &apiError{Status: status, Message: printable(string(body), maxMessage)}
+		return &apiError{Status: status, Message: cloud.Printable(string(body), maxMessage)}
 	}
 	found := outer.inner
 	if len(outer.Error) > 0 {
@@ -70,21 +70,7 @@ func parseError(status int, body []byte) *apiError {
 			found = nested
 		}
 	}
-	return &apiError{Status: status, Code: printable(found.Code, maxCode), Message: printable(found.Message, maxMessage)}
-}
-
-// printable cuts text to a length in bytes, and leaves nothing in it that a terminal or a log would stumble over.
-func printable(text string, most int) string {
-	if len(text) > most {
-		text = text[:most] + "…"
-	}
-	text = strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f || (r >= 0x80 && r < 0xa0) {
-			return ' '
-		}
-		return r
-	}, strings.ToValidUTF8(text, ""))
-	return strings.Join(strings.Fields(text), " ")
+	return &apiError{Status: status, Code: cloud.Printable(found.Code, maxCode), Message: cloud.Printable(found.Message, maxMessage)}
 }
 
 // ofSDK makes of an SDK error what [cloud.Provider] promises, and of a 404 a plain error: what it means depends on what
@@ -105,9 +91,9 @@ func ofSDK(doing string, err error) error {
 		strings.Contains(err.Error(), chainFailed):
 		return fmt.Errorf("%s: %w", doing, &cloud.RefusedError{Reason: cloud.NoRight, Err: fmt.Errorf(
 			"no token for Azure: %s; check auth.method, and AZURE_TENANT_ID, AZURE_CLIENT_ID and what goes with them",
-			printable(err.Error(), maxMessage))})
+			cloud.Printable(err.Error(), maxMessage))})
 	}
-	return fmt.Errorf("%s: %s: %w", doing, printable(err.Error(), maxMessage), errOfTransport)
+	return fmt.Errorf("%s: %s: %w", doing, cloud.Printable(err.Error(), maxMessage), errOfTransport)
 }
 
 // errOfTransport is what went wrong on the way to Azure and back. The SDK's own error is in the message.
@@ -122,7 +108,7 @@ func refusesForGood(response *http.Response) bool {
 }
 
 func ofResponse(response *azcore.ResponseError) error {
-	api := &apiError{Status: response.StatusCode, Code: printable(response.ErrorCode, maxCode)}
+	api := &apiError{Status: response.StatusCode, Code: cloud.Printable(response.ErrorCode, maxCode)}
 	var header http.Header
 	if raw := response.RawResponse; raw != nil {
 		header = raw.Header

@@ -55,7 +55,7 @@ const (
 func parseError(status int, body []byte) *apiError {
 	var outer map[string]json.RawMessage
 	if err := json.Unmarshal(body, &outer); err != nil || len(outer) != 1 {
-		return &apiError{Status: status, Message: printable(string(body), maxMessage)}
+		return &apiError{Status: status, Message: cloud.Printable(string(body), maxMessage)}
 	}
 	for kind, raw := range outer {
 		var inner struct {
@@ -64,23 +64,9 @@ func parseError(status int, body []byte) *apiError {
 		if err := json.Unmarshal(raw, &inner); err != nil || inner.Message == "" {
 			break
 		}
-		return &apiError{Status: status, Kind: printable(kind, maxKind), Message: printable(inner.Message, maxMessage)}
+		return &apiError{Status: status, Kind: cloud.Printable(kind, maxKind), Message: cloud.Printable(inner.Message, maxMessage)}
 	}
-	return &apiError{Status: status, Message: printable(string(body), maxMessage)}
-}
-
-// printable cuts text to a length in bytes, and leaves nothing in it that a terminal or a log would stumble over.
-func printable(text string, most int) string {
-	if len(text) > most {
-		text = text[:most] + "…"
-	}
-	text = strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f || (r >= 0x80 && r < 0xa0) {
-			return ' '
-		}
-		return r
-	}, strings.ToValidUTF8(text, ""))
-	return strings.Join(strings.Fields(text), " ")
+	return &apiError{Status: status, Message: cloud.Printable(string(body), maxMessage)}
 }
 
 // ofAPI makes of an error of the client what [cloud.Provider] promises, and of a 404 a plain error: what it means depends
@@ -97,7 +83,7 @@ func ofAPI(doing string, err error) error {
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("%s: %w", doing, err)
 	}
-	return fmt.Errorf("%s: %w: %s", doing, errOfTransport, printable(err.Error(), maxMessage))
+	return fmt.Errorf("%s: %w: %s", doing, errOfTransport, cloud.Printable(err.Error(), maxMessage))
 }
 
 // classify says what an answer means to a caller.
