@@ -1,6 +1,7 @@
 package azure
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -124,21 +125,14 @@ func classify(api *apiError, header http.Header) error {
 	pause := retryAfter(header, time.Now())
 	switch {
 	case api.Status == http.StatusTooManyRequests, api.Status == http.StatusServiceUnavailable && pause > 0:
-		return &cloud.ThrottledError{After: orElse(pause, defaultPause), Err: api}
+		return &cloud.ThrottledError{After: cmp.Or(pause, defaultPause), Err: api}
 	case api.busy():
-		return &cloud.ThrottledError{After: orElse(pause, busyPause), Err: api}
+		return &cloud.ThrottledError{After: cmp.Or(pause, busyPause), Err: api}
 	}
 	if reason := api.refusal(); reason != "" {
 		return &cloud.RefusedError{Reason: reason, Err: api.explained()}
 	}
 	return api
-}
-
-func orElse(d, fallback time.Duration) time.Duration {
-	if d > 0 {
-		return d
-	}
-	return fallback
 }
 
 // busy reports that the resource has something else to do first. AKS carries out one operation of a pool at a time.

@@ -1,6 +1,7 @@
 package openstack
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -209,7 +210,7 @@ func (s *session) endpoint(catalog *tokens.ServiceCatalog, kind string) (string,
 		}
 		for _, e := range entry.Endpoints {
 			if e.Interface == string(s.login.availability) {
-				addresses[orElse(e.RegionID, e.Region)] = e.URL
+				addresses[cmp.Or(e.RegionID, e.Region)] = e.URL
 			}
 		}
 	}

@@ -1,6 +1,7 @@
 package openstack
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -93,9 +94,9 @@ func classify(api *apiError, header http.Header) error {
 	switch {
 	case (api.Status == http.StatusTooManyRequests || api.Status == http.StatusRequestEntityTooLarge) && !quota,
 		api.Status == http.StatusServiceUnavailable && pause > 0:
-		return &cloud.ThrottledError{After: orElse(pause, defaultPause), Err: api}
+		return &cloud.ThrottledError{After: cmp.Or(pause, defaultPause), Err: api}
 	case api.Status == http.StatusConflict && busy(api.Message):
-		return &cloud.ThrottledError{After: orElse(pause, busyPause), Err: api}
+		return &cloud.ThrottledError{After: cmp.Or(pause, busyPause), Err: api}
 	}
 	if reason := api.refusal(quota); reason != "" {
 		return &cloud.RefusedError{Reason: reason, Err: api}
@@ -188,14 +189,6 @@ func joined(errs []error) error {
 		return errs[0]
 	}
 	return errors.Join(errs...)
-}
-
-func orElse[T comparable](value, fallback T) T {
-	var zero T
-	if value != zero {
-		return value
-	}
-	return fallback
 }
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
