@@ -1,6 +1,34 @@
 package cloud
 
-import "strings"
+import (
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// maxPause bounds what is believed of a Retry-After.
+const maxPause = time.Hour
+
+// RetryAfter reads how long a server wants to be left alone, from the header of that name (RFC 9110, 10.2.3): in seconds, or
+// as a time that now is compared with. It is at most an hour, and 0 when there is no wish, or none that can be read.
+func RetryAfter(header http.Header, now time.Time) time.Duration {
+	if pause := PauseIn(header, "Retry-After", time.Second); pause > 0 {
+		return pause
+	}
+	if at, err := http.ParseTime(strings.TrimSpace(header.Get("Retry-After"))); err == nil {
+		return min(max(at.Sub(now), 0), maxPause)
+	}
+	return 0
+}
+
+// PauseIn is RetryAfter of a header that a cloud has of its own, a whole number of units.
+func PauseIn(header http.Header, name string, unit time.Duration) time.Duration {
+	if n, err := strconv.ParseInt(strings.TrimSpace(header.Get(name)), 10, 32); err == nil && n > 0 {
+		return min(time.Duration(n)*unit, maxPause)
+	}
+	return 0
+}
 
 // Printable cuts the text of somebody else to a length in bytes, and leaves nothing in it that a terminal or a log would
 // stumble over: it is valid UTF-8, of one line, without control characters.

@@ -1,13 +1,58 @@
 package cloud_test
 
 import (
+	"math"
+	"net/http"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 	"unicode"
 	"unicode/utf8"
 
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
+
+func TestAWishToBeLeftAloneIsReadInSecondsOrAsATimeAndBelievedForAnHour(t *testing.T) {
+	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	for text, want := range map[string]time.Duration{
+		"":                              0,
+		"7":                             7 * time.Second,
+		" 7 ":                           7 * time.Second,
+		"0":                             0,
+		"-7":                            0,
+		"soon":                          0,
+		"7.5":                           0,
+		"99999999":                      time.Hour,
+		strconv.Itoa(math.MaxInt32):     time.Hour,
+		strconv.Itoa(math.MaxInt64):     0, // no number that anybody means
+		"Sun, 01 Mar 2026 12:00:30 GMT": 30 * time.Second,
+		"Sun, 01 Mar 2026 11:59:30 GMT": 0,
+		"Mon, 01 Mar 2027 12:00:00 GMT": time.Hour,
+	} {
+		header := http.Header{"Retry-After": {text}}
+		if got := cloud.RetryAfter(header, now); got != want {
+			t.Errorf("Retry-After: %s is %s, want %s", text, got, want)
+		}
+	}
+	if got := cloud.RetryAfter(nil, now); got != 0 {
+		t.Errorf("no header is %s, want 0s", got)
+	}
+	if got := cloud.PauseIn(http.Header{"X-Pause-Ms": {"1500"}}, "x-pause-ms", time.Millisecond); got != 1500*time.Millisecond {
+		t.Errorf("1500 ms are %s", got)
+	}
+}
+
+func FuzzRetryAfter(f *testing.F) {
+	f.Add("7")
+	f.Add("Sun, 01 Mar 2026 12:00:30 GMT")
+	f.Fuzz(func(t *testing.T, text string) {
+		got := cloud.RetryAfter(http.Header{"Retry-After": {text}}, time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC))
+		if got < 0 || got > time.Hour {
+			t.Errorf("%q is %s", text, got)
+		}
+	})
+}
 
 func TestForeignTextIsCutAndCleaned(t *testing.T) {
 	for _, tc := range []struct {

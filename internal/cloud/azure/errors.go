@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -46,8 +45,6 @@ const (
 	// same while another operation is in progress.
 	defaultPause = 30 * time.Second
 	busyPause    = 10 * time.Second
-	// maxPause bounds what is believed of a Retry-After.
-	maxPause = time.Hour
 )
 
 // parseError reads the body of an error. What is no error in ARM's form has no code, so that nothing can be concluded
@@ -202,18 +199,13 @@ func gone(err error) bool {
 	return errors.As(err, &api) && api.Status == http.StatusNotFound && slices.Contains(goneCodes(), api.Code)
 }
 
-// retryAfter reads how long Azure wants to be left alone: in seconds, as a time, or in Azure's own headers in
-// milliseconds. 0 is no wish.
+// retryAfter reads how long Azure wants to be left alone, 0 for no wish. Its own headers, in milliseconds, come before the
+// standard's, as they do in its SDK.
 func retryAfter(header http.Header, now time.Time) time.Duration {
-	for name, unit := range map[string]time.Duration{
-		"retry-after-ms": time.Millisecond, "x-ms-retry-after-ms": time.Millisecond, "Retry-After": time.Second,
-	} {
-		if n, err := strconv.ParseInt(strings.TrimSpace(header.Get(name)), 10, 32); err == nil && n > 0 {
-			return min(time.Duration(n)*unit, maxPause)
+	for _, name := range []string{"retry-after-ms", "x-ms-retry-after-ms"} {
+		if pause := cloud.PauseIn(header, name, time.Millisecond); pause > 0 {
+			return pause
 		}
 	}
-	if at, err := http.ParseTime(header.Get("Retry-After")); err == nil {
-		return min(max(at.Sub(now), 0), maxPause)
-	}
-	return 0
+	return cloud.RetryAfter(header, now)
 }

@@ -151,7 +151,7 @@ func retryReads(ctx context.Context, method, _ string, _ *gophercloud.RequestOpt
 	var answer gophercloud.ErrUnexpectedResponseCode
 	switch {
 	case method != http.MethodGet, failures > retries, ctx.Err() != nil,
-		errors.As(err, &answer) && (answer.Actual < 500 || retryAfter(answer.ResponseHeader, time.Now()) > 0):
+		errors.As(err, &answer) && (answer.Actual < 500 || cloud.RetryAfter(answer.ResponseHeader, time.Now()) > 0):
 		return err
 	}
 	select {

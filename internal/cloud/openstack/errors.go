@@ -9,7 +9,6 @@ import (
 	"maps"
 	"net/http"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -47,8 +46,6 @@ const (
 	// same while a server has something else to do.
 	defaultPause = 30 * time.Second
 	busyPause    = 10 * time.Second
-	// maxPause bounds what is believed of a Retry-After.
-	maxPause = time.Hour
 )
 
 // parseError reads the body of an error: one key, and below it the message. So do Nova ({"itemNotFound": …}), Neutron
@@ -89,7 +86,7 @@ func ofAPI(doing string, err error) error {
 
 // classify says what an answer means to a caller.
 func classify(api *apiError, header http.Header) error {
-	pause := retryAfter(header, time.Now())
+	pause := cloud.RetryAfter(header, time.Now())
 	quota := aboutQuota(api.Message)
 	switch {
 	case (api.Status == http.StatusTooManyRequests || api.Status == http.StatusRequestEntityTooLarge) && !quota,
@@ -163,18 +160,6 @@ func saysGone(err error, id string) bool {
 func refusedForGood(err error) bool {
 	var api *apiError
 	return errors.As(err, &api) && api.Kind != "" && api.Status >= 400 && api.Status < 500
-}
-
-// retryAfter reads how long a service wants to be left alone: in seconds, or as a time. 0 is no wish.
-func retryAfter(header http.Header, now time.Time) time.Duration {
-	value := strings.TrimSpace(header.Get("Retry-After"))
-	if n, err := strconv.ParseInt(value, 10, 32); err == nil && n > 0 {
-		return min(time.Duration(n)*time.Second, maxPause)
-	}
-	if at, err := http.ParseTime(value); err == nil {
-		return min(max(at.Sub(now), 0), maxPause)
-	}
-	return 0
 }
 
 // invalid is the refusal of what can never succeed as it stands.
