@@ -1,6 +1,8 @@
 package cloud
 
 import (
+	"fmt"
+	"io"
 	"net/http"
 	"strconv"
 	"strings"
@@ -43,4 +45,33 @@ func Printable(text string, most int) string {
 		return r
 	}, strings.ToValidUTF8(text, ""))
 	return strings.Join(strings.Fields(text), " ")
+}
+
+// TooLargeError is what reading a body ends with that [Bounded] has cut off.
+type TooLargeError struct{ Most int }
+
+func (e *TooLargeError) Error() string {
+	return fmt.Sprintf("the answer has more than %d bytes", e.Most)
+}
+
+// IsTooLarge reports whether an answer had more bytes than are read.
+func IsTooLarge(err error) bool { return as[*TooLargeError](err) }
+
+// Bounded is a body of which no more than so many bytes are read. Of a longer one, reading fails with a [*TooLargeError]:
+// what is cut off somewhere must not be taken for the whole.
+func Bounded(body io.ReadCloser, most int) io.ReadCloser {
+	return &bounded{ReadCloser: body, most: most, left: most}
+}
+
+type bounded struct {
+	io.ReadCloser
+	most, left int
+}
+
+func (b *bounded) Read(into []byte) (int, error) {
+	n, err := b.ReadCloser.Read(into)
+	if b.left -= n; b.left < 0 {
+		return 0, &TooLargeError{Most: b.most}
+	}
+	return n, err
 }

@@ -1,6 +1,7 @@
 package cloud_test
 
 import (
+	"io"
 	"math"
 	"net/http"
 	"strconv"
@@ -82,4 +83,20 @@ func FuzzPrintable(f *testing.F) {
 			t.Errorf("%q to %d bytes: %q", text, most, got)
 		}
 	})
+}
+
+func TestABodyIsReadWholeOrNotAtAll(t *testing.T) {
+	for text, whole := range map[string]bool{"": true, "1234567": true, "12345678": true, "123456789": false} {
+		body := cloud.Bounded(io.NopCloser(strings.NewReader(text)), 8)
+		got, err := io.ReadAll(body)
+		if whole && (err != nil || string(got) != text) {
+			t.Errorf("%q of 8 bytes at most: %q, %v", text, got, err)
+		}
+		if !whole && !cloud.IsTooLarge(err) {
+			t.Errorf("%q of 8 bytes at most: %q, %v; want a TooLargeError", text, got, err)
+		}
+		if n, err := body.Read(make([]byte, 1)); !whole && (n != 0 || !cloud.IsTooLarge(err)) {
+			t.Errorf("%q, read on: %d bytes, %v; want a TooLargeError", text, n, err)
+		}
+	}
 }

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"net/url"
@@ -139,10 +138,7 @@ func (l limited) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	response.Body = struct {
-		io.Reader
-		io.Closer
-	}{io.LimitReader(response.Body, maxAnswer), response.Body}
+	response.Body = cloud.Bounded(response.Body, maxAnswer)
 	return response, nil
 }
 
@@ -150,7 +146,7 @@ func (l limited) RoundTrip(r *http.Request) (*http.Response, error) {
 func retryReads(ctx context.Context, method, _ string, _ *gophercloud.RequestOpts, err error, failures uint) error {
 	var answer gophercloud.ErrUnexpectedResponseCode
 	switch {
-	case method != http.MethodGet, failures > retries, ctx.Err() != nil,
+	case method != http.MethodGet, failures > retries, ctx.Err() != nil, cloud.IsTooLarge(err),
 		errors.As(err, &answer) && (answer.Actual < 500 || cloud.RetryAfter(answer.ResponseHeader, time.Now()) > 0):
 		return err
 	}
