@@ -40,10 +40,10 @@ type CASSyncConfig struct {
 	// AgentPool has the cluster autoscaler turned on, and no node.
 	AgentPool string `json:"agentPool"`
 	// Every is the time between two changes that no deletion calls for, 1m to 24h; 0 is none.
-	Every Duration `json:"every,omitempty"`
+	Every cloud.Duration `json:"every,omitempty"`
 	// Gather is how long deletions are gathered before a change, as each restarts the cluster autoscaler: 1s to 10m; 0 is
 	// 30s.
-	Gather Duration `json:"gather,omitempty"`
+	Gather cloud.Duration `json:"gather,omitempty"`
 }
 
 // Validate reports everything that is wrong, each with field, value and what is allowed.
