@@ -51,7 +51,7 @@ func TestI10AGroupThatCannotBeActedOnIsRefusedWithTheReasonAndNothingIsDone(t *t
 			reason: v1alpha1.CloudGroupNotFound, text: "aks-nowhere-00000000-vmss: the cloud says it does not exist",
 		},
 		"denied": {
-			prepare: func(t *testing.T, f *fixture) {
+			prepare: func(_ *testing.T, f *fixture) {
 				f.check(f.ARM.Inject(azure.ARMFault{Kind: azure.ARMDenied, Resource: f.pool.ScaleSet()}))
 			},
 			reason: v1alpha1.CloudRefused, text: "Microsoft.Compute/virtualMachineScaleSets/read",
