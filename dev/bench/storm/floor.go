@@ -14,6 +14,7 @@ import (
 	"github.com/slipway-dev/slipway/dev/azure"
 	"github.com/slipway-dev/slipway/dev/bench/audit"
 	"github.com/slipway-dev/slipway/dev/bench/result"
+	"github.com/slipway-dev/slipway/dev/testbed"
 	"github.com/slipway-dev/slipway/internal/cordon"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 )
@@ -139,7 +140,7 @@ func insist(ctx context.Context, ask func() error) error {
 		if s := kubeapi.AsStatus(err); s != nil && s.Code == http.StatusTooManyRequests && s.RetryAfter > 0 {
 			after = s.RetryAfter
 		}
-		if err := pause(ctx, after); err != nil {
+		if err := testbed.Pause(ctx, after); err != nil {
 			return err
 		}
 	}

@@ -135,7 +135,7 @@ func (s *scene) do(ctx context.Context, steps ...step) error {
 	return nil
 }
 
-var calm = step{"the calm before", func(ctx context.Context) error { return pause(ctx, calmBeforeStorm) }}
+var calm = step{"the calm before", func(ctx context.Context) error { return testbed.Pause(ctx, calmBeforeStorm) }}
 
 // agents measures the agents.
 func (s *scene) agents(ctx context.Context) ([]result.Result, error) {
@@ -306,13 +306,4 @@ func (s *scene) setup(format string, args ...any) string {
 		"every other behind a budget of maxUnavailable 100%%; %d nodes in %d scale sets, %d %s, Kubernetes %s, %d cores for everything; ",
 		doomedMachines, azure.MinimumNotice(azure.Preempt), podsEach, apps, namespaces, machines, scaleSets, machines, s.who, s.Version(),
 		runtime.NumCPU()) + fmt.Sprintf(format, args...)
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-time.After(d):
-		return nil
-	}
 }

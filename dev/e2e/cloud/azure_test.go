@@ -87,10 +87,10 @@ func newAzureOfPages(t *testing.T, k kind, entries int) *azureCloud {
 }
 
 func (c *azureCloud) config() azure.Config {
-	window := azure.Duration(250 * time.Millisecond)
+	window := cloud.Duration(250 * time.Millisecond)
 	config := azure.Config{
 		Subscription: emulator.DefaultSubscription, ResourceGroup: emulator.DefaultResourceGroup, BatchWindow: &window,
-		RequestTimeout: azure.Duration(5 * time.Second),
+		RequestTimeout: cloud.Duration(5 * time.Second),
 		Endpoints: &azure.Endpoints{
 			ResourceManager: c.server.URL.String(), Authority: c.server.URL.String(), CAFile: c.caFile,
 		},

@@ -11,6 +11,7 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/dev/azure"
 	"github.com/slipway-dev/slipway/dev/controlplane"
+	"github.com/slipway-dev/slipway/dev/testbed"
 )
 
 // TestI10AGroupThatCannotBeActedOnIsRefusedWithTheReasonAndNothingIsDone has one manager and one pool for each group.
@@ -51,7 +52,7 @@ func TestI10AGroupThatCannotBeActedOnIsRefusedWithTheReasonAndNothingIsDone(t *t
 			reason: v1alpha1.CloudGroupNotFound, text: "aks-nowhere-00000000-vmss: the cloud says it does not exist",
 		},
 		"denied": {
-			prepare: func(t *testing.T, f *fixture) {
+			prepare: func(_ *testing.T, f *fixture) {
 				f.check(f.ARM.Inject(azure.ARMFault{Kind: azure.ARMDenied, Resource: f.pool.ScaleSet()}))
 			},
 			reason: v1alpha1.CloudRefused, text: "Microsoft.Compute/virtualMachineScaleSets/read",
@@ -120,7 +121,7 @@ func TestTheGroupsOfAFileAreActedOnAndRefusedAsOthersAre(t *testing.T) {
 			"  nodeSelector: {matchLabels: {kubernetes.azure.com/agentpool: " + pool + "}}\n" +
 			"  cloud: {provider: azure, group: " + f.pool.ScaleSet() + "}\n  minimum: 1\n  " + f.idle("0s", "")
 	}
-	p := f.manage("--node-groups", f.file("groups.yaml", group("file-a", "file")+"---\n"+group("file-b", "file")))
+	p := f.manage("--node-groups", testbed.File(f.t, "groups.yaml", group("file-a", "file")+"---\n"+group("file-b", "file")))
 	f.check(f.awaitLog(p, `"group":"file-b","reason":"OverlapsGroup"`))
 	f.awaitOne()
 }

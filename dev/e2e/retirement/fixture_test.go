@@ -29,7 +29,7 @@ import (
 	"github.com/slipway-dev/slipway/dev/faultproxy"
 	"github.com/slipway-dev/slipway/dev/testbed"
 	"github.com/slipway-dev/slipway/dev/workload"
-	provider "github.com/slipway-dev/slipway/internal/cloud/azure"
+	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
 // patience bounds every wait of a test. Nothing takes nearly as long, but the machine may be busy.
@@ -334,7 +334,7 @@ func (f *fixture) cloudConfig(proxy *faultproxy.Proxy, window string) string {
 	f.check(err)
 	config := f.AzureConfig()
 	config.Endpoints.ResourceManager, config.Endpoints.Authority = front.String(), front.String()
-	config.BatchWindow = new(provider.Duration)
+	config.BatchWindow = new(cloud.Duration)
 	f.check(config.BatchWindow.UnmarshalText([]byte(window)))
 	raw, err := yaml.Marshal(map[string]any{"azure": config})
 	f.check(err)
