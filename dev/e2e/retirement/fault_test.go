@@ -20,9 +20,10 @@ var (
 const (
 	// leastSeeds are run however long it takes: a slow or busy machine runs fewer than a quiet one, but not none.
 	leastSeeds = 48
-	// leastSpare is the time that schedules get in any case, and wholeTests when none are begun any more after the
-	// beginning of `make test`, of which some minutes are left then for what comes after them.
+	// leastSpare and mostSpare bound the time that schedules get, the latter because a package has no more than twenty
+	// minutes. wholeTests after the beginning of `make test` none are begun any more.
 	leastSpare = 2 * time.Minute
+	mostSpare  = 8 * time.Minute
 	wholeTests = 31 * time.Minute
 )
 
@@ -32,7 +33,7 @@ func spare(now time.Time) time.Duration {
 	if began == 0 {
 		return leastSpare
 	}
-	return max(leastSpare, time.Unix(int64(began), 0).Add(wholeTests).Sub(now))
+	return min(max(leastSpare, time.Unix(int64(began), 0).Add(wholeTests).Sub(now)), mostSpare)
 }
 
 // number reads a flag's default from the environment, so that `make test` can be told.
