@@ -49,6 +49,8 @@ build-all: ## Build slipway and slipway-agent for every platform that nodes have
 			./cmd/slipway ./cmd/slipway-agent || exit 1; done
 
 .PHONY: test
+# Tests that could go on for long do so for as long as the whole stays within its time.
+test: export SLIPWAY_TEST_BEGAN := $(shell date +%s)
 test: build build-dev peers vet-agent ## Run every test: race detector on, order shuffled, the real control plane included
 	tools/test
 	cd dev && ../tools/test

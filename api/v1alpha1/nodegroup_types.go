@@ -335,6 +335,7 @@ const (
 	UnknownCloud        = "UnknownCloud"
 	CloudGroupNotFound  = "CloudGroupNotFound"
 	CloudRefused        = "CloudRefused"
+	CloudRightsMissing  = "CloudRightsMissing"
 )
 
 // NodeGroupStatus is how the manager finds a NodeGroup.

@@ -105,7 +105,7 @@ func (a *ARM) routes() []route {
 		vm      = compute + "/virtualMachines/{vm}"
 		pools   = "/resourceGroups/{group}/providers/Microsoft.ContainerService/managedClusters/{cluster}/agentPools"
 	)
-	return []route{
+	return append([]route{
 		{"GET " + compute + "/virtualMachineScaleSets", setRead, a.listSets},
 		{"GET " + set, setRead, a.getSet},
 		{"PATCH " + set, setWrite, a.patchSet},
@@ -128,7 +128,7 @@ func (a *ARM) routes() []route {
 		{"GET " + pools + "/{pool}/machines/{machine}", machineRead, a.getPoolMachine},
 		{"GET /providers/Microsoft.Compute/locations/{location}/operations/{operation}", computeOps, a.getOperation},
 		{"GET /providers/Microsoft.ContainerService/locations/{location}/operations/{operation}", aksOps, a.getOperation},
-	}
+	}, a.permissionRoutes("/resourceGroups/{group}", set, vm, pools+"/{pool}")...)
 }
 
 // Handler serves ARM and the token service. It has to be behind TLS: the SDK sends no token otherwise.
@@ -154,15 +154,15 @@ func canonicalPath(path string) string {
 	fixed := []string{
 		"subscriptions", "resourceGroups", "providers", computeNamespace, aksNamespace, "virtualMachineScaleSets",
 		"virtualMachines", "managedClusters", "agentPools", "machines", "locations", "operations", "instanceView", "delete",
-		"deleteMachines", "simulateEviction",
+		"deleteMachines", "simulateEviction", "permissions",
 	}
 	segments := strings.Split(path, "/")
 	for i, segment := range segments {
 		if j := slices.IndexFunc(fixed, func(f string) bool { return strings.EqualFold(f, segment) }); j >= 0 && i%2 == 1 {
 			segments[i] = fixed[j]
 		}
-		if i == 4 || i == 6 { // a namespace follows "providers" at an even place
-			for _, namespace := range []string{computeNamespace, aksNamespace} {
+		if i > 0 && i%2 == 0 && segments[i-1] == "providers" {
+			for _, namespace := range []string{computeNamespace, aksNamespace, authorizationNamespace} {
 				if strings.EqualFold(namespace, segment) {
 					segments[i] = namespace
 				}

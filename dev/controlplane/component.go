@@ -307,7 +307,7 @@ func (c *Cluster) poll(ctx context.Context, p *Process, ask func(context.Context
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("%s is not ready: %w (last answer: %w)\n%s", p.Name(), ctx.Err(), err, p.lastWords())
-		case <-p.exited():
+		case <-p.Exited():
 			words := p.lastWords()
 			if strings.Contains(words, "address already in use") {
 				return fmt.Errorf("%s: %w", p.Name(), ErrPortTaken)

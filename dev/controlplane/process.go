@@ -195,7 +195,7 @@ func (p *Process) Pause(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("pausing %s (process %d): %w", p.Name(), p.PID(), ctx.Err())
-		case <-p.exited():
+		case <-p.Exited():
 			return fmt.Errorf("pausing %s (process %d): %w", p.Name(), p.PID(), os.ErrProcessDone)
 		case <-ticker.C:
 		}
@@ -214,7 +214,7 @@ func (p *Process) Kill() error {
 	if err := p.signal(syscall.SIGKILL, "killing"); err != nil {
 		return err
 	}
-	<-p.exited()
+	<-p.Exited()
 	return nil
 }
 
@@ -253,8 +253,8 @@ func (p *Process) Restart(ctx context.Context) error {
 	return p.cluster.waitProcess(ctx, p)
 }
 
-// exited is closed when the process has ended.
-func (p *Process) exited() <-chan struct{} {
+// Exited is closed when the process has ended. One that is started again has another.
+func (p *Process) Exited() <-chan struct{} {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.done == nil { // Found by Open, so not a child whose end could be waited for.

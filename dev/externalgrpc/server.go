@@ -228,7 +228,7 @@ func Answer(w http.ResponseWriter, message []byte, code int, text string) {
 	if code == OK {
 		head := make([]byte, 5)
 		binary.BigEndian.PutUint32(head[1:], uint32(len(message)))
-		_, _ = w.Write(append(head, message...))
+		_, _ = w.Write(append(head, message...)) //nolint:gosec // no browser reads application/grpc
 	}
 	w.Header().Set(http.TrailerPrefix+"Grpc-Status", fmt.Sprint(code))
 	w.Header().Set(http.TrailerPrefix+"Grpc-Message", text)

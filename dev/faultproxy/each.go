@@ -24,8 +24,11 @@ func Kinds(requests []Request) string {
 
 // AtEach makes a subtest for each of the requests that a first run has made, and for each moment of it. The subtest calls
 // run with a number of that request, and is skipped when the requests that run returns have none such: how often something
-// is asked is not the same in every run. t fails when none was ever met, and names each kind whose first request was not.
-func AtEach(t *testing.T, requests []Request, run func(t *testing.T, number int, at Point, moment Moment) []Request) {
+// is asked is not the same in every run. t fails when none was ever met. Each kind whose first request was not, is told to
+// missed: t.Errorf where each kind has to be in every run, and t.Logf where one may be left out.
+func AtEach(t *testing.T, requests []Request, missed func(format string, args ...any),
+	run func(t *testing.T, number int, at Point, moment Moment) []Request,
+) {
 	t.Helper()
 	var met sync.Map   // kinds and moments
 	t.Cleanup(func() { // when all the runs are over
@@ -35,7 +38,7 @@ func AtEach(t *testing.T, requests []Request, run func(t *testing.T, number int,
 				_, ok := met.Load(r.Kind + string(moment))
 				some = some || ok
 				if r.Nth == 1 && !ok {
-					t.Logf("nothing happened at %s, %s", r.Kind, moment)
+					missed("nothing happened at %s, %s", r.Kind, moment)
 				}
 			}
 		}

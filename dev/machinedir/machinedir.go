@@ -36,7 +36,7 @@ func Tie(ctx context.Context, c Cluster, hypervisor machines.Hypervisor, host st
 			err = follow(ctx, c, there, joined)
 		}
 		if ctx.Err() != nil {
-			return nil
+			return nil //nolint:nilerr // it was told to end
 		}
 		if err != nil {
 			return fmt.Errorf("the nodes of %s: %w", hypervisor.Root, err)

@@ -203,3 +203,13 @@ func Poll(ctx context.Context, what string, yes func() bool) error {
 	}
 	return nil
 }
+
+// Pause waits so long, or until ctx ends, and then returns the cause of that.
+func Pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(d):
+		return nil
+	}
+}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"flag"
+	"os"
+	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -53,6 +55,16 @@ func ForTest(tb testing.TB, o Options) *Testbed {
 		}
 	})
 	return t
+}
+
+// File writes a file that lasts as long as the test, and returns its path.
+func File(tb testing.TB, name, text string) string {
+	tb.Helper()
+	path := filepath.Join(tb.TempDir(), name)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		tb.Fatal(err)
+	}
+	return path
 }
 
 // sideBySide is how many parallel tests run at once unless -parallel says otherwise: they wait for notices and for

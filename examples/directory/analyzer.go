@@ -16,6 +16,8 @@ const ownMachine = "directory.slipway.dev/own-machine"
 
 // ModifyEventAnalyzer implements plugin.ModifyEventAnalyzer: a pod that is to have a machine of its own, and finds no
 // room, gets one.
+//
+//nolint:unparam // the interface wants an error
 func (p *provider) ModifyEventAnalyzer(_ context.Context, pod *corev1.Pod) ([]plugin.Wish, error) {
 	group := pod.Annotations[ownMachine]
 	if group == "" || pod.Spec.NodeName != "" || !unschedulable(pod) {
@@ -28,6 +30,8 @@ func (p *provider) ModifyEventAnalyzer(_ context.Context, pod *corev1.Pod) ([]pl
 }
 
 // DeleteEventAnalyzer implements plugin.DeleteEventAnalyzer: the machine goes with its pod.
+//
+//nolint:unparam // the interface wants an error
 func (p *provider) DeleteEventAnalyzer(_ context.Context, pod *corev1.Pod) ([]plugin.Wish, error) {
 	if pod.Annotations[ownMachine] == "" || pod.Spec.NodeName == "" {
 		return nil, nil

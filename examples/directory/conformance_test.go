@@ -145,6 +145,7 @@ func (c *directoryCloud) Size() (n int) {
 }
 
 func (*directoryCloud) Missing() string { return "directory://" + host + "/" + group + "/never-was" }
+
 func (*directoryCloud) Foreign() string { return "directory://host-2/" + group + "/" + group + "-a" }
 
 func (c *directoryCloud) path(id string) string {

@@ -12,6 +12,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/drain"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 	"github.com/slipway-dev/slipway/internal/notice"
+	"github.com/slipway-dev/slipway/internal/observe"
 )
 
 // blockedEvery is the least time between two Events that say what blocks a drain, unless it is something new.
@@ -232,7 +233,7 @@ func (a *Agent) drainEnded(run *drainRun, r drain.Receipt, err error) {
 	a.drain.cancel()
 	a.drain = nil
 	a.events.hush.until(time.Time{})
-	a.log.Error("not drained", "summary", r.Summary(), "err", clip(err.Error()))
+	a.log.Error("not drained", "summary", r.Summary(), "err", observe.Clip(err.Error(), maxMessage))
 	a.events.emit(notDrained(r, err))
 	if r.Outcome == drain.DeadlinePassed {
 		// The machine lives although its time is over: what is left is tried again until it goes or the notice does.

@@ -11,6 +11,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/drain"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 	"github.com/slipway-dev/slipway/internal/notice"
+	"github.com/slipway-dev/slipway/internal/observe"
 )
 
 const (
@@ -219,16 +220,9 @@ func (w *events) object(e written, serial int) kubeapi.Event {
 			Namespace: "default",
 		},
 		InvolvedObject: kubeapi.ObjectReference{APIVersion: "v1", Kind: "Node", Name: w.node, UID: w.uid()},
-		Type:           e.Type, Reason: e.Reason, Message: clip(e.Message),
+		Type:           e.Type, Reason: e.Reason, Message: observe.Clip(e.Message, maxMessage),
 		FirstTimestamp: e.at, LastTimestamp: e.at, Count: 1,
 	}
 	o.Source.Component, o.Source.Host = e.Component, w.node
 	return o
-}
-
-func clip(s string) string {
-	if len(s) <= maxMessage {
-		return s
-	}
-	return strings.ToValidUTF8(s[:maxMessage-len("…")], "") + "…"
 }

@@ -7,6 +7,7 @@
 package bootstrap
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"crypto/x509"
@@ -122,15 +123,8 @@ func (m *Minter) Issue(ctx context.Context, machine string) (openstack.Join, err
 		return openstack.Join{}, fmt.Errorf("bootstrap token for %s: %w", machine, err)
 	}
 	return openstack.Join{
-		Token: token, Expires: expires, Server: orElse(m.o.Server, info.server), CACert: info.caCert, CACertHash: info.caCertHash,
+		Token: token, Expires: expires, Server: cmp.Or(m.o.Server, info.server), CACert: info.caCert, CACertHash: info.caCertHash,
 	}, nil
-}
-
-func orElse(value, fallback string) string {
-	if value != "" {
-		return value
-	}
-	return fallback
 }
 
 // secretOf is the token as the API server's authenticator and kube-controller-manager's signer of cluster-info read it.
@@ -289,7 +283,7 @@ func readClusterInfo(raw []byte) (*clusterInfo, error) {
 			return nil, fmt.Errorf("%s: certificate-authority-data: %w", api.KubeConfigKey, err)
 		}
 		return &clusterInfo{
-			server: net.JoinHostPort(u.Hostname(), orElse(u.Port(), "443")), caCert: string(cluster.CertificateAuthorityData), caCertHash: hash,
+			server: net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "443")), caCert: string(cluster.CertificateAuthorityData), caCertHash: hash,
 		}, nil
 	}
 	return nil, errors.New("it has no cluster")

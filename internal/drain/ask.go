@@ -59,7 +59,7 @@ func (d *Drain) unlessWaiting(ctx context.Context, p *podState, now time.Time, h
 			return at
 		}
 	}
-	if d.inFlight >= d.window.size {
+	if d.inFlight >= d.room(now) {
 		return time.Time{} // the next answer wakes us
 	}
 	if how == Evicted {
@@ -159,7 +159,7 @@ func (d *Drain) patience(p *podState, how Asked, now time.Time) time.Duration {
 		left *= 2
 	}
 	if at := forceAt(p.wanted, d.terms, d.since); how == Evicted && at.After(now) {
-		left = at.Sub(now)
+		left = at.Sub(now) + grudged(p.wanted, d.terms, d.since)
 	}
 	return min(max(left, shortestRequest), longestRequest)
 }
@@ -277,7 +277,7 @@ func (d *Drain) hurry(ctx context.Context, p *podState, now time.Time) time.Time
 	if at := latest(end.Add(-time.Second), p.notBefore); now.Before(at) {
 		return at
 	}
-	if d.inFlight >= d.window.size {
+	if d.inFlight >= d.room(now) {
 		return time.Time{}
 	}
 	seconds := int64(1)

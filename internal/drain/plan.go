@@ -49,6 +49,18 @@ func forceAt(wanted time.Duration, t Terms, since time.Time) time.Time {
 	return end.Add(-min(max(wanted+rounding, shortestRequest), window/2))
 }
 
+// grudged is for how long after that an eviction is still waited for that is under way by then. There is such a time only
+// where the window is too short for the pod's grace in any case. An API server that is slow because many machines of the
+// cluster go at once would put the deletion at the end of the same queue; one that holds back this eviction only costs
+// the pod no more than that.
+func grudged(wanted time.Duration, t Terms, since time.Time) time.Duration {
+	half := max(0, t.end().Sub(since)) / 2
+	if wanted+rounding <= half {
+		return 0
+	}
+	return half / 3
+}
+
 // waveOf is the index of the wave in which a pod of this priority leaves.
 func waveOf(p *kubeapi.Pod, boundaries []int32) int {
 	var priority int32

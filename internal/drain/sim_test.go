@@ -26,6 +26,7 @@ const (
 // k8s.io/apiserver/pkg/registry/rest/delete.go).
 type sim struct {
 	latency time.Duration // of each request
+	queued  time.Duration // how much longer an eviction takes
 	lag     time.Duration // of each watch event
 	// counting is the time from an eviction's reading its budget to its writing it; 0 is none, and no conflicts.
 	counting time.Duration
@@ -304,7 +305,11 @@ func (s *sim) serve(ctx context.Context, verb string, r kubeapi.Removal, do func
 	began := time.Now()
 	s.mu.Unlock()
 
-	arrived := sleep(ctx, s.latency)
+	took := s.latency
+	if verb == "evict" {
+		took += s.queued
+	}
+	arrived := sleep(ctx, took)
 	if verb == "evict" && s.counting > 0 {
 		if err := s.count(ctx, r); err != nil {
 			do = func(kubeapi.Removal) (bool, error) { return false, err }

@@ -17,7 +17,20 @@ const (
 	// the two lies an eviction that slept because of a conflict, which says nothing.
 	promptly = 250 * time.Millisecond
 	slowly   = time.Second
+	// pressing is how near a deadline is that leaves no time to be modest.
+	pressing = 2 * time.Minute
 )
+
+// room is how many requests may be under way now. With a deadline that is near it is all that are allowed, however slow
+// the API server is, unless it fails. Evictions that hold back do not make it quicker then: what they leave of it goes to
+// the scheduler and the controllers, which replace the pods that were evicted before, while the others are still waiting
+// for their turn and their machines die. The API server's own fair queuing keeps those who ask from crowding out others.
+func (d *Drain) room(now time.Time) int {
+	if d.terms.Forced() && d.terms.end().Sub(now) < pressing && !d.window.failing {
+		return d.window.most
+	}
+	return d.window.size
+}
 
 // window is how many requests may be under way at once. It grows with every prompt answer and shrinks by half when the
 // API server is slow, refuses or fails.

@@ -14,22 +14,47 @@ func TestFewRequestsAreSentAtOnceToASlowAPIServerAndManyToAQuickOne(t *testing.T
 	for _, c := range []struct {
 		latency     time.Duration
 		least, most int
+		left        time.Duration
 	}{
-		{5 * time.Millisecond, 16, 32},
-		{2 * time.Second, 1, firstWindow},
+		{5 * time.Millisecond, 16, 32, 10 * time.Minute},
+		{2 * time.Second, 1, firstWindow, 10 * time.Minute},
+		{2 * time.Second, 32, 32, pressing / 2}, // there is no time to be modest
 	} {
 		simulate(t, func(t *testing.T, s *sim) {
 			s.latency = c.latency
 			for i := range 60 {
-				s.pod(fmt.Sprint("web-", i), ownedBy("ReplicaSet"))
+				s.pod(fmt.Sprint("web-", i), ownedBy("ReplicaSet"), ofItsOwn(i))
 			}
-			r, err := drained(t, s, Options{Terms: within(10 * time.Minute)})
+			r, err := drained(t, s, Options{Terms: within(c.left)})
 			wantOutcome(t, r, err, Drained)
 			if s.most < c.least || s.most > c.most {
 				t.Errorf("%d requests at once on an API server that takes %s, want %d to %d", s.most, c.latency, c.least, c.most)
 			}
 		})
 	}
+}
+
+// ofItsOwn gives a pod a controller that no other has.
+func ofItsOwn(i int) change {
+	return func(p *simPod) { p.OwnerReferences[0].UID = fmt.Sprint("owner-", i) }
+}
+
+// TestNobodyIsDeletedPastItsBudgetForWantOfAnAnswerThatIsOnItsWay has an API server that many machines ask at once.
+func TestNobodyIsDeletedPastItsBudgetForWantOfAnAnswerThatIsOnItsWay(t *testing.T) {
+	simulate(t, func(t *testing.T, s *sim) {
+		s.queued = 16 * time.Second // when half of the time is over they would be deleted
+		var pods []*simPod
+		for i := range 20 {
+			pods = append(pods, s.pod(fmt.Sprint("web-", i), grace(30*time.Second), stopsIn(time.Second), ofItsOwn(i)))
+		}
+		r, err := drained(t, s, Options{Terms: within(30 * time.Second)})
+		wantOutcome(t, r, err, Drained)
+		for _, p := range pods {
+			if got := receiptOf(t, r, p); got.Asked != Evicted || got.End != Stopped {
+				t.Errorf("%s: asked %s, %s; want it evicted in its time", got.Name, got.Asked, got.End)
+			}
+		}
+	})
 }
 
 func TestTheWindowFollowsTheAnswers(t *testing.T) {

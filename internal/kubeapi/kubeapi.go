@@ -23,7 +23,7 @@ const (
 	// DefaultTimeout bounds every request that is not a watch. An eviction may take eleven seconds: where many compete for
 	// one disruption budget, the API server tries twenty times with half a second between. One that is given up before
 	// may have spent the budget without evicting the pod.
-	DefaultTimeout = 15 * time.Second
+	DefaultTimeout = 20 * time.Second
 	// maxAnswer bounds what is read of one answer; a page of 200 pods with 64 KiB each fits.
 	maxAnswer = 16 << 20
 	// maxWatchEvent bounds one event of a watch: etcd refuses objects over 1.5 MiB, JSON may double that.

@@ -28,6 +28,8 @@ type withCASSync struct {
 	*azure.CASSync
 }
 
+var _ cloud.RightsChecker = withCASSync{}
+
 func (c *AzureCloud) provider(log *slog.Logger) (cloud.Provider, error) {
 	p, err := azure.New(c.Config, azure.Options{Log: log})
 	if err != nil || c.CASSync == nil {

@@ -83,7 +83,7 @@ func RunIn(ctx context.Context, c Config, in Process) error {
 	}
 	log, ready := in.Log, newReadiness()
 	openStack := &openStack{kube: in.Kube, log: log}
-	clouds, err := loadClouds(c.CloudConfig, c.Clouds, openStack.open, log)
+	clouds, err := loadClouds(c.CloudConfig, c.Clouds, openStack.open, log) //nolint:contextcheck // they are open until closeClouds
 	if err != nil {
 		return err
 	}
@@ -104,7 +104,7 @@ func RunIn(ctx context.Context, c Config, in Process) error {
 		return err
 	}); err != nil {
 		if ctx.Err() != nil {
-			return nil //nolint:nilerr // it was told to end, and does in good order
+			return nil // it was told to end, and does in good order
 		}
 		return err
 	}

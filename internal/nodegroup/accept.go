@@ -132,6 +132,8 @@ const (
 type cloudLook struct {
 	group cloud.Group
 	err   error
+	// missing are the rights that the credential is known to lack for the group.
+	missing cloud.GroupRights
 	// known says that there was an answer, good or bad.
 	known bool
 }
@@ -147,9 +149,15 @@ func accepted(g *v1alpha1.NodeGroup, configured []string, look cloudLook, was *m
 	switch {
 	case !slices.Contains(configured, where.Provider):
 		return no(v1alpha1.UnknownCloud, fmt.Sprintf("spec.cloud.provider: %q is not configured: %s", where.Provider, said(configured)))
+	case look.known && look.err == nil && len(look.missing.ToDelete) > 0:
+		return no(v1alpha1.CloudRightsMissing, fmt.Sprintf("spec.cloud.group: %q: the credential lacks %s", where.Group, look.missing.ToDelete))
 	case look.known && look.err == nil:
+		message := "the group is acted on"
+		if len(look.missing.ToGrow) > 0 && g.Spec.Replacement != v1alpha1.ReplaceNever {
+			message += fmt.Sprintf(", and cannot get machines: the credential lacks %s", look.missing.ToGrow)
+		}
 		return metav1.Condition{
-			Type: v1alpha1.GroupAccepted, Status: metav1.ConditionTrue, Reason: v1alpha1.AcceptedReason, Message: "the group is acted on",
+			Type: v1alpha1.GroupAccepted, Status: metav1.ConditionTrue, Reason: v1alpha1.AcceptedReason, Message: message,
 		}
 	case cloud.IsNotFound(look.err):
 		return no(v1alpha1.CloudGroupNotFound, fmt.Sprintf("spec.cloud.group: %q: %s", where.Group, look.err))
@@ -173,7 +181,9 @@ func said(configured []string) string {
 
 // hangsOnCloud reports whether a reason is one that only the cloud's word can change.
 func hangsOnCloud(reason string) bool {
-	return slices.Contains([]string{v1alpha1.AcceptedReason, v1alpha1.CloudGroupNotFound, v1alpha1.CloudRefused}, reason)
+	return slices.Contains([]string{
+		v1alpha1.AcceptedReason, v1alpha1.CloudGroupNotFound, v1alpha1.CloudRefused, v1alpha1.CloudRightsMissing,
+	}, reason)
 }
 
 // reachable is the condition CloudReachable. A cloud that refuses, or knows no such group, has been reached.

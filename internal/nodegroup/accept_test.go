@@ -49,6 +49,12 @@ func TestI10AGroupIsRefusedWithTheReason(t *testing.T) {
 		"a right that is missing": {func(_ *v1alpha1.NodeGroup, _ *[]corev1.Node, look *cloudLook) {
 			look.err = &cloud.RefusedError{Reason: cloud.NoRight, Err: errors.New("the credential lacks sets/read on /x")}
 		}, v1alpha1.CloudRefused, "NoRight): the credential lacks sets/read on /x"},
+		"a right to delete that is missing": {func(_ *v1alpha1.NodeGroup, _ *[]corev1.Node, look *cloudLook) {
+			look.missing.ToDelete = cloud.Rights{{Name: "sets/delete/action", Scope: "/x"}, {Name: "sets/read", Scope: "/x"}}
+		}, v1alpha1.CloudRightsMissing, `spec.cloud.group: "ci": the credential lacks sets/delete/action on /x, sets/read on /x`},
+		"a right to grow that is missing": {func(_ *v1alpha1.NodeGroup, _ *[]corev1.Node, look *cloudLook) {
+			look.missing.ToGrow = cloud.Rights{{Name: "sets/write", Scope: "/x"}}
+		}, v1alpha1.AcceptedReason, "cannot get machines: the credential lacks sets/write on /x"},
 		"a cloud that does not answer": {func(_ *v1alpha1.NodeGroup, _ *[]corev1.Node, look *cloudLook) {
 			look.err = errors.New("timeout")
 		}, CloudNotRead, ""},

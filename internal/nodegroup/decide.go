@@ -292,8 +292,11 @@ func phaseOf(rt *v1alpha1.NodeRetirement) v1alpha1.Phase {
 	return cmp.Or(rt.Status.Phase, v1alpha1.Pending)
 }
 
-// isIdle reports whether a retirement is for the sake of idleness: it is for such a rule to call it off.
-func isIdle(rt *v1alpha1.NodeRetirement) bool { return rt.Spec.Reason == v1alpha1.Idle }
+// isIdle reports whether a retirement is one that the idle rule asked for: it is for that rule to call it off. What somebody
+// else asked for, whatever the reason given, is not.
+func isIdle(rt *v1alpha1.NodeRetirement) bool {
+	return rt.Spec.Reason == v1alpha1.Idle && rt.Spec.RequestedBy == RequestedBy
+}
 
 func admitted(rt *v1alpha1.NodeRetirement) bool {
 	return meta.IsStatusConditionTrue(rt.Status.Conditions, v1alpha1.RetirementAdmitted)

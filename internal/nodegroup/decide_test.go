@@ -68,7 +68,7 @@ func failed(node string, phase v1alpha1.Phase, ago time.Duration) v1alpha1.NodeR
 	over := metav1.NewTime(noon.Add(-ago))
 	return v1alpha1.NodeRetirement{
 		ObjectMeta: metav1.ObjectMeta{Name: node + "-idle", UID: types.UID("failed-" + node)},
-		Spec:       v1alpha1.NodeRetirementSpec{NodeName: node, Reason: v1alpha1.Idle},
+		Spec:       v1alpha1.NodeRetirementSpec{NodeName: node, Reason: v1alpha1.Idle, RequestedBy: RequestedBy},
 		Status:     v1alpha1.NodeRetirementStatus{Phase: phase, Times: v1alpha1.PhaseTimes{Finished: &over}, Message: "no"},
 	}
 }
@@ -76,7 +76,7 @@ func failed(node string, phase v1alpha1.Phase, ago time.Duration) v1alpha1.NodeR
 func open(node string, phase v1alpha1.Phase, in bool) v1alpha1.NodeRetirement {
 	rt := v1alpha1.NodeRetirement{
 		ObjectMeta: metav1.ObjectMeta{Name: node + "-idle", UID: types.UID("open-" + node)},
-		Spec:       v1alpha1.NodeRetirementSpec{NodeName: node, Reason: v1alpha1.Idle},
+		Spec:       v1alpha1.NodeRetirementSpec{NodeName: node, Reason: v1alpha1.Idle, RequestedBy: RequestedBy},
 		Status:     v1alpha1.NodeRetirementStatus{Phase: phase},
 	}
 	if in {
@@ -142,6 +142,13 @@ func TestANodeThatIsIdleForLongEnough(t *testing.T) {
 			n.Retirements = []v1alpha1.NodeRetirement{open("a", v1alpha1.Drained, true)}
 			n.Keepers = []string{"ci/x"}
 		}, Retires, []string{UnderWay, KeepingPod}, false},
+		"and that somebody else retires as idle is not rescued either": {func(w *World, n *Node) {
+			rt := open("a", v1alpha1.Pending, false)
+			rt.Spec.RequestedBy = "somebody@example.com"
+			n.Retirements = []v1alpha1.NodeRetirement{rt}
+			w.Waiting = []Waiting{{"ci/x", "why"}}
+			n.Keepers = []string{"ci/x"}
+		}, Retires, []string{UnderWay, KeepingPod, PendingPod}, false},
 		"and that somebody else retires is not rescued": {func(_ *World, n *Node) {
 			rt := open("a", v1alpha1.Draining, true)
 			rt.Spec.Reason = v1alpha1.Requested

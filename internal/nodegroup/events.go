@@ -7,6 +7,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/observe"
 )
 
 // Reasons of Events.
@@ -38,7 +39,7 @@ func (c *Controller) announceAcceptance(g *v1alpha1.NodeGroup, was *metav1.Condi
 		return
 	}
 	if !ofFile(g) {
-		c.o.Events.Eventf(about(g), nil, kind, reason, action, "%s", cut(is.Reason+": "+is.Message))
+		c.o.Events.Eventf(about(g), nil, kind, reason, action, "%s", observe.Clip(is.Reason+": "+is.Message, maxMessage))
 	}
 }
 
@@ -102,9 +103,9 @@ func (c *Controller) emit(g *v1alpha1.NodeGroup, n *corev1.Node, reason, note st
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
 		ObjectMeta: metav1.ObjectMeta{Name: n.Name, UID: n.UID},
 	}
-	c.o.Events.Eventf(node, nil, corev1.EventTypeNormal, reason, action, "%s", cut(note))
+	c.o.Events.Eventf(node, nil, corev1.EventTypeNormal, reason, action, "%s", observe.Clip(note, maxMessage))
 	if !ofFile(g) {
-		c.o.Events.Eventf(about(g), node, corev1.EventTypeNormal, reason, action, "%s", cut("node "+n.Name+": "+note))
+		c.o.Events.Eventf(about(g), node, corev1.EventTypeNormal, reason, action, "%s", observe.Clip("node "+n.Name+": "+note, maxMessage))
 	}
 }
 
@@ -115,13 +116,5 @@ func (c *Controller) calledOff(rt *v1alpha1.NodeRetirement, why string) {
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
 		ObjectMeta: metav1.ObjectMeta{Name: rt.Spec.NodeName, UID: rt.Spec.NodeUID},
 	}
-	c.o.Events.Eventf(node, nil, corev1.EventTypeNormal, eventCalledOff, action, "%s", cut(why))
-}
-
-func cut(s string) string {
-	s = strings.ToValidUTF8(s, "?")
-	if len(s) <= maxMessage {
-		return s
-	}
-	return strings.ToValidUTF8(s[:maxMessage], "") + "…"
+	c.o.Events.Eventf(node, nil, corev1.EventTypeNormal, eventCalledOff, action, "%s", observe.Clip(why, maxMessage))
 }

@@ -103,19 +103,7 @@ func (m *Metrics) retired(group string)   { m.asked.WithLabelValues(group).Inc()
 func (m *Metrics) calledOff(group string) { m.called.WithLabelValues(group).Inc() }
 
 func (m *Metrics) cloud(provider string, err error) {
-	result := "ok"
-	switch {
-	case err == nil:
-	case cloud.IsNotFound(err):
-		result = "not-found"
-	case cloud.IsThrottled(err):
-		result = "throttled"
-	case cloud.RefusalOf(err) != "":
-		result = "refused"
-	default:
-		result = "error"
-	}
-	m.cloudRead.WithLabelValues(provider, result).Inc()
+	m.cloudRead.WithLabelValues(provider, cloud.Outcome(err)).Inc()
 }
 
 // forget drops a group that is no more.

@@ -249,11 +249,15 @@ func (c *Controller) lookAtCloud(ctx context.Context, where v1alpha1.CloudGroup)
 		return recent.cloudLook
 	}
 	group, err := provider.Group(ctx, where.Group)
+	var missing cloud.GroupRights
+	if err == nil {
+		missing = c.missingRights(ctx, provider, where.Group)
+	}
 	if ctx.Err() != nil {
 		return recent.cloudLook
 	}
 	c.o.Metrics.cloud(where.Provider, err)
-	recent = recentLook{cloudLook{group, err, true}, time.Now().Add(c.o.Every)}
+	recent = recentLook{cloudLook{group, err, missing, true}, time.Now().Add(c.o.Every)}
 	var throttled *cloud.ThrottledError
 	if errors.As(err, &throttled) && throttled.After > c.o.Every {
 		recent.next = time.Now().Add(throttled.After)
@@ -265,6 +269,21 @@ func (c *Controller) lookAtCloud(ctx context.Context, where v1alpha1.CloudGroup)
 	}
 	c.looks[where] = recent
 	return recent.cloudLook
+}
+
+// missingRights asks which rights the credential lacks for a group. None are known to be missing where that cannot be said
+// (I7).
+func (c *Controller) missingRights(ctx context.Context, provider cloud.Provider, group string) cloud.GroupRights {
+	checker, can := provider.(cloud.RightsChecker)
+	if !can {
+		return cloud.GroupRights{}
+	}
+	missing, err := checker.MissingForGroup(ctx, group)
+	if err != nil {
+		c.o.Log.Debug("which rights the credential has is not known", "provider", provider.Name(), "group", group, "err", err)
+		return cloud.GroupRights{}
+	}
+	return missing
 }
 
 func (c *Controller) quiet(node string) time.Duration {

@@ -30,6 +30,7 @@ import (
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/observe"
 )
 
 // Codes of the reasons for and against an order.
@@ -221,7 +222,7 @@ func verdict(o Outcome, reasons ...v1alpha1.RetirementReason) Verdict { return V
 
 // because is one reason, within the bounds of the type.
 func because(code, object, format string, a ...any) v1alpha1.RetirementReason {
-	return v1alpha1.RetirementReason{Code: code, Object: cut(object, maxObject), Message: cut(fmt.Sprintf(format, a...), maxDetail)}
+	return v1alpha1.RetirementReason{Code: code, Object: observe.Cut(object, maxObject), Message: observe.Cut(fmt.Sprintf(format, a...), maxDetail)}
 }
 
 // Limits of the CRD.
@@ -230,11 +231,3 @@ const (
 	maxObject  = 512
 	maxDetail  = 1024
 )
-
-func cut(s string, most int) string {
-	runes := []rune(s)
-	if len(runes) <= most {
-		return s
-	}
-	return string(runes[:most-1]) + "…"
-}

@@ -9,20 +9,18 @@ import (
 	"k8s.io/client-go/tools/events"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/observe"
 )
 
 // announcer makes the Events of a replacement, each on its NodeRetirement and on the Node that is replaced.
 type announcer struct{ to events.EventRecorder }
-
-// maxNote is the API server's limit, in bytes; cut counts characters of up to four.
-const maxNote = 1024 / 4
 
 func (a announcer) emit(rt *v1alpha1.NodeRetirement, kind, reason, note string) {
 	node := &corev1.Node{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
 		ObjectMeta: metav1.ObjectMeta{Name: rt.Spec.NodeName, UID: rt.Spec.NodeUID},
 	}
-	note = cut(note, maxNote)
+	note = observe.Note(note)
 	a.to.Eventf(rt, node, kind, reason, "Replace", "%s", note)
 	a.to.Eventf(node, rt, kind, reason, "Replace", "%s", note)
 }

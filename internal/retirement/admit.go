@@ -15,8 +15,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/retirement/budget"
 )
 
-// admit waits until the group's minimum and budgets allow the node to leave (I5), and refuses what policy protects before
-// anything is done to the node. To clean up after a machine that is gone already disrupts nothing.
+// admit waits until the group's minimum and budgets allow the node to leave (I5) and the cloud allows its machine to be
+// deleted, and refuses what policy protects, before anything is done to the node. To clean up after a machine that is gone already disrupts nothing.
 func (p *passage) admit(ctx context.Context) error {
 	if p.admitted() {
 		return nil
@@ -40,6 +40,9 @@ func (p *passage) admit(ctx context.Context) error {
 		if len(pods.kept) > 0 {
 			return &ending{pods.kept}
 		}
+	}
+	if err := p.permitted(ctx); err != nil {
+		return err
 	}
 	p.c.admission.Lock()
 	defer p.c.admission.Unlock()

@@ -11,6 +11,7 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/cloud"
 	"github.com/slipway-dev/slipway/internal/drain"
+	"github.com/slipway-dev/slipway/internal/observe"
 )
 
 // drain moves the pods off the node, as package drain does. A machine that goes meanwhile is found out.
@@ -134,7 +135,7 @@ func (p *passage) drained(ctx context.Context, run *drainRun) error {
 func summary(p drain.Progress) *v1alpha1.DrainProgress {
 	return &v1alpha1.DrainProgress{
 		Total: int32(p.Total), Gone: int32(p.Gone), Stopping: int32(p.Asked), Waiting: int32(p.Waiting),
-		Summary: cut(p.String(), maxDetail),
+		Summary: observe.Cut(p.String(), maxDetail),
 	}
 }
 

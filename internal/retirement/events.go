@@ -8,16 +8,14 @@ import (
 	"k8s.io/client-go/tools/events"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/observe"
 )
 
 // announcer makes the Events of a retirement, each on its NodeRetirement and on its Node.
 type announcer struct{ to events.EventRecorder }
 
-// maxNote is the API server's limit, in bytes; cut counts characters of up to four.
-const maxNote = 1024 / 4
-
 func (a announcer) emit(rt *v1alpha1.NodeRetirement, kind, reason, note string) {
-	note = cut(note, maxNote)
+	note = observe.Note(note)
 	node := nodeOf(rt)
 	a.to.Eventf(rt, node, kind, reason, "Retire", "%s", note)
 	if node.UID != "" {

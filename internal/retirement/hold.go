@@ -7,6 +7,7 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/cordon"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
+	"github.com/slipway-dev/slipway/internal/observe"
 )
 
 // outOfService tells the control plane that the machine is gone for good: its pods are deleted without their kubelet's
@@ -74,7 +75,7 @@ func isOutOfService(n *kubeapi.Node) bool {
 
 func (p *passage) request() cordon.Request {
 	r := cordon.Request{
-		Reason:        cut(fmt.Sprintf("NodeRetirement %s (%s)", p.rt.Name, p.rt.Spec.Reason), 512),
+		Reason:        observe.Cut(fmt.Sprintf("NodeRetirement %s (%s)", p.rt.Name, p.rt.Spec.Reason), 512),
 		Unschedulable: true,
 		Phase:         cordon.Draining,
 	}

@@ -75,19 +75,7 @@ func (m *Metrics) finished(rt *v1alpha1.NodeRetirement, phase v1alpha1.Phase, co
 
 // Cloud counts a call of a cloud provider by what came of it.
 func (m *Metrics) Cloud(provider, call string, err error) {
-	result := "ok"
-	switch {
-	case err == nil:
-	case cloud.IsNotFound(err):
-		result = "not-found"
-	case cloud.IsThrottled(err):
-		result = "throttled"
-	case cloud.RefusalOf(err) != "":
-		result = "refused"
-	default:
-		result = "error"
-	}
-	m.requests.WithLabelValues(provider, call, result).Inc()
+	m.requests.WithLabelValues(provider, call, cloud.Outcome(err)).Inc()
 }
 
 // Present tells how many retirements are in which phase, what blocks them, and how old the oldest is: one that stays

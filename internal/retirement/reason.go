@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/observe"
 )
 
 // Codes of what ends a retirement early or blocks it, in status.reasons[].code. Budgets have codes of their own.
@@ -36,6 +37,7 @@ const (
 	Disagreement     = "CloudAndNodeDisagree"
 	CloudFailed      = "CloudFailed"
 	CloudRefused     = "CloudRefused"
+	CloudRights      = v1alpha1.CloudRightsMissing
 	CloudBusy        = "CloudBusy"
 	ReadFailed       = "Error"
 )
@@ -86,7 +88,7 @@ const (
 )
 
 func reason(code, object, format string, a ...any) v1alpha1.RetirementReason {
-	return v1alpha1.RetirementReason{Code: code, Object: cut(object, 512), Message: cut(fmt.Sprintf(format, a...), maxDetail)}
+	return v1alpha1.RetirementReason{Code: code, Object: observe.Cut(object, 512), Message: observe.Cut(fmt.Sprintf(format, a...), maxDetail)}
 }
 
 // sentence is all the reasons in one message.
@@ -99,14 +101,5 @@ func sentence(reasons []v1alpha1.RetirementReason) string {
 		}
 		all = append(all, r.Message)
 	}
-	return cut(strings.Join(all, "; "), maxMessage)
-}
-
-// cut keeps a text within so many characters, as the API server counts them.
-func cut(s string, most int) string {
-	runes := []rune(strings.ToValidUTF8(s, "?"))
-	if len(runes) <= most {
-		return string(runes)
-	}
-	return string(runes[:most-1]) + "…"
+	return observe.Cut(strings.Join(all, "; "), maxMessage)
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 	"github.com/slipway-dev/slipway/internal/cordon"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
+	"github.com/slipway-dev/slipway/internal/observe"
 )
 
 // step is one step of the way. It returns nil when it is done, also when it was done before; a *waiting when it is not
@@ -123,7 +124,7 @@ func (p *passage) note(code, message string, reasons []v1alpha1.RetirementReason
 	if status.Phase == "" {
 		status.Phase = v1alpha1.Pending
 	}
-	status.Message = cut(message, maxMessage)
+	status.Message = observe.Cut(message, maxMessage)
 	status.Reasons = reasons[:min(len(reasons), maxReasons)]
 	before := meta.FindStatusCondition(status.Conditions, v1alpha1.RetirementBlocked)
 	is := before != nil && before.Status == metav1.ConditionTrue
@@ -138,7 +139,7 @@ func (p *passage) note(code, message string, reasons []v1alpha1.RetirementReason
 
 func (p *passage) condition(kind string, status metav1.ConditionStatus, reason, message string) {
 	meta.SetStatusCondition(&p.rt.Status.Conditions, metav1.Condition{
-		Type: kind, Status: status, Reason: reason, Message: cut(message, maxMessage), ObservedGeneration: p.rt.Generation,
+		Type: kind, Status: status, Reason: reason, Message: observe.Cut(message, maxMessage), ObservedGeneration: p.rt.Generation,
 	})
 }
 
@@ -186,7 +187,7 @@ func (p *passage) passWith(ctx context.Context, phase v1alpha1.Phase, at **metav
 	if *at == nil {
 		*at = &now
 	}
-	p.rt.Status.Message, p.rt.Status.Reasons = cut(message, maxMessage), reasons[:min(len(reasons), maxReasons)]
+	p.rt.Status.Message, p.rt.Status.Reasons = observe.Cut(message, maxMessage), reasons[:min(len(reasons), maxReasons)]
 	if condition != "" {
 		p.condition(condition, metav1.ConditionTrue, string(phase), message)
 	}

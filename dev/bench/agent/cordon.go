@@ -20,6 +20,7 @@ import (
 	"github.com/slipway-dev/slipway/dev/azure"
 	"github.com/slipway-dev/slipway/dev/bench/audit"
 	"github.com/slipway-dev/slipway/dev/bench/result"
+	"github.com/slipway-dev/slipway/dev/testbed"
 	"github.com/slipway-dev/slipway/internal/cordon"
 	source "github.com/slipway-dev/slipway/internal/notice/azure"
 )
@@ -68,7 +69,7 @@ func (b *bench) notice(ctx context.Context, instance int) (azure.Record, error) 
 	if err := b.awaitNode(ctx, node, func(n *corev1.Node) bool { return !n.Spec.Unschedulable }); err != nil {
 		return azure.Record{}, fmt.Errorf("node %s is not given back: %w", node, err)
 	}
-	if err := pause(ctx, time.Duration(b.random.Int64N(int64(source.DefaultInterval)))); err != nil {
+	if err := testbed.Pause(ctx, time.Duration(b.random.Int64N(int64(source.DefaultInterval)))); err != nil {
 		return azure.Record{}, err
 	}
 	unknown := azure.UnknownDuration
@@ -106,15 +107,6 @@ func (b *bench) awaitNode(ctx context.Context, name string, wanted func(*corev1.
 			return ok && e.Type != watch.Deleted && wanted(n), nil
 		})
 	return err
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-time.After(d):
-		return nil
-	}
 }
 
 // cordonTimes reads from the audit log how long after each event's becoming visible its node was cordoned.

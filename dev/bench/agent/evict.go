@@ -12,6 +12,7 @@ import (
 	"github.com/slipway-dev/slipway/dev/azure"
 	"github.com/slipway-dev/slipway/dev/bench/audit"
 	"github.com/slipway-dev/slipway/dev/bench/result"
+	"github.com/slipway-dev/slipway/dev/testbed"
 	"github.com/slipway-dev/slipway/dev/workload"
 )
 
@@ -75,7 +76,7 @@ func (b *bench) timeEvictions(ctx context.Context, name string, machine, apps in
 	if err != nil {
 		return timing{}, err
 	}
-	if err := pause(ctx, time.Second+time.Duration(b.random.Int64N(int64(time.Second)))); err != nil {
+	if err := testbed.Pause(ctx, time.Second+time.Duration(b.random.Int64N(int64(time.Second)))); err != nil {
 		return timing{}, err
 	}
 	event, err := b.takeAway(ctx, machine, how)

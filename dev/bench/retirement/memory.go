@@ -169,14 +169,14 @@ func (b *bench) awaitPodsCached(ctx context.Context, since time.Time) error {
 
 func (b *bench) weigh(ctx context.Context) ([]result.Result, error) {
 	manager := testbed.Agent{Process: b.Process(managerProcess)}
-	if err := pause(ctx, settleFor); err != nil {
+	if err := testbed.Pause(ctx, settleFor); err != nil {
 		return nil, err
 	}
 	before, err := manager.CPU()
 	if err != nil {
 		return nil, err
 	}
-	if err := pause(ctx, quietFor); err != nil {
+	if err := testbed.Pause(ctx, quietFor); err != nil {
 		return nil, err
 	}
 	after, err := manager.CPU()
@@ -200,13 +200,4 @@ func (b *bench) weigh(ctx context.Context) ([]result.Result, error) {
 			Setup: setup + fmt.Sprintf("over %s, of one core", quietFor),
 		},
 	}, nil
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-time.After(d):
-		return nil
-	}
 }

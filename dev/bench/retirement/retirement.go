@@ -188,7 +188,7 @@ func (b *bench) startManager(ctx context.Context) error {
 	if err := os.WriteFile(clouds, raw, 0o600); err != nil {
 		return err
 	}
-	_, err = b.Testbed.Run(ctx, controlplane.Command{Name: managerProcess, Path: path, Args: []string{
+	_, err = b.Run(ctx, controlplane.Command{Name: managerProcess, Path: path, Args: []string{
 		"manager", "--kubeconfig", kubeconfig, "--cloud-config", clouds, "--listen", "", "--leader-elect=false",
 	}})
 	return err

@@ -14,6 +14,7 @@ import (
 	"github.com/slipway-dev/slipway/dev/azure"
 	"github.com/slipway-dev/slipway/dev/bench/audit"
 	"github.com/slipway-dev/slipway/dev/bench/result"
+	"github.com/slipway-dev/slipway/dev/testbed"
 	"github.com/slipway-dev/slipway/internal/cordon"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 )
@@ -49,7 +50,7 @@ func (s *scene) floor(ctx context.Context) ([]result.Result, error) {
 	}
 	began := time.Now()
 	load, profile := s.watchLoad(ctx), s.profile(ctx, "floor")
-	err = s.do(ctx, step{fmt.Sprintf("%d cordons and %d evictions at once", doomedMachines, pods), func(ctx context.Context) error {
+	err = s.do(ctx, step{fmt.Sprintf("%d cordons and %d evictions at once", s.machinesThatGo(), s.allPods()), func(ctx context.Context) error {
 		return strikeBare(ctx, clients)
 	}})
 	taken := load.end()
@@ -139,7 +140,7 @@ func insist(ctx context.Context, ask func() error) error {
 		if s := kubeapi.AsStatus(err); s != nil && s.Code == http.StatusTooManyRequests && s.RetryAfter > 0 {
 			after = s.RetryAfter
 		}
-		if err := pause(ctx, after); err != nil {
+		if err := testbed.Pause(ctx, after); err != nil {
 			return err
 		}
 	}
@@ -172,21 +173,21 @@ func (s *scene) floorResults(began time.Time, taken map[string]time.Duration) ([
 		sent += len(requests[node])
 		refused += refusals(requests[node])
 	}
-	if len(cordoned) < doomedMachines || len(evicted) == 0 {
-		return nil, fmt.Errorf("floor: %d of %d nodes were cordoned, %d of %d pods evicted within %s", len(cordoned), doomedMachines,
-			len(evicted), pods, floorTimeout)
+	if len(cordoned) < s.machinesThatGo() || len(evicted) == 0 {
+		return nil, fmt.Errorf("floor: %d of %d nodes were cordoned, %d of %d pods evicted within %s", len(cordoned), s.machinesThatGo(),
+			len(evicted), s.allPods(), floorTimeout)
 	}
 	setup := s.setup("bare clients that know the pods beforehand and send one patch and %d evictions each; ", podsEach)
 	row := func(name string, value float64, unit, format string, args ...any) result.Result {
 		return result.Result{Name: "floor: " + name, Value: value, Unit: unit, Setup: setup + fmt.Sprintf(format, args...)}
 	}
 	return []result.Result{
-		row(fmt.Sprintf("first request to node cordoned, the slowest of %d", doomedMachines), slices.Max(cordoned).Seconds(), "s",
+		row(fmt.Sprintf("first request to node cordoned, the slowest of %d", s.machinesThatGo()), slices.Max(cordoned).Seconds(), "s",
 			"median %.2f s", median(cordoned).Seconds()),
 		row("first request to eviction accepted, the slowest", slices.Max(evicted).Seconds(), "s",
-			"of %d of %d evictions with an answer; median %.2f s", len(evicted), pods, median(evicted).Seconds()),
-		row(fmt.Sprintf("pods whose eviction was not accepted within %s, of %d", notice, pods), float64(pods-inTime), "pods", ""),
-		row("API requests for each node", float64(sent)/doomedMachines, "requests", ""),
+			"of %d of %d evictions with an answer; median %.2f s", len(evicted), s.allPods(), median(evicted).Seconds()),
+		row(fmt.Sprintf("pods whose eviction was not accepted within %s, of %d", notice, s.allPods()), float64(s.allPods()-inTime), "pods", ""),
+		row("API requests for each node", float64(sent)/float64(s.machinesThatGo()), "requests", ""),
 		row("API requests that were refused or given up, of all nodes", float64(refused+len(requests[audit.Nobody])), "requests", ""),
 		loadResult("floor: processor time of the API server, until the last eviction", setup, taken),
 	}, nil

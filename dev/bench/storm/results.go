@@ -114,12 +114,12 @@ func (m *measure) times(s *scene) []result.Result {
 		}
 	}
 	results := []result.Result{
-		row(fmt.Sprintf("notice visible to node cordoned, the slowest of %d", doomedMachines), m.cordoned, result.AtMost(3),
+		row(fmt.Sprintf("notice visible to node cordoned, the slowest of %d", s.machinesThatGo()), m.cordoned, result.AtMost(3),
 			"the audit log's time of the answered patch"),
-		row(fmt.Sprintf("notice visible to every eviction of %d pods accepted, the slowest of %d nodes", podsEach, doomedMachines),
+		row(fmt.Sprintf("notice visible to every eviction of %d pods accepted, the slowest of %d nodes", podsEach, s.machinesThatGo()),
 			m.evicted, result.AtMost(10), "the audit log's time of the last answer"),
 		{
-			Name: "machines that went before they were drained", Value: float64(doomedMachines - len(m.drained)), Unit: "machines",
+			Name: "machines that went before they were drained", Value: float64(s.machinesThatGo() - len(m.drained)), Unit: "machines",
 			Reach: result.AtMost(0), Setup: s.setup("those that no StartRequest approved"),
 		},
 		{
@@ -147,13 +147,13 @@ func (s *scene) saved(records []azure.Record) ([]result.Result, error) {
 		finished += l.Count(azure.OutcomeFinished)
 		cut += len(l.CutWithTimeLeft(testbed.CutTolerance))
 	}
-	if seen != pods {
-		return nil, fmt.Errorf("the ledger has %d pods, want %d:\n%s", seen, pods, ledger.Summary(testbed.CutTolerance))
+	if seen != s.allPods() {
+		return nil, fmt.Errorf("the ledger has %d pods, want %d:\n%s", seen, s.allPods(), ledger.Summary(testbed.CutTolerance))
 	}
 	setup := s.setup("every pod takes 1 s to stop, so that each could be saved; from the emulator's ledger")
 	return []result.Result{
 		{
-			Name: fmt.Sprintf("pods that did not end in peace, of %d", pods), Value: float64(pods - finished), Unit: "pods",
+			Name: fmt.Sprintf("pods that did not end in peace, of %d", s.allPods()), Value: float64(s.allPods() - finished), Unit: "pods",
 			Reach: result.AtMost(0), Setup: setup,
 		},
 		{Name: "pods cut short while time remained", Value: float64(cut), Unit: "pods", Reach: result.AtMost(0), Setup: setup},
@@ -168,7 +168,7 @@ func (m *measure) counts(s *scene, requests map[string][]auditv1.Event) []result
 	}
 	kinds := make([]string, 0, len(m.kinds))
 	for k, n := range m.kinds {
-		kinds = append(kinds, fmt.Sprintf("%.1f %s", float64(n)/doomedMachines, k))
+		kinds = append(kinds, fmt.Sprintf("%.1f %s", float64(n)/float64(s.machinesThatGo()), k))
 	}
 	slices.SortFunc(kinds, func(a, b string) int { return cmp.Or(len(b)-len(a), cmp.Compare(a, b)) })
 	setup := s.setup("from the audit log, from the first notice to the machine's end, a watch once; on average %v", kinds)

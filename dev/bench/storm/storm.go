@@ -3,6 +3,7 @@
 package storm
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -32,6 +33,8 @@ type Options struct {
 	Progress io.Writer
 	// Profile is a directory for processor profiles of the API server and its audit logs; empty keeps none.
 	Profile string
+	// Doomed is how many machines go, a multiple of 10 up to 200; 0 is 100.
+	Doomed int
 	// Only measures one part of the two, "agents" or "floor"; empty is both.
 	Only string
 }
@@ -40,11 +43,9 @@ type Options struct {
 const (
 	scaleSets       = 2
 	machinesEach    = 100
-	doomedEach      = 50
-	doomedMachines  = scaleSets * doomedEach
+	doomed          = 100
 	machines        = scaleSets * machinesEach
 	podsEach        = 20
-	pods            = doomedMachines * podsEach
 	apps            = 100
 	namespaces      = 25
 	startedAtOnce   = 8
@@ -68,6 +69,10 @@ type scene struct {
 	doomed, spared []string
 }
 
+func (s *scene) machinesThatGo() int { return cmp.Or(s.o.Doomed, doomed) }
+
+func (s *scene) allPods() int { return s.machinesThatGo() * podsEach }
+
 // nodes are all of them.
 func (s *scene) nodes() []string { return slices.Concat(s.doomed, s.spared) }
 
@@ -75,6 +80,9 @@ func (s *scene) nodes() []string { return slices.Concat(s.doomed, s.spared) }
 func Run(ctx context.Context, o Options) ([]result.Result, error) {
 	if o.Progress == nil {
 		o.Progress = io.Discard
+	}
+	if o.Doomed < 0 || o.Doomed > machines || o.Doomed%10 != 0 {
+		return nil, fmt.Errorf("machines that go: %d: want a multiple of 10 up to %d", o.Doomed, machines)
 	}
 	var all []result.Result
 	for _, part := range []struct {
@@ -111,7 +119,7 @@ func on(ctx context.Context, o Options, measure func(*scene, context.Context) ([
 	}()
 	err = s.do(ctx,
 		step{fmt.Sprintf("adding %d nodes", machines), s.addMachines},
-		step{fmt.Sprintf("running %d pods on %d of them", pods, doomedMachines), s.settle},
+		step{fmt.Sprintf("running %d pods on %d of them", s.allPods(), s.machinesThatGo()), s.settle},
 	)
 	if err != nil {
 		return nil, err
@@ -135,7 +143,7 @@ func (s *scene) do(ctx context.Context, steps ...step) error {
 	return nil
 }
 
-var calm = step{"the calm before", func(ctx context.Context) error { return pause(ctx, calmBeforeStorm) }}
+var calm = step{"the calm before", func(ctx context.Context) error { return testbed.Pause(ctx, calmBeforeStorm) }}
 
 // agents measures the agents.
 func (s *scene) agents(ctx context.Context) ([]result.Result, error) {
@@ -145,7 +153,7 @@ func (s *scene) agents(ctx context.Context) ([]result.Result, error) {
 	}
 	var records []azure.Record
 	load, profile := s.watchLoad(ctx), s.profile(ctx, "agents")
-	err := s.do(ctx, step{fmt.Sprintf("%d Spot notices at once", doomedMachines), func(ctx context.Context) (err error) {
+	err := s.do(ctx, step{fmt.Sprintf("%d Spot notices at once", s.machinesThatGo()), func(ctx context.Context) (err error) {
 		records, err = s.strike(ctx)
 		return err
 	}})
@@ -170,7 +178,7 @@ func (s *scene) addMachines(ctx context.Context) error {
 		s.pools = append(s.pools, pool)
 		for instance := range machinesEach {
 			node := pool.Node(instance)
-			if instance < doomedEach {
+			if instance < s.machinesThatGo()/scaleSets {
 				node.Pods = podsEach
 				node.Labels[place] = ""
 				s.doomed = append(s.doomed, node.Name)
@@ -195,7 +203,7 @@ func (s *scene) settle(ctx context.Context) error {
 	}
 	for i := range apps {
 		app := workload.App{
-			Namespace: namespace(i % namespaces), Name: fmt.Sprintf("app-%d", i), Replicas: pods / apps, MaxUnavailable: "100%",
+			Namespace: namespace(i % namespaces), Name: fmt.Sprintf("app-%d", i), Replicas: int32(s.allPods() / apps), MaxUnavailable: "100%",
 			NodeSelector: map[string]string{place: ""},
 		}
 		objects = append(objects, app.Deployment())
@@ -233,7 +241,7 @@ func (s *scene) checkPods(ctx context.Context) error {
 		want[node] = podsEach
 	}
 	if !maps.Equal(on, want) {
-		return fmt.Errorf("pods by node: %v: want %d on each of the %d nodes that go", on, podsEach, doomedMachines)
+		return fmt.Errorf("pods by node: %v: want %d on each of the %d nodes that go", on, podsEach, s.machinesThatGo())
 	}
 	return nil
 }
@@ -258,7 +266,7 @@ func (s *scene) startAgents(ctx context.Context) error {
 func (s *scene) strike(ctx context.Context) ([]azure.Record, error) {
 	var announced []azure.Record
 	for _, pool := range s.pools {
-		for instance := range doomedEach {
+		for instance := range s.machinesThatGo() / scaleSets {
 			r, err := s.Azure.Announce(azure.Announcement{ //nolint:contextcheck // an event outlives who announces it
 				Type: azure.Preempt, ScaleSet: pool.ScaleSet(), Resources: []string{pool.Resource(instance)},
 			})
@@ -304,15 +312,6 @@ func (s *scene) node(r azure.Record) (string, error) {
 func (s *scene) setup(format string, args ...any) string {
 	return fmt.Sprintf("%d Spot notices of %s within a second, %d pods on each node, %d apps in %d namespaces spread over all of them, "+
 		"every other behind a budget of maxUnavailable 100%%; %d nodes in %d scale sets, %d %s, Kubernetes %s, %d cores for everything; ",
-		doomedMachines, azure.MinimumNotice(azure.Preempt), podsEach, apps, namespaces, machines, scaleSets, machines, s.who, s.Version(),
+		s.machinesThatGo(), azure.MinimumNotice(azure.Preempt), podsEach, apps, namespaces, machines, scaleSets, machines, s.who, s.Version(),
 		runtime.NumCPU()) + fmt.Sprintf(format, args...)
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-time.After(d):
-		return nil
-	}
 }

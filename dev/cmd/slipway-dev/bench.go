@@ -28,6 +28,7 @@ type benchOptions struct {
 	idle       time.Duration
 	profile    string
 	only       string
+	doomed     int
 	progress   io.Writer
 }
 
@@ -60,7 +61,7 @@ func benchAgent(ctx context.Context, o benchOptions) ([]result.Result, error) {
 }
 
 func benchStorm(ctx context.Context, o benchOptions) ([]result.Result, error) {
-	return storm.Run(ctx, storm.Options{Kubernetes: o.kubernetes, Progress: o.progress, Profile: o.profile, Only: o.only})
+	return storm.Run(ctx, storm.Options{Kubernetes: o.kubernetes, Progress: o.progress, Profile: o.profile, Only: o.only, Doomed: o.doomed})
 }
 
 func benchRetirement(ctx context.Context, o benchOptions) ([]result.Result, error) {
@@ -108,6 +109,7 @@ func benchCommand() *cobra.Command {
 	cmd.Flags().Uint64Var(&o.seed, "seed", 1, "of what is random in the measures")
 	cmd.Flags().DurationVar(&o.idle, "idle", agent.IdleWindow, "for how long the idle agent is watched; less is for trying out")
 	cmd.Flags().StringVar(&o.only, "only", "", "of agent-storm: agents or floor alone")
+	cmd.Flags().IntVar(&o.doomed, "doomed", 0, "of agent-storm: how many machines go, a multiple of 10 (default 100)")
 	cmd.Flags().StringVar(&o.profile, "profile", "", "directory for profiles and audit logs of the API server, where a group keeps them "+
 		"(agent-storm); it then is slower")
 	return cmd

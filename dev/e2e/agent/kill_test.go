@@ -3,13 +3,11 @@ package agent_test
 import (
 	"context"
 	"fmt"
-	"maps"
 	"net/url"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -53,7 +51,7 @@ var (
 func TestI8AfterAKillAtAnyRequestARestartReachesTheSameEnd(t *testing.T) {
 	t.Parallel()
 	seen := run(t, calm, "", faultproxy.Point{}, "")
-	t.Logf("calm, one notice takes %d requests: %s", len(seen), kinds(seen))
+	t.Logf("calm, one notice takes %d requests: %s", len(seen), faultproxy.Kinds(seen))
 	counted := map[string]int{}
 	for _, r := range seen {
 		counted[r.Kind]++
@@ -65,37 +63,18 @@ func TestI8AfterAKillAtAnyRequestARestartReachesTheSameEnd(t *testing.T) {
 	t.Run("pressed", func(t *testing.T) {
 		t.Parallel()
 		seen := run(t, pressed, "", faultproxy.Point{}, "")
-		t.Logf("pressed, one notice takes %d requests: %s", len(seen), kinds(seen))
+		t.Logf("pressed, one notice takes %d requests: %s", len(seen), faultproxy.Kinds(seen))
 		killAtEach(t, pressed, slices.DeleteFunc(seen, func(r faultproxy.Request) bool { return r.Nth != counted[r.Kind]+1 }))
 	})
 }
 
-// killAtEach makes a run for each request and moment.
+// killAtEach makes a run for each request and moment. How often the notices and a budget are asked is not the same in every
+// run. That they are is.
 func killAtEach(t *testing.T, c course, requests []faultproxy.Request) {
 	t.Helper()
-	var killed sync.Map // kinds and moments at which an agent was killed
-	t.Cleanup(func() {  // when all the runs are over
-		for _, r := range requests {
-			for _, moment := range faultproxy.Moments() {
-				// How often the notices and a budget are asked is not the same in every run. That they are is.
-				if _, ok := killed.Load(r.Kind + string(moment)); r.Nth == 1 && !ok {
-					t.Errorf("no agent was killed at %s, %s", r.Kind, moment)
-				}
-			}
-		}
+	faultproxy.AtEach(t, requests, t.Errorf, func(t *testing.T, n int, at faultproxy.Point, moment faultproxy.Moment) []faultproxy.Request {
+		return run(t, c, fmt.Sprintf("-%d-%s", n, moment), at, moment)
 	})
-	for i, r := range requests {
-		for _, moment := range faultproxy.Moments() {
-			t.Run(fmt.Sprintf("%s,%s", r.Point, moment), func(t *testing.T) {
-				t.Parallel()
-				seen := run(t, c, fmt.Sprintf("-%d-%s", i, moment), r.Point, moment)
-				if !slices.ContainsFunc(seen, func(s faultproxy.Request) bool { return s.Point == r.Point }) {
-					t.Skip("this run came to its end without such a request")
-				}
-				killed.Store(r.Kind+string(moment), true)
-			})
-		}
-	}
 }
 
 // run takes a node of its own through a Reboot, kills its agent at a request, if there is one such, and checks that the
@@ -186,16 +165,4 @@ func kindOf(r faultproxy.Request) string {
 		kind += " (watch)"
 	}
 	return kind
-}
-
-func kinds(requests []faultproxy.Request) string {
-	count := map[string]int{}
-	for _, r := range requests {
-		count[r.Kind]++
-	}
-	var all []string
-	for _, kind := range slices.Sorted(maps.Keys(count)) {
-		all = append(all, fmt.Sprintf("%d × %s", count[kind], kind))
-	}
-	return strings.Join(all, ", ")
 }

@@ -46,10 +46,14 @@ const (
 
 func kinds() []kind { return []kind{uniform, flexible, agentPool, singleVMs} }
 
-func newAzure(t *testing.T, k kind) *azureCloud {
+func newAzure(t *testing.T, k kind) *azureCloud { return newAzureOfPages(t, k, 4) }
+
+// newAzureOfPages has so many entries on a page of its lists.
+func newAzureOfPages(t *testing.T, k kind, entries int) *azureCloud {
+	t.Helper()
 	e := emulator.New(emulator.Options{})
 	t.Cleanup(e.Close)
-	arm := emulator.NewARM(e, emulator.ARMOptions{PageSize: 4})
+	arm := emulator.NewARM(e, emulator.ARMOptions{PageSize: entries})
 	server, err := arm.Serve("127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -83,10 +87,10 @@ func newAzure(t *testing.T, k kind) *azureCloud {
 }
 
 func (c *azureCloud) config() azure.Config {
-	window := azure.Duration(250 * time.Millisecond)
+	window := cloud.Duration(250 * time.Millisecond)
 	config := azure.Config{
 		Subscription: emulator.DefaultSubscription, ResourceGroup: emulator.DefaultResourceGroup, BatchWindow: &window,
-		RequestTimeout: azure.Duration(5 * time.Second),
+		RequestTimeout: cloud.Duration(5 * time.Second),
 		Endpoints: &azure.Endpoints{
 			ResourceManager: c.server.URL.String(), Authority: c.server.URL.String(), CAFile: c.caFile,
 		},

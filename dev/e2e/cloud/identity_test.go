@@ -137,7 +137,7 @@ func TestAnAddressElsewhereIsNeverGivenTheToken(t *testing.T) {
 func TestAMachineThatGoesWhileItsBatchIsGatheredSpoilsNoOther(t *testing.T) {
 	c := newAzure(t, uniform)
 	config := c.config()
-	window := azure.Duration(time.Second)
+	window := cloud.Duration(time.Second)
 	config.BatchWindow = &window
 	p := c.provider(t, config)
 	victims := c.Machines()[:3]

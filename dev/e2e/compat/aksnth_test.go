@@ -37,7 +37,7 @@ func TestEveryOutputOfTheTerminationHandlerIsThere(t *testing.T) {
 	defer history.Stop()
 	a := f.aksnth("-taint.node", "-telegram.token=12:abc", "-telegram.chatID=-100123", "-telegram.url="+bot.URL,
 		"-webhook.url="+in.URL+"/secret/hook", "-webhook.method=PUT", "--webhook.contentType", "text/plain",
-		"-webhook.template-file="+f.file("payload.txt", markers))
+		"-webhook.template-file="+testbed.File(f.t, "payload.txt", markers))
 	if e := f.awaitEvent("ReadEvents"); e.Type != "Info" || e.Message != "Start to listen events from Azure API" ||
 		e.Source.Component != "aks-node-termination-handler" || e.InvolvedObject.Kind != "Node" || e.Namespace != "default" {
 		t.Errorf("ReadEvents: %+v", e)
@@ -192,7 +192,7 @@ func TestW13DrainNodeTakesAsLongAsItTakesAndIsNotForEverybody(t *testing.T) {
 	slow := f.app("slow", 1)
 	slow.Grace, slow.Stop = 20*time.Second, "12"
 	f.run(slow.Deployment())
-	a := f.aksnth("-taint.node", "-web.token-file="+f.file("token", "s3cret\n"))
+	a := f.aksnth("-taint.node", "-web.token-file="+testbed.File(f.t, "token", "s3cret\n"))
 	elsewhere := http.Header{"X-Forwarded-For": {"10.0.0.9"}}
 	if code, body := f.ask(a, http.MethodPost, "/drainNode", elsewhere); code != http.StatusForbidden {
 		t.Errorf("from elsewhere: %d %s", code, body)

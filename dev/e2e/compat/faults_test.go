@@ -341,7 +341,7 @@ func TestM05AnotherMachineWhoseNameContainsOursIsAnother(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "m05")
 	f.run(f.app("web", 1).Deployment())
-	a := f.mechanic(f.file("mechanic.yaml", ""))
+	a := f.mechanic(testbed.File(f.t, "mechanic.yaml", ""))
 	r, err := f.Azure.Announce(azure.Announcement{
 		ScaleSet: f.pool.ScaleSet(), Resources: []string{f.pool.Resource(0) + "1"}, Type: azure.Preempt, Notice: 3 * time.Second,
 	})
@@ -357,7 +357,7 @@ func TestM06AnUnexpectedDocumentIsSurvived(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "m06")
 	f.run(f.app("web", 1).Deployment())
-	a := f.mechanic(f.file("mechanic.yaml", "scheduledEvents: {freeze: true}"))
+	a := f.mechanic(testbed.File(f.t, "mechanic.yaml", "scheduledEvents: {freeze: true}"))
 	r := f.announce(azure.Announcement{Type: azure.Freeze, Notice: time.Minute, Outage: time.Second})
 	pid := a.PID()
 	for _, field := range []string{"", "DocumentIncarnation", "EventId", "EventType", "Resources", "NotBefore", "DurationInSeconds"} {
@@ -374,7 +374,7 @@ func TestM14AConditionWithoutAnEventDrainsNothing(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "m14")
 	f.run(f.app("web", 1).Deployment())
-	a := f.mechanic(f.file("mechanic.yaml", "optional: {kernelDeadlock: true, pollingInterval: 1}\n"))
+	a := f.mechanic(testbed.File(f.t, "mechanic.yaml", "optional: {kernelDeadlock: true, pollingInterval: 1}\n"))
 	f.setCondition("VMEventScheduled", "True")
 	f.setCondition("RebootScheduled", "True")
 	before, _ := a.Metric(f.ctx, `slipway_agent_polls_total{result="ok"}`)
@@ -409,14 +409,14 @@ func (f *fixture) setCondition(kind, status string) {
 func TestM15ASignalEndsItAtOnceAndABadStartIsAFailure(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "m15")
-	a := f.mechanic(f.file("mechanic.yaml", ""))
+	a := f.mechanic(testbed.File(f.t, "mechanic.yaml", ""))
 	began := time.Now()
 	f.check(syscall.Kill(a.PID(), syscall.SIGTERM))
 	f.check(testbed.Poll(f.ctx, "the process has exited", func() bool { return !a.Alive() }))
 	if took := time.Since(began); took > 15*time.Second {
 		t.Errorf("it took %s", took)
 	}
-	if out, err := f.slipway("mechanic", "--config", f.file("bad.yaml", "scheduledEvents: {freeze: maybe}")); err == nil ||
+	if out, err := f.slipway("mechanic", "--config", testbed.File(f.t, "bad.yaml", "scheduledEvents: {freeze: maybe}")); err == nil ||
 		!strings.Contains(out, `"maybe": want true or false`) {
 		t.Errorf("%v: %s", err, out)
 	}
@@ -425,7 +425,7 @@ func TestM15ASignalEndsItAtOnceAndABadStartIsAFailure(t *testing.T) {
 func TestM19AnIdleAgentAsksTheAPIServerNothing(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "m19")
-	a := f.mechanic(f.file("mechanic.yaml", "bypassNodeProblemDetector: true\n"))
+	a := f.mechanic(testbed.File(f.t, "mechanic.yaml", "bypassNodeProblemDetector: true\n"))
 	count := func() int {
 		events, err := f.Audit(controlplane.AuditFilter{User: agentUser, Verb: "get", Resource: "nodes", Name: f.node()})
 		f.check(err)

@@ -10,7 +10,6 @@ import (
 	"net/http/httptest"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -71,14 +70,6 @@ func (f *fixture) app(name string, replicas int32) workload.App {
 func (f *fixture) run(objects ...runtime.Object) {
 	f.t.Helper()
 	f.check(workload.CreateSettled(f.ctx, f.Client(), objects...))
-}
-
-// file writes a file of the test's.
-func (f *fixture) file(name, text string) string {
-	f.t.Helper()
-	path := filepath.Join(f.t.TempDir(), name)
-	f.check(os.WriteFile(path, []byte(text), 0o600))
-	return path
 }
 
 // aksnth starts aks-node-termination-handler's stand-in.

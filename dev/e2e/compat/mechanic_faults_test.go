@@ -15,7 +15,7 @@ import (
 func TestM13AMetadataServiceThatHangsIsGivenUpAndLeavesNothingOpen(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "m13")
-	a := f.mechanic(f.file("mechanic.yaml", ""))
+	a := f.mechanic(testbed.File(f.t, "mechanic.yaml", ""))
 	const good, open = `slipway_agent_polls_total{result="ok"}`, "process_open_fds"
 	polls, _ := a.Metric(f.ctx, good)
 	f.awaitMetric(a, good, polls+3)
@@ -52,7 +52,7 @@ func TestM22WhatIsOnlyWorthAWarningIsLoggedAsOne(t *testing.T) {
 	kept, scratch := f.app("kept", 1), f.app("scratch", 1)
 	kept.MinAvailable, scratch.EmptyDir = "1", true
 	f.run(kept.Deployment(), kept.Budget(), scratch.Deployment(), f.app("everywhere", 1).DaemonSet(), f.app("bare", 1).Pod())
-	a := f.mechanic(f.file("mechanic.yaml", ""))
+	a := f.mechanic(testbed.File(f.t, "mechanic.yaml", ""))
 	r := f.announce(azure.Announcement{Type: azure.Redeploy, Notice: time.Minute, Outage: time.Second})
 	f.check(testbed.Poll(f.ctx, "it says what blocks", func() bool { return a.Logged("drain is blocked") }))
 	f.check(f.Client().PolicyV1().PodDisruptionBudgets(f.ns).Delete(f.ctx, kept.Name, metav1.DeleteOptions{}))
@@ -77,7 +77,7 @@ func TestM23ADryRunAgainstAnEndpointOfOnesOwnSaysInMetricsWhatWouldBeDone(t *tes
 	t.Parallel()
 	f := newFixture(t, "m23")
 	f.run(f.app("web", 1).Deployment())
-	path := f.file("mechanic.yaml", "")
+	path := testbed.File(f.t, "mechanic.yaml", "")
 	a := f.start("/readyz", func(w testbed.Where) (args, env []string) {
 		return []string{
 			"mechanic", "--config=" + path, "--kubeconfig=" + w.Kubeconfig, "--endpoint=" + w.Endpoint, "--listen=" + w.Listen, "--dry-run",

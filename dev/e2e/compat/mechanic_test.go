@@ -31,7 +31,7 @@ func TestEveryOutputOfMechanicIsThere(t *testing.T) {
 	history, err := f.RecordNode(f.ctx, f.node())
 	f.check(err)
 	defer history.Stop()
-	f.mechanic(f.file("mechanic.yaml", shipped))
+	f.mechanic(testbed.File(f.t, "mechanic.yaml", shipped))
 	r := f.announce(azure.Announcement{Type: azure.Reboot, Notice: time.Minute})
 	for _, want := range []struct{ reason, message string }{
 		{"CordonNode", "Node " + f.node() + " cordoned by mechanic"},
@@ -53,7 +53,7 @@ func TestEveryOutputOfMechanicIsThere(t *testing.T) {
 func TestM04AChangedFileCountsAndABrokenOneChangesNothing(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "reload")
-	path := f.file("mechanic.yaml", "scheduledEvents:\n  redeploy: false\n")
+	path := testbed.File(f.t, "mechanic.yaml", "scheduledEvents:\n  redeploy: false\n")
 	a := f.mechanic(path)
 	f.check(os.WriteFile(path, []byte("scheduledEvents: {redeploy: perhaps}\n"), 0o600))
 	f.check(testbed.Poll(f.ctx, "the broken file is refused", func() bool {

@@ -311,17 +311,10 @@ func (f *fixture) flags() []string {
 	credentials, err := f.ServiceAccountKubeconfig(f.ctx, "slipway", "slipway-manager", controlplane.TokenOptions{})
 	f.check(err)
 	return []string{
-		"--kubeconfig", credentials, "--cloud-config", f.file("clouds.yaml", string(raw)), "--listen", "", "--leader-elect=false",
+		"--kubeconfig", credentials, "--cloud-config", testbed.File(f.t, "clouds.yaml", string(raw)), "--listen", "", "--leader-elect=false",
 		"--poll-interval", "1s", "--cloud-poll-interval", "500ms", "--retry-interval", "1s", "--group-poll-interval", "1s",
 		"--log-level", "debug",
 	}
-}
-
-func (f *fixture) file(name, text string) string {
-	f.t.Helper()
-	path := filepath.Join(f.t.TempDir(), name)
-	f.check(os.WriteFile(path, []byte(text), 0o600))
-	return path
 }
 
 func (f *fixture) start(name string, env []string, args ...string) *controlplane.Process {

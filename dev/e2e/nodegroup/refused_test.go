@@ -11,6 +11,7 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/dev/azure"
 	"github.com/slipway-dev/slipway/dev/controlplane"
+	"github.com/slipway-dev/slipway/dev/testbed"
 )
 
 // TestI10AGroupThatCannotBeActedOnIsRefusedWithTheReasonAndNothingIsDone has one manager and one pool for each group.
@@ -34,11 +35,12 @@ func TestI10AGroupThatCannotBeActedOnIsRefusedWithTheReasonAndNothingIsDone(t *t
 		},
 		"overlap": {
 			prepare: func(_ *testing.T, f *fixture) {
-				f.create("overlapped", "nodeSelector: {matchLabels: {kubernetes.azure.com/agentpool: overlap}}\n"+
+				// Also by its name, which decides between groups that were created in the same second.
+				f.create("earlier", "nodeSelector: {matchLabels: {kubernetes.azure.com/agentpool: overlap}}\n"+
 					"cloud: {provider: azure, group: "+f.pool.ScaleSet()+"}")
-				f.awaitAccepted("overlapped")
+				f.awaitAccepted("earlier")
 			},
-			reason: v1alpha1.OverlapsGroup, text: "NodeGroup overlapped, which is older: aks-overlap-12345678-vmss000000",
+			reason: v1alpha1.OverlapsGroup, text: "NodeGroup earlier, which is older: aks-overlap-12345678-vmss000000",
 		},
 		"moon": {
 			more:   "disruptionBudgets: [{nodes: 1, schedule: '@daily', duration: 1h, timeZone: Moon}]\n",
@@ -50,7 +52,7 @@ func TestI10AGroupThatCannotBeActedOnIsRefusedWithTheReasonAndNothingIsDone(t *t
 			reason: v1alpha1.CloudGroupNotFound, text: "aks-nowhere-00000000-vmss: the cloud says it does not exist",
 		},
 		"denied": {
-			prepare: func(t *testing.T, f *fixture) {
+			prepare: func(_ *testing.T, f *fixture) {
 				f.check(f.ARM.Inject(azure.ARMFault{Kind: azure.ARMDenied, Resource: f.pool.ScaleSet()}))
 			},
 			reason: v1alpha1.CloudRefused, text: "Microsoft.Compute/virtualMachineScaleSets/read",
@@ -119,7 +121,7 @@ func TestTheGroupsOfAFileAreActedOnAndRefusedAsOthersAre(t *testing.T) {
 			"  nodeSelector: {matchLabels: {kubernetes.azure.com/agentpool: " + pool + "}}\n" +
 			"  cloud: {provider: azure, group: " + f.pool.ScaleSet() + "}\n  minimum: 1\n  " + f.idle("0s", "")
 	}
-	p := f.manage("--node-groups", f.file("groups.yaml", group("file-a", "file")+"---\n"+group("file-b", "file")))
+	p := f.manage("--node-groups", testbed.File(f.t, "groups.yaml", group("file-a", "file")+"---\n"+group("file-b", "file")))
 	f.check(f.awaitLog(p, `"group":"file-b","reason":"OverlapsGroup"`))
 	f.awaitOne()
 }

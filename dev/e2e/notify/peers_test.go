@@ -76,9 +76,8 @@ func run(t *testing.T, listens, path string, args ...string) {
 	go func() { ended <- cmd.Wait() }()
 	t.Cleanup(func() {
 		stop()
-		<-ended // it was killed
-		if t.Failed() {
-			t.Logf("%s said:\n%s", path, out.String())
+		if err := <-ended; t.Failed() {
+			t.Logf("%s ended with %v, and said:\n%s", path, err, out.String())
 		}
 	})
 	for deadline := time.Now().Add(patience); ; {

@@ -14,13 +14,27 @@ import (
 var (
 	seeds     = flag.Int("faults.seeds", number("SLIPWAY_FAULT_SEEDS", 500), "how many schedules of faults to run")
 	firstSeed = flag.Int("faults.first", 1, "the first of them")
-	beginFor  = flag.Duration("faults.for", 2*time.Minute, "after what time no more are begun, but for the first few")
+	beginFor  = flag.Duration("faults.for", spare(time.Now()), "after what time no more are begun, but for the first few")
 )
 
-// leastSeeds are run however long it takes: a slow or busy machine runs fewer than a quiet one, but not none.
 const (
+	// leastSeeds are run however long it takes: a slow or busy machine runs fewer than a quiet one, but not none.
 	leastSeeds = 48
+	// leastSpare and mostSpare bound the time that schedules get, the latter because a package has no more than twenty
+	// minutes. wholeTests after the beginning of `make test` none are begun any more.
+	leastSpare = 2 * time.Minute
+	mostSpare  = 8 * time.Minute
+	wholeTests = 31 * time.Minute
 )
+
+// spare is how long schedules may be begun, from now. `make test` says when it began.
+func spare(now time.Time) time.Duration {
+	began := number("SLIPWAY_TEST_BEGAN", 0)
+	if began == 0 {
+		return leastSpare
+	}
+	return min(max(leastSpare, time.Unix(int64(began), 0).Add(wholeTests).Sub(now)), mostSpare)
+}
 
 // number reads a flag's default from the environment, so that `make test` can be told.
 func number(variable string, fallback int) int {

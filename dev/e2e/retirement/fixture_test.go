@@ -29,7 +29,7 @@ import (
 	"github.com/slipway-dev/slipway/dev/faultproxy"
 	"github.com/slipway-dev/slipway/dev/testbed"
 	"github.com/slipway-dev/slipway/dev/workload"
-	provider "github.com/slipway-dev/slipway/internal/cloud/azure"
+	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
 // patience bounds every wait of a test. Nothing takes nearly as long, but the machine may be busy.
@@ -253,6 +253,27 @@ func (p *process) revive(ctx context.Context) error {
 	return p.Restart(ctx)
 }
 
+// keep starts a manager again when it ends by itself, as a kubelet does: one that has lost its Lease exits, and on a busy
+// machine the one that is to take over may be the one that loses it. Not for a manager that is killed.
+func (f *fixture) keep(p *process) {
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			select {
+			case <-f.ctx.Done():
+				return
+			case <-p.Exited():
+			}
+			if err := p.revive(f.ctx); err != nil && f.ctx.Err() == nil {
+				f.t.Error(err)
+				return
+			}
+		}
+	}()
+	f.t.Cleanup(func() { <-ended }) // The test's context is over by then.
+}
+
 // manage starts a manager whose every request goes through the proxy, with the rights of the shipped manifests.
 // The suffix tells the managers of one fixture apart.
 func (f *fixture) manage(suffix string, proxy *faultproxy.Proxy, flags ...string) *process {
@@ -313,7 +334,7 @@ func (f *fixture) cloudConfig(proxy *faultproxy.Proxy, window string) string {
 	f.check(err)
 	config := f.AzureConfig()
 	config.Endpoints.ResourceManager, config.Endpoints.Authority = front.String(), front.String()
-	config.BatchWindow = new(provider.Duration)
+	config.BatchWindow = new(cloud.Duration)
 	f.check(config.BatchWindow.UnmarshalText([]byte(window)))
 	raw, err := yaml.Marshal(map[string]any{"azure": config})
 	f.check(err)

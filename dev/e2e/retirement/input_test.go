@@ -139,6 +139,36 @@ func TestI10ACredentialWithoutARightHoldsARetirementUpWithTheRightsName(t *testi
 	f.left(2, 0)
 }
 
+// TestI10ANodeWhoseMachineTheCredentialMayNotDeleteIsLeftAloneAndTheRightIsNamed has the group and the retirement say it.
+func TestI10ANodeWhoseMachineTheCredentialMayNotDeleteIsLeftAloneAndTheRightIsNamed(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "undeletable", 1, inputGroup)
+	const right = "Microsoft.Compute/virtualMachineScaleSets/delete/action"
+	lacks := "the credential lacks " + right + " on /subscriptions/" + azure.DefaultSubscription + "/resourceGroups/"
+	f.check(f.ARM.Inject(azure.ARMFault{Kind: azure.ARMDenied, Action: right, Resource: f.pool.ScaleSet()}))
+	f.manage("", faultproxy.New(kindOf))
+	group := &v1alpha1.NodeGroup{}
+	f.check(testbed.Poll(f.ctx, "the group is refused", func() bool {
+		f.check(f.objects().Get(f.ctx, client.ObjectKey{Name: f.name}, group))
+		is := meta.FindStatusCondition(group.Status.Conditions, v1alpha1.GroupAccepted)
+		return is != nil && is.Reason == v1alpha1.CloudRightsMissing && strings.Contains(is.Message, lacks)
+	}))
+	node := f.retire(0)
+	if says := f.blockedBy(node, retirement.CloudRights); !strings.Contains(says, lacks) ||
+		!strings.HasSuffix(strings.ToLower(says), "/"+strings.ToLower(f.pool.ScaleSet())) {
+		t.Errorf("it says %q", says)
+	}
+	if note := f.heard(node, "RetirementBlocked"); !strings.Contains(note, lacks) {
+		t.Errorf("the Event says %q", note)
+	}
+	f.left(1)
+	if slices.ContainsFunc(f.ARM.Requests(), func(r azure.ARMRequest) bool {
+		return r.Action == right && strings.Contains(r.Path, f.pool.ScaleSet())
+	}) {
+		t.Error("the deletion was asked for")
+	}
+}
+
 func TestANodeThatWasMadeAnewUnderTheSameNameWhileItWasLeavingStays(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "anew", 2, inputGroup)

@@ -153,10 +153,12 @@ func TestI8AfterAKillAtAnyRequestTheNextManagerReachesTheSameEnd(t *testing.T) {
 			name := fmt.Sprintf("k%d", n)
 			seen, parted := c.walk(t, name, faultproxy.Point{}, "")
 			t.Logf("%d requests, %d of them from where the course parts: %s", len(seen), len(seen)-parted, faultproxy.Kinds(seen[parted:]))
-			faultproxy.AtEach(t, distinct(seen[parted:]), func(t *testing.T, n int, at faultproxy.Point, moment faultproxy.Moment) []faultproxy.Request {
+			again := func(t *testing.T, n int, at faultproxy.Point, moment faultproxy.Moment) []faultproxy.Request {
 				seen, _ := c.walk(t, fmt.Sprintf("%sx%d%c", name, n, moment[0]), at, moment)
 				return seen
-			})
+			}
+			// Some kinds are not in every run, such as the read of an operation that is over sooner.
+			faultproxy.AtEach(t, distinct(seen[parted:]), t.Logf, again)
 		})
 	}
 }

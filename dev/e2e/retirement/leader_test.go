@@ -64,7 +64,7 @@ func duel(t *testing.T, name string, at faultproxy.Point, meet func(f *fixture, 
 	launched <- first
 	f.leads(proxy)
 	second := faultproxy.New(kindOf)
-	f.manage("-2", second, f.electing()...)
+	f.keep(f.manage("-2", second, f.electing()...))
 	f.asked(second, "api GET /apis/coordination.k8s.io/v1/namespaces/*/leases/*") // it competes
 	close(standby)
 	f.retire(0)

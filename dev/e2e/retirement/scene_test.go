@@ -45,9 +45,6 @@ const (
 	deletionFails = "deletion fails" // the cloud takes a deletion, which fails
 )
 
-// harmless are the troubles after which every retirement still succeeds.
-var harmless = []string{crash, uncordon, twin, deletionFails}
-
 var troubles = []string{crash, crash, protect, claim, callOff, lose, deleteNode, recreate, uncordon, twin, deletionFails}
 
 // requestsOfARetirement is about how many requests a manager makes from its start until it has retired a node.

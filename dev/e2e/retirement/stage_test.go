@@ -189,7 +189,7 @@ func (s *stage) stir(t trouble) error {
 	nodes := s.Client().CoreV1().Nodes()
 	merge := func(patch string, subresources ...string) error {
 		_, err := nodes.Patch(s.ctx, node, types.MergePatchType, []byte(patch), metav1.PatchOptions{}, subresources...)
-		return unlessGone(err)
+		return client.IgnoreNotFound(err)
 	}
 	switch t.kind {
 	case crash:
@@ -203,9 +203,9 @@ func (s *stage) stir(t trouble) error {
 	case uncordon:
 		return merge(`{"spec":{"unschedulable":false}}`)
 	case callOff:
-		return unlessGone(s.objects().Delete(s.ctx, &v1alpha1.NodeRetirement{ObjectMeta: metav1.ObjectMeta{Name: node}}))
+		return client.IgnoreNotFound(s.objects().Delete(s.ctx, &v1alpha1.NodeRetirement{ObjectMeta: metav1.ObjectMeta{Name: node}}))
 	case deleteNode:
-		return unlessGone(nodes.Delete(s.ctx, node, metav1.DeleteOptions{}))
+		return client.IgnoreNotFound(nodes.Delete(s.ctx, node, metav1.DeleteOptions{}))
 	case twin:
 		err := s.tryCreate("NodeRetirement", node+again, "reason: Idle\nnodeName: "+node)
 		if apierrors.IsAlreadyExists(err) {
@@ -225,7 +225,7 @@ func (s *stage) stir(t trouble) error {
 // protect binds a protected pod to the node, if that is there, for a while.
 func (s *stage) protect(node string, instance int) error {
 	if _, err := s.Client().CoreV1().Nodes().Get(s.ctx, node, metav1.GetOptions{}); err != nil {
-		return unlessGone(err)
+		return client.IgnoreNotFound(err)
 	}
 	pods := s.Client().CoreV1().Pods(faultsNamespace)
 	pod := s.pod(fmt.Sprintf("%s-%d-protected", s.name, instance), instance)
@@ -240,7 +240,7 @@ func (s *stage) protect(node string, instance int) error {
 	s.later(protectedFor, func() error {
 		s.judge.unprotected(pod.Name)
 		none := int64(0)
-		return unlessGone(pods.Delete(s.ctx, pod.Name, metav1.DeleteOptions{GracePeriodSeconds: &none}))
+		return client.IgnoreNotFound(pods.Delete(s.ctx, pod.Name, metav1.DeleteOptions{GracePeriodSeconds: &none}))
 	})
 	return nil
 }
@@ -272,10 +272,10 @@ func (s *stage) recreate(node string) error {
 	nodes := s.Client().CoreV1().Nodes()
 	n, err := nodes.Get(s.ctx, node, metav1.GetOptions{})
 	if err != nil {
-		return unlessGone(err)
+		return client.IgnoreNotFound(err)
 	}
 	if err := nodes.Delete(s.ctx, node, metav1.DeleteOptions{}); err != nil {
-		return unlessGone(err)
+		return client.IgnoreNotFound(err)
 	}
 	fresh := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node, Labels: n.Labels}, Spec: corev1.NodeSpec{ProviderID: n.Spec.ProviderID}}
 	fresh.Status = n.Status
@@ -291,20 +291,13 @@ func (s *stage) lose(node string, instance int) error {
 		return nil
 	}
 	if err := s.ARM.Lose(s.ctx, s.pool.Resource(instance)); err != nil {
-		return unlessGone(err)
+		return client.IgnoreNotFound(err)
 	}
 	patch := `{"status":{"conditions":[{"type":"Ready","status":"Unknown","reason":"NodeStatusUnknown"}]}}`
 	nodes := s.Client().CoreV1().Nodes()
-	s.later(lostFor, func() error { return unlessGone(nodes.Delete(s.ctx, node, metav1.DeleteOptions{})) })
+	s.later(lostFor, func() error { return client.IgnoreNotFound(nodes.Delete(s.ctx, node, metav1.DeleteOptions{})) })
 	_, err := nodes.Patch(s.ctx, node, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}, "status")
-	return unlessGone(err)
-}
-
-func unlessGone(err error) error {
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	return err
+	return client.IgnoreNotFound(err)
 }
 
 // again ends the name of a node's second NodeRetirement.
@@ -330,7 +323,7 @@ func (s *stage) strike() {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), patience)
 	defer cancel()
 	note := func(err error) {
-		if unlessGone(err) != nil {
+		if client.IgnoreNotFound(err) != nil {
 			s.t.Errorf("striking the stage: %v", err)
 		}
 	}

@@ -14,7 +14,7 @@
 // # What is remembered
 //
 // Which machine is in which agent pool under which name, which never changes. Whether a machine exists, and in which
-// state, is asked each time.
+// state, is asked each time. What the credential may do is remembered for three minutes at most, see rights.go.
 package azure
 
 import (
@@ -41,13 +41,14 @@ type Options struct {
 	Log *slog.Logger
 }
 
-// Provider is one Azure subscription. It implements [cloud.Provider].
+// Provider is one Azure subscription. It implements [cloud.Provider] and [cloud.RightsChecker].
 type Provider struct {
 	config  Config
 	log     *slog.Logger
 	clients *clients
 	groups  []group // of the configuration
 	deletes *batcher
+	rights  *grantCache
 
 	mu sync.Mutex
 	// members says which machine of an agent pool is which, by the machine's ID.
@@ -80,6 +81,7 @@ func New(c Config, o Options) (*Provider, error) {
 	p.deletes = &batcher{
 		window: c.batchWindow(), limit: clients.requestBudget, send: p.deleteBatch, pending: map[string]*batch{},
 	}
+	p.rights = &grantCache{ask: p.grantsOn, limit: c.requestTimeout(), scopes: map[string]*knownGrants{}}
 	return p, nil
 }
 

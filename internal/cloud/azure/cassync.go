@@ -40,10 +40,10 @@ type CASSyncConfig struct {
 	// AgentPool has the cluster autoscaler turned on, and no node.
 	AgentPool string `json:"agentPool"`
 	// Every is the time between two changes that no deletion calls for, 1m to 24h; 0 is none.
-	Every Duration `json:"every,omitempty"`
+	Every cloud.Duration `json:"every,omitempty"`
 	// Gather is how long deletions are gathered before a change, as each restarts the cluster autoscaler: 1s to 10m; 0 is
 	// 30s.
-	Gather Duration `json:"gather,omitempty"`
+	Gather cloud.Duration `json:"gather,omitempty"`
 }
 
 // Validate reports everything that is wrong, each with field, value and what is allowed.
@@ -207,7 +207,7 @@ func (s *CASSync) Restore(ctx context.Context) error {
 	if change, ok := parseNudge(value(record)); ok && value(properties.MaxCount) == change.to {
 		properties.MaxCount = to.Ptr(change.from)
 	} else {
-		s.log.Warn("the maximum is left as it is, as somebody has set it since", "record", printable(value(record), maxCode),
+		s.log.Warn("the maximum is left as it is, as somebody has set it since", "record", cloud.Printable(value(record), maxCode),
 			"maximum", value(properties.MaxCount))
 	}
 	properties.Tags = withTag(properties.Tags, "")

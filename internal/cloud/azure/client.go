@@ -3,9 +3,7 @@ package azure
 import (
 	"crypto/tls"
 	"crypto/x509"
-	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"net/url"
@@ -16,11 +14,14 @@ import (
 
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore"
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore/arm"
-	"github.com/Azure/azure-sdk-for-go/sdk/azcore/cloud"
+	azcloud "github.com/Azure/azure-sdk-for-go/sdk/azcore/cloud"
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore/policy"
 	"github.com/Azure/azure-sdk-for-go/sdk/azidentity"
+	"github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/authorization/armauthorization/v2"
 	"github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/compute/armcompute/v7"
 	"github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/containerservice/armcontainerservice/v6"
+
+	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
 // What a request may take beyond its tries' time limit.
@@ -46,6 +47,7 @@ type clients struct {
 	vms           *armcompute.VirtualMachinesClient
 	pools         *armcontainerservice.AgentPoolsClient
 	machines      *armcontainerservice.MachinesClient
+	permissions   *armauthorization.PermissionsClient
 	armHost       string
 	requestBudget time.Duration // the longest that a call with its retries may take
 }
@@ -64,7 +66,7 @@ func newClients(c *Config, credential azcore.TokenCredential) (*clients, error) 
 			return nil, fmt.Errorf("azure credential: %w", err)
 		}
 	}
-	endpoint, err := url.Parse(azure.Services[cloud.ResourceManager].Endpoint)
+	endpoint, err := url.Parse(azure.Services[azcloud.ResourceManager].Endpoint)
 	if err != nil {
 		return nil, fmt.Errorf("azure resource manager: %w", err)
 	}
@@ -92,6 +94,11 @@ func newClients(c *Config, credential azcore.TokenCredential) (*clients, error) 
 	if err != nil {
 		return nil, err
 	}
+	tidy := *options
+	tidy.PerCallPolicies = append([]policy.Policy{tidyPath{}}, options.PerCallPolicies...)
+	if all.permissions, err = armauthorization.NewPermissionsClient(c.Subscription, credential, &tidy); err != nil {
+		return nil, err
+	}
 	all.sets, all.instances = compute.NewVirtualMachineScaleSetsClient(), compute.NewVirtualMachineScaleSetVMsClient()
 	all.vms = compute.NewVirtualMachinesClient()
 	all.pools, all.machines = aks.NewAgentPoolsClient(), aks.NewMachinesClient()
@@ -99,25 +106,25 @@ func newClients(c *Config, credential azcore.TokenCredential) (*clients, error) 
 }
 
 // clouds are Azure's own.
-func clouds() map[string]cloud.Configuration {
-	return map[string]cloud.Configuration{
-		"AzurePublic": cloud.AzurePublic, "AzureGovernment": cloud.AzureGovernment, "AzureChina": cloud.AzureChina,
+func clouds() map[string]azcloud.Configuration {
+	return map[string]azcloud.Configuration{
+		"AzurePublic": azcloud.AzurePublic, "AzureGovernment": azcloud.AzureGovernment, "AzureChina": azcloud.AzureChina,
 	}
 }
 
 func cloudNames() []string { return []string{"AzurePublic", "AzureGovernment", "AzureChina"} }
 
 // azure gives the endpoints that the configuration means.
-func (c *Config) azure() (cloud.Configuration, error) {
+func (c *Config) azure() (azcloud.Configuration, error) {
 	if e := c.Endpoints; e != nil {
 		audience := e.Audience
 		if audience == "" {
 			audience = e.ResourceManager
 		}
-		return cloud.Configuration{
+		return azcloud.Configuration{
 			ActiveDirectoryAuthorityHost: e.Authority,
-			Services: map[cloud.ServiceName]cloud.ServiceConfiguration{
-				cloud.ResourceManager: {Endpoint: e.ResourceManager, Audience: audience},
+			Services: map[azcloud.ServiceName]azcloud.ServiceConfiguration{
+				azcloud.ResourceManager: {Endpoint: e.ResourceManager, Audience: audience},
 			},
 		}, nil
 	}
@@ -133,7 +140,7 @@ func (c *Config) azure() (cloud.Configuration, error) {
 }
 
 // credential gives the credential that the method names. It does not ask for a token yet.
-func (a *Auth) credential(azure cloud.Configuration, transport policy.Transporter, private bool) (azcore.TokenCredential, error) {
+func (a *Auth) credential(azure azcloud.Configuration, transport policy.Transporter, private bool) (azcore.TokenCredential, error) {
 	options := azcore.ClientOptions{Cloud: azure, Transport: transport, Retry: policy.RetryOptions{
 		MaxRetries: retries, RetryDelay: retryDelay, MaxRetryDelay: maxRetryDelay,
 	}}
@@ -197,23 +204,8 @@ func (l limited) Do(r *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	response.Body = &limitedBody{ReadCloser: response.Body, left: maxAnswer}
+	response.Body = cloud.Bounded(response.Body, maxAnswer)
 	return response, nil
-}
-
-type limitedBody struct {
-	io.ReadCloser
-	left int
-}
-
-var errTooLarge = fmt.Errorf("the answer has more than %d bytes", maxAnswer)
-
-func (b *limitedBody) Read(into []byte) (int, error) {
-	n, err := b.ReadCloser.Read(into)
-	if b.left -= n; b.left < 0 {
-		return 0, errTooLarge
-	}
-	return n, err
 }
 
 // onlyTo refuses requests to any host but ARM's. Azure's answers say where to ask next, and so does an operation that
@@ -240,7 +232,7 @@ func (e *elsewhereError) NonRetriable() {}
 // worthRetrying is the SDK's own judgement without 429, which the caller is told of.
 func worthRetrying(response *http.Response, err error) bool {
 	if err != nil {
-		return !errors.Is(err, errTooLarge)
+		return !cloud.IsTooLarge(err)
 	}
 	return slices.Contains([]int{
 		http.StatusRequestTimeout, http.StatusInternalServerError, http.StatusBadGateway, http.StatusServiceUnavailable,

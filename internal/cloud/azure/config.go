@@ -30,9 +30,9 @@ type Config struct {
 
 	// BatchWindow is how long a deletion waits for others of its group, so that they are one request. 0 to 1m; the
 	// default is 500ms.
-	BatchWindow *Duration `json:"batchWindow,omitempty"`
+	BatchWindow *cloud.Duration `json:"batchWindow,omitempty"`
 	// RequestTimeout limits each try of a request, to its last byte. 1s to 5m; the default is 30s.
-	RequestTimeout Duration `json:"requestTimeout,omitempty"`
+	RequestTimeout cloud.Duration `json:"requestTimeout,omitempty"`
 }
 
 // GroupConfig is a group under a name of the user's choice. It is either a scale set or an agent pool.
@@ -87,19 +87,6 @@ type Endpoints struct {
 	// CAFile holds the certificates, in PEM, that both are trusted by; empty is the system's.
 	CAFile string `json:"caFile,omitempty"`
 }
-
-// Duration is a time.Duration that is written as text, such as "30s".
-type Duration time.Duration
-
-// UnmarshalText reads what time.ParseDuration reads.
-func (d *Duration) UnmarshalText(text []byte) error {
-	parsed, err := time.ParseDuration(string(text))
-	*d = Duration(parsed)
-	return err
-}
-
-// MarshalText writes the duration as time.Duration prints it.
-func (d Duration) MarshalText() ([]byte, error) { return []byte(time.Duration(d).String()), nil }
 
 const (
 	defaultBatchWindow    = 500 * time.Millisecond

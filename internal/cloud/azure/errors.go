@@ -1,6 +1,7 @@
 package azure
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -8,7 +9,6 @@ import (
 	"net/http"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -45,8 +45,6 @@ const (
 	// same while another operation is in progress.
 	defaultPause = 30 * time.Second
 	busyPause    = 10 * time.Second
-	// maxPause bounds what is believed of a Retry-After.
-	maxPause = time.Hour
 )
 
 // parseError reads the body of an error. What is no error in ARM's form has no code, so that nothing can be concluded
@@ -61,7 +59,7 @@ func parseError(status int, body []byte) *apiError {
 		Error json.RawMessage `json:"error"`
 	}
 	if err := json.Unmarshal(body, &outer); err != nil {
-		return &apiError{Status: status, Message: printable(string(body), maxMessage)}
+		return &apiError{Status: status, Message: cloud.Printable(string(body), maxMessage)}
 	}
 	found := outer.inner
 	if len(outer.Error) > 0 {
@@ -70,21 +68,7 @@ func parseError(status int, body []byte) *apiError {
 			found = nested
 		}
 	}
-	return &apiError{Status: status, Code: printable(found.Code, maxCode), Message: printable(found.Message, maxMessage)}
-}
-
-// printable cuts text to a length in bytes, and leaves nothing in it that a terminal or a log would stumble over.
-func printable(text string, most int) string {
-	if len(text) > most {
-		text = text[:most] + "…"
-	}
-	text = strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f || (r >= 0x80 && r < 0xa0) {
-			return ' '
-		}
-		return r
-	}, strings.ToValidUTF8(text, ""))
-	return strings.Join(strings.Fields(text), " ")
+	return &apiError{Status: status, Code: cloud.Printable(found.Code, maxCode), Message: cloud.Printable(found.Message, maxMessage)}
 }
 
 // ofSDK makes of an SDK error what [cloud.Provider] promises, and of a 404 a plain error: what it means depends on what
@@ -105,9 +89,9 @@ func ofSDK(doing string, err error) error {
 		strings.Contains(err.Error(), chainFailed):
 		return fmt.Errorf("%s: %w", doing, &cloud.RefusedError{Reason: cloud.NoRight, Err: fmt.Errorf(
 			"no token for Azure: %s; check auth.method, and AZURE_TENANT_ID, AZURE_CLIENT_ID and what goes with them",
-			printable(err.Error(), maxMessage))})
+			cloud.Printable(err.Error(), maxMessage))})
 	}
-	return fmt.Errorf("%s: %s: %w", doing, printable(err.Error(), maxMessage), errOfTransport)
+	return fmt.Errorf("%s: %s: %w", doing, cloud.Printable(err.Error(), maxMessage), errOfTransport)
 }
 
 // errOfTransport is what went wrong on the way to Azure and back. The SDK's own error is in the message.
@@ -122,7 +106,7 @@ func refusesForGood(response *http.Response) bool {
 }
 
 func ofResponse(response *azcore.ResponseError) error {
-	api := &apiError{Status: response.StatusCode, Code: printable(response.ErrorCode, maxCode)}
+	api := &apiError{Status: response.StatusCode, Code: cloud.Printable(response.ErrorCode, maxCode)}
 	var header http.Header
 	if raw := response.RawResponse; raw != nil {
 		header = raw.Header
@@ -138,21 +122,14 @@ func classify(api *apiError, header http.Header) error {
 	pause := retryAfter(header, time.Now())
 	switch {
 	case api.Status == http.StatusTooManyRequests, api.Status == http.StatusServiceUnavailable && pause > 0:
-		return &cloud.ThrottledError{After: orElse(pause, defaultPause), Err: api}
+		return &cloud.ThrottledError{After: cmp.Or(pause, defaultPause), Err: api}
 	case api.busy():
-		return &cloud.ThrottledError{After: orElse(pause, busyPause), Err: api}
+		return &cloud.ThrottledError{After: cmp.Or(pause, busyPause), Err: api}
 	}
 	if reason := api.refusal(); reason != "" {
 		return &cloud.RefusedError{Reason: reason, Err: api.explained()}
 	}
 	return api
-}
-
-func orElse(d, fallback time.Duration) time.Duration {
-	if d > 0 {
-		return d
-	}
-	return fallback
 }
 
 // busy reports that the resource has something else to do first. AKS carries out one operation of a pool at a time.
@@ -222,18 +199,13 @@ func gone(err error) bool {
 	return errors.As(err, &api) && api.Status == http.StatusNotFound && slices.Contains(goneCodes(), api.Code)
 }
 
-// retryAfter reads how long Azure wants to be left alone: in seconds, as a time, or in Azure's own headers in
-// milliseconds. 0 is no wish.
+// retryAfter reads how long Azure wants to be left alone, 0 for no wish. Its own headers, in milliseconds, come before the
+// standard's, as they do in its SDK.
 func retryAfter(header http.Header, now time.Time) time.Duration {
-	for name, unit := range map[string]time.Duration{
-		"retry-after-ms": time.Millisecond, "x-ms-retry-after-ms": time.Millisecond, "Retry-After": time.Second,
-	} {
-		if n, err := strconv.ParseInt(strings.TrimSpace(header.Get(name)), 10, 32); err == nil && n > 0 {
-			return min(time.Duration(n)*unit, maxPause)
+	for _, name := range []string{"retry-after-ms", "x-ms-retry-after-ms"} {
+		if pause := cloud.PauseIn(header, name, time.Millisecond); pause > 0 {
+			return pause
 		}
 	}
-	if at, err := http.ParseTime(header.Get("Retry-After")); err == nil {
-		return min(max(at.Sub(now), 0), maxPause)
-	}
-	return 0
+	return cloud.RetryAfter(header, now)
 }

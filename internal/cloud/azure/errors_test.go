@@ -41,7 +41,8 @@ func TestAnErrorOfAzureBecomesWhatAProviderPromises(t *testing.T) {
 		{"a bad request", 400, nil, nested("InvalidParameter", "x"), cloud.Invalid, 0, ""},
 		{"throttled", 429, http.Header{"Retry-After": {"7"}}, nested("TooManyRequests", "x"), "", 7 * time.Second, ""},
 		{"throttled, without a time", 429, nil, "", "", defaultPause, ""},
-		{"throttled for ever", 429, http.Header{"Retry-After": {"99999999"}}, "", "", maxPause, ""},
+		{"throttled, in milliseconds too", 429, http.Header{"Retry-After": {"7"}, "X-Ms-Retry-After-Ms": {"6500"}}, "", "", 6500 * time.Millisecond, ""},
+		{"throttled for ever", 429, http.Header{"Retry-After": {"99999999"}}, "", "", time.Hour, ""},
 		{"to come later", 503, http.Header{"Retry-After": {"3"}}, "", "", 3 * time.Second, ""},
 		{
 			"AKS is busy", 409, nil, `{"code":"OperationNotAllowed","message":"Another agentpool operation is in progress"}`,

@@ -248,7 +248,7 @@ func stateOf(provisioning string, statuses []*armcompute.InstanceViewStatus) (cl
 			power = state
 		}
 		if strings.HasPrefix(code, "provisioningstate/failed") {
-			message = printable(value(s.Code)+": "+value(s.Message), maxMessage)
+			message = cloud.Printable(value(s.Code)+": "+value(s.Message), maxMessage)
 		}
 	}
 	switch strings.ToLower(provisioning) {

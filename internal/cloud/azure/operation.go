@@ -168,7 +168,7 @@ func readOperation(code int, header http.Header, body []byte) (status cloud.Stat
 		Status string `json:"status"`
 	}
 	if err := json.Unmarshal(body, &answer); err != nil {
-		return status, false, fmt.Errorf("%s: %w: %s", doing, errIncomplete, printable(string(body), maxMessage))
+		return status, false, fmt.Errorf("%s: %w: %s", doing, errIncomplete, cloud.Printable(string(body), maxMessage))
 	}
 	switch strings.ToLower(answer.Status) {
 	case "", "succeeded": // a Location answers with the resource itself at the end

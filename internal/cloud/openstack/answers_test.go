@@ -3,6 +3,7 @@ package openstack
 import (
 	"encoding/json"
 	"errors"
+	"io"
 	"net/http"
 	"strings"
 	"testing"
@@ -61,6 +62,32 @@ func TestAnswersOfTheServicesAreToldApart(t *testing.T) {
 		if cloud.RefusalOf(err) != tc.refusal || after != tc.throttled || saysGone(err, someID) != tc.gone || cloud.IsNotFound(err) {
 			t.Errorf("%d %s: %v, refusal %q, pause %s, gone %t", tc.status, tc.body, err, cloud.RefusalOf(err), after, saysGone(err, someID))
 		}
+	}
+}
+
+// endless is a service that never comes to the end of its answer.
+type endless struct{}
+
+func (endless) RoundTrip(*http.Request) (*http.Response, error) {
+	return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(endless{})}, nil
+}
+
+func (endless) Read(into []byte) (int, error) { return len(into), nil }
+
+func TestAnAnswerThatIsTooLargeIsAnErrorAndNotAskedForAgain(t *testing.T) {
+	response, err := limited{endless{}}.RoundTrip(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = io.Copy(io.Discard, response.Body)
+	if !cloud.IsTooLarge(err) {
+		t.Fatalf("reading ended with %v, want a TooLargeError", err)
+	}
+	if again := retryReads(t.Context(), http.MethodGet, "", nil, err, 1); !errors.Is(again, err) {
+		t.Errorf("retrying: %v, want it to end with %v", again, err)
+	}
+	if err := response.Body.Close(); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -1,11 +1,11 @@
 package openstack
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"net/url"
@@ -138,10 +138,7 @@ func (l limited) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	response.Body = struct {
-		io.Reader
-		io.Closer
-	}{io.LimitReader(response.Body, maxAnswer), response.Body}
+	response.Body = cloud.Bounded(response.Body, maxAnswer)
 	return response, nil
 }
 
@@ -149,8 +146,8 @@ func (l limited) RoundTrip(r *http.Request) (*http.Response, error) {
 func retryReads(ctx context.Context, method, _ string, _ *gophercloud.RequestOpts, err error, failures uint) error {
 	var answer gophercloud.ErrUnexpectedResponseCode
 	switch {
-	case method != http.MethodGet, failures > retries, ctx.Err() != nil,
-		errors.As(err, &answer) && (answer.Actual < 500 || retryAfter(answer.ResponseHeader, time.Now()) > 0):
+	case method != http.MethodGet, failures > retries, ctx.Err() != nil, cloud.IsTooLarge(err),
+		errors.As(err, &answer) && (answer.Actual < 500 || cloud.RetryAfter(answer.ResponseHeader, time.Now()) > 0):
 		return err
 	}
 	select {
@@ -209,7 +206,7 @@ func (s *session) endpoint(catalog *tokens.ServiceCatalog, kind string) (string,
 		}
 		for _, e := range entry.Endpoints {
 			if e.Interface == string(s.login.availability) {
-				addresses[orElse(e.RegionID, e.Region)] = e.URL
+				addresses[cmp.Or(e.RegionID, e.Region)] = e.URL
 			}
 		}
 	}

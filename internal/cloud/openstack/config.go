@@ -50,7 +50,7 @@ type Config struct {
 	ParallelCreates int `json:"parallelCreates,omitempty"`
 	// RequestTimeout limits each try of a request, to its last byte. 1s to 5m; 0 is 60s, as Nova may take long to answer a
 	// create.
-	RequestTimeout Duration `json:"requestTimeout,omitempty"`
+	RequestTimeout cloud.Duration `json:"requestTimeout,omitempty"`
 }
 
 // JoinConfig is how machines find their cluster.
@@ -59,7 +59,7 @@ type JoinConfig struct {
 	// ConfigMap kube-public/cluster-info.
 	Server string `json:"server,omitempty"`
 	// TTL is how long a machine has to join. 1m to 24h; 0 is 30m.
-	TTL Duration `json:"ttl,omitempty"`
+	TTL cloud.Duration `json:"ttl,omitempty"`
 }
 
 // Auth is what Keystone is told, in the terms of clouds.yaml. It is a user with a password, or an application credential,
@@ -165,19 +165,6 @@ type ExtraSpecResource struct {
 	ExtraSpec string `json:"extraSpec"`
 	Resource  string `json:"resource"` // such as nvidia.com/gpu
 }
-
-// Duration is a time.Duration that is written as text, such as "30s".
-type Duration time.Duration
-
-// UnmarshalText reads what time.ParseDuration reads.
-func (d *Duration) UnmarshalText(text []byte) error {
-	parsed, err := time.ParseDuration(string(text))
-	*d = Duration(parsed)
-	return err
-}
-
-// MarshalText writes the duration as time.Duration prints it.
-func (d Duration) MarshalText() ([]byte, error) { return []byte(time.Duration(d).String()), nil }
 
 const (
 	defaultRequestTimeout  = time.Minute

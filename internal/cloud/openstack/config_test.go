@@ -9,6 +9,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/resource"
 	"sigs.k8s.io/yaml"
+
+	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
 const keystone = "https://keystone.example.com:5000/v3"
@@ -37,7 +39,7 @@ func TestI10EachFaultOfAConfigurationIsNamedWithItsField(t *testing.T) {
 		"interface:":                        func(c *Config) { c.Interface = "private" },
 		"endpoints.volume:":                 func(c *Config) { c.Endpoints = map[string]string{"volume": "https://x"} },
 		"endpoints.compute:":                func(c *Config) { c.Endpoints = map[string]string{"compute": "x"} },
-		"requestTimeout:":                   func(c *Config) { c.RequestTimeout = Duration(time.Hour) },
+		"requestTimeout:":                   func(c *Config) { c.RequestTimeout = cloud.Duration(time.Hour) },
 		"parallelCreates:":                  func(c *Config) { c.ParallelCreates = 101 },
 		"auth.url:":                         func(c *Config) { c.Auth.URL = "keystone" },
 		"auth.username:":                    func(c *Config) { c.Auth.Username = "" },

@@ -1,6 +1,7 @@
 package openstack
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -167,7 +168,7 @@ func (p *Provider) created(ctx context.Context, ids []string) (cloud.Status, err
 
 // failure is the error that a server in ERROR stands for.
 func (m *found) failure() error {
-	err := fmt.Errorf("server %s (%s) could not be made: %s", m.id, m.Name, orElse(m.Message, "Nova does not say why"))
+	err := fmt.Errorf("server %s (%s) could not be made: %s", m.id, m.Name, cmp.Or(m.Message, "Nova does not say why"))
 	if m.Refusal == "" {
 		return err
 	}

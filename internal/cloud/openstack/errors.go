@@ -1,6 +1,7 @@
 package openstack
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -8,7 +9,6 @@ import (
 	"maps"
 	"net/http"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -46,8 +46,6 @@ const (
 	// same while a server has something else to do.
 	defaultPause = 30 * time.Second
 	busyPause    = 10 * time.Second
-	// maxPause bounds what is believed of a Retry-After.
-	maxPause = time.Hour
 )
 
 // parseError reads the body of an error: one key, and below it the message. So do Nova ({"itemNotFound": …}), Neutron
@@ -55,7 +53,7 @@ const (
 func parseError(status int, body []byte) *apiError {
 	var outer map[string]json.RawMessage
 	if err := json.Unmarshal(body, &outer); err != nil || len(outer) != 1 {
-		return &apiError{Status: status, Message: printable(string(body), maxMessage)}
+		return &apiError{Status: status, Message: cloud.Printable(string(body), maxMessage)}
 	}
 	for kind, raw := range outer {
 		var inner struct {
@@ -64,23 +62,9 @@ func parseError(status int, body []byte) *apiError {
 		if err := json.Unmarshal(raw, &inner); err != nil || inner.Message == "" {
 			break
 		}
-		return &apiError{Status: status, Kind: printable(kind, maxKind), Message: printable(inner.Message, maxMessage)}
+		return &apiError{Status: status, Kind: cloud.Printable(kind, maxKind), Message: cloud.Printable(inner.Message, maxMessage)}
 	}
-	return &apiError{Status: status, Message: printable(string(body), maxMessage)}
-}
-
-// printable cuts text to a length in bytes, and leaves nothing in it that a terminal or a log would stumble over.
-func printable(text string, most int) string {
-	if len(text) > most {
-		text = text[:most] + "…"
-	}
-	text = strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f || (r >= 0x80 && r < 0xa0) {
-			return ' '
-		}
-		return r
-	}, strings.ToValidUTF8(text, ""))
-	return strings.Join(strings.Fields(text), " ")
+	return &apiError{Status: status, Message: cloud.Printable(string(body), maxMessage)}
 }
 
 // ofAPI makes of an error of the client what [cloud.Provider] promises, and of a 404 a plain error: what it means depends
@@ -97,19 +81,19 @@ func ofAPI(doing string, err error) error {
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("%s: %w", doing, err)
 	}
-	return fmt.Errorf("%s: %w: %s", doing, errOfTransport, printable(err.Error(), maxMessage))
+	return fmt.Errorf("%s: %w: %s", doing, errOfTransport, cloud.Printable(err.Error(), maxMessage))
 }
 
 // classify says what an answer means to a caller.
 func classify(api *apiError, header http.Header) error {
-	pause := retryAfter(header, time.Now())
+	pause := cloud.RetryAfter(header, time.Now())
 	quota := aboutQuota(api.Message)
 	switch {
 	case (api.Status == http.StatusTooManyRequests || api.Status == http.StatusRequestEntityTooLarge) && !quota,
 		api.Status == http.StatusServiceUnavailable && pause > 0:
-		return &cloud.ThrottledError{After: orElse(pause, defaultPause), Err: api}
+		return &cloud.ThrottledError{After: cmp.Or(pause, defaultPause), Err: api}
 	case api.Status == http.StatusConflict && busy(api.Message):
-		return &cloud.ThrottledError{After: orElse(pause, busyPause), Err: api}
+		return &cloud.ThrottledError{After: cmp.Or(pause, busyPause), Err: api}
 	}
 	if reason := api.refusal(quota); reason != "" {
 		return &cloud.RefusedError{Reason: reason, Err: api}
@@ -178,18 +162,6 @@ func refusedForGood(err error) bool {
 	return errors.As(err, &api) && api.Kind != "" && api.Status >= 400 && api.Status < 500
 }
 
-// retryAfter reads how long a service wants to be left alone: in seconds, or as a time. 0 is no wish.
-func retryAfter(header http.Header, now time.Time) time.Duration {
-	value := strings.TrimSpace(header.Get("Retry-After"))
-	if n, err := strconv.ParseInt(value, 10, 32); err == nil && n > 0 {
-		return min(time.Duration(n)*time.Second, maxPause)
-	}
-	if at, err := http.ParseTime(value); err == nil {
-		return min(max(at.Sub(now), 0), maxPause)
-	}
-	return 0
-}
-
 // invalid is the refusal of what can never succeed as it stands.
 func invalid(format string, args ...any) error {
 	return &cloud.RefusedError{Reason: cloud.Invalid, Err: fmt.Errorf(format, args...)}
@@ -202,14 +174,6 @@ func joined(errs []error) error {
 		return errs[0]
 	}
 	return errors.Join(errs...)
-}
-
-func orElse[T comparable](value, fallback T) T {
-	var zero T
-	if value != zero {
-		return value
-	}
-	return fallback
 }
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

@@ -178,7 +178,7 @@ func (p *Provider) read(s *servers.Server) (found, error) {
 	m.Type, _ = s.Flavor["original_name"].(string)
 	m.Group, m.ours = p.owner(s)
 	if m.State == cloud.Failed {
-		m.Message = printable(s.Fault.Message, maxMessage)
+		m.Message = cloud.Printable(s.Fault.Message, maxMessage)
 		m.Refusal = ofFault(m.Message)
 	}
 	return m, nil

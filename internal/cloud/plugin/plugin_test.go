@@ -96,7 +96,7 @@ func (simple) Instances(_ context.Context, group string) ([]author.Instance, err
 	return nil, nil
 }
 
-func (simple) Instance(_ context.Context, id string) (author.Instance, error) {
+func (simple) Instance(context.Context, string) (author.Instance, error) {
 	return author.Instance{ProviderID: "simple://other"}, nil
 }
 
@@ -104,7 +104,7 @@ func (simple) Delete(context.Context, string) (author.Operation, error) {
 	return author.Operation{ID: "op"}, nil
 }
 
-func (simple) Templates(_ context.Context, group string) ([]author.Template, error) {
+func (simple) Templates(context.Context, string) ([]author.Template, error) {
 	return nil, nil
 }
 
@@ -492,7 +492,7 @@ func TestWhatIsNoPluginIsRefused(t *testing.T) {
 			}
 		}, []string{"links to", "everybody may write there"}},
 		"a directory for all": {func(t *testing.T, directory, _ string) {
-			if err := os.Chmod(directory, 0o1777); err != nil { //nolint:gosec // that is the point
+			if err := os.Chmod(directory, 0o1777); err != nil {
 				t.Fatal(err)
 			}
 		}, []string{"everybody may write there", "chmod o-w"}},

@@ -87,7 +87,7 @@ func start(ctx context.Context, path string, e Entry, lines *lineLog) (*process,
 	}
 	if err != nil {
 		err = p.explain(err)
-		p.kill()
+		p.kill() //nolint:contextcheck // ctx may have ended, and the plugin is to end all the same
 		return nil, err
 	}
 	return p, nil

@@ -41,7 +41,8 @@ type program struct {
 
 // newProgram makes ready a program whose environment is env.
 func newProgram(path string, env []string, memory uint64, lines *lineLog) *program {
-	r := &program{cmd: exec.Command(path), memory: memory, lines: lines, ended: make(chan struct{})} //nolint:gosec,noctx // checked by find
+	cmd := exec.Command(path) //nolint:noctx // Kill ends it
+	r := &program{cmd: cmd, memory: memory, lines: lines, ended: make(chan struct{})}
 	r.cmd.Env = env
 	ownGroup(r.cmd)
 	return r
@@ -75,7 +76,7 @@ func (r *program) Start(context.Context) error {
 		r.lines.log.Warn("the plugin's memory is not limited", "err", err)
 	}
 	logged := make(chan struct{})
-	go func() {
+	go func() { //nolint:contextcheck // it logs for as long as the plugin runs
 		defer close(logged)
 		r.lines.copy(r.stderr)
 	}()

@@ -14,7 +14,7 @@ func ownGroup(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: t
 
 // killGroup ends a process that has not been waited for, and its children.
 func killGroup(p *os.Process) error {
-	if err := syscall.Kill(-p.Pid, syscall.SIGKILL); err != syscall.ESRCH { //nolint:errorlint // it is never wrapped
+	if err := syscall.Kill(-p.Pid, syscall.SIGKILL); err != syscall.ESRCH {
 		return err
 	}
 	return os.ErrProcessDone

@@ -123,7 +123,7 @@ func (p *Provider) call(ctx context.Context, what string, do func(context.Contex
 	if proc.hasEnded() {
 		err = fmt.Errorf("the plugin ended meanwhile: %w", err)
 	}
-	p.host.suspect(proc)
+	p.host.suspect(proc) //nolint:contextcheck // the probe goes on when the caller has left
 	return fmt.Errorf("plugin %s: %s: %w", p.Name(), what, err)
 }
 
@@ -134,6 +134,7 @@ func only(kind string, err error) error {
 	if !errors.As(err, &notFound) || notFound.Kind == kind {
 		return err
 	}
+	//nolint:errorlint // what is wrapped would be believed
 	return fmt.Errorf("the plugin said something of another kind than was asked: %s", err)
 }
 
@@ -227,7 +228,7 @@ func (p *Provider) Instances(ctx context.Context, group string) (list []cloud.In
 
 // Instance implements cloud.Provider.
 func (p *Provider) Instance(ctx context.Context, providerID string) (i cloud.Instance, err error) {
-	want, err := p.Normalize(providerID)
+	want, err := p.Normalize(providerID) //nolint:contextcheck // the interface gives it none
 	if err != nil {
 		return cloud.Instance{}, err
 	}
@@ -249,7 +250,7 @@ func (p *Provider) Instance(ctx context.Context, providerID string) (i cloud.Ins
 
 // Delete implements cloud.Provider.
 func (p *Provider) Delete(ctx context.Context, providerID string) (op cloud.Operation, err error) {
-	want, err := p.Normalize(providerID)
+	want, err := p.Normalize(providerID) //nolint:contextcheck // the interface gives it none
 	if err != nil {
 		return cloud.Operation{}, err
 	}

@@ -7,6 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/cloud"
 	"github.com/slipway-dev/slipway/internal/cloud/azure"
 	"github.com/slipway-dev/slipway/internal/cloud/azure/providerid"
 	"github.com/slipway-dev/slipway/internal/manager"
@@ -91,7 +92,7 @@ func (c *Config) Clouds(subscription string, base manager.Clouds) manager.Clouds
 	if c.Sync && a.CASSync == nil {
 		a.CASSync = &azure.CASSyncConfig{
 			ResourceGroup: c.ClusterGroup, Cluster: c.Cluster, AgentPool: c.SyncPool,
-			Every: azure.Duration(min(max(c.Cooldown, shortestSync), longestSync)),
+			Every: cloud.Duration(min(max(c.Cooldown, shortestSync), longestSync)),
 		}
 	}
 	base.Azure = &a

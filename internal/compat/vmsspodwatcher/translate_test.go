@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/cloud"
 	"github.com/slipway-dev/slipway/internal/cloud/azure"
 	"github.com/slipway-dev/slipway/internal/manager"
 	"github.com/slipway-dev/slipway/internal/nodegroup"
@@ -56,7 +57,7 @@ func TestAzureIsConfiguredByTheEnvironmentAndWhatTheFileSaysStays(t *testing.T) 
 	got := c.Clouds(subscription, manager.Clouds{Azure: &manager.AzureCloud{Config: azure.Config{Cloud: "AzureChina"}}})
 	want := manager.Clouds{Azure: &manager.AzureCloud{
 		Config:  azure.Config{Subscription: subscription, ResourceGroup: "MC_rg_aks_westeurope", Cloud: "AzureChina"},
-		CASSync: &azure.CASSyncConfig{ResourceGroup: "rg", Cluster: "aks", AgentPool: "fake", Every: azure.Duration(time.Minute)},
+		CASSync: &azure.CASSyncConfig{ResourceGroup: "rg", Cluster: "aks", AgentPool: "fake", Every: cloud.Duration(time.Minute)},
 	}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)

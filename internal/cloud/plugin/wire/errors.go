@@ -87,7 +87,8 @@ func StatusOf(err error) error {
 	if err == nil {
 		return nil
 	}
-	if own, ok := err.(interface{ GRPCStatus() *status.Status }); ok { //nolint:errorlint // one that was wrapped says more
+	// One that was wrapped says more.
+	if own, ok := err.(interface{ GRPCStatus() *status.Status }); ok {
 		return own.GRPCStatus().Err()
 	}
 	message := FromError(err)

@@ -1,0 +1,61 @@
+package nodegroup
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/cloud"
+)
+
+// checkingCloud is a cloud that knows which rights its credential lacks for a group.
+type checkingCloud struct {
+	groupOnly
+	missing cloud.GroupRights
+	unknown error
+}
+
+func (*checkingCloud) Name() string { return "sim" }
+
+func (c *checkingCloud) MissingForGroup(context.Context, string) (cloud.GroupRights, error) {
+	return c.missing, c.unknown
+}
+
+func (*checkingCloud) MissingToDelete(context.Context, string) (cloud.Rights, error) {
+	return nil, errors.New("not asked for")
+}
+
+func TestI10OfAGroupWhoseMachinesMustNotBeDeletedNoNodeIsAskedToLeaveBeforeTheRightIsGiven(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, group("ci"), ciNode("a"))
+		m := c.manager()
+		from := &checkingCloud{missing: cloud.GroupRights{ToDelete: cloud.Rights{{Name: "sets/delete/action", Scope: "/sets/ci"}}}}
+		m.o.Clouds["sim"] = from
+		look := func() *metav1.Condition { // for long enough that an idle node leaves
+			for range 12 {
+				c.look(m, "ci")
+				time.Sleep(minute)
+			}
+			return meta.FindStatusCondition(c.group("ci").Status.Conditions, v1alpha1.GroupAccepted)
+		}
+		is := look()
+		if is.Status != metav1.ConditionFalse || is.Reason != v1alpha1.CloudRightsMissing ||
+			!strings.Contains(is.Message, "the credential lacks sets/delete/action on /sets/ci") {
+			t.Errorf("%+v", is)
+		}
+		if all := c.records(); len(all) > 0 {
+			t.Errorf("a retirement was asked for: %+v", all[0].Spec)
+		}
+		from.unknown, from.missing = errors.New("timeout"), cloud.GroupRights{} // I7: unknown is no reason to refuse
+		if is = look(); is.Status != metav1.ConditionTrue || len(c.records()) != 1 {
+			t.Errorf("%+v, %d retirements", is, len(c.records()))
+		}
+	})
+}

@@ -1,0 +1,48 @@
+package observe
+
+import (
+	"strings"
+	"testing"
+	"unicode/utf8"
+)
+
+func TestATextIsCutAtACharacterAndSaysSo(t *testing.T) {
+	for _, tc := range []struct {
+		text       string
+		most       int
+		characters string
+		bytes      string
+	}{
+		{"drained", 7, "drained", "drained"},
+		{"drained", 6, "drain…", "dra…"},
+		{"größer", 6, "größer", "gr…"},
+		{"größer", 7, "größer", "grö…"},
+		{"größer", 8, "größer", "größer"},
+		{"no\xff good", 8, "no? good", "no? good"},
+		{"", 3, "", ""},
+	} {
+		if got := Cut(tc.text, tc.most); got != tc.characters {
+			t.Errorf("%q to %d characters: %q, want %q", tc.text, tc.most, got, tc.characters)
+		}
+		if got := Clip(tc.text, tc.most); got != tc.bytes {
+			t.Errorf("%q to %d bytes: %q, want %q", tc.text, tc.most, got, tc.bytes)
+		}
+	}
+}
+
+func FuzzCut(f *testing.F) {
+	f.Add("größer", 5)
+	f.Add(strings.Repeat("\U0001F6A2\xff", 600), 700)
+	f.Fuzz(func(t *testing.T, text string, most int) {
+		most = max(most, len(cutOff))
+		if got := Cut(text, most); utf8.RuneCountInString(got) > most || !utf8.ValidString(got) {
+			t.Errorf("%q to %d characters: %q", text, most, got)
+		}
+		if got := Clip(text, most); len(got) > most || !utf8.ValidString(got) {
+			t.Errorf("%q to %d bytes: %q", text, most, got)
+		}
+		if got := Note(text); len(got) > maxNote || !utf8.ValidString(got) {
+			t.Errorf("the note of %q has %d bytes: %q", text, len(got), got)
+		}
+	})
+}
