@@ -16,7 +16,8 @@ import (
 )
 
 // admit waits until the group's minimum and budgets allow the node to leave (I5) and the cloud allows its machine to be
-// deleted, and refuses what policy protects, before anything is done to the node. To clean up after a machine that is gone already disrupts nothing.
+// deleted, and refuses what policy protects, before anything is done to the node. To clean up after a machine that is
+// gone already disrupts nothing.
 func (p *passage) admit(ctx context.Context) error {
 	if p.admitted() {
 		return nil

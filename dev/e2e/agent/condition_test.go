@@ -30,7 +30,7 @@ func (f *fixture) setCondition(kind string, status corev1.ConditionStatus) {
 	f.check(err)
 }
 
-func TestAConditionDrainsTheNodeAndItsEndGivesItBack(t *testing.T) {
+func TestM02AConditionDrainsTheNodeAndItsEndGivesItBack(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "deadlock", 1)
 	f.run(f.app("web", 2).Deployment())

@@ -111,7 +111,7 @@ func TestW05NearTheDeadlineABudgetIsPassedAndGraceIsCut(t *testing.T) {
 	}
 }
 
-func TestW06ManyPodsLeaveAtOnce(t *testing.T) {
+func TestW06W08W15M20ManyPodsLeaveAtOnceAndLittleIsRead(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "w06")
 	const pods = 60

@@ -598,9 +598,9 @@ func TestTheReceiptReconcilesWithTheAuditLog(t *testing.T) {
 	}
 }
 
-// TestABlockedBudgetIsNotAskedHot is a fault of k8s.io/kubectl/pkg/drain: it asks again at once when denied, for every
+// TestW07M07ABlockedBudgetIsNotAskedHot is a fault of k8s.io/kubectl/pkg/drain: it asks again at once when denied, for every
 // pod of the budget by itself.
-func TestABlockedBudgetIsNotAskedHot(t *testing.T) {
+func TestW07M07ABlockedBudgetIsNotAskedHot(t *testing.T) {
 	t.Parallel()
 	const pods, seconds = 8, 8
 	f := newFixture(t, "not-hot")

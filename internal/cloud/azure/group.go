@@ -72,7 +72,11 @@ func (p *Provider) groupOfSet(resourceGroup, set string) string {
 
 // errGroup gives the error of a read or change of a group: [cloud.NotFoundError] where Azure says that it does not exist.
 func errGroup(g group, doing string, err error) error {
-	err = ofSDK(fmt.Sprintf("%s %s", doing, g), err)
+	return goneGroup(g, ofSDK(fmt.Sprintf("%s %s", doing, g), err))
+}
+
+// goneGroup names the group where an error says that what was asked for does not exist.
+func goneGroup(g group, err error) error {
 	if gone(err) {
 		return fmt.Errorf("%w (%s)", &cloud.NotFoundError{Kind: "group", Name: g.name}, g)
 	}

@@ -69,7 +69,8 @@ func (p *Provider) listUniform(ctx context.Context, g group) ([]found, error) {
 	instances := func(r armcompute.VirtualMachineScaleSetVMsClientListResponse) []*armcompute.VirtualMachineScaleSetVM {
 		return r.Value
 	}
-	return listAll(ctx, g, "listing the instances of", pager, instances, ofScaleSetVM)
+	all, err := listAll(ctx, fmt.Sprintf("listing the instances of %s", g), pager, instances, ofScaleSetVM)
+	return all, goneGroup(g, err)
 }
 
 // listFlexible lists the machines of a flexible scale set, which are virtual machines that name their set.
@@ -81,29 +82,29 @@ func (p *Provider) listFlexible(ctx context.Context, g group) ([]found, error) {
 		Expand: to.Ptr(armcompute.ExpandTypeForListVMsInstanceView),
 	})
 	vms := func(r armcompute.VirtualMachinesClientListResponse) []*armcompute.VirtualMachine { return r.Value }
-	machines, err := listAll(ctx, g, "listing the machines of", pager, vms, ofVM)
-	return slices.DeleteFunc(machines, func(m found) bool { return !strings.EqualFold(m.flexible, g.scaleSet) }), err
+	machines, err := listAll(ctx, fmt.Sprintf("listing the machines of %s", g), pager, vms, ofVM)
+	return slices.DeleteFunc(machines, func(m found) bool { return !strings.EqualFold(m.flexible, g.scaleSet) }), goneGroup(g, err)
 }
 
 // listAll reads every page of a list, and every item of a page: all of them or an error (I7). A page without a value is
 // an answer cut short.
-func listAll[Page, Item, T any](ctx context.Context, g group, doing string, pager *runtime.Pager[Page],
+func listAll[Page, Item, T any](ctx context.Context, doing string, pager *runtime.Pager[Page],
 	items func(Page) []Item, read func(Item) (T, error),
 ) ([]T, error) {
 	var all []T
 	for pager.More() {
 		page, err := pager.NextPage(ctx)
 		if err != nil {
-			return nil, errGroup(g, doing, err)
+			return nil, ofSDK(doing, err)
 		}
 		list := items(page)
 		if list == nil {
-			return nil, fmt.Errorf("%s %s: %w: a page has no value", doing, g, errIncomplete)
+			return nil, fmt.Errorf("%s: %w: a page has no value", doing, errIncomplete)
 		}
 		for _, item := range list {
 			t, err := read(item)
 			if err != nil {
-				return nil, fmt.Errorf("%s %s: %w", doing, g, err)
+				return nil, fmt.Errorf("%s: %w", doing, err)
 			}
 			all = append(all, t)
 		}

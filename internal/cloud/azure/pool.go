@@ -76,7 +76,8 @@ func scaleSetsOf(members []member) []group {
 func (p *Provider) poolMembers(ctx context.Context, g group) ([]member, error) {
 	pager := p.clients.machines.NewListPager(g.resourceGroup, g.cluster, g.pool, nil)
 	machines := func(r armcontainerservice.MachinesClientListResponse) []*armcontainerservice.Machine { return r.Value }
-	members, err := listAll(ctx, g, "listing the machines of", pager, machines, func(m *armcontainerservice.Machine) (member, error) {
+	doing := fmt.Sprintf("listing the machines of %s", g)
+	members, err := listAll(ctx, doing, pager, machines, func(m *armcontainerservice.Machine) (member, error) {
 		if m == nil || m.Name == nil || m.Properties == nil || m.Properties.ResourceID == nil {
 			return member{}, fmt.Errorf("%w: a machine has no name or no resource ID", errIncomplete)
 		}
@@ -87,7 +88,7 @@ func (p *Provider) poolMembers(ctx context.Context, g group) ([]member, error) {
 		return member{pool: g, name: *m.Name, id: id}, nil
 	})
 	if err != nil {
-		return nil, err
+		return nil, goneGroup(g, err)
 	}
 	p.remember(g, members)
 	return members, nil

@@ -281,57 +281,27 @@ func (k *knownGrants) missing(n need) cloud.Rights {
 
 // grantsOn asks Azure for the permissions of the credential on a scope, those from above it included
 // (https://learn.microsoft.com/rest/api/authorization/permissions). Deny assignments and locks are not among them.
-func (p *Provider) grantsOn(ctx context.Context, s scope) ([]grant, error) {
-	var all []*armauthorization.Permission
+func (p *Provider) grantsOn(ctx context.Context, s scope) (grants []grant, err error) {
 	doing := "permissions on " + s.id
-	add := func(page armauthorization.PermissionGetResult) error {
-		if page.Value == nil {
-			return fmt.Errorf("%s: %w: a page has no value", doing, errIncomplete)
-		}
-		all = append(all, page.Value...)
-		return nil
+	if s.name == "" {
+		grants, err = listAll(ctx, doing, p.clients.permissions.NewListForResourceGroupPager(s.resourceGroup, nil),
+			func(r armauthorization.PermissionsClientListForResourceGroupResponse) []*armauthorization.Permission { return r.Value }, ofPermission)
+	} else {
+		grants, err = listAll(ctx, doing,
+			p.clients.permissions.NewListForResourcePager(s.resourceGroup, s.namespace, s.parent, s.kind, s.name, nil),
+			func(r armauthorization.PermissionsClientListForResourceResponse) []*armauthorization.Permission { return r.Value }, ofPermission)
 	}
-	if err := p.eachPage(ctx, s, doing, add); err != nil {
-		return nil, err
+	if err == nil && len(grants) == 0 { // whoever may ask has this one
+		err = fmt.Errorf("%s: %w: there is no permission at all", doing, errIncomplete)
 	}
-	if len(all) == 0 { // whoever may ask has this one
-		return nil, fmt.Errorf("%s: %w: there is no permission at all", doing, errIncomplete)
-	}
-	grants := make([]grant, 0, len(all))
-	for _, permission := range all {
-		if permission == nil {
-			return nil, fmt.Errorf("%s: %w: an entry is empty", doing, errIncomplete)
-		}
-		grants = append(grants, grant{plain(permission.Actions), plain(permission.NotActions)})
-	}
-	return grants, nil
+	return grants, err
 }
 
-func (p *Provider) eachPage(ctx context.Context, s scope, doing string, add func(armauthorization.PermissionGetResult) error) error {
-	if s.name == "" {
-		pager := p.clients.permissions.NewListForResourceGroupPager(s.resourceGroup, nil)
-		for pager.More() {
-			page, err := pager.NextPage(ctx)
-			if err != nil {
-				return ofSDK(doing, err)
-			}
-			if err := add(page.PermissionGetResult); err != nil {
-				return err
-			}
-		}
-		return nil
+func ofPermission(permission *armauthorization.Permission) (grant, error) {
+	if permission == nil {
+		return grant{}, fmt.Errorf("%w: an entry is empty", errIncomplete)
 	}
-	pager := p.clients.permissions.NewListForResourcePager(s.resourceGroup, s.namespace, s.parent, s.kind, s.name, nil)
-	for pager.More() {
-		page, err := pager.NextPage(ctx)
-		if err != nil {
-			return ofSDK(doing, err)
-		}
-		if err := add(page.PermissionGetResult); err != nil {
-			return err
-		}
-	}
-	return nil
+	return grant{plain(permission.Actions), plain(permission.NotActions)}, nil
 }
 
 func plain(list []*string) []string {
