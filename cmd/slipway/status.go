@@ -13,6 +13,7 @@ import (
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/nodegroup"
+	"github.com/slipway-dev/slipway/internal/placement/live"
 	"github.com/slipway-dev/slipway/internal/retirement"
 	"github.com/slipway-dev/slipway/internal/retirement/budget"
 )
@@ -85,7 +86,7 @@ func readStatus(ctx context.Context, c client.Reader) (clusterStatus, error) {
 	if err := c.List(ctx, &all); err != nil {
 		return clusterStatus{}, fmt.Errorf("NodeRetirements: %w", err)
 	}
-	cluster, err := nodegroup.ReadCluster(ctx, c, groups.Items)
+	cluster, err := nodegroup.ReadCluster(ctx, c, live.ListedPods(c), groups.Items)
 	if err != nil {
 		return clusterStatus{}, err
 	}

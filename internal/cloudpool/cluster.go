@@ -72,7 +72,7 @@ func NewCluster(ctx context.Context, config *rest.Config, log *slog.Logger) (*Cl
 		return nil, err
 	}
 	factory := informers.NewSharedInformerFactoryWithOptions(clientset, 0, informers.WithTransform(trim))
-	known, err := live.Watch(clientset.Discovery(), factory, log)
+	known, err := live.Watch(clientset.Discovery(), live.OfFactory(factory), log)
 	if err != nil {
 		return nil, err
 	}

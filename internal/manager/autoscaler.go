@@ -10,10 +10,11 @@ import (
 
 	"github.com/slipway-dev/slipway/internal/cloud"
 	"github.com/slipway-dev/slipway/internal/nodegroup/autoscaler"
+	"github.com/slipway-dev/slipway/internal/placement/live"
 )
 
 // addAutoscaler adds what has machines come for pods without room, and underused nodes leave.
-func addAutoscaler(m manager.Manager, c Config, kube *rest.Config, groups *Groups, providers map[string]cloud.Provider,
+func addAutoscaler(m manager.Manager, c Config, kube *rest.Config, informers live.Informers, pods live.Pods, groups *Groups, providers map[string]cloud.Provider,
 	metrics *autoscaler.Metrics, log *slog.Logger,
 ) error {
 	client, err := kubernetes.NewForConfig(kube)
@@ -25,7 +26,7 @@ func addAutoscaler(m manager.Manager, c Config, kube *rest.Config, groups *Group
 		most = &c.MaxNodes
 	}
 	return m.Add(autoscaler.New(autoscaler.Options{
-		Client: m.GetClient(), Kube: client, Groups: groups, Clouds: providers, Events: m.GetEventRecorder("slipway"),
+		Client: m.GetClient(), Informers: informers, Pods: pods, Kube: client, Groups: groups, Clouds: providers, Events: m.GetEventRecorder("slipway"),
 		Metrics: metrics, Log: log, Selector: c.parsedSelector, Maximum: most, Debounce: c.ScaleUpDebounce, Every: c.ScalePoll,
 	}))
 }

@@ -2,10 +2,12 @@ package manager
 
 import (
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/placement/live"
 )
 
 // cacheOptions keep of each object what is read from the cache.
@@ -17,6 +19,16 @@ func cacheOptions(c Config) cache.Options {
 			&corev1.Node{}:             {Transform: trimNode},
 			&corev1.Pod{}:              unfinishedPods(),
 		},
+	}
+}
+
+// unfinishedPods are the Pods that the caches hold: those that have ended hold nothing, and of the others what nobody
+// reads is dropped.
+func unfinishedPods() cache.ByObject {
+	return cache.ByObject{
+		Field: fields.AndSelectors(fields.OneTermNotEqualSelector("status.phase", string(corev1.PodSucceeded)),
+			fields.OneTermNotEqualSelector("status.phase", string(corev1.PodFailed))),
+		Transform: live.TrimPods(),
 	}
 }
 

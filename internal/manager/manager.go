@@ -11,7 +11,10 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
@@ -30,6 +33,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/nodegroup"
 	"github.com/slipway-dev/slipway/internal/nodegroup/autoscaler"
 	"github.com/slipway-dev/slipway/internal/observe"
+	"github.com/slipway-dev/slipway/internal/placement/live"
 	"github.com/slipway-dev/slipway/internal/replacement"
 	"github.com/slipway-dev/slipway/internal/retirement"
 )
@@ -177,6 +181,11 @@ func assemble(ctx context.Context, c Config, in Process, clouds map[string]cloud
 	if err != nil {
 		return nil, err
 	}
+	informers := live.OfCache(ctx, m.GetCache())
+	pods, err := live.CachedPods(informers)
+	if err != nil {
+		return nil, err
+	}
 	groups := &Groups{Reader: m.GetClient(), File: c.NodeGroups, Given: c.Given, Log: in.Log}
 	r := retirement.New(retirement.Options{
 		Client: m.GetClient(), Live: m.GetAPIReader(), API: in.API, Groups: groups, Clouds: clouds,
@@ -186,13 +195,13 @@ func assemble(ctx context.Context, c Config, in Process, clouds map[string]cloud
 	if err := r.Register(ctx, m); err != nil {
 		return nil, err
 	}
-	if err := addReplacement(ctx, m, c, groups, clouds, counters.replacement, counters.retirement, in.Log); err != nil {
+	if err := addReplacement(ctx, m, c, pods, groups, clouds, counters.replacement, counters.retirement, in.Log); err != nil {
 		return nil, err
 	}
-	if err := addNodeGroups(m, c, groups, clouds, in.API, counters.nodegroup, in.Log); err != nil {
+	if err := addNodeGroups(m, c, pods, groups, clouds, in.API, counters.nodegroup, in.Log); err != nil {
 		return nil, err
 	}
-	if err := addAutoscaler(m, c, in.Kube, groups, clouds, counters.autoscaler, in.Log); err != nil {
+	if err := addAutoscaler(m, c, in.Kube, informers, pods, groups, clouds, counters.autoscaler, in.Log); err != nil {
 		return nil, err
 	}
 	return m, m.Add(&retirement.Sweeper{
@@ -226,7 +235,8 @@ func liveAPI(path, userAgent string) (*kubeapi.Client, error) {
 // caches cannot begin without them.
 func newManager(ctx context.Context, c Config, in Process, ready *readiness) (manager.Manager, error) {
 	scheme := runtime.NewScheme()
-	if err := errors.Join(corev1.AddToScheme(scheme), storagev1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+	if err := errors.Join(corev1.AddToScheme(scheme), appsv1.AddToScheme(scheme), policyv1.AddToScheme(scheme),
+		resourcev1.AddToScheme(scheme), storagev1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
 		return nil, refusal{err}
 	}
 	if c.InstallCRDs {

@@ -3,20 +3,19 @@ package manager
 import (
 	"log/slog"
 
-	"k8s.io/apimachinery/pkg/fields"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/slipway-dev/slipway/internal/cloud"
 	"github.com/slipway-dev/slipway/internal/nodegroup"
+	"github.com/slipway-dev/slipway/internal/placement/live"
 )
 
 // addNodeGroups adds what owns the NodeGroups, and what the clouds need to hear of it.
-func addNodeGroups(m manager.Manager, c Config, groups *Groups, providers map[string]cloud.Provider, api nodegroup.API,
+func addNodeGroups(m manager.Manager, c Config, pods live.Pods, groups *Groups, providers map[string]cloud.Provider, api nodegroup.API,
 	metrics *nodegroup.Metrics, log *slog.Logger,
 ) error {
 	owner := nodegroup.New(nodegroup.Options{
-		Client: m.GetClient(), API: api, Groups: groups, Clouds: providers, Events: m.GetEventRecorder("slipway"),
+		Client: m.GetClient(), Pods: pods, API: api, Groups: groups, Clouds: providers, Events: m.GetEventRecorder("slipway"),
 		Metrics: metrics, Log: log, Selector: c.parsedSelector, Every: c.GroupPoll,
 	})
 	groups.Conditions = owner.Conditions
@@ -31,14 +30,4 @@ func addNodeGroups(m manager.Manager, c Config, groups *Groups, providers map[st
 		}
 	}
 	return nil
-}
-
-// unfinishedPods are the Pods that the caches hold, from when somebody first asks for one: those that have ended hold
-// nothing, and of the others what nobody reads is dropped.
-func unfinishedPods() cache.ByObject {
-	return cache.ByObject{
-		Field: fields.AndSelectors(fields.OneTermNotEqualSelector("status.phase", "Succeeded"),
-			fields.OneTermNotEqualSelector("status.phase", "Failed")),
-		Transform: nodegroup.TrimPod,
-	}
 }

@@ -26,6 +26,7 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/cloud"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
+	"github.com/slipway-dev/slipway/internal/placement/live"
 )
 
 // cluster is an API server and a cloud in memory.
@@ -55,7 +56,7 @@ func newCluster(t *testing.T, objects ...client.Object) *cluster {
 		t.Fatal(err)
 	}
 	base := fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&v1alpha1.NodeGroup{}, &v1alpha1.NodeRetirement{}).
-		WithIndex(&corev1.Pod{}, PodNodeField, func(o client.Object) []string { return []string{o.(*corev1.Pod).Spec.NodeName} }).
+		WithIndex(&corev1.Pod{}, live.NodeField, func(o client.Object) []string { return []string{o.(*corev1.Pod).Spec.NodeName} }).
 		WithObjects(objects...).Build()
 	c := &cluster{t: t, live: map[string][]kubeapi.Pod{}}
 	note := func(verb string, o client.Object) { c.writes = append(c.writes, fmt.Sprintf("%s %T", verb, o)) }
@@ -103,7 +104,7 @@ func (c *cluster) manager() *Controller {
 		c.t.Fatal(err)
 	}
 	return New(Options{
-		Client: c, API: c, Groups: groupsOf{c}, Clouds: map[string]cloud.Provider{"sim": &c.cloud},
+		Client: c, Pods: live.ListedPods(c), API: c, Groups: groupsOf{c}, Clouds: map[string]cloud.Provider{"sim": &c.cloud},
 		Events: events.NewFakeRecorder(1000), Metrics: metrics, Log: slog.New(slog.DiscardHandler),
 	})
 }

@@ -33,6 +33,7 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/cloud"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
+	"github.com/slipway-dev/slipway/internal/placement/live"
 )
 
 // API is what is asked of the API server past all caches. *kubeapi.Client is one.
@@ -47,8 +48,9 @@ type Groups interface {
 
 // Options are what a Controller works with. All fields but Selector and Every are required.
 type Options struct {
-	// Client writes, and reads from caches. Its Pods are selected by PodNodeField too.
+	// Client writes, and reads from caches; Pods are read from them too.
 	Client client.Client
+	Pods   live.Pods
 	API    API
 	Groups Groups
 	// Clouds are the providers by name.
@@ -75,8 +77,7 @@ const RequestedBy = "slipway manager, idleByLabel"
 
 // Controller owns NodeGroups. Reconcile may be called concurrently for different ones.
 type Controller struct {
-	o    Options
-	pods podWatch
+	o Options
 
 	mu       sync.Mutex
 	looks    map[v1alpha1.CloudGroup]recentLook
@@ -143,12 +144,7 @@ func (c *Controller) reconcile(ctx context.Context, name string) (reconcile.Resu
 	if at >= 0 && !c.o.Selector.Matches(labels.Set(groups[at].Labels)) {
 		return reconcile.Result{}, nil
 	}
-	if at >= 0 && hasRule(&groups[at]) {
-		if err := c.pods.begin(ctx); err != nil {
-			return reconcile.Result{}, err
-		}
-	}
-	cluster, err := ReadCluster(ctx, c.o.Client, groups)
+	cluster, err := ReadCluster(ctx, c.o.Client, c.o.Pods, groups)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
@@ -178,10 +174,6 @@ func (c *Controller) groups(ctx context.Context) ([]v1alpha1.NodeGroup, error) {
 
 // ofFile reports a group that the API server does not know.
 func ofFile(g *v1alpha1.NodeGroup) bool { return g.UID == "" }
-
-func hasRule(g *v1alpha1.NodeGroup) bool {
-	return g.Spec.ScaleDown != nil && g.Spec.ScaleDown.IdleByLabel != nil
-}
 
 // manage judges a group, acts on it if it is accepted, and writes its status.
 func (c *Controller) manage(ctx context.Context, cluster *Cluster, g *v1alpha1.NodeGroup) (reconcile.Result, error) {
@@ -440,16 +432,16 @@ func (c *Controller) retire(ctx context.Context, w *World, d *Decision) error {
 	if err != nil {
 		return fmt.Errorf("pods on node %s: %w", d.Node, err)
 	}
-	live := rule.live(pods)
+	now := rule.live(pods)
 	switch {
-	case live.keeper != "":
-		d.Verdict, d.Reasons = Stays, []Reason{{LiveKeeper, "pod " + live.keeper + " keeps it"}}
+	case now.keeper != "":
+		d.Verdict, d.Reasons = Stays, []Reason{{LiveKeeper, "pod " + now.keeper + " keeps it"}}
 		c.kept(d.Node)
 		return nil
-	case !live.ended.IsZero() && w.Now.Before(live.ended.Add(rule.cooldown)):
+	case !now.ended.IsZero() && w.Now.Before(now.ended.Add(rule.cooldown)):
 		// The last pod ended while no manager looked.
 		m := d.marks
-		m.Since, m.Used = wholeSecond(live.ended), true
+		m.Since, m.Used = wholeSecond(now.ended), true
 		until := m.Since.Add(rule.cooldown)
 		d.Verdict, d.IdleSince, d.MayLeaveAt = Waits, &m.Since, &until
 		d.Reasons = []Reason{{CoolingDown, fmt.Sprintf("idle since %s, and may leave at %s", at(m.Since), at(until))}}

@@ -27,7 +27,7 @@ type Waiting struct {
 type search struct {
 	own, others []corev1.Node
 	// hosts gives the pods on a node that hold room there.
-	hosts func(node string) ([]corev1.Pod, error)
+	hosts func(node string) ([]*corev1.Pod, error)
 
 	empty, full *placement.Snapshot
 	crowded     map[string]bool // nodes whose pods are in full
@@ -35,15 +35,15 @@ type search struct {
 }
 
 // first finds one such pod, or none.
-func (s *search) first(pods []corev1.Pod) ([]Waiting, error) {
+func (s *search) first(pods []*corev1.Pod) ([]Waiting, error) {
 	s.judged, s.crowded = map[string]string{}, map[string]bool{}
-	for i := range pods {
-		why, err := s.only(&pods[i])
+	for _, p := range pods {
+		why, err := s.only(p)
 		if err != nil {
 			return nil, err
 		}
 		if why != "" {
-			return []Waiting{{Pod: pods[i].Namespace + "/" + pods[i].Name, Why: why}}, nil
+			return []Waiting{{Pod: p.Namespace + "/" + p.Name, Why: why}}, nil
 		}
 	}
 	return nil, nil
@@ -114,9 +114,9 @@ func (s *search) judgeFull(p *corev1.Pod, n *corev1.Node) (placement.Verdict, er
 		if err := s.full.SetNode(n); err != nil {
 			return placement.Verdict{}, fmt.Errorf("node %s: %w", n.Name, err)
 		}
-		for i := range pods {
-			if err := s.full.SetPod(&pods[i]); err != nil {
-				return placement.Verdict{}, fmt.Errorf("pod %s/%s: %w", pods[i].Namespace, pods[i].Name, err)
+		for _, p := range pods {
+			if err := s.full.SetPod(p); err != nil {
+				return placement.Verdict{}, fmt.Errorf("pod %s/%s: %w", p.Namespace, p.Name, err)
 			}
 		}
 		s.crowded[n.Name] = true

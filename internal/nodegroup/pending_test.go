@@ -61,15 +61,15 @@ func TestAPendingPodKeepsTheGroupThatAloneCouldRunIt(t *testing.T) {
 			if tt.change != nil {
 				tt.change(&p, &own, &other)
 			}
-			s := search{own: []corev1.Node{own}, others: []corev1.Node{other}, hosts: func(string) ([]corev1.Pod, error) {
+			s := search{own: []corev1.Node{own}, others: []corev1.Node{other}, hosts: func(string) ([]*corev1.Pod, error) {
 				if !tt.full {
 					return nil, nil
 				}
 				big := pod("big", "4")
 				big.Spec.NodeName = "b"
-				return []corev1.Pod{big}, nil
+				return []*corev1.Pod{&big}, nil
 			}}
-			found, err := s.first([]corev1.Pod{p})
+			found, err := s.first([]*corev1.Pod{&p})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -82,11 +82,12 @@ func TestAPendingPodKeepsTheGroupThatAloneCouldRunIt(t *testing.T) {
 
 func TestPodsOfOneKindAreJudgedOnce(t *testing.T) {
 	asked := 0
-	s := search{own: []corev1.Node{sized("a", "ci", "8")}, others: []corev1.Node{sized("b", "web", "4")}, hosts: func(string) ([]corev1.Pod, error) {
+	s := search{own: []corev1.Node{sized("a", "ci", "8")}, others: []corev1.Node{sized("b", "web", "4")}, hosts: func(string) ([]*corev1.Pod, error) {
 		asked++
 		return nil, nil
 	}}
-	if found, err := s.first([]corev1.Pod{pod("x", "2"), pod("y", "2"), pod("z", "2")}); err != nil || len(found) > 0 || asked != 1 || len(s.judged) != 1 {
+	x, y, z := pod("x", "2"), pod("y", "2"), pod("z", "2")
+	if found, err := s.first([]*corev1.Pod{&x, &y, &z}); err != nil || len(found) > 0 || asked != 1 || len(s.judged) != 1 {
 		t.Errorf("%v, %v, asked %d times, judged %d", found, err, asked, len(s.judged))
 	}
 }

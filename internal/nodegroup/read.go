@@ -12,10 +12,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/placement/live"
 )
-
-// PodNodeField is the field of a Pod that the API server and the caches select by.
-const PodNodeField = "spec.nodeName"
 
 // Cluster is what all groups are judged by, read once.
 type Cluster struct {
@@ -25,12 +23,13 @@ type Cluster struct {
 	Claims      Claims
 	Now         time.Time
 
-	reader client.Reader
+	pods live.Pods
 }
 
-// ReadCluster reads nodes and retirements, from caches if need be. What it returns must not be changed.
-func ReadCluster(ctx context.Context, reader client.Reader, groups []v1alpha1.NodeGroup) (*Cluster, error) {
-	c := &Cluster{Groups: groups, Now: time.Now(), reader: reader}
+// ReadCluster reads nodes and retirements, from caches if need be. Pods are read when a rule asks for them. What it
+// returns must not be changed.
+func ReadCluster(ctx context.Context, reader client.Reader, pods live.Pods, groups []v1alpha1.NodeGroup) (*Cluster, error) {
+	c := &Cluster{Groups: groups, Now: time.Now(), pods: pods}
 	var nodes corev1.NodeList
 	if err := reader.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("nodes: %w", err)
@@ -68,7 +67,7 @@ func (c *Cluster) World(ctx context.Context, g *v1alpha1.NodeGroup, notAccepted 
 	if err != nil || rule == nil || notAccepted != "" {
 		return w, err
 	}
-	keepers, pending, err := c.pods(ctx, rule)
+	keepers, pending, err := c.judgedPods(ctx, rule)
 	if err != nil {
 		return w, err
 	}
@@ -82,51 +81,49 @@ func (c *Cluster) World(ctx context.Context, g *v1alpha1.NodeGroup, notAccepted 
 	if !rule.keepForPending || len(pending) == 0 {
 		return w, nil
 	}
-	s := search{own: own, others: others, hosts: func(node string) ([]corev1.Pod, error) { return c.hosted(ctx, node) }}
+	s := search{own: own, others: others, hosts: func(node string) ([]*corev1.Pod, error) { return c.hosted(ctx, node) }}
 	w.Waiting, err = s.first(pending)
 	return w, err
 }
 
-// pods finds the pods that a rule selects: those on nodes, by node, and those that wait for one.
-func (c *Cluster) pods(ctx context.Context, rule *idleRule) (keepers map[string][]string, pending []corev1.Pod, err error) {
+// judgedPods finds the pods that a rule selects: those on nodes, by node, and those that wait for one.
+func (c *Cluster) judgedPods(ctx context.Context, rule *idleRule) (keepers map[string][]string, pending []*corev1.Pod, err error) {
 	keepers = map[string][]string{}
 	namespaces := rule.namespaces
 	if len(namespaces) == 0 {
 		namespaces = []string{metav1.NamespaceAll}
 	}
 	for _, namespace := range namespaces {
-		var list corev1.PodList
-		if err := c.reader.List(ctx, &list, client.InNamespace(namespace), client.MatchingLabelsSelector{Selector: rule.selector},
-			client.UnsafeDisableDeepCopy); err != nil {
+		pods, err := c.pods.Select(ctx, namespace, rule.selector)
+		if err != nil {
 			return nil, nil, fmt.Errorf("pods that keep nodes: %w", err)
 		}
-		for i := range list.Items {
-			p := &list.Items[i]
+		for _, p := range pods {
 			switch {
 			case !unfinished(p.Status.Phase) || !rule.selects(p.Namespace, p.Labels):
 			case p.Spec.NodeName != "":
 				keepers[p.Spec.NodeName] = append(keepers[p.Spec.NodeName], p.Namespace+"/"+p.Name)
 			case p.DeletionTimestamp == nil:
-				pending = append(pending, *p)
+				pending = append(pending, p)
 			}
 		}
 	}
 	for _, names := range keepers {
 		slices.Sort(names)
 	}
-	slices.SortFunc(pending, func(a, b corev1.Pod) int {
+	slices.SortFunc(pending, func(a, b *corev1.Pod) int {
 		return strings.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name)
 	})
 	return keepers, pending, nil
 }
 
 // hosted are the pods that hold room on a node.
-func (c *Cluster) hosted(ctx context.Context, node string) ([]corev1.Pod, error) {
-	var list corev1.PodList
-	if err := c.reader.List(ctx, &list, client.MatchingFields{PodNodeField: node}, client.UnsafeDisableDeepCopy); err != nil {
+func (c *Cluster) hosted(ctx context.Context, node string) ([]*corev1.Pod, error) {
+	pods, err := c.pods.On(ctx, node)
+	if err != nil {
 		return nil, fmt.Errorf("pods on node %s: %w", node, err)
 	}
-	return list.Items, nil
+	return pods, nil
 }
 
 // Forecast says what a manager would decide about a group, from its status and what is in the cluster.
@@ -136,48 +133,4 @@ func (c *Cluster) Forecast(ctx context.Context, g *v1alpha1.NodeGroup) ([]Decisi
 		return nil, err
 	}
 	return Decide(w)
-}
-
-// TrimPod is a cache's transform: it drops what neither the rules nor placement read of a Pod.
-func TrimPod(o any) (any, error) {
-	p, ok := o.(*corev1.Pod)
-	if !ok {
-		return o, nil
-	}
-	spec := corev1.PodSpec{
-		NodeName: p.Spec.NodeName, Overhead: p.Spec.Overhead, Resources: p.Spec.Resources, HostNetwork: p.Spec.HostNetwork,
-		Containers: trimContainers(p.Spec.Containers), InitContainers: trimContainers(p.Spec.InitContainers),
-	}
-	if p.Spec.NodeName == "" { // where it may go is to be judged yet
-		spec.NodeSelector, spec.Affinity, spec.Tolerations = p.Spec.NodeSelector, p.Spec.Affinity, p.Spec.Tolerations
-		spec.TopologySpreadConstraints, spec.SchedulingGates = p.Spec.TopologySpreadConstraints, p.Spec.SchedulingGates
-		spec.Volumes, spec.ResourceClaims, spec.SchedulerName = p.Spec.Volumes, p.Spec.ResourceClaims, p.Spec.SchedulerName
-		spec.Priority, spec.OS = p.Spec.Priority, p.Spec.OS
-	} else if a := p.Spec.Affinity; a != nil && a.PodAntiAffinity != nil { // it keeps others from its node
-		spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
-			RequiredDuringSchedulingIgnoredDuringExecution: a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution,
-		}}
-	}
-	return &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: p.Namespace, Name: p.Name, UID: p.UID, ResourceVersion: p.ResourceVersion, Labels: p.Labels,
-			CreationTimestamp: p.CreationTimestamp, DeletionTimestamp: p.DeletionTimestamp,
-		},
-		Spec:   spec,
-		Status: corev1.PodStatus{Phase: p.Status.Phase},
-	}, nil
-}
-
-func trimContainers(all []corev1.Container) []corev1.Container {
-	var trimmed []corev1.Container
-	for _, c := range all {
-		kept := corev1.Container{Name: c.Name, Resources: c.Resources, RestartPolicy: c.RestartPolicy}
-		for _, port := range c.Ports {
-			if port.HostPort != 0 {
-				kept.Ports = append(kept.Ports, port)
-			}
-		}
-		trimmed = append(trimmed, kept)
-	}
-	return trimmed
 }

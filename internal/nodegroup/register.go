@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -33,66 +32,24 @@ const atOnce = 4
 // fileEvery is the time between two looks at which groups a file has.
 const fileEvery = 5 * time.Second
 
-// Register adds the controller to a manager, whose caches it uses. Pods are watched from when the first group needs it.
+// Register adds the controller to a manager, whose caches it uses.
 func (c *Controller) Register(m manager.Manager) error {
 	file := make(chan event.TypedGenericEvent[*v1alpha1.NodeGroup])
-	built, err := builder.ControllerManagedBy(m).
+	err := builder.ControllerManagedBy(m).
 		Named("nodegroup").
 		For(&v1alpha1.NodeGroup{}, builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{}))).
 		Watches(&v1alpha1.NodeGroup{}, handler.EnqueueRequestsFromMapFunc(c.neighbours), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(c.ofNode), builder.WithPredicates(c.nodeMatters())).
+		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(c.ofPod), builder.WithPredicates(podMatters())).
 		Watches(&v1alpha1.NodeRetirement{}, handler.EnqueueRequestsFromMapFunc(c.ofRetirement), builder.WithPredicates(stepTaken())).
 		WatchesRawSource(source.Channel(file, &handler.TypedEnqueueRequestForObject[*v1alpha1.NodeGroup]{})).
 		WithOptions(controller.Options{MaxConcurrentReconciles: atOnce}).
-		Build(c)
+		Complete(c)
 	if err != nil {
 		return fmt.Errorf("controller of NodeGroups: %w", err)
 	}
-	c.pods = podWatch{start: func(ctx context.Context) error { return c.watchPods(ctx, m, built) }}
 	return m.Add(&fileWatch{groups: c.o.Groups, to: file})
 }
-
-// podWatch begins to watch Pods when that is first needed.
-type podWatch struct {
-	start func(context.Context) error
-
-	mu    sync.Mutex
-	begun bool
-}
-
-func (p *podWatch) begin(ctx context.Context) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.begun || p.start == nil {
-		return nil
-	}
-	if err := p.start(ctx); err != nil {
-		return err
-	}
-	p.begun = true
-	return nil
-}
-
-func (c *Controller) watchPods(ctx context.Context, m manager.Manager, to controller.Controller) error {
-	err := m.GetFieldIndexer().IndexField(ctx, &corev1.Pod{}, PodNodeField, func(o client.Object) []string {
-		return []string{o.(*corev1.Pod).Spec.NodeName}
-	})
-	if err != nil {
-		return fmt.Errorf("indexing Pods by node: %w", err)
-	}
-	pods := source.Kind[client.Object](m.GetCache(), &corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(c.ofPod), podMatters())
-	err = to.Watch(podSource{pods})
-	if err != nil {
-		return fmt.Errorf("watching Pods: %w", err)
-	}
-	return nil
-}
-
-// podSource can be logged.
-type podSource struct{ source.SyncingSource }
-
-// MarshalText names the source.
-func (podSource) MarshalText() ([]byte, error) { return []byte("kind source: *v1.Pod"), nil }
 
 func requests(names map[string]bool) []reconcile.Request {
 	var all []reconcile.Request

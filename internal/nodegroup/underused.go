@@ -4,9 +4,9 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/placement/live"
 	"github.com/slipway-dev/slipway/internal/retirement/budget"
 )
 
@@ -33,12 +33,12 @@ func (n *Node) Counted() budget.Node { return n.counted() }
 // Rescuable reports whether a retirement can be called off before it has begun.
 func Rescuable(rt *v1alpha1.NodeRetirement) bool { return rescuable(rt) && !admitted(rt) }
 
-// NewCluster is what all groups are judged by, of nodes that were read elsewhere. Pods that keep nodes are read by the
-// reader, where a group has a rule that asks for them.
-func NewCluster(reader client.Reader, groups []v1alpha1.NodeGroup, nodes []corev1.Node, retirements []v1alpha1.NodeRetirement,
+// NewCluster is what all groups are judged by, of nodes that were read elsewhere. Pods that keep nodes are read where a
+// group has a rule that asks for them.
+func NewCluster(pods live.Pods, groups []v1alpha1.NodeGroup, nodes []corev1.Node, retirements []v1alpha1.NodeRetirement,
 	now time.Time,
 ) *Cluster {
-	return &Cluster{Groups: groups, Nodes: nodes, Retirements: retirements, Claims: Claim(groups, nodes), Now: now, reader: reader}
+	return &Cluster{Groups: groups, Nodes: nodes, Retirements: retirements, Claims: Claim(groups, nodes), Now: now, pods: pods}
 }
 
 // NotAccepted is why a group is not acted on, by what a manager has found and by what is wrong with it now; empty when

@@ -7,19 +7,23 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/slipway-dev/slipway/internal/placement"
+	"github.com/slipway-dev/slipway/internal/placement/live"
 	"github.com/slipway-dev/slipway/internal/placement/plan"
 	"github.com/slipway-dev/slipway/internal/placement/saved"
 )
 
 // Room answers which pods would have nowhere to go, as the scheduler would, from the cluster as it is read then.
 type Room struct {
-	// Cached reads Nodes, Pods and Namespaces, from caches that may have dropped of Pods with a node what does not bear on
-	// others. Live reads the Pods of the one node, and what only pods with volumes need.
+	// Cached and Pods read Nodes, Namespaces and Pods, from caches. Live reads the Pods of the one node, and what only pods
+	// with volumes need.
 	Cached, Live client.Reader
+	Pods         live.Pods
 }
 
 // Homeless lists the pods on a node that no other node would take, and those that wait for a machine like the node's:
@@ -101,19 +105,22 @@ func nodeOf(o *saved.Objects, name string) *corev1.Node {
 func (r Room) read(ctx context.Context, node string) (*saved.Objects, error) {
 	o := &saved.Objects{Time: time.Now()}
 	var nodes corev1.NodeList
-	var pods corev1.PodList
 	var namespaces corev1.NamespaceList
-	for list, kind := range map[client.ObjectList]string{&nodes: "Nodes", &pods: "Pods", &namespaces: "Namespaces"} {
+	for list, kind := range map[client.ObjectList]string{&nodes: "Nodes", &namespaces: "Namespaces"} {
 		if err := r.Cached.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
 			return nil, fmt.Errorf("room for the pods of node %s: %s: %w", node, kind, err)
 		}
 	}
-	var own corev1.PodList
-	if err := r.Live.List(ctx, &own, client.MatchingFields{"spec.nodeName": node}); err != nil {
+	pods, err := r.Pods.Select(ctx, metav1.NamespaceAll, labels.Everything())
+	if err != nil {
+		return nil, fmt.Errorf("room for the pods of node %s: Pods: %w", node, err)
+	}
+	own, err := live.ListedPods(r.Live).On(ctx, node)
+	if err != nil {
 		return nil, fmt.Errorf("pods on node %s: %w", node, err)
 	}
 	volumes, known := false, map[types.UID]bool{}
-	for _, p := range append(pointers(own.Items), pointers(pods.Items)...) {
+	for _, p := range append(own, pods...) {
 		if p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed || known[p.UID] {
 			continue
 		}

@@ -10,6 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/slipway-dev/slipway/internal/placement/live"
 )
 
 // cluster is a Room of nodes with four cpus each, in one pool.
@@ -34,8 +36,8 @@ func cluster(t *testing.T, objects ...client.Object) Room {
 	}
 	objects = append(objects, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}})
 	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).
-		WithIndex(&corev1.Pod{}, "spec.nodeName", func(o client.Object) []string { return []string{o.(*corev1.Pod).Spec.NodeName} }).Build()
-	return Room{Cached: c, Live: c}
+		WithIndex(&corev1.Pod{}, live.NodeField, func(o client.Object) []string { return []string{o.(*corev1.Pod).Spec.NodeName} }).Build()
+	return Room{Cached: c, Live: c, Pods: live.ListedPods(c)}
 }
 
 // pod is one with a controller, on a node or pending.

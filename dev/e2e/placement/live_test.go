@@ -87,7 +87,7 @@ func TestDeviceClassesAreFollowedOnTheRealAPIServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	factory := informers.NewSharedInformerFactory(client, 0)
-	cluster, err := live.Watch(client.Discovery(), factory, slog.New(slog.DiscardHandler))
+	cluster, err := live.Watch(client.Discovery(), live.OfFactory(factory), slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -189,7 +189,7 @@ func TestAClusterIsReadWholeInEveryWay(t *testing.T) {
 	defer cancel()
 	var cluster *live.Cluster
 	timed("watched and synced", func() (err error) {
-		if cluster, err = live.Watch(client.Discovery(), factory, slog.New(slog.DiscardHandler)); err != nil {
+		if cluster, err = live.Watch(client.Discovery(), live.OfFactory(factory), slog.New(slog.DiscardHandler)); err != nil {
 			return err
 		}
 		factory.Start(ctx.Done())

@@ -285,11 +285,15 @@ func (p *Provider) grantsOn(ctx context.Context, s scope) (grants []grant, err e
 	doing := "permissions on " + s.id
 	if s.name == "" {
 		grants, err = listAll(ctx, doing, p.clients.permissions.NewListForResourceGroupPager(s.resourceGroup, nil),
-			func(r armauthorization.PermissionsClientListForResourceGroupResponse) []*armauthorization.Permission { return r.Value }, ofPermission)
+			func(r armauthorization.PermissionsClientListForResourceGroupResponse) []*armauthorization.Permission {
+				return r.Value
+			}, ofPermission)
 	} else {
 		grants, err = listAll(ctx, doing,
 			p.clients.permissions.NewListForResourcePager(s.resourceGroup, s.namespace, s.parent, s.kind, s.name, nil),
-			func(r armauthorization.PermissionsClientListForResourceResponse) []*armauthorization.Permission { return r.Value }, ofPermission)
+			func(r armauthorization.PermissionsClientListForResourceResponse) []*armauthorization.Permission {
+				return r.Value
+			}, ofPermission)
 	}
 	if err == nil && len(grants) == 0 { // whoever may ask has this one
 		err = fmt.Errorf("%s: %w: there is no permission at all", doing, errIncomplete)

@@ -27,13 +27,17 @@ import (
 	"github.com/slipway-dev/slipway/internal/nodegroup"
 	"github.com/slipway-dev/slipway/internal/nodegroup/scaling"
 	"github.com/slipway-dev/slipway/internal/placement"
+	"github.com/slipway-dev/slipway/internal/placement/live"
 )
 
 // Options are what an Autoscaler works with. All fields but Selector, Maximum, Debounce and Every are required.
 type Options struct {
-	// Client writes, and reads NodeGroups, NodeRetirements and Pods from caches.
+	// Client writes, and reads NodeGroups and NodeRetirements from caches.
 	Client client.Client
-	// Kube watches what placement reads, and is asked past all caches before a machine is given up.
+	// Informers watch what placement reads, and hold it once for all who read it. Pods reads theirs.
+	Informers live.Informers
+	Pods      live.Pods
+	// Kube is asked past all caches: what is served, and before a machine is given up.
 	Kube    kubernetes.Interface
 	Groups  nodegroup.Groups
 	Clouds  map[string]cloud.Provider
@@ -250,7 +254,7 @@ func (a *Autoscaler) read(ctx context.Context, s *sources) (*nodegroup.Cluster, 
 	if err := a.o.Client.List(ctx, &retirements); err != nil {
 		return nil, nil, fmt.Errorf("NodeRetirements: %w", err)
 	}
-	cluster := nodegroup.NewCluster(a.o.Client, all, objects, retirements.Items, time.Now())
+	cluster := nodegroup.NewCluster(a.o.Pods, all, objects, retirements.Items, time.Now())
 	var groups []*known
 	for i := range all {
 		g := &all[i]

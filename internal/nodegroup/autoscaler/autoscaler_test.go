@@ -16,8 +16,11 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	clientfake "sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -26,6 +29,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 	"github.com/slipway-dev/slipway/internal/nodegroup/scaling"
 	"github.com/slipway-dev/slipway/internal/placement"
+	"github.com/slipway-dev/slipway/internal/placement/live"
 )
 
 // pool is a cloud with one group of machines.
@@ -150,16 +154,27 @@ func newFixture(t *testing.T, change func(*v1alpha1.NodeGroup), objects ...clien
 		client: clientfake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(g).WithObjects(append(objects, g)...).Build(),
 		events: events.NewFakeRecorder(1000),
 	}
-	f.Autoscaler = New(Options{
-		Client: f.client, Kube: f.kube, Groups: listed{f.client}, Clouds: map[string]cloud.Provider{"pool": f.pool}, Events: f.events,
-		Metrics: metrics, Log: slog.New(slog.DiscardHandler),
-	})
 	ctx, cancel := context.WithCancel(t.Context())
 	t.Cleanup(cancel)
+	f.Autoscaler = New(Options{
+		Client: f.client, Informers: started(ctx, f.kube), Pods: live.ListedPods(f.client), Kube: f.kube, Groups: listed{f.client}, Clouds: map[string]cloud.Provider{"pool": f.pool}, Events: f.events,
+		Metrics: metrics, Log: slog.New(slog.DiscardHandler),
+	})
 	if f.sources, err = f.watch(ctx); err != nil {
 		t.Fatal(err)
 	}
 	return f
+}
+
+// started gives informers that work at once, as those of a manager's cache do.
+func started(ctx context.Context, kube *fake.Clientset) live.Informers {
+	factory := informers.NewSharedInformerFactory(kube, 0)
+	of := live.OfFactory(factory)
+	return func(resource schema.GroupVersionResource, kind client.Object) (cache.SharedIndexInformer, error) {
+		informer, err := of(resource, kind)
+		factory.Start(ctx.Done())
+		return informer, err
+	}
 }
 
 // look has the autoscaler look once.

@@ -6,13 +6,9 @@ import (
 	"sync"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/informers"
-	coreinformers "k8s.io/client-go/informers/core/v1"
-	"k8s.io/client-go/kubernetes"
 	appslisters "k8s.io/client-go/listers/apps/v1"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
@@ -30,15 +26,21 @@ type sources struct {
 
 // watch begins to watch what placement reads, and returns when it has been read once.
 func (a *Autoscaler) watch(ctx context.Context) (*sources, error) {
-	factory := informers.NewSharedInformerFactoryWithOptions(a.o.Kube, 0, informers.WithTransform(trim))
-	pods := factory.InformerFor(&corev1.Pod{}, func(kube kubernetes.Interface, resync time.Duration) cache.SharedIndexInformer {
-		unfinished := func(o *metav1.ListOptions) {
-			o.FieldSelector = fields.AndSelectors(fields.OneTermNotEqualSelector("status.phase", string(corev1.PodSucceeded)),
-				fields.OneTermNotEqualSelector("status.phase", string(corev1.PodFailed))).String()
-		}
-		return coreinformers.NewFilteredPodInformer(kube, metav1.NamespaceAll, resync, cache.Indexers{}, unfinished)
-	})
-	cluster, err := live.Watch(a.o.Kube.Discovery(), factory, a.o.Log)
+	informers := a.o.Informers
+	core, apps := corev1.SchemeGroupVersion, appsv1.SchemeGroupVersion
+	pods, err := informers(core.WithResource("pods"), &corev1.Pod{})
+	if err != nil {
+		return nil, fmt.Errorf("watching pods: %w", err)
+	}
+	nodes, err := informers(core.WithResource("nodes"), &corev1.Node{})
+	if err != nil {
+		return nil, fmt.Errorf("watching nodes: %w", err)
+	}
+	daemons, err := informers(apps.WithResource("daemonsets"), &appsv1.DaemonSet{})
+	if err != nil {
+		return nil, fmt.Errorf("watching DaemonSets: %w", err)
+	}
+	cluster, err := live.Watch(a.o.Kube.Discovery(), informers, a.o.Log)
 	if err != nil {
 		return nil, err
 	}
@@ -46,44 +48,15 @@ func (a *Autoscaler) watch(ctx context.Context) (*sources, error) {
 	if err != nil {
 		return nil, fmt.Errorf("watching pods: %w", err)
 	}
-	daemons := factory.Apps().V1().DaemonSets()
-	nodes := factory.Core().V1().Nodes()
-	synced := []cache.InformerSynced{waiting.HasSynced, daemons.Informer().HasSynced, nodes.Informer().HasSynced}
-	factory.StartWithContext(ctx)
 	if err := cluster.WaitForSync(ctx); err != nil {
 		return nil, err
 	}
-	if !cache.WaitForCacheSync(ctx.Done(), synced...) {
+	if !cache.WaitForCacheSync(ctx.Done(), waiting.HasSynced, daemons.HasSynced) {
 		return nil, fmt.Errorf("wait for the cluster to be read: %w", context.Cause(ctx))
 	}
-	return &sources{live: cluster, nodes: nodes.Lister(), daemons: daemons.Lister()}, nil
-}
-
-// trim drops what neither placement nor the autoscaler reads of an object, which is most of a Pod and of a Node.
-func trim(o any) (any, error) {
-	switch o := o.(type) {
-	case *corev1.Pod:
-		o.ManagedFields = nil
-		for _, containers := range [][]corev1.Container{o.Spec.InitContainers, o.Spec.Containers} {
-			for i := range containers {
-				c := &containers[i]
-				*c = corev1.Container{Name: c.Name, Resources: c.Resources, Ports: c.Ports, RestartPolicy: c.RestartPolicy}
-			}
-		}
-		o.Spec.EphemeralContainers = nil
-		for _, statuses := range [][]corev1.ContainerStatus{o.Status.InitContainerStatuses, o.Status.ContainerStatuses} {
-			for i := range statuses {
-				s := &statuses[i]
-				*s = corev1.ContainerStatus{Name: s.Name, Resources: s.Resources, AllocatedResources: s.AllocatedResources}
-			}
-		}
-	case *corev1.Node:
-		o.ManagedFields = nil
-		o.Status.Images, o.Status.VolumesInUse, o.Status.VolumesAttached, o.Status.Addresses = nil, nil, nil, nil
-	case metav1.Object:
-		o.SetManagedFields(nil)
-	}
-	return o, nil
+	return &sources{
+		live: cluster, nodes: corelisters.NewNodeLister(nodes.GetIndexer()), daemons: appslisters.NewDaemonSetLister(daemons.GetIndexer()),
+	}, nil
 }
 
 // waitingPod is a pod of which the scheduler has said that it finds no room.

@@ -11,16 +11,19 @@ import (
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	resourcev1 "k8s.io/api/resource/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/pager"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/slipway-dev/slipway/internal/placement"
 	"github.com/slipway-dev/slipway/internal/placement/saved"
@@ -92,33 +95,30 @@ type Cluster struct {
 	synced   []cache.InformerSynced
 }
 
-// Watch registers with the informers that placement needs. The caller starts the factory. The API server is asked once
-// whether it serves device classes, which one older than 1.34 does not: there is nothing to watch then, and nothing that
-// its scheduler would read of them.
-func Watch(api discovery.ServerResourcesInterface, factory informers.SharedInformerFactory, log *slog.Logger) (*Cluster, error) {
+// Watch registers with the informers that placement needs. The API server is asked once whether it serves device classes,
+// which one older than 1.34 does not: there is nothing to watch then, and nothing that its scheduler would read of them.
+func Watch(api discovery.ServerResourcesInterface, informers Informers, log *slog.Logger) (*Cluster, error) {
 	c := &Cluster{snapshot: placement.New(), log: log}
-	core, storage, s := factory.Core().V1(), factory.Storage().V1(), c.snapshot
 	devices, err := serves(api, resourcev1.SchemeGroupVersion.WithResource("deviceclasses"))
 	if err != nil {
 		return nil, err
 	}
+	core, policy, storage := corev1.SchemeGroupVersion, policyv1.SchemeGroupVersion, storagev1.SchemeGroupVersion
+	s := c.snapshot
 	if devices {
-		classes := factory.Resource().V1().DeviceClasses().Informer()
-		if err := follow(c, classes, s.SetDeviceClass, byName(s.DeleteDeviceClass)); err != nil {
-			return nil, err
-		}
+		err = follow(c, informers, resourcev1.SchemeGroupVersion, "deviceclasses", s.SetDeviceClass, byName(s.DeleteDeviceClass))
 	}
-	return c, errors.Join(
-		follow(c, core.Namespaces().Informer(), s.SetNamespace, byName(s.DeleteNamespace)),
-		follow(c, core.Nodes().Informer(), s.SetNode, byName(s.DeleteNode)),
-		follow(c, core.Pods().Informer(), s.SetPod, s.DeletePod),
-		follow(c, factory.Policy().V1().PodDisruptionBudgets().Informer(), s.SetPodDisruptionBudget, s.DeletePodDisruptionBudget),
-		follow(c, core.PersistentVolumeClaims().Informer(), s.SetPersistentVolumeClaim, s.DeletePersistentVolumeClaim),
-		follow(c, core.PersistentVolumes().Informer(), s.SetPersistentVolume, byName(s.DeletePersistentVolume)),
-		follow(c, storage.StorageClasses().Informer(), s.SetStorageClass, byName(s.DeleteStorageClass)),
-		follow(c, storage.CSINodes().Informer(), s.SetCSINode, byName(s.DeleteCSINode)),
-		follow(c, storage.CSIDrivers().Informer(), s.SetCSIDriver, byName(s.DeleteCSIDriver)),
-		follow(c, storage.VolumeAttachments().Informer(), s.SetVolumeAttachment, byName(s.DeleteVolumeAttachment)))
+	return c, errors.Join(err,
+		follow(c, informers, core, "namespaces", s.SetNamespace, byName(s.DeleteNamespace)),
+		follow(c, informers, core, "nodes", s.SetNode, byName(s.DeleteNode)),
+		follow(c, informers, core, "pods", s.SetPod, s.DeletePod),
+		follow(c, informers, policy, "poddisruptionbudgets", s.SetPodDisruptionBudget, s.DeletePodDisruptionBudget),
+		follow(c, informers, core, "persistentvolumeclaims", s.SetPersistentVolumeClaim, s.DeletePersistentVolumeClaim),
+		follow(c, informers, core, "persistentvolumes", s.SetPersistentVolume, byName(s.DeletePersistentVolume)),
+		follow(c, informers, storage, "storageclasses", s.SetStorageClass, byName(s.DeleteStorageClass)),
+		follow(c, informers, storage, "csinodes", s.SetCSINode, byName(s.DeleteCSINode)),
+		follow(c, informers, storage, "csidrivers", s.SetCSIDriver, byName(s.DeleteCSIDriver)),
+		follow(c, informers, storage, "volumeattachments", s.SetVolumeAttachment, byName(s.DeleteVolumeAttachment)))
 }
 
 // serves reports whether the API server has a resource in a version.
@@ -139,9 +139,17 @@ func byName(remove func(string) error) func(placement.PodKey) error {
 }
 
 // follow hands the events of one informer to the snapshot, one at a time.
-func follow[T any](c *Cluster, informer cache.SharedIndexInformer, set func(T) error, remove func(placement.PodKey) error) error {
+func follow[T any, O interface {
+	*T
+	client.Object
+}](c *Cluster, informers Informers, version schema.GroupVersion, resource string, set func(O) error, remove func(placement.PodKey) error,
+) error {
+	informer, err := informers(version.WithResource(resource), O(new(T)))
+	if err != nil {
+		return fmt.Errorf("follow %s: %w", resource, err)
+	}
 	take := func(o any) {
-		if item, ok := o.(T); ok {
+		if item, ok := o.(O); ok {
 			c.apply(func() error { return set(item) })
 		}
 	}
@@ -156,7 +164,7 @@ func follow[T any](c *Cluster, informer cache.SharedIndexInformer, set func(T) e
 		},
 	})
 	if err != nil {
-		return fmt.Errorf("follow an informer: %w", err)
+		return fmt.Errorf("follow %s: %w", resource, err)
 	}
 	c.synced = append(c.synced, registration.HasSynced)
 	return nil

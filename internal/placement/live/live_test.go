@@ -106,7 +106,7 @@ func TestDeviceClassesAreWatchedWhereTheyAreServed(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		factory := informers.NewSharedInformerFactory(client, 0)
-		cluster, err := live.Watch(client.Discovery(), factory, slog.New(slog.DiscardHandler))
+		cluster, err := live.Watch(client.Discovery(), live.OfFactory(factory), slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -134,7 +134,7 @@ func TestAnAPIServerThatCannotBeAskedWhatItServesIsNoReasonToGuess(t *testing.T)
 	client.PrependReactor("get", "resource", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, errors.New("connection refused")
 	})
-	_, err := live.Watch(client.Discovery(), informers.NewSharedInformerFactory(client, 0), slog.New(slog.DiscardHandler))
+	_, err := live.Watch(client.Discovery(), live.OfFactory(informers.NewSharedInformerFactory(client, 0)), slog.New(slog.DiscardHandler))
 	if err == nil || !strings.Contains(err.Error(), "ask which resources of resource.k8s.io/v1 are served: connection refused") {
 		t.Errorf("error %v", err)
 	}
@@ -146,7 +146,7 @@ func TestAWatchedClusterFollowsItsEvents(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	factory := informers.NewSharedInformerFactory(client, 0)
-	cluster, err := live.Watch(client.Discovery(), factory, slog.New(slog.DiscardHandler))
+	cluster, err := live.Watch(client.Discovery(), live.OfFactory(factory), slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

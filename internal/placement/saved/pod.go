@@ -6,6 +6,9 @@ import (
 	"k8s.io/component-helpers/storage/ephemeral"
 )
 
+// Pod returns a copy of what placement reads of a pod, which shares nothing with it that would be changed.
+func Pod(o *corev1.Pod) *corev1.Pod { return new(renamer).podObject(o) }
+
 func (r *renamer) podObject(o *corev1.Pod) *corev1.Pod {
 	s, t := &o.Spec, &o.Status
 	return &corev1.Pod{
