@@ -36,6 +36,9 @@ func (t podTrim) transform(o any) (any, error) {
 	if err != nil {
 		return nil, fmt.Errorf("pod %s/%s: %w", p.Namespace, p.Name, err)
 	}
+	if sameArray(p.Spec.Containers, kind.Spec.Containers) {
+		return p, nil // trimmed already: what an informer reads first it transforms twice
+	}
 	spec := kind.Spec
 	spec.NodeName = shared(p.Spec.NodeName)
 	return &corev1.Pod{
@@ -48,6 +51,9 @@ func (t podTrim) transform(o any) (any, error) {
 		Status: kind.Status,
 	}, nil
 }
+
+// sameArray reports whether two lists are one in memory.
+func sameArray(a, b []corev1.Container) bool { return len(a) > 0 && len(a) == len(b) && &a[0] == &b[0] }
 
 // kindOf is what a pod has in common with its siblings: the one that was seen before, or this one's.
 func (t podTrim) kindOf(p *corev1.Pod) (*corev1.Pod, error) {
