@@ -126,7 +126,9 @@ func TestWhatIsNoPodIsLeftAsItIs(t *testing.T) {
 
 func TestCachedPodsAreReadInPlace(t *testing.T) {
 	informer := cache.NewSharedIndexInformer(&cache.ListWatch{}, &corev1.Pod{}, 0, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
-	informers := func(schema.GroupVersionResource, client.Object) (cache.SharedIndexInformer, error) { return informer, nil }
+	informers := func(schema.GroupVersionResource, client.Object) (cache.SharedIndexInformer, error) {
+		return informer, nil
+	}
 	for range 2 { // whoever asks second finds the index there
 		if _, err := live.CachedPods(informers); err != nil {
 			t.Fatal(err)
