@@ -337,7 +337,13 @@ func (p *Pool) attach(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	id, _ := body["machineId"].(string)
-	fail(w, http.StatusNotFound, "unrecognized machine: no machine %s exists", id)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.admitLocked(id) {
+		fail(w, http.StatusNotFound, "unrecognized machine: no machine %s exists", id)
+		return
+	}
+	w.WriteHeader(http.StatusOK)
 }
 
 func (p *Pool) postServiceState(w http.ResponseWriter, r *http.Request) {
