@@ -61,7 +61,8 @@ type Server struct {
 	o      ServerOptions
 	fronts []*Front
 	// root is the pool that is served at the root; nil when there are several.
-	root *Front
+	root    *Front
+	buffers buffers
 }
 
 // NewServer makes a server of one pool, served at the root and under /cloudpools/{name}, or of several, served under
@@ -203,6 +204,9 @@ func (s *Server) handle(w http.ResponseWriter, r *http.Request, f *Front, t targ
 		actSize: s.setSize, actTerminate: s.terminate, actDetach: s.detach, actMembership: s.membership,
 	}[t.action]
 	switch {
+	case t.action == actItself:
+		notAllowed(w, "GET") // a server of several would delete the pool
+		return "refused"
 	case r.Method == http.MethodConnect || r.Method == http.MethodTrace:
 		notAllowed(w, "GET, POST")
 		return "refused"

@@ -29,6 +29,7 @@ import (
 	"github.com/slipway-dev/slipway/dev/controlplane"
 	"github.com/slipway-dev/slipway/dev/testbed"
 	"github.com/slipway-dev/slipway/dev/workload"
+	"github.com/slipway-dev/slipway/internal/cloud"
 	provider "github.com/slipway-dev/slipway/internal/cloud/cloudpool"
 	"github.com/slipway-dev/slipway/internal/cloudpool"
 )
@@ -194,7 +195,7 @@ func (s *stage) populate(ctx context.Context, pods int) error {
 
 // start starts the manager and the front.
 func (s *stage) start(ctx context.Context) error {
-	settle := provider.Duration(time.Second)
+	settle := cloud.Duration(time.Second)
 	raw, err := yaml.Marshal(map[string]any{"cloudpool": provider.Config{
 		Pools: []provider.PoolConfig{{Name: s.name, URL: s.server.URL}}, SettleTime: &settle,
 	}})

@@ -31,6 +31,7 @@ import (
 	"github.com/slipway-dev/slipway/dev/controlplane"
 	"github.com/slipway-dev/slipway/dev/testbed"
 	"github.com/slipway-dev/slipway/dev/workload"
+	"github.com/slipway-dev/slipway/internal/cloud"
 	provider "github.com/slipway-dev/slipway/internal/cloud/cloudpool"
 )
 
@@ -119,10 +120,10 @@ func newFixture(t *testing.T, name string, n int, o options) *fixture {
 	f.check(err)
 	f.server = httptest.NewServer(f.pool.Handler())
 	t.Cleanup(f.server.Close)
-	settle := provider.Duration(500 * time.Millisecond)
+	settle := cloud.Duration(500 * time.Millisecond)
 	f.prepare(map[string]any{"cloudpool": provider.Config{
 		Pools: []provider.PoolConfig{{Name: name, URL: f.server.URL}}, SettleTime: &settle,
-		PollInterval: provider.Duration(200 * time.Millisecond),
+		PollInterval: cloud.Duration(200 * time.Millisecond),
 	}})
 	return f
 }
