@@ -109,6 +109,8 @@ type Options struct {
 	Nodes Nodes
 	// User and Password, or Token, are asked for when they are set.
 	User, Password, Token string
+	// Unrecorded requests are forgotten, of which there may be very many.
+	Unrecorded bool
 	// Log is discarded when nil.
 	Log *slog.Logger
 }
