@@ -61,8 +61,10 @@ func (s *stage) read(ctx context.Context) (reads, error) {
 	}
 }
 
-// client keeps as many connections as there may be requests at a time.
-var client = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 100}}
+// client has so many requests under way at a time to each of the two. One that has to wait for others does so on the clock.
+var client = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: connections, MaxConnsPerHost: connections}}
+
+const connections = 100
 
 func get(ctx context.Context, url string) ([]byte, int, error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)

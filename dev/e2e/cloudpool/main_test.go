@@ -10,6 +10,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -24,11 +25,14 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/yaml"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	emulator "github.com/slipway-dev/slipway/dev/cloudpool"
 	"github.com/slipway-dev/slipway/dev/controlplane"
+	"github.com/slipway-dev/slipway/dev/faultproxy"
 	"github.com/slipway-dev/slipway/dev/testbed"
 	"github.com/slipway-dev/slipway/dev/workload"
 	"github.com/slipway-dev/slipway/internal/cloud"
@@ -92,6 +96,8 @@ type fixture struct {
 	server *httptest.Server
 	clouds string
 	front  string // where the process in front of the server is
+	// between, if set, is between the processes in front and the API server.
+	between *faultproxy.Proxy
 	// selector selects the pool's nodes, and cloud is where its NodeGroup's machines are.
 	selector map[string]string
 	cloud    v1alpha1.CloudGroup
@@ -202,6 +208,27 @@ func (f *fixture) credentials(account string) string {
 	return path
 }
 
+// behind gives credentials to a process that reaches the API server through the proxy in between.
+func (f *fixture) behind(credentials string) string {
+	f.t.Helper()
+	config := rest.AnonymousClientConfig(f.RESTConfig())
+	transport, err := rest.TransportFor(config)
+	f.check(err)
+	server, err := url.Parse(config.Host)
+	f.check(err)
+	api, err := f.between.ServeTLS("api", server, transport, f.ARMServer().Certificate) // client-go sends no token without TLS
+	f.check(err)
+	to := filepath.Join(f.t.TempDir(), "kubeconfig")
+	f.check(faultproxy.Kubeconfig(credentials, to, api))
+	loaded, err := clientcmd.LoadFromFile(to)
+	f.check(err)
+	for _, cluster := range loaded.Clusters {
+		cluster.CertificateAuthorityData = f.ARMServer().CA
+	}
+	f.check(clientcmd.WriteToFile(*loaded, to))
+	return to
+}
+
 // manage starts a manager that carries out the test's retirements.
 func (f *fixture) manage() *controlplane.Process {
 	f.t.Helper()
@@ -217,8 +244,12 @@ func (f *fixture) serve(replica string, flags ...string) *controlplane.Process {
 	f.check(err)
 	health, err := controlplane.FreeAddress(f.ctx)
 	f.check(err)
+	credentials := f.credentials(cloudpoolAccount)
+	if f.between != nil {
+		credentials = f.behind(credentials)
+	}
 	args := []string{
-		"cloudpool", "--kubeconfig", f.credentials(cloudpoolAccount), "--cloud-config", f.clouds, "--listen", address,
+		"cloudpool", "--kubeconfig", credentials, "--cloud-config", f.clouds, "--listen", address,
 		"--metrics-listen", health, "--namespace", namespace, "--holder", replica, "--retirement-labels", shard + "=" + f.name,
 		"--poll-interval", "200ms", "--trouble-patience", "3s", "--admission-wait", "1m", "--settle-time", "5s",
 	}
