@@ -96,6 +96,7 @@ type fixture struct {
 	server *httptest.Server
 	clouds string
 	front  string // where the process in front of the server is
+	auth   provider.Auth
 	// between, if set, is between the processes in front and the API server.
 	between *faultproxy.Proxy
 	// selector selects the pool's nodes, and cloud is where its NodeGroup's machines are.
@@ -107,6 +108,8 @@ type fixture struct {
 type options struct {
 	pool  emulator.Options
 	nodes emulator.ClusterNodes
+	// auth is how the product shows the pool's server who it is.
+	auth provider.Auth
 }
 
 // newFixture makes a pool of n machines.
@@ -116,7 +119,7 @@ func newFixture(t *testing.T, name string, n int, o options) *fixture {
 	t.Cleanup(cancel)
 	f := &fixture{
 		Testbed: shared(t), t: t, ctx: ctx, name: name, selector: map[string]string{emulator.PoolLabel: name},
-		cloud: v1alpha1.CloudGroup{Provider: provider.Name, Group: name},
+		cloud: v1alpha1.CloudGroup{Provider: provider.Name, Group: name}, auth: o.auth,
 	}
 	o.nodes.Cluster, o.nodes.Pool = f.Cluster, name
 	o.pool.Name, o.pool.Nodes = name, o.nodes
@@ -126,21 +129,33 @@ func newFixture(t *testing.T, name string, n int, o options) *fixture {
 	f.check(err)
 	f.server = httptest.NewServer(f.pool.Handler())
 	t.Cleanup(f.server.Close)
-	settle := cloud.Duration(500 * time.Millisecond)
-	f.prepare(map[string]any{"cloudpool": provider.Config{
-		Pools: []provider.PoolConfig{{Name: name, URL: f.server.URL}}, SettleTime: &settle,
-		PollInterval: cloud.Duration(200 * time.Millisecond),
-	}})
+	f.clouds = f.file(f.pools(f.server.URL))
+	f.prepare()
 	return f
 }
 
-// prepare writes the file of clouds, and makes the namespace and the NodeGroup.
-func (f *fixture) prepare(clouds map[string]any) {
+// pools are the clouds that there are, with the pool's server at an address.
+func (f *fixture) pools(address string) map[string]any {
+	settle := cloud.Duration(500 * time.Millisecond)
+	return map[string]any{"cloudpool": provider.Config{
+		Pools: []provider.PoolConfig{{Name: f.name, URL: address}}, SettleTime: &settle,
+		PollInterval: cloud.Duration(200 * time.Millisecond), Auth: f.auth,
+	}}
+}
+
+// file writes down which clouds there are.
+func (f *fixture) file(clouds map[string]any) string {
 	f.t.Helper()
 	raw, err := yaml.Marshal(clouds)
 	f.check(err)
-	f.clouds = filepath.Join(f.t.TempDir(), "clouds.yaml")
-	f.check(os.WriteFile(f.clouds, raw, 0o600))
+	path := filepath.Join(f.t.TempDir(), "clouds.yaml")
+	f.check(os.WriteFile(path, raw, 0o600))
+	return path
+}
+
+// prepare makes the namespace and the NodeGroup.
+func (f *fixture) prepare() {
+	f.t.Helper()
 	f.check(workload.Create(f.ctx, f.Client(), workload.Namespace(f.name)))
 	f.group()
 }
@@ -156,7 +171,8 @@ func newNative(t *testing.T, name string, n int) *fixture {
 		cloud: v1alpha1.CloudGroup{Provider: "azure", Group: pool.ScaleSet()},
 	}
 	f.check(f.AddPool(ctx, pool, n))
-	f.prepare(map[string]any{"azure": f.AzureConfig()})
+	f.clouds = f.file(map[string]any{"azure": f.AzureConfig()})
+	f.prepare()
 	return f
 }
 
