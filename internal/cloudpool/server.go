@@ -338,12 +338,18 @@ func (s *Server) membership(w http.ResponseWriter, r *http.Request, f *Front, ra
 		s.update(w, r, f, Update{Kind: Dispose, MachineID: want.MachineID, RequestedBy: user}, f.Updater.judgeMachine)
 		return
 	}
-	// A machine that was not active and becomes so may be one too many.
 	if err := s.idle(r.Context(), f, &Update{Kind: "setMembershipStatus"}); err != nil {
 		s.refuse(w, Terminate, "", err)
 		return
 	}
-	s.relay(w, Terminate, "setMembershipStatus "+want.MachineID, f.Backend.SetMembershipStatus(r.Context(), want))
+	set := f.Backend.SetMembershipStatus
+	if f.Native == nil { // a pool without a server of its own takes no machine away by itself
+		if set, err = setWithRoom(r.Context(), f.Backend, want); err != nil {
+			s.refuse(w, Terminate, "", err)
+			return
+		}
+	}
+	s.relay(w, Terminate, "setMembershipStatus "+want.MachineID, set(r.Context(), want))
 }
 
 // update has an update carried out, and answers when it is over, or at once where the client wants that.

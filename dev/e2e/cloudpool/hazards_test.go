@@ -327,6 +327,29 @@ func (f *fixture) states() map[emulator.State]int {
 	return states
 }
 
+// TestI1AMachineThatCountsAgainHasNoOtherOneTakenAway has a machine put aside, which the server replaces, and taken in again:
+// there is one too many then, and the server would choose which.
+func TestI1AMachineThatCountsAgainHasNoOtherOneTakenAway(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "aside", 3, options{pool: emulator.Options{Lag: 3 * time.Second, Policy: emulator.Oldest}})
+	f.create(f.app("web", 2).Deployment())
+	f.manage()
+	f.serve("a")
+	id := f.machine(2)
+	f.want(f.post("/pool/membershipStatus", membership(id, false, false)), http.StatusOK)
+	f.await("the machine is replaced", func() bool { return len(f.running()) == 3 && f.nodes() == 4 })
+	f.want(f.post("/pool/membershipStatus", membership(id, true, true)), http.StatusOK)
+	if n := f.pool.Desired(); n != 4 {
+		t.Errorf("the desired size is %d, want 4", n)
+	}
+	f.left(0, 1, 2, 3)
+	f.want(f.post("/pool/size", size(3)), http.StatusOK)
+	f.awaitSettled(3)
+	if n := len(f.records()); n != 1 {
+		t.Errorf("%d retirements, want 1", n)
+	}
+}
+
 func TestNothingIsRemovedWhilePairsAreUnclear(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "unclear", 3, options{})
