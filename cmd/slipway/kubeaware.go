@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/url"
 	"os"
 	"time"
@@ -20,6 +21,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 	provider "github.com/slipway-dev/slipway/internal/cloud/cloudpool"
 	"github.com/slipway-dev/slipway/internal/cloudpool"
+	cloudpoolapi "github.com/slipway-dev/slipway/internal/cloudpool/api"
 	"github.com/slipway-dev/slipway/internal/compat/kubeaware"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 	"github.com/slipway-dev/slipway/internal/manager"
@@ -87,7 +89,7 @@ func runKubeaware(ctx context.Context, c *kubeaware.Config, f *kubeaware.Flags, 
 			return err
 		}
 	}
-	pools, err := backend(ctx, c)
+	pools, err := backend(ctx, c, log)
 	if err != nil {
 		return err
 	}
@@ -122,7 +124,7 @@ func managing(front *cloudpool.Config, f *kubeaware.Flags, mark string) manager.
 
 // backend is the pool, or the pools: the server is asked whether it has several. One that is away at the start is taken
 // for one.
-func backend(ctx context.Context, c *kubeaware.Config) (provider.Config, error) {
+func backend(ctx context.Context, c *kubeaware.Config, log *slog.Logger) (provider.Config, error) {
 	several, err := provider.New(c.Pool(true), provider.Options{})
 	if err != nil {
 		return provider.Config{}, err
@@ -130,6 +132,9 @@ func backend(ctx context.Context, c *kubeaware.Config) (provider.Config, error) 
 	ask, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	names, err := several.Groups(ask)
+	if err != nil && cloudpoolapi.AsStatus(err) == nil {
+		log.Warn("the backend did not say whether it has several pools, and is taken for a server of one", "backend", c.Backend.URL, "err", err)
+	}
 	return c.Pool(err == nil && len(names) > 0), nil
 }
 

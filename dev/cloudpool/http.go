@@ -90,9 +90,11 @@ func (p *Pool) receive(w http.ResponseWriter, r *http.Request, next http.Handler
 	}
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	p.mu.Lock()
-	p.requests = append(p.requests, Request{
-		Method: r.Method, Path: r.URL.EscapedPath(), Query: r.URL.RawQuery, Header: r.Header.Clone(), Body: string(body), At: time.Now(),
-	})
+	if !p.o.Unrecorded {
+		p.requests = append(p.requests, Request{
+			Method: r.Method, Path: r.URL.EscapedPath(), Query: r.URL.RawQuery, Header: r.Header.Clone(), Body: string(body), At: time.Now(),
+		})
+	}
 	fault := p.hitLocked(r)
 	p.mu.Unlock()
 	if !p.known(r) {
@@ -337,7 +339,13 @@ func (p *Pool) attach(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	id, _ := body["machineId"].(string)
-	fail(w, http.StatusNotFound, "unrecognized machine: no machine %s exists", id)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.admitLocked(id) {
+		fail(w, http.StatusNotFound, "unrecognized machine: no machine %s exists", id)
+		return
+	}
+	w.WriteHeader(http.StatusOK)
 }
 
 func (p *Pool) postServiceState(w http.ResponseWriter, r *http.Request) {

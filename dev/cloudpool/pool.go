@@ -109,6 +109,8 @@ type Options struct {
 	Nodes Nodes
 	// User and Password, or Token, are asked for when they are set.
 	User, Password, Token string
+	// Unrecorded requests are forgotten, of which there may be very many.
+	Unrecorded bool
 	// Log is discarded when nil.
 	Log *slog.Logger
 }
@@ -125,6 +127,7 @@ type Pool struct {
 
 	mu       sync.Mutex
 	machines []*Machine
+	outside  []*Machine // those that run and were detached
 	serial   int
 	desired  int
 	started  bool
@@ -344,7 +347,23 @@ func (p *Pool) removeLocked(m *Machine) {
 // forgetLocked ends a machine's membership. It runs on, as a machine of nobody's.
 func (p *Pool) forgetLocked(m *Machine) {
 	p.machines = slices.DeleteFunc(p.machines, func(o *Machine) bool { return o == m })
+	p.outside = append(p.outside, m)
 	p.announceLocked()
+}
+
+// admitLocked makes a machine a member that runs outside of the pool, and raises the desired size. It reports false when
+// there is none of that ID.
+func (p *Pool) admitLocked(id string) bool {
+	i := slices.IndexFunc(p.outside, func(m *Machine) bool { return m.ID == id })
+	if i < 0 {
+		return false
+	}
+	m := p.outside[i]
+	p.outside = slices.Delete(p.outside, i, i+1)
+	p.machines = append(p.machines, m)
+	p.desired++
+	p.announceLocked()
+	return true
 }
 
 // Forget ends a machine's membership behind its pool's back.

@@ -392,7 +392,8 @@ const startedEvery = time.Second
 
 func (n *Native) stateName() string { return recordName(n.name) + ".native" }
 
-// isStarted reads whether the pool is started. One of which nothing is said is.
+// isStarted reads whether the pool is started. One of which nothing is said is. While the API server is away it is what it
+// was when it was last read: reads go on, from what is known.
 func (n *Native) isStarted(ctx context.Context) (bool, error) {
 	n.mu.Lock()
 	started, asked := n.started, n.asked
@@ -401,10 +402,14 @@ func (n *Native) isStarted(ctx context.Context) (bool, error) {
 		return started, nil
 	}
 	object, err := n.cluster.Client.CoreV1().ConfigMaps(n.namespace).Get(ctx, n.stateName(), metav1.GetOptions{})
-	if err != nil && !apierrors.IsNotFound(err) {
+	switch {
+	case apierrors.IsNotFound(err):
+		started = true
+	case err != nil && asked.IsZero():
 		return false, clusterFailure("reading whether the pool is started", err)
+	case err == nil:
+		started = object.Data["started"] != "false"
 	}
-	started = err != nil || object.Data["started"] != "false"
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.started, n.asked = started, time.Now()

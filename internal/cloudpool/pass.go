@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"strings"
+	"sync"
 )
 
 // pass passes a request on to the pool's server, or answers it where there is none.
@@ -45,7 +46,29 @@ func (s *Server) newProxy(f *Front) *httputil.ReverseProxy {
 			}
 		},
 		ErrorHandler: s.passFailed,
+		BufferPool:   &s.buffers,
 		ErrorLog:     slog.NewLogLogger(s.o.Log.Handler(), slog.LevelDebug),
+	}
+}
+
+// buffers are used again and again: one of each answer's own would be most of what a read costs the collector.
+type buffers struct{ free sync.Pool }
+
+// bufferSize is that of the buffers that httputil.ReverseProxy makes itself, in bytes.
+const bufferSize = 32 << 10
+
+// Get implements httputil.BufferPool.
+func (b *buffers) Get() []byte {
+	if is, ok := b.free.Get().(*[bufferSize]byte); ok {
+		return is[:]
+	}
+	return make([]byte, bufferSize)
+}
+
+// Put implements httputil.BufferPool.
+func (b *buffers) Put(is []byte) {
+	if len(is) == bufferSize {
+		b.free.Put((*[bufferSize]byte)(is))
 	}
 }
 

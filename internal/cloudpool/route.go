@@ -22,7 +22,9 @@ const (
 	actStart      action = "start"
 	actStop       action = "stop"
 	actStatus     action = "status"
-	actOther      action = ""
+	// actItself is the pool's own path, by which a server of several makes pools and deletes them.
+	actItself action = "/"
+	actOther  action = ""
 )
 
 // multiSegment begins the path of a pool among several.
@@ -35,7 +37,7 @@ type target struct {
 	action action
 }
 
-// read says what a path asks for, by whichever of those who may stand between here and the server: percent-encoding, also
+// readPath says what a path asks for, by whichever of those who may stand between here and the server: percent-encoding, also
 // of what is encoded, slashes too many and at the end, dot segments, parameters of segments and letter case are all
 // passed over. A path that one of them might take for that of an action is that action's.
 func readPath(escaped string) target {
@@ -46,6 +48,10 @@ func readPath(escaped string) target {
 	}
 	if len(segments) == 2 && segments[0] == "pool" && segments[1] != "size" {
 		segments = segments[1:] // the paths of a single pool; a server of several has none of the prefix
+	}
+	if len(segments) == 0 {
+		t.action = actItself
+		return t
 	}
 	path := action(strings.Join(segments, "/"))
 	known := []action{

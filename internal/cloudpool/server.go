@@ -61,7 +61,8 @@ type Server struct {
 	o      ServerOptions
 	fronts []*Front
 	// root is the pool that is served at the root; nil when there are several.
-	root *Front
+	root    *Front
+	buffers buffers
 }
 
 // NewServer makes a server of one pool, served at the root and under /cloudpools/{name}, or of several, served under
@@ -203,6 +204,9 @@ func (s *Server) handle(w http.ResponseWriter, r *http.Request, f *Front, t targ
 		actSize: s.setSize, actTerminate: s.terminate, actDetach: s.detach, actMembership: s.membership,
 	}[t.action]
 	switch {
+	case t.action == actItself:
+		notAllowed(w, "GET") // a server of several would delete the pool
+		return "refused"
 	case r.Method == http.MethodConnect || r.Method == http.MethodTrace:
 		notAllowed(w, "GET, POST")
 		return "refused"
@@ -334,12 +338,18 @@ func (s *Server) membership(w http.ResponseWriter, r *http.Request, f *Front, ra
 		s.update(w, r, f, Update{Kind: Dispose, MachineID: want.MachineID, RequestedBy: user}, f.Updater.judgeMachine)
 		return
 	}
-	// A machine that was not active and becomes so may be one too many.
 	if err := s.idle(r.Context(), f, &Update{Kind: "setMembershipStatus"}); err != nil {
 		s.refuse(w, Terminate, "", err)
 		return
 	}
-	s.relay(w, Terminate, "setMembershipStatus "+want.MachineID, f.Backend.SetMembershipStatus(r.Context(), want))
+	set := f.Backend.SetMembershipStatus
+	if f.Native == nil { // a pool without a server of its own takes no machine away by itself
+		if set, err = setWithRoom(r.Context(), f.Backend, want); err != nil {
+			s.refuse(w, Terminate, "", err)
+			return
+		}
+	}
+	s.relay(w, Terminate, "setMembershipStatus "+want.MachineID, set(r.Context(), want))
 }
 
 // update has an update carried out, and answers when it is over, or at once where the client wants that.

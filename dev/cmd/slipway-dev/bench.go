@@ -73,7 +73,7 @@ func benchManager(ctx context.Context, o benchOptions) ([]result.Result, error) 
 }
 
 func benchCloudpool(ctx context.Context, o benchOptions) ([]result.Result, error) {
-	return cloudpool.Run(ctx, cloudpool.Options{Kubernetes: o.kubernetes, Progress: o.progress})
+	return cloudpool.Run(ctx, cloudpool.Options{Kubernetes: o.kubernetes, Profile: o.profile, Progress: o.progress})
 }
 
 func benchCommand() *cobra.Command {
@@ -111,7 +111,7 @@ func benchCommand() *cobra.Command {
 	cmd.Flags().StringVar(&o.only, "only", "", "of agent-storm: agents or floor alone")
 	cmd.Flags().IntVar(&o.doomed, "doomed", 0, "of agent-storm: how many machines go, a multiple of 10 (default 100)")
 	cmd.Flags().StringVar(&o.profile, "profile", "", "directory for profiles and audit logs of the API server, where a group keeps them "+
-		"(agent-storm); it then is slower")
+		"(agent-storm, cloudpool); it then is slower")
 	return cmd
 }
 

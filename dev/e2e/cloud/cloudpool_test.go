@@ -47,7 +47,7 @@ func newCloudpool(t *testing.T, kind emulator.Kind, multi bool) *poolCloud {
 	if _, err := p.Add(t.Context(), conformance.Machines); err != nil {
 		t.Fatal(err)
 	}
-	settle, wait := cloudpool.Duration(300*time.Millisecond), cloudpool.Duration(10*time.Second)
+	settle, wait := cloud.Duration(300*time.Millisecond), cloud.Duration(10*time.Second)
 	one := cloudpool.PoolConfig{Name: workers, URL: server.URL, Scope: map[emulator.Kind]string{
 		emulator.OpenStack: "RegionOne", emulator.EC2: region, emulator.Spot: region, emulator.GCE: emulator.Project,
 		emulator.Azure: emulator.Subscription,
@@ -57,8 +57,8 @@ func newCloudpool(t *testing.T, kind emulator.Kind, multi bool) *poolCloud {
 	}
 	return &poolCloud{Pool: p, kind: kind, config: cloudpool.Config{
 		Pools: []cloudpool.PoolConfig{one}, Auth: cloudpool.Auth{Username: "admin", PasswordFile: file},
-		SettleTime: &settle, ObservationWait: &wait, PollInterval: cloudpool.Duration(20 * time.Millisecond),
-		RequestTimeout: cloudpool.Duration(5 * time.Second),
+		SettleTime: &settle, ObservationWait: &wait, PollInterval: cloud.Duration(20 * time.Millisecond),
+		RequestTimeout: cloud.Duration(5 * time.Second),
 	}}
 }
 
@@ -192,7 +192,7 @@ func TestCloudpoolKeepsWhatAProviderPromises(t *testing.T) {
 func TestI7WhatAServerHasNotObservedAgainIsNotKnown(t *testing.T) {
 	t.Parallel()
 	c := newCloudpool(t, emulator.OpenStack, false)
-	wait := cloudpool.Duration(0)
+	wait := cloud.Duration(0)
 	c.config.ObservationWait = &wait
 	p, victim, missing := c.Provider(t), c.Machines()[0], c.Missing()
 	c.Pool.Inject(emulator.Fault{Kind: emulator.Stale})

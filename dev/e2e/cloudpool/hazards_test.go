@@ -6,15 +6,19 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"sync"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	apiwatch "k8s.io/apimachinery/pkg/watch"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	emulator "github.com/slipway-dev/slipway/dev/cloudpool"
+	"github.com/slipway-dev/slipway/dev/workload"
 	"github.com/slipway-dev/slipway/internal/cloudpool"
 )
 
@@ -53,6 +57,13 @@ func TestI2ASharedBudgetWithOneAllowedIsNotSpentTwice(t *testing.T) {
 	f.create(d, app.Budget())
 	f.manage()
 	f.serve("a")
+	// Together the two machines would cost two disruptions: one is chosen, and the other one has its reason.
+	f.await("the budget is known", func() bool {
+		var plan cloudpool.Decision
+		f.check(json.Unmarshal([]byte(f.get("/slipway/v1/pools/budget/plan?desiredSize=1").body), &plan))
+		return len(plan.Victims) == 1 && slices.ContainsFunc(plan.Passed, func(p cloudpool.Passed) bool { return p.Rule == "disruption-budget" })
+	})
+	least := f.fewest(app.Name)
 	a := f.post("/pool/size", size(1))
 	switch a.code {
 	case http.StatusOK: // the pods of the first came to run elsewhere in time
@@ -61,6 +72,9 @@ func TestI2ASharedBudgetWithOneAllowedIsNotSpentTwice(t *testing.T) {
 	default:
 		t.Errorf("%s", a)
 	}
+	if n := least(); n < 2 {
+		t.Errorf("I2: no more than %d of 3 pods were there at one time, want 2", n)
+	}
 	if n := len(f.pool.Machines()); n != f.pool.Desired() || n < 1 || n > 2 {
 		t.Errorf("%d machines, and a desired size of %d", n, f.pool.Desired())
 	}
@@ -68,6 +82,48 @@ func TestI2ASharedBudgetWithOneAllowedIsNotSpentTwice(t *testing.T) {
 		if rt.Status.Phase != v1alpha1.Succeeded {
 			t.Errorf("the retirement of %s: %s: %s", rt.Spec.NodeName, rt.Status.Phase, rt.Status.Message)
 		}
+	}
+}
+
+// fewest watches an app's pods from now on, and then tells how many of them were ready at the least and not on their way
+// out.
+func (f *fixture) fewest(app string) (stop func() int) {
+	f.t.Helper()
+	selector := metav1.ListOptions{LabelSelector: workload.AppLabel + "=" + app}
+	list, err := f.Client().CoreV1().Pods(f.name).List(f.ctx, selector)
+	f.check(err)
+	there := map[types.UID]bool{}
+	note := func(p *corev1.Pod) {
+		ready := slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
+			return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+		})
+		if delete(there, p.UID); ready && p.DeletionTimestamp == nil {
+			there[p.UID] = true
+		}
+	}
+	for i := range list.Items {
+		note(&list.Items[i])
+	}
+	least := len(there)
+	selector.ResourceVersion = list.ResourceVersion
+	watch, err := f.Client().CoreV1().Pods(f.name).Watch(f.ctx, selector)
+	f.check(err)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for event := range watch.ResultChan() {
+			if p, ok := event.Object.(*corev1.Pod); ok && event.Type != apiwatch.Deleted {
+				note(p)
+			} else if ok {
+				delete(there, p.UID)
+			}
+			least = min(least, len(there))
+		}
+	}()
+	return func() int {
+		watch.Stop()
+		<-done
+		return least
 	}
 }
 
@@ -269,6 +325,29 @@ func (f *fixture) states() map[emulator.State]int {
 		}
 	}
 	return states
+}
+
+// TestI1AMachineThatCountsAgainHasNoOtherOneTakenAway has a machine put aside, which the server replaces, and taken in again:
+// there is one too many then, and the server would choose which.
+func TestI1AMachineThatCountsAgainHasNoOtherOneTakenAway(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "aside", 3, options{pool: emulator.Options{Lag: 3 * time.Second, Policy: emulator.Oldest}})
+	f.create(f.app("web", 2).Deployment())
+	f.manage()
+	f.serve("a")
+	id := f.machine(2)
+	f.want(f.post("/pool/membershipStatus", membership(id, false, false)), http.StatusOK)
+	f.await("the machine is replaced", func() bool { return len(f.running()) == 3 && f.nodes() == 4 })
+	f.want(f.post("/pool/membershipStatus", membership(id, true, true)), http.StatusOK)
+	if n := f.pool.Desired(); n != 4 {
+		t.Errorf("the desired size is %d, want 4", n)
+	}
+	f.left(0, 1, 2, 3)
+	f.want(f.post("/pool/size", size(3)), http.StatusOK)
+	f.awaitSettled(3)
+	if n := len(f.records()); n != 1 {
+		t.Errorf("%d retirements, want 1", n)
+	}
 }
 
 func TestNothingIsRemovedWhilePairsAreUnclear(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -24,13 +25,17 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/yaml"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	emulator "github.com/slipway-dev/slipway/dev/cloudpool"
 	"github.com/slipway-dev/slipway/dev/controlplane"
+	"github.com/slipway-dev/slipway/dev/faultproxy"
 	"github.com/slipway-dev/slipway/dev/testbed"
 	"github.com/slipway-dev/slipway/dev/workload"
+	"github.com/slipway-dev/slipway/internal/cloud"
 	provider "github.com/slipway-dev/slipway/internal/cloud/cloudpool"
 )
 
@@ -91,6 +96,9 @@ type fixture struct {
 	server *httptest.Server
 	clouds string
 	front  string // where the process in front of the server is
+	auth   provider.Auth
+	// between, if set, is between the processes in front and the API server.
+	between *faultproxy.Proxy
 	// selector selects the pool's nodes, and cloud is where its NodeGroup's machines are.
 	selector map[string]string
 	cloud    v1alpha1.CloudGroup
@@ -100,6 +108,8 @@ type fixture struct {
 type options struct {
 	pool  emulator.Options
 	nodes emulator.ClusterNodes
+	// auth is how the product shows the pool's server who it is.
+	auth provider.Auth
 }
 
 // newFixture makes a pool of n machines.
@@ -109,7 +119,7 @@ func newFixture(t *testing.T, name string, n int, o options) *fixture {
 	t.Cleanup(cancel)
 	f := &fixture{
 		Testbed: shared(t), t: t, ctx: ctx, name: name, selector: map[string]string{emulator.PoolLabel: name},
-		cloud: v1alpha1.CloudGroup{Provider: provider.Name, Group: name},
+		cloud: v1alpha1.CloudGroup{Provider: provider.Name, Group: name}, auth: o.auth,
 	}
 	o.nodes.Cluster, o.nodes.Pool = f.Cluster, name
 	o.pool.Name, o.pool.Nodes = name, o.nodes
@@ -119,21 +129,33 @@ func newFixture(t *testing.T, name string, n int, o options) *fixture {
 	f.check(err)
 	f.server = httptest.NewServer(f.pool.Handler())
 	t.Cleanup(f.server.Close)
-	settle := provider.Duration(500 * time.Millisecond)
-	f.prepare(map[string]any{"cloudpool": provider.Config{
-		Pools: []provider.PoolConfig{{Name: name, URL: f.server.URL}}, SettleTime: &settle,
-		PollInterval: provider.Duration(200 * time.Millisecond),
-	}})
+	f.clouds = f.file(f.pools(f.server.URL))
+	f.prepare()
 	return f
 }
 
-// prepare writes the file of clouds, and makes the namespace and the NodeGroup.
-func (f *fixture) prepare(clouds map[string]any) {
+// pools are the clouds that there are, with the pool's server at an address.
+func (f *fixture) pools(address string) map[string]any {
+	settle := cloud.Duration(500 * time.Millisecond)
+	return map[string]any{"cloudpool": provider.Config{
+		Pools: []provider.PoolConfig{{Name: f.name, URL: address}}, SettleTime: &settle,
+		PollInterval: cloud.Duration(200 * time.Millisecond), Auth: f.auth,
+	}}
+}
+
+// file writes down which clouds there are.
+func (f *fixture) file(clouds map[string]any) string {
 	f.t.Helper()
 	raw, err := yaml.Marshal(clouds)
 	f.check(err)
-	f.clouds = filepath.Join(f.t.TempDir(), "clouds.yaml")
-	f.check(os.WriteFile(f.clouds, raw, 0o600))
+	path := filepath.Join(f.t.TempDir(), "clouds.yaml")
+	f.check(os.WriteFile(path, raw, 0o600))
+	return path
+}
+
+// prepare makes the namespace and the NodeGroup.
+func (f *fixture) prepare() {
+	f.t.Helper()
 	f.check(workload.Create(f.ctx, f.Client(), workload.Namespace(f.name)))
 	f.group()
 }
@@ -149,7 +171,8 @@ func newNative(t *testing.T, name string, n int) *fixture {
 		cloud: v1alpha1.CloudGroup{Provider: "azure", Group: pool.ScaleSet()},
 	}
 	f.check(f.AddPool(ctx, pool, n))
-	f.prepare(map[string]any{"azure": f.AzureConfig()})
+	f.clouds = f.file(map[string]any{"azure": f.AzureConfig()})
+	f.prepare()
 	return f
 }
 
@@ -201,6 +224,27 @@ func (f *fixture) credentials(account string) string {
 	return path
 }
 
+// behind gives credentials to a process that reaches the API server through the proxy in between.
+func (f *fixture) behind(credentials string) string {
+	f.t.Helper()
+	config := rest.AnonymousClientConfig(f.RESTConfig())
+	transport, err := rest.TransportFor(config)
+	f.check(err)
+	server, err := url.Parse(config.Host)
+	f.check(err)
+	api, err := f.between.ServeTLS("api", server, transport, f.ARMServer().Certificate) // client-go sends no token without TLS
+	f.check(err)
+	to := filepath.Join(f.t.TempDir(), "kubeconfig")
+	f.check(faultproxy.Kubeconfig(credentials, to, api))
+	loaded, err := clientcmd.LoadFromFile(to)
+	f.check(err)
+	for _, cluster := range loaded.Clusters {
+		cluster.CertificateAuthorityData = f.ARMServer().CA
+	}
+	f.check(clientcmd.WriteToFile(*loaded, to))
+	return to
+}
+
 // manage starts a manager that carries out the test's retirements.
 func (f *fixture) manage() *controlplane.Process {
 	f.t.Helper()
@@ -216,8 +260,12 @@ func (f *fixture) serve(replica string, flags ...string) *controlplane.Process {
 	f.check(err)
 	health, err := controlplane.FreeAddress(f.ctx)
 	f.check(err)
+	credentials := f.credentials(cloudpoolAccount)
+	if f.between != nil {
+		credentials = f.behind(credentials)
+	}
 	args := []string{
-		"cloudpool", "--kubeconfig", f.credentials(cloudpoolAccount), "--cloud-config", f.clouds, "--listen", address,
+		"cloudpool", "--kubeconfig", credentials, "--cloud-config", f.clouds, "--listen", address,
 		"--metrics-listen", health, "--namespace", namespace, "--holder", replica, "--retirement-labels", shard + "=" + f.name,
 		"--poll-interval", "200ms", "--trouble-patience", "3s", "--admission-wait", "1m", "--settle-time", "5s",
 	}

@@ -80,8 +80,15 @@ func (f *fixture) reads() {
 	if a := f.get("/status"); a.code != http.StatusOK || !strings.Contains(a.body, `"started": true`) {
 		f.t.Errorf("GET /status: %s", a)
 	}
-	if a := f.get("/config"); a.code != http.StatusOK || !json.Valid([]byte(a.body)) {
-		f.t.Errorf("GET /config: %s", a)
+	config := f.get("/config")
+	if config.code != http.StatusOK || !json.Valid([]byte(config.body)) {
+		f.t.Errorf("GET /config: %s", config)
+	}
+	f.want(f.post("/config", config.body), http.StatusOK) // it is so already
+	for _, path := range []string{"/pool", "/pool/size", "/status", "/config"} {
+		if a := f.get("/cloudpools/" + f.name + path); a.code != http.StatusOK {
+			f.t.Errorf("GET %s among several pools: %s", path, a)
+		}
 	}
 	if a := f.get("/nothing/here"); a.code != http.StatusNotFound {
 		f.t.Errorf("GET of nothing: %s", a)
@@ -124,6 +131,8 @@ func (f *fixture) badInput() {
 		{"/pool/detach", `{"machineId":"no-such-machine"}`, 404, ""},
 		{"/pool/attach", `{"machineId":"no-such-machine"}`, 404, ""},
 		{"/pool/serviceState", `{"machineId":"no-such-machine","serviceState":"IN_SERVICE"}`, 404, ""},
+		{"/config", `{"name":`, 400, ""},
+		{"/config", `{"x":"` + strings.Repeat("y", 10<<20) + `"}`, 413, ""},
 	} {
 		a, err := f.send(f.ctx, http.MethodPost, tt.path, tt.body)
 		if tt.code == http.StatusRequestEntityTooLarge && err != nil {
@@ -137,9 +146,11 @@ func (f *fixture) badInput() {
 			f.t.Errorf("POST %s %.60s: not the form of an error: %v, %q", tt.path, tt.body, a.header, a.body)
 		}
 	}
-	for _, method := range []string{http.MethodPut, http.MethodDelete, http.MethodPatch} {
-		if a, err := f.send(f.ctx, method, "/pool/size", size(0)); err != nil || a.code < 400 {
-			f.t.Errorf("%s /pool/size: %s, %v", method, a, err)
+	for _, path := range []string{"/pool/size", "/pool/terminate", "/", "/cloudpools/" + f.name} {
+		for _, method := range []string{http.MethodPut, http.MethodDelete, http.MethodPatch} {
+			if a, err := f.send(f.ctx, method, path, size(0)); err != nil || a.code != http.StatusMethodNotAllowed || a.header.Get("Allow") == "" {
+				f.t.Errorf("%s %s: %s, %v; want 405", method, path, a, err)
+			}
 		}
 	}
 }
@@ -168,10 +179,7 @@ func (f *fixture) spellings() {
 func (f *fixture) members() {
 	f.t.Helper()
 	id := f.machines()[0].ID
-	status := func(active, evictable bool) string {
-		raw, _ := json.Marshal(map[string]any{"machineId": id, "membershipStatus": map[string]bool{"active": active, "evictable": evictable}})
-		return string(raw)
-	}
+	status := func(active, evictable bool) string { return membership(id, active, evictable) }
 	f.want(f.post("/pool/membershipStatus", status(true, false)), http.StatusOK)
 	f.want(f.post("/pool/terminate", termination(id, true)), http.StatusConflict, "failed to terminate machine", "not evictable")
 	f.want(f.post("/pool/detach", termination(id, true)), f.blessed(), "evict")
@@ -225,8 +233,13 @@ func (f *fixture) changes() {
 		f.t.Errorf("%+v", up.Outcome)
 	}
 	f.unchanged(2)
-	// One leaves the pool, and runs on.
-	f.want(f.post("/pool/detach", termination(f.machines()[0].ID, true)), http.StatusOK)
+	// One leaves the pool, and runs on; it comes back, and leaves again.
+	left := f.machines()[0].ID
+	f.want(f.post("/pool/detach", termination(left, true)), http.StatusOK)
+	f.unchanged(1)
+	f.want(f.post("/pool/attach", `{"machineId":"`+left+`"}`), http.StatusOK)
+	f.unchanged(2)
+	f.want(f.post("/pool/detach", termination(left, true)), http.StatusOK)
 	f.unchanged(1)
 	if n := f.nodes(); n != 2 {
 		f.t.Errorf("%d nodes, want 2", n)

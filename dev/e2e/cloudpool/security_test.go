@@ -2,12 +2,18 @@ package cloudpool_test
 
 import (
 	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
 	"testing"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	emulator "github.com/slipway-dev/slipway/dev/cloudpool"
+	provider "github.com/slipway-dev/slipway/internal/cloud/cloudpool"
 )
 
 // token makes an account of the test's with some rights to a pool's scale, and gives its token.
@@ -32,9 +38,14 @@ func (f *fixture) token(account string, verbs ...string) string {
 	return "Authorization: Bearer " + made.Status.Token
 }
 
-func TestAClientMayWhatRBACSaysOfItsToken(t *testing.T) {
+func TestAClientMayWhatRBACSaysOfItsTokenAndThePoolsServerIsShownThePoolsOwn(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t, "authz", 2, options{})
+	const own = "the pool's own"
+	file := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(file, []byte(own+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f := newFixture(t, "authz", 2, options{pool: emulator.Options{Token: own}, auth: provider.Auth{TokenFile: file}})
 	reader, writer, nobody := f.token("reader", "get"), f.token("writer", "get", "update"), f.token("nobody")
 	f.serve("a", "--authorize")
 	for _, tt := range []struct {
@@ -56,10 +67,17 @@ func TestAClientMayWhatRBACSaysOfItsToken(t *testing.T) {
 			t.Errorf("%s writes: %s, want %d", tt.name, got, tt.post)
 		}
 	}
+	// Those that it makes itself too, to make the pool smaller.
+	f.manage()
+	if got := f.post("/pool/size", size(1), writer); got.code != http.StatusOK {
+		t.Errorf("to 1: %s", got)
+	}
+	if n := len(f.pool.Machines()); n != 1 || f.pool.Desired() != 1 {
+		t.Errorf("%d machines, and a desired size of %d; want 1", n, f.pool.Desired())
+	}
 	for _, r := range f.pool.Requests() {
-		if r.Header.Get("Authorization") != "" {
-			t.Errorf("%s %s: the client's token went on to the pool's server", r.Method, r.Path)
+		if got := r.Header.Values("Authorization"); !slices.Equal(got, []string{"Bearer " + own}) {
+			t.Errorf("%s %s: the pool's server was shown %q", r.Method, r.Path, got)
 		}
 	}
-	f.left(0, 1)
 }

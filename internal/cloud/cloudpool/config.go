@@ -27,16 +27,16 @@ type Config struct {
 	ProxyFromEnvironment bool `json:"proxyFromEnvironment,omitempty"`
 	// RequestTimeout limits each request, to the last byte of its answer. 1s to 30m; the default is 5m, since a server may
 	// wait for its cloud.
-	RequestTimeout Duration `json:"requestTimeout,omitempty"`
+	RequestTimeout cloud.Duration `json:"requestTimeout,omitempty"`
 	// SettleTime is how long the servers may show a machine as alive after they have taken its termination, by their own
 	// observation. 0 to 10m; the default is 1m. A machine that is alive after that has not been terminated.
-	SettleTime *Duration `json:"settleTime,omitempty"`
+	SettleTime *cloud.Duration `json:"settleTime,omitempty"`
 	// PollInterval is how long a server is left alone that has not looked at its cloud again yet. 10ms to 5m; the default
 	// is 5s.
-	PollInterval Duration `json:"pollInterval,omitempty"`
+	PollInterval cloud.Duration `json:"pollInterval,omitempty"`
 	// ObservationWait is how long a call waits for the server to look at its cloud again, where that decides, before it asks
 	// to be asked later. 0 to 1m; the default is 1s.
-	ObservationWait *Duration `json:"observationWait,omitempty"`
+	ObservationWait *cloud.Duration `json:"observationWait,omitempty"`
 }
 
 // PoolConfig is one pool, or the server of several.
@@ -70,19 +70,6 @@ type Auth struct {
 	CertFile string `json:"certFile,omitempty"`
 	KeyFile  string `json:"keyFile,omitempty"`
 }
-
-// Duration is a time.Duration that is written as text, such as "30s".
-type Duration time.Duration
-
-// UnmarshalText reads what time.ParseDuration reads.
-func (d *Duration) UnmarshalText(text []byte) error {
-	parsed, err := time.ParseDuration(string(text))
-	*d = Duration(parsed)
-	return err
-}
-
-// MarshalText writes the duration as time.Duration prints it.
-func (d Duration) MarshalText() ([]byte, error) { return []byte(time.Duration(d).String()), nil }
 
 const (
 	defaultRequestTimeout = 5 * time.Minute

@@ -4,10 +4,12 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
 func TestI10AConfigurationIsRefusedWithItsFieldAndWhatIsAllowed(t *testing.T) {
-	long := Duration(time.Hour)
+	long := cloud.Duration(time.Hour)
 	good := func() Config {
 		return Config{Pools: []PoolConfig{{Name: "workers", URL: "https://h:1/cloudpools/workers/"}}}
 	}

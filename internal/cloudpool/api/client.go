@@ -10,9 +10,10 @@ import (
 	"net/http"
 	"net/url"
 	"regexp"
-	"strconv"
 	"strings"
 	"time"
+
+	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
 // maxAnswer is the most that is read of one answer, in bytes: a pool of some thousands of machines with their clouds'
@@ -226,7 +227,7 @@ func withoutURL(err error) error {
 }
 
 func readError(response *http.Response, raw []byte) error {
-	e := &StatusError{Code: response.StatusCode, After: retryAfter(response.Header)}
+	e := &StatusError{Code: response.StatusCode, After: cloud.RetryAfter(response.Header, time.Now())}
 	var read struct{ Message, Detail *string }
 	if json.Unmarshal(raw, &read) == nil && read.Message != nil {
 		e.Own, e.Message = true, printable(*read.Message)
@@ -239,30 +240,12 @@ func readError(response *http.Response, raw []byte) error {
 	return e
 }
 
-// printable cuts a text to a length, and leaves nothing in it that a log or a terminal would stumble over.
+// printable is a text of the server's as it can be shown: cut to a length, and each of its lines without control
+// characters.
 func printable(text string) string {
-	if len(text) > maxText {
-		text = text[:maxText] + "…"
+	var lines []string
+	for line := range strings.Lines(text[:min(len(text), maxText)]) {
+		lines = append(lines, cloud.Printable(line, maxText))
 	}
-	return strings.TrimSpace(strings.Map(func(r rune) rune {
-		if r != '\n' && (r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0) {
-			return ' '
-		}
-		return r
-	}, strings.ToValidUTF8(text, "")))
-}
-
-// maxPause bounds what is believed of a Retry-After.
-const maxPause = time.Hour
-
-// retryAfter reads how long the server wants to be left alone; 0 is no wish.
-func retryAfter(header http.Header) time.Duration {
-	text := strings.TrimSpace(header.Get("Retry-After"))
-	if n, err := strconv.ParseInt(text, 10, 32); err == nil && n > 0 {
-		return min(time.Duration(n)*time.Second, maxPause)
-	}
-	if at, err := http.ParseTime(text); err == nil {
-		return min(max(time.Until(at), 0), maxPause)
-	}
-	return 0
+	return strings.TrimSpace(strings.Join(lines, "\n"))
 }

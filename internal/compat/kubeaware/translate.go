@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
+	"github.com/slipway-dev/slipway/internal/cloud"
 	provider "github.com/slipway-dev/slipway/internal/cloud/cloudpool"
 	"github.com/slipway-dev/slipway/internal/cloudpool"
 	"github.com/slipway-dev/slipway/internal/placement"
@@ -43,7 +44,7 @@ func (c *Config) Pool(multi bool) provider.Config {
 	}
 	a := c.Backend.Auth
 	return provider.Config{
-		Pools: []provider.PoolConfig{one}, RequestTimeout: provider.Duration(c.Backend.Timeout), CAFile: c.Backend.CAFile,
+		Pools: []provider.PoolConfig{one}, RequestTimeout: cloud.Duration(c.Backend.Timeout), CAFile: c.Backend.CAFile,
 		Auth: provider.Auth{
 			Username: a.Username, PasswordFile: a.PasswordFile, TokenFile: a.TokenFile, CertFile: a.CertFile, KeyFile: a.KeyFile,
 		},

@@ -1,0 +1,250 @@
+package cloudpool_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/slipway-dev/slipway/dev/azure"
+	emulator "github.com/slipway-dev/slipway/dev/cloudpool"
+	"github.com/slipway-dev/slipway/dev/faultproxy"
+)
+
+// TestWhatCannotBeDoneIsAnsweredWithItsReasonAndDoesNothing asks for all that has to be refused, of a server and of a
+// NodeGroup, and of each in today's answers and in those of kubeaware-cloudpool-proxy.
+func TestWhatCannotBeDoneIsAnsweredWithItsReasonAndDoesNothing(t *testing.T) {
+	t.Parallel()
+	t.Run("in front of a server", func(t *testing.T) {
+		t.Parallel()
+		refusals(newFixture(t, "refusing", 4, options{}))
+	})
+	t.Run("over a NodeGroup", func(t *testing.T) {
+		t.Parallel()
+		refusals(newNative(t, "unmoved", 4), "--native", "unmoved", "--native-refresh", "0s")
+	})
+}
+
+// asker asks the same of two processes, of which one answers as kubeaware-cloudpool-proxy did.
+type asker struct {
+	*fixture
+	fronts map[bool]string // by whether it is strict
+}
+
+// refused sends a request to both. The strict one answers 500, with a detail that begins as the old one's.
+func (a *asker) refused(path, body string, code int, strict string, words ...string) {
+	a.t.Helper()
+	for _, isStrict := range []bool{false, true} {
+		got, err := send(a.ctx, http.DefaultClient, a.fronts[isStrict], http.MethodPost, path, body)
+		a.check(err)
+		want, begins := code, ""
+		if isStrict {
+			want, begins = http.StatusInternalServerError, strict
+		}
+		message := "failed to terminate machine"
+		if strings.HasSuffix(path, "size") {
+			message = "failed to set desired size"
+		}
+		if got.code != want || got.message != message || !strings.HasPrefix(got.detail, begins) {
+			a.t.Errorf("POST %s %s, strict %t: %s; want %d %q %q", path, body, isStrict, got, want, message, begins)
+		}
+		for _, w := range words {
+			if !strings.Contains(got.detail, w) {
+				a.t.Errorf("POST %s %s, strict %t: %s; want it to say %q", path, body, isStrict, got, w)
+			}
+		}
+	}
+}
+
+func refusals(f *fixture, flags ...string) {
+	var away atomic.Bool
+	f.between = faultproxy.New(kindOf)
+	f.between.Faults(func(r faultproxy.Request) faultproxy.Fault {
+		if away.Load() && !strings.Contains(r.Query, "watch=") {
+			return faultproxy.Fault{Status: http.StatusServiceUnavailable}
+		}
+		return faultproxy.Fault{}
+	})
+	f.t.Cleanup(func() { _ = f.between.Close() })
+	a := &asker{f, map[bool]string{}}
+	f.serve("b", append(slices.Clone(flags), "--strict-compat")...)
+	a.fronts[true] = f.front
+	f.serve("a", flags...)
+	a.fronts[false] = f.front
+	nodes := a.holdAll()
+	a.byItsReason(nodes)
+	a.whileTheServerIsAway(a.machineOf(&nodes[0]))
+	away.Store(true)
+	a.whileKubernetesIsAway(a.machineOf(&nodes[0]))
+	away.Store(false)
+	f.await("the API server is there again", func() bool { return f.get("/pool").code == http.StatusOK })
+	f.unchanged(4)
+	if n := len(f.records()); n > 0 {
+		f.t.Errorf("%d NodeRetirements", n)
+	}
+	if f.server != nil {
+		f.nobodyThere(a)
+	}
+}
+
+// holdAll gives each of four nodes a reason of its own to stay, and gives the nodes in that order.
+func (a *asker) holdAll() []corev1.Node {
+	a.t.Helper()
+	list, err := a.Client().CoreV1().Nodes().List(a.ctx, metav1.ListOptions{
+		LabelSelector: metav1.FormatLabelSelector(&metav1.LabelSelector{MatchLabels: a.selector}),
+	})
+	a.check(err)
+	nodes := list.Items
+	slices.SortFunc(nodes, func(x, y corev1.Node) int { return strings.Compare(x.Name, y.Name) })
+	patch := []byte(`{"metadata":{"annotations":{"cluster-autoscaler.kubernetes.io/scale-down-disabled":"true"}}}`)
+	_, err = a.Client().CoreV1().Nodes().Patch(a.ctx, nodes[0].Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
+	a.check(err)
+	alone, storing, budgeted := a.app("alone", 1), a.app("storing", 1), a.app("budgeted", 2)
+	alone.Node, storing.Node, budgeted.Node = nodes[1].Name, nodes[2].Name, nodes[3].Name
+	storing.EmptyDir, budgeted.MinAvailable = true, "2"
+	a.create(alone.Pod(), storing.Deployment(), budgeted.Deployment(), budgeted.Budget())
+	return nodes
+}
+
+// machineOf is the ID of a node's machine.
+func (a *asker) machineOf(node *corev1.Node) string {
+	a.t.Helper()
+	for _, m := range a.machines() {
+		for _, address := range node.Status.Addresses {
+			if address.Type == corev1.NodeInternalIP && slices.Contains(m.PrivateIPs, address.Address) {
+				return m.ID
+			}
+		}
+	}
+	a.t.Fatalf("node %s has no machine in the pool", node.Name)
+	return ""
+}
+
+// byItsReason asks for what the nodes, their pods and the machines do not allow.
+func (a *asker) byItsReason(nodes []corev1.Node) {
+	a.t.Helper()
+	const unsafe, none = "TerminateMachine: machine is not deemed safe to scale down: ", "found no viable candidates for scaling down: "
+	reasons := []string{"(held-node)", "(pod-without-controller)", "(local-storage)", "(disruption-budget)"}
+	a.await("what holds the nodes is known", func() bool {
+		got := a.get("/slipway/v1/pools/" + a.name + "/plan?desiredSize=0")
+		return !slices.ContainsFunc(reasons, func(r string) bool { return !strings.Contains(got.body, strings.Trim(r, "()")) })
+	})
+	viable := func(i int) string { return nodes[i].Name + " is not a viable scale-down candidate: " }
+	every := append([]string{"pod " + a.name + "/alone", "pod " + a.name + "/storing-", a.name + "/budgeted allows 0"}, reasons...)
+	for i := range nodes {
+		every = append(every, viable(i))
+		a.refused("/pool/terminate", termination(a.machineOf(&nodes[i]), true), http.StatusConflict, unsafe+viable(i), viable(i), reasons[i])
+	}
+	for _, n := range []int{3, 0} {
+		a.refused("/pool/size", size(n), http.StatusConflict, none, every...)
+	}
+	// To be kept, whatever its node says.
+	id := a.machineOf(&nodes[0])
+	a.want(a.post("/pool/membershipStatus", membership(id, true, false)), http.StatusOK)
+	a.refused("/pool/terminate", termination(id, true), http.StatusConflict, unsafe+viable(0), "not evictable")
+	a.want(a.post("/pool/membershipStatus", membership(id, true, true)), http.StatusOK)
+	a.refused("/pool/terminate", termination("x", true), http.StatusNotFound, "failed to get cloudpool machine with ID x: getMachine x: machine not found: ")
+	if a.pool == nil {
+		return
+	}
+	// It runs, and its node may come at any moment.
+	young := a.pool.Place(emulator.Running, nil)
+	a.refused("/pool/terminate", termination(young.ID, true), http.StatusConflict, "no kubernetes node with external ID "+young.ID+" exists")
+	a.refused("/pool/size", size(4), http.StatusConflict, none, "(machine-may-register)")
+	a.pool.Lose(young.ID)
+	// The server's own word.
+	a.pool.Inject(emulator.Fault{Kind: emulator.Status, Status: http.StatusBadRequest, Method: http.MethodPost, Path: "/size", Message: "illegal input: 100%d"})
+	for strict, code := range map[bool]int{false: http.StatusBadRequest, true: http.StatusInternalServerError} {
+		got, err := send(a.ctx, http.DefaultClient, a.fronts[strict], http.MethodPost, "/pool/size", size(9))
+		a.check(err)
+		if got.code != code || !strings.Contains(got.message+got.detail, "illegal input: 100%d") ||
+			strict && !strings.HasPrefix(got.detail, "failed to request desiredSize against backend cloudpool: setDesiredSize 9: ") {
+			a.t.Errorf("strict %t: %s", strict, got)
+		}
+	}
+	a.pool.Heal()
+}
+
+// whileTheServerIsAway asks while the machines cannot be read, in each of the ways in which that can be so.
+func (a *asker) whileTheServerIsAway(id string) {
+	a.t.Helper()
+	refused := func() {
+		a.t.Helper()
+		a.refused("/pool/size", size(3), http.StatusBadGateway, "failed to retrieve cloudpool: getMachinePool: ")
+		a.refused("/pool/terminate", termination(id, true), http.StatusBadGateway, "")
+	}
+	if a.pool == nil {
+		a.check(a.ARM.Inject(azure.ARMFault{Kind: azure.ARMDenied, Resource: a.cloud.Group}))
+		refused()
+		a.want(a.get("/pool"), http.StatusBadGateway, "failure to process GET /pool")
+		a.ARM.ClearFaults()
+		return
+	}
+	for _, fault := range []emulator.Fault{
+		{Kind: emulator.Status, Status: http.StatusInternalServerError, Message: "attempt to invoke cloudpool before being started"},
+		{Kind: emulator.HTML}, {Kind: emulator.Redirect, Location: "/status"}, {Kind: emulator.Half}, {Kind: emulator.Reset},
+	} {
+		fault.Method = http.MethodGet
+		a.pool.Inject(fault)
+		refused()
+		a.pool.Heal()
+	}
+	// None of what is asked for is passed on by itself.
+	for _, r := range a.pool.Requests() {
+		if r.Method == http.MethodPost && !strings.HasSuffix(r.Path, "/membershipStatus") && r.Body != size(9) {
+			a.t.Errorf("the server was asked to %s %s", r.Path, r.Body)
+		}
+	}
+}
+
+// whileKubernetesIsAway asks while the API server answers nothing. What does not concern it goes on.
+func (a *asker) whileKubernetesIsAway(id string) {
+	a.t.Helper()
+	a.refused("/pool/size", size(3), http.StatusServiceUnavailable, "failed to retrieve kubernetes worker nodes: ")
+	a.refused("/pool/terminate", termination(id, true), http.StatusServiceUnavailable, "failed to get nodes: ")
+	a.want(a.post("/pool/size", size(4)), http.StatusOK)
+	for _, path := range []string{"/pool", "/pool/size", "/status"} {
+		if got := a.get(path); got.code != http.StatusOK {
+			a.t.Errorf("GET %s: %s", path, got)
+		}
+	}
+}
+
+// nobodyThere asks when nobody listens where the server was.
+func (f *fixture) nobodyThere(a *asker) {
+	f.t.Helper()
+	f.server.Close()
+	const passing = "failed to forward request to backend: failed to complete backend cloudpool request"
+	for _, front := range a.fronts {
+		got, err := send(f.ctx, http.DefaultClient, front, http.MethodGet, "/pool", "")
+		f.check(err)
+		if got.code != http.StatusBadGateway || got.message != passing {
+			f.t.Errorf("GET /pool: %s, want 502 %q", got, passing)
+		}
+	}
+	a.refused("/pool/size", size(3), http.StatusBadGateway, "failed to retrieve cloudpool: getMachinePool: ")
+}
+
+func membership(id string, active, evictable bool) string {
+	raw, _ := json.Marshal(map[string]any{"machineId": id, "membershipStatus": map[string]bool{"active": active, "evictable": evictable}})
+	return string(raw)
+}
+
+// kindOf is a request without the names in it.
+func kindOf(r faultproxy.Request) string {
+	segments := strings.Split(strings.Trim(r.Path, "/"), "/")
+	resource := segments[len(segments)-1]
+	for i, s := range segments {
+		if slices.Contains([]string{"configmaps", "leases", "noderetirements", "nodes", "pods"}, s) {
+			resource = strings.Join(append([]string{s}, segments[min(len(segments), i+2):]...), "/")
+		}
+	}
+	return fmt.Sprintf("%s %s %s", r.Server, r.Method, resource)
+}

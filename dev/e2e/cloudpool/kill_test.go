@@ -1,0 +1,137 @@
+package cloudpool_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"testing"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/dev/controlplane"
+	"github.com/slipway-dev/slipway/dev/faultproxy"
+	"github.com/slipway-dev/slipway/internal/cloudpool/api"
+)
+
+// change is an update of a pool of three machines, and what it has to end with.
+type change struct {
+	name string
+	// ask gives the request that a client repeats until it is told that it is done.
+	ask func(f *fixture) (path, body string)
+	// machines are how many there are at the end, and retired how many were.
+	machines, retired int
+	// kills says of a request whether the process is killed at it.
+	kills func(faultproxy.Request) bool
+}
+
+var changes = []change{
+	{
+		name:     "smaller",
+		ask:      func(*fixture) (string, string) { return "/pool/size", size(1) },
+		machines: 1, retired: 2,
+		kills: func(r faultproxy.Request) bool { return r.Method != http.MethodGet },
+	},
+	{
+		name:     "replaced",
+		ask:      func(f *fixture) (string, string) { return "/pool/terminate", termination(f.machine(0), false) },
+		machines: 3, retired: 1,
+		// What it writes into the API server is the same as above.
+		kills: func(r faultproxy.Request) bool { return r.Server == "server" && r.Method != http.MethodGet },
+	},
+}
+
+// TestI8AfterAKillAtAnyWriteTheNextProcessReachesTheSameEnd kills slipway cloudpool with SIGKILL at each request by which it
+// changes anything, of the API server or of the pool's server, right after it was carried out and before the process has
+// heard of it. Whatever happens between two such requests leaves the world as the first of them did, so that these are all
+// the moments there are. A first run is left alone, and tells which requests there are.
+func TestI8AfterAKillAtAnyWriteTheNextProcessReachesTheSameEnd(t *testing.T) {
+	t.Parallel()
+	for i, c := range changes {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			seen := c.walk(t, fmt.Sprintf("kill%d", i), faultproxy.Point{})
+			writes := slices.DeleteFunc(seen, func(r faultproxy.Request) bool { return !c.kills(r) })
+			t.Logf("%d requests: %s", len(writes), faultproxy.Kinds(writes))
+			if len(writes) == 0 {
+				t.Fatal("there is no request to be killed at")
+			}
+			for n, r := range writes {
+				t.Run(r.Point.String(), func(t *testing.T) {
+					t.Parallel()
+					again := c.walk(t, fmt.Sprintf("kill%dx%d", i, n), r.Point)
+					if !slices.ContainsFunc(again, func(s faultproxy.Request) bool { return s.Point == r.Point }) {
+						t.Skip("this run came to its end without such a request") // a Lease is renewed as often as there is time to
+					}
+				})
+			}
+		})
+	}
+}
+
+// walk has the change made, kills the process at a request, if there is one such, and checks the end. It returns the
+// requests of all processes since the client asked.
+func (c *change) walk(t *testing.T, name string, at faultproxy.Point) []faultproxy.Request {
+	t.Helper()
+	f := newFixture(t, name, 3, options{})
+	f.create(f.app("web", 2).Deployment())
+	f.manage()
+	f.between = faultproxy.New(kindOf)
+	t.Cleanup(func() { _ = f.between.Close() })
+	launched := make(chan *controlplane.Process, 1)
+	f.between.At(at, faultproxy.After, func(r faultproxy.Request) {
+		p := <-launched
+		if err := p.Kill(); err != nil {
+			t.Errorf("killing slipway cloudpool at %s: %v", r, err)
+		}
+		if err := p.Restart(context.WithoutCancel(f.ctx)); err != nil {
+			t.Errorf("starting slipway cloudpool again after %s: %v", r, err)
+		}
+	})
+	server, err := url.Parse(f.server.URL)
+	f.check(err)
+	server, err = f.between.Serve("server", server, nil)
+	f.check(err)
+	f.clouds = f.file(f.pools(server.String()))
+	launched <- f.serve("a")
+	before := len(f.between.Requests())
+	path, body := c.ask(f)
+	f.await("the client is told that it is done", func() bool {
+		a, err := f.send(f.ctx, http.MethodPost, path, body)
+		if err == nil && a.code != http.StatusOK && a.code != http.StatusServiceUnavailable {
+			t.Fatalf("%s", a)
+		}
+		return err == nil && a.code == http.StatusOK
+	})
+	c.check(f)
+	return f.between.Requests()[before:]
+}
+
+// check looks at what there is once nothing is under way any more.
+func (c *change) check(f *fixture) {
+	f.t.Helper()
+	f.await("the pool is as it is meant to be", func() bool { return len(f.running()) == c.machines && f.nodes() == c.machines })
+	var serials []int
+	for _, m := range f.pool.Machines() {
+		serials = append(serials, m.Serial)
+	}
+	slices.Sort(serials)
+	f.left(serials...)
+	if len(serials) != c.machines {
+		f.t.Errorf("%d machines, want %d", len(serials), c.machines)
+	}
+	records := f.records()
+	if len(records) != c.retired {
+		f.t.Errorf("%d retirements, want %d", len(records), c.retired)
+	}
+	for _, rt := range records {
+		if rt.Status.Phase != v1alpha1.Succeeded {
+			f.t.Errorf("the retirement of %s: %s: %s", rt.Spec.NodeName, rt.Status.Phase, rt.Status.Message)
+		}
+	}
+	for _, m := range f.machines() {
+		if m.State != api.Running {
+			f.t.Errorf("machine %s: %s", m.ID, m.State)
+		}
+	}
+}

@@ -1,0 +1,122 @@
+package cloudpool
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/slipway-dev/slipway/internal/cloudpool/api"
+)
+
+// members is a pool of which nothing but memberships and sizes is asked.
+type members struct {
+	Backend
+	pool  api.Pool
+	size  api.Size
+	fails map[string]error
+	asked []string
+}
+
+func (m *members) Pool(context.Context) (api.Pool, error) { return m.pool, m.fails["pool"] }
+
+func (m *members) Size(context.Context) (api.Size, error) { return m.size, m.fails["size"] }
+
+func (m *members) SetDesiredSize(_ context.Context, n int) error {
+	if err := m.fails["desired"]; err != nil {
+		return err
+	}
+	m.size.Desired = n
+	m.asked = append(m.asked, "desired")
+	return nil
+}
+
+func (m *members) SetMembershipStatus(_ context.Context, s api.SetMembershipStatus) error {
+	for i := range m.pool.Machines {
+		if m.pool.Machines[i].ID == s.MachineID {
+			m.pool.Machines[i].Membership = &s.MembershipStatus
+		}
+	}
+	m.asked = append(m.asked, "membership")
+	return m.fails["membership"]
+}
+
+func (m *members) active() int {
+	n := 0
+	for i := range m.pool.Machines {
+		if m.pool.Machines[i].Active() {
+			n++
+		}
+	}
+	return n
+}
+
+// pooled is a pool of machines of these memberships, and what size it is meant to have.
+func pooled(desired int, memberships ...api.MembershipStatus) *members {
+	m := &members{size: api.Size{Desired: desired}, fails: map[string]error{}}
+	for i := range memberships {
+		m.pool.Machines = append(m.pool.Machines, api.Machine{ID: string(rune('a' + i)), State: api.Running, Membership: &memberships[i]})
+	}
+	return m
+}
+
+var (
+	plain   = api.MembershipStatus{Active: true, Evictable: true}
+	blessed = api.MembershipStatus{Active: true}
+	waiting = api.MembershipStatus{}
+)
+
+func TestI1AMembershipLeavesThePoolsServerNothingToTakeAway(t *testing.T) {
+	for name, tt := range map[string]struct {
+		pool    *members
+		machine string
+		to      api.MembershipStatus
+		refused bool
+		asked   []string
+	}{
+		"one that counts again raises the size":      {pooled(2, waiting, plain, plain), "a", plain, false, []string{"membership", "desired"}},
+		"also one that is to be kept":                {pooled(2, waiting, plain, plain), "a", blessed, false, []string{"membership", "desired"}},
+		"unless there is room for it":                {pooled(3, waiting, plain, plain), "a", plain, false, []string{"membership"}},
+		"one that stops counting is replaced":        {pooled(3, plain, plain, plain), "a", waiting, false, []string{"membership"}},
+		"one that is kept is not taken":              {pooled(1, plain, plain), "a", blessed, false, []string{"membership"}},
+		"one that is not kept any more":              {pooled(2, blessed, plain), "a", plain, false, []string{"membership"}},
+		"one that is not, while there are too many":  {pooled(1, blessed, plain), "a", plain, true, nil},
+		"what is so already":                         {pooled(1, plain, plain), "a", plain, false, []string{"membership"}},
+		"one that is unknown is the server's matter": {pooled(1, plain), "x", plain, false, []string{"membership"}},
+	} {
+		want := api.SetMembershipStatus{MachineID: tt.machine, MembershipStatus: tt.to}
+		surplus := max(0, tt.pool.active()-tt.pool.size.Desired)
+		set, err := setWithRoom(t.Context(), tt.pool, want)
+		if err == nil {
+			err = set(t.Context(), want)
+		}
+		if refused := resultOf(err) == NotPossible; refused != tt.refused || err != nil && !refused || !slices.Equal(tt.pool.asked, tt.asked) {
+			t.Errorf("%s: %v, asked for %v; want %v", name, err, tt.pool.asked, tt.asked)
+		}
+		if now := max(0, tt.pool.active()-tt.pool.size.Desired); now > surplus {
+			t.Errorf("%s: %d active machines are too many, and were %d before", name, now, surplus)
+		}
+	}
+}
+
+func TestAMachineIsMadeWhatItWasWhenTheSizeCannotBeRaised(t *testing.T) {
+	pool := pooled(1, waiting, plain)
+	pool.fails["desired"] = errors.New("502")
+	want := api.SetMembershipStatus{MachineID: "a", MembershipStatus: plain}
+	set, err := setWithRoom(t.Context(), pool, want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = set(t.Context(), want)
+	if err == nil || !strings.Contains(err.Error(), "cannot be raised to 2") || *pool.pool.Machines[0].Membership != waiting {
+		t.Errorf("%v, %+v", err, pool.pool.Machines[0].Membership)
+	}
+	for _, what := range []string{"pool", "size"} {
+		pool := pooled(1, waiting, plain)
+		pool.fails[what] = errors.New("away")
+		if _, err := setWithRoom(t.Context(), pool, want); resultOf(err) != BackendAway || len(pool.asked) > 0 {
+			t.Errorf("%s away: %v, asked for %v", what, err, pool.asked)
+		}
+	}
+}
