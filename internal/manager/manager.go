@@ -155,6 +155,7 @@ type counters struct {
 	replacement *replacement.Metrics
 	nodegroup   *nodegroup.Metrics
 	autoscaler  *autoscaler.Metrics
+	strays      *strayMetrics
 }
 
 func newCounters(r prometheus.Registerer) (c counters, err error) {
@@ -167,7 +168,10 @@ func newCounters(r prometheus.Registerer) (c counters, err error) {
 	if c.nodegroup, err = nodegroup.NewMetrics(r); err != nil {
 		return c, err
 	}
-	c.autoscaler, err = autoscaler.NewMetrics(r)
+	if c.autoscaler, err = autoscaler.NewMetrics(r); err != nil {
+		return c, err
+	}
+	c.strays, err = newStrayMetrics(r)
 	return c, err
 }
 
@@ -193,6 +197,9 @@ func assemble(ctx context.Context, c Config, in Process, clouds map[string]cloud
 		return nil, err
 	}
 	if err := addAutoscaler(m, c, in.Kube, groups, clouds, counters.autoscaler, in.Log); err != nil {
+		return nil, err
+	}
+	if err := addStrays(m, c, groups, clouds, counters.strays, in.Log); err != nil {
 		return nil, err
 	}
 	return m, m.Add(&retirement.Sweeper{
