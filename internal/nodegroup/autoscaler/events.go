@@ -114,6 +114,19 @@ func (a *Autoscaler) machineGivenUp(g *known, dead scaling.DeadMachine) {
 		dead.Instance.ProviderID, dead.Reason, dead.Message)
 }
 
+// tellWishes takes in what became of the wishes, and tells of those that cannot be granted.
+func (a *Autoscaler) tellWishes(groups []*known, verdicts []scaling.WishVerdict) {
+	failed := map[string]bool{}
+	for _, g := range groups {
+		failed[g.name()] = g.refused
+	}
+	for _, v := range a.o.Wishes.settle(verdicts, failed) {
+		if v.Missing > 0 {
+			a.o.Log.Warn("machines that were wished for may not be ordered now", "wish", v.ID, "missing", v.Missing, "reasons", v.Reasons)
+		}
+	}
+}
+
 // tellNode tells of a node that is to go, or is kept from it, when that is something else than before.
 func (a *Autoscaler) tellNode(g *known, d *scaling.NodeDecision) {
 	uid := string(d.Subject.Object.UID)
