@@ -14,7 +14,7 @@ import (
 
 // addAutoscaler adds what has machines come for pods without room, and underused nodes leave.
 func addAutoscaler(m manager.Manager, c Config, kube *rest.Config, groups *Groups, providers map[string]cloud.Provider,
-	metrics *autoscaler.Metrics, log *slog.Logger,
+	wishes *autoscaler.Wishes, metrics *autoscaler.Metrics, log *slog.Logger,
 ) error {
 	client, err := kubernetes.NewForConfig(kube)
 	if err != nil {
@@ -26,6 +26,6 @@ func addAutoscaler(m manager.Manager, c Config, kube *rest.Config, groups *Group
 	}
 	return m.Add(autoscaler.New(autoscaler.Options{
 		Client: m.GetClient(), Kube: client, Groups: groups, Clouds: providers, Events: m.GetEventRecorder("slipway"),
-		Metrics: metrics, Log: log, Selector: c.parsedSelector, Maximum: most, Debounce: c.ScaleUpDebounce, Every: c.ScalePoll,
+		Wishes: wishes, Metrics: metrics, Log: log, Selector: c.parsedSelector, Maximum: most, Debounce: c.ScaleUpDebounce, Every: c.ScalePoll,
 	}))
 }

@@ -28,6 +28,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 	"github.com/slipway-dev/slipway/internal/nodegroup"
+	"github.com/slipway-dev/slipway/internal/nodegroup/advised"
 	"github.com/slipway-dev/slipway/internal/nodegroup/autoscaler"
 	"github.com/slipway-dev/slipway/internal/observe"
 	"github.com/slipway-dev/slipway/internal/replacement"
@@ -156,6 +157,7 @@ type counters struct {
 	nodegroup   *nodegroup.Metrics
 	autoscaler  *autoscaler.Metrics
 	strays      *strayMetrics
+	advised     *advised.Metrics
 }
 
 func newCounters(r prometheus.Registerer) (c counters, err error) {
@@ -171,7 +173,10 @@ func newCounters(r prometheus.Registerer) (c counters, err error) {
 	if c.autoscaler, err = autoscaler.NewMetrics(r); err != nil {
 		return c, err
 	}
-	c.strays, err = newStrayMetrics(r)
+	if c.strays, err = newStrayMetrics(r); err != nil {
+		return c, err
+	}
+	c.advised, err = advised.NewMetrics(r)
 	return c, err
 }
 
@@ -196,7 +201,11 @@ func assemble(ctx context.Context, c Config, in Process, clouds map[string]cloud
 	if err := addNodeGroups(m, c, groups, clouds, in.API, counters.nodegroup, in.Log); err != nil {
 		return nil, err
 	}
-	if err := addAutoscaler(m, c, in.Kube, groups, clouds, counters.autoscaler, in.Log); err != nil {
+	wishes := autoscaler.NewWishes()
+	if err := addAutoscaler(m, c, in.Kube, groups, clouds, wishes, counters.autoscaler, in.Log); err != nil {
+		return nil, err
+	}
+	if err := addAdvised(m, c, in.Kube, groups, clouds, wishes, counters.advised, in.Log); err != nil {
 		return nil, err
 	}
 	if err := addStrays(m, c, groups, clouds, counters.strays, in.Log); err != nil {
