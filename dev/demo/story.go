@@ -16,5 +16,6 @@ func (s *stage) story() []*step {
 		{title: "The manager dies in the middle of its work.", after: pool, play: s.killedManager},
 		{title: "Work comes in time for the last of the six.", after: pool, play: s.rescuedNode},
 		{title: "Somebody else's autoscaler wants a pool to be 2 machines.", play: s.sizes},
+		{title: "Sixty pods come for which there is no room, and go again.", play: s.comeAndGo},
 	}
 }
