@@ -25,7 +25,7 @@ build-dev: slipway-dev ## Compile the control plane to develop on, for the first
 	@bin/slipway-dev build
 
 .PHONY: demo
-demo: build slipway-dev ## Tell the story on a real control plane, each step checked (KEEP=1 leaves it running)
+demo: build slipway-dev ## Tell the story on a real control plane, each step checked (KEEP=1 leaves it running, CLOUD=openstack starts a real one)
 	@bin/slipway-dev demo
 
 .PHONY: peers

@@ -27,6 +27,7 @@ import (
 type osaFlags struct {
 	kubeconfig, config, cluster, listen string
 	controlPlane                        int
+	named                               bool // the cluster, rather than by default
 }
 
 func parseOSA(args []string, stderr io.Writer) (osaFlags, error) {
@@ -38,7 +39,7 @@ func parseOSA(args []string, stderr io.Writer) (osaFlags, error) {
 		"kubeconfig `file`; in a pod its own ServiceAccount is used")
 	fs.StringVar(&f.config, "config", openstackautoscaler.DefaultFile, "the autoscaler's configuration `file`")
 	fs.StringVar(&f.cluster, "cluster-name", openstackautoscaler.DefaultCluster,
-		"`name` that tells this cluster's servers from those of others in the project")
+		"`name` that tells this cluster's servers from those of others in the project; with it, servers without a Node are collected")
 	fs.IntVar(&f.controlPlane, "control-plane-nodes", -1, "how many of the nodes are the control plane's; -1 counts them")
 	fs.StringVar(&f.listen, "listen", ":9819", "`address` of /metrics, /healthz and /readyz; empty is none")
 	if err := fs.Parse(args); err != nil {
@@ -47,6 +48,7 @@ func parseOSA(args []string, stderr io.Writer) (osaFlags, error) {
 	if fs.NArg() > 0 {
 		return f, fmt.Errorf("%q: want flags only", fs.Arg(0))
 	}
+	fs.Visit(func(given *flag.Flag) { f.named = f.named || given.Name == "cluster-name" })
 	return f, nil
 }
 
@@ -97,6 +99,9 @@ func managerOf(ctx context.Context, f osaFlags, c *openstackautoscaler.Config) (
 			"told of by --cloud-config", f.config, c.CloudType, openstackautoscaler.OpenStack)
 	}
 	m.InstallCRDs, m.Listen, m.LogFormat = true, f.listen, "text"
+	if !f.named {
+		m.Strays = manager.ReportStrays // another cluster of the project may go by the same name
+	}
 	if m.LeaderElectionNamespace == "" {
 		m.LeaderElectionNamespace = metav1.NamespaceSystem
 	}

@@ -21,6 +21,8 @@ type Options struct {
 	Out io.Writer
 	// Version is the Kubernetes minor version, as controlplane.Options has it.
 	Version string
+	// Cloud is where the machines of the pods come from that come and go: EmulatedAzure or RealOpenStack.
+	Cloud string
 	// Keep leaves everything running in Dir, to be stopped by testbed.Down.
 	Keep bool
 	// Dir is where a control plane that is kept has its files. Otherwise it is temporary.
@@ -41,6 +43,19 @@ const (
 // Run tells the story. It returns an error when a step did not go as it should, which has been told then, or when the
 // story could not be told.
 func Run(ctx context.Context, o Options) (err error) {
+	var machines crowdCloud = emulated{}
+	switch o.Cloud {
+	case EmulatedAzure:
+	case RealOpenStack:
+		started, err := startOpenStack(ctx, o.Out)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, started.stop()) }()
+		machines = started
+	default:
+		return fmt.Errorf("demo: CLOUD is %q: want %s, or nothing for the emulated cloud", o.Cloud, RealOpenStack)
+	}
 	begun := time.Now()
 	kept := false
 	defer func() {
@@ -66,6 +81,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return err
 	}
+	s.crowd = machines
 	defer func() { err = errors.Join(err, s.hook.server.Close()) }()
 	s.introduce(o.Out, time.Since(begun))
 	steps := s.story()

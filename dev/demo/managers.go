@@ -178,7 +178,7 @@ func (s *stage) startManager(ctx context.Context, name string) (*manager, error)
 			"manager", "--install-crds", "--kubeconfig", kubeconfig, "--cloud-config", clouds, "--listen", listen,
 			"--leader-election-namespace", testbed.AgentNamespace, "--leader-election-lease-duration", leaseTime.String(),
 			"--group-poll-interval", "1s", "--poll-interval", "500ms", "--cloud-poll-interval", "500ms", "--retry-interval", retryAfter.String(),
-			"--selector", "!" + kubeaware.MarkLabel, // its own affair
+			"--selector", "!" + kubeaware.MarkLabel + ",!" + crowdLabel, // their own affair
 		},
 	})
 	return &manager{Process: process, metrics: "http://" + listen + "/metrics"}, err

@@ -81,6 +81,7 @@ type stage struct {
 	hook     *hook                     // of the agent on the machine that is taken away
 	managers [2]*manager
 	pool     *observed // once its step has begun
+	crowd    crowdCloud
 }
 
 // prepare adds the machines, starts what runs on them and the agents, and opens the way to the nodes of refuge.

@@ -18,8 +18,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/slipway-dev/slipway/dev/controlplane"
 )
@@ -31,6 +33,9 @@ var scripts embed.FS
 
 // Variable is the environment variable that names the directory of a running OpenStack for tests.
 const Variable = "SLIPWAY_OPENSTACK"
+
+// UntilVariable is the environment variable with the time, in seconds since 1970, from which on no test begins any more.
+const UntilVariable = "SLIPWAY_OPENSTACK_UNTIL"
 
 // The entries of clouds.yaml.
 const (
@@ -156,12 +161,22 @@ func (c *Cloud) Password() (string, error) {
 	return strings.TrimSpace(string(raw)), nil
 }
 
-// ForTest gives the OpenStack that `make test-openstack` has started, and skips the test when there is none.
+// ForTest gives the OpenStack that `make test-openstack` has started, and skips the test when there is none, or when the
+// time is over by which tests may begin.
 func ForTest(tb testing.TB) *Cloud {
 	tb.Helper()
 	dir := os.Getenv(Variable)
 	if dir == "" {
 		tb.Skip("no OpenStack runs here: make test-openstack starts one")
+	}
+	if text := os.Getenv(UntilVariable); text != "" {
+		until, err := strconv.ParseInt(text, 10, 64)
+		if err != nil {
+			tb.Fatalf("%s is %q: want seconds since 1970", UntilVariable, text)
+		}
+		if !time.Now().Before(time.Unix(until, 0)) {
+			tb.Skip("the time for the tests with OpenStack is over")
+		}
 	}
 	c, err := Open(dir)
 	if err != nil {

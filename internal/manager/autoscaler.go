@@ -10,12 +10,11 @@ import (
 
 	"github.com/slipway-dev/slipway/internal/cloud"
 	"github.com/slipway-dev/slipway/internal/nodegroup/autoscaler"
-	"github.com/slipway-dev/slipway/internal/placement/live"
 )
 
 // addAutoscaler adds what has machines come for pods without room, and underused nodes leave.
-func addAutoscaler(m manager.Manager, c Config, kube *rest.Config, informers live.Informers, pods live.Pods, groups *Groups, providers map[string]cloud.Provider,
-	metrics *autoscaler.Metrics, log *slog.Logger,
+func addAutoscaler(m manager.Manager, c Config, kube *rest.Config, w watched, groups *Groups, providers map[string]cloud.Provider,
+	wishes *autoscaler.Wishes, metrics *autoscaler.Metrics, log *slog.Logger,
 ) error {
 	client, err := kubernetes.NewForConfig(kube)
 	if err != nil {
@@ -26,7 +25,8 @@ func addAutoscaler(m manager.Manager, c Config, kube *rest.Config, informers liv
 		most = &c.MaxNodes
 	}
 	return m.Add(autoscaler.New(autoscaler.Options{
-		Client: m.GetClient(), Informers: informers, Pods: pods, Kube: client, Groups: groups, Clouds: providers, Events: m.GetEventRecorder("slipway"),
-		Metrics: metrics, Log: log, Selector: c.parsedSelector, Maximum: most, Debounce: c.ScaleUpDebounce, Every: c.ScalePoll,
+		Client: m.GetClient(), Informers: w.informers, Pods: w.pods, Kube: client, Groups: groups, Clouds: providers,
+		Events: m.GetEventRecorder("slipway"), Wishes: wishes, Metrics: metrics, Log: log, Selector: c.parsedSelector, Maximum: most,
+		Debounce: c.ScaleUpDebounce, Every: c.ScalePoll,
 	}))
 }

@@ -1,10 +1,13 @@
 package manager
 
 import (
+	"context"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/placement/live"
@@ -30,6 +33,19 @@ func unfinishedPods() cache.ByObject {
 			fields.OneTermNotEqualSelector("status.phase", string(corev1.PodFailed))),
 		Transform: live.TrimPods(),
 	}
+}
+
+// watched is what several read of the cluster, and what is held once for all of them.
+type watched struct {
+	informers live.Informers
+	pods      live.Pods
+}
+
+// watch has the pods watched from the beginning: a notice may leave half a minute.
+func watch(ctx context.Context, m manager.Manager) (w watched, err error) {
+	w.informers = live.OfCache(ctx, m.GetCache())
+	w.pods, err = live.CachedPods(w.informers)
+	return w, err
 }
 
 // trimNode drops what nobody reads: images and volumes alone are most of a Node.

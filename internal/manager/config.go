@@ -37,6 +37,7 @@ type Config struct {
 	ScaleUpDebounce         time.Duration
 	ScalePoll               time.Duration
 	MaxNodes                int
+	Strays                  string // ReportStrays or CollectStrays
 	RetryInterval           time.Duration
 	OrderRetry, OrderSettle time.Duration
 	Listen                  string
@@ -77,6 +78,8 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 		"time between two looks at machines that are on their way and at nodes that are used little, 100ms to 5m")
 	fs.IntVar(&c.MaxNodes, "max-nodes", 0,
 		"how many nodes the cluster may have, those on their way included and those of its control plane not; 0 is no bound")
+	fs.StringVar(&c.Strays, "strays", CollectStrays, "machines that are marked as the cluster's and have no Node, and Nodes without a machine: "+
+		"report, or collect, which takes them away when that has been so for 15m")
 	fs.DurationVar(&c.RetryInterval, "retry-interval", 10*time.Second,
 		"time before a deletion that failed is asked for again, 100ms to 5m; doubled each time up to 5m")
 	fs.DurationVar(&c.OrderRetry, "order-retry-interval", 30*time.Second,
@@ -109,6 +112,9 @@ func (c *Config) Validate() error {
 	}
 	if c.MaxNodes < 0 {
 		errs = append(errs, fmt.Errorf("--max-nodes: %d: must not be negative", c.MaxNodes))
+	}
+	if c.Strays != ReportStrays && c.Strays != CollectStrays {
+		errs = append(errs, fmt.Errorf("--strays: %q: want %s or %s", c.Strays, ReportStrays, CollectStrays))
 	}
 	if c.RetirementTTL < 0 {
 		errs = append(errs, fmt.Errorf("--retirement-ttl: %s: must not be negative", c.RetirementTTL))

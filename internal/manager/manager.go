@@ -33,9 +33,9 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 	"github.com/slipway-dev/slipway/internal/nodegroup"
+	"github.com/slipway-dev/slipway/internal/nodegroup/advised"
 	"github.com/slipway-dev/slipway/internal/nodegroup/autoscaler"
 	"github.com/slipway-dev/slipway/internal/observe"
-	"github.com/slipway-dev/slipway/internal/placement/live"
 	"github.com/slipway-dev/slipway/internal/replacement"
 	"github.com/slipway-dev/slipway/internal/retirement"
 )
@@ -169,6 +169,8 @@ type counters struct {
 	replacement *replacement.Metrics
 	nodegroup   *nodegroup.Metrics
 	autoscaler  *autoscaler.Metrics
+	strays      *strayMetrics
+	advised     *advised.Metrics
 }
 
 func newCounters(r prometheus.Registerer) (c counters, err error) {
@@ -181,7 +183,13 @@ func newCounters(r prometheus.Registerer) (c counters, err error) {
 	if c.nodegroup, err = nodegroup.NewMetrics(r); err != nil {
 		return c, err
 	}
-	c.autoscaler, err = autoscaler.NewMetrics(r)
+	if c.autoscaler, err = autoscaler.NewMetrics(r); err != nil {
+		return c, err
+	}
+	if c.strays, err = newStrayMetrics(r); err != nil {
+		return c, err
+	}
+	c.advised, err = advised.NewMetrics(r)
 	return c, err
 }
 
@@ -191,8 +199,7 @@ func assemble(ctx context.Context, c Config, in Process, clouds map[string]cloud
 	if err != nil {
 		return nil, err
 	}
-	informers := live.OfCache(ctx, m.GetCache())
-	pods, err := live.CachedPods(informers)
+	w, err := watch(ctx, m)
 	if err != nil {
 		return nil, err
 	}
@@ -205,13 +212,20 @@ func assemble(ctx context.Context, c Config, in Process, clouds map[string]cloud
 	if err := r.Register(ctx, m); err != nil {
 		return nil, err
 	}
-	if err := addReplacement(ctx, m, c, pods, groups, clouds, counters.replacement, counters.retirement, in.Log); err != nil {
+	if err := addReplacement(ctx, m, c, w.pods, groups, clouds, counters.replacement, counters.retirement, in.Log); err != nil {
 		return nil, err
 	}
-	if err := addNodeGroups(m, c, pods, groups, clouds, in.API, counters.nodegroup, in.Log); err != nil {
+	if err := addNodeGroups(m, c, w.pods, groups, clouds, in.API, counters.nodegroup, in.Log); err != nil {
 		return nil, err
 	}
-	if err := addAutoscaler(m, c, in.Kube, informers, pods, groups, clouds, counters.autoscaler, in.Log); err != nil {
+	wishes := autoscaler.NewWishes()
+	if err := addAutoscaler(m, c, in.Kube, w, groups, clouds, wishes, counters.autoscaler, in.Log); err != nil {
+		return nil, err
+	}
+	if err := addAdvised(m, c, in.Kube, groups, clouds, wishes, counters.advised, in.Log); err != nil {
+		return nil, err
+	}
+	if err := addStrays(m, c, groups, clouds, counters.strays, in.Log); err != nil {
 		return nil, err
 	}
 	return m, m.Add(&retirement.Sweeper{

@@ -3,6 +3,8 @@ package placement
 import (
 	"errors"
 	"fmt"
+	"iter"
+	"maps"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -75,6 +77,9 @@ func New() *Snapshot {
 
 // Nodes returns how many nodes the snapshot holds.
 func (s *Snapshot) Nodes() int { return len(s.nodeByName) }
+
+// NodeNames gives the names of the nodes, in no order.
+func (s *Snapshot) NodeNames() iter.Seq[string] { return maps.Keys(s.nodeByName) }
 
 // Pods returns how many pods that are not finished the snapshot holds.
 func (s *Snapshot) Pods() int { return len(s.pods) }

@@ -12,16 +12,21 @@ import (
 // keepVariable is the environment variable that has the demo leave everything running.
 const keepVariable = "KEEP"
 
+// cloudVariable is the environment variable that names the cloud of the step in which machines come and go.
+const cloudVariable = "CLOUD"
+
 func demoCommand() *cobra.Command {
 	var dir, version string
 	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "Tell what Slipway's agent does, on a real control plane, each step checked",
 		Long: "Tell what Slipway's agent does, on a real control plane, each step checked.\n\n" +
-			"With " + keepVariable + "=1 in the environment everything is left running, as by `slipway-dev up`.",
+			"With " + keepVariable + "=1 in the environment everything is left running, as by `slipway-dev up`.\n" +
+			"With " + cloudVariable + "=" + demo.RealOpenStack + " the machines of the last step are of a real OpenStack, which is installed and started\n" +
+			"for that: Debian 12's packages, which take root to install.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			o := demo.Options{Out: cmd.OutOrStdout(), Version: version}
+			o := demo.Options{Out: cmd.OutOrStdout(), Version: version, Cloud: os.Getenv(cloudVariable)}
 			if keep := os.Getenv(keepVariable); keep != "" && keep != "0" {
 				if err := refuseSecond(dir); err != nil {
 					return err

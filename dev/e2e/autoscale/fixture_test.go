@@ -91,9 +91,14 @@ func (f *fixture) check(err error) {
 // group creates a NodeGroup of a scale set.
 func (f *fixture) group(name, scaleSet, spec string) {
 	f.t.Helper()
+	f.groupOf(name, fmt.Sprintf("nodeSelector: {matchLabels: {kubernetes.azure.com/agentpool: %s}}\ncloud: {provider: azure, group: %s}\n%s",
+		f.name, scaleSet, spec))
+}
+
+// groupOf creates a NodeGroup.
+func (f *fixture) groupOf(name, spec string) {
+	f.t.Helper()
 	o := &unstructured.Unstructured{Object: map[string]any{}}
-	spec = fmt.Sprintf("nodeSelector: {matchLabels: {kubernetes.azure.com/agentpool: %s}}\ncloud: {provider: azure, group: %s}\n%s",
-		f.name, scaleSet, spec)
 	f.check(yaml.Unmarshal([]byte("spec:\n  "+strings.ReplaceAll(strings.TrimSpace(spec), "\n", "\n  ")), &o.Object))
 	o.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("NodeGroup"))
 	o.SetName(name)
@@ -114,8 +119,12 @@ func (f *fixture) manage(scaleSets ...string) *controlplane.Process {
 	}
 	raw, err := yaml.Marshal(map[string]any{"azure": config})
 	f.check(err)
-	clouds := filepath.Join(f.t.TempDir(), "clouds.yaml")
-	f.check(os.WriteFile(clouds, raw, 0o600))
+	return f.manageWith(testbed.File(f.t, "clouds.yaml", string(raw)))
+}
+
+// manageWith starts a manager with a file of clouds.
+func (f *fixture) manageWith(clouds string) *controlplane.Process {
+	f.t.Helper()
 	credentials, err := f.ServiceAccountKubeconfig(f.ctx, "slipway", "slipway-manager", controlplane.TokenOptions{})
 	f.check(err)
 	path, err := testbed.Binary("slipway")

@@ -6,12 +6,15 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/gophercloud/gophercloud/v2"
 	"github.com/gophercloud/gophercloud/v2/openstack/compute/v2/servers"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/dynamic"
@@ -20,6 +23,9 @@ import (
 	"github.com/slipway-dev/slipway/dev/controlplane"
 	openstackdev "github.com/slipway-dev/slipway/dev/openstack"
 	"github.com/slipway-dev/slipway/dev/testbed"
+	"github.com/slipway-dev/slipway/dev/workload"
+	"github.com/slipway-dev/slipway/internal/cloud/openstack"
+	"github.com/slipway-dev/slipway/internal/compat/openstackautoscaler"
 )
 
 func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
@@ -39,12 +45,13 @@ MaxNodeCount: 10
 Network: {SecurityGroupName: demo-sg, NetworkUUID: %s}
 OpenStackFlavours:
   DefaultFlavour: t.1c512m
-  Flavours: [{Name: t.1c512m, VCPU: 1, Memory: 512}]
+  Flavours: [{Name: t.1c512m, VCPU: 1, Memory: 512}, {Name: m.2c4g, VCPU: 2, Memory: 4096}]
 `
 
 // A worker that the OpenStack autoscaler has made is taken out of service by Slipway with that tool's own file: the Node
-// drained and deleted, and the server gone from Nova.
-func TestAWorkerOfTheOpenStackAutoscalerIsRetiredWithItsConfYML(t *testing.T) {
+// drained and deleted, and the server gone from Nova. A pod that finds no room gets a server of the first flavour of the
+// file that is large enough.
+func TestAWorkerOfTheOpenStackAutoscalerIsRetiredWithItsConfYMLAndAPodGetsANewOne(t *testing.T) {
 	c := openstackdev.ForTest(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
@@ -68,7 +75,7 @@ func TestAWorkerOfTheOpenStackAutoscalerIsRetiredWithItsConfYML(t *testing.T) {
 		}
 		look(t)
 	}
-	if err := bed.AddNodes(ctx, controlplane.NodeSpec{Name: name, ProviderID: idOf(made.ID)}, controlplane.NodeSpec{Name: "kube-worker-stays"}); err != nil {
+	if err := bed.AddNodes(ctx, controlplane.NodeSpec{Name: name, ProviderID: idOf(made.ID)}, controlplane.NodeSpec{Name: "kube-worker-stays", CPU: "1", Memory: "512Mi"}); err != nil {
 		t.Fatal(err)
 	}
 	run(ctx, t, bed, c)
@@ -106,6 +113,45 @@ func TestAWorkerOfTheOpenStackAutoscalerIsRetiredWithItsConfYML(t *testing.T) {
 	}
 	if n := portsOf(t, c, made.ID); n != 0 {
 		t.Errorf("%d ports are left", n)
+	}
+	getsServer(ctx, t, bed, c)
+}
+
+// getsServer has a pod wait that fits nowhere, until it runs on a server that was made for it.
+func getsServer(ctx context.Context, t *testing.T, bed *testbed.Testbed, c *openstackdev.Cloud) {
+	t.Helper()
+	mark := map[string]string{openstack.ClusterKey: openstackautoscaler.DefaultCluster}
+	client := nova(t, c, openstackdev.Demo)
+	t.Cleanup(func() {
+		left, err := openstackdev.Servers(context.WithoutCancel(ctx), client, mark)
+		if err != nil {
+			t.Error(err)
+		}
+		for _, s := range left {
+			_ = servers.Delete(context.WithoutCancel(ctx), client, s.ID).ExtractErr()
+		}
+	})
+	joined(t, c, bed, mark, nil)
+	app := workload.App{Namespace: "waits", Name: "web", CPU: resource.MustParse("1500m"), Stop: "0.1"}
+	if err := workload.Create(ctx, bed.Client(), workload.Namespace("waits"), app.Pod()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = bed.Client().CoreV1().Namespaces().Delete(context.WithoutCancel(ctx), "waits", metav1.DeleteOptions{})
+	})
+	err := testbed.Poll(ctx, "the pod runs", func() bool {
+		p, err := bed.Client().CoreV1().Pods("waits").Get(ctx, "web", metav1.GetOptions{})
+		return err == nil && p.Status.Phase == corev1.PodRunning
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	made, err := openstackdev.Servers(ctx, client, mark)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(made) != 1 || made[0].Flavor["original_name"] != "m.2c4g" || !strings.HasPrefix(made[0].Name, openstackautoscaler.Group+"-") {
+		t.Errorf("the servers made are %+v, want one of m.2c4g", made)
 	}
 }
 

@@ -55,15 +55,19 @@ func (p *Provider) Instance(ctx context.Context, providerID string) (cloud.Insta
 	return m.Instance, err
 }
 
-// Ours lists the servers of this cluster in all groups, also in those that the configuration does not have any more.
+// Ours lists the servers whose metadata says that they are this cluster's, in all groups, also in those that the
+// configuration does not have any more. One that a group adopts by its name is not among them: it may be another
+// cluster's, whose tool names them alike.
 func (p *Provider) Ours(ctx context.Context) ([]cloud.Instance, error) {
 	machines, err := p.list(ctx, nil)
 	if err != nil {
 		return nil, err
 	}
-	instances := make([]cloud.Instance, len(machines))
-	for i, m := range machines {
-		instances[i] = m.Instance
+	instances := make([]cloud.Instance, 0, len(machines))
+	for _, m := range machines {
+		if m.Tags[ClusterKey] == p.config.ClusterName {
+			instances = append(instances, m.Instance)
+		}
 	}
 	return instances, nil
 }

@@ -10,8 +10,10 @@ import (
 
 	"sigs.k8s.io/yaml"
 
+	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/cloud/openstack"
 	"github.com/slipway-dev/slipway/internal/manager"
+	"github.com/slipway-dev/slipway/internal/nodegroup"
 )
 
 // sample is a configuration as the tool's users have it.
@@ -128,6 +130,21 @@ func TestTheControlPlaneIsNotCountedInABoundOfTheNodeGroup(t *testing.T) {
 			t.Errorf("with %d nodes in the control plane: %d to %d, want %d to %d", tc.controlPlane, g.Spec.Minimum, *g.Spec.Maximum,
 				tc.minimum, tc.maximum)
 		}
+	}
+}
+
+func TestTheGroupGetsMachinesAndGivesNodesBackAsTheAutoscalerDid(t *testing.T) {
+	c := parse(t, strings.Replace(sample, "CoolDownTime: 600", "CoolDownTime: 90", 1))
+	g := c.NodeGroup(1)
+	if g.Spec.ScaleUp == nil || g.Spec.ScaleUp.Policy != v1alpha1.ByPriority {
+		t.Errorf("scaleUp is %+v, want the first flavour that helps", g.Spec.ScaleUp)
+	}
+	u := g.Spec.ScaleDown.Underused
+	if *u.CPUBelow != 5 || *u.MemoryBelow != 100 || *u.PodsAtMost != 4 || u.Cooldown.Duration != 90*time.Second || u.Consolidate {
+		t.Errorf("scaleDown.underused is %+v", u)
+	}
+	if errs := nodegroup.Check(&g); len(errs) > 0 {
+		t.Errorf("the group is not acted on: %v", errs)
 	}
 }
 

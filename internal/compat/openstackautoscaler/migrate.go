@@ -118,6 +118,9 @@ func (c *Config) notes(controlPlane int) []string {
 			"controller keep their node. The autoscaler deleted the Node and the server with the pods on it.",
 		fmt.Sprintf("A cooldown of %s is remembered on the Node, so that a restart does not forget it. Pods of DaemonSets do not keep a node; "+
 			"the autoscaler counted them, so that a node was always or never idle.", c.CoolDown()),
+		fmt.Sprintf("A node leaves when its pods request less than %d %% of its CPU, or are no more than %d, and all of them have a place on other "+
+			"nodes, so that no machine has to come back for them. underused.consolidate: true goes further, and empties any node whose pods "+
+			"fit on others.", cpuBelow, podsAtMost),
 		"Several machines are made at once, as many as the pending pods need, and each in the first flavour that fits. The autoscaler made " +
 			"one at a time, and none more until a waiting pod was scheduled.",
 		"A server in ERROR, or one that does not join, is deleted and the next flavour taken. The autoscaler waited for it for ever.",

@@ -19,6 +19,10 @@ const (
 	// defaultCoolDown is the CoolDownTime of the tool's example.
 	defaultCoolDown = 10 * time.Minute
 
+	// A node left when the pods on it requested at most 5 % of its CPU, whatever they requested of its memory, or when it
+	// had fewer than five pods. Here those of DaemonSets are not counted, and the minimum always holds.
+	cpuBelow, memoryBelow, podsAtMost = 5, 100, 4
+
 	controlPlaneLabel = "node-role.kubernetes.io/control-plane"
 	masterLabel       = "node-role.kubernetes.io/master"
 )
@@ -82,6 +86,12 @@ func (c *Config) NodeGroup(controlPlane int) v1alpha1.NodeGroup {
 			Cloud:   v1alpha1.CloudGroup{Provider: openstack.Name, Group: Group},
 			Minimum: int32(max(0, *c.MinNodeCount-controlPlane)),
 			Maximum: &maximum,
+			// The first flavour of the list that is large enough was taken.
+			ScaleUp: &v1alpha1.ScaleUp{Policy: v1alpha1.ByPriority},
+			ScaleDown: &v1alpha1.ScaleDown{Underused: &v1alpha1.UnderusedNodes{
+				CPUBelow: new(int32(cpuBelow)), MemoryBelow: new(int32(memoryBelow)), PodsAtMost: new(int32(podsAtMost)),
+				Cooldown: &metav1.Duration{Duration: c.CoolDown()},
+			}},
 		},
 	}
 }

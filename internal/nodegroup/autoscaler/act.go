@@ -60,6 +60,7 @@ func (a *Autoscaler) order(ctx context.Context, g *known, o scaling.Order, waiti
 		log.Error("the cloud did not take the order", "err", err)
 		reason := scaling.ReasonOf(err)
 		a.backedOff(g, g.memory.fail(o.Template, reason, err.Error(), began))
+		g.refused = true
 		if reason == scaling.Unclear { // what comes of it is ours; what does not is no loss
 			g.memory.asked = append(g.memory.asked, scaling.Asked{Kind: o.Template, Count: o.Count, At: began})
 		}

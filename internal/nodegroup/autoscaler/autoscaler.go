@@ -30,7 +30,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/live"
 )
 
-// Options are what an Autoscaler works with. All fields but Selector, Maximum, Debounce and Every are required.
+// Options are what an Autoscaler works with. All fields but Selector, Maximum, Wishes, Debounce and Every are required.
 type Options struct {
 	// Client writes, and reads NodeGroups and NodeRetirements from caches.
 	Client client.Client
@@ -48,6 +48,8 @@ type Options struct {
 	Selector labels.Selector
 	// Maximum is how many nodes the cluster may have without those of its control plane; nil sets no limit.
 	Maximum *int
+	// Wishes are what is asked for from outside; nil is nothing.
+	Wishes *Wishes
 	// Debounce is how long the first pod without room waits for others, so that they are packed together: 1 second when 0.
 	Debounce time.Duration
 	// Every is the time between two looks while machines are on their way or pods wait: 10 seconds when 0.
@@ -88,6 +90,10 @@ func New(o Options) *Autoscaler {
 		o.Selector = labels.Everything()
 	}
 	wake := make(chan struct{}, 1)
+	if o.Wishes == nil {
+		o.Wishes = NewWishes()
+	}
+	o.Wishes.wake = wake
 	return &Autoscaler{o: o, waiter: newWaiter(wake), wake: wake, memory: map[string]*memory{}, told: map[string]string{}}
 }
 
@@ -196,6 +202,7 @@ func (a *Autoscaler) look(ctx context.Context, s *sources, askClouds bool) (busy
 		return true, err
 	}
 	failed := a.grow(ctx, groups, up, waiting)
+	a.tellWishes(groups, up.Wishes)
 	a.tell(up, allKnown(groups), waiting)
 	a.o.Metrics.see(groups, up, down)
 	errs := []error{failed, a.giveUp(ctx, s, groups), a.write(ctx, groups), a.retire(ctx, cluster, groups, down)}
@@ -231,7 +238,8 @@ func underWay(groups []*known) bool {
 // known is a group with what is remembered of it.
 type known struct {
 	nodegroup.World
-	memory *memory
+	memory  *memory
+	refused bool // an order of this look was not taken
 }
 
 func (g *known) name() string { return g.Group.Name }

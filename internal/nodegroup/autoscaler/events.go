@@ -12,6 +12,7 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/nodegroup"
 	"github.com/slipway-dev/slipway/internal/nodegroup/scaling"
+	"github.com/slipway-dev/slipway/internal/observe"
 	"github.com/slipway-dev/slipway/internal/placement"
 )
 
@@ -26,8 +27,9 @@ const (
 
 	action = "Scale"
 
-	// maxNote is the API server's limit of an Event's note, in bytes, with room.
-	maxNote = 900
+	// The API server's limits of an Event, in bytes.
+	maxNote   = 1024
+	maxAction = 128
 )
 
 // tell tells each pod what becomes of it, when that is something else than before. That nothing helps it is told when
@@ -80,17 +82,11 @@ func rules(reasons []scaling.Reason) string {
 			all = append(all, r.Rule)
 		}
 	}
-	const longest = 128
-	text := strings.Join(all, "-")
-	return text[:min(len(text), longest)]
+	return observe.Clip(strings.Join(all, "-"), maxAction)
 }
 
 func (a *Autoscaler) emit(about runtime.Object, kind, reason, action, note string) {
-	note = strings.ToValidUTF8(note, "?")
-	if len(note) > maxNote {
-		note = strings.ToValidUTF8(note[:maxNote], "") + "…"
-	}
-	a.o.Events.Eventf(about, nil, kind, reason, action, "%s", note)
+	a.o.Events.Eventf(about, nil, kind, reason, action, "%s", observe.Clip(note, maxNote))
 }
 
 // onGroup makes an Event on a NodeGroup; one of a file has no object.
@@ -116,6 +112,19 @@ func (a *Autoscaler) backedOff(g *known, b v1alpha1.BackOff) {
 func (a *Autoscaler) machineGivenUp(g *known, dead scaling.DeadMachine) {
 	a.onGroup(g, corev1.EventTypeWarning, eventGivenUp, "machine %s (%s) has had no Node and is deleted: %s: %s", dead.Instance.Name,
 		dead.Instance.ProviderID, dead.Reason, dead.Message)
+}
+
+// tellWishes takes in what became of the wishes, and tells of those that cannot be granted.
+func (a *Autoscaler) tellWishes(groups []*known, verdicts []scaling.WishVerdict) {
+	failed := map[string]bool{}
+	for _, g := range groups {
+		failed[g.name()] = g.refused
+	}
+	for _, v := range a.o.Wishes.settle(verdicts, failed) {
+		if v.Missing > 0 {
+			a.o.Log.Warn("machines that were wished for may not be ordered now", "wish", v.ID, "missing", v.Missing, "reasons", v.Reasons)
+		}
+	}
 }
 
 // tellNode tells of a node that is to go, or is kept from it, when that is something else than before.

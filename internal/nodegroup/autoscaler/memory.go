@@ -17,6 +17,7 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/cloud"
 	"github.com/slipway-dev/slipway/internal/nodegroup/scaling"
+	"github.com/slipway-dev/slipway/internal/observe"
 )
 
 // memory is what is remembered of a group from look to look. What has to outlive a restart is in its status too.
@@ -75,7 +76,7 @@ func (m *memory) fail(kind, reason, message string, now time.Time) v1alpha1.Back
 		before = &b
 	}
 	const longest = 512
-	b := scaling.After(before, kind, reason, message[:min(len(message), longest)], now)
+	b := scaling.After(before, kind, reason, observe.Clip(message, longest), now)
 	m.backOffs[kind] = b
 	return b
 }

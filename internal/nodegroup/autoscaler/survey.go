@@ -115,7 +115,7 @@ func joined(provider cloud.Provider, instances []cloud.Instance, nodes []*corev1
 func (a *Autoscaler) world(s *sources, snapshot *placement.Snapshot, cluster *nodegroup.Cluster, groups []*known,
 	waiting map[placement.PodKey]waitingPod,
 ) *scaling.World {
-	w := &scaling.World{Snapshot: snapshot, Maximum: a.o.Maximum, Now: cluster.Now}
+	w := &scaling.World{Snapshot: snapshot, Maximum: a.o.Maximum, Wishes: a.o.Wishes.open(), Now: cluster.Now}
 	for i := range cluster.Nodes {
 		if !isControlPlane(&cluster.Nodes[i]) {
 			w.Nodes++

@@ -329,10 +329,8 @@ func (f *fall) fitElsewhere(g *Group, free []*NodeDecision) error {
 func (f *fall) onlyOf(g *Group, only []*NodeDecision) placement.Options {
 	o := optionsOf(g, f.Now)
 	o.Protected = map[string]string{}
-	for i := range f.Groups {
-		for j := range f.Groups[i].Nodes {
-			o.Protected[f.Groups[i].Nodes[j].Object.Name] = "is not asked about"
-		}
+	for name := range f.Snapshot.NodeNames() { // those of no group too
+		o.Protected[name] = "is not asked about"
 	}
 	for _, d := range only {
 		delete(o.Protected, d.Node)

@@ -48,6 +48,21 @@ func down(t testing.TB, w *World) map[string]NodeDecision {
 	return out
 }
 
+func TestANodeOfNoGroupIsNeverAVictim(t *testing.T) {
+	g := underused()
+	foreign := func(name string) *corev1.Node { return node("", name, machine("4", "16Gi")) }
+	nodes := []*corev1.Node{foreign("a"), foreign("b"), web("c", cooled), web("d", cooled), foreign("e")}
+	all := down(t, world(t, []Group{group(g, template(g, "m4", "4", "16Gi"))}, nodes, nil))
+	for _, name := range []string{"c", "d"} {
+		if all[name].Verdict != nodegroup.Leaves {
+			t.Errorf("%s %s: %v", name, all[name].Verdict, all[name].Reasons)
+		}
+	}
+	if len(all) != 2 {
+		t.Errorf("it is decided on %v, want the nodes of the group alone", all)
+	}
+}
+
 func TestAnUnderusedNodeGoesWhenItsPodsHaveHadAnotherPlaceForTheCooldown(t *testing.T) {
 	g := underused()
 	leaves := func(name string) map[string]nodegroup.Verdict {

@@ -23,8 +23,10 @@ type World struct {
 	// Snapshot is the cluster as it is. Up and Down change it while they work, and leave it as it was.
 	Snapshot *placement.Snapshot
 	// Pods are those of which the scheduler has said that they find no room.
-	Pods    []Pod
-	Groups  []Group
+	Pods   []Pod
+	Groups []Group
+	// Wishes are for machines that nobody decides on here.
+	Wishes  []Wish
 	Daemons []*appsv1.DaemonSet
 	// Nodes is how many nodes the cluster has without those of its control plane, and Maximum how many it may have; nil
 	// sets no limit. Machines on their way count with them.

@@ -46,6 +46,8 @@ type PodVerdict struct {
 type Decision struct {
 	Orders []Order      `json:"orders,omitempty"`
 	Pods   []PodVerdict `json:"pods,omitempty"`
+	// Wishes are the words on the world's wishes, in their order.
+	Wishes []WishVerdict `json:"wishes,omitempty"`
 
 	settled []placement.Move // pods and slots that nodes which are there take
 	short   int              // slots for which there is no room, and no machine may be ordered
@@ -189,6 +191,9 @@ func (r *round) up(keys []placement.PodKey, gone int, leaving ...string) (*Decis
 	for _, h := range left {
 		p.verdicts = append(p.verdicts, p.helpless(h))
 	}
+	if err := p.grant(); err != nil {
+		return nil, err
+	}
 	if err := p.keepRoom(); err != nil {
 		return nil, err
 	}
@@ -206,6 +211,7 @@ type plan struct {
 	count    map[string]int    // ordered by group
 	serial   int
 	verdicts []PodVerdict
+	wishes   []WishVerdict
 	settled  []placement.Move // pods and slots that nodes which are there take
 	short    int
 }
@@ -541,7 +547,7 @@ func noKind(g *Group) Reason {
 
 // decision is the plan as data.
 func (p *plan) decision() *Decision {
-	d := &Decision{Pods: p.verdicts, settled: p.settled, short: p.short}
+	d := &Decision{Pods: p.verdicts, Wishes: p.wishes, settled: p.settled, short: p.short}
 	for _, k := range p.order {
 		if o := p.ordered[k.flavour]; o != nil {
 			slices.SortFunc(o.Pods, compareKeys)

@@ -1,0 +1,132 @@
+package demo
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"path/filepath"
+	"strings"
+
+	"github.com/gophercloud/gophercloud/v2"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/slipway-dev/slipway/dev/controlplane"
+	openstackdev "github.com/slipway-dev/slipway/dev/openstack"
+	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/cloud/azure"
+	"github.com/slipway-dev/slipway/internal/cloud/openstack"
+)
+
+// The clouds that the machines of the pods which come and go are of: Options.Cloud.
+const (
+	EmulatedAzure = ""
+	RealOpenStack = "openstack"
+)
+
+// emulated is the testbed's Azure.
+type emulated struct{}
+
+// crowdPool has no machine at first.
+var crowdPool = controlplane.AKSPool{Name: crowd}
+
+func (emulated) title() string                        { return "Azure" }
+func (emulated) group() (string, string)              { return azure.Name, crowdPool.ScaleSet() }
+func (emulated) follow(context.Context, *stage) error { return nil } // the emulator has them join
+func (emulated) labels() map[string]string {
+	return map[string]string{"kubernetes.azure.com/agentpool": crowdPool.Name}
+}
+
+// right is a machine of 16 cores: 15 pods fit on one, beside what the system keeps, as long as no node has shown how much
+// that is.
+func (emulated) right() (kind, cpu string, machines int) {
+	return crowdPool.Node(0).Labels[corev1.LabelInstanceTypeStable], "1", 5
+}
+
+func (emulated) prepare(ctx context.Context, s *stage) (map[string]any, error) {
+	if err := s.AddPool(ctx, crowdPool, 0); err != nil {
+		return nil, err
+	}
+	config := s.AzureConfig()
+	config.Groups = append(config.Groups, azure.GroupConfig{
+		Name: crowdPool.ScaleSet(), ScaleSet: crowdPool.ScaleSet(), Nodes: cloud.Shape{Capacity: corev1.ResourceList{
+			corev1.ResourceCPU: resource.MustParse("16"), corev1.ResourceMemory: resource.MustParse("64Gi"),
+		}},
+	})
+	return map[string]any{azure.Name: config}, nil
+}
+
+func (emulated) machines(_ context.Context, s *stage) (kinds []string, err error) {
+	for _, vm := range s.ARM.VMs() {
+		if strings.EqualFold(vm.ScaleSet, crowdPool.ScaleSet()) {
+			kinds = append(kinds, vm.Size)
+		}
+	}
+	return kinds, nil
+}
+
+// real is an OpenStack that runs here.
+type real struct {
+	*openstackdev.Cloud
+	nova *gophercloud.ServiceClient
+	stop func() error
+}
+
+// startOpenStack installs OpenStack if need be, and starts it.
+func startOpenStack(ctx context.Context, out io.Writer) (*real, error) {
+	dir, err := openstackdev.DefaultDir()
+	if err != nil {
+		return nil, err
+	}
+	dir = filepath.Join(dir, "demo") // that of the tests is theirs
+	fmt.Fprintln(out, "OpenStack is started: Keystone, Glance, Placement, Neutron and Nova. That takes about half a minute, and a few more the first time …")
+	log := &strings.Builder{}
+	if err := openstackdev.Install(ctx, dir, log); err != nil {
+		return nil, fmt.Errorf("%w:\n%s", err, log)
+	}
+	started, err := openstackdev.Start(ctx, dir, log)
+	stop := func() error { return openstackdev.Stop(context.WithoutCancel(ctx), dir, io.Discard) }
+	if err != nil {
+		_ = stop() // what is said of it is in err
+		return nil, fmt.Errorf("%w:\n%s", err, log)
+	}
+	nova, err := started.Nova(ctx, openstackdev.Demo)
+	if err != nil {
+		_ = stop()
+		return nil, err
+	}
+	return &real{Cloud: started, nova: nova, stop: stop}, nil
+}
+
+// crowdMark is the metadata of the servers.
+var crowdMark = map[string]string{openstack.ClusterKey: "demo", openstack.GroupKey: crowd}
+
+func (*real) title() string             { return "Nova" }
+func (*real) group() (string, string)   { return openstack.Name, crowd }
+func (*real) labels() map[string]string { return map[string]string{"pool": crowd} }
+
+// right is the flavour of four cores: seven pods fit on a server beside what the system keeps, and one alone on the small
+// one, most of which would be wasted.
+func (*real) right() (kind, cpu string, machines int) { return "m.4c8g", "500m", 10 }
+
+func (r *real) prepare(context.Context, *stage) (map[string]any, error) {
+	return map[string]any{openstack.Name: openstack.Config{
+		Cloud: openstackdev.Demo, CloudsFile: r.CloudsFile(), ClusterName: crowdMark[openstack.ClusterKey], Groups: []openstack.GroupConfig{{
+			Name: crowd, Flavors: []string{"t.1c512m", "m.4c8g"}, Image: openstack.Image{Name: "tiny"}, Networks: []string{"demo-net"},
+			SecurityGroups: []string{"demo-sg"}, KeyPair: openstackdev.KeyPair, Nodes: cloud.Shape{Labels: r.labels()},
+		}},
+	}}, nil
+}
+
+func (r *real) machines(ctx context.Context, _ *stage) (kinds []string, err error) {
+	all, err := openstackdev.Servers(ctx, r.nova, crowdMark)
+	for i := range all {
+		name, _ := all[i].Flavor["original_name"].(string)
+		kinds = append(kinds, name)
+	}
+	return kinds, err
+}
+
+func (r *real) follow(ctx context.Context, s *stage) error {
+	return r.Join(ctx, s, crowdMark, r.labels())
+}

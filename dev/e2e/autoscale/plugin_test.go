@@ -1,0 +1,121 @@
+package autoscale_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/slipway-dev/slipway/dev/machinedir"
+	"github.com/slipway-dev/slipway/dev/testbed"
+	"github.com/slipway-dev/slipway/dev/workload"
+	"github.com/slipway-dev/slipway/examples/directory/machines"
+)
+
+// ownMachine is the annotation by which a pod tells the analyzer of the sample plugin that it wants a machine to itself.
+const ownMachine = "directory.slipway.dev/own-machine"
+
+// directory is the sample plugin with a directory of machines whose nodes are the testbed's. It gives the file of clouds.
+func directory(f *fixture) (root, clouds string) {
+	f.t.Helper()
+	root = filepath.Join(f.t.TempDir(), "machines")
+	plugins := f.t.TempDir()
+	build := exec.CommandContext(f.ctx, "go", "build", "-o", filepath.Join(plugins, "directory"),
+		"github.com/slipway-dev/slipway/examples/directory")
+	if out, err := build.CombinedOutput(); err != nil {
+		f.t.Fatalf("%v\n%s", err, out)
+	}
+	f.check(os.MkdirAll(filepath.Join(root, f.name), 0o700))
+	f.check(os.WriteFile(filepath.Join(root, "host.json"), []byte(`{"quota": 10}`), 0o600))
+	f.check(os.WriteFile(filepath.Join(root, f.name, "group.json"),
+		[]byte(`{"max": 5, "templates": [{"name": "small", "capacity": {"cpu": "4", "memory": "8Gi"}}]}`), 0o600))
+	ctx, stop := context.WithCancel(f.ctx)
+	tied := make(chan error, 1)
+	go func() { tied <- machinedir.Tie(ctx, f.Testbed, machines.Hypervisor{Root: root}, "host-1") }()
+	f.t.Cleanup(func() {
+		stop()
+		if err := <-tied; err != nil {
+			f.t.Error(err)
+		}
+	})
+	file := fmt.Sprintf("plugins:\n  directory: %s\n  use:\n  - type: directory\n    config: {path: %q, host: host-1}\n", plugins, root)
+	return root, testbed.File(f.t, "clouds.yaml", file)
+}
+
+// plugins are the processes of the sample plugin in a directory that a manager has started.
+func plugins(t *testing.T, manager int) (pids []int) {
+	t.Helper()
+	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", manager))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, task := range tasks {
+		raw, _ := os.ReadFile(task) // a thread may have ended
+		for _, word := range strings.Fields(string(raw)) {
+			var pid int
+			if _, err := fmt.Sscan(word, &pid); err != nil {
+				t.Fatal(err)
+			}
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+func TestAnAnalyzerOfAPluginGetsAPodItsMachineAndHasItGoWithThePodAlthoughThePluginDies(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "advised")
+	root, clouds := directory(f)
+	f.groupOf("advised", fmt.Sprintf(`nodeSelector: {matchLabels: {directory.slipway.dev/group: %[1]s}}
+cloud: {provider: directory, group: %[1]s}
+maximum: 2
+scaleUp: {joinTimeout: 5m}
+cooldowns: {afterFailure: 1s}`, f.name))
+	manager := f.manageWith(clouds)
+	files := func() []string {
+		all, err := filepath.Glob(filepath.Join(root, f.name, f.name+"-*.json"))
+		f.check(err)
+		return all
+	}
+
+	// Its annotation asks for a machine of its own. The group's only other pod would have room beside it.
+	app := workload.App{
+		Namespace: f.name, Name: "own", CPU: resource.MustParse("1"), Stop: "0.1", Annotations: map[string]string{ownMachine: f.name},
+		NodeSelector: map[string]string{"directory.slipway.dev/group": f.name},
+	}
+	f.check(workload.Create(f.ctx, f.Client(), app.Pod()))
+	var node string
+	f.await("the pod runs", func() (string, bool) {
+		p, err := f.Client().CoreV1().Pods(f.name).Get(f.ctx, "own", metav1.GetOptions{})
+		if err != nil {
+			return err.Error(), false
+		}
+		node = p.Spec.NodeName
+		return fmt.Sprintf("it is %s, and there are %q", p.Status.Phase, files()), p.Status.Phase == corev1.PodRunning
+	})
+	if n := len(files()); n != 1 {
+		t.Errorf("%d machines were made for one pod", n)
+	}
+
+	for _, pid := range plugins(t, manager.PID()) {
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			t.Logf("killing the plugin, process %d: %v", pid, err)
+		}
+	}
+	f.check(f.Client().CoreV1().Pods(f.name).Delete(f.ctx, "own", metav1.DeleteOptions{}))
+	f.await("the machine is gone with its pod", func() (string, bool) {
+		_, err := f.Client().CoreV1().Nodes().Get(f.ctx, node, metav1.GetOptions{})
+		return fmt.Sprintf("%q; the Node: %v; %s", files(), err, f.leaving()), len(files()) == 0 && err != nil
+	})
+	if !manager.Alive() {
+		t.Error("the manager has ended with its plugin")
+	}
+}

@@ -1,0 +1,177 @@
+package openstack_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"sigs.k8s.io/yaml"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/dev/controlplane"
+	openstackdev "github.com/slipway-dev/slipway/dev/openstack"
+	"github.com/slipway-dev/slipway/dev/testbed"
+	"github.com/slipway-dev/slipway/dev/workload"
+	"github.com/slipway-dev/slipway/internal/cloud/openstack"
+)
+
+// storyPods fit onto as many servers of m.2c4g, one on each, and onto none of t.1c512m, which the group would rather have.
+const storyPods = 4
+
+// joined has the servers of a group of this cluster join a control plane as long as the test lasts.
+func joined(t *testing.T, c *openstackdev.Cloud, bed *testbed.Testbed, metadata, labels map[string]string) {
+	t.Helper()
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- c.Join(ctx, bed, metadata, labels) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// storyGroup makes the NodeGroup of a group of servers.
+func storyGroup(ctx context.Context, t *testing.T, bed *testbed.Testbed, name string) {
+	t.Helper()
+	spec := fmt.Sprintf(`spec:
+  nodeSelector: {matchLabels: {pool: %[1]s}}
+  cloud: {provider: openstack, group: %[1]s}
+  maximum: %[2]d
+  scaleUp: {policy: Priority, joinTimeout: 10m}
+  scaleDown: {underused: {cooldown: 1s}}
+  cooldowns: {afterFailure: 1s}
+  disruptionBudgets: [{nodes: "100%%"}]
+`, name, storyPods+2)
+	group := &unstructured.Unstructured{Object: map[string]any{}}
+	if err := yaml.Unmarshal([]byte(spec), &group.Object); err != nil {
+		t.Fatal(err)
+	}
+	group.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("NodeGroup"))
+	group.SetName(name)
+	_, err := dynamic.NewForConfigOrDie(bed.RESTConfig()).Resource(v1alpha1.GroupVersion.WithResource("nodegroups")).
+		Create(ctx, group, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// manage starts a manager with the rights of its shipped manifests.
+func manage(ctx context.Context, t *testing.T, bed *testbed.Testbed, config openstack.Config) {
+	t.Helper()
+	raw, err := yaml.Marshal(map[string]any{openstack.Name: config})
+	if err != nil {
+		t.Fatal(err)
+	}
+	credentials, err := bed.ServiceAccountKubeconfig(ctx, "slipway", "slipway-manager", controlplane.TokenOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	path, err := testbed.Binary("slipway")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := bed.Run(ctx, controlplane.Command{Name: "manager-of-openstack", Path: path, Args: []string{
+		"manager", "--kubeconfig", credentials, "--cloud-config", testbed.File(t, "clouds.yaml", string(raw)), "--listen", "",
+		"--leader-elect=false", "--poll-interval", "500ms", "--cloud-poll-interval", "500ms", "--group-poll-interval", "1s",
+		"--scale-poll-interval", "1s", "--log-level", "debug",
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = p.Kill()
+		if t.Failed() {
+			raw, _ := os.ReadFile(p.LogFile())
+			t.Logf("log of the manager:\n%s", raw)
+		}
+	})
+}
+
+// installManager installs the types and the rights of the manager.
+func installManager(ctx context.Context, t *testing.T, bed *testbed.Testbed) {
+	t.Helper()
+	root, err := testbed.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range []string{"rbac.yaml", "install-crds.yaml"} {
+		if err := bed.Apply(ctx, filepath.Join(root, "deploy", "manager", file)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	err = bed.ApplyTypes(ctx, filepath.Join(root, "api", "crds"), v1alpha1.GroupVersion, "nodegroups", "noderetirements")
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestPodsGetServersOfTheRightFlavorAndTheServersGoWithTheLoad(t *testing.T) {
+	c := openstackdev.ForTest(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	bed := testbed.Shared(t)
+	installManager(ctx, t, bed)
+	name := newGroupName(t)
+	t.Cleanup(func() { removeGroup(t, c, name) })
+	g := groupOf(name)
+	g.Nodes.Labels = map[string]string{"pool": name}
+	joined(t, c, bed, map[string]string{openstack.GroupKey: name}, g.Nodes.Labels)
+	storyGroup(ctx, t, bed, name)
+	manage(ctx, t, bed, configOf(c, g))
+
+	app := workload.App{
+		Namespace: name, Name: "web", Replicas: storyPods, CPU: resource.MustParse("1500m"), Stop: "0.1", NodeSelector: g.Nodes.Labels,
+	}
+	if err := workload.Create(ctx, bed.Client(), workload.Namespace(name), app.Deployment()); err != nil {
+		t.Fatal(err)
+	}
+	err := testbed.Poll(ctx, "all pods run", func() bool {
+		d, err := bed.Client().AppsV1().Deployments(name).Get(ctx, "web", metav1.GetOptions{})
+		return err == nil && d.Status.ReadyReplicas == storyPods
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := serversOf(t, c, name)
+	if len(all) != storyPods {
+		t.Errorf("%d servers run %d pods of which each fills one", len(all), storyPods)
+	}
+	for _, s := range all {
+		if s.Flavor["original_name"] != "m.2c4g" || !strings.HasPrefix(s.Name, name) {
+			t.Errorf("server %s is of flavor %v, want m.2c4g", s.Name, s.Flavor["original_name"])
+		}
+	}
+
+	_, err = bed.Client().AppsV1().Deployments(name).Patch(ctx, "web", types.MergePatchType, []byte(`{"spec":{"replicas":1}}`), metav1.PatchOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	last := ""
+	err = testbed.Poll(ctx, "one server is left", func() bool {
+		nodes, err := bed.Client().CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: "pool=" + name})
+		if err != nil {
+			return false
+		}
+		left := serversOf(t, c, name)
+		last = fmt.Sprintf("%d nodes, %d servers", len(nodes.Items), len(left))
+		return len(nodes.Items) == 1 && len(left) == 1 && left[0].Name == nodes.Items[0].Name
+	})
+	if err != nil {
+		t.Fatalf("%v: %s", err, last)
+	}
+	d, err := bed.Client().AppsV1().Deployments(name).Get(ctx, "web", metav1.GetOptions{})
+	if err != nil || d.Status.ReadyReplicas != 1 {
+		t.Errorf("the deployment is %+v, %v", d.Status, err)
+	}
+}

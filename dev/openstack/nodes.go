@@ -1,0 +1,140 @@
+package openstack
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"strconv"
+	"time"
+
+	"github.com/gophercloud/gophercloud/v2"
+	gopher "github.com/gophercloud/gophercloud/v2/openstack"
+	"github.com/gophercloud/gophercloud/v2/openstack/compute/v2/servers"
+	"github.com/gophercloud/gophercloud/v2/openstack/config"
+	"github.com/gophercloud/gophercloud/v2/openstack/config/clouds"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/slipway-dev/slipway/dev/controlplane"
+)
+
+// Cluster is what there has to be of a control plane.
+type Cluster interface {
+	AddNodes(ctx context.Context, specs ...controlplane.NodeSpec) error
+	PowerOff(ctx context.Context, node string) error
+}
+
+// joinPause is the time between two looks at Nova.
+const joinPause = 300 * time.Millisecond
+
+// Nova is a client of Nova as the user of an entry of clouds.yaml.
+func (c *Cloud) Nova(ctx context.Context, user string) (*gophercloud.ServiceClient, error) {
+	auth, _, secure, err := clouds.Parse(clouds.WithCloudName(user), clouds.WithLocations(c.CloudsFile()))
+	if err != nil {
+		return nil, fmt.Errorf("OpenStack: %w", err)
+	}
+	auth.AllowReauth = true
+	provider, err := config.NewProviderClient(ctx, auth, config.WithTLSConfig(secure))
+	if err != nil {
+		return nil, fmt.Errorf("OpenStack: %w", err)
+	}
+	client, err := gopher.NewComputeV2(provider, gophercloud.EndpointOpts{Region: "RegionOne"})
+	if err != nil {
+		return nil, fmt.Errorf("OpenStack: %w", err)
+	}
+	client.Microversion = "2.90"
+	return client, nil
+}
+
+// Servers lists the servers of the project Demo that have this in their metadata.
+func Servers(ctx context.Context, nova *gophercloud.ServiceClient, metadata map[string]string) ([]servers.Server, error) {
+	pages, err := servers.List(nova, servers.ListOpts{}).AllPages(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("OpenStack: listing servers: %w", err)
+	}
+	all, err := servers.ExtractServers(pages)
+	if err != nil {
+		return nil, fmt.Errorf("OpenStack: listing servers: %w", err)
+	}
+	var list []servers.Server
+	for _, s := range all {
+		matches := true
+		for key, value := range metadata {
+			matches = matches && s.Metadata[key] == value
+		}
+		if matches {
+			list = append(list, s)
+		}
+	}
+	return list, nil
+}
+
+// Join keeps the nodes of a control plane like the servers with this metadata until ctx ends, which is no error: one that
+// is ACTIVE joins as a node of its flavour's size with the labels, and the node of one that is gone falls silent. The
+// servers of the fake hypervisor run nothing, so that somebody has to join in their place.
+func (c *Cloud) Join(ctx context.Context, to Cluster, metadata, labels map[string]string) error {
+	nova, err := c.Nova(ctx, Demo)
+	if err != nil {
+		return err
+	}
+	joined := map[string]bool{}
+	for {
+		all, err := Servers(ctx, nova, metadata)
+		if err == nil {
+			err = follow(ctx, to, all, labels, joined)
+		}
+		if ctx.Err() != nil {
+			return nil //nolint:nilerr // it was told to end
+		}
+		if err != nil {
+			return fmt.Errorf("the nodes of the servers: %w", err)
+		}
+		select {
+		case <-time.After(joinPause):
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// follow has the servers join that are new, and silences the nodes of those that are gone.
+func follow(ctx context.Context, to Cluster, all []servers.Server, labels map[string]string, joined map[string]bool) error {
+	there := map[string]bool{}
+	var fresh []controlplane.NodeSpec
+	for i := range all {
+		s := &all[i]
+		there[s.Name] = true
+		if s.Status == "ACTIVE" && s.TaskState == "" && !joined[s.Name] {
+			fresh = append(fresh, nodeOf(s, labels))
+		}
+	}
+	if err := to.AddNodes(ctx, fresh...); err != nil {
+		return err
+	}
+	for _, spec := range fresh {
+		joined[spec.Name] = true
+	}
+	for name := range joined {
+		if there[name] {
+			continue
+		}
+		if err := to.PowerOff(ctx, name); err != nil && !apierrors.IsNotFound(err) {
+			return err
+		}
+		delete(joined, name)
+	}
+	return nil
+}
+
+// nodeOf is the node of a server.
+func nodeOf(s *servers.Server, labels map[string]string) controlplane.NodeSpec {
+	vcpus, _ := s.Flavor["vcpus"].(float64)
+	ram, _ := s.Flavor["ram"].(float64)
+	flavor, _ := s.Flavor["original_name"].(string)
+	spec := controlplane.NodeSpec{
+		Name: s.Name, ProviderID: "openstack:///" + s.ID, CPU: strconv.Itoa(int(vcpus)), Memory: strconv.Itoa(int(ram)) + "Mi",
+		Labels: map[string]string{corev1.LabelInstanceTypeStable: flavor},
+	}
+	maps.Copy(spec.Labels, labels)
+	return spec
+}

@@ -1,0 +1,369 @@
+package manager
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/cloud/strays"
+	"github.com/slipway-dev/slipway/internal/nodegroup"
+	"github.com/slipway-dev/slipway/internal/nodegroup/scaling"
+	"github.com/slipway-dev/slipway/internal/observe"
+)
+
+// The values of Config.Strays.
+const (
+	ReportStrays  = "report"
+	CollectStrays = "collect"
+)
+
+const (
+	// strayLooks is how many looks of a NodeGroup at its cloud pass between two for strays, which read every Node.
+	strayLooks = 5
+	// strayTimeout bounds one look.
+	strayTimeout = 2 * time.Minute
+	// nodePage is how many Nodes are read at once.
+	nodePage = 500
+	// straysRequester is who asks for the retirements of ghosts.
+	straysRequester = "slipway manager, strays"
+)
+
+// Reasons of Events about strays.
+const (
+	eventOrphan          = "OrphanFound"    // on the NodeGroup
+	eventOrphanCollected = "OrphanDeleted"  // on the NodeGroup
+	eventGhost           = "MachineMissing" // on the Node
+)
+
+// marking is a cloud that tells by its own marks which machines are the cluster's, whatever group they are in. Of any
+// other cloud it is not known whose a machine without a Node is.
+type marking interface {
+	strays.Deleter
+	Name() string
+	Ours(ctx context.Context) ([]cloud.Instance, error)
+}
+
+// strayWatch finds the orphans and ghosts of one cloud, tells of each, and collects those that are due when it is told to:
+// the machine of an orphan is deleted, and for the Node of a ghost a NodeRetirement is asked for, which makes its own sure
+// that the machine is gone. It is a manager's Runnable.
+type strayWatch struct {
+	cloud    marking
+	client   client.Client // NodeRetirements from the cache
+	live     client.Reader // Nodes past the cache, which leaves out what tells them apart
+	groups   *Groups
+	selector labels.Selector
+	collects bool
+	grace    strays.Grace
+	every    time.Duration
+	events   events.EventRecorder
+	metrics  *strayMetrics
+	log      *slog.Logger
+
+	told map[string]string // what was last said, by kind and name
+}
+
+// addStrays adds what looks for strays in each cloud that can tell which machines are the cluster's.
+func addStrays(m manager.Manager, c Config, groups *Groups, clouds map[string]cloud.Provider, metrics *strayMetrics, log *slog.Logger) error {
+	for _, p := range clouds {
+		p, ok := p.(marking)
+		if !ok {
+			continue
+		}
+		err := m.Add(&strayWatch{
+			cloud: p, client: m.GetClient(), live: m.GetAPIReader(), groups: groups, selector: c.parsedSelector,
+			collects: c.Strays == CollectStrays, grace: strays.DefaultGrace(), every: strayLooks * c.GroupPoll,
+			events: m.GetEventRecorder("slipway"), metrics: metrics, log: log.With("cloud", p.Name()),
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// NeedLeaderElection implements manager.LeaderElectionRunnable.
+func (*strayWatch) NeedLeaderElection() bool { return true }
+
+// Start looks until ctx ends.
+func (s *strayWatch) Start(ctx context.Context) error {
+	s.told = map[string]string{}
+	finder := strays.New(s.cloud, s.grace)
+	for {
+		if err := s.look(ctx, finder); err != nil && ctx.Err() == nil {
+			s.metrics.failures.WithLabelValues(s.cloud.Name()).Inc()
+			s.log.Warn("not everything is known of machines without a Node and Nodes without a machine", "err", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(s.every):
+		}
+	}
+}
+
+func (s *strayWatch) look(ctx context.Context, finder *strays.Finder) error {
+	ctx, cancel := context.WithTimeout(ctx, strayTimeout)
+	defer cancel()
+	sight, err := s.see(ctx)
+	if err != nil {
+		return err
+	}
+	findings, unknown := finder.Look(ctx, sight.machines, sight.nodes, time.Now())
+	s.tell(sight, findings)
+	if !s.collects {
+		return unknown
+	}
+	return errors.Join(unknown, s.collectOrphans(ctx, sight, findings), s.retireGhosts(ctx, sight, findings))
+}
+
+// straySight is what one look has to go by.
+type straySight struct {
+	machines []cloud.Instance
+	nodes    []strays.Node
+	uid      map[string]*corev1.Node        // by name
+	owner    map[string]string              // node to group
+	byName   map[string]*v1alpha1.NodeGroup // groups
+	byCloud  map[string]*v1alpha1.NodeGroup // by the name that the cloud has for it
+	leaving  map[string]bool                // nodes with a retirement that is not over
+}
+
+func (s *strayWatch) see(ctx context.Context) (*straySight, error) {
+	groups, err := s.groups.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var retirements v1alpha1.NodeRetirementList
+	if err := s.client.List(ctx, &retirements); err != nil {
+		return nil, fmt.Errorf("NodeRetirements: %w", err)
+	}
+	machines, err := s.cloud.Ours(ctx)
+	if err != nil {
+		return nil, err
+	}
+	nodes, known, err := s.readNodes(ctx) // after the machines: what has joined meanwhile is seen
+	if err != nil {
+		return nil, err
+	}
+	sight := &straySight{
+		nodes: known, uid: map[string]*corev1.Node{}, owner: nodegroup.Claim(groups, nodes).Owner,
+		byName: map[string]*v1alpha1.NodeGroup{}, byCloud: map[string]*v1alpha1.NodeGroup{}, leaving: map[string]bool{},
+	}
+	for i := range nodes {
+		sight.uid[nodes[i].Name] = &nodes[i]
+	}
+	for i := range groups {
+		sight.byName[groups[i].Name] = &groups[i]
+		if groups[i].Spec.Cloud.Provider == s.cloud.Name() {
+			sight.byCloud[groups[i].Spec.Cloud.Group] = &groups[i]
+		}
+	}
+	inHand := map[string]bool{}
+	for i := range retirements.Items {
+		if rt := &retirements.Items[i]; !rt.Status.Phase.Finished() {
+			sight.leaving[rt.Spec.NodeName] = true
+			if rt.Status.Captured != nil {
+				inHand[rt.Status.Captured.ProviderID] = true
+			}
+		}
+	}
+	for _, m := range machines {
+		if !inHand[m.ProviderID] && !sight.mayJoin(m, time.Now()) {
+			sight.machines = append(sight.machines, m)
+		}
+	}
+	return sight, nil
+}
+
+// mayJoin says whether a machine has still time to join, by what its group gives it.
+func (s *straySight) mayJoin(m cloud.Instance, now time.Time) bool {
+	g := s.byCloud[m.Group]
+	return g != nil && now.Before(m.Created.Add(scaling.JoinTimeout(g)))
+}
+
+// readNodes reads all Nodes page by page, and keeps of each what is needed.
+func (s *strayWatch) readNodes(ctx context.Context) (nodes []corev1.Node, known []strays.Node, err error) {
+	var page corev1.NodeList
+	for more := true; more; more = page.Continue != "" {
+		o := &client.ListOptions{Limit: nodePage, Continue: page.Continue}
+		page = corev1.NodeList{}
+		if err := s.live.List(ctx, &page, o); err != nil {
+			return nil, nil, fmt.Errorf("nodes: %w", err)
+		}
+		for i := range page.Items {
+			n := &page.Items[i]
+			known = append(known, strays.Node{
+				Name: n.Name, ProviderID: n.Spec.ProviderID, SystemUUID: n.Status.NodeInfo.SystemUUID, Ready: isReady(n),
+				Created: n.CreationTimestamp.Time,
+			})
+			nodes = append(nodes, corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.Name, UID: n.UID, Labels: n.Labels}})
+		}
+	}
+	return nodes, known, nil
+}
+
+func isReady(n *corev1.Node) bool {
+	for _, c := range n.Status.Conditions {
+		if c.Type == corev1.NodeReady {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+// tell counts what was found, and tells of each when it is first found and when it is due.
+func (s *strayWatch) tell(sight *straySight, findings []strays.Finding) {
+	told := map[string]string{}
+	counts := map[[2]string]float64{}
+	for _, kind := range []strays.Kind{strays.Orphan, strays.Ghost} {
+		for _, state := range []string{"suspected", "proven"} {
+			counts[[2]string{string(kind), state}] = 0
+		}
+	}
+	for _, f := range findings {
+		state := "suspected"
+		if f.Due {
+			state = "proven"
+		}
+		counts[[2]string{string(f.Kind), state}]++
+		key := string(f.Kind) + " " + f.ProviderID + " " + f.Name
+		told[key] = state
+		if s.told[key] == state {
+			continue
+		}
+		s.log.Warn("a stray", "kind", f.Kind, "name", f.Name, "providerID", f.ProviderID, "group", f.Group, "state", state, "since", f.Since,
+			"proofs", f.Proofs)
+		s.announce(sight, f, state)
+	}
+	s.told = told
+	for key, n := range counts {
+		s.metrics.strays.WithLabelValues(s.cloud.Name(), key[0], key[1]).Set(n)
+	}
+}
+
+func (s *strayWatch) announce(sight *straySight, f strays.Finding, state string) {
+	note := fmt.Sprintf("%s, %s: %s", f, state, s.intent(f))
+	if f.Kind == strays.Ghost {
+		if n := sight.uid[f.Name]; n != nil {
+			s.emit(&corev1.Node{
+				TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: metav1.ObjectMeta{Name: n.Name, UID: n.UID},
+			}, eventGhost, state, note)
+		}
+		return
+	}
+	s.onGroup(sight, f.Group, eventOrphan, state, note)
+}
+
+// intent is what follows for a stray.
+func (s *strayWatch) intent(f strays.Finding) string {
+	switch {
+	case !s.collects:
+		return "it is reported and left alone"
+	case f.Kind == strays.Ghost:
+		return fmt.Sprintf("its Node is retired when that has been so for %s", s.grace.Stay)
+	}
+	return fmt.Sprintf("it is deleted when that has been so for %s", s.grace.Stay)
+}
+
+// onGroup makes an Event on the NodeGroup of a cloud's group, if there is one that has an object.
+func (s *strayWatch) onGroup(sight *straySight, cloudGroup, reason, action, note string) {
+	g := sight.byCloud[cloudGroup]
+	if g == nil || g.UID == "" {
+		return
+	}
+	s.emit(&v1alpha1.NodeGroup{
+		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "NodeGroup"},
+		ObjectMeta: metav1.ObjectMeta{Name: g.Name, UID: g.UID},
+	}, reason, action, note)
+}
+
+// emit makes an Event, whose action keeps it apart from one about another machine: of Events that differ in their notes
+// alone the API server keeps the first.
+func (s *strayWatch) emit(about client.Object, reason, action, note string) {
+	const maxAction = 128
+	s.events.Eventf(about, nil, corev1.EventTypeWarning, reason, observe.Clip(action, maxAction), "%s", observe.Note(note))
+}
+
+// collectOrphans deletes the machines of the orphans that are due (I4, I7).
+func (s *strayWatch) collectOrphans(ctx context.Context, sight *straySight, findings []strays.Finding) error {
+	collector := strays.Collector{Cloud: s.cloud, Log: s.log, Nodes: func(ctx context.Context) ([]strays.Node, error) {
+		_, known, err := s.readNodes(ctx)
+		return known, err
+	}}
+	begun, err := collector.Collect(ctx, findings)
+	for _, id := range begun {
+		s.metrics.collected.WithLabelValues(s.cloud.Name(), string(strays.Orphan)).Inc()
+		for _, f := range findings {
+			if f.ProviderID == id {
+				s.onGroup(sight, f.Group, eventOrphanCollected, f.Name, f.String())
+			}
+		}
+	}
+	return err
+}
+
+// retireGhosts asks for the retirement of the Nodes that are due, of groups that are this manager's. A Node of no group is
+// reported only: nobody has said that Slipway may take it.
+func (s *strayWatch) retireGhosts(ctx context.Context, sight *straySight, findings []strays.Finding) error {
+	var errs []error
+	for _, f := range findings {
+		n, g := sight.uid[f.Name], sight.byName[sight.owner[f.Name]]
+		if f.Kind != strays.Ghost || !f.Due || n == nil || g == nil || sight.leaving[f.Name] || !s.selector.Matches(labels.Set(g.Labels)) {
+			continue
+		}
+		sum := sha256.Sum256([]byte(fmt.Sprintf("%s %d", n.UID, f.Since.Unix()))) // two looks that find the same ask once
+		tail := "-ghost-" + hex.EncodeToString(sum[:4])
+		const longest = 253
+		rt := &v1alpha1.NodeRetirement{
+			ObjectMeta: metav1.ObjectMeta{Name: strings.TrimRight(n.Name[:min(len(n.Name), longest-len(tail))], ".-") + tail, Labels: g.Labels},
+			Spec: v1alpha1.NodeRetirementSpec{
+				NodeName: n.Name, NodeUID: n.UID, Reason: v1alpha1.MachineGone, RequestedBy: straysRequester, Group: g.Name,
+			},
+		}
+		switch err := s.client.Create(ctx, rt); {
+		case apierrors.IsAlreadyExists(err):
+		case err != nil:
+			errs = append(errs, fmt.Errorf("NodeRetirement %s: %w", rt.Name, err))
+		default:
+			s.metrics.collected.WithLabelValues(s.cloud.Name(), string(strays.Ghost)).Inc()
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// strayMetrics tell of strays.
+type strayMetrics struct {
+	strays    *prometheus.GaugeVec
+	collected *prometheus.CounterVec
+	failures  *prometheus.CounterVec
+}
+
+func newStrayMetrics(r prometheus.Registerer) (*strayMetrics, error) {
+	m := &strayMetrics{
+		strays: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "slipway_strays", Help: "Machines of the cluster without a Node (Orphan) and Nodes without a machine (Ghost), suspected or proven.",
+		}, []string{"cloud", "kind", "state"}),
+		collected: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "slipway_strays_collected_total", Help: "Orphans whose machine was deleted, and ghosts whose Node's retirement was asked for.",
+		}, []string{"cloud", "kind"}),
+		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "slipway_strays_look_failures_total", Help: "Looks for strays that have left something open.",
+		}, []string{"cloud"}),
+	}
+	return m, errors.Join(r.Register(m.strays), r.Register(m.collected), r.Register(m.failures))
+}

@@ -1,0 +1,275 @@
+package manager
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/cloud/strays"
+)
+
+// rack is a cloud that marks the machines of the cluster.
+type rack struct {
+	mu       sync.Mutex
+	machines []cloud.Instance
+	unread   error
+	deleted  []string
+}
+
+func (*rack) Name() string { return "rack" }
+
+func (*rack) Normalize(id string) (string, error) {
+	if !strings.HasPrefix(id, "rack://") {
+		return "", errors.New("another cloud's")
+	}
+	return id, nil
+}
+
+func (r *rack) locked() func() { r.mu.Lock(); return r.mu.Unlock }
+
+// gone are the machines whose deletion was asked for.
+func (r *rack) gone() []string { defer r.locked()(); return slices.Clone(r.deleted) }
+
+func (r *rack) Ours(context.Context) ([]cloud.Instance, error) {
+	defer r.locked()()
+	return slices.Clone(r.machines), r.unread
+}
+
+func (r *rack) Instance(_ context.Context, id string) (cloud.Instance, error) {
+	defer r.locked()()
+	for _, m := range r.machines {
+		if m.ProviderID == id {
+			return m, r.unread
+		}
+	}
+	if r.unread != nil {
+		return cloud.Instance{}, r.unread
+	}
+	return cloud.Instance{}, &cloud.NotFoundError{Kind: "instance", Name: id}
+}
+
+func (r *rack) Delete(_ context.Context, id string) (cloud.Operation, error) {
+	defer r.locked()()
+	r.deleted = append(r.deleted, id)
+	r.machines = slices.DeleteFunc(r.machines, func(m cloud.Instance) bool { return m.ProviderID == id })
+	return cloud.Operation{}, nil
+}
+
+// strayFixture is a watch of a rack that has begun to work.
+type strayFixture struct {
+	*strayWatch
+	t        *testing.T
+	rack     *rack
+	recorder *events.FakeRecorder
+}
+
+// straysOf starts a watch for a group of Nodes labelled pool=web; change may alter it before it works.
+func straysOf(t *testing.T, r *rack, change func(*strayWatch), objects ...client.Object) *strayFixture {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	if err := errors.Join(v1alpha1.AddToScheme(scheme), corev1.AddToScheme(scheme)); err != nil {
+		t.Fatal(err)
+	}
+	g := &v1alpha1.NodeGroup{ObjectMeta: metav1.ObjectMeta{Name: "web", UID: "group", Labels: map[string]string{"shard": "a"}}}
+	g.Spec.NodeSelector.MatchLabels = map[string]string{"pool": "web"}
+	g.Spec.Cloud = v1alpha1.CloudGroup{Provider: "rack", Group: "racked"}
+	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(append(objects, g)...).WithStatusSubresource(&v1alpha1.NodeRetirement{}).Build()
+	metrics, err := newStrayMetrics(prometheus.NewRegistry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	recorder := events.NewFakeRecorder(100)
+	f := &strayFixture{t: t, rack: r, recorder: recorder, strayWatch: &strayWatch{
+		cloud: r, client: c, live: c, groups: &Groups{Reader: c, Log: slog.New(slog.DiscardHandler)}, selector: labels.Everything(),
+		collects: true, grace: strays.DefaultGrace(), every: 5 * time.Minute, events: recorder, metrics: metrics, log: slog.New(slog.DiscardHandler),
+	}}
+	if change != nil {
+		change(f.strayWatch)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- f.Start(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	return f
+}
+
+// pass lets time pass, and what is due be done.
+func (f *strayFixture) pass(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+func (f *strayFixture) retirements() []v1alpha1.NodeRetirement {
+	f.t.Helper()
+	var list v1alpha1.NodeRetirementList
+	if err := f.client.List(f.t.Context(), &list); err != nil {
+		f.t.Fatal(err)
+	}
+	return list.Items
+}
+
+// said are the events so far that have not been asked for yet.
+func (f *strayFixture) said() (all []string) {
+	for {
+		select {
+		case e := <-f.recorder.Events:
+			all = append(all, e)
+		default:
+			return all
+		}
+	}
+}
+
+func racked(name string, old time.Duration) cloud.Instance {
+	return cloud.Instance{
+		ProviderID: "rack://" + name, Name: name, ComputerName: name, Group: "racked", State: cloud.Running, Created: time.Now().Add(-old),
+	}
+}
+
+func node(name, pool string, ready corev1.ConditionStatus) *corev1.Node {
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
+		Name: name, UID: "uid-of-node", Labels: map[string]string{"pool": pool}, CreationTimestamp: metav1.NewTime(time.Now().Add(-time.Hour)),
+	}}
+	n.Spec.ProviderID = "rack://" + name
+	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready}}
+	return n
+}
+
+func TestAnOrphanIsToldOfFirstAndDeletedWhenItIsProven(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &rack{machines: []cloud.Instance{racked("a", time.Hour), racked("b", time.Hour)}}
+		f := straysOf(t, r, nil, node("b", "web", corev1.ConditionTrue))
+		f.pass(time.Minute)
+		if said := f.said(); len(said) != 1 || !strings.Contains(said[0], "OrphanFound") || !strings.Contains(said[0], "a (rack://a)") {
+			t.Errorf("at first it is said: %q", said)
+		}
+		f.pass(13 * time.Minute)
+		if len(r.gone()) != 0 {
+			t.Errorf("%q are deleted before they are proven to be orphans", r.gone())
+		}
+		if n := testutil.ToFloat64(f.metrics.strays.WithLabelValues("rack", "Orphan", "suspected")); n != 1 {
+			t.Errorf("%v are suspected", n)
+		}
+		f.pass(2 * time.Minute)
+		if !slices.Equal(r.gone(), []string{"rack://a"}) {
+			t.Errorf("deleted are %q", r.gone())
+		}
+		if said := strings.Join(f.said(), "\n"); !strings.Contains(said, "OrphanDeleted") {
+			t.Errorf("afterwards it is said: %q", said)
+		}
+		f.pass(time.Hour)
+		if n := testutil.ToFloat64(f.metrics.collected.WithLabelValues("rack", "Orphan")); n != 1 {
+			t.Errorf("%v are counted", n)
+		}
+	})
+}
+
+func TestAGhostIsRetiredOnceItIsProven(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := straysOf(t, &rack{}, nil, node("gone", "web", corev1.ConditionUnknown), node("nobodys", "", corev1.ConditionUnknown),
+			node("alive", "web", corev1.ConditionTrue))
+		f.pass(14 * time.Minute)
+		if all := f.retirements(); len(all) != 0 {
+			t.Errorf("retired before it is proven: %+v", all)
+		}
+		if said := strings.Join(f.said(), "\n"); strings.Count(said, "MachineMissing") != 2 || strings.Contains(said, "alive") {
+			t.Errorf("it is said: %q", said)
+		}
+		f.pass(time.Hour)
+		all := f.retirements()
+		if len(all) != 1 {
+			t.Fatalf("%d retirements, want one, of the Node that is of a group", len(all))
+		}
+		if s := all[0].Spec; s.NodeName != "gone" || s.NodeUID != "uid-of-node" || s.Reason != v1alpha1.MachineGone || s.Group != "web" ||
+			all[0].Labels["shard"] != "a" {
+			t.Errorf("asked for %+v, labels %v", s, all[0].Labels)
+		}
+	})
+}
+
+func TestStraysAreLeftAloneWhereTheyAreOnlyReported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &rack{machines: []cloud.Instance{racked("a", time.Hour)}}
+		f := straysOf(t, r, func(s *strayWatch) { s.collects = false }, node("gone", "web", corev1.ConditionUnknown))
+		f.pass(time.Hour)
+		if len(r.gone()) != 0 || len(f.retirements()) != 0 {
+			t.Errorf("deleted %q, asked for %+v", r.gone(), f.retirements())
+		}
+		if said := strings.Join(f.said(), "\n"); !strings.Contains(said, "OrphanFound") || !strings.Contains(said, "MachineMissing") ||
+			!strings.Contains(said, "left alone") {
+			t.Errorf("it is said: %q", said)
+		}
+		for _, kind := range []string{"Orphan", "Ghost"} {
+			if n := testutil.ToFloat64(f.metrics.strays.WithLabelValues("rack", kind, "proven")); n != 1 {
+				t.Errorf("%v of kind %s are proven", n, kind)
+			}
+		}
+	})
+}
+
+func TestI7NothingIsCollectedOfACloudThatDoesNotAnswerInBetween(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &rack{machines: []cloud.Instance{racked("a", time.Hour)}}
+		f := straysOf(t, r, nil, node("gone", "web", corev1.ConditionUnknown))
+		f.pass(6 * time.Minute)
+		unlock := r.locked()
+		r.unread = errors.New("unreachable")
+		unlock()
+		f.pass(time.Hour)
+		if len(r.gone()) != 0 || len(f.retirements()) != 0 {
+			t.Errorf("deleted %q, asked for %+v", r.gone(), f.retirements())
+		}
+		if n := testutil.ToFloat64(f.metrics.failures.WithLabelValues("rack")); n < 10 {
+			t.Errorf("%v failures are counted", n)
+		}
+	})
+}
+
+func TestAMachineThatMayStillJoinOrIsBeingRetiredIsNoOrphan(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &rack{machines: []cloud.Instance{racked("slow", 50*time.Minute), racked("leaving", time.Hour)}}
+		rt := &v1alpha1.NodeRetirement{ObjectMeta: metav1.ObjectMeta{Name: "leaving"}, Spec: v1alpha1.NodeRetirementSpec{NodeName: "leaving"}}
+		rt.Status.Phase, rt.Status.Captured = v1alpha1.NodeDeleted, &v1alpha1.Captured{ProviderID: "rack://leaving"}
+		f := straysOf(t, r, func(s *strayWatch) {
+			var g v1alpha1.NodeGroup
+			if err := s.client.Get(t.Context(), client.ObjectKey{Name: "web"}, &g); err != nil {
+				t.Fatal(err)
+			}
+			g.Spec.ScaleUp = &v1alpha1.ScaleUp{JoinTimeout: &metav1.Duration{Duration: 2 * time.Hour}}
+			if err := s.client.Update(t.Context(), &g); err != nil {
+				t.Fatal(err)
+			}
+		}, rt)
+		f.pass(65 * time.Minute)
+		if said := f.said(); len(said) != 0 || len(r.gone()) != 0 {
+			t.Errorf("said %q, deleted %q", said, r.gone())
+		}
+		f.pass(30 * time.Minute)
+		if !slices.Equal(r.gone(), []string{"rack://slow"}) {
+			t.Errorf("deleted are %q, want the one whose time to join is over", r.gone())
+		}
+	})
+}
