@@ -2,12 +2,9 @@ package manager
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
-	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -25,6 +22,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/nodegroup"
 	"github.com/slipway-dev/slipway/internal/nodegroup/scaling"
 	"github.com/slipway-dev/slipway/internal/observe"
+	"github.com/slipway-dev/slipway/internal/retirement"
 )
 
 // The values of Config.Strays.
@@ -326,11 +324,8 @@ func (s *strayWatch) retireGhosts(ctx context.Context, sight *straySight, findin
 		if f.Kind != strays.Ghost || !f.Due || n == nil || g == nil || sight.leaving[f.Name] || !s.selector.Matches(labels.Set(g.Labels)) {
 			continue
 		}
-		sum := sha256.Sum256([]byte(fmt.Sprintf("%s %d", n.UID, f.Since.Unix()))) // two looks that find the same ask once
-		tail := "-ghost-" + hex.EncodeToString(sum[:4])
-		const longest = 253
 		rt := &v1alpha1.NodeRetirement{
-			ObjectMeta: metav1.ObjectMeta{Name: strings.TrimRight(n.Name[:min(len(n.Name), longest-len(tail))], ".-") + tail, Labels: g.Labels},
+			ObjectMeta: metav1.ObjectMeta{Name: retirement.Name(n.Name, "ghost", n.UID, f.Since.Unix()), Labels: g.Labels},
 			Spec: v1alpha1.NodeRetirementSpec{
 				NodeName: n.Name, NodeUID: n.UID, Reason: v1alpha1.MachineGone, RequestedBy: straysRequester, Group: g.Name,
 			},

@@ -3,7 +3,6 @@ package nodegroup
 import (
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -238,20 +237,5 @@ func TestEveryDecisionIsOneSentence(t *testing.T) {
 		"PendingPod: pod ci/x is Pending and only this group could run it: no other node takes it now"
 	if got != want {
 		t.Errorf("%q, want %q", got, want)
-	}
-}
-
-func TestTheNameOfARetirementFollowsFromWhatIsRetired(t *testing.T) {
-	n := node(strings.Repeat("n", 253), "ci")
-	name := retirementName(&n, noon, "")
-	if len(name) != 253 || name != retirementName(&n, noon, "") {
-		t.Errorf("%d characters: %s", len(name), name)
-	}
-	for what, other := range map[string]string{
-		"a later idle time": retirementName(&n, noon.Add(time.Second), ""), "a second try": retirementName(&n, noon, "first"),
-	} {
-		if other == name {
-			t.Errorf("%s has the same name", what)
-		}
 	}
 }

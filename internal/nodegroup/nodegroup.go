@@ -9,8 +9,6 @@ package nodegroup
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -34,6 +32,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 	"github.com/slipway-dev/slipway/internal/placement/live"
+	"github.com/slipway-dev/slipway/internal/retirement"
 )
 
 // API is what is asked of the API server past all caches. *kubeapi.Client is one.
@@ -480,8 +479,7 @@ func (r *idleRule) live(pods []kubeapi.Pod) (found livePods) {
 	return found
 }
 
-// retirementOf is the NodeRetirement of an idle node. Its name follows from the node, its idle time and what was tried
-// before, so that two managers that decide the same cannot ask for it twice.
+// retirementOf is the NodeRetirement of an idle node.
 func (c *Controller) retirementOf(w *World, d *Decision) *v1alpha1.NodeRetirement {
 	n := d.node.Object
 	before := ""
@@ -489,23 +487,11 @@ func (c *Controller) retirementOf(w *World, d *Decision) *v1alpha1.NodeRetiremen
 		before = string(last.UID)
 	}
 	return &v1alpha1.NodeRetirement{
-		ObjectMeta: metav1.ObjectMeta{Name: retirementName(n, *d.IdleSince, before), Labels: w.Group.Labels},
+		ObjectMeta: metav1.ObjectMeta{Name: retirement.Name(n.Name, "idle", n.UID, d.IdleSince.Unix(), before), Labels: w.Group.Labels},
 		Spec: v1alpha1.NodeRetirementSpec{
 			NodeName: n.Name, NodeUID: n.UID, Reason: v1alpha1.Idle, RequestedBy: RequestedBy, Group: w.Group.Name,
 		},
 	}
-}
-
-// retirementName keeps within the length of a name, which a node's alone may have.
-func retirementName(n *corev1.Node, since time.Time, before string) string {
-	sum := sha256.Sum256([]byte(fmt.Sprintf("%s %d %s", n.UID, since.Unix(), before)))
-	tail := "-idle-" + hex.EncodeToString(sum[:4])
-	const longest = 253
-	name := n.Name
-	if over := len(name) + len(tail) - longest; over > 0 {
-		name = name[:len(name)-over]
-	}
-	return name + tail
 }
 
 // dropOldFailures keeps of a node's idle retirements that failed only the last, so that a node that cannot leave does

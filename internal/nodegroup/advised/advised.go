@@ -8,11 +8,8 @@ package advised
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"log/slog"
-	"strings"
 	"sync"
 	"time"
 
@@ -31,6 +28,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/nodegroup/scaling"
 	"github.com/slipway-dev/slipway/internal/observe"
 	"github.com/slipway-dev/slipway/internal/placement"
+	"github.com/slipway-dev/slipway/internal/retirement"
 )
 
 const (
@@ -291,11 +289,9 @@ func (a *Advised) retire(ctx context.Context, of advice.Analyzer, w advice.Wish)
 		}
 		before += string(rt.UID)
 	}
-	sum := sha256.Sum256([]byte(string(n.UID) + " " + before)) // a wish that is repeated asks once
-	tail := "-advised-" + hex.EncodeToString(sum[:4])
-	const longest, longestRequester = 253, 253
+	const longestRequester = 253
 	rt := &v1alpha1.NodeRetirement{
-		ObjectMeta: metav1.ObjectMeta{Name: strings.TrimRight(n.Name[:min(len(n.Name), longest-len(tail))], ".-") + tail, Labels: g.Labels},
+		ObjectMeta: metav1.ObjectMeta{Name: retirement.Name(n.Name, "advised", n.UID, before), Labels: g.Labels},
 		Spec: v1alpha1.NodeRetirementSpec{
 			NodeName: n.Name, NodeUID: n.UID, Reason: v1alpha1.Requested, RequestedBy: observe.Cut(why(of, w), longestRequester), Group: g.Name,
 		},

@@ -2,8 +2,6 @@ package autoscaler
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -22,6 +20,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/nodegroup"
 	"github.com/slipway-dev/slipway/internal/nodegroup/scaling"
 	"github.com/slipway-dev/slipway/internal/placement"
+	"github.com/slipway-dev/slipway/internal/retirement"
 )
 
 // grow places the orders, those of different groups at the same time. A cloud's refusal is no failure of the look: the
@@ -226,18 +225,14 @@ func (a *Autoscaler) callOff(ctx context.Context, d *scaling.NodeDecision) error
 	return nil
 }
 
-// askRetirement asks for the retirement of an underused node. Its name follows from the node, since when it could go and what was
-// tried before, so that two managers that decide the same cannot ask for it twice.
+// askRetirement asks for the retirement of an underused node.
 func (a *Autoscaler) askRetirement(ctx context.Context, g *known, d *scaling.NodeDecision) error {
 	n, before := d.Subject.Object, ""
 	if last := d.Subject.LastFailure(); last != nil {
 		before = string(last.UID)
 	}
-	sum := sha256.Sum256([]byte(fmt.Sprintf("%s %d %s", n.UID, d.Since.Unix(), before)))
-	tail := "-underused-" + hex.EncodeToString(sum[:4])
-	const longest = 253
 	rt := &v1alpha1.NodeRetirement{
-		ObjectMeta: metav1.ObjectMeta{Name: n.Name[:min(len(n.Name), longest-len(tail))] + tail, Labels: g.Group.Labels},
+		ObjectMeta: metav1.ObjectMeta{Name: retirement.Name(n.Name, "underused", n.UID, d.Since.Unix(), before), Labels: g.Group.Labels},
 		Spec: v1alpha1.NodeRetirementSpec{
 			NodeName: n.Name, NodeUID: n.UID, Reason: v1alpha1.Underused, RequestedBy: scaling.RequestedBy, Group: d.Group,
 		},
