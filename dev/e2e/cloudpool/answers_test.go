@@ -42,7 +42,7 @@ type asker struct {
 func (a *asker) refused(path, body string, code int, strict string, words ...string) {
 	a.t.Helper()
 	for _, isStrict := range []bool{false, true} {
-		got, err := send(a.ctx, http.DefaultClient, a.fronts[isStrict], http.MethodPost, path, body)
+		got, err := a.ask(a.fronts[isStrict], http.MethodPost, path, body)
 		a.check(err)
 		want, begins := code, ""
 		if isStrict {
