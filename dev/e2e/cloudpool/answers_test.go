@@ -189,7 +189,10 @@ func (a *asker) whileTheServerIsAway(id string) {
 	}
 	for _, fault := range []emulator.Fault{
 		{Kind: emulator.Status, Status: http.StatusInternalServerError, Message: "attempt to invoke cloudpool before being started"},
-		{Kind: emulator.HTML}, {Kind: emulator.Redirect, Location: "/status"}, {Kind: emulator.Half}, {Kind: emulator.Reset},
+		{Kind: emulator.HTML},
+		{Kind: emulator.Redirect, Location: "/status"},
+		{Kind: emulator.Half},
+		{Kind: emulator.Reset},
 	} {
 		fault.Method = http.MethodGet
 		a.pool.Inject(fault)

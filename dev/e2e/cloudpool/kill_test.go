@@ -60,7 +60,7 @@ func TestI8AfterAKillAtAnyWriteTheNextProcessReachesTheSameEnd(t *testing.T) {
 				t.Fatal("there is no request to be killed at")
 			}
 			for n, r := range writes {
-				t.Run(r.Point.String(), func(t *testing.T) {
+				t.Run(r.String(), func(t *testing.T) {
 					t.Parallel()
 					again := c.walk(t, fmt.Sprintf("kill%dx%d", i, n), r.Point)
 					if !slices.ContainsFunc(again, func(s faultproxy.Request) bool { return s.Point == r.Point }) {
