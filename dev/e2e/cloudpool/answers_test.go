@@ -42,7 +42,7 @@ type asker struct {
 func (a *asker) refused(path, body string, code int, strict string, words ...string) {
 	a.t.Helper()
 	for _, isStrict := range []bool{false, true} {
-		got, err := send(a.ctx, http.DefaultClient, a.fronts[isStrict], http.MethodPost, path, body)
+		got, err := a.ask(a.fronts[isStrict], http.MethodPost, path, body)
 		a.check(err)
 		want, begins := code, ""
 		if isStrict {
@@ -189,7 +189,10 @@ func (a *asker) whileTheServerIsAway(id string) {
 	}
 	for _, fault := range []emulator.Fault{
 		{Kind: emulator.Status, Status: http.StatusInternalServerError, Message: "attempt to invoke cloudpool before being started"},
-		{Kind: emulator.HTML}, {Kind: emulator.Redirect, Location: "/status"}, {Kind: emulator.Half}, {Kind: emulator.Reset},
+		{Kind: emulator.HTML},
+		{Kind: emulator.Redirect, Location: "/status"},
+		{Kind: emulator.Half},
+		{Kind: emulator.Reset},
 	} {
 		fault.Method = http.MethodGet
 		a.pool.Inject(fault)

@@ -257,7 +257,7 @@ func TestOneUpdateAtATimeHoweverManyAskWhomever(t *testing.T) {
 		size  int
 	}{{a, 3}, {b, 3}, {a, 3}, {a, 4}, {b, 2}} {
 		all.Go(func() {
-			answer, err := send(f.ctx, http.DefaultClient, ask.front, http.MethodPost, "/pool/size", size(ask.size))
+			answer, err := f.ask(ask.front, http.MethodPost, "/pool/size", size(ask.size))
 			if err != nil {
 				t.Error(err)
 				return

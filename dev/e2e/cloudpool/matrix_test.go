@@ -134,7 +134,7 @@ func (f *fixture) badInput() {
 		{"/config", `{"name":`, 400, ""},
 		{"/config", `{"x":"` + strings.Repeat("y", 10<<20) + `"}`, 413, ""},
 	} {
-		a, err := f.send(f.ctx, http.MethodPost, tt.path, tt.body)
+		a, err := f.ask(f.front, http.MethodPost, tt.path, tt.body)
 		if tt.code == http.StatusRequestEntityTooLarge && err != nil {
 			continue // the connection was closed while the body was being sent
 		}
