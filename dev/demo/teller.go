@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// stepTimeout bounds one step; the longest takes less than half of it.
-const stepTimeout = 90 * time.Second
+// stepTimeout bounds one step; the longest takes less than a third of it, unless the machine is busy.
+const stepTimeout = 3 * time.Minute
 
 // step is one part of the story.
 type step struct {
