@@ -15,6 +15,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -76,7 +77,8 @@ const RequestedBy = "slipway manager, idleByLabel"
 
 // Controller owns NodeGroups. Reconcile may be called concurrently for different ones.
 type Controller struct {
-	o Options
+	o     Options
+	ruled atomic.Bool // some group has had a rule that looks at Pods, since when Pods are heard of
 
 	mu       sync.Mutex
 	looks    map[v1alpha1.CloudGroup]recentLook
@@ -143,6 +145,9 @@ func (c *Controller) reconcile(ctx context.Context, name string) (reconcile.Resu
 	if at >= 0 && !c.o.Selector.Matches(labels.Set(groups[at].Labels)) {
 		return reconcile.Result{}, nil
 	}
+	if at >= 0 && hasRule(&groups[at]) {
+		c.ruled.Store(true)
+	}
 	cluster, err := ReadCluster(ctx, c.o.Client, c.o.Pods, groups)
 	if err != nil {
 		return reconcile.Result{}, err
@@ -173,6 +178,10 @@ func (c *Controller) groups(ctx context.Context) ([]v1alpha1.NodeGroup, error) {
 
 // ofFile reports a group that the API server does not know.
 func ofFile(g *v1alpha1.NodeGroup) bool { return g.UID == "" }
+
+func hasRule(g *v1alpha1.NodeGroup) bool {
+	return g.Spec.ScaleDown != nil && g.Spec.ScaleDown.IdleByLabel != nil
+}
 
 // manage judges a group, acts on it if it is accepted, and writes its status.
 func (c *Controller) manage(ctx context.Context, cluster *Cluster, g *v1alpha1.NodeGroup) (reconcile.Result, error) {

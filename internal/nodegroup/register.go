@@ -95,7 +95,11 @@ func (c *Controller) ofNode(ctx context.Context, o client.Object) []reconcile.Re
 
 // ofPod are the groups whose rule a Pod concerns. It sees pods too that have come and gone before their group is looked
 // at: the cooldown is counted from now.
+// Without any rule, which is known before a group's pods are read, no Pod concerns anybody.
 func (c *Controller) ofPod(ctx context.Context, o client.Object) []reconcile.Request {
+	if !c.ruled.Load() {
+		return nil
+	}
 	names := map[string]bool{}
 	for _, g := range c.listed(ctx) {
 		if rule, err := ruleOf(&g); err == nil && rule != nil && rule.selects(o.GetNamespace(), o.GetLabels()) {
