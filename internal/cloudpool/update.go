@@ -270,6 +270,15 @@ func (t *Ticket) Wait(ctx context.Context) (*Update, error) {
 	}
 }
 
+// written reads the record as it is now, beside the store, which remembers what the work at hand has read last.
+func (u *Updater) written(ctx context.Context) (*record, error) {
+	r, err := (&store{client: u.store.client, namespace: u.store.namespace, name: u.store.name}).load(ctx)
+	if err != nil {
+		return nil, clusterFailure("reading the record of updates", err)
+	}
+	return r, nil
+}
+
 // Find gives an update by its ID, as it is; nil when it is not remembered.
 func (u *Updater) Find(ctx context.Context, id string) (*Update, error) {
 	u.mu.Lock()
@@ -278,18 +287,18 @@ func (u *Updater) Find(ctx context.Context, id string) (*Update, error) {
 		return u.current.update.clone(), nil
 	}
 	u.mu.Unlock()
-	r, err := (&store{client: u.store.client, namespace: u.store.namespace, name: u.store.name}).load(ctx)
+	r, err := u.written(ctx)
 	if err != nil {
-		return nil, clusterFailure("reading the record of updates", err)
+		return nil, err
 	}
 	return r.find(id), nil
 }
 
 // Past gives the latest update of a kind that ended with a machine gone; nil when none is remembered.
 func (u *Updater) Past(ctx context.Context, machine string) (*Update, error) {
-	r, err := (&store{client: u.store.client, namespace: u.store.namespace, name: u.store.name}).load(ctx)
+	r, err := u.written(ctx)
 	if err != nil {
-		return nil, clusterFailure("reading the record of updates", err)
+		return nil, err
 	}
 	for _, up := range append([]*Update{r.Current}, pointers(r.Past)...) {
 		if up != nil && up.MachineID == machine && up.Outcome != nil && up.Outcome.Result == Done {
@@ -315,9 +324,9 @@ func (u *Updater) Busy(ctx context.Context) (*Update, error) {
 		return u.current.update.clone(), nil
 	}
 	u.mu.Unlock()
-	r, err := (&store{client: u.store.client, namespace: u.store.namespace, name: u.store.name}).load(ctx)
+	r, err := u.written(ctx)
 	if err != nil {
-		return nil, clusterFailure("reading the record of updates", err)
+		return nil, err
 	}
 	if r.Current == nil || r.Current.Outcome != nil {
 		return nil, nil

@@ -23,6 +23,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/nodegroup/scaling"
 	"github.com/slipway-dev/slipway/internal/observe"
 	"github.com/slipway-dev/slipway/internal/retirement"
+	"github.com/slipway-dev/slipway/internal/retirement/budget"
 )
 
 // The values of Config.Strays.
@@ -206,22 +207,13 @@ func (s *strayWatch) readNodes(ctx context.Context) (nodes []corev1.Node, known 
 		for i := range page.Items {
 			n := &page.Items[i]
 			known = append(known, strays.Node{
-				Name: n.Name, ProviderID: n.Spec.ProviderID, SystemUUID: n.Status.NodeInfo.SystemUUID, Ready: isReady(n),
+				Name: n.Name, ProviderID: n.Spec.ProviderID, SystemUUID: n.Status.NodeInfo.SystemUUID, Ready: budget.Ready(n),
 				Created: n.CreationTimestamp.Time,
 			})
 			nodes = append(nodes, corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.Name, UID: n.UID, Labels: n.Labels}})
 		}
 	}
 	return nodes, known, nil
-}
-
-func isReady(n *corev1.Node) bool {
-	for _, c := range n.Status.Conditions {
-		if c.Type == corev1.NodeReady {
-			return c.Status == corev1.ConditionTrue
-		}
-	}
-	return false
 }
 
 // tell counts what was found, and tells of each when it is first found and when it is due.

@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
+	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
@@ -98,7 +99,7 @@ func (a *Advised) Start(ctx context.Context) error {
 		<-ctx.Done()
 		return nil
 	}
-	factory := informers.NewSharedInformerFactoryWithOptions(a.o.Kube, 0, informers.WithTransform(trim))
+	factory := informers.NewSharedInformerFactoryWithOptions(a.o.Kube, 0, informers.WithTransform(ctrlcache.TransformStripManagedFields()))
 	if _, err := factory.Core().V1().Pods().Informer().AddEventHandler(a.handler()); err != nil {
 		return fmt.Errorf("watching pods for plugins: %w", err)
 	}
@@ -129,14 +130,6 @@ func (a *Advised) handler() cache.ResourceEventHandler {
 			a.put(deleted, o)
 		},
 	}
-}
-
-// trim drops what is nobody's business but the API server's.
-func trim(o any) (any, error) {
-	if o, ok := o.(metav1.Object); ok {
-		o.SetManagedFields(nil)
-	}
-	return o, nil
 }
 
 // put queues an event for the plugins that want it.

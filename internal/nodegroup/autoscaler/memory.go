@@ -18,6 +18,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 	"github.com/slipway-dev/slipway/internal/nodegroup/scaling"
 	"github.com/slipway-dev/slipway/internal/observe"
+	"github.com/slipway-dev/slipway/internal/retirement/budget"
 )
 
 // memory is what is remembered of a group from look to look. What has to outlive a restart is in its status too.
@@ -100,7 +101,7 @@ func (g *known) learn(now time.Time) {
 		if kind == "" {
 			continue
 		}
-		if ready(n) && !scaling.IsArriving(n, startup, scaling.JoinTimeout(g.Group), now) && len(n.Status.Allocatable) > 0 {
+		if budget.Ready(n) && !scaling.IsArriving(n, startup, scaling.JoinTimeout(g.Group), now) && len(n.Status.Allocatable) > 0 {
 			byKind[kind] = append(byKind[kind], n)
 		}
 	}
@@ -111,12 +112,6 @@ func (g *known) learn(now time.Time) {
 	}
 	slices.SortFunc(all, func(a, b *corev1.Node) int { return cmp.Compare(a.Name, b.Name) })
 	m.kinds = g.makeKinds(scaling.Learn("", all, startup), now)
-}
-
-func ready(n *corev1.Node) bool {
-	return slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
-		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
-	})
 }
 
 // kind is the name of a node's kind of machine: as its label says, as its cloud does, or the only one that there is.

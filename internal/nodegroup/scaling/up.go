@@ -270,12 +270,8 @@ func (p *plan) keepMinimum() error {
 			for _, a := range p.allowances(g) {
 				n = min(n, a.affordable(k))
 			}
-			for range n {
-				name, err := p.launch(k)
-				if err != nil {
-					return err
-				}
-				p.machines[name] = k.flavour
+			if err := p.launchAll(k, n); err != nil {
+				return err
 			}
 			if n > 0 {
 				p.add(k, n, nil, Reason{
@@ -299,10 +295,22 @@ func (p *plan) lost(g *Group) (n int) {
 	return n
 }
 
+// launch puts a machine of a kind where it will be, and gives its name.
 func (p *plan) launch(k *kind) (string, error) {
 	p.serial++
 	name := fmt.Sprintf("new/%s/%d", k.flavour, p.serial)
+	p.machines[name] = k.flavour
 	return name, p.Snapshot.Launch(flavourOf(k).Node(name, ""))
+}
+
+// launchAll launches n machines of a kind.
+func (p *plan) launchAll(k *kind, n int) error {
+	for range n {
+		if _, err := p.launch(k); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // closed is why none of a kind may be ordered; nil when one may.
@@ -449,7 +457,7 @@ func (p *plan) carryOut(packing *placement.Packing, rule, why string) error {
 		if err != nil {
 			return err
 		}
-		names[m.Name], p.machines[name] = name, m.Flavour
+		names[m.Name] = name
 		var pods []placement.PodKey
 		if rule == PodsWait {
 			pods = m.Pods

@@ -86,12 +86,8 @@ func (p *plan) grantOf(k *kind, w Wish, v *WishVerdict) error {
 			n, spent = can, a
 		}
 	}
-	for range n {
-		name, err := p.launch(k)
-		if err != nil {
-			return err
-		}
-		p.machines[name] = k.flavour
+	if err := p.launchAll(k, n); err != nil {
+		return err
 	}
 	if n > 0 {
 		p.add(k, n, nil, Reason{Rule: Wished, Group: k.group.name(), Template: k.Name, Message: w.Why})
