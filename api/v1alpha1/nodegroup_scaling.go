@@ -177,6 +177,12 @@ type ScaleUpStatus struct {
 	// +listType=map
 	// +listMapKey=providerID
 	Awaited []AwaitedMachine `json:"awaited,omitempty"`
+
+	// Orders are those whose machines have not all been seen. They are written down before the cloud is asked.
+	//
+	// +optional
+	// +listType=atomic
+	Orders []OpenOrder `json:"orders,omitempty"`
 }
 
 // LearnedTemplate is what the nodes of one kind of machine have in common.
@@ -204,6 +210,26 @@ type BackOff struct {
 	Until   metav1.Time `json:"until"`
 	// Failures is how many orders have failed in a row.
 	Failures int32 `json:"failures"`
+}
+
+// OpenOrder is an order whose machines have not all been seen.
+type OpenOrder struct {
+	// Template is the kind of machine.
+	// +optional
+	Template string `json:"template,omitempty"`
+	// Count is how many of its machines have not been seen.
+	Count int32 `json:"count"`
+	// At is when they were ordered.
+	At metav1.Time `json:"at"`
+	// Refused says that the cloud has not taken it. Some of its machines may have been made before.
+	//
+	// +optional
+	Refused bool `json:"refused,omitempty"`
+	// Machines are those of them that the cloud has named, by provider ID.
+	//
+	// +optional
+	// +listType=atomic
+	Machines []string `json:"machines,omitempty"`
 }
 
 // AwaitedMachine is a machine that came after an order and has had no Node yet.

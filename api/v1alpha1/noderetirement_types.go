@@ -54,6 +54,7 @@ const (
 	Surplus     Reason = "Surplus"     // its group is to be smaller
 	Notice      Reason = "Notice"      // its cloud takes the machine away
 	MachineGone Reason = "MachineGone" // its machine is gone already
+	NeverReady  Reason = "NeverReady"  // its machine was ordered, and it was not Ready in time
 )
 
 // NodeRetirementSpec says which node is to leave, and why. It cannot be changed afterwards, but for
@@ -113,7 +114,7 @@ type NodeRetirementSpec struct {
 	// +optional
 	Notice *NoticeReference `json:"notice,omitempty"`
 
-	// OverrideProtection lets pods be evicted that ask not to be, for as long as it says.
+	// OverrideProtection lets a node be retired, and pods be evicted, that ask not to be, for as long as it says.
 	//
 	// +optional
 	OverrideProtection *OverrideProtection `json:"overrideProtection,omitempty"`
@@ -146,8 +147,8 @@ type NoticeReference struct {
 	Type string `json:"type"`
 }
 
-// OverrideProtection is somebody's word that the pods on a node that ask not to be evicted may be. It is written down
-// in an Event on the Node and on the NodeRetirement.
+// OverrideProtection is somebody's word that a node and its pods may go although they ask not to. It is written down in an
+// Event on the Node and on the NodeRetirement.
 type OverrideProtection struct {
 	// By is who says so.
 	//
@@ -369,6 +370,10 @@ type PhaseTimes struct {
 	Cordoned *metav1.Time `json:"cordoned,omitempty"`
 	// +optional
 	Draining *metav1.Time `json:"draining,omitempty"`
+	// Releasing is when the control plane began to release the pods of a machine that is gone.
+	//
+	// +optional
+	Releasing *metav1.Time `json:"releasing,omitempty"`
 	// +optional
 	Drained *metav1.Time `json:"drained,omitempty"`
 	// +optional

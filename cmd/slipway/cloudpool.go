@@ -1,6 +1,8 @@
 package main
 
 import (
+	"fmt"
+
 	"github.com/spf13/cobra"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -59,8 +61,11 @@ func cloudpoolCommand() *cobra.Command {
 // priority and fairness on the other side is there for that.
 func clusterConfig(kubeconfig, userAgent string) (*rest.Config, error) {
 	kube, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
-	if err != nil {
-		return nil, err
+	switch {
+	case err != nil && kubeconfig == "":
+		return nil, fmt.Errorf("--kubeconfig: is not given, and there is no ServiceAccount of a pod's: %w", err)
+	case err != nil:
+		return nil, fmt.Errorf("--kubeconfig: %w", err)
 	}
 	kube.UserAgent, kube.QPS = userAgent, -1
 	return kube, nil

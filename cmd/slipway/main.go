@@ -49,9 +49,11 @@ func root() *cobra.Command {
 		Version:       start.Version(),
 		SilenceUsage:  true,
 		SilenceErrors: true,
+		Annotations:   kubectlName(os.Args[0]),
 	}
-	cmd.AddCommand(agentCommand(), managerCommand(), drainCommand(), retireCommand(), statusCommand(), planCommand(),
-		whyCommand(), snapshotCommand(), notifyCommand(), simulateCommand(), aksnthCommand(), mechanicCommand(),
-		vmssPodWatcherCommand(), openstackAutoscalerCommand(), migrateCommand(), pluginCommand(), cloudpoolCommand(), kubeawareCommand())
+	cmd.AddCommand(agentCommand(), managerCommand(), drainCommand(), retireCommand(), statusCommand(), topCommand(), planCommand(),
+		whyCommand(), doctorCommand(), snapshotCommand(), notifyCommand(), simulateCommand(), aksnthCommand(), mechanicCommand(),
+		vmssPodWatcherCommand(), openstackAutoscalerCommand(), migrateCommand(), pluginCommand(), cloudpoolCommand(), kubeawareCommand(),
+		manCommand())
 	return cmd
 }

@@ -6,6 +6,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/slipway-dev/slipway/cmd/internal/start"
+	"github.com/slipway-dev/slipway/internal/compat/kubeaware"
+	"github.com/slipway-dev/slipway/internal/compat/vmsspodwatcher"
 	"github.com/slipway-dev/slipway/internal/manager"
 )
 
@@ -22,5 +24,11 @@ func managerCommand() *cobra.Command {
 		},
 	}
 	c.AddFlags(cmd.Flags())
+	c.Selector, cmd.Flags().Lookup("selector").DefValue = notTheStandIns, notTheStandIns
 	return cmd
 }
+
+// notTheStandIns selects all but what stand-ins act on themselves: the NodeRetirements of kubeaware-cloudpool-proxy's, for which
+// a machine may only go as its pool is made smaller, and the NodeGroup and NodeRetirements of each vmss-pod-watcher's, whose
+// group no other process knows.
+const notTheStandIns = "!" + kubeaware.MarkLabel + ",!" + vmsspodwatcher.GroupLabel

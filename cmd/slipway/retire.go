@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -11,23 +12,31 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/nodegroup"
 )
 
 // exitNotRetired is the exit code of slipway retire --wait for a retirement that ended early.
 const exitNotRetired = 2
 
-// lookEvery is the time between two looks of --wait.
-const lookEvery = time.Second
+const (
+	// lookEvery is the time between two looks of --wait.
+	lookEvery = time.Second
+	// takenUpWithin is after how long --wait speaks of a retirement that no manager has looked at, which takes one no time.
+	takenUpWithin = 10 * time.Second
+)
 
 type retireFlags struct {
-	kube   kubeFlags
-	reason string
-	by     string
-	wait   bool
+	kube    kubeFlags
+	reason  string
+	by      string
+	wait    bool
+	timeout time.Duration
 }
 
 func retireCommand() *cobra.Command {
@@ -36,7 +45,8 @@ func retireCommand() *cobra.Command {
 		Use:   "retire NODE",
 		Short: "Ask the manager to take a node out of service for good, with its machine",
 		Long: `Retire creates a NodeRetirement, which slipway manager carries out: cordoned, drained, the Node deleted, its machine
-deleted. To call it off, delete the NodeRetirement before the Node is deleted: the node is given back.`,
+deleted. To call it off, delete the NodeRetirement before the Node is deleted: the node is given back. It gets the labels of the
+node's NodeGroup, or those that the manager asks for which has marked the Node, so that a manager with --selector sees it.`,
 		Example: `  slipway retire node-7 --wait
   kubectl get nr
   kubectl delete nr node-7-x2m4z`,
@@ -51,6 +61,7 @@ deleted. To call it off, delete the NodeRetirement before the Node is deleted: t
 	fs.StringVar(&f.reason, "reason", string(v1alpha1.Requested), "why, in one word in CamelCase, by which disruption budgets tell retirements apart")
 	fs.StringVar(&f.by, "requested-by", by, "who wants it, for people to read")
 	fs.BoolVar(&f.wait, "wait", false, "wait until it is over, and print each step; exit with 2 when it ends early")
+	fs.DurationVar(&f.timeout, "timeout", 0, "how long --wait waits before it gives up with 1, while the retirement goes on; 0 is no bound")
 	f.kube.add(fs)
 	return cmd
 }
@@ -61,6 +72,11 @@ func (k kubeFlags) objects() (client.Client, error) {
 	if err != nil {
 		return nil, err
 	}
+	return objectsOf(cfg)
+}
+
+// objectsOf is the same for a configuration.
+func objectsOf(cfg *rest.Config) (client.Client, error) {
 	scheme := runtime.NewScheme()
 	if err := errors.Join(v1alpha1.AddToScheme(scheme), corev1.AddToScheme(scheme)); err != nil {
 		return nil, err
@@ -69,6 +85,9 @@ func (k kubeFlags) objects() (client.Client, error) {
 }
 
 func (f *retireFlags) run(cmd *cobra.Command, args []string) error {
+	if f.timeout < 0 {
+		return fmt.Errorf("--timeout: %s: must not be negative", f.timeout)
+	}
 	c, err := f.kube.objects()
 	if err != nil {
 		return err
@@ -78,8 +97,12 @@ func (f *retireFlags) run(cmd *cobra.Command, args []string) error {
 	if err := c.Get(ctx, client.ObjectKey{Name: args[0]}, &node); err != nil {
 		return fmt.Errorf("node %s: %w", args[0], err)
 	}
+	set, err := ownerLabels(cmd, c, &node)
+	if err != nil {
+		return err
+	}
 	rt := &v1alpha1.NodeRetirement{
-		ObjectMeta: metav1.ObjectMeta{GenerateName: node.Name + "-"},
+		ObjectMeta: metav1.ObjectMeta{GenerateName: node.Name + "-", Labels: set},
 		Spec: v1alpha1.NodeRetirementSpec{
 			NodeName: node.Name, NodeUID: node.UID, Reason: v1alpha1.Reason(f.reason), RequestedBy: f.by,
 		},
@@ -91,15 +114,35 @@ func (f *retireFlags) run(cmd *cobra.Command, args []string) error {
 	if !f.wait {
 		return nil
 	}
-	return await(cmd, c, rt, out)
+	if f.timeout > 0 {
+		bounded, cancel := context.WithTimeoutCause(ctx, f.timeout, fmt.Errorf("node %s: the retirement is not over after %s, and goes on", node.Name, f.timeout))
+		defer cancel()
+		ctx = bounded
+	}
+	return await(ctx, c, rt, out, cmd.ErrOrStderr())
 }
 
-// await prints what the retirement does until it is over.
-func await(cmd *cobra.Command, c client.Client, rt *v1alpha1.NodeRetirement, out io.Writer) error {
+// ownerLabels are those by which the manager of the node's group finds its retirements. Who may not list NodeGroups makes one
+// with what is on the Node.
+func ownerLabels(cmd *cobra.Command, c client.Reader, node *corev1.Node) (map[string]string, error) {
+	var groups v1alpha1.NodeGroupList
+	if err := c.List(cmd.Context(), &groups); apierrors.IsForbidden(err) {
+		fmt.Fprintf(cmd.ErrOrStderr(), "the labels of the node's NodeGroup are not known: %v\n", err)
+	} else if err != nil {
+		return nil, fmt.Errorf("NodeGroups: %w", err)
+	}
+	return nodegroup.RetirementLabels(groups.Items, node), nil
+}
+
+// await prints what the retirement does until it is over, and to problems that nobody does anything.
+func await(ctx context.Context, c client.Client, rt *v1alpha1.NodeRetirement, out, problems io.Writer) error {
 	said := ""
+	ignored := time.After(takenUpWithin)
 	for {
-		if err := c.Get(cmd.Context(), client.ObjectKeyFromObject(rt), rt); apierrors.IsNotFound(err) {
+		if err := c.Get(ctx, client.ObjectKeyFromObject(rt), rt); apierrors.IsNotFound(err) {
 			return &exitError{exitNotRetired, fmt.Errorf("node %s: NodeRetirement %s was deleted", rt.Spec.NodeName, rt.Name)}
+		} else if ctx.Err() != nil {
+			return context.Cause(ctx)
 		} else if err != nil {
 			return fmt.Errorf("NodeRetirement %s: %w", rt.Name, err)
 		}
@@ -114,9 +157,21 @@ func await(cmd *cobra.Command, c client.Client, rt *v1alpha1.NodeRetirement, out
 			return &exitError{exitNotRetired, fmt.Errorf("node %s: %s: %s", rt.Spec.NodeName, rt.Status.Phase, rt.Status.Message)}
 		}
 		select {
-		case <-cmd.Context().Done():
-			return cmd.Context().Err()
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-ignored:
+			if rt.Status.Phase == "" {
+				fmt.Fprintf(problems, "no manager has looked at it for %s: none may be there, or its --selector may pass over NodeRetirements with %s\n",
+					takenUpWithin, labelled(rt.Labels))
+			}
 		case <-time.After(lookEvery):
 		}
 	}
+}
+
+func labelled(set labels.Set) string {
+	if len(set) == 0 {
+		return "no labels"
+	}
+	return "the labels " + set.String()
 }

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/util/duration"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -22,6 +24,7 @@ import (
 type clusterStatus struct {
 	Groups  []groupStatus   `json:"groups"`
 	Leaving []leavingStatus `json:"leaving"`
+	Notices []noticeStatus  `json:"notices"`
 }
 
 type groupStatus struct {
@@ -33,7 +36,9 @@ type groupStatus struct {
 	Unavailable int    `json:"unavailable"`
 	Leaving     int    `json:"leaving"`
 	// MayLeave is how many more nodes may leave now.
-	MayLeave int               `json:"mayLeave"`
+	MayLeave int `json:"mayLeave"`
+	// Unlisted says that the group has no object, so that its bounds, its cloud and its rules are not known here.
+	Unlisted bool              `json:"unlisted,omitempty"`
 	Away     map[string]string `json:"unavailableNodes,omitempty"` // node to why
 	idleStatus
 	scalingStatus
@@ -55,7 +60,7 @@ func statusCommand() *cobra.Command {
 	var output outputFlag
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Show the node groups, which nodes are idle or leaving, and what keeps or blocks them",
+		Short: "Show the node groups, which nodes are idle or leaving, which notices there are, and what keeps or blocks them",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := output.check(); err != nil {
@@ -67,7 +72,7 @@ func statusCommand() *cobra.Command {
 			}
 			status, err := readStatus(cmd.Context(), c)
 			if err != nil {
-				return err
+				return explained(err)
 			}
 			return output.print(cmd.OutOrStdout(), status, status.table)
 		},
@@ -75,6 +80,19 @@ func statusCommand() *cobra.Command {
 	output.add(cmd.Flags())
 	kube.add(cmd.Flags())
 	return cmd
+}
+
+// explained says what to do about a right or a definition that is missing.
+func explained(err error) error {
+	switch {
+	case apierrors.IsForbidden(err):
+		return fmt.Errorf("%w\nstatus needs the rights of the ClusterRole slipway-viewer in deploy/viewer: bind it to yourself; "+
+			"slipway doctor lists each one that you lack", err)
+	case meta.IsNoMatchError(err):
+		return fmt.Errorf("the API server does not know Slipway's types, so that no manager works here: "+
+			"install the CRDs with kubectl apply --server-side -f api/crds (%w)", err)
+	}
+	return err
 }
 
 func readStatus(ctx context.Context, c client.Reader) (clusterStatus, error) {
@@ -90,7 +108,7 @@ func readStatus(ctx context.Context, c client.Reader) (clusterStatus, error) {
 	if err != nil {
 		return clusterStatus{}, err
 	}
-	status := clusterStatus{Groups: []groupStatus{}, Leaving: []leavingStatus{}}
+	status := clusterStatus{Groups: []groupStatus{}, Leaving: []leavingStatus{}, Notices: noticesOn(cluster.Nodes)}
 	retiring := map[string]bool{}
 	for i := range all.Items {
 		rt := &all.Items[i]
@@ -111,6 +129,7 @@ func readStatus(ctx context.Context, c client.Reader) (clusterStatus, error) {
 		s.idleStatus, s.scalingStatus = idleOf(ctx, cluster, g), scalingOf(cluster, g)
 		status.Groups = append(status.Groups, s)
 	}
+	status.Groups = append(status.Groups, unlisted(cluster, retiring)...)
 	return status, nil
 }
 
@@ -131,16 +150,10 @@ func leavingOf(rt *v1alpha1.NodeRetirement) leavingStatus {
 func groupOf(g *v1alpha1.NodeGroup, nodes []budget.Node) groupStatus {
 	s := groupStatus{
 		Name: g.Name, Cloud: g.Spec.Cloud.Provider + "/" + g.Spec.Cloud.Group, Minimum: g.Spec.Minimum, Maximum: g.Spec.Maximum,
-		Nodes: len(nodes), MayLeave: budget.Room(&g.Spec, nodes, v1alpha1.Requested, time.Now()), Away: map[string]string{},
+		MayLeave: budget.Room(&g.Spec, nodes, v1alpha1.Requested, time.Now()), Away: map[string]string{},
 	}
 	for _, n := range nodes {
-		if n.Leaving {
-			s.Leaving++
-		}
-		if n.Unavailable != "" {
-			s.Unavailable++
-			s.Away[n.Name] = n.Unavailable
-		}
+		s.add(n)
 	}
 	return s
 }
@@ -149,12 +162,15 @@ func (s clusterStatus) table(w io.Writer, _ bool) error {
 	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
 	fmt.Fprintln(t, "GROUP\tACCEPTED\tCLOUD\tMIN\tMAX\tNODES\tUNAVAILABLE\tLEAVING\tMAY LEAVE")
 	for _, g := range s.Groups {
-		most := "-"
+		least, most, may := fmt.Sprint(g.Minimum), noObject, fmt.Sprint(g.MayLeave)
 		if g.Maximum != nil {
 			most = fmt.Sprint(*g.Maximum)
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\t%d\t%d\t%d\t%d\n", g.Name, g.Accepted, g.Cloud, g.Minimum, most, g.Nodes, g.Unavailable,
-			g.Leaving, g.MayLeave)
+		if g.Unlisted {
+			least, may = noObject, noObject
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%d\t%d\t%d\t%s\n", g.Name, g.Accepted, g.Cloud, least, most, g.Nodes, g.Unavailable,
+			g.Leaving, may)
 	}
 	s.idleTable(t)
 	s.scalingTable(t)
@@ -164,5 +180,6 @@ func (s clusterStatus) table(w io.Writer, _ bool) error {
 	for _, l := range s.Leaving {
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", l.Node, l.Group, l.Phase, duration.HumanDuration(time.Since(l.Since)), l.Reason, l.Message)
 	}
+	s.noticeTable(t)
 	return t.Flush()
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,10 +14,11 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/cmd/internal/start"
@@ -27,6 +29,9 @@ import (
 
 // placeEvery is the time between two looks at which scale set the pool's nodes are of.
 const placeEvery = 10 * time.Second
+
+// lookTime is how long one question of a look may take.
+const lookTime = 10 * time.Second
 
 func vmssPodWatcherCommand() *cobra.Command {
 	var c manager.Config
@@ -53,9 +58,7 @@ func vmssPodWatcherCommand() *cobra.Command {
 			for _, w := range tool.Warnings {
 				log.Warn(w, "inputOf", vmsspodwatcher.Tool)
 			}
-			if c.Selector == "" {
-				c.Selector = vmsspodwatcher.GroupLabel + "=" + tool.NodePool
-			}
+			ofPool(&c, tool.NodePool)
 			w := &vmssPodWatcher{tool: tool, minimum: minimum, log: log}
 			return w.run(cmd.Context(), c, cmd)
 		},
@@ -68,12 +71,19 @@ func vmssPodWatcherCommand() *cobra.Command {
 	return cmd
 }
 
+// ofPool has a manager see to one pool only: its own group and retirements, and a Lease of its own, as the process of another pool
+// does other work.
+func ofPool(c *manager.Config, pool string) {
+	c.Selector = cmp.Or(c.Selector, vmsspodwatcher.GroupLabel+"="+pool)
+	c.LeaseName = "slipway-" + vmsspodwatcher.Tool + "-" + pool
+}
+
 // vmssPodWatcher is the manager with the tool's NodeGroup.
 type vmssPodWatcher struct {
 	tool    vmsspodwatcher.Config
 	minimum int32
 	log     *slog.Logger
-	nodes   kubernetes.Interface
+	cluster client.Reader
 	place   atomic.Pointer[vmsspodwatcher.Place]
 }
 
@@ -82,27 +92,31 @@ func (w *vmssPodWatcher) run(ctx context.Context, c manager.Config, cmd *cobra.C
 	if err != nil {
 		return err
 	}
-	kube, err := clientcmd.BuildConfigFromFlags("", c.Kubeconfig)
-	if err != nil {
-		return fmt.Errorf("--kubeconfig: %w", err)
-	}
-	kube.UserAgent = "slipway-" + vmsspodwatcher.Tool + "/" + start.Version()
-	if w.nodes, err = kubernetes.NewForConfig(kube); err != nil {
+	if w.cluster, err = readerFor(c.Kubeconfig); err != nil {
 		return err
 	}
-	if err := w.awaitPlace(ctx); err != nil {
-		return nil // it was told to end, and does in good order
-	}
-	subscription := w.tool.Subscription
-	if subscription == "" {
-		subscription = w.place.Load().Subscription
-	}
-	clouds := w.tool.Clouds(subscription, base)
-	c.Clouds, c.Given = &clouds, w.groups
-	following, stop := context.WithCancel(ctx)
+	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	go w.follow(following)
+	c.Given = w.groups
+	c.FindClouds = func(ctx context.Context, told func(error)) (manager.Clouds, error) {
+		if err := w.awaitPlace(ctx, told); err != nil {
+			return manager.Clouds{}, err
+		}
+		go w.follow(ctx)
+		return w.tool.Clouds(cmp.Or(w.tool.Subscription, w.place.Load().Subscription), base), nil
+	}
 	return manager.Run(ctx, c, start.Version(), cmd.ErrOrStderr())
+}
+
+// readerFor reads Nodes and NodeRetirements past all caches.
+func readerFor(kubeconfig string) (client.Reader, error) {
+	kube, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("--kubeconfig: %w", err)
+	}
+	kube.UserAgent = "slipway-" + vmsspodwatcher.Tool + "/" + start.Version()
+	kube.Timeout = lookTime
+	return objectsOf(kube)
 }
 
 // groups are the one that the tool was about.
@@ -110,20 +124,25 @@ func (w *vmssPodWatcher) groups() []v1alpha1.NodeGroup {
 	return []v1alpha1.NodeGroup{w.tool.NodeGroup(w.place.Load().ScaleSet, w.minimum)}
 }
 
-// awaitPlace waits for the first node of the pool: without any there is nothing to do.
-func (w *vmssPodWatcher) awaitPlace(ctx context.Context) error {
-	for said := false; ; said = true {
+// awaitPlace waits for the first node of the pool, or for what an earlier process has left undone: without either there is
+// nothing to do. It tells what it cannot find out, or nil.
+func (w *vmssPodWatcher) awaitPlace(ctx context.Context, told func(error)) error {
+	for said := false; ; {
 		found, err := w.look(ctx)
 		switch {
-		case err != nil && ctx.Err() == nil:
-			w.log.Warn("the nodes of the pool cannot be listed", "pool", w.tool.NodePool, "err", err)
-		case err == nil && found != (vmsspodwatcher.Place{}):
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err != nil:
+			w.log.Warn("where the machines of the pool are cannot be found out", "pool", w.tool.NodePool, "err", err)
+		case found != (vmsspodwatcher.Place{}):
 			w.place.Store(&found)
 			w.log.Info("the pool's machines are found", "pool", w.tool.NodePool, "scaleSet", found.ScaleSet, "subscription", found.Subscription)
 			return nil
 		case !said:
+			said = true
 			w.log.Info("waiting for the first node of the pool in a uniform scale set", "pool", w.tool.NodePool)
 		}
+		told(err)
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -148,18 +167,41 @@ func (w *vmssPodWatcher) follow(ctx context.Context) {
 	}
 }
 
+// look finds the place by the pool's nodes. When they have all gone it is that of the machines whose retirement is not over:
+// the Node goes first, and the last one of a pool leaves its machine behind until the retirement goes on.
 func (w *vmssPodWatcher) look(ctx context.Context) (vmsspodwatcher.Place, error) {
-	selector := labels.Set{vmsspodwatcher.PoolLabel: w.tool.NodePool}.String()
-	// From the API server's cache: nothing hangs on the last moment here.
-	nodes, err := w.nodes.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: selector, ResourceVersion: "0"})
-	if err != nil {
-		return vmsspodwatcher.Place{}, err
+	var nodes corev1.NodeList
+	// From the API server's cache: what it does not have yet is seen the next time.
+	cached := &client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: "0"}}
+	if err := w.cluster.List(ctx, &nodes, client.MatchingLabels{vmsspodwatcher.PoolLabel: w.tool.NodePool}, cached); err != nil {
+		return vmsspodwatcher.Place{}, fmt.Errorf("nodes of pool %s: %w", w.tool.NodePool, err)
 	}
 	var ids []string
 	for i := range nodes.Items {
 		ids = append(ids, nodes.Items[i].Spec.ProviderID)
 	}
-	return vmsspodwatcher.PlaceOf(ids), nil
+	if found := vmsspodwatcher.PlaceOf(ids); found != (vmsspodwatcher.Place{}) {
+		return found, nil
+	}
+	var records v1alpha1.NodeRetirementList
+	err := w.cluster.List(ctx, &records, client.MatchingLabels{vmsspodwatcher.GroupLabel: w.tool.NodePool})
+	if meta.IsNoMatchError(err) { // the types are not installed yet, so that nothing can have been begun
+		return vmsspodwatcher.Place{}, nil
+	}
+	if err != nil {
+		return vmsspodwatcher.Place{}, fmt.Errorf("NodeRetirements of pool %s: %w", w.tool.NodePool, err)
+	}
+	return vmsspodwatcher.PlaceOf(leftBehind(records.Items)), nil
+}
+
+// leftBehind are the provider IDs of the machines whose retirement is not over.
+func leftBehind(records []v1alpha1.NodeRetirement) (ids []string) {
+	for i := range records {
+		if rt := &records[i]; !rt.Status.Phase.Finished() && rt.Status.Captured != nil {
+			ids = append(ids, rt.Status.Captured.ProviderID)
+		}
+	}
+	return ids
 }
 
 // migrateVMSSPodWatcher is slipway migrate vmss-pod-watcher.

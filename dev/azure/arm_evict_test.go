@@ -43,7 +43,7 @@ func TestAnEvictionThatARMSimulatesEndsAsItsPolicySays(t *testing.T) {
 			if status, code := a.evict(t, firstMachine); status != http.StatusNoContent {
 				t.Fatalf("%d %s", status, code)
 			}
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 			defer cancel()
 			err := a.Wait(ctx, func(all []VM) bool {
 				first, there := VM{}, false

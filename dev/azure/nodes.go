@@ -42,11 +42,12 @@ type Nodes struct {
 	mu         sync.RWMutex
 	byResource map[string]string // node by resource in lower case
 	scaleSets  map[string]string // name as the provider ID has it, by itself in lower case
+	spotSets   map[string]bool   // by name in lower case
 }
 
 // WatchNodes watches the nodes until ctx ends, and returns when it has seen those that there are.
 func WatchNodes(ctx context.Context, client kubernetes.Interface, log *slog.Logger) (*Nodes, error) {
-	n := &Nodes{log: log, byResource: map[string]string{}, scaleSets: map[string]string{}}
+	n := &Nodes{log: log, byResource: map[string]string{}, scaleSets: map[string]string{}, spotSets: map[string]bool{}}
 	factory := informers.NewSharedInformerFactory(client, 0)
 	informer := factory.Core().V1().Nodes().Informer()
 	registration, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
@@ -78,6 +79,7 @@ func (n *Nodes) note(obj any) {
 	n.byResource[strings.ToLower(resource)] = node.Name
 	if scaleSet != "" {
 		n.scaleSets[strings.ToLower(scaleSet)] = scaleSet
+		n.spotSets[strings.ToLower(scaleSet)] = node.Labels["kubernetes.azure.com/scalesetpriority"] == "spot"
 	}
 }
 

@@ -32,6 +32,8 @@ type settings struct {
 	kubeconfig string
 	scaleSets  []scaleSetFlag
 	options    Options
+	arm        armSettings
+	nodes      *Nodes // those of the cluster, if there is one
 }
 
 // scaleSetFlag is a scale set and the address of its own listener, if it is to have one.
@@ -39,7 +41,8 @@ type scaleSetFlag struct{ name, listen string }
 
 // Main serves an emulator until ctx ends: everything on one listener and, where a flag says so, a scale set on a
 // listener of its own. With a kubeconfig it keeps the ledger, knows the scale sets that the cluster's nodes belong to,
-// and has power over them; without, or when power is nil, events have no effect. What a person needs to know goes to
+// and has power over them; without, or when power is nil, events have no effect. With --arm-listen it serves those scale
+// sets' Resource Manager too, whose new machines become nodes when power is a Joiner. What a person needs to know goes to
 // out, once all listeners answer. A request for help is answered with flag.ErrHelp.
 func Main(ctx context.Context, args []string, out io.Writer, power NodePower) error {
 	s, err := parseFlags(args, out)
@@ -55,6 +58,12 @@ func Main(ctx context.Context, args []string, out io.Writer, power NodePower) er
 	}
 	e := New(s.options)
 	defer e.Close()
+	if s.nodes != nil {
+		joiner, _ := power.(Joiner)
+		if err := s.arm.serve(ctx, e, s.nodes, joiner); err != nil {
+			return fmt.Errorf("azure emulator: %w", err)
+		}
+	}
 	if err := s.serve(ctx, e, out); err != nil {
 		return fmt.Errorf("azure emulator: %w", err)
 	}
@@ -74,6 +83,8 @@ func parseFlags(args []string, out io.Writer) (*settings, error) {
 		" may be repeated", s.addScaleSet)
 	flags.Func("notice", "`type=duration`, such as Reboot=20s: notice instead of the documented one; may be repeated",
 		s.addNotice)
+	flags.StringVar(&s.arm.listen, "arm-listen", "", "loopback `address` of Azure Resource Manager, over TLS; takes --kubeconfig")
+	flags.StringVar(&s.arm.caFile, "arm-ca-file", "", "`file` to write the certificate of Azure Resource Manager to")
 	flags.DurationVar(&s.options.Outage, "outage", defaultOutage,
 		"how long a machine is away in an event of unknown duration")
 	flags.DurationVar(&s.options.Linger, "linger", 0, "how long an event stays Started after its impact")
@@ -93,7 +104,10 @@ func parseFlags(args []string, out io.Writer) (*settings, error) {
 			return nil, fmt.Errorf("--%s %v: want a positive duration", name, d)
 		}
 	}
-	return s, requireLoopback("--listen", s.listen)
+	if s.arm.listen != "" && s.kubeconfig == "" {
+		return nil, errors.New("--arm-listen needs --kubeconfig: its machines are the nodes of a cluster")
+	}
+	return s, errors.Join(requireLoopback("--listen", s.listen), s.arm.check())
 }
 
 func (s *settings) addScaleSet(value string) error {
@@ -170,6 +184,7 @@ func (s *settings) watch(ctx context.Context, client kubernetes.Interface, power
 	if power != nil {
 		s.options.Machines = nodes.Machines(power)
 	}
+	s.nodes = nodes
 	for _, name := range nodes.ScaleSets() {
 		s.scaleSets = append(s.scaleSets, scaleSetFlag{name: name})
 	}

@@ -115,7 +115,7 @@ func TestMainRefusesBadFlags(t *testing.T) {
 		"kubeconfig unreadable":     {[]string{"--kubeconfig=" + garbage}, garbage},
 	} {
 		t.Run(name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 			defer cancel()
 			err := Main(ctx, append([]string{"--listen=127.0.0.1:0"}, tt.args...), io.Discard, nil)
 			if err == nil || !strings.Contains(err.Error(), tt.message) {

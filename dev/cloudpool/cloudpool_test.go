@@ -258,3 +258,22 @@ func TestAPoolThatIsStoppedAnswersForItselfAlone(t *testing.T) {
 		}
 	})
 }
+
+func TestPathsAreReadAsTheReferenceServerReadsThem(t *testing.T) {
+	one := cloudpool.New(cloudpool.Options{})
+	defer one.Close()
+	several := cloudpool.Multi(map[string]*cloudpool.Pool{"workers": one})
+	for path, want := range map[string]int{
+		"/pool/size": 200, "/pool/size/": 200, "//pool/size": 200, "/pool/%73ize": 200, "/pool;x/size;y=z": 200, "/pool%2Fsize": 200,
+		"/pool/size;%2F..%2F..%2Fx": 200, "/pool/size/a%2F..%2F..%2Fb/..": 200, "/x/%2e%2e/pool/size": 200, "/x/..;a/pool/size": 200,
+		"/pool/%2573ize": 404, "/pool/size%3Fx": 404, "/pool/size%3Bx": 404, "/Pool/Size": 404, "/pool/size%5C": 404,
+	} {
+		for prefix, handler := range map[string]http.Handler{"": one.Handler(), "/cloudpools/other/../workers": several} {
+			w := httptest.NewRecorder()
+			handler.ServeHTTP(w, httptest.NewRequest(http.MethodGet, prefix+path, nil))
+			if w.Code != want {
+				t.Errorf("GET %s%s: %d, want %d", prefix, path, w.Code, want)
+			}
+		}
+	}
+}

@@ -9,13 +9,15 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 )
 
-// Request is one that a backend was sent.
+// Request is one that a backend was sent, with the path that the backend took it for.
 type Request struct {
 	Method, Path, Query string
 	Header              http.Header
@@ -42,7 +44,7 @@ func (p *Pool) Count(method, suffix string) int {
 }
 
 // Handler serves the pool alone, at the root.
-func (p *Pool) Handler() http.Handler { return p.handler("/pool/") }
+func (p *Pool) Handler() http.Handler { return asJetty(p.handler("/pool/")) }
 
 // Multi serves several pools under /cloudpools/{name}, and their list.
 func Multi(pools map[string]*Pool) http.Handler {
@@ -56,9 +58,29 @@ func Multi(pools map[string]*Pool) http.Handler {
 	})
 	for name, p := range pools {
 		prefix := "/cloudpools/" + name
+		mux.Handle(prefix, http.NotFoundHandler())
 		mux.Handle(prefix+"/", http.StripPrefix(prefix, p.handler("/")))
 	}
-	return mux
+	return asJetty(mux)
+}
+
+// asJetty has paths read as the reference server has them read: in each segment as it was sent what follows a semicolon
+// is cut off, then all is decoded, and then dot segments are resolved, also those that were encoded. A slash at the end and
+// slashes too many are passed over.
+func asJetty(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		segments := strings.Split(r.URL.EscapedPath(), "/")
+		for i, s := range segments {
+			segments[i], _, _ = strings.Cut(s, ";")
+		}
+		decoded, err := url.PathUnescape(strings.Join(segments, "/"))
+		if err != nil {
+			w.WriteHeader(http.StatusBadRequest)
+			return
+		}
+		r.URL.Path, r.URL.RawPath = path.Clean("/"+decoded), ""
+		next.ServeHTTP(w, r)
+	})
 }
 
 // handler serves a pool, with what is asked of one machine under a prefix.
@@ -103,28 +125,14 @@ func (p *Pool) receive(w http.ResponseWriter, r *http.Request, next http.Handler
 		return
 	}
 	if fault == nil {
-		// As JAX-RS does, parameters of path segments are passed over, and so is a slash at the end.
-		r.URL.Path, r.URL.RawPath = plain(r.URL.Path), ""
 		next.ServeHTTP(w, r)
 		return
 	}
 	if fault.Kind == Lost {
-		r.URL.Path, r.URL.RawPath = plain(r.URL.Path), ""
 		next.ServeHTTP(httptest.NewRecorder(), r)
 		panic(http.ErrAbortHandler)
 	}
 	fault.serve(w, r)
-}
-
-func plain(path string) string {
-	segments := strings.Split(path, "/")
-	for i, s := range segments {
-		segments[i], _, _ = strings.Cut(s, ";")
-	}
-	if path = strings.TrimRight(strings.Join(segments, "/"), "/"); path == "" {
-		return "/"
-	}
-	return path
 }
 
 func (p *Pool) known(r *http.Request) bool {

@@ -29,6 +29,13 @@ type AKSPool struct {
 // ScaleSet is the name of the pool's scale set, such as aks-spot-12345678-vmss.
 func (p AKSPool) ScaleSet() string { return "aks-" + p.Name + "-" + aksClusterID + "-vmss" }
 
+// AKSPoolOf gives the pool of a scale set's name, and whether it is one that a pool here has.
+func AKSPoolOf(scaleSet string) (AKSPool, bool) {
+	name, ours := strings.CutPrefix(scaleSet, "aks-")
+	name, ends := strings.CutSuffix(name, "-"+aksClusterID+"-vmss")
+	return AKSPool{Name: name}, ours && ends && name != ""
+}
+
 // Resource is the name of an instance in Azure's own terms, which Scheduled Events use, such as
 // aks-spot-12345678-vmss_0.
 func (p AKSPool) Resource(instance int) string { return p.ScaleSet() + "_" + strconv.Itoa(instance) }

@@ -31,6 +31,9 @@ const CacheVariable = "SLIPWAY_DEV_CACHE"
 // it.
 const moduleVariable = "SLIPWAY_DEV_MODULE"
 
+// moduleDir is where the dev module is, as `make slipway-dev` has the linker say it.
+var moduleDir string
+
 // newest is the version that the dev module itself requires; the others have a module each below versions.
 const newest = "1.36"
 
@@ -107,24 +110,11 @@ var kubernetesVersion = regexp.MustCompile(`(?m)^(?:require\s+|\s+)k8s\.io/kuber
 // A build is named after the versions of all modules that are compiled into it, so that branches which differ in other
 // requirements share it. Finding these out takes seconds, so a symbolic link named after go.mod and go.sum remembers it.
 func (p buildPlan) ensure(ctx context.Context, progress io.Writer) (string, error) {
-	mod, err := os.ReadFile(filepath.Join(p.module, "go.mod"))
-	if err != nil {
-		return "", fmt.Errorf("finding out what to build: %w", err)
-	}
-	sum, err := os.ReadFile(filepath.Join(p.module, "go.sum"))
-	if err != nil {
-		return "", fmt.Errorf("finding out what to build: %w", err)
-	}
-	match := kubernetesVersion.FindSubmatch(mod)
-	if match == nil {
-		return "", fmt.Errorf("%s does not require k8s.io/kubernetes", filepath.Join(p.module, "go.mod"))
-	}
-	cache, err := cacheDir()
+	key, err := p.key()
 	if err != nil {
 		return "", err
 	}
-	prefix := filepath.Join(cache, strings.Join(append([]string{string(match[1])}, p.names()...), "-")+"-")
-	link := prefix + "go.mod-" + digest(mod, sum)
+	prefix, link := key.prefix, key.link
 	if dir, ok := p.complete(link); ok {
 		return dir, touch(dir)
 	}
@@ -142,12 +132,38 @@ func (p buildPlan) ensure(ctx context.Context, progress io.Writer) (string, erro
 	}
 	dir := prefix + digest(modules)
 	if _, ok := p.complete(dir); !ok {
-		ldflags := ldflags(string(match[1]), string(match[2]), string(match[3]))
+		ldflags := ldflags(key.version, key.major, key.minor)
 		if err := p.build(ctx, dir, ldflags, progress); err != nil {
 			return "", err
 		}
 	}
 	return dir, errors.Join(touch(dir), relink(dir, link), prune(prefix))
+}
+
+// buildKey is where a plan's programs are, as far as it is known without asking what they are made of.
+type buildKey struct{ version, major, minor, prefix, link string }
+
+// key reads a plan's go.mod and go.sum.
+func (p buildPlan) key() (buildKey, error) {
+	mod, err := os.ReadFile(filepath.Join(p.module, "go.mod"))
+	if err != nil {
+		return buildKey{}, fmt.Errorf("finding out what to build: %w", err)
+	}
+	sum, err := os.ReadFile(filepath.Join(p.module, "go.sum"))
+	if err != nil {
+		return buildKey{}, fmt.Errorf("finding out what to build: %w", err)
+	}
+	match := kubernetesVersion.FindSubmatch(mod)
+	if match == nil {
+		return buildKey{}, fmt.Errorf("%s does not require k8s.io/kubernetes", filepath.Join(p.module, "go.mod"))
+	}
+	cache, err := cacheDir()
+	if err != nil {
+		return buildKey{}, err
+	}
+	version := string(match[1])
+	prefix := filepath.Join(cache, strings.Join(append([]string{version}, p.names()...), "-")+"-")
+	return buildKey{version, string(match[2]), string(match[3]), prefix, prefix + "go.mod-" + digest(mod, sum)}, nil
 }
 
 // digest is a short name for what is given and for the compiler that is used.
@@ -181,7 +197,8 @@ func (p buildPlan) modules(ctx context.Context) ([]byte, error) {
 func (p buildPlan) goCommand(ctx context.Context, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, "go", args...) //nolint:gosec // constants and what go.mod says
 	cmd.Dir = p.module
-	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-buildvcs=false", "GO111MODULE=on")
+	// With the flags of `make build`, what the programs share with it is compiled once.
+	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-buildvcs=false -trimpath", "GO111MODULE=on", "CGO_ENABLED=0")
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	output, err := cmd.Output()
@@ -193,7 +210,7 @@ func (p buildPlan) goCommand(ctx context.Context, args ...string) ([]byte, error
 
 // relink makes a symbolic link to a build beside it.
 func relink(dir, link string) error {
-	if err := os.Remove(link); err != nil && !errors.Is(err, fs.ErrNotExist) { //nolint:gosec // inside the cache
+	if err := os.Remove(link); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("replacing a link to a build: %w", err)
 	}
 	if err := os.Symlink(filepath.Base(dir), link); err != nil {
@@ -220,12 +237,12 @@ func prune(prefix string) error {
 		return fmt.Errorf("looking for old builds: %w", err)
 	}
 	for _, path := range paths {
-		info, err := os.Stat(path) //nolint:gosec // inside the cache
+		info, err := os.Stat(path)
 		dangling := errors.Is(err, fs.ErrNotExist)
 		if !dangling && (err != nil || !info.IsDir() || time.Since(info.ModTime()) < buildKept) {
 			continue
 		}
-		if err := os.RemoveAll(path); err != nil { //nolint:gosec // inside the cache
+		if err := os.RemoveAll(path); err != nil {
 			return fmt.Errorf("removing an old build: %w", err)
 		}
 	}
@@ -248,7 +265,7 @@ func (p buildPlan) complete(path string) (dir string, ok bool) {
 		return "", false
 	}
 	for name := range p.packages {
-		if _, err := os.Stat(filepath.Join(dir, name)); err != nil { //nolint:gosec // inside the cache
+		if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
 			return "", false
 		}
 	}
@@ -264,8 +281,8 @@ func (p buildPlan) build(ctx context.Context, dir, ldflags string, progress io.W
 	fmt.Fprintf(progress, "slipway-dev: compiling %s (minutes the first time) …\n", strings.Join(p.names(), ", "))
 	// The lock makes the directory this process's own; a build that was killed may have left one.
 	temporary := dir + ".building"
-	clean := func() error { return os.RemoveAll(temporary) }                 //nolint:gosec // inside the cache
-	if err := errors.Join(clean(), os.Mkdir(temporary, 0o700)); err != nil { //nolint:gosec // inside the cache
+	clean := func() error { return os.RemoveAll(temporary) }
+	if err := errors.Join(clean(), os.Mkdir(temporary, 0o700)); err != nil {
 		return fmt.Errorf("making a directory to build in: %w", err)
 	}
 	defer func() { _ = clean() }()
@@ -275,10 +292,10 @@ func (p buildPlan) build(ctx context.Context, dir, ldflags string, progress io.W
 			return fmt.Errorf("compiling %s: %w", name, err)
 		}
 	}
-	if err := os.RemoveAll(dir); err != nil { //nolint:gosec // inside the cache
+	if err := os.RemoveAll(dir); err != nil {
 		return fmt.Errorf("replacing an unfinished build: %w", err)
 	}
-	if err := os.Rename(temporary, dir); err != nil { //nolint:gosec // inside the cache
+	if err := os.Rename(temporary, dir); err != nil {
 		return fmt.Errorf("keeping what was built: %w", err)
 	}
 	fmt.Fprintf(progress, "slipway-dev: compiled %s in %s\n", strings.Join(p.names(), ", "),
@@ -294,6 +311,9 @@ func ldflags(version, major, minor string) string {
 			"-X", pkg+".gitVersion="+version, "-X", pkg+".gitMajor="+major, "-X", pkg+".gitMinor="+minor,
 			"-X", pkg+".gitTreeState=clean")
 	}
+	// The version that helm renders for when it asks no cluster.
+	const helm = "helm.sh/helm/v3/pkg/chartutil.k8sVersion"
+	flags = append(flags, "-X", helm+"Major="+major, "-X", helm+"Minor="+minor)
 	return strings.Join(flags, " ")
 }
 
@@ -318,6 +338,9 @@ func devModule() (string, error) {
 	if dir := os.Getenv(moduleVariable); dir != "" {
 		return dir, nil
 	}
+	if moduleDir != "" {
+		return moduleDir, nil
+	}
 	// The path of this file as the compiler saw it; with -trimpath it is no path of this machine.
 	if _, file, _, ok := runtime.Caller(0); ok && filepath.IsAbs(file) {
 		dir := filepath.Dir(filepath.Dir(file))
@@ -334,7 +357,7 @@ const lockPoll = 200 * time.Millisecond
 
 // lock takes a lock between processes. The system releases it when the process ends, however it does.
 func lock(ctx context.Context, path string) (unlock func(), err error) {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600) //nolint:gosec // inside the cache
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("locking the cache: %w", err)
 	}

@@ -57,6 +57,7 @@ const bootAttempts = 5
 type Cluster struct {
 	dir       string
 	temporary bool
+	etcd      string // its URL; empty in a process that has not started it
 	state     state
 	processes map[string]*Process
 	config    *rest.Config
@@ -134,6 +135,7 @@ func boot(ctx context.Context, o Options, binaries Binaries) (_ *Cluster, err er
 		return nil, err
 	}
 	c.state = state{Version: o.Version, Detached: o.Detached, Host: layout.apiServer()}
+	c.etcd = "https://" + loopback(layout.etcdClient)
 	if err := c.connect(); err != nil {
 		return nil, err
 	}

@@ -27,7 +27,7 @@ type end struct {
 // deletePod deletes a pod once for each grace period, with a pause before each but the first, and watches it go.
 func deletePod(t *testing.T, client kubernetes.Interface, namespace, name string, pause time.Duration, graces ...int64) end {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	pods := client.CoreV1().Pods(namespace)
 	w, err := pods.Watch(ctx, metav1.ListOptions{
@@ -70,7 +70,7 @@ func deletePod(t *testing.T, client kubernetes.Interface, namespace, name string
 func TestHowAPodStops(t *testing.T) {
 	t.Parallel()
 	c, node := namespace(t, "stopping")
-	const slack = 3 * time.Second // what a busy machine may add; tens of milliseconds on an idle one
+	const slack = 30 * time.Second // what a busy machine may add; tens of milliseconds on an idle one
 	for name, test := range map[string]struct {
 		stop   string
 		graces []int64
@@ -79,20 +79,20 @@ func TestHowAPodStops(t *testing.T) {
 		code   int32
 		took   time.Duration
 	}{
-		"finishes-within-its-grace":           {"1.5", []int64{10}, 0, controlplane.Finished, 0, 1500 * time.Millisecond},
-		"finishes-after-a-second-unless-told": {"", []int64{10}, 0, controlplane.Finished, 0, time.Second},
-		"is-killed-at-the-end-of-grace":       {"10", []int64{2}, 0, controlplane.Killed, 137, 2 * time.Second},
+		"finishes-within-its-grace":           {"1.5", []int64{60}, 0, controlplane.Finished, 0, 1500 * time.Millisecond},
+		"finishes-after-a-second-unless-told": {"", []int64{60}, 0, controlplane.Finished, 0, time.Second},
+		"is-killed-at-the-end-of-grace":       {"60", []int64{2}, 0, controlplane.Killed, 137, 2 * time.Second},
 		"never-stops-by-itself":               {controlplane.Never, []int64{1}, 0, controlplane.Killed, 137, time.Second},
 		"vanishes-with-grace-0":               {"1", []int64{0}, 0, controlplane.Running, 0, 0},
-		"vanishes-when-grace-becomes-0":       {"10", []int64{10, 0}, time.Second, controlplane.Running, 0, time.Second},
-		"is-killed-when-grace-shortened":      {"10", []int64{20, 1}, time.Second, controlplane.Killed, 137, 2 * time.Second},
+		"vanishes-when-grace-becomes-0":       {"60", []int64{60, 0}, time.Second, controlplane.Running, 0, time.Second},
+		"is-killed-when-grace-shortened":      {"60", []int64{90, 1}, time.Second, controlplane.Killed, 137, 2 * time.Second},
 		// A shorter grace that is still long enough does not make the process start stopping anew.
-		"finishes-though-grace-shortened": {"2", []int64{20, 5}, time.Second, controlplane.Finished, 0, 2 * time.Second},
+		"finishes-though-grace-shortened": {"2", []int64{90, 60}, time.Second, controlplane.Finished, 0, 2 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			pod := workload.App{Namespace: "stopping", Name: name, Node: node, Stop: test.stop, Start: "0"}.Pod()
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
 			if err := workload.CreateSettled(ctx, c.Client(), pod); err != nil {
 				t.Fatal(err)
@@ -112,7 +112,7 @@ func TestAReplacementOfTheSameNameIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	c, node := namespace(t, "same-name")
 	app := workload.App{Namespace: "same-name", Name: "db", Node: node, Stop: "0.3", Start: "0"}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	if err := workload.CreateSettled(ctx, c.Client(), app.StatefulSet()); err != nil {
 		t.Fatal(err)
@@ -149,14 +149,14 @@ func TestAMachineWithoutPowerIsSilentAndComesBack(t *testing.T) {
 		},
 	})
 	client := c.Client()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	stopping := workload.App{Name: "stopping", Node: "off", Stop: "1"}.Pod()
+	stopping := workload.App{Name: "stopping", Node: "off", Stop: "5"}.Pod()
 	staying := workload.App{Name: "staying", Node: "off"}.Pod()
 	if err := workload.CreateSettled(ctx, client, stopping, staying); err != nil {
 		t.Fatal(err)
 	}
-	if err := client.CoreV1().Pods("default").Delete(ctx, "stopping", *metav1.NewDeleteOptions(3)); err != nil {
+	if err := client.CoreV1().Pods("default").Delete(ctx, "stopping", *metav1.NewDeleteOptions(10)); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t.Context(), t, "a kubelet that knows when the pod will have stopped", func(ctx context.Context) error {
@@ -170,8 +170,8 @@ func TestAMachineWithoutPowerIsSilentAndComesBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	last := leaseOf(ctx, t, client, "off")
-	// Three seconds later by the other machine's clock, the stopping pod would be gone, were the power on.
-	for range 4 {
+	// Seven seconds later by the other machine's clock, the stopping pod would be gone, were the power on.
+	for range 8 {
 		waitRenewal(ctx, t, client, "on")
 	}
 	if now := leaseOf(ctx, t, client, "off"); now.Spec.RenewTime.After(last.Spec.RenewTime.Add(500 * time.Millisecond)) {

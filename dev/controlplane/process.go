@@ -125,6 +125,9 @@ func (p *Process) start() error {
 	cmd.Stdout, cmd.Stderr = log, log
 	// Little of the environment reaches the process: proxies, kubeconfigs and the like must not change what it does.
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + p.cluster.dir, "TMPDIR=" + os.TempDir()}
+	if often := os.Getenv(GCVariable); often != "" && isComponent(p.Name()) {
+		cmd.Env = append(cmd.Env, "GOGC="+often)
+	}
 	cmd.Env = append(cmd.Env, p.command.Env...)
 	cmd.SysProcAttr = processAttributes(p.detached)
 	if err := startOnLastingThread(cmd); err != nil {

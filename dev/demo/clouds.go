@@ -2,9 +2,7 @@ package demo
 
 import (
 	"context"
-	"fmt"
 	"io"
-	"path/filepath"
 	"strings"
 
 	"github.com/gophercloud/gophercloud/v2"
@@ -74,25 +72,13 @@ type real struct {
 
 // startOpenStack installs OpenStack if need be, and starts it.
 func startOpenStack(ctx context.Context, out io.Writer) (*real, error) {
-	dir, err := openstackdev.DefaultDir()
+	started, stop, err := openstackdev.Begin(ctx, "demo", crowdMark, out)
 	if err != nil {
 		return nil, err
 	}
-	dir = filepath.Join(dir, "demo") // that of the tests is theirs
-	fmt.Fprintln(out, "OpenStack is started: Keystone, Glance, Placement, Neutron and Nova. That takes about half a minute, and a few more the first time …")
-	log := &strings.Builder{}
-	if err := openstackdev.Install(ctx, dir, log); err != nil {
-		return nil, fmt.Errorf("%w:\n%s", err, log)
-	}
-	started, err := openstackdev.Start(ctx, dir, log)
-	stop := func() error { return openstackdev.Stop(context.WithoutCancel(ctx), dir, io.Discard) }
-	if err != nil {
-		_ = stop() // what is said of it is in err
-		return nil, fmt.Errorf("%w:\n%s", err, log)
-	}
 	nova, err := started.Nova(ctx, openstackdev.Demo)
 	if err != nil {
-		_ = stop()
+		_ = stop() // what is said of it is in err
 		return nil, err
 	}
 	return &real{Cloud: started, nova: nova, stop: stop}, nil
@@ -105,8 +91,8 @@ func (*real) title() string             { return "Nova" }
 func (*real) group() (string, string)   { return openstack.Name, crowd }
 func (*real) labels() map[string]string { return map[string]string{"pool": crowd} }
 
-// right is the flavour of four cores: seven pods fit on a server beside what the system keeps, and one alone on the small
-// one, most of which would be wasted.
+// right is the flavour of four cores: seven pods fit on a server beside what the system keeps, and none on the small one,
+// which has too little memory.
 func (*real) right() (kind, cpu string, machines int) { return "m.4c8g", "500m", 10 }
 
 func (r *real) prepare(context.Context, *stage) (map[string]any, error) {

@@ -2,10 +2,9 @@ package demo
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -13,12 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/client-go/dynamic"
-	"sigs.k8s.io/yaml"
 
-	"github.com/slipway-dev/slipway/api/v1alpha1"
-	"github.com/slipway-dev/slipway/dev/controlplane"
 	"github.com/slipway-dev/slipway/dev/testbed"
 	"github.com/slipway-dev/slipway/dev/workload"
 )
@@ -87,7 +81,8 @@ func (s *stage) comeAndGo(ctx context.Context, a *account) (_ string, err error)
 func (s *stage) come(ctx context.Context, a *account) (machines int, err error) {
 	kind, cpu, most := s.crowd.right()
 	app := workload.App{
-		Namespace: crowd, Name: "crowd", Replicas: crowdPods, CPU: resource.MustParse(cpu), Stop: "0.1", NodeSelector: s.crowd.labels(),
+		Namespace: crowd, Name: "crowd", Replicas: crowdPods, CPU: resource.MustParse(cpu), Memory: resource.MustParse("600Mi"),
+		Stop: "0.1", NodeSelector: s.crowd.labels(),
 	}
 	a.began = time.Now()
 	if err := workload.Create(ctx, s.Client(), workload.Namespace(crowd), app.Deployment()); err != nil {
@@ -153,60 +148,22 @@ func (s *stage) crowdNodes(ctx context.Context) ([]corev1.Node, error) {
 	return list.Items, nil
 }
 
-// createCrowdGroup creates the NodeGroup that gets machines, and gives them back.
+// createCrowdGroup creates the NodeGroup that gets machines, and gives them back. Those whose pods are gone may all leave
+// at once.
 func (s *stage) createCrowdGroup(ctx context.Context) error {
 	provider, name := s.crowd.group()
-	labels := map[string]any{}
-	for key, value := range s.crowd.labels() {
-		labels[key] = value
-	}
-	o := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{
-		"nodeSelector": map[string]any{"matchLabels": labels},
-		"cloud":        map[string]any{"provider": provider, "group": name},
-		"maximum":      int64(20),
-		"scaleUp":      map[string]any{},
-		"scaleDown":    map[string]any{"underused": map[string]any{"cooldown": crowdCooldown.String()}},
-		// Those whose pods are gone may all leave at once.
-		"disruptionBudgets": []any{map[string]any{"nodes": "100%"}},
-	}}}
-	o.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("NodeGroup"))
-	o.SetName(crowd)
-	o.SetLabels(map[string]string{crowdLabel: "true"})
-	client, err := dynamic.NewForConfig(s.RESTConfig())
+	nodes, err := json.Marshal(s.crowd.labels())
 	if err != nil {
 		return err
 	}
-	_, err = client.Resource(v1alpha1.GroupVersion.WithResource("nodegroups")).Create(ctx, o, metav1.CreateOptions{})
-	return err
+	return s.CreateNodeGroup(ctx, crowd, map[string]string{crowdLabel: "true"}, fmt.Sprintf(
+		"nodeSelector: {matchLabels: %s}\ncloud: {provider: %s, group: %s}\nmaximum: 20\nscaleUp: {}\n"+
+			"scaleDown: {underused: {cooldown: %s}}\ndisruptionBudgets: [{nodes: 100%%}]\n", nodes, provider, name, crowdCooldown))
 }
 
 // startCrowdManager starts a manager of this step's own, which nobody kills in the middle.
-func (s *stage) startCrowdManager(ctx context.Context, clouds map[string]any) (*controlplane.Process, error) {
-	path, err := testbed.Binary("slipway")
-	if err != nil {
-		return nil, err
-	}
-	kubeconfig, err := s.ServiceAccountKubeconfig(ctx, testbed.AgentNamespace, managerAccount, controlplane.TokenOptions{})
-	if err != nil {
-		return nil, err
-	}
-	raw, err := yaml.Marshal(clouds)
-	if err != nil {
-		return nil, err
-	}
-	file := filepath.Join(s.Dir(), "crowd-clouds.yaml")
-	if err := os.WriteFile(file, raw, 0o600); err != nil {
-		return nil, err
-	}
-	listen, err := controlplane.FreeAddress(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return s.Run(ctx, controlplane.Command{
-		Name: "manager-of-crowd", Path: path, ReadyURL: "http://" + listen + "/readyz", Args: []string{
-			"manager", "--kubeconfig", kubeconfig, "--cloud-config", file, "--listen", listen, "--leader-elect=false",
-			"--group-poll-interval", "1s", "--scale-poll-interval", "1s", "--poll-interval", "500ms", "--cloud-poll-interval", "500ms",
-			"--retry-interval", retryAfter.String(), "--selector", crowdLabel,
-		},
-	})
+func (s *stage) startCrowdManager(ctx context.Context, clouds map[string]any) (*testbed.Manager, error) {
+	return s.StartManager(ctx, "manager-of-crowd", clouds,
+		"--group-poll-interval", "1s", "--scale-poll-interval", "1s", "--poll-interval", "500ms", "--cloud-poll-interval", "500ms",
+		"--retry-interval", retryAfter.String(), "--selector", crowdLabel)
 }

@@ -5,19 +5,10 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"time"
 
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/client-go/dynamic"
-	"sigs.k8s.io/yaml"
-
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/dev/controlplane"
 	"github.com/slipway-dev/slipway/dev/testbed"
 	"github.com/slipway-dev/slipway/dev/workload"
@@ -32,8 +23,6 @@ const (
 	builds     = "builds"
 	// buildLabel is by what a pod is known for a build.
 	buildLabel = "example.com/build"
-	// managerAccount is the one of the shipped manifests.
-	managerAccount = "slipway-manager"
 )
 
 // What happens to which machine of the pool.
@@ -136,16 +125,11 @@ func (s *stage) keepManagers(ctx context.Context) {
 
 // startManagers starts one manager, which leads, and another, which waits.
 func (s *stage) startManagers(ctx context.Context) error {
-	root, err := testbed.Root()
-	if err != nil {
+	if err := s.Deploy(ctx, testbed.ManagerFiles...); err != nil {
 		return err
 	}
-	for _, file := range []string{"rbac.yaml", "install-crds.yaml"} {
-		if err := s.Apply(ctx, filepath.Join(root, "deploy", "manager", file)); err != nil {
-			return err
-		}
-	}
 	for i := range s.managers {
+		var err error
 		if s.managers[i], err = s.startManager(ctx, fmt.Sprint("manager-", i+1)); err != nil {
 			return err
 		}
@@ -157,61 +141,20 @@ func (s *stage) startManagers(ctx context.Context) error {
 }
 
 func (s *stage) startManager(ctx context.Context, name string) (*manager, error) {
-	path, err := testbed.Binary("slipway")
+	m, err := s.StartManager(ctx, name, map[string]any{"azure": s.AzureConfig()}, "--install-crds", "--leader-elect=true",
+		"--leader-election-namespace", testbed.ManagerNamespace, "--leader-election-lease-duration", leaseTime.String(),
+		"--group-poll-interval", "1s", "--poll-interval", "500ms", "--cloud-poll-interval", "500ms", "--retry-interval", retryAfter.String(),
+		"--selector", "!"+kubeaware.MarkLabel+",!"+crowdLabel) // their own affair
 	if err != nil {
 		return nil, err
 	}
-	kubeconfig, err := s.ServiceAccountKubeconfig(ctx, testbed.AgentNamespace, managerAccount, controlplane.TokenOptions{})
-	if err != nil {
-		return nil, err
-	}
-	clouds, err := s.cloudConfig()
-	if err != nil {
-		return nil, err
-	}
-	listen, err := controlplane.FreeAddress(ctx)
-	if err != nil {
-		return nil, err
-	}
-	process, err := s.Run(ctx, controlplane.Command{
-		Name: name, Path: path, ReadyURL: "http://" + listen + "/readyz", Args: []string{
-			"manager", "--install-crds", "--kubeconfig", kubeconfig, "--cloud-config", clouds, "--listen", listen,
-			"--leader-election-namespace", testbed.AgentNamespace, "--leader-election-lease-duration", leaseTime.String(),
-			"--group-poll-interval", "1s", "--poll-interval", "500ms", "--cloud-poll-interval", "500ms", "--retry-interval", retryAfter.String(),
-			"--selector", "!" + kubeaware.MarkLabel + ",!" + crowdLabel, // their own affair
-		},
-	})
-	return &manager{Process: process, metrics: "http://" + listen + "/metrics"}, err
-}
-
-func (s *stage) cloudConfig() (string, error) {
-	raw, err := yaml.Marshal(map[string]any{"azure": s.AzureConfig()})
-	if err != nil {
-		return "", err
-	}
-	path := filepath.Join(s.Dir(), "clouds.yaml")
-	return path, os.WriteFile(path, raw, 0o600)
+	return &manager{Process: m.Process, metrics: m.URL + "/metrics"}, nil
 }
 
 // createGroup creates the NodeGroup, without a word about budgets: one node leaves at a time then.
 func (s *stage) createGroup(ctx context.Context) error {
-	spec := fmt.Sprintf("nodeSelector: {matchLabels: {kubernetes.azure.com/agentpool: %s}}\ncloud: {provider: azure, group: %s}\n"+
-		"scaleDown: {idleByLabel: {podSelector: {matchLabels: {%s: \"true\"}}, namespaces: [%s], cooldown: %s}}\n",
-		ci.Name, ci.ScaleSet(), buildLabel, builds, cooldown)
-	o := &unstructured.Unstructured{Object: map[string]any{}}
-	var parsed map[string]any
-	if err := yaml.Unmarshal([]byte(spec), &parsed); err != nil {
-		return err
-	}
-	o.Object["spec"] = parsed
-	o.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("NodeGroup"))
-	o.SetName(ci.Name)
-	client, err := dynamic.NewForConfig(s.RESTConfig())
-	if err != nil {
-		return err
-	}
-	_, err = client.Resource(v1alpha1.GroupVersion.WithResource("nodegroups")).Create(ctx, o, metav1.CreateOptions{})
-	return err
+	return s.CreateNodeGroup(ctx, ci.Name, nil, testbed.ScaleSetSpec(ci.Name, ci.ScaleSet())+fmt.Sprintf(
+		"scaleDown: {idleByLabel: {podSelector: {matchLabels: {%s: \"true\"}}, namespaces: [%s], cooldown: %s}}\n", buildLabel, builds, cooldown))
 }
 
 // stopManagers ends those that live.

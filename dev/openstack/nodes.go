@@ -69,6 +69,27 @@ func Servers(ctx context.Context, nova *gophercloud.ServiceClient, metadata map[
 	return list, nil
 }
 
+// RemoveServers deletes the servers that have this in their metadata, such as those that an earlier run has left, and
+// returns when they are gone.
+func RemoveServers(ctx context.Context, nova *gophercloud.ServiceClient, metadata map[string]string) error {
+	for {
+		left, err := Servers(ctx, nova, metadata)
+		if err != nil || len(left) == 0 {
+			return err
+		}
+		for _, s := range left {
+			if s.TaskState != "deleting" {
+				_ = servers.Delete(ctx, nova, s.ID).ExtractErr() // the next list says whether it worked
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("OpenStack: %d servers with %v are left: %w", len(left), metadata, context.Cause(ctx))
+		case <-time.After(joinPause):
+		}
+	}
+}
+
 // Join keeps the nodes of a control plane like the servers with this metadata until ctx ends, which is no error: one that
 // is ACTIVE joins as a node of its flavour's size with the labels, and the node of one that is gone falls silent. The
 // servers of the fake hypervisor run nothing, so that somebody has to join in their place.

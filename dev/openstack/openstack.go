@@ -97,6 +97,37 @@ func Stop(ctx context.Context, dir string, out io.Writer) error {
 	return run(ctx, dir, out, "down", filepath.Join(dir, "run"))
 }
 
+// Begin installs OpenStack if need be and starts one that has a place of its own, of that name, beside those of others. Its
+// database outlives it: servers of the project Demo with this in their metadata, which a run that was cut off has left, are
+// deleted first. stop ends it.
+func Begin(ctx context.Context, name string, metadata map[string]string, out io.Writer) (_ *Cloud, stop func() error, err error) {
+	dir, err := DefaultDir()
+	if err != nil {
+		return nil, nil, err
+	}
+	dir = filepath.Join(dir, name)
+	fmt.Fprintln(out, "OpenStack is started: Keystone, Glance, Placement, Neutron and Nova. That takes about half a minute, and a few more the first time …")
+	log := &strings.Builder{}
+	if err := Install(ctx, dir, log); err != nil {
+		return nil, nil, fmt.Errorf("%w:\n%s", err, log)
+	}
+	stop = func() error { return Stop(context.WithoutCancel(ctx), dir, io.Discard) }
+	c, err := Start(ctx, dir, log)
+	if err != nil {
+		_ = stop() // what is said of it is in err
+		return nil, nil, fmt.Errorf("%w:\n%s", err, log)
+	}
+	nova, err := c.Nova(ctx, Demo)
+	if err == nil {
+		err = RemoveServers(ctx, nova, metadata)
+	}
+	if err != nil {
+		_ = stop()
+		return nil, nil, err
+	}
+	return c, stop, nil
+}
+
 // run runs one of the scripts.
 func run(ctx context.Context, dir string, out io.Writer, name string, args ...string) error {
 	at := filepath.Join(dir, "scripts")

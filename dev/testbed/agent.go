@@ -37,23 +37,41 @@ func Root() (string, error) {
 	return dir, nil
 }
 
+// BinVariable is the environment variable that says in which directory the product's programs are already. `make test` has
+// built them, and the go command takes a second to find out, in each package.
+const BinVariable = "SLIPWAY_BIN"
+
 var binaries = sync.OnceValues(func() (string, error) {
+	if built := os.Getenv(BinVariable); built != "" {
+		return built, nil
+	}
 	root, err := Root()
 	if err != nil {
 		return "", err
 	}
 	bin := filepath.Join(root, "bin")
-	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", bin+"/", //nolint:gosec // bin is the repository's own
-		"./cmd/slipway", "./cmd/slipway-agent")
+	return bin, Build(context.Background(), bin+"/", "./cmd/slipway", "./cmd/slipway-agent")
+})
+
+// Build compiles packages of the product, by their paths in the repository, as `make build` does: with the same flags
+// nothing is compiled twice. The output is a file, or a directory that ends in a slash.
+func Build(ctx context.Context, output string, packages ...string) error {
+	root, err := Root()
+	if err != nil {
+		return err
+	}
+	args := append([]string{"build", "-trimpath", "-ldflags", "-s -w", "-o", output}, packages...)
+	cmd := exec.CommandContext(ctx, "go", args...) //nolint:gosec // constants, and where the tests want it
 	cmd.Dir = root
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("building slipway: %w\n%s", err, out)
+		return fmt.Errorf("building %s: %w\n%s", strings.Join(packages, " "), err, out)
 	}
-	return bin, nil
-})
+	return nil
+}
 
-// Binary builds the product as `make build` does and returns the path of one of its programs.
+// Binary builds the product as `make build` does, unless BinVariable says where it is, and returns the path of one of its
+// programs.
 func Binary(name string) (string, error) {
 	dir, err := binaries()
 	return filepath.Join(dir, name), err

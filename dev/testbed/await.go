@@ -24,8 +24,15 @@ import (
 func (t *Testbed) follow(ctx context.Context, resource string, selector fields.Selector, kind runtime.Object,
 	done func(watch.Event) bool,
 ) error {
+	return t.followFrom(ctx, resource, selector, kind, nil, done)
+}
+
+// followFrom is follow which first shows what there is when the watch begins: of nothing, a watch tells nothing.
+func (t *Testbed) followFrom(ctx context.Context, resource string, selector fields.Selector, kind runtime.Object,
+	already func(cache.Store) (bool, error), done func(watch.Event) bool,
+) error {
 	lw := cache.NewListWatchFromClient(t.Client().CoreV1().RESTClient(), resource, metav1.NamespaceAll, selector)
-	_, err := watchtools.UntilWithSync(ctx, cache.ToListWatcherWithWatchListSemantics(lw, t.Client()), kind, nil,
+	_, err := watchtools.UntilWithSync(ctx, cache.ToListWatcherWithWatchListSemantics(lw, t.Client()), kind, already,
 		func(e watch.Event) (bool, error) { return done(e), nil })
 	return err
 }
@@ -73,15 +80,17 @@ func (t *Testbed) AwaitPods(ctx context.Context, node, what string, are func([]c
 		return all
 	}
 	bound := fields.OneTermEqualSelector("spec.nodeName", node)
-	// A watch alone tells of no pods when there are none, so that they are listed first.
-	now, err := t.Client().CoreV1().Pods("").List(ctx, metav1.ListOptions{FieldSelector: bound.String()})
-	if err != nil {
-		return nil, fmt.Errorf("waiting for the pods on %s to be %s: %w", node, what, err)
+	// Asked of all at once before it is asked after each change: that no pod is there, and that another's is not the first
+	// to be told of, is seen in this way only.
+	already := func(store cache.Store) (bool, error) {
+		for _, o := range store.List() {
+			if p, ok := o.(*corev1.Pod); ok {
+				pods[p.UID] = *p
+			}
+		}
+		return are(list()), nil
 	}
-	if are(now.Items) {
-		return now.Items, nil
-	}
-	err = t.follow(ctx, "pods", bound, &corev1.Pod{}, func(e watch.Event) bool {
+	err := t.followFrom(ctx, "pods", bound, &corev1.Pod{}, already, func(e watch.Event) bool {
 		p, ok := e.Object.(*corev1.Pod)
 		if !ok {
 			return false

@@ -6,7 +6,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"sync"
+
+	"sigs.k8s.io/yaml"
 
 	"github.com/slipway-dev/slipway/dev/azure"
 	"github.com/slipway-dev/slipway/dev/controlplane"
@@ -22,9 +25,11 @@ func (t *Testbed) HandOver(ctx context.Context, program string) error {
 	if err := t.closeAzure(); err != nil {
 		return fmt.Errorf("azure emulator: %w", err)
 	}
+	// The Resource Manager keeps its address, and with it the configuration that clients of it were given.
 	flags := []string{
 		"azure", "--dir", t.Dir(), "--", "--kubeconfig", t.Kubeconfig(), "--listen", t.base.Host,
-		"--linger", t.azure.Linger.String(),
+		"--linger", t.azure.Linger.String(), "--arm-listen", t.armServer.URL.Host,
+		"--arm-ca-file", filepath.Join(t.Dir(), armCAFile),
 	}
 	if t.azure.Outage > 0 {
 		flags = append(flags, "--outage", t.azure.Outage.String())
@@ -33,6 +38,16 @@ func (t *Testbed) HandOver(ctx context.Context, program string) error {
 		Name: AzureProcess, Path: program, Args: flags, ReadyURL: t.ControlURL() + "/state",
 	})
 	return err
+}
+
+// WriteClouds writes what slipway manager is given as --cloud-config to reach the testbed's Azure, and returns the path.
+func (t *Testbed) WriteClouds() (path string, err error) {
+	raw, err := yaml.Marshal(map[string]any{"azure": t.AzureConfig()})
+	if err != nil {
+		return "", err
+	}
+	path = filepath.Join(t.Dir(), "clouds.yaml")
+	return path, os.WriteFile(path, raw, 0o600)
 }
 
 // Announcing tells people how to announce the end of a machine, and how to learn what became of its pods.
@@ -115,4 +130,21 @@ func (m *machines) PowerOn(ctx context.Context, node string) error {
 		return nil
 	}
 	return agent.Restart(ctx)
+}
+
+var _ azure.Joiner = (*machines)(nil)
+
+// Join adds the node of a machine that Azure has made.
+func (m *machines) Join(ctx context.Context, vm azure.VM) error {
+	pool, ok := controlplane.AKSPoolOf(vm.ScaleSet)
+	instance, err := strconv.Atoi(vm.InstanceID)
+	if !ok || err != nil {
+		return fmt.Errorf("machine %s: is of no scale set of AKS", vm.Resource)
+	}
+	pool.Spot = vm.Spot
+	cluster, err := controlplane.Open(m.dir)
+	if err != nil {
+		return err
+	}
+	return cluster.AddNodes(ctx, pool.Node(instance))
 }

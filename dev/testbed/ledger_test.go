@@ -8,6 +8,7 @@ import (
 	"time"
 
 	gocmp "github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
@@ -90,6 +91,18 @@ func TestTheLedgerTellsEveryFateApartOnARealControlPlane(t *testing.T) {
 		t.Fatal(err)
 	}
 	awaitOutcomes(t, bed, r.EventID, func(f fate) azure.Outcome { return f.want })
+	awaitNone(t, bed)
+}
+
+// awaitNone holds that where no pod is, of which a watch tells nothing, nobody waits for one.
+func awaitNone(t *testing.T, bed *Testbed) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	pods, err := bed.AwaitPods(ctx, "a-node-without-pods", "none", func(pods []corev1.Pod) bool { return len(pods) == 0 })
+	if err != nil || len(pods) > 0 {
+		t.Errorf("%d pods, %v; want none and no error", len(pods), err)
+	}
 }
 
 func deletePods(t *testing.T, client kubernetes.Interface) {
@@ -112,7 +125,7 @@ func awaitOutcomes(t *testing.T, bed *Testbed, event string, of func(fate) azure
 	for _, f := range fates() {
 		want[f.app.Name] = of(f)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	_ = Poll(ctx, "the ledger is as wanted", func() bool { return gocmp.Equal(outcomes(bed, event), want) })
 	if diff := gocmp.Diff(want, outcomes(bed, event)); diff != "" {

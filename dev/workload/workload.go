@@ -43,8 +43,8 @@ type App struct {
 	Node         string
 	NodeSelector map[string]string
 	Tolerations  []corev1.Toleration
-	// CPU is what each pod asks for; zero is nothing.
-	CPU resource.Quantity
+	// CPU and Memory are what each pod asks for; zero is nothing.
+	CPU, Memory resource.Quantity
 	// EmptyDir gives the pods a volume whose content is lost with the pod.
 	EmptyDir bool
 	// MinAvailable and MaxUnavailable are those of Budget; at most one may be set.
@@ -186,8 +186,13 @@ func (a App) template() corev1.PodTemplateSpec {
 
 func (a App) container() corev1.Container {
 	container := corev1.Container{Name: "app", Image: image}
-	if !a.CPU.IsZero() {
-		container.Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: a.CPU}
+	for name, quantity := range map[corev1.ResourceName]resource.Quantity{corev1.ResourceCPU: a.CPU, corev1.ResourceMemory: a.Memory} {
+		if !quantity.IsZero() {
+			if container.Resources.Requests == nil {
+				container.Resources.Requests = corev1.ResourceList{}
+			}
+			container.Resources.Requests[name] = quantity
+		}
 	}
 	if a.EmptyDir {
 		container.VolumeMounts = []corev1.VolumeMount{{Name: "scratch", MountPath: "/scratch"}}

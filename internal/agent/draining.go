@@ -61,6 +61,35 @@ type drainRun struct {
 	// asked is true once every pod has been asked; quietUntil is when what waits for that does no longer.
 	asked      atomic.Bool
 	quietUntil time.Time
+	// blocking is how far it is and what blocks it, in one line, as it was last said; empty or nil while nothing does.
+	blocking atomic.Pointer[string]
+}
+
+// blockedBy is how far the drain under way for a notice is and what blocks it; empty while nothing does.
+func (a *Agent) blockedBy(h *handling) string {
+	if h.Phase != Draining || !a.underWay() {
+		return ""
+	}
+	if said := a.drain.blocking.Load(); said != nil {
+		return *said
+	}
+	return ""
+}
+
+// showBlocking has the node's conditions say what blocks a drain, or nothing of it.
+func (a *Agent) showBlocking(run *drainRun, what string) {
+	if was := run.blocking.Swap(&what); was != nil && *was != what || was == nil && what != "" {
+		a.rouse()
+	}
+}
+
+// rouse has the agent have a turn. It is called by the engine, and does not wait: when there is no room for the news, the
+// agent is about to have one.
+func (a *Agent) rouse() {
+	select {
+	case a.wake <- func(context.Context) {}:
+	default:
+	}
 }
 
 // overtime is the time that a drain gets whose deadline has passed although the machine still lives.
@@ -197,8 +226,8 @@ func (a *Agent) startDrain(ctx context.Context, o order) {
 }
 
 // onProgress keeps the metrics current, and says what blocks: an obstacle that is new at once, since a Spot machine may
-// be gone in ten seconds, and how many pods still wait for those that are known now and then. It runs in the engine's
-// goroutine.
+// be gone in ten seconds, and how many pods still wait for those that are known now and then. That nothing blocks any
+// more is shown at once. It runs in the engine's goroutine.
 func (a *Agent) onProgress(run *drainRun) func(drain.Progress) {
 	var saidAt time.Time
 	var said string
@@ -215,12 +244,16 @@ func (a *Agent) onProgress(run *drainRun) func(drain.Progress) {
 			isNew = isNew || !known[obstacle]
 			known[obstacle] = true
 		}
+		if len(obstructed) == 0 {
+			a.showBlocking(run, "")
+		}
 		if !isNew && (len(obstructed) == 0 || time.Since(saidAt) < blockedEvery || p.String() == said) {
 			return
 		}
 		saidAt, said = time.Now(), p.String()
 		a.log.Warn("drain is blocked", "progress", said, "blocked", first(obstructed, mostLogged))
 		a.events.emit(blocked(p))
+		a.showBlocking(run, observe.Clip(said, maxMessage))
 		a.noteBlocked(p)
 	}
 }

@@ -26,7 +26,7 @@ const (
 // event is a Kubernetes Event in the making. Every text that the agent writes on a Node's behalf is made below.
 type event struct {
 	warning bool
-	reason  string
+	reason  EventReason
 	message string
 	about   notice.Notice
 }
@@ -36,16 +36,16 @@ func (e event) of(n notice.Notice) event {
 	return e
 }
 
-func normal(reason, format string, args ...any) event {
+func normal(reason EventReason, format string, args ...any) event {
 	return event{reason: reason, message: fmt.Sprintf(format, args...)}
 }
 
-func warning(reason, format string, args ...any) event {
+func warning(reason EventReason, format string, args ...any) event {
 	return event{warning: true, reason: reason, message: fmt.Sprintf(format, args...)}
 }
 
 // unspoken is an occasion on which only a voice may have something to say.
-func unspoken(reason string, n notice.Notice) event { return event{reason: reason, about: n} }
+func unspoken(reason EventReason, n notice.Notice) event { return event{reason: reason, about: n} }
 
 func noticed(n notice.Notice, d Decision) event {
 	return warning(NoticeReceived, "%s announces %s (%s) for this machine: %s. %s", n.Source, n.Type, n.ID, d.Action,
@@ -184,7 +184,7 @@ func (w *events) words(e event) (Words, bool) {
 			return words, true
 		}
 	}
-	words := Words{Type: "Normal", Reason: e.reason, Message: e.message, Component: component}
+	words := Words{Type: "Normal", Reason: string(e.reason), Message: e.message, Component: component}
 	if e.warning {
 		words.Type = "Warning"
 	}

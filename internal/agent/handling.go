@@ -68,6 +68,8 @@ type handling struct {
 	// approvable is since when nothing but our own Events keeps it from being acknowledged.
 	approvable time.Time
 	account    account // of its drain, for notifications
+	// shown is what the node's conditions say of what blocks its drain.
+	shown string
 }
 
 // advanceTo moves on to a phase, and has it recorded.
@@ -158,6 +160,9 @@ func (a *Agent) hold(ctx context.Context, h *handling, now time.Time) (time.Dura
 	}
 	lost := h.cordoned && a.node.uncordoned()
 	later := a.asksNow(h, now)
+	if what := a.blockedBy(h); h.shown != what && !later {
+		h.shown, h.dirty = what, true
+	}
 	if h.held && !h.dirty && !lost && !a.lacksConditions(h, now) && (!h.later || later) {
 		return 0, nil
 	}

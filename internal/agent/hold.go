@@ -45,7 +45,8 @@ func (a *Agent) request(h *handling) (cordon.Request, error) {
 	return r, nil
 }
 
-// conditions are the lifecycle conditions (KEP-5683) that hold while h does.
+// conditions are the lifecycle conditions (KEP-5683) that hold while h does. While something blocks its drain,
+// DrainInProgress says how far the drain is and what it waits for, after the notice and a colon; see drain.Progress.
 func conditions(h *handling) []cordon.Condition {
 	message := fmt.Sprintf("%s %s (%s)", h.Notice.Source, h.Notice.Type, h.Notice.ID)
 	var set []cordon.Condition
@@ -58,6 +59,9 @@ func conditions(h *handling) []cordon.Condition {
 	}
 	switch h.Phase {
 	case Draining:
+		if h.shown != "" {
+			message += ": " + h.shown
+		}
 		set = append(set, cordon.Condition{Type: cordon.DrainInProgress, Reason: conditionReason, Message: message})
 	case Drained, Acknowledged:
 		set = append(set, cordon.Condition{Type: cordon.DrainedCondition, Reason: conditionReason, Message: message})
@@ -104,7 +108,7 @@ func (a *Agent) cordon(ctx context.Context, h *handling, later bool) error {
 }
 
 // sayFailed says once that the node cannot be changed, however often that is tried.
-func (a *Agent) sayFailed(h *handling, reason string) {
+func (a *Agent) sayFailed(h *handling, reason EventReason) {
 	if !h.saidFailed {
 		a.events.emit(unspoken(reason, h.Notice))
 	}

@@ -9,7 +9,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/observe"
 )
 
-// Metrics are the agent's. Every child exists from the start, so that a rate over the first event is not lost.
+// Metrics are the agent's. Every child of a counter exists from the start, so that a rate over the first event is not lost, and
+// a machine that is taken away right after its drain has told of drains at all.
 type Metrics struct {
 	Notices, Over, Cordoned, Acknowledged *observe.Vec[observe.Counter]
 	StepsFailed, EventsFailed, Unreadable *observe.Counter
@@ -75,6 +76,9 @@ func NewMetrics(r *observe.Registry) *Metrics {
 	m.Polls.With(pollOK)
 	for _, c := range azure.Classes() {
 		m.Polls.With(string(c))
+	}
+	for _, o := range drain.Outcomes() {
+		m.drains.With(string(o))
 	}
 	for _, e := range []drain.End{drain.Stopped, drain.Killed, drain.Vanished} {
 		m.ends.With(string(e))

@@ -84,17 +84,13 @@ func (a *Agent) announceOver(h *handling) {
 	}
 }
 
-// noteBlocked keeps what blocks the drain under way until the agent's turn. It is called by the engine, and does not
-// wait: when there is no room for the news, the agent is about to have a turn.
+// noteBlocked keeps what blocks the drain under way until the agent's turn. It is called by the engine.
 func (a *Agent) noteBlocked(p drain.Progress) {
 	if a.o.Notifier == nil {
 		return
 	}
 	a.obstructed.Store(&p)
-	select {
-	case a.wake <- func(context.Context) {}:
-	default:
-	}
+	a.rouse()
 }
 
 // noteEnd keeps how a drain ended for the notices that it was for.

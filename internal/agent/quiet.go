@@ -59,10 +59,7 @@ func (a *Agent) askedEverybody(r *drainRun) {
 		return
 	}
 	a.events.hush.until(time.Time{})
-	select {
-	case a.wake <- func(context.Context) {}:
-	default: // it is awake
-	}
+	a.rouse()
 }
 
 // hush holds something back until a moment that may be changed meanwhile.

@@ -31,6 +31,13 @@ func TestWhatTheAgentWritesDownCanBeReportedByOthers(t *testing.T) {
 	if len(reports) != 1 || len(problems) != 0 {
 		t.Fatalf("%v, %v", reports, problems)
 	}
+	if got := report.Blocked(conditions(&h)[1].Message); got != "" {
+		t.Errorf("nothing blocks, and it is reported: %q", got)
+	}
+	h.shown = "7 of 12 gone, 1 waiting (disruption-budget shop/web: 1)"
+	if got := report.Blocked(conditions(&h)[1].Message); got != h.shown {
+		t.Errorf("what blocks is reported as %q", got)
+	}
 	r := reports[0]
 	if r.ID != "E1" || r.Type != notice.Preempt || r.Status != notice.Started || !r.Seen.Equal(seen) ||
 		!r.Deadline.Equal(h.Decision.Deadline) || r.Phase != string(Draining) {

@@ -71,6 +71,8 @@ type machine struct {
 	watch   func(kubeapi.Node)
 	pod     *kubeapi.Pod
 	pods    []func([]kubeapi.Pod) // of those who follow them
+	budget  string                // of the PodDisruptionBudget that denies evictions; empty is none
+	writes  int                   // how often conditions were written
 	evicted time.Time             // when the pod was last asked to leave
 	events  []string              // reasons
 
@@ -167,6 +169,9 @@ func (m *machine) PatchNodeStatus(_ context.Context, _ string, patch []byte) (*k
 	if err := json.Unmarshal(patch, &p); err != nil {
 		return nil, err
 	}
+	m.mu.Lock()
+	m.writes++
+	m.mu.Unlock()
 	return m.change(p.Metadata.ResourceVersion, func(n *kubeapi.Node) {
 		for _, c := range p.Status.Conditions {
 			n.Status.Conditions = slices.DeleteFunc(n.Status.Conditions, func(o kubeapi.Condition) bool { return o.Type == c.Type })
@@ -263,8 +268,30 @@ func (m *machine) Evict(ctx context.Context, r kubeapi.Removal) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-time.After(m.answers):
-		return m.remove(r.UID)
 	}
+	m.mu.Lock()
+	budget := m.budget
+	m.mu.Unlock()
+	if budget != "" {
+		return &kubeapi.StatusError{Code: 429, Reason: "TooManyRequests", Causes: []kubeapi.Cause{{
+			Reason: "DisruptionBudget", Message: "The disruption budget " + budget + " needs 1 healthy pods and has 1 currently",
+		}}}
+	}
+	return m.remove(r.UID)
+}
+
+// denied has a PodDisruptionBudget deny evictions from now on, or none when it has no name.
+func (m *machine) denied(by string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.budget = by
+}
+
+// conditionWrites is how often conditions were written.
+func (m *machine) conditionWrites() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.writes
 }
 
 func (m *machine) DeletePod(ctx context.Context, r kubeapi.Removal) error { return m.Evict(ctx, r) }

@@ -109,12 +109,12 @@ func phase(m *machine) Phase {
 }
 
 // times counts the Events of that reason.
-func (m *machine) times(reason string) int {
+func (m *machine) times(reason EventReason) int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	n := 0
 	for _, e := range m.events {
-		if e == reason {
+		if e == string(reason) {
 			n++
 		}
 	}

@@ -7,38 +7,56 @@ import (
 	"github.com/slipway-dev/slipway/internal/notice"
 )
 
-// The reasons of the Kubernetes Events that the agent writes about its node. Alerts may depend on them.
+// EventReason is the reason of a Kubernetes Event that the agent writes about its node. Alerts may depend on them.
+type EventReason string
+
+// The reasons. The comment of each says of which type its Events are, what they are on, and when they are written.
 const (
-	NoticeReceived = "NoticeReceived"
-	NoticeChanged  = "NoticeChanged"
-	NodeCordoned   = "Cordoned"
-	FoundCordoned  = "FoundCordoned"
-	CordonedAgain  = "CordonedAgain"
-	DrainBegun     = "Draining"
-	DrainBlocked   = "DrainBlocked"
-	DrainDone      = "Drained"
-	DrainFailed    = "NotDrained"
-	NoticeApproved = "Acknowledged"
-	NoticeOver     = "NoticeOver"
-	NodeUncordoned = "Uncordoned"
-	LeftCordoned   = "LeftCordoned"
-	OthersAtWork   = "OthersAtWork"
-	WaitingForTurn = "WaitingForTurn"
+	// NoticeReceived is Warning, on Node: a notice names the machine; the message says what is done about it, and why.
+	NoticeReceived EventReason = "NoticeReceived"
+	// NoticeChanged is Warning, on Node: what a notice says has changed, such as its time.
+	NoticeChanged EventReason = "NoticeChanged"
+	// NodeCordoned is Normal, on Node: a notice has the node take no new pods.
+	NodeCordoned EventReason = "Cordoned"
+	// FoundCordoned is Normal, on Node: somebody else had cordoned the node before the notice, so that it stays so.
+	FoundCordoned EventReason = "FoundCordoned"
+	// CordonedAgain is Warning, on Node: somebody uncordoned the node while a notice holds it.
+	CordonedAgain EventReason = "CordonedAgain"
+	// DrainBegun is Normal, on Node: its pods are moved off.
+	DrainBegun EventReason = "Draining"
+	// DrainBlocked is Warning, on Node: something keeps pods from leaving; the message says what, pod by pod.
+	DrainBlocked EventReason = "DrainBlocked"
+	// DrainDone is Normal, on Node: all pods that had to leave have left.
+	DrainDone EventReason = "Drained"
+	// DrainFailed is Warning, on Node: a drain has ended with pods left.
+	DrainFailed EventReason = "NotDrained"
+	// NoticeApproved is Normal, on Node: the cloud was told that it may begin early.
+	NoticeApproved EventReason = "Acknowledged"
+	// NoticeOver is Normal, on Node: the notice is finished or was cancelled, and the machine lives.
+	NoticeOver EventReason = "NoticeOver"
+	// NodeUncordoned is Normal, on Node: no notice holds the node any more, and it takes pods again.
+	NodeUncordoned EventReason = "Uncordoned"
+	// LeftCordoned is Normal, on Node: no notice holds the node any more, and it stays cordoned; the message says why.
+	LeftCordoned EventReason = "LeftCordoned"
+	// OthersAtWork is Warning, on Node: another tool is taking the node out of service too.
+	OthersAtWork EventReason = "OthersAtWork"
+	// WaitingForTurn is Normal, on Node: as many nodes are being drained as may be at once.
+	WaitingForTurn EventReason = "WaitingForTurn"
 )
 
 // Occasions on which the agent itself writes no Event, as its log and metrics say enough.
 const (
 	// Guarding: the agent has read its node and guards it from now on.
-	Guarding = "Guarding"
+	Guarding EventReason = "Guarding"
 	// CordonFailed and UncordonFailed: the node could not be changed at the first try; it is tried again.
-	CordonFailed   = "CordonFailed"
-	UncordonFailed = "UncordonFailed"
+	CordonFailed   EventReason = "CordonFailed"
+	UncordonFailed EventReason = "UncordonFailed"
 )
 
 // Occasion is something that there is to say about the node.
 type Occasion struct {
 	// Reason is one of the reasons above.
-	Reason string
+	Reason EventReason
 	// Notice is what it is about; zero when it is about several, or none.
 	Notice notice.Notice
 }

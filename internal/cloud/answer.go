@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// maxPause bounds what is believed of a Retry-After.
+// maxPause bounds what is believed of a cloud's wish to be left alone.
 const maxPause = time.Hour
 
 // RetryAfter reads how long a server wants to be left alone, from the header of that name (RFC 9110, 10.2.3): in seconds, or

@@ -44,6 +44,9 @@ type Instance struct {
 	State   State
 	Created time.Time // zero when the cloud does not say
 	Tags    map[string]string
+	// Adopted says that the group has the machine for its name or an old mark alone: it may be another cluster's, unless it
+	// has a Node in this one.
+	Adopted bool
 	// Message is the cloud's own word on a State of Failed, and Refusal what it amounts to; empty when that is not clear.
 	Message string
 	Refusal Refusal
@@ -70,7 +73,7 @@ type Template struct {
 
 // Shape is what a Node will be like before there is one, as far as the cloud knows it or a configuration declares it.
 type Shape struct {
-	// Capacity is what a machine has, before the system's own share; nil when nobody said.
+	// Capacity is what a machine has, before the system's own share; none when nobody said.
 	Capacity corev1.ResourceList `json:"capacity,omitempty"`
 	// Labels and Taints are those that the Nodes join with, beside those that the kubelet and the cloud give every Node.
 	Labels map[string]string `json:"labels,omitempty"`
@@ -102,6 +105,8 @@ type Operation struct {
 	ID string `json:"id,omitempty"`
 	// Started is when the cloud took the request.
 	Started time.Time `json:"started,omitzero"`
+	// Machines are the provider IDs of those that an order has made, from a cloud that says so at once.
+	Machines []string `json:"machines,omitempty"`
 }
 
 // Status is what became of an operation.
@@ -137,7 +142,7 @@ type Provider interface {
 	// Grow asks for more machines, and returns once the cloud has taken the request: the machines appear in Instances
 	// later, and count in Group at once. A group at its cloud's own maximum, or without quota, is a [*RefusedError].
 	// After any error some of the machines may be on their way, or, when the answer was lost, all of them: Group is to be
-	// read before more are asked for.
+	// read before more are asked for. The Operation names those that are known to be, also beside an error.
 	Grow(ctx context.Context, group string, order Order) (Operation, error)
 	// Status asks what became of an operation. An operation that the cloud has forgotten is Done without an Err: what it
 	// was to change has to be looked at.
@@ -171,6 +176,15 @@ func (e *ThrottledError) Unwrap() error { return e.Err }
 
 // IsThrottled reports whether the cloud wants to be left alone for a while.
 func IsThrottled(err error) bool { return as[*ThrottledError](err) }
+
+// PauseOf is for how long a cloud wants to be left alone, by its error: an hour at most, and 0 when it has no such wish.
+func PauseOf(err error) time.Duration {
+	var throttled *ThrottledError
+	if !errors.As(err, &throttled) {
+		return 0
+	}
+	return min(max(0, throttled.After), maxPause)
+}
 
 // UnansweredError says that a question which takes no cloud, as [Provider.Normalize] asks it, could not be answered now,
 // since the program that knows the answer did not run or did not reply. It is to be asked again.

@@ -3,7 +3,9 @@ package cloud_test
 import (
 	"errors"
 	"fmt"
+	"math"
 	"testing"
+	"time"
 
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
@@ -22,6 +24,21 @@ func TestTheOutcomeOfACallIsThatOfTheErrorWithin(t *testing.T) {
 		}
 		if got := cloud.Outcome(err); got != want {
 			t.Errorf("%v: %q, want %q", err, got, want)
+		}
+	}
+}
+
+func TestACloudIsLeftAloneForAnHourAtMost(t *testing.T) {
+	for after, want := range map[time.Duration]time.Duration{
+		-time.Second: 0, 0: 0, time.Minute: time.Minute, time.Hour: time.Hour, time.Hour + 1: time.Hour, math.MaxInt64: time.Hour,
+	} {
+		if got := cloud.PauseOf(fmt.Errorf("reading the group: %w", &cloud.ThrottledError{After: after})); got != want {
+			t.Errorf("%s for a wish of %s, want %s", got, after, want)
+		}
+	}
+	for _, err := range []error{nil, errors.New("broken"), &cloud.RefusedError{Reason: cloud.NoQuota}} {
+		if got := cloud.PauseOf(err); got != 0 {
+			t.Errorf("%s for %v", got, err)
 		}
 	}
 }

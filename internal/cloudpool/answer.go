@@ -5,8 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
+
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/slipway-dev/slipway/internal/cloud"
 	"github.com/slipway-dev/slipway/internal/cloudpool/api"
@@ -35,10 +38,22 @@ func show(w http.ResponseWriter, code int, object any) {
 	_, _ = w.Write(raw)
 }
 
-// failed is the message of an update that failed; it is what kubeaware-cloudpool-proxy said.
+// What is looked at and becomes no update: requests of no Kind that a metric counts.
+const (
+	detachMachine       = "detachMachine"
+	setMembershipStatus = "setMembershipStatus"
+)
+
+// failed is the message of a request that failed. Of sizes and terminations it is what kubeaware-cloudpool-proxy said, which
+// looked at nothing else.
 func failed(k Kind) string {
-	if k == SetSize {
+	switch k {
+	case SetSize:
 		return "failed to set desired size"
+	case detachMachine:
+		return "failed to detach machine"
+	case setMembershipStatus, Dispose:
+		return "failed to set membership status"
 	}
 	return "failed to terminate machine"
 }
@@ -90,6 +105,22 @@ func codeOf(r Result) int {
 	return http.StatusInternalServerError
 }
 
+// errNodeAlone is a machine that is no member of its pool although a node says that it is it.
+var errNodeAlone = errors.New("there is a node of this machine")
+
+// nodeAlone reports whether there is a node of a machine that the pool does not have.
+func nodeAlone(f *Front, machine string) bool {
+	identity, ok := f.Backend.Identity(&api.Machine{ID: machine})
+	nodes, err := f.Updater.o.Cluster.Nodes()
+	if err != nil || !ok {
+		return false
+	}
+	return slices.ContainsFunc(nodes, func(n *corev1.Node) bool {
+		is, err := f.Backend.NodeIdentity(n.Spec.ProviderID)
+		return err == nil && is == identity
+	})
+}
+
 // strictDetail puts a reason in the form that kubeaware-cloudpool-proxy gave it.
 func strictDetail(kind Kind, machine string, f *Failure) string {
 	const unsafe = "TerminateMachine: machine is not deemed safe to scale down: "
@@ -100,8 +131,10 @@ func strictDetail(kind Kind, machine string, f *Failure) string {
 		return "failed to retrieve kubernetes worker nodes: " + f.Detail
 	case kind == SetSize:
 		return f.Detail
-	case f.Result == NotFound:
+	case errors.Is(f, errNodeAlone):
 		return "failed to get cloudpool machine with ID " + machine + ": getMachine " + machine + ": machine not found: "
+	case f.Result == NotFound: // it looked for the node first
+		return "no kubernetes node with external ID " + machine + " exists"
 	case f.Result == ClusterAway:
 		return "failed to get nodes: " + f.Detail
 	case f.Result == NotPossible && strings.Contains(f.Detail, ruleRegistering):
@@ -155,7 +188,7 @@ func (s *Server) relay(w http.ResponseWriter, kind Kind, doing string, err error
 			detail = fmt.Sprintf("%s: %s", status.Message, status.Detail)
 		}
 		say(w, http.StatusInternalServerError, failed(kind), "failed to request desiredSize against backend cloudpool: "+doing+": "+detail)
-	case status != nil && status.Own && status.Code >= 400 && status.Code < 600:
+	case status != nil && status.Own && status.Code >= 400 && status.Code < 600 && (s.o.StrictCompat || !deniesUs(status.Code)):
 		say(w, status.Code, status.Message, status.Detail)
 	case cloud.RefusalOf(err) == cloud.AtLimit, cloud.RefusalOf(err) == cloud.Invalid:
 		say(w, http.StatusBadRequest, "illegal input: "+doing, err.Error())

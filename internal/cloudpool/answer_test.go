@@ -35,7 +35,10 @@ func TestFailuresAreToldApartUnlessTheOldWayIsAskedFor(t *testing.T) {
 		// strict is what kubeaware-cloudpool-proxy said, with 500.
 		strict string
 	}{
-		"no such machine":   {Terminate, failure(NotFound, "machine m"), 404, "failed to terminate machine: failed to get cloudpool machine with ID m: getMachine m: machine not found: "},
+		"no such machine":   {Terminate, failure(NotFound, "machine m"), 404, "failed to terminate machine: no kubernetes node with external ID m exists"},
+		"a node alone":      {Terminate, &Failure{Result: NotFound, Err: errNodeAlone}, 404, "failed to terminate machine: failed to get cloudpool machine with ID m: getMachine m: machine not found: "},
+		"none to detach":    {detachMachine, failure(NotFound, "machine m"), 404, "failed to detach machine: "},
+		"none to dispose":   {Dispose, failure(NotFound, "machine m"), 404, "failed to set membership status: "},
 		"not safe to go":    {Terminate, unsafe, 409, "failed to terminate machine: TerminateMachine: machine is not deemed safe to scale down: n is not a viable"},
 		"no candidate":      {SetSize, failure(NotPossible, "found no viable candidates for scaling down: x"), 409, "failed to set desired size: found no viable candidates"},
 		"server away":       {SetSize, away, 502, "failed to set desired size: failed to retrieve cloudpool: getMachinePool: reading the pool: connection refused"},
@@ -99,6 +102,7 @@ func TestWhatTheServerSaysToARaiseIsPassedOn(t *testing.T) {
 	}{
 		"taken":               {nil, 200, 200, ": "},
 		"refused":             {own, 400, 500, "illegal input: no: why"},
+		"who are you":         {&api.StatusError{Code: 401, Own: true}, 502, 500, ""},
 		"somebody in between": {&api.StatusError{Code: 404, ErrorMessage: api.ErrorMessage{Message: "<html>"}}, 502, 500, ""},
 		"a NodeGroup's limit": {&cloud.RefusedError{Reason: cloud.AtLimit, Err: errors.New("maximum")}, 400, 500, ""},
 	} {

@@ -91,6 +91,31 @@ func TestAClientIsKnownByItsTokenAndMayWhatTheAPIServerSays(t *testing.T) {
 	}
 }
 
+func TestStrangersAreToldNoPoolsName(t *testing.T) {
+	a, _ := reviewer(t)
+	s := NewServer(ServerOptions{Log: slog.New(slog.DiscardHandler), Authorize: a.Authorize}, &Front{Name: "workers"}, &Front{Name: "others"})
+	for _, tt := range []struct {
+		token, path string
+		code        int
+	}{
+		{"", "/cloudpools/x", 401},
+		{"other", "/cloudpools/x/pool", 403},
+		{"good", "/cloudpools/x", 404},
+		{"", "/pool", 404},
+		{"", "/slipway/v1/pools/x/plan", 401},
+		{"", "/cloudpools", 401},
+	} {
+		w, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, tt.path, nil)
+		if tt.token != "" {
+			r.Header.Set("Authorization", "Bearer "+tt.token)
+		}
+		s.ServeHTTP(w, r)
+		if w.Code != tt.code || tt.path != "/cloudpools" && (strings.Contains(w.Body.String(), "workers") || strings.Contains(w.Body.String(), "others")) {
+			t.Errorf("%s with %q: %d %s, want %d, and none of the pools", tt.path, tt.token, w.Code, w.Body, tt.code)
+		}
+	}
+}
+
 // authority signs certificates for a test.
 type authority struct {
 	cert *x509.Certificate

@@ -38,9 +38,11 @@ type Backend interface {
 	Identity(m *api.Machine) (string, bool)
 	// NodeIdentity is that of the machine that a node's spec.providerID names. An ID that cannot be read is an error.
 	NodeIdentity(providerID string) (string, error)
+	// KeepsRejected reports that a REJECTED machine is one that its cloud has, and that can be taken away.
+	KeepsRejected() bool
 	// Delete begins to take a machine without a node away, by its identity or, where it has none, by what it is called
-	// in the pool, and lowers the desired size by one.
-	Delete(ctx context.Context, m *api.Machine) error
+	// in the pool, and lowers the desired size by one. The provider tells what becomes of the operation.
+	Delete(ctx context.Context, m *api.Machine) (cloud.Operation, error)
 	// Provider names the provider and the group that retirements find the machines by.
 	Provider() (provider cloud.Provider, group string)
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -12,7 +13,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	listers "k8s.io/client-go/listers/core/v1"
@@ -61,13 +61,7 @@ func NewCluster(ctx context.Context, config *rest.Config, log *slog.Logger) (*Cl
 	if err != nil {
 		return nil, err
 	}
-	updates, err := labels.NewRequirement(UpdateLabel, selection.Exists, nil)
-	if err != nil {
-		return nil, err
-	}
-	watched, err := cache.New(config, cache.Options{Scheme: scheme, DefaultTransform: cache.TransformStripManagedFields(), ByObject: map[client.Object]cache.ByObject{
-		&v1alpha1.NodeRetirement{}: {Label: labels.NewSelector().Add(*updates)},
-	}})
+	watched, err := cache.New(config, cache.Options{Scheme: scheme, DefaultTransform: cache.TransformStripManagedFields()})
 	if err != nil {
 		return nil, err
 	}
@@ -219,6 +213,15 @@ func (c *Cluster) rules(ctx context.Context, provider, group string, labels map[
 		rules.Groups = []placement.Group{limited}
 	}
 	return rules, name, nil
+}
+
+// unfinished are the NodeRetirements that are under way, whoever has made them.
+func (c *Cluster) unfinished(ctx context.Context) ([]v1alpha1.NodeRetirement, error) {
+	var list v1alpha1.NodeRetirementList
+	if err := c.cache.List(ctx, &list); err != nil {
+		return nil, fmt.Errorf("NodeRetirements: %w", err)
+	}
+	return slices.DeleteFunc(list.Items, func(rt v1alpha1.NodeRetirement) bool { return rt.Status.Phase.Finished() }), nil
 }
 
 // retirement reads a NodeRetirement, past the cache when that does not have it; nil when there is none.

@@ -77,7 +77,7 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 		"NodeGroups that count, as key=value; what a manager's --selector wants")
 	fs.DurationVar(&c.RegistrationGrace, "registration-grace", 15*time.Minute, "how long a machine that runs may take to register its node, up to 24h")
 	fs.DurationVar(&c.PollEvery, "poll-interval", 2*time.Second, "time between two looks at an update, 100ms to 1m; what happens to NodeRetirements is heard of at once")
-	fs.DurationVar(&c.TroublePatience, "trouble-patience", time.Minute, "how long a pool's server or cloud may fail in an update before its client is told, up to 1h")
+	fs.DurationVar(&c.TroublePatience, "trouble-patience", time.Minute, "how long a pool's server or cloud may fail in an update, or no manager look at a retirement, before its client is told, up to 1h")
 	fs.DurationVar(&c.SettleTime, "settle-time", time.Minute, "how long an update that has removed machines waits until others can go, up to 1h")
 	fs.DurationVar(&c.AdmissionWait, "admission-wait", 5*time.Minute, "how long a node may wait for its NodeGroup's budget before another is tried, up to 24h")
 	fs.StringVar(&c.MetricsListen, "metrics-listen", ":9820", "address of /metrics, /healthz and /readyz; empty is none")

@@ -70,6 +70,7 @@ const (
 	ruleDoubt        = "machine-may-be-a-node"
 	ruleRegistering  = "machine-may-register"
 	ruleRefused      = "retirement-refused"
+	ruleMinimum      = "group-minimum" // as that of package placement, which counts nodes
 )
 
 // question is what a decision is about.
@@ -105,7 +106,7 @@ func decide(q question) (*Decision, error) {
 		return d, nil
 	}
 	candidates := d.candidates(&q)
-	d.takeWithoutNode(candidates)
+	d.takeWithoutNode(candidates, q.rules.Groups)
 	if len(d.Victims) == d.Excess() {
 		return d, nil
 	}
@@ -136,7 +137,7 @@ func hold(m *Member, q *question) (rule, text string) {
 		return ruleRefused, q.refused[m.Machine.ID]
 	case !m.Machine.Evictable():
 		return ruleNotEvictable, "its machine's membershipStatus says that it is not evictable"
-	case m.Node != nil:
+	case m.Node != nil, m.Machine.State == api.Rejected:
 		return "", ""
 	case m.Doubt != "":
 		return ruleDoubt, "machine " + m.Machine.ID + " has no node that is known, and " + m.Doubt
@@ -161,7 +162,8 @@ func earliness(s api.MachineState) int {
 	return slices.Index([]api.MachineState{api.Requested, api.Pending, api.Running}, s)
 }
 
-func (d *Decision) takeWithoutNode(candidates []*Member) {
+// takeWithoutNode takes machines without a node, as far as the minimum of their group lets it.
+func (d *Decision) takeWithoutNode(candidates []*Member, groups []placement.Group) {
 	var list []*Member
 	for _, m := range candidates {
 		if m.Node == nil {
@@ -172,8 +174,22 @@ func (d *Decision) takeWithoutNode(candidates []*Member) {
 		return cmp.Compare(earliness(a.Machine.State), earliness(b.Machine.State))
 	})
 	for _, m := range list[:min(len(list), d.Excess())] {
+		if minimum, held := below(groups, d.Active-len(d.Victims)-1); held {
+			d.pass(m, Passed{Rule: ruleMinimum, Text: minimum})
+			continue
+		}
 		d.Victims = append(d.Victims, Victim{Machine: m.Machine.ID})
 	}
+}
+
+// below says which group's minimum so many machines would be below.
+func below(groups []placement.Group, machines int) (text string, held bool) {
+	for _, g := range groups {
+		if machines < g.MinSize {
+			return fmt.Sprintf("group %s would have %d machines left and has a minimum of %d", g.Name, max(0, machines), g.MinSize), true
+		}
+	}
+	return "", false
 }
 
 // takeNodes asks placement for nodes that can go together.

@@ -34,6 +34,18 @@ func node(name, providerID, ip string) *corev1.Node {
 	return n
 }
 
+// asked is a machine that its cloud was only asked for.
+func asked(at time.Time) api.Machine {
+	return api.Machine{ID: "sir-1", State: api.Requested, RequestTime: &at}
+}
+
+// young is a node that has just come.
+func young(name, providerID string) *corev1.Node {
+	n := node(name, providerID, "")
+	n.CreationTimestamp = metav1.Now()
+	return n
+}
+
 func TestMachinesAndNodesArePairedUnambiguouslyOrNotAtAll(t *testing.T) {
 	one := func(ip string) api.Machine { return machine(1, api.Running, ip) }
 	for name, tt := range map[string]struct {
@@ -82,7 +94,11 @@ func TestMachinesAndNodesArePairedUnambiguouslyOrNotAtAll(t *testing.T) {
 		"no node, and one with another address": {
 			[]api.Machine{one("10.0.0.1")}, []*corev1.Node{node("a", "", "10.0.0.9")}, "", "", "",
 		},
-		"only asked for": {[]api.Machine{{ID: "sir-1", State: api.Requested}}, []*corev1.Node{node("a", "", "")}, "", "", ""},
+		"only asked for": {[]api.Machine{asked(time.Now())}, []*corev1.Node{node("a", "", "")}, "", "", ""},
+		"asked for, and perhaps met since, by any cloud's node": {
+			[]api.Machine{asked(time.Now().Add(-time.Hour))}, []*corev1.Node{young("a", "aws:///eu-west-1a/i-0123456789abcdef0")}, "", "", "node a, which has come since",
+		},
+		"asked for at some time": {[]api.Machine{{ID: "sir-1", State: api.Requested}}, []*corev1.Node{young("a", "")}, "", "", "node a, which has come since"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := Pair(tt.machines, tt.nodes, proxied{})
@@ -191,6 +207,20 @@ func TestMachinesThatAreLeastThereGoFirst(t *testing.T) {
 		if desired == 0 && !strings.Contains(d.reasons(), "may be about to register") {
 			t.Errorf("%s", d.reasons())
 		}
+	}
+}
+
+func TestI5MachinesWithoutANodeKeepTheMinimumOfTheirGroup(t *testing.T) {
+	machines := []api.Machine{machine(1, api.Running, ""), machine(2, api.Running, ""), machine(3, api.Pending, ""), machine(4, api.Pending, "")}
+	nodes := []*corev1.Node{node("a", "openstack:///"+uuid(1), ""), node("b", "openstack:///"+uuid(2), "")}
+	q := ask(2, machines, nodes)
+	q.rules.Groups = []placement.Group{{Name: "g", Nodes: []string{"a", "b"}, MinSize: 3}}
+	q.choose = func(int, placement.Policy, placement.Options) (*placement.Selection, error) {
+		return &placement.Selection{}, nil
+	}
+	d, err := decide(q)
+	if err != nil || victims(d) != "3" || !strings.Contains(d.reasons(), "group g would have 2 machines left and has a minimum of 3") {
+		t.Errorf("victims %q, %v, %s", victims(d), err, d.reasons())
 	}
 }
 

@@ -18,17 +18,26 @@ const (
 	headerTimeout = 10 * time.Second
 	idleTimeout   = 2 * time.Minute
 	maxHeader     = 32 << 10 // bytes
+	// shutdownGrace is how long requests that are passed on may take at the end, and lastGrace how long it may take to tell
+	// them that it was too long.
 	shutdownGrace = 10 * time.Second
+	lastGrace     = time.Second
 )
+
+// errEnding is why a request is given up that there is no time for any more.
+var errEnding = failure(ClusterAway, "this process is ending: want to be asked again")
 
 // listener is the server of the API.
 type listener struct {
-	http *http.Server
-	net  net.Listener
-	tls  bool
+	http  *http.Server
+	net   net.Listener
+	tls   bool
+	grace time.Duration
 }
 
 // listen opens the address, so that one that cannot be had is known at once.
+//
+// h is told when the end begins if it can be: its EndWaits is called.
 func listen(ctx context.Context, c *Config, h http.Handler, log *slog.Logger) (*listener, error) {
 	config, err := tlsConfig(c)
 	if err != nil {
@@ -38,17 +47,22 @@ func listen(ctx context.Context, c *Config, h http.Handler, log *slog.Logger) (*
 	if err != nil {
 		return nil, fmt.Errorf("--listen: %q: %w", c.Listen, err)
 	}
-	return &listener{net: l, tls: config != nil, http: &http.Server{
+	server := &http.Server{
 		Handler: h, TLSConfig: config, ReadHeaderTimeout: headerTimeout, ReadTimeout: c.ReadTimeout, IdleTimeout: idleTimeout,
 		// There is no WriteTimeout: an answer may wait for machines to be emptied.
 		MaxHeaderBytes: maxHeader, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
-	}}, nil
+	}
+	if waited, ok := h.(interface{ EndWaits() }); ok {
+		server.RegisterOnShutdown(waited.EndWaits)
+	}
+	return &listener{net: l, tls: config != nil, http: server, grace: shutdownGrace}, nil
 }
 
-// run serves until ctx ends. Clients that wait for an update are told that it goes on.
+// run serves until ctx ends. Clients that wait for an update are told at once that it goes on; requests that are passed on
+// have a grace to come to their end, after which their clients are told that it was not waited for.
 func (l *listener) run(ctx context.Context) error {
-	requests, end := context.WithCancel(context.WithoutCancel(ctx))
-	defer end()
+	requests, end := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer end(nil)
 	l.http.BaseContext = func(net.Listener) context.Context { return requests }
 	ended := make(chan error, 1)
 	go func() {
@@ -63,16 +77,23 @@ func (l *listener) run(ctx context.Context) error {
 		return fmt.Errorf("serving the cloudpool API: %w", err)
 	case <-ctx.Done():
 	}
-	end()
-	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownGrace)
-	defer cancel()
-	if err := l.http.Shutdown(grace); err != nil {
-		_ = l.http.Close()
+	if !l.shutdown(ctx, l.grace) {
+		end(errEnding)
+		if !l.shutdown(ctx, lastGrace) {
+			_ = l.http.Close()
+		}
 	}
 	if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serving the cloudpool API: %w", err)
 	}
 	return nil
+}
+
+// shutdown takes no more requests, and reports that those there were came to their end in time.
+func (l *listener) shutdown(ctx context.Context, within time.Duration) bool {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), within)
+	defer cancel()
+	return l.http.Shutdown(ctx) == nil
 }
 
 // tlsConfig is how to serve with TLS; nil is without.

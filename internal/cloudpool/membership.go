@@ -2,29 +2,33 @@ package cloudpool
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"time"
 
 	"github.com/slipway-dev/slipway/internal/cloudpool/api"
 )
 
-// setMembership is how a machine's membership is set.
-type setMembership func(context.Context, api.SetMembershipStatus) error
+// raised are the machines for which the desired size was raised since they count again, each with the observation by which
+// they did not. As long as no newer one is there, they are not raised for again.
+type raised map[string]time.Time
 
-// setWithRoom says how a membership is set so that the pool's server does not find more active machines than it is meant
-// to have, of which it would take some of its own choice away. A machine that comes to count again raises the desired size
-// by one, as one does that is attached. One that may be taken away again while there are too many already is refused.
-func setWithRoom(ctx context.Context, b Backend, want api.SetMembershipStatus) (setMembership, error) {
+// setWithRoom sets a membership so that the pool's server does not find more active machines than it is meant to have, of
+// which it would take some of its own choice away. A machine that comes to count again raises the desired size by one, as
+// one does that is attached. One that may be taken away again while there are too many already is refused. Nobody else may
+// change the pool meanwhile. A client that leaves stops none of it.
+func (r raised) setWithRoom(ctx context.Context, b Backend, want api.SetMembershipStatus) error {
+	ctx = context.WithoutCancel(ctx)
 	if !want.MembershipStatus.Active {
-		return b.SetMembershipStatus, nil
+		delete(r, want.MachineID)
+		return b.SetMembershipStatus(ctx, want)
 	}
 	pool, err := b.Pool(ctx)
 	if err != nil {
-		return nil, backendFailure("reading the pool", err)
+		return backendFailure("reading the pool", err)
 	}
 	size, err := b.Size(ctx)
 	if err != nil {
-		return nil, backendFailure("reading the pool's size", err)
+		return backendFailure("reading the pool's size", err)
 	}
 	active := 0
 	var is *api.Machine
@@ -39,32 +43,32 @@ func setWithRoom(ctx context.Context, b Backend, want api.SetMembershipStatus) (
 	}
 	switch {
 	case is == nil: // the server has a word for that
-	case !is.Active() && active+1 > size.Desired:
-		return func(ctx context.Context, want api.SetMembershipStatus) error {
-			return countAgain(ctx, b, want, *is.Membership, size.Desired+1)
-		}, nil
-	case is.Active() && !is.Evictable() && want.MembershipStatus.Evictable && active > size.Desired:
-		return nil, failure(NotPossible, "the pool has %d active machines and is meant to have %d: as soon as machine %s may be taken away, its server takes "+
+	case !is.Active() && r.counts(is.ID, pool.Timestamp): // and that was not observed yet
+	case !is.Active():
+		return r.countAgain(ctx, b, want, size.Desired+1, pool.Timestamp)
+	case !is.Evictable() && want.MembershipStatus.Evictable && active > size.Desired:
+		return failure(NotPossible, "the pool has %d active machines and is meant to have %d: as soon as machine %s may be taken away, its server takes "+
 			"some of its own choice: want the pool brought to its size before, with POST /pool/size", active, size.Desired, want.MachineID)
 	}
-	return b.SetMembershipStatus, nil
+	return b.SetMembershipStatus(ctx, want)
 }
 
-// countAgain has a machine count, and then raises the desired size, in this order: a server that is meant to have one more
-// launches it. Servers look at how many machines they have once a minute or so, and not between these two requests. If the
-// second one fails the machine is made what it was. A client that leaves stops neither.
-func countAgain(ctx context.Context, b Backend, want api.SetMembershipStatus, was api.MembershipStatus, desired int) error {
-	ctx = context.WithoutCancel(ctx)
+// counts reports that the desired size was raised for a machine since an observation.
+func (r raised) counts(machine string, observed time.Time) bool {
+	at, raised := r[machine]
+	return raised && !observed.After(at)
+}
+
+// countAgain raises the desired size, and then has a machine count, in this order: whatever happens between the two, the
+// server has at worst one machine launched too many, and never one too many to keep. The size is not lowered again when the
+// machine cannot be changed: the server may have begun to launch one for it, and would choose which goes.
+func (r raised) countAgain(ctx context.Context, b Backend, want api.SetMembershipStatus, desired int, observed time.Time) error {
+	if err := b.SetDesiredSize(ctx, desired); err != nil {
+		return fmt.Errorf("machine %s is not made active, since the desired size cannot be raised to %d for it: %w", want.MachineID, desired, err)
+	}
+	r[want.MachineID] = observed
 	if err := b.SetMembershipStatus(ctx, want); err != nil {
-		return err
+		return fmt.Errorf("the desired size was raised to %d for machine %s, which is not made active: %w", desired, want.MachineID, err)
 	}
-	err := b.SetDesiredSize(ctx, desired)
-	if err == nil {
-		return nil
-	}
-	err = fmt.Errorf("machine %s is not made active, since the desired size cannot be raised to %d with it: %w", want.MachineID, desired, err)
-	if undo := b.SetMembershipStatus(ctx, api.SetMembershipStatus{MachineID: want.MachineID, MembershipStatus: was}); undo != nil {
-		return errors.Join(err, fmt.Errorf("nor is it made what it was: %w", undo))
-	}
-	return err
+	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/slipway-dev/slipway/internal/cloudpool/api"
 )
@@ -75,9 +76,9 @@ func TestI1AMembershipLeavesThePoolsServerNothingToTakeAway(t *testing.T) {
 		refused bool
 		asked   []string
 	}{
-		"one that counts again raises the size":      {pooled(2, waiting, plain, plain), "a", plain, false, []string{"membership", "desired"}},
-		"also one that is to be kept":                {pooled(2, waiting, plain, plain), "a", blessed, false, []string{"membership", "desired"}},
-		"unless there is room for it":                {pooled(3, waiting, plain, plain), "a", plain, false, []string{"membership"}},
+		"one that counts again raises the size":      {pooled(2, waiting, plain, plain), "a", plain, false, []string{"desired", "membership"}},
+		"also one that is to be kept":                {pooled(2, waiting, plain, plain), "a", blessed, false, []string{"desired", "membership"}},
+		"also where there seems to be room for it":   {pooled(3, waiting, plain, plain), "a", plain, false, []string{"desired", "membership"}},
 		"one that stops counting is replaced":        {pooled(3, plain, plain, plain), "a", waiting, false, []string{"membership"}},
 		"one that is kept is not taken":              {pooled(1, plain, plain), "a", blessed, false, []string{"membership"}},
 		"one that is not kept any more":              {pooled(2, blessed, plain), "a", plain, false, []string{"membership"}},
@@ -87,10 +88,7 @@ func TestI1AMembershipLeavesThePoolsServerNothingToTakeAway(t *testing.T) {
 	} {
 		want := api.SetMembershipStatus{MachineID: tt.machine, MembershipStatus: tt.to}
 		surplus := max(0, tt.pool.active()-tt.pool.size.Desired)
-		set, err := setWithRoom(t.Context(), tt.pool, want)
-		if err == nil {
-			err = set(t.Context(), want)
-		}
+		err := raised{}.setWithRoom(t.Context(), tt.pool, want)
 		if refused := resultOf(err) == NotPossible; refused != tt.refused || err != nil && !refused || !slices.Equal(tt.pool.asked, tt.asked) {
 			t.Errorf("%s: %v, asked for %v; want %v", name, err, tt.pool.asked, tt.asked)
 		}
@@ -100,23 +98,53 @@ func TestI1AMembershipLeavesThePoolsServerNothingToTakeAway(t *testing.T) {
 	}
 }
 
-func TestAMachineIsMadeWhatItWasWhenTheSizeCannotBeRaised(t *testing.T) {
+func TestAMachineIsLeftAsItIsWhenTheSizeCannotBeRaised(t *testing.T) {
+	want := api.SetMembershipStatus{MachineID: "a", MembershipStatus: plain}
 	pool := pooled(1, waiting, plain)
 	pool.fails["desired"] = errors.New("502")
-	want := api.SetMembershipStatus{MachineID: "a", MembershipStatus: plain}
-	set, err := setWithRoom(t.Context(), pool, want)
-	if err != nil {
-		t.Fatal(err)
+	err := raised{}.setWithRoom(t.Context(), pool, want)
+	if err == nil || !strings.Contains(err.Error(), "cannot be raised to 2") || *pool.pool.Machines[0].Membership != waiting || len(pool.asked) > 0 {
+		t.Errorf("%v, %+v, asked for %v", err, pool.pool.Machines[0].Membership, pool.asked)
 	}
-	err = set(t.Context(), want)
-	if err == nil || !strings.Contains(err.Error(), "cannot be raised to 2") || *pool.pool.Machines[0].Membership != waiting {
-		t.Errorf("%v, %+v", err, pool.pool.Machines[0].Membership)
+	pool = pooled(1, waiting, plain)
+	pool.fails["membership"] = errors.New("502")
+	err = raised{}.setWithRoom(t.Context(), pool, want)
+	if err == nil || !strings.Contains(err.Error(), "was raised to 2 for machine a, which is not made active") {
+		t.Errorf("%v", err)
 	}
 	for _, what := range []string{"pool", "size"} {
 		pool := pooled(1, waiting, plain)
 		pool.fails[what] = errors.New("away")
-		if _, err := setWithRoom(t.Context(), pool, want); resultOf(err) != BackendAway || len(pool.asked) > 0 {
+		if err := (raised{}).setWithRoom(t.Context(), pool, want); resultOf(err) != BackendAway || len(pool.asked) > 0 {
 			t.Errorf("%s away: %v, asked for %v", what, err, pool.asked)
 		}
+	}
+}
+
+// stale is a pool that is observed once and for all.
+type stale struct {
+	*members
+	seen api.Pool
+}
+
+func (s *stale) Pool(context.Context) (api.Pool, error) { return s.seen, nil }
+
+// TestI1MachinesThatCountAgainBetweenTwoObservationsEachRaiseTheSize has a server that answers with what it observed before.
+func TestI1MachinesThatCountAgainBetweenTwoObservationsEachRaiseTheSize(t *testing.T) {
+	pool := &stale{members: pooled(3, waiting, waiting, plain, plain, plain)}
+	for _, m := range pool.pool.Machines {
+		was := *m.Membership
+		m.Membership = &was
+		pool.seen.Machines = append(pool.seen.Machines, m)
+	}
+	pool.seen.Timestamp = time.Now()
+	r := raised{}
+	for _, id := range []string{"a", "b", "a", "b"} { // the second time they are asked for again, which is not to raise it again
+		if err := r.setWithRoom(t.Context(), pool, api.SetMembershipStatus{MachineID: id, MembershipStatus: plain}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if pool.size.Desired != 5 || pool.active() != 5 {
+		t.Errorf("%d machines are active, and %d meant to be; want 5", pool.active(), pool.size.Desired)
 	}
 }

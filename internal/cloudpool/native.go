@@ -73,10 +73,12 @@ func (n *Native) NodeIdentity(providerID string) (string, error) {
 	return n.provider.Normalize(providerID)
 }
 
+// KeepsRejected implements Backend: what the cloud has failed to make is there until it is deleted.
+func (n *Native) KeepsRejected() bool { return true }
+
 // Delete implements Backend.
-func (n *Native) Delete(ctx context.Context, m *api.Machine) error {
-	_, err := n.provider.Delete(ctx, m.ID)
-	return err
+func (n *Native) Delete(ctx context.Context, m *api.Machine) (cloud.Operation, error) {
+	return n.provider.Delete(ctx, m.ID)
 }
 
 // look reads the machines of the group, those that were detached too, with their nodes.
@@ -132,6 +134,9 @@ func (n *Native) machine(i *cloud.Instance, node *corev1.Node) nativeMachine {
 	}
 	if node == nil {
 		return m
+	}
+	if i.State == cloud.Failed { // some change of it has; it is there, and runs pods
+		m.State, m.ServiceState = api.Running, api.Unhealthy
 	}
 	m.Region = cmp.Or(node.Labels[corev1.LabelTopologyRegion], m.Region)
 	for _, a := range node.Status.Addresses {
@@ -203,6 +208,8 @@ func (n *Native) Size(ctx context.Context) (api.Size, error) {
 	for i := range all {
 		m := &all[i]
 		switch {
+		case m.State == api.Rejected: // it is in the cloud's size, and will not serve
+			size.Desired--
 		case m.State.Over():
 		case m.detached:
 			size.Desired--
@@ -234,20 +241,25 @@ func (n *Native) SetDesiredSize(ctx context.Context, want int) error {
 		return fmt.Errorf("NodeGroup %s: its cloud is making %d machines that are not there yet: they can be taken away when they are", n.name,
 			size.Desired-size.Active)
 	}
-	return n.grow(ctx, want-size.Desired, want)
+	return n.grow(ctx, want-size.Desired)
 }
 
-// grow asks the cloud for more machines, within the NodeGroup's maximum.
-func (n *Native) grow(ctx context.Context, more, want int) error {
+// grow asks the cloud for more machines, within the NodeGroup's maximum, which is of all that the cloud counts.
+func (n *Native) grow(ctx context.Context, more int) error {
 	var g v1alpha1.NodeGroup
 	if err := n.cluster.cache.Get(ctx, client.ObjectKey{Name: n.name}, &g); err != nil {
 		return fmt.Errorf("NodeGroup %s: %w", n.name, err)
 	}
-	if g.Spec.Maximum != nil && want > int(*g.Spec.Maximum) {
-		return &cloud.RefusedError{Reason: cloud.AtLimit, Err: fmt.Errorf("NodeGroup %s: its maximum is %d, want at most that, not %d", n.name,
-			*g.Spec.Maximum, want)}
+	has, err := n.provider.Group(ctx, n.group)
+	if err != nil {
+		return err
 	}
-	_, err := n.provider.Grow(ctx, n.group, cloud.Order{Count: more})
+	if g.Spec.Maximum != nil && has.Size+more > int(*g.Spec.Maximum) {
+		return &cloud.RefusedError{Reason: cloud.AtLimit, Err: fmt.Errorf("NodeGroup %s: its maximum is %d, and its cloud counts %d machines to it, "+
+			"those that were detached or are not active too: want at most %d more, not %d", n.name, *g.Spec.Maximum, has.Size,
+			max(0, int(*g.Spec.Maximum)-has.Size), more)}
+	}
+	_, err = n.provider.Grow(ctx, n.group, cloud.Order{Count: more})
 	return err
 }
 
@@ -268,7 +280,8 @@ func (n *Native) member(ctx context.Context, id string, detached bool) (*nativeM
 	return nil, failure(NotFound, "unrecognized machine: machine %s is not a pool member", id)
 }
 
-// SetMembershipStatus implements Backend. A machine that stops to count is replaced.
+// SetMembershipStatus implements Backend. A machine that stops to count is replaced: first, so that without quota nothing
+// changes.
 func (n *Native) SetMembershipStatus(ctx context.Context, s api.SetMembershipStatus) error {
 	m, err := n.member(ctx, s.MachineID, false)
 	if err != nil {
@@ -278,16 +291,15 @@ func (n *Native) SetMembershipStatus(ctx context.Context, s api.SetMembershipSta
 	if err != nil {
 		return err
 	}
-	if err := n.annotate(ctx, m.node.Name, membershipAnnotation, string(raw)); err != nil {
-		return err
-	}
 	if m.Active() && !s.MembershipStatus.Active {
-		return n.replaced(ctx)
+		if err := n.grow(ctx, 1); err != nil {
+			return err
+		}
 	}
-	return nil
+	return n.annotate(ctx, m.node.Name, membershipAnnotation, string(raw))
 }
 
-// Detach implements Backend. A machine that is detached without wanting fewer is replaced.
+// Detach implements Backend. A machine that is detached without wanting fewer is replaced, first.
 func (n *Native) Detach(ctx context.Context, r api.Removal) error {
 	m, err := n.member(ctx, r.MachineID, false)
 	if err != nil {
@@ -296,16 +308,12 @@ func (n *Native) Detach(ctx context.Context, r api.Removal) error {
 	if !m.Evictable() {
 		return failure(NotPossible, "machine %s cannot be detached: its membershipStatus says that it is not evictable", r.MachineID)
 	}
-	if err := n.annotate(ctx, m.node.Name, detachedAnnotation, "true"); err != nil || r.Decrement {
-		return err
+	if !r.Decrement && m.Active() {
+		if err := n.grow(ctx, 1); err != nil {
+			return err
+		}
 	}
-	return n.replaced(ctx)
-}
-
-// replaced asks for one machine in place of one that does not count any more.
-func (n *Native) replaced(ctx context.Context) error {
-	_, err := n.provider.Grow(ctx, n.group, cloud.Order{Count: 1})
-	return err
+	return n.annotate(ctx, m.node.Name, detachedAnnotation, "true")
 }
 
 // attach takes a machine in again that was detached, and which the desired size counts from then on.

@@ -6,9 +6,12 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/cloudpool/api"
 	"github.com/slipway-dev/slipway/internal/cloudpool/machineid"
 )
@@ -50,10 +53,52 @@ func (p *Pairing) Find(id string) *Member {
 	return nil
 }
 
+// retiring finds the machines of retirements: by the node, and where that is gone by the provider ID.
+func retiring(members []Member, retirements []v1alpha1.NodeRetirement, ids identities) map[string]*v1alpha1.NodeRetirement {
+	byNode, byIdentity := map[types.UID]*v1alpha1.NodeRetirement{}, map[string]*v1alpha1.NodeRetirement{}
+	byName := map[string]*v1alpha1.NodeRetirement{}
+	for i := range retirements {
+		rt := &retirements[i]
+		uid, providerID := rt.Spec.NodeUID, rt.Spec.ProviderID
+		if is := rt.Status.Captured; is != nil {
+			uid, providerID = is.NodeUID, is.ProviderID
+		}
+		if uid != "" {
+			byNode[uid] = rt
+		} else {
+			byName[rt.Spec.NodeName] = rt
+		}
+		if identity, err := ids.NodeIdentity(providerID); err == nil {
+			byIdentity[identity] = rt
+		}
+	}
+	found := map[string]*v1alpha1.NodeRetirement{}
+	for i := range members {
+		m := &members[i]
+		var rt *v1alpha1.NodeRetirement
+		if identity, known := ids.Identity(m.Machine); known {
+			rt = byIdentity[identity]
+		}
+		if m.Node != nil {
+			rt = cmp.Or(byNode[m.Node.UID], byName[m.Node.Name], rt)
+		}
+		if rt != nil {
+			found[m.Machine.ID] = rt
+		}
+	}
+	return found
+}
+
 // identities is how a pool's machines and the cluster's nodes say which machine they are.
 type identities interface {
 	Identity(m *api.Machine) (string, bool)
 	NodeIdentity(providerID string) (string, error)
+	KeepsRejected() bool
+}
+
+// ended reports a machine that is gone, or on its way, or has never been.
+func ended(m *api.Machine, ids identities) bool {
+	return m.State.Over() && (m.State != api.Rejected || !ids.KeepsRejected())
 }
 
 // matcher is one run of pairing.
@@ -98,7 +143,7 @@ func newMatcher(machines []api.Machine, nodes []*corev1.Node, ids identities) *m
 	m := &matcher{ids: ids, byAddress: map[netip.Addr][]*machineFacts{}}
 	for i := range machines {
 		machine := &machines[i]
-		if machine.State == api.Terminated || machine.State == api.Rejected {
+		if machine.State == api.Terminated || machine.State == api.Rejected && !ids.KeepsRejected() {
 			continue
 		}
 		f := &machineFacts{Machine: machine, addresses: addresses(slices.Concat(machine.PrivateIPs, machine.PublicIPs))}
@@ -242,15 +287,15 @@ func (m *matcher) pairing() Pairing {
 	return out
 }
 
-// doubt says why a machine without a node may be one of the nodes nevertheless. A request that its cloud has not met is
-// none.
+// doubt says why a machine without a node may be one of the nodes nevertheless.
 func (m *matcher) doubt(machine *machineFacts) string {
-	if machine.State == api.Requested && machine.identity == "" {
-		return ""
-	}
+	unmet := machine.State == api.Requested && machine.identity == ""
 	for _, node := range m.nodes {
 		switch {
 		case node.machine != nil:
+		case unmet && !younger(node, machine):
+		case unmet: // its cloud may have met it since it was observed
+			return fmt.Sprintf("node %s, which has come since it was asked for, may be it", node.Name)
 		case machine.identity != "" && node.identity != "":
 		case machine.identity != "" && otherScheme(machine.identity, node.Spec.ProviderID):
 		case len(machine.addresses) > 0 && len(node.addresses) > 0: // pairing by address has looked
@@ -259,6 +304,14 @@ func (m *matcher) doubt(machine *machineFacts) string {
 		}
 	}
 	return ""
+}
+
+// clockSkew is by how much the clocks of a pool's server and of the API server are taken to differ at the most.
+const clockSkew = time.Minute
+
+// younger reports that a node may have come after a machine was asked for. When that was may be unknown.
+func younger(node *nodeFacts, machine *machineFacts) bool {
+	return machine.RequestTime == nil || node.CreationTimestamp.After(machine.RequestTime.Add(-clockSkew))
 }
 
 // otherScheme reports a provider ID of another cloud.

@@ -3,10 +3,10 @@ package cloudpool
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httputil"
-	"strings"
 	"sync"
 )
 
@@ -24,17 +24,18 @@ func (s *Server) pass(w http.ResponseWriter, r *http.Request, f *Front, t target
 	return "passed"
 }
 
-// overrides are headers by which some servers take one method for another.
-var overrides = []string{"X-HTTP-Method-Override", "X-HTTP-Method", "X-Method-Override"}
+// overrides are headers by which some servers take one method, or one path, for another, or the connection for one of another
+// protocol, in which nobody would look at what is asked.
+var overrides = []string{
+	"X-HTTP-Method-Override", "X-HTTP-Method", "X-Method-Override", "X-Original-URL", "X-Rewrite-URL", "Upgrade", "Connection", "HTTP2-Settings",
+}
 
 // newProxy makes the proxy of a pool.
 func (s *Server) newProxy(f *Front) *httputil.ReverseProxy {
 	return &httputil.ReverseProxy{
 		Transport: f.Transport,
 		Rewrite: func(p *httputil.ProxyRequest) {
-			stripPool(p, f.Name)
-			p.SetURL(f.URL)
-			p.Out.URL.RawQuery = p.In.URL.RawQuery // also what cannot be parsed
+			p.Out.URL, p.Out.Host = f.address(p.In.URL), ""
 			p.Out.Header["X-Forwarded-For"] = p.In.Header["X-Forwarded-For"]
 			p.SetXForwarded()
 			for _, name := range overrides {
@@ -45,9 +46,9 @@ func (s *Server) newProxy(f *Front) *httputil.ReverseProxy {
 				p.Out.Header.Del("Cookie")
 			}
 		},
-		ErrorHandler: s.passFailed,
-		BufferPool:   &s.buffers,
-		ErrorLog:     slog.NewLogLogger(s.o.Log.Handler(), slog.LevelDebug),
+		ModifyResponse: s.checkAnswer, ErrorHandler: s.passFailed,
+		BufferPool: &s.buffers,
+		ErrorLog:   slog.NewLogLogger(s.o.Log.Handler(), slog.LevelDebug),
 	}
 }
 
@@ -72,29 +73,33 @@ func (b *buffers) Put(is []byte) {
 	}
 }
 
-// stripPool takes /cloudpools/{name} off the path: it is in the pool's own URL where it has to be.
-func stripPool(p *httputil.ProxyRequest, name string) {
-	prefix := "/" + multiSegment + "/" + name
-	u := p.Out.URL
-	if rest, ok := strings.CutPrefix(u.Path, prefix); ok && (rest == "" || rest[0] == '/') {
-		u.Path = rest
-		raw, ok := strings.CutPrefix(u.RawPath, prefix)
-		if !ok {
-			raw = ""
-		}
-		u.RawPath = raw
+// checkAnswer refuses to pass an answer on that would make a tunnel of the connection, or that is about the pool's own
+// credentials and would be taken for one about the client's.
+func (s *Server) checkAnswer(r *http.Response) error {
+	switch {
+	case r.StatusCode == http.StatusSwitchingProtocols:
+		return fmt.Errorf("the server switches to the protocol %.40q, which it was not asked for", r.Header.Get("Upgrade"))
+	case deniesUs(r.StatusCode) && !s.o.KeepCredentials && !s.o.StrictCompat:
+		return fmt.Errorf("the server answers %d %s to the credentials that this process has for it", r.StatusCode, http.StatusText(r.StatusCode))
 	}
+	return nil
 }
 
-// passFailed answers for a server that did not.
+// deniesUs reports an answer that is about who asks.
+func deniesUs(code int) bool { return code == http.StatusUnauthorized || code == http.StatusForbidden }
+
+// passFailed answers for a server that did not. Its panic ends the connection of a client that has left.
 func (s *Server) passFailed(w http.ResponseWriter, r *http.Request, err error) {
 	tooLong := new(http.MaxBytesError)
 	switch {
 	case errors.As(err, &tooLong):
 		say(w, http.StatusRequestEntityTooLarge, "the body is too long", err.Error())
 		return
+	case errors.Is(context.Cause(r.Context()), errEnding):
+		say(w, http.StatusServiceUnavailable, "failed to forward request to backend: this process is ending", "whether the server has done what it was asked is not known")
+		return
 	case errors.Is(r.Context().Err(), context.Canceled):
-		return // nobody listens any more
+		panic(http.ErrAbortHandler) // nobody listens any more; to return would be to answer 200
 	}
 	s.o.Log.Warn("a request could not be passed on", "method", r.Method, "path", r.URL.Path, "err", err)
 	say(w, http.StatusBadGateway, "failed to forward request to backend: failed to complete backend cloudpool request", err.Error())

@@ -189,6 +189,55 @@ func TestWhatTheServerDoesWrongIsPassedOnOrSaid(t *testing.T) {
 	}
 }
 
+func TestNoConnectionBecomesOneOfAnotherProtocol(t *testing.T) {
+	for _, unasked := range []bool{false, true} {
+		front, _ := origin(t, "", func(w http.ResponseWriter, r *http.Request) {
+			if r.Header.Get("Upgrade") == "" && r.Header.Get("Connection") == "" && r.Header.Get("Http2-Settings") == "" && !unasked {
+				return
+			}
+			if r.Header.Get("Upgrade") != "" {
+				w.Header().Set("Upgrade", r.Header.Get("Upgrade"))
+				w.Header().Set("Connection", "Upgrade")
+			}
+			w.WriteHeader(http.StatusSwitchingProtocols)
+		})
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, front.URL+"/pool", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Connection", "Upgrade, HTTP2-Settings")
+		r.Header.Set("Upgrade", "h2c")
+		r.Header.Set("Http2-Settings", "AAMAAABkAAQAAP__")
+		response, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = response.Body.Close()
+		if want := map[bool]int{false: http.StatusOK, true: http.StatusBadGateway}[unasked]; response.StatusCode != want {
+			t.Errorf("a server that switches, unasked %t: %d, want %d", unasked, response.StatusCode, want)
+		}
+	}
+}
+
+func TestWhatTheServerSaysToOurCredentialsIsNotSaidOfTheClients(t *testing.T) {
+	for _, tt := range []struct {
+		o    ServerOptions
+		want int
+	}{
+		{ServerOptions{}, http.StatusBadGateway},
+		{ServerOptions{StrictCompat: true}, http.StatusForbidden},
+		{ServerOptions{KeepCredentials: true}, http.StatusForbidden}, // these are the client's own
+	} {
+		_, f := origin(t, "", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) })
+		tt.o.Log = slog.New(slog.DiscardHandler)
+		w := httptest.NewRecorder()
+		NewServer(tt.o, f).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/pool", nil))
+		if w.Code != tt.want || tt.want == http.StatusBadGateway && !strings.Contains(w.Body.String(), "403 Forbidden to the credentials that this process has") {
+			t.Errorf("%+v: %d %s, want %d", tt.o, w.Code, w.Body, tt.want)
+		}
+	}
+}
+
 func TestABodyThatIsTooLongIsNotPassedOn(t *testing.T) {
 	front, _ := origin(t, "", func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) })
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, front.URL+"/config", strings.NewReader(strings.Repeat("x", 5000)))

@@ -71,9 +71,11 @@ func (proxied) NodeIdentity(providerID string) (string, error) {
 	return id.String(), nil
 }
 
-func (p proxied) Delete(ctx context.Context, m *api.Machine) error {
-	_, err := p.provider.DeleteMember(ctx, p.group, m.ID)
-	return err
+// KeepsRejected implements Backend: a server knows no machine that was rejected.
+func (proxied) KeepsRejected() bool { return false }
+
+func (p proxied) Delete(ctx context.Context, m *api.Machine) (cloud.Operation, error) {
+	return p.provider.DeleteMember(ctx, p.group, m.ID)
 }
 
 func (p proxied) Provider() (cloud.Provider, string) { return p.provider, p.group }

@@ -14,6 +14,8 @@ import (
 	typed "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/observe"
 )
 
 // Kind is what an update does.
@@ -35,10 +37,12 @@ type Update struct {
 	// DesiredSize is what SetSize asks for.
 	DesiredSize int `json:"desiredSize,omitempty"`
 	// MachineID and Decrement are what the others ask for.
-	MachineID   string    `json:"machineId,omitempty"`
-	Decrement   bool      `json:"decrementDesiredSize,omitempty"`
-	RequestedBy string    `json:"requestedBy,omitempty"`
-	Began       time.Time `json:"began"`
+	MachineID   string `json:"machineId,omitempty"`
+	Decrement   bool   `json:"decrementDesiredSize,omitempty"`
+	RequestedBy string `json:"requestedBy,omitempty"`
+	// Unblessed says that the machine was made evictable for it, which it is not to be if it stays.
+	Unblessed bool      `json:"unblessed,omitempty"`
+	Began     time.Time `json:"began"`
 	// SizeBefore is the desired size when it began, and Observed the observation that the machines were known by.
 	SizeBefore int       `json:"sizeBefore"`
 	Observed   time.Time `json:"observed,omitzero"`
@@ -58,13 +62,17 @@ type Turn struct {
 	NodeUID    string `json:"nodeUID,omitempty"`
 	ProviderID string `json:"providerID,omitempty"`
 	// Retirement is the NodeRetirement's name; empty for a machine without a node, which its cloud is asked to take away.
-	Retirement string         `json:"retirement,omitempty"`
-	State      TurnState      `json:"state"`
-	Phase      v1alpha1.Phase `json:"phase,omitempty"`
-	Why        string         `json:"why,omitempty"`
-	Since      time.Time      `json:"since"`
-	seen       bool           // the NodeRetirement was there
-	trouble    *trouble       // what its retirement is held up by
+	Retirement string `json:"retirement,omitempty"`
+	// Adopted says that the NodeRetirement is not of this update.
+	Adopted bool `json:"adopted,omitempty"`
+	// Operation is the termination of a machine without a node; nil until its cloud has taken it.
+	Operation *cloud.Operation `json:"operation,omitempty"`
+	State     TurnState        `json:"state"`
+	Phase     v1alpha1.Phase   `json:"phase,omitempty"`
+	Why       string           `json:"why,omitempty"`
+	Since     time.Time        `json:"since"`
+	seen      bool             // the NodeRetirement was there
+	trouble   *trouble         // what its retirement is held up by
 }
 
 // trouble is what a retirement was last blocked by.
@@ -158,6 +166,8 @@ type record struct {
 const (
 	keepPast   = 20
 	mostPassed = 50
+	// keepRefused is how many machines that were to go and have not are remembered of an update that is over.
+	keepRefused = 5
 )
 
 // find gives an update by its ID; nil when it is not remembered.
@@ -176,12 +186,85 @@ func (r *record) find(id string) *Update {
 // begin puts an update in place of the one that is over.
 func (r *record) begin(u *Update) {
 	if r.Current != nil {
-		past := *r.Current
-		past.Decision = nil
-		r.Past = append([]Update{past}, r.Past...)
+		r.Past = append([]Update{r.Current.past()}, r.Past...)
 		r.Past = r.Past[:min(len(r.Past), keepPast)]
 	}
 	r.Current = u
+}
+
+// past is what is kept of an update that is over: how it ended, and some of the machines that were to go and have not.
+func (u *Update) past() Update {
+	p := *u
+	p.Decision, p.Turns = nil, nil
+	for i := range u.Turns {
+		if t := u.Turns[i].short(); t.State == Refused && len(p.Turns) < keepRefused {
+			p.Turns = append(p.Turns, t)
+		}
+	}
+	return p
+}
+
+// short is what has to be remembered of a turn: of one that is over that it was, and why.
+func (t Turn) short() Turn {
+	if t.State == Leaving {
+		return t
+	}
+	return Turn{Machine: t.Machine, Node: t.Node, State: t.State, Why: observe.Clip(t.Why, maxWhy), Since: t.Since}
+}
+
+// The API server takes objects of no more than 1 MiB. A record is kept within less, in bytes, and an update of which it may
+// come to be larger is not begun.
+const (
+	maxRecord = 900 << 10
+	// maxWhy is what is kept of why a machine stays, and turnSize the most that a turn takes beside the names in it.
+	maxWhy   = 400
+	turnSize = 1200
+)
+
+// fits reports an update that cannot be written down to its end: with the decision that it begins with, and a turn for each
+// machine that is to go, with names and IDs as long as the victims'.
+func (u *Update) fits() error {
+	if u.Decision == nil || len(u.Decision.Victims) == 0 {
+		return nil
+	}
+	all, err := json.Marshal(u)
+	if err != nil {
+		return err
+	}
+	victims, err := json.Marshal(u.Decision.Victims)
+	if err != nil {
+		return err
+	}
+	each := turnSize + 4*len(victims)/len(u.Decision.Victims)
+	if most := (maxRecord - len(all) + len(victims)) / each; u.Decision.Excess() > most {
+		return failure(NotPossible, "taking %d machines away at once is more than can be written down of it: want a desiredSize of at least %d, and then a smaller one",
+			u.Decision.Excess(), u.Decision.Active-most)
+	}
+	return nil
+}
+
+// encode gives a record as it is written down: without what is dispensable, if it were too large with it.
+func (r *record) encode() ([]byte, error) {
+	kept := *r
+	if kept.Current != nil {
+		kept.Current = kept.Current.clone()
+		for i := range kept.Current.Turns {
+			kept.Current.Turns[i] = kept.Current.Turns[i].short()
+		}
+	}
+	for {
+		raw, err := json.Marshal(&kept)
+		switch {
+		case err != nil || len(raw) <= maxRecord:
+			return raw, err
+		case len(kept.Past) > 0:
+			kept.Past = kept.Past[:len(kept.Past)/2]
+		case kept.Current != nil && kept.Current.Decision != nil:
+			kept.Current.Decision = nil
+		default:
+			return raw, nil
+		}
+	}
 }
 
 // store keeps a pool's record in a ConfigMap. Every write carries the version that was read, so that of two processes
@@ -227,7 +310,7 @@ func (s *store) load(ctx context.Context) (*record, error) {
 
 // save writes the record, if nobody else has since it was read.
 func (s *store) save(ctx context.Context, r *record) error {
-	raw, err := json.Marshal(r)
+	raw, err := r.encode()
 	if err != nil {
 		return err
 	}

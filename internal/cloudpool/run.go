@@ -179,10 +179,16 @@ func proxiedFront(ctx context.Context, pools *provider.Provider, name string) (*
 	return &Front{Name: name, Backend: proxied{pools, name}, URL: u, Transport: pools.Transport()}, nil
 }
 
-// distinct wants names that paths, Leases and records tell apart.
+// maxPoolName is the longest name of a pool, in bytes: it is part of the value of a label of the pool's Lease, of 63 at most.
+const maxPoolName = 63 - len("cloudpool-")
+
+// distinct wants names that paths, Leases and records can have, and tell apart.
 func distinct(fronts []*Front) error {
 	seen := map[string]string{}
 	for _, f := range fronts {
+		if len(f.Name) > maxPoolName {
+			return fmt.Errorf("the pool %s has a name of %d characters: want at most %d, or with --pool and --native others alone", f.Name, len(f.Name), maxPoolName)
+		}
 		key := recordName(f.Name)
 		if other, twice := seen[key]; twice {
 			return fmt.Errorf("the pools %s and %s cannot be told apart: want names that differ in more than letter case and marks", other, f.Name)

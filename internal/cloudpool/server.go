@@ -63,6 +63,9 @@ type Server struct {
 	// root is the pool that is served at the root; nil when there are several.
 	root    *Front
 	buffers buffers
+	// waits ends when nobody is to wait for an update any longer.
+	waits    context.Context
+	endWaits context.CancelCauseFunc
 }
 
 // NewServer makes a server of one pool, served at the root and under /cloudpools/{name}, or of several, served under
@@ -75,6 +78,7 @@ func NewServer(o ServerOptions, fronts ...*Front) *Server {
 		o.BackendTimeout = defaultBackendTimeout
 	}
 	s := &Server{o: o, fronts: fronts}
+	s.waits, s.endWaits = context.WithCancelCause(context.Background())
 	if len(fronts) == 1 {
 		s.root = fronts[0]
 	}
@@ -84,6 +88,17 @@ func NewServer(o ServerOptions, fronts ...*Front) *Server {
 		}
 	}
 	return s
+}
+
+// EndWaits has those answered who wait for an update, and whoever would from now on: it goes on without them. It may be
+// called at any time, and more than once.
+func (s *Server) EndWaits() { s.endWaits(errEnding) }
+
+// waiting is a request's context for as long as an update may be waited for.
+func (s *Server) waiting(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(s.waits, func() { cancel(context.Cause(s.waits)) })
+	return ctx, func() { stop(); cancel(nil) }
 }
 
 // ownPrefix begins the paths of what the cloudpool API does not have.
@@ -123,14 +138,13 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) (pool, handling s
 		s.list(w, r)
 		return "", "list"
 	}
+	verb := "update"
+	if reads(r.Method) {
+		verb = "get"
+	}
 	f := s.front(t)
 	if f == nil {
-		say(w, http.StatusNotFound, "there is no such pool", s.pools())
-		return "", "unknown"
-	}
-	verb := "update"
-	if r.Method == http.MethodGet || r.Method == http.MethodHead || r.Method == http.MethodOptions {
-		verb = "get"
+		return s.noPool(w, r, t.pool, verb)
 	}
 	user, ok := s.authorize(w, r, f.Name, verb)
 	if !ok {
@@ -159,7 +173,22 @@ func (s *Server) front(t target) *Front {
 	return nil
 }
 
+// noPool answers for a pool that is not served. Who has to show a right to a pool has to show it to this one too, and is not
+// told the others' names.
+func (s *Server) noPool(w http.ResponseWriter, r *http.Request, name, verb string) (pool, handling string) {
+	if name != "" {
+		if _, ok := s.authorize(w, r, name, verb); !ok {
+			return "", "denied"
+		}
+	}
+	say(w, http.StatusNotFound, "there is no such pool", s.pools())
+	return "", "unknown"
+}
+
 func (s *Server) pools() string {
+	if s.o.Authorize != nil {
+		return "want /" + multiSegment + "/NAME"
+	}
 	var names []string
 	for _, f := range s.fronts {
 		names = append(names, "/"+multiSegment+"/"+f.Name)
@@ -196,6 +225,12 @@ func notAllowed(w http.ResponseWriter, allow string) {
 func (s *Server) handle(w http.ResponseWriter, r *http.Request, f *Front, t target, verb, user string) string {
 	if f.Native != nil && f.Native.stopped(w, r, t) {
 		return "refused"
+	}
+	if t.action == actOther {
+		if err := checkPath(r.Method, r.URL.EscapedPath()); err != nil {
+			say(w, http.StatusBadRequest, "the path is not one that all servers read alike", err.Error())
+			return "refused"
+		}
 	}
 	if verb == "get" {
 		return s.pass(w, r, f, t)
@@ -251,20 +286,58 @@ func (s *Server) setSize(w http.ResponseWriter, r *http.Request, f *Front, raw [
 		s.refuse(w, SetSize, "", err)
 		return
 	}
-	shrinks, err := shrinks(r.Context(), f.Backend, want.DesiredSize)
+	up := Update{Kind: SetSize, Pool: f.Name, DesiredSize: want.DesiredSize, RequestedBy: user}
+	smaller, err := shrinks(r.Context(), f.Backend, want.DesiredSize)
 	if err != nil {
 		s.refuse(w, SetSize, "", err)
 		return
 	}
-	if shrinks {
-		s.update(w, r, f, Update{Kind: SetSize, DesiredSize: want.DesiredSize, RequestedBy: user}, f.Updater.judgeSize)
+	if smaller {
+		s.update(w, r, f, up, f.Updater.judgeSize)
 		return
 	}
-	if err := s.idle(r.Context(), f, &Update{Kind: SetSize, Pool: f.Name, DesiredSize: want.DesiredSize}); err != nil {
-		s.refuse(w, SetSize, "", err)
-		return
+	err = s.alone(r.Context(), f, func(ctx context.Context) error {
+		// Another client may have changed the pool since, and what passes must not shrink it.
+		smaller, err := shrinks(ctx, f.Backend, want.DesiredSize)
+		switch {
+		case err != nil:
+			return err
+		case smaller:
+			return errShrinks
+		}
+		return f.Backend.SetDesiredSize(ctx, want.DesiredSize)
+	})
+	var busy *BusyError
+	switch {
+	case errors.Is(err, errShrinks), errors.As(err, &busy) && busy.By != nil && busy.By.same(&up):
+		s.update(w, r, f, up, f.Updater.judgeSize)
+	case s.held(w, f, SetSize, err):
+	default:
+		s.relay(w, SetSize, fmt.Sprintf("setDesiredSize %d", want.DesiredSize), err)
 	}
-	s.relay(w, SetSize, fmt.Sprintf("setDesiredSize %d", want.DesiredSize), f.Backend.SetDesiredSize(r.Context(), want.DesiredSize))
+}
+
+// alone does what is passed on to a pool's server while nobody else changes the pool. Until its turn has come it may be given
+// up with the process; what is passed on then comes to its own.
+func (s *Server) alone(ctx context.Context, f *Front, do func(context.Context) error) error {
+	return s.inTurn(ctx, func(waiting context.Context) error {
+		return f.Updater.Exclusively(waiting, func(context.Context) error { return do(ctx) })
+	})
+}
+
+// errShrinks is a size that a pool could take a machine away to come to.
+var errShrinks = errors.New("the pool is larger")
+
+// held answers for a pool that could not be had for a request, or not be read. What a pool without a server of its own says
+// is relayed as its own word.
+func (s *Server) held(w http.ResponseWriter, f *Front, kind Kind, err error) bool {
+	var busy *BusyError
+	var failed *Failure
+	if errors.As(err, &busy) || f.Native == nil && errors.As(err, &failed) {
+		s.refuse(w, kind, "", err)
+		return true
+	}
+	return false
 }
 
 // shrinks reports whether a pool could take a machine away to come to a size: it is meant to be larger, or it is.
@@ -289,20 +362,6 @@ func shrinks(ctx context.Context, b Backend, n int) (bool, error) {
 	return n < active, nil
 }
 
-// idle reports an update that is under way and asks for something else. Where the API server is away none can be known:
-// none goes on there either.
-func (s *Server) idle(ctx context.Context, f *Front, want *Update) error {
-	busy, err := f.Updater.Busy(ctx)
-	if err != nil {
-		s.o.Log.Warn("cannot see whether an update of the pool is under way", "pool", f.Name, "err", err)
-		return nil
-	}
-	if busy != nil && !busy.same(want) {
-		return &BusyError{By: busy}
-	}
-	return nil
-}
-
 // terminate answers POST /pool/terminate.
 func (s *Server) terminate(w http.ResponseWriter, r *http.Request, f *Front, raw []byte, user string) {
 	want, err := api.DecodeTerminate(raw)
@@ -316,46 +375,47 @@ func (s *Server) terminate(w http.ResponseWriter, r *http.Request, f *Front, raw
 // detach answers POST /pool/detach. The machine runs on, and so do its pods; the pool must not be changed meanwhile.
 func (s *Server) detach(w http.ResponseWriter, r *http.Request, f *Front, raw []byte, user string) {
 	want, err := api.DecodeDetach(raw)
-	if err == nil {
-		err = s.idle(r.Context(), f, &Update{Kind: "detachMachine"})
-	}
 	if err != nil {
-		s.refuse(w, Terminate, "", err)
+		s.refuse(w, detachMachine, "", err)
 		return
 	}
-	s.o.Log.Info("a machine is detached: it runs on outside of the pool", "pool", f.Name, "machine", want.MachineID, "user", user)
-	s.relay(w, Terminate, "detachMachine "+want.MachineID, f.Backend.Detach(r.Context(), want))
+	err = s.alone(r.Context(), f, func(ctx context.Context) error { return f.Backend.Detach(ctx, want) })
+	if s.held(w, f, detachMachine, err) {
+		return
+	}
+	s.o.Log.Info("a machine is detached: it runs on outside of the pool", "pool", f.Name, "machine", want.MachineID, "user", user, "err", err)
+	s.relay(w, detachMachine, "detachMachine "+want.MachineID, err)
 }
 
 // membership answers POST /pool/membershipStatus. To make a machine disposable is to have it terminated and replaced.
 func (s *Server) membership(w http.ResponseWriter, r *http.Request, f *Front, raw []byte, user string) {
 	want, err := api.DecodeMembershipStatus(raw)
 	if err != nil {
-		s.refuse(w, Terminate, "", err)
+		s.refuse(w, setMembershipStatus, "", err)
 		return
 	}
 	if want.MembershipStatus.Disposable() {
 		s.update(w, r, f, Update{Kind: Dispose, MachineID: want.MachineID, RequestedBy: user}, f.Updater.judgeMachine)
 		return
 	}
-	if err := s.idle(r.Context(), f, &Update{Kind: "setMembershipStatus"}); err != nil {
-		s.refuse(w, Terminate, "", err)
+	err = s.alone(r.Context(), f, func(ctx context.Context) error {
+		if f.Native != nil { // a pool without a server of its own takes no machine away by itself
+			return f.Backend.SetMembershipStatus(ctx, want)
+		}
+		return f.Updater.raised.setWithRoom(ctx, f.Backend, want)
+	})
+	if s.held(w, f, setMembershipStatus, err) {
 		return
 	}
-	set := f.Backend.SetMembershipStatus
-	if f.Native == nil { // a pool without a server of its own takes no machine away by itself
-		if set, err = setWithRoom(r.Context(), f.Backend, want); err != nil {
-			s.refuse(w, Terminate, "", err)
-			return
-		}
-	}
-	s.relay(w, Terminate, "setMembershipStatus "+want.MachineID, set(r.Context(), want))
+	s.relay(w, setMembershipStatus, "setMembershipStatus "+want.MachineID, err)
 }
 
 // update has an update carried out, and answers when it is over, or at once where the client wants that.
 func (s *Server) update(w http.ResponseWriter, r *http.Request, f *Front, up Update, judge func(context.Context, *Update) error) {
+	ctx, done := s.waiting(r.Context())
+	defer done()
 	// What was accepted goes on when the client leaves; until then it may be given up with it.
-	ticket, err := s.submit(r.Context(), f, up, judge)
+	ticket, err := s.submit(ctx, f, up, judge)
 	switch {
 	case errors.Is(err, errAlready):
 		w.WriteHeader(http.StatusOK)
@@ -364,6 +424,9 @@ func (s *Server) update(w http.ResponseWriter, r *http.Request, f *Front, up Upd
 		if past, pastErr := f.Updater.Past(r.Context(), up.MachineID); pastErr == nil && past != nil && !s.o.StrictCompat {
 			s.told(w, past) // the client asks again for what was done
 			return
+		}
+		if s.o.StrictCompat && nodeAlone(f, up.MachineID) {
+			err = &Failure{Result: NotFound, Detail: err.Error(), Err: errNodeAlone}
 		}
 		s.refuse(w, up.Kind, up.MachineID, err)
 		return
@@ -378,9 +441,9 @@ func (s *Server) update(w http.ResponseWriter, r *http.Request, f *Front, up Upd
 		show(w, http.StatusAccepted, ticket.Update)
 		return
 	}
-	over, err := ticket.Wait(r.Context())
+	over, err := ticket.Wait(ctx)
 	if err != nil {
-		s.o.Log.Info("a client has left; its update goes on", "pool", f.Name, "update", ticket.Update.ID)
+		s.o.Log.Info("a client waits no longer; its update goes on", "pool", f.Name, "update", ticket.Update.ID)
 		say(w, http.StatusServiceUnavailable, failed(up.Kind), "the update "+ticket.Update.ID+" goes on: ask for "+updatePath(f.Name, ticket.Update.ID))
 		return
 	}
@@ -390,17 +453,29 @@ func (s *Server) update(w http.ResponseWriter, r *http.Request, f *Front, up Upd
 // queueEvery is how often a client looks that waits for another one's update, where that is the contract.
 const queueEvery = 500 * time.Millisecond
 
-// submit submits, and in strict compatibility waits for its turn as clients of kubeaware-cloudpool-proxy expect.
-func (s *Server) submit(ctx context.Context, f *Front, up Update, judge func(context.Context, *Update) error) (*Ticket, error) {
+// submit submits an update in its turn.
+func (s *Server) submit(ctx context.Context, f *Front, up Update, judge func(context.Context, *Update) error) (ticket *Ticket, err error) {
+	err = s.inTurn(ctx, func(ctx context.Context) error {
+		ticket, err = f.Updater.Submit(ctx, up, judge)
+		return err
+	})
+	return ticket, err
+}
+
+// inTurn tries what a pool that is being updated does not let happen. In strict compatibility it tries until it does: clients
+// of kubeaware-cloudpool-proxy waited for each other, and know no 429.
+func (s *Server) inTurn(ctx context.Context, try func(context.Context) error) error {
+	ctx, done := s.waiting(ctx)
+	defer done()
 	for {
-		ticket, err := f.Updater.Submit(ctx, up, judge)
+		err := try(ctx)
 		var busy *BusyError
 		if !s.o.StrictCompat || !errors.As(err, &busy) {
-			return ticket, err
+			return err
 		}
 		select {
 		case <-ctx.Done():
-			return nil, err
+			return context.Cause(ctx)
 		case <-time.After(queueEvery):
 		}
 	}
@@ -431,8 +506,7 @@ func (s *Server) serveOwn(w http.ResponseWriter, r *http.Request) (pool, handlin
 	f := s.front(target{pool: segments[1]})
 	switch {
 	case f == nil:
-		say(w, http.StatusNotFound, "there is no such pool", s.pools())
-		return "", "unknown"
+		return s.noPool(w, r, segments[1], "get")
 	case r.Method != http.MethodGet && r.Method != http.MethodHead:
 		notAllowed(w, "GET")
 		return f.Name, "refused"

@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"hash/fnv"
 	"maps"
+	"slices"
 	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
@@ -26,6 +28,8 @@ type world struct {
 	pairing Pairing
 	rules   placement.Options
 	group   string // the NodeGroup's name, if there is one
+	// retiring are the NodeRetirements under way of the pool's machines, by their IDs, whoever has made them.
+	retiring map[string]*v1alpha1.NodeRetirement
 }
 
 // look reads the world.
@@ -47,7 +51,13 @@ func (u *Updater) look(ctx context.Context) (*world, error) {
 	if err != nil {
 		return nil, &Failure{Result: NotPossible, Detail: err.Error(), Err: err}
 	}
-	return &world{pool, size, Pair(pool.Machines, nodes, u.o.Backend), rules, name}, nil
+	retirements, err := u.o.Cluster.unfinished(ctx)
+	if err != nil {
+		return nil, clusterFailure("reading the NodeRetirements", err)
+	}
+	w := &world{pool: pool, size: size, pairing: Pair(pool.Machines, nodes, u.o.Backend), rules: rules, group: name}
+	w.retiring = retiring(w.pairing.Members, retirements, u.o.Backend)
+	return w, nil
 }
 
 // Decide decides which machines would go for a size, and does nothing.
@@ -74,6 +84,11 @@ func (u *Updater) decide(w *world, up *Update, only map[string]bool) (*Decision,
 			q.refused[t.Machine] = t.Why
 		} else {
 			q.leaving[t.Machine] = true
+		}
+	}
+	for machine := range w.retiring {
+		if up.turn(machine) == nil {
+			q.leaving[machine] = true
 		}
 	}
 	began := time.Now()
@@ -112,13 +127,33 @@ func (u *Updater) turn(ctx context.Context, w *work) (*Outcome, error) {
 	up := w.update.clone()
 	u.mu.Unlock()
 	defer u.set(w, func(is *Update) { *is = *up })
-	outcome, err := u.follow(ctx, up)
-	if err != nil || outcome != nil {
-		return outcome, err
-	}
+	// What is done is written down before, so that a process that has fallen behind another one does nothing.
 	save := func() error {
 		u.set(w, func(is *Update) { *is = *up })
-		return u.save(ctx, w)
+		if err := u.save(ctx, w); err != nil {
+			return clusterFailure("writing the update down", err)
+		}
+		return nil
+	}
+	outcome, err := u.due(ctx, w, up, save)
+	if outcome != nil && up.Unblessed && up.stays(outcome) {
+		if err := u.setEvictable(ctx, up, false, save); err != nil {
+			return nil, err
+		}
+	}
+	return outcome, err
+}
+
+// stays reports an update that ends with its machine being kept.
+func (up *Update) stays(o *Outcome) bool {
+	t := up.turn(up.MachineID)
+	return o.Result != Done && (t == nil || t.State == Refused)
+}
+
+func (u *Updater) due(ctx context.Context, w *work, up *Update, save func() error) (*Outcome, error) {
+	outcome, err := u.follow(ctx, up, save)
+	if err != nil || outcome != nil {
+		return outcome, err
 	}
 	if up.Kind == SetSize {
 		return u.shrink(ctx, w, up, save)
@@ -127,8 +162,8 @@ func (u *Updater) turn(ctx context.Context, w *work) (*Outcome, error) {
 }
 
 // follow looks how far the machines are that are on their way out.
-func (u *Updater) follow(ctx context.Context, up *Update) (*Outcome, error) {
-	for i := range up.Turns {
+func (u *Updater) follow(ctx context.Context, up *Update, save func() error) (*Outcome, error) {
+	for i := 0; i < len(up.Turns); i++ { // one may be dropped meanwhile
 		t := &up.Turns[i]
 		if t.State != Leaving {
 			continue
@@ -136,7 +171,7 @@ func (u *Updater) follow(ctx context.Context, up *Update) (*Outcome, error) {
 		var outcome *Outcome
 		var err error
 		if t.Retirement == "" {
-			err = u.followMachine(ctx, t)
+			outcome, err = u.followMachine(ctx, up, t, save)
 		} else {
 			outcome, err = u.followRetirement(ctx, up, t)
 		}
@@ -147,21 +182,43 @@ func (u *Updater) follow(ctx context.Context, up *Update) (*Outcome, error) {
 	return nil, nil
 }
 
-// followMachine looks whether a machine without a node is gone.
-func (u *Updater) followMachine(ctx context.Context, t *Turn) error {
+// followMachine looks whether a machine without a node is gone. The termination of one that was written down and not taken
+// is asked for.
+func (u *Updater) followMachine(ctx context.Context, up *Update, t *Turn, save func() error) (*Outcome, error) {
 	pool, err := u.o.Backend.Pool(ctx)
 	if err != nil {
-		return backendFailure("reading the pool", err)
+		return nil, backendFailure("reading the pool", err)
 	}
-	for i := range pool.Machines {
-		if m := &pool.Machines[i]; m.ID == t.Machine && !m.State.Over() {
-			return nil
-		}
-	}
-	if pool.Timestamp.After(t.Since) || time.Since(t.Since) > u.o.Pace.Trouble {
+	there := slices.ContainsFunc(pool.Machines, func(m api.Machine) bool { return m.ID == t.Machine && !ended(&m, u.o.Backend) })
+	switch {
+	case there && t.Operation == nil:
+		err = u.terminate(ctx, up, t, &pool, save)
+	case there:
+		return u.stillThere(ctx, up, t)
+	case pool.Timestamp.After(t.Since) || time.Since(t.Since) > u.o.Pace.Trouble:
 		t.State = Gone
 	}
-	return nil
+	return nil, err
+}
+
+// stillThere looks at a termination that was taken and has not begun. One that has failed, or that takes too long, ends the
+// update: the client is told, and may ask for another.
+func (u *Updater) stillThere(ctx context.Context, up *Update, t *Turn) (*Outcome, error) {
+	up.Message = fmt.Sprintf("machine %s: its termination was taken at %s, and has not begun", t.Machine, t.Since.Format(time.RFC3339))
+	provider, _ := u.o.Backend.Provider()
+	status, err := provider.Status(ctx, *t.Operation)
+	why := ""
+	switch {
+	case err == nil && status.Done && status.Err != nil:
+		why = status.Err.Error()
+	case time.Since(t.Since) > u.o.Pace.Termination:
+		why = fmt.Sprintf("it is there still %s after its termination was taken", u.o.Pace.Termination)
+	case err != nil && !cloud.IsThrottled(err) && cloud.RefusalOf(err) == "": // a request that its cloud has not met cannot be followed
+		return nil, backendFailure("asking for the termination of machine "+t.Machine, err)
+	default:
+		return nil, nil
+	}
+	return &Outcome{Result: BackendAway, Removed: up.removed(), Detail: fmt.Sprintf("failed to terminate machine %s: %s", t.Machine, why)}, nil
 }
 
 func (u *Updater) followRetirement(ctx context.Context, up *Update, t *Turn) (*Outcome, error) {
@@ -170,7 +227,7 @@ func (u *Updater) followRetirement(ctx context.Context, up *Update, t *Turn) (*O
 		return nil, clusterFailure("reading a NodeRetirement", err)
 	}
 	if rt == nil {
-		if t.seen {
+		if t.seen || t.Adopted {
 			t.State, t.Why = Refused, "its NodeRetirement was deleted: somebody has called it off"
 		}
 		return nil, nil // it is created, or created anew, in its turn
@@ -192,6 +249,9 @@ func (u *Updater) followRetirement(ctx context.Context, up *Update, t *Turn) (*O
 // so that another machine can go. One whose node is gone and whose machine its cloud does not delete goes on, and the
 // client is told.
 func (u *Updater) heldUp(ctx context.Context, up *Update, t *Turn, rt *v1alpha1.NodeRetirement) (*Outcome, error) {
+	if rt.Status.Phase == "" {
+		return u.unseen(ctx, up, t, rt)
+	}
 	blocked := meta.FindStatusCondition(rt.Status.Conditions, v1alpha1.RetirementBlocked)
 	if blocked == nil || blocked.Status != metav1.ConditionTrue {
 		t.trouble = nil
@@ -204,11 +264,17 @@ func (u *Updater) heldUp(ctx context.Context, up *Update, t *Turn, rt *v1alpha1.
 	since := time.Since(t.trouble.since)
 	admitted := meta.IsStatusConditionTrue(rt.Status.Conditions, v1alpha1.RetirementAdmitted)
 	switch {
+	case !admitted && since > u.o.Pace.Admission && t.Adopted:
+		t.State, t.Why = Refused, fmt.Sprintf("NodeRetirement %s, which is not of this update, waits: %s", rt.Name, blocked.Message)
 	case !admitted && since > u.o.Pace.Admission:
 		if err := u.o.Cluster.callOff(ctx, rt.Name); err != nil {
 			return nil, clusterFailure("calling a retirement off", err)
 		}
-		t.State, t.Why = Refused, "its NodeGroup does not let it go: "+blocked.Message
+		by := "its NodeGroup"
+		if isOfCloud(blocked.Reason) {
+			by = "its cloud"
+		}
+		t.State, t.Why = Refused, by+" does not let it go: "+blocked.Message
 	case rt.Status.Phase == v1alpha1.NodeDeleted && since > u.o.Pace.Trouble && isOfCloud(blocked.Reason):
 		return &Outcome{
 			Result: BackendAway, Removed: up.removed(),
@@ -217,6 +283,32 @@ func (u *Updater) heldUp(ctx context.Context, up *Update, t *Turn, rt *v1alpha1.
 		}, nil
 	}
 	return nil, nil
+}
+
+// noManager is the code of a retirement that no manager has looked at.
+const noManager = "NoManager"
+
+// unseen looks at a retirement that no manager has looked at: none runs, or its selector leaves the retirement out. It is
+// called off, and the client is told.
+func (u *Updater) unseen(ctx context.Context, up *Update, t *Turn, rt *v1alpha1.NodeRetirement) (*Outcome, error) {
+	if t.trouble == nil {
+		t.trouble = &trouble{code: noManager, since: time.Now()}
+	}
+	up.Message = fmt.Sprintf("%s: NodeRetirement %s waits for a manager to take it up", t.Node, rt.Name)
+	if time.Since(t.trouble.since) <= u.o.Pace.Trouble {
+		return nil, nil
+	}
+	t.State = Refused
+	if t.Adopted {
+		t.Why = fmt.Sprintf("NodeRetirement %s, which is not of this update, waits for a manager to take it up", rt.Name)
+		return nil, nil
+	}
+	if err := u.o.Cluster.callOff(ctx, rt.Name); err != nil {
+		return nil, clusterFailure("calling a retirement off", err)
+	}
+	t.Why = fmt.Sprintf("NodeRetirement %s with the labels %q was called off: within %s no manager has looked at it; want one that runs, and "+
+		"whose --selector selects it", rt.Name, labels.FormatLabels(rt.Labels), u.o.Pace.Trouble)
+	return &Outcome{Result: ClusterAway, Removed: up.removed(), Detail: t.Why}, nil
 }
 
 func isOfCloud(code string) bool {
@@ -260,6 +352,9 @@ func (u *Updater) shrink(ctx context.Context, work *work, up *Update, save func(
 	if err != nil {
 		return nil, err
 	}
+	if adopted, err := u.adopt(up, w, save); adopted || err != nil {
+		return nil, err
+	}
 	// First among those that were chosen together, then among all.
 	d, err := u.decide(w, up, up.planned())
 	if err == nil && d.Excess() > 0 && len(d.Victims) == 0 {
@@ -276,7 +371,7 @@ func (u *Updater) shrink(ctx context.Context, work *work, up *Update, save func(
 	case d.Excess() > 0:
 		return u.stuck(work, up, d), nil
 	}
-	return u.settle(ctx, up, w)
+	return u.settle(ctx, up, w, save)
 }
 
 // stuck ends an update of which no machine can go. One that has taken some away gives their pods time to settle first.
@@ -317,7 +412,7 @@ func shortfall(up *Update, d *Decision) *Outcome {
 func (u *Updater) beginAgain(ctx context.Context, up *Update, save func() error) (bool, error) {
 	for i := range up.Turns {
 		t := &up.Turns[i]
-		if t.State != Leaving || t.Retirement == "" || t.seen {
+		if t.State != Leaving || t.Retirement == "" || t.seen || t.Adopted {
 			continue
 		}
 		w, err := u.look(ctx)
@@ -328,6 +423,9 @@ func (u *Updater) beginAgain(ctx context.Context, up *Update, save func() error)
 		if m == nil || m.Node == nil || string(m.Node.UID) != t.NodeUID {
 			up.Turns = append(up.Turns[:i], up.Turns[i+1:]...) // it is another machine now, and chosen anew
 			return true, save()
+		}
+		if err := save(); err != nil {
+			return false, err
 		}
 		return true, u.create(ctx, up, t, w.group)
 	}
@@ -342,15 +440,37 @@ func (u *Updater) let(ctx context.Context, up *Update, w *world, machine string,
 	}
 	t := Turn{Machine: machine, State: Leaving, Since: time.Now().UTC()}
 	if m.Node == nil {
-		return u.letWithoutNode(ctx, up, t, m, save)
+		return u.letWithoutNode(ctx, up, t, save)
 	}
 	t.Node, t.NodeUID, t.ProviderID = m.Node.Name, string(m.Node.UID), m.Node.Spec.ProviderID
 	t.Retirement = retirementName(up.ID, t.Node)
 	up.Turns = append(up.Turns, t)
 	if err := save(); err != nil {
-		return clusterFailure("writing the update down", err)
+		return err
 	}
 	return u.create(ctx, up, &up.Turns[len(up.Turns)-1], w.group)
+}
+
+// adopt has the update follow the retirements of others, and of earlier updates, that are under way.
+func (u *Updater) adopt(up *Update, w *world, save func() error) (bool, error) {
+	adopted := false
+	for i := range w.pairing.Members {
+		m := &w.pairing.Members[i]
+		rt := w.retiring[m.Machine.ID]
+		if rt == nil || up.turn(m.Machine.ID) != nil || up.MachineID != "" && up.MachineID != m.Machine.ID {
+			continue
+		}
+		up.Turns = append(up.Turns, Turn{
+			Machine: m.Machine.ID, Node: rt.Spec.NodeName, NodeUID: string(rt.Spec.NodeUID), ProviderID: rt.Spec.ProviderID, Retirement: rt.Name,
+			State: Leaving, Since: time.Now().UTC(), Adopted: true,
+		})
+		adopted = true
+		u.log.Info("a machine leaves already", "update", up.ID, "machine", m.Machine.ID, "node", rt.Spec.NodeName, "retirement", rt.Name)
+	}
+	if !adopted {
+		return false, nil
+	}
+	return true, save()
 }
 
 // retirementName is the same however often it is made.
@@ -388,32 +508,64 @@ func requester(who string) string {
 	return "cloudpool: " + who[:min(len(who), 200)]
 }
 
-// letWithoutNode has a machine without a node taken away, unless a node has come that is it.
-func (u *Updater) letWithoutNode(ctx context.Context, up *Update, t Turn, m *Member, save func() error) error {
+// letWithoutNode begins the way out of a machine without a node, unless a node has come that is it.
+func (u *Updater) letWithoutNode(ctx context.Context, up *Update, t Turn, save func() error) error {
+	pool, err := u.o.Backend.Pool(ctx)
+	if err != nil {
+		return backendFailure("reading the pool", err)
+	}
+	if has, err := u.hasNode(ctx, &pool, t.Machine); has || err != nil {
+		return err // it is judged anew
+	}
+	up.Turns = append(up.Turns, t)
+	if err := save(); err != nil {
+		return err
+	}
+	return u.terminate(ctx, up, &up.Turns[len(up.Turns)-1], &pool, save)
+}
+
+// hasNode reports that a machine has a node, or may have, by the nodes as they are at this moment.
+func (u *Updater) hasNode(ctx context.Context, pool *api.Pool, machine string) (bool, error) {
 	nodes, err := u.o.Cluster.NodesNow(ctx)
 	if err != nil {
-		return clusterFailure("reading the nodes", err)
+		return false, clusterFailure("reading the nodes", err)
 	}
-	now := Pair([]api.Machine{*m.Machine}, nodes, u.o.Backend)
-	if is := now.Find(m.Machine.ID); is == nil || is.Node != nil || is.Doubt != "" || len(now.Unclear) > 0 {
-		return nil // it has a node: it is judged anew
+	now := Pair(pool.Machines, nodes, u.o.Backend)
+	is := now.Find(machine)
+	return is == nil || is.Node != nil || is.Doubt != "" || len(now.Unclear) > 0, nil
+}
+
+// terminate has a machine without a node taken away, whose turn is written down. Where it has got a node meanwhile the turn
+// is dropped, and the machine judged anew.
+func (u *Updater) terminate(ctx context.Context, up *Update, t *Turn, pool *api.Pool, save func() error) error {
+	has, err := u.hasNode(ctx, pool, t.Machine)
+	if err != nil {
+		return err
 	}
-	if err := u.o.Backend.Delete(ctx, m.Machine); err != nil && !cloud.IsNotFound(err) {
-		if cloud.RefusalOf(err) != "" {
-			t.State, t.Why = Refused, err.Error()
-			up.Turns = append(up.Turns, t)
-			return save()
-		}
-		return backendFailure("terminating machine "+m.Machine.ID, err)
+	if has {
+		up.Turns = slices.DeleteFunc(up.Turns, func(other Turn) bool { return other.Machine == t.Machine })
+		return save()
 	}
-	u.log.Info("a machine without a node leaves", "update", up.ID, "machine", t.Machine, "state", m.Machine.State)
-	up.Turns = append(up.Turns, t)
+	m := pool.Machines[slices.IndexFunc(pool.Machines, func(m api.Machine) bool { return m.ID == t.Machine })]
+	operation, err := u.o.Backend.Delete(ctx, &m)
+	switch {
+	case err == nil || cloud.IsNotFound(err):
+		t.Operation = &operation
+		u.log.Info("a machine without a node leaves", "update", up.ID, "machine", t.Machine, "state", m.State)
+	case cloud.RefusalOf(err) != "":
+		t.State, t.Why = Refused, err.Error()
+	case cloud.IsThrottled(err) && time.Since(t.Since) < u.o.Pace.Termination: // such as until the pool was observed again
+		up.Message = "waiting: " + err.Error()
+		return nil
+	default:
+		return backendFailure("terminating machine "+t.Machine, err)
+	}
 	return save()
 }
 
 // settle sets the server's desired size to the one that was asked for, once no machine is there that it could take away
 // for that: by an observation newer than the one that the update began with.
-func (u *Updater) settle(ctx context.Context, up *Update, w *world) (*Outcome, error) {
+func (u *Updater) settle(ctx context.Context, up *Update, w *world, save func() error) (*Outcome, error) {
 	done := &Outcome{Result: Done, Removed: up.removed()}
 	if w.size.Desired == up.DesiredSize && (up.removed() > 0 || w.pool.Timestamp.After(up.Observed)) {
 		return done, nil
@@ -427,6 +579,9 @@ func (u *Updater) settle(ctx context.Context, up *Update, w *world) (*Outcome, e
 	if w.size.Desired > up.DesiredSize && (active > up.DesiredSize || !w.pool.Timestamp.After(up.Observed)) {
 		up.Message = "waiting for the pool to be observed again before its desired size is lowered"
 		return nil, nil
+	}
+	if err := save(); err != nil {
+		return nil, err
 	}
 	if err := u.o.Backend.SetDesiredSize(ctx, up.DesiredSize); err != nil {
 		return nil, backendFailure(fmt.Sprintf("setting the desired size to %d", up.DesiredSize), err)
@@ -457,6 +612,9 @@ func (u *Updater) judgeMachine(ctx context.Context, up *Update) error {
 	case len(w.pairing.Unclear) > 0:
 		return failure(NotPossible, "%s", (&Decision{Unclear: w.pairing.Unclear}).reasons())
 	}
+	if w.retiring[up.MachineID] != nil {
+		return nil // it leaves already, and is followed
+	}
 	if refused, err := u.refusalOf(w, m, up); err != nil || refused != nil {
 		if err == nil {
 			err = failure(NotPossible, "%s", refused)
@@ -480,11 +638,21 @@ func (u *Updater) refusalOf(w *world, m *Member, up *Update) (*Passed, error) {
 	switch {
 	case rule != "":
 		return p, nil
-	case m.Node == nil && m.Machine.State != api.Requested:
+	case m.Node == nil && m.Machine.State == api.Pending:
 		p.Rule, p.Text = ruleRegistering, fmt.Sprintf("machine %s has no node: no kubernetes node says that it is it, and it may be about to register",
 			m.Machine.ID)
 		return p, nil
 	case m.Node == nil:
+		active := 0
+		for i := range w.pairing.Members {
+			if other := w.pairing.Members[i].Machine; other.Active() && w.retiring[other.ID] == nil {
+				active++
+			}
+		}
+		if minimum, held := below(w.rules.Groups, active-1); held && up.Decrement && m.Machine.Active() {
+			p.Rule, p.Text = ruleMinimum, minimum
+			return p, nil
+		}
 		return nil, nil
 	}
 	answer, err := u.o.Cluster.evacuate(m.Node.Name, u.o.Policy, w.rules)
@@ -512,7 +680,7 @@ func (u *Updater) remove(ctx context.Context, up *Update, save func() error) (*O
 		case Refused:
 			return &Outcome{Result: NotPossible, Detail: t.Why}, nil
 		case Gone:
-			return u.restore(ctx, up)
+			return u.restore(ctx, up, save)
 		}
 		return nil, nil
 	}
@@ -521,8 +689,11 @@ func (u *Updater) remove(ctx context.Context, up *Update, save func() error) (*O
 		return nil, err
 	}
 	m := w.pairing.Find(up.MachineID)
-	if m == nil || m.Machine.State.Over() {
+	if m == nil || ended(m.Machine, u.o.Backend) {
 		return &Outcome{Result: Done, Detail: "the machine has gone by itself"}, nil
+	}
+	if adopted, err := u.adopt(up, w, save); adopted || err != nil {
+		return nil, err
 	}
 	refused, err := u.refusalOf(w, m, up)
 	switch {
@@ -535,18 +706,28 @@ func (u *Updater) remove(ctx context.Context, up *Update, save func() error) (*O
 		if !m.Machine.Active() {
 			return &Outcome{Result: NotPossible, Detail: "machine " + up.MachineID + " is neither active nor evictable: make it active first"}, nil
 		}
-		err := u.o.Backend.SetMembershipStatus(ctx, api.SetMembershipStatus{
-			MachineID: up.MachineID, MembershipStatus: api.MembershipStatus{Active: true, Evictable: true},
-		})
-		if err != nil {
-			return nil, backendFailure("making machine "+up.MachineID+" evictable", err)
+		up.Unblessed = true
+		if err := u.setEvictable(ctx, up, true, save); err != nil {
+			return nil, err
 		}
 	}
 	return nil, u.let(ctx, up, w, up.MachineID, save)
 }
 
+// setEvictable says whether the machine of an update, which counts, may be taken away.
+func (u *Updater) setEvictable(ctx context.Context, up *Update, evictable bool, save func() error) error {
+	if err := save(); err != nil {
+		return err
+	}
+	status := api.MembershipStatus{Active: true, Evictable: evictable}
+	if err := u.o.Backend.SetMembershipStatus(ctx, api.SetMembershipStatus{MachineID: up.MachineID, MembershipStatus: status}); err != nil {
+		return backendFailure(fmt.Sprintf("setting the membership of machine %s to %+v", up.MachineID, status), err)
+	}
+	return nil
+}
+
 // restore has the machine replaced that was terminated without wanting fewer: the retirement has lowered the desired size.
-func (u *Updater) restore(ctx context.Context, up *Update) (*Outcome, error) {
+func (u *Updater) restore(ctx context.Context, up *Update, save func() error) (*Outcome, error) {
 	done := &Outcome{Result: Done, Removed: 1}
 	if up.Decrement {
 		return done, nil
@@ -557,6 +738,9 @@ func (u *Updater) restore(ctx context.Context, up *Update) (*Outcome, error) {
 	}
 	if size.Desired != up.SizeBefore-1 { // it is restored, or somebody wants another one
 		return done, nil
+	}
+	if err := save(); err != nil {
+		return nil, err
 	}
 	if err := u.o.Backend.SetDesiredSize(ctx, up.SizeBefore); err != nil {
 		return nil, backendFailure(fmt.Sprintf("setting the desired size back to %d", up.SizeBefore), err)

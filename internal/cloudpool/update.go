@@ -11,6 +11,8 @@ import (
 	"sync"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
 	"github.com/slipway-dev/slipway/internal/placement"
 	"github.com/slipway-dev/slipway/internal/slots"
 )
@@ -31,6 +33,8 @@ type Pace struct {
 	Settle time.Duration
 	// Admission is how long a retirement may wait for a budget of its NodeGroup before another machine is tried: 5 minutes.
 	Admission time.Duration
+	// Termination is how long the termination of a machine without a node may take to begin: 10 minutes.
+	Termination time.Duration
 	// Registration is how long a machine that runs may take to register its node: 15 minutes.
 	Registration time.Duration
 }
@@ -38,7 +42,7 @@ type Pace struct {
 func (p Pace) complete() Pace {
 	for d, fallback := range map[*time.Duration]time.Duration{
 		&p.Poll: 2 * time.Second, &p.Resume: 15 * time.Second, &p.Take: 8 * time.Second, &p.Trouble: time.Minute, &p.Settle: time.Minute,
-		&p.Admission: 5 * time.Minute, &p.Registration: 15 * time.Minute,
+		&p.Admission: 5 * time.Minute, &p.Termination: 10 * time.Minute, &p.Registration: 15 * time.Minute,
 	} {
 		if *d <= 0 {
 			*d = fallback
@@ -73,8 +77,10 @@ type Updater struct {
 	slot  *slots.Keeper
 	log   *slog.Logger
 
-	// submitting lets one request at a time be accepted.
-	submitting sync.Mutex
+	// submitting has room for one: it lets one request at a time be accepted.
+	submitting chan struct{}
+	// raised is what the desired size was raised for; guarded by submitting.
+	raised raised
 
 	mu      sync.Mutex
 	current *work
@@ -90,6 +96,8 @@ type work struct {
 	update *Update // record.Current; guarded by Updater.mu
 	wake   chan struct{}
 	over   chan struct{} // closed when update.Outcome is there
+	// behind says that another process may have written to the record since this one has read it; guarded by Updater.mu.
+	behind bool
 	// troubled is since when nothing but errors was met, and stuck since when no machine could go.
 	troubled, stuck time.Time
 }
@@ -100,7 +108,7 @@ func NewUpdater(o UpdaterOptions) (*Updater, error) {
 	o.AtOnce = max(1, o.AtOnce)
 	o.Policy = cmp.Or(o.Policy, placement.LeastDisruption)
 	u := &Updater{
-		o: o, log: o.Log.With("pool", o.Pool), changed: make(chan struct{}), idle: make(chan struct{}, 1),
+		o: o, log: o.Log.With("pool", o.Pool), changed: make(chan struct{}), idle: make(chan struct{}, 1), raised: raised{}, submitting: make(chan struct{}, 1),
 		store: &store{
 			client: o.Cluster.Client.CoreV1().ConfigMaps(o.Namespace), namespace: o.Namespace, name: recordName(o.Pool),
 		},
@@ -136,13 +144,15 @@ func (u *Updater) Run(ctx context.Context) {
 	}
 }
 
-// tell wakes who waits for the slot.
+// tell wakes who waits for the slot. It is called whenever the slot is lost, however soon it is had again.
 func (u *Updater) tell() {
+	held := u.slot.Held()
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	close(u.changed)
 	u.changed = make(chan struct{})
 	if u.current != nil {
+		u.current.behind = u.current.behind || !held
 		u.current.nudge()
 		return
 	}
@@ -171,8 +181,10 @@ func (u *Updater) Nudge() {
 // resume takes up an update that is written down, and that nobody works on. It wants the slot for as long as there is
 // one: so it is known for how long its holder has been silent.
 func (u *Updater) resume(ctx context.Context) {
-	u.submitting.Lock()
-	defer u.submitting.Unlock()
+	if u.enter(ctx) != nil {
+		return
+	}
+	defer u.leave()
 	if u.underWay() != nil {
 		return
 	}
@@ -191,6 +203,18 @@ func (u *Updater) resume(ctx context.Context) {
 		u.begin(r)
 	}
 }
+
+// enter waits until no other request of this process is being accepted; leave lets the next one in.
+func (u *Updater) enter(ctx context.Context) error {
+	select {
+	case u.submitting <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (u *Updater) leave() { <-u.submitting }
 
 func (u *Updater) underWay() *work {
 	u.mu.Lock()
@@ -337,8 +361,10 @@ func (u *Updater) Busy(ctx context.Context) (*Update, error) {
 // Submit has an update carried out. One that asks for what is under way is told of that; any other then is a *BusyError.
 // judge has the first word: it may find that there is nothing to do, or that nothing can be done.
 func (u *Updater) Submit(ctx context.Context, update Update, judge func(context.Context, *Update) error) (*Ticket, error) {
-	u.submitting.Lock()
-	defer u.submitting.Unlock()
+	if err := u.enter(ctx); err != nil {
+		return nil, err
+	}
+	defer u.leave()
 	update.Pool = u.o.Pool
 	if w := u.underWay(); w != nil {
 		return u.join(w, &update)
@@ -364,6 +390,9 @@ func (u *Updater) Submit(ctx context.Context, update Update, judge func(context.
 	if err := judge(ctx, &update); err != nil {
 		return nil, err
 	}
+	if err := update.fits(); err != nil {
+		return nil, err
+	}
 	if update.ID, err = newID(); err != nil {
 		return nil, err
 	}
@@ -375,6 +404,44 @@ func (u *Updater) Submit(ctx context.Context, update Update, judge func(context.
 	u.log.Info("an update begins", "update", update.ID, "kind", update.Kind, "desiredSize", update.DesiredSize,
 		"machine", update.MachineID, "requestedBy", update.RequestedBy, "decision", update.Decision)
 	return u.join(u.begin(r), &update)
+}
+
+// Exclusively does something to the pool while nobody updates it: no other request of this process, and by the Lease no other
+// process. An update that is under way, or was left, is a *BusyError. While the API server is away no update is begun or goes
+// on anywhere, and no more than this process is kept out.
+func (u *Updater) Exclusively(ctx context.Context, do func(context.Context) error) error {
+	if err := u.enter(ctx); err != nil {
+		return err
+	}
+	defer u.leave()
+	if w := u.underWay(); w != nil {
+		u.mu.Lock()
+		defer u.mu.Unlock()
+		return &BusyError{By: w.update.clone()}
+	}
+	begun := false
+	defer func() {
+		if !begun {
+			u.slot.Want(false, time.Time{})
+		}
+	}()
+	err := u.take(ctx)
+	if err == nil {
+		var r *record
+		if r, err = u.store.load(ctx); err == nil && r.Current != nil && r.Current.Outcome == nil { // left by another process
+			begun = true
+			left := r.Current.clone()
+			u.begin(r)
+			return &BusyError{By: left}
+		}
+	}
+	if err != nil {
+		if _, unread := u.written(ctx); unread == nil || resultOf(err) == Failed || ctx.Err() != nil {
+			return err
+		}
+		u.log.Warn("the pool is changed while it cannot be seen whether it is being updated", "err", err)
+	}
+	return do(ctx)
 }
 
 func newID() (string, error) {
@@ -415,26 +482,70 @@ func (u *Updater) begin(r *record) *work {
 
 // work takes one turn after another until the update is over.
 func (u *Updater) work(ctx context.Context, w *work) {
-	for {
-		pause := u.o.Pace.Poll
-		if u.slot.Held() {
-			outcome, err := u.turn(ctx, w)
-			if err != nil && ctx.Err() == nil {
-				outcome = u.trouble(w, err)
-			} else {
-				w.troubled = time.Time{}
-			}
-			if outcome != nil && u.finish(ctx, w, outcome) {
-				return
-			}
-		}
+	for !u.step(ctx, w) {
 		select {
 		case <-ctx.Done():
 			return
 		case <-w.wake:
-		case <-time.After(pause):
+		case <-time.After(u.o.Pace.Poll):
 		}
 	}
+}
+
+// step does what is due, and reports that the update is over.
+func (u *Updater) step(ctx context.Context, w *work) bool {
+	held := u.slot.Held() // before the record is read, which nobody else writes from then on
+	if !held || u.isBehind(w) {
+		over, err := u.catchUp(ctx, w, held)
+		if over || !held || err != nil {
+			return over
+		}
+	}
+	outcome, err := u.turn(ctx, w)
+	if err != nil && ctx.Err() == nil {
+		outcome = u.trouble(w, err)
+	} else {
+		w.troubled = time.Time{}
+	}
+	return outcome != nil && u.finish(ctx, w, outcome)
+}
+
+func (u *Updater) isBehind(w *work) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return w.behind
+}
+
+// catchUp reads the record again, and goes on from there: while the slot is another's, that one works on the update, and
+// may end it. It reports that the update is over.
+func (u *Updater) catchUp(ctx context.Context, w *work, held bool) (over bool, err error) {
+	u.mu.Lock()
+	w.behind = true
+	u.mu.Unlock()
+	r, err := u.store.load(ctx)
+	if err != nil {
+		if ctx.Err() == nil {
+			u.log.Warn("cannot see what has become of an update", "update", w.update.ID, "err", err)
+		}
+		return false, err
+	}
+	found := r.find(w.update.ID)
+	if found == nil {
+		found = w.update.clone()
+		found.Outcome = &Outcome{
+			Result: Failed, Removed: found.removed(), At: time.Now().UTC(),
+			Detail: "another process has gone on with the update, and nothing is written down of it any more",
+		}
+	}
+	if found.Outcome != nil {
+		u.log.Info("another process has ended an update", "update", found.ID, "result", found.Outcome.Result)
+		u.end(w, found)
+		return true, nil
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	w.record, *w.update, w.behind = r, *found, !held
+	return false, nil
 }
 
 // trouble notes that a turn failed. When nothing else has happened for too long the update is given up; what was begun
@@ -458,12 +569,23 @@ func (u *Updater) set(w *work, change func(*Update)) {
 	change(w.update)
 }
 
-// save writes the update down.
+// save writes the update down. That fails when another process has written since the record was read; what this one knows
+// of the update is then not to be acted upon any more.
 func (u *Updater) save(ctx context.Context, w *work) error {
 	u.mu.Lock()
 	now := w.update.clone()
 	u.mu.Unlock()
-	return u.store.save(ctx, &record{Current: now, Past: w.record.Past})
+	return u.write(ctx, w, now)
+}
+
+func (u *Updater) write(ctx context.Context, w *work, now *Update) error {
+	err := u.store.save(ctx, &record{Current: now, Past: w.record.Past})
+	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err) {
+		u.mu.Lock()
+		defer u.mu.Unlock()
+		w.behind = true
+	}
+	return err
 }
 
 // finish writes down that the update is over, which nobody is told before. It reports false when that failed, and is to be
@@ -474,16 +596,21 @@ func (u *Updater) finish(ctx context.Context, w *work, outcome *Outcome) bool {
 	over := w.update.clone()
 	u.mu.Unlock()
 	over.Outcome, over.Message = outcome, ""
-	if err := u.store.save(ctx, &record{Current: over, Past: w.record.Past}); err != nil {
+	if err := u.write(ctx, w, over); err != nil {
 		u.log.Warn("cannot write down that an update is over", "update", over.ID, "err", err)
 		return false
 	}
 	u.log.Info("an update is over", "update", over.ID, "result", outcome.Result, "removed", outcome.Removed, "detail", outcome.Detail)
 	u.o.Metrics.finished(over)
+	u.end(w, over)
+	return true
+}
+
+// end has those who wait told how the update ended, and leaves the pool to others.
+func (u *Updater) end(w *work, over *Update) {
 	u.mu.Lock()
 	*w.update, u.current = *over, nil
 	u.mu.Unlock()
 	u.slot.Want(false, time.Time{})
 	close(w.over)
-	return true
 }

@@ -75,6 +75,9 @@ type Agent struct {
 	// Notifications are who is told of what becomes of the node. Only a file can say.
 	Notifications []notify.Receiver
 	TraceEndpoint string
+
+	// inFile are the keys of the flags that the file has given their value.
+	inFile map[string]string
 }
 
 // AddFlags registers the flags with their defaults.
@@ -160,7 +163,7 @@ func (a *Agent) actions() []actionFlag {
 // Validate reports everything that is wrong.
 func (a *Agent) Validate() error {
 	var errs []error
-	bad := refusals(&errs)
+	bad := a.refusals(&errs)
 	if a.NodeName == "" {
 		bad("node-name", a.NodeName, "the name of this node (in a pod: NODE_NAME from spec.nodeName)")
 	}
@@ -201,7 +204,7 @@ func (a *Agent) Validate() error {
 // validatePolicy reports what is wrong with the actions.
 func (a *Agent) validatePolicy() error {
 	var errs []error
-	bad := refusals(&errs)
+	bad := a.refusals(&errs)
 	for _, f := range a.actions() {
 		if !oneOf(*f.value, agent.Actions()) {
 			bad(f.flag, *f.value, allActions())
@@ -227,9 +230,9 @@ func (a *Agent) validatePolicy() error {
 // validateConditions reports what is wrong with the rules for conditions and with the turns.
 func (a *Agent) validateConditions() error {
 	var errs []error
-	bad := refusals(&errs)
+	bad := a.refusals(&errs)
 	if err := condition.ValidateAll(a.Conditions); err != nil {
-		errs = append(errs, fmt.Errorf("--condition: %w", err))
+		errs = append(errs, below(a.source(conditionFlag), err))
 	}
 	if !oneOf(a.OnUnconfirmed, condition.Actions()) {
 		bad("on-unconfirmed", a.OnUnconfirmed, conditionActions())
@@ -252,7 +255,7 @@ func (a *Agent) validateConditions() error {
 // validateDrain reports what is wrong with what is put on the node, and with the time that pods get.
 func (a *Agent) validateDrain() error {
 	var errs []error
-	bad := refusals(&errs)
+	bad := a.refusals(&errs)
 	if !oneOf(a.OnUnknownFreeze, agent.Actions()) {
 		bad("on-unknown-freeze", a.OnUnknownFreeze, allActions())
 	}
@@ -261,7 +264,7 @@ func (a *Agent) validateDrain() error {
 	}
 	if taint := a.Taint(); oneOf(taint.Effect, []string{"NoSchedule", "PreferNoSchedule", "NoExecute"}) {
 		if err := taint.Check(); err != nil {
-			bad("taint-key, --taint-value", taint.Key+"="+taint.Value, err.Error())
+			errs = append(errs, fmt.Errorf("%s, %s: %s=%s: want %w", a.source("taint-key"), a.source("taint-value"), taint.Key, taint.Value, err))
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(a.Labels)) {
@@ -278,9 +281,9 @@ func (a *Agent) Taint() agent.Taint {
 }
 
 // refusals gives a function that adds one refusal to a list.
-func refusals(errs *[]error) func(flag string, value any, want string) {
+func (a *Agent) refusals(errs *[]error) func(flag string, value any, want string) {
 	return func(flag string, value any, want string) {
-		*errs = append(*errs, fmt.Errorf("--%s: %v: want %s", flag, quoted(value), want))
+		*errs = append(*errs, fmt.Errorf("%s: %v: want %s", a.source(flag), quoted(value), want))
 	}
 }
 

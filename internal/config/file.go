@@ -136,8 +136,9 @@ func FlagKey(flag string) string {
 	return b.String()
 }
 
-// FlagKeys are the keys of all flags in fs. A flag that was given on the command line keeps its value.
-func FlagKeys(fs *pflag.FlagSet) []Key {
+// FlagKeys are the keys of all flags in fs. A flag that was given on the command line keeps its value; taken is called with
+// the name of each other one that gets its value from a key.
+func FlagKeys(fs *pflag.FlagSet, taken func(flag string)) []Key {
 	var keys []Key
 	fs.VisitAll(func(f *pflag.Flag) {
 		keys = append(keys, Key{Name: FlagKey(f.Name), Set: func(raw json.RawMessage) ([]error, error) {
@@ -148,6 +149,7 @@ func FlagKeys(fs *pflag.FlagSet) []Key {
 			if err := f.Value.Set(text); err != nil {
 				return nil, fmt.Errorf("%s: want a %s: %w", raw, f.Value.Type(), err)
 			}
+			taken(f.Name)
 			return nil, nil
 		}})
 	})
@@ -256,18 +258,38 @@ func readConfig(path string) ([]byte, error) {
 	return raw, nil
 }
 
-// sections are the keys that no flag has.
-func (a *Agent) sections() []Key {
-	return []Key{
-		Section("conditions", &a.Conditions),
-		Section("notifications", &a.Notifications),
+// conditionsKey lists in a file what conditionFlag gives one by one.
+const conditionsKey = "conditions"
+
+// keys are those of a file: flags' own, and sections that no flag has.
+func (a *Agent) keys(fs *pflag.FlagSet) []Key {
+	a.inFile = map[string]string{}
+	flags := FlagKeys(a.own(fs), func(flag string) { a.inFile[flag] = FlagKey(flag) })
+	conditions := Section(conditionsKey, &a.Conditions)
+	set := conditions.Set
+	conditions.Set = func(raw json.RawMessage) ([]error, error) {
+		a.inFile[conditionFlag] = conditionsKey
+		return set(raw)
 	}
+	return append(flags, conditions, Section("notifications", &a.Notifications))
+}
+
+// source is what an option's value was given by: a key of the file, which may have no name, or the flag.
+func (a *Agent) source(flag string) string {
+	key, ok := a.inFile[flag]
+	switch {
+	case !ok:
+		return "--" + flag
+	case a.ConfigFile == "":
+		return key
+	}
+	return fmt.Sprintf("--%s: %s: %s", configFlag, a.ConfigFile, key)
 }
 
 // configFlag is no key of a file.
 const configFlag = "config"
 
-// conditionFlag is given once for each rule; in a file, conditions lists them.
+// conditionFlag is given once for each rule.
 const conditionFlag = "condition"
 
 // LoadFile reads the file that --config names, if any. Flags that were given win over the file, and the file over
@@ -280,7 +302,7 @@ func (a *Agent) LoadFile(fs *pflag.FlagSet) error {
 	if err != nil {
 		return fmt.Errorf("--%s: %w", configFlag, err)
 	}
-	if _, err := Read(raw, append(FlagKeys(a.own(fs)), a.sections()...), Strict); err != nil {
+	if _, err := Read(raw, a.keys(fs), Strict); err != nil {
 		return fmt.Errorf("--%s: %s: %w", configFlag, a.ConfigFile, err)
 	}
 	return nil
@@ -303,7 +325,7 @@ func ReadAgent(raw []byte) (Agent, error) {
 	var a Agent
 	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
 	a.AddFlags(fs)
-	_, err := Read(raw, append(FlagKeys(a.own(fs)), a.sections()...), Strict)
+	_, err := Read(raw, a.keys(fs), Strict)
 	return a, err
 }
 

@@ -133,6 +133,30 @@ func TestI10WhatIsWrongInAFileIsNamed(t *testing.T) {
 	}
 }
 
+func TestI10AValueThatCannotBeIsNamedAsItWasGiven(t *testing.T) {
+	for _, c := range []struct {
+		name, content string
+		args          []string
+		want          string
+	}{
+		{"in the file", "nodeName: n\npollInterval: 1h", nil, "agent.yaml: pollInterval: 1h0m0s: want 100ms to 1m"},
+		{"as a flag, past the file", "nodeName: n\npollInterval: 1s", []string{"--poll-interval=1h"}, "--poll-interval: 1h0m0s: want 100ms to 1m"},
+		{"the file's rules", "nodeName: n\nconditions: [{type: A, action: explode}]", nil, "agent.yaml: conditions[0]"},
+		{"one of two in the file", "nodeName: n\ntaintEffect: NoSchedule\ntaintKey: 'a b'", nil, "agent.yaml: taintKey, --taint-value: a b="},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			a, err := load(t, c.content, c.args...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = a.Validate()
+			if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "agent.yaml: pollInterval") != (c.name == "in the file") {
+				t.Errorf("error %v, want %q", err, c.want)
+			}
+		})
+	}
+}
+
 func TestBadReceiversAreErrorsOfTheOptions(t *testing.T) {
 	c, err := load(t, "nodeName: n\nnotifications: [{name: x}, {name: x, webhook: {url: ftp://h/secret-path, method: post}}]")
 	if err != nil {
@@ -161,14 +185,14 @@ func TestALenientReaderOnlyWarnsOfUnknownKeys(t *testing.T) {
 	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
 	fs.IntVar(&size, "size", 0, "")
 	document := []byte("size: 3\nsiez: 4\n")
-	warnings, err := Read(document, FlagKeys(fs), Lenient)
+	warnings, err := Read(document, FlagKeys(fs, func(string) {}), Lenient)
 	if err != nil || size != 3 || len(warnings) != 1 || !strings.Contains(warnings[0].Error(), "did you mean size?") {
 		t.Errorf("size %d, warnings %v, error %v", size, warnings, err)
 	}
-	if _, err := Read(document, FlagKeys(fs), Strict); err == nil {
+	if _, err := Read(document, FlagKeys(fs, func(string) {}), Strict); err == nil {
 		t.Error("no error from a strict reader")
 	}
-	if _, err := Read([]byte("size: big"), FlagKeys(fs), Lenient); err == nil {
+	if _, err := Read([]byte("size: big"), FlagKeys(fs, func(string) {}), Lenient); err == nil {
 		t.Error("a bad value is no error")
 	}
 }
@@ -184,11 +208,11 @@ func FuzzAFileIsReadOrRefused(f *testing.F) {
 		var c Agent
 		fs := pflag.NewFlagSet("", pflag.ContinueOnError)
 		c.AddFlags(fs)
-		_, strict := Read(document, append(FlagKeys(fs), c.sections()...), Strict)
+		_, strict := Read(document, c.keys(fs), Strict)
 		var l Agent
 		fs = pflag.NewFlagSet("", pflag.ContinueOnError)
 		l.AddFlags(fs)
-		_, lenient := Read(document, append(FlagKeys(fs), l.sections()...), Lenient)
+		_, lenient := Read(document, l.keys(fs), Lenient)
 		if strict == nil && lenient != nil {
 			t.Errorf("a lenient reader refuses what a strict one takes: %v", lenient)
 		}

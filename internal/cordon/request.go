@@ -60,10 +60,10 @@ const (
 // Types of the node lifecycle conditions, which Kubernetes defines from v1.37 on (KEP-5683). Before, an API server
 // takes them like any condition it does not know.
 const (
-	MaintenancePlanned    = "MaintenancePlanned"
-	MaintenanceInProgress = "MaintenanceInProgress"
-	DrainInProgress       = "DrainInProgress"
-	DrainedCondition      = "Drained"
+	MaintenancePlanned    = "MaintenancePlanned"    // the machine is to be interrupted, at a time that is announced
+	MaintenanceInProgress = "MaintenanceInProgress" // the interruption has begun
+	DrainInProgress       = "DrainInProgress"       // pods are moved off the node
+	DrainedCondition      = "Drained"               // the pods that had to leave have left
 )
 
 func lifecycleTypes() []string {

@@ -380,5 +380,11 @@ func explainOne(b *kubeapi.PodDisruptionBudget) string {
 func neverAllows(b *kubeapi.PodDisruptionBudget) bool {
 	s := b.Status
 	return s.ExpectedPods > 0 && s.CurrentHealthy >= s.ExpectedPods && s.DisruptionsAllowed == 0 &&
-		len(s.DisruptedPods) == 0 && s.DesiredHealthy >= s.ExpectedPods
+		len(s.DisruptedPods) == 0 && NeverAllows(s.DesiredHealthy, s.ExpectedPods)
+}
+
+// NeverAllows reports, of the status of a disruption budget, that it wants every pod that its workloads are to have to be
+// healthy, or more, so that it allows no eviction however well they all are.
+func NeverAllows(desiredHealthy, expectedPods int32) bool {
+	return expectedPods > 0 && desiredHealthy >= expectedPods
 }

@@ -24,6 +24,11 @@ const (
 	Cancelled Outcome = "cancelled"
 )
 
+// Outcomes lists every outcome.
+func Outcomes() []Outcome {
+	return []Outcome{Drained, RefusedOutcome, DeadlinePassed, GaveUp, Cancelled}
+}
+
 // Asked is how a pod was asked to leave.
 type Asked string
 

@@ -27,7 +27,7 @@ const (
 	Protected Rule = "protected"
 	// Unmanaged: no controller will replace it.
 	Unmanaged Rule = "unmanaged"
-	// LocalStorage: it has an emptyDir, whose content goes with the pod.
+	// LocalStorage: it has an emptyDir on the node's disk, whose content goes with the pod.
 	LocalStorage Rule = "local-storage"
 	// Ordinary: none of the above.
 	Ordinary Rule = "ordinary"
@@ -137,10 +137,13 @@ func unmanaged(p *kubeapi.Pod, _ time.Time) (string, bool) {
 	return "no controller will replace it", controller(p) == nil
 }
 
+// localStorage names what is lost with the pod on a node's disk. What is in memory is no data that somebody means to keep:
+// cluster-autoscaler passes it over as well, and so does placement.
 func localStorage(p *kubeapi.Pod, _ time.Time) (string, bool) {
+	const memory = "Memory" // corev1.StorageMediumMemory
 	var names []string
 	for _, v := range p.Spec.Volumes {
-		if v.EmptyDir != nil {
+		if v.EmptyDir != nil && v.EmptyDir.Medium != memory {
 			names = append(names, v.Name)
 		}
 	}

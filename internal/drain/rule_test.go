@@ -41,6 +41,7 @@ func TestEachKindOfPodHasItsRuleAndItsActionUnderBothPolicies(t *testing.T) {
 		}}, Unmanaged, Refuse, Evict},
 		{"protected and unmanaged", []change{unowned, annotation(doNotEvict, "true")}, Protected, Refuse, Evict},
 		{"local storage", []change{emptyDir}, LocalStorage, Refuse, Evict},
+		{"storage in memory", []change{inMemory}, Ordinary, Evict, Evict},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p := newSim().pod("web", c.changes...)

@@ -2,7 +2,6 @@ package drain
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -162,7 +161,11 @@ func notReady(p *simPod) {
 }
 
 func emptyDir(p *simPod) {
-	p.Spec.Volumes = []kubeapi.Volume{{Name: "scratch", EmptyDir: ptr(json.RawMessage("{}"))}}
+	p.Spec.Volumes = []kubeapi.Volume{{Name: "scratch", EmptyDir: &kubeapi.EmptyDirVolume{}}}
+}
+
+func inMemory(p *simPod) {
+	p.Spec.Volumes = []kubeapi.Volume{{Name: "tmp", EmptyDir: &kubeapi.EmptyDirVolume{Medium: "Memory"}}}
 }
 
 // deleted makes the pod terminating since some time.

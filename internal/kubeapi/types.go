@@ -84,10 +84,15 @@ type PodSpec struct {
 	Volumes                       []Volume `json:"volumes,omitempty"`
 }
 
+// EmptyDirVolume is corev1.EmptyDirVolumeSource, as far as it is read: Medium is empty, or Memory.
+type EmptyDirVolume struct {
+	Medium string `json:"medium,omitempty"`
+}
+
 // Volume is corev1.Volume, as far as it is read.
 type Volume struct {
-	Name                  string           `json:"name"`
-	EmptyDir              *json.RawMessage `json:"emptyDir,omitempty"`
+	Name                  string          `json:"name"`
+	EmptyDir              *EmptyDirVolume `json:"emptyDir,omitempty"`
 	PersistentVolumeClaim *struct {
 		ClaimName string `json:"claimName"`
 	} `json:"persistentVolumeClaim,omitempty"`

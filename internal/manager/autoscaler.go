@@ -27,6 +27,6 @@ func addAutoscaler(m manager.Manager, c Config, kube *rest.Config, w watched, gr
 	return m.Add(autoscaler.New(autoscaler.Options{
 		Client: m.GetClient(), Informers: w.informers, Pods: w.pods, Kube: client, Groups: groups, Clouds: providers,
 		Events: m.GetEventRecorder("slipway"), Wishes: wishes, Metrics: metrics, Log: log, Selector: c.parsedSelector, Maximum: most,
-		Debounce: c.ScaleUpDebounce, Every: c.ScalePoll,
+		Debounce: c.ScaleUpDebounce, Every: c.ScalePoll, Settle: c.OrderSettle,
 	}))
 }

@@ -54,6 +54,20 @@ func (r *readiness) check() error {
 // errUnread is what a manager waits for that has reached its API server.
 var errUnread = errors.New("the cluster has not been read yet")
 
+// findClouds has the clouds found out, where that is for somebody else to do.
+func (c *Config) findClouds(ctx context.Context, ready *readiness) error {
+	if c.FindClouds == nil {
+		return nil
+	}
+	found, err := c.FindClouds(ctx, ready.set)
+	if err != nil {
+		return err
+	}
+	c.Clouds = &found
+	ready.set(errUnread)
+	return nil
+}
+
 // refusal is an error that no further attempt would mend.
 type refusal struct{ error }
 

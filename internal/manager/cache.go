@@ -5,6 +5,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -15,23 +16,25 @@ import (
 
 // cacheOptions keep of each object what is read from the cache.
 func cacheOptions(c Config) cache.Options {
+	trim := live.TrimPods()
 	return cache.Options{
+		NewInformer:      live.InPages(trim),
 		DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
 			&v1alpha1.NodeRetirement{}: {Label: c.parsedSelector},
 			&corev1.Node{}:             {Transform: trimNode},
-			&corev1.Pod{}:              unfinishedPods(),
+			&corev1.Pod{}:              unfinishedPods(trim),
 		},
 	}
 }
 
 // unfinishedPods are the Pods that the caches hold: those that have ended hold nothing, and of the others what nobody
 // reads is dropped.
-func unfinishedPods() cache.ByObject {
+func unfinishedPods(trim toolscache.TransformFunc) cache.ByObject {
 	return cache.ByObject{
 		Field: fields.AndSelectors(fields.OneTermNotEqualSelector("status.phase", string(corev1.PodSucceeded)),
 			fields.OneTermNotEqualSelector("status.phase", string(corev1.PodFailed))),
-		Transform: live.TrimPods(),
+		Transform: trim,
 	}
 }
 
@@ -56,6 +59,7 @@ func trimNode(o any) (any, error) {
 	}
 	n.ManagedFields = nil
 	n.Status.Images, n.Status.VolumesInUse, n.Status.VolumesAttached = nil, nil, nil
-	n.Status.NodeInfo, n.Status.Addresses, n.Status.Config = corev1.NodeSystemInfo{}, nil, nil
+	n.Status.NodeInfo = corev1.NodeSystemInfo{SystemUUID: n.Status.NodeInfo.SystemUUID} // it may be all that says which machine it is
+	n.Status.Addresses, n.Status.Config = nil, nil
 	return n, nil
 }

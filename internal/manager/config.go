@@ -3,6 +3,7 @@
 package manager
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -45,6 +46,9 @@ type Config struct {
 	LogLevel, LogFormat     string
 	// Clouds, if set, takes the place of the file CloudConfig.
 	Clouds *Clouds
+	// FindClouds, if set, finds out what Clouds is to be, however long that takes. Metrics and health are served meanwhile:
+	// /readyz gives what it has last told, which is nil while there is nothing to do yet. Its error ends the manager.
+	FindClouds func(ctx context.Context, told func(error)) (Clouds, error)
 	// LeaseName, if set, is the Lease that managers compete for, where others in the namespace do other work.
 	LeaseName string
 	// Given, if set, gives NodeGroups beside those of the API server and of the file.

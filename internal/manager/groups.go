@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -13,7 +14,10 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
@@ -31,15 +35,21 @@ type Groups struct {
 	// Given, if set, gives still more, which rank as those of the file.
 	Given func() []v1alpha1.NodeGroup
 	Log   *slog.Logger
+	// Selector is which groups are acted on; nil is all. The others are listed too.
+	Selector labels.Selector
 	// Conditions, if set, gives those of a group of the file, which has no object to write them on.
 	Conditions func(group string) []metav1.Condition
 
-	mu    sync.Mutex
-	read  time.Time // the file's time of change when it was read
-	inUse []v1alpha1.NodeGroup
+	metrics *groupMetrics // nil is none
+
+	mu       sync.Mutex
+	read     time.Time // the file's time of change when it was read
+	inUse    []v1alpha1.NodeGroup
+	refusal  string          // what was last said against the file
+	shadowed map[string]bool // the groups of which it was said that another one has their name
 }
 
-// List gives all groups. A file that cannot be read any more leaves in force what it said before.
+// List gives all groups. A file that cannot be read any more, or that is empty all at once, leaves in force what it said before.
 func (g *Groups) List(ctx context.Context) ([]v1alpha1.NodeGroup, error) {
 	var list v1alpha1.NodeGroupList
 	if err := g.Reader.List(ctx, &list); err != nil {
@@ -48,34 +58,38 @@ func (g *Groups) List(ctx context.Context) ([]v1alpha1.NodeGroup, error) {
 	if g.File == "" && g.Given == nil {
 		return list.Items, nil
 	}
-	if err := g.Refresh(); err != nil {
-		g.Log.Error("the file of NodeGroups cannot be read; what it said before stays in force", "err", err)
+	if g.File != "" {
+		g.sayFile(g.Refresh())
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	all := list.Items
-	known := map[string]bool{}
-	for i := range all {
-		known[all[i].Name] = true
+	known := map[string]*v1alpha1.NodeGroup{}
+	for i := range list.Items {
+		known[list.Items[i].Name] = &list.Items[i]
 	}
-	more := g.inUse
+	more := slices.Clone(g.inUse)
 	if g.Given != nil {
-		more = append(slices.Clone(more), g.Given()...)
+		more = append(more, g.Given()...)
 	}
-	for _, group := range more {
-		if known[group.Name] {
+	shadowed := map[string]*v1alpha1.NodeGroup{}
+	for i := range more {
+		group := &more[i]
+		if other := known[group.Name]; other != nil {
+			shadowed[group.Name] = other
 			continue
 		}
 		if g.Conditions != nil {
 			group.Status.Conditions = g.Conditions(group.Name)
 		}
-		known[group.Name] = true
-		all = append(all, group)
+		known[group.Name] = group
+		all = append(all, *group)
 	}
+	g.sayShadowed(shadowed)
 	return all, nil
 }
 
-// Refresh reads the file if it has changed since.
+// Refresh reads the file if it has changed since. One that has NodeGroups no more is refused as well.
 func (g *Groups) Refresh() error {
 	if g.File == "" {
 		return nil
@@ -97,6 +111,9 @@ func (g *Groups) Refresh() error {
 	if err != nil {
 		return fmt.Errorf("--node-groups: %s: %w", g.File, err)
 	}
+	if len(groups) == 0 && len(g.inUse) > 0 {
+		return fmt.Errorf("--node-groups: %s: has no NodeGroup any more, which is taken for a slip: start anew without any if that is meant", g.File)
+	}
 	g.inUse, g.read = groups, info.ModTime()
 	return nil
 }
@@ -116,61 +133,68 @@ func ParseGroups(raw []byte) ([]v1alpha1.NodeGroup, error) {
 		if err != nil {
 			return nil, fmt.Errorf("document %d: %w", i, err)
 		}
-		if len(bytes.TrimSpace(doc)) == 0 {
+		g, wrong := parseGroup(doc)
+		if g == nil && wrong == nil {
 			continue
 		}
-		var g v1alpha1.NodeGroup
-		if err := yaml.UnmarshalStrict(doc, &g); err != nil {
-			errs = append(errs, fmt.Errorf("document %d: %w", i, err))
+		for _, err := range wrong {
+			errs = append(errs, fmt.Errorf("%s: %w", called(i, g), err))
+		}
+		if g == nil {
 			continue
-		}
-		if err := fillIn(&g, doc); err != nil {
-			errs = append(errs, fmt.Errorf("document %d: %w", i, err))
-		}
-		for _, err := range check(&g) {
-			errs = append(errs, fmt.Errorf("document %d (%s): %w", i, g.Name, err))
 		}
 		if names[g.Name] {
 			errs = append(errs, fmt.Errorf("document %d: metadata.name: %q is there twice", i, g.Name))
 		}
 		names[g.Name] = true
-		groups = append(groups, g)
+		groups = append(groups, *g)
 	}
 }
 
-func check(g *v1alpha1.NodeGroup) (errs []error) {
-	fail := func(format string, a ...any) { errs = append(errs, fmt.Errorf(format, a...)) }
+// called is a document of a file, with the name of what is in it.
+func called(i int, g *v1alpha1.NodeGroup) string {
+	if g == nil || g.Name == "" {
+		return fmt.Sprintf("document %d", i)
+	}
+	return fmt.Sprintf("document %d (%s)", i, g.Name)
+}
+
+// parseGroup reads one NodeGroup, and finds everything that is wrong with it. One that cannot be read at all is nil, and so
+// is that of a document in which nothing is but comments.
+func parseGroup(doc []byte) (*v1alpha1.NodeGroup, []error) {
+	var object map[string]any
+	err := yaml.Unmarshal(doc, &object)
+	if err == nil && object == nil {
+		return nil, nil
+	}
+	if err == nil {
+		err = yaml.UnmarshalStrict(doc, &v1alpha1.NodeGroup{}) // which knows the fields, and no defaults
+	}
+	if err == nil {
+		err = nodegroup.FillIn(object)
+	}
+	if err != nil {
+		return nil, []error{err}
+	}
+	whole, err := json.Marshal(object)
+	if err != nil {
+		return nil, []error{err}
+	}
+	g := &v1alpha1.NodeGroup{}
+	if err := json.Unmarshal(whole, g); err != nil {
+		return nil, []error{err}
+	}
+	return g, check(g, object)
+}
+
+// check finds what is wrong with a NodeGroup, which is written as object.
+func check(g *v1alpha1.NodeGroup, object map[string]any) (errs []error) {
 	if gvk := g.GroupVersionKind(); gvk != v1alpha1.GroupVersion.WithKind("NodeGroup") {
-		fail("apiVersion %q, kind %q: want %s and NodeGroup", g.APIVersion, g.Kind, v1alpha1.GroupVersion)
+		errs = append(errs, fmt.Errorf("apiVersion %q, kind %q: want %s and NodeGroup", g.APIVersion, g.Kind, v1alpha1.GroupVersion))
 	}
-	if g.Name == "" {
-		fail("metadata.name: is empty")
+	for _, err := range validation.ValidateObjectMeta(&g.ObjectMeta, false, validation.NameIsDNSSubdomain, field.NewPath("metadata")) {
+		errs = append(errs, err)
 	}
+	errs = append(errs, nodegroup.CheckSchema(object)...)
 	return append(errs, nodegroup.Check(g)...)
 }
-
-// fillIn gives a field its default that has another meaning when it is zero, as the API server would.
-func fillIn(g *v1alpha1.NodeGroup, doc []byte) error {
-	if g.Spec.ScaleDown == nil || g.Spec.ScaleDown.IdleByLabel == nil {
-		return nil
-	}
-	var said struct {
-		Spec struct {
-			ScaleDown struct {
-				IdleByLabel struct {
-					Cooldown *metav1.Duration `json:"cooldown"`
-				} `json:"idleByLabel"`
-			} `json:"scaleDown"`
-		} `json:"spec"`
-	}
-	if err := yaml.Unmarshal(doc, &said); err != nil {
-		return err
-	}
-	if said.Spec.ScaleDown.IdleByLabel.Cooldown == nil {
-		g.Spec.ScaleDown.IdleByLabel.Cooldown.Duration = defaultCooldown
-	}
-	return nil
-}
-
-// defaultCooldown is that of the CRD.
-const defaultCooldown = 10 * time.Minute

@@ -1,7 +1,8 @@
 package manager
 
 import (
-	"context"
+	"bytes"
+	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -9,7 +10,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
@@ -24,43 +29,142 @@ spec:
 `
 
 func TestI10AFileOfNodeGroupsIsCheckedAsTheAPIServerWould(t *testing.T) {
-	for want, change := range map[string][2]string{
-		"":                                     {"", ""},
-		"unknown field \"size\"":               {"spec:\n", "spec:\n  size: 3\n"},
-		"metadata.name: is empty":              {"{name: ci}", "{}"},
-		"want slipway.dev/v1alpha1":            {"kind: NodeGroup", "kind: Pool"},
-		"spec.nodeSelector: is empty":          {"{matchLabels: {pool: ci}}", "{}"},
-		"spec.cloud: provider \"azure\"":       {", group: ci", ""},
-		"spec.minimum: 5: want 0 to":           {"spec:\n", "spec:\n  minimum: 5\n  maximum: 2\n"},
-		"spec.disruptionBudgets[0].timeZone":   {"spec:\n", "spec:\n  disruptionBudgets: [{nodes: 1, schedule: '@daily', duration: 1h, timeZone: Moon}]\n"},
-		"metadata.name: \"ci\" is there twice": {good, good + "---\n" + good},
+	for _, tt := range []struct{ want, old, with string }{
+		{"", "", ""},
+		{"", "apiVersion", "# NodeGroups\n---\napiVersion"},
+		{"unknown field \"size\"", "spec:\n", "spec:\n  size: 3\n"},
+		{"metadata.name: Required value", "{name: ci}", "{}"},
+		{"metadata.name: Invalid value: \"Bad Name!\"", "{name: ci}", "{name: Bad Name!}"},
+		{"metadata.labels: Invalid value: \"a b\"", "{name: ci}", "{name: ci, labels: {a b: c}}"},
+		{"want slipway.dev/v1alpha1", "kind: NodeGroup", "kind: Pool"},
+		{"spec.nodeSelector: is empty", "{matchLabels: {pool: ci}}", "{}"},
+		{"spec.cloud: provider \"azure\"", ", group: ci", ""},
+		{"spec.cloud.group: is required", ", group: ci", ""},
+		{"spec.cloud.provider: \"AZ URE\": should match", "azure", "AZ URE"},
+		{"spec.minimum: 5: want 0 to", "spec:\n", "spec:\n  minimum: 5\n  maximum: 2\n"},
+		{"spec.replacement: \"never\": should be one of [Always WhenNeeded Never]", "spec:\n", "spec:\n  replacement: never\n"},
+		{"spec.drain.graceSeconds: 0: should be greater than or equal to 1", "spec:\n", "spec:\n  drain: {graceSeconds: 0}\n"},
+		{"spec.drain.graceSeconds: -4: should be", "spec:\n", "spec:\n  drain: {graceSeconds: -4}\n"},
+		{"spec.disruptionBudgets[0].nodes: \"200%\": should match", "spec:\n", "spec:\n  disruptionBudgets: [{nodes: 200%}]\n"},
+		{"spec.disruptionBudgets[0].reasons[0]: \"idle pods\": should match", "spec:\n", "spec:\n  disruptionBudgets: [{nodes: 1, reasons: [idle pods]}]\n"},
+		{"spec.disruptionBudgets[0].reasons: \"Idle\" is there twice", "spec:\n", "spec:\n  disruptionBudgets: [{nodes: 1, reasons: [Idle, Idle]}]\n"},
+		{"spec.disruptionBudgets[0].duration: 1h0m0s: is that of", "spec:\n", "spec:\n  disruptionBudgets: [{nodes: 1, duration: 1h}]\n"},
+		{"spec.disruptionBudgets[0].duration: 1s: want 1m0s", "spec:\n", "spec:\n  disruptionBudgets: [{nodes: 1, schedule: '@daily', duration: 1s}]\n"},
+		{"spec.disruptionBudgets[0].timeZone: \"UTC\"", "spec:\n", "spec:\n  disruptionBudgets: [{nodes: 1, timeZone: UTC}]\n"},
+		{"spec.disruptionBudgets[0].timeZone", "spec:\n", "spec:\n  disruptionBudgets: [{nodes: 1, schedule: '@daily', duration: 1h, timeZone: Moon}]\n"},
+		{"metadata.name: \"ci\" is there twice", good, good + "---\n" + good},
 	} {
-		_, err := ParseGroups([]byte(strings.Replace(good, change[0], change[1], 1)))
-		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
-			t.Errorf("%v, want %q", err, want)
+		_, err := ParseGroups([]byte(strings.Replace(good, tt.old, tt.with, 1)))
+		if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%v, want %q", err, tt.want)
 		}
 	}
 }
 
-func TestAFileThatChangesIsReadAgainAndABadOneChangesNothing(t *testing.T) {
-	scheme := runtime.NewScheme()
-	if err := v1alpha1.AddToScheme(scheme); err != nil {
+// reading gives the groups of an API server with some objects, of a file, and of the process itself.
+func reading(t *testing.T, file string, given func() []v1alpha1.NodeGroup, objects ...client.Object) (*Groups, *bytes.Buffer, *prometheus.Registry) {
+	t.Helper()
+	scheme, registry := runtime.NewScheme(), prometheus.NewRegistry()
+	metrics, err := newGroupMetrics(registry)
+	if err := errors.Join(err, v1alpha1.AddToScheme(scheme)); err != nil {
 		t.Fatal(err)
 	}
+	log := &bytes.Buffer{}
+	return &Groups{
+		Reader: fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).Build(), File: file, Given: given,
+		Log: slog.New(slog.NewTextHandler(log, nil)), Selector: labels.SelectorFromSet(labels.Set{"mine": "yes"}), metrics: metrics,
+	}, log, registry
+}
+
+// listed lists the groups twice, and gives their names.
+func listed(t *testing.T, g *Groups) string {
+	t.Helper()
+	var names []string
+	for range 2 {
+		all, err := g.List(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		names = nil
+		for _, one := range all {
+			names = append(names, one.Name)
+		}
+	}
+	return strings.Join(names, " ")
+}
+
+func value(t *testing.T, r *prometheus.Registry, name string) float64 {
+	t.Helper()
+	families, err := r.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == name {
+			return f.GetMetric()[0].GetGauge().GetValue()
+		}
+	}
+	return -1
+}
+
+func TestAFileThatChangesIsReadAgainAndABadOneChangesNothing(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "groups.yaml")
-	g := &Groups{Reader: fake.NewClientBuilder().WithScheme(scheme).Build(), File: path, Log: slog.New(slog.DiscardHandler)}
+	g, log, registry := reading(t, path, nil)
+	two := good + "---\n" + strings.Replace(good, "name: ci", "name: gpu", 1)
 	at := time.Now()
-	write(t, path, good, at)
-	if all, err := g.List(context.Background()); err != nil || len(all) != 1 {
-		t.Fatalf("%v, %v", all, err)
+	for i, tt := range []struct {
+		text, want, log string
+		inForce         float64
+	}{
+		{good, "ci", "", 1},
+		{two, "ci gpu", "", 1},
+		{"nonsense", "ci gpu", "what it said before stays in force", 0},
+		{"", "ci gpu", "has no NodeGroup any more", 0},
+		{"# none\n", "ci gpu", "", 0}, // it was said
+		{good, "ci", "is in force again", 1},
+	} {
+		write(t, path, tt.text, at.Add(time.Duration(i)*time.Second))
+		if got := listed(t, g); got != tt.want {
+			t.Errorf("%d: %s, want %s", i, got, tt.want)
+		}
+		if n := strings.Count(log.String(), "\n"); tt.log == "" && n > 0 || tt.log != "" && (n != 1 || !strings.Contains(log.String(), tt.log)) {
+			t.Errorf("%d: it says %s, want %q once", i, log, tt.log)
+		}
+		if got := value(t, registry, "slipway_nodegroup_file_in_force"); got != tt.inForce {
+			t.Errorf("%d: in force: %g, want %g", i, got, tt.inForce)
+		}
+		log.Reset()
 	}
-	write(t, path, good+"---\n"+strings.Replace(good, "name: ci", "name: gpu", 1), at.Add(time.Second))
-	if all, err := g.List(context.Background()); err != nil || len(all) != 2 {
-		t.Fatalf("%v, %v", all, err)
+}
+
+func TestAGroupThatIsNotInForceIsSaidToBeOnce(t *testing.T) {
+	object := func(l map[string]string) *v1alpha1.NodeGroup {
+		return &v1alpha1.NodeGroup{ObjectMeta: metav1.ObjectMeta{Name: "ci", UID: "u", Labels: l}}
 	}
-	write(t, path, "nonsense", at.Add(2*time.Second))
-	if all, err := g.List(context.Background()); err != nil || len(all) != 2 {
-		t.Fatalf("after a bad change: %v, %v", all, err)
+	own := func() []v1alpha1.NodeGroup { return []v1alpha1.NodeGroup{{ObjectMeta: metav1.ObjectMeta{Name: "ci"}}} }
+	path := filepath.Join(t.TempDir(), "groups.yaml")
+	write(t, path, good, time.Now())
+	for name, tt := range map[string]struct {
+		file    string
+		objects []client.Object
+		want    string
+	}{
+		"alone":         {"", nil, ""},
+		"an object":     {"", []client.Object{object(map[string]string{"mine": "yes"})}, `inForce="that of the API server"`},
+		"another one's": {"", []client.Object{object(nil)}, "which this process does not act on, as --selector mine=yes passes it over"},
+		"a file":        {path, nil, `inForce="that of --node-groups"`},
+	} {
+		g, log, registry := reading(t, tt.file, own, tt.objects...)
+		if got := listed(t, g); got != "ci" {
+			t.Errorf("%s: %s", name, got)
+		}
+		lines := strings.Count(log.String(), "not in force")
+		if (lines > 0) != (tt.want != "") || lines > 1 || !strings.Contains(log.String(), tt.want) {
+			t.Errorf("%s: it says %s, want %q once", name, log, tt.want)
+		}
+		if got := value(t, registry, "slipway_nodegroup_shadowed"); (got == 1) != (tt.want != "") {
+			t.Errorf("%s: shadowed: %g", name, got)
+		}
 	}
 }
 
@@ -71,6 +175,25 @@ func write(t *testing.T, path, text string, at time.Time) {
 	}
 	if err := os.Chtimes(path, at, at); err != nil {
 		t.Fatal(err)
+	}
+}
+
+func TestAGroupOfAFileHasTheDefaultsOfTheDefinition(t *testing.T) {
+	groups, err := ParseGroups([]byte(good + "  scaleDown: {idleByLabel: {podSelector: {matchLabels: {app: job}}, cooldown: 0s}}\n  drain: {}\n  cooldowns: {}\n"))
+	if err != nil || len(groups) != 1 {
+		t.Fatalf("%v, %v", groups, err)
+	}
+	spec := groups[0].Spec
+	rule := spec.ScaleDown.IdleByLabel
+	if spec.Replacement != v1alpha1.ReplaceAlways || spec.Drain.Timeout.Duration != time.Hour || spec.Cooldowns.AfterFailure.Duration != 5*time.Minute ||
+		spec.Drain.Protection != v1alpha1.RespectProtection || rule.Cooldown.Duration != 0 || !*rule.KeepForPending {
+		t.Errorf("%+v", spec)
+	}
+	if groups, err = ParseGroups([]byte(good + "  scaleDown: {idleByLabel: {podSelector: {matchLabels: {app: job}}}}\n")); err != nil {
+		t.Fatal(err)
+	}
+	if got := groups[0].Spec.ScaleDown.IdleByLabel.Cooldown.Duration; got != 10*time.Minute {
+		t.Errorf("the cooldown is %s", got)
 	}
 }
 

@@ -96,12 +96,6 @@ func RunIn(ctx context.Context, c Config, in Process) error {
 		return err
 	}
 	log, ready := in.Log, newReadiness()
-	openStack := &openStack{kube: in.Kube, log: log}
-	clouds, err := loadClouds(c.CloudConfig, c.Clouds, openStack.open, log) //nolint:contextcheck // they are open until closeClouds
-	if err != nil {
-		return err
-	}
-	defer closeClouds(clouds)
 	if err := (&Groups{File: c.NodeGroups, Log: log}).Refresh(); err != nil {
 		return err
 	}
@@ -112,6 +106,18 @@ func RunIn(ctx context.Context, c Config, in Process) error {
 	if err := serve(ctx, c, ready, log); err != nil {
 		return err
 	}
+	if err := c.findClouds(ctx, ready); err != nil {
+		if ctx.Err() != nil {
+			return nil // it was told to end, and does in good order
+		}
+		return err
+	}
+	openStack := &openStack{kube: in.Kube, log: log}
+	clouds, err := loadClouds(c.CloudConfig, c.Clouds, openStack.open, log) //nolint:contextcheck // they are open until closeClouds
+	if err != nil {
+		return err
+	}
+	defer closeClouds(clouds)
 	var m manager.Manager
 	if err := begin(ctx, log, ready, func(ctx context.Context) (err error) {
 		m, err = assemble(ctx, c, in, clouds, all, ready)
@@ -167,10 +173,20 @@ func start(ctx context.Context, m manager.Manager, ready <-chan struct{}) error 
 type counters struct {
 	retirement  *retirement.Metrics
 	replacement *replacement.Metrics
+	groups      *groupMetrics
 	nodegroup   *nodegroup.Metrics
 	autoscaler  *autoscaler.Metrics
 	strays      *strayMetrics
 	advised     *advised.Metrics
+}
+
+// RegisterMetrics registers all metrics of a manager, of which those of the present are read from reader. A manager does that
+// by itself; this is for who wants to know which there are.
+func RegisterMetrics(r prometheus.Registerer, reader client.Reader) error {
+	if _, err := newCounters(r); err != nil {
+		return err
+	}
+	return present(r, reader)
 }
 
 func newCounters(r prometheus.Registerer) (c counters, err error) {
@@ -178,6 +194,9 @@ func newCounters(r prometheus.Registerer) (c counters, err error) {
 		return c, err
 	}
 	if c.replacement, err = replacement.NewMetrics(r); err != nil {
+		return c, err
+	}
+	if c.groups, err = newGroupMetrics(r); err != nil {
 		return c, err
 	}
 	if c.nodegroup, err = nodegroup.NewMetrics(r); err != nil {
@@ -203,7 +222,9 @@ func assemble(ctx context.Context, c Config, in Process, clouds map[string]cloud
 	if err != nil {
 		return nil, err
 	}
-	groups := &Groups{Reader: m.GetClient(), File: c.NodeGroups, Given: c.Given, Log: in.Log}
+	groups := &Groups{
+		Reader: m.GetClient(), File: c.NodeGroups, Given: c.Given, Log: in.Log, Selector: c.parsedSelector, metrics: counters.groups,
+	}
 	r := retirement.New(retirement.Options{
 		Client: m.GetClient(), Live: m.GetAPIReader(), API: in.API, Groups: groups, Clouds: clouds,
 		Events: m.GetEventRecorder("slipway"), Metrics: counters.retirement, Log: in.Log, TTL: c.RetirementTTL,

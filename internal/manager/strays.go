@@ -43,11 +43,23 @@ const (
 	straysRequester = "slipway manager, strays"
 )
 
-// Reasons of Events about strays.
+// eventReason is the reason of an Event about a stray.
+type eventReason string
+
+// The reasons. The comment of each says of which type its Events are, what they are on, and when they are written.
 const (
-	eventOrphan          = "OrphanFound"    // on the NodeGroup
-	eventOrphanCollected = "OrphanDeleted"  // on the NodeGroup
-	eventGhost           = "MachineMissing" // on the Node
+	// eventOrphan is Warning, on NodeGroup: a machine is the cluster's and has no Node.
+	eventOrphan eventReason = "OrphanFound"
+	// eventOrphanCollected is Warning, on NodeGroup: such a machine is deleted.
+	eventOrphanCollected eventReason = "OrphanDeleted"
+	// eventGhost is Warning, on Node: the Node has no machine.
+	eventGhost eventReason = "MachineMissing"
+)
+
+// How sure it is that something is a stray.
+const (
+	suspected = "suspected"
+	proven    = "proven"
 )
 
 // marking is a cloud that tells by its own marks which machines are the cluster's, whatever group they are in. Of any
@@ -221,14 +233,14 @@ func (s *strayWatch) tell(sight *straySight, findings []strays.Finding) {
 	told := map[string]string{}
 	counts := map[[2]string]float64{}
 	for _, kind := range []strays.Kind{strays.Orphan, strays.Ghost} {
-		for _, state := range []string{"suspected", "proven"} {
+		for _, state := range []string{suspected, proven} {
 			counts[[2]string{string(kind), state}] = 0
 		}
 	}
 	for _, f := range findings {
-		state := "suspected"
+		state := suspected
 		if f.Due {
-			state = "proven"
+			state = proven
 		}
 		counts[[2]string{string(f.Kind), state}]++
 		key := string(f.Kind) + " " + f.ProviderID + " " + f.Name
@@ -271,7 +283,7 @@ func (s *strayWatch) intent(f strays.Finding) string {
 }
 
 // onGroup makes an Event on the NodeGroup of a cloud's group, if there is one that has an object.
-func (s *strayWatch) onGroup(sight *straySight, cloudGroup, reason, action, note string) {
+func (s *strayWatch) onGroup(sight *straySight, cloudGroup string, reason eventReason, action, note string) {
 	g := sight.byCloud[cloudGroup]
 	if g == nil || g.UID == "" {
 		return
@@ -284,9 +296,9 @@ func (s *strayWatch) onGroup(sight *straySight, cloudGroup, reason, action, note
 
 // emit makes an Event, whose action keeps it apart from one about another machine: of Events that differ in their notes
 // alone the API server keeps the first.
-func (s *strayWatch) emit(about client.Object, reason, action, note string) {
+func (s *strayWatch) emit(about client.Object, reason eventReason, action, note string) {
 	const maxAction = 128
-	s.events.Eventf(about, nil, corev1.EventTypeWarning, reason, observe.Clip(action, maxAction), "%s", observe.Note(note))
+	s.events.Eventf(about, nil, corev1.EventTypeWarning, string(reason), observe.Clip(action, maxAction), "%s", observe.Note(note))
 }
 
 // collectOrphans deletes the machines of the orphans that are due (I4, I7).

@@ -42,11 +42,15 @@ type cluster struct {
 // groupOnly is a cloud of which nothing but a group is asked.
 type groupOnly struct {
 	cloud.Provider
+	min int
 	err error
 }
 
 func (g *groupOnly) Group(_ context.Context, name string) (cloud.Group, error) {
-	return cloud.Group{Name: name, Size: 7}, g.err
+	if g.err != nil {
+		return cloud.Group{}, g.err
+	}
+	return cloud.Group{Name: name, Size: 7, Min: g.min}, nil
 }
 
 func newCluster(t *testing.T, objects ...client.Object) *cluster {
@@ -302,6 +306,30 @@ func TestARefusedGroupHasNothingDoneAndWhatWaitsIsCalledOff(t *testing.T) {
 		c.look(m, "ci")
 		if more := c.writes[before:]; len(more) != 0 {
 			t.Errorf("%q", more)
+		}
+	})
+}
+
+func TestI7TheMinimumOfTheCloudHoldsWhileItDoesNotAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, group("ci"), ciNode("a"))
+		m := c.manager()
+		c.cloud.min = 1
+		c.look(m, "ci")
+		if got := c.group("ci").Status.AllowedDisruptions; got != 0 {
+			t.Errorf("%d nodes may leave", got)
+		}
+		c.cloud.err = errors.New("no answer")
+		time.Sleep(11 * minute)
+		c.look(m, "ci")
+		if all := c.records(); len(all) != 0 {
+			t.Errorf("below the cloud's minimum: %+v", all)
+		}
+		c.cloud.min, c.cloud.err = 0, nil
+		time.Sleep(2 * defaultEvery)
+		c.look(m, "ci")
+		if len(c.records()) != 1 {
+			t.Error("it stays although the cloud has no minimum any more")
 		}
 	})
 }

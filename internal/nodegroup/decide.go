@@ -20,6 +20,9 @@ type World struct {
 	// Accepted says why the group is not acted on; empty when it is.
 	NotAccepted string
 	Nodes       []Node // those that the group owns
+	// CloudMinimum is the cloud's own bound, such as the minimum of an agent pool, below which others would only make machines
+	// anew; 0 is none.
+	CloudMinimum int
 	// Waiting are Pending pods that only this group could run.
 	Waiting []Waiting
 	Now     time.Time
@@ -98,7 +101,7 @@ func Decide(w World) ([]Decision, error) {
 	}
 	w.keepMinimum(decisions)
 	for i := range decisions {
-		decisions[i].conclude()
+		decisions[i].conclude(w.lacksNode(rule), w.Now)
 	}
 	slices.SortFunc(decisions, func(a, b Decision) int { return cmp.Compare(a.Node, b.Node) })
 	return decisions, nil
@@ -107,6 +110,7 @@ func Decide(w World) ([]Decision, error) {
 // judge applies every rule that needs to know but one node.
 func (w *World) judge(rule *idleRule, n *Node) Decision {
 	d := Decision{Node: n.Object.Name, node: n, marks: marksOf(n.Object, w.Group.Name)}
+	d.marks.Named = ofFile(w.Group)
 	add := func(code, format string, a ...any) {
 		d.Reasons = append(d.Reasons, Reason{code, fmt.Sprintf(format, a...)})
 	}
@@ -152,7 +156,7 @@ func (w *World) holding(rule *idleRule, n *Node) (reasons []Reason) {
 	} else if n.Object.DeletionTimestamp != nil {
 		add(BeingRemoved, "somebody is deleting the Node")
 	}
-	if by := heldBy(n.Object, w.Now); by != "" {
+	if by := HeldBy(n.Object, w.Now); by != "" {
 		add(HeldNode, "the annotation %s asks to leave it alone", by)
 	}
 	if rule != nil && rule.keepForPending && len(w.Waiting) > 0 {
@@ -170,19 +174,9 @@ func (w *World) holding(rule *idleRule, n *Node) (reasons []Reason) {
 	return reasons
 }
 
-// heldBy is the annotation of a Node that asks for it to be left alone, or empty. Its value is true, or for how long
-// from the Node's creation on.
-func heldBy(n *corev1.Node, now time.Time) string {
-	for _, key := range []string{"slipway.dev/do-not-evict", "karpenter.sh/do-not-disrupt"} {
-		value := n.Annotations[key]
-		if value == yes {
-			return key
-		}
-		if d, err := time.ParseDuration(value); err == nil && now.Before(n.CreationTimestamp.Add(d)) {
-			return key
-		}
-	}
-	return ""
+// HeldBy is the annotation of a Node by which somebody asks for it to be left alone, or empty.
+func HeldBy(n *corev1.Node, now time.Time) string {
+	return retirement.HeldBy(n.Annotations, n.CreationTimestamp.Time, now)
 }
 
 // lastScaleUp is when the group last got a node, as far as the nodes that are there tell; zero without any.
@@ -237,13 +231,23 @@ func (w *World) keepMinimum(decisions []Decision) {
 			cmp.Compare(a.Node, b.Node))
 	})
 	for _, d := range candidates {
-		if stay <= int(w.Group.Spec.Minimum) {
-			d.Reasons = append(d.Reasons, Reason{Minimum, fmt.Sprintf("the group's minimum is %d, and it has no more nodes that stay",
-				w.Group.Spec.Minimum)})
+		if stay <= int(w.Least()) {
+			d.Reasons = append(d.Reasons, Reason{Minimum, fmt.Sprintf("%s minimum is %d, and it has no more nodes that stay",
+				w.whoseMinimum(), w.Least())})
 			continue
 		}
 		stay--
 	}
+}
+
+// Least is how many nodes have to stay: the group's own minimum, or its cloud's where that is more.
+func (w *World) Least() int32 { return max(w.Group.Spec.Minimum, int32(w.CloudMinimum)) }
+
+func (w *World) whoseMinimum() string {
+	if w.Least() > w.Group.Spec.Minimum {
+		return "the cloud's own"
+	}
+	return "the group's"
 }
 
 func boolCompare(a, b bool) int {
@@ -256,9 +260,17 @@ func boolCompare(a, b bool) int {
 	return -1
 }
 
+// lacksNode reports that a pod waits for just such nodes as the group lets go. It has to be one for which the scheduler has
+// looked in vain: any other may be about to be bound to a node that stays.
+func (w *World) lacksNode(rule *idleRule) bool {
+	return rule != nil && rule.keepForPending && slices.ContainsFunc(w.Waiting, func(p Waiting) bool { return p.Unschedulable })
+}
+
 // conclude makes a verdict of the reasons, and says what is to become of a retirement that is open. One that waits to be
-// admitted is called off when it would not be asked for now; one that is under way only when a pod keeps the node.
-func (d *Decision) conclude() {
+// admitted is called off when it would not be asked for now; one that is under way when a pod keeps the node, or when the
+// group lacks nodes. Then the cooldown begins anew, so that a pod which goes elsewhere does not have nodes leave and stay by
+// turns.
+func (d *Decision) conclude(lacksNode bool, now time.Time) {
 	rt := d.node.open()
 	free := len(d.Reasons) == 0
 	kept := len(d.node.Keepers) > 0
@@ -276,8 +288,11 @@ func (d *Decision) conclude() {
 	if rt == nil {
 		return
 	}
-	if isIdle(rt) && rescuable(rt) && !free && (kept || !admitted(rt)) {
+	if isIdle(rt) && rescuable(rt) && !free && (kept || lacksNode || !admitted(rt)) {
 		d.CallOff = rt.Name
+		if admitted(rt) && !d.marks.Since.IsZero() {
+			d.marks.Since = wholeSecond(now)
+		}
 		return
 	}
 	d.Verdict = Retires
@@ -322,7 +337,9 @@ func (w *World) status(look cloudLook) v1alpha1.NodeGroupStatus {
 			s.Ready++
 		}
 	}
-	s.AllowedDisruptions = int32(budget.Room(&w.Group.Spec, counted, v1alpha1.Requested, w.Now))
+	spec := w.Group.Spec
+	spec.Minimum = w.Least()
+	s.AllowedDisruptions = int32(budget.Room(&spec, counted, v1alpha1.Requested, w.Now))
 	if w.NotAccepted != "" {
 		s.AllowedDisruptions = 0
 	}

@@ -92,7 +92,7 @@ func TestANodeThatIsIdleForLongEnough(t *testing.T) {
 		callOff bool
 	}{
 		"leaves":                        {nil, Leaves, []string{LongEnough}, false},
-		"stays for a Pending pod":       {func(w *World, _ *Node) { w.Waiting = []Waiting{{"ci/x", "why"}} }, Refused, []string{PendingPod}, false},
+		"stays for a Pending pod":       {func(w *World, _ *Node) { w.Waiting = []Waiting{{Pod: "ci/x", Why: "why"}} }, Refused, []string{PendingPod}, false},
 		"stays in a group not acted on": {func(w *World, _ *Node) { w.NotAccepted = "no" }, Stays, []string{NotAccepted}, false},
 		"stays when the group just got a node": {func(w *World, _ *Node) {
 			w.Group.Spec.Cooldowns.AfterScaleUp = &metav1.Duration{Duration: time.Hour}
@@ -116,10 +116,17 @@ func TestANodeThatIsIdleForLongEnough(t *testing.T) {
 		"I6: stays when another tool removes it": {func(_ *World, n *Node) {
 			n.Object.Spec.Taints = []corev1.Taint{{Key: "ToBeDeletedByClusterAutoscaler", Effect: corev1.TaintEffectNoSchedule}}
 		}, Refused, []string{BeingRemoved}, false},
-		"stays when it is held":    {func(_ *World, n *Node) { n.Object.Annotations["karpenter.sh/do-not-disrupt"] = yes }, Refused, []string{HeldNode}, false},
-		"I5: stays at the minimum": {func(w *World, _ *Node) { w.Group.Spec.Minimum = 1 }, Refused, []string{Minimum}, false},
+		"stays when it is held": {func(_ *World, n *Node) { n.Object.Annotations["karpenter.sh/do-not-disrupt"] = yes }, Refused, []string{HeldNode}, false},
+		"stays when another keeps cluster-autoscaler off": {func(_ *World, n *Node) {
+			n.Object.Annotations[ScaleDownDisabled] = yes
+		}, Refused, []string{HeldNode}, false},
+		"leaves when Slipway keeps cluster-autoscaler off": {func(_ *World, n *Node) {
+			n.Object.Annotations[ScaleDownDisabled], n.Object.Annotations[HoldsOff] = yes, yes
+		}, Leaves, []string{LongEnough}, false},
+		"I5: stays at the minimum":                    {func(w *World, _ *Node) { w.Group.Spec.Minimum = 1 }, Refused, []string{Minimum}, false},
+		"I5: stays at the minimum that its cloud has": {func(w *World, _ *Node) { w.CloudMinimum = 1 }, Refused, []string{Minimum}, false},
 		"stays for all of the reasons there are": {func(w *World, n *Node) {
-			w.Waiting = []Waiting{{"ci/x", "why"}}
+			w.Waiting = []Waiting{{Pod: "ci/x", Why: "why"}}
 			n.Retirements = []v1alpha1.NodeRetirement{failed("a", v1alpha1.Refused, minute)}
 		}, Refused, []string{PendingPod, AfterFailure}, false},
 		"is not retired twice": {func(_ *World, n *Node) {
@@ -127,11 +134,25 @@ func TestANodeThatIsIdleForLongEnough(t *testing.T) {
 		}, Retires, []string{UnderWay}, false},
 		"and waits for a budget is called off when it stays after all": {func(w *World, n *Node) {
 			n.Retirements = []v1alpha1.NodeRetirement{open("a", v1alpha1.Pending, false)}
-			w.Waiting = []Waiting{{"ci/x", "why"}}
+			w.Waiting = []Waiting{{Pod: "ci/x", Why: "why"}}
 		}, Refused, []string{PendingPod}, true},
-		"and is being drained goes on for all but a pod on it": {func(w *World, n *Node) {
+		"and is being drained goes on for a Pending pod that may find a place": {func(w *World, n *Node) {
 			n.Retirements = []v1alpha1.NodeRetirement{open("a", v1alpha1.Draining, true)}
-			w.Waiting = []Waiting{{"ci/x", "why"}}
+			w.Waiting = []Waiting{{Pod: "ci/x", Why: "why"}}
+		}, Retires, []string{UnderWay, PendingPod}, false},
+		"and is being drained is rescued by a Pending pod that finds none": {func(w *World, n *Node) {
+			n.Retirements = []v1alpha1.NodeRetirement{open("a", v1alpha1.Draining, true)}
+			w.Waiting = []Waiting{{Pod: "ci/x", Why: "why", Unschedulable: true}}
+		}, Refused, []string{PendingPod}, true},
+		"and is being drained goes on where Pending pods are not kept for": {func(w *World, n *Node) {
+			no := false
+			w.Group.Spec.ScaleDown.IdleByLabel.KeepForPending = &no
+			n.Retirements = []v1alpha1.NodeRetirement{open("a", v1alpha1.Draining, true)}
+			w.Waiting = []Waiting{{Pod: "ci/x", Why: "why", Unschedulable: true}}
+		}, Retires, []string{UnderWay}, false},
+		"and whose Node is deleted is not rescued by a Pending pod any more": {func(w *World, n *Node) {
+			n.Retirements = []v1alpha1.NodeRetirement{open("a", v1alpha1.Drained, true)}
+			w.Waiting = []Waiting{{Pod: "ci/x", Why: "why", Unschedulable: true}}
 		}, Retires, []string{UnderWay, PendingPod}, false},
 		"and is being drained is rescued by a pod on it": {func(_ *World, n *Node) {
 			n.Retirements = []v1alpha1.NodeRetirement{open("a", v1alpha1.Draining, true)}
@@ -145,7 +166,7 @@ func TestANodeThatIsIdleForLongEnough(t *testing.T) {
 			rt := open("a", v1alpha1.Pending, false)
 			rt.Spec.RequestedBy = "somebody@example.com"
 			n.Retirements = []v1alpha1.NodeRetirement{rt}
-			w.Waiting = []Waiting{{"ci/x", "why"}}
+			w.Waiting = []Waiting{{Pod: "ci/x", Why: "why"}}
 			n.Keepers = []string{"ci/x"}
 		}, Retires, []string{UnderWay, KeepingPod, PendingPod}, false},
 		"and that somebody else retires is not rescued": {func(_ *World, n *Node) {
@@ -231,11 +252,33 @@ func TestI5HoweverManyAreIdleTheMinimumStays(t *testing.T) {
 }
 
 func TestEveryDecisionIsOneSentence(t *testing.T) {
-	w := World{Group: group("ci"), Nodes: []Node{idle("a", "ci", 9*minute)}, Waiting: []Waiting{{"ci/x", "no other node takes it now"}}, Now: noon}
+	w := World{Group: group("ci"), Nodes: []Node{idle("a", "ci", 9*minute)}, Waiting: []Waiting{{Pod: "ci/x", Why: "no other node takes it now"}}, Now: noon}
 	got := Sentence(decide(t, w)["a"].Reasons)
 	want := "CoolingDown: idle since 2026-11-21T11:51:00Z, and may leave at 2026-11-21T12:01:00Z; " +
 		"PendingPod: pod ci/x is Pending and only this group could run it: no other node takes it now"
 	if got != want {
 		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// TestACooldownBeginsAnewWhenAPendingPodRescuesANode has the pod go elsewhere after that: the node would leave at once, and be
+// rescued by the next pod.
+func TestACooldownBeginsAnewWhenAPendingPodRescuesANode(t *testing.T) {
+	w := World{
+		Group: group("ci"), Nodes: []Node{idle("a", "ci", 10*minute)}, Now: noon,
+		Waiting: []Waiting{{Pod: "ci/x", Why: "why", Unschedulable: true}},
+	}
+	w.Nodes[0].Retirements = []v1alpha1.NodeRetirement{open("a", v1alpha1.Draining, true)}
+	d := decide(t, w)["a"]
+	if d.CallOff == "" || !d.marks.Since.Equal(noon) {
+		t.Fatalf("call off %q, idle since %s", d.CallOff, d.marks.Since)
+	}
+	patch := d.marks.annotations(w.Nodes[0].Object, owner{group: "ci"})
+	for key, value := range patch {
+		w.Nodes[0].Object.Annotations[key] = value.(string)
+	}
+	w.Nodes[0].Retirements, w.Waiting, w.Now = nil, nil, noon.Add(minute)
+	if d = decide(t, w)["a"]; d.Verdict != Waits {
+		t.Errorf("%s: %s, want it to wait for the cooldown", d.Verdict, Sentence(d.Reasons))
 	}
 }

@@ -10,17 +10,26 @@ import (
 	"github.com/slipway-dev/slipway/internal/observe"
 )
 
-// Reasons of Events.
-const (
-	eventAccepted  = "GroupAccepted"
-	eventRefused   = "GroupRefused"
-	eventIdle      = "NodeIdle"
-	eventStays     = "IdleNodeStays"
-	eventLeaves    = "IdleNodeLeaves"
-	eventCalledOff = "RetirementCalledOff"
+// eventReason is the reason of an Event about a group or one of its nodes.
+type eventReason string
 
-	action = "Manage"
+// The reasons. The comment of each says of which type its Events are, what they are on, and when they are written.
+const (
+	// eventAccepted is Normal, on NodeGroup: the group is acted on from now on.
+	eventAccepted eventReason = "GroupAccepted"
+	// eventRefused is Warning, on NodeGroup: nothing is done for the group; the message says what is wrong with it.
+	eventRefused eventReason = "GroupRefused"
+	// eventIdle is Normal, on Node and NodeGroup: no pod keeps the node any more, and its cooldown has begun.
+	eventIdle eventReason = "NodeIdle"
+	// eventStays is Normal, on Node and NodeGroup: the node is idle for long enough, and something else keeps it.
+	eventStays eventReason = "IdleNodeStays"
+	// eventLeaves is Normal, on Node and NodeGroup: the node is idle for long enough, and its retirement is asked for.
+	eventLeaves eventReason = "IdleNodeLeaves"
+	// eventCalledOff is Normal, on Node: a pod needs the node after all, and its retirement is called off.
+	eventCalledOff eventReason = "RetirementCalledOff"
 )
+
+const action = "Manage"
 
 // announceAcceptance tells that a group has become one that is acted on, or has ceased to be one.
 func (c *Controller) announceAcceptance(g *v1alpha1.NodeGroup, was *metav1.Condition, is metav1.Condition) {
@@ -39,7 +48,7 @@ func (c *Controller) announceAcceptance(g *v1alpha1.NodeGroup, was *metav1.Condi
 		return
 	}
 	if !ofFile(g) {
-		c.o.Events.Eventf(about(g), nil, kind, reason, action, "%s", observe.Clip(is.Reason+": "+is.Message, maxMessage))
+		c.o.Events.Eventf(about(g), nil, kind, string(reason), action, "%s", observe.Clip(is.Reason+": "+is.Message, maxMessage))
 	}
 }
 
@@ -80,7 +89,7 @@ func signature(d *Decision) string {
 func (c *Controller) tell(w *World, d *Decision) {
 	sentence := Sentence(d.Reasons)
 	log := c.o.Log.With("group", w.Group.Name, "node", d.Node, "verdict", d.Verdict, "reasons", d.Reasons)
-	reason := ""
+	var reason eventReason
 	switch d.Verdict {
 	case Waits:
 		reason = eventIdle
@@ -98,14 +107,14 @@ func (c *Controller) tell(w *World, d *Decision) {
 }
 
 // emit makes an Event on the Node and on the NodeGroup, if there is an object.
-func (c *Controller) emit(g *v1alpha1.NodeGroup, n *corev1.Node, reason, note string) {
+func (c *Controller) emit(g *v1alpha1.NodeGroup, n *corev1.Node, reason eventReason, note string) {
 	node := &corev1.Node{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
 		ObjectMeta: metav1.ObjectMeta{Name: n.Name, UID: n.UID},
 	}
-	c.o.Events.Eventf(node, nil, corev1.EventTypeNormal, reason, action, "%s", observe.Clip(note, maxMessage))
+	c.o.Events.Eventf(node, nil, corev1.EventTypeNormal, string(reason), action, "%s", observe.Clip(note, maxMessage))
 	if !ofFile(g) {
-		c.o.Events.Eventf(about(g), node, corev1.EventTypeNormal, reason, action, "%s", observe.Clip("node "+n.Name+": "+note, maxMessage))
+		c.o.Events.Eventf(about(g), node, corev1.EventTypeNormal, string(reason), action, "%s", observe.Clip("node "+n.Name+": "+note, maxMessage))
 	}
 }
 
@@ -116,5 +125,5 @@ func (c *Controller) calledOff(rt *v1alpha1.NodeRetirement, why string) {
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
 		ObjectMeta: metav1.ObjectMeta{Name: rt.Spec.NodeName, UID: rt.Spec.NodeUID},
 	}
-	c.o.Events.Eventf(node, nil, corev1.EventTypeNormal, eventCalledOff, action, "%s", observe.Clip(why, maxMessage))
+	c.o.Events.Eventf(node, nil, corev1.EventTypeNormal, string(eventCalledOff), action, "%s", observe.Clip(why, maxMessage))
 }

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/slipway-dev/slipway/internal/retirement"
 )
 
 // Annotations of Nodes. Those of ours say which group they are of, and go when the group does not own the node any more
@@ -15,11 +17,10 @@ const (
 	annotationScope    = "nodegroup.slipway.dev/scope"
 	annotationSince    = "nodegroup.slipway.dev/idle-since"
 	annotationUsed     = "nodegroup.slipway.dev/used"
-	annotationHoldsOff = "nodegroup.slipway.dev/holds-off-cluster-autoscaler"
+	annotationHoldsOff = retirement.HoldsOff
 
-	// ScaleDownDisabled makes cluster-autoscaler leave a node alone
-	// (https://github.com/kubernetes/autoscaler/blob/master/cluster-autoscaler/FAQ.md#how-can-i-prevent-cluster-autoscaler-from-scaling-down-a-particular-node).
-	ScaleDownDisabled = "cluster-autoscaler.kubernetes.io/scale-down-disabled"
+	// ScaleDownDisabled makes cluster-autoscaler leave a node alone.
+	ScaleDownDisabled = retirement.ScaleDownDisabled
 )
 
 // HoldsOff is the annotation that says that ScaleDownDisabled is Slipway's own.
@@ -35,6 +36,9 @@ type Marks struct {
 	Used bool
 	// HoldsOff says that ScaleDownDisabled is ours.
 	HoldsOff bool
+	// Named says that the name of the group is there in any case, for those who want to know whose the node is: a group of a
+	// file, or of a stand-in, has no object to look at.
+	Named bool
 }
 
 // marksOf reads a group's marks. A time that cannot be read is none: the cooldown begins anew.

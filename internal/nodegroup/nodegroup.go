@@ -199,6 +199,7 @@ func (c *Controller) manage(ctx context.Context, cluster *Cluster, g *v1alpha1.N
 	if err != nil {
 		return reconcile.Result{}, err
 	}
+	world.CloudMinimum = look.group.Min
 	c.noteKept(&world)
 	decisions, err := Decide(world)
 	if err != nil {
@@ -257,6 +258,9 @@ func (c *Controller) lookAtCloud(ctx context.Context, where v1alpha1.CloudGroup)
 		return recent.cloudLook
 	}
 	c.o.Metrics.cloud(where.Provider, err)
+	if err != nil {
+		group = recent.group // which it was when it was last read (I7)
+	}
 	recent = recentLook{cloudLook{group, err, missing, true}, time.Now().Add(c.o.Every)}
 	var throttled *cloud.ThrottledError
 	if errors.As(err, &throttled) && throttled.After > c.o.Every {

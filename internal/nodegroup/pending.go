@@ -14,6 +14,8 @@ import (
 type Waiting struct {
 	Pod string `json:"pod"` // namespace/name
 	Why string `json:"why"`
+	// Unschedulable says that the scheduler has looked for a node and found none.
+	Unschedulable bool `json:"unschedulable,omitempty"`
 }
 
 // search finds the Pending pods that only a group could run: those that would fit an empty node of the group, and that
@@ -34,7 +36,7 @@ type search struct {
 	judged      map[string]string
 }
 
-// first finds one such pod, or none.
+// first finds one such pod, the first of them, or none.
 func (s *search) first(pods []*corev1.Pod) ([]Waiting, error) {
 	s.judged, s.crowded = map[string]string{}, map[string]bool{}
 	for _, p := range pods {
@@ -43,10 +45,20 @@ func (s *search) first(pods []*corev1.Pod) ([]Waiting, error) {
 			return nil, err
 		}
 		if why != "" {
-			return []Waiting{{Pod: p.Namespace + "/" + p.Name, Why: why}}, nil
+			return []Waiting{{Pod: p.Namespace + "/" + p.Name, Why: why, Unschedulable: unschedulable(p)}}, nil
 		}
 	}
 	return nil, nil
+}
+
+// unschedulable reports a pod for which the scheduler has found no node.
+func unschedulable(p *corev1.Pod) bool {
+	for i := range p.Status.Conditions {
+		if c := &p.Status.Conditions[i]; c.Type == corev1.PodScheduled {
+			return c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable
+		}
+	}
+	return false
 }
 
 // only says why a pod is one that only the group could run; empty is that it is not.

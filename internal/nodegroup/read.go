@@ -1,6 +1,7 @@
 package nodegroup
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -111,8 +112,8 @@ func (c *Cluster) judgedPods(ctx context.Context, rule *idleRule) (keepers map[s
 	for _, names := range keepers {
 		slices.Sort(names)
 	}
-	slices.SortFunc(pending, func(a, b *corev1.Pod) int {
-		return strings.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name)
+	slices.SortFunc(pending, func(a, b *corev1.Pod) int { // those that say most come first
+		return cmp.Or(-boolCompare(unschedulable(a), unschedulable(b)), strings.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name))
 	})
 	return keepers, pending, nil
 }

@@ -1,6 +1,7 @@
 package nodegroup
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -30,9 +31,7 @@ func Check(g *v1alpha1.NodeGroup) (errs []error) {
 	case most != nil && *most < g.Spec.Minimum:
 		fail("spec.minimum: %d: want 0 to spec.maximum, which is %d", g.Spec.Minimum, *most)
 	}
-	if err := budget.Check(g.Spec.DisruptionBudgets, time.Now()); err != nil {
-		fail("spec.%w", err)
-	}
+	checkBudgets(fail, g.Spec.DisruptionBudgets)
 	if p := g.Spec.Drain.PlaceholderPods; p != nil {
 		checkSelector(fail, "spec.drain.placeholderPods", p, "would make every pod a placeholder")
 	}
@@ -54,6 +53,37 @@ func Check(g *v1alpha1.NodeGroup) (errs []error) {
 	return errs
 }
 
+func checkBudgets(fail func(string, ...any), budgets []v1alpha1.DisruptionBudget) {
+	if err := budget.Check(budgets, time.Now()); err != nil {
+		fail("spec.%w", err)
+	}
+	for i, b := range budgets {
+		field := fmt.Sprintf("spec.disruptionBudgets[%d]", i)
+		if b.Duration != nil && b.Schedule == "" {
+			fail("%s.duration: %s: is that of schedule, which is missing", field, b.Duration.Duration)
+		}
+		atLeast(fail, field+".duration", b.Duration, time.Minute)
+		if b.TimeZone != "" && b.Schedule == "" {
+			fail("%s.timeZone: %q: is that of schedule, which is missing", field, b.TimeZone)
+		}
+		if twice, is := duplicate(b.Reasons); is {
+			fail("%s.reasons: %q is there twice", field, twice)
+		}
+	}
+}
+
+// duplicate gives an element that is there twice.
+func duplicate[T cmp.Ordered](list []T) (twice T, is bool) {
+	seen := map[T]bool{}
+	for _, one := range list {
+		if seen[one] {
+			return one, true
+		}
+		seen[one] = true
+	}
+	return twice, false
+}
+
 func checkIdle(fail func(string, ...any), r *v1alpha1.IdleByLabel) {
 	const field = "spec.scaleDown.idleByLabel"
 	checkSelector(fail, field+".podSelector", &r.PodSelector, "would let every DaemonSet pod keep its node")
@@ -67,6 +97,9 @@ func checkIdle(fail func(string, ...any), r *v1alpha1.IdleByLabel) {
 	}
 	if slices.Contains(r.Namespaces, "") {
 		fail("%s.namespaces: has an empty name: want names, or no list for all namespaces", field)
+	}
+	if twice, is := duplicate(r.Namespaces); is {
+		fail("%s.namespaces: %q is there twice", field, twice)
 	}
 }
 

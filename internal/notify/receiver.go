@@ -44,8 +44,9 @@ type Webhook struct {
 	// Method is POST (the default), PUT, PATCH, GET or DELETE.
 	Method string `json:"method,omitempty"`
 	// ContentType is application/json by default.
-	ContentType string            `json:"contentType,omitempty"`
-	Headers     map[string]string `json:"headers,omitempty"`
+	ContentType string `json:"contentType,omitempty"`
+	// Headers are sent with the request, by name; 64 at most.
+	Headers map[string]string `json:"headers,omitempty"`
 	// BearerTokenFile or BasicAuth say who asks. The files are read for every request, so that they may be replaced.
 	BearerTokenFile string     `json:"bearerTokenFile,omitempty"`
 	BasicAuth       *BasicAuth `json:"basicAuth,omitempty"`
@@ -97,7 +98,8 @@ type Connection struct {
 
 // BasicAuth is a user's name and password (RFC 7617).
 type BasicAuth struct {
-	Username     string `json:"username"`
+	Username string `json:"username"`
+	// PasswordFile is a file that holds the password of Username.
 	PasswordFile string `json:"passwordFile"`
 }
 

@@ -77,6 +77,25 @@ func (r *Registry) Histogram(name, help string, buckets []float64, labels ...str
 	})
 }
 
+// Definition is what a metric is called, and what for.
+type Definition struct {
+	Name, Help string
+	Type       string // counter, gauge or histogram
+	Labels     []string
+}
+
+// Definitions are those of all metrics, in the order of their names.
+func (r *Registry) Definitions() []Definition {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := make([]Definition, 0, len(r.families))
+	for _, f := range r.families {
+		d := f.about()
+		all = append(all, Definition{Name: d.name, Help: d.help, Type: d.kind, Labels: slices.Clone(d.labels)})
+	}
+	return all
+}
+
 func (r *Registry) add(f family) {
 	d := f.about()
 	d.check()

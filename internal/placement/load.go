@@ -5,8 +5,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// Load is what the pods on a node request that are there for their own sake: not those of DaemonSets, not static ones,
-// and not those that are on their way out.
+// Load is what pods on a node request, and what the node has for them. Which pods those are is said by what returns it.
 type Load struct {
 	Pods int
 	// CPU is in millicores, Memory in bytes; the allocatable amounts are those of the node.
@@ -28,7 +27,8 @@ func (l Load) CPUShare() float64 { return share(l.CPU, l.AllocatableCPU) }
 // MemoryShare is the requested part of the memory in percent.
 func (l Load) MemoryShare() float64 { return share(l.Memory, l.AllocatableMemory) }
 
-// Load says how much a node is used. Pods whose labels are passed over do not count; nil passes over none.
+// Load says how much a node is used by the pods that are there for their own sake: not those of DaemonSets, not static
+// ones, and not those that are on their way out. Pods whose labels are passed over do not count; nil passes over none.
 func (s *Snapshot) Load(nodeName string, passOver func(labels.Set) bool) (Load, error) {
 	n, err := s.nodeNamed(nodeName)
 	if err != nil {

@@ -12,37 +12,54 @@ import (
 	"github.com/slipway-dev/slipway/internal/observe"
 )
 
+// eventReason is the reason of an Event of a replacement.
+type eventReason string
+
+// The reasons. The comment of each says of which type its Events are, what they are on, and when they are written.
+const (
+	// eventOrdered is Normal, on Node and NodeRetirement: a machine is ordered in the place of one that its cloud takes away.
+	eventOrdered eventReason = "ReplacementOrdered"
+	// eventLeftToCloud is Normal, on Node and NodeRetirement: the cloud brings a machine by itself.
+	eventLeftToCloud eventReason = "ReplacementLeftToCloud"
+	// eventArrived is Normal, on Node and NodeRetirement: the machine that was ordered runs.
+	eventArrived eventReason = "ReplacementArrived"
+	// eventRefused is Warning, on Node and NodeRetirement: the cloud has refused the order; it is tried again.
+	eventRefused eventReason = "ReplacementRefused"
+	// eventFailed is Warning, on Node and NodeRetirement: the cloud took the order and could not carry it out.
+	eventFailed eventReason = "ReplacementFailed"
+)
+
 // announcer makes the Events of a replacement, each on its NodeRetirement and on the Node that is replaced.
 type announcer struct{ to events.EventRecorder }
 
-func (a announcer) emit(rt *v1alpha1.NodeRetirement, kind, reason, note string) {
+func (a announcer) emit(rt *v1alpha1.NodeRetirement, kind string, reason eventReason, note string) {
 	node := &corev1.Node{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
 		ObjectMeta: metav1.ObjectMeta{Name: rt.Spec.NodeName, UID: rt.Spec.NodeUID},
 	}
 	note = observe.Note(note)
-	a.to.Eventf(rt, node, kind, reason, "Replace", "%s", note)
-	a.to.Eventf(node, rt, kind, reason, "Replace", "%s", note)
+	a.to.Eventf(rt, node, kind, string(reason), "Replace", "%s", note)
+	a.to.Eventf(node, rt, kind, string(reason), "Replace", "%s", note)
 }
 
 func (a announcer) ordered(rt *v1alpha1.NodeRetirement) {
-	a.emit(rt, corev1.EventTypeNormal, "ReplacementOrdered", "one more machine is ordered: "+sentence(rt.Status.Replacement.Reasons))
+	a.emit(rt, corev1.EventTypeNormal, eventOrdered, "one more machine is ordered: "+sentence(rt.Status.Replacement.Reasons))
 }
 
 func (a announcer) leftToCloud(rt *v1alpha1.NodeRetirement) {
-	a.emit(rt, corev1.EventTypeNormal, "ReplacementLeftToCloud", sentence(rt.Status.Replacement.Reasons))
+	a.emit(rt, corev1.EventTypeNormal, eventLeftToCloud, sentence(rt.Status.Replacement.Reasons))
 }
 
 func (a announcer) arrived(rt *v1alpha1.NodeRetirement) {
-	a.emit(rt, corev1.EventTypeNormal, "ReplacementArrived", "the machine "+rt.Status.Replacement.Machine+" runs")
+	a.emit(rt, corev1.EventTypeNormal, eventArrived, "the machine "+rt.Status.Replacement.Machine+" runs")
 }
 
 func (a announcer) refused(rt *v1alpha1.NodeRetirement, why v1alpha1.RetirementReason, pause time.Duration) {
-	a.emit(rt, corev1.EventTypeWarning, "ReplacementRefused", why.Code+", again in "+pause.String()+": "+why.Message)
+	a.emit(rt, corev1.EventTypeWarning, eventRefused, why.Code+", again in "+pause.String()+": "+why.Message)
 }
 
 func (a announcer) failed(rt *v1alpha1.NodeRetirement, why v1alpha1.RetirementReason) {
-	a.emit(rt, corev1.EventTypeWarning, "ReplacementFailed", why.Message)
+	a.emit(rt, corev1.EventTypeWarning, eventFailed, why.Message)
 }
 
 // sentence is all the reasons in one message.

@@ -25,6 +25,9 @@ func (p *passage) admit(ctx context.Context) error {
 	if p.rt.Status.MachineGone {
 		return p.admitNow(ctx, "the machine is gone already")
 	}
+	if err := p.leftAlone(); err != nil {
+		return err
+	}
 	// The caches are good enough to say no.
 	var cached v1alpha1.NodeRetirementList
 	if err := p.c.o.Client.List(ctx, &cached); err != nil {
@@ -62,7 +65,7 @@ func (p *passage) admitted() bool {
 }
 
 func (p *passage) admitNow(ctx context.Context, message string) error {
-	p.condition(v1alpha1.RetirementAdmitted, metav1.ConditionTrue, "Admitted", message)
+	p.condition(v1alpha1.RetirementAdmitted, metav1.ConditionTrue, admitted, message)
 	p.note("", "admitted: "+message, nil)
 	p.c.known.admit(p.rt) // before, since the answer may get lost
 	return p.save(ctx)

@@ -49,7 +49,9 @@ func (p *passage) capture(ctx context.Context) error {
 	return p.save(ctx)
 }
 
-// recall finds the group and the cloud of what was captured before. A group that is gone leaves the defaults.
+// recall finds the group and the cloud of what was captured before. Without the group it is not known what it protects, nor
+// how its nodes are drained (I1): nothing goes on until it is there again, be it that somebody has deleted it, or that this
+// manager is not told of it.
 func (p *passage) recall(ctx context.Context) error {
 	captured := p.rt.Status.Captured
 	if p.cloud = p.c.o.Clouds[captured.Provider]; p.cloud == nil {
@@ -65,9 +67,12 @@ func (p *passage) recall(ctx context.Context) error {
 	for i := range groups {
 		if groups[i].Name == captured.Group {
 			p.group = &groups[i]
+			return nil
 		}
 	}
-	return nil
+	p.c.drains.stop(p.rt.Name)
+	return blocked(p.c.o.Pace.Poll, reason(GroupNotFound, "", "the NodeGroup %s, of which the node is, is not among those that this "+
+		"manager knows: it is waited for, since what it protects and how its nodes are drained is not known without it", captured.Group))
 }
 
 // identify checks the spec against the Node, and finds the group and the cloud.

@@ -68,6 +68,12 @@ func courses() []course {
 			delete(s.machines, "sim://a")
 			s.change("a", silent)
 		}, v1alpha1.Succeeded},
+		{"finds the machine gone, which comes back", func(_ *testing.T, s *sim) {
+			delete(s.machines, "sim://a")
+			s.change("a", silent)
+			s.addPod("a", "web", func(p *simPod) { p.stops = -1 }) // so that there is time for it to come back
+			time.AfterFunc(15*time.Second+time.Millisecond/2, func() { s.bringBack("a") })
+		}, v1alpha1.Aborted},
 		{"is called off", func(t *testing.T, s *sim) {
 			s.addPod("a", "web", func(p *simPod) { p.denied = true })
 			time.AfterFunc(15*time.Second, func() {

@@ -219,10 +219,8 @@ func (p *passage) attached(ctx context.Context) ([]v1alpha1.RetirementReason, er
 // release lets the control plane release the pods of a machine that is gone, which their kubelet cannot do any more. The
 // taint that hold has set makes it so. What tolerates the taint goes when the Node does.
 func (p *passage) release(ctx context.Context) error {
-	if !p.reached(v1alpha1.Draining) {
-		if err := p.pass(ctx, v1alpha1.Draining, &p.rt.Status.Times.Draining, "", "the machine is gone: its pods are being released"); err != nil {
-			return err
-		}
+	if err := p.beginRelease(ctx); err != nil {
+		return err
 	}
 	if p.node == nil {
 		return nil
@@ -236,11 +234,25 @@ func (p *passage) release(ctx context.Context) error {
 	}
 	// What policy protects cannot be protected any more: its machine is gone.
 	left := len(on.leaving) + len(on.kept)
-	since := p.rt.Status.Times.Draining
-	if left == 0 || time.Since(since.Time) > p.c.o.Pace.Release {
+	if left == 0 || time.Since(p.rt.Status.Times.Releasing.Time) > p.c.o.Pace.Release {
 		return nil
 	}
 	return wait(min(p.c.o.Pace.Cloud, p.c.o.Pace.Release), "the machine is gone: %d pods are being released", left)
+}
+
+// beginRelease writes down since when the pods are released, which may be long after the drain has begun: the control plane
+// has its time from the taint on, to detach the volumes in good order.
+func (p *passage) beginRelease(ctx context.Context) error {
+	if p.rt.Status.Times.Releasing != nil {
+		return nil
+	}
+	p.rt.Status.Times.Releasing = sinceThen(time.Now())
+	const message = "the machine is gone: its pods are being released"
+	if !p.reached(v1alpha1.Draining) {
+		return p.pass(ctx, v1alpha1.Draining, &p.rt.Status.Times.Draining, "", message)
+	}
+	p.note("", message, nil)
+	return p.save(ctx)
 }
 
 // stillGone asks for both proofs anew: the machine may have been only out of sight (I7).

@@ -11,15 +11,45 @@ import (
 	"github.com/slipway-dev/slipway/internal/observe"
 )
 
+// eventReason is the reason of an Event of a retirement.
+type eventReason string
+
+// The reasons. The comment of each says of which type its Events are, what they are on, and when they are written.
+const (
+	// eventBegun is Normal, on Node and NodeRetirement: the node is cordoned to be retired.
+	eventBegun eventReason = "RetirementBegun"
+	// eventBlocked is Warning, on Node and NodeRetirement: something holds the retirement up; the message says what.
+	eventBlocked eventReason = "RetirementBlocked"
+	// eventOverridden is Warning, on Node and NodeRetirement: somebody lets protected pods be evicted, until when.
+	eventOverridden eventReason = "ProtectionOverridden"
+	// eventDrained is Normal, on Node and NodeRetirement: the pods are gone.
+	eventDrained eventReason = "RetirementDrained"
+	// eventNodeDeleted is Normal, on Node and NodeRetirement: the Node object is deleted.
+	eventNodeDeleted eventReason = "RetirementNodeDeleted"
+	// eventInstanceDeleted is Normal, on Node and NodeRetirement: the machine is deleted.
+	eventInstanceDeleted eventReason = "RetirementInstanceDeleted"
+	// eventDeletionFailed is Warning, on Node and NodeRetirement: the machine could not be deleted; it is tried again.
+	eventDeletionFailed eventReason = "RetirementDeletionFailed"
+	// eventRetired is Normal, on Node and NodeRetirement: the node is out of service, and its machine gone.
+	eventRetired eventReason = "Retired"
+	// eventRetirementRefused is Warning, on Node and NodeRetirement: nothing was begun; the message says why.
+	eventRetirementRefused eventReason = "RetirementRefused"
+	// eventRetirementAborted is Warning, on Node and NodeRetirement: it was given up, and the node was given back.
+	eventRetirementAborted eventReason = "RetirementAborted"
+	// eventRetirementFailed is Warning, on Node and NodeRetirement: it was given up too late to give the node back; its
+	// status says what is left to do.
+	eventRetirementFailed eventReason = "RetirementFailed"
+)
+
 // announcer makes the Events of a retirement, each on its NodeRetirement and on its Node.
 type announcer struct{ to events.EventRecorder }
 
-func (a announcer) emit(rt *v1alpha1.NodeRetirement, kind, reason, note string) {
+func (a announcer) emit(rt *v1alpha1.NodeRetirement, kind string, reason eventReason, note string) {
 	note = observe.Note(note)
 	node := nodeOf(rt)
-	a.to.Eventf(rt, node, kind, reason, "Retire", "%s", note)
+	a.to.Eventf(rt, node, kind, string(reason), "Retire", "%s", note)
 	if node.UID != "" {
-		a.to.Eventf(node, rt, kind, reason, "Retire", "%s", note)
+		a.to.Eventf(node, rt, kind, string(reason), "Retire", "%s", note)
 	}
 }
 
@@ -36,40 +66,45 @@ func nodeOf(rt *v1alpha1.NodeRetirement) *corev1.Node {
 }
 
 func (a announcer) cordoned(rt *v1alpha1.NodeRetirement) {
-	a.emit(rt, corev1.EventTypeNormal, "RetirementBegun", "cordoned to be retired ("+string(rt.Spec.Reason)+")")
+	a.emit(rt, corev1.EventTypeNormal, eventBegun, "cordoned to be retired ("+string(rt.Spec.Reason)+")")
 }
 
 func (a announcer) blocked(rt *v1alpha1.NodeRetirement, code, message string) {
-	a.emit(rt, corev1.EventTypeWarning, "RetirementBlocked", code+": "+message)
+	a.emit(rt, corev1.EventTypeWarning, eventBlocked, code+": "+message)
 }
 
 func (a announcer) overridden(rt *v1alpha1.NodeRetirement) {
 	o := rt.Spec.OverrideProtection
-	a.emit(rt, corev1.EventTypeWarning, "ProtectionOverridden", "protected pods may be evicted until "+
+	a.emit(rt, corev1.EventTypeWarning, eventOverridden, "protected pods may be evicted until "+
 		o.Until.UTC().Format(time.RFC3339)+", says "+o.By+": "+o.Why)
 }
 
 func (a announcer) drained(rt *v1alpha1.NodeRetirement, message string) {
-	a.emit(rt, corev1.EventTypeNormal, "RetirementDrained", message)
+	a.emit(rt, corev1.EventTypeNormal, eventDrained, message)
 }
 
 func (a announcer) nodeDeleted(rt *v1alpha1.NodeRetirement) {
-	a.emit(rt, corev1.EventTypeNormal, "RetirementNodeDeleted", "the Node is deleted; its machine is next")
+	a.emit(rt, corev1.EventTypeNormal, eventNodeDeleted, "the Node is deleted; its machine is next")
 }
 
 func (a announcer) instanceDeleted(rt *v1alpha1.NodeRetirement) {
-	a.emit(rt, corev1.EventTypeNormal, "RetirementInstanceDeleted", "the machine is deleted")
+	a.emit(rt, corev1.EventTypeNormal, eventInstanceDeleted, "the machine is deleted")
 }
 
 func (a announcer) deletionFailed(rt *v1alpha1.NodeRetirement, err error, pause time.Duration) {
-	a.emit(rt, corev1.EventTypeWarning, "RetirementDeletionFailed", "deleting the machine failed, again in "+pause.String()+
+	a.emit(rt, corev1.EventTypeWarning, eventDeletionFailed, "deleting the machine failed, again in "+pause.String()+
 		": "+err.Error())
 }
 
 func (a announcer) finished(rt *v1alpha1.NodeRetirement, phase v1alpha1.Phase, code, message string) {
-	if phase == v1alpha1.Succeeded {
-		a.emit(rt, corev1.EventTypeNormal, "Retired", message)
-		return
+	switch phase {
+	case v1alpha1.Succeeded:
+		a.emit(rt, corev1.EventTypeNormal, eventRetired, message)
+	case v1alpha1.Refused:
+		a.emit(rt, corev1.EventTypeWarning, eventRetirementRefused, code+": "+message)
+	case v1alpha1.Aborted:
+		a.emit(rt, corev1.EventTypeWarning, eventRetirementAborted, code+": "+message)
+	default:
+		a.emit(rt, corev1.EventTypeWarning, eventRetirementFailed, code+": "+message)
 	}
-	a.emit(rt, corev1.EventTypeWarning, "Retirement"+string(phase), code+": "+message)
 }

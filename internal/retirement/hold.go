@@ -18,12 +18,19 @@ var outOfService = cordon.Taint{Key: "node.kubernetes.io/out-of-service", Value:
 // conditionReason is how our lifecycle conditions name their cause.
 const conditionReason = "Slipway"
 
-// hold takes the node out of scheduling. It mends a hold that somebody has taken off.
+// hold takes the node out of scheduling. It mends a hold that somebody has taken off. That the machine is gone may have been
+// found long ago, by another process: it is asked again before the taint is set which deletes every pod, past all budgets
+// (I2, I7).
 func (p *passage) hold(ctx context.Context) error {
 	if p.reached(v1alpha1.NodeDeleted) {
 		return nil
 	}
 	if p.node != nil && !p.held() {
+		if p.rt.Status.MachineGone {
+			if err := p.stillGone(ctx); err != nil {
+				return err
+			}
+		}
 		keeper, err := p.keeper()
 		if err != nil {
 			return err

@@ -26,6 +26,7 @@ const (
 	GroupNotAccepted = "GroupNotAccepted"
 	AlreadyRetiring  = "AlreadyRetiring"
 	BeingRemoved     = "BeingRemoved"
+	ProtectedNode    = "ProtectedNode"
 	ProtectedPod     = "ProtectedPod"
 	KeepingPod       = "KeepingPod"
 	PodBlocked       = "PodBlocked"
@@ -40,6 +41,12 @@ const (
 	CloudRights      = v1alpha1.CloudRightsMissing
 	CloudBusy        = "CloudBusy"
 	ReadFailed       = "Error"
+)
+
+// Reasons of conditions that are no codes.
+const (
+	admitted = "Admitted" // the retirement may begin
+	goesOn   = "GoesOn"   // nothing holds it up any more
 )
 
 // ending is why a retirement ends early. What becomes of it (refused, aborted, failed) depends on how far it came.

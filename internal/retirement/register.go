@@ -4,13 +4,16 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -36,12 +39,12 @@ func (c *Controller) Register(ctx context.Context, m manager.Manager) error {
 	ended := handler.TypedEnqueueRequestForObject[*v1alpha1.NodeRetirement]{}
 	return builder.ControllerManagedBy(m).
 		Named("retirement").
-		For(&v1alpha1.NodeRetirement{}).
+		For(&v1alpha1.NodeRetirement{}, builder.WithPredicates(recordMatters())).
 		Watches(&v1alpha1.NodeRetirement{}, handler.EnqueueRequestsFromMapFunc(c.waitingFor),
 			builder.WithPredicates(roomMade())).
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(c.of), builder.WithPredicates(nodeMatters())).
 		WatchesRawSource(source.Channel(c.drains.ended, &ended)).
-		WithOptions(controller.Options{MaxConcurrentReconciles: atOnce}).
+		WithOptions(controller.Options{MaxConcurrentReconciles: atOnce, RateLimiter: afterFailures()}).
 		Complete(c)
 }
 
@@ -78,6 +81,30 @@ func requests(all []v1alpha1.NodeRetirement, wanted func(*v1alpha1.NodeRetiremen
 		}
 	}
 	return found
+}
+
+// The pauses after walks that have failed: doubled each time. The longest is short enough that a machine is not left waiting,
+// and paid for, long after a cloud or an API server has come back.
+const (
+	firstPause   = 50 * time.Millisecond
+	longestPause = time.Minute
+)
+
+func afterFailures() workqueue.TypedRateLimiter[reconcile.Request] {
+	return workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstPause, longestPause)
+}
+
+// recordMatters passes what others do to a record, and not what is written down of a walk: that would have the next walk
+// begin at once, whatever the walk has asked for and the cloud wants (Retry-After).
+func recordMatters() predicate.Predicate {
+	return predicate.Funcs{
+		UpdateFunc: func(e event.UpdateEvent) bool {
+			before, after := e.ObjectOld, e.ObjectNew
+			return before.GetUID() != after.GetUID() || before.GetGeneration() != after.GetGeneration() ||
+				before.GetDeletionTimestamp().IsZero() != after.GetDeletionTimestamp().IsZero() ||
+				controllerutil.ContainsFinalizer(before, Finalizer) && !controllerutil.ContainsFinalizer(after, Finalizer)
+		},
+	}
 }
 
 // roomMade passes retirements whose node has stopped to count against the group's budgets.

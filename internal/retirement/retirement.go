@@ -46,7 +46,7 @@ type Groups interface {
 	List(ctx context.Context) ([]v1alpha1.NodeGroup, error)
 }
 
-// Options are what a Controller works with. All fields but TTL and Pace are required.
+// Options are what a Controller works with. All fields but Pace are required.
 type Options struct {
 	// Client writes, and reads NodeRetirements and Nodes from caches.
 	Client client.Client
@@ -59,7 +59,7 @@ type Options struct {
 	Events  events.EventRecorder
 	Metrics *Metrics
 	Log     *slog.Logger
-	// TTL is how long the record of a retirement that is over is kept where it does not say itself; 0 is a day.
+	// TTL is how long the record of a retirement that is over is kept where it does not say itself; 0 is not at all.
 	TTL  time.Duration
 	Pace Pace
 }
@@ -79,7 +79,6 @@ type Pace struct {
 }
 
 const (
-	defaultTTL     = 24 * time.Hour
 	longestRetry   = 5 * time.Minute
 	defaultTimeout = time.Hour // of a drain; the CRD has the same
 )
@@ -115,9 +114,6 @@ type Controller struct {
 
 // New returns a controller. Register adds it to a manager.
 func New(o Options) *Controller {
-	if o.TTL <= 0 {
-		o.TTL = defaultTTL
-	}
 	o.Pace = o.Pace.complete()
 	return &Controller{o: o, events: announcer{o.Events}, drains: newDrains(), known: newKnowledge()}
 }

@@ -60,6 +60,10 @@ func TestANodeThatMayLeaveIsGoneInTheEndWithItsMachine(t *testing.T) {
 			t.Fatalf("%s: %s", rt.Status.Phase, rt.Status.Message)
 		}
 		s.hasLeft(t, "a")
+		evicted, deleted := slices.Index(s.requests, "evict"), slices.Index(s.requests, "cloud delete")
+		if left := s.podsOn("a"); len(left) > 0 || evicted < 0 || deleted < evicted {
+			t.Errorf("%d pods went with the machine: %v", len(left), s.requests)
+		}
 		times := rt.Status.Times
 		for name, at := range map[string]*metav1.Time{
 			"cordoned": times.Cordoned, "draining": times.Draining, "drained": times.Drained, "node deleted": times.NodeDeleted,
@@ -131,18 +135,21 @@ func TestI10WhatCannotLeaveIsRefused(t *testing.T) {
 		world func(*sim)
 		code  string
 	}{
-		"no such node":       {with(func(s *v1alpha1.NodeRetirementSpec) { s.NodeName = "x" }), nil, NodeNotFound},
-		"another UID":        {with(func(s *v1alpha1.NodeRetirementSpec) { s.NodeUID = "u" }), nil, NodeReplaced},
-		"another machine":    {with(func(s *v1alpha1.NodeRetirementSpec) { s.ProviderID = "sim://b" }), nil, ProviderMismatch},
-		"a foreign machine":  {with(func(s *v1alpha1.NodeRetirementSpec) { s.ProviderID = "aws:///x" }), nil, ForeignMachine},
-		"no such group":      {with(func(s *v1alpha1.NodeRetirementSpec) { s.Group = "x" }), nil, GroupNotFound},
-		"a protected pod":    {spec, func(s *sim) { s.addPod("a", "p", protectedPod) }, ProtectedPod},
-		"a pod of nobody's":  {spec, func(s *sim) { s.addPod("a", "p", func(p *simPod) { p.OwnerReferences = nil }) }, ProtectedPod},
-		"a control plane":    {spec, func(s *sim) { s.change("a", labelled("node-role.kubernetes.io/control-plane")) }, ControlPlane},
-		"no provider ID":     {spec, func(s *sim) { s.change("a", func(n *corev1.Node) { n.Spec.ProviderID = "" }) }, NoProviderID},
-		"cluster-autoscaler": {spec, func(s *sim) { s.change("a", tainted("ToBeDeletedByClusterAutoscaler")) }, BeingRemoved},
-		"an unknown cloud":   {spec, func(s *sim) { s.groups[0].Spec.Cloud.Provider = "moon" }, UnknownCloud},
-		"two groups":         {spec, func(s *sim) { g := group(); g.Name = "twin"; s.groups = append(s.groups, g) }, SeveralGroups},
+		"no such node":                {with(func(s *v1alpha1.NodeRetirementSpec) { s.NodeName = "x" }), nil, NodeNotFound},
+		"another UID":                 {with(func(s *v1alpha1.NodeRetirementSpec) { s.NodeUID = "u" }), nil, NodeReplaced},
+		"another machine":             {with(func(s *v1alpha1.NodeRetirementSpec) { s.ProviderID = "sim://b" }), nil, ProviderMismatch},
+		"a foreign machine":           {with(func(s *v1alpha1.NodeRetirementSpec) { s.ProviderID = "aws:///x" }), nil, ForeignMachine},
+		"no such group":               {with(func(s *v1alpha1.NodeRetirementSpec) { s.Group = "x" }), nil, GroupNotFound},
+		"a protected pod":             {spec, func(s *sim) { s.addPod("a", "p", protectedPod) }, ProtectedPod},
+		"a pod of nobody's":           {spec, func(s *sim) { s.addPod("a", "p", func(p *simPod) { p.OwnerReferences = nil }) }, ProtectedPod},
+		"a control plane":             {spec, func(s *sim) { s.change("a", labelled("node-role.kubernetes.io/control-plane")) }, ControlPlane},
+		"a protected node":            {spec, func(s *sim) { s.change("a", annotated("slipway.dev/do-not-evict", "true")) }, ProtectedNode},
+		"held by Karpenter":           {spec, func(s *sim) { s.change("a", annotated("karpenter.sh/do-not-disrupt", "true")) }, ProtectedNode},
+		"kept from being scaled down": {spec, func(s *sim) { s.change("a", annotated(ScaleDownDisabled, "true")) }, ProtectedNode},
+		"no provider ID":              {spec, func(s *sim) { s.change("a", func(n *corev1.Node) { n.Spec.ProviderID = "" }) }, NoProviderID},
+		"cluster-autoscaler":          {spec, func(s *sim) { s.change("a", tainted("ToBeDeletedByClusterAutoscaler")) }, BeingRemoved},
+		"an unknown cloud":            {spec, func(s *sim) { s.groups[0].Spec.Cloud.Provider = "moon" }, UnknownCloud},
+		"two groups":                  {spec, func(s *sim) { g := group(); g.Name = "twin"; s.groups = append(s.groups, g) }, SeveralGroups},
 		"a group not in force": {spec, func(s *sim) {
 			s.groups[0].Status.Conditions = []metav1.Condition{{Type: v1alpha1.GroupAccepted, Status: metav1.ConditionFalse, Message: "no"}}
 		}, GroupNotAccepted},
@@ -169,6 +176,15 @@ func TestI10WhatCannotLeaveIsRefused(t *testing.T) {
 				s.isAsItWas(t, "a")
 			})
 		})
+	}
+}
+
+func annotated(keysAndValues ...string) func(*corev1.Node) {
+	return func(n *corev1.Node) {
+		n.Annotations = map[string]string{}
+		for i := 0; i < len(keysAndValues); i += 2 {
+			n.Annotations[keysAndValues[i]] = keysAndValues[i+1]
+		}
 	}
 }
 
@@ -410,6 +426,35 @@ func TestAMachineThatGoesDuringTheDrainIsCleanedUpAfter(t *testing.T) {
 	})
 }
 
+// TestAMachineThatGoesLateInTheDrainGivesItsPodsTimeToBeReleased has a pod that the control plane does not release: the
+// Node goes when the time for that is over, counted from the taint and not from the beginning of the drain.
+func TestAMachineThatGoesLateInTheDrainGivesItsPodsTimeToBeReleased(t *testing.T) {
+	inBubble(t, func(t *testing.T, ctx context.Context) {
+		s := ci(t)
+		s.addPod("a", "web", func(p *simPod) { p.stops = -1 })
+		s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
+		c := s.controller(t)
+		s.settled(ctx, c, "r", 10*time.Minute)
+		s.lose("a")
+		s.change("a", silent)
+		var tainted time.Time
+		s.at = func(moment, request string) error {
+			if n := s.node("a"); tainted.IsZero() && n != nil && isOutOfService(toKubeapi(n)) {
+				tainted = time.Now()
+			}
+			return nil
+		}
+		rt := s.settled(ctx, c, "r", time.Hour)
+		if rt.Status.Phase != v1alpha1.Succeeded {
+			t.Fatalf("%s: %s", rt.Status.Phase, rt.Status.Message)
+		}
+		// The record holds whole seconds.
+		if had := rt.Status.Times.NodeDeleted.Sub(tainted); had < c.o.Pace.Release-time.Second || had > c.o.Pace.Release+time.Minute {
+			t.Errorf("the pods had %s between the taint and the Node's deletion, want %s", had, c.o.Pace.Release)
+		}
+	})
+}
+
 func TestADeletedRetirementIsCalledOffWhileThereIsAWayBack(t *testing.T) {
 	inBubble(t, func(t *testing.T, ctx context.Context) {
 		s := ci(t)
@@ -480,6 +525,32 @@ func TestARecordIsKeptForAWhileAndCollected(t *testing.T) {
 			t.Error("not collected")
 		}
 	})
+}
+
+// TestARecordIsNotKeptWhereNobodyWantsThat has the manager's own time be none, and the record's.
+func TestARecordIsNotKeptWhereNobodyWantsThat(t *testing.T) {
+	for name, tt := range map[string]struct {
+		managers time.Duration
+		own      *metav1.Duration
+		kept     bool
+	}{
+		"by the manager":                     {0, nil, false},
+		"by the record":                      {time.Hour, &metav1.Duration{}, false},
+		"by the manager, but for the record": {0, &metav1.Duration{Duration: time.Hour}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, ctx context.Context) {
+				s := ci(t)
+				s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a", TTLAfterFinished: tt.own})
+				o := s.controller(t).o
+				o.TTL = tt.managers
+				s.settled(ctx, New(o), "r", 10*time.Minute)
+				if s.hasLeft(t, "a"); (s.record("r") != nil) != tt.kept {
+					t.Errorf("the record is there: %t, want %t", !tt.kept, tt.kept)
+				}
+			})
+		})
+	}
 }
 
 func TestPlaceholdersKeepNoNode(t *testing.T) {

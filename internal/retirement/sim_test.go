@@ -189,11 +189,31 @@ func (s *sim) addNode(name string, labels map[string]string) *corev1.Node {
 		}}},
 	}
 	s.nodes[name] = n
-	s.machines["sim://"+name] = &machine{
-		Instance: cloud.Instance{ProviderID: "sim://" + name, Name: "vm-" + name, ComputerName: name, State: cloud.Running},
+	s.machines["sim://"+name] = newMachine(name)
+	return n.DeepCopy()
+}
+
+func newMachine(node string) *machine {
+	return &machine{
+		Instance: cloud.Instance{ProviderID: "sim://" + node, Name: "vm-" + node, ComputerName: node, State: cloud.Running},
 		takes:    30 * time.Second,
 	}
-	return n.DeepCopy()
+}
+
+// bringBack has a Node that is still there report again, and its machine with it, unless that was deleted.
+func (s *sim) bringBack(node string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := s.nodes[node]
+	if n == nil || s.touched["sim://"+node] {
+		return
+	}
+	if s.machines["sim://"+node] == nil {
+		s.machines["sim://"+node] = newMachine(node)
+	}
+	n = n.DeepCopy()
+	n.Status.Conditions[0].Status = corev1.ConditionTrue
+	s.store(n)
 }
 
 // change changes a Node as somebody else would, if it is there.
@@ -285,11 +305,20 @@ func (s *sim) patch(request, name string, patch []byte, how func(doc, patch []by
 		if err := json.Unmarshal(raw, &patched); err != nil {
 			return err
 		}
+		s.mayTaint(n, &patched)
 		s.store(&patched)
 		out = toKubeapi(&patched)
 		return nil
 	})
 	return out, err
+}
+
+// mayTaint is what the invariants say of the taint that deletes all of a Node's pods.
+func (s *sim) mayTaint(before, after *corev1.Node) {
+	simCloud{s}.settle()
+	if isOutOfService(toKubeapi(after)) && !isOutOfService(toKubeapi(before)) && s.machines[after.Spec.ProviderID] != nil {
+		s.violate("I7: Node %s is tainted with %s, and its machine lives", after.Name, outOfService.Key)
+	}
 }
 
 func (s *sim) DeleteNode(_ context.Context, name, uid, version string) error {

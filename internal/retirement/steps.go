@@ -132,7 +132,7 @@ func (p *passage) note(code, message string, reasons []v1alpha1.RetirementReason
 	case code != "":
 		p.condition(v1alpha1.RetirementBlocked, metav1.ConditionTrue, code, message)
 	case is:
-		p.condition(v1alpha1.RetirementBlocked, metav1.ConditionFalse, "GoesOn", "")
+		p.condition(v1alpha1.RetirementBlocked, metav1.ConditionFalse, goesOn, "")
 	}
 	return !is || before.Reason != code
 }
@@ -192,7 +192,7 @@ func (p *passage) passWith(ctx context.Context, phase v1alpha1.Phase, at **metav
 		p.condition(condition, metav1.ConditionTrue, string(phase), message)
 	}
 	if meta.IsStatusConditionTrue(p.rt.Status.Conditions, v1alpha1.RetirementBlocked) {
-		p.condition(v1alpha1.RetirementBlocked, metav1.ConditionFalse, "GoesOn", "")
+		p.condition(v1alpha1.RetirementBlocked, metav1.ConditionFalse, goesOn, "")
 	}
 	if err := p.save(ctx); err != nil {
 		return err
@@ -237,7 +237,7 @@ func (p *passage) finish(ctx context.Context, phase v1alpha1.Phase, reasons []v1
 	}
 	p.c.o.Metrics.finished(p.rt, phase, code)
 	p.c.events.finished(p.rt, phase, code, message)
-	return reconcile.Result{}, nil // the change of the record brings it back, to be collected
+	return p.c.collect(ctx, p.rt)
 }
 
 // callOff ends a retirement whose record is being deleted, if there is a way back; past that it goes on, since the

@@ -4,31 +4,23 @@ package autoscale
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/dynamic"
-	"sigs.k8s.io/yaml"
 
-	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/dev/azure"
 	"github.com/slipway-dev/slipway/dev/bench/result"
 	"github.com/slipway-dev/slipway/dev/controlplane"
 	"github.com/slipway-dev/slipway/dev/testbed"
 	"github.com/slipway-dev/slipway/dev/workload"
-	"github.com/slipway-dev/slipway/internal/cloud"
-	provider "github.com/slipway-dev/slipway/internal/cloud/azure"
 )
 
 // Options configure a run.
@@ -41,11 +33,27 @@ type Options struct {
 
 const (
 	pods       = 500
-	cores      = 16
-	perMachine = 15 // pods of one core, beside what the system keeps
+	perMachine = 15 // pods, beside what the system keeps
 	patience   = 5 * time.Minute
 	namespace  = "autoscale"
 )
+
+// market is where machines come from.
+type market struct {
+	// cores are those of its machines, and cpu is what each pod asks for.
+	cores int
+	cpu   string
+	// labels are those of its machines.
+	labels map[string]string
+	// config is the manager's, and group the NodeGroup's.
+	config map[string]any
+	group  string
+	// made is when its machines were made, the first one first, and by says where that is seen.
+	made func() []time.Time
+	by   string
+	// confirm waits until the cloud has machines for all pods, and fails when it has more than that.
+	confirm func(context.Context) error
+}
 
 // Run measures. It takes about a minute.
 func Run(ctx context.Context, o Options) ([]result.Result, error) {
@@ -60,17 +68,17 @@ func Run(ctx context.Context, o Options) ([]result.Result, error) {
 		}
 		results = append(results, r)
 	}
-	r, err := reach(ctx, o)
+	r, err := reach(ctx, o, scaleSet)
 	if err != nil {
 		return nil, err
 	}
 	return append(results, r), nil
 }
 
-// reach measures from the moment in which the API server tells that a pod finds no room to the moment in which Azure
-// makes the machine that has room for it. Machines are not joined, so that no pod takes room that another was ordered
-// for: the nth pod is helped by the machine with the nth place.
-func reach(ctx context.Context, o Options) (_ result.Result, err error) {
+// reach measures from the moment in which the API server tells that a pod finds no room to the moment in which the cloud
+// is asked for the machine that has room for it. Machines are not joined, so that no pod takes room that another was
+// ordered for: the nth pod is helped by the machine with the nth place.
+func reach(ctx context.Context, o Options, open func(context.Context, *testbed.Testbed) (market, error)) (_ result.Result, err error) {
 	bed, err := testbed.Start(ctx, testbed.Options{
 		Cluster: controlplane.Options{Version: o.Kubernetes}, ARM: azure.ARMOptions{BootTime: patience},
 	})
@@ -84,12 +92,14 @@ func reach(ctx context.Context, o Options) (_ result.Result, err error) {
 	}()
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	pool := controlplane.AKSPool{Name: "bench"}
+	m, err := open(ctx, bed)
+	if err != nil {
+		return result.Result{}, err
+	}
 	for _, prepare := range []func() error{
-		func() error { return bed.AddPool(ctx, pool, 0) },
 		func() error { return workload.Create(ctx, bed.Client(), workload.Namespace(namespace)) },
-		func() error { return manage(ctx, bed, pool) },
-		func() error { return settle(ctx, bed, pool) },
+		func() error { return manage(ctx, bed, m) },
+		func() error { return settle(ctx, bed, m) },
 	} {
 		if err := prepare(); err != nil {
 			return result.Result{}, err
@@ -102,21 +112,26 @@ func reach(ctx context.Context, o Options) (_ result.Result, err error) {
 	}
 	objects := make([]runtime.Object, 0, pods)
 	for i := range pods {
-		objects = append(objects, app(fmt.Sprintf("web-%d", i), pool).Pod())
+		objects = append(objects, m.app(fmt.Sprintf("web-%d", i)).Pod())
 	}
 	if err := workload.Create(ctx, bed.Client(), objects...); err != nil {
 		return result.Result{}, err
 	}
-	machines := (pods + 1 + perMachine - 1) / perMachine // one pod has waited since before
-	if err := testbed.Poll(ctx, fmt.Sprintf("%d machines are made", machines), func() bool { return len(made(bed, pool)) >= machines }); err != nil {
-		return result.Result{}, fmt.Errorf("%w: there are %d", err, len(made(bed, pool)))
+	if err := testbed.Poll(ctx, fmt.Sprintf("%d machines are made", machines), func() bool { return len(m.made()) >= machines }); err != nil {
+		return result.Result{}, fmt.Errorf("%w: there are %d", err, len(m.made()))
 	}
-	return latency(noRoom(), made(bed, pool)[1:])
+	if err := m.confirm(ctx); err != nil {
+		return result.Result{}, err
+	}
+	return m.latency(noRoom(), m.made()[1:])
 }
+
+// machines is the least number for the pods, of which one has waited since before.
+const machines = (pods + 1 + perMachine - 1) / perMachine
 
 // latency is the time between the nth pod and the machine with the nth place. The first machine is not among those given,
 // which has room for all but the one pod that it was ordered for.
-func latency(noRoom, made []time.Time) (result.Result, error) {
+func (m market) latency(noRoom, made []time.Time) (result.Result, error) {
 	noRoom = noRoom[min(len(noRoom), perMachine-1):]
 	var took []time.Duration
 	for i, at := range noRoom {
@@ -132,35 +147,29 @@ func latency(noRoom, made []time.Time) (result.Result, error) {
 	at := func(percent int) float64 { return took[(len(took)-1)*percent/100].Seconds() }
 	return result.Result{
 		Name: "pod without room to create call, p99", Value: at(99), Unit: "s", Reach: result.AtMost(2),
-		Setup: fmt.Sprintf("%d pods of one core at once, and machines of %d from a scale set; debounce of 1 s included; from when a watch "+
-			"tells of the pod to when the cloud makes the machine with room for it; median %.2f s, most %.2f s", pods, cores, at(50), at(100)),
+		Setup: fmt.Sprintf("%d pods of %s CPU at once, and machines of %d cores; debounce of 1 s included; from when a watch tells of "+
+			"the pod to when the machine with room for it is asked for, %s; median %.2f s, most %.2f s", pods, m.cpu, m.cores, m.by, at(50), at(100)),
 	}, nil
 }
 
-func app(name string, pool controlplane.AKSPool) workload.App {
-	return workload.App{
-		Namespace: namespace, Name: name, CPU: resource.MustParse("1"),
-		NodeSelector: map[string]string{"kubernetes.azure.com/agentpool": pool.Name},
-	}
+func (m market) app(name string) workload.App {
+	return workload.App{Namespace: namespace, Name: name, CPU: resource.MustParse(m.cpu), NodeSelector: m.labels}
 }
 
-// made is when the machines of a pool were made, the first one first.
-func made(bed *testbed.Testbed, pool controlplane.AKSPool) (times []time.Time) {
-	for _, vm := range bed.ARM.VMs() {
-		if strings.EqualFold(vm.ScaleSet, pool.ScaleSet()) {
-			times = append(times, vm.Created)
-		}
+// asMany fails when there are more or fewer machines than the pods need.
+func asMany(there int) error {
+	if there != machines {
+		return fmt.Errorf("there are %d machines, and %d have room for all pods", there, machines)
 	}
-	slices.SortFunc(times, time.Time.Compare)
-	return times
+	return nil
 }
 
 // settle has one machine ordered, so that the manager is known to be at work.
-func settle(ctx context.Context, bed *testbed.Testbed, pool controlplane.AKSPool) error {
-	if err := workload.Create(ctx, bed.Client(), app("first", pool).Pod()); err != nil {
+func settle(ctx context.Context, bed *testbed.Testbed, m market) error {
+	if err := workload.Create(ctx, bed.Client(), m.app("first").Pod()); err != nil {
 		return err
 	}
-	return testbed.Poll(ctx, "a first machine is made", func() bool { return len(made(bed, pool)) == 1 })
+	return testbed.Poll(ctx, "a first machine is made", func() bool { return len(m.made()) == 1 })
 }
 
 // watch notes when each pod is first said to find no room. What it returns gives the times, the first one first.
@@ -200,57 +209,13 @@ func watch(ctx context.Context, bed *testbed.Testbed) (func() []time.Time, error
 }
 
 // manage installs what the manager needs, and starts it with the rights of its shipped manifests.
-func manage(ctx context.Context, bed *testbed.Testbed, pool controlplane.AKSPool) error {
-	root, err := testbed.Root()
-	if err != nil {
+func manage(ctx context.Context, bed *testbed.Testbed, m market) error {
+	if err := errors.Join(bed.Deploy(ctx, testbed.ManagerFiles...), bed.InstallTypes(ctx)); err != nil {
 		return err
 	}
-	for _, file := range []string{"rbac.yaml", "install-crds.yaml"} {
-		if err := bed.Apply(ctx, filepath.Join(root, "deploy", "manager", file)); err != nil {
-			return err
-		}
-	}
-	if err := bed.ApplyTypes(ctx, filepath.Join(root, "api", "crds"), v1alpha1.GroupVersion, "nodegroups", "noderetirements"); err != nil {
+	if err := bed.CreateNodeGroup(ctx, "bench", nil, m.group); err != nil {
 		return err
 	}
-	if err := createGroup(ctx, bed, pool); err != nil {
-		return err
-	}
-	config := bed.AzureConfig()
-	config.Groups = append(config.Groups, provider.GroupConfig{Name: pool.ScaleSet(), ScaleSet: pool.ScaleSet(), Nodes: cloud.Shape{
-		Capacity: corev1.ResourceList{corev1.ResourceCPU: *resource.NewQuantity(cores, resource.DecimalSI), corev1.ResourceMemory: resource.MustParse("64Gi")},
-	}})
-	raw, err := yaml.Marshal(map[string]any{"azure": config})
-	if err != nil {
-		return err
-	}
-	clouds := filepath.Join(bed.Dir(), "clouds.yaml")
-	if err := os.WriteFile(clouds, raw, 0o600); err != nil {
-		return err
-	}
-	credentials, err := bed.ServiceAccountKubeconfig(ctx, "slipway", "slipway-manager", controlplane.TokenOptions{})
-	if err != nil {
-		return err
-	}
-	path, err := testbed.Binary("slipway")
-	if err != nil {
-		return err
-	}
-	_, err = bed.Run(ctx, controlplane.Command{Name: "manager", Path: path, Args: []string{
-		"manager", "--kubeconfig", credentials, "--cloud-config", clouds, "--listen", "", "--leader-elect=false",
-	}})
-	return err
-}
-
-func createGroup(ctx context.Context, bed *testbed.Testbed, pool controlplane.AKSPool) error {
-	g := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{
-		"nodeSelector": map[string]any{"matchLabels": map[string]any{"kubernetes.azure.com/agentpool": pool.Name}},
-		"cloud":        map[string]any{"provider": "azure", "group": pool.ScaleSet()},
-		"maximum":      int64(1000), "scaleUp": map[string]any{"joinTimeout": "1h"},
-	}}}
-	g.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("NodeGroup"))
-	g.SetName("bench")
-	_, err := dynamic.NewForConfigOrDie(bed.RESTConfig()).Resource(v1alpha1.GroupVersion.WithResource("nodegroups")).
-		Create(ctx, g, metav1.CreateOptions{})
+	_, err := bed.StartManager(ctx, "manager", m.config)
 	return err
 }

@@ -2,16 +2,17 @@ package retirement
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"runtime"
 	"strings"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/yaml"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/dev/bench/result"
@@ -26,8 +27,9 @@ const (
 	// weight is how many bytes of annotations and environment each pod has, which makes it as large as pods with an
 	// injected sidecar are.
 	weight = 2 << 10
-	// settle is for how long a manager is left alone before it is weighed, and quiet for how long after that its processor
-	// time is measured.
+	// A manager that has written nothing for as long as calm is left alone for settleFor before it is weighed; its processor
+	// time is measured for quietFor after that.
+	calm      = 20 * time.Second
 	settleFor = time.Minute
 	quietFor  = 3 * time.Minute
 	holding   = 40 * time.Minute
@@ -40,8 +42,8 @@ func Hold(ctx context.Context, o Options) (_ []result.Result, err error) {
 	defer cancel()
 	b := &bench{o: o, idle: controlplane.AKSPool{Name: "held"}}
 	b.Testbed, err = testbed.Start(ctx, testbed.Options{Cluster: controlplane.Options{
-		Version: o.Kubernetes, NodeMonitorGracePeriod: 2 * holding,
-		Flags: map[string][]string{controlplane.Etcd: {"--quota-backend-bytes=8589934592"}},
+		Version: o.Kubernetes,
+		Flags:   map[string][]string{controlplane.Etcd: {"--quota-backend-bytes=8589934592"}},
 	}})
 	if err != nil {
 		return nil, err
@@ -58,46 +60,125 @@ func Hold(ctx context.Context, o Options) (_ []result.Result, err error) {
 	if err := b.fill(ctx); err != nil {
 		return nil, err
 	}
-	began := time.Now()
 	if err := b.startManager(ctx); err != nil {
 		return nil, err
 	}
-	fmt.Fprintf(o.Progress, "retirement: weighing the manager\n")
-	if err := b.awaitPodsCached(ctx, began); err != nil {
+	if err := b.awaitCalm(ctx); err != nil {
 		return nil, err
 	}
+	fmt.Fprintf(o.Progress, "retirement: weighing the manager\n")
 	return b.weigh(ctx)
 }
 
 // fill makes a group that is retired when idle, so that the manager has to know all pods, its nodes and their pods.
 func (b *bench) fill(ctx context.Context) error {
-	group := `{"spec":{"nodeSelector":{"matchLabels":{"kubernetes.azure.com/agentpool":%q}},` +
-		`"cloud":{"provider":"azure","group":%q},"scaleDown":{"idleByLabel":{"podSelector":{"matchLabels":{%q:"held"}}}}}}`
-	g := &v1alpha1.NodeGroup{}
-	if err := yaml.UnmarshalStrict(fmt.Appendf(nil, group, b.idle.Name, b.idle.ScaleSet(), workload.AppLabel), g); err != nil {
-		return err
-	}
-	g.Name = b.idle.Name
-	if err := b.client.Create(ctx, g); err != nil {
+	err := b.CreateNodeGroup(ctx, b.idle.Name, nil, testbed.ScaleSetSpec(b.idle.Name, b.idle.ScaleSet())+
+		fmt.Sprintf("scaleDown: {idleByLabel: {podSelector: {matchLabels: {%s: held}}}}\n", workload.AppLabel))
+	if err != nil {
 		return err
 	}
 	if err := b.AddPool(ctx, b.idle, 0); err != nil { // the scale set
 		return err
 	}
-	if err := b.each(ctx, heldNodes, func(ctx context.Context, n int) error { return b.client.Create(ctx, b.heldNode(n)) }); err != nil {
+	node, err := b.Client().CoreV1().Nodes().Create(ctx, b.heldNode(0), dryRun)
+	if err != nil {
 		return err
 	}
-	return b.each(ctx, heldPods, func(ctx context.Context, n int) error { return workload.Create(ctx, b.Client(), b.heldPod(n)) })
+	pod, err := b.Client().CoreV1().Pods(work).Create(ctx, b.heldPod(0), dryRun)
+	if err != nil {
+		return err
+	}
+	if err := b.endControllers(); err != nil {
+		return err
+	}
+	if err := b.storeNodes(ctx, node); err != nil {
+		return err
+	}
+	return b.storePods(ctx, pod)
 }
 
-// each does something n times, many at once.
-func (b *bench) each(ctx context.Context, n int, do func(context.Context, int) error) error {
-	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(atOnce)
-	for i := range n {
-		group.Go(func() error { return do(ctx, i) })
+// endControllers ends who would hold all pods as well, several times as large, and of whom nothing is wanted: the
+// manager would be weighed while the machine's memory runs out.
+func (b *bench) endControllers() error {
+	var errs []error
+	for _, name := range []string{controlplane.Kwok, controlplane.Scheduler, controlplane.ControllerManager} {
+		errs = append(errs, b.Process(name).Kill())
 	}
-	return group.Wait()
+	return errors.Join(errs...)
+}
+
+// storeNodes and storePods write what is held into etcd: it is objects that are weighed, as the API server makes them, and
+// it would take a quarter of an hour to make them all.
+func (b *bench) storeNodes(ctx context.Context, made *corev1.Node) error {
+	return b.Store(ctx, func(yield func(client.Object) bool) {
+		for n := range heldNodes {
+			node := b.heldNode(n)
+			node.Labels, node.Status = labelled(made.Labels, node.Labels), made.Status
+			if !yield(node) {
+				return
+			}
+		}
+	})
+}
+
+func (b *bench) storePods(ctx context.Context, made *corev1.Pod) error {
+	err := b.Store(ctx, func(yield func(client.Object) bool) {
+		for n := range heldPods {
+			pod := b.heldPod(n)
+			node := pod.Spec.NodeName
+			pod.Spec, pod.Status, pod.ManagedFields = *made.Spec.DeepCopy(), made.Status, made.ManagedFields
+			pod.Spec.NodeName = node
+			nameToken(&pod.Spec, fmt.Sprintf("kube-api-access-%05x", n))
+			if !yield(pod) {
+				return
+			}
+		}
+	})
+	if err != nil {
+		return err
+	}
+	return b.awaitStored(ctx)
+}
+
+var dryRun = metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}
+
+func labelled(labels ...map[string]string) map[string]string {
+	all := map[string]string{}
+	for _, some := range labels {
+		maps.Copy(all, some)
+	}
+	return all
+}
+
+// nameToken gives the volume of the ServiceAccount's token a name of its own, as every pod's has.
+func nameToken(spec *corev1.PodSpec, name string) {
+	const prefix = "kube-api-access-"
+	for i := range spec.Volumes {
+		if strings.HasPrefix(spec.Volumes[i].Name, prefix) {
+			spec.Volumes[i].Name = name
+		}
+	}
+	for i := range spec.Containers {
+		for j := range spec.Containers[i].VolumeMounts {
+			if m := &spec.Containers[i].VolumeMounts[j]; strings.HasPrefix(m.Name, prefix) {
+				m.Name = name
+			}
+		}
+	}
+}
+
+// awaitStored waits until the API server's cache, from which it answers watches, has what was stored: when it has a pod
+// that came after all of them.
+func (b *bench) awaitStored(ctx context.Context) error {
+	last := workload.App{Namespace: work, Name: "last"}.Pod()
+	last.Spec.NodeName = b.idle.NodeName(0)
+	if err := workload.Create(ctx, b.Client(), last); err != nil {
+		return err
+	}
+	return testbed.Poll(ctx, "the API server's cache has the pods that were stored", func() bool {
+		_, err := b.Client().CoreV1().Pods(work).Get(ctx, last.Name, metav1.GetOptions{ResourceVersion: "0"})
+		return err == nil
+	})
 }
 
 func (b *bench) heldNode(n int) *corev1.Node {
@@ -146,25 +227,44 @@ func (b *bench) heldPod(n int) *corev1.Pod {
 	return pod
 }
 
-// awaitPodsCached waits until the manager watches the pods of the cluster, which is after it has read them all. One that
-// never does holds less than what is to be weighed.
-func (b *bench) awaitPodsCached(ctx context.Context, since time.Time) error {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
-	defer cancel()
-	return testbed.Poll(ctx, "the manager holds the pods of the cluster in its caches", func() bool {
-		watches, err := b.Audit(controlplane.AuditFilter{
-			Since: since, User: "system:serviceaccount:" + namespace + ":" + account, Verb: "watch", Resource: "pods",
-		})
-		if err != nil {
-			return false
-		}
-		for _, w := range watches {
-			if !strings.Contains(w.RequestURI, "spec.nodeName") {
-				return true
-			}
-		}
-		return false
+// awaitCalm waits until the manager has judged the group with all its nodes, which it does once its caches hold all that
+// there is, and has asked nothing to be written for a while: it notes on each node of the group that a pod keeps it.
+func (b *bench) awaitCalm(ctx context.Context) error {
+	err := testbed.Poll(ctx, "the manager judges the group", func() bool {
+		g := &v1alpha1.NodeGroup{}
+		return b.client.Get(ctx, client.ObjectKey{Name: b.idle.Name}, g) == nil && g.Status.Nodes == heldNodes
 	})
+	if err != nil {
+		return err
+	}
+	err = testbed.Poll(ctx, "the manager writes nothing", func() bool {
+		written, err := b.Audit(controlplane.AuditFilter{
+			Since: time.Now().Add(-calm), User: "system:serviceaccount:" + namespace + ":" + account, Verb: "patch",
+		})
+		return err == nil && len(written) == 0
+	})
+	if err != nil {
+		return err
+	}
+	return b.checkKept(ctx)
+}
+
+// checkKept fails when the manager has not seen pods on every node: it would not hold what is to be weighed.
+func (b *bench) checkKept(ctx context.Context) error {
+	nodes, err := b.Client().CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	kept := 0
+	for i := range nodes.Items {
+		if nodes.Items[i].Annotations["nodegroup.slipway.dev/used"] != "" {
+			kept++
+		}
+	}
+	if kept != heldNodes {
+		return fmt.Errorf("the manager has found pods on %d nodes, there are some on %d", kept, heldNodes)
+	}
+	return nil
 }
 
 func (b *bench) weigh(ctx context.Context) ([]result.Result, error) {
@@ -188,12 +288,12 @@ func (b *bench) weigh(ctx context.Context) ([]result.Result, error) {
 		return nil, err
 	}
 	setup := fmt.Sprintf("%d nodes, %d pods of some %d KiB in two containers, a group of all of them that is watched for idle nodes; "+
-		"Kubernetes %s, %d cores for everything; ", heldNodes, heldPods, (weight*3/2)>>10, b.Version(), runtime.NumCPU())
+		"written into etcd past the API server, scheduler and controllers ended before; Kubernetes %s, %d cores for everything; ", heldNodes, heldPods, (weight*3/2)>>10, b.Version(), runtime.NumCPU())
 	const mebibyte = 1 << 20
 	return []result.Result{
 		{
 			Name: "manager memory with its caches full, resident", Value: float64(now) / mebibyte, Unit: "MiB", Reach: result.AtMost(700),
-			Setup: setup + fmt.Sprintf("%s after the pods were read; the peak was %.0f MiB", settleFor+quietFor, float64(peak)/mebibyte),
+			Setup: setup + fmt.Sprintf("%s after its last write; the peak was %.0f MiB", calm+settleFor+quietFor, float64(peak)/mebibyte),
 		},
 		{
 			Name: "manager CPU when nothing happens", Value: 100 * (after - before).Seconds() / quietFor.Seconds(), Unit: "%", Reach: result.AtMost(1),

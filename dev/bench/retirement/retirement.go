@@ -8,8 +8,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"os"
-	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -21,7 +19,6 @@ import (
 	apiruntime "k8s.io/apimachinery/pkg/runtime"
 	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/yaml"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/dev/azure"
@@ -54,8 +51,8 @@ const (
 	bound = idleNodes / inFlight * podStop
 	reach = 1.5
 
-	account   = "slipway-manager"
-	namespace = "slipway"
+	account   = testbed.ManagerAccount
+	namespace = testbed.ManagerNamespace
 	work      = "work"
 
 	managerProcess = "manager"
@@ -107,20 +104,14 @@ func Run(ctx context.Context, o Options) (_ []result.Result, err error) {
 
 // install makes Slipway's types, the manager's rights, and the client.
 func (b *bench) install(ctx context.Context) error {
-	root, err := testbed.Root()
-	if err != nil {
-		return err
-	}
 	scheme := apiruntime.NewScheme()
 	if err := errors.Join(corev1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
 		return err
 	}
-	if err := b.ApplyTypes(ctx, filepath.Join(root, "api", "crds"), v1alpha1.GroupVersion, "nodegroups", "noderetirements"); err != nil {
+	if err := errors.Join(b.InstallTypes(ctx), b.Deploy(ctx, "manager/rbac.yaml")); err != nil {
 		return err
 	}
-	if err := b.Apply(ctx, filepath.Join(root, "deploy", "manager", "rbac.yaml")); err != nil {
-		return err
-	}
+	var err error
 	if b.client, err = client.NewWithWatch(b.RESTConfig(), client.Options{Scheme: scheme}); err != nil {
 		return err
 	}
@@ -134,14 +125,8 @@ func (b *bench) addNodes(ctx context.Context) error {
 	if err := b.AddPool(ctx, b.busy, busyNodes); err != nil {
 		return err
 	}
-	group := `{"spec":{"nodeSelector":{"matchLabels":{"kubernetes.azure.com/agentpool":%q}},` +
-		`"cloud":{"provider":"azure","group":%q},"disruptionBudgets":[{"nodes":%d}],"drain":{"evictUnmanaged":true}}}`
-	g := &v1alpha1.NodeGroup{}
-	if err := yaml.UnmarshalStrict(fmt.Appendf(nil, group, b.idle.Name, b.idle.ScaleSet(), inFlight), g); err != nil {
-		return err
-	}
-	g.Name = b.idle.Name
-	return b.client.Create(ctx, g)
+	return b.CreateNodeGroup(ctx, b.idle.Name, nil, testbed.ScaleSetSpec(b.idle.Name, b.idle.ScaleSet())+
+		fmt.Sprintf("disruptionBudgets: [{nodes: %d}]\ndrain: {evictUnmanaged: true}\n", inFlight))
 }
 
 // addPods binds pods to every node. No controller replaces those that go, which is somebody else's work.
@@ -172,25 +157,7 @@ func (b *bench) addPods(ctx context.Context) error {
 
 // startManager runs the manager as it is shipped, with its default pace.
 func (b *bench) startManager(ctx context.Context) error {
-	path, err := testbed.Binary("slipway")
-	if err != nil {
-		return err
-	}
-	kubeconfig, err := b.ServiceAccountKubeconfig(ctx, namespace, account, controlplane.TokenOptions{})
-	if err != nil {
-		return err
-	}
-	raw, err := yaml.Marshal(map[string]any{"azure": b.AzureConfig()})
-	if err != nil {
-		return err
-	}
-	clouds := filepath.Join(b.Dir(), "clouds.yaml")
-	if err := os.WriteFile(clouds, raw, 0o600); err != nil {
-		return err
-	}
-	_, err = b.Run(ctx, controlplane.Command{Name: managerProcess, Path: path, Args: []string{
-		"manager", "--kubeconfig", kubeconfig, "--cloud-config", clouds, "--listen", "", "--leader-elect=false",
-	}})
+	_, err := b.StartManager(ctx, managerProcess, map[string]any{"azure": b.AzureConfig()})
 	return err
 }
 

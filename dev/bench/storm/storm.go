@@ -204,7 +204,7 @@ func (s *scene) settle(ctx context.Context) error {
 	for i := range apps {
 		app := workload.App{
 			Namespace: namespace(i % namespaces), Name: fmt.Sprintf("app-%d", i), MaxUnavailable: "100%",
-			Replicas:     int32(s.allPods() / apps), //nolint:gosec // at most 40
+			Replicas:     int32(s.allPods() / apps),
 			NodeSelector: map[string]string{place: ""},
 		}
 		objects = append(objects, app.Deployment())

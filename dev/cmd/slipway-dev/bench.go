@@ -43,6 +43,7 @@ var benchGroups = []benchGroup{
 	{"agent-storm", "200 agents, of which 100 are told at once that their machine goes", benchStorm},
 	{"cloudpool", "a smaller pool: the decision, what it costs the API server, and what is added to reads meanwhile", benchCloudpool},
 	{"autoscale", "machines for pods without room: how many are ordered, how fast that is decided, and how soon they are asked for", benchAutoscale},
+	{"autoscale-nova", "the last of these at a real OpenStack", benchAutoscaleNova},
 	{"retirement", "100 of 500 nodes taken out of service, 20 at a time: the time against what is forced, and the requests", benchRetirement},
 	{"manager", "a manager with 5,000 nodes and 150,000 pods in its caches: memory, and CPU when nothing happens", benchManager},
 	{"placement", "which nodes can go and what machines the pending pods need: speed and memory, on one core", benchPlacement},
@@ -54,6 +55,10 @@ func benchPlacement(ctx context.Context, _ benchOptions) ([]result.Result, error
 
 func benchAutoscale(ctx context.Context, o benchOptions) ([]result.Result, error) {
 	return autoscale.Run(ctx, autoscale.Options{Kubernetes: o.kubernetes, Progress: o.progress})
+}
+
+func benchAutoscaleNova(ctx context.Context, o benchOptions) ([]result.Result, error) {
+	return autoscale.RunNova(ctx, autoscale.Options{Kubernetes: o.kubernetes, Progress: o.progress})
 }
 
 func benchAgent(ctx context.Context, o benchOptions) ([]result.Result, error) {
@@ -81,7 +86,7 @@ func benchCommand() *cobra.Command {
 	var names, abouts []string
 	for _, g := range benchGroups {
 		names = append(names, g.name)
-		abouts = append(abouts, fmt.Sprintf("  %-11s %s", g.name, g.about))
+		abouts = append(abouts, fmt.Sprintf("  %-14s %s", g.name, g.about))
 	}
 	cmd := &cobra.Command{
 		Use:   "bench [GROUP]",
@@ -112,6 +117,18 @@ func benchCommand() *cobra.Command {
 	cmd.Flags().IntVar(&o.doomed, "doomed", 0, "of agent-storm: how many machines go, a multiple of 10 (default 100)")
 	cmd.Flags().StringVar(&o.profile, "profile", "", "directory for profiles and audit logs of the API server, where a group keeps them "+
 		"(agent-storm, cloudpool); it then is slower")
+	return cmd
+}
+
+// forwardCommand is a process of the cloudpool group.
+func forwardCommand() *cobra.Command {
+	var listen, to string
+	cmd := &cobra.Command{
+		Use: "forward", Short: "Forward requests, as the proxy that slipway cloudpool is measured against", Hidden: true, Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cloudpool.Forward(cmd.Context(), listen, to) },
+	}
+	cmd.Flags().StringVar(&listen, "listen", "", "loopback address and port")
+	cmd.Flags().StringVar(&to, "to", "", "URL of the server")
 	return cmd
 }
 

@@ -27,7 +27,7 @@ func run() int {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.AddCommand(buildCommand(), demoCommand(), benchCommand(), upCommand(), downCommand(), azureCommand())
+	root.AddCommand(buildCommand(), demoCommand(), benchCommand(), upCommand(), downCommand(), azureCommand(), forwardCommand(), siteCommand())
 	if err := root.ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "slipway-dev:", err)
 		return 1

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"path/filepath"
 	"sync"
 	"time"
 
@@ -109,6 +110,10 @@ func up(ctx context.Context, dir, version string, out io.Writer) (kubeconfig str
 	}()
 	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
 	defer cancel()
+	clouds, err := t.WriteClouds()
+	if err != nil {
+		return "", err
+	}
 	if err := t.HandOver(ctx, program); err != nil {
 		return "", err
 	}
@@ -125,10 +130,23 @@ func up(ctx context.Context, dir, version string, out io.Writer) (kubeconfig str
 	}
 	fmt.Fprintf(out, "Kubernetes %s is up at %s, after %s: %s\n"+
 		"A slipway-agent guards each node (their tokens are good until %s). To end a machine, and to see what became of\n"+
-		"its pods:\n%sLogs and data are in %s; `make down` stops everything and removes them.\n",
+		"its pods:\n%sslipway manager --cloud-config %s deletes machines of this Azure, and has new ones made.\n"+
+		"Logs and data are in %s; `make down` stops everything and removes them.\n",
 		t.Version(), t.RESTConfig().Host, time.Since(begun).Round(100*time.Millisecond), summary,
-		expires.Local().Format("Monday 15:04"), testbed.Announcing(t.ControlURL(), spotPool.Resource(0)), t.Dir())
+		expires.Local().Format("Monday 15:04"), testbed.Announcing(t.ControlURL(), spotPool.Resource(0)), relative(clouds), t.Dir())
 	return t.Kubeconfig(), nil
+}
+
+// relative is a path as somebody types it here.
+func relative(path string) string {
+	here, err := os.Getwd()
+	if err != nil {
+		return path
+	}
+	if short, err := filepath.Rel(here, path); err == nil && filepath.IsLocal(short) {
+		return short
+	}
+	return path
 }
 
 // emulatorAddress is the one that the emulator is known by, unless another has it.

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -13,9 +14,11 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
 
 	"github.com/slipway-dev/slipway/dev/controlplane"
 	"github.com/slipway-dev/slipway/dev/testbed"
+	provider "github.com/slipway-dev/slipway/internal/cloud/azure"
 )
 
 // TestMain makes the test binary stand for slipway-dev where `up` leaves it running as the emulator.
@@ -68,6 +71,15 @@ func TestWhatUpLeavesRunningEndsMachinesAndGivesThemBackAndDownEndsItAll(t *test
 		t.Errorf("the ledger: %s\n%s", summary, get(ctx, t, emulator+"/ledger"))
 	}
 
+	clouds, err := os.ReadFile(filepath.Join(dir, "clouds.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A machine leaves its scale set once its event is over, a while after it lost its power.
+	await(ctx, t, "Azure's Resource Manager knows the machines that are left", func() bool {
+		return azureAnswers(ctx, clouds) == nil
+	})
+
 	after := processes(t, dir, machines)
 	if err := testbed.Down(dir); err != nil {
 		t.Fatal(err)
@@ -80,6 +92,30 @@ func TestWhatUpLeavesRunningEndsMachinesAndGivesThemBackAndDownEndsItAll(t *test
 	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the directory is still there: %v", err)
 	}
+}
+
+// azureAnswers says what is wrong with the Resource Manager that a file of clouds names, as far as its pools' machines go.
+func azureAnswers(ctx context.Context, clouds []byte) error {
+	var file struct {
+		Azure provider.Config `json:"azure"`
+	}
+	if err := yaml.Unmarshal(clouds, &file); err != nil {
+		return err
+	}
+	azure, err := provider.New(file.Azure, provider.Options{})
+	if err != nil {
+		return err
+	}
+	for set, want := range map[string]int{spotPool.ScaleSet(): spotNodes - 1, generalPool.ScaleSet(): generalNodes} {
+		group, err := azure.Group(ctx, set)
+		if err != nil {
+			return err
+		}
+		if group.Size != want {
+			return fmt.Errorf("scale set %s is to have %d machines, want %d", set, group.Size, want)
+		}
+	}
+	return nil
 }
 
 // withoutStray gives a Spot machine other than the first on which no pod is that nobody would replace: a Reboot leaves

@@ -25,7 +25,7 @@ import (
 func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
 
 // patience bounds every wait of a test. Nothing takes nearly as long, but the machine may be busy.
-const patience = 2 * time.Minute
+const patience = 6 * time.Minute
 
 // brisk is the polling interval of the tests in which many polls would only cost time.
 const brisk = "--poll-interval=200ms"

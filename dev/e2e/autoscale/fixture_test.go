@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -31,9 +30,7 @@ import (
 func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
 
 // patience bounds every wait of a test. Nothing takes nearly as long, but the machine may be busy.
-const patience = 4 * time.Minute
-
-var groups = v1alpha1.GroupVersion.WithResource("nodegroups")
+const patience = 6 * time.Minute
 
 // shard is the label by which each test's manager finds its own groups.
 const shard = "e2e.slipway.dev/shard"
@@ -69,16 +66,7 @@ func newFixture(t *testing.T, name string) *fixture {
 }
 
 func (f *fixture) install() error {
-	root, err := testbed.Root()
-	if err != nil {
-		return err
-	}
-	for _, file := range []string{"rbac.yaml", "install-crds.yaml"} {
-		if err := f.Apply(f.ctx, filepath.Join(root, "deploy", "manager", file)); err != nil {
-			return err
-		}
-	}
-	return f.ApplyTypes(f.ctx, filepath.Join(root, "api", "crds"), v1alpha1.GroupVersion, groups.Resource, "noderetirements")
+	return errors.Join(f.Deploy(f.ctx, testbed.ManagerFiles...), f.InstallTypes(f.ctx))
 }
 
 func (f *fixture) check(err error) {
@@ -91,20 +79,13 @@ func (f *fixture) check(err error) {
 // group creates a NodeGroup of a scale set.
 func (f *fixture) group(name, scaleSet, spec string) {
 	f.t.Helper()
-	f.groupOf(name, fmt.Sprintf("nodeSelector: {matchLabels: {kubernetes.azure.com/agentpool: %s}}\ncloud: {provider: azure, group: %s}\n%s",
-		f.name, scaleSet, spec))
+	f.groupOf(name, testbed.ScaleSetSpec(f.name, scaleSet)+spec)
 }
 
 // groupOf creates a NodeGroup.
 func (f *fixture) groupOf(name, spec string) {
 	f.t.Helper()
-	o := &unstructured.Unstructured{Object: map[string]any{}}
-	f.check(yaml.Unmarshal([]byte("spec:\n  "+strings.ReplaceAll(strings.TrimSpace(spec), "\n", "\n  ")), &o.Object))
-	o.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("NodeGroup"))
-	o.SetName(name)
-	o.SetLabels(map[string]string{shard: f.name})
-	_, err := dynamic.NewForConfigOrDie(f.RESTConfig()).Resource(groups).Create(f.ctx, o, metav1.CreateOptions{})
-	f.check(err)
+	f.check(f.CreateNodeGroup(f.ctx, name, map[string]string{shard: f.name}, spec))
 }
 
 // manage starts a manager with the rights of the shipped manifests. It is told what the nodes of the scale sets will be
@@ -125,15 +106,9 @@ func (f *fixture) manage(scaleSets ...string) *controlplane.Process {
 // manageWith starts a manager with a file of clouds.
 func (f *fixture) manageWith(clouds string) *controlplane.Process {
 	f.t.Helper()
-	credentials, err := f.ServiceAccountKubeconfig(f.ctx, "slipway", "slipway-manager", controlplane.TokenOptions{})
-	f.check(err)
-	path, err := testbed.Binary("slipway")
-	f.check(err)
-	p, err := f.Run(f.ctx, controlplane.Command{Name: "manager-" + f.name, Path: path, Args: []string{
-		"manager", "--selector", shard + "=" + f.name, "--kubeconfig", credentials, "--cloud-config", clouds, "--listen", "",
-		"--leader-elect=false", "--poll-interval", "1s", "--cloud-poll-interval", "500ms", "--retry-interval", "1s",
-		"--group-poll-interval", "1s", "--scale-poll-interval", "1s", "--log-level", "debug",
-	}})
+	p, err := f.StartManagerWith(f.ctx, "manager-"+f.name, clouds, "--selector", shard+"="+f.name,
+		"--poll-interval", "1s", "--cloud-poll-interval", "500ms", "--retry-interval", "1s",
+		"--group-poll-interval", "1s", "--scale-poll-interval", "1s", "--log-level", "debug")
 	f.check(err)
 	f.t.Cleanup(func() {
 		if p.Alive() {
@@ -144,7 +119,7 @@ func (f *fixture) manageWith(clouds string) *controlplane.Process {
 			f.t.Logf("log of the manager:\n%s", raw)
 		}
 	})
-	return p
+	return p.Process
 }
 
 // machines is how many machines a scale set has, those that are being deleted not counted.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -28,11 +27,7 @@ func directory(f *fixture) (root, clouds string) {
 	f.t.Helper()
 	root = filepath.Join(f.t.TempDir(), "machines")
 	plugins := f.t.TempDir()
-	build := exec.CommandContext(f.ctx, "go", "build", "-o", filepath.Join(plugins, "directory"),
-		"github.com/slipway-dev/slipway/examples/directory")
-	if out, err := build.CombinedOutput(); err != nil {
-		f.t.Fatalf("%v\n%s", err, out)
-	}
+	f.check(testbed.Build(f.ctx, filepath.Join(plugins, "directory"), "./examples/directory"))
 	f.check(os.MkdirAll(filepath.Join(root, f.name), 0o700))
 	f.check(os.WriteFile(filepath.Join(root, "host.json"), []byte(`{"quota": 10}`), 0o600))
 	f.check(os.WriteFile(filepath.Join(root, f.name, "group.json"),

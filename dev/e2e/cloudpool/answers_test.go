@@ -150,7 +150,7 @@ func (a *asker) byItsReason(nodes []corev1.Node) {
 	a.want(a.post("/pool/membershipStatus", membership(id, true, false)), http.StatusOK)
 	a.refused("/pool/terminate", termination(id, true), http.StatusConflict, unsafe+viable(0), "not evictable")
 	a.want(a.post("/pool/membershipStatus", membership(id, true, true)), http.StatusOK)
-	a.refused("/pool/terminate", termination("x", true), http.StatusNotFound, "failed to get cloudpool machine with ID x: getMachine x: machine not found: ")
+	a.refused("/pool/terminate", termination("x", true), http.StatusNotFound, "no kubernetes node with external ID x exists")
 	if a.pool == nil {
 		return
 	}

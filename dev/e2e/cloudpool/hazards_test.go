@@ -238,6 +238,43 @@ func TestI8AnUpdateGoesOnInAnotherReplicaAndItsClientMayLeave(t *testing.T) {
 	}
 }
 
+// TestI8AProcessThatWasPausedLearnsHowItsUpdateEnded has another one end the update, and carry out the next one, while the
+// first stands still.
+func TestI8AProcessThatWasPausedLearnsHowItsUpdateEnded(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "paused", 4, options{})
+	slow := f.app("slow", 4)
+	slow.Stop = "2"
+	f.create(slow.Deployment())
+	f.manage()
+	first := f.serve("a")
+	a := f.front
+	waiting := make(chan answer, 1)
+	go func() {
+		got, err := f.ask(a, http.MethodPost, "/pool/size", size(3))
+		if err != nil {
+			t.Error(err)
+		}
+		waiting <- got
+	}()
+	f.await("a retirement is under way", func() bool { return len(f.records()) > 0 })
+	id := f.records()[0].Labels[cloudpool.UpdateLabel]
+	f.check(first.Pause(f.ctx))
+	f.serve("b")
+	f.want(f.post("/pool/size", size(3)), http.StatusOK)
+	f.want(f.post("/pool/size", size(2)), http.StatusOK)
+	f.check(first.Resume())
+	f.want(<-waiting, http.StatusOK)
+	f.front = a
+	if up := f.awaitUpdate("/slipway/v1/pools/paused/updates/" + id); up.Outcome.Result != cloudpool.Done {
+		t.Errorf("%+v", up.Outcome)
+	}
+	f.want(f.post("/pool/size", size(2)), http.StatusOK)
+	if n := len(f.pool.Machines()); n != 2 || f.pool.Desired() != 2 || len(f.records()) != 2 {
+		t.Errorf("%d machines, a desired size of %d, %d retirements; want 2 of each", n, f.pool.Desired(), len(f.records()))
+	}
+}
+
 func TestOneUpdateAtATimeHoweverManyAskWhomever(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "many", 5, options{})

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -70,19 +71,9 @@ func shared(t *testing.T) *testbed.Testbed {
 	t.Helper()
 	bed := testbed.Shared(t)
 	installed.Do(func() {
-		root, err := testbed.Root()
-		if err == nil {
-			_, err = testbed.Binary("slipway") // on no test's time
-		}
-		if err == nil {
-			err = bed.ApplyTypes(context.Background(), filepath.Join(root, "api", "crds"), groups.GroupVersion(), groups.Resource, retirements.Resource)
-		}
-		for _, file := range []string{"manager/rbac.yaml", "cloudpool/rbac.yaml", "cloudpool/native.yaml", "cloudpool/authorize.yaml"} {
-			if err == nil {
-				err = bed.Apply(context.Background(), filepath.Join(root, "deploy", file))
-			}
-		}
-		installed.err = err
+		_, err := testbed.Binary("slipway") // on no test's time
+		installed.err = errors.Join(err, bed.InstallTypes(context.Background()),
+			bed.Deploy(context.Background(), "manager/rbac.yaml", "cloudpool/rbac.yaml", "cloudpool/native.yaml", "cloudpool/authorize.yaml"))
 	})
 	if installed.err != nil {
 		t.Fatal(installed.err)
@@ -273,7 +264,7 @@ func (f *fixture) serve(replica string, flags ...string) *controlplane.Process {
 	args := []string{
 		"cloudpool", "--kubeconfig", credentials, "--cloud-config", f.clouds, "--listen", address,
 		"--metrics-listen", health, "--namespace", namespace, "--holder", replica, "--retirement-labels", shard + "=" + f.name,
-		"--poll-interval", "200ms", "--trouble-patience", "3s", "--admission-wait", "1m", "--settle-time", "5s",
+		"--poll-interval", "200ms", "--trouble-patience", "20s", "--admission-wait", "1m", "--settle-time", "5s",
 	}
 	f.front = "http://" + address
 	return f.start(replica, "http://"+health+"/readyz", append(args, flags...)...)

@@ -46,7 +46,7 @@ func TestThePersonalityDoesAllOfItInOneProcess(t *testing.T) {
 	}
 	f.want(f.post(pool+"/pool/size", `{}`), http.StatusBadRequest, "setDesiredSize message did not specify a desiredSize")
 	f.want(f.post(pool+"/terminate", termination("i-0000000000000000", true)), http.StatusInternalServerError,
-		"failed to terminate machine", "machine not found")
+		"failed to terminate machine", "no kubernetes node with external ID i-0000000000000000 exists")
 	f.want(f.post(pool+"/pool/size", size(2)), http.StatusOK)
 	if n := len(f.pool.Machines()); n != 2 || f.pool.Desired() != 2 {
 		t.Errorf("%d machines, and a desired size of %d; want 2", n, f.pool.Desired())

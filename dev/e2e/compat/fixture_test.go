@@ -29,7 +29,7 @@ import (
 func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
 
 // patience bounds every wait of a test.
-const patience = 2 * time.Minute
+const patience = 6 * time.Minute
 
 // fixture is a pool of machines and a namespace of a test's own.
 type fixture struct {

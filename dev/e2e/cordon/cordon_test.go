@@ -74,7 +74,7 @@ func (f *fixture) keeper(t *testing.T) *cordon.Keeper {
 // settled waits until the node lifecycle controller has followed spec.unschedulable with its own taint.
 func (f *fixture) settled(t *testing.T) *corev1.Node {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	for {
 		n := f.read(t)

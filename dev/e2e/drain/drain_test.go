@@ -30,7 +30,7 @@ import (
 func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
 
 // patience bounds every wait of a test. Nothing takes nearly as long, but the machine may be busy.
-const patience = 2 * time.Minute
+const patience = 6 * time.Minute
 
 // Exit codes, as `slipway drain --help` lists them.
 const (

@@ -24,7 +24,7 @@ import (
 func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
 
 // patience bounds every wait of a test.
-const patience = 2 * time.Minute
+const patience = 6 * time.Minute
 
 // namespace is where the pods of the tests are.
 const namespace = "guard"

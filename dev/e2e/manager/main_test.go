@@ -28,7 +28,7 @@ import (
 func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
 
 // patience bounds every wait of a test. Nothing takes nearly as long, but the machine may be busy.
-const patience = 4 * time.Minute
+const patience = 6 * time.Minute
 
 // The account of the shipped manifests.
 const (

@@ -2,7 +2,6 @@ package manager_test
 
 import (
 	"bytes"
-	"fmt"
 	"os/exec"
 	"slices"
 	"strings"
@@ -17,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
-	"sigs.k8s.io/yaml"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/dev/azure"
@@ -43,16 +41,8 @@ func newPool(t *testing.T, name string, n int, spec string) *poolBed {
 	b.check(b.AddPool(b.ctx, b.pool, n))
 	b.check(workload.Create(b.ctx, b.Client(), workload.Namespace(name)))
 	b.clouds = b.bed.clouds(nil)
-	o := &unstructured.Unstructured{Object: map[string]any{}}
-	b.check(yaml.Unmarshal([]byte(fmt.Sprintf(
-		"spec:\n  nodeSelector: {matchLabels: {kubernetes.azure.com/agentpool: %s}}\n  cloud: {provider: azure, group: %s}\n  %s\n",
-		name, b.pool.ScaleSet(), spec)), &o.Object))
-	o.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("NodeGroup"))
-	o.SetName(name)
-	o.SetLabels(map[string]string{shard: name})
-	_, err := dynamic.NewForConfigOrDie(b.RESTConfig()).Resource(groups).Create(b.ctx, o, metav1.CreateOptions{})
-	b.check(err)
-	_, err = b.StartAgent(b.ctx, b.pool, 0)
+	b.check(b.CreateNodeGroup(b.ctx, name, map[string]string{shard: name}, testbed.ScaleSetSpec(name, b.pool.ScaleSet())+spec))
+	_, err := b.StartAgent(b.ctx, b.pool, 0)
 	b.check(err)
 	return b
 }

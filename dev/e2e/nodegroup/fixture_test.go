@@ -6,10 +6,10 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -20,7 +20,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -36,7 +35,7 @@ import (
 func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
 
 // patience bounds every wait of a test. Nothing takes nearly as long, but the machine may be busy.
-const patience = 4 * time.Minute
+const patience = 6 * time.Minute
 
 var (
 	groups      = v1alpha1.GroupVersion.WithResource("nodegroups")
@@ -85,16 +84,7 @@ func newFixture(t *testing.T, name string, n int) *fixture {
 }
 
 func (f *fixture) install() error {
-	root, err := testbed.Root()
-	if err != nil {
-		return err
-	}
-	for _, file := range []string{"rbac.yaml", "install-crds.yaml"} {
-		if err := f.Apply(f.ctx, filepath.Join(root, "deploy", "manager", file)); err != nil {
-			return err
-		}
-	}
-	return f.ApplyTypes(f.ctx, filepath.Join(root, "api", "crds"), v1alpha1.GroupVersion, groups.Resource, retirements.Resource)
+	return errors.Join(f.Deploy(f.ctx, testbed.ManagerFiles...), f.InstallTypes(f.ctx))
 }
 
 func (f *fixture) check(err error) {
@@ -111,8 +101,7 @@ func (f *fixture) objects(resource schema.GroupVersionResource) dynamic.Resource
 // group creates a NodeGroup of the test's pool. What is given is added to its spec.
 func (f *fixture) group(name, more string) {
 	f.t.Helper()
-	f.create(name, fmt.Sprintf("nodeSelector: {matchLabels: {kubernetes.azure.com/agentpool: %s}}\ncloud: {provider: azure, group: %s}\n%s",
-		f.name, f.pool.ScaleSet(), more))
+	f.create(name, testbed.ScaleSetSpec(f.name, f.pool.ScaleSet())+more)
 }
 
 // idle is the rule of a group whose nodes leave without a pod of the test's.
@@ -123,13 +112,7 @@ func (f *fixture) idle(cooldown, more string) string {
 
 func (f *fixture) create(name, spec string) {
 	f.t.Helper()
-	o := &unstructured.Unstructured{Object: map[string]any{}}
-	f.check(yaml.Unmarshal([]byte("spec:\n  "+strings.ReplaceAll(strings.TrimSpace(spec), "\n", "\n  ")), &o.Object))
-	o.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("NodeGroup"))
-	o.SetName(name)
-	o.SetLabels(map[string]string{shard: f.name})
-	_, err := f.objects(groups).Create(f.ctx, o, metav1.CreateOptions{})
-	f.check(err)
+	f.check(f.CreateNodeGroup(f.ctx, name, map[string]string{shard: f.name}, spec))
 }
 
 // change patches the spec of a NodeGroup.

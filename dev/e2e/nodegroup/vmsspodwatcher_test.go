@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/dev/azure"
 	"github.com/slipway-dev/slipway/dev/controlplane"
 	"github.com/slipway-dev/slipway/dev/testbed"
@@ -36,13 +37,14 @@ func (f *fixture) patchNode(i int, patch string) {
 }
 
 // watcher starts the VMSS pod watcher's stand-in. What it is told beside the tool's environment is where the emulator is.
-func (f *fixture) watcher(env ...string) *controlplane.Process {
+func (f *fixture) watcher(env []string, flags ...string) *controlplane.Process {
 	f.t.Helper()
 	env = append([]string{
 		"LABEL_KEY=" + work, "LABEL_VALUE=" + f.name, "NAMESPACE=" + f.name, "VMSS_RG=" + controlplane.ResourceGroup,
 		"FOCUS_NODEPOOL=" + f.name,
 	}, env...)
-	return f.start("watcher-"+f.name, env, append([]string{"vmss-pod-watcher"}, f.flags()...)...)
+	args := append([]string{"vmss-pod-watcher"}, f.flags()...)
+	return f.start("watcher-"+f.name, env, append(args, flags...)...)
 }
 
 // TestTheStandInForTheVMSSPodWatcherDoesWhatItsEnvironmentSays has a pod end on one node, another go on on the second, and
@@ -66,8 +68,10 @@ func TestTheStandInForTheVMSSPodWatcherDoesWhatItsEnvironmentSays(t *testing.T) 
 		Annotations: map[string]string{"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"},
 	}
 	f.run(placeholder.Deployment(), f.app("ends", 0).Pod(), f.app("goes-on", 1).Pod())
-	p := f.watcher("COOLDOWN=1", "SCHEDULED_CHECK_FALG=true", "FAKENP_FLAG=true", "AKS_RG="+testbed.ManagedClusterGroup,
-		"AKS_NAME="+testbed.ManagedCluster, "FAKE_NODEPOOL=fake")
+	p := f.watcher([]string{
+		"COOLDOWN=1", "SCHEDULED_CHECK_FALG=true", "FAKENP_FLAG=true", "AKS_RG=" + testbed.ManagedClusterGroup,
+		"AKS_NAME=" + testbed.ManagedCluster, "FAKE_NODEPOOL=fake",
+	})
 	f.awaitGone(2) // which never had a pod
 	f.here(0, 1)
 	f.finish("ends", "")
@@ -107,7 +111,7 @@ func TestFaultANodeWhosePodEndedWhileTheToolWasAwayStayedForEver(t *testing.T) {
 	f := newFixture(t, "missed", 2)
 	f.agentPool(2)
 	f.run(f.app("job", 0).Pod())
-	p := f.watcher("COOLDOWN=1s")
+	p := f.watcher([]string{"COOLDOWN=1s"})
 	f.awaitNode(0, "known to have had a pod", func(n *corev1.Node) bool { return n.Annotations[used] == "true" })
 	f.check(p.Kill())
 	f.deletePod("job")
@@ -136,4 +140,56 @@ func TestFaultTheCooldownOfAPodThatEndedWhileTheToolWasAwayWasNotKept(t *testing
 		return n.Annotations[since] == ended && n.Annotations[used] == "true"
 	})
 	f.here(0)
+}
+
+// TestI8TheLastMachineOfAPoolIsDeletedThoughTheProcessEndedAfterItsNode has Azure refuse the deletion for as long as the first
+// process lives. The next one finds a pool without a node, and one that finds nothing to do is alive and ready.
+func TestI8TheLastMachineOfAPoolIsDeletedThoughTheProcessEndedAfterItsNode(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "last", 1)
+	f.agentPool(1)
+	f.check(f.ARM.Inject(azure.ARMFault{Kind: azure.ARMThrottled, RetryAfter: time.Second, Action: vmssDelete, Resource: f.pool.ScaleSet()}))
+	address, err := controlplane.FreeAddress(f.ctx)
+	f.check(err)
+	p := f.watcher([]string{"COOLDOWN=1", "SCHEDULED_CHECK_FLAG=true"}, "--listen", address)
+	f.awaitPhase(0, v1alpha1.NodeDeleted)
+	f.check(p.Kill())
+	f.ARM.Relent(f.pool.ScaleSet())
+	if _, there := f.ARM.VM(f.pool.Resource(0)); !there {
+		t.Fatal("the machine went before the process ended")
+	}
+	f.check(p.Restart(f.ctx))
+	f.awaitGone(0)
+	f.awaitPhase(0, v1alpha1.Succeeded)
+	f.check(p.Kill())
+	f.check(p.Restart(f.ctx))
+	for _, path := range []string{"/healthz", "/readyz", "/metrics"} {
+		f.check(testbed.Poll(f.ctx, path+" of a process without a node", func() bool { return f.answers("http://" + address + path) }))
+	}
+}
+
+// answers says whether a GET is answered with 200.
+func (f *fixture) answers(url string) bool {
+	f.t.Helper()
+	r, err := http.NewRequestWithContext(f.ctx, http.MethodGet, url, nil)
+	f.check(err)
+	answer, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return false
+	}
+	_ = answer.Body.Close() // It was only read.
+	return answer.StatusCode == http.StatusOK
+}
+
+// TestANodeIsRetiredByHandUnderTheStandIn has a node leave that has no pod and no mark but whose it is.
+func TestANodeIsRetiredByHandUnderTheStandIn(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "asked", 1)
+	f.agentPool(1)
+	f.watcher(nil)
+	f.awaitNode(0, "known to be the stand-in's", func(n *corev1.Node) bool {
+		return n.Annotations["nodegroup.slipway.dev/name"] == f.name && n.Annotations["nodegroup.slipway.dev/scope"] == "slipway.dev/agentpool="+f.name
+	})
+	f.slipway("retire", f.node(0), "--wait", "--timeout", patience.String())
+	f.awaitGone(0)
 }

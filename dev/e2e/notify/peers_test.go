@@ -24,7 +24,7 @@ import (
 )
 
 // patience bounds every wait of a test. Nothing takes nearly as long, but the machine may be busy.
-const patience = 2 * time.Minute
+const patience = 6 * time.Minute
 
 // peer finds another's program, on the machine or where dev/peers/install has put it.
 func peer(t *testing.T, name string) string {

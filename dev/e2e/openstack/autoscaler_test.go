@@ -120,7 +120,7 @@ func TestAWorkerOfTheOpenStackAutoscalerIsRetiredWithItsConfYMLAndAPodGetsANewOn
 // getsServer has a pod wait that fits nowhere, until it runs on a server that was made for it.
 func getsServer(ctx context.Context, t *testing.T, bed *testbed.Testbed, c *openstackdev.Cloud) {
 	t.Helper()
-	mark := map[string]string{openstack.ClusterKey: openstackautoscaler.DefaultCluster}
+	mark := map[string]string{openstack.GroupKey: openstackautoscaler.Group}
 	client := nova(t, c, openstackdev.Demo)
 	t.Cleanup(func() {
 		left, err := openstackdev.Servers(context.WithoutCancel(ctx), client, mark)

@@ -116,19 +116,17 @@ func providerOf(t *testing.T, config openstack.Config, o openstack.Options) *ope
 // serversOf lists the servers of a group by Nova's own account, ordered by ID.
 func serversOf(t *testing.T, c *openstackdev.Cloud, group string) []servers.Server {
 	t.Helper()
-	pages, err := servers.List(nova(t, c, openstackdev.Demo), servers.ListOpts{}).AllPages(context.WithoutCancel(t.Context()))
+	all, err := openstackdev.Servers(context.WithoutCancel(t.Context()), nova(t, c, openstackdev.Demo), markOf(group))
 	if err != nil {
 		t.Fatal(err)
 	}
-	all, err := servers.ExtractServers(pages)
-	if err != nil {
-		t.Fatal(err)
-	}
-	all = slices.DeleteFunc(all, func(s servers.Server) bool {
-		return s.Metadata[openstack.ClusterKey] != clusterName || s.Metadata[openstack.GroupKey] != group
-	})
 	slices.SortFunc(all, func(a, b servers.Server) int { return strings.Compare(a.ID, b.ID) })
 	return all
+}
+
+// markOf is the metadata of a group's servers.
+func markOf(group string) map[string]string {
+	return map[string]string{openstack.ClusterKey: clusterName, openstack.GroupKey: group}
 }
 
 // removeGroup deletes what is left of a group, and waits for that.
@@ -136,21 +134,8 @@ func removeGroup(t *testing.T, c *openstackdev.Cloud, group string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 5*time.Minute)
 	defer cancel()
-	for {
-		left := serversOf(t, c, group)
-		if len(left) == 0 {
-			return
-		}
-		for _, s := range left {
-			if s.TaskState != "deleting" {
-				_ = servers.Delete(ctx, nova(t, c, openstackdev.Demo), s.ID).ExtractErr() // the list says whether it worked
-			}
-		}
-		select {
-		case <-ctx.Done():
-			t.Fatalf("%d servers of group %s are left", len(left), group)
-		case <-time.After(lookPause):
-		}
+	if err := openstackdev.RemoveServers(ctx, nova(t, c, openstackdev.Demo), markOf(group)); err != nil {
+		t.Fatal(err)
 	}
 }
 

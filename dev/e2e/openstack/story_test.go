@@ -2,22 +2,17 @@ package openstack_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/dynamic"
-	"sigs.k8s.io/yaml"
 
-	"github.com/slipway-dev/slipway/api/v1alpha1"
-	"github.com/slipway-dev/slipway/dev/controlplane"
 	openstackdev "github.com/slipway-dev/slipway/dev/openstack"
 	"github.com/slipway-dev/slipway/dev/testbed"
 	"github.com/slipway-dev/slipway/dev/workload"
@@ -44,23 +39,15 @@ func joined(t *testing.T, c *openstackdev.Cloud, bed *testbed.Testbed, metadata,
 // storyGroup makes the NodeGroup of a group of servers.
 func storyGroup(ctx context.Context, t *testing.T, bed *testbed.Testbed, name string) {
 	t.Helper()
-	spec := fmt.Sprintf(`spec:
-  nodeSelector: {matchLabels: {pool: %[1]s}}
-  cloud: {provider: openstack, group: %[1]s}
-  maximum: %[2]d
-  scaleUp: {policy: Priority, joinTimeout: 10m}
-  scaleDown: {underused: {cooldown: 1s}}
-  cooldowns: {afterFailure: 1s}
-  disruptionBudgets: [{nodes: "100%%"}]
-`, name, storyPods+2)
-	group := &unstructured.Unstructured{Object: map[string]any{}}
-	if err := yaml.Unmarshal([]byte(spec), &group.Object); err != nil {
-		t.Fatal(err)
-	}
-	group.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("NodeGroup"))
-	group.SetName(name)
-	_, err := dynamic.NewForConfigOrDie(bed.RESTConfig()).Resource(v1alpha1.GroupVersion.WithResource("nodegroups")).
-		Create(ctx, group, metav1.CreateOptions{})
+	err := bed.CreateNodeGroup(ctx, name, nil, fmt.Sprintf(`
+nodeSelector: {matchLabels: {pool: %[1]s}}
+cloud: {provider: openstack, group: %[1]s}
+maximum: %[2]d
+scaleUp: {policy: Priority, joinTimeout: 10m}
+scaleDown: {underused: {cooldown: 1s}}
+cooldowns: {afterFailure: 1s}
+disruptionBudgets: [{nodes: "100%%"}]
+`, name, storyPods+2))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,23 +56,9 @@ func storyGroup(ctx context.Context, t *testing.T, bed *testbed.Testbed, name st
 // manage starts a manager with the rights of its shipped manifests.
 func manage(ctx context.Context, t *testing.T, bed *testbed.Testbed, config openstack.Config) {
 	t.Helper()
-	raw, err := yaml.Marshal(map[string]any{openstack.Name: config})
-	if err != nil {
-		t.Fatal(err)
-	}
-	credentials, err := bed.ServiceAccountKubeconfig(ctx, "slipway", "slipway-manager", controlplane.TokenOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	path, err := testbed.Binary("slipway")
-	if err != nil {
-		t.Fatal(err)
-	}
-	p, err := bed.Run(ctx, controlplane.Command{Name: "manager-of-openstack", Path: path, Args: []string{
-		"manager", "--kubeconfig", credentials, "--cloud-config", testbed.File(t, "clouds.yaml", string(raw)), "--listen", "",
-		"--leader-elect=false", "--poll-interval", "500ms", "--cloud-poll-interval", "500ms", "--group-poll-interval", "1s",
-		"--scale-poll-interval", "1s", "--log-level", "debug",
-	}})
+	p, err := bed.StartManager(ctx, "manager-of-openstack", map[string]any{openstack.Name: config},
+		"--poll-interval", "500ms", "--cloud-poll-interval", "500ms", "--group-poll-interval", "1s", "--scale-poll-interval", "1s",
+		"--log-level", "debug")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,30 +71,14 @@ func manage(ctx context.Context, t *testing.T, bed *testbed.Testbed, config open
 	})
 }
 
-// installManager installs the types and the rights of the manager.
-func installManager(ctx context.Context, t *testing.T, bed *testbed.Testbed) {
-	t.Helper()
-	root, err := testbed.Root()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, file := range []string{"rbac.yaml", "install-crds.yaml"} {
-		if err := bed.Apply(ctx, filepath.Join(root, "deploy", "manager", file)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	err = bed.ApplyTypes(ctx, filepath.Join(root, "api", "crds"), v1alpha1.GroupVersion, "nodegroups", "noderetirements")
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 func TestPodsGetServersOfTheRightFlavorAndTheServersGoWithTheLoad(t *testing.T) {
 	c := openstackdev.ForTest(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	bed := testbed.Shared(t)
-	installManager(ctx, t, bed)
+	if err := errors.Join(bed.Deploy(ctx, testbed.ManagerFiles...), bed.InstallTypes(ctx)); err != nil {
+		t.Fatal(err)
+	}
 	name := newGroupName(t)
 	t.Cleanup(func() { removeGroup(t, c, name) })
 	g := groupOf(name)

@@ -79,7 +79,7 @@ func eventually(ctx context.Context, t *testing.T, what string, is func() bool) 
 
 func TestDeviceClassesAreFollowedOnTheRealAPIServer(t *testing.T) {
 	bed := testbed.ForTest(t, testbed.Options{})
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
 	defer cancel()
 	client := unthrottled(t, bed)
 	node := placementtest.Node("bench-0", "zone-a", 4, 16, 10)
@@ -140,7 +140,7 @@ var crowd = flag.Int("crowd", 40, "how many nodes, with ten pods each, a cluster
 func TestAClusterIsReadWholeInEveryWay(t *testing.T) {
 	nodes, pods := *crowd, 10**crowd
 	bed := testbed.ForTest(t, testbed.Options{})
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
 	defer cancel()
 	client := unthrottled(t, bed)
 	if err := workload.CreateSettled(ctx, client, workload.Namespace("crowd")); err != nil {

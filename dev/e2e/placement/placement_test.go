@@ -26,7 +26,6 @@ import (
 	"k8s.io/client-go/tools/cache"
 	watchtools "k8s.io/client-go/tools/watch"
 
-	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/dev/controlplane"
 	"github.com/slipway-dev/slipway/dev/testbed"
 	"github.com/slipway-dev/slipway/dev/workload"
@@ -84,7 +83,7 @@ func town() (objects []runtime.Object, pods int) {
 
 func TestAPlanThatIsCarriedOutLeavesNoPodPending(t *testing.T) {
 	bed := testbed.ForTest(t, testbed.Options{}) // the plan is for all nodes of a cluster
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
 	defer cancel()
 	specs := make([]controlplane.NodeSpec, nodes)
 	for i := range specs {
@@ -185,7 +184,7 @@ func asked(ctx context.Context, t *testing.T, bed *testbed.Testbed) []placement.
 	if out, err := slipway(ctx, t, bed, viewer, "why", first); err != nil || !strings.Contains(string(out), first+" can go") {
 		t.Errorf("why %s: %s, %v", first, out, err)
 	}
-	if err := bed.ApplyTypes(ctx, filepath.Join(root, "api", "crds"), v1alpha1.GroupVersion, "nodegroups", "noderetirements"); err != nil {
+	if err := bed.InstallTypes(ctx); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := slipway(ctx, t, bed, viewer, "status"); err != nil {
@@ -297,7 +296,7 @@ func carryOut(ctx context.Context, t *testing.T, bed *testbed.Testbed, selection
 // settle watches until all pods run on nodes that have stayed.
 func settle(ctx context.Context, t *testing.T, bed *testbed.Testbed, gone []string, want int) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
 	seen := map[types.UID]*corev1.Pod{}
 	unsettled := func() (list []string) {

@@ -80,23 +80,15 @@ func (e *embedded) live(ctx context.Context) error {
 }
 
 // account reaches the API server as the manager's ServiceAccount does, behind the proxy, so that what is before it needs
-// no TLS. It shows a cluster in which there is nothing but one test's own pool: what the managers of others do would be
-// most of what each has to read.
+// no TLS.
 type account struct {
 	token string
 	next  http.RoundTripper
-	// only are label selectors by the paths of lists and watches.
-	only map[string]string
 }
 
 func (a account) RoundTrip(r *http.Request) (*http.Response, error) {
 	r = r.Clone(r.Context())
 	r.Header.Set("Authorization", "Bearer "+a.token)
-	if selector := a.only[r.URL.Path]; selector != "" && r.Method == http.MethodGet {
-		query := r.URL.Query()
-		query.Set("labelSelector", selector)
-		r.URL.RawQuery = query.Encode()
-	}
 	return a.next.RoundTrip(r)
 }
 
@@ -129,10 +121,5 @@ func (f *fixture) account() account {
 		}()
 	})
 	f.check(theAccount.err)
-	mine := shard + "=" + f.name
-	return account{theAccount.token, theAccount.transport, map[string]string{
-		"/api/v1/nodes":                              "kubernetes.azure.com/agentpool=" + f.pool.Name,
-		"/apis/slipway.dev/v1alpha1/nodegroups":      mine,
-		"/apis/slipway.dev/v1alpha1/noderetirements": mine,
-	}}
+	return account{theAccount.token, f.alone(theAccount.transport)}
 }

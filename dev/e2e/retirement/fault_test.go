@@ -20,11 +20,11 @@ var (
 const (
 	// leastSeeds are run however long it takes: a slow or busy machine runs fewer than a quiet one, but not none.
 	leastSeeds = 48
-	// leastSpare and mostSpare bound the time that schedules get, the latter because a package has no more than twenty
-	// minutes. wholeTests after the beginning of `make test` none are begun any more.
+	// leastSpare and mostSpare bound the time that schedules get, the latter because a package has no more than half an
+	// hour. wholeTests after the beginning of `make test` none are begun any more.
 	leastSpare = 2 * time.Minute
-	mostSpare  = 8 * time.Minute
-	wholeTests = 31 * time.Minute
+	mostSpare  = 15 * time.Minute
+	wholeTests = 29 * time.Minute
 )
 
 // spare is how long schedules may be begun, from now. `make test` says when it began.

@@ -51,6 +51,8 @@ type fixture struct {
 	ctx  context.Context
 	pool controlplane.AKSPool
 	name string
+	// secluded has the manager processes see nothing of the other tests.
+	secluded bool
 }
 
 var rights struct {
@@ -71,12 +73,7 @@ func newPool(t *testing.T, name string, n int, group string) *fixture {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	t.Cleanup(cancel)
 	f := &fixture{bed: withTypes(t), t: t, ctx: ctx, pool: controlplane.AKSPool{Name: name}, name: name}
-	rights.Do(func() {
-		var root string
-		if root, rights.err = testbed.Root(); rights.err == nil {
-			rights.err = f.Apply(ctx, filepath.Join(root, "deploy", "manager", "rbac.yaml"))
-		}
-	})
+	rights.Do(func() { rights.err = f.Deploy(ctx, "manager/rbac.yaml") })
 	f.check(rights.err)
 	f.check(f.AddPool(ctx, f.pool, n))
 	f.create("NodeGroup", name, fmt.Sprintf(`
@@ -306,6 +303,9 @@ func (f *fixture) kubeconfig(proxy *faultproxy.Proxy) string {
 	config := rest.AnonymousClientConfig(f.RESTConfig())
 	transport, err := rest.TransportFor(config)
 	f.check(err)
+	if f.secluded {
+		transport = f.alone(transport).withItsPods(f)
+	}
 	server, err := url.Parse(config.Host)
 	f.check(err)
 	api, err := proxy.ServeTLS("api", server, transport, f.ARMServer().Certificate) // client-go sends no token without TLS

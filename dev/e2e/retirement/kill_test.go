@@ -198,6 +198,7 @@ func (c course) walk(t *testing.T, name string, at faultproxy.Point, moment faul
 ) {
 	t.Helper()
 	f := newFixture(t, name, 2, c.group)
+	f.secluded = true
 	c.prepare(f)
 	node := f.retire(0)
 	proxy := faultproxy.New(kindOf)

@@ -36,8 +36,9 @@ type CASSync struct {
 type CASSyncConfig struct {
 	// ResourceGroup is the managed cluster's.
 	ResourceGroup string `json:"resourceGroup"`
-	Cluster       string `json:"cluster"`
-	// AgentPool has the cluster autoscaler turned on, and no node.
+	// Cluster is the managed cluster.
+	Cluster string `json:"cluster"`
+	// AgentPool is one of Cluster that has the cluster autoscaler turned on, and no node.
 	AgentPool string `json:"agentPool"`
 	// Every is the time between two changes that no deletion calls for, 1m to 24h; 0 is none.
 	Every cloud.Duration `json:"every,omitempty"`

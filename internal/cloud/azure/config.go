@@ -37,6 +37,7 @@ type Config struct {
 
 // GroupConfig is a group under a name of the user's choice. It is either a scale set or an agent pool.
 type GroupConfig struct {
+	// Name is what NodeGroups call it in spec.cloud.group.
 	Name string `json:"name"`
 	// ResourceGroup is that of the scale set, or of the managed cluster. A scale set's is Config.ResourceGroup when
 	// empty; a managed cluster is never in the resource group of its nodes, and has to name its own.

@@ -168,7 +168,7 @@ func (p *Provider) instance(ctx context.Context, id providerid.ID) (found, error
 	if !m.id.Same(id) {
 		return m, fmt.Errorf("%s: the answer is about %s", doing, m.id)
 	}
-	return m, nil
+	return m, m.crossCheck()
 }
 
 // ofScaleSetVM reads an instance of a uniform scale set. One without ID or state is an answer cut short.

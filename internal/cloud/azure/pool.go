@@ -3,7 +3,6 @@ package azure
 import (
 	"context"
 	"fmt"
-	"strings"
 
 	"github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/containerservice/armcontainerservice/v6"
 
@@ -135,30 +134,4 @@ func (p *Provider) member(ctx context.Context, id providerid.ID) (member, bool, 
 		}
 	}
 	return member{}, false, nil
-}
-
-// ComputerNumber reads the instance of a uniform scale set from the name that its machine and node have: the last six
-// characters of aks-pool-12345678-vmss00000a are its number in base 36, here 10. It is a cross-check of a machine that
-// was found by its provider ID, and never the way to find one.
-func ComputerNumber(scaleSet, computerName string) (int, bool) {
-	const digits = 6
-	if len(computerName) <= digits {
-		return 0, false
-	}
-	prefix, suffix := computerName[:len(computerName)-digits], strings.ToLower(computerName[len(computerName)-digits:])
-	if !strings.EqualFold(prefix, scaleSet) {
-		return 0, false
-	}
-	n := 0
-	for _, c := range suffix {
-		switch {
-		case c >= '0' && c <= '9':
-			n = n*36 + int(c-'0')
-		case c >= 'a' && c <= 'z':
-			n = n*36 + int(c-'a') + 10
-		default:
-			return 0, false
-		}
-	}
-	return n, true
 }

@@ -96,7 +96,7 @@ func TestWhatIsRememberedOfRightsIsAskedAgainInTime(t *testing.T) {
 				time.Sleep(tc.held - 1)
 				n.scope.id = "/s" // which is the same
 				look(1)
-				time.Sleep(1)
+				time.Sleep(time.Nanosecond)
 				missing, err := c.missing(t.Context(), n)
 				if changed := tc.name == "a right that is held"; err != nil || (len(missing) > 0) != changed || azure.asked != 2 {
 					t.Errorf("missing %v, %v after %v and %d questions", missing, err, tc.held, azure.asked)

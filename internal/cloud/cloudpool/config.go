@@ -62,6 +62,7 @@ type PoolConfig struct {
 
 // Auth is who is asking. Basic authentication and a token exclude each other; a certificate goes with either.
 type Auth struct {
+	// Username is that of basic authentication.
 	Username string `json:"username,omitempty"`
 	// PasswordFile and TokenFile are read again for every request, so that they can be replaced.
 	PasswordFile string `json:"passwordFile,omitempty"`

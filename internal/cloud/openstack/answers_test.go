@@ -273,3 +273,27 @@ func FuzzAnswers(f *testing.F) {
 		_, _ = decodeOperation(body)
 	})
 }
+
+func TestI4WhoseAServerIsItsMarksSayAndItsNameOrAFormerMarkAdoptsIt(t *testing.T) {
+	p := &Provider{
+		config: Config{ClusterName: "shop", FormerClusterNames: []string{"kubernetes"}},
+		groups: []*group{{GroupConfig: GroupConfig{Name: "workers", AdoptNamePrefix: "kube-worker-"}}},
+	}
+	for name, c := range map[string]struct {
+		server        servers.Server
+		group         string
+		ours, adopted bool
+	}{
+		"marked":              {servers.Server{Name: "x", Metadata: map[string]string{ClusterKey: "shop", GroupKey: "workers"}}, "workers", true, false},
+		"another cluster's":   {servers.Server{Name: "kube-worker-ab12", Metadata: map[string]string{ClusterKey: "blog", GroupKey: "workers"}}, "workers", false, false},
+		"of a former name":    {servers.Server{Name: "x", Metadata: map[string]string{ClusterKey: "kubernetes", GroupKey: "workers"}}, "workers", true, true},
+		"unmarked, and named": {servers.Server{Name: "kube-worker-ab12", Metadata: map[string]string{}}, "workers", true, true},
+		"unmarked":            {servers.Server{Name: "web", Metadata: map[string]string{}}, "", false, false},
+	} {
+		c.server.ID, c.server.Status = someID, "ACTIVE"
+		m, err := p.read(&c.server)
+		if err != nil || m.ours != c.ours || m.Adopted != c.adopted || m.Group != c.group {
+			t.Errorf("%s: %+v, %v", name, m, err)
+		}
+	}
+}

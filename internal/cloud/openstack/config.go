@@ -40,13 +40,16 @@ type Config struct {
 	CAFile string `json:"caFile,omitempty"`
 
 	// ClusterName tells this cluster's servers from those of others in the project.
-	ClusterName string        `json:"clusterName"`
-	Groups      []GroupConfig `json:"groups,omitempty"`
+	ClusterName string `json:"clusterName"`
+	// FormerClusterNames are names by which the cluster's servers may still be marked, such as one that other clusters of the
+	// project had too. A server of such a name is the cluster's when it has a Node, as one that a group has adopted.
+	FormerClusterNames []string      `json:"formerClusterNames,omitempty"`
+	Groups             []GroupConfig `json:"groups,omitempty"`
 
 	// Join is how machines find the cluster whose user data has .Join.
 	Join JoinConfig `json:"join,omitzero"`
 
-	// ParallelCreates is how many servers are asked for at once, 1 to 100; 0 is 10.
+	// ParallelCreates is how many servers are asked for at once, 1 to 100; 0 is 40.
 	ParallelCreates int `json:"parallelCreates,omitempty"`
 	// RequestTimeout limits each try of a request, to its last byte. 1s to 5m; 0 is 60s, as Nova may take long to answer a
 	// create.
@@ -68,21 +71,26 @@ type Auth struct {
 	// URL is Keystone's, such as https://keystone.example.com:5000/v3.
 	URL string `json:"url"`
 
+	// Username, with UserDomainName or UserDomainID, or UserID by itself, is the user.
 	Username       string `json:"username,omitempty"`
 	UserID         string `json:"userID,omitempty"`
 	UserDomainName string `json:"userDomainName,omitempty"`
 	UserDomainID   string `json:"userDomainID,omitempty"`
-	Password       string `json:"password,omitempty"`
+	// Password is the user's.
+	Password string `json:"password,omitempty"`
 	// PasswordFile is read at the start, so that the password can be a mounted Secret.
 	PasswordFile string `json:"passwordFile,omitempty"`
 
+	// ProjectName, with ProjectDomainName or ProjectDomainID, or ProjectID by itself, is where the servers are.
 	ProjectName       string `json:"projectName,omitempty"`
 	ProjectID         string `json:"projectID,omitempty"`
 	ProjectDomainName string `json:"projectDomainName,omitempty"`
 	ProjectDomainID   string `json:"projectDomainID,omitempty"`
 
-	ApplicationCredentialID         string `json:"applicationCredentialID,omitempty"`
-	ApplicationCredentialName       string `json:"applicationCredentialName,omitempty"`
+	// ApplicationCredentialID, or ApplicationCredentialName with the user, takes the place of user, password and project.
+	ApplicationCredentialID   string `json:"applicationCredentialID,omitempty"`
+	ApplicationCredentialName string `json:"applicationCredentialName,omitempty"`
+	// ApplicationCredentialSecret is what it was given when it was made; ApplicationCredentialSecretFile is a file with it.
 	ApplicationCredentialSecret     string `json:"applicationCredentialSecret,omitempty"`
 	ApplicationCredentialSecretFile string `json:"applicationCredentialSecretFile,omitempty"`
 }
@@ -90,23 +98,30 @@ type Auth struct {
 // GroupConfig is a kind of server that a group has. Everything but flavors is named by name or by ID; a name that
 // several things have is an error that lists them.
 type GroupConfig struct {
+	// Name is what NodeGroups call it in spec.cloud.group.
 	Name string `json:"name"`
 	// Flavors are the names or IDs of those that may be used, the preferred one first.
 	Flavors []string `json:"flavors,omitempty"`
 	// FlavorSelection takes the place of Flavors.
 	FlavorSelection *FlavorSelection `json:"flavorSelection,omitempty"`
-	Image           Image            `json:"image"`
+	// Image is what the servers boot.
+	Image Image `json:"image"`
 	// BootVolume has the servers boot from a volume of their own, which goes with them.
-	BootVolume     *BootVolume `json:"bootVolume,omitempty"`
-	Networks       []string    `json:"networks"`
-	SecurityGroups []string    `json:"securityGroups,omitempty"`
+	BootVolume *BootVolume `json:"bootVolume,omitempty"`
+	// Networks are those that the servers are attached to, at least one.
+	Networks []string `json:"networks"`
+	// SecurityGroups are those of the servers; none leaves it to Nova.
+	SecurityGroups []string `json:"securityGroups,omitempty"`
 	// ServerGroup is one of Nova's, whose policy, such as anti-affinity, the servers are placed by.
 	ServerGroup string `json:"serverGroup,omitempty"`
-	KeyPair     string `json:"keyPair,omitempty"`
+	// KeyPair is the key by which people log in.
+	KeyPair string `json:"keyPair,omitempty"`
 	// AvailabilityZones are filled evenly; none leaves it to Nova. A group whose pods ask for zones should have one.
-	AvailabilityZones []string          `json:"availabilityZones,omitempty"`
-	Metadata          map[string]string `json:"metadata,omitempty"`
-	ConfigDrive       bool              `json:"configDrive,omitempty"`
+	AvailabilityZones []string `json:"availabilityZones,omitempty"`
+	// Metadata is the servers', beside what Slipway itself writes there.
+	Metadata map[string]string `json:"metadata,omitempty"`
+	// ConfigDrive gives the servers their user data on a disk, where the metadata service cannot be reached.
+	ConfigDrive bool `json:"configDrive,omitempty"`
 	// UserData is a Go template over [Machine], UserDataFile a file with one.
 	UserData     string `json:"userData,omitempty"`
 	UserDataFile string `json:"userDataFile,omitempty"`
@@ -124,8 +139,10 @@ type GroupConfig struct {
 // FlavorSelection takes all flavors that are within its bounds, the smallest first: by vCPUs, memory, disk and name. A
 // bound of 0 is none.
 type FlavorSelection struct {
-	MinVCPUs  int                `json:"minVCPUs,omitempty"`
-	MaxVCPUs  int                `json:"maxVCPUs,omitempty"`
+	// MinVCPUs and MaxVCPUs bound the virtual CPUs.
+	MinVCPUs int `json:"minVCPUs,omitempty"`
+	MaxVCPUs int `json:"maxVCPUs,omitempty"`
+	// MinMemory and MaxMemory bound the memory.
 	MinMemory *resource.Quantity `json:"minMemory,omitempty"`
 	MaxMemory *resource.Quantity `json:"maxMemory,omitempty"`
 	// Name is a regular expression that the whole name has to match.
@@ -136,6 +153,7 @@ type FlavorSelection struct {
 
 // Image is one of Glance's: by exactly one of the three. Of several with the tag the newest is taken.
 type Image struct {
+	// Name, ID and Tag are what Glance knows it by.
 	Name string `json:"name,omitempty"`
 	ID   string `json:"id,omitempty"`
 	Tag  string `json:"tag,omitempty"`
@@ -162,15 +180,17 @@ type BootVolume struct {
 // ExtraSpecResource says that an extra spec counts a resource of the Node: as a number (resources:VGPU is 1), or as
 // aliases with numbers (pci_passthrough:alias is a100:2,nic:1), which are added up.
 type ExtraSpecResource struct {
+	// ExtraSpec is the extra spec's key.
 	ExtraSpec string `json:"extraSpec"`
-	Resource  string `json:"resource"` // such as nvidia.com/gpu
+	// Resource is what Nodes call it, such as nvidia.com/gpu.
+	Resource string `json:"resource"`
 }
 
 const (
 	defaultRequestTimeout  = time.Minute
 	minRequestTimeout      = time.Second
 	maxRequestTimeout      = 5 * time.Minute
-	defaultParallelCreates = 10
+	defaultParallelCreates = 40
 	maxParallelCreates     = 100
 )
 
@@ -205,6 +225,10 @@ func (c *Config) Validate() error {
 	var v problems
 	v.check(tagValue.MatchString(c.ClusterName), "clusterName", c.ClusterName,
 		"a name of up to 63 letters, digits, . _ and -, that no other cluster in the project has")
+	for i, name := range c.FormerClusterNames {
+		v.check(tagValue.MatchString(name) && name != c.ClusterName, fmt.Sprintf("formerClusterNames[%d]", i), name,
+			"a name of up to 63 letters, digits, . _ and -, other than clusterName")
+	}
 	v.check(c.Auth == nil || c.Cloud == "" && c.CloudsFile == "", "auth", "given", "either auth, or cloud and cloudsFile")
 	v.check(slices.Contains([]string{"", "public", "internal", "admin"}, c.Interface), "interface", c.Interface, "public, internal or admin")
 	for _, service := range slices.Sorted(maps.Keys(c.Endpoints)) {

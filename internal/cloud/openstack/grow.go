@@ -45,10 +45,19 @@ func (p *Provider) Grow(ctx context.Context, name string, order cloud.Order) (cl
 		if cloud.RefusalOf(err) == cloud.Invalid {
 			g.forget()
 		}
-		return cloud.Operation{}, fmt.Errorf("growing %s by %d: %d are on their way: %w", g, order.Count, len(ids), err)
+		return cloud.Operation{Machines: providerIDsOf(ids)}, fmt.Errorf("growing %s by %d: %d are on their way: %w", g, order.Count, len(ids), err)
 	}
 	p.log.Info("servers were asked for", "group", g.Name, "servers", len(ids), "flavor", flavor.Name)
-	return operation{Create: ids}.encode(started), nil
+	op := operation{Create: ids}.encode(started)
+	op.Machines = providerIDsOf(ids)
+	return op, nil
+}
+
+func providerIDsOf(servers []string) (ids []string) {
+	for _, id := range servers {
+		ids = append(ids, providerIDOf(id))
+	}
+	return ids
 }
 
 // flavor finds the flavor that an order names; the first where it names none.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/url"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 
@@ -180,7 +181,7 @@ func (p *Provider) read(s *servers.Server) (found, error) {
 		softDeleted: s.Status == "SOFT_DELETED",
 	}
 	m.Type, _ = s.Flavor["original_name"].(string)
-	m.Group, m.ours = p.owner(s)
+	m.Group, m.ours, m.Adopted = p.owner(s)
 	if m.State == cloud.Failed {
 		m.Message = cloud.Printable(s.Fault.Message, maxMessage)
 		m.Refusal = ofFault(m.Message)
@@ -188,18 +189,20 @@ func (p *Provider) read(s *servers.Server) (found, error) {
 	return m, nil
 }
 
-// owner says which group a server is of, and whether it is this cluster's.
-func (p *Provider) owner(s *servers.Server) (groupName string, ours bool) {
+// owner says which group a server is of, whether it is this cluster's, and whether that is said by its name or by the mark of
+// a former name of the cluster alone.
+func (p *Provider) owner(s *servers.Server) (groupName string, ours, adopted bool) {
 	cluster, marked := s.Metadata[ClusterKey]
 	if marked {
-		return s.Metadata[GroupKey], cluster == p.config.ClusterName
+		adopted = cluster != p.config.ClusterName && slices.Contains(p.config.FormerClusterNames, cluster)
+		return s.Metadata[GroupKey], adopted || cluster == p.config.ClusterName, adopted
 	}
 	for _, g := range p.groups {
 		if g.AdoptNamePrefix != "" && strings.HasPrefix(s.Name, g.AdoptNamePrefix) {
-			return g.Name, true
+			return g.Name, true, true
 		}
 	}
-	return "", false
+	return "", false, false
 }
 
 // unfit are the characters that a host name cannot have.

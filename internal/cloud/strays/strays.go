@@ -95,8 +95,9 @@ func New(c Cloud, g Grace) *Finder { return &Finder{cloud: c, grace: g, known: m
 // nothing is found about that one.
 func (f *Finder) Look(ctx context.Context, machines []cloud.Instance, nodes []Node, now time.Time) ([]Finding, error) {
 	seen := map[string]Finding{}
+	hosts := f.hosts(nodes...)
 	for _, m := range machines {
-		if proofs := f.orphan(m, nodes, now); proofs != nil {
+		if proofs := f.orphan(m, hosts, len(nodes), now); proofs != nil {
 			f.note(seen, Finding{Kind: Orphan, ProviderID: m.ProviderID, Name: m.Name, Group: m.Group, Proofs: proofs}, now)
 		}
 	}
@@ -130,29 +131,27 @@ func (f *Finder) note(seen map[string]Finding, found Finding, now time.Time) {
 }
 
 // orphan gives the proofs that a machine has no Node, and nil when one of them fails.
-func (f *Finder) orphan(m cloud.Instance, nodes []Node, now time.Time) []string {
+func (f *Finder) orphan(m cloud.Instance, hosts *cloud.Hosts, nodes int, now time.Time) []string {
 	if m.State == cloud.Deleting || m.State == cloud.Unknown || m.Created.IsZero() || now.Sub(m.Created) < f.grace.Join {
 		return nil
 	}
-	for _, n := range nodes {
-		if f.is(n, m) {
-			return nil
-		}
+	if node, err := hosts.Of(m); node != "" || err != nil {
+		return nil
 	}
 	return []string{
 		fmt.Sprintf("the cloud has it as the cluster's, in group %s, %s", m.Group, m.State),
 		fmt.Sprintf("it was made %s ago, and a machine has %s to join", now.Sub(m.Created).Round(time.Second), f.grace.Join),
-		fmt.Sprintf("none of the %d Nodes has its provider ID, its name, its host name or its ID as its system's", len(nodes)),
+		fmt.Sprintf("none of the %d Nodes has its provider ID, its name, its host name or its ID as its system's", nodes),
 	}
 }
 
-// is reports whether anything says that a Node is on a machine.
-func (f *Finder) is(n Node, m cloud.Instance) bool {
-	if id, err := f.cloud.Normalize(n.ProviderID); err == nil && id == m.ProviderID {
-		return true
+// hosts are what some Nodes say of their machines.
+func (f *Finder) hosts(nodes ...Node) *cloud.Hosts {
+	all := make([]cloud.Host, len(nodes))
+	for i, n := range nodes {
+		all[i] = cloud.Host{Name: n.Name, ProviderID: n.ProviderID, SystemUUID: n.SystemUUID}
 	}
-	return n.SystemUUID != "" && strings.HasSuffix(strings.ToLower(m.ProviderID), "/"+strings.ToLower(n.SystemUUID)) ||
-		strings.EqualFold(n.Name, m.Name) || m.ComputerName != "" && strings.EqualFold(n.Name, m.ComputerName)
+	return cloud.NewHosts(f.cloud.Normalize, all)
 }
 
 // ghost gives the proofs that a Node has no machine, and nil when one of them fails. An error is the cloud's, which leaves
@@ -165,8 +164,9 @@ func (f *Finder) ghost(ctx context.Context, n Node, machines []cloud.Instance, n
 	if err != nil {
 		return nil, nil //nolint:nilerr // another cloud's Node is not this one's to judge
 	}
+	host := f.hosts(n)
 	for _, m := range machines {
-		if f.is(n, m) {
+		if node, _ := host.Of(m); node != "" {
 			return nil, nil
 		}
 	}
@@ -234,8 +234,8 @@ func (c *Collector) collect(ctx context.Context, f Finding, nodes []Node) (bool,
 		return false, nil
 	}
 	finder := Finder{cloud: c.Cloud}
-	if slices.ContainsFunc(nodes, func(n Node) bool { return finder.is(n, m) }) {
-		return false, nil
+	if node, err := finder.hosts(nodes...).Of(m); node != "" || err != nil {
+		return false, err
 	}
 	if _, err := c.Cloud.Delete(ctx, f.ProviderID); err != nil {
 		return false, err

@@ -96,6 +96,45 @@ type Pool struct {
 	Machines  []Machine `json:"machines"`
 }
 
+// timestamp is the form of all times: UTC, to the millisecond, all three digits of which are there.
+const timestamp = "2006-01-02T15:04:05.000Z"
+
+func inUTC(t *time.Time) *string {
+	if t == nil {
+		return nil
+	}
+	text := t.UTC().Format(timestamp)
+	return &text
+}
+
+// MarshalJSON writes times in the API's form.
+func (m Machine) MarshalJSON() ([]byte, error) {
+	type plain Machine // without this method
+	return json.Marshal(struct {
+		plain
+		RequestTime *string `json:"requestTime,omitempty"`
+		LaunchTime  *string `json:"launchTime,omitempty"`
+	}{plain(m), inUTC(m.RequestTime), inUTC(m.LaunchTime)})
+}
+
+// MarshalJSON writes times in the API's form.
+func (p Pool) MarshalJSON() ([]byte, error) {
+	type plain Pool
+	return json.Marshal(struct {
+		Timestamp *string `json:"timestamp"`
+		plain
+	}{inUTC(&p.Timestamp), plain(p)})
+}
+
+// MarshalJSON writes times in the API's form.
+func (s Size) MarshalJSON() ([]byte, error) {
+	type plain Size
+	return json.Marshal(struct {
+		Timestamp *string `json:"timestamp"`
+		plain
+	}{inUTC(&s.Timestamp), plain(s)})
+}
+
 // Size is how large a pool is and is meant to be.
 type Size struct {
 	Timestamp time.Time `json:"timestamp"`

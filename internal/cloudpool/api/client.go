@@ -75,9 +75,9 @@ func AsStatus(err error) *StatusError {
 // multi is the path of a pool of a server of several, where what is asked of one machine has no /pool before it.
 var multi = regexp.MustCompile(`/cloudpools/[^/]+/?$`)
 
-// machinePath is the path of what is asked of one machine.
-func (c *Client) machinePath(action string) string {
-	if multi.MatchString(c.base.Path) {
+// MachinePath is the path of what is asked of one machine, such as terminate, below the address of its pool.
+func MachinePath(base *url.URL, action string) string {
+	if multi.MatchString(base.Path) {
 		return action
 	}
 	return "pool/" + action
@@ -143,17 +143,17 @@ func (c *Client) SetDesiredSize(ctx context.Context, n int) error {
 
 // Terminate ends a machine.
 func (c *Client) Terminate(ctx context.Context, r Removal) error {
-	return c.post(ctx, c.machinePath("terminate"), r)
+	return c.post(ctx, MachinePath(c.base, "terminate"), r)
 }
 
 // Detach ends a machine's membership.
 func (c *Client) Detach(ctx context.Context, r Removal) error {
-	return c.post(ctx, c.machinePath("detach"), r)
+	return c.post(ctx, MachinePath(c.base, "detach"), r)
 }
 
 // SetMembershipStatus says what the pool may do with a machine.
 func (c *Client) SetMembershipStatus(ctx context.Context, s SetMembershipStatus) error {
-	return c.post(ctx, c.machinePath("membershipStatus"), s)
+	return c.post(ctx, MachinePath(c.base, "membershipStatus"), s)
 }
 
 func (c *Client) url(path string) *url.URL { return c.base.JoinPath(path) }

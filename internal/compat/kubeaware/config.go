@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/url"
 	"os"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -50,7 +51,12 @@ type APIServer struct {
 }
 
 // KubeAuth is who is asking: a kubeconfig file, or else three files in PEM.
-type KubeAuth struct{ KubeConfigPath, ClientCertPath, ClientKeyPath, CACertPath string }
+type KubeAuth struct {
+	KubeConfigPath string `json:"kubeConfigPath"`
+	ClientCertPath string `json:"clientCertPath"`
+	ClientKeyPath  string `json:"clientKeyPath"`
+	CACertPath     string `json:"caCertPath"`
+}
 
 // Backend is the cloudpool behind.
 type Backend struct {
@@ -62,41 +68,66 @@ type Backend struct {
 }
 
 // BackendAuth is who is asking the backend.
-type BackendAuth struct{ Username, PasswordFile, TokenFile, CertFile, KeyFile string }
+type BackendAuth struct {
+	Username     string `json:"username"`
+	PasswordFile string `json:"passwordFile"`
+	TokenFile    string `json:"tokenFile"`
+	CertFile     string `json:"certFile"`
+	KeyFile      string `json:"keyFile"`
+}
 
 // file is the JSON as it is written. Keys may be in any letter case.
 type file struct {
-	Server    struct{ Timeout *duration }
+	Server struct {
+		Timeout json.RawMessage `json:"timeout"`
+	} `json:"server"`
 	APIServer struct {
-		URL     string
-		Auth    KubeAuth
-		Timeout *duration
-	}
+		URL     string          `json:"url"`
+		Auth    KubeAuth        `json:"auth"`
+		Timeout json.RawMessage `json:"timeout"`
+	} `json:"apiServer"`
 	Backend struct {
-		URL string
+		URL string `json:"url"`
 		// CloudPoolURL is what the tool's README calls it.
-		CloudPoolURL string
-		Timeout      *duration
-		Auth         BackendAuth
-		CAFile       string
-	}
+		CloudPoolURL string          `json:"cloudPoolUrl"`
+		Timeout      json.RawMessage `json:"timeout"`
+		Auth         BackendAuth     `json:"auth"`
+		CAFile       string          `json:"caFile"`
+	} `json:"backend"`
 }
 
-// duration is a time in Go's syntax, in quotes.
-type duration time.Duration
+// readFile reads the JSON. Its errors name the key, and what is wanted there.
+func readFile(raw []byte) (file, error) {
+	var f file
+	err := json.Unmarshal(raw, &f)
+	wrong := new(json.UnmarshalTypeError)
+	if !errors.As(err, &wrong) {
+		return f, err
+	}
+	want := "a text in quotes"
+	if wrong.Type.Kind() == reflect.Struct {
+		want = "an object"
+	}
+	if wrong.Field == "" {
+		return f, fmt.Errorf("is a JSON %s: want %s", wrong.Value, want)
+	}
+	return f, fmt.Errorf("%s: is a JSON %s: want %s", wrong.Field, wrong.Value, want)
+}
 
-// UnmarshalJSON implements json.Unmarshaler.
-func (d *duration) UnmarshalJSON(raw []byte) error {
+// duration reads a time in Go's syntax, in quotes; 0 is one that is not there.
+func duration(raw json.RawMessage) (time.Duration, error) {
+	if len(raw) == 0 || string(raw) == "null" {
+		return 0, nil
+	}
 	var text string
 	if err := json.Unmarshal(raw, &text); err != nil {
-		return fmt.Errorf("%s: want a duration in quotes, such as \"60s\"", raw)
+		return 0, fmt.Errorf("%s: want a duration in quotes, such as \"60s\"", raw)
 	}
-	parsed, err := time.ParseDuration(text)
+	d, err := time.ParseDuration(text)
 	if err != nil {
-		return err
+		return 0, fmt.Errorf("invalid duration %q: want one such as \"60s\"", text)
 	}
-	*d = duration(parsed)
-	return nil
+	return d, nil
 }
 
 // knownKeys are the keys that mean something, by where they are.
@@ -118,8 +149,8 @@ func Load(path string) (Config, error) {
 
 // Parse reads what the file holds. Its errors are worded as the tool worded them.
 func Parse(raw []byte) (Config, error) {
-	var f file
-	if err := json.Unmarshal(raw, &f); err != nil {
+	f, err := readFile(raw)
+	if err != nil {
 		return Config{}, fmt.Errorf("could not parse config: failed to parse proxy config: %w", err)
 	}
 	c := Config{
@@ -133,9 +164,22 @@ func Parse(raw []byte) (Config, error) {
 	case f.Backend.CloudPoolURL != "" && f.Backend.CloudPoolURL != c.Backend.URL:
 		c.warn("backend.cloudPoolUrl: %s is passed over, since backend.url wins", f.Backend.CloudPoolURL)
 	}
-	c.Server.Timeout = c.timeout("server", f.Server.Timeout, defaultServerTimeout)
-	c.APIServer.Timeout = c.timeout("apiServer", f.APIServer.Timeout, defaultKubeTimeout)
-	c.Backend.Timeout = c.timeout("backend", f.Backend.Timeout, defaultBackendTimeout)
+	for _, t := range []struct {
+		key      string
+		raw      json.RawMessage
+		into     *time.Duration
+		fallback time.Duration
+	}{
+		{"server.timeout", f.Server.Timeout, &c.Server.Timeout, defaultServerTimeout},
+		{"apiServer.timeout", f.APIServer.Timeout, &c.APIServer.Timeout, defaultKubeTimeout},
+		{"backend.timeout", f.Backend.Timeout, &c.Backend.Timeout, defaultBackendTimeout},
+	} {
+		is, err := duration(t.raw)
+		if err != nil {
+			return c, fmt.Errorf("could not parse config: failed to parse proxy config: %s: %w", t.key, err)
+		}
+		*t.into = c.timeout(t.key, is, t.fallback)
+	}
 	c.unknown(raw)
 	if err := c.validate(); err != nil {
 		return c, fmt.Errorf("could not parse config: invalid proxy configuration: proxy config: %w", err)
@@ -150,18 +194,18 @@ func (c *Config) warn(format string, a ...any) {
 // What Slipway takes for a time limit.
 const leastTimeout, mostTimeout = time.Second, 30 * time.Minute
 
-func (c *Config) timeout(where string, d *duration, fallback time.Duration) time.Duration {
-	if d == nil || *d == 0 {
+// timeout is a time limit as it is taken.
+func (c *Config) timeout(key string, is, fallback time.Duration) time.Duration {
+	if is == 0 {
 		return fallback
 	}
-	is := time.Duration(*d)
 	if is < 0 {
-		c.warn("%s.timeout: %s: is negative: %s is taken", where, is, fallback)
+		c.warn("%s: %s: is negative: %s is taken", key, is, fallback)
 		return fallback
 	}
 	bounded := min(max(is, leastTimeout), mostTimeout)
 	if bounded != is {
-		c.warn("%s.timeout: %s: want %s to %s: %s is taken", where, is, leastTimeout, mostTimeout, bounded)
+		c.warn("%s: %s: want %s to %s: %s is taken", key, is, leastTimeout, mostTimeout, bounded)
 	}
 	return bounded
 }

@@ -298,7 +298,7 @@ func TestM21ACordonOfAnotherIsNotCalledOurs(t *testing.T) {
 
 func TestEveryEventOfTheTable(t *testing.T) {
 	voice := Voice("X")
-	for reason, want := range map[string]agent.Words{
+	for reason, want := range map[agent.EventReason]agent.Words{
 		agent.NodeCordoned:   {Type: "Normal", Reason: "CordonNode", Message: "Node X cordoned by mechanic"},
 		agent.FoundCordoned:  {Type: "Normal", Reason: "CordonNode", Message: "Node X is already cordoned, no need to attempt a cordon."},
 		agent.CordonFailed:   {Type: "Warning", Reason: "CordonNode", Message: "Failed to cordon node X"},

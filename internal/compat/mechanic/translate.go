@@ -74,7 +74,7 @@ func (c *Config) rules() []condition.Rule {
 
 // Voice says what the tool said of a node.
 func Voice(node string) agent.Voice {
-	words := map[string]struct{ kind, reason, message string }{
+	words := map[agent.EventReason]struct{ kind, reason, message string }{
 		agent.NodeCordoned:   {"Normal", "CordonNode", "Node %s cordoned by mechanic"},
 		agent.CordonedAgain:  {"Normal", "CordonNode", "Node %s cordoned by mechanic"},
 		agent.FoundCordoned:  {"Normal", "CordonNode", "Node %s is already cordoned, no need to attempt a cordon."},

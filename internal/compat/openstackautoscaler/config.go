@@ -6,6 +6,8 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
+	"math"
 	"net/url"
 	"os"
 	"reflect"
@@ -88,8 +90,13 @@ type Flavour struct {
 	Memory int    `yaml:"Memory"`
 }
 
-// mostFile is the size of the largest file that is read, in bytes.
-const mostFile = 1 << 20
+const (
+	// mostFile is the size of the largest file that is read, in bytes.
+	mostFile = 1 << 20
+	// mostNodes is the largest bound that a NodeGroup can have, and mostCoolDown the longest cooldown, in seconds: a year.
+	mostNodes    = math.MaxInt32
+	mostCoolDown = 365 * 24 * 60 * 60
+)
 
 // Load reads the file at path.
 func Load(path string) (Config, error) {
@@ -118,7 +125,8 @@ func Parse(raw []byte) (Config, error) {
 		return c, errors.New("want keys with values at the top, such as CloudType: OpenStack")
 	}
 	unknown := unknownKeys(document.Content[0], reflect.TypeFor[Config](), "")
-	if err := yaml.NewDecoder(bytes.NewReader(raw)).Decode(&c); err != nil {
+	decoder := yaml.NewDecoder(bytes.NewReader(raw))
+	if err := decoder.Decode(&c); err != nil {
 		var kinds *yaml.TypeError
 		if errors.As(err, &kinds) {
 			for _, text := range kinds.Errors {
@@ -128,10 +136,30 @@ func Parse(raw []byte) (Config, error) {
 		}
 		return c, err
 	}
+	if err := alone(decoder); err != nil {
+		return c, err
+	}
 	if c.PassConfigToPlugin != nil {
 		c.warn("PassConfigToPlugin: the autoscaler read it and did nothing with it; it is passed over")
 	}
 	return c, errors.Join(append(unknown, c.validate()...)...)
+}
+
+// alone checks that no document with anything in it follows.
+func alone(rest *yaml.Decoder) error {
+	for {
+		var next yaml.Node
+		err := rest.Decode(&next)
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if len(next.Content) > 0 && next.Content[0].Tag != "!!null" {
+			return fmt.Errorf("line %d: a second document of YAML: want one, with all keys in it", next.Content[0].Line)
+		}
+	}
 }
 
 func (c *Config) warn(format string, args ...any) {
@@ -187,12 +215,17 @@ func (c *Config) validate() []error {
 		check(value != "" && !placeholder.MatchString(value), field, fmt.Sprintf("%q", value), "a value: "+why)
 	}
 	check(slices.Contains(CloudTypes(), c.CloudType), "CloudType", fmt.Sprintf("%q", c.CloudType), "one of "+strings.Join(CloudTypes(), ", "))
-	check(c.MinNodeCount != nil && *c.MinNodeCount >= 0, "MinNodeCount", shown(c.MinNodeCount), "0 or more nodes, the control plane included")
-	check(c.MaxNodeCount != nil && *c.MaxNodeCount >= 1, "MaxNodeCount", shown(c.MaxNodeCount), "1 or more nodes, the control plane included")
+	within := func(field string, value *int, least, most int, what string) {
+		check(value != nil && *value >= least && *value <= most, field, shown(value), fmt.Sprintf("%d to %d %s", least, most, what))
+	}
+	within("MinNodeCount", c.MinNodeCount, 0, mostNodes, "nodes, the control plane included")
+	within("MaxNodeCount", c.MaxNodeCount, 1, mostNodes, "nodes, the control plane included")
 	if c.MinNodeCount != nil && c.MaxNodeCount != nil {
 		check(*c.MinNodeCount <= *c.MaxNodeCount, "MinNodeCount", *c.MinNodeCount, fmt.Sprintf("at most MaxNodeCount, which is %d", *c.MaxNodeCount))
 	}
-	check(c.CoolDownTime == nil || *c.CoolDownTime >= 0, "CoolDownTime", shown(c.CoolDownTime), "0 or more seconds")
+	if c.CoolDownTime != nil {
+		within("CoolDownTime", c.CoolDownTime, 0, mostCoolDown, "seconds")
+	}
 	a := &c.AuthOptions
 	switch c.CloudType {
 	case OpenStack:

@@ -1,6 +1,8 @@
 package openstackautoscaler
 
 import (
+	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -91,7 +93,11 @@ func TestI10EachFaultOfTheFileIsNamedWithItsField(t *testing.T) {
 		{"MaxNodeCount: 10", "MaxNodeCount: 2", "MinNodeCount: 3: want at most MaxNodeCount, which is 2"},
 		{"MinNodeCount: 3", "MinNodeCount: -1", "MinNodeCount: -1"},
 		{"MinNodeCount: 3", "MinNodeCount: three", "line 10"},
-		{"CoolDownTime: 600", "CoolDownTime: -1", "CoolDownTime: -1"},
+		{"MinNodeCount: 3", "MinNodeCount: 2147483648", "MinNodeCount: 2147483648: want 0 to 2147483647 nodes"},
+		{"MaxNodeCount: 10", "MaxNodeCount: 99999999999", "MaxNodeCount: 99999999999: want 1 to 2147483647 nodes"},
+		{"MaxNodeCount: 10", "MaxNodeCount: 99999999999999999999", "line 11"},
+		{"CoolDownTime: 600", "CoolDownTime: -1", "CoolDownTime: -1: want 0 to 31536000 seconds"},
+		{"CoolDownTime: 600", "CoolDownTime: 99999999999999", "CoolDownTime: 99999999999999: want 0 to 31536000 seconds"},
 		{"VCPU: 1", "VCPU: 0", "OpenStackFlavours.Flavours[0].VCPU: 0"},
 		{"Memory: 8192", "Memory: -5", "OpenStackFlavours.Flavours[1].Memory: -5"},
 		{"Name: m1.large", "Name: m1.small", `OpenStackFlavours.Flavours[1].Name: "m1.small": is there twice`},
@@ -101,6 +107,9 @@ func TestI10EachFaultOfTheFileIsNamedWithItsField(t *testing.T) {
 		{sample, "", "want keys with values"},
 		{sample, "- a\n", "want keys with values"},
 		{sample, "a: b: c", "mapping values"},
+		{sample, sample + "---\nMaxNodeCount: 11\n", "line 26: a second document of YAML: want one"},
+		{sample, sample + "---\n---\n- x\n", "a second document of YAML: want one"},
+		{sample, sample + "---\na: b: c\n", "mapping values"},
 		{"MaxNodeCount: 10", "MaxNodeCount: 10\nMaxNodeCount: 11", "already defined"},
 		{"CloudType: OpenStack", "CloudType: GCP", "AuthOptions.ProjectName"},
 		{"CloudType: OpenStack", "CloudType: AWS", "AuthOptions.AWSRegion"},
@@ -122,6 +131,14 @@ func TestI10EachFaultOfTheFileIsNamedWithItsField(t *testing.T) {
 	}
 }
 
+func TestAnEndOfTheDocumentIsNoSecondOne(t *testing.T) {
+	for _, text := range []string{sample + "---\n", sample + "...\n", "---\n" + sample, sample + "---\n# nothing\n"} {
+		if _, err := Parse([]byte(text)); err != nil {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
+
 func TestTheControlPlaneIsNotCountedInABoundOfTheNodeGroup(t *testing.T) {
 	c := parse(t, sample)
 	for _, tc := range []struct{ controlPlane, minimum, maximum int32 }{{0, 3, 10}, {1, 2, 9}, {3, 0, 7}, {11, 0, 0}} {
@@ -129,6 +146,21 @@ func TestTheControlPlaneIsNotCountedInABoundOfTheNodeGroup(t *testing.T) {
 		if g.Spec.Minimum != tc.minimum || *g.Spec.Maximum != tc.maximum {
 			t.Errorf("with %d nodes in the control plane: %d to %d, want %d to %d", tc.controlPlane, g.Spec.Minimum, *g.Spec.Maximum,
 				tc.minimum, tc.maximum)
+		}
+	}
+}
+
+func TestAControlPlaneThatLeavesNoRoomForAnotherNodeIsToldOf(t *testing.T) {
+	c := parse(t, sample)
+	for controlPlane, crowded := range map[int]bool{0: false, 9: false, 10: true, 11: true} {
+		text := c.Crowded(controlPlane)
+		want := ""
+		if crowded {
+			want = fmt.Sprintf("MaxNodeCount: 10: the control plane alone has %d nodes, which count: no machine is ordered: want %d or more",
+				controlPlane, controlPlane+1)
+		}
+		if noted := slices.Contains(c.notes(controlPlane), text); text != want || noted != crowded {
+			t.Errorf("with %d nodes: %q, among the notes: %t, want %q", controlPlane, text, noted, want)
 		}
 	}
 }
@@ -215,6 +247,12 @@ func TestWhatMigrateMakesIsReadByTheManager(t *testing.T) {
 			t.Errorf("%q makes %+v", text, files)
 		}
 	}
+	if files, err = Migrate([]byte(sample), "", 1); err != nil {
+		t.Fatal(err)
+	}
+	if text := string(files[1].Content); !strings.Contains(text, "# clusterName: put a name in here") || !strings.Contains(text, `clusterName: ""`) {
+		t.Errorf("without a name: %s", text) // which slipway manager refuses
+	}
 	if _, err := Migrate([]byte(sample), "pro/d", 1); err == nil {
 		t.Error("a cluster name with a slash passes")
 	}
@@ -244,6 +282,9 @@ func FuzzParse(f *testing.F) {
 	f.Add(sample)
 	f.Add("CloudType: *x")
 	f.Add("OpenStackFlavours: {Flavours: [1, {Name: [x]}]}")
+	f.Add(strings.Replace(sample, "MaxNodeCount: 10", "MaxNodeCount: 99999999999", 1))
+	f.Add(strings.Replace(sample, "CoolDownTime: 600", "CoolDownTime: 99999999999999", 1))
+	f.Add(sample + "---\nMaxNodeCount: 11\n")
 	f.Fuzz(func(t *testing.T, text string) {
 		c, err := Parse([]byte(text))
 		if err != nil {
@@ -252,7 +293,16 @@ func FuzzParse(f *testing.F) {
 		if *c.MinNodeCount > *c.MaxNodeCount {
 			t.Errorf("%+v passes", c)
 		}
-		_ = c.NodeGroup(1)
+		for _, controlPlane := range []int{0, 1, 3, math.MaxInt} {
+			g := c.NodeGroup(controlPlane)
+			if want := max(0, *c.MaxNodeCount-controlPlane); int(*g.Spec.Maximum) != want || g.Spec.Minimum < 0 || g.Spec.Minimum > *g.Spec.Maximum {
+				t.Errorf("of %d to %d with %d nodes in the control plane: %d to %d", *c.MinNodeCount, *c.MaxNodeCount, controlPlane,
+					g.Spec.Minimum, *g.Spec.Maximum)
+			}
+		}
+		if d := c.CoolDown(); d < 0 || c.CoolDownTime != nil && d.Seconds() != float64(*c.CoolDownTime) {
+			t.Errorf("a cooldown of %s", d)
+		}
 		_ = c.Cloud(DefaultCluster)
 	})
 }

@@ -10,9 +10,11 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/cloud/openstack"
 	"github.com/slipway-dev/slipway/internal/nodegroup"
 	"github.com/slipway-dev/slipway/internal/nodegroup/scaling"
 	"github.com/slipway-dev/slipway/internal/placement"
@@ -165,24 +167,28 @@ func TestFaultANodeWithOnlyDaemonSetsIsNeverIdleOrAlways(t *testing.T) {
 	if d := all["daemons"]; d.Verdict != nodegroup.Leaves {
 		t.Errorf("the node with pods of DaemonSets alone %s: %v", d.Verdict, d.Reasons)
 	}
-	if d := all["busy"]; d.Verdict == nodegroup.Leaves {
-		t.Errorf("the node with 8 pods of its own, which request 20 %% of its cpu, leaves: %v", d.Reasons)
+	if d := all["busy"]; d.Verdict == nodegroup.Leaves || d.Reasons[0].Rule != scaling.Used {
+		t.Errorf("the node with 8 pods of its own, which request 20 %% of its cpu, %s: %v", d.Verdict, d.Reasons)
 	}
 }
 
 func TestFaultTheMinimumIsNotKeptWhenTheCPUIsLow(t *testing.T) {
-	c := clusterOf(t, func(g *v1alpha1.NodeGroup) { g.Spec.DisruptionBudgets = nil }) // MinNodeCount 3, with the control plane
-	for i := range 3 {
-		c.node(fmt.Sprint("idle-", i))
-	}
-	leaving := 0
-	for _, d := range c.down() {
-		if d.Verdict == nodegroup.Leaves {
-			leaving++
+	for idle, want := range map[int]int{2: 0, 3: 1, 5: 3} { // MinNodeCount is 3, the one of the control plane included
+		c := clusterOf(t, func(g *v1alpha1.NodeGroup) { // nothing else is to hold a node
+			g.Spec.DisruptionBudgets = []v1alpha1.DisruptionBudget{{Nodes: intstr.FromString("100%")}}
+		})
+		for i := range idle {
+			c.node(fmt.Sprint("idle-", i))
 		}
-	}
-	if leaving != 1 {
-		t.Errorf("%d of 3 idle nodes leave, want 1: 2 and the control plane's are the minimum", leaving)
+		leaving := 0
+		for _, d := range c.down() {
+			if d.Verdict == nodegroup.Leaves {
+				leaving++
+			}
+		}
+		if leaving != want {
+			t.Errorf("%d of %d idle nodes leave, want %d", leaving, idle, want)
+		}
 	}
 }
 
@@ -209,7 +215,7 @@ func TestFaultOneServerIsMadeAtATime(t *testing.T) {
 func seen(i cloud.Instance) scaling.Survey {
 	i.ProviderID, i.Type, i.Created = "openstack:///1", "m1.large", today.Add(-time.Hour)
 	return scaling.Look(scaling.Sight{
-		Group: cloud.Group{Size: 1}, Instances: []cloud.Instance{i}, HasNode: func(cloud.Instance) bool { return false },
+		Group: cloud.Group{Size: 1}, Instances: []cloud.Instance{i}, Join: func(cloud.Instance) scaling.Join { return scaling.NoNode },
 		Record:      []v1alpha1.AwaitedMachine{{ProviderID: i.ProviderID, Template: i.Type, Since: metav1.NewTime(i.Created)}},
 		JoinTimeout: 15 * time.Minute, Watched: today.Add(-time.Hour), Now: today,
 	})
@@ -253,39 +259,62 @@ func TestFaultMemoryIsDividedBy1024And1000(t *testing.T) {
 
 func TestFaultACPUOf500mCannotBeRead(t *testing.T) {
 	c := clusterOf(t, few)
-	for i := range 2 {
+	for i := range 3 { // taken for a whole core each they would need three of one core, and taken for nothing one
 		c.pod("apps", fmt.Sprint("web-", i), "", "500m", "64Mi")
 	}
-	if ordered, _ := c.up(); ordered["m1.small"] != 1 || len(ordered) != 1 {
-		t.Errorf("ordered are %v for two pods of half a core, want one of one core", ordered)
+	if ordered, _ := c.up(); ordered["m1.small"] != 2 || len(ordered) != 1 {
+		t.Errorf("ordered are %v for three pods of half a core, want two of one core", ordered)
 	}
 }
 
 func TestFaultPodsThatAServerWouldNotHelpAreNotToldApart(t *testing.T) {
-	for name, change := range map[string]func(*corev1.Pod){
-		"another kind of node": func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"disk": "fast"} },
-		"an affinity": func(p *corev1.Pod) {
+	taint := corev1.Taint{Key: "dedicated", Value: "web", Effect: corev1.TaintEffectNoSchedule}
+	for name, tc := range map[string]struct {
+		change func(*corev1.Pod)
+		why    string // empty: a server helps
+	}{
+		"nothing":              {func(*corev1.Pod) {}, ""},
+		"a taint":              {func(p *corev1.Pod) { p.Spec.Tolerations = nil }, "untolerated taint"},
+		"another kind of node": {func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"disk": "fast"} }, "node affinity or selector"},
+		"an affinity": {func(p *corev1.Pod) {
 			p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
 				RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
 					MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "gpu", Operator: corev1.NodeSelectorOpExists}},
 				}}},
 			}}
-		},
-		"a volume that nobody has": func(p *corev1.Pod) {
+		}, "node affinity or selector"},
+		"an affinity to pods": {func(p *corev1.Pod) {
+			p.Spec.Affinity = &corev1.Affinity{PodAffinity: &corev1.PodAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
+				LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "cache"}}, TopologyKey: corev1.LabelHostname,
+			}}}}
+		}, "no pod it must be with"},
+		"a volume that nobody has": {func(p *corev1.Pod) {
 			p.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{
 				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "none"},
 			}}}
-		},
-		"more than any flavour has": func(p *corev1.Pod) {
+		}, "claim"},
+		"more than any flavour has": {func(p *corev1.Pod) {
 			p.Spec.Containers[0].Resources.Requests[corev1.ResourceCPU] = resource.MustParse("64")
-		},
+		}, "insufficient cpu"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := clusterOf(t, few)
-			c.pod("apps", "web", "", "1", "1Gi", change)
+			for i := range c.w.Groups[0].Kinds {
+				c.w.Groups[0].Kinds[i].Node.Spec.Taints = []corev1.Taint{taint}
+			}
+			c.pod("apps", "web", "", "1", "1Gi", func(p *corev1.Pod) {
+				p.Spec.Tolerations = []corev1.Toleration{{Key: taint.Key, Operator: corev1.TolerationOpExists}}
+				tc.change(p)
+			})
 			ordered, d := c.up()
-			if len(ordered) != 0 || len(d.Pods) != 1 || d.Pods[0].Outcome != scaling.Helpless || d.Pods[0].Reasons[0].Message == "" {
-				t.Errorf("ordered are %v, and the word is %+v; want none, and the reason", ordered, d.Pods)
+			if tc.why == "" {
+				if len(ordered) != 1 {
+					t.Errorf("ordered are %v for a pod in whose way is nothing", ordered)
+				}
+				return
+			}
+			if len(ordered) != 0 || len(d.Pods) != 1 || d.Pods[0].Outcome != scaling.Helpless || !strings.Contains(d.Pods[0].Reasons[0].Message, tc.why) {
+				t.Errorf("ordered are %v, and the word is %+v; want none, and %q", ordered, d.Pods, tc.why)
 			}
 		})
 	}
@@ -296,5 +325,19 @@ func TestFaultARestartBeginsTheCooldownAnew(t *testing.T) {
 	c.node("idle") // what is written on it is all that is known
 	if d := c.down()["idle"]; d.Verdict != nodegroup.Leaves || !strings.Contains(d.Reasons[0].Message, "2026-11-02T07:50:00Z") {
 		t.Errorf("it %s: %v", d.Verdict, d.Reasons)
+	}
+}
+
+func TestFaultTheRegionIsNeverThatOfTheUser(t *testing.T) {
+	t.Setenv("OS_REGION_NAME", "south") // conf.yml has none
+	c := parse(t, sample)
+	p, err := openstack.New(c.Cloud(DefaultCluster), openstack.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for region, ours := range map[string]bool{"south": true, "LK": false} {
+		if id, err := p.Normalize("openstack://" + region + "/6f7a3c1e-0000-4000-8000-000000000001"); (err == nil) != ours {
+			t.Errorf("a server of region %s is %q, %v, ours: want %t", region, id, err, ours)
+		}
 	}
 }

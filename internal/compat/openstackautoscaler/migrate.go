@@ -21,8 +21,14 @@ type File struct {
 // cloudEntry is the name of the entry of clouds.yaml.
 const cloudEntry = "openstack"
 
+// unnamed is said where the cluster has not been given a name: none that could be made up is known to be nobody else's.
+const unnamed = `# clusterName: put a name in here that no other cluster of the project has, such as the UID of namespace kube-system
+# (kubectl get namespace kube-system -o jsonpath={.metadata.uid}). Servers that are marked with it and have no Node are deleted;
+# slipway manager does not start without it.
+`
+
 // Migrate makes the modern configuration of the tool's file, for a cluster of that name with so many nodes in its control
-// plane: NodeGroups, the file of --cloud-config, and a clouds.yaml.
+// plane: NodeGroups, the file of --cloud-config, and a clouds.yaml. Without a name it has to be put into the second one.
 func Migrate(raw []byte, cluster string, controlPlane int) ([]File, error) {
 	c, err := Parse(raw)
 	if err != nil {
@@ -41,7 +47,11 @@ func Migrate(raw []byte, cluster string, controlPlane int) ([]File, error) {
 	}
 	config := c.Cloud(cluster)
 	config.Auth, config.Cloud, config.CloudsFile = nil, cloudEntry, "clouds.yaml"
-	if err := config.Validate(); err != nil {
+	named, todo := config, ""
+	if cluster == "" {
+		named.ClusterName, todo = "unnamed", unnamed
+	}
+	if err := named.Validate(); err != nil {
 		return nil, err
 	}
 	clouds, err := yaml.Marshal(map[string]openstack.Config{openstack.Name: config})
@@ -55,7 +65,7 @@ func Migrate(raw []byte, cluster string, controlPlane int) ([]File, error) {
 	head := func(purpose string) string { return "# " + purpose + ", made from a configuration of " + Tool + ".\n" }
 	return []File{
 		{"nodegroups.yaml", []byte(head("For kubectl apply, or slipway manager --node-groups") + "#\n" + compat.Comments(notes) + string(group)), false},
-		{"cloud-config.yaml", []byte(head("For slipway manager --cloud-config") + string(clouds)), false},
+		{"cloud-config.yaml", []byte(head("For slipway manager --cloud-config") + todo + string(clouds)), false},
 		{"clouds.yaml", []byte(head("The credential, for a Secret that is mounted where cloudsFile says") + string(secret)), true},
 	}, nil
 }
@@ -133,12 +143,17 @@ func (c *Config) notes(controlPlane int) []string {
 		"The token is renewed when it ends. The autoscaler asked for one with each call.",
 		"New servers carry the metadata " + openstack.ClusterKey + " and " + openstack.GroupKey + ". Those that the autoscaler has made are taken over by " +
 			"their name (" + namePrefix + "…). No other server is ever deleted.",
+		"Where the autoscaler was run as slipway openstack-autoscaler without -cluster-name, its servers are marked with the UID of namespace " +
+			"kube-system: take that for --cluster-name, or add it to formerClusterNames of cloud-config.yaml.",
 		"A Node needs spec.providerID, openstack:///ID, which the OpenStack cloud controller or kubelet --provider-id sets. The autoscaler " +
 			"took the server's ID from the Node's system UUID; docs/moving-from-openstack-autoscaler.md has a line that sets it from there.",
 	}
 	if name := c.OpenStackFlavours.DefaultFlavour; name != "" {
 		notes = append(notes, "DefaultFlavour: "+name+" is the last choice unless it is in the list. The autoscaler took it for pods "+
 			"without requests; these count as pods that need a place on a node, and nothing else.")
+	}
+	if crowded := c.Crowded(controlPlane); crowded != "" {
+		notes = append(notes, crowded)
 	}
 	if c.CoolDownTime == nil {
 		notes = append(notes, "CoolDownTime: is not given; 10m, as in the autoscaler's example, stands for it. There it was 0: at once.")

@@ -1,6 +1,7 @@
 package openstackautoscaler
 
 import (
+	"fmt"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -14,7 +15,7 @@ const (
 	Group = "kube-worker"
 	// namePrefix begins the names of servers that the tool has made, which four letters or digits end.
 	namePrefix = Group + "-"
-	// DefaultCluster is the name that kubeadm gives a cluster.
+	// DefaultCluster is the name that kubeadm gives every cluster, and by which servers were marked when none was given.
 	DefaultCluster = "kubernetes"
 	// defaultCoolDown is the CoolDownTime of the tool's example.
 	defaultCoolDown = 10 * time.Minute
@@ -38,14 +39,19 @@ func (c *Config) CoolDown() time.Duration {
 	return time.Duration(*c.CoolDownTime) * time.Second
 }
 
-// Cloud is the configuration of the OpenStack that the tool spoke to, for the cluster of that name.
+// Cloud is the configuration of the OpenStack that the tool spoke to, for the cluster of that name, which no other cluster
+// of the project has.
 func (c *Config) Cloud(cluster string) openstack.Config {
+	var former []string
+	if cluster != DefaultCluster {
+		former = []string{DefaultCluster}
+	}
 	return openstack.Config{
 		Auth: &openstack.Auth{
 			URL: c.AuthOptions.IdentityEndpoint, Username: c.AuthOptions.Username, Password: c.AuthOptions.Password,
 			ProjectID: c.AuthOptions.TenantID, UserDomainName: c.AuthOptions.DomainName,
 		},
-		ClusterName: cluster, Groups: []openstack.GroupConfig{c.group()},
+		ClusterName: cluster, FormerClusterNames: former, Groups: []openstack.GroupConfig{c.group()},
 	}
 }
 
@@ -69,6 +75,15 @@ func (c *Config) flavors() []string {
 		names = append(names, name)
 	}
 	return names
+}
+
+// Crowded says that the control plane, of so many nodes, leaves no room for another node; "" when it does.
+func (c *Config) Crowded(controlPlane int) string {
+	if controlPlane < *c.MaxNodeCount {
+		return ""
+	}
+	return fmt.Sprintf("MaxNodeCount: %d: the control plane alone has %d nodes, which count: no machine is ordered: want %d or more",
+		*c.MaxNodeCount, controlPlane, controlPlane+1)
 }
 
 // NodeGroup is the group of all nodes but those of the control plane, of which there are so many. The bounds of the tool

@@ -68,6 +68,8 @@ func (c *Config) notes() []string {
 		"Deletions in the scale set leave AKS's own count to catch up. An agent pool as the group (azure.groups with cluster " +
 			"and agentPool, and its name as spec.cloud.group) has AKS delete the machines; that takes the right " +
 			"Microsoft.ContainerService/managedClusters/agentPools/deleteMachines/action.",
+		"No machine is made (replacement: Never): the cluster autoscaler, or whoever else grows the pool, does that. Always has one " +
+			"ordered in the place of each that Azure takes away, where an agent tells of it.",
 		"Azure's wish to be left alone (429, Retry-After) is honoured, and a deletion that fails is tried again until it succeeds.",
 		"Needed are the rights of deploy/manager/rbac.yaml and, where the manager installs its own types, of " +
 			"deploy/manager/install-crds.yaml.",

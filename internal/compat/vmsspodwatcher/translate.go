@@ -62,6 +62,8 @@ func (c *Config) NodeGroup(scaleSet string, minimum int32) v1alpha1.NodeGroup {
 			Cloud:        v1alpha1.CloudGroup{Provider: azure.Name, Group: scaleSet},
 			Minimum:      minimum,
 			ScaleDown:    &v1alpha1.ScaleDown{IdleByLabel: rule},
+			// The pool is grown by the cluster autoscaler, or by hand: the tool made no machine.
+			Replacement: v1alpha1.ReplaceNever,
 			// The tool took every idle node at once, and evicted every pod.
 			DisruptionBudgets: []v1alpha1.DisruptionBudget{{Nodes: intstr.FromString("100%")}},
 			Drain: v1alpha1.DrainPolicy{

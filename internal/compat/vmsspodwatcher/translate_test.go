@@ -104,6 +104,13 @@ func TestFaultTheMinimumOfThePoolIsUnknown(t *testing.T) {
 	}
 }
 
+func TestMachinesAreTheClusterAutoscalersToMake(t *testing.T) {
+	c := parsed(t)
+	if got := c.NodeGroup(set, 0).Spec.Replacement; got != v1alpha1.ReplaceNever {
+		t.Errorf("replacement is %q", got)
+	}
+}
+
 func TestPlaceholderPodsLeaveWithTheirNode(t *testing.T) {
 	c := parsed(t)
 	if got := c.NodeGroup(set, 0).Spec.Drain.Protection; got != v1alpha1.EvictProtected {

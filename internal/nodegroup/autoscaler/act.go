@@ -5,13 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -23,61 +21,84 @@ import (
 	"github.com/slipway-dev/slipway/internal/retirement"
 )
 
-// grow places the orders, those of different groups at the same time. A cloud's refusal is no failure of the look: the
-// kind is left alone, and the next look takes another.
+// grow places the orders, all at the same time, and waits a little for the answers. One that the cloud has not answered by
+// then is counted as on its way, and holds up no look: pods that come next need not wait for it.
 func (a *Autoscaler) grow(ctx context.Context, groups []*known, d *scaling.Decision, waiting map[placement.PodKey]waitingPod) error {
-	orders := map[string][]scaling.Order{}
-	for _, o := range d.Orders {
-		orders[o.Group] = append(orders[o.Group], o)
-	}
-	var all sync.WaitGroup
+	var errs []error
 	for _, g := range groups {
-		if len(orders[g.name()]) == 0 {
-			continue
-		}
-		all.Go(func() {
-			for _, o := range orders[g.name()] {
-				a.order(ctx, g, o, waiting)
+		var orders []scaling.Order
+		for _, o := range d.Orders {
+			if o.Group == g.name() {
+				orders = append(orders, o)
 			}
-		})
+		}
+		if len(orders) > 0 {
+			errs = append(errs, a.orderAll(ctx, g, orders, waiting))
+		}
 	}
-	all.Wait()
-	return ctx.Err()
+	if len(d.Orders) > 0 {
+		a.await(ctx, groups, func(m *memory) bool { return m.open == 0 })
+	}
+	return errors.Join(append(errs, ctx.Err())...)
 }
 
-func (a *Autoscaler) order(ctx context.Context, g *known, o scaling.Order, waiting map[placement.PodKey]waitingPod) {
-	ctx, cancel := context.WithTimeout(ctx, cloudTimeout)
-	defer cancel()
-	log := a.o.Log.With("group", o.Group, "template", o.Template, "machines", o.Count, "pods", len(o.Pods), "reasons", o.Reasons)
+// orderTime is how long an order may take: a cloud may be asked for each of its machines, and one answer may take as long
+// as a provider waits for it. Nothing waits for an order; to cut one off is to lose its answer.
+func orderTime(count int) time.Duration {
+	const least, each = 2 * time.Minute, 2 * time.Second
+	return least + time.Duration(count)*each
+}
+
+// orderAll places a group's orders, once they are written down.
+func (a *Autoscaler) orderAll(ctx context.Context, g *known, orders []scaling.Order, waiting map[placement.PodKey]waitingPod) error {
+	began := time.Now()
+	ids := make([]int, len(orders))
+	for i, o := range orders {
+		ids[i] = g.memory.expect(o, began)
+	}
+	if err := a.writeOrders(ctx, g); err != nil {
+		for _, id := range ids {
+			g.memory.withdraw(id)
+		}
+		return fmt.Errorf("no machines are ordered: %w", err)
+	}
+	for i, o := range orders {
+		a.order(ctx, g, o, ids[i], began, waiting)
+	}
+	return nil
+}
+
+func (a *Autoscaler) order(ctx context.Context, g *known, o scaling.Order, id int, began time.Time, waiting map[placement.PodKey]waitingPod) {
 	for _, key := range o.Pods {
 		a.o.Metrics.waited(time.Since(waiting[key].since))
 	}
-	began := time.Now()
-	_, err := a.o.Clouds[g.Group.Spec.Cloud.Provider].Grow(ctx, g.Group.Spec.Cloud.Group, cloud.Order{Count: o.Count, Template: o.Template})
-	a.o.Metrics.ordered(o, err, time.Since(began))
-	if err != nil {
-		log.Error("the cloud did not take the order", "err", err)
-		reason := scaling.ReasonOf(err)
-		a.backedOff(g, g.memory.fail(o.Template, reason, err.Error(), began))
-		g.refused = true
-		if reason == scaling.Unclear { // what comes of it is ours; what does not is no loss
-			g.memory.asked = append(g.memory.asked, scaling.Asked{Kind: o.Template, Count: o.Count, At: began})
-		}
-		a.again()
-		return
-	}
-	log.Info("machines are ordered")
-	g.memory.expect(o, began)
-	a.orderPlaced(g, o)
+	provider, group := a.o.Clouds[g.Group.Spec.Cloud.Provider], g.Group.Spec.Cloud.Group
+	a.work.Go(func() {
+		ctx, cancel := context.WithTimeout(ctx, orderTime(o.Count))
+		defer cancel()
+		op, err := provider.Grow(ctx, group, cloud.Order{Count: o.Count, Template: o.Template})
+		a.o.Metrics.ordered(o, err, time.Since(began))
+		a.answer(g, err != nil, func(g *known) { a.answered(g, o, id, op.Machines, err) })
+	})
 }
 
-// expect counts what was ordered as on its way, until the cloud has been asked again.
-func (m *memory) expect(o scaling.Order, at time.Time) {
-	m.asked = append(m.asked, scaling.Asked{Kind: o.Template, Count: o.Count, At: at})
-	m.cloud.Size += o.Count
-	for range o.Count {
-		m.survey.Awaited = append(m.survey.Awaited, scaling.Machine{ID: fmt.Sprintf("asked-%d", len(m.survey.Awaited)), Kind: o.Template})
+// answered takes in what the cloud says to an order. Its refusal is no failure of the look: the kind is left alone, and the
+// next look takes another.
+func (a *Autoscaler) answered(g *known, o scaling.Order, id int, named []string, err error) {
+	log := a.o.Log.With("group", o.Group, "template", o.Template, "machines", o.Count, "pods", len(o.Pods), "reasons", o.Reasons)
+	if err == nil {
+		log.Info("machines are ordered")
+		g.memory.replied(id, scaling.Taken, named, time.Now())
+		a.orderPlaced(g, o)
+		return
 	}
+	log.Error("the cloud did not take the order", "err", err, "made", len(named))
+	answer := scaling.Refused
+	if scaling.ReasonOf(err) == scaling.Unclear {
+		answer = scaling.Lost
+	}
+	a.backedOff(g, g.memory.refuse(o.Template, err, time.Now()))
+	g.memory.replied(id, answer, named, time.Now())
 }
 
 // again has the next look begin soon.
@@ -88,67 +109,76 @@ func (a *Autoscaler) again() {
 	}
 }
 
-// giveUp deletes machines of ours that will never be nodes, once the API server and the cloud have said once more that
-// they are not (I4, I7).
-func (a *Autoscaler) giveUp(ctx context.Context, s *sources, groups []*known) error {
-	var errs []error
+// mostGivenUp is how many machines of a group are given up at the same time. Others come in one of the next looks.
+const mostGivenUp = 10
+
+// giveUp begins to delete machines of ours that will never be nodes. As with orders, no look waits for a cloud's answer. None is
+// given up twice at once.
+func (a *Autoscaler) giveUp(ctx context.Context, s *sources, groups []*known) {
 	for _, g := range groups {
-		for _, dead := range g.memory.survey.Dead {
-			errs = append(errs, a.delete(ctx, s, g, dead))
+		m := g.memory
+		for _, dead := range m.survey.Dead {
+			if id := dead.Instance.ProviderID; !m.leaving[id] && len(m.leaving) < mostGivenUp {
+				m.leaving[id] = true
+				a.letGo(ctx, s, g, dead)
+			}
 		}
-		g.memory.survey.Dead = nil // the next survey tells anew
+		m.survey.Dead = nil // the next survey tells anew
 	}
-	return errors.Join(errs...)
 }
 
-func (a *Autoscaler) delete(ctx context.Context, s *sources, g *known, dead scaling.DeadMachine) error {
-	ctx, cancel := context.WithTimeout(ctx, cloudTimeout)
-	defer cancel()
+func (a *Autoscaler) letGo(ctx context.Context, s *sources, g *known, dead scaling.DeadMachine) {
+	a.work.Go(func() {
+		within, cancel := context.WithTimeout(ctx, cloudTimeout)
+		defer cancel()
+		gone, err := a.delete(within, s, g, dead)
+		a.answer(g, gone, func(g *known) {
+			delete(g.memory.leaving, dead.Instance.ProviderID)
+			switch {
+			case gone:
+				a.machineGivenUp(g, dead)
+			case err != nil && ctx.Err() == nil:
+				g.memory.leaveAlone(err, time.Now())
+				a.o.Log.Error("a machine that has had no Node cannot be given up, and that is tried again", "err", err)
+			}
+		})
+	})
+}
+
+// delete deletes a machine once the API server and the cloud have said once more that it is not a node (I4, I7). It reports
+// whether the cloud was asked to.
+func (a *Autoscaler) delete(ctx context.Context, s *sources, g *known, dead scaling.DeadMachine) (asked bool, err error) {
 	provider := a.o.Clouds[g.Group.Spec.Cloud.Provider]
 	id := dead.Instance.ProviderID
 	instance, err := provider.Instance(ctx, id)
 	switch {
 	case cloud.IsNotFound(err):
-		return nil
+		return false, nil
 	case err != nil:
-		return fmt.Errorf("machine %s of NodeGroup %s: %w", id, g.name(), err)
+		return false, fmt.Errorf("machine %s of NodeGroup %s: %w", id, g.name(), err)
 	case instance.State != dead.Instance.State || instance.State == cloud.Unknown:
-		return nil // it has moved on since: the next look judges it anew
+		return false, nil // it has moved on since: the next look judges it anew
 	}
 	is, err := a.isNode(ctx, s, provider, instance)
 	if err != nil || is {
-		return err
+		return false, err
 	}
 	if _, err := provider.Delete(ctx, id); err != nil && !cloud.IsNotFound(err) {
-		return fmt.Errorf("deleting machine %s of NodeGroup %s, which has had no Node: %w", id, g.name(), err)
+		return false, fmt.Errorf("deleting machine %s of NodeGroup %s, which has had no Node: %w", id, g.name(), err)
 	}
 	a.o.Log.Warn("a machine that has had no Node is deleted", "group", g.name(), "providerID", id, "reason", dead.Reason, "message", dead.Message)
 	a.o.Metrics.gaveUp(g.name(), dead.Reason)
-	a.again()
-	a.machineGivenUp(g, dead)
-	return nil
+	return true, nil
 }
 
-// isNode asks the API server itself whether a machine has a Node, by its names, and the cache by its provider ID.
-func (a *Autoscaler) isNode(ctx context.Context, s *sources, provider cloud.Provider, i cloud.Instance) (bool, error) {
-	for _, name := range []string{i.ComputerName, i.Name} {
-		if name == "" {
-			continue
-		}
-		_, err := a.o.Kube.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
-		if err == nil {
-			return true, nil
-		}
-		if !apierrors.IsNotFound(err) && !apierrors.IsInvalid(err) && !apierrors.IsBadRequest(err) {
-			return true, fmt.Errorf("node %s: %w", name, err)
-		}
-	}
-	nodes, err := s.nodes.List(labels.Everything())
+// isNode asks the API server itself whether a machine has a Node.
+func (*Autoscaler) isNode(ctx context.Context, s *sources, provider cloud.Provider, i cloud.Instance) (bool, error) {
+	hosts, err := s.hosts.read(ctx)
 	if err != nil {
 		return true, err
 	}
-	has, _ := joined(provider, []cloud.Instance{i}, nodes)
-	return has[i.ProviderID], nil
+	node, err := cloud.NewHosts(provider.Normalize, hosts).Of(i)
+	return node != "" || err != nil, err
 }
 
 // retire writes down since when nodes could go, asks for the retirement of those that are due, and calls off what waits

@@ -30,7 +30,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/live"
 )
 
-// Options are what an Autoscaler works with. All fields but Selector, Maximum, Wishes, Debounce and Every are required.
+// Options are what an Autoscaler works with. All fields but Selector, Maximum, Wishes, Debounce, Every and
+// Settle are required.
 type Options struct {
 	// Client writes, and reads NodeGroups and NodeRetirements from caches.
 	Client client.Client
@@ -54,16 +55,19 @@ type Options struct {
 	Debounce time.Duration
 	// Every is the time between two looks while machines are on their way or pods wait: 10 seconds when 0.
 	Every time.Duration
+	// Settle is how long the machines of an order whose answer was lost may take to show: 1 minute when 0.
+	Settle time.Duration
 }
 
 const (
 	defaultDebounce = time.Second
 	defaultEvery    = 10 * time.Second
+	defaultSettle   = time.Minute
 	// idleEvery is the time between two looks at whether any group asks for anything.
 	idleEvery = 5 * time.Second
 	// quietEvery is how many looks pass between two at clouds for which nothing happens.
 	quietEvery = 6
-	// cloudTimeout bounds what one group's cloud may take, so that it holds up no other for long.
+	// cloudTimeout bounds what one group's cloud may take to answer.
 	cloudTimeout = 20 * time.Second
 )
 
@@ -73,9 +77,16 @@ type Autoscaler struct {
 	waiter *waiter
 	wake   chan struct{}
 
-	mu     sync.Mutex
-	memory map[string]*memory // by group
-	told   map[string]string  // what was last said of a pod, by its UID
+	// work is what clouds are asked meanwhile. It ends with Start.
+	work     sync.WaitGroup
+	replied  chan struct{}
+	patience time.Duration
+	last     []*known // as the last look found them
+
+	mu      sync.Mutex
+	memory  map[string]*memory // by group
+	told    map[string]string  // what was last said of a pod, by its UID
+	replies []reply
 }
 
 // New returns an autoscaler. It is to be added to a manager.
@@ -86,6 +97,9 @@ func New(o Options) *Autoscaler {
 	if o.Every <= 0 {
 		o.Every = defaultEvery
 	}
+	if o.Settle <= 0 {
+		o.Settle = defaultSettle
+	}
 	if o.Selector == nil {
 		o.Selector = labels.Everything()
 	}
@@ -94,7 +108,9 @@ func New(o Options) *Autoscaler {
 		o.Wishes = NewWishes()
 	}
 	o.Wishes.wake = wake
-	return &Autoscaler{o: o, waiter: newWaiter(wake), wake: wake, memory: map[string]*memory{}, told: map[string]string{}}
+	return &Autoscaler{
+		o: o, waiter: newWaiter(wake), wake: wake, replied: make(chan struct{}, 1), patience: defaultPatience, memory: map[string]*memory{}, told: map[string]string{},
+	}
 }
 
 // NeedLeaderElection implements manager.LeaderElectionRunnable.
@@ -112,6 +128,7 @@ func (a *Autoscaler) Start(ctx context.Context) error {
 		return fmt.Errorf("autoscaler: %w", err)
 	}
 	a.o.Log.Info("machines are ordered and underused nodes retired", "debounce", a.o.Debounce)
+	defer a.work.Wait()
 	a.loop(ctx, sources)
 	return nil
 }
@@ -159,6 +176,9 @@ func (a *Autoscaler) loop(ctx context.Context, s *sources) {
 			return
 		case <-time.After(a.o.Every):
 		case <-a.wake:
+			if a.waiter.waited() > 0 {
+				a.askAhead(ctx, s)
+			}
 			if !pause(ctx, a.o.Debounce-a.waiter.waited()) {
 				return
 			}
@@ -176,6 +196,8 @@ func (a *Autoscaler) look(ctx context.Context, s *sources, askClouds bool) (busy
 		return false, err
 	}
 	a.recall(groups)
+	a.last = groups
+	a.settle(groups)
 	if askClouds || len(waiting) > 0 {
 		a.survey(ctx, s, groups)
 	}
@@ -203,32 +225,50 @@ func (a *Autoscaler) look(ctx context.Context, s *sources, askClouds bool) (busy
 	}
 	failed := a.grow(ctx, groups, up, waiting)
 	a.tellWishes(groups, up.Wishes)
-	a.tell(up, allKnown(groups), waiting)
+	a.tell(up, allKnown(groups, time.Now()), waiting)
 	a.o.Metrics.see(groups, up, down)
-	errs := []error{failed, a.giveUp(ctx, s, groups), a.write(ctx, groups), a.retire(ctx, cluster, groups, down)}
+	a.giveUp(ctx, s, groups)
+	errs := []error{failed, a.retireNeverReady(ctx, groups), a.write(ctx, groups), a.retire(ctx, cluster, groups, down)}
 	return len(up.Orders) > 0 || len(waiting) > 0 || underWay(groups), errors.Join(errs...)
 }
 
-// allKnown reports whether every group has been looked at, and its cloud been asked.
-func allKnown(groups []*known) bool {
+// tellAfter is for how long a group of which nothing is known keeps pods from being told that nothing helps them.
+const tellAfter = time.Minute
+
+// allKnown reports whether every group has been looked at, and its cloud been asked, or has had its time to be. After that
+// what keeps a group from being asked is a reason as any other.
+func allKnown(groups []*known, now time.Time) bool {
 	for _, g := range groups {
-		if g.Group.Spec.ScaleUp == nil {
-			continue
-		}
-		accepted := meta.FindStatusCondition(g.Group.Status.Conditions, v1alpha1.GroupAccepted)
-		switch {
-		case accepted == nil || accepted.Status == metav1.ConditionUnknown:
-			return false
-		case accepted.Status == metav1.ConditionTrue && g.memory.templates == nil && g.memory.unread == "":
+		if since := g.unknownSince(); !since.IsZero() && now.Before(since.Add(tellAfter)) {
 			return false
 		}
 	}
 	return true
 }
 
+// unknownSince is since when it is not known what a group can do; zero when it is.
+func (g *known) unknownSince() time.Time {
+	if g.Group.Spec.ScaleUp == nil {
+		return time.Time{}
+	}
+	m, accepted := g.memory, meta.FindStatusCondition(g.Group.Status.Conditions, v1alpha1.GroupAccepted)
+	switch {
+	case accepted == nil || accepted.Status == metav1.ConditionUnknown:
+		return m.watched
+	case accepted.Status != metav1.ConditionTrue || m.unread != "":
+		return time.Time{}
+	case m.templates == nil:
+		return m.watched
+	case m.unsure():
+		return m.doubt
+	}
+	return time.Time{}
+}
+
 func underWay(groups []*known) bool {
 	for _, g := range groups {
-		if len(g.memory.survey.Awaited) > 0 || len(g.memory.survey.Dead) > 0 {
+		m := g.memory
+		if len(m.survey.Awaited) > 0 || len(m.record) > 0 || len(m.survey.Dead) > 0 || len(m.leaving) > 0 {
 			return true
 		}
 	}
@@ -238,8 +278,7 @@ func underWay(groups []*known) bool {
 // known is a group with what is remembered of it.
 type known struct {
 	nodegroup.World
-	memory  *memory
-	refused bool // an order of this look was not taken
+	memory *memory
 }
 
 func (g *known) name() string { return g.Group.Name }

@@ -39,9 +39,28 @@ type pool struct {
 	machines  []cloud.Instance
 	refuse    map[string]error // by template
 	unread    error
+	unlisted  error // what Templates answers
 	orders    []cloud.Order
 	deleted   []string
 	templates []string
+	partly    int           // how many machines of an order are made before it is refused
+	names     bool          // Grow names the machines
+	asked     int           // how often Grow was called
+	reads     int           // how often Instances was called
+	busy      chan struct{} // until it is closed, Grow answers nothing
+	silent    chan struct{} // until it is closed, Instances answers nothing
+	stuck     chan struct{} // until it is closed, Instance answers nothing
+	looked    []string      // the machines that Instance was asked for
+}
+
+// held waits for a channel, if there is one.
+func (p *pool) held(which func() chan struct{}) {
+	p.mu.Lock()
+	until := which()
+	p.mu.Unlock()
+	if until != nil {
+		<-until
+	}
 }
 
 func (p *pool) Name() string                        { return "pool" }
@@ -60,11 +79,21 @@ func (p *pool) Group(context.Context, string) (cloud.Group, error) {
 }
 
 func (p *pool) Instances(context.Context, string) ([]cloud.Instance, error) {
+	p.held(func() chan struct{} { p.reads++; return p.silent })
 	defer p.locked()()
 	return slices.Clone(p.machines), p.unread
 }
 
-func (p *pool) Instance(_ context.Context, id string) (cloud.Instance, error) {
+func (p *pool) Instance(ctx context.Context, id string) (cloud.Instance, error) {
+	var until chan struct{}
+	p.change(func() { p.looked, until = append(p.looked, id), p.stuck })
+	if until != nil {
+		select {
+		case <-until:
+		case <-ctx.Done():
+			return cloud.Instance{}, ctx.Err()
+		}
+	}
 	defer p.locked()()
 	for _, i := range p.machines {
 		if p.isThere(id, i) {
@@ -81,22 +110,32 @@ func (p *pool) Templates(context.Context, string) (list []cloud.Template, err er
 			corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("16Gi"),
 		}}})
 	}
-	return list, nil
+	return list, p.unlisted
 }
 
 func (p *pool) Grow(_ context.Context, _ string, o cloud.Order) (cloud.Operation, error) {
+	p.held(func() chan struct{} { p.asked++; return p.busy })
 	defer p.locked()()
 	if err := p.refuse[o.Template]; err != nil {
-		return cloud.Operation{}, err
+		return p.launch(min(p.partly, o.Count), o.Template), err
 	}
 	p.orders = append(p.orders, o)
-	for range o.Count {
-		p.machines = append(p.machines, cloud.Instance{
-			ProviderID: fmt.Sprintf("id-%d", len(p.machines)), Name: fmt.Sprintf("machine-%d", len(p.machines)), Type: o.Template,
+	return p.launch(o.Count, o.Template), nil
+}
+
+// launch makes machines.
+func (p *pool) launch(count int, kind string) (op cloud.Operation) {
+	for range count {
+		i := cloud.Instance{
+			ProviderID: fmt.Sprintf("id-%d", len(p.machines)), Name: fmt.Sprintf("machine-%d", len(p.machines)), Type: kind,
 			State: cloud.Pending, Created: time.Now(),
-		})
+		}
+		p.machines = append(p.machines, i)
+		if p.names {
+			op.Machines = append(op.Machines, i.ProviderID)
+		}
 	}
-	return cloud.Operation{}, nil
+	return op
 }
 
 func (p *pool) Delete(_ context.Context, id string) (cloud.Operation, error) {
@@ -113,6 +152,7 @@ type fixture struct {
 	pool    *pool
 	kube    *fake.Clientset
 	client  client.Client
+	watches *watches
 	sources *sources
 	events  *events.FakeRecorder
 }
@@ -154,15 +194,28 @@ func newFixture(t *testing.T, change func(*v1alpha1.NodeGroup), objects ...clien
 		client: clientfake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(g).WithObjects(append(objects, g)...).Build(),
 		events: events.NewFakeRecorder(1000),
 	}
+	f.watches = watchesOf(f.kube)
 	ctx, cancel := context.WithCancel(t.Context())
 	t.Cleanup(cancel)
 	f.Autoscaler = New(Options{
 		Client: f.client, Informers: started(ctx, f.kube), Pods: live.ListedPods(f.client), Kube: f.kube, Groups: listed{f.client}, Clouds: map[string]cloud.Provider{"pool": f.pool}, Events: f.events,
 		Metrics: metrics, Log: slog.New(slog.DiscardHandler),
 	})
+	f.patience = time.Minute // this cloud answers, however much else the machine does
 	if f.sources, err = f.watch(ctx); err != nil {
 		t.Fatal(err)
 	}
+	return f
+}
+
+// withoutSpot has a group whose first kind of machine its cloud refuses.
+func withoutSpot(t *testing.T) *fixture {
+	t.Helper()
+	f := newFixture(t, func(g *v1alpha1.NodeGroup) { g.Spec.ScaleUp.Policy = v1alpha1.ByPriority })
+	f.pool.change(func() {
+		f.pool.templates = []string{"spot", "m4"}
+		f.pool.refuse["spot"] = &cloud.RefusedError{Reason: cloud.NoCapacity, Err: errors.New("no valid host was found")}
+	})
 	return f
 }
 
@@ -195,31 +248,63 @@ func (f *fixture) until(what string, is func() bool) {
 	}
 }
 
+// waitingPodOf is a pod that finds no room.
+func waitingPodOf(namespace, name string) *corev1.Pod {
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID("uid-" + namespace + "-" + name)}}
+	p.Spec.Containers = []corev1.Container{{Name: "c", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{
+		corev1.ResourceCPU: resource.MustParse("3"),
+	}}}}
+	p.Status.Phase = corev1.PodPending
+	p.Status.Conditions = []corev1.PodCondition{{
+		Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: "0/1 Knoten",
+	}}
+	return p
+}
+
 // wait makes pods that find no room, and waits until that is known.
 func (f *fixture) wait(pods ...string) {
 	f.t.Helper()
 	for _, name := range pods {
-		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: name, UID: types.UID("uid-" + name)}}
-		p.Spec.Containers = []corev1.Container{{Name: "c", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{
-			corev1.ResourceCPU: resource.MustParse("3"),
-		}}}}
-		p.Status.Phase = corev1.PodPending
-		p.Status.Conditions = []corev1.PodCondition{{
-			Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: "0/1 Knoten",
-		}}
-		if _, err := f.kube.CoreV1().Pods("apps").Create(f.t.Context(), p, metav1.CreateOptions{}); err != nil {
-			f.t.Fatal(err)
-		}
-		key := placement.PodKey{Namespace: "apps", Name: name}
-		f.until("pod "+name+" waits", func() bool {
-			known := false
-			_ = f.sources.live.With(func(s *placement.Snapshot) error { known = s.IsPending(key); return nil })
-			f.waiter.mu.Lock()
-			defer f.waiter.mu.Unlock()
-			_, waits := f.waiter.pods[key]
-			return known && waits
-		})
+		f.waitFor(waitingPodOf("apps", name))
 	}
+}
+
+func (f *fixture) waitFor(p *corev1.Pod) {
+	f.t.Helper()
+	f.create(p)
+	f.until("pod "+p.Name+" waits", func() bool { return f.pending(p) && f.waits(p) })
+}
+
+func (f *fixture) create(p *corev1.Pod) {
+	f.t.Helper()
+	if _, err := f.kube.CoreV1().Pods(p.Namespace).Create(f.t.Context(), p, metav1.CreateOptions{}); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+func (f *fixture) remove(p *corev1.Pod) {
+	f.t.Helper()
+	if err := f.kube.CoreV1().Pods(p.Namespace).Delete(f.t.Context(), p.Name, metav1.DeleteOptions{}); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+func keyOf(p *corev1.Pod) placement.PodKey {
+	return placement.PodKey{Namespace: p.Namespace, Name: p.Name}
+}
+
+// pending reports whether placement knows a pod as one without a node.
+func (f *fixture) pending(p *corev1.Pod) (is bool) {
+	_ = f.sources.live.With(func(s *placement.Snapshot) error { is = s.IsPending(keyOf(p)); return nil })
+	return is
+}
+
+// waits reports whether a pod is known as one that finds no room.
+func (f *fixture) waits(p *corev1.Pod) bool {
+	f.waiter.mu.Lock()
+	defer f.waiter.mu.Unlock()
+	_, waits := f.waiter.pods[keyOf(p)]
+	return waits
 }
 
 func (f *fixture) status() *v1alpha1.ScaleUpStatus {
@@ -234,11 +319,11 @@ func (f *fixture) status() *v1alpha1.ScaleUpStatus {
 	return g.Status.ScaleUp
 }
 
-func (f *fixture) told(reason string) (notes []string) {
+func (f *fixture) told(reason eventReason) (notes []string) {
 	for {
 		select {
 		case e := <-f.events.Events:
-			if strings.Contains(e, " "+reason+" ") {
+			if strings.Contains(e, " "+string(reason)+" ") {
 				notes = append(notes, e)
 			}
 		default:
@@ -283,12 +368,42 @@ func TestWhenACloudCannotBeReadNothingIsOrdered(t *testing.T) { // I7
 	}
 }
 
+// huge is a pod that no machine of the group takes.
+func huge(name string) *corev1.Pod {
+	p := waitingPodOf("apps", name)
+	p.Spec.Containers[0].Resources.Requests[corev1.ResourceCPU] = resource.MustParse("64")
+	return p
+}
+
+func TestAGroupWhoseCloudHasNeverAnsweredKeepsPodsFromBeingToldForAMinuteOnly(t *testing.T) {
+	f := newFixture(t, nil)
+	mute := &v1alpha1.NodeGroup{ObjectMeta: metav1.ObjectMeta{Name: "mute", UID: "mute"}}
+	mute.Spec = v1alpha1.NodeGroupSpec{
+		Cloud: v1alpha1.CloudGroup{Provider: "pool", Group: "mute"}, Maximum: new(int32(1)), ScaleUp: &v1alpha1.ScaleUp{},
+	}
+	mute.Spec.NodeSelector.MatchLabels = map[string]string{"pool": "mute"}
+	mute.Status.Conditions = []metav1.Condition{{
+		Type: v1alpha1.GroupAccepted, Status: metav1.ConditionUnknown, Reason: "CloudNotRead", Message: "the cloud has not answered yet",
+	}}
+	if err := f.client.Create(t.Context(), mute); err != nil {
+		t.Fatal(err)
+	}
+	f.waitFor(huge("huge"))
+	f.look()
+	if notes := f.told(eventHelpless); len(notes) > 0 {
+		t.Errorf("Events are %q before the cloud had its time to answer", notes)
+	}
+	f.memory["mute"].watched = time.Now().Add(-tellAfter)
+	f.look()
+	notes := f.told(eventHelpless)
+	if len(notes) != 1 || !strings.Contains(notes[0], "web/m4: DoesNotFit") ||
+		!strings.Contains(notes[0], "mute: NotAccepted: the NodeGroup is not acted on: the cloud has not answered yet") {
+		t.Errorf("Events are %q, want one that says why of either group", notes)
+	}
+}
+
 func TestARefusedKindIsLeftAloneAlsoAfterARestartAndTheNextIsTaken(t *testing.T) {
-	f := newFixture(t, func(g *v1alpha1.NodeGroup) { g.Spec.ScaleUp.Policy = v1alpha1.ByPriority })
-	f.pool.change(func() {
-		f.pool.templates = []string{"spot", "m4"}
-		f.pool.refuse["spot"] = &cloud.RefusedError{Reason: cloud.NoCapacity, Err: errors.New("no valid host was found")}
-	})
+	f := withoutSpot(t)
 	f.wait("a")
 	f.look()
 	if s := f.status(); len(s.BackOffs) != 1 || s.BackOffs[0].Template != "spot" || s.BackOffs[0].Reason != "NoCapacity" {
@@ -315,6 +430,7 @@ func dead(t *testing.T, objects ...client.Object) *fixture {
 func TestAFailedMachineOfOursIsDeletedAndItsKindLeftAlone(t *testing.T) {
 	f := dead(t)
 	f.look()
+	f.work.Wait()
 	if !slices.Equal(f.pool.deleted, []string{"id-0"}) {
 		t.Fatalf("deleted is %v", f.pool.deleted)
 	}
@@ -324,6 +440,38 @@ func TestAFailedMachineOfOursIsDeletedAndItsKindLeftAlone(t *testing.T) {
 	}
 	if got := f.pool.ordered(); len(got) != 1 {
 		t.Errorf("orders are %v: the kind is not left alone", got)
+	}
+}
+
+func TestWhileACloudDoesNotSayWhichKindsThereAreItsMachinesAreSeenToAndPodsAreTold(t *testing.T) {
+	f := dead(t)
+	f.pool.change(func() { f.pool.unlisted = errors.New("no image has the name kube") })
+	f.look()
+	f.work.Wait()
+	if !slices.Equal(f.pool.deleted, []string{"id-0"}) {
+		t.Errorf("deleted is %v", f.pool.deleted)
+	}
+	if notes := f.told(eventHelpless); len(notes) != 1 || !strings.Contains(notes[0], "no image has the name kube") {
+		t.Errorf("Events are %q", notes)
+	}
+	f.memory["web"].backOffs = map[string]v1alpha1.BackOff{} // as when it is over
+	f.look()
+	if got := f.pool.ordered(); len(got) != 1 {
+		t.Errorf("orders are %v, one of a kind that may be no more", got)
+	}
+	f.pool.change(func() { f.pool.unlisted = nil })
+	f.look()
+	if got := f.pool.ordered(); len(got) != 2 {
+		t.Errorf("orders are %v once it says so", got)
+	}
+}
+
+func TestACloudThatHasNeverSaidWhichKindsThereAreIsNotAskedWithoutAPause(t *testing.T) {
+	f := newFixture(t, nil)
+	f.pool.change(func() { f.pool.unlisted = errors.New("no image has the name kube") })
+	f.look()
+	if f.woken() {
+		t.Error("the next look is to begin soon")
 	}
 }
 
@@ -338,9 +486,8 @@ func TestAMachineIsNotGivenUpWhenTheAPIServerKnowsItsNode(t *testing.T) { // I4,
 	if _, err := f.kube.CoreV1().Nodes().Create(t.Context(), node, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := f.giveUp(t.Context(), f.sources, groups); err != nil {
-		t.Fatal(err)
-	}
+	f.giveUp(t.Context(), f.sources, groups)
+	f.work.Wait()
 	if len(f.pool.deleted) != 0 {
 		t.Errorf("deleted is %v", f.pool.deleted)
 	}
@@ -350,9 +497,8 @@ func TestAMachineThatHasMovedOnIsNotGivenUp(t *testing.T) {
 	f := dead(t)
 	groups := f.survey1()
 	f.pool.change(func() { f.pool.machines[0].State = cloud.Running })
-	if err := f.giveUp(t.Context(), f.sources, groups); err != nil {
-		t.Fatal(err)
-	}
+	f.giveUp(t.Context(), f.sources, groups)
+	f.work.Wait()
 	if len(f.pool.deleted) != 0 {
 		t.Errorf("deleted is %v", f.pool.deleted)
 	}
@@ -368,6 +514,41 @@ func (f *fixture) survey1() []*known {
 	f.recall(groups)
 	f.survey(f.t.Context(), f.sources, groups)
 	return groups
+}
+
+func TestAMachineThatWasOrderedBeforeItsKindFailedDoesNotEndThatItIsLeftAlone(t *testing.T) {
+	f := newFixture(t, nil)
+	join := func(name string) {
+		t.Helper()
+		if _, err := f.kube.CoreV1().Nodes().Create(t.Context(), idle(name, ""), metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		f.until(name+" is known", func() bool { _, err := f.sources.nodes.Get(name); return err == nil })
+		f.look()
+	}
+	leftAlone := func() bool { _, is := f.memory["web"].backOffs["m4"]; return is }
+	f.wait("a")
+	f.look()
+	f.look() // sees the machine
+	f.pool.change(func() {
+		f.pool.refuse["m4"] = &cloud.RefusedError{Reason: cloud.NoQuota, Err: errors.New("no cores left")}
+	})
+	f.wait("b", "c")
+	f.look()
+	join("machine-0")
+	if !leftAlone() || f.calls() != 2 {
+		t.Fatal("the kind is not left alone after the join of a machine that was ordered before the quota was used up")
+	}
+	f.pool.change(func() { f.pool.refuse = nil })
+	over := f.memory["web"].backOffs["m4"]
+	over.Until = metav1.NewTime(time.Now().Add(-time.Second)) // records are in whole seconds
+	f.memory["web"].backOffs["m4"] = over
+	f.look()
+	f.look()
+	join("machine-1")
+	if leftAlone() {
+		t.Error("the failure is remembered after the join of a machine that was ordered later")
+	}
 }
 
 func TestAMachineOfNobodyIsLeftAlone(t *testing.T) { // I4
@@ -456,5 +637,36 @@ func TestOnlyWhatTheSchedulerSaysMakesAPodWait(t *testing.T) {
 		if got := unschedulable(p); got != c.want {
 			t.Errorf("%s: %t", name, got)
 		}
+	}
+}
+
+func TestI4AMachineIsNotGivenUpWhenAnythingSaysThatANodeIsOnIt(t *testing.T) {
+	for name, change := range map[string]func(*corev1.Node){
+		"its name with a domain": func(n *corev1.Node) { n.Name = "machine-0.novalocal" },
+		"its system's UUID":      func(n *corev1.Node) { n.Name, n.Status.NodeInfo.SystemUUID = "elsewhere", "ID-0" },
+		"its provider ID":        func(n *corev1.Node) { n.Name, n.Spec.ProviderID = "elsewhere", "id-0" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := dead(t)
+			groups := f.survey1()
+			if len(groups[0].memory.survey.Dead) != 1 {
+				t.Fatalf("the survey is %+v", groups[0].memory.survey)
+			}
+			node := &corev1.Node{}
+			change(node)
+			// Only the API server knows it when the machine is about to be given up; later the watch does too.
+			if _, err := f.kube.CoreV1().Nodes().Create(t.Context(), node, metav1.CreateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			f.giveUp(t.Context(), f.sources, groups)
+			f.work.Wait()
+			f.until("the watch has told of the Node", func() bool {
+				_, err := f.sources.nodes.Get(node.Name)
+				return err == nil
+			})
+			if groups = f.survey1(); len(groups[0].memory.survey.Dead) != 0 || len(f.pool.deleted) != 0 {
+				t.Errorf("deleted is %v, and the survey %+v", f.pool.deleted, groups[0].memory.survey)
+			}
+		})
 	}
 }

@@ -16,15 +16,26 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement"
 )
 
-// Reasons of Events.
-const (
-	eventOrdered   = "MachineOrdered"  // on the pod, and on the NodeGroup
-	eventHelpless  = "NoMachineHelps"  // on the pod
-	eventBackedOff = "KindLeftAlone"   // on the NodeGroup
-	eventGivenUp   = "MachineGivenUp"  // on the NodeGroup
-	eventLeaves    = "UnderusedLeaves" // on the Node, and on the NodeGroup
-	eventStays     = "UnderusedStays"  // on the Node
+// eventReason is the reason of an Event about machines that come or are used little.
+type eventReason string
 
+// The reasons. The comment of each says of which type its Events are, what they are on, and when they are written.
+const (
+	// eventOrdered is Normal, on Pod and NodeGroup: a machine is ordered for pods that have no room.
+	eventOrdered eventReason = "MachineOrdered"
+	// eventHelpless is Warning, on Pod: no machine that may be ordered now helps the pod; the message says why, group by group.
+	eventHelpless eventReason = "NoMachineHelps"
+	// eventBackedOff is Warning, on NodeGroup: the cloud failed to give machines of a kind, which is left alone for a while.
+	eventBackedOff eventReason = "KindLeftAlone"
+	// eventGivenUp is Warning, on NodeGroup: a machine has had no Node for too long, and is deleted.
+	eventGivenUp eventReason = "MachineGivenUp"
+	// eventLeaves is Normal, on Node and NodeGroup: the node is used little, its pods fit elsewhere, and its retirement is asked for.
+	eventLeaves eventReason = "UnderusedLeaves"
+	// eventStays is Normal, on Node: the node is used little, and something keeps it.
+	eventStays eventReason = "UnderusedStays"
+)
+
+const (
 	action = "Scale"
 
 	// The API server's limits of an Event, in bytes.
@@ -33,7 +44,7 @@ const (
 )
 
 // tell tells each pod what becomes of it, when that is something else than before. That nothing helps it is told when
-// every group is known.
+// every group is known, or has had its time to be.
 func (a *Autoscaler) tell(d *scaling.Decision, known bool, waiting map[placement.PodKey]waitingPod) {
 	told := make(map[string]string, len(d.Pods))
 	for i := range d.Pods {
@@ -85,12 +96,12 @@ func rules(reasons []scaling.Reason) string {
 	return observe.Clip(strings.Join(all, "-"), maxAction)
 }
 
-func (a *Autoscaler) emit(about runtime.Object, kind, reason, action, note string) {
-	a.o.Events.Eventf(about, nil, kind, reason, action, "%s", observe.Clip(note, maxNote))
+func (a *Autoscaler) emit(about runtime.Object, kind string, reason eventReason, action, note string) {
+	a.o.Events.Eventf(about, nil, kind, string(reason), action, "%s", observe.Clip(note, maxNote))
 }
 
 // onGroup makes an Event on a NodeGroup; one of a file has no object.
-func (a *Autoscaler) onGroup(g *known, kind, reason, format string, args ...any) {
+func (a *Autoscaler) onGroup(g *known, kind string, reason eventReason, format string, args ...any) {
 	if g.Group.UID == "" {
 		return
 	}
@@ -114,19 +125,6 @@ func (a *Autoscaler) machineGivenUp(g *known, dead scaling.DeadMachine) {
 		dead.Instance.ProviderID, dead.Reason, dead.Message)
 }
 
-// tellWishes takes in what became of the wishes, and tells of those that cannot be granted.
-func (a *Autoscaler) tellWishes(groups []*known, verdicts []scaling.WishVerdict) {
-	failed := map[string]bool{}
-	for _, g := range groups {
-		failed[g.name()] = g.refused
-	}
-	for _, v := range a.o.Wishes.settle(verdicts, failed) {
-		if v.Missing > 0 {
-			a.o.Log.Warn("machines that were wished for may not be ordered now", "wish", v.ID, "missing", v.Missing, "reasons", v.Reasons)
-		}
-	}
-}
-
 // tellNode tells of a node that is to go, or is kept from it, when that is something else than before.
 func (a *Autoscaler) tellNode(g *known, d *scaling.NodeDecision) {
 	uid := string(d.Subject.Object.UID)
@@ -144,7 +142,7 @@ func (a *Autoscaler) tellNode(g *known, d *scaling.NodeDecision) {
 	if before == word {
 		return
 	}
-	reason := ""
+	var reason eventReason
 	switch d.Verdict {
 	case nodegroup.Leaves:
 		reason = eventLeaves

@@ -7,10 +7,12 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -27,8 +29,22 @@ type memory struct {
 	cloud     cloud.Group
 	survey    scaling.Survey
 	templates []cloud.Template
-	asked     []scaling.Asked   // orders since the last survey
-	unread    string            // why the cloud could not be read the last time; empty when it could
+	asked     []scaling.Asked // orders whose machines were not all seen
+	settle    time.Duration   // how long machines are expected of an order whose answer was lost
+	instances []cloud.Instance
+	unread    string      // why the cloud could not be read the last time; empty when it could
+	reading   bool        // the cloud is being asked
+	wanted    atomic.Bool // the group is closed until the cloud has said what there is
+	ahead     bool        // it was asked before the look that wants to know
+	seen      time.Time   // when the cloud began to be asked for what was last taken in
+	quiet     time.Time   // until when the cloud wants to be left alone about the group
+	doubt     time.Time   // when an order last failed: no more is ordered until the cloud was asked after that
+	lastOrder int
+	open      int               // orders that the cloud has not answered
+	placed    map[string]int    // the orders placed last, by kind
+	failed    map[int]bool      // orders that failed, while a grant waits for answers
+	held      []grant           // by orders that the cloud has not answered
+	leaving   map[string]bool   // machines that are being given up, by provider ID
 	types     map[string]string // of each node's machine
 	told      map[string]string // what was last said of a node, by its UID
 	kinds     []scaling.Kind
@@ -48,15 +64,18 @@ func (a *Autoscaler) recall(groups []*known) {
 		there[g.name()] = true
 		g.memory = a.memory[g.name()]
 		if g.memory == nil {
-			g.memory = remember(g.Group.Status.ScaleUp)
+			g.memory = remember(g.Group.Status.ScaleUp, a.o.Settle)
 			a.memory[g.name()] = g.memory
 		}
 	}
 	maps.DeleteFunc(a.memory, func(name string, _ *memory) bool { return !there[name] })
 }
 
-func remember(s *v1alpha1.ScaleUpStatus) *memory {
-	m := &memory{watched: time.Now(), backOffs: map[string]v1alpha1.BackOff{}, learned: map[string]v1alpha1.LearnedTemplate{}}
+func remember(s *v1alpha1.ScaleUpStatus, settle time.Duration) *memory {
+	m := &memory{
+		watched: time.Now(), settle: settle, placed: map[string]int{}, failed: map[int]bool{}, leaving: map[string]bool{},
+		backOffs: map[string]v1alpha1.BackOff{}, learned: map[string]v1alpha1.LearnedTemplate{},
+	}
 	if s == nil {
 		return m
 	}
@@ -67,7 +86,22 @@ func remember(s *v1alpha1.ScaleUpStatus) *memory {
 		m.learned[l.Name] = l
 	}
 	m.record = s.Awaited
+	for _, o := range s.Orders {
+		m.asked = append(m.asked, m.recallOrder(o))
+	}
 	return m
+}
+
+// recallOrder makes an order of what an earlier process wrote down of it. What the cloud has said to it since is lost.
+func (m *memory) recallOrder(o v1alpha1.OpenOrder) scaling.Asked {
+	m.lastOrder++
+	answer := scaling.Lost
+	if o.Refused {
+		answer = scaling.Refused
+	}
+	asked := scaling.Asked{ID: m.lastOrder, Kind: o.Template, Count: int(o.Count), At: o.At.Time}
+	asked.Reply(answer, o.Machines, m.watched, m.settle)
+	return asked
 }
 
 // fail leaves a kind of machine alone for a while.
@@ -80,6 +114,24 @@ func (m *memory) fail(kind, reason, message string, now time.Time) v1alpha1.Back
 	b := scaling.After(before, kind, reason, observe.Clip(message, longest), now)
 	m.backOffs[kind] = b
 	return b
+}
+
+// refuse leaves a kind of machine alone after an order that failed, for as long at least as the cloud wants to be.
+func (m *memory) refuse(kind string, err error, now time.Time) v1alpha1.BackOff {
+	b := m.fail(kind, scaling.ReasonOf(err), err.Error(), now)
+	m.leaveAlone(err, now)
+	if least := metav1.NewTime(now.Add(cloud.PauseOf(err))); b.Until.Before(&least) {
+		b.Until = least
+		m.backOffs[kind] = b
+	}
+	return b
+}
+
+// leaveAlone has the cloud not asked about the group for as long as its error asks for.
+func (m *memory) leaveAlone(err error, now time.Time) {
+	if until := now.Add(cloud.PauseOf(err)); until.After(m.quiet) {
+		m.quiet = until
+	}
 }
 
 // forgive drops the back-offs that have been over for long.
@@ -175,9 +227,72 @@ func names(templates []cloud.Template) string {
 	return fmt.Sprintf("%v", all)
 }
 
+// unsure reports whether an order has failed since the cloud was last asked what there is.
+func (m *memory) unsure() bool { return !m.doubt.IsZero() && !m.seen.After(m.doubt) }
+
+// expect counts what is ordered as on its way, and gives the order's ID.
+func (m *memory) expect(o scaling.Order, at time.Time) (id int) {
+	m.lastOrder++
+	m.open++
+	m.placed[o.Template] = m.lastOrder
+	m.asked = append(m.asked, scaling.Asked{ID: m.lastOrder, Kind: o.Template, Count: o.Count, At: at})
+	m.cloud.Size += o.Count
+	for range o.Count {
+		m.survey.Awaited = append(m.survey.Awaited, scaling.Machine{
+			ID: fmt.Sprintf("asked-%d", len(m.survey.Awaited)), Kind: o.Template, Order: m.lastOrder,
+		})
+	}
+	return m.lastOrder
+}
+
+// withdraw forgets an order that the cloud has not been asked for.
+func (m *memory) withdraw(id int) {
+	m.open--
+	m.failed[id] = true
+	m.less(id, func(a *scaling.Asked) { a.Count = 0 })
+	m.asked = slices.DeleteFunc(m.asked, func(a scaling.Asked) bool { return a.ID == id })
+}
+
+// replied takes in what the cloud has said to an order, with the machines that it names. The order is kept until the cloud
+// has been read after that, as some of its machines may have been made, whatever the answer is.
+func (m *memory) replied(id int, answer scaling.Answer, named []string, at time.Time) {
+	m.open--
+	if answer != scaling.Taken {
+		m.doubt, m.failed[id] = at, true
+		m.wanted.Store(true)
+	}
+	m.less(id, func(a *scaling.Asked) { a.Reply(answer, named, at, m.settle) })
+}
+
+// less changes an order, and expects no more machines of it than are to come then.
+func (m *memory) less(id int, change func(*scaling.Asked)) {
+	i := slices.IndexFunc(m.asked, func(a scaling.Asked) bool { return a.ID == id })
+	if i < 0 {
+		return
+	}
+	before := m.asked[i].Expected()
+	change(&m.asked[i])
+	drop := before - m.asked[i].Expected()
+	m.cloud.Size -= max(0, drop)
+	m.survey.Awaited = slices.DeleteFunc(m.survey.Awaited, func(w scaling.Machine) bool {
+		if w.Order != id || drop <= 0 {
+			return false
+		}
+		drop--
+		return true
+	})
+}
+
 // status is what is written down of a group.
 func (m *memory) status() *v1alpha1.ScaleUpStatus {
 	s := &v1alpha1.ScaleUpStatus{OnTheWay: int32(len(m.survey.Awaited)), Awaited: m.record}
+	for i := range m.asked {
+		o := &m.asked[i]
+		s.Orders = append(s.Orders, v1alpha1.OpenOrder{
+			Template: o.Kind, Count: int32(o.Count), At: metav1.NewTime(o.At).Rfc3339Copy(), Machines: o.Named,
+			Refused: o.Answer == scaling.Refused,
+		})
+	}
 	for _, name := range slices.Sorted(maps.Keys(m.learned)) {
 		s.Learned = append(s.Learned, m.learned[name])
 	}
@@ -198,17 +313,35 @@ func (a *Autoscaler) write(ctx context.Context, groups []*known) error {
 			continue
 		}
 		whole := map[string]any{ // what is empty has to be said, or a merge leaves it
-			"onTheWay": now.OnTheWay, "learned": now.Learned, "backOffs": now.BackOffs, "awaited": now.Awaited,
+			"onTheWay": now.OnTheWay, "learned": now.Learned, "backOffs": now.BackOffs, "awaited": now.Awaited, "orders": now.Orders,
 		}
-		patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": g.Group.UID}, "status": map[string]any{"scaleUp": whole}})
-		if err != nil {
+		if err := a.writeDown(ctx, g, whole); client.IgnoreNotFound(err) != nil {
 			return err
 		}
-		target := &v1alpha1.NodeGroup{}
-		target.Name = g.name()
-		if err := a.o.Client.Status().Patch(ctx, target, client.RawPatch(types.MergePatchType, patch)); client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("status of NodeGroup %s: %w", g.name(), err)
-		}
+	}
+	return nil
+}
+
+// writeOrders writes down a group's orders before its cloud is asked for them: whoever leads after a crash has to know whose
+// the machines are (I8). For those of a file the marks on their machines have to do.
+func (a *Autoscaler) writeOrders(ctx context.Context, g *known) error {
+	if g.Group.UID == "" {
+		return nil
+	}
+	now := g.memory.status()
+	return a.writeDown(ctx, g, map[string]any{"onTheWay": now.OnTheWay, "orders": now.Orders})
+}
+
+// writeDown writes parts of a group's status.
+func (a *Autoscaler) writeDown(ctx context.Context, g *known, parts map[string]any) error {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": g.Group.UID}, "status": map[string]any{"scaleUp": parts}})
+	if err != nil {
+		return err
+	}
+	target := &v1alpha1.NodeGroup{}
+	target.Name = g.name()
+	if err := a.o.Client.Status().Patch(ctx, target, client.RawPatch(types.MergePatchType, patch)); err != nil {
+		return fmt.Errorf("status of NodeGroup %s: %w", g.name(), err)
 	}
 	return nil
 }

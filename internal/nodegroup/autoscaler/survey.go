@@ -1,8 +1,11 @@
 package autoscaler
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -10,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/cloud"
 	"github.com/slipway-dev/slipway/internal/nodegroup"
 	"github.com/slipway-dev/slipway/internal/nodegroup/scaling"
@@ -18,68 +22,121 @@ import (
 
 func sameKind(a, b string) bool { return strings.EqualFold(a, b) }
 
-// survey asks the clouds about the groups that get machines, all at once.
+// sight is what a cloud has said of a group.
+type sight struct {
+	began     time.Time
+	group     cloud.Group
+	instances []cloud.Instance
+	templates []cloud.Template
+	unlisted  error // why the cloud does not say which templates there are
+	joins     map[string]scaling.Join
+	types     map[string]string
+}
+
+// readable reports whether a group is one whose cloud is asked about it.
+func readable(g *known) bool { return g.Group.Spec.ScaleUp != nil && g.NotAccepted == "" }
+
+// survey asks the clouds about the groups that get machines, all at once, and waits a little for what they say. What comes
+// later is taken in by the next look; until then a group is taken for what it was, with what was ordered since.
 func (a *Autoscaler) survey(ctx context.Context, s *sources, groups []*known) {
-	nodes, err := s.nodes.List(labels.Everything())
-	if err != nil {
-		return // a lister of a cache does not fail
-	}
-	var all sync.WaitGroup
 	for _, g := range groups {
-		if g.Group.Spec.ScaleUp == nil || g.NotAccepted != "" {
-			continue
+		if readable(g) && (!g.memory.ahead || g.memory.unsure()) {
+			a.ask(ctx, s, g)
 		}
-		all.Go(func() {
-			if err := a.ask(ctx, g, nodes); err != nil && ctx.Err() == nil {
+		g.memory.ahead = false
+	}
+	a.await(ctx, groups, func(m *memory) bool { return !m.reading })
+}
+
+// askAhead has the clouds asked before a look that is about to begin, about the groups as the last one found them.
+func (a *Autoscaler) askAhead(ctx context.Context, s *sources) {
+	for _, g := range a.last {
+		if readable(g) && !g.memory.reading {
+			g.memory.ahead = true
+			a.ask(ctx, s, g)
+		}
+	}
+}
+
+// ask has a cloud asked about one group, unless it is being asked already, or wants to be left alone.
+func (a *Autoscaler) ask(ctx context.Context, s *sources, g *known) {
+	if g.memory.reading || time.Now().Before(g.memory.quiet) {
+		return
+	}
+	g.memory.reading = true
+	g.memory.wanted.Store(g.memory.templates == nil || g.memory.unsure())
+	a.work.Go(func() {
+		v, err := a.see(ctx, s, g)
+		a.answer(g, err == nil && v.unlisted == nil && g.memory.wanted.Load(), func(g *known) {
+			g.memory.reading = false
+			if err == nil {
+				a.takeIn(g, v)
+				err = v.unlisted
+			}
+			switch {
+			case err == nil && g.memory.unsure(): // it began before an order failed
+				a.again()
+			case err != nil && ctx.Err() == nil:
 				g.memory.unread = err.Error()
+				g.memory.leaveAlone(err, time.Now())
 				a.o.Log.Warn("the group cannot be read from its cloud, and gets no machines", "group", g.name(), "err", err)
 			}
 		})
-	}
-	all.Wait()
+	})
 }
 
-// ask asks the cloud about one group, and takes in what it says. What is on its way is taken for what it was before when
-// the cloud does not answer.
-func (a *Autoscaler) ask(ctx context.Context, g *known, nodes []*corev1.Node) error {
+// see asks the cloud about one group. Without its templates it can get no machines, and those that it has are seen to all the
+// same.
+func (a *Autoscaler) see(ctx context.Context, s *sources, g *known) (v sight, err error) {
 	provider := a.o.Clouds[g.Group.Spec.Cloud.Provider]
 	if provider == nil {
-		return fmt.Errorf("no cloud %s is configured", g.Group.Spec.Cloud.Provider)
+		return v, fmt.Errorf("no cloud %s is configured", g.Group.Spec.Cloud.Provider)
 	}
 	ctx, cancel := context.WithTimeout(ctx, cloudTimeout)
 	defer cancel()
-	m, where := g.memory, g.Group.Spec.Cloud.Group
-	var group cloud.Group
-	var instances []cloud.Instance
-	var templates []cloud.Template
-	var failed [3]error
+	v.began = time.Now()
+	where := g.Group.Spec.Cloud.Group
+	var failed [2]error
 	var reads sync.WaitGroup
-	reads.Go(func() { group, failed[0] = provider.Group(ctx, where) })
-	reads.Go(func() { instances, failed[1] = provider.Instances(ctx, where) })
-	reads.Go(func() { templates, failed[2] = provider.Templates(ctx, where) })
+	reads.Go(func() { v.group, failed[0] = provider.Group(ctx, where) })
+	reads.Go(func() { v.instances, failed[1] = provider.Instances(ctx, where) })
+	reads.Go(func() { v.templates, v.unlisted = provider.Templates(ctx, where) })
 	reads.Wait()
-	for _, err := range failed {
-		if err != nil {
-			return err
-		}
+	if err := cmp.Or(failed[:]...); err != nil {
+		return v, err
 	}
-	hasNode, types := joined(provider, instances, nodes)
-	now := time.Now()
+	nodes, err := s.nodes.List(labels.Everything())
+	if err != nil {
+		return v, fmt.Errorf("nodes: %w", err)
+	}
+	v.joins, v.types = joined(provider, v.instances, nodes)
+	return v, nil
+}
+
+// takeIn makes what the cloud has said into what is remembered of a group.
+func (a *Autoscaler) takeIn(g *known, v sight) {
+	m, now := g.memory, time.Now()
+	v.leaveOut()
 	m.survey = scaling.Look(scaling.Sight{
-		Group: group, Instances: instances, HasNode: func(i cloud.Instance) bool { return hasNode[i.ProviderID] },
+		Group: v.group, Instances: v.instances, Join: func(i cloud.Instance) scaling.Join { return v.joins[i.ProviderID] },
 		Known: m.survey.Known, Record: m.record, Asked: m.asked, UnseenSince: m.survey.UnseenSince, Watched: m.watched,
-		JoinTimeout: scaling.JoinTimeout(g.Group), Now: now,
+		JoinTimeout: scaling.JoinTimeout(g.Group), Began: v.began, Now: now,
 	})
-	m.cloud, m.templates, m.types, m.unread = group, templates, types, ""
+	m.instances = v.instances
+	m.cloud, m.types, m.unread, m.seen = v.group, v.types, "", v.began
+	if v.unlisted == nil {
+		m.templates = v.templates
+	}
 	m.record, m.asked = m.survey.Record, m.survey.Asked
-	for _, kind := range m.survey.Joined {
-		delete(m.backOffs, kind)
+	m.cloud.Size = max(m.cloud.Size, meant(v.instances, m.asked))
+	for _, joined := range m.survey.Joined {
+		maps.DeleteFunc(m.backOffs, func(_ string, b v1alpha1.BackOff) bool { return scaling.Refuted(&b, &joined) })
 	}
 	for _, lapsed := range m.survey.Lapsed {
 		b := m.fail(lapsed.Kind, scaling.Failed, fmt.Sprintf("the cloud has dropped an order of %d machines without a word", lapsed.Count), now)
 		a.backedOff(g, b)
 	}
-	for _, dead := range m.survey.Dead { // before it is decided what to order in its place
+	for _, dead := range slices.Concat(m.survey.Dead, m.survey.NeverReady) { // before it is decided what to order in its place
 		b, left := m.backOffs[dead.Instance.Type]
 		if !left || scaling.ClosedBy(&b, g.name(), now) == nil {
 			a.backedOff(g, m.fail(dead.Instance.Type, dead.Reason, dead.Message, now))
@@ -88,34 +145,41 @@ func (a *Autoscaler) ask(ctx context.Context, g *known, nodes []*corev1.Node) er
 	for _, id := range m.survey.Strays {
 		a.o.Log.Warn("a machine has no Node, and came after no order that is known; it is left alone", "group", g.name(), "providerID", id)
 	}
-	return nil
 }
 
-// joined tells which machines have a Node, by provider ID or by name, and the type of each Node's machine.
-func joined(provider cloud.Provider, instances []cloud.Instance, nodes []*corev1.Node) (hasNode map[string]bool, types map[string]string) {
-	byID, byName := map[string]string{}, map[string]bool{}
-	for _, n := range nodes {
-		byName[strings.ToLower(n.Name)] = true
-		if id, err := provider.Normalize(n.Spec.ProviderID); n.Spec.ProviderID != "" && err == nil {
-			byID[id] = n.Name
+// leaveOut leaves out the machines that a group has adopted and that have no Node: they may be another cluster's, and
+// neither fulfil an order nor count for a maximum.
+func (v *sight) leaveOut() {
+	var kept []cloud.Instance
+	for _, i := range v.instances {
+		switch {
+		case !i.Adopted || v.joins[i.ProviderID] != scaling.NoNode:
+			kept = append(kept, i)
+		case i.State != cloud.Deleting:
+			v.group.Size = max(0, v.group.Size-1)
 		}
 	}
-	hasNode, types = map[string]bool{}, map[string]string{}
+	v.instances = kept
+}
+
+// meant is how many machines a group has with those that are on order: the cloud may not count these yet.
+func meant(instances []cloud.Instance, asked []scaling.Asked) (n int) {
 	for _, i := range instances {
-		name, ok := byID[i.ProviderID]
-		hasNode[i.ProviderID] = ok || byName[strings.ToLower(i.Name)] || i.ComputerName != "" && byName[strings.ToLower(i.ComputerName)]
-		if ok {
-			types[name] = i.Type
+		if i.State != cloud.Deleting {
+			n++
 		}
 	}
-	return hasNode, types
+	for _, a := range asked {
+		n += a.Expected()
+	}
+	return n
 }
 
 // world puts together what is decided on.
 func (a *Autoscaler) world(s *sources, snapshot *placement.Snapshot, cluster *nodegroup.Cluster, groups []*known,
 	waiting map[placement.PodKey]waitingPod,
 ) *scaling.World {
-	w := &scaling.World{Snapshot: snapshot, Maximum: a.o.Maximum, Wishes: a.o.Wishes.open(), Now: cluster.Now}
+	w := &scaling.World{Snapshot: snapshot, Maximum: a.o.Maximum, Wishes: a.wishes(groups), Now: cluster.Now}
 	for i := range cluster.Nodes {
 		if !isControlPlane(&cluster.Nodes[i]) {
 			w.Nodes++
@@ -130,6 +194,7 @@ func (a *Autoscaler) world(s *sources, snapshot *placement.Snapshot, cluster *no
 		}
 	}
 	for _, g := range groups {
+		g.memory.dropJoined(a.o.Clouds[g.Group.Spec.Cloud.Provider], cluster.Nodes)
 		g.memory.forgive(cluster.Now)
 		g.learn(cluster.Now)
 		w.Groups = append(w.Groups, g.decidedOn())
@@ -137,14 +202,36 @@ func (a *Autoscaler) world(s *sources, snapshot *placement.Snapshot, cluster *no
 	return w
 }
 
+// dropJoined awaits no machine any more that has a Node now, though its cloud was asked before that: it would count twice.
+func (m *memory) dropJoined(provider cloud.Provider, nodes []corev1.Node) {
+	if len(m.survey.Awaited) == 0 || provider == nil {
+		return
+	}
+	all := make([]*corev1.Node, len(nodes))
+	for i := range nodes {
+		all[i] = &nodes[i]
+	}
+	joins, _ := joined(provider, m.instances, all)
+	m.survey.Awaited = slices.DeleteFunc(m.survey.Awaited, func(w scaling.Machine) bool {
+		return joins[w.ID] == scaling.HasNode || joins[w.ID] == scaling.NodeReady
+	})
+}
+
 // decidedOn is the group as scaling sees it.
 func (g *known) decidedOn() scaling.Group {
 	m := g.memory
 	out := scaling.Group{World: g.World, Kinds: m.kinds, Awaited: m.survey.Awaited, Size: m.cloud.Size, Most: m.cloud.Max}
-	if g.Group.Spec.ScaleUp != nil && (m.unread != "" || m.templates == nil) {
+	out.CloudMinimum = m.cloud.Min
+	if g.Group.Spec.ScaleUp != nil && (m.unread != "" || m.templates == nil || m.unsure()) {
 		why := m.unread
-		if why == "" {
+		switch {
+		case why != "":
+		case m.templates == nil:
 			why = "it has not been read yet"
+		case m.quiet.After(m.doubt):
+			why = "it asks to be left alone until " + m.quiet.UTC().Format(time.RFC3339)
+		default:
+			why = "it has not been read since an order failed"
 		}
 		out.Closed = &scaling.Reason{Rule: scaling.CloudUnreadable, Group: g.name(), Message: "its cloud cannot be read: " + why}
 	}

@@ -22,6 +22,7 @@ type sources struct {
 	live    *live.Cluster
 	nodes   corelisters.NodeLister
 	daemons appslisters.DaemonSetLister
+	hosts   *apiHosts
 }
 
 // watch begins to watch what placement reads, and returns when it has been read once.
@@ -56,6 +57,7 @@ func (a *Autoscaler) watch(ctx context.Context) (*sources, error) {
 	}
 	return &sources{
 		live: cluster, nodes: corelisters.NewNodeLister(nodes.GetIndexer()), daemons: appslisters.NewDaemonSetLister(daemons.GetIndexer()),
+		hosts: &apiHosts{list: a.o.Kube.CoreV1().Nodes().List},
 	}, nil
 }
 

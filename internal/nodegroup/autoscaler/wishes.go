@@ -85,14 +85,13 @@ func (w *Wishes) open() (list []scaling.Wish) {
 	return list
 }
 
-// settle takes in what was decided. Orders that the cloud has not taken, by group, leave their wishes open. It gives the
-// wishes that cannot be granted now for other reasons than before.
-func (w *Wishes) settle(verdicts []scaling.WishVerdict, failed map[string]bool) (refused []scaling.WishVerdict) {
+// settle takes in what was decided, and gives the wishes that cannot be granted now for other reasons than before.
+func (w *Wishes) settle(verdicts []scaling.WishVerdict) (refused []scaling.WishVerdict) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, v := range verdicts {
 		known := w.all[v.ID]
-		if known == nil || v.Granted > 0 && failed[known.Group] {
+		if known == nil {
 			continue
 		}
 		known.Count = v.Missing
@@ -103,4 +102,76 @@ func (w *Wishes) settle(verdicts []scaling.WishVerdict, failed map[string]bool) 
 		}
 	}
 	return refused
+}
+
+// wishes are those that are open, without those for which the cloud has still to answer.
+func (a *Autoscaler) wishes(groups []*known) []scaling.Wish {
+	return slices.DeleteFunc(a.o.Wishes.open(), func(w scaling.Wish) bool {
+		g := groupNamed(groups, w.Group)
+		return g != nil && slices.ContainsFunc(g.memory.held, func(v grant) bool { return v.ID == w.ID })
+	})
+}
+
+// grant is the word on a wish with the orders that it was granted by.
+type grant struct {
+	scaling.WishVerdict
+	by map[int]int // how many machines, by the order's ID
+}
+
+// grantOf is the word on a wish that the orders just placed grant.
+func (m *memory) grantOf(v scaling.WishVerdict) grant {
+	g := grant{v, map[int]int{}}
+	for kind, n := range v.By {
+		g.by[m.placed[kind]] += n
+	}
+	return g
+}
+
+// unanswered reports whether the cloud has still to answer an order of a grant.
+func (m *memory) unanswered(g grant) bool {
+	return slices.ContainsFunc(m.asked, func(a scaling.Asked) bool { return g.by[a.ID] > 0 && a.Answered.IsZero() })
+}
+
+// outcome is what a grant comes to when its orders are answered: what the cloud has not taken is missing again.
+func (m *memory) outcome(g grant) scaling.WishVerdict {
+	v := g.WishVerdict
+	for id, n := range g.by {
+		if m.failed[id] {
+			v.Granted -= n
+			v.Missing += n
+		}
+	}
+	return v
+}
+
+// tellWishes takes in what became of the wishes, and tells of those that cannot be granted. What was granted counts when the
+// cloud has taken the orders.
+func (a *Autoscaler) tellWishes(groups []*known, verdicts []scaling.WishVerdict) {
+	var due []scaling.WishVerdict
+	for _, v := range verdicts {
+		if g := groupNamed(groups, v.Group); g != nil && v.Granted > 0 {
+			g.memory.held = append(g.memory.held, g.memory.grantOf(v))
+			continue
+		}
+		due = append(due, v)
+	}
+	for _, g := range groups {
+		m := g.memory
+		var held []grant
+		for _, h := range m.held {
+			if m.unanswered(h) {
+				held = append(held, h)
+				continue
+			}
+			due = append(due, m.outcome(h))
+		}
+		if m.held = held; len(held) == 0 {
+			clear(m.failed)
+		}
+	}
+	for _, v := range a.o.Wishes.settle(due) {
+		if v.Missing > 0 {
+			a.o.Log.Warn("machines that were wished for may not be ordered now", "wish", v.ID, "missing", v.Missing, "reasons", v.Reasons)
+		}
+	}
 }

@@ -29,11 +29,7 @@ func TestAWishIsCarriedOutOnceUntilItIsWithdrawn(t *testing.T) {
 }
 
 func TestAWishThatItsCloudHasNotTakenStaysOpen(t *testing.T) {
-	f := newFixture(t, func(g *v1alpha1.NodeGroup) { g.Spec.ScaleUp.Policy = v1alpha1.ByPriority })
-	f.pool.change(func() {
-		f.pool.templates = []string{"spot", "m4"}
-		f.pool.refuse["spot"] = &cloud.RefusedError{Reason: cloud.NoCapacity, Err: errors.New("none left")}
-	})
+	f := withoutSpot(t)
 	f.o.Wishes.Ask(scaling.Wish{ID: "w", Group: "web", Count: 1})
 	f.look()
 	if got := f.pool.ordered(); len(got) != 0 {
@@ -67,5 +63,19 @@ func TestOfTooManyWishesTheLastAreNotTaken(t *testing.T) {
 	}
 	if w.Ask(scaling.Wish{ID: "one more"}) || len(w.open()) != maxWishes {
 		t.Error("one more is taken")
+	}
+}
+
+func TestAWishIsNotGrantedAgainWhenAnotherOrderOfItsGroupFails(t *testing.T) {
+	f := newFixture(t, func(g *v1alpha1.NodeGroup) { g.Spec.ScaleUp.Policy = v1alpha1.ByPriority })
+	f.pool.change(func() {
+		f.pool.templates = []string{"spot", "m4"}
+		f.pool.refuse["spot"] = &cloud.RefusedError{Reason: cloud.NoCapacity, Err: errors.New("no valid host was found")}
+	})
+	f.wait("a") // spot is ordered for it
+	f.o.Wishes.Ask(scaling.Wish{ID: "w", Group: "web", Template: "m4", Count: 1})
+	f.look()
+	if open := f.o.Wishes.open(); len(open) != 0 || f.calls() != 2 {
+		t.Fatalf("open is %v after %d orders, want the wish met by the one that was taken", open, f.calls())
 	}
 }

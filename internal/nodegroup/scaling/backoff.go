@@ -13,6 +13,7 @@ import (
 // Reasons of a back-off beside those of [cloud.Refusal].
 const (
 	NeverJoined = "NeverJoined" // a machine had no Node in time
+	NeverReady  = "NeverReady"  // a machine's Node was not Ready in time
 	Failed      = "Failed"      // the cloud could not make a machine, and did not say why
 	Throttled   = "Throttled"   // the cloud wants to be left alone
 	Unclear     = "Unclear"     // the order may or may not have been taken
@@ -30,6 +31,7 @@ var pauses = map[string]pause{
 	string(cloud.AtLimit):    {time.Minute, 10 * time.Minute},
 	string(cloud.Protected):  {10 * time.Minute, time.Hour},
 	NeverJoined:              {5 * time.Minute, time.Hour},
+	NeverReady:               {5 * time.Minute, time.Hour},
 	Failed:                   {2 * time.Minute, 30 * time.Minute},
 	Throttled:                {10 * time.Second, 5 * time.Minute},
 	Unclear:                  {10 * time.Second, 5 * time.Minute},
@@ -68,6 +70,12 @@ func After(before *v1alpha1.BackOff, kind, reason, message string, now time.Time
 // Forgiven reports whether a back-off has been over for so long that the next failure is the first again.
 func Forgiven(b *v1alpha1.BackOff, now time.Time) bool {
 	return now.After(b.Until.Add(2 * Pause(b.Reason, b.Failures)))
+}
+
+// Refuted reports whether a machine that has joined shows that its kind does not fail any more. One that was ordered before it
+// failed shows nothing; those that were ordered after that came when the kind was not left alone any more.
+func Refuted(b *v1alpha1.BackOff, joined *v1alpha1.AwaitedMachine) bool {
+	return b.Template == joined.Template && !joined.Since.Before(&b.Until)
 }
 
 // ReasonOf names an error of a cloud as a reason for a back-off.

@@ -375,7 +375,7 @@ type victim struct {
 func (f *fall) together(g *Group, due []*NodeDecision) ([]victim, error) {
 	counted := make([]budget.Node, 0, len(g.Nodes))
 	o := f.onlyOf(g, due)
-	stay := placement.Group{Name: g.name(), MinSize: int(g.Group.Spec.Minimum)}
+	stay := placement.Group{Name: g.name(), MinSize: int(g.Least())}
 	for i := range g.Nodes {
 		n := &g.Nodes[i]
 		counted = append(counted, n.Counted())

@@ -130,6 +130,12 @@ func TestAnUnderusedNodeGoesWhenItsPodsHaveHadAnotherPlaceForTheCooldown(t *test
 			want:  map[string]nodegroup.Verdict{"a": nodegroup.Refused, "b": nodegroup.Refused},
 			rule:  map[string]string{"a": nodegroup.Minimum, "b": nodegroup.Minimum},
 		},
+		"the cloud's minimum": {
+			nodes:  []*corev1.Node{web("a", cooled), web("b", cooled)},
+			change: func(w *World) { w.Groups[0].CloudMinimum = 2 },
+			want:   map[string]nodegroup.Verdict{"a": nodegroup.Refused, "b": nodegroup.Refused},
+			rule:   map[string]string{"a": nodegroup.Minimum, "b": nodegroup.Minimum},
+		},
 		"one at a time without a budget": {
 			group: underused(func(g *v1alpha1.NodeGroup) { g.Spec.DisruptionBudgets = nil }),
 			nodes: []*corev1.Node{web("a", cooled), web("b", cooled), web("c", cooled)},

@@ -91,6 +91,8 @@ type Machine struct {
 	// ID tells it from others: its provider ID, or a number when its cloud does not show it yet.
 	ID   string
 	Kind string // empty when not known: the group's first
+	// Order is the ID of what was Asked for that it is of, as long as its cloud does not show it; 0 when none is known.
+	Order int
 }
 
 // Rules of this package, beside those of package nodegroup.

@@ -119,7 +119,7 @@ type simulation struct {
 	serial   int
 
 	watched time.Time
-	known   map[string]bool
+	known   map[string]time.Time
 	record  []v1alpha1.AwaitedMachine
 	asked   []Asked
 	unseen  time.Time
@@ -350,7 +350,7 @@ func (m *simulation) grow(o Order) {
 			m.flaps = append(m.flaps, fmt.Sprintf("%s: %v is ordered, and a node left at %s", m.now.Format(time.TimeOnly), o.Reasons, r.at.Format(time.TimeOnly)))
 		}
 	}
-	for n := range o.Count {
+	for range o.Count {
 		m.serial++
 		f := m.s.fates[m.serial%len(m.s.fates)]
 		if m.now.Sub(start) > 20*time.Hour {
@@ -359,11 +359,11 @@ func (m *simulation) grow(o Order) {
 		switch {
 		case f == failsAtOnce:
 			m.fail(o.Template, string(cloud.NoCapacity))
-			m.ask(o.Template, n)
+			m.ask(o, Refused)
 			return
 		case m.alive() >= m.s.quota:
 			m.fail(o.Template, string(cloud.NoQuota))
-			m.ask(o.Template, n)
+			m.ask(o, Refused)
 			return
 		}
 		id := fmt.Sprintf("machine-%04d", m.serial)
@@ -371,7 +371,7 @@ func (m *simulation) grow(o Order) {
 			Instance: cloud.Instance{ProviderID: id, Type: o.Template, State: cloud.Pending, Created: m.now}, fate: f, since: m.now,
 		}
 	}
-	m.ask(o.Template, o.Count)
+	m.ask(o, Taken)
 }
 
 func (m *simulation) rangeReplicas() []int {
@@ -382,10 +382,11 @@ func (m *simulation) rangeReplicas() []int {
 	return list
 }
 
-func (m *simulation) ask(kind string, n int) {
-	if n > 0 {
-		m.asked = append(m.asked, Asked{Kind: kind, Count: n, At: m.now})
-	}
+// ask remembers an order with its answer, which comes at once.
+func (m *simulation) ask(o Order, answer Answer) {
+	a := Asked{Kind: o.Template, Count: o.Count, At: m.now}
+	a.Reply(answer, nil, m.now, 0)
+	m.asked = append(m.asked, a)
 }
 
 func (m *simulation) fail(kind, reason string) {
@@ -404,8 +405,8 @@ func (m *simulation) world() *World {
 		instances = append(instances, i.Instance)
 	}
 	v := Look(Sight{
-		Group: cloud.Group{Size: m.alive()}, Instances: instances, HasNode: func(i cloud.Instance) bool { return m.nodes[i.ProviderID] != nil },
-		Known: m.known, Record: m.record, Asked: m.asked, UnseenSince: m.unseen, Watched: m.watched, JoinTimeout: joinTime, Now: m.now,
+		Group: cloud.Group{Size: m.alive()}, Instances: instances, Join: m.joinOf,
+		Known: m.known, Record: m.record, Asked: m.asked, UnseenSince: m.unseen, Watched: m.watched, JoinTimeout: joinTime, Began: m.now, Now: m.now,
 	})
 	m.known, m.record, m.asked, m.unseen = v.Known, v.Record, v.Asked, v.UnseenSince
 	for _, dead := range v.Dead {
@@ -415,8 +416,8 @@ func (m *simulation) world() *World {
 		m.machines[dead.Instance.ProviderID].State = cloud.Deleting
 		m.fail(dead.Instance.Type, dead.Reason)
 	}
-	for _, kind := range v.Joined {
-		delete(m.backs, kind)
+	for _, joined := range v.Joined {
+		maps.DeleteFunc(m.backs, func(_ string, b v1alpha1.BackOff) bool { return Refuted(&b, &joined) })
 	}
 	g := Group{World: nodegroup.World{Group: m.group, Now: m.now}, Size: m.alive(), Awaited: v.Awaited}
 	for _, k := range m.kinds {
@@ -435,6 +436,16 @@ func (m *simulation) world() *World {
 		}
 	}
 	return w
+}
+
+func (m *simulation) joinOf(i cloud.Instance) Join {
+	switch n := m.nodes[i.ProviderID]; {
+	case n == nil:
+		return NoNode
+	case m.ready(n):
+		return NodeReady
+	}
+	return HasNode
 }
 
 // check holds the bounds that hold at every minute (I5).

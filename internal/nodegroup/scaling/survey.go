@@ -16,15 +16,17 @@ import (
 type Sight struct {
 	Group     cloud.Group
 	Instances []cloud.Instance
-	// HasNode reports whether a machine has a Node.
-	HasNode func(cloud.Instance) bool
-	// Known are the machines that were seen the last time, by provider ID; nil when this is the first look since the
-	// start of the process.
-	Known map[string]bool
+	// Join tells how far a machine has come with joining the cluster.
+	Join func(cloud.Instance) Join
+	// Known are the machines that were seen the last time, by provider ID, with when each was seen first; nil when this is
+	// the first look since the start of the process.
+	Known map[string]time.Time
 	// Record is what was written down of the machines that came after an order and had no Node yet.
 	Record []v1alpha1.AwaitedMachine
 	// Asked are the orders whose machines have not been seen yet, the oldest first.
 	Asked []Asked
+	// Began is when the cloud began to be asked: of an order that it had not answered by then it may not tell yet.
+	Began time.Time
 	// UnseenSince is since when the cloud has meant to make machines that it does not show, as the look before found it.
 	UnseenSince time.Time
 	// Watched is since when this process has looked at the group: one that has only just started has not seen what
@@ -34,12 +36,16 @@ type Sight struct {
 	Now         time.Time
 }
 
-// Asked is an order that the cloud has taken.
-type Asked struct {
-	Kind  string
-	Count int
-	At    time.Time
-}
+// Join is how far a machine has come with joining the cluster.
+type Join int
+
+// How far machines come.
+const (
+	NoNode  Join = iota
+	Unsure       // whether it has a Node could not be found out: it may be on its way, and is not given up (I7)
+	HasNode      // and it is not Ready
+	NodeReady
+)
 
 // Survey is what Look makes of a sight.
 type Survey struct {
@@ -47,8 +53,10 @@ type Survey struct {
 	Awaited []Machine
 	// Dead are those of ours that have had no Node and will have none. They are to be deleted.
 	Dead []DeadMachine
-	// Joined are the kinds of machines of ours that have had a Node since the last look.
-	Joined []string
+	// NeverReady are those of ours whose Nodes have not been Ready in time. The Nodes are to be retired.
+	NeverReady []DeadMachine
+	// Joined are the machines of ours whose Nodes have been Ready since the last look.
+	Joined []v1alpha1.AwaitedMachine
 	// Strays are machines without a Node that came after no order of ours that is known, and are too old to be on their
 	// way. They are reported and left alone (I4, I7).
 	Strays []string
@@ -56,7 +64,7 @@ type Survey struct {
 	Asked  []Asked
 	// Lapsed are orders, or what is left of them, that the cloud has dropped without a word.
 	Lapsed []Asked
-	Known  map[string]bool
+	Known  map[string]time.Time
 	// UnseenSince is to be given to the next look.
 	UnseenSince time.Time
 }
@@ -69,62 +77,89 @@ type DeadMachine struct {
 }
 
 // Look tells which machines are on their way, and which will never come. A machine is one of ours when it has come after
-// an order, which is seen by its not having been there before, and written down at once: only those are ever given up.
+// an order, which the cloud says by naming it, or which is seen by its not having been there before; that is written down
+// at once, and only those are ever given up.
 func Look(s Sight) Survey {
-	out := Survey{Known: map[string]bool{}}
+	out := Survey{Known: map[string]time.Time{}}
 	record := map[string]v1alpha1.AwaitedMachine{}
 	for _, r := range s.Record {
 		record[r.ProviderID] = r
 	}
-	asked := slices.Clone(s.Asked)
+	asked := s.answered(record)
 	there := 0
 	instances := slices.SortedFunc(slices.Values(s.Instances), func(a, b cloud.Instance) int {
 		return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.ProviderID, b.ProviderID))
 	})
 	for _, i := range instances {
-		out.Known[i.ProviderID] = true
-		if i.State == cloud.Deleting {
-			continue
-		}
-		there++
+		out.Known[i.ProviderID] = s.firstSeen(i.ProviderID)
 		r, ours := record[i.ProviderID]
-		if !ours && s.Known != nil && !s.Known[i.ProviderID] && fulfil(&asked, i.Type) {
-			r, ours = v1alpha1.AwaitedMachine{ProviderID: i.ProviderID, Template: i.Type, Since: metav1.NewTime(s.Now)}, true
-		}
-		if s.HasNode(i) {
-			if ours {
-				out.Joined = append(out.Joined, i.Type)
+		if i.State == cloud.Deleting {
+			if ours { // its deletion may fail
+				out.Record = append(out.Record, r)
 			}
 			continue
 		}
-		out.place(s, i, r, ours)
+		there++
+		switch {
+		case i.Adopted:
+			ours = false
+		case !ours && s.fulfil(asked, i):
+			r, ours = s.recordOf(i.ProviderID, i.Type), true
+		}
+		switch join := s.Join(i); {
+		case join == NodeReady && ours:
+			out.Joined = append(out.Joined, r)
+		case join == HasNode && ours:
+			out.starting(s, i, r)
+		case join == NoNode || join == Unsure:
+			out.place(s, i, join, r, ours)
+		}
 	}
 	out.unseen(s, asked, s.Group.Size-there)
 	return out
 }
 
-// fulfil takes a machine off the orders; false when none is outstanding.
-func fulfil(asked *[]Asked, kind string) bool {
-	for i := range *asked {
-		if a := &(*asked)[i]; a.Count > 0 && (a.Kind == "" || kind == "" || sameKind(a.Kind, kind)) {
-			a.Count--
-			return true
-		}
+func (s *Sight) firstSeen(id string) time.Time {
+	if at, known := s.Known[id]; known {
+		return at
 	}
-	return false
+	return s.Now
 }
 
-// place says what a machine without a Node is.
-func (v *Survey) place(s Sight, i cloud.Instance, r v1alpha1.AwaitedMachine, ours bool) {
+func (s *Sight) recordOf(id, kind string) v1alpha1.AwaitedMachine {
+	return v1alpha1.AwaitedMachine{ProviderID: id, Template: kind, Since: metav1.NewTime(s.firstSeen(id)).Rfc3339Copy()}
+}
+
+// starting keeps the record of a machine of ours until its Node has been Ready once. What is Ready and then is not has
+// joined.
+func (v *Survey) starting(s Sight, i cloud.Instance, r v1alpha1.AwaitedMachine) {
+	v.Record = append(v.Record, r)
+	if s.overdue(i, r.Since.Time) {
+		v.NeverReady = append(v.NeverReady, DeadMachine{i, NeverReady, fmt.Sprintf("its Node has not been Ready for %s", s.JoinTimeout)})
+	}
+}
+
+// overdue reports whether a machine of ours has had its time to join, and this process has watched it for as long.
+func (s *Sight) overdue(i cloud.Instance, since time.Time) bool {
+	return i.State != cloud.Unknown && !s.Now.Before(since.Add(s.JoinTimeout)) && !s.Now.Before(s.Watched.Add(s.JoinTimeout))
+}
+
+// place says what a machine is that has no Node as far as is known.
+func (v *Survey) place(s Sight, i cloud.Instance, join Join, r v1alpha1.AwaitedMachine, ours bool) {
 	since := r.Since.Time
-	if !ours {
+	switch {
+	case ours:
+	case i.Created.IsZero(): // its cloud does not say
+		since = s.firstSeen(i.ProviderID)
+	default:
 		since = i.Created
 	}
 	late := !s.Now.Before(since.Add(s.JoinTimeout))
 	switch {
+	case join == Unsure && (late || i.State == cloud.Failed):
 	case ours && i.State == cloud.Failed:
 		v.Dead = append(v.Dead, DeadMachine{i, cmp.Or(string(i.Refusal), Failed), cmp.Or(i.Message, "the cloud could not make it")})
-	case ours && late && i.State != cloud.Unknown && !s.Now.Before(s.Watched.Add(s.JoinTimeout)):
+	case ours && s.overdue(i, since):
 		v.Dead = append(v.Dead, DeadMachine{i, NeverJoined, fmt.Sprintf("it was %s and had no Node for %s", i.State, s.JoinTimeout)})
 	case late:
 		v.Strays = append(v.Strays, i.ProviderID)
@@ -139,9 +174,9 @@ func (v *Survey) place(s Sight, i cloud.Instance, r v1alpha1.AwaitedMachine, our
 // unseen counts what the cloud means to make and does not show yet: with the kinds that were asked for, as far as that is
 // known. After the timeout nothing is expected of it any more.
 func (v *Survey) unseen(s Sight, asked []Asked, n int) {
-	expect := func(kind string, count int) {
+	expect := func(count int, kind string, order int) {
 		for range count {
-			v.Awaited = append(v.Awaited, Machine{ID: fmt.Sprintf("unseen-%d", len(v.Awaited)), Kind: kind})
+			v.Awaited = append(v.Awaited, Machine{ID: fmt.Sprintf("unseen-%d", len(v.Awaited)), Kind: kind, Order: order})
 		}
 	}
 	if n > 0 {
@@ -151,21 +186,31 @@ func (v *Survey) unseen(s Sight, asked []Asked, n int) {
 		}
 	}
 	for _, a := range asked {
-		open := a.Count
-		a.Count = max(0, min(open, n))
+		if a.Answer != Taken || a.open(s.Began) {
+			continue
+		}
+		missing := a
+		a.Count = max(0, min(a.Count, n))
 		if !s.Now.Before(a.At.Add(s.JoinTimeout)) {
 			a.Count = 0
 		}
-		if open > a.Count {
-			v.Lapsed = append(v.Lapsed, Asked{a.Kind, open - a.Count, a.At})
+		if missing.Count -= a.Count; missing.Count > 0 {
+			v.Lapsed = append(v.Lapsed, missing)
 		}
 		if a.Count > 0 {
 			n -= a.Count
 			v.Asked = append(v.Asked, a)
-			expect(a.Kind, a.Count)
+			expect(a.Count, a.Kind, a.ID)
+		}
+	}
+	for _, a := range asked { // the cloud may count their machines already, or not
+		if a.kept(s.Began, s.Now) {
+			n -= a.Expected()
+			v.Asked = append(v.Asked, a)
+			expect(a.Expected(), a.Kind, a.ID)
 		}
 	}
 	if n > 0 && s.Now.Before(v.UnseenSince.Add(s.JoinTimeout)) { // asked for by somebody else, or by an earlier process
-		expect("", n)
+		expect(n, "", 0)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/nodegroup"
 	"github.com/slipway-dev/slipway/internal/placement"
 )
 
@@ -315,20 +316,26 @@ func (p *plan) launchAll(k *kind, n int) error {
 
 // closed is why none of a kind may be ordered; nil when one may.
 func (p *plan) closed(k *kind) *Reason {
-	reason := func(rule, format string, a ...any) *Reason {
-		return &Reason{Rule: rule, Group: k.group.name(), Template: k.Name, Message: fmt.Sprintf(format, a...)}
-	}
-	switch {
-	case k.group.NotAccepted != "":
-		return reason("NotAccepted", "the NodeGroup is not acted on: %s", k.group.NotAccepted)
-	case k.group.Closed != nil:
-		return k.group.Closed
+	switch closed := k.group.closed(); {
+	case closed != nil:
+		return closed
 	case k.Closed != nil:
 		return k.Closed
 	case k.template == nil:
-		return reason(ShapeUnknown, "nobody has said what such a machine has, and no node has shown it: declare what is allocatable")
+		return &Reason{
+			Rule: ShapeUnknown, Group: k.group.name(), Template: k.Name,
+			Message: "nobody has said what such a machine has, and no node has shown it: declare what is allocatable",
+		}
 	}
 	return nil
+}
+
+// closed is why nothing may be ordered for a group; nil when something may.
+func (g *Group) closed() *Reason {
+	if g.NotAccepted != "" {
+		return &Reason{Rule: nodegroup.NotAccepted, Group: g.name(), Message: "the NodeGroup is not acted on: " + g.NotAccepted}
+	}
+	return g.Closed
 }
 
 // tier is kinds that are asked together.
@@ -547,8 +554,8 @@ func (p *plan) helpless(h placement.Helpless) PodVerdict {
 }
 
 func noKind(g *Group) Reason {
-	if g.Closed != nil {
-		return *g.Closed
+	if closed := g.closed(); closed != nil {
+		return *closed
 	}
 	return Reason{Rule: NoTemplate, Group: g.name(), Message: "its cloud has no kind of machine for it"}
 }

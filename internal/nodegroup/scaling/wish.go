@@ -24,13 +24,16 @@ type Wish struct {
 
 // WishVerdict is the word on one wish.
 type WishVerdict struct {
-	ID string `json:"id"`
+	ID    string `json:"id"`
+	Group string `json:"group"`
 	// Granted is how many machines are ordered for it now, Helped says that one comes for its pod anyway, and Missing is how
 	// many may not be ordered now, for the reasons.
 	Granted int      `json:"granted"`
 	Helped  bool     `json:"helped,omitempty"`
 	Missing int      `json:"missing,omitempty"`
 	Reasons []Reason `json:"reasons,omitempty"`
+	// By is how many of those granted are of each kind.
+	By map[string]int `json:"by,omitempty"`
 }
 
 // grant orders what is wished for beside what pods need.
@@ -46,7 +49,7 @@ func (p *plan) grant() error {
 }
 
 func (p *plan) answer(w Wish) (WishVerdict, error) {
-	v := WishVerdict{ID: w.ID, Missing: w.Count, Helped: p.helped(w)}
+	v := WishVerdict{ID: w.ID, Group: w.Group, Missing: w.Count, Helped: p.helped(w)}
 	if v.Helped {
 		v.Missing--
 	}
@@ -92,6 +95,10 @@ func (p *plan) grantOf(k *kind, w Wish, v *WishVerdict) error {
 	if n > 0 {
 		p.add(k, n, nil, Reason{Rule: Wished, Group: k.group.name(), Template: k.Name, Message: w.Why})
 		v.Granted += n
+		if v.By == nil {
+			v.By = map[string]int{}
+		}
+		v.By[k.Name] += n
 		v.Missing -= n
 	}
 	if spent != nil {

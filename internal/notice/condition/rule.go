@@ -25,11 +25,12 @@ type Rule struct {
 	Type string `json:"type"`
 	// Status that counts: True, False or Unknown; empty is True.
 	Status string `json:"status,omitempty"`
-	// Action is one of [Actions].
+	// Action is what is done then; see [Actions].
 	Action string `json:"action"`
-	// HoldDown is for how long the condition must hold without a break before anything is done; nil is DefaultHoldDown.
+	// HoldDown is for how long the condition must hold without a break before anything is done; left out it is 1m ([DefaultHoldDown]).
 	HoldDown *Duration `json:"holdDown,omitempty"`
-	// Release is for how long it must be gone without a break before the node is given back; nil is DefaultRelease.
+	// Release is for how long it must be gone without a break before the node is given back; left out it is 5m
+	// ([DefaultRelease]).
 	Release *Duration `json:"release,omitempty"`
 }
 

@@ -61,6 +61,13 @@ func Of(annotations map[string]string) (reports []Report, problems []error) {
 	return reports, problems
 }
 
+// Blocked is what the message of a Node's condition DrainInProgress says of a drain that something blocks, such as
+// "7 of 12 gone, 1 waiting (disruption-budget shop/web: 1)" after the notice; empty while nothing does.
+func Blocked(message string) string {
+	_, progress, _ := strings.Cut(message, "): ")
+	return progress
+}
+
 // Stands reports whether a notice is on the Node still, or may be (I7).
 func Stands(annotations map[string]string, source, id string) bool {
 	reports, problems := Of(annotations)

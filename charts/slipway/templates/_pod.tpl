@@ -1,0 +1,263 @@
+{{/* Parts of a pod that all of Slipway's have. Each takes a dict: root, part (its name), values (those of the part). */}}
+
+{{- define "slipway.pod.metadata" -}}
+labels:
+  {{- include "slipway.labels" (list .root .part) | nindent 2 }}
+  {{- with .values.podLabels }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+annotations:
+  {{- if .files }}
+  checksum/config: {{ .files | sha256sum }}
+  {{- end }}
+  {{- if eq .root.Values.metrics.scrape "annotations" }}
+  prometheus.io/scrape: "true"
+  prometheus.io/port: {{ .metricsPort | quote }}
+  {{- end }}
+  {{- with .root.Values.commonAnnotations }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+  {{- with .values.podAnnotations }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- end }}
+
+{{/* The operating systems of a part's pods that are not on their nodes' network, of a list of the part's name and values. */}}
+{{- define "slipway.onPodNetwork" -}}
+{{- $v := index . 1 }}
+{{- $os := list }}
+{{- if ne (index . 0) "agent" }}
+{{- $os = list "linux" }}
+{{- else }}
+{{- if and $v.linux.enabled (not $v.hostNetwork) }}{{ $os = append $os "linux" }}{{ end }}
+{{- if and $v.windows.enabled (not $v.windows.hostProcess) }}{{ $os = append $os "windows" }}{{ end }}
+{{- end }}
+{{- toYaml $os }}
+{{- end }}
+
+{{- define "slipway.pod.placement" -}}
+{{- with .values.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with .values.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .root.Values.image.pullSecrets }}
+imagePullSecrets:
+  {{- range . }}
+  - name: {{ . }}
+  {{- end }}
+{{- end }}
+{{- end }}
+
+{{/* Kept apart from each other, unless affinity says itself from what they are kept apart. */}}
+{{- define "slipway.pod.affinity" -}}
+{{- $affinity := .values.affinity }}
+{{- if not (or (hasKey $affinity "podAntiAffinity") (eq .values.antiAffinity "none")) }}
+{{- $affinity = merge (include "slipway.pod.antiAffinity" . | fromYaml) $affinity }}
+{{- end }}
+{{- with $affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{- define "slipway.pod.antiAffinity" -}}
+podAntiAffinity:
+  {{- if eq .values.antiAffinity "required" }}
+  requiredDuringSchedulingIgnoredDuringExecution:
+    - topologyKey: kubernetes.io/hostname
+      labelSelector:
+        matchLabels:
+          {{- include "slipway.selector" (list .root .part) | nindent 10 }}
+  {{- else }}
+  preferredDuringSchedulingIgnoredDuringExecution:
+    - weight: 100
+      podAffinityTerm:
+        topologyKey: kubernetes.io/hostname
+        labelSelector:
+          matchLabels:
+            {{- include "slipway.selector" (list .root .part) | nindent 12 }}
+  {{- end }}
+{{- end }}
+
+{{/* What Pod Security's level restricted asks of a Linux pod. */}}
+{{- define "slipway.pod.linuxSecurity" -}}
+securityContext:
+  runAsNonRoot: true
+  {{- with .root.Values.runAsUser }}
+  runAsUser: {{ . }}
+  runAsGroup: {{ . }}
+  {{- end }}
+  seccompProfile:
+    type: RuntimeDefault
+{{- end }}
+
+{{- define "slipway.container.linuxSecurity" -}}
+securityContext:
+  allowPrivilegeEscalation: false
+  readOnlyRootFilesystem: true
+  capabilities:
+    drop: [ALL]
+{{- end }}
+
+{{- define "slipway.container.probes" -}}
+# Alive is whoever answers. An API server that is away is no reason for a restart; see /readyz.
+livenessProbe:
+  httpGet:
+    path: /healthz
+    port: metrics
+  initialDelaySeconds: 10
+  periodSeconds: 30
+  timeoutSeconds: 5
+readinessProbe:
+  httpGet:
+    path: /readyz
+    port: metrics
+  periodSeconds: 10
+  timeoutSeconds: 5
+{{- end }}
+
+{{- define "slipway.container.namespaceEnv" -}}
+- name: POD_NAMESPACE
+  valueFrom:
+    fieldRef:
+      fieldPath: metadata.namespace
+{{- with .values.extraEnv }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* Whether there is a file of clouds: "true" or nothing. */}}
+{{- define "slipway.clouds" -}}
+{{- if or .Values.clouds.config .Values.clouds.existingConfigMap }}true{{ end }}
+{{- end }}
+
+{{- define "slipway.cloudMounts" -}}
+{{- if include "slipway.clouds" .root }}
+- name: clouds
+  mountPath: /etc/slipway/clouds
+  readOnly: true
+{{- end }}
+{{- if .root.Values.clouds.secretName }}
+- name: secrets
+  mountPath: /etc/slipway/secrets
+  readOnly: true
+{{- end }}
+{{- end }}
+
+{{- define "slipway.cloudVolumes" -}}
+{{- if include "slipway.clouds" .root }}
+- name: clouds
+  configMap:
+    name: {{ default (include "slipway.part" (list .root "clouds")) .root.Values.clouds.existingConfigMap }}
+{{- end }}
+{{- with .root.Values.clouds.secretName }}
+- name: secrets
+  secret:
+    secretName: {{ . }}
+{{- end }}
+{{- end }}
+
+{{/* The one place that can be written to: a cloud's plugin and the program talk through a socket in it. */}}
+{{- define "slipway.tmpMount" -}}
+- name: tmp
+  mountPath: /tmp
+{{- end }}
+
+{{- define "slipway.tmpVolume" -}}
+- name: tmp
+  emptyDir:
+    medium: Memory
+    sizeLimit: 16Mi
+{{- end }}
+
+{{- define "slipway.extraMounts" -}}
+{{- if .values.extraFiles }}
+- name: files
+  mountPath: /etc/slipway/files
+  readOnly: true
+{{- end }}
+{{- with .values.extraVolumeMounts }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{- define "slipway.extraVolumes" -}}
+{{- if .values.extraFiles }}
+- name: files
+  configMap:
+    name: {{ include "slipway.part" (list .root .part) }}-files
+{{- end }}
+{{- with .values.extraVolumes }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* The ConfigMap of a part's extra files. */}}
+{{- define "slipway.extraFiles" -}}
+{{- if .values.extraFiles }}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata:
+  name: {{ include "slipway.part" (list .root .part) }}-files
+  namespace: {{ .root.Release.Namespace }}
+  {{- include "slipway.metadata" (list .root .part) | nindent 2 }}
+data:
+  {{- toYaml .values.extraFiles | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{- define "slipway.budget" -}}
+{{- if .values.podDisruptionBudget.enabled }}
+---
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata:
+  name: {{ include "slipway.part" (list .root .part) }}
+  namespace: {{ .root.Release.Namespace }}
+  {{- include "slipway.metadata" (list .root .part) | nindent 2 }}
+spec:
+  maxUnavailable: {{ .values.podDisruptionBudget.maxUnavailable }}
+  selector:
+    matchLabels:
+      {{- include "slipway.selector" (list .root .part) | nindent 6 }}
+{{- end }}
+{{- end }}
+
+{{- define "slipway.account" -}}
+apiVersion: v1
+kind: ServiceAccount
+metadata:
+  name: {{ include "slipway.part" (list .root .part) }}
+  namespace: {{ .root.Release.Namespace }}
+  labels:
+    {{- include "slipway.labels" (list .root .part) | nindent 4 }}
+  {{- with merge (dict) .values.serviceAccount.annotations .root.Values.commonAnnotations }}
+  annotations:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+{{- end }}
+
+{{/* A binding to the part's account, of a dict: root, part, kind (ClusterRole or Role), name, role, namespace (of a Role). */}}
+{{- define "slipway.binding" -}}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: {{ .kind }}Binding
+metadata:
+  name: {{ .name }}
+  {{- with .namespace }}
+  namespace: {{ . }}
+  {{- end }}
+  {{- include "slipway.metadata" (list .root .part) | nindent 2 }}
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: {{ .kind }}
+  name: {{ default .name .role }}
+subjects:
+  - kind: ServiceAccount
+    name: {{ include "slipway.part" (list .root .part) }}
+    namespace: {{ .root.Release.Namespace }}
+{{- end }}

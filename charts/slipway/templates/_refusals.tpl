@@ -1,0 +1,231 @@
+{{/*
+Values that contradict each other, each with what is wrong and what to do about it. The schema refuses what is wrong by itself.
+*/}}
+
+{{- define "slipway.refusals" -}}
+{{- if not (or .Values.agent.enabled .Values.manager.enabled .Values.cloudpool.enabled) }}
+{{- fail "agent.enabled, manager.enabled and cloudpool.enabled are all false: nothing would run; want at least one of them" }}
+{{- end }}
+{{- if and .Values.cloudpool.enabled (not .Values.manager.enabled) (eq .Values.crds.by "manager") }}
+{{- fail "crds.by: manager, but manager.enabled is false, and the cloudpool needs the types: want chart, or none where another release has them" }}
+{{- end }}
+{{- if and .Values.clouds.config .Values.clouds.existingConfigMap }}
+{{- fail (printf "clouds.config and clouds.existingConfigMap (%s) are both set: want one of them" .Values.clouds.existingConfigMap) }}
+{{- end }}
+{{- include "slipway.refusals.labels" (dict "value" "commonLabels" "labels" .Values.commonLabels) }}
+{{- include "slipway.refusals.placeholders" .Values.placeholders }}
+{{- if .Values.agent.enabled }}{{ include "slipway.refusals.agent" . }}{{ end }}
+{{- if .Values.manager.enabled }}{{ include "slipway.refusals.manager" . }}{{ end }}
+{{- if .Values.cloudpool.enabled }}{{ include "slipway.refusals.cloudpool" . }}{{ end }}
+{{- end }}
+
+{{/* Of a dict: part, arguments, taken (a dict of flags that the chart sets, and the value to set instead). */}}
+{{- define "slipway.refusals.arguments" -}}
+{{- $x := . }}
+{{- range $x.arguments }}
+{{- $flag := regexReplaceAll "=.*$" . "" }}
+{{- with index $x.taken $flag }}
+{{- fail (printf "%s.extraArgs: %s is set by the chart: want %s instead" $x.part $flag .) }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/*
+Flags of the agent go before its file, past what is checked of that, and so past what its rights, its image and its policies
+are made for. Of a list of arguments; what the chart sets is refused before.
+*/}}
+{{- define "slipway.refusals.agentFlags" -}}
+{{- range . }}
+{{- $flag := regexReplaceAll "=.*$" . "" }}
+{{- if not (has $flag (list "--condition" "--kubeconfig")) }}
+{{- $words := splitList "-" (trimPrefix "--" $flag) }}
+{{- $key := first $words }}
+{{- range rest $words }}{{ $key = print $key (title .) }}{{ end }}
+{{- fail (printf "agent.extraArgs: %s is a key of the agent's file: want agent.config.%s instead" $flag $key) }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* What the agent takes of each duration: the least and the most, in milliseconds, and both in words. */}}
+{{- define "slipway.agent.durations" -}}
+acknowledgeFreezeUnder: {least: 0, most: 3600000, words: 0 to 1h}
+deadlineMargin: {least: 0, most: 60000, words: 0 to 1m}
+pollInterval: {least: 100, most: 60000, words: 100ms to 1m}
+stopGrace: {least: 0, most: 600000, words: 0 to 10m}
+unconfirmedAfter: {least: 10000, most: 3600000, words: 10s to 1h}
+{{- end }}
+
+{{/* Of a duration as Go writes it: how many milliseconds. */}}
+{{- define "slipway.milliseconds" -}}
+{{- $units := dict "ns" 0.000001 "us" 0.001 "µs" 0.001 "ms" 1.0 "s" 1000.0 "m" 60000.0 "h" 3600000.0 }}
+{{- $sum := 0.0 }}
+{{- range regexFindAll "[0-9.]+(ns|us|µs|ms|s|m|h)" . -1 }}
+{{- $number := regexFind "^[0-9.]+" . }}
+{{- $sum = addf $sum (mulf (float64 $number) (get $units (trimPrefix $number .))) }}
+{{- end }}
+{{- $sum }}
+{{- end }}
+
+{{- define "slipway.refusals.durations" -}}
+{{- $config := . }}
+{{- range $key, $bound := include "slipway.agent.durations" . | fromYaml }}
+{{- with get $config $key }}
+{{- $is := include "slipway.milliseconds" . | float64 }}
+{{- if or (lt $is (float64 $bound.least)) (gt $is (float64 $bound.most)) }}
+{{- fail (printf "agent.config.%s: %s: want %s" $key . $bound.words) }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* Labels by which objects are found are not to be said anew. Of a dict: value (its name), labels. */}}
+{{- define "slipway.refusals.labels" -}}
+{{- $x := . }}
+{{- range $key := keys (default dict $x.labels) | sortAlpha }}
+{{- if has $key (list "app.kubernetes.io/name" "app.kubernetes.io/instance" "app.kubernetes.io/part-of" "app.kubernetes.io/version" "app.kubernetes.io/managed-by" "helm.sh/chart" "slipway.dev/os" "slipway.dev/placeholder") }}
+{{- fail (printf "%s: %s is the chart's own label: want another key" $x.value $key) }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* Of a dict: part, values, volumes (names of the chart's own), paths (where it mounts them). */}}
+{{- define "slipway.refusals.volumes" -}}
+{{- $x := . }}
+{{- range $x.values.extraVolumes }}
+{{- if has .name $x.volumes }}
+{{- fail (printf "%s.extraVolumes: %s is a volume of the chart's: want another name than %s" $x.part .name (join ", " $x.volumes)) }}
+{{- end }}
+{{- end }}
+{{- range $x.values.extraVolumeMounts }}
+{{- if has (trimSuffix "/" (toString .mountPath)) $x.paths }}
+{{- fail (printf "%s.extraVolumeMounts: %s is where the chart mounts a volume: want another path than %s" $x.part .mountPath (join ", " $x.paths)) }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "slipway.refusals.agent" -}}
+{{- $a := .Values.agent }}
+{{- if not (or $a.linux.enabled $a.windows.enabled) }}
+{{- fail "agent.linux.enabled and agent.windows.enabled are both false: no node would be guarded; want one of them, or agent.enabled: false" }}
+{{- end }}
+{{- if and $a.config.disableEviction (not $a.forcedDrains) }}
+{{- fail "agent.config.disableEviction deletes pods, and agent.forcedDrains: false keeps the right to from the agent: want disableEviction false or forcedDrains true" }}
+{{- end }}
+{{- if and $a.config.traceEndpoint (ne $a.binary "slipway") }}
+{{- fail (printf "agent.config.traceEndpoint: %s sends no traces: want agent.binary: slipway" $a.binary) }}
+{{- end }}
+{{- if $a.admissionPolicies }}
+{{- range $key := append (keys (default dict $a.config.label) | sortAlpha) (default "slipway.dev/notice" $a.config.taintKey) }}
+{{- if not (regexMatch "^(([a-z0-9-]+[.])*slipway[.]dev/|aks-node-termination-handler/|mechanic[.]cordoned$)" $key) }}
+{{- fail (printf "agent.config: the label or taint %q is none that agent.admissionPolicies lets agents write: want a key under slipway.dev, such as slipway.dev/%s, or agent.admissionPolicies: false" $key (base $key)) }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- if regexMatch "^0+%?$" (toString $a.maxUnavailable) }}
+{{- fail (printf "agent.maxUnavailable: %v: no agent could be replaced by an upgrade; want 1 or more" $a.maxUnavailable) }}
+{{- end }}
+{{- include "slipway.refusals.durations" $a.config }}
+{{- include "slipway.refusals.labels" (dict "value" "agent.podLabels" "labels" $a.podLabels) }}
+{{- include "slipway.refusals.volumes" (dict "part" "agent" "values" $a "volumes" (list "config" "secrets" "files")
+  "paths" (list "/etc/slipway/config" "/etc/slipway/secrets" "/etc/slipway/files")) }}
+{{- include "slipway.refusals.arguments" (dict "part" "agent" "arguments" $a.extraArgs "taken" (dict
+  "--config" "agent.config" "--listen" "agent.port" "--namespace" "the release's namespace" "--node-name" "the pod's own node")) }}
+{{- include "slipway.refusals.agentFlags" $a.extraArgs }}
+{{- end }}
+
+{{- define "slipway.refusals.manager" -}}
+{{- $m := .Values.manager }}
+{{- range $m.extraArgs }}
+{{- if and (gt (int $m.replicas) 1) (regexMatch "^--leader-elect=(0|f|F|false|False|FALSE)$" .) }}
+{{- fail (printf "manager.replicas: %d, but manager.extraArgs has %s: two would act at once; want one replica or leader election" (int $m.replicas) .) }}
+{{- end }}
+{{- end }}
+{{- include "slipway.refusals.budget" (list "manager" $m) }}
+{{- include "slipway.refusals.labels" (dict "value" "manager.podLabels" "labels" $m.podLabels) }}
+{{- include "slipway.refusals.volumes" (dict "part" "manager" "values" $m "volumes" (list "tmp" "config" "clouds" "secrets" "files")
+  "paths" (list "/tmp" "/etc/slipway/config" "/etc/slipway/clouds" "/etc/slipway/secrets" "/etc/slipway/files")) }}
+{{- include "slipway.refusals.arguments" (dict "part" "manager" "arguments" $m.extraArgs "taken" (dict
+  "--listen" "manager.port" "--leader-election-namespace" "the release's namespace" "--cloud-config" "clouds.config" "--node-groups" "manager.nodeGroups" "--install-crds" "crds.by")) }}
+{{- end }}
+
+{{- define "slipway.refusals.cloudpool" -}}
+{{- $c := .Values.cloudpool }}
+{{- $clouds := include "slipway.clouds" . }}
+{{- if not (or $clouds $c.nodeGroups) }}
+{{- fail "cloudpool.enabled, but there is neither a pool nor a NodeGroup to serve: want clouds.config, clouds.existingConfigMap or cloudpool.nodeGroups" }}
+{{- end }}
+{{- if and $c.pools (not $clouds) }}
+{{- fail (printf "cloudpool.pools: %s: pools are named in the file of clouds, and there is none: want clouds.config or clouds.existingConfigMap" (join ", " $c.pools)) }}
+{{- end }}
+{{- if and .Values.clouds.config (not $c.nodeGroups) (not .Values.clouds.config.cloudpool) }}
+{{- fail "cloudpool.enabled, but clouds.config names no cloudpool servers, and cloudpool.nodeGroups no NodeGroups to serve: want clouds.config.cloudpool or cloudpool.nodeGroups" }}
+{{- end }}
+{{- include "slipway.refusals.pools" . }}
+{{- if eq (int $c.port) (int $c.metricsPort) }}
+{{- fail (printf "cloudpool.port and cloudpool.metricsPort are both %d: want two ports" (int $c.port)) }}
+{{- end }}
+{{- if .Values.manager.enabled }}
+{{- range $c.nodeGroups }}
+{{- if hasKey $.Values.manager.nodeGroups . }}
+{{- fail (printf "cloudpool.nodeGroups: %s is in manager.nodeGroups, a file that the manager alone reads: want the NodeGroup as an object of the API server" .) }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- if and $c.insecure (or $c.tls.secretName $c.clientCA.secretName) $c.authorize }}
+{{- fail "cloudpool.insecure: true, but cloudpool.tls and cloudpool.authorize make it secure: want insecure: false" }}
+{{- end }}
+{{- if not $c.insecure }}
+{{- if not $c.tls.secretName }}
+{{- fail "cloudpool.tls.secretName is empty: want a Secret with tls.crt and tls.key, or cloudpool.insecure: true, by which whoever reads along can remove machines" }}
+{{- end }}
+{{- if not (or $c.authorize $c.clientCA.secretName) }}
+{{- fail "cloudpool.authorize is false and cloudpool.clientCA.secretName is empty: whoever reaches it could remove machines; want one of them, or cloudpool.insecure: true" }}
+{{- end }}
+{{- end }}
+{{- if and $c.clientCA.secretName (not $c.tls.secretName) }}
+{{- fail (printf "cloudpool.clientCA.secretName: %s: clients show certificates over TLS alone: want cloudpool.tls.secretName too" $c.clientCA.secretName) }}
+{{- end }}
+{{- include "slipway.refusals.budget" (list "cloudpool" $c) }}
+{{- include "slipway.refusals.labels" (dict "value" "cloudpool.podLabels" "labels" $c.podLabels) }}
+{{- include "slipway.refusals.volumes" (dict "part" "cloudpool" "values" $c "volumes" (list "tmp" "clouds" "secrets" "tls" "client-ca" "files")
+  "paths" (list "/tmp" "/etc/slipway/clouds" "/etc/slipway/secrets" "/etc/slipway/tls" "/etc/slipway/client-ca" "/etc/slipway/files")) }}
+{{- include "slipway.refusals.arguments" (dict "part" "cloudpool" "arguments" $c.extraArgs "taken" (dict
+  "--namespace" "the release's namespace" "--holder" "the pod's own name" "--listen" "cloudpool.port" "--metrics-listen" "cloudpool.metricsPort" "--cloud-config" "clouds.config" "--pool" "cloudpool.pools"
+  "--native" "cloudpool.nodeGroups" "--tls-cert-file" "cloudpool.tls" "--tls-private-key-file" "cloudpool.tls"
+  "--client-ca-file" "cloudpool.clientCA" "--authorize" "cloudpool.authorize" "--insecure" "cloudpool.insecure")) }}
+{{- end }}
+
+{{/* Pools that clouds.config does not have. A server of several names its own, and a ConfigMap of one's own is not seen here. */}}
+{{- define "slipway.refusals.pools" -}}
+{{- if .Values.clouds.config }}
+{{- $known := list }}
+{{- $several := false }}
+{{- range (default dict .Values.clouds.config.cloudpool).pools }}
+{{- $known = append $known (default "" .name) }}
+{{- $several = or $several .multi }}
+{{- end }}
+{{- range .Values.cloudpool.pools }}
+{{- if not (or $several (has . $known)) }}
+{{- fail (printf "cloudpool.pools: %s is not in clouds.config.cloudpool.pools: want %s" . (default "its server there" (join ", " $known))) }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "slipway.refusals.placeholders" -}}
+{{- $seen := dict }}
+{{- range . }}
+{{- if hasKey $seen .name }}
+{{- fail (printf "placeholders: %s is there twice: want names that differ" .name) }}
+{{- end }}
+{{- $_ := set $seen .name true }}
+{{- include "slipway.refusals.labels" (dict "value" (printf "placeholders: %s: labels" .name) "labels" .labels) }}
+{{- end }}
+{{- end }}
+
+{{- define "slipway.refusals.budget" -}}
+{{- $v := index . 1 }}
+{{- if and $v.podDisruptionBudget.enabled (regexMatch "^0+%?$" (toString $v.podDisruptionBudget.maxUnavailable)) }}
+{{- fail (printf "%s.podDisruptionBudget.maxUnavailable: %v: no node with it could ever be drained; want 1 or more" (index . 0) $v.podDisruptionBudget.maxUnavailable) }}
+{{- end }}
+{{- end }}

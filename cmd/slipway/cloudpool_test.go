@@ -1,0 +1,13 @@
+package main
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestI10AKubeconfigThatIsNotThereIsNamedByItsFlag(t *testing.T) {
+	if _, err := clusterConfig(filepath.Join(t.TempDir(), "nope"), ""); err == nil || !strings.HasPrefix(err.Error(), "--kubeconfig: ") || !strings.Contains(err.Error(), "nope") {
+		t.Error(err)
+	}
+}

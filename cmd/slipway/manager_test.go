@@ -1,0 +1,25 @@
+package main
+
+import (
+	"testing"
+
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/slipway-dev/slipway/internal/compat/kubeaware"
+	"github.com/slipway-dev/slipway/internal/compat/vmsspodwatcher"
+)
+
+func TestI6AManagerLeavesToStandInsWhatTheyCarryOut(t *testing.T) {
+	selector, err := labels.Parse(managerCommand().Flags().Lookup("selector").Value.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, theirs := range []labels.Set{{kubeaware.MarkLabel: "bba455bd"}, {vmsspodwatcher.GroupLabel: "ci"}} {
+		if selector.Matches(theirs) {
+			t.Errorf("%s selects %v, which somebody else carries out", selector, theirs)
+		}
+	}
+	if !selector.Matches(labels.Set{}) || !selector.Matches(labels.Set{"team": "a"}) {
+		t.Errorf("%s does not select what nobody else carries out", selector)
+	}
+}

@@ -1,0 +1,57 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/slipway-dev/slipway/internal/notice"
+)
+
+// noticed is a node with what an agent writes on it about a notice.
+func noticed(name, kind, phase string, conditions ...corev1.NodeCondition) corev1.Node {
+	record := fmt.Sprintf(`{"owner":"azure-E1","since":"2026-03-01T12:00:00Z","state":{"notice":{"ID":"E1","Source":"azure","Type":%q,`+
+		`"Status":"Scheduled"},"decision":{"deadline":"2026-03-01T12:09:00Z"},"phase":%q}}`, kind, phase)
+	return corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{"cordon.slipway.dev/azure-E1": record}},
+		Status:     corev1.NodeStatus{Conditions: conditions},
+	}
+}
+
+func TestStatusSaysOfEachNoticeHowFarTheAgentIsAndWhatBlocksIt(t *testing.T) {
+	blocked := corev1.NodeCondition{
+		Type: "DrainInProgress", Status: corev1.ConditionTrue, Reason: "Slipway",
+		Message: "azure Redeploy (E1): 7 of 12 gone, 1 waiting (disruption-budget shop/web: 1)",
+	}
+	got := noticesOn([]corev1.Node{noticed("b", "Reboot", ""), noticed("a", "Redeploy", "draining", blocked), {}})
+	if len(got) != 2 || got[0].Node != "a" || got[0].Type != notice.Redeploy || got[0].Phase != "draining" || got[0].ID != "E1" ||
+		!got[0].Due.Equal(time.Date(2026, 3, 1, 12, 9, 0, 0, time.UTC)) ||
+		got[0].Blocked != "7 of 12 gone, 1 waiting (disruption-budget shop/web: 1)" ||
+		got[1].Node != "b" || got[1].Phase != "noticed" || got[1].Blocked != "" {
+		t.Errorf("%+v", got)
+	}
+	var out bytes.Buffer
+	if err := (clusterStatus{Notices: got}).table(&out, false); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"a      Redeploy   draining   2026-03-01T12:09:00Z   7 of 12 gone, 1 waiting (disruption-budget shop/web: 1)",
+		"b      Reboot     noticed    2026-03-01T12:09:00Z",
+	} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no line %q in\n%s", want, out.String())
+		}
+	}
+	out.Reset()
+	if err := (clusterStatus{Notices: noticesOn([]corev1.Node{noticed("c", "Preempt", "drained")})}).table(&out, false); err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(out.String(), "Preempt") {
+		t.Errorf("a notice that is dealt with is among those that are not:\n%s", out.String())
+	}
+}

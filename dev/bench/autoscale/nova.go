@@ -1,0 +1,124 @@
+package autoscale
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/slipway-dev/slipway/dev/bench/result"
+	openstackdev "github.com/slipway-dev/slipway/dev/openstack"
+	"github.com/slipway-dev/slipway/dev/testbed"
+	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/cloud/openstack"
+)
+
+// novaMark is the metadata of the servers.
+var novaMark = map[string]string{openstack.ClusterKey: "bench", openstack.GroupKey: "workers"}
+
+// RunNova measures the way from a pod without room to the call that creates a server, at a real OpenStack. That takes two
+// minutes, and a few more the first time, when it has to be root to install OpenStack.
+func RunNova(ctx context.Context, o Options) (_ []result.Result, err error) {
+	if o.Progress == nil {
+		o.Progress = io.Discard
+	}
+	c, stop, err := openstackdev.Begin(ctx, "bench", novaMark, o.Progress)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if stopped := stop(); err == nil {
+			err = stopped
+		}
+	}()
+	f, err := newFront(c.IDs.Endpoints["compute"])
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	nova, err := c.Nova(ctx, openstackdev.Demo)
+	if err != nil {
+		return nil, err
+	}
+	m := f.market(c)
+	m.confirm = func(ctx context.Context) error {
+		var failed error
+		var servers int
+		err := testbed.Poll(ctx, fmt.Sprintf("Nova has made %d servers", machines), func() bool {
+			all, err := openstackdev.Servers(ctx, nova, novaMark)
+			failed, servers = err, len(all)
+			return err == nil && servers >= machines
+		})
+		if err != nil {
+			return fmt.Errorf("it has %d: %w", servers, errors.Join(err, failed))
+		}
+		return asMany(servers)
+	}
+	r, err := reach(ctx, o, func(context.Context, *testbed.Testbed) (market, error) { return m, nil })
+	if err != nil {
+		return nil, err
+	}
+	return []result.Result{r}, openstackdev.RemoveServers(ctx, nova, novaMark)
+}
+
+// front stands before Nova, and notes when it is asked for servers.
+type front struct {
+	*httptest.Server
+
+	mu    sync.Mutex
+	asked []time.Time
+}
+
+func newFront(nova string) (*front, error) {
+	u, err := url.Parse(nova)
+	if err != nil {
+		return nil, err
+	}
+	f := &front{}
+	forward := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(&url.URL{Scheme: u.Scheme, Host: u.Host}) }}
+	f.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "/servers") {
+			f.mu.Lock()
+			f.asked = append(f.asked, time.Now())
+			f.mu.Unlock()
+		}
+		forward.ServeHTTP(w, r)
+	}))
+	return f, nil
+}
+
+func (f *front) made() []time.Time {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.asked)
+}
+
+// market has servers of four cores.
+func (f *front) market(c *openstackdev.Cloud) market {
+	const cores = 4
+	labels := map[string]string{"pool": novaMark[openstack.GroupKey]}
+	return market{
+		cores: cores, cpu: "250m", labels: labels,
+		config: map[string]any{openstack.Name: openstack.Config{
+			Cloud: openstackdev.Demo, CloudsFile: c.CloudsFile(), ClusterName: novaMark[openstack.ClusterKey],
+			Endpoints: map[string]string{"compute": f.URL + "/v2.1/"},
+			Groups: []openstack.GroupConfig{{
+				Name: novaMark[openstack.GroupKey], Flavors: []string{"m.4c8g"}, Image: openstack.Image{Name: "tiny"},
+				Networks: []string{"demo-net"}, SecurityGroups: []string{"demo-sg"}, KeyPair: openstackdev.KeyPair,
+				Nodes: cloud.Shape{Labels: labels},
+			}},
+		}},
+		group: fmt.Sprintf("nodeSelector: {matchLabels: {pool: %[1]s}}\ncloud: {provider: openstack, group: %[1]s}\n"+
+			"maximum: 1000\nscaleUp: {joinTimeout: 1h}\n", novaMark[openstack.GroupKey]),
+		by:   "by when it came to a real Nova, which is asked for all of an order at once",
+		made: f.made,
+	}
+}

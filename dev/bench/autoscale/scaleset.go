@@ -1,0 +1,45 @@
+package autoscale
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/slipway-dev/slipway/dev/controlplane"
+	"github.com/slipway-dev/slipway/dev/testbed"
+	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/cloud/azure"
+)
+
+// scaleSet is one of the emulated Azure's, of machines that take long to start.
+func scaleSet(ctx context.Context, bed *testbed.Testbed) (market, error) {
+	const cores = 16
+	pool := controlplane.AKSPool{Name: "bench"}
+	if err := bed.AddPool(ctx, pool, 0); err != nil {
+		return market{}, err
+	}
+	config := bed.AzureConfig()
+	config.Groups = append(config.Groups, azure.GroupConfig{Name: pool.ScaleSet(), ScaleSet: pool.ScaleSet(), Nodes: cloud.Shape{
+		Capacity: corev1.ResourceList{corev1.ResourceCPU: *resource.NewQuantity(cores, resource.DecimalSI), corev1.ResourceMemory: resource.MustParse("64Gi")},
+	}})
+	made := func() (times []time.Time) {
+		for _, vm := range bed.ARM.VMs() {
+			if strings.EqualFold(vm.ScaleSet, pool.ScaleSet()) {
+				times = append(times, vm.Created)
+			}
+		}
+		slices.SortFunc(times, time.Time.Compare)
+		return times
+	}
+	return market{
+		cores: cores, cpu: "1", labels: map[string]string{"kubernetes.azure.com/agentpool": pool.Name},
+		config: map[string]any{azure.Name: config},
+		group:  testbed.ScaleSetSpec(pool.Name, pool.ScaleSet()) + "maximum: 1000\nscaleUp: {joinTimeout: 1h}\n",
+		made:   made, by: "by the emulator's account of when it made the machines",
+		confirm: func(context.Context) error { return asMany(len(made())) },
+	}, nil
+}

@@ -1,0 +1,35 @@
+package cloudpool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"time"
+)
+
+// Forward is the floor that slipway cloudpool is measured against: the standard library's reverse proxy, in a process of
+// its own, that decides nothing. It listens on a loopback address, forwards to a URL, and returns when ctx ends.
+func Forward(ctx context.Context, listen, to string) error {
+	target, err := url.Parse(to)
+	if err != nil {
+		return err
+	}
+	if host, _, err := net.SplitHostPort(listen); err != nil || !net.ParseIP(host).IsLoopback() {
+		return fmt.Errorf("listening on %q: it is a loopback address with a port", listen)
+	}
+	proxy := &httputil.ReverseProxy{
+		Rewrite:   func(r *httputil.ProxyRequest) { r.SetURL(target) },
+		Transport: &http.Transport{MaxIdleConnsPerHost: connections},
+	}
+	server := &http.Server{Addr: listen, Handler: proxy, ReadHeaderTimeout: time.Minute}
+	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
+	defer stop()
+	if err := server.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}

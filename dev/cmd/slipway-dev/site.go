@@ -1,0 +1,27 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/slipway-dev/slipway/dev/site"
+)
+
+func siteCommand() *cobra.Command {
+	var to string
+	cmd := &cobra.Command{
+		Use:   "site",
+		Short: "Make a web site of docs/ that is read without a network",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := site.Build(".", to); err != nil {
+				return err
+			}
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "the site is in %s\n", to)
+			return err
+		},
+	}
+	cmd.Flags().StringVar(&to, "to", "dist/site", "folder that it is written to")
+	return cmd
+}

@@ -1,0 +1,49 @@
+package controlplane
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"testing"
+)
+
+// required finds the modules that a go.mod requires, with their versions.
+var required = regexp.MustCompile(`(?m)^(?:require\s+|\t)(\S+) (v\S+)`)
+
+func requirements(t *testing.T, file string) map[string]string {
+	t.Helper()
+	raw, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	versions := map[string]string{}
+	for _, m := range required.FindAllSubmatch(raw, -1) {
+		versions[string(m[1])] = string(m[2])
+	}
+	return versions
+}
+
+// TestTheProductRequiresTheVersionsOfTheDevModule keeps what both link the same: a package of another version, and all that
+// import it, would be compiled once more for the tests of the other module, which is minutes of Kubernetes' libraries.
+func TestTheProductRequiresTheVersionsOfTheDevModule(t *testing.T) {
+	t.Parallel()
+	dev, err := devModule()
+	if err != nil {
+		t.Fatal(err)
+	}
+	product, here := requirements(t, filepath.Join(filepath.Dir(dev), "go.mod")), requirements(t, filepath.Join(dev, "go.mod"))
+	both := 0
+	for module, version := range product {
+		wanted, ok := here[module]
+		if !ok {
+			continue
+		}
+		both++
+		if version != wanted {
+			t.Errorf("go.mod requires %s %s, and dev/go.mod %s: go get the higher one in both", module, version, wanted)
+		}
+	}
+	if both < 50 {
+		t.Errorf("the two modules have %d requirements in common: want Kubernetes' libraries and theirs", both)
+	}
+}

@@ -1,0 +1,148 @@
+package controlplane
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"iter"
+	"os"
+	"path/filepath"
+	"reflect"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
+	"k8s.io/apimachinery/pkg/util/uuid"
+	"k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+const (
+	// inTransaction is how many objects are written at once; etcd allows 128 operations, and 1.5 MiB.
+	inTransaction = 64
+	// storeAtOnce keeps etcd busy while the next objects are encoded.
+	storeAtOnce = 4
+	etcdTimeout = time.Minute
+)
+
+// Store writes Nodes and Pods into etcd past the API server, in a fraction of the time that it takes to create them.
+// Nobody admits, defaults or checks them: they should be as the API server wrote one like them that it was asked for. It,
+// and all who watch, hear of them as they do of all others. UID and creation are filled in where they are missing. It
+// fails for what is there already, and for a cluster that another process has started.
+func (c *Cluster) Store(ctx context.Context, objects iter.Seq[client.Object]) error {
+	etcd, err := c.etcdClient()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = etcd.Close() }()
+	group, each := errgroup.WithContext(ctx)
+	group.SetLimit(storeAtOnce)
+	for some := range chunks(objects, inTransaction) {
+		if each.Err() != nil {
+			break
+		}
+		group.Go(func() error { return store(each, etcd, some) })
+	}
+	if err := group.Wait(); err != nil {
+		return fmt.Errorf("storing objects: %w", err)
+	}
+	return ctx.Err()
+}
+
+func chunks[T any](all iter.Seq[T], size int) iter.Seq[[]T] {
+	return func(yield func([]T) bool) {
+		var some []T
+		for one := range all {
+			if some = append(some, one); len(some) == size {
+				if !yield(some) {
+					return
+				}
+				some = nil
+			}
+		}
+		if len(some) > 0 {
+			yield(some)
+		}
+	}
+}
+
+func store(ctx context.Context, etcd *clientv3.Client, objects []client.Object) error {
+	var absent []clientv3.Cmp
+	var puts []clientv3.Op
+	for _, o := range objects {
+		key, err := etcdKey(o)
+		if err != nil {
+			return err
+		}
+		value, err := etcdValue(o)
+		if err != nil {
+			return fmt.Errorf("%s: %w", key, err)
+		}
+		absent = append(absent, clientv3.Compare(clientv3.CreateRevision(key), "=", 0))
+		puts = append(puts, clientv3.OpPut(key, string(value)))
+	}
+	ctx, cancel := context.WithTimeout(ctx, etcdTimeout)
+	defer cancel()
+	done, err := etcd.Txn(ctx).If(absent...).Then(puts...).Commit()
+	if err != nil {
+		return err
+	}
+	if !done.Succeeded {
+		return fmt.Errorf("one of %d objects, of which the first is %s, is there already", len(objects), objects[0].GetName())
+	}
+	return nil
+}
+
+// etcdKey is where the API server keeps an object (k8s.io/kubernetes, pkg/registry/core).
+func etcdKey(o client.Object) (string, error) {
+	switch o.(type) {
+	case *corev1.Node:
+		return "/registry/minions/" + o.GetName(), nil
+	case *corev1.Pod:
+		return "/registry/pods/" + o.GetNamespace() + "/" + o.GetName(), nil
+	}
+	return "", fmt.Errorf("%s %s: Nodes and Pods can be stored", reflect.TypeOf(o), o.GetName())
+}
+
+// etcdEncoder writes objects as the API server does. It may be used concurrently.
+var etcdEncoder = scheme.Codecs.EncoderForVersion(protobuf.NewSerializer(scheme.Scheme, scheme.Scheme), corev1.SchemeGroupVersion)
+
+func etcdValue(o client.Object) ([]byte, error) {
+	if o.GetUID() == "" {
+		o.SetUID(uuid.NewUUID())
+	}
+	if made := o.GetCreationTimestamp(); made.IsZero() {
+		o.SetCreationTimestamp(metav1.Now())
+	}
+	o.SetResourceVersion("") // it is the revision of the key
+	return runtime.Encode(etcdEncoder, o)
+}
+
+func (c *Cluster) etcdClient() (*clientv3.Client, error) {
+	if c.etcd == "" {
+		return nil, errors.New("storing objects: this process has not started the cluster's etcd")
+	}
+	pki := filepath.Join(c.dir, pkiDir)
+	certificate, err := tls.LoadX509KeyPair(filepath.Join(pki, "server.crt"), filepath.Join(pki, "server.key"))
+	if err != nil {
+		return nil, fmt.Errorf("etcd's certificate: %w", err)
+	}
+	authority, err := os.ReadFile(filepath.Join(pki, "ca.crt"))
+	if err != nil {
+		return nil, fmt.Errorf("etcd's authority: %w", err)
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(authority) {
+		return nil, fmt.Errorf("etcd's authority: %s holds no certificate", filepath.Join(pki, "ca.crt"))
+	}
+	return clientv3.New(clientv3.Config{
+		Endpoints: []string{c.etcd}, DialTimeout: etcdTimeout,
+		TLS: &tls.Config{Certificates: []tls.Certificate{certificate}, RootCAs: roots, MinVersion: tls.VersionTLS12},
+	})
+}

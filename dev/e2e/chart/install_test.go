@@ -1,0 +1,230 @@
+package chart_test
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/discovery/cached/memory"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/restmapper"
+
+	"github.com/slipway-dev/slipway/dev/testbed"
+)
+
+// patience bounds every wait of a test. Nothing takes nearly as long, but the machine may be busy.
+const patience = 6 * time.Minute
+
+// bed is a testbed, and a test that runs on it.
+type bed struct {
+	*testbed.Testbed
+	t   *testing.T
+	ctx context.Context
+}
+
+func ready(t *testing.T) bed {
+	t.Helper()
+	return onBed(t, testbed.Shared(t))
+}
+
+func onBed(t *testing.T, on *testbed.Testbed) bed {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	return bed{on, t, ctx}
+}
+
+func (b bed) check(err error) {
+	b.t.Helper()
+	if err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// restricted makes a namespace of Pod Security's strictest level.
+// https://kubernetes.io/docs/concepts/security/pod-security-standards/
+func (b bed) restricted(name string) {
+	b.t.Helper()
+	_, err := b.Client().CoreV1().Namespaces().Create(b.ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
+		Name: name, Labels: map[string]string{"pod-security.kubernetes.io/enforce": "restricted"},
+	}}, metav1.CreateOptions{})
+	b.check(err)
+}
+
+// withoutTypes are the objects of types that no API server has by itself.
+func withoutTypes(o *unstructured.Unstructured) bool {
+	return strings.HasPrefix(o.GetAPIVersion(), "monitoring.coreos.com/")
+}
+
+// apply applies objects as kubectl apply --server-side --force-conflicts does, and returns what became of them.
+func (b bed) apply(all []*unstructured.Unstructured) []*unstructured.Unstructured {
+	b.t.Helper()
+	client, err := dynamic.NewForConfig(b.RESTConfig())
+	b.check(err)
+	mapper := restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(b.Client().Discovery()))
+	var became []*unstructured.Unstructured
+	for _, o := range all {
+		kind := o.GroupVersionKind()
+		mapping, err := mapper.RESTMapping(kind.GroupKind(), kind.Version)
+		b.check(err)
+		is, err := client.Resource(mapping.Resource).Namespace(o.GetNamespace()).Apply(b.ctx, o.GetName(), o,
+			metav1.ApplyOptions{FieldManager: "e2e", Force: true})
+		if err != nil {
+			b.t.Fatalf("%s %s: %v", kind.Kind, o.GetName(), err)
+		}
+		became = append(became, is)
+	}
+	return became
+}
+
+// podOf is what a controller would make of an object's template; nil of one that has none.
+func podOf(t *testing.T, o *unstructured.Unstructured) *corev1.Pod {
+	t.Helper()
+	template, found, err := unstructured.NestedMap(o.Object, "spec", "template")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !found {
+		return nil
+	}
+	pod := &corev1.Pod{}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(template, pod, true); err != nil {
+		t.Fatalf("%s %s: %v", o.GetKind(), o.GetName(), err)
+	}
+	pod.Name, pod.Namespace = o.GetName(), o.GetNamespace()
+	return pod
+}
+
+// TestEveryManifestIsTakenAndItsPodsAreRestricted applies each manifest that is kept to a namespace of its own, twice: the
+// second time nothing changes. Its pods are then made, without being kept: those on the host's network, which Pod Security
+// refuses below its level privileged, where that is the level.
+func TestEveryManifestIsTakenAndItsPodsAreRestricted(t *testing.T) {
+	t.Parallel()
+	for _, s := range sets(t) {
+		t.Run(s.name(), func(t *testing.T) {
+			t.Parallel()
+			b := ready(t)
+			in := strings.ReplaceAll(s.name(), "/", "-")
+			in = strings.Replace(in, handlerChart, "handler", 1)
+			b.restricted(in)
+			var all []*unstructured.Unstructured
+			for _, o := range objects(t, manifest(t, s.chart, release(in, in), s.values(t))) {
+				if !withoutTypes(o) {
+					all = append(all, o)
+				}
+			}
+			first := b.apply(all)
+			for i, again := range b.apply(all) {
+				if was := first[i]; again.GetGeneration() != was.GetGeneration() {
+					t.Errorf("%s %s: applied again it is of generation %d, was %d", again.GetKind(), again.GetName(),
+						again.GetGeneration(), was.GetGeneration())
+				}
+			}
+			pods := 0
+			for _, o := range first {
+				pod := podOf(t, o)
+				if pod == nil {
+					continue
+				}
+				pods++
+				_, err := b.Client().CoreV1().Pods(in).Create(b.ctx, pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+				switch {
+				case !pod.Spec.HostNetwork && err != nil:
+					t.Errorf("%s %s: %v", o.GetKind(), o.GetName(), err)
+				case pod.Spec.HostNetwork && (err == nil || !strings.Contains(err.Error(), "host namespaces (hostNetwork=true)")):
+					t.Errorf("%s %s is on the host's network, and the namespace says: %v", o.GetKind(), o.GetName(), err)
+				case pod.Spec.HostNetwork:
+					b.takenWithPrivilege(pod)
+				}
+			}
+			if pods == 0 {
+				t.Error("no pods")
+			}
+		})
+	}
+}
+
+// takenWithPrivilege makes a pod, without keeping it, where Pod Security allows everything.
+func (b bed) takenWithPrivilege(pod *corev1.Pod) {
+	b.t.Helper()
+	pod = pod.DeepCopy()
+	pod.Namespace, pod.Spec.ServiceAccountName = metav1.NamespaceSystem, "default"
+	_, err := b.Client().CoreV1().Pods(pod.Namespace).Create(b.ctx, pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	if err != nil {
+		b.t.Errorf("pod of %s with privilege: %v", pod.Name, err)
+	}
+}
+
+// runsPlugins are the containers whose program starts the plugins of clouds.
+var runsPlugins = map[string]bool{"manager": true, "cloudpool": true}
+
+// TestWhatRunsPluginsHasAPlaceForTheirSockets: a plugin and the program that starts it talk through a socket below /tmp, and
+// the root file system is read-only.
+func TestWhatRunsPluginsHasAPlaceForTheirSockets(t *testing.T) {
+	t.Parallel()
+	from := map[string][]*unstructured.Unstructured{}
+	for _, s := range sets(t) {
+		from[s.name()] = objects(t, s.manifest(t))
+	}
+	for _, dir := range []string{"manager", "overlays/full", "cloudpool"} {
+		from["deploy/"+dir] = kustomized(t, dir)
+	}
+	looked := 0
+	for name, all := range from {
+		for _, o := range all {
+			pod := podOf(t, o)
+			if pod == nil || !runsPlugins[pod.Spec.Containers[0].Name] {
+				continue
+			}
+			looked++
+			if !writable(pod, tmp) {
+				t.Errorf("%s: %s %s: %s is not to be written to", name, o.GetKind(), o.GetName(), tmp)
+			}
+		}
+	}
+	if looked < 5 {
+		t.Errorf("%d pods run plugins", looked)
+	}
+}
+
+// writable says whether a pod's container has an emptyDir that it may write to at a path.
+func writable(pod *corev1.Pod, path string) bool {
+	for _, mount := range pod.Spec.Containers[0].VolumeMounts {
+		if mount.MountPath != path || mount.ReadOnly {
+			continue
+		}
+		return slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == mount.Name && v.EmptyDir != nil })
+	}
+	return false
+}
+
+func TestNoTwoControllersOfAReleaseHaveOneSelector(t *testing.T) {
+	t.Parallel()
+	for _, s := range sets(t) {
+		seen := map[string]string{}
+		for _, o := range objects(t, s.manifest(t)) {
+			selector, found, err := unstructured.NestedMap(o.Object, "spec", "selector", "matchLabels")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !found || podOf(t, o) == nil {
+				continue
+			}
+			raw, err := json.Marshal(selector)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if other := seen[string(raw)]; other != "" {
+				t.Errorf("%s: %s and %s fight for the pods of %s", s.name(), other, o.GetName(), raw)
+			}
+			seen[string(raw)] = o.GetName()
+		}
+	}
+}

@@ -1,0 +1,263 @@
+package chart_test
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/kustomize/api/krusty"
+	"sigs.k8s.io/kustomize/kyaml/filesys"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/slipway-dev/slipway/internal/compat/mechanic"
+)
+
+// kustomized is what kubectl apply -k would apply.
+func kustomized(t *testing.T, dir string) []*unstructured.Unstructured {
+	t.Helper()
+	made, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), filepath.Join(root(t), "deploy", dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := made.AsYaml()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return objects(t, string(text))
+}
+
+// kinds counts the kinds of objects.
+func kinds(all []*unstructured.Unstructured) map[string]int {
+	count := map[string]int{}
+	for _, o := range all {
+		count[o.GetKind()]++
+	}
+	return count
+}
+
+// agents are what every overlay has.
+var agents = map[string]int{
+	"Namespace": 1, "ServiceAccount": 1, "ClusterRole": 1, "ClusterRoleBinding": 1, "Role": 1, "RoleBinding": 1, "ConfigMap": 1, "DaemonSet": 1,
+	"ValidatingAdmissionPolicy": 4, "ValidatingAdmissionPolicyBinding": 4, "PriorityLevelConfiguration": 2, "FlowSchema": 2,
+}
+
+func TestTheOverlaysHaveWhatTheyAreCalledAfter(t *testing.T) {
+	t.Parallel()
+	full := map[string]int{}
+	for kind, n := range agents {
+		full[kind] = n
+	}
+	for kind, n := range map[string]int{
+		"ServiceAccount": 1, "ClusterRole": 6, "ClusterRoleBinding": 2, "Role": 1, "RoleBinding": 1, "Deployment": 1, "Service": 1,
+		"PodDisruptionBudget": 1,
+	} {
+		full[kind] += n
+	}
+	for overlay, want := range map[string]map[string]int{"agent-only": agents, "mechanic": agents, "full": full} {
+		if d := cmp.Diff(want, kinds(kustomized(t, filepath.Join("overlays", overlay)))); d != "" {
+			t.Errorf("%s: -want +has:\n%s", overlay, d)
+		}
+	}
+}
+
+// TestEveryKustomizationIsTakenAndItsPodsAreRestricted applies them one after another, as they share their names: first
+// those that bring no Pod Security level for the namespace, then the overlays, which say restricted. The testbed has the
+// agent's other objects already, in the same form.
+func TestEveryKustomizationIsTakenAndItsPodsAreRestricted(t *testing.T) {
+	t.Parallel()
+	b := ready(t)
+	for _, k := range []struct {
+		dir  string
+		pods int
+	}{
+		{"agent", 1},
+		{"manager", 1},
+		{"viewer", 0},
+		{"overlays/agent-only", 1},
+		{"overlays/full", 2},
+		{"overlays/mechanic", 1},
+		{"cloudpool", 1}, // beside one of the overlays
+		{"monitoring", 0},
+	} {
+		all := kustomized(t, k.dir)
+		slices.SortStableFunc(all, func(x, y *unstructured.Unstructured) int {
+			return strings.Compare(order(x), order(y))
+		})
+		pods := 0
+		for _, o := range b.apply(all) {
+			pod := podOf(t, o)
+			if pod == nil {
+				continue
+			}
+			pods++
+			if _, err := b.Client().CoreV1().Pods(pod.Namespace).Create(b.ctx, pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}); err != nil {
+				t.Errorf("%s: %s %s: %v", k.dir, o.GetKind(), o.GetName(), err)
+			}
+		}
+		if pods != k.pods {
+			t.Errorf("%s: %d kinds of pods, want %d", k.dir, pods, k.pods)
+		}
+	}
+	in, err := b.Client().CoreV1().Namespaces().Get(b.ctx, namespace, metav1.GetOptions{})
+	b.check(err)
+	if level := in.Labels["pod-security.kubernetes.io/enforce"]; level != "restricted" {
+		t.Errorf("the namespace's level is %q, so that its pods prove nothing", level)
+	}
+}
+
+// operators is the API group of the Prometheus operator, which a cluster may lack.
+const operators = "monitoring.coreos.com"
+
+// TestOnlyWhatIsAskedForNeedsThePrometheusOperator: the API server here does not know it, and takes everything else.
+func TestOnlyWhatIsAskedForNeedsThePrometheusOperator(t *testing.T) {
+	t.Parallel()
+	dirs := 0
+	deploy := filepath.Join(root(t), "deploy")
+	err := filepath.WalkDir(deploy, func(file string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.Name() != "kustomization.yaml" {
+			return err
+		}
+		dir, err := filepath.Rel(deploy, filepath.Dir(file))
+		if err != nil {
+			return err
+		}
+		dirs++
+		for _, o := range kustomized(t, dir) {
+			if o.GroupVersionKind().Group == operators {
+				t.Errorf("deploy/%s: %s %s needs the Prometheus operator", dir, o.GetKind(), o.GetName())
+			}
+		}
+		return nil
+	})
+	if err != nil || dirs < 8 {
+		t.Errorf("%d kustomizations: %v", dirs, err)
+	}
+	for text, want := range map[string]int{"": 0, "metrics: {scrape: monitors}": 2} {
+		monitors := 0
+		for _, o := range objects(t, manifest(t, slipwayChart, release("slipway", namespace), "image: {registry: registry.example.com/slipway}\n"+text)) {
+			if o.GroupVersionKind().Group == operators {
+				monitors++
+			}
+		}
+		if monitors != want {
+			t.Errorf("values %q: %d objects need the Prometheus operator, want %d", text, monitors, want)
+		}
+	}
+	groups, err := ready(t).Client().Discovery().ServerGroups()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, g := range groups.Groups {
+		if g.Name == operators {
+			t.Error("the API server knows the Prometheus operator, so that what it takes proves nothing")
+		}
+	}
+}
+
+// order has namespaces first, as kubectl has.
+func order(o *unstructured.Unstructured) string {
+	if o.GetKind() == "Namespace" {
+		return "0"
+	}
+	return "1"
+}
+
+// TestTheOverlaysSubjectsAreTheirAccounts: everything that names the agent's account names the one that is there.
+func TestTheOverlaysSubjectsAreTheirAccounts(t *testing.T) {
+	t.Parallel()
+	for _, overlay := range []string{"agent-only", "mechanic", "full"} {
+		all := kustomized(t, filepath.Join("overlays", overlay))
+		accounts := map[string]bool{}
+		for _, o := range all {
+			if o.GetKind() == "ServiceAccount" {
+				accounts[o.GetNamespace()+"/"+o.GetName()] = true
+			}
+		}
+		for _, o := range all {
+			subjects, _, err := unstructured.NestedSlice(o.Object, "subjects")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if o.GetKind() == "FlowSchema" {
+				subjects = flowSubjects(t, o)
+			}
+			for _, s := range subjects {
+				s, _ := s.(map[string]any)
+				if s["kind"] != "ServiceAccount" {
+					continue
+				}
+				if nested, ok := s["serviceAccount"].(map[string]any); ok {
+					s = nested
+				}
+				namespace, _ := s["namespace"].(string)
+				name, _ := s["name"].(string)
+				if !accounts[namespace+"/"+name] {
+					t.Errorf("%s: %s %s is about %s/%s, which is not there", overlay, o.GetKind(), o.GetName(), namespace, name)
+				}
+			}
+		}
+	}
+}
+
+func flowSubjects(t *testing.T, o *unstructured.Unstructured) []any {
+	t.Helper()
+	rules, _, err := unstructured.NestedSlice(o.Object, "spec", "rules")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []any
+	for _, r := range rules {
+		r, _ := r.(map[string]any)
+		subjects, _ := r["subjects"].([]any)
+		all = append(all, subjects...)
+	}
+	if len(all) == 0 {
+		t.Errorf("FlowSchema %s is about nobody", o.GetName())
+	}
+	return all
+}
+
+func TestTheMechanicOverlayRunsMechanicWithItsDefaults(t *testing.T) {
+	t.Parallel()
+	all := kustomized(t, "overlays/mechanic")
+	set := find[appsv1.DaemonSet](t, all, "DaemonSet", "slipway-agent")
+	volumes := set.Spec.Template.Spec.Volumes
+	if len(volumes) != 1 || volumes[0].ConfigMap == nil {
+		t.Fatalf("volumes %v, want one of a ConfigMap", volumes)
+	}
+	file := find[corev1.ConfigMap](t, all, "ConfigMap", volumes[0].ConfigMap.Name).Data["mechanic.yaml"]
+	got, err := mechanic.Parse([]byte(file), []string{"MECHANIC_NODE_NAME=node"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := mechanic.Parse(nil, []string{"MECHANIC_NODE_NAME=node"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("-mechanic's defaults +the overlay's:\n%s", d)
+	}
+}
+
+// TestTheOverlaysCopiesAreTheManifests: kustomize takes no files from beside a folder.
+func TestTheOverlaysCopiesAreTheManifests(t *testing.T) {
+	t.Parallel()
+	want, err := os.ReadFile(filepath.Join(root(t), "deploy/manager/install-crds.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := os.ReadFile(filepath.Join(root(t), "deploy/overlays/full/manager/install-crds.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(string(want), string(got)); d != "" {
+		t.Errorf("-deploy/manager +overlay:\n%s", d)
+	}
+}

@@ -1,0 +1,146 @@
+// Package chart_test takes the Helm charts and the kustomizations as their users do: rendered, refused, and applied to a
+// real API server, with the programs run as the rendered objects say.
+package chart_test
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"helm.sh/helm/v3/pkg/chart"
+	"helm.sh/helm/v3/pkg/chart/loader"
+	"helm.sh/helm/v3/pkg/chartutil"
+	"helm.sh/helm/v3/pkg/engine"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"sigs.k8s.io/yaml"
+
+	"github.com/slipway-dev/slipway/dev/testbed"
+)
+
+func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
+
+const (
+	slipwayChart = "slipway"
+	handlerChart = "aks-node-termination-handler"
+	namespace    = "slipway"
+)
+
+// root is the repository's.
+func root(t *testing.T) string {
+	t.Helper()
+	dir, err := testbed.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+func load(t *testing.T, name string) *chart.Chart {
+	t.Helper()
+	c, err := loader.LoadDir(filepath.Join(root(t), "charts", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// release is one that is rendered and not installed.
+func release(name, in string) chartutil.ReleaseOptions {
+	return chartutil.ReleaseOptions{Name: name, Namespace: in, Revision: 1, IsInstall: true}
+}
+
+// templates renders a chart as helm template does: by the file of each template.
+func templates(t *testing.T, c *chart.Chart, r chartutil.ReleaseOptions, values map[string]any) (map[string]string, error) {
+	t.Helper()
+	all, err := chartutil.ToRenderValues(c, values, r, chartutil.DefaultCapabilities)
+	if err != nil {
+		return nil, err
+	}
+	return engine.Render(c, all)
+}
+
+// values reads a file of values.
+func values(t *testing.T, text string) map[string]any {
+	t.Helper()
+	v, err := chartutil.ReadValues([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+// manifest is what a chart makes of values, in one text.
+func manifest(t *testing.T, name string, r chartutil.ReleaseOptions, text string) string {
+	t.Helper()
+	files, err := templates(t, load(t, name), r, values(t, text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all strings.Builder
+	for _, file := range slices.Sorted(maps.Keys(files)) {
+		if body := strings.TrimSpace(files[file]); body != "" && path.Ext(file) == ".yaml" {
+			fmt.Fprintf(&all, "---\n# %s\n%s\n", file, strings.TrimPrefix(body, "---\n"))
+		}
+	}
+	return all.String()
+}
+
+// objects are those of a manifest, in its order.
+func objects(t *testing.T, text string) []*unstructured.Unstructured {
+	t.Helper()
+	var all []*unstructured.Unstructured
+	docs := utilyaml.NewYAMLReader(newReader(text))
+	for {
+		doc, err := docs.Read()
+		if errors.Is(err, io.EOF) {
+			return all
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		o := &unstructured.Unstructured{}
+		// Strict: a key that is there twice is a fault of the template's.
+		if err := yaml.UnmarshalStrict(doc, &o.Object); err != nil {
+			t.Fatalf("%v in\n%s", err, doc)
+		}
+		if len(o.Object) > 0 {
+			all = append(all, o)
+		}
+	}
+}
+
+// find returns the object of a kind and name as its own type.
+func find[T any](t *testing.T, all []*unstructured.Unstructured, kind, name string) *T {
+	t.Helper()
+	for _, o := range all {
+		if o.GetKind() != kind || o.GetName() != name {
+			continue
+		}
+		into := new(T)
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(o.Object, into, true); err != nil {
+			t.Fatalf("%s %s: %v", kind, name, err)
+		}
+		return into
+	}
+	t.Fatalf("there is no %s %s among %s", kind, name, names(all))
+	return nil
+}
+
+// names are kind/name of all.
+func names(all []*unstructured.Unstructured) []string {
+	var list []string
+	for _, o := range all {
+		list = append(list, o.GetKind()+"/"+o.GetName())
+	}
+	slices.Sort(list)
+	return list
+}

@@ -1,0 +1,287 @@
+package chart_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/spf13/pflag"
+
+	"github.com/slipway-dev/slipway/internal/config"
+)
+
+// refusal is of values, on top of those that have to be there, and what is said of them.
+type refusal struct{ name, values, says string }
+
+// frontOf begins the values of a cloudpool that is well but for what follows.
+const frontOf = "cloudpool: {enabled: true, nodeGroups: [a], tls: {secretName: a}, "
+
+var refusals = []refusal{
+	{"no part", "agent: {enabled: false}\nmanager: {enabled: false}", "agent.enabled, manager.enabled and cloudpool.enabled are all false"},
+	{"no registry", "image: {registry: ''}", "image.registry is empty: want where your images"},
+	{"no operating system", "agent: {linux: {enabled: false}}", "no node would be guarded; want one of them"},
+	{
+		"evictions that are deletions", "agent: {forcedDrains: false, config: {disableEviction: true}}",
+		"agent.forcedDrains: false keeps the right to from the agent",
+	},
+	{
+		"traces of the small agent", "agent: {config: {traceEndpoint: 'http://collector:4318'}}",
+		"slipway-agent sends no traces: want agent.binary: slipway",
+	},
+	{
+		"a taint that the policy refuses", "agent: {config: {taintKey: example.com/going}}",
+		`"example.com/going" is none that agent.admissionPolicies lets agents write: want a key under slipway.dev, such as slipway.dev/going`,
+	},
+	{
+		"a label that the policy refuses", "agent: {config: {label: {going: 'true'}}}",
+		`"going" is none that agent.admissionPolicies lets agents write`,
+	},
+	{"an argument twice", "agent: {extraArgs: ['--listen=:1']}", "agent.extraArgs: --listen is set by the chart: want agent.port instead"},
+	{"the manager's argument", "manager: {extraArgs: ['--install-crds']}", "--install-crds is set by the chart: want crds.by instead"},
+	{
+		"two managers at once", "manager: {extraArgs: ['--leader-elect=false']}",
+		"manager.replicas: 2, but manager.extraArgs has --leader-elect=false",
+	},
+	{
+		"two managers at once, in another spelling", "manager: {extraArgs: ['--leader-elect=0']}",
+		"manager.replicas: 2, but manager.extraArgs has --leader-elect=0",
+	},
+	{
+		"a Lease elsewhere", "manager: {extraArgs: ['--leader-election-namespace=kube-system']}",
+		"manager.extraArgs: --leader-election-namespace is set by the chart: want the release's namespace instead",
+	},
+	{
+		"a taint past the policy", "agent: {extraArgs: ['--taint-key=example.com/going']}",
+		"agent.extraArgs: --taint-key is a key of the agent's file: want agent.config.taintKey instead",
+	},
+	{
+		"deletions past the rights", "agent: {forcedDrains: false, extraArgs: ['--disable-eviction']}",
+		"agent.extraArgs: --disable-eviction is a key of the agent's file: want agent.config.disableEviction instead",
+	},
+	{
+		"traces past the image", "agent: {extraArgs: ['--trace-endpoint=http://collector:4318']}",
+		"agent.extraArgs: --trace-endpoint is a key of the agent's file: want agent.config.traceEndpoint instead",
+	},
+	{
+		"records of pools elsewhere", frontOf + "extraArgs: ['--namespace=other']}",
+		"cloudpool.extraArgs: --namespace is set by the chart: want the release's namespace instead",
+	},
+	{"agents that cannot be replaced", "agent: {maxUnavailable: 0}", "agent.maxUnavailable: 0: no agent could be replaced by an upgrade; want 1 or more"},
+	{"no percentage of the agents", "agent: {maxUnavailable: 0%}", "agent.maxUnavailable: 0%: no agent could be replaced"},
+	{"a label of all that is a selector's", "commonLabels: {app.kubernetes.io/name: a}", "commonLabels: app.kubernetes.io/name is the chart's own label"},
+	{"a label of the agents that is a selector's", "agent: {podLabels: {slipway.dev/os: a}}", "agent.podLabels: slipway.dev/os is the chart's own label"},
+	{
+		"a label of the managers that is a selector's", "manager: {podLabels: {app.kubernetes.io/instance: a}}",
+		"manager.podLabels: app.kubernetes.io/instance is the chart's own label",
+	},
+	{
+		"a label of the cloudpool that is a selector's", frontOf + "podLabels: {app.kubernetes.io/name: a}}",
+		"cloudpool.podLabels: app.kubernetes.io/name is the chart's own label",
+	},
+	{
+		"a volume of the chart's", "agent: {extraVolumes: [{name: secrets, emptyDir: {}}]}",
+		"agent.extraVolumes: secrets is a volume of the chart's: want another name than config, secrets, files",
+	},
+	{"the manager's /tmp", "manager: {extraVolumes: [{name: tmp, emptyDir: {}}]}", "manager.extraVolumes: tmp is a volume of the chart's"},
+	{
+		"a mount over the chart's", "manager: {extraVolumeMounts: [{name: a, mountPath: /tmp/}]}",
+		"manager.extraVolumeMounts: /tmp/ is where the chart mounts a volume",
+	},
+	{"the cloudpool's certificate", frontOf + "extraVolumes: [{name: tls, emptyDir: {}}]}", "cloudpool.extraVolumes: tls is a volume of the chart's"},
+	{"looking too often", "agent: {config: {pollInterval: 10ms}}", "agent.config.pollInterval: 10ms: want 100ms to 1m"},
+	{"looking too seldom", "agent: {config: {pollInterval: 1m0.5s}}", "agent.config.pollInterval: 1m0.5s: want 100ms to 1m"},
+	{"too wide a margin", "agent: {config: {deadlineMargin: 2m}}", "agent.config.deadlineMargin: 2m: want 0 to 1m"},
+	{"two listeners on one port", frontOf + "port: 9000, metricsPort: 9000}", "cloudpool.port and cloudpool.metricsPort are both 9000: want two ports"},
+	{
+		"clouds without a cloudpool", "clouds: {config: {azure: {}}}\ncloudpool: {enabled: true, tls: {secretName: a}}",
+		"clouds.config names no cloudpool servers, and cloudpool.nodeGroups no NodeGroups to serve",
+	},
+	{
+		"a pool that nobody has", "clouds: {config: {cloudpool: {pools: [{name: a, url: 'http://a'}]}}}\ncloudpool: {enabled: true, pools: [b], tls: {secretName: a}}",
+		"cloudpool.pools: b is not in clouds.config.cloudpool.pools: want a",
+	},
+	{
+		"a placeholder twice", "placeholders: [{name: a, nodeSelector: {p: q}}, {name: a, nodeSelector: {p: q}}]",
+		"placeholders: a is there twice: want names that differ",
+	},
+	{
+		"a placeholder by another's label", "placeholders: [{name: a, nodeSelector: {p: q}, labels: {slipway.dev/placeholder: b}}]",
+		"placeholders: a: labels: slipway.dev/placeholder is the chart's own label",
+	},
+	{"placeholders anywhere", "placeholders: [{name: a, nodeSelector: {}}]", "at '/placeholders/0/nodeSelector': minProperties: got 0, want 1"},
+	{
+		"a budget that blocks", "manager: {podDisruptionBudget: {maxUnavailable: 0}}",
+		"manager.podDisruptionBudget.maxUnavailable: 0: no node with it could ever be drained",
+	},
+	{
+		"two files of clouds", "clouds: {config: {azure: {}}, existingConfigMap: mine}",
+		"clouds.config and clouds.existingConfigMap (mine) are both set",
+	},
+	{
+		"types that nobody installs", "manager: {enabled: false}\ncloudpool: {enabled: true}",
+		"crds.by: manager, but manager.enabled is false, and the cloudpool needs the types",
+	},
+	{"nothing to serve", "cloudpool: {enabled: true}", "there is neither a pool nor a NodeGroup to serve"},
+	{"pools without servers", "cloudpool: {enabled: true, nodeGroups: [a], pools: [b]}", "cloudpool.pools: b: pools are named in the file of clouds"},
+	{
+		"a pool of the manager's file", "cloudpool: {enabled: true, nodeGroups: [a], tls: {secretName: a}}\nmanager: {nodeGroups: {a: {}}}",
+		"cloudpool.nodeGroups: a is in manager.nodeGroups, a file that the manager alone reads",
+	},
+	{"no certificate", "cloudpool: {enabled: true, nodeGroups: [a]}", "cloudpool.tls.secretName is empty"},
+	{
+		"anybody", "cloudpool: {enabled: true, nodeGroups: [a], tls: {secretName: a}, authorize: false}",
+		"whoever reaches it could remove machines",
+	},
+	{
+		"secure and insecure", "cloudpool: {enabled: true, nodeGroups: [a], tls: {secretName: a}, insecure: true}",
+		"cloudpool.tls and cloudpool.authorize make it secure",
+	},
+	{
+		"certificates without TLS", "cloudpool: {enabled: true, nodeGroups: [a], clientCA: {secretName: a}, insecure: true, authorize: false}",
+		"clients show certificates over TLS alone",
+	},
+	// The schema's.
+	{"an unknown value", "agnet: {}", "additional properties 'agnet' not allowed"},
+	{"an unknown key of the agent's file", "agent: {config: {onFreez: drain}}", "additional properties 'onFreez' not allowed"},
+	{"a switch that is no switch", "agent: {windows: {hostProcess: maybe}}", "at '/agent/windows/hostProcess': got string, want boolean"},
+	{"an action that is none", "agent: {config: {onReboot: maybe}}", "at '/agent/config/onReboot': value must be one of"},
+	{"too many turns", "agent: {config: {maxConcurrentDrains: 17}}", "at '/agent/config/maxConcurrentDrains': maximum: got 17, want 16"},
+	{"a duration without its unit", "agent: {config: {pollInterval: '5'}}", "at '/agent/config/pollInterval'"},
+	{"root", "runAsUser: 0", "at '/runAsUser': minimum: got 0, want 1"},
+	{"a port that is none", "manager: {port: 70000}", "at '/manager/port': maximum: got 70,000, want 65,535"},
+}
+
+// handlerRefusals are those of the chart for that tool's values.
+var handlerRefusals = []refusal{
+	{"no image", "slipway: {image: ''}", "slipway.image is empty: want the image slipway with its tag"},
+	{
+		"deletes without the right", "{args: [--disableEviction=true], slipway: {image: a, forcedDrains: false}}",
+		"slipway.forcedDrains: false keeps the right to from the handler",
+	},
+	{"another port", "args: [-web.address, ':80']", "args: -web.address=:80: probes, metrics and the NetworkPolicy are of port 17923"},
+	{"a program", "args: [slipway]", `args: "slipway" is no flag`},
+	{"an argument that is no text", "args: [-podGracePeriodSeconds, 30]", "at '/args/1': got number, want string"},
+	{"an unknown value of ours", "slipway: {imige: a}", "additional properties 'imige' not allowed"},
+}
+
+func TestI10ValuesThatCannotBeMeantAreRefusedWithASentence(t *testing.T) {
+	t.Parallel()
+	least := map[string]map[string]any{
+		slipwayChart: {"image": map[string]any{"registry": "registry.example.com/slipway"}},
+		handlerChart: {"slipway": map[string]any{"image": "registry.example.com/slipway/slipway"}},
+	}
+	for name, all := range map[string][]refusal{slipwayChart: refusals, handlerChart: handlerRefusals} {
+		c := load(t, name)
+		for _, r := range all {
+			given := values(t, r.values)
+			for key, value := range least[name] {
+				if _, said := given[key]; !said {
+					given[key] = value
+				}
+			}
+			files, err := templates(t, c, release(slipwayChart, namespace), given)
+			if err == nil {
+				t.Errorf("%s: %s: accepted, and makes %d files", name, r.name, len(files))
+				continue
+			}
+			if !strings.Contains(err.Error(), r.says) {
+				t.Errorf("%s: %s: says %q, want %q", name, r.name, err, r.says)
+			}
+		}
+	}
+}
+
+// leftOut are flags that are no value of agent.config: the chart sets them, or a pod has no use for them.
+var leftOut = map[string]bool{
+	"config": true, "listen": true, "namespace": true, "node-name": true, "kubeconfig": true,
+	"condition": true, // conditions, in a file
+}
+
+func TestTheSchemaHasEveryKeyOfTheAgentsFileAndNoOther(t *testing.T) {
+	t.Parallel()
+	var a config.Agent
+	flags := pflag.NewFlagSet("agent", pflag.ContinueOnError)
+	a.AddFlags(flags)
+	want := map[string]bool{"conditions": true, "notifications": true}
+	flags.VisitAll(func(f *pflag.Flag) {
+		if !leftOut[f.Name] {
+			want[camelCase(f.Name)] = true
+		}
+	})
+	schema := values(t, string(load(t, slipwayChart).Schema))
+	has := schema
+	for _, key := range []string{"properties", "agent", "properties", "config", "properties"} {
+		below, ok := has[key].(map[string]any)
+		if !ok {
+			t.Fatalf("the schema has no %s", key)
+		}
+		has = below
+	}
+	for key := range want {
+		if has[key] == nil {
+			t.Errorf("agent.config.%s is not in the schema", key)
+		}
+	}
+	for key := range has {
+		if !want[key] {
+			t.Errorf("agent.config.%s is in the schema, and the agent's file has no such key", key)
+		}
+	}
+}
+
+// TestEveryFlagThatTheAgentsFileHasIsRefusedAsAnArgument: flags go before the file, past the checks of it.
+func TestEveryFlagThatTheAgentsFileHasIsRefusedAsAnArgument(t *testing.T) {
+	t.Parallel()
+	var a config.Agent
+	flags := pflag.NewFlagSet("agent", pflag.ContinueOnError)
+	a.AddFlags(flags)
+	c := load(t, slipwayChart)
+	flags.VisitAll(func(f *pflag.Flag) {
+		given := values(t, "image: {registry: registry.example.com/slipway}\nagent: {extraArgs: ['--"+f.Name+"=x']}")
+		_, err := templates(t, c, release(slipwayChart, namespace), given)
+		want := "want agent.config." + camelCase(f.Name) + " instead"
+		switch {
+		case leftOut[f.Name]:
+		case err == nil || !strings.Contains(err.Error(), want):
+			t.Errorf("--%s: %v, want %q", f.Name, err, want)
+		}
+	})
+}
+
+// TestTheChartTakesTheDurationsThatTheAgentTakes, at both sides of every limit, and no others.
+func TestTheChartTakesTheDurationsThatTheAgentTakes(t *testing.T) {
+	t.Parallel()
+	c := load(t, slipwayChart)
+	for _, key := range []string{"acknowledgeFreezeUnder", "deadlineMargin", "pollInterval", "stopGrace", "unconfirmedAfter"} {
+		taken := 0
+		for _, d := range []string{"0", "99ms", "100ms", "9.999s", "10s", "1m", "1m1ms", "10m", "600.001s", "60m", "1h0m1ms"} {
+			file := key + ": '" + d + "'"
+			a, err := config.ReadAgent([]byte(file))
+			if err != nil {
+				t.Fatal(err)
+			}
+			a.NodeName = "node"
+			refused := a.Validate()
+			if refused == nil {
+				taken++
+			}
+			given := values(t, "image: {registry: registry.example.com/slipway}\nagent: {config: {"+file+"}}")
+			if _, err := templates(t, c, release(slipwayChart, namespace), given); (err == nil) != (refused == nil) {
+				t.Errorf("%s: the chart says %v, and the agent %v", file, err, refused)
+			}
+		}
+		if taken == 0 {
+			t.Errorf("no %s is taken", key)
+		}
+	}
+}
+
+func camelCase(flag string) string {
+	var name strings.Builder
+	for i, word := range strings.Split(flag, "-") {
+		if i > 0 {
+			word = strings.ToUpper(word[:1]) + word[1:]
+		}
+		name.WriteString(word)
+	}
+	return name.String()
+}

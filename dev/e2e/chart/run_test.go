@@ -1,0 +1,213 @@
+package chart_test
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/slipway-dev/slipway/dev/azure"
+	"github.com/slipway-dev/slipway/dev/controlplane"
+	"github.com/slipway-dev/slipway/dev/testbed"
+)
+
+// pods waits until the controllers of a release have made n pods of a name, and all are on nodes.
+func (b bed) pods(release, name string, n int) []corev1.Pod {
+	b.t.Helper()
+	var list *corev1.PodList
+	b.check(testbed.Poll(b.ctx, fmt.Sprintf("%d pods %s of %s are on nodes", n, name, release), func() bool {
+		var err error
+		list, err = b.Client().CoreV1().Pods(release).List(b.ctx, metav1.ListOptions{
+			LabelSelector: "app.kubernetes.io/name=" + name + ",app.kubernetes.io/instance=" + release,
+		})
+		b.check(err)
+		waiting := slices.ContainsFunc(list.Items, func(p corev1.Pod) bool { return p.Spec.NodeName == "" })
+		return len(list.Items) == n && !waiting
+	}))
+	return list.Items
+}
+
+// on is the one of pods that is on a node.
+func (b bed) on(node string, pods []corev1.Pod) corev1.Pod {
+	b.t.Helper()
+	i := slices.IndexFunc(pods, func(p corev1.Pod) bool { return p.Spec.NodeName == node })
+	if i < 0 {
+		b.t.Fatalf("no pod is on node %s", node)
+	}
+	return pods[i]
+}
+
+// container is that of a pod which a controller has made, run on this machine as the pod says: with its program, arguments,
+// variables, the files of its ConfigMaps and Secrets, and a token as a kubelet mounts it.
+type container struct {
+	bed
+	corev1.Container
+	pod    corev1.Pod
+	mounts map[string]string // directories of this machine by path in the container
+}
+
+// tmp is where programs put temporary files.
+const tmp = "/tmp"
+
+func (b bed) contain(pod corev1.Pod) container {
+	b.t.Helper()
+	if len(pod.Spec.Containers) != 1 {
+		b.t.Fatalf("pod %s has %d containers, want 1", pod.Name, len(pod.Spec.Containers))
+	}
+	c := container{b, pod.Spec.Containers[0], pod, map[string]string{}}
+	for _, mount := range c.VolumeMounts {
+		c.mounts[mount.MountPath] = b.t.TempDir()
+	}
+	for _, mount := range c.VolumeMounts {
+		i := slices.IndexFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == mount.Name })
+		if i < 0 {
+			b.t.Fatalf("%s mounts %s, which is no volume", pod.Name, mount.Name)
+		}
+		for file, text := range b.volume(pod.Namespace, pod.Spec.Volumes[i]) {
+			b.check(os.WriteFile(filepath.Join(c.mounts[mount.MountPath], file), []byte(c.here(text)), 0o600))
+		}
+	}
+	return c
+}
+
+// volume is what a ConfigMap or a Secret holds, by file; the token's volume, which the kubeconfig stands for, holds nothing.
+func (b bed) volume(namespace string, v corev1.Volume) map[string]string {
+	b.t.Helper()
+	files := map[string]string{}
+	switch {
+	case v.ConfigMap != nil:
+		from, err := b.Client().CoreV1().ConfigMaps(namespace).Get(b.ctx, v.ConfigMap.Name, metav1.GetOptions{})
+		b.check(err)
+		maps.Copy(files, from.Data)
+	case v.Secret != nil:
+		from, err := b.Client().CoreV1().Secrets(namespace).Get(b.ctx, v.Secret.SecretName, metav1.GetOptions{})
+		if err != nil && v.Secret.Optional != nil && *v.Secret.Optional {
+			break
+		}
+		b.check(err)
+		for file, text := range from.Data {
+			files[file] = string(text)
+		}
+	}
+	return files
+}
+
+// here is a text with the paths of this machine in place of the container's, each replaced once: directories of this machine
+// may begin as a mount does.
+func (c container) here(text string) string {
+	var pairs []string
+	for _, mount := range slices.Sorted(maps.Keys(c.mounts)) {
+		pairs = append(pairs, mount+"/", c.mounts[mount]+"/")
+	}
+	return strings.NewReplacer(pairs...).Replace(text)
+}
+
+// env are the container's variables.
+func (c container) env() []string {
+	var env []string
+	for _, v := range c.Env {
+		value := v.Value
+		if v.ValueFrom != nil && v.ValueFrom.FieldRef != nil {
+			switch v.ValueFrom.FieldRef.FieldPath {
+			case "spec.nodeName":
+				value = c.pod.Spec.NodeName
+			case "metadata.namespace":
+				value = c.pod.Namespace
+			default:
+				c.t.Fatalf("%s: variable %s is of field %s", c.pod.Name, v.Name, v.ValueFrom.FieldRef.FieldPath)
+			}
+		}
+		env = append(env, v.Name+"="+c.here(value))
+	}
+	return env
+}
+
+// tmp is the directory for temporary files: what the pod mounts there. Without a mount it is on a root file system that
+// nobody may write to, which one that is not there stands for.
+func (c container) tmp() string {
+	if at, ok := c.mounts[tmp]; ok {
+		return at
+	}
+	return filepath.Join(c.t.TempDir(), "read-only")
+}
+
+// start runs the container's program, and waits until its probe is answered. Each of the listening flags gets an address of
+// this machine in place of the container's, and the last one has the probe; more arguments follow.
+func (c container) start(listening []string, more ...string) (_ *controlplane.Process, addresses []string) {
+	c.t.Helper()
+	image, _, _ := strings.Cut(path.Base(c.Image), ":")
+	program, err := testbed.Binary(image)
+	c.check(err)
+	kubeconfig, err := c.ServiceAccountKubeconfig(c.ctx, c.pod.Namespace, c.pod.Spec.ServiceAccountName, controlplane.TokenOptions{Pod: c.pod.Name})
+	c.check(err)
+	var args []string
+	for _, arg := range c.Args {
+		args = append(args, c.here(arg))
+	}
+	for _, flag := range listening {
+		address, err := controlplane.FreeAddress(c.ctx)
+		c.check(err)
+		args = slices.DeleteFunc(args, func(arg string) bool { return strings.HasPrefix(arg, flag+"=") })
+		args, addresses = append(args, flag+"="+address), append(addresses, address)
+	}
+	probe := c.LivenessProbe
+	if c.ReadinessProbe != nil {
+		probe = c.ReadinessProbe
+	}
+	args = append(append(args, "--kubeconfig="+kubeconfig), more...)
+	p, err := c.Run(c.ctx, controlplane.Command{
+		Name: c.pod.Name, Path: program, Args: args, Env: append(c.env(), "TMPDIR="+c.tmp()), ReadyURL: "http://" + addresses[len(addresses)-1] + probe.HTTPGet.Path,
+	})
+	if err != nil {
+		c.t.Fatalf("%v with %q", err, args)
+	}
+	c.t.Cleanup(func() {
+		_ = p.Kill() // it may be dead
+		if raw, err := os.ReadFile(p.LogFile()); c.t.Failed() && err == nil {
+			c.t.Logf("log of %s:\n%s", c.pod.Name, raw)
+		}
+	})
+	return p, addresses
+}
+
+// installed applies what a chart makes of values, as a release in a namespace of its own under one name.
+func (b bed) installed(chart, name, values string) {
+	b.t.Helper()
+	b.restricted(name)
+	b.apply(objects(b.t, manifest(b.t, chart, release(name, name), values)))
+}
+
+// reserved is a taint that keeps everything from a node but what is pinned to it or guards it: other tests' Deployments
+// would wait for budgets in the middle of its drain.
+var reserved = corev1.Taint{Key: "e2e.slipway.dev/reserved", Effect: corev1.TaintEffectNoSchedule}
+
+func TestTheHandlerDrainsAsItIsInstalled(t *testing.T) {
+	t.Parallel()
+	b := ready(t)
+	pool := controlplane.AKSPool{Name: "handled"}
+	node := pool.Node(0)
+	node.Taints = []corev1.Taint{reserved}
+	b.Azure.ScaleSet(pool.ScaleSet())
+	b.check(b.AddNodes(b.ctx, node))
+	b.installed(handlerChart, "handled", `
+args: [-taint.node, -period=200ms, -podGracePeriodSeconds, "30"]
+nodeSelector: {kubernetes.azure.com/agentpool: handled}
+slipway: {image: registry.example.com/slipway/slipway}
+`)
+	pod := b.on(node.Name, b.pods("handled", handlerChart, 1))
+	b.contain(pod).start([]string{"-web.address"}, "-endpoint="+b.Endpoint(pool, 0))
+	e, err := b.Azure.Announce(azure.Announcement{Type: azure.Redeploy, Resources: []string{pool.Resource(0)}, Notice: 10 * time.Minute})
+	b.check(err)
+	_, err = b.AwaitNotice(b.ctx, e.EventID, "allowed to begin", func(r azure.Record) bool { return r.StartedBy == azure.ByApproval })
+	b.check(err)
+	_, err = b.AwaitEvent(b.ctx, node.Name, "Drained")
+	b.check(err)
+}

@@ -1,0 +1,90 @@
+package chart_test
+
+import (
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/dynamic"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/dev/testbed"
+)
+
+// typesByTheChart is a release whose types are objects of it.
+const typesByTheChart = "image: {registry: registry.example.com/slipway}\ncrds: {by: chart}\n"
+
+// crds are the CustomResourceDefinitions of a release.
+func crds(t *testing.T) []*unstructured.Unstructured {
+	t.Helper()
+	var all []*unstructured.Unstructured
+	for _, o := range objects(t, manifest(t, slipwayChart, release(slipwayChart, namespace), typesByTheChart)) {
+		if o.GetKind() == "CustomResourceDefinition" {
+			all = append(all, o)
+		}
+	}
+	if len(all) != 2 {
+		t.Fatalf("%d types, want 2", len(all))
+	}
+	return all
+}
+
+// TestAnUpgradeOfTheChartUpgradesTheTypes: a field that a release of long ago did not know is refused by its types, and taken
+// after the upgrade; what was there stays. An uninstall leaves the types alone. Other tests have types of the chart's too, so
+// that it is not run beside them.
+func TestAnUpgradeOfTheChartUpgradesTheTypes(t *testing.T) {
+	b := ready(t)
+	const field = "clusterAutoscalerScaleDownDisabled"
+	now := crds(t)
+	for _, o := range now {
+		if policy := o.GetAnnotations()["helm.sh/resource-policy"]; policy != "keep" {
+			t.Errorf("%s: helm.sh/resource-policy is %q: an uninstall would take the records of machines with it", o.GetName(), policy)
+		}
+		old := o.DeepCopy()
+		without(t, old, field)
+		b.apply([]*unstructured.Unstructured{old})
+	}
+	groups := dynamic.NewForConfigOrDie(b.RESTConfig()).Resource(v1alpha1.GroupVersion.WithResource("nodegroups"))
+	group := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": v1alpha1.GroupVersion.String(), "kind": "NodeGroup", "metadata": map[string]any{"name": "of-long-ago"},
+		"spec": map[string]any{
+			"nodeSelector": map[string]any{"matchLabels": map[string]any{"pool": "none"}},
+			"cloud":        map[string]any{"provider": "azure", "group": "none"},
+			"minimum":      int64(0),
+		},
+	}}
+	b.check(testbed.Poll(b.ctx, "the old types are served", func() bool {
+		_, err := groups.Create(b.ctx, group, metav1.CreateOptions{})
+		return err == nil
+	}))
+	defer func() { b.check(groups.Delete(b.ctx, group.GetName(), metav1.DeleteOptions{})) }()
+	newer := group.DeepCopy()
+	b.check(unstructured.SetNestedField(newer.Object, true, "spec", field))
+	apply := func() error {
+		_, err := groups.Apply(b.ctx, newer.GetName(), newer, metav1.ApplyOptions{FieldManager: "e2e", Force: true})
+		return err
+	}
+	if err := apply(); err == nil || !strings.Contains(err.Error(), field) {
+		t.Fatalf("the old types know %s: %v", field, err)
+	}
+	b.apply(now)
+	b.check(testbed.Poll(b.ctx, "the new types are served", func() bool { return apply() == nil }))
+}
+
+// without takes a field of the spec out of every version of a type's schema that has it.
+func without(t *testing.T, crd *unstructured.Unstructured, field string) {
+	t.Helper()
+	versions, _, err := unstructured.NestedSlice(crd.Object, "spec", "versions")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range versions {
+		if v, ok := v.(map[string]any); ok {
+			unstructured.RemoveNestedField(v, "schema", "openAPIV3Schema", "properties", "spec", "properties", field)
+		}
+	}
+	if err := unstructured.SetNestedSlice(crd.Object, versions, "spec", "versions"); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,251 @@
+// Package docs_test does what the documentation says: every command of every page is typed into a shell, on a real control
+// plane with an emulated cloud, and what it prints is compared with what the page shows.
+package docs_test
+
+import (
+	"cmp"
+	"context"
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	gocmp "github.com/google/go-cmp/cmp"
+
+	"github.com/slipway-dev/slipway/dev/testbed"
+)
+
+func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
+
+var update = flag.Bool("update", false, "write testdata/not-run.txt anew")
+
+// patience bounds a page. Nothing takes nearly as long, but the machine may be busy.
+const patience = 6 * time.Minute
+
+// readme is the page in front of all, which is not under docs.
+const readme = "README.md"
+
+// elsewhere are pages whose commands are run by other tests, by which.
+var elsewhere = map[string]string{
+	"docs/writing-a-plugin.md":   "TestTheTutorialForPluginsDoesWhatItSays of cmd/slipway",
+	"docs/reference/commands.md": "generated: it shows how commands are called and has none to type",
+}
+
+// pages are all that have something to type, in the order of their names.
+func pages(t *testing.T, root string) map[string][]step {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	more, err := filepath.Glob(filepath.Join(root, "docs", "*", "*.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string][]step{}
+	for _, file := range append(append(files, more...), filepath.Join(root, readme)) {
+		name, err := filepath.Rel(root, file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		name = filepath.ToSlash(name)
+		if elsewhere[name] != "" {
+			continue
+		}
+		steps, err := readPage(root, name)
+		if err != nil {
+			t.Error(err)
+		}
+		if slices.ContainsFunc(steps, func(s step) bool { return s.text != "" }) {
+			all[name] = steps
+		}
+	}
+	return all
+}
+
+func root(t *testing.T) string {
+	t.Helper()
+	dir, err := testbed.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+func TestWhatIsNotRunOfTheDocumentationIsKnown(t *testing.T) {
+	var list []string
+	ran := 0
+	for _, steps := range pages(t, root(t)) {
+		for _, s := range steps {
+			if s.notRun != "" {
+				list = append(list, fmt.Sprintf("%s: %s  # %s", s.page, strings.ReplaceAll(s.text, "\n", " "), s.notRun))
+			} else if s.text != "" {
+				ran++
+			}
+		}
+	}
+	slices.Sort(list)
+	got := strings.Join(list, "\n") + "\n"
+	golden := filepath.Join("testdata", "not-run.txt")
+	if *update {
+		if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := gocmp.Diff(string(want), got); diff != "" {
+		t.Errorf("what is not run has changed (-want +got, -update writes %s anew):\n%s", golden, diff)
+	}
+	if ran < 4*len(list) {
+		t.Errorf("%d commands are run and %d are not", ran, len(list))
+	}
+	t.Logf("%d commands are run, and %d are not", ran, len(list))
+}
+
+func TestEveryCommandOfTheDocumentationDoesWhatThePageSays(t *testing.T) {
+	here := root(t)
+	all := pages(t, here)
+	programs := clients(t)
+	bed := start(t)
+	for _, name := range order(all) {
+		t.Run(strings.TrimSuffix(path.Base(name), ".md"), func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			r := &reader{t: t, ctx: ctx, bed: bed, dir: workplace(t, here, bed), replaced: map[string]string{}}
+			t.Cleanup(r.tidy)
+			if prepare := before[name]; prepare != nil {
+				prepare(r)
+			}
+			r.read(all[name], programs)
+		})
+	}
+	for name := range before {
+		if all[name] == nil {
+			t.Errorf("%s has a preparation, and no command", name)
+		}
+	}
+}
+
+// order begins with the tutorial, which shows a cluster as it was made, and ends with the pages that install anew.
+func order(all map[string][]step) []string {
+	turn := func(name string) int {
+		switch {
+		case name == tutorial:
+			return 0
+		case name == doctor:
+			return 1
+		case last[name]:
+			return 3
+		default:
+			return 2
+		}
+	}
+	return slices.SortedFunc(maps.Keys(all), func(a, b string) int {
+		return cmp.Or(turn(a)-turn(b), strings.Compare(a, b))
+	})
+}
+
+// workplace is a directory like a clone of the repository, in which a page may leave files.
+func workplace(t *testing.T, root string, bed *testbed.Testbed) string {
+	t.Helper()
+	dir := t.TempDir()
+	for _, entry := range []string{"api", "bin", "charts", "deploy", "docs", "examples"} {
+		if err := os.Symlink(filepath.Join(root, entry), filepath.Join(dir, entry)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink(bed.Dir(), filepath.Join(dir, ".dev")); err != nil { // where make up has it
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// reader is somebody who does what a page says.
+type reader struct {
+	t   *testing.T
+	ctx context.Context
+	bed *testbed.Testbed
+	dir string
+	// replaced are addresses of the page by those that they are here.
+	replaced map[string]string
+}
+
+func (r *reader) check(err error) {
+	r.t.Helper()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// here is a text of a page with the addresses that things have here.
+func (r *reader) here(text string) string {
+	for is, want := range r.replaced {
+		text = strings.ReplaceAll(text, is, want)
+	}
+	return text
+}
+
+func (r *reader) read(steps []step, programs string) {
+	r.t.Helper()
+	sh, err := startShell(r.ctx, r.dir, r.t.TempDir(), "KUBECONFIG="+r.bed.Kubeconfig(), "PATH="+programs, "HOME="+r.t.TempDir(),
+		"TERM=dumb", "LC_ALL=C.UTF-8", "KUBE_EDITOR=false")
+	r.check(err)
+	defer sh.end()
+	for _, s := range steps {
+		switch {
+		case s.file != "":
+			file := filepath.Join(r.dir, s.file)
+			r.check(os.MkdirAll(filepath.Dir(file), 0o755))
+			r.check(os.WriteFile(file, []byte(r.here(s.content)), 0o600))
+		case s.notRun == "":
+			r.do(sh, s.command)
+		}
+	}
+}
+
+// do types a command. One that only looks is typed again until it shows what the page does: what it looks at takes time.
+func (r *reader) do(sh *shell, c command) {
+	r.t.Helper()
+	begun := time.Now()
+	for {
+		output, code, err := sh.run(r.here(c.text))
+		if err != nil {
+			r.t.Fatalf("%s: %s: %v (%v)\n%s", c.where(), c.text, err, context.Cause(r.ctx), output)
+		}
+		wrong := printed(c.prints, output, c.varies)
+		if code != c.exit {
+			wrong = fmt.Errorf("it ended with %d, want %d:\n%s", code, c.exit, output)
+		}
+		if wrong == nil {
+			r.t.Logf("%6.1fs %s", time.Since(begun).Seconds(), c.text)
+			return
+		}
+		if !looks(c.text) || time.Since(begun) > lookFor {
+			r.t.Fatalf("%s: %s\n%v", c.where(), c.text, wrong)
+		}
+		r.check(testbed.Pause(r.ctx, lookEvery))
+	}
+}
+
+const (
+	// lookFor is how long something may take to come about that a page shows. It takes seconds.
+	lookFor   = 2 * time.Minute
+	lookEvery = 500 * time.Millisecond
+)
+
+// looking matches commands that change nothing, so that they can be repeated.
+var looking = regexp.MustCompile(`^(?:bin/)?(?:kubectl (?:-n \S+ )?(?:get|describe|logs|events)|slipway (?:status|plan|why|doctor|top)|curl -[a-zA-Z]* ?['"]?http|curl ['"]?http|cat|grep)\b`)
+
+func looks(text string) bool {
+	return looking.MatchString(text) && !strings.Contains(text, "> ") && !regexp.MustCompile(` (?:-d|-X|--data\S*) `).MatchString(text)
+}

@@ -1,0 +1,251 @@
+// Package monitoring_test holds the dashboard and the rules of deploy/monitoring against what the real processes tell a real
+// Prometheus, and against their runbooks.
+package monitoring_test
+
+import (
+	"encoding/json"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/slipway-dev/slipway/dev/testbed"
+)
+
+// peer finds another's program, on the machine or where dev/peers/install has put it.
+func peer(t *testing.T, name string) string {
+	t.Helper()
+	if path, err := exec.LookPath(name); err == nil {
+		return path
+	}
+	path := shipped(t, "bin", "peers", name)
+	if _, err := os.Stat(path); err != nil {
+		t.Skipf("%s could not be had (dev/peers/install): what it says of deploy/monitoring was not asked", name)
+	}
+	return path
+}
+
+// shipped is a path in the repository.
+func shipped(t *testing.T, path ...string) string {
+	t.Helper()
+	root, err := testbed.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return filepath.Join(append([]string{root}, path...)...)
+}
+
+func read(t *testing.T, path string) []byte {
+	t.Helper()
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return raw
+}
+
+// query is an expression, and who asks it.
+type query struct{ by, expr string }
+
+type rule struct {
+	Alert       string            `json:"alert"`
+	Expr        string            `json:"expr"`
+	Labels      map[string]string `json:"labels"`
+	Annotations map[string]string `json:"annotations"`
+}
+
+func rules(t *testing.T) (all []rule) {
+	t.Helper()
+	var file struct {
+		Groups []struct {
+			Rules []rule `json:"rules"`
+		} `json:"groups"`
+	}
+	if err := yaml.Unmarshal(read(t, shipped(t, "deploy", "monitoring", "slipway.rules.yaml")), &file); err != nil {
+		t.Fatal(err)
+	}
+	for _, g := range file.Groups {
+		all = append(all, g.Rules...)
+	}
+	if len(all) == 0 {
+		t.Fatal("there are no rules")
+	}
+	return all
+}
+
+type panel struct {
+	ID      int    `json:"id"`
+	Type    string `json:"type"`
+	Title   string `json:"title"`
+	GridPos struct{ H, W, X, Y int }
+	Targets []struct {
+		RefID string `json:"refId"`
+		Expr  string `json:"expr"`
+	} `json:"targets"`
+}
+
+// dashboard gives the panels, and what the variables ask for.
+func dashboard(t *testing.T) (panels []panel, variables []query) {
+	t.Helper()
+	var d struct {
+		Panels     []panel `json:"panels"`
+		Templating struct {
+			List []struct{ Name, Definition string }
+		} `json:"templating"`
+	}
+	if err := json.Unmarshal(read(t, shipped(t, "deploy", "monitoring", "dashboard.json")), &d); err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range d.Templating.List {
+		if of, ok := strings.CutPrefix(v.Definition, "label_values("); ok {
+			metric, _, _ := strings.Cut(of, ",")
+			variables = append(variables, query{"variable " + v.Name, metric})
+		}
+	}
+	return d.Panels, variables
+}
+
+// inPanels stands for what Grafana puts in the place of its variables.
+var inPanels = strings.NewReplacer("$__rate_interval", "1m", "$group", ".*")
+
+// queries are all expressions of the rules and the dashboard.
+func queries(t *testing.T) []query {
+	t.Helper()
+	panels, all := dashboard(t)
+	for _, p := range panels {
+		for _, target := range p.Targets {
+			all = append(all, query{"panel " + p.Title, inPanels.Replace(target.Expr)})
+		}
+	}
+	for _, r := range rules(t) {
+		all = append(all, query{"alert " + r.Alert, r.Expr})
+	}
+	return all
+}
+
+func TestEveryAlertHasARunbookAndEveryRunbookAnAlert(t *testing.T) {
+	const base = "https://github.com/slipway-dev/slipway/blob/main/docs/alerts.md#"
+	sections := map[string]bool{}
+	for _, m := range regexp.MustCompile(`(?m)^### (Slipway\w+)\n\n(?s:.+?)\*\*What to do\.\*\* `).FindAllSubmatch(read(t, shipped(t, "docs", "alerts.md")), -1) {
+		sections[string(m[1])] = true
+	}
+	for _, r := range rules(t) {
+		if !sections[r.Alert] {
+			t.Errorf("docs/alerts.md has no section %s that says what to do", r.Alert)
+		}
+		delete(sections, r.Alert)
+		if got, want := r.Annotations["runbook_url"], base+strings.ToLower(r.Alert); got != want {
+			t.Errorf("%s points to the runbook %q, want %q", r.Alert, got, want)
+		}
+		if r.Labels["severity"] == "" || r.Annotations["summary"] == "" || r.Annotations["description"] == "" {
+			t.Errorf("%s lacks a severity, a summary or a description: %+v", r.Alert, r)
+		}
+	}
+	for left := range maps.Keys(sections) {
+		t.Errorf("docs/alerts.md has a section %s, and there is no such alert", left)
+	}
+}
+
+// block is the one block of shell commands of docs/alerts.md, with the prompts before its lines.
+var block = regexp.MustCompile("(?s)```console\n(.*?)```")
+
+var prompt = regexp.MustCompile(`(?m)^[$>] `)
+
+func TestTheCommandOfTheDocumentationMakesAPrometheusRuleOfTheGroups(t *testing.T) {
+	commands := block.FindAllSubmatch(read(t, shipped(t, "docs", "alerts.md")), -1)
+	if len(commands) != 1 {
+		t.Fatalf("docs/alerts.md has %d blocks of commands, want one", len(commands))
+	}
+	dir := t.TempDir()
+	if err := os.Symlink(shipped(t, "deploy"), filepath.Join(dir, "deploy")); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), "sh", "-e", "-c", prompt.ReplaceAllString(string(commands[0][1]), ""))
+	cmd.Dir = dir
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	type groups struct {
+		Groups []map[string]any `json:"groups"`
+	}
+	var made struct {
+		APIVersion string `json:"apiVersion"`
+		Kind       string `json:"kind"`
+		Spec       groups `json:"spec"`
+	}
+	var want groups
+	if err := yaml.UnmarshalStrict(read(t, shipped(t, "deploy", "monitoring", "slipway.rules.yaml")), &want); err != nil {
+		t.Fatal(err)
+	}
+	if err := yaml.Unmarshal(read(t, filepath.Join(dir, "prometheusrule.yaml")), &made); err != nil {
+		t.Fatal(err)
+	}
+	if made.APIVersion != "monitoring.coreos.com/v1" || made.Kind != "PrometheusRule" || len(want.Groups) == 0 || !reflect.DeepEqual(made.Spec, want) {
+		t.Errorf("%s %s with %d groups, want a PrometheusRule with the %d of slipway.rules.yaml", made.APIVersion, made.Kind, len(made.Spec.Groups), len(want.Groups))
+	}
+}
+
+func TestTheDashboardsPanelsHaveTheirOwnPlaces(t *testing.T) {
+	panels, _ := dashboard(t)
+	ids, cells := map[int]bool{}, map[[2]int]string{}
+	for _, p := range panels {
+		if ids[p.ID] || p.Title == "" || (p.Type != "row" && len(p.Targets) == 0) {
+			t.Errorf("panel %d %q: the id is taken, or it has no title, or asks for nothing", p.ID, p.Title)
+		}
+		ids[p.ID] = true
+		for x := p.GridPos.X; x < p.GridPos.X+p.GridPos.W; x++ {
+			for y := p.GridPos.Y; y < p.GridPos.Y+p.GridPos.H; y++ {
+				if other := cells[[2]int{x, y}]; other != "" || x >= 24 {
+					t.Fatalf("panel %q lies on %q, or beyond the right edge", p.Title, other)
+				}
+				cells[[2]int{x, y}] = p.Title
+			}
+		}
+		var refs []string
+		for _, target := range p.Targets {
+			refs = append(refs, target.RefID)
+		}
+		if slices.Sort(refs); len(slices.Compact(refs)) != len(p.Targets) {
+			t.Errorf("panel %q has two queries of one refId", p.Title)
+		}
+	}
+}
+
+func TestPromtoolAgreesWithTheRulesAndTheyFireForWhatTheyAreFor(t *testing.T) {
+	promtool := peer(t, "promtool")
+	tests := shipped(t, "deploy", "monitoring", "slipway.rules.test.yaml")
+	for _, args := range [][]string{{"check", "rules", shipped(t, "deploy", "monitoring", "slipway.rules.yaml")}, {"test", "rules", tests}} {
+		if out, err := exec.CommandContext(t.Context(), promtool, args...).CombinedOutput(); err != nil {
+			t.Errorf("promtool %v: %v\n%s", args, err, out)
+		}
+	}
+	var file struct {
+		Tests []struct {
+			Checks []struct {
+				Alertname string `json:"alertname"`
+				Expected  []any  `json:"exp_alerts"`
+			} `json:"alert_rule_test"`
+		} `json:"tests"`
+	}
+	if err := yaml.Unmarshal(read(t, tests), &file); err != nil {
+		t.Fatal(err)
+	}
+	fires := map[string]bool{}
+	for _, test := range file.Tests {
+		for _, check := range test.Checks {
+			fires[check.Alertname] = fires[check.Alertname] || len(check.Expected) > 0
+		}
+	}
+	for _, r := range rules(t) {
+		if !fires[r.Alert] {
+			t.Errorf("no test has %s fire", r.Alert)
+		}
+	}
+}

@@ -1,0 +1,457 @@
+package monitoring_test
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+	"sigs.k8s.io/yaml"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/slipway-dev/slipway/dev/azure"
+	"github.com/slipway-dev/slipway/dev/controlplane"
+	"github.com/slipway-dev/slipway/dev/testbed"
+	"github.com/slipway-dev/slipway/dev/workload"
+	"github.com/slipway-dev/slipway/internal/cloud"
+	provider "github.com/slipway-dev/slipway/internal/cloud/azure"
+)
+
+func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
+
+// patience bounds the story. It takes half a minute, but the machine may be busy.
+const patience = 6 * time.Minute
+
+// ns is the namespace of all workloads.
+const ns = "monitoring"
+
+// fixture is a cluster in which a bit of everything happens.
+type fixture struct {
+	*testbed.Testbed
+	t       *testing.T
+	ctx     context.Context
+	targets map[string][]string // addresses by job
+}
+
+func (f *fixture) check(err error) {
+	f.t.Helper()
+	if err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+func newFixture(t *testing.T) *fixture {
+	t.Helper()
+	f := &fixture{Testbed: testbed.Shared(t), t: t, targets: map[string][]string{}}
+	if _, err := testbed.Binary("slipway"); err != nil { // it may take its time, the first time
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	f.ctx = ctx
+	f.check(f.Deploy(ctx, append(testbed.ManagerFiles, "cloudpool/rbac.yaml", "cloudpool/native.yaml")...))
+	f.check(f.InstallTypes(ctx))
+	f.check(workload.Create(ctx, f.Client(), workload.Namespace(ns)))
+	return f
+}
+
+// group makes a NodeGroup over a scale set.
+func (f *fixture) group(name, scaleSet, spec string) {
+	f.t.Helper()
+	f.check(f.CreateNodeGroup(f.ctx, name, nil, testbed.ScaleSetSpec(name, scaleSet)+spec))
+}
+
+// pool is a pool of n machines with a NodeGroup.
+func (f *fixture) pool(name string, n int, spec string) controlplane.AKSPool {
+	f.t.Helper()
+	p := controlplane.AKSPool{Name: name}
+	f.check(f.AddPool(f.ctx, p, n))
+	f.group(name, p.ScaleSet(), spec)
+	return p
+}
+
+// on is an App whose pods run in a pool.
+func on(pool, name, cpu string) workload.App {
+	return workload.App{
+		Namespace: ns, Name: name, CPU: resource.MustParse(cpu), Stop: "0.1", NodeSelector: map[string]string{"kubernetes.azure.com/agentpool": pool},
+	}
+}
+
+// stuck runs a pod on a machine that its disruption budget never lets go.
+func (f *fixture) stuck(p controlplane.AKSPool, instance int) {
+	f.t.Helper()
+	app := workload.App{Namespace: ns, Name: "stuck-" + p.Name, Node: p.NodeName(instance), MaxUnavailable: "0", Stop: "0.1"}
+	f.check(workload.CreateSettled(f.ctx, f.Client(), app.Deployment(), app.Budget()))
+}
+
+// start starts a process of the product's that tells its metrics.
+func (f *fixture) start(job, account string, args ...string) {
+	f.t.Helper()
+	address, err := controlplane.FreeAddress(f.ctx)
+	f.check(err)
+	credentials, err := f.ServiceAccountKubeconfig(f.ctx, "slipway", account, controlplane.TokenOptions{})
+	f.check(err)
+	path, err := testbed.Binary("slipway")
+	f.check(err)
+	for i := range args {
+		args[i] = strings.ReplaceAll(args[i], "ADDRESS", address)
+	}
+	f.run(controlplane.Command{
+		Name: job, Path: path, Args: append(args, "--kubeconfig", credentials), ReadyURL: "http://" + address + "/readyz",
+		Env: []string{"POD_NAMESPACE=slipway"},
+	})
+	f.targets[job] = append(f.targets[job], address)
+}
+
+func (f *fixture) run(c controlplane.Command) {
+	f.t.Helper()
+	p, err := f.Run(f.ctx, c)
+	f.t.Cleanup(func() {
+		if p != nil {
+			_ = p.Kill()
+		}
+		if f.t.Failed() {
+			raw, _ := os.ReadFile(filepath.Join(f.Dir(), "logs", c.Name+".log"))
+			f.t.Logf("log of %s:\n%s", c.Name, raw[max(len(raw)-20_000, 0):])
+		}
+	})
+	f.check(err)
+}
+
+// clouds is a file for --cloud-config, which says what the machines of empty scale sets will be like.
+func (f *fixture) clouds(empty ...string) string {
+	f.t.Helper()
+	config := f.AzureConfig()
+	for _, set := range empty {
+		config.Groups = append(config.Groups, provider.GroupConfig{Name: set, ScaleSet: set, Nodes: cloud.Shape{Capacity: corev1.ResourceList{
+			corev1.ResourceCPU: resource.MustParse("16"), corev1.ResourceMemory: resource.MustParse("64Gi"),
+		}}})
+	}
+	raw, err := yaml.Marshal(map[string]any{"azure": config, "openstack": noServers(f.t)})
+	f.check(err)
+	return testbed.File(f.t, "clouds.yaml", string(raw))
+}
+
+// agent guards a machine, and has somebody to tell who does not answer.
+func (f *fixture) agent(p controlplane.AKSPool, instance int) {
+	f.t.Helper()
+	config := testbed.File(f.t, fmt.Sprintf("agent-%s-%d.yaml", p.Name, instance),
+		"pollInterval: 200ms\nnotifications:\n- name: nobody\n  webhook: {url: 'http://127.0.0.1:1'}\n")
+	a, err := f.StartAgent(f.ctx, p, instance, "--config="+config)
+	f.check(err)
+	f.t.Cleanup(func() { _ = a.Crash() })
+	f.targets["slipway-agent"] = append(f.targets["slipway-agent"], a.Address())
+}
+
+const write = "Microsoft.Compute/virtualMachineScaleSets/write"
+
+// noQuota has the cloud refuse machines of a scale set, so many times, or for as long as it goes when times is 0.
+func (f *fixture) noQuota(scaleSet string, times int) {
+	f.t.Helper()
+	f.check(f.ARM.Inject(azure.ARMFault{
+		Kind: azure.ARMStatus, Status: http.StatusConflict, Code: "OperationNotAllowed", Times: times, Resource: scaleSet, Action: write,
+		Message: "Operation could not be completed as it results in exceeding approved Total Regional Cores quota.",
+	}))
+}
+
+// stage is where it happens.
+type stage struct {
+	spot, leaving controlplane.AKSPool
+	front         string // of the cloudpool process
+}
+
+// prepare starts the processes, and makes the groups, the machines and the pods.
+func (f *fixture) prepare() stage {
+	f.t.Helper()
+	const free = "disruptionBudgets: [{nodes: '100%'}]"
+	// A machine that Azure takes away, with a pod that has no room elsewhere: its replacement is refused once. Beside it one
+	// whose drain is blocked.
+	spot := controlplane.AKSPool{Name: "spot", Spot: true}
+	f.check(f.AddPool(f.ctx, spot, 2))
+	full := on("spot", "full", "12")
+	full.Replicas = 2
+	f.check(workload.CreateSettled(f.ctx, f.Client(), full.Deployment()))
+	f.stuck(spot, 1)
+	f.group("spot", spot.ScaleSet(), "maximum: 3")
+	f.noQuota(spot.ScaleSet(), 3)
+	// Nodes that leave: one that does, and one that a budget holds.
+	leaving := f.pool("leaving", 2, free)
+	f.stuck(leaving, 1)
+	// Two idle nodes, of which one has to stay.
+	f.pool("idle", 2, "minimum: 1\n"+free+"\nscaleDown: {idleByLabel: {podSelector: {matchLabels: {work: it}}, cooldown: 1s}}")
+	// Pods without room: machines come for them, or do not join, or are refused.
+	grow := f.pool("grow", 0, "maximum: 2\nscaleUp: {}\nscaleDown: {underused: {cooldown: 1h}}")
+	f.ARM.AddScaleSet(azure.ScaleSetSpec{Name: "mute", Size: "Standard_D16ds_v5"}, 0)
+	f.group("mute", "mute", "maximum: 1\nscaleUp: {joinTimeout: 10s}")
+	broke := f.pool("broke", 0, "maximum: 1\nscaleUp: {}")
+	f.noQuota(broke.ScaleSet(), 0)
+	for _, pool := range []string{"grow", "mute", "broke"} {
+		f.check(workload.Create(f.ctx, f.Client(), on(pool, "wants-"+pool, "1").Pod()))
+	}
+
+	f.agent(spot, 0)
+	f.agent(spot, 1)
+	clouds := f.clouds(grow.ScaleSet(), "mute", broke.ScaleSet())
+	f.start("slipway-manager", "slipway-manager", "manager", "--listen", "ADDRESS", "--cloud-config", clouds, "--leader-elect=false",
+		"--poll-interval", "1s", "--cloud-poll-interval", "500ms", "--retry-interval", "1s", "--group-poll-interval", "1s",
+		"--scale-poll-interval", "1s", "--order-retry-interval", "2s", "--order-settle-time", "5s")
+	front, err := controlplane.FreeAddress(f.ctx)
+	f.check(err)
+	f.start("slipway-cloudpool", "slipway-cloudpool", "cloudpool", "--listen", front, "--metrics-listen", "ADDRESS", "--cloud-config", clouds,
+		"--namespace", "slipway", "--native", "leaving", "--native-refresh", "0s")
+	return stage{spot, leaving, front}
+}
+
+// play has happen what does not happen by itself.
+func (f *fixture) play(s stage) {
+	f.t.Helper()
+	for instance, kind := range map[int]azure.EventType{0: azure.Preempt, 1: azure.Redeploy} {
+		_, err := f.Azure.Announce(azure.Announcement{Type: kind, Resources: []string{s.spot.Resource(instance)}})
+		f.check(err)
+	}
+	for instance := range 2 {
+		f.slipway("retire", s.leaving.NodeName(instance))
+	}
+	_, err := f.get("http://" + s.front + "/pool")
+	f.check(err)
+}
+
+// slipway runs a command of the product's.
+func (f *fixture) slipway(args ...string) {
+	f.t.Helper()
+	path, err := testbed.Binary("slipway")
+	f.check(err)
+	if out, err := exec.CommandContext(f.ctx, path, append(args, "--kubeconfig", f.Kubeconfig())...).CombinedOutput(); err != nil {
+		f.t.Fatalf("slipway %v: %v: %s", args, err, out)
+	}
+}
+
+func (f *fixture) get(from string) ([]byte, error) {
+	r, err := http.NewRequestWithContext(f.ctx, http.MethodGet, from, nil)
+	if err != nil {
+		return nil, err
+	}
+	answer, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = answer.Body.Close() }() // it was only read
+	return io.ReadAll(answer.Body)
+}
+
+// prometheus is one that scrapes all that was started, each second.
+type prometheus struct {
+	*fixture
+	url string
+}
+
+func (f *fixture) prometheus(program string) *prometheus {
+	f.t.Helper()
+	address, err := controlplane.FreeAddress(f.ctx)
+	f.check(err)
+	config := map[string]any{
+		"global":     map[string]any{"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
+		"rule_files": []string{shipped(f.t, "deploy", "monitoring", "slipway.rules.yaml")},
+	}
+	var jobs []any
+	for job, addresses := range f.targets {
+		jobs = append(jobs, map[string]any{"job_name": job, "static_configs": []any{map[string]any{"targets": addresses}}})
+	}
+	config["scrape_configs"] = jobs
+	raw, err := yaml.Marshal(config)
+	f.check(err)
+	f.run(controlplane.Command{
+		Name: "prometheus", Path: program, ReadyURL: "http://" + address + "/-/ready",
+		Args: []string{
+			"--config.file=" + testbed.File(f.t, "prometheus.yaml", string(raw)), "--storage.tsdb.path=" + f.t.TempDir(),
+			"--web.listen-address=" + address,
+		},
+	})
+	return &prometheus{f, "http://" + address + "/api/v1/"}
+}
+
+// ask asks its API, and decodes the answer's data.
+func (p *prometheus) ask(path string, params url.Values, data any) error {
+	raw, err := p.get(p.url + path + "?" + params.Encode())
+	if err != nil {
+		return err
+	}
+	var answer struct {
+		Status string          `json:"status"`
+		Error  string          `json:"error"`
+		Data   json.RawMessage `json:"data"`
+	}
+	if err := json.Unmarshal(raw, &answer); err != nil {
+		return err
+	}
+	if answer.Status != "success" {
+		return fmt.Errorf("%s: %s", answer.Status, answer.Error)
+	}
+	return json.Unmarshal(answer.Data, data)
+}
+
+var (
+	metricName = regexp.MustCompile(`\bslipway_\w+`)
+	selector   = regexp.MustCompile(`\b(slipway_\w+)\{([^}]*)\}`)
+	matcher    = regexp.MustCompile(`(\w+)\s*(?:=~|!~|!=|=)`)
+	grouping   = regexp.MustCompile(`\b(?:by|on) \(([^)]*)\)`)
+)
+
+// want is a label that a query takes for granted in at least one of some metrics; every metric has to be there by itself,
+// for which the label is __name__.
+type want struct {
+	by, label string
+	of        []string
+}
+
+// wants are what the queries take for granted.
+func wants(all []query) (list []want) {
+	for _, q := range all {
+		names := metricName.FindAllString(q.expr, -1)
+		for _, name := range names {
+			list = append(list, want{q.by, "__name__", []string{name}})
+		}
+		for _, s := range selector.FindAllStringSubmatch(q.expr, -1) {
+			for _, m := range matcher.FindAllStringSubmatch(s[2], -1) {
+				list = append(list, want{q.by, m[1], []string{s[1]}})
+			}
+		}
+		for _, g := range grouping.FindAllStringSubmatch(q.expr, -1) {
+			for _, label := range strings.Split(g[1], ",") {
+				list = append(list, want{q.by, strings.TrimSpace(label), names})
+			}
+		}
+	}
+	return list
+}
+
+// labels are those that each metric has had in any of its series.
+func (p *prometheus) labels() (map[string][]string, error) {
+	var series []map[string]string
+	if err := p.ask("series", url.Values{"match[]": {`{__name__=~"slipway_.+"}`}}, &series); err != nil {
+		return nil, err
+	}
+	known := map[string][]string{}
+	for _, s := range series {
+		for label := range s {
+			known[s["__name__"]] = append(known[s["__name__"]], label)
+		}
+	}
+	return known, nil
+}
+
+// missing says what the queries take for granted that is not there.
+func missing(list []want, known map[string][]string) (lines []string) {
+	for _, w := range list {
+		if !slices.ContainsFunc(w.of, func(name string) bool { return slices.Contains(known[name], w.label) }) {
+			line := fmt.Sprintf("%s: no %s of %s", w.by, w.label, strings.Join(slices.Compact(slices.Sorted(slices.Values(w.of))), ", "))
+			lines = append(lines, line)
+		}
+	}
+	return lines
+}
+
+func TestEveryMetricAndLabelOfTheDashboardAndTheRulesIsToldByTheRunningProcesses(t *testing.T) {
+	promtool, program := peer(t, "promtool"), peer(t, "prometheus")
+	all := queries(t)
+	list := wants(all)
+	if len(list) < len(all) || len(missing(list, nil)) != len(list) {
+		t.Fatalf("%d queries want %d things", len(all), len(list))
+	}
+	f := newFixture(t)
+	set := f.prepare()
+	p := f.prometheus(program) // before anything happens that is over soon
+	f.play(set)
+	var lacks []string
+	if err := testbed.Poll(f.ctx, "all metrics have been told", func() bool {
+		known, err := p.labels()
+		if err != nil {
+			return false
+		}
+		lacks = missing(list, known)
+		return len(lacks) == 0
+	}); err != nil {
+		t.Fatalf("%v:\n%s", err, strings.Join(lacks, "\n"))
+	}
+	p.rulesAreGood()
+	for _, q := range all {
+		var data any
+		if err := p.ask("query", url.Values{"query": {q.expr}}, &data); err != nil {
+			t.Errorf("%s: %v", q.by, err)
+		}
+	}
+	f.lint(promtool)
+	p.documented()
+}
+
+// documented sees that each metric of ours that was told is in the reference.
+func (p *prometheus) documented() {
+	p.t.Helper()
+	known, err := p.labels()
+	p.check(err)
+	page := string(read(p.t, shipped(p.t, "docs", "reference", "metrics.md")))
+	for name, labels := range known {
+		if slices.Contains(labels, "le") {
+			name = strings.TrimSuffix(name, "_bucket")
+		}
+		series := []string{name, strings.TrimSuffix(name, "_count"), strings.TrimSuffix(name, "_sum")}
+		if !slices.ContainsFunc(series, func(name string) bool { return strings.Contains(page, "| `"+name+"` |") }) {
+			p.t.Errorf("%s is told, and docs/reference/metrics.md does not have it", name)
+		}
+	}
+	if len(known) < 50 {
+		p.t.Errorf("%d metrics were told: there are more", len(known))
+	}
+}
+
+// lint has promtool look at the metrics of a process of each kind.
+func (f *fixture) lint(promtool string) {
+	f.t.Helper()
+	for job, addresses := range f.targets {
+		told, err := f.get("http://" + addresses[len(addresses)-1] + "/metrics") // that agent's machine is not taken away
+		f.check(err)
+		cmd := exec.CommandContext(f.ctx, promtool, "check", "metrics")
+		cmd.Stdin = bytes.NewReader(told)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			f.t.Errorf("metrics of %s: %v\n%s", job, err, out)
+		}
+	}
+}
+
+// rulesAreGood waits until Prometheus has evaluated every rule, and sees that none has failed.
+func (p *prometheus) rulesAreGood() {
+	p.t.Helper()
+	type state struct{ Name, Health, LastError string }
+	var states []state
+	p.check(testbed.Poll(p.ctx, "every rule has been evaluated", func() bool {
+		var data struct{ Groups []struct{ Rules []state } }
+		p.check(p.ask("rules", nil, &data))
+		states = nil
+		for _, g := range data.Groups {
+			states = append(states, g.Rules...)
+		}
+		return len(states) > 0 && !slices.ContainsFunc(states, func(s state) bool { return s.Health == "unknown" })
+	}))
+	for _, s := range states {
+		if s.Health != "ok" {
+			p.t.Errorf("rule %s: %s", s.Name, cmp.Or(s.LastError, s.Health))
+		}
+	}
+	if want := len(rules(p.t)); len(states) != want {
+		p.t.Errorf("Prometheus has %d rules, want %d", len(states), want)
+	}
+}

@@ -1,0 +1,46 @@
+package retirement_test
+
+import "net/http"
+
+// alone is a way to the API server that shows a cluster in which there is nothing but one test's own: what the managers of
+// the others do, side by side and before, would be most of what each manager has to read.
+type alone struct {
+	next http.RoundTripper
+	// labels and fields are added to the selectors of lists and watches, by their paths.
+	labels, fields map[string]string
+}
+
+func (a alone) RoundTrip(r *http.Request) (*http.Response, error) {
+	label, field := a.labels[r.URL.Path], a.fields[r.URL.Path]
+	if r.Method != http.MethodGet || label == "" && field == "" {
+		return a.next.RoundTrip(r)
+	}
+	r = r.Clone(r.Context())
+	query := r.URL.Query()
+	for selector, more := range map[string]string{"labelSelector": label, "fieldSelector": field} {
+		if asked := query.Get(selector); asked != "" && more != "" {
+			more = asked + "," + more
+		}
+		if more != "" {
+			query.Set(selector, more)
+		}
+	}
+	r.URL.RawQuery = query.Encode()
+	return a.next.RoundTrip(r)
+}
+
+// alone shows what is of the fixture's own pool.
+func (f *fixture) alone(next http.RoundTripper) alone {
+	mine := shard + "=" + f.name
+	return alone{next: next, labels: map[string]string{
+		"/api/v1/nodes":                              "kubernetes.azure.com/agentpool=" + f.pool.Name,
+		"/apis/slipway.dev/v1alpha1/nodegroups":      mine,
+		"/apis/slipway.dev/v1alpha1/noderetirements": mine,
+	}}
+}
+
+// withItsPods shows of the pods those of the fixture's own namespace.
+func (a alone) withItsPods(f *fixture) alone {
+	a.fields = map[string]string{"/api/v1/pods": "metadata.namespace=" + f.name}
+	return a
+}

@@ -1,0 +1,308 @@
+// Package top_test looks at slipway top as a person does: the real program in a terminal, on a real control plane with a
+// real manager and a real agent.
+package top_test
+
+import (
+	"bytes"
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/slipway-dev/slipway/dev/azure"
+	"github.com/slipway-dev/slipway/dev/controlplane"
+	"github.com/slipway-dev/slipway/dev/testbed"
+	"github.com/slipway-dev/slipway/dev/workload"
+)
+
+func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// patience bounds every wait. Nothing takes nearly as long, but the machine may be busy.
+const patience = 6 * time.Minute
+
+// ns is the namespace of the workload and of the accounts.
+const ns = "top"
+
+var workers = controlplane.AKSPool{Name: "workers"}
+
+// fixture is a cluster in which one node cannot be drained, and another has a notice.
+type fixture struct {
+	*testbed.Testbed
+	t    *testing.T
+	ctx  context.Context
+	path string // of slipway
+	root string
+}
+
+func (f *fixture) check(err error) {
+	f.t.Helper()
+	if err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+func newFixture(t *testing.T) *fixture {
+	t.Helper()
+	bed := testbed.Shared(t)
+	path, err := testbed.Binary("slipway")
+	if err != nil {
+		t.Fatal(err)
+	}
+	root, err := testbed.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	f := &fixture{Testbed: bed, t: t, ctx: ctx, path: path, root: root}
+	f.check(f.Deploy(ctx, append(testbed.ManagerFiles, "viewer/rbac.yaml", "viewer/top.yaml")...))
+	f.check(f.InstallTypes(ctx))
+	f.check(f.AddPool(ctx, workers, 3))
+	f.check(workload.Create(ctx, f.Client(), workload.Namespace(ns)))
+	return f
+}
+
+// account makes a ServiceAccount with some ClusterRoles, and gives its kubeconfig.
+func (f *fixture) account(name string, roles ...string) string {
+	f.t.Helper()
+	_, err := f.Client().CoreV1().ServiceAccounts(ns).Create(f.ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+	f.check(err)
+	for _, role := range roles {
+		_, err := f.Client().RbacV1().ClusterRoleBindings().Create(f.ctx, &rbacv1.ClusterRoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: name + "-" + role},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
+			Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: ns, Name: name}},
+		}, metav1.CreateOptions{})
+		f.check(err)
+	}
+	kubeconfig, err := f.ServiceAccountKubeconfig(f.ctx, ns, name, controlplane.TokenOptions{})
+	f.check(err)
+	return kubeconfig
+}
+
+// play brings the cluster to where the screens are taken: the first node is being drained and waits for a budget, the
+// agent of the second does what it can about a notice.
+func (f *fixture) play() {
+	f.t.Helper()
+	f.check(f.CreateNodeGroup(f.ctx, "workers", nil, testbed.ScaleSetSpec(workers.Name, workers.ScaleSet())+
+		"minimum: 1\nmaximum: 5\nreplacement: Never\ndisruptionBudgets: [{nodes: 2}]\n"))
+	for i, name := range []string{"web", "db"} {
+		app := workload.App{Namespace: ns, Name: name, Replicas: int32(2 - i), CPU: resource.MustParse("4"), Node: workers.NodeName(i), MaxUnavailable: "0"}
+		f.check(workload.CreateSettled(f.ctx, f.Client(), app.Deployment(), app.Budget()))
+	}
+	f.manager()
+	f.run("retire", workers.NodeName(0), "--requested-by", "ann")
+	agent, err := f.StartAgent(f.ctx, workers, 1, "--poll-interval=200ms")
+	f.check(err)
+	f.t.Cleanup(func() { _ = agent.Crash() })
+	_, err = f.Azure.Announce(azure.Announcement{
+		ScaleSet: workers.ScaleSet(), Resources: []string{workers.Resource(1)}, Type: azure.Redeploy, Notice: 90 * time.Minute,
+	})
+	f.check(err)
+}
+
+func (f *fixture) manager() {
+	f.t.Helper()
+	p, err := f.StartManager(f.ctx, "manager-top", map[string]any{"azure": f.AzureConfig()},
+		"--poll-interval", "500ms", "--cloud-poll-interval", "500ms", "--retry-interval", "500ms", "--group-poll-interval", "500ms")
+	f.check(err)
+	f.t.Cleanup(func() {
+		_ = p.Kill()
+		if f.t.Failed() {
+			raw, _ := os.ReadFile(p.LogFile())
+			f.t.Logf("log of the manager:\n%s", raw)
+		}
+	})
+}
+
+// run runs slipway with all rights.
+func (f *fixture) run(args ...string) {
+	f.t.Helper()
+	cmd := exec.CommandContext(f.ctx, f.path, append(args, "--kubeconfig", f.Kubeconfig())...)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		f.t.Fatalf("slipway %v: %v: %s", args, err, out)
+	}
+}
+
+// terminal is tmux with one window, on a socket of its own.
+type terminal struct {
+	*fixture
+	program, socket string
+}
+
+// multiplexer is tmux, on the machine or where dev/peers/install has put it.
+func multiplexer(t *testing.T) string {
+	t.Helper()
+	if path, err := exec.LookPath("tmux"); err == nil {
+		return path
+	}
+	root, err := testbed.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(root, "bin", "peers", "tmux")
+	if _, err := os.Stat(path); err != nil {
+		t.Skip("tmux could not be had (dev/peers/install): slipway top is not looked at in a terminal")
+	}
+	return path
+}
+
+// terminal runs slipway top in a terminal of 80 by 24.
+func (f *fixture) terminal(program, kubeconfig string) *terminal {
+	f.t.Helper()
+	term := &terminal{f, program, filepath.Join(f.t.TempDir(), "tmux")}
+	command := fmt.Sprintf("env NO_COLOR=1 LC_ALL=C.UTF-8 %s top --kubeconfig %s; cat", f.path, kubeconfig)
+	term.tmux("-f", "/dev/null", "-u", "new-session", "-d", "-x", "80", "-y", "24", command)
+	f.t.Cleanup(func() { // the test's context is over by now
+		_ = exec.CommandContext(context.Background(), program, "-S", term.socket, "kill-server").Run()
+	})
+	term.tmux("set-option", "status", "off")
+	term.resize(80, 24)
+	return term
+}
+
+func (term *terminal) tmux(args ...string) string {
+	term.t.Helper()
+	cmd := exec.CommandContext(term.ctx, term.program, append([]string{"-S", term.socket}, args...)...)
+	var problems bytes.Buffer
+	cmd.Stderr = &problems
+	out, err := cmd.Output()
+	if err != nil {
+		term.t.Fatalf("tmux %v: %v: %s", args, err, problems.String())
+	}
+	return string(out)
+}
+
+func (term *terminal) resize(width, height int) {
+	term.t.Helper()
+	term.tmux("resize-window", "-x", fmt.Sprint(width), "-y", fmt.Sprint(height))
+}
+
+func (term *terminal) press(keys ...string) {
+	term.t.Helper()
+	term.tmux(append([]string{"send-keys"}, keys...)...)
+}
+
+// sees waits until a text is on the screen.
+func (term *terminal) sees(text string) {
+	term.t.Helper()
+	var screen string
+	err := testbed.Poll(term.ctx, fmt.Sprintf("%q is on the screen", text), func() bool {
+		screen = term.tmux("capture-pane", "-p")
+		return strings.Contains(screen, text)
+	})
+	if err != nil {
+		term.t.Fatalf("%v:\n%s", err, screen)
+	}
+}
+
+// masks are what is another each time. A countdown keeps its width.
+var masks = []struct {
+	what *regexp.Regexp
+	with string
+}{
+	{regexp.MustCompile(`https://127\.0\.0\.1:\d+ `), "https://SERVER "},
+	{regexp.MustCompile(`\d\d:\d\d:\d\dZ`), "HH:MM:SSZ"},
+	{regexp.MustCompile(`due in 1:\d\d:\d\d`), "due in H:MM:SS"},
+	{regexp.MustCompile(` +(HH:MM:SSZ)`), " $1"},
+}
+
+// masked is a screen without what is another each time.
+func masked(screen string) string {
+	for _, m := range masks {
+		screen = m.what.ReplaceAllString(screen, m.with)
+	}
+	lines := strings.Split(screen, "\n")
+	for i := range lines {
+		lines[i] = strings.TrimRight(lines[i], " ")
+	}
+	return strings.TrimRight(strings.Join(lines, "\n"), "\n") + "\n"
+}
+
+// shows waits until the screen is that of a golden file. With -update it waits for what is given in its place.
+func (term *terminal) shows(name string, texts ...string) {
+	term.t.Helper()
+	file := filepath.Join("testdata", name)
+	if *update {
+		for _, text := range texts {
+			term.sees(text)
+		}
+		term.check(os.WriteFile(file, []byte(masked(term.tmux("capture-pane", "-p"))), 0o600))
+	}
+	want, err := os.ReadFile(file)
+	term.check(err)
+	var got string
+	err = testbed.Poll(term.ctx, "the screen is that of "+file, func() bool {
+		got = masked(term.tmux("capture-pane", "-p"))
+		return got == string(want)
+	})
+	if err != nil {
+		term.t.Fatalf("%v (-want +got):\n%s", err, cmp.Diff(string(want), got))
+	}
+}
+
+func TestAPersonWatchesADrainAndANoticeAndCallsTheDrainOff(t *testing.T) {
+	program := multiplexer(t)
+	f := newFixture(t)
+	f.play()
+	term := f.terminal(program, f.account("ann", "slipway-viewer", "slipway-top"))
+	term.shows("80x24.txt", "waiting for PDB top/web", "waiting for PDB top/db")
+	term.resize(200, 24)
+	term.shows("200x24.txt", "MEMORY")
+	term.press("w")
+	term.sees("PodBlocked pod top/web-")
+	term.sees("disruption-budget")
+	term.press("Escape")
+	term.sees("up/down select")
+	term.press("p")
+	term.sees("REMOVE")
+	term.press("q")
+	term.sees("up/down select")
+	term.press("c")
+	term.sees("Its node is given back.")
+	term.press("y")
+	term.sees("is called off: the node will be given back")
+	_, err := f.AwaitNode(f.ctx, workers.NodeName(0), "given back", func(n *corev1.Node) bool { return !n.Spec.Unschedulable })
+	f.check(err)
+	term.press("q")
+	f.plain()
+}
+
+// plain looks at what is printed where there is no terminal, to somebody without any right.
+func (f *fixture) plain() {
+	f.t.Helper()
+	ctx, stop := context.WithCancel(f.ctx)
+	defer stop()
+	cmd := exec.CommandContext(ctx, f.path, "top", "--kubeconfig", f.account("stranger"))
+	out, err := cmd.StdoutPipe()
+	f.check(err)
+	f.check(cmd.Start())
+	defer func() { _ = cmd.Wait() }() // it is killed
+	defer stop()
+	var seen strings.Builder
+	buf := make([]byte, 4096)
+	for !strings.Contains(seen.String(), "problem you may not list and watch pods: ") { // the last of them
+		n, err := out.Read(buf)
+		seen.Write(buf[:n])
+		if err != nil {
+			f.t.Fatalf("%v: printed %q", err, seen.String())
+		}
+	}
+	if text := seen.String(); strings.Contains(text, "\x1b") || !strings.Contains(text, "you may not list and watch nodes: bind ClusterRole slipway-top") {
+		f.t.Errorf("printed %q", text)
+	}
+}

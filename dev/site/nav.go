@@ -1,0 +1,102 @@
+package site
+
+import (
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/yuin/goldmark/ast"
+)
+
+// index is the page that leads to the others. The list of pages that is on every page has its headings and its order.
+const index = "README.md"
+
+// section is a part of the list of pages.
+type section struct {
+	Title string
+	Pages []entry
+	paths []string
+}
+
+// otherPages is the section of pages in a folder that the index does not link to, by the folder.
+var otherPages = map[string]string{"reference": "Reference", "adr": "Decisions"}
+
+// sections are the pages in the order of the index, each under the first heading that links to it. A page that the index
+// does not name comes last in the section of its folder.
+func (s *site) sections() []section {
+	var list []section
+	placed := map[string]bool{index: true}
+	put := func(title, name string) {
+		i := slices.IndexFunc(list, func(c section) bool { return c.Title == title })
+		if i < 0 {
+			list = append(list, section{Title: title})
+			i = len(list) - 1
+		}
+		list[i].paths, placed[name] = append(list[i].paths, name), true
+	}
+	for _, l := range s.order {
+		if !placed[l.page] {
+			put(l.heading, l.page)
+		}
+	}
+	for _, name := range s.names() {
+		if placed[name] {
+			continue
+		}
+		title := otherPages[path.Dir(name)]
+		if title == "" {
+			title = "More"
+		}
+		put(title, name)
+	}
+	return list
+}
+
+// indexedPage is a page that the index links to, and the heading that it is under.
+type indexedPage struct{ heading, page string }
+
+// readIndex finds out what the index links to, before links are changed to where they lead on the site.
+func (s *site) readIndex() {
+	p := s.pages[index]
+	if p == nil {
+		return
+	}
+	// What is said before the first heading is said again below one.
+	heading := ""
+	_ = ast.Walk(p.tree, func(n ast.Node, entering bool) (ast.WalkStatus, error) { // it returns what is returned here
+		switch n := n.(type) {
+		case *ast.Heading:
+			if entering && n.Level == 2 {
+				heading = plain(n, p.source)
+			}
+		case *ast.Link:
+			name, _, _ := strings.Cut(string(n.Destination), "#")
+			if entering && heading != "" && s.pages[path.Clean(name)] != nil {
+				s.order = append(s.order, indexedPage{heading, path.Clean(name)})
+			}
+		}
+		return ast.WalkContinue, nil
+	})
+}
+
+// fileOf is the file of a page on the site.
+func fileOf(name string) string {
+	if path.Base(name) == index {
+		return path.Join(path.Dir(name), "index.html")
+	}
+	return strings.TrimSuffix(name, ".md") + ".html"
+}
+
+// list is the list of pages as a page shows it.
+func (s *site) list(on *page, up string) []section {
+	list := s.sections()
+	for i := range list {
+		for _, name := range list[i].paths {
+			list[i].Pages = append(list[i].Pages, entry{s.pages[name].title, up + fileOf(name), name == on.path})
+		}
+	}
+	if home := s.pages[index]; home != nil {
+		list = slices.Insert(list, 0, section{Pages: []entry{{home.title, up + fileOf(index), on == home}}})
+	}
+	return list
+}

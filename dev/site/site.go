@@ -1,0 +1,238 @@
+// Package site makes a web site of the Markdown under docs/, for reading without a network: every page is one file with its
+// style in it, and what a page links to is there.
+package site
+
+import (
+	"bytes"
+	_ "embed"
+	"errors"
+	"fmt"
+	"html/template"
+	"io/fs"
+	"net/url"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/yuin/goldmark"
+	"github.com/yuin/goldmark/ast"
+	"github.com/yuin/goldmark/extension"
+	"github.com/yuin/goldmark/parser"
+	"github.com/yuin/goldmark/text"
+)
+
+//go:embed page.html
+var pageHTML string
+
+var pageTemplate = template.Must(template.New("page").Parse(pageHTML))
+
+// Source is where files of the repository that are no pages can be read.
+const Source = "https://github.com/slipway-dev/slipway/blob/main/"
+
+// docs is the folder of the repository that the pages are in.
+const docs = "docs"
+
+// page is a Markdown file of docs/.
+type page struct {
+	path    string // within docs/, with slashes
+	title   string
+	source  []byte
+	tree    ast.Node
+	anchors map[string]bool
+}
+
+// site is all pages, by path.
+type site struct {
+	root  string // of the repository
+	pages map[string]*page
+	// files of docs/ that are no pages, and are there for pages to link to.
+	files map[string]bool
+	order []indexedPage
+}
+
+var markdown = goldmark.New(goldmark.WithExtensions(extension.GFM), goldmark.WithParserOptions(parser.WithAutoHeadingID()))
+
+// Build makes the site of the repository at root in the folder to, which is made. A link to a page, a heading or a file of
+// the repository that is not there is an error that names the page and the link; all of them are told, and nothing is
+// written then.
+func Build(root, to string) error {
+	s, err := read(root)
+	if err != nil {
+		return err
+	}
+	var broken []error
+	for _, name := range s.names() {
+		broken = append(broken, s.relink(s.pages[name]))
+	}
+	if err := errors.Join(broken...); err != nil {
+		return err
+	}
+	return s.write(to)
+}
+
+func read(root string) (*site, error) {
+	s := &site{root: root, pages: map[string]*page{}, files: map[string]bool{}}
+	from := os.DirFS(filepath.Join(root, docs))
+	err := fs.WalkDir(from, ".", func(name string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		if path.Ext(name) != ".md" {
+			s.files[name] = true
+			return nil
+		}
+		raw, err := fs.ReadFile(from, name)
+		if err != nil {
+			return err
+		}
+		s.pages[name] = parse(name, raw)
+		return nil
+	})
+	if err == nil && len(s.pages) == 0 {
+		err = fmt.Errorf("%s has no pages", filepath.Join(root, docs))
+	}
+	s.readIndex()
+	return s, err
+}
+
+func parse(name string, raw []byte) *page {
+	p := &page{path: name, title: name, source: raw, tree: markdown.Parser().Parse(text.NewReader(raw)), anchors: map[string]bool{}}
+	_ = ast.Walk(p.tree, func(n ast.Node, entering bool) (ast.WalkStatus, error) { // it returns what is returned here
+		h, is := n.(*ast.Heading)
+		if !is || !entering {
+			return ast.WalkContinue, nil
+		}
+		if id, ok := h.AttributeString("id"); ok {
+			if raw, ok := id.([]byte); ok {
+				p.anchors[string(raw)] = true
+			}
+		}
+		if h.Level == 1 && p.title == name {
+			p.title = plain(h, raw)
+		}
+		return ast.WalkSkipChildren, nil
+	})
+	return p
+}
+
+// plain is the text of a heading.
+func plain(n ast.Node, source []byte) string {
+	var b strings.Builder
+	_ = ast.Walk(n, func(n ast.Node, entering bool) (ast.WalkStatus, error) {
+		if t, is := n.(*ast.Text); is && entering {
+			b.Write(t.Segment.Value(source))
+		}
+		return ast.WalkContinue, nil
+	})
+	return b.String()
+}
+
+func (s *site) names() []string {
+	names := make([]string, 0, len(s.pages))
+	for name := range s.pages {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// relink has each link of a page point to where it leads on the site.
+func (s *site) relink(p *page) error {
+	var broken []error
+	_ = ast.Walk(p.tree, func(n ast.Node, entering bool) (ast.WalkStatus, error) {
+		if link, is := n.(*ast.Link); is && entering {
+			to, err := s.target(p, string(link.Destination))
+			if err != nil {
+				broken = append(broken, fmt.Errorf("%s/%s: link to %s: %w", docs, p.path, link.Destination, err))
+			}
+			link.Destination = []byte(to)
+		}
+		return ast.WalkContinue, nil
+	})
+	return errors.Join(broken...)
+}
+
+// target is where a link of a page leads on the site.
+func (s *site) target(from *page, link string) (string, error) {
+	u, err := url.Parse(link)
+	switch {
+	case err != nil:
+		return "", err
+	case u.Scheme != "" || u.Host != "":
+		return link, nil
+	case u.Path == "":
+		return link, from.heading(u.Fragment)
+	}
+	at := path.Join(docs, path.Dir(from.path), u.Path)
+	name, inside := strings.CutPrefix(at, docs+"/")
+	if to := s.pages[name]; inside && to != nil {
+		u.Path = fileOf(u.Path)
+		return u.String(), to.heading(u.Fragment)
+	}
+	if inside && s.files[name] {
+		return link, nil
+	}
+	if strings.HasPrefix(at, "..") {
+		return "", errors.New("it leads out of the repository")
+	}
+	if _, err := os.Stat(filepath.Join(s.root, filepath.FromSlash(at))); err != nil {
+		return "", errors.New("there is no such page and no such file")
+	}
+	return Source + at, nil
+}
+
+func (p *page) heading(id string) error {
+	if id == "" || p.anchors[id] {
+		return nil
+	}
+	return fmt.Errorf("%s has no heading #%s", p.path, id)
+}
+
+// entry is a line of the list of pages, which is on every page.
+type entry struct {
+	Title, Link string
+	Here        bool
+}
+
+func (s *site) write(to string) error {
+	for _, name := range s.names() {
+		if err := s.writePage(to, s.pages[name]); err != nil {
+			return fmt.Errorf("%s/%s: %w", docs, name, err)
+		}
+	}
+	for name := range s.files {
+		raw, err := os.ReadFile(filepath.Join(s.root, docs, filepath.FromSlash(name)))
+		if err != nil {
+			return err
+		}
+		if err := put(to, name, raw); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *site) writePage(to string, p *page) error {
+	var body, out bytes.Buffer
+	if err := markdown.Renderer().Render(&body, p.source, p.tree); err != nil {
+		return err
+	}
+	up := strings.Repeat("../", strings.Count(p.path, "/"))
+	err := pageTemplate.Execute(&out, map[string]any{
+		"Title": p.title, "Sections": s.list(p, up), "Body": template.HTML(body.String()), //nolint:gosec // goldmark leaves raw HTML out
+	})
+	if err != nil {
+		return err
+	}
+	return put(to, fileOf(p.path), out.Bytes())
+}
+
+func put(to, name string, raw []byte) error {
+	file := filepath.Join(to, filepath.FromSlash(name))
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil { //nolint:gosec // it is there to be read
+		return err
+	}
+	return os.WriteFile(file, raw, 0o644) //nolint:gosec // it is there to be read
+}

@@ -1,0 +1,86 @@
+package testbed
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/dynamic"
+	"sigs.k8s.io/yaml"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/dev/controlplane"
+)
+
+// The ServiceAccount that the shipped manifests give the manager.
+const (
+	ManagerNamespace = "slipway"
+	ManagerAccount   = "slipway-manager"
+)
+
+// Manager is a `slipway manager` process.
+type Manager struct {
+	*controlplane.Process
+	// URL is of what it serves: /readyz and /metrics.
+	URL string
+}
+
+// StartManager is StartManagerWith a file of clouds that is made of its content, by provider.
+func (t *Testbed) StartManager(ctx context.Context, name string, clouds map[string]any, flags ...string) (*Manager, error) {
+	raw, err := yaml.Marshal(clouds)
+	if err != nil {
+		return nil, fmt.Errorf("clouds of %s: %w", name, err)
+	}
+	file := filepath.Join(t.Dir(), name+"-clouds.yaml")
+	if err := os.WriteFile(file, raw, 0o600); err != nil {
+		return nil, err
+	}
+	return t.StartManagerWith(ctx, name, file, flags...)
+}
+
+// StartManagerWith starts a manager with a file of clouds and the rights of the shipped manifests, which Deploy installs,
+// and waits until it is ready. It leads without an election unless the flags have it otherwise.
+func (t *Testbed) StartManagerWith(ctx context.Context, name, clouds string, flags ...string) (*Manager, error) {
+	path, err := Binary("slipway")
+	if err != nil {
+		return nil, err
+	}
+	kubeconfig, err := t.ServiceAccountKubeconfig(ctx, ManagerNamespace, ManagerAccount, controlplane.TokenOptions{})
+	if err != nil {
+		return nil, err
+	}
+	listen, err := controlplane.FreeAddress(ctx)
+	if err != nil {
+		return nil, err
+	}
+	m := &Manager{URL: "http://" + listen}
+	args := []string{"manager", "--kubeconfig", kubeconfig, "--cloud-config", clouds, "--listen", listen, "--leader-elect=false"}
+	m.Process, err = t.Run(ctx, controlplane.Command{Name: name, Path: path, ReadyURL: m.URL + "/readyz", Args: append(args, flags...)})
+	return m, err
+}
+
+// CreateNodeGroup creates a NodeGroup whose spec is YAML.
+func (t *Testbed) CreateNodeGroup(ctx context.Context, name string, labels map[string]string, spec string) error {
+	var parsed map[string]any
+	if err := yaml.Unmarshal([]byte(spec), &parsed); err != nil {
+		return fmt.Errorf("spec of NodeGroup %s: %w", name, err)
+	}
+	o := &unstructured.Unstructured{Object: map[string]any{"spec": parsed}}
+	o.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("NodeGroup"))
+	o.SetName(name)
+	o.SetLabels(labels)
+	client, err := dynamic.NewForConfig(t.RESTConfig())
+	if err != nil {
+		return err
+	}
+	_, err = client.Resource(v1alpha1.GroupVersion.WithResource("nodegroups")).Create(ctx, o, metav1.CreateOptions{})
+	return err
+}
+
+// ScaleSetSpec is the beginning of the spec of a NodeGroup: the nodes of an AKS pool, and a scale set.
+func ScaleSetSpec(pool, scaleSet string) string {
+	return fmt.Sprintf("nodeSelector: {matchLabels: {kubernetes.azure.com/agentpool: %s}}\ncloud: {provider: azure, group: %s}\n", pool, scaleSet)
+}

@@ -1,0 +1,182 @@
+package openstack
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gophercloud/gophercloud/v2/openstack/compute/v2/flavors"
+)
+
+// The tests of this file are named after those faults of the OpenStack cluster autoscaler that lie in how it spoke to
+// OpenStack.
+
+// services are a Keystone, and a Nova without servers in each of two regions. They say no more than is asked here; what the
+// real ones say is tested against them.
+type services struct {
+	t       *testing.T
+	address string
+
+	mu      sync.Mutex
+	tokens  int // that were given out, of which the last is good
+	revoked bool
+	regions []string // that were asked
+	create  func()   // is called with each server that is asked for, before the answer
+}
+
+func newServices(t *testing.T) *services {
+	t.Helper()
+	s := &services{t: t, create: func() {}}
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /v3/auth/tokens", s.signIn)
+	mux.HandleFunc("GET /{region}/v2.1/{$}", func(w http.ResponseWriter, _ *http.Request) {
+		s.answer(w, http.StatusOK, map[string]any{"version": map[string]string{"version": "2.90"}})
+	})
+	mux.HandleFunc("GET /{region}/v2.1/servers/detail", s.known(func(w http.ResponseWriter) {
+		s.answer(w, http.StatusOK, map[string]any{"servers": []any{}})
+	}))
+	mux.HandleFunc("POST /{region}/v2.1/servers", s.known(func(w http.ResponseWriter) {
+		s.create()
+		s.answer(w, http.StatusAccepted, map[string]any{"server": map[string]string{"id": someID}})
+	}))
+	server := httptest.NewServer(mux)
+	t.Cleanup(server.Close)
+	s.address = server.URL
+	return s
+}
+
+func (s *services) answer(w http.ResponseWriter, status int, body any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	if err := json.NewEncoder(w).Encode(body); err != nil {
+		s.t.Error(err)
+	}
+}
+
+func (s *services) token() string { return fmt.Sprint("token-", s.tokens) }
+
+func (s *services) signIn(w http.ResponseWriter, _ *http.Request) {
+	s.mu.Lock()
+	s.tokens++
+	s.revoked = false
+	w.Header().Set("X-Subject-Token", s.token())
+	s.mu.Unlock()
+	var catalog []any
+	for kind, path := range map[string]string{"compute": "/v2.1", "image": "", "network": ""} {
+		var endpoints []any
+		for _, region := range []string{"north", "south"} {
+			endpoints = append(endpoints, map[string]string{"interface": "public", "region_id": region, "url": s.address + "/" + region + path})
+		}
+		catalog = append(catalog, map[string]any{"type": kind, "endpoints": endpoints})
+	}
+	s.answer(w, http.StatusCreated, map[string]any{"token": map[string]any{
+		"catalog": catalog, "expires_at": time.Now().Add(time.Hour).UTC().Format("2006-01-02T15:04:05.000000Z"),
+	}})
+}
+
+// known is a handler of Nova's for those with the token that is good now.
+func (s *services) known(answer func(http.ResponseWriter)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		s.mu.Lock()
+		good := !s.revoked && r.Header.Get("X-Auth-Token") == s.token()
+		s.regions = append(s.regions, r.PathValue("region"))
+		s.mu.Unlock()
+		if !good {
+			s.answer(w, http.StatusUnauthorized, map[string]any{"error": map[string]any{"code": http.StatusUnauthorized, "message": "no"}})
+			return
+		}
+		answer(w)
+	}
+}
+
+func (s *services) provider(region string) *Provider {
+	s.t.Helper()
+	c := good()
+	c.Auth.URL, c.Region = s.address+"/v3", region
+	p, err := New(c, Options{})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return p
+}
+
+func TestFaultEachCallHasATokenOfItsOwn(t *testing.T) {
+	s := newServices(t)
+	p := s.provider("south")
+	ask := func(times int) {
+		t.Helper()
+		var all sync.WaitGroup
+		for range times {
+			all.Go(func() {
+				if _, err := p.Instances(t.Context(), "workers"); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		all.Wait()
+	}
+	ask(1)
+	ask(5)
+	if s.tokens != 1 {
+		t.Errorf("6 calls have had %d tokens, want one for all", s.tokens)
+	}
+	s.revoked = true
+	ask(5)
+	ask(1)
+	if s.tokens != 2 {
+		t.Errorf("after a token was revoked there are %d, want one more", s.tokens)
+	}
+}
+
+func TestFaultTheRegionIsNeverThatOfTheUser(t *testing.T) {
+	for want, ask := range map[string]func(s *services) *Provider{
+		"south": func(s *services) *Provider { return s.provider("south") },
+		"north": func(s *services) *Provider {
+			t.Setenv("OS_REGION_NAME", "north")
+			return s.provider("")
+		},
+	} {
+		s := newServices(t)
+		if _, err := ask(s).Instances(t.Context(), "workers"); err != nil {
+			t.Error(err)
+		}
+		if !slices.Equal(s.regions, []string{want}) {
+			t.Errorf("asked was %v, want %s", s.regions, want)
+		}
+	}
+	if err := newServices(t).provider("LK").Check(t.Context()); err == nil || !strings.Contains(err.Error(), "want one of north, south") {
+		t.Errorf("a region that there is not: %v", err)
+	}
+}
+
+func TestFaultOneServerIsMadeAtATime(t *testing.T) {
+	const servers = 5
+	s := newServices(t)
+	var asked sync.WaitGroup
+	asked.Add(servers)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	together := make(chan struct{})
+	go func() { asked.Wait(); close(together) }()
+	s.create = func() { // answers once all are asked for
+		asked.Done()
+		select {
+		case <-together:
+		case <-ctx.Done():
+			t.Error("not all servers are asked for before the first is answered")
+		}
+	}
+	p := s.provider("south")
+	r := &resolved{image: someID, networks: []string{someID}}
+	ids, err := p.launchAll(t.Context(), p.groups[0], r, &flavors.Flavor{ID: "1", Name: "m.2c4g"}, make([]string, servers))
+	if err != nil || len(ids) != servers {
+		t.Errorf("%v, %v, want %d servers", ids, err, servers)
+	}
+}

@@ -1,0 +1,170 @@
+package cloudpool
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"regexp"
+	"slices"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/cloudpool/api"
+)
+
+// group is a cloud with one group of machines, of which those that grow are Pending.
+type group struct {
+	cloud.Provider
+	machines []cloud.Instance
+	refuses  error
+	deleted  []string
+}
+
+func (*group) Name() string { return "openstack" }
+
+func (*group) Normalize(id string) (string, error) { return id, nil }
+
+func (g *group) Group(context.Context, string) (cloud.Group, error) {
+	return cloud.Group{Name: "web", Size: len(g.machines)}, nil
+}
+
+func (g *group) Instances(context.Context, string) ([]cloud.Instance, error) {
+	return slices.Clone(g.machines), nil
+}
+
+func (g *group) Grow(_ context.Context, _ string, o cloud.Order) (cloud.Operation, error) {
+	for range o.Count {
+		if g.refuses != nil {
+			return cloud.Operation{}, g.refuses
+		}
+		g.add(len(g.machines)+1, cloud.Pending)
+	}
+	return cloud.Operation{}, nil
+}
+
+func (g *group) Delete(_ context.Context, id string) (cloud.Operation, error) {
+	g.deleted = append(g.deleted, id)
+	g.machines = slices.DeleteFunc(g.machines, func(i cloud.Instance) bool { return i.ProviderID == id })
+	return cloud.Operation{}, nil
+}
+
+func (g *group) Status(context.Context, cloud.Operation) (cloud.Status, error) {
+	return cloud.Status{Done: true}, nil
+}
+
+func (g *group) add(i int, state cloud.State) {
+	g.machines = append(g.machines, cloud.Instance{ProviderID: "openstack:///" + uuid(i), Name: fmt.Sprint("n", i), State: state, Created: time.Now()})
+}
+
+// serveNatively runs a test with a NodeGroup of n machines that each have a node, and of at most so many.
+func serveNatively(t *testing.T, n int, maximum int32, do func(t *testing.T, s *sim, g *group, pool *Native)) {
+	t.Helper()
+	simulate(t, n, func(t *testing.T, s *sim) {
+		object := &v1alpha1.NodeGroup{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: v1alpha1.NodeGroupSpec{Maximum: &maximum}}
+		if err := s.objects.Create(t.Context(), object); err != nil {
+			t.Fatal(err)
+		}
+		g := &group{}
+		for i := 1; i <= n; i++ {
+			g.add(i, cloud.Running)
+		}
+		ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
+		c := s.cluster(ctx, slog.New(slog.DiscardHandler))
+		defer func() { stop(); c.factory.Shutdown() }()
+		do(t, s, g, &Native{name: "web", group: "web", provider: g, cluster: c, namespace: "slipway"})
+	})
+}
+
+func TestAMachineThatItsCloudCallsFailedIsThereAndCanGo(t *testing.T) {
+	serveNatively(t, 3, 10, func(t *testing.T, s *sim, g *group, pool *Native) {
+		g.machines[1].State = cloud.Failed
+		g.add(4, cloud.Failed)
+		seen, err := pool.Pool(t.Context())
+		if err != nil || seen.Machines[1].State != api.Running || seen.Machines[1].ServiceState != api.Unhealthy || seen.Machines[3].State != api.Rejected {
+			t.Fatalf("%+v, %v; want the one with a node to run, and the other one to be rejected", seen.Machines, err)
+		}
+		size, err := pool.Size(t.Context())
+		if err != nil || size.Desired != 3 || size.Active != 3 {
+			t.Errorf("%+v, %v; want the rejected one not to count", size, err)
+		}
+		if err := pool.SetDesiredSize(t.Context(), 3); err != nil || len(g.machines) != 4 {
+			t.Errorf("setting the size that it has: %v, %d machines", err, len(g.machines))
+		}
+		a := s.replica("a", func(o *UpdaterOptions) { o.Backend = pool })
+		ends(t, a, Update{Kind: Terminate, MachineID: "openstack:///" + uuid(4), Decrement: true}, time.Minute, Done)
+		if len(g.deleted) != 1 || len(g.machines) != 3 {
+			t.Errorf("deleted %v", g.deleted)
+		}
+		ticket, err := a.Submit(t.Context(), Update{Kind: Terminate, MachineID: "openstack:///" + uuid(2), Decrement: true}, a.judgeMachine)
+		if err != nil {
+			t.Fatalf("the one with a node: %v", err)
+		}
+		s.passes(5 * time.Second)
+		if rts := s.retirements(); len(rts) != 1 || rts[0].Spec.NodeName != "n2" {
+			t.Errorf("%+v; want n2 to be retired", rts)
+		}
+		g.machines = slices.Delete(g.machines, 1, 2)
+		s.retired(s.retirements()[0].Name, func(rt *v1alpha1.NodeRetirement) { rt.Status.Phase = v1alpha1.Succeeded })
+		if over, err := ticket.Wait(t.Context()); err != nil || over.Outcome.Result != Done {
+			t.Errorf("%+v, %v", over, err)
+		}
+	})
+}
+
+func TestI5AMachineThatIsReplacedKeepsTheMaximumOfItsGroup(t *testing.T) {
+	quota := &cloud.RefusedError{Reason: cloud.NoQuota, Err: errors.New("the quota is used up")}
+	for name, tt := range map[string]struct {
+		maximum int32
+		refuses error
+		reason  cloud.Refusal
+	}{"the maximum": {2, nil, cloud.AtLimit}, "no quota": {10, quota, cloud.NoQuota}} {
+		serveNatively(t, 2, tt.maximum, func(t *testing.T, s *sim, g *group, pool *Native) {
+			g.refuses = tt.refuses
+			id := "openstack:///" + uuid(1)
+			for what, err := range map[string]error{
+				"detached": pool.Detach(t.Context(), api.Removal{MachineID: id}),
+				"inactive": pool.SetMembershipStatus(t.Context(), api.SetMembershipStatus{MachineID: id, MembershipStatus: waiting}),
+			} {
+				if cloud.RefusalOf(err) != tt.reason {
+					t.Errorf("%s, %s: %v; want %s", name, what, err, tt.reason)
+				}
+			}
+			node, err := s.kube.CoreV1().Nodes().Get(t.Context(), "n1", metav1.GetOptions{})
+			if err != nil || len(node.Annotations) > 0 || len(g.machines) != 2 {
+				t.Errorf("%s: %v, %d machines, %v; want nothing changed", name, node.Annotations, len(g.machines), err)
+			}
+		})
+	}
+	serveNatively(t, 2, 3, func(t *testing.T, _ *sim, g *group, pool *Native) {
+		if err := pool.Detach(t.Context(), api.Removal{MachineID: "openstack:///" + uuid(1)}); err != nil || len(g.machines) != 3 {
+			t.Errorf("%v, %d machines; want it replaced", err, len(g.machines))
+		}
+		if err := pool.SetDesiredSize(t.Context(), 3); cloud.RefusalOf(err) != cloud.AtLimit {
+			t.Errorf("a size above the maximum, with what was detached: %v", err)
+		}
+	})
+}
+
+func TestTimesAreInTheFormOfTheAPI(t *testing.T) {
+	form := regexp.MustCompile(`"(timestamp|requestTime|launchTime)":"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"`)
+	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.FixedZone("CET", 3600))
+	for want, object := range map[int]any{
+		3: api.Pool{Timestamp: at, Machines: []api.Machine{{ID: "m", RequestTime: &at, LaunchTime: &at}}}, 1: api.Size{Timestamp: at.Add(123456)},
+	} {
+		raw, err := json.Marshal(object)
+		if n := len(form.FindAll(raw, -1)); err != nil || n != want {
+			t.Errorf("%s, %v", raw, err)
+		}
+	}
+	raw, err := json.Marshal(api.Machine{ID: "m", State: api.Running})
+	var read map[string]any
+	if err = errors.Join(err, json.Unmarshal(raw, &read)); err != nil || read["id"] != "m" || read["machineState"] != "RUNNING" || len(read) != 9 {
+		t.Errorf("%s, %v", raw, err)
+	}
+}

@@ -1,0 +1,260 @@
+package cloudpool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/cloudpool/api"
+	"github.com/slipway-dev/slipway/internal/retirement"
+)
+
+// TestI8AReplicaThatLosesItsLeaseAndGetsItBackLearnsHowItsUpdateEnded has another one end the update, and begin and end the
+// next one, while the first does not reach the Leases.
+func TestI8AReplicaThatLosesItsLeaseAndGetsItBackLearnsHowItsUpdateEnded(t *testing.T) {
+	simulate(t, 4, func(t *testing.T, s *sim) {
+		a := s.replica("a")
+		ticket, err := a.Submit(t.Context(), Update{Kind: SetSize, DesiredSize: 3}, a.judgeSize)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.passes(5 * time.Second)
+		if n := len(s.retirements()); n != 1 {
+			t.Fatalf("%d retirements, want 1", n)
+		}
+		s.leases.cutOff("a", true)
+		b := s.replica("b")
+		s.passes(time.Minute)
+		s.manage()
+		s.passes(20 * time.Second)
+		if busy, err := b.Busy(t.Context()); busy != nil || err != nil {
+			t.Fatalf("b has not ended the update: %v, %v", busy, err)
+		}
+		next, err := b.Submit(t.Context(), Update{Kind: SetSize, DesiredSize: 2}, b.judgeSize)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.passes(5 * time.Second)
+		s.manage()
+		if over, err := next.Wait(t.Context()); err != nil || over.Outcome.Result != Done {
+			t.Fatalf("%+v, %v", over, err)
+		}
+		s.leases.cutOff("a", false)
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+		defer cancel()
+		over, err := ticket.Wait(ctx)
+		if err != nil || over.Outcome.Result != Done || over.Outcome.Removed != 1 {
+			t.Fatalf("the client of a: %+v, %v", over, err)
+		}
+		if found, err := a.Find(ctx, ticket.Update.ID); err != nil || found == nil || found.Outcome == nil {
+			t.Errorf("a's status of the update: %+v, %v", found, err)
+		}
+		if slices.Contains(s.pool.requests(), "size 3") || s.pool.size != 2 {
+			t.Errorf("the desired size is %d after %q; want 2, and never 3 again", s.pool.size, s.pool.requests())
+		}
+		third, err := b.Submit(ctx, Update{Kind: SetSize, DesiredSize: 1}, b.judgeSize)
+		if err != nil {
+			t.Fatalf("the pool is not free: %v", err)
+		}
+		s.passes(5 * time.Second)
+		s.manage()
+		if over, err := third.Wait(ctx); err != nil || over.Outcome.Result != Done {
+			t.Errorf("%+v, %v", over, err)
+		}
+	})
+}
+
+// TestI4AProcessThatHasFallenBehindTerminatesNothing has another process end the update right before the machine without a
+// node would be taken away.
+func TestI4AProcessThatHasFallenBehindTerminatesNothing(t *testing.T) {
+	simulate(t, 2, func(t *testing.T, s *sim) {
+		s.pool.add(machine(3, api.Requested, ""))
+		s.pool.size = 3
+		a := s.replica("a")
+		s.kube.PrependReactor("list", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
+			s.rewrite(a.store.name, func(r *record) { r.Current.Outcome = &Outcome{Result: Done, Removed: 1} })
+			return false, nil, nil
+		})
+		ticket, err := a.Submit(t.Context(), Update{Kind: SetSize, DesiredSize: 2}, a.judgeSize)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if over, err := ticket.Wait(ctx); err != nil || over.Outcome.Result != Done {
+			t.Errorf("%+v, %v", over, err)
+		}
+		if asked := s.pool.requests(); len(asked) > 0 {
+			t.Errorf("the pool's server was asked for %q", asked)
+		}
+	})
+}
+
+// submit has an update carried out for at most so long.
+func submit(t *testing.T, u *Updater, up Update, most time.Duration) (*Update, error) {
+	t.Helper()
+	judge := u.judgeMachine
+	if up.Kind == SetSize {
+		judge = u.judgeSize
+	}
+	ticket, err := u.Submit(t.Context(), up, judge)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), most)
+	defer cancel()
+	return ticket.Wait(ctx)
+}
+
+// ends checks how an update ends, and words of why.
+func ends(t *testing.T, u *Updater, up Update, most time.Duration, want Result, words ...string) {
+	t.Helper()
+	over, err := submit(t, u, up, most)
+	switch {
+	case err != nil && resultOf(err) != want:
+		t.Errorf("%s; want %s", err, want)
+	case err == nil && over.Outcome.Result != want:
+		t.Errorf("%+v; want %s", over.Outcome, want)
+	}
+	for _, w := range words {
+		if text := fmt.Sprintf("%+v %v", over, err); over != nil && !strings.Contains(over.Outcome.Detail, w) || over == nil && !strings.Contains(text, w) {
+			t.Errorf("%s; want it to say %q", text, w)
+		}
+	}
+}
+
+func TestATerminationThatDoesNotHappenIsToldOf(t *testing.T) {
+	for name, tt := range map[string]struct {
+		status cloud.Status
+		most   time.Duration
+		says   string
+	}{
+		"the provider knows":  {cloud.Status{Done: true, Err: errors.New("the hypervisor is away")}, time.Minute, "the hypervisor is away"},
+		"nobody knows":        {cloud.Status{Done: true}, 11 * time.Minute, "there still 10m0s after"},
+		"it is said to go on": {cloud.Status{After: time.Second}, 11 * time.Minute, "there still 10m0s after"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			simulate(t, 2, func(t *testing.T, s *sim) {
+				s.pool.add(machine(3, api.Requested, ""))
+				s.pool.size, s.pool.stays, s.pool.status = 3, true, tt.status
+				a := s.replica("a")
+				ends(t, a, Update{Kind: SetSize, DesiredSize: 2}, tt.most, BackendAway, "failed to terminate machine "+uuid(3), tt.says)
+				if busy, err := a.Busy(t.Context()); busy != nil || err != nil {
+					t.Errorf("the pool is locked still: %v, %v", busy, err)
+				}
+				if asked := s.pool.requests(); len(asked) != 1 {
+					t.Errorf("the pool's server was asked for %q", asked)
+				}
+			})
+		})
+	}
+}
+
+func TestAPoolThatIsNotObservedYetIsWaitedForAndNotFailed(t *testing.T) {
+	simulate(t, 2, func(t *testing.T, s *sim) {
+		s.pool.add(machine(3, api.Requested, ""))
+		s.pool.size = 3
+		s.pool.fails["delete"] = &cloud.ThrottledError{After: time.Second, Err: errors.New("has not been observed again")}
+		a := s.replica("a")
+		ticket, err := a.Submit(t.Context(), Update{Kind: SetSize, DesiredSize: 2}, a.judgeSize)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.passes(5 * time.Minute)
+		if is, err := a.Find(t.Context(), ticket.Update.ID); err != nil || is.Outcome != nil || !strings.Contains(is.Message, "has not been observed again") {
+			t.Fatalf("%+v, %v; want it to wait, and to say for what", is, err)
+		}
+		s.pool.fail("delete", nil)
+		if over, err := ticket.Wait(t.Context()); err != nil || over.Outcome.Result != Done {
+			t.Errorf("%+v, %v", over, err)
+		}
+	})
+}
+
+func TestARetirementThatNoManagerTakesUpIsCalledOff(t *testing.T) {
+	simulate(t, 3, func(t *testing.T, s *sim) {
+		a := s.replica("a", func(o *UpdaterOptions) { o.Labels = map[string]string{"shard": "x"} })
+		ends(t, a, Update{Kind: SetSize, DesiredSize: 2}, 2*time.Minute, ClusterAway, "NodeRetirement n", "shard=x", "no manager has looked at it")
+		if left := s.retirements(); len(left) > 0 {
+			t.Errorf("%d retirements are left", len(left))
+		}
+	})
+}
+
+func TestWhatHoldsARetirementUpIsNamed(t *testing.T) {
+	for code, says := range map[string]string{"GroupBudget": "its NodeGroup does not let it go", retirement.CloudRefused: "its cloud does not let it go"} {
+		simulate(t, 1, func(t *testing.T, s *sim) {
+			a := s.replica("a")
+			ticket, err := a.Submit(t.Context(), Update{Kind: Terminate, MachineID: uuid(1)}, a.judgeMachine)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.passes(5 * time.Second)
+			s.retired(s.retirements()[0].Name, func(rt *v1alpha1.NodeRetirement) {
+				rt.Status.Phase = v1alpha1.Pending
+				rt.Status.Conditions = []metav1.Condition{{
+					Type: v1alpha1.RetirementBlocked, Status: metav1.ConditionTrue, Reason: code, Message: "not now", LastTransitionTime: metav1.Now(),
+				}}
+			})
+			if over, err := ticket.Wait(t.Context()); err != nil || over.Outcome.Result != NotPossible || !strings.Contains(over.Outcome.Detail, says) {
+				t.Errorf("%s: %+v, %v", code, over, err)
+			}
+		})
+	}
+}
+
+func TestAMachineThatIsNotToGoIsLeftAsItWas(t *testing.T) {
+	for name, tt := range map[string]struct {
+		phase v1alpha1.Phase
+		want  Result
+	}{
+		"its retirement is refused": {v1alpha1.Refused, NotPossible},
+		"its drain is given up":     {v1alpha1.Aborted, NotPossible},
+		"nobody takes it up":        {"", ClusterAway},
+	} {
+		t.Run(name, func(t *testing.T) {
+			simulate(t, 2, func(t *testing.T, s *sim) {
+				s.pool.machines[0].Membership = &api.MembershipStatus{Active: true}
+				a := s.replica("a")
+				ticket, err := a.Submit(t.Context(), Update{Kind: Dispose, MachineID: uuid(1)}, a.judgeMachine)
+				if err != nil {
+					t.Fatal(err)
+				}
+				s.passes(5 * time.Second)
+				if tt.phase != "" {
+					s.retired(s.retirements()[0].Name, func(rt *v1alpha1.NodeRetirement) { rt.Status.Phase, rt.Status.Message = tt.phase, "no room" })
+				}
+				over, err := ticket.Wait(t.Context())
+				if err != nil || over.Outcome.Result != tt.want {
+					t.Errorf("%+v, %v", over, err)
+				}
+				if is := s.pool.machines[0].Membership; !is.Active || is.Evictable {
+					t.Errorf("the machine is %+v after %q; want it to be kept as before", is, s.pool.requests())
+				}
+			})
+		})
+	}
+}
+
+func TestAMachineThatHasNotRegisteredForLongCanBeTerminated(t *testing.T) {
+	for launched, want := range map[time.Duration]Result{time.Minute: NotPossible, 20 * time.Minute: Done} {
+		simulate(t, 1, func(t *testing.T, s *sim) {
+			m := machine(2, api.Running, "")
+			at := time.Now().Add(-launched)
+			m.LaunchTime = &at
+			s.pool.add(m)
+			s.pool.size = 2
+			ends(t, s.replica("a"), Update{Kind: Terminate, MachineID: uuid(2), Decrement: true}, time.Minute, want)
+		})
+	}
+}

@@ -1,0 +1,139 @@
+package doctor
+
+import (
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+)
+
+// noon is when the API server of these tests answers.
+var noon = time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC)
+
+func ptr[T any](v T) *T { return &v }
+
+// cluster is one in which nothing is wrong and nothing is installed.
+func cluster() *Facts {
+	return &Facts{Server: "v1.36.3", Clock: Clock{Server: noon, Here: noon}, Unread: map[Reading]error{}}
+}
+
+// installed is one with a whole installation on one Azure node, in which nothing is wrong.
+func installed() *Facts {
+	f := cluster()
+	f.Nodes = []*corev1.Node{azureNode("node-a")}
+	f.DaemonSets = []*appsv1.DaemonSet{agentSet()}
+	f.Deployments = []*appsv1.Deployment{managerDeployment()}
+	f.Pods = []*corev1.Pod{agentPod("node-a", true)}
+	f.LeaderLeases = map[Key]*coordinationv1.Lease{{"slipway", "slipway-manager"}: lease("slipway-manager", "manager-1", noon)}
+	f.NodeGroups = nil
+	wanted, err := own()
+	if err != nil {
+		panic(err) // the definitions are a part of this build
+	}
+	f.CRDs = crdsOf(wanted)
+	return f
+}
+
+func node(name string) *corev1.Node {
+	return &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"kubernetes.io/os": "linux"}},
+		Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}},
+	}
+}
+
+func azureNode(name string) *corev1.Node {
+	n := node(name)
+	n.Spec.ProviderID = "azure:///subscriptions/s/resourceGroups/g/providers/Microsoft.Compute/virtualMachineScaleSets/v/virtualMachines/0"
+	return n
+}
+
+func tainted(n *corev1.Node, key string, effect corev1.TaintEffect) *corev1.Node {
+	n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: key, Effect: effect})
+	return n
+}
+
+func template(image string, args ...string) corev1.PodTemplateSpec {
+	return corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{{Image: image, Args: args}}}}
+}
+
+func agentSet() *appsv1.DaemonSet {
+	t := template("example.com/x/slipway-agent:v1@sha256:0123", "--listen=:9818")
+	t.Spec.ServiceAccountName = "slipway-agent"
+	t.Spec.NodeSelector = map[string]string{"kubernetes.io/os": "linux"}
+	t.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
+	return &appsv1.DaemonSet{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "slipway", Name: "slipway-agent"}, Spec: appsv1.DaemonSetSpec{Template: t},
+	}
+}
+
+func managerDeployment() *appsv1.Deployment {
+	t := template("example.com/slipway:v1", "manager", "--listen=:9819")
+	t.Spec.ServiceAccountName = "slipway-manager"
+	d := deployment("slipway", "slipway-manager", 2)
+	d.Spec.Template, d.Status.AvailableReplicas = t, 2
+	return d
+}
+
+func deployment(namespace, name string, replicas int32) *appsv1.Deployment {
+	return &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		Spec:       appsv1.DeploymentSpec{Replicas: &replicas, Template: template("example.com/app")},
+	}
+}
+
+func agentPod(on string, ready bool) *corev1.Pod {
+	p := pod("slipway", "slipway-agent-"+on, nil)
+	p.OwnerReferences = []metav1.OwnerReference{{Kind: "DaemonSet", Name: "slipway-agent", Controller: ptr(true)}}
+	p.Spec.NodeName = on
+	p.Spec.Containers = []corev1.Container{{ReadinessProbe: &corev1.Probe{}}}
+	p.Status.StartTime = &metav1.Time{Time: noon.Add(-time.Hour)}
+	p.Status.Conditions[0].Status = corev1.ConditionFalse
+	if ready {
+		p.Status.Conditions[0].Status = corev1.ConditionTrue
+	}
+	return p
+}
+
+func pod(namespace, name string, labels map[string]string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: labels},
+		Status: corev1.PodStatus{
+			Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}},
+		},
+	}
+}
+
+// replica is a pod of the Deployment app.
+func replica(name, app string) *corev1.Pod {
+	p := pod("shop", name, map[string]string{"app": app, "pod-template-hash": "5d5"})
+	p.OwnerReferences = []metav1.OwnerReference{{Kind: "ReplicaSet", Name: app + "-5d5", Controller: ptr(true)}}
+	return p
+}
+
+func budget(name, app string, least, most *intstr.IntOrString) *policyv1.PodDisruptionBudget {
+	return &policyv1.PodDisruptionBudget{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, Generation: 1},
+		Spec: policyv1.PodDisruptionBudgetSpec{
+			MinAvailable: least, MaxUnavailable: most, Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}},
+		},
+	}
+}
+
+// counted is a budget that the disruption controller has worked out.
+func counted(b *policyv1.PodDisruptionBudget, healthy, desired, expected, allowed int32) *policyv1.PodDisruptionBudget {
+	b.Status = policyv1.PodDisruptionBudgetStatus{
+		ObservedGeneration: 1, CurrentHealthy: healthy, DesiredHealthy: desired, ExpectedPods: expected, DisruptionsAllowed: allowed,
+	}
+	return b
+}
+
+func lease(name, holder string, renewed time.Time) *coordinationv1.Lease {
+	return &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec:       coordinationv1.LeaseSpec{HolderIdentity: &holder, RenewTime: &metav1.MicroTime{Time: renewed}},
+	}
+}

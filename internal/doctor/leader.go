@@ -1,0 +1,70 @@
+package doctor
+
+import (
+	"fmt"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+)
+
+const (
+	// leaseName is the one that managers compete for.
+	leaseName = "slipway-manager"
+	// leaderLeaseTime is --leader-election-lease-duration where a Lease does not say.
+	leaderLeaseTime = 15 * time.Second
+	// takeover is how long another may take to see that a Lease has run out, and clocks may differ.
+	takeover = 30 * time.Second
+)
+
+// leaderLease is the Lease that the pods of a part compete for; none where they do not.
+func leaderLease(p *Part) (Key, bool) {
+	if p.Kind != Manager || p.Command != "" && p.Command != "manager" {
+		return Key{}, false
+	}
+	if v, ok := p.value("leader-elect"); ok && v == "false" {
+		return Key{}, false
+	}
+	namespace := p.namespace()
+	if v, ok := p.value("leader-election-namespace"); ok && v != "" {
+		namespace = v
+	}
+	return Key{namespace, leaseName}, true
+}
+
+// leader sees that a manager leads, and has said so lately.
+func leader(f *Facts) []Finding {
+	var found []Finding
+	for _, p := range f.installed(Manager) {
+		key, ok := leaderLease(&p)
+		if !ok || p.deployment == nil || replicasOf(p.deployment.Spec.Replicas) == 0 {
+			continue
+		}
+		if because := f.leaderless(f.LeaderLeases[key]); because != "" {
+			found = append(found, Finding{
+				Severity: Problem, Object: Object{"Lease", key.Namespace, key.Name},
+				Message: because + ": no manager leads, and no retirement goes on",
+				Remedy:  "kubectl logs of the manager's pods: a missing right on leases and an API server out of reach are the usual causes",
+			})
+		}
+	}
+	return found
+}
+
+func (f *Facts) leaderless(lease *coordinationv1.Lease) string {
+	switch {
+	case lease == nil:
+		return "there is no such Lease"
+	case lease.Spec.HolderIdentity == nil || *lease.Spec.HolderIdentity == "":
+		return "nobody holds it"
+	case lease.Spec.RenewTime == nil:
+		return "it has never been renewed"
+	}
+	holds := leaderLeaseTime
+	if s := lease.Spec.LeaseDurationSeconds; s != nil {
+		holds = time.Duration(*s) * time.Second
+	}
+	if age := f.now().Sub(lease.Spec.RenewTime.Time); age > holds+takeover {
+		return fmt.Sprintf("%s has not renewed it for %s", *lease.Spec.HolderIdentity, age.Truncate(time.Second))
+	}
+	return ""
+}

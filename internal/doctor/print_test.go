@@ -1,0 +1,197 @@
+package doctor
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/client-go/rest"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// troubled is a cluster with much that is wrong.
+func troubled() *Facts {
+	f := installed()
+	for i := range 7 {
+		f.Nodes = append(f.Nodes, azureNode(fmt.Sprintf("node-%d", i)))
+	}
+	f.Budgets = []*policyv1.PodDisruptionBudget{
+		budget("web", "web", nil, none), budget("web-too", "web", nil, one), budget("typo", "wbe", nil, one),
+	}
+	f.Pods = append(f.Pods, replica("web-1", "web"), pod("shop", "debug", nil))
+	f.Deployments = append(f.Deployments, deployment("shop", "web", 1))
+	f.DaemonSets = append(f.DaemonSets, daemon("kured", "ghcr.io/kubereboot/kured:1.20"))
+	f.Access = access(f.installed(Agent)[0], agentRights(), "create pods/eviction", "patch nodes")
+	f.LeaderLeases, f.parts = nil, nil
+	f.Unread[readNodeLeases] = forbidden("leases")
+	f.Unread[readStatefulSets] = errors.New("the server is on fire")
+	return f
+}
+
+func golden(t *testing.T, name string, got []byte) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(path, got, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), string(got)); diff != "" {
+		t.Errorf("%s (-want +got, -update writes it anew)\n%s", path, diff)
+	}
+}
+
+func TestReportsForPeopleAndAsData(t *testing.T) {
+	for name, f := range map[string]*Facts{"troubled": troubled(), "well": installed(), "bare": cluster()} {
+		r := Diagnose(f)
+		var text, wide bytes.Buffer
+		if err := errors.Join(r.Print(&text, false), r.Print(&wide, true)); err != nil {
+			t.Fatal(err)
+		}
+		golden(t, name+".txt", text.Bytes())
+		if name != "troubled" {
+			continue
+		}
+		golden(t, name+"-wide.txt", wide.Bytes())
+		data, err := json.MarshalIndent(r, "", "  ")
+		if err != nil {
+			t.Fatal(err)
+		}
+		golden(t, name+".json", append(data, '\n'))
+	}
+}
+
+func TestAPIServerThatForbidsEverythingIsReportedRightByRight(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusForbidden)
+		_, _ = w.Write([]byte(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","message":"no","code":403}`))
+	}))
+	defer server.Close()
+	f, err := Read(t.Context(), &rest.Config{Host: server.URL, QPS: -1}, Options{AskAgents: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := Diagnose(f)
+	for reading, right := range readRights {
+		switch reading {
+		case readAccess, readLeaderLeases, readMetrics:
+			continue // without parts there is nothing to ask
+		}
+		if !strings.Contains(fmt.Sprint(r.Findings), "you may not "+right.String()) {
+			t.Errorf("nothing is said of %s", right)
+		}
+	}
+	if len(r.Unchecked) == 0 || f.Unread[readClock] != nil {
+		t.Errorf("%+v, clock %v", r.Unchecked, f.Unread[readClock])
+	}
+}
+
+func TestAPIServerThatAnswersNonsenseIsAProblemAndNoCrash(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Date", "yesterday")
+		_, _ = w.Write([]byte(`{"kind":"Teapot"`))
+	}))
+	defer server.Close()
+	f, err := Read(t.Context(), &rest.Config{Host: server.URL, QPS: -1}, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r := Diagnose(f); r.Count(Problem) == 0 || f.Unread[readClock] == nil {
+		t.Errorf("%+v", r)
+	}
+}
+
+// agentServer is an API server through which an agent's metrics are read.
+func agentServer(t *testing.T, status int, body string) *reader {
+	t.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if want := "/api/v1/namespaces/slipway/pods/slipway-agent-node-a:9818/proxy/metrics"; r.URL.Path != want {
+			t.Errorf("asked for %s, want %s", r.URL.Path, want)
+		}
+		w.WriteHeader(status)
+		_, _ = w.Write([]byte(body))
+	}))
+	t.Cleanup(server.Close)
+	f := installed()
+	f.LastRead = map[Key]LastRead{}
+	r, err := newReader(&rest.Config{Host: server.URL, QPS: -1}, f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func TestAgentsAreAskedWhenTheyLastReadTheNotices(t *testing.T) {
+	key := Key{"slipway", "slipway-agent-node-a"}
+	r := agentServer(t, http.StatusOK, "# HELP x\n"+lastReadMetric+" 1.5e9\n")
+	r.run(t.Context(), r.agentMetrics())
+	if got := r.f.LastRead[key]; got.Err != nil || !got.At.Equal(time.Unix(1_500_000_000, 0)) {
+		t.Errorf("%+v", got)
+	}
+	r = agentServer(t, http.StatusServiceUnavailable, "no route")
+	r.run(t.Context(), r.agentMetrics())
+	if got := r.f.LastRead[key]; got.Err == nil {
+		t.Errorf("%+v", got)
+	}
+	r = agentServer(t, http.StatusForbidden, `{"kind":"Status","apiVersion":"v1","reason":"Forbidden","code":403}`)
+	r.run(t.Context(), r.agentMetrics())
+	if len(r.f.LastRead) > 0 || !strings.Contains(fmt.Sprint(callerRights(r.f)), "you may not get pods/proxy") {
+		t.Errorf("%+v, %v", r.f.LastRead, r.f.Unread)
+	}
+}
+
+func TestAnAgentIsAskedAtThePortThatItsPodTells(t *testing.T) {
+	http := corev1.ContainerPort{Name: "http", ContainerPort: 17923}
+	for name, c := range map[string]struct {
+		port  string // the annotation's
+		ports []corev1.ContainerPort
+		want  int32
+	}{
+		"none is told":                {"", nil, 9818},
+		"by its name":                 {"1", []corev1.ContainerPort{http, {Name: "metrics", ContainerPort: 9999}}, 9999},
+		"by the annotation":           {"9000", []corev1.ContainerPort{http}, 9000},
+		"an annotation that is wrong": {"99999", []corev1.ContainerPort{http}, 17923},
+		"the only one":                {"", []corev1.ContainerPort{http}, 17923},
+		"one of several":              {"", []corev1.ContainerPort{http, {Name: "other", ContainerPort: 1}}, 9818},
+	} {
+		pod := agentPod("node-a", true)
+		pod.Spec.Containers[0].Ports = c.ports
+		if c.port != "" {
+			pod.Annotations = map[string]string{scrapePort: c.port}
+		}
+		if got := portOf(pod); got != c.want {
+			t.Errorf("%s: asked at port %d, want %d", name, got, c.want)
+		}
+	}
+}
+
+func FuzzExpositions(f *testing.F) {
+	for _, seed := range []string{
+		lastReadMetric + " 1.7e9", lastReadMetric + " 0", lastReadMetric + " NaN", lastReadMetric + " -1", lastReadMetric + " 1e300", "",
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		if at, err := parseLastRead(raw); err == nil && !at.IsZero() && (at.Unix() < 0 || at.Year() > 9999+1) {
+			t.Errorf("%q: %s", raw, at)
+		}
+	})
+}

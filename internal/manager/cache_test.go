@@ -1,0 +1,17 @@
+package manager
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+func TestACachedNodeSaysWhichMachineItIsOn(t *testing.T) { // I4
+	n := &corev1.Node{Spec: corev1.NodeSpec{ProviderID: "cloud:///a"}}
+	n.Name, n.Status.NodeInfo.SystemUUID = "a", "uuid"
+	o, err := trimNode(n)
+	kept, ok := o.(*corev1.Node)
+	if err != nil || !ok || kept.Name != "a" || kept.Spec.ProviderID != "cloud:///a" || kept.Status.NodeInfo.SystemUUID != "uuid" {
+		t.Errorf("%+v, %v", o, err)
+	}
+}

@@ -1,0 +1,64 @@
+package nodegroup
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+)
+
+func TestARetirementHasTheLabelsByWhichTheOwnerOfTheNodeSelects(t *testing.T) {
+	labelled := group("ci")
+	labelled.Labels = map[string]string{"team": "a"}
+	for name, tt := range map[string]struct {
+		groups []v1alpha1.NodeGroup
+		scope  string
+		want   map[string]string
+	}{
+		"no group":              {nil, "", nil},
+		"a group":               {[]v1alpha1.NodeGroup{*labelled}, "team=b", map[string]string{"team": "a"}},
+		"another node's group":  {[]v1alpha1.NodeGroup{*group("gpu")}, "team=b", map[string]string{"team": "b"}},
+		"a stand-in's":          {nil, "slipway.dev/agentpool=ci", map[string]string{"slipway.dev/agentpool": "ci"}},
+		"one of several values": {nil, "team in (b,a),!proxy,size!=big,fast", map[string]string{"team": "a", "fast": ""}},
+		"a manager's":           {nil, "!proxy", nil},
+		"nonsense":              {nil, "=(", nil},
+	} {
+		n := node("a", "ci")
+		if tt.scope != "" {
+			n.Annotations = map[string]string{annotationScope: tt.scope}
+		}
+		if diff := cmp.Diff(tt.want, RetirementLabels(tt.groups, &n)); diff != "" {
+			t.Errorf("%s: %s", name, diff)
+		}
+	}
+}
+
+func TestANodeOfAGroupWithoutAnObjectSaysWhoseItIsUntilItIsNot(t *testing.T) {
+	g := group("ci")
+	g.UID = ""
+	n := node("a", "ci")
+	w := World{Group: g, Nodes: []Node{{Object: &n, Keepers: []string{"ns/pod"}}}, Now: noon}
+	by := owner{"ci", "mine=yes"}
+	for range 2 {
+		decisions, err := Decide(w)
+		if err != nil {
+			t.Fatal(err)
+		}
+		patch, err := decisions[0].marks.patch(&n, by)
+		if err != nil {
+			t.Fatal(err)
+		}
+		apply(t, &n, patch)
+		if ownerOf(&n) != by {
+			t.Errorf("the node says %v", ownerOf(&n))
+		}
+	}
+	patch, err := Marks{}.patch(&n, by)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if apply(t, &n, patch); len(n.Annotations) > 0 {
+		t.Errorf("left behind: %v", n.Annotations)
+	}
+}

@@ -1,0 +1,77 @@
+package nodegroup
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/retirement"
+)
+
+// TestAPendingPodForWhichTheSchedulerFindsNoNodeRescuesOneThatIsBeingDrained has one pod that was made a moment ago, and then
+// one beside it that the scheduler has looked for a node for.
+func TestAPendingPodForWhichTheSchedulerFindsNoNodeRescuesOneThatIsBeingDrained(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := sized("a", "ci", "8")
+		n.ResourceVersion = ""
+		c := newCluster(t, group("ci"), &n)
+		m := c.manager()
+		c.look(m, "ci")
+		time.Sleep(11 * minute)
+		c.look(m, "ci")
+		c.drains("a")
+
+		made := keeper("a-job", "")
+		made.Status.Phase = corev1.PodPending
+		waits := keeper("b-job", "")
+		waits.Status = corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{
+			Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable,
+		}}}
+		for _, step := range []struct {
+			pod     *corev1.Pod
+			rescued bool
+		}{{made, false}, {waits, true}} {
+			if err := c.Create(t.Context(), step.pod); err != nil {
+				t.Fatal(err)
+			}
+			c.look(m, "ci")
+			if rt := c.records()[0]; rt.DeletionTimestamp.IsZero() == step.rescued {
+				t.Fatalf("with %s: the retirement is called off: %t", step.pod.Name, !step.rescued)
+			}
+		}
+		if err := c.Get(t.Context(), client.ObjectKeyFromObject(&n), &n); err != nil {
+			t.Fatal(err)
+		}
+		if since := marksOf(&n, "ci").Since; time.Since(since) > minute {
+			t.Errorf("its cooldown goes on since %s", since)
+		}
+	})
+}
+
+// drains has the retirement of a node come to its drain, as package retirement does.
+func (c *cluster) drains(node string) {
+	c.t.Helper()
+	for _, rt := range c.records() {
+		if rt.Spec.NodeName != node {
+			continue
+		}
+		rt.Finalizers = []string{retirement.Finalizer}
+		if err := c.Update(c.t.Context(), &rt); err != nil {
+			c.t.Fatal(err)
+		}
+		rt.Status.Phase = v1alpha1.Draining
+		rt.Status.Conditions = []metav1.Condition{{
+			Type: v1alpha1.RetirementAdmitted, Status: metav1.ConditionTrue, Reason: "Admitted", LastTransitionTime: metav1.Now(),
+		}}
+		if err := c.Status().Update(c.t.Context(), &rt); err != nil {
+			c.t.Fatal(err)
+		}
+		return
+	}
+	c.t.Fatalf("no retirement of %s", node)
+}

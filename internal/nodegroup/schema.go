@@ -1,0 +1,111 @@
+package nodegroup
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	openapierrors "k8s.io/kube-openapi/pkg/validation/errors"
+	"k8s.io/kube-openapi/pkg/validation/spec"
+	"k8s.io/kube-openapi/pkg/validation/strfmt"
+	"k8s.io/kube-openapi/pkg/validation/validate"
+	"sigs.k8s.io/yaml"
+
+	"github.com/slipway-dev/slipway/api/crds"
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+)
+
+// CheckSchema finds what the schema of the CustomResourceDefinition says against a NodeGroup as it is written, by the library
+// that the API server judges by. What the definition has as rules in CEL is for [Check], of the NodeGroup as it is read. Each
+// error begins with the field. Unknown fields are passed over.
+func CheckSchema(object map[string]any) (errs []error) {
+	schema, err := groupSchema()
+	if err != nil {
+		return []error{err}
+	}
+	// A validator holds what it has validated, so that each is for one use.
+	found := validate.NewSchemaValidator(schema, nil, "", strfmt.Default).Validate(object)
+	for _, err := range found.Errors {
+		errs = append(errs, worded(err))
+	}
+	return errs
+}
+
+// FillIn gives the fields of a NodeGroup as it is written the defaults of the CustomResourceDefinition, as the API server would.
+func FillIn(object map[string]any) error {
+	schema, err := groupSchema()
+	if err != nil {
+		return err
+	}
+	fillIn(object, schema)
+	return nil
+}
+
+// fillIn follows what is there: an object that is not there gets no fields.
+func fillIn(value any, schema *spec.Schema) {
+	switch value := value.(type) {
+	case map[string]any:
+		for name := range schema.Properties {
+			field := schema.Properties[name]
+			if _, there := value[name]; !there && field.Default != nil {
+				value[name] = runtime.DeepCopyJSONValue(field.Default)
+			}
+			fillIn(value[name], &field)
+		}
+	case []any:
+		if schema.Items == nil || schema.Items.Schema == nil {
+			return
+		}
+		for i := range value {
+			fillIn(value[i], schema.Items.Schema)
+		}
+	}
+}
+
+// inBody is what the library calls a whole object.
+const inBody = " in body "
+
+// worded has an error of the library begin with the field and the value.
+func worded(err error) error {
+	wrong, ok := errors.AsType[*openapierrors.Validation](err)
+	if !ok {
+		return err
+	}
+	want := strings.TrimPrefix(strings.TrimPrefix(err.Error(), wrong.Name), inBody)
+	value, unprintable := json.Marshal(wrong.Value)
+	if wrong.Value == nil || unprintable != nil {
+		return fmt.Errorf("%s: %s", wrong.Name, want)
+	}
+	return fmt.Errorf("%s: %s: %s", wrong.Name, value, want)
+}
+
+// groupSchema is the schema of the definition that is installed too.
+var groupSchema = sync.OnceValues(func() (*spec.Schema, error) {
+	const file = "slipway.dev_nodegroups.yaml"
+	raw, err := crds.Files.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	var definition struct {
+		Spec struct {
+			Versions []struct {
+				Name   string `json:"name"`
+				Schema struct {
+					OpenAPIV3Schema spec.Schema `json:"openAPIV3Schema"`
+				} `json:"schema"`
+			} `json:"versions"`
+		} `json:"spec"`
+	}
+	if err := yaml.Unmarshal(raw, &definition); err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	for i := range definition.Spec.Versions {
+		if v := &definition.Spec.Versions[i]; v.Name == v1alpha1.GroupVersion.Version {
+			return &v.Schema.OpenAPIV3Schema, nil
+		}
+	}
+	return nil, fmt.Errorf("%s: has no version %s", file, v1alpha1.GroupVersion.Version)
+})

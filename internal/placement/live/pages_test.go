@@ -1,0 +1,81 @@
+package live_test
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/slipway-dev/slipway/internal/placement/live"
+)
+
+// listOnly answers as an API server that does not stream what there is: a list at any version is whole, one at the newest
+// comes in pages.
+type listOnly struct {
+	pods    []corev1.Pod
+	largest int
+}
+
+func (l *listOnly) list(_ context.Context, o metav1.ListOptions) (runtime.Object, error) {
+	from, _ := strconv.Atoi(o.Continue)
+	to := len(l.pods)
+	if o.ResourceVersion != "0" && o.Limit > 0 {
+		to = min(to, from+int(o.Limit))
+	}
+	page := &corev1.PodList{ListMeta: metav1.ListMeta{ResourceVersion: "7"}}
+	for _, pod := range l.pods[from:to] {
+		page.Items = append(page.Items, *pod.DeepCopy())
+	}
+	if to < len(l.pods) {
+		page.Continue = strconv.Itoa(to)
+	}
+	l.largest = max(l.largest, to-from)
+	return page, nil
+}
+
+func (l *listOnly) watch(_ context.Context, o metav1.ListOptions) (watch.Interface, error) {
+	if o.SendInitialEvents != nil {
+		return nil, apierrors.NewInvalid(schema.GroupKind{Kind: "ListOptions"}, "", nil)
+	}
+	return watch.NewFake(), nil
+}
+
+func TestPodsThatAreNotStreamedAreReadInPagesAndTrimmed(t *testing.T) {
+	from := &listOnly{}
+	for i := range 1234 {
+		pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "work", Name: fmt.Sprint("pod-", i), Annotations: map[string]string{"note": "long"}}}
+		pod.Spec.Containers = []corev1.Container{{Name: "app", Env: []corev1.EnvVar{{Name: "A", Value: "b"}}}}
+		from.pods = append(from.pods, pod)
+	}
+	trim := live.TrimPods()
+	informer := live.InPages(trim)(&cache.ListWatch{ListWithContextFunc: from.list, WatchFuncWithContext: from.watch}, &corev1.Pod{}, 0, cache.Indexers{})
+	if err := informer.SetTransform(trim); err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+	done := make(chan struct{})
+	go func() { defer close(done); informer.RunWithContext(ctx) }()
+	if !cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
+		t.Fatal("the informer has not read the pods")
+	}
+	stop()
+	<-done
+	held := informer.GetStore().List()
+	if len(held) != len(from.pods) || from.largest != 500 {
+		t.Errorf("%d of %d pods were read, at the most %d at a time; want all, 500 at a time", len(held), len(from.pods), from.largest)
+	}
+	for _, o := range held {
+		if p := o.(*corev1.Pod); p.Spec.Containers[0].Env != nil || p.Spec.Containers[0].Name != "app" {
+			t.Fatalf("the pod is not trimmed: %+v", p)
+		}
+	}
+}

@@ -1,0 +1,70 @@
+package retirement
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+)
+
+func TestANodeIsHeldByWhatSomebodyElseHasSetAndForAsLongAsItSays(t *testing.T) {
+	made := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	for _, tt := range []struct {
+		annotations map[string]string
+		age         time.Duration
+		want        string
+	}{
+		{nil, 0, ""},
+		{map[string]string{"slipway.dev/do-not-evict": "true"}, time.Hour, "slipway.dev/do-not-evict"},
+		{map[string]string{"slipway.dev/do-not-evict": "false"}, 0, ""},
+		{map[string]string{"slipway.dev/do-not-evict": ""}, 0, ""},
+		{map[string]string{"karpenter.sh/do-not-disrupt": "1h"}, 59 * time.Minute, "karpenter.sh/do-not-disrupt"},
+		{map[string]string{"karpenter.sh/do-not-disrupt": "1h"}, time.Hour, ""},
+		{map[string]string{ScaleDownDisabled: "True"}, 0, ScaleDownDisabled},
+		{map[string]string{ScaleDownDisabled: "1h"}, 0, ""},
+		{map[string]string{ScaleDownDisabled: "true", HoldsOff: "true"}, 0, ""},
+		{map[string]string{ScaleDownDisabled: "true", HoldsOff: "true", "slipway.dev/do-not-evict": "true"}, 0, "slipway.dev/do-not-evict"},
+	} {
+		if got := HeldBy(tt.annotations, made, made.Add(tt.age)); got != tt.want {
+			t.Errorf("%v at the age of %s: %q, want %q", tt.annotations, tt.age, got, tt.want)
+		}
+	}
+}
+
+// TestANodeThatIsNotHeldFromSlipwayLeaves has annotations on the node that do not keep it from leaving.
+func TestANodeThatIsNotHeldFromSlipwayLeaves(t *testing.T) {
+	for name, tt := range map[string]struct {
+		spec  v1alpha1.NodeRetirementSpec
+		world func(*sim)
+	}{
+		"Slipway keeps cluster-autoscaler off": {world: func(s *sim) { s.change("a", annotated(ScaleDownDisabled, "true", HoldsOff, "true")) }},
+		"the protection is overridden": {
+			spec:  v1alpha1.NodeRetirementSpec{OverrideProtection: &v1alpha1.OverrideProtection{By: "ops", Why: "bad disk"}},
+			world: func(s *sim) { s.change("a", annotated("slipway.dev/do-not-evict", "true")) },
+		},
+		"the machine is gone": {world: func(s *sim) {
+			s.change("a", annotated("slipway.dev/do-not-evict", "true"))
+			s.lose("a")
+			s.change("a", silent)
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, ctx context.Context) {
+				s := ci(t)
+				tt.world(s)
+				tt.spec.NodeName = "a"
+				if tt.spec.OverrideProtection != nil {
+					tt.spec.OverrideProtection.Until = metav1.NewTime(time.Now().Add(time.Hour))
+				}
+				s.retire(t, "r", tt.spec)
+				if rt := s.settled(ctx, s.controller(t), "r", time.Hour); rt.Status.Phase != v1alpha1.Succeeded {
+					t.Fatalf("%s: %s", rt.Status.Phase, rt.Status.Message)
+				}
+				s.hasLeft(t, "a")
+			})
+		})
+	}
+}

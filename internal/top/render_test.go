@@ -1,0 +1,157 @@
+package top
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/charmbracelet/x/ansi"
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	file := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", file, diff)
+	}
+}
+
+// shown is a screen as somebody sees it who sees no colours.
+func shown(s string) string {
+	lines := strings.Split(ansi.Strip(s), "\n")
+	for i := range lines {
+		lines[i] = strings.TrimRight(lines[i], " ")
+	}
+	return strings.Join(lines, "\n") + "\n"
+}
+
+func screenOf(width, height int) Screen {
+	return Screen{Width: width, Height: height, Now: noon, Title: "https://aks.example.com", Selected: pool + "2", Footer: []string{keys}}
+}
+
+func TestScreens(t *testing.T) {
+	ascii := screenOf(80, 24)
+	ascii.ASCII = true
+	refused := scene()
+	refused.Loads, refused.Idle = nil, nil
+	refused.Problems = []string{"you may not list and watch pods: bind ClusterRole slipway-top (deploy/viewer)"}
+	for name, tt := range map[string]struct {
+		facts Facts
+		on    Screen
+	}{
+		"80x24.txt":         {scene(), screenOf(80, 24)},
+		"200x50.txt":        {scene(), screenOf(200, 50)},
+		"80x24-ascii.txt":   {scene(), ascii},
+		"80x24-refused.txt": {refused, screenOf(80, 24)},
+		"40x12.txt":         {scene(), screenOf(40, 12)},
+		"80x24-empty.txt":   {Facts{Now: noon}, screenOf(80, 24)},
+	} {
+		t.Run(name, func(t *testing.T) { golden(t, name, shown(Render(Build(tt.facts), tt.on))) })
+	}
+}
+
+func TestTheDocumentationShowsAScreen(t *testing.T) {
+	const fence = "```\n"
+	file := filepath.Join("..", "..", "docs", "top.md")
+	page, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, rest, opened := strings.Cut(string(page), fence)
+	got, after, closed := strings.Cut(rest, fence)
+	if !opened || !closed {
+		t.Fatalf("%s has no screen between two lines %q", file, fence)
+	}
+	want := shown(Render(Build(scene()), screenOf(80, 23)))
+	if *update {
+		if err := os.WriteFile(file, []byte(before+fence+want+fence+after), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	} else if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("%s (-want +got, -update writes it anew):\n%s", file, diff)
+	}
+}
+
+func TestColoursOnlyUnderlineTheText(t *testing.T) {
+	s := Render(Build(scene()), screenOf(80, 40))
+	if !strings.Contains(s, "\x1b[") {
+		t.Fatal("there is no colour to take off")
+	}
+	for _, phrase := range []string{"> aks-ru..", "due in 0:24", "waiting for PDB shop/web", "not Ready 1:30", "held", "! next try"} {
+		if !strings.Contains(ansi.Strip(s), phrase) {
+			t.Errorf("%q is not in the text without colours:\n%s", phrase, ansi.Strip(s))
+		}
+	}
+}
+
+func TestAnyStateFitsOnAnyScreen(t *testing.T) {
+	text := rapid.StringOfN(rapid.RuneFrom([]rune("ab-é漢字\x1b[2J\n\t\u009b…")), 0, 60, -1)
+	rapid.Check(t, func(t *rapid.T) {
+		on := Screen{
+			Width: rapid.IntRange(1, 220).Draw(t, "width"), Height: rapid.IntRange(1, 60).Draw(t, "height"),
+			Now: noon, Title: text.Draw(t, "title"), ASCII: rapid.Bool().Draw(t, "ascii"), Footer: []string{text.Draw(t, "footer")},
+		}
+		s := Build(scene())
+		s.Problems = rapid.SliceOfN(text, 0, 30).Draw(t, "problems")
+		for i := range s.Groups {
+			s.Groups[i].Name = text.Draw(t, "group")
+			for j := range s.Groups[i].Nodes {
+				s.Groups[i].Nodes[j].Name = text.Draw(t, "node")
+				s.Groups[i].Nodes[j].Doing.Detail = text.Draw(t, "detail")
+			}
+		}
+		lines := strings.Split(Render(s, on), "\n")
+		if len(lines) != on.Height {
+			t.Errorf("%d lines on a screen of %d", len(lines), on.Height)
+		}
+		for _, line := range lines {
+			plain := ansi.Strip(line)
+			if w := ansi.StringWidth(plain); w > on.Width {
+				t.Errorf("%d cells on a screen of %d: %q", w, on.Width, line)
+			}
+			if strings.ContainsAny(plain, "\x1b\t\u009b") {
+				t.Errorf("%q would be obeyed by the terminal", line)
+			}
+		}
+	})
+}
+
+func TestTheSelectedNodeIsAlwaysOnTheScreen(t *testing.T) {
+	s := Build(scene())
+	for _, g := range s.Groups {
+		for _, n := range g.Nodes {
+			on := screenOf(80, 14)
+			on.Selected = n.Name
+			if text := shown(Render(s, on)); !strings.Contains(text, "\n> "+name(n.Name, nameWidth(80))) {
+				t.Errorf("%s is not to be seen:\n%s", n.Name, text)
+			}
+		}
+	}
+}
+
+func TestAClockCounts(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		-time.Second: "0:00", 0: "0:00", 7 * time.Second: "0:07", 192 * time.Second: "3:12", 59*time.Minute + 59*time.Second: "59:59",
+		time.Hour + 2*time.Minute + 3*time.Second: "1:02:03", 47 * time.Hour: "47:00:00", 53 * time.Hour: "2d5h",
+	} {
+		if got := clock(d); got != want {
+			t.Errorf("%s: %q, want %q", d, got, want)
+		}
+	}
+}

@@ -1,0 +1,174 @@
+package main
+
+import (
+	"archive/tar"
+	"archive/zip"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"path/filepath"
+	"time"
+)
+
+// entry is one file or folder of an archive or an image's layer. Its name has slashes; a folder's ends in one.
+type entry struct {
+	Name string
+	Mode int64
+	Data []byte
+	Path string // where the content is, if not in Data
+}
+
+func (e entry) isDir() bool { return e.Name[len(e.Name)-1] == '/' }
+
+func (e entry) open() (io.ReadCloser, int64, error) {
+	if e.Path == "" {
+		return io.NopCloser(bytes.NewReader(e.Data)), int64(len(e.Data)), nil
+	}
+	f, err := os.Open(e.Path)
+	if err != nil {
+		return nil, 0, err
+	}
+	info, err := f.Stat()
+	if err != nil {
+		_ = f.Close()
+		return nil, 0, err
+	}
+	return f, info.Size(), nil
+}
+
+// writeTar writes entries in their order, owned by root and all of one time.
+func writeTar(w io.Writer, entries []entry, at time.Time) error {
+	tw := tar.NewWriter(w)
+	for _, e := range entries {
+		h := &tar.Header{Name: e.Name, Mode: e.Mode, ModTime: at, Typeflag: tar.TypeReg, Format: tar.FormatPAX}
+		if e.isDir() {
+			h.Typeflag = tar.TypeDir
+			if err := tw.WriteHeader(h); err != nil {
+				return err
+			}
+			continue
+		}
+		if err := e.copyTo(func(size int64) (io.Writer, error) { h.Size = size; return tw, tw.WriteHeader(h) }); err != nil {
+			return fmt.Errorf("%s: %w", e.Name, err)
+		}
+	}
+	return tw.Close()
+}
+
+// writeZip is writeTar for those who have Windows.
+func writeZip(w io.Writer, entries []entry, at time.Time) error {
+	zw := zip.NewWriter(w)
+	for _, e := range entries {
+		if e.isDir() {
+			continue
+		}
+		h := &zip.FileHeader{Name: e.Name, Method: zip.Deflate, Modified: at}
+		h.SetMode(os.FileMode(e.Mode))
+		if err := e.copyTo(func(int64) (io.Writer, error) { return zw.CreateHeader(h) }); err != nil {
+			return fmt.Errorf("%s: %w", e.Name, err)
+		}
+	}
+	return zw.Close()
+}
+
+// copyTo writes the content to what begin gives for its size.
+func (e entry) copyTo(begin func(size int64) (io.Writer, error)) error {
+	r, size, err := e.open()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = r.Close() }()
+	w, err := begin(size)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(w, r)
+	return err
+}
+
+// writeArchive writes entries to a file whose name says the format: .zip, .tar.gz or .tgz.
+func writeArchive(file string, entries []entry, at time.Time) (err error) {
+	f, err := os.Create(file)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if e := f.Close(); err == nil {
+			err = e
+		}
+	}()
+	if filepath.Ext(file) == ".zip" {
+		return writeZip(f, entries, at)
+	}
+	gz := gzip.NewWriter(f)
+	if err := writeTar(gz, entries, at); err != nil {
+		return err
+	}
+	return gz.Close()
+}
+
+// archiveName is the file that holds a product for a target.
+func (r *release) archiveName(product string, t target) string {
+	ext := ".tar.gz"
+	if t.OS == "windows" {
+		ext = ".zip"
+	}
+	return r.name(product, t.file()) + ext
+}
+
+// kubectlPlugin is the name under which kubectl finds slipway. It is in an archive of its own, since krew unpacks no links.
+const kubectlPlugin = "kubectl-slipway"
+
+// writeArchives writes for each target one archive of everything to be installed, and one of the kubectl plugin alone.
+func (r *release) writeArchives(_ context.Context, binaries []executable) error {
+	docs, err := tree(r.path(docsFolder), "", 0o644)
+	if err != nil {
+		return err
+	}
+	license := entry{Name: "LICENSE", Mode: 0o644, Path: filepath.Join(r.source.Root, "LICENSE")}
+	for _, t := range r.targets {
+		all := []entry{license}
+		plugin := []entry{license}
+		for _, b := range binaries {
+			if b.Target != t {
+				continue
+			}
+			all = append(all, entry{Name: t.exe(b.Command), Mode: 0o755, Path: b.Path})
+			if b.Command == "slipway" {
+				plugin = append(plugin, entry{Name: t.exe(kubectlPlugin), Mode: 0o755, Path: b.Path})
+			}
+		}
+		for product, entries := range map[string][]entry{"slipway": append(all, docs...), kubectlPlugin: plugin} {
+			r.log.Info("packing", "product", product, "target", t.String())
+			if err := writeArchive(r.path(r.archiveName(product, t)), entries, r.source.Time); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// tree is every file under a folder, in the order of their names, to be packed under prefix.
+func tree(folder, prefix string, mode int64) ([]entry, error) {
+	var entries []entry
+	err := filepath.WalkDir(folder, func(file string, d os.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		rel, err := filepath.Rel(folder, file)
+		if err != nil {
+			return err
+		}
+		m := mode
+		if info, err := d.Info(); err == nil && info.Mode()&0o100 != 0 {
+			m = 0o755
+		}
+		entries = append(entries, entry{Name: path.Join(prefix, filepath.ToSlash(rel)), Mode: m, Path: file})
+		return nil
+	})
+	return entries, err
+}

@@ -1,0 +1,122 @@
+package main
+
+import (
+	"encoding/binary"
+	"unicode/utf16"
+)
+
+const (
+	hiveBase = 4096 // the base block, and the size of the one bin behind it
+	noCell   = 0xFFFFFFFF
+)
+
+// emptyHive is a Windows registry hive that has a root key and nothing in it. Format:
+// https://github.com/msuhanov/regf/blob/master/Windows%20registry%20file%20format%20specification.md
+func emptyHive(name string) []byte {
+	le := binary.LittleEndian
+	hive := make([]byte, 2*hiveBase)
+	base, bin := hive[:hiveBase], hive[hiveBase:]
+
+	key := keyNode(name)
+	security := hiveSecurity()
+	keyAt := 32
+	securityAt := keyAt + cellSize(len(key))
+	le.PutUint32(key[44:], uint32(securityAt))
+	le.PutUint32(security[4:], uint32(securityAt)) // a ring of one
+	le.PutUint32(security[8:], uint32(securityAt))
+
+	copy(bin, "hbin")
+	le.PutUint32(bin[8:], hiveBase)
+	putCell(bin, keyAt, key)
+	putCell(bin, securityAt, security)
+	free := securityAt + cellSize(len(security))
+	le.PutUint32(bin[free:], uint32(hiveBase-free))
+
+	copy(base, "regf")
+	le.PutUint32(base[4:], 1) // written as often ...
+	le.PutUint32(base[8:], 1) // ... as begun: nothing is to be recovered from a log
+	le.PutUint32(base[20:], 1)
+	le.PutUint32(base[24:], 3) // version 1.3, that of a hive saved with RegSaveKey
+	le.PutUint32(base[32:], 1)
+	le.PutUint32(base[36:], uint32(keyAt))
+	le.PutUint32(base[40:], hiveBase)
+	le.PutUint32(base[44:], 1)
+	for i, c := range utf16.Encode([]rune(name)) {
+		le.PutUint16(base[48+2*i:], c)
+	}
+	le.PutUint32(base[508:], hiveChecksum(base))
+	return hive
+}
+
+// hiveChecksum is the exclusive or of the first 127 words, which is never 0 nor all ones.
+func hiveChecksum(base []byte) uint32 {
+	var sum uint32
+	for i := 0; i < 508; i += 4 {
+		sum ^= binary.LittleEndian.Uint32(base[i:])
+	}
+	switch sum {
+	case 0:
+		return 1
+	case 0xFFFFFFFF:
+		return 0xFFFFFFFE
+	}
+	return sum
+}
+
+// cellSize is the room of a cell with its length in front, in steps of 8 bytes.
+func cellSize(data int) int { return (4 + data + 7) &^ 7 }
+
+func putCell(bin []byte, at int, data []byte) {
+	binary.LittleEndian.PutUint32(bin[at:], uint32(-int32(cellSize(len(data))))) // negative: in use
+	copy(bin[at+4:], data)
+}
+
+// keyNode is a root key without values and subkeys. The caller enters where its security is.
+func keyNode(name string) []byte {
+	le := binary.LittleEndian
+	const root, noDelete, asciiName = 0x4, 0x8, 0x20
+	b := make([]byte, 76, 76+len(name))
+	copy(b, "nk")
+	le.PutUint16(b[2:], root|noDelete|asciiName)
+	for _, none := range []int{16, 28, 32, 40, 48} { // parent, lists of subkeys, of volatile ones, of values; class name
+		le.PutUint32(b[none:], noCell)
+	}
+	le.PutUint16(b[72:], uint16(len(name)))
+	return append(b, name...)
+}
+
+// hiveSecurity gives all rights to the system and its administrators, on the key and what is made under it. The caller
+// enters its own place.
+func hiveSecurity() []byte {
+	le := binary.LittleEndian
+	system := []byte{1, 1, 0, 0, 0, 0, 0, 5, 18, 0, 0, 0}                           // S-1-5-18
+	administrators := []byte{1, 2, 0, 0, 0, 0, 0, 5, 32, 0, 0, 0, 0x20, 0x02, 0, 0} // S-1-5-32-544
+	const allAccess, inherited = 0xF003F, 2
+
+	acl := []byte{2, 0, 0, 0, 2, 0, 0, 0}
+	for _, sid := range [][]byte{system, administrators} {
+		ace := make([]byte, 8)
+		ace[1] = inherited
+		le.PutUint16(ace[2:], uint16(8+len(sid)))
+		le.PutUint32(ace[4:], allAccess)
+		acl = append(append(acl, ace...), sid...)
+	}
+	le.PutUint16(acl[2:], uint16(len(acl)))
+
+	const selfRelative, hasACL = 0x8000, 0x4
+	descriptor := make([]byte, 20)
+	descriptor[0] = 1
+	le.PutUint16(descriptor[2:], selfRelative|hasACL)
+	le.PutUint32(descriptor[4:], 20)                                          // owner: administrators
+	le.PutUint32(descriptor[8:], uint32(20+len(administrators)))              // group: system
+	le.PutUint32(descriptor[16:], uint32(20+len(administrators)+len(system))) // who may what
+	for _, part := range [][]byte{administrators, system, acl} {
+		descriptor = append(descriptor, part...)
+	}
+
+	b := make([]byte, 20, 20+len(descriptor))
+	copy(b, "sk")
+	le.PutUint32(b[12:], 1)
+	le.PutUint32(b[16:], uint32(len(descriptor)))
+	return append(b, descriptor...)
+}

@@ -1,0 +1,227 @@
+package main
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+	"golang.org/x/crypto/x509roots/fallback/bundle"
+)
+
+const (
+	imagesFolder = "oci"
+	imagesFile   = "images.txt"
+	nonRoot      = "65532:65532" // user and group, as in the manifests' securityContext
+)
+
+// windowsVersions are the Windows Server releases with long-term support: 2019, 2022 and 2025. A runtime compares the build
+// number alone.
+var windowsVersions = []string{"10.0.17763", "10.0.20348", "10.0.26100"}
+
+// epoch is the time of the files that do not change from release to release, so that their layers do not either.
+var epoch = time.Unix(0, 0).UTC()
+
+// writeImages writes one OCI layout for each command, which holds an index of all its platforms, and gives the digests of
+// these indexes.
+func (r *release) writeImages(binaries []executable) ([]subject, error) {
+	var subjects []subject
+	var list strings.Builder
+	for _, command := range r.commands {
+		r.log.Info("laying out the image", "image", command)
+		index, err := r.index(command, binaries)
+		if err != nil {
+			return nil, fmt.Errorf("image %s: %w", command, err)
+		}
+		path, err := layout.Write(filepath.Join(r.out, imagesFolder, command), empty.Index)
+		if err != nil {
+			return nil, fmt.Errorf("image %s: %w", command, err)
+		}
+		tag := layout.WithAnnotations(map[string]string{"org.opencontainers.image.ref.name": r.source.Version})
+		if err := path.AppendIndex(index, tag); err != nil {
+			return nil, fmt.Errorf("image %s: %w", command, err)
+		}
+		digest, err := index.Digest()
+		if err != nil {
+			return nil, err
+		}
+		name := command + ":" + r.source.Version
+		fmt.Fprintf(&list, "%s@%s\n", name, digest)
+		subjects = append(subjects, subject{Name: name, SHA256: digest.Hex})
+	}
+	return subjects, os.WriteFile(r.path(imagesFile), []byte(list.String()), 0o644) //nolint:gosec // to be read by everybody
+}
+
+// index is the image of one command for every target.
+func (r *release) index(command string, binaries []executable) (v1.ImageIndex, error) {
+	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
+	for _, b := range binaries {
+		if b.Command != command {
+			continue
+		}
+		versions := []string{""}
+		build := linuxLayers
+		if b.Target.OS == "windows" {
+			versions, build = windowsVersions, windowsLayers
+		}
+		layers, err := build(b, r.source.Time)
+		if err != nil {
+			return nil, err
+		}
+		for _, version := range versions {
+			image, err := r.image(b, version, layers)
+			if err != nil {
+				return nil, err
+			}
+			index = mutate.AppendManifests(index, mutate.IndexAddendum{Add: image, Descriptor: v1.Descriptor{
+				Platform: &v1.Platform{OS: b.Target.OS, Architecture: b.Target.Arch, OSVersion: version},
+			}})
+		}
+	}
+	return mutate.Annotations(index, r.labels(command)).(v1.ImageIndex), nil
+}
+
+// labels are what https://github.com/opencontainers/image-spec/blob/main/annotations.md has names for.
+func (r *release) labels(command string) map[string]string {
+	description := "Takes Kubernetes nodes into and out of service without dropping work"
+	if command == "slipway-agent" {
+		description = "Slipway's agent: sees a node's end coming and moves its pods off safely and in time"
+	}
+	const prefix = "org.opencontainers.image."
+	return map[string]string{
+		prefix + "title":         command,
+		prefix + "description":   description,
+		prefix + "url":           homepage,
+		prefix + "source":        homepage,
+		prefix + "documentation": homepage + "/tree/main/docs",
+		prefix + "vendor":        "Slipway",
+		prefix + "licenses":      "Apache-2.0",
+		prefix + "version":       r.source.Version,
+		prefix + "revision":      r.source.Commit,
+		prefix + "created":       r.source.Time.Format(time.RFC3339),
+	}
+}
+
+// image is the image of one binary.
+func (r *release) image(b executable, osVersion string, layers []v1.Layer) (v1.Image, error) {
+	base := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
+	config, err := base.ConfigFile()
+	if err != nil {
+		return nil, err
+	}
+	config = config.DeepCopy()
+	config.OS, config.Architecture, config.OSVersion = b.Target.OS, b.Target.Arch, osVersion
+	config.Created = v1.Time{Time: r.source.Time}
+	config.Config.Labels = r.labels(b.Command)
+	if b.Target.OS == "windows" {
+		// The user is the pod's to choose (runAsUserName): a host process runs as an account of the node. A program that is
+		// named without a folder is looked for where the image's files are, and then in the path.
+		config.Config.Entrypoint = []string{b.Target.exe(b.Command)}
+		config.Config.Env = []string{`PATH=C:\Windows\system32;C:\Windows`}
+	} else {
+		config.Config.Entrypoint = []string{"/" + linuxFolder + b.Command}
+		config.Config.Env = []string{"PATH=/usr/local/bin"}
+		config.Config.User = nonRoot
+		config.Config.WorkingDir = "/"
+	}
+	image, err := mutate.ConfigFile(base, config)
+	if err != nil {
+		return nil, err
+	}
+	for _, layer := range layers {
+		image, err = mutate.Append(image, mutate.Addendum{Layer: layer, History: v1.History{
+			Created: v1.Time{Time: r.source.Time}, CreatedBy: homepage + "/tree/main/tools/release",
+		}})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return mutate.Annotations(image, r.labels(b.Command)).(v1.Image), nil
+}
+
+const linuxFolder = "usr/local/bin/"
+
+// linuxLayers are what a static binary needs around itself (the names of its user, authorities to trust in TLS, a folder
+// for temporary files), and the binary.
+func linuxLayers(b executable, at time.Time) ([]v1.Layer, error) {
+	base, err := newLayer([]entry{
+		{Name: "etc/", Mode: 0o755},
+		{Name: "etc/group", Mode: 0o644, Data: []byte("root:x:0:\nnonroot:x:65532:\n")},
+		{Name: "etc/passwd", Mode: 0o644, Data: []byte("root:x:0:0:root:/:/sbin/nologin\nnonroot:x:65532:65532:nonroot:/:/sbin/nologin\n")},
+		{Name: "etc/ssl/", Mode: 0o755},
+		{Name: "etc/ssl/certs/", Mode: 0o755},
+		{Name: "etc/ssl/certs/ca-certificates.crt", Mode: 0o644, Data: authorities()},
+		{Name: "tmp/", Mode: 0o1777},
+	}, epoch)
+	if err != nil {
+		return nil, err
+	}
+	program, err := newLayer([]entry{
+		{Name: "usr/", Mode: 0o755},
+		{Name: "usr/local/", Mode: 0o755},
+		{Name: linuxFolder, Mode: 0o755},
+		{Name: linuxFolder + b.Command, Mode: 0o755, Path: b.Path},
+	}, at)
+	return []v1.Layer{base, program}, err
+}
+
+// authorities are Mozilla's root certificates in the edition of the Go project. Those that are trusted under conditions
+// only are left out, since a file of certificates cannot say the condition.
+func authorities() []byte {
+	var b bytes.Buffer
+	for root := range bundle.Roots() {
+		if root.Constraint != nil {
+			continue
+		}
+		_ = pem.Encode(&b, &pem.Block{Type: "CERTIFICATE", Bytes: root.Certificate}) // a buffer takes everything
+	}
+	return b.Bytes()
+}
+
+// windowsLayers are a base for host-process containers, and the binary. Such a container has the host's Windows to run on,
+// so that its base needs nothing but the five hives that a runtime wants to see in any base layer: files of any content up
+// to Windows Server 2022, and registry hives from 2025 on
+// (https://github.com/microsoft/windows-host-process-containers-base-image). The base of any other Windows container is
+// Microsoft's and may be had from Microsoft alone; Dockerfile.windows builds on it.
+func windowsLayers(b executable, at time.Time) ([]v1.Layer, error) {
+	entries := []entry{
+		{Name: "Files/", Mode: 0o755},
+		{Name: "Files/Windows/", Mode: 0o755},
+		{Name: "Files/Windows/System32/", Mode: 0o755},
+		{Name: "Files/Windows/System32/config/", Mode: 0o755},
+	}
+	for _, name := range []string{"DEFAULT", "SAM", "SECURITY", "SOFTWARE", "SYSTEM"} {
+		entries = append(entries, entry{Name: "Files/Windows/System32/config/" + name, Mode: 0o644, Data: emptyHive(name)})
+	}
+	base, err := newLayer(entries, epoch)
+	if err != nil {
+		return nil, err
+	}
+	program, err := newLayer([]entry{
+		{Name: "Files/", Mode: 0o755},
+		{Name: "Files/" + b.Target.exe(b.Command), Mode: 0o755, Path: b.Path},
+	}, at)
+	return []v1.Layer{base, program}, err
+}
+
+// newLayer is a layer of entries, which are read again whenever it is.
+func newLayer(entries []entry, at time.Time) (v1.Layer, error) {
+	open := func() (io.ReadCloser, error) {
+		r, w := io.Pipe()
+		go func() { w.CloseWithError(writeTar(w, entries, at)) }()
+		return r, nil
+	}
+	return tarball.LayerFromOpener(open, tarball.WithMediaType(types.OCILayer),
+		tarball.WithCompressionLevel(gzip.DefaultCompression), tarball.WithCompressedCaching)
+}

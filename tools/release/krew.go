@@ -1,0 +1,76 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"sigs.k8s.io/yaml"
+)
+
+// krewPlugin is the manifest of a kubectl plugin, https://krew.sigs.k8s.io/docs/developer-guide/plugin-manifest/.
+type krewPlugin struct {
+	APIVersion string       `json:"apiVersion"`
+	Kind       string       `json:"kind"`
+	Metadata   krewMetadata `json:"metadata"`
+	Spec       krewSpec     `json:"spec"`
+}
+
+type krewMetadata struct {
+	Name string `json:"name"`
+}
+
+type krewSpec struct {
+	Version          string         `json:"version"`
+	Homepage         string         `json:"homepage"`
+	ShortDescription string         `json:"shortDescription"` // 50 characters at most
+	Description      string         `json:"description"`
+	Platforms        []krewPlatform `json:"platforms"`
+}
+
+type krewPlatform struct {
+	Selector krewSelector `json:"selector"`
+	URI      string       `json:"uri"`
+	SHA256   string       `json:"sha256"`
+	Bin      string       `json:"bin"`
+}
+
+type krewSelector struct {
+	MatchLabels map[string]string `json:"matchLabels"`
+}
+
+const krewFile = "krew-slipway.yaml"
+
+// writeKrew writes the manifest that krew's index takes. It names the archives by their checksums.
+func (r *release) writeKrew(context.Context, []executable) error {
+	p := krewPlugin{
+		APIVersion: "krew.googlecontainertools.github.com/v1alpha2",
+		Kind:       "Plugin",
+		Metadata:   krewMetadata{Name: "slipway"},
+		Spec: krewSpec{
+			Version:          r.source.Version,
+			Homepage:         homepage,
+			ShortDescription: "Take nodes out of service without dropping work",
+			Description: "Drains and retires nodes, says what a drain would do and why a node stays, and shows what Slipway's\n" +
+				"agents and manager are doing. Draining needs nothing installed in the cluster.\n",
+		},
+	}
+	for _, t := range r.targets {
+		name := r.archiveName(kubectlPlugin, t)
+		sum, err := sha256File(r.path(name))
+		if err != nil {
+			return err
+		}
+		p.Spec.Platforms = append(p.Spec.Platforms, krewPlatform{
+			Selector: krewSelector{MatchLabels: map[string]string{"os": t.OS, "arch": t.Arch}},
+			URI:      fmt.Sprintf("%s/%s/%s", r.download, r.source.Version, name),
+			SHA256:   sum,
+			Bin:      t.exe(kubectlPlugin),
+		})
+	}
+	text, err := yaml.Marshal(p)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(r.path(krewFile), text, 0o644) //nolint:gosec // to be read by everybody
+}

@@ -1,0 +1,498 @@
+package main
+
+import (
+	"archive/tar"
+	"archive/zip"
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/validate"
+	"sigs.k8s.io/yaml"
+)
+
+// project is a small module that has what a release is made of in the same places as Slipway has it.
+func project(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	program := `package main
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/slipway-dev/slipway/cmd/internal/start"
+)
+
+func main() {
+	switch {
+	case len(os.Args) == 4 && os.Args[1] == "man":
+		if err := os.WriteFile(os.Args[2]+"/slipway.1", []byte(os.Args[3]), 0o644); err != nil {
+			panic(err)
+		}
+	case len(os.Args) == 3 && os.Args[1] == "completion":
+		fmt.Println("complete", os.Args[2])
+	default:
+		fmt.Println("version", start.Version)
+	}
+}
+`
+	for file, text := range map[string]string{
+		"go.mod":                               "module github.com/slipway-dev/slipway\n\ngo 1.26.0\n",
+		".gitignore":                           "/dist/\n",
+		"LICENSE":                              "Yours.\n",
+		"cmd/internal/start/start.go":          "package start\n\nvar version = \"\"\n\nvar Version = version\n",
+		"cmd/slipway/main.go":                  program,
+		"cmd/slipway-agent/main.go":            program,
+		"charts/slipway/Chart.yaml":            "apiVersion: v2\nname: slipway\nversion: 0.0.0 # set by the release\nappVersion: devel\n",
+		"charts/slipway/.helmignore":           "*_test.yaml\nnotes/\n",
+		"charts/slipway/values.yaml":           "image: slipway\n",
+		"charts/slipway/values_test.yaml":      "image: none\n",
+		"charts/slipway/notes/a.txt":           "of a folder that is left out\n",
+		"charts/slipway/templates/config.yaml": "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: it\n",
+
+		"charts/aks-node-termination-handler/Chart.yaml": "apiVersion: v2\nname: aks-node-termination-handler\nversion: 2.0.0\nappVersion: devel\n",
+	} {
+		write(t, filepath.Join(dir, file), text)
+	}
+	git(t, dir, "init", "--quiet")
+	git(t, dir, "add", ".")
+	git(t, dir, "commit", "--quiet", "--message", "first")
+	return dir
+}
+
+func write(t *testing.T, file, text string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// git runs git as somebody who is nobody in particular.
+func git(t *testing.T, dir string, args ...string) string {
+	t.Helper()
+	cmd := exec.Command("git", append([]string{
+		"-c", "user.name=Somebody", "-c", "user.email=somebody@example.com", "-c", "commit.gpgsign=false", "-c", "core.hooksPath=/dev/null",
+	}, args...)...)
+	cmd.Dir = dir
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("git %v: %v\n%s", args, err, out)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// host is the platform that tests build for, as an option's value.
+func host(t *testing.T) target {
+	t.Helper()
+	h := target{runtime.GOOS, runtime.GOARCH}
+	if !slices.Contains(supported, h) {
+		t.Skipf("nothing is released for %s", h)
+	}
+	return h
+}
+
+// digests has the checksum of every file under a folder.
+func digests(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	sums := map[string]string{}
+	err := filepath.WalkDir(dir, func(file string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		rel, err := filepath.Rel(dir, file)
+		if err != nil {
+			return err
+		}
+		sums[rel], err = sha256File(file)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sums
+}
+
+func TestRelease(t *testing.T) {
+	h := host(t)
+	origin := project(t)
+	clone := filepath.Join(t.TempDir(), "elsewhere", "clone")
+	if err := os.MkdirAll(filepath.Dir(clone), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	git(t, origin, "clone", "--quiet", origin, clone)
+	dist := filepath.Join(origin, "dist")
+	for _, dir := range []string{origin, clone} {
+		args := []string{"-version=v0.1.0", "-source=" + dir, "-out=" + filepath.Join(dir, "dist"), "-targets=" + h.String()}
+		if err := run(t.Context(), args); err != nil {
+			t.Fatal(err)
+		}
+	}
+	archive := func(product string) string {
+		r := &release{source: source{Version: "v0.1.0"}}
+		return filepath.Join(dist, r.archiveName(product, h))
+	}
+
+	t.Run("is the same from two clones of one commit", func(t *testing.T) {
+		first, second := digests(t, dist), digests(t, filepath.Join(clone, "dist"))
+		if len(first) < 20 {
+			t.Errorf("only %d files", len(first))
+		}
+		if diff := cmp.Diff(first, second); diff != "" {
+			t.Error(diff)
+		}
+	})
+	t.Run("has checksums of every file", func(t *testing.T) { checksumsMatch(t, dist) })
+	t.Run("has layouts that are valid and named in the provenance", func(t *testing.T) {
+		statement := readStatement(t, dist)
+		for _, command := range []string{"slipway", "slipway-agent"} {
+			path, err := layout.FromPath(filepath.Join(dist, imagesFolder, command))
+			if err != nil {
+				t.Fatal(err)
+			}
+			index, err := path.ImageIndex()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := validate.Index(index); err != nil {
+				t.Error(err)
+			}
+			manifest, err := index.IndexManifest()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if n := len(manifest.Manifests); n != 1 {
+				t.Fatalf("%s has %d images at its top, want one index", command, n)
+			}
+			if got := statement.digests()[command+":v0.1.0"]; got != manifest.Manifests[0].Digest.Hex {
+				t.Errorf("the provenance says %q of %s, which is %s", got, command, manifest.Manifests[0].Digest)
+			}
+		}
+	})
+	t.Run("has provenance of every file, of the commit, and unsigned", func(t *testing.T) {
+		statement := readStatement(t, dist)
+		subjects := statement.digests()
+		for name, sum := range topFiles(t, dist) {
+			if name == checksumsFile || strings.HasSuffix(name, ".provenance.json") {
+				continue
+			}
+			if subjects[name] != sum {
+				t.Errorf("%s: provenance says %q, it is %s", name, subjects[name], sum)
+			}
+		}
+		definition := statement.Predicate.BuildDefinition
+		if got, want := definition.ResolvedDependencies[0].Digest["gitCommit"], git(t, origin, "rev-parse", "HEAD"); got != want {
+			t.Errorf("made from commit %q, want %q", got, want)
+		}
+		if signed, said := definition.InternalParameters["signed"]; !said || signed != false {
+			t.Errorf("internalParameters %v do not say that it is not signed", definition.InternalParameters)
+		}
+	})
+	t.Run("has archives with everything, and the kubectl plugin by its own", func(t *testing.T) {
+		want := []string{
+			"LICENSE", h.exe("slipway"), h.exe("slipway-agent"), "completions/_slipway", "completions/kubectl_complete-slipway",
+			"completions/slipway.bash", "completions/slipway.fish", "completions/slipway.ps1", "man/slipway.1",
+		}
+		if diff := cmp.Diff(want, names(t, archive("slipway"))); diff != "" {
+			t.Error(diff)
+		}
+		if diff := cmp.Diff([]string{"LICENSE", h.exe(kubectlPlugin)}, names(t, archive(kubectlPlugin))); diff != "" {
+			t.Error(diff)
+		}
+	})
+	t.Run("has a krew manifest whose checksum is the archive's", func(t *testing.T) {
+		var plugin krewPlugin
+		if err := yaml.UnmarshalStrict(read(t, filepath.Join(dist, krewFile)), &plugin); err != nil {
+			t.Fatal(err)
+		}
+		sum, err := sha256File(archive(kubectlPlugin))
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := []krewPlatform{{
+			Selector: krewSelector{MatchLabels: map[string]string{"os": h.OS, "arch": h.Arch}},
+			URI:      homepage + "/releases/download/v0.1.0/" + filepath.Base(archive(kubectlPlugin)),
+			SHA256:   sum, Bin: h.exe(kubectlPlugin),
+		}}
+		if diff := cmp.Diff(want, plugin.Spec.Platforms); diff != "" {
+			t.Error(diff)
+		}
+		if n := len(plugin.Spec.ShortDescription); n > 50 {
+			t.Errorf("krew takes short descriptions of 50 characters, this one has %d", n)
+		}
+	})
+	t.Run("has a chart of the release's version, without what Helm leaves out", func(t *testing.T) {
+		file := filepath.Join(dist, "slipway-0.1.0.tgz")
+		want := []string{
+			"slipway/Chart.yaml", "slipway/.helmignore", "slipway/templates/config.yaml", "slipway/values.yaml",
+		}
+		if diff := cmp.Diff(want, names(t, file)); diff != "" {
+			t.Error(diff)
+		}
+		var chart struct{ APIVersion, Name, Version, AppVersion string }
+		if err := yaml.Unmarshal([]byte(first(t, file)), &chart); err != nil {
+			t.Fatal(err)
+		}
+		if chart.Version != "0.1.0" || chart.AppVersion != "v0.1.0" || chart.APIVersion != "v2" {
+			t.Errorf("%+v", chart)
+		}
+	})
+	t.Run("has a chart that upgrades the one whose place it takes", func(t *testing.T) {
+		var chart struct{ Version, AppVersion string }
+		if err := yaml.Unmarshal([]byte(first(t, filepath.Join(dist, "aks-node-termination-handler-2.1.0.tgz"))), &chart); err != nil {
+			t.Fatal(err)
+		}
+		if chart.Version != "2.1.0" || chart.AppVersion != "v0.1.0" {
+			t.Errorf("%+v", chart)
+		}
+	})
+	t.Run("prints its version", func(t *testing.T) {
+		out, err := exec.Command(filepath.Join(dist, "bin", h.file(), h.exe("slipway"))).Output()
+		if err != nil || string(out) != "version v0.1.0\n" {
+			t.Errorf("%q, %v", out, err)
+		}
+	})
+}
+
+// checksumsMatch compares checksums.txt with the files that are there.
+func checksumsMatch(t *testing.T, dist string) {
+	t.Helper()
+	want := topFiles(t, dist)
+	delete(want, checksumsFile)
+	got := map[string]string{}
+	for line := range strings.Lines(string(read(t, filepath.Join(dist, checksumsFile)))) {
+		sum, name, ok := strings.Cut(strings.TrimSuffix(line, "\n"), "  ")
+		if !ok {
+			t.Fatalf("line %q", line)
+		}
+		got[name] = sum
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// topFiles has the checksums of the files that are uploaded as they are.
+func topFiles(t *testing.T, dist string) map[string]string {
+	t.Helper()
+	files := digests(t, dist)
+	for name := range files {
+		if strings.ContainsRune(name, filepath.Separator) {
+			delete(files, name)
+		}
+	}
+	if len(files) == 0 {
+		t.Fatal("no files")
+	}
+	return files
+}
+
+// statement is what the tests read of the provenance, apart from the library that wrote it.
+type statement struct {
+	Type          string `json:"_type"`
+	PredicateType string
+	Subject       []struct {
+		Name   string
+		Digest map[string]string
+	}
+	Predicate struct {
+		BuildDefinition struct {
+			BuildType            string
+			InternalParameters   map[string]any
+			ResolvedDependencies []struct{ Digest map[string]string }
+		}
+		RunDetails struct{ Builder struct{ ID string } }
+	}
+}
+
+func (s statement) digests() map[string]string {
+	m := map[string]string{}
+	for _, subject := range s.Subject {
+		m[subject.Name] = subject.Digest["sha256"]
+	}
+	return m
+}
+
+func readStatement(t *testing.T, dist string) statement {
+	t.Helper()
+	var s statement
+	if err := json.Unmarshal(read(t, filepath.Join(dist, "slipway_v0.1.0.provenance.json")), &s); err != nil {
+		t.Fatal(err)
+	}
+	if s.Type != "https://in-toto.io/Statement/v1" || s.PredicateType != "https://slsa.dev/provenance/v1" ||
+		s.Predicate.BuildDefinition.BuildType == "" || s.Predicate.RunDetails.Builder.ID == "" {
+		t.Fatalf("no provenance: %+v", s)
+	}
+	return s
+}
+
+func read(t *testing.T, file string) []byte {
+	t.Helper()
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// names are the files in an archive.
+func names(t *testing.T, file string) []string {
+	t.Helper()
+	var list []string
+	if filepath.Ext(file) == ".zip" {
+		z, err := zip.OpenReader(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = z.Close() }()
+		for _, f := range z.File {
+			list = append(list, f.Name)
+		}
+		return list
+	}
+	gz, err := gzip.NewReader(bytes.NewReader(read(t, file)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr := tar.NewReader(gz)
+	for {
+		h, err := tr.Next()
+		if err == io.EOF {
+			return list
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		list = append(list, h.Name)
+	}
+}
+
+// first is the content of the first file of a tar.gz.
+func first(t *testing.T, file string) string {
+	t.Helper()
+	gz, err := gzip.NewReader(bytes.NewReader(read(t, file)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr := tar.NewReader(gz)
+	if _, err := tr.Next(); err != nil {
+		t.Fatal(err)
+	}
+	content, err := io.ReadAll(tr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(content)
+}
+
+func TestZipHoldsWhatTarHolds(t *testing.T) {
+	dir := t.TempDir()
+	entries := []entry{{Name: "man/", Mode: 0o755}, {Name: "man/slipway.1", Mode: 0o644, Data: []byte("x")}, {Name: "slipway.exe", Mode: 0o755, Data: []byte("y")}}
+	for _, file := range []string{"a.zip", "a.tar.gz"} {
+		if err := writeArchive(filepath.Join(dir, file), entries, epoch.AddDate(30, 0, 0)); err != nil {
+			t.Fatal(err)
+		}
+		files := slices.DeleteFunc(names(t, filepath.Join(dir, file)), func(n string) bool { return strings.HasSuffix(n, "/") })
+		if diff := cmp.Diff([]string{"man/slipway.1", "slipway.exe"}, files); diff != "" {
+			t.Errorf("%s: %s", file, diff)
+		}
+	}
+}
+
+func TestReleaseWithoutAChartIsMade(t *testing.T) {
+	r := &release{source: source{Root: t.TempDir(), Version: "v0.1.0"}, out: t.TempDir(), log: slog.New(slog.DiscardHandler)}
+	if err := r.writeCharts(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+	if files, err := os.ReadDir(r.out); err != nil || len(files) != 0 {
+		t.Errorf("%v, %v", files, err)
+	}
+}
+
+func TestChartWithoutAppVersionIsRefused(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "Chart.yaml"), "apiVersion: v2\nname: slipway\nversion: 0.0.0\n")
+	if _, err := chartEntries(dir, "slipway", "0.1.0", "v0.1.0"); err == nil || !strings.Contains(err.Error(), "appVersion") {
+		t.Errorf("want an error about appVersion, got %v", err)
+	}
+}
+
+func TestAWorkTreeThatChangesMeanwhileIsNoticed(t *testing.T) {
+	dir := project(t)
+	was, err := readSource(t.Context(), dir, "v0.1.0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &release{source: was, out: filepath.Join(dir, "out")}
+	write(t, filepath.Join(dir, "out", "checksums.txt"), "of the release itself\n")
+	if err := r.unchanged(t.Context()); err != nil {
+		t.Errorf("nothing was changed, and it says: %v", err)
+	}
+	write(t, filepath.Join(dir, "LICENSE"), "Mine.\n")
+	if err := r.unchanged(t.Context()); err == nil || !strings.Contains(err.Error(), "was changed while the release was made") {
+		t.Errorf("a file was changed, and it says: %v", err)
+	}
+	git(t, dir, "commit", "--quiet", "--all", "--message", "second")
+	if err := r.unchanged(t.Context()); err == nil || !strings.Contains(err.Error(), "was changed while the release was made") {
+		t.Errorf("a commit was made, and it says: %v", err)
+	}
+}
+
+func TestBadOptionsAreRefusedWithWhatIsAllowed(t *testing.T) {
+	dir := project(t)
+	git(t, dir, "tag", "v0.2.0")
+	git(t, dir, "commit", "--quiet", "--allow-empty", "--message", "second")
+	out := filepath.Join(t.TempDir(), "dist")
+	for name, c := range map[string]struct {
+		args []string
+		want string
+	}{
+		"no version":                   {nil, `version "": want a semantic version`},
+		"version without its v":        {[]string{"-version=0.1.0"}, `version "0.1.0": want a semantic version with its v`},
+		"version with two numbers":     {[]string{"-version=v0.1"}, `version "v0.1"`},
+		"version with build metadata":  {[]string{"-version=v0.1.0+5"}, `version "v0.1.0+5"`},
+		"tag at another commit":        {[]string{"-version=v0.2.0"}, "check the tag out first"},
+		"platform that nodes have not": {[]string{"-version=v0.1.0", "-targets=plan9/386"}, `"plan9/386": want some of [linux/amd64`},
+		"platform twice":               {[]string{"-version=v0.1.0", "-targets=linux/amd64,linux/amd64"}, "twice"},
+		"an argument":                  {[]string{"-version=v0.1.0", "now"}, `argument "now"`},
+	} {
+		err := run(t.Context(), append([]string{"-source=" + dir, "-out=" + out}, c.args...))
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: want %q, got %v", name, c.want, err)
+		}
+	}
+	for _, above := range []string{dir, filepath.Dir(dir)} {
+		err := run(t.Context(), []string{"-source=" + dir, "-out=" + above, "-version=v0.1.0"})
+		if err == nil || !strings.Contains(err.Error(), "has the source in it") {
+			t.Errorf("out above the source: got %v", err)
+		}
+	}
+	write(t, filepath.Join(dir, "new.txt"), "new")
+	err := run(t.Context(), []string{"-source=" + dir, "-out=" + out, "-version=v0.1.0"})
+	if err == nil || !strings.Contains(err.Error(), "files that git does not know") {
+		t.Errorf("modified work tree: got %v", err)
+	}
+	err = run(t.Context(), []string{"-source=" + t.TempDir(), "-out=" + out, "-version=v0.1.0"})
+	if err == nil || !strings.Contains(err.Error(), "release is made from a git work tree") {
+		t.Errorf("no work tree: got %v", err)
+	}
+	if _, err := os.Stat(out); !os.IsNotExist(err) {
+		t.Error(fmt.Errorf("something was written: %w", err))
+	}
+}

@@ -1,0 +1,153 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"debug/buildinfo"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"strings"
+
+	spdxjson "github.com/spdx/tools-golang/json"
+	"github.com/spdx/tools-golang/spdx/v2/common"
+	"github.com/spdx/tools-golang/spdx/v2/v2_3"
+	"golang.org/x/mod/module"
+)
+
+const (
+	homepage    = "https://github.com/slipway-dev/slipway"
+	noAssertion = "NOASSERTION"
+)
+
+// writeSBOMs writes for each binary what it is made of, as SPDX 2.3 in JSON.
+func (r *release) writeSBOMs(_ context.Context, binaries []executable) error {
+	for _, b := range binaries {
+		doc, err := r.sbom(b)
+		if err != nil {
+			return err
+		}
+		var text bytes.Buffer
+		if err := spdxjson.Write(doc, &text, spdxjson.Indent("  ")); err != nil {
+			return fmt.Errorf("SBOM of %s: %w", b.Path, err)
+		}
+		file := r.path(r.name(b.Command, b.Target.file()) + ".spdx.json")
+		if err := os.WriteFile(file, text.Bytes(), 0o644); err != nil { //nolint:gosec // to be read by everybody
+			return err
+		}
+	}
+	return nil
+}
+
+// sbom lists the modules that the linker put into the binary, as the binary itself says, and the standard library. go.mod
+// would name more: what only tests and other platforms need.
+func (r *release) sbom(b executable) (*v2_3.Document, error) {
+	info, err := buildinfo.ReadFile(b.Path)
+	if err != nil {
+		return nil, fmt.Errorf("SBOM: %w", err)
+	}
+	sum, err := sha256File(b.Path)
+	if err != nil {
+		return nil, err
+	}
+	name := r.name(b.Command, b.Target.file())
+	program := &v2_3.Package{
+		PackageName:               b.Command,
+		PackageSPDXIdentifier:     "Package-binary",
+		PackageVersion:            r.source.Version,
+		PackageFileName:           filepath.Base(b.Path),
+		PackageSupplier:           &common.Supplier{SupplierType: "Organization", Supplier: "Slipway"},
+		PackageDownloadLocation:   homepage,
+		PackageChecksums:          []common.Checksum{{Algorithm: common.SHA256, Value: sum}},
+		PackageSourceInfo:         fmt.Sprintf("built from git commit %s by %s for %s", r.source.Commit, info.GoVersion, b.Target),
+		PackageLicenseConcluded:   "Apache-2.0",
+		PackageLicenseDeclared:    "Apache-2.0",
+		PackageCopyrightText:      noAssertion,
+		PrimaryPackagePurpose:     "APPLICATION",
+		IsFilesAnalyzedTagPresent: true,
+	}
+	doc := &v2_3.Document{
+		SPDXVersion:       v2_3.Version,
+		DataLicense:       v2_3.DataLicense,
+		SPDXIdentifier:    "DOCUMENT",
+		DocumentName:      name,
+		DocumentNamespace: fmt.Sprintf("%s/spdx/%s-%s", homepage, name, sum),
+		CreationInfo: &v2_3.CreationInfo{
+			Creators: []common.Creator{{CreatorType: "Tool", Creator: "slipway-release-" + r.source.Version}},
+			Created:  r.source.Time.Format("2006-01-02T15:04:05Z"),
+			CreatorComment: "Modules are those that the binary was linked from. Their licences were not looked at. " +
+				"created is the time of the commit.",
+		},
+		Packages: []*v2_3.Package{program},
+		Relationships: []*v2_3.Relationship{{
+			RefA: common.MakeDocElementID("", "DOCUMENT"), RefB: common.MakeDocElementID("", "Package-binary"),
+			Relationship: common.TypeRelationshipDescribe,
+		}},
+	}
+	for _, p := range modules(info, r.source.Version) {
+		doc.Packages = append(doc.Packages, p)
+		doc.Relationships = append(doc.Relationships, &v2_3.Relationship{
+			RefA: common.MakeDocElementID("", "Package-binary"), RefB: common.MakeDocElementID("", string(p.PackageSPDXIdentifier)),
+			Relationship: common.TypeRelationshipContains,
+		})
+	}
+	return doc, nil
+}
+
+// modules are the packages of the SBOM for a binary's modules: its own at the version released, the standard library, and
+// those that it depends on, replacements in place of what they replace.
+func modules(info *buildinfo.BuildInfo, version string) []*v2_3.Package {
+	own := info.Main
+	own.Version, own.Sum = version, ""
+	list := []debug.Module{own, {Path: "stdlib", Version: strings.TrimPrefix(strings.Fields(info.GoVersion)[0], "go")}}
+	for _, m := range info.Deps {
+		for m.Replace != nil {
+			m = m.Replace
+		}
+		list = append(list, *m)
+	}
+	packages := make([]*v2_3.Package, 0, len(list))
+	for i, m := range list {
+		p := &v2_3.Package{
+			PackageName:               m.Path,
+			PackageSPDXIdentifier:     common.ElementID(fmt.Sprintf("Package-module-%d", i)),
+			PackageVersion:            m.Version,
+			PackageDownloadLocation:   downloadLocation(m),
+			PackageLicenseConcluded:   noAssertion,
+			PackageLicenseDeclared:    noAssertion,
+			PackageCopyrightText:      noAssertion,
+			PrimaryPackagePurpose:     "LIBRARY",
+			IsFilesAnalyzedTagPresent: true,
+			PackageExternalReferences: []*v2_3.PackageExternalReference{{
+				Category: common.CategoryPackageManager, RefType: common.TypePackageManagerPURL, Locator: purl(m),
+			}},
+		}
+		if m.Sum != "" {
+			p.PackageSourceInfo = "go.sum " + m.Sum
+		}
+		packages = append(packages, p)
+	}
+	return packages
+}
+
+// purl names a module as https://github.com/package-url/purl-spec does: the path in lower case, and + in a version escaped.
+func purl(m debug.Module) string {
+	return "pkg:golang/" + strings.ToLower(m.Path) + "@" + strings.ReplaceAll(m.Version, "+", "%2B")
+}
+
+// downloadLocation is where the module's proxy protocol finds it. Our own and the standard library are no dependencies.
+func downloadLocation(m debug.Module) string {
+	if m.Sum == "" {
+		return noAssertion
+	}
+	path, err := module.EscapePath(m.Path)
+	if err != nil {
+		return noAssertion
+	}
+	version, err := module.EscapeVersion(m.Version)
+	if err != nil {
+		return noAssertion
+	}
+	return fmt.Sprintf("https://proxy.golang.org/%s/@v/%s.zip", path, version)
+}
