@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -334,8 +335,8 @@ func (l *one) record() *v1alpha1.Replacement {
 	return l.rt.Status.Replacement
 }
 
-// write writes a state down, unless it is written already. A conflict asks for a fresh look: nothing of what was decided
-// is done then.
+// write writes a state down, unless it is written already. A conflict asks for a fresh look, since nothing of what was
+// decided is done then; but for the answer to an order, which comes once.
 func (l *one) write(ctx context.Context, state v1alpha1.ReplacementState, reasons ...v1alpha1.RetirementReason) error {
 	var before v1alpha1.Replacement
 	if l.rt.Status.Replacement != nil {
@@ -354,7 +355,11 @@ func (l *one) write(ctx context.Context, state v1alpha1.ReplacementState, reason
 			return nil
 		}
 	}
-	if err := l.c.o.Client.Status().Update(ctx, l.rt); err != nil {
+	err := l.c.o.Client.Status().Update(ctx, l.rt)
+	if apierrors.IsConflict(err) && before.State == v1alpha1.ReplacementOrdering {
+		err = l.rewrite(ctx)
+	}
+	if err != nil {
 		return fmt.Errorf("writing down the replacement: %w", err)
 	}
 	if before.State != state {
@@ -362,4 +367,22 @@ func (l *one) write(ctx context.Context, state v1alpha1.ReplacementState, reason
 		l.c.o.Metrics.reached(l.rt.Spec.Group, state)
 	}
 	return nil
+}
+
+// rewrite puts the answer to an order into the record as it has become. The retirement goes on while the cloud is asked,
+// and writes its phases into the same object; the replacement in it is written here alone, by one process at a time.
+func (l *one) rewrite(ctx context.Context) error {
+	answered := l.record()
+	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		fresh := &v1alpha1.NodeRetirement{}
+		if err := l.c.o.Live.Get(ctx, client.ObjectKeyFromObject(l.rt), fresh); err != nil {
+			return err
+		}
+		if fresh.UID != l.rt.UID || stateOf(fresh) != v1alpha1.ReplacementOrdering {
+			return fmt.Errorf("the record of node %s is not the one of this order any more: it says %q", fresh.Spec.NodeName, stateOf(fresh))
+		}
+		fresh.Status.Replacement = answered
+		l.rt = fresh
+		return l.c.o.Client.Status().Update(ctx, fresh)
+	})
 }

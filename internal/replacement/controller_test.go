@@ -147,6 +147,46 @@ func TestARefusalIsSaidAndTheOrderMadeAgainWithPauses(t *testing.T) {
 	})
 }
 
+// TestTheAnswerToAnOrderIsWrittenThoughTheRetirementWroteMeanwhile has another write come between an order and its answer.
+func TestTheAnswerToAnOrderIsWrittenThoughTheRetirementWroteMeanwhile(t *testing.T) {
+	for name, c := range map[string]struct {
+		refuse error
+		state  v1alpha1.ReplacementState
+		code   string
+		grown  int
+	}{
+		"taken":   {nil, v1alpha1.ReplacementOrdered, MachineGone, 1},
+		"refused": {&cloud.RefusedError{Reason: cloud.NoQuota, Err: errors.New("used up")}, v1alpha1.ReplacementWaiting, string(cloud.NoQuota), 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, ctx context.Context) {
+				s := newSim(t, 2)
+				s.refuse, s.slow = c.refuse, time.Hour
+				p := s.process(t)
+				s.notice(t, "vm-0", "Preempt")
+				s.turn(ctx, p)
+				s.at = func(moment, request string) error {
+					if moment != "after" || request != "cloud grow" {
+						return nil
+					}
+					rt := s.retirements(t)["vm-0"]
+					rt.Status.Phase = v1alpha1.Cordoned
+					return s.records.Status().Update(ctx, &rt)
+				}
+				s.evict(t, "vm-0")
+				s.turn(ctx, p)
+				s.expect(t, "vm-0", c.state, c.code, c.grown)
+				if got := s.retirements(t)["vm-0"].Status.Phase; got != v1alpha1.Cordoned {
+					t.Errorf("what the retirement wrote is overwritten: phase %q", got)
+				}
+				if r := s.replacement(t, "vm-0"); c.refuse == nil && r.OperationID != "op" {
+					t.Errorf("the order's operation is not recorded: %+v", r)
+				}
+			})
+		})
+	}
+}
+
 func TestAMachineThatComesBackIsNeitherRetiredNorReplacedUnlessItIsGone(t *testing.T) {
 	for _, kind := range []string{"Reboot", "Redeploy"} {
 		inBubble(t, func(t *testing.T, ctx context.Context) {
