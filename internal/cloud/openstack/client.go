@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"net/url"
@@ -255,35 +256,58 @@ func negotiate(ctx context.Context, p *gophercloud.ProviderClient, endpoint stri
 	return "2." + strconv.Itoa(min(minor, newestMicroversion)), nil
 }
 
+// listing is a list of a service's, which it gives in pages.
+type listing[T any] struct {
+	path, key string
+	query     url.Values
+	size      int // of a page
+	id        func(*T) string
+	// moving says of an item that it may move on while a page is made: Nova reads what waits to be scheduled before what its
+	// cells have, counts a server that goes over twice towards the page, and then gives a short one without a next. Such a
+	// page is not taken for the last. Nil where nothing moves.
+	moving func(*T) bool
+}
+
 // listAll reads every page of a list, and every item of a page: all of them or an error (I7). The next page is asked for
 // by the last ID, and not where the answer points to: that may be an address which only the service itself can reach,
 // and the token would go there.
-func listAll[T any](ctx context.Context, c *gophercloud.ServiceClient, path, key string, query url.Values, size int, id func(*T) string) ([]T, error) {
+func listAll[T any](ctx context.Context, c *gophercloud.ServiceClient, l listing[T]) ([]T, error) {
 	var all []T
-	query.Set("limit", strconv.Itoa(size))
+	query := url.Values{"limit": {strconv.Itoa(l.size)}}
+	maps.Copy(query, l.query)
 	for {
 		var page map[string]json.RawMessage
-		address := c.ServiceURL(path) + "?" + query.Encode()
+		address := c.ServiceURL(l.path) + "?" + query.Encode()
 		_, err := c.Get(ctx, address, &page, &gophercloud.RequestOpts{ //nolint:bodyclose // it has been read
 			OkCodes: []int{http.StatusOK, http.StatusNonAuthoritativeInfo},
 		})
 		if err != nil {
-			return nil, ofAPI("listing "+key, err)
+			return nil, ofAPI("listing "+l.key, err)
 		}
 		var items []T
-		if err := json.Unmarshal(page[key], &items); err != nil || items == nil {
-			return nil, fmt.Errorf("listing %s: %w: a page has no list of them", key, errIncomplete)
+		if err := json.Unmarshal(page[l.key], &items); err != nil || items == nil {
+			return nil, fmt.Errorf("listing %s: %w: a page has no list of them", l.key, errIncomplete)
 		}
 		all = append(all, items...)
-		if len(items) == 0 || !hasNext(page, key) {
+		if len(items) == 0 || !hasNext(page, l.key) && !l.moves(items) {
 			return all, nil
 		}
-		last := id(&items[len(items)-1])
+		last := l.id(&items[len(items)-1])
 		if last == query.Get("marker") || last == "" {
-			return nil, fmt.Errorf("listing %s: %w: the page after %q begins there again", key, errIncomplete, last)
+			return nil, fmt.Errorf("listing %s: %w: the page after %q begins there again", l.key, errIncomplete, last)
 		}
 		query.Set("marker", last)
 	}
+}
+
+// moves reports whether one of them may be moving.
+func (l listing[T]) moves(items []T) bool {
+	for i := range items {
+		if l.moving != nil && l.moving(&items[i]) {
+			return true
+		}
+	}
+	return false
 }
 
 // hasNext reports whether a page says that there is another one: Nova and Neutron in KEY_links, Glance in next.

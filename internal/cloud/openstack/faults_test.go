@@ -18,7 +18,7 @@ import (
 // The tests of this file are named after those faults of the OpenStack cluster autoscaler that lie in how it spoke to
 // OpenStack.
 
-// services are a Keystone, and a Nova without servers in each of two regions. They say no more than is asked here; what the
+// services are a Keystone, and a Nova in each of two regions, without servers unless a test lists some. They say no more than is asked here; what the
 // real ones say is tested against them.
 type services struct {
 	t       *testing.T
@@ -27,22 +27,23 @@ type services struct {
 	mu      sync.Mutex
 	tokens  int // that were given out, of which the last is good
 	revoked bool
-	regions []string // that were asked
-	create  func()   // is called with each server that is asked for, before the answer
+	regions []string                             // that were asked
+	create  func()                               // is called with each server that is asked for, before the answer
+	list    func(marker string) []map[string]any // answers a page of servers, never with a next
 }
 
 func newServices(t *testing.T) *services {
 	t.Helper()
-	s := &services{t: t, create: func() {}}
+	s := &services{t: t, create: func() {}, list: func(string) []map[string]any { return []map[string]any{} }}
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v3/auth/tokens", s.signIn)
 	mux.HandleFunc("GET /{region}/v2.1/{$}", func(w http.ResponseWriter, _ *http.Request) {
 		s.answer(w, http.StatusOK, map[string]any{"version": map[string]string{"version": "2.90"}})
 	})
-	mux.HandleFunc("GET /{region}/v2.1/servers/detail", s.known(func(w http.ResponseWriter) {
-		s.answer(w, http.StatusOK, map[string]any{"servers": []any{}})
+	mux.HandleFunc("GET /{region}/v2.1/servers/detail", s.known(func(w http.ResponseWriter, r *http.Request) {
+		s.answer(w, http.StatusOK, map[string]any{"servers": s.list(r.URL.Query().Get("marker"))})
 	}))
-	mux.HandleFunc("POST /{region}/v2.1/servers", s.known(func(w http.ResponseWriter) {
+	mux.HandleFunc("POST /{region}/v2.1/servers", s.known(func(w http.ResponseWriter, _ *http.Request) {
 		s.create()
 		s.answer(w, http.StatusAccepted, map[string]any{"server": map[string]string{"id": someID}})
 	}))
@@ -82,7 +83,7 @@ func (s *services) signIn(w http.ResponseWriter, _ *http.Request) {
 }
 
 // known is a handler of Nova's for those with the token that is good now.
-func (s *services) known(answer func(http.ResponseWriter)) http.HandlerFunc {
+func (s *services) known(answer http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		s.mu.Lock()
 		good := !s.revoked && r.Header.Get("X-Auth-Token") == s.token()
@@ -92,7 +93,7 @@ func (s *services) known(answer func(http.ResponseWriter)) http.HandlerFunc {
 			s.answer(w, http.StatusUnauthorized, map[string]any{"error": map[string]any{"code": http.StatusUnauthorized, "message": "no"}})
 			return
 		}
-		answer(w)
+		answer(w, r)
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"net/url"
 	"regexp"
 	"slices"
 	"strconv"
@@ -104,7 +103,9 @@ func devices(value string) (int64, error) {
 
 // flavorsOf gives the flavors of a group, the preferred one first.
 func flavorsOf(ctx context.Context, c *gophercloud.ServiceClient, g *group) ([]flavors.Flavor, error) {
-	all, err := listAll(ctx, c, "flavors/detail", "flavors", url.Values{}, listSize, func(f *flavors.Flavor) string { return f.ID })
+	all, err := listAll(ctx, c, listing[flavors.Flavor]{
+		path: "flavors/detail", key: "flavors", size: listSize, id: func(f *flavors.Flavor) string { return f.ID },
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -136,7 +136,9 @@ func imageOf(ctx context.Context, c *gophercloud.ServiceClient, image Image) (st
 	default:
 		query.Set("name", image.Name)
 	}
-	all, err := listAll(ctx, c, "images", "images", query, listSize, func(i *images.Image) string { return i.ID })
+	all, err := listAll(ctx, c, listing[images.Image]{
+		path: "images", key: "images", query: query, size: listSize, id: func(i *images.Image) string { return i.ID },
+	})
 	if err != nil {
 		return "", err
 	}
@@ -162,7 +164,9 @@ func query(nameOrID string) url.Values {
 }
 
 func networkNamed(ctx context.Context, c *gophercloud.ServiceClient, field, name string) (string, error) {
-	all, err := listAll(ctx, c, "networks", "networks", query(name), listSize, func(n *networks.Network) string { return n.ID })
+	all, err := listAll(ctx, c, listing[networks.Network]{
+		path: "networks", key: "networks", query: query(name), size: listSize, id: func(n *networks.Network) string { return n.ID },
+	})
 	if err != nil {
 		return "", err
 	}
@@ -174,7 +178,9 @@ func networkNamed(ctx context.Context, c *gophercloud.ServiceClient, field, name
 }
 
 func securityGroupNamed(ctx context.Context, c *gophercloud.ServiceClient, field, name string) (string, error) {
-	all, err := listAll(ctx, c, "security-groups", "security_groups", query(name), listSize, func(g *groups.SecGroup) string { return g.ID })
+	all, err := listAll(ctx, c, listing[groups.SecGroup]{
+		path: "security-groups", key: "security_groups", query: query(name), size: listSize, id: func(g *groups.SecGroup) string { return g.ID },
+	})
 	if err != nil {
 		return "", err
 	}
@@ -186,7 +192,9 @@ func securityGroupNamed(ctx context.Context, c *gophercloud.ServiceClient, field
 }
 
 func serverGroupNamed(ctx context.Context, c *gophercloud.ServiceClient, name string) (string, error) {
-	all, err := listAll(ctx, c, "os-server-groups", "server_groups", url.Values{}, listSize, func(g *servergroups.ServerGroup) string { return g.ID })
+	all, err := listAll(ctx, c, listing[servergroups.ServerGroup]{
+		path: "os-server-groups", key: "server_groups", size: listSize, id: func(g *servergroups.ServerGroup) string { return g.ID },
+	})
 	if err != nil {
 		return "", err
 	}

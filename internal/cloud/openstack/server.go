@@ -3,12 +3,12 @@ package openstack
 import (
 	"context"
 	"fmt"
-	"net/url"
 	"regexp"
 	"slices"
 	"strings"
 	"sync"
 
+	"github.com/gophercloud/gophercloud/v2"
 	"github.com/gophercloud/gophercloud/v2/openstack/compute/v2/servers"
 
 	"github.com/slipway-dev/slipway/internal/cloud"
@@ -80,7 +80,7 @@ func (p *Provider) list(ctx context.Context, g *group) ([]found, error) {
 	if err != nil {
 		return nil, err
 	}
-	all, err := listAll(ctx, c.compute, "servers/detail", "servers", url.Values{}, p.pageSize, func(s *servers.Server) string { return s.ID })
+	all, err := p.servers(ctx, c.compute)
 	if err != nil {
 		return nil, err
 	}
@@ -94,7 +94,7 @@ func (p *Provider) list(ctx context.Context, g *group) ([]found, error) {
 		if err != nil {
 			return nil, err
 		}
-		// A server that came while pages were read moves the others on.
+		// A server that came while pages were read moves the others on, and a list that was read twice has all of them twice.
 		if seen[m.id] || !m.ours || g != nil && m.Group != g.Name {
 			continue
 		}
@@ -103,6 +103,29 @@ func (p *Provider) list(ctx context.Context, g *group) ([]found, error) {
 	}
 	return machines, nil
 }
+
+// servers reads the servers of the project. While some are being built, a list of several pages may miss one that goes
+// over to its cell between two of them: it is read again, and what either has is there. A server that is on both comes
+// twice, as it was later first.
+func (p *Provider) servers(ctx context.Context, nova *gophercloud.ServiceClient) ([]servers.Server, error) {
+	all := listing[servers.Server]{
+		path: "servers/detail", key: "servers", size: p.pageSize,
+		id:     func(s *servers.Server) string { return s.ID },
+		moving: func(s *servers.Server) bool { return s.Status == building },
+	}
+	once, err := listAll(ctx, nova, all)
+	if err != nil || !all.moves(once) || len(once) < p.pageSize/2 {
+		return once, err
+	}
+	again, err := listAll(ctx, nova, all)
+	if err != nil {
+		return nil, err
+	}
+	return append(again, once...), nil
+}
+
+// building is the status of a server that is not made yet.
+const building = "BUILD"
 
 // withFaults looks up why servers are in ERROR: a list leaves the fault out for one that no host was found for.
 func (p *Provider) withFaults(ctx context.Context, machines []found) ([]found, error) {
@@ -231,7 +254,7 @@ func state(status, task string) cloud.State {
 		return cloud.Deleting
 	}
 	switch status {
-	case "BUILD":
+	case building:
 		return cloud.Pending
 	case "ACTIVE", "REBOOT", "HARD_REBOOT", "PASSWORD", "REBUILD", "RESIZE", "VERIFY_RESIZE", "REVERT_RESIZE", "MIGRATING", "RESCUE":
 		return cloud.Running

@@ -1,0 +1,45 @@
+package openstack
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+)
+
+// TestI7AListIsWholeThoughServersMoveToTheirCellsWhileItIsRead has a Nova that gives a short page without a next while it
+// schedules, and forgets one server between two pages.
+func TestI7AListIsWholeThoughServersMoveToTheirCellsWhileItIsRead(t *testing.T) {
+	s := newServices(t)
+	p := s.provider("south")
+	p.pageSize = 4
+	var all []map[string]any
+	for i := range 8 {
+		all = append(all, map[string]any{
+			"id": fmt.Sprintf("00000000-0000-0000-0000-00000000000%d", i), "name": fmt.Sprint("m-", i), "status": "BUILD",
+			"metadata": map[string]string{ClusterKey: p.config.ClusterName, GroupKey: p.groups[0].Name},
+		})
+	}
+	reads := 0
+	s.list = func(marker string) []map[string]any {
+		if marker == "" {
+			reads++
+			return all[:3] // the fourth was counted, and then found to be one that is there
+		}
+		at := slices.IndexFunc(all, func(m map[string]any) bool { return m["id"] == marker }) + 1
+		if reads == 1 {
+			at++ // it is in its cell by now, where those that are newer than the marker are not looked for
+		}
+		return all[min(at, len(all)):min(at+4, len(all))]
+	}
+	got, err := p.Instances(t.Context(), p.groups[0].Name)
+	if err != nil || len(got) != len(all) {
+		t.Errorf("%d servers and %v, want %d", len(got), err, len(all))
+	}
+	for _, m := range all {
+		m["status"] = "ACTIVE"
+	}
+	reads = 0
+	if got, err := p.Instances(t.Context(), p.groups[0].Name); err != nil || len(got) != 3 || reads != 1 {
+		t.Errorf("%d servers of %d reads and %v: a last page of servers that are made is the last, want 3 of 1", len(got), reads, err)
+	}
+}
