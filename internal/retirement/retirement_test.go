@@ -438,7 +438,7 @@ func TestAMachineThatGoesLateInTheDrainGivesItsPodsTimeToBeReleased(t *testing.T
 		s.lose("a")
 		s.change("a", silent)
 		var tainted time.Time
-		s.at = func(moment, request string) error {
+		s.at = func(_, request string) error {
 			if n := s.node("a"); tainted.IsZero() && n != nil && isOutOfService(toKubeapi(n)) {
 				tainted = time.Now()
 			}

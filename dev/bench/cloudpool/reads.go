@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// reads are how long requests took, of the same moments: through Slipway, through a proxy that does nothing but forward,
+// reads are how long requests took, second by second in turns: through Slipway, through a proxy that does nothing but forward,
 // and past both.
 type reads struct{ proxied, forwarded, direct []time.Duration }
 
@@ -22,15 +22,15 @@ func (r reads) floor(p int) time.Duration {
 }
 
 func (r reads) String() string {
-	said := fmt.Sprintf("%d times each way, in turns, through Slipway, through a bare proxy and past both", len(r.proxied))
+	said := fmt.Sprintf("%d times through Slipway, as often through a bare proxy and past both, a second each in turns", len(r.proxied))
 	for _, p := range []int{99, 90, 50} {
 		said += fmt.Sprintf(", p%d %.2f, %.2f and %.2f ms", p, ms(percentile(r.proxied, p)), ms(percentile(r.forwarded, p)), ms(percentile(r.direct, p)))
 	}
 	return said
 }
 
-// read reads the size until ctx ends, each way so many times per second however long it takes. Which way is first changes
-// each time, so that none finds warmer caches than the others.
+// read reads the size until ctx ends, so many times per second however long it takes. The ways take turns, a second each:
+// at any moment there are as many reads as are said, and no more. Which way is first changes each round.
 func (s *stage) read(ctx context.Context) (reads, error) {
 	var mu sync.Mutex
 	var got reads
@@ -56,16 +56,15 @@ func (s *stage) read(ctx context.Context) (reads, error) {
 			return got, wrong
 		case <-ticker.C:
 		}
+		round, turn := n/readsPerSecond/ways, n/readsPerSecond%ways
 		all.Go(func() {
-			for turn := range ways {
-				switch (n + turn) % ways {
-				case 0:
-					ask(s.front, &got.proxied)
-				case 1:
-					ask(s.bare, &got.forwarded)
-				default:
-					ask(s.server.URL, &got.direct)
-				}
+			switch (round + turn) % ways {
+			case 0:
+				ask(s.front, &got.proxied)
+			case 1:
+				ask(s.bare, &got.forwarded)
+			default:
+				ask(s.server.URL, &got.direct)
 			}
 		})
 	}
