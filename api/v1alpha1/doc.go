@@ -4,6 +4,10 @@
 // The API server checks what can be told from one object alone (the markers and CEL rules here); what takes a look at
 // the cluster or the cloud is checked by the manager and said in the status.
 //
+// Each type has a marker with a number, slipway.dev/schema-generation, which orders its CustomResourceDefinitions whatever
+// version a program is of. Whoever changes anything of a type raises it, descriptions included, so that no older program
+// puts its own definition back and has the API server drop the new fields; a test of package crds asks for it.
+//
 // +kubebuilder:object:generate=true
 // +groupName=slipway.dev
 package v1alpha1

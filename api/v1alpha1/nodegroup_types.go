@@ -8,6 +8,7 @@ import (
 // NodeGroup is a set of alike nodes whose machines one cloud counts as one group.
 //
 // +kubebuilder:object:root=true
+// +kubebuilder:metadata:annotations="slipway.dev/schema-generation=1"
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:scope=Cluster,shortName=ng,categories=slipway
 // +kubebuilder:printcolumn:name="Accepted",type=string,JSONPath=`.status.conditions[?(@.type=="Accepted")].status`

@@ -10,6 +10,7 @@ import (
 // node is given back.
 //
 // +kubebuilder:object:root=true
+// +kubebuilder:metadata:annotations="slipway.dev/schema-generation=1"
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:scope=Cluster,shortName=nr,categories=slipway
 // +kubebuilder:printcolumn:name="Node",type=string,JSONPath=`.spec.nodeName`

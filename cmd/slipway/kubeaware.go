@@ -85,7 +85,7 @@ func runKubeaware(ctx context.Context, c *kubeaware.Config, f *kubeaware.Flags, 
 		return err
 	}
 	if f.InstallCRDs {
-		if err := manager.InstallCRDs(ctx, kube); err != nil {
+		if err := manager.InstallCRDs(ctx, kube, log); err != nil {
 			return err
 		}
 	}

@@ -79,21 +79,47 @@ func compareDefinitions(have, want *unstructured.Unstructured) []Finding {
 			Severity: Problem, Message: "it does not serve version " + version + ", which this slipway speaks", Remedy: applyDefinitions,
 		}}
 	}
-	var found []Finding
 	mine, its := fieldsOf(ours), fieldsOf(theirs)
-	if lacks := without(mine, its); len(lacks) > 0 {
-		found = append(found, Finding{
-			Severity: Problem, Remedy: applyDefinitions,
-			Message: fmt.Sprintf("it is older than this slipway: the API server silently drops %s", few(lacks)),
-		})
+	return compareAge(crds.Generation(have.GetAnnotations()), crds.Generation(want.GetAnnotations()), without(mine, its), without(its, mine))
+}
+
+// compareAge says which of two definitions is the newer one: by their numbers, and where those are equal, as among builds from
+// source, by the fields that the cluster's lacks and those that it has more.
+func compareAge(there, own uint64, lacks, more []string) []Finding {
+	numbers := ""
+	switch {
+	case there == 0 && own > 0:
+		numbers = fmt.Sprintf(" (it has no schema generation, this slipway's is %d)", own)
+	case there != own:
+		numbers = fmt.Sprintf(" (schema generation %d, this slipway's is %d)", there, own)
 	}
-	if more := without(its, mine); len(more) > 0 {
-		found = append(found, Finding{
-			Severity: Note, Remedy: "use the slipway of the release that is installed",
-			Message: fmt.Sprintf("it is newer than this slipway, which does not know %s", few(more)),
-		})
+	var found []Finding
+	if there < own || there == own && len(lacks) > 0 {
+		older := Finding{Severity: Warning, Remedy: applyDefinitions, Message: "it is older than this slipway" + numbers}
+		found = append(found, dropping(older, lacks))
+	}
+	if there > own || there == own && len(more) > 0 {
+		newer := Finding{
+			Severity: Note, Remedy: "use the slipway of the release that is installed", Message: "it is newer than this slipway" + numbers,
+		}
+		if len(more) > 0 {
+			newer.Message += ", which does not know " + few(more)
+		}
+		if there > own {
+			newer = dropping(newer, lacks)
+		}
+		found = append(found, newer)
 	}
 	return found
+}
+
+// dropping makes a finding a problem where what this slipway writes is not kept.
+func dropping(f Finding, lacks []string) Finding {
+	if len(lacks) > 0 {
+		f.Severity = Problem
+		f.Message += ": the API server silently drops " + few(lacks)
+	}
+	return f
 }
 
 func established(d *unstructured.Unstructured) bool {

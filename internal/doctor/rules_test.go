@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"github.com/slipway-dev/slipway/api/crds"
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 )
 
@@ -188,6 +189,22 @@ func cases() map[string]map[string]found {
 					specSchema(f, "nodegroups.slipway.dev")["colour"] = map[string]any{"type": "string"}
 				}),
 				[]string{"note CustomResourceDefinition nodegroups.slipway.dev: it is newer than this slipway, which does not know spec.colour"},
+			},
+			"one is older by its number alone": {
+				numbered("0"),
+				[]string{"warning CustomResourceDefinition nodegroups.slipway.dev: it is older than this slipway (it has no schema generation, this slipway's is "},
+			},
+			"one is older by its number, and lacks a field": {
+				change(numbered(""), func(f *Facts) { delete(specSchema(f, "nodegroups.slipway.dev"), "maximum") }),
+				[]string{"problem CustomResourceDefinition nodegroups.slipway.dev: it is older than this slipway (it has no schema generation, this slipway's is "},
+			},
+			"one is newer by its number alone": {
+				numbered("999"),
+				[]string{"note CustomResourceDefinition nodegroups.slipway.dev: it is newer than this slipway (schema generation 999, this slipway's is "},
+			},
+			"one is newer, and a field is no more there": {
+				change(numbered("999"), func(f *Facts) { delete(specSchema(f, "nodegroups.slipway.dev"), "maximum") }),
+				[]string{"problem CustomResourceDefinition nodegroups.slipway.dev: it is newer than this slipway (schema generation 999, this slipway's is "},
 			},
 			"another version": {
 				change(installed(), func(f *Facts) {
@@ -486,6 +503,13 @@ func unprobed(f *Facts) *Facts {
 
 func told(l LastRead) *Facts {
 	return change(installed(), func(f *Facts) { f.LastRead = map[Key]LastRead{{"slipway", "slipway-agent-node-a"}: l} })
+}
+
+// numbered is a cluster whose definition of NodeGroups has another schema generation.
+func numbered(generation string) *Facts {
+	return change(installed(), func(f *Facts) {
+		f.CRDs["nodegroups.slipway.dev"].SetAnnotations(map[string]string{crds.GenerationAnnotation: generation})
+	})
 }
 
 // specSchema is the properties of spec in a definition.

@@ -3,6 +3,7 @@ package manager
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -19,8 +20,9 @@ const (
 	establishedGap = 200 * time.Millisecond
 )
 
-// installCRDs applies Slipway's definitions, and waits until they are served.
-func installCRDs(ctx context.Context, c client.Client) error {
+// installCRDs brings Slipway's definitions up to this program's, and waits until they are served. Those that are newer are
+// left as they are: the API server would drop what they have more from each object that is written.
+func installCRDs(ctx context.Context, c client.Client, log *slog.Logger) error {
 	ctx, cancel := context.WithTimeout(ctx, crdsWithin)
 	defer cancel()
 	files, err := crds.Files.ReadDir(".")
@@ -36,8 +38,7 @@ func installCRDs(ctx context.Context, c client.Client) error {
 		if err := yaml.Unmarshal(raw, &definition.Object); err != nil {
 			return fmt.Errorf("%s: %w", file.Name(), err)
 		}
-		if err := c.Apply(ctx, client.ApplyConfigurationFromUnstructured(definition), client.ForceOwnership,
-			client.FieldOwner(fieldOwner)); err != nil {
+		if err := bringUp(ctx, c, log, definition); err != nil {
 			return installing(definition, err)
 		}
 		if err := awaitEstablished(ctx, c, definition); err != nil {
@@ -45,6 +46,50 @@ func installCRDs(ctx context.Context, c client.Client) error {
 		}
 	}
 	return nil
+}
+
+// bringUp writes a definition unless the cluster's is newer. Another program may be at it at the same moment, so that what is
+// written holds only for what was read: where somebody else came between, it is read and judged again.
+func bringUp(ctx context.Context, c client.Client, log *slog.Logger, definition *unstructured.Unstructured) error {
+	for {
+		there := &unstructured.Unstructured{}
+		there.SetGroupVersionKind(definition.GroupVersionKind())
+		err := c.Get(ctx, client.ObjectKeyFromObject(definition), there)
+		switch {
+		case apierrors.IsNotFound(err):
+			err = create(ctx, c, definition)
+		case err != nil:
+			return err
+		case generationOf(there) > generationOf(definition):
+			log.Info("the cluster's definition is newer than this program's, and is left as it is", "definition", definition.GetName(),
+				"generation", generationOf(there), "own", generationOf(definition))
+			return nil
+		default:
+			err = applyOver(ctx, c, there, definition)
+		}
+		if !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) {
+			return err
+		}
+	}
+}
+
+// create makes a definition that is not there. Applying would do that too, but also overwrite what has come to be there
+// since. That the first one is so owned by an update does not keep later ones from taking fields out of the schema:
+// spec.versions is one value to the API server, which has the owner who wrote it last.
+func create(ctx context.Context, c client.Client, definition *unstructured.Unstructured) error {
+	return c.Create(ctx, definition.DeepCopy(), client.FieldOwner(fieldOwner))
+}
+
+// applyOver applies a definition over the one that was read, and over no other: the API server refuses another resourceVersion
+// as a conflict, which ForceOwnership, being about fields, does not overrule.
+func applyOver(ctx context.Context, c client.Client, there, definition *unstructured.Unstructured) error {
+	applied := definition.DeepCopy()
+	applied.SetResourceVersion(there.GetResourceVersion())
+	return c.Apply(ctx, client.ApplyConfigurationFromUnstructured(applied), client.ForceOwnership, client.FieldOwner(fieldOwner))
+}
+
+func generationOf(definition *unstructured.Unstructured) uint64 {
+	return crds.Generation(definition.GetAnnotations())
 }
 
 func awaitEstablished(ctx context.Context, c client.Client, definition *unstructured.Unstructured) error {

@@ -289,7 +289,7 @@ func newManager(ctx context.Context, c Config, in Process, ready *readiness) (ma
 		if err != nil {
 			return nil, err
 		}
-		if err := installCRDs(ctx, installer); err != nil {
+		if err := installCRDs(ctx, installer, in.Log); err != nil {
 			return nil, err
 		}
 	}
