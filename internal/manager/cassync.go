@@ -28,7 +28,10 @@ type withCASSync struct {
 	*azure.CASSync
 }
 
-var _ cloud.RightsChecker = withCASSync{}
+var (
+	_ cloud.RightsChecker = withCASSync{}
+	_ cloud.GoneProver    = withCASSync{}
+)
 
 func (c *AzureCloud) provider(log *slog.Logger) (cloud.Provider, error) {
 	p, err := azure.New(c.Config, azure.Options{Log: log})

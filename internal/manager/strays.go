@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -70,11 +72,22 @@ type marking interface {
 	Ours(ctx context.Context) ([]cloud.Instance, error)
 }
 
+// unmarked is a cloud without such marks, whose word that a machine is gone holds for all of it: it has ghosts, and no
+// orphans. That it is not asked to delete anything is why it has no Delete here.
+type unmarked interface {
+	strays.Cloud
+	cloud.GoneProver
+	Name() string
+	Instances(ctx context.Context, group string) ([]cloud.Instance, error)
+}
+
 // strayWatch finds the orphans and ghosts of one cloud, tells of each, and collects those that are due when it is told to:
 // the machine of an orphan is deleted, and for the Node of a ghost a NodeRetirement is asked for, which makes its own sure
 // that the machine is gone. It is a manager's Runnable.
 type strayWatch struct {
-	cloud    marking
+	name     string        // the cloud's
+	marking  marking       // nil for one without marks
+	unmarked unmarked      // nil for one with marks
 	client   client.Client // NodeRetirements from the cache
 	live     client.Reader // Nodes past the cache, which leaves out what tells them apart
 	groups   *Groups
@@ -89,23 +102,33 @@ type strayWatch struct {
 	told map[string]string // what was last said, by kind and name
 }
 
-// addStrays adds what looks for strays in each cloud that can tell which machines are the cluster's.
+// addStrays adds what looks for strays in each cloud that can tell which machines are the cluster's, or at least for
+// certain that one is gone.
 func addStrays(m manager.Manager, c Config, groups *Groups, clouds map[string]cloud.Provider, metrics *strayMetrics, log *slog.Logger) error {
 	for _, p := range clouds {
-		p, ok := p.(marking)
-		if !ok {
-			continue
-		}
-		err := m.Add(&strayWatch{
-			cloud: p, client: m.GetClient(), live: m.GetAPIReader(), groups: groups, selector: c.parsedSelector,
+		s := &strayWatch{
+			client: m.GetClient(), live: m.GetAPIReader(), groups: groups, selector: c.parsedSelector,
 			collects: c.Strays == CollectStrays, grace: strays.DefaultGrace(), every: strayLooks * c.GroupPoll,
 			events: m.GetEventRecorder("slipway"), metrics: metrics, log: log.With("cloud", p.Name()),
-		})
-		if err != nil {
+		}
+		if !s.of(p) {
+			continue
+		}
+		if err := m.Add(s); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// of has the watch look at a cloud, and says whether there is anything to be found in it.
+func (s *strayWatch) of(p interface{ Name() string }) bool {
+	s.name = p.Name()
+	var ok bool
+	if s.marking, ok = p.(marking); !ok {
+		s.unmarked, ok = p.(unmarked)
+	}
+	return ok
 }
 
 // NeedLeaderElection implements manager.LeaderElectionRunnable.
@@ -114,10 +137,10 @@ func (*strayWatch) NeedLeaderElection() bool { return true }
 // Start looks until ctx ends.
 func (s *strayWatch) Start(ctx context.Context) error {
 	s.told = map[string]string{}
-	finder := strays.New(s.cloud, s.grace)
+	finder := s.finder()
 	for {
 		if err := s.look(ctx, finder); err != nil && ctx.Err() == nil {
-			s.metrics.failures.WithLabelValues(s.cloud.Name()).Inc()
+			s.metrics.failures.WithLabelValues(s.name).Inc()
 			s.log.Warn("not everything is known of machines without a Node and Nodes without a machine", "err", err)
 		}
 		select {
@@ -135,7 +158,7 @@ func (s *strayWatch) look(ctx context.Context, finder *strays.Finder) error {
 	if err != nil {
 		return err
 	}
-	findings, unknown := finder.Look(ctx, sight.machines, sight.nodes, time.Now())
+	findings, unknown := s.find(ctx, finder, sight)
 	s.tell(sight, findings)
 	if !s.collects {
 		return unknown
@@ -143,9 +166,57 @@ func (s *strayWatch) look(ctx context.Context, finder *strays.Finder) error {
 	return errors.Join(unknown, s.collectOrphans(ctx, sight, findings), s.retireGhosts(ctx, sight, findings))
 }
 
+func (s *strayWatch) finder() *strays.Finder {
+	if s.marking != nil {
+		return strays.New(s.marking, s.grace)
+	}
+	return strays.New(s.unmarked, s.grace)
+}
+
+func (s *strayWatch) find(ctx context.Context, finder *strays.Finder, sight *straySight) ([]strays.Finding, error) {
+	if s.marking != nil {
+		return finder.Look(ctx, sight.machines, sight.nodes, time.Now())
+	}
+	list := func(ctx context.Context) ([]cloud.Instance, error) { return s.listGroups(ctx, sight) }
+	return finder.Ghosts(ctx, list, slices.DeleteFunc(slices.Clone(sight.nodes), func(n strays.Node) bool {
+		return !s.mayAsk(sight, n)
+	}), time.Now())
+}
+
+// mayAsk says whether a cloud without marks is to be asked about a Node: its owner is this manager's and says that it is
+// there, and the cloud's word would prove something.
+func (s *strayWatch) mayAsk(sight *straySight, n strays.Node) bool {
+	g := sight.byName[sight.owner[n.Name]]
+	return g != nil && s.mine(g) && g.Spec.Cloud.Provider == s.name && s.unmarked.ProvesGone(n.ProviderID)
+}
+
+func (s *strayWatch) mine(g *v1alpha1.NodeGroup) bool {
+	return s.selector.Matches(labels.Set(g.Labels))
+}
+
+// listGroups lists the machines of all groups that this manager's NodeGroups have in the cloud, or nothing (I7). What
+// another manager's NodeGroup calls a group may not be known to this one's configuration, nor be its credential's to read.
+func (s *strayWatch) listGroups(ctx context.Context, sight *straySight) ([]cloud.Instance, error) {
+	named := map[string]bool{}
+	for _, g := range sight.byName {
+		if s.mine(g) && g.Spec.Cloud.Provider == s.name {
+			named[g.Spec.Cloud.Group] = true
+		}
+	}
+	var all []cloud.Instance
+	for _, group := range slices.Sorted(maps.Keys(named)) {
+		machines, err := s.unmarked.Instances(ctx, group)
+		if err != nil {
+			return nil, fmt.Errorf("the machines of %s, without which no Node is called one without a machine: %w", group, err)
+		}
+		all = append(all, machines...)
+	}
+	return all, nil
+}
+
 // straySight is what one look has to go by.
 type straySight struct {
-	machines []cloud.Instance
+	machines []cloud.Instance // of a cloud with marks: those that the strays are found among
 	nodes    []strays.Node
 	uid      map[string]*corev1.Node        // by name
 	owner    map[string]string              // node to group
@@ -163,9 +234,11 @@ func (s *strayWatch) see(ctx context.Context) (*straySight, error) {
 	if err := s.client.List(ctx, &retirements); err != nil {
 		return nil, fmt.Errorf("NodeRetirements: %w", err)
 	}
-	machines, err := s.cloud.Ours(ctx)
-	if err != nil {
-		return nil, err
+	var machines []cloud.Instance
+	if s.marking != nil {
+		if machines, err = s.marking.Ours(ctx); err != nil {
+			return nil, err
+		}
 	}
 	nodes, known, err := s.readNodes(ctx) // after the machines: what has joined meanwhile is seen
 	if err != nil {
@@ -180,7 +253,7 @@ func (s *strayWatch) see(ctx context.Context) (*straySight, error) {
 	}
 	for i := range groups {
 		sight.byName[groups[i].Name] = &groups[i]
-		if groups[i].Spec.Cloud.Provider == s.cloud.Name() {
+		if groups[i].Spec.Cloud.Provider == s.name {
 			sight.byCloud[groups[i].Spec.Cloud.Group] = &groups[i]
 		}
 	}
@@ -232,7 +305,7 @@ func (s *strayWatch) readNodes(ctx context.Context) (nodes []corev1.Node, known 
 func (s *strayWatch) tell(sight *straySight, findings []strays.Finding) {
 	told := map[string]string{}
 	counts := map[[2]string]float64{}
-	for _, kind := range []strays.Kind{strays.Orphan, strays.Ghost} {
+	for _, kind := range s.kinds() {
 		for _, state := range []string{suspected, proven} {
 			counts[[2]string{string(kind), state}] = 0
 		}
@@ -254,8 +327,16 @@ func (s *strayWatch) tell(sight *straySight, findings []strays.Finding) {
 	}
 	s.told = told
 	for key, n := range counts {
-		s.metrics.strays.WithLabelValues(s.cloud.Name(), key[0], key[1]).Set(n)
+		s.metrics.strays.WithLabelValues(s.name, key[0], key[1]).Set(n)
 	}
+}
+
+// kinds are those that may be found in the cloud.
+func (s *strayWatch) kinds() []strays.Kind {
+	if s.marking != nil {
+		return []strays.Kind{strays.Orphan, strays.Ghost}
+	}
+	return []strays.Kind{strays.Ghost}
 }
 
 func (s *strayWatch) announce(sight *straySight, f strays.Finding, state string) {
@@ -301,15 +382,18 @@ func (s *strayWatch) emit(about client.Object, reason eventReason, action, note 
 	s.events.Eventf(about, nil, corev1.EventTypeWarning, string(reason), observe.Clip(action, maxAction), "%s", observe.Note(note))
 }
 
-// collectOrphans deletes the machines of the orphans that are due (I4, I7).
+// collectOrphans deletes the machines of the orphans that are due (I4, I7). A cloud without marks has none.
 func (s *strayWatch) collectOrphans(ctx context.Context, sight *straySight, findings []strays.Finding) error {
-	collector := strays.Collector{Cloud: s.cloud, Log: s.log, Nodes: func(ctx context.Context) ([]strays.Node, error) {
+	if s.marking == nil {
+		return nil
+	}
+	collector := strays.Collector{Cloud: s.marking, Log: s.log, Nodes: func(ctx context.Context) ([]strays.Node, error) {
 		_, known, err := s.readNodes(ctx)
 		return known, err
 	}}
 	begun, err := collector.Collect(ctx, findings)
 	for _, id := range begun {
-		s.metrics.collected.WithLabelValues(s.cloud.Name(), string(strays.Orphan)).Inc()
+		s.metrics.collected.WithLabelValues(s.name, string(strays.Orphan)).Inc()
 		for _, f := range findings {
 			if f.ProviderID == id {
 				s.onGroup(sight, f.Group, eventOrphanCollected, f.Name, f.String())
@@ -325,7 +409,7 @@ func (s *strayWatch) retireGhosts(ctx context.Context, sight *straySight, findin
 	var errs []error
 	for _, f := range findings {
 		n, g := sight.uid[f.Name], sight.byName[sight.owner[f.Name]]
-		if f.Kind != strays.Ghost || !f.Due || n == nil || g == nil || sight.leaving[f.Name] || !s.selector.Matches(labels.Set(g.Labels)) {
+		if f.Kind != strays.Ghost || !f.Due || n == nil || g == nil || sight.leaving[f.Name] || !s.mine(g) {
 			continue
 		}
 		rt := &v1alpha1.NodeRetirement{
@@ -339,7 +423,7 @@ func (s *strayWatch) retireGhosts(ctx context.Context, sight *straySight, findin
 		case err != nil:
 			errs = append(errs, fmt.Errorf("NodeRetirement %s: %w", rt.Name, err))
 		default:
-			s.metrics.collected.WithLabelValues(s.cloud.Name(), string(strays.Ghost)).Inc()
+			s.metrics.collected.WithLabelValues(s.name, string(strays.Ghost)).Inc()
 		}
 	}
 	return errors.Join(errs...)
@@ -355,7 +439,9 @@ type strayMetrics struct {
 func newStrayMetrics(r prometheus.Registerer) (*strayMetrics, error) {
 	m := &strayMetrics{
 		strays: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "slipway_strays", Help: "Machines of the cluster without a Node (Orphan) and Nodes without a machine (Ghost), suspected or proven.",
+			Name: "slipway_strays",
+			Help: "Machines of the cluster without a Node (Orphan, of a cloud that marks its machines) and Nodes without a machine (Ghost), " +
+				"suspected or proven.",
 		}, []string{"cloud", "kind", "state"}),
 		collected: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "slipway_strays_collected_total", Help: "Orphans whose machine was deleted, and ghosts whose Node's retirement was asked for.",

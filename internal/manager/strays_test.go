@@ -77,12 +77,11 @@ func (r *rack) Delete(_ context.Context, id string) (cloud.Operation, error) {
 type strayFixture struct {
 	*strayWatch
 	t        *testing.T
-	rack     *rack
 	recorder *events.FakeRecorder
 }
 
 // straysOf starts a watch for a group of Nodes labelled pool=web; change may alter it before it works.
-func straysOf(t *testing.T, r *rack, change func(*strayWatch), objects ...client.Object) *strayFixture {
+func straysOf(t *testing.T, r interface{ Name() string }, change func(*strayWatch), objects ...client.Object) *strayFixture {
 	t.Helper()
 	scheme := runtime.NewScheme()
 	if err := errors.Join(v1alpha1.AddToScheme(scheme), corev1.AddToScheme(scheme)); err != nil {
@@ -97,10 +96,13 @@ func straysOf(t *testing.T, r *rack, change func(*strayWatch), objects ...client
 		t.Fatal(err)
 	}
 	recorder := events.NewFakeRecorder(100)
-	f := &strayFixture{t: t, rack: r, recorder: recorder, strayWatch: &strayWatch{
-		cloud: r, client: c, live: c, groups: &Groups{Reader: c, Log: slog.New(slog.DiscardHandler)}, selector: labels.Everything(),
+	f := &strayFixture{t: t, recorder: recorder, strayWatch: &strayWatch{
+		client: c, live: c, groups: &Groups{Reader: c, Log: slog.New(slog.DiscardHandler)}, selector: labels.Everything(),
 		collects: true, grace: strays.DefaultGrace(), every: 5 * time.Minute, events: recorder, metrics: metrics, log: slog.New(slog.DiscardHandler),
 	}}
+	if !f.of(r) {
+		t.Fatalf("nothing is looked for in %T", r)
+	}
 	if change != nil {
 		change(f.strayWatch)
 	}

@@ -41,7 +41,7 @@ type Options struct {
 	Log *slog.Logger
 }
 
-// Provider is one Azure subscription. It implements [cloud.Provider] and [cloud.RightsChecker].
+// Provider is one Azure subscription. It implements [cloud.Provider], [cloud.RightsChecker] and [cloud.GoneProver].
 type Provider struct {
 	config  Config
 	log     *slog.Logger
@@ -57,7 +57,10 @@ type Provider struct {
 	growing map[string]*sync.Mutex
 }
 
-var _ cloud.Provider = (*Provider)(nil)
+var (
+	_ cloud.Provider   = (*Provider)(nil)
+	_ cloud.GoneProver = (*Provider)(nil)
+)
 
 // New checks the configuration and makes a provider. It asks nothing of Azure yet.
 func New(c Config, o Options) (*Provider, error) {

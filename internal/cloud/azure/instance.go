@@ -132,6 +132,19 @@ func (p *Provider) Instance(ctx context.Context, providerID string) (cloud.Insta
 	return m.Instance, nil
 }
 
+// ProvesGone is true of every machine of the subscription: Instance asks compute for it by its resource ID, whichever group
+// it is in, and AKS only afterwards, about a machine that there is. That holds for an instance of a uniform scale set, a
+// machine of a flexible one, also when it was detached, which leaves its ID as it is, one that AKS manages by itself, and
+// one on its own. A machine that the credential may not read is AuthorizationFailed, and one whose subscription or resource
+// group does not answer no [cloud.NotFoundError] either, see goneCodes.
+//
+// A machine that was moved to another resource group has another ID there. Its Node, which keeps the old one, is without a
+// machine to Azure's own cloud-provider too, which deletes it as soon as it is not Ready.
+func (p *Provider) ProvesGone(providerID string) bool {
+	_, err := p.own(providerID)
+	return err == nil
+}
+
 // instance reads a machine and names its group, were it not in an agent pool.
 func (p *Provider) instance(ctx context.Context, id providerid.ID) (found, error) {
 	doing := "reading machine " + id.String()

@@ -91,8 +91,8 @@ type Finder struct {
 func New(c Cloud, g Grace) *Finder { return &Finder{cloud: c, grace: g, known: map[string]Finding{}} }
 
 // Look compares all machines of the cluster with all Nodes, and gives what is found, ordered by kind and name. The
-// machines must be those that the cloud's own marks say are the cluster's. When the cloud fails to answer for a Node,
-// nothing is found about that one.
+// machines must be those that the cloud's own marks say are the cluster's; of a cloud without marks, see [Finder.Ghosts].
+// When the cloud fails to answer for a Node, nothing is found about that one.
 func (f *Finder) Look(ctx context.Context, machines []cloud.Instance, nodes []Node, now time.Time) ([]Finding, error) {
 	seen := map[string]Finding{}
 	hosts := f.hosts(nodes...)
@@ -101,22 +101,34 @@ func (f *Finder) Look(ctx context.Context, machines []cloud.Instance, nodes []No
 			f.note(seen, Finding{Kind: Orphan, ProviderID: m.ProviderID, Name: m.Name, Group: m.Group, Proofs: proofs}, now)
 		}
 	}
-	var errs []error
-	for _, n := range nodes {
-		proofs, err := f.ghost(ctx, n, machines, now)
-		if err != nil {
-			errs = append(errs, fmt.Errorf("node %s: %w", n.Name, err))
-			continue
-		}
-		if proofs != nil {
-			f.note(seen, Finding{Kind: Ghost, ProviderID: n.ProviderID, Name: n.Name, Proofs: proofs}, now)
-		}
+	err := f.ghosts(ctx, seen, machines, f.silent(nodes, now), now)
+	return f.keep(seen), err
+}
+
+// Ghosts is [Finder.Look] for a cloud that does not mark its machines: nobody knows whose one without a Node is there, so
+// that no orphan is found. The Nodes are those that are the caller's to ask about. The list takes the place of the marked
+// machines, as what the cloud's word about one machine has to agree with; it is asked for when a Node is silent, and when
+// it fails, nothing is found (I7).
+func (f *Finder) Ghosts(ctx context.Context, list func(context.Context) ([]cloud.Instance, error), nodes []Node, now time.Time) ([]Finding, error) {
+	seen := map[string]Finding{}
+	silent := f.silent(nodes, now)
+	if len(silent) == 0 {
+		return f.keep(seen), nil
 	}
+	machines, err := list(ctx)
+	if err != nil {
+		return f.keep(seen), err
+	}
+	err = f.ghosts(ctx, seen, machines, silent, now)
+	return f.keep(seen), err
+}
+
+// keep remembers what a look has found, and gives it in order.
+func (f *Finder) keep(seen map[string]Finding) []Finding {
 	f.known = seen
-	findings := slices.SortedFunc(maps.Values(seen), func(a, b Finding) int {
+	return slices.SortedFunc(maps.Values(seen), func(a, b Finding) int {
 		return strings.Compare(string(a.Kind)+a.Name+a.ProviderID, string(b.Kind)+b.Name+b.ProviderID)
 	})
-	return findings, errors.Join(errs...)
 }
 
 // note carries on from the look before.
@@ -154,15 +166,40 @@ func (f *Finder) hosts(nodes ...Node) *cloud.Hosts {
 	return cloud.NewHosts(f.cloud.Normalize, all)
 }
 
-// ghost gives the proofs that a Node has no machine, and nil when one of them fails. An error is the cloud's, which leaves
-// it open.
-func (f *Finder) ghost(ctx context.Context, n Node, machines []cloud.Instance, now time.Time) ([]string, error) {
-	if n.Ready || n.ProviderID == "" || now.Sub(n.Created) < f.grace.Join {
-		return nil, nil
+// silent gives the Nodes that may be ghosts, as far as they tell themselves: those that are not Ready, had their time to
+// join, and are not another cloud's.
+func (f *Finder) silent(nodes []Node, now time.Time) []Node {
+	return slices.DeleteFunc(slices.Clone(nodes), func(n Node) bool {
+		if n.Ready || n.ProviderID == "" || now.Sub(n.Created) < f.grace.Join {
+			return true
+		}
+		_, err := f.cloud.Normalize(n.ProviderID)
+		return err != nil // another cloud's Node is not this one's to judge
+	})
+}
+
+// ghosts notes those of the silent Nodes that have no machine. An error is the cloud's, which leaves some open.
+func (f *Finder) ghosts(ctx context.Context, seen map[string]Finding, machines []cloud.Instance, silent []Node, now time.Time) error {
+	var errs []error
+	for _, n := range silent {
+		proofs, err := f.ghost(ctx, n, machines)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("node %s: %w", n.Name, err))
+			continue
+		}
+		if proofs != nil {
+			f.note(seen, Finding{Kind: Ghost, ProviderID: n.ProviderID, Name: n.Name, Proofs: proofs}, now)
+		}
 	}
+	return errors.Join(errs...)
+}
+
+// ghost gives the proofs that a silent Node has no machine, and nil when one of them fails. An error is the cloud's, which
+// leaves it open.
+func (f *Finder) ghost(ctx context.Context, n Node, machines []cloud.Instance) ([]string, error) {
 	id, err := f.cloud.Normalize(n.ProviderID)
 	if err != nil {
-		return nil, nil //nolint:nilerr // another cloud's Node is not this one's to judge
+		return nil, err
 	}
 	host := f.hosts(n)
 	for _, m := range machines {
@@ -178,7 +215,7 @@ func (f *Finder) ghost(ctx context.Context, n Node, machines []cloud.Instance, n
 	}
 	return []string{
 		"the cloud says that there is no " + id,
-		fmt.Sprintf("none of the cluster's %d machines has its provider ID, its name or its system's ID", len(machines)),
+		fmt.Sprintf("none of the %d machines that the cloud lists has its provider ID, its name or its system's ID", len(machines)),
 		"its kubelet is silent: the Node is not Ready",
 	}, nil
 }

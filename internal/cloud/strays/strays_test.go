@@ -126,6 +126,38 @@ func TestANodeIsAGhostOnlyWhenTheCloudSaysSoAndItIsSilent(t *testing.T) {
 	}
 }
 
+func TestGhostsAreFoundWithoutMarksAndOrphansAreNot(t *testing.T) {
+	ghost := Node{Name: "n", ProviderID: "cloud:///gone", Created: old}
+	w := &world{machines: []cloud.Instance{machine("a")}}
+	lists, failing := 0, error(nil)
+	list := func(context.Context) ([]cloud.Instance, error) { lists++; return w.machines, failing }
+	f := New(w, Grace{Stay: 10 * time.Minute, Looks: 2})
+	look := func(minutes int, nodes ...Node) ([]Finding, error) {
+		return f.Ghosts(t.Context(), list, nodes, now.Add(time.Duration(minutes)*time.Minute))
+	}
+	alive := Node{Name: "m-b", ProviderID: "cloud:///b", Ready: true, Created: old}
+	if found, err := look(0, alive); len(found) != 0 || err != nil || lists != 0 {
+		t.Errorf("no Node is silent: %+v, %v, %d lists", found, err, lists)
+	}
+	if found, err := look(0, ghost); err != nil || len(found) != 1 || found[0].Kind != Ghost || found[0].Due {
+		t.Errorf("at first: %+v, %v", found, err)
+	}
+	if found, err := look(10, ghost); err != nil || len(found) != 1 || !found[0].Due || len(found[0].Proofs) < 3 {
+		t.Errorf("after the grace: %+v, %v", found, err)
+	}
+	failing = errors.New("unreachable")
+	if found, err := look(20, ghost); err == nil || len(found) != 0 {
+		t.Errorf("I7: a list fails: %+v, %v", found, err)
+	}
+	failing = nil
+	if found, err := look(30, ghost); err != nil || len(found) != 1 || found[0].Due {
+		t.Errorf("the grace begins anew: %+v, %v", found, err)
+	}
+	if found, err := look(40, Node{Name: "m-a", ProviderID: "cloud:///gone", Created: old}); err != nil || len(found) != 0 {
+		t.Errorf("a list has its name: %+v, %v", found, err)
+	}
+}
+
 func TestTheGraceBeginsAnewWhenSomethingIsNotFoundOnce(t *testing.T) {
 	w := &world{machines: []cloud.Instance{machine("a")}}
 	f := New(w, Grace{Stay: 10 * time.Minute, Looks: 2})
