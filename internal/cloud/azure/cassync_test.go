@@ -215,6 +215,8 @@ func (o *record) Nudged(err error) {
 }
 
 func (o *record) Changed(waits bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	if n := len(o.changed); n == 0 || o.changed[n-1] != waits {
 		o.changed = append(o.changed, waits)
 	}
@@ -345,6 +347,26 @@ func TestAPutBackThatIsThrottledInTheMiddleIsTriedAgainByTheSameNudge(t *testing
 	})
 }
 
+func TestAPutBackThatIsThrottledForLongIsNotPutOffBeyondThat(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAKS()
+		a.fault = scripted(func(r *http.Request, write int) *http.Response {
+			if write == 2 {
+				return throttled(r, 600)
+			}
+			return nil
+		})
+		r := a.run(t, 0)
+		r.Deleted()
+		time.Sleep(defaultGather + a.takes + 10*time.Minute + 10*time.Second)
+		a.wrote(t, "6", "5")
+		time.Sleep(time.Hour)
+		r.end()
+		a.atRest(t, 5)
+		r.outcomes(t, "wait 10m", "")
+	})
+}
+
 func TestAzureIsLeftAloneForAsLongAsItWantsThoughMachinesAreDeletedMeanwhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const wish = 20 * time.Minute
@@ -404,6 +426,17 @@ func TestAnOperationThatDoesNotEndIsGivenUpAndToldOf(t *testing.T) {
 		time.Sleep(3 * time.Hour)
 		r.end()
 		a.atRest(t, 5)
+	})
+}
+
+func TestAPutBackAfterACrashThatDoesNotEndIsGivenUpAndToldOf(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAKS()
+		a.most, a.tags[nudgeTag], a.takes = 6, "5 to 6", 40*time.Minute
+		r := a.run(t, 0)
+		time.Sleep(7 * time.Minute)
+		r.end()
+		r.outcomes(t, "deadline exceeded")
 	})
 }
 
@@ -470,6 +503,9 @@ func TestAPoolThatIsDeletedInTheMiddleIsToldOfAndNotWaitedFor(t *testing.T) {
 		time.Sleep(defaultGather + 10*time.Second)
 		a.somebody(func() { a.gone = true })
 		time.Sleep(10 * time.Minute)
+		r.told.mu.Lock()
+		r.changes(t, false, true, false)
+		r.told.mu.Unlock()
 		a.somebody(func() { a.gone, a.most, a.tags = false, 3, map[string]string{"team": "ci"} })
 		time.Sleep(time.Hour)
 		r.end()
