@@ -118,6 +118,11 @@ func RunIn(ctx context.Context, c Config, in Process) error {
 		return err
 	}
 	defer closeClouds(clouds)
+	if casSyncOf(clouds) != nil {
+		if all.casSync, err = newCASSyncMetrics(in.Metrics); err != nil {
+			return err
+		}
+	}
 	var m manager.Manager
 	if err := begin(ctx, log, ready, func(ctx context.Context) (err error) {
 		m, err = assemble(ctx, c, in, clouds, all, ready)
@@ -178,12 +183,16 @@ type counters struct {
 	autoscaler  *autoscaler.Metrics
 	strays      *strayMetrics
 	advised     *advised.Metrics
+	casSync     *casSyncMetrics // nil where no cloud is configured for it
 }
 
 // RegisterMetrics registers all metrics of a manager, of which those of the present are read from reader. A manager does that
 // by itself; this is for who wants to know which there are.
 func RegisterMetrics(r prometheus.Registerer, reader client.Reader) error {
 	if _, err := newCounters(r); err != nil {
+		return err
+	}
+	if _, err := newCASSyncMetrics(r); err != nil {
 		return err
 	}
 	return present(r, reader)
@@ -237,6 +246,9 @@ func assemble(ctx context.Context, c Config, in Process, clouds map[string]cloud
 		return nil, err
 	}
 	if err := addNodeGroups(m, c, w.pods, groups, clouds, in.API, counters.nodegroup, in.Log); err != nil {
+		return nil, err
+	}
+	if err := addCASSync(m, clouds, counters.casSync); err != nil {
 		return nil, err
 	}
 	wishes := autoscaler.NewWishes()

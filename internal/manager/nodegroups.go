@@ -10,7 +10,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/live"
 )
 
-// addNodeGroups adds what owns the NodeGroups, and what the clouds need to hear of it.
+// addNodeGroups adds what owns the NodeGroups.
 func addNodeGroups(m manager.Manager, c Config, pods live.Pods, groups *Groups, providers map[string]cloud.Provider, api nodegroup.API,
 	metrics *nodegroup.Metrics, log *slog.Logger,
 ) error {
@@ -19,15 +19,5 @@ func addNodeGroups(m manager.Manager, c Config, pods live.Pods, groups *Groups, 
 		Metrics: metrics, Log: log, Selector: c.parsedSelector, Every: c.GroupPoll,
 	})
 	groups.Conditions = owner.Conditions
-	if err := owner.Register(m); err != nil {
-		return err
-	}
-	for _, p := range providers {
-		if p, ok := p.(withCASSync); ok {
-			if err := m.Add(casSync{p.CASSync, m.GetCache()}); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
+	return owner.Register(m)
 }

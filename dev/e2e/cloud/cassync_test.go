@@ -88,7 +88,7 @@ func TestI8ANudgeThatWasCutShortIsPutBackByTheNext(t *testing.T) {
 			c, s := newCAS(t)
 			faults := []emulator.ARMFault{
 				{Kind: emulator.ARMPass, Action: poolWrite, Times: 1},
-				{Kind: emulator.ARMStatus, Status: 418, Action: poolWrite, Processed: cut.processed},
+				{Kind: emulator.ARMStatus, Status: 400, Code: "Crash", Action: poolWrite, Processed: cut.processed},
 			}
 			if err := c.ARM.Inject(faults[1-cut.writes:]...); err != nil {
 				t.Fatal(err)

@@ -278,6 +278,12 @@ func TestTheClusterAutoscalerIsMadeToLookAgainAfterADeletion(t *testing.T) {
 	if pool, _ := b.ARM.AgentPool(testbed.ManagedCluster, nudged); pool.Max != 5 || len(pool.Tags) > 0 {
 		t.Errorf("the pool is left as %+v", pool)
 	}
+	b.check(testbed.Poll(b.ctx, "the metrics tell of it", func() bool {
+		_, metrics := p.get("/metrics")
+		return strings.Contains(metrics, `slipway_cas_sync_nudges_total{outcome="done",pool="nudged",reason=""} `) &&
+			!strings.Contains(metrics, `slipway_cas_sync_nudges_total{outcome="done",pool="nudged",reason=""} 0`) &&
+			strings.Contains(metrics, `slipway_cas_sync_maximum_changed{pool="nudged"} 0`)
+	}))
 }
 
 // retire creates a NodeRetirement that the test's manager finds.

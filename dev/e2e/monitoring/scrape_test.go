@@ -29,6 +29,7 @@ import (
 	"github.com/slipway-dev/slipway/dev/workload"
 	"github.com/slipway-dev/slipway/internal/cloud"
 	provider "github.com/slipway-dev/slipway/internal/cloud/azure"
+	"github.com/slipway-dev/slipway/internal/manager"
 )
 
 func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
@@ -132,6 +133,9 @@ func (f *fixture) run(c controlplane.Command) {
 	f.check(err)
 }
 
+// nudged is the agent pool whose maximum is changed for the cluster autoscaler.
+const nudged = "nudged"
+
 // clouds is a file for --cloud-config, which says what the machines of empty scale sets will be like.
 func (f *fixture) clouds(empty ...string) string {
 	f.t.Helper()
@@ -141,7 +145,8 @@ func (f *fixture) clouds(empty ...string) string {
 			corev1.ResourceCPU: resource.MustParse("16"), corev1.ResourceMemory: resource.MustParse("64Gi"),
 		}}})
 	}
-	raw, err := yaml.Marshal(map[string]any{"azure": config, "openstack": noServers(f.t)})
+	sync := &provider.CASSyncConfig{ResourceGroup: testbed.ManagedClusterGroup, Cluster: testbed.ManagedCluster, AgentPool: nudged}
+	raw, err := yaml.Marshal(map[string]any{"azure": manager.AzureCloud{Config: config, CASSync: sync}, "openstack": noServers(f.t)})
 	f.check(err)
 	return testbed.File(f.t, "clouds.yaml", string(raw))
 }
@@ -202,6 +207,10 @@ func (f *fixture) prepare() stage {
 	for _, pool := range []string{"grow", "mute", "broke"} {
 		f.check(workload.Create(f.ctx, f.Client(), on(pool, "wants-"+pool, "1").Pod()))
 	}
+
+	f.check(f.ARM.AddAgentPool(azure.AgentPoolSpec{
+		Cluster: testbed.ManagedCluster, ResourceGroup: testbed.ManagedClusterGroup, Name: nudged, AutoScaling: true, Max: 5,
+	}))
 
 	f.agent(spot, 0)
 	f.agent(spot, 1)
