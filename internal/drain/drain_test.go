@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/slipway-dev/slipway/internal/kubeapi"
+	"github.com/slipway-dev/slipway/internal/protection"
 )
 
 // within is how long from now a drain has.
@@ -1032,7 +1033,7 @@ func TestADrainThatStandsByTakesWhatComesLate(t *testing.T) {
 func TestAProtectedPodThatArrivesStopsAVoluntaryDrain(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
 		s.pod("web", stopsIn(20*time.Second))
-		time.AfterFunc(10*time.Second, func() { s.pod("late", annotation(doNotEvict, "true")) })
+		time.AfterFunc(10*time.Second, func() { s.pod("late", annotation(protection.DoNotEvict, "true")) })
 		r, err := drained(t, s, Options{})
 		wantOutcome(t, r, err, RefusedOutcome)
 		tookAbout(t, r, 10*time.Second)
@@ -1063,7 +1064,7 @@ func TestAVoluntaryDrainThatIsRefusedEvictsNothing(t *testing.T) {
 
 func TestAProtectionThatExpiresIsWaitedForWhereThePolicySaysSo(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
-		job := s.pod("job", annotation(doNotDisrupt, "10m"))
+		job := s.pod("job", annotation(protection.DoNotDisrupt, "10m"))
 		policy := VoluntaryPolicy()
 		policy[Protected] = Await
 		r, err := drained(t, s, Options{Policy: &policy})
@@ -1076,7 +1077,7 @@ func TestAProtectionThatExpiresIsWaitedForWhereThePolicySaysSo(t *testing.T) {
 
 func TestAProtectionThatExpiresWhileItsPodIsBeingAskedIsNoMatter(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
-		job := s.pod("job", annotation(doNotDisrupt, "10s"), stopsIn(20*time.Second))
+		job := s.pod("job", annotation(protection.DoNotDisrupt, "10s"), stopsIn(20*time.Second))
 		s.latency = 8 * time.Second
 		r, err := drained(t, s, Options{Terms: within(time.Minute)})
 		wantOutcome(t, r, err, Drained)
@@ -1088,7 +1089,7 @@ func TestAProtectionThatExpiresWhileItsPodIsBeingAskedIsNoMatter(t *testing.T) {
 
 func TestAProtectionThatIsLiftedFreesThePod(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
-		job := s.pod("job", annotation(safeToEvict, "false"))
+		job := s.pod("job", annotation(protection.SafeToEvict, "false"))
 		policy := VoluntaryPolicy()
 		policy[Protected] = Await
 		time.AfterFunc(time.Minute, func() { s.update(job, func(p *simPod) { p.Annotations = nil }) })

@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/slipway-dev/slipway/internal/kubeapi"
+	"github.com/slipway-dev/slipway/internal/protection"
 )
 
 // world is a random cluster with random faults and a drain on random terms.
@@ -75,7 +76,7 @@ func drawWorld(t *rapid.T) world {
 	}
 	kinds := []change{
 		nil, nil, nil, nil, notReady, unowned, emptyDir, ownedBy("DaemonSet"), ownedBy("StatefulSet"),
-		phase("Pending"), phase("Succeeded"), annotation(doNotEvict, "true"), annotation(doNotDisrupt, "20s"),
+		phase("Pending"), phase("Succeeded"), annotation(protection.DoNotEvict, "true"), annotation(protection.DoNotDisrupt, "20s"),
 		annotation(mirrorAnnotation, "x"), deleted(0, time.Minute), deleted(10*time.Second, 30*time.Second),
 	}
 	for range rapid.IntRange(0, 8).Draw(t, "pods") {

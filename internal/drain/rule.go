@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/slipway-dev/slipway/internal/kubeapi"
+	"github.com/slipway-dev/slipway/internal/protection"
 )
 
 // Rule is the name of the rule that decided about a pod. Exactly one applies to each pod: the first that matches, in
@@ -25,25 +26,16 @@ const (
 	Finished Rule = "finished"
 	// Protected: an annotation asks not to be evicted.
 	Protected Rule = "protected"
-	// Unmanaged: no controller will replace it.
+	// Unmanaged: no controller will replace it, and it is not said to be safe to evict.
 	Unmanaged Rule = "unmanaged"
-	// LocalStorage: it has an emptyDir on the node's disk, whose content goes with the pod.
+	// LocalStorage: it has an emptyDir on the node's disk, whose content goes with the pod, and which is not said to be of no
+	// worth.
 	LocalStorage Rule = "local-storage"
 	// Ordinary: none of the above.
 	Ordinary Rule = "ordinary"
 )
 
-const (
-	mirrorAnnotation = "kubernetes.io/config.mirror"
-
-	// safeToEvict is cluster-autoscaler's
-	// (https://github.com/kubernetes/autoscaler/blob/master/cluster-autoscaler/FAQ.md#what-types-of-pods-can-prevent-ca-from-removing-a-node).
-	safeToEvict = "cluster-autoscaler.kubernetes.io/safe-to-evict"
-	// doNotDisrupt is Karpenter's; "true" or a duration (https://karpenter.sh/docs/concepts/disruption/#pod-level-controls).
-	doNotDisrupt = "karpenter.sh/do-not-disrupt"
-	// doNotEvict is ours, with the values of doNotDisrupt.
-	doNotEvict = "slipway.dev/do-not-evict"
-)
+const mirrorAnnotation = "kubernetes.io/config.mirror"
 
 // Verdict is what the rules say of a pod, and why, in words that can be printed.
 type Verdict struct {
@@ -97,44 +89,27 @@ func daemonSet(p *kubeapi.Pod, _ time.Time) (string, bool) {
 }
 
 func protected(p *kubeapi.Pod, now time.Time) (string, bool) {
-	if p.Annotations[safeToEvict] == "false" {
-		return safeToEvict + `: "false"`, true
-	}
-	for _, key := range []string{doNotEvict, doNotDisrupt} {
-		if value, ok := p.Annotations[key]; ok && stillProtected(value, p.CreationTimestamp, now) {
-			return key + `: "` + value + `"`, true
+	for _, h := range protection.OfPod(p.Annotations, p.CreationTimestamp) {
+		if h.At(now) {
+			return h.Key + `: "` + h.Value + `"`, true
 		}
 	}
 	return "", false
 }
 
-// stillProtected reads "true" as for ever and a duration, such as "2h", as counted from the pod's creation. Anything
-// else protects nothing, as in Karpenter.
-func stillProtected(value string, created, now time.Time) bool {
-	return value == "true" || now.Before(protectedUntil(value, created))
-}
-
-// protectedUntil is zero for a value that is no duration.
-func protectedUntil(value string, created time.Time) time.Time {
-	if d, err := time.ParseDuration(value); err == nil && d > 0 {
-		return created.Add(d)
-	}
-	return time.Time{}
-}
-
 // protectionEnds is when the next of the pod's protections expires; zero is never.
 func protectionEnds(p *kubeapi.Pod, now time.Time) time.Time {
 	var next time.Time
-	for _, key := range []string{doNotEvict, doNotDisrupt} {
-		if end := protectedUntil(p.Annotations[key], p.CreationTimestamp); now.Before(end) {
-			next = sooner(next, end)
+	for _, h := range protection.OfPod(p.Annotations, p.CreationTimestamp) {
+		if now.Before(h.Until) {
+			next = sooner(next, h.Until)
 		}
 	}
 	return next
 }
 
 func unmanaged(p *kubeapi.Pod, _ time.Time) (string, bool) {
-	return "no controller will replace it", controller(p) == nil
+	return "no controller will replace it", controller(p) == nil && !protection.MayGo(p.Annotations)
 }
 
 // localStorage names what is lost with the pod on a node's disk. What is in memory is no data that somebody means to keep:
@@ -143,11 +118,11 @@ func localStorage(p *kubeapi.Pod, _ time.Time) (string, bool) {
 	const memory = "Memory" // corev1.StorageMediumMemory
 	var names []string
 	for _, v := range p.Spec.Volumes {
-		if v.EmptyDir != nil && v.EmptyDir.Medium != memory {
+		if v.EmptyDir != nil && v.EmptyDir.Medium != memory && !protection.MayLose(p.Annotations, v.Name) {
 			names = append(names, v.Name)
 		}
 	}
-	return "emptyDir " + strings.Join(names, ", "), len(names) > 0
+	return "emptyDir " + strings.Join(names, ", "), len(names) > 0 && !protection.MayGo(p.Annotations)
 }
 
 // controller is the owner that would replace the pod, or nil. A reference without the controller flag is none.

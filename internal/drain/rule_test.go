@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/slipway-dev/slipway/internal/kubeapi"
+	"github.com/slipway-dev/slipway/internal/protection"
 )
 
 func TestEachKindOfPodHasItsRuleAndItsActionUnderBothPolicies(t *testing.T) {
@@ -22,25 +23,34 @@ func TestEachKindOfPodHasItsRuleAndItsActionUnderBothPolicies(t *testing.T) {
 		{"DaemonSet", []change{ownedBy("DaemonSet")}, DaemonSet, Leave, Leave},
 		{"DaemonSet with local storage", []change{ownedBy("DaemonSet"), emptyDir}, DaemonSet, Leave, Leave},
 		{"terminating", []change{deleted(0, time.Minute)}, Terminating, Await, Await},
-		{"terminating and protected", []change{deleted(0, time.Minute), annotation(doNotEvict, "true")}, Terminating, Await, Await},
+		{"terminating and protected", []change{deleted(0, time.Minute), annotation(protection.DoNotEvict, "true")}, Terminating, Await, Await},
 		{"succeeded and unmanaged", []change{phase("Succeeded"), unowned}, Finished, Evict, Evict},
-		{"failed and protected", []change{phase("Failed"), annotation(safeToEvict, "false")}, Finished, Evict, Evict},
-		{"safe-to-evict false", []change{annotation(safeToEvict, "false")}, Protected, Refuse, Evict},
-		{"safe-to-evict true", []change{annotation(safeToEvict, "true")}, Ordinary, Evict, Evict},
-		{"do-not-disrupt true", []change{annotation(doNotDisrupt, "true")}, Protected, Refuse, Evict},
-		{"do-not-disrupt for longer than the pod's age", []change{annotation(doNotDisrupt, "2h"), hourOld}, Protected, Refuse, Evict},
-		{"do-not-disrupt expired", []change{annotation(doNotDisrupt, "30m"), hourOld}, Ordinary, Evict, Evict},
-		{"do-not-disrupt expiring now", []change{annotation(doNotDisrupt, "1h"), hourOld}, Ordinary, Evict, Evict},
-		{"do-not-disrupt for a negative time", []change{annotation(doNotDisrupt, "-1h"), hourOld}, Ordinary, Evict, Evict},
-		{"do-not-disrupt unreadable", []change{annotation(doNotDisrupt, "maybe")}, Ordinary, Evict, Evict},
-		{"do-not-evict true", []change{annotation(doNotEvict, "true")}, Protected, Refuse, Evict},
-		{"do-not-evict false", []change{annotation(doNotEvict, "false")}, Ordinary, Evict, Evict},
+		{"failed and protected", []change{phase("Failed"), annotation(protection.SafeToEvict, "false")}, Finished, Evict, Evict},
+		{"safe-to-evict false", []change{annotation(protection.SafeToEvict, "false")}, Protected, Refuse, Evict},
+		{"safe-to-evict in another spelling", []change{annotation(protection.SafeToEvict, " False")}, Protected, Refuse, Evict},
+		{"safe-to-evict true", []change{annotation(protection.SafeToEvict, "true")}, Ordinary, Evict, Evict},
+		{"do-not-disrupt true", []change{annotation(protection.DoNotDisrupt, "true")}, Protected, Refuse, Evict},
+		{"do-not-disrupt for longer than the pod's age", []change{annotation(protection.DoNotDisrupt, "2h"), hourOld}, Protected, Refuse, Evict},
+		{"do-not-disrupt expired", []change{annotation(protection.DoNotDisrupt, "30m"), hourOld}, Ordinary, Evict, Evict},
+		{"do-not-disrupt expiring now", []change{annotation(protection.DoNotDisrupt, "1h"), hourOld}, Ordinary, Evict, Evict},
+		{"do-not-disrupt for a negative time", []change{annotation(protection.DoNotDisrupt, "-1h"), hourOld}, Ordinary, Evict, Evict},
+		{"do-not-disrupt unreadable", []change{annotation(protection.DoNotDisrupt, "maybe")}, Ordinary, Evict, Evict},
+		{"do-not-evict true", []change{annotation(protection.DoNotEvict, "true")}, Protected, Refuse, Evict},
+		{"do-not-evict false", []change{annotation(protection.DoNotEvict, "false")}, Ordinary, Evict, Evict},
 		{"unmanaged", []change{unowned}, Unmanaged, Refuse, Evict},
 		{"owner that is no controller", []change{func(p *simPod) {
 			p.OwnerReferences = []kubeapi.OwnerReference{{Kind: "ReplicaSet", Name: "web"}}
 		}}, Unmanaged, Refuse, Evict},
-		{"protected and unmanaged", []change{unowned, annotation(doNotEvict, "true")}, Protected, Refuse, Evict},
+		{"protected and unmanaged", []change{unowned, annotation(protection.DoNotEvict, "true")}, Protected, Refuse, Evict},
 		{"local storage", []change{emptyDir}, LocalStorage, Refuse, Evict},
+		{"local storage, safe to evict", []change{emptyDir, annotation(protection.SafeToEvict, "true")}, Ordinary, Evict, Evict},
+		{"local storage of no worth", []change{emptyDir, annotation(protection.SafeLocalVolumes, "tmp,scratch")}, Ordinary, Evict, Evict},
+		{"local storage of worth", []change{emptyDir, annotation(protection.SafeLocalVolumes, "tmp")}, LocalStorage, Refuse, Evict},
+		{"unmanaged, safe to evict", []change{unowned, annotation(protection.SafeToEvict, "true")}, Ordinary, Evict, Evict},
+		{"local storage, but safe", []change{emptyDir, annotation(protection.SafeToEvict, "true")}, Ordinary, Evict, Evict},
+		{"local storage of no worth", []change{emptyDir, annotation(protection.SafeLocalVolumes, "tmp,scratch")}, Ordinary, Evict, Evict},
+		{"other local storage of no worth", []change{emptyDir, annotation(protection.SafeLocalVolumes, "tmp")}, LocalStorage, Refuse, Evict},
+		{"unmanaged, but safe", []change{unowned, annotation(protection.SafeToEvict, "true")}, Ordinary, Evict, Evict},
 		{"storage in memory", []change{inMemory}, Ordinary, Evict, Evict},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -6,7 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/slipway-dev/slipway/internal/retirement"
+	"github.com/slipway-dev/slipway/internal/protection"
 )
 
 // Annotations of Nodes. Those of ours say which group they are of, and go when the group does not own the node any more
@@ -17,10 +17,10 @@ const (
 	annotationScope    = "nodegroup.slipway.dev/scope"
 	annotationSince    = "nodegroup.slipway.dev/idle-since"
 	annotationUsed     = "nodegroup.slipway.dev/used"
-	annotationHoldsOff = retirement.HoldsOff
+	annotationHoldsOff = protection.HoldsOff
 
 	// ScaleDownDisabled makes cluster-autoscaler leave a node alone.
-	ScaleDownDisabled = retirement.ScaleDownDisabled
+	ScaleDownDisabled = protection.ScaleDownDisabled
 )
 
 // HoldsOff is the annotation that says that ScaleDownDisabled is Slipway's own.

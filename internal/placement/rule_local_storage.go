@@ -1,5 +1,7 @@
 package placement
 
+import "github.com/slipway-dev/slipway/internal/protection"
+
 // ruleLocalStorage keeps the node of a pod that would lose what it has stored there, unless it is said to be safe.
 var ruleLocalStorage = podRule{
 	name: "local-storage",
@@ -7,5 +9,5 @@ var ruleLocalStorage = podRule{
 		return fateBlocked, p.eviction.localVolume != "" && !p.eviction.safe && !o.LocalStorage
 	},
 	text:   func(p *pod) string { return "keeps data on the node in volume " + p.eviction.localVolume },
-	remedy: "annotate the pod " + annotationSafeToEvict + `: "true"`,
+	remedy: "annotate the pod " + protection.SafeToEvict + `: "true"`,
 }

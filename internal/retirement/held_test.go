@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/protection"
 )
 
 func TestANodeIsHeldByWhatSomebodyElseHasSetAndForAsLongAsItSays(t *testing.T) {
@@ -23,10 +24,10 @@ func TestANodeIsHeldByWhatSomebodyElseHasSetAndForAsLongAsItSays(t *testing.T) {
 		{map[string]string{"slipway.dev/do-not-evict": ""}, 0, ""},
 		{map[string]string{"karpenter.sh/do-not-disrupt": "1h"}, 59 * time.Minute, "karpenter.sh/do-not-disrupt"},
 		{map[string]string{"karpenter.sh/do-not-disrupt": "1h"}, time.Hour, ""},
-		{map[string]string{ScaleDownDisabled: "True"}, 0, ScaleDownDisabled},
-		{map[string]string{ScaleDownDisabled: "1h"}, 0, ""},
-		{map[string]string{ScaleDownDisabled: "true", HoldsOff: "true"}, 0, ""},
-		{map[string]string{ScaleDownDisabled: "true", HoldsOff: "true", "slipway.dev/do-not-evict": "true"}, 0, "slipway.dev/do-not-evict"},
+		{map[string]string{protection.ScaleDownDisabled: "True"}, 0, protection.ScaleDownDisabled},
+		{map[string]string{protection.ScaleDownDisabled: "1h"}, 0, ""},
+		{map[string]string{protection.ScaleDownDisabled: "true", protection.HoldsOff: "true"}, 0, ""},
+		{map[string]string{protection.ScaleDownDisabled: "true", protection.HoldsOff: "true", "slipway.dev/do-not-evict": "true"}, 0, "slipway.dev/do-not-evict"},
 	} {
 		if got := HeldBy(tt.annotations, made, made.Add(tt.age)); got != tt.want {
 			t.Errorf("%v at the age of %s: %q, want %q", tt.annotations, tt.age, got, tt.want)
@@ -40,7 +41,9 @@ func TestANodeThatIsNotHeldFromSlipwayLeaves(t *testing.T) {
 		spec  v1alpha1.NodeRetirementSpec
 		world func(*sim)
 	}{
-		"Slipway keeps cluster-autoscaler off": {world: func(s *sim) { s.change("a", annotated(ScaleDownDisabled, "true", HoldsOff, "true")) }},
+		"Slipway keeps cluster-autoscaler off": {world: func(s *sim) {
+			s.change("a", annotated(protection.ScaleDownDisabled, "true", protection.HoldsOff, "true"))
+		}},
 		"the protection is overridden": {
 			spec:  v1alpha1.NodeRetirementSpec{OverrideProtection: &v1alpha1.OverrideProtection{By: "ops", Why: "bad disk"}},
 			world: func(s *sim) { s.change("a", annotated("slipway.dev/do-not-evict", "true")) },

@@ -14,6 +14,7 @@ import (
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/protection"
 )
 
 const pool = "pool"
@@ -145,7 +146,7 @@ func TestI10WhatCannotLeaveIsRefused(t *testing.T) {
 		"a control plane":             {spec, func(s *sim) { s.change("a", labelled("node-role.kubernetes.io/control-plane")) }, ControlPlane},
 		"a protected node":            {spec, func(s *sim) { s.change("a", annotated("slipway.dev/do-not-evict", "true")) }, ProtectedNode},
 		"held by Karpenter":           {spec, func(s *sim) { s.change("a", annotated("karpenter.sh/do-not-disrupt", "true")) }, ProtectedNode},
-		"kept from being scaled down": {spec, func(s *sim) { s.change("a", annotated(ScaleDownDisabled, "true")) }, ProtectedNode},
+		"kept from being scaled down": {spec, func(s *sim) { s.change("a", annotated(protection.ScaleDownDisabled, "true")) }, ProtectedNode},
 		"no provider ID":              {spec, func(s *sim) { s.change("a", func(n *corev1.Node) { n.Spec.ProviderID = "" }) }, NoProviderID},
 		"cluster-autoscaler":          {spec, func(s *sim) { s.change("a", tainted("ToBeDeletedByClusterAutoscaler")) }, BeingRemoved},
 		"an unknown cloud":            {spec, func(s *sim) { s.groups[0].Spec.Cloud.Provider = "moon" }, UnknownCloud},

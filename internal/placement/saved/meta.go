@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/slipway-dev/slipway/internal/placement"
+	"github.com/slipway-dev/slipway/internal/protection"
 )
 
 // meta is the part of an object's metadata that placement reads. Labels and annotations are those given.
@@ -60,17 +61,13 @@ func (r *renamer) noteInteger(key, value string) {
 var (
 	// switches are read as truth values or durations.
 	switches = set(
-		"cluster-autoscaler.kubernetes.io/safe-to-evict", "cluster-autoscaler.kubernetes.io/scale-down-disabled",
-		"karpenter.sh/do-not-disrupt", "slipway.dev/do-not-evict", "nodegroup.slipway.dev/holds-off-cluster-autoscaler",
+		protection.SafeToEvict, protection.ScaleDownDisabled, protection.DoNotDisrupt, protection.DoNotEvict, protection.HoldsOff,
 	)
 	// markers only have to be there.
 	markers = set(corev1.MirrorPodAnnotationKey, "pv.kubernetes.io/bind-completed")
 )
 
-const (
-	annotationSelectedNode     = "volume.kubernetes.io/selected-node"
-	annotationSafeLocalVolumes = "cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes"
-)
+const annotationSelectedNode = "volume.kubernetes.io/selected-node"
 
 func (r *renamer) annotations(set map[string]string) map[string]string {
 	var out map[string]string
@@ -90,7 +87,7 @@ func (r *renamer) annotations(set map[string]string) map[string]string {
 			put(key, r.name(nodes, value))
 		case key == corev1.BetaStorageClassAnnotation:
 			put(key, r.name(storageClasses, value))
-		case key == annotationSafeLocalVolumes:
+		case key == protection.SafeLocalVolumes:
 			list := each(strings.Split(value, ","), func(s string) string { return r.name(podVolumes, s) })
 			put(key, strings.Join(list, ","))
 		case key == corev1.MigratedPluginsAnnotationKey:
