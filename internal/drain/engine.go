@@ -206,16 +206,15 @@ func (d *Drain) judge(p *podState, now time.Time) {
 	if p.gone || p.asked != NotAsked || p.requesting || (p.terminating() && p.verdict.Rule != "") {
 		return
 	}
-	p.verdict = Classify(&p.pod, now)
-	p.reviewAt = protectionEnds(&p.pod, now)
-	if d.o.Select != nil && p.verdict.Rule != Mirror && !d.o.Select(p.pod) {
-		p.verdict = Verdict{Excluded, "not selected"}
-	}
 	policy := d.policy
 	if d.o.PolicyOf != nil {
 		policy = d.o.PolicyOf(p.pod)
 	}
-	p.action = policy.Of(p.verdict.Rule)
+	p.verdict, p.action = policy.Judge(&p.pod, now)
+	p.reviewAt = protectionEnds(&p.pod, now)
+	if d.o.Select != nil && p.verdict.Rule != Mirror && !d.o.Select(p.pod) {
+		p.verdict, p.action = Verdict{Excluded, "not selected"}, policy.Of(Excluded)
+	}
 }
 
 // review does what time alone does to pods: protections expire, and patience with pods that do not stop ends. It

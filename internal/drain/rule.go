@@ -1,6 +1,7 @@
 package drain
 
 import (
+	"slices"
 	"strings"
 	"time"
 
@@ -43,10 +44,12 @@ type Verdict struct {
 	Detail string `json:"detail,omitempty"`
 }
 
-var rules = []struct {
+type rule struct {
 	name  Rule
 	match func(p *kubeapi.Pod, now time.Time) (string, bool)
-}{
+}
+
+var rules = []rule{
 	{Mirror, mirror},
 	{DaemonSet, daemonSet},
 	{Terminating, terminating},
@@ -166,6 +169,23 @@ func NoticePolicy() Policy {
 	p := VoluntaryPolicy()
 	p[Protected], p[Unmanaged], p[LocalStorage] = Evict, Evict, Evict
 	return p
+}
+
+// Judge says what a pod gets, by which rule. One that is to be evicted though it is protected, or though nothing replaces
+// it, is refused all the same where a later rule refuses it: leave to lose the one is not leave to lose the other.
+func (p Policy) Judge(pod *kubeapi.Pod, now time.Time) (Verdict, Action) {
+	v := Classify(pod, now)
+	action := p.Of(v.Rule)
+	if action != Evict || v.Rule != Protected && v.Rule != Unmanaged {
+		return v, action
+	}
+	at := slices.IndexFunc(rules, func(r rule) bool { return r.name == v.Rule })
+	for _, r := range rules[at+1:] {
+		if detail, ok := r.match(pod, now); ok && p.Of(r.name) == Refuse {
+			return Verdict{r.name, detail}, Refuse
+		}
+	}
+	return v, action
 }
 
 // Of returns the action for a rule.

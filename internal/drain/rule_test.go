@@ -72,6 +72,34 @@ func TestEachKindOfPodHasItsRuleAndItsActionUnderBothPolicies(t *testing.T) {
 	}
 }
 
+func TestLeaveToLoseOneThingIsNoLeaveToLoseAnother(t *testing.T) {
+	held := annotation(protection.DoNotEvict, "true")
+	for _, c := range []struct {
+		name    string
+		allowed []Rule
+		changes []change
+		rule    Rule
+		action  Action
+	}{
+		{"protected, overridden", []Rule{Protected}, []change{held}, Protected, Evict},
+		{"protected and unmanaged, overridden", []Rule{Protected}, []change{held, unowned}, Unmanaged, Refuse},
+		{"protected with local storage, overridden", []Rule{Protected}, []change{held, emptyDir}, LocalStorage, Refuse},
+		{"unmanaged with local storage, forced", []Rule{Unmanaged}, []change{unowned, emptyDir}, LocalStorage, Refuse},
+		{"unmanaged with local storage, forced and given up", []Rule{Unmanaged, LocalStorage}, []change{unowned, emptyDir}, Unmanaged, Evict},
+		{"all three, all allowed", []Rule{Protected, Unmanaged, LocalStorage}, []change{held, unowned, emptyDir}, Protected, Evict},
+		{"finished, with local storage and unmanaged", nil, []change{phase("Succeeded"), unowned, emptyDir}, Finished, Evict},
+	} {
+		policy := VoluntaryPolicy()
+		for _, r := range c.allowed {
+			policy[r] = Evict
+		}
+		v, action := policy.Judge(&newSim().pod("web", c.changes...).Pod, time.Now())
+		if v.Rule != c.rule || action != c.action {
+			t.Errorf("%s: %s by %s, want %s by %s", c.name, action, v.Rule, c.action, c.rule)
+		}
+	}
+}
+
 func TestAPolicyWithoutARuleEvicts(t *testing.T) {
 	if a := (Policy{}).Of(Unmanaged); a != Evict {
 		t.Error(a)

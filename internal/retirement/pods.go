@@ -44,11 +44,11 @@ func (p *passage) pods(ctx context.Context) (podsOn, error) {
 			on.kept = append(on.kept, reason(KeepingPod, "pod "+pod.Namespace+"/"+pod.Name, "keeps the node, which is not idle"))
 			continue
 		}
-		verdict := drain.Classify(pod, now)
+		verdict, action := policy.Judge(pod, now)
 		if verdict.Rule != drain.Mirror && !selected(*pod) {
-			verdict = drain.Verdict{Rule: drain.Excluded}
+			action = policy.Of(drain.Excluded)
 		}
-		switch policy.Of(verdict.Rule) {
+		switch action {
 		case drain.Refuse:
 			on.kept = append(on.kept, reason(ProtectedPod, "pod "+pod.Namespace+"/"+pod.Name, "%s (%s)", verdict.Detail, verdict.Rule))
 		case drain.Leave:
