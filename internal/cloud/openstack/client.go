@@ -270,9 +270,10 @@ type listing[T any] struct {
 
 // listAll reads every page of a list, and every item of a page: all of them or an error (I7). The next page is asked for
 // by the last ID, and not where the answer points to: that may be an address which only the service itself can reach,
-// and the token would go there.
+// and the token would go there. What comes twice, as a server that moves while it is the last of a page, is there once.
 func listAll[T any](ctx context.Context, c *gophercloud.ServiceClient, l listing[T]) ([]T, error) {
 	var all []T
+	seen := map[string]bool{}
 	query := url.Values{"limit": {strconv.Itoa(l.size)}}
 	maps.Copy(query, l.query)
 	for {
@@ -288,15 +289,22 @@ func listAll[T any](ctx context.Context, c *gophercloud.ServiceClient, l listing
 		if err := json.Unmarshal(page[l.key], &items); err != nil || items == nil {
 			return nil, fmt.Errorf("listing %s: %w: a page has no list of them", l.key, errIncomplete)
 		}
-		all = append(all, items...)
-		if len(items) == 0 || !hasNext(page, l.key) && !l.moves(items) {
+		next := len(items) > 0 && hasNext(page, l.key)
+		fresh := slices.DeleteFunc(items, func(item T) bool { return seen[l.id(&item)] })
+		switch {
+		case len(fresh) == 0 && next:
+			return nil, fmt.Errorf("listing %s: %w: the page after %q begins there again", l.key, errIncomplete, query.Get("marker"))
+		case len(fresh) == 0:
 			return all, nil
 		}
-		last := l.id(&items[len(items)-1])
-		if last == query.Get("marker") || last == "" {
-			return nil, fmt.Errorf("listing %s: %w: the page after %q begins there again", l.key, errIncomplete, last)
+		for i := range fresh {
+			seen[l.id(&fresh[i])] = true
 		}
-		query.Set("marker", last)
+		all = append(all, fresh...)
+		if !next && !l.moves(fresh) {
+			return all, nil
+		}
+		query.Set("marker", l.id(&fresh[len(fresh)-1]))
 	}
 }
 

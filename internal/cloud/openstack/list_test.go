@@ -26,8 +26,11 @@ func TestI7AListIsWholeThoughServersMoveToTheirCellsWhileItIsRead(t *testing.T) 
 			return all[:3] // the fourth was counted, and then found to be one that is there
 		}
 		at := slices.IndexFunc(all, func(m map[string]any) bool { return m["id"] == marker }) + 1
-		if reads == 1 {
+		if reads == 1 && at < 7 {
 			at++ // it is in its cell by now, where those that are newer than the marker are not looked for
+		}
+		if at == len(all) {
+			at-- // the last of all goes over to its cell while its page is made, and comes once more
 		}
 		return all[min(at, len(all)):min(at+4, len(all))]
 	}
