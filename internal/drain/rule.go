@@ -9,8 +9,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/protection"
 )
 
-// Rule is the name of the rule that decided about a pod. Exactly one applies to each pod: the first that matches, in
-// the order of rules.
+// Rule is the name of the rule that decided about a pod: the first that matches, in the order of rules, unless
+// [Policy.Judge] finds a stricter one.
 type Rule string
 
 // The rules, in the order in which they are tried.
@@ -27,10 +27,9 @@ const (
 	Finished Rule = "finished"
 	// Protected: an annotation asks not to be evicted.
 	Protected Rule = "protected"
-	// Unmanaged: no controller will replace it, and it is not said to be safe to evict.
+	// Unmanaged: no controller will replace it.
 	Unmanaged Rule = "unmanaged"
-	// LocalStorage: it has an emptyDir on the node's disk, whose content goes with the pod, and which is not said to be of no
-	// worth.
+	// LocalStorage: it has an emptyDir on the node's disk, whose content goes with the pod.
 	LocalStorage Rule = "local-storage"
 	// Ordinary: none of the above.
 	Ordinary Rule = "ordinary"
@@ -47,17 +46,23 @@ type Verdict struct {
 type rule struct {
 	name  Rule
 	match func(p *kubeapi.Pod, now time.Time) (string, bool)
+	// waived says that whoever the pod is of has given up what the rule is about; nil where that cannot be said.
+	waived func(p *kubeapi.Pod) bool
 }
 
-var rules = []rule{
-	{Mirror, mirror},
-	{DaemonSet, daemonSet},
-	{Terminating, terminating},
-	{Finished, finished},
-	{Protected, protected},
-	{Unmanaged, unmanaged},
-	{LocalStorage, localStorage},
+// holding are the rules about what is lost with a pod, of which several may match.
+var holding = []rule{
+	{Protected, protected, nil},
+	{Unmanaged, unmanaged, safeToEvict},
+	{LocalStorage, localStorage, safeToLose},
 }
+
+var rules = append([]rule{
+	{Mirror, mirror, nil},
+	{DaemonSet, daemonSet, nil},
+	{Terminating, terminating, nil},
+	{Finished, finished, nil},
+}, holding...)
 
 // Classify finds the rule for a pod. It reads nothing but the pod and the time, which matters to a protection that
 // expires.
@@ -112,20 +117,33 @@ func protectionEnds(p *kubeapi.Pod, now time.Time) time.Time {
 }
 
 func unmanaged(p *kubeapi.Pod, _ time.Time) (string, bool) {
-	return "no controller will replace it", controller(p) == nil && !protection.MayGo(p.Annotations)
+	return "no controller will replace it", controller(p) == nil
 }
 
 // localStorage names what is lost with the pod on a node's disk. What is in memory is no data that somebody means to keep:
 // cluster-autoscaler passes it over as well, and so does placement.
 func localStorage(p *kubeapi.Pod, _ time.Time) (string, bool) {
+	names := onDisk(p)
+	return "emptyDir " + strings.Join(names, ", "), len(names) > 0
+}
+
+func onDisk(p *kubeapi.Pod) []string {
 	const memory = "Memory" // corev1.StorageMediumMemory
 	var names []string
 	for _, v := range p.Spec.Volumes {
-		if v.EmptyDir != nil && v.EmptyDir.Medium != memory && !protection.MayLose(p.Annotations, v.Name) {
+		if v.EmptyDir != nil && v.EmptyDir.Medium != memory {
 			names = append(names, v.Name)
 		}
 	}
-	return "emptyDir " + strings.Join(names, ", "), len(names) > 0 && !protection.MayGo(p.Annotations)
+	return names
+}
+
+func safeToEvict(p *kubeapi.Pod) bool { return protection.MayGo(p.Annotations) }
+
+// safeToLose says that the pod is, or each of its volumes.
+func safeToLose(p *kubeapi.Pod) bool {
+	worth := func(volume string) bool { return !protection.MayLose(p.Annotations, volume) }
+	return safeToEvict(p) || !slices.ContainsFunc(onDisk(p), worth)
 }
 
 // controller is the owner that would replace the pod, or nil. A reference without the controller flag is none.
@@ -171,22 +189,38 @@ func NoticePolicy() Policy {
 	return p
 }
 
-// Judge says what a pod gets, by which rule. One that is to be evicted though it is protected, or though nothing replaces
-// it, is refused all the same where a later rule refuses it: leave to lose the one is not leave to lose the other.
+// Judge says what a pod gets, by which rule: the first that matches, unless a later one of those that hold pods is stricter.
+// Leave to lose one thing is no leave to lose another.
 func (p Policy) Judge(pod *kubeapi.Pod, now time.Time) (Verdict, Action) {
 	v := Classify(pod, now)
-	action := p.Of(v.Rule)
-	if action != Evict || v.Rule != Protected && v.Rule != Unmanaged {
-		return v, action
+	first := slices.IndexFunc(holding, func(r rule) bool { return r.name == v.Rule })
+	if first < 0 {
+		return v, p.Of(v.Rule)
 	}
-	at := slices.IndexFunc(rules, func(r rule) bool { return r.name == v.Rule })
-	for _, r := range rules[at+1:] {
-		if detail, ok := r.match(pod, now); ok && p.Of(r.name) == Refuse {
-			return Verdict{r.name, detail}, Refuse
+	var action Action
+	for _, r := range holding[first:] {
+		detail, ok := r.match(pod, now)
+		if !ok {
+			continue
+		}
+		if a := p.about(r, pod); action == "" || strictness(a) > strictness(action) {
+			v, action = Verdict{r.name, detail}, a
 		}
 	}
 	return v, action
 }
+
+// about is the action for a rule that matches a pod. Who has said that the pod may go is not refused; what survives where
+// it is stays there all the same.
+func (p Policy) about(r rule, pod *kubeapi.Pod) Action {
+	a := p.Of(r.name)
+	if a == Refuse && r.waived != nil && r.waived(pod) {
+		return Evict
+	}
+	return a
+}
+
+func strictness(a Action) int { return slices.Index([]Action{Evict, Leave, Refuse}, a) }
 
 // Of returns the action for a rule.
 func (p Policy) Of(r Rule) Action {

@@ -43,14 +43,14 @@ func TestEachKindOfPodHasItsRuleAndItsActionUnderBothPolicies(t *testing.T) {
 		}}, Unmanaged, Refuse, Evict},
 		{"protected and unmanaged", []change{unowned, annotation(protection.DoNotEvict, "true")}, Protected, Refuse, Evict},
 		{"local storage", []change{emptyDir}, LocalStorage, Refuse, Evict},
-		{"local storage, safe to evict", []change{emptyDir, annotation(protection.SafeToEvict, "true")}, Ordinary, Evict, Evict},
-		{"local storage of no worth", []change{emptyDir, annotation(protection.SafeLocalVolumes, "tmp,scratch")}, Ordinary, Evict, Evict},
+		{"local storage, safe to evict", []change{emptyDir, annotation(protection.SafeToEvict, "true")}, LocalStorage, Evict, Evict},
+		{"local storage of no worth", []change{emptyDir, annotation(protection.SafeLocalVolumes, "tmp,scratch")}, LocalStorage, Evict, Evict},
 		{"local storage of worth", []change{emptyDir, annotation(protection.SafeLocalVolumes, "tmp")}, LocalStorage, Refuse, Evict},
-		{"unmanaged, safe to evict", []change{unowned, annotation(protection.SafeToEvict, "true")}, Ordinary, Evict, Evict},
-		{"local storage, but safe", []change{emptyDir, annotation(protection.SafeToEvict, "true")}, Ordinary, Evict, Evict},
-		{"local storage of no worth", []change{emptyDir, annotation(protection.SafeLocalVolumes, "tmp,scratch")}, Ordinary, Evict, Evict},
+		{"unmanaged, safe to evict", []change{unowned, annotation(protection.SafeToEvict, "true")}, Unmanaged, Evict, Evict},
+		{"local storage, but safe", []change{emptyDir, annotation(protection.SafeToEvict, "true")}, LocalStorage, Evict, Evict},
+		{"local storage of no worth", []change{emptyDir, annotation(protection.SafeLocalVolumes, "tmp,scratch")}, LocalStorage, Evict, Evict},
 		{"other local storage of no worth", []change{emptyDir, annotation(protection.SafeLocalVolumes, "tmp")}, LocalStorage, Refuse, Evict},
-		{"unmanaged, but safe", []change{unowned, annotation(protection.SafeToEvict, "true")}, Ordinary, Evict, Evict},
+		{"unmanaged, but safe", []change{unowned, annotation(protection.SafeToEvict, "true")}, Unmanaged, Evict, Evict},
 		{"storage in memory", []change{inMemory}, Ordinary, Evict, Evict},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -62,10 +62,10 @@ func TestEachKindOfPodHasItsRuleAndItsActionUnderBothPolicies(t *testing.T) {
 			if c.rule != Ordinary && v.Detail == "" {
 				t.Error("no word on why")
 			}
-			if a := VoluntaryPolicy().Of(v.Rule); a != c.voluntary {
+			if _, a := VoluntaryPolicy().Judge(&p.Pod, now); a != c.voluntary {
 				t.Errorf("voluntary: %s, want %s", a, c.voluntary)
 			}
-			if a := NoticePolicy().Of(v.Rule); a != c.notice {
+			if _, a := NoticePolicy().Judge(&p.Pod, now); a != c.notice {
 				t.Errorf("notice: %s, want %s", a, c.notice)
 			}
 		})
@@ -73,27 +73,42 @@ func TestEachKindOfPodHasItsRuleAndItsActionUnderBothPolicies(t *testing.T) {
 }
 
 func TestLeaveToLoseOneThingIsNoLeaveToLoseAnother(t *testing.T) {
-	held := annotation(protection.DoNotEvict, "true")
+	held, safe := annotation(protection.DoNotEvict, "true"), annotation(protection.SafeToEvict, "true")
+	forced := func(some ...Rule) Policy {
+		p := VoluntaryPolicy()
+		for _, r := range some {
+			p[r] = Evict
+		}
+		return p
+	}
+	left := func(some ...Rule) Policy { // what survives an interruption is left where it is
+		p := NoticePolicy()
+		for _, r := range some {
+			p[r] = Leave
+		}
+		return p
+	}
 	for _, c := range []struct {
 		name    string
-		allowed []Rule
+		policy  Policy
 		changes []change
 		rule    Rule
 		action  Action
 	}{
-		{"protected, overridden", []Rule{Protected}, []change{held}, Protected, Evict},
-		{"protected and unmanaged, overridden", []Rule{Protected}, []change{held, unowned}, Unmanaged, Refuse},
-		{"protected with local storage, overridden", []Rule{Protected}, []change{held, emptyDir}, LocalStorage, Refuse},
-		{"unmanaged with local storage, forced", []Rule{Unmanaged}, []change{unowned, emptyDir}, LocalStorage, Refuse},
-		{"unmanaged with local storage, forced and given up", []Rule{Unmanaged, LocalStorage}, []change{unowned, emptyDir}, Unmanaged, Evict},
-		{"all three, all allowed", []Rule{Protected, Unmanaged, LocalStorage}, []change{held, unowned, emptyDir}, Protected, Evict},
-		{"finished, with local storage and unmanaged", nil, []change{phase("Succeeded"), unowned, emptyDir}, Finished, Evict},
+		{"protected, overridden", forced(Protected), []change{held}, Protected, Evict},
+		{"protected and unmanaged, overridden", forced(Protected), []change{held, unowned}, Unmanaged, Refuse},
+		{"protected with local storage, overridden", forced(Protected), []change{held, emptyDir}, LocalStorage, Refuse},
+		{"unmanaged with local storage, forced", forced(Unmanaged), []change{unowned, emptyDir}, LocalStorage, Refuse},
+		{"unmanaged with local storage, both forced", forced(Unmanaged, LocalStorage), []change{unowned, emptyDir}, Unmanaged, Evict},
+		{"all three, all forced", forced(Protected, Unmanaged, LocalStorage), []change{held, unowned, emptyDir}, Protected, Evict},
+		{"finished, with local storage and unmanaged", forced(), []change{phase("Succeeded"), unowned, emptyDir}, Finished, Evict},
+		{"safe to evict, unmanaged with local storage", forced(), []change{safe, unowned, emptyDir}, Unmanaged, Evict},
+		{"safe to evict and protected", forced(), []change{safe, held}, Protected, Refuse},
+		{"what nobody would replace stays, protected or not", left(Unmanaged), []change{held, unowned}, Unmanaged, Leave},
+		{"what nobody would replace stays, safe to evict or not", left(Unmanaged), []change{safe, unowned}, Unmanaged, Leave},
+		{"what is stored stays, safe to evict or not", left(LocalStorage), []change{safe, emptyDir}, LocalStorage, Leave},
 	} {
-		policy := VoluntaryPolicy()
-		for _, r := range c.allowed {
-			policy[r] = Evict
-		}
-		v, action := policy.Judge(&newSim().pod("web", c.changes...).Pod, time.Now())
+		v, action := c.policy.Judge(&newSim().pod("web", c.changes...).Pod, time.Now())
 		if v.Rule != c.rule || action != c.action {
 			t.Errorf("%s: %s by %s, want %s by %s", c.name, action, v.Rule, c.action, c.rule)
 		}

@@ -142,15 +142,23 @@ func (l *one) find(ctx context.Context) (time.Duration, error) {
 	}
 	i := slices.IndexFunc(groups, func(g v1alpha1.NodeGroup) bool { return g.Name == l.rt.Spec.Group })
 	if i < 0 {
-		return l.c.o.Pace.Retry, l.write(ctx, v1alpha1.ReplacementWaiting, because(UnknownGroup, "", "there is no NodeGroup %s", l.rt.Spec.Group))
+		return l.c.o.Pace.Retry, l.unknown(ctx, because(UnknownGroup, "", "there is no NodeGroup %s", l.rt.Spec.Group))
 	}
 	l.group = &groups[i]
 	name := l.group.Spec.Cloud.Provider
 	if l.cloud = l.c.o.Clouds[name]; l.cloud == nil {
-		return l.c.o.Pace.Retry, l.write(ctx, v1alpha1.ReplacementWaiting, because(UnknownGroup, "", "the cloud %q of NodeGroup %s is not configured", name,
-			l.group.Name))
+		return l.c.o.Pace.Retry, l.unknown(ctx, because(UnknownGroup, "", "the cloud %q of NodeGroup %s is not configured", name, l.group.Name))
 	}
 	return 0, nil
+}
+
+// unknown notes why nothing can be ordered. An order that was made is not forgotten over it: it would be made again.
+func (l *one) unknown(ctx context.Context, why v1alpha1.RetirementReason) error {
+	if state := stateOf(l.rt); state != "" && state != v1alpha1.ReplacementWaiting {
+		l.log.Warn("an order waits to be followed", "state", state, "why", why.Message)
+		return nil
+	}
+	return l.write(ctx, v1alpha1.ReplacementWaiting, why)
 }
 
 // consider decides whether to order, and orders.
@@ -336,7 +344,7 @@ func (l *one) record() *v1alpha1.Replacement {
 }
 
 // write writes a state down, unless it is written already. A conflict asks for a fresh look, since nothing of what was
-// decided is done then; but for the answer to an order, which comes once.
+// decided is done then; but for the answer to an order, which comes once and is all that is written while one is made.
 func (l *one) write(ctx context.Context, state v1alpha1.ReplacementState, reasons ...v1alpha1.RetirementReason) error {
 	var before v1alpha1.Replacement
 	if l.rt.Status.Replacement != nil {

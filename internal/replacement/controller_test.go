@@ -187,6 +187,31 @@ func TestTheAnswerToAnOrderIsWrittenThoughTheRetirementWroteMeanwhile(t *testing
 	}
 }
 
+// TestAnOrderIsNotForgottenWhileItsGroupIsNotThere has the group go while the answer is not known, and come back.
+func TestAnOrderIsNotForgottenWhileItsGroupIsNotThere(t *testing.T) {
+	inBubble(t, func(t *testing.T, ctx context.Context) {
+		s := newSim(t, 2)
+		s.slow = time.Hour
+		s.homeless = []Homeless{{Pod: "shop/web-1", Why: "fits on no other node"}}
+		s.notice(t, "vm-0", "Preempt")
+		s.at = func(moment, request string) error {
+			if moment == "after" && request == "cloud grow" {
+				return errors.New("the answer is lost")
+			}
+			return nil
+		}
+		s.run(ctx, s.process(t), 2*turns)
+		s.expect(t, "vm-0", v1alpha1.ReplacementOrdering, "", 1)
+		s.at = func(string, string) error { return nil }
+		s.group.Name = "renamed"
+		s.run(ctx, s.process(t), time.Minute)
+		s.expect(t, "vm-0", v1alpha1.ReplacementOrdering, "", 1)
+		s.group.Name = groupName
+		s.run(ctx, s.process(t), 5*time.Minute)
+		s.expect(t, "vm-0", v1alpha1.ReplacementOrdered, "", 1)
+	})
+}
+
 func TestAMachineThatComesBackIsNeitherRetiredNorReplacedUnlessItIsGone(t *testing.T) {
 	for _, kind := range []string{"Reboot", "Redeploy"} {
 		inBubble(t, func(t *testing.T, ctx context.Context) {
