@@ -90,7 +90,7 @@ func TestOnlyAHigherNumberMakesUpForAChange(t *testing.T) {
 
 func TestANumberThatCannotBeReadIsTheLowest(t *testing.T) {
 	for value, want := range map[string]uint64{
-		"1": 1, "12": 12, "": 0, "v2": 0, "-1": 0, "+3": 0, "1.5": 0, " 1": 0, "99999999999999999999": 0,
+		"1": 1, "12": 12, "": 0, "v2": 0, "-1": 0, "+3": 0, "1.5": 0, "1 2": 0, "99999999999999999999": 0,
 	} {
 		if got := crds.Generation(map[string]string{crds.GenerationAnnotation: value}); got != want {
 			t.Errorf("%q: %d, want %d", value, got, want)

@@ -15,9 +15,9 @@ import (
 )
 
 const (
-	fieldOwner     = "slipway-manager"
-	crdsWithin     = time.Minute
-	establishedGap = 200 * time.Millisecond
+	fieldOwner   = "slipway-manager"
+	crdsWithin   = time.Minute
+	betweenTries = 200 * time.Millisecond
 )
 
 // installCRDs brings Slipway's definitions up to this program's, and waits until they are served. Those that are newer are
@@ -70,6 +70,11 @@ func bringUp(ctx context.Context, c client.Client, log *slog.Logger, definition 
 		if !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) {
 			return err
 		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(betweenTries):
+		}
 	}
 }
 
@@ -106,7 +111,7 @@ func awaitEstablished(ctx context.Context, c client.Client, definition *unstruct
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("installing %s: not served within %s", definition.GetName(), crdsWithin)
-		case <-time.After(establishedGap):
+		case <-time.After(betweenTries):
 		}
 	}
 }

@@ -439,7 +439,7 @@ func TestAMachineThatGoesLateInTheDrainGivesItsPodsTimeToBeReleased(t *testing.T
 		s.lose("a")
 		s.change("a", silent)
 		var tainted time.Time
-		s.at = func(_, request string) error {
+		s.at = func(_, _ string) error {
 			if n := s.node("a"); tainted.IsZero() && n != nil && isOutOfService(toKubeapi(n)) {
 				tainted = time.Now()
 			}

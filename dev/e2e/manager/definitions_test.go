@@ -40,8 +40,11 @@ func (b bed) installs(t *testing.T) {
 	if own == 0 {
 		t.Fatal("it has no number")
 	}
-	for i, number := range []string{strconv.FormatUint(own, 10), "", "the first"} {
+	for i, number := range []string{strconv.FormatUint(own, 10), "the first", ""} {
 		b.check(b.age(number))
+		if got := b.definition().GetAnnotations()[crds.GenerationAnnotation]; got != number {
+			t.Fatalf("the older version has the number %q, want %q", got, number)
+		}
 		if b.knows(added) {
 			t.Fatal("the older version knows the newer field")
 		}

@@ -331,7 +331,7 @@ func TestI8WhatACrashLeftIsPutBackThoughThatFailsAtFirstAndNobodyAskedForANudge(
 func TestAPutBackThatIsThrottledInTheMiddleIsTriedAgainByTheSameNudge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAKS()
-		a.fault = scripted(func(r *http.Request, write int) *http.Response {
+		a.fault = scripted(func(r *http.Request, write int) *http.Response { //nolint:bodyclose // the client closes it
 			if write == 2 {
 				return throttled(r, 90)
 			}
@@ -350,7 +350,7 @@ func TestAPutBackThatIsThrottledInTheMiddleIsTriedAgainByTheSameNudge(t *testing
 func TestAPutBackThatIsThrottledForLongIsNotPutOffBeyondThat(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAKS()
-		a.fault = scripted(func(r *http.Request, write int) *http.Response {
+		a.fault = scripted(func(r *http.Request, write int) *http.Response { //nolint:bodyclose // the client closes it
 			if write == 2 {
 				return throttled(r, 600)
 			}
@@ -371,7 +371,7 @@ func TestAzureIsLeftAloneForAsLongAsItWantsThoughMachinesAreDeletedMeanwhile(t *
 	synctest.Test(t, func(t *testing.T) {
 		const wish = 20 * time.Minute
 		a := newAKS()
-		a.fault = scripted(func(r *http.Request, write int) *http.Response {
+		a.fault = scripted(func(r *http.Request, write int) *http.Response { //nolint:bodyclose // the client closes it
 			if write == 1 {
 				return throttled(r, int(wish/time.Second))
 			}
