@@ -8,7 +8,7 @@ import (
 // NodeGroup is a set of alike nodes whose machines one cloud counts as one group.
 //
 // +kubebuilder:object:root=true
-// +kubebuilder:metadata:annotations="slipway.dev/schema-generation=1"
+// +kubebuilder:metadata:annotations="slipway.dev/schema-generation=2"
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:scope=Cluster,shortName=ng,categories=slipway
 // +kubebuilder:printcolumn:name="Accepted",type=string,JSONPath=`.status.conditions[?(@.type=="Accepted")].status`
@@ -77,7 +77,8 @@ type NodeGroupSpec struct {
 	ScaleDown *ScaleDown `json:"scaleDown,omitempty"`
 
 	// DisruptionBudgets bound how many of the group's nodes may be unavailable at once, counting those that others make
-	// unavailable. Of those that apply the smallest counts. Without any, one node leaves at a time.
+	// unavailable. Of those that apply the smallest counts. With an empty list one node leaves at a time; when there are some and
+	// none applies at the moment, none bounds it.
 	//
 	// +optional
 	// +listType=atomic
