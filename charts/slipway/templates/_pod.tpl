@@ -221,6 +221,8 @@ metadata:
   {{- include "slipway.metadata" (list .root .part) | nindent 2 }}
 spec:
   maxUnavailable: {{ .values.podDisruptionBudget.maxUnavailable }}
+  # Pods that are not ready, as while their clouds are not found, serve nobody, and must not keep their nodes from being drained.
+  unhealthyPodEvictionPolicy: AlwaysAllow
   selector:
     matchLabels:
       {{- include "slipway.selector" (list .root .part) | nindent 6 }}
