@@ -82,6 +82,21 @@ podAntiAffinity:
   {{- end }}
 {{- end }}
 
+{{/*
+A pod more than replicas, as a Deployment has it by itself during an upgrade, waits for ever where each node has one already and
+no node may have two: there one goes before one comes.
+*/}}
+{{- define "slipway.pod.strategy" -}}
+{{- $affinity := default dict (include "slipway.pod.affinity" . | fromYaml).affinity }}
+{{- if (default dict $affinity.podAntiAffinity).requiredDuringSchedulingIgnoredDuringExecution }}
+strategy:
+  type: RollingUpdate
+  rollingUpdate:
+    maxSurge: 0
+    maxUnavailable: 1
+{{- end }}
+{{- end }}
+
 {{/* What Pod Security's level restricted asks of a Linux pod. */}}
 {{- define "slipway.pod.linuxSecurity" -}}
 securityContext:
