@@ -56,6 +56,34 @@ annotations:
 {{- $is.value }}
 {{- end }}
 
+{{/*
+How many seconds the program waits for a drain before it ends: -gracePeriodSeconds, or the key of its file, which wins. Of a file
+that is none of configMap.data nothing is known but the most that the program takes.
+*/}}
+{{- define "aksnth.stopSeconds" -}}
+{{- $seconds := default "10" (include "aksnth.flag" (list .Values.args "gracePeriodSeconds")) }}
+{{- with include "aksnth.configFile" . }}
+{{- $path := clean . }}
+{{- $file := dict }}
+{{- $seen := false }}
+{{- if and $.Values.configMap.create (eq (dir $path) (clean $.Values.configMap.mountPath)) (hasKey (default dict $.Values.configMap.data) (base $path)) }}
+{{- $file = get $.Values.configMap.data (base $path) | toString | fromYaml }}
+{{- $seen = not (hasKey $file "Error") }}
+{{- end }}
+{{- $seconds = ternary (get $file "graceperiodseconds" | default $seconds) 600 $seen }}
+{{- end }}
+{{- $seconds | toString | float64 | ceil | int | min 600 | max 0 }}
+{{- end }}
+
+{{/* The file that the program reads: what -config says, or the variable CONFIG, whose value may be nowhere in here. */}}
+{{- define "aksnth.configFile" -}}
+{{- $file := "" }}
+{{- range .Values.env }}
+{{- if eq (toString .name) "CONFIG" }}{{ $file = default "elsewhere" .value }}{{ end }}
+{{- end }}
+{{- default $file (include "aksnth.flag" (list .Values.args "config")) }}
+{{- end }}
+
 {{/* Whether the nodes are Windows's: "true" or nothing. */}}
 {{- define "aksnth.windows" -}}
 {{- $selector := default dict .Values.nodeSelector }}

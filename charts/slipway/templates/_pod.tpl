@@ -82,6 +82,21 @@ podAntiAffinity:
   {{- end }}
 {{- end }}
 
+{{/*
+A pod more than replicas, as a Deployment has it by itself during an upgrade, waits for ever where each node has one already and
+no node may have two: there one goes before one comes.
+*/}}
+{{- define "slipway.pod.strategy" -}}
+{{- $affinity := default dict (include "slipway.pod.affinity" . | fromYaml).affinity }}
+{{- if (default dict $affinity.podAntiAffinity).requiredDuringSchedulingIgnoredDuringExecution }}
+strategy:
+  type: RollingUpdate
+  rollingUpdate:
+    maxSurge: 0
+    maxUnavailable: 1
+{{- end }}
+{{- end }}
+
 {{/* What Pod Security's level restricted asks of a Linux pod. */}}
 {{- define "slipway.pod.linuxSecurity" -}}
 securityContext:
@@ -221,6 +236,8 @@ metadata:
   {{- include "slipway.metadata" (list .root .part) | nindent 2 }}
 spec:
   maxUnavailable: {{ .values.podDisruptionBudget.maxUnavailable }}
+  # Pods that are not ready, as while their clouds are not found, serve nobody, and must not keep their nodes from being drained.
+  unhealthyPodEvictionPolicy: AlwaysAllow
   selector:
     matchLabels:
       {{- include "slipway.selector" (list .root .part) | nindent 6 }}

@@ -14,7 +14,7 @@ Values that contradict each other, each with what is wrong and what to do about 
 {{- end }}
 {{- include "slipway.refusals.labels" (dict "value" "commonLabels" "labels" .Values.commonLabels) }}
 {{- include "slipway.refusals.placeholders" .Values.placeholders }}
-{{- if .Values.agent.enabled }}{{ include "slipway.refusals.agent" . }}{{ end }}
+{{- if .Values.agent.enabled }}{{ include "slipway.refusals.agent" . }}{{ include "slipway.refusals.receivers" . }}{{ end }}
 {{- if .Values.manager.enabled }}{{ include "slipway.refusals.manager" . }}{{ end }}
 {{- if .Values.cloudpool.enabled }}{{ include "slipway.refusals.cloudpool" . }}{{ end }}
 {{- end }}
@@ -131,6 +131,69 @@ unconfirmedAfter: {least: 10000, most: 3600000, words: 10s to 1h}
 {{- include "slipway.refusals.arguments" (dict "part" "agent" "arguments" $a.extraArgs "taken" (dict
   "--config" "agent.config" "--listen" "agent.port" "--namespace" "the release's namespace" "--node-name" "the pod's own node")) }}
 {{- include "slipway.refusals.agentFlags" $a.extraArgs }}
+{{- end }}
+
+{{/*
+Notifications and traces that the agents' NetworkPolicy would cut off without a word, as no value says where they go. What goes
+to an address in a file, or by a proxy of the environment, is known to be cut off only where addresses are limited too.
+*/}}
+{{- define "slipway.refusals.receivers" -}}
+{{- $a := .Values.agent }}
+{{- $n := .Values.networkPolicy }}
+{{- if and $n.enabled (not $n.receivers) (include "slipway.onPodNetwork" (list "agent" $a) | fromYamlArray) }}
+{{- $proxied := include "slipway.agent.proxied" $a }}
+{{- range $a.config.notifications }}
+{{- $port := include "slipway.receiver.port" . }}
+{{- if and $proxied (not .proxy) }}{{ $port = "" }}{{ end }}
+{{- include "slipway.refusals.receiver" (dict "policy" $n "value" (printf "agent.config.notifications: %v" .name) "port" $port) }}
+{{- end }}
+{{- with $a.config.traceEndpoint }}
+{{- $port := ternary "" (include "slipway.urlPort" .) (eq $proxied "true") }}
+{{- include "slipway.refusals.receiver" (dict "policy" $n "value" "agent.config.traceEndpoint" "port" $port) }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* Of a dict: policy, value (what sends), port (where to, empty where it is not known). */}}
+{{- define "slipway.refusals.receiver" -}}
+{{- $ports := list }}
+{{- range .policy.apiServer.ports }}{{ $ports = append $ports (int . | toString) }}{{ end }}
+{{- if .policy.apiServer.cidrs }}
+{{- fail (printf "%s: networkPolicy.enabled with networkPolicy.apiServer.cidrs lets agents reach no receivers: want networkPolicy.receivers with an egress rule for where it goes" .value) }}
+{{- else if and .port (not (has .port $ports)) }}
+{{- fail (printf "%s: goes to port %s, and networkPolicy.enabled lets agents reach %s alone: want networkPolicy.receivers with an egress rule for where it goes" .value .port (join ", " $ports)) }}
+{{- end }}
+{{- end }}
+
+{{/* Whether variables of the environment may name a proxy: "true" or nothing. */}}
+{{- define "slipway.agent.proxied" -}}
+{{- $proxied := false }}
+{{- range .extraEnv }}{{ $proxied = or $proxied (regexMatch "^(?i)https?_proxy$" (toString .name)) }}{{ end }}
+{{- if $proxied }}true{{ end }}
+{{- end }}
+
+{{/* The port that a receiver's messages go to, by its proxy if it has one; nothing where it is not known. */}}
+{{- define "slipway.receiver.port" -}}
+{{- $webhook := default dict .webhook }}
+{{- $telegram := default dict .telegram }}
+{{- if and .proxy (ne (toString .proxy) "direct") }}
+{{- include "slipway.urlPort" .proxy }}
+{{- else if and (kindIs "map" $webhook) $webhook }}
+{{- include "slipway.urlPort" $webhook.url }}
+{{- else if and (kindIs "map" $telegram) $telegram }}
+{{- include "slipway.urlPort" (default "https://api.telegram.org" $telegram.url) }}
+{{- end }}
+{{- end }}
+
+{{/* The port of an address; nothing where it has none and is no plain one, as when a template makes its host. */}}
+{{- define "slipway.urlPort" -}}
+{{- $authority := regexFind "^https?://[^/?#]*" (default "" . | toString) }}
+{{- $port := regexFind ":[0-9]+$" $authority }}
+{{- if $port }}
+{{- trimPrefix ":" $port }}
+{{- else if not (contains "{{" $authority) }}
+{{- get (dict "https" "443" "http" "80") (regexFind "^https?" $authority) }}
+{{- end }}
 {{- end }}
 
 {{- define "slipway.refusals.manager" -}}

@@ -7,6 +7,7 @@ import (
 )
 
 // TestAffinityToNodesKeepsReplicasApartAllTheSame: what says where pods run says nothing of each other.
+// Where no node may have two, no upgrade waits for room for one more.
 func TestAffinityToNodesKeepsReplicasApartAllTheSame(t *testing.T) {
 	t.Parallel()
 	const (
@@ -24,6 +25,7 @@ func TestAffinityToNodesKeepsReplicasApartAllTheSame(t *testing.T) {
 			{"antiAffinity: required, affinity: {" + nodes + "}", 1, 0, true},
 			{"antiAffinity: none, affinity: {" + nodes + "}", 0, 0, true},
 			{"antiAffinity: required, affinity: {" + nodes + ", " + others + "}", 2, 0, true},
+			{"antiAffinity: required, affinity: {podAntiAffinity: {preferredDuringSchedulingIgnoredDuringExecution: []}}", 0, 0, false},
 		} {
 			text := "image: {registry: registry.example.com/slipway}\n" + frontOf + "}\n"
 			if part == "cloudpool" {
@@ -32,7 +34,11 @@ func TestAffinityToNodesKeepsReplicasApartAllTheSame(t *testing.T) {
 				text += "manager: {" + c.values + "}\n"
 			}
 			all := objects(t, manifest(t, slipwayChart, release(slipwayChart, namespace), text))
-			affinity := find[appsv1.Deployment](t, all, "Deployment", "slipway-"+part).Spec.Template.Spec.Affinity
+			spec := find[appsv1.Deployment](t, all, "Deployment", "slipway-"+part).Spec
+			if surges := spec.Strategy.RollingUpdate == nil; surges == (c.required > 0) {
+				t.Errorf("%s: {%s}: %d required, and the strategy %v", part, c.values, c.required, spec.Strategy)
+			}
+			affinity := spec.Template.Spec.Affinity
 			required, preferred := 0, 0
 			if apart := affinity.PodAntiAffinity; apart != nil {
 				required = len(apart.RequiredDuringSchedulingIgnoredDuringExecution)
@@ -42,6 +48,19 @@ func TestAffinityToNodesKeepsReplicasApartAllTheSame(t *testing.T) {
 				t.Errorf("%s: {%s}: %d required and %d preferred, node affinity: %t; want %d, %d, %t", part, c.values, required, preferred,
 					affinity.NodeAffinity != nil, c.required, c.preferred, c.nodes)
 			}
+		}
+	}
+}
+
+// TestAnUpgradeWaitsForNoNodeThatIsNotThere: a replica goes before the next one comes, and others stay.
+func TestAnUpgradeWaitsForNoNodeThatIsNotThere(t *testing.T) {
+	t.Parallel()
+	all := objects(t, manifest(t, slipwayChart, release(slipwayChart, namespace),
+		"image: {registry: registry.example.com/slipway}\nmanager: {antiAffinity: required}\n"+frontOf+"antiAffinity: required}"))
+	for _, part := range []string{"manager", "cloudpool"} {
+		strategy := find[appsv1.Deployment](t, all, "Deployment", "slipway-"+part).Spec.Strategy
+		if r := strategy.RollingUpdate; r == nil || r.MaxSurge.IntValue() != 0 || r.MaxUnavailable.IntValue() != 1 {
+			t.Errorf("%s: the strategy is %v, want one pod less during an upgrade and none more", part, strategy)
 		}
 	}
 }

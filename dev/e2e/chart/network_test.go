@@ -1,7 +1,10 @@
 package chart_test
 
 import (
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -78,4 +81,55 @@ func TestAnAgentsMetricsSayWhichNodeItGuards(t *testing.T) {
 		return
 	}
 	t.Fatal("there is no PodMonitor")
+}
+
+// TestTheDocumentedPolicyReachesOpenStack, at the ports that its services have by themselves.
+func TestTheDocumentedPolicyReachesOpenStack(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile(filepath.Join(root(t), "docs", "openstack.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, after, _ := strings.Cut(string(page), "### A NetworkPolicy\n")
+	_, after, _ = strings.Cut(after, "```yaml\n")
+	text, _, found := strings.Cut(after, "```")
+	if !found {
+		t.Fatal("the page has no values of a NetworkPolicy")
+	}
+	all := objects(t, manifest(t, slipwayChart, release(slipwayChart, namespace), "image: {registry: registry.example.com/slipway}\n"+frontOf+"}\n"+text))
+	for _, part := range []string{"manager", "cloudpool"} {
+		reached := map[int]bool{}
+		for _, rule := range find[networkingv1.NetworkPolicy](t, all, "NetworkPolicy", "slipway-"+part).Spec.Egress {
+			for _, port := range rule.Ports {
+				reached[port.Port.IntValue()] = true
+			}
+		}
+		for _, port := range []int{443, 5000, 8774, 9292, 9696} {
+			if !reached[port] {
+				t.Errorf("%s: port %d is not among %v", part, port, reached)
+			}
+		}
+	}
+}
+
+// TestTheHandlersNotesTellOfAPolicyThatHolds: the old chart's held for no pod, so that a move may cut webhooks off.
+func TestTheHandlersNotesTellOfAPolicyThatHolds(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"": "",
+		"networkPolicy: {enabled: true}\nhostNetwork: true":                                "",
+		"networkPolicy: {enabled: true, additionalEgressRules: [{ports: [{port: 9093}]}]}": "",
+		"networkPolicy: {enabled: true}":                                                   "Handlers reach port 443 alone, and no webhook on another",
+		"networkPolicy: {enabled: true, controlPlaneIP: 203.0.113.7}":                      "Handlers reach 203.0.113.7 on port 443 alone, and no webhook",
+		"networkPolicy: {enabled: true}\nnodeSelector: {kubernetes.io/os: windows}":        "",
+	} {
+		files, err := templates(t, load(t, handlerChart), release(handlerChart, "kube-system"), values(t, image+text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		notes := files[handlerChart+"/templates/NOTES.txt"]
+		if told := strings.Contains(notes, "Handlers reach"); told != (want != "") || !strings.Contains(notes, want) {
+			t.Errorf("%q: the notes are %q, want %q among them", text, notes, want)
+		}
+	}
 }

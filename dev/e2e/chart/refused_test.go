@@ -15,6 +15,9 @@ type refusal struct{ name, values, says string }
 // frontOf begins the values of a cloudpool that is well but for what follows.
 const frontOf = "cloudpool: {enabled: true, nodeGroups: [a], tls: {secretName: a}, "
 
+// policed begins the values of a release whose pods reach what is said and no more.
+const policed = "networkPolicy: {enabled: true}\n"
+
 var refusals = []refusal{
 	{"no part", "agent: {enabled: false}\nmanager: {enabled: false}", "agent.enabled, manager.enabled and cloudpool.enabled are all false"},
 	{"no registry", "image: {registry: ''}", "image.registry is empty: want where your images"},
@@ -139,6 +142,32 @@ var refusals = []refusal{
 		"certificates without TLS", "cloudpool: {enabled: true, nodeGroups: [a], clientCA: {secretName: a}, insecure: true, authorize: false}",
 		"clients show certificates over TLS alone",
 	},
+	{
+		"a receiver out of reach", policed + "agent: {config: {notifications: [{name: am, webhook: {url: 'http://alertmanager.monitoring:9093/hook'}}]}}",
+		"agent.config.notifications: am: goes to port 9093, and networkPolicy.enabled lets agents reach 443, 6443 alone: want networkPolicy.receivers",
+	},
+	{
+		"a receiver without TLS", policed + "agent: {config: {notifications: [{name: am, webhook: {url: 'http://{{ .ClusterName }}@am/hook'}}, {name: b, webhook: {url: 'http://am'}}]}}",
+		"agent.config.notifications: b: goes to port 80",
+	},
+	{
+		"a proxy out of reach", policed + "agent: {config: {notifications: [{name: bot, proxy: 'http://proxy:3128', telegram: {chatID: '1', tokenFile: a}}]}}",
+		"agent.config.notifications: bot: goes to port 3128",
+	},
+	{
+		"a collector out of reach", policed + "agent: {binary: slipway, config: {traceEndpoint: 'http://collector:4318/v1/traces'}}",
+		"agent.config.traceEndpoint: goes to port 4318",
+	},
+	{
+		"Windows agents' receiver out of reach",
+		policed + "agent: {hostNetwork: true, windows: {enabled: true, hostProcess: false}, config: {notifications: [{name: am, webhook: {url: 'http://am:9093'}}]}}",
+		"agent.config.notifications: am: goes to port 9093",
+	},
+	{
+		"receivers where the API server alone is reached",
+		"networkPolicy: {enabled: true, apiServer: {cidrs: [203.0.113.7/32]}}\nagent: {config: {notifications: [{name: any, webhook: {urlFile: /a}}]}}",
+		"agent.config.notifications: any: networkPolicy.enabled with networkPolicy.apiServer.cidrs lets agents reach no receivers: want networkPolicy.receivers",
+	},
 	// The schema's.
 	{"an unknown value", "agnet: {}", "additional properties 'agnet' not allowed"},
 	{"an unknown key of the agent's file", "agent: {config: {onFreez: drain}}", "additional properties 'onFreez' not allowed"},
@@ -186,6 +215,31 @@ func TestI10ValuesThatCannotBeMeantAreRefusedWithASentence(t *testing.T) {
 			if !strings.Contains(err.Error(), r.says) {
 				t.Errorf("%s: %s: says %q, want %q", name, r.name, err, r.says)
 			}
+		}
+	}
+}
+
+// TestReceiversThatAreInReachAreNotRefused, nor those of which nothing is known, nor those of agents on their nodes' network.
+func TestReceiversThatAreInReachAreNotRefused(t *testing.T) {
+	t.Parallel()
+	const far = "config: {notifications: [{name: am, webhook: {url: 'http://am:9093/hook'}}]}"
+	c := load(t, slipwayChart)
+	for _, text := range []string{
+		"agent: {" + far + "}",
+		"networkPolicy: {enabled: true, receivers: [{ports: [{port: 9093}]}]}\nagent: {" + far + "}",
+		"networkPolicy: {enabled: true, apiServer: {ports: [443, 9093]}}\nagent: {" + far + "}",
+		policed + "agent: {hostNetwork: true, " + far + "}",
+		policed + "agent: {linux: {enabled: false}, windows: {enabled: true}, " + far + "}",
+		policed + "agent: {enabled: false, " + far + "}",
+		policed + "agent: {extraEnv: [{name: http_proxy, value: 'https://proxy'}], " + far + "}",
+		policed + "agent: {config: {notifications: [{name: am, webhook: {url: 'https://example.com/hook'}}, {name: bot, telegram: {chatID: '1'}}]}}",
+		policed + "agent: {config: {notifications: [{name: am, webhook: {urlFile: /a}}]}}",
+		policed + "agent: {config: {notifications: [{name: am, webhook: {url: 'http://{{ index .NodeLabels \"a/b\" }}:443/hook'}}]}}",
+		policed + "agent: {binary: slipway, config: {traceEndpoint: 'http://collector:443/v1/traces'}}",
+	} {
+		given := values(t, "image: {registry: registry.example.com/slipway}\n"+text)
+		if _, err := templates(t, c, release(slipwayChart, namespace), given); err != nil {
+			t.Errorf("%s: %v", text, err)
 		}
 	}
 }

@@ -58,6 +58,8 @@ spec:
         windowsOptions:
           runAsUserName: ContainerUser
       {{- end }}
+      # It waits so long for the drain under way (stopGrace), and then as any pod for what is left to be sent.
+      terminationGracePeriodSeconds: {{ include "slipway.agent.stopSeconds" $v.config | int | add 30 }}
       containers:
         - name: agent
           image: {{ include "slipway.image" (list $root $v.binary) }}
@@ -107,6 +109,11 @@ spec:
         {{- with include "slipway.extraVolumes" . | trim }}
         {{- . | nindent 8 }}
         {{- end }}
+{{- end }}
+
+{{/* How many seconds an agent of a configuration waits for a drain before it ends; a part of one counts as one. */}}
+{{- define "slipway.agent.stopSeconds" -}}
+{{- divf (include "slipway.milliseconds" (default "0" .stopGrace) | float64) 1000.0 | ceil | int }}
 {{- end }}
 
 {{/* What an agent takes, of the same dict: the whole program takes more than the agent alone, and Windows more than Linux. */}}

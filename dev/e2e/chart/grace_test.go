@@ -1,0 +1,64 @@
+package chart_test
+
+import (
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+)
+
+// standardGrace is how long a pod has to end that says nothing of it.
+const standardGrace = 30
+
+// TestAgentsHaveTheTimeToEndThatTheyAreToldToTake: the kubelet kills whoever takes longer than the pod's grace.
+func TestAgentsHaveTheTimeToEndThatTheyAreToldToTake(t *testing.T) {
+	t.Parallel()
+	for config, want := range map[string]int64{
+		"{}":                   0,
+		"{stopGrace: '0'}":     0,
+		"{stopGrace: 1500ms}":  2,
+		"{stopGrace: 2m}":      120,
+		"{stopGrace: 9m59.9s}": 600,
+		"{stopGrace: 10m}":     600,
+	} {
+		all := objects(t, manifest(t, slipwayChart, release(slipwayChart, namespace),
+			"image: {registry: registry.example.com/slipway}\nagent: {windows: {enabled: true}, config: "+config+"}"))
+		for _, name := range []string{"slipway-agent", "slipway-agent-windows"} {
+			if got := graceOf(find[appsv1.DaemonSet](t, all, "DaemonSet", name)); got != standardGrace+want {
+				t.Errorf("%s: %s has %d s to end, want %d", config, name, got, standardGrace+want)
+			}
+		}
+	}
+}
+
+// TestTheHandlerHasTheTimeToEndThatItIsToldToTake, by a flag, or by its file, which wins. A file that the chart does not see may
+// say anything.
+func TestTheHandlerHasTheTimeToEndThatItIsToldToTake(t *testing.T) {
+	t.Parallel()
+	const file = "configMap: {data: {a.yaml: 'graceperiodseconds: 300', b.yaml: 'period: 1s', c.yaml: '['}}\n"
+	for values, want := range map[string]int64{
+		"":                                  10,
+		"args: [-gracePeriodSeconds=600]":   600,
+		"args: [--gracePeriodSeconds, '0']": 0,
+		"args: [-podGracePeriodSeconds=99, -nodeGracePeriodSeconds=99]":      10,
+		file + "args: [-gracePeriodSeconds=20]":                              20,
+		file + "args: [-config, /files/a.yaml, -gracePeriodSeconds=20]":      300,
+		file + "args: [-config=/files/b.yaml, -gracePeriodSeconds=20]":       20,
+		file + "args: [-config=/files/c.yaml]":                               600,
+		file + "args: [-config=/elsewhere/a.yaml]":                           600,
+		file + "env: [{name: CONFIG, value: /files/a.yaml}]":                 300,
+		file + "env: [{name: CONFIG, valueFrom: {secretKeyRef: {name: a}}}]": 600,
+		"configMap: {create: false}\nargs: [-config=/files/a.yaml]":          600,
+	} {
+		all := objects(t, manifest(t, handlerChart, release(handlerChart, "kube-system"), image+values))
+		if got := graceOf(find[appsv1.DaemonSet](t, all, "DaemonSet", handlerChart)); got != standardGrace+want {
+			t.Errorf("%q: the handler has %d s to end, want %d", values, got, standardGrace+want)
+		}
+	}
+}
+
+func graceOf(set *appsv1.DaemonSet) int64 {
+	if grace := set.Spec.Template.Spec.TerminationGracePeriodSeconds; grace != nil {
+		return *grace
+	}
+	return standardGrace
+}
