@@ -86,7 +86,7 @@ type Autoscaler struct {
 
 	mu      sync.Mutex
 	memory  map[string]*memory // by group
-	told    map[string]string  // what was last said of a pod, by its UID
+	told    map[string]said    // what was last said of a pod, by its UID
 	replies []reply
 }
 
@@ -110,7 +110,7 @@ func New(o Options) *Autoscaler {
 	}
 	o.Wishes.wake = wake
 	return &Autoscaler{
-		o: o, waiter: newWaiter(wake), wake: wake, replied: make(chan struct{}, 1), patience: defaultPatience, memory: map[string]*memory{}, told: map[string]string{},
+		o: o, waiter: newWaiter(wake), wake: wake, replied: make(chan struct{}, 1), patience: defaultPatience, memory: map[string]*memory{}, told: map[string]said{},
 	}
 }
 
