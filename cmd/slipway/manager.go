@@ -7,6 +7,7 @@ import (
 
 	"github.com/slipway-dev/slipway/cmd/internal/start"
 	"github.com/slipway-dev/slipway/internal/compat/kubeaware"
+	"github.com/slipway-dev/slipway/internal/compat/openstackautoscaler"
 	"github.com/slipway-dev/slipway/internal/compat/vmsspodwatcher"
 	"github.com/slipway-dev/slipway/internal/manager"
 )
@@ -29,6 +30,6 @@ func managerCommand() *cobra.Command {
 }
 
 // notTheStandIns selects all but what stand-ins act on themselves: the NodeRetirements of kubeaware-cloudpool-proxy's, for which
-// a machine may only go as its pool is made smaller, and the NodeGroup and NodeRetirements of each vmss-pod-watcher's, whose
-// group no other process knows.
-const notTheStandIns = "!" + kubeaware.MarkLabel + ",!" + vmsspodwatcher.GroupLabel
+// a machine may only go as its pool is made smaller, and the NodeGroup and NodeRetirements of each vmss-pod-watcher's and of
+// openstack-autoscaler's, whose group no other process knows.
+const notTheStandIns = "!" + kubeaware.MarkLabel + ",!" + vmsspodwatcher.GroupLabel + ",!" + openstackautoscaler.GroupLabel

@@ -10,11 +10,13 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/slipway-dev/slipway/internal/compat/openstackautoscaler"
+	"github.com/slipway-dev/slipway/internal/nodegroup"
 )
 
 func master(name, label string) *corev1.Node {
@@ -22,9 +24,9 @@ func master(name, label string) *corev1.Node {
 }
 
 func TestANodeOfTheControlPlaneThatComesLaterIsCounted(t *testing.T) {
-	labels := openstackautoscaler.ControlPlaneLabels()
-	both := master("cp-0", labels[0])
-	both.Labels[labels[1]] = ""
+	names := openstackautoscaler.ControlPlaneLabels()
+	both := master("cp-0", names[0])
+	both.Labels[names[1]] = ""
 	kube := fake.NewClientset(both)
 	var said bytes.Buffer
 	p := &controlPlane{
@@ -45,12 +47,12 @@ func TestANodeOfTheControlPlaneThatComesLaterIsCounted(t *testing.T) {
 		}
 	}
 	want(1, 2)
-	add("cp-1", labels[1])
+	add("cp-1", names[1])
 	want(0, 1)
 	if strings.Contains(said.String(), "MaxNodeCount") {
 		t.Errorf("said %q while there is room", said.String())
 	}
-	add("cp-2", labels[0])
+	add("cp-2", names[0])
 	want(0, 0)
 	if !strings.Contains(said.String(), "MaxNodeCount: 3: the control plane alone has 3 nodes") {
 		t.Errorf("said %q", said.String())
@@ -84,4 +86,39 @@ func TestI4TheClusterOfTheOpenStackAutoscalerHasANameOfItsOwn(t *testing.T) {
 	if name, err := f.clusterName(t.Context(), fake.NewClientset()); err != nil || name != "shop" {
 		t.Errorf("%q, %v", name, err)
 	}
+}
+
+func TestTheOpenStackAutoscalerAndAManagerActOnNoGroupBoth(t *testing.T) {
+	c := openstackautoscaler.Config{CloudType: openstackautoscaler.OpenStack, MinNodeCount: new(2), MaxNodeCount: new(3)}
+	m, err := managerOf(osaFlags{}, &c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	its, own := parsed(t, m.Selector), labels.Set(c.NodeGroup(1).Labels)
+	theirs := parsed(t, managerCommand().Flag("selector").DefValue)
+	if !its.Matches(own) || theirs.Matches(own) {
+		t.Errorf("its own group, labelled %s: %q selects it: %t, and the manager's %q: %t", own, its, its.Matches(own), theirs, theirs.Matches(own))
+	}
+	for _, other := range []labels.Set{nil, {"team": "a"}} {
+		if its.Matches(other) || !theirs.Matches(other) {
+			t.Errorf("a group labelled %s: %q selects it: %t, and the manager's %q: %t", other, its, its.Matches(other), theirs, theirs.Matches(other))
+		}
+	}
+	if m.LeaseName != "slipway-openstack-autoscaler" {
+		t.Errorf("the Lease is %q", m.LeaseName)
+	}
+	// What slipway retire gives to a NodeRetirement of one of its nodes.
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"nodegroup.slipway.dev/scope": its.String()}}}
+	if got := labels.Set(nodegroup.RetirementLabels(nil, n)); !its.Matches(got) {
+		t.Errorf("a retirement labelled %s is not its own", got)
+	}
+}
+
+func parsed(t *testing.T, selector string) labels.Selector {
+	t.Helper()
+	s, err := labels.Parse(selector)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
 }

@@ -25,6 +25,22 @@ func RetirementLabels(groups []v1alpha1.NodeGroup, n *corev1.Node) map[string]st
 // NameOn is the group whose marks a Node has, or empty. A group without an object leaves its name on each of its nodes.
 func NameOn(n *corev1.Node) string { return n.Annotations[annotationGroup] }
 
+// Answers reports whether a manager with a selector answers for what is written on a Node: for the nodes of the groups that it
+// selects, and for those of no group, so that nothing is left on them for good.
+//
+// Of a node in no group that it knows, another manager may know one: a group of a file or of a stand-in has no object. Such a
+// group leaves its name on the Node with its manager's selector, and that manager takes the name off once the group does not
+// own the node any more. So a Node with a name is for the manager with the selector beside it. One without a name is nobody's,
+// and any manager may clean it: when two do so at once, the second finds it done.
+func (c *Cluster) Answers(n *corev1.Node, selector labels.Selector) bool {
+	name := c.Claims.Owner[n.Name]
+	if i := slices.IndexFunc(c.Groups, func(g v1alpha1.NodeGroup) bool { return g.Name == name }); i >= 0 {
+		return selector.Matches(labels.Set(c.Groups[i].Labels))
+	}
+	marks := ownerOf(n)
+	return marks.group == "" || marks.scope == selector.String()
+}
+
 // asked are labels that a selector selects, as far as it says which: what it passes over needs none.
 func asked(selector string) map[string]string {
 	requirements, err := labels.ParseToRequirements(selector)

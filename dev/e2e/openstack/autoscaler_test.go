@@ -82,7 +82,8 @@ func TestAWorkerOfTheOpenStackAutoscalerIsRetiredWithItsConfYMLAndAPodGetsANewOn
 
 	retirements := dynamic.NewForConfigOrDie(bed.RESTConfig()).Resource(v1alpha1.GroupVersion.WithResource("noderetirements"))
 	retirement := &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": v1alpha1.GroupVersion.String(), "kind": "NodeRetirement", "metadata": map[string]any{"name": name},
+		"apiVersion": v1alpha1.GroupVersion.String(), "kind": "NodeRetirement",
+		"metadata": map[string]any{"name": name, "labels": map[string]any{openstackautoscaler.GroupLabel: openstackautoscaler.Group}},
 		"spec": map[string]any{"reason": "Requested", "nodeName": name},
 	}}
 	err = testbed.Poll(ctx, "the types are installed", func() bool {

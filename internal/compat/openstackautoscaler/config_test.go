@@ -214,6 +214,9 @@ func TestWhatMigrateMakesIsReadByTheManager(t *testing.T) {
 		if holds := strings.Contains(string(f.Content), "password: secret"); holds != f.Secret {
 			t.Errorf("%s holds the password: %t, said %t", f.Name, holds, f.Secret)
 		}
+		if strings.Contains(string(f.Content), GroupLabel) { // which a manager passes over
+			t.Errorf("%s has the label of the stand-in: %s", f.Name, f.Content)
+		}
 	}
 	groups, err := manager.ParseGroups(byName["nodegroups.yaml"].Content)
 	if err != nil || len(groups) != 1 || groups[0].Spec.Minimum != 2 || *groups[0].Spec.Maximum != 9 {

@@ -103,6 +103,7 @@ func trimmed(group any) map[string]any {
 	}
 	if meta, ok := m["metadata"].(map[string]any); ok {
 		delete(meta, "creationTimestamp")
+		delete(meta, "labels") // the stand-in's own
 	}
 	return m
 }

@@ -13,6 +13,8 @@ import (
 const (
 	// Group is the name of the one group that there was, and begins the names of its servers.
 	Group = "kube-worker"
+	// GroupLabel is the label by which the stand-in finds its own group and retirements, and by which managers pass them over.
+	GroupLabel = "slipway.dev/openstack-autoscaler"
 	// namePrefix begins the names of servers that the tool has made, which four letters or digits end.
 	namePrefix = Group + "-"
 	// DefaultCluster is the name that kubeadm gives every cluster, and by which servers were marked when none was given.
@@ -92,7 +94,7 @@ func (c *Config) NodeGroup(controlPlane int) v1alpha1.NodeGroup {
 	maximum := int32(max(0, *c.MaxNodeCount-controlPlane))
 	return v1alpha1.NodeGroup{
 		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "NodeGroup"},
-		ObjectMeta: metav1.ObjectMeta{Name: Group},
+		ObjectMeta: metav1.ObjectMeta{Name: Group, Labels: map[string]string{GroupLabel: Group}},
 		Spec: v1alpha1.NodeGroupSpec{
 			NodeSelector: metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
 				{Key: controlPlaneLabel, Operator: metav1.LabelSelectorOpDoesNotExist},

@@ -182,7 +182,8 @@ func (*Autoscaler) isNode(ctx context.Context, s *sources, provider cloud.Provid
 }
 
 // retire writes down since when nodes could go, asks for the retirement of those that are due, and calls off what waits
-// and is not wanted any more. A node that is not asked about any more loses its mark (I3).
+// and is not wanted any more. A node that is not asked about any more loses its mark (I3), unless that is another manager's to
+// take.
 func (a *Autoscaler) retire(ctx context.Context, cluster *nodegroup.Cluster, groups []*known, down []scaling.NodeDecision) error {
 	if down == nil {
 		return nil // it was not decided
@@ -203,7 +204,7 @@ func (a *Autoscaler) retire(ctx context.Context, cluster *nodegroup.Cluster, gro
 		a.tellNode(g, d)
 	}
 	for i := range cluster.Nodes {
-		if n := &cluster.Nodes[i]; !marked[n.Name] {
+		if n := &cluster.Nodes[i]; !marked[n.Name] && cluster.Answers(n, a.o.Selector) {
 			errs = append(errs, a.mark(ctx, n, time.Time{}))
 		}
 	}

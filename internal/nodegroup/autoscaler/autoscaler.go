@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -85,7 +86,7 @@ type Autoscaler struct {
 
 	mu      sync.Mutex
 	memory  map[string]*memory // by group
-	told    map[string]string  // what was last said of a pod, by its UID
+	told    map[string]said    // what was last said of a pod, by its UID
 	replies []reply
 }
 
@@ -109,7 +110,7 @@ func New(o Options) *Autoscaler {
 	}
 	o.Wishes.wake = wake
 	return &Autoscaler{
-		o: o, waiter: newWaiter(wake), wake: wake, replied: make(chan struct{}, 1), patience: defaultPatience, memory: map[string]*memory{}, told: map[string]string{},
+		o: o, waiter: newWaiter(wake), wake: wake, replied: make(chan struct{}, 1), patience: defaultPatience, memory: map[string]*memory{}, told: map[string]said{},
 	}
 }
 
@@ -133,22 +134,24 @@ func (a *Autoscaler) Start(ctx context.Context) error {
 	return nil
 }
 
-// wanted reports whether any group asks for machines to come or go.
+// wanted reports whether any group that is acted on asks for machines to come or go.
 func (a *Autoscaler) wanted(ctx context.Context) bool {
 	groups, err := a.o.Groups.List(ctx)
 	if err != nil {
 		return false
 	}
 	for i := range groups {
-		if concerns(&groups[i]) {
+		if a.concerns(&groups[i]) {
 			return true
 		}
 	}
 	return false
 }
 
-func concerns(g *v1alpha1.NodeGroup) bool {
-	return g.Spec.ScaleUp != nil || g.Spec.ScaleDown != nil && g.Spec.ScaleDown.Underused != nil
+// concerns reports whether a group is acted on, and asks for machines to come or go. The others are another manager's.
+func (a *Autoscaler) concerns(g *v1alpha1.NodeGroup) bool {
+	asks := g.Spec.ScaleUp != nil || g.Spec.ScaleDown != nil && g.Spec.ScaleDown.Underused != nil
+	return asks && a.o.Selector.Matches(labels.Set(g.Labels))
 }
 
 func pause(ctx context.Context, d time.Duration) bool {
@@ -223,6 +226,7 @@ func (a *Autoscaler) look(ctx context.Context, s *sources, askClouds bool) (busy
 	if err != nil {
 		return true, err
 	}
+	up.Pods = a.judged(up.Pods)
 	failed := a.grow(ctx, groups, up, waiting)
 	a.tellWishes(groups, up.Wishes)
 	a.tell(up, allKnown(groups, time.Now()), waiting)
@@ -230,6 +234,17 @@ func (a *Autoscaler) look(ctx context.Context, s *sources, askClouds bool) (busy
 	a.giveUp(ctx, s, groups)
 	errs := []error{failed, a.retireNeverReady(ctx, groups), a.write(ctx, groups), a.retire(ctx, cluster, groups, down)}
 	return len(up.Orders) > 0 || len(waiting) > 0 || underWay(groups), errors.Join(errs...)
+}
+
+// judged are the verdicts that this manager can answer for. That there is no group is for one to say that acts on all of them:
+// groups that a selector passes over, and those of another process's file, may be helping the pod.
+func (a *Autoscaler) judged(pods []scaling.PodVerdict) []scaling.PodVerdict {
+	if a.o.Selector.Empty() {
+		return pods
+	}
+	return slices.DeleteFunc(pods, func(v scaling.PodVerdict) bool {
+		return v.Outcome == scaling.Helpless && len(v.Reasons) == 1 && v.Reasons[0].Rule == scaling.NoGroup
+	})
 }
 
 // tellAfter is for how long a group of which nothing is known keeps pods from being told that nothing helps them.
@@ -305,7 +320,7 @@ func (a *Autoscaler) read(ctx context.Context, s *sources) (*nodegroup.Cluster, 
 	var groups []*known
 	for i := range all {
 		g := &all[i]
-		if !concerns(g) || !a.o.Selector.Matches(labels.Set(g.Labels)) {
+		if !a.concerns(g) {
 			continue
 		}
 		w, err := cluster.World(ctx, g, cluster.NotAccepted(g), nil)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -23,7 +24,8 @@ type eventReason string
 const (
 	// eventOrdered is Normal, on Pod and NodeGroup: a machine is ordered for pods that have no room.
 	eventOrdered eventReason = "MachineOrdered"
-	// eventHelpless is Warning, on Pod: no machine that may be ordered now helps the pod; the message says why, group by group.
+	// eventHelpless is Warning, on Pod: no machine that may be ordered now helps the pod; the message says why, group by group,
+	// and it is written again every 30 minutes while that is so.
 	eventHelpless eventReason = "NoMachineHelps"
 	// eventBackedOff is Warning, on NodeGroup: the cloud failed to give machines of a kind, which is left alone for a while.
 	eventBackedOff eventReason = "KindLeftAlone"
@@ -43,10 +45,20 @@ const (
 	maxAction = 128
 )
 
+// tellAgain is how long after the last time a pod that nothing helps is told so again: the API server keeps an Event for an hour
+// unless it is told another time, and such a pod may wait for days.
+const tellAgain = 30 * time.Minute
+
+// said is what a pod was told, and when.
+type said struct {
+	word string
+	at   time.Time
+}
+
 // tell tells each pod what becomes of it, when that is something else than before. That nothing helps it is told when
-// every group is known, or has had its time to be.
+// every group is known, or has had its time to be, and again every now and then while it stays so.
 func (a *Autoscaler) tell(d *scaling.Decision, known bool, waiting map[placement.PodKey]waitingPod) {
-	told := make(map[string]string, len(d.Pods))
+	now, told := time.Now(), make(map[string]said, len(d.Pods))
 	for i := range d.Pods {
 		v := &d.Pods[i]
 		p := waiting[v.Pod]
@@ -54,14 +66,15 @@ func (a *Autoscaler) tell(d *scaling.Decision, known bool, waiting map[placement
 		for _, r := range v.Reasons {
 			word += " " + r.Group + "/" + r.Template + "=" + r.Rule
 		}
-		told[string(p.uid)] = word
-		if a.told[string(p.uid)] == word {
+		before := a.told[string(p.uid)]
+		if before.word == word && (v.Outcome != scaling.Helpless || now.Before(before.at.Add(tellAgain))) {
+			told[string(p.uid)] = before
 			continue
 		}
 		if v.Outcome == scaling.Helpless && !known {
-			delete(told, string(p.uid)) // what a group can do is not known yet
-			continue
+			continue // what a group can do is not known yet
 		}
+		told[string(p.uid)] = said{word, now}
 		pod := &corev1.Pod{
 			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
 			ObjectMeta: metav1.ObjectMeta{Namespace: v.Pod.Namespace, Name: v.Pod.Name, UID: p.uid},
