@@ -64,6 +64,7 @@ test: build build-dev peers vet-agent ## Run every test: race detector on, order
 	tools/test
 	cd tools/release && ../test
 	cd dev && ../tools/test
+	@dev/peers/install missing
 
 .PHONY: test-skew
 test-skew: export SLIPWAY_KUBE_VERSION := 1.33
@@ -71,6 +72,7 @@ test-skew: export SLIPWAY_TEST_BEGAN := $(shell date +%s)
 test-skew: export SLIPWAY_BIN := $(CURDIR)/bin
 test-skew: build build-dev peers ## Run the end-to-end tests on the lowest Kubernetes that is supported; make test has the highest
 	cd dev && ../tools/test ./controlplane/... ./e2e/... ./testbed/...
+	@dev/peers/install missing
 
 .PHONY: test-openstack
 test-openstack: ## Run the tests that need a real OpenStack, which is installed, started and stopped for them

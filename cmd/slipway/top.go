@@ -112,7 +112,7 @@ func (f *topFlags) screen(ctx context.Context, stop func(), watch *top.Watch, ho
 		return err
 	}
 	ui := top.NewUI(ctx, actions, top.Options{Title: host, ASCII: !utf8Locale(os.Getenv), Now: time.Now()})
-	program := tea.NewProgram(ui, tea.WithContext(ctx), tea.WithOutput(out))
+	program := onTerminal(ctx, ui, out)
 	watched := make(chan error, 1)
 	go func() {
 		err := watch.Run(ctx, func(s top.State) { program.Send(s) })
@@ -128,6 +128,11 @@ func (f *topFlags) screen(ctx context.Context, stop func(), watch *top.Watch, ho
 		return nil // it was ended by a signal, which is how one ends it
 	}
 	return err
+}
+
+// onTerminal puts a view on a terminal, in the colours that it has by its environment: none with NO_COLOR.
+func onTerminal(ctx context.Context, ui tea.Model, out io.Writer, more ...tea.ProgramOption) *tea.Program {
+	return tea.NewProgram(ui, append([]tea.ProgramOption{tea.WithContext(ctx), tea.WithOutput(out)}, more...)...)
 }
 
 // unlessEnded is the error of a watch, or nil when it ended because it was to.

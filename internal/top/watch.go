@@ -34,7 +34,7 @@ const (
 	// look is the time after which a State is made although nothing has happened: verdicts change by time alone.
 	look = 2 * time.Second
 	// stale is for how long a failed watch is told of. It is more than the longest pause of client-go's between two tries.
-	stale = 45 * time.Second
+	stale = 65 * time.Second
 )
 
 // Watch keeps a State current. It lists and watches nodes, pods, NodeGroups and NodeRetirements, and nothing else.
@@ -42,6 +42,7 @@ type Watch struct {
 	cache   cache.Cache
 	pods    live.Pods
 	kinds   []*kind
+	contact *contact
 	changed chan struct{}
 
 	mu       sync.Mutex
@@ -73,6 +74,9 @@ func NewWatch(ctx context.Context, cfg *rest.Config) (*Watch, error) {
 		return nil, err
 	}
 	var err error
+	if w.contact, err = newContact(cfg, w.poke); err != nil {
+		return nil, err
+	}
 	w.cache, err = cache.New(cfg, cache.Options{
 		Scheme: scheme, DefaultWatchErrorHandler: w.failed,
 		ByObject: map[client.Object]cache.ByObject{&corev1.Pod{}: {Transform: live.TrimPods()}},
@@ -161,8 +165,11 @@ func (w *Watch) failed(_ context.Context, r *toolscache.Reflector, err error) {
 // Run watches until the context ends, and hands over a State whenever it may have changed: the first one when everything
 // has been read that can be.
 func (w *Watch) Run(ctx context.Context, show func(State)) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
 	ended := make(chan error, 1)
 	go func() { ended <- w.cache.Start(ctx) }()
+	go w.contact.keep(ctx)
 	for {
 		pause := settle
 		if w.told() {
@@ -190,6 +197,9 @@ func (w *Watch) Run(ctx context.Context, show func(State)) error {
 
 // told reports whether of every kind either all is known, or why not.
 func (w *Watch) told() bool {
+	if w.contact.problem() != "" {
+		return true
+	}
 	for _, k := range w.kinds {
 		if !k.ready() && w.problem(k, time.Now()) == "" {
 			return false
@@ -223,6 +233,9 @@ func typeName(o client.Object) string { return strings.TrimPrefix(fmt.Sprintf("%
 // state makes a State of what is known now.
 func (w *Watch) state(ctx context.Context) (State, error) {
 	f := Facts{Now: time.Now(), Idle: map[string]nodegroup.Decision{}, Loads: map[string]placement.Load{}}
+	if p := w.contact.problem(); p != "" {
+		f.Problems = append(f.Problems, p)
+	}
 	whole := true
 	for _, k := range w.kinds {
 		if p := w.problem(k, f.Now); p != "" {

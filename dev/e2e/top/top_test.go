@@ -7,6 +7,8 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"io"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,9 +22,12 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/slipway-dev/slipway/dev/azure"
 	"github.com/slipway-dev/slipway/dev/controlplane"
+	"github.com/slipway-dev/slipway/dev/faultproxy"
 	"github.com/slipway-dev/slipway/dev/testbed"
 	"github.com/slipway-dev/slipway/dev/workload"
 )
@@ -280,29 +285,77 @@ func TestAPersonWatchesADrainAndANoticeAndCallsTheDrainOff(t *testing.T) {
 	f.check(err)
 	term.press("q")
 	f.plain()
+	f.cutOff()
 }
 
 // plain looks at what is printed where there is no terminal, to somebody without any right.
 func (f *fixture) plain() {
 	f.t.Helper()
+	out := f.lines(f.account("stranger"))
+	text := out.until("problem you may not list and watch pods: ") // the last of them
+	if strings.Contains(text, "\x1b") || !strings.Contains(text, "you may not list and watch nodes: bind ClusterRole slipway-top") {
+		f.t.Errorf("printed %q", text)
+	}
+}
+
+// cutOff looks at what is printed when nothing listens any more where the API server was: here a proxy that is closed.
+func (f *fixture) cutOff() {
+	f.t.Helper()
+	account := f.account("bob", "slipway-top")
+	config, err := clientcmd.BuildConfigFromFlags("", account)
+	f.check(err)
+	transport, err := rest.TransportFor(config) // with the account's token, which nobody sends without TLS
+	f.check(err)
+	server, err := url.Parse(config.Host)
+	f.check(err)
+	proxy := faultproxy.New(func(r faultproxy.Request) string { return r.Method })
+	f.t.Cleanup(func() { _ = proxy.Close() })
+	address, err := proxy.Serve("API server", server, transport)
+	f.check(err)
+	kubeconfig := filepath.Join(f.t.TempDir(), "kubeconfig")
+	f.check(faultproxy.Kubeconfig(account, kubeconfig, address))
+	out := f.lines(kubeconfig)
+	if text := out.until("group workers: "); strings.Contains(text, "problem ") {
+		f.t.Errorf("printed %q while all is well", text)
+	}
+	f.check(proxy.Close())
+	out.until("problem the API server is not reached since ")
+	out.until("connection refused")
+}
+
+// printed is what slipway top prints where there is no terminal.
+type printed struct {
+	t    *testing.T
+	from io.Reader
+	seen strings.Builder
+}
+
+// lines runs slipway top without a terminal until the test is over.
+func (f *fixture) lines(kubeconfig string) *printed {
+	f.t.Helper()
 	ctx, stop := context.WithCancel(f.ctx)
-	defer stop()
-	cmd := exec.CommandContext(ctx, f.path, "top", "--kubeconfig", f.account("stranger"))
+	cmd := exec.CommandContext(ctx, f.path, "top", "--kubeconfig", kubeconfig)
+	cmd.Stderr = f.t.Output()
 	out, err := cmd.StdoutPipe()
 	f.check(err)
 	f.check(cmd.Start())
-	defer func() { _ = cmd.Wait() }() // it is killed
-	defer stop()
-	var seen strings.Builder
+	f.t.Cleanup(func() {
+		stop()
+		_ = cmd.Wait() // it is killed
+	})
+	return &printed{t: f.t, from: out}
+}
+
+// until reads on until a text has been printed, and gives all that has been.
+func (p *printed) until(text string) string {
+	p.t.Helper()
 	buf := make([]byte, 4096)
-	for !strings.Contains(seen.String(), "problem you may not list and watch pods: ") { // the last of them
-		n, err := out.Read(buf)
-		seen.Write(buf[:n])
+	for !strings.Contains(p.seen.String(), text) {
+		n, err := p.from.Read(buf)
+		p.seen.Write(buf[:n])
 		if err != nil {
-			f.t.Fatalf("%v: printed %q", err, seen.String())
+			p.t.Fatalf("%v: printed %q, want %q", err, p.seen.String(), text)
 		}
 	}
-	if text := seen.String(); strings.Contains(text, "\x1b") || !strings.Contains(text, "you may not list and watch nodes: bind ClusterRole slipway-top") {
-		f.t.Errorf("printed %q", text)
-	}
+	return p.seen.String()
 }

@@ -1,0 +1,132 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	tea "charm.land/bubbletea/v2"
+	"golang.org/x/sys/unix"
+
+	"github.com/slipway-dev/slipway/internal/top"
+)
+
+// pseudoterminal gives both ends of one: what shows it, and what a program has as its terminal.
+func pseudoterminal(t *testing.T) (shows, terminal *os.File) {
+	t.Helper()
+	shows, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Skipf("no pseudoterminal is to be had here: %v", err)
+	}
+	t.Cleanup(func() { _ = shows.Close() })
+	number, err := unix.IoctlGetInt(int(shows.Fd()), unix.TIOCGPTN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.IoctlSetPointerInt(int(shows.Fd()), unix.TIOCSPTLCK, 0); err != nil {
+		t.Fatal(err)
+	}
+	terminal, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = terminal.Close() })
+	if err := unix.IoctlSetWinsize(int(shows.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: 80}); err != nil {
+		t.Fatal(err)
+	}
+	return shows, terminal
+}
+
+func TestAScreenIsForTerminalsWhoseCursorMoves(t *testing.T) {
+	_, terminal := pseudoterminal(t)
+	file, err := os.Create(filepath.Join(t.TempDir(), "nodes.log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = file.Close() }()
+	_, pipe, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = pipe.Close() }()
+	for _, tt := range []struct {
+		name, term string
+		out        io.Writer
+		want       bool
+	}{
+		{"a terminal", "xterm-256color", terminal, true},
+		{"a terminal of another name", "linux", terminal, true},
+		{"a dumb terminal", "dumb", terminal, false},
+		{"a terminal without a name", "", terminal, false},
+		{"a pipe", "xterm-256color", pipe, false},
+		{"a file", "xterm-256color", file, false},
+		{"no file at all", "xterm-256color", &bytes.Buffer{}, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Setenv("TERM", tt.term)
+			t.Setenv("NO_COLOR", "1") // which takes colours off, and no screen away
+			if got := screen(tt.out); got != tt.want {
+				t.Errorf("a screen is %v, want %v", got, tt.want)
+			}
+		})
+	}
+}
+
+// colour is what sets one for the text that follows, or what is behind it.
+var colour = regexp.MustCompile(`\x1b\[(?:[0-9;]*;)?(?:[34][0-8]|9[0-7]|10[0-7])(?:;[0-9;]*)?m`)
+
+func TestNO_COLORTakesTheColoursOffTheScreen(t *testing.T) {
+	for _, tt := range []struct {
+		name, noColor string
+		want          bool
+	}{
+		{"not set", "", true},
+		{"set", "1", false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			env := []string{"TERM=xterm-256color", "NO_COLOR=" + tt.noColor}
+			const problem = "something is wrong"
+			got := shownOn(t, env, top.State{Problems: []string{problem}}, problem)
+			if colour.MatchString(got) != tt.want {
+				t.Errorf("colours are %v, want %v: %q", !tt.want, tt.want, got)
+			}
+		})
+	}
+}
+
+// shownOn is what reaches a terminal with such an environment, until a text has.
+func shownOn(t *testing.T, env []string, s top.State, until string) string {
+	t.Helper()
+	shows, terminal := pseudoterminal(t)
+	ui := top.NewUI(t.Context(), nil, top.Options{Title: "test"})
+	program := onTerminal(t.Context(), ui, terminal, tea.WithEnvironment(env), tea.WithInput(nil), tea.WithoutSignalHandler())
+	ended := make(chan error, 1)
+	go func() {
+		_, err := program.Run()
+		ended <- err
+	}()
+	program.Send(s)
+	late := time.AfterFunc(time.Minute, func() { _ = terminal.Close() }) // Read ends by it
+	defer late.Stop()
+	var seen strings.Builder
+	buf := make([]byte, 4096)
+	for !strings.Contains(seen.String(), until) {
+		n, err := shows.Read(buf)
+		seen.Write(buf[:n])
+		if err != nil {
+			t.Fatalf("%v after %q", err, seen.String())
+		}
+	}
+	go func() { _, _ = io.Copy(io.Discard, shows) }() // nothing that is written at the end may have to wait
+	program.Quit()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	return seen.String()
+}

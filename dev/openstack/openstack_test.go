@@ -1,0 +1,27 @@
+package openstack
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+func TestATestForWhichItIsTooLateIsNoted(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv(Variable, dir)
+	t.Setenv(UntilVariable, "1")
+	for _, name := range []string{"one", "another"} {
+		t.Run(name, func(t *testing.T) {
+			defer func() {
+				if !t.Skipped() {
+					t.Error("it was begun")
+				}
+			}()
+			ForTest(t)
+		})
+	}
+	got, err := os.ReadFile(filepath.Join(dir, notBegun))
+	if want := t.Name() + "/one\n" + t.Name() + "/another\n"; err != nil || string(got) != want {
+		t.Errorf("noted %q, %v, want %q", got, err, want)
+	}
+}
