@@ -195,8 +195,10 @@ func (s *sim) addNode(name string, labels map[string]string) *corev1.Node {
 
 func newMachine(node string) *machine {
 	return &machine{
-		Instance: cloud.Instance{ProviderID: "sim://" + node, Name: "vm-" + node, ComputerName: node, State: cloud.Running},
-		takes:    30 * time.Second,
+		Instance: cloud.Instance{
+			ProviderID: "sim://" + node, Name: "vm-" + node, ComputerName: node, UniqueID: "first-" + node, State: cloud.Running,
+		},
+		takes: 30 * time.Second,
 	}
 }
 
