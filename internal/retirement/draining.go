@@ -74,7 +74,7 @@ func (p *passage) startDrain(ctx context.Context) (*drainRun, error) {
 	var until time.Time
 	if p.overridden(now) { // what the policy is after that is another drain's matter
 		until = p.rt.Spec.OverrideProtection.Until.Time
-		p.c.events.overridden(p.rt)
+		p.sayOverridden()
 	}
 	d := p.drainPolicy()
 	return p.c.drains.start(ctx, p.rt, p.c.o.API, drain.Options{

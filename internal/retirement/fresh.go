@@ -30,6 +30,8 @@ type knowledge struct {
 	admitted map[string]admission
 	// departed are Nodes that we deleted, and when: a cache may have them for some time.
 	departed map[types.UID]time.Time
+	// overrides are those that were told of, by the record's name.
+	overrides map[string]v1alpha1.OverrideProtection
 }
 
 // departedFor is for how long a Node that we deleted is remembered. No cache that is of use is further behind.
@@ -41,7 +43,10 @@ type admission struct {
 }
 
 func newKnowledge() *knowledge {
-	return &knowledge{latest: map[string]uint64{}, admitted: map[string]admission{}, departed: map[types.UID]time.Time{}}
+	return &knowledge{
+		latest: map[string]uint64{}, admitted: map[string]admission{}, departed: map[types.UID]time.Time{},
+		overrides: map[string]v1alpha1.OverrideProtection{},
+	}
 }
 
 // version is 0 for one that is no number.
@@ -89,6 +94,17 @@ func (k *knowledge) forget(name string) {
 	defer k.mu.Unlock()
 	delete(k.latest, name)
 	delete(k.admitted, name)
+	delete(k.overrides, name)
+}
+
+// override notes that a record's override is told of, and reports whether it is new.
+func (k *knowledge) override(rt *v1alpha1.NodeRetirement) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	is := *rt.Spec.OverrideProtection
+	was, told := k.overrides[rt.Name]
+	k.overrides[rt.Name] = is
+	return !told || was.By != is.By || was.Why != is.Why || !was.Until.Equal(&is.Until)
 }
 
 // admit notes that a node's retirement is about to be admitted: should the answer get lost, it may have been.

@@ -137,6 +137,9 @@ func (p *passage) requestDeletion(ctx context.Context, id string) error {
 	if len(on.kept) > 0 {
 		return blocked(p.c.o.Pace.Poll, on.kept...)
 	}
+	if on.overridden {
+		p.sayOverridden()
+	}
 	op, err := p.cloud.Delete(ctx, id)
 	p.c.o.Metrics.Cloud(p.cloud.Name(), "Delete", err)
 	switch {
