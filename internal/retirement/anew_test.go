@@ -2,6 +2,7 @@ package retirement
 
 import (
 	"context"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -94,4 +95,37 @@ func TestI4AMachineWithoutAUniqueIDIsConfirmedByItsNames(t *testing.T) {
 		}
 		s.hasLeft(t, "a")
 	})
+}
+
+// TestI7AnAnswerThatLacksWhatTheMachineHadIsAskedForAgain cuts answers short once the Node is deleted.
+func TestI7AnAnswerThatLacksWhatTheMachineHadIsAskedForAgain(t *testing.T) {
+	for lacks, cut := range map[string]func(*machine){
+		"computer name": func(m *machine) { m.ComputerName = "" },
+		"unique ID":     func(m *machine) { m.UniqueID = "" },
+	} {
+		t.Run(lacks, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, ctx context.Context) {
+				s := ci(t)
+				s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
+				s.at = func(moment, request string) error {
+					if moment == "after" && request == "delete node" {
+						s.mu.Lock()
+						defer s.mu.Unlock()
+						cut(s.machines["sim://a"])
+					}
+					return nil
+				}
+				c := s.controller(t)
+				rt := s.settled(ctx, c, "r", 10*time.Minute)
+				if rt.Status.Phase != v1alpha1.NodeDeleted || !strings.Contains(rt.Status.Message, lacks) || s.touched["sim://a"] {
+					t.Fatalf("%s: %s, want it to ask again", rt.Status.Phase, rt.Status.Message)
+				}
+				s.machines["sim://a"].ComputerName, s.machines["sim://a"].UniqueID = "a", "first-a"
+				if rt = s.settled(ctx, c, "r", time.Hour); rt.Status.Phase != v1alpha1.Succeeded {
+					t.Errorf("%s: %s", rt.Status.Phase, rt.Status.Message)
+				}
+				s.hasLeft(t, "a")
+			})
+		})
+	}
 }

@@ -269,6 +269,10 @@ func (p *passage) confirmed(ctx context.Context, providerID string) (cloud.Insta
 			providerID, instance.UniqueID, p.rt.Status.Captured.UniqueID)
 	}
 	name := p.rt.Spec.NodeName
+	if missing := p.cutShort(instance); missing != "" {
+		return instance, blocked(p.c.o.Pace.Poll, reason(NotConfirmed, "machine "+providerID,
+			"the cloud's answer lacks the machine's %s, which it had when it was captured: it is asked again", missing))
+	}
 	if !strings.EqualFold(instance.Name, name) && !strings.EqualFold(instance.ComputerName, name) {
 		return instance, end(NotConfirmed, "the cloud says that %s is %q with the computer name %q, neither of which is the node's name",
 			providerID, instance.Name, instance.ComputerName)
@@ -289,4 +293,23 @@ func (p *passage) madeAnew(instance cloud.Instance) bool {
 	captured := p.rt.Status.Captured
 	return captured != nil && captured.UniqueID != "" && instance.UniqueID != "" &&
 		!strings.EqualFold(captured.UniqueID, instance.UniqueID)
+}
+
+// cutShort names what an answer lacks that the machine had when it was captured, and without which it cannot be told from
+// another one. That is no other machine, but an answer that nothing is decided on (I7).
+func (p *passage) cutShort(instance cloud.Instance) string {
+	captured, name := p.rt.Status.Captured, p.rt.Spec.NodeName
+	switch {
+	case captured == nil:
+		return ""
+	case captured.UniqueID != "" && instance.UniqueID == "":
+		return "unique ID"
+	case strings.EqualFold(instance.Name, name), strings.EqualFold(instance.ComputerName, name):
+		return ""
+	case captured.ComputerName != "" && instance.ComputerName == "":
+		return "computer name"
+	case captured.InstanceName != "" && instance.Name == "":
+		return "name"
+	}
+	return ""
 }
