@@ -8,7 +8,7 @@ import (
 // NodeGroup is a set of alike nodes whose machines one cloud counts as one group.
 //
 // +kubebuilder:object:root=true
-// +kubebuilder:metadata:annotations="slipway.dev/schema-generation=2"
+// +kubebuilder:metadata:annotations="slipway.dev/schema-generation=3"
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:scope=Cluster,shortName=ng,categories=slipway
 // +kubebuilder:printcolumn:name="Accepted",type=string,JSONPath=`.status.conditions[?(@.type=="Accepted")].status`
@@ -371,6 +371,11 @@ type NodeGroupStatus struct {
 	//
 	// +optional
 	CloudSize *int32 `json:"cloudSize,omitempty"`
+
+	// CloudMinimum is the cloud's own minimum, such as an agent pool's, below which no node leaves either; none is 0.
+	//
+	// +optional
+	CloudMinimum int32 `json:"cloudMinimum,omitempty"`
 
 	// AllowedDisruptions is how many more nodes may leave now.
 	//

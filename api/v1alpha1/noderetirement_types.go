@@ -10,7 +10,7 @@ import (
 // node is given back.
 //
 // +kubebuilder:object:root=true
-// +kubebuilder:metadata:annotations="slipway.dev/schema-generation=1"
+// +kubebuilder:metadata:annotations="slipway.dev/schema-generation=2"
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:scope=Cluster,shortName=nr,categories=slipway
 // +kubebuilder:printcolumn:name="Node",type=string,JSONPath=`.spec.nodeName`
@@ -348,6 +348,11 @@ type Captured struct {
 	InstanceName string `json:"instanceName,omitempty"`
 	// +optional
 	ComputerName string `json:"computerName,omitempty"`
+	// UniqueID is the machine's in its cloud, which one that is made anew under the same name does not have, such as
+	// Azure's vmId. Empty when the cloud has none, or did not know the machine any more.
+	//
+	// +optional
+	UniqueID string `json:"uniqueID,omitempty"`
 }
 
 // RetirementReason is one thing that blocks a retirement, or why it ended early.

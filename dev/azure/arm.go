@@ -49,19 +49,21 @@ type Joiner interface {
 // VM is one virtual machine, as those outside of the emulator see it.
 type VM struct {
 	// Resource is the machine's name in Azure, which events name it by: set_3, or a name of its own.
-	Resource     string            `json:"resource"`
-	ScaleSet     string            `json:"scaleSet,omitempty"`
-	InstanceID   string            `json:"instanceId,omitempty"`
-	ComputerName string            `json:"computerName"`
-	ProviderID   string            `json:"providerID"`
-	AgentPool    string            `json:"agentPool,omitempty"`
-	Size         string            `json:"size"`
-	Zone         string            `json:"zone,omitempty"`
-	Spot         bool              `json:"spot,omitempty"`
-	State        ProvisioningState `json:"provisioningState"`
-	Power        PowerState        `json:"powerState"`
-	Created      time.Time         `json:"timeCreated"`
-	Tags         map[string]string `json:"tags,omitempty"`
+	Resource     string `json:"resource"`
+	ScaleSet     string `json:"scaleSet,omitempty"`
+	InstanceID   string `json:"instanceId,omitempty"`
+	ComputerName string `json:"computerName"`
+	// UniqueID is Azure's vmId, which a machine that is made anew under the same name does not have.
+	UniqueID   string            `json:"vmId"`
+	ProviderID string            `json:"providerID"`
+	AgentPool  string            `json:"agentPool,omitempty"`
+	Size       string            `json:"size"`
+	Zone       string            `json:"zone,omitempty"`
+	Spot       bool              `json:"spot,omitempty"`
+	State      ProvisioningState `json:"provisioningState"`
+	Power      PowerState        `json:"powerState"`
+	Created    time.Time         `json:"timeCreated"`
+	Tags       map[string]string `json:"tags,omitempty"`
 	// Protected refuses the machine's deletion, as protectFromScaleSetActions does.
 	Protected bool `json:"protected,omitempty"`
 }
@@ -209,8 +211,8 @@ func (a *ARM) AddVM(name string) VM {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	m := &armMachine{VM: VM{
-		Resource: name, ComputerName: strings.ToLower(name), Size: "Standard_D4s_v5", State: Succeeded, Power: Running,
-		Created: time.Now().UTC(), ProviderID: "azure://" + a.vmID(name),
+		Resource: name, ComputerName: strings.ToLower(name), UniqueID: uuid.NewString(), Size: "Standard_D4s_v5",
+		State: Succeeded, Power: Running, Created: time.Now().UTC(), ProviderID: "azure://" + a.vmID(name),
 	}}
 	a.machines[strings.ToLower(name)] = m
 	a.announceLocked()
@@ -223,7 +225,7 @@ func (a *ARM) newMachineLocked(set *armSet, state ProvisioningState, power Power
 	set.next++
 	m := &armMachine{set: set, VM: VM{
 		ScaleSet: set.Name, Size: set.Size, Spot: set.Spot, State: state, Power: power, Created: time.Now().UTC(),
-		ComputerName: strings.ToLower(set.Name) + base36(number), Tags: map[string]string{},
+		ComputerName: strings.ToLower(set.Name) + base36(number), UniqueID: uuid.NewString(), Tags: map[string]string{},
 	}}
 	if len(set.Zones) > 0 {
 		m.Zone = set.Zones[number%len(set.Zones)]

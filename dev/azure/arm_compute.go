@@ -306,7 +306,7 @@ func (a *ARM) machineJSON(m VM, view bool) any {
 	id := strings.TrimPrefix(m.ProviderID, "azure://")
 	properties := map[string]any{
 		"provisioningState": m.State, "timeCreated": m.Created.Format(time.RFC3339Nano),
-		"osProfile": map[string]any{"computerName": m.ComputerName},
+		"osProfile": map[string]any{"computerName": m.ComputerName}, "vmId": m.UniqueID,
 	}
 	body := map[string]any{
 		"name": m.Resource, "id": a.shouted(id), "location": a.opts.Location, "tags": m.Tags, "properties": properties,

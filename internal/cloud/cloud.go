@@ -37,6 +37,9 @@ type Instance struct {
 	// ComputerName is the host name that the cloud gave the machine, which is its Node's name in most clusters. Empty
 	// when the cloud does not say. I4: Name or ComputerName has to confirm a Node before its machine is deleted.
 	ComputerName string
+	// UniqueID is one that no other machine ever has, not even one that is made anew under the same name. Empty where the
+	// cloud has none beside the ProviderID, or where that is unique by itself, as an OpenStack server's is.
+	UniqueID string
 	// Group is the group's name as [Provider.Instances] takes it; empty for a machine on its own.
 	Group   string
 	Zone    string

@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/validation"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
@@ -37,8 +36,8 @@ type Groups struct {
 	Log   *slog.Logger
 	// Selector is which groups are acted on; nil is all. The others are listed too.
 	Selector labels.Selector
-	// Conditions, if set, gives those of a group of the file, which has no object to write them on.
-	Conditions func(group string) []metav1.Condition
+	// Status, if set, gives that of a group of the file, which has no object to write it on.
+	Status func(group string) v1alpha1.NodeGroupStatus
 
 	metrics *groupMetrics // nil is none
 
@@ -79,8 +78,8 @@ func (g *Groups) List(ctx context.Context) ([]v1alpha1.NodeGroup, error) {
 			shadowed[group.Name] = other
 			continue
 		}
-		if g.Conditions != nil {
-			group.Status.Conditions = g.Conditions(group.Name)
+		if g.Status != nil {
+			group.Status = g.Status(group.Name)
 		}
 		known[group.Name] = group
 		all = append(all, *group)

@@ -18,6 +18,6 @@ func addNodeGroups(m manager.Manager, c Config, pods live.Pods, groups *Groups, 
 		Client: m.GetClient(), Pods: pods, API: api, Groups: groups, Clouds: providers, Events: m.GetEventRecorder("slipway"),
 		Metrics: metrics, Log: log, Selector: c.parsedSelector, Every: c.GroupPoll,
 	})
-	groups.Conditions = owner.Conditions
+	groups.Status = owner.Status
 	return owner.Register(m)
 }

@@ -187,6 +187,26 @@ func TestAnIdleNodeIsWrittenOnOnceAndAskedForOnceHoweverOftenAndByWhomeverItIsLo
 	})
 }
 
+// TestI5TheCloudsMinimumIsInTheStatusAlsoWhileTheCloudDoesNotAnswer restarts the manager meanwhile: what is retired by hand
+// goes by the status.
+func TestI5TheCloudsMinimumIsInTheStatusAlsoWhileTheCloudDoesNotAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, group("ci"), ciNode("a"))
+		c.cloud.min = 1
+		c.look(c.manager(), "ci")
+		c.cloud.err = errors.New("no answer")
+		c.look(c.manager(), "ci")
+		if s := c.group("ci").Status; s.CloudMinimum != 1 || s.AllowedDisruptions != 0 {
+			t.Errorf("%+v", s)
+		}
+		c.cloud.min, c.cloud.err = 0, nil
+		c.look(c.manager(), "ci")
+		if s := c.group("ci").Status; s.CloudMinimum != 0 || s.AllowedDisruptions != 1 {
+			t.Errorf("the minimum is lowered: %+v", s)
+		}
+	})
+}
+
 func TestTwoManagersThatDecideAtOnceAskUnderOneName(t *testing.T) {
 	w := World{Group: group("ci"), Nodes: []Node{idle("a", "ci", time.Hour)}, Now: noon}
 	d := decide(t, w)["a"]
@@ -362,7 +382,7 @@ func TestAGroupOfAFileHasItsConditionsInMemory(t *testing.T) {
 		c.file = []v1alpha1.NodeGroup{*g}
 		m := c.manager()
 		c.look(m, "ci")
-		if is := meta.FindStatusCondition(m.Conditions("ci"), v1alpha1.GroupAccepted); is == nil || is.Status != metav1.ConditionTrue {
+		if is := meta.FindStatusCondition(m.Status("ci").Conditions, v1alpha1.GroupAccepted); is == nil || is.Status != metav1.ConditionTrue {
 			t.Errorf("%+v", is)
 		}
 		time.Sleep(11 * minute)

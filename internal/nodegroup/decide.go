@@ -337,6 +337,7 @@ func (w *World) status(look cloudLook) v1alpha1.NodeGroupStatus {
 			s.Ready++
 		}
 	}
+	s.CloudMinimum = int32(w.CloudMinimum)
 	spec := w.Group.Spec
 	spec.Minimum = w.Least()
 	s.AllowedDisruptions = int32(budget.Room(&spec, counted, v1alpha1.Requested, w.Now))

@@ -106,11 +106,12 @@ func New(o Options) *Controller {
 	}
 }
 
-// Conditions are those of a group of a file, which has no object to write them on; nil when it has not been looked at.
-func (c *Controller) Conditions(group string) []metav1.Condition {
+// Status is that of a group of a file, which has no object to write it on; empty when it has not been looked at.
+func (c *Controller) Status(group string) v1alpha1.NodeGroupStatus {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return slices.Clone(c.ofFile[group].Conditions)
+	status := c.ofFile[group]
+	return *status.DeepCopy()
 }
 
 // Reconcile looks at one group, and does what is due.
@@ -199,7 +200,7 @@ func (c *Controller) manage(ctx context.Context, cluster *Cluster, g *v1alpha1.N
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	world.CloudMinimum = look.group.Min
+	world.CloudMinimum = look.minimum(g)
 	c.noteKept(&world)
 	decisions, err := Decide(world)
 	if err != nil {
@@ -235,6 +236,14 @@ func (c *Controller) next(w *World, decisions []Decision) time.Duration {
 		}
 	}
 	return max(after, freshLook)
+}
+
+// minimum is the cloud's own minimum, as it was last read: by this process, or by the one that wrote the status (I7).
+func (l cloudLook) minimum(g *v1alpha1.NodeGroup) int {
+	if l.known && l.err == nil {
+		return l.group.Min
+	}
+	return int(g.Status.CloudMinimum)
 }
 
 // lookAtCloud asks the cloud about a group, unless it was asked a moment ago.

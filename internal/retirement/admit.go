@@ -113,7 +113,8 @@ func (p *passage) verdict(ctx context.Context, retirements []v1alpha1.NodeRetire
 		return budget.Verdict{}, err
 	}
 	return budget.Evaluate(budget.Question{
-		Group: &p.group.Spec, Nodes: nodes, Target: p.rt.Spec.NodeName, Reason: p.rt.Spec.Reason, Now: time.Now(),
+		Group: &p.group.Spec, CloudMinimum: p.group.Status.CloudMinimum, Nodes: nodes, Target: p.rt.Spec.NodeName,
+		Reason: p.rt.Spec.Reason, Now: time.Now(),
 	}), nil
 }
 

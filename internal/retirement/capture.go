@@ -43,7 +43,7 @@ func (p *passage) capture(ctx context.Context) error {
 	case err != nil:
 		return err
 	}
-	captured.InstanceName, captured.ComputerName = instance.Name, instance.ComputerName
+	captured.InstanceName, captured.ComputerName, captured.UniqueID = instance.Name, instance.ComputerName, instance.UniqueID
 	p.rt.Status.Captured = &captured
 	p.rt.Status.Phase = v1alpha1.Pending
 	return p.save(ctx)
@@ -251,17 +251,65 @@ func older(a, b *v1alpha1.NodeRetirement) bool {
 	return a.UID < b.UID
 }
 
-// confirmed reads the machine from its cloud, and checks that it is the Node's (I4).
+// confirmed reads the machine from its cloud, and checks that it is the Node's, and the one that was captured (I4). A
+// machine that was made anew under the captured one's name says that the captured one is gone. To a retirement whose Node is
+// deleted that is all there is to know. Before, the Node may be the new machine's soon: it is given back.
 func (p *passage) confirmed(ctx context.Context, providerID string) (cloud.Instance, error) {
 	instance, err := p.cloud.Instance(ctx, providerID)
 	p.c.o.Metrics.Cloud(p.cloud.Name(), "Instance", err)
 	if err != nil {
 		return cloud.Instance{}, fmt.Errorf("machine %s: %w", providerID, err)
 	}
+	if p.madeAnew(instance) {
+		if p.reached(v1alpha1.NodeDeleted) {
+			return cloud.Instance{}, fmt.Errorf("machine %s of the unique ID %s: %w", providerID, p.rt.Status.Captured.UniqueID,
+				&cloud.NotFoundError{Kind: "instance", Name: providerID})
+		}
+		return instance, end(NotConfirmed, "the machine %s was made anew under its name: its unique ID is %s, and was %s when it was captured",
+			providerID, instance.UniqueID, p.rt.Status.Captured.UniqueID)
+	}
 	name := p.rt.Spec.NodeName
+	if missing := p.cutShort(instance); missing != "" {
+		return instance, blocked(p.c.o.Pace.Poll, reason(NotConfirmed, "machine "+providerID,
+			"the cloud's answer lacks the machine's %s, which it had when it was captured: it is asked again", missing))
+	}
 	if !strings.EqualFold(instance.Name, name) && !strings.EqualFold(instance.ComputerName, name) {
 		return instance, end(NotConfirmed, "the cloud says that %s is %q with the computer name %q, neither of which is the node's name",
 			providerID, instance.Name, instance.ComputerName)
 	}
 	return instance, nil
+}
+
+// neverSeen reports that the machine was gone already when it was captured, so that nothing tells it from one that is made
+// anew under its name.
+func (p *passage) neverSeen() bool {
+	captured := p.rt.Status.Captured
+	return captured.InstanceName == "" && captured.ComputerName == "" && captured.UniqueID == ""
+}
+
+// madeAnew reports another machine under the name of the captured one. It takes a cloud whose machines have an ID of their
+// own beside their name; where that is not known of both, the names decide.
+func (p *passage) madeAnew(instance cloud.Instance) bool {
+	captured := p.rt.Status.Captured
+	return captured != nil && captured.UniqueID != "" && instance.UniqueID != "" &&
+		!strings.EqualFold(captured.UniqueID, instance.UniqueID)
+}
+
+// cutShort names what an answer lacks that the machine had when it was captured, and without which it cannot be told from
+// another one. That is no other machine, but an answer that nothing is decided on (I7).
+func (p *passage) cutShort(instance cloud.Instance) string {
+	captured, name := p.rt.Status.Captured, p.rt.Spec.NodeName
+	switch {
+	case captured == nil:
+		return ""
+	case captured.UniqueID != "" && instance.UniqueID == "":
+		return "unique ID"
+	case strings.EqualFold(instance.Name, name), strings.EqualFold(instance.ComputerName, name):
+		return ""
+	case captured.ComputerName != "" && instance.ComputerName == "":
+		return "computer name"
+	case captured.InstanceName != "" && instance.Name == "":
+		return "name"
+	}
+	return ""
 }

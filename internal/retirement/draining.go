@@ -11,6 +11,7 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/cloud"
 	"github.com/slipway-dev/slipway/internal/drain"
+	"github.com/slipway-dev/slipway/internal/kubeapi"
 	"github.com/slipway-dev/slipway/internal/observe"
 )
 
@@ -73,7 +74,7 @@ func (p *passage) startDrain(ctx context.Context) (*drainRun, error) {
 	var until time.Time
 	if p.overridden(now) { // what the policy is after that is another drain's matter
 		until = p.rt.Spec.OverrideProtection.Until.Time
-		p.c.events.overridden(p.rt)
+		p.sayOverridden()
 	}
 	d := p.drainPolicy()
 	return p.c.drains.start(ctx, p.rt, p.c.o.API, drain.Options{
@@ -155,12 +156,14 @@ func (p *passage) detach(ctx context.Context) error {
 	}
 	if p.drainPolicy().WaitForDetach && !p.rt.Status.MachineGone {
 		attached, err := p.attached(ctx)
-		if err != nil {
-			return err
-		}
+		inTime := time.Now().Before(p.giveUp())
 		switch {
+		case err != nil && !inTime:
+			return end(DrainTimeout, "the drain took longer than %s: whether volumes are attached is not known: %s", p.timeout(), err)
+		case err != nil:
+			return err
 		case len(attached) == 0:
-		case time.Now().Before(p.giveUp()):
+		case inTime:
 			return blocked(p.c.o.Pace.Cloud, attached...)
 		default:
 			return &ending{attached}
@@ -199,6 +202,9 @@ func (p *passage) attached(ctx context.Context) ([]v1alpha1.RetirementReason, er
 				name = v.PersistentVolumeClaim.ClaimName
 			}
 			claim, err := p.c.o.API.GetClaim(ctx, pod.Namespace, name)
+			if kubeapi.IsNotFound(err) {
+				continue // it names no volume any more
+			}
 			if err != nil {
 				return nil, fmt.Errorf("claim %s/%s: %w", pod.Namespace, name, err)
 			}

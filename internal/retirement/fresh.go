@@ -26,14 +26,24 @@ type knowledge struct {
 	// latest is the newest version of each record that was met, by name, and written the newest that we wrote.
 	latest  map[string]uint64
 	written uint64
+	// late are the records that were last read in an older version than one met before, by name.
+	late map[string]lateness
 	// admitted are the nodes whose retirements we admitted and that are not over as far as we know, by the record's name.
 	admitted map[string]admission
 	// departed are Nodes that we deleted, and when: a cache may have them for some time.
 	departed map[types.UID]time.Time
+	// overrides are those that were told of, by the record's name.
+	overrides map[string]v1alpha1.OverrideProtection
 }
 
 // departedFor is for how long a Node that we deleted is remembered. No cache that is of use is further behind.
 const departedFor = 10 * time.Minute
+
+// lateness is how often in a row a record was read too old, and whether that was said.
+type lateness struct {
+	reads int
+	said  bool
+}
 
 type admission struct {
 	record      types.UID
@@ -41,7 +51,10 @@ type admission struct {
 }
 
 func newKnowledge() *knowledge {
-	return &knowledge{latest: map[string]uint64{}, admitted: map[string]admission{}, departed: map[types.UID]time.Time{}}
+	return &knowledge{
+		latest: map[string]uint64{}, admitted: map[string]admission{}, departed: map[types.UID]time.Time{},
+		overrides: map[string]v1alpha1.OverrideProtection{}, late: map[string]lateness{},
+	}
 }
 
 // version is 0 for one that is no number.
@@ -62,8 +75,27 @@ func (k *knowledge) read(rt *v1alpha1.NodeRetirement) bool {
 		return v == 0
 	}
 	k.latest[rt.Name] = v
+	delete(k.late, rt.Name)
 	k.release(rt)
 	return true
+}
+
+// behind counts a read of a record that was too old, and gives how many there were in a row before it.
+func (k *knowledge) behind(name string) int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	l := k.late[name]
+	k.late[name] = lateness{l.reads + 1, l.said}
+	return l.reads
+}
+
+// warn reports whether it was not said yet that a record is read too old, and notes that it is now.
+func (k *knowledge) warn(name string) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	l := k.late[name]
+	k.late[name] = lateness{l.reads, true}
+	return !l.said
 }
 
 // release drops an admission that is over, or is another record's of the same name.
@@ -89,6 +121,18 @@ func (k *knowledge) forget(name string) {
 	defer k.mu.Unlock()
 	delete(k.latest, name)
 	delete(k.admitted, name)
+	delete(k.overrides, name)
+	delete(k.late, name)
+}
+
+// override notes that a record's override is told of, and reports whether it is new.
+func (k *knowledge) override(rt *v1alpha1.NodeRetirement) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	is := *rt.Spec.OverrideProtection
+	was, told := k.overrides[rt.Name]
+	k.overrides[rt.Name] = is
+	return !told || was.By != is.By || was.Why != is.Why || !was.Until.Equal(&is.Until)
 }
 
 // admit notes that a node's retirement is about to be admitted: should the answer get lost, it may have been.

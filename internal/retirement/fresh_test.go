@@ -1,12 +1,18 @@
 package retirement
 
 import (
+	"bytes"
 	"context"
+	"log/slog"
+	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 )
@@ -101,5 +107,29 @@ func TestI7AListOlderThanOurOwnLastWriteIsNoAnswer(t *testing.T) {
 		if err != nil && isWaiting(err) == nil {
 			t.Errorf("%v is a failure, want another look soon", err)
 		}
+	}
+}
+
+// TestARecordThatStaysOlderThanItWasIsLookedAtSeldomAndSaidOnce sets the API server back, as a restored etcd does.
+func TestARecordThatStaysOlderThanItWasIsLookedAtSeldomAndSaidOnce(t *testing.T) {
+	s := ci(t)
+	s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
+	c := s.controller(t)
+	var said bytes.Buffer
+	c.o.Log = slog.New(slog.NewTextHandler(&said, nil))
+	c.known.read(recordOf("r", "1000000", v1alpha1.Pending))
+	var pauses []time.Duration
+	for range 30 {
+		result, err := c.Reconcile(t.Context(), reconcile.Request{NamespacedName: types.NamespacedName{Name: "r"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		pauses = append(pauses, result.RequeueAfter)
+	}
+	if pauses[0] != freshLook || pauses[29] != c.o.Pace.Poll || !slices.IsSorted(pauses) {
+		t.Errorf("pauses %v", pauses)
+	}
+	if n := strings.Count(said.String(), "retirement=r"); n != 1 {
+		t.Errorf("said %d times: %s", n, said.String())
 	}
 }

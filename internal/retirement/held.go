@@ -27,3 +27,11 @@ func (p *passage) leftAlone() error {
 	}
 	return nil
 }
+
+// sayOverridden tells of the override that is in force, where it is made use of: once by this process, however often its
+// drain is begun anew or its machine's deletion asked for.
+func (p *passage) sayOverridden() {
+	if p.rt.Spec.OverrideProtection != nil && p.c.known.override(p.rt) {
+		p.c.events.overridden(p.rt)
+	}
+}

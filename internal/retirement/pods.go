@@ -19,6 +19,8 @@ type podsOn struct {
 	kept []v1alpha1.RetirementReason
 	// leaving are those that have to leave, and staying those that go with the machine.
 	leaving, staying []kubeapi.Pod
+	// overridden reports that some would be kept but for spec.overrideProtection.
+	overridden bool
 }
 
 // pods lists the node's pods past all caches.
@@ -54,6 +56,7 @@ func (p *passage) pods(ctx context.Context) (podsOn, error) {
 		case drain.Leave:
 			on.staying = append(on.staying, *pod)
 		default:
+			on.overridden = on.overridden || verdict.Rule == drain.Protected && p.drainPolicy().Protection != v1alpha1.EvictProtected
 			on.leaving = append(on.leaving, *pod)
 		}
 	}

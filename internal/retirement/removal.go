@@ -102,6 +102,9 @@ func (p *passage) deleteInstance(ctx context.Context) error {
 	case p.replacement != nil && instance.State != cloud.Deleting && !p.deleting():
 		return end(NodeReplaced, "the machine %s lives on as another Node of the same name, with the UID %s: that one has to be retired "+
 			"by a NodeRetirement of its own", id, p.replacement.UID)
+	case p.neverSeen() && instance.UniqueID != "":
+		return end(MachineBack, "there was no machine %s when the retirement began, and now there is one, of the unique ID %s: whether it "+
+			"is the Node's is not known, and it stays; delete it in its cloud if it is not wanted", id, instance.UniqueID)
 	}
 	if p.deleting() {
 		return p.follow(ctx, instance)
@@ -133,6 +136,9 @@ func (p *passage) requestDeletion(ctx context.Context, id string) error {
 	}
 	if len(on.kept) > 0 {
 		return blocked(p.c.o.Pace.Poll, on.kept...)
+	}
+	if on.overridden {
+		p.sayOverridden()
 	}
 	op, err := p.cloud.Delete(ctx, id)
 	p.c.o.Metrics.Cloud(p.cloud.Name(), "Delete", err)

@@ -130,7 +130,7 @@ func (c *Controller) Reconcile(ctx context.Context, r reconcile.Request) (reconc
 		return reconcile.Result{}, fmt.Errorf("NodeRetirement %s: %w", r.Name, err)
 	}
 	if !c.known.read(rt) {
-		return reconcile.Result{RequeueAfter: freshLook}, nil
+		return reconcile.Result{RequeueAfter: c.pauseBehind(rt)}, nil
 	}
 	p := c.passage(rt)
 	switch {
@@ -140,6 +140,20 @@ func (c *Controller) Reconcile(ctx context.Context, r reconcile.Request) (reconc
 		return p.callOff(ctx)
 	}
 	return p.walk(ctx)
+}
+
+// pauseBehind is when to look again at a record that the API server gives in an older version than before: soon, since one
+// that lags behind catches up. One that does not has been set back, and that is said once.
+func (c *Controller) pauseBehind(rt *v1alpha1.NodeRetirement) time.Duration {
+	pause := freshLook << min(c.known.behind(rt.Name), 20)
+	if pause < c.o.Pace.Poll {
+		return pause
+	}
+	if c.known.warn(rt.Name) {
+		c.o.Log.Warn("the API server gives an older version of the NodeRetirement than it did before, and nothing is done about it: "+
+			"restart the manager if etcd was restored from a backup", "retirement", rt.Name, "version", rt.ResourceVersion)
+	}
+	return c.o.Pace.Poll
 }
 
 // collect lets go of a retirement that is over, and deletes its record in time.

@@ -199,21 +199,28 @@ func tainted(key string) func(*corev1.Node) {
 	}
 }
 
-func TestI5AtTheMinimumANodeWaitsAndSaysWhy(t *testing.T) {
-	inBubble(t, func(t *testing.T, ctx context.Context) {
-		s := ci(t)
-		s.groups[0].Spec.Minimum = 2
-		s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
-		rt := s.settled(ctx, s.controller(t), "r", 10*time.Minute)
-		if rt.Status.Phase != v1alpha1.Pending || rt.Status.Reasons[0].Code != "Minimum" {
-			t.Fatalf("%s: %+v", rt.Status.Phase, rt.Status.Reasons)
-		}
-		s.isAsItWas(t, "a")
-		s.addNode("c", map[string]string{pool: "ci"})
-		if rt = s.settled(ctx, s.controller(t), "r", time.Hour); rt.Status.Phase != v1alpha1.Succeeded {
-			t.Errorf("%s: %s", rt.Status.Phase, rt.Status.Message)
-		}
-	})
+func TestI5AtTheMinimumANodeWaitsAndSaysWhichItIs(t *testing.T) {
+	for whose, least := range map[string]struct{ group, cloud int32 }{
+		"the group's minimum is 2":     {2, 1},
+		"the cloud's own minimum is 2": {1, 2},
+	} {
+		t.Run(whose, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, ctx context.Context) {
+				s := ci(t)
+				s.groups[0].Spec.Minimum, s.groups[0].Status.CloudMinimum = least.group, least.cloud
+				s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
+				rt := s.settled(ctx, s.controller(t), "r", 10*time.Minute)
+				if rt.Status.Phase != v1alpha1.Pending || rt.Status.Reasons[0].Code != "Minimum" || !strings.Contains(rt.Status.Message, whose) {
+					t.Fatalf("%s: %+v", rt.Status.Phase, rt.Status.Reasons)
+				}
+				s.isAsItWas(t, "a")
+				s.addNode("c", map[string]string{pool: "ci"})
+				if rt = s.settled(ctx, s.controller(t), "r", time.Hour); rt.Status.Phase != v1alpha1.Succeeded {
+					t.Errorf("%s: %s", rt.Status.Phase, rt.Status.Message)
+				}
+			})
+		})
+	}
 }
 
 func TestI5OneBudgetLetsOneNodeLeaveAtATime(t *testing.T) {

@@ -44,6 +44,7 @@ type sim struct {
 	nodes     map[string]*corev1.Node
 	pods      map[string]*simPod
 	volumes   []kubeapi.VolumeAttachment
+	claims    map[string]string // namespace/name to the volume's name
 	machines  map[string]*machine
 	followers map[int]follower
 	records   client.WithWatch
@@ -195,8 +196,10 @@ func (s *sim) addNode(name string, labels map[string]string) *corev1.Node {
 
 func newMachine(node string) *machine {
 	return &machine{
-		Instance: cloud.Instance{ProviderID: "sim://" + node, Name: "vm-" + node, ComputerName: node, State: cloud.Running},
-		takes:    30 * time.Second,
+		Instance: cloud.Instance{
+			ProviderID: "sim://" + node, Name: "vm-" + node, ComputerName: node, UniqueID: "first-" + node, State: cloud.Running,
+		},
+		takes: 30 * time.Second,
 	}
 }
 
@@ -491,8 +494,19 @@ func (s *sim) FollowBudgets(ctx context.Context, _ string, h kubeapi.Handler[kub
 	return ctx.Err()
 }
 
-func (s *sim) GetClaim(context.Context, string, string) (*kubeapi.PersistentVolumeClaim, error) {
-	return nil, errNotThere
+func (s *sim) GetClaim(_ context.Context, namespace, name string) (claim *kubeapi.PersistentVolumeClaim, err error) {
+	err = s.ask("get claim", func() error {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		volume, ok := s.claims[namespace+"/"+name]
+		if !ok {
+			return errNotThere
+		}
+		claim = &kubeapi.PersistentVolumeClaim{}
+		claim.Spec.VolumeName = volume
+		return nil
+	})
+	return claim, err
 }
 
 func (s *sim) ListVolumeAttachments(context.Context) (all []kubeapi.VolumeAttachment, err error) {

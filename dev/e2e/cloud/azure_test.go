@@ -247,3 +247,33 @@ func TestAzureKeepsWhatAProviderPromises(t *testing.T) {
 		})
 	}
 }
+
+// TestI4AnAzureMachineThatIsMadeAnewHasAnotherUniqueID makes one anew under a name, which is all that its provider ID says.
+func TestI4AnAzureMachineThatIsMadeAnewHasAnotherUniqueID(t *testing.T) {
+	seen := map[string]string{}
+	for _, k := range kinds() {
+		c := newAzure(t, k)
+		p := c.Provider(t)
+		for _, id := range c.Machines() {
+			m, err := p.Instance(t.Context(), id)
+			if err != nil || m.UniqueID == "" || seen[m.UniqueID] != "" {
+				t.Errorf("%s: unique ID %q, that of %q: %v", id, m.UniqueID, seen[m.UniqueID], err)
+			}
+			seen[m.UniqueID] = id
+		}
+	}
+	c := newAzure(t, singleVMs)
+	id := c.Machines()[0]
+	before, err := c.Provider(t).Instance(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := c.resource(id)
+	c.Lose(t, id)
+	c.AwaitGone(t, id)
+	c.AddVM(name)
+	after, err := c.Provider(t).Instance(t.Context(), id)
+	if err != nil || after.ProviderID != before.ProviderID || after.UniqueID == before.UniqueID {
+		t.Errorf("before %+v\nafter  %+v, %v", before, after, err)
+	}
+}

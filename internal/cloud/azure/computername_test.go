@@ -47,3 +47,17 @@ func TestI4AnInstanceWhoseComputerNameIsAnothersIsNeitherReadNorDeleted(t *testi
 		})
 	}
 }
+
+// TestI4AMachinesUniqueIDIsItsVMID reads one of a scale set and one on its own, which is known by its name.
+func TestI4AMachinesUniqueIDIsItsVMID(t *testing.T) {
+	const prefix = "/subscriptions/" + subscription + "/resourceGroups/demo/providers/Microsoft.Compute/"
+	for _, resource := range []string{prefix + "virtualMachineScaleSets/pool/virtualMachines/1", prefix + "virtualMachines/alone"} {
+		p := talkingTo(t, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = fmt.Fprintf(w, `{"id": %q, "name": "n", "properties": {"provisioningState": "Succeeded", "vmId": "4-2"}}`, resource)
+		})
+		if m, err := p.Instance(t.Context(), "azure://"+resource); err != nil || m.UniqueID != "4-2" {
+			t.Errorf("%s: unique ID %q, %v", resource, m.UniqueID, err)
+		}
+	}
+}

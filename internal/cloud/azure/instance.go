@@ -194,6 +194,7 @@ func ofScaleSetVM(vm *armcompute.VirtualMachineScaleSetVM) (found, error) {
 	if err != nil {
 		return found{}, err
 	}
+	m.UniqueID = value(properties.VMID)
 	if vm.SKU != nil {
 		m.Type = value(vm.SKU.Name)
 	}
@@ -218,6 +219,7 @@ func ofVM(vm *armcompute.VirtualMachine) (found, error) {
 	if err != nil {
 		return found{}, err
 	}
+	m.UniqueID = value(properties.VMID)
 	if properties.HardwareProfile != nil {
 		m.Type = string(value(properties.HardwareProfile.VMSize))
 	}

@@ -98,7 +98,8 @@ func reads(t *testing.T, c Cloud) {
 			continue
 		}
 		if read.ProviderID != listed.ProviderID || read.Name != listed.Name || read.ComputerName != listed.ComputerName ||
-			read.State != listed.State || read.Group != listed.Group || read.Zone != listed.Zone || read.Type != listed.Type {
+			read.UniqueID != listed.UniqueID || read.State != listed.State || read.Group != listed.Group ||
+			read.Zone != listed.Zone || read.Type != listed.Type {
 			t.Errorf("read as %+v\nlisted as %+v", read, listed)
 		}
 	}

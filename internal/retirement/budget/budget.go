@@ -29,6 +29,8 @@ const (
 // Question asks whether one node may leave.
 type Question struct {
 	Group *v1alpha1.NodeGroupSpec
+	// CloudMinimum is the cloud's own minimum, which counts where it is more than the group's.
+	CloudMinimum int32
 	// Nodes are all of the group's, Target among them or not.
 	Nodes []Node
 	// Target is the name of the node that is to leave. It is counted as unavailable whatever it is now.
@@ -86,11 +88,14 @@ func minimum(q Question) Verdict {
 			stay++
 		}
 	}
-	if !found || stay >= int(q.Group.Minimum) {
+	least, whose := q.Group.Minimum, "the group's minimum"
+	if q.CloudMinimum > least {
+		least, whose = q.CloudMinimum, "the cloud's own minimum"
+	}
+	if !found || stay >= int(least) {
 		return Verdict{}
 	}
-	return Verdict{Code: Minimum, Message: fmt.Sprintf("%d nodes would stay, and the group's minimum is %d", stay,
-		q.Group.Minimum)}
+	return Verdict{Code: Minimum, Message: fmt.Sprintf("%d nodes would stay, and %s is %d", stay, whose, least)}
 }
 
 // Room is how many more nodes could leave now for a reason, for people to read: each one is asked for by itself.

@@ -1,0 +1,60 @@
+package retirement
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+)
+
+// TestVolumesOfAPodThatStaysAreNotWaitedForAndWhatIsNotKnownOfThemEndsInTime has a pod of a DaemonSet with a claim.
+func TestVolumesOfAPodThatStaysAreNotWaitedForAndWhatIsNotKnownOfThemEndsInTime(t *testing.T) {
+	for name, tt := range map[string]struct {
+		world func(*sim)
+		phase v1alpha1.Phase
+		code  string
+	}{
+		"its volume is attached": {
+			func(s *sim) { s.claims, s.volumes = map[string]string{"ns/data": "pv-1"}, attachments("a") }, v1alpha1.Succeeded, "",
+		},
+		"its claim is gone":                    {func(*sim) {}, v1alpha1.Succeeded, ""},
+		"its claim is gone, the volume is not": {func(s *sim) { s.volumes = attachments("a") }, v1alpha1.Aborted, VolumesAttached},
+		"its claim cannot be read": {func(s *sim) {
+			s.at = func(_, request string) error {
+				if request == "get claim" {
+					return errors.New("no answer")
+				}
+				return nil
+			}
+		}, v1alpha1.Aborted, DrainTimeout},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, ctx context.Context) {
+				s := ci(t)
+				s.groups[0].Spec.Drain.WaitForDetach = true
+				s.groups[0].Spec.Drain.Timeout = &metav1.Duration{Duration: 10 * time.Minute}
+				s.addPod("a", "agent", func(p *simPod) {
+					p.OwnerReferences[0].Kind = "DaemonSet"
+					volumes := `[{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]`
+					if err := json.Unmarshal([]byte(volumes), &p.Spec.Volumes); err != nil {
+						t.Fatal(err)
+					}
+				})
+				tt.world(s)
+				s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
+				rt := s.settled(ctx, s.controller(t), "r", time.Hour)
+				if rt.Status.Phase != tt.phase || EndedBy(rt) != tt.code {
+					t.Fatalf("%s: %s, want %s %q", rt.Status.Phase, rt.Status.Message, tt.phase, tt.code)
+				}
+				if tt.phase == v1alpha1.Aborted {
+					s.isAsItWas(t, "a")
+				}
+			})
+		})
+	}
+}
