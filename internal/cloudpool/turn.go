@@ -18,6 +18,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 	"github.com/slipway-dev/slipway/internal/cloudpool/api"
 	"github.com/slipway-dev/slipway/internal/placement"
+	"github.com/slipway-dev/slipway/internal/protection"
 	"github.com/slipway-dev/slipway/internal/retirement"
 )
 
@@ -655,7 +656,11 @@ func (u *Updater) refusalOf(w *world, m *Member, up *Update) (*Passed, error) {
 		}
 		return nil, nil
 	}
-	answer, err := u.o.Cluster.evacuate(m.Node.Name, u.o.Policy, w.rules)
+	rules := w.rules
+	if up.Kind == Dispose { // that its pool keeps it is undone before it goes
+		rules.Lifted = map[string]string{m.Node.Name: protection.Membership}
+	}
+	answer, err := u.o.Cluster.evacuate(m.Node.Name, u.o.Policy, rules)
 	if err != nil {
 		return nil, err
 	}
