@@ -71,8 +71,9 @@ type Turn struct {
 	Phase     v1alpha1.Phase   `json:"phase,omitempty"`
 	Why       string           `json:"why,omitempty"`
 	Since     time.Time        `json:"since"`
-	seen      bool             // the NodeRetirement was there
-	trouble   *trouble         // what its retirement is held up by
+	// Seen says that the NodeRetirement was there.
+	Seen    bool     `json:"seen,omitempty"`
+	trouble *trouble // what its retirement is held up by
 }
 
 // trouble is what a retirement was last blocked by.
