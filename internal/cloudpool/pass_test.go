@@ -1,8 +1,8 @@
 package cloudpool
 
 import (
-	"bytes"
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"

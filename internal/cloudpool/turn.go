@@ -130,7 +130,7 @@ func (u *Updater) turn(ctx context.Context, w *work) (*Outcome, error) {
 	defer u.set(w, func(is *Update) { *is = *up })
 	// What is done is written down before, so that a process that has fallen behind another one does nothing.
 	save := func() error {
-		u.set(w, func(is *Update) { *is = *up })
+		u.set(w, func(is *Update) { *is = *up.clone() }) // whose turns go on being changed
 		if err := u.save(ctx, w); err != nil {
 			return clusterFailure("writing the update down", err)
 		}
