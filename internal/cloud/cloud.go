@@ -50,6 +50,9 @@ type Instance struct {
 	// Adopted says that the group has the machine for its name or an old mark alone: it may be another cluster's, unless it
 	// has a Node in this one.
 	Adopted bool
+	// Kept says that the cloud would refuse to delete the machine as it was last observed, since somebody has said there that
+	// it must stay. False where the cloud does not say.
+	Kept bool
 	// Message is the cloud's own word on a State of Failed, and Refusal what it amounts to; empty when that is not clear.
 	Message string
 	Refusal Refusal

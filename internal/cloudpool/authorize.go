@@ -62,13 +62,13 @@ type identity struct {
 
 // Authorize implements ServerOptions.Authorize.
 func (a *authorizer) Authorize(w http.ResponseWriter, r *http.Request, pool, verb string) (string, bool) {
-	token, hasToken := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	token := bearer(r)
 	var certified *identity
 	if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
 		leaf := r.TLS.VerifiedChains[0][0]
 		certified = &identity{user: leaf.Subject.CommonName, groups: append([]string{"system:authenticated"}, leaf.Subject.Organization...)}
 	}
-	if !hasToken && (certified == nil || certified.user == "") {
+	if token == "" && (certified == nil || certified.user == "") {
 		w.Header().Set("WWW-Authenticate", "Bearer")
 		say(w, http.StatusUnauthorized, "it is not known who you are", "want a client certificate, or a token: Authorization: Bearer TOKEN")
 		return "", false
@@ -89,6 +89,15 @@ func (a *authorizer) Authorize(w http.ResponseWriter, r *http.Request, pool, ver
 		return "", false
 	}
 	return v.user, true
+}
+
+// bearer is the token that a client shows; empty when it shows none. Over HTTP/2 a header may end in spaces.
+func bearer(r *http.Request) string {
+	token, shown := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	if !shown {
+		return "" // such as a password: it is nobody's to be asked about here
+	}
+	return strings.TrimSpace(token)
 }
 
 // verdict remembers for a short time what the API server has said.

@@ -91,6 +91,32 @@ func TestAClientIsKnownByItsTokenAndMayWhatTheAPIServerSays(t *testing.T) {
 	}
 }
 
+// TestI10ATokenThatIsNoneIsNobodys has what HTTP/2 lets through: HTTP/1 cuts the spaces at the end of a header off.
+func TestI10ATokenThatIsNoneIsNobodys(t *testing.T) {
+	a, asked := reviewer(t)
+	alice := &tls.ConnectionState{VerifiedChains: [][]*x509.Certificate{{{Subject: pkix.Name{CommonName: "alice"}}}}}
+	nameless := &tls.ConnectionState{VerifiedChains: [][]*x509.Certificate{{{}}}}
+	for _, header := range []string{"", "Bearer", "Bearer ", "Bearer  \t ", "Basic Z29vZDpnb29k"} {
+		for _, tt := range []struct {
+			shown *tls.ConnectionState
+			code  int
+			user  string
+		}{{nil, 401, ""}, {nameless, 401, ""}, {alice, 200, "alice"}} {
+			before := *asked
+			w, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/pool/size", nil)
+			r.Header.Set("Authorization", header)
+			r.TLS = tt.shown
+			user, ok := a.Authorize(w, r, "workers", "update")
+			if w.Code != tt.code || user != tt.user || ok != (user != "") {
+				t.Errorf("%q with %+v: %d as %q, want %d as %q", header, tt.shown, w.Code, user, tt.code, tt.user)
+			}
+			if tt.code == http.StatusUnauthorized && *asked != before {
+				t.Errorf("%q: the API server was asked about nobody", header)
+			}
+		}
+	}
+}
+
 func TestStrangersAreToldNoPoolsName(t *testing.T) {
 	a, _ := reviewer(t)
 	s := NewServer(ServerOptions{Log: slog.New(slog.DiscardHandler), Authorize: a.Authorize}, &Front{Name: "workers"}, &Front{Name: "others"})

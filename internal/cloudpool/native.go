@@ -18,13 +18,14 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/cloud"
 	"github.com/slipway-dev/slipway/internal/cloudpool/api"
+	"github.com/slipway-dev/slipway/internal/protection"
 )
 
 // What a pool without a server of its own keeps of a machine, on the machine's Node.
 const (
-	membershipAnnotation = "cloudpool.slipway.dev/membership-status"
+	membershipAnnotation = protection.Membership
 	serviceAnnotation    = "cloudpool.slipway.dev/service-state"
-	detachedAnnotation   = "cloudpool.slipway.dev/detached"
+	detachedAnnotation   = protection.Detached
 )
 
 // Native is a pool that is a NodeGroup, in whichever cloud that is. Its machines are those that the cloud counts to the

@@ -16,6 +16,8 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/cloud"
 	"github.com/slipway-dev/slipway/internal/cloudpool/api"
+	"github.com/slipway-dev/slipway/internal/protection"
+	"github.com/slipway-dev/slipway/internal/retirement"
 )
 
 // group is a cloud with one group of machines, of which those that grow are Pending.
@@ -147,6 +149,46 @@ func TestI5AMachineThatIsReplacedKeepsTheMaximumOfItsGroup(t *testing.T) {
 		}
 		if err := pool.SetDesiredSize(t.Context(), 3); cloud.RefusalOf(err) != cloud.AtLimit {
 			t.Errorf("a size above the maximum, with what was detached: %v", err)
+		}
+	})
+}
+
+// TestWhatAClientKeepsIsKeptFromOthersAndNotFromItself has the machine of a client that it has blessed, or detached, and what
+// the client itself may have done with it.
+func TestWhatAClientKeepsIsKeptFromOthersAndNotFromItself(t *testing.T) {
+	serveNatively(t, 3, 10, func(t *testing.T, s *sim, g *group, pool *Native) {
+		blessed, detached := "openstack:///"+uuid(1), "openstack:///"+uuid(2)
+		keep := api.SetMembershipStatus{MachineID: blessed, MembershipStatus: api.MembershipStatus{Active: true}}
+		if err := errors.Join(pool.SetMembershipStatus(t.Context(), keep), pool.Detach(t.Context(), api.Removal{MachineID: detached, Decrement: true})); err != nil {
+			t.Fatal(err)
+		}
+		holder := func(name string) string {
+			n, err := s.kube.CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return retirement.HeldBy(n.Annotations, n.CreationTimestamp.Time, time.Now())
+		}
+		for name, by := range map[string]string{"n1": protection.Membership, "n2": protection.Detached, "n3": ""} {
+			if got := holder(name); got != by {
+				t.Errorf("%s is held by %q, want %q", name, got, by)
+			}
+		}
+		a := s.replica("a", func(o *UpdaterOptions) { o.Backend = pool })
+		ends(t, a, Update{Kind: Terminate, MachineID: blessed}, time.Minute, NotPossible, "not evictable")
+		ends(t, a, Update{Kind: Terminate, MachineID: detached}, time.Minute, NotFound)
+		ticket, err := a.Submit(t.Context(), Update{Kind: Dispose, MachineID: blessed}, a.judgeMachine)
+		if err != nil {
+			t.Fatalf("the client itself makes it disposable: %v", err)
+		}
+		s.passes(5 * time.Second)
+		rts := s.retirements()
+		if len(rts) != 1 || rts[0].Spec.NodeName != "n1" || holder("n1") != "" {
+			t.Fatalf("%+v, n1 is held by %q; want n1 to be retired, and to be let go for that", rts, holder("n1"))
+		}
+		s.retired(rts[0].Name, func(rt *v1alpha1.NodeRetirement) { rt.Status.Phase = v1alpha1.Refused })
+		if over, err := ticket.Wait(t.Context()); err != nil || over.Outcome.Result != NotPossible || holder("n1") != protection.Membership {
+			t.Errorf("%+v, %v, n1 is held by %q; want it kept as before", over, err, holder("n1"))
 		}
 	})
 }

@@ -2,6 +2,7 @@ package cloudpool
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -31,6 +32,21 @@ func origin(t *testing.T, path string, h http.HandlerFunc) (front *httptest.Serv
 	front = httptest.NewServer(s)
 	t.Cleanup(front.Close)
 	return front, f
+}
+
+func TestAWriteOfWhichNothingIsKnownIsWarnedOf(t *testing.T) {
+	_, f := origin(t, "", func(http.ResponseWriter, *http.Request) {})
+	for request, warned := range map[string]bool{
+		"POST /pool/metadata": true, "DELETE /x": true, "GET /x": false, "POST /pool/serviceState": false,
+	} {
+		var log bytes.Buffer
+		s := NewServer(ServerOptions{Log: slog.New(slog.NewTextHandler(&log, nil))}, f)
+		method, path, _ := strings.Cut(request, " ")
+		s.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(method, path, strings.NewReader("{}")))
+		if got := strings.Contains(log.String(), "level=WARN") && strings.Contains(log.String(), path); got != warned {
+			t.Errorf("%s: %q, want a warning: %t", request, log.String(), warned)
+		}
+	}
 }
 
 func TestWhatPassesThroughArrivesAsItWasSent(t *testing.T) {

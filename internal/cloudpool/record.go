@@ -1,6 +1,7 @@
 package cloudpool
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -51,6 +52,8 @@ type Update struct {
 	Turns    []Turn    `json:"turns,omitempty"`
 	// Message says what is being done or waited for.
 	Message string `json:"message,omitempty"`
+	// Told is what the clients were told who waited for it, where it goes on without them.
+	Told *Outcome `json:"told,omitempty"`
 	// Outcome is how it ended; nil while it goes on.
 	Outcome *Outcome `json:"outcome,omitempty"`
 }
@@ -71,8 +74,9 @@ type Turn struct {
 	Phase     v1alpha1.Phase   `json:"phase,omitempty"`
 	Why       string           `json:"why,omitempty"`
 	Since     time.Time        `json:"since"`
-	seen      bool             // the NodeRetirement was there
-	trouble   *trouble         // what its retirement is held up by
+	// Seen says that the NodeRetirement was there.
+	Seen    bool     `json:"seen,omitempty"`
+	trouble *trouble // what its retirement is held up by
 }
 
 // trouble is what a retirement was last blocked by.
@@ -149,11 +153,28 @@ func (u *Update) turn(machine string) *Turn {
 func (u *Update) clone() *Update {
 	c := *u
 	c.Turns = slices.Clone(u.Turns)
-	if u.Outcome != nil {
-		o := *u.Outcome
-		c.Outcome = &o
+	for _, o := range []**Outcome{&c.Outcome, &c.Told} {
+		if *o != nil {
+			is := **o
+			*o = &is
+		}
 	}
 	return &c
+}
+
+// answered is the update as a client is told of it: how it ended, or with what its clients were left. False is one that is to
+// be waited for.
+func (u *Update) answered() (*Update, bool) {
+	c := u.clone()
+	c.Outcome = cmp.Or(c.Outcome, c.Told)
+	return c, c.Outcome != nil
+}
+
+// owes reports an update whose machine leaves, or has left, and is to be replaced: that the server wants one machine fewer then
+// is undone by nobody else.
+func (u *Update) owes() bool {
+	t := u.turn(u.MachineID)
+	return u.Kind != SetSize && !u.Decrement && t != nil && (t.State == Gone || t.State == Leaving && t.Retirement != "")
 }
 
 // record is what is written down of a pool: the update that is under way, and the latest that are over.
@@ -195,7 +216,7 @@ func (r *record) begin(u *Update) {
 // past is what is kept of an update that is over: how it ended, and some of the machines that were to go and have not.
 func (u *Update) past() Update {
 	p := *u
-	p.Decision, p.Turns = nil, nil
+	p.Decision, p.Turns, p.Told = nil, nil, nil
 	for i := range u.Turns {
 		if t := u.Turns[i].short(); t.State == Refused && len(p.Turns) < keepRefused {
 			p.Turns = append(p.Turns, t)

@@ -255,6 +255,9 @@ func (s *Server) handle(w http.ResponseWriter, r *http.Request, f *Front, t targ
 		if hazard := hazards[t.action]; hazard != "" {
 			s.o.Log.Warn("a request is passed on that may have the pool take machines away by itself", "pool", f.Name, "action", t.action,
 				"because", hazard, "user", user)
+		} else if t.action == actOther && f.proxy != nil {
+			s.o.Log.Warn("a request is passed on of which it is not known what it does", "pool", f.Name, "method", r.Method,
+				"path", r.URL.Path, "user", user)
 		}
 		return s.pass(w, r, f, t)
 	}

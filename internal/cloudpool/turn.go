@@ -18,6 +18,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 	"github.com/slipway-dev/slipway/internal/cloudpool/api"
 	"github.com/slipway-dev/slipway/internal/placement"
+	"github.com/slipway-dev/slipway/internal/protection"
 	"github.com/slipway-dev/slipway/internal/retirement"
 )
 
@@ -129,7 +130,7 @@ func (u *Updater) turn(ctx context.Context, w *work) (*Outcome, error) {
 	defer u.set(w, func(is *Update) { *is = *up })
 	// What is done is written down before, so that a process that has fallen behind another one does nothing.
 	save := func() error {
-		u.set(w, func(is *Update) { *is = *up })
+		u.set(w, func(is *Update) { *is = *up.clone() }) // whose turns go on being changed
 		if err := u.save(ctx, w); err != nil {
 			return clusterFailure("writing the update down", err)
 		}
@@ -227,12 +228,12 @@ func (u *Updater) followRetirement(ctx context.Context, up *Update, t *Turn) (*O
 		return nil, clusterFailure("reading a NodeRetirement", err)
 	}
 	if rt == nil {
-		if t.seen || t.Adopted {
+		if t.Seen || t.Adopted {
 			t.State, t.Why = Refused, "its NodeRetirement was deleted: somebody has called it off"
 		}
-		return nil, nil // it is created, or created anew, in its turn
+		return nil, nil // it was never made, and its turn is dropped
 	}
-	t.seen, t.Phase = true, rt.Status.Phase
+	t.Seen, t.Phase = true, rt.Status.Phase
 	up.Message = fmt.Sprintf("%s: %s", t.Node, rt.Status.Message)
 	switch rt.Status.Phase {
 	case v1alpha1.Succeeded:
@@ -342,7 +343,7 @@ func (up *Update) planned() map[string]bool {
 
 // shrink brings the pool closer to a smaller size.
 func (u *Updater) shrink(ctx context.Context, work *work, up *Update, save func() error) (*Outcome, error) {
-	if again, err := u.beginAgain(ctx, up, save); again || err != nil {
+	if err := up.dropUnmade(save); err != nil {
 		return nil, err
 	}
 	if up.leaving() >= u.o.AtOnce || !u.cordoned(up) {
@@ -408,28 +409,17 @@ func shortfall(up *Update, d *Decision) *Outcome {
 	}
 }
 
-// beginAgain judges and begins again a turn that was written down, and whose NodeRetirement was never made.
-func (u *Updater) beginAgain(ctx context.Context, up *Update, save func() error) (bool, error) {
-	for i := range up.Turns {
-		t := &up.Turns[i]
-		if t.State != Leaving || t.Retirement == "" || t.seen || t.Adopted {
-			continue
-		}
-		w, err := u.look(ctx)
-		if err != nil {
-			return false, err
-		}
-		m := w.pairing.Find(t.Machine)
-		if m == nil || m.Node == nil || string(m.Node.UID) != t.NodeUID {
-			up.Turns = append(up.Turns[:i], up.Turns[i+1:]...) // it is another machine now, and chosen anew
-			return true, save()
-		}
-		if err := save(); err != nil {
-			return false, err
-		}
-		return true, u.create(ctx, up, t, w.group)
+// dropUnmade drops the turns that were written down, and whose NodeRetirement was never made, as when the process ended in
+// between. What they were judged by may have changed since: their machines are chosen anew, or not.
+func (up *Update) dropUnmade(save func() error) error {
+	made := slices.DeleteFunc(slices.Clone(up.Turns), func(t Turn) bool {
+		return t.State == Leaving && t.Retirement != "" && !t.Seen && !t.Adopted
+	})
+	if len(made) == len(up.Turns) {
+		return nil
 	}
-	return false, nil
+	up.Turns = made
+	return save()
 }
 
 // let begins a machine's way out.
@@ -448,7 +438,10 @@ func (u *Updater) let(ctx context.Context, up *Update, w *world, machine string,
 	if err := save(); err != nil {
 		return err
 	}
-	return u.create(ctx, up, &up.Turns[len(up.Turns)-1], w.group)
+	if err := u.create(ctx, up, &up.Turns[len(up.Turns)-1], w.group); err != nil {
+		return err
+	}
+	return save() // that it was made: if it is deleted, somebody has called it off
 }
 
 // adopt has the update follow the retirements of others, and of earlier updates, that are under way.
@@ -496,7 +489,7 @@ func (u *Updater) create(ctx context.Context, up *Update, t *Turn, group string)
 	if err := u.o.Cluster.retire(ctx, rt); err != nil {
 		return clusterFailure("creating a NodeRetirement", err)
 	}
-	t.seen = true
+	t.Seen = true
 	u.log.Info("a machine begins to leave", "update", up.ID, "machine", t.Machine, "node", t.Node, "retirement", t.Retirement)
 	return nil
 }
@@ -655,7 +648,11 @@ func (u *Updater) refusalOf(w *world, m *Member, up *Update) (*Passed, error) {
 		}
 		return nil, nil
 	}
-	answer, err := u.o.Cluster.evacuate(m.Node.Name, u.o.Policy, w.rules)
+	rules := w.rules
+	if up.Kind == Dispose { // that its pool keeps it is undone before it goes
+		rules.Lifted = map[string]string{m.Node.Name: protection.Membership}
+	}
+	answer, err := u.o.Cluster.evacuate(m.Node.Name, u.o.Policy, rules)
 	if err != nil {
 		return nil, err
 	}
@@ -672,7 +669,7 @@ func (u *Updater) refusalOf(w *world, m *Member, up *Update) (*Passed, error) {
 
 // remove takes one machine out.
 func (u *Updater) remove(ctx context.Context, up *Update, save func() error) (*Outcome, error) {
-	if again, err := u.beginAgain(ctx, up, save); again || err != nil {
+	if err := up.dropUnmade(save); err != nil {
 		return nil, err
 	}
 	if t := up.turn(up.MachineID); t != nil {

@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 	"sync"
@@ -13,6 +14,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/slipway-dev/slipway/internal/cloud"
 	"github.com/slipway-dev/slipway/internal/placement"
 	"github.com/slipway-dev/slipway/internal/slots"
 )
@@ -96,6 +98,8 @@ type work struct {
 	update *Update // record.Current; guarded by Updater.mu
 	wake   chan struct{}
 	over   chan struct{} // closed when update.Outcome is there
+	told   chan struct{} // closed when update.Told is
+	left   bool          // told is closed
 	// behind says that another process may have written to the record since this one has read it; guarded by Updater.mu.
 	behind bool
 	// troubled is since when nothing but errors was met, and stuck since when no machine could go.
@@ -266,20 +270,23 @@ type Ticket struct {
 	work   *work // nil when another process works on it
 }
 
-// Wait returns the update when it is over, or ctx's error. The update goes on without anybody waiting.
+// Wait returns the update when it is over, or ctx's error. The update goes on without anybody waiting. One that has troubles
+// and must not be given up is returned with them for its outcome.
 func (t *Ticket) Wait(ctx context.Context) (*Update, error) {
-	if t.Update.Outcome != nil {
-		return t.Update, nil
+	if is, ok := t.Update.answered(); ok {
+		return is, nil
 	}
 	if t.work != nil {
 		select {
 		case <-t.work.over:
-			t.u.mu.Lock()
-			defer t.u.mu.Unlock()
-			return t.work.update.clone(), nil
+		case <-t.work.told:
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		}
+		t.u.mu.Lock()
+		defer t.u.mu.Unlock()
+		is, _ := t.work.update.answered()
+		return is, nil
 	}
 	for {
 		select {
@@ -288,8 +295,11 @@ func (t *Ticket) Wait(ctx context.Context) (*Update, error) {
 			return nil, context.Cause(ctx)
 		}
 		found, err := t.u.Find(ctx, t.Update.ID)
-		if err == nil && found != nil && found.Outcome != nil {
-			return found, nil
+		if err != nil || found == nil {
+			continue
+		}
+		if is, ok := found.answered(); ok {
+			return is, nil
 		}
 	}
 }
@@ -472,7 +482,7 @@ func (u *Updater) elsewhere(want *Update, err error) (*Ticket, error) {
 
 // begin works on the update that is written down as the current one. The slot is ours.
 func (u *Updater) begin(r *record) *work {
-	w := &work{record: r, update: r.Current, wake: make(chan struct{}, 1), over: make(chan struct{})}
+	w := &work{record: r, update: r.Current, wake: make(chan struct{}, 1), over: make(chan struct{}), told: make(chan struct{})}
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.current = w
@@ -507,7 +517,31 @@ func (u *Updater) step(ctx context.Context, w *work) bool {
 	} else {
 		w.troubled = time.Time{}
 	}
-	return outcome != nil && u.finish(ctx, w, outcome)
+	switch {
+	case outcome == nil:
+		return false
+	case outcome.Result != Done && cloud.RefusalOf(err) == "" && w.update.owes():
+		u.leaveWaiting(ctx, w, outcome)
+		return false
+	}
+	return u.finish(ctx, w, outcome)
+}
+
+// leaveWaiting answers who waits for an update that has troubles, and that is not over before the machine it takes away is
+// replaced: ended now, it would leave the pool one machine short for good.
+func (u *Updater) leaveWaiting(ctx context.Context, w *work, outcome *Outcome) {
+	if w.left {
+		return
+	}
+	w.left = true
+	outcome.At = time.Now().UTC()
+	outcome.Detail += fmt.Sprintf("; the update goes on until the machine is gone and the desired size is %d again", w.update.SizeBefore)
+	u.set(w, func(up *Update) { up.Told = outcome })
+	if err := u.save(ctx, w); err != nil { // it is written down with what comes next
+		u.log.Warn("cannot write down that an update's clients were answered", "update", w.update.ID, "err", err)
+	}
+	u.log.Warn("an update has troubles, and goes on without its clients", "update", w.update.ID, "result", outcome.Result, "detail", outcome.Detail)
+	close(w.told)
 }
 
 func (u *Updater) isBehind(w *work) bool {

@@ -81,6 +81,7 @@ func TestI4AProcessThatHasFallenBehindTerminatesNothing(t *testing.T) {
 		s.pool.add(machine(3, api.Requested, ""))
 		s.pool.size = 3
 		a := s.replica("a")
+		s.passes(0) // it asks meanwhile, of which a reactor must not come in the middle
 		s.kube.PrependReactor("list", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
 			s.rewrite(a.store.name, func(r *record) { r.Current.Outcome = &Outcome{Result: Done, Removed: 1} })
 			return false, nil, nil

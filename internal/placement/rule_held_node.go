@@ -7,7 +7,7 @@ var ruleHeldNode = nodeRule{
 	name: "held-node",
 	object: func(_ *Snapshot, n *node, o *Options) string {
 		for _, hold := range protection.OfNode(n.object.Annotations, n.object.CreationTimestamp.Time) {
-			if hold.At(o.Now) {
+			if hold.At(o.Now) && hold.Key != o.Lifted[n.name()] {
 				return "is held by annotation " + hold.Key
 			}
 		}

@@ -17,6 +17,8 @@ type Options struct {
 	Unmanaged bool
 	// Protected names nodes that must stay, each with the reason in words, such as "machine is not evictable".
 	Protected map[string]string
+	// Lifted names nodes each with the key of an annotation that does not hold it: who asks is about to take it off.
+	Lifted map[string]string
 	// Reserved names nodes that must stay because a pending pod counts on their room.
 	Reserved map[string]PodKey
 	// Groups are the sets of nodes with limits on their size. A node in no group has none.

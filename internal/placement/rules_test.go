@@ -97,6 +97,22 @@ func TestRulesHoldANode(t *testing.T) {
 		"the node is held, in any spelling": {func(c *placementtest.Cluster, _ *placement.Options) {
 			c.Nodes[0].Annotations = map[string]string{"cluster-autoscaler.kubernetes.io/scale-down-disabled": "True"}
 		}, "held-node"},
+		"its pool keeps the node": {func(c *placementtest.Cluster, _ *placement.Options) {
+			c.Nodes[0].Annotations = map[string]string{"cloudpool.slipway.dev/membership-status": `{"active":true,"evictable":false}`}
+		}, "held-node"},
+		"the node was detached from its pool": {func(c *placementtest.Cluster, _ *placement.Options) {
+			c.Nodes[0].Annotations = map[string]string{"cloudpool.slipway.dev/detached": "true"}
+		}, "held-node"},
+		"what its pool keeps is let go": {func(c *placementtest.Cluster, o *placement.Options) {
+			c.Nodes[0].Annotations = map[string]string{"cloudpool.slipway.dev/membership-status": `{"active":true,"evictable":false}`}
+			o.Lifted = map[string]string{"first": "cloudpool.slipway.dev/membership-status"}
+		}, ""},
+		"what one annotation lets go another holds": {func(c *placementtest.Cluster, o *placement.Options) {
+			c.Nodes[0].Annotations = map[string]string{
+				"cloudpool.slipway.dev/membership-status": `{"active":true,"evictable":false}`, "slipway.dev/do-not-evict": "true",
+			}
+			o.Lifted = map[string]string{"first": "cloudpool.slipway.dev/membership-status"}
+		}, "held-node"},
 		"the node is held from cluster-autoscaler alone": {func(c *placementtest.Cluster, _ *placement.Options) {
 			c.Nodes[0].Annotations = map[string]string{
 				"cluster-autoscaler.kubernetes.io/scale-down-disabled": "true",

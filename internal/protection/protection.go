@@ -4,6 +4,7 @@
 package protection
 
 import (
+	"encoding/json"
 	"slices"
 	"strconv"
 	"strings"
@@ -28,6 +29,11 @@ const (
 	DoNotDisrupt = "karpenter.sh/do-not-disrupt"
 	// DoNotEvict is ours, with the values of DoNotDisrupt.
 	DoNotEvict = "slipway.dev/do-not-evict"
+	// Membership is of a node whose group is served as a cloudpool: JSON that says whether its machine counts to the pool and
+	// whether it may be taken away, as in {"active":true,"evictable":false}. Not evictable holds it.
+	Membership = "cloudpool.slipway.dev/membership-status"
+	// Detached is of such a node too: true for a machine that was taken out of its pool, and runs on by itself.
+	Detached = "cloudpool.slipway.dev/detached"
 )
 
 // Hold is an annotation that asks for what carries it to be left where it is.
@@ -56,7 +62,22 @@ func OfNode(annotations map[string]string, created time.Time) []Hold {
 	if value := annotations[ScaleDownDisabled]; isTrue(value) && !isTrue(annotations[HoldsOff]) {
 		holds = append(holds, Hold{Key: ScaleDownDisabled, Value: value})
 	}
+	if value := annotations[Detached]; isTrue(value) {
+		holds = append(holds, Hold{Key: Detached, Value: value})
+	}
+	if value := annotations[Membership]; value != "" && !Evictable(value) {
+		holds = append(holds, Hold{Key: Membership, Value: value})
+	}
 	return holds
+}
+
+// Evictable says whether the value of Membership lets a machine be taken away. One that cannot be read does not: who has
+// written it wanted something kept.
+func Evictable(membership string) bool {
+	var said struct {
+		Evictable bool `json:"evictable"`
+	}
+	return json.Unmarshal([]byte(membership), &said) == nil && said.Evictable
 }
 
 func forATime(annotations map[string]string, created time.Time) []Hold {

@@ -45,6 +45,14 @@ func TestWhatHoldsAPodAndWhatHoldsANode(t *testing.T) {
 		{ScaleDownDisabled, "True", false, true},
 		{ScaleDownDisabled, "2h", false, false},
 		{ScaleDownDisabled, "false", false, false},
+		{Membership, `{"active":true,"evictable":false}`, false, true},
+		{Membership, `{"active":false,"evictable":false}`, false, true},
+		{Membership, `{"active":true}`, false, true},
+		{Membership, `blessed`, false, true},
+		{Membership, `{"active":true,"evictable":true}`, false, false},
+		{Membership, "", false, false},
+		{Detached, "true", false, true},
+		{Detached, "", false, false},
 	} {
 		a := map[string]string{c.key: c.value}
 		for what, got := range map[string]struct {
@@ -83,7 +91,7 @@ func TestWhatMayGoAndWhatMayBeLost(t *testing.T) {
 func TestTheLongestHoldHoldsWhileAnyDoes(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		a := rapid.MapOf(
-			rapid.SampledFrom([]string{SafeToEvict, DoNotEvict, DoNotDisrupt, ScaleDownDisabled, HoldsOff}),
+			rapid.SampledFrom([]string{SafeToEvict, DoNotEvict, DoNotDisrupt, ScaleDownDisabled, HoldsOff, Membership, Detached}),
 			rapid.SampledFrom([]string{"true", "false", "True", "", "1h", "90m", "3h", "-1h", "x"}),
 		).Draw(t, "annotations")
 		at := made.Add(time.Duration(rapid.IntRange(0, 300).Draw(t, "minutes")) * time.Minute)

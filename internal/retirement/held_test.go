@@ -28,6 +28,8 @@ func TestANodeIsHeldByWhatSomebodyElseHasSetAndForAsLongAsItSays(t *testing.T) {
 		{map[string]string{protection.ScaleDownDisabled: "1h"}, 0, ""},
 		{map[string]string{protection.ScaleDownDisabled: "true", protection.HoldsOff: "true"}, 0, ""},
 		{map[string]string{protection.ScaleDownDisabled: "true", protection.HoldsOff: "true", "slipway.dev/do-not-evict": "true"}, 0, "slipway.dev/do-not-evict"},
+		{map[string]string{protection.Membership: `{"active":true,"evictable":false}`}, 0, protection.Membership},
+		{map[string]string{protection.Detached: "true"}, 0, protection.Detached},
 	} {
 		if got := HeldBy(tt.annotations, made, made.Add(tt.age)); got != tt.want {
 			t.Errorf("%v at the age of %s: %q, want %q", tt.annotations, tt.age, got, tt.want)

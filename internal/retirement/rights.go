@@ -9,10 +9,33 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
+// notKept waits while the cloud keeps the machine: its node would be drained and deleted, and the machine would stay. It is
+// waited for and not given up, since who has had it let go may have asked for this, and the cloud may say so a while later.
+func (p *passage) notKept(ctx context.Context) error {
+	id := p.rt.Status.Captured.ProviderID
+	instance, err := p.confirmed(ctx, id)
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case err != nil:
+		p.log.Debug("whether the cloud keeps the machine is not known", "machine", id, "err", err)
+		return nil
+	case !instance.Kept:
+		return nil
+	}
+	keeps := reason(CloudRefused, "machine "+id, "its cloud says that it must not be taken away: have it evictable there, or delete the "+
+		"NodeRetirement")
+	p.condition(v1alpha1.RetirementAdmitted, metav1.ConditionFalse, keeps.Code, keeps.Message)
+	return blocked(p.c.o.Pace.Poll, keeps)
+}
+
 // permitted waits until the credential may delete the machine, as far as its cloud can tell: a node that was drained, and
 // whose machine then stays, would have been given up for nothing. What cannot be told holds nothing up (I7); the cloud may
 // still refuse the deletion, which is then asked for again and again.
 func (p *passage) permitted(ctx context.Context) error {
+	if err := p.notKept(ctx); err != nil {
+		return err
+	}
 	checker, can := p.cloud.(cloud.RightsChecker)
 	if !can {
 		return nil

@@ -69,6 +69,30 @@ func TestI10ANodeWhoseMachineMustNotBeDeletedIsLeftAloneUntilTheRightIsGiven(t *
 	})
 }
 
+func TestANodeWhoseMachineItsCloudKeepsIsLeftAloneUntilItIsLetGo(t *testing.T) {
+	inBubble(t, func(t *testing.T, ctx context.Context) {
+		s := ci(t)
+		s.addPod("a", "web-1", nil)
+		s.machines["sim://a"].Kept = true
+		s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a", Reason: v1alpha1.Requested})
+		c := s.controller(t)
+		rt := s.settled(ctx, c, "r", time.Hour)
+		blocked := meta.FindStatusCondition(rt.Status.Conditions, v1alpha1.RetirementBlocked)
+		if rt.Status.Phase != v1alpha1.Pending || blocked == nil || blocked.Reason != CloudRefused || !strings.Contains(rt.Status.Message, "sim://a") {
+			t.Fatalf("%s: %s, %+v", rt.Status.Phase, rt.Status.Message, blocked)
+		}
+		s.isAsItWas(t, "a")
+		if on := s.podsOn("a"); len(on) != 1 || on[0].DeletionTimestamp != nil {
+			t.Errorf("of its pods there is %+v", on)
+		}
+		s.machines["sim://a"].Kept = false
+		if rt = s.settled(ctx, c, "r", time.Hour); rt.Status.Phase != v1alpha1.Succeeded {
+			t.Fatalf("%s: %s", rt.Status.Phase, rt.Status.Message)
+		}
+		s.hasLeft(t, "a")
+	})
+}
+
 func TestI7RightsThatAreNotKnownHoldNothingUp(t *testing.T) {
 	inBubble(t, func(t *testing.T, ctx context.Context) {
 		s := ci(t)

@@ -85,6 +85,7 @@ func (p *Provider) instance(o *observation, m *api.Machine) cloud.Instance {
 	i := cloud.Instance{
 		ProviderID: ProviderID(o.pool.name, m), Name: machineid.Name(m),
 		ComputerName: machineid.ComputerName(m, o.pool.config.ComputerName), Group: o.pool.name, Type: m.Size, State: stateOf(m.State),
+		Kept: m.Membership != nil && !m.Membership.Evictable,
 	}
 	switch {
 	case m.LaunchTime != nil:

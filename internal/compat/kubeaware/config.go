@@ -162,7 +162,7 @@ func Parse(raw []byte) (Config, error) {
 	case c.Backend.URL == "":
 		c.Backend.URL = f.Backend.CloudPoolURL
 	case f.Backend.CloudPoolURL != "" && f.Backend.CloudPoolURL != c.Backend.URL:
-		c.warn("backend.cloudPoolUrl: %s is passed over, since backend.url wins", f.Backend.CloudPoolURL)
+		c.warn("backend.cloudPoolUrl: %s is passed over, since backend.url wins", withoutPassword(f.Backend.CloudPoolURL))
 	}
 	for _, t := range []struct {
 		key      string
@@ -247,7 +247,7 @@ func (c *Config) validate() error {
 		return errors.New("apiServer: missing field: url")
 	}
 	if _, err := url.Parse(c.APIServer.URL); err != nil {
-		return fmt.Errorf("apiServer: url: %w", err)
+		return errors.New("apiServer: url: " + unreadable)
 	}
 	if c.APIServer.Auth.KubeConfigPath == "" {
 		for _, f := range []struct{ name, value string }{
@@ -265,10 +265,25 @@ func (c *Config) validate() error {
 	}
 	u, err := url.Parse(c.Backend.URL)
 	if err != nil {
-		return fmt.Errorf("backend: url: %w", err)
+		return errors.New("backend: url: " + unreadable)
 	}
 	if u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		return fmt.Errorf("backend: url: %q: want http:// or https:// and a host", u.Redacted())
+		return fmt.Errorf("backend: url: %q: want http:// or https:// and a host", withoutPassword(c.Backend.URL))
 	}
 	return nil
+}
+
+// unreadable is what is said of a text that is no URL. Neither it nor what is wrong in it is repeated: the parser's words have
+// the text in them, or the part at fault, which may be a password.
+const unreadable = "cannot be read as a URL: want one such as https://HOST:PORT, with what is special in a name or a password percent-encoded"
+
+// withoutPassword is a URL as it may be shown: without a password and without a query, where a token may be. One that has no
+// host is not shown where it may be a name and a password.
+func withoutPassword(text string) string {
+	u, err := url.Parse(text)
+	if err != nil || u.Host == "" && strings.Contains(text, "@") {
+		return "(not shown)"
+	}
+	u.RawQuery, u.Fragment = "", ""
+	return u.Redacted()
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -86,6 +87,26 @@ func TestWhatIsPassedOverIsSaid(t *testing.T) {
 	}
 }
 
+func TestI10APasswordInAURLIsToldNobody(t *testing.T) {
+	const kube = `"apiServer": {"url": "https://k", "auth": {"kubeConfigPath": "/k"}}`
+	for text, want := range map[string]string{
+		`{` + kube + `, "backend": {"url": "http://b", "cloudPoolUrl": "http://u:s3cret@c/x?token=s3cret"}}`:        "http://u:xxxxx@c/x is passed over",
+		`{` + kube + `, "backend": {"url": "http://b", "cloudPoolUrl": "http://u:s3cret@c:%zz"}}`:                   "backend.cloudPoolUrl: (not shown) is passed over",
+		`{` + kube + `, "backend": {"url": "http://u:s3cret@b:port"}}`:                                              "backend: url: cannot be read as a URL",
+		`{` + kube + `, "backend": {"url": "http://u:s3cret/1@b"}}`:                                                 "backend: url: cannot be read as a URL",
+		`{` + kube + `, "backend": {"url": "u:s3cret@b"}}`:                                                          "want http:// or https:// and a host",
+		`{` + kube + `, "backend": {"url": "ftp://u:s3cret@b"}}`:                                                    "ftp://u:xxxxx@b",
+		`{"apiServer": {"url": "https://u:s3cret@k:port", "auth": {"kubeConfigPath": "/k"}}}`:                       "apiServer: url: cannot be read as a URL",
+		`{"apiServer": {"url": "https://u:s3cret%zz@k", "auth": {"kubeConfigPath": "/k"}}, "backend": {"url": ""}}`: "apiServer: url: cannot be read as a URL",
+	} {
+		c, err := Parse([]byte(text))
+		said := fmt.Sprintf("%v\n%s", err, strings.Join(c.Warnings, "\n"))
+		if !strings.Contains(said, want) || strings.Contains(said, "s3cret") {
+			t.Errorf("%s: %s; want %q, and no password", text, said, want)
+		}
+	}
+}
+
 func TestTheFlagsAreTheToolsWithOneDashOrTwo(t *testing.T) {
 	env := func(string) string { return "" }
 	f, err := ParseFlags([]string{"-config-file=/c", "--port", "9", "--v=4", "--logtostderr", "-log_dir", "/x"}, env, &bytes.Buffer{})
@@ -133,7 +154,7 @@ func TestTheClusterOfAKubeconfigIsFoundByItsAddress(t *testing.T) {
 		}
 	}
 	for url, want := range map[string]string{
-		"https://c": "does not contain a cluster with api server URL https://c", "https://a:6443": "does not contain a user named nobody",
+		"https://c": "does not contain a cluster with api server URL https://c", "https://u:secret@c": "api server URL https://u:xxxxx@c", "https://a:6443": "does not contain a user named nobody",
 	} {
 		if _, err := at(url).Kube(""); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", url, err)

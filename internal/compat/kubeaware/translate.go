@@ -121,7 +121,7 @@ func (a *APIServer) context(file *clientcmdapi.Config) (string, error) {
 		}
 	}
 	if len(clusters) == 0 {
-		return "", errors.New("kubeconfig does not contain a cluster with api server URL " + a.URL)
+		return "", errors.New("kubeconfig does not contain a cluster with api server URL " + withoutPassword(a.URL))
 	}
 	found := ""
 	for name, context := range file.Contexts {
@@ -130,7 +130,7 @@ func (a *APIServer) context(file *clientcmdapi.Config) (string, error) {
 		}
 	}
 	if found == "" {
-		return "", errors.New("kubeconfig does not contain a context for a cluster with api server URL " + a.URL)
+		return "", errors.New("kubeconfig does not contain a context for a cluster with api server URL " + withoutPassword(a.URL))
 	}
 	if user := file.Contexts[found].AuthInfo; file.AuthInfos[user] == nil {
 		return "", errors.New("kubeconfig does not contain a user named " + user)

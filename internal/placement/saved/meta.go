@@ -1,6 +1,7 @@
 package saved
 
 import (
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -62,6 +63,7 @@ var (
 	// switches are read as truth values or durations.
 	switches = set(
 		protection.SafeToEvict, protection.ScaleDownDisabled, protection.DoNotDisrupt, protection.DoNotEvict, protection.HoldsOff,
+		protection.Detached,
 	)
 	// markers only have to be there.
 	markers = set(corev1.MirrorPodAnnotationKey, "pv.kubernetes.io/bind-completed")
@@ -83,6 +85,8 @@ func (r *renamer) annotations(set map[string]string) map[string]string {
 			put(key, "")
 		case switches[key]:
 			put(key, switchValue(value))
+		case key == protection.Membership && value != "":
+			put(key, fmt.Sprintf(`{"evictable":%t}`, protection.Evictable(value)))
 		case key == annotationSelectedNode:
 			put(key, r.name(nodes, value))
 		case key == corev1.BetaStorageClassAnnotation:
