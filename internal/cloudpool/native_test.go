@@ -156,7 +156,7 @@ func TestI5AMachineThatIsReplacedKeepsTheMaximumOfItsGroup(t *testing.T) {
 // TestWhatAClientKeepsIsKeptFromOthersAndNotFromItself has the machine of a client that it has blessed, or detached, and what
 // the client itself may have done with it.
 func TestWhatAClientKeepsIsKeptFromOthersAndNotFromItself(t *testing.T) {
-	serveNatively(t, 3, 10, func(t *testing.T, s *sim, g *group, pool *Native) {
+	serveNatively(t, 3, 10, func(t *testing.T, s *sim, _ *group, pool *Native) {
 		blessed, detached := "openstack:///"+uuid(1), "openstack:///"+uuid(2)
 		keep := api.SetMembershipStatus{MachineID: blessed, MembershipStatus: api.MembershipStatus{Active: true}}
 		if err := errors.Join(pool.SetMembershipStatus(t.Context(), keep), pool.Detach(t.Context(), api.Removal{MachineID: detached, Decrement: true})); err != nil {
