@@ -84,7 +84,7 @@ func TestAWorkerOfTheOpenStackAutoscalerIsRetiredWithItsConfYMLAndAPodGetsANewOn
 	retirement := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": v1alpha1.GroupVersion.String(), "kind": "NodeRetirement",
 		"metadata": map[string]any{"name": name, "labels": map[string]any{openstackautoscaler.GroupLabel: openstackautoscaler.Group}},
-		"spec": map[string]any{"reason": "Requested", "nodeName": name},
+		"spec":     map[string]any{"reason": "Requested", "nodeName": name},
 	}}
 	err = testbed.Poll(ctx, "the types are installed", func() bool {
 		_, err := retirements.Create(ctx, retirement, metav1.CreateOptions{})
