@@ -51,7 +51,7 @@ type Instance struct {
 	// has a Node in this one.
 	Adopted bool
 	// Kept says that the cloud would refuse to delete the machine as it was last observed, since somebody has said there that
-	// it must stay. False where the cloud does not say.
+	// it must stay. False where the cloud does not say, which is all but a [Keeper].
 	Kept bool
 	// Message is the cloud's own word on a State of Failed, and Refusal what it amounts to; empty when that is not clear.
 	Message string

@@ -12,6 +12,9 @@ import (
 // notKept waits while the cloud keeps the machine: its node would be drained and deleted, and the machine would stay. It is
 // waited for and not given up, since who has had it let go may have asked for this, and the cloud may say so a while later.
 func (p *passage) notKept(ctx context.Context) error {
+	if _, may := p.cloud.(cloud.Keeper); !may {
+		return nil
+	}
 	id := p.rt.Status.Captured.ProviderID
 	instance, err := p.confirmed(ctx, id)
 	switch {

@@ -524,6 +524,8 @@ type simCloud struct{ *sim }
 
 func (simCloud) Name() string { return "sim" }
 
+func (simCloud) KeepsMachines() {}
+
 func (simCloud) Normalize(id string) (string, error) {
 	if !strings.HasPrefix(id, "sim://") {
 		return "", fmt.Errorf("%q: want sim://NAME", id)

@@ -66,7 +66,10 @@ type Provider struct {
 	terminated map[string]termination
 }
 
-var _ cloud.Provider = (*Provider)(nil)
+var (
+	_ cloud.Provider = (*Provider)(nil)
+	_ cloud.Keeper   = (*Provider)(nil)
+)
 
 // pool is one pool as this provider knows it.
 type pool struct {
@@ -132,6 +135,9 @@ func (p *Provider) newPool(name string, c PoolConfig, u *url.URL) *pool {
 
 // Name is "cloudpool".
 func (p *Provider) Name() string { return Name }
+
+// KeepsMachines implements [cloud.Keeper]: a machine that is not evictable is kept.
+func (p *Provider) KeepsMachines() {}
 
 // Normalize gives the ID without the region or zone that one side of a pair may not know.
 func (p *Provider) Normalize(providerID string) (string, error) {
