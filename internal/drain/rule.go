@@ -97,12 +97,8 @@ func daemonSet(p *kubeapi.Pod, _ time.Time) (string, bool) {
 }
 
 func protected(p *kubeapi.Pod, now time.Time) (string, bool) {
-	for _, h := range protection.OfPod(p.Annotations, p.CreationTimestamp) {
-		if h.At(now) {
-			return h.Key + `: "` + h.Value + `"`, true
-		}
-	}
-	return "", false
+	h, held := protection.Now(protection.OfPod(p.Annotations, p.CreationTimestamp), now)
+	return h.Key + `: "` + h.Value + `"`, held
 }
 
 // protectionEnds is when the next of the pod's protections expires; zero is never.

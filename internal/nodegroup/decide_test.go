@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/protection"
 )
 
 const pool = "pool"
@@ -118,10 +119,10 @@ func TestANodeThatIsIdleForLongEnough(t *testing.T) {
 		}, Refused, []string{BeingRemoved}, false},
 		"stays when it is held": {func(_ *World, n *Node) { n.Object.Annotations["karpenter.sh/do-not-disrupt"] = yes }, Refused, []string{HeldNode}, false},
 		"stays when another keeps cluster-autoscaler off": {func(_ *World, n *Node) {
-			n.Object.Annotations[ScaleDownDisabled] = yes
+			n.Object.Annotations[protection.ScaleDownDisabled] = yes
 		}, Refused, []string{HeldNode}, false},
 		"leaves when Slipway keeps cluster-autoscaler off": {func(_ *World, n *Node) {
-			n.Object.Annotations[ScaleDownDisabled], n.Object.Annotations[HoldsOff] = yes, yes
+			n.Object.Annotations[protection.ScaleDownDisabled], n.Object.Annotations[protection.HoldsOff] = yes, yes
 		}, Leaves, []string{LongEnough}, false},
 		"I5: stays at the minimum":                    {func(w *World, _ *Node) { w.Group.Spec.Minimum = 1 }, Refused, []string{Minimum}, false},
 		"I5: stays at the minimum that its cloud has": {func(w *World, _ *Node) { w.CloudMinimum = 1 }, Refused, []string{Minimum}, false},

@@ -13,18 +13,11 @@ import (
 // (I3). What another group left behind counts as not there. The scope is the selector of the manager that has set them: one
 // with another selector, which may not even know the group, leaves them alone.
 const (
-	annotationGroup    = "nodegroup.slipway.dev/name"
-	annotationScope    = "nodegroup.slipway.dev/scope"
-	annotationSince    = "nodegroup.slipway.dev/idle-since"
-	annotationUsed     = "nodegroup.slipway.dev/used"
-	annotationHoldsOff = protection.HoldsOff
-
-	// ScaleDownDisabled makes cluster-autoscaler leave a node alone.
-	ScaleDownDisabled = protection.ScaleDownDisabled
+	annotationGroup = "nodegroup.slipway.dev/name"
+	annotationScope = "nodegroup.slipway.dev/scope"
+	annotationSince = "nodegroup.slipway.dev/idle-since"
+	annotationUsed  = "nodegroup.slipway.dev/used"
 )
-
-// HoldsOff is the annotation that says that ScaleDownDisabled is Slipway's own.
-const HoldsOff = annotationHoldsOff
 
 const yes = "true"
 
@@ -34,7 +27,7 @@ type Marks struct {
 	Since time.Time
 	// Used says that a pod has kept the node.
 	Used bool
-	// HoldsOff says that ScaleDownDisabled is ours.
+	// HoldsOff says that [protection.ScaleDownDisabled] is ours.
 	HoldsOff bool
 	// Named says that the name of the group is there in any case, for those who want to know whose the node is: a group of a
 	// file, or of a stand-in, has no object to look at.
@@ -44,7 +37,7 @@ type Marks struct {
 // marksOf reads a group's marks. A time that cannot be read is none: the cooldown begins anew.
 func marksOf(n *corev1.Node, group string) Marks {
 	a := n.Annotations
-	m := Marks{HoldsOff: a[annotationHoldsOff] == yes}
+	m := Marks{HoldsOff: a[protection.HoldsOff] == yes}
 	if a[annotationGroup] != group {
 		return m
 	}
@@ -55,10 +48,10 @@ func marksOf(n *corev1.Node, group string) Marks {
 	return m
 }
 
-// holdOff says what is to become of ScaleDownDisabled: set where it is wanted and nobody else has set it, left alone
+// holdOff says what is to become of protection.ScaleDownDisabled: set where it is wanted and nobody else has set it, left alone
 // where somebody has, and given up where it was changed from what we set.
 func (m Marks) holdOff(n *corev1.Node, wanted bool) Marks {
-	value, there := n.Annotations[ScaleDownDisabled]
+	value, there := n.Annotations[protection.ScaleDownDisabled]
 	switch {
 	case m.HoldsOff:
 		m.HoldsOff = wanted && value == yes
@@ -79,7 +72,7 @@ func ownerOf(n *corev1.Node) owner {
 // annotations are those that a group's marks stand for; a nil value is one that has to go.
 func (m Marks) annotations(n *corev1.Node, of owner) map[string]any {
 	want := map[string]any{
-		annotationGroup: nil, annotationScope: nil, annotationSince: nil, annotationUsed: nil, annotationHoldsOff: nil,
+		annotationGroup: nil, annotationScope: nil, annotationSince: nil, annotationUsed: nil, protection.HoldsOff: nil,
 	}
 	if !m.Since.IsZero() {
 		want[annotationSince] = m.Since.UTC().Format(time.RFC3339)
@@ -88,7 +81,7 @@ func (m Marks) annotations(n *corev1.Node, of owner) map[string]any {
 		want[annotationUsed] = yes
 	}
 	if m.HoldsOff {
-		want[annotationHoldsOff] = yes
+		want[protection.HoldsOff] = yes
 	}
 	if m != (Marks{}) {
 		want[annotationGroup] = of.group
@@ -96,12 +89,12 @@ func (m Marks) annotations(n *corev1.Node, of owner) map[string]any {
 			want[annotationScope] = of.scope
 		}
 	}
-	held, is := n.Annotations[annotationHoldsOff] == yes, n.Annotations[ScaleDownDisabled]
+	held, is := n.Annotations[protection.HoldsOff] == yes, n.Annotations[protection.ScaleDownDisabled]
 	switch {
 	case m.HoldsOff:
-		want[ScaleDownDisabled] = yes
+		want[protection.ScaleDownDisabled] = yes
 	case held && is == yes:
-		want[ScaleDownDisabled] = nil
+		want[protection.ScaleDownDisabled] = nil
 	}
 	for key, value := range want {
 		old, there := n.Annotations[key]

@@ -7,6 +7,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"pgregory.net/rapid"
+
+	"github.com/slipway-dev/slipway/internal/protection"
 )
 
 // apply does what the API server does with a merge patch of annotations.
@@ -73,7 +75,7 @@ func TestI3ScaleDownDisabledIsTakenOffWhereWeSetItAndNowhereElse(t *testing.T) {
 			if n.Annotations == nil {
 				n.Annotations = map[string]string{}
 			}
-			n.Annotations[ScaleDownDisabled], theirs = value, value
+			n.Annotations[protection.ScaleDownDisabled], theirs = value, value
 		}
 		manager := func(wanted bool) {
 			m := marksOf(&n, "ci").holdOff(&n, wanted)
@@ -87,30 +89,30 @@ func TestI3ScaleDownDisabledIsTakenOffWhereWeSetItAndNowhereElse(t *testing.T) {
 		t.Repeat(map[string]func(*rapid.T){
 			"somebody sets it to false": func(*rapid.T) { person("false") },
 			"somebody sets it where it is not": func(*rapid.T) {
-				if _, there := n.Annotations[ScaleDownDisabled]; !there {
+				if _, there := n.Annotations[protection.ScaleDownDisabled]; !there {
 					person(yes)
 				}
 			},
 			"somebody removes it": func(*rapid.T) {
-				delete(n.Annotations, ScaleDownDisabled)
+				delete(n.Annotations, protection.ScaleDownDisabled)
 				theirs = ""
 				manager(asks)
 			},
 			"the group asks for it": func(*rapid.T) { asks = true; manager(true) },
 			"the group does not":    func(*rapid.T) { asks = false; manager(false) },
 			"": func(t *rapid.T) {
-				if theirs != "" && n.Annotations[ScaleDownDisabled] != theirs {
-					t.Fatalf("somebody's %q has become %q", theirs, n.Annotations[ScaleDownDisabled])
+				if theirs != "" && n.Annotations[protection.ScaleDownDisabled] != theirs {
+					t.Fatalf("somebody's %q has become %q", theirs, n.Annotations[protection.ScaleDownDisabled])
 				}
 			},
 		})
 		manager(false)
 		manager(false)
-		if _, there := n.Annotations[ScaleDownDisabled]; there != (theirs != "") {
+		if _, there := n.Annotations[protection.ScaleDownDisabled]; there != (theirs != "") {
 			t.Fatalf("left behind: %v, and people want %q", n.Annotations, theirs)
 		}
 		for key := range n.Annotations {
-			if key != ScaleDownDisabled {
+			if key != protection.ScaleDownDisabled {
 				t.Fatalf("left behind: %s", key)
 			}
 		}

@@ -96,6 +96,14 @@ func forATime(annotations map[string]string, created time.Time) []Hold {
 	return holds
 }
 
+// Now is the first hold that holds at a time. It is false when none does.
+func Now(holds []Hold, now time.Time) (Hold, bool) {
+	if at := slices.IndexFunc(holds, func(h Hold) bool { return h.At(now) }); at >= 0 {
+		return holds[at], true
+	}
+	return Hold{}, false
+}
+
 // Longest is the hold that ends last, or the first that does not end. It is false when there is none.
 func Longest(holds []Hold) (longest Hold, ok bool) {
 	for _, h := range holds {

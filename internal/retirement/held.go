@@ -8,12 +8,8 @@ import (
 
 // HeldBy is the one of a Node's annotations by which somebody asks for it to be left alone, or empty.
 func HeldBy(annotations map[string]string, created, now time.Time) string {
-	for _, hold := range protection.OfNode(annotations, created) {
-		if hold.At(now) {
-			return hold.Key
-		}
-	}
-	return ""
+	hold, _ := protection.Now(protection.OfNode(annotations, created), now)
+	return hold.Key
 }
 
 // leftAlone refuses a node that somebody asks to leave alone, unless that is overridden.
