@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -19,9 +20,15 @@ import (
 	"github.com/slipway-dev/slipway/internal/compat/mechanic"
 )
 
+// oneKustomizer is held while kustomize works: its library keeps the schema of Kubernetes in variables of the package, which
+// a second run at the same time reads while the first one still fills them.
+var oneKustomizer sync.Mutex
+
 // kustomized is what kubectl apply -k would apply.
 func kustomized(t *testing.T, dir string) []*unstructured.Unstructured {
 	t.Helper()
+	oneKustomizer.Lock()
+	defer oneKustomizer.Unlock()
 	made, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), filepath.Join(root(t), "deploy", dir))
 	if err != nil {
 		t.Fatal(err)

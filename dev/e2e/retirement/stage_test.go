@@ -63,12 +63,28 @@ func play(t *testing.T, sc scene, name string) {
 		s.retire(i)
 	}
 	s.raise()
+	s.ends()
+	s.calm()
+	s.judge.reached(s.ends())
+}
+
+// ends waits until all the retirements are over.
+func (s *stage) ends() map[int]*v1alpha1.NodeRetirement {
+	s.t.Helper()
 	ends := map[int]*v1alpha1.NodeRetirement{}
-	for i := range sc.retired {
+	for i := range s.retired {
 		ends[i] = s.end(i)
 	}
+	return ends
+}
+
+// calm makes no more troubles, and waits for those under way: a retirement that ended early leaves some of them to the
+// requests that the manager goes on to make, and the end would be judged while the world still changes.
+func (s *stage) calm() {
+	s.mu.Lock()
+	s.troubles = nil
+	s.mu.Unlock()
 	s.stirred.Wait()
-	s.judge.reached(ends)
 }
 
 // group is the NodeGroup of a scene.
@@ -172,6 +188,7 @@ func (s *stage) count(r faultproxy.Request) {
 			return false
 		}
 		due = append(due, t)
+		s.stirred.Add(1) // while no one can be waiting yet: see calm
 		return true
 	})
 	s.mu.Unlock()
@@ -180,6 +197,7 @@ func (s *stage) count(r faultproxy.Request) {
 		if err := s.stir(t); err != nil && s.ctx.Err() == nil {
 			s.t.Errorf("%s of node %d: %v", t.kind, t.node, err)
 		}
+		s.stirred.Done()
 	}
 }
 
