@@ -66,7 +66,7 @@ func RunNova(ctx context.Context, o Options) (_ []result.Result, err error) {
 	if err != nil {
 		return nil, err
 	}
-	return []result.Result{r}, openstackdev.RemoveServers(ctx, nova, novaMark)
+	return []result.Result{r, f.parallel()}, openstackdev.RemoveServers(ctx, nova, novaMark)
 }
 
 // front stands before Nova, and notes when it is asked for servers.
@@ -75,6 +75,36 @@ type front struct {
 
 	mu    sync.Mutex
 	asked []time.Time
+	// waiting are the calls that Nova has not answered, and most is how many that were at a time.
+	waiting, most int
+}
+
+// parallel is how many calls were made side by side.
+func (f *front) parallel() result.Result {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return result.Result{
+		Name: "create calls under way at a time, most", Value: float64(f.most), Unit: "calls", Reach: result.AtLeast(min(machines-1, parallelCreates)),
+		Setup: fmt.Sprintf("%d in all, of which one alone at first; parallelCreates is %d, which is its default; the quota allows all of them",
+			len(f.asked), parallelCreates),
+	}
+}
+
+// parallelCreates is what openstack.Config.ParallelCreates is where nothing is said.
+const parallelCreates = 40
+
+// ask notes a call that creates a server. What it returns notes that it is answered.
+func (f *front) ask() func() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.asked = append(f.asked, time.Now())
+	f.waiting++
+	f.most = max(f.most, f.waiting)
+	return func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.waiting--
+	}
 }
 
 func newFront(nova string) (*front, error) {
@@ -86,9 +116,7 @@ func newFront(nova string) (*front, error) {
 	forward := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(&url.URL{Scheme: u.Scheme, Host: u.Host}) }}
 	f.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "/servers") {
-			f.mu.Lock()
-			f.asked = append(f.asked, time.Now())
-			f.mu.Unlock()
+			defer f.ask()()
 		}
 		forward.ServeHTTP(w, r)
 	}))

@@ -60,6 +60,12 @@ const (
 
 const namespace = "slipway"
 
+// frontProcess and bareProcess are the processes that reads go through.
+const (
+	frontProcess = "slipway-cloudpool"
+	bareProcess  = "forward"
+)
+
 // Run measures a small pool and then a large one.
 func Run(ctx context.Context, o Options) ([]result.Result, error) {
 	few, err := measure(ctx, o, "few", small, taken)
@@ -91,8 +97,7 @@ func Run(ctx context.Context, o Options) ([]result.Result, error) {
 		{
 			Name:  fmt.Sprintf("added to a read at p99, %d reads per second while machines go", readsPerSecond),
 			Value: ms(many.busy.added(99)), Unit: "ms", Reach: result.AtMost(reachAdded),
-			Setup: setup + fmt.Sprintf("GET /pool/size, %s; the control plane's processes give way to those of Slipway, of the clients and of the pool's server "+
-				"(nice 19), since they are on the same cores here and in a cluster are not; before, while nothing goes: %s", many.busy, many.quiet),
+			Setup: setup + fmt.Sprintf("GET /pool/size, %s; %s; before, while nothing goes: %s", many.busy, many.cores, many.quiet),
 		},
 		{
 			Name: "of which a proxy adds that does nothing but forward", Value: ms(many.busy.floor(99)), Unit: "ms",
@@ -110,8 +115,9 @@ type figures struct {
 	requests  float64 // per removed node
 	kinds     string
 	took      time.Duration
-	// quiet and busy are the reads before and while machines went.
+	// quiet and busy are the reads before and while machines went, on the cores that are said.
 	quiet, busy reads
+	cores       string
 }
 
 // stage is a pool with a manager and a front.
@@ -156,7 +162,7 @@ func measure(ctx context.Context, o Options, name string, nodes, remove int) (_ 
 		return f, nil
 	}
 	nodes -= remove
-	if err := bed.Yield(); err != nil {
+	if f.cores, err = s.divide(); err != nil {
 		return nil, err
 	}
 	fmt.Fprintf(o.Progress, "cloudpool: %s of reads alone, %d per second\n", quietly, readsPerSecond)
@@ -171,6 +177,17 @@ func measure(ctx context.Context, o Options, name string, nodes, remove int) (_ 
 	group.Go(func() error { return s.readMeanwhile(groupCtx, f, nodes-remove) })
 	group.Go(func() error { return s.profile(groupCtx, o.Profile) })
 	return f, group.Wait()
+}
+
+// divide gives what a read goes through cores of its own: the front, the bare proxy, and this process, in which the clients
+// and the pool's server are.
+func (s *stage) divide() (string, error) {
+	scene, measured, err := s.Apart(frontProcess, bareProcess)
+	if scene == 0 {
+		return "everything is on the same cores", err
+	}
+	return fmt.Sprintf("the control plane and slipway manager are kept to %d of the cores, slipway cloudpool, the bare proxy, the clients and the pool's "+
+		"server to the other %d, since they are on the same machine here and in a cluster are not", scene, measured), err
 }
 
 // profiled is for how long slipway cloudpool is watched, in seconds; the whole takes longer.
@@ -227,7 +244,7 @@ func (s *stage) forward(ctx context.Context) error {
 	}
 	s.bare = "http://" + address
 	_, err = s.Run(ctx, controlplane.Command{
-		Name: "forward", Path: path, Args: []string{"forward", "--listen", address, "--to", s.server.URL}, ReadyURL: s.bare + "/pool/size",
+		Name: bareProcess, Path: path, Args: []string{"forward", "--listen", address, "--to", s.server.URL}, ReadyURL: s.bare + "/pool/size",
 	})
 	return err
 }
@@ -276,7 +293,7 @@ func (s *stage) start(ctx context.Context) error {
 	s.front, s.health = "http://"+address, "http://"+health
 	for name, command := range map[string]controlplane.Command{
 		"slipway-manager": {Args: []string{"manager", "--listen", "", "--leader-election-namespace", namespace}},
-		"slipway-cloudpool": {
+		frontProcess: {
 			Args:     []string{"cloudpool", "--listen", address, "--metrics-listen", health, "--profiling", "--namespace", namespace},
 			ReadyURL: s.health + "/readyz",
 		},

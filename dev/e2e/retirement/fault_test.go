@@ -4,6 +4,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -49,6 +50,24 @@ func number(variable string, fallback int) int {
 	return n
 }
 
+// failedOnce are seeds that have failed and are mended: they come first, so that they are run however little time there is.
+var failedOnce = []int{
+	151, // the machine was lost between two looks at the end of a retirement that had been given up early
+}
+
+// inOrder are so many seeds from the first on, those before all others that failed once.
+func inOrder(first, n int) []int {
+	var known, others []int
+	for seed := first; seed < first+n; seed++ {
+		if slices.Contains(failedOnce, seed) {
+			known = append(known, seed)
+		} else {
+			others = append(others, seed)
+		}
+	}
+	return append(known, others...)
+}
+
 // What a schedule does to the requests of its manager, beside failing so many of them as the seed says.
 const (
 	late  = 400 * time.Millisecond
@@ -67,11 +86,11 @@ func TestWhateverFailsEveryRetirementEndsAndNoInvariantIsBroken(t *testing.T) {
 	var once sync.Once
 	var played atomic.Int32
 	t.Cleanup(func() { t.Logf("%d of %d schedules were run", played.Load(), *seeds) })
-	for seed := *firstSeed; seed < *firstSeed+*seeds; seed++ {
+	for place, seed := range inOrder(*firstSeed, *seeds) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			t.Parallel()
 			once.Do(func() { began = time.Now() })
-			if time.Since(began) > *beginFor && seed >= *firstSeed+leastSeeds {
+			if time.Since(began) > *beginFor && place >= leastSeeds {
 				t.Skipf("after %s no more are begun", *beginFor)
 			}
 			played.Add(1)
