@@ -1,0 +1,25 @@
+// Package demo_test has the demo told as `make demo` tells it, every step of which checks itself.
+package demo_test
+
+import (
+	"bytes"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/slipway-dev/slipway/dev/demo"
+	"github.com/slipway-dev/slipway/dev/testbed"
+)
+
+func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
+
+func TestEveryStepOfTheDemoPasses(t *testing.T) {
+	var told bytes.Buffer
+	err := demo.Run(t.Context(), demo.Options{Out: &told, Version: os.Getenv("SLIPWAY_KUBE_VERSION")})
+	if err != nil {
+		t.Fatalf("%v\n%s", err, told.String())
+	}
+	if text := told.String(); !strings.Contains(text, " steps passed\n") {
+		t.Errorf("the demo does not say at its end how many steps have passed:\n%s", text)
+	}
+}
