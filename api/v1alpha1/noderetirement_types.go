@@ -178,7 +178,7 @@ const (
 	Cordoned        Phase = "Cordoned"        // the node takes no new pods
 	Draining        Phase = "Draining"        // its pods are leaving
 	Drained         Phase = "Drained"         // they are gone, and their volumes where asked
-	NodeDeleted     Phase = "NodeDeleted"     // the Node object is gone; there is no way back
+	NodeDeleted     Phase = "NodeDeleted"     // the Node object is gone; False while its finalizers hold it; there is no way back
 	InstanceDeleted Phase = "InstanceDeleted" // the cloud says that the machine is gone
 	Succeeded       Phase = "Succeeded"       // all of it is verified
 	Refused         Phase = "Refused"         // it was not begun, and will not be
@@ -195,7 +195,7 @@ func (p Phase) Finished() bool {
 const (
 	RetirementAdmitted        = "Admitted"        // it may begin: budgets, minimum, nobody else is removing the node
 	RetirementDrained         = "Drained"         // the pods are gone
-	RetirementNodeDeleted     = "NodeDeleted"     // the Node object is gone
+	RetirementNodeDeleted     = "NodeDeleted"     // the Node object is gone; False while its finalizers hold it
 	RetirementInstanceDeleted = "InstanceDeleted" // the machine is gone
 	RetirementBlocked         = "Blocked"         // something holds it up; its reason says what
 	RetirementSucceeded       = "Succeeded"       // False with a reason when it ended early

@@ -32,12 +32,12 @@ func nodeGroupConditions(t *testing.T) []conditionType {
 // retirementConditions are those of NodeRetirements.
 func retirementConditions(t *testing.T) []conditionType {
 	t.Helper()
-	words := namedConstants(t, "internal/retirement", "admitted", "goesOn")
+	words := namedConstants(t, "internal/retirement", "admitted", "goesOn", "nodeDeleting")
 	phase := func(name string) []string { return namedConstants(t, "api/v1alpha1", name) }
 	return withReasons(t, "Conditions of a NodeRetirement", map[string][]string{
 		"RetirementAdmitted":        {words[0], anyCode},
 		"RetirementDrained":         phase("Drained"),
-		"RetirementNodeDeleted":     phase("NodeDeleted"),
+		"RetirementNodeDeleted":     append(phase("NodeDeleted"), words[2]),
 		"RetirementInstanceDeleted": phase("InstanceDeleted"),
 		"RetirementBlocked":         {words[1], anyCode},
 		"RetirementSucceeded":       append(phase("Succeeded"), anyCode),

@@ -20,6 +20,9 @@ func (p *passage) drain(ctx context.Context) error {
 	if p.reached(v1alpha1.Drained) {
 		return nil
 	}
+	if p.nodeGoing() && p.node == nil {
+		return nil // it went with the pods that had come
+	}
 	if p.rt.Status.MachineGone {
 		return p.release(ctx)
 	}
@@ -28,20 +31,25 @@ func (p *passage) drain(ctx context.Context) error {
 			return err
 		}
 	}
-	if gone, err := p.machineGone(ctx); err != nil || gone {
-		return errors.Join(err, wait(freshLook, "the machine is gone"))
+	gone, unknown := p.machineGone(ctx)
+	if gone {
+		return wait(freshLook, "the machine is gone")
 	}
-	run := p.c.drains.of(p.rt)
+	run := p.c.drains.of(p.rt, p.drainTerms(time.Now()))
 	if run == nil {
 		var err error
 		if run, err = p.startDrain(ctx); err != nil {
 			return err
 		}
 	}
-	if !run.over() {
-		return p.draining(run)
+	if run.over() {
+		return p.drained(ctx, run)
 	}
-	return p.drained(ctx, run)
+	going := p.draining(run)
+	if unknown != nil { // the drain goes on meanwhile, and ends in its time
+		return unknown
+	}
+	return going
 }
 
 // machineGone asks the cloud when the Node is not ready, and notes when both say that the machine is gone (I7: two
@@ -57,7 +65,10 @@ func (p *passage) machineGone(ctx context.Context) (bool, error) {
 	p.c.drains.stop(p.rt.Name)
 	p.rt.Status.MachineGone = true
 	p.note("", "the cloud says that the machine is gone, and the Node is not Ready", nil)
-	return true, p.save(ctx)
+	if err := p.save(ctx); err != nil {
+		return false, err
+	}
+	return true, nil
 }
 
 func (p *passage) startDrain(ctx context.Context) (*drainRun, error) {
@@ -71,9 +82,8 @@ func (p *passage) startDrain(ctx context.Context) (*drainRun, error) {
 	if err != nil {
 		return nil, err
 	}
-	var until time.Time
-	if p.overridden(now) { // what the policy is after that is another drain's matter
-		until = p.rt.Spec.OverrideProtection.Until.Time
+	terms := p.drainTerms(now)
+	if !terms.until.IsZero() {
 		p.sayOverridden()
 	}
 	d := p.drainPolicy()
@@ -81,7 +91,19 @@ func (p *passage) startDrain(ctx context.Context) (*drainRun, error) {
 		Node: p.rt.Spec.NodeName, Policy: &policy, PolicyOf: policyOf, Select: selected, GraceSeconds: d.GraceSeconds,
 		Terms:  drain.Terms{GiveUp: p.giveUp()},
 		Logger: p.log,
-	}, until), nil
+	}, terms), nil
+}
+
+// drainTerms are what a drain that is begun now is held to.
+func (p *passage) drainTerms(now time.Time) drainTerms {
+	terms := drainTerms{drain: p.drainPolicy()}
+	if p.group != nil && p.group.Spec.ScaleDown != nil {
+		terms.idle = p.group.Spec.ScaleDown.IdleByLabel
+	}
+	if p.overridden(now) { // what the policy is after that is another drain's matter
+		terms.until = p.rt.Spec.OverrideProtection.Until.Time
+	}
+	return terms
 }
 
 // giveUp is when the drain has lasted for long enough, restarts included.

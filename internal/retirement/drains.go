@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
@@ -21,8 +22,19 @@ type drains struct {
 	ended chan event.TypedGenericEvent[*v1alpha1.NodeRetirement]
 }
 
+// drainTerms are what somebody may change while a drain is under way. It is begun anew then: an override that is withdrawn
+// protects what has not gone yet.
+type drainTerms struct {
+	drain v1alpha1.DrainPolicy
+	// idle is the rule that says which pods keep the node; nil where there is none.
+	idle *v1alpha1.IdleByLabel
+	// until is the end of an override that is in force; zero is none.
+	until time.Time
+}
+
 type drainRun struct {
 	of     types.UID // of the retirement
+	terms  drainTerms
 	cancel context.CancelFunc
 	done   chan struct{}
 
@@ -41,31 +53,37 @@ func newDrains() *drains {
 	}
 }
 
-// of returns the drain of a retirement, or nil. One of an earlier retirement of the same name is stopped.
-func (d *drains) of(rt *v1alpha1.NodeRetirement) *drainRun {
+// of returns the drain of a retirement on such terms, or nil. One on other terms, or of an earlier retirement of the same
+// name, is stopped.
+func (d *drains) of(rt *v1alpha1.NodeRetirement, terms drainTerms) *drainRun {
 	d.mu.Lock()
 	run := d.runs[rt.Name]
 	d.mu.Unlock()
-	if run != nil && run.of != rt.UID {
+	if run != nil && (run.of != rt.UID || !run.terms.equal(terms)) {
 		d.stop(rt.Name)
 		return nil
 	}
 	return run
 }
 
-// start begins a drain, which ends with ctx, at the latest at the time given unless that is zero.
-func (d *drains) start(ctx context.Context, rt *v1alpha1.NodeRetirement, api drain.API, o drain.Options, until time.Time) *drainRun {
-	run := &drainRun{of: rt.UID, done: make(chan struct{})}
+func (t drainTerms) equal(o drainTerms) bool {
+	return t.until.Equal(o.until) && equality.Semantic.DeepEqual(t.drain, o.drain) && equality.Semantic.DeepEqual(t.idle, o.idle)
+}
+
+// start begins a drain, which ends with ctx, at the latest with an override.
+func (d *drains) start(ctx context.Context, rt *v1alpha1.NodeRetirement, api drain.API, o drain.Options, terms drainTerms) *drainRun {
+	terms.drain, terms.idle = *terms.drain.DeepCopy(), terms.idle.DeepCopy()
+	run := &drainRun{of: rt.UID, terms: terms, done: make(chan struct{})}
 	o.OnProgress = func(p drain.Progress) {
 		run.mu.Lock()
 		defer run.mu.Unlock()
 		run.progress = p
 	}
 	var work context.Context
-	if until.IsZero() {
+	if terms.until.IsZero() {
 		work, run.cancel = context.WithCancel(ctx)
 	} else {
-		work, run.cancel = context.WithDeadline(ctx, until)
+		work, run.cancel = context.WithDeadline(ctx, terms.until)
 	}
 	d.mu.Lock()
 	d.runs[rt.Name] = run

@@ -33,7 +33,7 @@ func (p *passage) look(ctx context.Context) error {
 	if err := leftToOthers(node); err != nil {
 		return err
 	}
-	if node.DeletionTimestamp != nil && !p.reached(v1alpha1.Drained) {
+	if node.DeletionTimestamp != nil && !p.reached(v1alpha1.Drained) && !p.nodeGoing() {
 		return end(BeingRemoved, "somebody else is deleting the Node, and it is left to them")
 	}
 	return nil

@@ -47,6 +47,8 @@ const (
 const (
 	admitted = "Admitted" // the retirement may begin
 	goesOn   = "GoesOn"   // nothing holds it up any more
+
+	nodeDeleting = "Deleting" // the API server has taken the Node's deletion, and finalizers hold the Node
 )
 
 // ending is why a retirement ends early. What becomes of it (refused, aborted, failed) depends on how far it came.

@@ -87,8 +87,8 @@ func TestARetirementWhoseGroupIsNotSeenCanBeCalledOff(t *testing.T) {
 		c := s.controller(t)
 		s.settled(ctx, c, "r", time.Minute)
 		s.groups = nil
-		if rt := s.settled(ctx, c, "r", 3*time.Hour); rt.Status.Phase != v1alpha1.Draining || c.drains.of(rt) != nil {
-			t.Fatalf("%s: %s, its drain goes on: %t", rt.Status.Phase, rt.Status.Message, c.drains.of(rt) != nil)
+		if rt := s.settled(ctx, c, "r", 3*time.Hour); rt.Status.Phase != v1alpha1.Draining || c.drains.underWay("r") {
+			t.Fatalf("%s: %s, its drain goes on: %t", rt.Status.Phase, rt.Status.Message, c.drains.underWay("r"))
 		}
 		if err := s.records.Delete(ctx, s.record("r")); err != nil {
 			t.Fatal(err)

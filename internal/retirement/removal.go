@@ -5,6 +5,9 @@ import (
 	"fmt"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/cloud"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
@@ -29,6 +32,7 @@ func (p *passage) deleteNode(ctx context.Context) error {
 			return fmt.Errorf("deleting the Node: %w", err)
 		}
 		p.c.known.depart(p.node.UID)
+		p.nodeGoes()
 		if err := p.nodeIsGone(ctx); err != nil {
 			return err
 		}
@@ -44,6 +48,9 @@ func (p *passage) deleteNode(ctx context.Context) error {
 func (p *passage) mayDeleteNode(ctx context.Context) error {
 	if err := leftToOthers(p.node); err != nil {
 		return err
+	}
+	if p.node.DeletionTimestamp != nil { // whether by us, before a crash, is not known; nobody can take it back
+		p.nodeGoes()
 	}
 	if p.rt.Status.MachineGone {
 		return p.stillGone(ctx)
@@ -66,6 +73,29 @@ func (p *passage) mayDeleteNode(ctx context.Context) error {
 		return wait(freshLook, "%d pods have come meanwhile: draining again", len(on.leaving))
 	}
 	return nil
+}
+
+// nodeGoes notes that the Node is being deleted, which may take long where finalizers hold it.
+func (p *passage) nodeGoes() {
+	p.condition(v1alpha1.RetirementNodeDeleted, metav1.ConditionFalse, nodeDeleting, "the Node is being deleted")
+}
+
+// nodeGoing reports that the Node is being deleted, or gone: there is no way back any more.
+func (p *passage) nodeGoing() bool {
+	return meta.FindStatusCondition(p.rt.Status.Conditions, v1alpha1.RetirementNodeDeleted) != nil
+}
+
+// heldUp reports that what would end a retirement as long as the node can be given back only holds it up, because the Node
+// is going: its machine would be forgotten otherwise.
+func (p *passage) heldUp(over *ending) bool {
+	if !p.nodeGoing() || p.reached(v1alpha1.NodeDeleted) || len(over.reasons) == 0 {
+		return false
+	}
+	switch over.reasons[0].Code {
+	case ProtectedPod, KeepingPod, DrainTimeout, VolumesAttached:
+		return true
+	}
+	return false
 }
 
 func (p *passage) nodeIsGone(ctx context.Context) error {

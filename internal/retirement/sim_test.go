@@ -338,6 +338,12 @@ func (s *sim) DeleteNode(_ context.Context, name, uid, version string) error {
 		if others := cordon.Others(toKubeapi(n)); len(others) > 0 {
 			s.violate("I6: Node %s deleted while %v removes it", name, others)
 		}
+		if len(n.Finalizers) > 0 {
+			n, now := n.DeepCopy(), metav1.Now()
+			n.DeletionTimestamp = &now
+			s.store(n)
+			return nil
+		}
 		delete(s.nodes, name)
 		return nil
 	})
@@ -370,6 +376,18 @@ func (s *sim) allow() {
 }
 
 func uncordon(n *corev1.Node) { n.Spec.Unschedulable = false }
+
+// unfinish takes the finalizers off a Node, which goes if it is being deleted.
+func (s *sim) unfinish(node string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := s.nodes[node].DeepCopy()
+	n.Finalizers = nil
+	s.store(n)
+	if n.DeletionTimestamp != nil {
+		delete(s.nodes, node)
+	}
+}
 
 func (s *sim) removePod(uid string) {
 	s.mu.Lock()

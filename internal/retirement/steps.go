@@ -90,6 +90,8 @@ func (p *passage) stopped(ctx context.Context, s step, err error) (reconcile.Res
 	var over *ending
 	var throttled *cloud.ThrottledError
 	switch {
+	case errors.As(err, &over) && p.heldUp(over):
+		err = blocked(p.c.o.Pace.Poll, over.reasons...)
 	case errors.As(err, &over):
 		return p.end(ctx, over.reasons)
 	case errors.As(err, &throttled):
@@ -208,7 +210,7 @@ func (p *passage) end(ctx context.Context, reasons []v1alpha1.RetirementReason) 
 	p.c.drains.stop(p.rt.Name)
 	phase := v1alpha1.Refused
 	switch {
-	case p.reached(v1alpha1.NodeDeleted):
+	case p.reached(v1alpha1.NodeDeleted), p.nodeGoing():
 		phase = v1alpha1.Failed
 	case meta.IsStatusConditionTrue(p.rt.Status.Conditions, v1alpha1.RetirementAdmitted):
 		phase = v1alpha1.Aborted
@@ -252,7 +254,7 @@ func (p *passage) callOff(ctx context.Context) (reconcile.Result, error) {
 	}
 	ours := node != nil && p.rt.Status.Captured != nil && node.UID == string(p.rt.Status.Captured.NodeUID)
 	// From Drained on it is not known whether it was we who deleted the Node.
-	if p.reached(v1alpha1.NodeDeleted) || p.reached(v1alpha1.Drained) && (!ours || node.DeletionTimestamp != nil) {
+	if p.reached(v1alpha1.NodeDeleted) || p.nodeGoing() || p.reached(v1alpha1.Drained) && (!ours || node.DeletionTimestamp != nil) {
 		return p.walk(ctx)
 	}
 	return p.end(ctx, []v1alpha1.RetirementReason{reason(CalledOff, "", "called off: its NodeRetirement was deleted")})
