@@ -30,6 +30,7 @@ import (
 	"github.com/slipway-dev/slipway/dev/testbed"
 	"github.com/slipway-dev/slipway/dev/workload"
 	"github.com/slipway-dev/slipway/internal/cloud"
+	provider "github.com/slipway-dev/slipway/internal/cloud/azure"
 )
 
 // patience bounds every wait of a test. Nothing takes nearly as long, but the machine may be busy.
@@ -53,6 +54,8 @@ type fixture struct {
 	name string
 	// secluded has the manager processes see nothing of the other tests.
 	secluded bool
+	// cloudGroups are those of the manager's configuration; a scale set needs none.
+	cloudGroups []provider.GroupConfig
 }
 
 var rights struct {
@@ -70,17 +73,30 @@ func newFixture(t *testing.T, name string, n int, group string) *fixture {
 // newPool is a fixture without a namespace. The group's spec says all but its nodes and its cloud.
 func newPool(t *testing.T, name string, n int, group string) *fixture {
 	t.Helper()
+	f := newMachines(t, name, n)
+	f.nodeGroup(f.pool.ScaleSet(), group)
+	return f
+}
+
+// newMachines is a fixture without a namespace and without a NodeGroup.
+func newMachines(t *testing.T, name string, n int) *fixture {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	t.Cleanup(cancel)
 	f := &fixture{bed: withTypes(t), t: t, ctx: ctx, pool: controlplane.AKSPool{Name: name}, name: name}
 	rights.Do(func() { rights.err = f.Deploy(ctx, "manager/rbac.yaml") })
 	f.check(rights.err)
 	f.check(f.AddPool(ctx, f.pool, n))
-	f.create("NodeGroup", name, fmt.Sprintf(`
+	return f
+}
+
+// nodeGroup makes the pool's NodeGroup, of a group of the cloud. The spec says the rest.
+func (f *fixture) nodeGroup(cloudGroup, spec string) {
+	f.t.Helper()
+	f.create("NodeGroup", f.name, fmt.Sprintf(`
 nodeSelector: {matchLabels: {kubernetes.azure.com/agentpool: %s}}
 cloud: {provider: azure, group: %s}
-%s`, name, f.pool.ScaleSet(), group))
-	return f
+%s`, f.pool.Name, cloudGroup, spec))
 }
 
 func (f *fixture) check(err error) {
@@ -334,6 +350,7 @@ func (f *fixture) cloudConfig(proxy *faultproxy.Proxy, window string) string {
 	f.check(err)
 	config := f.AzureConfig()
 	config.Endpoints.ResourceManager, config.Endpoints.Authority = front.String(), front.String()
+	config.Groups = append(config.Groups, f.cloudGroups...)
 	config.BatchWindow = new(cloud.Duration)
 	f.check(config.BatchWindow.UnmarshalText([]byte(window)))
 	raw, err := yaml.Marshal(map[string]any{"azure": config})
