@@ -7,10 +7,10 @@ import (
 
 	"github.com/gophercloud/gophercloud/v2"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/slipway-dev/slipway/dev/controlplane"
 	openstackdev "github.com/slipway-dev/slipway/dev/openstack"
+	"github.com/slipway-dev/slipway/dev/testbed"
 	"github.com/slipway-dev/slipway/internal/cloud"
 	"github.com/slipway-dev/slipway/internal/cloud/azure"
 	"github.com/slipway-dev/slipway/internal/cloud/openstack"
@@ -46,11 +46,7 @@ func (emulated) prepare(ctx context.Context, s *stage) (map[string]any, error) {
 		return nil, err
 	}
 	config := s.AzureConfig()
-	config.Groups = append(config.Groups, azure.GroupConfig{
-		Name: crowdPool.ScaleSet(), ScaleSet: crowdPool.ScaleSet(), Nodes: cloud.Shape{Capacity: corev1.ResourceList{
-			corev1.ResourceCPU: resource.MustParse("16"), corev1.ResourceMemory: resource.MustParse("64Gi"),
-		}},
-	})
+	config.Groups = append(config.Groups, testbed.GroupFromNone(crowdPool.ScaleSet()))
 	return map[string]any{azure.Name: config}, nil
 }
 

@@ -3,9 +3,6 @@ package demo
 import (
 	"context"
 	"fmt"
-	"io"
-	"net/http"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -76,30 +73,14 @@ func (s *stage) preparePool(ctx context.Context) error {
 
 // manager is one of the two.
 type manager struct {
-	*controlplane.Process
-	metrics string
-	killed  atomic.Bool // on purpose
-}
-
-// leads asks a manager whether it does.
-func (m *manager) leads(ctx context.Context) bool {
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, m.metrics, nil)
-	if err != nil {
-		return false
-	}
-	answer, err := http.DefaultClient.Do(r)
-	if err != nil {
-		return false
-	}
-	defer func() { _ = answer.Body.Close() }() // It was only read.
-	text, err := io.ReadAll(answer.Body)
-	return err == nil && strings.Contains(string(text), `leader_election_master_status{name="slipway-manager"} 1`)
+	*testbed.Manager
+	killed atomic.Bool // on purpose
 }
 
 // leader is the manager that leads, or nil.
 func (s *stage) leader(ctx context.Context) *manager {
 	for _, m := range s.managers {
-		if m != nil && m.Alive() && m.leads(ctx) {
+		if m != nil && m.Alive() && m.Leads(ctx) {
 			return m
 		}
 	}
@@ -148,7 +129,7 @@ func (s *stage) startManager(ctx context.Context, name string) (*manager, error)
 	if err != nil {
 		return nil, err
 	}
-	return &manager{Process: m.Process, metrics: m.URL + "/metrics"}, nil
+	return &manager{Manager: m}, nil
 }
 
 // createGroup creates the NodeGroup, without a word about budgets: one node leaves at a time then.

@@ -8,10 +8,13 @@ import (
 	"strconv"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/slipway-dev/slipway/dev/azure"
 	"github.com/slipway-dev/slipway/dev/controlplane"
+	"github.com/slipway-dev/slipway/internal/cloud"
 	provider "github.com/slipway-dev/slipway/internal/cloud/azure"
 )
 
@@ -71,6 +74,14 @@ func (t *Testbed) AzureConfig() provider.Config {
 		})
 	}
 	return config
+}
+
+// GroupFromNone is what a provider has to be told of a scale set that has no machine to learn from: how large its nodes will
+// be. They are of the size that AKSPool takes where none is said.
+func GroupFromNone(scaleSet string) provider.GroupConfig {
+	return provider.GroupConfig{Name: scaleSet, ScaleSet: scaleSet, Nodes: cloud.Shape{Capacity: corev1.ResourceList{
+		corev1.ResourceCPU: resource.MustParse("16"), corev1.ResourceMemory: resource.MustParse("64Gi"),
+	}}}
 }
 
 // AddAgentPool adds n machines of an AKS pool as AddPool does, and the pool itself, which the cluster autoscaler may

@@ -3,8 +3,11 @@ package testbed
 import (
 	"context"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -26,6 +29,21 @@ type Manager struct {
 	*controlplane.Process
 	// URL is of what it serves: /readyz and /metrics.
 	URL string
+}
+
+// Leads asks the manager whether it does: of several that compete for a Lease, one leads. It does not where it cannot be asked.
+func (m *Manager) Leads(ctx context.Context) bool {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, m.URL+"/metrics", nil)
+	if err != nil {
+		return false
+	}
+	answer, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = answer.Body.Close() }() // It was only read.
+	text, err := io.ReadAll(answer.Body)
+	return err == nil && strings.Contains(string(text), `leader_election_master_status{name="slipway-manager"} 1`)
 }
 
 // StartManager is StartManagerWith a file of clouds that is made of its content, by provider.

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/dynamic"
@@ -23,8 +22,6 @@ import (
 	"github.com/slipway-dev/slipway/dev/controlplane"
 	"github.com/slipway-dev/slipway/dev/testbed"
 	"github.com/slipway-dev/slipway/dev/workload"
-	"github.com/slipway-dev/slipway/internal/cloud"
-	"github.com/slipway-dev/slipway/internal/cloud/azure"
 )
 
 func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
@@ -94,9 +91,7 @@ func (f *fixture) manage(scaleSets ...string) *controlplane.Process {
 	f.t.Helper()
 	config := f.AzureConfig()
 	for _, set := range scaleSets {
-		config.Groups = append(config.Groups, azure.GroupConfig{Name: set, ScaleSet: set, Nodes: cloud.Shape{Capacity: corev1.ResourceList{
-			corev1.ResourceCPU: resource.MustParse("16"), corev1.ResourceMemory: resource.MustParse("64Gi"),
-		}}})
+		config.Groups = append(config.Groups, testbed.GroupFromNone(set))
 	}
 	raw, err := yaml.Marshal(map[string]any{"azure": config})
 	f.check(err)

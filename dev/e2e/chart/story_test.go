@@ -42,6 +42,9 @@ var (
 	home = controlplane.AKSPool{Name: "home"}
 	spot = controlplane.AKSPool{Name: "spot", Spot: true}
 	ci   = controlplane.AKSPool{Name: "ci"}
+	// crowd has no machine until pods come for it, and night one whose manager is killed.
+	crowd = controlplane.AKSPool{Name: "crowd"}
+	night = controlplane.AKSPool{Name: "night"}
 )
 
 const (
@@ -53,7 +56,7 @@ const (
 var web = workload.App{Namespace: shop, Name: "web", Replicas: 4, Stop: "0.5", NodeSelector: map[string]string{shopNode: ""}}
 
 // dockValues are the story's, with the file of clouds to fill in. The agents are told to be quick in their file, the manager
-// by arguments. One NodeGroup is in the values, and the other an object, as the cloudpool wants it.
+// by arguments. One NodeGroup is an object, as the cloudpool wants it, and the others are in the values.
 const dockValues = `
 image: {registry: registry.example.com/slipway, tag: v1.2.3}
 clouds:
@@ -71,9 +74,21 @@ manager:
     spot:
       nodeSelector: {matchLabels: {kubernetes.azure.com/agentpool: spot}}
       cloud: {provider: azure, group: %s}
+    crowd:
+      nodeSelector: {matchLabels: {kubernetes.azure.com/agentpool: crowd}}
+      cloud: {provider: azure, group: %s}
+      maximum: 10
+      scaleUp: {}
+      scaleDown: {underused: {cooldown: 2s}}
+      disruptionBudgets: [{nodes: 100%%}]
+    night:
+      nodeSelector: {matchLabels: {kubernetes.azure.com/agentpool: night}}
+      cloud: {provider: azure, group: %s}
+      scaleDown: {idleByLabel: {podSelector: {matchLabels: {%s: "true"}}, namespaces: [%s], cooldown: 2s}}
   extraArgs:
     - --leader-election-lease-duration=1m
     - --group-poll-interval=1s
+    - --scale-poll-interval=1s
     - --poll-interval=500ms
     - --cloud-poll-interval=500ms
   extraVolumes: [{name: plugins, emptyDir: {}}]
@@ -88,15 +103,17 @@ cloudpool:
   extraVolumeMounts: [{name: plugins, mountPath: /plugins, readOnly: true}]
 `
 
-// story is a fresh control plane with the chart installed on it, and every process running that its pods would be.
+// story is a fresh control plane with the chart installed on it, and every process running that its pods would be, but for
+// the agents of machines that come later.
 type story struct {
 	bed
+	managers  []*testbed.Manager
 	guard     *controlplane.Process // the agent on the machine that is taken away
 	cloudpool string                // address of its API
 }
 
 // TestTheStoryOfAChart installs the chart with one file of values into a fresh control plane, starts what its pods would
-// run, as they would run it, and has a machine taken away and another one idle.
+// run, as they would run it, and tells the story of the demo on that. Its chapters have machines of their own.
 func TestTheStoryOfAChart(t *testing.T) {
 	t.Parallel()
 	shared := testbed.ForTest(t, testbed.Options{Azure: azure.Options{}, ARM: azure.ARMOptions{DeleteTime: time.Second}})
@@ -104,32 +121,47 @@ func TestTheStoryOfAChart(t *testing.T) {
 	s.furnish()
 	s.install()
 	s.man()
-	s.preempted()
-	s.idle()
-	s.asked()
+	s.chapter("a machine is taken away", (*story).preempted)
+	s.chapter("a machine is idle", (*story).idle)
+	s.chapter("pods come without room and go again", (*story).load)
+	s.chapter("the manager is killed", (*story).crash)
 }
 
-// furnish adds the machines and what runs on them: the shop on the Spot machine, and a build on each of the two of ci.
+// chapter plays one with all of the patience. Whether the others went well is nothing to it.
+func (s *story) chapter(title string, play func(*story)) {
+	s.t.Run(title, func(t *testing.T) {
+		c := *s
+		c.bed = onBed(t, s.Testbed)
+		play(&c)
+	})
+}
+
+// furnish adds the machines and what runs on them: the shop on the Spot machine, a build on each machine of ci and of night,
+// and beside the latter what has to move.
 func (s *story) furnish() {
 	s.t.Helper()
-	for pool, n := range map[controlplane.AKSPool]int{home: 2, spot: 1, ci: 2} {
+	for pool, n := range map[controlplane.AKSPool]int{home: 2, spot: 1, ci: 2, night: 1, crowd: 0} {
 		s.check(s.AddPool(s.ctx, pool, n))
 	}
-	s.allowShop(spot.NodeName(0))
-	objects := []runtime.Object{workload.Namespace(shop), web.Deployment(), web.Budget()}
-	for i := range 2 {
-		objects = append(objects, workload.App{
-			Namespace: shop, Name: fmt.Sprint("build-", i), Node: ci.NodeName(i), Stop: "0.5", Labels: map[string]string{build: "true"},
-		}.Pod())
-	}
-	s.check(workload.CreateSettled(s.ctx, s.Client(), objects...))
-	s.allowShop(home.NodeName(0))
-	s.allowShop(home.NodeName(1))
+	s.label(spot.NodeName(0), shopNode)
+	s.label(night.NodeName(0), cacheNode)
+	s.check(workload.CreateSettled(s.ctx, s.Client(), workload.Namespace(shop), web.Deployment(), web.Budget(), cache.Deployment(), cache.Budget(),
+		buildOn(ci, 0).Pod(), buildOn(ci, 1).Pod(), buildOn(night, 0).Pod()))
+	s.label(home.NodeName(0), shopNode)
+	s.label(home.NodeName(1), shopNode)
 }
 
-func (s *story) allowShop(node string) {
+// buildOn is a pod that keeps a machine.
+func buildOn(pool controlplane.AKSPool, instance int) workload.App {
+	return workload.App{
+		Namespace: shop, Name: fmt.Sprint("build-", pool.Name, "-", instance), Node: pool.NodeName(instance), Stop: "0.5",
+		Labels: map[string]string{build: "true"},
+	}
+}
+
+func (s *story) label(node, key string) {
 	s.t.Helper()
-	_, err := s.Client().CoreV1().Nodes().Patch(s.ctx, node, types.MergePatchType, []byte(`{"metadata":{"labels":{"`+shopNode+`":""}}}`),
+	_, err := s.Client().CoreV1().Nodes().Patch(s.ctx, node, types.MergePatchType, []byte(`{"metadata":{"labels":{"`+key+`":""}}}`),
 		metav1.PatchOptions{})
 	s.check(err)
 }
@@ -138,12 +170,13 @@ func (s *story) allowShop(node string) {
 func (s *story) install() {
 	s.t.Helper()
 	config := s.AzureConfig()
+	config.Groups = append(config.Groups, testbed.GroupFromNone(crowd.ScaleSet()))
 	secrets := "/etc/slipway/secrets/"
 	token, authority := s.read(config.Auth.TokenFile), s.read(config.Endpoints.CAFile)
 	config.Auth.TokenFile, config.Endpoints.CAFile = secrets+"token", secrets+"ca.crt"
 	raw, err := json.Marshal(config)
 	s.check(err)
-	s.installed(slipwayChart, dock, fmt.Sprintf(dockValues, raw, spot.ScaleSet()))
+	s.installed(slipwayChart, dock, fmt.Sprintf(dockValues, raw, spot.ScaleSet(), crowd.ScaleSet(), night.ScaleSet(), build, shop))
 	s.secret("azure", corev1.SecretTypeOpaque, map[string]string{"token": token, "ca.crt": authority})
 	key, err := x509.MarshalPKCS8PrivateKey(s.ARMServer().Certificate.PrivateKey)
 	s.check(err)
@@ -165,14 +198,16 @@ func (s *story) secret(name string, kind corev1.SecretType, files map[string]str
 func (s *story) man() {
 	s.t.Helper()
 	for _, pod := range s.pods(dock, "slipway-manager", 2) {
-		s.plugged(s.contain(pod)).start([]string{"--listen"})
+		p, addresses := s.plugged(s.contain(pod)).start([]string{"--listen"})
+		s.managers = append(s.managers, &testbed.Manager{Process: p, URL: "http://" + addresses[0]})
 	}
 	s.group()
-	agents := s.pods(dock, "slipway-agent", 5)
+	agents := s.pods(dock, "slipway-agent", 6)
 	s.guard, _ = s.contain(s.on(spot.NodeName(0), agents)).start([]string{"--listen"}, "--endpoint="+s.Endpoint(spot, 0))
 	for i := range 2 {
 		s.contain(s.on(ci.NodeName(i), agents)).start([]string{"--listen"}, "--endpoint="+s.Endpoint(ci, i))
 	}
+	s.contain(s.on(night.NodeName(0), agents)).start([]string{"--listen"}, "--endpoint="+s.Endpoint(night, 0))
 	front := s.pods(dock, "slipway-cloudpool", 1)
 	_, addresses := s.plugged(s.contain(front[0])).start([]string{"--listen", "--metrics-listen"})
 	s.cloudpool = addresses[0]
@@ -207,10 +242,9 @@ spec:
 	s.apply([]*unstructured.Unstructured{o})
 }
 
-// preempted is the first half: Azure takes the Spot machine away; its agent drains it in time, past no budget, and the
+// preempted is the first chapter: Azure takes the Spot machine away; its agent drains it in time, past no budget, and the
 // manager cleans up once the machine is really gone.
 func (s *story) preempted() {
-	s.t.Helper()
 	e, err := s.Azure.Announce(azure.Announcement{Type: azure.Preempt, Resources: []string{spot.Resource(0)}})
 	s.check(err)
 	_, err = s.AwaitNotice(s.ctx, e.EventID, "allowed to begin", func(r azure.Record) bool { return r.StartedBy == azure.ByApproval })
@@ -244,10 +278,10 @@ func (s *story) silence(node string) {
 	}))
 }
 
-// idle is the second half: a build ends, and its node leaves with its machine; the other build keeps its own.
+// idle is the second: a build ends, and its node leaves with its machine; the other build keeps its own. The cloudpool has heard
+// of it.
 func (s *story) idle() {
-	s.t.Helper()
-	s.check(s.Client().CoreV1().Pods(shop).Delete(s.ctx, "build-0", metav1.DeleteOptions{}))
+	s.check(s.Client().CoreV1().Pods(shop).Delete(s.ctx, buildOn(ci, 0).Name, metav1.DeleteOptions{}))
 	rt := s.retired(ci.NodeName(0))
 	if rt.Spec.Reason != v1alpha1.Idle {
 		s.t.Errorf("%s was retired for %s, want that it is idle", rt.Spec.NodeName, rt.Spec.Reason)
@@ -261,27 +295,36 @@ func (s *story) idle() {
 	if node, err := s.Client().CoreV1().Nodes().Get(s.ctx, ci.NodeName(1), metav1.GetOptions{}); err != nil || node.Spec.Unschedulable {
 		s.t.Errorf("the node with a build: %v, or it is cordoned", err)
 	}
+	s.asked()
 }
 
 // retired waits until a node's retirement has succeeded, and its Node is gone.
 func (s *story) retired(node string) *v1alpha1.NodeRetirement {
 	s.t.Helper()
+	rt := s.awaitRetirement(node, "succeeded", func(rt *v1alpha1.NodeRetirement) bool { return rt.Status.Phase == v1alpha1.Succeeded })
+	if _, err := s.Client().CoreV1().Nodes().Get(s.ctx, node, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		s.t.Errorf("Node %s is there: %v", node, err)
+	}
+	return rt
+}
+
+// awaitRetirement waits for a state of the one retirement of a node.
+func (s *story) awaitRetirement(node, what string, is func(*v1alpha1.NodeRetirement) bool) *v1alpha1.NodeRetirement {
+	s.t.Helper()
 	client := dynamic.NewForConfigOrDie(s.RESTConfig()).Resource(v1alpha1.GroupVersion.WithResource("noderetirements"))
 	rt := &v1alpha1.NodeRetirement{}
-	err := testbed.Poll(s.ctx, "node "+node+" is retired", func() bool {
+	err := testbed.Poll(s.ctx, "the retirement of "+node+" has "+what, func() bool {
 		list, err := client.List(s.ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + node})
 		s.check(err)
 		if len(list.Items) != 1 {
 			return false
 		}
+		rt = &v1alpha1.NodeRetirement{} // of an earlier state nothing is left
 		s.check(runtime.DefaultUnstructuredConverter.FromUnstructured(list.Items[0].Object, rt))
-		return rt.Status.Phase == v1alpha1.Succeeded
+		return is(rt)
 	})
 	if err != nil {
 		s.t.Fatalf("%v: %s %s", err, rt.Status.Phase, rt.Status.Message)
-	}
-	if _, err := s.Client().CoreV1().Nodes().Get(s.ctx, node, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-		s.t.Errorf("Node %s is there: %v", node, err)
 	}
 	return rt
 }

@@ -21,13 +21,10 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"sigs.k8s.io/yaml"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"github.com/slipway-dev/slipway/dev/azure"
 	"github.com/slipway-dev/slipway/dev/controlplane"
 	"github.com/slipway-dev/slipway/dev/testbed"
 	"github.com/slipway-dev/slipway/dev/workload"
-	"github.com/slipway-dev/slipway/internal/cloud"
 	provider "github.com/slipway-dev/slipway/internal/cloud/azure"
 	"github.com/slipway-dev/slipway/internal/manager"
 )
@@ -141,9 +138,7 @@ func (f *fixture) clouds(empty ...string) string {
 	f.t.Helper()
 	config := f.AzureConfig()
 	for _, set := range empty {
-		config.Groups = append(config.Groups, provider.GroupConfig{Name: set, ScaleSet: set, Nodes: cloud.Shape{Capacity: corev1.ResourceList{
-			corev1.ResourceCPU: resource.MustParse("16"), corev1.ResourceMemory: resource.MustParse("64Gi"),
-		}}})
+		config.Groups = append(config.Groups, testbed.GroupFromNone(set))
 	}
 	sync := &provider.CASSyncConfig{ResourceGroup: testbed.ManagedClusterGroup, Cluster: testbed.ManagedCluster, AgentPool: nudged}
 	raw, err := yaml.Marshal(map[string]any{"azure": manager.AzureCloud{Config: config, CASSync: sync}, "openstack": noServers(f.t)})

@@ -1,0 +1,97 @@
+package chart_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/dev/azure"
+	"github.com/slipway-dev/slipway/dev/testbed"
+	"github.com/slipway-dev/slipway/dev/workload"
+)
+
+// crew are the pods that come and go. A machine of 16 cores has room for 15 of them beside its agent.
+var crew = workload.App{
+	Namespace: crowd.Name, Name: "crew", Replicas: 20, CPU: resource.MustParse("1"), Stop: "0.1",
+	NodeSelector: map[string]string{"kubernetes.azure.com/agentpool": crowd.Name},
+}
+
+// crewMachines are as many as the pods need, and most are one more: the first may be ordered when not all of the pods are there.
+const (
+	crewMachines = 2
+	mostMachines = crewMachines + 1
+)
+
+// load is the third chapter: pods come for which there is no machine, and Azure is asked for as many as they need; the pods go,
+// and each machine leaves by a retirement.
+func (s *story) load() {
+	crewed, others := s.machines()
+	if len(crewed) > 0 {
+		s.t.Fatalf("%d machines are there before any pod wants one", len(crewed))
+	}
+	s.check(workload.CreateSettled(s.ctx, s.Client(), workload.Namespace(crew.Namespace), crew.Deployment()))
+	crewed, _ = s.machines()
+	if n := len(crewed); n < crewMachines || n > mostMachines {
+		s.t.Errorf("%d machines of 16 cores run %d pods of one core each, want %d", n, crew.Replicas, crewMachines)
+	}
+	for _, vm := range crewed {
+		if want := crowd.Node(0).Labels[corev1.LabelInstanceTypeStable]; vm.Size != want {
+			s.t.Errorf("machine %s is a %s, want %s", vm.Resource, vm.Size, want)
+		}
+	}
+	s.told(crew, "MachineOrdered")
+	nodes := s.crewedNodes()
+	s.check(s.Client().AppsV1().Deployments(crew.Namespace).Delete(s.ctx, crew.Name, metav1.DeleteOptions{}))
+	for _, node := range nodes {
+		if rt := s.retired(node); rt.Spec.Reason != v1alpha1.Underused {
+			s.t.Errorf("%s was retired for %s, want that it is underused", node, rt.Spec.Reason)
+		}
+	}
+	s.check(testbed.Poll(s.ctx, "no machine is left, and none is meant to be there", func() bool {
+		left, _ := s.machines()
+		return len(left) == 0 && s.ARM.Capacity(crowd.ScaleSet()) == 0
+	}))
+	if _, stayed := s.machines(); !slices.Equal(others, stayed) {
+		s.t.Errorf("the machines of other pools were %q, and are %q", others, stayed)
+	}
+}
+
+// machines are those of the crowd, and by name those of other pools, by Azure's account.
+func (s *story) machines() (crewed []azure.VM, others []string) {
+	for _, vm := range s.ARM.VMs() {
+		if strings.EqualFold(vm.ScaleSet, crowd.ScaleSet()) {
+			crewed = append(crewed, vm)
+		} else {
+			others = append(others, vm.Resource)
+		}
+	}
+	return crewed, others
+}
+
+// crewedNodes are those that the pods run on.
+func (s *story) crewedNodes() (nodes []string) {
+	s.t.Helper()
+	pods, err := s.Client().CoreV1().Pods(crew.Namespace).List(s.ctx, metav1.ListOptions{})
+	s.check(err)
+	for _, pod := range pods.Items {
+		if !slices.Contains(nodes, pod.Spec.NodeName) {
+			nodes = append(nodes, pod.Spec.NodeName)
+		}
+	}
+	return nodes
+}
+
+// told waits until a pod of an app is told something by an Event.
+func (s *story) told(app workload.App, reason string) {
+	s.t.Helper()
+	s.check(testbed.Poll(s.ctx, fmt.Sprintf("a pod of %s is told %s", app.Name, reason), func() bool {
+		list, err := s.Client().EventsV1().Events(app.Namespace).List(s.ctx, metav1.ListOptions{FieldSelector: "regarding.kind=Pod,reason=" + reason})
+		s.check(err)
+		return len(list.Items) > 0
+	}))
+}
