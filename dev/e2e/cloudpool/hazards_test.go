@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -48,13 +49,7 @@ func TestI2ASharedBudgetWithOneAllowedIsNotSpentTwice(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "budget", 3, options{})
 	app := f.app("db", 3)
-	app.Labels = map[string]string{"spread": "yes"}
-	d := app.Deployment()
-	d.Spec.Template.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
-		MaxSkew: 1, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.ScheduleAnyway,
-		LabelSelector: d.Spec.Selector,
-	}}
-	f.create(d, app.Budget())
+	f.create(spread(app), app.Budget())
 	f.manage()
 	f.serve("a")
 	// Together the two machines would cost two disruptions: one is chosen, and the other one has its reason.
@@ -83,6 +78,16 @@ func TestI2ASharedBudgetWithOneAllowedIsNotSpentTwice(t *testing.T) {
 			t.Errorf("the retirement of %s: %s: %s", rt.Spec.NodeName, rt.Status.Phase, rt.Status.Message)
 		}
 	}
+}
+
+// spread is an App's Deployment with its pods on as many nodes as there are.
+func spread(app workload.App) *appsv1.Deployment {
+	d := app.Deployment()
+	d.Spec.Template.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
+		MaxSkew: 1, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.ScheduleAnyway,
+		LabelSelector: d.Spec.Selector,
+	}}
+	return d
 }
 
 // fewest watches an app's pods from now on, and then tells how many of them were ready at the least and not on their way

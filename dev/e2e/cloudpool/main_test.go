@@ -92,7 +92,7 @@ type fixture struct {
 	clouds string
 	front  string // where the process in front of the server is
 	auth   provider.Auth
-	// between, if set, is between the processes in front and the API server.
+	// between, if set, is between the processes that are started from then on and the API server.
 	between *faultproxy.Proxy
 	// selector selects the pool's nodes, and cloud is where its NodeGroup's machines are.
 	selector map[string]string
@@ -245,7 +245,11 @@ func (f *fixture) behind(credentials string) string {
 // manage starts a manager that carries out the test's retirements.
 func (f *fixture) manage() *controlplane.Process {
 	f.t.Helper()
-	return f.start("manager", "", "manager", "--kubeconfig", f.credentials(managerAccount), "--cloud-config", f.clouds, "--listen", "",
+	credentials := f.credentials(managerAccount)
+	if f.between != nil {
+		credentials = f.behind(credentials)
+	}
+	return f.start("manager", "", "manager", "--kubeconfig", credentials, "--cloud-config", f.clouds, "--listen", "",
 		"--leader-elect=false", "--selector", shard+"="+f.name, "--poll-interval", "500ms", "--cloud-poll-interval", "200ms",
 		"--retry-interval", "300ms")
 }

@@ -1,0 +1,323 @@
+package cloudpool_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/dev/controlplane"
+	"github.com/slipway-dev/slipway/dev/faultproxy"
+	"github.com/slipway-dev/slipway/dev/workload"
+	"github.com/slipway-dev/slipway/internal/cloudpool"
+)
+
+// What kubeaware-cloudpool-proxy did to pods, and must not happen.
+
+// guarded has all that the product asks for from now on looked at before anybody hears of it: when a Node or a machine is to
+// go, no pod may be there that would go with it. Something may be done at each request, too. ended tells how many machines
+// were to go.
+func (f *fixture) guarded(do func(r faultproxy.Request, body []byte)) (ended func() int) {
+	f.t.Helper()
+	var machines atomic.Int32
+	f.between = faultproxy.New(kindOf)
+	f.t.Cleanup(func() { _ = f.between.Close() })
+	f.between.Guard(func(r faultproxy.Request, body []byte) {
+		switch {
+		case r.Server == "server" && strings.HasSuffix(r.Path, "/terminate"):
+			machines.Add(1)
+			var asked struct{ MachineID string }
+			if err := json.Unmarshal(body, &asked); err != nil {
+				f.t.Errorf("%s %s: %v", r.Path, body, err)
+			}
+			for _, m := range f.pool.Machines() {
+				if m.ID == asked.MachineID {
+					f.nobodyIsOn(m.NodeName, "its machine is to be terminated")
+				}
+			}
+		case r.Server == "api" && r.Kind == "api DELETE nodes":
+			f.nobodyIsOn(path.Base(r.Path), "it is to be deleted")
+		}
+		if do != nil {
+			do(r, body)
+		}
+	})
+	server, err := url.Parse(f.server.URL)
+	f.check(err)
+	server, err = f.between.Serve("server", server, nil)
+	f.check(err)
+	f.clouds = f.file(f.pools(server.String()))
+	return func() int { return int(machines.Load()) }
+}
+
+// nobodyIsOn checks that no pod is on a node, be it that it ends. It may be called by any goroutine.
+func (f *fixture) nobodyIsOn(node, when string) {
+	pods, err := f.Client().CoreV1().Pods("").List(f.ctx, metav1.ListOptions{
+		FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node).String(),
+	})
+	if err != nil {
+		f.t.Errorf("node %s, when %s: %v", node, when, err)
+		return
+	}
+	for i := range pods.Items {
+		p := &pods.Items[i]
+		if owner := metav1.GetControllerOf(p); owner == nil || owner.Kind != "DaemonSet" {
+			f.t.Errorf("I1: node %s, when %s: pod %s/%s is on it, which may stay until %v", node, when, p.Namespace, p.Name, p.DeletionTimestamp)
+		}
+	}
+}
+
+// evictions are the evictions of a pod that were asked for; an empty name means all pods.
+func (f *fixture) evictions(pod string) int {
+	n := 0
+	for _, r := range f.between.Requests() {
+		if strings.HasSuffix(r.Path, "/eviction") && (pod == "" || path.Base(path.Dir(r.Path)) == pod) {
+			n++
+		}
+	}
+	return n
+}
+
+func TestI1NoMachineEndsWhilePodsAreInTheirGrace(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "grace", 3, options{})
+	slow, deaf, system := f.app("slow", 3), f.app("deaf", 3), f.app("grace-of-the-system", 3)
+	slow.Stop, slow.Grace = "4", time.Minute
+	deaf.Stop, deaf.Grace = controlplane.Never, 5*time.Second
+	system.Namespace, system.Stop = metav1.NamespaceSystem, "3"
+	f.create(spread(slow), spread(deaf), spread(system))
+	t.Cleanup(func() {
+		_ = f.Client().AppsV1().Deployments(system.Namespace).Delete(t.Context(), system.Name, metav1.DeleteOptions{})
+	})
+	ended := f.guarded(nil)
+	f.manage()
+	f.serve("a")
+	f.want(f.post("/pool/size", size(1)), http.StatusOK)
+	if n := len(f.pool.Machines()); n != 1 || f.pool.Desired() != 1 || ended() < 2 {
+		t.Errorf("%d machines, a desired size of %d, %d terminations; want 1, 1 and 2", n, f.pool.Desired(), ended())
+	}
+	if n := f.evictions(""); n < 3 {
+		t.Errorf("%d evictions were asked for", n)
+	}
+}
+
+// TestI2AnEvictionThatIsDeniedIsAskedForAgain has the API server without time for the first evictions, and then a budget that
+// is made between the plan and the next one, so that the eviction API denies it.
+func TestI2AnEvictionThatIsDeniedIsAskedForAgain(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "denied", 3, options{})
+	app := f.app("db", 3)
+	f.create(spread(app))
+	app.MinAvailable = "3"
+	const eviction, throttled = "api POST pods/eviction", 2
+	var made sync.Once
+	f.guarded(func(r faultproxy.Request, _ []byte) {
+		if r.Kind != eviction {
+			return
+		}
+		made.Do(func() {
+			if err := workload.CreateSettled(f.ctx, f.Client(), app.Budget()); err != nil {
+				t.Error(err)
+			}
+		})
+	})
+	f.between.Faults(func(r faultproxy.Request) faultproxy.Fault {
+		if r.Kind == eviction && r.Nth <= throttled {
+			return faultproxy.Fault{Status: http.StatusTooManyRequests}
+		}
+		return faultproxy.Fault{}
+	})
+	f.manage()
+	f.serve("a")
+	accepted := f.post("/pool/size", size(2), "Prefer: respond-async")
+	f.want(accepted, http.StatusAccepted)
+	var waiting v1alpha1.NodeRetirement
+	f.await("the drain waits for the budget", func() bool {
+		for _, rt := range f.records() {
+			if waiting = rt; rt.Status.Phase.Finished() {
+				t.Fatalf("the retirement is over: %s: %s", rt.Status.Phase, rt.Status.Message)
+			}
+			return rt.Status.Drain != nil && strings.Contains(rt.Status.Drain.Summary, "disruption-budget "+f.name+"/db")
+		}
+		return false
+	})
+	if waiting.Status.Phase != v1alpha1.Draining {
+		t.Errorf("the retirement is %s: %s; want it to wait", waiting.Status.Phase, waiting.Status.Message)
+	}
+	denied := f.evictions("")
+	_, err := f.Client().PolicyV1().PodDisruptionBudgets(f.name).Patch(f.ctx, app.Name, types.MergePatchType,
+		[]byte(`{"spec":{"minAvailable":2}}`), metav1.PatchOptions{})
+	f.check(err)
+	if up := f.awaitUpdate(accepted.header.Get("Location")); up.Outcome.Result != cloudpool.Done || up.Outcome.Removed != 1 {
+		t.Errorf("%+v, want one machine removed", up.Outcome)
+	}
+	records := f.records()
+	if len(records) != 1 || records[0].UID != waiting.UID || records[0].Status.Phase != v1alpha1.Succeeded {
+		t.Errorf("%d retirements, %+v; want the one that waited, and that it went on", len(records), records)
+	}
+	if n := f.evictions(""); denied <= throttled || n <= denied {
+		t.Errorf("%d evictions until one was denied, %d in all; want more than %d, and more after that", denied, n, throttled)
+	}
+}
+
+// TestI1APodThatComesBetweenThePlanAndTheCordonIsEvicted binds a pod to a node right before the API server hears that nothing
+// is to be scheduled there.
+func TestI1APodThatComesBetweenThePlanAndTheCordonIsEvicted(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "between", 3, options{})
+	f.create(spread(f.app("web", 3)))
+	owner, err := f.Client().CoreV1().ConfigMaps(f.name).Create(f.ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "owner"}}, metav1.CreateOptions{})
+	f.check(err)
+	app := f.app("arrived", 1)
+	app.Stop = "3"
+	pod := app.Pod()
+	// Its controller would create it anew; here nobody does, so that it is known which pod it is.
+	pod.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(owner, corev1.SchemeGroupVersion.WithKind("ConfigMap"))}
+	var cordoned sync.Once
+	ended := f.guarded(func(r faultproxy.Request, body []byte) {
+		if r.Kind != "api PATCH nodes" || !bytes.Contains(body, []byte(`"unschedulable":true`)) {
+			return
+		}
+		cordoned.Do(func() {
+			pod.Spec.NodeName = path.Base(r.Path)
+			if err := workload.CreateSettled(f.ctx, f.Client(), pod); err != nil {
+				t.Error(err)
+			}
+		})
+	})
+	f.manage()
+	f.serve("a")
+	f.want(f.post("/pool/size", size(2)), http.StatusOK)
+	records := f.records()
+	if len(records) != 1 || records[0].Spec.NodeName != pod.Spec.NodeName || records[0].Status.Phase != v1alpha1.Succeeded || ended() < 1 {
+		t.Errorf("%+v; want the node %q retired, to which a pod had come", records, pod.Spec.NodeName)
+	}
+	if _, err := f.Client().CoreV1().Pods(f.name).Get(f.ctx, pod.Name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("pod %s: %v, want it gone", pod.Name, err)
+	}
+	if f.evictions(pod.Name) == 0 {
+		t.Errorf("pod %s was not evicted", pod.Name)
+	}
+}
+
+// TestI4ANodeThatClusterAutoscalerRemovesIsLeftToIt has cluster-autoscaler's mark on the node that would be the first to go.
+func TestI4ANodeThatClusterAutoscalerRemovesIsLeftToIt(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "beside", 3, options{})
+	mark := corev1.Taint{Key: "ToBeDeletedByClusterAutoscaler", Value: "1800000000", Effect: corev1.TaintEffectNoSchedule}
+	marked := f.node(1)
+	f.taint(marked, mark)
+	// It counts as one that is unavailable; let that not be why the others stay.
+	_, err := dynamic.NewForConfigOrDie(f.RESTConfig()).Resource(groups).Patch(f.ctx, f.name, types.MergePatchType,
+		[]byte(`{"spec":{"disruptionBudgets":[{"nodes":"100%"}]}}`), metav1.PatchOptions{})
+	f.check(err)
+	f.create(spread(f.app("web", 2)))
+	f.manage()
+	f.serve("a")
+	f.await("the taint is known", func() bool {
+		return strings.Contains(f.get("/slipway/v1/pools/"+f.name+"/plan?desiredSize=0").body, "being-removed")
+	})
+	f.want(f.post("/pool/terminate", termination(f.machine(1), true)), http.StatusConflict, marked+" is not a viable", "(being-removed)")
+	f.want(f.post("/pool/membershipStatus", membership(f.machine(1), false, true)), http.StatusConflict, "(being-removed)")
+	f.want(f.post("/pool/size", size(2)), http.StatusOK)
+	// The one that is left has nowhere to send its pods: they do not go where no pod is to come any more.
+	f.want(f.post("/pool/size", size(1)), http.StatusConflict, "(being-removed)", "(no-room)")
+	for _, rt := range f.records() {
+		if rt.Spec.NodeName == marked {
+			t.Errorf("a retirement of node %s was made", marked)
+		}
+	}
+	n, err := f.Client().CoreV1().Nodes().Get(f.ctx, marked, metav1.GetOptions{})
+	f.check(err)
+	if n.Spec.Unschedulable || !slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.MatchTaint(&mark) && t.Value == mark.Value }) {
+		t.Errorf("node %s: %+v; want it as it was", marked, n.Spec)
+	}
+	if f.machine(1); len(f.pool.Machines()) != 2 || f.pool.Desired() != 2 {
+		t.Errorf("%d machines, a desired size of %d; want 2", len(f.pool.Machines()), f.pool.Desired())
+	}
+}
+
+// taint gives a node another taint.
+func (f *fixture) taint(node string, more corev1.Taint) {
+	f.t.Helper()
+	nodes := f.Client().CoreV1().Nodes()
+	f.await("the node is tainted", func() bool {
+		n, err := nodes.Get(f.ctx, node, metav1.GetOptions{})
+		f.check(err)
+		n.Spec.Taints = append(n.Spec.Taints, more)
+		_, err = nodes.Update(f.ctx, n, metav1.UpdateOptions{})
+		if apierrors.IsConflict(err) {
+			return false
+		}
+		f.check(err)
+		return true
+	})
+}
+
+// TestI1WhatWasABypassIsNone makes a machine disposable, which its server would end at once, and detaches another.
+func TestI1WhatWasABypassIsNone(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "bypass", 3, options{})
+	slow := f.app("slow", 3)
+	slow.Stop = "3"
+	f.create(spread(slow))
+	ended := f.guarded(nil)
+	f.manage()
+	f.serve("a")
+	f.want(f.post("/pool/membershipStatus", membership(f.machine(0), false, true)), http.StatusOK)
+	if records := f.records(); len(records) != 1 || records[0].Spec.NodeName != f.node(0) || records[0].Status.Phase != v1alpha1.Succeeded || ended() < 1 {
+		t.Fatalf("%+v; want one retirement, of node %s", records, f.node(0))
+	}
+	f.await("the machine is replaced", func() bool { return len(f.running()) == 3 && f.nodes() == 3 })
+	for _, r := range f.pool.Requests() {
+		if strings.HasSuffix(r.Path, "/membershipStatus") && strings.Contains(r.Body, `"active":false`) {
+			t.Errorf("the pool's server was told %s, and would end the machine by itself", r.Body)
+		}
+	}
+	// A machine that is detached runs on, and so do its pods, whatever becomes of the pool.
+	own := f.app("own", 2)
+	own.Node = f.node(1)
+	f.create(own.Deployment())
+	before := f.uids(own.Name)
+	f.want(f.post("/pool/detach", termination(f.machine(1), true)), http.StatusOK)
+	f.want(f.post("/pool/size", size(1)), http.StatusOK)
+	if after := f.uids(own.Name); len(before) != 2 || !slices.Equal(before, after) {
+		t.Errorf("the pods %v of the machine that was detached are %v now", before, after)
+	}
+	n, err := f.Client().CoreV1().Nodes().Get(f.ctx, f.node(1), metav1.GetOptions{})
+	f.check(err)
+	if n.Spec.Unschedulable || len(n.Spec.Taints) > 0 || len(f.pool.Machines()) != 1 || f.pool.Desired() != 1 {
+		t.Errorf("node %s: %+v; %d machines, a desired size of %d", n.Name, n.Spec, len(f.pool.Machines()), f.pool.Desired())
+	}
+	if n := len(f.records()); n != 2 {
+		t.Errorf("%d retirements, want 2", n)
+	}
+}
+
+// uids are those of an app's pods that are not on their way out, in order.
+func (f *fixture) uids(app string) []types.UID {
+	f.t.Helper()
+	var uids []types.UID
+	for _, pods := range f.pods(app) {
+		for _, p := range pods {
+			uids = append(uids, p.UID)
+		}
+	}
+	slices.Sort(uids)
+	return uids
+}
