@@ -5,6 +5,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
 )
 
 // Options says which nodes may go, and under which limits.
@@ -15,6 +16,9 @@ type Options struct {
 	LocalStorage bool
 	// Unmanaged lets pods without a controller be evicted; nothing creates them anew.
 	Unmanaged bool
+	// Placeholder tells by a pod's labels that it but holds room, and that nothing of its own keeps its node: it is moved
+	// like any other, whatever it is annotated with. Nil is none.
+	Placeholder func(labels.Set) bool
 	// Protected names nodes that must stay, each with the reason in words, such as "machine is not evictable".
 	Protected map[string]string
 	// Lifted names nodes each with the key of an annotation that does not hold it: who asks is about to take it off.
@@ -90,6 +94,9 @@ var podRules = [...]podRule{
 func (o *Options) fate(p *pod) (podFate, *podRule) {
 	for i := range podRules {
 		if fate, decided := podRules[i].decide(p, o); decided {
+			if fate == fateBlocked && o.Placeholder != nil && o.Placeholder(p.class.labels.labels) {
+				continue
+			}
 			return fate, &podRules[i]
 		}
 	}

@@ -70,14 +70,25 @@ func ruleOf(g *v1alpha1.NodeGroup) (*underusedRule, error) {
 	if spec.Cooldown != nil {
 		r.cooldown = spec.Cooldown.Duration
 	}
-	if p := g.Spec.Drain.PlaceholderPods; p != nil {
-		selector, err := metav1.LabelSelectorAsSelector(p)
-		if err != nil {
-			return nil, fmt.Errorf("NodeGroup %s: spec.drain.placeholderPods: %w", g.Name, err)
-		}
-		r.placeholders = selector
+	selector, err := placeholdersOf(g)
+	if err != nil {
+		return nil, err
 	}
+	r.placeholders = selector
 	return r, nil
+}
+
+// placeholdersOf selects the pods of a group that but hold room; nil without any.
+func placeholdersOf(g *v1alpha1.NodeGroup) (labels.Selector, error) {
+	p := g.Spec.Drain.PlaceholderPods
+	if p == nil {
+		return nil, nil //nolint:nilnil // that there is none is an answer
+	}
+	selector, err := metav1.LabelSelectorAsSelector(p)
+	if err != nil {
+		return nil, fmt.Errorf("NodeGroup %s: spec.drain.placeholderPods: %w", g.Name, err)
+	}
+	return selector, nil
 }
 
 // used says for what a node counts as used; empty when it is used little.
@@ -205,7 +216,11 @@ func (f *fall) take(g *Group, e *placement.Evacuation) error {
 
 func optionsOf(g *Group, now time.Time) placement.Options {
 	d := g.Group.Spec.Drain
-	return placement.Options{Now: now, LocalStorage: d.DeleteLocalStorage, Unmanaged: d.EvictUnmanaged}
+	o := placement.Options{Now: now, LocalStorage: d.DeleteLocalStorage, Unmanaged: d.EvictUnmanaged}
+	if selector, err := placeholdersOf(g.Group); err == nil && selector != nil {
+		o.Placeholder = func(set labels.Set) bool { return selector.Matches(set) }
+	}
+	return o
 }
 
 // group decides on the nodes of one group.

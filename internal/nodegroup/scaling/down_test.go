@@ -226,6 +226,17 @@ func TestANodeWithSpareRoomStaysUntilThereIsRoomElsewhere(t *testing.T) {
 	}
 }
 
+func TestAtTheMaximumANodeThatHelpsNobodyMakesRoomForOneThatHelps(t *testing.T) {
+	g := underused(func(g *v1alpha1.NodeGroup) { *g.Spec.Maximum = 1 })
+	kinds := []Kind{template(g, "m4", "4", "16Gi"), template(g, "c8", "8", "16Gi")}
+	for cpu, want := range map[string]bool{"3": false, "6": true, "100": true} {
+		w := world(t, []Group{group(g, kinds...)}, []*corev1.Node{web("a", cooled)}, []*corev1.Pod{pod("x", "", cpu, "1Gi")})
+		if d := down(t, w)["a"]; (d.Verdict == nodegroup.Leaves) != want {
+			t.Errorf("a pod of %s cores waits: %s (%v); it should leave: %t", cpu, d.Verdict, d.Reasons, want)
+		}
+	}
+}
+
 func TestNodesThatLeaveTogetherAreFeasibleTogether(t *testing.T) { // I9
 	g := underused()
 	var nodes []*corev1.Node

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"pgregory.net/rapid"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/cloud"
@@ -124,7 +125,7 @@ func pending(n int, cpu, memory string, change ...func(*corev1.Pod)) []*corev1.P
 	return list
 }
 
-func up(t testing.TB, w *World) *Decision {
+func up(t rapid.TB, w *World) *Decision {
 	t.Helper()
 	d, err := Up(w)
 	if err != nil {
