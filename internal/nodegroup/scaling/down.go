@@ -78,7 +78,7 @@ func ruleOf(g *v1alpha1.NodeGroup) (*underusedRule, error) {
 	return r, nil
 }
 
-// placeholdersOf selects the pods of a group that but hold room; nil without any.
+// placeholdersOf selects the pods of a group that but hold room; nil without any. A selector that says nothing names none.
 func placeholdersOf(g *v1alpha1.NodeGroup) (labels.Selector, error) {
 	p := g.Spec.Drain.PlaceholderPods
 	if p == nil {
@@ -87,6 +87,9 @@ func placeholdersOf(g *v1alpha1.NodeGroup) (labels.Selector, error) {
 	selector, err := metav1.LabelSelectorAsSelector(p)
 	if err != nil {
 		return nil, fmt.Errorf("NodeGroup %s: spec.drain.placeholderPods: %w", g.Name, err)
+	}
+	if selector.Empty() {
+		return nil, nil //nolint:nilnil // as above
 	}
 	return selector, nil
 }

@@ -72,4 +72,8 @@ func TestTheNodeOfPlaceholdersStaysAsHeadRoomUntilTheyHaveRoomElsewhere(t *testi
 	if d := down(t, world(t, []Group{kinds}, append(nodes, web("c")), pods))["a"]; d.Verdict != nodegroup.Stays || d.Reasons[0].Rule != Used {
 		t.Errorf("as work that is held: %s, %v", d.Verdict, d.Reasons)
 	}
+	g.Spec.Drain.PlaceholderPods = &metav1.LabelSelector{}
+	if d := down(t, world(t, []Group{kinds}, append(nodes, web("c")), pods))["a"]; d.Verdict != nodegroup.Stays || d.Reasons[0].Rule != Used {
+		t.Errorf("with a selector that says nothing: %s, %v", d.Verdict, d.Reasons)
+	}
 }
