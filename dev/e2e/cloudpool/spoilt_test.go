@@ -2,7 +2,6 @@ package cloudpool_test
 
 import (
 	"net/http"
-	"strings"
 	"testing"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
@@ -37,7 +36,7 @@ func TestI7AnAnswerToAChangeThatIsNoAnswerLosesNothing(t *testing.T) {
 // badGateway checks that a client is told what has failed, and why.
 func (f *fixture) badGateway(a answer, message string) {
 	f.t.Helper()
-	if a.code != http.StatusBadGateway || a.message != message || a.detail == "" || strings.Contains(a.detail, "<html>\n") {
+	if a.code != http.StatusBadGateway || a.message != message || a.detail == "" {
 		f.t.Errorf("%s; want 502 %q, and why", a, message)
 	}
 }
