@@ -88,7 +88,7 @@ func (p *Pool) handler(machine string) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /config", p.getConfig)
 	mux.HandleFunc("POST /config", p.postConfig)
-	mux.HandleFunc("POST /start", func(w http.ResponseWriter, _ *http.Request) { p.setStarted(true); w.WriteHeader(http.StatusOK) })
+	mux.HandleFunc("POST /start", p.postStart)
 	mux.HandleFunc("POST /stop", func(w http.ResponseWriter, _ *http.Request) { p.setStarted(false); w.WriteHeader(http.StatusOK) })
 	mux.HandleFunc("GET /status", p.getStatus)
 	mux.HandleFunc("GET /pool", p.whenStarted(p.getPool))
@@ -189,10 +189,29 @@ func fail(w http.ResponseWriter, code int, format string, a ...any) {
 	_, _ = w.Write(raw)
 }
 
+// noConfig is said of a pool without a configuration.
+const noConfig = "no cloud pool configuration has been set"
+
+func (p *Pool) postStart(w http.ResponseWriter, _ *http.Request) {
+	p.mu.Lock()
+	configured := p.config != nil
+	p.mu.Unlock()
+	if !configured {
+		fail(w, http.StatusBadRequest, "attempt to start cloudpool before being configured")
+		return
+	}
+	p.setStarted(true)
+	w.WriteHeader(http.StatusOK)
+}
+
 func (p *Pool) getConfig(w http.ResponseWriter, _ *http.Request) {
 	p.mu.Lock()
 	config := p.config
 	p.mu.Unlock()
+	if config == nil {
+		fail(w, http.StatusNotFound, noConfig)
+		return
+	}
 	w.Header().Set("Content-Type", "application/json")
 	_, _ = w.Write(config)
 }
@@ -211,9 +230,9 @@ func (p *Pool) postConfig(w http.ResponseWriter, r *http.Request) {
 
 func (p *Pool) getStatus(w http.ResponseWriter, _ *http.Request) {
 	p.mu.Lock()
-	started := p.started
+	started, configured := p.started, p.config != nil
 	p.mu.Unlock()
-	reply(w, map[string]bool{"started": started, "configured": true})
+	reply(w, map[string]bool{"started": started, "configured": configured})
 }
 
 const timeFormat = "2006-01-02T15:04:05.000000Z"

@@ -324,6 +324,13 @@ func (p *Pool) SetDesired(n int) {
 	p.desired = n
 }
 
+// Unconfigure stops the pool, and leaves it as it was before anybody has given it a configuration.
+func (p *Pool) Unconfigure() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.config, p.started = nil, false
+}
+
 // Lose has a machine end by itself. The pool does not want it back.
 func (p *Pool) Lose(id string) bool {
 	p.mu.Lock()

@@ -30,21 +30,30 @@ func (n *Native) stopped(w http.ResponseWriter, r *http.Request, t target) bool 
 
 // serve answers what is not an update.
 func (n *Native) serve(s *Server, w http.ResponseWriter, r *http.Request, t target) {
-	if r.Method == http.MethodOptions {
-		w.Header().Set("Allow", "GET, POST, OPTIONS")
-		w.WriteHeader(http.StatusNoContent)
-		return
-	}
 	handlers := n.reads()
 	if r.Method == http.MethodPost {
 		handlers = n.writes(s)
 	}
-	h := handlers[t.action]
-	if h == nil {
+	h, allow := handlers[t.action], allowed[t.action]
+	switch {
+	case allow == "":
 		say(w, http.StatusNotFound, "there is nothing here", "want one of the paths of the cloudpool API")
-		return
+	case r.Method == http.MethodOptions:
+		w.Header().Set("Allow", allow)
+		w.WriteHeader(http.StatusNoContent)
+	case h == nil:
+		notAllowed(w, allow)
+	default:
+		h(w, r)
 	}
-	h(w, r)
+}
+
+// allowed are the methods of each path, as the reference server has them.
+var allowed = map[action]string{
+	actConfig: "GET, HEAD, POST, OPTIONS", actSize: "GET, HEAD, POST, OPTIONS",
+	actPool: "GET, HEAD, OPTIONS", actStatus: "GET, HEAD, OPTIONS",
+	actStart: "POST, OPTIONS", actStop: "POST, OPTIONS", actTerminate: "POST, OPTIONS", actDetach: "POST, OPTIONS",
+	actAttach: "POST, OPTIONS", actService: "POST, OPTIONS", actMembership: "POST, OPTIONS",
 }
 
 func (n *Native) reads() map[action]http.HandlerFunc {

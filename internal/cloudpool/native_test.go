@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http/httptest"
 	"regexp"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -209,4 +211,24 @@ func TestTimesAreInTheFormOfTheAPI(t *testing.T) {
 	if err = errors.Join(err, json.Unmarshal(raw, &read)); err != nil || read["id"] != "m" || read["machineState"] != "RUNNING" || len(read) != 9 {
 		t.Errorf("%s, %v", raw, err)
 	}
+}
+
+// TestAPathOfTheAPIIsThereWhateverTheMethod asks in ways that the API does not have.
+func TestAPathOfTheAPIIsThereWhateverTheMethod(t *testing.T) {
+	serveNatively(t, 1, 10, func(t *testing.T, _ *sim, _ *group, pool *Native) {
+		pool.started, pool.asked = true, time.Now().Add(time.Hour)
+		s := NewServer(ServerOptions{Log: slog.New(slog.DiscardHandler)}, &Front{Name: "web", Backend: pool, Native: pool})
+		for request, want := range map[string]string{
+			"GET /pool/terminate": "405 POST, OPTIONS", "HEAD /start": "405 POST, OPTIONS", "POST /pool": "405 GET, HEAD, OPTIONS",
+			"POST /status": "405 GET, HEAD, OPTIONS", "OPTIONS /pool/size": "204 GET, HEAD, POST, OPTIONS", "OPTIONS /x": "404 ", "GET /x": "404 ",
+			"POST /x": "404 ", "HEAD /pool": "200 ",
+		} {
+			method, path, _ := strings.Cut(request, " ")
+			w := httptest.NewRecorder()
+			s.ServeHTTP(w, httptest.NewRequest(method, path, nil))
+			if got := fmt.Sprint(w.Code, " ", w.Header().Get("Allow")); got != want {
+				t.Errorf("%s: %s, want %s", request, got, want)
+			}
+		}
+	})
 }

@@ -96,6 +96,14 @@ func TestAnUpdateThatOwesNothingOrIsRefusedEndsWithItsTroubles(t *testing.T) {
 				if err != nil || over.Outcome.Result != BackendAway || busy != nil || busyErr != nil {
 					t.Errorf("%+v, %v, busy with %v", over.Outcome, err, busy)
 				}
+				if tt.decrement {
+					s.manage() // the machine goes after all
+				}
+				// Whoever asks again then is told that it is done, but for a machine that is still to be replaced.
+				past, err := a.Past(t.Context(), uuid(1))
+				if err != nil || (past != nil) != tt.decrement || past != nil && past.Outcome.Result != Done {
+					t.Errorf("later: %+v, %v", past, err)
+				}
 			})
 		})
 	}

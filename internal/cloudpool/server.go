@@ -134,7 +134,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) (pool, handling s
 	if strings.HasPrefix(r.URL.Path, ownPrefix) {
 		return s.serveOwn(w, r)
 	}
-	if t.pool == "" && t.action == actOther && s.root == nil && slices.Equal(plainSegments(r.URL.EscapedPath()), []string{multiSegment}) {
+	if t.pool == "" && t.action == actOther && slices.Equal(plainSegments(r.URL.EscapedPath()), []string{multiSegment}) {
 		s.list(w, r)
 		return "", "list"
 	}
@@ -386,7 +386,11 @@ func (s *Server) detach(w http.ResponseWriter, r *http.Request, f *Front, raw []
 	if s.held(w, f, detachMachine, err) {
 		return
 	}
-	s.o.Log.Info("a machine is detached: it runs on outside of the pool", "pool", f.Name, "machine", want.MachineID, "user", user, "err", err)
+	if err == nil {
+		s.o.Log.Info("a machine is detached: it runs on outside of the pool", "pool", f.Name, "machine", want.MachineID, "user", user)
+	} else {
+		s.o.Log.Warn("a machine could not be detached", "pool", f.Name, "machine", want.MachineID, "user", user, "err", err)
+	}
 	s.relay(w, detachMachine, "detachMachine "+want.MachineID, err)
 }
 

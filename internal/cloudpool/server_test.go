@@ -131,3 +131,22 @@ func TestI10APoolWhoseNameNoLeaseCanHaveIsNotServed(t *testing.T) {
 		}
 	}
 }
+
+func TestPoolsAreListedHoweverManyThereAre(t *testing.T) {
+	for want, fronts := range map[string][]*Front{
+		"[\n  \"http://example.com/cloudpools/a\"\n]":                                         {{Name: "a"}},
+		"[\n  \"http://example.com/cloudpools/a\",\n  \"http://example.com/cloudpools/b\"\n]": {{Name: "a"}, {Name: "b"}},
+	} {
+		s := NewServer(ServerOptions{Log: slog.New(slog.DiscardHandler)}, fronts...)
+		w := httptest.NewRecorder()
+		s.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/cloudpools", nil))
+		if w.Code != http.StatusOK || w.Body.String() != want {
+			t.Errorf("%d %s, want %s", w.Code, w.Body, want)
+		}
+		w = httptest.NewRecorder()
+		s.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/cloudpools", strings.NewReader("{}")))
+		if w.Code != http.StatusMethodNotAllowed {
+			t.Errorf("POST: %d, want 405: pools are made elsewhere", w.Code)
+		}
+	}
+}

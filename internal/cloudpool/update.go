@@ -328,18 +328,31 @@ func (u *Updater) Find(ctx context.Context, id string) (*Update, error) {
 	return r.find(id), nil
 }
 
-// Past gives the latest update of a kind that ended with a machine gone; nil when none is remembered.
+// Past gives the latest update that had a machine leave which is gone; nil when none is remembered. One that ended before the
+// machine was gone, because its cloud did not delete it for long, has come to its end since.
 func (u *Updater) Past(ctx context.Context, machine string) (*Update, error) {
 	r, err := u.written(ctx)
 	if err != nil {
 		return nil, err
 	}
 	for _, up := range append([]*Update{r.Current}, pointers(r.Past)...) {
-		if up != nil && up.MachineID == machine && up.Outcome != nil && up.Outcome.Result == Done {
+		switch {
+		case up == nil || up.MachineID != machine || up.Outcome == nil:
+		case up.Outcome.Result == Done:
 			return up, nil
+		case up.leftBehind():
+			since := up.clone()
+			since.Outcome = &Outcome{Result: Done, Removed: 1, At: up.Outcome.At}
+			return since, nil
 		}
 	}
 	return nil, nil
+}
+
+// leftBehind reports an update that ended while its machine was still on its way out, which nothing is owed for.
+func (up *Update) leftBehind() bool {
+	t := up.turn(up.MachineID)
+	return up.Decrement && t != nil && t.State == Leaving
 }
 
 func pointers(all []Update) []*Update {

@@ -4,6 +4,7 @@ package cloudpool_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -92,6 +93,7 @@ type fixture struct {
 	clouds string
 	front  string // where the process in front of the server is
 	auth   provider.Auth
+	settle time.Duration // how long the pool's server may show a machine that it has terminated
 	// between, if set, is between the processes that are started from then on and the API server.
 	between *faultproxy.Proxy
 	// selector selects the pool's nodes, and cloud is where its NodeGroup's machines are.
@@ -105,6 +107,8 @@ type options struct {
 	nodes emulator.ClusterNodes
 	// auth is how the product shows the pool's server who it is.
 	auth provider.Auth
+	// settle is how long the pool's server may show a machine that it has terminated: more than the pool's lag.
+	settle time.Duration
 }
 
 // newFixture makes a pool of n machines.
@@ -115,7 +119,7 @@ func newFixture(t *testing.T, name string, n int, o options) *fixture {
 	t.Cleanup(cancel)
 	f := &fixture{
 		Testbed: bed, t: t, ctx: ctx, name: name, selector: map[string]string{emulator.PoolLabel: name},
-		cloud: v1alpha1.CloudGroup{Provider: provider.Name, Group: name}, auth: o.auth,
+		cloud: v1alpha1.CloudGroup{Provider: provider.Name, Group: name}, auth: o.auth, settle: cmp.Or(o.settle, 500*time.Millisecond),
 	}
 	o.nodes.Cluster, o.nodes.Pool = f.Cluster, name
 	o.pool.Name, o.pool.Nodes = name, o.nodes
@@ -132,7 +136,7 @@ func newFixture(t *testing.T, name string, n int, o options) *fixture {
 
 // pools are the clouds that there are, with the pool's server at an address.
 func (f *fixture) pools(address string) map[string]any {
-	settle := cloud.Duration(500 * time.Millisecond)
+	settle := cloud.Duration(f.settle)
 	return map[string]any{"cloudpool": provider.Config{
 		Pools: []provider.PoolConfig{{Name: f.name, URL: address}}, SettleTime: &settle,
 		PollInterval: cloud.Duration(200 * time.Millisecond), Auth: f.auth,

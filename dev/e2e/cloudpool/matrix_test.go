@@ -59,7 +59,11 @@ func (f *fixture) unchanged(n int) {
 func matrix(f *fixture) {
 	f.create(f.app("web", 3).Deployment())
 	f.reads()
+	f.forms()
+	f.methods()
 	f.badInput()
+	f.badMachineInput()
+	f.shortPaths()
 	f.spellings()
 	f.unchanged(4)
 	f.members()

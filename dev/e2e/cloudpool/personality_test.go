@@ -44,6 +44,7 @@ func TestThePersonalityDoesAllOfItInOneProcess(t *testing.T) {
 	if a := f.get(pool + "/pool"); a.code != http.StatusOK {
 		t.Errorf("GET: %s", a)
 	}
+	f.list() // as the server of several has it
 	f.want(f.post(pool+"/pool/size", `{}`), http.StatusBadRequest, "setDesiredSize message did not specify a desiredSize")
 	f.want(f.post(pool+"/terminate", termination("i-0000000000000000", true)), http.StatusInternalServerError,
 		"failed to terminate machine", "no kubernetes node with external ID i-0000000000000000 exists")

@@ -1,0 +1,122 @@
+package cloudpool_test
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/dev/controlplane"
+	"github.com/slipway-dev/slipway/internal/cloudpool/api"
+)
+
+// TestI8ANodeGroupsPoolIsAfterAKillWhatItWas kills slipway cloudpool over a NodeGroup with SIGKILL, in the middle of a set-size
+// and otherwise. What the pool keeps of its machines is kept by nobody else: no server is behind it.
+func TestI8ANodeGroupsPoolIsAfterAKillWhatItWas(t *testing.T) {
+	t.Parallel()
+	for name, anew := range map[string]bool{"again": false, "elsewhere": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newNative(t, "killed"+name, 5)
+			slow := f.app("slow", 4)
+			slow.Stop = "2"
+			f.create(slow.Deployment())
+			f.manage()
+			p, replicas := f.native("a"), 0
+			f.killedInTheMiddle(func() {
+				t.Helper()
+				f.check(p.Kill())
+				if !anew {
+					f.check(p.Restart(f.ctx))
+					return
+				}
+				replicas++
+				p = f.native(fmt.Sprint("b", replicas)) // which the Lease is not of
+			})
+		})
+	}
+}
+
+// native starts a process over the NodeGroup.
+func (f *fixture) native(replica string) *controlplane.Process {
+	f.t.Helper()
+	return f.serve(replica, "--native", f.name, "--native-refresh", "0s")
+}
+
+// killedInTheMiddle has the process killed, and another one in its place, at each of the moments that matter.
+func (f *fixture) killedInTheMiddle(kill func()) {
+	f.t.Helper()
+	all := f.machines()
+	detached, blessed, aside := all[0].ID, all[1].ID, all[2].ID
+	f.want(f.post("/pool/detach", termination(detached, true)), http.StatusOK)
+	f.want(f.post("/pool/membershipStatus", membership(blessed, true, false)), http.StatusOK)
+	f.want(f.post("/pool/serviceState", `{"machineId":"`+blessed+`","serviceState":"IN_SERVICE"}`), http.StatusOK)
+	f.want(f.post("/pool/membershipStatus", membership(aside, false, false)), http.StatusOK) // and is replaced
+	f.sized(4, 4, 5, 6)
+	kept := func() {
+		f.t.Helper()
+		m, other := f.listed(blessed), f.listed(aside)
+		if m == nil || !m.Active() || m.Evictable() || m.ServiceState != api.InService {
+			f.t.Errorf("%+v; want it active, not evictable, and in service", m)
+		}
+		if other == nil || other.Active() || other.Evictable() || other.State != api.Running {
+			f.t.Errorf("%+v; want it neither active nor evictable, and running", other)
+		}
+		if m := f.listed(detached); m != nil {
+			f.t.Errorf("%+v; want it detached", m)
+		}
+	}
+	accepted := f.post("/pool/size", size(2), "Prefer: respond-async")
+	f.want(accepted, http.StatusAccepted)
+	f.await("a node is being drained", func() bool {
+		return slices.ContainsFunc(f.records(), func(rt v1alpha1.NodeRetirement) bool { return rt.Status.Phase == v1alpha1.Draining })
+	})
+	kill()
+	kept()
+	f.want(f.post("/pool/size", size(2)), http.StatusOK) // told how the first one ends
+	up := f.awaitUpdate(accepted.header.Get("Location"))
+	if up.Outcome.Removed != 2 || up.DesiredSize != 2 {
+		f.t.Errorf("%+v, %+v; want 2 removed", up, up.Outcome)
+	}
+	f.sized(2, 2, 3, 4)
+	f.succeeded(2)
+	kept()
+
+	// More machines are asked for, and nobody is there when they come.
+	f.want(f.post("/pool/size", size(3)), http.StatusOK)
+	kill()
+	f.sized(3, 3, 4, 5)
+	kept()
+
+	f.want(f.post("/stop", ""), http.StatusOK)
+	kill()
+	f.want(f.get("/pool"), http.StatusInternalServerError, notStarted)
+	if status := f.document("/status", statusKeys); string(status["started"]) != "false" {
+		f.t.Errorf("GET /status: %s", status)
+	}
+	f.want(f.post("/start", ""), http.StatusOK)
+	kill()
+	f.sized(3, 3, 4, 5)
+	kept()
+
+	f.want(f.post("/pool/attach", `{"machineId":"`+detached+`"}`), http.StatusOK)
+	f.sized(4, 4, 5, 5)
+	f.uncordoned()
+}
+
+// uncordoned checks that no node of the pool is left as if it was to go.
+func (f *fixture) uncordoned() {
+	f.t.Helper()
+	list, err := f.Client().CoreV1().Nodes().List(f.ctx, metav1.ListOptions{
+		LabelSelector: metav1.FormatLabelSelector(&metav1.LabelSelector{MatchLabels: f.selector}),
+	})
+	f.check(err)
+	for i := range list.Items {
+		if n := &list.Items[i]; n.Spec.Unschedulable {
+			f.t.Errorf("I3: node %s is cordoned", n.Name)
+		}
+	}
+}

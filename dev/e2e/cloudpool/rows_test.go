@@ -1,0 +1,518 @@
+package cloudpool_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/slipway-dev/slipway/dev/azure"
+	emulator "github.com/slipway-dev/slipway/dev/cloudpool"
+	"github.com/slipway-dev/slipway/internal/cloudpool/api"
+)
+
+// More rows of the matrix: the forms of answers, the methods and paths, and what is asked of one machine.
+
+const notStarted = "attempt to invoke cloudpool before being started"
+
+// inBoth runs a test with a pool of n machines in front of a server, and with one over a NodeGroup.
+func inBoth(t *testing.T, name string, n int, o options, do func(f *fixture)) {
+	t.Helper()
+	t.Run("in front of a server", func(t *testing.T) {
+		t.Parallel()
+		f := newFixture(t, name+"-proxied", n, o)
+		f.manage()
+		f.serve("a")
+		do(f)
+	})
+	t.Run("over a NodeGroup", func(t *testing.T) {
+		t.Parallel()
+		f := newNative(t, name+"native", n)
+		f.manage()
+		f.serve("a", "--native", f.name, "--native-refresh", "0s")
+		do(f)
+	})
+}
+
+// What a document of the API has, and what it may have: a key that may be absent is never null.
+var (
+	poolKeys    = []string{"machines", "timestamp"}
+	sizeKeys    = []string{"active", "allocated", "desiredSize", "timestamp"}
+	statusKeys  = []string{"configured", "started"}
+	machineKeys = []string{
+		"cloudProvider", "id", "machineSize", "machineState", "membershipStatus", "privateIps", "publicIps", "region", "serviceState",
+	}
+	optionalKeys = []string{"launchTime", "metadata", "requestTime"}
+)
+
+// forms looks at documents as they are sent, of which clients read every byte in their own way.
+func (f *fixture) forms() {
+	f.t.Helper()
+	pool := f.document("/pool", poolKeys)
+	f.document("/pool/size", sizeKeys)
+	status := f.document("/status", statusKeys)
+	if string(status["started"]) != "true" || string(status["configured"]) != "true" {
+		f.t.Errorf("GET /status: %s", status)
+	}
+	var machines []map[string]json.RawMessage
+	f.check(json.Unmarshal(pool["machines"], &machines))
+	for _, m := range machines {
+		f.hasKeys("a machine", m, machineKeys, optionalKeys)
+		var membership map[string]bool
+		if json.Unmarshal(m["membershipStatus"], &membership) != nil || !maps.Equal(membership, map[string]bool{"active": true, "evictable": true}) {
+			f.t.Errorf("a membership of %s", m["membershipStatus"])
+		}
+		for _, key := range []string{"publicIps", "privateIps"} {
+			var addresses []string
+			if json.Unmarshal(m[key], &addresses) != nil || addresses == nil {
+				f.t.Errorf("%s of %s, want a list", key, m[key])
+			}
+		}
+	}
+	if f.pool != nil {
+		f.unspoilt()
+	}
+}
+
+// document reads an object that has just these keys, whose times are in the API's form.
+func (f *fixture) document(path string, keys []string) map[string]json.RawMessage {
+	f.t.Helper()
+	a := f.get(path)
+	var object map[string]json.RawMessage
+	f.check(json.Unmarshal([]byte(a.body), &object))
+	f.hasKeys("GET "+path, object, keys, nil)
+	if a.header.Get("Content-Type") != "application/json" || !strings.HasPrefix(a.body, "{\n  \"") {
+		f.t.Errorf("GET %s: %v, %.40q; want indented JSON", path, a.header, a.body)
+	}
+	if f.pool == nil { // a server's times are its own
+		times := regexp.MustCompile(`"(timestamp|requestTime|launchTime)": "[^"]*"`).FindAllString(a.body, -1)
+		form := regexp.MustCompile(`: "\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"$`)
+		if slices.ContainsFunc(times, func(text string) bool { return !form.MatchString(text) }) {
+			f.t.Errorf("GET %s: the times are %s", path, times)
+		}
+	}
+	return object
+}
+
+func (f *fixture) hasKeys(what string, object map[string]json.RawMessage, keys, optional []string) {
+	f.t.Helper()
+	for key, value := range object {
+		if string(value) == "null" || !slices.Contains(keys, key) && !slices.Contains(optional, key) {
+			f.t.Errorf("%s has %q: %s", what, key, value)
+		}
+	}
+	for _, key := range keys {
+		if object[key] == nil {
+			f.t.Errorf("%s has no %q", what, key)
+		}
+	}
+}
+
+// unspoilt compares what is read in front of a server with what that one says, byte by byte.
+func (f *fixture) unspoilt() {
+	f.t.Helper()
+	f.pool.Inject(emulator.Fault{Kind: emulator.Stale}) // of one moment
+	defer f.pool.Heal()
+	for _, path := range []string{"/pool", "/pool/size", "/status", "/config"} {
+		its, err := send(f.ctx, http.DefaultClient, f.server.URL, http.MethodGet, path, "")
+		f.check(err)
+		if a := f.get(path); a.body != its.body || a.header.Get("Content-Type") != its.header.Get("Content-Type") {
+			f.t.Errorf("GET %s: %s; the server says %s", path, a, its)
+		}
+	}
+}
+
+// methods asks with every method for every path.
+func (f *fixture) methods() {
+	f.t.Helper()
+	paths := map[string][]string{"/pool": {"GET"}, "/status": {"GET"}, "/pool/size": {"GET", "POST"}, "/config": {"GET", "POST"}}
+	for _, path := range []string{"/start", "/stop", "/pool/terminate", "/pool/detach", "/pool/attach", "/pool/serviceState", "/pool/membershipStatus"} {
+		paths[path] = []string{"POST"}
+	}
+	for path, methods := range paths {
+		options, err := f.send(f.ctx, http.MethodOptions, path, "")
+		f.check(err)
+		allow := strings.Split(options.header.Get("Allow"), ", ")
+		head, err := f.send(f.ctx, http.MethodHead, path, "")
+		f.check(err)
+		for _, method := range []string{"GET", "POST"} {
+			there := slices.Contains(methods, method)
+			if slices.Contains(allow, method) != there {
+				f.t.Errorf("OPTIONS %s: %d, %v; want %v allowed", path, options.code, allow, methods)
+			}
+			if there {
+				continue
+			}
+			if a, err := f.send(f.ctx, method, path, ""); err != nil || a.code != http.StatusMethodNotAllowed || a.header.Get("Allow") == "" {
+				f.t.Errorf("%s %s: %s, %v; want 405", method, path, a, err)
+			}
+		}
+		code := http.StatusOK
+		if !slices.Contains(methods, "GET") {
+			code = http.StatusMethodNotAllowed
+		}
+		if head.code != code || head.body != "" || code == http.StatusOK && head.header.Get("Content-Type") != "application/json" {
+			f.t.Errorf("HEAD %s: %s, %v; want %d without a body", path, head, head.header, code)
+		}
+	}
+	f.list()
+	f.unchanged(4)
+}
+
+// list asks which pools there are.
+func (f *fixture) list() {
+	f.t.Helper()
+	a := f.get("/cloudpools")
+	var urls []string
+	err := json.Unmarshal([]byte(a.body), &urls)
+	if err != nil || a.code != http.StatusOK || !slices.Equal(urls, []string{f.front + "/cloudpools/" + f.name}) {
+		f.t.Errorf("GET /cloudpools: %s, %v", a, err)
+	}
+	for _, method := range []string{http.MethodPost, http.MethodPut, http.MethodDelete} {
+		a, err := f.send(f.ctx, method, "/cloudpools", `{"name":"x"}`)
+		if err != nil || a.code != http.StatusMethodNotAllowed || a.header.Get("Allow") == "" {
+			f.t.Errorf("%s /cloudpools: %s, %v; want 405", method, a, err)
+		}
+	}
+	if a := f.get("/cloudpools/other/pool"); a.code != http.StatusNotFound {
+		f.t.Errorf("GET of another pool: %s", a)
+	}
+}
+
+// badMachineInput sends what passes through to a server as it is. The reference server takes a state that it does not know
+// for a fault of its own, and a machine that is not named for one of that name.
+func (f *fixture) badMachineInput() {
+	f.t.Helper()
+	id := f.machines()[0].ID
+	const noState, unknown = "setServiceState message did not specify a serviceState", "setServiceState message: serviceState is not known"
+	with := func(more string) string { return `{"machineId":"` + id + `"` + more + `}` }
+	for _, tt := range []struct {
+		path, body string
+		code       int // of a server
+		message    string
+		self       string // what is said, with 400, where there is no server; empty when it is the same
+	}{
+		{"/pool/serviceState", with(`,"serviceState":"SLEEPING"`), 500, "internal error", unknown},
+		{"/pool/serviceState", with(`,"serviceState":"in_service"`), 500, "internal error", unknown},
+		{"/pool/serviceState", with(``), 500, "internal error", noState},
+		{"/pool/serviceState", with(`,"serviceState":null`), 500, "internal error", noState},
+		{"/pool/serviceState", `{"serviceState":"IN_SERVICE"}`, 404, "machine null", "setServiceState message did not specify a machineId"},
+		{"/pool/serviceState", `{`, 400, "illegal input", "failed to decode setServiceState message"},
+		{"/pool/attach", `{}`, 404, "unrecognized machine", "attachMachine message did not specify a machineId"},
+		{"/pool/attach", `[`, 400, "illegal input", "failed to decode attachMachine message"},
+		{"/pool/detach", `{}`, 400, "detachMachine message did not specify a machineId", ""},
+		{"/pool/detach", with(`,"decrementDesiredSize":"yes"`), 400, "failed to decode detachMachine message", ""},
+		{"/pool/terminate", with(`,"decrementDesiredSize":1`), 400, "failed to decode terminateMachine message", ""},
+		{"/pool/membershipStatus", `{"membershipStatus":{"active":false}}`, 400, "setMembershipStatus message did not specify a machineId", ""},
+		{"/pool/membershipStatus", with(`,"membershipStatus":null`), 400, "setMembershipStatus message did not specify a membershipStatus", ""},
+		{"/pool/membershipStatus", with(`,"membershipStatus":{"active":"no"}`), 400, "failed to decode setMembershipStatus message", ""},
+		{"/pool/membershipStatus", with(`,"membershipStatus":[]`), 400, "failed to decode setMembershipStatus message", ""},
+	} {
+		if f.pool == nil && tt.self != "" {
+			tt.code, tt.message = http.StatusBadRequest, tt.self
+		}
+		if a := f.post(tt.path, tt.body); a.code != tt.code || !strings.Contains(a.message, tt.message) {
+			f.t.Errorf("POST %s %s: %s; want %d %q", tt.path, tt.body, a, tt.code, tt.message)
+		}
+	}
+}
+
+// shortPaths asks of one machine where a server of several pools has it: without /pool before it.
+func (f *fixture) shortPaths() {
+	f.t.Helper()
+	const nobody = "no-such-machine"
+	status := membership(nobody, false, false)
+	for _, at := range []string{"", "/pool", "/cloudpools/" + f.name, "/cloudpools/" + f.name + "/pool"} {
+		for path, body := range map[string]string{
+			"/terminate": termination(nobody, true), "/detach": termination(nobody, true), "/attach": `{"machineId":"` + nobody + `"}`,
+			"/serviceState": `{"machineId":"` + nobody + `","serviceState":"IN_SERVICE"}`, "/membershipStatus": status,
+		} {
+			if a := f.post(at+path, body); a.code != http.StatusNotFound || a.message == "" {
+				f.t.Errorf("POST %s%s: %s; want 404", at, path, a)
+			}
+		}
+		id := f.machines()[1].ID
+		for _, state := range []api.ServiceState{api.OutOfService, api.UnknownState} {
+			f.want(f.post(at+"/serviceState", `{"machineId":"`+id+`","serviceState":"`+string(state)+`"}`), http.StatusOK)
+			if m := f.listed(id); m == nil || m.ServiceState != state {
+				f.t.Errorf("POST %s/serviceState: %+v, want %s", at, m, state)
+			}
+		}
+	}
+}
+
+// listed is a machine as GET /pool has it, in whichever state; nil when there is none.
+func (f *fixture) listed(id string) *api.Machine {
+	f.t.Helper()
+	var pool api.Pool
+	f.check(json.Unmarshal([]byte(f.get("/pool").body), &pool))
+	if i := slices.IndexFunc(pool.Machines, func(m api.Machine) bool { return m.ID == id }); i >= 0 {
+		return &pool.Machines[i]
+	}
+	return nil
+}
+
+// TestOneMachineIsToldWhatToDoInEachWay goes through memberships, replacements and a pool that is stopped.
+func TestOneMachineIsToldWhatToDoInEachWay(t *testing.T) {
+	t.Parallel()
+	// A size that is raised for a machine which counts again has no other one launched before it does.
+	slow := options{pool: emulator.Options{Lag: 2 * time.Second}, settle: time.Minute}
+	inBoth(t, "one", 3, slow, func(f *fixture) {
+		f.create(f.app("web", 2).Deployment())
+		f.memberships()
+		f.replacements()
+		f.stopped()
+		if f.pool != nil {
+			f.unconfigured()
+		}
+	})
+}
+
+// sized waits until a pool has that size, of which some machines may not count, and that many nodes. A server may have
+// launched one more, which has registered while it was going: its node stays.
+func (f *fixture) sized(desired, active, allocated, nodes int) {
+	f.t.Helper()
+	want := api.Size{Desired: desired, Active: active, Allocated: allocated}
+	f.await(fmt.Sprintf("%d machines serve on %d nodes, %d desired, %d allocated", active, nodes, desired, allocated), func() bool {
+		is := f.size()
+		is.Timestamp = want.Timestamp
+		n := f.nodes()
+		return is == want && len(f.running()) == active && (n == nodes || f.pool != nil && n > nodes)
+	})
+}
+
+// memberships leads a machine through all that can be said of it.
+func (f *fixture) memberships() {
+	f.t.Helper()
+	id := f.machines()[0].ID
+	is := func(active, evictable bool) {
+		f.t.Helper()
+		if m := f.listed(id); m == nil || m.Membership == nil || *m.Membership != (api.MembershipStatus{Active: active, Evictable: evictable}) {
+			f.t.Errorf("%+v; want active %t, evictable %t", m, active, evictable)
+		}
+	}
+	say := func(status string) {
+		f.t.Helper()
+		f.want(f.post("/pool/membershipStatus", `{"machineId":"`+id+`","membershipStatus":`+status+`}`), http.StatusOK)
+	}
+	say(`{"evictable":false}`) // blessed: what is missing is true
+	is(true, false)
+	f.sized(3, 3, 3, 3)
+	say(`{"active":false,"evictable":false}`) // awaiting service: replaced, and kept
+	is(false, false)
+	f.sized(3, 3, 4, 4)
+	say(`{"active":false,"evictable":false}`) // it is so, and replaced once
+	f.sized(3, 3, 4, 4)
+	f.want(f.post("/pool/terminate", termination(id, true)), http.StatusConflict, "not evictable")
+	f.want(f.post("/pool/detach", termination(id, true)), f.blessed(), "evict")
+	f.want(f.post("/pool/size", size(3)), http.StatusOK) // does not count it
+	f.sized(3, 3, 4, 4)
+	say(`{"active":true,"evictable":false}`) // counts again, and the others are kept
+	is(true, false)
+	f.sized(4, 4, 4, 4)
+	say(`{}`)
+	is(true, true)
+	f.sized(4, 4, 4, 4)
+	say(`{"active":true,"evictable":false}`)
+	f.want(f.post("/pool/size", size(3)), http.StatusOK) // others go
+	is(true, false)
+	f.sized(3, 3, 3, 3)
+	say(`{"active":false,"evictable":true}`) // disposable, even though it was blessed
+	f.sized(3, 3, 3, 3)
+	if m := f.listed(id); m != nil && !m.State.Over() {
+		f.t.Errorf("the machine that was made disposable is there: %+v", m)
+	}
+}
+
+// replacements has machines go that are to be replaced: decrementDesiredSize is false, also where it is missing.
+func (f *fixture) replacements() {
+	f.t.Helper()
+	nodes := 3
+	for _, decrement := range []string{``, `,"decrementDesiredSize":false`, `,"decrementDesiredSize":null`} {
+		id := f.machines()[0].ID
+		f.want(f.post("/pool/terminate", `{"machineId":"`+id+`"`+decrement+`}`), http.StatusOK)
+		f.sized(3, 3, 3, nodes)
+		if m := f.listed(id); m != nil && !m.State.Over() {
+			f.t.Errorf("terminated with %q, and there: %+v", decrement, m)
+		}
+		if strings.Contains(decrement, "null") {
+			continue
+		}
+		id = f.machines()[0].ID
+		f.want(f.post("/pool/detach", `{"machineId":"`+id+`"`+decrement+`}`), http.StatusOK)
+		nodes++ // it runs on
+		f.sized(3, 3, 3, nodes)
+		if m := f.listed(id); m != nil {
+			f.t.Errorf("detached with %q, and a member: %+v", decrement, m)
+		}
+	}
+}
+
+// stopped asks all that a pool which is not started does not do.
+func (f *fixture) stopped() {
+	f.t.Helper()
+	id := f.machines()[0].ID
+	f.want(f.post("/stop", ""), http.StatusOK)
+	for _, tt := range []struct {
+		method, path, body string
+		// judged requests read the pool first, and say of its server that it does not answer.
+		judged bool
+	}{
+		{"GET", "/pool", "", false},
+		{"GET", "/pool/size", "", false},
+		{"POST", "/pool/size", size(2), true},
+		{"POST", "/pool/size", size(4), true},
+		{"POST", "/pool/terminate", termination(id, true), true},
+		{"POST", "/pool/detach", termination(id, true), false},
+		{"POST", "/pool/attach", `{"machineId":"` + id + `"}`, false},
+		{"POST", "/pool/serviceState", `{"machineId":"` + id + `","serviceState":"IN_SERVICE"}`, false},
+		{"POST", "/pool/membershipStatus", membership(id, false, false), false},
+		{"POST", "/pool/membershipStatus", membership(id, true, false), true},
+		{"POST", "/pool/membershipStatus", membership(id, false, true), true},
+	} {
+		a, err := f.ask(f.front, tt.method, tt.path, tt.body)
+		f.check(err)
+		if tt.judged && f.pool != nil {
+			f.want(a, http.StatusBadGateway, notStarted)
+		} else if a.code != http.StatusInternalServerError || a.message != notStarted || a.detail != "" {
+			f.t.Errorf("%s %s %s: %s; want 500 %q", tt.method, tt.path, tt.body, a, notStarted)
+		}
+	}
+	status := f.document("/status", statusKeys)
+	if string(status["started"]) != "false" || string(status["configured"]) != "true" {
+		f.t.Errorf("GET /status: %s", status)
+	}
+	if a := f.get("/config"); a.code != http.StatusOK {
+		f.t.Errorf("GET /config: %s", a)
+	}
+	f.want(f.post("/start", ""), http.StatusOK)
+	f.want(f.post("/start", ""), http.StatusOK)
+	f.unchanged(3)
+}
+
+// unconfigured asks a server that has no configuration. A NodeGroup has always one.
+func (f *fixture) unconfigured() {
+	f.t.Helper()
+	f.pool.Unconfigure()
+	f.want(f.get("/config"), http.StatusNotFound, "no cloud pool configuration has been set")
+	f.want(f.post("/start", ""), http.StatusBadRequest, "before being configured")
+	status := f.document("/status", statusKeys)
+	if string(status["started"]) != "false" || string(status["configured"]) != "false" {
+		f.t.Errorf("GET /status: %s", status)
+	}
+	f.want(f.post("/config", `{"name":"again"}`), http.StatusOK)
+	f.want(f.post("/start", ""), http.StatusOK)
+	if a := f.get("/config"); a.code != http.StatusOK || a.body != `{"name":"again"}` {
+		f.t.Errorf("GET /config: %s", a)
+	}
+	f.unchanged(3)
+}
+
+// TestAMachineThatDoesNotRunIsTerminatedWhereItMay has a machine in each of the states.
+func TestAMachineThatDoesNotRunIsTerminatedWhereItMay(t *testing.T) {
+	t.Parallel()
+	inBoth(t, "state", 4, options{}, func(f *fixture) {
+		if f.pool != nil {
+			f.terminateInEachState()
+		} else {
+			f.terminateInEachAzureState()
+		}
+	})
+}
+
+func (f *fixture) terminateInEachState() {
+	f.t.Helper()
+	place := func(s emulator.State) string { return f.pool.Place(s, nil).ID }
+	for state, want := range map[emulator.State]int{
+		emulator.Rejected: http.StatusNotFound, emulator.Terminated: http.StatusNotFound,
+		emulator.Terminating: http.StatusOK, // it is on its way
+	} {
+		a := f.post("/pool/terminate", termination(place(state), true))
+		if a.code != want || want == http.StatusNotFound && a.message != "failed to terminate machine" {
+			f.t.Errorf("a machine that is %s: %s; want %d", state, a, want)
+		}
+	}
+	pending := place(emulator.Pending)
+	f.want(f.post("/pool/terminate", termination(pending, true)), http.StatusConflict, pending, "(machine-may-register)")
+	if n := f.pool.Count(http.MethodPost, "/terminate"); n > 0 || f.pool.Desired() != 5 {
+		f.t.Errorf("%d terminations, a desired size of %d; want none, and 5", n, f.pool.Desired())
+	}
+	requested := place(emulator.Requested)
+	f.want(f.post("/pool/terminate", termination(requested, true)), http.StatusOK)
+	f.await("the machine is gone", func() bool { m := f.listed(requested); return m == nil || m.State.Over() })
+	if n := f.pool.Count(http.MethodPost, "/terminate"); n != 1 || f.pool.Desired() != 5 {
+		f.t.Errorf("%d terminations, a desired size of %d; want 1, and 5", n, f.pool.Desired())
+	}
+	if n := len(f.records()); n > 0 {
+		f.t.Errorf("%d retirements of machines without a node", n)
+	}
+}
+
+// terminateInEachAzureState has one machine without a node, and two with one that are not well.
+func (f *fixture) terminateInEachAzureState() {
+	f.t.Helper()
+	var resources []string
+	for _, vm := range f.ARM.VMs() {
+		if strings.EqualFold(vm.ScaleSet, f.cloud.Group) {
+			resources = append(resources, vm.Resource)
+		}
+	}
+	become := func(i int, state azure.ProvisioningState, power azure.PowerState) {
+		f.t.Helper()
+		f.check(f.ARM.Change(resources[i], func(vm *azure.VM) { vm.State, vm.Power = state, power }))
+	}
+	id := func(i int) string {
+		f.t.Helper()
+		for _, m := range f.machines() {
+			if strings.HasSuffix(m.ID, "/"+resources[i][strings.LastIndex(resources[i], "_")+1:]) {
+				return m.ID
+			}
+		}
+		f.t.Fatalf("%s is not in the pool", resources[i])
+		return ""
+	}
+	is := func(machine string, state api.MachineState, service api.ServiceState) {
+		f.t.Helper()
+		f.await(fmt.Sprintf("machine %s is %s", machine, state), func() bool {
+			m := f.listed(machine)
+			return m != nil && m.State == state && m.ServiceState == service
+		})
+	}
+	bare := id(0)
+	vm, _ := f.ARM.VM(resources[0])
+	f.check(f.Client().CoreV1().Nodes().Delete(f.ctx, vm.ComputerName, metav1.DeleteOptions{}))
+	become(0, azure.Creating, azure.Stopped)
+	f.await("the machine has no node", func() bool { m := f.listed(bare); return m != nil && len(m.PrivateIPs) == 0 })
+	is(bare, api.Pending, api.UnknownState)
+	f.want(f.post("/pool/terminate", termination(bare, true)), http.StatusConflict, bare, "(machine-may-register)")
+	become(0, azure.Deleting, azure.Stopped)
+	is(bare, api.Terminating, api.UnknownState)
+	f.want(f.post("/pool/terminate", termination(bare, true)), http.StatusOK) // it is on its way
+	if _, there := f.ARM.VM(resources[0]); !there {
+		f.t.Error("a machine was deleted that was on its way")
+	}
+	become(0, azure.Failed, azure.Stopped)
+	is(bare, api.Rejected, api.UnknownState)
+	f.want(f.post("/pool/terminate", termination(bare, true)), http.StatusOK)
+	if n := len(f.records()); n > 0 {
+		f.t.Errorf("%d retirements of a machine without a node", n)
+	}
+	for i, state := range map[int]azure.ProvisioningState{1: azure.Succeeded, 2: azure.Failed} {
+		service := map[azure.ProvisioningState]api.ServiceState{azure.Succeeded: api.OutOfService, azure.Failed: api.Unhealthy}[state]
+		machine := id(i)
+		become(i, state, azure.Deallocated)
+		is(machine, api.Running, service)
+		f.want(f.post("/pool/terminate", termination(machine, true)), http.StatusOK)
+	}
+	f.unchanged(1)
+	if n := len(f.records()); n != 2 {
+		f.t.Errorf("%d retirements, want 2", n)
+	}
+}
