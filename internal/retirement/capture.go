@@ -23,6 +23,9 @@ const NodeNameField = "spec.nodeName"
 
 // capture finds out which node, which machine and which group the retirement is about, once and for all (I4).
 func (p *passage) capture(ctx context.Context) error {
+	if err := p.stillDue(); err != nil {
+		return err
+	}
 	if p.rt.Status.Captured != nil {
 		return p.recall(ctx)
 	}

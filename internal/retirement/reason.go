@@ -35,6 +35,7 @@ const (
 	CalledOff        = "CalledOff"
 	MachineBack      = "MachineBack"
 	NoticeOver       = "NoticeOver"
+	NodeReady        = "NodeReady"
 	Disagreement     = "CloudAndNodeDisagree"
 	CloudFailed      = "CloudFailed"
 	CloudRefused     = "CloudRefused"
