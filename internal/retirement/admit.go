@@ -31,6 +31,9 @@ func (p *passage) admit(ctx context.Context) error {
 	if err := p.leftAlone(); err != nil {
 		return err
 	}
+	if err := p.accepted(); err != nil {
+		return err
+	}
 	// The caches are good enough to say no.
 	var cached v1alpha1.NodeRetirementList
 	if err := p.c.o.Client.List(ctx, &cached); err != nil {
