@@ -24,6 +24,20 @@ func judged(g *v1alpha1.NodeGroup) error {
 	return &waiting{after: judgedSoon, message: not.Message, reasons: []v1alpha1.RetirementReason{not}, quiet: true}
 }
 
+// notRefused ends the retirement of a node whose group is not accepted. One that its cloud refuses to tell of is waited for,
+// before anything that this cloud says of a machine is taken for true: a credential may have expired, and is renewed. One that
+// lacks but rights is not refused here: somebody may give them, and admission waits for those that this machine takes.
+func (p *passage) notRefused() error {
+	c := meta.FindStatusCondition(p.group.Status.Conditions, v1alpha1.GroupAccepted)
+	switch {
+	case c.Status != metav1.ConditionFalse, c.Reason == v1alpha1.CloudRightsMissing:
+		return nil
+	case c.Reason == v1alpha1.CloudRefused:
+		return blocked(p.c.o.Pace.Poll, reason(CloudRefused, "", "the NodeGroup %s is not accepted: %s", p.group.Name, c.Message))
+	}
+	return end(GroupNotAccepted, "the NodeGroup %s is not accepted: %s", p.group.Name, c.Message)
+}
+
 // accepted waits until the group is one that is acted on. One that lacks but rights in its cloud is let pass: it is asked
 // next which of them this machine takes.
 func (p *passage) accepted() error {

@@ -91,3 +91,22 @@ func TestWhichGroupANodeIsOfIsNotSaidBeforeAllThatSelectItAreJudged(t *testing.T
 		}
 	})
 }
+
+// TestAGroupThatItsCloudRefusesToTellOfIsWaitedFor has a credential expire, and be renewed.
+func TestAGroupThatItsCloudRefusesToTellOfIsWaitedFor(t *testing.T) {
+	inBubble(t, func(t *testing.T, ctx context.Context) {
+		s := ci(t)
+		s.is(metav1.ConditionFalse, v1alpha1.CloudRefused, 0)
+		s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a", Reason: v1alpha1.Requested})
+		c := s.controller(t)
+		rt := s.settled(ctx, c, "r", time.Hour)
+		if rt.Status.Phase != v1alpha1.Pending || len(rt.Status.Reasons) != 1 || rt.Status.Reasons[0].Code != CloudRefused {
+			t.Fatalf("%s: %+v", rt.Status.Phase, rt.Status.Reasons)
+		}
+		s.isAsItWas(t, "a")
+		s.is(metav1.ConditionTrue, v1alpha1.AcceptedReason, 0)
+		if rt = s.settled(ctx, c, "r", time.Hour); rt.Status.Phase != v1alpha1.Succeeded {
+			t.Errorf("%s: %s", rt.Status.Phase, rt.Status.Message)
+		}
+	})
+}
