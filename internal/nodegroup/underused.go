@@ -27,6 +27,14 @@ func (n *Node) Open() *v1alpha1.NodeRetirement { return n.open() }
 // LastFailure is the node's latest retirement that ended early, or nil.
 func (n *Node) LastFailure() *v1alpha1.NodeRetirement { return n.lastFailure() }
 
+// AfterFailure is until when nobody asks for a node's retirement again since one has failed; zero where none has.
+func (w *World) AfterFailure(n *Node) time.Time {
+	if last := n.lastFailure(); last != nil {
+		return last.Status.Times.Finished.Add(w.afterFailure())
+	}
+	return time.Time{}
+}
+
 // Counted is the node as budgets count it.
 func (n *Node) Counted() budget.Node { return n.counted() }
 

@@ -25,7 +25,13 @@ func (p *passage) admit(ctx context.Context) error {
 	if p.rt.Status.MachineGone {
 		return p.admitNow(ctx, "the machine is gone already")
 	}
+	if err := p.stillDue(); err != nil {
+		return err
+	}
 	if err := p.leftAlone(); err != nil {
+		return err
+	}
+	if err := p.accepted(); err != nil {
 		return err
 	}
 	// The caches are good enough to say no.
@@ -55,6 +61,9 @@ func (p *passage) admit(ctx context.Context) error {
 		return err
 	}
 	if err := p.allowed(ctx, all); err != nil {
+		return err
+	}
+	if err := p.stillDueNow(ctx); err != nil {
 		return err
 	}
 	return p.admitNow(ctx, "within the group's bounds")

@@ -23,6 +23,9 @@ const NodeNameField = "spec.nodeName"
 
 // capture finds out which node, which machine and which group the retirement is about, once and for all (I4).
 func (p *passage) capture(ctx context.Context) error {
+	if err := p.stillDue(); err != nil {
+		return err
+	}
 	if p.rt.Status.Captured != nil {
 		return p.recall(ctx)
 	}
@@ -144,6 +147,9 @@ func (p *passage) findGroup(ctx context.Context) error {
 		if p.node == nil && g.Name != p.rt.Spec.Group || p.node != nil && !Selects(g, p.node.Labels) {
 			continue
 		}
+		if err := judged(g); err != nil {
+			return err
+		}
 		if g.Name != p.rt.Spec.Group && overlaps(g) { // it owns none of the nodes that it selects
 			continue
 		}
@@ -158,9 +164,8 @@ func (p *passage) findGroup(ctx context.Context) error {
 		return end(GroupNotFound, "spec.group: there is no NodeGroup %s", want)
 	case want != "" && (p.group == nil || p.group.Name != want):
 		return end(NotInGroup, "spec.group: the NodeGroup %s does not select the node", want)
-	case p.group != nil && refusedForGood(p.group):
-		c := meta.FindStatusCondition(p.group.Status.Conditions, v1alpha1.GroupAccepted)
-		return end(GroupNotAccepted, "the NodeGroup %s is not accepted: %s", p.group.Name, c.Message)
+	case p.group != nil:
+		return p.notRefused()
 	}
 	return nil
 }
@@ -175,13 +180,6 @@ func Selects(g *v1alpha1.NodeGroup, nodeLabels map[string]string) bool {
 func overlaps(g *v1alpha1.NodeGroup) bool {
 	c := meta.FindStatusCondition(g.Status.Conditions, v1alpha1.GroupAccepted)
 	return c != nil && c.Status == metav1.ConditionFalse && c.Reason == v1alpha1.OverlapsGroup
-}
-
-// refusedForGood reports a group that is not accepted. One that lacks but rights in its cloud is not refused here: somebody
-// may give them, and admission waits for those that this machine takes.
-func refusedForGood(g *v1alpha1.NodeGroup) bool {
-	c := meta.FindStatusCondition(g.Status.Conditions, v1alpha1.GroupAccepted)
-	return c != nil && c.Status == metav1.ConditionFalse && c.Reason != v1alpha1.CloudRightsMissing
 }
 
 // isControlPlane knows the label of kubeadm, and the one before it.

@@ -24,6 +24,7 @@ const (
 	NotInGroup       = "NotInGroup"
 	SeveralGroups    = "SeveralGroups"
 	GroupNotAccepted = "GroupNotAccepted"
+	GroupNotJudged   = "GroupNotJudged"
 	AlreadyRetiring  = "AlreadyRetiring"
 	BeingRemoved     = "BeingRemoved"
 	ProtectedNode    = "ProtectedNode"
@@ -35,6 +36,7 @@ const (
 	CalledOff        = "CalledOff"
 	MachineBack      = "MachineBack"
 	NoticeOver       = "NoticeOver"
+	NodeReady        = "NodeReady"
 	Disagreement     = "CloudAndNodeDisagree"
 	CloudFailed      = "CloudFailed"
 	CloudRefused     = "CloudRefused"
@@ -68,6 +70,8 @@ type waiting struct {
 	message string
 	// reasons are what blocks; none when all goes its way.
 	reasons []v1alpha1.RetirementReason
+	// quiet is for what passes by itself: no Event tells of it.
+	quiet bool
 }
 
 func (w *waiting) Error() string { return w.message }

@@ -27,6 +27,9 @@ func group() v1alpha1.NodeGroup {
 			Cloud:             v1alpha1.CloudGroup{Provider: "sim", Group: "ci"},
 			DisruptionBudgets: []v1alpha1.DisruptionBudget{{Nodes: intstr.FromInt32(1)}},
 		},
+		Status: v1alpha1.NodeGroupStatus{Conditions: []metav1.Condition{{
+			Type: v1alpha1.GroupAccepted, Status: metav1.ConditionTrue, Reason: v1alpha1.AcceptedReason,
+		}}},
 	}
 }
 

@@ -111,7 +111,7 @@ func (p *passage) stopped(ctx context.Context, s step, err error) (reconcile.Res
 	if len(w.reasons) > 0 {
 		code = w.reasons[0].Code
 	}
-	if p.note(code, w.message, w.reasons) && code != "" {
+	if p.note(code, w.message, w.reasons) && code != "" && !w.quiet {
 		p.c.events.blocked(p.rt, code, w.message)
 	}
 	if err := p.save(ctx); err != nil {

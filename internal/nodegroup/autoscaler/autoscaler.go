@@ -293,7 +293,8 @@ func underWay(groups []*known) bool {
 // known is a group with what is remembered of it.
 type known struct {
 	nodegroup.World
-	memory *memory
+	memory     *memory
+	departures map[string]departure
 }
 
 func (g *known) name() string { return g.Group.Name }
@@ -327,7 +328,9 @@ func (a *Autoscaler) read(ctx context.Context, s *sources) (*nodegroup.Cluster, 
 		if err != nil {
 			return nil, nil, fmt.Errorf("NodeGroup %s: %w", g.Name, err)
 		}
-		groups = append(groups, &known{World: w})
+		groups = append(groups, &known{
+			World: w, departures: departures(g, a.o.Clouds[g.Spec.Cloud.Provider], retirements.Items),
+		})
 	}
 	return cluster, groups, nil
 }

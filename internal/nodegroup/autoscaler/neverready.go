@@ -21,49 +21,123 @@ import (
 const neverReadyRequester = "slipway manager, never ready"
 
 // retireNeverReady asks for the retirement of the nodes of machines of ours that have not been Ready in time: there may be
-// pods on them, so that they leave with the care that every node does. A machine that was asked about is not awaited any
-// more, as its NodeRetirement is the record of it.
+// pods on them, so that they leave with the care that every node does. A machine stays on record until its retirement cannot
+// be given up any more, so that one that fails is followed by another.
 func (a *Autoscaler) retireNeverReady(ctx context.Context, groups []*known) error {
 	var errs []error
 	for _, g := range groups {
 		for _, dead := range g.memory.survey.NeverReady {
-			if err := a.retireMachine(ctx, g, dead); err != nil {
+			settled, err := a.retireMachine(ctx, g, dead)
+			if err != nil {
 				errs = append(errs, err)
-				continue
 			}
-			g.memory.record = slices.DeleteFunc(slices.Clone(g.memory.record), func(r v1alpha1.AwaitedMachine) bool {
-				return r.ProviderID == dead.Instance.ProviderID
-			})
+			if settled {
+				g.memory.record = slices.DeleteFunc(slices.Clone(g.memory.record), func(r v1alpha1.AwaitedMachine) bool {
+					return r.ProviderID == dead.Instance.ProviderID
+				})
+			}
 		}
 		g.memory.survey.NeverReady = nil // the next survey tells anew
 	}
 	return errors.Join(errs...)
 }
 
-// retireMachine asks for the retirement of a machine's node, unless it has begun to leave or to work.
-func (a *Autoscaler) retireMachine(ctx context.Context, g *known, dead scaling.DeadMachine) error {
+// retireMachine asks for the retirement of a machine's node, unless it is leaving already, or has failed to a moment ago. It
+// reports whether the machine need not be looked at again: its node has begun to work, or is not ours to retire.
+func (a *Autoscaler) retireMachine(ctx context.Context, g *known, dead scaling.DeadMachine) (settled bool, err error) {
 	log := a.o.Log.With("group", g.name(), "providerID", dead.Instance.ProviderID, "reason", dead.Reason, "message", dead.Message)
 	n := nodeOn(a.o.Clouds[g.Group.Spec.Cloud.Provider], g.Nodes, dead.Instance)
 	switch {
 	case n == nil:
 		log.Warn("a machine's Node has never been Ready, and is not one of the group with the machine's provider ID; it is left alone")
-		return nil
-	case budget.Ready(n.Object) || n.Open() != nil || len(budget.Others(n.Object)) > 0: // I6
-		return nil
+		return true, nil
+	case budget.Ready(n.Object) || len(budget.Others(n.Object)) > 0: // I6
+		return true, nil
+	case n.Open() != nil:
+		return false, nil
+	}
+	before := ""
+	if last := n.LastFailure(); last != nil {
+		if retirement.EndedBy(last) == retirement.NodeReady {
+			return true, nil
+		}
+		if g.Now.Before(g.AfterFailure(n)) {
+			return false, nil
+		}
+		before = string(last.UID)
 	}
 	node := n.Object
 	rt := &v1alpha1.NodeRetirement{
-		ObjectMeta: metav1.ObjectMeta{Name: retirement.Name(node.Name, "never-ready", node.UID), Labels: g.Group.Labels},
+		ObjectMeta: metav1.ObjectMeta{Name: retirement.Name(node.Name, "never-ready", node.UID, before), Labels: g.Group.Labels},
 		Spec: v1alpha1.NodeRetirementSpec{
 			NodeName: node.Name, NodeUID: node.UID, Reason: v1alpha1.NeverReady, RequestedBy: neverReadyRequester, Group: g.name(),
 		},
 	}
-	if err := a.o.Client.Create(ctx, rt); err != nil && !apierrors.IsAlreadyExists(err) {
-		return fmt.Errorf("NodeRetirement %s: %w", rt.Name, err)
+	switch err := a.o.Client.Create(ctx, rt); {
+	case apierrors.IsAlreadyExists(err): // the caches will tell of it
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("NodeRetirement %s: %w", rt.Name, err)
 	}
 	log.Warn("a machine's Node has never been Ready, and its retirement is asked for", "node", node.Name)
-	a.o.Metrics.gaveUp(g.name(), dead.Reason)
-	return nil
+	if !wasAskedFor(n) {
+		a.o.Metrics.gaveUp(g.name(), dead.Reason)
+	}
+	return false, nil
+}
+
+// wasAskedFor reports a node whose retirement was asked for already since it had never been Ready: that is one failure of its
+// kind of machine, however long it takes to leave.
+func wasAskedFor(n *nodegroup.Node) bool {
+	return slices.ContainsFunc(n.Retirements, func(rt v1alpha1.NodeRetirement) bool {
+		return rt.Spec.RequestedBy == neverReadyRequester && rt.Spec.NodeUID == n.Object.UID
+	})
+}
+
+// departure is how far the retirement of a machine's node is.
+type departure int
+
+const (
+	leaving  departure = iota + 1 // it may still be given up
+	departed                      // the Node is gone, and the retirement deletes the machine
+)
+
+// departures are the machines of a group that are being retired, by provider ID.
+func departures(g *v1alpha1.NodeGroup, provider cloud.Provider, retirements []v1alpha1.NodeRetirement) map[string]departure {
+	found := map[string]departure{}
+	for i := range retirements {
+		rt := &retirements[i]
+		if rt.Status.Captured == nil || rt.Status.Captured.Group != g.Name || provider == nil {
+			continue
+		}
+		id, err := provider.Normalize(rt.Status.Captured.ProviderID)
+		if err != nil {
+			continue
+		}
+		switch rt.Status.Phase {
+		case v1alpha1.NodeDeleted, v1alpha1.InstanceDeleted, v1alpha1.Succeeded, v1alpha1.Failed:
+			found[id] = departed
+		case v1alpha1.Refused, v1alpha1.Aborted:
+		default:
+			found[id] = max(found[id], leaving)
+		}
+	}
+	return found
+}
+
+// leaveToRetirements takes out of a survey what retirements see to: a machine whose Node they have deleted is no machine that
+// never had one.
+func (g *known) leaveToRetirements(s *scaling.Survey) {
+	s.Dead = slices.DeleteFunc(s.Dead, func(d scaling.DeadMachine) bool { return g.departures[d.Instance.ProviderID] > 0 })
+	s.Record = slices.DeleteFunc(s.Record, func(r v1alpha1.AwaitedMachine) bool { return g.departures[r.ProviderID] == departed })
+}
+
+// newlyDead are the machines of a survey that are a failure of their kind that has not been counted.
+func (g *known) newlyDead(provider cloud.Provider, s *scaling.Survey) []scaling.DeadMachine {
+	return append(slices.Clone(s.Dead), slices.DeleteFunc(slices.Clone(s.NeverReady), func(d scaling.DeadMachine) bool {
+		n := nodeOn(provider, g.Nodes, d.Instance)
+		return n != nil && wasAskedFor(n)
+	})...)
 }
 
 // nodeOn finds the node of a group that says by its provider ID that it is on a machine: a name alone is not enough (I4).

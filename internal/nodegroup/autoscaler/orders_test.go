@@ -293,8 +293,8 @@ func TestANodeThatIsNeverReadyIsRetiredAndItsKindLeftAlone(t *testing.T) {
 	if len(all) != 1 || all[0].Spec.NodeName != "machine-0" || all[0].Spec.NodeUID != "uid-machine-0" || all[0].Spec.Reason != v1alpha1.NeverReady {
 		t.Fatalf("retirements are %+v, want one of the node", all)
 	}
-	if s := f.status(); len(s.BackOffs) != 1 || s.BackOffs[0].Reason != scaling.NeverReady || len(s.Awaited) != 0 {
-		t.Errorf("status is %+v, want the kind left alone", s)
+	if s := f.status(); len(s.BackOffs) != 1 || s.BackOffs[0].Reason != scaling.NeverReady || len(s.Awaited) != 1 {
+		t.Errorf("status is %+v, want the kind left alone, and the machine on record until it is gone", s)
 	}
 	if got := f.pool.ordered(); len(got) != 1 || len(f.pool.deleted) != 0 { // I1
 		t.Errorf("orders are %v, deleted is %v: a node is drained before its machine goes", got, f.pool.deleted)

@@ -122,6 +122,7 @@ func (a *Autoscaler) takeIn(g *known, v sight) {
 		Known: m.survey.Known, Record: m.record, Asked: m.asked, UnseenSince: m.survey.UnseenSince, Watched: m.watched,
 		JoinTimeout: scaling.JoinTimeout(g.Group), Began: v.began, Now: now,
 	})
+	g.leaveToRetirements(&m.survey)
 	m.instances = v.instances
 	m.cloud, m.types, m.unread, m.seen = v.group, v.types, "", v.began
 	if v.unlisted == nil {
@@ -136,7 +137,7 @@ func (a *Autoscaler) takeIn(g *known, v sight) {
 		b := m.fail(lapsed.Kind, scaling.Failed, fmt.Sprintf("the cloud has dropped an order of %d machines without a word", lapsed.Count), now)
 		a.backedOff(g, b)
 	}
-	for _, dead := range slices.Concat(m.survey.Dead, m.survey.NeverReady) { // before it is decided what to order in its place
+	for _, dead := range g.newlyDead(a.o.Clouds[g.Group.Spec.Cloud.Provider], &m.survey) { // before it is decided what to order in its place
 		b, left := m.backOffs[dead.Instance.Type]
 		if !left || scaling.ClosedBy(&b, g.name(), now) == nil {
 			a.backedOff(g, m.fail(dead.Instance.Type, dead.Reason, dead.Message, now))

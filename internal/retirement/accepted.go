@@ -1,0 +1,57 @@
+package retirement
+
+import (
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+)
+
+// judgedSoon is the pause while a group has not been looked at as it is now: after a restart that takes a moment.
+const judgedSoon = time.Second
+
+// judged waits until a group has been looked at as it is now. The status of a group of a file lives no longer than a process,
+// and a group may be new: what is wrong with it, and its cloud's minimum, are not known before (I5). No Event tells of it.
+func judged(g *v1alpha1.NodeGroup) error {
+	c := meta.FindStatusCondition(g.Status.Conditions, v1alpha1.GroupAccepted)
+	if c != nil && c.ObservedGeneration == g.Generation {
+		return nil
+	}
+	not := reason(GroupNotJudged, "", "the NodeGroup %s, which selects the node, has not been looked at yet as it is now: none of its nodes "+
+		"leaves before", g.Name)
+	return &waiting{after: judgedSoon, message: not.Message, reasons: []v1alpha1.RetirementReason{not}, quiet: true}
+}
+
+// notRefused ends the retirement of a node whose group is not accepted. One that its cloud refuses to tell of is waited for,
+// before anything that this cloud says of a machine is taken for true: a credential may have expired, and is renewed. One that
+// lacks but rights is not refused here: somebody may give them, and admission waits for those that this machine takes.
+func (p *passage) notRefused() error {
+	c := meta.FindStatusCondition(p.group.Status.Conditions, v1alpha1.GroupAccepted)
+	switch {
+	case c.Status != metav1.ConditionFalse, c.Reason == v1alpha1.CloudRightsMissing:
+		return nil
+	case c.Reason == v1alpha1.CloudRefused:
+		return blocked(p.c.o.Pace.Poll, reason(CloudRefused, "", "the NodeGroup %s is not accepted: %s", p.group.Name, c.Message))
+	}
+	return end(GroupNotAccepted, "the NodeGroup %s is not accepted: %s", p.group.Name, c.Message)
+}
+
+// accepted waits until the group is one that is acted on. One that lacks but rights in its cloud is let pass: it is asked
+// next which of them this machine takes.
+func (p *passage) accepted() error {
+	if p.group == nil {
+		return nil
+	}
+	if err := judged(p.group); err != nil {
+		return err
+	}
+	c := meta.FindStatusCondition(p.group.Status.Conditions, v1alpha1.GroupAccepted)
+	if c.Status == metav1.ConditionTrue || c.Reason == v1alpha1.CloudRightsMissing {
+		return nil
+	}
+	not := reason(GroupNotAccepted, "", "the NodeGroup %s is not accepted: %s", p.group.Name, c.Message)
+	p.condition(v1alpha1.RetirementAdmitted, metav1.ConditionFalse, not.Code, not.Message)
+	return blocked(p.c.o.Pace.Poll, not)
+}
