@@ -41,6 +41,8 @@ func (p *passage) capture(ctx context.Context) error {
 		p.rt.Status.MachineGone = true
 	case err != nil:
 		return err
+	default:
+		p.captured = &instance
 	}
 	captured.InstanceName, captured.ComputerName, captured.UniqueID = instance.Name, instance.ComputerName, instance.UniqueID
 	p.rt.Status.Captured = &captured
