@@ -107,6 +107,8 @@ func (p *provider) instance(group, name string, m machines.Machine) plugin.Insta
 	i := plugin.Instance{
 		ProviderID: p.id(group, name), Name: name, ComputerName: name, Group: group, Zone: p.Host,
 		Type: m.Template, Created: m.Created, State: plugin.Pending,
+		// A machine that is made anew has the same ID, and another time.
+		UniqueID: name + "@" + m.Created.UTC().Format(time.RFC3339Nano),
 	}
 	switch {
 	case m.Failed != "":

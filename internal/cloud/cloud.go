@@ -51,8 +51,10 @@ type Instance struct {
 	// has a Node in this one.
 	Adopted bool
 	// Kept says that the cloud would refuse to delete the machine as it was last observed, since somebody has said there that
-	// it must stay. False where the cloud does not say, which is all but a [Keeper].
+	// it must stay. False where the cloud does not say, which is all but a [Keeper], and of one that is being deleted.
 	Kept bool
+	// KeptReason is why it is Kept, as a clause for who is to have it let go; empty when the cloud does not say.
+	KeptReason string
 	// Message is the cloud's own word on a State of Failed, and Refusal what it amounts to; empty when that is not clear.
 	Message string
 	Refusal Refusal

@@ -175,7 +175,8 @@ func (s *strayWatch) finder() *strays.Finder {
 
 func (s *strayWatch) find(ctx context.Context, finder *strays.Finder, sight *straySight) ([]strays.Finding, error) {
 	if s.marking != nil {
-		return finder.Look(ctx, sight.machines, sight.nodes, time.Now())
+		findings, err := finder.Look(ctx, sight.machines, sight.nodes, time.Now())
+		return slices.DeleteFunc(findings, func(f strays.Finding) bool { return f.Kind == strays.Ghost && s.othersNode(sight, f.Name) }), err
 	}
 	list := func(ctx context.Context) ([]cloud.Instance, error) { return s.listGroups(ctx, sight) }
 	return finder.Ghosts(ctx, list, slices.DeleteFunc(slices.Clone(sight.nodes), func(n strays.Node) bool {
@@ -188,6 +189,13 @@ func (s *strayWatch) find(ctx context.Context, finder *strays.Finder, sight *str
 func (s *strayWatch) mayAsk(sight *straySight, n strays.Node) bool {
 	g := sight.byName[sight.owner[n.Name]]
 	return g != nil && s.mine(g) && g.Spec.Cloud.Provider == s.name && s.unmarked.ProvesGone(n.ProviderID)
+}
+
+// othersNode says that a Node's owner is a group of another cloud, whose machine's ID is only spelt as this one's are: a
+// pool's machines have the IDs of the cloud that they are in.
+func (s *strayWatch) othersNode(sight *straySight, node string) bool {
+	g := sight.byName[sight.owner[node]]
+	return g != nil && g.Spec.Cloud.Provider != s.name
 }
 
 func (s *strayWatch) mine(g *v1alpha1.NodeGroup) bool {

@@ -212,6 +212,19 @@ func TestAGhostIsRetiredOnceItIsProven(t *testing.T) {
 	})
 }
 
+func TestI7TheNodeOfAnotherCloudsGroupIsNoGhostByThisOnesWord(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := straysOf(t, &rack{}, nil, node("pooled", "db", corev1.ConditionUnknown), group("db", "cloudpool", "workers", nil))
+		f.pass(time.Hour)
+		if all := f.retirements(); len(all) != 0 {
+			t.Errorf("retired: %+v", all)
+		}
+		if said := f.said(); len(said) != 0 {
+			t.Errorf("it is said: %q", said)
+		}
+	})
+}
+
 func TestStraysAreLeftAloneWhereTheyAreOnlyReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &rack{machines: []cloud.Instance{racked("a", time.Hour)}}

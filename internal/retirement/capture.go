@@ -2,7 +2,6 @@ package retirement
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -45,6 +44,8 @@ func (p *passage) capture(ctx context.Context) error {
 		p.rt.Status.MachineGone = true
 	case err != nil:
 		return err
+	default:
+		p.captured = &instance
 	}
 	captured.InstanceName, captured.ComputerName, captured.UniqueID = instance.Name, instance.ComputerName, instance.UniqueID
 	p.rt.Status.Captured = &captured
@@ -104,7 +105,7 @@ func (p *passage) identify(ctx context.Context) (v1alpha1.Captured, error) {
 	if p.group != nil {
 		captured.Group = p.group.Name
 	}
-	if err := p.findCloud(captured.ProviderID); err != nil {
+	if err := p.findCloud(ctx, captured.ProviderID); err != nil {
 		return captured, err
 	}
 	captured.Provider = p.cloud.Name()
@@ -190,7 +191,7 @@ func isControlPlane(nodeLabels map[string]string) bool {
 }
 
 // findCloud takes the group's cloud, or else the one whose machine this is.
-func (p *passage) findCloud(providerID string) error {
+func (p *passage) findCloud(ctx context.Context, providerID string) error {
 	if p.group != nil {
 		name := p.group.Spec.Cloud.Provider
 		if p.cloud = p.c.o.Clouds[name]; p.cloud == nil {
@@ -198,23 +199,7 @@ func (p *passage) findCloud(providerID string) error {
 		}
 		return nil
 	}
-	var said []string
-	var unanswered error // one of these clouds may have the machine
-	for _, name := range slices.Sorted(maps.Keys(p.c.o.Clouds)) {
-		_, err := p.c.o.Clouds[name].Normalize(providerID)
-		if err == nil {
-			p.cloud = p.c.o.Clouds[name]
-			return nil
-		}
-		if cloud.IsUnanswered(err) {
-			unanswered = errors.Join(unanswered, err)
-		}
-		said = append(said, name+": "+err.Error())
-	}
-	if unanswered != nil {
-		return fmt.Errorf("machine %s: %w", providerID, unanswered)
-	}
-	return end(UnknownCloud, "the machine %s is in none of the clouds: %s", providerID, strings.Join(append(said, p.c.clouds()), "; "))
+	return p.whose(ctx, providerID)
 }
 
 func (c *Controller) clouds() string {
@@ -253,10 +238,14 @@ func older(a, b *v1alpha1.NodeRetirement) bool {
 // machine that was made anew under the captured one's name says that the captured one is gone. To a retirement whose Node is
 // deleted that is all there is to know. Before, the Node may be the new machine's soon: it is given back.
 func (p *passage) confirmed(ctx context.Context, providerID string) (cloud.Instance, error) {
-	instance, err := p.cloud.Instance(ctx, providerID)
-	p.c.o.Metrics.Cloud(p.cloud.Name(), "Instance", err)
+	instance, err := p.read(ctx, p.cloud, providerID)
+	if cloud.IsNotFound(err) {
+		if err := p.nowhereElse(ctx, providerID); err != nil {
+			return cloud.Instance{}, err
+		}
+	}
 	if err != nil {
-		return cloud.Instance{}, fmt.Errorf("machine %s: %w", providerID, err)
+		return cloud.Instance{}, err
 	}
 	if p.madeAnew(instance) {
 		if p.reached(v1alpha1.NodeDeleted) {

@@ -16,7 +16,7 @@ func (p *passage) notKept(ctx context.Context) error {
 		return nil
 	}
 	id := p.rt.Status.Captured.ProviderID
-	instance, err := p.confirmed(ctx, id)
+	instance, err := p.asRead(ctx, id)
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
@@ -26,10 +26,25 @@ func (p *passage) notKept(ctx context.Context) error {
 	case !instance.Kept:
 		return nil
 	}
-	keeps := reason(CloudRefused, "machine "+id, "its cloud says that it must not be taken away: have it evictable there, or delete the "+
-		"NodeRetirement")
+	keeps := reason(CloudRefused, "machine "+id, "its cloud would refuse to delete it%s: have it let go there, or delete the NodeRetirement",
+		because(instance.KeptReason))
 	p.condition(v1alpha1.RetirementAdmitted, metav1.ConditionFalse, keeps.Code, keeps.Message)
 	return blocked(p.c.o.Pace.Poll, keeps)
+}
+
+// asRead gives the machine as this walk has captured it, or else as it is now.
+func (p *passage) asRead(ctx context.Context, id string) (cloud.Instance, error) {
+	if p.captured != nil {
+		return *p.captured, nil
+	}
+	return p.confirmed(ctx, id)
+}
+
+func because(clause string) string {
+	if clause == "" {
+		return ""
+	}
+	return ", since " + clause
 }
 
 // permitted waits until the credential may delete the machine, as far as its cloud can tell: a node that was drained, and

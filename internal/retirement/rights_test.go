@@ -73,12 +73,13 @@ func TestANodeWhoseMachineItsCloudKeepsIsLeftAloneUntilItIsLetGo(t *testing.T) {
 	inBubble(t, func(t *testing.T, ctx context.Context) {
 		s := ci(t)
 		s.addPod("a", "web-1", nil)
-		s.machines["sim://a"].Kept = true
+		s.machines["sim://a"].Kept, s.machines["sim://a"].KeptReason = true, "it is locked"
 		s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a", Reason: v1alpha1.Requested})
 		c := s.controller(t)
 		rt := s.settled(ctx, c, "r", time.Hour)
 		blocked := meta.FindStatusCondition(rt.Status.Conditions, v1alpha1.RetirementBlocked)
-		if rt.Status.Phase != v1alpha1.Pending || blocked == nil || blocked.Reason != CloudRefused || !strings.Contains(rt.Status.Message, "sim://a") {
+		if rt.Status.Phase != v1alpha1.Pending || blocked == nil || blocked.Reason != CloudRefused || !strings.Contains(rt.Status.Message, "sim://a") ||
+			!strings.Contains(rt.Status.Message, "it is locked") {
 			t.Fatalf("%s: %s, %+v", rt.Status.Phase, rt.Status.Message, blocked)
 		}
 		s.isAsItWas(t, "a")
@@ -90,6 +91,48 @@ func TestANodeWhoseMachineItsCloudKeepsIsLeftAloneUntilItIsLetGo(t *testing.T) {
 			t.Fatalf("%s: %s", rt.Status.Phase, rt.Status.Message)
 		}
 		s.hasLeft(t, "a")
+	})
+}
+
+// TestAMachineThatIsKeptOnlyAfterItWasCapturedIsLeftAlone also counts: a walk that has captured the machine does not read it
+// again to admit it.
+func TestAMachineThatIsKeptOnlyAfterItWasCapturedIsLeftAlone(t *testing.T) {
+	inBubble(t, func(t *testing.T, ctx context.Context) {
+		s := ci(t)
+		s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a", Reason: v1alpha1.Requested})
+		captured := false
+		s.at = func(moment, request string) error {
+			if captured || moment != "after" || request != "update status of *v1alpha1.NodeRetirement" {
+				return nil
+			}
+			captured = true
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.machines["sim://a"].Kept = true
+			return errKilled
+		}
+		rt := s.settled(ctx, s.controller(t), "r", time.Hour)
+		if rt.Status.Captured == nil || rt.Status.Phase != v1alpha1.Pending || rt.Status.Reasons[0].Code != CloudRefused {
+			t.Fatalf("%s: %s", rt.Status.Phase, rt.Status.Message)
+		}
+		s.isAsItWas(t, "a")
+	})
+	inBubble(t, func(t *testing.T, ctx context.Context) {
+		s := ci(t)
+		s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a", Reason: v1alpha1.Requested})
+		reads, atHold := 0, -1
+		s.at = func(moment, request string) error {
+			switch {
+			case moment == "before" && request == "cloud instance":
+				reads++
+			case request == "patch node" && atHold < 0:
+				atHold = reads
+			}
+			return nil
+		}
+		if s.settled(ctx, s.controller(t), "r", time.Hour); atHold != 1 {
+			t.Errorf("the machine was read %d times before its node was held, want once", atHold)
+		}
 	})
 }
 

@@ -57,6 +57,8 @@ type passage struct {
 	// group is the NodeGroup; nil for a node that belongs to none.
 	group *v1alpha1.NodeGroup
 	cloud cloud.Provider
+	// captured is the machine when this walk is the one that has captured it.
+	captured *cloud.Instance
 }
 
 func (c *Controller) passage(rt *v1alpha1.NodeRetirement) *passage {

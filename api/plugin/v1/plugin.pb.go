@@ -1101,8 +1101,19 @@ type Instance struct {
 	Created *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=created,proto3" json:"created,omitempty"`
 	Tags    map[string]string      `protobuf:"bytes,9,rep,name=tags,proto3" json:"tags,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// The cloud's own word on STATE_FAILED, and what it amounts to.
-	Message       string  `protobuf:"bytes,10,opt,name=message,proto3" json:"message,omitempty"`
-	Refusal       Refusal `protobuf:"varint,11,opt,name=refusal,proto3,enum=slipway.plugin.v1.Refusal" json:"refusal,omitempty"`
+	Message string  `protobuf:"bytes,10,opt,name=message,proto3" json:"message,omitempty"`
+	Refusal Refusal `protobuf:"varint,11,opt,name=refusal,proto3,enum=slipway.plugin.v1.Refusal" json:"refusal,omitempty"`
+	// One that no other machine ever has, not even one that is made anew under the same provider_id: it is how a machine that
+	// has taken the place of the one whose node was drained is known, and stays. Empty where provider_id is unique by itself.
+	UniqueId string `protobuf:"bytes,12,opt,name=unique_id,json=uniqueId,proto3" json:"unique_id,omitempty"`
+	// Somebody has said in the cloud that the machine must stay, so that its deletion would be refused: its node is left alone
+	// until that is taken back.
+	Kept bool `protobuf:"varint,13,opt,name=kept,proto3" json:"kept,omitempty"`
+	// Why it is kept, as a clause for people.
+	KeptReason string `protobuf:"bytes,14,opt,name=kept_reason,json=keptReason,proto3" json:"kept_reason,omitempty"`
+	// The group has the machine for its name or an old mark alone: it may be another cluster's, unless it has a Node in this
+	// one.
+	Adopted       bool `protobuf:"varint,15,opt,name=adopted,proto3" json:"adopted,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1212,6 +1223,34 @@ func (x *Instance) GetRefusal() Refusal {
 		return x.Refusal
 	}
 	return Refusal_REFUSAL_UNSPECIFIED
+}
+
+func (x *Instance) GetUniqueId() string {
+	if x != nil {
+		return x.UniqueId
+	}
+	return ""
+}
+
+func (x *Instance) GetKept() bool {
+	if x != nil {
+		return x.Kept
+	}
+	return false
+}
+
+func (x *Instance) GetKeptReason() string {
+	if x != nil {
+		return x.KeptReason
+	}
+	return ""
+}
+
+func (x *Instance) GetAdopted() bool {
+	if x != nil {
+		return x.Adopted
+	}
+	return false
 }
 
 // Template is one kind of machine that a group can have more of, and what a Node on it would be like.
@@ -2032,7 +2071,7 @@ const file_plugin_v1_plugin_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04size\x18\x02 \x01(\x03R\x04size\x12\x10\n" +
 	"\x03min\x18\x03 \x01(\x03R\x03min\x12\x10\n" +
-	"\x03max\x18\x04 \x01(\x03R\x03max\"\xcc\x03\n" +
+	"\x03max\x18\x04 \x01(\x03R\x03max\"\xb8\x04\n" +
 	"\bInstance\x12\x1f\n" +
 	"\vprovider_id\x18\x01 \x01(\tR\n" +
 	"providerId\x12\x12\n" +
@@ -2046,7 +2085,12 @@ const file_plugin_v1_plugin_proto_rawDesc = "" +
 	"\x04tags\x18\t \x03(\v2%.slipway.plugin.v1.Instance.TagsEntryR\x04tags\x12\x18\n" +
 	"\amessage\x18\n" +
 	" \x01(\tR\amessage\x124\n" +
-	"\arefusal\x18\v \x01(\x0e2\x1a.slipway.plugin.v1.RefusalR\arefusal\x1a7\n" +
+	"\arefusal\x18\v \x01(\x0e2\x1a.slipway.plugin.v1.RefusalR\arefusal\x12\x1b\n" +
+	"\tunique_id\x18\f \x01(\tR\buniqueId\x12\x12\n" +
+	"\x04kept\x18\r \x01(\bR\x04kept\x12\x1f\n" +
+	"\vkept_reason\x18\x0e \x01(\tR\n" +
+	"keptReason\x12\x18\n" +
+	"\aadopted\x18\x0f \x01(\bR\aadopted\x1a7\n" +
 	"\tTagsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xf8\x02\n" +

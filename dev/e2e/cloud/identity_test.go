@@ -179,7 +179,14 @@ func TestAnInstanceThatIsProtectedIsRefused(t *testing.T) {
 	if err := c.Change(victim.Resource, func(vm *emulator.VM) { vm.Protected = true }); err != nil {
 		t.Fatal(err)
 	}
-	_, err := c.Provider(t).Delete(t.Context(), victim.ProviderID)
+	p := c.Provider(t)
+	for i, vm := range c.VMs() {
+		m, err := p.Instance(t.Context(), vm.ProviderID)
+		if kept := i == 0; err != nil || m.Kept != kept || strings.Contains(m.KeptReason, "protectFromScaleSetActions") != kept {
+			t.Errorf("%+v, %v: want kept %t", m, err, kept)
+		}
+	}
+	_, err := p.Delete(t.Context(), victim.ProviderID)
 	if cloud.RefusalOf(err) != cloud.Protected || c.Deletions() != 0 {
 		t.Errorf("error %v after %d requests for deletion; want the refusal %s", err, c.Deletions(), cloud.Protected)
 	}

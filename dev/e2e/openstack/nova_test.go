@@ -322,6 +322,9 @@ func TestAServerThatIsNotOursOrIsLockedStays(t *testing.T) {
 	p := providerOf(t, configOf(c, g), openstack.Options{})
 	refused := func(who *openstack.Provider, why string) {
 		t.Helper()
+		if i, err := who.Instance(t.Context(), idOf(s.ID)); err != nil || !i.Kept || !strings.Contains(i.KeptReason, why) {
+			t.Errorf("Instance: %+v, %v, want it kept with %q", i, err, why)
+		}
 		if _, err := who.Delete(t.Context(), idOf(s.ID)); cloud.RefusalOf(err) != cloud.Protected || !strings.Contains(err.Error(), why) {
 			t.Errorf("Delete: %v, want the refusal %s with %q", err, cloud.Protected, why)
 		}
@@ -346,7 +349,7 @@ func TestAServerThatIsNotOursOrIsLockedStays(t *testing.T) {
 	refused(p, "does not say")
 	g.AdoptNamePrefix = s.Name
 	adopting := providerOf(t, configOf(c, g), openstack.Options{})
-	if i, err := adopting.Instance(t.Context(), idOf(s.ID)); err != nil || i.Group != g.Name {
+	if i, err := adopting.Instance(t.Context(), idOf(s.ID)); err != nil || i.Group != g.Name || i.Kept {
 		t.Errorf("%+v, %v", i, err)
 	}
 	op, err := adopting.Delete(t.Context(), idOf(s.ID))

@@ -41,7 +41,8 @@ type Options struct {
 	Log *slog.Logger
 }
 
-// Provider is one Azure subscription. It implements [cloud.Provider], [cloud.RightsChecker] and [cloud.GoneProver].
+// Provider is one Azure subscription. It implements [cloud.Provider],
+// [cloud.RightsChecker], [cloud.Keeper] and [cloud.GoneProver].
 type Provider struct {
 	config  Config
 	log     *slog.Logger
@@ -60,6 +61,7 @@ type Provider struct {
 var (
 	_ cloud.Provider   = (*Provider)(nil)
 	_ cloud.GoneProver = (*Provider)(nil)
+	_ cloud.Keeper     = (*Provider)(nil)
 )
 
 // New checks the configuration and makes a provider. It asks nothing of Azure yet.

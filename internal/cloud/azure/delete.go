@@ -30,9 +30,8 @@ func (p *Provider) Delete(ctx context.Context, providerID string) (cloud.Operati
 	switch {
 	case m.State == cloud.Deleting:
 		return operation{Machine: id.String()}.encode(started), nil
-	case m.protected:
-		return cloud.Operation{}, &cloud.RefusedError{Reason: cloud.Protected, Err: fmt.Errorf(
-			"machine %s: its protection policy has protectFromScaleSetActions", id)}
+	case m.Kept:
+		return cloud.Operation{}, &cloud.RefusedError{Reason: cloud.Protected, Err: fmt.Errorf("machine %s: %s", id, m.KeptReason)}
 	}
 	out, err := p.requestDeletion(ctx, m)
 	if err != nil {

@@ -19,9 +19,8 @@ import (
 // found is a machine as Azure describes it, and what its deletion needs to know.
 type found struct {
 	cloud.Instance
-	id        providerid.ID
-	flexible  string // the flexible scale set that it is in, if any
-	protected bool
+	id       providerid.ID
+	flexible string // the flexible scale set that it is in, if any
 }
 
 // Instances lists the machines of a group.
@@ -198,16 +197,21 @@ func ofScaleSetVM(vm *armcompute.VirtualMachineScaleSetVM) (found, error) {
 	if vm.SKU != nil {
 		m.Type = value(vm.SKU.Name)
 	}
-	if properties.ProtectionPolicy != nil {
-		m.protected = value(properties.ProtectionPolicy.ProtectFromScaleSetActions)
-	}
 	var statuses []*armcompute.InstanceViewStatus
 	if properties.InstanceView != nil {
 		statuses = properties.InstanceView.Statuses
 	}
 	m.State, m.Message = stateOf(value(properties.ProvisioningState), statuses)
+	if policy := properties.ProtectionPolicy; policy != nil && value(policy.ProtectFromScaleSetActions) && m.State != cloud.Deleting {
+		m.Kept, m.KeptReason = true, "its protection policy has protectFromScaleSetActions"
+	}
 	return m, nil
 }
+
+// KeepsMachines implements [cloud.Keeper]: an instance of a uniform scale set, an agent pool's too, is kept whose protection
+// policy has protectFromScaleSetActions, since neither the scale set nor AKS deletes it. protectFromScaleIn does not keep
+// one: it is about whom Azure chooses itself.
+func (p *Provider) KeepsMachines() {}
 
 // ofVM reads a virtual machine on its own or of a flexible scale set.
 func ofVM(vm *armcompute.VirtualMachine) (found, error) {

@@ -87,6 +87,9 @@ func (p *Provider) instance(o *observation, m *api.Machine) cloud.Instance {
 		ComputerName: machineid.ComputerName(m, o.pool.config.ComputerName), Group: o.pool.name, Type: m.Size, State: stateOf(m.State),
 		Kept: m.Membership != nil && !m.Membership.Evictable,
 	}
+	if i.Kept {
+		i.KeptReason = "its membershipStatus says that it is not evictable"
+	}
 	switch {
 	case m.LaunchTime != nil:
 		i.Created = *m.LaunchTime

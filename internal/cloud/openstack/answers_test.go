@@ -297,3 +297,25 @@ func TestI4WhoseAServerIsItsMarksSayAndItsNameOrAFormerMarkAdoptsIt(t *testing.T
 		}
 	}
 }
+
+func TestAServerThatWouldNotBeDeletedIsKept(t *testing.T) {
+	p := &Provider{config: Config{ClusterName: "shop"}}
+	ours, yes := map[string]string{ClusterKey: "shop", GroupKey: "workers"}, true
+	for name, c := range map[string]struct {
+		server servers.Server
+		why    string // empty when it is not kept
+	}{
+		"ours":                    {servers.Server{Status: "ACTIVE", Metadata: ours}, ""},
+		"locked":                  {servers.Server{Status: "ACTIVE", Metadata: ours, Locked: &yes}, "locked"},
+		"nobody's":                {servers.Server{Status: "ACTIVE", Metadata: map[string]string{}}, "cluster shop"},
+		"nobody's, and going":     {servers.Server{Status: "ACTIVE", TaskState: "deleting", Metadata: map[string]string{}}, ""},
+		"locked, deleted softly":  {servers.Server{Status: "SOFT_DELETED", Metadata: ours, Locked: &yes}, "locked"},
+		"another cluster's, down": {servers.Server{Status: "SHUTOFF", Metadata: map[string]string{ClusterKey: "blog"}}, "cluster shop"},
+	} {
+		c.server.ID = someID
+		m, err := p.read(&c.server)
+		if err != nil || m.Kept != (c.why != "") || (m.KeptReason != "") != m.Kept || !strings.Contains(m.KeptReason, c.why) {
+			t.Errorf("%s: %+v, %v; want it kept for %q", name, m.Instance, err, c.why)
+		}
+	}
+}

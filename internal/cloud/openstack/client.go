@@ -47,6 +47,7 @@ type clients struct {
 // session signs in when it is first needed, and renews the token when a service refuses it.
 type session struct {
 	login     *login
+	read      func() (*login, error) // reads it again
 	endpoints map[string]string
 	timeout   time.Duration
 
@@ -58,7 +59,7 @@ type session struct {
 }
 
 func newSession(c *Config, l *login) *session {
-	return &session{login: l, endpoints: c.Endpoints, timeout: c.requestTimeout(), turn: make(chan struct{}, 1)}
+	return &session{login: l, read: c.login, endpoints: c.Endpoints, timeout: c.requestTimeout(), turn: make(chan struct{}, 1)}
 }
 
 // clients gives the clients, after signing in if need be.
@@ -98,9 +99,10 @@ func (s *session) signIn(ctx context.Context) (*clients, error) {
 	provider.UseTokenLock()
 	provider.HTTPClient = s.httpClient()
 	provider.RetryFunc = retryReads
-	if err := openstack.Authenticate(ctx, provider, s.login.auth); err != nil {
+	if err := openstack.Authenticate(ctx, provider, s.auth()); err != nil {
 		return nil, ofAPI("signing in at Keystone", err)
 	}
+	provider.ReauthFunc = s.renewal(provider)
 	result, ok := provider.GetAuthResult().(tokens.CreateResult)
 	if !ok {
 		return nil, invalid("auth_url %q: want Keystone of version 3", s.login.auth.IdentityEndpoint)
@@ -110,6 +112,57 @@ func (s *session) signIn(ctx context.Context) (*clients, error) {
 		return nil, fmt.Errorf("signing in at Keystone: its catalog: %w", err)
 	}
 	return s.find(ctx, provider, catalog)
+}
+
+// auth is the credential as its file or environment has it now, since it may have been replaced. While that cannot be read,
+// as in the middle of being written, it is what it was.
+func (s *session) auth() gophercloud.AuthOptions {
+	if l, err := s.read(); err == nil {
+		return l.auth
+	}
+	return s.login.auth
+}
+
+// renewal gives what has a token renewed, one call of it at a time. A credential that Keystone refuses is left alone for a
+// while. One that was replaced by another project's is refused: there the machines of this one would be gone (I7).
+func (s *session) renewal(p *gophercloud.ProviderClient) func(context.Context) error {
+	var refused error
+	var until time.Time
+	return func(ctx context.Context) error {
+		if time.Now().Before(until) {
+			return refused
+		}
+		anew, err := openstack.NewClient(s.login.auth.IdentityEndpoint)
+		if err != nil {
+			return err
+		}
+		anew.UserAgent, anew.HTTPClient, anew.RetryFunc = p.UserAgent, p.HTTPClient, p.RetryFunc
+		auth := s.auth()
+		auth.AllowReauth = false
+		if err := openstack.Authenticate(ctx, anew, auth); err != nil {
+			if gophercloud.ResponseCodeIs(err, http.StatusUnauthorized) {
+				refused, until = err, time.Now().Add(refusedPause)
+			}
+			return err
+		}
+		if was, is := projectOf(p), projectOf(anew); is != was {
+			refused = invalid("the credential was replaced by one of project %q: want project %q, or a restart", is, was)
+			until = time.Now().Add(refusedPause)
+			return refused
+		}
+		p.CopyTokenFrom(anew)
+		return nil
+	}
+}
+
+// projectOf is the ID of the project that a client's token is of; empty when Keystone does not say.
+func projectOf(p *gophercloud.ProviderClient) string {
+	if result, ok := p.GetAuthResult().(tokens.CreateResult); ok {
+		if project, err := result.ExtractProject(); err == nil && project != nil {
+			return project.ID
+		}
+	}
+	return ""
 }
 
 // httpClient follows no redirect: a token must not go where somebody else points to.

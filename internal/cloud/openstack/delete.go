@@ -26,12 +26,8 @@ func (p *Provider) Delete(ctx context.Context, providerID string) (cloud.Operati
 	}
 	started := time.Now().UTC()
 	switch {
-	case !m.ours:
-		return cloud.Operation{}, &cloud.RefusedError{Reason: cloud.Protected, Err: fmt.Errorf(
-			"server %s (%s): its metadata does not say that it is of cluster %s: want %s=%s and %s with a group's name, or a group that adopts "+
-				"it by its name", id, m.Name, p.config.ClusterName, ClusterKey, p.config.ClusterName, GroupKey)}
-	case m.locked:
-		return cloud.Operation{}, &cloud.RefusedError{Reason: cloud.Protected, Err: fmt.Errorf("server %s (%s): is locked in Nova", id, m.Name)}
+	case m.keeps != "":
+		return cloud.Operation{}, &cloud.RefusedError{Reason: cloud.Protected, Err: fmt.Errorf("server %s (%s): %s", id, m.Name, m.keeps)}
 	case m.State == cloud.Deleting && !m.softDeleted:
 		return deletion(id, started), nil
 	}

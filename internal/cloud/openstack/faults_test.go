@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -27,6 +28,9 @@ type services struct {
 	mu      sync.Mutex
 	tokens  int // that were given out, of which the last is good
 	revoked bool
+	secret  string // of the user, if it is to be right
+	refused int    // sign-ins with another
+	project string
 	regions []string                             // that were asked
 	create  func()                               // is called with each server that is asked for, before the answer
 	list    func(marker string) []map[string]any // answers a page of servers, never with a next
@@ -63,8 +67,16 @@ func (s *services) answer(w http.ResponseWriter, status int, body any) {
 
 func (s *services) token() string { return fmt.Sprint("token-", s.tokens) }
 
-func (s *services) signIn(w http.ResponseWriter, _ *http.Request) {
+func (s *services) signIn(w http.ResponseWriter, r *http.Request) {
+	body, _ := io.ReadAll(r.Body)
 	s.mu.Lock()
+	if s.secret != "" && !strings.Contains(string(body), s.secret) {
+		s.refused++
+		s.mu.Unlock()
+		s.answer(w, http.StatusUnauthorized, map[string]any{"error": map[string]any{"code": http.StatusUnauthorized, "message": "no"}})
+		return
+	}
+	project := s.project
 	s.tokens++
 	s.revoked = false
 	w.Header().Set("X-Subject-Token", s.token())
@@ -78,7 +90,7 @@ func (s *services) signIn(w http.ResponseWriter, _ *http.Request) {
 		catalog = append(catalog, map[string]any{"type": kind, "endpoints": endpoints})
 	}
 	s.answer(w, http.StatusCreated, map[string]any{"token": map[string]any{
-		"catalog": catalog, "expires_at": time.Now().Add(time.Hour).UTC().Format("2006-01-02T15:04:05.000000Z"),
+		"catalog": catalog, "project": map[string]string{"id": project}, "expires_at": time.Now().Add(time.Hour).UTC().Format("2006-01-02T15:04:05.000000Z"),
 	}})
 }
 

@@ -64,7 +64,10 @@ type Provider struct {
 	pageSize int
 }
 
-var _ cloud.Provider = (*Provider)(nil)
+var (
+	_ cloud.Provider = (*Provider)(nil)
+	_ cloud.Keeper   = (*Provider)(nil)
+)
 
 // group is a group of the configuration with its user data compiled.
 type group struct {

@@ -19,8 +19,8 @@ type found struct {
 	cloud.Instance
 	id          string
 	ours        bool
-	locked      bool
 	softDeleted bool
+	keeps       string // why it is not deleted; empty when it may be
 }
 
 // sideBySide bounds how many servers are read at once.
@@ -200,16 +200,34 @@ func (p *Provider) read(s *servers.Server) (found, error) {
 			State: state(s.Status, s.TaskState), Created: s.Created, Tags: s.Metadata,
 		},
 		id:          strings.ToLower(s.ID),
-		locked:      s.Locked != nil && *s.Locked,
 		softDeleted: s.Status == "SOFT_DELETED",
 	}
 	m.Type, _ = s.Flavor["original_name"].(string)
 	m.Group, m.ours, m.Adopted = p.owner(s)
+	m.keeps = p.keeps(m.ours, s)
+	if m.Kept = m.keeps != "" && (m.State != cloud.Deleting || m.softDeleted); m.Kept {
+		m.KeptReason = m.keeps
+	}
 	if m.State == cloud.Failed {
 		m.Message = cloud.Printable(s.Fault.Message, maxMessage)
 		m.Refusal = ofFault(m.Message)
 	}
 	return m, nil
+}
+
+// KeepsMachines implements [cloud.Keeper]: a server that is not this cluster's, or is locked, is kept.
+func (p *Provider) KeepsMachines() {}
+
+// keeps says why a server is not this provider's to delete; empty when it is.
+func (p *Provider) keeps(ours bool, s *servers.Server) string {
+	switch {
+	case !ours:
+		return fmt.Sprintf("its metadata does not say that it is of cluster %s: want %s=%s and %s with a group's name, or a group that adopts "+
+			"it by its name", p.config.ClusterName, ClusterKey, p.config.ClusterName, GroupKey)
+	case s.Locked != nil && *s.Locked:
+		return "it is locked in Nova"
+	}
+	return ""
 }
 
 // owner says which group a server is of, whether it is this cluster's, and whether that is said by its name or by the mark of

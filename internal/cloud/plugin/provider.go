@@ -30,8 +30,12 @@ type Provider struct {
 
 var (
 	_ cloud.Provider  = (*Provider)(nil)
+	_ cloud.Keeper    = (*Provider)(nil)
 	_ advice.Analyzer = (*Provider)(nil)
 )
+
+// KeepsMachines implements [cloud.Keeper]: the plugin says of each machine whether it is kept.
+func (p *Provider) KeepsMachines() {}
 
 // spelling is what Normalize said of an ID.
 type spelling struct {

@@ -89,6 +89,7 @@ func FromInstance(i cloud.Instance) *pluginv1.Instance {
 		ProviderId: valid(i.ProviderID), Name: valid(i.Name), ComputerName: valid(i.ComputerName), Group: valid(i.Group),
 		Zone: valid(i.Zone), Type: valid(i.Type), Message: short(i.Message), Refusal: FromRefusal(i.Refusal),
 		Created: fromTime(i.Created), Tags: map[string]string{},
+		UniqueId: valid(i.UniqueID), Kept: i.Kept, KeptReason: short(i.KeptReason), Adopted: i.Adopted,
 	}
 	for _, p := range states {
 		if p.ours == i.State {
@@ -110,6 +111,7 @@ func ToInstance(m *pluginv1.Instance) (cloud.Instance, error) {
 		ProviderID: m.GetProviderId(), Name: m.GetName(), ComputerName: m.GetComputerName(), Group: m.GetGroup(),
 		Zone: m.GetZone(), Type: m.GetType(), State: cloud.Unknown, Created: toTime(m.GetCreated()), Tags: m.GetTags(),
 		Message: m.GetMessage(), Refusal: ToRefusal(m.GetRefusal()),
+		UniqueID: m.GetUniqueId(), Kept: m.GetKept(), KeptReason: m.GetKeptReason(), Adopted: m.GetAdopted(),
 	}
 	for _, p := range states {
 		if p.theirs == m.GetState() {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -59,13 +60,37 @@ func TestAMachineArrivesAsItWasSent(t *testing.T) {
 				cloud.Pending, cloud.Running, cloud.Stopped, cloud.Deleting, cloud.Failed, cloud.Unknown,
 			}).Draw(t, "state"),
 			Created: anyTime.Draw(t, "created"), Tags: anyMap.Draw(t, "tags"), Message: anyText.Draw(t, "message"),
-			Refusal: anyRefusal.Draw(t, "refusal"),
+			Refusal: anyRefusal.Draw(t, "refusal"), UniqueID: anyText.Draw(t, "unique"), Kept: rapid.Bool().Draw(t, "kept"),
+			KeptReason: anyText.Draw(t, "kept reason"), Adopted: rapid.Bool().Draw(t, "adopted"),
 		}
 		got, err := wire.ToInstance(carry(t, wire.FromInstance(want), &pluginv1.Instance{}))
 		if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" || err != nil {
 			t.Fatalf("%v\n%s", err, diff)
 		}
 	})
+}
+
+// TestI4EveryFieldOfAMachineArrives sets all that there are, also one that is added after this was written.
+func TestI4EveryFieldOfAMachineArrives(t *testing.T) {
+	want := cloud.Instance{
+		State: cloud.Stopped, Refusal: cloud.NoQuota, Created: time.Unix(1, 2).UTC(), Tags: map[string]string{"key": "value"},
+	}
+	fields := reflect.ValueOf(&want).Elem()
+	for i := range fields.NumField() {
+		switch f := fields.Field(i); {
+		case !f.IsZero():
+		case f.Kind() == reflect.String:
+			f.SetString("the " + fields.Type().Field(i).Name)
+		case f.Kind() == reflect.Bool:
+			f.SetBool(true)
+		default:
+			t.Fatalf("%s: is a %s, which this test is to set", fields.Type().Field(i).Name, f.Type())
+		}
+	}
+	got, err := wire.ToInstance(carry(t, wire.FromInstance(want), &pluginv1.Instance{}))
+	if diff := cmp.Diff(want, got); diff != "" || err != nil {
+		t.Fatalf("%v\n%s", err, diff)
+	}
 }
 
 func TestAnErrorArrivesAsItWasMeant(t *testing.T) {

@@ -1,0 +1,67 @@
+package openstack
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/slipway-dev/slipway/internal/cloud"
+)
+
+// rotated is a provider that has signed in with a secret of a file, and what replaces the file's.
+func rotated(t *testing.T, s *services) (p *Provider, write func(secret string)) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "password")
+	write = func(secret string) {
+		if err := os.WriteFile(path, []byte(secret+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("first-secret")
+	s.secret, s.project = "first-secret", "shop"
+	c := good()
+	c.Auth.URL, c.Region, c.Auth.Password, c.Auth.PasswordFile = s.address+"/v3", "south", "", path
+	p, err := New(c, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Instances(t.Context(), "workers"); err != nil {
+		t.Fatal(err)
+	}
+	return p, write
+}
+
+func TestASecretThatWasReplacedIsReadAgainWhenTheTokenIsRenewed(t *testing.T) {
+	s := newServices(t)
+	p, write := rotated(t, s)
+	write("second-secret")
+	s.secret, s.revoked = "second-secret", true
+	if _, err := p.Instances(t.Context(), "workers"); err != nil || s.refused != 0 {
+		t.Errorf("%v after %d refused sign-ins", err, s.refused)
+	}
+}
+
+func TestASecretThatIsRefusedIsNotTriedAgainAndAgain(t *testing.T) {
+	s := newServices(t)
+	p, _ := rotated(t, s)
+	s.secret, s.revoked = "second-secret", true
+	for range 5 {
+		if _, err := p.Instances(t.Context(), "workers"); cloud.RefusalOf(err) != cloud.NoRight {
+			t.Errorf("%v, want the refusal %s", err, cloud.NoRight)
+		}
+	}
+	if s.refused != 1 {
+		t.Errorf("the secret was tried %d times, want once", s.refused)
+	}
+}
+
+// TestI7ACredentialOfAnotherProjectDoesNotTakeOver has all machines seem gone otherwise.
+func TestI7ACredentialOfAnotherProjectDoesNotTakeOver(t *testing.T) {
+	s := newServices(t)
+	p, write := rotated(t, s)
+	write("second-secret")
+	s.secret, s.revoked, s.project = "second-secret", true, "blog"
+	if _, err := p.Instances(t.Context(), "workers"); err == nil {
+		t.Error("the servers of another project are taken for the cluster's")
+	}
+}
