@@ -18,6 +18,7 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/client-go/tools/clientcmd"
@@ -70,8 +71,9 @@ type Proxy struct {
 	fault    func(Request) Fault
 	guard    func(Request, []byte)
 	answers  func(r Request, asked time.Time, status int)
-	life     int
 	servers  []*http.Server
+
+	life atomic.Int64 // not under mu: Close waits for what asks for it
 }
 
 // New returns a proxy that lets everything pass. The function says of what kind a request is, its Point still empty.
@@ -235,18 +237,12 @@ func (b *beginning) begin(status int) {
 
 // NextLife says that the process has ended, and that the one that asks next has not begun: the Life of its requests is
 // one more. What the dead process had sent before, and comes only now, is still told from that by its connection.
-func (p *Proxy) NextLife() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.life++
-}
+func (p *Proxy) NextLife() { p.life.Add(1) }
 
 type lifeKey struct{}
 
 func (p *Proxy) connected(ctx context.Context, _ net.Conn) context.Context {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return context.WithValue(ctx, lifeKey{}, p.life)
+	return context.WithValue(ctx, lifeKey{}, int(p.life.Load()))
 }
 
 // arrived numbers a request, and gives what is to be done at it, if anything.

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -181,5 +182,43 @@ func TestALifeIsThatOfTheConnection(t *testing.T) {
 	}
 	if !slices.Equal(lives, []int{0, 0, 1}) {
 		t.Errorf("lives %v, want the connection's: 0, 0, 1", lives)
+	}
+}
+
+func TestAProxyIsClosedWhileSomebodyConnects(t *testing.T) {
+	for range 100 {
+		p := faultproxy.New(byMethod)
+		front, err := p.Serve("server", &url.URL{Scheme: "http", Host: "127.0.0.1:1"}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		closed, connected := make(chan struct{}), make(chan struct{}, 1)
+		var dialing sync.WaitGroup
+		for range 4 {
+			dialing.Go(func() {
+				for {
+					c, err := net.Dial("tcp", front.Host)
+					if err != nil {
+						return // the proxy listens no more
+					}
+					_ = c.Close()
+					select {
+					case connected <- struct{}{}:
+					default:
+					}
+				}
+			})
+		}
+		<-connected
+		go func() {
+			defer close(closed)
+			_ = p.Close()
+		}()
+		select {
+		case <-closed:
+		case <-time.After(time.Minute):
+			t.Fatal("the proxy waits for a connection that waits for the proxy")
+		}
+		dialing.Wait()
 	}
 }
