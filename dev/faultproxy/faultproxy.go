@@ -18,6 +18,7 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/client-go/tools/clientcmd"
@@ -41,6 +42,8 @@ func Moments() []Moment { return []Moment{Before, After} }
 type Request struct {
 	// Server is the name that was given to Serve.
 	Server, Method, Path, Query string
+	// Life tells the processes apart that asked through the proxy one after the other: see NextLife.
+	Life int
 	Point
 }
 
@@ -67,7 +70,10 @@ type Proxy struct {
 	stepIn   func(Request)
 	fault    func(Request) Fault
 	guard    func(Request, []byte)
+	answers  func(r Request, asked time.Time, status int)
 	servers  []*http.Server
+
+	life atomic.Int64 // not under mu: Close waits for what asks for it
 }
 
 // New returns a proxy that lets everything pass. The function says of what kind a request is, its Point still empty.
@@ -118,7 +124,7 @@ func (p *Proxy) serve(name string, server *url.URL, transport http.RoundTripper,
 		FlushInterval: -1, // a watch must not wait for a full buffer
 		ErrorHandler:  func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
 	}
-	s := &http.Server{ReadHeaderTimeout: 10 * time.Second, Handler: p.handler(name, forward)}
+	s := &http.Server{ReadHeaderTimeout: 10 * time.Second, Handler: p.handler(name, forward), ConnContext: p.connected}
 	p.mu.Lock()
 	p.servers = append(p.servers, s)
 	p.mu.Unlock()
@@ -142,6 +148,7 @@ func (p *Proxy) handler(name string, direct *httputil.ReverseProxy) http.Handler
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		request, stepIn := p.arrived(name, r)
+		w = p.telling(w, request)
 		fault := Fault{}
 		if p.fault != nil {
 			fault = p.fault(request)
@@ -187,11 +194,63 @@ func (p *Proxy) ask(request Request, r *http.Request) {
 	p.guard(request, body)
 }
 
+// Answers has f called for each request that is answered, before the answer's first byte is delivered, with the time at
+// which the request arrived. An answer that is held back is none; one that is cut short is one. It must be called before the
+// first request.
+func (p *Proxy) Answers(f func(r Request, asked time.Time, status int)) { p.answers = f }
+
+// telling tells of the answer when it begins.
+func (p *Proxy) telling(w http.ResponseWriter, request Request) http.ResponseWriter {
+	if p.answers == nil {
+		return w
+	}
+	asked := time.Now()
+	return &beginning{ResponseWriter: w, tell: func(status int) { p.answers(request, asked, status) }}
+}
+
+// beginning calls tell once, with the status.
+type beginning struct {
+	http.ResponseWriter
+	tell func(status int)
+	told bool
+}
+
+// Unwrap lets http.ResponseController flush.
+func (b *beginning) Unwrap() http.ResponseWriter { return b.ResponseWriter }
+
+func (b *beginning) WriteHeader(status int) {
+	b.begin(status)
+	b.ResponseWriter.WriteHeader(status)
+}
+
+func (b *beginning) Write(p []byte) (int, error) {
+	b.begin(http.StatusOK)
+	return b.ResponseWriter.Write(p)
+}
+
+func (b *beginning) begin(status int) {
+	if !b.told && status >= http.StatusOK {
+		b.told = true
+		b.tell(status)
+	}
+}
+
+// NextLife says that the process has ended, and that the one that asks next has not begun: the Life of its requests is
+// one more. What the dead process had sent before, and comes only now, is still told from that by its connection.
+func (p *Proxy) NextLife() { p.life.Add(1) }
+
+type lifeKey struct{}
+
+func (p *Proxy) connected(ctx context.Context, _ net.Conn) context.Context {
+	return context.WithValue(ctx, lifeKey{}, int(p.life.Load()))
+}
+
 // arrived numbers a request, and gives what is to be done at it, if anything.
 func (p *Proxy) arrived(name string, r *http.Request) (Request, func(Request)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	request := Request{Server: name, Method: r.Method, Path: r.URL.Path, Query: r.URL.RawQuery}
+	life, _ := r.Context().Value(lifeKey{}).(int)
+	request := Request{Server: name, Method: r.Method, Path: r.URL.Path, Query: r.URL.RawQuery, Life: life}
 	kind := p.kind(request)
 	p.nth[kind]++
 	request.Point = Point{Kind: kind, Nth: p.nth[kind]}

@@ -4,11 +4,15 @@ import (
 	"bufio"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/slipway-dev/slipway/dev/faultproxy"
 )
@@ -109,5 +113,112 @@ func TestAWatchIsPassedOnLineByLine(t *testing.T) {
 	}
 	if lines != 3 {
 		t.Errorf("%d lines, want 3", lines)
+	}
+}
+
+func TestAnAnswerIsToldOfBeforeItIsDeliveredAndOneHeldBackIsNot(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		moment faultproxy.Moment
+		fault  faultproxy.Fault
+		want   []int
+	}{
+		{name: "delivered", want: []int{http.StatusOK}},
+		{name: "refused", fault: faultproxy.Fault{Status: http.StatusTooManyRequests}, want: []int{http.StatusTooManyRequests}},
+		{name: "lost", fault: faultproxy.Fault{Lost: true}},
+		{name: "stopped before", moment: faultproxy.Before},
+		{name: "stopped after", moment: faultproxy.After},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			p := faultproxy.New(byMethod)
+			p.Faults(func(faultproxy.Request) faultproxy.Fault { return tc.fault })
+			if tc.moment != "" {
+				p.At(faultproxy.Point{Kind: "GET", Nth: 1}, tc.moment, func(faultproxy.Request) {})
+			}
+			var mu sync.Mutex
+			var told []int
+			began := time.Now()
+			p.Answers(func(r faultproxy.Request, asked time.Time, status int) {
+				mu.Lock()
+				defer mu.Unlock()
+				if r.Path != "/thing" || asked.Before(began) {
+					t.Errorf("told of %v, asked at %s", r, asked)
+				}
+				told = append(told, status)
+			})
+			address, _ := behind(t, p, func(w http.ResponseWriter, _ *http.Request) {
+				_, _ = w.Write([]byte("fine"))
+				_ = http.NewResponseController(w).Flush()
+			})
+			_ = get(t, address+"/thing") // the client's view is that of other tests
+			mu.Lock()
+			defer mu.Unlock()
+			if !slices.Equal(told, tc.want) {
+				t.Errorf("told of %v, want %v", told, tc.want)
+			}
+		})
+	}
+}
+
+func TestALifeIsThatOfTheConnection(t *testing.T) {
+	p := faultproxy.New(byMethod)
+	address, _ := behind(t, p, func(http.ResponseWriter, *http.Request) {})
+	first := &http.Client{Transport: &http.Transport{}}
+	ask := func(c *http.Client) {
+		t.Helper()
+		resp, err := c.Get(address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+	}
+	ask(first)
+	p.NextLife()
+	ask(first) // as what a dead process had sent before
+	ask(&http.Client{Transport: &http.Transport{}})
+	var lives []int
+	for _, r := range p.Requests() {
+		lives = append(lives, r.Life)
+	}
+	if !slices.Equal(lives, []int{0, 0, 1}) {
+		t.Errorf("lives %v, want the connection's: 0, 0, 1", lives)
+	}
+}
+
+func TestAProxyIsClosedWhileSomebodyConnects(t *testing.T) {
+	for range 100 {
+		p := faultproxy.New(byMethod)
+		front, err := p.Serve("server", &url.URL{Scheme: "http", Host: "127.0.0.1:1"}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		closed, connected := make(chan struct{}), make(chan struct{}, 1)
+		var dialing sync.WaitGroup
+		for range 4 {
+			dialing.Go(func() {
+				for {
+					c, err := net.Dial("tcp", front.Host)
+					if err != nil {
+						return // the proxy listens no more
+					}
+					_ = c.Close()
+					select {
+					case connected <- struct{}{}:
+					default:
+					}
+				}
+			})
+		}
+		<-connected
+		go func() {
+			defer close(closed)
+			_ = p.Close()
+		}()
+		select {
+		case <-closed:
+		case <-time.After(time.Minute):
+			t.Fatal("the proxy waits for a connection that waits for the proxy")
+		}
+		dialing.Wait()
 	}
 }

@@ -251,7 +251,8 @@ func (f *fixture) untouched(n *corev1.Node) {
 // process is a manager process.
 type process struct {
 	*controlplane.Process
-	mu sync.Mutex
+	proxy *faultproxy.Proxy
+	mu    sync.Mutex
 }
 
 // revive kills a manager, unless it is dead already, and starts it again.
@@ -263,6 +264,7 @@ func (p *process) revive(ctx context.Context) error {
 			return err
 		}
 	}
+	p.proxy.NextLife()
 	return p.Restart(ctx)
 }
 
@@ -300,7 +302,7 @@ func (f *fixture) manage(suffix string, proxy *faultproxy.Proxy, flags ...string
 	}
 	started, err := f.Run(f.ctx, controlplane.Command{Name: "manager-" + f.name + suffix, Path: path, Args: append(args, flags...)})
 	f.check(err)
-	p := &process{Process: started}
+	p := &process{Process: started, proxy: proxy}
 	f.t.Cleanup(func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()

@@ -24,18 +24,41 @@ import (
 )
 
 // judge looks at every request of a manager that changes something, before the server hears of it, and at the world as it
-// is then: it asks the servers themselves, so that no fault concerns it.
+// is then: it asks the servers themselves, so that no fault concerns it. What never reaches the server, it does not see.
 type judge struct {
-	s *stage
+	*fixture
+	law law
 	// uids are the nodes' as they were at first.
 	uids map[string]types.UID
 
 	mu sync.Mutex
-	// looks are when the pods on a node were last asked for, by node, and deleted the nodes whose deletion was asked for.
-	looks   map[string]time.Time
+	// looks are when the pods on a node were last asked for and the answer came, and deleted when the deletion of the Node
+	// named was last asked for.
+	looks   map[look]time.Time
 	deleted map[string]time.Time
+	// weighed is how many requests there were that could have broken an invariant.
+	weighed int
 	// kept are the protected pods with their node and since when they have been there.
 	kept map[string]keptPod
+}
+
+// law is what a judge goes by that is not the same for each fixture.
+type law struct {
+	// nodes are in the pool. minimum is the NodeGroup's, and budget how many of its nodes may be unavailable at once.
+	nodes, minimum, budget int
+	// bereft is set where others take nodes away: fewer than the minimum may stay, through no fault of the manager's.
+	bereft bool
+	// pods is the namespace of the pods.
+	pods string
+	// stale is how old what a manager reads may be.
+	stale time.Duration
+}
+
+// look is one at the pods on a node. What a manager saw that was killed since, the next one does not know, and has to look
+// for itself. (Managers in this process share their connections, and are one Life.)
+type look struct {
+	life int
+	node string
 }
 
 type keptPod struct {
@@ -43,16 +66,23 @@ type keptPod struct {
 	since time.Time
 }
 
-func newJudge(s *stage) *judge {
+func newJudge(f *fixture, l law) *judge {
 	j := &judge{
-		s: s, uids: map[string]types.UID{}, looks: map[string]time.Time{}, deleted: map[string]time.Time{}, kept: map[string]keptPod{},
+		fixture: f, law: l, uids: map[string]types.UID{}, looks: map[look]time.Time{}, deleted: map[string]time.Time{},
+		kept: map[string]keptPod{},
 	}
-	for i := range s.nodes {
-		node, err := s.Client().CoreV1().Nodes().Get(s.ctx, s.pool.NodeName(i), metav1.GetOptions{})
-		s.check(err)
+	for i := range l.nodes {
+		node, err := f.Client().CoreV1().Nodes().Get(f.ctx, f.pool.NodeName(i), metav1.GetOptions{})
+		f.check(err)
 		j.uids[node.Name] = node.UID
 	}
 	return j
+}
+
+// watches has the judge see what the managers behind a proxy do.
+func (j *judge) watches(proxy *faultproxy.Proxy) {
+	proxy.Answers(j.answered)
+	proxy.Guard(j.asked)
 }
 
 func (j *judge) protected(pod, node string) {
@@ -67,8 +97,11 @@ func (j *judge) unprotected(pod string) {
 	delete(j.kept, pod)
 }
 
-// heard notes when pods are looked at.
-func (j *judge) heard(r faultproxy.Request) {
+// answered notes when pods are looked at: a look that was refused, or of which the manager never had the answer, is none.
+func (j *judge) answered(r faultproxy.Request, asked time.Time, status int) {
+	if status != http.StatusOK || j.ctx.Err() != nil {
+		return
+	}
 	if r.Server != "api" || r.Method != http.MethodGet || r.Path != "/api/v1/pods" {
 		return
 	}
@@ -77,18 +110,20 @@ func (j *judge) heard(r faultproxy.Request) {
 	}
 	_, node, ok := strings.Cut(r.Query, "spec.nodeName%3D")
 	if !ok {
-		j.s.t.Errorf("%s lists the pods of more than a node", r)
+		j.t.Errorf("%s lists the pods of more than a node", r)
 		return
 	}
 	node, _, _ = strings.Cut(node, "&")
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.looks[node] = time.Now()
+	if by := (look{r.Life, node}); asked.After(j.looks[by]) {
+		j.looks[by] = asked
+	}
 }
 
 // asked judges one request.
 func (j *judge) asked(r faultproxy.Request, body []byte) {
-	if j.s.ctx.Err() != nil {
+	if j.ctx.Err() != nil {
 		return
 	}
 	var err error
@@ -96,21 +131,27 @@ func (j *judge) asked(r faultproxy.Request, body []byte) {
 	last := segments[len(segments)-1]
 	switch {
 	case r.Server == "arm" && r.Method == http.MethodPost && last == "delete":
-		err = j.machines(body)
+		err = j.machines(r.Life, body)
 	case r.Server == "arm" && strings.HasSuffix(r.Path, "/token"):
+		return
 	case r.Server == "arm":
 		err = fmt.Errorf("want no such request of ARM")
 	case r.Method == http.MethodDelete && strings.HasPrefix(r.Path, "/api/v1/nodes/"):
-		err = j.node(last, body)
+		err = j.node(r.Life, last, body)
 	case r.Method == http.MethodPatch && strings.HasPrefix(r.Path, "/api/v1/nodes/"):
 		err = j.patch(segments[3], body)
 	case last == "eviction":
 		err = j.eviction(segments[3], segments[5], body)
 	case r.Method == http.MethodDelete && strings.Contains(r.Path, "/pods/"):
 		err = fmt.Errorf("I2: pods are evicted, and never deleted")
+	default:
+		return
 	}
-	if err != nil && j.s.ctx.Err() == nil {
-		j.s.t.Errorf("%s: %v\nbody: %s", r, err, body)
+	j.mu.Lock()
+	j.weighed++
+	j.mu.Unlock()
+	if err != nil && j.ctx.Err() == nil {
+		j.t.Errorf("%s: %v\nbody: %s", r, err, body)
 	}
 }
 
@@ -124,8 +165,8 @@ func (j *judge) truth() (truth, error) {
 	now := truth{nodes: map[string]*corev1.Node{}}
 	var nodes corev1.NodeList
 	err := errors.Join(
-		j.s.objects().List(j.s.ctx, &now.records, client.MatchingLabels{shard: j.s.name}),
-		j.s.objects().List(j.s.ctx, &nodes, client.MatchingLabels{"kubernetes.azure.com/agentpool": j.s.pool.Name}),
+		j.objects().List(j.ctx, &now.records, client.MatchingLabels{shard: j.name}),
+		j.objects().List(j.ctx, &nodes, client.MatchingLabels{"kubernetes.azure.com/agentpool": j.pool.Name}),
 	)
 	for i := range nodes.Items {
 		now.nodes[nodes.Items[i].Name] = &nodes.Items[i]
@@ -161,33 +202,47 @@ func (j *judge) bounds(now truth, node string) error {
 			leaving++
 		}
 	}
-	if leaving > j.s.limit() {
-		return fmt.Errorf("I5: %d nodes are being retired, and the budget is %d", leaving, j.s.limit())
+	if leaving > j.law.budget {
+		return fmt.Errorf("I5: %d nodes are being retired, and the budget is %d", leaving, j.law.budget)
 	}
-	if stay < j.s.minimum && !j.s.has(anyNode, claim, lose, deleteNode, recreate) {
-		return fmt.Errorf("I5: %d nodes stay, and the minimum is %d", stay, j.s.minimum)
+	if stay < j.law.minimum && !j.law.bereft {
+		return fmt.Errorf("I5: %d nodes stay, and the minimum is %d", stay, j.law.minimum)
 	}
 	return nil
 }
 
-// unprotectedNode checks that no protected pod is on a node that was there at the last look, or could have been (I1).
-func (j *judge) unprotectedNode(node string, since time.Time) error {
+// sawAll checks that the judge was asked: it finds nothing wrong where it sees nothing.
+func (j *judge) sawAll(node string) {
+	j.t.Helper()
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	look := j.looks[node]
-	if look.Before(since) || look.IsZero() {
-		return fmt.Errorf("I1: the pods on node %s were last looked at at %s: want it after %s", node, look, since)
+	if j.weighed == 0 {
+		j.t.Error("the judge has seen no request that could break an invariant")
+	}
+	_, err := j.Client().CoreV1().Nodes().Get(j.ctx, node, metav1.GetOptions{})
+	if asked := !j.deleted[node].IsZero(); apierrors.IsNotFound(err) && !asked {
+		j.t.Errorf("node %s is gone, and the judge has seen no deletion of it", node)
+	}
+}
+
+// unprotectedNode checks that no protected pod is on a node that was there at the last look, or could have been (I1).
+func (j *judge) unprotectedNode(life int, node string, since time.Time) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	last := j.looks[look{life, node}]
+	if last.Before(since) || last.IsZero() {
+		return fmt.Errorf("I1: this manager last looked at the pods on node %s at %s: want it after %s", node, last, since)
 	}
 	for pod, k := range j.kept {
-		if k.node == node && k.since.Before(look.Add(-stale)) { // what is read may be so old
-			return fmt.Errorf("I1: the protected pod %s has been on node %s since %s, and was overlooked at %s", pod, node, k.since, look)
+		if k.node == node && k.since.Before(last.Add(-j.law.stale)) { // what is read may be so old
+			return fmt.Errorf("I1: the protected pod %s has been on node %s since %s, and was overlooked at %s", pod, node, k.since, last)
 		}
 	}
 	return nil
 }
 
 // node judges the deletion of a Node.
-func (j *judge) node(name string, body []byte) error {
+func (j *judge) node(life int, name string, body []byte) error {
 	var options metav1.DeleteOptions
 	if err := json.Unmarshal(body, &options); err != nil {
 		return err
@@ -221,7 +276,7 @@ func (j *judge) node(name string, body []byte) error {
 	if rt := now.inFlight()[name]; rt.Status.MachineGone {
 		return nil // what was on it is gone
 	}
-	if err := j.unprotectedNode(name, time.Time{}); err != nil {
+	if err := j.unprotectedNode(life, name, time.Time{}); err != nil {
 		return err
 	}
 	return j.drained(name)
@@ -239,7 +294,7 @@ func (j *judge) captured(now truth, node string) types.UID {
 // drained checks that the pods that have to leave have left.
 func (j *judge) drained(node string) error {
 	selector := fields.OneTermEqualSelector("spec.nodeName", node).String()
-	pods, err := j.s.Client().CoreV1().Pods(faultsNamespace).List(j.s.ctx, metav1.ListOptions{FieldSelector: selector})
+	pods, err := j.Client().CoreV1().Pods(j.law.pods).List(j.ctx, metav1.ListOptions{FieldSelector: selector})
 	if err != nil {
 		return err
 	}
@@ -252,7 +307,7 @@ func (j *judge) drained(node string) error {
 }
 
 // machines judges the deletion of machines.
-func (j *judge) machines(body []byte) error {
+func (j *judge) machines(life int, body []byte) error {
 	var request struct {
 		InstanceIDs []string `json:"instanceIds"`
 	}
@@ -268,15 +323,15 @@ func (j *judge) machines(body []byte) error {
 		if err != nil {
 			return err
 		}
-		if err := j.machine(now, instance); err != nil {
+		if err := j.machine(life, now, instance); err != nil {
 			return fmt.Errorf("machine %s: %w", id, err)
 		}
 	}
 	return nil
 }
 
-func (j *judge) machine(now truth, instance int) error {
-	node := j.s.pool.NodeName(instance)
+func (j *judge) machine(life int, now truth, instance int) error {
+	node := j.pool.NodeName(instance)
 	if n := now.nodes[node]; n != nil && n.UID == j.captured(now, node) {
 		return fmt.Errorf("I4: its Node is there")
 	}
@@ -284,7 +339,7 @@ func (j *judge) machine(now truth, instance int) error {
 	if rt == nil {
 		return fmt.Errorf("I4: no retirement of node %s is under way", node)
 	}
-	if rt.Status.Captured == nil || !strings.EqualFold(rt.Status.Captured.ProviderID, j.s.pool.ProviderID(instance)) {
+	if rt.Status.Captured == nil || !strings.EqualFold(rt.Status.Captured.ProviderID, j.pool.ProviderID(instance)) {
 		return fmt.Errorf("I4: the retirement of node %s captured %v", node, rt.Status.Captured)
 	}
 	if rt.Status.Phase != v1alpha1.NodeDeleted {
@@ -296,7 +351,7 @@ func (j *judge) machine(now truth, instance int) error {
 	j.mu.Lock()
 	since := j.deleted[node]
 	j.mu.Unlock()
-	return j.unprotectedNode(node, since)
+	return j.unprotectedNode(life, node, since)
 }
 
 // patch judges a change of a Node.
@@ -305,7 +360,7 @@ func (j *judge) patch(name string, body []byte) error {
 		return nil
 	}
 	instance := slices.IndexFunc(slices.Collect(j.names()), func(n string) bool { return n == name })
-	if _, there := j.s.ARM.VM(j.s.pool.Resource(instance)); there && !strings.Contains(string(body), `"taints":null`) {
+	if _, there := j.ARM.VM(j.pool.Resource(instance)); there && !strings.Contains(string(body), `"taints":null`) {
 		return fmt.Errorf("I7: the node is said to be out of service, and its machine is there")
 	}
 	return nil
@@ -313,8 +368,8 @@ func (j *judge) patch(name string, body []byte) error {
 
 func (j *judge) names() func(func(string) bool) {
 	return func(yield func(string) bool) {
-		for i := range j.s.nodes {
-			if !yield(j.s.pool.NodeName(i)) {
+		for i := range j.law.nodes {
+			if !yield(j.pool.NodeName(i)) {
 				return
 			}
 		}
@@ -333,7 +388,7 @@ func (j *judge) eviction(namespace, name string, body []byte) error {
 	if p == nil || p.UID == nil {
 		return fmt.Errorf("want it with the UID of the pod that was looked at")
 	}
-	pod, err := j.s.Client().CoreV1().Pods(namespace).Get(j.s.ctx, name, metav1.GetOptions{})
+	pod, err := j.Client().CoreV1().Pods(namespace).Get(j.ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) || err == nil && pod.UID != *p.UID {
 		return nil // the API server refuses it
 	}
@@ -351,8 +406,7 @@ func (j *judge) eviction(namespace, name string, body []byte) error {
 }
 
 // reached checks the world when all the retirements are over.
-func (j *judge) reached(ends map[int]*v1alpha1.NodeRetirement) {
-	s := j.s
+func (s *stage) reached(ends map[int]*v1alpha1.NodeRetirement) {
 	s.t.Helper()
 	left := 0
 	for i := range s.nodes {
@@ -365,7 +419,7 @@ func (j *judge) reached(ends map[int]*v1alpha1.NodeRetirement) {
 		if machine {
 			left++
 		}
-		there := err == nil && node.UID == j.uids[name]
+		there := err == nil && node.UID == s.judge.uids[name]
 		if err == nil {
 			s.untouched(node)
 		}
@@ -382,7 +436,7 @@ func (j *judge) reached(ends map[int]*v1alpha1.NodeRetirement) {
 				s.t.Errorf("I8: the retirement of %s was called off: its node is there: %t, its machine: %t", name, there, machine)
 			}
 		default:
-			j.ended(i, rt, there, machine)
+			s.ended(i, rt, there, machine)
 		}
 	}
 	if got := s.ARM.Capacity(s.pool.ScaleSet()); got != left {
@@ -391,8 +445,7 @@ func (j *judge) reached(ends map[int]*v1alpha1.NodeRetirement) {
 }
 
 // ended checks what is left of a node whose retirement ended.
-func (j *judge) ended(i int, rt *v1alpha1.NodeRetirement, there, machine bool) {
-	s := j.s
+func (s *stage) ended(i int, rt *v1alpha1.NodeRetirement, there, machine bool) {
 	s.t.Helper()
 	phase, what := rt.Status.Phase, fmt.Sprintf("%s: %s", rt.Status.Phase, rt.Status.Message)
 	switch {

@@ -22,7 +22,7 @@ import (
 // course is one way that a retirement can take. Of two nodes the first is to be retired.
 type course struct {
 	name string
-	// group is the NodeGroup's spec but for its nodes and its cloud.
+	// group is the NodeGroup's spec but for its nodes, its cloud and its minimum.
 	group string
 	// prepare makes the world, before the node is retired and the manager started.
 	prepare func(f *fixture)
@@ -153,6 +153,9 @@ func (f *fixture) loseMachine(instance int) {
 // makes to the API server and to the cloud while it walks each of the courses: once before the request is served, once
 // after. The requests are not chosen: a first run is left alone, and there is a run for each request that it made, and
 // each moment. Of the later courses it is those made after the course has parted from the first.
+//
+// Each request of each manager is judged as those in the schedules of faults are. No course has a protected pod: of I1 it is
+// judged here that every manager looks for some itself, whatever the one that was killed had seen.
 func TestI8AfterAKillAtAnyRequestTheNextManagerReachesTheSameEnd(t *testing.T) {
 	t.Parallel()
 	for n, c := range courses {
@@ -177,12 +180,16 @@ func TestI8AfterAKillAtAnyRequestTheNextManagerReachesTheSameEnd(t *testing.T) {
 // allCourses is the environment variable that asks for every course, and not for the first alone.
 const allCourses = "SLIPWAY_KILL_COURSES"
 
-// repeated is how many requests of a kind tell all that there is to be told of it: a course that waits asks the same again
-// and again, and nothing has changed in between.
+// repeated is how many reads of a kind are killed at: a course that waits asks the same again and again.
 const repeated = 6
 
-// distinct leaves out what is asked while a course waits, and what is asked only to tell people which disruption budget
-// blocks.
+// distinct leaves out the later reads of each kind, which are asked while a course waits, and those of disruption budgets,
+// which are asked only to tell people which one blocks. No write is left out.
+//
+// A read changes nothing, and what a manager knows dies with it: killed at a read it leaves behind what it would have left
+// if it had been killed after the write before that, or before the write after it, and those are all killed at. What the
+// others do in between - pods end, the cloud's operation ends, a timeout passes - has not begun at the one write, and is over
+// at the other. The first few reads of each kind are killed at for what is between: when some of it is done, and some is not.
 func distinct(seen []faultproxy.Request) []faultproxy.Request {
 	times := map[string]int{}
 	return slices.DeleteFunc(slices.Clone(seen), func(r faultproxy.Request) bool {
@@ -191,17 +198,21 @@ func distinct(seen []faultproxy.Request) []faultproxy.Request {
 	})
 }
 
-// walk walks the course, kills the manager at a request, if there is one such, and checks the end. It returns the
-// requests of all managers, and how many there were when the course parted.
+// walk walks the course, kills the manager at a request, if there is one such, and checks the end. A judge looks at what
+// each of the managers asks for on the way. It returns the requests of all managers, and how many there were when the course
+// parted.
 func (c course) walk(t *testing.T, name string, at faultproxy.Point, moment faultproxy.Moment) (
 	seen []faultproxy.Request, parted int,
 ) {
 	t.Helper()
-	f := newFixture(t, name, 2, c.group)
+	law := law{nodes: 2, minimum: 1, budget: 1, pods: name}
+	f := newFixture(t, name, law.nodes, fmt.Sprintf("minimum: %d\n%s", law.minimum, c.group))
 	f.secluded = true
 	c.prepare(f)
 	node := f.retire(0)
 	proxy := faultproxy.New(kindOf)
+	judge := newJudge(f, law)
+	judge.watches(proxy)
 	launched := make(chan *process, 1)
 	proxy.At(at, moment, func(r faultproxy.Request) {
 		if err := (<-launched).revive(context.WithoutCancel(f.ctx)); err != nil {
@@ -214,6 +225,7 @@ func (c course) walk(t *testing.T, name string, at faultproxy.Point, moment faul
 		parted = len(proxy.Requests())
 	}
 	c.end(f, node)
+	judge.sawAll(node)
 	return proxy.Requests(), parted
 }
 

@@ -65,7 +65,7 @@ func play(t *testing.T, sc scene, name string) {
 	s.raise()
 	s.ends()
 	s.calm()
-	s.judge.reached(s.ends())
+	s.reached(s.ends())
 }
 
 // ends waits until all the retirements are over.
@@ -126,14 +126,13 @@ func (s *stage) pod(name string, instance int) *corev1.Pod {
 func (s *stage) raise() {
 	s.t.Helper()
 	s.proxy = faultproxy.New(kindOf)
-	s.judge = newJudge(s)
+	s.judge = newJudge(s.fixture, s.law())
+	s.judge.watches(s.proxy)
 	schedule := faultproxy.Schedule(s.seed, faultproxy.Odds{Percent: s.failing, Delay: late, Stale: stale})
 	s.proxy.Faults(func(r faultproxy.Request) faultproxy.Fault {
-		s.judge.heard(r)
 		s.count(r)
 		return schedule(r)
 	})
-	s.proxy.Guard(s.judge.asked)
 	server, err := url.Parse(s.RESTConfig().Host)
 	s.check(err)
 	api, err := s.proxy.Serve("api", server, s.account())
@@ -372,10 +371,10 @@ func (s *stage) strike() {
 	}
 }
 
-// budgetOf is how many nodes of a scene's group may be unavailable at once.
-func (s scene) limit() int {
-	if s.budget == 0 {
-		return 1
+// law is that of a scene.
+func (s scene) law() law {
+	return law{
+		nodes: s.nodes, minimum: s.minimum, budget: max(1, s.budget), bereft: s.has(anyNode, claim, lose, deleteNode, recreate),
+		pods: faultsNamespace, stale: stale,
 	}
-	return s.budget
 }
