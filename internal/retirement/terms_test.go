@@ -25,23 +25,23 @@ func TestI1WhatProtectsAPodHoldsFromTheMomentItIsSaid(t *testing.T) {
 	for name, tt := range map[string]struct {
 		override *v1alpha1.OverrideProtection
 		group    v1alpha1.DrainPolicy
-		taken    func(*testing.T, context.Context, *sim)
+		taken    func(context.Context, *testing.T, *sim)
 	}{
 		"an override that is withdrawn": {
 			override: override,
-			taken:    func(t *testing.T, ctx context.Context, s *sim) { s.overrideWith(t, ctx, nil) },
+			taken:    func(ctx context.Context, t *testing.T, s *sim) { s.overrideWith(ctx, t, nil) },
 		},
 		"an override that ends earlier now": {
 			override: override,
-			taken: func(t *testing.T, ctx context.Context, s *sim) {
+			taken: func(ctx context.Context, t *testing.T, s *sim) {
 				sooner := *override
 				sooner.Until = metav1.NewTime(time.Now().Add(time.Second))
-				s.overrideWith(t, ctx, &sooner)
+				s.overrideWith(ctx, t, &sooner)
 			},
 		},
 		"a group that let protected pods be evicted": {
 			group: v1alpha1.DrainPolicy{Protection: v1alpha1.EvictProtected},
-			taken: func(_ *testing.T, _ context.Context, s *sim) {
+			taken: func(_ context.Context, _ *testing.T, s *sim) {
 				s.mu.Lock()
 				defer s.mu.Unlock()
 				s.groups[0].Spec.Drain = v1alpha1.DrainPolicy{}
@@ -58,7 +58,7 @@ func TestI1WhatProtectsAPodHoldsFromTheMomentItIsSaid(t *testing.T) {
 				if rt := s.settled(ctx, c, "r", time.Minute); rt.Status.Phase != v1alpha1.Draining || !c.drains.underWay("r") {
 					t.Fatalf("%s: %s", rt.Status.Phase, rt.Status.Message)
 				}
-				tt.taken(t, ctx, s)
+				tt.taken(ctx, t, s)
 				time.AfterFunc(time.Minute, func() { s.mu.Lock(); defer s.mu.Unlock(); s.allow() })
 				rt := s.settled(ctx, c, "r", time.Hour)
 				if rt.Status.Phase != v1alpha1.Aborted || rt.Status.Reasons[0].Code != ProtectedPod || len(s.podsOn("a")) != 1 {
@@ -71,7 +71,7 @@ func TestI1WhatProtectsAPodHoldsFromTheMomentItIsSaid(t *testing.T) {
 }
 
 // overrideWith gives the retirement another override, or none.
-func (s *sim) overrideWith(t *testing.T, ctx context.Context, o *v1alpha1.OverrideProtection) {
+func (s *sim) overrideWith(ctx context.Context, t *testing.T, o *v1alpha1.OverrideProtection) {
 	t.Helper()
 	rt := s.record("r")
 	rt.Spec.OverrideProtection = o

@@ -148,13 +148,15 @@ func TestI2AnEvictionThatIsDeniedIsAskedForAgain(t *testing.T) {
 	f.want(accepted, http.StatusAccepted)
 	var waiting v1alpha1.NodeRetirement
 	f.await("the drain waits for the budget", func() bool {
-		for _, rt := range f.records() {
-			if waiting = rt; rt.Status.Phase.Finished() {
-				t.Fatalf("the retirement is over: %s: %s", rt.Status.Phase, rt.Status.Message)
-			}
-			return rt.Status.Drain != nil && strings.Contains(rt.Status.Drain.Summary, "disruption-budget "+f.name+"/db")
+		records := f.records()
+		if len(records) == 0 {
+			return false
 		}
-		return false
+		if waiting = records[0]; waiting.Status.Phase.Finished() {
+			t.Fatalf("the retirement is over: %s: %s", waiting.Status.Phase, waiting.Status.Message)
+		}
+		d := waiting.Status.Drain
+		return d != nil && strings.Contains(d.Summary, "disruption-budget "+f.name+"/db")
 	})
 	if waiting.Status.Phase != v1alpha1.Draining {
 		t.Errorf("the retirement is %s: %s; want it to wait", waiting.Status.Phase, waiting.Status.Message)

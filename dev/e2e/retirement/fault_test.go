@@ -104,7 +104,9 @@ func TestWhateverFailsEveryRetirementEndsAndNoInvariantIsBroken(t *testing.T) {
 	var began time.Time
 	var once sync.Once
 	var played atomic.Int32
-	t.Cleanup(func() { note(t, fmt.Sprintf("retirement: %d of %d schedules of faults were run", played.Load(), *seeds)) })
+	t.Cleanup(func() {
+		note(t, fmt.Sprintf("retirement: %d of %d schedules of faults were run", played.Load(), *seeds))
+	})
 	for place, seed := range inOrder(*firstSeed, *seeds) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			t.Parallel()

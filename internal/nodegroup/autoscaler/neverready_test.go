@@ -98,7 +98,7 @@ func TestAMachineWhoseNodeIsRetiredIsTheRetirementsToDelete(t *testing.T) {
 	if s := f.status(); len(s.Awaited) != 0 {
 		t.Errorf("status is %+v, want the machine left to its retirement", s)
 	}
-	f.Autoscaler.work.Wait()
+	f.work.Wait()
 	f.pool.change(func() {
 		if len(f.pool.deleted) != 0 {
 			t.Errorf("deleted is %v", f.pool.deleted)
