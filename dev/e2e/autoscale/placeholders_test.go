@@ -1,0 +1,96 @@
+package autoscale_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/slipway-dev/slipway/dev/testbed"
+	"github.com/slipway-dev/slipway/dev/workload"
+)
+
+// documented gives the manifest of docs/autoscaling.md in which pods hold room, for a pool and a namespace of a test's own.
+func (f *fixture) documented() string {
+	f.t.Helper()
+	root, err := testbed.Root()
+	f.check(err)
+	page, err := os.ReadFile(filepath.Join(root, "docs", "autoscaling.md"))
+	f.check(err)
+	_, rest, begins := strings.Cut(string(page), "### Room that pods hold")
+	_, rest, opens := strings.Cut(rest, "```yaml\n")
+	manifest, _, closes := strings.Cut(rest, "```")
+	if !begins || !opens || !closes || strings.Count(manifest, "pool: web") != 1 || strings.Count(manifest, "namespace: apps") != 1 {
+		f.t.Fatalf("docs/autoscaling.md has no manifest of pods that hold room, or its pool and namespace are called otherwise: %q", manifest)
+	}
+	return strings.NewReplacer("pool: web", "kubernetes.azure.com/agentpool: "+f.name, "namespace: apps", "namespace: "+f.name).Replace(manifest)
+}
+
+// ready waits until so many pods of a Deployment are ready, on so many machines.
+func (f *fixture) ready(name string, pods int32, machines int) {
+	f.t.Helper()
+	f.await(fmt.Sprintf("%d pods of %s are ready on %d machines", pods, name, machines), func() (string, bool) {
+		d, err := f.Client().AppsV1().Deployments(f.name).Get(f.ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return err.Error(), false
+		}
+		nodes, err := f.nodes()
+		n := f.machines(f.pool.ScaleSet())
+		return fmt.Sprintf("%d are, on %d machines and %d nodes, %v; %s", d.Status.ReadyReplicas, n, len(nodes), err, f.leaving()),
+			err == nil && d.Status.ReadyReplicas == pods && n == machines && len(nodes) == machines
+	})
+}
+
+// orders is how often the scale set was asked for more machines.
+func (f *fixture) orders() (n int) {
+	most := 0
+	for _, r := range f.ARM.Requests() {
+		if r.Action != "Microsoft.Compute/virtualMachineScaleSets/write" || !strings.HasSuffix(r.Path, f.pool.ScaleSet()) {
+			continue
+		}
+		_, rest, _ := strings.Cut(r.Body, `"capacity":`)
+		capacity := 0
+		if _, err := fmt.Sscan(strings.TrimRight(strings.Split(rest, ",")[0], "}"), &capacity); err != nil {
+			f.t.Fatalf("the capacity asked for cannot be read: %s", r.Body)
+		}
+		if capacity > most {
+			n++
+		}
+		most = capacity
+	}
+	return n
+}
+
+func TestPodsThatHoldRoomGiveItToWorkAndOrderTheNextMachine(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "holdroom")
+	f.group(f.name, f.pool.ScaleSet(), `maximum: 5
+scaleUp: {joinTimeout: 5m}
+scaleDown: {underused: {cooldown: 2s}}
+cooldowns: {afterFailure: 1s}
+drain: {placeholderPods: {matchLabels: {app: holds-room}}}
+disruptionBudgets: [{nodes: "100%"}]`)
+	f.manage(f.pool.ScaleSet())
+	f.check(f.Apply(f.ctx, testbed.File(t, "holds-room.yaml", f.documented())))
+	f.ready("holds-room", 4, 1)
+	// The machine has 16 cores, of which the placeholders hold 12.
+	app := workload.App{
+		Namespace: f.name, Name: "work", Replicas: 4, CPU: resource.MustParse("3"), Stop: "0.1",
+		NodeSelector: map[string]string{"kubernetes.azure.com/agentpool": f.name},
+	}
+	f.check(workload.Create(f.ctx, f.Client(), app.Deployment()))
+	f.ready("work", 4, 2)
+	f.ready("holds-room", 4, 2)
+	f.event("Pod", "MachineOrdered", "holds-room-")
+	_, err := f.Client().AppsV1().Deployments(f.name).Patch(f.ctx, "work", "application/merge-patch+json",
+		[]byte(`{"spec":{"replicas":0}}`), metav1.PatchOptions{})
+	f.check(err)
+	f.ready("holds-room", 4, 1)
+	if n := f.orders(); n != 2 {
+		t.Errorf("machines were ordered %d times, want 2: one for the placeholders, and one for those that made room", n)
+	}
+}
