@@ -130,15 +130,17 @@ func (p *passage) note(code, message string, reasons []v1alpha1.RetirementReason
 	}
 	status.Message = observe.Cut(message, maxMessage)
 	status.Reasons = reasons[:min(len(reasons), maxReasons)]
-	before := meta.FindStatusCondition(status.Conditions, v1alpha1.RetirementBlocked)
-	is := before != nil && before.Status == metav1.ConditionTrue
+	before := "" // what held it up; the condition itself is overwritten
+	if c := meta.FindStatusCondition(status.Conditions, v1alpha1.RetirementBlocked); c != nil && c.Status == metav1.ConditionTrue {
+		before = c.Reason
+	}
 	switch {
 	case code != "":
 		p.condition(v1alpha1.RetirementBlocked, metav1.ConditionTrue, code, message)
-	case is:
+	case before != "":
 		p.condition(v1alpha1.RetirementBlocked, metav1.ConditionFalse, goesOn, "")
 	}
-	return !is || before.Reason != code
+	return before != code
 }
 
 func (p *passage) condition(kind string, status metav1.ConditionStatus, reason, message string) {

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -66,13 +65,10 @@ func duel(t *testing.T, name string, at faultproxy.Point, meet func(f *fixture, 
 	launched := make(chan *process, 1)
 	standby := make(chan struct{})
 	node := f.pool.NodeName(0)
-	var meeting sync.WaitGroup
-	var met atomic.Bool
+	var meeting encounter
 	proxy.Guard(func(r faultproxy.Request, _ []byte) {
-		if r.Point == at && meet != nil {
-			meeting.Add(1)
+		if r.Point == at && meet != nil && meeting.begin() {
 			defer meeting.Done()
-			met.Store(true)
 			<-standby
 			meet(f, <-launched, node)
 		}
@@ -86,12 +82,40 @@ func duel(t *testing.T, name string, at faultproxy.Point, meet func(f *fixture, 
 	close(standby)
 	f.retire(0)
 	f.awaitPhase(node, v1alpha1.Succeeded)
-	meeting.Wait()
+	met := meeting.end()
 	f.left(2, 0)
-	if meet != nil && !met.Load() {
+	if meet != nil && !met {
 		t.Skip("the first manager did not make this request in this run")
 	}
 	return proxy.Requests()
+}
+
+// encounter is what meets a manager at a request, unless the request comes when all is over already.
+type encounter struct {
+	sync.WaitGroup
+	mu        sync.Mutex
+	met, over bool
+}
+
+// begin reports whether it takes place. Done has to be called when it has.
+func (e *encounter) begin() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.over {
+		return false
+	}
+	e.met = true
+	e.Add(1)
+	return true
+}
+
+// end waits until it is over, lets none begin any more, and reports whether it took place.
+func (e *encounter) end() bool {
+	e.mu.Lock()
+	e.over = true
+	e.mu.Unlock()
+	e.Wait()
+	return e.met
 }
 
 // leads waits until a manager leads: it watches what it is to reconcile, and has asked for the Lease before. It also may
