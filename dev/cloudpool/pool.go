@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -121,6 +122,7 @@ type Pool struct {
 	log *slog.Logger
 	// resize wakes the loop.
 	resize chan struct{}
+	number uint32          // among the pools of this process
 	ctx    context.Context // ends at Close
 	stop   context.CancelFunc
 	work   sync.WaitGroup
@@ -159,7 +161,7 @@ func New(o Options) *Pool {
 	ctx, stop := context.WithCancel(context.Background())
 	p := &Pool{
 		o: o, log: o.Log, resize: make(chan struct{}, 1), ctx: ctx, stop: stop, started: true,
-		config: []byte(`{"name":"` + o.Name + `"}`), changed: make(chan struct{}),
+		config: []byte(`{"name":"` + o.Name + `"}`), changed: make(chan struct{}), number: pools.Add(1),
 	}
 	p.work.Go(p.loop)
 	return p
@@ -276,16 +278,16 @@ func (p *Pool) makeLocked() *Machine {
 func (p *Pool) startLocked(m *Machine) {
 	now := time.Now().UTC()
 	m.State, m.LaunchTime = Running, &now
-	m.PrivateIPs = []string{address(p.o.Name, m.Serial).String()}
+	m.PrivateIPs = []string{p.address(m.Serial).String()}
 }
 
-// address is a machine's own among those of the pools of a test.
-func address(pool string, serial int) netip.Addr {
-	sum := byte(0)
-	for i := range len(pool) {
-		sum = sum*31 + pool[i]
-	}
-	return netip.AddrFrom4([4]byte{10, 1 + sum%120, byte(serial >> 8), byte(serial)})
+// pools counts the pools of this process.
+var pools atomic.Uint32
+
+// address is a machine's own among those of all pools of this process, as long as they are no more than 4096 with as many
+// machines each: the machine of another pool that had it, too, would make it unclear whose a node is.
+func (p *Pool) address(serial int) netip.Addr {
+	return netip.AddrFrom4([4]byte{10, byte(p.number >> 4), byte(p.number<<4) | byte(serial>>8)&0xf, byte(serial)})
 }
 
 func (p *Pool) findLocked(id string) *Machine {
