@@ -235,7 +235,7 @@ func assemble(ctx context.Context, c Config, in Process, clouds map[string]cloud
 		Reader: m.GetClient(), File: c.NodeGroups, Given: c.Given, Log: in.Log, Selector: c.parsedSelector, metrics: counters.groups,
 	}
 	r := retirement.New(retirement.Options{
-		Client: m.GetClient(), Live: m.GetAPIReader(), API: in.API, Groups: groups, Clouds: clouds,
+		Client: m.GetClient(), Live: m.GetAPIReader(), API: in.API, Groups: groups, Selector: c.parsedSelector, Clouds: clouds,
 		Events: m.GetEventRecorder("slipway"), Metrics: counters.retirement, Log: in.Log, TTL: c.RetirementTTL,
 		Pace: retirement.Pace{Poll: c.PollInterval, Cloud: c.CloudPoll, Retry: c.RetryInterval},
 	})

@@ -5,6 +5,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 )
@@ -14,9 +15,10 @@ const judgedSoon = time.Second
 
 // judged waits until a group has been looked at as it is now. The status of a group of a file lives no longer than a process,
 // and a group may be new: what is wrong with it, and its cloud's minimum, are not known before (I5). No Event tells of it.
-func judged(g *v1alpha1.NodeGroup) error {
+// A group that this process passes over may be looked at by none: it is taken as it is.
+func (p *passage) judged(g *v1alpha1.NodeGroup) error {
 	c := meta.FindStatusCondition(g.Status.Conditions, v1alpha1.GroupAccepted)
-	if c != nil && c.ObservedGeneration == g.Generation {
+	if c != nil && c.ObservedGeneration == g.Generation || p.c.o.Selector != nil && !p.c.o.Selector.Matches(labels.Set(g.Labels)) {
 		return nil
 	}
 	not := reason(GroupNotJudged, "", "the NodeGroup %s, which selects the node, has not been looked at yet as it is now: none of its nodes "+
@@ -30,7 +32,7 @@ func judged(g *v1alpha1.NodeGroup) error {
 func (p *passage) notRefused() error {
 	c := meta.FindStatusCondition(p.group.Status.Conditions, v1alpha1.GroupAccepted)
 	switch {
-	case c.Status != metav1.ConditionFalse, c.Reason == v1alpha1.CloudRightsMissing:
+	case c == nil, c.Status != metav1.ConditionFalse, c.Reason == v1alpha1.CloudRightsMissing:
 		return nil
 	case c.Reason == v1alpha1.CloudRefused:
 		return blocked(p.c.o.Pace.Poll, reason(CloudRefused, "", "the NodeGroup %s is not accepted: %s", p.group.Name, c.Message))
@@ -44,11 +46,11 @@ func (p *passage) accepted() error {
 	if p.group == nil {
 		return nil
 	}
-	if err := judged(p.group); err != nil {
+	if err := p.judged(p.group); err != nil {
 		return err
 	}
 	c := meta.FindStatusCondition(p.group.Status.Conditions, v1alpha1.GroupAccepted)
-	if c.Status == metav1.ConditionTrue || c.Reason == v1alpha1.CloudRightsMissing {
+	if c == nil || c.Status == metav1.ConditionTrue || c.Reason == v1alpha1.CloudRightsMissing {
 		return nil
 	}
 	not := reason(GroupNotAccepted, "", "the NodeGroup %s is not accepted: %s", p.group.Name, c.Message)

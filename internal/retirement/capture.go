@@ -148,7 +148,7 @@ func (p *passage) findGroup(ctx context.Context) error {
 		if p.node == nil && g.Name != p.rt.Spec.Group || p.node != nil && !Selects(g, p.node.Labels) {
 			continue
 		}
-		if err := judged(g); err != nil {
+		if err := p.judged(g); err != nil {
 			return err
 		}
 		if g.Name != p.rt.Spec.Group && overlaps(g) { // it owns none of the nodes that it selects

@@ -21,6 +21,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -46,7 +47,7 @@ type Groups interface {
 	List(ctx context.Context) ([]v1alpha1.NodeGroup, error)
 }
 
-// Options are what a Controller works with. All fields but Pace are required.
+// Options are what a Controller works with. All fields but Pace and Selector are required.
 type Options struct {
 	// Client writes, and reads NodeRetirements and Nodes from caches.
 	Client client.Client
@@ -54,6 +55,8 @@ type Options struct {
 	Live   client.Reader
 	API    API
 	Groups Groups
+	// Selector is which groups this process looks at, and says of whether they are accepted; nil is all.
+	Selector labels.Selector
 	// Clouds are the providers by name.
 	Clouds  map[string]cloud.Provider
 	Events  events.EventRecorder
