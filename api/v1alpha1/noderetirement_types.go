@@ -178,7 +178,7 @@ const (
 	Cordoned        Phase = "Cordoned"        // the node takes no new pods
 	Draining        Phase = "Draining"        // its pods are leaving
 	Drained         Phase = "Drained"         // they are gone, and their volumes where asked
-	NodeDeleted     Phase = "NodeDeleted"     // the Node object is gone; False while its finalizers hold it; there is no way back
+	NodeDeleted     Phase = "NodeDeleted"     // the Node object is gone; there is no way back
 	InstanceDeleted Phase = "InstanceDeleted" // the cloud says that the machine is gone
 	Succeeded       Phase = "Succeeded"       // all of it is verified
 	Refused         Phase = "Refused"         // it was not begun, and will not be

@@ -166,7 +166,7 @@ func (w *World) holding(rule *idleRule, n *Node) (reasons []Reason) {
 		add(AfterScaleUp, "the group got a node, and nobody leaves before %s", at(until))
 	}
 	if failed := n.lastFailure(); failed != nil {
-		if until := failed.Status.Times.Finished.Add(w.afterFailure()); w.Now.Before(until) {
+		if until := w.AfterFailure(n); w.Now.Before(until) {
 			add(AfterFailure, "the NodeRetirement %s ended as %s (%s), and the next is not before %s", failed.Name, failed.Status.Phase,
 				failed.Status.Message, at(until))
 		}

@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/retirement"
 )
 
 // defaultChecks is how many checks in a row are meant where checkEvery is given alone.
@@ -15,8 +16,8 @@ const defaultChecks = 2
 
 // idleRule is IdleByLabel, with its selectors parsed and its defaults filled in.
 type idleRule struct {
-	selector, placeholders labels.Selector // placeholders is nil without any
-	namespaces             []string        // none is all
+	selector, placeholders labels.Selector
+	namespaces             []string // none is all
 	cooldown               time.Duration
 	checks                 time.Duration // so long a node is found idle in as many checks as it takes; 0 is no checks
 	keepUnused             bool
@@ -37,10 +38,8 @@ func ruleOf(g *v1alpha1.NodeGroup) (*idleRule, error) {
 		selector: selector, namespaces: spec.Namespaces, cooldown: spec.Cooldown.Duration, keepUnused: spec.KeepUnused,
 		keepForPending: spec.KeepForPending == nil || *spec.KeepForPending,
 	}
-	if p := g.Spec.Drain.PlaceholderPods; p != nil {
-		if r.placeholders, err = metav1.LabelSelectorAsSelector(p); err != nil {
-			return nil, err
-		}
+	if r.placeholders, err = retirement.Placeholders(g); err != nil {
+		return nil, err
 	}
 	if spec.CheckEvery != nil {
 		n := spec.Checks
@@ -56,10 +55,7 @@ func ruleOf(g *v1alpha1.NodeGroup) (*idleRule, error) {
 // no work.
 func (r *idleRule) selects(namespace string, podLabels map[string]string) bool {
 	set := labels.Set(podLabels)
-	if !r.inNamespace(namespace) || !r.selector.Matches(set) {
-		return false
-	}
-	return r.placeholders == nil || r.placeholders.Empty() || !r.placeholders.Matches(set)
+	return r.inNamespace(namespace) && r.selector.Matches(set) && !r.placeholders.Matches(set)
 }
 
 func (r *idleRule) inNamespace(namespace string) bool {

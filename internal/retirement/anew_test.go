@@ -107,14 +107,11 @@ func TestI7AnAnswerThatLacksWhatTheMachineHadIsAskedForAgain(t *testing.T) {
 			inBubble(t, func(t *testing.T, ctx context.Context) {
 				s := ci(t)
 				s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
-				s.at = func(moment, request string) error {
-					if moment == "after" && request == "delete node" {
-						s.mu.Lock()
-						defer s.mu.Unlock()
-						cut(s.machines["sim://a"])
-					}
-					return nil
-				}
+				s.onceNodeDeleted(func() {
+					s.mu.Lock()
+					defer s.mu.Unlock()
+					cut(s.machines["sim://a"])
+				})
 				c := s.controller(t)
 				rt := s.settled(ctx, c, "r", 10*time.Minute)
 				if rt.Status.Phase != v1alpha1.NodeDeleted || !strings.Contains(rt.Status.Message, lacks) || s.touched["sim://a"] {

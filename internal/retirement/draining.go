@@ -33,6 +33,9 @@ func (p *passage) drain(ctx context.Context) error {
 	}
 	gone, unknown := p.machineGone(ctx)
 	if gone {
+		if unknown != nil { // it is not written down
+			return unknown
+		}
 		return wait(freshLook, "the machine is gone")
 	}
 	run := p.c.drains.of(p.rt, p.drainTerms(time.Now()))
@@ -53,7 +56,8 @@ func (p *passage) drain(ctx context.Context) error {
 }
 
 // machineGone asks the cloud when the Node is not ready, and notes when both say that the machine is gone (I7: two
-// proofs that do not depend on each other).
+// proofs that do not depend on each other). With an error, true is a machine that is gone and not written down as such,
+// and false one of which nobody can tell.
 func (p *passage) machineGone(ctx context.Context) (bool, error) {
 	if ready(p.node) {
 		return false, nil
@@ -65,10 +69,7 @@ func (p *passage) machineGone(ctx context.Context) (bool, error) {
 	p.c.drains.stop(p.rt.Name)
 	p.rt.Status.MachineGone = true
 	p.note("", "the cloud says that the machine is gone, and the Node is not Ready", nil)
-	if err := p.save(ctx); err != nil {
-		return false, err
-	}
-	return true, nil
+	return true, p.save(ctx)
 }
 
 func (p *passage) startDrain(ctx context.Context) (*drainRun, error) {

@@ -26,12 +26,9 @@ func TestAnOverrideIsToldOfOnceWhereverItLetsAProtectedPodGo(t *testing.T) {
 				spec := v1alpha1.NodeRetirementSpec{NodeName: "a"}
 				s.machines["sim://a"].fails = 2
 				if late {
-					s.at = func(moment, request string) error {
-						if moment == "after" && request == "delete node" {
-							s.addPod("a", "p", protectedPod)
-						}
-						return nil
-					}
+					s.onceNodeDeleted(func() {
+						s.addPod("a", "p", protectedPod)
+					})
 				} else {
 					s.addPod("a", "p", protectedPod)
 					spec.OverrideProtection = override

@@ -101,15 +101,25 @@ func (p *passage) timeout() time.Duration {
 
 // selected tells the pods that are to be drained from placeholders, which go with the machine.
 func (p *passage) selected() (func(kubeapi.Pod) bool, error) {
-	if p.drainPolicy().PlaceholderPods == nil {
+	if p.group == nil {
 		return func(kubeapi.Pod) bool { return true }, nil
 	}
-	selector, err := metav1.LabelSelectorAsSelector(p.drainPolicy().PlaceholderPods)
+	placeholders, err := Placeholders(p.group)
 	if err != nil {
-		return nil, fmt.Errorf("NodeGroup %s: spec.drain.placeholderPods: %w", p.group.Name, err)
+		return nil, err
+	}
+	return func(pod kubeapi.Pod) bool { return !placeholders.Matches(labels.Set(pod.Labels)) }, nil
+}
+
+// Placeholders selects the pods of a group that but hold room, by spec.drain.placeholderPods. A selector that says
+// nothing names none. The error names the group and the field; with one, nothing is selected.
+func Placeholders(g *v1alpha1.NodeGroup) (labels.Selector, error) {
+	selector, err := metav1.LabelSelectorAsSelector(g.Spec.Drain.PlaceholderPods)
+	if err != nil {
+		return labels.Nothing(), fmt.Errorf("NodeGroup %s: spec.drain.placeholderPods: %w", g.Name, err)
 	}
 	if selector.Empty() {
-		return func(kubeapi.Pod) bool { return true }, nil
+		return labels.Nothing(), nil
 	}
-	return func(pod kubeapi.Pod) bool { return !selector.Matches(labels.Set(pod.Labels)) }, nil
+	return selector, nil
 }

@@ -294,12 +294,9 @@ func TestI1AProtectedPodThatComesDuringTheDrainKeepsTheNode(t *testing.T) {
 func TestI1AProtectedPodThatComesAfterTheNodeWentKeepsTheMachine(t *testing.T) {
 	inBubble(t, func(t *testing.T, ctx context.Context) {
 		s := ci(t)
-		s.at = func(moment, request string) error {
-			if moment == "after" && request == "delete node" {
-				s.addPod("a", "late", protectedPod)
-			}
-			return nil
-		}
+		s.onceNodeDeleted(func() {
+			s.addPod("a", "late", protectedPod)
+		})
 		s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
 		c := s.controller(t)
 		rt := s.settled(ctx, c, "r", 10*time.Minute)
@@ -487,14 +484,11 @@ func TestADeletedRetirementGoesOnWhenTheNodeIsGone(t *testing.T) {
 	inBubble(t, func(t *testing.T, ctx context.Context) {
 		s := ci(t)
 		s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
-		s.at = func(moment, request string) error {
-			if moment == "after" && request == "delete node" {
-				if err := s.records.Delete(context.Background(), s.record("r")); err != nil {
-					t.Error(err)
-				}
+		s.onceNodeDeleted(func() {
+			if err := s.records.Delete(context.Background(), s.record("r")); err != nil {
+				t.Error(err)
 			}
-			return nil
-		}
+		})
 		if rt := s.settled(ctx, s.controller(t), "r", time.Hour); rt != nil {
 			t.Errorf("still there: %s", rt.Status.Message)
 		}
@@ -572,12 +566,9 @@ func TestPlaceholdersKeepNoNode(t *testing.T) {
 			p.Labels = map[string]string{"is": "placeholder"}
 			p.Annotations = map[string]string{"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}
 		})
-		s.at = func(moment, request string) error {
-			if moment == "after" && request == "delete node" {
-				s.removePod("uid-p") // as the pod garbage collector does
-			}
-			return nil
-		}
+		s.onceNodeDeleted(func() {
+			s.removePod("uid-p") // as the pod garbage collector does
+		})
 		s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
 		if rt := s.settled(ctx, s.controller(t), "r", time.Hour); rt.Status.Phase != v1alpha1.Succeeded {
 			t.Errorf("%s: %s", rt.Status.Phase, rt.Status.Message)

@@ -113,6 +113,17 @@ func (s *sim) ask(request string, serve func() error) error {
 	return errors.Join(at("after", request), err)
 }
 
+// onceNodeDeleted has something happen when the API server has taken the first deletion of a Node.
+func (s *sim) onceNodeDeleted(happens func()) {
+	var once sync.Once
+	s.at = func(moment, request string) error {
+		if moment == "after" && request == "delete node" {
+			once.Do(happens)
+		}
+		return nil
+	}
+}
+
 func (s *sim) violate(format string, a ...any) {
 	s.violations = append(s.violations, fmt.Sprintf(format, a...))
 }

@@ -101,13 +101,10 @@ func TestANodeWhoseDeletionIsHeldByFinalizersIsNotGivenBack(t *testing.T) {
 				s := ci(t)
 				s.change("a", finalized)
 				came := false
-				s.at = func(moment, request string) error {
-					if moment == "after" && request == "delete node" && !came {
-						came = true
-						s.addPod("a", "late", tt.pod)
-					}
-					return nil
-				}
+				s.onceNodeDeleted(func() {
+					came = true
+					s.addPod("a", "late", tt.pod)
+				})
 				s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
 				c := s.controller(t)
 				for !came {
@@ -145,12 +142,9 @@ func TestI8APodOnANodeThatGoesForGoodKeepsTheMachine(t *testing.T) {
 	inBubble(t, func(t *testing.T, ctx context.Context) {
 		s := ci(t)
 		s.change("a", finalized)
-		s.at = func(moment, request string) error {
-			if moment == "after" && request == "delete node" {
-				s.addPod("a", "late", protectedPod)
-			}
-			return nil
-		}
+		s.onceNodeDeleted(func() {
+			s.addPod("a", "late", protectedPod)
+		})
 		s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
 		c := s.controller(t)
 		s.settled(ctx, c, "r", time.Hour)

@@ -8,12 +8,12 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/nodegroup"
 	"github.com/slipway-dev/slipway/internal/placement"
+	"github.com/slipway-dev/slipway/internal/retirement"
 	"github.com/slipway-dev/slipway/internal/retirement/budget"
 )
 
@@ -40,7 +40,7 @@ type underusedRule struct {
 	podsAtMost            int // below 0: none
 	consolidate           bool
 	cooldown              time.Duration
-	placeholders          labels.Selector // nil without any
+	placeholders          labels.Selector
 }
 
 // The defaults are those of the CRD.
@@ -70,28 +70,11 @@ func ruleOf(g *v1alpha1.NodeGroup) (*underusedRule, error) {
 	if spec.Cooldown != nil {
 		r.cooldown = spec.Cooldown.Duration
 	}
-	selector, err := placeholdersOf(g)
-	if err != nil {
+	var err error
+	if r.placeholders, err = retirement.Placeholders(g); err != nil {
 		return nil, err
 	}
-	r.placeholders = selector
 	return r, nil
-}
-
-// placeholdersOf selects the pods of a group that but hold room; nil without any. A selector that says nothing names none.
-func placeholdersOf(g *v1alpha1.NodeGroup) (labels.Selector, error) {
-	p := g.Spec.Drain.PlaceholderPods
-	if p == nil {
-		return nil, nil //nolint:nilnil // that there is none is an answer
-	}
-	selector, err := metav1.LabelSelectorAsSelector(p)
-	if err != nil {
-		return nil, fmt.Errorf("NodeGroup %s: spec.drain.placeholderPods: %w", g.Name, err)
-	}
-	if selector.Empty() {
-		return nil, nil //nolint:nilnil // as above
-	}
-	return selector, nil
 }
 
 // used says for what a node counts as used; empty when it is used little.
@@ -105,7 +88,7 @@ func (r *underusedRule) used(l placement.Load) string {
 }
 
 func (r *underusedRule) placeholder(set labels.Set) bool {
-	return r.placeholders != nil && r.placeholders.Matches(set)
+	return r.placeholders.Matches(set)
 }
 
 // UnderusedCooldown is for how long a node of a group has to be one that could go; false when the group has no such rule.
@@ -219,11 +202,12 @@ func (f *fall) take(g *Group, e *placement.Evacuation) error {
 
 func optionsOf(g *Group, now time.Time) placement.Options {
 	d := g.Group.Spec.Drain
-	o := placement.Options{Now: now, LocalStorage: d.DeleteLocalStorage, Unmanaged: d.EvictUnmanaged}
-	if selector, err := placeholdersOf(g.Group); err == nil && selector != nil {
-		o.Placeholder = func(set labels.Set) bool { return selector.Matches(set) }
+	// A selector that cannot be read selects nothing: what its pods say for themselves counts.
+	placeholders, _ := retirement.Placeholders(g.Group)
+	return placement.Options{
+		Now: now, LocalStorage: d.DeleteLocalStorage, Unmanaged: d.EvictUnmanaged,
+		Placeholder: func(set labels.Set) bool { return placeholders.Matches(set) },
 	}
-	return o
 }
 
 // group decides on the nodes of one group.
