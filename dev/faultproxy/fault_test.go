@@ -3,6 +3,7 @@ package faultproxy_test
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"fmt"
 	"io"
 	"net/http"
@@ -78,7 +79,7 @@ func TestTheEventsOfAWatchThatLagsComeLateAndInOrder(t *testing.T) {
 func TestTheGuardSeesWhatIsSentBeforeTheServerDoes(t *testing.T) {
 	p := faultproxy.New(byMethod)
 	var reached atomic.Bool
-	p.Guard(func(r faultproxy.Request, body []byte) {
+	p.Guard(func(_ context.Context, r faultproxy.Request, body []byte) {
 		if r.Method != http.MethodPost || string(body) != "please" || reached.Load() {
 			t.Errorf("%s with %q, and the server has heard of it: %t", r.Method, body, reached.Load())
 		}
@@ -94,6 +95,34 @@ func TestTheGuardSeesWhatIsSentBeforeTheServerDoes(t *testing.T) {
 	defer func() { _ = resp.Body.Close() }()
 	if text, err := io.ReadAll(resp.Body); err != nil || string(text) != "please" {
 		t.Errorf("the server heard %q, %v", text, err)
+	}
+}
+
+func TestWhatTheClientGivesUpBeforeTheGuardIsDoneIsNotSent(t *testing.T) {
+	p := faultproxy.New(byMethod)
+	ctx, giveUp := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	p.Guard(func(ctx context.Context, _ faultproxy.Request, _ []byte) {
+		defer close(done)
+		giveUp()
+		<-ctx.Done()
+	})
+	var reached atomic.Bool
+	address, _ := behind(t, p, func(http.ResponseWriter, *http.Request) { reached.Store(true) })
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, address, bytes.NewBufferString("please"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if resp, err := http.DefaultClient.Do(request); err == nil {
+		_ = resp.Body.Close()
+		t.Errorf("answered with %s", resp.Status)
+	}
+	<-done
+	if err := p.Close(); err != nil {
+		t.Error(err)
+	}
+	if reached.Load() {
+		t.Error("the server has heard of it")
 	}
 }
 

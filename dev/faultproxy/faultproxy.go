@@ -69,7 +69,7 @@ type Proxy struct {
 	moment   Moment
 	stepIn   func(Request)
 	fault    func(Request) Fault
-	guard    func(Request, []byte)
+	guard    func(context.Context, Request, []byte)
 	answers  func(r Request, asked time.Time, status int)
 	servers  []*http.Server
 
@@ -178,8 +178,9 @@ func (p *Proxy) handler(name string, direct *httputil.ReverseProxy) http.Handler
 }
 
 // Guard has f called for each request but a GET that is about to be forwarded, with its body: what f does comes before
-// the server hears of the request. It must be called before the first request.
-func (p *Proxy) Guard(f func(r Request, body []byte)) { p.guard = f }
+// the server hears of the request. The context ends when the client waits for an answer no longer: the server does not
+// hear of the request then. It must be called before the first request.
+func (p *Proxy) Guard(f func(ctx context.Context, r Request, body []byte)) { p.guard = f }
 
 // ask shows a request to the guard.
 func (p *Proxy) ask(request Request, r *http.Request) {
@@ -191,7 +192,10 @@ func (p *Proxy) ask(request Request, r *http.Request) {
 		panic(http.ErrAbortHandler) // the client has gone
 	}
 	r.Body = io.NopCloser(bytes.NewReader(body))
-	p.guard(request, body)
+	p.guard(r.Context(), request, body)
+	if r.Context().Err() != nil {
+		panic(http.ErrAbortHandler)
+	}
 }
 
 // Answers has f called for each request that is answered, before the answer's first byte is delivered, with the time at

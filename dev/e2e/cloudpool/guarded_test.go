@@ -2,6 +2,7 @@ package cloudpool_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"net/http"
 	"net/url"
@@ -37,7 +38,7 @@ func (f *fixture) guarded(do func(r faultproxy.Request, body []byte)) (ended fun
 	var machines atomic.Int32
 	f.between = faultproxy.New(kindOf)
 	f.t.Cleanup(func() { _ = f.between.Close() })
-	f.between.Guard(func(r faultproxy.Request, body []byte) {
+	f.between.Guard(func(_ context.Context, r faultproxy.Request, body []byte) {
 		switch {
 		case r.Server == "server" && strings.HasSuffix(r.Path, "/terminate"):
 			machines.Add(1)

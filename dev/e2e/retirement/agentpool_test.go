@@ -1,6 +1,7 @@
 package retirement_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -62,12 +63,7 @@ func newAgentPool(t *testing.T, name string) *agentPool {
 	f := newMachines(t, name, poolMachines)
 	f.secluded = true
 	f.check(workload.Create(f.ctx, f.Client(), workload.Namespace(name)))
-	f.check(f.ARM.AddAgentPool(azure.AgentPoolSpec{
-		Cluster: testbed.ManagedCluster, ResourceGroup: testbed.ManagedClusterGroup, Name: name, ScaleSet: f.pool.ScaleSet(),
-	}))
-	f.cloudGroups = []provider.GroupConfig{{
-		Name: name, ResourceGroup: testbed.ManagedClusterGroup, Cluster: testbed.ManagedCluster, AgentPool: name,
-	}}
+	f.ownedByAKS()
 	f.nodeGroup(name, fmt.Sprintf("minimum: %d\ndisruptionBudgets: [{nodes: %d}]\ndrain: {timeout: 30m}",
 		poolMachines-poolLeaving, poolLeaving))
 	a := &agentPool{
@@ -79,6 +75,17 @@ func newAgentPool(t *testing.T, name string) *agentPool {
 		a.populate(i)
 	}
 	return a
+}
+
+// ownedByAKS has the machines be those of an agent pool, named as the fixture is, which the fixture's managers know.
+func (f *fixture) ownedByAKS() {
+	f.t.Helper()
+	f.check(f.ARM.AddAgentPool(azure.AgentPoolSpec{
+		Cluster: testbed.ManagedCluster, ResourceGroup: testbed.ManagedClusterGroup, Name: f.name, ScaleSet: f.pool.ScaleSet(),
+	}))
+	f.cloudGroups = []provider.GroupConfig{{
+		Name: f.name, ResourceGroup: testbed.ManagedClusterGroup, Cluster: testbed.ManagedCluster, AgentPool: f.name,
+	}}
 }
 
 // populate runs pods on a node that is to leave.
@@ -98,7 +105,7 @@ func (a *agentPool) populate(i int) {
 
 // asked keeps a change, and holds the deletion of a Node until the others are about to be deleted too, so that the deletions
 // of their machines come together.
-func (a *agentPool) asked(r faultproxy.Request, body []byte) {
+func (a *agentPool) asked(_ context.Context, r faultproxy.Request, body []byte) {
 	a.mu.Lock()
 	a.changes = append(a.changes, change{r, string(body)})
 	if isNodeDeletion(r) && !a.leaving[path.Base(r.Path)] {

@@ -63,18 +63,12 @@ var rights struct {
 	err error
 }
 
+// newFixture makes a pool of n machines. The group's spec says all but its nodes and its cloud.
 func newFixture(t *testing.T, name string, n int, group string) *fixture {
-	t.Helper()
-	f := newPool(t, name, n, group)
-	f.check(workload.Create(f.ctx, f.Client(), workload.Namespace(name)))
-	return f
-}
-
-// newPool is a fixture without a namespace. The group's spec says all but its nodes and its cloud.
-func newPool(t *testing.T, name string, n int, group string) *fixture {
 	t.Helper()
 	f := newMachines(t, name, n)
 	f.nodeGroup(f.pool.ScaleSet(), group)
+	f.check(workload.Create(f.ctx, f.Client(), workload.Namespace(name)))
 	return f
 }
 

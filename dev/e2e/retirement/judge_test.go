@@ -1,6 +1,7 @@
 package retirement_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -121,8 +122,12 @@ func (j *judge) answered(r faultproxy.Request, asked time.Time, status int) {
 	}
 }
 
+// givingUp is how long a manager may take to cut off a request that it waits for no longer: a drain that ends in its time
+// leaves no eviction behind, but the judge may be at one while the retirement's end is written down.
+const givingUp = time.Second
+
 // asked judges one request.
-func (j *judge) asked(r faultproxy.Request, body []byte) {
+func (j *judge) asked(ctx context.Context, r faultproxy.Request, body []byte) {
 	if j.ctx.Err() != nil {
 		return
 	}
@@ -130,7 +135,7 @@ func (j *judge) asked(r faultproxy.Request, body []byte) {
 	segments := strings.Split(strings.Trim(r.Path, "/"), "/")
 	last := segments[len(segments)-1]
 	switch {
-	case r.Server == "arm" && r.Method == http.MethodPost && last == "delete":
+	case r.Server == "arm" && r.Method == http.MethodPost && (last == "delete" || last == "deleteMachines"):
 		err = j.machines(r.Life, body)
 	case r.Server == "arm" && strings.HasSuffix(r.Path, "/token"):
 		return
@@ -150,7 +155,12 @@ func (j *judge) asked(r faultproxy.Request, body []byte) {
 	j.mu.Lock()
 	j.weighed++
 	j.mu.Unlock()
-	if err != nil && j.ctx.Err() == nil {
+	if err == nil || j.ctx.Err() != nil {
+		return
+	}
+	select {
+	case <-ctx.Done(): // the server never hears of it
+	case <-time.After(givingUp):
 		j.t.Errorf("%s: %v\nbody: %s", r, err, body)
 	}
 }
@@ -309,7 +319,8 @@ func (j *judge) drained(node string) error {
 // machines judges the deletion of machines.
 func (j *judge) machines(life int, body []byte) error {
 	var request struct {
-		InstanceIDs []string `json:"instanceIds"`
+		InstanceIDs  []string `json:"instanceIds"`  // of a scale set
+		MachineNames []string `json:"machineNames"` // of an agent pool
 	}
 	if err := json.Unmarshal(body, &request); err != nil {
 		return err
@@ -325,6 +336,11 @@ func (j *judge) machines(life int, body []byte) error {
 		}
 		if err := j.machine(life, now, instance); err != nil {
 			return fmt.Errorf("machine %s: %w", id, err)
+		}
+	}
+	for _, name := range request.MachineNames {
+		if err := j.machine(life, now, j.instance(name)); err != nil {
+			return fmt.Errorf("machine %s: %w", name, err)
 		}
 	}
 	return nil
@@ -359,11 +375,15 @@ func (j *judge) patch(name string, body []byte) error {
 	if !strings.Contains(string(body), "node.kubernetes.io/out-of-service") {
 		return nil
 	}
-	instance := slices.IndexFunc(slices.Collect(j.names()), func(n string) bool { return n == name })
-	if _, there := j.ARM.VM(j.pool.Resource(instance)); there && !strings.Contains(string(body), `"taints":null`) {
+	if _, there := j.ARM.VM(j.pool.Resource(j.instance(name))); there && !strings.Contains(string(body), `"taints":null`) {
 		return fmt.Errorf("I7: the node is said to be out of service, and its machine is there")
 	}
 	return nil
+}
+
+// instance is the number of a node's machine; -1 for one that is not in the pool.
+func (j *judge) instance(node string) int {
+	return slices.Index(slices.Collect(j.names()), node)
 }
 
 func (j *judge) names() func(func(string) bool) {

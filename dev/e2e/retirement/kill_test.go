@@ -17,6 +17,7 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/dev/azure"
 	"github.com/slipway-dev/slipway/dev/faultproxy"
+	"github.com/slipway-dev/slipway/internal/retirement"
 )
 
 // course is one way that a retirement can take. Of two nodes the first is to be retired.
@@ -26,9 +27,10 @@ type course struct {
 	group string
 	// prepare makes the world, before the node is retired and the manager started.
 	prepare func(f *fixture)
-	// part, if set, waits until the course parts from the first one, of which the requests are known already, and does what
-	// makes it part.
-	part func(f *fixture, node string)
+	// parts, if set, is where the course parts from the first one, of which the requests are known already, and part what is
+	// done then, if anything.
+	parts func(*v1alpha1.NodeRetirement) bool
+	part  func(j *judge, node string)
 	// end waits for the end, and checks it.
 	end func(f *fixture, node string)
 }
@@ -49,6 +51,8 @@ func restored(f *fixture, node string) {
 	}
 }
 
+func draining(rt *v1alpha1.NodeRetirement) bool { return rt.Status.Phase == v1alpha1.Draining }
+
 var courses = []course{
 	{
 		name:    "retired",
@@ -63,10 +67,8 @@ var courses = []course{
 		name:    "called off",
 		group:   "drain: {timeout: 30m}",
 		prepare: stuck,
-		part: func(f *fixture, node string) {
-			f.await(node, func(rt *v1alpha1.NodeRetirement) bool {
-				return rt.Status.Phase == v1alpha1.Draining && rt.Status.Drain != nil
-			})
+		parts:   func(rt *v1alpha1.NodeRetirement) bool { return draining(rt) && rt.Status.Drain != nil },
+		part: func(f *judge, node string) {
 			f.check(f.objects().Delete(f.ctx, &v1alpha1.NodeRetirement{ObjectMeta: metav1.ObjectMeta{Name: node}}))
 		},
 		end: func(f *fixture, node string) {
@@ -83,12 +85,36 @@ var courses = []course{
 		name:    "given up",
 		group:   "drain: {timeout: 15s}",
 		prepare: stuck,
-		part: func(f *fixture, node string) {
-			f.await(node, func(rt *v1alpha1.NodeRetirement) bool { return rt.Status.Phase == v1alpha1.Draining })
-		},
+		parts:   draining,
 		end: func(f *fixture, node string) {
 			f.awaitPhase(node, v1alpha1.Aborted)
 			restored(f, node)
+		},
+	},
+	{
+		name:    "a protected pod comes",
+		group:   "drain: {timeout: 30m}",
+		prepare: stuck,
+		parts:   draining,
+		part: func(f *judge, node string) {
+			late := f.app("late", 0, 1)
+			late.Annotations = map[string]string{"slipway.dev/do-not-evict": "true"}
+			pod := late.Pod()
+			pod.Spec.NodeName = node // the scheduler would keep it away
+			f.run(pod)
+			f.protected(pod.Name, node)
+		},
+		end: func(f *fixture, node string) {
+			rt := f.awaitPhase(node, v1alpha1.Aborted)
+			if rt.Status.Reasons[0].Code != retirement.ProtectedPod {
+				f.t.Errorf("aborted for %+v, want the protected pod", rt.Status.Reasons)
+			}
+			restored(f, node)
+			pod, err := f.Client().CoreV1().Pods(f.name).Get(f.ctx, "late", metav1.GetOptions{})
+			f.check(err)
+			if pod.DeletionTimestamp != nil || pod.Status.Phase != corev1.PodRunning {
+				f.t.Errorf("I1: the protected pod is %s, deleted at %v", pod.Status.Phase, pod.DeletionTimestamp)
+			}
 		},
 	},
 	{
@@ -97,9 +123,7 @@ var courses = []course{
 		prepare: func(f *fixture) {
 			f.check(f.ARM.Inject(azure.ARMFault{Kind: azure.ARMDeletionFails, Resource: f.pool.Resource(0), Times: 1}))
 		},
-		part: func(f *fixture, node string) {
-			f.await(node, func(rt *v1alpha1.NodeRetirement) bool { return rt.Status.Phase == v1alpha1.NodeDeleted })
-		},
+		parts: func(rt *v1alpha1.NodeRetirement) bool { return rt.Status.Phase == v1alpha1.NodeDeleted },
 		end: func(f *fixture, node string) {
 			f.awaitPhase(node, v1alpha1.Succeeded)
 			f.left(2, 0)
@@ -116,9 +140,7 @@ var courses = []course{
 			f.run(f.app("web", 0, 1).Deployment())
 			f.loseMachine(0)
 		},
-		part: func(f *fixture, node string) {
-			f.await(node, func(rt *v1alpha1.NodeRetirement) bool { return rt.Status.MachineGone })
-		},
+		parts: func(rt *v1alpha1.NodeRetirement) bool { return rt.Status.MachineGone },
 		end: func(f *fixture, node string) {
 			rt := f.awaitPhase(node, v1alpha1.Succeeded)
 			f.left(2, 0)
@@ -154,8 +176,8 @@ func (f *fixture) loseMachine(instance int) {
 // after. The requests are not chosen: a first run is left alone, and there is a run for each request that it made, and
 // each moment. Of the later courses it is those made after the course has parted from the first.
 //
-// Each request of each manager is judged as those in the schedules of faults are. No course has a protected pod: of I1 it is
-// judged here that every manager looks for some itself, whatever the one that was killed had seen.
+// Each request of each manager is judged as those in the schedules of faults are: of I1 also that every manager looks for
+// protected pods itself, whatever the one that was killed had seen.
 func TestI8AfterAKillAtAnyRequestTheNextManagerReachesTheSameEnd(t *testing.T) {
 	t.Parallel()
 	for n, c := range courses {
@@ -220,9 +242,12 @@ func (c course) walk(t *testing.T, name string, at faultproxy.Point, moment faul
 		}
 	})
 	launched <- f.manage("", proxy)
-	if c.part != nil {
-		c.part(f, node)
+	if c.parts != nil {
+		f.await(node, c.parts)
 		parted = len(proxy.Requests())
+	}
+	if c.part != nil {
+		c.part(judge, node)
 	}
 	c.end(f, node)
 	judge.sawAll(node)

@@ -1,6 +1,7 @@
 package retirement_test
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"slices"
@@ -66,7 +67,7 @@ func duel(t *testing.T, name string, at faultproxy.Point, meet func(f *fixture, 
 	standby := make(chan struct{})
 	node := f.pool.NodeName(0)
 	var meeting encounter
-	proxy.Guard(func(r faultproxy.Request, _ []byte) {
+	proxy.Guard(func(_ context.Context, r faultproxy.Request, _ []byte) {
 		if r.Point == at && meet != nil && meeting.begin() {
 			defer meeting.Done()
 			<-standby

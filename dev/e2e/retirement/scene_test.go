@@ -20,7 +20,9 @@ type scene struct {
 	pods int
 	// budgeted adds a Deployment with a disruption budget over the whole pool.
 	budgeted bool
-	troubles []trouble
+	// agentPool has AKS delete the machines, and not the scale set.
+	agentPool bool
+	troubles  []trouble
 }
 
 // trouble is something that somebody does when the managers have made so many requests.
@@ -62,6 +64,7 @@ func sceneOf(seed uint64) scene {
 			kind: troubles[random.IntN(len(troubles))], at: 5 + random.IntN(requestsOfARetirement), node: random.IntN(s.retired),
 		})
 	}
+	s.agentPool = random.IntN(3) == 0
 	return s
 }
 
@@ -70,8 +73,8 @@ func (s scene) String() string {
 	for _, t := range s.troubles {
 		said = append(said, fmt.Sprintf("%s of node %d at request %d", t.kind, t.node, t.at))
 	}
-	return fmt.Sprintf("%d %% of requests fail; %d of %d nodes are retired, minimum %d, budget %d, %d pods on each, budgeted app %t; %s", s.failing, s.retired, s.nodes,
-		s.minimum, s.budget, s.pods, s.budgeted, strings.Join(said, "; "))
+	return fmt.Sprintf("%d %% of requests fail; %d of %d nodes are retired, minimum %d, budget %d, %d pods on each, budgeted app %t, agent pool %t; %s", s.failing, s.retired, s.nodes,
+		s.minimum, s.budget, s.pods, s.budgeted, s.agentPool, strings.Join(said, "; "))
 }
 
 // has reports whether something of a kind is done to an instance.

@@ -52,7 +52,13 @@ func play(t *testing.T, sc scene, name string) {
 	t.Logf("%s\nreplay: cd dev && go test -race ./e2e/retirement -run '^%s$' -faults.first=%d -faults.seeds=1", sc,
 		strings.Split(t.Name(), "/")[0], sc.seed)
 	s := &stage{scene: sc, troubles: slices.Clone(sc.troubles)}
-	s.fixture = newPool(t, name, sc.nodes, sc.group())
+	s.fixture = newMachines(t, name, sc.nodes)
+	if sc.agentPool {
+		s.ownedByAKS()
+		s.nodeGroup(name, sc.group())
+	} else {
+		s.nodeGroup(s.pool.ScaleSet(), sc.group())
+	}
 	faultsSpace.Do(func() {
 		faultsSpace.err = workload.Create(s.ctx, s.Client(), workload.Namespace(faultsNamespace))
 	})

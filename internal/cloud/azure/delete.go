@@ -33,32 +33,36 @@ func (p *Provider) Delete(ctx context.Context, providerID string) (cloud.Operati
 	case m.Kept:
 		return cloud.Operation{}, &cloud.RefusedError{Reason: cloud.Protected, Err: fmt.Errorf("machine %s: %s", id, m.KeptReason)}
 	}
-	out, err := p.requestDeletion(ctx, m)
+	out, of, err := p.requestDeletion(ctx, m)
 	if err != nil {
 		return cloud.Operation{}, err
 	}
 	if out.err != nil {
 		return p.afterRefusal(ctx, id, started, out.err)
 	}
-	p.log.Info("a machine's deletion has begun", "machine", id.String(), "group", m.Group)
+	p.log.Info("a machine's deletion has begun", "machine", id.String(), "group", of)
 	return operation{URL: out.url, Machine: id.String()}.encode(started), nil
 }
 
-func (p *Provider) requestDeletion(ctx context.Context, m found) (outcome, error) {
+// requestDeletion asks for it where Azure wants to be asked, and says in words which group that is.
+func (p *Provider) requestDeletion(ctx context.Context, m found) (out outcome, of string, err error) {
 	member, inPool, err := p.member(ctx, m.id)
+	var where place
+	name := m.id.Name
 	switch {
 	case err != nil:
-		return outcome{}, err
+		return outcome{}, "", err
 	case inPool:
-		return p.deletes.delete(ctx, place{group: member.pool}, deletion{m, member.name}), nil
+		where.group, name = member.pool, member.name
 	case m.id.ScaleSet != "":
-		set := group{name: m.id.ScaleSet, resourceGroup: m.id.ResourceGroup, scaleSet: m.id.ScaleSet}
-		return p.deletes.delete(ctx, place{group: set}, deletion{m, m.id.Name}), nil
+		where.group = group{name: m.id.ScaleSet, resourceGroup: m.id.ResourceGroup, scaleSet: m.id.ScaleSet}
 	case m.flexible != "":
-		set := group{name: m.flexible, resourceGroup: m.id.ResourceGroup, scaleSet: m.flexible}
-		return p.deletes.delete(ctx, place{group: set, flexible: true}, deletion{m, m.id.Name}), nil
+		where.group = group{name: m.flexible, resourceGroup: m.id.ResourceGroup, scaleSet: m.flexible}
+		where.flexible = true
+	default:
+		return p.deleteVM(ctx, m.id), "no group", nil
 	}
-	return p.deleteVM(ctx, m.id), nil
+	return p.deletes.delete(ctx, where, deletion{m, name}), where.String(), nil
 }
 
 // afterRefusal looks at a machine whose deletion was refused: somebody else's may have come first.
