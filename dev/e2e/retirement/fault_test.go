@@ -71,6 +71,7 @@ func note(t *testing.T, said string) {
 
 // failedOnce are seeds that have failed and are mended: they come first, so that they are run however little time there is.
 var failedOnce = []int{
+	421, // a machine that somebody took away was counted as one more that leaves
 	151, // the machine was lost between two looks at the end of a retirement that had been given up early
 }
 

@@ -208,6 +208,8 @@ func (j *judge) bounds(now truth, node string) error {
 		case n.UID != j.uids[name]:
 		case flying[name] == nil:
 			stay++
+		case flying[name].Status.MachineGone && !j.machineThere(name):
+			// Somebody else took it away, and to clean up after it disrupts nothing.
 		default:
 			leaving++
 		}
@@ -375,7 +377,7 @@ func (j *judge) patch(name string, body []byte) error {
 	if !strings.Contains(string(body), "node.kubernetes.io/out-of-service") {
 		return nil
 	}
-	if _, there := j.ARM.VM(j.pool.Resource(j.instance(name))); there && !strings.Contains(string(body), `"taints":null`) {
+	if j.machineThere(name) && !strings.Contains(string(body), `"taints":null`) {
 		return fmt.Errorf("I7: the node is said to be out of service, and its machine is there")
 	}
 	return nil
@@ -384,6 +386,11 @@ func (j *judge) patch(name string, body []byte) error {
 // instance is the number of a node's machine; -1 for one that is not in the pool.
 func (j *judge) instance(node string) int {
 	return slices.Index(slices.Collect(j.names()), node)
+}
+
+func (j *judge) machineThere(node string) bool {
+	_, there := j.ARM.VM(j.pool.Resource(j.instance(node)))
+	return there
 }
 
 func (j *judge) names() func(func(string) bool) {
