@@ -359,3 +359,30 @@ func TestAMachineThatHasJoinedSinceItsCloudWasReadIsNotCountedTwice(t *testing.T
 		t.Errorf("%d orders, and status is %+v: want the machine as its Node alone", f.calls(), s)
 	}
 }
+
+// TestAMachineThatJoinsWhileItsCloudIsReadIsAwaitedOrArrives has the cloud be found to have a Node for it that was not there
+// when the look began.
+func TestAMachineThatJoinsWhileItsCloudIsReadIsAwaitedOrArrives(t *testing.T) {
+	f := newFixture(t, nil)
+	f.wait("a")
+	f.look()
+	f.look()
+	answer := f.silent()
+	f.patience = time.Minute
+	reads, looked := f.reads(), make(chan error)
+	go func() {
+		_, err := f.Autoscaler.look(t.Context(), f.sources, true)
+		looked <- err
+	}()
+	f.until("the cloud is being read", func() bool { return f.reads() > reads })
+	f.setNode(registered(func(n *corev1.Node) {
+		n.Spec.Taints = []corev1.Taint{{Key: corev1.TaintNodeNotReady, Effect: corev1.TaintEffectNoSchedule}}
+	}))
+	answer()
+	if err := <-looked; err != nil {
+		t.Fatal(err)
+	}
+	if s := f.status(); s.OnTheWay != 0 || f.calls() != 1 {
+		t.Errorf("%d orders, and status is %+v: want the machine as its Node alone", f.calls(), s)
+	}
+}

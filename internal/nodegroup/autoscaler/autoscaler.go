@@ -199,15 +199,21 @@ func (a *Autoscaler) look(ctx context.Context, s *sources, askClouds bool) (busy
 		return false, err
 	}
 	a.recall(groups)
-	a.last = groups
 	a.settle(groups)
 	if askClouds || len(waiting) > 0 {
 		a.survey(ctx, s, groups)
 	}
 	var up *scaling.Decision
 	var down []scaling.NodeDecision
-	began := time.Now()
 	err = s.live.With(func(snapshot *placement.Snapshot) (err error) {
+		// Nodes that came while the clouds were asked are awaited no longer, and have to be among those that are decided on.
+		// While the snapshot is held it is not ahead of what is read here.
+		if cluster, groups, err = a.read(ctx, s); err != nil {
+			return err
+		}
+		a.recall(groups)
+		a.last = groups
+		began := time.Now()
 		w := a.world(s, snapshot, cluster, groups, waiting)
 		if up, err = scaling.Up(w); err != nil {
 			return err

@@ -125,11 +125,15 @@ func (w *World) arranged(decide func(*round) error) (err error) {
 		g := &w.Groups[i]
 		for j := range g.Nodes {
 			n := g.Nodes[j].Object
-			if !IsArriving(n, startupTaints(g.Group), g.joinTimeout(), w.Now) {
+			as := n // the snapshot may not have heard yet that it has come
+			switch {
+			case IsArriving(n, startupTaints(g.Group), g.joinTimeout(), w.Now):
+				undo = append(undo, func() error { return w.Snapshot.SetNode(n) })
+				as = arrived(n, startupTaints(g.Group))
+			case !w.Now.Before(n.CreationTimestamp.Add(g.joinTimeout())):
 				continue
 			}
-			undo = append(undo, func() error { return w.Snapshot.SetNode(n) })
-			if err := w.Snapshot.SetNode(arrived(n, startupTaints(g.Group))); err != nil {
+			if err := w.Snapshot.SetNode(as); err != nil {
 				return err
 			}
 		}

@@ -73,6 +73,33 @@ func TestNothingIsOrderedTwice(t *testing.T) {
 	}
 }
 
+func TestANodeOfWhichTheSnapshotHasNotHeardYetIsCounted(t *testing.T) {
+	young := func(n *corev1.Node) { n.CreationTimestamp = metav1.NewTime(start.Add(-time.Minute)) }
+	unready := func(n *corev1.Node) {
+		n.Spec.Taints = []corev1.Taint{{Key: corev1.TaintNodeNotReady, Effect: corev1.TaintEffectNoSchedule}}
+	}
+	for name, heard := range map[string]*corev1.Node{
+		"it has not come":  nil,
+		"it was not ready": node("web", "a", machine("4", "16Gi"), young, unready),
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := nodeGroup("web", 10)
+			now := node("web", "a", machine("4", "16Gi"), young)
+			w := world(t, []Group{group(g, template(g, "m4", "4", "16Gi"))}, []*corev1.Node{now}, pending(2, "1", "1Gi"))
+			err := w.Snapshot.DeleteNode("a")
+			if heard != nil {
+				err = w.Snapshot.SetNode(heard)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := orders(up(t, w)); len(got) != 0 {
+				t.Errorf("ordered %v, want none: both pods fit on the node", got)
+			}
+		})
+	}
+}
+
 func old(n *corev1.Node) { n.CreationTimestamp = metav1.NewTime(start.Add(-16 * time.Minute)) }
 
 func TestTheNextKindIsTakenWhenOneIsBackedOff(t *testing.T) {
