@@ -75,10 +75,16 @@ func (s *stage) endBuilds(ctx context.Context) error {
 	if err := pods.Delete(ctx, buildName(interrupted), metav1.DeleteOptions{}); err != nil {
 		return fmt.Errorf("ending a build: %w", err)
 	}
-	if _, err := s.AwaitNode(ctx, ci.NodeName(interrupted), "known to be idle", idle); err != nil {
+	first, err := s.AwaitNode(ctx, ci.NodeName(interrupted), "known to be idle", idle)
+	if err != nil {
 		return err
 	}
-	err := pods.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: buildLabel})
+	since, err := time.Parse(time.RFC3339, first.Annotations[idleSince])
+	if err != nil {
+		return fmt.Errorf("node %s: %w", first.Name, err)
+	}
+	time.Sleep(time.Until(since)) // the annotation holds whole seconds: the others' is another one
+	err = pods.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: buildLabel})
 	if err != nil {
 		return fmt.Errorf("ending the builds: %w", err)
 	}
@@ -88,8 +94,10 @@ func (s *stage) endBuilds(ctx context.Context) error {
 	})
 }
 
-// idle reports a node on which the manager has written since when it is.
-func idle(n *corev1.Node) bool { return n.Annotations["nodegroup.slipway.dev/idle-since"] != "" }
+// idleSince is where the manager writes since when a node is idle.
+const idleSince = "nodegroup.slipway.dev/idle-since"
+
+func idle(n *corev1.Node) bool { return n.Annotations[idleSince] != "" }
 
 // disturb kills the manager in the middle of a drain, and starts a build on the last node while another leaves.
 func (s *stage) disturb(ctx context.Context, o *observed) error {

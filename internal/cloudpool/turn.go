@@ -124,9 +124,7 @@ func short(d *Decision) *Decision {
 
 // turn does what is due. An outcome says that the update is over.
 func (u *Updater) turn(ctx context.Context, w *work) (*Outcome, error) {
-	u.mu.Lock()
-	up := w.update.clone()
-	u.mu.Unlock()
+	up := u.copyOf(w)
 	defer u.set(w, func(is *Update) { *is = *up })
 	// What is done is written down before, so that a process that has fallen behind another one does nothing.
 	save := func() error {

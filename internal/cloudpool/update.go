@@ -390,7 +390,9 @@ func (u *Updater) Submit(ctx context.Context, update Update, judge func(context.
 	defer u.leave()
 	update.Pool = u.o.Pool
 	if w := u.underWay(); w != nil {
-		return u.join(w, &update)
+		if ticket, err := u.join(w, &update); err == nil || !u.outlives(ctx, w) {
+			return ticket, err
+		}
 	}
 	if err := u.take(ctx); err != nil {
 		return u.elsewhere(&update, err)
@@ -437,10 +439,8 @@ func (u *Updater) Exclusively(ctx context.Context, do func(context.Context) erro
 		return err
 	}
 	defer u.leave()
-	if w := u.underWay(); w != nil {
-		u.mu.Lock()
-		defer u.mu.Unlock()
-		return &BusyError{By: w.update.clone()}
+	if w := u.underWay(); w != nil && !u.outlives(ctx, w) {
+		return &BusyError{By: u.copyOf(w)}
 	}
 	begun := false
 	defer func() {
@@ -482,6 +482,33 @@ func (u *Updater) join(w *work, want *Update) (*Ticket, error) {
 		return nil, &BusyError{By: is}
 	}
 	return &Ticket{is, u, w}, nil
+}
+
+// outlives reports that an update is over by what is written down, and waits until this process knows that too: who has read
+// it there asks for the next one before the answer has come to whoever wrote it.
+func (u *Updater) outlives(ctx context.Context, w *work) bool {
+	r, err := u.written(ctx)
+	if err != nil {
+		return false
+	}
+	if found := r.find(u.copyOf(w).ID); found == nil || found.Outcome == nil {
+		return false
+	}
+	u.Nudge()
+	select {
+	case <-w.over:
+		return true
+	case <-ctx.Done():
+	case <-u.ctx.Done():
+	}
+	return false
+}
+
+// copyOf is a work's update as it is now.
+func (u *Updater) copyOf(w *work) *Update {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return w.update.clone()
 }
 
 // elsewhere deals with a pool that another process works on.
@@ -619,10 +646,7 @@ func (u *Updater) set(w *work, change func(*Update)) {
 // save writes the update down. That fails when another process has written since the record was read; what this one knows
 // of the update is then not to be acted upon any more.
 func (u *Updater) save(ctx context.Context, w *work) error {
-	u.mu.Lock()
-	now := w.update.clone()
-	u.mu.Unlock()
-	return u.write(ctx, w, now)
+	return u.write(ctx, w, u.copyOf(w))
 }
 
 func (u *Updater) write(ctx context.Context, w *work, now *Update) error {
@@ -639,9 +663,7 @@ func (u *Updater) write(ctx context.Context, w *work, now *Update) error {
 // tried again.
 func (u *Updater) finish(ctx context.Context, w *work, outcome *Outcome) bool {
 	outcome.At = time.Now().UTC()
-	u.mu.Lock()
-	over := w.update.clone()
-	u.mu.Unlock()
+	over := u.copyOf(w)
 	over.Outcome, over.Message = outcome, ""
 	if err := u.write(ctx, w, over); err != nil {
 		u.log.Warn("cannot write down that an update is over", "update", over.ID, "err", err)

@@ -9,8 +9,11 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
@@ -99,6 +102,73 @@ func TestI4AProcessThatHasFallenBehindTerminatesNothing(t *testing.T) {
 			t.Errorf("the pool's server was asked for %q", asked)
 		}
 	})
+}
+
+// lateAnswers are an API server whose answers to writes of ConfigMaps come late.
+type lateAnswers struct{ kubernetes.Interface }
+
+type lateCore struct{ corev1client.CoreV1Interface }
+
+type lateConfigMaps struct {
+	corev1client.ConfigMapInterface
+}
+
+func (l lateAnswers) CoreV1() corev1client.CoreV1Interface { return lateCore{l.Interface.CoreV1()} }
+
+func (l lateCore) ConfigMaps(namespace string) corev1client.ConfigMapInterface {
+	return lateConfigMaps{l.CoreV1Interface.ConfigMaps(namespace)}
+}
+
+func (l lateConfigMaps) Update(ctx context.Context, m *corev1.ConfigMap, o metav1.UpdateOptions) (*corev1.ConfigMap, error) {
+	written, err := l.ConfigMapInterface.Update(ctx, m, o)
+	time.Sleep(2 * time.Second)
+	return written, err
+}
+
+// TestWhoReadsThatAnUpdateIsOverCanAskForTheNextOne has that be read before the process that wrote it has its answer.
+func TestWhoReadsThatAnUpdateIsOverCanAskForTheNextOne(t *testing.T) {
+	for name, ask := range map[string]func(context.Context, *Updater) error{
+		"update": func(ctx context.Context, u *Updater) error {
+			_, err := u.Submit(ctx, Update{Kind: SetSize, DesiredSize: 2}, u.judgeSize)
+			return err
+		},
+		"change that is no update": func(ctx context.Context, u *Updater) error {
+			return u.Exclusively(ctx, func(context.Context) error { return nil })
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			simulate(t, 4, func(t *testing.T, s *sim) {
+				a := s.replica("a", func(o *UpdaterOptions) {
+					late := *o.Cluster
+					late.Client = lateAnswers{late.Client}
+					o.Cluster = &late
+				})
+				b := s.replica("b")
+				first, err := a.Submit(t.Context(), Update{Kind: SetSize, DesiredSize: 3}, a.judgeSize)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for len(s.retirements()) == 0 {
+					s.passes(100 * time.Millisecond)
+				}
+				s.manage()
+				for over := false; !over; {
+					s.passes(10 * time.Millisecond)
+					found, err := b.Find(t.Context(), first.Update.ID)
+					if err != nil {
+						t.Fatal(err)
+					}
+					over = found.Outcome != nil
+				}
+				if is, err := a.Find(t.Context(), first.Update.ID); err != nil || is.Outcome != nil {
+					t.Fatalf("a has its answer already: %+v, %v", is, err)
+				}
+				if err := ask(t.Context(), a); err != nil {
+					t.Errorf("the pool is not free: %v", err)
+				}
+			})
+		})
+	}
 }
 
 // submit has an update carried out for at most so long.

@@ -37,6 +37,7 @@ type cluster struct {
 	live   map[string][]kubeapi.Pod // by node
 	file   []v1alpha1.NodeGroup
 	writes []string
+	asked  []string // the nodes whose retirement was asked for, one after the other
 }
 
 // groupOnly is a cloud of which nothing but a group is asked.
@@ -67,6 +68,9 @@ func newCluster(t *testing.T, objects ...client.Object) *cluster {
 	c.WithWatch = interceptor.NewClient(base, interceptor.Funcs{
 		Create: func(ctx context.Context, w client.WithWatch, o client.Object, opts ...client.CreateOption) error {
 			note("create", o)
+			if rt, is := o.(*v1alpha1.NodeRetirement); is {
+				c.asked = append(c.asked, rt.Spec.NodeName)
+			}
 			o.SetUID(types.UID("uid-" + o.GetName()))
 			return w.Create(ctx, o, opts...)
 		},
@@ -183,6 +187,27 @@ func TestAnIdleNodeIsWrittenOnOnceAndAskedForOnceHoweverOftenAndByWhomeverItIsLo
 		all := c.records()
 		if len(all) != 1 || all[0].Spec.NodeName != "a" || all[0].Spec.Reason != v1alpha1.Idle || all[0].Spec.Group != "ci" {
 			t.Errorf("%+v", all)
+		}
+	})
+}
+
+// TestOfNodesThatAreDueAtOnceThoseIdleForLongestAreAskedForFirst has a manager look after a while in which none did.
+func TestOfNodesThatAreDueAtOnceThoseIdleForLongestAreAskedForFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, group("ci"), ciNode("a"), ciNode("b"), ciNode("c"), keeper("build-a", "a"), keeper("build-b", "b"))
+		m := c.manager()
+		for _, ends := range []string{"build-b", "build-a"} { // node c is idle before them
+			c.look(m, "ci")
+			time.Sleep(10 * time.Second)
+			if err := c.Delete(t.Context(), keeper(ends, "")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		c.look(m, "ci")
+		time.Sleep(time.Hour)
+		c.look(c.manager(), "ci")
+		if want := []string{"c", "b", "a"}; !slices.Equal(c.asked, want) {
+			t.Errorf("asked for %q, want %q", c.asked, want)
 		}
 	})
 }

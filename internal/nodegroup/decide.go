@@ -226,10 +226,7 @@ func (w *World) keepMinimum(decisions []Decision) {
 			candidates = append(candidates, d)
 		}
 	}
-	slices.SortFunc(candidates, func(a, b *Decision) int {
-		return cmp.Or(-boolCompare(a.node.open() != nil, b.node.open() != nil), a.IdleSince.Compare(*b.IdleSince),
-			cmp.Compare(a.Node, b.Node))
-	})
+	slices.SortFunc(candidates, longestIdleFirst)
 	for _, d := range candidates {
 		if stay <= int(w.Least()) {
 			d.Reasons = append(d.Reasons, Reason{Minimum, fmt.Sprintf("%s minimum is %d, and it has no more nodes that stay",
@@ -238,6 +235,27 @@ func (w *World) keepMinimum(decisions []Decision) {
 		}
 		stay--
 	}
+}
+
+// longestIdleFirst orders nodes that may leave. Those whose retirement waits already come before all.
+func longestIdleFirst(a, b *Decision) int {
+	return cmp.Or(-boolCompare(a.node.open() != nil, b.node.open() != nil), a.IdleSince.Compare(*b.IdleSince), cmp.Compare(a.Node, b.Node))
+}
+
+// inOrder gives the decisions in the order in which they are carried out. Of nodes that leave, those that have been idle for
+// longest are asked for first, and all of them after what is called off.
+func inOrder(decisions []Decision) []*Decision {
+	all := make([]*Decision, len(decisions))
+	for i := range decisions {
+		all[i] = &decisions[i]
+	}
+	slices.SortStableFunc(all, func(a, b *Decision) int {
+		if a.Verdict == Leaves && b.Verdict == Leaves {
+			return longestIdleFirst(a, b)
+		}
+		return boolCompare(a.Verdict == Leaves, b.Verdict == Leaves)
+	})
+	return all
 }
 
 // Least is how many nodes have to stay: the group's own minimum, or its cloud's where that is more.

@@ -220,8 +220,8 @@ func (c *Controller) manage(ctx context.Context, cluster *Cluster, g *v1alpha1.N
 	c.announceAcceptance(g, was, is)
 	c.o.Metrics.see(g.Name, status, decisions)
 	errs := []error{c.abandon(ctx, cluster, g.Name)}
-	for i := range decisions {
-		errs = append(errs, c.act(ctx, &world, &decisions[i]))
+	for _, d := range inOrder(decisions) {
+		errs = append(errs, c.act(ctx, &world, d))
 	}
 	c.announce(&world, decisions)
 	return reconcile.Result{RequeueAfter: c.next(&world, decisions)}, errors.Join(errs...)

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/kustomize/kyaml/filesys"
 
 	"github.com/google/go-cmp/cmp"
+
 	"github.com/slipway-dev/slipway/internal/compat/mechanic"
 )
 
