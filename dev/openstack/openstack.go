@@ -66,6 +66,13 @@ type IDs struct {
 // KeyPair is the name of the project's key pair.
 const KeyPair = "demo-key"
 
+// FirstZone and SecondZone are the availability zones of the two hosts that the OpenStack of the tests has. One that has a
+// single host has no zones but Nova's own.
+const (
+	FirstZone  = "west"
+	SecondZone = "east"
+)
+
 // DefaultDir is where an OpenStack is kept unless it is said otherwise: beside what dev/controlplane has compiled.
 func DefaultDir() (string, error) {
 	if dir := os.Getenv(controlplane.CacheVariable); dir != "" {

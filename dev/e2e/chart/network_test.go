@@ -56,33 +56,6 @@ func keptByPolicy(t *testing.T, all []*unstructured.Unstructured, set string) bo
 	return selector.Matches(labels.Set(find[appsv1.DaemonSet](t, all, "DaemonSet", set).Spec.Template.Labels))
 }
 
-// TestAnAgentsMetricsSayWhichNodeItGuards, in what the Prometheus operator is told: the instance is an address.
-func TestAnAgentsMetricsSayWhichNodeItGuards(t *testing.T) {
-	t.Parallel()
-	all := objects(t, manifest(t, slipwayChart, release(slipwayChart, namespace), "image: {registry: registry.example.com/slipway}\nmetrics: {scrape: monitors}"))
-	for _, o := range all {
-		if o.GetKind() != "PodMonitor" {
-			continue
-		}
-		endpoints, _, err := unstructured.NestedSlice(o.Object, "spec", "podMetricsEndpoints")
-		if err != nil || len(endpoints) != 1 {
-			t.Fatalf("%d endpoints: %v", len(endpoints), err)
-		}
-		endpoint, _ := endpoints[0].(map[string]any)
-		relabelings, _, err := unstructured.NestedSlice(endpoint, "relabelings")
-		if err != nil || len(relabelings) != 1 {
-			t.Fatalf("%d relabelings: %v", len(relabelings), err)
-		}
-		r, _ := relabelings[0].(map[string]any)
-		from, _, _ := unstructured.NestedStringSlice(r, "sourceLabels") // it is of strings, or is not what is wanted
-		if !slices.Equal(from, []string{"__meta_kubernetes_pod_node_name"}) || r["targetLabel"] != "node" {
-			t.Errorf("relabeled by %v", r)
-		}
-		return
-	}
-	t.Fatal("there is no PodMonitor")
-}
-
 // TestTheDocumentedPolicyReachesOpenStack, at the ports that its services have by themselves.
 func TestTheDocumentedPolicyReachesOpenStack(t *testing.T) {
 	t.Parallel()

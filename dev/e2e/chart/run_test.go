@@ -2,12 +2,16 @@ package chart_test
 
 import (
 	"fmt"
+	"io"
 	"maps"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -189,16 +193,36 @@ func (b bed) installed(chart, name, values string) {
 // would wait for budgets in the middle of its drain.
 var reserved = corev1.Taint{Key: "e2e.slipway.dev/reserved", Effect: corev1.TaintEffectNoSchedule}
 
-func TestTheHandlerDrainsAsItIsInstalled(t *testing.T) {
+// TestTheHandlerDrainsAndTellsAsItIsInstalled has values of the old chart's users: a taint, a grace, and a payload of their
+// own for a webhook of Slack's.
+func TestTheHandlerDrainsAndTellsAsItIsInstalled(t *testing.T) {
 	t.Parallel()
 	b := ready(t)
+	var told struct {
+		sync.Mutex
+		bodies []string
+	}
+	slack := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil || r.Method != http.MethodPost || r.URL.Path != "/services/T0/B0/x" {
+			t.Errorf("%s %s: %v", r.Method, r.URL, err)
+		}
+		told.Lock()
+		defer told.Unlock()
+		told.bodies = append(told.bodies, string(body))
+	}))
+	t.Cleanup(slack.Close)
 	pool := controlplane.AKSPool{Name: "handled"}
 	node := pool.Node(0)
 	node.Taints = []corev1.Taint{reserved}
 	b.Azure.ScaleSet(pool.ScaleSet())
 	b.check(b.AddNodes(b.ctx, node))
 	b.installed(handlerChart, "handled", `
-args: [-taint.node, -period=200ms, -podGracePeriodSeconds, "30"]
+args: [-taint.node, -period=200ms, -podGracePeriodSeconds, "30", -webhook.url=`+slack.URL+`/services/T0/B0/x, -webhook.template-file=/files/slack-payload.json]
+configMap:
+  data:
+    slack-payload.json: |
+      {"channel": "#mychannel", "text": "{{ .NodeName }}, {{ .InstanceType }} from {{ .NodeRegion }}"}
 nodeSelector: {kubernetes.azure.com/agentpool: handled}
 slipway: {image: registry.example.com/slipway/slipway}
 `)
@@ -210,4 +234,12 @@ slipway: {image: registry.example.com/slipway/slipway}
 	b.check(err)
 	_, err = b.AwaitEvent(b.ctx, node.Name, "Drained")
 	b.check(err)
+	is := node.Labels
+	want := fmt.Sprintf("{\"channel\": \"#mychannel\", \"text\": \"%s, %s from %s\"}\n", node.Name, is[corev1.LabelInstanceTypeStable],
+		is[corev1.LabelTopologyRegion])
+	told.Lock()
+	defer told.Unlock()
+	if !slices.Equal(told.bodies, []string{want}) {
+		t.Errorf("Slack was told %q, want %q", told.bodies, want)
+	}
 }

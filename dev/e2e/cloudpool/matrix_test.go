@@ -64,6 +64,7 @@ func matrix(f *fixture) {
 	f.badInput()
 	f.badMachineInput()
 	f.shortPaths()
+	f.othersMachines()
 	f.spellings()
 	f.unchanged(4)
 	f.members()

@@ -15,6 +15,7 @@ import (
 
 	"github.com/slipway-dev/slipway/dev/azure"
 	emulator "github.com/slipway-dev/slipway/dev/cloudpool"
+	"github.com/slipway-dev/slipway/dev/controlplane"
 	"github.com/slipway-dev/slipway/internal/cloudpool/api"
 )
 
@@ -162,17 +163,20 @@ func (f *fixture) methods() {
 			f.t.Errorf("HEAD %s: %s, %v; want %d without a body", path, head, head.header, code)
 		}
 	}
-	f.list()
+	f.list(f.name)
 	f.unchanged(4)
 }
 
 // list asks which pools there are.
-func (f *fixture) list() {
+func (f *fixture) list(names ...string) {
 	f.t.Helper()
 	a := f.get("/cloudpools")
-	var urls []string
+	var urls, want []string
+	for _, name := range names {
+		want = append(want, f.front+"/cloudpools/"+name)
+	}
 	err := json.Unmarshal([]byte(a.body), &urls)
-	if err != nil || a.code != http.StatusOK || !slices.Equal(urls, []string{f.front + "/cloudpools/" + f.name}) {
+	if err != nil || a.code != http.StatusOK || !slices.Equal(urls, want) {
 		f.t.Errorf("GET /cloudpools: %s, %v", a, err)
 	}
 	for _, method := range []string{http.MethodPost, http.MethodPut, http.MethodDelete} {
@@ -246,6 +250,51 @@ func (f *fixture) shortPaths() {
 			}
 		}
 	}
+}
+
+// othersMachines asks of a machine that is another pool's, and whose Node is in the same cluster.
+func (f *fixture) othersMachines() {
+	f.t.Helper()
+	id := f.othersMachine()
+	before := len(f.records())
+	for path, body := range map[string]string{
+		"/terminate": termination(id, true), "/detach": termination(id, false), "/membershipStatus": membership(id, false, true),
+		"/serviceState": `{"machineId":"` + id + `","serviceState":"OUT_OF_SERVICE"}`,
+	} {
+		for _, at := range []string{"/pool", "/cloudpools/" + f.name} {
+			if a := f.post(at+path, body); a.code != http.StatusNotFound || a.message == "" {
+				f.t.Errorf("POST %s%s of another pool's machine: %s; want 404", at, path, a)
+			}
+		}
+	}
+	if n := len(f.records()); n != before {
+		f.t.Errorf("%d retirements, want %d", n, before)
+	}
+	f.unchanged(4)
+}
+
+// othersMachine makes a pool of one machine beside the test's, on the same cluster.
+func (f *fixture) othersMachine() string {
+	f.t.Helper()
+	name := f.name + "other"
+	if f.pool != nil {
+		return f.another(emulator.Options{Name: name}).Machines()[0].ID
+	}
+	pool := controlplane.AKSPool{Name: name}
+	f.check(f.AddPool(f.ctx, pool, 1))
+	own := f.machines()[0].ID
+	return strings.Replace(own[:strings.LastIndex(own, "/")+1], f.cloud.Group, pool.ScaleSet(), 1) + "0"
+}
+
+// another makes another pool of a server, of one machine.
+func (f *fixture) another(o emulator.Options) *emulator.Pool {
+	f.t.Helper()
+	o.Nodes = emulator.ClusterNodes{Cluster: f.Cluster, Pool: o.Name}
+	pool := emulator.New(o)
+	f.t.Cleanup(pool.Close)
+	_, err := pool.Add(f.ctx, 1)
+	f.check(err)
+	return pool
 }
 
 // listed is a machine as GET /pool has it, in whichever state; nil when there is none.

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"testing"
 
+	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/slipway-dev/slipway/dev/testbed"
@@ -172,19 +173,12 @@ func TestTheCommandOfTheDocumentationMakesAPrometheusRuleOfTheGroups(t *testing.
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	type groups struct {
-		Groups []map[string]any `json:"groups"`
-	}
-	var made struct {
-		APIVersion string `json:"apiVersion"`
-		Kind       string `json:"kind"`
-		Spec       groups `json:"spec"`
-	}
-	var want groups
+	var made monitoringv1.PrometheusRule // as the operator reads it
+	var want monitoringv1.PrometheusRuleSpec
 	if err := yaml.UnmarshalStrict(read(t, shipped(t, "deploy", "monitoring", "slipway.rules.yaml")), &want); err != nil {
 		t.Fatal(err)
 	}
-	if err := yaml.Unmarshal(read(t, filepath.Join(dir, "prometheusrule.yaml")), &made); err != nil {
+	if err := yaml.UnmarshalStrict(read(t, filepath.Join(dir, "prometheusrule.yaml")), &made); err != nil {
 		t.Fatal(err)
 	}
 	if made.APIVersion != "monitoring.coreos.com/v1" || made.Kind != "PrometheusRule" || len(want.Groups) == 0 || !reflect.DeepEqual(made.Spec, want) {

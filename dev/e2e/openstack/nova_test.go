@@ -68,7 +68,7 @@ func TestAServerHasAllThatItsGroupSays(t *testing.T) {
 	}
 	front := newFront(t, c.IDs.Endpoints["compute"])
 	g := groupOf(newGroupName(t))
-	g.ServerGroup, g.AvailabilityZones, g.ConfigDrive = anti.Name, []string{"nova"}, true
+	g.ServerGroup, g.AvailabilityZones, g.ConfigDrive = anti.Name, []string{openstackdev.FirstZone}, true
 	g.Metadata = map[string]string{"owner": "somebody"}
 	g.NamePrefix = "worker"
 	g.UserData = "#cloud-config\n# {{.Name}} {{.Flavor}} {{.Zone}} {{.Join.Token}}\n"
@@ -88,7 +88,7 @@ func TestAServerHasAllThatItsGroupSays(t *testing.T) {
 		t.Fatalf("%+v, %v", instances, err)
 	}
 	i := instances[0]
-	if !strings.HasPrefix(i.Name, "worker-") || i.ComputerName != i.Name || i.Zone != "nova" || i.Type != "t.1c512m" || i.Tags["owner"] != "somebody" ||
+	if !strings.HasPrefix(i.Name, "worker-") || i.ComputerName != i.Name || i.Zone != openstackdev.FirstZone || i.Type != "t.1c512m" || i.Tags["owner"] != "somebody" ||
 		i.Created.IsZero() || i.State != cloud.Running {
 		t.Errorf("%+v", i)
 	}
@@ -101,10 +101,10 @@ func TestAServerHasAllThatItsGroupSays(t *testing.T) {
 		s.ServerGroups == nil || !slices.Equal(*s.ServerGroups, []string{anti.ID}) {
 		t.Errorf("Nova has %+v", s)
 	}
-	if data := userDataOf(t, front); len(data) != 1 || data[0] != fmt.Sprintf("#cloud-config\n# %s t.1c512m nova token-of-%s\n", i.Name, i.Name) {
+	if data := userDataOf(t, front); len(data) != 1 || data[0] != fmt.Sprintf("#cloud-config\n# %s t.1c512m west token-of-%s\n", i.Name, i.Name) {
 		t.Errorf("user data %q", data)
 	}
-	// One host only: the second has no place beside the first, and is given up with the reason.
+	// The zone has one host: the second server has no place beside the first, and is given up with the reason.
 	status := grow(t, p, g.Name, cloud.Order{Count: 1})
 	if cloud.RefusalOf(status.Err) != cloud.NoCapacity {
 		t.Errorf("a second server on one host: %v, want %s", status.Err, cloud.NoCapacity)

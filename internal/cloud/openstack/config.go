@@ -116,7 +116,8 @@ type GroupConfig struct {
 	ServerGroup string `json:"serverGroup,omitempty"`
 	// KeyPair is the key by which people log in.
 	KeyPair string `json:"keyPair,omitempty"`
-	// AvailabilityZones are filled evenly; none leaves it to Nova. A group whose pods ask for zones should have one.
+	// AvailabilityZones are filled evenly; none leaves it to Nova. A group whose pods ask for zones should have one. The one
+	// in which hosts are that have no zone of their own, often nova, is no bound: Nova places its servers on any host.
 	AvailabilityZones []string `json:"availabilityZones,omitempty"`
 	// Metadata is the servers', beside what Slipway itself writes there.
 	Metadata map[string]string `json:"metadata,omitempty"`

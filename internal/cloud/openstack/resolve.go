@@ -11,12 +11,15 @@ import (
 	"time"
 
 	"github.com/gophercloud/gophercloud/v2"
+	"github.com/gophercloud/gophercloud/v2/openstack/compute/v2/availabilityzones"
 	"github.com/gophercloud/gophercloud/v2/openstack/compute/v2/flavors"
 	"github.com/gophercloud/gophercloud/v2/openstack/compute/v2/keypairs"
 	"github.com/gophercloud/gophercloud/v2/openstack/compute/v2/servergroups"
 	"github.com/gophercloud/gophercloud/v2/openstack/image/v2/images"
 	"github.com/gophercloud/gophercloud/v2/openstack/networking/v2/extensions/security/groups"
 	"github.com/gophercloud/gophercloud/v2/openstack/networking/v2/networks"
+
+	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
 // resolvedFor is how long it is remembered what the names of a group mean.
@@ -77,6 +80,9 @@ func (p *Provider) resolve(ctx context.Context, g *group) (*resolved, error) {
 	}
 	if g.KeyPair != "" {
 		look(func() error { return hasKeyPair(ctx, c.compute, g.KeyPair) })
+	}
+	if len(g.AvailabilityZones) > 0 {
+		look(func() error { return haveZones(ctx, c.compute, g.AvailabilityZones) })
 	}
 	all.Wait()
 	if err := joined(errs); err != nil {
@@ -220,4 +226,32 @@ func hasKeyPair(ctx context.Context, c *gophercloud.ServiceClient, name string) 
 		return invalid("keyPair: key pair %q: is not there, or not of the user that openstack is configured with", name)
 	}
 	return err
+}
+
+// haveZones wants the zones to be there. Nova itself does not say which of those that a server asks for is not.
+func haveZones(ctx context.Context, c *gophercloud.ServiceClient, names []string) error {
+	page, err := availabilityzones.List(c).AllPages(ctx)
+	if err != nil {
+		err = ofAPI("listing the availability zones", err)
+		if cloud.RefusalOf(err) == cloud.NoRight {
+			return nil // then it is Nova that refuses the server
+		}
+		return err
+	}
+	all, err := availabilityzones.ExtractAvailabilityZones(page)
+	if err != nil {
+		return fmt.Errorf("listing the availability zones: %w", err)
+	}
+	there := make([]string, len(all))
+	for i := range all {
+		there[i] = all[i].ZoneName
+	}
+	slices.Sort(there)
+	for i, name := range names {
+		zone, _, _ := strings.Cut(name, ":") // a host may be named after it, by administrators
+		if !slices.Contains(there, zone) {
+			return invalid("availabilityZones[%d]: availability zone %q: is not there: want one of %s", i, name, someOf(there))
+		}
+	}
+	return nil
 }

@@ -1,0 +1,83 @@
+package chart_test
+
+import (
+	"slices"
+	"testing"
+
+	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+)
+
+// monitors reads what the Prometheus operator is told, as its own types: a field that they have not is an error.
+type monitors struct {
+	agents, cloudpools *monitoringv1.PodMonitor
+	managers           *monitoringv1.ServiceMonitor
+}
+
+func monitorsOf(t *testing.T) (monitors, []*unstructured.Unstructured) {
+	t.Helper()
+	all := objects(t, manifest(t, slipwayChart, release(slipwayChart, namespace), "image: {registry: registry.example.com/slipway}\n"+
+		"metrics: {scrape: monitors, interval: 15s, monitorLabels: {release: prometheus}}\n"+frontOf+"}\n"))
+	m := monitors{
+		agents:     find[monitoringv1.PodMonitor](t, all, "PodMonitor", "slipway-agent"),
+		cloudpools: find[monitoringv1.PodMonitor](t, all, "PodMonitor", "slipway-cloudpool"),
+		managers:   find[monitoringv1.ServiceMonitor](t, all, "ServiceMonitor", "slipway-manager"),
+	}
+	if len(m.agents.Spec.PodMetricsEndpoints) != 1 || len(m.cloudpools.Spec.PodMetricsEndpoints) != 1 || len(m.managers.Spec.Endpoints) != 1 {
+		t.Fatalf("%+v, want one endpoint each", m)
+	}
+	return m, all
+}
+
+func TestThePrometheusOperatorIsToldOfPortsThatAreThere(t *testing.T) {
+	t.Parallel()
+	m, all := monitorsOf(t)
+	check := func(part string, of metav1.ObjectMeta, selector metav1.LabelSelector, selected map[string]string, port string, there []string, every monitoringv1.Duration) {
+		t.Helper()
+		s, err := metav1.LabelSelectorAsSelector(&selector)
+		if err != nil || s.Empty() || !s.Matches(labels.Set(selected)) {
+			t.Errorf("%s: the monitor selects %s, which is not %v: %v", part, s, selected, err)
+		}
+		if !slices.Contains(there, port) || every != "15s" || of.Labels["release"] != "prometheus" || of.Namespace != namespace {
+			t.Errorf("%s: port %q of %q every %s, labels %v, in %s", part, port, there, every, of.Labels, of.Namespace)
+		}
+	}
+	agent := find[appsv1.DaemonSet](t, all, "DaemonSet", "slipway-agent").Spec.Template
+	end := m.agents.Spec.PodMetricsEndpoints[0]
+	check("agent", m.agents.ObjectMeta, m.agents.Spec.Selector, agent.Labels, *end.Port, portsOf(agent), end.Interval)
+	front := find[appsv1.Deployment](t, all, "Deployment", "slipway-cloudpool").Spec.Template
+	end = m.cloudpools.Spec.PodMetricsEndpoints[0]
+	check("cloudpool", m.cloudpools.ObjectMeta, m.cloudpools.Spec.Selector, front.Labels, *end.Port, portsOf(front), end.Interval)
+	service := find[corev1.Service](t, all, "Service", "slipway-manager")
+	var ports []string
+	for _, p := range service.Spec.Ports {
+		ports = append(ports, p.Name)
+	}
+	managers := m.managers.Spec.Endpoints[0]
+	check("manager", m.managers.ObjectMeta, m.managers.Spec.Selector, service.Labels, managers.Port, ports, managers.Interval)
+}
+
+// portsOf names the ports of a pod.
+func portsOf(template corev1.PodTemplateSpec) (names []string) {
+	for _, c := range template.Spec.Containers {
+		for _, p := range c.Ports {
+			names = append(names, p.Name)
+		}
+	}
+	return names
+}
+
+// TestAnAgentsMetricsSayWhichNodeItGuards, in what the Prometheus operator is told: the instance is an address.
+func TestAnAgentsMetricsSayWhichNodeItGuards(t *testing.T) {
+	t.Parallel()
+	m, _ := monitorsOf(t)
+	relabelings := m.agents.Spec.PodMetricsEndpoints[0].RelabelConfigs
+	if len(relabelings) != 1 || relabelings[0].TargetLabel != "node" ||
+		!slices.Equal(relabelings[0].SourceLabels, []monitoringv1.LabelName{"__meta_kubernetes_pod_node_name"}) {
+		t.Errorf("relabeled by %+v", relabelings)
+	}
+}

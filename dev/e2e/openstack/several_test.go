@@ -1,0 +1,139 @@
+package openstack_test
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	secgroups "github.com/gophercloud/gophercloud/v2/openstack/networking/v2/extensions/security/groups"
+	"github.com/gophercloud/gophercloud/v2/openstack/networking/v2/networks"
+	"github.com/gophercloud/gophercloud/v2/openstack/networking/v2/ports"
+	"github.com/gophercloud/gophercloud/v2/openstack/networking/v2/subnets"
+
+	openstackdev "github.com/slipway-dev/slipway/dev/openstack"
+	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/cloud/openstack"
+)
+
+// Groups whose servers have several of what most have one of.
+
+func TestAServerHasEveryNetworkAndEverySecurityGroupOfItsGroup(t *testing.T) {
+	c := openstackdev.ForTest(t)
+	g := groupOf(newGroupName(t))
+	network, secgroup := secondNetwork(t, c, g.Name)
+	g.Networks = append(g.Networks, network) // by its ID, as the first by its name
+	g.SecurityGroups = append(g.SecurityGroups, g.Name)
+	p := providerOf(t, configOf(c, g), openstack.Options{})
+	t.Cleanup(func() { removeGroup(t, c, g.Name) }) // before the network goes
+	if status := grow(t, p, g.Name, cloud.Order{Count: 1}); status.Err != nil {
+		t.Fatal(status.Err)
+	}
+	all := serversOf(t, c, g.Name)
+	if len(all) != 1 {
+		t.Fatalf("%d servers, want 1", len(all))
+	}
+	pages, err := ports.List(neutron(t, c, openstackdev.Demo), ports.ListOpts{DeviceID: all[0].ID}).AllPages(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	attached, err := ports.ExtractPorts(pages)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{c.IDs.SecurityGroup, secgroup}
+	slices.Sort(want)
+	var on []string
+	for _, port := range attached {
+		on = append(on, port.NetworkID)
+		slices.Sort(port.SecurityGroups)
+		if !slices.Equal(port.SecurityGroups, want) {
+			t.Errorf("the port on network %s has the security groups %q, want %q", port.NetworkID, port.SecurityGroups, want)
+		}
+	}
+	wanted := []string{c.IDs.Network, network}
+	slices.Sort(on)
+	slices.Sort(wanted)
+	if !slices.Equal(on, wanted) {
+		t.Errorf("the server is on the networks %q, want %q", on, wanted)
+	}
+	if i, err := p.Instances(t.Context(), g.Name); err != nil || len(i) != 1 {
+		t.Errorf("%+v, %v", i, err)
+	}
+}
+
+// secondNetwork makes a network with a subnet and a security group, of the project's own and of a name.
+func secondNetwork(t *testing.T, c *openstackdev.Cloud, name string) (network, secgroup string) {
+	t.Helper()
+	client := neutron(t, c, openstackdev.Demo)
+	ctx := context.WithoutCancel(t.Context())
+	made, err := networks.Create(ctx, client, networks.CreateOpts{Name: name}).Extract()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { // the subnet goes with it
+		if err := networks.Delete(ctx, client, made.ID).ExtractErr(); err != nil {
+			t.Error(err)
+		}
+	})
+	dhcp := false
+	_, err = subnets.Create(ctx, client, subnets.CreateOpts{
+		NetworkID: made.ID, CIDR: "10.1.0.0/24", IPVersion: 4, EnableDHCP: &dhcp,
+	}).Extract()
+	if err != nil {
+		t.Fatal(err)
+	}
+	group, err := secgroups.Create(ctx, client, secgroups.CreateOpts{Name: name}).Extract()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := secgroups.Delete(ctx, client, group.ID).ExtractErr(); err != nil {
+			t.Error(err)
+		}
+	})
+	return made.ID, group.ID
+}
+
+// TestServersAreSpreadOverTheZonesOfTheirGroup has the two zones that the OpenStack of the tests has, of one host each.
+func TestServersAreSpreadOverTheZonesOfTheirGroup(t *testing.T) {
+	c := openstackdev.ForTest(t)
+	g := groupOf(newGroupName(t))
+	g.AvailabilityZones = []string{openstackdev.FirstZone, openstackdev.SecondZone}
+	p := providerOf(t, configOf(c, g), openstack.Options{})
+	t.Cleanup(func() { removeGroup(t, c, g.Name) })
+	for _, tt := range []struct {
+		more int
+		want map[string]int // servers by zone
+	}{
+		{1, map[string]int{openstackdev.FirstZone: 1}},
+		{3, map[string]int{openstackdev.FirstZone: 2, openstackdev.SecondZone: 2}},
+	} {
+		if status := grow(t, p, g.Name, cloud.Order{Count: tt.more}); status.Err != nil {
+			t.Fatal(status.Err)
+		}
+		has, says := map[string]int{}, map[string]int{}
+		for _, s := range serversOf(t, c, g.Name) {
+			has[s.AvailabilityZone]++
+		}
+		instances, err := p.Instances(t.Context(), g.Name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, i := range instances {
+			says[i.Zone]++
+		}
+		if !maps.Equal(has, tt.want) || !maps.Equal(says, tt.want) {
+			t.Errorf("Nova has %v, and we say %v; want %v", has, says, tt.want)
+		}
+	}
+	// A zone that there is not is told of as one, and not taken for a lack of room.
+	g.AvailabilityZones = []string{"nowhere"}
+	p = providerOf(t, configOf(c, g), openstack.Options{})
+	_, err := p.Grow(t.Context(), g.Name, cloud.Order{Count: 1})
+	if cloud.RefusalOf(err) != cloud.Invalid ||
+		!strings.Contains(err.Error(), `availabilityZones[0]: availability zone "nowhere": is not there: want one of east, west`) {
+		t.Errorf("a server in no zone: %v, want %s", err, cloud.Invalid)
+	}
+}
