@@ -25,6 +25,7 @@ const Service = "/clusterautoscaler.cloudprovider.v1.externalgrpc.CloudProvider/
 // The codes of gRPC that the server answers with.
 const (
 	OK                = 0
+	Unknown           = 2
 	InvalidArgument   = 3
 	NotFound          = 5
 	PermissionDenied  = 7
@@ -77,6 +78,10 @@ type Server struct {
 type Faults struct {
 	// Handle, if set, is asked first; it reports whether it has answered.
 	Handle func(w http.ResponseWriter, method string) bool
+	// Answer, if set, is asked once a call was carried out; it reports whether it has answered in the provider's place.
+	Answer func(w http.ResponseWriter, method string) bool
+	// Late has machines be listed as running for ever whose deletion was taken in.
+	Late bool
 	// Quota bounds the machines if it is not 0.
 	Quota int
 }
@@ -219,6 +224,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer s.mu.Unlock()
 	s.settle()
 	answer, code, message := s.do(method, request)
+	if s.faults.Answer != nil && s.faults.Answer(w, method) {
+		return
+	}
 	Answer(w, answer, code, message)
 }
 
@@ -307,6 +315,9 @@ func (s *Server) remove(group *Group, r fields) ([]byte, int, string) {
 			return nil, NotFound, "no such node"
 		}
 		group.Target--
+		if s.faults.Late {
+			continue
+		}
 		m := s.machines[group.ID][i]
 		m.state, m.fault = deleting, ""
 	}

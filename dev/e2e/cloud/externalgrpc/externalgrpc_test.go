@@ -12,6 +12,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"errors"
+	"fmt"
 	"log"
 	"math/big"
 	"net"
@@ -236,6 +237,71 @@ func TestAWordOfNotFoundIsNotBelieved(t *testing.T) {
 		if _, err := p.Delete(t.Context(), r.Machines()[0]); err == nil || cloud.IsNotFound(err) {
 			t.Errorf("I7: %s says NOT_FOUND, Delete: %v", method, err)
 		}
+	}
+}
+
+func TestADeletionWhoseAnswerIsLostIsNotAskedForTwice(t *testing.T) {
+	answers := map[string]func(w http.ResponseWriter){
+		"the stream is reset": func(http.ResponseWriter) { panic(http.ErrAbortHandler) },
+		"a gateway gives up":  func(w http.ResponseWriter) { w.WriteHeader(http.StatusGatewayTimeout) },
+		"a plain error, with the size lowered": func(w http.ResponseWriter) {
+			server.Answer(w, nil, server.Unknown, "the disk is on fire")
+		},
+	}
+	for name, answer := range answers {
+		for _, late := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, late %t", name, late), func(t *testing.T) {
+				r := newRack(t)
+				p := provider(t, r.config)
+				machine := r.Machines()[0]
+				r.Misbehave(server.Faults{Late: late, Answer: func(w http.ResponseWriter, method string) bool {
+					if method != "NodeGroupDeleteNodes" {
+						return false
+					}
+					answer(w)
+					return true
+				}})
+				var op cloud.Operation
+				for range 2 {
+					var err error
+					if op, err = p.Delete(t.Context(), machine); err != nil && !cloud.IsNotFound(err) {
+						t.Errorf("Delete: %v", err)
+					}
+				}
+				if n, size := r.Requests("NodeGroupDeleteNodes"), r.Target(group); n != 1 || size != conformance.Machines-1 {
+					t.Errorf("the deletion was asked for %d times, and the size is %d of %d", n, size, conformance.Machines)
+				}
+				if s, err := p.Status(t.Context(), op); late && (err != nil || s.Done) {
+					t.Errorf("the machine still runs, and its deletion is %+v, %v", s, err)
+				}
+			})
+		}
+	}
+}
+
+func TestADeletionThatWasRefusedIsAskedForAgain(t *testing.T) {
+	for name, code := range map[string]int{
+		"a plain error": server.Unknown, "no such node": server.NotFound, "no right": server.PermissionDenied, "bad": server.InvalidArgument,
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRack(t)
+			p := provider(t, r.config)
+			refusals := 1
+			r.Misbehave(server.Faults{Handle: func(w http.ResponseWriter, method string) bool {
+				if method != "NodeGroupDeleteNodes" || refusals == 0 {
+					return false
+				}
+				refusals--
+				server.Answer(w, nil, code, "not now")
+				return true
+			}})
+			if _, err := p.Delete(t.Context(), r.Machines()[0]); err == nil || !strings.Contains(err.Error(), "not now") {
+				t.Errorf("Delete: %v, want the provider's words", err)
+			}
+			if _, err := p.Delete(t.Context(), r.Machines()[0]); err != nil || r.Target(group) != conformance.Machines-1 {
+				t.Errorf("Delete once more: %v, and the size is %d of %d", err, r.Target(group), conformance.Machines)
+			}
+		})
 	}
 }
 

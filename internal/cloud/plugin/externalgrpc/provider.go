@@ -11,6 +11,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
 	corev1 "k8s.io/api/core/v1"
@@ -156,7 +157,8 @@ func newOperation(o operation, began time.Time) (cloud.Operation, error) {
 }
 
 // Delete implements cloud.Provider. The protocol does not say what asking twice does, and there are providers that lower
-// the size twice: so a deletion that this process has asked for is not asked for again while it may still begin.
+// the size twice: so a deletion that this process has asked for is not asked for again while it may still begin, be it that
+// the provider has taken it in or that its answer was lost.
 func (p *Provider) Delete(ctx context.Context, id string) (cloud.Operation, error) {
 	if _, err := p.Normalize(id); err != nil {
 		return cloud.Operation{}, err
@@ -204,12 +206,39 @@ func (p *Provider) askOnce(ctx context.Context, id string) error {
 	case r.groups[i.Group].Size <= r.groups[i.Group].Min:
 		return &cloud.RefusedError{Reason: cloud.AtLimit, Err: fmt.Errorf("group %s is at its minimum of %d", i.Group, r.groups[i.Group].Min)}
 	}
-	return p.call(ctx, "NodeGroupDeleteNodes", func(ctx context.Context) error {
+	var sent peer.Peer
+	err = p.call(ctx, "NodeGroupDeleteNodes", func(ctx context.Context) error {
 		_, err := p.client.NodeGroupDeleteNodes(ctx, &pb.NodeGroupDeleteNodesRequest{
 			Id: i.Group, Nodes: []*pb.ExternalGrpcNode{{ProviderID: id, Name: i.Name}},
-		})
+		}, grpc.Peer(&sent))
 		return err
 	})
+	if err != nil && sent.Addr != nil && p.mayHaveBegun(ctx, err, id, r.groups[i.Group]) {
+		return nil // its machine says what became of it
+	}
+	return err
+}
+
+// mayHaveBegun judges a deletion that was sent and answered by an error. A beginning that is taken for a refusal costs a
+// machine that nobody has drained, a refusal that is taken for a beginning only patience: so what gRPC itself says of an
+// answer that was lost is none, although a provider may have meant one by it. INTERNAL is a stream that was reset.
+//
+// UNKNOWN is the provider's own: what Go makes of a plain error, and so the refusal of most, after which the cluster
+// autoscaler asks again too. Since some lower the size before they fail, and a proxy's page is UNKNOWN as well, it is looked
+// whether it came to something. Every other code is a refusal.
+func (p *Provider) mayHaveBegun(ctx context.Context, err error, id string, before cloud.Group) bool {
+	switch status.Code(err) {
+	case codes.DeadlineExceeded, codes.Canceled, codes.Unavailable, codes.Internal, codes.DataLoss:
+		return !cloud.IsThrottled(err)
+	case codes.Unknown:
+		r, err := p.read(ctx)
+		if err != nil {
+			return true
+		}
+		i, err := r.find(id)
+		return err != nil || i.State == cloud.Deleting || r.groups[i.Group].Size < before.Size
+	}
+	return false
 }
 
 func (p *Provider) await(ctx context.Context, id string, d *request) (cloud.Operation, error) {

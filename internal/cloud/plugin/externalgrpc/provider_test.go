@@ -1,0 +1,128 @@
+package externalgrpc
+
+import (
+	"context"
+	"net"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	pb "github.com/slipway-dev/slipway/api/externalgrpc/v1"
+)
+
+// shelf is a provider without a connection. Its machines stay, whatever it is asked.
+type shelf struct {
+	pb.CloudProviderClient
+
+	machines map[string][]string // by group
+	sizes    map[string]int32
+	deletion func(ctx context.Context) error
+	sent     bool // that a deletion gets onto its way
+	asked    int  // for deletions
+}
+
+func (*shelf) Refresh(context.Context, *pb.RefreshRequest, ...grpc.CallOption) (*pb.RefreshResponse, error) {
+	return &pb.RefreshResponse{}, nil
+}
+
+func (s *shelf) NodeGroups(context.Context, *pb.NodeGroupsRequest, ...grpc.CallOption) (*pb.NodeGroupsResponse, error) {
+	answer := &pb.NodeGroupsResponse{}
+	for id := range s.sizes {
+		answer.NodeGroups = append(answer.NodeGroups, &pb.NodeGroup{Id: id, MaxSize: 20})
+	}
+	return answer, nil
+}
+
+func (s *shelf) NodeGroupTargetSize(_ context.Context, r *pb.NodeGroupTargetSizeRequest, _ ...grpc.CallOption) (
+	*pb.NodeGroupTargetSizeResponse, error,
+) {
+	return &pb.NodeGroupTargetSizeResponse{TargetSize: s.sizes[r.GetId()]}, nil
+}
+
+func (s *shelf) NodeGroupNodes(_ context.Context, r *pb.NodeGroupNodesRequest, _ ...grpc.CallOption) (*pb.NodeGroupNodesResponse, error) {
+	answer := &pb.NodeGroupNodesResponse{}
+	for _, id := range s.machines[r.GetId()] {
+		answer.Instances = append(answer.Instances, &pb.Instance{Id: id})
+	}
+	return answer, nil
+}
+
+func (s *shelf) NodeGroupDeleteNodes(ctx context.Context, _ *pb.NodeGroupDeleteNodesRequest, options ...grpc.CallOption) (
+	*pb.NodeGroupDeleteNodesResponse, error,
+) {
+	s.asked++
+	for _, o := range options {
+		if p, ok := o.(grpc.PeerCallOption); ok && s.sent {
+			p.PeerAddr.Addr = &net.TCPAddr{}
+		}
+	}
+	return &pb.NodeGroupDeleteNodesResponse{}, s.deletion(ctx)
+}
+
+func (s *shelf) provider(t *testing.T) *Provider {
+	t.Helper()
+	p, err := New(Config{Name: "rack", Address: "unix:///none", ProviderIDPrefix: "rack://", Insecure: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.client = s
+	return p
+}
+
+func TestADeletionThatTheProviderNeverGotIsAskedForAgain(t *testing.T) {
+	unavailable := func(context.Context) error { return status.Error(codes.Unavailable, "error reading from server: EOF") }
+	hang := func(ctx context.Context) error {
+		<-ctx.Done()
+		return status.FromContextError(ctx.Err()).Err()
+	}
+	for name, test := range map[string]struct {
+		deletion func(context.Context) error
+		sent     bool
+		after    time.Duration
+	}{
+		"the connection broke":   {unavailable, true, patience},
+		"no answer came in time": {hang, true, patience},
+		"it was never sent":      {unavailable, false, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &shelf{
+					machines: map[string][]string{"a": {"rack://a/1", "rack://a/2"}}, sizes: map[string]int32{"a": 2},
+					deletion: test.deletion, sent: test.sent,
+				}
+				p := s.provider(t)
+				defer p.Close() //nolint:errcheck // it never connected
+				op, err := p.Delete(t.Context(), "rack://a/1")
+				if lost := test.after > 0; lost != (err == nil) {
+					t.Fatalf("Delete: %+v, %v", op, err)
+				}
+				for time.Since(op.Started) < test.after-time.Minute {
+					if _, err := p.Delete(t.Context(), "rack://a/1"); err != nil {
+						t.Fatal(err)
+					}
+					if st, err := p.Status(t.Context(), op); err != nil || st.Done {
+						t.Fatalf("after %s: %+v, %v", time.Since(op.Started), st, err)
+					}
+					time.Sleep(time.Minute)
+				}
+				if s.asked != 1 {
+					t.Errorf("within %s it was asked for %d times", test.after, s.asked)
+				}
+				time.Sleep(2 * time.Minute)
+				if test.after > 0 {
+					if st, err := p.Status(t.Context(), op); err != nil || !st.Done || st.Err == nil {
+						t.Errorf("after %s: %+v, %v", time.Since(op.Started), st, err)
+					}
+				}
+				s.deletion = func(context.Context) error { return nil }
+				if _, err := p.Delete(t.Context(), "rack://a/1"); err != nil || s.asked != 2 {
+					t.Errorf("it was asked for %d times, %v, want once more", s.asked, err)
+				}
+			})
+		})
+	}
+}
