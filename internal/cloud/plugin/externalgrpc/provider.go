@@ -40,6 +40,7 @@ type Provider struct {
 	mu            sync.Mutex
 	running, next *shared             // readings
 	deletions     map[string]*request // by provider ID
+	listed        map[string]string   // the group in which a machine was listed last, by provider ID
 }
 
 var _ cloud.Provider = (*Provider)(nil)
@@ -67,7 +68,7 @@ func New(c Config) (*Provider, error) {
 	}
 	p := &Provider{
 		config: c, timeout: c.CallTimeout.Duration, conn: conn, client: pb.NewCloudProviderClient(conn),
-		deletions: map[string]*request{},
+		deletions: map[string]*request{}, listed: map[string]string{},
 	}
 	if p.timeout == 0 {
 		p.timeout = defaultTimeout
@@ -142,7 +143,7 @@ func (p *Provider) Instance(ctx context.Context, id string) (cloud.Instance, err
 	if err != nil {
 		return cloud.Instance{}, err
 	}
-	return r.find(id)
+	return p.find(r, id)
 }
 
 // operation is what is written into cloud.Operation.ID.
@@ -197,7 +198,7 @@ func (p *Provider) askOnce(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	i, err := r.find(id)
+	i, err := p.find(r, id)
 	switch {
 	case err != nil:
 		return err
@@ -235,7 +236,7 @@ func (p *Provider) mayHaveBegun(ctx context.Context, err error, id string, befor
 		if err != nil {
 			return true
 		}
-		i, err := r.find(id)
+		i, err := p.find(r, id)
 		return err != nil || i.State == cloud.Deleting || r.groups[i.Group].Size < before.Size
 	}
 	return false
@@ -386,7 +387,7 @@ func (p *Provider) Status(ctx context.Context, op cloud.Operation) (cloud.Status
 	if o.Grow != "" {
 		return r.grown(o.Grow)
 	}
-	i, err := r.find(o.Delete)
+	i, err := p.find(r, o.Delete)
 	switch {
 	case cloud.IsNotFound(err):
 		p.mu.Lock()

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	pb "github.com/slipway-dev/slipway/api/externalgrpc/v1"
+	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
 // shelf is a provider without a connection. Its machines stay, whatever it is asked.
@@ -124,5 +125,33 @@ func TestADeletionThatTheProviderNeverGotIsAskedForAgain(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+func TestAGroupWithoutMachinesIsNoDoubtAboutThoseOfOthers(t *testing.T) {
+	for range 100 { // the groups are met in any order
+		s := &shelf{
+			machines: map[string][]string{"b": {"rack://b/1", "rack://b/2"}}, sizes: map[string]int32{"a": 1, "b": 2},
+		}
+		p := s.provider(t)
+		if i, err := p.Instance(t.Context(), "rack://b/1"); err != nil || i.Group != "b" {
+			t.Fatalf("a machine that is listed: %+v, %v", i, err)
+		}
+		s.machines["b"] = []string{"rack://b/2"}
+		if _, err := p.Instance(t.Context(), "rack://b/1"); !cloud.IsNotFound(err) {
+			t.Fatalf("a machine that its group has no more: %v", err)
+		}
+		if _, err := p.Instance(t.Context(), "rack://c/1"); err == nil || cloud.IsNotFound(err) {
+			t.Fatalf("I7: a machine that no group has had may be in the one without any: %v", err)
+		}
+		s.machines["b"] = nil
+		if _, err := p.Instance(t.Context(), "rack://b/1"); err == nil || cloud.IsNotFound(err) {
+			t.Fatalf("I7: a machine whose group is to have two, and none is listed: %v", err)
+		}
+		delete(s.sizes, "b")
+		if _, err := p.Instance(t.Context(), "rack://b/1"); err == nil || cloud.IsNotFound(err) {
+			t.Fatalf("I7: a machine whose group is not listed: %v", err)
+		}
+		_ = p.Close()
 	}
 }

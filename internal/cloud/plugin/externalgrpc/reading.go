@@ -17,23 +17,50 @@ type reading struct {
 	instances map[string][]cloud.Instance // by group
 }
 
-// find gives a machine. A list in which it is missing says that it is gone, unless the list cannot be all there is.
-func (r *reading) find(id string) (cloud.Instance, error) {
-	for group, list := range r.instances {
+// find gives a machine. A list in which it is missing says that it is gone, unless the list cannot be all there is: that of
+// the group that had the machine last, or, where that is not known, of any.
+func (p *Provider) find(r *reading, id string) (cloud.Instance, error) {
+	for _, list := range r.instances {
 		for _, i := range list {
 			if i.ProviderID == id {
 				return i, nil
 			}
 		}
-		if g := r.groups[group]; len(list) == 0 && g.Size > 0 {
-			return cloud.Instance{}, fmt.Errorf("machine %s: is not listed, but of group %s, which is to have %d machines, none is: "+
-				"that is not taken for an answer", id, group, g.Size)
-		}
 	}
 	if len(r.groups) == 0 {
 		return cloud.Instance{}, fmt.Errorf("machine %s: the provider lists no group at all, which is not taken for an answer", id)
 	}
+	p.mu.Lock()
+	last := p.listed[id]
+	p.mu.Unlock()
+	suspects := r.groups
+	if g, ok := r.groups[last]; ok {
+		suspects = map[string]cloud.Group{last: g}
+	}
+	for group, g := range suspects {
+		if len(r.instances[group]) == 0 && g.Size > 0 {
+			return cloud.Instance{}, fmt.Errorf("machine %s: is not listed, but of group %s, which is to have %d machines, none is: "+
+				"that is not taken for an answer", id, group, g.Size)
+		}
+	}
 	return cloud.Instance{}, &cloud.NotFoundError{Kind: "instance", Name: id}
+}
+
+// maxListed bounds what is remembered of the groups of machines.
+const maxListed = 20_000
+
+// remember notes the groups of the machines of a reading.
+func (p *Provider) remember(r *reading) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for group, list := range r.instances {
+		for _, i := range list {
+			if len(p.listed) >= maxListed {
+				clear(p.listed)
+			}
+			p.listed[i.ProviderID] = group
+		}
+	}
 }
 
 // read reads everything, past the provider's cache. Those who ask while others read wait for the next reading, and share
@@ -71,7 +98,9 @@ func (p *Provider) readNext(next, after *shared) {
 	p.mu.Lock()
 	p.next, p.running = nil, next
 	p.mu.Unlock()
-	next.reading, next.err = p.readAll(p.life)
+	if next.reading, next.err = p.readAll(p.life); next.err == nil {
+		p.remember(next.reading)
+	}
 	close(next.done)
 }
 
