@@ -49,6 +49,9 @@ func (simple) Normalize(id string) (string, error) {
 	if !strings.HasPrefix(id, "simple://") {
 		return "", fmt.Errorf("%q: want simple://…", id)
 	}
+	if strings.HasPrefix(id, "simple://hangs") {
+		select {}
+	}
 	return strings.ToLower(id), nil
 }
 
@@ -302,6 +305,48 @@ func TestAnIDIsSpeltTheSameWhileThePluginIsAway(t *testing.T) {
 	}
 	if _, err := p.Normalize("simple://B"); !cloud.IsUnanswered(err) {
 		t.Errorf("an ID that was not asked for before: %v, want one that is unanswered", err)
+	}
+}
+
+func TestASpellingIsNotWaitedForLong(t *testing.T) {
+	t.Parallel()
+	p, _ := open(t, write(t, saboteur.Good), entry())
+	if _, err := p.Normalize("simple://KNOWN"); err != nil {
+		t.Fatal(err)
+	}
+	pid := p.PID()
+	took := func(id string, asked, answered bool) {
+		t.Helper()
+		began := time.Now()
+		_, err := p.Normalize(id)
+		if d := time.Since(began); asked && !answered != (d >= plugin.Normalizing) || d > plugin.Normalizing+5*time.Second {
+			t.Errorf("%s: took %s", id, d)
+		}
+		if answered != (err == nil) || !answered && !cloud.IsUnanswered(err) {
+			t.Errorf("%s: %v", id, err)
+		}
+	}
+	took("simple://hangs-1", true, false)
+	began := time.Now()
+	for i := range 100 {
+		took(fmt.Sprintf("simple://hangs-%d", i), false, false)
+	}
+	took("simple://NEW", false, false)
+	took("simple://KNOWN", false, true)
+	if d := time.Since(began); d > plugin.Normalizing {
+		t.Errorf("the pause lasts, and a hundred questions took %s", d)
+	}
+	if _, err := p.Instance(t.Context(), "simple://OTHER"); err != nil {
+		t.Errorf("a call that may take its time: %v", err)
+	}
+
+	p.Pass(plugin.Silence)
+	took("simple://hangs-1", false, false) // the others are asked first
+	took("simple://NEW", true, true)
+	p.Pass(plugin.Silence)
+	took("simple://hangs-1", true, false)
+	if p.PID() != pid {
+		t.Error("the plugin was ended, although it has a sign of life")
 	}
 }
 

@@ -24,8 +24,10 @@ type Provider struct {
 	host    *host
 	timeout time.Duration
 
-	mu        sync.Mutex
-	spellings map[string]spelling
+	mu          sync.Mutex
+	spellings   map[string]spelling
+	silentUntil time.Time // Normalize asks nothing before, since it had no answer in time
+	silentOn    string    // the ID to which it had none
 }
 
 var (
@@ -47,6 +49,13 @@ type spelling struct {
 const (
 	maxSpellings = 20_000
 	maxID        = 4096
+)
+
+// Normalize is asked by those who hold up others meanwhile, of one ID after the other. Normalizing is how long it waits for
+// an answer, and silence how long it asks for no other once it waited in vain.
+const (
+	normalizing = 2 * time.Second
+	silence     = 15 * time.Second
 )
 
 // Open starts the plugin of an entry. It fails when the file is none that may be run, is no plugin, speaks another version
@@ -108,7 +117,11 @@ func (p *Provider) PID() int { return p.host.pid() }
 
 // call makes one call of a plugin, bounded, and makes of its error what the plugin meant.
 func (p *Provider) call(ctx context.Context, what string, do func(context.Context, *process) error) error {
-	bounded, cancel := context.WithTimeout(ctx, p.timeout)
+	return p.callWithin(ctx, p.timeout, what, do)
+}
+
+func (p *Provider) callWithin(ctx context.Context, bound time.Duration, what string, do func(context.Context, *process) error) error {
+	bounded, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
 	proc, err := p.host.get(bounded)
 	if err != nil {
@@ -145,20 +158,51 @@ func only(kind string, err error) error {
 // Name implements cloud.Provider and advice.Analyzer.
 func (p *Provider) Name() string { return p.host.entry.ProviderName() }
 
-// Normalize implements cloud.Provider. What the plugin said of an ID is remembered, so that it holds while the plugin
-// does not run.
+// Normalize implements cloud.Provider. What the plugin said of an ID is remembered, so that it holds while the plugin does
+// not run. A plugin that hangs costs its callers little: for a while after it had no answer in time it asks of no ID, and for
+// twice as long not of that one, so that others come before it.
 func (p *Provider) Normalize(providerID string) (string, error) {
+	if known, ok := p.known(providerID); ok {
+		return known.id, known.err
+	}
+	p.mu.Lock()
+	again := p.silentUntil
+	if providerID == p.silentOn {
+		again = again.Add(silence)
+	}
+	p.mu.Unlock()
+	if wait := time.Until(again); wait > 0 && len(providerID) <= maxID {
+		return "", &cloud.UnansweredError{Err: fmt.Errorf("provider ID %q: plugin %s: Normalize: had no answer in time, and is asked again in %s",
+			providerID, p.Name(), wait.Round(time.Millisecond))}
+	}
+	began, bound := time.Now(), min(normalizing, p.timeout)
+	id, err := p.spell(context.Background(), bound, providerID)
+	if cloud.IsUnanswered(err) && time.Since(began) > bound/2 {
+		p.mu.Lock()
+		p.silentUntil, p.silentOn = time.Now().Add(silence), providerID
+		p.mu.Unlock()
+	}
+	return id, err
+}
+
+func (p *Provider) known(providerID string) (spelling, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	known, ok := p.spellings[providerID]
+	return known, ok
+}
+
+// spell gives the spelling of an ID, which it asks the plugin for if it is not known.
+func (p *Provider) spell(ctx context.Context, bound time.Duration, providerID string) (string, error) {
 	if len(providerID) > maxID {
 		return "", fmt.Errorf("provider ID %.40s…: has %d bytes, want at most %d", providerID, len(providerID), maxID)
 	}
-	p.mu.Lock()
-	known, ok := p.spellings[providerID]
-	p.mu.Unlock()
+	known, ok := p.known(providerID)
 	if ok {
 		return known.id, known.err
 	}
 	var answer *pluginv1.NormalizeResponse
-	err := p.call(context.Background(), "Normalize", func(ctx context.Context, proc *process) (err error) {
+	err := p.callWithin(ctx, bound, "Normalize", func(ctx context.Context, proc *process) (err error) {
 		answer, err = proc.provider.Normalize(ctx, &pluginv1.NormalizeRequest{ProviderId: providerID})
 		if status.Code(err) == codes.InvalidArgument {
 			known.err = told(err)
@@ -232,7 +276,7 @@ func (p *Provider) Instances(ctx context.Context, group string) (list []cloud.In
 
 // Instance implements cloud.Provider.
 func (p *Provider) Instance(ctx context.Context, providerID string) (i cloud.Instance, err error) {
-	want, err := p.Normalize(providerID) //nolint:contextcheck // the interface gives it none
+	want, err := p.spell(ctx, p.timeout, providerID)
 	if err != nil {
 		return cloud.Instance{}, err
 	}
@@ -254,7 +298,7 @@ func (p *Provider) Instance(ctx context.Context, providerID string) (i cloud.Ins
 
 // Delete implements cloud.Provider.
 func (p *Provider) Delete(ctx context.Context, providerID string) (op cloud.Operation, err error) {
-	want, err := p.Normalize(providerID) //nolint:contextcheck // the interface gives it none
+	want, err := p.spell(ctx, p.timeout, providerID)
 	if err != nil {
 		return cloud.Operation{}, err
 	}
