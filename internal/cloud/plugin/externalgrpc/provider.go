@@ -50,6 +50,7 @@ type request struct {
 	done  chan struct{}
 	began time.Time
 	err   error
+	lost  string // the error that it was answered by, although it may have begun
 }
 
 // New makes a provider. It does not connect yet: a provider that does not answer is told by the calls.
@@ -186,14 +187,14 @@ func (p *Provider) Delete(ctx context.Context, id string) (cloud.Operation, erro
 // ask asks for a deletion once, for everybody who wants it. It is bounded, and not by the first one's context: an answer
 // that nobody has heard would leave it open whether the size is lowered.
 func (p *Provider) ask(ctx context.Context, id string, d *request) {
-	d.err = p.askOnce(ctx, id)
+	d.err = p.askOnce(ctx, id, d)
 	if d.err != nil {
 		p.forget(id, d)
 	}
 	close(d.done)
 }
 
-func (p *Provider) askOnce(ctx context.Context, id string) error {
+func (p *Provider) askOnce(ctx context.Context, id string, d *request) error {
 	r, err := p.read(ctx)
 	if err != nil {
 		return err
@@ -215,7 +216,8 @@ func (p *Provider) askOnce(ctx context.Context, id string) error {
 		return err
 	})
 	if err != nil && sent.Addr != nil && p.mayHaveBegun(ctx, err, id, r.groups[i.Group]) {
-		return nil // its machine says what became of it
+		d.lost = err.Error() // its machine says what became of it
+		return nil
 	}
 	return err
 }
@@ -268,6 +270,22 @@ func (p *Provider) follow(ctx context.Context, id string, d *request) (cloud.Ope
 		return p.Delete(ctx, id)
 	}
 	return newOperation(operation{Delete: id}, d.began)
+}
+
+// lost is the error that a deletion was answered by that may have begun all the same, for people.
+func (p *Provider) lost(id string) string {
+	p.mu.Lock()
+	d := p.deletions[id]
+	p.mu.Unlock()
+	if d == nil {
+		return ""
+	}
+	select {
+	case <-d.done:
+		return d.lost
+	default:
+		return ""
+	}
 }
 
 func (p *Provider) forget(id string, d *request) {
@@ -398,6 +416,9 @@ func (p *Provider) Status(ctx context.Context, op cloud.Operation) (cloud.Status
 		return cloud.Status{}, err
 	}
 	why := failed(i, op.Started)
+	if lost := p.lost(o.Delete); why != nil && lost != "" {
+		why = fmt.Errorf("%w; the answer was %s", why, lost)
+	}
 	return cloud.Status{Done: why != nil, Err: why}, nil
 }
 
