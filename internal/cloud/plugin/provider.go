@@ -171,9 +171,10 @@ func (p *Provider) Normalize(providerID string) (string, error) {
 		again = again.Add(silence)
 	}
 	p.mu.Unlock()
-	if wait := time.Until(again); wait > 0 && len(providerID) <= maxID {
-		return "", &cloud.UnansweredError{Err: fmt.Errorf("provider ID %q: plugin %s: Normalize: had no answer in time, and is asked again in %s",
-			providerID, p.Name(), wait.Round(time.Millisecond))}
+	if time.Now().Before(again) && len(providerID) <= maxID {
+		// The same words each time: they are written into conditions.
+		return "", &cloud.UnansweredError{Err: fmt.Errorf("provider ID %q: plugin %s: Normalize: had no answer in time, and is asked again within %s",
+			providerID, p.Name(), 2*silence)}
 	}
 	began, bound := time.Now(), min(normalizing, p.timeout)
 	id, err := p.spell(context.Background(), bound, providerID)
