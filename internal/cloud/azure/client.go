@@ -213,10 +213,29 @@ func (l limited) Do(r *http.Request) (*http.Response, error) {
 type onlyTo struct{ endpoint *url.URL }
 
 func (o onlyTo) Do(r *policy.Request) (*http.Response, error) {
-	if u := r.Raw().URL; u.Scheme != o.endpoint.Scheme || !strings.EqualFold(u.Host, o.endpoint.Host) {
+	if u := r.Raw().URL; !sameServer(u, o.endpoint) {
 		return nil, &elsewhereError{host: u.Host, want: o.endpoint.Host}
 	}
 	return r.Next()
+}
+
+// sameServer reports that two addresses are of one server, however its name is spelt: ARM's own answers say
+// management.azure.com:443 where they say where the next page of a list of machines is
+// (https://github.com/Azure/azure-sdk-for-java/issues/36506).
+func sameServer(a, b *url.URL) bool {
+	return a.Scheme == b.Scheme && strings.EqualFold(a.Hostname(), b.Hostname()) && portOf(a) == portOf(b)
+}
+
+// portOf is the port of an address, also where it is left out because its scheme implies it.
+func portOf(u *url.URL) string {
+	port := u.Port()
+	switch {
+	case port == "" && u.Scheme == "https":
+		return "443"
+	case port == "" && u.Scheme == "http":
+		return "80"
+	}
+	return port
 }
 
 // elsewhereError is a request that would have taken the credential to another host.

@@ -4,11 +4,16 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
 	"unicode/utf8"
+
+	"github.com/Azure/azure-sdk-for-go/sdk/azcore/policy"
+	"github.com/Azure/azure-sdk-for-go/sdk/azcore/runtime"
 
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
@@ -113,6 +118,7 @@ func FuzzParseError(f *testing.F) {
 func FuzzDecodeOperation(f *testing.F) {
 	const host = "management.azure.com"
 	f.Add(`{"url":"https://management.azure.com/subscriptions/s/providers/p/operations/1?api-version=1","machine":"azure:///x"}`)
+	f.Add(`{"url":"https://management.azure.com:443/subscriptions/s/providers/p/operations/1"}`)
 	f.Add(`{"url":"https://management.azure.com@example.com/"}`)
 	f.Add(`{"url":"https://example.com/?https://management.azure.com/"}`)
 	f.Add(`{"machine":"azure:///x"}{"url":"https://example.com"}`)
@@ -126,7 +132,8 @@ func FuzzDecodeOperation(f *testing.F) {
 		}
 		if o.URL != "" {
 			request, err := http.NewRequest(http.MethodGet, o.URL, nil)
-			if err == nil && (!strings.EqualFold(request.URL.Host, host) || request.URL.Scheme != "https" || request.URL.User != nil) {
+			if err == nil && (!strings.EqualFold(request.URL.Hostname(), host) ||
+				request.URL.Port() != "" && request.URL.Port() != "443" || request.URL.Scheme != "https" || request.URL.User != nil) {
 				t.Errorf("operation %q leads to %s", id, request.URL)
 			}
 		}
@@ -167,4 +174,73 @@ func TestAnOperationsAddressElsewhereIsRefused(t *testing.T) {
 			t.Errorf("%q is taken as %+v", address, o)
 		}
 	}
+}
+
+// ARM spells the next page of a list of machines, and some operations, with the port that https has anyway; see
+// https://github.com/Azure/azure-sdk-for-java/issues/36506.
+func TestTheCredentialGoesToARMHoweverItsAddressIsSpelt(t *testing.T) {
+	const arm = "https://management.azure.com"
+	for _, c := range []struct {
+		endpoint, address string
+		same              bool
+	}{
+		{arm, "https://management.azure.com/subscriptions/s", true},
+		{arm, "https://management.azure.com:443/subscriptions/s?$skiptoken=x", true},
+		{arm, "https://Management.Azure.COM:443/subscriptions/s", true},
+		{arm, "HTTPS://management.azure.com:/subscriptions/s", true},
+		{arm + ":443/", "https://management.azure.com/subscriptions/s", true},
+		{"https://arm.local:8443", "https://ARM.local:8443/subscriptions/s", true},
+		{"https://[::1]", "https://[::1]:443/subscriptions/s", true},
+		{"http://arm.local", "http://arm.local:80/subscriptions/s", true},
+
+		{arm, "https://management.azure.com:80/subscriptions/s", false},
+		{arm, "https://management.azure.com:4430/subscriptions/s", false},
+		{arm, "http://management.azure.com/subscriptions/s", false},
+		{arm, "http://management.azure.com:443/subscriptions/s", false},
+		{arm, "https://management.azure.com.example.com:443/subscriptions/s", false},
+		{arm, "https://management.azure.com:443@example.com/subscriptions/s", false},
+		{arm, "https://example.com:443/subscriptions/s", false},
+		{"https://arm.local:8443", "https://arm.local/subscriptions/s", false},
+		{"https://arm.local:8443", "https://arm.local:443/subscriptions/s", false},
+		{"http://arm.local", "http://arm.local:443/subscriptions/s", false},
+	} {
+		t.Run(c.endpoint+" "+c.address, func(t *testing.T) {
+			endpoint, err := url.Parse(c.endpoint)
+			if err != nil {
+				t.Fatal(err)
+			}
+			wire := &cannedARM{}
+			pipeline := runtime.NewPipeline("test", "v1.0.0", runtime.PipelineOptions{PerCall: []policy.Policy{onlyTo{endpoint}}},
+				&policy.ClientOptions{Transport: wire})
+			request, err := runtime.NewRequest(t.Context(), http.MethodGet, c.address)
+			if err != nil {
+				t.Fatal(err)
+			}
+			response, err := pipeline.Do(request)
+			if err == nil {
+				_ = response.Body.Close()
+			}
+			if is := err == nil && wire.asked == 1; is != c.same || !is && wire.asked > 0 {
+				t.Errorf("it is asked: %t, %d times, with the error %v; want %t", is, wire.asked, err, c.same)
+			}
+			if endpoint.Scheme != "https" {
+				return
+			}
+			id, err := json.Marshal(operation{URL: c.address})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := decodeOperation(string(id), endpoint.Host); (err == nil) != c.same {
+				t.Errorf("an operation at it says %v; want it taken: %t", err, c.same)
+			}
+		})
+	}
+}
+
+// cannedARM answers every request with an empty object.
+type cannedARM struct{ asked int }
+
+func (c *cannedARM) Do(r *http.Request) (*http.Response, error) {
+	c.asked++
+	return &http.Response{StatusCode: http.StatusOK, Request: r, Body: io.NopCloser(strings.NewReader("{}"))}, nil
 }

@@ -56,7 +56,7 @@ func decodeOperation(id, host string) (operation, error) {
 	if err != nil {
 		return operation{}, fmt.Errorf("operation: url %.200q: want a URL", o.URL)
 	}
-	if u.Scheme != "https" || !strings.EqualFold(u.Host, host) || u.User != nil {
+	if !sameServer(u, &url.URL{Scheme: "https", Host: host}) || u.User != nil {
 		return operation{}, &elsewhereError{host: u.Host, want: host}
 	}
 	return o, nil
