@@ -38,6 +38,9 @@ func (p *passage) drain(ctx context.Context) error {
 		}
 		return wait(freshLook, "the machine is gone")
 	}
+	if err := p.leftAlone(); err != nil {
+		return err
+	}
 	run := p.c.drains.of(p.rt, p.drainTerms(time.Now()))
 	if run == nil {
 		var err error

@@ -12,10 +12,11 @@ func HeldBy(annotations map[string]string, created, now time.Time) string {
 	return hold.Key
 }
 
-// leftAlone refuses a node that somebody asks to leave alone, unless that is overridden.
+// leftAlone ends the retirement of a node that somebody asks to leave alone, be it while it is drained; unless that is
+// overridden, or nothing is left to be kept: the machine is gone, or the Node is going.
 func (p *passage) leftAlone() error {
 	now := time.Now()
-	if p.node == nil || p.overridden(now) {
+	if p.node == nil || p.rt.Status.MachineGone || p.nodeGoing() || p.overridden(now) {
 		return nil
 	}
 	if by := HeldBy(p.node.Annotations, p.node.CreationTimestamp, now); by != "" {

@@ -130,10 +130,14 @@ func nodeMatters() predicate.Predicate {
 			before, ok := e.ObjectOld.(*corev1.Node)
 			after, also := e.ObjectNew.(*corev1.Node)
 			return !ok || !also || before.UID != after.UID || budget.Ready(before) != budget.Ready(after) ||
-				before.Spec.Unschedulable != after.Spec.Unschedulable ||
+				before.Spec.Unschedulable != after.Spec.Unschedulable || heldBy(before) != heldBy(after) ||
 				!slices.EqualFunc(before.Spec.Taints, after.Spec.Taints, func(a, b corev1.Taint) bool {
 					return equality.Semantic.DeepEqual(a, b)
 				})
 		},
 	}
+}
+
+func heldBy(n *corev1.Node) string {
+	return HeldBy(n.Annotations, n.CreationTimestamp.Time, time.Now())
 }

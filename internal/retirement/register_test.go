@@ -23,11 +23,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllertest"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/protection"
 )
 
 // run has a controller hear of the sim's records by a watch, and walk them, as in a manager.
@@ -149,6 +151,19 @@ func TestAfterAnOutageAMachineIsSoonAskedForAgain(t *testing.T) {
 		}
 		s.hasLeft(t, "a")
 	})
+}
+
+func TestARetirementHearsAtOnceThatItsNodeIsToBeLeftAlone(t *testing.T) {
+	before := &corev1.Node{}
+	after := before.DeepCopy()
+	after.Annotations = map[string]string{"example.com/heartbeat": "2"}
+	if nodeMatters().Update(event.UpdateEvent{ObjectOld: before, ObjectNew: after}) {
+		t.Error("it is woken by an annotation of somebody's")
+	}
+	after.Annotations[protection.Detached] = "true"
+	if !nodeMatters().Update(event.UpdateEvent{ObjectOld: before, ObjectNew: after}) {
+		t.Error("it is not woken by a hold")
+	}
 }
 
 // listing is an API server that answers a list with a list.

@@ -44,7 +44,8 @@ func (p *passage) deleteNode(ctx context.Context) error {
 	return err
 }
 
-// mayDeleteNode looks once more at the machine (I4, I7) and at the pods (I1), and at what hold made of the Node (I6).
+// mayDeleteNode looks once more at the machine (I4, I7), at what asks for the node to be left alone and at the pods (I1), and
+// at what hold made of the Node (I6).
 func (p *passage) mayDeleteNode(ctx context.Context) error {
 	if err := leftToOthers(p.node); err != nil {
 		return err
@@ -61,6 +62,10 @@ func (p *passage) mayDeleteNode(ctx context.Context) error {
 		return blocked(p.c.o.Pace.Poll, reason(Disagreement, "", "the cloud says that the machine is gone, and the Node is Ready"))
 	case err != nil && !cloud.IsNotFound(err):
 		return err
+	case err == nil:
+		if err := p.leftAlone(); err != nil {
+			return err
+		}
 	}
 	on, err := p.pods(ctx)
 	switch {
