@@ -39,6 +39,9 @@ const (
 	// eventRetirementFailed is Warning, on Node and NodeRetirement: it was given up too late to give the node back; its
 	// status says what is left to do.
 	eventRetirementFailed eventReason = "RetirementFailed"
+	// eventReplacementGivenUp is Warning, on Node and NodeRetirement: the machine in the place of one that its cloud took away
+	// has not come in a week, and the record of it is deleted.
+	eventReplacementGivenUp eventReason = "ReplacementGivenUp"
 )
 
 // announcer makes the Events of a retirement, each on its NodeRetirement and on its Node.
@@ -107,4 +110,12 @@ func (a announcer) finished(rt *v1alpha1.NodeRetirement, phase v1alpha1.Phase, c
 	default:
 		a.emit(rt, corev1.EventTypeWarning, eventRetirementFailed, code+": "+message)
 	}
+}
+
+func (a announcer) replacementGivenUp(rt *v1alpha1.NodeRetirement) {
+	note := "no machine has come in the place of this one, and none is waited for any more"
+	if r := rt.Status.Replacement; r != nil {
+		note += " (" + string(r.State) + "): " + sentence(r.Reasons)
+	}
+	a.emit(rt, corev1.EventTypeWarning, eventReplacementGivenUp, note)
 }

@@ -95,12 +95,16 @@ func afterFailures() workqueue.TypedRateLimiter[reconcile.Request] {
 }
 
 // recordMatters passes what others do to a record, and not what is written down of a walk: that would have the next walk
-// begin at once, whatever the walk has asked for and the cloud wants (Retry-After).
+// begin at once, whatever the walk has asked for and the cloud wants (Retry-After). One that is over is kept for its
+// replacement, and not any longer.
 func recordMatters() predicate.Predicate {
 	return predicate.Funcs{
 		UpdateFunc: func(e event.UpdateEvent) bool {
 			before, after := e.ObjectOld, e.ObjectNew
-			return before.GetUID() != after.GetUID() || before.GetGeneration() != after.GetGeneration() ||
+			was, ok := before.(*v1alpha1.NodeRetirement)
+			is, also := after.(*v1alpha1.NodeRetirement)
+			return ok && also && awaitsReplacement(was) && !awaitsReplacement(is) ||
+				before.GetUID() != after.GetUID() || before.GetGeneration() != after.GetGeneration() ||
 				before.GetDeletionTimestamp().IsZero() != after.GetDeletionTimestamp().IsZero() ||
 				controllerutil.ContainsFinalizer(before, Finalizer) && !controllerutil.ContainsFinalizer(after, Finalizer)
 		},

@@ -159,7 +159,8 @@ func (c *Controller) pauseBehind(rt *v1alpha1.NodeRetirement) time.Duration {
 	return c.o.Pace.Poll
 }
 
-// collect lets go of a retirement that is over, and deletes its record in time.
+// collect lets go of a retirement that is over, and deletes its record in time: not before the machine in the place of its own
+// has come, or there is to be none.
 func (c *Controller) collect(ctx context.Context, rt *v1alpha1.NodeRetirement) (reconcile.Result, error) {
 	c.drains.stop(rt.Name)
 	if err := c.letGo(ctx, rt); err != nil || !rt.DeletionTimestamp.IsZero() {
@@ -175,7 +176,19 @@ func (c *Controller) collect(ctx context.Context, rt *v1alpha1.NodeRetirement) (
 	if keep > 0 {
 		return reconcile.Result{RequeueAfter: keep}, nil
 	}
-	err := c.o.Client.Delete(ctx, rt, client.Preconditions{UID: &rt.UID, ResourceVersion: &rt.ResourceVersion})
+	left, waits, err := c.owed(ctx, rt)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	if left > 0 {
+		return reconcile.Result{RequeueAfter: min(left, longestRetry)}, nil // its group may be deleted meanwhile
+	}
+	err = c.o.Client.Delete(ctx, rt, client.Preconditions{UID: &rt.UID, ResourceVersion: &rt.ResourceVersion})
+	if err == nil && waits {
+		c.o.Log.Warn("the machine in the place of one that is gone has not come, and is not waited for any more", "retirement", rt.Name,
+			"node", rt.Spec.NodeName, "group", rt.Spec.Group)
+		c.events.replacementGivenUp(rt)
+	}
 	return again(client.IgnoreNotFound(err))
 }
 
