@@ -91,21 +91,21 @@ func (p *passage) allowed(ctx context.Context, retirements []v1alpha1.NodeRetire
 }
 
 func (p *passage) verdict(ctx context.Context, retirements []v1alpha1.NodeRetirement) (budget.Verdict, error) {
-	retiring := map[string]bool{}
-	ungrouped := ""
-	count := func(node, group string) {
-		retiring[node] = true
-		if group == "" {
-			ungrouped = node
-		}
-	}
-	for node, group := range p.c.known.leaving(p.rt) {
-		count(node, group)
-	}
+	retiring, past := map[string]bool{}, map[types.UID]bool{}
+	leaving := p.c.known.leaving(p.rt)
 	for i := range retirements {
 		o := &retirements[i]
+		past[o.UID] = pastReturn(o.Status.Phase)
 		if o.UID != p.rt.UID && InFlight(o) && o.Status.Captured != nil {
-			count(o.Spec.NodeName, o.Status.Captured.Group)
+			leaving = append(leaving, admission{o.UID, o.Spec.NodeName, o.Status.Captured.Group})
+		}
+	}
+	ungrouped := ""
+	for _, l := range leaving {
+		retiring[l.node] = true
+		// One whose Node is deleted disrupts nothing any more, however long its cloud takes to delete the machine.
+		if l.group == "" && !past[l.record] {
+			ungrouped = l.node
 		}
 	}
 	if p.group == nil {

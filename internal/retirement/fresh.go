@@ -150,17 +150,17 @@ func (k *knowledge) depart(node string) {
 	k.departed[types.UID(node)] = time.Now()
 }
 
-// leaving gives the group of each node whose retirement this process has admitted, but for the one that asks.
-func (k *knowledge) leaving(asks *v1alpha1.NodeRetirement) map[string]string {
+// leaving gives what this process has admitted, but for the one that asks.
+func (k *knowledge) leaving(asks *v1alpha1.NodeRetirement) []admission {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	groups := map[string]string{}
+	var others []admission
 	for _, held := range k.admitted {
 		if held.record != asks.UID {
-			groups[held.node] = held.group
+			others = append(others, held)
 		}
 	}
-	return groups
+	return others
 }
 
 // gone gives the Nodes that are known to be deleted: those that the records tell of, and those that we deleted.

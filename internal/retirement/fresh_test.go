@@ -31,7 +31,7 @@ func TestI5ARetirementThatWasAdmittedCountsThoughTheAPIServerLagsBehind(t *testi
 	k := newKnowledge()
 	a, b := recordOf("a", "10", v1alpha1.Pending), recordOf("b", "11", v1alpha1.Pending)
 	k.admit(a)
-	if got := k.leaving(b); len(got) != 1 || got["node-a"] != "ci" {
+	if got := k.leaving(b); len(got) != 1 || got[0].node != "node-a" || got[0].group != "ci" {
 		t.Errorf("leaving %v, want node-a of group ci", got)
 	}
 	if got := k.leaving(a); len(got) != 0 {
