@@ -56,7 +56,8 @@ func drainCommand() *cobra.Command {
 Without --deadline the node stays if its pods cannot leave: disruption budgets and protections are respected, and when
 it gives up (--timeout, interrupt, refusal) a node that it cordoned is uncordoned again. With --deadline the machine is
 taken to go at that time whatever is on it: pods get no more time to stop than is left, and one that still waits for a
-disruption budget when its time to stop must begin is deleted past it, and named.
+disruption budget when its time to stop must begin is deleted past it, and named. The node stays cordoned when the
+deadline has passed.
 
 Exit codes: 0 drained; 1 error; 2 refused, since policy keeps a pod; 3 time was over; 130 interrupted.`,
 		Example: `  slipway drain node-7
@@ -169,9 +170,14 @@ func (f *drainFlags) run(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
-	ctx := cmd.Context()
+	return f.drain(cmd.Context(), api, args, o, cmd.OutOrStdout(), cmd.ErrOrStderr())
+}
+
+// drain drains the nodes that are named, or selected.
+func (f *drainFlags) drain(ctx context.Context, api *kubeapi.Client, nodes []string, o drain.Options, out, stderr io.Writer) error {
+	var err error
 	if f.selector != "" {
-		if args, err = nodesWith(ctx, api, f.selector); err != nil {
+		if nodes, err = nodesWith(ctx, api, f.selector); err != nil {
 			return err
 		}
 	}
@@ -180,9 +186,9 @@ func (f *drainFlags) run(cmd *cobra.Command, args []string) error {
 	}
 	o.Terms = f.terms()
 	var errs []error
-	for _, node := range args {
+	for _, node := range nodes {
 		o.Node = node
-		d := &nodeDrain{flags: f, api: api, o: o, out: cmd.OutOrStdout(), err: cmd.ErrOrStderr()}
+		d := &nodeDrain{flags: f, api: api, o: o, out: out, err: stderr}
 		errs = append(errs, d.run(ctx))
 	}
 	return gravest(errs)
@@ -248,7 +254,8 @@ func (d *nodeDrain) run(ctx context.Context) error {
 	receipt, err := drain.Run(ctx, d.api, d.o)
 	show.end()
 	d.print(receipt)
-	if err != nil && ours && !d.flags.keepCordoned {
+	goes := receipt.Outcome == drain.DeadlinePassed // the machine, whatever is on it
+	if err != nil && ours && !goes && !d.flags.keepCordoned {
 		d.restore(ctx, node.Name)
 	}
 	return withCode(receipt, err)

@@ -1,0 +1,313 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/slipway-dev/slipway/internal/kubeapi"
+)
+
+// drainCluster serves, in the bubble of a test, what `slipway drain` asks of an API server: Nodes that are read and
+// patched, and pods that are followed and evicted. A pod that is asked to go stops after stopsIn, and is replaced by
+// one on a node that takes pods, where there is one.
+type drainCluster struct {
+	t       *testing.T
+	stopsIn time.Duration
+
+	mu      sync.Mutex
+	version int
+	nodes   map[string]*kubeapi.Node
+	pods    map[string]*kubeapi.Pod // by name
+	asked   map[string]time.Time    // by name of the pod
+	events  []podEvent
+	news    chan struct{}
+	// before is called ahead of each request, by method and path.
+	before func(method, path string)
+}
+
+type podEvent struct {
+	Type   string      `json:"type"`
+	Object kubeapi.Pod `json:"object"`
+}
+
+const drainTestNamespace = "shop"
+
+func newDrainCluster(t *testing.T, nodes ...string) *drainCluster {
+	c := &drainCluster{
+		t: t, nodes: map[string]*kubeapi.Node{}, pods: map[string]*kubeapi.Pod{}, asked: map[string]time.Time{},
+		news: make(chan struct{}),
+	}
+	for _, name := range nodes {
+		c.edit(name, func(n *kubeapi.Node) { n.Name, n.UID = name, "uid-of-"+name })
+	}
+	return c
+}
+
+// edit changes a node behind everybody's back.
+func (c *drainCluster) edit(name string, change func(*kubeapi.Node)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := c.nodes[name]
+	if n == nil {
+		n = &kubeapi.Node{}
+		c.nodes[name] = n
+	}
+	change(n)
+	c.version++
+	n.ResourceVersion = strconv.Itoa(c.version)
+}
+
+func (c *drainCluster) cordoned(name string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.nodes[name].Spec.Unschedulable
+}
+
+// pod runs a pod of a Deployment on a node.
+func (c *drainCluster) pod(name, node string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.run(name, node)
+}
+
+func (c *drainCluster) run(name, node string) {
+	grace := int64(max(30, c.stopsIn/time.Second))
+	p := &kubeapi.Pod{
+		ObjectMeta: kubeapi.ObjectMeta{
+			Name: name, Namespace: drainTestNamespace, UID: "uid-of-" + name, CreationTimestamp: time.Now(),
+			OwnerReferences: []kubeapi.OwnerReference{{Kind: "ReplicaSet", Name: "web", UID: "uid-of-web", Controller: new(true)}},
+		},
+		Spec:   kubeapi.PodSpec{NodeName: node, TerminationGracePeriodSeconds: &grace},
+		Status: kubeapi.PodStatus{Phase: "Running"},
+	}
+	c.pods[name] = p
+	c.tell("ADDED", p)
+}
+
+func (c *drainCluster) tell(kind string, p *kubeapi.Pod) {
+	c.version++
+	p.ResourceVersion = strconv.Itoa(c.version)
+	c.events = append(c.events, podEvent{kind, *p})
+	close(c.news)
+	c.news = make(chan struct{})
+}
+
+// ask has a pod stop, as an eviction and a deletion do.
+func (c *drainCluster) ask(name string) {
+	p := c.pods[name]
+	if p == nil || p.DeletionTimestamp != nil {
+		return
+	}
+	c.asked[name] = time.Now()
+	p.DeletionTimestamp = new(time.Now().Add(time.Duration(*p.Spec.TerminationGracePeriodSeconds) * time.Second))
+	p.DeletionGracePeriodSeconds = p.Spec.TerminationGracePeriodSeconds
+	c.tell("MODIFIED", p)
+	time.AfterFunc(c.stopsIn, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		delete(c.pods, name)
+		c.tell("DELETED", p)
+		for _, node := range slices.Sorted(maps.Keys(c.nodes)) {
+			if !c.nodes[node].Spec.Unschedulable {
+				c.run(name+"-again", node)
+				return
+			}
+		}
+	})
+}
+
+func (c *drainCluster) client() *kubeapi.Client {
+	return kubeapi.New(&url.URL{Scheme: "http", Host: "apiserver.test"}, &http.Client{Transport: roundTripper(c.serve)}, "test")
+}
+
+func (c *drainCluster) serve(r *http.Request) (*http.Response, error) {
+	if err := r.Context().Err(); err != nil {
+		return nil, err
+	}
+	if c.before != nil {
+		c.before(r.Method, r.URL.Path)
+	}
+	if r.URL.Query().Get("watch") == "true" {
+		return c.watch(r), nil
+	}
+	w := httptest.NewRecorder()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	path := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
+	var answer any
+	switch {
+	case len(path) == 4 && path[2] == "nodes" && c.nodes[path[3]] == nil:
+		c.refuse(w, http.StatusNotFound, "NotFound")
+	case len(path) == 4 && path[2] == "nodes" && r.Method == http.MethodGet:
+		answer = c.nodes[path[3]]
+	case len(path) == 4 && path[2] == "nodes" && r.Method == http.MethodPatch:
+		if !c.patch(r, c.nodes[path[3]]) {
+			c.refuse(w, http.StatusConflict, "Conflict")
+			break
+		}
+		answer = c.nodes[path[3]]
+	case r.URL.Path == "/api/v1/pods":
+		answer = c.list(nodeOf(r))
+	case strings.HasSuffix(r.URL.Path, "/poddisruptionbudgets"):
+		answer = map[string]any{"metadata": map[string]any{"resourceVersion": strconv.Itoa(c.version)}, "items": []any{}}
+	case r.Method == http.MethodPost && path[len(path)-1] == "eviction", r.Method == http.MethodDelete && path[4] == "pods":
+		c.ask(path[5])
+		answer = map[string]any{"kind": "Status", "status": "Success"}
+	default:
+		c.t.Errorf("%s %s is nothing that a drain asks", r.Method, r.URL)
+		c.refuse(w, http.StatusNotFound, "NotFound")
+	}
+	if answer != nil {
+		if err := json.NewEncoder(w).Encode(answer); err != nil {
+			c.t.Error(err)
+		}
+	}
+	response := w.Result()
+	response.Request = r
+	return response, nil
+}
+
+func nodeOf(r *http.Request) string {
+	return strings.TrimPrefix(r.URL.Query().Get("fieldSelector"), "spec.nodeName=")
+}
+
+func (c *drainCluster) list(node string) any {
+	items := []kubeapi.Pod{}
+	for _, p := range c.pods {
+		if p.Spec.NodeName == node {
+			items = append(items, *p)
+		}
+	}
+	return map[string]any{"metadata": map[string]any{"resourceVersion": strconv.Itoa(c.version)}, "items": items}
+}
+
+// patch does what a patch of the node's spec says, unless it insists on another node or another version of it.
+func (c *drainCluster) patch(r *http.Request, n *kubeapi.Node) bool {
+	var patch struct {
+		Metadata struct{ UID, ResourceVersion string }
+		Spec     struct{ Unschedulable bool }
+	}
+	if err := json.NewDecoder(r.Body).Decode(&patch); err != nil {
+		c.t.Error(err)
+	}
+	if m := patch.Metadata; m.UID != n.UID || m.ResourceVersion != "" && m.ResourceVersion != n.ResourceVersion {
+		return false
+	}
+	n.Spec.Unschedulable = patch.Spec.Unschedulable
+	c.version++
+	n.ResourceVersion = strconv.Itoa(c.version)
+	return true
+}
+
+func (c *drainCluster) refuse(w http.ResponseWriter, code int, reason string) {
+	w.WriteHeader(code)
+	fmt.Fprintf(w, `{"kind":"Status","reason":%q,"message":"%s, says the test's server","code":%d}`, reason, reason, code)
+}
+
+// watch tells of the pods of a node that come and go after a version, until the request ends. Budgets do not change.
+func (c *drainCluster) watch(r *http.Request) *http.Response {
+	since, err := strconv.Atoi(r.URL.Query().Get("resourceVersion"))
+	if err != nil {
+		c.t.Error(err)
+	}
+	out, in := io.Pipe()
+	go func() {
+		for next := 0; ; {
+			c.mu.Lock()
+			events, news := c.events[next:], c.news
+			next = len(c.events)
+			c.mu.Unlock()
+			for _, e := range events {
+				if v, _ := strconv.Atoi(e.Object.ResourceVersion); v <= since || e.Object.Spec.NodeName != nodeOf(r) {
+					continue
+				}
+				if json.NewEncoder(in).Encode(e) != nil {
+					return // nobody listens any more
+				}
+			}
+			select {
+			case <-news:
+			case <-r.Context().Done():
+				in.CloseWithError(r.Context().Err())
+				return
+			}
+		}
+	}()
+	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: out, Request: r}
+}
+
+// drained is how a drain of the cluster's nodes ended.
+type drained struct {
+	code        int
+	out, stderr string
+	took        time.Duration
+}
+
+// drain runs the command with these arguments.
+func (c *drainCluster) drain(ctx context.Context, args ...string) drained {
+	c.t.Helper()
+	f := drainFlags{kube: newKubeFlags("drain")}
+	cmd := &cobra.Command{}
+	f.add(cmd)
+	if err := cmd.ParseFlags(args); err != nil {
+		c.t.Fatal(err)
+	}
+	o, err := f.options()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	var out, stderr bytes.Buffer
+	began := time.Now()
+	err = f.drain(ctx, c.client(), cmd.Flags().Args(), o, &out, &stderr)
+	code := 0
+	var e *exitError
+	switch {
+	case errors.As(err, &e):
+		code = e.code
+	case err != nil:
+		code = 1
+	}
+	return drained{code, out.String(), stderr.String(), time.Since(began)}
+}
+
+func TestTheMachineThatGoesAtTheDeadlineStaysCordoned(t *testing.T) {
+	for _, tt := range []struct {
+		flag     string
+		cordoned bool
+	}{
+		{"--deadline=10s", true},
+		{"--timeout=10s", false},
+	} {
+		t.Run(tt.flag, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := newDrainCluster(t, "n")
+				c.stopsIn = time.Hour // a finalizer, or a kubelet that says nothing
+				c.pod("stuck", "n")
+				r := c.drain(t.Context(), "n", tt.flag)
+				if r.code != exitUnfinished || r.took.Round(time.Second) != 10*time.Second {
+					t.Errorf("exit code %d after %s:\n%s%s", r.code, r.took, r.out, r.stderr)
+				}
+				if c.cordoned("n") != tt.cordoned || strings.Contains(r.stderr, "uncordoned again") == tt.cordoned {
+					t.Errorf("cordoned is %v, want %v:\n%s", c.cordoned("n"), tt.cordoned, r.stderr)
+				}
+			})
+		})
+	}
+}
