@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -21,9 +20,6 @@ const (
 	exitUnfinished  = 3
 	exitInterrupted = 130
 )
-
-// restoreTimeout bounds the uncordoning of a node whose drain was given up, also after an interrupt.
-const restoreTimeout = 10 * time.Second
 
 type drainFlags struct {
 	kube kubeFlags
@@ -54,10 +50,10 @@ func drainCommand() *cobra.Command {
 		Long: `Drain cordons the node and evicts its pods, with the flags of kubectl drain.
 
 Without --deadline the node stays if its pods cannot leave: disruption budgets and protections are respected, and when
-it gives up (--timeout, interrupt, refusal) a node that it cordoned is uncordoned again. With --deadline the machine is
-taken to go at that time whatever is on it: pods get no more time to stop than is left, and one that still waits for a
-disruption budget when its time to stop must begin is deleted past it, and named. The node stays cordoned when the
-deadline has passed.
+it gives up (--timeout, interrupt, refusal) a node that it cordoned is uncordoned again, unless an agent, a retirement
+or another tool needs it cordoned by then. With --deadline the machine is taken to go at that time whatever is on it:
+pods get no more time to stop than is left, and one that still waits for a disruption budget when its time to stop must
+begin is deleted past it, and named. The node stays cordoned when the deadline has passed.
 
 Exit codes: 0 drained; 1 error; 2 refused, since policy keeps a pod; 3 time was over; 130 interrupted.`,
 		Example: `  slipway drain node-7
@@ -232,22 +228,23 @@ type nodeDrain struct {
 	o     drain.Options
 	out   io.Writer
 	err   io.Writer
+
+	// cordoned is the node as it was before this drain cordoned it; nil when it did not.
+	cordoned *kubeapi.Node
 }
 
 func (d *nodeDrain) run(ctx context.Context) error {
-	node, err := d.api.GetNode(ctx, d.o.Node)
-	if err != nil {
-		return err
-	}
 	if d.flags.dryRun != "none" {
-		return d.preview(ctx)
-	}
-	ours := !node.Spec.Unschedulable
-	if ours {
-		if err := d.setUnschedulable(ctx, node, true); err != nil {
+		if _, err := d.api.GetNode(ctx, d.o.Node); err != nil {
 			return err
 		}
-		fmt.Fprintf(d.err, "%s: cordoned\n", node.Name)
+		return d.preview(ctx)
+	}
+	if err := d.cordon(ctx); err != nil {
+		return err
+	}
+	if d.cordoned != nil {
+		fmt.Fprintf(d.err, "%s: cordoned\n", d.o.Node)
 	}
 	show := newProgressLine(d.err)
 	d.o.OnProgress = show.update
@@ -255,8 +252,8 @@ func (d *nodeDrain) run(ctx context.Context) error {
 	show.end()
 	d.print(receipt)
 	goes := receipt.Outcome == drain.DeadlinePassed // the machine, whatever is on it
-	if err != nil && ours && !goes && !d.flags.keepCordoned {
-		d.restore(ctx, node.Name)
+	if err != nil && d.cordoned != nil && !goes && !d.flags.keepCordoned {
+		d.restore(ctx)
 	}
 	return withCode(receipt, err)
 }
@@ -273,34 +270,6 @@ func (d *nodeDrain) print(r drain.Receipt) {
 				p.GraceGiven, p.GraceWanted, p.End)
 		}
 	}
-}
-
-// setUnschedulable patches the node that was read, and no later one of the same name.
-func (d *nodeDrain) setUnschedulable(ctx context.Context, n *kubeapi.Node, to bool) error {
-	patch, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{"uid": n.UID},
-		"spec":     map[string]any{"unschedulable": to},
-	})
-	if err != nil {
-		return err
-	}
-	_, err = d.api.PatchNode(ctx, n.Name, patch)
-	return err
-}
-
-// restore uncordons the node that was cordoned for a drain that did not take place.
-func (d *nodeDrain) restore(ctx context.Context, name string) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), restoreTimeout)
-	defer cancel()
-	node, err := d.api.GetNode(ctx, name)
-	if err == nil {
-		err = d.setUnschedulable(ctx, node, false)
-	}
-	if err != nil {
-		fmt.Fprintf(d.err, "%s: stays cordoned, since uncordoning it failed: %v\n", name, err)
-		return
-	}
-	fmt.Fprintf(d.err, "%s: uncordoned again\n", name)
 }
 
 func withCode(r drain.Receipt, err error) error {

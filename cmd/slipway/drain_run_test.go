@@ -21,6 +21,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/slipway-dev/slipway/internal/cordon"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 )
 
@@ -306,6 +307,91 @@ func TestTheMachineThatGoesAtTheDeadlineStaysCordoned(t *testing.T) {
 				}
 				if c.cordoned("n") != tt.cordoned || strings.Contains(r.stderr, "uncordoned again") == tt.cordoned {
 					t.Errorf("cordoned is %v, want %v:\n%s", c.cordoned("n"), tt.cordoned, r.stderr)
+				}
+			})
+		})
+	}
+}
+
+func TestI3GivingUpTakesOffNoCordonThatSomebodyElseReliesOn(t *testing.T) {
+	for _, tt := range []struct {
+		name     string
+		change   func(*kubeapi.Node) // while the drain is under way
+		cordoned bool
+		says     string
+	}{
+		{"nothing happens", func(*kubeapi.Node) {}, false, "n: uncordoned again"},
+		{"the kubelet writes its status", func(n *kubeapi.Node) {
+			n.Status.Conditions = []kubeapi.Condition{{Type: "Ready", Status: "True"}}
+		}, false, "n: uncordoned again"},
+		{"an agent gets a notice", func(n *kubeapi.Node) {
+			n.Annotations = record("azure-1", cordon.Found)
+		}, true, `n: stays cordoned, since azure-1 needs it so`},
+		{"a retirement cordons it anew", func(n *kubeapi.Node) {
+			n.Annotations = record("retirement-a", cordon.Own)
+		}, true, `n: stays cordoned, since retirement-a needs it so`},
+		{"a notice that wants no cordon is shown", func(n *kubeapi.Node) {
+			n.Annotations = record("azure-1", "")
+		}, false, "n: uncordoned again"},
+		{"another tool takes it away", func(n *kubeapi.Node) {
+			n.Spec.Taints = []kubeapi.Taint{{Key: "ToBeDeletedByClusterAutoscaler", Effect: "NoSchedule"}}
+		}, true, "n: stays cordoned, since cluster-autoscaler (taint ToBeDeletedByClusterAutoscaler:NoSchedule) needs it so"},
+		{"another node takes its name, and is cordoned", func(n *kubeapi.Node) {
+			*n = kubeapi.Node{ObjectMeta: kubeapi.ObjectMeta{Name: "n", UID: "uid-of-another"}, Spec: kubeapi.NodeSpec{Unschedulable: true}}
+		}, true, "metadata.uid is uid-of-another, want uid-of-n"},
+		{"somebody uncordons it", func(n *kubeapi.Node) { n.Spec.Unschedulable = false }, false, "n: somebody has uncordoned it already"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := newDrainCluster(t, "n")
+				c.stopsIn = time.Hour
+				c.pod("stuck", "n")
+				time.AfterFunc(5*time.Second, func() { c.edit("n", tt.change) })
+				r := c.drain(t.Context(), "n", "--timeout=10s")
+				if c.cordoned("n") != tt.cordoned || !strings.Contains(r.stderr, tt.says) || r.code != exitUnfinished {
+					t.Errorf("cordoned is %v, want %v, exit code %d; it does not say %q:\n%s", c.cordoned("n"), tt.cordoned, r.code,
+						tt.says, r.stderr)
+				}
+			})
+		})
+	}
+}
+
+func record(owner string, whose cordon.Cordon) map[string]string {
+	raw, err := json.Marshal(cordon.Record{Owner: owner, Since: time.Now(), Cordon: whose})
+	if err != nil {
+		panic(err) // of the test's own values
+	}
+	return map[string]string{cordon.AnnotationKey(owner): string(raw)}
+}
+
+func TestI3WhatChangesBetweenTheLookAndTheCordonIsLookedAtAgain(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		at   int // which patch of the node, from 1, somebody is ahead of
+		with func(*kubeapi.Node)
+		says string
+	}{
+		{"somebody cordons it first", 1, func(n *kubeapi.Node) { n.Spec.Unschedulable = true }, ""},
+		{"an agent gets a notice at the last moment", 2, func(n *kubeapi.Node) { n.Annotations = record("azure-1", cordon.Found) }, "azure-1"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := newDrainCluster(t, "n")
+				c.stopsIn = time.Hour
+				c.pod("stuck", "n")
+				patches := 0
+				c.before = func(method, _ string) {
+					if method != http.MethodPatch {
+						return
+					}
+					if patches++; patches == tt.at {
+						c.edit("n", tt.with)
+					}
+				}
+				r := c.drain(t.Context(), "n", "--timeout=10s")
+				if !c.cordoned("n") || !strings.Contains(r.stderr, tt.says) || strings.Contains(r.stderr, "uncordoned again") {
+					t.Errorf("somebody else's cordon is gone, or it does not say %q:\n%s", tt.says, r.stderr)
 				}
 			})
 		})

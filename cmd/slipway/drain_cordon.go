@@ -1,0 +1,129 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/slipway-dev/slipway/internal/cordon"
+	"github.com/slipway-dev/slipway/internal/kubeapi"
+)
+
+const (
+	// restoreTimeout bounds the uncordoning of a node whose drain was given up, also after an interrupt.
+	restoreTimeout = 10 * time.Second
+	// A node that changes between the look and the patch is looked at again, so often and after this pause.
+	cordonTries = 20
+	cordonPause = 100 * time.Millisecond
+)
+
+// cordon takes the node out of scheduling, as kubectl does it: with no record on the node (see package cordon). A node
+// that was drained by hand stays cordoned for as long as somebody likes, and so does one whose drain was killed; a
+// record would stay on it of a command that is long over.
+func (d *nodeDrain) cordon(ctx context.Context) error {
+	for try := 1; ; try++ {
+		node, err := d.api.GetNode(ctx, d.o.Node)
+		if err != nil || node.Spec.Unschedulable {
+			return err
+		}
+		err = d.setUnschedulable(ctx, node, true)
+		if err == nil {
+			d.cordoned = node
+		}
+		if !again(ctx, err, try) {
+			return err
+		}
+	}
+}
+
+// restore uncordons the node that was cordoned for a drain that did not take place.
+func (d *nodeDrain) restore(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), restoreTimeout)
+	defer cancel()
+	name := d.o.Node
+	var needed *neededError
+	switch err := d.uncordon(ctx); {
+	case err == nil:
+		fmt.Fprintf(d.err, "%s: uncordoned again\n", name)
+	case errors.Is(err, errSchedulable), cordon.IsReplaced(err):
+		fmt.Fprintf(d.err, "%s: %v\n", name, err)
+	case errors.As(err, &needed):
+		fmt.Fprintf(d.err, "%s: stays cordoned, since %v; kubectl uncordon %s when that is over\n", name, err, name)
+	default:
+		fmt.Fprintf(d.err, "%s: stays cordoned, since uncordoning it failed: %v\n", name, err)
+	}
+}
+
+// uncordon takes the drain's own cordon off the node that it was put on, unless somebody else needs it by now.
+func (d *nodeDrain) uncordon(ctx context.Context) error {
+	for try := 1; ; try++ {
+		node, err := d.api.GetNode(ctx, d.o.Node)
+		if err != nil {
+			return err
+		}
+		by := neededBy(node)
+		switch {
+		case node.UID != d.cordoned.UID:
+			return &cordon.ReplacedError{Node: node.Name, Want: d.cordoned.UID, Got: node.UID}
+		case !node.Spec.Unschedulable:
+			return errSchedulable
+		case len(by) > 0:
+			return &neededError{by}
+		}
+		if err = d.setUnschedulable(ctx, node, false); !again(ctx, err, try) {
+			return err
+		}
+	}
+}
+
+// errSchedulable says that there is no cordon any more.
+var errSchedulable = errors.New("somebody has uncordoned it already")
+
+// neededError says that others need the node cordoned.
+type neededError struct{ by []string }
+
+func (e *neededError) Error() string { return strings.Join(e.by, ", ") + " needs it so" }
+
+// neededBy names those who need the node cordoned: the owners of records who asked for it, who may have found it
+// cordoned by this drain, and other tools that are taking the node away (invariants I3 and I6).
+func neededBy(node *kubeapi.Node) []string {
+	by := cordon.Others(node)
+	records, _ := cordon.List(node) // what cannot be read holds nothing
+	for _, r := range records {
+		if r.Cordon != "" {
+			by = append(by, r.Owner)
+		}
+	}
+	return by
+}
+
+// again reports that the node had changed when it was patched, after a pause.
+func again(ctx context.Context, err error, try int) bool {
+	if !kubeapi.IsConflict(err) || try == cordonTries {
+		return false
+	}
+	timer := time.NewTimer(cordonPause)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// setUnschedulable patches the node as it was read, and neither a later state of it nor a later node of the same name.
+func (d *nodeDrain) setUnschedulable(ctx context.Context, n *kubeapi.Node, to bool) error {
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": n.UID, "resourceVersion": n.ResourceVersion},
+		"spec":     map[string]any{"unschedulable": to},
+	})
+	if err != nil {
+		return err
+	}
+	_, err = d.api.PatchNode(ctx, n.Name, patch)
+	return err
+}
