@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -55,6 +56,9 @@ or another tool needs it cordoned by then. With --deadline the machine is taken 
 pods get no more time to stop than is left, and one that still waits for a disruption budget when its time to stop must
 begin is deleted past it, and named. The node stays cordoned when the deadline has passed.
 
+Of several nodes all are cordoned before the first pod is asked to go. They are drained one after another, and those
+that have a deadline side by side.
+
 Exit codes: 0 drained; 1 error; 2 refused, since policy keeps a pod; 3 time was over; 130 interrupted.`,
 		Example: `  slipway drain node-7
   slipway drain node-7 --delete-emptydir-data --timeout 10m
@@ -78,7 +82,7 @@ func (f *drainFlags) add(cmd *cobra.Command) {
 	fs.BoolVar(&f.deleteEmptyDir, "delete-emptydir-data", false, "also evict pods with an emptyDir, whose content is lost")
 	fs.BoolVar(&f.disableEvict, "disable-eviction", false, "delete instead of evicting, past all disruption budgets")
 	fs.Int64Var(&f.gracePeriod, "grace-period", -1, "seconds every pod gets to stop; negative is its own")
-	fs.DurationVar(&f.timeout, "timeout", 0, "give up after this time; 0 is never")
+	fs.DurationVar(&f.timeout, "timeout", 0, "give up on a node after this time; 0 is never")
 	fs.IntVar(&f.skipTerminated, "skip-wait-for-delete-timeout", 0, "do not wait for pods that have been terminating for more seconds than this; 0 waits for all")
 	fs.Int64Var(&f.chunkSize, "chunk-size", 500, "accepted as kubectl has it; pods are always listed in pages")
 
@@ -142,14 +146,11 @@ func (f *drainFlags) options() (drain.Options, error) {
 	return o, nil
 }
 
-// terms count from now.
+// terms count from now. A time to give up counts for each node by itself; see nodeDrain.run.
 func (f *drainFlags) terms() drain.Terms {
 	var t drain.Terms
 	if f.deadline > 0 {
 		t.Deadline, t.Margin = time.Now().Add(f.deadline), min(f.deadline/10, 2*time.Second)
-	}
-	if f.timeout > 0 {
-		t.GiveUp = time.Now().Add(f.timeout)
 	}
 	return t
 }
@@ -170,7 +171,9 @@ func (f *drainFlags) run(cmd *cobra.Command, args []string) error {
 }
 
 // drain drains the nodes that are named, or selected.
-func (f *drainFlags) drain(ctx context.Context, api *kubeapi.Client, nodes []string, o drain.Options, out, stderr io.Writer) error {
+func (f *drainFlags) drain(
+	ctx context.Context, api *kubeapi.Client, nodes []string, o drain.Options, out, stderr io.Writer,
+) error {
 	var err error
 	if f.selector != "" {
 		if nodes, err = nodesWith(ctx, api, f.selector); err != nil {
@@ -181,13 +184,22 @@ func (f *drainFlags) drain(ctx context.Context, api *kubeapi.Client, nodes []str
 		o.Volumes = api
 	}
 	o.Terms = f.terms()
-	var errs []error
-	for _, node := range nodes {
+	var drains []*nodeDrain
+	for i, node := range nodes {
+		if slices.Contains(nodes[:i], node) {
+			continue // it is named twice
+		}
 		o.Node = node
-		d := &nodeDrain{flags: f, api: api, o: o, out: out, err: stderr}
-		errs = append(errs, d.run(ctx))
+		drains = append(drains, &nodeDrain{flags: f, api: api, o: o, out: out, err: stderr, beside: 1})
 	}
-	return gravest(errs)
+	if f.dryRun != "none" {
+		return gravest(inTurn(drains, func(d *nodeDrain) error { return d.preview(ctx) }))
+	}
+	cordonAll(ctx, drains)
+	if f.deadline > 0 && len(drains) > 1 {
+		return gravest(sideBySide(ctx, drains, out, stderr))
+	}
+	return gravest(inTurn(drains, func(d *nodeDrain) error { return d.run(ctx) }))
 }
 
 func nodesWith(ctx context.Context, api *kubeapi.Client, selector string) ([]string, error) {
@@ -229,24 +241,23 @@ type nodeDrain struct {
 	out   io.Writer
 	err   io.Writer
 
-	// cordoned is the node as it was before this drain cordoned it; nil when it did not.
+	// cordoned is the node as it was before this drain cordoned it, nil when it did not; failed is why it could not.
 	cordoned *kubeapi.Node
+	failed   error
+	// beside is how many nodes are drained at the same time.
+	beside int
 }
 
+// run drains the node, which cordonAll has seen to.
 func (d *nodeDrain) run(ctx context.Context) error {
-	if d.flags.dryRun != "none" {
-		if _, err := d.api.GetNode(ctx, d.o.Node); err != nil {
-			return err
-		}
-		return d.preview(ctx)
+	if d.failed != nil {
+		return d.failed
 	}
-	if err := d.cordon(ctx); err != nil {
-		return err
-	}
-	if d.cordoned != nil {
-		fmt.Fprintf(d.err, "%s: cordoned\n", d.o.Node)
+	if d.flags.timeout > 0 {
+		d.o.Terms.GiveUp = time.Now().Add(d.flags.timeout)
 	}
 	show := newProgressLine(d.err)
+	show.every *= time.Duration(d.beside)
 	d.o.OnProgress = show.update
 	receipt, err := drain.Run(ctx, d.api, d.o)
 	show.end()

@@ -31,6 +31,8 @@ import (
 type drainCluster struct {
 	t       *testing.T
 	stopsIn time.Duration
+	// stops says otherwise for the pods of some nodes.
+	stops map[string]time.Duration
 
 	mu      sync.Mutex
 	version int
@@ -89,7 +91,7 @@ func (c *drainCluster) pod(name, node string) {
 }
 
 func (c *drainCluster) run(name, node string) {
-	grace := int64(max(30, c.stopsIn/time.Second))
+	grace := int64(max(30*time.Second, c.stopsIn, c.stops[node]) / time.Second)
 	p := &kubeapi.Pod{
 		ObjectMeta: kubeapi.ObjectMeta{
 			Name: name, Namespace: drainTestNamespace, UID: "uid-of-" + name, CreationTimestamp: time.Now(),
@@ -120,7 +122,11 @@ func (c *drainCluster) ask(name string) {
 	p.DeletionTimestamp = new(time.Now().Add(time.Duration(*p.Spec.TerminationGracePeriodSeconds) * time.Second))
 	p.DeletionGracePeriodSeconds = p.Spec.TerminationGracePeriodSeconds
 	c.tell("MODIFIED", p)
-	time.AfterFunc(c.stopsIn, func() {
+	stopsIn, otherwise := c.stops[p.Spec.NodeName]
+	if !otherwise {
+		stopsIn = c.stopsIn
+	}
+	time.AfterFunc(stopsIn, func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		delete(c.pods, name)
@@ -337,9 +343,11 @@ func TestI3GivingUpTakesOffNoCordonThatSomebodyElseReliesOn(t *testing.T) {
 			n.Spec.Taints = []kubeapi.Taint{{Key: "ToBeDeletedByClusterAutoscaler", Effect: "NoSchedule"}}
 		}, true, "n: stays cordoned, since cluster-autoscaler (taint ToBeDeletedByClusterAutoscaler:NoSchedule) needs it so"},
 		{"another node takes its name, and is cordoned", func(n *kubeapi.Node) {
-			*n = kubeapi.Node{ObjectMeta: kubeapi.ObjectMeta{Name: "n", UID: "uid-of-another"}, Spec: kubeapi.NodeSpec{Unschedulable: true}}
+			n.UID, n.Spec.Unschedulable = "uid-of-another", true
 		}, true, "metadata.uid is uid-of-another, want uid-of-n"},
-		{"somebody uncordons it", func(n *kubeapi.Node) { n.Spec.Unschedulable = false }, false, "n: somebody has uncordoned it already"},
+		{"somebody uncordons it", func(n *kubeapi.Node) {
+			n.Spec.Unschedulable = false
+		}, false, "n: somebody has uncordoned it already"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -373,7 +381,9 @@ func TestI3WhatChangesBetweenTheLookAndTheCordonIsLookedAtAgain(t *testing.T) {
 		says string
 	}{
 		{"somebody cordons it first", 1, func(n *kubeapi.Node) { n.Spec.Unschedulable = true }, ""},
-		{"an agent gets a notice at the last moment", 2, func(n *kubeapi.Node) { n.Annotations = record("azure-1", cordon.Found) }, "azure-1"},
+		{"an agent gets a notice at the last moment", 2, func(n *kubeapi.Node) {
+			n.Annotations = record("azure-1", cordon.Found)
+		}, "azure-1"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -394,6 +404,118 @@ func TestI3WhatChangesBetweenTheLookAndTheCordonIsLookedAtAgain(t *testing.T) {
 					t.Errorf("somebody else's cordon is gone, or it does not say %q:\n%s", tt.says, r.stderr)
 				}
 			})
+		})
+	}
+}
+
+// landedOn are the pods on a node that were not there at first.
+func (c *drainCluster) landedOn(node string) []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var names []string
+	for name, p := range c.pods {
+		if p.Spec.NodeName == node && strings.HasSuffix(name, "-again") {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+func TestNodesThatGoAtOneDeadlineAreDrainedSideBySide(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newDrainCluster(t, "a", "b", "stays")
+		c.stops = map[string]time.Duration{"a": 45 * time.Second, "b": 40 * time.Second}
+		c.pod("web-a", "a")
+		c.pod("web-b", "b")
+		began := time.Now()
+		r := c.drain(t.Context(), "a", "b", "--deadline=60s")
+		if r.code != 0 {
+			t.Errorf("exit code %d:\n%s%s", r.code, r.out, r.stderr)
+		}
+		for _, name := range []string{"web-a", "web-b"} {
+			if at, asked := c.asked[name]; !asked || at.Sub(began) > 5*time.Second {
+				t.Errorf("%s was asked after %s, want at once", name, at.Sub(began))
+			}
+		}
+		for _, node := range []string{"a", "b"} {
+			if pods := c.landedOn(node); len(pods) > 0 || !c.cordoned(node) {
+				t.Errorf("%v landed on %s", pods, node)
+			}
+		}
+		a, b := strings.Index(r.out, "a: drained after 4"), strings.Index(r.out, "b: drained after 4")
+		if a < 0 || b < a {
+			t.Errorf("want the receipts of a and b, in this order:\n%s", r.out)
+		}
+		for line := range strings.Lines(r.stderr) {
+			if !strings.HasPrefix(line, "a: ") && !strings.HasPrefix(line, "b: ") || strings.Contains(line, clearLine) {
+				t.Errorf("%q is no line of its own", line)
+			}
+		}
+	})
+}
+
+func TestAllNodesAreCordonedBeforeTheFirstPodIsAsked(t *testing.T) {
+	for _, args := range [][]string{{"a", "b", "a"}, {"a", "b", "--timeout=1m"}, {"a", "b", "--deadline=2m"}} {
+		t.Run(strings.Join(args, " "), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := newDrainCluster(t, "a", "b", "stays")
+				c.stopsIn = 40 * time.Second // two of them are more than --timeout, which counts for each node
+				c.pod("web-a", "a")
+				c.pod("web-b", "b")
+				c.before = func(_, path string) {
+					if strings.HasSuffix(path, "/eviction") && (!c.cordoned("a") || !c.cordoned("b")) {
+						t.Errorf("%s comes before the cordons", path)
+					}
+				}
+				r := c.drain(t.Context(), args...)
+				if r.code != 0 || strings.Count(r.out, "drained after") != 2 || len(c.landedOn("stays")) != 2 {
+					t.Errorf("exit code %d, %v landed elsewhere:\n%s%s", r.code, c.landedOn("stays"), r.out, r.stderr)
+				}
+			})
+		})
+	}
+}
+
+func TestI3AnInterruptRestoresEveryNodeThatIsNotDrained(t *testing.T) {
+	for _, flag := range []string{"--timeout=0", "--deadline=2h"} {
+		t.Run(flag, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := newDrainCluster(t, "a", "b", "c", "d")
+				c.edit("d", func(n *kubeapi.Node) { n.Spec.Unschedulable = true })
+				c.stops = map[string]time.Duration{"b": time.Hour, "c": time.Hour, "d": time.Hour}
+				c.pod("web-a", "a")
+				c.pod("web-b", "b")
+				c.pod("web-c", "c")
+				c.pod("web-d", "d")
+				ctx, interrupt := context.WithCancel(t.Context())
+				time.AfterFunc(time.Minute, interrupt)
+				r := c.drain(ctx, "a", "b", "c", "d", flag)
+				if r.code != exitInterrupted || !c.cordoned("a") || c.cordoned("b") || c.cordoned("c") || !c.cordoned("d") {
+					t.Errorf("exit code %d, cordoned: a %v, b %v, c %v, d %v:\n%s%s", r.code, c.cordoned("a"), c.cordoned("b"),
+						c.cordoned("c"), c.cordoned("d"), r.out, r.stderr)
+				}
+				last := -1
+				for _, want := range []string{"a: drained", "b: cancelled", "c: cancelled", "d: cancelled"} {
+					at := strings.Index(r.out, want)
+					if at <= last {
+						t.Errorf("want %q after what is before it:\n%s", want, r.out)
+					}
+					last = at
+				}
+			})
+		})
+	}
+}
+
+func TestANodeThatIsNotThereKeepsNoOtherFromBeingDrained(t *testing.T) {
+	for _, flag := range []string{"--timeout=1m", "--deadline=1m"} {
+		synctest.Test(t, func(t *testing.T) {
+			c := newDrainCluster(t, "a")
+			c.pod("web-a", "a")
+			r := c.drain(t.Context(), "misspelt", "a", flag)
+			if r.code != 1 || !c.cordoned("a") || !strings.Contains(r.out, "a: drained") || strings.Contains(r.out, "misspelt") {
+				t.Errorf("%s: exit code %d:\n%s%s", flag, r.code, r.out, r.stderr)
+			}
 		})
 	}
 }

@@ -12,6 +12,9 @@ import (
 // preview prints what a drain would do about each pod, and does nothing. A drain that would be refused exits as one
 // that was.
 func (d *nodeDrain) preview(ctx context.Context) error {
+	if _, err := d.api.GetNode(ctx, d.o.Node); err != nil {
+		return err
+	}
 	f, err := drain.Preview(ctx, d.api, d.o, d.flags.dryRun == "server")
 	if err != nil {
 		return fmt.Errorf("node %s: what would be drained cannot be said: %w", d.o.Node, err)

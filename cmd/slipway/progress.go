@@ -19,6 +19,7 @@ const progressEvery = 2 * time.Second
 type progressLine struct {
 	w        io.Writer
 	terminal bool
+	every    time.Duration
 	last     string
 	lastAt   time.Time
 	said     map[string]bool
@@ -26,7 +27,7 @@ type progressLine struct {
 
 func newProgressLine(w io.Writer) *progressLine {
 	f, ok := w.(*os.File)
-	return &progressLine{w: w, terminal: ok && term.IsTerminal(int(f.Fd())), said: map[string]bool{}}
+	return &progressLine{w: w, terminal: ok && term.IsTerminal(int(f.Fd())), every: progressEvery, said: map[string]bool{}}
 }
 
 // clearLine returns to the start of the line and erases it (ECMA-48).
@@ -47,7 +48,7 @@ func (l *progressLine) update(p drain.Progress) {
 	if !p.Deadline.IsZero() {
 		line += fmt.Sprintf(", %.0fs left", max(0, time.Until(p.Deadline).Seconds()))
 	}
-	if line == l.last || (!l.terminal && time.Since(l.lastAt) < progressEvery) {
+	if line == l.last || (!l.terminal && time.Since(l.lastAt) < l.every) {
 		return
 	}
 	l.last, l.lastAt = line, time.Now()

@@ -347,6 +347,35 @@ func TestI2WithADeadlineWhatABudgetHoldsIsDeletedInTimeAndNamed(t *testing.T) {
 	}
 }
 
+// TestNodesThatGoTogetherAreDrainedSideBySide has two nodes whose pods take more than half of the time that is left.
+func TestNodesThatGoTogetherAreDrainedSideBySide(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "together")
+	other := "together-other"
+	movable, pinned := f.app("movable", 1), f.app("pinned", 1)
+	movable.Node, movable.NodeSelector = "", map[string]string{"example.com/test": f.node}
+	movable.Stop, movable.Grace = "15", 25*time.Second
+	pinned.Node, pinned.Stop, pinned.Grace = other, "15", 25*time.Second
+	f.run(movable.Deployment())
+	f.check(f.AddNodes(f.ctx, controlplane.NodeSpec{Name: other, Labels: movable.NodeSelector}))
+	f.run(pinned.Deployment())
+	r := f.drain(exitDrained, f.node, other, "--deadline", "30s", "-o", "json")
+	receipts := json.NewDecoder(strings.NewReader(r.stdout))
+	for _, node := range []string{f.node, other} {
+		var receipt drain.Receipt
+		f.check(receipts.Decode(&receipt))
+		if receipt.Node != node || receipt.Outcome != drain.Drained || len(receipt.Pods) != 1 || receipt.Pods[0].End != drain.Stopped {
+			t.Fatalf("want %s drained of the one pod that stopped by itself: %+v", node, receipt)
+		}
+		if left := receipt.Deadline.Sub(receipt.Pods[0].AskedAt); left < 25*time.Second {
+			t.Errorf("%s: its pod was asked %s before the deadline, want it to have the 25s that it wanted", node, left)
+		}
+	}
+	if pods := f.pods(); len(pods) > 0 {
+		t.Errorf("%d replacements landed on a node that is drained", len(pods))
+	}
+}
+
 func TestADryRunChangesNothing(t *testing.T) {
 	t.Parallel()
 	for _, how := range []string{"--dry-run", "--dry-run=client", "--dry-run=server"} {
