@@ -115,19 +115,23 @@ func mechanicCommand() *cobra.Command {
 		Use:   mechanic.Tool,
 		Short: "Stand in for mechanic: its file and variables in, its label and events out",
 		Long: "Mechanic reads the configuration file of mechanic, under all spellings of its keys, and the variables that begin\n" +
-			"with MECHANIC_. A change of the file counts within ten seconds; one that cannot be read changes nothing.",
+			"with MECHANIC_. A change of the file counts within ten seconds; one that is refused changes nothing.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return reloading(cmd.Context(), path, cmd.ErrOrStderr(), func(ctx context.Context, c mechanic.Config) error {
+			asAgent := func(c *mechanic.Config) config.Agent {
 				a := c.Config()
 				a.Kubeconfig, a.Listen, a.DryRun = kubeconfig, listen, dryRun
 				if endpoint != "" {
 					a.Endpoint = endpoint
 				}
-				if err := warnOf(mechanic.Tool, c.Warnings, a, cmd.ErrOrStderr()); err != nil {
+				return a
+			}
+			stderr := cmd.ErrOrStderr()
+			return reloading(cmd.Context(), path, stderr, asAgent, func(ctx context.Context, c mechanic.Config, a config.Agent) error {
+				if err := warnOf(mechanic.Tool, c.Warnings, a, stderr); err != nil {
 					return err
 				}
-				return start.AgentWith(ctx, a, start.Extras{Voice: mechanic.Voice(c.NodeName)}, cmd.ErrOrStderr())
+				return start.AgentWith(ctx, a, start.Extras{Voice: mechanic.Voice(c.NodeName)}, stderr)
 			})
 		},
 	}
@@ -145,17 +149,19 @@ const reloadEvery = 10 * time.Second
 
 // reloading runs with the configuration of a file and begins anew when that changes. What an agent was about is on its
 // node, so that the next one goes on with it.
-func reloading(ctx context.Context, path string, stderr io.Writer, run func(context.Context, mechanic.Config) error) error {
-	c, err := mechanic.Load(path, os.Environ())
+func reloading(ctx context.Context, path string, stderr io.Writer, asAgent func(*mechanic.Config) config.Agent,
+	run func(context.Context, mechanic.Config, config.Agent) error,
+) error {
+	f := mechanicFile{path: path, asAgent: asAgent, seen: fingerprint(path)}
+	c, err := f.load()
 	if err != nil {
 		return err
 	}
-	seen := fingerprint(path)
 	for {
 		work, stop := context.WithCancel(ctx)
 		ended := make(chan error, 1)
-		go func() { ended <- run(work, c) }()
-		next, err := awaitChange(ctx, path, &seen, stderr, ended)
+		go func() { ended <- run(work, *c, asAgent(c)) }()
+		next, err := f.awaitChange(ctx, stderr, ended)
 		stop()
 		if next == nil {
 			return err
@@ -163,14 +169,29 @@ func reloading(ctx context.Context, path string, stderr io.Writer, run func(cont
 		if err := <-ended; err != nil {
 			return err
 		}
-		c = *next
+		c = next
 	}
 }
 
+// mechanicFile is mechanic's file as it was last seen.
+type mechanicFile struct {
+	path    string
+	asAgent func(*mechanic.Config) config.Agent
+	seen    [sha256.Size]byte
+}
+
+// load reads the file, and refuses what the agent would refuse: by then the one before it would have ended.
+func (f *mechanicFile) load() (*mechanic.Config, error) {
+	c, err := mechanic.Load(f.path, os.Environ())
+	if err != nil {
+		return nil, err
+	}
+	a := f.asAgent(&c)
+	return &c, a.Validate()
+}
+
 // awaitChange returns the configuration of a file that has changed, or nil when what runs has ended.
-func awaitChange(ctx context.Context, path string, seen *[sha256.Size]byte, stderr io.Writer, ended <-chan error) (
-	*mechanic.Config, error,
-) {
+func (f *mechanicFile) awaitChange(ctx context.Context, stderr io.Writer, ended <-chan error) (*mechanic.Config, error) {
 	ticker := time.NewTicker(reloadEvery)
 	defer ticker.Stop()
 	for {
@@ -179,12 +200,12 @@ func awaitChange(ctx context.Context, path string, seen *[sha256.Size]byte, stde
 			return nil, err
 		case <-ticker.C:
 		}
-		now := fingerprint(path)
-		if now == *seen || ctx.Err() != nil {
+		now := fingerprint(f.path)
+		if now == f.seen || ctx.Err() != nil {
 			continue
 		}
-		*seen = now
-		c, err := mechanic.Load(path, os.Environ())
+		f.seen = now
+		c, err := f.load()
 		if err != nil {
 			log, logErr := observe.Logger(stderr, "json", "info")
 			if logErr == nil {
@@ -192,7 +213,7 @@ func awaitChange(ctx context.Context, path string, seen *[sha256.Size]byte, stde
 			}
 			continue
 		}
-		return &c, nil
+		return c, nil
 	}
 }
 

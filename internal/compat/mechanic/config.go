@@ -26,6 +26,9 @@ const (
 	nodeName  = envPrefix + "NODE_NAME"
 )
 
+// longestPolling is for how many seconds a node condition can be asked to hold before it is drained for.
+const longestPolling = 24 * 60 * 60
+
 // Config is the tool's configuration, as its users gave it.
 type Config struct {
 	NodeName string
@@ -129,6 +132,10 @@ func Parse(raw []byte, environ []string) (Config, error) {
 	if c.PollingInterval < 1 {
 		c.warn("optionalConditions.pollingInterval: %d: want 1 or more seconds: 1 is taken", c.PollingInterval)
 		c.PollingInterval = 1
+	}
+	if c.PollingInterval > longestPolling && len(c.rules()) > 0 {
+		errs = append(errs, fmt.Errorf("optionalConditions.pollingInterval: %d: want 1 to %d seconds", c.PollingInterval,
+			longestPolling))
 	}
 	if c.NodeName == "" {
 		errs = append(errs, fmt.Errorf("$%s: %q: want the name of this node (in a pod: from spec.nodeName)", nodeName, ""))

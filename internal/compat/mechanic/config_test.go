@@ -105,12 +105,13 @@ func TestMissingFileLeavesTheDefaults(t *testing.T) {
 
 func TestI10BadInputIsRefusedWithFieldValueAndWhatIsAllowed(t *testing.T) {
 	for text, want := range map[string][]string{
-		"scheduledEvents: {freeze: maybe}":           {"line 1", "scheduledEvents.freeze", `"maybe"`, "true or false"},
-		"optional:\n  pollingInterval: 30s":          {"line 2", "optional.pollingInterval", `"30s"`, "whole number"},
-		"scheduledEvents: [freeze]":                  {"line 1", "scheduledEvents", "list"},
-		"runtimeEnv: prod\nRuntimeEnv: dev":          {"runtimeEnv", "already"},
-		"bypassNodeProblemDetector: 3":               {"bypassNodeProblemDetector", `"3"`, "true or false"},
-		"scheduledEvents: {freeze: true, freeze: 1}": {"freeze", "already"},
+		"scheduledEvents: {freeze: maybe}":                     {"line 1", "scheduledEvents.freeze", `"maybe"`, "true or false"},
+		"optional:\n  pollingInterval: 30s":                    {"line 2", "optional.pollingInterval", `"30s"`, "whole number"},
+		"optional: {fsCorrupt: true, pollingInterval: 300000}": {"optionalConditions.pollingInterval", "300000", "1 to 86400"},
+		"scheduledEvents: [freeze]":                            {"line 1", "scheduledEvents", "list"},
+		"runtimeEnv: prod\nRuntimeEnv: dev":                    {"runtimeEnv", "already"},
+		"bypassNodeProblemDetector: 3":                         {"bypassNodeProblemDetector", `"3"`, "true or false"},
+		"scheduledEvents: {freeze: true, freeze: 1}":           {"freeze", "already"},
 	} {
 		_, err := Parse([]byte(text), here)
 		if err == nil {
@@ -154,6 +155,9 @@ func FuzzParse(f *testing.F) {
 		c, err := Parse([]byte(text), []string{"MECHANIC_NODE_NAME=n", variable})
 		if err == nil && c.PollingInterval < 1 {
 			t.Errorf("polling interval %d", c.PollingInterval)
+		}
+		if a := c.Config(); err == nil && a.Validate() != nil {
+			t.Errorf("is taken, and the agent refuses it: %v", a.Validate())
 		}
 	})
 }
