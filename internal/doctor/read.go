@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -31,7 +32,8 @@ const (
 	extensions         = "apiextensions.k8s.io"
 	// atOnce bounds the requests that are under way together.
 	atOnce = 8
-	// readWithin bounds one request, so that an API server that answers nothing is told of too.
+	// readWithin bounds one request, such as one page of a list, where the caller has set no bound; so that an API server
+	// that answers nothing is told of too.
 	readWithin = 30 * time.Second
 )
 
@@ -71,6 +73,8 @@ type reader struct {
 }
 
 func newReader(config *rest.Config, f *Facts) (*reader, error) {
+	config = rest.CopyConfig(config)
+	config.Timeout = cmp.Or(config.Timeout, readWithin)
 	typed, plain := rest.CopyConfig(config), rest.CopyConfig(config)
 	typed.ContentType = "application/vnd.kubernetes.protobuf"
 	typed.AcceptContentTypes = typed.ContentType + ",application/json"
@@ -102,8 +106,6 @@ func (r *reader) run(ctx context.Context, tasks []task) {
 	group.SetLimit(atOnce)
 	for _, t := range tasks {
 		group.Go(func() error {
-			ctx, cancel := context.WithTimeout(ctx, readWithin)
-			defer cancel()
 			if err := t.read(ctx); err != nil {
 				r.mu.Lock()
 				defer r.mu.Unlock()
@@ -285,8 +287,6 @@ func (r *reader) theirs(ctx context.Context, p Part, right Right) error {
 
 // readClock takes the API server's time from the Date of an answer, which has whole seconds, and its version on the way.
 func (r *reader) readClock(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, readWithin)
-	defer cancel()
 	version, err := r.client.Discovery().ServerVersion()
 	if err == nil {
 		r.f.Server = version.GitVersion

@@ -1,0 +1,78 @@
+package doctor
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+)
+
+// slowPods is an API server that takes its time for each page of the pods, and forbids everything else.
+type slowPods struct {
+	t     *testing.T
+	pages int
+	takes time.Duration
+}
+
+func (s slowPods) RoundTrip(r *http.Request) (*http.Response, error) {
+	w := httptest.NewRecorder()
+	w.Header().Set("Content-Type", "application/json")
+	if r.URL.Path != "/api/v1/pods" {
+		w.WriteHeader(http.StatusForbidden)
+		_, _ = w.WriteString(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","message":"no","code":403}`)
+		return w.Result(), nil
+	}
+	select {
+	case <-time.After(s.takes):
+	case <-r.Context().Done():
+		return nil, r.Context().Err()
+	}
+	page, _ := strconv.Atoi(r.URL.Query().Get("continue"))
+	list := corev1.PodList{
+		TypeMeta: metav1.TypeMeta{Kind: "PodList", APIVersion: "v1"},
+		Items:    []corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-" + strconv.Itoa(page)}}},
+	}
+	if page+1 < s.pages {
+		list.Continue = strconv.Itoa(page + 1)
+	}
+	if err := json.NewEncoder(w).Encode(list); err != nil {
+		s.t.Error(err)
+	}
+	return w.Result(), nil
+}
+
+func TestEachPageOfALongListHasItsOwnTime(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		takes   time.Duration
+		timeout time.Duration // of the caller's own
+		read    bool
+	}{
+		{"all of them longer than one may take", readWithin * 2 / 3, 0, true},
+		{"one longer than that", readWithin * 2, 0, false},
+		{"one longer than that, and the caller has more patience", readWithin * 2, readWithin * 3, true},
+		{"one longer than the caller has patience", readWithin / 2, readWithin / 3, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				config := &rest.Config{
+					Host: "http://apiserver.test", QPS: -1, Timeout: tt.timeout, Transport: slowPods{t, 4, tt.takes},
+				}
+				f, err := Read(t.Context(), config, Options{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := f.Unread[readPods]; (err == nil) != tt.read || tt.read && len(f.Pods) != 4 {
+					t.Errorf("%d pods, %v", len(f.Pods), err)
+				}
+			})
+		})
+	}
+}
