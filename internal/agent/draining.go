@@ -210,7 +210,7 @@ func (a *Agent) startDrain(ctx context.Context, o order) {
 		Node: a.o.Node, PolicyOf: o.policyOf, Select: o.concerns, Terms: o.terms, Volumes: a.o.Volumes, Logger: a.log,
 		GraceSeconds: a.o.GraceSeconds, DisableEviction: a.o.DisableEviction, OnProgress: a.onProgress(run),
 		OnDrained: func(r drain.Receipt) { a.tell(work, func(context.Context) { a.stands(run, r) }) },
-		OnArrival: func() { a.tell(work, func(context.Context) { a.arrived(run) }) },
+		OnArrival: func() { a.tell(work, func(context.Context) { a.arrived(run) }) }, WasDrained: a.relied(),
 	})
 	a.drain = run
 	doing := "draining"

@@ -186,9 +186,11 @@ func (a *Agent) hold(ctx context.Context, h *handling, now time.Time) (time.Dura
 	return 0, nil
 }
 
-// awaitDrain goes on when the node is drained. Draining itself is steered for all notices together.
+// awaitDrain goes on when the node is drained, and known to be empty at this moment. Draining itself is steered for all notices together.
 func (a *Agent) awaitDrain(_ context.Context, h *handling, now time.Time) (time.Duration, error) {
 	switch {
+	case h.wantsEmpty() && !a.keptEmpty(now):
+		return whenAsked, nil
 	case h.drained(), h.Decision.Action == Acknowledge:
 		return 0, nil
 	case h.wantsDrain() && a.mustWait(h, now):

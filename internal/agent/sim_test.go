@@ -75,6 +75,7 @@ type machine struct {
 	writes  int                   // how often conditions were written
 	evicted time.Time             // when the pod was last asked to leave
 	events  []string              // reasons
+	peers   []string              // other machines that are said to be drained
 
 	source *teller
 	agent  *Agent
@@ -118,8 +119,25 @@ func (m *machine) copied() *kubeapi.Node {
 	return &n
 }
 
-// ListNodes finds no other machine.
-func (m *machine) ListNodes(context.Context, string) ([]kubeapi.Node, error) { return nil, nil }
+// ListNodes finds the peers, whatever it is asked for.
+func (m *machine) ListNodes(context.Context, string) ([]kubeapi.Node, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var all []kubeapi.Node
+	for _, name := range m.peers {
+		var n kubeapi.Node
+		n.Name, n.Spec.ProviderID = name, name
+		all = append(all, n)
+	}
+	return all, nil
+}
+
+// peerDrained has another machine be drained.
+func (m *machine) peerDrained(name string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.peers = append(m.peers, name)
+}
 
 // PatchNode applies what a JSON merge patch says of annotations, labels and unschedulable.
 func (m *machine) PatchNode(_ context.Context, _ string, patch []byte) (*kubeapi.Node, error) {

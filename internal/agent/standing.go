@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"slices"
 	"time"
 
 	"github.com/slipway-dev/slipway/internal/drain"
@@ -12,6 +13,20 @@ import (
 // wantsEmpty reports that the node was drained on account of this notice, and is to stay so.
 func (h *handling) wantsEmpty() bool {
 	return h.drained() && !h.over && !h.left && !h.unguarded && h.Decision.Action.drains()
+}
+
+// keptEmpty reports that no pod is being moved off the node, nor about to be. It is not known of a node whose pods have
+// not been listed yet, since the agent was restarted or another notice has come: one may have come to it meanwhile, or
+// have to leave for the other notice, and must not be killed on its way.
+func (a *Agent) keptEmpty(now time.Time) bool {
+	return a.drain != nil && a.drain.standing && !slices.ContainsFunc(a.inOrder(), func(h *handling) bool {
+		return h.wantsDrain() && !h.left && !a.mustWait(h, now)
+	})
+}
+
+// relied reports that a notice says that the node is drained, so that others may rely on it.
+func (a *Agent) relied() bool {
+	return slices.ContainsFunc(a.inOrder(), (*handling).wantsEmpty)
 }
 
 // underWay reports that pods are being moved off the node.

@@ -7,20 +7,33 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/slipway-dev/slipway/internal/cordon"
 	"github.com/slipway-dev/slipway/internal/notice"
 )
 
 // allowed counts approvals. It is safe for concurrent use.
 type allowed struct {
-	mu sync.Mutex
-	at []time.Time
+	mu  sync.Mutex
+	at  []time.Time
+	ids []string
+	// watched, if set, is the machine that must be empty whenever something is approved.
+	watched *machine
+	early   []string // the approvals that came when it was not
 }
 
-func (a *allowed) Approve(context.Context, ...string) error {
+func (a *allowed) Approve(_ context.Context, ids ...string) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.at = append(a.at, time.Now())
+	a.at, a.ids = append(a.at, time.Now()), append(a.ids, ids...)
+	if a.watched != nil && !a.watched.empty() {
+		a.early = append(a.early, ids...)
+	}
 	return nil
+}
+
+// approves has an agent approve by a, and know the machines of other nodes by their provider ID.
+func (a *allowed) approves(o *Options) {
+	o.Approver, o.Machine = a, func(id string) (string, error) { return id, nil }
 }
 
 func (a *allowed) count() int {
@@ -32,9 +45,7 @@ func (a *allowed) count() int {
 func TestAPodThatComesToADrainedNodeLeavesBeforeTheMachineMayGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, approved := newMachine(newCluster(), "n", 10*time.Second), &allowed{}
-		m.start(t, 0, func(o *Options) {
-			o.Approver, o.Machine = approved, func(id string) (string, error) { return id, nil }
-		})
+		m.start(t, 0, approved.approves)
 		reboot := announced(notice.Reboot, "r", time.Hour)
 		reboot.Resources = []string{"n", "peer"} // the peer is never drained, so that nothing may begin
 		m.source.say(reboot)
@@ -92,6 +103,83 @@ func TestAnAgentThatIsRestartedKeepsADrainedNodeEmpty(t *testing.T) {
 			t.Errorf("empty: %t, said to be drained %d times", m.empty(), m.times(DrainDone))
 		}
 		m.crash()
+	})
+}
+
+// TestAPodThatCameWhileTheAgentWasAwayLeavesBeforeTheMachineMayGo has the other machine of the event be drained
+// meanwhile.
+func TestAPodThatCameWhileTheAgentWasAwayLeavesBeforeTheMachineMayGo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine(newCluster(), "n", 10*time.Second)
+		approved := &allowed{watched: m}
+		m.start(t, 0, approved.approves)
+		reboot := announced(notice.Reboot, "r", time.Hour)
+		reboot.Resources = []string{"n", "peer"}
+		m.source.say(reboot)
+		time.Sleep(30 * time.Second)
+		m.crash()
+		m.replace()
+		m.peerDrained("peer")
+		m.start(t, 0, approved.approves)
+		time.Sleep(5 * time.Second)
+		if got := m.see().Labels[cordon.LabelKey("azure-r")]; m.asked().IsZero() || got != string(cordon.Draining) {
+			t.Errorf("asked at %s, labelled %q; want the pod on its way and the other machine told", m.asked(), got)
+		}
+		time.Sleep(25 * time.Second)
+		last := phase(m)
+		m.crash()
+		if len(approved.early) > 0 || approved.count() != 1 || last != Acknowledged {
+			t.Errorf("%d approvals, %v of them while the pod was there, phase %s", approved.count(), approved.early, last)
+		}
+	})
+}
+
+func TestAnAgentThatIsRestartedOnAnEmptyNodeLetsThePlatformBegin(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, approved := newMachine(newCluster(), "n", 10*time.Second), &allowed{}
+		m.start(t, 0, approved.approves)
+		reboot := announced(notice.Reboot, "r", time.Hour)
+		reboot.Resources = []string{"n", "peer"}
+		m.source.say(reboot)
+		time.Sleep(30 * time.Second)
+		m.crash()
+		m.peerDrained("peer")
+		m.start(t, 0, approved.approves)
+		time.Sleep(time.Second)
+		if approved.count() != 1 || phase(m) != Acknowledged {
+			t.Errorf("%d approvals, phase %s", approved.count(), phase(m))
+		}
+		m.crash()
+	})
+}
+
+func TestANodeThatIsDrainedAgainForAnotherNoticeMayNotGoForTheFirstMeanwhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine(newCluster(), "n", 20*time.Second)
+		m.pod.OwnerReferences = nil // it stays for a Reboot
+		approved := &allowed{watched: m}
+		m.start(t, 0, approved.approves)
+		reboot := announced(notice.Reboot, "r", time.Hour)
+		reboot.Resources = []string{"n", "peer"}
+		m.source.say(reboot)
+		time.Sleep(30 * time.Second)
+		if m.empty() || phase(m) != Drained {
+			t.Fatalf("empty: %t, phase %s; want it drained but for the pod that stays", m.empty(), phase(m))
+		}
+		terminate := announced(notice.Terminate, "t", 2*time.Hour)
+		terminate.Resources = []string{"n"}
+		time.Sleep(time.Second) // so that the peer is not asked for before the notice is there
+		m.peerDrained("peer")
+		m.source.say(reboot, terminate)
+		time.Sleep(10 * time.Second)
+		if got := m.see().Labels[cordon.LabelKey("azure-r")]; m.asked().IsZero() || got != string(cordon.Draining) {
+			t.Errorf("asked at %s, labelled %q for the first; want the pod on its way and the other machine told", m.asked(), got)
+		}
+		time.Sleep(20 * time.Second)
+		m.crash()
+		if len(approved.early) > 0 || approved.count() != 2 {
+			t.Errorf("approved: %v, of these while the pod was there: %v; want both, and none", approved.ids, approved.early)
+		}
 	})
 }
 

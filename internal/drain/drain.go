@@ -84,6 +84,9 @@ type Options struct {
 	// goroutine, and may block until ctx ends.
 	OnDrained func(Receipt)
 	OnArrival func()
+	// WasDrained says that the node was drained by an earlier drain, so that OnArrival is called for a pod that is found on
+	// it at the beginning, too.
+	WasDrained bool
 	// Volumes, if set, makes the drain wait afterwards until the drained pods' volumes are detached.
 	Volumes VolumeAPI
 	Logger  *slog.Logger
@@ -120,6 +123,7 @@ func New(api API, o Options) *Drain {
 		trouble: &gate{reason: Failing},
 		inbox:   newInbox(),
 		window:  newWindow(o.MaxInFlight),
+		relied:  o.WasDrained,
 	}
 }
 

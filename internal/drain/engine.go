@@ -50,6 +50,8 @@ type Drain struct {
 	inFlight int
 	window   *window
 	recount  recount
+	// relied is true while the node is drained as far as the caller knows.
+	relied bool
 	// background counts the goroutines of the watch and the requests.
 	background sync.WaitGroup
 }
@@ -121,6 +123,7 @@ func (d *Drain) conduct(ctx context.Context) Outcome {
 			return Cancelled
 		}
 		review := d.review(now)
+		d.sayArrival()
 		outcome, over := d.outcome(now)
 		if over {
 			d.report()

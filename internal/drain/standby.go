@@ -14,18 +14,28 @@ func (d *Drain) standBy(ctx context.Context) Outcome {
 		return Cancelled
 	}
 	d.o.OnDrained(receipt)
+	d.relied = true
 	d.forgetGone()
 	if !d.awaitArrival(ctx) {
 		return Cancelled
 	}
 	d.began = time.Now()
 	d.recount = recount{}
+	d.sayArrival()
+	return d.conduct(ctx)
+}
+
+// sayArrival takes back, once, that the node is drained, when a pod is on it that has to leave.
+func (d *Drain) sayArrival() {
 	first := slices.IndexFunc(d.order, (*podState).present)
-	d.o.Logger.Warn("a pod has come to a node that was drained", "node", d.o.Node, "pod", d.order[first].name())
+	if !d.relied || first < 0 {
+		return
+	}
+	d.relied = false
+	d.o.Logger.Warn("a pod that has to leave is on a node that was drained", "node", d.o.Node, "pod", d.order[first].name())
 	if d.o.OnArrival != nil {
 		d.o.OnArrival()
 	}
-	return d.conduct(ctx)
 }
 
 // awaitArrival returns true once a pod that has to leave is on the node, and false when ctx ends.
