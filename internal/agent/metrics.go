@@ -30,7 +30,7 @@ type Metrics struct {
 
 // obstacles are the label values of the pods that something keeps from leaving.
 var obstacles = []drain.Obstacle{
-	drain.Budget, drain.SeveralBudgets, drain.Busy, drain.NoRight, drain.Failing, drain.ByPolicy,
+	drain.Budget, drain.SeveralBudgets, drain.Busy, drain.NoRight, drain.Webhook, drain.Failing, drain.ByPolicy,
 }
 
 // pollOK is the result label of a poll that was read and understood; the others are azure.Class.

@@ -18,12 +18,24 @@ const namespaceGoes = "its namespace is being deleted, which deletes the pod"
 func isDenial(s *kubeapi.StatusError) bool {
 	switch s.Code {
 	case http.StatusTooManyRequests:
-		return hasCause(s, budgetCause) || strings.Contains(s.Message, "disruption budget")
+		return hasCause(s, budgetCause) || !isWebhook(s) && strings.Contains(s.Message, "disruption budget")
 	case http.StatusForbidden:
 		return strings.Contains(s.Message, "DisruptedPods map too big") ||
 			strings.Contains(s.Message, "pdb disruptions allowed is negative")
 	}
 	return false
+}
+
+// isWebhook recognises the no of an admission webhook, which speaks of one pod and may bear any code: KubeVirt's answers 429
+// to each eviction of a virtual machine. ToStatusErr in k8s.io/apiserver/pkg/admission/plugin/webhook/errors words it. One
+// that cannot be called is an error of the API server's.
+func isWebhook(s *kubeapi.StatusError) bool {
+	return strings.HasPrefix(s.Message, `admission webhook "`) && strings.Contains(s.Message, `" denied the request`)
+}
+
+// isFailure recognises a request that was not answered, or not carried out for no fault of its own. It may have worked.
+func isFailure(s *kubeapi.StatusError) bool {
+	return s == nil || s.Code >= http.StatusInternalServerError && !isSeveralBudgets(s) && !isWebhook(s)
 }
 
 func denialOf(s *kubeapi.StatusError) string {

@@ -180,7 +180,7 @@ func (d *Drain) accepted(p *podState, how Asked, given time.Duration, asked time
 // refused decides what an error means for the pod, and for those that wait for the same thing.
 func (d *Drain) refused(ctx context.Context, p *podState, how Asked, now time.Time, err error) {
 	status := kubeapi.AsStatus(err)
-	if status == nil || status.Code >= http.StatusInternalServerError && !isSeveralBudgets(status) {
+	if isFailure(status) {
 		p.mayHaveWorked(how)
 	}
 	if d.over || p.gone || ctx.Err() != nil {
@@ -207,6 +207,8 @@ func (d *Drain) refused(ctx context.Context, p *podState, how Asked, now time.Ti
 	case status.Code == http.StatusForbidden && how != Evicted && !d.o.DisableEviction:
 		p.mayDelete = false // eviction is all that is left to try
 		d.postpone(p, NoRight, said, now, firstPause)
+	case isWebhook(status):
+		d.postponeMore(p, Webhook, said, now)
 	case status.Code == http.StatusForbidden:
 		d.hold(p, d.budgets.gateOfRights(&p.pod, how), said, now, settledPause, settledPause)
 	case isBusy(err):
@@ -216,8 +218,7 @@ func (d *Drain) refused(ctx context.Context, p *podState, how Asked, now time.Ti
 	default:
 		// A conflict means that the pod was replaced under our request. "Not found" may also speak of a budget that was
 		// deleted while the API server asked it. The watch will tell which; until it does, the pod is there (I7).
-		p.pause = min(max(2*p.pause, firstPause), lastPause)
-		d.postpone(p, Failing, said, now, p.pause)
+		d.postponeMore(p, Failing, said, now)
 	}
 }
 
@@ -250,6 +251,12 @@ func (d *Drain) postpone(p *podState, reason Obstacle, detail string, now time.T
 	p.obstruct(reason, "", detail, now)
 	p.delay(reason, detail, now)
 	p.notBefore = now.Add(d.hasten(pause, now))
+}
+
+// postponeMore makes a pod wait, longer each time, for something that concerns no other.
+func (d *Drain) postponeMore(p *podState, reason Obstacle, detail string, now time.Time) {
+	p.pause = min(max(2*p.pause, firstPause), lastPause)
+	d.postpone(p, reason, detail, now, p.pause)
 }
 
 // hasten shortens a pause to a part of what is left before the deadline.

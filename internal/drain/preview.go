@@ -202,6 +202,8 @@ func (d *Drain) foretell(p *podState, err error, now time.Time) {
 		p.obstruct(SeveralBudgets, "", d.budgets.explain(SeveralBudgets, &p.pod, status.Message), now)
 	case isNamespaceTerminating(status):
 		p.obstruct(Failing, "", namespaceGoes, now)
+	case isWebhook(status):
+		p.obstruct(Webhook, "", status.Message, now)
 	case status.Code == http.StatusForbidden:
 		p.obstruct(NoRight, "", status.Message, now)
 	case status.Code == http.StatusTooManyRequests:

@@ -20,6 +20,8 @@ const (
 	Busy Obstacle = "api-server-busy"
 	// NoRight: a right is missing.
 	NoRight Obstacle = "forbidden"
+	// Webhook: an admission webhook denies the request.
+	Webhook Obstacle = "admission-webhook"
 	// Failing: any other error.
 	Failing Obstacle = "error"
 	// EarlierWave: pods of lower priority leave first.

@@ -52,8 +52,7 @@ func newWindow(most int) *window { return &window{size: min(firstWindow, most), 
 func (w *window) heard(sent, answered time.Time, err error) {
 	took := answered.Sub(sent)
 	status := kubeapi.AsStatus(err)
-	w.failing = err != nil && (status == nil || isBusy(err) ||
-		status.Code >= http.StatusInternalServerError && !isSeveralBudgets(status))
+	w.failing = err != nil && (isFailure(status) || isBusy(err))
 	switch {
 	case w.failing || took > slowly:
 		if sent.After(w.shrunk) {
@@ -67,7 +66,7 @@ func (w *window) heard(sent, answered time.Time, err error) {
 // isBusy recognises an overloaded API server's 429.
 func isBusy(err error) bool {
 	status := kubeapi.AsStatus(err)
-	return status != nil && status.Code == http.StatusTooManyRequests && !isDenial(status)
+	return status != nil && status.Code == http.StatusTooManyRequests && !isDenial(status) && !isWebhook(status)
 }
 
 // spread makes a pause up to twice as long, by chance: those who were refused together must not come back together.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -66,14 +67,16 @@ func TestTheWindowFollowsTheAnswers(t *testing.T) {
 	}
 	busy := &kubeapi.StatusError{Code: 429}
 	denied := &kubeapi.StatusError{Code: 429, Causes: []kubeapi.Cause{{Reason: budgetCause}}}
+	webhook := &kubeapi.StatusError{Code: 429, Message: `admission webhook "a.b" denied the request: it moves`}
 	for i, step := range []struct {
 		sent, took time.Duration
 		err        error
 		want       int
 	}{
 		{0, time.Millisecond, nil, 5},
-		{0, time.Millisecond, denied, 6}, // a budget's no is an answer like any other
-		{0, 600 * time.Millisecond, nil, 6},
+		{0, time.Millisecond, denied, 6},  // a budget's no is an answer like any other
+		{0, time.Millisecond, webhook, 7}, // and so is a webhook's
+		{0, 600 * time.Millisecond, nil, 7},
 		{time.Second, 2 * time.Second, nil, 3},
 		{time.Second, 2 * time.Second, nil, 3}, // they were under way together
 		{4 * time.Second, time.Millisecond, busy, 1},
@@ -165,4 +168,62 @@ func TestAPodWhoseTurnNeverCameIsDeletedInTimeWhenTheOthersEvictionsFail(t *test
 			}
 		}
 	})
+}
+
+// TestAPodThatAWebhookDeniesHoldsUpNoOther has a webhook that denies every eviction of one pod, with a code of its choice:
+// that of KubeVirt answers 429 for each pod with a virtual machine in it, which it moves by itself.
+func TestAPodThatAWebhookDeniesHoldsUpNoOther(t *testing.T) {
+	for _, code := range []int{429, 403, 500} {
+		t.Run(fmt.Sprint(code), func(t *testing.T) {
+			simulate(t, func(t *testing.T, s *sim) {
+				vm := s.pod("virt-launcher", grace(3*time.Minute), unowned)
+				s.fault = func(c call) *fault {
+					if c.verb == "evict" && c.UID == vm.UID {
+						return &fault{err: &kubeapi.StatusError{
+							Code: code, Message: `admission webhook "evict.kubevirt.io" denied the request: it is being moved`,
+						}}
+					}
+					return nil
+				}
+				held := s.pod("held", label("app", "held"))
+				b := s.budget("held", 1, 1, map[string]string{"app": "held"})
+				time.AfterFunc(10*time.Second, func() {
+					s.mu.Lock()
+					defer s.mu.Unlock()
+					b.healthy = 0
+					s.shout()
+				})
+				var free []*simPod
+				for i := range 10 {
+					free = append(free, s.pod(fmt.Sprint("web-", i), ofItsOwn(i)))
+				}
+				began := time.Now()
+				var last Progress
+				r, err := drained(t, s, Options{Terms: within(10 * time.Minute), OnProgress: func(p Progress) {
+					if time.Since(began) < 5*time.Second {
+						last = p
+					}
+				}})
+				wantOutcome(t, r, err, Drained)
+				for _, p := range free {
+					if got := receiptOf(t, r, p); got.Asked != Evicted || got.AskedAt.Sub(began) > 3*time.Second {
+						t.Errorf("%s: asked %s after %s", got.Name, got.Asked, got.AskedAt.Sub(began))
+					}
+				}
+				if got := receiptOf(t, r, held); got.Asked != Evicted || got.AskedAt.Sub(began) > 12*time.Second {
+					t.Errorf("%s: asked %s after %s", got.Name, got.Asked, got.AskedAt.Sub(began))
+				}
+				if got := receiptOf(t, r, vm); got.Asked != Forced || got.AskedAt.Sub(began) < 6*time.Minute {
+					t.Errorf("%s: asked %s after %s", got.Name, got.Asked, got.AskedAt.Sub(began))
+				}
+				if n := len(s.asked("evict", vm)); n > 400 {
+					t.Errorf("the webhook was asked %d times", n)
+				}
+				i := slices.IndexFunc(last.Blocked, func(b Blocked) bool { return b.Pod == "virt-launcher" })
+				if i < 0 || !strings.Contains(last.Blocked[i].Detail, "evict.kubevirt.io") || last.Blocked[i].Reason != Webhook {
+					t.Errorf("what it waits for is not said: %v", last.Blocked)
+				}
+			})
+		})
+	}
 }
