@@ -1405,3 +1405,45 @@ func TestPodsThatOutliveTheMachineAreLeft(t *testing.T) {
 		}
 	})
 }
+
+// slowlyListed is a sim whose first list is overtaken by the watch: a pod is bound after it was read, and before it is
+// answered.
+type slowlyListed struct {
+	*sim
+
+	bind func()
+}
+
+func (s *slowlyListed) ListPodsOn(ctx context.Context, node string) ([]kubeapi.Pod, error) {
+	pods, err := s.sim.ListPodsOn(ctx, node)
+	if s.bind != nil {
+		s.bind()
+		s.bind = nil
+		time.Sleep(time.Second)
+	}
+	return pods, err
+}
+
+func TestI7APodThatComesDuringTheLastListIsNotTakenForGone(t *testing.T) {
+	simulate(t, func(t *testing.T, s *sim) {
+		s.pod("web")
+		api := &slowlyListed{sim: s, bind: func() { s.pod("late") }}
+		r, err := Run(t.Context(), api, Options{Node: node, Terms: within(time.Minute)})
+		wantOutcome(t, r, err, Drained)
+		if p := receiptNamed(t, r, "late"); p.Asked != Evicted || p.End != Stopped || s.bound() > 0 {
+			t.Errorf("%d pods are on the node; of the late one: %+v", s.bound(), p)
+		}
+	})
+}
+
+func TestADaemonPodThatComesDuringTheLastListIsStillThere(t *testing.T) {
+	simulate(t, func(t *testing.T, s *sim) {
+		s.pod("web")
+		api := &slowlyListed{sim: s, bind: func() { s.pod("late", ownedBy("DaemonSet")) }}
+		r, err := Run(t.Context(), api, Options{Node: node, Terms: within(time.Minute)})
+		wantOutcome(t, r, err, Drained)
+		if p := receiptNamed(t, r, "late"); p.Asked != NotAsked || p.End != StillThere {
+			t.Errorf("%+v", p)
+		}
+	})
+}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -165,13 +166,18 @@ func (d *Drain) failed(err error) {
 
 func (d *Drain) replace(all []kubeapi.Pod, now time.Time) {
 	d.listed, d.listErr = true, nil
+	d.update(all, slices.Collect(maps.Keys(d.pods)), now)
+}
+
+// update takes in a list. Of the pods in known, those that are not in it are gone.
+func (d *Drain) update(all []kubeapi.Pod, known []string, now time.Time) {
 	there := make(map[string]bool, len(all))
 	for _, p := range all {
 		there[p.UID] = true
 		d.see(p, now)
 	}
-	for uid, p := range d.pods {
-		if !there[uid] {
+	for _, uid := range known {
+		if p := d.pods[uid]; p != nil && !there[uid] {
 			p.leave(now)
 		}
 	}
@@ -285,6 +291,7 @@ func (d *Drain) count(ctx context.Context, now time.Time) time.Time {
 		return at
 	}
 	r.asking = true
+	known := slices.Collect(maps.Keys(d.pods)) // the watch may be the first to tell of one that came after the list was made
 	d.background.Go(func() {
 		pods, err := d.listPods(ctx)
 		d.inbox.put(func(now time.Time) {
@@ -294,8 +301,8 @@ func (d *Drain) count(ctx context.Context, now time.Time) time.Time {
 				d.failed(err)
 				return
 			}
-			d.replace(pods, now)
-			r.done = true
+			d.update(pods, known, now)
+			r.done = true // unless one that has to leave has come meanwhile
 		})
 	})
 	return time.Time{}
