@@ -112,7 +112,9 @@ func (a *Agent) steer(ctx context.Context) {
 		a.stopDrain()
 		a.startDrain(ctx, want)
 	case !a.drain.order.equal(want):
-		a.log.Info("the drain's time has changed", "deadline", want.terms.Deadline, "giveUp", want.terms.GiveUp)
+		if a.underWay() {
+			a.log.Info("the drain's time has changed", "deadline", want.terms.Deadline, "giveUp", want.terms.GiveUp)
+		}
 		a.drain.order = want
 		a.drain.drain.SetTerms(want.terms)
 	}
@@ -161,7 +163,8 @@ func (a *Agent) sayDraining(now time.Time) {
 }
 
 // wanted adds up what the notices ask for, and the earliest end of time. A Freeze or a condition only limits how long
-// the drain tries, since nothing of the node is lost to it; of several, the one that has the most time.
+// the drain tries, since nothing of the node is lost to it; of several, the one that has the most time. A drained node is
+// kept empty for as long as its notices last.
 func (a *Agent) wanted(now time.Time) (order, bool) {
 	o := order{terms: drain.Terms{Margin: a.o.Margin}}
 	endless := false
@@ -179,6 +182,8 @@ func (a *Agent) wanted(now time.Time) (order, bool) {
 				o.terms.Deadline = due
 			}
 			continue
+		case h.drained():
+			continue // a pod that comes to the node has it begin anew, and then has its own time
 		case due.IsZero() && a.o.ConditionDrain > 0:
 			due = h.Began.Add(a.o.ConditionDrain)
 		}

@@ -183,6 +183,51 @@ func TestANodeThatIsDrainedAgainForAnotherNoticeMayNotGoForTheFirstMeanwhile(t *
 	})
 }
 
+// TestANodeThatWasDrainedForAConditionIsKeptEmptyHoweverLongAgo has a pod come, or the agent be restarted, when the time
+// that a condition has for its drain is over.
+func TestANodeThatWasDrainedForAConditionIsKeptEmptyHoweverLongAgo(t *testing.T) {
+	for name, restarted := range map[string]bool{"after a restart": true, "by the same agent": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := newMachine(newCluster(), "n", 10*time.Second)
+				m.source.name = "condition"
+				start := func() {
+					m.start(t, 0, func(o *Options) {
+						o.Impact.Conditions = map[string]Action{"X": Drain}
+						o.ConditionDrain = 30 * time.Minute
+					})
+				}
+				start()
+				m.source.say(announced(notice.Condition, "X", 0))
+				time.Sleep(31 * time.Minute)
+				if restarted {
+					m.crash()
+					start()
+					time.Sleep(10 * time.Second)
+				}
+				m.replace()
+				m.tellPods()
+				time.Sleep(30 * time.Second)
+				if !m.empty() || phase(m) != Drained || m.said(string(DrainFailed)) {
+					t.Errorf("empty: %t, phase %s, Events %v", m.empty(), phase(m), m.events)
+				}
+				m.denied("web") // and its time is counted anew
+				m.replace()
+				m.tellPods()
+				time.Sleep(29 * time.Minute)
+				if phase(m) != Draining {
+					t.Errorf("phase %s within the time of the pod that came last", phase(m))
+				}
+				time.Sleep(2 * time.Minute)
+				if phase(m) != NotDrained || m.times(DrainFailed) != 1 {
+					t.Errorf("phase %s when its time is over, Events %v", phase(m), m.events)
+				}
+				m.crash()
+			})
+		})
+	}
+}
+
 // phase is that of the machine's only notice.
 func phase(m *machine) Phase {
 	answer := make(chan Phase, 1)
