@@ -56,6 +56,8 @@ type drainRun struct {
 	drain  *drain.Drain
 	cancel context.CancelFunc
 	done   chan struct{}
+	// receipt is of all that has not been handed out by OnDrained, once done is closed.
+	receipt drain.Receipt
 	// standing is true from when the node was drained until another pod comes to it.
 	standing bool
 	// asked is true once every pod has been asked; quietUntil is when what waits for that does no longer.
@@ -226,6 +228,7 @@ func (a *Agent) startDrain(ctx context.Context, o order) {
 	go func() {
 		defer close(run.done)
 		receipt, err := run.drain.Run(work)
+		run.receipt = receipt
 		a.tell(work, func(context.Context) { a.drainEnded(run, receipt, err) })
 	}()
 }
@@ -300,10 +303,12 @@ func (a *Agent) book(r drain.Receipt, err error) {
 // mostLogged bounds what is logged of the pods of one drain. A container runtime splits lines of more than 16 KiB.
 const mostLogged = 20
 
-// logPods logs the pods that did not end as they should have, a line each.
+// logPods logs the pods that did not end as they should have, a line each. After a drain that was stopped those that are
+// left do not count: nobody wants them to go any more, or another drain sees to them.
 func (a *Agent) logPods(r drain.Receipt) {
 	odd := slices.DeleteFunc(slices.Clone(r.Pods), func(p drain.PodReceipt) bool {
-		return p.Action == drain.Leave || !p.Left() && p.End != drain.Killed && p.Asked != drain.Forced
+		left := p.Left() && r.Outcome != drain.Cancelled
+		return p.Action == drain.Leave || !left && p.End != drain.Killed && p.Asked != drain.Forced
 	})
 	for _, p := range first(odd, mostLogged) {
 		a.log.Warn("pod did not end in its own time", "namespace", p.Namespace, "pod", p.Name, "owner", p.Owner,
@@ -340,7 +345,20 @@ func (a *Agent) stopDrain() {
 	run.cancel()
 	<-run.done
 	a.events.hush.until(time.Time{})
-	a.log.Info("drain stopped", "for", run.order.kinds())
+	a.log.Info("drain stopped", "for", run.order.kinds(), "summary", run.receipt.Summary())
+	if !run.standing || run.receipt.Touched() > 0 {
+		a.bookStopped(run.receipt)
+	}
+}
+
+// bookStopped takes into the books what a drain had done when it was stopped, and says so where a pod was deleted past what
+// blocked its eviction (I2).
+func (a *Agent) bookStopped(r drain.Receipt) {
+	a.o.Metrics.receipt(r)
+	a.logPods(r)
+	if slices.ContainsFunc(r.Pods, func(p drain.PodReceipt) bool { return p.Asked == drain.Forced }) {
+		a.events.emit(drainStopped(r))
+	}
 }
 
 // stopDrainUnlessNeeded ends the drain before the node is given back, when no other notice wants it.

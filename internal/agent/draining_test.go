@@ -1,12 +1,14 @@
 package agent
 
 import (
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/slipway-dev/slipway/internal/cordon"
 	"github.com/slipway-dev/slipway/internal/notice"
+	"github.com/slipway-dev/slipway/internal/observe"
 )
 
 // drainMessage is that of the node's condition DrainInProgress; empty without one.
@@ -66,5 +68,53 @@ func TestADrainThatNothingBlocksWritesConditionsWhenItBeginsAndWhenItEnds(t *tes
 			t.Errorf("the conditions were written %d times, want 2; the pod has left: %t", n, m.empty())
 		}
 		m.crash()
+	})
+}
+
+func TestI2WhatADrainForcedIsSaidAlsoWhenItsNoticeIsWithdrawn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine(newCluster(), "n", 5*time.Minute)
+		m.denied("web")
+		registry := observe.NewRegistry()
+		m.start(t, 0, func(o *Options) { o.Metrics = NewMetrics(registry) })
+		m.source.say(announced(notice.Preempt, "p", 20*time.Minute))
+		for m.asked().IsZero() {
+			time.Sleep(time.Second)
+		}
+		time.Sleep(time.Minute)
+		m.source.say()
+		time.Sleep(10 * time.Minute)
+		page := scrape(t, registry)
+		for _, want := range []string{`slipway_drain_forced_pods_total 1`, `slipway_drains_total{outcome="cancelled"} 1`} {
+			if !strings.Contains(page, want+"\n") {
+				t.Errorf("no %s in\n%s", want, page)
+			}
+		}
+		if m.times(DrainStopped) != 1 {
+			t.Errorf("Events %v", m.events)
+		}
+		m.crash()
+	})
+}
+
+func TestADrainThatEndsIsCountedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine(newCluster(), "n", 10*time.Second)
+		registry := observe.NewRegistry()
+		m.start(t, 0, func(o *Options) { o.Metrics = NewMetrics(registry) })
+		m.source.say(announced(notice.Reboot, "r", time.Hour))
+		time.Sleep(time.Minute)
+		m.source.say()
+		time.Sleep(time.Minute)
+		m.crash()
+		page := scrape(t, registry)
+		for _, want := range []string{`slipway_drains_total{outcome="drained"} 1`, `slipway_drains_total{outcome="cancelled"} 0`} {
+			if !strings.Contains(page, want+"\n") {
+				t.Errorf("no %s in\n%s", want, page)
+			}
+		}
+		if m.said(string(DrainStopped)) {
+			t.Errorf("Events %v", m.events)
+		}
 	})
 }

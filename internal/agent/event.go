@@ -96,6 +96,10 @@ func notDrained(r drain.Receipt, err error) event {
 	return warning(DrainFailed, "%s. %v", r.Summary(), err)
 }
 
+func drainStopped(r drain.Receipt) event {
+	return warning(DrainStopped, "the drain was stopped. %s", r.Summary())
+}
+
 func acknowledged(n notice.Notice, d Decision) event {
 	if d.Action == Acknowledge {
 		return normal(NoticeApproved, "told %s that %s (%s) may begin: %s", n.Source, n.Type, n.ID, d.Reason).of(n)

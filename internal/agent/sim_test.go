@@ -312,7 +312,7 @@ func (m *machine) conditionWrites() int {
 	return m.writes
 }
 
-func (m *machine) DeletePod(ctx context.Context, r kubeapi.Removal) error { return m.Evict(ctx, r) }
+func (m *machine) DeletePod(_ context.Context, r kubeapi.Removal) error { return m.remove(r.UID) }
 
 // remove has the pod stop in its time.
 func (m *machine) remove(uid string) error {

@@ -34,8 +34,11 @@ func (a *Agent) underWay() bool { return a.drain != nil && !a.drain.standing }
 
 // stands records that the node is drained.
 func (a *Agent) stands(run *drainRun, r drain.Receipt) {
-	if a.drain != run {
-		return // it was stopped, and another may be under way
+	if a.drain != run { // it was stopped, and another may be under way
+		if r.Touched() > 0 {
+			a.bookStopped(r)
+		}
+		return
 	}
 	run.standing = true
 	a.events.hush.until(time.Time{})

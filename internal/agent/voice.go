@@ -30,6 +30,9 @@ const (
 	DrainDone EventReason = "Drained"
 	// DrainFailed is Warning, on Node: a drain has ended with pods left.
 	DrainFailed EventReason = "NotDrained"
+	// DrainStopped is Warning, on Node: a drain was stopped, as its notice is over or another takes its place, that had deleted
+	// pods past what blocked their eviction.
+	DrainStopped EventReason = "DrainStopped"
 	// NoticeApproved is Normal, on Node: the cloud was told that it may begin early.
 	NoticeApproved EventReason = "Acknowledged"
 	// NoticeOver is Normal, on Node: the notice is finished or was cancelled, and the machine lives.
