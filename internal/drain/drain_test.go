@@ -1447,3 +1447,20 @@ func TestADaemonPodThatComesDuringTheLastListIsStillThere(t *testing.T) {
 		}
 	})
 }
+
+func TestAPodThatIsGoneIsNotReviewedAnyMore(t *testing.T) {
+	simulate(t, func(t *testing.T, s *sim) {
+		pod := s.pod("batch", annotation(protection.DoNotDisrupt, "4h")).snapshot()
+		d := New(s, Options{Node: node, Policy: &Policy{Protected: Leave}})
+		d.see(pod, time.Now())
+		if next := d.review(time.Now()); next != pod.CreationTimestamp.Add(4*time.Hour) {
+			t.Errorf("while it is there it is reviewed at %s", next)
+		}
+		d.forget(pod, time.Now())
+		for _, at := range []time.Duration{0, 5 * time.Hour} {
+			if next := d.review(time.Now().Add(at)); !next.IsZero() {
+				t.Errorf("after %s it is reviewed at %s", at, next)
+			}
+		}
+	})
+}

@@ -231,6 +231,9 @@ func (d *Drain) judge(p *podState, now time.Time) {
 func (d *Drain) review(now time.Time) time.Time {
 	var next time.Time
 	for _, p := range d.order {
+		if p.gone {
+			continue
+		}
 		if p.asked == NotAsked && !p.requesting && !p.terminating() && !p.reviewAt.IsZero() {
 			if !now.Before(p.reviewAt) {
 				d.judge(p, now)
