@@ -128,7 +128,6 @@ type Agent struct {
 
 	ready atomic.Bool // the node has been read
 
-	uid      string
 	keeper   *cordon.Keeper
 	restored bool
 	// snapshots are the latest by source; a source that has not been read since the start has none.
@@ -151,7 +150,7 @@ func New(o Options) *Agent {
 		o: o, log: o.Log, handled: map[string]*handling{}, snapshots: map[string]notice.Snapshot{},
 		wake: make(chan func(context.Context), 16),
 	}
-	a.events = newEvents(o.API, o.Node, func() string { return a.uid }, func() { o.Metrics.EventsFailed.Inc() }, o.Voice)
+	a.events = newEvents(o.API, o.Node, func() { o.Metrics.EventsFailed.Inc() }, o.Voice)
 	a.announcer = newAnnouncer(&a.o)
 	return a
 }
@@ -320,7 +319,7 @@ func (a *Agent) restore(ctx context.Context) error {
 	if a.keeper, err = cordon.New(a.o.API, node.Name, node.UID); err != nil {
 		return err
 	}
-	a.uid = node.UID
+	a.events.about(node.UID)
 	records, problems := cordon.List(node)
 	for _, err := range problems {
 		a.log.Error("annotation on the node cannot be understood, and stays", "err", err)

@@ -138,7 +138,7 @@ func waitingForTurn(n notice.Notice, holders []string, until time.Time) event {
 type events struct {
 	api     EventAPI
 	node    string
-	uid     func() string
+	uid     atomic.Pointer[string] // of the Node, as it was last read
 	queue   chan written
 	hush    *hush // nothing is written while it lasts
 	failed  func()
@@ -152,12 +152,15 @@ type EventAPI interface {
 	CreateEvent(ctx context.Context, e kubeapi.Event) error
 }
 
-func newEvents(api EventAPI, node string, uid func() string, failed func(), voice Voice) *events {
+func newEvents(api EventAPI, node string, failed func(), voice Voice) *events {
 	return &events{
-		api: api, node: node, uid: uid, queue: make(chan written, eventQueue), hush: newHush(), failed: failed, voice: voice,
+		api: api, node: node, queue: make(chan written, eventQueue), hush: newHush(), failed: failed, voice: voice,
 		process: strconv.FormatInt(time.Now().UnixNano(), 36),
 	}
 }
+
+// about says which Node of its name what is emitted from now on is about.
+func (w *events) about(uid string) { w.uid.Store(&uid) }
 
 // emit queues e, or drops and counts it when the API server has been away for long.
 func (w *events) emit(e event) {
@@ -165,9 +168,13 @@ func (w *events) emit(e event) {
 	if !spoken {
 		return
 	}
+	queued := written{Words: words, at: time.Now()}
+	if uid := w.uid.Load(); uid != nil {
+		queued.node = *uid
+	}
 	w.unsaid.Add(1)
 	select {
-	case w.queue <- written{words, time.Now()}:
+	case w.queue <- queued:
 	default:
 		w.unsaid.Add(-1)
 		w.failed()
@@ -178,7 +185,8 @@ func (w *events) emit(e event) {
 type written struct {
 	Words
 
-	at time.Time // when what it tells of was so
+	at   time.Time // when what it tells of was so
+	node string    // the UID of the Node that it is about
 }
 
 // words are the voice's for an event, or else its own.
@@ -223,7 +231,7 @@ func (w *events) object(e written, serial int) kubeapi.Event {
 			Name:      fmt.Sprintf("%s.%s.%d", w.node, w.process, serial),
 			Namespace: "default",
 		},
-		InvolvedObject: kubeapi.ObjectReference{APIVersion: "v1", Kind: "Node", Name: w.node, UID: w.uid()},
+		InvolvedObject: kubeapi.ObjectReference{APIVersion: "v1", Kind: "Node", Name: w.node, UID: e.node},
 		Type:           e.Type, Reason: e.Reason, Message: observe.Clip(e.Message, maxMessage),
 		FirstTimestamp: e.at, LastTimestamp: e.at, Count: 1,
 	}

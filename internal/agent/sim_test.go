@@ -75,6 +75,7 @@ type machine struct {
 	writes  int                   // how often conditions were written
 	evicted time.Time             // when the pod was last asked to leave
 	events  []string              // reasons
+	about   []string              // the UIDs of the Nodes that these are about
 	peers   []string              // other machines that are said to be drained
 
 	source *teller
@@ -343,7 +344,7 @@ func (m *machine) FollowBudgets(ctx context.Context, _ string, h kubeapi.Handler
 func (m *machine) CreateEvent(_ context.Context, e kubeapi.Event) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.events = append(m.events, e.Reason)
+	m.events, m.about = append(m.events, e.Reason), append(m.about, e.InvolvedObject.UID)
 	return nil
 }
 

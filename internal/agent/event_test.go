@@ -1,0 +1,31 @@
+package agent
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestAnEventIsAboutTheNodeThatItTellsOf has a node be made anew, under another UID, while an Event of the old one waits.
+func TestAnEventIsAboutTheNodeThatItTellsOf(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine(newCluster(), "n", time.Second)
+		m.start(t, 0, nil)
+		time.Sleep(time.Second)
+		m.agent.events.hush.until(time.Now().Add(time.Minute))
+		m.agent.events.emit(uncordoned())
+		m.mu.Lock()
+		m.node.UID = "uid-new"
+		m.mu.Unlock()
+		m.agent.wake <- func(context.Context) { m.agent.restored = false }
+		time.Sleep(time.Second)
+		m.agent.events.emit(uncordoned())
+		time.Sleep(time.Minute)
+		m.crash()
+		if want := []string{"uid-n", "uid-new"}; !slices.Equal(m.about, want) {
+			t.Errorf("the Events are about %v, want %v", m.about, want)
+		}
+	})
+}
