@@ -545,6 +545,9 @@ func (u *Updater) work(ctx context.Context, w *work) {
 // step does what is due, and reports that the update is over.
 func (u *Updater) step(ctx context.Context, w *work) bool {
 	held := u.slot.Held() // before the record is read, which nobody else writes from then on
+	if !held {
+		u.slot.Want(true, time.Time{}) // as it is already, but for one that was given back in between
+	}
 	if !held || u.isBehind(w) {
 		over, err := u.catchUp(ctx, w, held)
 		if over || !held || err != nil {
@@ -678,8 +681,8 @@ func (u *Updater) finish(ctx context.Context, w *work, outcome *Outcome) bool {
 // end has those who wait told how the update ended, and leaves the pool to others.
 func (u *Updater) end(w *work, over *Update) {
 	u.mu.Lock()
+	u.slot.Want(false, time.Time{}) // before the next one can want it, which would have it taken away
 	*w.update, u.current = *over, nil
 	u.mu.Unlock()
-	u.slot.Want(false, time.Time{})
 	close(w.over)
 }
