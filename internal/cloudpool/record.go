@@ -81,8 +81,8 @@ type Turn struct {
 
 // trouble is what a retirement was last blocked by.
 type trouble struct {
-	code, message string
-	since         time.Time
+	code  string
+	since time.Time
 }
 
 // TurnState is how far a machine's way out is.

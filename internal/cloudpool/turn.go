@@ -188,16 +188,26 @@ func (u *Updater) followMachine(ctx context.Context, up *Update, t *Turn, save f
 	if err != nil {
 		return nil, backendFailure("reading the pool", err)
 	}
-	there := slices.ContainsFunc(pool.Machines, func(m api.Machine) bool { return m.ID == t.Machine && !ended(&m, u.o.Backend) })
+	there := u.there(&pool, t.Machine)
 	switch {
 	case there && t.Operation == nil:
 		err = u.terminate(ctx, up, t, &pool, save)
 	case there:
 		return u.stillThere(ctx, up, t)
-	case pool.Timestamp.After(t.Since) || time.Since(t.Since) > u.o.Pace.Trouble:
+	case u.isGone(&pool, t):
 		t.State = Gone
 	}
 	return nil, err
+}
+
+// there reports that a pool has a machine that has not ended.
+func (u *Updater) there(pool *api.Pool, machine string) bool {
+	return slices.ContainsFunc(pool.Machines, func(m api.Machine) bool { return m.ID == machine && !ended(&m, u.o.Backend) })
+}
+
+// isGone reports that a machine is gone, by an observation that is newer than its turn.
+func (u *Updater) isGone(pool *api.Pool, t *Turn) bool {
+	return !u.there(pool, t.Machine) && (pool.Timestamp.After(t.Since) || time.Since(t.Since) > u.o.Pace.Trouble)
 }
 
 // stillThere looks at a termination that was taken and has not begun. One that has failed, or that takes too long, ends the
@@ -227,7 +237,7 @@ func (u *Updater) followRetirement(ctx context.Context, up *Update, t *Turn) (*O
 	}
 	if rt == nil {
 		if t.Seen || t.Adopted {
-			t.State, t.Why = Refused, "its NodeRetirement was deleted: somebody has called it off"
+			return nil, u.forgotten(ctx, t)
 		}
 		return nil, nil // it was never made, and its turn is dropped
 	}
@@ -244,44 +254,72 @@ func (u *Updater) followRetirement(ctx context.Context, up *Update, t *Turn) (*O
 	return nil, nil
 }
 
-// heldUp looks at a retirement that does not come on. One that waits for its group's budget for too long is called off,
+// forgotten looks what has become of a machine whose NodeRetirement is no longer there. It was called off, unless the machine is
+// gone: the record of a retirement that has succeeded need not be kept.
+func (u *Updater) forgotten(ctx context.Context, t *Turn) error {
+	pool, err := u.o.Backend.Pool(ctx)
+	switch {
+	case err != nil:
+		return backendFailure("reading the pool", err)
+	case u.there(&pool, t.Machine):
+		t.State, t.Why = Refused, "its NodeRetirement was deleted: somebody has called it off"
+	case u.isGone(&pool, t):
+		t.State, t.Why = Gone, ""
+	}
+	return nil
+}
+
+// heldUp looks at a retirement that does not come on. One that does not begin, as for its group's budget, is called off after a while,
 // so that another machine can go. One whose node is gone and whose machine its cloud does not delete goes on, and the
 // client is told.
 func (u *Updater) heldUp(ctx context.Context, up *Update, t *Turn, rt *v1alpha1.NodeRetirement) (*Outcome, error) {
 	if rt.Status.Phase == "" {
 		return u.unseen(ctx, up, t, rt)
 	}
+	admitted := meta.IsStatusConditionTrue(rt.Status.Conditions, v1alpha1.RetirementAdmitted)
+	code, message := notBegun, rt.Status.Message
 	blocked := meta.FindStatusCondition(rt.Status.Conditions, v1alpha1.RetirementBlocked)
-	if blocked == nil || blocked.Status != metav1.ConditionTrue {
+	switch {
+	case blocked != nil && blocked.Status == metav1.ConditionTrue:
+		code, message = blocked.Reason, blocked.Message
+	case admitted || rt.Status.Phase != v1alpha1.Pending:
 		t.trouble = nil
 		return nil, nil
 	}
-	if t.trouble == nil || t.trouble.code != blocked.Reason {
-		t.trouble = &trouble{code: blocked.Reason, since: time.Now()}
+	if t.trouble == nil || t.trouble.code != code {
+		t.trouble = &trouble{code: code, since: time.Now()}
 	}
-	t.trouble.message = blocked.Message
 	since := time.Since(t.trouble.since)
-	admitted := meta.IsStatusConditionTrue(rt.Status.Conditions, v1alpha1.RetirementAdmitted)
 	switch {
-	case !admitted && since > u.o.Pace.Admission && t.Adopted:
-		t.State, t.Why = Refused, fmt.Sprintf("NodeRetirement %s, which is not of this update, waits: %s", rt.Name, blocked.Message)
-	case !admitted && since > u.o.Pace.Admission:
+	case !admitted && t.Adopted && time.Since(t.Since) > u.o.Pace.Admission:
+		t.State, t.Why = Refused, fmt.Sprintf("NodeRetirement %s, which is not of this update, waits: %s", rt.Name, message)
+	case !admitted && !t.Adopted && since > u.o.Pace.Admission:
 		if err := u.o.Cluster.callOff(ctx, rt.Name); err != nil {
 			return nil, clusterFailure("calling a retirement off", err)
 		}
-		by := "its NodeGroup"
-		if isOfCloud(blocked.Reason) {
-			by = "its cloud"
-		}
-		t.State, t.Why = Refused, by+" does not let it go: "+blocked.Message
-	case rt.Status.Phase == v1alpha1.NodeDeleted && since > u.o.Pace.Trouble && isOfCloud(blocked.Reason):
+		t.State, t.Why = Refused, letsNotGo(code)+": "+message
+	case rt.Status.Phase == v1alpha1.NodeDeleted && since > u.o.Pace.Trouble && isOfCloud(code):
 		return &Outcome{
 			Result: BackendAway, Removed: up.removed(),
 			Detail: fmt.Sprintf("failed to terminate machine %s: %s; its node is drained and deleted, and NodeRetirement %s goes on trying",
-				t.Machine, blocked.Message, rt.Name),
+				t.Machine, message, rt.Name),
 		}, nil
 	}
 	return nil, nil
+}
+
+// notBegun is the code of a retirement that waits for something that does not block it, such as a notice.
+const notBegun = "NotBegun"
+
+// letsNotGo says what a retirement was called off for, by the code of what held it up.
+func letsNotGo(code string) string {
+	switch {
+	case code == notBegun:
+		return "its retirement has not begun"
+	case isOfCloud(code):
+		return "its cloud does not let it go"
+	}
+	return "its NodeGroup does not let it go"
 }
 
 // noManager is the code of a retirement that no manager has looked at.
