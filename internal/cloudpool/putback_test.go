@@ -2,6 +2,8 @@ package cloudpool
 
 import (
 	"errors"
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -9,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/cloudpool/api"
 )
 
 // TestI8AnUpdateWhoseSlotWasGivenBackHasItAgain has the slot given back by what came before the update.
@@ -61,6 +64,63 @@ func TestARetirementThatIsOverAndForgottenIsNotTakenForCalledOff(t *testing.T) {
 	}
 }
 
+// TestI5AMachineIsReplacedWhateverElseHasChangedTheSize changes the size during the termination of a machine that is to be
+// replaced.
+func TestI5AMachineIsReplacedWhateverElseHasChangedTheSize(t *testing.T) {
+	for name, tt := range map[string]struct {
+		change func(*sim)
+		want   int
+	}{
+		"nothing has":                  {func(*sim) {}, 4},
+		"another machine has left":     {func(s *sim) { s.pool.end(uuid(2)) }, 3},
+		"it was raised":                {func(s *sim) { s.pool.size += 2 }, 6},
+		"the server takes it later":    {func(s *sim) { s.pool.fail("desired", errors.New("away")) }, 4},
+		"another one leaves and later": {func(s *sim) { s.pool.end(uuid(2)); s.pool.fail("desired", errors.New("away")) }, 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			simulate(t, 4, func(t *testing.T, s *sim) {
+				a := s.replica("a")
+				ticket, err := a.Submit(t.Context(), Update{Kind: Terminate, MachineID: uuid(1)}, a.judgeMachine)
+				if err != nil {
+					t.Fatal(err)
+				}
+				s.passes(5 * time.Second)
+				tt.change(s)
+				s.retired(s.retirements()[0].Name, func(rt *v1alpha1.NodeRetirement) {
+					rt.Status.Phase, rt.Status.Operation = v1alpha1.NodeDeleted, &v1alpha1.CloudOperation{ID: "o"}
+				})
+				s.manage()
+				s.passes(10 * time.Second)
+				s.pool.fail("desired", nil)
+				over, err := ticket.Wait(t.Context())
+				if err != nil || over.Outcome.Result != Done || s.pool.size != tt.want {
+					t.Errorf("%+v, %v, a desired size of %d after %q; want %d", over, err, s.pool.size, s.pool.requests(), tt.want)
+				}
+			})
+		})
+	}
+}
+
+// TestI8AMachineIsReplacedOnce has a process end right before, and right after, it has raised the size again.
+func TestI8AMachineIsReplacedOnce(t *testing.T) {
+	for size, want := range map[int][]string{2: {"size 3"}, 3: {}, 4: {}} {
+		t.Run(fmt.Sprint(size), func(t *testing.T) {
+			simulate(t, 3, func(t *testing.T, s *sim) {
+				s.pool.end(uuid(1))
+				s.pool.size = size
+				s.leave(Update{Kind: Terminate, MachineID: uuid(1), SizeBefore: 4, RestoreTo: 3})
+				s.rewrite(recordName("workers"), func(r *record) { r.Current.Turns[0].State, r.Current.Turns[0].Lowered = Gone, true })
+				a := s.replica("a")
+				s.passes(30 * time.Second)
+				up, err := a.Find(t.Context(), "left")
+				if err != nil || up.Outcome == nil || up.Outcome.Result != Done || !slices.Equal(s.pool.requests(), want) {
+					t.Errorf("%+v, %v, after %q; want %q", up, err, s.pool.requests(), want)
+				}
+			})
+		})
+	}
+}
+
 // TestARetirementThatDoesNotBeginIsNotWaitedForForEver has one that waits without being blocked, as for a notice.
 func TestARetirementThatDoesNotBeginIsNotWaitedForForEver(t *testing.T) {
 	simulate(t, 4, func(t *testing.T, s *sim) {
@@ -97,6 +157,60 @@ func TestARetirementThatDoesNotBeginIsNotWaitedForForEver(t *testing.T) {
 		s.passes(6 * time.Minute)
 		if is, err := a.Find(t.Context(), ticket.Update.ID); err != nil || is.Outcome == nil || is.Outcome.Result != NotPossible || len(s.retirements()) != 0 {
 			t.Errorf("%+v, %v, %v; want its own called off", is, err, s.retiring())
+		}
+	})
+}
+
+// TestTheProtectionOfAMachineThatStaysIsPutBackHoweverLongItTakes has the server take no membership for a while.
+func TestTheProtectionOfAMachineThatStaysIsPutBackHoweverLongItTakes(t *testing.T) {
+	for name, gone := range map[string]bool{"it stays": false, "it goes by itself meanwhile": true} {
+		t.Run(name, func(t *testing.T) {
+			simulate(t, 2, func(t *testing.T, s *sim) {
+				s.pool.machines[0].Membership = &api.MembershipStatus{Active: true}
+				a := s.replica("a")
+				ticket, err := a.Submit(t.Context(), Update{Kind: Dispose, MachineID: uuid(1)}, a.judgeMachine)
+				if err != nil {
+					t.Fatal(err)
+				}
+				s.passes(5 * time.Second)
+				s.pool.fail("membership", errors.New("away"))
+				s.retired(s.retirements()[0].Name, func(rt *v1alpha1.NodeRetirement) { rt.Status.Phase = v1alpha1.Aborted })
+				s.passes(5 * time.Minute)
+				over, err := ticket.Wait(t.Context())
+				if err != nil || over.Outcome.Result != BackendAway || !strings.Contains(over.Outcome.Detail, "not evictable again") {
+					t.Errorf("%+v, %v; want the client to be told meanwhile", over, err)
+				}
+				if gone {
+					s.pool.end(uuid(1))
+				} else {
+					s.pool.fail("membership", nil)
+				}
+				s.passes(10 * time.Second)
+				if !gone && s.pool.machines[0].Membership.Evictable {
+					t.Errorf("the machine is evictable after %q", s.pool.requests())
+				}
+				is, err := a.Find(t.Context(), ticket.Update.ID)
+				if err != nil || is.Outcome == nil || is.Outcome.Result != NotPossible {
+					t.Errorf("%+v, %v; want the update to be over", is, err)
+				}
+			})
+		})
+	}
+}
+
+// TestAMachineThatWasNotMadeEvictableStaysAsItWas has the server take no membership from the start.
+func TestAMachineThatWasNotMadeEvictableStaysAsItWas(t *testing.T) {
+	simulate(t, 2, func(t *testing.T, s *sim) {
+		s.pool.machines[0].Membership = &api.MembershipStatus{Active: true}
+		s.pool.fail("membership", errors.New("away"))
+		a := s.replica("a")
+		up := Update{Kind: Dispose, MachineID: uuid(1)}
+		ends(t, a, up, 5*time.Minute, BackendAway, "goes on until machine "+uuid(1)+" is not evictable again")
+		s.pool.fail("membership", nil)
+		s.passes(10 * time.Second)
+		busy, err := a.Busy(t.Context())
+		if is := s.pool.machines[0].Membership; err != nil || busy != nil || is.Evictable || len(s.retirements()) > 0 {
+			t.Errorf("%+v after %q, busy with %v, %v; want it kept as before, and the pool free", is, s.pool.requests(), busy, err)
 		}
 	})
 }

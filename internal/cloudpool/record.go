@@ -47,6 +47,11 @@ type Update struct {
 	// SizeBefore is the desired size when it began, and Observed the observation that the machines were known by.
 	SizeBefore int       `json:"sizeBefore"`
 	Observed   time.Time `json:"observed,omitzero"`
+	// RestoreTo is the desired size that is to be had again, since the machine is replaced, or stays: one more than there was when
+	// this was written down, so that it is raised once, whoever else changes it and whenever the process ends.
+	RestoreTo int `json:"restoreTo,omitempty"`
+	// Restored says that it is, or that it was not to be raised.
+	Restored bool `json:"restored,omitempty"`
 	// Decision is the one that it began with.
 	Decision *Decision `json:"decision,omitempty"`
 	Turns    []Turn    `json:"turns,omitempty"`
@@ -70,10 +75,12 @@ type Turn struct {
 	Adopted bool `json:"adopted,omitempty"`
 	// Operation is the termination of a machine without a node; nil until its cloud has taken it.
 	Operation *cloud.Operation `json:"operation,omitempty"`
-	State     TurnState        `json:"state"`
-	Phase     v1alpha1.Phase   `json:"phase,omitempty"`
-	Why       string           `json:"why,omitempty"`
-	Since     time.Time        `json:"since"`
+	// Lowered says that its cloud was asked to take it away, which lowers the desired size.
+	Lowered bool           `json:"lowered,omitempty"`
+	State   TurnState      `json:"state"`
+	Phase   v1alpha1.Phase `json:"phase,omitempty"`
+	Why     string         `json:"why,omitempty"`
+	Since   time.Time      `json:"since"`
 	// Seen says that the NodeRetirement was there.
 	Seen    bool     `json:"seen,omitempty"`
 	trouble *trouble // what its retirement is held up by
@@ -170,11 +177,31 @@ func (u *Update) answered() (*Update, bool) {
 	return c, c.Outcome != nil
 }
 
-// owes reports an update whose machine leaves, or has left, and is to be replaced: that the server wants one machine fewer then
-// is undone by nobody else.
+// owes reports an update that has done something which nobody else undoes: its machine leaves, or has left, and is to be
+// replaced, and the server wants one machine fewer then; so it does where the machine stays after all; or the machine stays, and
+// was made evictable.
 func (u *Update) owes() bool {
 	t := u.turn(u.MachineID)
-	return u.Kind != SetSize && !u.Decrement && t != nil && (t.State == Gone || t.State == Leaving && t.Retirement != "")
+	switch {
+	case u.Kind == SetSize:
+		return u.RestoreTo > 0 && !u.Restored
+	case t == nil || t.State == Refused:
+		return u.Unblessed || t != nil && t.Lowered && !u.Restored
+	}
+	return !u.Decrement && (t.State == Gone || t.Retirement != "" || t.Lowered)
+}
+
+// debt is what an update that owes something goes on for.
+func (u *Update) debt() string {
+	t := u.turn(u.MachineID)
+	size := fmt.Sprintf("the desired size is %d again", cmp.Or(u.RestoreTo, u.SizeBefore))
+	switch stays := u.Kind == SetSize || t == nil || t.State == Refused; {
+	case stays && u.Unblessed:
+		return "machine " + u.MachineID + " is not evictable again"
+	case stays:
+		return size
+	}
+	return "the machine is gone and " + size
 }
 
 // record is what is written down of a pool: the update that is under way, and the latest that are over.
@@ -230,7 +257,7 @@ func (t Turn) short() Turn {
 	if t.State == Leaving {
 		return t
 	}
-	return Turn{Machine: t.Machine, Node: t.Node, State: t.State, Why: observe.Clip(t.Why, maxWhy), Since: t.Since}
+	return Turn{Machine: t.Machine, Node: t.Node, Lowered: t.Lowered, State: t.State, Why: observe.Clip(t.Why, maxWhy), Since: t.Since}
 }
 
 // The API server takes objects of no more than 1 MiB. A record is kept within less, in bytes, and an update of which it may

@@ -243,7 +243,7 @@ type server struct {
 	fails    map[string]error
 	asked    []string // the requests that change something
 	status   cloud.Status
-	stays    bool // terminations are taken, and do not happen
+	stays    bool // terminations are taken, lower the desired size, and do not happen
 }
 
 func (s *server) locked() func() { s.mu.Lock(); return s.mu.Unlock }
@@ -308,6 +308,9 @@ func (s *server) Delete(_ context.Context, m *api.Machine) (cloud.Operation, err
 	done := s.locked()
 	s.asked = append(s.asked, "delete "+m.ID)
 	err, stays := s.fails["delete"], s.stays
+	if err == nil && stays {
+		s.size--
+	}
 	done()
 	if err == nil && !stays {
 		s.end(m.ID)

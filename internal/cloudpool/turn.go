@@ -136,11 +136,23 @@ func (u *Updater) turn(ctx context.Context, w *work) (*Outcome, error) {
 	}
 	outcome, err := u.due(ctx, w, up, save)
 	if outcome != nil && up.Unblessed && up.stays(outcome) {
-		if err := u.setEvictable(ctx, up, false, save); err != nil {
+		if err := u.bless(ctx, up, save); err != nil {
 			return nil, err
 		}
 	}
 	return outcome, err
+}
+
+// bless has the machine of an update that stays be kept as before, unless it has gone by itself.
+func (u *Updater) bless(ctx context.Context, up *Update, save func() error) error {
+	if err := u.setEvictable(ctx, up, false, save); err != nil {
+		pool, unread := u.o.Backend.Pool(ctx)
+		if unread != nil || u.there(&pool, up.MachineID) || !pool.Timestamp.After(up.Began) {
+			return err
+		}
+	}
+	up.Unblessed = false
+	return nil
 }
 
 // stays reports an update that ends with its machine being kept.
@@ -193,7 +205,7 @@ func (u *Updater) followMachine(ctx context.Context, up *Update, t *Turn, save f
 	case there && t.Operation == nil:
 		err = u.terminate(ctx, up, t, &pool, save)
 	case there:
-		return u.stillThere(ctx, up, t)
+		return u.stillThere(ctx, up, t, save)
 	case u.isGone(&pool, t):
 		t.State = Gone
 	}
@@ -211,8 +223,8 @@ func (u *Updater) isGone(pool *api.Pool, t *Turn) bool {
 }
 
 // stillThere looks at a termination that was taken and has not begun. One that has failed, or that takes too long, ends the
-// update: the client is told, and may ask for another.
-func (u *Updater) stillThere(ctx context.Context, up *Update, t *Turn) (*Outcome, error) {
+// update: the client is told, and may ask for another. The server has lowered its desired size, which is put back before.
+func (u *Updater) stillThere(ctx context.Context, up *Update, t *Turn, save func() error) (*Outcome, error) {
 	up.Message = fmt.Sprintf("machine %s: its termination was taken at %s, and has not begun", t.Machine, t.Since.Format(time.RFC3339))
 	provider, _ := u.o.Backend.Provider()
 	status, err := provider.Status(ctx, *t.Operation)
@@ -227,7 +239,15 @@ func (u *Updater) stillThere(ctx context.Context, up *Update, t *Turn) (*Outcome
 	default:
 		return nil, nil
 	}
-	return &Outcome{Result: BackendAway, Removed: up.removed(), Detail: fmt.Sprintf("failed to terminate machine %s: %s", t.Machine, why)}, nil
+	why = fmt.Sprintf("failed to terminate machine %s: %s", t.Machine, why)
+	if up.Kind != SetSize {
+		t.State, t.Why = Refused, why
+		return nil, nil
+	}
+	if err := u.putBack(ctx, up, overfull, save); err != nil {
+		return nil, err
+	}
+	return &Outcome{Result: BackendAway, Removed: up.removed(), Detail: why}, nil
 }
 
 func (u *Updater) followRetirement(ctx context.Context, up *Update, t *Turn) (*Outcome, error) {
@@ -241,7 +261,7 @@ func (u *Updater) followRetirement(ctx context.Context, up *Update, t *Turn) (*O
 		}
 		return nil, nil // it was never made, and its turn is dropped
 	}
-	t.Seen, t.Phase = true, rt.Status.Phase
+	t.Seen, t.Phase, t.Lowered = true, rt.Status.Phase, t.Lowered || rt.Status.Operation != nil
 	up.Message = fmt.Sprintf("%s: %s", t.Node, rt.Status.Message)
 	switch rt.Status.Phase {
 	case v1alpha1.Succeeded:
@@ -579,7 +599,7 @@ func (u *Updater) terminate(ctx context.Context, up *Update, t *Turn, pool *api.
 	operation, err := u.o.Backend.Delete(ctx, &m)
 	switch {
 	case err == nil || cloud.IsNotFound(err):
-		t.Operation = &operation
+		t.Operation, t.Lowered = &operation, err == nil
 		u.log.Info("a machine without a node leaves", "update", up.ID, "machine", t.Machine, "state", m.State)
 	case cloud.RefusalOf(err) != "":
 		t.State, t.Why = Refused, err.Error()
@@ -709,13 +729,21 @@ func (u *Updater) remove(ctx context.Context, up *Update, save func() error) (*O
 		return nil, err
 	}
 	if t := up.turn(up.MachineID); t != nil {
-		switch t.State {
-		case Refused:
+		switch {
+		case t.State == Refused && t.Lowered:
+			if err := u.putBack(ctx, up, overfull, save); err != nil {
+				return nil, err
+			}
+			return &Outcome{Result: BackendAway, Detail: t.Why}, nil
+		case t.State == Refused:
 			return &Outcome{Result: NotPossible, Detail: t.Why}, nil
-		case Gone:
+		case t.State == Gone:
 			return u.restore(ctx, up, save)
 		}
 		return nil, nil
+	}
+	if up.Unblessed && up.Told != nil { // its client does not count on it any more, and nothing was begun
+		return &Outcome{Result: up.Told.Result, Detail: up.Told.Detail}, nil
 	}
 	w, err := u.look(ctx)
 	if err != nil {
@@ -761,22 +789,39 @@ func (u *Updater) setEvictable(ctx context.Context, up *Update, evictable bool, 
 
 // restore has the machine replaced that was terminated without wanting fewer: the retirement has lowered the desired size.
 func (u *Updater) restore(ctx context.Context, up *Update, save func() error) (*Outcome, error) {
-	done := &Outcome{Result: Done, Removed: 1}
-	if up.Decrement {
-		return done, nil
+	lowered := func(size *api.Size) bool { return up.turn(up.MachineID).Lowered || size.Desired < up.SizeBefore }
+	if !up.Decrement {
+		if err := u.putBack(ctx, up, lowered, save); err != nil {
+			return nil, err
+		}
+	}
+	return &Outcome{Result: Done, Removed: 1}, nil
+}
+
+// overfull reports a pool that is meant to have fewer machines than are active. Its server takes some of its own choice away.
+func overfull(size *api.Size) bool { return size.Active > size.Desired }
+
+// putBack raises the desired size by one, once, if it is found to be due. Others may change it before and after: to which size
+// is written down first.
+func (u *Updater) putBack(ctx context.Context, up *Update, due func(*api.Size) bool, save func() error) error {
+	if up.Restored {
+		return nil
 	}
 	size, err := u.o.Backend.Size(ctx)
 	if err != nil {
-		return nil, backendFailure("reading the pool's size", err)
+		return backendFailure("reading the pool's size", err)
 	}
-	if size.Desired != up.SizeBefore-1 { // it is restored, or somebody wants another one
-		return done, nil
+	if up.RestoreTo == 0 && due(&size) {
+		up.RestoreTo = size.Desired + 1
 	}
-	if err := save(); err != nil {
-		return nil, err
+	if size.Desired < up.RestoreTo {
+		if err := save(); err != nil {
+			return err
+		}
+		if err := u.o.Backend.SetDesiredSize(ctx, up.RestoreTo); err != nil {
+			return backendFailure(fmt.Sprintf("setting the desired size back to %d", up.RestoreTo), err)
+		}
 	}
-	if err := u.o.Backend.SetDesiredSize(ctx, up.SizeBefore); err != nil {
-		return nil, backendFailure(fmt.Sprintf("setting the desired size back to %d", up.SizeBefore), err)
-	}
-	return done, nil
+	up.Restored = true
+	return nil
 }

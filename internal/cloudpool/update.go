@@ -6,7 +6,6 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
-	"fmt"
 	"log/slog"
 	"strings"
 	"sync"
@@ -570,15 +569,15 @@ func (u *Updater) step(ctx context.Context, w *work) bool {
 	return u.finish(ctx, w, outcome)
 }
 
-// leaveWaiting answers who waits for an update that has troubles, and that is not over before the machine it takes away is
-// replaced: ended now, it would leave the pool one machine short for good.
+// leaveWaiting answers who waits for an update that has troubles, and that is not over before what it owes is done: ended now,
+// it would leave the pool one machine short, or a machine without its protection, for good.
 func (u *Updater) leaveWaiting(ctx context.Context, w *work, outcome *Outcome) {
 	if w.left {
 		return
 	}
 	w.left = true
 	outcome.At = time.Now().UTC()
-	outcome.Detail += fmt.Sprintf("; the update goes on until the machine is gone and the desired size is %d again", w.update.SizeBefore)
+	outcome.Detail += "; the update goes on until " + w.update.debt()
 	u.set(w, func(up *Update) { up.Told = outcome })
 	if err := u.save(ctx, w); err != nil { // it is written down with what comes next
 		u.log.Warn("cannot write down that an update's clients were answered", "update", w.update.ID, "err", err)

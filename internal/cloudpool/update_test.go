@@ -214,20 +214,25 @@ func TestATerminationThatDoesNotHappenIsToldOf(t *testing.T) {
 		"nobody knows":        {cloud.Status{Done: true}, 11 * time.Minute, "there still 10m0s after"},
 		"it is said to go on": {cloud.Status{After: time.Second}, 11 * time.Minute, "there still 10m0s after"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			simulate(t, 2, func(t *testing.T, s *sim) {
-				s.pool.add(machine(3, api.Requested, ""))
-				s.pool.size, s.pool.stays, s.pool.status = 3, true, tt.status
-				a := s.replica("a")
-				ends(t, a, Update{Kind: SetSize, DesiredSize: 2}, tt.most, BackendAway, "failed to terminate machine "+uuid(3), tt.says)
-				if busy, err := a.Busy(t.Context()); busy != nil || err != nil {
-					t.Errorf("the pool is locked still: %v, %v", busy, err)
-				}
-				if asked := s.pool.requests(); len(asked) != 1 {
-					t.Errorf("the pool's server was asked for %q", asked)
-				}
+		for _, up := range []Update{
+			{Kind: SetSize, DesiredSize: 2}, {Kind: Terminate, MachineID: uuid(3)}, {Kind: Terminate, MachineID: uuid(3), Decrement: true},
+		} {
+			t.Run(fmt.Sprint(name, ", ", up.Kind, ", decrement: ", up.Decrement), func(t *testing.T) {
+				simulate(t, 2, func(t *testing.T, s *sim) {
+					s.pool.add(machine(3, api.Requested, ""))
+					s.pool.size, s.pool.stays, s.pool.status = 3, true, tt.status
+					a := s.replica("a")
+					ends(t, a, up, tt.most, BackendAway, "failed to terminate machine "+uuid(3), tt.says)
+					if busy, err := a.Busy(t.Context()); busy != nil || err != nil {
+						t.Errorf("the pool is locked still: %v, %v", busy, err)
+					}
+					// The server has lowered its desired size, and would take a machine of its own choice away.
+					if asked := s.pool.requests(); !slices.Equal(asked, []string{"delete " + uuid(3), "size 3"}) || s.pool.size != 3 {
+						t.Errorf("the pool's server was asked for %q, and wants %d machines", asked, s.pool.size)
+					}
+				})
 			})
-		})
+		}
 	}
 }
 
