@@ -46,6 +46,8 @@ type Native struct {
 	sizeAt   time.Time
 	started  bool
 	asked    time.Time // when started was last read
+	// replaced are the machines that another one was asked for in the place of, and whose nodes do not say so yet.
+	replaced map[string]bool
 }
 
 var _ Backend = (*Native)(nil)
@@ -293,11 +295,45 @@ func (n *Native) SetMembershipStatus(ctx context.Context, s api.SetMembershipSta
 		return err
 	}
 	if m.Active() && !s.MembershipStatus.Active {
+		return n.replace(ctx, m, membershipAnnotation, string(raw))
+	}
+	return n.annotate(ctx, m.node.Name, membershipAnnotation, string(raw))
+}
+
+// replace asks for a machine in the place of one, and then writes on its node why. Nothing is asked for as long as the node
+// cannot be written on, nor a second time because it could not afterwards.
+func (n *Native) replace(ctx context.Context, m *nativeMachine, key, value string) error {
+	n.mu.Lock()
+	replaced := n.replaced[m.ID]
+	n.mu.Unlock()
+	if !replaced {
+		if err := n.patch(ctx, m.node.Name, key, value, metav1.DryRunAll); err != nil {
+			return err
+		}
 		if err := n.grow(ctx, 1); err != nil {
 			return err
 		}
+		n.isReplaced(m.ID, true)
 	}
-	return n.annotate(ctx, m.node.Name, membershipAnnotation, string(raw))
+	if err := n.annotate(ctx, m.node.Name, key, value); err != nil {
+		return err
+	}
+	n.isReplaced(m.ID, false)
+	return nil
+}
+
+// isReplaced notes that a machine was replaced, until its node says so.
+func (n *Native) isReplaced(machine string, is bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if !is {
+		delete(n.replaced, machine)
+		return
+	}
+	if n.replaced == nil {
+		n.replaced = map[string]bool{}
+	}
+	n.replaced[machine] = true
 }
 
 // Detach implements Backend. A machine that is detached without wanting fewer is replaced, first.
@@ -310,9 +346,7 @@ func (n *Native) Detach(ctx context.Context, r api.Removal) error {
 		return failure(NotPossible, "machine %s cannot be detached: its membershipStatus says that it is not evictable", r.MachineID)
 	}
 	if !r.Decrement && m.Active() {
-		if err := n.grow(ctx, 1); err != nil {
-			return err
-		}
+		return n.replace(ctx, m, detachedAnnotation, "true")
 	}
 	return n.annotate(ctx, m.node.Name, detachedAnnotation, "true")
 }
@@ -336,16 +370,8 @@ func (n *Native) setServiceState(ctx context.Context, s api.SetServiceState) err
 
 // annotate writes on a node, and waits until the watch has it, so that who asks next is told so; empty takes it off.
 func (n *Native) annotate(ctx context.Context, node, key, value string) error {
-	var to any = value
-	if value == "" {
-		to = nil
-	}
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]any{key: to}}})
-	if err != nil {
+	if err := n.patch(ctx, node, key, value); err != nil {
 		return err
-	}
-	if _, err := n.cluster.Client.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
-		return clusterFailure("annotating node "+node, err)
 	}
 	n.forget()
 	ctx, cancel := context.WithTimeout(ctx, watchPatience)
@@ -361,6 +387,23 @@ func (n *Native) annotate(ctx context.Context, node, key, value string) error {
 		case <-time.After(watchEvery):
 		}
 	}
+}
+
+// patch writes on a node, or sees whether it could.
+func (n *Native) patch(ctx context.Context, node, key, value string, dryRun ...string) error {
+	var to any = value
+	if value == "" {
+		to = nil
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]any{key: to}}})
+	if err != nil {
+		return err
+	}
+	_, err = n.cluster.Client.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, patch, metav1.PatchOptions{DryRun: dryRun})
+	if err != nil {
+		return clusterFailure("annotating node "+node, err)
+	}
+	return nil
 }
 
 const (

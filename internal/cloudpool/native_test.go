@@ -14,6 +14,8 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/cloud"
@@ -231,4 +233,45 @@ func TestAPathOfTheAPIIsThereWhateverTheMethod(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestAMachineIsReplacedOnceHoweverOftenItsNodeCannotBeWrittenOn has clients ask again and again.
+func TestAMachineIsReplacedOnceHoweverOftenItsNodeCannotBeWrittenOn(t *testing.T) {
+	for name, tt := range map[string]struct {
+		dryRun bool // it is found out before
+		grown  int
+	}{"before": {true, 0}, "after": {false, 1}} {
+		t.Run(name, func(t *testing.T) {
+			serveNatively(t, 2, 10, func(t *testing.T, s *sim, g *group, pool *Native) {
+				away := true
+				s.kube.PrependReactor("patch", "nodes", func(a clienttesting.Action) (bool, runtime.Object, error) {
+					if dry := len(a.(clienttesting.PatchActionImpl).PatchOptions.DryRun) > 0; away && (tt.dryRun || !dry) {
+						return true, nil, errCut
+					}
+					return false, nil, nil
+				})
+				for i, change := range []func() error{
+					func() error { return pool.Detach(t.Context(), api.Removal{MachineID: "openstack:///" + uuid(1)}) },
+					func() error {
+						return pool.SetMembershipStatus(t.Context(), api.SetMembershipStatus{MachineID: "openstack:///" + uuid(2), MembershipStatus: waiting})
+					},
+				} {
+					has := len(g.machines)
+					away = true
+					for range 3 {
+						if err := change(); resultOf(err) != ClusterAway {
+							t.Errorf("change %d: %v", i, err)
+						}
+					}
+					if grown := len(g.machines) - has; grown != tt.grown {
+						t.Errorf("change %d: %d machines were asked for, want %d", i, grown, tt.grown)
+					}
+					away = false
+					if err := change(); err != nil || len(g.machines) != has+1 {
+						t.Errorf("change %d: %v, %d machines; want one more than %d", i, err, len(g.machines), has)
+					}
+				}
+			})
+		})
+	}
 }

@@ -57,6 +57,9 @@ func simulate(t *testing.T, n int, do func(t *testing.T, s *sim)) {
 			maps:    map[string]*corev1.ConfigMap{},
 		}
 		s.kube.PrependReactor("*", "configmaps", s.configMap)
+		s.kube.PrependReactor("patch", "*", func(a clienttesting.Action) (bool, runtime.Object, error) { // of which the fake does not know
+			return len(a.(clienttesting.PatchActionImpl).PatchOptions.DryRun) > 0, nil, nil
+		})
 		for i := 1; i <= n; i++ {
 			s.pool.add(machine(i, api.Running, ""))
 			s.node(fmt.Sprint("n", i), i)
