@@ -294,10 +294,33 @@ func (n *Native) SetMembershipStatus(ctx context.Context, s api.SetMembershipSta
 	if err != nil {
 		return err
 	}
+	if !s.MembershipStatus.Evictable {
+		if err := n.canBeKept(ctx, m); err != nil {
+			return err
+		}
+	}
 	if m.Active() && !s.MembershipStatus.Active {
 		return n.replace(ctx, m, membershipAnnotation, string(raw))
 	}
 	return n.annotate(ctx, m.node.Name, membershipAnnotation, string(raw))
+}
+
+// canBeKept says why a machine cannot be kept from its end any more: whoever retires it has drained its node.
+func (n *Native) canBeKept(ctx context.Context, m *nativeMachine) error {
+	retirements, err := n.cluster.unfinished(ctx)
+	if err != nil {
+		return clusterFailure("reading the NodeRetirements", err)
+	}
+	rt := retiring([]Member{{Machine: &m.Machine, Node: m.node}}, retirements, n)[m.ID]
+	if rt == nil {
+		return nil
+	}
+	switch rt.Status.Phase {
+	case v1alpha1.Drained, v1alpha1.NodeDeleted, v1alpha1.InstanceDeleted:
+		return failure(NotPossible, "machine %s cannot be kept any more: NodeRetirement %s of its node %s is %s", m.ID, rt.Name, m.node.Name,
+			rt.Status.Phase)
+	}
+	return nil
 }
 
 // replace asks for a machine in the place of one, and then writes on its node why. Nothing is asked for as long as the node
@@ -344,6 +367,9 @@ func (n *Native) Detach(ctx context.Context, r api.Removal) error {
 	}
 	if !m.Evictable() {
 		return failure(NotPossible, "machine %s cannot be detached: its membershipStatus says that it is not evictable", r.MachineID)
+	}
+	if err := n.canBeKept(ctx, m); err != nil {
+		return err
 	}
 	if !r.Decrement && m.Active() {
 		return n.replace(ctx, m, detachedAnnotation, "true")

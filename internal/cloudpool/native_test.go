@@ -275,3 +275,35 @@ func TestAMachineIsReplacedOnceHoweverOftenItsNodeCannotBeWrittenOn(t *testing.T
 		})
 	}
 }
+
+// TestAMachineThatIsPastKeepingIsNotSaidToBeKept has somebody's retirement of the machine under way.
+func TestAMachineThatIsPastKeepingIsNotSaidToBeKept(t *testing.T) {
+	for phase, past := range map[v1alpha1.Phase]bool{
+		v1alpha1.Pending: false, v1alpha1.Draining: false, v1alpha1.Drained: true, v1alpha1.NodeDeleted: true, v1alpha1.Aborted: false,
+	} {
+		t.Run(string(phase), func(t *testing.T) {
+			serveNatively(t, 3, 10, func(t *testing.T, s *sim, g *group, pool *Native) {
+				for i := 1; i <= 3; i++ {
+					s.retire(i, fmt.Sprint("n", i))
+					s.retired(fmt.Sprint("others-n", i), func(rt *v1alpha1.NodeRetirement) { rt.Status.Phase = phase })
+				}
+				id := func(i int) string { return "openstack:///" + uuid(i) }
+				for i, err := range map[int]error{
+					1: pool.Detach(t.Context(), api.Removal{MachineID: id(1)}),
+					2: pool.SetMembershipStatus(t.Context(), api.SetMembershipStatus{MachineID: id(2), MembershipStatus: api.MembershipStatus{Active: true}}),
+				} {
+					if past && (resultOf(err) != NotPossible || !strings.Contains(err.Error(), fmt.Sprint("NodeRetirement others-n", i))) || !past && err != nil {
+						t.Errorf("machine %d: %v", i, err)
+					}
+				}
+				if grown := len(g.machines) - 3; past && grown > 0 {
+					t.Errorf("%d machines were asked for", grown)
+				}
+				evictable := api.SetMembershipStatus{MachineID: id(3), MembershipStatus: api.MembershipStatus{Active: true, Evictable: true}}
+				if err := pool.SetMembershipStatus(t.Context(), evictable); err != nil {
+					t.Errorf("what keeps nothing: %v", err)
+				}
+			})
+		})
+	}
+}
