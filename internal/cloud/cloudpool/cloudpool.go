@@ -64,6 +64,16 @@ type Provider struct {
 	missing map[string]absence
 	// terminated are machines whose termination the servers have taken.
 	terminated map[string]termination
+	// seen is where machines were last seen, by a pool's latest observations; forgot is when those were dropped from it that had not
+	// been seen for long.
+	seen   map[string]sighting
+	forgot time.Time
+}
+
+// sighting is where and when a machine was last seen.
+type sighting struct {
+	pool *pool
+	at   time.Time
 }
 
 var (
@@ -78,6 +88,8 @@ type pool struct {
 	url    *url.URL
 	client *api.Client
 	size   sync.Mutex // held while the desired size is changed
+	// unlisted says that the server of several pools that this is one of does not list it any more; guarded by the Provider's mu.
+	unlisted bool
 
 	mu sync.Mutex
 	// first is the observation that was the newest when this provider first read the pool.
@@ -111,7 +123,7 @@ func New(c Config, o Options) (*Provider, error) {
 	}
 	p := &Provider{
 		config: c, lock: o.Lock, log: o.Log.With("provider", Name), pools: map[string]*pool{}, missing: map[string]absence{},
-		terminated: map[string]termination{},
+		terminated: map[string]termination{}, seen: map[string]sighting{},
 		http: &http.Client{
 			Transport:     transport,
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
@@ -233,6 +245,11 @@ func (p *Provider) discover(ctx context.Context) error {
 			return classify("pools", err)
 		}
 		p.mu.Lock()
+		for name, one := range p.pools {
+			if one.config.Multi && one.config.URL == c.URL {
+				one.unlisted = !slices.Contains(names, name)
+			}
+		}
 		for _, name := range names {
 			if groupName.MatchString(name) && p.pools[name] == nil {
 				p.pools[name] = p.newPool(name, c, u.JoinPath("cloudpools", name))

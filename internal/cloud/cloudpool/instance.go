@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"net/http"
 	"time"
 
 	"github.com/slipway-dev/slipway/internal/cloud"
@@ -24,12 +26,41 @@ func (p *Provider) observe(ctx context.Context, one *pool) (observation, error) 
 	if err != nil {
 		return observation{}, classify(one.name, err)
 	}
+	p.noteSeen(one, read.Machines)
 	one.mu.Lock()
 	defer one.mu.Unlock()
 	if one.first.IsZero() {
 		one.first = read.Timestamp
 	}
 	return observation{one, read.Timestamp, read.Machines}, nil
+}
+
+// noteSeen remembers which machines a pool has, each until it has been missing for long.
+func (p *Provider) noteSeen(one *pool, machines []api.Machine) {
+	now := time.Now()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i := range machines {
+		m := &machines[i]
+		if key := ProviderID(one.name, m); m.State != api.Terminated {
+			p.seen[key] = sighting{one, now}
+		} else if p.seen[key].pool == one {
+			delete(p.seen, key)
+		}
+	}
+	if now.Sub(p.forgot) > forgetAfter {
+		p.forgot = now
+		maps.DeleteFunc(p.seen, func(_ string, s sighting) bool { return !s.pool.unlisted && now.Sub(s.at) > forgetAfter })
+	}
+}
+
+// withoutPool reports that a pool is no longer there, by its server's list and by its own answer, and that a machine was not last
+// seen in it: what other pools say of the machine is all that there is to be known.
+func (p *Provider) withoutPool(one *pool, key string, err error) bool {
+	status := api.AsStatus(err)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return one.unlisted && status != nil && status.Own && status.Code == http.StatusNotFound && p.seen[key].pool != one
 }
 
 // fresh reports that an observation is newer than this provider.
@@ -221,8 +252,13 @@ func (p *Provider) look(ctx context.Context, key string) (f *found, gone bool, e
 		return nil, false, err
 	}
 	lacking := absence{}
+	var dropped error
 	for _, one := range pools {
 		o, err := p.observe(ctx, one)
+		if p.withoutPool(one, key, err) {
+			dropped = err
+			continue
+		}
 		if err != nil {
 			return nil, false, err
 		}
@@ -238,6 +274,9 @@ func (p *Provider) look(ctx context.Context, key string) (f *found, gone bool, e
 			return &found{p.instance(&o, m), m.ID, o}, false, nil
 		}
 		lacking[one.name] = o.at
+	}
+	if len(lacking) == 0 && dropped != nil {
+		return nil, false, dropped // nobody has said anything of it
 	}
 	return nil, p.lacks(key, lacking), nil
 }

@@ -4,7 +4,12 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"strings"
+	"sync"
 	"testing"
+	"time"
+
+	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
 func TestAMachineThatItsServerDoesNotLetGoIsKept(t *testing.T) {
@@ -29,5 +34,74 @@ func TestAMachineThatItsServerDoesNotLetGoIsKept(t *testing.T) {
 		if instances[i].Kept != want {
 			t.Errorf("%+v: want kept: %t", instances[i], want)
 		}
+	}
+}
+
+// TestAPoolThatWasDroppedHidesNoMachineOfAnother has a server of two pools, of which one is deleted.
+func TestAPoolThatWasDroppedHidesNoMachineOfAnother(t *testing.T) {
+	var mu sync.Mutex
+	pools := map[string][]string{"kept": {"a", "b"}, "dropped": {"c"}}
+	answer, at := http.StatusNotFound, time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	change := func(do func()) { mu.Lock(); defer mu.Unlock(); do() }
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		at = at.Add(time.Second)
+		if r.URL.Path == "/cloudpools" {
+			urls := []string{}
+			for name := range pools {
+				urls = append(urls, `"/cloudpools/`+name+`"`)
+			}
+			_, _ = io.WriteString(w, "["+strings.Join(urls, ",")+"]")
+			return
+		}
+		ids, there := pools[strings.Split(r.URL.Path, "/")[2]]
+		if !there {
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(answer)
+			_, _ = io.WriteString(w, `{"message": "no such pool"}`)
+			return
+		}
+		machines := make([]string, len(ids))
+		for i, id := range ids {
+			machines[i] = `{"machineState": "RUNNING", "cloudProvider": "OpenStack", "id": "00000000-0000-0000-0000-00000000000` + id + `"}`
+		}
+		_, _ = io.WriteString(w, `{"timestamp": "`+at.Format(time.RFC3339)+`", "machines": [`+strings.Join(machines, ",")+`]}`)
+	}))
+	defer server.Close()
+	wait := cloud.Duration(0)
+	p, err := New(Config{Pools: []PoolConfig{{Multi: true, URL: server.URL}}, ObservationWait: &wait}, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := func(last string) string { return "openstack:///00000000-0000-0000-0000-00000000000" + last }
+	for _, one := range []string{"a", "b", "c"} {
+		if _, err := p.Instance(t.Context(), id(one)); err != nil {
+			t.Fatalf("%s: %v", one, err)
+		}
+	}
+	change(func() {
+		delete(pools, "dropped")
+		pools["kept"], answer = []string{"a"}, http.StatusInternalServerError
+	})
+	if _, err := p.Instance(t.Context(), id("b")); err == nil || cloud.IsNotFound(err) {
+		t.Errorf("a pool that is not in the list, and cannot be read: %v", err)
+	}
+	change(func() { answer = http.StatusNotFound })
+	if _, err := p.Instance(t.Context(), id("b")); !cloud.IsNotFound(err) {
+		t.Errorf("a machine of the pool that is there: %v; want it gone", err)
+	}
+	for range 3 {
+		if _, err := p.Instance(t.Context(), id("c")); err == nil || cloud.IsNotFound(err) {
+			t.Errorf("a machine that was last seen in the pool that is not: %v; want it not to be known", err)
+		}
+	}
+	change(func() { pools["kept"] = []string{"a", "c"} })
+	if i, err := p.Instance(t.Context(), id("c")); err != nil || i.Group != "kept" {
+		t.Errorf("it is in another pool: %+v, %v", i, err)
+	}
+	change(func() { pools["kept"] = []string{"a"} })
+	if _, err := p.Instance(t.Context(), id("c")); !cloud.IsNotFound(err) {
+		t.Errorf("it has left that one: %v; want it gone", err)
 	}
 }
