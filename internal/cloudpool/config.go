@@ -79,7 +79,7 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.DurationVar(&c.PollEvery, "poll-interval", 2*time.Second, "time between two looks at an update, 100ms to 1m; what happens to NodeRetirements is heard of at once")
 	fs.DurationVar(&c.TroublePatience, "trouble-patience", time.Minute, "how long a pool's server or cloud may fail in an update, or no manager look at a retirement, before its client is told, up to 1h")
 	fs.DurationVar(&c.SettleTime, "settle-time", time.Minute, "how long an update that has removed machines waits until others can go, up to 1h")
-	fs.DurationVar(&c.AdmissionWait, "admission-wait", 5*time.Minute, "how long a node may wait for its NodeGroup's budget before another is tried, up to 24h")
+	fs.DurationVar(&c.AdmissionWait, "admission-wait", 5*time.Minute, "how long a NodeRetirement may take to begin, as for its NodeGroup's budget, before another node is tried, up to 24h")
 	fs.StringVar(&c.MetricsListen, "metrics-listen", ":9820", "address of /metrics, /healthz and /readyz; empty is none")
 	fs.BoolVar(&c.Profiling, "profiling", false, "serve /debug/pprof/ there, to this machine")
 	fs.StringVar(&c.LogLevel, "log-level", "info", "debug, info, warn or error")

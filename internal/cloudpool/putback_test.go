@@ -49,7 +49,8 @@ func TestARetirementThatIsOverAndForgottenIsNotTakenForCalledOff(t *testing.T) {
 					s.pool.fail("pool", errors.New("away"))
 				}
 				rt := s.retirements()[0]
-				if err := errors.Join(s.kube.CoreV1().Nodes().Delete(t.Context(), "n1", metav1.DeleteOptions{}), s.objects.Delete(t.Context(), &rt)); err != nil {
+				err = s.kube.CoreV1().Nodes().Delete(t.Context(), "n1", metav1.DeleteOptions{})
+				if err = errors.Join(err, s.objects.Delete(t.Context(), &rt)); err != nil {
 					t.Fatal(err)
 				}
 				s.pool.end(uuid(1))
@@ -76,6 +77,10 @@ func TestI5AMachineIsReplacedWhateverElseHasChangedTheSize(t *testing.T) {
 		"it was raised":                {func(s *sim) { s.pool.size += 2 }, 6},
 		"the server takes it later":    {func(s *sim) { s.pool.fail("desired", errors.New("away")) }, 4},
 		"another one leaves and later": {func(s *sim) { s.pool.end(uuid(2)); s.pool.fail("desired", errors.New("away")) }, 3},
+		"later, and another one leaves": {func(s *sim) {
+			s.pool.fail("desired", errors.New("away"))
+			time.AfterFunc(5*time.Second, func() { s.pool.end(uuid(2)) })
+		}, 3},
 	} {
 		t.Run(name, func(t *testing.T) {
 			simulate(t, 4, func(t *testing.T, s *sim) {
@@ -211,6 +216,35 @@ func TestAMachineThatWasNotMadeEvictableStaysAsItWas(t *testing.T) {
 		busy, err := a.Busy(t.Context())
 		if is := s.pool.machines[0].Membership; err != nil || busy != nil || is.Evictable || len(s.retirements()) > 0 {
 			t.Errorf("%+v after %q, busy with %v, %v; want it kept as before, and the pool free", is, s.pool.requests(), busy, err)
+		}
+	})
+}
+
+// TestI5AMachineWithoutANodeIsReplacedThoughItsServerIsAwayMeanwhile has the server be away after it has taken the termination.
+func TestI5AMachineWithoutANodeIsReplacedThoughItsServerIsAwayMeanwhile(t *testing.T) {
+	simulate(t, 2, func(t *testing.T, s *sim) {
+		s.pool.add(machine(3, api.Requested, ""))
+		s.pool.size, s.pool.stays = 3, true
+		a := s.replica("a")
+		ticket, err := a.Submit(t.Context(), Update{Kind: Terminate, MachineID: uuid(3)}, a.judgeMachine)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.passes(5 * time.Second)
+		s.pool.fail("pool", errors.New("away"))
+		s.passes(3 * time.Minute)
+		if over, err := ticket.Wait(t.Context()); err != nil || over.Outcome.Result != BackendAway {
+			t.Errorf("%+v, %v; want the client to be told", over, err)
+		}
+		s.pool.end(uuid(3))
+		unlock := s.pool.locked()
+		s.pool.size++ // it was lowered when the termination was taken
+		unlock()
+		s.pool.fail("pool", nil)
+		s.passes(10 * time.Second)
+		is, err := a.Find(t.Context(), ticket.Update.ID)
+		if err != nil || is.Outcome == nil || is.Outcome.Result != Done || s.pool.size != 3 {
+			t.Errorf("%+v, %v, a desired size of %d; want 3", is, err, s.pool.size)
 		}
 	})
 }

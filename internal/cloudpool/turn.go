@@ -217,7 +217,7 @@ func (u *Updater) there(pool *api.Pool, machine string) bool {
 	return slices.ContainsFunc(pool.Machines, func(m api.Machine) bool { return m.ID == machine && !ended(&m, u.o.Backend) })
 }
 
-// isGone reports that a machine is gone, by an observation that is newer than its turn.
+// isGone reports that a machine is gone, by an observation that is newer than its turn, however far its server's clock is off.
 func (u *Updater) isGone(pool *api.Pool, t *Turn) bool {
 	return !u.there(pool, t.Machine) && (pool.Timestamp.After(t.Since) || time.Since(t.Since) > u.o.Pace.Trouble)
 }
@@ -289,7 +289,7 @@ func (u *Updater) forgotten(ctx context.Context, t *Turn) error {
 	return nil
 }
 
-// heldUp looks at a retirement that does not come on. One that does not begin, as for its group's budget, is called off after a while,
+// heldUp looks at a retirement that does not come on. One that does not begin, as for its group's budget, is called off in the end,
 // so that another machine can go. One whose node is gone and whose machine its cloud does not delete goes on, and the
 // client is told.
 func (u *Updater) heldUp(ctx context.Context, up *Update, t *Turn, rt *v1alpha1.NodeRetirement) (*Outcome, error) {
@@ -729,18 +729,7 @@ func (u *Updater) remove(ctx context.Context, up *Update, save func() error) (*O
 		return nil, err
 	}
 	if t := up.turn(up.MachineID); t != nil {
-		switch {
-		case t.State == Refused && t.Lowered:
-			if err := u.putBack(ctx, up, overfull, save); err != nil {
-				return nil, err
-			}
-			return &Outcome{Result: BackendAway, Detail: t.Why}, nil
-		case t.State == Refused:
-			return &Outcome{Result: NotPossible, Detail: t.Why}, nil
-		case t.State == Gone:
-			return u.restore(ctx, up, save)
-		}
-		return nil, nil
+		return u.afterTurn(ctx, up, t, save)
 	}
 	if up.Unblessed && up.Told != nil { // its client does not count on it any more, and nothing was begun
 		return &Outcome{Result: up.Told.Result, Detail: up.Told.Detail}, nil
@@ -773,6 +762,24 @@ func (u *Updater) remove(ctx context.Context, up *Update, save func() error) (*O
 		}
 	}
 	return nil, u.let(ctx, up, w, up.MachineID, save)
+}
+
+// afterTurn is how the turn of an update's machine has ended; no outcome is one that has not. One that stays although its cloud
+// was asked to take it away has its size put back.
+func (u *Updater) afterTurn(ctx context.Context, up *Update, t *Turn, save func() error) (*Outcome, error) {
+	switch {
+	case t.State == Refused && t.Lowered:
+		lowered := func(size *api.Size) bool { return overfull(size) || !up.Decrement && size.Desired < up.SizeBefore }
+		if err := u.putBack(ctx, up, lowered, save); err != nil {
+			return nil, err
+		}
+		return &Outcome{Result: BackendAway, Detail: t.Why}, nil
+	case t.State == Refused:
+		return &Outcome{Result: NotPossible, Detail: t.Why}, nil
+	case t.State == Gone:
+		return u.restore(ctx, up, save)
+	}
+	return nil, nil
 }
 
 // setEvictable says whether the machine of an update, which counts, may be taken away.
@@ -815,6 +822,7 @@ func (u *Updater) putBack(ctx context.Context, up *Update, due func(*api.Size) b
 		up.RestoreTo = size.Desired + 1
 	}
 	if size.Desired < up.RestoreTo {
+		up.RestoreTo = size.Desired + 1 // others may have lowered it while it could not be raised
 		if err := save(); err != nil {
 			return err
 		}

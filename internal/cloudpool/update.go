@@ -32,7 +32,7 @@ type Pace struct {
 	// Settle is how long an update that has taken machines away waits until others can go: their pods may be on the way to
 	// their new places: 1 minute.
 	Settle time.Duration
-	// Admission is how long a retirement may wait for a budget of its NodeGroup before another machine is tried: 5 minutes.
+	// Admission is how long a retirement may take to begin, as for a budget of its NodeGroup, before another machine is tried: 5 minutes.
 	Admission time.Duration
 	// Termination is how long the termination of a machine without a node may take to begin: 10 minutes.
 	Termination time.Duration
