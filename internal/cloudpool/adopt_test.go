@@ -100,3 +100,30 @@ func TestTheRetirementOfSomebodyElseIsNotCalledOff(t *testing.T) {
 		}
 	})
 }
+
+// TestASizeThatWasLoweredBeforeIsNotRaised has somebody else take a machine away, and then a client that wants as many as there
+// are meant to be.
+func TestASizeThatWasLoweredBeforeIsNotRaised(t *testing.T) {
+	simulate(t, 3, func(t *testing.T, s *sim) {
+		a := s.replica("a")
+		s.retire(2, "n2")
+		s.retired("others-n2", func(rt *v1alpha1.NodeRetirement) {
+			rt.Status.Phase, rt.Status.Operation = v1alpha1.NodeDeleted, &v1alpha1.CloudOperation{ID: "o", Started: metav1.Now()}
+		})
+		s.pool.size = 2
+		s.passes(time.Minute)
+		ticket, err := a.Submit(t.Context(), Update{Kind: Terminate, MachineID: uuid(2)}, a.judgeMachine)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.passes(5 * time.Second)
+		unlock := s.pool.locked()
+		s.pool.size++
+		unlock()
+		s.manage() // which lowers it
+		over, err := ticket.Wait(t.Context())
+		if err != nil || over.Outcome.Result != Done || s.pool.size != 2 {
+			t.Errorf("%+v, %v, a desired size of %d after %q; want 2", over.Outcome, err, s.pool.size, s.pool.requests())
+		}
+	})
+}

@@ -75,7 +75,7 @@ type Turn struct {
 	Adopted bool `json:"adopted,omitempty"`
 	// Operation is the termination of a machine without a node; nil until its cloud has taken it.
 	Operation *cloud.Operation `json:"operation,omitempty"`
-	// Lowered says that its cloud was asked to take it away, which lowers the desired size.
+	// Lowered says that its cloud was asked to take it away since the update began, which lowers the desired size.
 	Lowered bool           `json:"lowered,omitempty"`
 	State   TurnState      `json:"state"`
 	Phase   v1alpha1.Phase `json:"phase,omitempty"`

@@ -261,7 +261,10 @@ func (u *Updater) followRetirement(ctx context.Context, up *Update, t *Turn) (*O
 		}
 		return nil, nil // it was never made, and its turn is dropped
 	}
-	t.Seen, t.Phase, t.Lowered = true, rt.Status.Phase, t.Lowered || rt.Status.Operation != nil
+	t.Seen, t.Phase = true, rt.Status.Phase
+	if asked := rt.Status.Operation; asked != nil && (!t.Adopted || asked.Started.After(up.Began)) {
+		t.Lowered = true
+	}
 	up.Message = fmt.Sprintf("%s: %s", t.Node, rt.Status.Message)
 	switch rt.Status.Phase {
 	case v1alpha1.Succeeded:
