@@ -232,6 +232,27 @@ func TestI5TheCloudsMinimumIsInTheStatusAlsoWhileTheCloudDoesNotAnswer(t *testin
 	})
 }
 
+func TestI10ThatASelectorCannotBeReadIsWrittenOnItsGroup(t *testing.T) {
+	like := []metav1.LabelSelectorRequirement{{Key: "app", Operator: "in", Values: []string{"x"}}}
+	for field, change := range map[string]func(*v1alpha1.NodeGroup){
+		"spec.scaleDown.idleByLabel.podSelector": func(g *v1alpha1.NodeGroup) { g.Spec.ScaleDown.IdleByLabel.PodSelector.MatchExpressions = like },
+		"spec.drain.placeholderPods": func(g *v1alpha1.NodeGroup) {
+			g.Spec.Drain.PlaceholderPods = &metav1.LabelSelector{MatchExpressions: like}
+		},
+	} {
+		t.Run(field, func(t *testing.T) {
+			bad := group("bad")
+			change(bad)
+			c := newCluster(t, bad, ciNode("a"))
+			c.look(c.manager(), "bad")
+			is := meta.FindStatusCondition(c.group("bad").Status.Conditions, v1alpha1.GroupAccepted)
+			if is == nil || is.Reason != v1alpha1.InvalidSpec || !strings.Contains(is.Message, field) {
+				t.Errorf("Accepted is %+v, want %s for %s", is, v1alpha1.InvalidSpec, field)
+			}
+		})
+	}
+}
+
 func TestTwoManagersThatDecideAtOnceAskUnderOneName(t *testing.T) {
 	w := World{Group: group("ci"), Nodes: []Node{idle("a", "ci", time.Hour)}, Now: noon}
 	d := decide(t, w)["a"]

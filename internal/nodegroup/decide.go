@@ -91,9 +91,12 @@ func rescuable(rt *v1alpha1.NodeRetirement) bool {
 // Decide says of each node of a group what is to become of it, by the group's idle rule, and why: all reasons, not only
 // the first. The order is that of the nodes' names.
 func Decide(w World) ([]Decision, error) {
-	rule, err := ruleOf(w.Group)
-	if err != nil {
-		return nil, err
+	var rule *idleRule
+	if w.NotAccepted == "" {
+		var err error
+		if rule, err = ruleOf(w.Group); err != nil {
+			return nil, err
+		}
 	}
 	decisions := make([]Decision, len(w.Nodes))
 	for i := range w.Nodes {

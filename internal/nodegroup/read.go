@@ -64,8 +64,11 @@ func (c *Cluster) World(ctx context.Context, g *v1alpha1.NodeGroup, notAccepted 
 		own = append(own, c.Nodes[i])
 		w.Nodes = append(w.Nodes, Node{Object: &c.Nodes[i], Quiet: -1, Retirements: about[c.Nodes[i].Name]})
 	}
+	if notAccepted != "" { // its rule may be one that cannot be read, and other groups are not to wait for it
+		return w, nil
+	}
 	rule, err := ruleOf(g)
-	if err != nil || rule == nil || notAccepted != "" {
+	if err != nil || rule == nil {
 		return w, err
 	}
 	keepers, pending, err := c.judgedPods(ctx, rule)

@@ -50,13 +50,14 @@ const (
 )
 
 // ruleOf gives the rule of a group; nil when it has none.
-func ruleOf(g *v1alpha1.NodeGroup) (*underusedRule, error) {
+func ruleOf(g *v1alpha1.NodeGroup) *underusedRule {
 	if g.Spec.ScaleDown == nil || g.Spec.ScaleDown.Underused == nil {
-		return nil, nil
+		return nil
 	}
 	spec := g.Spec.ScaleDown.Underused
 	r := &underusedRule{
 		cpuBelow: defaultBelow, memoryBelow: defaultBelow, podsAtMost: -1, consolidate: spec.Consolidate, cooldown: defaultCooldown,
+		placeholders: placeholdersOf(g),
 	}
 	if spec.CPUBelow != nil {
 		r.cpuBelow = float64(*spec.CPUBelow)
@@ -70,11 +71,17 @@ func ruleOf(g *v1alpha1.NodeGroup) (*underusedRule, error) {
 	if spec.Cooldown != nil {
 		r.cooldown = spec.Cooldown.Duration
 	}
-	var err error
-	if r.placeholders, err = retirement.Placeholders(g); err != nil {
-		return nil, err
+	return r
+}
+
+// placeholdersOf selects the pods of a group that only hold room. A selector that cannot be read selects nothing: what its pods
+// say for themselves counts, and no other group waits for it.
+func placeholdersOf(g *v1alpha1.NodeGroup) labels.Selector {
+	selector, err := retirement.Placeholders(g)
+	if err != nil {
+		return labels.Nothing()
 	}
-	return r, nil
+	return selector
 }
 
 // used says for what a node counts as used; empty when it is used little.
@@ -93,8 +100,8 @@ func (r *underusedRule) placeholder(set labels.Set) bool {
 
 // UnderusedCooldown is for how long a node of a group has to be one that could go; false when the group has no such rule.
 func UnderusedCooldown(g *v1alpha1.NodeGroup) (time.Duration, bool) {
-	rule, err := ruleOf(g)
-	if err != nil || rule == nil {
+	rule := ruleOf(g)
+	if rule == nil {
 		return 0, false
 	}
 	return rule.cooldown, true
@@ -201,9 +208,7 @@ func (f *fall) take(g *Group, e *placement.Evacuation) error {
 }
 
 func optionsOf(g *Group, now time.Time) placement.Options {
-	d := g.Group.Spec.Drain
-	// A selector that cannot be read selects nothing: what its pods say for themselves counts.
-	placeholders, _ := retirement.Placeholders(g.Group)
+	d, placeholders := g.Group.Spec.Drain, placeholdersOf(g.Group)
 	return placement.Options{
 		Now: now, LocalStorage: d.DeleteLocalStorage, Unmanaged: d.EvictUnmanaged,
 		Placeholder: func(set labels.Set) bool { return placeholders.Matches(set) },
@@ -212,9 +217,9 @@ func optionsOf(g *Group, now time.Time) placement.Options {
 
 // group decides on the nodes of one group.
 func (f *fall) group(g *Group) ([]NodeDecision, error) {
-	rule, err := ruleOf(g.Group)
-	if err != nil || rule == nil {
-		return nil, err
+	rule := ruleOf(g.Group)
+	if rule == nil {
+		return nil, nil
 	}
 	all := make([]NodeDecision, 0, len(g.Nodes))
 	for i := range g.Nodes {
