@@ -386,3 +386,29 @@ func TestAMachineThatJoinsWhileItsCloudIsReadIsAwaitedOrArrives(t *testing.T) {
 		t.Errorf("%d orders, and status is %+v: want the machine as its Node alone", f.calls(), s)
 	}
 }
+
+// TestMachinesThatAreOrderedAfterOneHasJoinedHaveNamesOfTheirOwn has the cloud not be read meanwhile, so that none is shown yet.
+func TestMachinesThatAreOrderedAfterOneHasJoinedHaveNamesOfTheirOwn(t *testing.T) {
+	f := newFixture(t, nil)
+	f.wait("a")
+	f.looks(2)
+	f.silent()
+	f.wait("b")
+	f.look()
+	f.until("a second machine is asked for", func() bool { return f.calls() == 2 })
+	f.setNode(registered(func(*corev1.Node) {}))
+	f.wait("c")
+	f.look()
+	f.until("a third machine is asked for", func() bool { return f.calls() == 3 })
+	f.looks(2)
+	seen := map[string]bool{}
+	for _, w := range f.memory["web"].survey.Awaited {
+		if seen[w.ID] {
+			t.Errorf("two machines that are awaited are called %s", w.ID)
+		}
+		seen[w.ID] = true
+	}
+	if f.calls() != 3 || len(seen) != 2 {
+		t.Errorf("%d orders, and %v on the way: want three, and the two that have no Node", f.calls(), seen)
+	}
+}

@@ -237,9 +237,9 @@ func (m *memory) expect(o scaling.Order, at time.Time) (id int) {
 	m.placed[o.Template] = m.lastOrder
 	m.asked = append(m.asked, scaling.Asked{ID: m.lastOrder, Kind: o.Template, Count: o.Count, At: at})
 	m.cloud.Size += o.Count
-	for range o.Count {
+	for i := range o.Count {
 		m.survey.Awaited = append(m.survey.Awaited, scaling.Machine{
-			ID: fmt.Sprintf("asked-%d", len(m.survey.Awaited)), Kind: o.Template, Order: m.lastOrder,
+			ID: fmt.Sprintf("asked-%d-%d", m.lastOrder, i), Kind: o.Template, Order: m.lastOrder,
 		})
 	}
 	return m.lastOrder
