@@ -1,6 +1,7 @@
 package autoscaler
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -112,5 +113,38 @@ func TestANodeThatWasReadyWhenItsRetirementWasLookedAtHasJoined(t *testing.T) {
 	f.looks(3)
 	if all, s := f.retirements(), f.status(); len(all) != 1 || len(s.Awaited) != 0 {
 		t.Errorf("%d retirements, status is %+v: want the machine not awaited any more", len(all), s)
+	}
+}
+
+// TestANodeThatWasReadyWhileItsCloudCouldNotBeReadHasJoined has the Node not be Ready at the moment when the cloud can be read
+// again.
+func TestANodeThatWasReadyWhileItsCloudCouldNotBeReadHasJoined(t *testing.T) {
+	for name, between := range map[string]func(*fixture){
+		"in one process":           func(*fixture) {},
+		"with a restart before it": func(f *fixture) { f.memory = map[string]*memory{} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t, nil)
+			f.wait("a")
+			f.looks(2)
+			f.memory["web"].backOffs["m4"] = v1alpha1.BackOff{
+				Template: "m4", Reason: "NoQuota", Until: metav1.NewTime(time.Now().Add(-time.Minute)), Failures: 1,
+			}
+			f.look()
+			f.pool.change(func() { f.pool.unread = errors.New("503") })
+			between(f)
+			f.setNode(registered(func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionTrue }))
+			f.look()
+			if s := f.status(); len(s.Awaited) != 0 || len(s.BackOffs) != 0 {
+				t.Errorf("status is %+v, want neither a machine that is awaited nor a kind that has failed", s)
+			}
+			f.overdue()
+			f.setNode(registered(func(*corev1.Node) {}))
+			f.pool.change(func() { f.pool.unread = nil })
+			f.looks(2)
+			if all := f.retirements(); len(all) != 0 {
+				t.Errorf("retirements are %+v", all)
+			}
+		})
 	}
 }

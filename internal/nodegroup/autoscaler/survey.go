@@ -130,8 +130,8 @@ func (a *Autoscaler) takeIn(g *known, v sight) {
 	}
 	m.record, m.asked = m.survey.Record, m.survey.Asked
 	m.cloud.Size = max(m.cloud.Size, meant(v.instances, m.asked))
-	for _, joined := range m.survey.Joined {
-		maps.DeleteFunc(m.backOffs, func(_ string, b v1alpha1.BackOff) bool { return scaling.Refuted(&b, &joined) })
+	for _, r := range m.survey.Joined {
+		m.hasJoined(&r)
 	}
 	for _, lapsed := range m.survey.Lapsed {
 		b := m.fail(lapsed.Kind, scaling.Failed, fmt.Sprintf("the cloud has dropped an order of %d machines without a word", lapsed.Count), now)
@@ -203,19 +203,46 @@ func (a *Autoscaler) world(s *sources, snapshot *placement.Snapshot, cluster *no
 	return w
 }
 
-// dropJoined awaits no machine any more that has a Node now, though its cloud was asked before that: it would count twice.
+// hasJoined forgets failures of a machine's kind, now that its Node has been Ready.
+func (m *memory) hasJoined(r *v1alpha1.AwaitedMachine) {
+	maps.DeleteFunc(m.backOffs, func(_ string, b v1alpha1.BackOff) bool { return scaling.Refuted(&b, r) })
+}
+
+// dropJoined awaits no machine any more that has a Node now, though its cloud was asked before that: it would count twice. One
+// whose Node is Ready has joined, however long it takes until its cloud can be read again: it may not be Ready just then.
 func (m *memory) dropJoined(provider cloud.Provider, nodes []corev1.Node) {
-	if len(m.survey.Awaited) == 0 || provider == nil {
+	if len(m.survey.Awaited)+len(m.record) == 0 || provider == nil {
 		return
 	}
 	all := make([]*corev1.Node, len(nodes))
 	for i := range nodes {
 		all[i] = &nodes[i]
 	}
-	joins, _ := joined(provider, m.instances, all)
+	joins, _ := joined(provider, m.withRecorded(m.instances), all)
 	m.survey.Awaited = slices.DeleteFunc(m.survey.Awaited, func(w scaling.Machine) bool {
 		return joins[w.ID] == scaling.HasNode || joins[w.ID] == scaling.NodeReady
 	})
+	m.record = slices.DeleteFunc(slices.Clone(m.record), func(r v1alpha1.AwaitedMachine) bool {
+		if joins[r.ProviderID] != scaling.NodeReady {
+			return false
+		}
+		m.hasJoined(&r)
+		return true
+	})
+}
+
+// withRecorded are machines with those on record that the cloud has not shown since this process began.
+func (m *memory) withRecorded(shown []cloud.Instance) []cloud.Instance {
+	all, there := slices.Clone(shown), map[string]bool{}
+	for _, i := range shown {
+		there[i.ProviderID] = true
+	}
+	for _, r := range m.record {
+		if !there[r.ProviderID] {
+			all = append(all, cloud.Instance{ProviderID: r.ProviderID})
+		}
+	}
+	return all
 }
 
 // decidedOn is the group as scaling sees it.
