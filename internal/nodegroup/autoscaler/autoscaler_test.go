@@ -45,6 +45,7 @@ type pool struct {
 	templates []string
 	partly    int           // how many machines of an order are made before it is refused
 	names     bool          // Grow names the machines
+	says      *string       // what machines say of their type, if not the template's name
 	asked     int           // how often Grow was called
 	reads     int           // how often Instances was called
 	busy      chan struct{} // until it is closed, Grow answers nothing
@@ -125,6 +126,9 @@ func (p *pool) Grow(_ context.Context, _ string, o cloud.Order) (cloud.Operation
 
 // launch makes machines.
 func (p *pool) launch(count int, kind string) (op cloud.Operation) {
+	if p.says != nil {
+		kind = *p.says
+	}
 	for range count {
 		i := cloud.Instance{
 			ProviderID: fmt.Sprintf("id-%d", len(p.machines)), Name: fmt.Sprintf("machine-%d", len(p.machines)), Type: kind,
@@ -440,6 +444,33 @@ func TestAFailedMachineOfOursIsDeletedAndItsKindLeftAlone(t *testing.T) {
 	}
 	if got := f.pool.ordered(); len(got) != 1 {
 		t.Errorf("orders are %v: the kind is not left alone", got)
+	}
+}
+
+func TestTheKindThatWasOrderedIsLeftAloneHoweverItsMachinesSayIt(t *testing.T) {
+	for _, as := range []string{"", "M4"} {
+		for reason, fail := range map[string]func(*fixture){
+			scaling.Failed:      func(f *fixture) { f.fails("id-0") },
+			scaling.NeverJoined: func(f *fixture) { f.overdue() },
+		} {
+			t.Run(reason+" of type "+as, func(t *testing.T) {
+				f := newFixture(t, nil)
+				f.pool.change(func() { f.pool.says = &as })
+				f.wait("a")
+				f.looks(2)
+				fail(f)
+				for range 3 {
+					f.look()
+					f.work.Wait()
+				}
+				if got := f.pool.ordered(); len(got) != 1 || len(f.pool.deleted) != 1 {
+					t.Errorf("orders are %v, deleted is %v, want one each", got, f.pool.deleted)
+				}
+				if s := f.status(); len(s.BackOffs) != 1 || s.BackOffs[0].Template != "m4" || s.BackOffs[0].Reason != reason {
+					t.Errorf("status is %+v, want m4 left alone", s)
+				}
+			})
+		}
 	}
 }
 

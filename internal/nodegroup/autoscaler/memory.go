@@ -166,6 +166,16 @@ func (g *known) learn(now time.Time) {
 	m.kinds = g.makeKinds(scaling.Learn("", all, startup), now)
 }
 
+// templateOf is a kind's name as the cloud lists it.
+func (m *memory) templateOf(kind string) string {
+	for _, t := range m.templates {
+		if sameKind(t.Name, kind) {
+			return t.Name
+		}
+	}
+	return kind
+}
+
 // kind is the name of a node's kind of machine: as its label says, as its cloud does, or the only one that there is.
 func (m *memory) kind(n *corev1.Node) string {
 	for _, name := range []string{n.Labels[corev1.LabelInstanceTypeStable], n.Labels[corev1.LabelInstanceType], m.types[n.Name]} {

@@ -138,9 +138,10 @@ func (a *Autoscaler) takeIn(g *known, v sight) {
 		a.backedOff(g, b)
 	}
 	for _, dead := range g.newlyDead(a.o.Clouds[g.Group.Spec.Cloud.Provider], &m.survey) { // before it is decided what to order in its place
-		b, left := m.backOffs[dead.Instance.Type]
+		kind := m.templateOf(dead.Kind)
+		b, left := m.backOffs[kind]
 		if !left || scaling.ClosedBy(&b, g.name(), now) == nil {
-			a.backedOff(g, m.fail(dead.Instance.Type, dead.Reason, dead.Message, now))
+			a.backedOff(g, m.fail(kind, dead.Reason, dead.Message, now))
 		}
 	}
 	for _, id := range m.survey.Strays {

@@ -105,16 +105,17 @@ func (a *Asked) take(id string) bool {
 	return true
 }
 
-// fulfil counts a machine off the order that it has come after, and reports whether that makes it one of ours. By its kind
-// it is told only from those that were there before.
-func (s *Sight) fulfil(asked []Asked, i cloud.Instance) bool {
+// fulfil counts a machine off the order that it has come after, and reports whether that makes it one of ours, with the kind that
+// was ordered: clouds do not all say it of a machine, nor in the words of their templates. By its kind it is told only from those
+// that were there before.
+func (s *Sight) fulfil(asked []Asked, i cloud.Instance) (kind string, ours bool) {
 	for k := range asked {
 		a := &asked[k]
 		switch {
 		case slices.Contains(a.Named, i.ProviderID):
-			return a.take(i.ProviderID)
+			return a.Kind, a.take(i.ProviderID)
 		case slices.Contains(a.Seen, i.ProviderID):
-			return false
+			return "", false
 		}
 	}
 	for k := range asked {
@@ -124,11 +125,11 @@ func (s *Sight) fulfil(asked []Asked, i cloud.Instance) bool {
 		}
 		if a.Answered.IsZero() {
 			a.Seen = append(a.Seen, i.ProviderID)
-			return false
+			return "", false
 		}
-		return a.take(i.ProviderID)
+		return a.Kind, a.take(i.ProviderID)
 	}
-	return false
+	return "", false
 }
 
 // skew is by how much a cloud's clock may be behind.

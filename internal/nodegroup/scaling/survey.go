@@ -72,6 +72,8 @@ type Survey struct {
 // DeadMachine is one that will not have a Node.
 type DeadMachine struct {
 	Instance cloud.Instance
+	// Kind is the one that was ordered.
+	Kind string
 	// Reason is one for a back-off.
 	Reason, Message string
 }
@@ -100,11 +102,13 @@ func Look(s Sight) Survey {
 			continue
 		}
 		there++
-		switch {
-		case i.Adopted:
+		if i.Adopted {
 			ours = false
-		case !ours && s.fulfil(asked, i):
-			r, ours = s.recordOf(i.ProviderID, i.Type), true
+		} else if !ours {
+			var kind string
+			if kind, ours = s.fulfil(asked, i); ours {
+				r = s.recordOf(i.ProviderID, cmp.Or(kind, i.Type))
+			}
 		}
 		switch join := s.Join(i); {
 		case join == NodeReady && ours:
@@ -135,7 +139,8 @@ func (s *Sight) recordOf(id, kind string) v1alpha1.AwaitedMachine {
 func (v *Survey) starting(s Sight, i cloud.Instance, r v1alpha1.AwaitedMachine) {
 	v.Record = append(v.Record, r)
 	if s.overdue(i, r.Since.Time) {
-		v.NeverReady = append(v.NeverReady, DeadMachine{i, NeverReady, fmt.Sprintf("its Node has not been Ready for %s", s.JoinTimeout)})
+		message := fmt.Sprintf("its Node has not been Ready for %s", s.JoinTimeout)
+		v.NeverReady = append(v.NeverReady, DeadMachine{i, cmp.Or(r.Template, i.Type), NeverReady, message})
 	}
 }
 
@@ -146,7 +151,7 @@ func (s *Sight) overdue(i cloud.Instance, since time.Time) bool {
 
 // place says what a machine is that has no Node as far as is known.
 func (v *Survey) place(s Sight, i cloud.Instance, join Join, r v1alpha1.AwaitedMachine, ours bool) {
-	since := r.Since.Time
+	since, kind := r.Since.Time, cmp.Or(r.Template, i.Type)
 	switch {
 	case ours:
 	case i.Created.IsZero(): // its cloud does not say
@@ -158,13 +163,13 @@ func (v *Survey) place(s Sight, i cloud.Instance, join Join, r v1alpha1.AwaitedM
 	switch {
 	case join == Unsure && (late || i.State == cloud.Failed):
 	case ours && i.State == cloud.Failed:
-		v.Dead = append(v.Dead, DeadMachine{i, cmp.Or(string(i.Refusal), Failed), cmp.Or(i.Message, "the cloud could not make it")})
+		v.Dead = append(v.Dead, DeadMachine{i, kind, cmp.Or(string(i.Refusal), Failed), cmp.Or(i.Message, "the cloud could not make it")})
 	case ours && s.overdue(i, since):
-		v.Dead = append(v.Dead, DeadMachine{i, NeverJoined, fmt.Sprintf("it was %s and had no Node for %s", i.State, s.JoinTimeout)})
+		v.Dead = append(v.Dead, DeadMachine{i, kind, NeverJoined, fmt.Sprintf("it was %s and had no Node for %s", i.State, s.JoinTimeout)})
 	case late:
 		v.Strays = append(v.Strays, i.ProviderID)
 	case i.State != cloud.Failed:
-		v.Awaited = append(v.Awaited, Machine{ID: i.ProviderID, Kind: i.Type})
+		v.Awaited = append(v.Awaited, Machine{ID: i.ProviderID, Kind: kind})
 	}
 	if ours {
 		v.Record = append(v.Record, r)
