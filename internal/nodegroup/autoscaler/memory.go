@@ -42,8 +42,8 @@ type memory struct {
 	lastOrder int
 	open      int               // orders that the cloud has not answered
 	placed    map[string]int    // the orders placed last, by kind
-	failed    map[int]bool      // orders that failed, while a grant waits for answers
-	held      []grant           // by orders that the cloud has not answered
+	short     map[int]int       // how many machines of an order that failed have not come, while a grant waits for that
+	held      []grant           // by orders of which it is not known yet what has come
 	leaving   map[string]bool   // machines that are being given up, by provider ID
 	types     map[string]string // of each node's machine
 	told      map[string]string // what was last said of a node, by its UID
@@ -73,7 +73,7 @@ func (a *Autoscaler) recall(groups []*known) {
 
 func remember(s *v1alpha1.ScaleUpStatus, settle time.Duration) *memory {
 	m := &memory{
-		watched: time.Now(), settle: settle, placed: map[string]int{}, failed: map[int]bool{}, leaving: map[string]bool{},
+		watched: time.Now(), settle: settle, placed: map[string]int{}, short: map[int]int{}, leaving: map[string]bool{},
 		backOffs: map[string]v1alpha1.BackOff{}, learned: map[string]v1alpha1.LearnedTemplate{},
 	}
 	if s == nil {
@@ -258,8 +258,7 @@ func (m *memory) expect(o scaling.Order, at time.Time) (id int) {
 // withdraw forgets an order that the cloud has not been asked for.
 func (m *memory) withdraw(id int) {
 	m.open--
-	m.failed[id] = true
-	m.less(id, func(a *scaling.Asked) { a.Count = 0 })
+	m.less(id, func(a *scaling.Asked) { m.short[id], a.Count = a.Count, 0 })
 	m.asked = slices.DeleteFunc(m.asked, func(a scaling.Asked) bool { return a.ID == id })
 }
 
@@ -268,10 +267,14 @@ func (m *memory) withdraw(id int) {
 func (m *memory) replied(id int, answer scaling.Answer, named []string, at time.Time) {
 	m.open--
 	if answer != scaling.Taken {
-		m.doubt, m.failed[id] = at, true
+		m.doubt = at
 		m.wanted.Store(true)
 	}
-	m.less(id, func(a *scaling.Asked) { a.Reply(answer, named, at, m.settle) })
+	m.less(id, func(a *scaling.Asked) {
+		before := a.Count
+		a.Reply(answer, named, at, m.settle)
+		m.short[id] = max(0, before-a.Count)
+	})
 }
 
 // less changes an order, and expects no more machines of it than are to come then.

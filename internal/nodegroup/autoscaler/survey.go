@@ -129,6 +129,9 @@ func (a *Autoscaler) takeIn(g *known, v sight) {
 		m.templates = v.templates
 	}
 	m.record, m.asked = m.survey.Record, m.survey.Asked
+	for _, o := range m.survey.Over {
+		m.short[o.ID] += max(0, o.Count-len(o.Named))
+	}
 	m.cloud.Size = max(m.cloud.Size, meant(v.instances, m.asked))
 	for _, r := range m.survey.Joined {
 		m.hasJoined(&r)

@@ -104,8 +104,9 @@ func (w *Wishes) settle(verdicts []scaling.WishVerdict) (refused []scaling.WishV
 	return refused
 }
 
-// wishes are those that are open, without those for which the cloud has still to answer.
+// wishes are those that are open, without those of whose orders it is not known yet what comes of them.
 func (a *Autoscaler) wishes(groups []*known) []scaling.Wish {
+	a.settleWishes(a.outcomes(groups))
 	return slices.DeleteFunc(a.o.Wishes.open(), func(w scaling.Wish) bool {
 		g := groupNamed(groups, w.Group)
 		return g != nil && slices.ContainsFunc(g.memory.held, func(v grant) bool { return v.ID == w.ID })
@@ -127,25 +128,48 @@ func (m *memory) grantOf(v scaling.WishVerdict) grant {
 	return g
 }
 
-// unanswered reports whether the cloud has still to answer an order of a grant.
-func (m *memory) unanswered(g grant) bool {
-	return slices.ContainsFunc(m.asked, func(a scaling.Asked) bool { return g.by[a.ID] > 0 && a.Answered.IsZero() })
+// unsettled reports whether the cloud has still to answer an order of a grant, or to show which machines it has made of one
+// that failed.
+func (m *memory) unsettled(g grant) bool {
+	return slices.ContainsFunc(m.asked, func(a scaling.Asked) bool {
+		return g.by[a.ID] > 0 && (a.Answered.IsZero() || a.Answer != scaling.Taken)
+	})
 }
 
-// outcome is what a grant comes to when its orders are answered: what the cloud has not taken is missing again.
+// outcome is what a grant comes to when that is known of its orders: what has not come is missing again. Of an order for several
+// it is missing once, and what has come of it is for pods first.
 func (m *memory) outcome(g grant) scaling.WishVerdict {
 	v := g.WishVerdict
 	for id, n := range g.by {
-		if m.failed[id] {
-			v.Granted -= n
-			v.Missing += n
-		}
+		short := min(n, m.short[id])
+		m.short[id] -= short
+		v.Granted -= short
+		v.Missing += short
 	}
 	return v
 }
 
-// tellWishes takes in what became of the wishes, and tells of those that cannot be granted. What was granted counts when the
-// cloud has taken the orders.
+// outcomes are the grants of which it is known what they come to.
+func (a *Autoscaler) outcomes(groups []*known) (due []scaling.WishVerdict) {
+	for _, g := range groups {
+		m := g.memory
+		var held []grant
+		for _, h := range m.held {
+			if m.unsettled(h) {
+				held = append(held, h)
+				continue
+			}
+			due = append(due, m.outcome(h))
+		}
+		if m.held = held; len(held) == 0 {
+			clear(m.short)
+		}
+	}
+	return due
+}
+
+// tellWishes takes in what became of the wishes, and tells of those that cannot be granted. What was granted counts when it
+// is known what comes of the orders.
 func (a *Autoscaler) tellWishes(groups []*known, verdicts []scaling.WishVerdict) {
 	var due []scaling.WishVerdict
 	for _, v := range verdicts {
@@ -155,21 +179,11 @@ func (a *Autoscaler) tellWishes(groups []*known, verdicts []scaling.WishVerdict)
 		}
 		due = append(due, v)
 	}
-	for _, g := range groups {
-		m := g.memory
-		var held []grant
-		for _, h := range m.held {
-			if m.unanswered(h) {
-				held = append(held, h)
-				continue
-			}
-			due = append(due, m.outcome(h))
-		}
-		if m.held = held; len(held) == 0 {
-			clear(m.failed)
-		}
-	}
-	for _, v := range a.o.Wishes.settle(due) {
+	a.settleWishes(append(due, a.outcomes(groups)...))
+}
+
+func (a *Autoscaler) settleWishes(verdicts []scaling.WishVerdict) {
+	for _, v := range a.o.Wishes.settle(verdicts) {
 		if v.Missing > 0 {
 			a.o.Log.Warn("machines that were wished for may not be ordered now", "wish", v.ID, "missing", v.Missing, "reasons", v.Reasons)
 		}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/cloud"
@@ -77,5 +78,58 @@ func TestAWishIsNotGrantedAgainWhenAnotherOrderOfItsGroupFails(t *testing.T) {
 	f.look()
 	if open := f.o.Wishes.open(); len(open) != 0 || f.calls() != 2 {
 		t.Fatalf("open is %v after %d orders, want the wish met by the one that was taken", open, f.calls())
+	}
+}
+
+func TestOfAWishWhoseOrderFailedOnlyWhatHasNotComeIsOrderedAgain(t *testing.T) {
+	lost := errors.New("the connection was lost")
+	refused := &cloud.RefusedError{Reason: cloud.NoQuota, Err: errors.New("quota of 8 cores is used up")}
+	for name, c := range map[string]struct {
+		err   error
+		made  int
+		names bool
+		calls int
+	}{
+		"its answer was lost, and all came":              {err: lost, made: 2, calls: 1},
+		"its answer was lost, and one came":              {err: lost, made: 1, calls: 2},
+		"its answer was lost in part, and one was named": {err: lost, made: 1, names: true, calls: 2},
+		"it was refused, and one came":                   {err: refused, made: 1, calls: 2},
+		"it was refused, and one was named":              {err: refused, made: 1, names: true, calls: 2},
+		"it was refused":                                 {err: refused, calls: 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t, nil)
+			f.pool.change(func() { f.pool.refuse["m4"], f.pool.partly, f.pool.names = c.err, c.made, c.names })
+			f.o.Wishes.Ask(scaling.Wish{ID: "w", Group: "web", Count: 2})
+			f.look()
+			f.forget()
+			f.looks(2)
+			for i := range f.memory["web"].asked {
+				f.memory["web"].asked[i].Settled = time.Now() // as when that is over
+			}
+			f.looks(3)
+			if f.calls() != c.calls || len(f.pool.machines) != 2 {
+				t.Errorf("%d machines by %d orders, want 2 by %d", len(f.pool.machines), f.calls(), c.calls)
+			}
+			if open := f.o.Wishes.open(); len(open) != 0 {
+				t.Errorf("open is %v", open)
+			}
+		})
+	}
+}
+
+func TestWishesThatShareAnOrderWhichFailedInPartAreShortOfWhatHasNotComeTogether(t *testing.T) {
+	f := newFixture(t, nil)
+	f.pool.change(func() {
+		f.pool.partly, f.pool.refuse["m4"] = 3, &cloud.RefusedError{Reason: cloud.NoQuota, Err: errors.New("quota of 12 cores is used up")}
+	})
+	for _, id := range []string{"v", "w"} {
+		f.o.Wishes.Ask(scaling.Wish{ID: id, Group: "web", Count: 2})
+	}
+	f.look()
+	f.forget()
+	f.looks(3)
+	if len(f.pool.machines) != 4 || f.calls() != 2 {
+		t.Errorf("%d machines by %d orders, want 4 by 2", len(f.pool.machines), f.calls())
 	}
 }

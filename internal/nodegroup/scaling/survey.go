@@ -64,7 +64,10 @@ type Survey struct {
 	Asked  []Asked
 	// Lapsed are orders, or what is left of them, that the cloud has dropped without a word.
 	Lapsed []Asked
-	Known  map[string]time.Time
+	// Over are orders that were refused, or whose answers were lost, with as many of their machines as have not come and are
+	// not expected any more.
+	Over  []Asked
+	Known map[string]time.Time
 	// UnseenSince is to be given to the next look.
 	UnseenSince time.Time
 }
@@ -209,10 +212,13 @@ func (v *Survey) unseen(s Sight, asked []Asked, n int) {
 		}
 	}
 	for _, a := range asked { // the cloud may count their machines already, or not
-		if a.kept(s.Began, s.Now) {
+		switch {
+		case a.kept(s.Began, s.Now):
 			n -= a.Expected()
 			v.Asked = append(v.Asked, a)
 			expect(a.Expected(), a.Kind, a.ID)
+		case a.Answer != Taken:
+			v.Over = append(v.Over, a)
 		}
 	}
 	if n > 0 && s.Now.Before(v.UnseenSince.Add(s.JoinTimeout)) { // asked for by somebody else, or by an earlier process
