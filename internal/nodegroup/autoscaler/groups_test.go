@@ -4,6 +4,8 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
@@ -51,6 +53,32 @@ func TestI10AGroupWithASelectorThatCannotBeReadStopsNoOtherGroup(t *testing.T) {
 			}
 			if s := f.status(); s.OnTheWay != 1 {
 				t.Errorf("status is %+v, want the machine", s)
+			}
+		})
+	}
+}
+
+func TestNodesOfAnotherKindTeachTheOnlyOneNothing(t *testing.T) {
+	for name, c := range map[string]struct {
+		says  string
+		learn bool
+	}{
+		"the cloud says that it is another": {"m2", false},
+		"the cloud says that it is the one": {"M4", true},
+		"the cloud does not say":            {"", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			small := idle("small", "")
+			small.Labels["disk"] = "ssd"
+			small.Status.Allocatable[corev1.ResourceCPU] = resource.MustParse("2")
+			f := newFixture(t, nil, small)
+			f.pool.made(cloud.Instance{ProviderID: "id-small", Name: "small", Type: c.says, State: cloud.Running})
+			bound := waitingPodOf("apps", "a")
+			bound.Spec.NodeSelector = map[string]string{"disk": "ssd"} // which the group's nodes have in common
+			f.waitFor(bound)
+			f.looks(2)
+			if got := f.pool.ordered(); (len(got) == 1) == c.learn {
+				t.Errorf("orders are %v for a pod that a node of 2 cores does not take, learned is %+v", got, f.memory["web"].learned)
 			}
 		})
 	}

@@ -146,21 +146,20 @@ func (g *known) learn(now time.Time) {
 	if up := g.Group.Spec.ScaleUp; up != nil {
 		startup = up.StartupTaints
 	}
+	var all []*corev1.Node
 	byKind := map[string][]*corev1.Node{}
 	for i := range g.Nodes {
 		n := g.Nodes[i].Object
-		kind := m.kind(n)
-		if kind == "" {
+		if !budget.Ready(n) || scaling.IsArriving(n, startup, scaling.JoinTimeout(g.Group), now) || len(n.Status.Allocatable) == 0 {
 			continue
 		}
-		if budget.Ready(n) && !scaling.IsArriving(n, startup, scaling.JoinTimeout(g.Group), now) && len(n.Status.Allocatable) > 0 {
+		all = append(all, n)
+		if kind := m.kind(n); kind != "" {
 			byKind[kind] = append(byKind[kind], n)
 		}
 	}
-	var all []*corev1.Node
 	for kind, nodes := range byKind {
 		m.learned[kind] = *scaling.Learn(kind, nodes, startup)
-		all = append(all, nodes...)
 	}
 	slices.SortFunc(all, func(a, b *corev1.Node) int { return cmp.Compare(a.Name, b.Name) })
 	m.kinds = g.makeKinds(scaling.Learn("", all, startup), now)
@@ -176,7 +175,8 @@ func (m *memory) templateOf(kind string) string {
 	return kind
 }
 
-// kind is the name of a node's kind of machine: as its label says, as its cloud does, or the only one that there is.
+// kind is the name of a node's kind of machine: as its label says, as its cloud does, or the only one that there is, of a cloud
+// that does not say. It is empty when the group can have no more of the node's kind.
 func (m *memory) kind(n *corev1.Node) string {
 	for _, name := range []string{n.Labels[corev1.LabelInstanceTypeStable], n.Labels[corev1.LabelInstanceType], m.types[n.Name]} {
 		for _, t := range m.templates {
@@ -185,7 +185,7 @@ func (m *memory) kind(n *corev1.Node) string {
 			}
 		}
 	}
-	if len(m.templates) == 1 {
+	if len(m.templates) == 1 && m.types[n.Name] == "" {
 		return m.templates[0].Name
 	}
 	return ""
