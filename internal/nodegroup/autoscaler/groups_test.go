@@ -1,15 +1,23 @@
 package autoscaler
 
 import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/nodegroup/scaling"
 )
 
 // secondGroup makes another group that gets machines.
@@ -81,5 +89,82 @@ func TestNodesOfAnotherKindTeachTheOnlyOneNothing(t *testing.T) {
 				t.Errorf("orders are %v for a pod that a node of 2 cores does not take, learned is %+v", got, f.memory["web"].learned)
 			}
 		})
+	}
+}
+
+// judging is a client whose writes of a status are judged before, as the API server does by its schema.
+type judging struct {
+	client.Client
+	judge func(group string, up *v1alpha1.ScaleUpStatus) error
+}
+
+func (j judging) Status() client.SubResourceWriter { return judged{j.Client.Status(), j.judge} }
+
+type judged struct {
+	client.SubResourceWriter
+	judge func(group string, up *v1alpha1.ScaleUpStatus) error
+}
+
+func (j judged) Patch(ctx context.Context, o client.Object, p client.Patch, opts ...client.SubResourcePatchOption) error {
+	raw, err := p.Data(o)
+	if err != nil {
+		return err
+	}
+	var patch struct{ Status v1alpha1.NodeGroupStatus }
+	if err := json.Unmarshal(raw, &patch); err != nil {
+		return err
+	}
+	if err := j.judge(o.GetName(), patch.Status.ScaleUp); err != nil {
+		return err
+	}
+	return j.SubResourceWriter.Patch(ctx, o, p, opts...)
+}
+
+func TestOfMoreKindsThanAStatusHoldsThoseThatMatterAreWrittenDown(t *testing.T) {
+	f := newFixture(t, nil)
+	f.o.Client = judging{f.client, func(_ string, up *v1alpha1.ScaleUpStatus) error {
+		if up != nil && (len(up.BackOffs) > 64 || len(up.Learned) > 64) {
+			return fmt.Errorf("status.scaleUp: too many: %d back-offs, %d learned: must have at most 64 items", len(up.BackOffs), len(up.Learned))
+		}
+		return nil
+	}}
+	f.wait("a")
+	f.look()
+	m, now := f.memory["web"], time.Now()
+	for i := range 70 {
+		kind := fmt.Sprintf("a-%02d", i)
+		m.fail(kind, scaling.Failed, "", now.Add(time.Duration(i)*time.Second))
+		m.learned[kind] = v1alpha1.LearnedTemplate{Name: kind}
+	}
+	m.learned["m4"] = v1alpha1.LearnedTemplate{Name: "m4"}
+	f.look()
+	s := f.status()
+	if len(s.Awaited) != 1 || len(s.BackOffs) != 64 || s.BackOffs[0].Template != "a-06" {
+		t.Errorf("%d machines and %d back-offs from %s on, want one, and the last 64 that end", len(s.Awaited), len(s.BackOffs), s.BackOffs[0].Template)
+	}
+	if len(s.Learned) != 64 || !slices.ContainsFunc(s.Learned, func(l v1alpha1.LearnedTemplate) bool { return l.Name == "m4" }) {
+		t.Errorf("%d kinds are learned, want 64, with the one that the cloud has", len(s.Learned))
+	}
+}
+
+func TestAStatusThatCannotBeWrittenKeepsNoOtherFromBeing(t *testing.T) {
+	f := newFixture(t, nil)
+	for _, name := range []string{"a", "z"} {
+		f.secondGroup(name, func(g *v1alpha1.NodeGroup) { g.UID = types.UID(name) })
+	}
+	f.o.Client = judging{f.client, func(group string, _ *v1alpha1.ScaleUpStatus) error {
+		if group == "web" {
+			return errors.New("it is not valid")
+		}
+		return nil
+	}}
+	if _, err := f.Autoscaler.look(t.Context(), f.sources, true); err == nil {
+		t.Error("the look has not failed")
+	}
+	for _, name := range []string{"a", "z"} {
+		var g v1alpha1.NodeGroup
+		if err := f.client.Get(t.Context(), types.NamespacedName{Name: name}, &g); err != nil || g.Status.ScaleUp == nil {
+			t.Errorf("status of group %s is %+v, %v", name, g.Status.ScaleUp, err)
+		}
 	}
 }

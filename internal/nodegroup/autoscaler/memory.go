@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -296,7 +297,11 @@ func (m *memory) less(id int, change func(*scaling.Asked)) {
 	})
 }
 
-// status is what is written down of a group.
+// mostWritten is how many back-offs, and how many kinds that were learned, the schema of a NodeGroup allows its status to have.
+const mostWritten = 64
+
+// status is what is written down of a group: the back-offs that end last, and of what was learned the kinds that the cloud has
+// first, where there is more than there is room for.
 func (m *memory) status() *v1alpha1.ScaleUpStatus {
 	s := &v1alpha1.ScaleUpStatus{OnTheWay: int32(len(m.survey.Awaited)), Awaited: m.record}
 	for i := range m.asked {
@@ -306,17 +311,28 @@ func (m *memory) status() *v1alpha1.ScaleUpStatus {
 			Refused: o.Answer == scaling.Refused,
 		})
 	}
-	for _, name := range slices.Sorted(maps.Keys(m.learned)) {
-		s.Learned = append(s.Learned, m.learned[name])
+	current := map[string]int{}
+	for _, t := range m.templates {
+		current[t.Name] = 1
 	}
-	for _, name := range slices.Sorted(maps.Keys(m.backOffs)) {
-		s.BackOffs = append(s.BackOffs, m.backOffs[name])
-	}
+	s.Learned = firstOf(m.learned, func(a, b v1alpha1.LearnedTemplate) int { return cmp.Compare(current[b.Name], current[a.Name]) })
+	s.BackOffs = firstOf(m.backOffs, func(a, b v1alpha1.BackOff) int { return b.Until.Compare(a.Until.Time) })
 	return s
+}
+
+// firstOf are as many of what is known of kinds as may be written down, by name.
+func firstOf[T any](all map[string]T, order func(a, b T) int) (list []T) {
+	names := slices.Sorted(maps.Keys(all))
+	slices.SortStableFunc(names, func(a, b string) int { return order(all[a], all[b]) })
+	for _, name := range slices.Sorted(slices.Values(names[:min(len(names), mostWritten)])) {
+		list = append(list, all[name])
+	}
+	return list
 }
 
 // write writes down what has changed. The groups of a file have nowhere to write it.
 func (a *Autoscaler) write(ctx context.Context, groups []*known) error {
+	var errs []error
 	for _, g := range groups {
 		if g.Group.UID == "" || g.Group.Spec.ScaleUp == nil {
 			continue
@@ -329,10 +345,10 @@ func (a *Autoscaler) write(ctx context.Context, groups []*known) error {
 			"onTheWay": now.OnTheWay, "learned": now.Learned, "backOffs": now.BackOffs, "awaited": now.Awaited, "orders": now.Orders,
 		}
 		if err := a.writeDown(ctx, g, whole); client.IgnoreNotFound(err) != nil {
-			return err
+			errs = append(errs, err)
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // writeOrders writes down a group's orders before its cloud is asked for them: whoever leads after a crash has to know whose
