@@ -1,6 +1,7 @@
 package autoscaler
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -113,29 +114,32 @@ func (a *Autoscaler) emit(about runtime.Object, kind string, reason eventReason,
 	a.o.Events.Eventf(about, nil, kind, string(reason), action, "%s", observe.Clip(note, maxNote))
 }
 
-// onGroup makes an Event on a NodeGroup; one of a file has no object.
-func (a *Autoscaler) onGroup(g *known, kind string, reason eventReason, format string, args ...any) {
+// onGroup makes an Event on a NodeGroup; one of a file has no object. What it is about, such as a kind or a machine, is its
+// action, which keeps it apart from that of another one, as with rules.
+func (a *Autoscaler) onGroup(g *known, kind string, reason eventReason, subject, format string, args ...any) {
 	if g.Group.UID == "" {
 		return
 	}
 	a.emit(&v1alpha1.NodeGroup{
 		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "NodeGroup"},
 		ObjectMeta: metav1.ObjectMeta{Name: g.name(), UID: g.Group.UID},
-	}, kind, reason, action, fmt.Sprintf(format, args...))
+	}, kind, reason, observe.Clip(cmp.Or(subject, action), maxAction), fmt.Sprintf(format, args...))
 }
 
 func (a *Autoscaler) orderPlaced(g *known, o scaling.Order) {
-	a.onGroup(g, corev1.EventTypeNormal, eventOrdered, "%d of %s: %s", o.Count, o.Template, sentence(o.Reasons))
+	a.onGroup(g, corev1.EventTypeNormal, eventOrdered, o.Template, "%d of %s: %s", o.Count, o.Template, sentence(o.Reasons))
 }
 
 func (a *Autoscaler) backedOff(g *known, b v1alpha1.BackOff) {
-	a.onGroup(g, corev1.EventTypeWarning, eventBackedOff, "%s is left alone until %s: %s: %s", b.Template,
+	a.o.Log.Warn("a kind of machine is left alone", "group", g.name(), "template", b.Template, "until", b.Until, "reason", b.Reason,
+		"message", b.Message)
+	a.onGroup(g, corev1.EventTypeWarning, eventBackedOff, b.Template, "%s is left alone until %s: %s: %s", b.Template,
 		b.Until.UTC().Format("15:04:05"), b.Reason, b.Message)
 }
 
 func (a *Autoscaler) machineGivenUp(g *known, dead scaling.DeadMachine) {
-	a.onGroup(g, corev1.EventTypeWarning, eventGivenUp, "machine %s (%s) has had no Node and is deleted: %s: %s", dead.Instance.Name,
-		dead.Instance.ProviderID, dead.Reason, dead.Message)
+	a.onGroup(g, corev1.EventTypeWarning, eventGivenUp, cmp.Or(dead.Instance.Name, dead.Instance.ProviderID),
+		"machine %s (%s) has had no Node and is deleted: %s: %s", dead.Instance.Name, dead.Instance.ProviderID, dead.Reason, dead.Message)
 }
 
 // tellNode tells of a node that is to go, or is kept from it, when that is something else than before.
@@ -171,6 +175,6 @@ func (a *Autoscaler) tellNode(g *known, d *scaling.NodeDecision) {
 	a.emit(node, corev1.EventTypeNormal, reason, d.Reasons[0].Rule, nodegroup.Sentence(d.Reasons))
 	a.o.Log.Info("an underused node", "group", d.Group, "node", d.Node, "verdict", d.Verdict, "reasons", d.Reasons)
 	if d.Verdict == nodegroup.Leaves {
-		a.onGroup(g, corev1.EventTypeNormal, reason, "node %s: %s", d.Node, nodegroup.Sentence(d.Reasons))
+		a.onGroup(g, corev1.EventTypeNormal, reason, d.Node, "node %s: %s", d.Node, nodegroup.Sentence(d.Reasons))
 	}
 }

@@ -68,8 +68,18 @@ func (a *Autoscaler) recall(groups []*known) {
 			g.memory = remember(g.Group.Status.ScaleUp, a.o.Settle)
 			a.memory[g.name()] = g.memory
 		}
+		g.forgetNodes()
 	}
 	maps.DeleteFunc(a.memory, func(name string, _ *memory) bool { return !there[name] })
+}
+
+// forgetNodes forgets what was said of nodes that the group has no more.
+func (g *known) forgetNodes() {
+	there := map[string]bool{}
+	for i := range g.Nodes {
+		there[string(g.Nodes[i].Object.UID)] = true
+	}
+	maps.DeleteFunc(g.memory.told, func(uid, _ string) bool { return !there[uid] })
 }
 
 func remember(s *v1alpha1.ScaleUpStatus, settle time.Duration) *memory {

@@ -38,7 +38,7 @@ func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 		onTheWay: gauge("machines_on_the_way", "Machines that were asked for and have no Node yet.", "group"),
 		nodes:    gauge("underused_nodes", "Nodes of groups with the rule, by verdict.", "group", "verdict"),
 		orders:   counter("machines_ordered_total", "Machines whose order the cloud has taken.", "group", "template"),
-		refusals: counter("orders_failed_total", "Orders that the cloud has not taken, by reason.", "group", "template", "reason"),
+		refusals: counter("orders_failed_total", "Orders that the cloud has not taken, or has dropped without a word, by reason.", "group", "template", "reason"),
 		given:    counter("machines_given_up_total", "Machines that were deleted since they had no Node, by reason.", "group", "reason"),
 		leaving:  counter("retirements_total", "NodeRetirements that were asked for since a node is used little.", "group"),
 		failures: prometheus.NewCounter(prometheus.CounterOpts{Name: prefix + "look_failures_total", Help: "Looks that failed."}),
@@ -78,6 +78,10 @@ func (m *Metrics) ordered(o scaling.Order, err error, took time.Duration) {
 		return
 	}
 	m.orders.WithLabelValues(o.Group, o.Template).Add(float64(o.Count))
+}
+
+func (m *Metrics) dropped(group, template string) {
+	m.refusals.WithLabelValues(group, template, scaling.Failed).Inc()
 }
 
 func (m *Metrics) gaveUp(group, reason string) { m.given.WithLabelValues(group, reason).Inc() }

@@ -138,6 +138,7 @@ func (a *Autoscaler) takeIn(g *known, v sight) {
 	}
 	for _, lapsed := range m.survey.Lapsed {
 		b := m.fail(lapsed.Kind, scaling.Failed, fmt.Sprintf("the cloud has dropped an order of %d machines without a word", lapsed.Count), now)
+		a.o.Metrics.dropped(g.name(), lapsed.Kind)
 		a.backedOff(g, b)
 	}
 	for _, dead := range g.newlyDead(a.o.Clouds[g.Group.Spec.Cloud.Provider], &m.survey) { // before it is decided what to order in its place
