@@ -194,13 +194,15 @@ func (a *Autoscaler) loop(ctx context.Context, s *sources) {
 // is under way.
 func (a *Autoscaler) look(ctx context.Context, s *sources, askClouds bool) (busy bool, err error) {
 	waiting := a.waiter.take()
-	cluster, groups, err := a.read(ctx, s)
-	if err != nil {
-		return false, err
-	}
-	a.recall(groups)
-	a.settle(groups)
-	if askClouds || len(waiting) > 0 {
+	var cluster *nodegroup.Cluster
+	var groups []*known
+	asks := askClouds || len(waiting) > 0
+	if asks {
+		if _, groups, err = a.read(ctx, s); err != nil {
+			return false, err
+		}
+		a.recall(groups)
+		a.settle(groups)
 		a.survey(ctx, s, groups)
 	}
 	var up *scaling.Decision
@@ -212,6 +214,9 @@ func (a *Autoscaler) look(ctx context.Context, s *sources, askClouds bool) (busy
 			return err
 		}
 		a.recall(groups)
+		if !asks {
+			a.settle(groups)
+		}
 		a.last = groups
 		began := time.Now()
 		w := a.world(s, snapshot, cluster, groups, waiting)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/nodegroup"
 	"github.com/slipway-dev/slipway/internal/nodegroup/scaling"
 )
 
@@ -166,5 +167,50 @@ func TestAStatusThatCannotBeWrittenKeepsNoOtherFromBeing(t *testing.T) {
 		if err := f.client.Get(t.Context(), types.NamespacedName{Name: name}, &g); err != nil || g.Status.ScaleUp == nil {
 			t.Errorf("status of group %s is %+v, %v", name, g.Status.ScaleUp, err)
 		}
+	}
+}
+
+// counting counts how often the groups are listed.
+type counting struct {
+	nodegroup.Groups
+	reads *int
+}
+
+func (c counting) List(ctx context.Context) ([]v1alpha1.NodeGroup, error) {
+	*c.reads++
+	return c.Groups.List(ctx)
+}
+
+func TestALookThatAsksNobodyReadsTheClusterOnce(t *testing.T) {
+	f := newFixture(t, nil)
+	reads := 0
+	f.o.Groups = counting{f.o.Groups, &reads}
+	for _, c := range []struct {
+		ask, waits bool
+		want       int
+	}{{true, false, 2}, {false, false, 1}, {false, true, 2}} {
+		if c.waits {
+			f.wait("a")
+		}
+		reads = 0
+		if _, err := f.Autoscaler.look(t.Context(), f.sources, c.ask); err != nil {
+			t.Fatal(err)
+		}
+		if reads != c.want {
+			t.Errorf("%+v: the groups are read %d times", c, reads)
+		}
+	}
+}
+
+func TestWhatACloudHasSaidIsTakenInByALookThatAsksNobody(t *testing.T) {
+	f := newFixture(t, nil)
+	answer := f.silent()
+	f.look()
+	answer()
+	if _, err := f.Autoscaler.look(t.Context(), f.sources, false); err != nil {
+		t.Fatal(err)
+	}
+	if f.memory["web"].templates == nil {
+		t.Error("what the cloud has said is not known")
 	}
 }
