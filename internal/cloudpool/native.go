@@ -96,7 +96,11 @@ func (n *Native) look(ctx context.Context) ([]nativeMachine, error) {
 	}
 	byIdentity := map[string]*corev1.Node{}
 	for _, node := range nodes {
-		if id, err := n.provider.Normalize(node.Spec.ProviderID); err == nil {
+		id, err := n.provider.Normalize(node.Spec.ProviderID)
+		if cloud.IsUnanswered(err) { // what is kept of its machine would seem to be nothing
+			return nil, fmt.Errorf("node %s: %w", node.Name, err)
+		}
+		if err == nil {
 			byIdentity[id] = node
 		}
 	}

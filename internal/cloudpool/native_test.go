@@ -30,11 +30,17 @@ type group struct {
 	machines []cloud.Instance
 	refuses  error
 	deleted  []string
+	silent   string // the provider ID of which it does not say whose it is
 }
 
 func (*group) Name() string { return "openstack" }
 
-func (*group) Normalize(id string) (string, error) { return id, nil }
+func (g *group) Normalize(id string) (string, error) {
+	if id == g.silent {
+		return "", &cloud.UnansweredError{Err: errors.New("the plugin hangs")}
+	}
+	return id, nil
+}
 
 func (g *group) Group(context.Context, string) (cloud.Group, error) {
 	return cloud.Group{Name: "web", Size: len(g.machines)}, nil
@@ -119,6 +125,19 @@ func TestAMachineThatItsCloudCallsFailedIsThereAndCanGo(t *testing.T) {
 		s.retired(s.retirements()[0].Name, func(rt *v1alpha1.NodeRetirement) { rt.Status.Phase = v1alpha1.Succeeded })
 		if over, err := ticket.Wait(t.Context()); err != nil || over.Outcome.Result != Done {
 			t.Errorf("%+v, %v", over, err)
+		}
+	})
+}
+
+// TestI7NothingIsKnownOfAMachineWhoseNodeCannotBeTold: it may have been detached, or be kept.
+func TestI7NothingIsKnownOfAMachineWhoseNodeCannotBeTold(t *testing.T) {
+	serveNatively(t, 2, 10, func(t *testing.T, s *sim, g *group, pool *Native) {
+		a := s.replica("a", func(o *UpdaterOptions) { o.Backend = pool })
+		g.silent = "openstack:///" + uuid(2)
+		ends(t, a, Update{Kind: Terminate, MachineID: g.silent, Decrement: true}, time.Hour, BackendAway, "n2", "the plugin hangs")
+		ends(t, a, Update{Kind: SetSize, DesiredSize: 1}, time.Hour, BackendAway, "n2", "the plugin hangs")
+		if len(g.deleted) > 0 || len(s.retirements()) > 0 {
+			t.Errorf("deleted %q, %d retirements; want nothing to go", g.deleted, len(s.retirements()))
 		}
 	})
 }
