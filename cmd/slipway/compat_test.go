@@ -35,8 +35,16 @@ func TestI10AChangeOfMechanicsFileThatIsRefusedEndsNoAgent(t *testing.T) {
 			"asks for more than the agent takes", "optional: {kubeletProblem: true, pollingInterval: 300000}",
 			[]string{"optionalConditions.pollingInterval", "300000", "1 to 86400"},
 		},
+		{"makes an agent that is refused", "optional: {pollingInterval: 15}", []string{"log-level", "loud"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
+			asAgent := func(c *mechanic.Config) config.Agent {
+				a := c.Config()
+				if c.PollingInterval == 15 {
+					a.LogLevel = "loud"
+				}
+				return a
+			}
 			synctest.Test(t, func(t *testing.T) {
 				ctx, stop := context.WithCancel(t.Context())
 				write("optional: {pollingInterval: 10}")
@@ -44,7 +52,7 @@ func TestI10AChangeOfMechanicsFileThatIsRefusedEndsNoAgent(t *testing.T) {
 				var stderr bytes.Buffer
 				done := make(chan error)
 				go func() {
-					done <- reloading(ctx, path, &stderr, (*mechanic.Config).Config,
+					done <- reloading(ctx, path, &stderr, asAgent,
 						func(ctx context.Context, c mechanic.Config, a config.Agent) error {
 							if err := a.Validate(); err != nil {
 								return err

@@ -241,7 +241,9 @@ type nodeDrain struct {
 	out   io.Writer
 	err   io.Writer
 
-	// cordoned is the node as it was before this drain cordoned it, nil when it did not; failed is why it could not.
+	// uid is that of the node when it was first read. cordoned is the node as it was before this drain cordoned it, nil when it did
+	// not; failed is why it could not.
+	uid      string
 	cordoned *kubeapi.Node
 	failed   error
 	// beside is how many nodes are drained at the same time.
@@ -253,6 +255,10 @@ func (d *nodeDrain) run(ctx context.Context) error {
 	if d.failed != nil {
 		return d.failed
 	}
+	if err := d.stillCordoned(ctx); err != nil && ctx.Err() == nil {
+		d.giveBack(ctx)
+		return err
+	}
 	if d.flags.timeout > 0 {
 		d.o.Terms.GiveUp = time.Now().Add(d.flags.timeout)
 	}
@@ -263,8 +269,8 @@ func (d *nodeDrain) run(ctx context.Context) error {
 	show.end()
 	d.print(receipt)
 	goes := receipt.Outcome == drain.DeadlinePassed // the machine, whatever is on it
-	if err != nil && d.cordoned != nil && !goes && !d.flags.keepCordoned {
-		d.restore(ctx)
+	if err != nil && !goes {
+		d.giveBack(ctx)
 	}
 	return withCode(receipt, err)
 }

@@ -26,8 +26,17 @@ const (
 func (d *nodeDrain) cordon(ctx context.Context) error {
 	for try := 1; ; try++ {
 		node, err := d.api.GetNode(ctx, d.o.Node)
-		if err != nil || node.Spec.Unschedulable {
+		if err != nil {
 			return err
+		}
+		if d.uid == "" {
+			d.uid = node.UID
+		}
+		switch {
+		case node.UID != d.uid:
+			return &cordon.ReplacedError{Node: node.Name, Want: d.uid, Got: node.UID}
+		case node.Spec.Unschedulable:
+			return nil
 		}
 		err = d.setUnschedulable(ctx, node, true)
 		if err == nil {
@@ -36,6 +45,24 @@ func (d *nodeDrain) cordon(ctx context.Context) error {
 		if !again(ctx, err, try) {
 			return err
 		}
+	}
+}
+
+// stillCordoned cordons the node again, if somebody has uncordoned it while the nodes before it were drained: its pods would come
+// back to it. A node that was replaced meanwhile is another one.
+func (d *nodeDrain) stillCordoned(ctx context.Context) error {
+	was := d.cordoned
+	err := d.cordon(ctx)
+	if d.cordoned != was {
+		fmt.Fprintf(d.err, "%s: cordoned again\n", d.o.Node)
+	}
+	return err
+}
+
+// giveBack restores a node that this drain has cordoned, unless it was asked not to.
+func (d *nodeDrain) giveBack(ctx context.Context) {
+	if d.cordoned != nil && !d.flags.keepCordoned {
+		d.restore(ctx)
 	}
 }
 

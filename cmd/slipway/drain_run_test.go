@@ -476,6 +476,38 @@ func TestAllNodesAreCordonedBeforeTheFirstPodIsAsked(t *testing.T) {
 	}
 }
 
+func TestANodeIsLookedAtAgainWhenItsTurnComes(t *testing.T) {
+	for _, tt := range []struct {
+		name           string
+		found          bool // cordoned by somebody else
+		change         func(*kubeapi.Node)
+		code           int
+		cordoned, asks bool
+		says           string
+	}{
+		{"uncordoned by those who had cordoned it", true, func(n *kubeapi.Node) { n.Spec.Unschedulable = false }, 0, true, true, "b: cordoned again"},
+		{"uncordoned by hand", false, func(n *kubeapi.Node) { n.Spec.Unschedulable = false }, 0, true, true, "b: cordoned again"},
+		{"made anew", false, func(n *kubeapi.Node) { n.UID, n.Spec.Unschedulable = "another", false }, 1, false, false, "another"},
+		{"made anew, and cordoned", true, func(n *kubeapi.Node) { n.UID = "another" }, 1, true, false, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := newDrainCluster(t, "a", "b")
+				c.edit("b", func(n *kubeapi.Node) { n.Spec.Unschedulable = tt.found })
+				c.stopsIn = 40 * time.Second
+				c.pod("web-a", "a")
+				c.pod("web-b", "b")
+				time.AfterFunc(20*time.Second, func() { c.edit("b", tt.change) })
+				r := c.drain(t.Context(), "a", "b")
+				_, asked := c.asked["web-b"]
+				if r.code != tt.code || c.cordoned("b") != tt.cordoned || asked != tt.asks || !strings.Contains(r.stderr, tt.says) {
+					t.Errorf("exit code %d, b cordoned: %v, its pod asked: %v:\n%s%s", r.code, c.cordoned("b"), asked, r.out, r.stderr)
+				}
+			})
+		})
+	}
+}
+
 func TestI3AnInterruptRestoresEveryNodeThatIsNotDrained(t *testing.T) {
 	for _, flag := range []string{"--timeout=0", "--deadline=2h"} {
 		t.Run(flag, func(t *testing.T) {

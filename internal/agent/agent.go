@@ -155,6 +155,13 @@ func New(o Options) *Agent {
 	return a
 }
 
+// waitForEvents waits until all Events are written, for a moment.
+func (a *Agent) waitForEvents() {
+	for end := time.Now().Add(lastWords); !a.events.said() && time.Now().Before(end); {
+		time.Sleep(listenEvery)
+	}
+}
+
 // ErrDrained is what Run returns when it was to end after a drain. Nothing is wrong.
 var ErrDrained = errors.New("the node is drained")
 
@@ -177,6 +184,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	if a.o.Slots != nil {
 		group.Go(func() { a.o.Slots.Run(work, func() { a.tell(work, func(context.Context) {}) }) })
 	}
+	defer a.waitForEvents() // of which the drain that is stopped now may make one
 	defer a.stopDrain()
 	defer a.stopWatching()
 	timer := time.NewTimer(0)

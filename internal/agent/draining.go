@@ -58,6 +58,8 @@ type drainRun struct {
 	done   chan struct{}
 	// receipt is of all that has not been handed out by OnDrained, once done is closed.
 	receipt drain.Receipt
+	// handedOut is true from when OnDrained was called, though its receipt may not be in the books yet, until another pod comes.
+	handedOut atomic.Bool
 	// standing is true from when the node was drained until another pod comes to it.
 	standing bool
 	// asked is true once every pod has been asked; quietUntil is when what waits for that does no longer.
@@ -184,7 +186,7 @@ func (a *Agent) wanted(now time.Time) (order, bool) {
 				o.terms.Deadline = due
 			}
 			continue
-		case h.drained():
+		case h.drained() && h.Notice.Type == notice.Condition:
 			continue // a pod that comes to the node has it begin anew, and then has its own time
 		case due.IsZero() && a.o.ConditionDrain > 0:
 			due = h.Began.Add(a.o.ConditionDrain)
@@ -216,8 +218,15 @@ func (a *Agent) startDrain(ctx context.Context, o order) {
 	run.drain = drain.New(a.o.API, drain.Options{
 		Node: a.o.Node, PolicyOf: o.policyOf, Select: o.concerns, Terms: o.terms, Volumes: a.o.Volumes, Logger: a.log,
 		GraceSeconds: a.o.GraceSeconds, DisableEviction: a.o.DisableEviction, OnProgress: a.onProgress(run),
-		OnDrained: func(r drain.Receipt) { a.tell(work, func(context.Context) { a.stands(run, r) }) },
-		OnArrival: func() { a.tell(work, func(context.Context) { a.arrived(run) }) }, WasDrained: a.relied(),
+		OnDrained: func(r drain.Receipt) {
+			run.handedOut.Store(true)
+			a.tell(work, func(context.Context) { a.stands(run, r) })
+		},
+		OnArrival: func() {
+			run.handedOut.Store(false)
+			a.tell(work, func(context.Context) { a.arrived(run) })
+		},
+		WasDrained: a.relied(),
 	})
 	a.drain = run
 	doing := "draining"
@@ -346,7 +355,7 @@ func (a *Agent) stopDrain() {
 	<-run.done
 	a.events.hush.until(time.Time{})
 	a.log.Info("drain stopped", "for", run.order.kinds(), "summary", run.receipt.Summary())
-	if !run.standing || run.receipt.Touched() > 0 {
+	if !run.handedOut.Load() || run.receipt.Touched() > 0 {
 		a.bookStopped(run.receipt)
 	}
 }

@@ -71,30 +71,37 @@ func TestADrainThatNothingBlocksWritesConditionsWhenItBeginsAndWhenItEnds(t *tes
 	})
 }
 
-func TestI2WhatADrainForcedIsSaidAlsoWhenItsNoticeIsWithdrawn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := newMachine(newCluster(), "n", 5*time.Minute)
-		m.denied("web")
-		registry := observe.NewRegistry()
-		m.start(t, 0, func(o *Options) { o.Metrics = NewMetrics(registry) })
-		m.source.say(announced(notice.Preempt, "p", 20*time.Minute))
-		for m.asked().IsZero() {
-			time.Sleep(time.Second)
-		}
-		time.Sleep(time.Minute)
-		m.source.say()
-		time.Sleep(10 * time.Minute)
-		page := scrape(t, registry)
-		for _, want := range []string{`slipway_drain_forced_pods_total 1`, `slipway_drains_total{outcome="cancelled"} 1`} {
-			if !strings.Contains(page, want+"\n") {
-				t.Errorf("no %s in\n%s", want, page)
-			}
-		}
-		if m.times(DrainStopped) != 1 {
-			t.Errorf("Events %v", m.events)
-		}
-		m.crash()
-	})
+func TestI2WhatADrainForcedIsSaidAlsoWhenItIsStopped(t *testing.T) {
+	for name, stop := range map[string]func(*machine){
+		"its notice is withdrawn": func(m *machine) { m.source.say() },
+		"the agent is to end":     (*machine).crash,
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := newMachine(newCluster(), "n", 5*time.Minute)
+				m.denied("web")
+				registry := observe.NewRegistry()
+				m.start(t, 0, func(o *Options) { o.Metrics = NewMetrics(registry) })
+				m.source.say(announced(notice.Preempt, "p", 20*time.Minute))
+				for m.asked().IsZero() {
+					time.Sleep(time.Second)
+				}
+				time.Sleep(time.Minute)
+				stop(m)
+				time.Sleep(10 * time.Minute)
+				page := scrape(t, registry)
+				for _, want := range []string{`slipway_drain_forced_pods_total 1`, `slipway_drains_total{outcome="cancelled"} 1`} {
+					if !strings.Contains(page, want+"\n") {
+						t.Errorf("no %s in\n%s", want, page)
+					}
+				}
+				if m.times(DrainStopped) != 1 {
+					t.Errorf("Events %v", m.events)
+				}
+				m.crash()
+			})
+		})
+	}
 }
 
 func TestADrainThatEndsIsCountedOnce(t *testing.T) {

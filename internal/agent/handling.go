@@ -186,11 +186,15 @@ func (a *Agent) hold(ctx context.Context, h *handling, now time.Time) (time.Dura
 	return 0, nil
 }
 
-// awaitDrain goes on when the node is drained, and known to be empty at this moment. Draining itself is steered for all notices together.
+// awaitDrain goes on when the node is drained, and known to be empty at this moment. Draining itself is steered for all notices
+// together.
 func (a *Agent) awaitDrain(_ context.Context, h *handling, now time.Time) (time.Duration, error) {
 	switch {
 	case h.wantsEmpty() && !a.keptEmpty(now):
+		h.approvable = time.Time{} // what the drain will have to say is to be said before
 		return whenAsked, nil
+	case h.Decision.Action == Acknowledge && h.Decision.Forced && a.underWay():
+		return whenAsked, nil // its pods may stay, and those of the drain are to end in their own time
 	case h.drained(), h.Decision.Action == Acknowledge:
 		return 0, nil
 	case h.wantsDrain() && a.mustWait(h, now):

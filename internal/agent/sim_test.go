@@ -341,7 +341,12 @@ func (m *machine) FollowBudgets(ctx context.Context, _ string, h kubeapi.Handler
 	return ctx.Err()
 }
 
-func (m *machine) CreateEvent(_ context.Context, e kubeapi.Event) error {
+func (m *machine) CreateEvent(ctx context.Context, e kubeapi.Event) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(time.Millisecond): // as any request takes its time
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.events, m.about = append(m.events, e.Reason), append(m.about, e.InvolvedObject.UID)

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -40,6 +41,33 @@ func (a *allowed) count() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return len(a.at)
+}
+
+// TestAMachineThatMayRebootAtOnceWaitsForPodsThatLeaveForAnotherNotice has a policy that drains nothing for a user's reboot.
+func TestAMachineThatMayRebootAtOnceWaitsForPodsThatLeaveForAnotherNotice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine(newCluster(), "n", 20*time.Second)
+		approved := &allowed{watched: m}
+		m.start(t, 0, func(o *Options) {
+			approved.approves(o)
+			o.Impact.UserInitiated = map[notice.Type]Action{notice.Reboot: Acknowledge}
+		})
+		terminate := announced(notice.Terminate, "t", time.Hour)
+		terminate.Resources = []string{"n", "peer"} // the peer is never drained, so that this one may not begin
+		m.source.say(terminate)
+		time.Sleep(5 * time.Second)
+		if m.asked().IsZero() {
+			t.Fatal("no pod is on its way")
+		}
+		reboot := announced(notice.Reboot, "r", time.Hour)
+		reboot.Resources, reboot.UserInitiated = []string{"n"}, true
+		m.source.say(terminate, reboot)
+		time.Sleep(time.Minute)
+		m.crash()
+		if len(approved.early) > 0 || !slices.Equal(approved.ids, []string{"r"}) {
+			t.Errorf("approved: %v, of these while a pod was on its way: %v; want the reboot, afterwards", approved.ids, approved.early)
+		}
+	})
 }
 
 func TestAPodThatComesToADrainedNodeLeavesBeforeTheMachineMayGo(t *testing.T) {

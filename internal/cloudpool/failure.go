@@ -3,6 +3,7 @@ package cloudpool
 import (
 	"errors"
 	"fmt"
+	"net/http"
 
 	"github.com/slipway-dev/slipway/internal/cloud"
 	"github.com/slipway-dev/slipway/internal/cloudpool/api"
@@ -50,6 +51,23 @@ func (e *BusyError) Error() string {
 		text += ", by " + e.Holder
 	}
 	return text
+}
+
+// isFinal reports a no of the pool's cloud, or of its server, that asking again does not change. Credentials may be replaced,
+// and what is in conflict now need not be later.
+func isFinal(err error) bool {
+	if cloud.RefusalOf(err) != "" {
+		return true
+	}
+	status := api.AsStatus(err)
+	if status == nil || !status.Own {
+		return false
+	}
+	switch status.Code {
+	case http.StatusBadRequest, http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusUnprocessableEntity, http.StatusNotImplemented:
+		return true
+	}
+	return false
 }
 
 // resultOf says what an error means to a client.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"strings"
 	"sync"
 	"time"
@@ -46,8 +47,8 @@ type Native struct {
 	sizeAt   time.Time
 	started  bool
 	asked    time.Time // when started was last read
-	// replaced are the machines that another one was asked for in the place of, and whose nodes do not say so yet.
-	replaced map[string]bool
+	// replaced is when another machine was asked for in the place of one whose node does not say so yet.
+	replaced map[string]time.Time
 }
 
 var _ Backend = (*Native)(nil)
@@ -330,37 +331,44 @@ func (n *Native) canBeKept(ctx context.Context, m *nativeMachine) error {
 // replace asks for a machine in the place of one, and then writes on its node why. Nothing is asked for as long as the node
 // cannot be written on, nor a second time because it could not afterwards.
 func (n *Native) replace(ctx context.Context, m *nativeMachine, key, value string) error {
-	n.mu.Lock()
-	replaced := n.replaced[m.ID]
-	n.mu.Unlock()
-	if !replaced {
+	if !n.wasReplaced(m.ID) {
 		if err := n.patch(ctx, m.node.Name, key, value, metav1.DryRunAll); err != nil {
 			return err
 		}
 		if err := n.grow(ctx, 1); err != nil {
 			return err
 		}
-		n.isReplaced(m.ID, true)
+		n.noteReplaced(m.ID)
 	}
 	if err := n.annotate(ctx, m.node.Name, key, value); err != nil {
 		return err
 	}
-	n.isReplaced(m.ID, false)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.replaced, m.ID)
 	return nil
 }
 
-// isReplaced notes that a machine was replaced, until its node says so.
-func (n *Native) isReplaced(machine string, is bool) {
+// replacedFor is for how long it is believed that a request which is made again is still for the machine that was asked for in
+// the place of another. Who asks later has given the first one up, and has set the size that he wants since.
+const replacedFor = 10 * time.Minute
+
+// noteReplaced notes that a machine was replaced, of which its node does not say so yet.
+func (n *Native) noteReplaced(machine string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if !is {
-		delete(n.replaced, machine)
-		return
-	}
 	if n.replaced == nil {
-		n.replaced = map[string]bool{}
+		n.replaced = map[string]time.Time{}
 	}
-	n.replaced[machine] = true
+	n.replaced[machine] = time.Now()
+}
+
+func (n *Native) wasReplaced(machine string) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	maps.DeleteFunc(n.replaced, func(_ string, at time.Time) bool { return time.Since(at) > replacedFor })
+	_, was := n.replaced[machine]
+	return was
 }
 
 // Detach implements Backend. A machine that is detached without wanting fewer is replaced, first.

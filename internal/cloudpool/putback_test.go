@@ -3,6 +3,7 @@ package cloudpool
 import (
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/cloud"
 	"github.com/slipway-dev/slipway/internal/cloudpool/api"
 )
 
@@ -246,5 +248,72 @@ func TestI5AMachineWithoutANodeIsReplacedThoughItsServerIsAwayMeanwhile(t *testi
 		if err != nil || is.Outcome == nil || is.Outcome.Result != Done || s.pool.size != 3 {
 			t.Errorf("%+v, %v, a desired size of %d; want 3", is, err, s.pool.size)
 		}
+	})
+}
+
+// own is a no of the pool's own server.
+func own(code int) error {
+	return &api.StatusError{Code: code, Own: true, ErrorMessage: api.ErrorMessage{Message: "no"}}
+}
+
+// TestAnUpdateWhoseDebtNobodyTakesEnds has the server say no for good to what an update owes: the pool is free for others.
+func TestAnUpdateWhoseDebtNobodyTakesEnds(t *testing.T) {
+	free := func(t *testing.T, s *sim, a *Updater) {
+		t.Helper()
+		s.passes(5 * time.Minute)
+		if busy, err := a.Busy(t.Context()); busy != nil || err != nil {
+			t.Errorf("busy with %v, %v, after %q; want the pool to be free", busy, err, s.pool.requests())
+		}
+	}
+	t.Run("a size that it does not allow", func(t *testing.T) {
+		simulate(t, 3, func(t *testing.T, s *sim) {
+			a := s.replica("a")
+			ticket, err := a.Submit(t.Context(), Update{Kind: Terminate, MachineID: uuid(1)}, a.judgeMachine)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.passes(5 * time.Second)
+			s.pool.fail("desired", own(http.StatusBadRequest))
+			s.manage()
+			over, err := ticket.Wait(t.Context())
+			if err != nil || over.Outcome.Result != BackendAway || strings.Contains(over.Outcome.Detail, "goes on") {
+				t.Errorf("%+v, %v; want the server's no", over, err)
+			}
+			free(t, s, a)
+		})
+	})
+	for name, no := range map[string]error{"a membership that it never takes": own(http.StatusNotImplemented), "or fails at for ever": errors.New("away")} {
+		t.Run(name, func(t *testing.T) {
+			simulate(t, 2, func(t *testing.T, s *sim) {
+				s.pool.machines[0].Membership = &api.MembershipStatus{Active: true}
+				s.pool.fail("membership", no)
+				a := s.replica("a")
+				ends(t, a, Update{Kind: Dispose, MachineID: uuid(1)}, 5*time.Minute, BackendAway, "setting the membership of machine "+uuid(1))
+				free(t, s, a)
+			})
+		})
+	}
+	t.Run("a size that need not be put back after all", func(t *testing.T) {
+		simulate(t, 3, func(t *testing.T, s *sim) {
+			s.pool.add(machine(4, api.Requested, ""))
+			s.pool.size, s.pool.stays = 4, true
+			a := s.replica("a")
+			if _, err := a.Submit(t.Context(), Update{Kind: SetSize, DesiredSize: 2}, a.judgeSize); err != nil {
+				t.Fatal(err)
+			}
+			s.passes(5 * time.Second)
+			s.pool.fail("desired", errors.New("away"))
+			unlock := s.pool.locked()
+			s.pool.status = cloud.Status{Done: true, Err: errors.New("it could not be ended")}
+			unlock()
+			s.passes(10 * time.Second)
+			s.pool.end(uuid(4)) // it is gone, although its operation has failed
+			s.pool.fail("desired", nil)
+			for range 3 {
+				s.passes(5 * time.Second)
+				s.manage()
+			}
+			free(t, s, a)
+		})
 	})
 }

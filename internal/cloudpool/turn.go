@@ -143,11 +143,14 @@ func (u *Updater) turn(ctx context.Context, w *work) (*Outcome, error) {
 	return outcome, err
 }
 
-// bless has the machine of an update that stays be kept as before, unless it has gone by itself.
+// bless has the machine of an update that stays be kept as before, unless it has gone by itself, or was never made evictable.
 func (u *Updater) bless(ctx context.Context, up *Update, save func() error) error {
 	if err := u.setEvictable(ctx, up, false, save); err != nil {
 		pool, unread := u.o.Backend.Pool(ctx)
-		if unread != nil || u.there(&pool, up.MachineID) || !pool.Timestamp.After(up.Began) {
+		mayGo := slices.ContainsFunc(pool.Machines, func(m api.Machine) bool {
+			return m.ID == up.MachineID && !ended(&m, u.o.Backend) && m.Evictable()
+		})
+		if unread != nil || mayGo || !pool.Timestamp.After(up.Began) {
 			return err
 		}
 	}
@@ -208,6 +211,9 @@ func (u *Updater) followMachine(ctx context.Context, up *Update, t *Turn, save f
 		return u.stillThere(ctx, up, t, save)
 	case u.isGone(&pool, t):
 		t.State = Gone
+		if up.Kind == SetSize {
+			up.RestoreTo = 0 // its termination has not failed after all
+		}
 	}
 	return nil, err
 }
@@ -602,7 +608,7 @@ func (u *Updater) terminate(ctx context.Context, up *Update, t *Turn, pool *api.
 	operation, err := u.o.Backend.Delete(ctx, &m)
 	switch {
 	case err == nil || cloud.IsNotFound(err):
-		t.Operation, t.Lowered = &operation, err == nil
+		t.Operation, t.Lowered = &operation, err == nil && m.Active() // one that does not count lowers nothing
 		u.log.Info("a machine without a node leaves", "update", up.ID, "machine", t.Machine, "state", m.State)
 	case cloud.RefusalOf(err) != "":
 		t.State, t.Why = Refused, err.Error()

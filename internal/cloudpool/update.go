@@ -13,7 +13,6 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"github.com/slipway-dev/slipway/internal/cloud"
 	"github.com/slipway-dev/slipway/internal/placement"
 	"github.com/slipway-dev/slipway/internal/slots"
 )
@@ -562,7 +561,7 @@ func (u *Updater) step(ctx context.Context, w *work) bool {
 	switch {
 	case outcome == nil:
 		return false
-	case outcome.Result != Done && cloud.RefusalOf(err) == "" && w.update.owes():
+	case outcome.Result != Done && !isFinal(err) && w.update.owes():
 		u.leaveWaiting(ctx, w, outcome)
 		return false
 	}

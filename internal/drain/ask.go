@@ -204,11 +204,11 @@ func (d *Drain) refused(ctx context.Context, p *podState, how Asked, now time.Ti
 		d.hold(p, d.budgets.gateOfSeveral(&p.pod), said, now, settledPause, settledPause)
 	case isNamespaceTerminating(status):
 		d.postpone(p, Failing, namespaceGoes, now, lastPause)
+	case isWebhook(status):
+		d.postponeMore(p, Webhook, said, now)
 	case status.Code == http.StatusForbidden && how != Evicted && !d.o.DisableEviction:
 		p.mayDelete = false // eviction is all that is left to try
 		d.postpone(p, NoRight, said, now, firstPause)
-	case isWebhook(status):
-		d.postponeMore(p, Webhook, said, now)
 	case status.Code == http.StatusForbidden:
 		d.hold(p, d.budgets.gateOfRights(&p.pod, how), said, now, settledPause, settledPause)
 	case isBusy(err):

@@ -170,6 +170,32 @@ func TestAPodWhoseTurnNeverCameIsDeletedInTimeWhenTheOthersEvictionsFail(t *test
 	})
 }
 
+// TestAWebhookThatDeniesADeletionIsNoMissingRight: it may relent before the deadline.
+func TestAWebhookThatDeniesADeletionIsNoMissingRight(t *testing.T) {
+	simulate(t, func(t *testing.T, s *sim) {
+		p := s.pod("web", grace(time.Minute), label("app", "web"))
+		s.budget("web", 1, 1, map[string]string{"app": "web"})
+		var first time.Time
+		s.fault = func(c call) *fault {
+			if c.verb != "delete" {
+				return nil
+			}
+			if first.IsZero() {
+				first = time.Now()
+			}
+			if time.Since(first) > 5*time.Second {
+				return nil
+			}
+			return &fault{err: &kubeapi.StatusError{Code: 403, Message: `admission webhook "keep.example.com" denied the request: not now`}}
+		}
+		r, err := drained(t, s, Options{Terms: within(5 * time.Minute)})
+		wantOutcome(t, r, err, Drained)
+		if got := receiptOf(t, r, p); got.Asked != Forced {
+			t.Errorf("%s: asked %s; want it deleted once the webhook lets it", got.Name, got.Asked)
+		}
+	})
+}
+
 // TestAPodThatAWebhookDeniesHoldsUpNoOther has a webhook that denies every eviction of one pod, with a code of its choice:
 // that of KubeVirt answers 429 for each pod with a virtual machine in it, which it moves by itself.
 func TestAPodThatAWebhookDeniesHoldsUpNoOther(t *testing.T) {

@@ -3,7 +3,7 @@ package placement
 // removalTaints are put on a node by a tool that is taking it away.
 var removalTaints = [...]string{
 	"ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted",
-	"remediator.kubernetes.azure.com/unschedulable",
+	"remediator.kubernetes.azure.com/unschedulable", "remediator.aks.microsoft.com/unschedulable", // its older name
 }
 
 // ruleBeingRemoved leaves alone what another tool is removing (invariant I6).

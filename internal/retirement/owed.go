@@ -40,8 +40,11 @@ func awaitsReplacement(rt *v1alpha1.NodeRetirement) bool {
 	if r := rt.Status.Replacement; r != nil {
 		state = r.State
 	}
-	if state == v1alpha1.ReplacementWaiting {
+	switch state {
+	case v1alpha1.ReplacementWaiting:
 		return rt.Status.MachineGone || rt.Status.Phase == v1alpha1.Succeeded
+	case v1alpha1.ReplacementLeftToCloud:
+		return false // nothing is ordered for it, and one that never comes would count as coming
 	}
 	return !state.Final()
 }

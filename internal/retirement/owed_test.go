@@ -28,7 +28,7 @@ func TestWhichRecordsWaitForAReplacement(t *testing.T) {
 			ofNotice, v1alpha1.NodeRetirementStatus{Phase: v1alpha1.Aborted, Replacement: in(v1alpha1.ReplacementOrdered)}, true,
 		},
 		"its cloud brings it": {
-			ofNotice, v1alpha1.NodeRetirementStatus{Phase: v1alpha1.Succeeded, Replacement: in(v1alpha1.ReplacementLeftToCloud)}, true,
+			ofNotice, v1alpha1.NodeRetirementStatus{Phase: v1alpha1.Succeeded, Replacement: in(v1alpha1.ReplacementLeftToCloud)}, false,
 		},
 		"it runs": {
 			ofNotice, v1alpha1.NodeRetirementStatus{Phase: v1alpha1.Succeeded, Replacement: in(v1alpha1.ReplacementArrived)}, false,

@@ -64,10 +64,8 @@ type Provider struct {
 	missing map[string]absence
 	// terminated are machines whose termination the servers have taken.
 	terminated map[string]termination
-	// seen is where machines were last seen, by a pool's latest observations; forgot is when those were dropped from it that had not
-	// been seen for long.
-	seen   map[string]sighting
-	forgot time.Time
+	// seen is where machines were last seen, by the pools' latest observations.
+	seen map[string]sighting
 }
 
 // sighting is where and when a machine was last seen.
@@ -88,8 +86,10 @@ type pool struct {
 	url    *url.URL
 	client *api.Client
 	size   sync.Mutex // held while the desired size is changed
-	// unlisted says that the server of several pools that this is one of does not list it any more; guarded by the Provider's mu.
+	// unlisted says that the server of several pools that this is one of does not list it any more, and forgot is when those of its
+	// machines were forgotten that had not been seen for long; both are guarded by the Provider's mu.
 	unlisted bool
+	forgot   time.Time
 
 	mu sync.Mutex
 	// first is the observation that was the newest when this provider first read the pool.

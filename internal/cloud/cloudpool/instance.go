@@ -1,6 +1,7 @@
 package cloudpool
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -48,19 +49,20 @@ func (p *Provider) noteSeen(one *pool, machines []api.Machine) {
 			delete(p.seen, key)
 		}
 	}
-	if now.Sub(p.forgot) > forgetAfter {
-		p.forgot = now
-		maps.DeleteFunc(p.seen, func(_ string, s sighting) bool { return !s.pool.unlisted && now.Sub(s.at) > forgetAfter })
+	if now.Sub(one.forgot) > forgetAfter { // of this pool alone: another may not have been read for as long
+		one.forgot = now
+		maps.DeleteFunc(p.seen, func(_ string, s sighting) bool { return s.pool == one && now.Sub(s.at) > forgetAfter })
 	}
 }
 
-// withoutPool reports that a pool is no longer there, by its server's list and by its own answer, and that a machine was not last
-// seen in it: what other pools say of the machine is all that there is to be known.
+// withoutPool reports that a pool is no longer there, by its server's list and by its own answer, and that a machine was last seen
+// in another one: what that says of the machine is all that there is to be known. One that was never seen may have been in it (I7).
 func (p *Provider) withoutPool(one *pool, key string, err error) bool {
 	status := api.AsStatus(err)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return one.unlisted && status != nil && status.Own && status.Code == http.StatusNotFound && p.seen[key].pool != one
+	at := p.seen[key].pool
+	return one.unlisted && status != nil && status.Own && status.Code == http.StatusNotFound && at != nil && at != one
 }
 
 // fresh reports that an observation is newer than this provider.
@@ -252,15 +254,16 @@ func (p *Provider) look(ctx context.Context, key string) (f *found, gone bool, e
 		return nil, false, err
 	}
 	lacking := absence{}
-	var dropped error
+	var unread, dropped error
 	for _, one := range pools {
 		o, err := p.observe(ctx, one)
-		if p.withoutPool(one, key, err) {
+		switch {
+		case p.withoutPool(one, key, err):
 			dropped = err
 			continue
-		}
-		if err != nil {
-			return nil, false, err
+		case err != nil:
+			unread = cmp.Or(unread, err)
+			continue // another one may have it
 		}
 		for i := range o.machines {
 			m := &o.machines[i]
@@ -275,8 +278,11 @@ func (p *Provider) look(ctx context.Context, key string) (f *found, gone bool, e
 		}
 		lacking[one.name] = o.at
 	}
-	if len(lacking) == 0 && dropped != nil {
-		return nil, false, dropped // nobody has said anything of it
+	if len(lacking) == 0 { // nobody has said anything of it
+		unread = cmp.Or(unread, dropped)
+	}
+	if unread != nil {
+		return nil, false, unread
 	}
 	return nil, p.lacks(key, lacking), nil
 }

@@ -46,6 +46,7 @@ type memory struct {
 	short     map[int]int       // how many machines of an order that failed have not come, while a grant waits for that
 	held      []grant           // by orders of which it is not known yet what has come
 	leaving   map[string]bool   // machines that are being given up, by provider ID
+	joined    map[string]bool   // machines of ours that have joined since their cloud was read, by provider ID
 	types     map[string]string // of each node's machine
 	told      map[string]string // what was last said of a node, by its UID
 	kinds     []scaling.Kind

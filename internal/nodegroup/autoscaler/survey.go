@@ -120,8 +120,9 @@ func (a *Autoscaler) takeIn(g *known, v sight) {
 	m.survey = scaling.Look(scaling.Sight{
 		Group: v.group, Instances: v.instances, Join: func(i cloud.Instance) scaling.Join { return v.joins[i.ProviderID] },
 		Known: m.survey.Known, Record: m.record, Asked: m.asked, UnseenSince: m.survey.UnseenSince, Watched: m.watched,
-		JoinTimeout: scaling.JoinTimeout(g.Group), Began: v.began, Now: now,
+		JoinTimeout: scaling.JoinTimeout(g.Group), Began: v.began, Now: now, Joined: m.joined,
 	})
+	m.joined = nil // from now on they are known
 	g.leaveToRetirements(&m.survey)
 	m.instances = v.instances
 	m.cloud, m.types, m.unread, m.seen = v.group, v.types, "", v.began
@@ -232,6 +233,10 @@ func (m *memory) dropJoined(provider cloud.Provider, nodes []corev1.Node) {
 			return false
 		}
 		m.hasJoined(&r)
+		if m.joined == nil {
+			m.joined = map[string]bool{}
+		}
+		m.joined[r.ProviderID] = true
 		return true
 	})
 }

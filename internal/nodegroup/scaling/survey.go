@@ -21,6 +21,8 @@ type Sight struct {
 	// Known are the machines that were seen the last time, by provider ID, with when each was seen first; nil when this is
 	// the first look since the start of the process.
 	Known map[string]time.Time
+	// Joined are machines that came after an order and have joined since, by provider ID: they come after no other one.
+	Joined map[string]bool
 	// Record is what was written down of the machines that came after an order and had no Node yet.
 	Record []v1alpha1.AwaitedMachine
 	// Asked are the orders whose machines have not been seen yet, the oldest first.
@@ -105,7 +107,7 @@ func Look(s Sight) Survey {
 			continue
 		}
 		there++
-		if i.Adopted {
+		if i.Adopted || s.Joined[i.ProviderID] {
 			ours = false
 		} else if !ours {
 			var kind string

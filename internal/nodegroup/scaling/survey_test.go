@@ -58,6 +58,14 @@ func TestMachinesWithoutANodeAreToldApart(t *testing.T) {
 		stuck   []string
 	}{
 		"none": {change: func(*Sight) {}},
+		"come after the first of an order, which has joined since another process has seen it come": {
+			change: func(s *Sight) {
+				s.Instances, s.Group.Size = nil, 0
+				add(s, cloud.Instance{ProviderID: "a", State: cloud.Running, Created: start.Add(-time.Minute)})
+				add(s, cloud.Instance{ProviderID: "c", State: cloud.Pending, Created: start.Add(-time.Minute)})
+				s.Known, s.Asked, s.Joined = nil, asked, map[string]bool{"a": true}
+			}, awaited: []string{"c"}, record: 1,
+		},
 		"asked for and not to be seen yet": {
 			change: func(s *Sight) { s.Group.Size, s.Asked = 3, asked }, awaited: []string{"unseen-0"},
 		},
