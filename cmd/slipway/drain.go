@@ -223,12 +223,9 @@ func gravest(errs []error) error {
 	if err == nil {
 		return nil
 	}
-	code := 1
+	code := 0
 	for _, one := range errs {
-		var e *exitError
-		if errors.As(one, &e) {
-			code = max(code, e.code)
-		}
+		code = max(code, exitCode(one))
 	}
 	return &exitError{code, err}
 }

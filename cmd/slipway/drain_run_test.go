@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -282,15 +281,7 @@ func (c *drainCluster) drain(ctx context.Context, args ...string) drained {
 	}
 	var out, stderr bytes.Buffer
 	began := time.Now()
-	err = f.drain(ctx, c.client(), cmd.Flags().Args(), o, &out, &stderr)
-	code := 0
-	var e *exitError
-	switch {
-	case errors.As(err, &e):
-		code = e.code
-	case err != nil:
-		code = 1
-	}
+	code := exitCode(f.drain(ctx, c.client(), cmd.Flags().Args(), o, &out, &stderr))
 	return drained{code, out.String(), stderr.String(), time.Since(began)}
 }
 

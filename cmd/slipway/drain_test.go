@@ -81,16 +81,7 @@ func TestDrainExitCodes(t *testing.T) {
 		"time was over":    {drain.GaveUp, &drain.Unfinished{Node: "n", Outcome: drain.GaveUp}, exitUnfinished},
 		"interrupted":      {drain.Cancelled, context.Canceled, exitInterrupted},
 	} {
-		err := withCode(drain.Receipt{Outcome: tt.outcome}, tt.err)
-		code := 0
-		var e *exitError
-		switch {
-		case errors.As(err, &e):
-			code = e.code
-		case err != nil:
-			code = 1
-		}
-		if code != tt.code {
+		if code := exitCode(withCode(drain.Receipt{Outcome: tt.outcome}, tt.err)); code != tt.code {
 			t.Errorf("%s: exit code %d, want %d", name, code, tt.code)
 		}
 	}

@@ -24,6 +24,18 @@ type exitError struct {
 func (e *exitError) Error() string { return e.err.Error() }
 func (e *exitError) Unwrap() error { return e.err }
 
+// exitCode is what the process exits with; 0 without an error.
+func exitCode(err error) int {
+	var e *exitError
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &e):
+		return e.code
+	}
+	return 1
+}
+
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := root().ExecuteContext(ctx)
@@ -32,12 +44,7 @@ func main() {
 		return
 	}
 	fmt.Fprintln(os.Stderr, "error:", err)
-	code := 1
-	var e *exitError
-	if errors.As(err, &e) {
-		code = e.code
-	}
-	os.Exit(code)
+	os.Exit(exitCode(err))
 }
 
 func root() *cobra.Command {

@@ -20,10 +20,7 @@ import (
 func TestI8AnUpdateWhoseSlotWasGivenBackHasItAgain(t *testing.T) {
 	simulate(t, 3, func(t *testing.T, s *sim) {
 		a := s.replica("a")
-		ticket, err := a.Submit(t.Context(), Update{Kind: SetSize, DesiredSize: 2}, a.judgeSize)
-		if err != nil {
-			t.Fatal(err)
-		}
+		ticket := begun(t, a, Update{Kind: SetSize, DesiredSize: 2})
 		a.slot.Want(false, time.Time{})
 		s.passes(30 * time.Second)
 		if n := len(s.retirements()); n != 1 {
@@ -42,16 +39,13 @@ func TestARetirementThatIsOverAndForgottenIsNotTakenForCalledOff(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			simulate(t, 3, func(t *testing.T, s *sim) {
 				a := s.replica("a")
-				ticket, err := a.Submit(t.Context(), Update{Kind: Terminate, MachineID: uuid(1)}, a.judgeMachine)
-				if err != nil {
-					t.Fatal(err)
-				}
+				ticket := begun(t, a, Update{Kind: Terminate, MachineID: uuid(1)})
 				s.passes(5 * time.Second)
 				if unread {
 					s.pool.fail("pool", errors.New("away"))
 				}
 				rt := s.retirements()[0]
-				err = s.kube.CoreV1().Nodes().Delete(t.Context(), "n1", metav1.DeleteOptions{})
+				err := s.kube.CoreV1().Nodes().Delete(t.Context(), "n1", metav1.DeleteOptions{})
 				if err = errors.Join(err, s.objects.Delete(t.Context(), &rt)); err != nil {
 					t.Fatal(err)
 				}
@@ -87,10 +81,7 @@ func TestI5AMachineIsReplacedWhateverElseHasChangedTheSize(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			simulate(t, 4, func(t *testing.T, s *sim) {
 				a := s.replica("a")
-				ticket, err := a.Submit(t.Context(), Update{Kind: Terminate, MachineID: uuid(1)}, a.judgeMachine)
-				if err != nil {
-					t.Fatal(err)
-				}
+				ticket := begun(t, a, Update{Kind: Terminate, MachineID: uuid(1)})
 				s.passes(5 * time.Second)
 				tt.change(s)
 				s.retired(s.retirements()[0].Name, func(rt *v1alpha1.NodeRetirement) {
@@ -136,10 +127,7 @@ func TestARetirementThatDoesNotBeginIsNotWaitedForForEver(t *testing.T) {
 		s.retired("others-n2", func(rt *v1alpha1.NodeRetirement) {
 			rt.Status.Phase, rt.Status.Message = v1alpha1.Pending, "awaits its notice"
 		})
-		ticket, err := a.Submit(t.Context(), Update{Kind: SetSize, DesiredSize: 2}, a.judgeSize)
-		if err != nil {
-			t.Fatal(err)
-		}
+		ticket := begun(t, a, Update{Kind: SetSize, DesiredSize: 2})
 		s.passes(4 * time.Minute)
 		if nodes := s.retiring(); len(nodes) != 1 {
 			t.Errorf("%v are retired before --admission-wait is over", nodes)
@@ -155,10 +143,7 @@ func TestARetirementThatDoesNotBeginIsNotWaitedForForEver(t *testing.T) {
 	})
 	simulate(t, 2, func(t *testing.T, s *sim) {
 		a := s.replica("a")
-		ticket, err := a.Submit(t.Context(), Update{Kind: Terminate, MachineID: uuid(1)}, a.judgeMachine)
-		if err != nil {
-			t.Fatal(err)
-		}
+		ticket := begun(t, a, Update{Kind: Terminate, MachineID: uuid(1)})
 		s.passes(5 * time.Second)
 		s.retired(s.retirements()[0].Name, func(rt *v1alpha1.NodeRetirement) { rt.Status.Phase, rt.Status.Message = v1alpha1.Pending, "waits" })
 		s.passes(6 * time.Minute)
@@ -175,10 +160,7 @@ func TestTheProtectionOfAMachineThatStaysIsPutBackHoweverLongItTakes(t *testing.
 			simulate(t, 2, func(t *testing.T, s *sim) {
 				s.pool.machines[0].Membership = &api.MembershipStatus{Active: true}
 				a := s.replica("a")
-				ticket, err := a.Submit(t.Context(), Update{Kind: Dispose, MachineID: uuid(1)}, a.judgeMachine)
-				if err != nil {
-					t.Fatal(err)
-				}
+				ticket := begun(t, a, Update{Kind: Dispose, MachineID: uuid(1)})
 				s.passes(5 * time.Second)
 				s.pool.fail("membership", errors.New("away"))
 				s.retired(s.retirements()[0].Name, func(rt *v1alpha1.NodeRetirement) { rt.Status.Phase = v1alpha1.Aborted })
@@ -228,10 +210,7 @@ func TestI5AMachineWithoutANodeIsReplacedThoughItsServerIsAwayMeanwhile(t *testi
 		s.pool.add(machine(3, api.Requested, ""))
 		s.pool.size, s.pool.stays = 3, true
 		a := s.replica("a")
-		ticket, err := a.Submit(t.Context(), Update{Kind: Terminate, MachineID: uuid(3)}, a.judgeMachine)
-		if err != nil {
-			t.Fatal(err)
-		}
+		ticket := begun(t, a, Update{Kind: Terminate, MachineID: uuid(3)})
 		s.passes(5 * time.Second)
 		s.pool.fail("pool", errors.New("away"))
 		s.passes(3 * time.Minute)
@@ -268,10 +247,7 @@ func TestAnUpdateWhoseDebtNobodyTakesEnds(t *testing.T) {
 	t.Run("a size that it does not allow", func(t *testing.T) {
 		simulate(t, 3, func(t *testing.T, s *sim) {
 			a := s.replica("a")
-			ticket, err := a.Submit(t.Context(), Update{Kind: Terminate, MachineID: uuid(1)}, a.judgeMachine)
-			if err != nil {
-				t.Fatal(err)
-			}
+			ticket := begun(t, a, Update{Kind: Terminate, MachineID: uuid(1)})
 			s.passes(5 * time.Second)
 			s.pool.fail("desired", own(http.StatusBadRequest))
 			s.manage()
@@ -298,9 +274,7 @@ func TestAnUpdateWhoseDebtNobodyTakesEnds(t *testing.T) {
 			s.pool.add(machine(4, api.Requested, ""))
 			s.pool.size, s.pool.stays = 4, true
 			a := s.replica("a")
-			if _, err := a.Submit(t.Context(), Update{Kind: SetSize, DesiredSize: 2}, a.judgeSize); err != nil {
-				t.Fatal(err)
-			}
+			begun(t, a, Update{Kind: SetSize, DesiredSize: 2})
 			s.passes(5 * time.Second)
 			s.pool.fail("desired", errors.New("away"))
 			unlock := s.pool.locked()

@@ -171,14 +171,30 @@ func TestWhoReadsThatAnUpdateIsOverCanAskForTheNextOne(t *testing.T) {
 	}
 }
 
-// submit has an update carried out for at most so long.
-func submit(t *testing.T, u *Updater, up Update, most time.Duration) (*Update, error) {
+// accepted asks for an update.
+func accepted(t *testing.T, u *Updater, up Update) (*Ticket, error) {
 	t.Helper()
 	judge := u.judgeMachine
 	if up.Kind == SetSize {
 		judge = u.judgeSize
 	}
-	ticket, err := u.Submit(t.Context(), up, judge)
+	return u.Submit(t.Context(), up, judge)
+}
+
+// begun begins an update, of which nothing is to be said yet.
+func begun(t *testing.T, u *Updater, up Update) *Ticket {
+	t.Helper()
+	ticket, err := accepted(t, u, up)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ticket
+}
+
+// submit has an update carried out for at most so long.
+func submit(t *testing.T, u *Updater, up Update, most time.Duration) (*Update, error) {
+	t.Helper()
+	ticket, err := accepted(t, u, up)
 	if err != nil {
 		return nil, err
 	}
