@@ -32,6 +32,9 @@ const (
 type Instance struct {
 	// ProviderID is the machine's identity, spelt as the provider normalises it; see [Provider.Normalize].
 	ProviderID string
+	// FormerID is the ProviderID that it had until its cloud made it, as an Amazon spot request that was met; empty for one that
+	// has always had the same.
+	FormerID string
 	// Name is the cloud's own name of the machine, such as aks-spot-12345678-vmss_3.
 	Name string
 	// ComputerName is the host name that the cloud gave the machine, which is its Node's name in most clusters. Empty

@@ -1113,7 +1113,10 @@ type Instance struct {
 	KeptReason string `protobuf:"bytes,14,opt,name=kept_reason,json=keptReason,proto3" json:"kept_reason,omitempty"`
 	// The group has the machine for its name or an old mark alone: it may be another cluster's, unless it has a Node in this
 	// one.
-	Adopted       bool `protobuf:"varint,15,opt,name=adopted,proto3" json:"adopted,omitempty"`
+	Adopted bool `protobuf:"varint,15,opt,name=adopted,proto3" json:"adopted,omitempty"`
+	// The provider_id that it had until its cloud made it, where that was another, so that a machine that was ordered is known
+	// again. Empty for one that has always had the same.
+	FormerId      string `protobuf:"bytes,16,opt,name=former_id,json=formerId,proto3" json:"former_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1251,6 +1254,13 @@ func (x *Instance) GetAdopted() bool {
 		return x.Adopted
 	}
 	return false
+}
+
+func (x *Instance) GetFormerId() string {
+	if x != nil {
+		return x.FormerId
+	}
+	return ""
 }
 
 // Template is one kind of machine that a group can have more of, and what a Node on it would be like.
@@ -2071,7 +2081,7 @@ const file_plugin_v1_plugin_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04size\x18\x02 \x01(\x03R\x04size\x12\x10\n" +
 	"\x03min\x18\x03 \x01(\x03R\x03min\x12\x10\n" +
-	"\x03max\x18\x04 \x01(\x03R\x03max\"\xb8\x04\n" +
+	"\x03max\x18\x04 \x01(\x03R\x03max\"\xd5\x04\n" +
 	"\bInstance\x12\x1f\n" +
 	"\vprovider_id\x18\x01 \x01(\tR\n" +
 	"providerId\x12\x12\n" +
@@ -2090,7 +2100,8 @@ const file_plugin_v1_plugin_proto_rawDesc = "" +
 	"\x04kept\x18\r \x01(\bR\x04kept\x12\x1f\n" +
 	"\vkept_reason\x18\x0e \x01(\tR\n" +
 	"keptReason\x12\x18\n" +
-	"\aadopted\x18\x0f \x01(\bR\aadopted\x1a7\n" +
+	"\aadopted\x18\x0f \x01(\bR\aadopted\x12\x1b\n" +
+	"\tformer_id\x18\x10 \x01(\tR\bformerId\x1a7\n" +
 	"\tTagsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xf8\x02\n" +

@@ -110,8 +110,11 @@ func ProviderID(group string, m *api.Machine) string {
 	if id, ok := machineid.Of(m); ok {
 		return id.String()
 	}
-	return Name + "://" + group + "/" + m.ID
+	return poolID(group, m)
 }
+
+// poolID is the provider ID of a machine that only the pool knows.
+func poolID(group string, m *api.Machine) string { return Name + "://" + group + "/" + m.ID }
 
 // instance puts a machine in the words of package cloud.
 func (p *Provider) instance(o *observation, m *api.Machine) cloud.Instance {
@@ -119,6 +122,9 @@ func (p *Provider) instance(o *observation, m *api.Machine) cloud.Instance {
 		ProviderID: ProviderID(o.pool.name, m), Name: machineid.Name(m),
 		ComputerName: machineid.ComputerName(m, o.pool.config.ComputerName), Group: o.pool.name, Type: m.Size, State: stateOf(m.State),
 		Kept: m.Membership != nil && !m.Membership.Evictable,
+	}
+	if before := poolID(o.pool.name, m); machineid.IsRequest(m) && before != i.ProviderID {
+		i.FormerID = before
 	}
 	if i.Kept {
 		i.KeptReason = "its membershipStatus says that it is not evictable"

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
@@ -34,6 +36,35 @@ func TestAMachineThatItsServerDoesNotLetGoIsKept(t *testing.T) {
 		if instances[i].Kept != want {
 			t.Errorf("%+v: want kept: %t", instances[i], want)
 		}
+	}
+}
+
+func TestASpotRequestThatWasMetSaysWhatItsIDWas(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		const head = `{"machineState": "RUNNING", "cloudProvider": "AWS-SPOT", "region": "eu-west-1", "id": "`
+		_, _ = io.WriteString(w, `{"timestamp": "2026-01-02T03:04:05.000Z", "machines": [`+
+			head+`sir-1"}, `+
+			head+`sir-2", "metadata": {"InstanceId": "i-0123456789abcdef0"}}, `+
+			head+`i-0123456789abcdef1"}]}`)
+	}))
+	defer server.Close()
+	p, err := New(Config{Pools: []PoolConfig{{Name: "workers", URL: server.URL}}}, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	instances, err := p.Instances(t.Context(), "workers")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, i := range instances {
+		got = append(got, i.ProviderID+" "+i.FormerID)
+	}
+	want := []string{
+		"cloudpool://workers/sir-1 ", "aws:///i-0123456789abcdef0 cloudpool://workers/sir-2", "aws:///i-0123456789abcdef1 ",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
 	}
 }
 

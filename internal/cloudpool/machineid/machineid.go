@@ -119,13 +119,17 @@ func azureID(id providerid.ID) ID {
 // spotMetadata is what is read of a spot request's description.
 type spotMetadata struct{ InstanceID string }
 
+// IsRequest reports that a pool knows a machine by the request for it, an Amazon spot request, which has an ID in its cloud only
+// once it was met.
+func IsRequest(m *api.Machine) bool { return strings.HasPrefix(m.ID, "sir-") }
+
 // Of reads a machine's ID in its cloud. It reports false for a machine that has none yet, such as a request that the
 // cloud has not met, and for one of a cloud that is not understood: no Node can be said to be such a machine by its ID.
 func Of(m *api.Machine) (ID, bool) {
 	switch {
 	case ec2Instance.MatchString(m.ID):
 		return ID{Scheme: schemeAWS, Scope: m.Region, key: m.ID}, true
-	case strings.HasPrefix(m.ID, "sir-"):
+	case IsRequest(m):
 		var spot spotMetadata
 		if json.Unmarshal(m.Metadata, &spot) == nil && ec2Instance.MatchString(spot.InstanceID) {
 			return ID{Scheme: schemeAWS, Scope: m.Region, key: spot.InstanceID}, true

@@ -142,5 +142,6 @@ func (s *Sight) since(i cloud.Instance, ordered time.Time) bool {
 		return !i.Created.IsZero() && !i.Created.Before(ordered.Truncate(time.Second))
 	}
 	_, known := s.Known[i.ProviderID]
-	return !known && (i.Created.IsZero() || !i.Created.Before(ordered.Add(-skew)))
+	_, requested := s.Known[i.FormerID]
+	return !known && !requested && (i.Created.IsZero() || !i.Created.Before(ordered.Add(-skew)))
 }

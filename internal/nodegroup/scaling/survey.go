@@ -87,6 +87,7 @@ type DeadMachine struct {
 // an order, which the cloud says by naming it, or which is seen by its not having been there before; that is written down
 // at once, and only those are ever given up.
 func Look(s Sight) Survey {
+	s = s.renamed()
 	out := Survey{Known: map[string]time.Time{}}
 	record := map[string]v1alpha1.AwaitedMachine{}
 	for _, r := range s.Record {
@@ -126,6 +127,39 @@ func Look(s Sight) Survey {
 	}
 	out.unseen(s, asked, s.Group.Size-there)
 	return out
+}
+
+// renamed gives what is remembered of machines under the IDs that they have now. One that its cloud has only just made has all of
+// its time to join before it. An ID that is still a machine's, or that two say they had, is nobody's former one (I4).
+func (s Sight) renamed() Sight {
+	now, taken := map[string]string{}, map[string]bool{}
+	for _, i := range s.Instances {
+		taken[i.ProviderID] = true
+	}
+	for _, i := range s.Instances {
+		if id := i.FormerID; id != "" && !taken[id] {
+			now[id], taken[id] = i.ProviderID, true
+		} else {
+			delete(now, id)
+		}
+	}
+	rename := func(ids []string) []string {
+		ids = slices.Clone(ids)
+		for k, id := range ids {
+			ids[k] = cmp.Or(now[id], id)
+		}
+		return ids
+	}
+	s.Record, s.Asked = slices.Clone(s.Record), slices.Clone(s.Asked)
+	for k, r := range s.Record {
+		if id := now[r.ProviderID]; id != "" {
+			s.Record[k] = s.recordOf(id, r.Template)
+		}
+	}
+	for k := range s.Asked {
+		s.Asked[k].Named, s.Asked[k].Seen = rename(s.Asked[k].Named), rename(s.Asked[k].Seen)
+	}
+	return s
 }
 
 func (s *Sight) firstSeen(id string) time.Time {

@@ -250,6 +250,44 @@ func TestMachinesWithoutANodeAreToldApart(t *testing.T) {
 				s.Instances, s.Record = append(s.Instances, cloud.Instance{ProviderID: "c", State: cloud.Deleting}), long
 			}, record: 1, // it may be back
 		},
+		"of ours, and made by now, as another ID shows": {
+			change: func(s *Sight) {
+				add(s, cloud.Instance{ProviderID: "i-c", FormerID: "c", State: cloud.Running})
+				s.Record, s.Known["c"] = long, start.Add(-time.Hour)
+			}, awaited: []string{"i-c"}, record: 1, // all of its time to join is before it
+		},
+		"of ours, made long ago, and never joined": {
+			change: func(s *Sight) {
+				add(s, cloud.Instance{ProviderID: "i-c", FormerID: "c", State: cloud.Running})
+				s.Record, s.Known["i-c"] = long, start.Add(-time.Hour)
+			}, dead: map[string]string{"i-c": NeverJoined}, record: 1,
+		},
+		"of nobody, with the ID of one of ours for a former one, which is still there": { // I4
+			change: func(s *Sight) {
+				add(s, cloud.Instance{ProviderID: "c", State: cloud.Pending})
+				add(s, cloud.Instance{ProviderID: "x", FormerID: "c", State: cloud.Failed})
+				s.Record, s.Known["x"] = written(start), start
+			}, awaited: []string{"c"}, record: 1,
+		},
+		"of nobody, two with the ID of one of ours for a former one": { // I4
+			change: func(s *Sight) {
+				add(s, cloud.Instance{ProviderID: "x", FormerID: "c", State: cloud.Failed})
+				add(s, cloud.Instance{ProviderID: "y", FormerID: "c", State: cloud.Failed})
+				s.Record, s.Known["x"], s.Known["y"] = written(start), start, start
+			},
+		},
+		"of an order that has no answer, and made by now": {
+			change: func(s *Sight) {
+				add(s, cloud.Instance{ProviderID: "i-c", FormerID: "c", State: cloud.Running})
+				s.Asked, s.Known["c"] = []Asked{{Kind: "m4", Count: 1, At: start, Seen: []string{"c"}}}, start
+			}, awaited: []string{"i-c"},
+		},
+		"of nobody, there before an order, and made after it": { // I4
+			change: func(s *Sight) {
+				add(s, cloud.Instance{ProviderID: "i-c", FormerID: "c", State: cloud.Failed})
+				s.Asked, s.Known["c"] = asked, start.Add(-time.Hour)
+			}, lapsed: 1,
+		},
 		"of ours, and gone": {change: func(s *Sight) { s.Record = long }},
 	} {
 		t.Run(name, func(t *testing.T) {

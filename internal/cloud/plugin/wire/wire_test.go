@@ -62,6 +62,7 @@ func TestAMachineArrivesAsItWasSent(t *testing.T) {
 			Created: anyTime.Draw(t, "created"), Tags: anyMap.Draw(t, "tags"), Message: anyText.Draw(t, "message"),
 			Refusal: anyRefusal.Draw(t, "refusal"), UniqueID: anyText.Draw(t, "unique"), Kept: rapid.Bool().Draw(t, "kept"),
 			KeptReason: anyText.Draw(t, "kept reason"), Adopted: rapid.Bool().Draw(t, "adopted"),
+			FormerID: anyText.Draw(t, "former"),
 		}
 		got, err := wire.ToInstance(carry(t, wire.FromInstance(want), &pluginv1.Instance{}))
 		if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" || err != nil {
