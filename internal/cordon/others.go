@@ -15,14 +15,15 @@ func Others(node *kubeapi.Node) []string {
 	for _, t := range node.Spec.Taints {
 		taint := Taint{Key: t.Key, Value: t.Value, Effect: t.Effect}
 		ours := slices.ContainsFunc(records, func(r Record) bool { return slices.Contains(r.Taints, taint) })
-		if tool := toolOf(t.Key); tool != "" && !ours {
+		if tool := RemovingTool(t.Key); tool != "" && !ours {
 			found = append(found, tool+" (taint "+taint.String()+")")
 		}
 	}
 	return found
 }
 
-func toolOf(taintKey string) string {
+// RemovingTool names the tool that puts a taint of this key on a node which it takes away; empty when none does.
+func RemovingTool(taintKey string) string {
 	switch {
 	case taintKey == "ToBeDeletedByClusterAutoscaler":
 		return "cluster-autoscaler"

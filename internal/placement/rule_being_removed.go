@@ -1,10 +1,6 @@
 package placement
 
-// removalTaints are put on a node by a tool that is taking it away.
-var removalTaints = [...]string{
-	"ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted",
-	"remediator.kubernetes.azure.com/unschedulable", "remediator.aks.microsoft.com/unschedulable", // its older name
-}
+import "github.com/slipway-dev/slipway/internal/cordon"
 
 // ruleBeingRemoved leaves alone what another tool is removing (invariant I6).
 var ruleBeingRemoved = nodeRule{
@@ -22,9 +18,10 @@ func removedBy(n *node) string {
 	if n.object.DeletionTimestamp != nil {
 		return "the node is being deleted"
 	}
-	for _, key := range removalTaints {
-		if taintOf(n, key) != nil {
-			return "taint " + key
+	for i := range n.object.Spec.Taints {
+		key := n.object.Spec.Taints[i].Key
+		if tool := cordon.RemovingTool(key); tool != "" {
+			return tool + " (taint " + key + ")"
 		}
 	}
 	return ""

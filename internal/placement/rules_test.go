@@ -64,6 +64,7 @@ func TestRulesHoldANode(t *testing.T) {
 		"cluster-autoscaler is removing the node":        {taint("ToBeDeletedByClusterAutoscaler"), "being-removed"},
 		"Karpenter is removing the node":                 {taint("karpenter.sh/disrupted"), "being-removed"},
 		"AKS is removing the node":                       {taint("remediator.kubernetes.azure.com/unschedulable"), "being-removed"},
+		"AKS is removing the node, with a longer key":    {taint("node.remediator.kubernetes.azure.com/unschedulable"), "being-removed"},
 		"AKS is removing the node, as it said it before": {taint("remediator.aks.microsoft.com/unschedulable"), "being-removed"},
 		"another taint is no sign of removal":            {taint("spot"), ""},
 		"the pod is not safe to evict":                   {annotate("cluster-autoscaler.kubernetes.io/safe-to-evict", "False"), "held-pod"},

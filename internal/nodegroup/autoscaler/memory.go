@@ -180,7 +180,7 @@ func (g *known) learn(now time.Time) {
 // templateOf is a kind's name as the cloud lists it.
 func (m *memory) templateOf(kind string) string {
 	for _, t := range m.templates {
-		if sameKind(t.Name, kind) {
+		if scaling.SameKind(t.Name, kind) {
 			return t.Name
 		}
 	}
@@ -192,7 +192,7 @@ func (m *memory) templateOf(kind string) string {
 func (m *memory) kind(n *corev1.Node) string {
 	for _, name := range []string{n.Labels[corev1.LabelInstanceTypeStable], n.Labels[corev1.LabelInstanceType], m.types[n.Name]} {
 		for _, t := range m.templates {
-			if name != "" && sameKind(t.Name, name) {
+			if name != "" && scaling.SameKind(t.Name, name) {
 				return t.Name
 			}
 		}
@@ -216,7 +216,7 @@ func (g *known) makeKinds(siblings *v1alpha1.LearnedTemplate, now time.Time) []s
 		templates = nil
 	}
 	for _, want := range up.Templates {
-		i := slices.IndexFunc(m.templates, func(t cloud.Template) bool { return sameKind(t.Name, want.Name) })
+		i := slices.IndexFunc(m.templates, func(t cloud.Template) bool { return scaling.SameKind(t.Name, want.Name) })
 		if i < 0 {
 			kinds = append(kinds, scaling.Kind{Name: want.Name, Closed: &scaling.Reason{
 				Rule: scaling.NoTemplate, Group: g.name(), Template: want.Name,

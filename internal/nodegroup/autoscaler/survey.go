@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -19,8 +18,6 @@ import (
 	"github.com/slipway-dev/slipway/internal/nodegroup/scaling"
 	"github.com/slipway-dev/slipway/internal/placement"
 )
-
-func sameKind(a, b string) bool { return strings.EqualFold(a, b) }
 
 // sight is what a cloud has said of a group.
 type sight struct {

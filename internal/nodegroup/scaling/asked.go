@@ -120,7 +120,7 @@ func (s *Sight) fulfil(asked []Asked, i cloud.Instance) (kind string, ours bool)
 	}
 	for k := range asked {
 		a := &asked[k]
-		if a.Kind != "" && i.Type != "" && !sameKind(a.Kind, i.Type) || a.Count <= len(a.Named)+len(a.Seen) || !s.since(i, a.At) {
+		if a.Kind != "" && i.Type != "" && !SameKind(a.Kind, i.Type) || a.Count <= len(a.Named)+len(a.Seen) || !s.since(i, a.At) {
 			continue
 		}
 		if a.Answered.IsZero() {

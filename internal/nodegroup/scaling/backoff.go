@@ -75,7 +75,7 @@ func Forgiven(b *v1alpha1.BackOff, now time.Time) bool {
 // Refuted reports whether a machine that has joined shows that its kind does not fail any more. One that was ordered before it
 // failed shows nothing; those that were ordered after that came when the kind was not left alone any more.
 func Refuted(b *v1alpha1.BackOff, joined *v1alpha1.AwaitedMachine) bool {
-	return sameKind(b.Template, joined.Template) && !joined.Since.Before(&b.Until)
+	return SameKind(b.Template, joined.Template) && !joined.Since.Before(&b.Until)
 }
 
 // ReasonOf names an error of a cloud as a reason for a back-off.

@@ -222,5 +222,5 @@ func podOf(d *appsv1.DaemonSet) *corev1.Pod {
 	return p
 }
 
-// sameKind reports whether two names mean one kind of machine: clouds do not agree with themselves on the case.
-func sameKind(a, b string) bool { return strings.EqualFold(a, b) }
+// SameKind reports whether two names mean one kind of machine: clouds do not agree with themselves on the case.
+func SameKind(a, b string) bool { return strings.EqualFold(a, b) }

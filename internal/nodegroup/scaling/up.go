@@ -244,7 +244,7 @@ func (p *plan) launchAwaited() error {
 // kindOf finds a group's kind by its name; no name is the first.
 func (p *plan) kindOf(g *Group, name string) *kind {
 	for _, k := range p.order {
-		if k.group == g && (name == "" || sameKind(k.Name, name)) {
+		if k.group == g && (name == "" || SameKind(k.Name, name)) {
 			return k
 		}
 	}

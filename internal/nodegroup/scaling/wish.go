@@ -55,7 +55,7 @@ func (p *plan) answer(w Wish) (WishVerdict, error) {
 	}
 	found := false
 	for _, k := range p.order {
-		if k.group.name() != w.Group || k.group.scaleUp() == nil || w.Template != "" && !sameKind(k.Name, w.Template) {
+		if k.group.name() != w.Group || k.group.scaleUp() == nil || w.Template != "" && !SameKind(k.Name, w.Template) {
 			continue
 		}
 		found = true
