@@ -4,10 +4,12 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/retirement"
@@ -31,8 +33,8 @@ type World struct {
 // Node is one node of a group.
 type Node struct {
 	Object *corev1.Node
-	// Keepers are the pods that keep it, as namespace/name.
-	Keepers []string
+	// Keepers are the pods that keep it.
+	Keepers Keepers
 	// Quiet is for how long this process has seen no such pod on it; below zero when it has never seen one.
 	Quiet time.Duration
 	// Retirements are those of the node, finished ones included.
@@ -125,11 +127,11 @@ func (w *World) judge(rule *idleRule, n *Node) Decision {
 		d.marks.Since, d.marks.Used = time.Time{}, false
 		add(NoRule, "the NodeGroup %s has no rule by which nodes leave", w.Group.Name)
 	default:
-		d.marks, found = rule.look(d.marks, sight{kept: len(n.Keepers) > 0, quiet: n.Quiet, now: w.Now})
+		d.marks, found = rule.look(d.marks, sight{kept: n.Keepers.Count > 0, quiet: n.Quiet, now: w.Now})
 	}
 	switch found.Stage {
 	case Busy:
-		add(KeepingPod, "%s", keptBy(n.Keepers))
+		add(KeepingPod, "%s", n.Keepers)
 	case Unused:
 		add(NeverUsed, "no pod of the kind has been on it yet")
 	case Cooling:
@@ -142,11 +144,28 @@ func (w *World) judge(rule *idleRule, n *Node) Decision {
 	return d
 }
 
-func keptBy(pods []string) string {
-	if len(pods) == 1 {
-		return "pod " + pods[0] + " keeps it"
+// Keepers are pods that keep a node. There may be as many as pods in a cluster, every time that a group is looked at: they are
+// counted, and one is named.
+type Keepers struct {
+	// First is the first of them by namespace and name.
+	First types.NamespacedName
+	Count int
+}
+
+// and counts one more.
+func (k Keepers) and(p *corev1.Pod) Keepers {
+	if k.Count == 0 || cmp.Or(strings.Compare(p.Namespace, k.First.Namespace), strings.Compare(p.Name, k.First.Name)) < 0 {
+		k.First = types.NamespacedName{Namespace: p.Namespace, Name: p.Name}
 	}
-	return fmt.Sprintf("pod %s and %d more keep it", pods[0], len(pods)-1)
+	k.Count++
+	return k
+}
+
+func (k Keepers) String() string {
+	if k.Count == 1 {
+		return "pod " + k.First.String() + " keeps it"
+	}
+	return fmt.Sprintf("pod %s and %d more keep it", k.First, k.Count-1)
 }
 
 // holding are the reasons for which a node stays that is idle.
@@ -294,7 +313,7 @@ func (w *World) lacksNode(rule *idleRule) bool {
 func (d *Decision) conclude(lacksNode bool, now time.Time) {
 	rt := d.node.open()
 	free := len(d.Reasons) == 0
-	kept := len(d.node.Keepers) > 0
+	kept := d.node.Keepers.Count > 0
 	switch {
 	case free:
 		d.Verdict = Leaves

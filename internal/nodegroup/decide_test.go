@@ -157,24 +157,24 @@ func TestANodeThatIsIdleForLongEnough(t *testing.T) {
 		}, Retires, []string{UnderWay, PendingPod}, false},
 		"and is being drained is rescued by a pod on it": {func(_ *World, n *Node) {
 			n.Retirements = []v1alpha1.NodeRetirement{open("a", v1alpha1.Draining, true)}
-			n.Keepers = []string{"ci/x"}
+			n.Keepers = Keepers{types.NamespacedName{Namespace: "ci", Name: "x"}, 1}
 		}, Stays, []string{KeepingPod}, true},
 		"and whose Node is deleted is not rescued any more": {func(_ *World, n *Node) {
 			n.Retirements = []v1alpha1.NodeRetirement{open("a", v1alpha1.Drained, true)}
-			n.Keepers = []string{"ci/x"}
+			n.Keepers = Keepers{types.NamespacedName{Namespace: "ci", Name: "x"}, 1}
 		}, Retires, []string{UnderWay, KeepingPod}, false},
 		"and that somebody else retires as idle is not rescued either": {func(w *World, n *Node) {
 			rt := open("a", v1alpha1.Pending, false)
 			rt.Spec.RequestedBy = "somebody@example.com"
 			n.Retirements = []v1alpha1.NodeRetirement{rt}
 			w.Waiting = []Waiting{{Pod: "ci/x", Why: "why"}}
-			n.Keepers = []string{"ci/x"}
+			n.Keepers = Keepers{types.NamespacedName{Namespace: "ci", Name: "x"}, 1}
 		}, Retires, []string{UnderWay, KeepingPod, PendingPod}, false},
 		"and that somebody else retires is not rescued": {func(_ *World, n *Node) {
 			rt := open("a", v1alpha1.Draining, true)
 			rt.Spec.Reason = v1alpha1.Requested
 			n.Retirements = []v1alpha1.NodeRetirement{rt}
-			n.Keepers = []string{"ci/x"}
+			n.Keepers = Keepers{types.NamespacedName{Namespace: "ci", Name: "x"}, 1}
 		}, Retires, []string{UnderWay, KeepingPod}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -218,7 +218,7 @@ func TestI5HoweverManyAreIdleTheMinimumStays(t *testing.T) {
 			n := idle(name, "ci", time.Duration(rapid.IntRange(0, 20).Draw(t, "idle for, min"))*minute)
 			switch rapid.IntRange(0, 5).Draw(t, "how it is") {
 			case 0:
-				n.Keepers = []string{"ci/x"}
+				n.Keepers = Keepers{types.NamespacedName{Namespace: "ci", Name: "x"}, 1}
 			case 1:
 				n.Retirements = []v1alpha1.NodeRetirement{open(name, v1alpha1.Draining, true)}
 			case 2:
@@ -242,7 +242,7 @@ func TestI5HoweverManyAreIdleTheMinimumStays(t *testing.T) {
 			if len(d.Reasons) == 0 {
 				t.Fatalf("%s: %s without a reason", d.Node, d.Verdict)
 			}
-			if d.Verdict == Leaves && len(d.node.Keepers) > 0 {
+			if d.Verdict == Leaves && d.node.Keepers.Count > 0 {
 				t.Fatalf("%s leaves with %v on it", d.Node, d.node.Keepers)
 			}
 		}

@@ -317,7 +317,7 @@ func (c *Controller) kept(node string) {
 
 func (c *Controller) noteKept(w *World) {
 	for i := range w.Nodes {
-		if n := &w.Nodes[i]; len(n.Keepers) > 0 {
+		if n := &w.Nodes[i]; n.Keepers.Count > 0 {
 			c.kept(n.Object.Name)
 		}
 	}

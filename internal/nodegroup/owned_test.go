@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 )
@@ -38,7 +39,7 @@ func TestANodeOfAGroupWithoutAnObjectSaysWhoseItIsUntilItIsNot(t *testing.T) {
 	g := group("ci")
 	g.UID = ""
 	n := node("a", "ci")
-	w := World{Group: g, Nodes: []Node{{Object: &n, Keepers: []string{"ns/pod"}}}, Now: noon}
+	w := World{Group: g, Nodes: []Node{{Object: &n, Keepers: Keepers{types.NamespacedName{Namespace: "ns", Name: "pod"}, 1}}}, Now: noon}
 	by := owner{"ci", "mine=yes"}
 	for range 2 {
 		decisions, err := Decide(w)

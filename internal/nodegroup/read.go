@@ -55,14 +55,10 @@ func (c *Cluster) World(ctx context.Context, g *v1alpha1.NodeGroup, notAccepted 
 		name := c.Retirements[i].Spec.NodeName
 		about[name] = append(about[name], c.Retirements[i])
 	}
-	var own, others []corev1.Node
 	for i := range c.Nodes {
-		if c.Claims.Owner[c.Nodes[i].Name] != g.Name {
-			others = append(others, c.Nodes[i])
-			continue
+		if name := c.Nodes[i].Name; c.Claims.Owner[name] == g.Name {
+			w.Nodes = append(w.Nodes, Node{Object: &c.Nodes[i], Quiet: -1, Retirements: about[name]})
 		}
-		own = append(own, c.Nodes[i])
-		w.Nodes = append(w.Nodes, Node{Object: &c.Nodes[i], Quiet: -1, Retirements: about[c.Nodes[i].Name]})
 	}
 	if notAccepted != "" { // its rule may be one that cannot be read, and other groups are not to wait for it
 		return w, nil
@@ -85,14 +81,27 @@ func (c *Cluster) World(ctx context.Context, g *v1alpha1.NodeGroup, notAccepted 
 	if !rule.keepForPending || len(pending) == 0 {
 		return w, nil
 	}
+	own, others := c.apart(g)
 	s := search{own: own, others: others, hosts: func(node string) ([]*corev1.Pod, error) { return c.hosted(ctx, node) }}
 	w.Waiting, err = s.first(pending)
 	return w, err
 }
 
+// apart gives a group's own nodes, and all others.
+func (c *Cluster) apart(g *v1alpha1.NodeGroup) (own, others []corev1.Node) {
+	for i := range c.Nodes {
+		if c.Claims.Owner[c.Nodes[i].Name] == g.Name {
+			own = append(own, c.Nodes[i])
+		} else {
+			others = append(others, c.Nodes[i])
+		}
+	}
+	return own, others
+}
+
 // judgedPods finds the pods that a rule selects: those on nodes, by node, and those that wait for one.
-func (c *Cluster) judgedPods(ctx context.Context, rule *idleRule) (keepers map[string][]string, pending []*corev1.Pod, err error) {
-	keepers = map[string][]string{}
+func (c *Cluster) judgedPods(ctx context.Context, rule *idleRule) (keepers map[string]Keepers, pending []*corev1.Pod, err error) {
+	keepers = make(map[string]Keepers, len(c.Nodes))
 	namespaces := rule.namespaces
 	if len(namespaces) == 0 {
 		namespaces = []string{metav1.NamespaceAll}
@@ -106,14 +115,11 @@ func (c *Cluster) judgedPods(ctx context.Context, rule *idleRule) (keepers map[s
 			switch {
 			case !unfinished(p.Status.Phase) || !rule.selects(p.Namespace, p.Labels):
 			case p.Spec.NodeName != "":
-				keepers[p.Spec.NodeName] = append(keepers[p.Spec.NodeName], p.Namespace+"/"+p.Name)
+				keepers[p.Spec.NodeName] = keepers[p.Spec.NodeName].and(p)
 			case p.DeletionTimestamp == nil:
 				pending = append(pending, p)
 			}
 		}
-	}
-	for _, names := range keepers {
-		slices.Sort(names)
 	}
 	slices.SortFunc(pending, func(a, b *corev1.Pod) int { // those that say most come first
 		return cmp.Or(-boolCompare(unschedulable(a), unschedulable(b)), strings.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name))

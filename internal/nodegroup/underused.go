@@ -15,8 +15,8 @@ import (
 // Holding are the reasons for which a node stays whatever rule would have it leave.
 func (w *World) Holding(n *Node) []Reason {
 	reasons := w.holding(nil, n)
-	if len(n.Keepers) > 0 {
-		reasons = append(reasons, Reason{KeepingPod, keptBy(n.Keepers)})
+	if n.Keepers.Count > 0 {
+		reasons = append(reasons, Reason{KeepingPod, n.Keepers.String()})
 	}
 	return reasons
 }
