@@ -261,7 +261,7 @@ func migrateCommand() *cobra.Command {
 		Long: "Migrate prints a file for slipway agent or slipway manager. Notes in it say what is done otherwise than the tool did,\n" +
 			"where somebody may have come to depend on it, and what nothing stands for any more.",
 	}
-	cmd.AddCommand(
+	return commands(cmd,
 		&cobra.Command{
 			Use:                aksnth.Tool + " FLAGS... | --config FILE",
 			Short:              "From the tool's flags, which may name its file",
@@ -312,7 +312,6 @@ func migrateCommand() *cobra.Command {
 			},
 		},
 	)
-	return cmd
 }
 
 // mostInput is the size of the largest file that is read, in bytes.

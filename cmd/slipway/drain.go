@@ -111,6 +111,9 @@ func (f *drainFlags) check(args []string) error {
 	case f.deadline > 0 && f.timeout > 0:
 		return errors.New("--deadline and --timeout: want one: a deadline ends the drain by itself")
 	}
+	if _, err := labels.Parse(f.selector); err != nil {
+		return fmt.Errorf("--selector: %q: %w", f.selector, err)
+	}
 	return nil
 }
 
@@ -163,11 +166,15 @@ func (f *drainFlags) run(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
+	nodes, err := nodeNames(args)
+	if err != nil {
+		return err
+	}
 	api, err := f.kube.api()
 	if err != nil {
 		return err
 	}
-	return f.drain(cmd.Context(), api, args, o, cmd.OutOrStdout(), cmd.ErrOrStderr())
+	return f.drain(cmd.Context(), api, nodes, o, cmd.OutOrStdout(), cmd.ErrOrStderr())
 }
 
 // drain drains the nodes that are named, or selected.
@@ -191,6 +198,11 @@ func (f *drainFlags) drain(
 		}
 		o.Node = node
 		drains = append(drains, &nodeDrain{flags: f, api: api, o: o, out: out, err: stderr, beside: 1})
+	}
+	if f.selector == "" {
+		if err := findAll(ctx, drains); err != nil {
+			return err
+		}
 	}
 	if f.dryRun != "none" {
 		return gravest(inTurn(drains, func(d *nodeDrain) error { return d.preview(ctx) }))

@@ -530,13 +530,14 @@ func TestI3AnInterruptRestoresEveryNodeThatIsNotDrained(t *testing.T) {
 	}
 }
 
-func TestANodeThatIsNotThereKeepsNoOtherFromBeingDrained(t *testing.T) {
-	for _, flag := range []string{"--timeout=1m", "--deadline=1m"} {
+// TestI10NothingIsDoneToAnyNodeWhenOneIsNotThere holds as with kubectl.
+func TestI10NothingIsDoneToAnyNodeWhenOneIsNotThere(t *testing.T) {
+	for _, flag := range []string{"--timeout=1m", "--deadline=1m", "--dry-run=server"} {
 		synctest.Test(t, func(t *testing.T) {
 			c := newDrainCluster(t, "a")
 			c.pod("web-a", "a")
-			r := c.drain(t.Context(), "misspelt", "a", flag)
-			if r.code != 1 || !c.cordoned("a") || !strings.Contains(r.out, "a: drained") || strings.Contains(r.out, "misspelt") {
+			r := c.drain(t.Context(), "a", "misspelt", flag)
+			if r.code != 1 || c.cordoned("a") || r.out != "" || r.stderr != "" {
 				t.Errorf("%s: exit code %d:\n%s%s", flag, r.code, r.out, r.stderr)
 			}
 		})

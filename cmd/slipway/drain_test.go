@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -24,6 +26,9 @@ func TestI10BadDrainFlagsAreRefusedBeforeAnythingIsAsked(t *testing.T) {
 		{[]string{"n", "--deadline", "soon"}, []string{"--deadline", "soon"}},
 		{[]string{"n", "--timeout", "1m", "--deadline", "1m"}, []string{"--deadline and --timeout", "want one"}},
 		{[]string{"n", "--pod-selector", "a in"}, []string{"--pod-selector"}},
+		{[]string{"-l", "a in ("}, []string{"--selector", "a in"}},
+		{[]string{"pod/n"}, []string{`node "pod/n"`, "NAME or node/NAME"}},
+		{[]string{"n", "../pods"}, []string{`node "../pods"`, "NAME or node/NAME"}},
 		{[]string{"n", "--nonsense"}, []string{"unknown flag: --nonsense"}},
 	} {
 		cmd := root()
@@ -112,5 +117,33 @@ func TestProgressSaysEachObstacleOnce(t *testing.T) {
 	}
 	if !strings.Contains(out.String(), "n: 0 of 1 gone, 1 waiting (disruption-budget shop/web: 1)\n") {
 		t.Errorf("no progress in %q", out.String())
+	}
+}
+
+func TestNodesAreNamedAsToKubectl(t *testing.T) {
+	names, err := nodeNames([]string{"node/a", "nodes/b", "c.example.org"})
+	if err != nil || !slices.Equal(names, []string{"a", "b", "c.example.org"}) {
+		t.Errorf("%q, %v", names, err)
+	}
+	for _, wrong := range []string{"pod/a", "node/", "node/a/b", "", "../pods", "a?x=1"} {
+		if name, err := nodeName(wrong); err == nil || !strings.Contains(err.Error(), strconv.Quote(wrong)) {
+			t.Errorf("%q: %q, %v", wrong, name, err)
+		}
+	}
+}
+
+func TestI10AWordThatIsNoCommandIsAnError(t *testing.T) {
+	for line, want := range map[string]string{
+		"migrate mechanik FILE": `slipway migrate: "mechanik": want aks-node-termination-handler or mechanic or `,
+		"snapshot safe":         `slipway snapshot: "safe": want save`,
+		"notify tset":           `slipway notify: "tset": want test`,
+		"plugin tset":           `slipway plugin: "tset": want test`,
+	} {
+		if out, err := slipway(t, strings.Fields(line)...); err == nil || !strings.Contains(err.Error(), want) || out != "" {
+			t.Errorf("%s: %q, %v", line, out, err)
+		}
+	}
+	if out, err := slipway(t, "migrate"); err != nil || !strings.Contains(out, "mechanic") {
+		t.Errorf("%q, %v", out, err)
 	}
 }

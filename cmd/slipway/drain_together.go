@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"sync"
@@ -10,8 +11,23 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// cordonAtOnce bounds the nodes that are cordoned at the same time.
+// cordonAtOnce bounds the nodes that are read or cordoned at the same time.
 const cordonAtOnce = 16
+
+// findAll looks whether all nodes are there, before anything is done to any of them: a name that is misspelt may mean another.
+func findAll(ctx context.Context, drains []*nodeDrain) error {
+	errs := make([]error, len(drains))
+	var group errgroup.Group
+	group.SetLimit(cordonAtOnce)
+	for i, d := range drains {
+		group.Go(func() error {
+			_, errs[i] = d.api.GetNode(ctx, d.o.Node)
+			return nil
+		})
+	}
+	_ = group.Wait() // each has its own
+	return errors.Join(errs...)
+}
 
 // cordonAll takes all nodes out of scheduling before the first pod is asked to go, so that none lands on the next of
 // them. A node for which that fails is not drained; see nodeDrain.run.

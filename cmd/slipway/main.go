@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -45,6 +46,24 @@ func main() {
 	}
 	fmt.Fprintln(os.Stderr, "error:", err)
 	os.Exit(exitCode(err))
+}
+
+// commands puts commands under one that does nothing by itself. A word that is none of them is an error: cobra would print the
+// help, as if all were well, into whatever file the output goes to.
+func commands(parent *cobra.Command, children ...*cobra.Command) *cobra.Command {
+	parent.AddCommand(children...)
+	parent.Args = func(cmd *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return nil
+		}
+		var known []string
+		for _, child := range children {
+			known = append(known, child.Name())
+		}
+		return fmt.Errorf("%s: %q: want %s", cmd.CommandPath(), args[0], strings.Join(known, " or "))
+	}
+	parent.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+	return parent
 }
 
 func root() *cobra.Command {

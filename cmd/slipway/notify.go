@@ -20,12 +20,10 @@ import (
 const agentFile = "/etc/slipway/agent.yaml"
 
 func notifyCommand() *cobra.Command {
-	cmd := &cobra.Command{
+	return commands(&cobra.Command{
 		Use:   "notify",
 		Short: "Try out the notifications that an agent sends",
-	}
-	cmd.AddCommand(notifyTestCommand())
-	return cmd
+	}, notifyTestCommand())
 }
 
 // notifyTest is what `slipway notify test` was told.

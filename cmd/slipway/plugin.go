@@ -12,12 +12,10 @@ import (
 )
 
 func pluginCommand() *cobra.Command {
-	cmd := &cobra.Command{
+	return commands(&cobra.Command{
 		Use:   "plugin",
 		Short: "Try out plugins, by which Slipway knows other clouds",
-	}
-	cmd.AddCommand(pluginTestCommand())
-	return cmd
+	}, pluginTestCommand())
 }
 
 func pluginTestCommand() *cobra.Command {

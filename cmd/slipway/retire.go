@@ -88,14 +88,18 @@ func (f *retireFlags) run(cmd *cobra.Command, args []string) error {
 	if f.timeout < 0 {
 		return fmt.Errorf("--timeout: %s: must not be negative", f.timeout)
 	}
+	name, err := nodeName(args[0])
+	if err != nil {
+		return err
+	}
 	c, err := f.kube.objects()
 	if err != nil {
 		return err
 	}
 	ctx, out := cmd.Context(), cmd.OutOrStdout()
 	var node corev1.Node
-	if err := c.Get(ctx, client.ObjectKey{Name: args[0]}, &node); err != nil {
-		return fmt.Errorf("node %s: %w", args[0], err)
+	if err := c.Get(ctx, client.ObjectKey{Name: name}, &node); err != nil {
+		return fmt.Errorf("node %s: %w", name, err)
 	}
 	set, err := ownerLabels(cmd, c, &node)
 	if err != nil {
@@ -129,7 +133,7 @@ func ownerLabels(cmd *cobra.Command, c client.Reader, node *corev1.Node) (map[st
 	if err := c.List(cmd.Context(), &groups); apierrors.IsForbidden(err) {
 		fmt.Fprintf(cmd.ErrOrStderr(), "the labels of the node's NodeGroup are not known: %v\n", err)
 	} else if err != nil {
-		return nil, fmt.Errorf("NodeGroups: %w", err)
+		return nil, installed(fmt.Errorf("NodeGroups: %w", err))
 	}
 	return nodegroup.RetirementLabels(groups.Items, node), nil
 }

@@ -25,6 +25,10 @@ identity, az login, and so on; or as --cloud-config says, which is the file that
 		Example: "  slipway simulate-eviction aks-spot-12345678-vmss000003",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			name, err := nodeName(args[0])
+			if err != nil {
+				return err
+			}
 			simulate, err := simulator(endpoint, cloudConfig)
 			if err != nil {
 				return err
@@ -33,7 +37,7 @@ identity, az login, and so on; or as --cloud-config says, which is the file that
 			if err != nil {
 				return err
 			}
-			node, err := api.GetNode(cmd.Context(), args[0])
+			node, err := api.GetNode(cmd.Context(), name)
 			if err != nil {
 				return err
 			}
@@ -42,10 +46,10 @@ identity, az login, and so on; or as --cloud-config says, which is the file that
 				err = simulate(cmd.Context(), node.Spec.ProviderID, target)
 			}
 			if err != nil {
-				return fmt.Errorf("node %s: %w", args[0], err)
+				return fmt.Errorf("node %s: %w", name, err)
 			}
 			fmt.Fprintf(cmd.OutOrStdout(), "%s: Azure will evict %s; watch with: kubectl get events --field-selector "+
-				"involvedObject.name=%s\n", args[0], target, args[0])
+				"involvedObject.name=%s\n", name, target, name)
 			return nil
 		},
 	}

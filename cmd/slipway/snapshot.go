@@ -15,12 +15,10 @@ import (
 )
 
 func snapshotCommand() *cobra.Command {
-	cmd := &cobra.Command{
+	return commands(&cobra.Command{
 		Use:   "snapshot",
 		Short: "Save what plan and why read of a cluster",
-	}
-	cmd.AddCommand(snapshotSaveCommand())
-	return cmd
+	}, snapshotSaveCommand())
 }
 
 type snapshotFlags struct {

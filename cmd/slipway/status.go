@@ -84,11 +84,16 @@ func statusCommand() *cobra.Command {
 
 // explained says what to do about a right or a definition that is missing.
 func explained(err error) error {
-	switch {
-	case apierrors.IsForbidden(err):
+	if apierrors.IsForbidden(err) {
 		return fmt.Errorf("%w\nstatus needs the rights of the ClusterRole slipway-viewer in deploy/viewer: bind it to yourself; "+
 			"slipway doctor lists each one that you lack", err)
-	case meta.IsNoMatchError(err):
+	}
+	return installed(err)
+}
+
+// installed says what to do when Slipway's types are not there.
+func installed(err error) error {
+	if meta.IsNoMatchError(err) {
 		return fmt.Errorf("the API server does not know Slipway's types, so that no manager works here: "+
 			"install the CRDs with kubectl apply --server-side -f api/crds (%w)", err)
 	}
