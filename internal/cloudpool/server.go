@@ -42,6 +42,8 @@ type ServerOptions struct {
 	// BackendTimeout limits a request that is passed on, to the last byte of its answer, and how long a client may take to read any
 	// answer; 0 is 5 minutes.
 	BackendTimeout time.Duration
+	// Local says that this machine alone is served, and nobody asked who he is.
+	Local bool
 	// KeepCredentials passes on the credentials of clients, which a server without any of ours may want.
 	KeepCredentials bool
 	// Authorize says who a client is, or answers that it may not. verb is get or update. nil lets everybody.
@@ -64,6 +66,7 @@ type Server struct {
 	// root is the pool that is served at the root; nil when there are several.
 	root    *Front
 	buffers buffers
+	origins http.CrossOriginProtection
 	// waits ends when nobody is to wait for an update any longer.
 	waits    context.Context
 	endWaits context.CancelCauseFunc
@@ -138,13 +141,19 @@ func (r *recorder) Write(p []byte) (int, error) {
 }
 
 // until ends the time in which the client may read. What is below a test's may know none.
-func (r *recorder) until(t time.Time) { _ = http.NewResponseController(r.ResponseWriter).SetWriteDeadline(t) }
+func (r *recorder) until(t time.Time) {
+	_ = http.NewResponseController(r.ResponseWriter).SetWriteDeadline(t)
+}
 
 // Unwrap lets http.ResponseController reach what is below.
 func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 
 // serve answers, and says for whom and how.
 func (s *Server) serve(w http.ResponseWriter, r *http.Request) (pool, handling string) {
+	if err := s.foreign(r); err != nil {
+		say(w, http.StatusForbidden, "a page of another site changes nothing here", err.Error())
+		return "", "refused"
+	}
 	t := readPath(r.URL.EscapedPath())
 	if strings.HasPrefix(r.URL.Path, ownPrefix) {
 		return s.serveOwn(w, r)
