@@ -122,7 +122,7 @@ func serverOptions(c *Config, cluster *Cluster, metrics *Metrics, log *slog.Logg
 	host, _, err := net.SplitHostPort(c.Listen)
 	o.Local = err == nil && loopback(host) && c.TLSCertFile == "" && !c.Authorize
 	if c.Authorize {
-		o.Authorize = (&authorizer{client: cluster.Client, log: log, believed: map[[32]byte]verdict{}}).Authorize
+		o.Authorize = newAuthorizer(cluster.Client, log).Authorize
 	}
 	return o
 }
