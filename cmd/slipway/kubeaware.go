@@ -66,6 +66,10 @@ func runKubeaware(ctx context.Context, c *kubeaware.Config, f *kubeaware.Flags, 
 	if err := front.Validate(); err != nil {
 		return err
 	}
+	several := c.Pool(true)
+	if err := several.Validate(); err != nil {
+		return err
+	}
 	log, err := observe.Logger(stderr, front.LogFormat, front.LogLevel)
 	if err != nil {
 		return err

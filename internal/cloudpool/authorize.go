@@ -3,13 +3,17 @@ package cloudpool
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
 
+	"golang.org/x/time/rate"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -37,13 +41,36 @@ const (
 	reviewTimeout = 10 * time.Second
 )
 
+// How often the API server is asked about tokens that were good for nothing yet, which anybody can make up: how many times a
+// second, how many times on end, and how many times at once.
+const (
+	askRate   = 20
+	askBurst  = 100
+	askAtOnce = 16
+)
+
+// errTooMany is a token that the API server is not asked about now.
+var errTooMany = errors.New("too many tokens are shown that were good for nothing yet")
+
 // authorizer asks the API server who clients are and what they may.
 type authorizer struct {
 	client kubernetes.Interface
 	log    *slog.Logger
 
+	// asks bounds how often, and under how many times at once, the API server is asked about strangers; told that it does.
+	asks  *rate.Limiter
+	under chan struct{}
+	told  rate.Sometimes
+
 	mu       sync.Mutex
 	believed map[[sha256.Size]byte]verdict
+}
+
+func newAuthorizer(client kubernetes.Interface, log *slog.Logger) *authorizer {
+	return &authorizer{
+		client: client, log: log, asks: rate.NewLimiter(askRate, askBurst), under: make(chan struct{}, askAtOnce),
+		told: rate.Sometimes{Interval: time.Minute}, believed: map[[sha256.Size]byte]verdict{},
+	}
 }
 
 type verdict struct {
@@ -75,6 +102,11 @@ func (a *authorizer) Authorize(w http.ResponseWriter, r *http.Request, pool, ver
 	}
 	v, err := a.verdict(r.Context(), token, certified, pool, verb)
 	switch {
+	case errors.Is(err, errTooMany):
+		a.told.Do(func() { a.log.Warn("a client is not let in, and the API server not asked about it", "err", err) })
+		w.Header().Set("Retry-After", strconv.Itoa(retrySeconds))
+		say(w, http.StatusServiceUnavailable, "the API server is not asked whether you may", err.Error()+": ask again later")
+		return "", false
 	case err != nil:
 		a.log.Warn("cannot ask whether a client may", "err", err)
 		say(w, http.StatusServiceUnavailable, "the API server does not say whether you may", "ask again later")
@@ -113,6 +145,20 @@ func (a *authorizer) verdict(ctx context.Context, token string, certified *ident
 	if known && time.Now().Before(v.until) {
 		return v, nil
 	}
+	// One that was let in before does not wait for strangers, nor does one whom a certificate names.
+	if token != "" && !v.allowed {
+		if !a.asks.Allow() {
+			return verdict{}, errTooMany
+		}
+		select {
+		case a.under <- struct{}{}:
+			defer func() { <-a.under }()
+		case <-time.After(reviewTimeout):
+			return verdict{}, errTooMany
+		case <-ctx.Done():
+			return verdict{}, context.Cause(ctx)
+		}
+	}
 	v, err := a.ask(ctx, token, certified, pool, verb)
 	if err != nil {
 		return verdict{}, err
@@ -121,13 +167,27 @@ func (a *authorizer) verdict(ctx context.Context, token string, certified *ident
 	if v.allowed {
 		v.until = time.Now().Add(believeYes)
 	}
+	a.remember(key, v)
+	return v, nil
+}
+
+// remember keeps a verdict. Where there are too many, those that let nobody in are forgotten first, since anybody can have them
+// made, then those whose time is over.
+func (a *authorizer) remember(key [sha256.Size]byte, v verdict) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if len(a.believed) >= mostBelieved {
-		clear(a.believed)
+	now := time.Now()
+	for _, forgets := range []func(verdict) bool{
+		func(v verdict) bool { return !v.allowed },
+		func(v verdict) bool { return now.After(v.until) },
+		func(verdict) bool { return true },
+	} {
+		if len(a.believed) < mostBelieved {
+			break
+		}
+		maps.DeleteFunc(a.believed, func(_ [sha256.Size]byte, v verdict) bool { return forgets(v) })
 	}
 	a.believed[key] = v
-	return v, nil
 }
 
 func (a *authorizer) ask(ctx context.Context, token string, certified *identity, pool, verb string) (verdict, error) {

@@ -1,13 +1,16 @@
 package cloudpool
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"fmt"
 	"log/slog"
 	"math/big"
 	"net"
@@ -16,13 +19,20 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
+	authclient "k8s.io/client-go/kubernetes/typed/authentication/v1"
+	"k8s.io/client-go/rest"
 	k8stesting "k8s.io/client-go/testing"
 )
 
@@ -47,7 +57,7 @@ func reviewer(t *testing.T) (*authorizer, *int) {
 		review.Status.Allowed = review.Spec.User == "alice" && (ra.Verb == "get" || ra.Name == "workers")
 		return true, review, nil
 	})
-	return &authorizer{client: client, log: slog.New(slog.DiscardHandler), believed: map[[32]byte]verdict{}}, asked
+	return newAuthorizer(client, slog.New(slog.DiscardHandler)), asked
 }
 
 func TestAClientIsKnownByItsTokenAndMayWhatTheAPIServerSays(t *testing.T) {
@@ -139,6 +149,90 @@ func TestStrangersAreToldNoPoolsName(t *testing.T) {
 		if w.Code != tt.code || tt.path != "/cloudpools" && (strings.Contains(w.Body.String(), "workers") || strings.Contains(w.Body.String(), "others")) {
 			t.Errorf("%s with %q: %d %s, want %d, and none of the pools", tt.path, tt.token, w.Code, w.Body, tt.code)
 		}
+	}
+}
+
+// slowReviews is an API server that takes a second to say who a token is, and counts how often it is asked.
+type slowReviews struct {
+	kubernetes.Interface
+	authclient.AuthenticationV1Interface
+	authclient.TokenReviewInterface
+	now, most, all atomic.Int32
+}
+
+func (s *slowReviews) AuthenticationV1() authclient.AuthenticationV1Interface { return s }
+func (s *slowReviews) RESTClient() rest.Interface                             { return nil }
+func (s *slowReviews) TokenReviews() authclient.TokenReviewInterface          { return s }
+
+func (s *slowReviews) Create(ctx context.Context, r *authenticationv1.TokenReview, o metav1.CreateOptions) (*authenticationv1.TokenReview, error) {
+	s.all.Add(1)
+	is := s.now.Add(1)
+	defer s.now.Add(-1)
+	for most := s.most.Load(); is > most && !s.most.CompareAndSwap(most, is); {
+		most = s.most.Load()
+	}
+	time.Sleep(time.Second)
+	return s.Interface.AuthenticationV1().TokenReviews().Create(ctx, r, o)
+}
+
+// TestStrangersHaveTheAPIServerAskedNoMoreThanItIsToBe floods with tokens that are made up, while one that is known is shown.
+func TestStrangersHaveTheAPIServerAskedNoMoreThanItIsToBe(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, _ := reviewer(t)
+		slow := &slowReviews{Interface: a.client}
+		a.client = slow
+		try := func(token string) int {
+			w, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/pool", nil)
+			r.Header.Set("Authorization", "Bearer "+token)
+			a.Authorize(w, r, "workers", "get")
+			if w.Code == http.StatusServiceUnavailable && w.Header().Get("Retry-After") == "" {
+				t.Errorf("%s: not told when to ask again", token)
+			}
+			return w.Code
+		}
+		if code := try("good"); code != http.StatusOK {
+			t.Fatal(code)
+		}
+		slow.all.Store(0)
+		var codes [600]atomic.Int32
+		var flood sync.WaitGroup
+		for i := range 5000 {
+			flood.Go(func() { codes[try(fmt.Sprint("made-up-", i))].Add(1) })
+		}
+		flood.Wait()
+		if code := try("good"); code != http.StatusOK {
+			t.Errorf("a known client is answered %d", code)
+		}
+		if n, most := slow.all.Load(), slow.most.Load(); n > askBurst || most > askAtOnce {
+			t.Errorf("the API server was asked %d times, and %d at once", n, most)
+		}
+		if codes[http.StatusUnauthorized].Load() == 0 || codes[http.StatusServiceUnavailable].Load() == 0 {
+			t.Errorf("%d are not known, %d are to ask again", codes[http.StatusUnauthorized].Load(), codes[http.StatusServiceUnavailable].Load())
+		}
+		time.Sleep(believeYes + time.Second)
+		if code := try("good"); code != http.StatusOK {
+			t.Errorf("a known client is answered %d after its time", code)
+		}
+	})
+}
+
+func TestAnswersToStrangersAreForgottenFirst(t *testing.T) {
+	a, asked := reviewer(t)
+	if v, err := a.verdict(t.Context(), "good", nil, "workers", "get"); err != nil || !v.allowed {
+		t.Fatal(v, err)
+	}
+	for i := range 3 * mostBelieved {
+		a.remember(sha256.Sum256([]byte(fmt.Sprint("made-up-", i))), verdict{until: time.Now().Add(time.Hour)})
+	}
+	before := *asked
+	if v, err := a.verdict(t.Context(), "good", nil, "workers", "get"); err != nil || !v.allowed || *asked != before || len(a.believed) > mostBelieved {
+		t.Errorf("%+v, %v: the API server was asked %d times more; %d are remembered", v, err, *asked-before, len(a.believed))
+	}
+	for i := range 2 * mostBelieved {
+		a.remember(sha256.Sum256([]byte(fmt.Sprint("good-", i))), verdict{user: "u", allowed: true, until: time.Now().Add(time.Hour)})
+	}
+	if len(a.believed) > mostBelieved {
+		t.Errorf("%d are remembered", len(a.believed))
 	}
 }
 

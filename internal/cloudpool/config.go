@@ -137,8 +137,7 @@ func (c *Config) validateListen() error {
 	if err != nil {
 		return fmt.Errorf("--listen: %q: want host:port: %w", c.Listen, err)
 	}
-	ip := net.ParseIP(host)
-	if c.Insecure || host == "localhost" || ip != nil && ip.IsLoopback() {
+	if c.Insecure || loopback(host) {
 		return nil
 	}
 	switch {

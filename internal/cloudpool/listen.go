@@ -49,7 +49,7 @@ func listen(ctx context.Context, c *Config, h http.Handler, log *slog.Logger) (*
 	}
 	server := &http.Server{
 		Handler: h, TLSConfig: config, ReadHeaderTimeout: headerTimeout, ReadTimeout: c.ReadTimeout, IdleTimeout: idleTimeout,
-		// There is no WriteTimeout: an answer may wait for machines to be emptied.
+		// There is no WriteTimeout: an answer may wait for machines to be emptied. A Server gives each its time when it is there.
 		MaxHeaderBytes: maxHeader, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
 	if waited, ok := h.(interface{ EndWaits() }); ok {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -103,4 +104,65 @@ func TestAClientThatHasLeftIsNotToldThatItIsDone(t *testing.T) {
 		}
 	}()
 	s.ServeHTTP(w, httptest.NewRequestWithContext(ctx, http.MethodPost, "/pool/attach", strings.NewReader("{}")))
+}
+
+// TestAClientThatDoesNotReadIsLeft has answers that are larger than what the way to the client holds, and a time that has begun
+// before: what is answered is given its time when it is.
+func TestAClientThatDoesNotReadIsLeft(t *testing.T) {
+	const took = 400 * time.Millisecond
+	answer := make([]byte, 32<<20)
+	_, f := origin(t, "", func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPost {
+			time.Sleep(took / 2)
+			return
+		}
+		_, _ = w.Write(answer)
+	})
+	log := slog.New(slog.DiscardHandler)
+	server := NewServer(ServerOptions{Log: log, BackendTimeout: took}, f)
+	left := make(chan struct{}, 1)
+	l, err := listen(t.Context(), &Config{Listen: "127.0.0.1:0", ReadTimeout: time.Minute}, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer func() { left <- struct{}{} }()
+		server.ServeHTTP(w, r)
+	}), log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, end := context.WithCancel(t.Context())
+	over := make(chan error, 1)
+	go func() { over <- l.run(ctx) }()
+	defer func() {
+		end()
+		if err := <-over; err != nil {
+			t.Error(err)
+		}
+	}()
+	c, err := new(net.Dialer).DialContext(t.Context(), "tcp", l.net.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	if _, err := io.WriteString(c, "GET /pool HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-left:
+	case <-time.After(20 * time.Second):
+		t.Fatal("the request is still being served")
+	}
+	for range 3 { // over one connection, on which an earlier answer's time has passed
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+l.net.Addr().String()+"/pool/attach", strings.NewReader("{}"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Expect", "100-continue")
+		response, err := http.DefaultClient.Do(r)
+		if err != nil || response.StatusCode != http.StatusOK {
+			t.Fatalf("%+v, %v", response, err)
+		}
+		_, _ = io.Copy(io.Discard, response.Body)
+		_ = response.Body.Close()
+		<-left
+		time.Sleep(took + took/4)
+	}
 }

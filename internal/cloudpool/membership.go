@@ -30,15 +30,11 @@ func (r raised) setWithRoom(ctx context.Context, b Backend, want api.SetMembersh
 	if err != nil {
 		return backendFailure("reading the pool's size", err)
 	}
-	active := 0
+	active := activeIn(&pool)
 	var is *api.Machine
 	for i := range pool.Machines {
-		m := &pool.Machines[i]
-		if m.ID == want.MachineID && !m.State.Over() {
+		if m := &pool.Machines[i]; m.ID == want.MachineID && !m.State.Over() {
 			is = m
-		}
-		if m.Active() {
-			active++
 		}
 	}
 	switch {
@@ -60,8 +56,11 @@ func (r raised) counts(machine string, observed time.Time) bool {
 }
 
 // countAgain raises the desired size, and then has a machine count, in this order: whatever happens between the two, the
-// server has at worst one machine launched too many, and never one too many to keep. The size is not lowered again when the
-// machine cannot be changed: the server may have begun to launch one for it, and would choose which goes.
+// server has at worst one machine launched too many. That one is one too many to keep as soon as the other counts, and at the next
+// turn of its loop the server may take for it the machine that has served longest. So room is made for it too, right then. No
+// order of these calls is better: a smaller size than there are machines is what a turn must not find, and a larger one is filled.
+// The size is not lowered again when the machine cannot be changed: the server may have begun to launch one for it, and would
+// choose which goes.
 func (r raised) countAgain(ctx context.Context, b Backend, want api.SetMembershipStatus, desired int, observed time.Time) error {
 	if err := b.SetDesiredSize(ctx, desired); err != nil {
 		return fmt.Errorf("machine %s is not made active, since the desired size cannot be raised to %d for it: %w", want.MachineID, desired, err)
@@ -70,5 +69,60 @@ func (r raised) countAgain(ctx context.Context, b Backend, want api.SetMembershi
 	if err := b.SetMembershipStatus(ctx, want); err != nil {
 		return fmt.Errorf("the desired size was raised to %d for machine %s, which is not made active: %w", desired, want.MachineID, err)
 	}
-	return nil
+	err := makeRoom(ctx, b, desired)
+	if err == nil {
+		return nil
+	}
+	delete(r, want.MachineID) // who asks again is to have room made again
+	err = fmt.Errorf("machine %s counts again, and there may be no room for what was launched meanwhile: %w", want.MachineID, err)
+	aside := api.SetMembershipStatus{MachineID: want.MachineID}
+	if back := b.SetMembershipStatus(ctx, aside); back != nil {
+		return fmt.Errorf("%w; nor can it be put aside again: %w", err, back)
+	}
+	return fmt.Errorf("%w: it is put aside again", err)
+}
+
+// How long, and how often, it is looked whether a server launches a machine for a size that another one fills now.
+const roomFor, roomEvery = time.Second, 50 * time.Millisecond
+
+// makeRoom raises the desired size by what was launched before a machine came to count: to as many as are active, by observations
+// made since. A server that has none when it is asked, since it answers with what it observed before, is not waited for: its
+// loop looks for itself. One machine may have been launched there, and there is to be room for it.
+func makeRoom(ctx context.Context, b Backend, desired int) error {
+	first, err := b.Pool(ctx)
+	if err != nil {
+		return backendFailure("reading the pool", err)
+	}
+	for until := time.Now().Add(roomFor); ; {
+		time.Sleep(roomEvery) // two observations within a server's millisecond could not be told apart
+		pool, err := b.Pool(ctx)
+		if err != nil {
+			return backendFailure("reading the pool", err)
+		}
+		room := activeIn(&pool)
+		seen := pool.Timestamp.After(first.Timestamp)
+		if !seen {
+			room = desired + 1
+		}
+		if room > desired {
+			if err := b.SetDesiredSize(ctx, room); err != nil {
+				return err
+			}
+			desired = room
+		}
+		if !seen || !time.Now().Before(until) {
+			return nil
+		}
+	}
+}
+
+// activeIn counts the machines that a pool's size counts.
+func activeIn(pool *api.Pool) int {
+	n := 0
+	for i := range pool.Machines {
+		if pool.Machines[i].Active() {
+			n++
+		}
+	}
+	return n
 }

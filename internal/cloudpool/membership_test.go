@@ -3,9 +3,12 @@ package cloudpool
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/slipway-dev/slipway/internal/cloudpool/api"
@@ -20,7 +23,11 @@ type members struct {
 	asked []string
 }
 
-func (m *members) Pool(context.Context) (api.Pool, error) { return m.pool, m.fails["pool"] }
+// Pool is observed anew each time.
+func (m *members) Pool(context.Context) (api.Pool, error) {
+	m.pool.Timestamp = m.pool.Timestamp.Add(time.Millisecond)
+	return m.pool, m.fails["pool"]
+}
 
 func (m *members) Size(context.Context) (api.Size, error) { return m.size, m.fails["size"] }
 
@@ -69,33 +76,35 @@ var (
 )
 
 func TestI1AMembershipLeavesThePoolsServerNothingToTakeAway(t *testing.T) {
-	for name, tt := range map[string]struct {
-		pool    *members
-		machine string
-		to      api.MembershipStatus
-		refused bool
-		asked   []string
-	}{
-		"one that counts again raises the size":      {pooled(2, waiting, plain, plain), "a", plain, false, []string{"desired", "membership"}},
-		"also one that is to be kept":                {pooled(2, waiting, plain, plain), "a", blessed, false, []string{"desired", "membership"}},
-		"also where there seems to be room for it":   {pooled(3, waiting, plain, plain), "a", plain, false, []string{"desired", "membership"}},
-		"one that stops counting is replaced":        {pooled(3, plain, plain, plain), "a", waiting, false, []string{"membership"}},
-		"one that is kept is not taken":              {pooled(1, plain, plain), "a", blessed, false, []string{"membership"}},
-		"one that is not kept any more":              {pooled(2, blessed, plain), "a", plain, false, []string{"membership"}},
-		"one that is not, while there are too many":  {pooled(1, blessed, plain), "a", plain, true, nil},
-		"what is so already":                         {pooled(1, plain, plain), "a", plain, false, []string{"membership"}},
-		"one that is unknown is the server's matter": {pooled(1, plain), "x", plain, false, []string{"membership"}},
-	} {
-		want := api.SetMembershipStatus{MachineID: tt.machine, MembershipStatus: tt.to}
-		surplus := max(0, tt.pool.active()-tt.pool.size.Desired)
-		err := raised{}.setWithRoom(t.Context(), tt.pool, want)
-		if refused := resultOf(err) == NotPossible; refused != tt.refused || err != nil && !refused || !slices.Equal(tt.pool.asked, tt.asked) {
-			t.Errorf("%s: %v, asked for %v; want %v", name, err, tt.pool.asked, tt.asked)
+	synctest.Test(t, func(t *testing.T) {
+		for name, tt := range map[string]struct {
+			pool    *members
+			machine string
+			to      api.MembershipStatus
+			refused bool
+			asked   []string
+		}{
+			"one that counts again raises the size":      {pooled(2, waiting, plain, plain), "a", plain, false, []string{"desired", "membership"}},
+			"also one that is to be kept":                {pooled(2, waiting, plain, plain), "a", blessed, false, []string{"desired", "membership"}},
+			"also where there seems to be room for it":   {pooled(3, waiting, plain, plain), "a", plain, false, []string{"desired", "membership"}},
+			"one that stops counting is replaced":        {pooled(3, plain, plain, plain), "a", waiting, false, []string{"membership"}},
+			"one that is kept is not taken":              {pooled(1, plain, plain), "a", blessed, false, []string{"membership"}},
+			"one that is not kept any more":              {pooled(2, blessed, plain), "a", plain, false, []string{"membership"}},
+			"one that is not, while there are too many":  {pooled(1, blessed, plain), "a", plain, true, nil},
+			"what is so already":                         {pooled(1, plain, plain), "a", plain, false, []string{"membership"}},
+			"one that is unknown is the server's matter": {pooled(1, plain), "x", plain, false, []string{"membership"}},
+		} {
+			want := api.SetMembershipStatus{MachineID: tt.machine, MembershipStatus: tt.to}
+			surplus := max(0, tt.pool.active()-tt.pool.size.Desired)
+			err := raised{}.setWithRoom(t.Context(), tt.pool, want)
+			if refused := resultOf(err) == NotPossible; refused != tt.refused || err != nil && !refused || !slices.Equal(tt.pool.asked, tt.asked) {
+				t.Errorf("%s: %v, asked for %v; want %v", name, err, tt.pool.asked, tt.asked)
+			}
+			if now := max(0, tt.pool.active()-tt.pool.size.Desired); now > surplus {
+				t.Errorf("%s: %d active machines are too many, and were %d before", name, now, surplus)
+			}
 		}
-		if now := max(0, tt.pool.active()-tt.pool.size.Desired); now > surplus {
-			t.Errorf("%s: %d active machines are too many, and were %d before", name, now, surplus)
-		}
-	}
+	})
 }
 
 func TestAMachineIsLeftAsItIsWhenTheSizeCannotBeRaised(t *testing.T) {
@@ -129,7 +138,8 @@ type stale struct {
 
 func (s *stale) Pool(context.Context) (api.Pool, error) { return s.seen, nil }
 
-// TestI1MachinesThatCountAgainBetweenTwoObservationsEachRaiseTheSize has a server that answers with what it observed before.
+// TestI1MachinesThatCountAgainBetweenTwoObservationsEachRaiseTheSize has a server that answers with what it observed before, so
+// that each has room made for the one, too, that may have been launched for it meanwhile.
 func TestI1MachinesThatCountAgainBetweenTwoObservationsEachRaiseTheSize(t *testing.T) {
 	pool := &stale{members: pooled(3, waiting, waiting, plain, plain, plain)}
 	for _, m := range pool.pool.Machines {
@@ -144,7 +154,117 @@ func TestI1MachinesThatCountAgainBetweenTwoObservationsEachRaiseTheSize(t *testi
 			t.Fatal(err)
 		}
 	}
-	if pool.size.Desired != 5 || pool.active() != 5 {
-		t.Errorf("%d machines are active, and %d meant to be; want 5", pool.active(), pool.size.Desired)
+	if pool.size.Desired != 7 || pool.active() != 5 {
+		t.Errorf("%d machines are active, and %d meant to be; want 5, and 7", pool.active(), pool.size.Desired)
+	}
+}
+
+// looping is a pool's server as the reference server is: it goes by a size at once, by what its cloud says then, and by a
+// membership at the next turn of its loop, when it takes those machines that have served longest if there are too many.
+type looping struct {
+	Backend
+	mu       sync.Mutex
+	pool     api.Pool
+	size     int
+	launched int
+	cached   time.Duration // how old what it answers may be
+	answer   api.Pool
+	takes    []string      // the machines that it took
+	slow     time.Duration // what a membership takes
+	fails    int           // sizes after which no more are taken; 0 is none
+}
+
+const loopEvery = 60 * time.Second
+
+// turn brings the pool to its size.
+func (l *looping) turn() {
+	active := activeIn(&l.pool)
+	for ; active < l.size; active++ {
+		l.launched++
+		l.pool.Machines = append(l.pool.Machines, api.Machine{ID: fmt.Sprint("new-", l.launched), State: api.Running, Membership: &plain})
+	}
+	for i := range l.pool.Machines {
+		if m := &l.pool.Machines[i]; active > l.size && m.Active() && m.Membership.Evictable {
+			m.State, active = api.Terminating, active-1
+			l.takes = append(l.takes, m.ID)
+		}
+	}
+}
+
+func (l *looping) loop(ctx context.Context) {
+	for {
+		select {
+		case <-time.After(loopEvery):
+		case <-ctx.Done():
+			return
+		}
+		l.mu.Lock()
+		l.turn()
+		l.mu.Unlock()
+	}
+}
+
+func (l *looping) Pool(context.Context) (api.Pool, error) {
+	time.Sleep(time.Millisecond)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if time.Since(l.answer.Timestamp) > l.cached {
+		l.answer = api.Pool{Timestamp: time.Now(), Machines: slices.Clone(l.pool.Machines)}
+	}
+	return l.answer, nil
+}
+
+func (l *looping) Size(context.Context) (api.Size, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return api.Size{Desired: l.size}, nil
+}
+
+func (l *looping) SetDesiredSize(_ context.Context, n int) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.fails > 0 && n >= l.fails {
+		return errors.New("502")
+	}
+	l.size = n
+	l.turn()
+	return nil
+}
+
+func (l *looping) SetMembershipStatus(_ context.Context, s api.SetMembershipStatus) error {
+	time.Sleep(l.slow)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i := range l.pool.Machines {
+		if l.pool.Machines[i].ID == s.MachineID {
+			l.pool.Machines[i].Membership = &s.MembershipStatus
+		}
+	}
+	return nil
+}
+
+// TestI1AMachineThatCountsAgainAfterAnotherWasLaunchedForItHasNoneTakenAway has a server that launches one between the two calls.
+func TestI1AMachineThatCountsAgainAfterAnotherWasLaunchedForItHasNoneTakenAway(t *testing.T) {
+	for name, cached := range map[string]time.Duration{"a server that looks for each answer": 0, "one that answers with what it has seen": 30 * time.Second} {
+		for refused, fails := range map[string]int{"": 0, ", and takes no larger size": 5} {
+			t.Run(name+refused, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					ctx, end := context.WithCancel(t.Context())
+					pool := &looping{pool: pooled(3, waiting, plain, plain, plain).pool, size: 3, cached: cached, slow: 400 * time.Millisecond, fails: fails}
+					go pool.loop(ctx)
+					time.Sleep(loopEvery - 2*time.Second)
+					err := raised{}.setWithRoom(t.Context(), pool, api.SetMembershipStatus{MachineID: "a", MembershipStatus: plain})
+					if (err == nil) != (fails == 0) || err != nil && !strings.Contains(err.Error(), "put aside again") {
+						t.Error(err)
+					}
+					time.Sleep(3 * loopEvery)
+					end()
+					synctest.Wait()
+					if len(pool.takes) > 0 || fails == 0 && pool.size != 5 || fails > 0 && pool.size != 4 {
+						t.Errorf("the server took %q, and the desired size is %d", pool.takes, pool.size)
+					}
+				})
+			})
+		}
 	}
 }

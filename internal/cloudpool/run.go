@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"sync/atomic"
 
 	"github.com/go-logr/logr"
@@ -118,8 +119,10 @@ func serverOptions(c *Config, cluster *Cluster, metrics *Metrics, log *slog.Logg
 		StrictCompat: c.StrictCompat, Refuse: c.Refuse, MaxBody: c.MaxBody, BackendTimeout: c.BackendTimeout,
 		KeepCredentials: c.KeepCredentials, Metrics: metrics, Log: log,
 	}
+	host, _, err := net.SplitHostPort(c.Listen)
+	o.Local = err == nil && loopback(host) && c.TLSCertFile == "" && !c.Authorize
 	if c.Authorize {
-		o.Authorize = (&authorizer{client: cluster.Client, log: log, believed: map[[32]byte]verdict{}}).Authorize
+		o.Authorize = newAuthorizer(cluster.Client, log).Authorize
 	}
 	return o
 }

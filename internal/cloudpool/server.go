@@ -39,8 +39,11 @@ type ServerOptions struct {
 	Refuse []string
 	// MaxBody is the largest body of a request, in bytes; 0 is 1 MiB.
 	MaxBody int64
-	// BackendTimeout limits a request that is passed on, to the last byte of its answer; 0 is 5 minutes.
+	// BackendTimeout limits a request that is passed on, to the last byte of its answer, and how long a client may take to read any
+	// answer; 0 is 5 minutes.
 	BackendTimeout time.Duration
+	// Local says that this machine alone is served, and nobody asked who he is.
+	Local bool
 	// KeepCredentials passes on the credentials of clients, which a server without any of ours may want.
 	KeepCredentials bool
 	// Authorize says who a client is, or answers that it may not. verb is get or update. nil lets everybody.
@@ -63,6 +66,7 @@ type Server struct {
 	// root is the pool that is served at the root; nil when there are several.
 	root    *Front
 	buffers buffers
+	origins http.CrossOriginProtection
 	// waits ends when nobody is to wait for an update any longer.
 	waits    context.Context
 	endWaits context.CancelCauseFunc
@@ -106,23 +110,39 @@ const ownPrefix = "/slipway/v1/"
 
 // ServeHTTP implements http.Handler.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	seen := &recorder{ResponseWriter: w}
+	seen := &recorder{ResponseWriter: w, within: s.o.BackendTimeout}
+	seen.until(time.Time{}) // what an earlier answer over the same connection had
 	pool, handling := s.serve(seen, r)
 	s.o.Metrics.request(pool, handling, strconv.Itoa(max(seen.code, http.StatusOK)))
 }
 
-// recorder notes the code of an answer.
+// recorder notes the code of an answer, and bounds the time that the client may take to read it.
 type recorder struct {
 	http.ResponseWriter
-	code int
+	within time.Duration
+	code   int
 }
 
 // WriteHeader implements http.ResponseWriter.
 func (r *recorder) WriteHeader(code int) {
 	if r.code == 0 && code >= 200 {
 		r.code = code
+		r.until(time.Now().Add(r.within))
 	}
 	r.ResponseWriter.WriteHeader(code)
+}
+
+// Write implements http.ResponseWriter.
+func (r *recorder) Write(p []byte) (int, error) {
+	if r.code == 0 {
+		r.WriteHeader(http.StatusOK)
+	}
+	return r.ResponseWriter.Write(p)
+}
+
+// until ends the time in which the client may read. What is below a test's may know none.
+func (r *recorder) until(t time.Time) {
+	_ = http.NewResponseController(r.ResponseWriter).SetWriteDeadline(t)
 }
 
 // Unwrap lets http.ResponseController reach what is below.
@@ -130,6 +150,10 @@ func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 
 // serve answers, and says for whom and how.
 func (s *Server) serve(w http.ResponseWriter, r *http.Request) (pool, handling string) {
+	if err := s.foreign(r); err != nil {
+		say(w, http.StatusForbidden, "a page of another site changes nothing here", err.Error())
+		return "", "refused"
+	}
 	t := readPath(r.URL.EscapedPath())
 	if strings.HasPrefix(r.URL.Path, ownPrefix) {
 		return s.serveOwn(w, r)

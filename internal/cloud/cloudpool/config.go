@@ -67,6 +67,8 @@ type Auth struct {
 	// PasswordFile and TokenFile are read again for every request, so that they can be replaced.
 	PasswordFile string `json:"passwordFile,omitempty"`
 	TokenFile    string `json:"tokenFile,omitempty"`
+	// Password is in the place of PasswordFile where whoever makes a configuration has it from elsewhere; it is in no file.
+	Password *string `json:"-"`
 	// CertFile and KeyFile are a client certificate, in PEM.
 	CertFile string `json:"certFile,omitempty"`
 	KeyFile  string `json:"keyFile,omitempty"`
@@ -127,7 +129,7 @@ func (c *Config) validatePools() (errs []error) {
 }
 
 func (a Auth) validate() (errs []error) {
-	if (a.Username == "") != (a.PasswordFile == "") {
+	if (a.Username == "") != (a.PasswordFile == "" && a.Password == nil) {
 		errs = append(errs, errors.New("auth: username and passwordFile belong together"))
 	}
 	if a.Username != "" && a.TokenFile != "" {
@@ -233,15 +235,10 @@ type credentials struct {
 
 // RoundTrip implements http.RoundTripper.
 func (c *credentials) RoundTrip(r *http.Request) (*http.Response, error) {
-	file, field := c.auth.TokenFile, "auth.tokenFile"
-	if file == "" {
-		file, field = c.auth.PasswordFile, "auth.passwordFile"
-	}
-	raw, err := os.ReadFile(file)
+	secret, err := c.secret()
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", field, err)
+		return nil, err
 	}
-	secret := strings.TrimSpace(string(raw))
 	r = r.Clone(r.Context())
 	if c.auth.TokenFile != "" {
 		r.Header.Set("Authorization", "Bearer "+secret)
@@ -249,4 +246,21 @@ func (c *credentials) RoundTrip(r *http.Request) (*http.Response, error) {
 		r.SetBasicAuth(c.auth.Username, secret)
 	}
 	return c.next.RoundTrip(r)
+}
+
+// secret is the token or the password as it is now.
+func (c *credentials) secret() (string, error) {
+	file, field := c.auth.TokenFile, "auth.tokenFile"
+	switch {
+	case file != "":
+	case c.auth.Password != nil:
+		return *c.auth.Password, nil
+	default:
+		file, field = c.auth.PasswordFile, "auth.passwordFile"
+	}
+	raw, err := os.ReadFile(file)
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", field, err)
+	}
+	return strings.TrimSpace(string(raw)), nil
 }

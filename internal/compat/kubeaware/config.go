@@ -60,9 +60,10 @@ type KubeAuth struct {
 
 // Backend is the cloudpool behind.
 type Backend struct {
+	// URL has no credentials in it: those that the file has there are in Auth.
 	URL     string
 	Timeout time.Duration
-	// Auth and CAFile are beyond what the tool knew: it asked without credentials.
+	// Auth and CAFile are beyond what the tool knew: it had no credentials but those of a URL.
 	Auth   BackendAuth
 	CAFile string
 }
@@ -74,6 +75,8 @@ type BackendAuth struct {
 	TokenFile    string `json:"tokenFile"`
 	CertFile     string `json:"certFile"`
 	KeyFile      string `json:"keyFile"`
+	// Password is the URL's, with Username.
+	Password *string `json:"-"`
 }
 
 // file is the JSON as it is written. Keys may be in any letter case.
@@ -181,7 +184,11 @@ func Parse(raw []byte) (Config, error) {
 		*t.into = c.timeout(t.key, is, t.fallback)
 	}
 	c.unknown(raw)
-	if err := c.validate(); err != nil {
+	err = c.validate()
+	if err == nil {
+		err = c.Backend.takeCredentials()
+	}
+	if err != nil {
 		return c, fmt.Errorf("could not parse config: invalid proxy configuration: proxy config: %w", err)
 	}
 	return c, nil
@@ -270,6 +277,25 @@ func (c *Config) validate() error {
 	if u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
 		return fmt.Errorf("backend: url: %q: want http:// or https:// and a host", withoutPassword(c.Backend.URL))
 	}
+	return nil
+}
+
+// takeCredentials has those in the URL be basic authentication, as they were for the tool, whose every request had them.
+func (b *Backend) takeCredentials() error {
+	u, err := url.Parse(b.URL)
+	if err != nil || u.User == nil {
+		return err
+	}
+	switch {
+	case b.Auth.Username != "" || b.Auth.PasswordFile != "" || b.Auth.TokenFile != "":
+		return errors.New("backend: url: has a name or a password in it, and backend.auth says who is asking, too: want it said once")
+	case u.User.Username() == "":
+		return errors.New("backend: url: has a password in it, and no name: want both, or backend.auth")
+	}
+	password, _ := u.User.Password()
+	b.Auth.Username, b.Auth.Password = u.User.Username(), &password
+	u.User = nil
+	b.URL = u.String()
 	return nil
 }
 

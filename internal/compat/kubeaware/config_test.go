@@ -5,11 +5,15 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	provider "github.com/slipway-dev/slipway/internal/cloud/cloudpool"
 )
 
 const readme = `{
@@ -178,4 +182,59 @@ func FuzzParse(f *testing.F) {
 			t.Errorf("%+v", c)
 		}
 	})
+}
+
+func TestCredentialsInTheBackendsURLAreUsedAndToldNobody(t *testing.T) {
+	var user, password string
+	var shown bool
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { user, password, shown = r.BasicAuth() }))
+	defer server.Close()
+	for userinfo, want := range map[string][2]string{"bob:s3cret%40%2F1": {"bob", "s3cret@/1"}, "bob": {"bob", ""}} {
+		for _, key := range []string{"url", "cloudPoolUrl"} {
+			at := strings.Replace(server.URL, "://", "://"+userinfo+"@", 1) + "/x"
+			raw := []byte(`{` + kube + `, "backend": {"` + key + `": "` + at + `"}}`)
+			c, err := Parse(raw)
+			if err != nil || len(c.Warnings) > 0 {
+				t.Fatalf("%s: %v, %q", userinfo, err, c.Warnings)
+			}
+			if c.Front(&Flags{Port: 1, Namespace: "n"}).KeepCredentials {
+				t.Errorf("%s: clients' credentials are passed on too", userinfo)
+			}
+			pools := c.Pool(false)
+			p, err := provider.New(pools, provider.Options{})
+			if err != nil {
+				t.Fatalf("%s: %v", userinfo, err)
+			}
+			u, err := p.URL(t.Context(), pools.Pools[0].Name)
+			if err != nil || u.User != nil || u.Path != "/x" {
+				t.Errorf("%s: %v, %v", userinfo, u, err)
+			}
+			user, password, shown = "", "", false
+			response, err := p.Transport().RoundTrip(httptest.NewRequestWithContext(t.Context(), http.MethodGet, u.String(), nil))
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = response.Body.Close()
+			if !shown || [2]string{user, password} != want {
+				t.Errorf("%s: the server was shown %q and %q", userinfo, user, password)
+			}
+			file, err := Migrate(raw)
+			said := fmt.Sprintf("%s %+v %+v", file, c, pools)
+			if err != nil || strings.Contains(said, "s3cret") || !strings.Contains(string(file), "url: "+server.URL+"/x\n") ||
+				!strings.Contains(string(file), "passwordFile: "+passwordFile) || !strings.Contains(string(file), "# - "+passwordFile+": put") {
+				t.Errorf("%s: %v\n%s", userinfo, err, said)
+			}
+		}
+	}
+	for backend, refused := range map[string]bool{
+		`"url": "https://bob:s3cret@h", "auth": {"username": "u", "passwordFile": "/p"}`: true,
+		`"url": "https://bob:s3cret@h", "auth": {"tokenFile": "/t"}`:                     true,
+		`"url": "https://bob:s3cret@h", "auth": {"certFile": "/c", "keyFile": "/k"}`:     false,
+		`"url": "https://:s3cret@h"`: true,
+	} {
+		_, err := Parse([]byte(`{` + kube + `, "backend": {` + backend + `}}`))
+		if (err != nil) != refused || err != nil && (strings.Contains(err.Error(), "s3cret") || !strings.Contains(err.Error(), "backend: url: ")) {
+			t.Errorf("%s: %v", backend, err)
+		}
+	}
 }

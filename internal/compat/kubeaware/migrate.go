@@ -7,11 +7,18 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
+// passwordFile is where a migrated configuration reads a password from that was in a URL; a Secret is mounted there.
+const passwordFile = "/etc/slipway/secrets/cloudpool-password" //nolint:gosec // a path
+
 // Migrate makes the file of --cloud-config that does what the tool's file does, with notes as comments above.
 func Migrate(raw []byte) ([]byte, error) {
 	c, err := Parse(raw)
 	if err != nil {
 		return nil, err
+	}
+	if c.Backend.Auth.Password != nil {
+		c.Backend.Auth.Password, c.Backend.Auth.PasswordFile = nil, passwordFile
+		c.warn("%s: put the password of backend.url there, from a Secret; it is not repeated here.", passwordFile)
 	}
 	body, err := yaml.Marshal(map[string]any{"cloudpool": c.Pool(false)})
 	if err != nil {

@@ -46,7 +46,7 @@ func (c *Config) Pool(multi bool) provider.Config {
 	return provider.Config{
 		Pools: []provider.PoolConfig{one}, RequestTimeout: cloud.Duration(c.Backend.Timeout), CAFile: c.Backend.CAFile,
 		Auth: provider.Auth{
-			Username: a.Username, PasswordFile: a.PasswordFile, TokenFile: a.TokenFile, CertFile: a.CertFile, KeyFile: a.KeyFile,
+			Username: a.Username, PasswordFile: a.PasswordFile, Password: a.Password, TokenFile: a.TokenFile, CertFile: a.CertFile, KeyFile: a.KeyFile,
 		},
 	}
 }
