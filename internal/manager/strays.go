@@ -39,7 +39,7 @@ const (
 	strayLooks = 5
 	// strayTimeout bounds one look.
 	strayTimeout = 2 * time.Minute
-	// nodePage is how many Nodes are read at once.
+	// nodePage is how many Nodes, or NodeRetirements, are read at once.
 	nodePage = 500
 	// straysRequester is who asks for the retirements of ghosts.
 	straysRequester = "slipway manager, strays"
@@ -91,8 +91,10 @@ type strayWatch struct {
 	name     string        // the cloud's
 	marking  marking       // nil for one without marks
 	unmarked unmarked      // nil for one with marks
-	client   client.Client // NodeRetirements from the cache
-	live     client.Reader // Nodes past the cache, which leaves out what tells them apart
+	client   client.Client // makes NodeRetirements
+	// live reads Nodes past the cache, which leaves out what tells them apart, and NodeRetirements, of which the cache has
+	// those alone that this manager acts on.
+	live     client.Reader
 	groups   *Groups
 	selector labels.Selector
 	collects bool
@@ -244,9 +246,9 @@ func (s *strayWatch) see(ctx context.Context) (*straySight, error) {
 	if err != nil {
 		return nil, err
 	}
-	var retirements v1alpha1.NodeRetirementList
-	if err := s.client.List(ctx, &retirements); err != nil {
-		return nil, fmt.Errorf("NodeRetirements: %w", err)
+	leaving, inHand, err := s.readRetirements(ctx)
+	if err != nil {
+		return nil, err
 	}
 	var machines []cloud.Instance
 	if s.marking != nil {
@@ -260,8 +262,7 @@ func (s *strayWatch) see(ctx context.Context) (*straySight, error) {
 	}
 	sight := &straySight{
 		machines: machines, nodes: known, uid: map[string]*corev1.Node{}, owner: nodegroup.Claim(groups, nodes).Owner,
-		byName: map[string]*v1alpha1.NodeGroup{}, byCloud: map[string]*v1alpha1.NodeGroup{}, leaving: map[string]bool{},
-		inHand: map[string]bool{},
+		byName: map[string]*v1alpha1.NodeGroup{}, byCloud: map[string]*v1alpha1.NodeGroup{}, leaving: leaving, inHand: inHand,
 	}
 	for i := range nodes {
 		sight.uid[nodes[i].Name] = &nodes[i]
@@ -272,15 +273,48 @@ func (s *strayWatch) see(ctx context.Context) (*straySight, error) {
 			sight.byCloud[groups[i].Spec.Cloud.Group] = &groups[i]
 		}
 	}
-	for i := range retirements.Items {
-		if rt := &retirements.Items[i]; !rt.Status.Phase.Finished() {
-			sight.leaving[rt.Spec.NodeName] = true
-			if rt.Status.Captured != nil {
-				sight.inHand[rt.Status.Captured.ProviderID] = true
+	return sight, nil
+}
+
+// readRetirements reads the retirements that are not over, of whichever manager, page by page: the names of their Nodes, and
+// the IDs of their machines as the cloud spells them.
+func (s *strayWatch) readRetirements(ctx context.Context) (leaving, inHand map[string]bool, err error) {
+	leaving, inHand = map[string]bool{}, map[string]bool{}
+	var page v1alpha1.NodeRetirementList
+	for more := true; more; more = page.Continue != "" {
+		o := &client.ListOptions{Limit: nodePage, Continue: page.Continue}
+		page = v1alpha1.NodeRetirementList{}
+		if err := s.live.List(ctx, &page, o); err != nil {
+			return nil, nil, fmt.Errorf("NodeRetirements: %w", err)
+		}
+		for i := range page.Items {
+			rt := &page.Items[i]
+			if rt.Status.Phase.Finished() {
+				continue
+			}
+			leaving[rt.Spec.NodeName] = true
+			switch id, err := s.machineOf(rt); {
+			case err == nil:
+				inHand[id] = true
+			case cloud.IsUnanswered(err):
+				return nil, nil, fmt.Errorf("NodeRetirement %s: %w", rt.Name, err)
 			}
 		}
 	}
-	return sight, nil
+	return leaving, inHand, nil
+}
+
+// machineOf gives the ID of a retirement's machine as the cloud spells it. An error that is not [cloud.IsUnanswered] says that
+// it is none of this cloud's.
+func (s *strayWatch) machineOf(rt *v1alpha1.NodeRetirement) (string, error) {
+	id := rt.Spec.ProviderID
+	if rt.Status.Captured != nil {
+		id = rt.Status.Captured.ProviderID
+	}
+	if s.marking != nil {
+		return s.marking.Normalize(id)
+	}
+	return s.unmarked.Normalize(id)
 }
 
 // spares says that a machine is no orphan: a retirement sees to it, or it may still join.
@@ -359,8 +393,8 @@ func (s *strayWatch) tellKept(sight *straySight, findings []strays.Finding) {
 		if s.kept[f.Group] {
 			continue
 		}
-		note := fmt.Sprintf("orphans are not deleted: %s. Have their kubelets join again, or delete by hand in the cloud what the cluster does not need",
-			f.Kept)
+		note := fmt.Sprintf("orphans are not deleted: %s. "+
+			"Have their kubelets join again, or delete by hand in the cloud what the cluster does not need", f.Kept)
 		s.log.Warn(note, "group", f.Group)
 		s.onGroup(sight, f.Group, eventOrphansKept, "kept", note)
 	}

@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/cloud"
@@ -41,7 +42,7 @@ func (*rack) Normalize(id string) (string, error) {
 	if !strings.HasPrefix(id, "rack://") {
 		return "", errors.New("another cloud's")
 	}
-	return id, nil
+	return strings.Replace(id, "://row-1/", "://", 1), nil // some say in which row it is
 }
 
 func (r *rack) locked() func() { r.mu.Lock(); return r.mu.Unlock }
@@ -310,6 +311,28 @@ func TestI7AFleetThatHasLostItsNodesIsToldOfAndNotDeleted(t *testing.T) {
 		f.pass(6 * time.Minute)
 		if said := strings.Join(f.said(), "\n"); strings.Count(said, "OrphansKept") != 1 || !strings.Contains(said, "4 at once are too many, where 8") {
 			t.Errorf("it is said the second time: %s", said)
+		}
+	})
+}
+
+func TestAMachineOfAnyRetirementIsNoOrphanHoweverItsIDIsSpelt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &rack{machines: []cloud.Instance{racked("held", time.Hour), racked("asked", time.Hour), racked("b", time.Hour)}}
+		held := &v1alpha1.NodeRetirement{ObjectMeta: metav1.ObjectMeta{Name: "held"}, Spec: v1alpha1.NodeRetirementSpec{NodeName: "held"}}
+		held.Status.Phase, held.Status.Captured = v1alpha1.NodeDeleted, &v1alpha1.Captured{ProviderID: "rack://row-1/held"}
+		elsewhere := held.DeepCopy()
+		elsewhere.Name, elsewhere.Status.Captured.ProviderID = "elsewhere", "another://cloud"
+		asked := &v1alpha1.NodeRetirement{ObjectMeta: metav1.ObjectMeta{Name: "asked"}}
+		asked.Spec.NodeName, asked.Spec.ProviderID = "asked", "rack://row-1/asked"
+		f := straysOf(t, r, func(s *strayWatch) {
+			// What the cache has are the retirements that this manager acts on, and these are another's.
+			s.client = interceptor.NewClient(s.client.(client.WithWatch), interceptor.Funcs{
+				List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error { return nil },
+			})
+		}, held, elsewhere, asked, node("b", "web", corev1.ConditionTrue))
+		f.pass(time.Hour)
+		if said := f.said(); len(said) != 0 || len(r.gone()) != 0 {
+			t.Errorf("said %q, deleted %q", said, r.gone())
 		}
 	})
 }

@@ -246,8 +246,8 @@ type Collector struct {
 	Log *slog.Logger
 }
 
-// Collect deletes the machines of findings that are due orphans and not kept, after a last look at the machine and at the Nodes (I4, I7).
-// Ghosts are left to a NodeRetirement. It returns the provider IDs of the machines whose deletion has begun.
+// Collect deletes the machines of findings that are due orphans and not kept, after a last look at the machine and at the
+// Nodes (I4, I7). Ghosts are left to a NodeRetirement. It returns the provider IDs of the machines whose deletion has begun.
 func (c *Collector) Collect(ctx context.Context, findings []Finding) ([]string, error) {
 	due := slices.DeleteFunc(slices.Clone(findings), func(f Finding) bool { return f.Kind != Orphan || !f.Due || f.Kept != "" })
 	if len(due) == 0 {
