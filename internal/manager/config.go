@@ -83,7 +83,7 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&c.MaxNodes, "max-nodes", 0,
 		"how many nodes the cluster may have, those on their way included and those of its control plane not; 0 is no bound")
 	fs.StringVar(&c.Strays, "strays", CollectStrays, "machines that are marked as the cluster's and have no Node (openstack), and Nodes without a machine "+
-		"(azure, openstack): report, or collect, which takes them away when that has been so for 15m")
+		"(azure, openstack): report, or collect, which takes them away when that has been so for 15m and the machines are not many")
 	fs.DurationVar(&c.RetryInterval, "retry-interval", 10*time.Second,
 		"time before a deletion that failed is asked for again, 100ms to 5m; doubled each time up to 5m")
 	fs.DurationVar(&c.OrderRetry, "order-retry-interval", 30*time.Second,

@@ -39,7 +39,7 @@ const (
 	strayLooks = 5
 	// strayTimeout bounds one look.
 	strayTimeout = 2 * time.Minute
-	// nodePage is how many Nodes are read at once.
+	// nodePage is how many Nodes, or NodeRetirements, are read at once.
 	nodePage = 500
 	// straysRequester is who asks for the retirements of ghosts.
 	straysRequester = "slipway manager, strays"
@@ -52,6 +52,9 @@ type eventReason string
 const (
 	// eventOrphan is Warning, on NodeGroup: a machine is the cluster's and has no Node.
 	eventOrphan eventReason = "OrphanFound"
+	// eventOrphansKept is Warning, on NodeGroup: such machines are too many at once, or none of the cluster's has a Node, so that
+	// none of them is deleted.
+	eventOrphansKept eventReason = "OrphansKept"
 	// eventOrphanCollected is Warning, on NodeGroup: such a machine is deleted.
 	eventOrphanCollected eventReason = "OrphanDeleted"
 	// eventGhost is Warning, on Node: the Node has no machine.
@@ -88,8 +91,10 @@ type strayWatch struct {
 	name     string        // the cloud's
 	marking  marking       // nil for one without marks
 	unmarked unmarked      // nil for one with marks
-	client   client.Client // NodeRetirements from the cache
-	live     client.Reader // Nodes past the cache, which leaves out what tells them apart
+	client   client.Client // makes NodeRetirements
+	// live reads Nodes past the cache, which leaves out what tells them apart, and NodeRetirements, of which the cache has
+	// those alone that this manager acts on.
+	live     client.Reader
 	groups   *Groups
 	selector labels.Selector
 	collects bool
@@ -100,6 +105,7 @@ type strayWatch struct {
 	log      *slog.Logger
 
 	told map[string]string // what was last said, by kind and name
+	kept map[string]bool   // the cloud's groups of which it was said that their orphans are kept
 }
 
 // addStrays adds what looks for strays in each cloud that can tell which machines are the cluster's, or at least for
@@ -175,6 +181,7 @@ func (s *strayWatch) finder() *strays.Finder {
 
 func (s *strayWatch) find(ctx context.Context, finder *strays.Finder, sight *straySight) ([]strays.Finding, error) {
 	if s.marking != nil {
+		finder.Spare = sight.spares
 		findings, err := finder.Look(ctx, sight.machines, sight.nodes, time.Now())
 		return slices.DeleteFunc(findings, func(f strays.Finding) bool { return f.Kind == strays.Ghost && s.othersNode(sight, f.Name) }), err
 	}
@@ -224,13 +231,14 @@ func (s *strayWatch) listGroups(ctx context.Context, sight *straySight) ([]cloud
 
 // straySight is what one look has to go by.
 type straySight struct {
-	machines []cloud.Instance // of a cloud with marks: those that the strays are found among
+	machines []cloud.Instance // of a cloud with marks: the cluster's
 	nodes    []strays.Node
 	uid      map[string]*corev1.Node        // by name
 	owner    map[string]string              // node to group
 	byName   map[string]*v1alpha1.NodeGroup // groups
 	byCloud  map[string]*v1alpha1.NodeGroup // by the name that the cloud has for it
 	leaving  map[string]bool                // nodes with a retirement that is not over
+	inHand   map[string]bool                // machines with one
 }
 
 func (s *strayWatch) see(ctx context.Context) (*straySight, error) {
@@ -238,9 +246,9 @@ func (s *strayWatch) see(ctx context.Context) (*straySight, error) {
 	if err != nil {
 		return nil, err
 	}
-	var retirements v1alpha1.NodeRetirementList
-	if err := s.client.List(ctx, &retirements); err != nil {
-		return nil, fmt.Errorf("NodeRetirements: %w", err)
+	leaving, inHand, err := s.readRetirements(ctx)
+	if err != nil {
+		return nil, err
 	}
 	var machines []cloud.Instance
 	if s.marking != nil {
@@ -253,8 +261,8 @@ func (s *strayWatch) see(ctx context.Context) (*straySight, error) {
 		return nil, err
 	}
 	sight := &straySight{
-		nodes: known, uid: map[string]*corev1.Node{}, owner: nodegroup.Claim(groups, nodes).Owner,
-		byName: map[string]*v1alpha1.NodeGroup{}, byCloud: map[string]*v1alpha1.NodeGroup{}, leaving: map[string]bool{},
+		machines: machines, nodes: known, uid: map[string]*corev1.Node{}, owner: nodegroup.Claim(groups, nodes).Owner,
+		byName: map[string]*v1alpha1.NodeGroup{}, byCloud: map[string]*v1alpha1.NodeGroup{}, leaving: leaving, inHand: inHand,
 	}
 	for i := range nodes {
 		sight.uid[nodes[i].Name] = &nodes[i]
@@ -265,21 +273,53 @@ func (s *strayWatch) see(ctx context.Context) (*straySight, error) {
 			sight.byCloud[groups[i].Spec.Cloud.Group] = &groups[i]
 		}
 	}
-	inHand := map[string]bool{}
-	for i := range retirements.Items {
-		if rt := &retirements.Items[i]; !rt.Status.Phase.Finished() {
-			sight.leaving[rt.Spec.NodeName] = true
-			if rt.Status.Captured != nil {
-				inHand[rt.Status.Captured.ProviderID] = true
+	return sight, nil
+}
+
+// readRetirements reads the retirements that are not over, of whichever manager, page by page: the names of their Nodes, and
+// the IDs of their machines as the cloud spells them.
+func (s *strayWatch) readRetirements(ctx context.Context) (leaving, inHand map[string]bool, err error) {
+	leaving, inHand = map[string]bool{}, map[string]bool{}
+	var page v1alpha1.NodeRetirementList
+	for more := true; more; more = page.Continue != "" {
+		o := &client.ListOptions{Limit: nodePage, Continue: page.Continue}
+		page = v1alpha1.NodeRetirementList{}
+		if err := s.live.List(ctx, &page, o); err != nil {
+			return nil, nil, fmt.Errorf("NodeRetirements: %w", err)
+		}
+		for i := range page.Items {
+			rt := &page.Items[i]
+			if rt.Status.Phase.Finished() {
+				continue
+			}
+			leaving[rt.Spec.NodeName] = true
+			switch id, err := s.machineOf(rt); {
+			case err == nil:
+				inHand[id] = true
+			case cloud.IsUnanswered(err):
+				return nil, nil, fmt.Errorf("NodeRetirement %s: %w", rt.Name, err)
 			}
 		}
 	}
-	for _, m := range machines {
-		if !inHand[m.ProviderID] && !sight.mayJoin(m, time.Now()) {
-			sight.machines = append(sight.machines, m)
-		}
+	return leaving, inHand, nil
+}
+
+// machineOf gives the ID of a retirement's machine as the cloud spells it. An error that is not [cloud.IsUnanswered] says that
+// it is none of this cloud's.
+func (s *strayWatch) machineOf(rt *v1alpha1.NodeRetirement) (string, error) {
+	id := rt.Spec.ProviderID
+	if rt.Status.Captured != nil {
+		id = rt.Status.Captured.ProviderID
 	}
-	return sight, nil
+	if s.marking != nil {
+		return s.marking.Normalize(id)
+	}
+	return s.unmarked.Normalize(id)
+}
+
+// spares says that a machine is no orphan: a retirement sees to it, or it may still join.
+func (s *straySight) spares(m cloud.Instance) bool {
+	return s.inHand[m.ProviderID] || s.mayJoin(m, time.Now())
 }
 
 // mayJoin says whether a machine has still time to join, by what its group gives it.
@@ -334,9 +374,31 @@ func (s *strayWatch) tell(sight *straySight, findings []strays.Finding) {
 		s.announce(sight, f, state)
 	}
 	s.told = told
+	if s.collects {
+		s.tellKept(sight, findings)
+	}
 	for key, n := range counts {
 		s.metrics.strays.WithLabelValues(s.name, key[0], key[1]).Set(n)
 	}
+}
+
+// tellKept tells that orphans are kept, and what is to be done about it, once for each of the cloud's groups that has any.
+func (s *strayWatch) tellKept(sight *straySight, findings []strays.Finding) {
+	kept := map[string]bool{}
+	for _, f := range findings {
+		if f.Kept == "" || kept[f.Group] {
+			continue
+		}
+		kept[f.Group] = true
+		if s.kept[f.Group] {
+			continue
+		}
+		note := fmt.Sprintf("orphans are not deleted: %s. "+
+			"Have their kubelets join again, or delete by hand in the cloud what the cluster does not need", f.Kept)
+		s.log.Warn(note, "group", f.Group)
+		s.onGroup(sight, f.Group, eventOrphansKept, "kept", note)
+	}
+	s.kept = kept
 }
 
 // kinds are those that may be found in the cloud.
@@ -367,6 +429,8 @@ func (s *strayWatch) intent(f strays.Finding) string {
 		return "it is reported and left alone"
 	case f.Kind == strays.Ghost:
 		return fmt.Sprintf("its Node is retired when that has been so for %s", s.grace.Stay)
+	case f.Kept != "":
+		return "it is left alone: " + f.Kept
 	}
 	return fmt.Sprintf("it is deleted when that has been so for %s", s.grace.Stay)
 }

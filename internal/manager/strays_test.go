@@ -3,6 +3,7 @@ package manager
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
@@ -20,6 +21,7 @@ import (
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/cloud"
@@ -40,7 +42,7 @@ func (*rack) Normalize(id string) (string, error) {
 	if !strings.HasPrefix(id, "rack://") {
 		return "", errors.New("another cloud's")
 	}
-	return id, nil
+	return strings.Replace(id, "://row-1/", "://", 1), nil // some say in which row it is
 }
 
 func (r *rack) locked() func() { r.mu.Lock(); return r.mu.Unlock }
@@ -227,8 +229,9 @@ func TestI7TheNodeOfAnotherCloudsGroupIsNoGhostByThisOnesWord(t *testing.T) {
 
 func TestStraysAreLeftAloneWhereTheyAreOnlyReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := &rack{machines: []cloud.Instance{racked("a", time.Hour)}}
-		f := straysOf(t, r, func(s *strayWatch) { s.collects = false }, node("gone", "web", corev1.ConditionUnknown))
+		r := &rack{machines: []cloud.Instance{racked("a", time.Hour), racked("b", time.Hour)}}
+		f := straysOf(t, r, func(s *strayWatch) { s.collects = false }, node("b", "web", corev1.ConditionTrue),
+			node("gone", "web", corev1.ConditionUnknown))
 		f.pass(time.Hour)
 		if len(r.gone()) != 0 || len(f.retirements()) != 0 {
 			t.Errorf("deleted %q, asked for %+v", r.gone(), f.retirements())
@@ -247,8 +250,8 @@ func TestStraysAreLeftAloneWhereTheyAreOnlyReported(t *testing.T) {
 
 func TestI7NothingIsCollectedOfACloudThatDoesNotAnswerInBetween(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := &rack{machines: []cloud.Instance{racked("a", time.Hour)}}
-		f := straysOf(t, r, nil, node("gone", "web", corev1.ConditionUnknown))
+		r := &rack{machines: []cloud.Instance{racked("a", time.Hour), racked("b", time.Hour)}}
+		f := straysOf(t, r, nil, node("b", "web", corev1.ConditionTrue), node("gone", "web", corev1.ConditionUnknown))
 		f.pass(6 * time.Minute)
 		unlock := r.locked()
 		r.unread = errors.New("unreachable")
@@ -263,9 +266,80 @@ func TestI7NothingIsCollectedOfACloudThatDoesNotAnswerInBetween(t *testing.T) {
 	})
 }
 
+func TestI7AFleetThatHasLostItsNodesIsToldOfAndNotDeleted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &rack{}
+		for i := range 10 {
+			r.machines = append(r.machines, racked(fmt.Sprintf("m-%d", i), time.Hour))
+		}
+		elsewhere := racked("m-10", time.Hour)
+		elsewhere.Group = "forgotten"
+		r.machines = append(r.machines, elsewhere)
+		f := straysOf(t, r, nil)
+		f.pass(20 * time.Minute)
+		said := f.said()
+		kept := slices.DeleteFunc(slices.Clone(said), func(e string) bool { return !strings.Contains(e, "OrphansKept") })
+		if len(kept) != 1 || !strings.Contains(kept[0], "none of the 11 machines") || !strings.Contains(kept[0], "by hand") {
+			t.Errorf("it is said: %q, want once that none is deleted, why, and what to do", kept)
+		}
+		if all := strings.Join(said, "\n"); strings.Contains(all, "it is deleted when") {
+			t.Errorf("it is said: %s", all)
+		}
+		if n := testutil.ToFloat64(f.metrics.strays.WithLabelValues("rack", "Orphan", "proven")); n != 11 {
+			t.Errorf("%v are proven", n)
+		}
+		for i := range 9 {
+			if err := f.client.Create(t.Context(), node(fmt.Sprintf("m-%d", i), "web", corev1.ConditionTrue)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		f.pass(25 * time.Minute)
+		if len(r.gone()) != 0 {
+			t.Errorf("%q are deleted, whose Nodes may still be on their way back", r.gone())
+		}
+		f.pass(10 * time.Minute)
+		if gone := r.gone(); !slices.Equal(gone, []string{"rack://m-10", "rack://m-9"}) {
+			t.Errorf("deleted are %q, want what has not come back", gone)
+		}
+		unlock := r.locked()
+		r.machines = slices.DeleteFunc(r.machines, func(m cloud.Instance) bool { return m.Name == "m-8" })
+		for i := range 4 {
+			r.machines = append(r.machines, racked(fmt.Sprintf("new-%d", i), time.Hour))
+		}
+		unlock()
+		f.said()
+		f.pass(6 * time.Minute)
+		if said := strings.Join(f.said(), "\n"); strings.Count(said, "OrphansKept") != 1 || !strings.Contains(said, "4 at once are too many, where 8") {
+			t.Errorf("it is said the second time: %s", said)
+		}
+	})
+}
+
+func TestAMachineOfAnyRetirementIsNoOrphanHoweverItsIDIsSpelt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &rack{machines: []cloud.Instance{racked("held", time.Hour), racked("asked", time.Hour), racked("b", time.Hour)}}
+		held := &v1alpha1.NodeRetirement{ObjectMeta: metav1.ObjectMeta{Name: "held"}, Spec: v1alpha1.NodeRetirementSpec{NodeName: "held"}}
+		held.Status.Phase, held.Status.Captured = v1alpha1.NodeDeleted, &v1alpha1.Captured{ProviderID: "rack://row-1/held"}
+		elsewhere := held.DeepCopy()
+		elsewhere.Name, elsewhere.Status.Captured.ProviderID = "elsewhere", "another://cloud"
+		asked := &v1alpha1.NodeRetirement{ObjectMeta: metav1.ObjectMeta{Name: "asked"}}
+		asked.Spec.NodeName, asked.Spec.ProviderID = "asked", "rack://row-1/asked"
+		f := straysOf(t, r, func(s *strayWatch) {
+			// What the cache has are the retirements that this manager acts on, and these are another's.
+			s.client = interceptor.NewClient(s.client.(client.WithWatch), interceptor.Funcs{
+				List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error { return nil },
+			})
+		}, held, elsewhere, asked, node("b", "web", corev1.ConditionTrue))
+		f.pass(time.Hour)
+		if said := f.said(); len(said) != 0 || len(r.gone()) != 0 {
+			t.Errorf("said %q, deleted %q", said, r.gone())
+		}
+	})
+}
+
 func TestAMachineThatMayStillJoinOrIsBeingRetiredIsNoOrphan(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := &rack{machines: []cloud.Instance{racked("slow", 50*time.Minute), racked("leaving", time.Hour)}}
+		r := &rack{machines: []cloud.Instance{racked("slow", 50*time.Minute), racked("leaving", time.Hour), racked("b", time.Minute)}}
 		rt := &v1alpha1.NodeRetirement{ObjectMeta: metav1.ObjectMeta{Name: "leaving"}, Spec: v1alpha1.NodeRetirementSpec{NodeName: "leaving"}}
 		rt.Status.Phase, rt.Status.Captured = v1alpha1.NodeDeleted, &v1alpha1.Captured{ProviderID: "rack://leaving"}
 		f := straysOf(t, r, func(s *strayWatch) {
@@ -277,7 +351,7 @@ func TestAMachineThatMayStillJoinOrIsBeingRetiredIsNoOrphan(t *testing.T) {
 			if err := s.client.Update(t.Context(), &g); err != nil {
 				t.Fatal(err)
 			}
-		}, rt)
+		}, rt, node("b", "web", corev1.ConditionTrue))
 		f.pass(65 * time.Minute)
 		if said := f.said(); len(said) != 0 || len(r.gone()) != 0 {
 			t.Errorf("said %q, deleted %q", said, r.gone())

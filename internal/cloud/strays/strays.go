@@ -3,7 +3,8 @@
 // where it is told to, after a grace.
 //
 // Nothing is concluded from one look: whatever is found must be found again in every look for the whole grace, which a
-// restart begins anew. A look is only taken at a whole list of the cloud's machines and of the cluster's Nodes (I7).
+// restart begins anew. A look is only taken at a whole list of the cloud's machines and of the cluster's Nodes (I7). And many
+// orphans at once, or a cluster of which no machine has a Node, are no orphans but Nodes that were lost: see keep.go.
 package strays
 
 import (
@@ -55,6 +56,8 @@ type Finding struct {
 	Looks int
 	// Due says that it was found so for the whole grace.
 	Due bool
+	// Kept is why the orphan is not deleted even when it is due; empty when nothing speaks against it.
+	Kept string
 }
 
 func (f Finding) String() string {
@@ -82,9 +85,13 @@ func DefaultGrace() Grace { return Grace{Join: 30 * time.Minute, Stay: 15 * time
 
 // Finder remembers what was found in earlier looks. It is for one caller at a time.
 type Finder struct {
+	// Spare says that a machine is no orphan, whatever speaks for it; nil spares none.
+	Spare func(cloud.Instance) bool
+
 	cloud Cloud
 	grace Grace
 	known map[string]Finding // by kind and provider ID or name
+	kept  time.Time          // when orphans were last too many
 }
 
 // New makes a Finder.
@@ -97,12 +104,16 @@ func (f *Finder) Look(ctx context.Context, machines []cloud.Instance, nodes []No
 	seen := map[string]Finding{}
 	hosts := f.hosts(nodes...)
 	for _, m := range machines {
+		if f.Spare != nil && f.Spare(m) {
+			continue
+		}
 		if proofs := f.orphan(m, hosts, len(nodes), now); proofs != nil {
 			f.note(seen, Finding{Kind: Orphan, ProviderID: m.ProviderID, Name: m.Name, Group: m.Group, Proofs: proofs}, now)
 		}
 	}
+	f.keep(seen, machines, hosts, now)
 	err := f.ghosts(ctx, seen, machines, f.silent(nodes, now), now)
-	return f.keep(seen), err
+	return f.remember(seen), err
 }
 
 // Ghosts is [Finder.Look] for a cloud that does not mark its machines: nobody knows whose one without a Node is there, so
@@ -113,18 +124,18 @@ func (f *Finder) Ghosts(ctx context.Context, list func(context.Context) ([]cloud
 	seen := map[string]Finding{}
 	silent := f.silent(nodes, now)
 	if len(silent) == 0 {
-		return f.keep(seen), nil
+		return f.remember(seen), nil
 	}
 	machines, err := list(ctx)
 	if err != nil {
-		return f.keep(seen), err
+		return f.remember(seen), err
 	}
 	err = f.ghosts(ctx, seen, machines, silent, now)
-	return f.keep(seen), err
+	return f.remember(seen), err
 }
 
-// keep remembers what a look has found, and gives it in order.
-func (f *Finder) keep(seen map[string]Finding) []Finding {
+// remember keeps in mind what a look has found, and gives it in order.
+func (f *Finder) remember(seen map[string]Finding) []Finding {
 	f.known = seen
 	return slices.SortedFunc(maps.Values(seen), func(a, b Finding) int {
 		return strings.Compare(string(a.Kind)+a.Name+a.ProviderID, string(b.Kind)+b.Name+b.ProviderID)
@@ -235,10 +246,10 @@ type Collector struct {
 	Log *slog.Logger
 }
 
-// Collect deletes the machines of findings that are due orphans, after a last look at the machine and at the Nodes (I4, I7).
-// Ghosts are left to a NodeRetirement. It returns the provider IDs of the machines whose deletion has begun.
+// Collect deletes the machines of findings that are due orphans and not kept, after a last look at the machine and at the
+// Nodes (I4, I7). Ghosts are left to a NodeRetirement. It returns the provider IDs of the machines whose deletion has begun.
 func (c *Collector) Collect(ctx context.Context, findings []Finding) ([]string, error) {
-	due := slices.DeleteFunc(slices.Clone(findings), func(f Finding) bool { return f.Kind != Orphan || !f.Due })
+	due := slices.DeleteFunc(slices.Clone(findings), func(f Finding) bool { return f.Kind != Orphan || !f.Due || f.Kept != "" })
 	if len(due) == 0 {
 		return nil, nil
 	}

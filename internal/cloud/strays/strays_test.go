@@ -203,6 +203,63 @@ func TestI4ACollectorLooksAgainBeforeItDeletes(t *testing.T) {
 	}
 }
 
+// fleet are machines of which so many have no Node, and the Nodes of the others.
+func fleet(orphans, housed int) (w *world, nodes []Node) {
+	w = &world{}
+	for i := range orphans + housed {
+		m := machine(fmt.Sprintf("%02d", i))
+		w.machines = append(w.machines, m)
+		if i >= orphans {
+			nodes = append(nodes, Node{Name: m.Name, ProviderID: m.ProviderID, Ready: true, Created: old})
+		}
+	}
+	return w, nodes
+}
+
+// collected is how many machines a look some minutes from now and the collection after it delete.
+func collected(t *testing.T, w *world, f *Finder, nodes []Node, minutes int) int {
+	t.Helper()
+	before := len(w.deleted)
+	found, err := f.Look(t.Context(), w.machines, nodes, now.Add(time.Duration(minutes)*time.Minute))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &Collector{Cloud: w, Nodes: func(context.Context) ([]Node, error) { return nodes, nil }, Log: slog.New(slog.DiscardHandler)}
+	if _, err := c.Collect(t.Context(), found); err != nil {
+		t.Fatal(err)
+	}
+	return len(w.deleted) - before
+}
+
+func TestI7NoOrphanIsDeletedOfAClusterThatSeemsToHaveLostItsNodes(t *testing.T) {
+	for _, tc := range []struct{ orphans, housed, deleted int }{
+		{1, 0, 0}, {40, 0, 0}, {1, 1, 1}, {3, 1, 3}, {4, 1, 0}, {39, 1, 0}, {3, 19, 3}, {4, 19, 0}, {4, 20, 4}, {5, 20, 0}, {20, 100, 20},
+	} {
+		w, nodes := fleet(tc.orphans, tc.housed)
+		f := New(w, grace)
+		deleted := 0
+		for _, minutes := range []int{0, 8, 16, 60} {
+			deleted += collected(t, w, f, nodes, minutes)
+			w.machines = slices.DeleteFunc(w.machines, func(m cloud.Instance) bool { return slices.Contains(w.deleted, m.ProviderID) })
+		}
+		if deleted != tc.deleted {
+			t.Errorf("%d machines without a Node and %d with one: %d are deleted, want %d", tc.orphans, tc.housed, deleted, tc.deleted)
+		}
+	}
+}
+
+func TestWhatIsLeftOfManyOrphansHasItsTimeToJoinAgain(t *testing.T) {
+	w, nodes := fleet(0, 10)
+	f := New(w, grace)
+	for _, step := range []struct{ minutes, joined, deleted int }{
+		{0, 1, 0}, {20, 1, 0}, {25, 7, 0}, {35, 8, 0}, {49, 8, 0}, {50, 8, 2},
+	} {
+		if n := collected(t, w, f, nodes[:step.joined], step.minutes); n != step.deleted {
+			t.Errorf("after %d minutes, with %d Nodes that have come back: %d are deleted, want %d", step.minutes, step.joined, n, step.deleted)
+		}
+	}
+}
+
 // Whatever the cluster and the cloud look like, what has a Node by any of its names is no orphan, and nothing is due
 // before its time.
 func TestI7NothingIsDueBeforeItsTime(t *testing.T) {

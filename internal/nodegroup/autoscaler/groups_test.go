@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"testing"
 	"time"
@@ -90,6 +91,79 @@ func TestNodesOfAnotherKindTeachTheOnlyOneNothing(t *testing.T) {
 				t.Errorf("orders are %v for a pod that a node of 2 cores does not take, learned is %+v", got, f.memory["web"].learned)
 			}
 		})
+	}
+}
+
+// gpus has a group whose machines are declared to have a device, which the last nodes of their kind have not shown. Others are
+// what they showed besides, and the nodes that are there.
+func gpus(t *testing.T, declared bool, others corev1.ResourceList, nodes ...client.Object) *fixture {
+	t.Helper()
+	f := newFixture(t, func(g *v1alpha1.NodeGroup) {
+		has := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("16Gi")}
+		if declared {
+			all := has.DeepCopy()
+			all["nvidia.com/gpu"] = resource.MustParse("1")
+			g.Spec.ScaleUp.Templates = []v1alpha1.MachineTemplate{{Name: "m4", Allocatable: all}}
+		}
+		has[corev1.ResourcePods] = resource.MustParse("110")
+		maps.Copy(has, others)
+		g.Status.ScaleUp = &v1alpha1.ScaleUpStatus{Learned: []v1alpha1.LearnedTemplate{{
+			Name: "m4", Allocatable: has, Capacity: has, Labels: map[string]string{"pool": "web"},
+		}}}
+	}, nodes...)
+	for _, n := range nodes {
+		f.pool.made(cloud.Instance{ProviderID: "id-" + n.GetName(), Name: n.GetName(), Type: "m4", State: cloud.Running})
+	}
+	p := waitingPodOf("apps", "train")
+	p.Spec.Containers[0].Resources.Requests["nvidia.com/gpu"] = resource.MustParse("1")
+	f.waitFor(p)
+	f.look()
+	if got := f.pool.ordered(); len(got) != 0 {
+		t.Fatalf("orders are %v for a kind that showed no such device lately, as far as is known", got)
+	}
+	return f
+}
+
+func TestADeclaredResourceThatNodesDidNotShowIsTriedAgainWhenTheyAreLongGone(t *testing.T) {
+	zero := corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("0")}
+	arriving := idle("new", "")
+	arriving.CreationTimestamp, arriving.Status.Conditions = metav1.Now(), nil
+	for name, c := range map[string]struct {
+		f      *fixture
+		orders int
+	}{
+		"they did not have it":    {gpus(t, true, nil), 1},
+		"they had none of it":     {gpus(t, true, zero), 1},
+		"it is not declared":      {gpus(t, false, nil), 0},
+		"one without it is there": {gpus(t, true, nil, idle("bad", "")), 0},
+		"one with none of it is":  {gpus(t, true, zero, idle("bad", "")), 0},
+		"one is arriving without": {gpus(t, true, nil, arriving), 0},
+	} {
+		c.f.memory["web"].watched = time.Now().Add(-2 * time.Hour)
+		c.f.looks(2)
+		if got := c.f.pool.ordered(); len(got) != c.orders {
+			t.Errorf("%s: orders are %v, want %d", name, got, c.orders)
+		}
+	}
+}
+
+func TestANodeThatHasJustGoneIsStillBelieved(t *testing.T) {
+	bad := idle("bad", "")
+	f := gpus(t, true, nil, bad)
+	if err := errors.Join(f.client.Delete(t.Context(), bad), f.kube.CoreV1().Nodes().Delete(t.Context(), "bad", metav1.DeleteOptions{})); err != nil {
+		t.Fatal(err)
+	}
+	f.pool.change(func() { f.pool.machines = nil })
+	m := f.memory["web"]
+	m.watched = time.Now().Add(-2 * time.Hour)
+	f.looks(2)
+	if got := f.pool.ordered(); len(got) != 0 {
+		t.Errorf("orders are %v, as what was there a moment ago had no such device", got)
+	}
+	m.present["m4"] = time.Now().Add(-2 * time.Hour)
+	f.look()
+	if got := f.pool.ordered(); len(got) != 1 {
+		t.Errorf("orders are %v, want one more try", got)
 	}
 }
 

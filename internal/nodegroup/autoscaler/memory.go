@@ -53,6 +53,7 @@ type memory struct {
 
 	backOffs map[string]v1alpha1.BackOff
 	learned  map[string]v1alpha1.LearnedTemplate
+	present  map[string]time.Time // when a node of a kind was last there
 	record   []v1alpha1.AwaitedMachine
 }
 
@@ -86,7 +87,7 @@ func (g *known) forgetNodes() {
 func remember(s *v1alpha1.ScaleUpStatus, settle time.Duration) *memory {
 	m := &memory{
 		watched: time.Now(), settle: settle, placed: map[string]int{}, short: map[int]int{}, leaving: map[string]bool{},
-		backOffs: map[string]v1alpha1.BackOff{}, learned: map[string]v1alpha1.LearnedTemplate{},
+		backOffs: map[string]v1alpha1.BackOff{}, learned: map[string]v1alpha1.LearnedTemplate{}, present: map[string]time.Time{},
 	}
 	if s == nil {
 		return m
@@ -162,11 +163,13 @@ func (g *known) learn(now time.Time) {
 	byKind := map[string][]*corev1.Node{}
 	for i := range g.Nodes {
 		n := g.Nodes[i].Object
+		kind := m.kind(n)
+		m.present[kind] = now
 		if !budget.Ready(n) || scaling.IsArriving(n, startup, scaling.JoinTimeout(g.Group), now) || len(n.Status.Allocatable) == 0 {
 			continue
 		}
 		all = append(all, n)
-		if kind := m.kind(n); kind != "" {
+		if kind != "" {
 			byKind[kind] = append(byKind[kind], n)
 		}
 	}
@@ -230,7 +233,7 @@ func (g *known) makeKinds(siblings *v1alpha1.LearnedTemplate, now time.Time) []s
 	for _, t := range templates {
 		source := scaling.Source{Template: t, Declared: declared[t.Name], Siblings: siblings}
 		if l, ok := m.learned[t.Name]; ok {
-			source.Learned = &l
+			source.Learned, source.LongGone = &l, m.isLongGone(t.Name, now)
 		}
 		k := scaling.Kind{Name: t.Name, Cost: t.Cost, Node: scaling.NodeOf(g.Group, source)}
 		if b, ok := m.backOffs[t.Name]; ok {
@@ -239,6 +242,20 @@ func (g *known) makeKinds(siblings *v1alpha1.LearnedTemplate, now time.Time) []s
 		kinds = append(kinds, k)
 	}
 	return kinds
+}
+
+// believed is for how long nodes that are gone are believed that their kind lacks something. Where what is declared is wrong,
+// machines that the pods do not fit on come no more often than that.
+const believed = time.Hour
+
+// isLongGone reports whether no node of a kind has been there for long, as far as this process has seen. One that is still
+// arriving, and may have no devices yet, is there.
+func (m *memory) isLongGone(kind string, now time.Time) bool {
+	last := m.watched
+	if present := m.present[kind]; present.After(last) {
+		last = present
+	}
+	return !now.Before(last.Add(believed))
 }
 
 func names(templates []cloud.Template) string {

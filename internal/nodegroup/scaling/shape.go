@@ -70,19 +70,25 @@ type Source struct {
 	// Learned is what nodes of the kind have shown, and Siblings what nodes of the group have in common; nil when there
 	// have been none.
 	Learned, Siblings *v1alpha1.LearnedTemplate
+	// LongGone says that no node of the kind has been there for long.
+	LongGone bool
 }
 
 // podsPerNode is the kubelet's default.
 const podsPerNode = 110
 
 // NodeOf is what a Node of a kind of machine of a group will be like; nil when it is not known what it has. What nodes have
-// shown counts before what is declared, and that before a guess from the machine's capacity.
+// shown counts before what is declared, and that before a guess from the machine's capacity. Only what they did not show at all
+// is taken for a fault of theirs, once they are long gone.
 func NodeOf(g *v1alpha1.NodeGroup, s Source) *corev1.Node {
 	t := &s.Template
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{}}}
 	switch {
 	case s.Learned != nil:
 		n.Status.Allocatable, n.Status.Capacity = s.Learned.Allocatable.DeepCopy(), s.Learned.Capacity.DeepCopy()
+		if s.LongGone {
+			s.supply(n)
+		}
 	case len(s.Declared) > 0:
 		n.Status.Allocatable, n.Status.Capacity = withPods(s.Declared), t.Capacity.DeepCopy()
 	case len(t.Capacity) > 0:
@@ -103,6 +109,26 @@ func NodeOf(g *v1alpha1.NodeGroup, s Source) *corev1.Node {
 		n.Labels[corev1.LabelTopologyZone] = t.Zone
 	}
 	return n
+}
+
+// supply gives a node that the nodes of its kind have shown what they lacked of what its machine is said to have, such as a
+// device whose plugin did not run.
+func (s *Source) supply(n *corev1.Node) {
+	said := s.Declared
+	if len(said) == 0 {
+		said = guess(s.Template.Capacity)
+	}
+	for name, amount := range said {
+		for _, list := range []*corev1.ResourceList{&n.Status.Allocatable, &n.Status.Capacity} {
+			if has := (*list)[name]; !has.IsZero() {
+				continue
+			}
+			if *list == nil {
+				*list = corev1.ResourceList{}
+			}
+			(*list)[name] = amount.DeepCopy()
+		}
+	}
 }
 
 // describe gives a node that nobody has seen yet its labels and taints: those of the group's other nodes, the group's own

@@ -286,6 +286,36 @@ func TestAKindIsWhatItsNodesHaveShown(t *testing.T) {
 	}
 }
 
+func TestWhatNodesLongGoneDidNotShowIsAsDeclared(t *testing.T) {
+	const device = "nvidia.com/gpu"
+	bad := node("web", "bad", machine("4", "13Gi"))
+	bad.Status.Capacity = corev1.ResourceList{device: resource.MustParse("0")} // its plugin has come and gone
+	has := machine("4", "16Gi")
+	has[device] = resource.MustParse("2")
+	for name, s := range map[string]Source{
+		"the NodeGroup": {Declared: has}, "the cloud": {Template: cloud.Template{Name: "m4", Shape: cloud.Shape{Capacity: has}}},
+	} {
+		s.Learned = Learn("m4", []*corev1.Node{bad}, nil)
+		n := NodeOf(nodeGroup("web", 20), s)
+		if _, ok := n.Status.Allocatable[device]; ok {
+			t.Errorf("%s says so, and it is believed against a node of late", name)
+		}
+		s.LongGone = true
+		n = NodeOf(nodeGroup("web", 20), s)
+		for _, list := range []corev1.ResourceList{n.Status.Allocatable, n.Status.Capacity} {
+			if got := list[device]; got.Value() != 2 {
+				t.Errorf("%s says that it has 2, and it is taken for one of %s", name, &got)
+			}
+		}
+		if got := n.Status.Allocatable.Memory().String(); got != "13Gi" {
+			t.Errorf("%s: memory is %s, want what was shown, 13Gi", name, got)
+		}
+		if _, ok := s.Learned.Allocatable[device]; ok {
+			t.Errorf("%s: what was learned is changed", name)
+		}
+	}
+}
+
 func TestAKindThatNobodyHasSeenIsGuessedWithCare(t *testing.T) {
 	g := nodeGroup("web", 20)
 	n := NodeOf(g, Source{Template: cloud.Template{Name: "m4", Zone: "z1", Shape: cloud.Shape{
