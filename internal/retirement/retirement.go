@@ -141,6 +141,8 @@ func (c *Controller) Reconcile(ctx context.Context, r reconcile.Request) (reconc
 		return c.collect(ctx, rt)
 	case !rt.DeletionTimestamp.IsZero():
 		return p.callOff(ctx)
+	case len(givingBack(rt)) > 0: // what was decided stands
+		return p.end(ctx, givingBack(rt))
 	}
 	return p.walk(ctx)
 }
