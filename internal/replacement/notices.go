@@ -47,6 +47,9 @@ func (n Notices) Reconcile(ctx context.Context, r reconcile.Request) (reconcile.
 	if err != nil || group == nil {
 		return reconcile.Result{}, err
 	}
+	if retirement.Refused(group) != "" { // its retirements would end at once
+		return reconcile.Result{RequeueAfter: n.c.o.Pace.Retry}, nil
+	}
 	pause := time.Duration(0)
 	for _, one := range reports {
 		wait, err := n.deal(ctx, node, group, one)
