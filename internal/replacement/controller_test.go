@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
@@ -279,15 +280,87 @@ func TestANoticeThatIsOverLeavesNothingToReplace(t *testing.T) {
 		c := s.process(t)
 		s.notice(t, "vm-0", "Preempt")
 		s.run(ctx, c, 10*time.Second)
-		rt := s.retirements(t)["vm-0"]
-		rt.Status.Phase = v1alpha1.Refused
-		rt.Status.Reasons = []v1alpha1.RetirementReason{{Code: retirement.NoticeOver}}
-		if err := s.records.Status().Update(ctx, &rt); err != nil {
-			t.Fatal(err)
-		}
+		s.noticeOver(t, "vm-0")
 		s.run(ctx, c, 10*time.Second)
 		s.expect(t, "vm-0", v1alpha1.ReplacementNotNeeded, NoticeOver, 0)
 	})
+}
+
+// noticeOver takes a notice off a node, and ends its retirement.
+func (s *sim) noticeOver(t *testing.T, node string) {
+	t.Helper()
+	s.change(t, node, func(n *corev1.Node) { n.Annotations, n.Spec.Unschedulable = nil, false })
+	s.refuseRetirement(t, node, retirement.NoticeOver)
+}
+
+func TestANoticeThatComesBackUnderItsIDIsDealtWithAgain(t *testing.T) {
+	inBubble(t, func(t *testing.T, ctx context.Context) {
+		s := newSim(t, 2)
+		c := s.process(t)
+		names := map[string]bool{}
+		for range 3 {
+			s.notice(t, "vm-0", "Preempt")
+			s.run(ctx, c, 10*time.Second)
+			names[s.open(t, "vm-0").Name] = true
+			s.noticeOver(t, "vm-0")
+			s.run(ctx, c, 10*time.Second)
+		}
+		if len(names) != 3 {
+			t.Errorf("records %v, want one for each time", names)
+		}
+		s.notice(t, "vm-0", "Preempt")
+		s.run(ctx, c, 10*time.Second)
+		s.evict(t, "vm-0")
+		s.run(ctx, c, time.Minute)
+		if r := s.open(t, "vm-0").Status.Replacement; r == nil || r.State != v1alpha1.ReplacementArrived || s.grown != 1 {
+			t.Errorf("%+v, %d ordered; want it replaced", r, s.grown)
+		}
+	})
+}
+
+// TestANoticeThatIsOverIsNotBackForACacheThatLagsBehind has the cache give the Node as it was.
+func TestANoticeThatIsOverIsNotBackForACacheThatLagsBehind(t *testing.T) {
+	inBubble(t, func(t *testing.T, ctx context.Context) {
+		s := newSim(t, 2)
+		c := s.process(t)
+		s.notice(t, "vm-0", "Preempt")
+		s.run(ctx, c, 10*time.Second)
+		was := &corev1.Node{}
+		if err := s.records.Get(ctx, client.ObjectKey{Name: "vm-0"}, was); err != nil {
+			t.Fatal(err)
+		}
+		s.noticeOver(t, "vm-0")
+		c.o.Client = interceptor.NewClient(s.records, interceptor.Funcs{
+			Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+				if node, ok := o.(*corev1.Node); ok && key.Name == was.Name {
+					*node = *was.DeepCopy()
+					return nil
+				}
+				return c.Get(ctx, key, o, opts...)
+			},
+		})
+		s.run(ctx, c, 10*time.Second)
+		var all v1alpha1.NodeRetirementList
+		if err := s.records.List(ctx, &all); err != nil || len(all.Items) != 1 {
+			t.Errorf("%d records, %v; want the one", len(all.Items), err)
+		}
+	})
+}
+
+// open is the retirement of a node that is not over.
+func (s *sim) open(t *testing.T, node string) v1alpha1.NodeRetirement {
+	t.Helper()
+	var all v1alpha1.NodeRetirementList
+	if err := s.records.List(t.Context(), &all); err != nil {
+		t.Fatal(err)
+	}
+	for _, rt := range all.Items {
+		if rt.Spec.NodeName == node && !rt.Status.Phase.Finished() {
+			return rt
+		}
+	}
+	t.Fatalf("no retirement of %s is open: %+v", node, all.Items)
+	return v1alpha1.NodeRetirement{}
 }
 
 // errCut is what a process gets that ends at a request.
@@ -416,8 +489,8 @@ func TestAnOrderWhoseAnswerIsLostIsNotMadeTwice(t *testing.T) {
 // refuseRetirement ends a node's retirement early.
 func (s *sim) refuseRetirement(t *testing.T, node, code string) {
 	t.Helper()
-	rt := s.retirements(t)[node]
-	rt.Status.Phase = v1alpha1.Refused
+	rt, now := s.open(t, node), metav1.Now()
+	rt.Status.Phase, rt.Status.Times.Finished = v1alpha1.Refused, &now
 	rt.Status.Reasons = []v1alpha1.RetirementReason{{Code: code}}
 	if err := s.records.Status().Update(t.Context(), &rt); err != nil {
 		t.Fatal(err)
