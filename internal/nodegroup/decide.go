@@ -223,16 +223,6 @@ func (w *World) afterScaleUp() time.Time {
 	return w.lastScaleUp().Add(d.Duration)
 }
 
-// defaultAfterFailure is that of the CRD.
-const defaultAfterFailure = 5 * time.Minute
-
-func (w *World) afterFailure() time.Duration {
-	if d := w.Group.Spec.Cooldowns.AfterFailure; d != nil {
-		return d.Duration
-	}
-	return defaultAfterFailure
-}
-
 // keepMinimum lets as many nodes leave as the group can do without. Those whose retirement waits already come first, then
 // those that have been idle for longest.
 func (w *World) keepMinimum(decisions []Decision) {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/placement/live"
+	"github.com/slipway-dev/slipway/internal/retirement"
 	"github.com/slipway-dev/slipway/internal/retirement/budget"
 )
 
@@ -30,7 +31,7 @@ func (n *Node) LastFailure() *v1alpha1.NodeRetirement { return n.lastFailure() }
 // AfterFailure is until when nobody asks for a node's retirement again since one has failed; zero where none has.
 func (w *World) AfterFailure(n *Node) time.Time {
 	if last := n.lastFailure(); last != nil {
-		return last.Status.Times.Finished.Add(w.afterFailure())
+		return last.Status.Times.Finished.Add(retirement.AfterFailure(w.Group))
 	}
 	return time.Time{}
 }

@@ -201,8 +201,11 @@ func (l *one) consider(ctx context.Context) (time.Duration, error) {
 
 // need finds out who would miss the machine. What needs the cloud is asked only when it can change the answer.
 func (l *one) need(ctx context.Context) (Need, error) {
-	n := Need{Policy: l.group.Spec.Replacement, Over: over(l.rt), Machine: Lives, Minimum: int(l.group.Spec.Minimum)}
-	if n.Policy == v1alpha1.ReplaceNever || n.Over != "" {
+	n := Need{
+		Policy: l.group.Spec.Replacement, Over: over(l.rt), Ended: ended(l.rt), Refused: retirement.Refused(l.group),
+		Machine: Lives, Minimum: int(l.group.Spec.Minimum),
+	}
+	if n.Policy == v1alpha1.ReplaceNever || n.Over != "" || n.Refused != "" {
 		return n, nil
 	}
 	node, err := l.node(ctx)
@@ -212,8 +215,14 @@ func (l *one) need(ctx context.Context) (Need, error) {
 	if n.Machine, err = l.machine(ctx, node); err != nil {
 		return n, err
 	}
+	if n.Ended != "" && n.Machine != Gone {
+		return n, nil
+	}
 	if n.Stay, err = l.staying(ctx); err != nil {
 		return n, err
+	}
+	if node == nil { // the pods on one of the same name are not those of this one
+		return n, nil
 	}
 	if n.Policy == v1alpha1.ReplaceWhenNeeded || n.Machine == Lives {
 		if n.Homeless, err = l.c.o.Room.Homeless(ctx, l.rt.Spec.NodeName); err != nil {
@@ -226,11 +235,19 @@ func (l *one) need(ctx context.Context) (Need, error) {
 
 // over says why there is nothing to replace any more.
 func over(rt *v1alpha1.NodeRetirement) string {
-	switch code := retirement.EndedBy(rt); code {
-	case retirement.NoticeOver, retirement.MachineBack, retirement.AlreadyRetiring, retirement.CalledOff:
-		return "the retirement ended: " + rt.Status.Message
+	switch retirement.EndedBy(rt) {
+	case retirement.NoticeOver, retirement.MachineBack, retirement.AlreadyRetiring, retirement.CalledOff, retirement.NodeReplaced:
+		return ended(rt)
 	}
 	return ""
+}
+
+// ended says why the retirement ended early; "" when it did not.
+func ended(rt *v1alpha1.NodeRetirement) string {
+	if retirement.EndedBy(rt) == "" {
+		return ""
+	}
+	return "the retirement ended: " + rt.Status.Message
 }
 
 // node is the Node, as the cache has it; nil when it is gone, or another one of the same name.

@@ -12,6 +12,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/cloud"
@@ -276,15 +280,87 @@ func TestANoticeThatIsOverLeavesNothingToReplace(t *testing.T) {
 		c := s.process(t)
 		s.notice(t, "vm-0", "Preempt")
 		s.run(ctx, c, 10*time.Second)
-		rt := s.retirements(t)["vm-0"]
-		rt.Status.Phase = v1alpha1.Refused
-		rt.Status.Reasons = []v1alpha1.RetirementReason{{Code: retirement.NoticeOver}}
-		if err := s.records.Status().Update(ctx, &rt); err != nil {
-			t.Fatal(err)
-		}
+		s.noticeOver(t, "vm-0")
 		s.run(ctx, c, 10*time.Second)
 		s.expect(t, "vm-0", v1alpha1.ReplacementNotNeeded, NoticeOver, 0)
 	})
+}
+
+// noticeOver takes a notice off a node, and ends its retirement.
+func (s *sim) noticeOver(t *testing.T, node string) {
+	t.Helper()
+	s.change(t, node, func(n *corev1.Node) { n.Annotations, n.Spec.Unschedulable = nil, false })
+	s.refuseRetirement(t, node, retirement.NoticeOver)
+}
+
+func TestANoticeThatComesBackUnderItsIDIsDealtWithAgain(t *testing.T) {
+	inBubble(t, func(t *testing.T, ctx context.Context) {
+		s := newSim(t, 2)
+		c := s.process(t)
+		names := map[string]bool{}
+		for range 3 {
+			s.notice(t, "vm-0", "Preempt")
+			s.run(ctx, c, 10*time.Second)
+			names[s.open(t, "vm-0").Name] = true
+			s.noticeOver(t, "vm-0")
+			s.run(ctx, c, 10*time.Second)
+		}
+		if len(names) != 3 {
+			t.Errorf("records %v, want one for each time", names)
+		}
+		s.notice(t, "vm-0", "Preempt")
+		s.run(ctx, c, 10*time.Second)
+		s.evict(t, "vm-0")
+		s.run(ctx, c, time.Minute)
+		if r := s.open(t, "vm-0").Status.Replacement; r == nil || r.State != v1alpha1.ReplacementArrived || s.grown != 1 {
+			t.Errorf("%+v, %d ordered; want it replaced", r, s.grown)
+		}
+	})
+}
+
+// TestANoticeThatIsOverIsNotBackForACacheThatLagsBehind has the cache give the Node as it was.
+func TestANoticeThatIsOverIsNotBackForACacheThatLagsBehind(t *testing.T) {
+	inBubble(t, func(t *testing.T, ctx context.Context) {
+		s := newSim(t, 2)
+		c := s.process(t)
+		s.notice(t, "vm-0", "Preempt")
+		s.run(ctx, c, 10*time.Second)
+		was := &corev1.Node{}
+		if err := s.records.Get(ctx, client.ObjectKey{Name: "vm-0"}, was); err != nil {
+			t.Fatal(err)
+		}
+		s.noticeOver(t, "vm-0")
+		c.o.Client = interceptor.NewClient(s.records, interceptor.Funcs{
+			Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+				if node, ok := o.(*corev1.Node); ok && key.Name == was.Name {
+					*node = *was.DeepCopy()
+					return nil
+				}
+				return c.Get(ctx, key, o, opts...)
+			},
+		})
+		s.run(ctx, c, 10*time.Second)
+		var all v1alpha1.NodeRetirementList
+		if err := s.records.List(ctx, &all); err != nil || len(all.Items) != 1 {
+			t.Errorf("%d records, %v; want the one", len(all.Items), err)
+		}
+	})
+}
+
+// open is the retirement of a node that is not over.
+func (s *sim) open(t *testing.T, node string) v1alpha1.NodeRetirement {
+	t.Helper()
+	var all v1alpha1.NodeRetirementList
+	if err := s.records.List(t.Context(), &all); err != nil {
+		t.Fatal(err)
+	}
+	for _, rt := range all.Items {
+		if rt.Spec.NodeName == node && !rt.Status.Phase.Finished() {
+			return rt
+		}
+	}
+	t.Fatalf("no retirement of %s is open: %+v", node, all.Items)
+	return v1alpha1.NodeRetirement{}
 }
 
 // errCut is what a process gets that ends at a request.
@@ -406,6 +482,97 @@ func TestAnOrderWhoseAnswerIsLostIsNotMadeTwice(t *testing.T) {
 			if want := map[bool]int{true: 1, false: 2}[reached]; len(asked) != want {
 				t.Errorf("%s: the cloud was asked %d times, want %d", what, len(asked), want)
 			}
+		})
+	}
+}
+
+// refuseRetirement ends a node's retirement early.
+func (s *sim) refuseRetirement(t *testing.T, node, code string) {
+	t.Helper()
+	rt, now := s.open(t, node), metav1.Now()
+	rt.Status.Phase, rt.Status.Times.Finished = v1alpha1.Refused, &now
+	rt.Status.Reasons = []v1alpha1.RetirementReason{{Code: code}}
+	if err := s.records.Status().Update(t.Context(), &rt); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestAMachineWhoseRetirementEndedOtherwiseIsReplacedOnlyOnceItIsGone(t *testing.T) {
+	for _, code := range []string{retirement.NotConfirmed, retirement.BeingRemoved, retirement.GroupNotAccepted} {
+		t.Run(code, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, ctx context.Context) {
+				s := newSim(t, 2)
+				c := s.process(t)
+				s.notice(t, "vm-0", "Preempt")
+				s.run(ctx, c, 10*time.Second)
+				s.refuseRetirement(t, "vm-0", code)
+				s.homeless = []Homeless{{Pod: "shop/web-1", Why: "fits on no other node"}}
+				s.run(ctx, c, 10*time.Minute)
+				s.expect(t, "vm-0", v1alpha1.ReplacementWaiting, RetirementEnded, 0)
+				s.evict(t, "vm-0")
+				s.run(ctx, c, time.Minute)
+				s.expect(t, "vm-0", v1alpha1.ReplacementArrived, "", 1)
+			})
+		})
+	}
+}
+
+// TestANodeThatIsRegisteredAnewSpeaksNotForTheOneBefore has a cluster without room for its pods.
+func TestANodeThatIsRegisteredAnewSpeaksNotForTheOneBefore(t *testing.T) {
+	inBubble(t, func(t *testing.T, ctx context.Context) {
+		s := newSim(t, 2)
+		c := s.process(t)
+		s.notice(t, "vm-0", "Preempt")
+		s.run(ctx, c, 10*time.Second)
+		node := &corev1.Node{}
+		if err := s.records.Get(ctx, client.ObjectKey{Name: "vm-0"}, node); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.records.Delete(ctx, node); err != nil {
+			t.Fatal(err)
+		}
+		node.UID, node.ResourceVersion, node.Annotations = "uid-anew", "", nil
+		if err := s.records.Create(ctx, node); err != nil {
+			t.Fatal(err)
+		}
+		s.homeless = []Homeless{{Pod: "shop/web-1", Why: "fits on no other node"}}
+		s.run(ctx, c, time.Minute)
+		s.expect(t, "vm-0", v1alpha1.ReplacementWaiting, "", 0)
+		s.refuseRetirement(t, "vm-0", retirement.NodeReplaced)
+		s.run(ctx, c, time.Minute)
+		s.expect(t, "vm-0", v1alpha1.ReplacementNotNeeded, "", 0)
+	})
+}
+
+func TestAGroupThatIsNotAcceptedGetsNoMachine(t *testing.T) {
+	refused := []metav1.Condition{{
+		Type: v1alpha1.GroupAccepted, Status: metav1.ConditionFalse, Reason: v1alpha1.OverlapsGroup, Message: "overlaps with another",
+	}}
+	for name, before := range map[string]bool{"refused before the notice": true, "refused after it": false} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, ctx context.Context) {
+				s := newSim(t, 2)
+				c := s.process(t)
+				if before {
+					s.group.Status.Conditions = refused
+				}
+				s.notice(t, "vm-0", "Preempt")
+				s.run(ctx, c, 10*time.Second)
+				s.group.Status.Conditions = refused
+				s.homeless = []Homeless{{Pod: "shop/web-1", Why: "fits on no other node"}}
+				s.run(ctx, c, time.Minute)
+				if before {
+					result, err := Notices{c}.Reconcile(ctx, reconcile.Request{NamespacedName: types.NamespacedName{Name: "vm-0"}})
+					if len(s.retirements(t)) > 0 || err != nil || result.RequeueAfter == 0 || s.grown > 0 {
+						t.Errorf("%+v, %v, retirements %+v, %d ordered; want none, and another look", result, err, s.retirements(t), s.grown)
+					}
+				} else {
+					s.expect(t, "vm-0", v1alpha1.ReplacementWaiting, GroupNotAccepted, 0)
+				}
+				s.group.Status.Conditions = nil
+				s.run(ctx, c, time.Minute)
+				s.expect(t, "vm-0", v1alpha1.ReplacementArrived, NoRoom, 1)
+			})
 		})
 	}
 }

@@ -31,6 +31,7 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/cloud"
 	"github.com/slipway-dev/slipway/internal/observe"
+	"github.com/slipway-dev/slipway/internal/retirement"
 )
 
 // Codes of the reasons for and against an order.
@@ -50,6 +51,9 @@ const (
 	OrderFailed   = "OrderFailed"
 	UnknownGroup  = "UnknownGroup"
 	RoomUnknown   = "RoomUnknown"
+
+	GroupNotAccepted = retirement.GroupNotAccepted
+	RetirementEnded  = "RetirementEnded"
 )
 
 // Outcome is what a decision comes to.
@@ -83,8 +87,10 @@ const (
 type Need struct {
 	Policy v1alpha1.ReplacementPolicy
 	// Over is why there is nothing to replace any more; "" when there is.
-	Over    string
-	Machine Machine
+	Over string
+	// Ended is why the retirement ended early, for whatever reason, and Refused why the group is not accepted; "" when not so.
+	Ended, Refused string
+	Machine        Machine
 	// Homeless are the pods that have nowhere else to go.
 	Homeless []Homeless
 	// RoomUnknown is why it is not known which those are.
@@ -106,6 +112,10 @@ func Wanted(n Need) Verdict {
 		return verdict(None, because(PolicyNever, "", "spec.replacement of the NodeGroup is Never"))
 	case n.Over != "":
 		return verdict(None, because(NoticeOver, "", "%s", n.Over))
+	case n.Refused != "":
+		return verdict(Wait, because(GroupNotAccepted, "", "the NodeGroup is not accepted: %s", n.Refused))
+	case n.Ended != "" && n.Machine != Gone:
+		return verdict(Wait, because(RetirementEnded, "", "until the machine is gone: %s", n.Ended))
 	}
 	var wants []v1alpha1.RetirementReason
 	for _, h := range n.Homeless {

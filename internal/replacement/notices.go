@@ -47,6 +47,9 @@ func (n Notices) Reconcile(ctx context.Context, r reconcile.Request) (reconcile.
 	if err != nil || group == nil {
 		return reconcile.Result{}, err
 	}
+	if retirement.Refused(group) != "" { // its retirements would end at once
+		return reconcile.Result{RequeueAfter: n.c.o.Pace.Retry}, nil
+	}
 	pause := time.Duration(0)
 	for _, one := range reports {
 		wait, err := n.deal(ctx, node, group, one)
@@ -89,14 +92,23 @@ func (n Notices) deal(ctx context.Context, node *corev1.Node, g *v1alpha1.NodeGr
 			return n.c.o.Pace.Cloud, err
 		}
 	}
-	rt := n.record(node, g, r)
-	err := n.c.o.Client.Get(ctx, client.ObjectKeyFromObject(rt), &v1alpha1.NodeRetirement{})
-	if !apierrors.IsNotFound(err) {
-		return 0, err
+	var all v1alpha1.NodeRetirementList
+	if err := n.c.o.Client.List(ctx, &all, client.MatchingFields{retirement.NodeNameField: node.Name}); err != nil {
+		return 0, fmt.Errorf("retirements of node %s: %w", node.Name, err)
 	}
-	if busy, err := n.leaving(ctx, node); err != nil || busy {
-		return n.c.o.Pace.Cloud, err
+	last := lastOf(all.Items, node, r)
+	if last != nil {
+		if retirement.EndedBy(last) != retirement.NoticeOver {
+			return 0, nil
+		}
+		if back, err := n.stands(ctx, node, r); err != nil || !back {
+			return 0, err
+		}
 	}
+	if slices.ContainsFunc(all.Items, leaving) {
+		return n.c.o.Pace.Cloud, nil
+	}
+	rt := n.record(node, g, r, last)
 	if err := n.c.o.Client.Create(ctx, rt); err != nil && !apierrors.IsAlreadyExists(err) {
 		return 0, fmt.Errorf("NodeRetirement of node %s for %s %s: %w", node.Name, r.Source, r.Type, err)
 	}
@@ -118,21 +130,46 @@ func (n Notices) gone(ctx context.Context, node *corev1.Node, g *v1alpha1.NodeGr
 	return false, err
 }
 
-// leaving reports a node that somebody retires already: its machine is not to be replaced.
-func (n Notices) leaving(ctx context.Context, node *corev1.Node) (bool, error) {
-	var all v1alpha1.NodeRetirementList
-	if err := n.c.o.Client.List(ctx, &all, client.MatchingFields{retirement.NodeNameField: node.Name}); err != nil {
-		return false, fmt.Errorf("retirements of node %s: %w", node.Name, err)
-	}
-	return slices.ContainsFunc(all.Items, func(rt v1alpha1.NodeRetirement) bool {
-		return rt.Spec.Notice == nil && !rt.Status.Phase.Finished()
-	}), nil
+// leaving reports that somebody retires the node already: its machine is not to be replaced.
+func leaving(rt v1alpha1.NodeRetirement) bool {
+	return rt.Spec.Notice == nil && !rt.Status.Phase.Finished()
 }
 
-// record is the NodeRetirement of a notice. Its name is made of the Node's UID and the notice's ID, so that there is but
-// one, whoever makes it how often.
-func (n Notices) record(node *corev1.Node, g *v1alpha1.NodeGroup, r report.Report) *v1alpha1.NodeRetirement {
-	sum := sha256.Sum256([]byte(string(node.UID) + "\x00" + r.Source + "\x00" + r.ID))
+// lastOf is the record of a notice, or nil. A notice that was over, and came back under its ID, has several: the last of them is
+// the one that has not ended so, or the one that did last.
+func lastOf(all []v1alpha1.NodeRetirement, node *corev1.Node, r report.Report) (last *v1alpha1.NodeRetirement) {
+	for i := range all {
+		rt := &all[i]
+		if of := rt.Spec.Notice; of == nil || rt.Spec.NodeUID != node.UID || of.Source != r.Source || of.ID != r.ID {
+			continue
+		}
+		if retirement.EndedBy(rt) != retirement.NoticeOver {
+			return rt
+		}
+		if last == nil || last.Status.Times.Finished.Before(rt.Status.Times.Finished) {
+			last = rt
+		}
+	}
+	return last
+}
+
+// stands asks past the cache whether a notice is on the Node: it may be the one that was over which a cache still has.
+func (n Notices) stands(ctx context.Context, node *corev1.Node, r report.Report) (bool, error) {
+	is := &corev1.Node{}
+	if err := n.c.o.Live.Get(ctx, client.ObjectKeyFromObject(node), is); err != nil {
+		return false, client.IgnoreNotFound(err)
+	}
+	return is.UID == node.UID && report.Stands(is.Annotations, r.Source, r.ID), nil
+}
+
+// record is the NodeRetirement of a notice. Its name is made of the Node's UID, the notice's ID and the one before that ended as
+// it was over, so that there is but one, whoever makes it how often.
+func (n Notices) record(node *corev1.Node, g *v1alpha1.NodeGroup, r report.Report, before *v1alpha1.NodeRetirement) *v1alpha1.NodeRetirement {
+	of := string(node.UID) + "\x00" + r.Source + "\x00" + r.ID
+	if before != nil {
+		of += "\x00" + string(before.UID)
+	}
+	sum := sha256.Sum256([]byte(of))
 	const digits, maxName = 8, 253
 	name := node.Name[:min(len(node.Name), maxName-digits-1)] + "-" + hex.EncodeToString(sum[:digits/2])
 	return &v1alpha1.NodeRetirement{

@@ -30,14 +30,24 @@ func (p *passage) judged(g *v1alpha1.NodeGroup) error {
 // before anything that this cloud says of a machine is taken for true: a credential may have expired, and is renewed. One that
 // lacks but rights is not refused here: somebody may give them, and admission waits for those that this machine takes.
 func (p *passage) notRefused() error {
+	if why := Refused(p.group); why != "" {
+		return end(GroupNotAccepted, "the NodeGroup %s is not accepted: %s", p.group.Name, why)
+	}
 	c := meta.FindStatusCondition(p.group.Status.Conditions, v1alpha1.GroupAccepted)
-	switch {
-	case c == nil, c.Status != metav1.ConditionFalse, c.Reason == v1alpha1.CloudRightsMissing:
-		return nil
-	case c.Reason == v1alpha1.CloudRefused:
+	if c != nil && c.Status == metav1.ConditionFalse && c.Reason == v1alpha1.CloudRefused {
 		return blocked(p.c.o.Pace.Poll, reason(CloudRefused, "", "the NodeGroup %s is not accepted: %s", p.group.Name, c.Message))
 	}
-	return end(GroupNotAccepted, "the NodeGroup %s is not accepted: %s", p.group.Name, c.Message)
+	return nil
+}
+
+// Refused says why a group is not accepted as it is configured; "" for one that is, for one of which that is not known, and for
+// one that is not for what its cloud refuses, or the rights there that it lacks.
+func Refused(g *v1alpha1.NodeGroup) string {
+	c := meta.FindStatusCondition(g.Status.Conditions, v1alpha1.GroupAccepted)
+	if c == nil || c.Status != metav1.ConditionFalse || c.Reason == v1alpha1.CloudRightsMissing || c.Reason == v1alpha1.CloudRefused {
+		return ""
+	}
+	return c.Message
 }
 
 // accepted waits until the group is one that is acted on. One that lacks but rights in its cloud is let pass: it is asked

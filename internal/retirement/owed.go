@@ -20,14 +20,52 @@ func (c *Controller) owed(ctx context.Context, rt *v1alpha1.NodeRetirement) (lef
 	if !awaitsReplacement(rt) || rt.Status.Times.Finished == nil {
 		return 0, false, nil
 	}
-	groups, err := c.o.Groups.List(ctx)
-	if err != nil {
-		return 0, false, fmt.Errorf("whether NodeGroup %s is there: %w", rt.Spec.Group, err)
-	}
-	if !slices.ContainsFunc(groups, func(g v1alpha1.NodeGroup) bool { return g.Name == rt.Spec.Group }) {
-		return 0, false, nil
+	g, err := c.groupNamed(ctx, rt.Spec.Group)
+	if g == nil || err != nil {
+		return 0, false, err
 	}
 	return owedFor - time.Since(rt.Status.Times.Finished.Time), true, nil
+}
+
+// groupNamed is nil when there is no such group.
+func (c *Controller) groupNamed(ctx context.Context, name string) (*v1alpha1.NodeGroup, error) {
+	groups, err := c.o.Groups.List(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("whether NodeGroup %s is there: %w", name, err)
+	}
+	i := slices.IndexFunc(groups, func(g v1alpha1.NodeGroup) bool { return g.Name == name })
+	if i < 0 {
+		return nil, nil //nolint:nilnil // that there is none is an answer
+	}
+	return &groups[i], nil
+}
+
+// cooling says for how much longer the record of a retirement that ended early is kept: it is all that says that its node's
+// retirement is not to be asked for again yet.
+func (c *Controller) cooling(ctx context.Context, rt *v1alpha1.NodeRetirement) (time.Duration, error) {
+	group := rt.Spec.Group
+	if rt.Status.Captured != nil {
+		group = rt.Status.Captured.Group
+	}
+	if rt.Status.Phase == v1alpha1.Succeeded || rt.Status.Times.Finished == nil || group == "" {
+		return 0, nil
+	}
+	g, err := c.groupNamed(ctx, group)
+	if g == nil || err != nil {
+		return 0, err
+	}
+	return AfterFailure(g) - time.Since(rt.Status.Times.Finished.Time), nil
+}
+
+// defaultAfterFailure is that of the CRD.
+const defaultAfterFailure = 5 * time.Minute
+
+// AfterFailure is for how long nobody asks by a rule of a group for the retirement of one of its nodes since one ended early.
+func AfterFailure(g *v1alpha1.NodeGroup) time.Duration {
+	if d := g.Spec.Cooldowns.AfterFailure; d != nil {
+		return d.Duration
+	}
+	return defaultAfterFailure
 }
 
 // awaitsReplacement reports a retirement that is over, and the replacement of whose machine is not. One that ended while its

@@ -1,8 +1,11 @@
 package retirement
 
 import (
+	"context"
 	"testing"
+	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
@@ -59,6 +62,36 @@ func TestWhichRecordsWaitForAReplacement(t *testing.T) {
 			if woken := recordMatters().Update(event.UpdateEvent{ObjectOld: rt, ObjectNew: over}); woken != tt.waits {
 				t.Errorf("it is looked at again at once: %t, want %t", woken, tt.waits)
 			}
+		})
+	}
+}
+
+// TestARecordOfAFailureIsKeptForAsLongAsItsNodeIsLeftAlone has neither the manager nor the record want it to be kept: who asks
+// for a node's retirement knows from it alone that one has just failed.
+func TestARecordOfAFailureIsKeptForAsLongAsItsNodeIsLeftAlone(t *testing.T) {
+	for name, tt := range map[string]struct {
+		after *metav1.Duration
+		kept  time.Duration
+	}{
+		"as the group says":           {&metav1.Duration{Duration: 20 * time.Minute}, 20 * time.Minute},
+		"the group does not say":      {nil, 5 * time.Minute},
+		"the group wants no cooldown": {&metav1.Duration{}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, ctx context.Context) {
+				s := ci(t)
+				s.groups[0].Spec.Cooldowns.AfterFailure = tt.after
+				s.addPod("a", "own", protectedPod)
+				s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a", TTLAfterFinished: &metav1.Duration{}})
+				c, began := s.controller(t), time.Now()
+				c.o.TTL = 0
+				for s.record("r") != nil && time.Since(began) < time.Hour {
+					s.turn(ctx, c, "r")
+				}
+				if kept := time.Since(began); kept < tt.kept || kept > tt.kept+time.Minute {
+					t.Errorf("kept for %s, want %s", kept, tt.kept)
+				}
+			})
 		})
 	}
 }

@@ -34,6 +34,7 @@ const (
 	DrainTimeout     = "DrainTimeout"
 	VolumesAttached  = "VolumesAttached"
 	CalledOff        = "CalledOff"
+	NotGivenBack     = "NotGivenBack"
 	MachineBack      = "MachineBack"
 	NoticeOver       = "NoticeOver"
 	NodeReady        = "NodeReady"

@@ -144,9 +144,10 @@ func (p *passage) deleteInstance(ctx context.Context) error {
 	if p.deleting() {
 		return p.follow(ctx, instance)
 	}
-	if instance.State == cloud.Deleting {
+	if instance.State == cloud.Deleting && p.replacement != nil && p.rt.Status.Operation == nil {
 		return wait(p.c.o.Pace.Cloud, "the machine is being deleted")
 	}
+	// One that is being deleted is asked for too: its deletion is followed, unless its cloud keeps it until it is asked again.
 	return p.requestDeletion(ctx, id)
 }
 

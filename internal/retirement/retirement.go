@@ -141,6 +141,8 @@ func (c *Controller) Reconcile(ctx context.Context, r reconcile.Request) (reconc
 		return c.collect(ctx, rt)
 	case !rt.DeletionTimestamp.IsZero():
 		return p.callOff(ctx)
+	case len(givingBack(rt)) > 0: // what was decided stands
+		return p.end(ctx, givingBack(rt))
 	}
 	return p.walk(ctx)
 }
@@ -160,7 +162,7 @@ func (c *Controller) pauseBehind(rt *v1alpha1.NodeRetirement) time.Duration {
 }
 
 // collect lets go of a retirement that is over, and deletes its record in time: not before the machine in the place of its own
-// has come, or there is to be none.
+// has come, or there is to be none, nor while its node is left alone since it has failed.
 func (c *Controller) collect(ctx context.Context, rt *v1alpha1.NodeRetirement) (reconcile.Result, error) {
 	c.drains.stop(rt.Name)
 	if err := c.letGo(ctx, rt); err != nil || !rt.DeletionTimestamp.IsZero() {
@@ -180,7 +182,11 @@ func (c *Controller) collect(ctx context.Context, rt *v1alpha1.NodeRetirement) (
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	if left > 0 {
+	pause, err := c.cooling(ctx, rt)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	if left = max(left, pause); left > 0 {
 		return reconcile.Result{RequeueAfter: min(left, longestRetry)}, nil // its group may be deleted meanwhile
 	}
 	err = c.o.Client.Delete(ctx, rt, client.Preconditions{UID: &rt.UID, ResourceVersion: &rt.ResourceVersion})

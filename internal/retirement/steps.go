@@ -219,10 +219,31 @@ func (p *passage) end(ctx context.Context, reasons []v1alpha1.RetirementReason) 
 	case meta.IsStatusConditionTrue(p.rt.Status.Conditions, v1alpha1.RetirementAdmitted):
 		phase = v1alpha1.Aborted
 		if err := p.giveBack(ctx); err != nil {
-			return reconcile.Result{}, err
+			return p.notGivenBack(ctx, reasons, err)
 		}
 	}
 	return p.finish(ctx, phase, reasons)
+}
+
+// notGivenBack says that a node is to be given back, why, and why it cannot be yet.
+func (p *passage) notGivenBack(ctx context.Context, why []v1alpha1.RetirementReason, err error) (reconcile.Result, error) {
+	if kubeapi.IsConflict(err) {
+		return reconcile.Result{}, err
+	}
+	message := fmt.Sprintf("the node is to be given back, and cannot be yet: %s; it is to be, since %s", err, sentence(why))
+	all := append([]v1alpha1.RetirementReason{reason(NotGivenBack, "", "the node cannot be given back yet: %s", err)}, why...)
+	if p.note(NotGivenBack, message, all) {
+		p.c.events.blocked(p.rt, NotGivenBack, message)
+	}
+	return reconcile.Result{}, errors.Join(err, p.save(ctx))
+}
+
+// givingBack are the reasons why a node is to be given back that could not be before; none when that is not so.
+func givingBack(rt *v1alpha1.NodeRetirement) []v1alpha1.RetirementReason {
+	if r := rt.Status.Reasons; len(r) > 0 && r[0].Code == NotGivenBack {
+		return r[1:]
+	}
+	return nil
 }
 
 // finish writes down that the retirement is over.
@@ -279,6 +300,9 @@ func (p *passage) giveBack(ctx context.Context) error {
 		return nil // there is nothing left of it
 	case cordon.IsUnreadable(err):
 		p.log.Error("the record on the node cannot be understood, and stays", "err", err)
+		return nil
+	case cordon.IsConditions(err): // the record on the node has them, and the sweeper takes them away (I3)
+		p.log.Warn("the node is given back but for its conditions, which are taken away later", "err", err)
 		return nil
 	}
 	return err

@@ -16,8 +16,9 @@ import (
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 )
 
-// Sweeper gives back nodes that a retirement holds whose record is gone: somebody has taken its finalizer off (I3). It is
-// a manager's Runnable, and works while it leads.
+// Sweeper gives back nodes that a retirement holds whose record is gone, since somebody has taken its finalizer off, and takes
+// away what one that gave its node back could not, which is its conditions (I3). It is a manager's Runnable, and works while it
+// leads.
 type Sweeper struct {
 	// Nodes reads Nodes, from caches if need be, and Records every NodeRetirement of the cluster past all caches.
 	Nodes, Records client.Reader
@@ -67,7 +68,9 @@ func (s *Sweeper) Sweep(ctx context.Context) error {
 		return fmt.Errorf("NodeRetirements: %w", err)
 	}
 	for i := range all.Items {
-		delete(held, Owner(&all.Items[i]))
+		if all.Items[i].Status.Phase != v1alpha1.Aborted {
+			delete(held, Owner(&all.Items[i]))
+		}
 	}
 	var errs []error
 	for owner, nodes := range held {
@@ -88,7 +91,7 @@ func (s *Sweeper) giveBack(ctx context.Context, owner string, n *corev1.Node) er
 		return nil
 	}
 	if err == nil {
-		s.Log.Info("a node whose NodeRetirement is gone is given back", "node", n.Name, "owner", owner)
+		s.Log.Info("a node whose NodeRetirement is gone, or could not take all away, is given back", "node", n.Name, "owner", owner)
 	}
 	return err
 }

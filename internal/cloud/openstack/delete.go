@@ -26,10 +26,10 @@ func (p *Provider) Delete(ctx context.Context, providerID string) (cloud.Operati
 	}
 	started := time.Now().UTC()
 	switch {
-	case m.keeps != "":
-		return cloud.Operation{}, &cloud.RefusedError{Reason: cloud.Protected, Err: fmt.Errorf("server %s (%s): %s", id, m.Name, m.keeps)}
 	case m.State == cloud.Deleting && !m.softDeleted:
 		return deletion(id, started), nil
+	case m.keeps != "":
+		return cloud.Operation{}, &cloud.RefusedError{Reason: cloud.Protected, Err: fmt.Errorf("server %s (%s): %s", id, m.Name, m.keeps)}
 	}
 	c, err := p.session.clients(ctx)
 	if err != nil {

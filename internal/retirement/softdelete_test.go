@@ -1,0 +1,60 @@
+package retirement
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/cloud"
+)
+
+// keepingCloud keeps a machine whose deletion was asked for, until it is asked again, as Nova does where
+// reclaim_instance_interval is set.
+type keepingCloud struct{ simCloud }
+
+func (c keepingCloud) Delete(_ context.Context, id string) (cloud.Operation, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.touched[id] = true
+	m := c.machines[id]
+	if m.State == cloud.Deleting {
+		delete(c.machines, id)
+	}
+	m.State = cloud.Deleting
+	return cloud.Operation{ID: "op", Started: time.Now()}, nil
+}
+
+func (c keepingCloud) Status(context.Context, cloud.Operation) (cloud.Status, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.machines["sim://a"] == nil {
+		return cloud.Status{Done: true}, nil
+	}
+	return cloud.Status{Done: true, Err: errors.New("it is kept for a while although it is deleted")}, nil
+}
+
+func TestAMachineThatItsCloudKeepsAfterItsDeletionIsAskedForAgain(t *testing.T) {
+	for name, byHand := range map[string]bool{"deleted by the retirement": false, "deleted by somebody else": true} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, ctx context.Context) {
+				s := ci(t)
+				s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
+				c := s.controller(t)
+				c.o.Clouds["sim"] = keepingCloud{simCloud{s}}
+				s.onceNodeDeleted(func() {
+					if byHand {
+						s.mu.Lock()
+						s.machines["sim://a"].State = cloud.Deleting
+						s.mu.Unlock()
+					}
+				})
+				rt := s.settled(ctx, c, "r", 10*time.Minute)
+				if rt.Status.Phase != v1alpha1.Succeeded {
+					t.Errorf("%s: %s; want the machine gone in 10 minutes", rt.Status.Phase, rt.Status.Message)
+				}
+			})
+		})
+	}
+}
