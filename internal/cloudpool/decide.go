@@ -137,10 +137,12 @@ func hold(m *Member, q *question) (rule, text string) {
 		return ruleRefused, q.refused[m.Machine.ID]
 	case !m.Machine.Evictable():
 		return ruleNotEvictable, "its machine's membershipStatus says that it is not evictable"
-	case m.Node != nil, m.Machine.State == api.Rejected:
+	case m.Node != nil:
 		return "", ""
-	case m.Doubt != "":
+	case m.Doubt != "": // of one whose cloud calls it failed, too: it may be there, and run pods
 		return ruleDoubt, "machine " + m.Machine.ID + " has no node that is known, and " + m.Doubt
+	case m.Machine.State == api.Rejected:
+		return "", ""
 	case m.Machine.State == api.Running && (m.Machine.LaunchTime == nil || q.now.Sub(*m.Machine.LaunchTime) < q.registration):
 		return ruleRegistering, "machine " + m.Machine.ID + " runs and has no node yet: it may be about to register"
 	case m.Machine.State != api.Requested && m.Machine.State != api.Pending && m.Machine.State != api.Running:

@@ -81,18 +81,46 @@ func TestMachinesAndNodesArePairedUnambiguouslyOrNotAtAll(t *testing.T) {
 			[]api.Machine{one("10.0.0.1")}, []*corev1.Node{node("a", "openstack:///"+uuid(9), "10.0.0.1")}, "", "has the address 10.0.0.1", "",
 		},
 		"an address of two nodes": {
-			[]api.Machine{one("10.0.0.1")}, []*corev1.Node{node("a", "", "10.0.0.1"), node("b", "", "10.0.0.1")}, "", "is node a or node b", "",
+			[]api.Machine{one("10.0.0.1")}, []*corev1.Node{node("a", "", "10.0.0.1"), node("b", "", "10.0.0.1")}, "", "is node a or node b", "may be it",
 		},
 		"an address of two machines": {
-			[]api.Machine{one("10.0.0.1"), machine(2, api.Running, "10.0.0.1")}, []*corev1.Node{node("a", "", "10.0.0.1")}, "", "is machine", "",
+			[]api.Machine{one("10.0.0.1"), machine(2, api.Running, "10.0.0.1")}, []*corev1.Node{node("a", "", "10.0.0.1")}, "", "is machine", "may be it",
 		},
 		"the loopback address says nothing":  {[]api.Machine{one("127.0.0.1")}, []*corev1.Node{node("a", "", "127.0.0.1")}, "", "", "may be it"},
 		"a machine twice":                    {[]api.Machine{one(""), one("")}, nil, "", "which are one machine", ""},
 		"no node, and none that could be":    {[]api.Machine{one("")}, []*corev1.Node{node("a", "openstack:///"+uuid(9), "")}, "", "", ""},
 		"no node, and one of another cloud":  {[]api.Machine{one("")}, []*corev1.Node{node("a", "gce://p/z/n", "")}, "", "", ""},
-		"no node, and one that says nothing": {[]api.Machine{one("")}, []*corev1.Node{node("a", "", "")}, "", "", `node a, which has the provider ID "", may be it`},
-		"no node, and one with another address": {
-			[]api.Machine{one("10.0.0.1")}, []*corev1.Node{node("a", "", "10.0.0.9")}, "", "", "",
+		"no node, and one that says nothing": {[]api.Machine{one("")}, []*corev1.Node{node("a", "", "")}, "", "", "node a, which has no provider ID, may be it"},
+		"no node, and one with another address, perhaps of a second network": {
+			[]api.Machine{one("192.168.7.1")}, []*corev1.Node{node("a", "", "10.0.0.9")}, "", "", "node a, which has no provider ID, may be it",
+		},
+		"no node, and one with another address, perhaps the same machine's IPv6": {
+			[]api.Machine{one("10.0.0.1")}, []*corev1.Node{node("a", "", "2001:db8::1")}, "", "", "node a, which has no provider ID, may be it",
+		},
+		"no node, and one of k3s": {
+			[]api.Machine{one("")}, []*corev1.Node{node("a", "k3s://a", "10.0.0.1")}, "", "", `node a, whose provider ID "k3s://a" does not say`,
+		},
+		"no node, and one of k3s with another address": {
+			[]api.Machine{one("192.168.7.1")}, []*corev1.Node{node("a", "k3s://a", "10.0.0.1")}, "", "", `node a, whose provider ID "k3s://a" does not say`,
+		},
+		"no node, and one of kind": {
+			[]api.Machine{one("192.168.7.1")}, []*corev1.Node{node("a", "kind://docker/kind/a", "172.18.0.2")}, "", "", "node a, whose provider ID",
+		},
+		"no node, and one whose ID is of its own cloud and cannot be read": {
+			[]api.Machine{one("192.168.7.1")}, []*corev1.Node{node("a", "openstack:///a", "10.0.0.1")}, "", "", "node a, whose provider ID",
+		},
+		"no node, and one of another cloud whose ID cannot be read": {
+			[]api.Machine{one("")}, []*corev1.Node{node("a", "aws:///eu-west-1a/fargate-ip-10-0-0-1", "")}, "", "", "",
+		},
+		"no node, and one that nothing clears, though another machine has one": {
+			[]api.Machine{machine(2, api.Running, ""), one("")},
+			[]*corev1.Node{node("a", "k3s://a", ""), node("b", "openstack:///"+uuid(1), "")},
+			"", "", "node a, whose provider ID",
+		},
+		"a machine of no known cloud, and a node of one": {
+			[]api.Machine{{ID: "pod-1", State: api.Running}},
+			[]*corev1.Node{node("a", "openstack:///"+uuid(9), "")},
+			"", "", "node a, which says that it is openstack:///" + uuid(9) + ", may be it",
 		},
 		"only asked for": {[]api.Machine{asked(time.Now())}, []*corev1.Node{node("a", "", "")}, "", "", ""},
 		"asked for, and perhaps met since, by any cloud's node": {
@@ -207,6 +235,37 @@ func TestMachinesThatAreLeastThereGoFirst(t *testing.T) {
 		if desired == 0 && !strings.Contains(d.reasons(), "may be about to register") {
 			t.Errorf("%s", d.reasons())
 		}
+	}
+}
+
+// TestI7AMachineIsWithoutANodeOnlyWhereEveryNodeIsKnownToBeAnother: what runs on one that is not would be lost undrained.
+func TestI7AMachineIsWithoutANodeOnlyWhereEveryNodeIsKnownToBeAnother(t *testing.T) {
+	for name, tt := range map[string]struct{ machineIP, providerID, nodeIP string }{
+		"k3s, no address of the machine":             {"", "k3s://worker-%d", "10.0.0.%d"},
+		"k3s, addresses of another network":          {"192.168.7.%d", "k3s://worker-%d", "10.0.0.%d"},
+		"kind":                                       {"192.168.7.%d", "kind://docker/kind/worker-%d", "172.18.0.%d"},
+		"no provider ID, addresses of other network": {"192.168.7.%d", "", "10.0.0.%d"},
+		"no provider ID, IPv6 node":                  {"192.168.7.%d", "", "fd00::%d"},
+		"no provider ID, no address of the machine":  {"", "", "10.0.0.%d"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			number := func(format string, i int) string {
+				if strings.Contains(format, "%d") {
+					return fmt.Sprintf(format, i)
+				}
+				return format
+			}
+			var machines []api.Machine
+			var nodes []*corev1.Node
+			for i := 1; i <= 3; i++ {
+				machines = append(machines, machine(i, api.Running, number(tt.machineIP, i)))
+				nodes = append(nodes, node(fmt.Sprint("worker-", i), number(tt.providerID, i), number(tt.nodeIP, i)))
+			}
+			d, err := decide(ask(1, machines, nodes))
+			if err != nil || len(d.Victims) > 0 || len(d.Passed) != 3 || d.Passed[0].Rule != ruleDoubt {
+				t.Errorf("victims %q, passed %+v, %v; want none to go", victims(d), d.Passed, err)
+			}
+		})
 	}
 }
 

@@ -93,6 +93,7 @@ func retiring(members []Member, retirements []v1alpha1.NodeRetirement, ids ident
 type identities interface {
 	Identity(m *api.Machine) (string, bool)
 	NodeIdentity(providerID string) (string, error)
+	Elsewhere(identity, providerID string) bool
 	KeepsRejected() bool
 }
 
@@ -287,7 +288,8 @@ func (m *matcher) pairing() Pairing {
 	return out
 }
 
-// doubt says why a machine without a node may be one of the nodes nevertheless.
+// doubt says why a machine without a node may be one of the nodes nevertheless. A node is another machine only by what its
+// provider ID says: its address may be of a network that the pool does not list (I7).
 func (m *matcher) doubt(machine *machineFacts) string {
 	unmet := machine.State == api.Requested && machine.identity == ""
 	for _, node := range m.nodes {
@@ -297,10 +299,13 @@ func (m *matcher) doubt(machine *machineFacts) string {
 		case unmet: // its cloud may have met it since it was observed
 			return fmt.Sprintf("node %s, which has come since it was asked for, may be it", node.Name)
 		case machine.identity != "" && node.identity != "":
-		case machine.identity != "" && otherScheme(machine.identity, node.Spec.ProviderID):
-		case len(machine.addresses) > 0 && len(node.addresses) > 0: // pairing by address has looked
+		case machine.identity != "" && m.ids.Elsewhere(machine.identity, node.Spec.ProviderID):
+		case node.Spec.ProviderID == "":
+			return fmt.Sprintf("node %s, which has no provider ID, may be it", node.Name)
+		case node.identity == "":
+			return fmt.Sprintf("node %s, whose provider ID %.200q does not say which machine it is, may be it", node.Name, node.Spec.ProviderID)
 		default:
-			return fmt.Sprintf("node %s, which has the provider ID %q, may be it", node.Name, node.Spec.ProviderID)
+			return fmt.Sprintf("node %s, which says that it is %s, may be it", node.Name, node.identity)
 		}
 	}
 	return ""
@@ -312,11 +317,4 @@ const clockSkew = time.Minute
 // younger reports that a node may have come after a machine was asked for. When that was may be unknown.
 func younger(node *nodeFacts, machine *machineFacts) bool {
 	return machine.RequestTime == nil || node.CreationTimestamp.After(machine.RequestTime.Add(-clockSkew))
-}
-
-// otherScheme reports a provider ID of another cloud.
-func otherScheme(identity, providerID string) bool {
-	mine, _, _ := strings.Cut(identity, "://")
-	theirs, _, found := strings.Cut(providerID, "://")
-	return found && theirs != "" && !strings.EqualFold(mine, theirs)
 }

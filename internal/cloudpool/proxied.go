@@ -71,6 +71,11 @@ func (proxied) NodeIdentity(providerID string) (string, error) {
 	return id.String(), nil
 }
 
+// Elsewhere implements Backend.
+func (proxied) Elsewhere(identity, providerID string) bool {
+	return machineid.Elsewhere(identity, providerID)
+}
+
 // KeepsRejected implements Backend: a server knows no machine that was rejected.
 func (proxied) KeepsRejected() bool { return false }
 

@@ -350,3 +350,25 @@ func TestAMachineThatHasNotRegisteredForLongCanBeTerminated(t *testing.T) {
 		})
 	}
 }
+
+// TestI7ARunningMachineOfANodeThatSaysNothingIsNotTerminated has a node whose provider ID is of no known cloud and whose
+// address is of a network that the pool does not list.
+func TestI7ARunningMachineOfANodeThatSaysNothingIsNotTerminated(t *testing.T) {
+	simulate(t, 0, func(t *testing.T, s *sim) {
+		s.pool.add(machine(3, api.Running, "192.168.7.3"))
+		s.pool.size = 1
+		silent := node("n3", "k3s://n3", "10.0.0.3")
+		if _, err := s.kube.CoreV1().Nodes().Create(t.Context(), silent, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		a := s.replica("a")
+		s.passes(time.Second)
+		why := `machine-may-be-a-node`
+		ends(t, a, Update{Kind: SetSize, DesiredSize: 0}, time.Hour, NotPossible, why, "node n3", "k3s://n3")
+		ends(t, a, Update{Kind: Terminate, MachineID: uuid(3), Decrement: true}, time.Hour, NotPossible, why, "node n3", "k3s://n3")
+		ends(t, a, Update{Kind: Dispose, MachineID: uuid(3)}, time.Hour, NotPossible, why, "node n3")
+		if asked := s.pool.requests(); len(asked) > 0 || len(s.retirements()) > 0 {
+			t.Errorf("the pool was asked %q, and there are %d retirements; want nothing done", asked, len(s.retirements()))
+		}
+	})
+}
