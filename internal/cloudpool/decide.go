@@ -68,6 +68,7 @@ func (p Passed) String() string {
 const (
 	ruleNotEvictable = "machine-not-evictable"
 	ruleDoubt        = "machine-may-be-a-node"
+	ruleUnconfirmed  = "machine-not-confirmed"
 	ruleRegistering  = "machine-may-register"
 	ruleRefused      = "retirement-refused"
 	ruleMinimum      = "group-minimum" // as that of package placement, which counts nodes
@@ -135,6 +136,8 @@ func hold(m *Member, q *question) (rule, text string) {
 	switch {
 	case q.refused[m.Machine.ID] != "":
 		return ruleRefused, q.refused[m.Machine.ID]
+	case m.Unconfirmed != "":
+		return ruleUnconfirmed, m.Unconfirmed
 	case !m.Machine.Evictable():
 		return ruleNotEvictable, "its machine's membershipStatus says that it is not evictable"
 	case m.Node != nil:

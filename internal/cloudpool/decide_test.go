@@ -19,7 +19,10 @@ func uuid(i int) string { return fmt.Sprintf("00000000-0000-0000-0000-%012d", i)
 
 func machine(i int, state api.MachineState, ip string) api.Machine {
 	launched := time.Now().Add(-time.Hour)
-	m := api.Machine{ID: uuid(i), State: state, Membership: &api.MembershipStatus{Active: true, Evictable: true}, LaunchTime: &launched}
+	m := api.Machine{
+		ID: uuid(i), State: state, Membership: &api.MembershipStatus{Active: true, Evictable: true}, LaunchTime: &launched,
+		Metadata: fmt.Appendf(nil, `{"name":"n%d"}`, i),
+	}
 	if ip != "" {
 		m.PrivateIPs = []string{ip}
 	}
@@ -226,7 +229,7 @@ func TestMachinesThatAreLeastThereGoFirst(t *testing.T) {
 	young.LaunchTime = &now
 	old := machine(5, api.Running, "10.0.0.5")
 	machines := []api.Machine{machine(1, api.Running, "10.0.0.1"), machine(2, api.Running, "10.0.0.2"), machine(3, api.Pending, "10.0.0.3"), young, old, asked}
-	nodes := []*corev1.Node{node("a", "openstack:///"+uuid(1), "10.0.0.1"), node("b", "openstack:///"+uuid(2), "10.0.0.2")}
+	nodes := []*corev1.Node{node("n1", "openstack:///"+uuid(1), "10.0.0.1"), node("n2", "openstack:///"+uuid(2), "10.0.0.2")}
 	for desired, want := range map[int]string{6: "", 7: "", 5: "9", 4: "9 3", 3: "9 3 5", 2: "9 3 5 1", 1: "9 3 5 1 2", 0: "9 3 5 1 2"} {
 		d, err := decide(ask(desired, machines, nodes))
 		if err != nil || victims(d) != want || d.Active != 6 {
@@ -271,9 +274,9 @@ func TestI7AMachineIsWithoutANodeOnlyWhereEveryNodeIsKnownToBeAnother(t *testing
 
 func TestI5MachinesWithoutANodeKeepTheMinimumOfTheirGroup(t *testing.T) {
 	machines := []api.Machine{machine(1, api.Running, ""), machine(2, api.Running, ""), machine(3, api.Pending, ""), machine(4, api.Pending, "")}
-	nodes := []*corev1.Node{node("a", "openstack:///"+uuid(1), ""), node("b", "openstack:///"+uuid(2), "")}
+	nodes := []*corev1.Node{node("n1", "openstack:///"+uuid(1), ""), node("n2", "openstack:///"+uuid(2), "")}
 	q := ask(2, machines, nodes)
-	q.rules.Groups = []placement.Group{{Name: "g", Nodes: []string{"a", "b"}, MinSize: 3}}
+	q.rules.Groups = []placement.Group{{Name: "g", Nodes: []string{"n1", "n2"}, MinSize: 3}}
 	q.choose = func(int, placement.Policy, placement.Options) (*placement.Selection, error) {
 		return &placement.Selection{}, nil
 	}
@@ -304,6 +307,56 @@ func TestWhoIsNotToGoDoesNotAndCountsAllTheSame(t *testing.T) {
 		if !strings.Contains(d.reasons(), want) {
 			t.Errorf("%s does not say %q", d.reasons(), want)
 		}
+	}
+}
+
+// TestI4AMachineGoesOnlyIfItsCloudCanConfirmThatItIsItsNodes: the retirement of any other would be refused.
+func TestI4AMachineGoesOnlyIfItsCloudCanConfirmThatItIsItsNodes(t *testing.T) {
+	running := func(id, ip string) api.Machine {
+		m := machine(1, api.Running, ip)
+		m.ID = id
+		return m
+	}
+	elsewhere := func(m api.Machine) api.Machine { m.Metadata = []byte(`{"host":{"fqdn":"Node-7"}}`); return m }
+	for name, tt := range map[string]struct {
+		machine      api.Machine
+		node         *corev1.Node
+		computerName string // where it is
+		why          string // empty is that it can go
+		names        string // the machine to the retirement
+	}{
+		"by provider ID": {machine(1, api.Running, ""), node("n1", "openstack://R/"+uuid(1), ""), "", "", "openstack://R/" + uuid(1)},
+		"by address":     {machine(1, api.Running, "10.0.0.1"), node("n1", "", "10.0.0.1"), "", "", "openstack:///" + uuid(1)},
+		"by name":        {machine(1, api.Running, ""), node("n1", "", "10.0.0.1"), "", "", "openstack:///" + uuid(1)},
+		"by a name that is where the pool says": {
+			elsewhere(machine(1, api.Running, "")), node("node-7", "", ""), "host.fqdn", "", "openstack:///" + uuid(1),
+		},
+		"by address, and of other names": {
+			machine(1, api.Running, "10.0.0.1"), node("worker", "", "10.0.0.1"), "", `has the name "` + uuid(1) + `" and the computer name "n1"`, "",
+		},
+		"by provider ID, and of other names": {machine(1, api.Running, ""), node("worker", "openstack:///"+uuid(1), ""), "", "neither of which is the node's name", ""},
+		"a spot request that does not say its instance": {
+			running("sir-1", "10.0.0.1"), node("n1", "aws:///eu-west-1a/i-01234567", "10.0.0.1"), "", `the node's provider ID is "aws:///eu-west-1a/i-01234567", by which`, "",
+		},
+		"a node of another kind":     {machine(1, api.Running, "10.0.0.1"), node("n1", "kind://docker/kind/n1", "10.0.0.1"), "", "that of its machine " + uuid(1) + " is openstack:///", ""},
+		"a machine of no known kind": {running("pod-1", ""), node("pod-1", "", ""), "", "neither the node nor its machine pod-1 says", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			nodes := []*corev1.Node{tt.node}
+			q := ask(0, []api.Machine{tt.machine}, nodes)
+			paired := Pair([]api.Machine{tt.machine}, nodes, proxied{computerName: tt.computerName})
+			q.pairing = &paired
+			d, err := decide(q)
+			if err != nil || paired.Members[0].Node == nil {
+				t.Fatalf("%+v, %v; want it paired", paired, err)
+			}
+			if tt.why == "" && (len(d.Victims) != 1 || paired.Members[0].ProviderID != tt.names) {
+				t.Errorf("%s; retired as %q, want %q", d.reasons(), paired.Members[0].ProviderID, tt.names)
+			}
+			if tt.why != "" && (len(d.Victims) > 0 || !strings.Contains(d.reasons(), tt.why) || !strings.Contains(d.reasons(), ruleUnconfirmed)) {
+				t.Errorf("victims %+v, %s; want it to say %q", d.Victims, d.reasons(), tt.why)
+			}
+		})
 	}
 }
 

@@ -105,6 +105,13 @@ func (n *Native) Elsewhere(identity, providerID string) bool {
 	})
 }
 
+// Names implements Backend.
+func (n *Native) Names(m *api.Machine) (name, computerName string) {
+	var has nativeMetadata
+	_ = json.Unmarshal(m.Metadata, &has) // it is this pool's own
+	return has.Name, has.ComputerName
+}
+
 // KeepsRejected implements Backend: what the cloud has failed to make is there until it is deleted.
 func (n *Native) KeepsRejected() bool { return true }
 
@@ -147,6 +154,13 @@ type nativeMachine struct {
 	detached bool
 }
 
+// nativeMetadata is what a machine's description has beside what the API names.
+type nativeMetadata struct {
+	Name         string `json:"name"`
+	ComputerName string `json:"computerName"`
+	Message      string `json:"message,omitempty"`
+}
+
 // providerNames are clouds as the API's users know them.
 var providerNames = map[string]string{"azure": "Azure", "openstack": "OpenStack"}
 
@@ -160,11 +174,7 @@ func (n *Native) machine(i *cloud.Instance, node *corev1.Node) nativeMachine {
 	if !i.Created.IsZero() {
 		m.LaunchTime = &i.Created
 	}
-	metadata := map[string]any{"name": i.Name, "computerName": i.ComputerName}
-	if i.Message != "" {
-		metadata["message"] = i.Message
-	}
-	m.Metadata, _ = json.Marshal(metadata) //nolint:errchkjson // two or three strings
+	m.Metadata, _ = json.Marshal(nativeMetadata{i.Name, i.ComputerName, i.Message}) //nolint:errchkjson // three strings
 	if i.State == cloud.Stopped {
 		m.ServiceState = api.OutOfService
 	}

@@ -13,7 +13,6 @@ import (
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/cloudpool/api"
-	"github.com/slipway-dev/slipway/internal/cloudpool/machineid"
 )
 
 // Pairing says which machine is which node.
@@ -30,6 +29,11 @@ type Member struct {
 	Node    *corev1.Node
 	// By is how they were paired.
 	By pairedBy
+	// ProviderID is what the retirement of the node has for its machine: the node's own or, where it has none, the machine's.
+	ProviderID string
+	// Unconfirmed is, for a machine with a node, why its cloud could not confirm that it is the node's, so that a retirement would
+	// be refused; empty when it may.
+	Unconfirmed string
 	// Doubt is, for a machine without a node, why one of the nodes may be it nevertheless; empty when none can.
 	Doubt string
 }
@@ -94,6 +98,7 @@ type identities interface {
 	Identity(m *api.Machine) (string, bool)
 	NodeIdentity(providerID string) (string, error)
 	Elsewhere(identity, providerID string) bool
+	Names(m *api.Machine) (name, computerName string)
 	KeepsRejected() bool
 }
 
@@ -114,10 +119,16 @@ type matcher struct {
 type machineFacts struct {
 	*api.Machine
 	identity  string // empty when it has none
-	names     []string
 	addresses []netip.Addr
 	node      *nodeFacts
 	by        pairedBy
+
+	name, computerName string
+}
+
+// named reports that one of a machine's names is a node's.
+func (m *machineFacts) named(node string) bool {
+	return strings.EqualFold(m.name, node) || strings.EqualFold(m.computerName, node)
 }
 
 type nodeFacts struct {
@@ -134,9 +145,7 @@ func Pair(machines []api.Machine, nodes []*corev1.Node, ids identities) Pairing 
 	m.pairByIdentity()
 	m.contradictions()
 	m.pairByFallback(byAddress, func(machine *machineFacts, node *nodeFacts) bool { return meet(machine.addresses, node.addresses) })
-	m.pairByFallback(byName, func(machine *machineFacts, node *nodeFacts) bool {
-		return slices.Contains(machine.names, strings.ToLower(node.Name))
-	})
+	m.pairByFallback(byName, func(machine *machineFacts, node *nodeFacts) bool { return machine.named(node.Name) })
 	return m.pairing()
 }
 
@@ -149,11 +158,7 @@ func newMatcher(machines []api.Machine, nodes []*corev1.Node, ids identities) *m
 		}
 		f := &machineFacts{Machine: machine, addresses: addresses(slices.Concat(machine.PrivateIPs, machine.PublicIPs))}
 		f.identity, _ = ids.Identity(machine)
-		for _, name := range []string{machineid.Name(machine), machineid.ComputerName(machine, "")} {
-			if name != "" {
-				f.names = append(f.names, strings.ToLower(name))
-			}
-		}
+		f.name, f.computerName = ids.Names(machine)
 		for _, a := range f.addresses {
 			m.byAddress[a] = append(m.byAddress[a], f)
 		}
@@ -280,12 +285,32 @@ func (m *matcher) pairing() Pairing {
 		member := Member{Machine: machine.Machine}
 		if machine.node != nil {
 			member.Node, member.By = machine.node.Node, machine.by
+			member.ProviderID, member.Unconfirmed = cmp.Or(member.Node.Spec.ProviderID, machine.identity), unconfirmed(machine)
 		} else {
 			member.Doubt = m.doubt(machine)
 		}
 		out.Members = append(out.Members, member)
 	}
 	return out
+}
+
+// unconfirmed says why the cloud could not confirm that a machine is the node's that it is paired with.
+func unconfirmed(machine *machineFacts) string {
+	node := machine.node
+	switch {
+	case node.Spec.ProviderID == "" && machine.identity == "":
+		return "neither the node nor its machine " + machine.ID + " says by which provider ID a cloud knows it"
+	case node.Spec.ProviderID != "" && machine.identity == "":
+		return fmt.Sprintf("the node's provider ID is %.200q, by which its machine %s is not known, so that its cloud cannot confirm it",
+			node.Spec.ProviderID, machine.ID)
+	case node.Spec.ProviderID != "" && machine.identity != node.identity:
+		return fmt.Sprintf("the node's provider ID is %.200q, and that of its machine %s is %s, so that its cloud cannot confirm it",
+			node.Spec.ProviderID, machine.ID, machine.identity)
+	case !machine.named(node.Name):
+		return fmt.Sprintf("its machine %s has the name %q and the computer name %q, neither of which is the node's name, so that its cloud "+
+			"cannot confirm it", machine.ID, machine.name, machine.computerName)
+	}
+	return ""
 }
 
 // doubt says why a machine without a node may be one of the nodes nevertheless. A node is another machine only by what its

@@ -497,7 +497,7 @@ func (u *Updater) let(ctx context.Context, up *Update, w *world, machine string,
 	if m.Node == nil {
 		return u.letWithoutNode(ctx, up, t, save)
 	}
-	t.Node, t.NodeUID, t.ProviderID = m.Node.Name, string(m.Node.UID), m.Node.Spec.ProviderID
+	t.Node, t.NodeUID, t.ProviderID = m.Node.Name, string(m.Node.UID), m.ProviderID
 	t.Retirement = retirementName(up.ID, t.Node)
 	up.Turns = append(up.Turns, t)
 	if err := save(); err != nil {
