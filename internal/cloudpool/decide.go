@@ -83,6 +83,8 @@ type question struct {
 	refused map[string]string
 	// only, if set, are the machines among which victims are chosen.
 	only map[string]bool
+	// disposed says that whoever asks has the machine be evictable.
+	disposed bool
 	// registration is how long a machine that runs may take to register its node.
 	registration time.Duration
 	now          time.Time
@@ -138,7 +140,7 @@ func hold(m *Member, q *question) (rule, text string) {
 		return ruleRefused, q.refused[m.Machine.ID]
 	case m.Unconfirmed != "":
 		return ruleUnconfirmed, m.Unconfirmed
-	case !m.Machine.Evictable():
+	case !m.Machine.Evictable() && !q.disposed:
 		return ruleNotEvictable, "its machine's membershipStatus says that it is not evictable"
 	case m.Node != nil:
 		return "", ""

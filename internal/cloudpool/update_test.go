@@ -407,3 +407,27 @@ func TestI4ANodeThatDoesNotSayItsMachineGoesWithTheOneThatItIsPairedWith(t *test
 		}
 	})
 }
+
+// TestI1WhoMakesAMachineDisposableHasItGoOnlyWhereItMay has one that may be a node, and one that may be about to register, which
+// the pool keeps so far.
+func TestI1WhoMakesAMachineDisposableHasItGoOnlyWhereItMay(t *testing.T) {
+	for rule, launched := range map[string]time.Duration{"machine-may-be-a-node": time.Hour, "machine-may-register": 0} {
+		t.Run(rule, func(t *testing.T) {
+			simulate(t, 0, func(t *testing.T, s *sim) {
+				kept, at := machine(1, api.Running, ""), time.Now().Add(-launched)
+				kept.Membership, kept.LaunchTime = &api.MembershipStatus{Active: true}, &at
+				s.pool.add(kept)
+				s.pool.size = 1
+				if rule == "machine-may-be-a-node" {
+					s.node("worker", 0)
+				}
+				a := s.replica("a")
+				s.passes(time.Second)
+				ends(t, a, Update{Kind: Dispose, MachineID: uuid(1)}, time.Minute, NotPossible, rule)
+				if asked := s.pool.requests(); len(asked) > 0 {
+					t.Errorf("the pool was asked %q", asked)
+				}
+			})
+		})
+	}
+}
