@@ -10,7 +10,7 @@ import (
 // node is given back.
 //
 // +kubebuilder:object:root=true
-// +kubebuilder:metadata:annotations="slipway.dev/schema-generation=2"
+// +kubebuilder:metadata:annotations="slipway.dev/schema-generation=3"
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:scope=Cluster,shortName=nr,categories=slipway
 // +kubebuilder:printcolumn:name="Node",type=string,JSONPath=`.spec.nodeName`
@@ -82,8 +82,8 @@ type NodeRetirementSpec struct {
 	// +optional
 	NodeUID types.UID `json:"nodeUID,omitempty"`
 
-	// ProviderID is the machine's, as in the Node's spec.providerID, which it has to equal where it is given. A machine
-	// without a Node is retired by giving it.
+	// ProviderID is the machine's, as in the Node's spec.providerID, which it has to equal where both are given. A machine
+	// without a Node is retired by giving it, and so is one whose Node has none: its cloud has to give it the Node's name.
 	//
 	// +optional
 	// +kubebuilder:validation:MinLength=1
@@ -334,7 +334,7 @@ type Captured struct {
 	//
 	// +optional
 	NodeUID types.UID `json:"nodeUID,omitempty"`
-	// ProviderID is the Node's spec.providerID, to the letter.
+	// ProviderID is the Node's spec.providerID, to the letter, or the NodeRetirement's where the Node has none.
 	ProviderID string `json:"providerID"`
 	// Provider is the cloud's name.
 	Provider string `json:"provider"`

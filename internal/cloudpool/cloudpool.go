@@ -38,6 +38,12 @@ type Backend interface {
 	Identity(m *api.Machine) (string, bool)
 	// NodeIdentity is that of the machine that a node's spec.providerID names. An ID that cannot be read is an error.
 	NodeIdentity(providerID string) (string, error)
+	// Elsewhere reports a provider ID that is of another cloud than an identity, and of one that is known. Of what is not known
+	// nothing follows.
+	Elsewhere(identity, providerID string) bool
+	// Names are a machine's name and its computer name, as the provider has them: by one of them a retirement confirms that it is
+	// the Node's.
+	Names(m *api.Machine) (name, computerName string)
 	// KeepsRejected reports that a REJECTED machine is one that its cloud has, and that can be taken away.
 	KeepsRejected() bool
 	// Delete begins to take a machine without a node away, by its identity or, where it has none, by what it is called

@@ -68,6 +68,7 @@ func (p Passed) String() string {
 const (
 	ruleNotEvictable = "machine-not-evictable"
 	ruleDoubt        = "machine-may-be-a-node"
+	ruleUnconfirmed  = "machine-not-confirmed"
 	ruleRegistering  = "machine-may-register"
 	ruleRefused      = "retirement-refused"
 	ruleMinimum      = "group-minimum" // as that of package placement, which counts nodes
@@ -82,6 +83,8 @@ type question struct {
 	refused map[string]string
 	// only, if set, are the machines among which victims are chosen.
 	only map[string]bool
+	// disposed says that whoever asks has the machine be evictable.
+	disposed bool
 	// registration is how long a machine that runs may take to register its node.
 	registration time.Duration
 	now          time.Time
@@ -135,12 +138,16 @@ func hold(m *Member, q *question) (rule, text string) {
 	switch {
 	case q.refused[m.Machine.ID] != "":
 		return ruleRefused, q.refused[m.Machine.ID]
-	case !m.Machine.Evictable():
+	case m.Unconfirmed != "":
+		return ruleUnconfirmed, m.Unconfirmed
+	case !m.Machine.Evictable() && !q.disposed:
 		return ruleNotEvictable, "its machine's membershipStatus says that it is not evictable"
-	case m.Node != nil, m.Machine.State == api.Rejected:
+	case m.Node != nil:
 		return "", ""
-	case m.Doubt != "":
+	case m.Doubt != "": // of one whose cloud calls it failed, too: it may be there, and run pods
 		return ruleDoubt, "machine " + m.Machine.ID + " has no node that is known, and " + m.Doubt
+	case m.Machine.State == api.Rejected:
+		return "", ""
 	case m.Machine.State == api.Running && (m.Machine.LaunchTime == nil || q.now.Sub(*m.Machine.LaunchTime) < q.registration):
 		return ruleRegistering, "machine " + m.Machine.ID + " runs and has no node yet: it may be about to register"
 	case m.Machine.State != api.Requested && m.Machine.State != api.Pending && m.Machine.State != api.Running:

@@ -19,7 +19,10 @@ func uuid(i int) string { return fmt.Sprintf("00000000-0000-0000-0000-%012d", i)
 
 func machine(i int, state api.MachineState, ip string) api.Machine {
 	launched := time.Now().Add(-time.Hour)
-	m := api.Machine{ID: uuid(i), State: state, Membership: &api.MembershipStatus{Active: true, Evictable: true}, LaunchTime: &launched}
+	m := api.Machine{
+		ID: uuid(i), State: state, Membership: &api.MembershipStatus{Active: true, Evictable: true}, LaunchTime: &launched,
+		Metadata: fmt.Appendf(nil, `{"name":"n%d"}`, i),
+	}
 	if ip != "" {
 		m.PrivateIPs = []string{ip}
 	}
@@ -81,18 +84,46 @@ func TestMachinesAndNodesArePairedUnambiguouslyOrNotAtAll(t *testing.T) {
 			[]api.Machine{one("10.0.0.1")}, []*corev1.Node{node("a", "openstack:///"+uuid(9), "10.0.0.1")}, "", "has the address 10.0.0.1", "",
 		},
 		"an address of two nodes": {
-			[]api.Machine{one("10.0.0.1")}, []*corev1.Node{node("a", "", "10.0.0.1"), node("b", "", "10.0.0.1")}, "", "is node a or node b", "",
+			[]api.Machine{one("10.0.0.1")}, []*corev1.Node{node("a", "", "10.0.0.1"), node("b", "", "10.0.0.1")}, "", "is node a or node b", "may be it",
 		},
 		"an address of two machines": {
-			[]api.Machine{one("10.0.0.1"), machine(2, api.Running, "10.0.0.1")}, []*corev1.Node{node("a", "", "10.0.0.1")}, "", "is machine", "",
+			[]api.Machine{one("10.0.0.1"), machine(2, api.Running, "10.0.0.1")}, []*corev1.Node{node("a", "", "10.0.0.1")}, "", "is machine", "may be it",
 		},
 		"the loopback address says nothing":  {[]api.Machine{one("127.0.0.1")}, []*corev1.Node{node("a", "", "127.0.0.1")}, "", "", "may be it"},
 		"a machine twice":                    {[]api.Machine{one(""), one("")}, nil, "", "which are one machine", ""},
 		"no node, and none that could be":    {[]api.Machine{one("")}, []*corev1.Node{node("a", "openstack:///"+uuid(9), "")}, "", "", ""},
 		"no node, and one of another cloud":  {[]api.Machine{one("")}, []*corev1.Node{node("a", "gce://p/z/n", "")}, "", "", ""},
-		"no node, and one that says nothing": {[]api.Machine{one("")}, []*corev1.Node{node("a", "", "")}, "", "", `node a, which has the provider ID "", may be it`},
-		"no node, and one with another address": {
-			[]api.Machine{one("10.0.0.1")}, []*corev1.Node{node("a", "", "10.0.0.9")}, "", "", "",
+		"no node, and one that says nothing": {[]api.Machine{one("")}, []*corev1.Node{node("a", "", "")}, "", "", "node a, which has no provider ID, may be it"},
+		"no node, and one with another address, perhaps of a second network": {
+			[]api.Machine{one("192.168.7.1")}, []*corev1.Node{node("a", "", "10.0.0.9")}, "", "", "node a, which has no provider ID, may be it",
+		},
+		"no node, and one with another address, perhaps the same machine's IPv6": {
+			[]api.Machine{one("10.0.0.1")}, []*corev1.Node{node("a", "", "2001:db8::1")}, "", "", "node a, which has no provider ID, may be it",
+		},
+		"no node, and one of k3s": {
+			[]api.Machine{one("")}, []*corev1.Node{node("a", "k3s://a", "10.0.0.1")}, "", "", `node a, whose provider ID "k3s://a" does not say`,
+		},
+		"no node, and one of k3s with another address": {
+			[]api.Machine{one("192.168.7.1")}, []*corev1.Node{node("a", "k3s://a", "10.0.0.1")}, "", "", `node a, whose provider ID "k3s://a" does not say`,
+		},
+		"no node, and one of kind": {
+			[]api.Machine{one("192.168.7.1")}, []*corev1.Node{node("a", "kind://docker/kind/a", "172.18.0.2")}, "", "", "node a, whose provider ID",
+		},
+		"no node, and one whose ID is of its own cloud and cannot be read": {
+			[]api.Machine{one("192.168.7.1")}, []*corev1.Node{node("a", "openstack:///a", "10.0.0.1")}, "", "", "node a, whose provider ID",
+		},
+		"no node, and one of another cloud whose ID cannot be read": {
+			[]api.Machine{one("")}, []*corev1.Node{node("a", "aws:///eu-west-1a/fargate-ip-10-0-0-1", "")}, "", "", "",
+		},
+		"no node, and one that nothing clears, though another machine has one": {
+			[]api.Machine{machine(2, api.Running, ""), one("")},
+			[]*corev1.Node{node("a", "k3s://a", ""), node("b", "openstack:///"+uuid(1), "")},
+			"", "", "node a, whose provider ID",
+		},
+		"a machine of no known cloud, and a node of one": {
+			[]api.Machine{{ID: "pod-1", State: api.Running}},
+			[]*corev1.Node{node("a", "openstack:///"+uuid(9), "")},
+			"", "", "node a, which says that it is openstack:///" + uuid(9) + ", may be it",
 		},
 		"only asked for": {[]api.Machine{asked(time.Now())}, []*corev1.Node{node("a", "", "")}, "", "", ""},
 		"asked for, and perhaps met since, by any cloud's node": {
@@ -198,7 +229,7 @@ func TestMachinesThatAreLeastThereGoFirst(t *testing.T) {
 	young.LaunchTime = &now
 	old := machine(5, api.Running, "10.0.0.5")
 	machines := []api.Machine{machine(1, api.Running, "10.0.0.1"), machine(2, api.Running, "10.0.0.2"), machine(3, api.Pending, "10.0.0.3"), young, old, asked}
-	nodes := []*corev1.Node{node("a", "openstack:///"+uuid(1), "10.0.0.1"), node("b", "openstack:///"+uuid(2), "10.0.0.2")}
+	nodes := []*corev1.Node{node("n1", "openstack:///"+uuid(1), "10.0.0.1"), node("n2", "openstack:///"+uuid(2), "10.0.0.2")}
 	for desired, want := range map[int]string{6: "", 7: "", 5: "9", 4: "9 3", 3: "9 3 5", 2: "9 3 5 1", 1: "9 3 5 1 2", 0: "9 3 5 1 2"} {
 		d, err := decide(ask(desired, machines, nodes))
 		if err != nil || victims(d) != want || d.Active != 6 {
@@ -210,11 +241,42 @@ func TestMachinesThatAreLeastThereGoFirst(t *testing.T) {
 	}
 }
 
+// TestI7AMachineIsWithoutANodeOnlyWhereEveryNodeIsKnownToBeAnother: what runs on one that is not would be lost undrained.
+func TestI7AMachineIsWithoutANodeOnlyWhereEveryNodeIsKnownToBeAnother(t *testing.T) {
+	for name, tt := range map[string]struct{ machineIP, providerID, nodeIP string }{
+		"k3s, no address of the machine":             {"", "k3s://worker-%d", "10.0.0.%d"},
+		"k3s, addresses of another network":          {"192.168.7.%d", "k3s://worker-%d", "10.0.0.%d"},
+		"kind":                                       {"192.168.7.%d", "kind://docker/kind/worker-%d", "172.18.0.%d"},
+		"no provider ID, addresses of other network": {"192.168.7.%d", "", "10.0.0.%d"},
+		"no provider ID, IPv6 node":                  {"192.168.7.%d", "", "fd00::%d"},
+		"no provider ID, no address of the machine":  {"", "", "10.0.0.%d"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			number := func(format string, i int) string {
+				if strings.Contains(format, "%d") {
+					return fmt.Sprintf(format, i)
+				}
+				return format
+			}
+			var machines []api.Machine
+			var nodes []*corev1.Node
+			for i := 1; i <= 3; i++ {
+				machines = append(machines, machine(i, api.Running, number(tt.machineIP, i)))
+				nodes = append(nodes, node(fmt.Sprint("worker-", i), number(tt.providerID, i), number(tt.nodeIP, i)))
+			}
+			d, err := decide(ask(1, machines, nodes))
+			if err != nil || len(d.Victims) > 0 || len(d.Passed) != 3 || d.Passed[0].Rule != ruleDoubt {
+				t.Errorf("victims %q, passed %+v, %v; want none to go", victims(d), d.Passed, err)
+			}
+		})
+	}
+}
+
 func TestI5MachinesWithoutANodeKeepTheMinimumOfTheirGroup(t *testing.T) {
 	machines := []api.Machine{machine(1, api.Running, ""), machine(2, api.Running, ""), machine(3, api.Pending, ""), machine(4, api.Pending, "")}
-	nodes := []*corev1.Node{node("a", "openstack:///"+uuid(1), ""), node("b", "openstack:///"+uuid(2), "")}
+	nodes := []*corev1.Node{node("n1", "openstack:///"+uuid(1), ""), node("n2", "openstack:///"+uuid(2), "")}
 	q := ask(2, machines, nodes)
-	q.rules.Groups = []placement.Group{{Name: "g", Nodes: []string{"a", "b"}, MinSize: 3}}
+	q.rules.Groups = []placement.Group{{Name: "g", Nodes: []string{"n1", "n2"}, MinSize: 3}}
 	q.choose = func(int, placement.Policy, placement.Options) (*placement.Selection, error) {
 		return &placement.Selection{}, nil
 	}
@@ -245,6 +307,56 @@ func TestWhoIsNotToGoDoesNotAndCountsAllTheSame(t *testing.T) {
 		if !strings.Contains(d.reasons(), want) {
 			t.Errorf("%s does not say %q", d.reasons(), want)
 		}
+	}
+}
+
+// TestI4AMachineGoesOnlyIfItsCloudCanConfirmThatItIsItsNodes: the retirement of any other would be refused.
+func TestI4AMachineGoesOnlyIfItsCloudCanConfirmThatItIsItsNodes(t *testing.T) {
+	running := func(id, ip string) api.Machine {
+		m := machine(1, api.Running, ip)
+		m.ID = id
+		return m
+	}
+	elsewhere := func(m api.Machine) api.Machine { m.Metadata = []byte(`{"host":{"fqdn":"Node-7"}}`); return m }
+	for name, tt := range map[string]struct {
+		machine      api.Machine
+		node         *corev1.Node
+		computerName string // where it is
+		why          string // empty is that it can go
+		names        string // the machine to the retirement
+	}{
+		"by provider ID": {machine(1, api.Running, ""), node("n1", "openstack://R/"+uuid(1), ""), "", "", "openstack://R/" + uuid(1)},
+		"by address":     {machine(1, api.Running, "10.0.0.1"), node("n1", "", "10.0.0.1"), "", "", "openstack:///" + uuid(1)},
+		"by name":        {machine(1, api.Running, ""), node("n1", "", "10.0.0.1"), "", "", "openstack:///" + uuid(1)},
+		"by a name that is where the pool says": {
+			elsewhere(machine(1, api.Running, "")), node("node-7", "", ""), "host.fqdn", "", "openstack:///" + uuid(1),
+		},
+		"by address, and of other names": {
+			machine(1, api.Running, "10.0.0.1"), node("worker", "", "10.0.0.1"), "", `has the name "` + uuid(1) + `" and the computer name "n1"`, "",
+		},
+		"by provider ID, and of other names": {machine(1, api.Running, ""), node("worker", "openstack:///"+uuid(1), ""), "", "neither of which is the node's name", ""},
+		"a spot request that does not say its instance": {
+			running("sir-1", "10.0.0.1"), node("n1", "aws:///eu-west-1a/i-01234567", "10.0.0.1"), "", `the node's provider ID is "aws:///eu-west-1a/i-01234567", by which`, "",
+		},
+		"a node of another kind":     {machine(1, api.Running, "10.0.0.1"), node("n1", "kind://docker/kind/n1", "10.0.0.1"), "", "that of its machine " + uuid(1) + " is openstack:///", ""},
+		"a machine of no known kind": {running("pod-1", ""), node("pod-1", "", ""), "", "neither the node nor its machine pod-1 says", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			nodes := []*corev1.Node{tt.node}
+			q := ask(0, []api.Machine{tt.machine}, nodes)
+			paired := Pair([]api.Machine{tt.machine}, nodes, proxied{computerName: tt.computerName})
+			q.pairing = &paired
+			d, err := decide(q)
+			if err != nil || paired.Members[0].Node == nil {
+				t.Fatalf("%+v, %v; want it paired", paired, err)
+			}
+			if tt.why == "" && (len(d.Victims) != 1 || paired.Members[0].ProviderID != tt.names) {
+				t.Errorf("%s; retired as %q, want %q", d.reasons(), paired.Members[0].ProviderID, tt.names)
+			}
+			if tt.why != "" && (len(d.Victims) > 0 || !strings.Contains(d.reasons(), tt.why) || !strings.Contains(d.reasons(), ruleUnconfirmed)) {
+				t.Errorf("victims %+v, %s; want it to say %q", d.Victims, d.reasons(), tt.why)
+			}
+		})
 	}
 }
 

@@ -132,11 +132,11 @@ func TestFaultWithoutExternalIDsAllIsPassedOnUnguarded(t *testing.T) {
 			s.pool.size = 2
 			for i := 1; i <= 2; i++ {
 				s.pool.add(machine(i, api.Running, ""))
-				said := 0
 				if paired {
-					said = i
+					s.node(fmt.Sprint("n", i), i)
+				} else {
+					s.node(fmt.Sprint("worker-", i), 0)
 				}
-				s.node(fmt.Sprint("n", i), said)
 			}
 			a := s.replica("a")
 			front := s.served(a)

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -18,7 +19,9 @@ import (
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/cloud"
+	provider "github.com/slipway-dev/slipway/internal/cloud/cloudpool"
 	"github.com/slipway-dev/slipway/internal/cloudpool/api"
+	"github.com/slipway-dev/slipway/internal/cloudpool/machineid"
 	"github.com/slipway-dev/slipway/internal/protection"
 )
 
@@ -36,6 +39,7 @@ type Native struct {
 	name     string // the NodeGroup's
 	group    string // the cloud's
 	provider cloud.Provider
+	others   []cloud.Provider // those that are configured beside it
 	cluster  *Cluster
 	refresh  time.Duration
 	// namespace is where a ConfigMap says whether the pool is started.
@@ -59,22 +63,53 @@ func newNative(ctx context.Context, c *Cluster, name, namespace string, refresh 
 	if err := c.objects.Get(ctx, client.ObjectKey{Name: name}, &g); err != nil {
 		return nil, fmt.Errorf("--native: NodeGroup %s: %w", name, err)
 	}
-	provider := clouds[g.Spec.Cloud.Provider]
-	if provider == nil {
+	own := clouds[g.Spec.Cloud.Provider]
+	if own == nil {
 		return nil, fmt.Errorf("--native: NodeGroup %s is in the cloud %q, which --cloud-config does not name", name, g.Spec.Cloud.Provider)
 	}
-	return &Native{name: name, group: g.Spec.Cloud.Group, provider: provider, cluster: c, refresh: refresh, namespace: namespace}, nil
+	n := &Native{name: name, group: g.Spec.Cloud.Group, provider: own, cluster: c, refresh: refresh, namespace: namespace}
+	for other, one := range clouds {
+		if other != g.Spec.Cloud.Provider {
+			n.others = append(n.others, one)
+		}
+	}
+	return n, nil
 }
 
 // Provider implements Backend.
 func (n *Native) Provider() (cloud.Provider, string) { return n.provider, n.group }
 
-// Identity implements Backend: the ID in the pool is the provider's.
-func (n *Native) Identity(m *api.Machine) (string, bool) { return m.ID, true }
+// Identity implements Backend: the ID in the pool is the provider's. One of a cloudpool's own, which no Node has, says nothing.
+func (n *Native) Identity(m *api.Machine) (string, bool) {
+	return m.ID, !strings.HasPrefix(m.ID, provider.Name+"://")
+}
 
 // NodeIdentity implements Backend.
 func (n *Native) NodeIdentity(providerID string) (string, error) {
 	return n.provider.Normalize(providerID)
+}
+
+// Elsewhere implements Backend. An ID that the group's own cloud does not answer for may be of one of its machines.
+func (n *Native) Elsewhere(identity, providerID string) bool {
+	if _, err := n.provider.Normalize(providerID); cloud.IsUnanswered(err) {
+		return false
+	}
+	if machineid.Elsewhere(identity, providerID) {
+		return true
+	}
+	mine, _, _ := strings.Cut(identity, "://")
+	theirs, _, found := strings.Cut(providerID, "://")
+	return found && theirs != mine && slices.ContainsFunc(n.others, func(other cloud.Provider) bool {
+		_, err := other.Normalize(providerID)
+		return err == nil
+	})
+}
+
+// Names implements Backend.
+func (n *Native) Names(m *api.Machine) (name, computerName string) {
+	var has nativeMetadata
+	_ = json.Unmarshal(m.Metadata, &has) // it is this pool's own
+	return has.Name, has.ComputerName
 }
 
 // KeepsRejected implements Backend: what the cloud has failed to make is there until it is deleted.
@@ -119,6 +154,13 @@ type nativeMachine struct {
 	detached bool
 }
 
+// nativeMetadata is what a machine's description has beside what the API names.
+type nativeMetadata struct {
+	Name         string `json:"name"`
+	ComputerName string `json:"computerName"`
+	Message      string `json:"message,omitempty"`
+}
+
 // providerNames are clouds as the API's users know them.
 var providerNames = map[string]string{"azure": "Azure", "openstack": "OpenStack"}
 
@@ -132,11 +174,7 @@ func (n *Native) machine(i *cloud.Instance, node *corev1.Node) nativeMachine {
 	if !i.Created.IsZero() {
 		m.LaunchTime = &i.Created
 	}
-	metadata := map[string]any{"name": i.Name, "computerName": i.ComputerName}
-	if i.Message != "" {
-		metadata["message"] = i.Message
-	}
-	m.Metadata, _ = json.Marshal(metadata) //nolint:errchkjson // two or three strings
+	m.Metadata, _ = json.Marshal(nativeMetadata{i.Name, i.ComputerName, i.Message}) //nolint:errchkjson // three strings
 	if i.State == cloud.Stopped {
 		m.ServiceState = api.OutOfService
 	}

@@ -31,6 +31,7 @@ type group struct {
 	refuses  error
 	deleted  []string
 	silent   string // the provider ID of which it does not say whose it is
+	strict   bool   // it knows its own provider IDs alone
 }
 
 func (*group) Name() string { return "openstack" }
@@ -38,6 +39,9 @@ func (*group) Name() string { return "openstack" }
 func (g *group) Normalize(id string) (string, error) {
 	if id == g.silent {
 		return "", &cloud.UnansweredError{Err: errors.New("the plugin hangs")}
+	}
+	if g.strict && !strings.HasPrefix(id, "openstack:///") {
+		return "", &cloud.RefusedError{Reason: cloud.Invalid, Err: errors.New("want openstack:///UUID")}
 	}
 	return id, nil
 }
@@ -126,6 +130,36 @@ func TestAMachineThatItsCloudCallsFailedIsThereAndCanGo(t *testing.T) {
 		s.retired(s.retirements()[0].Name, func(rt *v1alpha1.NodeRetirement) { rt.Status.Phase = v1alpha1.Succeeded })
 		if over, err := ticket.Wait(t.Context()); err != nil || over.Outcome.Result != Done {
 			t.Errorf("%+v, %v", over, err)
+		}
+	})
+}
+
+// TestI7ANodeThatSaysNothingKeepsANodeGroupsMachines, be it that its machine runs or that some change of it has failed.
+func TestI7ANodeThatSaysNothingKeepsANodeGroupsMachines(t *testing.T) {
+	serveNatively(t, 0, 10, func(t *testing.T, s *sim, g *group, pool *Native) {
+		g.strict = true
+		g.add(1, cloud.Running)
+		g.add(2, cloud.Failed)
+		for name, id := range map[string]string{"w1": "k3s://w1", "w2": "k3s://w2", "e": "aws:///eu-west-1a/i-01234567"} {
+			if _, err := s.kube.CoreV1().Nodes().Create(t.Context(), node(name, id, "10.0.0.1"), metav1.CreateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		a := s.replica("a", func(o *UpdaterOptions) { o.Backend = pool })
+		s.passes(time.Hour)
+		ends(t, a, Update{Kind: SetSize, DesiredSize: 0}, time.Hour, NotPossible, "machine-may-be-a-node", "k3s://w1")
+		for i := 1; i <= 2; i++ {
+			ends(t, a, Update{Kind: Terminate, MachineID: "openstack:///" + uuid(i)}, time.Hour, NotPossible, "machine-may-be-a-node", "k3s://w1")
+		}
+		if len(g.deleted) > 0 {
+			t.Errorf("deleted %v", g.deleted)
+		}
+		if pool.Elsewhere("openstack:///"+uuid(1), "weird://x") || pool.Elsewhere("openstack:///"+uuid(1), "openstack:///"+uuid(9)) {
+			t.Error("a node of no known cloud, and one of the same, are taken for those of another")
+		}
+		pool.others = []cloud.Provider{&group{}}
+		if !pool.Elsewhere("openstack:///"+uuid(1), "weird://x") {
+			t.Error("a node of another cloud that is configured may be a machine of this one")
 		}
 	})
 }

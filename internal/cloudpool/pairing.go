@@ -13,7 +13,6 @@ import (
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/cloudpool/api"
-	"github.com/slipway-dev/slipway/internal/cloudpool/machineid"
 )
 
 // Pairing says which machine is which node.
@@ -30,6 +29,11 @@ type Member struct {
 	Node    *corev1.Node
 	// By is how they were paired.
 	By pairedBy
+	// ProviderID is what the retirement of the node has for its machine: the node's own or, where it has none, the machine's.
+	ProviderID string
+	// Unconfirmed is, for a machine with a node, why its cloud could not confirm that it is the node's, so that a retirement would
+	// be refused; empty when it may.
+	Unconfirmed string
 	// Doubt is, for a machine without a node, why one of the nodes may be it nevertheless; empty when none can.
 	Doubt string
 }
@@ -93,6 +97,8 @@ func retiring(members []Member, retirements []v1alpha1.NodeRetirement, ids ident
 type identities interface {
 	Identity(m *api.Machine) (string, bool)
 	NodeIdentity(providerID string) (string, error)
+	Elsewhere(identity, providerID string) bool
+	Names(m *api.Machine) (name, computerName string)
 	KeepsRejected() bool
 }
 
@@ -113,10 +119,16 @@ type matcher struct {
 type machineFacts struct {
 	*api.Machine
 	identity  string // empty when it has none
-	names     []string
 	addresses []netip.Addr
 	node      *nodeFacts
 	by        pairedBy
+
+	name, computerName string
+}
+
+// named reports that one of a machine's names is a node's.
+func (m *machineFacts) named(node string) bool {
+	return strings.EqualFold(m.name, node) || strings.EqualFold(m.computerName, node)
 }
 
 type nodeFacts struct {
@@ -133,9 +145,7 @@ func Pair(machines []api.Machine, nodes []*corev1.Node, ids identities) Pairing 
 	m.pairByIdentity()
 	m.contradictions()
 	m.pairByFallback(byAddress, func(machine *machineFacts, node *nodeFacts) bool { return meet(machine.addresses, node.addresses) })
-	m.pairByFallback(byName, func(machine *machineFacts, node *nodeFacts) bool {
-		return slices.Contains(machine.names, strings.ToLower(node.Name))
-	})
+	m.pairByFallback(byName, func(machine *machineFacts, node *nodeFacts) bool { return machine.named(node.Name) })
 	return m.pairing()
 }
 
@@ -148,11 +158,7 @@ func newMatcher(machines []api.Machine, nodes []*corev1.Node, ids identities) *m
 		}
 		f := &machineFacts{Machine: machine, addresses: addresses(slices.Concat(machine.PrivateIPs, machine.PublicIPs))}
 		f.identity, _ = ids.Identity(machine)
-		for _, name := range []string{machineid.Name(machine), machineid.ComputerName(machine, "")} {
-			if name != "" {
-				f.names = append(f.names, strings.ToLower(name))
-			}
-		}
+		f.name, f.computerName = ids.Names(machine)
 		for _, a := range f.addresses {
 			m.byAddress[a] = append(m.byAddress[a], f)
 		}
@@ -279,6 +285,7 @@ func (m *matcher) pairing() Pairing {
 		member := Member{Machine: machine.Machine}
 		if machine.node != nil {
 			member.Node, member.By = machine.node.Node, machine.by
+			member.ProviderID, member.Unconfirmed = cmp.Or(member.Node.Spec.ProviderID, machine.identity), unconfirmed(machine)
 		} else {
 			member.Doubt = m.doubt(machine)
 		}
@@ -287,7 +294,27 @@ func (m *matcher) pairing() Pairing {
 	return out
 }
 
-// doubt says why a machine without a node may be one of the nodes nevertheless.
+// unconfirmed says why the cloud could not confirm that a machine is the node's that it is paired with.
+func unconfirmed(machine *machineFacts) string {
+	node := machine.node
+	switch {
+	case node.Spec.ProviderID == "" && machine.identity == "":
+		return "neither the node nor its machine " + machine.ID + " says by which provider ID a cloud knows it"
+	case node.Spec.ProviderID != "" && machine.identity == "":
+		return fmt.Sprintf("the node's provider ID is %.200q, by which its machine %s is not known, so that its cloud cannot confirm it",
+			node.Spec.ProviderID, machine.ID)
+	case node.Spec.ProviderID != "" && machine.identity != node.identity:
+		return fmt.Sprintf("the node's provider ID is %.200q, and that of its machine %s is %s, so that its cloud cannot confirm it",
+			node.Spec.ProviderID, machine.ID, machine.identity)
+	case !machine.named(node.Name):
+		return fmt.Sprintf("its machine %s has the name %q and the computer name %q, neither of which is the node's name, so that its cloud "+
+			"cannot confirm it", machine.ID, machine.name, machine.computerName)
+	}
+	return ""
+}
+
+// doubt says why a machine without a node may be one of the nodes nevertheless. A node is another machine only by what its
+// provider ID says: its address may be of a network that the pool does not list (I7).
 func (m *matcher) doubt(machine *machineFacts) string {
 	unmet := machine.State == api.Requested && machine.identity == ""
 	for _, node := range m.nodes {
@@ -297,10 +324,13 @@ func (m *matcher) doubt(machine *machineFacts) string {
 		case unmet: // its cloud may have met it since it was observed
 			return fmt.Sprintf("node %s, which has come since it was asked for, may be it", node.Name)
 		case machine.identity != "" && node.identity != "":
-		case machine.identity != "" && otherScheme(machine.identity, node.Spec.ProviderID):
-		case len(machine.addresses) > 0 && len(node.addresses) > 0: // pairing by address has looked
+		case machine.identity != "" && m.ids.Elsewhere(machine.identity, node.Spec.ProviderID):
+		case node.Spec.ProviderID == "":
+			return fmt.Sprintf("node %s, which has no provider ID, may be it", node.Name)
+		case node.identity == "":
+			return fmt.Sprintf("node %s, whose provider ID %.200q does not say which machine it is, may be it", node.Name, node.Spec.ProviderID)
 		default:
-			return fmt.Sprintf("node %s, which has the provider ID %q, may be it", node.Name, node.Spec.ProviderID)
+			return fmt.Sprintf("node %s, which says that it is %s, may be it", node.Name, node.identity)
 		}
 	}
 	return ""
@@ -312,11 +342,4 @@ const clockSkew = time.Minute
 // younger reports that a node may have come after a machine was asked for. When that was may be unknown.
 func younger(node *nodeFacts, machine *machineFacts) bool {
 	return machine.RequestTime == nil || node.CreationTimestamp.After(machine.RequestTime.Add(-clockSkew))
-}
-
-// otherScheme reports a provider ID of another cloud.
-func otherScheme(identity, providerID string) bool {
-	mine, _, _ := strings.Cut(identity, "://")
-	theirs, _, found := strings.Cut(providerID, "://")
-	return found && theirs != "" && !strings.EqualFold(mine, theirs)
 }

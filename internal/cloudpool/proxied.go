@@ -13,6 +13,8 @@ import (
 type proxied struct {
 	provider *provider.Provider
 	group    string
+	// computerName is where a machine's metadata has its host name; empty is where its cloud has it.
+	computerName string
 }
 
 var _ Backend = proxied{}
@@ -69,6 +71,16 @@ func (proxied) NodeIdentity(providerID string) (string, error) {
 		return "", err
 	}
 	return id.String(), nil
+}
+
+// Elsewhere implements Backend.
+func (proxied) Elsewhere(identity, providerID string) bool {
+	return machineid.Elsewhere(identity, providerID)
+}
+
+// Names implements Backend.
+func (p proxied) Names(m *api.Machine) (name, computerName string) {
+	return machineid.Name(m), machineid.ComputerName(m, p.computerName)
 }
 
 // KeepsRejected implements Backend: a server knows no machine that was rejected.

@@ -179,7 +179,11 @@ func proxiedFront(ctx context.Context, pools *provider.Provider, name string) (*
 	if err != nil {
 		return nil, fmt.Errorf("--pool: %s: %w", name, err)
 	}
-	return &Front{Name: name, Backend: proxied{pools, name}, URL: u, Transport: pools.Transport()}, nil
+	computerName, err := pools.ComputerName(ctx, name)
+	if err != nil {
+		return nil, fmt.Errorf("--pool: %s: %w", name, err)
+	}
+	return &Front{Name: name, Backend: proxied{pools, name, computerName}, URL: u, Transport: pools.Transport()}, nil
 }
 
 // maxPoolName is the longest name of a pool, in bytes: it is part of the value of a label of the pool's Lease, of 63 at most.

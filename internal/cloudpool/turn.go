@@ -497,7 +497,7 @@ func (u *Updater) let(ctx context.Context, up *Update, w *world, machine string,
 	if m.Node == nil {
 		return u.letWithoutNode(ctx, up, t, save)
 	}
-	t.Node, t.NodeUID, t.ProviderID = m.Node.Name, string(m.Node.UID), m.Node.Spec.ProviderID
+	t.Node, t.NodeUID, t.ProviderID = m.Node.Name, string(m.Node.UID), m.ProviderID
 	t.Retirement = retirementName(up.ID, t.Node)
 	up.Turns = append(up.Turns, t)
 	if err := save(); err != nil {
@@ -684,11 +684,8 @@ func (u *Updater) judgeMachine(ctx context.Context, up *Update) error {
 
 // refusalOf judges one machine; nil means that it can go.
 func (u *Updater) refusalOf(w *world, m *Member, up *Update) (*Passed, error) {
-	q := question{registration: u.o.Pace.Registration, now: time.Now()}
+	q := question{registration: u.o.Pace.Registration, now: time.Now(), disposed: up.Kind == Dispose}
 	rule, text := hold(m, &q)
-	if up.Kind == Dispose && rule == ruleNotEvictable {
-		rule = "" // it is what the request says
-	}
 	p := &Passed{Machine: m.Machine.ID, Rule: rule, Text: text}
 	if m.Node != nil {
 		p.Node = m.Node.Name

@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	clienttesting "k8s.io/client-go/testing"
@@ -347,6 +348,86 @@ func TestAMachineThatHasNotRegisteredForLongCanBeTerminated(t *testing.T) {
 			s.pool.add(m)
 			s.pool.size = 2
 			ends(t, s.replica("a"), Update{Kind: Terminate, MachineID: uuid(2), Decrement: true}, time.Minute, want)
+		})
+	}
+}
+
+// TestI7ARunningMachineOfANodeThatSaysNothingIsNotTerminated has a node whose provider ID is of no known cloud and whose
+// address is of a network that the pool does not list.
+func TestI7ARunningMachineOfANodeThatSaysNothingIsNotTerminated(t *testing.T) {
+	simulate(t, 0, func(t *testing.T, s *sim) {
+		s.pool.add(machine(3, api.Running, "192.168.7.3"))
+		s.pool.size = 1
+		silent := node("worker-3", "k3s://worker-3", "10.0.0.3")
+		if _, err := s.kube.CoreV1().Nodes().Create(t.Context(), silent, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		a := s.replica("a")
+		s.passes(time.Second)
+		why := `machine-may-be-a-node`
+		ends(t, a, Update{Kind: SetSize, DesiredSize: 0}, time.Hour, NotPossible, why, "node worker-3", "k3s://worker-3")
+		ends(t, a, Update{Kind: Terminate, MachineID: uuid(3), Decrement: true}, time.Hour, NotPossible, why, "node worker-3", "k3s://worker-3")
+		ends(t, a, Update{Kind: Dispose, MachineID: uuid(3)}, time.Hour, NotPossible, why, "node worker-3")
+		if asked := s.pool.requests(); len(asked) > 0 || len(s.retirements()) > 0 {
+			t.Errorf("the pool was asked %q, and there are %d retirements; want nothing done", asked, len(s.retirements()))
+		}
+	})
+}
+
+// TestI4ANodeThatDoesNotSayItsMachineGoesWithTheOneThatItIsPairedWith has one of two such nodes named like no machine: its
+// retirement would be refused, and none is made.
+func TestI4ANodeThatDoesNotSayItsMachineGoesWithTheOneThatItIsPairedWith(t *testing.T) {
+	simulate(t, 0, func(t *testing.T, s *sim) {
+		for i, name := range []string{"n1", "worker"} {
+			s.pool.add(machine(i+1, api.Running, fmt.Sprint("10.0.0.", i+1)))
+			anonymous := node(name, "", fmt.Sprint("10.0.0.", i+1))
+			anonymous.UID = types.UID(name)
+			if _, err := s.kube.CoreV1().Nodes().Create(t.Context(), anonymous, metav1.CreateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s.pool.size = 2
+		a := s.replica("a")
+		s.passes(time.Second)
+		for _, up := range []Update{{Kind: Terminate, MachineID: uuid(2)}, {Kind: Dispose, MachineID: uuid(2)}} {
+			ends(t, a, up, time.Minute, NotPossible, "machine-not-confirmed", `computer name "n2"`)
+		}
+		if n := len(s.retirements()); n != 0 {
+			t.Fatalf("%d retirements, want none", n)
+		}
+		ticket := begun(t, a, Update{Kind: SetSize, DesiredSize: 0})
+		s.passes(5 * time.Second)
+		if rts := s.retirements(); len(rts) != 1 || rts[0].Spec.NodeName != "n1" || rts[0].Spec.ProviderID != "openstack:///"+uuid(1) {
+			t.Fatalf("%+v; want n1 alone, and its machine", rts)
+		}
+		s.manage()
+		over, err := ticket.Wait(t.Context())
+		if err != nil || over.Outcome.Result != Partly || over.Outcome.Removed != 1 || !strings.Contains(over.Outcome.Detail, "machine-not-confirmed") {
+			t.Errorf("%+v, %v", over.Outcome, err)
+		}
+	})
+}
+
+// TestI1WhoMakesAMachineDisposableHasItGoOnlyWhereItMay has one that may be a node, and one that may be about to register, which
+// the pool keeps so far.
+func TestI1WhoMakesAMachineDisposableHasItGoOnlyWhereItMay(t *testing.T) {
+	for rule, launched := range map[string]time.Duration{"machine-may-be-a-node": time.Hour, "machine-may-register": 0} {
+		t.Run(rule, func(t *testing.T) {
+			simulate(t, 0, func(t *testing.T, s *sim) {
+				kept, at := machine(1, api.Running, ""), time.Now().Add(-launched)
+				kept.Membership, kept.LaunchTime = &api.MembershipStatus{Active: true}, &at
+				s.pool.add(kept)
+				s.pool.size = 1
+				if rule == "machine-may-be-a-node" {
+					s.node("worker", 0)
+				}
+				a := s.replica("a")
+				s.passes(time.Second)
+				ends(t, a, Update{Kind: Dispose, MachineID: uuid(1)}, time.Minute, NotPossible, rule)
+				if asked := s.pool.requests(); len(asked) > 0 {
+					t.Errorf("the pool was asked %q", asked)
+				}
+			})
 		})
 	}
 }

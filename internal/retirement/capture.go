@@ -1,12 +1,15 @@
 package retirement
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -26,7 +29,10 @@ func (p *passage) capture(ctx context.Context) error {
 		return err
 	}
 	if p.rt.Status.Captured != nil {
-		return p.recall(ctx)
+		if err := p.recall(ctx); err != nil {
+			return err
+		}
+		return p.sameStill()
 	}
 	captured, err := p.identify(ctx)
 	if err != nil {
@@ -37,6 +43,9 @@ func (p *passage) capture(ctx context.Context) error {
 	}
 	instance, err := p.confirmed(ctx, captured.ProviderID)
 	switch {
+	case cloud.IsNotFound(err) && p.unsaid():
+		return end(NotConfirmed, "spec.providerID: the cloud says that there is no machine %s, and the Node's own spec.providerID is empty: "+
+			"that the machine was the Node's is not known", captured.ProviderID)
 	case cloud.IsNotFound(err) && ready(p.node):
 		return blocked(p.c.o.Pace.Poll, reason(Disagreement, "", "the cloud says that there is no machine %s, and the Node is Ready",
 			captured.ProviderID))
@@ -85,7 +94,7 @@ func (p *passage) identify(ctx context.Context) (v1alpha1.Captured, error) {
 	captured := v1alpha1.Captured{ProviderID: spec.ProviderID}
 	if p.node != nil {
 		captured.NodeUID = types.UID(p.node.UID)
-		captured.ProviderID = p.node.Spec.ProviderID
+		captured.ProviderID = cmp.Or(p.node.Spec.ProviderID, spec.ProviderID)
 	}
 	switch {
 	case p.node == nil && spec.ProviderID == "":
@@ -97,7 +106,7 @@ func (p *passage) identify(ctx context.Context) (v1alpha1.Captured, error) {
 	case p.node != nil && isControlPlane(p.node.Labels):
 		return captured, end(ControlPlane, "the node is one of the control plane's, which are not retired")
 	case captured.ProviderID == "":
-		return captured, end(NoProviderID, "the Node's spec.providerID is empty, so that its machine is not known")
+		return captured, end(NoProviderID, "the Node's spec.providerID is empty, and so is the NodeRetirement's, so that its machine is not known")
 	}
 	if err := p.findGroup(ctx); err != nil {
 		return captured, err
@@ -109,19 +118,27 @@ func (p *passage) identify(ctx context.Context) (v1alpha1.Captured, error) {
 		return captured, err
 	}
 	captured.Provider = p.cloud.Name()
-	return captured, p.sameMachine(captured.ProviderID)
+	return captured, p.sameMachine(ctx, captured.ProviderID)
 }
 
-// sameMachine checks that the spec and the Node name one machine.
-func (p *passage) sameMachine(providerID string) error {
+// unsaid reports a Node that does not say which machine it is, as in a cluster without a cloud controller.
+func (p *passage) unsaid() bool { return p.node != nil && p.node.Spec.ProviderID == "" }
+
+// sameMachine checks that the spec and the Node name one machine. Of a Node that names none, no other Node may say that the
+// machine is its.
+func (p *passage) sameMachine(ctx context.Context, providerID string) error {
 	is, err := p.cloud.Normalize(providerID)
 	if cloud.IsUnanswered(err) {
 		return err
 	}
-	if err != nil {
+	switch {
+	case err != nil && (p.unsaid() || p.node == nil):
+		return end(ForeignMachine, "spec.providerID: %s", err)
+	case err != nil:
 		return end(ForeignMachine, "spec.providerID of the Node: %s", err)
-	}
-	if p.rt.Spec.ProviderID == "" {
+	case p.unsaid():
+		return p.nobodyElses(ctx, is)
+	case p.rt.Spec.ProviderID == "":
 		return nil
 	}
 	want, err := p.cloud.Normalize(p.rt.Spec.ProviderID)
@@ -135,6 +152,46 @@ func (p *passage) sameMachine(providerID string) error {
 		return end(ProviderMismatch, "the Node's machine is %s, and spec.providerID names %s", is, want)
 	}
 	return nil
+}
+
+// nobodyElses checks that no Node says that it is a machine.
+func (p *passage) nobodyElses(ctx context.Context, machine string) error {
+	var nodes corev1.NodeList
+	if err := p.c.o.Client.List(ctx, &nodes); err != nil {
+		return fmt.Errorf("other nodes: %w", err)
+	}
+	for i := range nodes.Items {
+		n := &nodes.Items[i]
+		if n.Spec.ProviderID == "" {
+			continue
+		}
+		is, err := p.cloud.Normalize(n.Spec.ProviderID)
+		if cloud.IsUnanswered(err) {
+			return fmt.Errorf("node %s: %w", n.Name, err)
+		}
+		if err == nil && is == machine {
+			return end(ProviderMismatch, "spec.providerID names %s, which the Node %s says that it is", machine, n.Name)
+		}
+	}
+	return nil
+}
+
+// sameStill checks that a Node which has come to say its machine since it was captured, as when a cloud controller has come up,
+// says the one that was captured (I4).
+func (p *passage) sameStill() error {
+	captured := p.rt.Status.Captured.ProviderID
+	if p.node == nil || p.unsaid() || p.node.Spec.ProviderID == captured || p.reached(v1alpha1.NodeDeleted) {
+		return nil
+	}
+	is, err := p.cloud.Normalize(p.node.Spec.ProviderID)
+	want, unread := p.cloud.Normalize(captured)
+	switch {
+	case cloud.IsUnanswered(err), cloud.IsUnanswered(unread):
+		return errors.Join(err, unread)
+	case err == nil && unread == nil && is == want:
+		return nil
+	}
+	return end(ProviderMismatch, "the Node says by now that its machine is %s, and %s was captured", p.node.Spec.ProviderID, captured)
 }
 
 func (p *passage) findGroup(ctx context.Context) error {

@@ -359,6 +359,39 @@ func TestMachinesWithoutANodeCountAndGoFirst(t *testing.T) {
 	}
 }
 
+// TestNodesThatDoNotSayTheirMachineGoWithTheOneOfTheirAddress has a cluster without a cloud controller. It is beside no other
+// test: a machine without a node of another one's pool could be one of these nodes.
+func TestNodesThatDoNotSayTheirMachineGoWithTheOneOfTheirAddress(t *testing.T) { //nolint:paralleltest // see above
+	f := newFixture(t, "anonymous", 3, options{nodes: emulator.ClusterNodes{Anonymous: true}})
+	t.Cleanup(func() {
+		err := f.Client().CoreV1().Nodes().DeleteCollection(context.Background(), metav1.DeleteOptions{},
+			metav1.ListOptions{LabelSelector: emulator.PoolLabel + "=" + f.name})
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	f.create(f.app("web", 2).Deployment())
+	f.manage()
+	f.serve("a")
+	ids := map[string]string{}
+	for _, m := range f.pool.Machines() {
+		ids[m.NodeName] = m.ProviderID
+	}
+	f.want(f.post("/pool/terminate", termination(f.machine(0), true)), http.StatusOK)
+	f.left(1, 2)
+	f.want(f.post("/pool/size", size(1)), http.StatusOK)
+	f.awaitSettled(1)
+	records := f.records()
+	if len(records) != 2 {
+		t.Errorf("%d retirements, want 2", len(records))
+	}
+	for _, rt := range records {
+		if is := rt.Status.Captured; rt.Status.Phase != v1alpha1.Succeeded || is == nil || is.ProviderID != ids[rt.Spec.NodeName] {
+			t.Errorf("the retirement of %s: %s: %s; captured %+v, want %s", rt.Spec.NodeName, rt.Status.Phase, rt.Status.Message, is, ids[rt.Spec.NodeName])
+		}
+	}
+}
+
 func (f *fixture) states() map[emulator.State]int {
 	states := map[emulator.State]int{}
 	for _, m := range f.pool.Machines() {

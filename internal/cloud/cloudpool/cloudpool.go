@@ -193,6 +193,15 @@ func (p *Provider) URL(ctx context.Context, group string) (*url.URL, error) {
 	return found.url, nil
 }
 
+// ComputerName is [PoolConfig].ComputerName of a pool: [*cloud.NotFoundError] when there is no such pool.
+func (p *Provider) ComputerName(ctx context.Context, group string) (string, error) {
+	found, err := p.pool(ctx, group)
+	if err != nil {
+		return "", err
+	}
+	return found.config.ComputerName, nil
+}
+
 // Transport is how the servers are reached, with credentials on every request.
 func (p *Provider) Transport() http.RoundTripper { return p.http.Transport }
 

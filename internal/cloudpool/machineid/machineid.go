@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/url"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/slipway-dev/slipway/internal/cloud/azure/providerid"
@@ -114,6 +115,14 @@ func gceID(path string, wrong func(string) (ID, error)) (ID, error) {
 func azureID(id providerid.ID) ID {
 	path, _ := strings.CutPrefix(id.String(), schemeAzure+"://")
 	return ID{Scheme: schemeAzure, Scope: strings.ToLower(id.Subscription), key: path}
+}
+
+// Elsewhere reports a provider ID whose scheme is that of one of the clouds above, and another one than an identity's. No machine
+// of the one is a Node of the other, even where the rest of the ID cannot be read.
+func Elsewhere(identity, providerID string) bool {
+	mine, _, _ := strings.Cut(identity, "://")
+	theirs, _, found := strings.Cut(providerID, "://")
+	return found && theirs != mine && slices.Contains(schemes(), theirs)
 }
 
 // spotMetadata is what is read of a spot request's description.

@@ -1,0 +1,100 @@
+package retirement
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+)
+
+// says has a Node say which machine it is; nothing is a cluster without a cloud controller.
+func says(providerID string) func(*corev1.Node) {
+	return func(n *corev1.Node) { n.Spec.ProviderID = providerID }
+}
+
+// TestI4ANodeThatDoesNotSayItsMachineGoesWithTheOneThatIsNamed, and only with one that the cloud says is its.
+func TestI4ANodeThatDoesNotSayItsMachineGoesWithTheOneThatIsNamed(t *testing.T) {
+	for name, tt := range map[string]struct {
+		names string // spec.providerID
+		world func(*sim)
+		phase v1alpha1.Phase
+		code  string
+	}{
+		"its own":                      {"sim://a", nil, v1alpha1.Succeeded, ""},
+		"none":                         {"", nil, v1alpha1.Refused, NoProviderID},
+		"another one":                  {"sim://b", func(s *sim) { s.change("b", says("")) }, v1alpha1.Refused, NotConfirmed},
+		"one of another Node":          {"sim://b", nil, v1alpha1.Refused, ProviderMismatch},
+		"one of another cloud":         {"aws:///x", nil, v1alpha1.Refused, ForeignMachine},
+		"one that is not there":        {"sim://z", nil, v1alpha1.Refused, NotConfirmed},
+		"one that is not there either": {"sim://z", func(s *sim) { s.change("a", silent) }, v1alpha1.Refused, NotConfirmed},
+		"one of another Node, and of its name": {
+			"sim://b", func(s *sim) { s.machines["sim://b"].ComputerName = "a" }, v1alpha1.Refused, ProviderMismatch,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, ctx context.Context) {
+				s := ci(t)
+				s.change("a", says(""))
+				if tt.world != nil {
+					tt.world(s)
+				}
+				s.addPod("a", "web", nil)
+				s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a", ProviderID: tt.names})
+				rt := s.settled(ctx, s.controller(t), "r", time.Hour)
+				if rt.Status.Phase != tt.phase || EndedBy(rt) != tt.code {
+					t.Errorf("%s %q: %s, want %s %q", rt.Status.Phase, EndedBy(rt), rt.Status.Message, tt.phase, tt.code)
+				}
+				if tt.phase != v1alpha1.Succeeded {
+					s.isAsItWas(t, "a")
+					return
+				}
+				s.hasLeft(t, "a")
+				if c := rt.Status.Captured; c == nil || c.ProviderID != tt.names || c.InstanceName != "vm-a" {
+					t.Errorf("captured %+v", c)
+				}
+			})
+		})
+	}
+}
+
+// TestI4ANodeThatSaysItsMachineLaterGoesOnlyIfItIsTheOneThatWasCaptured has a cloud controller come up at the last moment
+// before each step that cannot be undone.
+func TestI4ANodeThatSaysItsMachineLaterGoesOnlyIfItIsTheOneThatWasCaptured(t *testing.T) {
+	for _, at := range []string{"evict", "delete node"} {
+		for said, phase := range map[string]v1alpha1.Phase{
+			"sim://a": v1alpha1.Succeeded, "sim://b": v1alpha1.Aborted, "k3s://a": v1alpha1.Aborted,
+		} {
+			t.Run(at+", "+said, func(t *testing.T) {
+				inBubble(t, func(t *testing.T, ctx context.Context) {
+					s := ci(t)
+					s.change("a", says(""))
+					s.addPod("a", "web", nil)
+					s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a", ProviderID: "sim://a"})
+					var done atomic.Bool
+					s.at = func(moment, request string) error {
+						if moment == "before" && request == at && done.CompareAndSwap(false, true) {
+							s.change("a", says(said))
+						}
+						return nil
+					}
+					rt := s.settled(ctx, s.controller(t), "r", time.Hour)
+					if rt.Status.Phase != phase || !done.Load() {
+						t.Errorf("%s %q: %s, want %s", rt.Status.Phase, EndedBy(rt), rt.Status.Message, phase)
+					}
+					if phase == v1alpha1.Succeeded {
+						s.hasLeft(t, "a")
+						return
+					}
+					if EndedBy(rt) != ProviderMismatch {
+						t.Errorf("ended by %q, want %s", EndedBy(rt), ProviderMismatch)
+					}
+					s.isAsItWas(t, "a")
+				})
+			})
+		}
+	}
+}
