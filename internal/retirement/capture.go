@@ -46,6 +46,11 @@ func (p *passage) capture(ctx context.Context) error {
 		return err
 	default:
 		p.captured = &instance
+		if p.node == nil {
+			if err := p.isNoNode(ctx, instance); err != nil {
+				return err
+			}
+		}
 	}
 	captured.InstanceName, captured.ComputerName, captured.UniqueID = instance.Name, instance.ComputerName, instance.UniqueID
 	p.rt.Status.Captured = &captured
