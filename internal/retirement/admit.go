@@ -22,6 +22,9 @@ func (p *passage) admit(ctx context.Context) error {
 	if p.admitted() {
 		return nil
 	}
+	if err := p.stillThere(ctx); err != nil {
+		return err
+	}
 	if p.rt.Status.MachineGone {
 		return p.admitNow(ctx, "the machine is gone already")
 	}
@@ -67,6 +70,19 @@ func (p *passage) admit(ctx context.Context) error {
 		return err
 	}
 	return p.admitNow(ctx, "within the group's bounds")
+}
+
+// stillThere ends a retirement whose Node somebody has deleted before it was admitted, unless the machine is gone as well.
+// Whoever did so may want the kubelet to register it anew, and no bound has let the machine go (I5).
+func (p *passage) stillThere(ctx context.Context) error {
+	if p.node != nil || p.rt.Status.Captured.NodeUID == "" || p.rt.Status.MachineGone {
+		return nil
+	}
+	if gone, err := p.machineGone(ctx); err != nil || gone {
+		return err
+	}
+	return end(BeingRemoved, "somebody else has deleted the Node, and its machine, which is there, is left to them: one without a Node "+
+		"is retired by giving its providerID and no nodeUID")
 }
 
 func (p *passage) admitted() bool {
@@ -123,7 +139,7 @@ func (p *passage) verdict(ctx context.Context, retirements []v1alpha1.NodeRetire
 	}
 	return budget.Evaluate(budget.Question{
 		Group: &p.group.Spec, CloudMinimum: p.group.Status.CloudMinimum, Nodes: nodes, Target: p.rt.Spec.NodeName,
-		Reason: p.rt.Spec.Reason, Now: time.Now(),
+		Outside: p.node == nil || !Selects(p.group, p.node.Labels), Reason: p.rt.Spec.Reason, Now: time.Now(),
 	}), nil
 }
 

@@ -51,6 +51,10 @@ var happenings = map[string]func(*sim){
 		s.change("a", silent)
 	},
 	"machine back": func(s *sim) { s.bringBack("a") },
+	"node registered anew": func(s *sim) {
+		s.drop("a")
+		time.AfterFunc(20*time.Second, func() { s.rename("a", "a") })
+	},
 	"node renamed": func(s *sim) { s.rename("a", "a.example.org") },
 	"node replaced": func(s *sim) {
 		if s.node("a").DeepCopy() != nil {
@@ -69,7 +73,8 @@ var happenings = map[string]func(*sim){
 func TestWhateverHappensNoInvariantIsBrokenAndItEnds(t *testing.T) {
 	names := []string{
 		"protected pod comes", "protection ends", "ordinary pod comes", "budget lets go", "uncordoned", "another tool",
-		"node silent", "machine gone", "machine back", "node replaced", "node renamed", "called off",
+		"node silent", "machine gone", "machine back", "node replaced", "node renamed",
+		"node registered anew", "called off",
 	}
 	rapid.Check(t, func(rt *rapid.T) {
 		f := fate{
@@ -122,7 +127,9 @@ func (f fate) play(t *testing.T) error {
 	s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a", Reason: v1alpha1.Idle})
 	s.at = f.faults(s)
 	for _, h := range f.Happens {
-		if h.What == "machine back" || h.What == "node renamed" { // not while the controller looks: no look is fresh enough for what comes right after it
+		switch h.What {
+		case "machine back", "node renamed", "node registered anew":
+			// Not while the controller looks: no look is fresh enough for what comes right after it.
 			h.After += time.Millisecond / 2
 		}
 		time.AfterFunc(h.After, func() { happenings[h.What](s) })
@@ -135,7 +142,9 @@ func (f fate) play(t *testing.T) error {
 	s.at = func(string, string) error { return nil }
 	s.mu.Unlock()
 	time.AfterFunc(10*time.Minute, func() { happenings["protection ends"](s) })
-	return s.judge(s.settled(ctx, s.controller(t), "r", 6*time.Hour), string(uid))
+	rt := s.settled(ctx, s.controller(t), "r", 6*time.Hour)
+	time.Sleep(time.Minute) // a kubelet may be about to register
+	return s.judge(rt, string(uid))
 }
 
 // live runs one process for so long. What it still sends after its death does not arrive.
