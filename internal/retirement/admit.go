@@ -72,14 +72,20 @@ func (p *passage) admit(ctx context.Context) error {
 	return p.admitNow(ctx, "within the group's bounds")
 }
 
-// stillThere ends a retirement whose Node somebody has deleted before it was admitted, unless the machine is gone as well.
-// Whoever did so may want the kubelet to register it anew, and no bound has let the machine go (I5).
+// stillThere finds out a machine that goes while its retirement waits: to clean up after it is due at once, and whoever else
+// would do so leaves it to the retirement. One whose Node somebody has deleted meanwhile, and which is there, is left to them:
+// they may want the kubelet to register it anew, and no bound has let the machine go (I5).
 func (p *passage) stillThere(ctx context.Context) error {
-	if p.node != nil || p.rt.Status.Captured.NodeUID == "" || p.rt.Status.MachineGone {
+	if ready(p.node) || p.rt.Status.Captured.NodeUID == "" || p.rt.Status.MachineGone {
 		return nil
 	}
-	if gone, err := p.machineGone(ctx); err != nil || gone {
-		return err
+	if p.captured == nil { // this walk has not read it
+		if gone, err := p.machineGone(ctx); err != nil || gone {
+			return err
+		}
+	}
+	if p.node != nil {
+		return nil
 	}
 	return end(BeingRemoved, "somebody else has deleted the Node, and its machine, which is there, is left to them: one without a Node "+
 		"is retired by giving its providerID and no nodeUID")
