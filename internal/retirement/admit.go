@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/notice"
 	"github.com/slipway-dev/slipway/internal/retirement/budget"
 )
 
@@ -118,6 +119,9 @@ func (p *passage) verdict(ctx context.Context, retirements []v1alpha1.NodeRetire
 	for i := range retirements {
 		o := &retirements[i]
 		past[o.UID] = pastReturn(o.Status.Phase)
+		if o.UID != p.rt.UID && Leaving(o) {
+			retiring[o.Spec.NodeName] = true
+		}
 		if o.UID != p.rt.UID && InFlight(o) && o.Status.Captured != nil {
 			leaving = append(leaving, admission{o.UID, o.Spec.NodeName, o.Status.Captured.Group})
 		}
@@ -154,7 +158,15 @@ func InFlight(rt *v1alpha1.NodeRetirement) bool {
 	return !rt.Status.Phase.Finished() && meta.IsStatusConditionTrue(rt.Status.Conditions, v1alpha1.RetirementAdmitted)
 }
 
-// NodesOf lists a group's nodes as its budgets count them. Retiring are the names of those whose retirement is in flight.
+// Leaving reports a retirement whose node does not stay: it is in flight, or the node's cloud has said that it takes the machine
+// away, with which the node will be gone before anybody is asked.
+func Leaving(rt *v1alpha1.NodeRetirement) bool {
+	of := rt.Spec.Notice
+	taken := of != nil && (of.Type == string(notice.Preempt) || of.Type == string(notice.Terminate))
+	return InFlight(rt) || taken && !rt.Status.Phase.Finished()
+}
+
+// NodesOf lists a group's nodes as its budgets count them. Retiring are the names of those that do not stay; see [Leaving].
 func NodesOf(ctx context.Context, reader client.Reader, g *v1alpha1.NodeGroup, retiring map[string]bool) ([]budget.Node, error) {
 	return nodesOf(ctx, reader, g, retiring, nil)
 }
