@@ -117,7 +117,7 @@ func readStatus(ctx context.Context, c client.Reader) (clusterStatus, error) {
 	retiring := map[string]bool{}
 	for i := range all.Items {
 		rt := &all.Items[i]
-		if retirement.InFlight(rt) {
+		if retirement.Leaving(rt) {
 			retiring[rt.Spec.NodeName] = true
 		}
 		if !rt.Status.Phase.Finished() {

@@ -77,8 +77,9 @@ func (n *Node) lastFailure() *v1alpha1.NodeRetirement {
 
 // counted is the node as budgets count it.
 func (n *Node) counted() budget.Node {
-	rt := n.open()
-	return budget.NodeOf(n.Object, rt != nil && retirement.InFlight(rt))
+	return budget.NodeOf(n.Object, slices.ContainsFunc(n.Retirements, func(rt v1alpha1.NodeRetirement) bool {
+		return n.isAbout(&rt) && retirement.Leaving(&rt)
+	}))
 }
 
 // rescuable reports whether a retirement can be called off without a machine being forgotten.

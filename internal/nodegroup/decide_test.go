@@ -262,6 +262,24 @@ func TestEveryDecisionIsOneSentence(t *testing.T) {
 	}
 }
 
+func kept(name string) Node {
+	n := node(name, "ci")
+	return Node{Object: &n, Keepers: Keepers{types.NamespacedName{Namespace: "ci", Name: "runner"}, 1}}
+}
+
+func TestI5ANodeThatItsCloudTakesAwayDoesNotStay(t *testing.T) {
+	for kind, want := range map[string]Verdict{"Preempt": Refused, "Terminate": Refused, "Reboot": Leaves} {
+		w := World{Group: group("ci"), Nodes: []Node{idle("a", "ci", 10*minute), kept("b"), kept("c")}, Now: noon}
+		w.Group.Spec.Minimum = 2
+		rt := open("b", v1alpha1.Pending, false)
+		rt.Spec.Reason, rt.Spec.Notice = v1alpha1.Notice, &v1alpha1.NoticeReference{Source: "azure", ID: "e1", Type: kind}
+		w.Nodes[1].Retirements = []v1alpha1.NodeRetirement{rt}
+		if d := decide(t, w)["a"]; d.Verdict != want {
+			t.Errorf("%s: %s: %s, want %s", kind, d.Verdict, Sentence(d.Reasons), want)
+		}
+	}
+}
+
 // TestACooldownBeginsAnewWhenAPendingPodRescuesANode has the pod go elsewhere after that: the node would leave at once, and be
 // rescued by the next pod.
 func TestACooldownBeginsAnewWhenAPendingPodRescuesANode(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/notice"
 	"github.com/slipway-dev/slipway/internal/retirement/budget"
 )
 
@@ -21,6 +22,9 @@ import (
 func (p *passage) admit(ctx context.Context) error {
 	if p.admitted() {
 		return nil
+	}
+	if err := p.stillThere(ctx); err != nil {
+		return err
 	}
 	if p.rt.Status.MachineGone {
 		return p.admitNow(ctx, "the machine is gone already")
@@ -69,6 +73,25 @@ func (p *passage) admit(ctx context.Context) error {
 	return p.admitNow(ctx, "within the group's bounds")
 }
 
+// stillThere finds out a machine that goes while its retirement waits: to clean up after it is due at once, and whoever else
+// would do so leaves it to the retirement. One whose Node somebody has deleted meanwhile, and which is there, is left to them:
+// they may want the kubelet to register it anew, and no bound has let the machine go (I5).
+func (p *passage) stillThere(ctx context.Context) error {
+	if ready(p.node) || p.rt.Status.Captured.NodeUID == "" || p.rt.Status.MachineGone {
+		return nil
+	}
+	if p.captured == nil { // this walk has not read it
+		if gone, err := p.machineGone(ctx); err != nil || gone {
+			return err
+		}
+	}
+	if p.node != nil {
+		return nil
+	}
+	return end(BeingRemoved, "somebody else has deleted the Node, and its machine, which is there, is left to them: one without a Node "+
+		"is retired by giving its providerID and no nodeUID")
+}
+
 func (p *passage) admitted() bool {
 	return meta.IsStatusConditionTrue(p.rt.Status.Conditions, v1alpha1.RetirementAdmitted)
 }
@@ -96,6 +119,9 @@ func (p *passage) verdict(ctx context.Context, retirements []v1alpha1.NodeRetire
 	for i := range retirements {
 		o := &retirements[i]
 		past[o.UID] = pastReturn(o.Status.Phase)
+		if o.UID != p.rt.UID && Leaving(o) {
+			retiring[o.Spec.NodeName] = true
+		}
 		if o.UID != p.rt.UID && InFlight(o) && o.Status.Captured != nil {
 			leaving = append(leaving, admission{o.UID, o.Spec.NodeName, o.Status.Captured.Group})
 		}
@@ -123,7 +149,7 @@ func (p *passage) verdict(ctx context.Context, retirements []v1alpha1.NodeRetire
 	}
 	return budget.Evaluate(budget.Question{
 		Group: &p.group.Spec, CloudMinimum: p.group.Status.CloudMinimum, Nodes: nodes, Target: p.rt.Spec.NodeName,
-		Reason: p.rt.Spec.Reason, Now: time.Now(),
+		Outside: p.node == nil || !Selects(p.group, p.node.Labels), Reason: p.rt.Spec.Reason, Now: time.Now(),
 	}), nil
 }
 
@@ -132,7 +158,15 @@ func InFlight(rt *v1alpha1.NodeRetirement) bool {
 	return !rt.Status.Phase.Finished() && meta.IsStatusConditionTrue(rt.Status.Conditions, v1alpha1.RetirementAdmitted)
 }
 
-// NodesOf lists a group's nodes as its budgets count them. Retiring are the names of those whose retirement is in flight.
+// Leaving reports a retirement whose node does not stay: it is in flight, or the node's cloud has said that it takes the machine
+// away, with which the node will be gone before anybody is asked.
+func Leaving(rt *v1alpha1.NodeRetirement) bool {
+	of := rt.Spec.Notice
+	taken := of != nil && (of.Type == string(notice.Preempt) || of.Type == string(notice.Terminate))
+	return InFlight(rt) || taken && !rt.Status.Phase.Finished()
+}
+
+// NodesOf lists a group's nodes as its budgets count them. Retiring are the names of those that do not stay; see [Leaving].
 func NodesOf(ctx context.Context, reader client.Reader, g *v1alpha1.NodeGroup, retiring map[string]bool) ([]budget.Node, error) {
 	return nodesOf(ctx, reader, g, retiring, nil)
 }

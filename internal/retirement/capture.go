@@ -55,6 +55,11 @@ func (p *passage) capture(ctx context.Context) error {
 		return err
 	default:
 		p.captured = &instance
+		if p.node == nil {
+			if err := p.isNoNode(ctx, instance); err != nil {
+				return err
+			}
+		}
 	}
 	captured.InstanceName, captured.ComputerName, captured.UniqueID = instance.Name, instance.ComputerName, instance.UniqueID
 	p.rt.Status.Captured = &captured
@@ -91,7 +96,7 @@ func (p *passage) recall(ctx context.Context) error {
 // identify checks the spec against the Node, and finds the group and the cloud.
 func (p *passage) identify(ctx context.Context) (v1alpha1.Captured, error) {
 	spec := p.rt.Spec
-	captured := v1alpha1.Captured{ProviderID: spec.ProviderID}
+	captured := v1alpha1.Captured{NodeUID: spec.NodeUID, ProviderID: spec.ProviderID} // for when the Node is not there
 	if p.node != nil {
 		captured.NodeUID = types.UID(p.node.UID)
 		captured.ProviderID = cmp.Or(p.node.Spec.ProviderID, spec.ProviderID)

@@ -24,6 +24,28 @@ func onNotice(t *testing.T, s *sim, node string) {
 	})
 }
 
+// TestI5ANodeThatItsCloudTakesAwayDoesNotStay retires another node while one is about to go.
+func TestI5ANodeThatItsCloudTakesAwayDoesNotStay(t *testing.T) {
+	inBubble(t, func(t *testing.T, ctx context.Context) {
+		s := ci(t)
+		s.addNode("d", map[string]string{pool: "ci"})
+		s.groups[0].Spec.Minimum = 2
+		s.groups[0].Spec.DisruptionBudgets[0].Nodes.IntVal = 3
+		onNotice(t, s, "a")
+		c := s.controller(t)
+		s.retire(t, "mine", v1alpha1.NodeRetirementSpec{NodeName: "b", Reason: v1alpha1.Requested})
+		if rt := s.settled(ctx, c, "mine", time.Minute); rt.Status.Phase != v1alpha1.Pending || rt.Status.Reasons[0].Code != "Minimum" {
+			t.Fatalf("%s: %s, want it to wait for the minimum", rt.Status.Phase, rt.Status.Message)
+		}
+		s.isAsItWas(t, "b")
+		s.change("a", func(n *corev1.Node) { n.Annotations, n.Spec.Unschedulable = nil, false }) // the notice is over
+		s.settled(ctx, c, "r", time.Minute)
+		if rt := s.settled(ctx, c, "mine", time.Hour); rt.Status.Phase != v1alpha1.Succeeded {
+			t.Errorf("%s: %s", rt.Status.Phase, rt.Status.Message)
+		}
+	})
+}
+
 func (s *sim) silence(node string) {
 	s.change(node, func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionUnknown })
 }

@@ -115,7 +115,7 @@ func recordMatters() predicate.Predicate {
 func roomMade() predicate.Predicate {
 	counted := func(o client.Object) bool {
 		rt, ok := o.(*v1alpha1.NodeRetirement)
-		return ok && InFlight(rt) && rt.Status.Phase != v1alpha1.NodeDeleted && rt.Status.Phase != v1alpha1.InstanceDeleted
+		return ok && Leaving(rt) && rt.Status.Phase != v1alpha1.NodeDeleted && rt.Status.Phase != v1alpha1.InstanceDeleted
 	}
 	return predicate.Funcs{
 		CreateFunc:  func(event.CreateEvent) bool { return false },

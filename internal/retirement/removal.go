@@ -148,7 +148,7 @@ func (p *passage) deleteInstance(ctx context.Context) error {
 		return wait(p.c.o.Pace.Cloud, "the machine is being deleted")
 	}
 	// One that is being deleted is asked for too: its deletion is followed, unless its cloud keeps it until it is asked again.
-	return p.requestDeletion(ctx, id)
+	return p.requestDeletion(ctx, instance)
 }
 
 // deleting reports that the cloud was asked to delete the machine, and has not said that it failed.
@@ -157,14 +157,18 @@ func (p *passage) deleting() bool {
 	return op != nil && op.RetryAfter == nil
 }
 
-// requestDeletion asks the cloud to delete the machine. Right before, it looks once more for pods that keep it (I1).
-func (p *passage) requestDeletion(ctx context.Context, id string) error {
+// requestDeletion asks the cloud to delete the machine. Right before, it looks once more for a Node of another name that
+// is on it (I4), and for pods that keep it (I1).
+func (p *passage) requestDeletion(ctx context.Context, instance cloud.Instance) error {
 	var attempts int32
 	if op := p.rt.Status.Operation; op != nil {
 		attempts = op.Attempts
 		if left := time.Until(op.RetryAfter.Time); left > 0 {
 			return &waiting{after: left, message: p.rt.Status.Message, reasons: p.rt.Status.Reasons}
 		}
+	}
+	if err := p.isNoNode(ctx, instance); err != nil {
+		return err
 	}
 	on, err := p.pods(ctx)
 	if err != nil {
@@ -176,7 +180,7 @@ func (p *passage) requestDeletion(ctx context.Context, id string) error {
 	if on.overridden {
 		p.sayOverridden()
 	}
-	op, err := p.cloud.Delete(ctx, id)
+	op, err := p.cloud.Delete(ctx, p.rt.Status.Captured.ProviderID)
 	p.c.o.Metrics.Cloud(p.cloud.Name(), "Delete", err)
 	switch {
 	case cloud.IsNotFound(err):

@@ -111,6 +111,7 @@ type Controller struct {
 	events announcer
 	drains *drains
 	known  *knowledge
+	hosts  *Hosts
 	// admission lets one retirement at a time be admitted, so that each sees those admitted before it (I5).
 	admission sync.Mutex
 }
@@ -118,7 +119,9 @@ type Controller struct {
 // New returns a controller. Register adds it to a manager.
 func New(o Options) *Controller {
 	o.Pace = o.Pace.complete()
-	return &Controller{o: o, events: announcer{o.Events}, drains: newDrains(), known: newKnowledge()}
+	return &Controller{
+		o: o, events: announcer{o.Events}, drains: newDrains(), known: newKnowledge(), hosts: &Hosts{List: listNodes(o.Live)},
+	}
 }
 
 // Reconcile walks one retirement as far as it comes.

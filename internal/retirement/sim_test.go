@@ -136,7 +136,7 @@ func (s *sim) client() client.Client {
 			return s.ask(name("get", o), func() error { return c.Get(ctx, key, o, opts...) })
 		},
 		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
-			if nodes, ok := list.(*corev1.NodeList); ok { // from a cache
+			if nodes, ok := list.(*corev1.NodeList); ok {
 				return s.listNodes(nodes, opts...)
 			}
 			return s.ask(name("list", list), func() error { return c.List(ctx, list, opts...) })
@@ -153,18 +153,25 @@ func (s *sim) client() client.Client {
 	})
 }
 
+// listNodes lists those of a group from a cache, and all of them, page by page, past it.
 func (s *sim) listNodes(into *corev1.NodeList, opts ...client.ListOption) error {
 	var o client.ListOptions
 	o.ApplyOptions(opts)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, name := range slices.Sorted(maps.Keys(s.nodes)) {
-		n := s.nodes[name]
-		if o.LabelSelector == nil || o.LabelSelector.Matches(labelsOf(n)) {
-			into.Items = append(into.Items, *n.DeepCopy())
+	list := func() error {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for _, name := range slices.Sorted(maps.Keys(s.nodes)) {
+			n := s.nodes[name]
+			if o.LabelSelector == nil || o.LabelSelector.Matches(labelsOf(n)) {
+				into.Items = append(into.Items, *n.DeepCopy())
+			}
 		}
+		return nil
 	}
-	return nil
+	if o.Limit == 0 {
+		return list()
+	}
+	return s.ask("list nodes", list)
 }
 
 type labelSet map[string]string
@@ -189,20 +196,26 @@ var errNotThere = status(http.StatusNotFound, "NotFound", "not found")
 func (s *sim) addNode(name string, labels map[string]string) *corev1.Node {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	n := s.register(name, "sim://"+name, labels)
+	s.machines["sim://"+name] = newMachine(name)
+	return n.DeepCopy()
+}
+
+// register makes a Ready node of a machine.
+func (s *sim) register(name, providerID string, labels map[string]string) *corev1.Node {
 	s.version++
 	n := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: name, UID: types.UID(fmt.Sprint("uid-", name, "-", s.version)), Labels: labels,
 			ResourceVersion: strconv.Itoa(s.version),
 		},
-		Spec: corev1.NodeSpec{ProviderID: "sim://" + name},
+		Spec: corev1.NodeSpec{ProviderID: providerID},
 		Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{
 			Type: corev1.NodeReady, Status: corev1.ConditionTrue,
 		}}},
 	}
 	s.nodes[name] = n
-	s.machines["sim://"+name] = newMachine(name)
-	return n.DeepCopy()
+	return n
 }
 
 func newMachine(node string) *machine {
@@ -228,6 +241,18 @@ func (s *sim) bringBack(node string) {
 	n = n.DeepCopy()
 	n.Status.Conditions[0].Status = corev1.ConditionTrue
 	s.store(n)
+}
+
+// rename has a machine's kubelet register under another name, whether its Node is still there or not.
+func (s *sim) rename(node, to string) {
+	id := "sim://" + node
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.machines[id] == nil || s.touched[id] || s.nodes[to] != nil {
+		return
+	}
+	delete(s.nodes, node)
+	s.register(to, id, map[string]string{pool: "ci"})
 }
 
 // change changes a Node as somebody else would, if it is there.
@@ -639,8 +664,10 @@ func (c simCloud) mayDelete(m *machine) {
 			c.violate("I1: machine %s deleted with the protected pod %s on it", m.Name, p.Name)
 		}
 	}
-	if n := c.nodes[m.ComputerName]; n != nil && n.Spec.ProviderID == m.ProviderID {
-		c.violate("I4: machine %s deleted while it is the Node %s", m.Name, n.UID)
+	for _, n := range c.nodes {
+		if n.Spec.ProviderID == m.ProviderID {
+			c.violate("I4: machine %s deleted while it is the Node %s (%s)", m.Name, n.Name, n.UID)
+		}
 	}
 }
 

@@ -86,7 +86,7 @@ func (b *builder) group(g *v1alpha1.NodeGroup) Group {
 	for i := range b.Nodes {
 		if n := &b.Nodes[i]; b.claims.Owner[n.Name] == g.Name {
 			rt := b.open[n.Name]
-			counted = append(counted, budget.NodeOf(n, rt != nil && retirement.InFlight(rt)))
+			counted = append(counted, budget.NodeOf(n, rt != nil && retirement.Leaving(rt)))
 		}
 	}
 	out.MayLeave = budget.Room(&g.Spec, counted, v1alpha1.Requested, b.Now)

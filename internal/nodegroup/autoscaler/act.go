@@ -173,7 +173,7 @@ func (a *Autoscaler) delete(ctx context.Context, s *sources, g *known, dead scal
 
 // isNode asks the API server itself whether a machine has a Node.
 func (*Autoscaler) isNode(ctx context.Context, s *sources, provider cloud.Provider, i cloud.Instance) (bool, error) {
-	hosts, err := s.hosts.read(ctx)
+	hosts, err := s.hosts.Read(ctx)
 	if err != nil {
 		return true, err
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/slipway-dev/slipway/internal/placement"
 	"github.com/slipway-dev/slipway/internal/placement/live"
+	"github.com/slipway-dev/slipway/internal/retirement"
 )
 
 // sources are what the autoscaler reads of the cluster, kept current by watches.
@@ -22,7 +23,7 @@ type sources struct {
 	live    *live.Cluster
 	nodes   corelisters.NodeLister
 	daemons appslisters.DaemonSetLister
-	hosts   *apiHosts
+	hosts   *retirement.Hosts
 }
 
 // watch begins to watch what placement reads, and returns when it has been read once.
@@ -57,7 +58,7 @@ func (a *Autoscaler) watch(ctx context.Context) (*sources, error) {
 	}
 	return &sources{
 		live: cluster, nodes: corelisters.NewNodeLister(nodes.GetIndexer()), daemons: appslisters.NewDaemonSetLister(daemons.GetIndexer()),
-		hosts: &apiHosts{list: a.o.Kube.CoreV1().Nodes().List},
+		hosts: &retirement.Hosts{List: a.o.Kube.CoreV1().Nodes().List},
 	}, nil
 }
 

@@ -237,6 +237,32 @@ func TestAtTheMaximumANodeThatHelpsNobodyMakesRoomForOneThatHelps(t *testing.T) 
 	}
 }
 
+// TestI9TheRoomThatThePodsOfAPreemptedNodeNeedIsNotFree has five pods of 1.5 cores, which need three machines of 4.
+func TestI9TheRoomThatThePodsOfAPreemptedNodeNeedIsNotFree(t *testing.T) {
+	g := underused()
+	var nodes []*corev1.Node
+	var pods []*corev1.Pod
+	for _, name := range []string{"a", "b", "c", "d", "e"} {
+		nodes = append(nodes, web(name, cooled))
+		pods = append(pods, pod("p"+name, name, "1500m", "1Gi"))
+	}
+	nodes[4].Spec.Unschedulable = true // by its agent
+	w := world(t, []Group{group(g, template(g, "m4", "4", "16Gi"))}, nodes, pods)
+	w.Groups[0].Nodes[4].Retirements = []v1alpha1.NodeRetirement{{Spec: v1alpha1.NodeRetirementSpec{
+		NodeName: "e", Reason: v1alpha1.Notice, Notice: &v1alpha1.NoticeReference{Source: "azure", ID: "e1", Type: "Preempt"},
+	}}}
+	leaves := 0
+	got := down(t, w)
+	for _, d := range got {
+		if d.Verdict == nodegroup.Leaves {
+			leaves++
+		}
+	}
+	if leaves != 1 {
+		t.Errorf("%d leave beside e, want 1: %v", leaves, verdicts(got))
+	}
+}
+
 func TestNodesThatLeaveTogetherAreFeasibleTogether(t *testing.T) { // I9
 	g := underused()
 	var nodes []*corev1.Node

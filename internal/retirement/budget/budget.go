@@ -35,8 +35,11 @@ type Question struct {
 	Nodes []Node
 	// Target is the name of the node that is to leave. It is counted as unavailable whatever it is now.
 	Target string
-	Reason v1alpha1.Reason
-	Now    time.Time
+	// Outside reports a target that is none of the group's nodes: a machine without a Node, or a node that has got other labels.
+	// It takes nothing away from the minimum. One that is merely not among Nodes may have gone since it was looked at.
+	Outside bool
+	Reason  v1alpha1.Reason
+	Now     time.Time
 }
 
 // Verdict is the answer, in words that can be printed.
@@ -77,14 +80,11 @@ func Evaluate(q Question) Verdict {
 	return v
 }
 
-// minimum keeps the group at its minimum. A target that is not among the group's nodes any more takes nothing away.
+// minimum keeps the group at its minimum.
 func minimum(q Question) Verdict {
-	stay, found := 0, false
+	stay := 0
 	for _, n := range q.Nodes {
-		switch {
-		case n.Name == q.Target:
-			found = true
-		case !n.Leaving:
+		if n.Name != q.Target && !n.Leaving {
 			stay++
 		}
 	}
@@ -92,7 +92,7 @@ func minimum(q Question) Verdict {
 	if q.CloudMinimum > least {
 		least, whose = q.CloudMinimum, "the cloud's own minimum"
 	}
-	if !found || stay >= int(least) {
+	if q.Outside || stay >= int(least) {
 		return Verdict{}
 	}
 	return Verdict{Code: Minimum, Message: fmt.Sprintf("%d nodes would stay, and %s is %d", stay, whose, least)}

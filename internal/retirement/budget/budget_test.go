@@ -92,6 +92,17 @@ func TestI5BudgetCountsWhatOthersMakeUnavailable(t *testing.T) {
 	}
 }
 
+func TestI5ATargetTakesFromTheMinimumUnlessItIsOutsideTheGroup(t *testing.T) {
+	q := budget.Question{Group: &v1alpha1.NodeGroupSpec{Minimum: 3}, Nodes: nodes(2, 0, 0), Target: "gone", Now: at(t, "2026-06-01T12:00:00Z")}
+	if v := budget.Evaluate(q); v.Code != budget.Minimum {
+		t.Errorf("one that has just gone: %q, want %q", v.Code, budget.Minimum)
+	}
+	q.Outside = true
+	if v := budget.Evaluate(q); !v.Allowed() {
+		t.Errorf("one outside: %s", v.Message)
+	}
+}
+
 func TestI10WhatIsWrongWithABudgetIsNamed(t *testing.T) {
 	hour := &metav1.Duration{Duration: time.Hour}
 	for want, b := range map[string]v1alpha1.DisruptionBudget{
