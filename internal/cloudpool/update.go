@@ -33,7 +33,8 @@ type Pace struct {
 	Settle time.Duration
 	// Admission is how long a retirement may take to begin, as for a budget of its NodeGroup, before another machine is tried: 5 minutes.
 	Admission time.Duration
-	// Termination is how long the termination of a machine without a node may take to begin: 10 minutes.
+	// Termination is how long the termination of a machine without a node may take to begin, and how long a retirement that has
+	// begun may stand still, a drain beyond the time that it has, before the update is given up: 10 minutes.
 	Termination time.Duration
 	// Registration is how long a machine that runs may take to register its node: 15 minutes.
 	Registration time.Duration
@@ -102,6 +103,7 @@ type work struct {
 	behind bool
 	// troubled is since when nothing but errors was met, and stuck since when no machine could go.
 	troubled, stuck time.Time
+	unsettled       *trouble // since when the desired size cannot be lowered
 }
 
 // NewUpdater makes an updater.
@@ -350,7 +352,7 @@ func (u *Updater) Past(ctx context.Context, machine string) (*Update, error) {
 // leftBehind reports an update that ended while its machine was still on its way out, which nothing is owed for.
 func (up *Update) leftBehind() bool {
 	t := up.turn(up.MachineID)
-	return up.Decrement && t != nil && t.State == Leaving
+	return (up.Decrement || up.Restored) && t != nil && t.State == Leaving
 }
 
 func pointers(all []Update) []*Update {
