@@ -24,7 +24,7 @@ func (u *Updater) heldUp(ctx context.Context, up *Update, t *Turn, rt *v1alpha1.
 	switch {
 	case rt.Status.Phase == "":
 		return u.unseen(ctx, up, t, rt)
-	case rt.Status.Phase == v1alpha1.Pending && !meta.IsStatusConditionTrue(rt.Status.Conditions, v1alpha1.RetirementAdmitted):
+	case waits(rt):
 		return nil, u.notBegun(ctx, t, rt, blocked)
 	}
 	return u.begunOn(ctx, up, t, rt, blocked, save)

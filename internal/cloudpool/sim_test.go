@@ -306,7 +306,11 @@ func (s *server) SetMembershipStatus(_ context.Context, want api.SetMembershipSt
 	return nil
 }
 
-func (s *server) Detach(context.Context, api.Removal) error { return nil }
+func (s *server) Detach(_ context.Context, r api.Removal) error {
+	defer s.locked()()
+	s.asked = append(s.asked, "detach "+r.MachineID[len(r.MachineID)-1:])
+	return nil
+}
 
 func (s *server) Delete(_ context.Context, m *api.Machine) (cloud.Operation, error) {
 	done := s.locked()
