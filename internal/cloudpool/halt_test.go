@@ -4,10 +4,13 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/cloudpool/api"
@@ -341,6 +344,32 @@ func TestARetirementThatWaitsForNowThisNowThatIsNotWaitedForForEver(t *testing.T
 		}
 		if is, err := a.Find(t.Context(), ticket.Update.ID); err != nil || is.Outcome == nil || is.Outcome.Result != NotPossible || len(s.retirements()) != 0 {
 			t.Errorf("%+v, %v; want it called off", is, err)
+		}
+	})
+}
+
+// TestAnUpdateOfAProcessThatIsCutOffIsToldOf has the process that works on an update reach neither the Leases nor its record.
+func TestAnUpdateOfAProcessThatIsCutOffIsToldOf(t *testing.T) {
+	simulate(t, 3, func(t *testing.T, s *sim) {
+		var away atomic.Bool
+		s.kube.PrependReactor("*", "configmaps", func(clienttesting.Action) (bool, runtime.Object, error) { return away.Load(), nil, errCut })
+		a := s.replica("a")
+		ticket := begun(t, a, Update{Kind: SetSize, DesiredSize: 2})
+		s.passes(5 * time.Second)
+		s.leases.cutOff("a", true)
+		away.Store(true)
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+		defer cancel()
+		over, err := ticket.Wait(ctx)
+		if err != nil || over.Outcome.Result != ClusterAway || !strings.Contains(over.Outcome.Detail, "the update goes on") {
+			t.Fatalf("%+v, %v; want the client to be told", over, err)
+		}
+		away.Store(false)
+		s.leases.cutOff("a", false)
+		s.passes(time.Minute)
+		s.manage()
+		if over, err := begun(t, a, Update{Kind: SetSize, DesiredSize: 2}).Wait(t.Context()); err != nil || over.Outcome.Result != Done {
+			t.Errorf("%+v, %v; want who asks again to be told how it ends", over, err)
 		}
 	})
 }
