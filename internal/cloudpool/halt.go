@@ -175,7 +175,7 @@ func (u *Updater) giveUp(ctx context.Context, up *Update, t *Turn, rt *v1alpha1.
 	default:
 		t.Why += "; it goes on by itself"
 		if !back {
-			if err := u.putBack(ctx, up, up.owesFor(t), save); err != nil {
+			if err := u.putBack(ctx, up, up.owesFor(t, rt), save); err != nil {
 				return nil, err
 			}
 		}
@@ -187,10 +187,12 @@ func (u *Updater) giveUp(ctx context.Context, up *Update, t *Turn, rt *v1alpha1.
 	return outcome, nil
 }
 
-// owesFor says when the desired size is to be raised by one for a machine that is still on its way out: at any rate if it is to be
-// replaced, and otherwise if its termination was taken and has not begun, since the server would take another one away.
-func (up *Update) owesFor(t *Turn) func(*api.Size) bool {
-	if up.Kind != SetSize && !up.Decrement {
+// owesFor says when the desired size is to be raised by one for a machine that is still on its way out: if it is to be replaced,
+// unless the size was lowered for it before the update began; and otherwise if its termination was taken and has not begun, since
+// the server would take another one away.
+func (up *Update) owesFor(t *Turn, rt *v1alpha1.NodeRetirement) func(*api.Size) bool {
+	asked := rt.Status.Operation != nil && rt.Status.Operation.RetryAfter == nil
+	if up.Kind != SetSize && !up.Decrement && (t.Lowered || !asked) {
 		return func(*api.Size) bool { return true }
 	}
 	return func(size *api.Size) bool { return t.Lowered && overfull(size) }

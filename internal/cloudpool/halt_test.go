@@ -373,3 +373,23 @@ func TestAnUpdateOfAProcessThatIsCutOffIsToldOf(t *testing.T) {
 		}
 	})
 }
+
+// TestASizeThatWasLoweredBeforeAnUpdateIsNotRaisedWhenItIsGivenUp has the cloud hang with what somebody else asked it for before.
+func TestASizeThatWasLoweredBeforeAnUpdateIsNotRaisedWhenItIsGivenUp(t *testing.T) {
+	simulate(t, 3, func(t *testing.T, s *sim) {
+		a := s.replica("a")
+		s.retire(2, "n2")
+		s.loses("n2")
+		s.comesTo("others-n2", v1alpha1.NodeDeleted, "")
+		s.retired("others-n2", func(rt *v1alpha1.NodeRetirement) {
+			rt.Status.Operation = &v1alpha1.CloudOperation{ID: "o", Started: metav1.Now()}
+		})
+		s.pool.size = 2
+		s.passes(time.Minute)
+		ends(t, a, Update{Kind: Terminate, MachineID: uuid(2)}, 11*time.Minute, BackendAway, "goes on by itself")
+		if asked := s.pool.requests(); len(asked) > 0 || s.pool.size != 2 {
+			t.Errorf("a desired size of %d after %q; want 2", s.pool.size, asked)
+		}
+		free(t, a)
+	})
+}
