@@ -348,7 +348,7 @@ func (n *Native) SetMembershipStatus(ctx context.Context, s api.SetMembershipSta
 	return n.annotate(ctx, m.node.Name, membershipAnnotation, string(raw))
 }
 
-// canBeKept says why a machine cannot be kept from its end any more: whoever retires it has drained its node.
+// canBeKept says why a machine cannot be kept from its end any more.
 func (n *Native) canBeKept(ctx context.Context, m *nativeMachine) error {
 	retirements, err := n.cluster.unfinished(ctx)
 	if err != nil {
@@ -358,12 +358,7 @@ func (n *Native) canBeKept(ctx context.Context, m *nativeMachine) error {
 	if rt == nil {
 		return nil
 	}
-	switch rt.Status.Phase {
-	case v1alpha1.Drained, v1alpha1.NodeDeleted, v1alpha1.InstanceDeleted:
-		return failure(NotPossible, "machine %s cannot be kept any more: NodeRetirement %s of its node %s is %s", m.ID, rt.Name, m.node.Name,
-			rt.Status.Phase)
-	}
-	return nil
+	return tooLate(m.ID, rt)
 }
 
 // replace asks for a machine in the place of one, and then writes on its node why. Nothing is asked for as long as the node

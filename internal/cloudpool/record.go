@@ -84,9 +84,10 @@ type Turn struct {
 	// Seen says that the NodeRetirement was there.
 	Seen    bool     `json:"seen,omitempty"`
 	trouble *trouble // what its retirement is held up by
+	stage   *trouble // how far its retirement is
 }
 
-// trouble is what a retirement was last blocked by.
+// trouble is what is so, and since when.
 type trouble struct {
 	code  string
 	since time.Time
@@ -188,7 +189,7 @@ func (u *Update) owes() bool {
 	case t == nil || t.State == Refused:
 		return u.Unblessed || t != nil && t.Lowered && !u.Restored
 	}
-	return !u.Decrement && (t.State == Gone || t.Retirement != "" || t.Lowered)
+	return !u.Decrement && !u.Restored && (t.State == Gone || t.Retirement != "" || t.Lowered)
 }
 
 // debt is what an update that owes something goes on for.

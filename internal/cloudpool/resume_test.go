@@ -17,7 +17,7 @@ func (s *sim) leave(up Update) {
 	s.t.Helper()
 	up.ID, up.Pool, up.Began, up.Observed = "left", "workers", time.Now(), time.Now()
 	up.Turns = []Turn{{
-		Machine: uuid(1), Node: "n1", NodeUID: "uid-", ProviderID: "openstack:///" + uuid(1), Retirement: retirementName("left", "n1"),
+		Machine: uuid(1), Node: "n1", NodeUID: "uid-n1", ProviderID: "openstack:///" + uuid(1), Retirement: retirementName("left", "n1"),
 		State: Leaving, Since: time.Now(),
 	}}
 	raw, err := json.Marshal(record{Current: &up})

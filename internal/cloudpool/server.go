@@ -406,7 +406,14 @@ func (s *Server) detach(w http.ResponseWriter, r *http.Request, f *Front, raw []
 		s.refuse(w, detachMachine, "", err)
 		return
 	}
-	err = s.alone(r.Context(), f, func(ctx context.Context) error { return f.Backend.Detach(ctx, want) })
+	err = s.alone(r.Context(), f, func(ctx context.Context) error {
+		if f.Native == nil {
+			if err := f.Updater.release(ctx, want.MachineID, true); err != nil {
+				return err
+			}
+		}
+		return f.Backend.Detach(ctx, want)
+	})
 	if s.held(w, f, detachMachine, err) {
 		return
 	}
@@ -432,6 +439,11 @@ func (s *Server) membership(w http.ResponseWriter, r *http.Request, f *Front, ra
 	err = s.alone(r.Context(), f, func(ctx context.Context) error {
 		if f.Native != nil { // a pool without a server of its own takes no machine away by itself
 			return f.Backend.SetMembershipStatus(ctx, want)
+		}
+		if !want.MembershipStatus.Evictable {
+			if err := f.Updater.release(ctx, want.MachineID, false); err != nil {
+				return err
+			}
 		}
 		return f.Updater.raised.setWithRoom(ctx, f.Backend, want)
 	})

@@ -13,9 +13,12 @@ import (
 	"testing/synctest"
 	"time"
 
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/kubernetes/fake"
+	clientfake "sigs.k8s.io/controller-runtime/pkg/client/fake"
 
+	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/cloudpool/api"
 )
 
@@ -34,8 +37,13 @@ func updating(t *testing.T, o ServerOptions) (s *Server, pool *members, over fun
 	counts := api.MembershipStatus{Active: true, Evictable: true}
 	pool = pooled(3, counts, counts, counts)
 	backend := detachable{pool}
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	none := reader{from: clientfake.NewClientBuilder().WithScheme(scheme).Build()}
 	u, err := NewUpdater(UpdaterOptions{
-		Pool: "workers", Backend: backend, Cluster: &Cluster{Client: fake.NewClientset()}, Slots: (&leases{}).of("a"),
+		Pool: "workers", Backend: backend, Cluster: &Cluster{Client: fake.NewClientset(), cache: none}, Slots: (&leases{}).of("a"),
 		Namespace: "slipway", Holder: "a", Log: o.Log,
 	})
 	if err != nil {

@@ -17,6 +17,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
@@ -75,7 +76,7 @@ func (s *sim) node(name string, machine int) {
 	if machine > 0 {
 		n.Spec.ProviderID = "openstack:///" + uuid(machine)
 	}
-	n.UID, n.CreationTimestamp = "uid-"+n.UID, metav1.Now()
+	n.UID, n.CreationTimestamp = types.UID("uid-"+name), metav1.Now()
 	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
 	if _, err := s.kube.CoreV1().Nodes().Create(s.t.Context(), n, metav1.CreateOptions{}); err != nil {
 		s.t.Fatal(err)
@@ -305,7 +306,11 @@ func (s *server) SetMembershipStatus(_ context.Context, want api.SetMembershipSt
 	return nil
 }
 
-func (s *server) Detach(context.Context, api.Removal) error { return nil }
+func (s *server) Detach(_ context.Context, r api.Removal) error {
+	defer s.locked()()
+	s.asked = append(s.asked, "detach "+r.MachineID[len(r.MachineID)-1:])
+	return nil
+}
 
 func (s *server) Delete(_ context.Context, m *api.Machine) (cloud.Operation, error) {
 	done := s.locked()

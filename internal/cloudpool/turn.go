@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
@@ -187,7 +186,7 @@ func (u *Updater) follow(ctx context.Context, up *Update, save func() error) (*O
 		if t.Retirement == "" {
 			outcome, err = u.followMachine(ctx, up, t, save)
 		} else {
-			outcome, err = u.followRetirement(ctx, up, t)
+			outcome, err = u.followRetirement(ctx, up, t, save)
 		}
 		if err != nil || outcome != nil {
 			return outcome, err
@@ -256,7 +255,7 @@ func (u *Updater) stillThere(ctx context.Context, up *Update, t *Turn, save func
 	return &Outcome{Result: BackendAway, Removed: up.removed(), Detail: why}, nil
 }
 
-func (u *Updater) followRetirement(ctx context.Context, up *Update, t *Turn) (*Outcome, error) {
+func (u *Updater) followRetirement(ctx context.Context, up *Update, t *Turn, save func() error) (*Outcome, error) {
 	rt, err := u.o.Cluster.retirement(ctx, t.Retirement)
 	if err != nil {
 		return nil, clusterFailure("reading a NodeRetirement", err)
@@ -278,7 +277,7 @@ func (u *Updater) followRetirement(ctx context.Context, up *Update, t *Turn) (*O
 	case v1alpha1.Refused, v1alpha1.Aborted, v1alpha1.Failed:
 		t.State, t.Why = Refused, fmt.Sprintf("NodeRetirement %s was %s: %s", rt.Name, strings.ToLower(string(rt.Status.Phase)), rt.Status.Message)
 	default:
-		return u.heldUp(ctx, up, t, rt)
+		return u.heldUp(ctx, up, t, rt, save)
 	}
 	return nil, nil
 }
@@ -298,52 +297,13 @@ func (u *Updater) forgotten(ctx context.Context, t *Turn) error {
 	return nil
 }
 
-// heldUp looks at a retirement that does not come on. One that does not begin, as for its group's budget, is called off in the end,
-// so that another machine can go. One whose node is gone and whose machine its cloud does not delete goes on, and the
-// client is told.
-func (u *Updater) heldUp(ctx context.Context, up *Update, t *Turn, rt *v1alpha1.NodeRetirement) (*Outcome, error) {
-	if rt.Status.Phase == "" {
-		return u.unseen(ctx, up, t, rt)
-	}
-	admitted := meta.IsStatusConditionTrue(rt.Status.Conditions, v1alpha1.RetirementAdmitted)
-	code, message := notBegun, rt.Status.Message
-	blocked := meta.FindStatusCondition(rt.Status.Conditions, v1alpha1.RetirementBlocked)
-	switch {
-	case blocked != nil && blocked.Status == metav1.ConditionTrue:
-		code, message = blocked.Reason, blocked.Message
-	case admitted || rt.Status.Phase != v1alpha1.Pending:
-		t.trouble = nil
-		return nil, nil
-	}
-	if t.trouble == nil || t.trouble.code != code {
-		t.trouble = &trouble{code: code, since: time.Now()}
-	}
-	since := time.Since(t.trouble.since)
-	switch {
-	case !admitted && t.Adopted && time.Since(t.Since) > u.o.Pace.Admission:
-		t.State, t.Why = Refused, fmt.Sprintf("NodeRetirement %s, which is not of this update, waits: %s", rt.Name, message)
-	case !admitted && !t.Adopted && since > u.o.Pace.Admission:
-		if err := u.o.Cluster.callOff(ctx, rt.Name); err != nil {
-			return nil, clusterFailure("calling a retirement off", err)
-		}
-		t.State, t.Why = Refused, letsNotGo(code)+": "+message
-	case rt.Status.Phase == v1alpha1.NodeDeleted && since > u.o.Pace.Trouble && isOfCloud(code):
-		return &Outcome{
-			Result: BackendAway, Removed: up.removed(),
-			Detail: fmt.Sprintf("failed to terminate machine %s: %s; its node is drained and deleted, and NodeRetirement %s goes on trying",
-				t.Machine, message, rt.Name),
-		}, nil
-	}
-	return nil, nil
-}
-
-// notBegun is the code of a retirement that waits for something that does not block it, such as a notice.
-const notBegun = "NotBegun"
+// codeNotBegun is the code of a retirement that waits for something that does not block it, such as a notice.
+const codeNotBegun = "NotBegun"
 
 // letsNotGo says what a retirement was called off for, by the code of what held it up.
 func letsNotGo(code string) string {
 	switch {
-	case code == notBegun:
+	case code == codeNotBegun:
 		return "its retirement has not begun"
 	case isOfCloud(code):
 		return "its cloud does not let it go"
@@ -357,11 +317,8 @@ const noManager = "NoManager"
 // unseen looks at a retirement that no manager has looked at: none runs, or its selector leaves the retirement out. It is
 // called off, and the client is told.
 func (u *Updater) unseen(ctx context.Context, up *Update, t *Turn, rt *v1alpha1.NodeRetirement) (*Outcome, error) {
-	if t.trouble == nil {
-		t.trouble = &trouble{code: noManager, since: time.Now()}
-	}
 	up.Message = fmt.Sprintf("%s: NodeRetirement %s waits for a manager to take it up", t.Node, rt.Name)
-	if time.Since(t.trouble.since) <= u.o.Pace.Trouble {
+	if lasts(&t.trouble, noManager) <= u.o.Pace.Trouble {
 		return nil, nil
 	}
 	t.State = Refused
@@ -437,7 +394,7 @@ func (u *Updater) shrink(ctx context.Context, work *work, up *Update, save func(
 	case d.Excess() > 0:
 		return u.stuck(work, up, d), nil
 	}
-	return u.settle(ctx, up, w, save)
+	return u.settle(ctx, work, up, w, save)
 }
 
 // stuck ends an update of which no machine can go. One that has taken some away gives their pods time to settle first.
@@ -517,6 +474,9 @@ func (u *Updater) adopt(up *Update, w *world, save func() error) (bool, error) {
 		rt := w.retiring[m.Machine.ID]
 		if rt == nil || up.turn(m.Machine.ID) != nil || up.MachineID != "" && up.MachineID != m.Machine.ID {
 			continue
+		}
+		if pastReturn(rt) && ended(m.Machine, u.o.Backend) {
+			continue // it does not count any more, and nothing of it is left in the cluster
 		}
 		up.Turns = append(up.Turns, Turn{
 			Machine: m.Machine.ID, Node: rt.Spec.NodeName, NodeUID: string(rt.Spec.NodeUID), ProviderID: rt.Spec.ProviderID, Retirement: rt.Name,
@@ -623,7 +583,7 @@ func (u *Updater) terminate(ctx context.Context, up *Update, t *Turn, pool *api.
 
 // settle sets the server's desired size to the one that was asked for, once no machine is there that it could take away
 // for that: by an observation newer than the one that the update began with.
-func (u *Updater) settle(ctx context.Context, up *Update, w *world, save func() error) (*Outcome, error) {
+func (u *Updater) settle(ctx context.Context, work *work, up *Update, w *world, save func() error) (*Outcome, error) {
 	done := &Outcome{Result: Done, Removed: up.removed()}
 	if w.size.Desired == up.DesiredSize && (up.removed() > 0 || w.pool.Timestamp.After(up.Observed)) {
 		return done, nil
@@ -636,7 +596,14 @@ func (u *Updater) settle(ctx context.Context, up *Update, w *world, save func() 
 	}
 	if w.size.Desired > up.DesiredSize && (active > up.DesiredSize || !w.pool.Timestamp.After(up.Observed)) {
 		up.Message = "waiting for the pool to be observed again before its desired size is lowered"
-		return nil, nil
+		if lasts(&work.unsettled, "") <= u.o.Pace.Termination {
+			return nil, nil
+		}
+		return &Outcome{
+			Result: BackendAway, Removed: up.removed(),
+			Detail: fmt.Sprintf("the pool has not been observed again within %s: its desired size is %d still, with %d active machines",
+				u.o.Pace.Termination, w.size.Desired, active),
+		}, nil
 	}
 	if err := save(); err != nil {
 		return nil, err

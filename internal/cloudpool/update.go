@@ -33,7 +33,8 @@ type Pace struct {
 	Settle time.Duration
 	// Admission is how long a retirement may take to begin, as for a budget of its NodeGroup, before another machine is tried: 5 minutes.
 	Admission time.Duration
-	// Termination is how long the termination of a machine without a node may take to begin: 10 minutes.
+	// Termination is how long the termination of a machine without a node may take to begin, and how long a retirement that has
+	// begun may stand still, a drain beyond the time that it has, before the update is given up: 10 minutes.
 	Termination time.Duration
 	// Registration is how long a machine that runs may take to register its node: 15 minutes.
 	Registration time.Duration
@@ -96,12 +97,13 @@ type work struct {
 	update *Update // record.Current; guarded by Updater.mu
 	wake   chan struct{}
 	over   chan struct{} // closed when update.Outcome is there
-	told   chan struct{} // closed when update.Told is
+	told   chan struct{} // closed when update.Told is; replaced, guarded by Updater.mu, when that was not written down
 	left   bool          // told is closed
 	// behind says that another process may have written to the record since this one has read it; guarded by Updater.mu.
 	behind bool
 	// troubled is since when nothing but errors was met, and stuck since when no machine could go.
 	troubled, stuck time.Time
+	unsettled       *trouble // since when the desired size cannot be lowered
 }
 
 // NewUpdater makes an updater.
@@ -274,17 +276,20 @@ func (t *Ticket) Wait(ctx context.Context) (*Update, error) {
 	if is, ok := t.Update.answered(); ok {
 		return is, nil
 	}
-	if t.work != nil {
+	for t.work != nil {
+		t.u.mu.Lock()
+		is, ok := t.work.update.answered()
+		told := t.work.told
+		t.u.mu.Unlock()
+		if ok {
+			return is, nil
+		}
 		select {
 		case <-t.work.over:
-		case <-t.work.told:
+		case <-told:
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		}
-		t.u.mu.Lock()
-		defer t.u.mu.Unlock()
-		is, _ := t.work.update.answered()
-		return is, nil
 	}
 	for {
 		select {
@@ -350,7 +355,7 @@ func (u *Updater) Past(ctx context.Context, machine string) (*Update, error) {
 // leftBehind reports an update that ended while its machine was still on its way out, which nothing is owed for.
 func (up *Update) leftBehind() bool {
 	t := up.turn(up.MachineID)
-	return up.Decrement && t != nil && t.State == Leaving
+	return (up.Decrement || up.Restored) && t != nil && t.State == Leaving
 }
 
 func pointers(all []Update) []*Update {
@@ -548,6 +553,9 @@ func (u *Updater) step(ctx context.Context, w *work) bool {
 	}
 	if !held || u.isBehind(w) {
 		over, err := u.catchUp(ctx, w, held)
+		if err != nil && ctx.Err() == nil {
+			u.cutOff(w, err)
+		}
 		if over || !held || err != nil {
 			return over
 		}
@@ -582,6 +590,25 @@ func (u *Updater) leaveWaiting(ctx context.Context, w *work, outcome *Outcome) {
 		u.log.Warn("cannot write down that an update's clients were answered", "update", w.update.ID, "err", err)
 	}
 	u.log.Warn("an update has troubles, and goes on without its clients", "update", w.update.ID, "result", outcome.Result, "detail", outcome.Detail)
+	close(w.told)
+}
+
+// cutOff answers who waits for an update of which this process has not been able to see for long what becomes of it. It goes on,
+// here or in another process, and who asks again is told how.
+func (u *Updater) cutOff(w *work, err error) {
+	if w.troubled.IsZero() {
+		w.troubled = time.Now()
+	}
+	if w.left || time.Since(w.troubled) < u.o.Pace.Trouble {
+		return
+	}
+	w.left = true
+	u.set(w, func(up *Update) {
+		up.Told = &Outcome{
+			Result: ClusterAway, Removed: up.removed(), At: time.Now().UTC(),
+			Detail: "reading the record of updates: " + err.Error() + "; the update goes on as soon as that can be read",
+		}
+	})
 	close(w.told)
 }
 
@@ -620,6 +647,16 @@ func (u *Updater) catchUp(ctx context.Context, w *work, held bool) (over bool, e
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	w.record, *w.update, w.behind = r, *found, !held
+	if !held {
+		w.troubled = time.Time{} // whoever has the slot works on it
+	}
+	switch {
+	case found.Told != nil && !w.left: // by another process
+		w.left = true
+		close(w.told)
+	case found.Told == nil && w.left:
+		w.left, w.told = false, make(chan struct{})
+	}
 	return false, nil
 }
 

@@ -92,9 +92,12 @@ func (p *passage) overridden(now time.Time) bool {
 	return o != nil && now.Before(o.Until.Time)
 }
 
-func (p *passage) timeout() time.Duration {
-	if d := p.drainPolicy().Timeout; d != nil && d.Duration > 0 {
-		return d.Duration
+func (p *passage) timeout() time.Duration { return DrainTime(p.group) }
+
+// DrainTime is how long the drain of a group's node may take; nil is a node of no group.
+func DrainTime(g *v1alpha1.NodeGroup) time.Duration {
+	if g != nil && g.Spec.Drain.Timeout != nil && g.Spec.Drain.Timeout.Duration > 0 {
+		return g.Spec.Drain.Timeout.Duration
 	}
 	return defaultTimeout
 }

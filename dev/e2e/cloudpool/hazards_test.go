@@ -212,6 +212,46 @@ func TestAServerThatFailsAfterTheDrainIsAskedUntilTheMachineIsGone(t *testing.T)
 	}
 }
 
+// TestATerminationThatHangsLocksNoPool has the cloud begin with terminations and end none: to their pool such machines do not
+// count any more, whatever becomes of them.
+func TestATerminationThatHangsLocksNoPool(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "hangs", 4, options{})
+	f.create(f.app("web", 2).Deployment())
+	f.manage()
+	f.serve("a")
+	for _, m := range f.pool.Machines() {
+		f.pool.Inject(emulator.Fault{Kind: emulator.TerminationHangs, Machine: m.ID})
+	}
+	f.want(f.post("/pool/size", size(3)), http.StatusOK)
+	records := f.records()
+	if len(records) != 1 || records[0].Status.Phase != v1alpha1.NodeDeleted || f.pool.Desired() != 3 {
+		t.Fatalf("%d retirements, and a desired size of %d; want one that waits for its machine, and 3", len(records), f.pool.Desired())
+	}
+	// One that is replaced, and then a raise.
+	serial := slices.IndexFunc([]int{0, 1, 2, 3}, func(i int) bool { return f.node(i) != records[0].Spec.NodeName })
+	f.want(f.post("/pool/terminate", termination(f.machine(serial), false)), http.StatusOK)
+	if f.pool.Desired() != 3 {
+		t.Errorf("a desired size of %d, want 3: the machine is replaced", f.pool.Desired())
+	}
+	f.want(f.post("/pool/size", size(4)), http.StatusOK)
+	f.pool.Heal()
+	f.await("both machines are gone, and others there", func() bool {
+		for _, m := range f.pool.Machines() {
+			if !m.State.Allocated() {
+				return false
+			}
+		}
+		return len(f.pool.Machines()) == 4 && f.pool.Desired() == 4
+	})
+	f.await("both retirements are over", func() bool {
+		return !slices.ContainsFunc(f.records(), func(rt v1alpha1.NodeRetirement) bool { return rt.Status.Phase != v1alpha1.Succeeded })
+	})
+	if f.pool.Desired() != 4 || len(f.records()) != 2 {
+		t.Errorf("a desired size of %d, %d retirements; want 4 and 2", f.pool.Desired(), len(f.records()))
+	}
+}
+
 func TestI8AnUpdateGoesOnInAnotherReplicaAndItsClientMayLeave(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "resume", 4, options{})
