@@ -21,6 +21,7 @@ import (
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/cmd/internal/start"
+	"github.com/slipway-dev/slipway/internal/cloud/openstack"
 	"github.com/slipway-dev/slipway/internal/compat/openstackautoscaler"
 	"github.com/slipway-dev/slipway/internal/manager"
 	"github.com/slipway-dev/slipway/internal/observe"
@@ -49,6 +50,11 @@ func parseOSA(args []string, stderr io.Writer) (osaFlags, error) {
 	}
 	if fs.NArg() > 0 {
 		return f, fmt.Errorf("%q: want flags only", fs.Arg(0))
+	}
+	if f.cluster != "" {
+		if err := openstack.CheckClusterName(f.cluster); err != nil {
+			return f, fmt.Errorf("-cluster-name: %w", err)
+		}
 	}
 	if f.controlPlane < -1 {
 		return f, fmt.Errorf("-control-plane-nodes: %d: want how many there are, or -1 to have them counted", f.controlPlane)

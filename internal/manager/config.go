@@ -175,26 +175,29 @@ func loadClouds(
 		}
 		given = &file
 	}
-	file := *given
+	file, at := *given, ""
+	if path != "" {
+		at = "--cloud-config: " + path + ": "
+	}
 	if file.Azure != nil {
 		p, err := file.Azure.provider(log)
 		if err != nil {
-			return nil, fmt.Errorf("--cloud-config: %s: azure: %w", path, err)
+			return nil, fmt.Errorf("%sazure: %w", at, err)
 		}
 		providers[p.Name()] = p
 	}
 	if file.OpenStack != nil {
 		p, err := openStack(*file.OpenStack)
 		if err != nil {
-			return nil, fmt.Errorf("--cloud-config: %s: %w", path, err)
+			return nil, fmt.Errorf("%s%w", at, err)
 		}
 		providers[p.Name()] = p
 	}
 	if err := file.addCloudpool(providers, log); err != nil {
-		return nil, fmt.Errorf("--cloud-config: %s: cloudpool: %w", path, err)
+		return nil, fmt.Errorf("%scloudpool: %w", at, err)
 	}
 	if err := file.add(providers, log); err != nil {
-		return nil, fmt.Errorf("--cloud-config: %s: %w", path, err)
+		return nil, fmt.Errorf("%s%w", at, err)
 	}
 	if len(providers) == 0 {
 		return nil, fmt.Errorf("--cloud-config: %s names no cloud: want one of azure, openstack, cloudpool, plugins, externalGRPC", path)
