@@ -130,7 +130,7 @@ func managerOf(f osaFlags, c *openstackautoscaler.Config) (manager.Config, error
 		return m, fmt.Errorf("%s: CloudType: %q: want %s: the autoscaler's plugins are programs of their own now, which slipway manager is "+
 			"told of by --cloud-config", f.config, c.CloudType, openstackautoscaler.OpenStack)
 	}
-	m.InstallCRDs, m.Listen, m.LogFormat = true, f.listen, "text"
+	m.InstallCRDs, m.InstallUnasked, m.Listen, m.LogFormat = true, true, f.listen, "text"
 	// As the tool did, it sees to its own group only. A manager in the cluster does other work, and is not competed with.
 	m.Selector = openstackautoscaler.GroupLabel + "=" + openstackautoscaler.Group
 	m.LeaseName = "slipway-" + openstackautoscaler.Tool

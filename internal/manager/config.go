@@ -44,6 +44,9 @@ type Config struct {
 	Listen                  string
 	Profiling               bool
 	LogLevel, LogFormat     string
+	// InstallUnasked says that InstallCRDs is a default, and not what somebody has asked for: without the rights it is enough
+	// that the types are served.
+	InstallUnasked bool
 	// Clouds, if set, takes the place of the file CloudConfig.
 	Clouds *Clouds
 	// FindClouds, if set, finds out what Clouds is to be, however long that takes. Metrics and health are served meanwhile:
