@@ -148,8 +148,8 @@ func (r *reader) objectsOfTheCluster(ctx context.Context) {
 func (r *reader) whatPartsShow(ctx context.Context, o Options) {
 	var tasks []task
 	for _, p := range r.f.Parts() {
-		for _, right := range needed(p.Kind) {
-			tasks = append(tasks, task{readAccess, func(ctx context.Context) error { return r.theirs(ctx, p, right.in(p.namespace())) }})
+		for _, right := range needed(&p) {
+			tasks = append(tasks, task{readAccess, func(ctx context.Context) error { return r.theirs(ctx, p, right.in(p.home())) }})
 		}
 		if key, ok := leaderLease(&p); ok {
 			tasks = append(tasks, task{readLeaderLeases, func(ctx context.Context) error {
