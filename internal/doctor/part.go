@@ -140,7 +140,7 @@ func partOf(kind string, meta metav1.ObjectMeta, template *corev1.PodTemplateSpe
 		c := &template.Spec.Containers[i]
 		which, command, args := runs(c)
 		if which == "" {
-			which = labelled(template.Labels)
+			which, command = labelled(template.Labels), ""
 			if which == "" || len(template.Spec.Containers) > 1 {
 				continue
 			}

@@ -711,6 +711,9 @@ func TestPartsAreKnownByWhatTheyRun(t *testing.T) {
 		"on Windows":              {image: "x", command: []string{`C:\slipway-agent.exe`}, want: Agent},
 		"a personality":           {image: "slipway", args: []string{"kubeaware-cloudpool-proxy"}, want: Cloudpool},
 		"own image, by its label": {image: "x", labels: map[string]string{"app.kubernetes.io/name": "slipway-cloudpool"}, want: Cloudpool},
+		"own command, by its label": {
+			image: "slipway", args: []string{"--listen=:1"}, want: Manager, labels: map[string]string{"app.kubernetes.io/name": "slipway-manager"},
+		},
 		"chart's labels": {
 			image: "x", want: Manager,
 			labels: map[string]string{"app.kubernetes.io/name": "slipway", "app.kubernetes.io/component": "manager"},
@@ -721,8 +724,12 @@ func TestPartsAreKnownByWhatTheyRun(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			tmpl := template(c.image, c.args...)
 			tmpl.Labels, tmpl.Spec.Containers[0].Command = c.labels, c.command
-			if got, _ := partOf("Deployment", metav1.ObjectMeta{}, &tmpl); got.Kind != c.want {
+			got, _ := partOf("Deployment", metav1.ObjectMeta{}, &tmpl)
+			if got.Kind != c.want {
 				t.Errorf("%q, want %q", got.Kind, c.want)
+			}
+			if got.standsIn() {
+				t.Errorf("%q stands in for another tool", got.Command)
 			}
 		})
 	}
