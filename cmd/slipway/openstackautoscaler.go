@@ -21,6 +21,7 @@ import (
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/cmd/internal/start"
+	"github.com/slipway-dev/slipway/internal/cloud/openstack"
 	"github.com/slipway-dev/slipway/internal/compat/openstackautoscaler"
 	"github.com/slipway-dev/slipway/internal/manager"
 	"github.com/slipway-dev/slipway/internal/observe"
@@ -49,6 +50,11 @@ func parseOSA(args []string, stderr io.Writer) (osaFlags, error) {
 	}
 	if fs.NArg() > 0 {
 		return f, fmt.Errorf("%q: want flags only", fs.Arg(0))
+	}
+	if f.cluster != "" {
+		if err := openstack.CheckClusterName(f.cluster); err != nil {
+			return f, fmt.Errorf("-cluster-name: %w", err)
+		}
 	}
 	if f.controlPlane < -1 {
 		return f, fmt.Errorf("-control-plane-nodes: %d: want how many there are, or -1 to have them counted", f.controlPlane)
@@ -124,7 +130,7 @@ func managerOf(f osaFlags, c *openstackautoscaler.Config) (manager.Config, error
 		return m, fmt.Errorf("%s: CloudType: %q: want %s: the autoscaler's plugins are programs of their own now, which slipway manager is "+
 			"told of by --cloud-config", f.config, c.CloudType, openstackautoscaler.OpenStack)
 	}
-	m.InstallCRDs, m.Listen, m.LogFormat = true, f.listen, "text"
+	m.InstallCRDs, m.InstallUnasked, m.Listen, m.LogFormat = true, true, f.listen, "text"
 	// As the tool did, it sees to its own group only. A manager in the cluster does other work, and is not competed with.
 	m.Selector = openstackautoscaler.GroupLabel + "=" + openstackautoscaler.Group
 	m.LeaseName = "slipway-" + openstackautoscaler.Tool

@@ -73,6 +73,16 @@ func TestI10ACountOfTheControlPlaneIsMinusOneOrMore(t *testing.T) {
 	}
 }
 
+func TestI10TheNameOfTheClusterIsOneThatServersCanBeToldBy(t *testing.T) {
+	if _, err := parseOSA([]string{"-cluster-name", "shop floor!!"}, io.Discard); err == nil ||
+		!strings.Contains(err.Error(), `-cluster-name: "shop floor!!": want a name of up to 63`) {
+		t.Errorf("%v", err)
+	}
+	if f, err := parseOSA([]string{"-cluster-name", "shop-floor"}, io.Discard); err != nil || f.cluster != "shop-floor" {
+		t.Errorf("%+v, %v", f, err)
+	}
+}
+
 func TestI4TheClusterOfTheOpenStackAutoscalerHasANameOfItsOwn(t *testing.T) {
 	system := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "kube-system", UID: "0b5f6c1e-3f0e-4b7c-9a58-0d8e5a1f2c3d"}}
 	f := osaFlags{}

@@ -59,6 +59,7 @@ func vmssPodWatcherCommand() *cobra.Command {
 				log.Warn(w, "inputOf", vmsspodwatcher.Tool)
 			}
 			ofPool(&c, tool.NodePool)
+			c.InstallUnasked = !cmd.Flags().Changed("install-crds")
 			w := &vmssPodWatcher{tool: tool, minimum: minimum, log: log}
 			return w.run(cmd.Context(), c, cmd)
 		},

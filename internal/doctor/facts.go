@@ -2,7 +2,9 @@ package doctor
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
+	"net/url"
 	"slices"
 	"time"
 
@@ -110,6 +112,21 @@ func (f *Facts) missing(needs []Reading) []string {
 		}
 	}
 	return names
+}
+
+// unseen is why the cluster was not seen at all: its API server did not answer once, or did not know who asks. Nil where it had
+// anything else to say.
+func (f *Facts) unseen() error {
+	for _, reading := range []Reading{
+		readNodes, readPods, readBudgets, readDeployments, readStatefulSets, readDaemonSets, readNodeLeases, readGroups, readNodeGroups,
+		readCRDs,
+	} {
+		var silent *url.Error
+		if err := f.Unread[reading]; !errors.As(err, &silent) && !apierrors.IsUnauthorized(err) {
+			return nil
+		}
+	}
+	return f.Unread[readNodes]
 }
 
 // now is the time by the API server's clock; by the one here where that is not known.

@@ -1,6 +1,8 @@
 package doctor
 
 import (
+	"slices"
+
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -31,10 +33,11 @@ func groupNotAccepted(f *Facts) []Finding {
 }
 
 // nodeWithoutGroup finds nodes that the manager takes nothing upon itself for. Where there is neither a manager nor a
-// group nobody expects any.
+// group nobody expects any. Which nodes the group of a stand-in has, which is within its process, cannot be seen.
 func nodeWithoutGroup(f *Facts) []Finding {
 	switch managers := f.installed(Manager); {
-	case len(managers) == 0 && len(f.NodeGroups) == 0:
+	case len(managers) == 0 && len(f.NodeGroups) == 0,
+		slices.ContainsFunc(managers, func(p Part) bool { return p.standsIn() }):
 		return nil
 	case len(f.NodeGroups) == 0:
 		return []Finding{{

@@ -1,10 +1,12 @@
 package doctor
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 const (
@@ -16,19 +18,40 @@ const (
 	takeover = 30 * time.Second
 )
 
-// leaderLease is the Lease that the pods of a part compete for; none where they do not.
+// leaderLease is the Lease that the pods of a manager compete for; none where they do not. Those of the stand-ins are not among
+// what the doctor may read.
 func leaderLease(p *Part) (Key, bool) {
-	if p.Kind != Manager || p.Command != "" && p.Command != "manager" {
+	if p.Kind != Manager || p.standsIn() || !p.has(leaderElect) {
 		return Key{}, false
 	}
-	if v, ok := p.value("leader-elect"); ok && v == "false" {
-		return Key{}, false
+	return Key{p.home(), leaseName}, true
+}
+
+// leaseName is the name of that Lease, a stand-in's too; empty where the template does not tell.
+func (p *Part) leaseName() string {
+	switch pool := p.env["FOCUS_NODEPOOL"]; {
+	case p.Command == "openstack-autoscaler":
+		return "slipway-openstack-autoscaler"
+	case p.Command != "vmss-pod-watcher":
+		return leaseName
+	case pool != "":
+		return "slipway-vmss-pod-watcher-" + pool
 	}
-	namespace := p.namespace()
-	if v, ok := p.value("leader-election-namespace"); ok && v != "" {
-		namespace = v
+	return ""
+}
+
+// home is the namespace of a part's Leases, and of what it writes beside them.
+func (p *Part) home() string {
+	flag := "namespace"
+	if p.Kind == Manager {
+		flag = "leader-election-namespace"
 	}
-	return Key{namespace, leaseName}, true
+	given, _ := p.value(flag)
+	home := cmp.Or(given, p.env["POD_NAMESPACE"])
+	if p.Command == "openstack-autoscaler" || p.Command == "kubeaware-cloudpool-proxy" {
+		home = cmp.Or(home, metav1.NamespaceSystem)
+	}
+	return cmp.Or(home, p.namespace())
 }
 
 // leader sees that a manager leads, and has said so lately.

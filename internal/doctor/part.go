@@ -29,6 +29,25 @@ var commands = map[string]PartKind{
 	"cloudpool": Cloudpool, "kubeaware-cloudpool-proxy": Cloudpool,
 }
 
+// defaults are the values of flags that a part asks about and that are on, or off, without having been given.
+var defaults = map[string]map[string]string{
+	"manager":              {leaderElect: "true"},
+	"openstack-autoscaler": {leaderElect: "true", installCRDs: "true"},
+	"vmss-pod-watcher":     {leaderElect: "false", installCRDs: "true"},
+}
+
+// old are the names that a flag has with the tool that a part stands in for: the flag's and the environment's.
+var old = map[string]map[string][2]string{
+	"aks-node-termination-handler": {maxConcurrentDrains: {"maxConcurrentDrains", "MAX_CONCURRENT_DRAINS"}},
+}
+
+// Flags that rules go by.
+const (
+	leaderElect         = "leader-elect"
+	installCRDs         = "install-crds"
+	maxConcurrentDrains = "max-concurrent-drains"
+)
+
 // Part is a part of Slipway that is installed.
 type Part struct {
 	Kind           PartKind
@@ -39,6 +58,7 @@ type Part struct {
 	// Command is the subcommand that it runs.
 	Command string
 
+	env        map[string]string // of its container, as far as the template says
 	daemonSet  *appsv1.DaemonSet
 	deployment *appsv1.Deployment
 }
@@ -46,18 +66,27 @@ type Part struct {
 // namespace is the one that the part runs in.
 func (p *Part) namespace() string { return p.Object.Namespace }
 
-// has reports that the part is given a flag, with any value but false.
+// has reports that the part is given a flag, or has it by default, with any value but false.
 func (p *Part) has(flag string) bool {
 	v, ok := p.value(flag)
+	if !ok {
+		v, ok = defaults[cmp.Or(p.Command, string(p.Kind))][flag]
+	}
 	return ok && v != "false" && v != "0"
 }
 
-// value is that of a flag as it is written on the command line; empty where it stands alone.
+// standsIn reports that the part is a manager with a NodeGroup of its own, made of the configuration of the tool that it stands
+// in for.
+func (p *Part) standsIn() bool { return p.Kind == Manager && p.Command != "" && p.Command != "manager" }
+
+// value is that of a flag as it is written on the command line; empty where it stands alone. Some commands take one dash.
 func (p *Part) value(flag string) (string, bool) {
+	also := old[p.Command][flag]
 	for i, arg := range p.Args {
 		name, value, with := strings.Cut(arg, "=")
+		name = strings.TrimPrefix(strings.TrimPrefix(name, "-"), "-")
 		switch {
-		case name != "--"+flag:
+		case !strings.HasPrefix(arg, "-") || name != flag && (name != also[0] || name == ""):
 		case with:
 			return value, true
 		case i+1 < len(p.Args) && !strings.HasPrefix(p.Args[i+1], "-"):
@@ -66,7 +95,8 @@ func (p *Part) value(flag string) (string, bool) {
 			return "", true
 		}
 	}
-	return "", false
+	value, ok := p.env[also[1]]
+	return value, ok && value != ""
 }
 
 // Parts finds Slipway in the DaemonSets and Deployments, by what their containers run, or by what they are called where
@@ -110,17 +140,31 @@ func partOf(kind string, meta metav1.ObjectMeta, template *corev1.PodTemplateSpe
 		c := &template.Spec.Containers[i]
 		which, command, args := runs(c)
 		if which == "" {
-			which = labelled(template.Labels)
+			which, command = labelled(template.Labels), ""
 			if which == "" || len(template.Spec.Containers) > 1 {
 				continue
 			}
 		}
 		return Part{
-			Kind: which, Object: Object{kind, meta.Namespace, meta.Name}, Command: command, Args: args,
+			Kind: which, Object: Object{kind, meta.Namespace, meta.Name}, Command: command, Args: args, env: environmentOf(c, meta.Namespace),
 			ServiceAccount: cmp.Or(template.Spec.ServiceAccountName, "default"),
 		}, true
 	}
 	return Part{}, false
+}
+
+// environmentOf is a container's, as far as its template says: not what comes of ConfigMaps and Secrets.
+func environmentOf(c *corev1.Container, namespace string) map[string]string {
+	env := map[string]string{}
+	for _, e := range c.Env {
+		switch from := e.ValueFrom; {
+		case from == nil:
+			env[e.Name] = e.Value
+		case from.FieldRef != nil && from.FieldRef.FieldPath == "metadata.namespace":
+			env[e.Name] = namespace
+		}
+	}
+	return env
 }
 
 // runs tells which part a container runs, with which subcommand and arguments.
@@ -200,11 +244,15 @@ func partNotReady(f *Facts) []Finding {
 		if p.deployment == nil {
 			continue
 		}
+		replicas := 2
+		if p.Kind == Manager && !p.has(leaderElect) {
+			replicas = 1
+		}
 		switch s, want := p.deployment.Status, replicasOf(p.deployment.Spec.Replicas); {
 		case want == 0:
 			found = append(found, Finding{
 				Severity: Warning, Object: p.Object, Message: "it is scaled to 0, so that this part of Slipway is switched off",
-				Remedy: "kubectl scale it to 2, if that was not meant",
+				Remedy: fmt.Sprintf("kubectl scale it to %d, if that was not meant", replicas),
 			})
 		case s.AvailableReplicas == 0:
 			found = append(found, Finding{

@@ -44,7 +44,7 @@ type Options struct {
 }
 
 // Read reads what the rules need. What cannot be read is in Facts.Unread; an error is returned only where there is nothing
-// to work with: the configuration is of no use, or ctx ended.
+// to work with: the configuration is of no use, the cluster was not seen at all, or ctx ended.
 func Read(ctx context.Context, config *rest.Config, o Options) (*Facts, error) {
 	r, err := newReader(config, &Facts{
 		NodeLeases: map[string]*coordinationv1.Lease{}, LeaderLeases: map[Key]*coordinationv1.Lease{}, Marks: map[Key]bool{},
@@ -54,6 +54,9 @@ func Read(ctx context.Context, config *rest.Config, o Options) (*Facts, error) {
 		return nil, err
 	}
 	r.objectsOfTheCluster(ctx)
+	if err := r.f.unseen(); err != nil && ctx.Err() == nil {
+		return nil, fmt.Errorf("nothing can be read from the API server %s: %w", config.Host, err)
+	}
 	r.whatPartsShow(ctx, o) // which parts there are is known by now
 	r.f.Clock.Here = time.Now()
 	r.readClock(ctx)
@@ -148,8 +151,8 @@ func (r *reader) objectsOfTheCluster(ctx context.Context) {
 func (r *reader) whatPartsShow(ctx context.Context, o Options) {
 	var tasks []task
 	for _, p := range r.f.Parts() {
-		for _, right := range needed(p.Kind) {
-			tasks = append(tasks, task{readAccess, func(ctx context.Context) error { return r.theirs(ctx, p, right.in(p.namespace())) }})
+		for _, right := range needed(&p) {
+			tasks = append(tasks, task{readAccess, func(ctx context.Context) error { return r.theirs(ctx, p, right.in(p.home())) }})
 		}
 		if key, ok := leaderLease(&p); ok {
 			tasks = append(tasks, task{readLeaderLeases, func(ctx context.Context) error {

@@ -2,9 +2,11 @@ package doctor
 
 import (
 	"encoding/json"
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -73,6 +75,42 @@ func TestEachPageOfALongListHasItsOwnTime(t *testing.T) {
 					t.Errorf("%d pods, %v", len(f.Pods), err)
 				}
 			})
+		})
+	}
+}
+
+// answers is an API server that gives one answer to everything, or none.
+type answers struct{ code int }
+
+func (a answers) RoundTrip(*http.Request) (*http.Response, error) {
+	if a.code == 0 {
+		return nil, errors.New("connection refused")
+	}
+	w := httptest.NewRecorder()
+	w.WriteHeader(a.code)
+	return w.Result(), nil
+}
+
+func TestAClusterWhoseAPIServerDoesNotAnswerHasNotBeenLookedAt(t *testing.T) {
+	for name, tt := range map[string]struct {
+		code   int
+		looked bool
+		want   string
+	}{
+		"out of reach":        {0, false, "connection refused"},
+		"it knows nobody":     {http.StatusUnauthorized, false, "credentials"},
+		"it allows nothing":   {http.StatusForbidden, true, ""},
+		"it has none of that": {http.StatusNotFound, true, ""},
+		"it is ill":           {http.StatusInternalServerError, true, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := Read(t.Context(), &rest.Config{Host: "http://apiserver.test", QPS: -1, Transport: answers{tt.code}}, Options{})
+			if looked := err == nil; looked != tt.looked {
+				t.Fatalf("%v", err)
+			}
+			if err != nil && (!strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), "http://apiserver.test")) {
+				t.Errorf("it does not say who says what: %v", err)
+			}
 		})
 	}
 }

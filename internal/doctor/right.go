@@ -86,12 +86,12 @@ const (
 )
 
 // needed are the rights of a part's account: those of the roles in deploy/.
-func needed(kind PartKind) []Right {
-	switch kind {
+func needed(p *Part) []Right {
+	switch p.Kind {
 	case Agent:
 		return agentRights()
 	case Manager:
-		return managerRights()
+		return managerRights(p)
 	case Cloudpool:
 		return cloudpoolRights()
 	}
@@ -115,14 +115,13 @@ func agentRights() []Right {
 }
 
 func slotRights() []Right {
-	const flag = "max-concurrent-drains"
 	return with(slices.Concat(
 		with(grants(coordination, "leases", "list create", "--max-concurrent-drains"), atHome),
 		with(with(grants(coordination, "leases", "update", "--max-concurrent-drains"), atHome), named("slipway-drain-0")),
-	), asking(flag))
+	), asking(maxConcurrentDrains))
 }
 
-func managerRights() []Right {
+func managerRights(p *Part) []Right {
 	return slices.Concat(
 		grants(slipwayGroup, "nodegroups", "get list watch", "to know the groups"),
 		grants(slipwayGroup, "nodegroups/status", "update patch", "to say how the groups are"),
@@ -143,21 +142,35 @@ func managerRights() []Right {
 		grants("apps", "daemonsets", "list watch", "what comes to a new machine by itself"),
 		grants("", "namespaces", "list watch", "affinity to pods of namespaces with certain labels"),
 		grants("events.k8s.io", "events", "create patch", "to say what it does"),
-		with(grants("", "events", "create patch", "to say who leads"), atHome),
-		with(grants("events.k8s.io", "events", "create patch", "to say who leads"), atHome),
-		with(grants(coordination, "leases", "create", "leader election"), atHome),
-		with(with(grants(coordination, "leases", "get update", "leader election"), atHome), named(leaseName)),
-		definitionRights(),
+		leaderRights(p),
+		definitionRights(p),
 	)
 }
 
-func definitionRights() []Right {
-	const definitions, flag = "customresourcedefinitions", "install-crds"
+func leaderRights(p *Part) []Right {
+	all := slices.Concat(
+		with(grants("", "events", "create patch", "to say who leads"), atHome),
+		with(grants("events.k8s.io", "events", "create patch", "to say who leads"), atHome),
+		with(grants(coordination, "leases", "create", "leader election"), atHome),
+	)
+	if name := p.leaseName(); name != "" {
+		all = append(all, with(with(grants(coordination, "leases", "get update", "leader election"), atHome), named(name))...)
+	}
+	return with(all, asking(leaderElect))
+}
+
+// definitionRights are those to install the definitions. Without them a stand-in that does so by default begins with those that
+// are there.
+func definitionRights(p *Part) []Right {
+	const definitions = "customresourcedefinitions"
 	all := grants(extensions, definitions, "create", "--install-crds")
 	for _, name := range []string{"nodegroups.slipway.dev", "noderetirements.slipway.dev"} {
 		all = append(all, with(grants(extensions, definitions, "get patch", "--install-crds"), named(name))...)
 	}
-	return with(all, asking(flag))
+	if _, given := p.value(installCRDs); p.standsIn() && !given {
+		with(all, optional)
+	}
+	return with(all, asking(installCRDs))
 }
 
 func cloudpoolRights() []Right {
@@ -194,6 +207,12 @@ func partRights(f *Facts) []Finding {
 			Severity: Problem, Object: Object{"ServiceAccount", a.Part.namespace(), a.Part.ServiceAccount}, Owners: []Object{a.Part.Object},
 			Message: fmt.Sprintf("the %s may not %s: %s", a.Part.Kind, a.Right, a.Right.For),
 			Remedy:  fmt.Sprintf("bind it to the roles of deploy/%s (rbac.yaml has them all)", a.Part.Kind),
+		}
+		switch {
+		case a.Right.option == installCRDs:
+			finding.Remedy = "bind it to the ClusterRole of deploy/manager/install-crds.yaml"
+		case a.Right.Name != "" && a.Right.option == leaderElect && a.Part.standsIn():
+			finding.Remedy = fmt.Sprintf("add this Lease to its Role, as docs/moving-from-%s.md says", a.Part.Command)
 		}
 		if a.Right.optional {
 			finding.Severity = Note

@@ -82,7 +82,7 @@ func TestTheRightsThatPartsAreHeldToAreThoseOfTheirRoles(t *testing.T) {
 	} {
 		want := slices.Concat(granted(t, c.roles, c.files...), c.more)
 		slices.Sort(want)
-		if diff := cmp.Diff(want, bare(needed(kind))); diff != "" {
+		if diff := cmp.Diff(want, bare(needed(&Part{Kind: kind}))); diff != "" {
 			t.Errorf("%s: in deploy/ (-), held to (+)\n%s", kind, diff)
 		}
 	}
@@ -108,7 +108,7 @@ func TestTheShippedRolesForPeopleHaveTheRightsThatAreAskedFor(t *testing.T) {
 }
 
 func TestEveryRightSaysWhatItIsFor(t *testing.T) {
-	all := slices.Concat(agentRights(), managerRights(), cloudpoolRights(), viewerRights())
+	all := slices.Concat(agentRights(), managerRights(&Part{}), cloudpoolRights(), viewerRights())
 	for _, r := range readRights {
 		all = append(all, r)
 	}

@@ -95,6 +95,29 @@ func group(name string, labels map[string]string, accepted metav1.ConditionStatu
 	return g
 }
 
+// standIn is the manager of an installation as one of the stand-ins, with its environment.
+func standIn(f *Facts, replicas int32, env map[string]string, command ...string) *Part {
+	d := deployment("kube-system", command[0], replicas)
+	d.Spec.Template, d.Status.AvailableReplicas = template("example.com/slipway:v1", command...), replicas
+	for name, value := range env {
+		c := &d.Spec.Template.Spec.Containers[0]
+		c.Env = append(c.Env, corev1.EnvVar{Name: name, Value: value})
+	}
+	f.Deployments, f.LeaderLeases = []*appsv1.Deployment{d}, nil
+	return &f.installed(Manager)[0]
+}
+
+// lacking is an installation of a stand-in whose account has all rights but some.
+func lacking(env map[string]string, command []string, but ...string) *Facts {
+	return change(installed(), func(f *Facts) {
+		p := standIn(f, 1, env, command...)
+		for _, r := range needed(p) {
+			r = r.in(p.home())
+			f.Access = append(f.Access, Access{*p, r, !slices.Contains(but, r.String())})
+		}
+	})
+}
+
 // found is one case of a rule: the findings that it is to have, each as severity, object and a part of the message.
 type found struct {
 	facts *Facts
@@ -152,6 +175,54 @@ func cases() map[string]map[string]found {
 					f.Access = access(f.installed(Agent)[0], agentRights(), "get persistentvolumeclaims")
 				}),
 				[]string{"problem ServiceAccount slipway/slipway-agent: the agent may not get persistentvolumeclaims: --wait-for-detach"},
+			},
+			"a stand-in's own Lease": {
+				lacking(nil, []string{"openstack-autoscaler", "-config", "/c"},
+					"update leases.coordination.k8s.io slipway-openstack-autoscaler in namespace kube-system"),
+				[]string{"problem ServiceAccount kube-system/default: the manager may not update leases.coordination.k8s.io " +
+					"slipway-openstack-autoscaler in namespace kube-system: leader election"},
+			},
+			"the Lease of a pool": {
+				lacking(map[string]string{"FOCUS_NODEPOOL": "ci"}, []string{"vmss-pod-watcher", "--leader-elect"},
+					"get leases.coordination.k8s.io slipway-vmss-pod-watcher-ci in namespace kube-system"),
+				[]string{"problem ServiceAccount kube-system/default: the manager may not get leases.coordination.k8s.io " +
+					"slipway-vmss-pod-watcher-ci in namespace kube-system: leader election"},
+			},
+			"its Lease in the namespace that is given": {
+				lacking(map[string]string{"POD_NAMESPACE": "tools"}, []string{"openstack-autoscaler"},
+					"create leases.coordination.k8s.io in namespace tools"),
+				[]string{"problem ServiceAccount kube-system/default: the manager may not create leases.coordination.k8s.io in namespace tools"},
+			},
+			"no Lease where nobody is competed with": {
+				lacking(nil, []string{"vmss-pod-watcher"}, "create leases.coordination.k8s.io in namespace kube-system"), nil,
+			},
+			"definitions that are installed by default": {
+				lacking(nil, []string{"vmss-pod-watcher"}, "create customresourcedefinitions.apiextensions.k8s.io"),
+				[]string{"note ServiceAccount kube-system/default: the manager may not create customresourcedefinitions.apiextensions.k8s.io: "},
+			},
+			"definitions that somebody asks to install": {
+				lacking(nil, []string{"vmss-pod-watcher", "--install-crds"}, "create customresourcedefinitions.apiextensions.k8s.io"),
+				[]string{"problem ServiceAccount kube-system/default: the manager may not create customresourcedefinitions.apiextensions.k8s.io: "},
+			},
+			"definitions that are not to be installed": {
+				lacking(nil, []string{"vmss-pod-watcher", "--install-crds=false"}, "create customresourcedefinitions.apiextensions.k8s.io"), nil,
+			},
+			"turns under the old name": {
+				change(installed(), func(f *Facts) {
+					c := &f.DaemonSets[0].Spec.Template.Spec.Containers[0]
+					c.Image, c.Args = "slipway", []string{"aks-node-termination-handler", "-maxConcurrentDrains=2"}
+					f.Access = access(f.installed(Agent)[0], agentRights(), "list leases.coordination.k8s.io in namespace .")
+				}),
+				[]string{"problem ServiceAccount slipway/slipway-agent: the agent may not list leases"},
+			},
+			"turns by the environment": {
+				change(installed(), func(f *Facts) {
+					c := &f.DaemonSets[0].Spec.Template.Spec.Containers[0]
+					c.Image, c.Args = "slipway", []string{"aks-node-termination-handler"}
+					c.Env = []corev1.EnvVar{{Name: "MAX_CONCURRENT_DRAINS", Value: "2"}}
+					f.Access = access(f.installed(Agent)[0], agentRights(), "list leases.coordination.k8s.io in namespace .")
+				}),
+				[]string{"problem ServiceAccount slipway/slipway-agent: the agent may not list leases"},
 			},
 		},
 		"part-not-ready": {
@@ -321,6 +392,13 @@ func cases() map[string]map[string]found {
 				}),
 				[]string{"warning Node node-a: no NodeGroup selects it"},
 			},
+			"a stand-in, whose group is within it": {change(installed(), func(f *Facts) { standIn(f, 1, nil, "openstack-autoscaler") }), nil},
+			"a stand-in beside groups": {
+				change(installed(), func(f *Facts) {
+					standIn(f, 1, nil, "vmss-pod-watcher")
+					f.NodeGroups = []v1alpha1.NodeGroup{group("g", map[string]string{"pool": "ci"}, metav1.ConditionTrue, "")}
+				}), nil,
+			},
 		},
 		"pdb-never-allows": {
 			"maxUnavailable 0":  {budgets(budget("b", "web", nil, none)), []string{"problem PodDisruptionBudget shop/b: maxUnavailable is 0: "}},
@@ -382,6 +460,11 @@ func cases() map[string]map[string]found {
 					f.StatefulSets = []*appsv1.StatefulSet{{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "db"}}}
 				}),
 				[]string{"warning Deployment shop/web: it has one replica", "warning StatefulSet shop/db: it has one replica"},
+			},
+			"one that competes with nobody": {change(installed(), func(f *Facts) { standIn(f, 1, nil, "vmss-pod-watcher") }), nil},
+			"one that could compete": {
+				change(installed(), func(f *Facts) { standIn(f, 1, nil, "vmss-pod-watcher", "--leader-elect") }),
+				[]string{"warning Deployment kube-system/vmss-pod-watcher: it has one replica"},
 			},
 		},
 		"pod-without-controller": {
@@ -628,6 +711,9 @@ func TestPartsAreKnownByWhatTheyRun(t *testing.T) {
 		"on Windows":              {image: "x", command: []string{`C:\slipway-agent.exe`}, want: Agent},
 		"a personality":           {image: "slipway", args: []string{"kubeaware-cloudpool-proxy"}, want: Cloudpool},
 		"own image, by its label": {image: "x", labels: map[string]string{"app.kubernetes.io/name": "slipway-cloudpool"}, want: Cloudpool},
+		"own command, by its label": {
+			image: "slipway", args: []string{"--listen=:1"}, want: Manager, labels: map[string]string{"app.kubernetes.io/name": "slipway-manager"},
+		},
 		"chart's labels": {
 			image: "x", want: Manager,
 			labels: map[string]string{"app.kubernetes.io/name": "slipway", "app.kubernetes.io/component": "manager"},
@@ -638,8 +724,12 @@ func TestPartsAreKnownByWhatTheyRun(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			tmpl := template(c.image, c.args...)
 			tmpl.Labels, tmpl.Spec.Containers[0].Command = c.labels, c.command
-			if got, _ := partOf("Deployment", metav1.ObjectMeta{}, &tmpl); got.Kind != c.want {
+			got, _ := partOf("Deployment", metav1.ObjectMeta{}, &tmpl)
+			if got.Kind != c.want {
 				t.Errorf("%q, want %q", got.Kind, c.want)
+			}
+			if got.standsIn() {
+				t.Errorf("%q stands in for another tool", got.Command)
 			}
 		})
 	}

@@ -27,7 +27,8 @@ func ownerOf(p *corev1.Pod) Object {
 	return Object{c.Kind, p.Namespace, c.Name}
 }
 
-// singleReplica finds workloads that are away while their one pod moves.
+// singleReplica finds workloads that are away while their one pod moves. A manager that competes with nobody has to be one: two
+// would act on the same nodes.
 func singleReplica(f *Facts) []Finding {
 	var found []Finding
 	add := func(kind string, m *metav1.ObjectMeta, replicas *int32, remedy string) {
@@ -39,7 +40,14 @@ func singleReplica(f *Facts) []Finding {
 			Message: "it has one replica: when its node leaves, it is away until the new pod is ready", Remedy: remedy,
 		})
 	}
+	alone := map[Object]bool{}
+	for _, p := range f.installed(Manager) {
+		alone[p.Object] = !p.has(leaderElect)
+	}
 	for _, d := range f.Deployments {
+		if alone[Object{"Deployment", d.Namespace, d.Name}] {
+			continue
+		}
 		add("Deployment", &d.ObjectMeta, d.Spec.Replicas,
 			"run 2 or more, on different nodes (topologySpreadConstraints), if it must not be away; else leave it so")
 	}

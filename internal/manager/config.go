@@ -44,6 +44,9 @@ type Config struct {
 	Listen                  string
 	Profiling               bool
 	LogLevel, LogFormat     string
+	// InstallUnasked says that InstallCRDs is a default, and not what somebody has asked for: without the rights it is enough
+	// that the types are served.
+	InstallUnasked bool
 	// Clouds, if set, takes the place of the file CloudConfig.
 	Clouds *Clouds
 	// FindClouds, if set, finds out what Clouds is to be, however long that takes. Metrics and health are served meanwhile:
@@ -175,26 +178,29 @@ func loadClouds(
 		}
 		given = &file
 	}
-	file := *given
+	file, at := *given, ""
+	if path != "" {
+		at = "--cloud-config: " + path + ": "
+	}
 	if file.Azure != nil {
 		p, err := file.Azure.provider(log)
 		if err != nil {
-			return nil, fmt.Errorf("--cloud-config: %s: azure: %w", path, err)
+			return nil, fmt.Errorf("%sazure: %w", at, err)
 		}
 		providers[p.Name()] = p
 	}
 	if file.OpenStack != nil {
 		p, err := openStack(*file.OpenStack)
 		if err != nil {
-			return nil, fmt.Errorf("--cloud-config: %s: %w", path, err)
+			return nil, fmt.Errorf("%s%w", at, err)
 		}
 		providers[p.Name()] = p
 	}
 	if err := file.addCloudpool(providers, log); err != nil {
-		return nil, fmt.Errorf("--cloud-config: %s: cloudpool: %w", path, err)
+		return nil, fmt.Errorf("%scloudpool: %w", at, err)
 	}
 	if err := file.add(providers, log); err != nil {
-		return nil, fmt.Errorf("--cloud-config: %s: %w", path, err)
+		return nil, fmt.Errorf("%s%w", at, err)
 	}
 	if len(providers) == 0 {
 		return nil, fmt.Errorf("--cloud-config: %s names no cloud: want one of azure, openstack, cloudpool, plugins, externalGRPC", path)

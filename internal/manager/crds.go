@@ -7,11 +7,13 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
 	"github.com/slipway-dev/slipway/api/crds"
+	"github.com/slipway-dev/slipway/api/v1alpha1"
 )
 
 const (
@@ -45,6 +47,28 @@ func installCRDs(ctx context.Context, c client.Client, log *slog.Logger) error {
 			return err
 		}
 	}
+	return nil
+}
+
+// installUnasked is installCRDs for a command that does so by default: nobody may have given it the rights, and types that are
+// served are enough to begin with.
+func installUnasked(ctx context.Context, c client.Client, log *slog.Logger) error {
+	err := installCRDs(ctx, c, log)
+	if !apierrors.IsForbidden(err) {
+		return err
+	}
+	for _, kind := range []string{"NodeGroup", "NodeRetirement"} {
+		of := v1alpha1.GroupVersion.WithKind(kind)
+		_, unserved := c.RESTMapper().RESTMapping(of.GroupKind(), of.Version)
+		if meta.IsNoMatchError(unserved) {
+			return err
+		}
+		if unserved != nil {
+			return fmt.Errorf("whether %s is served: %w", of, unserved)
+		}
+	}
+	log.Warn("Slipway's types are not brought up to this program's: apply api/crds when it is upgraded, or give it the rights of "+
+		"deploy/manager/install-crds.yaml", "err", err)
 	return nil
 }
 
@@ -118,7 +142,7 @@ func awaitEstablished(ctx context.Context, c client.Client, definition *unstruct
 
 // installing says what failed. A right that is missing is not waited for.
 func installing(definition *unstructured.Unstructured, err error) error {
-	err = fmt.Errorf("--install-crds: installing %s: %w", definition.GetName(), err)
+	err = fmt.Errorf("installing %s: %w", definition.GetName(), err)
 	if apierrors.IsForbidden(err) {
 		return refusal{fmt.Errorf("%w; the ClusterRole slipway-manager-install-crds of deploy/manager/install-crds.yaml has the rights", err)}
 	}

@@ -301,7 +301,12 @@ func newManager(ctx context.Context, c Config, in Process, ready *readiness) (ma
 		if err != nil {
 			return nil, err
 		}
-		if err := installCRDs(ctx, installer, in.Log); err != nil {
+		if c.InstallUnasked {
+			err = installUnasked(ctx, installer, in.Log)
+		} else if err = installCRDs(ctx, installer, in.Log); err != nil {
+			err = fmt.Errorf("--install-crds: %w", err)
+		}
+		if err != nil {
 			return nil, err
 		}
 	}

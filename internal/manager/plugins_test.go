@@ -110,3 +110,10 @@ func TestTheDocumentedFileOfCloudsIsOne(t *testing.T) {
 		}
 	}
 }
+
+func TestWhatIsWrongWithCloudsOfNoFileIsNotSaidOfAFile(t *testing.T) {
+	_, err := loadClouds("", &Clouds{Azure: &AzureCloud{}}, nil, slog.New(slog.DiscardHandler))
+	if err == nil || strings.Contains(err.Error(), "--cloud-config") || !strings.HasPrefix(err.Error(), "azure") {
+		t.Errorf("%v", err)
+	}
+}

@@ -309,8 +309,85 @@ func TestAPodThatComesTakesTheMarkOffAndCallsTheRetirementOff(t *testing.T) {
 		if err := c.Get(t.Context(), client.ObjectKey{Name: "a"}, n); err != nil {
 			t.Fatal(err)
 		}
-		if got := marksOf(n, "ci"); !got.Since.IsZero() || !got.Used {
+		if got := marksOf(n, "ci", ciKind); !got.Since.IsZero() || !got.Used {
 			t.Errorf("%+v", got)
+		}
+	})
+}
+
+// TestANodeThatWasUsedByOtherPodsThanTheRuleNowSelectsIsUnused changes what the rule selects, of which no node has had a pod, while
+// the manager runs or while it does not.
+func TestANodeThatWasUsedByOtherPodsThanTheRuleNowSelectsIsUnused(t *testing.T) {
+	for field, change := range map[string]func(*v1alpha1.NodeGroupSpec){
+		"podSelector": func(s *v1alpha1.NodeGroupSpec) {
+			s.ScaleDown.IdleByLabel.PodSelector.MatchLabels = map[string]string{"app": "ci"}
+		},
+		"namespaces":      func(s *v1alpha1.NodeGroupSpec) { s.ScaleDown.IdleByLabel.Namespaces = []string{"other"} },
+		"placeholderPods": func(s *v1alpha1.NodeGroupSpec) { s.Drain.PlaceholderPods = &s.ScaleDown.IdleByLabel.PodSelector },
+	} {
+		for when, restarted := range map[string]bool{"live": false, "over a restart": true} {
+			t.Run(field+" "+when, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					g := group("ci")
+					g.Spec.ScaleDown.IdleByLabel.KeepUnused = true
+					c := newCluster(t, g, ciNode("a"), ciNode("b"), keeper("a-web", "a"), keeper("b-web", "b"))
+					m := c.manager()
+					c.look(m, "ci")
+					if err := c.Delete(t.Context(), keeper("b-web", "")); err != nil { // b is on its way to leave
+						t.Fatal(err)
+					}
+					c.look(m, "ci")
+					g = c.group("ci")
+					change(&g.Spec)
+					if err := c.Update(t.Context(), g); err != nil {
+						t.Fatal(err)
+					}
+					if restarted {
+						m = c.manager()
+					}
+					for range 3 {
+						c.look(m, "ci")
+						time.Sleep(11 * minute)
+					}
+					if all := c.records(); len(all) != 0 {
+						t.Fatalf("nodes leave that have never had such a pod: %+v", all)
+					}
+					var nodes corev1.NodeList
+					if err := c.List(t.Context(), &nodes); err != nil {
+						t.Fatal(err)
+					}
+					for _, n := range nodes.Items {
+						if n.Annotations[annotationUsed] != "" || n.Annotations[annotationSince] != "" {
+							t.Errorf("node %s keeps the marks of the rule that was: %v", n.Name, n.Annotations)
+						}
+					}
+				})
+			})
+		}
+	}
+}
+
+// TestACooldownThatOtherPodsBeganIsNotThatOfTheRulesOwn restarts the manager with another selector after a time in which a pod of
+// the new kind has come and gone.
+func TestACooldownThatOtherPodsBeganIsNotThatOfTheRulesOwn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, group("ci"), ciNode("a"))
+		c.look(c.manager(), "ci")
+		time.Sleep(11 * minute)
+		g := c.group("ci")
+		g.Spec.ScaleDown.IdleByLabel.PodSelector.MatchLabels = map[string]string{"app": "ci"}
+		if err := c.Update(t.Context(), g); err != nil {
+			t.Fatal(err)
+		}
+		m := c.manager()
+		c.look(m, "ci")
+		if all := c.records(); len(all) != 0 {
+			t.Fatalf("by the cooldown of another rule: %+v", all)
+		}
+		time.Sleep(11 * minute)
+		c.look(m, "ci")
+		if all := c.records(); len(all) != 1 {
+			t.Errorf("after its own cooldown: %+v", all)
 		}
 	})
 }

@@ -101,9 +101,9 @@ func Decide(w World) ([]Decision, error) {
 			return nil, err
 		}
 	}
-	decisions := make([]Decision, len(w.Nodes))
+	decisions, kind := make([]Decision, len(w.Nodes)), rule.kind()
 	for i := range w.Nodes {
-		decisions[i] = w.judge(rule, &w.Nodes[i])
+		decisions[i] = w.judge(rule, kind, &w.Nodes[i])
 	}
 	w.keepMinimum(decisions)
 	for i := range decisions {
@@ -113,9 +113,9 @@ func Decide(w World) ([]Decision, error) {
 	return decisions, nil
 }
 
-// judge applies every rule that needs to know but one node.
-func (w *World) judge(rule *idleRule, n *Node) Decision {
-	d := Decision{Node: n.Object.Name, node: n, marks: marksOf(n.Object, w.Group.Name)}
+// judge applies every rule that needs to know but one node. The kind of pods is that of the idle rule.
+func (w *World) judge(rule *idleRule, kind string, n *Node) Decision {
+	d := Decision{Node: n.Object.Name, node: n, marks: marksOf(n.Object, w.Group.Name, kind)}
 	d.marks.Named = ofFile(w.Group)
 	add := func(code, format string, a ...any) {
 		d.Reasons = append(d.Reasons, Reason{code, fmt.Sprintf(format, a...)})

@@ -32,6 +32,15 @@ func group(name string) *v1alpha1.NodeGroup {
 	}
 }
 
+// ciKind is the kind of pods that keeps the nodes of such a group.
+var ciKind = func() string {
+	rule, err := ruleOf(group(""))
+	if err != nil {
+		panic(err)
+	}
+	return rule.kind()
+}()
+
 // node is a Ready node of a pool, which has been there for a day.
 func node(name, of string) corev1.Node {
 	return corev1.Node{
@@ -47,7 +56,7 @@ func node(name, of string) corev1.Node {
 func idle(name string, of string, ago time.Duration) Node {
 	n := node(name, of)
 	n.Annotations = map[string]string{
-		annotationGroup: of, annotationUsed: yes, annotationSince: noon.Add(-ago).Format(time.RFC3339),
+		annotationGroup: of, annotationUsed: yes, annotationSince: noon.Add(-ago).Format(time.RFC3339), annotationKind: ciKind,
 	}
 	return Node{Object: &n, Quiet: -1}
 }

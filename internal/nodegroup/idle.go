@@ -1,6 +1,10 @@
 package nodegroup
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -56,6 +60,28 @@ func ruleOf(g *v1alpha1.NodeGroup) (*idleRule, error) {
 func (r *idleRule) selects(namespace string, podLabels map[string]string) bool {
 	set := labels.Set(podLabels)
 	return r.inNamespace(namespace) && r.selector.Matches(set) && !r.placeholders.Matches(set)
+}
+
+// kind is a hash of which pods the rule selects, however it puts it: what is written of others' coming and going says nothing of
+// these. No rule has none.
+func (r *idleRule) kind() string {
+	if r == nil {
+		return ""
+	}
+	namespaces := slices.Compact(slices.Sorted(slices.Values(r.namespaces)))
+	sum := sha256.Sum256(fmt.Appendf(nil, "%q %q %q", canonical(r.selector), canonical(r.placeholders), namespaces))
+	return hex.EncodeToString(sum[:8])
+}
+
+// canonical are a selector's requirements in an order of their own. Nothing and everything differ.
+func canonical(selector labels.Selector) []string {
+	requirements, selectable := selector.Requirements()
+	all := []string{fmt.Sprint(selectable)}
+	for _, r := range requirements {
+		all = append(all, r.String())
+	}
+	slices.Sort(all[1:])
+	return all
 }
 
 func (r *idleRule) inNamespace(namespace string) bool {

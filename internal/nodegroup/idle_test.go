@@ -64,6 +64,38 @@ func TestANodeIsIdleWhen(t *testing.T) {
 	}
 }
 
+// TestTheKindOfPodsIsWhatTheRuleSelectsAndNotHowItIsPut compares with the rule of group.
+func TestTheKindOfPodsIsWhatTheRuleSelectsAndNotHowItIsPut(t *testing.T) {
+	in := func(key string, values ...string) metav1.LabelSelectorRequirement {
+		return metav1.LabelSelectorRequirement{Key: key, Operator: metav1.LabelSelectorOpIn, Values: values}
+	}
+	kind := func(like []metav1.LabelSelectorRequirement, namespaces ...string) string {
+		return ruleFor(t, func(r *v1alpha1.IdleByLabel) {
+			r.PodSelector.MatchExpressions, r.Namespaces = like, namespaces
+		}).kind()
+	}
+	is := kind([]metav1.LabelSelectorRequirement{in("a", "x", "y"), in("a", "y", "z"), in("b", "x")}, "one", "two")
+	if again := kind([]metav1.LabelSelectorRequirement{in("b", "x"), in("a", "z", "y"), in("a", "y", "x")}, "two", "one", "two"); again != is {
+		t.Errorf("in another order it is %s, and was %s", again, is)
+	}
+	same := func(r *v1alpha1.IdleByLabel) {
+		r.KeepUnused, r.Cooldown, r.CheckEvery = true, metav1.Duration{Duration: minute}, &metav1.Duration{Duration: minute}
+	}
+	if other := ruleFor(t, same).kind(); other != ciKind {
+		t.Errorf("with other times it is %s, and was %s", other, ciKind)
+	}
+	seen := map[string]bool{is: true, ciKind: true}
+	for _, other := range []string{
+		kind(nil, "one"), kind(nil, "two"), kind(nil, "one", "two"), kind([]metav1.LabelSelectorRequirement{in("a", "x")}),
+		kind([]metav1.LabelSelectorRequirement{in("a", "y")}),
+	} {
+		if seen[other] {
+			t.Errorf("two that select other pods are %s", other)
+		}
+		seen[other] = true
+	}
+}
+
 // TestANodeLeavesWhenItHasBeenIdleForTheCooldownAndNeverBefore has pods come and go on a node, the manager restarted, and
 // the wall clock set. True time passes by itself, and is what the tests' own book is kept in.
 func TestANodeLeavesWhenItHasBeenIdleForTheCooldownAndNeverBefore(t *testing.T) {

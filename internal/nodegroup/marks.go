@@ -10,13 +10,15 @@ import (
 )
 
 // Annotations of Nodes. Those of ours say which group they are of, and go when the group does not own the node any more
-// (I3). What another group left behind counts as not there. The scope is the selector of the manager that has set them: one
-// with another selector, which may not even know the group, leaves them alone.
+// (I3). What another group left behind counts as not there, and so does what is about other pods than the group's rule selects
+// now. The scope is the selector of the manager that has set them: one with another selector, which may not even know the group,
+// leaves them alone.
 const (
 	annotationGroup = "nodegroup.slipway.dev/name"
 	annotationScope = "nodegroup.slipway.dev/scope"
 	annotationSince = "nodegroup.slipway.dev/idle-since"
 	annotationUsed  = "nodegroup.slipway.dev/used"
+	annotationKind  = "nodegroup.slipway.dev/pod-selector-hash"
 )
 
 const yes = "true"
@@ -27,6 +29,8 @@ type Marks struct {
 	Since time.Time
 	// Used says that a pod has kept the node.
 	Used bool
+	// Kind is the kind of pods that Since and Used are about; see [idleRule.kind].
+	Kind string
 	// HoldsOff says that [protection.ScaleDownDisabled] is ours.
 	HoldsOff bool
 	// Named says that the name of the group is there in any case, for those who want to know whose the node is: a group of a
@@ -34,11 +38,12 @@ type Marks struct {
 	Named bool
 }
 
-// marksOf reads a group's marks. A time that cannot be read is none: the cooldown begins anew.
-func marksOf(n *corev1.Node, group string) Marks {
+// marksOf reads a group's marks about a kind of pods. A time that cannot be read is none: the cooldown begins anew. Of marks that
+// do not say what pods they are about, as earlier versions left them, nobody knows whether it is these.
+func marksOf(n *corev1.Node, group, kind string) Marks {
 	a := n.Annotations
-	m := Marks{HoldsOff: a[protection.HoldsOff] == yes}
-	if a[annotationGroup] != group {
+	m := Marks{HoldsOff: a[protection.HoldsOff] == yes, Kind: kind}
+	if a[annotationGroup] != group || a[annotationKind] != kind {
 		return m
 	}
 	m.Used = a[annotationUsed] == yes
@@ -72,13 +77,19 @@ func ownerOf(n *corev1.Node) owner {
 // annotations are those that a group's marks stand for; a nil value is one that has to go.
 func (m Marks) annotations(n *corev1.Node, of owner) map[string]any {
 	want := map[string]any{
-		annotationGroup: nil, annotationScope: nil, annotationSince: nil, annotationUsed: nil, protection.HoldsOff: nil,
+		annotationGroup: nil, annotationScope: nil, annotationSince: nil, annotationUsed: nil, annotationKind: nil, protection.HoldsOff: nil,
+	}
+	if m.Since.IsZero() && !m.Used {
+		m.Kind = ""
 	}
 	if !m.Since.IsZero() {
 		want[annotationSince] = m.Since.UTC().Format(time.RFC3339)
 	}
 	if m.Used {
 		want[annotationUsed] = yes
+	}
+	if m.Kind != "" {
+		want[annotationKind] = m.Kind
 	}
 	if m.HoldsOff {
 		want[protection.HoldsOff] = yes

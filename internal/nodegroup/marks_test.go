@@ -43,23 +43,31 @@ func apply(t interface{ Fatal(...any) }, n *corev1.Node, patch []byte) {
 
 func TestWhatIsWrittenOnANodeIsReadAgainAndWrittenOnce(t *testing.T) {
 	n := node("a", "ci")
-	m := Marks{Since: noon, Used: true, HoldsOff: true}
+	m := Marks{Since: noon, Used: true, Kind: ciKind, HoldsOff: true}
 	patch, err := m.patch(&n, owner{group: "ci"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	apply(t, &n, patch)
-	if got := marksOf(&n, "ci"); !got.Since.Equal(noon) || !got.Used || !got.HoldsOff {
+	if got := marksOf(&n, "ci", ciKind); !got.Since.Equal(noon) || !got.Used || !got.HoldsOff {
 		t.Errorf("%+v", got)
 	}
-	if patch, _ := marksOf(&n, "ci").patch(&n, owner{group: "ci"}); patch != nil {
+	if patch, _ := marksOf(&n, "ci", ciKind).patch(&n, owner{group: "ci"}); patch != nil {
 		t.Errorf("written again: %s", patch)
 	}
-	if got := marksOf(&n, "gpu"); !got.Since.IsZero() || got.Used {
+	if got := marksOf(&n, "gpu", ciKind); !got.Since.IsZero() || got.Used {
 		t.Errorf("another group takes them for its own: %+v", got)
 	}
+	if got := marksOf(&n, "ci", "other"); !got.Since.IsZero() || got.Used || !got.HoldsOff {
+		t.Errorf("a rule that selects other pods takes them for its own: %+v", got)
+	}
+	without := n.DeepCopy()
+	delete(without.Annotations, annotationKind)
+	if got := marksOf(without, "ci", ciKind); !got.Since.IsZero() || got.Used {
+		t.Errorf("of whatever pods they are: %+v", got)
+	}
 	n.Annotations[annotationSince] = "a while ago"
-	if got := marksOf(&n, "ci"); !got.Since.IsZero() {
+	if got := marksOf(&n, "ci", ciKind); !got.Since.IsZero() {
 		t.Errorf("a time that cannot be read is %s", got.Since)
 	}
 }
@@ -78,7 +86,7 @@ func TestI3ScaleDownDisabledIsTakenOffWhereWeSetItAndNowhereElse(t *testing.T) {
 			n.Annotations[protection.ScaleDownDisabled], theirs = value, value
 		}
 		manager := func(wanted bool) {
-			m := marksOf(&n, "ci").holdOff(&n, wanted)
+			m := marksOf(&n, "ci", ciKind).holdOff(&n, wanted)
 			patch, err := m.patch(&n, owner{group: "ci"})
 			if err != nil {
 				t.Fatal(err)
@@ -123,12 +131,12 @@ func TestMarksRoundTripWhateverTheTime(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		at := noon.Add(time.Duration(rapid.Int64Range(0, int64(1000*time.Hour)).Draw(t, "ns")))
 		n := node("a", "ci")
-		patch, err := Marks{Since: wholeSecond(at)}.patch(&n, owner{group: "ci"})
+		patch, err := Marks{Since: wholeSecond(at), Kind: ciKind}.patch(&n, owner{group: "ci"})
 		if err != nil {
 			t.Fatal(err)
 		}
 		apply(t, &n, patch)
-		if got := marksOf(&n, "ci").Since; got.Before(at) || got.Sub(at) >= time.Second {
+		if got := marksOf(&n, "ci", ciKind).Since; got.Before(at) || got.Sub(at) >= time.Second {
 			t.Fatalf("%s is read as %s", at, got)
 		}
 	})

@@ -47,7 +47,7 @@ func TestAPendingPodForWhichTheSchedulerFindsNoNodeRescuesOneThatIsBeingDrained(
 		if err := c.Get(t.Context(), client.ObjectKeyFromObject(&n), &n); err != nil {
 			t.Fatal(err)
 		}
-		if since := marksOf(&n, "ci").Since; time.Since(since) > minute {
+		if since := marksOf(&n, "ci", ciKind).Since; time.Since(since) > minute {
 			t.Errorf("its cooldown goes on since %s", since)
 		}
 	})

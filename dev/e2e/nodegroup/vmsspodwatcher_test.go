@@ -130,11 +130,16 @@ func TestFaultTheCooldownOfAPodThatEndedWhileTheToolWasAwayWasNotKept(t *testing
 	f.finish("job", fmt.Sprintf(`{"containerStatuses":[{"name":"app","image":"","imageID":"","ready":false,"restartCount":0,
 		"state":{"terminated":{"exitCode":0,"finishedAt":%q}}}]}`, ended))
 	ago := time.Now().Add(-2 * time.Hour).UTC().Format(time.RFC3339)
-	for i := range 2 {
-		f.patchNode(i, `{"metadata":{"annotations":{"nodegroup.slipway.dev/name":"ended","`+since+`":"`+ago+`"}}}`)
-	}
 	f.group("ended", f.idle("1h", ""))
-	f.manage()
+	p := f.manage()
+	for i := range 2 {
+		f.awaitNode(i, "idle", marked)
+	}
+	f.check(p.Kill())
+	for i := range 2 {
+		f.patchNode(i, `{"metadata":{"annotations":{"`+since+`":"`+ago+`"}}}`)
+	}
+	f.check(p.Restart(f.ctx))
 	f.awaitGone(1)
 	f.awaitNode(0, "idle since its pod ended", func(n *corev1.Node) bool {
 		return n.Annotations[since] == ended && n.Annotations[used] == "true"

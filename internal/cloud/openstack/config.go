@@ -221,11 +221,20 @@ var (
 // maxMetadata is the longest value of Nova's metadata, in bytes.
 const maxMetadata = 255
 
+const clusterNames = "a name of up to 63 letters, digits, . _ and -, that no other cluster in the project has"
+
+// CheckClusterName refuses a name that a configuration's ClusterName cannot be, for those who have it from elsewhere.
+func CheckClusterName(name string) error {
+	if !tagValue.MatchString(name) {
+		return fmt.Errorf("%q: want %s", name, clusterNames)
+	}
+	return nil
+}
+
 // Validate reports everything that is wrong, each with field, value and what is allowed.
 func (c *Config) Validate() error {
 	var v problems
-	v.check(tagValue.MatchString(c.ClusterName), "clusterName", c.ClusterName,
-		"a name of up to 63 letters, digits, . _ and -, that no other cluster in the project has")
+	v.check(tagValue.MatchString(c.ClusterName), "clusterName", c.ClusterName, clusterNames)
 	for i, name := range c.FormerClusterNames {
 		v.check(tagValue.MatchString(name) && name != c.ClusterName, fmt.Sprintf("formerClusterNames[%d]", i), name,
 			"a name of up to 63 letters, digits, . _ and -, other than clusterName")

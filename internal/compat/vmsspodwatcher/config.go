@@ -64,10 +64,12 @@ type Config struct {
 }
 
 var (
-	// poolName is AKS's rule for agent pools, resourceGroup Azure's for resource groups, and clusterName AKS's for clusters.
+	// poolName is AKS's rule for agent pools, resourceGroup Azure's for resource groups, and clusterName AKS's for clusters. A
+	// subscription is known by a guid.
 	poolName      = regexp.MustCompile(`^[a-z][a-z0-9]{0,11}$`)
 	resourceGroup = regexp.MustCompile(`^[\pL\pN_.()-]{0,89}[\pL\pN_()-]$`)
 	clusterName   = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9_-]{0,61}[A-Za-z0-9])?$`)
+	guid          = regexp.MustCompile(`^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$`)
 )
 
 // Parse reads the environment, given as os.Environ gives it. The error names everything that is wrong.
@@ -162,6 +164,7 @@ func (c *Config) validate() error {
 	want(c.Namespace == "" || len(validation.IsDNS1123Label(c.Namespace)) == 0, envNamespace, c.Namespace, "the name of a namespace")
 	want(resourceGroup.MatchString(c.ResourceGroup), envGroup, c.ResourceGroup, "the resource group of the scale set")
 	want(poolName.MatchString(c.NodePool), envNodePool, c.NodePool, "the name of an agent pool")
+	want(c.Subscription == "" || guid.MatchString(c.Subscription), envSubscribed, c.Subscription, "a subscription ID, a GUID")
 	if c.Sync {
 		const why = ", since $" + envSync + " is on"
 		want(resourceGroup.MatchString(c.ClusterGroup), envClusterRG, c.ClusterGroup, "the resource group of the AKS cluster"+why)

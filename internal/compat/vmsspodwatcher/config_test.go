@@ -74,6 +74,7 @@ func TestI10WhatCannotBeReadIsRefusedWithItsNameAndValue(t *testing.T) {
 		"FOCUS_NODEPOOL=My Pool":       `$FOCUS_NODEPOOL: "My Pool"`,
 		"SCHEDULED_CHECK_FALG=perhaps": `$SCHEDULED_CHECK_FALG: "perhaps": want true or false`,
 		"FAKENP_FLAG=true":             `$AKS_RG: "": want the resource group of the AKS cluster, since $FAKENP_FLAG is on`,
+		"AZURE_SUBSCRIPTION_ID=prod":   `$AZURE_SUBSCRIPTION_ID: "prod": want a subscription ID, a GUID`,
 	} {
 		if _, err := Parse(env(change)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %s", change, err, want)
