@@ -55,10 +55,12 @@ func (p *passage) capture(ctx context.Context) error {
 		return err
 	default:
 		p.captured = &instance
+		is := p.isNoOtherNode
 		if p.node == nil {
-			if err := p.isNoNode(ctx, instance); err != nil {
-				return err
-			}
+			is = p.isNoNode
+		}
+		if err := is(ctx, instance); err != nil {
+			return err
 		}
 	}
 	captured.InstanceName, captured.ComputerName, captured.UniqueID = instance.Name, instance.ComputerName, instance.UniqueID

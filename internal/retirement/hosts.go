@@ -74,10 +74,9 @@ func (p *passage) isNoNode(ctx context.Context, m cloud.Instance) error {
 	if err != nil {
 		return fmt.Errorf("whether machine %s is a Node: %w", m.ProviderID, err)
 	}
-	hosts := slices.DeleteFunc(slices.Clone(all), func(h cloud.Host) bool { return isElsewhere(h, m, p.cloud.Normalize) })
-	switch node, err := cloud.NewHosts(p.cloud.Normalize, hosts).Of(m); {
+	switch node, err := p.nodeOn(m, all); {
 	case err != nil:
-		return fmt.Errorf("whether machine %s is a Node: %w", m.ProviderID, err)
+		return err
 	case node == p.rt.Spec.NodeName: // it has just come, and the next look at it decides
 		return wait(p.c.o.Pace.Cloud, "there is a Node %s again", node)
 	case node != "":
@@ -85,6 +84,37 @@ func (p *passage) isNoNode(ctx context.Context, m cloud.Instance) error {
 			m.ProviderID, node)
 	}
 	return nil
+}
+
+// isNoOtherNode makes sure that no other Node than the retirement's is on the machine: it would be kept in the end, and the node
+// have been drained for nothing. For that the caches are good enough.
+func (p *passage) isNoOtherNode(ctx context.Context, m cloud.Instance) error {
+	var nodes corev1.NodeList
+	if err := p.c.o.Client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
+		return fmt.Errorf("nodes: %w", err)
+	}
+	var others []cloud.Host
+	for i := range nodes.Items {
+		if n := &nodes.Items[i]; n.Name != p.rt.Spec.NodeName {
+			others = append(others, HostOf(n))
+		}
+	}
+	node, err := p.nodeOn(m, others)
+	if err != nil || node == "" {
+		return err
+	}
+	return end(NotConfirmed, "the machine %s is the Node %s as well: delete the one of the two Nodes that is left of an earlier time",
+		m.ProviderID, node)
+}
+
+// nodeOn gives the name of the one of some Nodes that is on a machine, or empty.
+func (p *passage) nodeOn(m cloud.Instance, all []cloud.Host) (string, error) {
+	hosts := slices.DeleteFunc(slices.Clone(all), func(h cloud.Host) bool { return isElsewhere(h, m, p.cloud.Normalize) })
+	node, err := cloud.NewHosts(p.cloud.Normalize, hosts).Of(m)
+	if err != nil {
+		return "", fmt.Errorf("whether machine %s is a Node: %w", m.ProviderID, err)
+	}
+	return node, nil
 }
 
 // isElsewhere reports a Node that says by its provider ID that it is on another machine of the cloud, and has no more in

@@ -100,3 +100,26 @@ func TestAMachineWhoseNameBeginsLikeAnotherNodesLeaves(t *testing.T) {
 		s.hasLeft(t, "worker-1.west.example.org")
 	})
 }
+
+// TestANodeThatLeftAnotherOfItsMachineBehindIsNotDrainedForNothing retires a Node whose kubelet had another name before.
+func TestANodeThatLeftAnotherOfItsMachineBehindIsNotDrainedForNothing(t *testing.T) {
+	inBubble(t, func(t *testing.T, ctx context.Context) {
+		s := ci(t)
+		s.addPod("a", "web", nil)
+		s.mu.Lock()
+		s.register("a-before", "sim://a", nil)
+		s.mu.Unlock()
+		s.silence("a-before")
+		s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
+		rt := s.settled(ctx, s.controller(t), "r", time.Hour)
+		if rt.Status.Phase != v1alpha1.Refused || rt.Status.Reasons[0].Code != NotConfirmed {
+			t.Errorf("%s: %s, want it refused", rt.Status.Phase, rt.Status.Message)
+		}
+		s.isAsItWas(t, "a")
+		s.drop("a-before")
+		s.retire(t, "again", v1alpha1.NodeRetirementSpec{NodeName: "a"})
+		if rt := s.settled(ctx, s.controller(t), "again", time.Hour); rt.Status.Phase != v1alpha1.Succeeded {
+			t.Errorf("%s: %s", rt.Status.Phase, rt.Status.Message)
+		}
+	})
+}

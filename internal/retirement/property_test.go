@@ -143,7 +143,7 @@ func (f fate) play(t *testing.T) error {
 	s.mu.Unlock()
 	time.AfterFunc(10*time.Minute, func() { happenings["protection ends"](s) })
 	rt := s.settled(ctx, s.controller(t), "r", 6*time.Hour)
-	time.Sleep(time.Minute) // a kubelet may be about to register
+	time.Sleep(3 * time.Minute) // all has happened then, and no kubelet is about to register
 	return s.judge(rt, string(uid))
 }
 
