@@ -70,7 +70,7 @@ func runAKSNTH(ctx context.Context, o *aksnth.Options, stderr io.Writer) error {
 		}
 		defer sentry.Close()
 	}
-	asked := request.New()
+	asked := request.New(aksnth.DrainAs)
 	var metrics *aksnth.Metrics
 	x := start.Extras{
 		Log:     sentry.Handler,

@@ -80,8 +80,6 @@ type Voice func(Occasion) (Words, bool)
 // letters, {id} for its ID.
 type Taint struct {
 	Key, Value string
-	// Names are what {type} stands for where it is not the type in small letters.
-	Names map[notice.Type]string
 	// Effect is NoSchedule, PreferNoSchedule or NoExecute; empty is no taint. NoExecute has the pods that do not
 	// tolerate it deleted past their disruption budgets, so that it is put on once the node is drained and not before.
 	Effect string
@@ -94,11 +92,7 @@ const noExecute = "NoExecute"
 
 // For is the taint for one notice.
 func (t Taint) For(n notice.Notice) cordon.Taint {
-	name := t.Names[n.Type]
-	if name == "" {
-		name = strings.ToLower(string(n.Type))
-	}
-	fill := strings.NewReplacer("{type}", name, "{id}", n.ID)
+	fill := strings.NewReplacer("{type}", strings.ToLower(string(n.Kind())), "{id}", n.ID)
 	return cordon.Taint{Key: fill.Replace(t.Key), Value: taintValue(fill.Replace(t.Value)), Effect: t.Effect}
 }
 

@@ -141,7 +141,7 @@ func TestTaintsOfTheTable(t *testing.T) {
 			t.Errorf("%s: %s", kind, got)
 		}
 	}
-	if got := c.Taint().For(notice.Notice{Type: notice.Condition, ID: "manual"}).String(); got != "aks-node-termination-handler/preempt=manual:NoSchedule" {
+	if got := c.Taint().For(notice.Notice{Type: notice.Condition, As: DrainAs, ID: "manual"}).String(); got != "aks-node-termination-handler/preempt=manual:NoSchedule" {
 		t.Errorf("by hand: %s", got)
 	}
 	if c := parse(t).Config(); c.TaintEffect != "" {
