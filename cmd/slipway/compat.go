@@ -190,6 +190,15 @@ func (f *mechanicFile) load() (*mechanic.Config, error) {
 	return &c, a.Validate()
 }
 
+// reload reads the file when it has changed. Only at the start does no file stand for the defaults: one that was there and
+// is gone says nothing.
+func (f *mechanicFile) reload() (*mechanic.Config, error) {
+	if _, err := os.Stat(f.path); err != nil {
+		return nil, err
+	}
+	return f.load()
+}
+
 // awaitChange returns the configuration of a file that has changed, or nil when what runs has ended.
 func (f *mechanicFile) awaitChange(ctx context.Context, stderr io.Writer, ended <-chan error) (*mechanic.Config, error) {
 	ticker := time.NewTicker(reloadEvery)
@@ -205,7 +214,7 @@ func (f *mechanicFile) awaitChange(ctx context.Context, stderr io.Writer, ended 
 			continue
 		}
 		f.seen = now
-		c, err := f.load()
+		c, err := f.reload()
 		if err != nil {
 			log, logErr := observe.Logger(stderr, "json", "info")
 			if logErr == nil {
