@@ -234,7 +234,14 @@ func TestW24LooksEverySecondUnlessToldOtherwise(t *testing.T) {
 	}
 }
 
-func TestFreezeIsIgnoredUnlessAskedForAndThenAnyIsDrained(t *testing.T) {
+func TestFreezeIsIgnoredUnlessAskedForAndThenAnyThatPausesIsDrained(t *testing.T) {
+	none := notice.Notice{Type: notice.Freeze} // Azure: it will not interrupt the machine
+	asked := parse(t, "-drainOnFreezeEvent")
+	c := asked.Config()
+	if got := c.Impact().Decide(none, agent.Seen{First: time.Now()}).Action; got != agent.Ignore ||
+		!strings.Contains(strings.Join(asked.notes(), "\n"), "DurationInSeconds 0") {
+		t.Errorf("without impact: %s; notes %q", got, asked.notes())
+	}
 	for _, n := range []notice.Notice{
 		{Type: notice.Freeze, Duration: 5 * time.Second},
 		{Type: notice.Freeze, Duration: -1},

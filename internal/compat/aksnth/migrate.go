@@ -80,7 +80,7 @@ func (o *Options) notes() []string {
 	}
 	if o.DrainOnFreezeEvent {
 		notes = append(notes, "A drain for a Freeze leaves pods that would lose work: those without a controller, with an "+
-			"emptyDir, or protected by an annotation.")
+			"emptyDir, or protected by an annotation. A Freeze with DurationInSeconds 0 interrupts nothing, and is left alone.")
 	}
 	if o.TaintNode && o.TaintEffect == "NoExecute" {
 		notes = append(notes, "The NoExecute taint is put on once the node is drained: the pods of DaemonSets that do not "+
