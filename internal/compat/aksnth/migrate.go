@@ -69,6 +69,8 @@ func (o *Options) notes() []string {
 			"capped to the time that is left.",
 		"Every event is handled, not only the first in the life of the process.",
 		"For a Reboot, pods that no controller would replace stay: the kubelet starts them again.",
+		"Nothing is done about an event of a type that is not known: the Warning Event NoticeUnreadable on the node says so, and " +
+			"the metric slipway_agent_unreadable_notices_total counts it.",
 		"Scheduled Events is asked every second, not every five, also during a drain.",
 		"/healthz says whether the process is alive and asks neither Telegram nor the API server.",
 		"Kubernetes Events have Slipway's reasons and component (NoticeReceived of slipway-agent in place of the event's type " +
