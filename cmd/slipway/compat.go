@@ -59,6 +59,9 @@ func runAKSNTH(ctx context.Context, o *aksnth.Options, stderr io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("-web.token-file: %w", err)
 	}
+	if err := o.CheckTemplates(); err != nil {
+		return err
+	}
 	c := o.Config()
 	if err := warnOf(aksnth.Tool, o.Warnings, c, stderr); err != nil {
 		return err
@@ -90,6 +93,9 @@ func runAKSNTH(ctx context.Context, o *aksnth.Options, stderr io.Writer) error {
 				return metrics.Webhook(next, o.TelegramHost())
 			})
 		},
+		// The tool lost such messages, and drained all the same.
+		WarnOfTemplates: true,
+
 		Polls:      failures(func(err error, class azure.Class) { metrics.FetchFailed(err, class) }),
 		Known:      func(resource string) { metrics.Known(resource) },
 		Sources:    []agent.Source{asked},

@@ -31,11 +31,12 @@ type writer struct {
 	source, urlSource string
 	secrets           secrets // what was read for the request in the making
 	warn              func(msg string, args ...any)
+	lenient           bool // see Options.WarnOfTemplates
 }
 
 // newWriter reads what the receiver's files hold and checks its templates against samples.
-func newWriter(r *Receiver, warn func(string, ...any)) (*writer, error) {
-	w := &writer{r: r, warn: warn}
+func newWriter(r *Receiver, warn func(string, ...any), lenient bool) (*writer, error) {
+	w := &writer{r: r, warn: warn, lenient: lenient}
 	text, err := w.read()
 	if err != nil {
 		return nil, w.secrets.clean(err)
@@ -45,6 +46,9 @@ func newWriter(r *Receiver, warn func(string, ...any)) (*writer, error) {
 	}
 	w.source = text
 	_, err = w.request(Sample(Detected, time.Now()))
+	if _, fails := errors.AsType[template.ExecError](err); fails && lenient {
+		err = nil // checked has warned of it
+	}
 	if err == nil && w.url != nil {
 		err = check(w.url, r, checkURL)
 	}
@@ -86,7 +90,11 @@ func (w *writer) checked(text string) (*template.Template, error) {
 	if err != nil {
 		return nil, err
 	}
-	return t, check(t, w.r, nil)
+	if err = check(t, w.r, nil); err != nil && w.lenient {
+		w.warn("template cannot be filled in for a sample: such messages are lost", "err", w.secrets.clean(err))
+		return t, nil
+	}
+	return t, err
 }
 
 // refresh takes up a template file that has changed. While it is bad the last good one stands: whoever must be told is

@@ -1,9 +1,11 @@
 package aksnth
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -189,11 +191,23 @@ func TestW21PayloadsAreNotHTML(t *testing.T) {
 	}
 }
 
-func TestBadTemplateIsAnErrorAtTheStart(t *testing.T) {
-	for _, bad := range []string{"{{ .Nope }}", "{{ .NodeName", "{{ index .NodePods 9 }}"} {
+// TestATemplateThatFailsForTheSampleCostsNoNodeItsGuard has templates that the tool would have lost messages by.
+func TestATemplateThatFailsForTheSampleCostsNoNodeItsGuard(t *testing.T) {
+	for _, bad := range []string{"{{ .Nope }}", "{{ index .NodePods 9 }}", "{{ index .Event.Resources 1 }}"} {
 		o := parse(t, "-webhook.url=http://127.0.0.1:1", "-webhook.template="+bad)
-		if _, err := notify.New(o.Receivers(), notify.Options{}); err == nil || !strings.Contains(err.Error(), "template") {
+		if err := o.CheckTemplates(); err != nil {
 			t.Errorf("%s: %v", bad, err)
+		}
+		var log bytes.Buffer
+		n, err := notify.New(o.Receivers(), notify.Options{WarnOfTemplates: true, Log: slog.New(slog.NewTextHandler(&log, nil))})
+		if err != nil || !strings.Contains(log.String(), "level=WARN") || !strings.Contains(log.String(), "webhook.template:1") {
+			t.Fatalf("%s: %v, log %s", bad, err, &log)
+		}
+		if err := n.Send(t.Context(), notify.Sample(notify.Detected, time.Now())); err == nil {
+			t.Errorf("%s: was sent", bad)
+		}
+		if _, err := notify.New(o.Receivers(), notify.Options{}); err == nil {
+			t.Errorf("%s: an agent of its own takes it", bad)
 		}
 	}
 }
@@ -344,6 +358,28 @@ func TestMigratedFileIsOneThatTheAgentReads(t *testing.T) {
 		first, _ := m.Config.Write()
 		if err != nil || string(again) != string(first) {
 			t.Errorf("%v: read back as\n%s\nof\n%s", err, again, first)
+		}
+	}
+}
+
+func TestMigrateSaysWhatItDoesNotReadAndWhatIsSo(t *testing.T) {
+	for name, c := range map[string]struct {
+		args     []string
+		has, not string
+	}{
+		"the environment":   {nil, "TELEGRAM_TOKEN", "Azure advises 1s"},
+		"the usual period":  {nil, "every second, not every five", "Azure advises 1s"},
+		"another period":    {[]string{"-period=5s"}, "asked during a drain too", "every second"},
+		"limit, no machine": {[]string{"-maxConcurrentDrains=3"}, "TELEGRAM_TOKEN", "Azure advises 1s"},
+	} {
+		m, err := Migrate(c.args, io.Discard)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		notes := strings.Join(m.Notes, "\n")
+		if !strings.Contains(notes, c.has) || strings.Contains(notes, c.not) || m.Config.Namespace != "" {
+			t.Errorf("%s: namespace %q; want %q and not %q in\n%s", name, m.Config.Namespace, c.has, c.not, notes)
 		}
 	}
 }
