@@ -13,7 +13,8 @@ import (
 	"time"
 )
 
-// TestTheSecondSignalEndsAProcessThatDoesNotEnd runs itself as a process that the first signal does not end.
+// TestTheSecondSignalEndsAProcessThatDoesNotEnd runs itself as a process that the first signal does not end, nor one that
+// comes with it.
 func TestTheSecondSignalEndsAProcessThatDoesNotEnd(t *testing.T) {
 	if os.Getenv("SLIPWAY_TEST_STUBBORN") != "" {
 		ctx, stop := Signals()
@@ -21,7 +22,7 @@ func TestTheSecondSignalEndsAProcessThatDoesNotEnd(t *testing.T) {
 		fmt.Println("up")
 		<-ctx.Done()
 		fmt.Println("asked")
-		time.Sleep(20 * time.Second)
+		time.Sleep(10 * time.Second)
 		return
 	}
 	for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
@@ -44,8 +45,10 @@ func TestTheSecondSignalEndsAProcessThatDoesNotEnd(t *testing.T) {
 			}
 		}
 		var exit *exec.ExitError
-		if err := stubborn.Wait(); !errors.As(err, &exit) || exit.ExitCode() != 1 {
-			t.Errorf("after the second %s: %v, want an exit with 1", s, err)
+		time.AfterFunc(oneAsk+oneAsk/2, func() { _ = stubborn.Process.Signal(s) })
+		began := time.Now()
+		if err := stubborn.Wait(); !errors.As(err, &exit) || exit.ExitCode() != 1 || time.Since(began) < oneAsk {
+			t.Errorf("after the second %s: %v after %s, want an exit with 1 by the last", s, err, time.Since(began))
 		}
 	}
 }
