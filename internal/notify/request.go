@@ -31,17 +31,17 @@ type writer struct {
 	source, urlSource string
 	secrets           secrets // what was read for the request in the making
 	warn              func(msg string, args ...any)
-	lenient           bool // see Options.WarnOfTemplates
 }
 
-// newWriter reads what the receiver's files hold and checks its templates against samples.
+// newWriter reads what the receiver's files hold and checks its templates against samples; see Options.WarnOfTemplates for
+// lenient.
 func newWriter(r *Receiver, warn func(string, ...any), lenient bool) (*writer, error) {
-	w := &writer{r: r, warn: warn, lenient: lenient}
+	w := &writer{r: r, warn: warn}
 	text, err := w.read()
 	if err != nil {
 		return nil, w.secrets.clean(err)
 	}
-	if w.body, err = w.checked(text); err != nil {
+	if w.body, err = w.checked(text, lenient); err != nil {
 		return nil, w.secrets.clean(err)
 	}
 	w.source = text
@@ -81,7 +81,7 @@ func (w *writer) read() (string, error) {
 	return standardWebhook, nil
 }
 
-func (w *writer) checked(text string) (*template.Template, error) {
+func (w *writer) checked(text string, lenient bool) (*template.Template, error) {
 	name := w.field("template")
 	if w.r.body().TemplateFile != "" {
 		name = w.field("templateFile")
@@ -90,7 +90,7 @@ func (w *writer) checked(text string) (*template.Template, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err = check(t, w.r, nil); err != nil && w.lenient {
+	if err = check(t, w.r, nil); err != nil && lenient {
 		w.warn("template cannot be filled in for a sample: such messages are lost", "err", w.secrets.clean(err))
 		return t, nil
 	}
@@ -109,7 +109,7 @@ func (w *writer) refresh() {
 	}
 	t := w.body
 	if err == nil {
-		t, err = w.checked(text)
+		t, err = w.checked(text, false)
 	}
 	if err != nil {
 		w.warn("changed template is not used: the last good one stands", "err", w.secrets.clean(err))
