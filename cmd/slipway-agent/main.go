@@ -3,12 +3,9 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
-	"os/signal"
-	"syscall"
 
 	"github.com/spf13/pflag"
 
@@ -45,7 +42,7 @@ func run(args []string) error {
 	if err := c.LoadFile(flags); err != nil {
 		return err
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := start.Signals()
 	defer stop()
 	return start.Agent(ctx, c, os.Stderr)
 }

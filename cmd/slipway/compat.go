@@ -59,6 +59,9 @@ func runAKSNTH(ctx context.Context, o *aksnth.Options, stderr io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("-web.token-file: %w", err)
 	}
+	if err := o.CheckTemplates(); err != nil {
+		return err
+	}
 	c := o.Config()
 	if err := warnOf(aksnth.Tool, o.Warnings, c, stderr); err != nil {
 		return err
@@ -70,7 +73,7 @@ func runAKSNTH(ctx context.Context, o *aksnth.Options, stderr io.Writer) error {
 		}
 		defer sentry.Close()
 	}
-	asked := request.New()
+	asked := request.New(aksnth.DrainAs)
 	var metrics *aksnth.Metrics
 	x := start.Extras{
 		Log:     sentry.Handler,
@@ -90,6 +93,9 @@ func runAKSNTH(ctx context.Context, o *aksnth.Options, stderr io.Writer) error {
 				return metrics.Webhook(next, o.TelegramHost())
 			})
 		},
+		// The tool lost such messages, and drained all the same.
+		WarnOfTemplates: true,
+
 		Polls:      failures(func(err error, class azure.Class) { metrics.FetchFailed(err, class) }),
 		Known:      func(resource string) { metrics.Known(resource) },
 		Sources:    []agent.Source{asked},
@@ -190,6 +196,15 @@ func (f *mechanicFile) load() (*mechanic.Config, error) {
 	return &c, a.Validate()
 }
 
+// reload reads the file when it has changed. Only at the start does no file stand for the defaults: one that was there and
+// is gone says nothing.
+func (f *mechanicFile) reload() (*mechanic.Config, error) {
+	if _, err := os.Stat(f.path); err != nil {
+		return nil, err
+	}
+	return f.load()
+}
+
 // awaitChange returns the configuration of a file that has changed, or nil when what runs has ended.
 func (f *mechanicFile) awaitChange(ctx context.Context, stderr io.Writer, ended <-chan error) (*mechanic.Config, error) {
 	ticker := time.NewTicker(reloadEvery)
@@ -205,7 +220,7 @@ func (f *mechanicFile) awaitChange(ctx context.Context, stderr io.Writer, ended 
 			continue
 		}
 		f.seen = now
-		c, err := f.load()
+		c, err := f.reload()
 		if err != nil {
 			log, logErr := observe.Logger(stderr, "json", "info")
 			if logErr == nil {

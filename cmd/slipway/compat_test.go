@@ -35,6 +35,7 @@ func TestI10AChangeOfMechanicsFileThatIsRefusedEndsNoAgent(t *testing.T) {
 			"asks for more than the agent takes", "optional: {kubeletProblem: true, pollingInterval: 300000}",
 			[]string{"optionalConditions.pollingInterval", "300000", "1 to 86400"},
 		},
+		{"is gone", "", []string{"mechanic.yaml", "no such file"}},
 		{"makes an agent that is refused", "optional: {pollingInterval: 15}", []string{"log-level", "loud"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -64,7 +65,9 @@ func TestI10AChangeOfMechanicsFileThatIsRefusedEndsNoAgent(t *testing.T) {
 						})
 				}()
 				time.Sleep(reloadEvery + time.Second)
-				write(tt.change)
+				if write(tt.change); tt.change == "" {
+					_ = os.Remove(path)
+				}
 				time.Sleep(2 * reloadEvery)
 				synctest.Wait()
 				if !slices.Equal(began, []int{10}) || len(ended) > 0 {

@@ -133,6 +133,7 @@ type Agent struct {
 	// snapshots are the latest by source; a source that has not been read since the start has none.
 	snapshots map[string]notice.Snapshot
 	handled   map[string]*handling // by owner
+	garbled   map[string]string    // by source, what was last said to be not understood
 	drain     *drainRun
 	overtime  overtime
 	node      *nodeWatch
@@ -147,7 +148,7 @@ type Agent struct {
 // New prepares an agent.
 func New(o Options) *Agent {
 	a := &Agent{
-		o: o, log: o.Log, handled: map[string]*handling{}, snapshots: map[string]notice.Snapshot{},
+		o: o, log: o.Log, handled: map[string]*handling{}, snapshots: map[string]notice.Snapshot{}, garbled: map[string]string{},
 		wake: make(chan func(context.Context), 16),
 	}
 	a.events = newEvents(o.API, o.Node, func() { o.Metrics.EventsFailed.Inc() }, o.Voice)
@@ -405,8 +406,23 @@ func (a *Agent) resume(r cordon.Record) {
 // absorb takes the snapshots' notices into the handlings, and decides about those that are new or have changed.
 func (a *Agent) absorb() {
 	for _, source := range a.o.Sources {
-		a.absorbFrom(a.snapshots[source.Name()])
+		s := a.snapshots[source.Name()]
+		a.absorbFrom(s)
+		a.sayUnreadable(source.Name(), s.Unreadable)
 	}
+}
+
+// sayUnreadable says what a source announces that cannot be understood, once for as long as that is the same.
+func (a *Agent) sayUnreadable(source string, parts []notice.Problem) {
+	all := make([]string, len(parts))
+	for i, p := range parts {
+		all[i] = p.Err.Error()
+	}
+	what := strings.Join(all, "; ")
+	if what != "" && what != a.garbled[source] {
+		a.events.emit(unreadable(source, what))
+	}
+	a.garbled[source] = what
 }
 
 func (a *Agent) absorbFrom(s notice.Snapshot) {

@@ -57,6 +57,11 @@ func changed(n notice.Notice, d Decision) event {
 		d.Reason).of(n)
 }
 
+func unreadable(source, what string) event {
+	return warning(NoticeUnreadable, "what %s announces cannot be understood in part, and nothing is done about that: %s", source,
+		what)
+}
+
 func cordoned(n notice.Notice) event {
 	return normal(NodeCordoned, "no new pods on account of %s (%s)", n.Type, n.ID).of(n)
 }

@@ -155,7 +155,7 @@ func summary(m notify.Message, h *handling) string {
 // asEvent is a notice in Azure's words.
 func asEvent(n notice.Notice) notify.Event {
 	e := notify.Event{
-		EventId: n.ID, EventType: string(n.Type), ResourceType: "VirtualMachine", Resources: n.Resources,
+		EventId: n.ID, EventType: string(n.Kind()), ResourceType: "VirtualMachine", Resources: n.Resources,
 		EventStatus: string(n.Status), Description: n.Description, EventSource: "Platform",
 		DurationInSeconds: max(-1, int(n.Duration/time.Second)),
 	}

@@ -42,7 +42,7 @@ type claim struct {
 
 func claimOf(h *handling) claim {
 	marked := h.Decision.Action == DrainMarked
-	return claim{kind: h.Notice.Type, marked: marked, liveMigration: marked && h.Notice.LiveMigration}
+	return claim{kind: h.Notice.Kind(), marked: marked, liveMigration: marked && h.Notice.LiveMigration}
 }
 
 func (c claim) concerns(p *kubeapi.Pod) bool { return !c.marked || minds(p, c.kind, c.liveMigration) }

@@ -16,6 +16,9 @@ const (
 	NoticeReceived EventReason = "NoticeReceived"
 	// NoticeChanged is Warning, on Node: what a notice says has changed, such as its time.
 	NoticeChanged EventReason = "NoticeChanged"
+	// NoticeUnreadable is Warning, on Node: what is announced cannot be understood in part, such as a type that is not known; what
+	// was known before stands, and nothing else is done about it.
+	NoticeUnreadable EventReason = "NoticeUnreadable"
 	// NodeCordoned is Normal, on Node: a notice has the node take no new pods.
 	NodeCordoned EventReason = "Cordoned"
 	// FoundCordoned is Normal, on Node: somebody else had cordoned the node before the notice, so that it stays so.
@@ -80,8 +83,6 @@ type Voice func(Occasion) (Words, bool)
 // letters, {id} for its ID.
 type Taint struct {
 	Key, Value string
-	// Names are what {type} stands for where it is not the type in small letters.
-	Names map[notice.Type]string
 	// Effect is NoSchedule, PreferNoSchedule or NoExecute; empty is no taint. NoExecute has the pods that do not
 	// tolerate it deleted past their disruption budgets, so that it is put on once the node is drained and not before.
 	Effect string
@@ -94,11 +95,7 @@ const noExecute = "NoExecute"
 
 // For is the taint for one notice.
 func (t Taint) For(n notice.Notice) cordon.Taint {
-	name := t.Names[n.Type]
-	if name == "" {
-		name = strings.ToLower(string(n.Type))
-	}
-	fill := strings.NewReplacer("{type}", name, "{id}", n.ID)
+	fill := strings.NewReplacer("{type}", strings.ToLower(string(n.Kind())), "{id}", n.ID)
 	return cordon.Taint{Key: fill.Replace(t.Key), Value: taintValue(fill.Replace(t.Value)), Effect: t.Effect}
 }
 

@@ -63,7 +63,6 @@ type Agent struct {
 	TaintEffect     string
 	TaintKey        string
 	TaintValue      string
-	TaintNames      map[notice.Type]string // see agent.Taint; only a program sets it
 	Labels          map[string]string
 	DryRun          bool
 
@@ -277,7 +276,7 @@ func (a *Agent) validateDrain() error {
 
 // Taint is the taint that the flags describe.
 func (a *Agent) Taint() agent.Taint {
-	return agent.Taint{Key: a.TaintKey, Value: a.TaintValue, Names: a.TaintNames, Effect: a.TaintEffect}
+	return agent.Taint{Key: a.TaintKey, Value: a.TaintValue, Effect: a.TaintEffect}
 }
 
 // refusals gives a function that adds one refusal to a list.

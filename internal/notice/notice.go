@@ -3,7 +3,10 @@
 // here knows where a notice came from, and nothing here acts on one.
 package notice
 
-import "time"
+import (
+	"cmp"
+	"time"
+)
 
 // Type is the kind of interruption, in the words of Azure Scheduled Events, which every source of such maps its own
 // onto; or Condition.
@@ -48,6 +51,8 @@ type Notice struct {
 	// Source is the name of the source that read it, such as "azure".
 	Source string
 	Type   Type
+	// As is the type whose rules hold for the pods, and which the taint and receivers are told, where it is not Type itself.
+	As     Type `json:",omitempty"`
 	Status Status
 	// Resources names the machines concerned, in the source's own terms, exactly as read.
 	Resources []string
@@ -62,6 +67,9 @@ type Notice struct {
 	UserInitiated bool
 	Description   string
 }
+
+// Kind is the type whose rules hold for the notice's pods, and which others are told.
+func (n Notice) Kind() Type { return cmp.Or(n.As, n.Type) }
 
 // Snapshot is everything one source knows at one moment about the machine it watches.
 type Snapshot struct {

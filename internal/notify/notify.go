@@ -38,6 +38,9 @@ type Options struct {
 	Queue int
 	// Linger is how long Run goes on after its context has ended; 0 is DefaultLinger.
 	Linger time.Duration
+	// WarnOfTemplates has a template that cannot be filled in for the samples be warned of, rather than refused: the messages
+	// that it cannot be filled in for are lost.
+	WarnOfTemplates bool
 	// Wrap, if set, wraps each receiver's transport, so that its requests can be measured.
 	Wrap func(http.RoundTripper) http.RoundTripper
 }
@@ -112,7 +115,7 @@ func newWorker(r Receiver, o Options, all families) (*worker, error) {
 	log := o.Log.With("receiver", r.Name)
 	w := &worker{r: &r, log: log, queue: newQueue(o.Queue)}
 	var err error
-	if w.writer, err = newWriter(&r, log.Warn); err != nil {
+	if w.writer, err = newWriter(&r, log.Warn, o.WarnOfTemplates); err != nil {
 		return nil, err
 	}
 	w.client = &client{n: r.connection(), field: w.writer.field, agent: o.UserAgent, wrap: o.Wrap}

@@ -33,18 +33,22 @@ type writer struct {
 	warn              func(msg string, args ...any)
 }
 
-// newWriter reads what the receiver's files hold and checks its templates against samples.
-func newWriter(r *Receiver, warn func(string, ...any)) (*writer, error) {
+// newWriter reads what the receiver's files hold and checks its templates against samples; see Options.WarnOfTemplates for
+// lenient.
+func newWriter(r *Receiver, warn func(string, ...any), lenient bool) (*writer, error) {
 	w := &writer{r: r, warn: warn}
 	text, err := w.read()
 	if err != nil {
 		return nil, w.secrets.clean(err)
 	}
-	if w.body, err = w.checked(text); err != nil {
+	if w.body, err = w.checked(text, lenient); err != nil {
 		return nil, w.secrets.clean(err)
 	}
 	w.source = text
 	_, err = w.request(Sample(Detected, time.Now()))
+	if _, fails := errors.AsType[template.ExecError](err); fails && lenient {
+		err = nil // checked has warned of it
+	}
 	if err == nil && w.url != nil {
 		err = check(w.url, r, checkURL)
 	}
@@ -77,7 +81,7 @@ func (w *writer) read() (string, error) {
 	return standardWebhook, nil
 }
 
-func (w *writer) checked(text string) (*template.Template, error) {
+func (w *writer) checked(text string, lenient bool) (*template.Template, error) {
 	name := w.field("template")
 	if w.r.body().TemplateFile != "" {
 		name = w.field("templateFile")
@@ -86,7 +90,11 @@ func (w *writer) checked(text string) (*template.Template, error) {
 	if err != nil {
 		return nil, err
 	}
-	return t, check(t, w.r, nil)
+	if err = check(t, w.r, nil); err != nil && lenient {
+		w.warn("template cannot be filled in for a sample: such messages are lost", "err", w.secrets.clean(err))
+		return t, nil
+	}
+	return t, err
 }
 
 // refresh takes up a template file that has changed. While it is bad the last good one stands: whoever must be told is
@@ -101,7 +109,7 @@ func (w *writer) refresh() {
 	}
 	t := w.body
 	if err == nil {
-		t, err = w.checked(text)
+		t, err = w.checked(text, false)
 	}
 	if err != nil {
 		w.warn("changed template is not used: the last good one stands", "err", w.secrets.clean(err))

@@ -105,6 +105,12 @@ func compile(field, text string, secret func(string) (string, error)) (*template
 	return template.New(field).Option("missingkey=zero").Funcs(functions(secret)).Parse(text)
 }
 
+// CheckTemplate reports a template that cannot be read; field is what its errors call it.
+func CheckTemplate(field, text string) error {
+	_, err := compile(field, text, func(string) (string, error) { return "", nil })
+	return err
+}
+
 // render fills in a template.
 func render(t *template.Template, m Message) (string, error) {
 	var out limited

@@ -53,6 +53,8 @@ type Extras struct {
 	Known func(resource string)
 	// Log wraps the handler of what is logged.
 	Log func(slog.Handler) slog.Handler
+	// WarnOfTemplates is of notify.Options.
+	WarnOfTemplates bool
 	// Routes are served beside /metrics, /healthz and /readyz, and in their place where the path is the same.
 	Routes func(Inside) map[string]http.Handler
 	// Tracing keeps traces where the configuration asks for some; nil cannot.
@@ -121,7 +123,7 @@ func AgentWith(ctx context.Context, c config.Agent, x Extras, stderr io.Writer) 
 	}
 	registry := observe.NewRegistry()
 	notifier, err := notify.New(c.Notifications, notify.Options{
-		Log: log, Metrics: registry, UserAgent: "slipway-agent/" + Version(), Wrap: x.wrap(Receivers),
+		Log: log, Metrics: registry, UserAgent: "slipway-agent/" + Version(), Wrap: x.wrap(Receivers), WarnOfTemplates: x.WarnOfTemplates,
 	})
 	if err != nil {
 		return err

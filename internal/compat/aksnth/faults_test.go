@@ -1,9 +1,11 @@
 package aksnth
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -141,7 +143,7 @@ func TestTaintsOfTheTable(t *testing.T) {
 			t.Errorf("%s: %s", kind, got)
 		}
 	}
-	if got := c.Taint().For(notice.Notice{Type: notice.Condition, ID: "manual"}).String(); got != "aks-node-termination-handler/preempt=manual:NoSchedule" {
+	if got := c.Taint().For(notice.Notice{Type: notice.Condition, As: DrainAs, ID: "manual"}).String(); got != "aks-node-termination-handler/preempt=manual:NoSchedule" {
 		t.Errorf("by hand: %s", got)
 	}
 	if c := parse(t).Config(); c.TaintEffect != "" {
@@ -189,11 +191,23 @@ func TestW21PayloadsAreNotHTML(t *testing.T) {
 	}
 }
 
-func TestBadTemplateIsAnErrorAtTheStart(t *testing.T) {
-	for _, bad := range []string{"{{ .Nope }}", "{{ .NodeName", "{{ index .NodePods 9 }}"} {
+// TestATemplateThatFailsForTheSampleCostsNoNodeItsGuard has templates that the tool would have lost messages by.
+func TestATemplateThatFailsForTheSampleCostsNoNodeItsGuard(t *testing.T) {
+	for _, bad := range []string{"{{ .Nope }}", "{{ index .NodePods 9 }}", "{{ index .Event.Resources 1 }}"} {
 		o := parse(t, "-webhook.url=http://127.0.0.1:1", "-webhook.template="+bad)
-		if _, err := notify.New(o.Receivers(), notify.Options{}); err == nil || !strings.Contains(err.Error(), "template") {
+		if err := o.CheckTemplates(); err != nil {
 			t.Errorf("%s: %v", bad, err)
+		}
+		var log bytes.Buffer
+		n, err := notify.New(o.Receivers(), notify.Options{WarnOfTemplates: true, Log: slog.New(slog.NewTextHandler(&log, nil))})
+		if err != nil || !strings.Contains(log.String(), "level=WARN") || !strings.Contains(log.String(), "webhook.template:1") {
+			t.Fatalf("%s: %v, log %s", bad, err, &log)
+		}
+		if err := n.Send(t.Context(), notify.Sample(notify.Detected, time.Now())); err == nil {
+			t.Errorf("%s: was sent", bad)
+		}
+		if _, err := notify.New(o.Receivers(), notify.Options{}); err == nil {
+			t.Errorf("%s: an agent of its own takes it", bad)
 		}
 	}
 }
@@ -234,7 +248,14 @@ func TestW24LooksEverySecondUnlessToldOtherwise(t *testing.T) {
 	}
 }
 
-func TestFreezeIsIgnoredUnlessAskedForAndThenAnyIsDrained(t *testing.T) {
+func TestFreezeIsIgnoredUnlessAskedForAndThenAnyThatPausesIsDrained(t *testing.T) {
+	none := notice.Notice{Type: notice.Freeze} // Azure: it will not interrupt the machine
+	asked := parse(t, "-drainOnFreezeEvent")
+	c := asked.Config()
+	if got := c.Impact().Decide(none, agent.Seen{First: time.Now()}).Action; got != agent.Ignore ||
+		!strings.Contains(strings.Join(asked.notes(), "\n"), "DurationInSeconds 0") {
+		t.Errorf("without impact: %s; notes %q", got, asked.notes())
+	}
 	for _, n := range []notice.Notice{
 		{Type: notice.Freeze, Duration: 5 * time.Second},
 		{Type: notice.Freeze, Duration: -1},
@@ -337,6 +358,28 @@ func TestMigratedFileIsOneThatTheAgentReads(t *testing.T) {
 		first, _ := m.Config.Write()
 		if err != nil || string(again) != string(first) {
 			t.Errorf("%v: read back as\n%s\nof\n%s", err, again, first)
+		}
+	}
+}
+
+func TestMigrateSaysWhatItDoesNotReadAndWhatIsSo(t *testing.T) {
+	for name, c := range map[string]struct {
+		args     []string
+		has, not string
+	}{
+		"the environment":   {nil, "TELEGRAM_TOKEN", "Azure advises 1s"},
+		"the usual period":  {nil, "every second, not every five", "Azure advises 1s"},
+		"another period":    {[]string{"-period=5s"}, "asked during a drain too", "every second"},
+		"limit, no machine": {[]string{"-maxConcurrentDrains=3"}, "TELEGRAM_TOKEN", "Azure advises 1s"},
+	} {
+		m, err := Migrate(c.args, io.Discard)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		notes := strings.Join(m.Notes, "\n")
+		if !strings.Contains(notes, c.has) || strings.Contains(notes, c.not) || m.Config.Namespace != "" {
+			t.Errorf("%s: namespace %q; want %q and not %q in\n%s", name, m.Config.Namespace, c.has, c.not, notes)
 		}
 	}
 }

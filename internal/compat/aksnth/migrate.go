@@ -3,8 +3,10 @@ package aksnth
 import (
 	"io"
 	"net/url"
+	"strings"
 
 	"github.com/slipway-dev/slipway/internal/compat"
+	"github.com/slipway-dev/slipway/internal/notice/azure"
 	"github.com/slipway-dev/slipway/internal/notify"
 )
 
@@ -15,14 +17,14 @@ const (
 	passwordFile = "/etc/slipway/secrets/webhook-proxy-password" //nolint:gosec // a path
 )
 
+// inPod are the variables that a pod of the agent has too, which have some value there.
+var inPod = map[string]string{"MY_NODE_NAME": "any", "POD_NAMESPACE": "any"}
+
 // Migrate makes the modern configuration of the tool's flags, which may name its file. The environment is not looked
 // at: it is another machine's.
 func Migrate(args []string, usage io.Writer) (compat.Migration, error) {
 	o, err := Parse(args, func(name string) string {
-		if name == "MY_NODE_NAME" {
-			return "any"
-		}
-		return ""
+		return inPod[name]
 	}, usage)
 	if err != nil {
 		return compat.Migration{}, err
@@ -30,6 +32,9 @@ func Migrate(args []string, usage io.Writer) (compat.Migration, error) {
 	m := compat.Migration{Tool: Tool, Config: o.Config(), Notes: append(o.Warnings, o.notes()...)}
 	if o.given["node"] == "$MY_NODE_NAME" {
 		m.Config.NodeName = ""
+	}
+	if o.given["namespace"] == "$POD_NAMESPACE" {
+		m.Config.Namespace = ""
 	}
 	m.Config.Profiling = false
 	for i := range m.Config.Notifications {
@@ -57,9 +62,26 @@ func hideSecrets(r *notify.Receiver) (notes []string) {
 	return notes
 }
 
+// variables are those of the environment that stand for flags, each with its flag.
+func variables() []string {
+	var all []string
+	for _, s := range settings {
+		if s.env != "" && inPod[s.env] == "" {
+			all = append(all, s.env+" as -"+s.flag)
+		}
+	}
+	return all
+}
+
 // notes are what is done otherwise than the tool did, where somebody may have come to depend on it.
 func (o *Options) notes() []string {
+	asked := "Scheduled Events is asked during a drain too."
+	if o.Period == azure.DefaultInterval {
+		asked = "Scheduled Events is asked every second, not every five, also during a drain."
+	}
 	notes := []string{
+		"The environment is not read here. What it gives the tool in its pod, give as flags: " + strings.Join(variables(), ", ") + ".",
+		asked,
 		"Azure is told that it may begin once every machine of an event is drained: the machine goes earlier than its " +
 			"NotBefore. acknowledge: false waits.",
 		"A node that lives on is uncordoned, and its taint removed, when the event is over. What the tool itself has left " +
@@ -69,7 +91,8 @@ func (o *Options) notes() []string {
 			"capped to the time that is left.",
 		"Every event is handled, not only the first in the life of the process.",
 		"For a Reboot, pods that no controller would replace stay: the kubelet starts them again.",
-		"Scheduled Events is asked every second, not every five, also during a drain.",
+		"Nothing is done about an event of a type that is not known: the Warning Event NoticeUnreadable on the node says so, and " +
+			"the metric slipway_agent_unreadable_notices_total counts it.",
 		"/healthz says whether the process is alive and asks neither Telegram nor the API server.",
 		"Kubernetes Events have Slipway's reasons and component (NoticeReceived of slipway-agent in place of the event's type " +
 			"of " + Tool + "), and metrics Slipway's names: change alerts on them. slipway " + Tool + " keeps the old ones.",
@@ -80,7 +103,7 @@ func (o *Options) notes() []string {
 	}
 	if o.DrainOnFreezeEvent {
 		notes = append(notes, "A drain for a Freeze leaves pods that would lose work: those without a controller, with an "+
-			"emptyDir, or protected by an annotation.")
+			"emptyDir, or protected by an annotation. A Freeze with DurationInSeconds 0 interrupts nothing, and is left alone.")
 	}
 	if o.TaintNode && o.TaintEffect == "NoExecute" {
 		notes = append(notes, "The NoExecute taint is put on once the node is drained: the pods of DaemonSets that do not "+

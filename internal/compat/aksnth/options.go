@@ -21,6 +21,7 @@ import (
 
 	"github.com/slipway-dev/slipway/internal/compat"
 	"github.com/slipway-dev/slipway/internal/notice/azure"
+	"github.com/slipway-dev/slipway/internal/notify"
 	"github.com/slipway-dev/slipway/internal/slots"
 )
 
@@ -335,7 +336,9 @@ const (
 // is made use of.
 func (o *Options) Validate() error {
 	var errs []error
+	var said []string
 	bad := func(name string, value any, want string) {
+		said = append(said, name)
 		shown := fmt.Sprint(value)
 		if s, ok := value.(string); ok {
 			shown = strconv.Quote(s)
@@ -383,8 +386,12 @@ func (o *Options) Validate() error {
 	if o.MaxConcurrentDrains < 0 || o.MaxConcurrentDrains > slots.MaxLimit {
 		bad("maxConcurrentDrains", o.MaxConcurrentDrains, fmt.Sprintf("0 to %d", slots.MaxLimit))
 	}
+	if o.MaxConcurrentDrains > 0 && o.Namespace == "" {
+		bad("namespace", o.Namespace, "the agents' own (in a pod: POD_NAMESPACE from metadata.namespace), as "+
+			o.field("maxConcurrentDrains")+" needs it")
+	}
 	o.validateReceivers(bad)
-	return errors.Join(errs...)
+	return errors.Join(append(errs, o.refused(said)...)...)
 }
 
 func (o *Options) validateReceivers(bad func(name string, value any, want string)) {
@@ -416,6 +423,59 @@ func (o *Options) validateReceivers(bad func(name string, value any, want string
 	if o.WebhookProxy != "" && !isURL(o.WebhookProxy) {
 		bad("webhook.http-proxy", o.WebhookProxy, "a URL such as http://proxy:3128")
 	}
+}
+
+// settingOf are the settings that fields of a receiver are made of.
+var settingOf = map[string]string{
+	"telegram.token": "telegram.token", "telegram.chatID": "telegram.chatID", "telegram.url": "telegram.url",
+	"telegram.template": "alert.message",
+	"webhook.url":       "webhook.url", "webhook.method": "webhook.method", "webhook.contentType": "webhook.contentType",
+	"webhook.template": "webhook.template", "webhook.timeout": "webhook.timeout", "webhook.retries": "webhook.retries",
+	"webhook.proxy": "webhook.http-proxy",
+}
+
+// refused are what the receivers that are made do not take, said of the settings that they are made of, but those of which
+// something is said already.
+func (o *Options) refused(said []string) []error {
+	var errs []error
+	for _, r := range o.Receivers() {
+		err := r.Validate()
+		if err == nil {
+			continue
+		}
+		for line := range strings.SplitSeq(err.Error(), "\n") {
+			field, why, _ := strings.Cut(line, ": ")
+			switch name := settingOf[field]; {
+			case name == "":
+				errs = append(errs, errors.New(line))
+			case !slices.Contains(said, name):
+				errs = append(errs, fmt.Errorf("%s: %s", o.field(name), why))
+			}
+		}
+	}
+	return errs
+}
+
+// CheckTemplates reports templates that cannot be read, in the process that is to use them.
+func (o *Options) CheckTemplates() error {
+	var errs []error
+	check := func(name, text string) { errs = append(errs, notify.CheckTemplate(o.field(name), text)) }
+	if o.TelegramToken != "" {
+		check("alert.message", o.AlertMessage)
+	}
+	switch {
+	case o.WebhookURL == "":
+	case o.WebhookTemplateFile != "":
+		raw, err := os.ReadFile(o.WebhookTemplateFile)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", o.field("webhook.template-file"), err))
+			break
+		}
+		check("webhook.template-file", string(raw))
+	default:
+		check("webhook.template", o.WebhookTemplate)
+	}
+	return errors.Join(errs...)
 }
 
 func isURL(s string) bool {

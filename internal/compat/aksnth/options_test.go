@@ -77,7 +77,9 @@ func TestEverySettingIsReadFromFlagWithOneDashOrTwoFromEnvironmentAndFromFile(t 
 			t.Errorf("%s: the test has no value for it", s.flag)
 			continue
 		}
-		companion := map[string]string{"telegram.token": "-telegram.chatID=1"}[s.flag]
+		companion := map[string]string{
+			"telegram.token": "-telegram.chatID=1", "maxConcurrentDrains": "-namespace=slipway",
+		}[s.flag]
 		base := []string{}
 		if companion != "" {
 			base = append(base, companion)
@@ -303,4 +305,32 @@ func FuzzCommandLine(f *testing.F) {
 		}
 		_, _ = Parse(args, environment(), io.Discard)
 	})
+}
+
+func TestI10WhatReceiversDoNotTakeIsSaidOfTheSettingThatWasGiven(t *testing.T) {
+	const url = "-webhook.url=http://127.0.0.1:1"
+	for name, c := range map[string]struct {
+		args []string
+		env  func(string) string
+		want string
+	}{
+		"retries":    {[]string{url, "-webhook.retries=30"}, environment(), "-webhook.retries: 30: want 0 to 20"},
+		"file":       {[]string{url, "-config=" + file(t, "webhookretries: 30")}, environment(), "key webhookretries (line 1): 30: want 0 to 20"},
+		"timeout":    {[]string{url, "-webhook.timeout=11m"}, environment(), "-webhook.timeout: 11m0s: want more than 0, up to 10m"},
+		"template":   {[]string{url, "-webhook.template={{ .NodeName"}, environment(), "-webhook.template:1: "},
+		"variable":   {[]string{url}, environment("WEBHOOK_TEMPLATE={{ end }}"), "$WEBHOOK_TEMPLATE:1: "},
+		"no file":    {[]string{url}, environment("WEBHOOK_TEMPLATE_FILE=/nowhere"), "$WEBHOOK_TEMPLATE_FILE: open /nowhere"},
+		"alert":      {[]string{"-telegram.token=1:a", "-telegram.chatID=1", "-alert.message={{"}, environment(), "-alert.message:1: "},
+		"namespace":  {[]string{"-maxConcurrentDrains=3"}, environment(), "-namespace: \"\": want the agents' own"},
+		"two faults": {[]string{url, "-webhook.retries=30", "-webhook.timeout=11m"}, environment(), "-webhook.timeout: 11m0s"},
+	} {
+		o, err := Parse(append([]string{"-node=n"}, c.args...), c.env, io.Discard)
+		if err == nil {
+			err = o.CheckTemplates()
+		}
+		if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "notifications[") ||
+			strings.Contains(err.Error(), "--") {
+			t.Errorf("%s: %v, want %q", name, err, c.want)
+		}
+	}
 }

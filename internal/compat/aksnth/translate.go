@@ -17,8 +17,8 @@ const (
 	webhookReceiver  = "webhook"
 )
 
-// manualType is the type under which the tool drained when /drainNode asked for it.
-const manualType = "preempt"
+// DrainAs is the type under which the tool drained when /drainNode asked for it.
+const DrainAs = notice.Preempt
 
 // direct is no proxy: the tool's webhook took none from the environment.
 const direct = "direct"
@@ -39,7 +39,6 @@ func (o *Options) Config() config.Agent {
 	c.MaxConcurrentDrains, c.Namespace = o.MaxConcurrentDrains, o.Namespace
 	if o.TaintNode {
 		c.TaintKey, c.TaintValue, c.TaintEffect = Tool+"/{type}", "{id}", o.TaintEffect
-		c.TaintNames = map[notice.Type]string{notice.Condition: manualType}
 	}
 	c.Listen, c.Profiling = o.WebAddress, true
 	c.LogLevel, c.LogFormat = levels[strings.ToLower(o.LogLevel)], "json"

@@ -348,3 +348,20 @@ func mustWrite(t *testing.T, a config.Agent) []byte {
 	}
 	return raw
 }
+
+func TestNotesSayWhichPodsStayAndWhatIsNotDrainedFor(t *testing.T) {
+	for text, want := range map[string]string{
+		"scheduledEvents: {freeze: true}":            "DurationInSeconds 0",
+		"scheduledEvents: {reboot: true}":            "for a Reboot",
+		"optionalConditions: {kernelDeadlock: true}": "conditionDrainTimeout",
+	} {
+		m, err := Migrate([]byte(text))
+		if with := strings.Join(m.Notes, "\n"); err != nil || !strings.Contains(with, want) {
+			t.Errorf("%s: %v: no %q in\n%s", text, err, want, with)
+		}
+		m, err = Migrate(nil)
+		if without := strings.Join(m.Notes, "\n"); err != nil || strings.Contains(without, want) {
+			t.Errorf("nothing: %v: %q in\n%s", err, want, without)
+		}
+	}
+}

@@ -39,11 +39,19 @@ func (c *Config) notes() []string {
 	}
 	if c.Freeze {
 		notes = append(notes, "A drain for a Freeze leaves pods that would lose work: those without a controller, with an "+
-			"emptyDir, or protected by an annotation. mechanic evicted them.")
+			"emptyDir, or protected by an annotation. mechanic evicted them. A Freeze with DurationInSeconds 0 interrupts nothing, "+
+			"and is left alone.")
+	}
+	if c.Reboot {
+		notes = append(notes, "A drain for a Reboot leaves pods that no controller would replace: the kubelet starts them again. "+
+			"mechanic evicted them.")
 	}
 	if len(c.rules()) > 0 {
 		notes = append(notes, "Conditions must hold for pollingInterval before the node is drained and be gone for 5m before it "+
-			"is given back; mechanic in bypass mode gave the node back and drained it again in turns.")
+			"is given back; mechanic in bypass mode gave the node back and drained it again in turns.",
+			"A drain for a condition leaves pods without a controller and pods that an annotation protects, which mechanic evicted. "+
+				"After 30m pods that could not leave stay on the cordoned node: conditionDrainTimeout is another time, and 0 as "+
+				"long as the condition holds.")
 	}
 	if c.EnableTracing {
 		notes = append(notes, "enableTracing: is left out; mechanic's traces went nowhere.")

@@ -124,17 +124,19 @@ func Parse(raw []byte) (Config, error) {
 	if len(document.Content) == 0 || document.Content[0].Kind != yaml.MappingNode {
 		return c, errors.New("want keys with values at the top, such as CloudType: OpenStack")
 	}
-	unknown := unknownKeys(document.Content[0], reflect.TypeFor[Config](), "")
+	var look misfits
+	look.at(document.Content[0], reflect.TypeFor[Config](), "")
 	decoder := yaml.NewDecoder(bytes.NewReader(raw))
 	if err := decoder.Decode(&c); err != nil {
-		var kinds *yaml.TypeError
-		if errors.As(err, &kinds) {
-			for _, text := range kinds.Errors {
-				unknown = append(unknown, errors.New(text))
-			}
-			return c, errors.Join(unknown...)
+		kinds, ok := errors.AsType[*yaml.TypeError](err)
+		if !ok {
+			return c, err
 		}
-		return c, err
+		for _, text := range kinds.Errors {
+			if len(look.wrong) == 0 || !strings.Contains(text, "cannot unmarshal") { // which names no field
+				look.errs = append(look.errs, errors.New(text))
+			}
+		}
 	}
 	if err := alone(decoder); err != nil {
 		return c, err
@@ -142,7 +144,7 @@ func Parse(raw []byte) (Config, error) {
 	if c.PassConfigToPlugin != nil {
 		c.warn("PassConfigToPlugin: the autoscaler read it and did nothing with it; it is passed over")
 	}
-	return c, errors.Join(append(unknown, c.validate()...)...)
+	return c, errors.Join(append(look.errs, slices.DeleteFunc(c.validate(), look.said)...)...)
 }
 
 // alone checks that no document with anything in it follows.
@@ -166,38 +168,89 @@ func (c *Config) warn(format string, args ...any) {
 	c.Warnings = append(c.Warnings, fmt.Sprintf(format, args...))
 }
 
-// unknownKeys finds the keys of a mapping that a type has no field for.
-func unknownKeys(n *yaml.Node, t reflect.Type, at string) []error {
-	var errs []error
+// misfits are what of a document has no place in a type: keys that it has no field for, and values of another kind.
+type misfits struct {
+	errs  []error
+	wrong []string // the fields with such values
+}
+
+// at looks at a part of the document, whose name ends with a dot.
+func (m *misfits) at(n *yaml.Node, t reflect.Type, name string) {
+	field := strings.TrimSuffix(name, ".")
 	switch {
+	case n.Kind == yaml.AliasNode:
+		m.at(n.Alias, t, name)
 	case n.Kind == yaml.SequenceNode && t.Kind() == reflect.Slice:
 		for i, item := range n.Content {
-			errs = append(errs, unknownKeys(item, t.Elem(), fmt.Sprintf("%s[%d]", strings.TrimSuffix(at, "."), i)+".")...)
+			m.at(item, t.Elem(), fmt.Sprintf("%s[%d].", field, i))
 		}
 	case n.Kind == yaml.MappingNode && t.Kind() == reflect.Struct:
-		fields := map[string]reflect.Type{}
-		var known []string
-		for i := range t.NumField() {
-			if key := t.Field(i).Tag.Get("yaml"); key != "" && key != "-" {
-				fields[key] = t.Field(i).Type
-				known = append(known, key)
-			}
-		}
-		for i := 0; i+1 < len(n.Content); i += 2 {
-			key := n.Content[i]
-			field, ok := fields[key.Value]
-			if ok {
-				errs = append(errs, unknownKeys(n.Content[i+1], field, at+key.Value+".")...)
-				continue
-			}
-			text := fmt.Sprintf("line %d: %s%s: is no key that is known", key.Line, at, key.Value)
-			if like := compat.Closest(key.Value, known); like != "" {
-				text += "; meant " + at + like + "?"
-			}
-			errs = append(errs, errors.New(text))
+		m.atKeys(n, t, name)
+	case n.Decode(reflect.New(t).Interface()) != nil:
+		m.wrong = append(m.wrong, field)
+		m.errs = append(m.errs, fmt.Errorf("line %d: %s: %s: want %s", n.Line, field, given(n, t), kind(t)))
+	}
+}
+
+func (m *misfits) atKeys(n *yaml.Node, t reflect.Type, name string) {
+	fields := map[string]reflect.Type{}
+	var known []string
+	for i := range t.NumField() {
+		if key := t.Field(i).Tag.Get("yaml"); key != "" && key != "-" {
+			fields[key] = t.Field(i).Type
+			known = append(known, key)
 		}
 	}
-	return errs
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		key := n.Content[i]
+		if field, ok := fields[key.Value]; ok {
+			m.at(n.Content[i+1], field, name+key.Value+".")
+			continue
+		}
+		text := fmt.Sprintf("line %d: %s%s: is no key that is known", key.Line, name, key.Value)
+		if like := compat.Closest(key.Value, known); like != "" {
+			text += "; meant " + name + like + "?"
+		}
+		m.errs = append(m.errs, errors.New(text))
+	}
+}
+
+// said reports an error about a field, or a part of one, whose value could not be read.
+func (m *misfits) said(err error) bool {
+	field, _, _ := strings.Cut(err.Error(), ": ")
+	return slices.ContainsFunc(m.wrong, func(wrong string) bool {
+		return field == wrong || strings.HasPrefix(field, wrong+".") || strings.HasPrefix(field, wrong+"[")
+	})
+}
+
+// given is a value of the wrong kind. Only where a number is wanted can it hold no secret.
+func given(n *yaml.Node, t reflect.Type) string {
+	switch {
+	case n.Kind == yaml.SequenceNode:
+		return "a list"
+	case n.Kind == yaml.MappingNode:
+		return "keys with values"
+	case kind(t) == number:
+		return fmt.Sprintf("%q", n.Value)
+	}
+	return "a single value"
+}
+
+const number = "a whole number"
+
+// kind is what values of a type are called.
+func kind(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.Pointer:
+		return kind(t.Elem())
+	case reflect.Int:
+		return number
+	case reflect.Slice:
+		return "a list"
+	case reflect.Struct:
+		return "keys with values"
+	}
+	return "text"
 }
 
 // placeholder is what the tool's example has where a value belongs.

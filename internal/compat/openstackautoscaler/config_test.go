@@ -92,10 +92,13 @@ func TestI10EachFaultOfTheFileIsNamedWithItsField(t *testing.T) {
 		{"MaxNodeCount: 10\n", "", "MaxNodeCount: is missing"},
 		{"MaxNodeCount: 10", "MaxNodeCount: 2", "MinNodeCount: 3: want at most MaxNodeCount, which is 2"},
 		{"MinNodeCount: 3", "MinNodeCount: -1", "MinNodeCount: -1"},
-		{"MinNodeCount: 3", "MinNodeCount: three", "line 10"},
+		{"MinNodeCount: 3", "MinNodeCount: three", `line 10: MinNodeCount: "three": want a whole number`},
+		{"VCPU: 1", "VCPU: [1]", `OpenStackFlavours.Flavours[0].VCPU: a list: want a whole number`},
+		{"  Password: secret", "  Password: {secret: secret}", `AuthOptions.Password: keys with values: want text`},
+		{"  SecurityGroupName: kube\n  NetworkUUID: 6f7a3c1e-0000-4000-8000-000000000001\n", "  - kube\n", `Network: a list: want keys with values`},
 		{"MinNodeCount: 3", "MinNodeCount: 2147483648", "MinNodeCount: 2147483648: want 0 to 2147483647 nodes"},
 		{"MaxNodeCount: 10", "MaxNodeCount: 99999999999", "MaxNodeCount: 99999999999: want 1 to 2147483647 nodes"},
-		{"MaxNodeCount: 10", "MaxNodeCount: 99999999999999999999", "line 11"},
+		{"MaxNodeCount: 10", "MaxNodeCount: 99999999999999999999", `line 11: MaxNodeCount: "99999999999999999999": want a whole number`},
 		{"CoolDownTime: 600", "CoolDownTime: -1", "CoolDownTime: -1: want 0 to 31536000 seconds"},
 		{"CoolDownTime: 600", "CoolDownTime: 99999999999999", "CoolDownTime: 99999999999999: want 0 to 31536000 seconds"},
 		{"VCPU: 1", "VCPU: 0", "OpenStackFlavours.Flavours[0].VCPU: 0"},
@@ -308,4 +311,21 @@ func FuzzParse(f *testing.F) {
 		}
 		_ = c.Cloud(DefaultCluster)
 	})
+}
+
+func TestI10AValueOfTheWrongKindHidesNoOtherFault(t *testing.T) {
+	text := strings.NewReplacer("MinNodeCount: 3", "MinNodeCount: three", "  Username: autoscaler\n", "",
+		"MaxNodeCount: 10", "MaxNodeCount: 0", "VCPU: 1", "VCPU: one").Replace(sample)
+	_, err := Parse([]byte(text))
+	for _, want := range []string{
+		`MinNodeCount: "three": want a whole number`, `AuthOptions.Username: "": want a value`, "MaxNodeCount: 0: want 1",
+		`OpenStackFlavours.Flavours[0].VCPU: "one": want a whole number`,
+	} {
+		if err == nil || strings.Count(err.Error(), want) != 1 {
+			t.Errorf("no %q in %v", want, err)
+		}
+	}
+	if err != nil && (strings.Contains(err.Error(), "MinNodeCount: is missing") || strings.Contains(err.Error(), "VCPU: 0")) {
+		t.Errorf("a value that is there is called another: %v", err)
+	}
 }

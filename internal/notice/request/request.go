@@ -18,6 +18,7 @@ const ID = "manual"
 
 // Source tells of the request. Its methods may be called from any goroutine.
 type Source struct {
+	as    notice.Type
 	began time.Time
 	news  chan struct{}
 
@@ -25,8 +26,10 @@ type Source struct {
 	asked bool
 }
 
-// New returns a source to which nothing has been said.
-func New() *Source { return &Source{began: time.Now(), news: make(chan struct{}, 1)} }
+// New returns a source to which nothing has been said. What is asked of it is done as for an interruption of the type as.
+func New(as notice.Type) *Source {
+	return &Source{as: as, began: time.Now(), news: make(chan struct{}, 1)}
+}
 
 // Name is the name of the source in its notices.
 func (s *Source) Name() string { return Name }
@@ -69,7 +72,7 @@ func (s *Source) snapshot() notice.Snapshot {
 	snapshot := notice.Snapshot{At: time.Now()}
 	if s.asked {
 		snapshot.Notices = []notice.Notice{{
-			ID: ID, Source: Name, Type: notice.Condition, Status: notice.Scheduled, Duration: -1, UserInitiated: true,
+			ID: ID, Source: Name, Type: notice.Condition, As: s.as, Status: notice.Scheduled, Duration: -1, UserInitiated: true,
 			Description: "somebody asked this agent to drain its node",
 		}}
 	}

@@ -13,7 +13,7 @@ func TestNothingIsSaidUntilSomebodyAsks(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		defer stop()
 		var heard []notice.Snapshot
-		s := New()
+		s := New(notice.Preempt)
 		go s.Run(ctx, func(n notice.Snapshot) { heard = append(heard, n) })
 		synctest.Wait()
 		if len(heard) > 0 {

@@ -1,0 +1,54 @@
+//go:build unix
+
+package start
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// TestTheSecondSignalEndsAProcessThatDoesNotEnd runs itself as a process that the first signal does not end, nor one that
+// comes with it.
+func TestTheSecondSignalEndsAProcessThatDoesNotEnd(t *testing.T) {
+	if os.Getenv("SLIPWAY_TEST_STUBBORN") != "" {
+		ctx, stop := Signals()
+		defer stop()
+		fmt.Println("up")
+		<-ctx.Done()
+		fmt.Println("asked")
+		time.Sleep(10 * time.Second)
+		return
+	}
+	for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
+		stubborn := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$")
+		stubborn.Env = append(os.Environ(), "SLIPWAY_TEST_STUBBORN=yes")
+		out, err := stubborn.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := stubborn.Start(); err != nil {
+			t.Fatal(err)
+		}
+		lines := bufio.NewScanner(out)
+		for _, want := range []string{"up", "asked"} {
+			if !lines.Scan() || lines.Text() != want {
+				t.Fatalf("it says %q, want %q", lines.Text(), want)
+			}
+			if err := stubborn.Process.Signal(s); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var exit *exec.ExitError
+		time.AfterFunc(oneAsk+oneAsk/2, func() { _ = stubborn.Process.Signal(s) })
+		began := time.Now()
+		if err := stubborn.Wait(); !errors.As(err, &exit) || exit.ExitCode() != 1 || time.Since(began) < oneAsk {
+			t.Errorf("after the second %s: %v after %s, want an exit with 1 by the last", s, err, time.Since(began))
+		}
+	}
+}
