@@ -144,12 +144,16 @@ func (p *passage) deleteInstance(ctx context.Context) error {
 	if p.deleting() {
 		return p.follow(ctx, instance)
 	}
-	if instance.State == cloud.Deleting && p.replacement != nil && p.rt.Status.Operation == nil {
+	if at := p.rt.Status.Times.NodeDeleted; instance.State == cloud.Deleting && p.rt.Status.Operation == nil &&
+		(p.replacement != nil || at == nil || time.Since(at.Time) < othersDelete) {
 		return wait(p.c.o.Pace.Cloud, "the machine is being deleted")
 	}
-	// One that is being deleted is asked for too: its deletion is followed, unless its cloud keeps it until it is asked again.
+	// One that is still being deleted is asked for too: its cloud may keep it until it is asked once more.
 	return p.requestDeletion(ctx, instance)
 }
+
+// othersDelete is for how long a machine that somebody else deletes is left to them.
+const othersDelete = 10 * time.Minute
 
 // deleting reports that the cloud was asked to delete the machine, and has not said that it failed.
 func (p *passage) deleting() bool {

@@ -50,9 +50,9 @@ func TestAMachineThatItsCloudKeepsAfterItsDeletionIsAskedForAgain(t *testing.T) 
 						s.mu.Unlock()
 					}
 				})
-				rt := s.settled(ctx, c, "r", 10*time.Minute)
+				rt := s.settled(ctx, c, "r", 15*time.Minute)
 				if rt.Status.Phase != v1alpha1.Succeeded {
-					t.Errorf("%s: %s; want the machine gone in 10 minutes", rt.Status.Phase, rt.Status.Message)
+					t.Errorf("%s: %s; want the machine gone in 15 minutes", rt.Status.Phase, rt.Status.Message)
 				}
 			})
 		})

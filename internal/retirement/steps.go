@@ -301,7 +301,7 @@ func (p *passage) giveBack(ctx context.Context) error {
 	case cordon.IsUnreadable(err):
 		p.log.Error("the record on the node cannot be understood, and stays", "err", err)
 		return nil
-	case cordon.IsConditions(err): // the record on the node has them, and the sweeper takes them away (I3)
+	case cordon.IsConditions(err) && kubeapi.IsForbidden(err): // the record on the node has them, and the sweeper takes them away (I3)
 		p.log.Warn("the node is given back but for its conditions, which are taken away later", "err", err)
 		return nil
 	}
