@@ -73,6 +73,7 @@ func note(t *testing.T, said string) {
 var failedOnce = []int{
 	421, // a machine that somebody took away was counted as one more that leaves
 	151, // the machine was lost between two looks at the end of a retirement that had been given up early
+	199, // the node of a retirement that was called off kept its conditions for minutes, as they could not be written once
 }
 
 // inOrder are so many seeds from the first on, those before all others that failed once.
