@@ -40,7 +40,7 @@ func (u *Updater) release(ctx context.Context, machine string, waiting bool) err
 	}
 	pool, err := u.o.Backend.Pool(ctx)
 	if err != nil {
-		return backendFailure("reading the pool", err)
+		return err // the server's own word, which it would have for the request too
 	}
 	nodes, err := u.o.Cluster.Nodes()
 	if err != nil {
