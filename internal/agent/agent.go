@@ -15,6 +15,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -132,8 +133,8 @@ type Agent struct {
 	restored bool
 	// snapshots are the latest by source; a source that has not been read since the start has none.
 	snapshots map[string]notice.Snapshot
-	handled   map[string]*handling // by owner
-	garbled   map[string]string    // by source, what was last said to be not understood
+	handled   map[string]*handling       // by owner
+	garbled   map[string]map[string]bool // by source, what is not understood and was said to be
 	drain     *drainRun
 	overtime  overtime
 	node      *nodeWatch
@@ -148,7 +149,7 @@ type Agent struct {
 // New prepares an agent.
 func New(o Options) *Agent {
 	a := &Agent{
-		o: o, log: o.Log, handled: map[string]*handling{}, snapshots: map[string]notice.Snapshot{}, garbled: map[string]string{},
+		o: o, log: o.Log, handled: map[string]*handling{}, snapshots: map[string]notice.Snapshot{}, garbled: map[string]map[string]bool{},
 		wake: make(chan func(context.Context), 16),
 	}
 	a.events = newEvents(o.API, o.Node, func() { o.Metrics.EventsFailed.Inc() }, o.Voice)
@@ -412,17 +413,27 @@ func (a *Agent) absorb() {
 	}
 }
 
-// sayUnreadable says what a source announces that cannot be understood, once for as long as that is the same.
+// position is where an entry is in its list, which changes when another one comes or goes.
+var position = regexp.MustCompile(`\[\d+\]`)
+
+// sayUnreadable says what a source announces for this machine that cannot be understood, once for as long as that is the same.
+// An entry that may be another machine's is logged and counted: each node would say it.
 func (a *Agent) sayUnreadable(source string, parts []notice.Problem) {
-	all := make([]string, len(parts))
-	for i, p := range parts {
-		all[i] = p.Err.Error()
+	said, all := map[string]bool{}, []string{}
+	for _, p := range parts {
+		if !p.Named {
+			continue
+		}
+		key := p.ID + "\x00" + position.ReplaceAllString(p.Err.Error(), "")
+		if !a.garbled[source][key] && !said[key] {
+			all = append(all, p.Err.Error())
+		}
+		said[key] = true
 	}
-	what := strings.Join(all, "; ")
-	if what != "" && what != a.garbled[source] {
-		a.events.emit(unreadable(source, what))
+	if len(all) > 0 {
+		a.events.emit(unreadable(source, strings.Join(all, "; ")))
 	}
-	a.garbled[source] = what
+	a.garbled[source] = said
 }
 
 func (a *Agent) absorbFrom(s notice.Snapshot) {

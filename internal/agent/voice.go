@@ -16,8 +16,8 @@ const (
 	NoticeReceived EventReason = "NoticeReceived"
 	// NoticeChanged is Warning, on Node: what a notice says has changed, such as its time.
 	NoticeChanged EventReason = "NoticeChanged"
-	// NoticeUnreadable is Warning, on Node: what is announced cannot be understood in part, such as a type that is not known; what
-	// was known before stands, and nothing else is done about it.
+	// NoticeUnreadable is Warning, on Node: what is announced for the machine cannot be understood in part, such as a type that is
+	// not known; what was known before stands, and nothing else is done about it.
 	NoticeUnreadable EventReason = "NoticeUnreadable"
 	// NodeCordoned is Normal, on Node: a notice has the node take no new pods.
 	NodeCordoned EventReason = "Cordoned"

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"maps"
 	"net/http"
+	"net/netip"
 	"strconv"
 	"strings"
 	"sync"
@@ -49,6 +50,14 @@ const (
 	askAtOnce = 16
 )
 
+// How often of that for tokens from one address, so that who makes tokens up leaves something to others; and how many addresses are
+// told apart.
+const (
+	fromRate      = 5
+	fromBurst     = 25
+	mostAddresses = 1024
+)
+
 // errTooMany is a token that the API server is not asked about now.
 var errTooMany = errors.New("too many tokens are shown that were good for nothing yet")
 
@@ -64,12 +73,14 @@ type authorizer struct {
 
 	mu       sync.Mutex
 	believed map[[sha256.Size]byte]verdict
+	from     map[netip.Prefix]*rate.Limiter // how often it is asked about the strangers of an address
 }
 
 func newAuthorizer(client kubernetes.Interface, log *slog.Logger) *authorizer {
 	return &authorizer{
 		client: client, log: log, asks: rate.NewLimiter(askRate, askBurst), under: make(chan struct{}, askAtOnce),
 		told: rate.Sometimes{Interval: time.Minute}, believed: map[[sha256.Size]byte]verdict{},
+		from: map[netip.Prefix]*rate.Limiter{},
 	}
 }
 
@@ -100,7 +111,7 @@ func (a *authorizer) Authorize(w http.ResponseWriter, r *http.Request, pool, ver
 		say(w, http.StatusUnauthorized, "it is not known who you are", "want a client certificate, or a token: Authorization: Bearer TOKEN")
 		return "", false
 	}
-	v, err := a.verdict(r.Context(), token, certified, pool, verb)
+	v, err := a.verdict(r.Context(), r.RemoteAddr, token, certified, pool, verb)
 	switch {
 	case errors.Is(err, errTooMany):
 		a.told.Do(func() { a.log.Warn("a client is not let in, and the API server not asked about it", "err", err) })
@@ -133,21 +144,22 @@ func bearer(r *http.Request) string {
 }
 
 // verdict remembers for a short time what the API server has said.
-func (a *authorizer) verdict(ctx context.Context, token string, certified *identity, pool, verb string) (verdict, error) {
+func (a *authorizer) verdict(ctx context.Context, from, token string, certified *identity, pool, verb string) (verdict, error) {
 	who := "token\x00" + token
 	if certified != nil && token == "" {
 		who = "cert\x00" + certified.user + "\x00" + strings.Join(certified.groups, "\x00")
 	}
-	key := sha256.Sum256([]byte(who + "\x01" + pool + "\x01" + verb))
+	key, anywhere := sha256.Sum256([]byte(who+"\x01"+pool+"\x01"+verb)), sha256.Sum256([]byte(who))
 	a.mu.Lock()
 	v, known := a.believed[key]
+	letIn := v.allowed || a.believed[anywhere].allowed
 	a.mu.Unlock()
 	if known && time.Now().Before(v.until) {
 		return v, nil
 	}
-	// One that was let in before does not wait for strangers, nor does one whom a certificate names.
-	if token != "" && !v.allowed {
-		if !a.asks.Allow() {
+	// One that was let in before, to whichever pool, does not wait for strangers, nor does one whom a certificate names.
+	if token != "" && !letIn {
+		if !a.asksFrom(from).Allow() || !a.asks.Allow() {
 			return verdict{}, errTooMany
 		}
 		select {
@@ -168,7 +180,40 @@ func (a *authorizer) verdict(ctx context.Context, token string, certified *ident
 		v.until = time.Now().Add(believeYes)
 	}
 	a.remember(key, v)
+	switch {
+	case v.allowed:
+		a.remember(anywhere, v)
+	case v.user == "":
+		a.forget(anywhere) // such as a token that was revoked
+	}
 	return v, nil
+}
+
+// asksFrom is what bounds the strangers of an address. Of IPv6 a network is one, since whoever has one address there has all.
+// Where there are too many, those that have not been heard of for long are forgotten; the others that come share one.
+func (a *authorizer) asksFrom(remote string) *rate.Limiter {
+	var from netip.Prefix
+	if at, err := netip.ParseAddrPort(remote); err == nil {
+		ip, bits := at.Addr().Unmap().WithZone(""), 64
+		if ip.Is4() {
+			bits = 32
+		}
+		from, _ = ip.Prefix(bits)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.from[from] == nil && len(a.from) >= mostAddresses-1 {
+		maps.DeleteFunc(a.from, func(_ netip.Prefix, l *rate.Limiter) bool { return l.Tokens() >= fromBurst })
+		if len(a.from) >= mostAddresses-1 {
+			from = netip.Prefix{}
+		}
+	}
+	l := a.from[from]
+	if l == nil {
+		l = rate.NewLimiter(fromRate, fromBurst)
+		a.from[from] = l
+	}
+	return l
 }
 
 // remember keeps a verdict. Where there are too many, those that let nobody in are forgotten first, since anybody can have them
@@ -188,6 +233,12 @@ func (a *authorizer) remember(key [sha256.Size]byte, v verdict) {
 		maps.DeleteFunc(a.believed, func(_ [sha256.Size]byte, v verdict) bool { return forgets(v) })
 	}
 	a.believed[key] = v
+}
+
+func (a *authorizer) forget(key [sha256.Size]byte) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.believed, key)
 }
 
 func (a *authorizer) ask(ctx context.Context, token string, certified *identity, pool, verb string) (verdict, error) {

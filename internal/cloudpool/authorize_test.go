@@ -216,16 +216,59 @@ func TestStrangersHaveTheAPIServerAskedNoMoreThanItIsToBe(t *testing.T) {
 	})
 }
 
+// TestStrangersKeepNoNewTokenOut floods from some addresses, and then shows a token for the first time from another one, and one that
+// is known for another pool.
+func TestStrangersKeepNoNewTokenOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, _ := reviewer(t)
+		try := func(from, token, pool, verb string) int {
+			w, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/pool", nil)
+			r.RemoteAddr = from
+			r.Header.Set("Authorization", "Bearer "+token)
+			a.Authorize(w, r, pool, verb)
+			return w.Code
+		}
+		flood := func(from string) {
+			for i := range 2 * askBurst {
+				try(from, fmt.Sprint("made-up-", i), "workers", "get")
+			}
+		}
+		flood("192.0.2.1:1")
+		for i := range 2 * askBurst {
+			try(fmt.Sprintf("[2001:db8::%x]:1", i), "made-up", fmt.Sprint("pool-", i), "get") // all of one network
+		}
+		if code := try("192.0.2.2:1", "good", "workers", "get"); code != http.StatusOK {
+			t.Errorf("a token that is shown for the first time is answered %d", code)
+		}
+		for i := range 2 * askBurst / fromBurst {
+			flood(fmt.Sprintf("192.0.2.%d:1", 2+i))
+		}
+		if code := try("192.0.2.2:1", "other", "workers", "get"); code != http.StatusServiceUnavailable {
+			t.Errorf("a stranger among many is answered %d", code)
+		}
+		if pools, verbs := try("192.0.2.2:1", "good", "others", "get"), try("192.0.2.2:1", "good", "workers", "update"); pools != 200 || verbs != 200 {
+			t.Errorf("a known client is answered %d for another pool, and %d for another verb", pools, verbs)
+		}
+		time.Sleep(time.Minute)
+		for i := range 3 * mostAddresses {
+			try(fmt.Sprintf("10.1.%d.%d:1", i/256, i%256), fmt.Sprint("made-up-", i), "workers", "get")
+		}
+		if len(a.from) > mostAddresses {
+			t.Errorf("%d addresses are remembered", len(a.from))
+		}
+	})
+}
+
 func TestAnswersToStrangersAreForgottenFirst(t *testing.T) {
 	a, asked := reviewer(t)
-	if v, err := a.verdict(t.Context(), "good", nil, "workers", "get"); err != nil || !v.allowed {
+	if v, err := a.verdict(t.Context(), "", "good", nil, "workers", "get"); err != nil || !v.allowed {
 		t.Fatal(v, err)
 	}
 	for i := range 3 * mostBelieved {
 		a.remember(sha256.Sum256([]byte(fmt.Sprint("made-up-", i))), verdict{until: time.Now().Add(time.Hour)})
 	}
 	before := *asked
-	if v, err := a.verdict(t.Context(), "good", nil, "workers", "get"); err != nil || !v.allowed || *asked != before || len(a.believed) > mostBelieved {
+	if v, err := a.verdict(t.Context(), "", "good", nil, "workers", "get"); err != nil || !v.allowed || *asked != before || len(a.believed) > mostBelieved {
 		t.Errorf("%+v, %v: the API server was asked %d times more; %d are remembered", v, err, *asked-before, len(a.believed))
 	}
 	for i := range 2 * mostBelieved {

@@ -8,9 +8,17 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloudpool/api"
 )
 
-// raised are the machines for which the desired size was raised since they count again, each with the observation by which
-// they did not. As long as no newer one is there, they are not raised for again.
-type raised map[string]time.Time
+// raised are the machines for which the desired size was raised so that they count again.
+type raised map[string]raise
+
+// raise is what the desired size was raised to for a machine.
+type raise struct {
+	to int
+	// unused says that the machine does not count all the same, so that whoever asks again needs no larger size.
+	unused bool
+	// observed is the observation by which it did not count. As long as no newer one is there, it is not raised for again.
+	observed time.Time
+}
 
 // setWithRoom sets a membership so that the pool's server does not find more active machines than it is meant to have, of
 // which it would take some of its own choice away. A machine that comes to count again raises the desired size by one, as
@@ -41,7 +49,7 @@ func (r raised) setWithRoom(ctx context.Context, b Backend, want api.SetMembersh
 	case is == nil: // the server has a word for that
 	case !is.Active() && r.counts(is.ID, pool.Timestamp): // and that was not observed yet
 	case !is.Active():
-		return r.countAgain(ctx, b, want, size.Desired+1, pool.Timestamp)
+		return r.countAgain(ctx, b, want, *is.Membership, r.sizeFor(is.ID, size.Desired), pool.Timestamp)
 	case !is.Evictable() && want.MembershipStatus.Evictable && active > size.Desired:
 		return failure(NotPossible, "the pool has %d active machines and is meant to have %d: as soon as machine %s may be taken away, its server takes "+
 			"some of its own choice: want the pool brought to its size before, with POST /pool/size", active, size.Desired, want.MachineID)
@@ -51,8 +59,17 @@ func (r raised) setWithRoom(ctx context.Context, b Backend, want api.SetMembersh
 
 // counts reports that the desired size was raised for a machine since an observation.
 func (r raised) counts(machine string, observed time.Time) bool {
-	at, raised := r[machine]
-	return raised && !observed.After(at)
+	is, raised := r[machine]
+	return raised && !is.unused && !observed.After(is.observed)
+}
+
+// sizeFor is the desired size that a machine may count with. One that it was raised to for that machine, in vain, is not raised
+// again: each try that fails would have one more launched. What was launched for it meanwhile has room made as in the first try.
+func (r raised) sizeFor(machine string, desired int) int {
+	if is := r[machine]; is.unused && is.to == desired {
+		return desired
+	}
+	return desired + 1
 }
 
 // countAgain raises the desired size, and then has a machine count, in this order: whatever happens between the two, the
@@ -61,21 +78,24 @@ func (r raised) counts(machine string, observed time.Time) bool {
 // order of these calls is better: a smaller size than there are machines is what a turn must not find, and a larger one is filled.
 // The size is not lowered again when the machine cannot be changed: the server may have begun to launch one for it, and would
 // choose which goes.
-func (r raised) countAgain(ctx context.Context, b Backend, want api.SetMembershipStatus, desired int, observed time.Time) error {
+func (r raised) countAgain(
+	ctx context.Context, b Backend, want api.SetMembershipStatus, was api.MembershipStatus, desired int, observed time.Time,
+) error {
+	r[want.MachineID] = raise{to: desired, unused: true} // also where it is raised, and the answer lost
 	if err := b.SetDesiredSize(ctx, desired); err != nil {
 		return fmt.Errorf("machine %s is not made active, since the desired size cannot be raised to %d for it: %w", want.MachineID, desired, err)
 	}
-	r[want.MachineID] = observed
 	if err := b.SetMembershipStatus(ctx, want); err != nil {
 		return fmt.Errorf("the desired size was raised to %d for machine %s, which is not made active: %w", desired, want.MachineID, err)
 	}
-	err := makeRoom(ctx, b, desired)
+	desired, err := makeRoom(ctx, b, desired)
 	if err == nil {
+		r[want.MachineID] = raise{to: desired, observed: observed}
 		return nil
 	}
-	delete(r, want.MachineID) // who asks again is to have room made again
+	r[want.MachineID] = raise{to: desired, unused: true}
 	err = fmt.Errorf("machine %s counts again, and there may be no room for what was launched meanwhile: %w", want.MachineID, err)
-	aside := api.SetMembershipStatus{MachineID: want.MachineID}
+	aside := api.SetMembershipStatus{MachineID: want.MachineID, MembershipStatus: was}
 	if back := b.SetMembershipStatus(ctx, aside); back != nil {
 		return fmt.Errorf("%w; nor can it be put aside again: %w", err, back)
 	}
@@ -86,33 +106,37 @@ func (r raised) countAgain(ctx context.Context, b Backend, want api.SetMembershi
 const roomFor, roomEvery = time.Second, 50 * time.Millisecond
 
 // makeRoom raises the desired size by what was launched before a machine came to count: to as many as are active, by observations
-// made since. A server that has none when it is asked, since it answers with what it observed before, is not waited for: its
-// loop looks for itself. One machine may have been launched there, and there is to be room for it.
-func makeRoom(ctx context.Context, b Backend, desired int) error {
-	first, err := b.Pool(ctx)
-	if err != nil {
-		return backendFailure("reading the pool", err)
-	}
+// made since, and returns what it is then. A server that has none when it is asked, since it answers with what it observed before,
+// is not waited for: its loop looks for itself. One machine may have been launched there, and there is to be room for it. So it is
+// where the pool cannot be read all the while.
+func makeRoom(ctx context.Context, b Backend, desired int) (int, error) {
+	var first time.Time
+	looked, seen := false, false
 	for until := time.Now().Add(roomFor); ; {
-		time.Sleep(roomEvery) // two observations within a server's millisecond could not be told apart
 		pool, err := b.Pool(ctx)
-		if err != nil {
-			return backendFailure("reading the pool", err)
+		isLast := !time.Now().Before(until)
+		room := desired
+		switch {
+		case err == nil && looked:
+			seen = pool.Timestamp.After(first)
+			isLast = isLast || !seen
+			room = activeIn(&pool)
+		case err == nil:
+			first, looked = pool.Timestamp, true
 		}
-		room := activeIn(&pool)
-		seen := pool.Timestamp.After(first.Timestamp)
-		if !seen {
+		if isLast && !seen {
 			room = desired + 1
 		}
 		if room > desired {
 			if err := b.SetDesiredSize(ctx, room); err != nil {
-				return err
+				return desired, err
 			}
 			desired = room
 		}
-		if !seen || !time.Now().Before(until) {
-			return nil
+		if isLast {
+			return desired, nil
 		}
+		time.Sleep(roomEvery) // two observations within a server's millisecond could not be told apart
 	}
 }
 

@@ -172,6 +172,8 @@ type looping struct {
 	takes    []string      // the machines that it took
 	slow     time.Duration // what a membership takes
 	fails    int           // sizes after which no more are taken; 0 is none
+	lazy     bool          // launches nothing for a size
+	refuses  error         // of a membership
 }
 
 const loopEvery = 60 * time.Second
@@ -227,7 +229,9 @@ func (l *looping) SetDesiredSize(_ context.Context, n int) error {
 		return errors.New("502")
 	}
 	l.size = n
-	l.turn()
+	if !l.lazy {
+		l.turn()
+	}
 	return nil
 }
 
@@ -235,6 +239,9 @@ func (l *looping) SetMembershipStatus(_ context.Context, s api.SetMembershipStat
 	time.Sleep(l.slow)
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.refuses != nil {
+		return l.refuses
+	}
 	for i := range l.pool.Machines {
 		if l.pool.Machines[i].ID == s.MachineID {
 			l.pool.Machines[i].Membership = &s.MembershipStatus
@@ -266,5 +273,73 @@ func TestI1AMachineThatCountsAgainAfterAnotherWasLaunchedForItHasNoneTakenAway(t
 				})
 			})
 		}
+	}
+}
+
+// deaf is a pool's server that some reads of its pool fail at, the first being 1.
+type deaf struct {
+	*looping
+	reads int
+	fails func(n int) bool
+}
+
+func (d *deaf) Pool(ctx context.Context) (api.Pool, error) {
+	if d.reads++; d.fails(d.reads) {
+		return api.Pool{}, errors.New("502")
+	}
+	return d.looping.Pool(ctx)
+}
+
+func TestAFailedReadOfThePoolRaisesTheSizeOnce(t *testing.T) {
+	for name, tt := range map[string]struct {
+		fails func(int) bool
+		size  int
+	}{
+		"each second one":              {func(n int) bool { return n%2 == 0 }, 4},
+		"all after the machine counts": {func(n int) bool { return n > 1 }, 5}, // nobody knows whether one was launched
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			pool := &deaf{&looping{pool: pooled(3, waiting, plain, plain, plain).pool, size: 3, lazy: true}, 0, tt.fails}
+			if err := (raised{}).setWithRoom(t.Context(), pool, api.SetMembershipStatus{MachineID: "a", MembershipStatus: plain}); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+			if pool.size != tt.size || *pool.pool.Machines[0].Membership != plain {
+				t.Errorf("%s: the desired size is %d, the machine is %+v; want %d, and a machine that counts", name, pool.size, pool.pool.Machines[0].Membership, tt.size)
+			}
+		})
+	}
+}
+
+func TestWhoAsksAgainForAMachineToCountDoesNotRaiseTheSizeAgain(t *testing.T) {
+	kept := api.MembershipStatus{Evictable: true}
+	want := api.SetMembershipStatus{MachineID: "a", MembershipStatus: plain}
+	for name, change := range map[string]func(*looping){
+		"no room can be made":               func(l *looping) { l.fails = 5 },
+		"the machine cannot be made active": func(l *looping) { l.refuses = errors.New("502") },
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			pool := &looping{pool: pooled(3, kept, plain, plain, plain).pool, size: 3, slow: time.Millisecond}
+			change(pool)
+			r := raised{}
+			for range 4 {
+				if err := r.setWithRoom(t.Context(), pool, want); err == nil {
+					t.Errorf("%s: no failure", name)
+				}
+				if pool.size != 4 || *pool.pool.Machines[0].Membership != kept {
+					t.Errorf("%s: the desired size is %d, the machine is %+v; want 4, and it as it was", name, pool.size, pool.pool.Machines[0].Membership)
+				}
+				time.Sleep(time.Minute)
+			}
+			pool.fails, pool.refuses = 0, nil
+			if err := r.setWithRoom(t.Context(), pool, want); err != nil || pool.size != 5 || activeIn(&pool.pool) != 5 {
+				t.Errorf("%s, and then: %v; %d machines are active, and %d meant to be; want 5", name, err, activeIn(&pool.pool), pool.size)
+			}
+			pool.lazy = true
+			_ = pool.SetMembershipStatus(t.Context(), api.SetMembershipStatus{MachineID: "a"}) // by others
+			time.Sleep(time.Second)
+			if err := r.setWithRoom(t.Context(), pool, want); err != nil || pool.size != 6 {
+				t.Errorf("%s, and once it was put aside anew: %v; the desired size is %d, want 6", name, err, pool.size)
+			}
+		})
 	}
 }

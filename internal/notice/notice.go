@@ -91,6 +91,8 @@ type Snapshot struct {
 type Problem struct {
 	// ID is the notice concerned; empty when not even that could be read.
 	ID string
+	// Named is true when the entry names the watched machine; otherwise it may be another's.
+	Named bool
 	// Err names the field, its value and what is allowed.
 	Err error
 }

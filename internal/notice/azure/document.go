@@ -45,7 +45,7 @@ func (d Document) Snapshot(resource string, at time.Time) (notice.Snapshot, erro
 	}
 	r := reading{resource: resource, index: map[string]int{}}
 	if warning != nil {
-		r.warnings.add("", warning)
+		r.warnings.add("", false, warning)
 	}
 	if err := r.readAll(events); err != nil {
 		return notice.Snapshot{}, &Error{Class: WrongShape, Err: err}
@@ -125,17 +125,17 @@ func (r *reading) readAll(events json.RawMessage) error {
 func (r *reading) read(path string, raw json.RawMessage) {
 	var e event
 	if raw[0] != '{' {
-		r.unreadable.add("", fmt.Errorf("%s: %s: want an object", path, compact(raw)))
+		r.unreadable.add("", false, fmt.Errorf("%s: %s: want an object", path, compact(raw)))
 		return
 	}
 	if err := json.Unmarshal(raw, &e); err != nil {
-		r.unreadable.add("", fmt.Errorf("%s: %w", path, err))
+		r.unreadable.add("", false, fmt.Errorf("%s: %w", path, err))
 		return
 	}
 	id, idErr := text(path+".EventId", e.EventID)
 	resources, err := resourceList(path+".Resources", e.Resources)
 	if err != nil {
-		r.unreadable.add(id, err)
+		r.unreadable.add(id, false, err)
 		return
 	}
 	if !slices.ContainsFunc(resources, func(name string) bool { return SameResource(name, r.resource) }) {
@@ -144,19 +144,19 @@ func (r *reading) read(path string, raw json.RawMessage) {
 	kind, kindErr := oneOf(path+".EventType", e.EventType, notice.Interruptions()...)
 	status, statusErr := oneOf(path+".EventStatus", e.EventStatus, notice.Scheduled, notice.Started)
 	if err := errors.Join(idErr, kindErr, statusErr); err != nil {
-		r.unreadable.add(id, err)
+		r.unreadable.add(id, true, err)
 		return
 	}
 	n := notice.Notice{ID: id, Source: Name, Type: kind, Status: status, Resources: resources}
 	for _, err := range e.refine(path, &n) {
-		r.warnings.add(id, err)
+		r.warnings.add(id, true, err)
 	}
 	r.put(path, n)
 }
 
 func (r *reading) put(path string, n notice.Notice) {
 	if i, twice := r.index[n.ID]; twice {
-		r.warnings.add(n.ID, fmt.Errorf("%s.EventId: %q: is there twice; the last one is taken", path, n.ID))
+		r.warnings.add(n.ID, true, fmt.Errorf("%s.EventId: %q: is there twice; the last one is taken", path, n.ID))
 		r.notices[i] = n
 		return
 	}
@@ -170,7 +170,7 @@ func (r *reading) snapshot(at time.Time) notice.Snapshot {
 	s := notice.Snapshot{At: at, Notices: r.notices}
 	for _, p := range r.unreadable.list {
 		if _, readable := r.index[p.ID]; readable {
-			r.warnings.add(p.ID, p.Err)
+			r.warnings.add(p.ID, p.Named, p.Err)
 		} else {
 			s.Unreadable = append(s.Unreadable, p)
 		}
@@ -212,12 +212,12 @@ type problems struct {
 	omitted int
 }
 
-func (p *problems) add(id string, err error) {
+func (p *problems) add(id string, named bool, err error) {
 	if len(p.list) == maxProblems {
 		p.omitted++
 		return
 	}
-	p.list = append(p.list, notice.Problem{ID: id, Err: err})
+	p.list = append(p.list, notice.Problem{ID: id, Named: named, Err: err})
 }
 
 // rest stands for what was omitted; having no ID, it keeps every missing notice from being taken to be over.

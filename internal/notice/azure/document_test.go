@@ -243,6 +243,10 @@ func TestI7AnUnreadableEventSpoilsNoOtherAndIsNotOver(t *testing.T) {
 			if len(s.Unreadable) != 1 || s.Unreadable[0].ID != tc.id || s.Unreadable[0].Err.Error() != tc.problem {
 				t.Errorf("unreadable %v, want %s: %s", s.Unreadable, tc.id, tc.problem)
 			}
+			named := !strings.Contains(tc.problem, "Resources") && !strings.Contains(tc.problem, "want an object")
+			if len(s.Unreadable) == 1 && s.Unreadable[0].Named != named {
+				t.Errorf("it is known that the event names this machine: %t, want %t", !named, named)
+			}
 			if s.Over("E") {
 				t.Error("E is taken to be over")
 			}
