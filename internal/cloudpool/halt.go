@@ -178,6 +178,7 @@ func (u *Updater) giveUp(ctx context.Context, up *Update, t *Turn, rt *v1alpha1.
 			if err := u.putBack(ctx, up, up.owesFor(t, rt), save); err != nil {
 				return nil, err
 			}
+			up.raisedAhead(t, rt)
 		}
 		if up.RestoreTo > 0 {
 			t.Why += fmt.Sprintf(", and the desired size was set to %d", up.RestoreTo)
@@ -197,6 +198,32 @@ func (up *Update) owesFor(t *Turn, rt *v1alpha1.NodeRetirement) func(*api.Size) 
 	}
 	return func(size *api.Size) bool { return t.Lowered && overfull(size) }
 }
+
+// raisedAhead notes that the desired size was raised for a machine that its cloud has not been asked for, or has not taken, since
+// the update began. It is written down with how the update ended: whoever goes on with one that has not ended comes here again.
+func (up *Update) raisedAhead(t *Turn, rt *v1alpha1.NodeRetirement) {
+	if up.Kind != SetSize && !up.Decrement && !t.Lowered && up.RestoreTo > 0 && !slices.Contains(up.Ahead, aheadOf(rt)) {
+		up.Ahead = append(up.Ahead, aheadOf(rt))
+	}
+}
+
+// stillAhead are the retirements that the desired size was raised for ahead, by the update before and those before that, and
+// that are under way.
+func (u *Updater) stillAhead(ctx context.Context, before *Update) ([]string, error) {
+	if before == nil || len(before.Ahead) == 0 {
+		return nil, nil
+	}
+	retirements, err := u.o.Cluster.unfinished(ctx)
+	if err != nil {
+		return nil, clusterFailure("reading the NodeRetirements", err)
+	}
+	return slices.DeleteFunc(slices.Clone(before.Ahead), func(ahead string) bool {
+		return !slices.ContainsFunc(retirements, func(rt v1alpha1.NodeRetirement) bool { return aheadOf(&rt) == ahead })
+	}), nil
+}
+
+// aheadOf is what a retirement is remembered by, which tells it from one of the same name that came after it.
+func aheadOf(rt *v1alpha1.NodeRetirement) string { return rt.Name + "/" + string(rt.UID) }
 
 // drainTimeout is how long the drain of a NodeGroup's node may take; "" is a node of none.
 func (c *Cluster) drainTimeout(ctx context.Context, group string) (time.Duration, error) {

@@ -482,6 +482,9 @@ func (u *Updater) adopt(up *Update, w *world, save func() error) (bool, error) {
 			Machine: m.Machine.ID, Node: rt.Spec.NodeName, NodeUID: string(rt.Spec.NodeUID), ProviderID: rt.Spec.ProviderID, Retirement: rt.Name,
 			State: Leaving, Since: time.Now().UTC(), Adopted: true,
 		})
+		if up.Kind != SetSize && slices.Contains(up.Ahead, aheadOf(rt)) {
+			up.Restored = true // by an update before, of the same machine
+		}
 		adopted = true
 		u.log.Info("a machine leaves already", "update", up.ID, "machine", m.Machine.ID, "node", rt.Spec.NodeName, "retirement", rt.Name)
 	}
