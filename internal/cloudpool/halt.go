@@ -52,7 +52,7 @@ func (u *Updater) notBegun(ctx context.Context, t *Turn, rt *v1alpha1.NodeRetire
 
 // begunOn looks at a retirement that has begun. A machine whose node is gone and that has ended to its pool is gone, however long
 // its cloud takes to delete it. While its cloud fails the client is told, and the retirement goes on; one that does not
-// come on for too long, for whatever reason, is given up.
+// come on for too long, for whatever reason, is given up. A drain has its time first, in either case.
 func (u *Updater) begunOn(ctx context.Context, up *Update, t *Turn, rt *v1alpha1.NodeRetirement, blocked *metav1.Condition,
 	save func() error,
 ) (*Outcome, error) {
@@ -75,26 +75,27 @@ func (u *Updater) begunOn(ctx context.Context, up *Update, t *Turn, rt *v1alpha1
 			return nil, nil
 		}
 	}
-	if halted > u.o.Pace.Termination {
-		late, err := u.late(ctx, rt)
-		switch {
-		case err != nil:
-			return nil, clusterFailure("reading the NodeGroups", err)
-		case late:
-			return u.giveUp(ctx, up, t, rt, code, message, save)
-		}
+	end, tell := halted > u.o.Pace.Termination, trouble != "" && min(failing, halted) > u.o.Pace.Trouble
+	if !end && !tell {
+		return nil, nil
 	}
-	if trouble != "" && min(failing, halted) > u.o.Pace.Trouble {
-		what := "its retirement does not come on"
-		if pastReturn(rt) {
-			what = "its node is drained and deleted"
-		}
-		return &Outcome{
-			Result: BackendAway, Removed: up.removed(),
-			Detail: fmt.Sprintf("failed to terminate machine %s: %s; %s, and NodeRetirement %s goes on trying", t.Machine, message, what, rt.Name),
-		}, nil
+	late, err := u.late(ctx, rt)
+	switch {
+	case err != nil:
+		return nil, clusterFailure("reading the NodeGroups", err)
+	case !late: // such as a drain that can wait for its cloud as it does for its pods
+		return nil, nil
+	case end:
+		return u.giveUp(ctx, up, t, rt, code, message, save)
 	}
-	return nil, nil
+	what := "its retirement does not come on"
+	if pastReturn(rt) {
+		what = "its node is drained and deleted"
+	}
+	return &Outcome{
+		Result: BackendAway, Removed: up.removed(),
+		Detail: fmt.Sprintf("failed to terminate machine %s: %s; %s, and NodeRetirement %s goes on trying", t.Machine, message, what, rt.Name),
+	}, nil
 }
 
 // lasts notes what is so now, and says for how long it has been.

@@ -250,6 +250,33 @@ func TestACloudThatFailsAfterTheDrainIsToldOf(t *testing.T) {
 	}
 }
 
+// TestADrainThatIsInItsTimeIsWaitedForWhileItsCloudFails has no pod go meanwhile: one may take long to end, and the cloud may be
+// asked seldom.
+func TestADrainThatIsInItsTimeIsWaitedForWhileItsCloudFails(t *testing.T) {
+	for _, code := range []string{retirement.CloudBusy, retirement.CloudRefused, retirement.ReadFailed} {
+		for _, up := range []Update{{Kind: SetSize, DesiredSize: 2}, {Kind: Terminate, MachineID: uuid(1)}} {
+			t.Run(fmt.Sprint(code, ", ", up.Kind), func(t *testing.T) {
+				simulate(t, 3, func(t *testing.T, s *sim) {
+					a := s.replica("a")
+					ticket := begun(t, a, up)
+					s.passes(5 * time.Second)
+					s.comesTo(s.retirements()[0].Name, v1alpha1.Draining, code)
+					s.passes(65 * time.Minute)
+					is, err := a.Find(t.Context(), ticket.Update.ID)
+					if told, ok := is.answered(); err != nil || ok {
+						t.Fatalf("%+v, %v; want the drain to have its hour, and its manager to be waited for", told.Outcome, err)
+					}
+					s.passes(10 * time.Minute)
+					is, err = a.Find(t.Context(), ticket.Update.ID)
+					if err != nil || is.Outcome == nil || is.Outcome.Result != BackendAway || len(s.retirements()) > 0 || s.pool.size != 3 {
+						t.Errorf("%+v, %v, a desired size of %d; want it to be over, and the drain called off", is.Outcome, err, s.pool.size)
+					}
+				})
+			})
+		}
+	}
+}
+
 // TestADrainThatIsInItsTimeIsWaitedFor has a drain wait for a disruption budget, within what its group gives it and beyond.
 func TestADrainThatIsInItsTimeIsWaitedFor(t *testing.T) {
 	simulate(t, 3, func(t *testing.T, s *sim) {
