@@ -354,6 +354,38 @@ func TestAPoolThatIsNotObservedAgainHoldsNoUpdateUp(t *testing.T) {
 	})
 }
 
+// TestAnUpdateWaitsAnewForItsPoolToBeObserved has machines come while it waits for that, one of which leaves before it waits again.
+func TestAnUpdateWaitsAnewForItsPoolToBeObserved(t *testing.T) {
+	simulate(t, 2, func(t *testing.T, s *sim) {
+		s.pool.size = 4
+		b := &stopped{s.pool, time.Now()}
+		a := s.replica("a", func(o *UpdaterOptions) { o.Backend = b })
+		ticket := begun(t, a, Update{Kind: SetSize, DesiredSize: 3})
+		s.passes(9 * time.Minute)
+		for i := 3; i <= 4; i++ {
+			s.pool.add(machine(i, api.Running, ""))
+			s.node(fmt.Sprint("n", i), i)
+		}
+		s.passes(30 * time.Second)
+		if nodes := s.retiring(); len(nodes) != 1 {
+			t.Fatalf("%v are retired, want one", nodes)
+		}
+		s.manage()
+		unlock := s.pool.locked()
+		s.pool.size++ // which somebody else has raised
+		unlock()
+		s.passes(5 * time.Minute)
+		if is, err := a.Find(t.Context(), ticket.Update.ID); err != nil || is.Outcome != nil {
+			t.Fatalf("%+v, %v; want it to wait for the pool to be observed again", is.Outcome, err)
+		}
+		s.passes(6 * time.Minute)
+		is, err := a.Find(t.Context(), ticket.Update.ID)
+		if err != nil || is.Outcome == nil || is.Outcome.Result != BackendAway || !strings.Contains(is.Outcome.Detail, "has not been observed again") {
+			t.Errorf("%+v, %v", is.Outcome, err)
+		}
+	})
+}
+
 // TestARetirementThatWaitsForNowThisNowThatIsNotWaitedForForEver has what keeps it from beginning change all the time.
 func TestARetirementThatWaitsForNowThisNowThatIsNotWaitedForForEver(t *testing.T) {
 	simulate(t, 1, func(t *testing.T, s *sim) {

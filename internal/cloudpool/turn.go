@@ -368,6 +368,9 @@ func (u *Updater) shrink(ctx context.Context, work *work, up *Update, save func(
 	if err := up.dropUnmade(save); err != nil {
 		return nil, err
 	}
+	if up.leaving() > 0 {
+		work.unsettled = nil
+	}
 	if up.leaving() >= u.o.AtOnce || !u.cordoned(up) {
 		return nil, nil
 	}
@@ -383,9 +386,13 @@ func (u *Updater) shrink(ctx context.Context, work *work, up *Update, save func(
 	if err == nil && d.Excess() > 0 && len(d.Victims) == 0 {
 		d, err = u.decide(w, up, nil)
 	}
-	switch {
-	case err != nil:
+	if err != nil {
 		return nil, err
+	}
+	if d.Excess() > 0 {
+		work.unsettled = nil
+	}
+	switch {
 	case d.Excess() > 0 && len(d.Victims) > 0 && len(d.Unclear) == 0:
 		work.stuck = time.Time{}
 		return nil, u.let(ctx, up, w, d.Victims[0].Machine, save)
