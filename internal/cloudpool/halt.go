@@ -7,8 +7,10 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/cloudpool/api"
@@ -163,14 +165,16 @@ func (u *Updater) giveUp(ctx context.Context, up *Update, t *Turn, rt *v1alpha1.
 	if isOfCloud(code) || code == retirement.Disagreement || rt.Status.Operation != nil {
 		outcome.Result = BackendAway
 	}
+	if back && !t.Adopted {
+		if rt, back, err = u.takeBack(ctx, t, rt); err != nil {
+			return nil, err
+		}
+	}
 	switch {
 	case back && t.Adopted && up.Kind != SetSize:
 		t.State = Refused
 		t.Why += "; it is left to whoever has made it"
 	case back && !t.Adopted:
-		if err := u.o.Cluster.callOff(ctx, rt.Name); err != nil {
-			return nil, clusterFailure("calling a retirement off", err)
-		}
 		t.State = Refused
 		t.Why += "; it was called off, and the machine stays"
 	default:
@@ -187,6 +191,29 @@ func (u *Updater) giveUp(ctx context.Context, up *Update, t *Turn, rt *v1alpha1.
 	}
 	outcome.Detail = t.Why
 	return outcome, nil
+}
+
+// takeBack calls a retirement off, and reports whether its machine stays: its manager may have come back meanwhile, and deleted its
+// node. The retirement is returned as it is now.
+func (u *Updater) takeBack(ctx context.Context, t *Turn, rt *v1alpha1.NodeRetirement) (*v1alpha1.NodeRetirement, bool, error) {
+	if err := u.o.Cluster.callOff(ctx, rt.Name); err != nil {
+		return rt, false, clusterFailure("calling a retirement off", err)
+	}
+	if err := u.givenBack(ctx, t.Machine, rt.Name); err != nil && resultOf(err) != NotPossible {
+		return rt, false, err
+	}
+	is := &v1alpha1.NodeRetirement{}
+	switch err := u.o.Cluster.objects.Get(ctx, client.ObjectKey{Name: rt.Name}, is); {
+	case apierrors.IsNotFound(err):
+		is = rt
+	case err != nil:
+		return rt, false, clusterFailure("reading a NodeRetirement", err)
+	}
+	back, err := u.o.Cluster.canBeGivenBack(ctx, is)
+	if err != nil {
+		return rt, false, clusterFailure("reading the nodes", err)
+	}
+	return is, back, nil
 }
 
 // owesFor says when the desired size is to be raised by one for a machine that is still on its way out: if it is to be replaced,

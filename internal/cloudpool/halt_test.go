@@ -215,6 +215,46 @@ func TestARetirementThatHaltsHoldsNoUpdateUp(t *testing.T) {
 	}
 }
 
+// TestAMachineWhoseNodeIsDeletedAsItIsCalledOffIsReplaced has the manager come back at the moment that it is given up, or not.
+func TestAMachineWhoseNodeIsDeletedAsItIsCalledOffIsReplaced(t *testing.T) {
+	for name, tt := range map[string]struct {
+		comes bool
+		says  string
+		size  int
+	}{
+		"it comes too late to give the node back": {true, "goes on by itself, and the desired size was set to 4", 4},
+		"it does not come":                        {false, "was called off, and the machine stays", 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			simulate(t, 3, func(t *testing.T, s *sim) {
+				a := s.replica("a")
+				ticket := begun(t, a, Update{Kind: Terminate, MachineID: uuid(1)})
+				s.passes(5 * time.Second)
+				rt := s.retirements()[0]
+				rt.Finalizers = []string{retirement.Finalizer}
+				if err := s.objects.Update(t.Context(), &rt); err != nil {
+					t.Fatal(err)
+				}
+				s.comesTo(rt.Name, v1alpha1.Drained, "")
+				for range 12 * 60 {
+					s.passes(time.Second)
+					if tt.comes && s.retirements()[0].DeletionTimestamp != nil {
+						s.loses("n1")
+						s.comesTo(rt.Name, v1alpha1.NodeDeleted, "")
+						break
+					}
+				}
+				s.passes(time.Minute)
+				is, err := a.Find(t.Context(), ticket.Update.ID)
+				if err != nil || is.Outcome == nil || is.Outcome.Result != ClusterAway || !strings.Contains(is.Outcome.Detail, tt.says) || s.pool.size != tt.size {
+					t.Errorf("%+v, %v, a desired size of %d; want %q, and %d", is.Outcome, err, s.pool.size, tt.says, tt.size)
+				}
+				free(t, a)
+			})
+		})
+	}
+}
+
 // TestACloudThatFailsAfterTheDrainIsToldOf has the manager fail to reach the pool's server, before and after the node is deleted.
 func TestACloudThatFailsAfterTheDrainIsToldOf(t *testing.T) {
 	for _, phase := range []v1alpha1.Phase{v1alpha1.Drained, v1alpha1.NodeDeleted} {
