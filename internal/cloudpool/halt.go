@@ -7,8 +7,10 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/cloudpool/api"
@@ -52,7 +54,7 @@ func (u *Updater) notBegun(ctx context.Context, t *Turn, rt *v1alpha1.NodeRetire
 
 // begunOn looks at a retirement that has begun. A machine whose node is gone and that has ended to its pool is gone, however long
 // its cloud takes to delete it. While its cloud fails the client is told, and the retirement goes on; one that does not
-// come on for too long, for whatever reason, is given up.
+// come on for too long, for whatever reason, is given up. A drain has its time first, in either case.
 func (u *Updater) begunOn(ctx context.Context, up *Update, t *Turn, rt *v1alpha1.NodeRetirement, blocked *metav1.Condition,
 	save func() error,
 ) (*Outcome, error) {
@@ -75,26 +77,27 @@ func (u *Updater) begunOn(ctx context.Context, up *Update, t *Turn, rt *v1alpha1
 			return nil, nil
 		}
 	}
-	if halted > u.o.Pace.Termination {
-		late, err := u.late(ctx, rt)
-		switch {
-		case err != nil:
-			return nil, clusterFailure("reading the NodeGroups", err)
-		case late:
-			return u.giveUp(ctx, up, t, rt, code, message, save)
-		}
+	end, tell := halted > u.o.Pace.Termination, trouble != "" && min(failing, halted) > u.o.Pace.Trouble
+	if !end && !tell {
+		return nil, nil
 	}
-	if trouble != "" && min(failing, halted) > u.o.Pace.Trouble {
-		what := "its retirement does not come on"
-		if pastReturn(rt) {
-			what = "its node is drained and deleted"
-		}
-		return &Outcome{
-			Result: BackendAway, Removed: up.removed(),
-			Detail: fmt.Sprintf("failed to terminate machine %s: %s; %s, and NodeRetirement %s goes on trying", t.Machine, message, what, rt.Name),
-		}, nil
+	late, err := u.late(ctx, rt)
+	switch {
+	case err != nil:
+		return nil, clusterFailure("reading the NodeGroups", err)
+	case !late: // such as a drain that can wait for its cloud as it does for its pods
+		return nil, nil
+	case end:
+		return u.giveUp(ctx, up, t, rt, code, message, save)
 	}
-	return nil, nil
+	what := "its retirement does not come on"
+	if pastReturn(rt) {
+		what = "its node is drained and deleted"
+	}
+	return &Outcome{
+		Result: BackendAway, Removed: up.removed(),
+		Detail: fmt.Sprintf("failed to terminate machine %s: %s; %s, and NodeRetirement %s goes on trying", t.Machine, message, what, rt.Name),
+	}, nil
 }
 
 // lasts notes what is so now, and says for how long it has been.
@@ -162,14 +165,16 @@ func (u *Updater) giveUp(ctx context.Context, up *Update, t *Turn, rt *v1alpha1.
 	if isOfCloud(code) || code == retirement.Disagreement || rt.Status.Operation != nil {
 		outcome.Result = BackendAway
 	}
+	if back && !t.Adopted {
+		if rt, back, err = u.takeBack(ctx, t, rt); err != nil {
+			return nil, err
+		}
+	}
 	switch {
 	case back && t.Adopted && up.Kind != SetSize:
 		t.State = Refused
 		t.Why += "; it is left to whoever has made it"
 	case back && !t.Adopted:
-		if err := u.o.Cluster.callOff(ctx, rt.Name); err != nil {
-			return nil, clusterFailure("calling a retirement off", err)
-		}
 		t.State = Refused
 		t.Why += "; it was called off, and the machine stays"
 	default:
@@ -178,6 +183,7 @@ func (u *Updater) giveUp(ctx context.Context, up *Update, t *Turn, rt *v1alpha1.
 			if err := u.putBack(ctx, up, up.owesFor(t, rt), save); err != nil {
 				return nil, err
 			}
+			up.raisedAhead(t, rt)
 		}
 		if up.RestoreTo > 0 {
 			t.Why += fmt.Sprintf(", and the desired size was set to %d", up.RestoreTo)
@@ -185,6 +191,29 @@ func (u *Updater) giveUp(ctx context.Context, up *Update, t *Turn, rt *v1alpha1.
 	}
 	outcome.Detail = t.Why
 	return outcome, nil
+}
+
+// takeBack calls a retirement off, and reports whether its machine stays: its manager may have come back meanwhile, and deleted its
+// node. The retirement is returned as it is now.
+func (u *Updater) takeBack(ctx context.Context, t *Turn, rt *v1alpha1.NodeRetirement) (*v1alpha1.NodeRetirement, bool, error) {
+	if err := u.o.Cluster.callOff(ctx, rt.Name); err != nil {
+		return rt, false, clusterFailure("calling a retirement off", err)
+	}
+	if err := u.givenBack(ctx, t.Machine, rt.Name); err != nil && resultOf(err) != NotPossible {
+		return rt, false, err
+	}
+	is := &v1alpha1.NodeRetirement{}
+	switch err := u.o.Cluster.objects.Get(ctx, client.ObjectKey{Name: rt.Name}, is); {
+	case apierrors.IsNotFound(err):
+		is = rt
+	case err != nil:
+		return rt, false, clusterFailure("reading a NodeRetirement", err)
+	}
+	back, err := u.o.Cluster.canBeGivenBack(ctx, is)
+	if err != nil {
+		return rt, false, clusterFailure("reading the nodes", err)
+	}
+	return is, back, nil
 }
 
 // owesFor says when the desired size is to be raised by one for a machine that is still on its way out: if it is to be replaced,
@@ -197,6 +226,32 @@ func (up *Update) owesFor(t *Turn, rt *v1alpha1.NodeRetirement) func(*api.Size) 
 	}
 	return func(size *api.Size) bool { return t.Lowered && overfull(size) }
 }
+
+// raisedAhead notes that the desired size was raised for a machine that its cloud has not been asked for, or has not taken, since
+// the update began. It is written down with how the update ended: whoever goes on with one that has not ended comes here again.
+func (up *Update) raisedAhead(t *Turn, rt *v1alpha1.NodeRetirement) {
+	if up.Kind != SetSize && !up.Decrement && !t.Lowered && up.RestoreTo > 0 && !slices.Contains(up.Ahead, aheadOf(rt)) {
+		up.Ahead = append(up.Ahead, aheadOf(rt))
+	}
+}
+
+// stillAhead are the retirements that the desired size was raised for ahead, by the update before and those before that, and
+// that are under way.
+func (u *Updater) stillAhead(ctx context.Context, before *Update) ([]string, error) {
+	if before == nil || len(before.Ahead) == 0 {
+		return nil, nil
+	}
+	retirements, err := u.o.Cluster.unfinished(ctx)
+	if err != nil {
+		return nil, clusterFailure("reading the NodeRetirements", err)
+	}
+	return slices.DeleteFunc(slices.Clone(before.Ahead), func(ahead string) bool {
+		return !slices.ContainsFunc(retirements, func(rt v1alpha1.NodeRetirement) bool { return aheadOf(&rt) == ahead })
+	}), nil
+}
+
+// aheadOf is what a retirement is remembered by, which tells it from one of the same name that came after it.
+func aheadOf(rt *v1alpha1.NodeRetirement) string { return rt.Name + "/" + string(rt.UID) }
 
 // drainTimeout is how long the drain of a NodeGroup's node may take; "" is a node of none.
 func (c *Cluster) drainTimeout(ctx context.Context, group string) (time.Duration, error) {

@@ -215,6 +215,46 @@ func TestARetirementThatHaltsHoldsNoUpdateUp(t *testing.T) {
 	}
 }
 
+// TestAMachineWhoseNodeIsDeletedAsItIsCalledOffIsReplaced has the manager come back at the moment that it is given up, or not.
+func TestAMachineWhoseNodeIsDeletedAsItIsCalledOffIsReplaced(t *testing.T) {
+	for name, tt := range map[string]struct {
+		comes bool
+		says  string
+		size  int
+	}{
+		"it comes too late to give the node back": {true, "goes on by itself, and the desired size was set to 4", 4},
+		"it does not come":                        {false, "was called off, and the machine stays", 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			simulate(t, 3, func(t *testing.T, s *sim) {
+				a := s.replica("a")
+				ticket := begun(t, a, Update{Kind: Terminate, MachineID: uuid(1)})
+				s.passes(5 * time.Second)
+				rt := s.retirements()[0]
+				rt.Finalizers = []string{retirement.Finalizer}
+				if err := s.objects.Update(t.Context(), &rt); err != nil {
+					t.Fatal(err)
+				}
+				s.comesTo(rt.Name, v1alpha1.Drained, "")
+				for range 12 * 60 {
+					s.passes(time.Second)
+					if tt.comes && s.retirements()[0].DeletionTimestamp != nil {
+						s.loses("n1")
+						s.comesTo(rt.Name, v1alpha1.NodeDeleted, "")
+						break
+					}
+				}
+				s.passes(time.Minute)
+				is, err := a.Find(t.Context(), ticket.Update.ID)
+				if err != nil || is.Outcome == nil || is.Outcome.Result != ClusterAway || !strings.Contains(is.Outcome.Detail, tt.says) || s.pool.size != tt.size {
+					t.Errorf("%+v, %v, a desired size of %d; want %q, and %d", is.Outcome, err, s.pool.size, tt.says, tt.size)
+				}
+				free(t, a)
+			})
+		})
+	}
+}
+
 // TestACloudThatFailsAfterTheDrainIsToldOf has the manager fail to reach the pool's server, before and after the node is deleted.
 func TestACloudThatFailsAfterTheDrainIsToldOf(t *testing.T) {
 	for _, phase := range []v1alpha1.Phase{v1alpha1.Drained, v1alpha1.NodeDeleted} {
@@ -247,6 +287,33 @@ func TestACloudThatFailsAfterTheDrainIsToldOf(t *testing.T) {
 				})
 			}
 		})
+	}
+}
+
+// TestADrainThatIsInItsTimeIsWaitedForWhileItsCloudFails has no pod go meanwhile: one may take long to end, and the cloud may be
+// asked seldom.
+func TestADrainThatIsInItsTimeIsWaitedForWhileItsCloudFails(t *testing.T) {
+	for _, code := range []string{retirement.CloudBusy, retirement.CloudRefused, retirement.ReadFailed} {
+		for _, up := range []Update{{Kind: SetSize, DesiredSize: 2}, {Kind: Terminate, MachineID: uuid(1)}} {
+			t.Run(fmt.Sprint(code, ", ", up.Kind), func(t *testing.T) {
+				simulate(t, 3, func(t *testing.T, s *sim) {
+					a := s.replica("a")
+					ticket := begun(t, a, up)
+					s.passes(5 * time.Second)
+					s.comesTo(s.retirements()[0].Name, v1alpha1.Draining, code)
+					s.passes(65 * time.Minute)
+					is, err := a.Find(t.Context(), ticket.Update.ID)
+					if told, ok := is.answered(); err != nil || ok {
+						t.Fatalf("%+v, %v; want the drain to have its hour, and its manager to be waited for", told.Outcome, err)
+					}
+					s.passes(10 * time.Minute)
+					is, err = a.Find(t.Context(), ticket.Update.ID)
+					if err != nil || is.Outcome == nil || is.Outcome.Result != BackendAway || len(s.retirements()) > 0 || s.pool.size != 3 {
+						t.Errorf("%+v, %v, a desired size of %d; want it to be over, and the drain called off", is.Outcome, err, s.pool.size)
+					}
+				})
+			})
+		}
 	}
 }
 
@@ -324,6 +391,38 @@ func TestAPoolThatIsNotObservedAgainHoldsNoUpdateUp(t *testing.T) {
 		a := s.replica("a", func(o *UpdaterOptions) { o.Backend = stopped{s.pool, time.Now()} })
 		ends(t, a, Update{Kind: SetSize, DesiredSize: 3}, 11*time.Minute, BackendAway, "has not been observed again")
 		free(t, a)
+	})
+}
+
+// TestAnUpdateWaitsAnewForItsPoolToBeObserved has machines come while it waits for that, one of which leaves before it waits again.
+func TestAnUpdateWaitsAnewForItsPoolToBeObserved(t *testing.T) {
+	simulate(t, 2, func(t *testing.T, s *sim) {
+		s.pool.size = 4
+		b := &stopped{s.pool, time.Now()}
+		a := s.replica("a", func(o *UpdaterOptions) { o.Backend = b })
+		ticket := begun(t, a, Update{Kind: SetSize, DesiredSize: 3})
+		s.passes(9 * time.Minute)
+		for i := 3; i <= 4; i++ {
+			s.pool.add(machine(i, api.Running, ""))
+			s.node(fmt.Sprint("n", i), i)
+		}
+		s.passes(30 * time.Second)
+		if nodes := s.retiring(); len(nodes) != 1 {
+			t.Fatalf("%v are retired, want one", nodes)
+		}
+		s.manage()
+		unlock := s.pool.locked()
+		s.pool.size++ // which somebody else has raised
+		unlock()
+		s.passes(5 * time.Minute)
+		if is, err := a.Find(t.Context(), ticket.Update.ID); err != nil || is.Outcome != nil {
+			t.Fatalf("%+v, %v; want it to wait for the pool to be observed again", is.Outcome, err)
+		}
+		s.passes(6 * time.Minute)
+		is, err := a.Find(t.Context(), ticket.Update.ID)
+		if err != nil || is.Outcome == nil || is.Outcome.Result != BackendAway || !strings.Contains(is.Outcome.Detail, "has not been observed again") {
+			t.Errorf("%+v, %v", is.Outcome, err)
+		}
 	})
 }
 

@@ -52,6 +52,9 @@ type Update struct {
 	RestoreTo int `json:"restoreTo,omitempty"`
 	// Restored says that it is, or that it was not to be raised.
 	Restored bool `json:"restored,omitempty"`
+	// Ahead are the retirements under way whose machines are to be replaced, and that the desired size was raised for before
+	// their clouds had taken them, by this update or by those before it that were given up: no other one raises it for them again.
+	Ahead []string `json:"ahead,omitempty"`
 	// Decision is the one that it began with.
 	Decision *Decision `json:"decision,omitempty"`
 	Turns    []Turn    `json:"turns,omitempty"`
@@ -160,7 +163,7 @@ func (u *Update) turn(machine string) *Turn {
 
 func (u *Update) clone() *Update {
 	c := *u
-	c.Turns = slices.Clone(u.Turns)
+	c.Turns, c.Ahead = slices.Clone(u.Turns), slices.Clone(u.Ahead)
 	for _, o := range []**Outcome{&c.Outcome, &c.Told} {
 		if *o != nil {
 			is := **o
@@ -244,7 +247,7 @@ func (r *record) begin(u *Update) {
 // past is what is kept of an update that is over: how it ended, and some of the machines that were to go and have not.
 func (u *Update) past() Update {
 	p := *u
-	p.Decision, p.Turns, p.Told = nil, nil, nil
+	p.Decision, p.Turns, p.Told, p.Ahead = nil, nil, nil, nil
 	for i := range u.Turns {
 		if t := u.Turns[i].short(); t.State == Refused && len(p.Turns) < keepRefused {
 			p.Turns = append(p.Turns, t)

@@ -368,6 +368,9 @@ func (u *Updater) shrink(ctx context.Context, work *work, up *Update, save func(
 	if err := up.dropUnmade(save); err != nil {
 		return nil, err
 	}
+	if up.leaving() > 0 {
+		work.unsettled = nil
+	}
 	if up.leaving() >= u.o.AtOnce || !u.cordoned(up) {
 		return nil, nil
 	}
@@ -383,9 +386,13 @@ func (u *Updater) shrink(ctx context.Context, work *work, up *Update, save func(
 	if err == nil && d.Excess() > 0 && len(d.Victims) == 0 {
 		d, err = u.decide(w, up, nil)
 	}
-	switch {
-	case err != nil:
+	if err != nil {
 		return nil, err
+	}
+	if d.Excess() > 0 {
+		work.unsettled = nil
+	}
+	switch {
 	case d.Excess() > 0 && len(d.Victims) > 0 && len(d.Unclear) == 0:
 		work.stuck = time.Time{}
 		return nil, u.let(ctx, up, w, d.Victims[0].Machine, save)
@@ -482,6 +489,9 @@ func (u *Updater) adopt(up *Update, w *world, save func() error) (bool, error) {
 			Machine: m.Machine.ID, Node: rt.Spec.NodeName, NodeUID: string(rt.Spec.NodeUID), ProviderID: rt.Spec.ProviderID, Retirement: rt.Name,
 			State: Leaving, Since: time.Now().UTC(), Adopted: true,
 		})
+		if up.Kind != SetSize && slices.Contains(up.Ahead, aheadOf(rt)) {
+			up.Restored = true // by an update before, of the same machine
+		}
 		adopted = true
 		u.log.Info("a machine leaves already", "update", up.ID, "machine", m.Machine.ID, "node", rt.Spec.NodeName, "retirement", rt.Name)
 	}

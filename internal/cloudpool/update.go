@@ -418,6 +418,9 @@ func (u *Updater) Submit(ctx context.Context, update Update, judge func(context.
 	if err := judge(ctx, &update); err != nil {
 		return nil, err
 	}
+	if update.Ahead, err = u.stillAhead(ctx, r.Current); err != nil {
+		return nil, err
+	}
 	if err := update.fits(); err != nil {
 		return nil, err
 	}

@@ -1,0 +1,92 @@
+package cloudpool
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/cloudpool/api"
+	"github.com/slipway-dev/slipway/internal/retirement"
+)
+
+// TestI5AMachineIsReplacedOnceHoweverOftenItIsGivenUp has the cloud of a machine that is to be replaced be away once its node is
+// deleted, and its client repeat what was given up, here or in another process. The size is raised for the machine once.
+func TestI5AMachineIsReplacedOnceHoweverOftenItIsGivenUp(t *testing.T) {
+	terminate, dispose := Update{Kind: Terminate, MachineID: uuid(1)}, Update{Kind: Dispose, MachineID: uuid(1)}
+	for name, tt := range map[string]struct {
+		first, then Update
+		times       int
+		code        string
+	}{
+		"once":                     {terminate, terminate, 1, retirement.ReadFailed},
+		"four times":               {terminate, terminate, 4, retirement.ReadFailed},
+		"with no word of a cloud":  {terminate, terminate, 4, ""},
+		"disposed of":              {dispose, dispose, 4, retirement.ReadFailed},
+		"disposed of, by no cloud": {dispose, dispose, 4, ""},
+		"terminated, disposed of":  {terminate, dispose, 4, retirement.ReadFailed},
+		"disposed of, terminated":  {dispose, terminate, 4, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			simulate(t, 3, func(t *testing.T, s *sim) {
+				s.pool.machines[0].Membership = &api.MembershipStatus{Active: true, Evictable: true}
+				a, b := s.replica("a"), s.replica("b")
+				begun(t, a, tt.first)
+				s.passes(5 * time.Second)
+				rt := s.retirements()[0]
+				s.loses(rt.Spec.NodeName)
+				s.comesTo(rt.Name, v1alpha1.NodeDeleted, tt.code)
+				for i := range tt.times {
+					s.passes(12 * time.Minute)
+					begun(t, []*Updater{b, a}[i%2], tt.then)
+				}
+				s.passes(5 * time.Second)
+				if s.pool.size != 4 {
+					t.Errorf("a desired size of %d after %q; want 4 until the machine is taken", s.pool.size, s.pool.requests())
+				}
+				s.retired(rt.Name, func(rt *v1alpha1.NodeRetirement) {
+					rt.Status.Operation = &v1alpha1.CloudOperation{ID: "o", Started: metav1.Now()}
+				})
+				s.pool.end(machineOf(&rt))
+				s.passes(5 * time.Second)
+				s.retired(rt.Name, func(rt *v1alpha1.NodeRetirement) { rt.Status.Phase = v1alpha1.Succeeded })
+				s.passes(time.Minute)
+				is, err := a.Find(t.Context(), a.mustLatest(t))
+				if err != nil || is.Outcome == nil || is.Outcome.Result != Done || s.pool.size != 3 {
+					t.Errorf("%+v, %v, a desired size of %d after %q; want it done, and 3", is, err, s.pool.size, s.pool.requests())
+				}
+			})
+		})
+	}
+}
+
+// TestARaiseAheadIsForgottenWithItsRetirement has one retirement end before the next update begins, whose record does not keep it.
+func TestARaiseAheadIsForgottenWithItsRetirement(t *testing.T) {
+	simulate(t, 3, func(t *testing.T, s *sim) {
+		a := s.replica("a")
+		for i := 1; i <= 2; i++ {
+			begun(t, a, Update{Kind: Terminate, MachineID: uuid(i)})
+			s.passes(5 * time.Second)
+			node := fmt.Sprint("n", i)
+			s.loses(node)
+			for _, rt := range s.retirements() {
+				if rt.Spec.NodeName == node {
+					s.comesTo(rt.Name, v1alpha1.NodeDeleted, "")
+				}
+			}
+			s.passes(12 * time.Minute)
+			is, err := a.Find(t.Context(), a.mustLatest(t))
+			if err != nil || len(is.Ahead) != 1 {
+				t.Errorf("%+v, %v; want one raise ahead", is, err)
+			}
+			for _, rt := range s.retirements() {
+				if rt.Spec.NodeName == node {
+					s.retired(rt.Name, func(rt *v1alpha1.NodeRetirement) { rt.Status.Phase = v1alpha1.Succeeded })
+				}
+			}
+			s.pool.end(uuid(i))
+		}
+	})
+}
