@@ -59,11 +59,39 @@ func (p *passage) accepted() error {
 	if err := p.judged(p.group); err != nil {
 		return err
 	}
-	c := meta.FindStatusCondition(p.group.Status.Conditions, v1alpha1.GroupAccepted)
-	if c == nil || c.Status == metav1.ConditionTrue || c.Reason == v1alpha1.CloudRightsMissing {
+	c := p.unaccepted()
+	if c == nil {
 		return nil
 	}
 	not := reason(GroupNotAccepted, "", "the NodeGroup %s is not accepted: %s", p.group.Name, c.Message)
 	p.condition(v1alpha1.RetirementAdmitted, metav1.ConditionFalse, not.Code, not.Message)
 	return blocked(p.c.o.Pace.Poll, not)
+}
+
+// unaccepted is the condition of a group that is not acted on; nil of one that is.
+func (p *passage) unaccepted() *metav1.Condition {
+	c := meta.FindStatusCondition(p.group.Status.Conditions, v1alpha1.GroupAccepted)
+	if c == nil || c.Status == metav1.ConditionTrue || c.Reason == v1alpha1.CloudRightsMissing {
+		return nil
+	}
+	return c
+}
+
+// believed waits to take a machine for gone until its group is accepted: a credential of another project, say, is refused the
+// group, or finds none, and finds no machine either (I7). Once the Node is deleted only a refusal is waited for: its cloud group
+// may well be gone with its last machine.
+func (p *passage) believed(providerID string) error {
+	if p.group == nil {
+		return nil
+	}
+	deleted := p.reached(v1alpha1.NodeDeleted)
+	if err := p.judged(p.group); err != nil && !deleted {
+		return err
+	}
+	c := p.unaccepted()
+	if c == nil || deleted && c.Reason != v1alpha1.CloudRefused {
+		return nil
+	}
+	return blocked(p.c.o.Pace.Poll, reason(GroupNotAccepted, "machine "+providerID, "the cloud says that there is none, which is not taken for "+
+		"true while the NodeGroup %s is not accepted: %s", p.group.Name, c.Message))
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
 
@@ -107,6 +108,115 @@ func TestAGroupThatItsCloudRefusesToTellOfIsWaitedFor(t *testing.T) {
 		s.is(metav1.ConditionTrue, v1alpha1.AcceptedReason, 0)
 		if rt = s.settled(ctx, c, "r", time.Hour); rt.Status.Phase != v1alpha1.Succeeded {
 			t.Errorf("%s: %s", rt.Status.Phase, rt.Status.Message)
+		}
+	})
+}
+
+// refusedTo has a group's cloud refuse it, and know none of its machines: the credential is another project's by now.
+func (s *sim) refusedTo(reason string, node string) *machine {
+	s.is(metav1.ConditionFalse, reason, 0)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m := s.machines["sim://"+node]
+	delete(s.machines, "sim://"+node)
+	return m
+}
+
+// TestI7ACloudIsNotBelievedWhileTheGroupIsNotAccepted has the credential become one of another project, which knows no machine,
+// while the Node is not Ready for a moment.
+func TestI7ACloudIsNotBelievedWhileTheGroupIsNotAccepted(t *testing.T) {
+	for name, begin := range map[string]func(*testing.T, *sim){
+		"as it waits for a bound": func(t *testing.T, s *sim) {
+			s.groups[0].Spec.Minimum = 2
+			s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a", Reason: v1alpha1.Requested})
+		},
+		"as it waits for its cloud": func(t *testing.T, s *sim) { onNotice(t, s, "a") },
+		"as it drains": func(t *testing.T, s *sim) {
+			s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a", Reason: v1alpha1.Requested})
+		},
+	} {
+		for _, reason := range []string{v1alpha1.CloudRefused, v1alpha1.CloudGroupNotFound} {
+			t.Run(name+", "+reason, func(t *testing.T) {
+				inBubble(t, func(t *testing.T, ctx context.Context) {
+					s := ci(t)
+					s.addPod("a", "web", func(p *simPod) { p.denied = true })
+					begin(t, s)
+					c := s.controller(t)
+					s.settled(ctx, c, "r", time.Minute)
+					m := s.refusedTo(reason, "a")
+					s.change("a", func(n *corev1.Node) {
+						for i := range n.Status.Conditions {
+							if n.Status.Conditions[i].Type == corev1.NodeReady {
+								n.Status.Conditions[i].Status = corev1.ConditionUnknown
+							}
+						}
+					})
+					rt := s.settled(ctx, c, "r", 10*time.Minute)
+					if rt.Status.MachineGone || rt.Status.Phase.Finished() || rt.Status.Reasons[0].Code != GroupNotAccepted {
+						t.Fatalf("%s, machine gone: %t: %s, want it to wait for its group", rt.Status.Phase, rt.Status.MachineGone, rt.Status.Message)
+					}
+					if n := s.node("a"); n == nil || isOutOfService(toKubeapi(n)) || len(s.podsOn("a")) != 1 {
+						t.Fatalf("the Node is %v, with %d pods", n, len(s.podsOn("a")))
+					}
+					s.mu.Lock()
+					s.machines["sim://a"] = m
+					s.mu.Unlock()
+					s.is(metav1.ConditionTrue, v1alpha1.AcceptedReason, 0)
+					if rt := s.settled(ctx, c, "r", 2*time.Minute); rt.Status.MachineGone || rt.Status.Phase.Finished() {
+						t.Fatalf("%s: %s, and its machine is there", rt.Status.Phase, rt.Status.Message)
+					}
+					s.lose("a")
+					if rt := s.settled(ctx, c, "r", time.Hour); rt.Status.Phase != v1alpha1.Succeeded {
+						t.Errorf("%s: %s", rt.Status.Phase, rt.Status.Message)
+					}
+				})
+			})
+		}
+	}
+}
+
+// TestI7ADeletedMachineIsNotTakenForGoneByACloudThatRefusesItsGroup has that happen while the machine is being deleted.
+func TestI7ADeletedMachineIsNotTakenForGoneByACloudThatRefusesItsGroup(t *testing.T) {
+	inBubble(t, func(t *testing.T, ctx context.Context) {
+		s := ci(t)
+		s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
+		c := s.controller(t)
+		var m *machine
+		s.at = func(moment, request string) error {
+			if moment == "after" && request == "cloud delete" && m == nil {
+				m = s.refusedTo(v1alpha1.CloudRefused, "a")
+			}
+			return nil
+		}
+		if rt := s.settled(ctx, c, "r", time.Hour); rt.Status.Phase != v1alpha1.NodeDeleted || rt.Status.Reasons[0].Code != GroupNotAccepted {
+			t.Fatalf("%s: %s, want it to wait for its group", rt.Status.Phase, rt.Status.Message)
+		}
+		s.mu.Lock()
+		s.machines["sim://a"] = m
+		s.mu.Unlock()
+		s.is(metav1.ConditionTrue, v1alpha1.AcceptedReason, 0)
+		if rt := s.settled(ctx, c, "r", time.Hour); rt.Status.Phase != v1alpha1.Succeeded {
+			t.Errorf("%s: %s", rt.Status.Phase, rt.Status.Message)
+		}
+	})
+}
+
+// TestARetirementThatWaitsDoesNotAskItsCloudAtEachTurn counts them where a zone is out.
+func TestARetirementThatWaitsDoesNotAskItsCloudAtEachTurn(t *testing.T) {
+	inBubble(t, func(t *testing.T, ctx context.Context) {
+		s := atMinimum(t)
+		c := s.controller(t)
+		s.settled(ctx, c, "r", time.Minute)
+		s.silence("a")
+		asked := 0
+		s.at = func(moment, request string) error {
+			if moment == "before" && request == "cloud instance" {
+				asked++
+			}
+			return nil
+		}
+		if s.settled(ctx, c, "r", time.Hour); asked < 50 || asked > 60 {
+			t.Errorf("the cloud was asked %d times in an hour", asked)
 		}
 	})
 }

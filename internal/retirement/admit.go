@@ -75,15 +75,20 @@ func (p *passage) admit(ctx context.Context) error {
 
 // stillThere finds out a machine that goes while its retirement waits: to clean up after it is due at once, and whoever else
 // would do so leaves it to the retirement. One whose Node somebody has deleted meanwhile, and which is there, is left to them:
-// they may want the kubelet to register it anew, and no bound has let the machine go (I5).
+// they may want the kubelet to register it anew, and no bound has let the machine go (I5). Where many wait, as when a zone is
+// out, their cloud is not asked at each of their turns.
 func (p *passage) stillThere(ctx context.Context) error {
 	if ready(p.node) || p.rt.Status.Captured.NodeUID == "" || p.rt.Status.MachineGone {
 		return nil
 	}
-	if p.captured == nil { // this walk has not read it
+	if p.captured == nil && (p.node == nil || p.c.known.lookDue(p.rt)) { // this walk has not read it
+		if err := p.accepted(); err != nil {
+			return err
+		}
 		if gone, err := p.machineGone(ctx); err != nil || gone {
 			return err
 		}
+		p.c.known.look(p.rt)
 	}
 	if p.node != nil {
 		return nil

@@ -304,6 +304,9 @@ func older(a, b *v1alpha1.NodeRetirement) bool {
 func (p *passage) confirmed(ctx context.Context, providerID string) (cloud.Instance, error) {
 	instance, err := p.read(ctx, p.cloud, providerID)
 	if cloud.IsNotFound(err) {
+		if err := p.believed(providerID); err != nil {
+			return cloud.Instance{}, err
+		}
 		if err := p.nowhereElse(ctx, providerID); err != nil {
 			return cloud.Instance{}, err
 		}

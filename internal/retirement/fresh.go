@@ -34,7 +34,12 @@ type knowledge struct {
 	departed map[types.UID]time.Time
 	// overrides are those that were told of, by the record's name.
 	overrides map[string]v1alpha1.OverrideProtection
+	// looked is when the cloud last had the machine of a record that waits and whose Node is not Ready, by the record's name.
+	looked map[string]time.Time
 }
+
+// lookAgain is the pause between two looks at the machine of a retirement that waits.
+const lookAgain = time.Minute
 
 // departedFor is for how long a Node that we deleted is remembered. No cache that is of use is further behind.
 const departedFor = 10 * time.Minute
@@ -54,6 +59,7 @@ func newKnowledge() *knowledge {
 	return &knowledge{
 		latest: map[string]uint64{}, admitted: map[string]admission{}, departed: map[types.UID]time.Time{},
 		overrides: map[string]v1alpha1.OverrideProtection{}, late: map[string]lateness{},
+		looked: map[string]time.Time{},
 	}
 }
 
@@ -123,6 +129,21 @@ func (k *knowledge) forget(name string) {
 	delete(k.admitted, name)
 	delete(k.overrides, name)
 	delete(k.late, name)
+	delete(k.looked, name)
+}
+
+// look notes that the cloud has the machine of a record.
+func (k *knowledge) look(rt *v1alpha1.NodeRetirement) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.looked[rt.Name] = time.Now()
+}
+
+// lookDue reports whether the machine of a record was not looked at lately.
+func (k *knowledge) lookDue(rt *v1alpha1.NodeRetirement) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return time.Since(k.looked[rt.Name]) >= lookAgain
 }
 
 // override notes that a record's override is told of, and reports whether it is new.

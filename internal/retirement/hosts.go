@@ -74,6 +74,7 @@ func (p *passage) isNoNode(ctx context.Context, m cloud.Instance) error {
 	if err != nil {
 		return fmt.Errorf("whether machine %s is a Node: %w", m.ProviderID, err)
 	}
+	all = slices.DeleteFunc(slices.Clone(all), func(h cloud.Host) bool { return p.isNamesake(h, m) })
 	switch node, err := p.nodeOn(m, all); {
 	case err != nil:
 		return err
@@ -117,11 +118,38 @@ func (p *passage) nodeOn(m cloud.Instance, all []cloud.Host) (string, error) {
 	return node, nil
 }
 
-// isElsewhere reports a Node that says by its provider ID that it is on another machine of the cloud, and has no more in
-// common with this one than how its name begins, as hosts of several domains have.
+// isElsewhere reports a Node that is on another machine, and has no more in common with this one than how its name begins, as
+// hosts of several domains have: it says so by its provider ID, which may be another cloud's, or says nothing and is of another
+// domain.
 func isElsewhere(h cloud.Host, m cloud.Instance, normalize func(providerID string) (string, error)) bool {
+	if isItsUUID(h, m) || strings.EqualFold(h.Name, m.Name) || strings.EqualFold(h.Name, m.ComputerName) {
+		return false
+	}
+	if h.ProviderID == "" {
+		return !mayBe(h.Name, m.Name) && !mayBe(h.Name, m.ComputerName)
+	}
 	id, err := normalize(h.ProviderID)
-	return h.ProviderID != "" && err == nil && id != m.ProviderID &&
-		(h.SystemUUID == "" || !strings.HasSuffix(strings.ToLower(m.ProviderID), "/"+strings.ToLower(h.SystemUUID))) &&
-		!strings.EqualFold(h.Name, m.Name) && !strings.EqualFold(h.Name, m.ComputerName)
+	return !cloud.IsUnanswered(err) && (err != nil || id != m.ProviderID)
+}
+
+// isNamesake reports the Node of a new machine that has come under the name of the deleted one, where the cloud keeps a machine for
+// a while after its deletion.
+func (p *passage) isNamesake(h cloud.Host, m cloud.Instance) bool {
+	if p.replacement == nil || h.Name != p.rt.Spec.NodeName || isItsUUID(h, m) {
+		return false
+	}
+	id, err := p.cloud.Normalize(h.ProviderID)
+	return h.ProviderID != "" && err == nil && id != m.ProviderID
+}
+
+// isItsUUID reports a Node whose system's UUID is the machine's.
+func isItsUUID(h cloud.Host, m cloud.Instance) bool {
+	return h.SystemUUID != "" && strings.HasSuffix(strings.ToLower(m.ProviderID), "/"+strings.ToLower(h.SystemUUID))
+}
+
+// mayBe reports whether two names that differ may be one host's: one of them is the other without its domain.
+func mayBe(a, b string) bool {
+	a, domainOfA, _ := strings.Cut(strings.ToLower(a), ".")
+	b, domainOfB, _ := strings.Cut(strings.ToLower(b), ".")
+	return a == b && (domainOfA == "" || domainOfB == "")
 }

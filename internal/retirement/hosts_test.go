@@ -6,7 +6,10 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
 func TestI4AMachineThatIsANodeOfAnotherNameStays(t *testing.T) {
@@ -121,5 +124,72 @@ func TestANodeThatLeftAnotherOfItsMachineBehindIsNotDrainedForNothing(t *testing
 		if rt := s.settled(ctx, s.controller(t), "again", time.Hour); rt.Status.Phase != v1alpha1.Succeeded {
 			t.Errorf("%s: %s", rt.Status.Phase, rt.Status.Message)
 		}
+	})
+}
+
+// TestAHostOfOneNameInAnotherDomainIsNotTheMachine has it say nothing of its machine, or something that is another cloud's.
+func TestAHostOfOneNameInAnotherDomainIsNotTheMachine(t *testing.T) {
+	for name, id := range map[string]string{"it says nothing": "", "it is another cloud's": "aws:///x"} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, ctx context.Context) {
+				s := ci(t)
+				s.addNode("w1.rack-a", map[string]string{pool: "ci"})
+				s.mu.Lock()
+				s.machines["sim://w1.rack-a"].Name = "w1.rack-a"
+				s.register("w1.rack-b", id, nil)
+				s.mu.Unlock()
+				if id == "" {
+					s.change("w1.rack-a", func(n *corev1.Node) { n.Spec.ProviderID = "" })
+				}
+				s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "w1.rack-a", ProviderID: "sim://w1.rack-a"})
+				if rt := s.settled(ctx, s.controller(t), "r", time.Hour); rt.Status.Phase != v1alpha1.Succeeded {
+					t.Errorf("%s: %s", rt.Status.Phase, rt.Status.Message)
+				}
+				s.hasLeft(t, "w1.rack-a")
+			})
+		})
+	}
+}
+
+// TestI4AHostThatMayBeTheMachineIsTakenForIt gives Nodes that say nothing of their machines.
+func TestI4AHostThatMayBeTheMachineIsTakenForIt(t *testing.T) {
+	m := cloud.Instance{ProviderID: "sim://3f", Name: "vm-1", ComputerName: "w1.rack-a"}
+	for _, tt := range []struct {
+		host cloud.Host
+		is   bool
+	}{
+		{cloud.Host{Name: "w1"}, true}, // of any domain
+		{cloud.Host{Name: "W1.Rack-A"}, true},
+		{cloud.Host{Name: "w1.rack-a", ProviderID: "aws:///x"}, true},
+		{cloud.Host{Name: "w1.rack-b", SystemUUID: "3F"}, true},
+		{cloud.Host{Name: "w1.rack-b"}, false},
+		{cloud.Host{Name: "w1.rack-b", ProviderID: "aws:///x"}, false},
+	} {
+		if is := !isElsewhere(tt.host, m, simCloud{}.Normalize); is != tt.is {
+			t.Errorf("%+v: taken for the machine: %t", tt.host, is)
+		}
+	}
+	m.ComputerName = "w1"
+	if isElsewhere(cloud.Host{Name: "w1.rack-b"}, m, simCloud{}.Normalize) {
+		t.Error("the machine does not say its domain")
+	}
+}
+
+// TestI4ANodeWhoseMachineTurnsOutToBeAnotherAsWellIsGivenBack has the other come while the node is drained.
+func TestI4ANodeWhoseMachineTurnsOutToBeAnotherAsWellIsGivenBack(t *testing.T) {
+	inBubble(t, func(t *testing.T, ctx context.Context) {
+		s := ci(t)
+		s.addPod("a", "web", func(p *simPod) { p.stops = time.Minute })
+		s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
+		c := s.controller(t)
+		s.settled(ctx, c, "r", 30*time.Second)
+		s.mu.Lock()
+		s.register("a.example.org", "sim://a", nil)
+		s.mu.Unlock()
+		rt := s.settled(ctx, c, "r", time.Hour)
+		if rt.Status.Phase != v1alpha1.Aborted || rt.Status.Reasons[0].Code != NotConfirmed {
+			t.Errorf("%s: %s, want it aborted", rt.Status.Phase, rt.Status.Message)
+		}
+		s.isAsItWas(t, "a")
 	})
 }

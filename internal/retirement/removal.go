@@ -56,7 +56,7 @@ func (p *passage) mayDeleteNode(ctx context.Context) error {
 	if p.rt.Status.MachineGone {
 		return p.stillGone(ctx)
 	}
-	_, err := p.confirmed(ctx, p.rt.Status.Captured.ProviderID)
+	instance, err := p.confirmed(ctx, p.rt.Status.Captured.ProviderID)
 	switch {
 	case cloud.IsNotFound(err) && ready(p.node):
 		return blocked(p.c.o.Pace.Poll, reason(Disagreement, "", "the cloud says that the machine is gone, and the Node is Ready"))
@@ -65,6 +65,11 @@ func (p *passage) mayDeleteNode(ctx context.Context) error {
 	case err == nil:
 		if err := p.leftAlone(); err != nil {
 			return err
+		}
+		if !p.nodeGoing() { // another Node on it is found out again before the machine goes
+			if err := p.isNoOtherNode(ctx, instance); err != nil {
+				return err
+			}
 		}
 	}
 	on, err := p.pods(ctx)

@@ -58,3 +58,36 @@ func TestAMachineThatItsCloudKeepsAfterItsDeletionIsAskedForAgain(t *testing.T) 
 		})
 	}
 }
+
+// TestAMachineThatItsCloudKeepsIsAskedForAgainWhereANewOneHasItsName has one of another provider ID join under the Node's name.
+func TestAMachineThatItsCloudKeepsIsAskedForAgainWhereANewOneHasItsName(t *testing.T) {
+	for name, uuid := range map[string]string{"another machine": "", "the machine, by its UUID": "A"} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, ctx context.Context) {
+				s := ci(t)
+				s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
+				c := s.controller(t)
+				c.o.Clouds["sim"] = keepingCloud{simCloud{s}}
+				s.at = func(string, string) error {
+					s.mu.Lock()
+					defer s.mu.Unlock()
+					if s.nodes["a"] == nil && s.machines["sim://a"].State == cloud.Deleting {
+						s.machines["sim://a-new"] = newMachine("a")
+						s.register("a", "sim://a-new", map[string]string{pool: "ci"}).Status.NodeInfo.SystemUUID = uuid
+					}
+					return nil
+				}
+				rt := s.settled(ctx, c, "r", 10*time.Minute)
+				if uuid != "" {
+					if rt.Status.Phase != v1alpha1.NodeDeleted || s.machines["sim://a"] == nil {
+						t.Errorf("%s: %s, want the machine kept", rt.Status.Phase, rt.Status.Message)
+					}
+					return
+				}
+				if rt.Status.Phase != v1alpha1.Succeeded || s.machines["sim://a"] != nil || s.nodes["a"] == nil || s.touched["sim://a-new"] {
+					t.Errorf("%s: %s", rt.Status.Phase, rt.Status.Message)
+				}
+			})
+		})
+	}
+}
