@@ -318,6 +318,75 @@ func TestANoticeThatComesBackUnderItsIDIsDealtWithAgain(t *testing.T) {
 	})
 }
 
+// TestI5ANoticeThatComesAndGoesOrdersOneMachine has a node whose pods have nowhere else to go.
+func TestI5ANoticeThatComesAndGoesOrdersOneMachine(t *testing.T) {
+	for name, slow := range map[string]time.Duration{"and it is there at once": 0, "and it is on its way for long": time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, ctx context.Context) {
+				s := newSim(t, 2)
+				s.slow = slow
+				c := s.process(t)
+				s.homeless = []Homeless{{Pod: "shop/web-1", Why: "fits on no other node"}}
+				for range 5 {
+					s.notice(t, "vm-0", "Preempt")
+					s.run(ctx, c, 10*time.Second)
+					s.noticeOver(t, "vm-0")
+					s.run(ctx, c, 10*time.Second)
+				}
+				s.notice(t, "vm-0", "Preempt")
+				s.run(ctx, c, 10*time.Second)
+				r := s.open(t, "vm-0").Status.Replacement
+				if s.grown != 1 || r == nil || !has(*r, AlreadyReplaced) {
+					t.Fatalf("%d machines ordered, want 1; %+v", s.grown, r)
+				}
+				s.evict(t, "vm-0")
+				s.run(ctx, c, 2*time.Hour)
+				if s.grown != 1 || s.size != 2 || len(s.machines) != 2 {
+					t.Errorf("%d ordered, the group is of %d machines and has %d, want 2 as before", s.grown, s.size, len(s.machines))
+				}
+				if r := s.open(t, "vm-0").Status.Replacement; r.State != v1alpha1.ReplacementNotNeeded {
+					t.Errorf("%s: %s", r.State, sentence(r.Reasons))
+				}
+			})
+		})
+	}
+}
+
+func TestAMachineWhoseReplacementIsNotThereAnyMoreIsReplacedAgain(t *testing.T) {
+	inBubble(t, func(t *testing.T, ctx context.Context) {
+		s := newSim(t, 2)
+		c := s.process(t)
+		s.homeless = []Homeless{{Pod: "shop/web-1", Why: "fits on no other node"}}
+		s.notice(t, "vm-0", "Preempt")
+		s.run(ctx, c, 30*time.Second)
+		s.noticeOver(t, "vm-0")
+		s.evict(t, "vm-2") // which was one too many
+		s.notice(t, "vm-0", "Preempt")
+		s.run(ctx, c, 30*time.Second)
+		if r := s.open(t, "vm-0").Status.Replacement; r == nil || r.State != v1alpha1.ReplacementArrived || s.grown != 2 {
+			t.Errorf("%+v, %d ordered; want one more", r, s.grown)
+		}
+	})
+}
+
+func TestI5TwoNoticesOfOneNodeOrderOneMachine(t *testing.T) {
+	inBubble(t, func(t *testing.T, ctx context.Context) {
+		s := newSim(t, 2)
+		c := s.process(t)
+		s.homeless = []Homeless{{Pod: "shop/web-1", Why: "fits on no other node"}}
+		s.notice(t, "vm-0", "Preempt")
+		s.change(t, "vm-0", func(n *corev1.Node) {
+			n.Annotations["cordon.slipway.dev/azure-e2"] = `{"owner":"azure-e2","since":"2026-01-01T00:00:00Z",` +
+				`"state":{"notice":{"ID":"e2","Source":"azure","Type":"Terminate"}}}`
+		})
+		s.run(ctx, c, time.Minute)
+		var all v1alpha1.NodeRetirementList
+		if err := s.records.List(ctx, &all); err != nil || len(all.Items) != 2 || s.grown != 1 {
+			t.Errorf("%d records, %v, %d machines ordered; want 2 records and 1 machine", len(all.Items), err, s.grown)
+		}
+	})
+}
+
 // TestANoticeThatIsOverIsNotBackForACacheThatLagsBehind has the cache give the Node as it was.
 func TestANoticeThatIsOverIsNotBackForACacheThatLagsBehind(t *testing.T) {
 	inBubble(t, func(t *testing.T, ctx context.Context) {
