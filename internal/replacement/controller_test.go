@@ -272,6 +272,72 @@ func (s *sim) retiring(t *testing.T, node string) {
 	if err := s.records.Create(t.Context(), rt); err != nil {
 		t.Fatal(err)
 	}
+	rt.Status.Phase = v1alpha1.Pending
+	rt.Status.Conditions = []metav1.Condition{{Type: v1alpha1.RetirementAdmitted, Status: metav1.ConditionTrue}}
+	if err := s.records.Status().Update(t.Context(), rt); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// mine changes the retirement that [sim.retiring] has made.
+func (s *sim) mine(t *testing.T, how func(*v1alpha1.NodeRetirementStatus)) {
+	t.Helper()
+	rt := &v1alpha1.NodeRetirement{}
+	if err := s.records.Get(t.Context(), client.ObjectKey{Name: "mine"}, rt); err != nil {
+		t.Fatal(err)
+	}
+	how(&rt.Status)
+	if err := s.records.Status().Update(t.Context(), rt); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// ofNotices counts the retirements that notices have made.
+func (s *sim) ofNotices(t *testing.T) (n int) {
+	t.Helper()
+	var all v1alpha1.NodeRetirementList
+	if err := s.records.List(t.Context(), &all); err != nil {
+		t.Fatal(err)
+	}
+	for i := range all.Items {
+		if all.Items[i].Spec.Notice != nil {
+			n++
+		}
+	}
+	return n
+}
+
+func TestANoticeIsDealtWithBesideARetirementThatMerelyWaits(t *testing.T) {
+	inBubble(t, func(t *testing.T, ctx context.Context) {
+		s := newSim(t, 2)
+		s.retiring(t, "vm-0")
+		s.mine(t, func(m *v1alpha1.NodeRetirementStatus) { m.Conditions = nil })
+		s.notice(t, "vm-0", "Preempt")
+		s.run(ctx, s.process(t), 10*time.Second)
+		if n := s.ofNotices(t); n != 1 {
+			t.Errorf("%d records, want one of the notice", n)
+		}
+	})
+}
+
+func TestANoticeThatOutlastsARetirementIsDealtWithAgain(t *testing.T) {
+	inBubble(t, func(t *testing.T, ctx context.Context) {
+		s := newSim(t, 2)
+		c := s.process(t)
+		s.notice(t, "vm-0", "Preempt")
+		s.run(ctx, c, 10*time.Second)
+		s.refuseRetirement(t, "vm-0", retirement.AlreadyRetiring)
+		s.retiring(t, "vm-0")
+		s.run(ctx, c, time.Minute)
+		if n := s.ofNotices(t); n != 1 {
+			t.Errorf("while somebody retires the node: %d records, want the one", n)
+		}
+		s.mine(t, func(m *v1alpha1.NodeRetirementStatus) { m.Phase = v1alpha1.Aborted })
+		s.run(ctx, c, time.Minute)
+		if n := s.ofNotices(t); n != 2 {
+			t.Errorf("once the node was given back: %d records, want another", n)
+		}
+	})
 }
 
 func TestANoticeThatIsOverLeavesNothingToReplace(t *testing.T) {

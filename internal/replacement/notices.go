@@ -98,7 +98,7 @@ func (n Notices) deal(ctx context.Context, node *corev1.Node, g *v1alpha1.NodeGr
 	}
 	last := lastOf(all.Items, node, r)
 	if last != nil {
-		if retirement.EndedBy(last) != retirement.NoticeOver {
+		if !yielded(last) {
 			return 0, nil
 		}
 		if back, err := n.stands(ctx, node, r); err != nil || !back {
@@ -130,20 +130,25 @@ func (n Notices) gone(ctx context.Context, node *corev1.Node, g *v1alpha1.NodeGr
 	return false, err
 }
 
-// leaving reports that somebody retires the node already: its machine is not to be replaced.
-func leaving(rt v1alpha1.NodeRetirement) bool {
-	return rt.Spec.Notice == nil && !rt.Status.Phase.Finished()
+// leaving reports that the node is being retired already: its machine is not to be replaced.
+func leaving(rt v1alpha1.NodeRetirement) bool { return retirement.UnderWay(&rt) }
+
+// yielded reports a record that ended since its notice was over, or since somebody retired the node. The notice may come back, or
+// outlast what they did: then it is dealt with again.
+func yielded(rt *v1alpha1.NodeRetirement) bool {
+	by := retirement.EndedBy(rt)
+	return by == retirement.NoticeOver || by == retirement.AlreadyRetiring
 }
 
-// lastOf is the record of a notice, or nil. A notice that was over, and came back under its ID, has several: the last of them is
-// the one that has not ended so, or the one that did last.
+// lastOf is the record of a notice, or nil. One that has yielded may have been followed by others: the last of them is the one that
+// has not, or the one that did last.
 func lastOf(all []v1alpha1.NodeRetirement, node *corev1.Node, r report.Report) (last *v1alpha1.NodeRetirement) {
 	for i := range all {
 		rt := &all[i]
 		if of := rt.Spec.Notice; of == nil || rt.Spec.NodeUID != node.UID || of.Source != r.Source || of.ID != r.ID {
 			continue
 		}
-		if retirement.EndedBy(rt) != retirement.NoticeOver {
+		if !yielded(rt) {
 			return rt
 		}
 		if last == nil || last.Status.Times.Finished.Before(rt.Status.Times.Finished) {
@@ -162,8 +167,8 @@ func (n Notices) stands(ctx context.Context, node *corev1.Node, r report.Report)
 	return is.UID == node.UID && report.Stands(is.Annotations, r.Source, r.ID), nil
 }
 
-// record is the NodeRetirement of a notice. Its name is made of the Node's UID, the notice's ID and the one before that ended as
-// it was over, so that there is but one, whoever makes it how often.
+// record is the NodeRetirement of a notice. Its name is made of the Node's UID, the notice's ID and the one before that has
+// yielded, so that there is but one, whoever makes it how often.
 func (n Notices) record(node *corev1.Node, g *v1alpha1.NodeGroup, r report.Report, before *v1alpha1.NodeRetirement) *v1alpha1.NodeRetirement {
 	of := string(node.UID) + "\x00" + r.Source + "\x00" + r.ID
 	if before != nil {

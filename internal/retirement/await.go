@@ -2,6 +2,8 @@ package retirement
 
 import (
 	"context"
+	"fmt"
+	"slices"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -16,10 +18,10 @@ func (p *passage) await(ctx context.Context) error {
 	if of == nil || p.rt.Status.MachineGone || p.admitted() {
 		return nil
 	}
-	if gone, err := p.machineGone(ctx); err != nil || gone {
+	if err := p.takenOver(ctx); err != nil {
 		return err
 	}
-	if err := p.takenOver(ctx); err != nil {
+	if gone, err := p.machineGone(ctx); err != nil || gone {
 		return err
 	}
 	if p.node != nil && ready(p.node) && !report.Stands(p.node.Annotations, of.Source, of.ID) {
@@ -28,7 +30,7 @@ func (p *passage) await(ctx context.Context) error {
 	return wait(p.c.o.Pace.Poll, "%s %s (%s): waiting until the machine is gone; its agent takes care of the pods", of.Source, of.Type, of.ID)
 }
 
-// takenOver ends a retirement that still waits for its machine's end when somebody wants the node gone right away.
+// takenOver ends a retirement that still waits for its machine's end when somebody's own of the node has begun.
 func (p *passage) takenOver(ctx context.Context) error {
 	all, err := p.allRecords(ctx, client.MatchingFields{NodeNameField: p.rt.Spec.NodeName})
 	if err != nil {
@@ -36,16 +38,62 @@ func (p *passage) takenOver(ctx context.Context) error {
 	}
 	for i := range all {
 		o := &all[i]
-		if o.UID != p.rt.UID && o.Status.Captured != nil && !o.Status.Phase.Finished() && !awaiting(o) {
+		if o.UID != p.rt.UID && UnderWay(o) {
 			return end(AlreadyRetiring, "the NodeRetirement %s does not wait until the machine is gone", o.Name)
 		}
 	}
 	return nil
 }
 
+// admitOrYield has somebody's own retirement of a node that its cloud takes away begin now or not at all: what holds it up may do
+// so until the machine is gone, and the notice's is there to see to that.
+func (p *passage) admitOrYield(ctx context.Context) error {
+	if p.rt.Spec.Notice != nil || p.admitted() {
+		return p.admit(ctx)
+	}
+	var cached v1alpha1.NodeRetirementList // good enough to say no
+	if err := p.c.o.Client.List(ctx, &cached, client.MatchingFields{NodeNameField: p.rt.Spec.NodeName}); err != nil {
+		return fmt.Errorf("other retirements: %w", err)
+	}
+	if i := slices.IndexFunc(cached.Items, p.goesBefore); i >= 0 {
+		return end(AlreadyRetiring, "the NodeRetirement %s, which its cloud's notice asked for, cleans up after the node", cached.Items[i].Name)
+	}
+	err := p.admit(ctx)
+	if w := isWaiting(err); w == nil || len(w.reasons) == 0 {
+		return err
+	}
+	all, unread := p.allRecords(ctx, client.MatchingFields{NodeNameField: p.rt.Spec.NodeName})
+	if unread != nil {
+		return unread
+	}
+	for i := range all {
+		o := &all[i]
+		if p.sameNode(o) && !o.Status.Phase.Finished() && awaiting(o) && o.DeletionTimestamp.IsZero() {
+			return end(AlreadyRetiring, "the NodeRetirement %s waits until the cloud takes the machine away, and this one cannot begin: %s",
+				o.Name, err)
+		}
+	}
+	return err
+}
+
+// goesBefore reports a notice's retirement of the node that has begun.
+func (p *passage) goesBefore(o v1alpha1.NodeRetirement) bool {
+	return p.sameNode(&o) && o.Spec.Notice != nil && UnderWay(&o)
+}
+
+// sameNode reports another retirement that is about this Node, and not about one that had its name.
+func (p *passage) sameNode(o *v1alpha1.NodeRetirement) bool {
+	return o.UID != p.rt.UID && (o.Spec.NodeUID == "" || o.Spec.NodeUID == p.rt.Status.Captured.NodeUID)
+}
+
 // awaiting reports a retirement that waits until its machine is gone, and holds nobody up.
 func awaiting(rt *v1alpha1.NodeRetirement) bool {
 	return rt.Spec.Notice != nil && !rt.Status.MachineGone && !InFlight(rt)
+}
+
+// UnderWay reports a retirement that takes its node away now: it is in flight, or about to clean up after a machine that is gone.
+func UnderWay(rt *v1alpha1.NodeRetirement) bool {
+	return InFlight(rt) || rt.Status.MachineGone && !rt.Status.Phase.Finished()
 }
 
 // EndedBy is the code of why a retirement ended early; "" for one that did not.

@@ -273,7 +273,8 @@ func (c *Controller) clouds() string {
 	return "configured are " + strings.Join(slices.Sorted(maps.Keys(c.o.Clouds)), ", ")
 }
 
-// alone refuses a second retirement of one node: the one that was captured first goes on, or else the older.
+// alone refuses a second retirement of one node: the one that was captured first goes on, or else the older. A notice and
+// somebody's own that has not begun wait side by side; see [passage.takenOver] and [passage.admitOrYield].
 func (p *passage) alone(ctx context.Context) error {
 	all, err := p.allRecords(ctx, client.MatchingFields{NodeNameField: p.rt.Spec.NodeName})
 	if err != nil {
@@ -281,7 +282,7 @@ func (p *passage) alone(ctx context.Context) error {
 	}
 	for i := range all {
 		o := &all[i]
-		if o.UID == p.rt.UID || o.Status.Phase.Finished() || awaiting(o) {
+		if o.UID == p.rt.UID || o.Status.Phase.Finished() || awaiting(o) || p.rt.Spec.Notice != nil && !UnderWay(o) {
 			continue
 		}
 		if o.Status.Captured != nil || older(o, p.rt) {
