@@ -320,6 +320,29 @@ func TestANoticeIsDealtWithBesideARetirementThatMerelyWaits(t *testing.T) {
 	})
 }
 
+// TestANodeIsLookedAtAgainWhileItsRecordIsOpen has a notice come back before the end of its record is written, of which no event of
+// the Node tells, and two records end in one second.
+func TestANodeIsLookedAtAgainWhileItsRecordIsOpen(t *testing.T) {
+	inBubble(t, func(t *testing.T, ctx context.Context) {
+		s := newSim(t, 2)
+		c := s.process(t)
+		s.notice(t, "vm-0", "Preempt")
+		look := func() time.Duration {
+			result, err := Notices{c}.Reconcile(ctx, reconcile.Request{NamespacedName: types.NamespacedName{Name: "vm-0"}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return result.RequeueAfter
+		}
+		for n := range 6 {
+			if made, open := look(), look(); made == 0 || open == 0 || s.ofNotices(t) != n+1 {
+				t.Fatalf("again after %s and %s, with %d records, want %d", made, open, s.ofNotices(t), n+1)
+			}
+			s.refuseRetirement(t, "vm-0", retirement.NoticeOver)
+		}
+	})
+}
+
 func TestANoticeThatOutlastsARetirementIsDealtWithAgain(t *testing.T) {
 	inBubble(t, func(t *testing.T, ctx context.Context) {
 		s := newSim(t, 2)

@@ -8,6 +8,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/cloud"
 	"github.com/slipway-dev/slipway/internal/notice/report"
 )
 
@@ -24,10 +25,30 @@ func (p *passage) await(ctx context.Context) error {
 	if gone, err := p.machineGone(ctx); err != nil || gone {
 		return err
 	}
+	if p.node == nil && p.rt.Status.Captured.NodeUID != "" {
+		return p.nodeless(ctx, of)
+	}
 	if p.node != nil && ready(p.node) && !report.Stands(p.node.Annotations, of.Source, of.ID) {
 		return end(NoticeOver, "the notice is over, and the machine lives")
 	}
+	return p.untilGone(of)
+}
+
+func (p *passage) untilGone(of *v1alpha1.NoticeReference) error {
 	return wait(p.c.o.Pace.Poll, "%s %s (%s): waiting until the machine is gone; its agent takes care of the pods", of.Source, of.Type, of.ID)
+}
+
+// nodeless ends the wait for the machine of a Node that somebody has deleted, unless it is on its way out: whether the notice still
+// stands was written on the Node, and with it nobody would ever be told that it is over.
+func (p *passage) nodeless(ctx context.Context, of *v1alpha1.NoticeReference) error {
+	instance, err := p.confirmed(ctx, p.rt.Status.Captured.ProviderID)
+	switch {
+	case cloud.IsNotFound(err), err == nil && instance.State == cloud.Deleting:
+		return p.untilGone(of)
+	case err != nil:
+		return err
+	}
+	return end(BeingRemoved, "somebody else has deleted the Node, and its machine, which is there, is left to them")
 }
 
 // takenOver ends a retirement that still waits for its machine's end when somebody's own of the node has begun.

@@ -110,7 +110,7 @@ func (p *passage) identify(ctx context.Context) (v1alpha1.Captured, error) {
 	case p.node != nil && spec.NodeUID != "" && spec.NodeUID != captured.NodeUID:
 		return captured, end(NodeReplaced, "the Node's UID is %s, and spec.nodeUID %s: it is another one of the same name",
 			captured.NodeUID, spec.NodeUID)
-	case p.node != nil && isControlPlane(p.node.Labels):
+	case p.node != nil && IsControlPlane(p.node.Labels):
 		return captured, end(ControlPlane, "the node is one of the control plane's, which are not retired")
 	case captured.ProviderID == "":
 		return captured, end(NoProviderID, "the Node's spec.providerID is empty, and so is the NodeRetirement's, so that its machine is not known")
@@ -247,8 +247,8 @@ func overlaps(g *v1alpha1.NodeGroup) bool {
 	return c != nil && c.Status == metav1.ConditionFalse && c.Reason == v1alpha1.OverlapsGroup
 }
 
-// isControlPlane knows the label of kubeadm, and the one before it.
-func isControlPlane(nodeLabels map[string]string) bool {
+// IsControlPlane tells by its labels a Node of the control plane. It knows the label of kubeadm, and the one before it.
+func IsControlPlane(nodeLabels map[string]string) bool {
 	_, is := nodeLabels["node-role.kubernetes.io/control-plane"]
 	_, was := nodeLabels["node-role.kubernetes.io/master"]
 	return is || was

@@ -192,3 +192,24 @@ func TestI5ANodeThatItsCloudTakesAwayDoesNotStayForItsOwnRetirementWaits(t *test
 		}
 	})
 }
+
+// TestANoticeWhoseNodeSomebodyHasDeletedIsNotWaitedForAtAMachineThatLives has the machine live, or be on its way out.
+func TestANoticeWhoseNodeSomebodyHasDeletedIsNotWaitedForAtAMachineThatLives(t *testing.T) {
+	for state, want := range map[cloud.State]string{cloud.Running: BeingRemoved, cloud.Deleting: ""} {
+		t.Run(string(state), func(t *testing.T) {
+			inBubble(t, func(t *testing.T, ctx context.Context) {
+				s := ci(t)
+				onNotice(t, s, "a")
+				c := s.controller(t)
+				s.settled(ctx, c, "r", 10*time.Second)
+				s.mu.Lock()
+				s.machines["sim://a"].State = state
+				delete(s.nodes, "a")
+				s.mu.Unlock()
+				if rt := s.settled(ctx, c, "r", time.Minute); EndedBy(rt) != want || s.touched["sim://a"] {
+					t.Errorf("%s: %s, want %q; the machine was touched: %t", rt.Status.Phase, rt.Status.Message, want, s.touched["sim://a"])
+				}
+			})
+		})
+	}
+}
