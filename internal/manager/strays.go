@@ -341,7 +341,7 @@ func (s *strayWatch) readNodes(ctx context.Context) (nodes []corev1.Node, known 
 			n := &page.Items[i]
 			known = append(known, strays.Node{
 				Name: n.Name, ProviderID: n.Spec.ProviderID, SystemUUID: n.Status.NodeInfo.SystemUUID, Ready: budget.Ready(n),
-				Created: n.CreationTimestamp.Time,
+				Created: n.CreationTimestamp.Time, ControlPlane: retirement.IsControlPlane(n.Labels),
 			})
 			nodes = append(nodes, corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.Name, UID: n.UID, Labels: n.Labels}})
 		}

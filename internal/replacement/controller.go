@@ -183,11 +183,17 @@ func (l *one) consider(ctx context.Context) (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
-	bounds, err := l.bounds(ctx, need.Machine, s)
+	others, err := l.others(ctx)
 	if err != nil {
 		return 0, err
 	}
-	switch may := Allowed(bounds); may.Outcome {
+	switch has := Replaced(l.rt.Spec.NodeUID, others, s); has.Outcome {
+	case None:
+		return 0, l.write(ctx, v1alpha1.ReplacementNotNeeded, has.Reasons...)
+	case Wait:
+		return l.c.o.Pace.Cloud, l.write(ctx, v1alpha1.ReplacementWaiting, has.Reasons...)
+	}
+	switch may := Allowed(l.bounds(need.Machine, s, others)); may.Outcome {
 	case Wait:
 		return l.c.o.Pace.Cloud, l.write(ctx, v1alpha1.ReplacementWaiting, append(may.Reasons, wanted.Reasons...)...)
 	case Leave:
@@ -309,12 +315,11 @@ func (l *one) staying(ctx context.Context) (int, error) {
 	return stay, nil
 }
 
-// bounds adds up what stands against one more machine. The other orders are read past the cache.
-func (l *one) bounds(ctx context.Context, m Machine, s Survey) (Bounds, error) {
+// bounds adds up what stands against one more machine.
+func (l *one) bounds(m Machine, s Survey, others []v1alpha1.NodeRetirement) Bounds {
 	b := Bounds{
 		Machine: m, Size: s.Size, Present: len(s.Machines), Maximum: l.group.Spec.Maximum, CloudMaximum: s.Max,
 	}
-	others, err := l.others(ctx)
 	for _, o := range others {
 		switch o.Status.Replacement.State {
 		case v1alpha1.ReplacementOrdering:
@@ -325,10 +330,10 @@ func (l *one) bounds(ctx context.Context, m Machine, s Survey) (Bounds, error) {
 			}
 		}
 	}
-	return b, err
+	return b
 }
 
-// others lists the other replacements of the group.
+// others lists the other replacements of the group, read past the cache.
 func (l *one) others(ctx context.Context) ([]v1alpha1.NodeRetirement, error) {
 	var all v1alpha1.NodeRetirementList
 	if err := l.c.o.Live.List(ctx, &all); err != nil {

@@ -272,6 +272,95 @@ func (s *sim) retiring(t *testing.T, node string) {
 	if err := s.records.Create(t.Context(), rt); err != nil {
 		t.Fatal(err)
 	}
+	rt.Status.Phase = v1alpha1.Pending
+	rt.Status.Conditions = []metav1.Condition{{Type: v1alpha1.RetirementAdmitted, Status: metav1.ConditionTrue}}
+	if err := s.records.Status().Update(t.Context(), rt); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// mine changes the retirement that [sim.retiring] has made.
+func (s *sim) mine(t *testing.T, how func(*v1alpha1.NodeRetirementStatus)) {
+	t.Helper()
+	rt := &v1alpha1.NodeRetirement{}
+	if err := s.records.Get(t.Context(), client.ObjectKey{Name: "mine"}, rt); err != nil {
+		t.Fatal(err)
+	}
+	how(&rt.Status)
+	if err := s.records.Status().Update(t.Context(), rt); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// ofNotices counts the retirements that notices have made.
+func (s *sim) ofNotices(t *testing.T) (n int) {
+	t.Helper()
+	var all v1alpha1.NodeRetirementList
+	if err := s.records.List(t.Context(), &all); err != nil {
+		t.Fatal(err)
+	}
+	for i := range all.Items {
+		if all.Items[i].Spec.Notice != nil {
+			n++
+		}
+	}
+	return n
+}
+
+func TestANoticeIsDealtWithBesideARetirementThatMerelyWaits(t *testing.T) {
+	inBubble(t, func(t *testing.T, ctx context.Context) {
+		s := newSim(t, 2)
+		s.retiring(t, "vm-0")
+		s.mine(t, func(m *v1alpha1.NodeRetirementStatus) { m.Conditions = nil })
+		s.notice(t, "vm-0", "Preempt")
+		s.run(ctx, s.process(t), 10*time.Second)
+		if n := s.ofNotices(t); n != 1 {
+			t.Errorf("%d records, want one of the notice", n)
+		}
+	})
+}
+
+// TestANodeIsLookedAtAgainWhileItsRecordIsOpen has a notice come back before the end of its record is written, of which no event of
+// the Node tells, and two records end in one second.
+func TestANodeIsLookedAtAgainWhileItsRecordIsOpen(t *testing.T) {
+	inBubble(t, func(t *testing.T, ctx context.Context) {
+		s := newSim(t, 2)
+		c := s.process(t)
+		s.notice(t, "vm-0", "Preempt")
+		look := func() time.Duration {
+			result, err := Notices{c}.Reconcile(ctx, reconcile.Request{NamespacedName: types.NamespacedName{Name: "vm-0"}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return result.RequeueAfter
+		}
+		for n := range 6 {
+			if made, open := look(), look(); made == 0 || open == 0 || s.ofNotices(t) != n+1 {
+				t.Fatalf("again after %s and %s, with %d records, want %d", made, open, s.ofNotices(t), n+1)
+			}
+			s.refuseRetirement(t, "vm-0", retirement.NoticeOver)
+		}
+	})
+}
+
+func TestANoticeThatOutlastsARetirementIsDealtWithAgain(t *testing.T) {
+	inBubble(t, func(t *testing.T, ctx context.Context) {
+		s := newSim(t, 2)
+		c := s.process(t)
+		s.notice(t, "vm-0", "Preempt")
+		s.run(ctx, c, 10*time.Second)
+		s.refuseRetirement(t, "vm-0", retirement.AlreadyRetiring)
+		s.retiring(t, "vm-0")
+		s.run(ctx, c, time.Minute)
+		if n := s.ofNotices(t); n != 1 {
+			t.Errorf("while somebody retires the node: %d records, want the one", n)
+		}
+		s.mine(t, func(m *v1alpha1.NodeRetirementStatus) { m.Phase = v1alpha1.Aborted })
+		s.run(ctx, c, time.Minute)
+		if n := s.ofNotices(t); n != 2 {
+			t.Errorf("once the node was given back: %d records, want another", n)
+		}
+	})
 }
 
 func TestANoticeThatIsOverLeavesNothingToReplace(t *testing.T) {
@@ -314,6 +403,75 @@ func TestANoticeThatComesBackUnderItsIDIsDealtWithAgain(t *testing.T) {
 		s.run(ctx, c, time.Minute)
 		if r := s.open(t, "vm-0").Status.Replacement; r == nil || r.State != v1alpha1.ReplacementArrived || s.grown != 1 {
 			t.Errorf("%+v, %d ordered; want it replaced", r, s.grown)
+		}
+	})
+}
+
+// TestI5ANoticeThatComesAndGoesOrdersOneMachine has a node whose pods have nowhere else to go.
+func TestI5ANoticeThatComesAndGoesOrdersOneMachine(t *testing.T) {
+	for name, slow := range map[string]time.Duration{"and it is there at once": 0, "and it is on its way for long": time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, ctx context.Context) {
+				s := newSim(t, 2)
+				s.slow = slow
+				c := s.process(t)
+				s.homeless = []Homeless{{Pod: "shop/web-1", Why: "fits on no other node"}}
+				for range 5 {
+					s.notice(t, "vm-0", "Preempt")
+					s.run(ctx, c, 10*time.Second)
+					s.noticeOver(t, "vm-0")
+					s.run(ctx, c, 10*time.Second)
+				}
+				s.notice(t, "vm-0", "Preempt")
+				s.run(ctx, c, 10*time.Second)
+				r := s.open(t, "vm-0").Status.Replacement
+				if s.grown != 1 || r == nil || !has(*r, AlreadyReplaced) {
+					t.Fatalf("%d machines ordered, want 1; %+v", s.grown, r)
+				}
+				s.evict(t, "vm-0")
+				s.run(ctx, c, 2*time.Hour)
+				if s.grown != 1 || s.size != 2 || len(s.machines) != 2 {
+					t.Errorf("%d ordered, the group is of %d machines and has %d, want 2 as before", s.grown, s.size, len(s.machines))
+				}
+				if r := s.open(t, "vm-0").Status.Replacement; r.State != v1alpha1.ReplacementNotNeeded {
+					t.Errorf("%s: %s", r.State, sentence(r.Reasons))
+				}
+			})
+		})
+	}
+}
+
+func TestAMachineWhoseReplacementIsNotThereAnyMoreIsReplacedAgain(t *testing.T) {
+	inBubble(t, func(t *testing.T, ctx context.Context) {
+		s := newSim(t, 2)
+		c := s.process(t)
+		s.homeless = []Homeless{{Pod: "shop/web-1", Why: "fits on no other node"}}
+		s.notice(t, "vm-0", "Preempt")
+		s.run(ctx, c, 30*time.Second)
+		s.noticeOver(t, "vm-0")
+		s.evict(t, "vm-2") // which was one too many
+		s.notice(t, "vm-0", "Preempt")
+		s.run(ctx, c, 30*time.Second)
+		if r := s.open(t, "vm-0").Status.Replacement; r == nil || r.State != v1alpha1.ReplacementArrived || s.grown != 2 {
+			t.Errorf("%+v, %d ordered; want one more", r, s.grown)
+		}
+	})
+}
+
+func TestI5TwoNoticesOfOneNodeOrderOneMachine(t *testing.T) {
+	inBubble(t, func(t *testing.T, ctx context.Context) {
+		s := newSim(t, 2)
+		c := s.process(t)
+		s.homeless = []Homeless{{Pod: "shop/web-1", Why: "fits on no other node"}}
+		s.notice(t, "vm-0", "Preempt")
+		s.change(t, "vm-0", func(n *corev1.Node) {
+			n.Annotations["cordon.slipway.dev/azure-e2"] = `{"owner":"azure-e2","since":"2026-01-01T00:00:00Z",` +
+				`"state":{"notice":{"ID":"e2","Source":"azure","Type":"Terminate"}}}`
+		})
+		s.run(ctx, c, time.Minute)
+		var all v1alpha1.NodeRetirementList
+		if err := s.records.List(ctx, &all); err != nil || len(all.Items) != 2 || s.grown != 1 {
+			t.Errorf("%d records, %v, %d machines ordered; want 2 records and 1 machine", len(all.Items), err, s.grown)
 		}
 	})
 }

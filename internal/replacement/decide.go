@@ -28,6 +28,8 @@ import (
 	"slices"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/cloud"
 	"github.com/slipway-dev/slipway/internal/observe"
@@ -52,6 +54,7 @@ const (
 	UnknownGroup  = "UnknownGroup"
 	RoomUnknown   = "RoomUnknown"
 
+	AlreadyReplaced  = "AlreadyReplaced"
 	GroupNotAccepted = retirement.GroupNotAccepted
 	RetirementEnded  = "RetirementEnded"
 )
@@ -175,6 +178,29 @@ func Allowed(b Bounds) Verdict {
 	return verdict(Order)
 }
 
+// Replaced decides whether a machine that is wanted in the place of a Node is on its way or there already: a notice that comes
+// and goes has a record each time, and so have two notices at once, while the machine goes but once. One that is on its way is
+// waited for, since its order may come to nothing yet. One that has come counts for as long as it is in the group.
+func Replaced(node types.UID, others []v1alpha1.NodeRetirement, s Survey) Verdict {
+	for i := range others {
+		o := &others[i]
+		if node == "" || o.Spec.NodeUID != node {
+			continue
+		}
+		r := o.Status.Replacement
+		switch stateOf(o) {
+		case v1alpha1.ReplacementOrdering, v1alpha1.ReplacementOrdered, v1alpha1.ReplacementLeftToCloud:
+			return verdict(Wait, because(AlreadyReplaced, "", "the NodeRetirement %s of the same node has a machine on its way in its place", o.Name))
+		case v1alpha1.ReplacementArrived:
+			if s.Works(r.Machine) {
+				return verdict(None, because(AlreadyReplaced, "", "the NodeRetirement %s of the same node has brought the machine %s in its place",
+					o.Name, r.Machine))
+			}
+		}
+	}
+	return verdict(Order)
+}
+
 // Survey is what a group is meant to have and has, at one moment.
 type Survey struct {
 	cloud.Group
@@ -190,6 +216,13 @@ func (s Survey) Names() []string {
 	}
 	slices.Sort(names)
 	return names
+}
+
+// Works reports a machine that is there, and is neither stopped nor has failed.
+func (s Survey) Works(name string) bool {
+	return slices.ContainsFunc(s.Machines, func(m cloud.Instance) bool {
+		return m.Name == name && m.State != cloud.Stopped && m.State != cloud.Failed
+	})
 }
 
 // Taken reports whether an order reached the cloud: the group is meant to have one machine more than before, those that

@@ -98,7 +98,10 @@ func (n Notices) deal(ctx context.Context, node *corev1.Node, g *v1alpha1.NodeGr
 	}
 	last := lastOf(all.Items, node, r)
 	if last != nil {
-		if retirement.EndedBy(last) != retirement.NoticeOver {
+		switch {
+		case !last.Status.Phase.Finished(): // that it ends brings nobody back here, and the notice may be on the Node again by then
+			return n.c.o.Pace.Cloud, nil
+		case !yielded(last):
 			return 0, nil
 		}
 		if back, err := n.stands(ctx, node, r); err != nil || !back {
@@ -109,11 +112,15 @@ func (n Notices) deal(ctx context.Context, node *corev1.Node, g *v1alpha1.NodeGr
 		return n.c.o.Pace.Cloud, nil
 	}
 	rt := n.record(node, g, r, last)
-	if err := n.c.o.Client.Create(ctx, rt); err != nil && !apierrors.IsAlreadyExists(err) {
+	err := n.c.o.Client.Create(ctx, rt)
+	switch {
+	case apierrors.IsAlreadyExists(err): // the cache does not have it yet
+		return n.c.o.Pace.Cloud, nil
+	case err != nil:
 		return 0, fmt.Errorf("NodeRetirement of node %s for %s %s: %w", node.Name, r.Source, r.Type, err)
 	}
 	n.c.o.Log.Info("a notice takes a machine away", "node", node.Name, "type", r.Type, "id", r.ID, "retirement", rt.Name)
-	return 0, nil
+	return n.c.o.Pace.Cloud, nil
 }
 
 // gone asks the cloud for the second of the two proofs (I7): the Node is not Ready.
@@ -130,21 +137,30 @@ func (n Notices) gone(ctx context.Context, node *corev1.Node, g *v1alpha1.NodeGr
 	return false, err
 }
 
-// leaving reports that somebody retires the node already: its machine is not to be replaced.
-func leaving(rt v1alpha1.NodeRetirement) bool {
-	return rt.Spec.Notice == nil && !rt.Status.Phase.Finished()
+// leaving reports that the node is being retired already: its machine is not to be replaced.
+func leaving(rt v1alpha1.NodeRetirement) bool { return retirement.UnderWay(&rt) }
+
+// yielded reports a record that ended since its notice was over, or since somebody retired the node. The notice may come back, or
+// outlast what they did: then it is dealt with again.
+func yielded(rt *v1alpha1.NodeRetirement) bool {
+	by := retirement.EndedBy(rt)
+	return by == retirement.NoticeOver || by == retirement.AlreadyRetiring
 }
 
-// lastOf is the record of a notice, or nil. A notice that was over, and came back under its ID, has several: the last of them is
-// the one that has not ended so, or the one that did last.
+// lastOf is the record of a notice, or nil. One that has yielded may have been followed by others: the last of them is the one that
+// has not, or the one that did last and that none follows: their times are of whole seconds.
 func lastOf(all []v1alpha1.NodeRetirement, node *corev1.Node, r report.Report) (last *v1alpha1.NodeRetirement) {
 	for i := range all {
 		rt := &all[i]
 		if of := rt.Spec.Notice; of == nil || rt.Spec.NodeUID != node.UID || of.Source != r.Source || of.ID != r.ID {
 			continue
 		}
-		if retirement.EndedBy(rt) != retirement.NoticeOver {
+		if !yielded(rt) {
 			return rt
+		}
+		next := nameOf(node, r, rt)
+		if slices.ContainsFunc(all, func(o v1alpha1.NodeRetirement) bool { return o.Name == next }) {
+			continue
 		}
 		if last == nil || last.Status.Times.Finished.Before(rt.Status.Times.Finished) {
 			last = rt
@@ -162,24 +178,28 @@ func (n Notices) stands(ctx context.Context, node *corev1.Node, r report.Report)
 	return is.UID == node.UID && report.Stands(is.Annotations, r.Source, r.ID), nil
 }
 
-// record is the NodeRetirement of a notice. Its name is made of the Node's UID, the notice's ID and the one before that ended as
-// it was over, so that there is but one, whoever makes it how often.
+// record is the NodeRetirement of a notice.
 func (n Notices) record(node *corev1.Node, g *v1alpha1.NodeGroup, r report.Report, before *v1alpha1.NodeRetirement) *v1alpha1.NodeRetirement {
-	of := string(node.UID) + "\x00" + r.Source + "\x00" + r.ID
-	if before != nil {
-		of += "\x00" + string(before.UID)
-	}
-	sum := sha256.Sum256([]byte(of))
-	const digits, maxName = 8, 253
-	name := node.Name[:min(len(node.Name), maxName-digits-1)] + "-" + hex.EncodeToString(sum[:digits/2])
 	return &v1alpha1.NodeRetirement{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: n.labels(g)},
+		ObjectMeta: metav1.ObjectMeta{Name: nameOf(node, r, before), Labels: n.labels(g)},
 		Spec: v1alpha1.NodeRetirementSpec{
 			NodeName: node.Name, NodeUID: node.UID, ProviderID: node.Spec.ProviderID, Group: g.Name,
 			Reason: v1alpha1.Notice, RequestedBy: requestedBy,
 			Notice: &v1alpha1.NoticeReference{Source: r.Source, ID: r.ID, Type: string(r.Type)},
 		},
 	}
+}
+
+// nameOf is the name of a notice's record. It is made of the Node's UID, the notice's ID and the one before that has yielded, so that
+// there is but one, whoever makes it how often.
+func nameOf(node *corev1.Node, r report.Report, before *v1alpha1.NodeRetirement) string {
+	of := string(node.UID) + "\x00" + r.Source + "\x00" + r.ID
+	if before != nil {
+		of += "\x00" + string(before.UID)
+	}
+	sum := sha256.Sum256([]byte(of))
+	const digits, maxName = 8, 253
+	return node.Name[:min(len(node.Name), maxName-digits-1)] + "-" + hex.EncodeToString(sum[:digits/2])
 }
 
 // labels are those of the group that the manager selects by, so that it finds the record again.

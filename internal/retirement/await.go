@@ -2,10 +2,13 @@ package retirement
 
 import (
 	"context"
+	"fmt"
+	"slices"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/cloud"
 	"github.com/slipway-dev/slipway/internal/notice/report"
 )
 
@@ -16,19 +19,39 @@ func (p *passage) await(ctx context.Context) error {
 	if of == nil || p.rt.Status.MachineGone || p.admitted() {
 		return nil
 	}
+	if err := p.takenOver(ctx); err != nil {
+		return err
+	}
 	if gone, err := p.machineGone(ctx); err != nil || gone {
 		return err
 	}
-	if err := p.takenOver(ctx); err != nil {
-		return err
+	if p.node == nil && p.rt.Status.Captured.NodeUID != "" {
+		return p.nodeless(ctx, of)
 	}
 	if p.node != nil && ready(p.node) && !report.Stands(p.node.Annotations, of.Source, of.ID) {
 		return end(NoticeOver, "the notice is over, and the machine lives")
 	}
+	return p.untilGone(of)
+}
+
+func (p *passage) untilGone(of *v1alpha1.NoticeReference) error {
 	return wait(p.c.o.Pace.Poll, "%s %s (%s): waiting until the machine is gone; its agent takes care of the pods", of.Source, of.Type, of.ID)
 }
 
-// takenOver ends a retirement that still waits for its machine's end when somebody wants the node gone right away.
+// nodeless ends the wait for the machine of a Node that somebody has deleted, unless it is on its way out: whether the notice still
+// stands was written on the Node, and with it nobody would ever be told that it is over.
+func (p *passage) nodeless(ctx context.Context, of *v1alpha1.NoticeReference) error {
+	instance, err := p.confirmed(ctx, p.rt.Status.Captured.ProviderID)
+	switch {
+	case cloud.IsNotFound(err), err == nil && instance.State == cloud.Deleting:
+		return p.untilGone(of)
+	case err != nil:
+		return err
+	}
+	return end(BeingRemoved, "somebody else has deleted the Node, and its machine, which is there, is left to them")
+}
+
+// takenOver ends a retirement that still waits for its machine's end when somebody's own of the node has begun.
 func (p *passage) takenOver(ctx context.Context) error {
 	all, err := p.allRecords(ctx, client.MatchingFields{NodeNameField: p.rt.Spec.NodeName})
 	if err != nil {
@@ -36,16 +59,62 @@ func (p *passage) takenOver(ctx context.Context) error {
 	}
 	for i := range all {
 		o := &all[i]
-		if o.UID != p.rt.UID && o.Status.Captured != nil && !o.Status.Phase.Finished() && !awaiting(o) {
+		if o.UID != p.rt.UID && UnderWay(o) {
 			return end(AlreadyRetiring, "the NodeRetirement %s does not wait until the machine is gone", o.Name)
 		}
 	}
 	return nil
 }
 
+// admitOrYield has somebody's own retirement of a node that its cloud takes away begin now or not at all: what holds it up may do
+// so until the machine is gone, and the notice's is there to see to that.
+func (p *passage) admitOrYield(ctx context.Context) error {
+	if p.rt.Spec.Notice != nil || p.admitted() {
+		return p.admit(ctx)
+	}
+	var cached v1alpha1.NodeRetirementList // good enough to say no
+	if err := p.c.o.Client.List(ctx, &cached, client.MatchingFields{NodeNameField: p.rt.Spec.NodeName}); err != nil {
+		return fmt.Errorf("other retirements: %w", err)
+	}
+	if i := slices.IndexFunc(cached.Items, p.goesBefore); i >= 0 {
+		return end(AlreadyRetiring, "the NodeRetirement %s, which its cloud's notice asked for, cleans up after the node", cached.Items[i].Name)
+	}
+	err := p.admit(ctx)
+	if w := isWaiting(err); w == nil || len(w.reasons) == 0 {
+		return err
+	}
+	all, unread := p.allRecords(ctx, client.MatchingFields{NodeNameField: p.rt.Spec.NodeName})
+	if unread != nil {
+		return unread
+	}
+	for i := range all {
+		o := &all[i]
+		if p.sameNode(o) && !o.Status.Phase.Finished() && awaiting(o) && o.DeletionTimestamp.IsZero() {
+			return end(AlreadyRetiring, "the NodeRetirement %s waits until the cloud takes the machine away, and this one cannot begin: %s",
+				o.Name, err)
+		}
+	}
+	return err
+}
+
+// goesBefore reports a notice's retirement of the node that has begun.
+func (p *passage) goesBefore(o v1alpha1.NodeRetirement) bool {
+	return p.sameNode(&o) && o.Spec.Notice != nil && UnderWay(&o)
+}
+
+// sameNode reports another retirement that is about this Node, and not about one that had its name.
+func (p *passage) sameNode(o *v1alpha1.NodeRetirement) bool {
+	return o.UID != p.rt.UID && (o.Spec.NodeUID == "" || o.Spec.NodeUID == p.rt.Status.Captured.NodeUID)
+}
+
 // awaiting reports a retirement that waits until its machine is gone, and holds nobody up.
 func awaiting(rt *v1alpha1.NodeRetirement) bool {
 	return rt.Spec.Notice != nil && !rt.Status.MachineGone && !InFlight(rt)
+}
+
+// UnderWay reports a retirement that takes its node away now: it is in flight, or about to clean up after a machine that is gone.
+func UnderWay(rt *v1alpha1.NodeRetirement) bool {
+	return InFlight(rt) || rt.Status.MachineGone && !rt.Status.Phase.Finished()
 }
 
 // EndedBy is the code of why a retirement ended early; "" for one that did not.

@@ -110,7 +110,7 @@ func (p *passage) identify(ctx context.Context) (v1alpha1.Captured, error) {
 	case p.node != nil && spec.NodeUID != "" && spec.NodeUID != captured.NodeUID:
 		return captured, end(NodeReplaced, "the Node's UID is %s, and spec.nodeUID %s: it is another one of the same name",
 			captured.NodeUID, spec.NodeUID)
-	case p.node != nil && isControlPlane(p.node.Labels):
+	case p.node != nil && IsControlPlane(p.node.Labels):
 		return captured, end(ControlPlane, "the node is one of the control plane's, which are not retired")
 	case captured.ProviderID == "":
 		return captured, end(NoProviderID, "the Node's spec.providerID is empty, and so is the NodeRetirement's, so that its machine is not known")
@@ -247,8 +247,8 @@ func overlaps(g *v1alpha1.NodeGroup) bool {
 	return c != nil && c.Status == metav1.ConditionFalse && c.Reason == v1alpha1.OverlapsGroup
 }
 
-// isControlPlane knows the label of kubeadm, and the one before it.
-func isControlPlane(nodeLabels map[string]string) bool {
+// IsControlPlane tells by its labels a Node of the control plane. It knows the label of kubeadm, and the one before it.
+func IsControlPlane(nodeLabels map[string]string) bool {
 	_, is := nodeLabels["node-role.kubernetes.io/control-plane"]
 	_, was := nodeLabels["node-role.kubernetes.io/master"]
 	return is || was
@@ -273,7 +273,8 @@ func (c *Controller) clouds() string {
 	return "configured are " + strings.Join(slices.Sorted(maps.Keys(c.o.Clouds)), ", ")
 }
 
-// alone refuses a second retirement of one node: the one that was captured first goes on, or else the older.
+// alone refuses a second retirement of one node: the one that was captured first goes on, or else the older. A notice and
+// somebody's own that has not begun wait side by side; see [passage.takenOver] and [passage.admitOrYield].
 func (p *passage) alone(ctx context.Context) error {
 	all, err := p.allRecords(ctx, client.MatchingFields{NodeNameField: p.rt.Spec.NodeName})
 	if err != nil {
@@ -281,7 +282,7 @@ func (p *passage) alone(ctx context.Context) error {
 	}
 	for i := range all {
 		o := &all[i]
-		if o.UID == p.rt.UID || o.Status.Phase.Finished() || awaiting(o) {
+		if o.UID == p.rt.UID || o.Status.Phase.Finished() || awaiting(o) || p.rt.Spec.Notice != nil && !UnderWay(o) {
 			continue
 		}
 		if o.Status.Captured != nil || older(o, p.rt) {

@@ -160,3 +160,56 @@ func TestSomebodyWhoWantsTheNodeGoneDoesNotWaitForTheCloud(t *testing.T) {
 		s.hasLeft(t, "a")
 	})
 }
+
+// TestI5ANodeThatItsCloudTakesAwayDoesNotStayForItsOwnRetirementWaits has a notice come for a node whose retirement waits, and
+// another node leave meanwhile.
+func TestI5ANodeThatItsCloudTakesAwayDoesNotStayForItsOwnRetirementWaits(t *testing.T) {
+	inBubble(t, func(t *testing.T, ctx context.Context) {
+		s := ci(t)
+		s.addNode("c", map[string]string{pool: "ci"})
+		s.groups[0].Spec.Minimum = 2
+		s.groups[0].Spec.DisruptionBudgets[0].Reasons = []v1alpha1.Reason{v1alpha1.Surplus}
+		s.groups[0].Spec.DisruptionBudgets[0].Nodes.IntVal = 0
+		s.retire(t, "mine", v1alpha1.NodeRetirementSpec{NodeName: "a", Reason: v1alpha1.Surplus})
+		c := s.controller(t)
+		if rt := s.settled(ctx, c, "mine", time.Minute); rt.Status.Phase != v1alpha1.Pending {
+			t.Fatalf("%s: %s", rt.Status.Phase, rt.Status.Message)
+		}
+		onNotice(t, s, "a")
+		s.settled(ctx, c, "r", time.Minute)
+		s.isLeftToItsAgent(t, "a")
+		s.retire(t, "other", v1alpha1.NodeRetirementSpec{NodeName: "b", Reason: v1alpha1.Requested})
+		if rt := s.settled(ctx, c, "other", time.Minute); rt.Status.Phase != v1alpha1.Pending || rt.Status.Reasons[0].Code != "Minimum" {
+			t.Errorf("%s: %s, want it to wait for the minimum", rt.Status.Phase, rt.Status.Message)
+		}
+		if rt := s.settled(ctx, c, "mine", time.Minute); EndedBy(rt) != AlreadyRetiring {
+			t.Errorf("%s: %s, want it to yield", rt.Status.Phase, rt.Status.Message)
+		}
+		s.silence("a")
+		s.lose("a")
+		if rt := s.settled(ctx, c, "r", time.Hour); rt.Status.Phase != v1alpha1.Succeeded {
+			t.Errorf("%s: %s", rt.Status.Phase, rt.Status.Message)
+		}
+	})
+}
+
+// TestANoticeWhoseNodeSomebodyHasDeletedIsNotWaitedForAtAMachineThatLives has the machine live, or be on its way out.
+func TestANoticeWhoseNodeSomebodyHasDeletedIsNotWaitedForAtAMachineThatLives(t *testing.T) {
+	for state, want := range map[cloud.State]string{cloud.Running: BeingRemoved, cloud.Deleting: ""} {
+		t.Run(string(state), func(t *testing.T) {
+			inBubble(t, func(t *testing.T, ctx context.Context) {
+				s := ci(t)
+				onNotice(t, s, "a")
+				c := s.controller(t)
+				s.settled(ctx, c, "r", 10*time.Second)
+				s.mu.Lock()
+				s.machines["sim://a"].State = state
+				delete(s.nodes, "a")
+				s.mu.Unlock()
+				if rt := s.settled(ctx, c, "r", time.Minute); EndedBy(rt) != want || s.touched["sim://a"] {
+					t.Errorf("%s: %s, want %q; the machine was touched: %t", rt.Status.Phase, rt.Status.Message, want, s.touched["sim://a"])
+				}
+			})
+		})
+	}
+}

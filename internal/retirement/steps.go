@@ -34,7 +34,7 @@ var steps = []step{
 	{"look", (*passage).look},
 	{"capture", (*passage).capture},
 	{"await", (*passage).await},
-	{"admit", (*passage).admit},
+	{"admit", (*passage).admitOrYield},
 	{"hold", (*passage).hold},
 	{"drain", (*passage).drain},
 	{"detach", (*passage).detach},

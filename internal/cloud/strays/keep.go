@@ -17,11 +17,11 @@ const (
 // rather has lost its Nodes: its control plane was rebuilt or restored while the machines ran, or another cluster has its
 // name. Each of them may be proven as well as can be. Suspected ones count too, since what is lost is not always lost at
 // once. When they are few again, the others may be coming back one by one: what is left has its time to join once more.
-func (f *Finder) keep(seen map[string]Finding, machines []cloud.Instance, hosts *cloud.Hosts, now time.Time) {
+func (f *Finder) keep(seen map[string]Finding, machines []cloud.Instance, hosts *cloud.Hosts, nodes []Node, now time.Time) {
 	if len(seen) == 0 {
 		return
 	}
-	reason := tooMany(len(seen), machines, hosts)
+	reason := tooMany(len(seen), machines, hosts, nodes)
 	switch {
 	case reason != "":
 		f.kept = now
@@ -36,20 +36,25 @@ func (f *Finder) keep(seen map[string]Finding, machines []cloud.Instance, hosts 
 	}
 }
 
-// tooMany says why so many orphans are not to be deleted, and is empty when they may be.
-func tooMany(orphans int, machines []cloud.Instance, hosts *cloud.Hosts) string {
-	housed := 0
+// tooMany says why so many orphans are not to be deleted, and is empty when they may be. Machines of the control plane, whose Nodes
+// come back before all others, speak for nothing.
+func tooMany(orphans int, machines []cloud.Instance, hosts *cloud.Hosts, nodes []Node) string {
+	housed, controlPlane := 0, map[string]bool{}
+	for _, n := range nodes {
+		controlPlane[n.Name] = n.ControlPlane
+	}
 	for _, m := range machines {
-		if node, _ := hosts.Of(m); node != "" { // a machine that may have a Node for all that is known speaks for nothing
+		// A machine that may have a Node for all that is known speaks for nothing either.
+		if node, _ := hosts.Of(m); node != "" && !controlPlane[node] {
 			housed++
 		}
 	}
 	most := max(fewOrphans, housed/nodesPerOrphan)
 	switch {
 	case housed == 0:
-		return fmt.Sprintf("none of the %d machines that are marked as the cluster's has a Node", len(machines))
+		return fmt.Sprintf("none of the %d machines that are marked as the cluster's has a Node, those of the control plane apart", len(machines))
 	case orphans > most:
-		return fmt.Sprintf("%d at once are too many, where %d machines that are marked as the cluster's have a Node: want %d at most",
+		return fmt.Sprintf("%d at once are too many, where %d machines that are marked as the cluster's have a Node, those of the control plane apart: want %d at most",
 			orphans, housed, most)
 	}
 	return ""

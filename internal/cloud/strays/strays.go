@@ -38,6 +38,8 @@ type Node struct {
 	SystemUUID string // of status.nodeInfo
 	Ready      bool
 	Created    time.Time
+	// ControlPlane is one of the control plane's, which no group makes and which is there when all others are lost.
+	ControlPlane bool
 }
 
 // Finding is a machine or a Node that has no other half.
@@ -111,7 +113,7 @@ func (f *Finder) Look(ctx context.Context, machines []cloud.Instance, nodes []No
 			f.note(seen, Finding{Kind: Orphan, ProviderID: m.ProviderID, Name: m.Name, Group: m.Group, Proofs: proofs}, now)
 		}
 	}
-	f.keep(seen, machines, hosts, now)
+	f.keep(seen, machines, hosts, nodes, now)
 	err := f.ghosts(ctx, seen, machines, f.silent(nodes, now), now)
 	return f.remember(seen), err
 }

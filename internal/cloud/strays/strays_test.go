@@ -248,6 +248,19 @@ func TestI7NoOrphanIsDeletedOfAClusterThatSeemsToHaveLostItsNodes(t *testing.T) 
 	}
 }
 
+func TestI7AControlPlaneThatHasLostItsNodesIsNotSpokenForByItsOwnMachines(t *testing.T) {
+	w, nodes := fleet(3, 3)
+	for i := range nodes {
+		nodes[i].ControlPlane = true
+	}
+	f := New(w, grace)
+	for _, minutes := range []int{0, 8, 16, 60} {
+		if n := collected(t, w, f, nodes, minutes); n != 0 {
+			t.Errorf("after %d minutes: %d are deleted, and only control-plane machines have a Node", minutes, n)
+		}
+	}
+}
+
 func TestWhatIsLeftOfManyOrphansHasItsTimeToJoinAgain(t *testing.T) {
 	w, nodes := fleet(0, 10)
 	f := New(w, grace)
