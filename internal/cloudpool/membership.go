@@ -32,11 +32,11 @@ func (r raised) setWithRoom(ctx context.Context, b Backend, want api.SetMembersh
 	}
 	pool, err := b.Pool(ctx)
 	if err != nil {
-		return backendFailure("reading the pool", err)
+		return err // the server's own word, which it would have for the request too
 	}
 	size, err := b.Size(ctx)
 	if err != nil {
-		return backendFailure("reading the pool's size", err)
+		return err
 	}
 	active := activeIn(&pool)
 	var is *api.Machine

@@ -423,7 +423,7 @@ func (f *fixture) stopped() {
 		{"POST", "/pool/attach", `{"machineId":"` + id + `"}`, false},
 		{"POST", "/pool/serviceState", `{"machineId":"` + id + `","serviceState":"IN_SERVICE"}`, false},
 		{"POST", "/pool/membershipStatus", membership(id, false, false), false},
-		{"POST", "/pool/membershipStatus", membership(id, true, false), true},
+		{"POST", "/pool/membershipStatus", membership(id, true, false), false},
 		{"POST", "/pool/membershipStatus", membership(id, false, true), true},
 	} {
 		a, err := f.ask(f.front, tt.method, tt.path, tt.body)
