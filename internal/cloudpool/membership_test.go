@@ -124,7 +124,7 @@ func TestAMachineIsLeftAsItIsWhenTheSizeCannotBeRaised(t *testing.T) {
 	for _, what := range []string{"pool", "size"} {
 		pool := pooled(1, waiting, plain)
 		pool.fails[what] = errors.New("away")
-		if err := (raised{}).setWithRoom(t.Context(), pool, want); resultOf(err) != BackendAway || len(pool.asked) > 0 {
+		if err := (raised{}).setWithRoom(t.Context(), pool, want); !errors.Is(err, pool.fails[what]) || len(pool.asked) > 0 {
 			t.Errorf("%s away: %v, asked for %v", what, err, pool.asked)
 		}
 	}
