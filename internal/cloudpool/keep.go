@@ -5,10 +5,10 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/retirement"
 )
 
 // tooLate says why a machine cannot be kept from its end any more: whoever retires it has drained its node.
@@ -23,8 +23,7 @@ func tooLate(machine string, rt *v1alpha1.NodeRetirement) error {
 
 // waits reports a retirement that has done nothing yet.
 func waits(rt *v1alpha1.NodeRetirement) bool {
-	return (rt.Status.Phase == "" || rt.Status.Phase == v1alpha1.Pending) &&
-		!meta.IsStatusConditionTrue(rt.Status.Conditions, v1alpha1.RetirementAdmitted)
+	return (rt.Status.Phase == "" || rt.Status.Phase == v1alpha1.Pending) && !retirement.InFlight(rt)
 }
 
 // release has a machine of a server's pool that is to run on be given back by whoever retires it, which is called off: nobody

@@ -380,13 +380,7 @@ func shrinks(ctx context.Context, b Backend, n int) (bool, error) {
 	if err != nil {
 		return false, backendFailure("reading the pool", err)
 	}
-	active := 0
-	for i := range pool.Machines {
-		if pool.Machines[i].Active() {
-			active++
-		}
-	}
-	return n < active, nil
+	return n < activeIn(&pool), nil
 }
 
 // terminate answers POST /pool/terminate.

@@ -598,12 +598,7 @@ func (u *Updater) settle(ctx context.Context, work *work, up *Update, w *world, 
 	if w.size.Desired == up.DesiredSize && (up.removed() > 0 || w.pool.Timestamp.After(up.Observed)) {
 		return done, nil
 	}
-	active := 0
-	for i := range w.pool.Machines {
-		if w.pool.Machines[i].Active() {
-			active++
-		}
-	}
+	active := activeIn(&w.pool)
 	if w.size.Desired > up.DesiredSize && (active > up.DesiredSize || !w.pool.Timestamp.After(up.Observed)) {
 		up.Message = "waiting for the pool to be observed again before its desired size is lowered"
 		if lasts(&work.unsettled, "") <= u.o.Pace.Termination {
