@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
-	"sync"
 )
 
 // The ports that servers of this module get. They lie below those that Linux gives to outgoing connections
@@ -18,22 +17,22 @@ const (
 	portTries = 1000
 )
 
-// handedOut holds the ports that this process has found, so that it finds none twice: their servers come and go.
-var handedOut sync.Map
-
-// FreePort finds a port of the loopback interface that nobody listens on at the moment. This process never gets the same
-// one again; another process may, as long as nobody listens on it, with a chance of one in thousands.
+// FreePort finds a port of the loopback interface that nobody listens on at the moment, and keeps it until this process
+// ends: neither it nor, on Linux, another process of this module finds the same one meanwhile, although its server is not
+// started yet, or is being restarted.
 func FreePort(ctx context.Context) (int, error) {
 	var config net.ListenConfig
 	var last error
 	for range portTries {
 		port := firstPort + rand.IntN(lastPort-firstPort)
-		if _, taken := handedOut.LoadOrStore(port, true); taken {
+		release, err := reservePort(ctx, port)
+		if err != nil {
+			last = err
 			continue
 		}
 		l, err := config.Listen(ctx, "tcp", loopback(port))
 		if err != nil {
-			handedOut.Delete(port)
+			release()
 			last = err
 			continue
 		}

@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slipway-dev/slipway/dev/controlplane"
 	"github.com/slipway-dev/slipway/dev/testbed"
 	"github.com/slipway-dev/slipway/internal/notify"
 )
@@ -51,12 +52,11 @@ func peersDir(t *testing.T) string {
 // freeAddress is a loopback address that nobody listens at.
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	address, err := controlplane.FreeAddress(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = l.Close() }()
-	return l.Addr().String()
+	return address
 }
 
 // run runs a program until the test ends, and waits until it listens.

@@ -1,0 +1,56 @@
+package controlplane
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"strconv"
+	"syscall"
+	"testing"
+)
+
+// reserveVariable has a process of this test reserve a port.
+const reserveVariable = "SLIPWAY_TEST_RESERVE_PORT"
+
+func TestAPortThatWasFoundIsKeptFromOtherProcesses(t *testing.T) {
+	if asked := os.Getenv(reserveVariable); asked != "" {
+		port, err := strconv.Atoi(asked)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := reservePort(t.Context(), port); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	port, err := FreePort(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Nobody listens there yet, and it is kept all the same.
+	if _, err := reservePort(t.Context(), port); !errors.Is(err, syscall.EADDRINUSE) {
+		t.Errorf("reserving port %d once more: %v, want an address in use", port, err)
+	}
+	if out, err := another(t, port); err == nil {
+		t.Errorf("another process reserved port %d as well: %s", port, out)
+	}
+	free, err := FreePort(t.Context())
+	if err != nil || free == port {
+		t.Fatalf("the next port is %d: %v, want one other than %d", free, err, port)
+	}
+	kept, _ := reserved.Load(free)
+	if err := kept.(interface{ Close() error }).Close(); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := another(t, free); err != nil {
+		t.Errorf("another process cannot reserve port %d, which is free: %v: %s", free, err, out)
+	}
+}
+
+// another has another process reserve a port.
+func another(t *testing.T, port int) (output []byte, err error) {
+	t.Helper()
+	command := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$")
+	command.Env = append(os.Environ(), reserveVariable+"="+strconv.Itoa(port))
+	return command.CombinedOutput()
+}
