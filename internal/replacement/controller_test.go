@@ -265,6 +265,99 @@ func TestNoRecordIsMadeWhereThereIsNothingToRetire(t *testing.T) {
 	}
 }
 
+// TestANodeWithNoticesIsLookedAtAgainUntilItCanBeRetired has what is missing come without an event of the Node that anybody waits for.
+func TestANodeWithNoticesIsLookedAtAgainUntilItCanBeRetired(t *testing.T) {
+	for missing, c := range map[string]struct{ without, with func(*testing.T, *sim) }{
+		"its group": {
+			func(_ *testing.T, s *sim) { s.group.Spec.NodeSelector.MatchLabels["pool"] = "x" },
+			func(_ *testing.T, s *sim) { s.group.Spec.NodeSelector.MatchLabels["pool"] = groupName },
+		},
+		"its labels": {
+			func(t *testing.T, s *sim) { s.change(t, "vm-0", func(n *corev1.Node) { n.Labels = nil }) },
+			func(t *testing.T, s *sim) {
+				s.change(t, "vm-0", func(n *corev1.Node) { n.Labels = map[string]string{"pool": groupName} })
+			},
+		},
+		"its machine's ID": {
+			func(t *testing.T, s *sim) { s.change(t, "vm-0", func(n *corev1.Node) { n.Spec.ProviderID = "" }) },
+			func(t *testing.T, s *sim) {
+				s.change(t, "vm-0", func(n *corev1.Node) { n.Spec.ProviderID = "sim://vm-0" })
+			},
+		},
+	} {
+		t.Run(missing, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, ctx context.Context) {
+				s := newSim(t, 2)
+				s.notice(t, "vm-0", "Preempt")
+				c.without(t, s)
+				p := s.process(t)
+				look := func() time.Duration {
+					result, err := Notices{p}.Reconcile(ctx, reconcile.Request{NamespacedName: types.NamespacedName{Name: "vm-0"}})
+					if err != nil {
+						t.Fatal(err)
+					}
+					return result.RequeueAfter
+				}
+				if again := look(); again == 0 || again > time.Minute || s.ofNotices(t) != 0 {
+					t.Fatalf("looked at again after %s, with %d records", again, s.ofNotices(t))
+				}
+				c.with(t, s)
+				if look(); s.ofNotices(t) != 1 {
+					t.Errorf("%d records, want one", s.ofNotices(t))
+				}
+			})
+		})
+	}
+}
+
+// TestAGroupThatIsRefusedForItsOverlapKeepsNoNoticeFromBeingDealtWith has a younger group select the nodes of an older one.
+func TestAGroupThatIsRefusedForItsOverlapKeepsNoNoticeFromBeingDealtWith(t *testing.T) {
+	inBubble(t, func(t *testing.T, ctx context.Context) {
+		s := newSim(t, 2)
+		younger := *s.group.DeepCopy()
+		younger.Name = "younger"
+		younger.Status.Conditions = []metav1.Condition{{
+			Type: v1alpha1.GroupAccepted, Status: metav1.ConditionFalse, Reason: v1alpha1.OverlapsGroup, Message: "overlaps " + groupName,
+		}}
+		s.beside = []v1alpha1.NodeGroup{younger}
+		c := s.process(t)
+		s.notice(t, "vm-0", "Preempt")
+		s.evict(t, "vm-0")
+		s.run(ctx, c, time.Minute)
+		if rt, ok := s.retirements(t)["vm-0"]; !ok || rt.Spec.Group != groupName || s.grown != 1 {
+			t.Errorf("%d records, %d machines ordered, want one of each; of group %q", s.ofNotices(t), s.grown, rt.Spec.Group)
+		}
+	})
+}
+
+// TestANoticeWhoseRecordEndedAsItsGroupWasNotAcceptedIsDealtWithOnceItIs has the group be looked at after the record was made.
+func TestANoticeWhoseRecordEndedAsItsGroupWasNotAcceptedIsDealtWithOnceItIs(t *testing.T) {
+	inBubble(t, func(t *testing.T, ctx context.Context) {
+		s := newSim(t, 2)
+		c := s.process(t)
+		s.notice(t, "vm-0", "Preempt")
+		s.turn(ctx, c)
+		s.group.Status.Conditions = []metav1.Condition{{
+			Type: v1alpha1.GroupAccepted, Status: metav1.ConditionFalse, Reason: v1alpha1.CloudGroupNotFound, Message: "there is no set",
+		}}
+		s.refuseRetirement(t, "vm-0", retirement.GroupNotAccepted)
+		s.run(ctx, c, time.Minute)
+		if n := s.ofNotices(t); n != 1 {
+			t.Fatalf("%d records while the group is not accepted, want the one", n)
+		}
+		s.group.Status.Conditions = nil
+		s.run(ctx, c, time.Minute)
+		if n := s.ofNotices(t); n != 2 {
+			t.Fatalf("%d records once it is, want another", n)
+		}
+		s.evict(t, "vm-0")
+		s.run(ctx, c, 5*time.Minute)
+		if s.grown != 1 {
+			t.Errorf("%d machines ordered, want 1", s.grown)
+		}
+	})
+}
+
 // retiring is somebody's own retirement of a node.
 func (s *sim) retiring(t *testing.T, node string) {
 	t.Helper()
@@ -656,7 +749,7 @@ func (s *sim) refuseRetirement(t *testing.T, node, code string) {
 }
 
 func TestAMachineWhoseRetirementEndedOtherwiseIsReplacedOnlyOnceItIsGone(t *testing.T) {
-	for _, code := range []string{retirement.NotConfirmed, retirement.BeingRemoved, retirement.GroupNotAccepted} {
+	for _, code := range []string{retirement.NotConfirmed, retirement.BeingRemoved, retirement.SeveralGroups} {
 		t.Run(code, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, ctx context.Context) {
 				s := newSim(t, 2)

@@ -215,7 +215,7 @@ func (p *passage) findGroup(ctx context.Context) error {
 		if err := p.judged(g); err != nil {
 			return err
 		}
-		if g.Name != p.rt.Spec.Group && overlaps(g) { // it owns none of the nodes that it selects
+		if g.Name != p.rt.Spec.Group && Overlaps(g) { // it owns none of the nodes that it selects
 			continue
 		}
 		p.group = g
@@ -241,8 +241,8 @@ func Selects(g *v1alpha1.NodeGroup, nodeLabels map[string]string) bool {
 	return err == nil && !selector.Empty() && selector.Matches(labels.Set(nodeLabels))
 }
 
-// overlaps reports a group that is refused for the sake of an older one.
-func overlaps(g *v1alpha1.NodeGroup) bool {
+// Overlaps reports a group that is refused for the sake of an older one, which owns the nodes that both select.
+func Overlaps(g *v1alpha1.NodeGroup) bool {
 	c := meta.FindStatusCondition(g.Status.Conditions, v1alpha1.GroupAccepted)
 	return c != nil && c.Status == metav1.ConditionFalse && c.Reason == v1alpha1.OverlapsGroup
 }
