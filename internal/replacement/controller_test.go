@@ -551,6 +551,31 @@ func TestAMachineWhoseReplacementIsNotThereAnyMoreIsReplacedAgain(t *testing.T) 
 	})
 }
 
+// TestI5AGroupThatHasShrunkSinceDoesNotFallBelowItsMinimum has another machine leave after one has come in the place of a machine that
+// stayed, so that there is none too many.
+func TestI5AGroupThatHasShrunkSinceDoesNotFallBelowItsMinimum(t *testing.T) {
+	inBubble(t, func(t *testing.T, ctx context.Context) {
+		s := newSim(t, 2)
+		s.group.Spec.Minimum = 2
+		c := s.process(t)
+		s.notice(t, "vm-0", "Preempt")
+		s.run(ctx, c, 30*time.Second)
+		s.noticeOver(t, "vm-0")
+		s.evict(t, "vm-1")
+		if err := s.records.Delete(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "vm-1"}}); err != nil {
+			t.Fatal(err)
+		}
+		s.run(ctx, c, 30*time.Second)
+		s.notice(t, "vm-0", "Preempt")
+		s.evict(t, "vm-0")
+		s.run(ctx, c, time.Minute)
+		if s.grown != 2 || len(s.machines) != 2 {
+			t.Errorf("%d ordered, and the group has %d machines: %+v; want its minimum of 2", s.grown, len(s.machines),
+				s.open(t, "vm-0").Status.Replacement)
+		}
+	})
+}
+
 func TestI5TwoNoticesOfOneNodeOrderOneMachine(t *testing.T) {
 	inBubble(t, func(t *testing.T, ctx context.Context) {
 		s := newSim(t, 2)
