@@ -310,6 +310,29 @@ func TestANodeWithNoticesIsLookedAtAgainUntilItCanBeRetired(t *testing.T) {
 	}
 }
 
+// TestANoticeOfWhichTheCloudDoesNotAnswerHoldsUpNoOther has a machine that may be gone after a Reboot be taken away besides.
+func TestANoticeOfWhichTheCloudDoesNotAnswerHoldsUpNoOther(t *testing.T) {
+	inBubble(t, func(t *testing.T, ctx context.Context) {
+		s := newSim(t, 2)
+		s.notice(t, "vm-0", "Reboot")
+		s.change(t, "vm-0", func(n *corev1.Node) {
+			n.Annotations["cordon.slipway.dev/azure-e2"] = `{"owner":"azure-e2","since":"2026-01-01T00:00:01Z",` +
+				`"state":{"notice":{"ID":"e2","Source":"azure","Type":"Preempt"}}}`
+		})
+		s.silence(t, "vm-0")
+		s.at = func(moment, request string) error {
+			if moment == "before" && request == "cloud instance" {
+				return errors.New("the cloud does not answer")
+			}
+			return nil
+		}
+		_, err := Notices{s.process(t)}.Reconcile(ctx, reconcile.Request{NamespacedName: types.NamespacedName{Name: "vm-0"}})
+		if err == nil || s.ofNotices(t) != 1 {
+			t.Errorf("%v, with %d records; want it to be tried again, and the record of the Preempt", err, s.ofNotices(t))
+		}
+	})
+}
+
 // TestAGroupThatIsRefusedForItsOverlapKeepsNoNoticeFromBeingDealtWith has a younger group select the nodes of an older one.
 func TestAGroupThatIsRefusedForItsOverlapKeepsNoNoticeFromBeingDealtWith(t *testing.T) {
 	inBubble(t, func(t *testing.T, ctx context.Context) {

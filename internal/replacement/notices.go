@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -51,12 +52,13 @@ func (n Notices) Reconcile(ctx context.Context, r reconcile.Request) (reconcile.
 		return reconcile.Result{RequeueAfter: n.c.o.Pace.Retry}, nil // nothing that happens to the Node tells of a change
 	}
 	pause := time.Duration(0)
+	var errs []error
 	for _, one := range reports {
 		wait, err := n.deal(ctx, node, group, one)
-		if err != nil {
-			return reconcile.Result{}, err
-		}
-		pause = max(pause, wait)
+		pause, errs = max(pause, wait), append(errs, err)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return reconcile.Result{}, err
 	}
 	return reconcile.Result{RequeueAfter: pause}, nil
 }
