@@ -77,9 +77,7 @@ func (n Notices) group(ctx context.Context, node *corev1.Node) (*v1alpha1.NodeGr
 	if err != nil {
 		return nil, err
 	}
-	groups = slices.DeleteFunc(groups, func(g v1alpha1.NodeGroup) bool {
-		return !retirement.Selects(&g, node.Labels) || retirement.Overlaps(&g)
-	})
+	groups = retirement.Owners(slices.DeleteFunc(groups, func(g v1alpha1.NodeGroup) bool { return !retirement.Selects(&g, node.Labels) }), "")
 	if len(groups) != 1 || !n.c.o.Selector.Matches(labels.Set(groups[0].Labels)) {
 		return nil, nil //nolint:nilnil // that there is none is an answer
 	}
