@@ -187,7 +187,11 @@ func (l *one) consider(ctx context.Context) (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
-	switch has := Replaced(l.rt.Spec.NodeUID, others, s); has.Outcome {
+	own, err := l.cloud.Normalize(l.rt.Spec.ProviderID)
+	if err != nil {
+		return 0, fmt.Errorf("machine %s: %w", l.rt.Spec.ProviderID, err)
+	}
+	switch has := Replaced(l.rt.Spec.NodeUID, others, s.Without(own), need.Minimum); has.Outcome {
 	case None:
 		return 0, l.write(ctx, v1alpha1.ReplacementNotNeeded, has.Reasons...)
 	case Wait:

@@ -265,6 +265,122 @@ func TestNoRecordIsMadeWhereThereIsNothingToRetire(t *testing.T) {
 	}
 }
 
+// TestANodeWithNoticesIsLookedAtAgainUntilItCanBeRetired has what is missing come without an event of the Node that anybody waits for.
+func TestANodeWithNoticesIsLookedAtAgainUntilItCanBeRetired(t *testing.T) {
+	for missing, c := range map[string]struct{ without, with func(*testing.T, *sim) }{
+		"its group": {
+			func(_ *testing.T, s *sim) { s.group.Spec.NodeSelector.MatchLabels["pool"] = "x" },
+			func(_ *testing.T, s *sim) { s.group.Spec.NodeSelector.MatchLabels["pool"] = groupName },
+		},
+		"its labels": {
+			func(t *testing.T, s *sim) { s.change(t, "vm-0", func(n *corev1.Node) { n.Labels = nil }) },
+			func(t *testing.T, s *sim) {
+				s.change(t, "vm-0", func(n *corev1.Node) { n.Labels = map[string]string{"pool": groupName} })
+			},
+		},
+		"its machine's ID": {
+			func(t *testing.T, s *sim) { s.change(t, "vm-0", func(n *corev1.Node) { n.Spec.ProviderID = "" }) },
+			func(t *testing.T, s *sim) {
+				s.change(t, "vm-0", func(n *corev1.Node) { n.Spec.ProviderID = "sim://vm-0" })
+			},
+		},
+	} {
+		t.Run(missing, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, ctx context.Context) {
+				s := newSim(t, 2)
+				s.notice(t, "vm-0", "Preempt")
+				c.without(t, s)
+				p := s.process(t)
+				look := func() time.Duration {
+					result, err := Notices{p}.Reconcile(ctx, reconcile.Request{NamespacedName: types.NamespacedName{Name: "vm-0"}})
+					if err != nil {
+						t.Fatal(err)
+					}
+					return result.RequeueAfter
+				}
+				if again := look(); again == 0 || again > time.Minute || s.ofNotices(t) != 0 {
+					t.Fatalf("looked at again after %s, with %d records", again, s.ofNotices(t))
+				}
+				c.with(t, s)
+				if look(); s.ofNotices(t) != 1 {
+					t.Errorf("%d records, want one", s.ofNotices(t))
+				}
+			})
+		})
+	}
+}
+
+// TestANoticeOfWhichTheCloudDoesNotAnswerHoldsUpNoOther has a machine that may be gone after a Reboot be taken away besides.
+func TestANoticeOfWhichTheCloudDoesNotAnswerHoldsUpNoOther(t *testing.T) {
+	inBubble(t, func(t *testing.T, ctx context.Context) {
+		s := newSim(t, 2)
+		s.notice(t, "vm-0", "Reboot")
+		s.change(t, "vm-0", func(n *corev1.Node) {
+			n.Annotations["cordon.slipway.dev/azure-e2"] = `{"owner":"azure-e2","since":"2026-01-01T00:00:01Z",` +
+				`"state":{"notice":{"ID":"e2","Source":"azure","Type":"Preempt"}}}`
+		})
+		s.silence(t, "vm-0")
+		s.at = func(moment, request string) error {
+			if moment == "before" && request == "cloud instance" {
+				return errors.New("the cloud does not answer")
+			}
+			return nil
+		}
+		_, err := Notices{s.process(t)}.Reconcile(ctx, reconcile.Request{NamespacedName: types.NamespacedName{Name: "vm-0"}})
+		if err == nil || s.ofNotices(t) != 1 {
+			t.Errorf("%v, with %d records; want it to be tried again, and the record of the Preempt", err, s.ofNotices(t))
+		}
+	})
+}
+
+// TestAGroupThatIsRefusedForItsOverlapKeepsNoNoticeFromBeingDealtWith has a younger group select the nodes of an older one.
+func TestAGroupThatIsRefusedForItsOverlapKeepsNoNoticeFromBeingDealtWith(t *testing.T) {
+	inBubble(t, func(t *testing.T, ctx context.Context) {
+		s := newSim(t, 2)
+		younger := *s.group.DeepCopy()
+		younger.Name = "younger"
+		younger.Status.Conditions = []metav1.Condition{{
+			Type: v1alpha1.GroupAccepted, Status: metav1.ConditionFalse, Reason: v1alpha1.OverlapsGroup, Message: "overlaps " + groupName,
+		}}
+		s.beside = []v1alpha1.NodeGroup{younger}
+		c := s.process(t)
+		s.notice(t, "vm-0", "Preempt")
+		s.evict(t, "vm-0")
+		s.run(ctx, c, time.Minute)
+		if rt, ok := s.retirements(t)["vm-0"]; !ok || rt.Spec.Group != groupName || s.grown != 1 {
+			t.Errorf("%d records, %d machines ordered, want one of each; of group %q", s.ofNotices(t), s.grown, rt.Spec.Group)
+		}
+	})
+}
+
+// TestANoticeWhoseRecordEndedAsItsGroupWasNotAcceptedIsDealtWithOnceItIs has the group be looked at after the record was made.
+func TestANoticeWhoseRecordEndedAsItsGroupWasNotAcceptedIsDealtWithOnceItIs(t *testing.T) {
+	inBubble(t, func(t *testing.T, ctx context.Context) {
+		s := newSim(t, 2)
+		c := s.process(t)
+		s.notice(t, "vm-0", "Preempt")
+		s.turn(ctx, c)
+		s.group.Status.Conditions = []metav1.Condition{{
+			Type: v1alpha1.GroupAccepted, Status: metav1.ConditionFalse, Reason: v1alpha1.CloudGroupNotFound, Message: "there is no set",
+		}}
+		s.refuseRetirement(t, "vm-0", retirement.GroupNotAccepted)
+		s.run(ctx, c, time.Minute)
+		if n := s.ofNotices(t); n != 1 {
+			t.Fatalf("%d records while the group is not accepted, want the one", n)
+		}
+		s.group.Status.Conditions = nil
+		s.run(ctx, c, time.Minute)
+		if n := s.ofNotices(t); n != 2 {
+			t.Fatalf("%d records once it is, want another", n)
+		}
+		s.evict(t, "vm-0")
+		s.run(ctx, c, 5*time.Minute)
+		if s.grown != 1 {
+			t.Errorf("%d machines ordered, want 1", s.grown)
+		}
+	})
+}
+
 // retiring is somebody's own retirement of a node.
 func (s *sim) retiring(t *testing.T, node string) {
 	t.Helper()
@@ -454,6 +570,31 @@ func TestAMachineWhoseReplacementIsNotThereAnyMoreIsReplacedAgain(t *testing.T) 
 		s.run(ctx, c, 30*time.Second)
 		if r := s.open(t, "vm-0").Status.Replacement; r == nil || r.State != v1alpha1.ReplacementArrived || s.grown != 2 {
 			t.Errorf("%+v, %d ordered; want one more", r, s.grown)
+		}
+	})
+}
+
+// TestI5AGroupThatHasShrunkSinceDoesNotFallBelowItsMinimum has another machine leave after one has come in the place of a machine that
+// stayed, so that there is none too many.
+func TestI5AGroupThatHasShrunkSinceDoesNotFallBelowItsMinimum(t *testing.T) {
+	inBubble(t, func(t *testing.T, ctx context.Context) {
+		s := newSim(t, 2)
+		s.group.Spec.Minimum = 2
+		c := s.process(t)
+		s.notice(t, "vm-0", "Preempt")
+		s.run(ctx, c, 30*time.Second)
+		s.noticeOver(t, "vm-0")
+		s.evict(t, "vm-1")
+		if err := s.records.Delete(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "vm-1"}}); err != nil {
+			t.Fatal(err)
+		}
+		s.run(ctx, c, 30*time.Second)
+		s.notice(t, "vm-0", "Preempt")
+		s.evict(t, "vm-0")
+		s.run(ctx, c, time.Minute)
+		if s.grown != 2 || len(s.machines) != 2 {
+			t.Errorf("%d ordered, and the group has %d machines: %+v; want its minimum of 2", s.grown, len(s.machines),
+				s.open(t, "vm-0").Status.Replacement)
 		}
 	})
 }
@@ -656,7 +797,7 @@ func (s *sim) refuseRetirement(t *testing.T, node, code string) {
 }
 
 func TestAMachineWhoseRetirementEndedOtherwiseIsReplacedOnlyOnceItIsGone(t *testing.T) {
-	for _, code := range []string{retirement.NotConfirmed, retirement.BeingRemoved, retirement.GroupNotAccepted} {
+	for _, code := range []string{retirement.NotConfirmed, retirement.BeingRemoved, retirement.SeveralGroups} {
 		t.Run(code, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, ctx context.Context) {
 				s := newSim(t, 2)

@@ -180,8 +180,10 @@ func Allowed(b Bounds) Verdict {
 
 // Replaced decides whether a machine that is wanted in the place of a Node is on its way or there already: a notice that comes
 // and goes has a record each time, and so have two notices at once, while the machine goes but once. One that is on its way is
-// waited for, since its order may come to nothing yet. One that has come counts for as long as it is in the group.
-func Replaced(node types.UID, others []v1alpha1.NodeRetirement, s Survey) Verdict {
+// waited for, since its order may come to nothing yet. One that has come counts for as long as it is in the group, and the group is
+// of as many machines as it is to have at least (I5): since it came, when the group was one too large, others may have left. The
+// survey is without the node's own machine.
+func Replaced(node types.UID, others []v1alpha1.NodeRetirement, s Survey, least int) Verdict {
 	for i := range others {
 		o := &others[i]
 		if node == "" || o.Spec.NodeUID != node {
@@ -192,7 +194,7 @@ func Replaced(node types.UID, others []v1alpha1.NodeRetirement, s Survey) Verdic
 		case v1alpha1.ReplacementOrdering, v1alpha1.ReplacementOrdered, v1alpha1.ReplacementLeftToCloud:
 			return verdict(Wait, because(AlreadyReplaced, "", "the NodeRetirement %s of the same node has a machine on its way in its place", o.Name))
 		case v1alpha1.ReplacementArrived:
-			if s.Works(r.Machine) {
+			if s.Works(r.Machine) && s.Working() >= least {
 				return verdict(None, because(AlreadyReplaced, "", "the NodeRetirement %s of the same node has brought the machine %s in its place",
 					o.Name, r.Machine))
 			}
@@ -220,9 +222,25 @@ func (s Survey) Names() []string {
 
 // Works reports a machine that is there, and is neither stopped nor has failed.
 func (s Survey) Works(name string) bool {
-	return slices.ContainsFunc(s.Machines, func(m cloud.Instance) bool {
-		return m.Name == name && m.State != cloud.Stopped && m.State != cloud.Failed
-	})
+	return slices.ContainsFunc(s.Machines, func(m cloud.Instance) bool { return m.Name == name && works(m) })
+}
+
+// Working counts those.
+func (s Survey) Working() (n int) {
+	for _, m := range s.Machines {
+		if works(m) {
+			n++
+		}
+	}
+	return n
+}
+
+func works(m cloud.Instance) bool { return m.State != cloud.Stopped && m.State != cloud.Failed }
+
+// Without leaves out a machine.
+func (s Survey) Without(providerID string) Survey {
+	s.Machines = slices.DeleteFunc(slices.Clone(s.Machines), func(m cloud.Instance) bool { return m.ProviderID == providerID })
+	return s
 }
 
 // Taken reports whether an order reached the cloud: the group is meant to have one machine more than before, those that

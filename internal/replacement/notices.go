@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -40,23 +41,24 @@ func (n Notices) Reconcile(ctx context.Context, r reconcile.Request) (reconcile.
 		n.c.o.Log.Warn("record on the node cannot be understood", "node", node.Name, "err", problem)
 	}
 	reports = slices.DeleteFunc(reports, func(r report.Report) bool { return !interrupts(r.Type) })
-	if len(reports) == 0 || node.Spec.ProviderID == "" {
+	if len(reports) == 0 {
 		return reconcile.Result{}, nil
 	}
 	group, err := n.group(ctx, node)
-	if err != nil || group == nil {
+	switch {
+	case err != nil:
 		return reconcile.Result{}, err
-	}
-	if retirement.Refused(group) != "" { // its retirements would end at once
-		return reconcile.Result{RequeueAfter: n.c.o.Pace.Retry}, nil
+	case node.Spec.ProviderID == "", group == nil, retirement.Refused(group) != "": // its retirements would end at once
+		return reconcile.Result{RequeueAfter: n.c.o.Pace.Retry}, nil // nothing that happens to the Node tells of a change
 	}
 	pause := time.Duration(0)
+	var errs []error
 	for _, one := range reports {
 		wait, err := n.deal(ctx, node, group, one)
-		if err != nil {
-			return reconcile.Result{}, err
-		}
-		pause = max(pause, wait)
+		pause, errs = max(pause, wait), append(errs, err)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return reconcile.Result{}, err
 	}
 	return reconcile.Result{RequeueAfter: pause}, nil
 }
@@ -75,7 +77,7 @@ func (n Notices) group(ctx context.Context, node *corev1.Node) (*v1alpha1.NodeGr
 	if err != nil {
 		return nil, err
 	}
-	groups = slices.DeleteFunc(groups, func(g v1alpha1.NodeGroup) bool { return !retirement.Selects(&g, node.Labels) })
+	groups = retirement.Owners(slices.DeleteFunc(groups, func(g v1alpha1.NodeGroup) bool { return !retirement.Selects(&g, node.Labels) }), "")
 	if len(groups) != 1 || !n.c.o.Selector.Matches(labels.Set(groups[0].Labels)) {
 		return nil, nil //nolint:nilnil // that there is none is an answer
 	}
@@ -140,11 +142,14 @@ func (n Notices) gone(ctx context.Context, node *corev1.Node, g *v1alpha1.NodeGr
 // leaving reports that the node is being retired already: its machine is not to be replaced.
 func leaving(rt v1alpha1.NodeRetirement) bool { return retirement.UnderWay(&rt) }
 
-// yielded reports a record that ended since its notice was over, or since somebody retired the node. The notice may come back, or
-// outlast what they did: then it is dealt with again.
+// yielded reports a record that ended since its notice was over, since somebody retired the node, or since its group turned out not
+// to be accepted. The notice may come back, or outlast that: then it is dealt with again.
 func yielded(rt *v1alpha1.NodeRetirement) bool {
-	by := retirement.EndedBy(rt)
-	return by == retirement.NoticeOver || by == retirement.AlreadyRetiring
+	switch retirement.EndedBy(rt) {
+	case retirement.NoticeOver, retirement.AlreadyRetiring, retirement.GroupNotAccepted:
+		return true
+	}
+	return false
 }
 
 // lastOf is the record of a notice, or nil. One that has yielded may have been followed by others: the last of them is the one that

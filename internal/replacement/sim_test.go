@@ -32,6 +32,7 @@ import (
 type sim struct {
 	records client.WithWatch
 	group   v1alpha1.NodeGroup
+	beside  []v1alpha1.NodeGroup // more groups
 	events  *events.FakeRecorder
 
 	mu       sync.Mutex
@@ -142,7 +143,7 @@ func (s *sim) silence(t *testing.T, node string) {
 }
 
 func (s *sim) List(context.Context) ([]v1alpha1.NodeGroup, error) {
-	return []v1alpha1.NodeGroup{s.group}, nil
+	return append([]v1alpha1.NodeGroup{s.group}, s.beside...), nil
 }
 
 // ask serves one request of the process.

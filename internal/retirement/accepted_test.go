@@ -93,6 +93,42 @@ func TestWhichGroupANodeIsOfIsNotSaidBeforeAllThatSelectItAreJudged(t *testing.T
 	})
 }
 
+// TestAGroupThatOwnsNoNodeHoldsUpNoneOfAnothers has a group be refused that selects another's nodes.
+func TestAGroupThatOwnsNoNodeHoldsUpNoneOfAnothers(t *testing.T) {
+	for _, reason := range []string{v1alpha1.OverlapsGroup, v1alpha1.SelectsControlPlane, v1alpha1.InvalidSpec} {
+		t.Run(reason, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, ctx context.Context) {
+				s := ci(t)
+				other := group()
+				other.Name = "all"
+				other.Status.Conditions = []metav1.Condition{{
+					Type: v1alpha1.GroupAccepted, Status: metav1.ConditionFalse, Reason: reason, Message: "is refused",
+				}}
+				s.groups = append(s.groups, other)
+				s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
+				if rt := s.settled(ctx, s.controller(t), "r", time.Hour); rt.Status.Phase != v1alpha1.Succeeded || rt.Status.Captured.Group != "ci" {
+					t.Errorf("%s: %s", rt.Status.Phase, rt.Status.Message)
+				}
+			})
+		})
+	}
+}
+
+// TestI5ANodeOfAGroupThatIsRefusedIsNotTakenForOneOfNoGroup has the group that it overlapped be gone, and nobody have looked since.
+func TestI5ANodeOfAGroupThatIsRefusedIsNotTakenForOneOfNoGroup(t *testing.T) {
+	inBubble(t, func(t *testing.T, ctx context.Context) {
+		s := ci(t)
+		s.groups[0].Spec.Minimum = 2
+		s.is(metav1.ConditionFalse, v1alpha1.OverlapsGroup, 0)
+		s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
+		rt := s.settled(ctx, s.controller(t), "r", time.Hour)
+		if rt.Status.Phase != v1alpha1.Refused || rt.Status.Reasons[0].Code != GroupNotAccepted {
+			t.Errorf("%s: %s, want it refused", rt.Status.Phase, rt.Status.Message)
+		}
+		s.isAsItWas(t, "a")
+	})
+}
+
 // TestAGroupThatItsCloudRefusesToTellOfIsWaitedFor has a credential expire, and be renewed.
 func TestAGroupThatItsCloudRefusesToTellOfIsWaitedFor(t *testing.T) {
 	inBubble(t, func(t *testing.T, ctx context.Context) {

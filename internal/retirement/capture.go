@@ -206,7 +206,7 @@ func (p *passage) findGroup(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var found []string
+	var found []v1alpha1.NodeGroup
 	for i := range groups {
 		g := &groups[i]
 		if p.node == nil && g.Name != p.rt.Spec.Group || p.node != nil && !Selects(g, p.node.Labels) {
@@ -215,16 +215,16 @@ func (p *passage) findGroup(ctx context.Context) error {
 		if err := p.judged(g); err != nil {
 			return err
 		}
-		if g.Name != p.rt.Spec.Group && overlaps(g) { // it owns none of the nodes that it selects
-			continue
-		}
-		p.group = g
-		found = append(found, g.Name)
+		found = append(found, *g)
+	}
+	found = Owners(found, p.rt.Spec.Group)
+	if len(found) > 0 {
+		p.group = &found[0]
 	}
 	want := p.rt.Spec.Group
 	switch {
 	case len(found) > 1:
-		return end(SeveralGroups, "the NodeGroups %s all select the node: their selectors must not overlap", strings.Join(found, ", "))
+		return end(SeveralGroups, "the NodeGroups %s all select the node: their selectors must not overlap", strings.Join(names(found), ", "))
 	case want != "" && !slices.ContainsFunc(groups, func(g v1alpha1.NodeGroup) bool { return g.Name == want }):
 		return end(GroupNotFound, "spec.group: there is no NodeGroup %s", want)
 	case want != "" && (p.group == nil || p.group.Name != want):
@@ -241,10 +241,29 @@ func Selects(g *v1alpha1.NodeGroup, nodeLabels map[string]string) bool {
 	return err == nil && !selector.Empty() && selector.Matches(labels.Set(nodeLabels))
 }
 
-// overlaps reports a group that is refused for the sake of an older one.
-func overlaps(g *v1alpha1.NodeGroup) bool {
+// Owners leaves out of the groups that select a node those that are refused and so own none, but for one that is asked for. Where that
+// leaves none they all stay: what is known of one may be of before another was deleted, and its node is of a group all the same (I5).
+func Owners(groups []v1alpha1.NodeGroup, asked string) []v1alpha1.NodeGroup {
+	owners := slices.DeleteFunc(slices.Clone(groups), func(g v1alpha1.NodeGroup) bool { return g.Name != asked && ownsNothing(&g) })
+	if len(owners) == 0 {
+		return groups
+	}
+	return owners
+}
+
+// ownsNothing reports a group that is refused for what it says or selects.
+func ownsNothing(g *v1alpha1.NodeGroup) bool {
 	c := meta.FindStatusCondition(g.Status.Conditions, v1alpha1.GroupAccepted)
-	return c != nil && c.Status == metav1.ConditionFalse && c.Reason == v1alpha1.OverlapsGroup
+	return c != nil && c.Status == metav1.ConditionFalse &&
+		slices.Contains([]string{v1alpha1.InvalidSpec, v1alpha1.SelectsControlPlane, v1alpha1.OverlapsGroup}, c.Reason)
+}
+
+func names(groups []v1alpha1.NodeGroup) []string {
+	all := make([]string, 0, len(groups))
+	for i := range groups {
+		all = append(all, groups[i].Name)
+	}
+	return all
 }
 
 // IsControlPlane tells by its labels a Node of the control plane. It knows the label of kubeadm, and the one before it.

@@ -119,17 +119,22 @@ func (p *passage) nodeOn(m cloud.Instance, all []cloud.Host) (string, error) {
 }
 
 // isElsewhere reports a Node that is on another machine, and has no more in common with this one than how its name begins, as
-// hosts of several domains have: it says so by its provider ID, which may be another cloud's, or says nothing and is of another
-// domain.
+// hosts of several domains have: it says by its provider ID that it is on another one of the cloud, or says nothing that the cloud
+// understands and is of another domain. An ID that is no ID of the cloud may be made of the host's name by its distribution, as
+// k3s:// is, and says nothing of where it runs.
 func isElsewhere(h cloud.Host, m cloud.Instance, normalize func(providerID string) (string, error)) bool {
 	if isItsUUID(h, m) || strings.EqualFold(h.Name, m.Name) || strings.EqualFold(h.Name, m.ComputerName) {
 		return false
 	}
-	if h.ProviderID == "" {
-		return !mayBe(h.Name, m.Name) && !mayBe(h.Name, m.ComputerName)
+	if h.ProviderID != "" {
+		switch id, err := normalize(h.ProviderID); {
+		case err == nil:
+			return id != m.ProviderID
+		case cloud.IsUnanswered(err):
+			return false
+		}
 	}
-	id, err := normalize(h.ProviderID)
-	return !cloud.IsUnanswered(err) && (err != nil || id != m.ProviderID)
+	return !mayBe(h.Name, m.Name) && !mayBe(h.Name, m.ComputerName)
 }
 
 // isNamesake reports the Node of a new machine that has come under the name of the deleted one, where the cloud keeps a machine for

@@ -164,15 +164,35 @@ func TestI4AHostThatMayBeTheMachineIsTakenForIt(t *testing.T) {
 		{cloud.Host{Name: "w1.rack-b", SystemUUID: "3F"}, true},
 		{cloud.Host{Name: "w1.rack-b"}, false},
 		{cloud.Host{Name: "w1.rack-b", ProviderID: "aws:///x"}, false},
+		{cloud.Host{Name: "w1", ProviderID: "k3s://w1"}, true}, // which the kubelet says of itself
 	} {
 		if is := !isElsewhere(tt.host, m, simCloud{}.Normalize); is != tt.is {
 			t.Errorf("%+v: taken for the machine: %t", tt.host, is)
 		}
 	}
 	m.ComputerName = "w1"
-	if isElsewhere(cloud.Host{Name: "w1.rack-b"}, m, simCloud{}.Normalize) {
-		t.Error("the machine does not say its domain")
+	for _, id := range []string{"", "k3s://w1.rack-b"} {
+		if isElsewhere(cloud.Host{Name: "w1.rack-b", ProviderID: id}, m, simCloud{}.Normalize) {
+			t.Errorf("the machine does not say its domain, and the Node of ID %q is taken for another's", id)
+		}
 	}
+}
+
+// TestI4AMachineOfANodeWhoseIDIsNoCloudsStays has the kubelet register under the name of its host, with an ID that its distribution
+// makes of that name.
+func TestI4AMachineOfANodeWhoseIDIsNoCloudsStays(t *testing.T) {
+	inBubble(t, func(t *testing.T, ctx context.Context) {
+		s := ci(t)
+		s.mu.Lock()
+		delete(s.nodes, "a")
+		s.register("a.example.org", "k3s://a.example.org", map[string]string{pool: "ci"})
+		s.mu.Unlock()
+		s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a", ProviderID: "sim://a"})
+		rt := s.settled(ctx, s.controller(t), "r", time.Hour)
+		if rt.Status.Phase != v1alpha1.Refused || rt.Status.Reasons[0].Code != NodeReplaced || s.touched["sim://a"] {
+			t.Errorf("%s: %s, want it refused; its machine's deletion asked for: %t", rt.Status.Phase, rt.Status.Message, s.touched["sim://a"])
+		}
+	})
 }
 
 // TestI4ANodeWhoseMachineTurnsOutToBeAnotherAsWellIsGivenBack has the other come while the node is drained.
