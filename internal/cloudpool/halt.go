@@ -169,6 +169,7 @@ func (u *Updater) giveUp(ctx context.Context, up *Update, t *Turn, rt *v1alpha1.
 		if rt, back, err = u.takeBack(ctx, t, rt); err != nil {
 			return nil, err
 		}
+		up.lowers(t, rt)
 	}
 	switch {
 	case back && t.Adopted && up.Kind != SetSize:

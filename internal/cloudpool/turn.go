@@ -267,9 +267,7 @@ func (u *Updater) followRetirement(ctx context.Context, up *Update, t *Turn, sav
 		return nil, nil // it was never made, and its turn is dropped
 	}
 	t.Seen, t.Phase = true, rt.Status.Phase
-	if asked := rt.Status.Operation; asked != nil && (!t.Adopted || asked.Started.After(up.Began)) {
-		t.Lowered = true
-	}
+	up.lowers(t, rt)
 	up.Message = fmt.Sprintf("%s: %s", t.Node, rt.Status.Message)
 	switch rt.Status.Phase {
 	case v1alpha1.Succeeded:
@@ -280,6 +278,13 @@ func (u *Updater) followRetirement(ctx context.Context, up *Update, t *Turn, sav
 		return u.heldUp(ctx, up, t, rt, save)
 	}
 	return nil, nil
+}
+
+// lowers notes that a machine's cloud was asked to take it away since the update began.
+func (up *Update) lowers(t *Turn, rt *v1alpha1.NodeRetirement) {
+	if asked := rt.Status.Operation; asked != nil && (!t.Adopted || asked.Started.After(up.Began)) {
+		t.Lowered = true
+	}
 }
 
 // forgotten looks what has become of a machine whose NodeRetirement is no longer there. It was called off, unless the machine is
