@@ -184,7 +184,7 @@ func (u *Updater) giveUp(ctx context.Context, up *Update, t *Turn, rt *v1alpha1.
 			if err := u.putBack(ctx, up, up.owesFor(t, rt), save); err != nil {
 				return nil, err
 			}
-			up.raisedAhead(t, rt)
+			up.raisedAhead(rt)
 		}
 		if up.RestoreTo > 0 {
 			t.Why += fmt.Sprintf(", and the desired size was set to %d", up.RestoreTo)
@@ -228,10 +228,11 @@ func (up *Update) owesFor(t *Turn, rt *v1alpha1.NodeRetirement) func(*api.Size) 
 	return func(size *api.Size) bool { return t.Lowered && overfull(size) }
 }
 
-// raisedAhead notes that the desired size was raised for a machine that its cloud has not been asked for, or has not taken, since
-// the update began. It is written down with how the update ended: whoever goes on with one that has not ended comes here again.
-func (up *Update) raisedAhead(t *Turn, rt *v1alpha1.NodeRetirement) {
-	if up.Kind != SetSize && !up.Decrement && !t.Lowered && up.RestoreTo > 0 && !slices.Contains(up.Ahead, aheadOf(rt)) {
+// raisedAhead notes that the desired size was raised for a machine that is still to lower it, so that it is larger than when the
+// update began: a cloud that was asked for the machine need not have taken it. It is written down with how the update ended:
+// whoever goes on with one that has not ended comes here again.
+func (up *Update) raisedAhead(rt *v1alpha1.NodeRetirement) {
+	if up.Kind != SetSize && !up.Decrement && up.RestoreTo > up.SizeBefore && !slices.Contains(up.Ahead, aheadOf(rt)) {
 		up.Ahead = append(up.Ahead, aheadOf(rt))
 	}
 }

@@ -20,14 +20,18 @@ func TestI5AMachineIsReplacedOnceHoweverOftenItIsGivenUp(t *testing.T) {
 		first, then Update
 		times       int
 		code        string
+		asked       string // what its cloud says to each request for it, which does not lower the size
 	}{
-		"once":                     {terminate, terminate, 1, retirement.ReadFailed},
-		"four times":               {terminate, terminate, 4, retirement.ReadFailed},
-		"with no word of a cloud":  {terminate, terminate, 4, ""},
-		"disposed of":              {dispose, dispose, 4, retirement.ReadFailed},
-		"disposed of, by no cloud": {dispose, dispose, 4, ""},
-		"terminated, disposed of":  {terminate, dispose, 4, retirement.ReadFailed},
-		"disposed of, terminated":  {dispose, terminate, 4, ""},
+		"once":                      {terminate, terminate, 1, retirement.ReadFailed, ""},
+		"four times":                {terminate, terminate, 4, retirement.ReadFailed, ""},
+		"with no word of a cloud":   {terminate, terminate, 4, "", ""},
+		"with a cloud that fails":   {terminate, terminate, 4, retirement.CloudFailed, "fails"},
+		"with one that lies":        {terminate, terminate, 4, retirement.CloudFailed, "takes"},
+		"disposed of":               {dispose, dispose, 4, retirement.ReadFailed, ""},
+		"disposed of, by no cloud":  {dispose, dispose, 4, "", ""},
+		"disposed of, and it fails": {dispose, dispose, 4, retirement.CloudRefused, "fails"},
+		"terminated, disposed of":   {terminate, dispose, 4, retirement.ReadFailed, ""},
+		"disposed of, terminated":   {dispose, terminate, 4, "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			simulate(t, 3, func(t *testing.T, s *sim) {
@@ -39,7 +43,19 @@ func TestI5AMachineIsReplacedOnceHoweverOftenItIsGivenUp(t *testing.T) {
 				s.loses(rt.Spec.NodeName)
 				s.comesTo(rt.Name, v1alpha1.NodeDeleted, tt.code)
 				for i := range tt.times {
-					s.passes(12 * time.Minute)
+					for range 12 {
+						s.passes(time.Minute)
+						op := &v1alpha1.CloudOperation{Started: metav1.Now()}
+						switch again := metav1.NewTime(time.Now().Add(time.Minute)); tt.asked {
+						case "fails":
+							op.RetryAfter = &again
+						case "takes":
+							op.ID = "o"
+						default:
+							continue
+						}
+						s.retired(rt.Name, func(rt *v1alpha1.NodeRetirement) { rt.Status.Operation = op })
+					}
 					begun(t, []*Updater{b, a}[i%2], tt.then)
 				}
 				s.passes(5 * time.Second)
