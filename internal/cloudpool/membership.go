@@ -49,7 +49,7 @@ func (r raised) setWithRoom(ctx context.Context, b Backend, want api.SetMembersh
 	case is == nil: // the server has a word for that
 	case !is.Active() && r.counts(is.ID, pool.Timestamp): // and that was not observed yet
 	case !is.Active():
-		return r.countAgain(ctx, b, want, *is.Membership, r.sizeFor(is.ID, size.Desired), pool.Timestamp)
+		return r.countAgain(ctx, b, want, is.Membership.Disposable(), r.sizeFor(is.ID, size.Desired), pool.Timestamp)
 	case !is.Evictable() && want.MembershipStatus.Evictable && active > size.Desired:
 		return failure(NotPossible, "the pool has %d active machines and is meant to have %d: as soon as machine %s may be taken away, its server takes "+
 			"some of its own choice: want the pool brought to its size before, with POST /pool/size", active, size.Desired, want.MachineID)
@@ -77,10 +77,18 @@ func (r raised) sizeFor(machine string, desired int) int {
 // turn of its loop the server may take for it the machine that has served longest. So room is made for it too, right then. No
 // order of these calls is better: a smaller size than there are machines is what a turn must not find, and a larger one is filled.
 // The size is not lowered again when the machine cannot be changed: the server may have begun to launch one for it, and would
-// choose which goes.
+// choose which goes. A machine that is disposable is put aside before all, and stays so if it cannot count: its server takes it
+// as soon as it looks, as it does for a size.
 func (r raised) countAgain(
-	ctx context.Context, b Backend, want api.SetMembershipStatus, was api.MembershipStatus, desired int, observed time.Time,
+	ctx context.Context, b Backend, want api.SetMembershipStatus, disposable bool, desired int, observed time.Time,
 ) error {
+	aside := api.SetMembershipStatus{MachineID: want.MachineID}
+	if disposable {
+		if err := b.SetMembershipStatus(ctx, aside); err != nil {
+			return fmt.Errorf("machine %s is not made active, since it cannot be put aside before, and its server may take it away: %w",
+				want.MachineID, err)
+		}
+	}
 	r[want.MachineID] = raise{to: desired, unused: true} // also where it is raised, and the answer lost
 	if err := b.SetDesiredSize(ctx, desired); err != nil {
 		return fmt.Errorf("machine %s is not made active, since the desired size cannot be raised to %d for it: %w", want.MachineID, desired, err)
@@ -95,7 +103,6 @@ func (r raised) countAgain(
 	}
 	r[want.MachineID] = raise{to: desired, unused: true}
 	err = fmt.Errorf("machine %s counts again, and there may be no room for what was launched meanwhile: %w", want.MachineID, err)
-	aside := api.SetMembershipStatus{MachineID: want.MachineID, MembershipStatus: was}
 	if back := b.SetMembershipStatus(ctx, aside); back != nil {
 		return fmt.Errorf("%w; nor can it be put aside again: %w", err, back)
 	}
