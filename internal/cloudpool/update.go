@@ -331,16 +331,17 @@ func (u *Updater) Find(ctx context.Context, id string) (*Update, error) {
 	return r.find(id), nil
 }
 
-// Past gives the latest update that had a machine leave which is gone; nil when none is remembered. One that ended before the
-// machine was gone, because its cloud did not delete it for long, has come to its end since.
-func (u *Updater) Past(ctx context.Context, machine string) (*Update, error) {
+// Past gives the latest update that had a machine leave which is gone, and the desired size be what another update wants it to be
+// then; nil when none is remembered. One that ended before the machine was gone, because its cloud did not delete it for long,
+// has come to its end since.
+func (u *Updater) Past(ctx context.Context, want *Update) (*Update, error) {
 	r, err := u.written(ctx)
 	if err != nil {
 		return nil, err
 	}
 	for _, up := range append([]*Update{r.Current}, pointers(r.Past)...) {
 		switch {
-		case up == nil || up.MachineID != machine || up.Outcome == nil:
+		case up == nil || up.MachineID != want.MachineID || up.Decrement != want.Decrement || up.Outcome == nil:
 		case up.Outcome.Result == Done:
 			return up, nil
 		case up.leftBehind():
