@@ -381,3 +381,36 @@ func TestI1AMachineThatIsToCountAgainIsNotDisposedOf(t *testing.T) {
 		t.Errorf("%v, and a desired size of %d; want none that is larger for a machine that cannot be kept", err, pool.size)
 	}
 }
+
+// TestWhoAsksAgainElsewhereForAMachineToCountDoesNotRaiseTheSizeAgain asks two processes in turn, and one that was started since.
+func TestWhoAsksAgainElsewhereForAMachineToCountDoesNotRaiseTheSizeAgain(t *testing.T) {
+	simulate(t, 3, func(t *testing.T, s *sim) {
+		s.pool.machines[0].Membership = &api.MembershipStatus{}
+		s.pool.fail("membership", errors.New("502"))
+		count := func(u *Updater) error {
+			defer s.passes(15 * time.Second)
+			return u.Exclusively(t.Context(), func(ctx context.Context) error {
+				return u.setMembership(ctx, api.SetMembershipStatus{MachineID: uuid(1), MembershipStatus: plain})
+			})
+		}
+		a, b := s.replica("a"), s.replica("b")
+		for _, u := range []*Updater{a, b, a, b} {
+			if err := count(u); err == nil {
+				t.Error("no failure")
+			}
+		}
+		if s.pool.size != 4 {
+			t.Errorf("a desired size of %d, want 4", s.pool.size)
+		}
+		begun(t, a, Update{Kind: SetSize, DesiredSize: 3}) // whose record is the same
+		s.passes(30 * time.Second)
+		s.pool.size = 4 // as somebody else has it again
+		if err := count(s.replica("c")); err == nil || s.pool.size != 4 {
+			t.Errorf("%v, and a desired size of %d; want 4", err, s.pool.size)
+		}
+		s.pool.fail("membership", nil)
+		if err := count(b); err != nil || s.pool.size != 4 || *s.pool.machines[0].Membership != plain {
+			t.Errorf("%v, a desired size of %d, and %+v; want 4, and it to count", err, s.pool.size, s.pool.machines[0].Membership)
+		}
+	})
+}

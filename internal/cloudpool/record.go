@@ -212,6 +212,8 @@ func (u *Update) debt() string {
 type record struct {
 	Current *Update  `json:"current,omitempty"`
 	Past    []Update `json:"past,omitempty"`
+	// Raised is what the desired size was raised for so that machines count again.
+	Raised raised `json:"raised,omitempty"`
 }
 
 // keepPast is how many updates are remembered that are over, and mostPassed how many machines that could not go are.

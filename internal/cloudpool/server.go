@@ -439,7 +439,7 @@ func (s *Server) membership(w http.ResponseWriter, r *http.Request, f *Front, ra
 				return err
 			}
 		}
-		return f.Updater.raised.setWithRoom(ctx, f.Backend, want)
+		return f.Updater.setMembership(ctx, want)
 	})
 	if s.held(w, f, setMembershipStatus, err) {
 		return

@@ -80,7 +80,7 @@ type Updater struct {
 
 	// submitting has room for one: it lets one request at a time be accepted.
 	submitting chan struct{}
-	// raised is what the desired size was raised for; guarded by submitting.
+	// raised is what the desired size was raised for, as it was last known; guarded by submitting.
 	raised raised
 
 	mu      sync.Mutex
@@ -692,7 +692,7 @@ func (u *Updater) save(ctx context.Context, w *work) error {
 }
 
 func (u *Updater) write(ctx context.Context, w *work, now *Update) error {
-	err := u.store.save(ctx, &record{Current: now, Past: w.record.Past})
+	err := u.store.save(ctx, &record{Current: now, Past: w.record.Past, Raised: w.record.Raised})
 	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err) {
 		u.mu.Lock()
 		defer u.mu.Unlock()
