@@ -291,6 +291,7 @@ func (t *Ticket) Wait(ctx context.Context) (*Update, error) {
 			return nil, context.Cause(ctx)
 		}
 	}
+	var blind *trouble // since when it cannot be seen
 	for {
 		select {
 		case <-time.After(t.u.o.Pace.Poll):
@@ -298,13 +299,38 @@ func (t *Ticket) Wait(ctx context.Context) (*Update, error) {
 			return nil, context.Cause(ctx)
 		}
 		found, err := t.u.Find(ctx, t.Update.ID)
-		if err != nil || found == nil {
+		switch {
+		case err != nil && lasts(&blind, "") < t.u.o.Pace.Trouble:
 			continue
+		case err != nil:
+			found = t.Update.clone()
+			found.Outcome = unseenFor(found, err)
+		case found == nil:
+			found = t.Update.lost()
 		}
 		if is, ok := found.answered(); ok {
 			return is, nil
 		}
+		blind = nil
 	}
+}
+
+// unseenFor is what clients are told of an update of which it could not be seen for long what becomes of it.
+func unseenFor(up *Update, err error) *Outcome {
+	return &Outcome{
+		Result: ClusterAway, Removed: up.removed(), At: time.Now().UTC(),
+		Detail: err.Error() + "; the update goes on as soon as that can be read",
+	}
+}
+
+// lost is an update that is in no record any more: it is not known how it ended.
+func (up *Update) lost() *Update {
+	c := up.clone()
+	c.Outcome = &Outcome{
+		Result: Failed, Removed: c.removed(), At: time.Now().UTC(),
+		Detail: "another process has gone on with the update, and nothing is written down of it any more",
+	}
+	return c
 }
 
 // written reads the record as it is now, beside the store, which remembers what the work at hand has read last.
@@ -607,12 +633,7 @@ func (u *Updater) cutOff(w *work, err error) {
 		return
 	}
 	w.left = true
-	u.set(w, func(up *Update) {
-		up.Told = &Outcome{
-			Result: ClusterAway, Removed: up.removed(), At: time.Now().UTC(),
-			Detail: "reading the record of updates: " + err.Error() + "; the update goes on as soon as that can be read",
-		}
-	})
+	u.set(w, func(up *Update) { up.Told = unseenFor(up, clusterFailure("reading the record of updates", err)) })
 	close(w.told)
 }
 
@@ -637,11 +658,7 @@ func (u *Updater) catchUp(ctx context.Context, w *work, held bool) (over bool, e
 	}
 	found := r.find(w.update.ID)
 	if found == nil {
-		found = w.update.clone()
-		found.Outcome = &Outcome{
-			Result: Failed, Removed: found.removed(), At: time.Now().UTC(),
-			Detail: "another process has gone on with the update, and nothing is written down of it any more",
-		}
+		found = w.update.lost()
 	}
 	if found.Outcome != nil {
 		u.log.Info("another process has ended an update", "update", found.ID, "result", found.Outcome.Result)
