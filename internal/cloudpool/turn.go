@@ -779,7 +779,11 @@ func (u *Updater) setEvictable(ctx context.Context, up *Update, evictable bool, 
 
 // restore has the machine replaced that was terminated without wanting fewer: the retirement has lowered the desired size.
 func (u *Updater) restore(ctx context.Context, up *Update, save func() error) (*Outcome, error) {
-	lowered := func(size *api.Size) bool { return up.turn(up.MachineID).Lowered || size.Desired < up.SizeBefore }
+	t := up.turn(up.MachineID)
+	if up.isAhead(t) { // whether it was, and has been lowered since, is not known after a crash: the size itself tells
+		up.RestoreTo, t.Lowered = 0, false
+	}
+	lowered := func(size *api.Size) bool { return t.Lowered || size.Desired < up.SizeBefore }
 	if !up.Decrement {
 		if err := u.putBack(ctx, up, lowered, save); err != nil {
 			return nil, err
