@@ -136,8 +136,8 @@ func (a *authorizer) Authorize(w http.ResponseWriter, r *http.Request, pool, ver
 
 // bearer is the token that a client shows; empty when it shows none. Over HTTP/2 a header may end in spaces.
 func bearer(r *http.Request) string {
-	token, shown := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-	if !shown {
+	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	if !strings.EqualFold(scheme, "Bearer") {
 		return "" // such as a password: it is nobody's to be asked about here
 	}
 	return strings.TrimSpace(token)

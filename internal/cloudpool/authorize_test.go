@@ -64,8 +64,8 @@ func TestAClientIsKnownByItsTokenAndMayWhatTheAPIServerSays(t *testing.T) {
 	a, asked := reviewer(t)
 	try := func(token, pool, verb string) (int, string) {
 		w, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil)
-		if token != "" {
-			r.Header.Set("Authorization", "Bearer "+token)
+		if token != "" { // the name of a scheme may be in any letter case (RFC 9110)
+			r.Header.Set("Authorization", map[string]string{"get": "Bearer ", "update": "bearer "}[verb]+token)
 		}
 		user, ok := a.Authorize(w, r, pool, verb)
 		if ok != (w.Body.Len() == 0) || ok != (user != "") {

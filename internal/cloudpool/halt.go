@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -169,6 +170,7 @@ func (u *Updater) giveUp(ctx context.Context, up *Update, t *Turn, rt *v1alpha1.
 		if rt, back, err = u.takeBack(ctx, t, rt); err != nil {
 			return nil, err
 		}
+		up.lowers(t, rt)
 	}
 	switch {
 	case back && t.Adopted && up.Kind != SetSize:
@@ -180,10 +182,10 @@ func (u *Updater) giveUp(ctx context.Context, up *Update, t *Turn, rt *v1alpha1.
 	default:
 		t.Why += "; it goes on by itself"
 		if !back {
-			if err := u.putBack(ctx, up, up.owesFor(t, rt), save); err != nil {
+			noted := func() error { up.raisedAhead(rt); return save() }
+			if err := u.putBack(ctx, up, up.owesFor(t, rt), noted); err != nil {
 				return nil, err
 			}
-			up.raisedAhead(t, rt)
 		}
 		if up.RestoreTo > 0 {
 			t.Why += fmt.Sprintf(", and the desired size was set to %d", up.RestoreTo)
@@ -227,12 +229,17 @@ func (up *Update) owesFor(t *Turn, rt *v1alpha1.NodeRetirement) func(*api.Size) 
 	return func(size *api.Size) bool { return t.Lowered && overfull(size) }
 }
 
-// raisedAhead notes that the desired size was raised for a machine that its cloud has not been asked for, or has not taken, since
-// the update began. It is written down with how the update ended: whoever goes on with one that has not ended comes here again.
-func (up *Update) raisedAhead(t *Turn, rt *v1alpha1.NodeRetirement) {
-	if up.Kind != SetSize && !up.Decrement && !t.Lowered && up.RestoreTo > 0 && !slices.Contains(up.Ahead, aheadOf(rt)) {
+// raisedAhead notes that the desired size is raised for a machine that is still to lower it, so that it is larger than when the
+// update began: a cloud that was asked for the machine need not have taken it.
+func (up *Update) raisedAhead(rt *v1alpha1.NodeRetirement) {
+	if up.Kind != SetSize && !up.Decrement && up.RestoreTo > up.SizeBefore && !slices.Contains(up.Ahead, aheadOf(rt)) {
 		up.Ahead = append(up.Ahead, aheadOf(rt))
 	}
+}
+
+// isAhead reports that the desired size was raised, or was to be, for a machine that had not lowered it yet.
+func (up *Update) isAhead(t *Turn) bool {
+	return slices.ContainsFunc(up.Ahead, func(ahead string) bool { return strings.HasPrefix(ahead, t.Retirement+"/") })
 }
 
 // stillAhead are the retirements that the desired size was raised for ahead, by the update before and those before that, and

@@ -218,12 +218,13 @@ func TestARetirementThatHaltsHoldsNoUpdateUp(t *testing.T) {
 // TestAMachineWhoseNodeIsDeletedAsItIsCalledOffIsReplaced has the manager come back at the moment that it is given up, or not.
 func TestAMachineWhoseNodeIsDeletedAsItIsCalledOffIsReplaced(t *testing.T) {
 	for name, tt := range map[string]struct {
-		comes bool
-		says  string
-		size  int
+		comes, asks bool
+		says        string
+		size        int
 	}{
-		"it comes too late to give the node back": {true, "goes on by itself, and the desired size was set to 4", 4},
-		"it does not come":                        {false, "was called off, and the machine stays", 3},
+		"it comes too late to give the node back": {true, false, "goes on by itself, and the desired size was set to 4", 4},
+		"and has the machine taken at once":       {true, true, "goes on by itself, and the desired size was set to 3", 3},
+		"it does not come":                        {false, false, "was called off, and the machine stays", 3},
 	} {
 		t.Run(name, func(t *testing.T) {
 			simulate(t, 3, func(t *testing.T, s *sim) {
@@ -241,6 +242,12 @@ func TestAMachineWhoseNodeIsDeletedAsItIsCalledOffIsReplaced(t *testing.T) {
 					if tt.comes && s.retirements()[0].DeletionTimestamp != nil {
 						s.loses("n1")
 						s.comesTo(rt.Name, v1alpha1.NodeDeleted, "")
+						if tt.asks {
+							s.retired(rt.Name, func(rt *v1alpha1.NodeRetirement) {
+								rt.Status.Operation = &v1alpha1.CloudOperation{ID: "o", Started: metav1.Now()}
+							})
+							s.terminating(machineOf(&rt))
+						}
 						break
 					}
 				}

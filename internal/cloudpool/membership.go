@@ -3,6 +3,8 @@ package cloudpool
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/slipway-dev/slipway/internal/cloudpool/api"
@@ -13,11 +15,62 @@ type raised map[string]raise
 
 // raise is what the desired size was raised to for a machine.
 type raise struct {
-	to int
-	// unused says that the machine does not count all the same, so that whoever asks again needs no larger size.
-	unused bool
-	// observed is the observation by which it did not count. As long as no newer one is there, it is not raised for again.
-	observed time.Time
+	To int `json:"to"`
+	// Unused says that the machine does not count all the same, so that whoever asks again needs no larger size.
+	Unused bool `json:"unused,omitempty"`
+	// Observed is the observation by which it did not count. As long as no newer one is there, it is not raised for again.
+	Observed time.Time `json:"observed,omitzero"`
+}
+
+// setMembership is setWithRoom by what is written down, which whoever asks another process goes by, too. Nobody else may change
+// the pool meanwhile.
+func (u *Updater) setMembership(ctx context.Context, want api.SetMembershipStatus) error {
+	ctx = context.WithoutCancel(ctx)
+	load, cancel := context.WithTimeout(ctx, u.o.Pace.Take)
+	defer cancel()
+	r, err := u.store.load(load)
+	if err != nil { // the pool may be changed while the API server is away
+		u.log.Warn("cannot see what the desired size was raised for", "err", err)
+		return u.raised.setWithRoom(ctx, u.o.Backend, want)
+	}
+	if r.Raised == nil {
+		r.Raised = raised{}
+	}
+	u.raised = r.Raised
+	b := &writing{u.o.Backend, u, r, maps.Clone(r.Raised)}
+	defer b.write(ctx)
+	return u.raised.setWithRoom(ctx, b, want)
+}
+
+// writing is a pool's server that is asked for nothing before it is written down what the desired size is raised for.
+type writing struct {
+	Backend
+	u      *Updater
+	record *record
+	is     raised // as it was written down last
+}
+
+func (w *writing) write(ctx context.Context) {
+	if maps.Equal(w.is, w.record.Raised) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, w.u.o.Pace.Take)
+	defer cancel()
+	if err := w.u.store.save(ctx, w.record); err != nil {
+		w.u.log.Warn("cannot write down what the desired size is raised for", "err", err)
+		return
+	}
+	w.is = maps.Clone(w.record.Raised)
+}
+
+func (w *writing) SetDesiredSize(ctx context.Context, n int) error {
+	w.write(ctx)
+	return w.Backend.SetDesiredSize(ctx, n)
+}
+
+func (w *writing) SetMembershipStatus(ctx context.Context, s api.SetMembershipStatus) error {
+	w.write(ctx)
+	return w.Backend.SetMembershipStatus(ctx, s)
 }
 
 // setWithRoom sets a membership so that the pool's server does not find more active machines than it is meant to have, of
@@ -38,6 +91,9 @@ func (r raised) setWithRoom(ctx context.Context, b Backend, want api.SetMembersh
 	if err != nil {
 		return err
 	}
+	maps.DeleteFunc(r, func(id string, _ raise) bool {
+		return !slices.ContainsFunc(pool.Machines, func(m api.Machine) bool { return m.ID == id })
+	})
 	active := activeIn(&pool)
 	var is *api.Machine
 	for i := range pool.Machines {
@@ -49,7 +105,7 @@ func (r raised) setWithRoom(ctx context.Context, b Backend, want api.SetMembersh
 	case is == nil: // the server has a word for that
 	case !is.Active() && r.counts(is.ID, pool.Timestamp): // and that was not observed yet
 	case !is.Active():
-		return r.countAgain(ctx, b, want, *is.Membership, r.sizeFor(is.ID, size.Desired), pool.Timestamp)
+		return r.countAgain(ctx, b, want, is.Membership.Disposable(), r.sizeFor(is.ID, size.Desired), pool.Timestamp)
 	case !is.Evictable() && want.MembershipStatus.Evictable && active > size.Desired:
 		return failure(NotPossible, "the pool has %d active machines and is meant to have %d: as soon as machine %s may be taken away, its server takes "+
 			"some of its own choice: want the pool brought to its size before, with POST /pool/size", active, size.Desired, want.MachineID)
@@ -60,13 +116,13 @@ func (r raised) setWithRoom(ctx context.Context, b Backend, want api.SetMembersh
 // counts reports that the desired size was raised for a machine since an observation.
 func (r raised) counts(machine string, observed time.Time) bool {
 	is, raised := r[machine]
-	return raised && !is.unused && !observed.After(is.observed)
+	return raised && !is.Unused && !observed.After(is.Observed)
 }
 
 // sizeFor is the desired size that a machine may count with. One that it was raised to for that machine, in vain, is not raised
 // again: each try that fails would have one more launched. What was launched for it meanwhile has room made as in the first try.
 func (r raised) sizeFor(machine string, desired int) int {
-	if is := r[machine]; is.unused && is.to == desired {
+	if is := r[machine]; is.Unused && is.To == desired {
 		return desired
 	}
 	return desired + 1
@@ -77,11 +133,19 @@ func (r raised) sizeFor(machine string, desired int) int {
 // turn of its loop the server may take for it the machine that has served longest. So room is made for it too, right then. No
 // order of these calls is better: a smaller size than there are machines is what a turn must not find, and a larger one is filled.
 // The size is not lowered again when the machine cannot be changed: the server may have begun to launch one for it, and would
-// choose which goes.
+// choose which goes. A machine that is disposable is put aside before all, and stays so if it cannot count: its server takes it
+// as soon as it looks, as it does for a size.
 func (r raised) countAgain(
-	ctx context.Context, b Backend, want api.SetMembershipStatus, was api.MembershipStatus, desired int, observed time.Time,
+	ctx context.Context, b Backend, want api.SetMembershipStatus, disposable bool, desired int, observed time.Time,
 ) error {
-	r[want.MachineID] = raise{to: desired, unused: true} // also where it is raised, and the answer lost
+	aside := api.SetMembershipStatus{MachineID: want.MachineID}
+	if disposable {
+		if err := b.SetMembershipStatus(ctx, aside); err != nil {
+			return fmt.Errorf("machine %s is not made active, since it cannot be put aside before, and its server may take it away: %w",
+				want.MachineID, err)
+		}
+	}
+	r[want.MachineID] = raise{To: desired, Unused: true} // also where it is raised, and the answer lost
 	if err := b.SetDesiredSize(ctx, desired); err != nil {
 		return fmt.Errorf("machine %s is not made active, since the desired size cannot be raised to %d for it: %w", want.MachineID, desired, err)
 	}
@@ -90,12 +154,11 @@ func (r raised) countAgain(
 	}
 	desired, err := makeRoom(ctx, b, desired)
 	if err == nil {
-		r[want.MachineID] = raise{to: desired, observed: observed}
+		r[want.MachineID] = raise{To: desired, Observed: observed}
 		return nil
 	}
-	r[want.MachineID] = raise{to: desired, unused: true}
+	r[want.MachineID] = raise{To: desired, Unused: true}
 	err = fmt.Errorf("machine %s counts again, and there may be no room for what was launched meanwhile: %w", want.MachineID, err)
-	aside := api.SetMembershipStatus{MachineID: want.MachineID, MembershipStatus: was}
 	if back := b.SetMembershipStatus(ctx, aside); back != nil {
 		return fmt.Errorf("%w; nor can it be put aside again: %w", err, back)
 	}

@@ -160,7 +160,8 @@ func TestI1MachinesThatCountAgainBetweenTwoObservationsEachRaiseTheSize(t *testi
 }
 
 // looping is a pool's server as the reference server is: it goes by a size at once, by what its cloud says then, and by a
-// membership at the next turn of its loop, when it takes those machines that have served longest if there are too many.
+// membership at the next turn of its loop, when it takes those machines that have served longest if there are too many. Those
+// that are disposable it takes each time.
 type looping struct {
 	Backend
 	mu       sync.Mutex
@@ -180,6 +181,12 @@ const loopEvery = 60 * time.Second
 
 // turn brings the pool to its size.
 func (l *looping) turn() {
+	for i := range l.pool.Machines {
+		if m := &l.pool.Machines[i]; !m.State.Over() && m.Membership.Disposable() {
+			m.State = api.Terminating
+			l.takes = append(l.takes, m.ID)
+		}
+	}
 	active := activeIn(&l.pool)
 	for ; active < l.size; active++ {
 		l.launched++
@@ -311,21 +318,20 @@ func TestAFailedReadOfThePoolRaisesTheSizeOnce(t *testing.T) {
 }
 
 func TestWhoAsksAgainForAMachineToCountDoesNotRaiseTheSizeAgain(t *testing.T) {
-	kept := api.MembershipStatus{Evictable: true}
 	want := api.SetMembershipStatus{MachineID: "a", MembershipStatus: plain}
 	for name, change := range map[string]func(*looping){
 		"no room can be made":               func(l *looping) { l.fails = 5 },
 		"the machine cannot be made active": func(l *looping) { l.refuses = errors.New("502") },
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			pool := &looping{pool: pooled(3, kept, plain, plain, plain).pool, size: 3, slow: time.Millisecond}
+			pool := &looping{pool: pooled(3, waiting, plain, plain, plain).pool, size: 3, slow: time.Millisecond}
 			change(pool)
 			r := raised{}
 			for range 4 {
 				if err := r.setWithRoom(t.Context(), pool, want); err == nil {
 					t.Errorf("%s: no failure", name)
 				}
-				if pool.size != 4 || *pool.pool.Machines[0].Membership != kept {
+				if pool.size != 4 || *pool.pool.Machines[0].Membership != waiting {
 					t.Errorf("%s: the desired size is %d, the machine is %+v; want 4, and it as it was", name, pool.size, pool.pool.Machines[0].Membership)
 				}
 				time.Sleep(time.Minute)
@@ -342,4 +348,69 @@ func TestWhoAsksAgainForAMachineToCountDoesNotRaiseTheSizeAgain(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestI1AMachineThatIsToCountAgainIsNotDisposedOf has it be one that its server takes as soon as it looks, as it does for a size.
+func TestI1AMachineThatIsToCountAgainIsNotDisposedOf(t *testing.T) {
+	disposable := api.MembershipStatus{Evictable: true}
+	for name, tt := range map[string]struct {
+		fails int // sizes from there on
+		want  api.MembershipStatus
+		size  int
+	}{
+		"it counts":                 {0, plain, 5},
+		"no room can be made":       {5, waiting, 4},
+		"the size cannot be raised": {4, waiting, 3},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, end := context.WithCancel(t.Context())
+			pool := &looping{pool: pooled(3, disposable, plain, plain, plain).pool, size: 3, slow: time.Millisecond, fails: tt.fails}
+			go pool.loop(ctx)
+			err := raised{}.setWithRoom(t.Context(), pool, api.SetMembershipStatus{MachineID: "a", MembershipStatus: plain})
+			time.Sleep(2 * loopEvery)
+			end()
+			synctest.Wait()
+			if is := *pool.pool.Machines[0].Membership; (err == nil) != (tt.fails == 0) || len(pool.takes) > 0 || is != tt.want || pool.size != tt.size {
+				t.Errorf("%s: %v; the server took %q, the machine is %+v, and the desired size %d; want %+v, and %d", name, err, pool.takes, is,
+					pool.size, tt.want, tt.size)
+			}
+		})
+	}
+	pool := &looping{pool: pooled(3, disposable, plain, plain, plain).pool, size: 3, refuses: errors.New("502")}
+	if err := (raised{}).setWithRoom(t.Context(), pool, api.SetMembershipStatus{MachineID: "a", MembershipStatus: plain}); !errors.Is(err, pool.refuses) || pool.size != 3 {
+		t.Errorf("%v, and a desired size of %d; want none that is larger for a machine that cannot be kept", err, pool.size)
+	}
+}
+
+// TestWhoAsksAgainElsewhereForAMachineToCountDoesNotRaiseTheSizeAgain asks two processes in turn, and one that was started since.
+func TestWhoAsksAgainElsewhereForAMachineToCountDoesNotRaiseTheSizeAgain(t *testing.T) {
+	simulate(t, 3, func(t *testing.T, s *sim) {
+		s.pool.machines[0].Membership = &api.MembershipStatus{}
+		s.pool.fail("membership", errors.New("502"))
+		count := func(u *Updater) error {
+			defer s.passes(15 * time.Second)
+			return u.Exclusively(t.Context(), func(ctx context.Context) error {
+				return u.setMembership(ctx, api.SetMembershipStatus{MachineID: uuid(1), MembershipStatus: plain})
+			})
+		}
+		a, b := s.replica("a"), s.replica("b")
+		for _, u := range []*Updater{a, b, a, b} {
+			if err := count(u); err == nil {
+				t.Error("no failure")
+			}
+		}
+		if s.pool.size != 4 {
+			t.Errorf("a desired size of %d, want 4", s.pool.size)
+		}
+		begun(t, a, Update{Kind: SetSize, DesiredSize: 3}) // whose record is the same
+		s.passes(30 * time.Second)
+		s.pool.size = 4 // as somebody else has it again
+		if err := count(s.replica("c")); err == nil || s.pool.size != 4 {
+			t.Errorf("%v, and a desired size of %d; want 4", err, s.pool.size)
+		}
+		s.pool.fail("membership", nil)
+		if err := count(b); err != nil || s.pool.size != 4 || *s.pool.machines[0].Membership != plain {
+			t.Errorf("%v, a desired size of %d, and %+v; want 4, and it to count", err, s.pool.size, s.pool.machines[0].Membership)
+		}
+	})
 }

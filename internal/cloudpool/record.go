@@ -52,8 +52,9 @@ type Update struct {
 	RestoreTo int `json:"restoreTo,omitempty"`
 	// Restored says that it is, or that it was not to be raised.
 	Restored bool `json:"restored,omitempty"`
-	// Ahead are the retirements under way whose machines are to be replaced, and that the desired size was raised for before
-	// their clouds had taken them, by this update or by those before it that were given up: no other one raises it for them again.
+	// Ahead are the retirements under way whose machines are to be replaced, and that the desired size was raised for, or is just
+	// being, before their clouds had taken them, by this update or by those before it that were given up: no other one raises it for
+	// them again.
 	Ahead []string `json:"ahead,omitempty"`
 	// Decision is the one that it began with.
 	Decision *Decision `json:"decision,omitempty"`
@@ -212,6 +213,8 @@ func (u *Update) debt() string {
 type record struct {
 	Current *Update  `json:"current,omitempty"`
 	Past    []Update `json:"past,omitempty"`
+	// Raised is what the desired size was raised for so that machines count again.
+	Raised raised `json:"raised,omitempty"`
 }
 
 // keepPast is how many updates are remembered that are over, and mostPassed how many machines that could not go are.

@@ -1,11 +1,14 @@
 package cloudpool
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/cloudpool/api"
@@ -20,14 +23,18 @@ func TestI5AMachineIsReplacedOnceHoweverOftenItIsGivenUp(t *testing.T) {
 		first, then Update
 		times       int
 		code        string
+		asked       string // what its cloud says to each request for it, which does not lower the size
 	}{
-		"once":                     {terminate, terminate, 1, retirement.ReadFailed},
-		"four times":               {terminate, terminate, 4, retirement.ReadFailed},
-		"with no word of a cloud":  {terminate, terminate, 4, ""},
-		"disposed of":              {dispose, dispose, 4, retirement.ReadFailed},
-		"disposed of, by no cloud": {dispose, dispose, 4, ""},
-		"terminated, disposed of":  {terminate, dispose, 4, retirement.ReadFailed},
-		"disposed of, terminated":  {dispose, terminate, 4, ""},
+		"once":                      {terminate, terminate, 1, retirement.ReadFailed, ""},
+		"four times":                {terminate, terminate, 4, retirement.ReadFailed, ""},
+		"with no word of a cloud":   {terminate, terminate, 4, "", ""},
+		"with a cloud that fails":   {terminate, terminate, 4, retirement.CloudFailed, "fails"},
+		"with one that lies":        {terminate, terminate, 4, retirement.CloudFailed, "takes"},
+		"disposed of":               {dispose, dispose, 4, retirement.ReadFailed, ""},
+		"disposed of, by no cloud":  {dispose, dispose, 4, "", ""},
+		"disposed of, and it fails": {dispose, dispose, 4, retirement.CloudRefused, "fails"},
+		"terminated, disposed of":   {terminate, dispose, 4, retirement.ReadFailed, ""},
+		"disposed of, terminated":   {dispose, terminate, 4, "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			simulate(t, 3, func(t *testing.T, s *sim) {
@@ -39,7 +46,19 @@ func TestI5AMachineIsReplacedOnceHoweverOftenItIsGivenUp(t *testing.T) {
 				s.loses(rt.Spec.NodeName)
 				s.comesTo(rt.Name, v1alpha1.NodeDeleted, tt.code)
 				for i := range tt.times {
-					s.passes(12 * time.Minute)
+					for range 12 {
+						s.passes(time.Minute)
+						op := &v1alpha1.CloudOperation{Started: metav1.Now()}
+						switch again := metav1.NewTime(time.Now().Add(time.Minute)); tt.asked {
+						case "fails":
+							op.RetryAfter = &again
+						case "takes":
+							op.ID = "o"
+						default:
+							continue
+						}
+						s.retired(rt.Name, func(rt *v1alpha1.NodeRetirement) { rt.Status.Operation = op })
+					}
 					begun(t, []*Updater{b, a}[i%2], tt.then)
 				}
 				s.passes(5 * time.Second)
@@ -87,6 +106,41 @@ func TestARaiseAheadIsForgottenWithItsRetirement(t *testing.T) {
 				}
 			}
 			s.pool.end(uuid(i))
+		}
+	})
+}
+
+// TestI8ARaiseAheadIsMadeOnceWhenItsProcessEnds has another process go on with an update that was given up, of which it is not
+// written down that the size was raised. The machine is taken then.
+func TestI8ARaiseAheadIsMadeOnceWhenItsProcessEnds(t *testing.T) {
+	simulate(t, 3, func(t *testing.T, s *sim) {
+		s.kube.PrependReactor("update", "configmaps", func(clienttesting.Action) (bool, runtime.Object, error) {
+			defer s.pool.locked()()
+			return s.pool.size == 4, nil, errors.New("away")
+		})
+		a := s.replica("a")
+		ticket := begun(t, a, Update{Kind: Terminate, MachineID: uuid(1)})
+		s.passes(5 * time.Second)
+		rt := s.retirements()[0]
+		s.loses(rt.Spec.NodeName)
+		s.comesTo(rt.Name, v1alpha1.NodeDeleted, "")
+		s.passes(11 * time.Minute)
+		s.leases.cutOff("a", true)
+		b := s.replica("b")
+		s.passes(3 * time.Minute)
+		if s.pool.size != 4 {
+			t.Fatalf("a desired size of %d, want 4", s.pool.size)
+		}
+		s.retired(rt.Name, func(rt *v1alpha1.NodeRetirement) {
+			rt.Status.Operation = &v1alpha1.CloudOperation{ID: "o", Started: metav1.Now()}
+		})
+		s.pool.end(machineOf(&rt))
+		s.passes(5 * time.Second)
+		s.retired(rt.Name, func(rt *v1alpha1.NodeRetirement) { rt.Status.Phase = v1alpha1.Succeeded })
+		s.passes(time.Minute)
+		is, err := b.Find(t.Context(), ticket.Update.ID)
+		if err != nil || is.Outcome == nil || is.Outcome.Result != Done || s.pool.size != 3 {
+			t.Errorf("%+v, %v, a desired size of %d after %q; want it done, and 3", is, err, s.pool.size, s.pool.requests())
 		}
 	})
 }

@@ -100,9 +100,13 @@ func TestAnUpdateThatOwesNothingOrIsRefusedEndsWithItsTroubles(t *testing.T) {
 					s.manage() // the machine goes after all
 				}
 				// Whoever asks again then is told that it is done, but for a machine that is still to be replaced.
-				past, err := a.Past(t.Context(), uuid(1))
+				past, err := a.Past(t.Context(), &Update{MachineID: uuid(1), Decrement: tt.decrement})
 				if err != nil || (past != nil) != tt.decrement || past != nil && past.Outcome.Result != Done {
 					t.Errorf("later: %+v, %v", past, err)
+				}
+				// Who wants the size to be another one then has asked for something else.
+				if past, err := a.Past(t.Context(), &Update{MachineID: uuid(1), Decrement: !tt.decrement}); err != nil || past != nil {
+					t.Errorf("with the other size: %+v, %v", past, err)
 				}
 			})
 		})

@@ -1,13 +1,19 @@
 package cloudpool
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"slices"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/slipway-dev/slipway/internal/protection"
 )
@@ -110,4 +116,42 @@ func TestARetirementThatWasCalledOffWhileNobodyLookedIsNotMadeAgain(t *testing.T
 			t.Errorf("%+v, %v, %v; want it to be called off", up, err, s.retiring())
 		}
 	})
+}
+
+// TestWhoWaitsElsewhereForAnUpdateThatCannotBeSeenIsToldSo asks a process that does not work on it, and cannot read of it, or that
+// nothing is written down of it any more.
+func TestWhoWaitsElsewhereForAnUpdateThatCannotBeSeenIsToldSo(t *testing.T) {
+	for name, tt := range map[string]struct {
+		err  error
+		want Result
+		says string
+	}{
+		"the API server is away": {errors.New("away"), ClusterAway, "goes on as soon as that can be read"},
+		"its record is deleted":  {nil, Failed, "nothing is written down"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			simulate(t, 3, func(t *testing.T, s *sim) {
+				up := Update{Kind: SetSize, DesiredSize: 2, Pool: "workers"}
+				var gone atomic.Bool
+				s.kube.PrependReactor("get", "configmaps", func(clienttesting.Action) (bool, runtime.Object, error) {
+					return gone.Load() && tt.err != nil, nil, tt.err
+				})
+				begun(t, s.replica("a"), up)
+				ticket := begun(t, s.replica("b"), up)
+				s.passes(5 * time.Second)
+				gone.Store(true)
+				if tt.err == nil {
+					s.mu.Lock()
+					clear(s.maps)
+					s.mu.Unlock()
+				}
+				ctx, leave := context.WithTimeout(t.Context(), 5*time.Minute)
+				defer leave()
+				is, err := ticket.Wait(ctx)
+				if err != nil || is.Outcome.Result != tt.want || !strings.Contains(is.Outcome.Detail, tt.says) {
+					t.Errorf("%+v, %v; want %s, and %q", is, err, tt.want, tt.says)
+				}
+			})
+		})
+	}
 }

@@ -439,7 +439,7 @@ func (s *Server) membership(w http.ResponseWriter, r *http.Request, f *Front, ra
 				return err
 			}
 		}
-		return f.Updater.raised.setWithRoom(ctx, f.Backend, want)
+		return f.Updater.setMembership(ctx, want)
 	})
 	if s.held(w, f, setMembershipStatus, err) {
 		return
@@ -458,7 +458,7 @@ func (s *Server) update(w http.ResponseWriter, r *http.Request, f *Front, up Upd
 		w.WriteHeader(http.StatusOK)
 		return
 	case err != nil && resultOf(err) == NotFound && up.Kind != SetSize:
-		if past, pastErr := f.Updater.Past(r.Context(), up.MachineID); pastErr == nil && past != nil && !s.o.StrictCompat {
+		if past, pastErr := f.Updater.Past(r.Context(), &up); pastErr == nil && past != nil && !s.o.StrictCompat {
 			s.told(w, past) // the client asks again for what was done
 			return
 		}

@@ -267,9 +267,7 @@ func (u *Updater) followRetirement(ctx context.Context, up *Update, t *Turn, sav
 		return nil, nil // it was never made, and its turn is dropped
 	}
 	t.Seen, t.Phase = true, rt.Status.Phase
-	if asked := rt.Status.Operation; asked != nil && (!t.Adopted || asked.Started.After(up.Began)) {
-		t.Lowered = true
-	}
+	up.lowers(t, rt)
 	up.Message = fmt.Sprintf("%s: %s", t.Node, rt.Status.Message)
 	switch rt.Status.Phase {
 	case v1alpha1.Succeeded:
@@ -280,6 +278,13 @@ func (u *Updater) followRetirement(ctx context.Context, up *Update, t *Turn, sav
 		return u.heldUp(ctx, up, t, rt, save)
 	}
 	return nil, nil
+}
+
+// lowers notes that a machine's cloud was asked to take it away since the update began.
+func (up *Update) lowers(t *Turn, rt *v1alpha1.NodeRetirement) {
+	if asked := rt.Status.Operation; asked != nil && (!t.Adopted || asked.Started.After(up.Began)) {
+		t.Lowered = true
+	}
 }
 
 // forgotten looks what has become of a machine whose NodeRetirement is no longer there. It was called off, unless the machine is
@@ -774,7 +779,11 @@ func (u *Updater) setEvictable(ctx context.Context, up *Update, evictable bool, 
 
 // restore has the machine replaced that was terminated without wanting fewer: the retirement has lowered the desired size.
 func (u *Updater) restore(ctx context.Context, up *Update, save func() error) (*Outcome, error) {
-	lowered := func(size *api.Size) bool { return up.turn(up.MachineID).Lowered || size.Desired < up.SizeBefore }
+	t := up.turn(up.MachineID)
+	if up.isAhead(t) { // whether it was, and has been lowered since, is not known after a crash: the size itself tells
+		up.RestoreTo, t.Lowered = 0, false
+	}
+	lowered := func(size *api.Size) bool { return t.Lowered || size.Desired < up.SizeBefore }
 	if !up.Decrement {
 		if err := u.putBack(ctx, up, lowered, save); err != nil {
 			return nil, err

@@ -80,7 +80,7 @@ type Updater struct {
 
 	// submitting has room for one: it lets one request at a time be accepted.
 	submitting chan struct{}
-	// raised is what the desired size was raised for; guarded by submitting.
+	// raised is what the desired size was raised for, as it was last known; guarded by submitting.
 	raised raised
 
 	mu      sync.Mutex
@@ -291,6 +291,7 @@ func (t *Ticket) Wait(ctx context.Context) (*Update, error) {
 			return nil, context.Cause(ctx)
 		}
 	}
+	var blind *trouble // since when it cannot be seen
 	for {
 		select {
 		case <-time.After(t.u.o.Pace.Poll):
@@ -298,13 +299,38 @@ func (t *Ticket) Wait(ctx context.Context) (*Update, error) {
 			return nil, context.Cause(ctx)
 		}
 		found, err := t.u.Find(ctx, t.Update.ID)
-		if err != nil || found == nil {
+		switch {
+		case err != nil && lasts(&blind, "") < t.u.o.Pace.Trouble:
 			continue
+		case err != nil:
+			found = t.Update.clone()
+			found.Outcome = unseenFor(found, err)
+		case found == nil:
+			found = t.Update.lost()
 		}
 		if is, ok := found.answered(); ok {
 			return is, nil
 		}
+		blind = nil
 	}
+}
+
+// unseenFor is what clients are told of an update of which it could not be seen for long what becomes of it.
+func unseenFor(up *Update, err error) *Outcome {
+	return &Outcome{
+		Result: ClusterAway, Removed: up.removed(), At: time.Now().UTC(),
+		Detail: err.Error() + "; the update goes on as soon as that can be read",
+	}
+}
+
+// lost is an update that is in no record any more: it is not known how it ended.
+func (up *Update) lost() *Update {
+	c := up.clone()
+	c.Outcome = &Outcome{
+		Result: Failed, Removed: c.removed(), At: time.Now().UTC(),
+		Detail: "another process has gone on with the update, and nothing is written down of it any more",
+	}
+	return c
 }
 
 // written reads the record as it is now, beside the store, which remembers what the work at hand has read last.
@@ -331,16 +357,17 @@ func (u *Updater) Find(ctx context.Context, id string) (*Update, error) {
 	return r.find(id), nil
 }
 
-// Past gives the latest update that had a machine leave which is gone; nil when none is remembered. One that ended before the
-// machine was gone, because its cloud did not delete it for long, has come to its end since.
-func (u *Updater) Past(ctx context.Context, machine string) (*Update, error) {
+// Past gives the latest update that had a machine leave which is gone, and the desired size be what another update wants it to be
+// then; nil when none is remembered. One that ended before the machine was gone, because its cloud did not delete it for long,
+// has come to its end since.
+func (u *Updater) Past(ctx context.Context, want *Update) (*Update, error) {
 	r, err := u.written(ctx)
 	if err != nil {
 		return nil, err
 	}
 	for _, up := range append([]*Update{r.Current}, pointers(r.Past)...) {
 		switch {
-		case up == nil || up.MachineID != machine || up.Outcome == nil:
+		case up == nil || up.MachineID != want.MachineID || up.Decrement != want.Decrement || up.Outcome == nil:
 		case up.Outcome.Result == Done:
 			return up, nil
 		case up.leftBehind():
@@ -606,12 +633,7 @@ func (u *Updater) cutOff(w *work, err error) {
 		return
 	}
 	w.left = true
-	u.set(w, func(up *Update) {
-		up.Told = &Outcome{
-			Result: ClusterAway, Removed: up.removed(), At: time.Now().UTC(),
-			Detail: "reading the record of updates: " + err.Error() + "; the update goes on as soon as that can be read",
-		}
-	})
+	u.set(w, func(up *Update) { up.Told = unseenFor(up, clusterFailure("reading the record of updates", err)) })
 	close(w.told)
 }
 
@@ -636,11 +658,7 @@ func (u *Updater) catchUp(ctx context.Context, w *work, held bool) (over bool, e
 	}
 	found := r.find(w.update.ID)
 	if found == nil {
-		found = w.update.clone()
-		found.Outcome = &Outcome{
-			Result: Failed, Removed: found.removed(), At: time.Now().UTC(),
-			Detail: "another process has gone on with the update, and nothing is written down of it any more",
-		}
+		found = w.update.lost()
 	}
 	if found.Outcome != nil {
 		u.log.Info("another process has ended an update", "update", found.ID, "result", found.Outcome.Result)
@@ -691,7 +709,7 @@ func (u *Updater) save(ctx context.Context, w *work) error {
 }
 
 func (u *Updater) write(ctx context.Context, w *work, now *Update) error {
-	err := u.store.save(ctx, &record{Current: now, Past: w.record.Past})
+	err := u.store.save(ctx, &record{Current: now, Past: w.record.Past, Raised: w.record.Raised})
 	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err) {
 		u.mu.Lock()
 		defer u.mu.Unlock()
