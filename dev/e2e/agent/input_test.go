@@ -257,7 +257,7 @@ func TestI10WithoutTheRightToDeletePodsABlockedPodIsLeftAndItIsSaid(t *testing.T
 	f.blocked(5 * time.Second)
 	f.run(f.app("web", 2).Deployment())
 	a := f.agent(0, brisk, "--kubeconfig", f.account(grants("delete", "pods")))
-	e := f.announce(azure.Announcement{Type: azure.Redeploy, Notice: 12 * time.Second})
+	e := f.announce(azure.Announcement{Type: azure.Redeploy, Notice: 24 * time.Second})
 	f.awaitWords(a, "drain is blocked", "forbidden", `cannot delete resource \"pods\"`)
 	f.awaitPods(0, 1)
 	f.neverApproved(e)
