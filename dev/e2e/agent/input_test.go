@@ -224,6 +224,7 @@ func (f *fixture) account(without func(rbacv1.PolicyRule) bool) string {
 		Subjects:   []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: f.ns, Name: "limited"}},
 	}, metav1.CreateOptions{})
 	f.check(err)
+	f.check(f.AwaitRights(f.ctx, f.ns, "limited", f.ns))
 	path, err := f.ServiceAccountKubeconfig(f.ctx, f.ns, "limited", controlplane.TokenOptions{})
 	f.check(err)
 	return path

@@ -170,6 +170,9 @@ func asked(ctx context.Context, t *testing.T, bed *testbed.Testbed) []placement.
 	if err != nil {
 		t.Fatal(err)
 	}
+	if err := bed.AwaitRights(ctx, namespace, viewer, "slipway-viewer"); err != nil {
+		t.Fatal(err)
+	}
 	if out, err := slipway(ctx, t, bed, stranger, "plan"); err == nil ||
 		!strings.Contains(err.Error(), "list nodes: nodes is forbidden") || !strings.Contains(err.Error(), "ClusterRole slipway-viewer") {
 		t.Errorf("without rights: printed %q, error %v", out, err)
