@@ -28,7 +28,7 @@ func TestTheSecondSignalEndsAProcessThatDoesNotEnd(t *testing.T) {
 	const tries = 5 // a busy machine may bring what is sent together too late
 	for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
 		for try := 1; ; try++ {
-			err, took := endedBySecond(t, s)
+			took, err := endedBySecond(t, s)
 			if took < oneAsk && try < tries {
 				continue
 			}
@@ -42,8 +42,8 @@ func TestTheSecondSignalEndsAProcessThatDoesNotEnd(t *testing.T) {
 }
 
 // endedBySecond sends a process that does not end a signal twice at once, and after a while for the second time. It gives how
-// the process ended, and how long after the first two.
-func endedBySecond(t *testing.T, s syscall.Signal) (ended error, took time.Duration) {
+// long after the first two the process ended, and how.
+func endedBySecond(t *testing.T, s syscall.Signal) (took time.Duration, ended error) {
 	t.Helper()
 	stubborn := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$")
 	stubborn.Env = append(os.Environ(), "SLIPWAY_TEST_STUBBORN=yes")
@@ -67,5 +67,5 @@ func endedBySecond(t *testing.T, s syscall.Signal) (ended error, took time.Durat
 	defer again.Stop()
 	began := time.Now()
 	ended = stubborn.Wait()
-	return ended, time.Since(began)
+	return time.Since(began), ended
 }
