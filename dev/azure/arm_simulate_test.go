@@ -15,7 +15,6 @@ func TestSimulatedEvictionAnnouncesAPreemptHalfAMinuteAhead(t *testing.T) {
 	} {
 		e := New(Options{})
 		e.ScaleSet("pool")
-		before := time.Now()
 		answer := postARM(e, path+"/simulateEviction?api-version=2025-04-01")
 		if answer.Code != http.StatusNoContent {
 			t.Fatalf("%s: %d %s", path, answer.Code, answer.Body)
@@ -25,7 +24,7 @@ func TestSimulatedEvictionAnnouncesAPreemptHalfAMinuteAhead(t *testing.T) {
 		if len(events) != 1 || events[0].Type != Preempt || events[0].Resources[0] != want {
 			t.Fatalf("%s: events %+v", path, events)
 		}
-		if notice := events[0].NotBefore.Sub(before); notice < 30*time.Second || notice > 32*time.Second {
+		if notice := events[0].NotBefore.Sub(events[0].VisibleAt); notice < 30*time.Second || notice > 31*time.Second {
 			t.Errorf("%s: notice %v, want 30 s", path, notice)
 		}
 	}

@@ -15,9 +15,6 @@ import (
 // stopped. While it was under way it asked within a second.
 const aWhile = 3 * time.Second
 
-// watchLag is by how much the watch of the pods may be behind that of the node.
-const watchLag = 500 * time.Millisecond
-
 // cancelledReboot is the step in which an event is called off while the node is being drained for it.
 func (s *stage) cancelledReboot(ctx context.Context, a *account) (string, error) {
 	pods := s.on(spared)
@@ -47,7 +44,8 @@ func (s *stage) cancelledReboot(ctx context.Context, a *account) (string, error)
 	}
 	pods = s.now(pods)
 	gone := count(pods, asked)
-	late := count(pods, func(p azure.Pod) bool { return p.AskedSeenAt.After(at.Add(watchLag)) })
+	// By the API server's clock, in whole seconds that were cut off: the watch of the pods may be behind that of the node.
+	late := count(pods, func(p azure.Pod) bool { return p.AskedAt.After(at) })
 	a.say(time.Now(), "their budget has allowed another eviction for %s now, and nobody asks: %d pods have left, %d run on", aWhile, gone, len(pods)-gone)
 	if r, err = s.over(ctx, r); err != nil {
 		return "", err

@@ -304,22 +304,29 @@ func (a *Agent) Logged(message string) bool {
 
 // Resident is the process's resident memory in bytes, and the most it ever was.
 func (a *Agent) Resident() (now, peak int64, err error) {
+	memory, err := a.memory()
+	return memory["VmRSS:"], memory["VmHWM:"], err
+}
+
+// Anonymous is what of the process's resident memory is of no file, in bytes: heap and stacks. How much of the program's
+// file is resident is also the kernel's choice, which maps what is around the pages that are used.
+func (a *Agent) Anonymous() (int64, error) {
+	memory, err := a.memory()
+	return memory["RssAnon:"], err
+}
+
+// memory gives the sizes in the process's status, in bytes.
+func (a *Agent) memory() (map[string]int64, error) {
 	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", a.PID()))
 	if err != nil {
-		return 0, 0, err
+		return nil, err
 	}
+	sizes := map[string]int64{}
 	for line := range strings.Lines(string(raw)) {
-		fields := strings.Fields(line)
-		if len(fields) < 2 {
-			continue
-		}
-		kib, _ := strconv.ParseInt(fields[1], 10, 64)
-		switch fields[0] {
-		case "VmRSS:":
-			now = kib << 10
-		case "VmHWM:":
-			peak = kib << 10
+		if fields := strings.Fields(line); len(fields) == 3 && fields[2] == "kB" {
+			kib, _ := strconv.ParseInt(fields[1], 10, 64)
+			sizes[fields[0]] = kib << 10
 		}
 	}
-	return now, peak, nil
+	return sizes, nil
 }

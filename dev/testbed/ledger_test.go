@@ -42,7 +42,7 @@ func fates() []fate {
 	}
 	return []fate{
 		{app: app("stops-by-itself", "1", 30*time.Second), grace: 30, want: azure.OutcomeFinished},
-		{app: app("stops-by-itself-in-less-than-it-wants", "1", 30*time.Second), grace: 5, want: azure.OutcomeFinished},
+		{app: app("stops-by-itself-in-less-than-it-wants", "1", 30*time.Second), grace: 15, want: azure.OutcomeFinished},
 		{app: app("never-stops-and-has-its-time", controlplane.Never, 2*time.Second), grace: 2, want: azure.OutcomeSpentGrace},
 		{app: app("is-given-less-than-it-wants", controlplane.Never, 30*time.Second), grace: 2, want: azure.OutcomeCutShort},
 		{app: app("is-given-nothing", "1", 30*time.Second), grace: 0, want: azure.OutcomeKilledAtOnce},

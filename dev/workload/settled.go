@@ -3,6 +3,8 @@ package workload
 import (
 	"context"
 	"fmt"
+	"strings"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	appsv1 "k8s.io/api/apps/v1"
@@ -10,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -52,7 +55,7 @@ func kindOf(client kubernetes.Interface, object runtime.Object) (kind, error) {
 	return kind{}, fmt.Errorf("%T is not a kind of object that this package makes", object)
 }
 
-// Create creates the objects, one after the other.
+// Create creates the objects, one after the other. A pod in a namespace that is new is created once it can be.
 func Create(ctx context.Context, client kubernetes.Interface, objects ...runtime.Object) error {
 	for _, object := range objects {
 		kind, err := kindOf(client, object)
@@ -65,11 +68,30 @@ func Create(ctx context.Context, client kubernetes.Interface, objects ...runtime
 		}
 		request := kind.client.Post().NamespaceIfScoped(named.GetNamespace(), named.GetNamespace() != "").
 			Resource(kind.resource).VersionedParams(&metav1.CreateOptions{}, scheme.ParameterCodec).Body(object)
-		if err := request.Do(ctx).Error(); err != nil {
+		if err := onceAccountIsThere(ctx, func() error { return request.Do(ctx).Error() }); err != nil {
 			return fmt.Errorf("creating %s %s: %w", kind.resource, named.GetName(), err)
 		}
 	}
 	return nil
+}
+
+// accountPause is the pause between two tries to create a pod whose namespace has no ServiceAccount yet.
+const accountPause = 100 * time.Millisecond
+
+// onceAccountIsThere creates an object, and again for as long as it is refused for want of a ServiceAccount: that of a new
+// namespace is made by a controller, for which the API server waits a second or two, and a busy machine may need longer.
+func onceAccountIsThere(ctx context.Context, create func() error) error {
+	for {
+		err := create()
+		if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "error looking up service account") {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", context.Cause(ctx), err)
+		case <-time.After(accountPause):
+		}
+	}
 }
 
 // Settled waits until the objects are as they were asked to be: all pods of a controller Ready, the pods of a Job Ready

@@ -109,11 +109,12 @@ func TestAClientThatHasLeftIsNotToldThatItIsDone(t *testing.T) {
 // TestAClientThatDoesNotReadIsLeft has answers that are larger than what the way to the client holds, and a time that has begun
 // before: what is answered is given its time when it is.
 func TestAClientThatDoesNotReadIsLeft(t *testing.T) {
-	const took = 400 * time.Millisecond
+	// A backend that takes a quarter of it leaves the rest to a busy machine.
+	const took = 2 * time.Second
 	answer := make([]byte, 32<<20)
 	_, f := origin(t, "", func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodPost {
-			time.Sleep(took / 2)
+			time.Sleep(took / 4)
 			return
 		}
 		_, _ = w.Write(answer)
@@ -150,7 +151,10 @@ func TestAClientThatDoesNotReadIsLeft(t *testing.T) {
 	case <-time.After(20 * time.Second):
 		t.Fatal("the request is still being served")
 	}
-	for range 3 { // over one connection, on which an earlier answer's time has passed
+	for n := range 3 { // over one connection, on which an earlier answer's time has passed
+		if n > 0 {
+			time.Sleep(took + took/4)
+		}
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+l.net.Addr().String()+"/pool/attach", strings.NewReader("{}"))
 		if err != nil {
 			t.Fatal(err)
@@ -163,6 +167,5 @@ func TestAClientThatDoesNotReadIsLeft(t *testing.T) {
 		_, _ = io.Copy(io.Discard, response.Body)
 		_ = response.Body.Close()
 		<-left
-		time.Sleep(took + took/4)
 	}
 }

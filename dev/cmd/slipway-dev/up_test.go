@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 }
 
 // timeout is generous, as tests share the machine.
-const timeout = 3 * time.Minute
+const timeout = 8 * time.Minute
 
 func TestWhatUpLeavesRunningEndsMachinesAndGivesThemBackAndDownEndsItAll(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), timeout)

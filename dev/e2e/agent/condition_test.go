@@ -73,7 +73,7 @@ func TestI2NoBudgetIsBypassedForACondition(t *testing.T) {
 	f.blocked(time.Second)
 	f.setCondition("KubeletProblem", corev1.ConditionFalse)
 	was := f.marksOf(0)
-	f.agent(0, brisk, "--condition=KubeletProblem=drain,hold=0s,release=0s", "--condition-drain-timeout=3s")
+	f.agent(0, brisk, "--condition=KubeletProblem=drain,hold=0s,release=0s", "--condition-drain-timeout=10s")
 	f.setCondition("KubeletProblem", corev1.ConditionTrue)
 	f.awaitEvent(0, "DrainBlocked")
 	f.awaitEvent(0, "NotDrained")
@@ -140,11 +140,12 @@ func TestOnlyPodsThatMindAreMovedWhereThatIsAskedFor(t *testing.T) {
 	f.run(f.app("web", 2).Deployment(), tcp.Deployment(), azures.Deployment(), other.Deployment())
 	was := f.marksOf(0)
 	f.agent(0, brisk, "--on-freeze=drain-marked")
-	e := f.announce(azure.Announcement{Type: azure.Freeze, DurationSeconds: new(5), Outage: time.Second})
+	e := f.announce(azure.Announcement{Type: azure.Freeze, DurationSeconds: new(5), Outage: time.Hour})
 	f.awaitNotice(e.EventID, "started", func(r azure.Record) bool { return r.Status == azure.Started })
 	if stay := strings.Join(f.onNode(), " "); stay != "other web web" {
 		t.Errorf("when it begins, there are %q", stay)
 	}
+	f.check(f.Azure.Finish(f.ctx, e.EventID))
 	if over := f.awaitOver(e.EventID); over.StartedBy != azure.ByApproval {
 		t.Errorf("started %s, want it acknowledged", over.StartedBy)
 	}

@@ -224,6 +224,7 @@ func (f *fixture) account(without func(rbacv1.PolicyRule) bool) string {
 		Subjects:   []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: f.ns, Name: "limited"}},
 	}, metav1.CreateOptions{})
 	f.check(err)
+	f.check(f.AwaitRights(f.ctx, f.ns, "limited", f.ns))
 	path, err := f.ServiceAccountKubeconfig(f.ctx, f.ns, "limited", controlplane.TokenOptions{})
 	f.check(err)
 	return path
@@ -257,7 +258,7 @@ func TestI10WithoutTheRightToDeletePodsABlockedPodIsLeftAndItIsSaid(t *testing.T
 	f.blocked(5 * time.Second)
 	f.run(f.app("web", 2).Deployment())
 	a := f.agent(0, brisk, "--kubeconfig", f.account(grants("delete", "pods")))
-	e := f.announce(azure.Announcement{Type: azure.Redeploy, Notice: 12 * time.Second})
+	e := f.announce(azure.Announcement{Type: azure.Redeploy, Notice: 24 * time.Second})
 	f.awaitWords(a, "drain is blocked", "forbidden", `cannot delete resource \"pods\"`)
 	f.awaitPods(0, 1)
 	f.neverApproved(e)

@@ -39,7 +39,7 @@ func TestADryRunChangesNothingAndApprovesNothing(t *testing.T) {
 	was := f.marksOf(0)
 	history := f.record(0)
 	a := f.agent(0, brisk, "--dry-run")
-	e := f.announce(azure.Announcement{Type: azure.Freeze, DurationSeconds: new(60), Notice: 5 * time.Second, Outage: time.Second})
+	e := f.announce(azure.Announcement{Type: azure.Freeze, DurationSeconds: new(60), Notice: 15 * time.Second, Outage: time.Second})
 	f.awaitMetric(a, `slipway_agent_notices_total{type="Freeze",action="drain"}`, atLeast(1))
 	f.neverApproved(e)
 	f.awaitOver(e.EventID)
@@ -91,7 +91,7 @@ func TestI8AnAgentThatIsToldToStopLeavesTheRestToTheNext(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "rollout", 1)
 	slow := f.app("slow", 2)
-	slow.Stop = "4"
+	slow.Stop = "10"
 	f.run(slow.Deployment())
 	was := f.marksOf(0)
 	a := f.agent(0, brisk)

@@ -68,7 +68,7 @@ func TestOneNoticeIsOneTraceAlsoAcrossARestart(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "traced", 1)
 	web := f.app("web", 3)
-	web.Stop = "4"
+	web.Stop = "10" // the agent is to be killed before they have stopped
 	f.run(web.Deployment())
 	spans := &collected{traces: map[string]map[string]*tracev1.Span{}}
 	server := httptest.NewServer(spans)

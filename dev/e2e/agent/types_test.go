@@ -83,7 +83,8 @@ func TestEachTypeMovesWhatTheInterruptionWouldCost(t *testing.T) {
 			history := f.record(0)
 			a := f.agent(0, brisk)
 			drained := tc.stay != "bare kept scratch web"
-			tc.e.Notice, tc.e.Outage = 8*time.Second, time.Second
+			// It lasts until it was looked at: after it the pods come back, as if they had never left.
+			tc.e.Notice, tc.e.Outage = 15*time.Second, time.Hour
 			if drained {
 				tc.e.Notice = 5 * time.Minute // it begins when it is acknowledged
 			}
@@ -92,6 +93,7 @@ func TestEachTypeMovesWhatTheInterruptionWouldCost(t *testing.T) {
 			if stay := strings.Join(f.onNode(), " "); stay != tc.stay {
 				t.Errorf("when it begins, there are %q, want %q", stay, tc.stay)
 			}
+			f.check(f.Azure.Finish(f.ctx, e.EventID))
 			over := f.awaitOver(e.EventID)
 			f.awaitAsItWas(0, was)
 
@@ -241,7 +243,7 @@ func TestAnEventMovedLaterLeavesTheDrainThatTime(t *testing.T) {
 	f.blocked(6 * time.Second)
 	was := f.marksOf(0)
 	f.agent(0, brisk)
-	e := f.announce(azure.Announcement{Type: azure.Redeploy, Notice: 18 * time.Second})
+	e := f.announce(azure.Announcement{Type: azure.Redeploy, Notice: 30 * time.Second})
 	f.awaitEvent(0, "DrainBlocked")
 	f.check(f.Azure.Reschedule(e.EventID, e.NotBefore.Add(10*time.Second)))
 	over := f.awaitOver(e.EventID)

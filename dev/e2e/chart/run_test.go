@@ -234,6 +234,12 @@ slipway: {image: registry.example.com/slipway/slipway}
 	b.check(err)
 	_, err = b.AwaitEvent(b.ctx, node.Name, "Drained")
 	b.check(err)
+	// What is told is told beside the drain, which waits for nobody.
+	b.check(testbed.Poll(b.ctx, "Slack is told", func() bool {
+		told.Lock()
+		defer told.Unlock()
+		return len(told.bodies) > 0
+	}))
 	is := node.Labels
 	want := fmt.Sprintf("{\"channel\": \"#mychannel\", \"text\": \"%s, %s from %s\"}\n", node.Name, is[corev1.LabelInstanceTypeStable],
 		is[corev1.LabelTopologyRegion])

@@ -366,6 +366,7 @@ func (s *story) account(name, role string) {
 		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: dock, Name: name}},
 	}, metav1.CreateOptions{})
 	s.check(err)
+	s.check(s.AwaitRights(s.ctx, dock, name, role))
 }
 
 // size asks the cloudpool for the size of its pool, as an account; "" shows no token.

@@ -14,6 +14,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	apiwatch "k8s.io/apimachinery/pkg/watch"
 
@@ -136,7 +137,7 @@ func TestI1PodsThatArriveLateKeepTheirNode(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "late", 3, options{})
 	slow := f.app("slow", 6)
-	slow.Stop = "3"
+	slow.Stop = "12" // the others have to be there before the second node's turn has come
 	f.create(slow.Deployment())
 	f.manage()
 	f.serve("a")
@@ -151,6 +152,7 @@ func TestI1PodsThatArriveLateKeepTheirNode(t *testing.T) {
 		return false
 	})
 	var late []*corev1.Pod
+	var objects []runtime.Object
 	for i := range 3 {
 		if f.node(i) == first.Spec.NodeName {
 			continue
@@ -158,10 +160,9 @@ func TestI1PodsThatArriveLateKeepTheirNode(t *testing.T) {
 		pod := f.app(fmt.Sprint("late-", i), 1)
 		pod.Node = f.node(i)
 		late = append(late, pod.Pod())
+		objects = append(objects, late[len(late)-1])
 	}
-	for _, p := range late {
-		f.create(p)
-	}
+	f.create(objects...)
 	up := f.awaitUpdate(accepted.header.Get("Location"))
 	if up.Outcome.Result != cloudpool.Partly || up.Outcome.Removed != 1 {
 		t.Errorf("%+v, want one machine removed, and two kept", up.Outcome)

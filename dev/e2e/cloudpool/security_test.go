@@ -32,6 +32,7 @@ func (f *fixture) token(account string, verbs ...string) string {
 			Subjects: []rbacv1.Subject{{Kind: "ServiceAccount", Name: account, Namespace: f.name}},
 		}, metav1.CreateOptions{})
 		f.check(err)
+		f.check(f.AwaitRights(f.ctx, f.name, account, role.Name))
 	}
 	made, err := f.Client().CoreV1().ServiceAccounts(f.name).CreateToken(f.ctx, account, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
 	f.check(err)

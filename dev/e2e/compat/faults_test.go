@@ -285,7 +285,8 @@ func TestW17ASignalLetsTheDrainUnderWayGoOn(t *testing.T) {
 	slow.Grace, slow.Stop = 20*time.Second, "6"
 	f.run(slow.Deployment())
 	a := f.aksnth("-gracePeriodSeconds=30")
-	f.announce(azure.Announcement{Type: azure.Redeploy, Notice: time.Minute, Outage: time.Second})
+	// The machine's return would start it again.
+	f.announce(azure.Announcement{Type: azure.Redeploy, Notice: time.Minute, Outage: time.Hour})
 	f.awaitEvent("Draining")
 	f.check(syscall.Kill(a.PID(), syscall.SIGTERM))
 	f.check(testbed.Poll(f.ctx, "the process has exited", func() bool { return !a.Alive() }))
@@ -300,7 +301,7 @@ func TestW18ADryRunConsumesNothingAndClaimsNothing(t *testing.T) {
 	f.run(f.app("web", 1).Deployment())
 	a := f.aksnth("-dryRun", "-taint.node", "-drainOnFreezeEvent")
 	for range 2 {
-		r := f.announce(azure.Announcement{Type: azure.Freeze, Notice: 3 * time.Second, Outage: time.Second})
+		r := f.announce(azure.Announcement{Type: azure.Freeze, Notice: 10 * time.Second, Outage: time.Second})
 		f.awaitOver(r.EventID)
 	}
 	f.awaitMetric(a, old+`scheduled_events_total{node="`+f.node()+`",resource="`+f.pool.Resource(0)+`",type="Freeze"}`, 2)
@@ -316,7 +317,7 @@ func TestW22DisableEvictionHasTheRightsThatItNeeds(t *testing.T) {
 	kept.MinAvailable = "1"
 	f.run(kept.Deployment(), kept.Budget())
 	f.aksnth("-disableEviction", "-podGracePeriodSeconds=3")
-	f.announce(azure.Announcement{Type: azure.Redeploy, Notice: time.Minute, Outage: time.Second})
+	f.announce(azure.Announcement{Type: azure.Redeploy, Notice: time.Minute, Outage: time.Hour})
 	f.awaitPods(0)
 	if evicted, deleted := f.requests("create", "pods/eviction"), f.requests("delete", "pods"); evicted > 0 || deleted == 0 {
 		t.Errorf("%d evictions and %d deletions", evicted, deleted)

@@ -83,7 +83,7 @@ func TestM23ADryRunAgainstAnEndpointOfOnesOwnSaysInMetricsWhatWouldBeDone(t *tes
 			"mechanic", "--config=" + path, "--kubeconfig=" + w.Kubeconfig, "--endpoint=" + w.Endpoint, "--listen=" + w.Listen, "--dry-run",
 		}, []string{"MECHANIC_NODE_NAME=" + w.Node}
 	})
-	r := f.announce(azure.Announcement{Type: azure.Terminate, Notice: 5 * time.Second})
+	r := f.announce(azure.Announcement{Type: azure.Terminate, Notice: 20 * time.Second})
 	f.awaitMetric(a, `slipway_agent_notices_total{type="Terminate",action="drain"}`, 1)
 	f.check(testbed.Poll(f.ctx, "it says what it would do", func() bool { return a.Logged("dry run: the node would be held") }))
 	f.awaitOver(r.EventID)

@@ -99,7 +99,7 @@ func TestW24WhatBecomesOfAnEventIsSeenWhileTheNodeIsDrained(t *testing.T) {
 	f.awaitPods(1)
 	waits := f.announce(azure.Announcement{Type: azure.Redeploy, Notice: time.Hour})
 	f.awaitNode("held for the event that can wait", func(n *corev1.Node) bool { return phase(n, waits.EventID) == "draining" })
-	f.announce(azure.Announcement{Type: azure.Preempt, Notice: 12 * time.Second})
+	f.announce(azure.Announcement{Type: azure.Preempt, Notice: 30 * time.Second})
 	f.awaitPods(0) // the budget holds it up for the first, and past it goes only the second
 }
 

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"sync"
@@ -99,7 +100,9 @@ func left(n *corev1.Node) string {
 		conditions = append(conditions, string(c.Type))
 	}
 	slices.Sort(conditions)
-	return fmt.Sprint(n.Spec.Unschedulable, n.Spec.Taints, n.Labels, n.Annotations, conditions)
+	annotations := maps.Clone(n.Annotations)
+	delete(annotations, corev1.ObjectTTLAnnotationKey) // the TTL controller's, in its own time
+	return fmt.Sprint(n.Spec.Unschedulable, n.Spec.Taints, n.Labels, annotations, conditions)
 }
 
 func condition(n *corev1.Node, kind string) *corev1.NodeCondition {

@@ -104,6 +104,7 @@ func (f *fixture) account(name, role string) string {
 			Subjects:   []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: namespace, Name: name}},
 		}, metav1.CreateOptions{})
 		f.check(err)
+		f.check(f.AwaitRights(f.ctx, namespace, name, role))
 	}
 	path, err := f.ServiceAccountKubeconfig(f.ctx, namespace, name, controlplane.TokenOptions{})
 	f.check(err)

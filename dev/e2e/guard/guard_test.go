@@ -237,6 +237,7 @@ func (f *fixture) marks() map[string]string {
 		for _, c := range n.Status.Conditions {
 			conditions[c.Type] = c.Status
 		}
+		delete(n.Annotations, corev1.ObjectTTLAnnotationKey) // the TTL controller's, in its own time
 		raw, err := json.Marshal([]any{n.Labels, n.Annotations, n.Finalizers, n.Spec, conditions, n.Status.Allocatable})
 		f.check(err)
 		marks[n.Name] = string(raw)

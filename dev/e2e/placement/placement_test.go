@@ -16,6 +16,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -102,6 +103,7 @@ func TestAPlanThatIsCarriedOutLeavesNoPodPending(t *testing.T) {
 	if err := workload.CreateSettled(ctx, bed.Client(), objects...); err != nil {
 		t.Fatal(err)
 	}
+	counted(ctx, t, bed)
 	step(fmt.Sprintf("%d pods ready", pods))
 	selection := choose(ctx, t, bed)
 	if got := asked(ctx, t, bed); !slices.EqualFunc(got, selection.Victims, func(a, b placement.Evacuation) bool {
@@ -115,6 +117,17 @@ func TestAPlanThatIsCarriedOutLeavesNoPodPending(t *testing.T) {
 	step("carried out")
 	settle(ctx, t, bed, names(selection.Victims), pods)
 	step("all pods run")
+}
+
+// counted waits until the budgets have counted all of their pods: what a plan may cost them would grow between two looks.
+func counted(ctx context.Context, t *testing.T, bed *testbed.Testbed) {
+	t.Helper()
+	eventually(ctx, t, "the budgets to have counted their pods", func() bool {
+		list, err := bed.Client().PolicyV1().PodDisruptionBudgets(namespace).List(ctx, metav1.ListOptions{})
+		return err == nil && !slices.ContainsFunc(list.Items, func(b policyv1.PodDisruptionBudget) bool {
+			return b.Status.ExpectedPods == 0 || b.Status.CurrentHealthy != b.Status.ExpectedPods
+		})
+	})
 }
 
 // choose plans through the administrator's eyes.
@@ -155,6 +168,9 @@ func asked(ctx context.Context, t *testing.T, bed *testbed.Testbed) []placement.
 		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: viewer}},
 	}, metav1.CreateOptions{})
 	if err != nil {
+		t.Fatal(err)
+	}
+	if err := bed.AwaitRights(ctx, namespace, viewer, "slipway-viewer"); err != nil {
 		t.Fatal(err)
 	}
 	if out, err := slipway(ctx, t, bed, stranger, "plan"); err == nil ||
@@ -280,7 +296,7 @@ func carryOut(ctx context.Context, t *testing.T, bed *testbed.Testbed, selection
 		}
 	}
 	for _, v := range selection.Victims {
-		receipt, err := drain.Run(ctx, api, drain.Options{Node: v.Node, Terms: drain.Terms{GiveUp: time.Now().Add(time.Minute)}})
+		receipt, err := drain.Run(ctx, api, drain.Options{Node: v.Node, Terms: drain.Terms{GiveUp: time.Now().Add(5 * time.Minute)}})
 		if err != nil {
 			t.Fatalf("%s: %v", v.Node, err)
 		}

@@ -123,8 +123,9 @@ func (j *judge) answered(r faultproxy.Request, asked time.Time, status int) {
 }
 
 // givingUp is how long a manager may take to cut off a request that it waits for no longer: a drain that ends in its time
-// leaves no eviction behind, but the judge may be at one while the retirement's end is written down.
-const givingUp = time.Second
+// leaves no eviction behind, but the judge may be at one while the retirement's end is written down. It is less than any
+// request has by itself.
+const givingUp = 5 * time.Second
 
 // asked judges one request.
 func (j *judge) asked(ctx context.Context, r faultproxy.Request, body []byte) {
@@ -161,7 +162,9 @@ func (j *judge) asked(ctx context.Context, r faultproxy.Request, body []byte) {
 	select {
 	case <-ctx.Done(): // the server never hears of it
 	case <-time.After(givingUp):
-		j.t.Errorf("%s: %v\nbody: %s", r, err, body)
+		if ctx.Err() == nil { // on a busy machine both may have come
+			j.t.Errorf("%s: %v\nbody: %s", r, err, body)
+		}
 	}
 }
 

@@ -93,6 +93,7 @@ func (f *fixture) account(name string, roles ...string) string {
 			Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: ns, Name: name}},
 		}, metav1.CreateOptions{})
 		f.check(err)
+		f.check(f.AwaitRights(f.ctx, ns, name, role))
 	}
 	kubeconfig, err := f.ServiceAccountKubeconfig(f.ctx, ns, name, controlplane.TokenOptions{})
 	f.check(err)
