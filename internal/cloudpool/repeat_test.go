@@ -144,3 +144,36 @@ func TestI8ARaiseAheadIsMadeOnceWhenItsProcessEnds(t *testing.T) {
 		}
 	})
 }
+
+// TestI5AMachineIsReplacedOnceThoughAnotherLowersTheSizeMeanwhile has the machine of an earlier update that was given up be taken
+// during the next one, which is given up, too, and repeated.
+func TestI5AMachineIsReplacedOnceThoughAnotherLowersTheSizeMeanwhile(t *testing.T) {
+	simulate(t, 4, func(t *testing.T, s *sim) {
+		a := s.replica("a")
+		halts := func(i int) (retirement string) {
+			begun(t, a, Update{Kind: Terminate, MachineID: uuid(i)})
+			s.passes(5 * time.Second)
+			for _, rt := range s.retirements() {
+				if machineOf(&rt) == uuid(i) {
+					retirement = rt.Name
+				}
+			}
+			s.loses(fmt.Sprint("n", i))
+			s.comesTo(retirement, v1alpha1.NodeDeleted, "")
+			return retirement
+		}
+		first := halts(1)
+		s.passes(12 * time.Minute)
+		halts(2)
+		s.pool.end(uuid(1))
+		s.retired(first, func(rt *v1alpha1.NodeRetirement) { rt.Status.Phase = v1alpha1.Succeeded })
+		for range 3 {
+			s.passes(12 * time.Minute)
+			begun(t, a, Update{Kind: Terminate, MachineID: uuid(2)})
+		}
+		s.passes(5 * time.Second)
+		if s.pool.size != 5 {
+			t.Errorf("a desired size of %d after %q; want 5 until the second machine is taken", s.pool.size, s.pool.requests())
+		}
+	})
+}
