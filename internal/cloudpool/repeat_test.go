@@ -177,3 +177,28 @@ func TestI5AMachineIsReplacedOnceThoughAnotherLowersTheSizeMeanwhile(t *testing.
 		}
 	})
 }
+
+// TestAMachineThatStaysAfterARaiseAheadThatFailedHasNoneLaunched has a retirement fail while the size cannot be raised for it.
+func TestAMachineThatStaysAfterARaiseAheadThatFailedHasNoneLaunched(t *testing.T) {
+	simulate(t, 3, func(t *testing.T, s *sim) {
+		a := s.replica("a")
+		ticket := begun(t, a, Update{Kind: Terminate, MachineID: uuid(1)})
+		s.passes(5 * time.Second)
+		rt := s.retirements()[0]
+		s.loses(rt.Spec.NodeName)
+		s.comesTo(rt.Name, v1alpha1.NodeDeleted, retirement.CloudFailed)
+		s.pool.fail("desired", errors.New("502"))
+		s.passes(12 * time.Minute)
+		s.retired(rt.Name, func(rt *v1alpha1.NodeRetirement) {
+			again := metav1.Now()
+			rt.Status.Phase, rt.Status.Operation = v1alpha1.Failed, &v1alpha1.CloudOperation{Started: again, RetryAfter: &again}
+		})
+		s.passes(5 * time.Second)
+		s.pool.fail("desired", nil)
+		s.passes(time.Minute)
+		is, err := a.Find(t.Context(), ticket.Update.ID)
+		if err != nil || is.Outcome == nil || is.Outcome.Result != BackendAway || s.pool.size != 3 {
+			t.Errorf("%+v, %v, a desired size of %d after %q; want it given up, and 3", is, err, s.pool.size, s.pool.requests())
+		}
+	})
+}
