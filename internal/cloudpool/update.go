@@ -485,8 +485,11 @@ func (u *Updater) Exclusively(ctx context.Context, do func(context.Context) erro
 	}()
 	err := u.take(ctx)
 	if err == nil {
-		var r *record
-		if r, err = u.store.load(ctx); err == nil && r.Current != nil && r.Current.Outcome == nil { // left by another process
+		r, err := u.store.load(ctx)
+		switch {
+		case err != nil:
+			return clusterFailure("reading the record of updates", err)
+		case r.Current != nil && r.Current.Outcome == nil: // left by another process
 			begun = true
 			left := r.Current.clone()
 			u.begin(r)
