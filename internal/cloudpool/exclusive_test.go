@@ -10,6 +10,9 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/slipway-dev/slipway/internal/cloudpool/api"
 )
 
@@ -80,6 +83,27 @@ func TestAPoolIsChangedByOneProcessAtATime(t *testing.T) {
 			if !errors.As(err, &busy) || busy.By == nil || busy.By.ID != ticket.Update.ID {
 				t.Errorf("%s: %v; want it to be busy with %s", name, err, ticket.Update)
 			}
+		}
+	})
+}
+
+// TestARecordThatCannotBeReadIsNoFailureOfTheBackend has the Lease be had, and the record say what nobody can read.
+func TestARecordThatCannotBeReadIsNoFailureOfTheBackend(t *testing.T) {
+	simulate(t, 3, func(t *testing.T, s *sim) {
+		name := recordName("workers")
+		s.maps[name] = &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, ResourceVersion: "1"}, Data: map[string]string{recordKey: "{"}}
+		front := NewServer(ServerOptions{Log: slog.New(slog.DiscardHandler)}, &Front{Name: "workers", Backend: s.pool, Updater: s.replica("a")})
+		for path, body := range map[string]string{
+			"/pool/size":             `{"desiredSize":4}`,
+			"/pool/terminate":        `{"machineId":"` + uuid(1) + `","decrementDesiredSize":true}`,
+			"/pool/membershipStatus": `{"machineId":"` + uuid(1) + `","membershipStatus":{"active":true,"evictable":true}}`,
+		} {
+			answer := httptest.NewRecorder()
+			front.ServeHTTP(answer, httptest.NewRequestWithContext(t.Context(), http.MethodPost, path, strings.NewReader(body)))
+			if answer.Code != http.StatusServiceUnavailable || len(s.pool.requests()) > 0 {
+				t.Errorf("%s: answered %d %s after %q; want 503, and nothing asked for", path, answer.Code, answer.Body, s.pool.requests())
+			}
+			s.passes(time.Minute)
 		}
 	})
 }

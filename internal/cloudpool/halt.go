@@ -182,7 +182,7 @@ func (u *Updater) giveUp(ctx context.Context, up *Update, t *Turn, rt *v1alpha1.
 	default:
 		t.Why += "; it goes on by itself"
 		if !back {
-			noted := func() error { up.raisedAhead(rt); return save() }
+			noted := func() error { up.raisedAhead(t, rt); return save() }
 			if err := u.putBack(ctx, up, up.owesFor(t, rt), noted); err != nil {
 				return nil, err
 			}
@@ -229,10 +229,10 @@ func (up *Update) owesFor(t *Turn, rt *v1alpha1.NodeRetirement) func(*api.Size) 
 	return func(size *api.Size) bool { return t.Lowered && overfull(size) }
 }
 
-// raisedAhead notes that the desired size is raised for a machine that is still to lower it, so that it is larger than when the
-// update began: a cloud that was asked for the machine need not have taken it.
-func (up *Update) raisedAhead(rt *v1alpha1.NodeRetirement) {
-	if up.Kind != SetSize && !up.Decrement && up.RestoreTo > up.SizeBefore && !slices.Contains(up.Ahead, aheadOf(rt)) {
+// raisedAhead notes that the desired size is raised for a machine that is still to lower it: its cloud was not asked for it since
+// the update began, or need not have taken it, as the size is larger than it was then.
+func (up *Update) raisedAhead(t *Turn, rt *v1alpha1.NodeRetirement) {
+	if up.Kind != SetSize && !up.Decrement && (!t.Lowered || up.RestoreTo > up.SizeBefore) && !slices.Contains(up.Ahead, aheadOf(rt)) {
 		up.Ahead = append(up.Ahead, aheadOf(rt))
 	}
 }

@@ -31,46 +31,52 @@ func (u *Updater) setMembership(ctx context.Context, want api.SetMembershipStatu
 	r, err := u.store.load(load)
 	if err != nil { // the pool may be changed while the API server is away
 		u.log.Warn("cannot see what the desired size was raised for", "err", err)
+		u.unwritten = true
 		return u.raised.setWithRoom(ctx, u.o.Backend, want)
 	}
 	if r.Raised == nil {
 		r.Raised = raised{}
 	}
+	b := &writing{Backend: u.o.Backend, u: u, record: r, is: maps.Clone(r.Raised)}
+	if u.unwritten {
+		maps.Copy(r.Raised, u.raised)
+	}
 	u.raised = r.Raised
-	b := &writing{u.o.Backend, u, r, maps.Clone(r.Raised)}
 	defer b.write(ctx)
 	return u.raised.setWithRoom(ctx, b, want)
 }
 
-// writing is a pool's server that is asked for nothing before it is written down what the desired size is raised for.
+// writing is a pool's server that is asked for no size before it is written down what that is raised for.
 type writing struct {
 	Backend
 	u      *Updater
 	record *record
 	is     raised // as it was written down last
+	failed bool   // to be written down
 }
 
 func (w *writing) write(ctx context.Context) {
 	if maps.Equal(w.is, w.record.Raised) {
+		w.u.unwritten = false
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, w.u.o.Pace.Take)
 	defer cancel()
 	if err := w.u.store.save(ctx, w.record); err != nil {
 		w.u.log.Warn("cannot write down what the desired size is raised for", "err", err)
+		w.failed, w.u.unwritten = true, true
 		return
 	}
-	w.is = maps.Clone(w.record.Raised)
+	w.is, w.u.unwritten = maps.Clone(w.record.Raised), false
 }
 
+// SetDesiredSize writes down first. What failed is not tried again before the end: a machine may count already that there is no
+// room for yet.
 func (w *writing) SetDesiredSize(ctx context.Context, n int) error {
-	w.write(ctx)
+	if !w.failed {
+		w.write(ctx)
+	}
 	return w.Backend.SetDesiredSize(ctx, n)
-}
-
-func (w *writing) SetMembershipStatus(ctx context.Context, s api.SetMembershipStatus) error {
-	w.write(ctx)
-	return w.Backend.SetMembershipStatus(ctx, s)
 }
 
 // setWithRoom sets a membership so that the pool's server does not find more active machines than it is meant to have, of

@@ -7,9 +7,13 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/slipway-dev/slipway/internal/cloudpool/api"
 )
@@ -413,4 +417,62 @@ func TestWhoAsksAgainElsewhereForAMachineToCountDoesNotRaiseTheSizeAgain(t *test
 			t.Errorf("%v, a desired size of %d, and %+v; want 4, and it to count", err, s.pool.size, s.pool.machines[0].Membership)
 		}
 	})
+}
+
+// TestI1ARecordThatCannotBeWrittenDelaysNoRoom has each write of it hang, and the turn of the server's loop come at any time.
+func TestI1ARecordThatCannotBeWrittenDelaysNoRoom(t *testing.T) {
+	for at := time.Second; at < 30*time.Second; at += 4 * time.Second {
+		simulate(t, 0, func(t *testing.T, s *sim) {
+			pool := &looping{pool: pooled(3, waiting, plain, plain, plain).pool, size: 3, slow: time.Millisecond}
+			s.kube.PrependReactor("create", "configmaps", func(clienttesting.Action) (bool, runtime.Object, error) {
+				time.Sleep(8 * time.Second)
+				return true, nil, context.DeadlineExceeded
+			})
+			a := s.replica("a", func(o *UpdaterOptions) { o.Backend = pool })
+			ctx, end := context.WithCancel(t.Context())
+			go pool.loop(ctx)
+			time.Sleep(loopEvery - at)
+			err := a.Exclusively(t.Context(), func(ctx context.Context) error {
+				return a.setMembership(ctx, api.SetMembershipStatus{MachineID: "a", MembershipStatus: plain})
+			})
+			time.Sleep(2 * loopEvery)
+			end()
+			synctest.Wait()
+			if err != nil || len(pool.takes) > 0 || pool.size != 5 {
+				t.Errorf("%s before the turn: %v; the server took %q, and the desired size is %d; want none, and 5", at, err, pool.takes, pool.size)
+			}
+		})
+	}
+}
+
+// TestWhoAsksAgainWhenTheRecordIsThereAgainDoesNotRaiseTheSizeAgain has the API server be away, or take no record, as it is asked
+// before.
+func TestWhoAsksAgainWhenTheRecordIsThereAgainDoesNotRaiseTheSizeAgain(t *testing.T) {
+	for _, verb := range []string{"get", "create"} {
+		t.Run(verb, func(t *testing.T) {
+			simulate(t, 3, func(t *testing.T, s *sim) {
+				s.pool.machines[0].Membership = &api.MembershipStatus{}
+				s.pool.fail("membership", errors.New("502"))
+				var away atomic.Bool
+				s.kube.PrependReactor(verb, "configmaps", func(clienttesting.Action) (bool, runtime.Object, error) {
+					return away.Load(), nil, errors.New("away")
+				})
+				a := s.replica("a")
+				for _, is := range []bool{true, true, false, false} {
+					away.Store(is)
+					s.leases.cutOff("a", is && verb == "get")
+					err := a.Exclusively(t.Context(), func(ctx context.Context) error {
+						return a.setMembership(ctx, api.SetMembershipStatus{MachineID: uuid(1), MembershipStatus: plain})
+					})
+					if err == nil || s.pool.size != 4 {
+						t.Errorf("%s, away %v: %v, and a desired size of %d; want 4", verb, is, err, s.pool.size)
+					}
+					s.passes(15 * time.Second)
+				}
+				if r, err := a.written(t.Context()); err != nil || r.Raised[uuid(1)].To != 4 {
+					t.Errorf("%s: %+v, %v; want it written down in the end", verb, r, err)
+				}
+			})
+		})
+	}
 }

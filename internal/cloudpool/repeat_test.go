@@ -144,3 +144,61 @@ func TestI8ARaiseAheadIsMadeOnceWhenItsProcessEnds(t *testing.T) {
 		}
 	})
 }
+
+// TestI5AMachineIsReplacedOnceThoughAnotherLowersTheSizeMeanwhile has the machine of an earlier update that was given up be taken
+// during the next one, which is given up, too, and repeated.
+func TestI5AMachineIsReplacedOnceThoughAnotherLowersTheSizeMeanwhile(t *testing.T) {
+	simulate(t, 4, func(t *testing.T, s *sim) {
+		a := s.replica("a")
+		halts := func(i int) (retirement string) {
+			begun(t, a, Update{Kind: Terminate, MachineID: uuid(i)})
+			s.passes(5 * time.Second)
+			for _, rt := range s.retirements() {
+				if machineOf(&rt) == uuid(i) {
+					retirement = rt.Name
+				}
+			}
+			s.loses(fmt.Sprint("n", i))
+			s.comesTo(retirement, v1alpha1.NodeDeleted, "")
+			return retirement
+		}
+		first := halts(1)
+		s.passes(12 * time.Minute)
+		halts(2)
+		s.pool.end(uuid(1))
+		s.retired(first, func(rt *v1alpha1.NodeRetirement) { rt.Status.Phase = v1alpha1.Succeeded })
+		for range 3 {
+			s.passes(12 * time.Minute)
+			begun(t, a, Update{Kind: Terminate, MachineID: uuid(2)})
+		}
+		s.passes(5 * time.Second)
+		if s.pool.size != 5 {
+			t.Errorf("a desired size of %d after %q; want 5 until the second machine is taken", s.pool.size, s.pool.requests())
+		}
+	})
+}
+
+// TestAMachineThatStaysAfterARaiseAheadThatFailedHasNoneLaunched has a retirement fail while the size cannot be raised for it.
+func TestAMachineThatStaysAfterARaiseAheadThatFailedHasNoneLaunched(t *testing.T) {
+	simulate(t, 3, func(t *testing.T, s *sim) {
+		a := s.replica("a")
+		ticket := begun(t, a, Update{Kind: Terminate, MachineID: uuid(1)})
+		s.passes(5 * time.Second)
+		rt := s.retirements()[0]
+		s.loses(rt.Spec.NodeName)
+		s.comesTo(rt.Name, v1alpha1.NodeDeleted, retirement.CloudFailed)
+		s.pool.fail("desired", errors.New("502"))
+		s.passes(12 * time.Minute)
+		s.retired(rt.Name, func(rt *v1alpha1.NodeRetirement) {
+			again := metav1.Now()
+			rt.Status.Phase, rt.Status.Operation = v1alpha1.Failed, &v1alpha1.CloudOperation{Started: again, RetryAfter: &again}
+		})
+		s.passes(5 * time.Second)
+		s.pool.fail("desired", nil)
+		s.passes(time.Minute)
+		is, err := a.Find(t.Context(), ticket.Update.ID)
+		if err != nil || is.Outcome == nil || is.Outcome.Result != BackendAway || s.pool.size != 3 {
+			t.Errorf("%+v, %v, a desired size of %d after %q; want it given up, and 3", is, err, s.pool.size, s.pool.requests())
+		}
+	})
+}

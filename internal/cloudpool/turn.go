@@ -752,6 +752,9 @@ func (u *Updater) remove(ctx context.Context, up *Update, save func() error) (*O
 func (u *Updater) afterTurn(ctx context.Context, up *Update, t *Turn, save func() error) (*Outcome, error) {
 	switch {
 	case t.State == Refused && t.Lowered:
+		if up.isAhead(t) { // as it is to be for a machine that goes
+			up.RestoreTo = 0
+		}
 		lowered := func(size *api.Size) bool { return overfull(size) || !up.Decrement && size.Desired < up.SizeBefore }
 		if err := u.putBack(ctx, up, lowered, save); err != nil {
 			return nil, err

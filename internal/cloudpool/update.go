@@ -80,8 +80,10 @@ type Updater struct {
 
 	// submitting has room for one: it lets one request at a time be accepted.
 	submitting chan struct{}
-	// raised is what the desired size was raised for, as it was last known; guarded by submitting.
-	raised raised
+	// raised is what the desired size was raised for, as it was last known, and unwritten says that it may not be written down so;
+	// guarded by submitting.
+	raised    raised
+	unwritten bool
 
 	mu      sync.Mutex
 	current *work
@@ -483,8 +485,11 @@ func (u *Updater) Exclusively(ctx context.Context, do func(context.Context) erro
 	}()
 	err := u.take(ctx)
 	if err == nil {
-		var r *record
-		if r, err = u.store.load(ctx); err == nil && r.Current != nil && r.Current.Outcome == nil { // left by another process
+		r, err := u.store.load(ctx)
+		switch {
+		case err != nil:
+			return clusterFailure("reading the record of updates", err)
+		case r.Current != nil && r.Current.Outcome == nil: // left by another process
 			begun = true
 			left := r.Current.clone()
 			u.begin(r)
