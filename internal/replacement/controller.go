@@ -100,7 +100,7 @@ func (c *Controller) Reconcile(ctx context.Context, r reconcile.Request) (reconc
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 	state := stateOf(rt)
-	if rt.Spec.Notice == nil || rt.Spec.Group == "" || !rt.DeletionTimestamp.IsZero() || state.Final() {
+	if rt.Spec.Notice == nil || rt.Spec.Group == "" || state.Final() || beingDeleted(rt) {
 		return reconcile.Result{}, nil
 	}
 	l := &one{c: c, rt: rt, log: c.o.Log.With("retirement", rt.Name, "node", rt.Spec.NodeName)}
@@ -126,6 +126,16 @@ func (c *Controller) Reconcile(ctx context.Context, r reconcile.Request) (reconc
 }
 
 const freshLook = 50 * time.Millisecond
+
+// beingDeleted reports a record that may be gone any moment, and for which nothing is ordered any more. An order that was made is
+// followed for as long as the record is there, and one that was called off says that there will be none.
+func beingDeleted(rt *v1alpha1.NodeRetirement) bool {
+	if rt.DeletionTimestamp.IsZero() || retirement.EndedBy(rt) == retirement.CalledOff {
+		return false
+	}
+	state := stateOf(rt)
+	return state == "" || state == v1alpha1.ReplacementWaiting
+}
 
 func stateOf(rt *v1alpha1.NodeRetirement) v1alpha1.ReplacementState {
 	if rt.Status.Replacement == nil {

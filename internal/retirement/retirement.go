@@ -168,6 +168,9 @@ func (c *Controller) pauseBehind(rt *v1alpha1.NodeRetirement) time.Duration {
 // has come, or there is to be none, nor while its node is left alone since it has failed.
 func (c *Controller) collect(ctx context.Context, rt *v1alpha1.NodeRetirement) (reconcile.Result, error) {
 	c.drains.stop(rt.Name)
+	if stays, err := c.staysCalledOff(ctx, rt); err != nil || stays {
+		return reconcile.Result{RequeueAfter: c.o.Pace.Poll}, err
+	}
 	if err := c.letGo(ctx, rt); err != nil || !rt.DeletionTimestamp.IsZero() {
 		return again(err)
 	}
