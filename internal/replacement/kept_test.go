@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -137,7 +138,7 @@ type nodes struct {
 func (n nodes) GetNode(ctx context.Context, name string) (*kubeapi.Node, error) {
 	is := &corev1.Node{}
 	if err := n.s.records.Get(ctx, client.ObjectKey{Name: name}, is); err != nil {
-		return nil, err
+		return nil, &kubeapi.StatusError{Code: http.StatusNotFound, Reason: "NotFound", Message: err.Error()}
 	}
 	return &kubeapi.Node{ObjectMeta: kubeapi.ObjectMeta{Name: name, UID: string(is.UID), Labels: is.Labels, Annotations: is.Annotations}}, nil
 }
@@ -185,4 +186,30 @@ func TestI5NothingIsOrderedAgainForANoticeThatIsCalledOff(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestI5TheRecordOfANoticeIsKeptForAsLongAsTheNoticeStands has a node be left alone whose machine went and was replaced, and processes
+// look at it anew long after the record's time.
+func TestI5TheRecordOfANoticeIsKeptForAsLongAsTheNoticeStands(t *testing.T) {
+	inBubble(t, func(t *testing.T, ctx context.Context) {
+		s := newSim(t, 2)
+		c, r := s.process(t), s.collector(t, time.Hour)
+		s.notice(t, "vm-0", "Preempt")
+		s.turn(ctx, c)
+		s.refuseRetirement(t, "vm-0", retirement.NotConfirmed)
+		s.evict(t, "vm-0")
+		for range 3 {
+			s.runBoth(ctx, t, c, r, 3*time.Hour)
+			c = s.process(t)
+		}
+		if s.grown != 1 || s.ofNotices(t) != 1 {
+			t.Errorf("%d machines ordered, %d records, want one of each", s.grown, s.ofNotices(t))
+		}
+		if err := s.records.Delete(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "vm-0"}}); err != nil {
+			t.Fatal(err)
+		}
+		if s.runBoth(ctx, t, c, r, time.Hour); s.ofNotices(t) != 0 {
+			t.Error("the record outlives its Node")
+		}
+	})
 }

@@ -108,11 +108,11 @@ func (p *passage) sameNode(o *v1alpha1.NodeRetirement) bool {
 	return o.UID != p.rt.UID && (o.Spec.NodeUID == "" || o.Spec.NodeUID == p.rt.Status.Captured.NodeUID)
 }
 
-// staysCalledOff reports the record of a notice that somebody has deleted, and that has to stay for as long as the notice is on its
-// Node: another would be made of it, which undoes what they want, and knows nothing of the machine that this one has ordered.
-func (c *Controller) staysCalledOff(ctx context.Context, rt *v1alpha1.NodeRetirement) (bool, error) {
+// stands reports the record of a notice that is on its Node still. Were it gone, another would be made, which knows nothing of the
+// machine that this one has ordered, nor that somebody has called it off.
+func (c *Controller) stands(ctx context.Context, rt *v1alpha1.NodeRetirement) (bool, error) {
 	of := rt.Spec.Notice
-	if of == nil || EndedBy(rt) != CalledOff {
+	if of == nil {
 		return false, nil
 	}
 	uid := rt.Spec.NodeUID
