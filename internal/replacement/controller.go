@@ -100,7 +100,7 @@ func (c *Controller) Reconcile(ctx context.Context, r reconcile.Request) (reconc
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 	state := stateOf(rt)
-	if rt.Spec.Notice == nil || rt.Spec.Group == "" || !rt.DeletionTimestamp.IsZero() || state.Final() {
+	if rt.Spec.Notice == nil || rt.Spec.Group == "" || state.Final() || beingDeleted(rt) {
 		return reconcile.Result{}, nil
 	}
 	l := &one{c: c, rt: rt, log: c.o.Log.With("retirement", rt.Name, "node", rt.Spec.NodeName)}
@@ -126,6 +126,16 @@ func (c *Controller) Reconcile(ctx context.Context, r reconcile.Request) (reconc
 }
 
 const freshLook = 50 * time.Millisecond
+
+// beingDeleted reports a record that may be gone any moment, and for which nothing is ordered any more. An order that was made is
+// followed for as long as the record is there, and one that was called off says that there will be none.
+func beingDeleted(rt *v1alpha1.NodeRetirement) bool {
+	if rt.DeletionTimestamp.IsZero() || retirement.EndedBy(rt) == retirement.CalledOff {
+		return false
+	}
+	state := stateOf(rt)
+	return state == "" || state == v1alpha1.ReplacementWaiting
+}
 
 func stateOf(rt *v1alpha1.NodeRetirement) v1alpha1.ReplacementState {
 	if rt.Status.Replacement == nil {
@@ -187,11 +197,11 @@ func (l *one) consider(ctx context.Context) (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
-	own, err := l.cloud.Normalize(l.rt.Spec.ProviderID)
+	stay, err := l.without(s, need.Leaving)
 	if err != nil {
-		return 0, fmt.Errorf("machine %s: %w", l.rt.Spec.ProviderID, err)
+		return 0, err
 	}
-	switch has := Replaced(l.rt.Spec.NodeUID, others, s.Without(own), need.Minimum); has.Outcome {
+	switch has := Replaced(l.rt.Spec.NodeUID, others, stay, need.Minimum); has.Outcome {
 	case None:
 		return 0, l.write(ctx, v1alpha1.ReplacementNotNeeded, has.Reasons...)
 	case Wait:
@@ -228,7 +238,7 @@ func (l *one) need(ctx context.Context) (Need, error) {
 	if n.Ended != "" && n.Machine != Gone {
 		return n, nil
 	}
-	if n.Stay, err = l.staying(ctx); err != nil {
+	if n.Stay, n.Leaving, err = l.staying(ctx); err != nil {
 		return n, err
 	}
 	if node == nil { // the pods on one of the same name are not those of this one
@@ -294,29 +304,57 @@ func (l *one) machine(ctx context.Context, node *corev1.Node) (Machine, error) {
 	return Lives, nil
 }
 
-// staying counts the group's nodes that nothing takes away, as far as is known.
-func (l *one) staying(ctx context.Context) (int, error) {
+// staying counts the group's nodes that nothing takes away, as far as is known, and gives the IDs of the machines that leave.
+func (l *one) staying(ctx context.Context) (stay int, machines []string, err error) {
 	var all v1alpha1.NodeRetirementList
 	if err := l.c.o.Client.List(ctx, &all); err != nil {
-		return 0, fmt.Errorf("other retirements: %w", err)
+		return 0, nil, fmt.Errorf("other retirements: %w", err)
 	}
 	leaving := map[string]bool{l.rt.Spec.NodeName: true}
 	for i := range all.Items {
-		if o := &all.Items[i]; !o.Status.Phase.Finished() {
+		o := &all.Items[i]
+		if !o.Status.Phase.Finished() {
 			leaving[o.Spec.NodeName] = true
+		}
+		if retirement.Leaving(o) {
+			machines = append(machines, machineOf(o))
 		}
 	}
 	nodes, err := retirement.NodesOf(ctx, l.c.o.Client, l.group, leaving)
 	if err != nil {
-		return 0, err
+		return 0, nil, err
 	}
-	stay := 0
 	for _, n := range nodes {
 		if !n.Leaving {
 			stay++
 		}
 	}
-	return stay, nil
+	return stay, machines, nil
+}
+
+func machineOf(rt *v1alpha1.NodeRetirement) string {
+	if rt.Status.Captured != nil {
+		return rt.Status.Captured.ProviderID
+	}
+	return rt.Spec.ProviderID
+}
+
+// without leaves out of a survey the node's own machine and others that leave.
+func (l *one) without(s Survey, leaving []string) (Survey, error) {
+	own, err := l.cloud.Normalize(l.rt.Spec.ProviderID)
+	if err != nil {
+		return s, fmt.Errorf("machine %s: %w", l.rt.Spec.ProviderID, err)
+	}
+	s = s.Without(own)
+	for _, id := range leaving {
+		switch is, err := l.cloud.Normalize(id); {
+		case err == nil:
+			s = s.Without(is)
+		case cloud.IsUnanswered(err):
+			return s, fmt.Errorf("machine %s: %w", id, err)
+		}
+	}
+	return s, nil
 }
 
 // bounds adds up what stands against one more machine.

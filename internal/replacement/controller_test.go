@@ -599,6 +599,39 @@ func TestI5AGroupThatHasShrunkSinceDoesNotFallBelowItsMinimum(t *testing.T) {
 	})
 }
 
+// TestI5MachinesThatLeaveTogetherDoNotSpeakForEachOther has two nodes that were replaced before leave at once, of a group that has shrunk
+// since: the first is replaced again, and its machine does for the second.
+func TestI5MachinesThatLeaveTogetherDoNotSpeakForEachOther(t *testing.T) {
+	inBubble(t, func(t *testing.T, ctx context.Context) {
+		s := newSim(t, 3)
+		s.group.Spec.Minimum = 3
+		c := s.process(t)
+		s.notice(t, "vm-0", "Preempt")
+		s.notice(t, "vm-1", "Preempt")
+		s.run(ctx, c, 30*time.Second)
+		s.noticeOver(t, "vm-0")
+		s.noticeOver(t, "vm-1")
+		if s.grown != 2 {
+			t.Fatalf("%d ordered, want 2", s.grown)
+		}
+		s.evict(t, "vm-2")
+		if err := s.records.Delete(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "vm-2"}}); err != nil {
+			t.Fatal(err)
+		}
+		s.slow = time.Minute
+		s.notice(t, "vm-0", "Preempt")
+		s.notice(t, "vm-1", "Preempt")
+		s.run(ctx, c, 30*time.Second)
+		s.evict(t, "vm-0")
+		s.evict(t, "vm-1")
+		s.run(ctx, c, 5*time.Minute)
+		if s.grown != 3 || len(s.machines) != 3 {
+			t.Errorf("%d ordered, and the group has %d machines, want its minimum of 3: %+v, %+v", s.grown, len(s.machines),
+				s.open(t, "vm-0").Status.Replacement, s.open(t, "vm-1").Status.Replacement)
+		}
+	})
+}
+
 func TestI5TwoNoticesOfOneNodeOrderOneMachine(t *testing.T) {
 	inBubble(t, func(t *testing.T, ctx context.Context) {
 		s := newSim(t, 2)

@@ -98,8 +98,9 @@ type Need struct {
 	Homeless []Homeless
 	// RoomUnknown is why it is not known which those are.
 	RoomUnknown error
-	// Stay is how many nodes of the group stay, and Minimum how many should.
+	// Stay is how many nodes of the group stay, and Minimum how many should. Leaving are the machines of nodes that do not.
 	Stay, Minimum int
+	Leaving       []string
 }
 
 // Homeless is a pod that has nowhere else to go.
@@ -181,9 +182,11 @@ func Allowed(b Bounds) Verdict {
 // Replaced decides whether a machine that is wanted in the place of a Node is on its way or there already: a notice that comes
 // and goes has a record each time, and so have two notices at once, while the machine goes but once. One that is on its way is
 // waited for, since its order may come to nothing yet. One that has come counts for as long as it is in the group, and the group is
-// of as many machines as it is to have at least (I5): since it came, when the group was one too large, others may have left. The
-// survey is without the node's own machine.
+// of as many machines as it is to have at least (I5), those on order for other nodes counted: since it came, when the group was one too
+// large, others may have left. The survey is without the node's own machine, and without others that leave.
 func Replaced(node types.UID, others []v1alpha1.NodeRetirement, s Survey, least int) Verdict {
+	useless := len(s.Machines) - s.Working()
+	stay := min(s.Working()+onOrder(others), s.Size-useless) // one that has come, and that no order claims yet, is not counted twice
 	for i := range others {
 		o := &others[i]
 		if node == "" || o.Spec.NodeUID != node {
@@ -194,13 +197,26 @@ func Replaced(node types.UID, others []v1alpha1.NodeRetirement, s Survey, least 
 		case v1alpha1.ReplacementOrdering, v1alpha1.ReplacementOrdered, v1alpha1.ReplacementLeftToCloud:
 			return verdict(Wait, because(AlreadyReplaced, "", "the NodeRetirement %s of the same node has a machine on its way in its place", o.Name))
 		case v1alpha1.ReplacementArrived:
-			if s.Works(r.Machine) && s.Working() >= least {
+			if s.Works(r.Machine) && stay >= least {
 				return verdict(None, because(AlreadyReplaced, "", "the NodeRetirement %s of the same node has brought the machine %s in its place",
 					o.Name, r.Machine))
 			}
 		}
 	}
 	return verdict(Order)
+}
+
+// onOrder counts the machines that are ordered and not there yet. What is left to a cloud may never come.
+func onOrder(all []v1alpha1.NodeRetirement) (n int) {
+	for i := range all {
+		switch stateOf(&all[i]) {
+		case v1alpha1.ReplacementOrdering, v1alpha1.ReplacementOrdered:
+			if all[i].Status.Replacement.Machine == "" {
+				n++
+			}
+		}
+	}
+	return n
 }
 
 // Survey is what a group is meant to have and has, at one moment.
@@ -237,9 +253,11 @@ func (s Survey) Working() (n int) {
 
 func works(m cloud.Instance) bool { return m.State != cloud.Stopped && m.State != cloud.Failed }
 
-// Without leaves out a machine.
+// Without leaves out a machine, as if it had been deleted.
 func (s Survey) Without(providerID string) Survey {
-	s.Machines = slices.DeleteFunc(slices.Clone(s.Machines), func(m cloud.Instance) bool { return m.ProviderID == providerID })
+	rest := slices.DeleteFunc(slices.Clone(s.Machines), func(m cloud.Instance) bool { return m.ProviderID == providerID })
+	s.Size -= len(s.Machines) - len(rest)
+	s.Machines = rest
 	return s
 }
 

@@ -103,6 +103,36 @@ func TestWhetherAnOrderWasTakenIsToldFromWhatIsLeft(t *testing.T) {
 	})
 }
 
+// TestI5AMachineOnOrderCountsOnce has the group's minimum be two, and the node's own machine be the third.
+func TestI5AMachineOnOrderCountsOnce(t *testing.T) {
+	came := v1alpha1.NodeRetirement{Spec: v1alpha1.NodeRetirementSpec{NodeUID: "n"}}
+	came.Status.Replacement = &v1alpha1.Replacement{State: v1alpha1.ReplacementArrived, Machine: "a"}
+	ordered := v1alpha1.NodeRetirement{Spec: v1alpha1.NodeRetirementSpec{NodeUID: "o"}}
+	ordered.Status.Replacement = &v1alpha1.Replacement{State: v1alpha1.ReplacementOrdered}
+	a, b := cloud.Instance{Name: "a", ProviderID: "a"}, cloud.Instance{Name: "b", ProviderID: "b"}
+	own := cloud.Instance{Name: "own", ProviderID: "own"}
+	stopped := cloud.Instance{Name: "c", ProviderID: "c", State: cloud.Stopped}
+	for what, tt := range map[string]struct {
+		size     int
+		machines []cloud.Instance
+		others   []v1alpha1.NodeRetirement
+		least    int
+		want     Outcome
+	}{
+		"there are enough": {3, []cloud.Instance{a, b, own}, []v1alpha1.NodeRetirement{came}, 2, None},
+		"there are not":    {2, []cloud.Instance{a, own}, []v1alpha1.NodeRetirement{came}, 2, Order},
+		"one is on order":  {3, []cloud.Instance{a, own}, []v1alpha1.NodeRetirement{came, ordered}, 2, None},
+		"one on order is there, and is not claimed": {3, []cloud.Instance{a, b, own}, []v1alpha1.NodeRetirement{came, ordered}, 3, Order},
+		"one is stopped":            {3, []cloud.Instance{a, stopped, own}, []v1alpha1.NodeRetirement{came}, 2, Order},
+		"the cloud is to bring one": {3, []cloud.Instance{a, own}, []v1alpha1.NodeRetirement{came}, 2, Order},
+	} {
+		s := Survey{Group: cloud.Group{Size: tt.size}, Machines: tt.machines}
+		if got := Replaced("n", tt.others, s.Without("own"), tt.least); got.Outcome != tt.want {
+			t.Errorf("%s: %s, want %s", what, got.Outcome, tt.want)
+		}
+	}
+}
+
 func TestANewcomerIsClaimedByOneOrderOnly(t *testing.T) {
 	s := Survey{Machines: []cloud.Instance{{Name: "a"}, {Name: "b"}, {Name: "c"}}}
 	r := &v1alpha1.Replacement{Machines: []string{"a"}}

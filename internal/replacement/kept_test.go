@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -12,10 +13,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/kubeapi"
 	"github.com/slipway-dev/slipway/internal/retirement"
 )
 
@@ -27,7 +30,7 @@ func (s *sim) collector(t *testing.T, ttl time.Duration) *retirement.Controller 
 		t.Fatal(err)
 	}
 	return retirement.New(retirement.Options{
-		Client: s.client(), Live: s.client(), Groups: s, Clouds: map[string]cloud.Provider{"sim": s},
+		Client: s.client(), Live: s.client(), API: nodes{s: s}, Groups: s, Clouds: map[string]cloud.Provider{"sim": s},
 		Events: s.events, Metrics: metrics, Log: slog.New(slog.DiscardHandler), TTL: ttl,
 	})
 }
@@ -124,4 +127,89 @@ func TestTheRecordOfARetirementIsKeptForAsLongAsItsReplacementIsOwed(t *testing.
 			})
 		})
 	}
+}
+
+// nodes is as much of an API server as calling off takes.
+type nodes struct {
+	retirement.API
+	s *sim
+}
+
+func (n nodes) GetNode(ctx context.Context, name string) (*kubeapi.Node, error) {
+	is := &corev1.Node{}
+	if err := n.s.records.Get(ctx, client.ObjectKey{Name: name}, is); err != nil {
+		return nil, &kubeapi.StatusError{Code: http.StatusNotFound, Reason: "NotFound", Message: err.Error()}
+	}
+	return &kubeapi.Node{ObjectMeta: kubeapi.ObjectMeta{Name: name, UID: string(is.UID), Labels: is.Labels, Annotations: is.Annotations}}, nil
+}
+
+// TestI5NothingIsOrderedAgainForANoticeThatIsCalledOff has somebody delete its record, be a machine on its way or not, and other
+// processes take up the work before and after the machine is gone.
+func TestI5NothingIsOrderedAgainForANoticeThatIsCalledOff(t *testing.T) {
+	for name, tt := range map[string]struct {
+		homeless []Homeless
+		grown    int
+		state    v1alpha1.ReplacementState
+	}{
+		"a machine is on its way": {[]Homeless{{Pod: "shop/web-1", Why: "fits on no other node"}}, 1, v1alpha1.ReplacementArrived},
+		"none is ordered":         {nil, 0, v1alpha1.ReplacementNotNeeded},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, ctx context.Context) {
+				s := newSim(t, 2)
+				s.homeless, s.slow = tt.homeless, 30*time.Second
+				s.notice(t, "vm-0", "Preempt")
+				s.run(ctx, s.process(t), 10*time.Second)
+				rt := s.retirements(t)["vm-0"]
+				rt.Finalizers = []string{retirement.Finalizer}
+				if err := errors.Join(s.records.Update(ctx, &rt), s.records.Delete(ctx, &rt)); err != nil {
+					t.Fatal(err)
+				}
+				for range 3 {
+					r, c := s.collector(t, time.Hour), s.process(t)
+					for range 20 {
+						if _, err := r.Reconcile(ctx, reconcile.Request{NamespacedName: types.NamespacedName{Name: rt.Name}}); err != nil {
+							t.Fatal(err)
+						}
+						s.run(ctx, c, turns)
+					}
+					if _, there := s.machines["vm-0"]; there {
+						s.evict(t, "vm-0")
+					}
+				}
+				is := s.retirements(t)["vm-0"]
+				if s.grown != tt.grown || s.ofNotices(t) != 1 || is.UID != rt.UID || retirement.EndedBy(&is) != retirement.CalledOff ||
+					stateOf(&is) != tt.state {
+					t.Errorf("%d machines ordered, %d records: %s, %s, %q; want %d, and the one, called off, that says %s", s.grown, s.ofNotices(t),
+						is.Status.Phase, is.Status.Message, stateOf(&is), tt.grown, tt.state)
+				}
+			})
+		})
+	}
+}
+
+// TestI5TheRecordOfANoticeIsKeptForAsLongAsTheNoticeStands has a node be left alone whose machine went and was replaced, and processes
+// look at it anew long after the record's time.
+func TestI5TheRecordOfANoticeIsKeptForAsLongAsTheNoticeStands(t *testing.T) {
+	inBubble(t, func(t *testing.T, ctx context.Context) {
+		s := newSim(t, 2)
+		c, r := s.process(t), s.collector(t, time.Hour)
+		s.notice(t, "vm-0", "Preempt")
+		s.turn(ctx, c)
+		s.refuseRetirement(t, "vm-0", retirement.NotConfirmed)
+		s.evict(t, "vm-0")
+		for range 3 {
+			s.runBoth(ctx, t, c, r, 3*time.Hour)
+			c = s.process(t)
+		}
+		if s.grown != 1 || s.ofNotices(t) != 1 {
+			t.Errorf("%d machines ordered, %d records, want one of each", s.grown, s.ofNotices(t))
+		}
+		if err := s.records.Delete(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "vm-0"}}); err != nil {
+			t.Fatal(err)
+		}
+		if s.runBoth(ctx, t, c, r, time.Hour); s.ofNotices(t) != 0 {
+			t.Error("the record outlives its Node")
+		}
+	})
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/kubeapi"
 	"github.com/slipway-dev/slipway/internal/notice/report"
 )
 
@@ -105,6 +106,27 @@ func (p *passage) goesBefore(o v1alpha1.NodeRetirement) bool {
 // sameNode reports another retirement that is about this Node, and not about one that had its name.
 func (p *passage) sameNode(o *v1alpha1.NodeRetirement) bool {
 	return o.UID != p.rt.UID && (o.Spec.NodeUID == "" || o.Spec.NodeUID == p.rt.Status.Captured.NodeUID)
+}
+
+// stands reports the record of a notice that is on its Node still. Were it gone, another would be made, which knows nothing of the
+// machine that this one has ordered, nor that somebody has called it off.
+func (c *Controller) stands(ctx context.Context, rt *v1alpha1.NodeRetirement) (bool, error) {
+	of := rt.Spec.Notice
+	if of == nil {
+		return false, nil
+	}
+	uid := rt.Spec.NodeUID
+	if captured := rt.Status.Captured; captured != nil {
+		uid = captured.NodeUID
+	}
+	node, err := c.o.API.GetNode(ctx, rt.Spec.NodeName)
+	switch {
+	case kubeapi.IsNotFound(err):
+		return false, nil
+	case err != nil:
+		return false, err
+	}
+	return node.UID == string(uid) && report.Stands(node.Annotations, of.Source, of.ID), nil
 }
 
 // awaiting reports a retirement that waits until its machine is gone, and holds nobody up.

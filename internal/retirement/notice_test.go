@@ -213,3 +213,57 @@ func TestANoticeWhoseNodeSomebodyHasDeletedIsNotWaitedForAtAMachineThatLives(t *
 		})
 	}
 }
+
+// TestANoticeThatIsCalledOffStaysSoWhileItStands deletes its record before and after the machine is gone, and has the notice be over, or
+// the Node go.
+func TestANoticeThatIsCalledOffStaysSoWhileItStands(t *testing.T) {
+	for name, tt := range map[string]struct {
+		before func(*sim)
+		phase  v1alpha1.Phase
+		ends   func(*sim)
+	}{
+		"the notice is over": {
+			func(*sim) {}, v1alpha1.Refused,
+			func(s *sim) {
+				s.change("a", func(n *corev1.Node) { n.Annotations, n.Spec.Unschedulable = nil, false })
+			},
+		},
+		"the Node goes": {
+			func(s *sim) {
+				s.addPod("a", "web-1", func(p *simPod) { p.stops = -1 })
+				s.silence("a")
+				s.lose("a")
+			}, v1alpha1.Aborted,
+			func(s *sim) {
+				s.mu.Lock()
+				delete(s.nodes, "a")
+				s.mu.Unlock()
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, ctx context.Context) {
+				s := ci(t)
+				onNotice(t, s, "a")
+				c := s.controller(t)
+				tt.before(s)
+				s.settled(ctx, c, "r", 20*time.Second)
+				if err := s.records.Delete(ctx, s.record("r")); err != nil {
+					t.Fatal(err)
+				}
+				s.settled(ctx, c, "r", time.Minute)
+				s.settled(ctx, s.controller(t), "r", time.Minute) // another process
+				if rt := s.record("r"); rt == nil || EndedBy(rt) != CalledOff || rt.Status.Phase != tt.phase {
+					t.Fatalf("%+v, want it to be kept as %s", rt, tt.phase)
+				}
+				if n := s.node("a"); n == nil || len(n.Annotations) != 1 || len(n.Spec.Taints) > 0 || s.touched["sim://a"] {
+					t.Errorf("the node is not as its agent has left it: %+v", n)
+				}
+				tt.ends(s)
+				if rt := s.settled(ctx, c, "r", time.Minute); rt != nil {
+					t.Errorf("%s: %s, want the record to go", rt.Status.Phase, rt.Status.Message)
+				}
+			})
+		})
+	}
+}

@@ -165,9 +165,14 @@ func (c *Controller) pauseBehind(rt *v1alpha1.NodeRetirement) time.Duration {
 }
 
 // collect lets go of a retirement that is over, and deletes its record in time: not before the machine in the place of its own
-// has come, or there is to be none, nor while its node is left alone since it has failed.
+// has come, or there is to be none, nor while its node is left alone since it has failed, or its notice stands.
 func (c *Controller) collect(ctx context.Context, rt *v1alpha1.NodeRetirement) (reconcile.Result, error) {
 	c.drains.stop(rt.Name)
+	if !rt.DeletionTimestamp.IsZero() && EndedBy(rt) == CalledOff {
+		if stands, err := c.stands(ctx, rt); err != nil || stands {
+			return reconcile.Result{RequeueAfter: c.o.Pace.Poll}, err
+		}
+	}
 	if err := c.letGo(ctx, rt); err != nil || !rt.DeletionTimestamp.IsZero() {
 		return again(err)
 	}
@@ -188,6 +193,13 @@ func (c *Controller) collect(ctx context.Context, rt *v1alpha1.NodeRetirement) (
 	pause, err := c.cooling(ctx, rt)
 	if err != nil {
 		return reconcile.Result{}, err
+	}
+	stands, err := c.stands(ctx, rt)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	if stands && !waits {
+		left = longestRetry
 	}
 	if left = max(left, pause); left > 0 {
 		return reconcile.Result{RequeueAfter: min(left, longestRetry)}, nil // its group may be deleted meanwhile

@@ -282,7 +282,11 @@ func (p *passage) callOff(ctx context.Context) (reconcile.Result, error) {
 	if p.reached(v1alpha1.NodeDeleted) || p.nodeGoing() || p.reached(v1alpha1.Drained) && (!ours || node.DeletionTimestamp != nil) {
 		return p.walk(ctx)
 	}
-	return p.end(ctx, []v1alpha1.RetirementReason{reason(CalledOff, "", "called off: its NodeRetirement was deleted")})
+	message := "called off: its NodeRetirement was deleted"
+	if p.rt.Spec.Notice != nil {
+		message += "; it stays until its notice is over, or the Node gone, so that no other is made of the notice"
+	}
+	return p.end(ctx, []v1alpha1.RetirementReason{reason(CalledOff, "", "%s", message)})
 }
 
 // giveBack makes the node as it was found.
