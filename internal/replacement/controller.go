@@ -304,7 +304,8 @@ func (l *one) machine(ctx context.Context, node *corev1.Node) (Machine, error) {
 	return Lives, nil
 }
 
-// staying counts the group's nodes that nothing takes away, as far as is known, and gives the IDs of the machines that leave.
+// staying counts the group's nodes that nothing takes away, as far as is known, and gives the IDs of the group's machines that leave and
+// for which none is still to be ordered.
 func (l *one) staying(ctx context.Context) (stay int, machines []string, err error) {
 	var all v1alpha1.NodeRetirementList
 	if err := l.c.o.Client.List(ctx, &all); err != nil {
@@ -316,8 +317,8 @@ func (l *one) staying(ctx context.Context) (stay int, machines []string, err err
 		if !o.Status.Phase.Finished() {
 			leaving[o.Spec.NodeName] = true
 		}
-		if retirement.Leaving(o) {
-			machines = append(machines, machineOf(o))
+		if group, machine := of(o); group == l.group.Name && retirement.Leaving(o) && !toBeReplaced(o, all.Items) {
+			machines = append(machines, machine)
 		}
 	}
 	nodes, err := retirement.NodesOf(ctx, l.c.o.Client, l.group, leaving)
@@ -332,11 +333,26 @@ func (l *one) staying(ctx context.Context) (stay int, machines []string, err err
 	return stay, machines, nil
 }
 
-func machineOf(rt *v1alpha1.NodeRetirement) string {
-	if rt.Status.Captured != nil {
-		return rt.Status.Captured.ProviderID
+// of gives the group and the machine of a retirement, as far as they are known.
+func of(rt *v1alpha1.NodeRetirement) (group, machine string) {
+	if c := rt.Status.Captured; c != nil {
+		return c.Group, c.ProviderID
 	}
-	return rt.Spec.ProviderID
+	return rt.Spec.Group, rt.Spec.ProviderID
+}
+
+// toBeReplaced reports a record of a notice that orders a machine yet if one is needed, and of whose Node no other record has.
+func toBeReplaced(rt *v1alpha1.NodeRetirement, all []v1alpha1.NodeRetirement) bool {
+	orders := func(o *v1alpha1.NodeRetirement) bool {
+		state := stateOf(o)
+		return state == "" || state == v1alpha1.ReplacementWaiting
+	}
+	if rt.Spec.Notice == nil || !rt.DeletionTimestamp.IsZero() || !orders(rt) {
+		return false
+	}
+	return !slices.ContainsFunc(all, func(o v1alpha1.NodeRetirement) bool {
+		return o.Spec.NodeUID == rt.Spec.NodeUID && o.Spec.Notice != nil && !orders(&o) && stateOf(&o) != v1alpha1.ReplacementNotNeeded
+	})
 }
 
 // without leaves out of a survey the node's own machine and others that leave.

@@ -632,6 +632,32 @@ func TestI5MachinesThatLeaveTogetherDoNotSpeakForEachOther(t *testing.T) {
 	})
 }
 
+// TestAMachineThatLeavesAndIsStillToBeReplacedIsNotReplacedByAnother has one of two nodes that leave together have been replaced before.
+func TestAMachineThatLeavesAndIsStillToBeReplacedIsNotReplacedByAnother(t *testing.T) {
+	inBubble(t, func(t *testing.T, ctx context.Context) {
+		s := newSim(t, 3)
+		s.group.Spec.Minimum = 3
+		c := s.process(t)
+		s.notice(t, "vm-0", "Preempt")
+		s.run(ctx, c, 30*time.Second)
+		s.noticeOver(t, "vm-0")
+		s.run(ctx, c, 30*time.Second)
+		if s.grown != 1 {
+			t.Fatalf("%d ordered, want 1", s.grown)
+		}
+		s.notice(t, "vm-0", "Preempt")
+		s.notice(t, "vm-1", "Preempt")
+		s.run(ctx, c, time.Minute)
+		s.evict(t, "vm-0")
+		s.evict(t, "vm-1")
+		s.run(ctx, c, 5*time.Minute)
+		if s.grown != 2 || len(s.machines) != 3 {
+			t.Errorf("%d ordered, and the group has %d machines, want its minimum of 3: %+v, %+v", s.grown, len(s.machines),
+				s.open(t, "vm-0").Status.Replacement, s.open(t, "vm-1").Status.Replacement)
+		}
+	})
+}
+
 func TestI5TwoNoticesOfOneNodeOrderOneMachine(t *testing.T) {
 	inBubble(t, func(t *testing.T, ctx context.Context) {
 		s := newSim(t, 2)

@@ -183,10 +183,11 @@ func Allowed(b Bounds) Verdict {
 // and goes has a record each time, and so have two notices at once, while the machine goes but once. One that is on its way is
 // waited for, since its order may come to nothing yet. One that has come counts for as long as it is in the group, and the group is
 // of as many machines as it is to have at least (I5), those on order for other nodes counted: since it came, when the group was one too
-// large, others may have left. The survey is without the node's own machine, and without others that leave.
+// large, others may have left. The survey is without the node's own machine, and without others that leave and are replaced already.
 func Replaced(node types.UID, others []v1alpha1.NodeRetirement, s Survey, least int) Verdict {
 	useless := len(s.Machines) - s.Working()
-	stay := min(s.Working()+onOrder(others), s.Size-useless) // one that has come, and that no order claims yet, is not counted twice
+	// One that has come, and that no order claims yet, is not counted twice. Some clouds' size is without the machines that are useless.
+	stay := max(s.Working(), min(s.Working()+onOrder(others), s.Size-useless))
 	for i := range others {
 		o := &others[i]
 		if node == "" || o.Spec.NodeUID != node {

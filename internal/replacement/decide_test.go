@@ -123,7 +123,10 @@ func TestI5AMachineOnOrderCountsOnce(t *testing.T) {
 		"there are not":    {2, []cloud.Instance{a, own}, []v1alpha1.NodeRetirement{came}, 2, Order},
 		"one is on order":  {3, []cloud.Instance{a, own}, []v1alpha1.NodeRetirement{came, ordered}, 2, None},
 		"one on order is there, and is not claimed": {3, []cloud.Instance{a, b, own}, []v1alpha1.NodeRetirement{came, ordered}, 3, Order},
-		"one is stopped":            {3, []cloud.Instance{a, stopped, own}, []v1alpha1.NodeRetirement{came}, 2, Order},
+		"one is stopped": {3, []cloud.Instance{a, stopped, own}, []v1alpha1.NodeRetirement{came}, 2, Order},
+		"one failed that the size is without": {
+			3, []cloud.Instance{a, b, own, {Name: "d", ProviderID: "d", State: cloud.Failed}}, []v1alpha1.NodeRetirement{came}, 2, None,
+		},
 		"the cloud is to bring one": {3, []cloud.Instance{a, own}, []v1alpha1.NodeRetirement{came}, 2, Order},
 	} {
 		s := Survey{Group: cloud.Group{Size: tt.size}, Machines: tt.machines}
