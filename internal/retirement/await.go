@@ -126,7 +126,7 @@ func (c *Controller) stands(ctx context.Context, rt *v1alpha1.NodeRetirement) (b
 	case err != nil:
 		return false, err
 	}
-	return node.UID == string(uid) && report.Stands(node.Annotations, of.Source, of.ID), nil
+	return node.UID == string(uid) && report.Remains(node.Annotations, of.Source, of.ID), nil
 }
 
 // awaiting reports a retirement that waits until its machine is gone, and holds nobody up.

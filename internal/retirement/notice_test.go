@@ -9,6 +9,7 @@ import (
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/cordon"
 )
 
 // onNotice retires a node because its agent reports a Preempt.
@@ -226,6 +227,14 @@ func TestANoticeThatIsCalledOffStaysSoWhileItStands(t *testing.T) {
 			func(*sim) {}, v1alpha1.Refused,
 			func(s *sim) {
 				s.change("a", func(n *corev1.Node) { n.Annotations, n.Spec.Unschedulable = nil, false })
+			},
+		},
+		"the notice is over, and a record of another owner cannot be read": {
+			func(*sim) {}, v1alpha1.Refused,
+			func(s *sim) {
+				s.change("a", func(n *corev1.Node) {
+					n.Annotations, n.Spec.Unschedulable = map[string]string{cordon.AnnotationKey("other"): "{"}, false
+				})
 			},
 		},
 		"the Node goes": {

@@ -6,6 +6,7 @@ package report
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -71,13 +72,17 @@ func Blocked(message string) string {
 // Stands reports whether a notice is on the Node still, or may be (I7).
 func Stands(annotations map[string]string, source, id string) bool {
 	reports, problems := Of(annotations)
-	if len(problems) > 0 {
-		return true
-	}
-	for _, r := range reports {
-		if r.Source == source && r.ID == id {
-			return true
-		}
-	}
-	return false
+	return len(problems) > 0 || among(reports, source, id)
+}
+
+// Remains reports whether a notice's own record is on the Node still, be it one that cannot be read. Nobody may act on the notice's
+// being over by that (I7): others that cannot be read are passed over, since they may stay for good.
+func Remains(annotations map[string]string, source, id string) bool {
+	reports, _ := Of(annotations)
+	_, there := annotations[cordon.AnnotationKey(Owner(source, id))]
+	return there || among(reports, source, id)
+}
+
+func among(reports []Report, source, id string) bool {
+	return slices.ContainsFunc(reports, func(r Report) bool { return r.Source == source && r.ID == id })
 }

@@ -27,17 +27,22 @@ func TestAReportIsReadFromTheAgentsRecord(t *testing.T) {
 
 func TestI7ANoticeBehindARecordThatCannotBeReadStands(t *testing.T) {
 	for what, tt := range map[string]struct {
-		annotations map[string]string
-		stands      bool
+		annotations     map[string]string
+		stands, remains bool
 	}{
-		"it is there":             {map[string]string{"cordon.slipway.dev/azure-e1": preempt}, true},
-		"it is gone":              {map[string]string{}, false},
-		"another's is there":      {map[string]string{"cordon.slipway.dev/request-manual": `{"owner":"request-manual","since":"2026-01-01T00:00:00Z"}`}, false},
-		"its record is garbled":   {map[string]string{"cordon.slipway.dev/azure-e1": "{"}, true},
-		"its state is garbled":    {map[string]string{"cordon.slipway.dev/azure-e1": `{"owner":"azure-e1","state":[1]}`}, true},
-		"another's is garbled":    {map[string]string{"cordon.slipway.dev/x": "{"}, true},
-		"it says another's owner": {map[string]string{"cordon.slipway.dev/azure-e1": `{"owner":"azure-e2"}`}, true},
+		"it is there": {map[string]string{"cordon.slipway.dev/azure-e1": preempt}, true, true},
+		"it is gone":  {map[string]string{}, false, false},
+		"another's is there": {
+			map[string]string{"cordon.slipway.dev/request-manual": `{"owner":"request-manual","since":"2026-01-01T00:00:00Z"}`}, false, false,
+		},
+		"its record is garbled":   {map[string]string{"cordon.slipway.dev/azure-e1": "{"}, true, true},
+		"its state is garbled":    {map[string]string{"cordon.slipway.dev/azure-e1": `{"owner":"azure-e1","state":[1]}`}, true, true},
+		"another's is garbled":    {map[string]string{"cordon.slipway.dev/x": "{"}, true, false},
+		"it says another's owner": {map[string]string{"cordon.slipway.dev/azure-e1": `{"owner":"azure-e2"}`}, true, true},
 	} {
+		if got := Remains(tt.annotations, "azure", "e1"); got != tt.remains {
+			t.Errorf("%s: remains: %t, want %t", what, got, tt.remains)
+		}
 		if got := Stands(tt.annotations, "azure", "e1"); got != tt.stands {
 			t.Errorf("%s: %t, want %t", what, got, tt.stands)
 		}
