@@ -59,13 +59,13 @@ func (n *Node) isAbout(rt *v1alpha1.NodeRetirement) bool {
 	return rt.Spec.NodeUID == "" || rt.Spec.NodeUID == n.Object.UID
 }
 
-// lastFailure is the node's latest retirement that ended early, or nil.
+// lastFailure is the node's latest retirement that ended early, other than by being called off, or nil.
 func (n *Node) lastFailure() *v1alpha1.NodeRetirement {
 	var last *v1alpha1.NodeRetirement
 	for i := range n.Retirements {
 		rt := &n.Retirements[i]
 		failed := rt.Status.Phase == v1alpha1.Aborted || rt.Status.Phase == v1alpha1.Refused || rt.Status.Phase == v1alpha1.Failed
-		if !failed || !n.isAbout(rt) || rt.Status.Times.Finished == nil {
+		if !failed || !n.isAbout(rt) || rt.Status.Times.Finished == nil || retirement.EndedBy(rt) == retirement.CalledOff {
 			continue
 		}
 		if last == nil || last.Status.Times.Finished.Before(rt.Status.Times.Finished) {

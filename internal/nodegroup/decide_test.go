@@ -13,6 +13,7 @@ import (
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/protection"
+	"github.com/slipway-dev/slipway/internal/retirement"
 )
 
 const pool = "pool"
@@ -117,6 +118,11 @@ func TestANodeThatIsIdleForLongEnough(t *testing.T) {
 		}, Refused, []string{AfterFailure}, false},
 		"leaves when that was longer ago": {func(_ *World, n *Node) {
 			n.Retirements = []v1alpha1.NodeRetirement{failed("a", v1alpha1.Refused, 5*minute)}
+		}, Leaves, []string{LongEnough}, false},
+		"leaves when that was called off": {func(_ *World, n *Node) {
+			rt := failed("a", v1alpha1.Refused, minute)
+			rt.Status.Reasons = []v1alpha1.RetirementReason{{Code: retirement.CalledOff}}
+			n.Retirements = []v1alpha1.NodeRetirement{rt}
 		}, Leaves, []string{LongEnough}, false},
 		"leaves when it was another node's of the name": {func(_ *World, n *Node) {
 			rt := failed("a", v1alpha1.Aborted, minute)
