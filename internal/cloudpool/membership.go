@@ -31,17 +31,15 @@ func (u *Updater) setMembership(ctx context.Context, want api.SetMembershipStatu
 	r, err := u.store.load(load)
 	if err != nil { // the pool may be changed while the API server is away
 		u.log.Warn("cannot see what the desired size was raised for", "err", err)
-		u.unwritten = true
+		was := maps.Clone(u.raised)
+		defer func() { u.unwritten = u.unwritten.with(u.raised.since(was)) }()
 		return u.raised.setWithRoom(ctx, u.o.Backend, want)
 	}
 	if r.Raised == nil {
 		r.Raised = raised{}
 	}
 	b := &writing{Backend: u.o.Backend, u: u, record: r, is: maps.Clone(r.Raised)}
-	if u.unwritten {
-		maps.Copy(r.Raised, u.raised)
-	}
-	u.raised = r.Raised
+	u.raised = r.Raised.with(u.unwritten)
 	defer b.write(ctx)
 	return u.raised.setWithRoom(ctx, b, want)
 }
@@ -57,17 +55,33 @@ type writing struct {
 
 func (w *writing) write(ctx context.Context) {
 	if maps.Equal(w.is, w.record.Raised) {
-		w.u.unwritten = false
+		w.u.unwritten = nil
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, w.u.o.Pace.Take)
 	defer cancel()
 	if err := w.u.store.save(ctx, w.record); err != nil {
 		w.u.log.Warn("cannot write down what the desired size is raised for", "err", err)
-		w.failed, w.u.unwritten = true, true
+		w.failed, w.u.unwritten = true, w.record.Raised.since(w.is)
 		return
 	}
-	w.is, w.u.unwritten = maps.Clone(w.record.Raised), false
+	w.is, w.u.unwritten = maps.Clone(w.record.Raised), nil
+}
+
+// since gives what was raised since.
+func (r raised) since(was raised) raised {
+	news := maps.Clone(r)
+	maps.DeleteFunc(news, func(machine string, now raise) bool { return was[machine] == now })
+	return news
+}
+
+// with adds what was raised besides, or later.
+func (r raised) with(news raised) raised {
+	if r == nil {
+		r = raised{}
+	}
+	maps.Copy(r, news)
+	return r
 }
 
 // SetDesiredSize writes down first. What failed is not tried again before the end: a machine may count already that there is no

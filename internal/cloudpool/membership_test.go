@@ -476,3 +476,41 @@ func TestWhoAsksAgainWhenTheRecordIsThereAgainDoesNotRaiseTheSizeAgain(t *testin
 		})
 	}
 }
+
+// TestI1WhatAnotherProcessHasSeenToIsNotRemembered has a process fail at a machine that another one has count then, and put aside
+// again. The first one cannot read the record meanwhile, as it changes another machine.
+func TestI1WhatAnotherProcessHasSeenToIsNotRemembered(t *testing.T) {
+	simulate(t, 3, func(t *testing.T, s *sim) {
+		s.pool.machines[0].Membership = &api.MembershipStatus{}
+		s.pool.fail("membership", errors.New("502"))
+		var away atomic.Bool
+		s.kube.PrependReactor("get", "configmaps", func(clienttesting.Action) (bool, runtime.Object, error) {
+			return away.Load(), nil, errors.New("away")
+		})
+		set := func(u *Updater, machine int, to api.MembershipStatus) error {
+			defer s.passes(15 * time.Second)
+			return u.Exclusively(t.Context(), func(ctx context.Context) error {
+				return u.setMembership(ctx, api.SetMembershipStatus{MachineID: uuid(machine), MembershipStatus: to})
+			})
+		}
+		a, b := s.replica("a"), s.replica("b")
+		if err := set(a, 1, plain); err == nil || s.pool.size != 4 {
+			t.Fatalf("%v, and a desired size of %d", err, s.pool.size)
+		}
+		s.pool.fail("membership", nil)
+		if err := errors.Join(set(b, 1, plain), set(b, 1, api.MembershipStatus{})); err != nil {
+			t.Fatal(err)
+		}
+		away.Store(true)
+		s.leases.cutOff("a", true)
+		if err := set(a, 2, api.MembershipStatus{Active: true}); err != nil {
+			t.Fatal(err)
+		}
+		away.Store(false)
+		s.leases.cutOff("a", false)
+		was := s.pool.size
+		if err := set(a, 1, plain); err != nil || s.pool.size != was+1 {
+			t.Errorf("%v, and a desired size of %d after one of %d; want it one larger for the machine", err, s.pool.size, was)
+		}
+	})
+}

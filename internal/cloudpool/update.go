@@ -80,10 +80,10 @@ type Updater struct {
 
 	// submitting has room for one: it lets one request at a time be accepted.
 	submitting chan struct{}
-	// raised is what the desired size was raised for, as it was last known, and unwritten says that it may not be written down so;
-	// guarded by submitting.
+	// raised is what the desired size was raised for, as it was last known, and unwritten what of it could not be written down
+	// yet; guarded by submitting.
 	raised    raised
-	unwritten bool
+	unwritten raised
 
 	mu      sync.Mutex
 	current *work
