@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// reads are how long requests took, second by second in turns: through Slipway, through a proxy that does nothing but forward,
+// reads are how long requests took, in turns of a tenth of a second: through Slipway, through a proxy that does nothing but forward,
 // and past both.
 type reads struct{ proxied, forwarded, direct []time.Duration }
 
@@ -23,7 +23,7 @@ func (r reads) floor(p int) time.Duration {
 }
 
 func (r reads) String() string {
-	said := fmt.Sprintf("%d times through Slipway, as often through a bare proxy and past both, a second each in turns", len(r.proxied))
+	said := fmt.Sprintf("%d times through Slipway, as often through a bare proxy and past both, a tenth of a second each in turns", len(r.proxied))
 	for _, p := range []int{99, 90, 50} {
 		said += fmt.Sprintf(", p%d %.2f, %.2f and %.2f ms", p, ms(percentile(r.proxied, p)), ms(percentile(r.forwarded, p)), ms(percentile(r.direct, p)))
 	}
@@ -34,8 +34,9 @@ func (r reads) String() string {
 // front's percentiles show.
 const readersGC = 800
 
-// read reads the size until ctx ends, so many times per second however long it takes. The ways take turns, a second each:
-// at any moment there are as many reads as are said, and no more. Which way is first changes each round.
+// read reads the size until ctx ends, so many times per second however long it takes. The ways take turns: at any moment there are
+// as many reads as are said, and no more. A turn is short, so that a moment in which the machine itself stands still falls on all
+// ways alike. Which way is first changes each round.
 func (s *stage) read(ctx context.Context) (reads, error) {
 	defer debug.SetGCPercent(debug.SetGCPercent(readersGC))
 	var mu sync.Mutex
@@ -62,7 +63,7 @@ func (s *stage) read(ctx context.Context) (reads, error) {
 			return got, wrong
 		case <-ticker.C:
 		}
-		round, turn := n/readsPerSecond/ways, n/readsPerSecond%ways
+		round, turn := n/readsPerTurn/ways, n/readsPerTurn%ways
 		all.Go(func() {
 			switch (round + turn) % ways {
 			case 0:
@@ -80,8 +81,9 @@ func (s *stage) read(ctx context.Context) (reads, error) {
 var client = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: connections, MaxConnsPerHost: connections}}
 
 const (
-	ways        = 3
-	connections = 100
+	ways         = 3
+	readsPerTurn = readsPerSecond / 10
+	connections  = 100
 )
 
 func get(ctx context.Context, url string) ([]byte, int, error) {
