@@ -228,7 +228,8 @@ func (b *bench) heldPod(n int) *corev1.Pod {
 }
 
 // awaitCalm waits until the manager has judged the group with all its nodes, which it does once its caches hold all that
-// there is, and has asked nothing to be written for a while: it notes on each node of the group that a pod keeps it.
+// there is, has noted on each node of the group that a pod keeps it, which it begins after that, and has asked nothing to be
+// written for a while.
 func (b *bench) awaitCalm(ctx context.Context) error {
 	err := testbed.Poll(ctx, "the manager judges the group", func() bool {
 		g := &v1alpha1.NodeGroup{}
@@ -237,11 +238,18 @@ func (b *bench) awaitCalm(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	written := controlplane.AuditFilter{User: "system:serviceaccount:" + namespace + ":" + account, Verb: "patch"}
+	err = testbed.Poll(ctx, "the manager has written to as many nodes", func() bool {
+		all, err := b.Audit(written)
+		return err == nil && len(all) >= heldNodes
+	})
+	if err != nil {
+		return err
+	}
 	err = testbed.Poll(ctx, "the manager writes nothing", func() bool {
-		written, err := b.Audit(controlplane.AuditFilter{
-			Since: time.Now().Add(-calm), User: "system:serviceaccount:" + namespace + ":" + account, Verb: "patch",
-		})
-		return err == nil && len(written) == 0
+		written.Since = time.Now().Add(-calm)
+		lately, err := b.Audit(written)
+		return err == nil && len(lately) == 0
 	})
 	if err != nil {
 		return err
