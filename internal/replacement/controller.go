@@ -133,6 +133,11 @@ func beingDeleted(rt *v1alpha1.NodeRetirement) bool {
 	if rt.DeletionTimestamp.IsZero() || retirement.EndedBy(rt) == retirement.CalledOff {
 		return false
 	}
+	return unordered(rt)
+}
+
+// unordered reports a record for which no machine is ordered yet, nor decided that none is needed.
+func unordered(rt *v1alpha1.NodeRetirement) bool {
 	state := stateOf(rt)
 	return state == "" || state == v1alpha1.ReplacementWaiting
 }
@@ -164,8 +169,8 @@ func (l *one) find(ctx context.Context) (time.Duration, error) {
 
 // unknown notes why nothing can be ordered. An order that was made is not forgotten over it: it would be made again.
 func (l *one) unknown(ctx context.Context, why v1alpha1.RetirementReason) error {
-	if state := stateOf(l.rt); state != "" && state != v1alpha1.ReplacementWaiting {
-		l.log.Warn("an order waits to be followed", "state", state, "why", why.Message)
+	if !unordered(l.rt) {
+		l.log.Warn("an order waits to be followed", "state", stateOf(l.rt), "why", why.Message)
 		return nil
 	}
 	return l.write(ctx, v1alpha1.ReplacementWaiting, why)
@@ -343,15 +348,11 @@ func of(rt *v1alpha1.NodeRetirement) (group, machine string) {
 
 // toBeReplaced reports a record of a notice that orders a machine yet if one is needed, and of whose Node no other record has.
 func toBeReplaced(rt *v1alpha1.NodeRetirement, all []v1alpha1.NodeRetirement) bool {
-	orders := func(o *v1alpha1.NodeRetirement) bool {
-		state := stateOf(o)
-		return state == "" || state == v1alpha1.ReplacementWaiting
-	}
-	if rt.Spec.Notice == nil || !rt.DeletionTimestamp.IsZero() || !orders(rt) {
+	if rt.Spec.Notice == nil || !rt.DeletionTimestamp.IsZero() || !unordered(rt) {
 		return false
 	}
 	return !slices.ContainsFunc(all, func(o v1alpha1.NodeRetirement) bool {
-		return o.Spec.NodeUID == rt.Spec.NodeUID && o.Spec.Notice != nil && !orders(&o) && stateOf(&o) != v1alpha1.ReplacementNotNeeded
+		return o.Spec.NodeUID == rt.Spec.NodeUID && o.Spec.Notice != nil && !unordered(&o) && stateOf(&o) != v1alpha1.ReplacementNotNeeded
 	})
 }
 
