@@ -1,6 +1,15 @@
 # For those who build their own images: docker build --build-arg VERSION=v0.1.0 --target slipway-agent .
 # Releases are not built from this but by `make release`, which needs no container engine (docs/release.md).
-FROM --platform=$BUILDPLATFORM golang:1.26 AS build
+#
+# GO_IMAGE is what compiles. A tag can be moved: give it with a digest, and REQUIRE_DIGESTS=true to have the build fail on one
+# without (docs/release.md).
+ARG GO_IMAGE=golang:1.26
+
+FROM --platform=$BUILDPLATFORM ${GO_IMAGE} AS build
+ARG GO_IMAGE
+ARG REQUIRE_DIGESTS=false
+RUN case "$REQUIRE_DIGESTS $GO_IMAGE" in "true "*@sha256:*|"false "*) ;; \
+      *) echo "GO_IMAGE: $GO_IMAGE: want IMAGE@sha256:DIGEST, or REQUIRE_DIGESTS=false" >&2; exit 1 ;; esac
 WORKDIR /src
 COPY go.mod go.sum ./
 RUN go mod download

@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
-TOOL := go tool -modfile=$(CURDIR)/tools/go.mod
+TOOL := go tool -modfile=$(CURDIR)/tools/gotools/go.mod
 
 # Where dev/peers/install puts other people's programs that the tests meet; what the machine has comes first.
 export PATH := $(PATH):$(CURDIR)/bin/peers
@@ -57,8 +57,6 @@ build-all: ## Build slipway and slipway-agent for every platform that nodes have
 			./cmd/slipway ./cmd/slipway-agent || exit 1; done
 
 .PHONY: test
-# Tests that could go on for long do so for as long as the whole stays within its time.
-test: export SLIPWAY_TEST_BEGAN := $(shell date +%s)
 test: export SLIPWAY_BIN := $(CURDIR)/bin
 test: build build-dev peers vet-agent ## Run every test: race detector on, order shuffled, the real control plane included
 	tools/test
@@ -68,7 +66,6 @@ test: build build-dev peers vet-agent ## Run every test: race detector on, order
 
 .PHONY: test-skew
 test-skew: export SLIPWAY_KUBE_VERSION := 1.33
-test-skew: export SLIPWAY_TEST_BEGAN := $(shell date +%s)
 test-skew: export SLIPWAY_BIN := $(CURDIR)/bin
 test-skew: build build-dev peers ## Run the end-to-end tests on the lowest Kubernetes that is supported; make test has the highest
 	cd dev && ../tools/test ./controlplane/... ./e2e/... ./testbed/...
@@ -79,8 +76,8 @@ test-openstack: ## Run the tests that need a real OpenStack, which is installed,
 	dev/openstack/test
 
 .PHONY: bench
-bench: build slipway-dev ## Measure speed and size; GROUP=agent measures one group
-	@bin/slipway-dev bench $(GROUP)
+bench: build slipway-dev ## Measure speed and size; GROUP=agent measures one group, ONLY=binary a part of it
+	@bin/slipway-dev bench $(GROUP) --only '$(ONLY)'
 
 .PHONY: release
 release: ## Make everything that VERSION=v0.1.0 consists of, into dist/ (docs/release.md)
@@ -92,7 +89,14 @@ lint: ## Run the linters over every module
 	cd dev && $(TOOL) golangci-lint run --config ../.golangci.yml ./...
 	cd tools/release && $(TOOL) golangci-lint run --config ../../.golangci.yml ./...
 
+.PHONY: audit
+audit: ## Look for known vulnerabilities, and for licences that are not allowed, in what is linked
+	tools/audit
+
 .PHONY: generate
+# Some of what writes is built for it, with the flags of BUILD.
+generate: export CGO_ENABLED := 0
+generate: export GOFLAGS := -trimpath
 generate: ## Write generated files anew and tidy the modules
 	go generate ./...
 	cd dev && go generate ./...

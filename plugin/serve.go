@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"runtime/debug"
 
 	"github.com/hashicorp/go-hclog"
 	goplugin "github.com/hashicorp/go-plugin"
@@ -37,7 +38,7 @@ func Serve(open OpenFunc) {
 		GRPCServer: func(options []grpc.ServerOption) *grpc.Server {
 			return grpc.NewServer(append(options,
 				grpc.MaxRecvMsgSize(wire.MaxMessage), grpc.MaxSendMsgSize(wire.MaxMessage),
-				grpc.UnaryInterceptor(mean))...)
+				grpc.UnaryInterceptor(s.intercept))...)
 		},
 		Logger: hclog.New(&hclog.LoggerOptions{Output: os.Stderr, Level: hclog.Error}),
 	})
@@ -50,15 +51,21 @@ func leaveWithSlipway() {
 	os.Exit(0)
 }
 
-// mean puts into a status what an error of the provider means, and keeps a panic from ending the other calls.
-func mean(ctx context.Context, request any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (answer any, err error) {
+// intercept refuses calls that come before Configure. It puts into a status what an error of the provider means, and keeps a panic
+// from ending the other calls.
+func (s *server) intercept(ctx context.Context, request any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (answer any, err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			slog.Error("the plugin panicked", "method", info.FullMethod, "panic", fmt.Sprint(p), "stack", stack())
+			slog.Error("the plugin panicked", "method", info.FullMethod, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
 			err = fmt.Errorf("%s: the plugin panicked: %v", info.FullMethod, p)
 		}
 		err = wire.StatusOf(err)
 	}()
+	if info.Server == any(s) && info.FullMethod != pluginv1.CloudProvider_Configure_FullMethodName { // else it is one of go-plugin's own
+		if err := s.checkConfigured(); err != nil {
+			return nil, err
+		}
+	}
 	return handle(ctx, request)
 }
 

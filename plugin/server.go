@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"runtime/debug"
 	"sync"
 
 	"google.golang.org/grpc/codes"
@@ -27,19 +26,17 @@ type server struct {
 	open OpenFunc
 
 	mu       sync.Mutex
-	provider Provider // nil until configured
+	provider Provider // nil until configured, and not changed after that
 }
 
-func stack() string { return string(debug.Stack()) }
-
-// get gives the provider, once there is one.
-func (s *server) get() (Provider, error) {
+// checkConfigured refuses what is asked before there is a provider.
+func (s *server) checkConfigured() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.provider == nil {
-		return nil, status.Error(codes.FailedPrecondition, "Configure has to be called first")
+		return status.Error(codes.FailedPrecondition, "Configure has to be called first")
 	}
-	return s.provider, nil
+	return nil
 }
 
 func (s *server) close() {
@@ -79,11 +76,7 @@ func refuse(err error) error {
 
 // Normalize implements pluginv1.CloudProviderServer.
 func (s *server) Normalize(_ context.Context, r *pluginv1.NormalizeRequest) (*pluginv1.NormalizeResponse, error) {
-	p, err := s.get()
-	if err != nil {
-		return nil, err
-	}
-	id, err := p.Normalize(r.GetProviderId())
+	id, err := s.provider.Normalize(r.GetProviderId())
 	if err != nil {
 		return nil, refuse(err)
 	}
@@ -92,11 +85,7 @@ func (s *server) Normalize(_ context.Context, r *pluginv1.NormalizeRequest) (*pl
 
 // GetGroup implements pluginv1.CloudProviderServer.
 func (s *server) GetGroup(ctx context.Context, r *pluginv1.GetGroupRequest) (*pluginv1.GetGroupResponse, error) {
-	p, err := s.get()
-	if err != nil {
-		return nil, err
-	}
-	g, err := p.Group(ctx, r.GetName())
+	g, err := s.provider.Group(ctx, r.GetName())
 	if err != nil {
 		return nil, err
 	}
@@ -105,11 +94,7 @@ func (s *server) GetGroup(ctx context.Context, r *pluginv1.GetGroupRequest) (*pl
 
 // ListInstances implements pluginv1.CloudProviderServer.
 func (s *server) ListInstances(ctx context.Context, r *pluginv1.ListInstancesRequest) (*pluginv1.ListInstancesResponse, error) {
-	p, err := s.get()
-	if err != nil {
-		return nil, err
-	}
-	list, err := p.Instances(ctx, r.GetGroup())
+	list, err := s.provider.Instances(ctx, r.GetGroup())
 	if err != nil {
 		return nil, err
 	}
@@ -122,11 +107,7 @@ func (s *server) ListInstances(ctx context.Context, r *pluginv1.ListInstancesReq
 
 // GetInstance implements pluginv1.CloudProviderServer.
 func (s *server) GetInstance(ctx context.Context, r *pluginv1.GetInstanceRequest) (*pluginv1.GetInstanceResponse, error) {
-	p, err := s.get()
-	if err != nil {
-		return nil, err
-	}
-	i, err := p.Instance(ctx, r.GetProviderId())
+	i, err := s.provider.Instance(ctx, r.GetProviderId())
 	if err != nil {
 		return nil, err
 	}
@@ -135,11 +116,7 @@ func (s *server) GetInstance(ctx context.Context, r *pluginv1.GetInstanceRequest
 
 // DeleteInstance implements pluginv1.CloudProviderServer.
 func (s *server) DeleteInstance(ctx context.Context, r *pluginv1.DeleteInstanceRequest) (*pluginv1.DeleteInstanceResponse, error) {
-	p, err := s.get()
-	if err != nil {
-		return nil, err
-	}
-	op, err := p.Delete(ctx, r.GetProviderId())
+	op, err := s.provider.Delete(ctx, r.GetProviderId())
 	if err != nil {
 		return nil, err
 	}
@@ -148,11 +125,7 @@ func (s *server) DeleteInstance(ctx context.Context, r *pluginv1.DeleteInstanceR
 
 // ListTemplates implements pluginv1.CloudProviderServer.
 func (s *server) ListTemplates(ctx context.Context, r *pluginv1.ListTemplatesRequest) (*pluginv1.ListTemplatesResponse, error) {
-	p, err := s.get()
-	if err != nil {
-		return nil, err
-	}
-	list, err := p.Templates(ctx, r.GetGroup())
+	list, err := s.provider.Templates(ctx, r.GetGroup())
 	if err != nil {
 		return nil, err
 	}
@@ -165,11 +138,7 @@ func (s *server) ListTemplates(ctx context.Context, r *pluginv1.ListTemplatesReq
 
 // GrowGroup implements pluginv1.CloudProviderServer.
 func (s *server) GrowGroup(ctx context.Context, r *pluginv1.GrowGroupRequest) (*pluginv1.GrowGroupResponse, error) {
-	p, err := s.get()
-	if err != nil {
-		return nil, err
-	}
-	op, err := p.Grow(ctx, r.GetGroup(), Order{Count: int(r.GetCount()), Template: r.GetTemplate()})
+	op, err := s.provider.Grow(ctx, r.GetGroup(), Order{Count: int(r.GetCount()), Template: r.GetTemplate()})
 	if err != nil {
 		return nil, err
 	}
@@ -178,11 +147,7 @@ func (s *server) GrowGroup(ctx context.Context, r *pluginv1.GrowGroupRequest) (*
 
 // GetStatus implements pluginv1.CloudProviderServer.
 func (s *server) GetStatus(ctx context.Context, r *pluginv1.GetStatusRequest) (*pluginv1.GetStatusResponse, error) {
-	p, err := s.get()
-	if err != nil {
-		return nil, err
-	}
-	st, err := p.Status(ctx, wire.ToOperation(r.GetOperation()))
+	st, err := s.provider.Status(ctx, wire.ToOperation(r.GetOperation()))
 	if err != nil {
 		return nil, err
 	}
@@ -195,11 +160,7 @@ func (s *server) GetStatus(ctx context.Context, r *pluginv1.GetStatusRequest) (*
 
 // ModifyEventAnalyzer implements pluginv1.PodEventAnalyzerServer.
 func (s *server) ModifyEventAnalyzer(ctx context.Context, event *pluginv1.PodEvent) (*pluginv1.Advice, error) {
-	p, err := s.get()
-	if err != nil {
-		return nil, err
-	}
-	a, ok := p.(ModifyEventAnalyzer)
+	a, ok := s.provider.(ModifyEventAnalyzer)
 	if !ok {
 		return nil, status.Error(codes.Unimplemented, "the plugin has no ModifyEventAnalyzer")
 	}
@@ -208,11 +169,7 @@ func (s *server) ModifyEventAnalyzer(ctx context.Context, event *pluginv1.PodEve
 
 // DeleteEventAnalyzer implements pluginv1.PodEventAnalyzerServer.
 func (s *server) DeleteEventAnalyzer(ctx context.Context, event *pluginv1.PodEvent) (*pluginv1.Advice, error) {
-	p, err := s.get()
-	if err != nil {
-		return nil, err
-	}
-	a, ok := p.(DeleteEventAnalyzer)
+	a, ok := s.provider.(DeleteEventAnalyzer)
 	if !ok {
 		return nil, status.Error(codes.Unimplemented, "the plugin has no DeleteEventAnalyzer")
 	}

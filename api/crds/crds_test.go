@@ -53,7 +53,7 @@ func TestADefinitionThatChangesHasItsNumberRaised(t *testing.T) {
 // judge says why a definition may not take the place of what it was. One that was not there yet is zero.
 func judge(was, is state) error {
 	const raise = "raise the number in +kubebuilder:metadata:annotations=\"" + crds.GenerationAnnotation + "=%d\" of the type in " +
-		"api/v1alpha1 to %d, then: go generate ./api/v1alpha1; cp api/crds/*.yaml charts/slipway/files/crds; go test ./api/crds -update"
+		"api/v1alpha1 to %d, then: go generate ./api/v1alpha1; go test ./api/crds -update"
 	switch {
 	case is.generation == 0:
 		return fmt.Errorf("it has no number that can be read: "+raise, is.generation, was.generation+1)

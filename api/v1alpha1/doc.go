@@ -1,5 +1,5 @@
 // Package v1alpha1 holds the types of the API group slipway.dev: a NodeGroup says which nodes there are to be and how
-// they may come and go, a NodeRetirement records one node's way out.
+// they may come and go, a NodeRetirement records one node's way out, a PoolUpdate one change of a cloudpool.
 //
 // The API server checks what can be told from one object alone (the markers and CEL rules here); what takes a look at
 // the cluster or the cloud is checked by the manager and said in the status.
@@ -18,13 +18,15 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-//go:generate go tool -modfile=../../tools/go.mod controller-gen object crd:generateEmbeddedObjectMeta=false paths=. output:crd:dir=../crds
+//go:generate go tool -modfile=../../tools/gotools/go.mod controller-gen object crd:generateEmbeddedObjectMeta=false paths=. output:crd:dir=../crds
+//go:generate sh -c "cp ../crds/*.yaml ../../charts/slipway/files/crds"
 
 // GroupVersion is the API group and version of all types here.
 var GroupVersion = schema.GroupVersion{Group: "slipway.dev", Version: "v1alpha1"}
 
 var builder = runtime.NewSchemeBuilder(func(s *runtime.Scheme) error {
-	s.AddKnownTypes(GroupVersion, &NodeGroup{}, &NodeGroupList{}, &NodeRetirement{}, &NodeRetirementList{})
+	s.AddKnownTypes(GroupVersion, &NodeGroup{}, &NodeGroupList{}, &NodeRetirement{}, &NodeRetirementList{},
+		&PoolUpdate{}, &PoolUpdateList{})
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil
 })

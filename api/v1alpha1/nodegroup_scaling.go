@@ -4,6 +4,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // ScaleUpPolicy says which kind of machine is taken when several would help.
@@ -41,6 +42,13 @@ type ScaleUp struct {
 	// +optional
 	// +kubebuilder:default=0
 	Priority int32 `json:"priority,omitempty"`
+
+	// KeepMinimum orders machines while the group has fewer than spec.minimum. Without it machines are ordered for pods alone, and
+	// the minimum keeps nodes from leaving.
+	//
+	// +optional
+	// +kubebuilder:default=true
+	KeepMinimum *bool `json:"keepMinimum,omitempty"`
 
 	// Limits are the most that the group's machines may have together.
 	//
@@ -134,13 +142,18 @@ type UnderusedNodes struct {
 	// +kubebuilder:validation:Minimum=0
 	PodsAtMost *int32 `json:"podsAtMost,omitempty"`
 
+	// AllOf takes the place of cpuBelow, memoryBelow and podsAtMost: a node is used little when each bound that is given here holds.
+	//
+	// +optional
+	AllOf *UnderusedBounds `json:"allOf,omitempty"`
+
 	// Consolidate retires a node whenever its pods fit on others, however much it is used.
 	//
 	// +optional
 	Consolidate bool `json:"consolidate,omitempty"`
 
-	// Cooldown is how long a node has to be one that could go. It is written on the Node, so that a restart does not begin
-	// it anew.
+	// Cooldown is how long a node has to be one that could go. Since when it is so is written on the Node, and counts for the manager that
+	// observed it: another one begins the cooldown anew.
 	//
 	// +optional
 	// +kubebuilder:default="10m"
@@ -148,22 +161,48 @@ type UnderusedNodes struct {
 	Cooldown *metav1.Duration `json:"cooldown,omitempty"`
 }
 
-// ScaleUpStatus is what the manager knows of a group's machines to come.
-type ScaleUpStatus struct {
-	// OnTheWay is how many machines were asked for and have no Ready node yet.
+// UnderusedBounds are what a node that is used little has at most. One that is not given does not count.
+//
+// +kubebuilder:validation:MinProperties=1
+type UnderusedBounds struct {
+	// CPUAtMost is the share of the allocatable cpu that pods may request, in percent.
 	//
 	// +optional
-	OnTheWay int32 `json:"onTheWay"`
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=100
+	CPUAtMost *int32 `json:"cpuAtMost,omitempty"`
 
-	// Learned is what nodes of the group have shown that their kind of machine has.
+	// MemoryAtMost is the share of the allocatable memory that pods may request, in percent.
+	//
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=100
+	MemoryAtMost *int32 `json:"memoryAtMost,omitempty"`
+
+	// PodsAtMost is how many pods there may be.
+	//
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	PodsAtMost *int32 `json:"podsAtMost,omitempty"`
+}
+
+// ProvisioningStatus is what is known of the instances that are provisioning. It holds the only record of launches.
+type ProvisioningStatus struct {
+	// Provisioning is how many instances were requested and have no usable Node yet.
+	//
+	// +optional
+	Provisioning int32 `json:"provisioning"`
+
+	// Launches are the requests whose instances are not all usable yet. Each is written before the cloud is asked. The write fails if
+	// another process has written since, and then the cloud is not asked.
 	//
 	// +optional
 	// +listType=map
-	// +listMapKey=name
-	// +kubebuilder:validation:MaxItems=64
-	Learned []LearnedTemplate `json:"learned,omitempty"`
+	// +listMapKey=id
+	// +kubebuilder:validation:MaxItems=256
+	Launches []Launch `json:"launches,omitempty"`
 
-	// BackOffs are the kinds of machines that are left alone for a while.
+	// BackOffs are the templates that are not requested for a while.
 	//
 	// +optional
 	// +listType=map
@@ -171,19 +210,93 @@ type ScaleUpStatus struct {
 	// +kubebuilder:validation:MaxItems=64
 	BackOffs []BackOff `json:"backOffs,omitempty"`
 
-	// Awaited are machines that came after an order and have had no Node yet.
+	// Learned is what nodes of the group have shown that their template has.
+	//
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=64
+	Learned []LearnedTemplate `json:"learned,omitempty"`
+}
+
+// MaxLaunches is how many launches the status of a NodeGroup holds.
+const MaxLaunches = 256
+
+// LaunchState is how far a launch is.
+//
+// +kubebuilder:validation:Enum=Requested;Provisioning;Ready;Failed
+type LaunchState string
+
+// The states of a launch.
+const (
+	LaunchRequested    LaunchState = "Requested"    // the cloud is asked, and its answer is not known
+	LaunchProvisioning LaunchState = "Provisioning" // the cloud has accepted it
+	LaunchReady        LaunchState = "Ready"        // its instances are usable; kept until its owner has noted that
+	LaunchFailed       LaunchState = "Failed"       // the cloud has refused it or could not make all of it
+)
+
+// Launch is one request for instances.
+type Launch struct {
+	// ID tells it from others.
+	//
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=64
+	ID    string      `json:"id"`
+	State LaunchState `json:"state"`
+	// Template is the cloud's own name of what is launched; empty for a group without spec.scaleUp.
+	//
+	// +optional
+	Template string `json:"template,omitempty"`
+	// Count is how many of its instances have not been seen.
+	//
+	// +optional
+	Count int32 `json:"count"`
+	// For is the object that wants it; not set for pods, the minimum and headroom.
+	//
+	// +optional
+	For *LaunchOwner `json:"for,omitempty"`
+	// RequestedAt is when the cloud was asked.
+	RequestedAt metav1.Time `json:"requestedAt"`
+	// AnsweredAt is when the cloud had answered; not set until then.
+	//
+	// +optional
+	AnsweredAt *metav1.Time `json:"answeredAt,omitempty"`
+	// Named are those of its instances that the cloud has named and that have not been seen, by provider ID.
+	//
+	// +optional
+	// +listType=atomic
+	Named []string `json:"named,omitempty"`
+	// Instances are those of its instances that have been seen, and whose Nodes have not been usable yet.
 	//
 	// +optional
 	// +listType=map
 	// +listMapKey=providerID
-	Awaited []AwaitedMachine `json:"awaited,omitempty"`
+	Instances []LaunchedInstance `json:"instances,omitempty"`
+}
 
-	// Orders are those whose machines have not all been seen. They are written down before the cloud is asked.
+// LaunchOwner is the object that wants a launch.
+type LaunchOwner struct {
+	// Kind is NodeRetirement for a replacement, or PoolUpdate for a cloudpool.
+	Kind string `json:"kind"`
+	// +optional
+	Name string `json:"name,omitempty"`
+	// +optional
+	UID types.UID `json:"uid,omitempty"`
+	// NodeUID is the UID of the Node whose instance is replaced.
 	//
 	// +optional
-	// +listType=atomic
-	Orders []OpenOrder `json:"orders,omitempty"`
+	NodeUID types.UID `json:"nodeUID,omitempty"`
 }
+
+// LaunchedInstance is an instance of a launch.
+type LaunchedInstance struct {
+	ProviderID string `json:"providerID"`
+	// Since is when it was first seen.
+	Since metav1.Time `json:"since"`
+}
+
+// Open reports whether instances of a launch may still come.
+func (l *Launch) Open() bool { return l.State != LaunchReady && l.State != LaunchFailed }
 
 // LearnedTemplate is what the nodes of one kind of machine have in common.
 type LearnedTemplate struct {
@@ -210,33 +323,4 @@ type BackOff struct {
 	Until   metav1.Time `json:"until"`
 	// Failures is how many orders have failed in a row.
 	Failures int32 `json:"failures"`
-}
-
-// OpenOrder is an order whose machines have not all been seen.
-type OpenOrder struct {
-	// Template is the kind of machine.
-	// +optional
-	Template string `json:"template,omitempty"`
-	// Count is how many of its machines have not been seen.
-	Count int32 `json:"count"`
-	// At is when they were ordered.
-	At metav1.Time `json:"at"`
-	// Refused says that the cloud has not taken it. Some of its machines may have been made before.
-	//
-	// +optional
-	Refused bool `json:"refused,omitempty"`
-	// Machines are those of them that the cloud has named, by provider ID.
-	//
-	// +optional
-	// +listType=atomic
-	Machines []string `json:"machines,omitempty"`
-}
-
-// AwaitedMachine is a machine that came after an order and has had no Node yet.
-type AwaitedMachine struct {
-	ProviderID string `json:"providerID"`
-	// +optional
-	Template string `json:"template,omitempty"`
-	// Since is when it was first seen.
-	Since metav1.Time `json:"since"`
 }

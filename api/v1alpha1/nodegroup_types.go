@@ -8,7 +8,7 @@ import (
 // NodeGroup is a set of alike nodes whose machines one cloud counts as one group.
 //
 // +kubebuilder:object:root=true
-// +kubebuilder:metadata:annotations="slipway.dev/schema-generation=3"
+// +kubebuilder:metadata:annotations="slipway.dev/schema-generation=7"
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:scope=Cluster,shortName=ng,categories=slipway
 // +kubebuilder:printcolumn:name="Accepted",type=string,JSONPath=`.status.conditions[?(@.type=="Accepted")].status`
@@ -326,6 +326,9 @@ const (
 	GroupAccepted = "Accepted"
 	// GroupCloudReachable says whether the cloud was last read without an error.
 	GroupCloudReachable = "CloudReachable"
+	// GroupScaleUpAllowed is False while the Node of an instance that was launched for the group does not match its selector: no more
+	// are launched then. A group that this has never happened to does not have it.
+	GroupScaleUpAllowed = "ScaleUpAllowed"
 )
 
 // Reasons of the condition Accepted.
@@ -338,6 +341,12 @@ const (
 	CloudGroupNotFound  = "CloudGroupNotFound"
 	CloudRefused        = "CloudRefused"
 	CloudRightsMissing  = "CloudRightsMissing"
+)
+
+// Reasons of the condition ScaleUpAllowed.
+const (
+	ScaleUpAllowedReason = "Allowed"
+	NodeNotSelected      = "NodeNotSelected"
 )
 
 // NodeGroupStatus is how the manager finds a NodeGroup.
@@ -392,10 +401,10 @@ type NodeGroupStatus struct {
 	// +optional
 	LastScaleDown *metav1.Time `json:"lastScaleDown,omitempty"`
 
-	// ScaleUp is what the manager knows of the machines to come; none without spec.scaleUp.
+	// Provisioning is what is known of the instances that are provisioning, with the record of launches.
 	//
 	// +optional
-	ScaleUp *ScaleUpStatus `json:"scaleUp,omitempty"`
+	Provisioning *ProvisioningStatus `json:"provisioning,omitempty"`
 
 	// +optional
 	// +listType=map

@@ -10,7 +10,7 @@ import (
 // node is given back.
 //
 // +kubebuilder:object:root=true
-// +kubebuilder:metadata:annotations="slipway.dev/schema-generation=3"
+// +kubebuilder:metadata:annotations="slipway.dev/schema-generation=4"
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:scope=Cluster,shortName=nr,categories=slipway
 // +kubebuilder:printcolumn:name="Node",type=string,JSONPath=`.spec.nodeName`
@@ -108,6 +108,12 @@ type NodeRetirementSpec struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	Group string `json:"group,omitempty"`
+
+	// KeepSize has the group keep its size when the instance is deleted, so that its cloud launches another one. Only a
+	// cloudpool can; a NodeRetirement of another provider's instance is refused. The default lowers the size by one.
+	//
+	// +optional
+	KeepSize bool `json:"keepSize,omitempty"`
 
 	// Notice is the cloud's word that it takes the machine away. The node is then left to its agent, and the retirement
 	// begins once the machine is gone; it ends when the notice is over and the machine lives.

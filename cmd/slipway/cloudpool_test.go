@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestI10AKubeconfigThatIsNotThereIsNamedByItsFlag(t *testing.T) {
+func TestI10MissingKubeconfigIsNamedByItsFlag(t *testing.T) {
 	if _, err := clusterConfig(filepath.Join(t.TempDir(), "nope"), ""); err == nil || !strings.HasPrefix(err.Error(), "--kubeconfig: ") || !strings.Contains(err.Error(), "nope") {
 		t.Error(err)
 	}

@@ -9,10 +9,11 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"strings"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/spf13/cobra"
+	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/slipway-dev/slipway/cmd/internal/start"
 	"github.com/slipway-dev/slipway/internal/agent"
@@ -21,6 +22,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/compat/kubeaware"
 	"github.com/slipway-dev/slipway/internal/compat/mechanic"
 	"github.com/slipway-dev/slipway/internal/config"
+	"github.com/slipway-dev/slipway/internal/kubeapi"
 	"github.com/slipway-dev/slipway/internal/notice/azure"
 	"github.com/slipway-dev/slipway/internal/notice/request"
 	"github.com/slipway-dev/slipway/internal/observe"
@@ -37,13 +39,14 @@ func aksnthCommand() *cobra.Command {
 		DisableFlagParsing: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o, err := aksnth.Parse(args, os.Getenv, cmd.ErrOrStderr())
-			_, usage := errors.AsType[*aksnth.UsageError](err)
+			_, usage := errors.AsType[*compat.UsageError](err)
 			switch {
 			case errors.Is(err, flag.ErrHelp):
 				return nil
 			case usage:
 				return &exitError{exitUsage, err}
 			case err != nil:
+				aksnth.TellFailure(o, err, start.Version())
 				return err
 			case o.ShowVersion:
 				fmt.Fprintln(cmd.OutOrStdout(), start.Version())
@@ -54,24 +57,23 @@ func aksnthCommand() *cobra.Command {
 	}
 }
 
-func runAKSNTH(ctx context.Context, o *aksnth.Options, stderr io.Writer) error {
-	private, err := observe.Private(o.WebTokenFile)
-	if err != nil {
-		return fmt.Errorf("-web.token-file: %w", err)
-	}
-	if err := o.CheckTemplates(); err != nil {
-		return err
-	}
-	c := o.Config()
-	if err := warnOf(aksnth.Tool, o.Warnings, c, stderr); err != nil {
-		return err
-	}
+func runAKSNTH(ctx context.Context, o *aksnth.Options, stderr io.Writer) (err error) {
 	var sentry *aksnth.Sentry
 	if o.SentryDSN != "" {
 		if sentry, err = aksnth.NewSentry(o.SentryDSN, o.Node, start.Version()); err != nil { //nolint:contextcheck // what is said at the end of ctx is sent too
 			return err
 		}
 		defer sentry.Close()
+		defer func() { sentry.Failed(err) }()
+	}
+	private, err := observe.Private(o.WebTokenFile)
+	if err != nil {
+		return fmt.Errorf("-web.token-file: %w", err)
+	}
+	o.CheckTemplates()
+	c := o.Config()
+	if err := warnOf(aksnth.Tool, o.Warnings, c, stderr); err != nil {
+		return err
 	}
 	asked := request.New(aksnth.DrainAs)
 	var metrics *aksnth.Metrics
@@ -101,9 +103,10 @@ func runAKSNTH(ctx context.Context, o *aksnth.Options, stderr io.Writer) error {
 		Sources:    []agent.Source{asked},
 		Conditions: map[string]agent.Action{request.ID: agent.Drain},
 		Private:    private,
+		Connect:    connectAsClientGo,
 		Routes: func(in start.Inside) map[string]http.Handler {
 			return aksnth.Routes(aksnth.Inside{
-				Live: in.Live, Private: private, Release: asked.Withdraw,
+				Live: in.Live, Private: private, Release: asked.Withdraw, Metrics: in.Metrics,
 				Drain: func(ctx context.Context) error {
 					asked.Ask()
 					return in.Await(ctx, request.Name, request.ID)
@@ -116,17 +119,18 @@ func runAKSNTH(ctx context.Context, o *aksnth.Options, stderr io.Writer) error {
 
 func mechanicCommand() *cobra.Command {
 	var path, kubeconfig, endpoint, listen string
-	var dryRun bool
+	var dryRun, acknowledge bool
 	cmd := &cobra.Command{
 		Use:   mechanic.Tool,
 		Short: "Stand in for mechanic: its file and variables in, its label and events out",
 		Long: "Mechanic reads the configuration file of mechanic, under all spellings of its keys, and the variables that begin\n" +
-			"with MECHANIC_. A change of the file counts within ten seconds; one that is refused changes nothing.",
+			"with MECHANIC_. At the start it warns of what it cannot read there, and passes that over. A change of the file counts within\n" +
+			"ten seconds; one that is refused changes nothing.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			asAgent := func(c *mechanic.Config) config.Agent {
 				a := c.Config()
-				a.Kubeconfig, a.Listen, a.DryRun = kubeconfig, listen, dryRun
+				a.Kubeconfig, a.Listen, a.DryRun, a.Acknowledge = kubeconfig, listen, dryRun, acknowledge
 				if endpoint != "" {
 					a.Endpoint = endpoint
 				}
@@ -137,7 +141,11 @@ func mechanicCommand() *cobra.Command {
 				if err := warnOf(mechanic.Tool, c.Warnings, a, stderr); err != nil {
 					return err
 				}
-				return start.AgentWith(ctx, a, start.Extras{Voice: mechanic.Voice(c.NodeName)}, stderr)
+				x := start.Extras{
+					Voice: mechanic.Voice(c.NodeName), Connect: connectAsClientGo, LabelOwnCordon: true,
+					ConditionsNeedMetadata: c.BypassNodeProblemDetector, // as in that mode the tool asked it first
+				}
+				return start.AgentWith(ctx, a, x, stderr)
 			})
 		},
 	}
@@ -147,7 +155,21 @@ func mechanicCommand() *cobra.Command {
 	fs.StringVar(&endpoint, "endpoint", "", "URL of Azure's Scheduled Events")
 	fs.StringVar(&listen, "listen", ":9818", "address of /metrics, /healthz and /readyz; empty is none")
 	fs.BoolVar(&dryRun, "dry-run", false, "say what would be done, change nothing")
+	fs.BoolVar(&acknowledge, "acknowledge", true, "tell Azure that an event may begin once its machines are drained")
 	return cmd
+}
+
+// connectAsClientGo reaches the API server with a kubeconfig whose credentials come from another program.
+func connectAsClientGo(kubeconfig, userAgent string, wrap func(http.RoundTripper) http.RoundTripper) (*kubeapi.Client, error) {
+	c, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		return nil, err
+	}
+	c.UserAgent = userAgent
+	if wrap != nil {
+		c.Wrap(wrap)
+	}
+	return smallClient(c)
 }
 
 // reloadEvery is how often mechanic's file is looked at.
@@ -159,7 +181,7 @@ func reloading(ctx context.Context, path string, stderr io.Writer, asAgent func(
 	run func(context.Context, mechanic.Config, config.Agent) error,
 ) error {
 	f := mechanicFile{path: path, asAgent: asAgent, seen: fingerprint(path)}
-	c, err := f.load()
+	c, err := f.read(mechanic.LoadAtStart)
 	if err != nil {
 		return err
 	}
@@ -186,9 +208,9 @@ type mechanicFile struct {
 	seen    [sha256.Size]byte
 }
 
-// load reads the file, and refuses what the agent would refuse: by then the one before it would have ended.
-func (f *mechanicFile) load() (*mechanic.Config, error) {
-	c, err := mechanic.Load(f.path, os.Environ())
+// read reads the file, and refuses what the agent would refuse: by then the one before it would have ended.
+func (f *mechanicFile) read(load func(path string, environ []string) (mechanic.Config, error)) (*mechanic.Config, error) {
+	c, err := load(f.path, os.Environ())
 	if err != nil {
 		return nil, err
 	}
@@ -202,7 +224,7 @@ func (f *mechanicFile) reload() (*mechanic.Config, error) {
 	if _, err := os.Stat(f.path); err != nil {
 		return nil, err
 	}
-	return f.load()
+	return f.read(mechanic.Load)
 }
 
 // awaitChange returns the configuration of a file that has changed, or nil when what runs has ended.
@@ -262,12 +284,8 @@ func (f failures) FetchFailed(err error, class azure.Class) { f(err, class) }
 
 // later is a transport that is made when it is first needed.
 func later(make func() http.RoundTripper) http.RoundTripper {
-	return roundTripper(func(r *http.Request) (*http.Response, error) { return make().RoundTrip(r) })
+	return promhttp.RoundTripperFunc(func(r *http.Request) (*http.Response, error) { return make().RoundTrip(r) })
 }
-
-type roundTripper func(*http.Request) (*http.Response, error)
-
-func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
 func migrateCommand() *cobra.Command {
 	cmd := &cobra.Command{
@@ -347,6 +365,6 @@ func printMigration(out io.Writer, m compat.Migration, err error) error {
 	if err != nil {
 		return err
 	}
-	_, err = io.Copy(out, strings.NewReader(string(file)))
+	_, err = out.Write(file)
 	return err
 }

@@ -4,6 +4,10 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,18 +16,21 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
 	"github.com/slipway-dev/slipway/internal/compat/mechanic"
 	"github.com/slipway-dev/slipway/internal/config"
+	"github.com/slipway-dev/slipway/internal/kubeapi"
+	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-func TestI10AChangeOfMechanicsFileThatIsRefusedEndsNoAgent(t *testing.T) {
+func TestI10RefusedChangeOfMechanicsFileEndsNoAgent(t *testing.T) {
 	t.Setenv("MECHANIC_NODE_NAME", "n")
 	path := filepath.Join(t.TempDir(), "mechanic.yaml")
 	write := func(text string) {
 		t.Helper()
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 	}
 	for _, tt := range []struct {
 		name, change string
@@ -74,9 +81,7 @@ func TestI10AChangeOfMechanicsFileThatIsRefusedEndsNoAgent(t *testing.T) {
 					t.Errorf("agents %v began, %v ended", began, ended)
 				}
 				for _, want := range append(tt.says, "the last good one stands") {
-					if !strings.Contains(stderr.String(), want) {
-						t.Errorf("it does not say %q: %s", want, stderr.String())
-					}
+					check.Contains(t, stderr.String(), want)
 				}
 				write("optional: {kubeletProblem: true, pollingInterval: 20}")
 				time.Sleep(2 * reloadEvery)
@@ -90,5 +95,61 @@ func TestI10AChangeOfMechanicsFileThatIsRefusedEndsNoAgent(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// TestUnreadableMechanicFileStillStartsAnAgent, as it started mechanic.
+func TestUnreadableMechanicFileStillStartsAnAgent(t *testing.T) {
+	t.Setenv("MECHANIC_NODE_NAME", "n")
+	path := filepath.Join(t.TempDir(), "mechanic.yaml")
+	for _, text := range []string{"optional: [", "scheduledEvents: {freeze: perhaps}"} {
+		must.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+		var warnings []string
+		err := reloading(t.Context(), path, io.Discard, func(c *mechanic.Config) config.Agent { return c.Config() },
+			func(_ context.Context, c mechanic.Config, a config.Agent) error {
+				warnings = c.Warnings
+				return a.Validate()
+			})
+		if err != nil || len(warnings) != 1 || !strings.Contains(warnings[0], path) {
+			t.Errorf("%q: %v, warnings %q", text, err, warnings)
+		}
+	}
+}
+
+func TestKubeconfigWithAPluginIsTaken(t *testing.T) {
+	var asked []string
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked = append(asked, r.Header.Get("Authorization")+" "+r.URL.Path)
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, `{"kind":"Node","apiVersion":"v1","metadata":{"name":"n"}}`)
+	}))
+	defer server.Close()
+	dir := t.TempDir()
+	plugin := filepath.Join(dir, "plugin")
+	credential := `{"kind":"ExecCredential","apiVersion":"client.authentication.k8s.io/v1","status":{"token":"t0ken"}}`
+	if err := os.WriteFile(plugin, []byte("#!/bin/sh\necho '"+credential+"'\n"), 0o700); err != nil { //nolint:gosec // it is to be run
+		t.Fatal(err)
+	}
+	kubeconfig := filepath.Join(dir, "config")
+	text := fmt.Sprintf(`{apiVersion: v1, kind: Config, current-context: c, contexts: [{name: c, context: {cluster: c, user: u}}],
+clusters: [{name: c, cluster: {server: %q, insecure-skip-tls-verify: true}}], users: [{name: u, user: {exec: {
+apiVersion: client.authentication.k8s.io/v1, command: %q, interactiveMode: Never}}}]}`, server.URL, plugin)
+	must.NoError(t, os.WriteFile(kubeconfig, []byte(text), 0o600))
+	if _, err := kubeapi.LoadConfig(kubeconfig); !errors.Is(err, kubeapi.ErrCredentials) {
+		t.Fatalf("error %v, want one that says which credentials are not supported", err)
+	}
+	wrapped := 0
+	api, err := connectAsClientGo(kubeconfig, "test", func(next http.RoundTripper) http.RoundTripper {
+		return promhttp.RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
+			wrapped++
+			return next.RoundTrip(r)
+		})
+	})
+	must.NoError(t, err)
+	if n, err := api.GetNode(t.Context(), "n"); err != nil || n.Name != "n" {
+		t.Fatalf("%+v, %v", n, err)
+	}
+	if len(asked) != 1 || asked[0] != "Bearer t0ken /api/v1/nodes/n" || wrapped != 1 {
+		t.Errorf("asked %q, measured %d", asked, wrapped)
 	}
 }

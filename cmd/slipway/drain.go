@@ -8,9 +8,12 @@ import (
 	"slices"
 	"time"
 
+	podrules "github.com/slipway-dev/slipway/internal/drainability/pod"
+
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"github.com/slipway-dev/slipway/internal/cordon"
 	"github.com/slipway-dev/slipway/internal/drain"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 )
@@ -119,18 +122,18 @@ func (f *drainFlags) check(args []string) error {
 
 // options are those of one node's drain, but for its name.
 func (f *drainFlags) options() (drain.Options, error) {
-	policy := drain.VoluntaryPolicy()
+	policy := podrules.Voluntary().With(podrules.ByHostPath, podrules.Evict)
 	if f.deadline > 0 {
-		policy = drain.NoticePolicy()
+		policy = podrules.Forced()
 	}
 	if f.force {
-		policy[drain.Unmanaged] = drain.Evict
+		policy = policy.With(podrules.ByUnmanaged, podrules.Evict)
 	}
 	if f.deleteEmptyDir {
-		policy[drain.LocalStorage] = drain.Evict
+		policy = policy.With(podrules.ByLocalStorage, podrules.Evict)
 	}
 	if !f.ignoreDaemons {
-		policy[drain.DaemonSet] = drain.Refuse
+		policy = policy.With(podrules.ByDaemonSet, podrules.Refuse)
 	}
 	o := drain.Options{
 		Policy: &policy, DisableEviction: f.disableEvict,
@@ -184,7 +187,7 @@ func (f *drainFlags) drain(
 	var err error
 	if f.selector != "" {
 		if nodes, err = nodesWith(ctx, api, f.selector); err != nil {
-			return err
+			return interrupted(ctx, err)
 		}
 	}
 	if f.waitDetach {
@@ -201,17 +204,25 @@ func (f *drainFlags) drain(
 	}
 	if f.selector == "" {
 		if err := findAll(ctx, drains); err != nil {
-			return err
+			return interrupted(ctx, err)
 		}
 	}
 	if f.dryRun != "none" {
 		return gravest(inTurn(drains, func(d *nodeDrain) error { return d.preview(ctx) }))
 	}
-	cordonAll(ctx, drains)
+	cordonAll(ctx, drains, f.deadline/4)
 	if f.deadline > 0 && len(drains) > 1 {
 		return gravest(sideBySide(ctx, drains, out, stderr))
 	}
 	return gravest(inTurn(drains, func(d *nodeDrain) error { return d.run(ctx) }))
+}
+
+// interrupted gives an error the exit code of an interrupt, if there was one.
+func interrupted(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return &exitError{exitInterrupted, err}
+	}
+	return err
 }
 
 func nodesWith(ctx context.Context, api *kubeapi.Client, selector string) ([]string, error) {
@@ -255,18 +266,28 @@ type nodeDrain struct {
 	uid      string
 	cordoned *kubeapi.Node
 	failed   error
+	// unsure is true while the patch that cordons the node has no answer.
+	unsure      bool
+	managerName string
 	// beside is how many nodes are drained at the same time.
 	beside int
 }
 
 // run drains the node, which cordonAll has seen to.
 func (d *nodeDrain) run(ctx context.Context) error {
-	if d.failed != nil {
-		return d.failed
-	}
-	if err := d.stillCordoned(ctx); err != nil && ctx.Err() == nil {
+	switch {
+	case d.failed == nil:
+	case d.flags.deadline > 0 && ctx.Err() == nil && isUnanswered(d.failed) && !cordon.IsReplaced(d.failed):
+		fmt.Fprintf(d.err, "%s: cordoning it failed; it is drained all the same, since the machine goes: %v\n", d.o.Node, d.failed)
+	default:
 		d.giveBack(ctx)
-		return err
+		return interrupted(ctx, d.failed)
+	}
+	if d.flags.deadline == 0 { // else no node was drained before this one
+		if err := d.stillCordoned(ctx); err != nil && ctx.Err() == nil {
+			d.giveBack(ctx)
+			return err
+		}
 	}
 	if d.flags.timeout > 0 {
 		d.o.Terms.GiveUp = time.Now().Add(d.flags.timeout)
@@ -280,6 +301,9 @@ func (d *nodeDrain) run(ctx context.Context) error {
 	goes := receipt.Outcome == drain.DeadlinePassed // the machine, whatever is on it
 	if err != nil && !goes {
 		d.giveBack(ctx)
+	}
+	if err == nil && d.failed != nil {
+		return fmt.Errorf("node %s: drained, but cordoning it failed: %w", d.o.Node, d.failed)
 	}
 	return withCode(receipt, err)
 }

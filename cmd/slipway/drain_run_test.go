@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -18,10 +19,13 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/spf13/cobra"
 
 	"github.com/slipway-dev/slipway/internal/cordon"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
+	"github.com/slipway-dev/slipway/internal/testing/must"
+	"github.com/slipway-dev/slipway/internal/testing/virtual"
 )
 
 // drainCluster serves, in the bubble of a test, what `slipway drain` asks of an API server: Nodes that are read and
@@ -42,6 +46,14 @@ type drainCluster struct {
 	news    chan struct{}
 	// before is called ahead of each request, by method and path.
 	before func(method, path string)
+	// lost, if set, says that the answer of a request is lost after the request took effect.
+	lost func(method, path string) bool
+	// hangs, if set, says that a request is not answered.
+	hangs func(method, path string) bool
+	// owners has by node the field manager that changed spec.unschedulable last.
+	owners map[string]string
+	// patchedBy is the field manager of the latest patch, whatever became of it.
+	patchedBy string
 }
 
 type podEvent struct {
@@ -54,7 +66,7 @@ const drainTestNamespace = "shop"
 func newDrainCluster(t *testing.T, nodes ...string) *drainCluster {
 	c := &drainCluster{
 		t: t, nodes: map[string]*kubeapi.Node{}, pods: map[string]*kubeapi.Pod{}, asked: map[string]time.Time{},
-		news: make(chan struct{}),
+		news: make(chan struct{}), owners: map[string]string{},
 	}
 	for _, name := range nodes {
 		c.edit(name, func(n *kubeapi.Node) { n.Name, n.UID = name, "uid-of-"+name })
@@ -140,7 +152,7 @@ func (c *drainCluster) ask(name string) {
 }
 
 func (c *drainCluster) client() *kubeapi.Client {
-	return kubeapi.New(&url.URL{Scheme: "http", Host: "apiserver.test"}, &http.Client{Transport: roundTripper(c.serve)}, "test")
+	return kubeapi.New(&url.URL{Scheme: "http", Host: "apiserver.test"}, &http.Client{Transport: promhttp.RoundTripperFunc(c.serve)}, "test")
 }
 
 func (c *drainCluster) serve(r *http.Request) (*http.Response, error) {
@@ -149,6 +161,15 @@ func (c *drainCluster) serve(r *http.Request) (*http.Response, error) {
 	}
 	if c.before != nil {
 		c.before(r.Method, r.URL.Path)
+	}
+	if r.Method == http.MethodPatch {
+		c.mu.Lock()
+		c.patchedBy = r.URL.Query().Get("fieldManager")
+		c.mu.Unlock()
+	}
+	if c.hangs != nil && c.hangs(r.Method, r.URL.Path) {
+		<-r.Context().Done()
+		return nil, r.Context().Err()
 	}
 	if r.URL.Query().Get("watch") == "true" {
 		return c.watch(r), nil
@@ -162,7 +183,7 @@ func (c *drainCluster) serve(r *http.Request) (*http.Response, error) {
 	case len(path) == 4 && path[2] == "nodes" && c.nodes[path[3]] == nil:
 		c.refuse(w, http.StatusNotFound, "NotFound")
 	case len(path) == 4 && path[2] == "nodes" && r.Method == http.MethodGet:
-		answer = c.nodes[path[3]]
+		answer = c.managed(c.nodes[path[3]])
 	case len(path) == 4 && path[2] == "nodes" && r.Method == http.MethodPatch:
 		if !c.patch(r, c.nodes[path[3]]) {
 			c.refuse(w, http.StatusConflict, "Conflict")
@@ -180,6 +201,9 @@ func (c *drainCluster) serve(r *http.Request) (*http.Response, error) {
 		c.t.Errorf("%s %s is nothing that a drain asks", r.Method, r.URL)
 		c.refuse(w, http.StatusNotFound, "NotFound")
 	}
+	if c.lost != nil && c.lost(r.Method, r.URL.Path) {
+		return nil, errors.New("connection reset")
+	}
 	if answer != nil {
 		if err := json.NewEncoder(w).Encode(answer); err != nil {
 			c.t.Error(err)
@@ -188,6 +212,26 @@ func (c *drainCluster) serve(r *http.Request) (*http.Response, error) {
 	response := w.Result()
 	response.Request = r
 	return response, nil
+}
+
+// managed returns a node with the field manager of spec.unschedulable.
+func (c *drainCluster) managed(n *kubeapi.Node) any {
+	raw, err := json.Marshal(n)
+	if err != nil {
+		c.t.Error(err)
+	}
+	var o map[string]any
+	if err := json.Unmarshal(raw, &o); err != nil {
+		c.t.Error(err)
+	}
+	fields := map[string]any{"f:spec": map[string]any{"f:unschedulable": map[string]any{}}}
+	if meta, ok := o["metadata"].(map[string]any); ok {
+		meta["managedFields"] = []any{
+			map[string]any{"manager": "kubelet", "fieldsV1": map[string]any{"f:metadata": map[string]any{}}},
+			map[string]any{"manager": c.owners[n.Name], "fieldsV1": fields},
+		}
+	}
+	return o
 }
 
 func nodeOf(r *http.Request) string {
@@ -215,6 +259,9 @@ func (c *drainCluster) patch(r *http.Request, n *kubeapi.Node) bool {
 	}
 	if m := patch.Metadata; m.UID != n.UID || m.ResourceVersion != "" && m.ResourceVersion != n.ResourceVersion {
 		return false
+	}
+	if n.Spec.Unschedulable != patch.Spec.Unschedulable {
+		c.owners[n.Name] = r.URL.Query().Get("fieldManager")
 	}
 	n.Spec.Unschedulable = patch.Spec.Unschedulable
 	c.version++
@@ -272,20 +319,16 @@ func (c *drainCluster) drain(ctx context.Context, args ...string) drained {
 	f := drainFlags{kube: newKubeFlags("drain")}
 	cmd := &cobra.Command{}
 	f.add(cmd)
-	if err := cmd.ParseFlags(args); err != nil {
-		c.t.Fatal(err)
-	}
+	must.NoError(c.t, cmd.ParseFlags(args))
 	o, err := f.options()
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	must.NoError(c.t, err)
 	var out, stderr bytes.Buffer
 	began := time.Now()
 	code := exitCode(f.drain(ctx, c.client(), cmd.Flags().Args(), o, &out, &stderr))
 	return drained{code, out.String(), stderr.String(), time.Since(began)}
 }
 
-func TestTheMachineThatGoesAtTheDeadlineStaysCordoned(t *testing.T) {
+func TestNodePastItsDeadlineStaysCordoned(t *testing.T) {
 	for _, tt := range []struct {
 		flag     string
 		cordoned bool
@@ -293,24 +336,22 @@ func TestTheMachineThatGoesAtTheDeadlineStaysCordoned(t *testing.T) {
 		{"--deadline=10s", true},
 		{"--timeout=10s", false},
 	} {
-		t.Run(tt.flag, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				c := newDrainCluster(t, "n")
-				c.stopsIn = time.Hour // a finalizer, or a kubelet that says nothing
-				c.pod("stuck", "n")
-				r := c.drain(t.Context(), "n", tt.flag)
-				if r.code != exitUnfinished || r.took.Round(time.Second) != 10*time.Second {
-					t.Errorf("exit code %d after %s:\n%s%s", r.code, r.took, r.out, r.stderr)
-				}
-				if c.cordoned("n") != tt.cordoned || strings.Contains(r.stderr, "uncordoned again") == tt.cordoned {
-					t.Errorf("cordoned is %v, want %v:\n%s", c.cordoned("n"), tt.cordoned, r.stderr)
-				}
-			})
-		})
+		t.Run(tt.flag, virtual.Time(func(t *testing.T) {
+			c := newDrainCluster(t, "n")
+			c.stopsIn = time.Hour // a finalizer, or a kubelet that says nothing
+			c.pod("stuck", "n")
+			r := c.drain(t.Context(), "n", tt.flag)
+			if r.code != exitUnfinished || r.took.Round(time.Second) != 10*time.Second {
+				t.Errorf("exit code %d after %s:\n%s%s", r.code, r.took, r.out, r.stderr)
+			}
+			if c.cordoned("n") != tt.cordoned || strings.Contains(r.stderr, "uncordoned again") == tt.cordoned {
+				t.Errorf("cordoned is %v, want %v:\n%s", c.cordoned("n"), tt.cordoned, r.stderr)
+			}
+		}))
 	}
 }
 
-func TestI3GivingUpTakesOffNoCordonThatSomebodyElseReliesOn(t *testing.T) {
+func TestI3GivingUpKeepsACordonThatOthersNeed(t *testing.T) {
 	for _, tt := range []struct {
 		name     string
 		change   func(*kubeapi.Node) // while the drain is under way
@@ -340,19 +381,17 @@ func TestI3GivingUpTakesOffNoCordonThatSomebodyElseReliesOn(t *testing.T) {
 			n.Spec.Unschedulable = false
 		}, false, "n: somebody has uncordoned it already"},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				c := newDrainCluster(t, "n")
-				c.stopsIn = time.Hour
-				c.pod("stuck", "n")
-				time.AfterFunc(5*time.Second, func() { c.edit("n", tt.change) })
-				r := c.drain(t.Context(), "n", "--timeout=10s")
-				if c.cordoned("n") != tt.cordoned || !strings.Contains(r.stderr, tt.says) || r.code != exitUnfinished {
-					t.Errorf("cordoned is %v, want %v, exit code %d; it does not say %q:\n%s", c.cordoned("n"), tt.cordoned, r.code,
-						tt.says, r.stderr)
-				}
-			})
-		})
+		t.Run(tt.name, virtual.Time(func(t *testing.T) {
+			c := newDrainCluster(t, "n")
+			c.stopsIn = time.Hour
+			c.pod("stuck", "n")
+			time.AfterFunc(5*time.Second, func() { c.edit("n", tt.change) })
+			r := c.drain(t.Context(), "n", "--timeout=10s")
+			if c.cordoned("n") != tt.cordoned || !strings.Contains(r.stderr, tt.says) || r.code != exitUnfinished {
+				t.Errorf("cordoned is %v, want %v, exit code %d; it does not say %q:\n%s", c.cordoned("n"), tt.cordoned, r.code,
+					tt.says, r.stderr)
+			}
+		}))
 	}
 }
 
@@ -364,7 +403,7 @@ func record(owner string, whose cordon.Cordon) map[string]string {
 	return map[string]string{cordon.AnnotationKey(owner): string(raw)}
 }
 
-func TestI3WhatChangesBetweenTheLookAndTheCordonIsLookedAtAgain(t *testing.T) {
+func TestI3ChangeBeforeTheCordonIsReadAgain(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		at   int // which patch of the node, from 1, somebody is ahead of
@@ -376,26 +415,24 @@ func TestI3WhatChangesBetweenTheLookAndTheCordonIsLookedAtAgain(t *testing.T) {
 			n.Annotations = record("azure-1", cordon.Found)
 		}, "azure-1"},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				c := newDrainCluster(t, "n")
-				c.stopsIn = time.Hour
-				c.pod("stuck", "n")
-				patches := 0
-				c.before = func(method, _ string) {
-					if method != http.MethodPatch {
-						return
-					}
-					if patches++; patches == tt.at {
-						c.edit("n", tt.with)
-					}
+		t.Run(tt.name, virtual.Time(func(t *testing.T) {
+			c := newDrainCluster(t, "n")
+			c.stopsIn = time.Hour
+			c.pod("stuck", "n")
+			patches := 0
+			c.before = func(method, _ string) {
+				if method != http.MethodPatch {
+					return
 				}
-				r := c.drain(t.Context(), "n", "--timeout=10s")
-				if !c.cordoned("n") || !strings.Contains(r.stderr, tt.says) || strings.Contains(r.stderr, "uncordoned again") {
-					t.Errorf("somebody else's cordon is gone, or it does not say %q:\n%s", tt.says, r.stderr)
+				if patches++; patches == tt.at {
+					c.edit("n", tt.with)
 				}
-			})
-		})
+			}
+			r := c.drain(t.Context(), "n", "--timeout=10s")
+			if !c.cordoned("n") || !strings.Contains(r.stderr, tt.says) || strings.Contains(r.stderr, "uncordoned again") {
+				t.Errorf("somebody else's cordon is gone, or it does not say %q:\n%s", tt.says, r.stderr)
+			}
+		}))
 	}
 }
 
@@ -412,7 +449,7 @@ func (c *drainCluster) landedOn(node string) []string {
 	return names
 }
 
-func TestNodesThatGoAtOneDeadlineAreDrainedSideBySide(t *testing.T) {
+func TestNodesWithADeadlineAreDrainedInParallel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newDrainCluster(t, "a", "b", "stays")
 		c.stops = map[string]time.Duration{"a": 45 * time.Second, "b": 40 * time.Second}
@@ -445,29 +482,59 @@ func TestNodesThatGoAtOneDeadlineAreDrainedSideBySide(t *testing.T) {
 	})
 }
 
-func TestAllNodesAreCordonedBeforeTheFirstPodIsAsked(t *testing.T) {
-	for _, args := range [][]string{{"a", "b", "a"}, {"a", "b", "--timeout=1m"}, {"a", "b", "--deadline=2m"}} {
-		t.Run(strings.Join(args, " "), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+func TestHangingCordonCostsNoPodBeforeADeadline(t *testing.T) {
+	for name, nodes := range map[string][]string{"alone": {"a"}, "beside another": {"a", "b"}} {
+		for _, method := range []string{http.MethodPatch, http.MethodGet} {
+			t.Run(name+"/"+method, virtual.Time(func(t *testing.T) {
 				c := newDrainCluster(t, "a", "b", "stays")
-				c.stopsIn = 40 * time.Second // two of them are more than --timeout, which counts for each node
-				c.pod("web-a", "a")
-				c.pod("web-b", "b")
-				c.before = func(_, path string) {
-					if strings.HasSuffix(path, "/eviction") && (!c.cordoned("a") || !c.cordoned("b")) {
-						t.Errorf("%s comes before the cordons", path)
+				c.stopsIn = 10 * time.Second
+				gets := 0
+				c.hangs = func(verb, path string) bool {
+					if !strings.HasSuffix(path, "/nodes/a") || verb != method {
+						return false
+					}
+					gets++
+					return verb == http.MethodPatch || gets > 1 // the first finds the node
+				}
+				for _, node := range nodes {
+					c.pod("web-"+node, node)
+				}
+				began := time.Now()
+				r := c.drain(t.Context(), append(nodes, "--deadline=30s")...)
+				for _, node := range nodes {
+					if at, asked := c.asked["web-"+node]; !asked || at.Sub(began) > 10*time.Second {
+						t.Errorf("web-%s was asked after %s, want within 10 s", node, at.Sub(began))
 					}
 				}
-				r := c.drain(t.Context(), args...)
-				if r.code != 0 || strings.Count(r.out, "drained after") != 2 || len(c.landedOn("stays")) != 2 {
-					t.Errorf("exit code %d, %v landed elsewhere:\n%s%s", r.code, c.landedOn("stays"), r.out, r.stderr)
+				if r.code == 0 || !strings.Contains(r.stderr, "a: cordoning it failed") {
+					t.Errorf("exit code %d, want it said that a could not be cordoned:\n%s%s", r.code, r.out, r.stderr)
 				}
-			})
-		})
+			}))
+		}
 	}
 }
 
-func TestANodeIsLookedAtAgainWhenItsTurnComes(t *testing.T) {
+func TestAllNodesAreCordonedBeforeTheFirstEviction(t *testing.T) {
+	for _, args := range [][]string{{"a", "b", "a"}, {"a", "b", "--timeout=1m"}, {"a", "b", "--deadline=2m"}} {
+		t.Run(strings.Join(args, " "), virtual.Time(func(t *testing.T) {
+			c := newDrainCluster(t, "a", "b", "stays")
+			c.stopsIn = 40 * time.Second // two of them are more than --timeout, which counts for each node
+			c.pod("web-a", "a")
+			c.pod("web-b", "b")
+			c.before = func(_, path string) {
+				if strings.HasSuffix(path, "/eviction") && (!c.cordoned("a") || !c.cordoned("b")) {
+					t.Errorf("%s comes before the cordons", path)
+				}
+			}
+			r := c.drain(t.Context(), args...)
+			if r.code != 0 || strings.Count(r.out, "drained after") != 2 || len(c.landedOn("stays")) != 2 {
+				t.Errorf("exit code %d, %v landed elsewhere:\n%s%s", r.code, c.landedOn("stays"), r.out, r.stderr)
+			}
+		}))
+	}
+}
+
+func TestNodeIsReadAgainBeforeItsDrain(t *testing.T) {
 	for _, tt := range []struct {
 		name           string
 		found          bool // cordoned by somebody else
@@ -481,57 +548,53 @@ func TestANodeIsLookedAtAgainWhenItsTurnComes(t *testing.T) {
 		{"made anew", false, func(n *kubeapi.Node) { n.UID, n.Spec.Unschedulable = "another", false }, 1, false, false, "another"},
 		{"made anew, and cordoned", true, func(n *kubeapi.Node) { n.UID = "another" }, 1, true, false, ""},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				c := newDrainCluster(t, "a", "b")
-				c.edit("b", func(n *kubeapi.Node) { n.Spec.Unschedulable = tt.found })
-				c.stopsIn = 40 * time.Second
-				c.pod("web-a", "a")
-				c.pod("web-b", "b")
-				time.AfterFunc(20*time.Second, func() { c.edit("b", tt.change) })
-				r := c.drain(t.Context(), "a", "b")
-				_, asked := c.asked["web-b"]
-				if r.code != tt.code || c.cordoned("b") != tt.cordoned || asked != tt.asks || !strings.Contains(r.stderr, tt.says) {
-					t.Errorf("exit code %d, b cordoned: %v, its pod asked: %v:\n%s%s", r.code, c.cordoned("b"), asked, r.out, r.stderr)
-				}
-			})
-		})
+		t.Run(tt.name, virtual.Time(func(t *testing.T) {
+			c := newDrainCluster(t, "a", "b")
+			c.edit("b", func(n *kubeapi.Node) { n.Spec.Unschedulable = tt.found })
+			c.stopsIn = 40 * time.Second
+			c.pod("web-a", "a")
+			c.pod("web-b", "b")
+			time.AfterFunc(20*time.Second, func() { c.edit("b", tt.change) })
+			r := c.drain(t.Context(), "a", "b")
+			_, asked := c.asked["web-b"]
+			if r.code != tt.code || c.cordoned("b") != tt.cordoned || asked != tt.asks || !strings.Contains(r.stderr, tt.says) {
+				t.Errorf("exit code %d, b cordoned: %v, its pod asked: %v:\n%s%s", r.code, c.cordoned("b"), asked, r.out, r.stderr)
+			}
+		}))
 	}
 }
 
-func TestI3AnInterruptRestoresEveryNodeThatIsNotDrained(t *testing.T) {
+func TestI3InterruptRestoresEveryUndrainedNode(t *testing.T) {
 	for _, flag := range []string{"--timeout=0", "--deadline=2h"} {
-		t.Run(flag, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				c := newDrainCluster(t, "a", "b", "c", "d")
-				c.edit("d", func(n *kubeapi.Node) { n.Spec.Unschedulable = true })
-				c.stops = map[string]time.Duration{"b": time.Hour, "c": time.Hour, "d": time.Hour}
-				c.pod("web-a", "a")
-				c.pod("web-b", "b")
-				c.pod("web-c", "c")
-				c.pod("web-d", "d")
-				ctx, interrupt := context.WithCancel(t.Context())
-				time.AfterFunc(time.Minute, interrupt)
-				r := c.drain(ctx, "a", "b", "c", "d", flag)
-				if r.code != exitInterrupted || !c.cordoned("a") || c.cordoned("b") || c.cordoned("c") || !c.cordoned("d") {
-					t.Errorf("exit code %d, cordoned: a %v, b %v, c %v, d %v:\n%s%s", r.code, c.cordoned("a"), c.cordoned("b"),
-						c.cordoned("c"), c.cordoned("d"), r.out, r.stderr)
+		t.Run(flag, virtual.Time(func(t *testing.T) {
+			c := newDrainCluster(t, "a", "b", "c", "d")
+			c.edit("d", func(n *kubeapi.Node) { n.Spec.Unschedulable = true })
+			c.stops = map[string]time.Duration{"b": time.Hour, "c": time.Hour, "d": time.Hour}
+			c.pod("web-a", "a")
+			c.pod("web-b", "b")
+			c.pod("web-c", "c")
+			c.pod("web-d", "d")
+			ctx, interrupt := context.WithCancel(t.Context())
+			time.AfterFunc(time.Minute, interrupt)
+			r := c.drain(ctx, "a", "b", "c", "d", flag)
+			if r.code != exitInterrupted || !c.cordoned("a") || c.cordoned("b") || c.cordoned("c") || !c.cordoned("d") {
+				t.Errorf("exit code %d, cordoned: a %v, b %v, c %v, d %v:\n%s%s", r.code, c.cordoned("a"), c.cordoned("b"),
+					c.cordoned("c"), c.cordoned("d"), r.out, r.stderr)
+			}
+			last := -1
+			for _, want := range []string{"a: drained", "b: cancelled", "c: cancelled", "d: cancelled"} {
+				at := strings.Index(r.out, want)
+				if at <= last {
+					t.Errorf("want %q after what is before it:\n%s", want, r.out)
 				}
-				last := -1
-				for _, want := range []string{"a: drained", "b: cancelled", "c: cancelled", "d: cancelled"} {
-					at := strings.Index(r.out, want)
-					if at <= last {
-						t.Errorf("want %q after what is before it:\n%s", want, r.out)
-					}
-					last = at
-				}
-			})
-		})
+				last = at
+			}
+		}))
 	}
 }
 
-// TestI10NothingIsDoneToAnyNodeWhenOneIsNotThere holds as with kubectl.
-func TestI10NothingIsDoneToAnyNodeWhenOneIsNotThere(t *testing.T) {
+// TestI10MissingNodeStopsTheWholeDrain holds as with kubectl.
+func TestI10MissingNodeStopsTheWholeDrain(t *testing.T) {
 	for _, flag := range []string{"--timeout=1m", "--deadline=1m", "--dry-run=server"} {
 		synctest.Test(t, func(t *testing.T) {
 			c := newDrainCluster(t, "a")
@@ -542,4 +605,100 @@ func TestI10NothingIsDoneToAnyNodeWhenOneIsNotThere(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestI3ACordonWithoutAnAnswerIsTakenBack(t *testing.T) {
+	for _, tt := range []struct {
+		name     string
+		lost     int  // how many patches of the node have no answer
+		first    bool // somebody else cordons the node ahead of the first patch
+		cordoned bool // in the end
+		says     string
+	}{
+		{"the first answer is lost", 1, false, false, "uncordoned again"},
+		{"the first three answers are lost", 3, false, false, "uncordoned again"},
+		{"somebody else was first, and the answer is lost", 1, true, true, ""},
+	} {
+		t.Run(tt.name, virtual.Time(func(t *testing.T) {
+			c := newDrainCluster(t, "n")
+			c.stopsIn = time.Hour
+			c.pod("stuck", "n")
+			patches := 0
+			c.before = func(method, path string) {
+				if method == http.MethodPatch && patches == 0 && tt.first {
+					c.owners["n"] = "kubectl-cordon"
+					c.edit("n", func(n *kubeapi.Node) { n.Spec.Unschedulable = true })
+				}
+			}
+			c.lost = func(method, path string) bool {
+				if method == http.MethodPatch && strings.HasSuffix(path, "/nodes/n") {
+					patches++
+					return patches <= tt.lost
+				}
+				return false
+			}
+			r := c.drain(t.Context(), "n", "--timeout=10s")
+			if r.code != exitUnfinished || c.cordoned("n") != tt.cordoned || !strings.Contains(r.stderr, tt.says) {
+				t.Errorf("exit code %d, cordoned %v, want %d and %v with %q:\n%s", r.code, c.cordoned("n"), exitUnfinished, tt.cordoned,
+					tt.says, r.stderr)
+			}
+		}))
+	}
+}
+
+func TestI3AnInterruptedCordonIsTakenBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newDrainCluster(t, "n")
+		ctx, interrupt := context.WithCancel(t.Context())
+		c.lost = func(method, path string) bool {
+			if method != http.MethodPatch || ctx.Err() != nil {
+				return false
+			}
+			interrupt()
+			return true
+		}
+		r := c.drain(ctx, "n")
+		if r.code != exitInterrupted || c.cordoned("n") || !strings.Contains(r.stderr, "uncordoned again") {
+			t.Errorf("exit code %d, cordoned %v, want %d and false:\n%s", r.code, c.cordoned("n"), exitInterrupted, r.stderr)
+		}
+	})
+}
+
+func TestI3CordonAfterTheInterruptIsUndone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newDrainCluster(t, "n")
+		ctx, interrupt := context.WithCancel(t.Context())
+		patches := 0
+		c.hangs = func(method, path string) bool {
+			if method != http.MethodPatch {
+				return false
+			}
+			if patches++; patches == 1 {
+				interrupt()
+				time.AfterFunc(time.Second, func() { // the API server was only slow
+					c.edit("n", func(n *kubeapi.Node) { n.Spec.Unschedulable = true })
+					c.mu.Lock()
+					defer c.mu.Unlock()
+					c.owners["n"] = c.patchedBy
+				})
+			}
+			return patches == 1
+		}
+		r := c.drain(ctx, "n")
+		time.Sleep(time.Minute)
+		if r.code != exitInterrupted || c.cordoned("n") || r.took > 5*time.Second {
+			t.Errorf("exit code %d after %s, cordoned %v, want %d soon and false:\n%s", r.code, r.took, c.cordoned("n"), exitInterrupted, r.stderr)
+		}
+	})
+}
+
+func TestAnInterruptBeforeTheCordonExits130(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newDrainCluster(t, "n")
+		ctx, interrupt := context.WithCancel(t.Context())
+		interrupt()
+		if r := c.drain(ctx, "n"); r.code != exitInterrupted || c.cordoned("n") {
+			t.Errorf("exit code %d, cordoned %v", r.code, c.cordoned("n"))
+		}
+	})
 }

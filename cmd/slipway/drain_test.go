@@ -11,9 +11,12 @@ import (
 	"time"
 
 	"github.com/slipway-dev/slipway/internal/drain"
+	podrules "github.com/slipway-dev/slipway/internal/drainability/pod"
+	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-func TestI10BadDrainFlagsAreRefusedBeforeAnythingIsAsked(t *testing.T) {
+func TestI10BadDrainFlagsAreRefusedUnsent(t *testing.T) {
 	for _, tt := range []struct {
 		args []string
 		want []string
@@ -51,10 +54,8 @@ func TestI10BadDrainFlagsAreRefusedBeforeAnythingIsAsked(t *testing.T) {
 func TestDrainFlagsAreKubectls(t *testing.T) {
 	f := drainFlags{gracePeriod: -1, ignoreDaemons: true}
 	o, err := f.options()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if o.GraceSeconds != nil || o.Policy.Of(drain.DaemonSet) != drain.Leave || o.Policy.Of(drain.Unmanaged) != drain.Refuse {
+	must.NoError(t, err)
+	if o.GraceSeconds != nil || o.Policy.Of(podrules.ByDaemonSet) != podrules.Leave || o.Policy.Of(podrules.ByUnmanaged) != podrules.Refuse {
 		t.Errorf("without flags: %+v", o)
 	}
 	f = drainFlags{gracePeriod: 5, force: true, deleteEmptyDir: true, skipTerminated: 3}
@@ -64,8 +65,8 @@ func TestDrainFlagsAreKubectls(t *testing.T) {
 	if *o.GraceSeconds != 5 || o.SkipTerminatingFor != 3*time.Second {
 		t.Errorf("grace %d, skip %s", *o.GraceSeconds, o.SkipTerminatingFor)
 	}
-	for rule, want := range map[drain.Rule]drain.Action{
-		drain.DaemonSet: drain.Refuse, drain.Unmanaged: drain.Evict, drain.LocalStorage: drain.Evict, drain.Protected: drain.Refuse,
+	for rule, want := range map[podrules.Rule]podrules.Action{
+		podrules.ByDaemonSet: podrules.Refuse, podrules.ByUnmanaged: podrules.Evict, podrules.ByLocalStorage: podrules.Evict, podrules.ByProtected: podrules.Refuse,
 	} {
 		if got := o.Policy.Of(rule); got != want {
 			t.Errorf("%s: %s, want %s", rule, got, want)
@@ -115,9 +116,7 @@ func TestProgressSaysEachObstacleOnce(t *testing.T) {
 	if got := strings.Count(out.String(), "n: waiting for shop/web: disruption-budget: allows none\n"); got != 1 {
 		t.Errorf("said %d times in %q", got, out.String())
 	}
-	if !strings.Contains(out.String(), "n: 0 of 1 gone, 1 waiting (disruption-budget shop/web: 1)\n") {
-		t.Errorf("no progress in %q", out.String())
-	}
+	check.Contains(t, out.String(), "n: 0 of 1 gone, 1 waiting (disruption-budget shop/web: 1)\n")
 }
 
 func TestNodesAreNamedAsToKubectl(t *testing.T) {
@@ -132,7 +131,7 @@ func TestNodesAreNamedAsToKubectl(t *testing.T) {
 	}
 }
 
-func TestI10AWordThatIsNoCommandIsAnError(t *testing.T) {
+func TestI10UnknownCommandIsAnError(t *testing.T) {
 	for line, want := range map[string]string{
 		"migrate mechanik FILE": `slipway migrate: "mechanik": want aks-node-termination-handler or mechanic or `,
 		"snapshot safe":         `slipway snapshot: "safe": want save`,

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 )
@@ -30,8 +31,14 @@ func findAll(ctx context.Context, drains []*nodeDrain) error {
 }
 
 // cordonAll takes all nodes out of scheduling before the first pod is asked to go, so that none lands on the next of
-// them. A node for which that fails is not drained; see nodeDrain.run.
-func cordonAll(ctx context.Context, drains []*nodeDrain) {
+// them. A node for which that fails is not drained; see nodeDrain.run. It takes at most so long; 0 is no limit: with a
+// deadline a request that hangs must not cost the pods of all nodes their time.
+func cordonAll(ctx context.Context, drains []*nodeDrain, within time.Duration) {
+	if within > 0 {
+		bounded, cancel := context.WithTimeout(ctx, within)
+		defer cancel()
+		ctx = bounded
+	}
 	var group errgroup.Group
 	group.SetLimit(cordonAtOnce)
 	for _, d := range drains {
@@ -42,7 +49,7 @@ func cordonAll(ctx context.Context, drains []*nodeDrain) {
 	}
 	_ = group.Wait() // each keeps its own
 	for _, d := range drains {
-		if d.cordoned != nil {
+		if d.cordoned != nil && d.failed == nil {
 			fmt.Fprintf(d.err, "%s: cordoned\n", d.o.Node)
 		}
 	}

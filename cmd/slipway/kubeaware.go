@@ -11,18 +11,20 @@ import (
 	"os"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/rest"
-	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/slipway-dev/slipway/cmd/internal/start"
 	"github.com/slipway-dev/slipway/internal/cloud"
 	provider "github.com/slipway-dev/slipway/internal/cloud/cloudpool"
+	"github.com/slipway-dev/slipway/internal/cloud/cloudpool/wire"
 	"github.com/slipway-dev/slipway/internal/cloudpool"
-	cloudpoolapi "github.com/slipway-dev/slipway/internal/cloudpool/api"
+	"github.com/slipway-dev/slipway/internal/compat"
 	"github.com/slipway-dev/slipway/internal/compat/kubeaware"
+	"github.com/slipway-dev/slipway/internal/elapsed"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 	"github.com/slipway-dev/slipway/internal/manager"
 	"github.com/slipway-dev/slipway/internal/observe"
@@ -36,7 +38,7 @@ func kubeawareCommand() *cobra.Command {
 		DisableFlagParsing: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f, err := kubeaware.ParseFlags(args, os.Getenv, cmd.ErrOrStderr())
-			_, usage := errors.AsType[*kubeaware.UsageError](err)
+			_, usage := errors.AsType[*compat.UsageError](err)
 			switch {
 			case errors.Is(err, flag.ErrHelp):
 				return nil
@@ -88,11 +90,6 @@ func runKubeaware(ctx context.Context, c *kubeaware.Config, f *kubeaware.Flags, 
 	if err != nil {
 		return err
 	}
-	if f.InstallCRDs {
-		if err := manager.InstallCRDs(ctx, kube, log); err != nil {
-			return err
-		}
-	}
 	pools, err := backend(ctx, c, log)
 	if err != nil {
 		return err
@@ -101,11 +98,15 @@ func runKubeaware(ctx context.Context, c *kubeaware.Config, f *kubeaware.Flags, 
 	if err != nil {
 		return err
 	}
+	m := managing(&front, f, c.Mark())
+	m.Clouds = &manager.Clouds{Cloudpool: &pools}
+	if err := m.Validate(); err != nil {
+		return err
+	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
-		m := managing(&front, f, c.Mark())
-		m.Clouds = &manager.Clouds{Cloudpool: &pools}
-		return manager.RunIn(ctx, m, manager.Process{Kube: kube, API: api, Metrics: metrics.Registry, Log: log})
+		supervise(ctx, log, func(ctx context.Context) error { return manage(ctx, m, kube, api, f.InstallCRDs, log) })
+		return nil
 	})
 	group.Go(func() error {
 		return cloudpool.Run(ctx, front, cloudpool.Inputs{
@@ -116,6 +117,43 @@ func runKubeaware(ctx context.Context, c *kubeaware.Config, f *kubeaware.Flags, 
 	return group.Wait()
 }
 
+// manage carries retirements out until ctx ends, or its Lease is lost as while the API server is away.
+func manage(ctx context.Context, m manager.Config, kube *rest.Config, api *kubeapi.Client, install bool, log *slog.Logger) error {
+	if install {
+		if err := manager.InstallCRDs(ctx, kube, log); err != nil {
+			return err
+		}
+	}
+	// A registry takes a manager's metrics once. Nobody reads these.
+	return manager.RunIn(ctx, m, manager.Process{Kube: kube, API: api, Metrics: prometheus.NewRegistry(), Log: log})
+}
+
+// The pauses between two starts of the part that carries retirements out, and how long one that was no failure runs.
+const (
+	firstRestart   = time.Second
+	longestRestart = 30 * time.Second
+	steadyRun      = time.Minute
+)
+
+// supervise runs a part of the process until ctx ends, and starts it again when it ends before: the rest of the process is not
+// to end with it.
+func supervise(ctx context.Context, log *slog.Logger, run func(context.Context) error) {
+	for pause := firstRestart; ; pause = min(2*pause, longestRestart) {
+		began := time.Now()
+		err := run(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if time.Since(began) > steadyRun {
+			pause = firstRestart
+		}
+		log.Warn("NodeRetirements are not carried out, and that is tried again", "err", err, "after", pause.String())
+		if !elapsed.Sleep(ctx, pause) {
+			return
+		}
+	}
+}
+
 // managing is how the retirements are carried out: with the manager's own defaults, but for what is this proxy's.
 func managing(front *cloudpool.Config, f *kubeaware.Flags, mark string) manager.Config {
 	var m manager.Config
@@ -123,6 +161,7 @@ func managing(front *cloudpool.Config, f *kubeaware.Flags, mark string) manager.
 	m.Listen, m.Selector = "", kubeaware.MarkLabel+"="+mark
 	m.LeaderElectionNamespace, m.LeaseName = f.Namespace, managedBy+mark
 	m.LogLevel, m.LogFormat = front.LogLevel, front.LogFormat
+	m.SystemLocalStorage = front.SystemLocalStorage
 	return m
 }
 
@@ -136,7 +175,7 @@ func backend(ctx context.Context, c *kubeaware.Config, log *slog.Logger) (provid
 	ask, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	names, err := several.Groups(ask)
-	if err != nil && cloudpoolapi.AsStatus(err) == nil {
+	if err != nil && wire.AsStatus(err) == nil {
 		log.Warn("the backend did not say whether it has several pools, and is taken for a server of one", "backend", c.Backend.URL, "err", err)
 	}
 	return c.Pool(err == nil && len(names) > 0), nil

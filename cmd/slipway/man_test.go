@@ -8,15 +8,16 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-func TestEveryCommandThatHelpListsHasAManualPage(t *testing.T) {
+func TestEveryListedCommandHasAManualPage(t *testing.T) {
 	dir := t.TempDir()
 	cmd := root()
 	cmd.SetArgs([]string{"man", dir, "--date=2026-01-31"})
-	if err := cmd.ExecuteContext(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, cmd.ExecuteContext(t.Context()))
 	pages := 0
 	var visit func(*cobra.Command)
 	visit = func(c *cobra.Command) {
@@ -54,12 +55,10 @@ func TestEveryCommandThatHelpListsHasAManualPage(t *testing.T) {
 func TestManRefusesADayThatIsNone(t *testing.T) {
 	cmd := root()
 	cmd.SetArgs([]string{"man", t.TempDir(), "--date=31.1.2026"})
-	if err := cmd.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), `--date "31.1.2026"`) {
-		t.Errorf("want an error that names the value, got %v", err)
-	}
+	check.ErrorContains(t, cmd.ExecuteContext(t.Context()), `--date "31.1.2026"`)
 }
 
-func TestHelpSaysKubectlSlipwayToWhoStartedItSo(t *testing.T) {
+func TestHelpNamesTheCommandThatWasTyped(t *testing.T) {
 	for program, want := range map[string]string{
 		"/usr/local/bin/kubectl-slipway": "kubectl slipway",
 		"kubectl-slipway.exe":            "kubectl slipway",

@@ -7,13 +7,12 @@ import (
 
 	"github.com/slipway-dev/slipway/internal/compat/kubeaware"
 	"github.com/slipway-dev/slipway/internal/compat/vmsspodwatcher"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-func TestI6AManagerLeavesToStandInsWhatTheyCarryOut(t *testing.T) {
+func TestI6ManagerIgnoresRetirementsOfCompatibilityModes(t *testing.T) {
 	selector, err := labels.Parse(managerCommand().Flags().Lookup("selector").Value.String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	for _, theirs := range []labels.Set{{kubeaware.MarkLabel: "bba455bd"}, {vmsspodwatcher.GroupLabel: "ci"}} {
 		if selector.Matches(theirs) {
 			t.Errorf("%s selects %v, which somebody else carries out", selector, theirs)

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 // run runs the command with those arguments.
@@ -44,9 +46,7 @@ notifications:
 - {name: one, moments: [over], webhook: {url: "` + s.URL + `/one", template: "{{ .Moment }} {{ .Test }}", retries: 0}}
 - {name: two, webhook: {url: "` + s.URL + `/two", template: "{{ .Event.EventType }}", retries: 0}}
 `
-	if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.WriteFile(file, []byte(content), 0o600))
 
 	out, err := runSlipway(t, "notify", "test", "--config", file)
 	slices.Sort(got)

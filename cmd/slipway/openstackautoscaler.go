@@ -23,6 +23,7 @@ import (
 	"github.com/slipway-dev/slipway/cmd/internal/start"
 	"github.com/slipway-dev/slipway/internal/cloud/openstack"
 	"github.com/slipway-dev/slipway/internal/compat/openstackautoscaler"
+	"github.com/slipway-dev/slipway/internal/elapsed"
 	"github.com/slipway-dev/slipway/internal/manager"
 	"github.com/slipway-dev/slipway/internal/observe"
 )
@@ -215,10 +216,8 @@ func (p *controlPlane) find(ctx context.Context) error {
 // follow keeps up with a control plane that grows or shrinks, until ctx ends.
 func (p *controlPlane) follow(ctx context.Context) {
 	for {
-		select {
-		case <-ctx.Done():
+		if !elapsed.Sleep(ctx, countEvery) {
 			return
-		case <-time.After(countEvery):
 		}
 		p.recount(ctx)
 	}

@@ -17,13 +17,15 @@ import (
 
 	"github.com/slipway-dev/slipway/internal/compat/openstackautoscaler"
 	"github.com/slipway-dev/slipway/internal/nodegroup"
+	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 func master(name, label string) *corev1.Node {
 	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{label: ""}}}
 }
 
-func TestANodeOfTheControlPlaneThatComesLaterIsCounted(t *testing.T) {
+func TestLateControlPlaneNodeIsCounted(t *testing.T) {
 	names := openstackautoscaler.ControlPlaneLabels()
 	both := master("cp-0", names[0])
 	both.Labels[names[1]] = ""
@@ -54,26 +56,20 @@ func TestANodeOfTheControlPlaneThatComesLaterIsCounted(t *testing.T) {
 	}
 	add("cp-2", names[0])
 	want(0, 0)
-	if !strings.Contains(said.String(), "MaxNodeCount: 3: the control plane alone has 3 nodes") {
-		t.Errorf("said %q", said.String())
-	}
+	check.Contains(t, said.String(), "MaxNodeCount: 3: the control plane alone has 3 nodes")
 	kube.PrependReactor("list", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, errors.New("503") })
 	want(0, 0)
-	if !strings.Contains(said.String(), "503") {
-		t.Errorf("said %q", said.String())
-	}
+	check.Contains(t, said.String(), "503")
 }
 
-func TestI10ACountOfTheControlPlaneIsMinusOneOrMore(t *testing.T) {
-	if _, err := parseOSA([]string{"-control-plane-nodes", "-2"}, io.Discard); err == nil || !strings.Contains(err.Error(), "-control-plane-nodes: -2") {
-		t.Errorf("%v", err)
-	}
+func TestI10ControlPlaneCountIsAtLeastMinusOne(t *testing.T) {
+	check.ErrorContains(t, check.Err(parseOSA([]string{"-control-plane-nodes", "-2"}, io.Discard)), "-control-plane-nodes: -2")
 	if f, err := parseOSA([]string{"-control-plane-nodes", "3"}, io.Discard); err != nil || f.controlPlane != 3 {
 		t.Errorf("%+v, %v", f, err)
 	}
 }
 
-func TestI10TheNameOfTheClusterIsOneThatServersCanBeToldBy(t *testing.T) {
+func TestI10ClusterNameMustFitServerMetadata(t *testing.T) {
 	if _, err := parseOSA([]string{"-cluster-name", "shop floor!!"}, io.Discard); err == nil ||
 		!strings.Contains(err.Error(), `-cluster-name: "shop floor!!": want a name of up to 63`) {
 		t.Errorf("%v", err)
@@ -83,7 +79,7 @@ func TestI10TheNameOfTheClusterIsOneThatServersCanBeToldBy(t *testing.T) {
 	}
 }
 
-func TestI4TheClusterOfTheOpenStackAutoscalerHasANameOfItsOwn(t *testing.T) {
+func TestI4OpenStackAutoscalerHasItsOwnClusterName(t *testing.T) {
 	system := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "kube-system", UID: "0b5f6c1e-3f0e-4b7c-9a58-0d8e5a1f2c3d"}}
 	f := osaFlags{}
 	if name, err := f.clusterName(t.Context(), fake.NewClientset(system)); err != nil || name != string(system.UID) {
@@ -98,12 +94,10 @@ func TestI4TheClusterOfTheOpenStackAutoscalerHasANameOfItsOwn(t *testing.T) {
 	}
 }
 
-func TestTheOpenStackAutoscalerAndAManagerActOnNoGroupBoth(t *testing.T) {
+func TestOpenStackAutoscalerAndManagerShareNoGroup(t *testing.T) {
 	c := openstackautoscaler.Config{CloudType: openstackautoscaler.OpenStack, MinNodeCount: new(2), MaxNodeCount: new(3)}
 	m, err := managerOf(osaFlags{}, &c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	its, own := parsed(t, m.Selector), labels.Set(c.NodeGroup(1).Labels)
 	theirs := parsed(t, managerCommand().Flag("selector").DefValue)
 	if !its.Matches(own) || theirs.Matches(own) {
@@ -114,9 +108,7 @@ func TestTheOpenStackAutoscalerAndAManagerActOnNoGroupBoth(t *testing.T) {
 			t.Errorf("a group labelled %s: %q selects it: %t, and the manager's %q: %t", other, its, its.Matches(other), theirs, theirs.Matches(other))
 		}
 	}
-	if m.LeaseName != "slipway-openstack-autoscaler" {
-		t.Errorf("the Lease is %q", m.LeaseName)
-	}
+	check.Is(t, "slipway-openstack-autoscaler", m.LeaseName)
 	// What slipway retire gives to a NodeRetirement of one of its nodes.
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"nodegroup.slipway.dev/scope": its.String()}}}
 	if got := labels.Set(nodegroup.RetirementLabels(nil, n)); !its.Matches(got) {
@@ -127,8 +119,6 @@ func TestTheOpenStackAutoscalerAndAManagerActOnNoGroupBoth(t *testing.T) {
 func parsed(t *testing.T, selector string) labels.Selector {
 	t.Helper()
 	s, err := labels.Parse(selector)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	return s
 }

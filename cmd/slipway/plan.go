@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/slipway-dev/slipway/internal/placement/explain"
-	"github.com/slipway-dev/slipway/internal/placement/plan"
+	"github.com/slipway-dev/slipway/internal/placement/planner"
 )
 
 type planFlags struct {
@@ -50,7 +50,7 @@ func (f *planFlags) run(cmd *cobra.Command, _ []string) error {
 	if err != nil {
 		return err
 	}
-	answer, err := plan.New(o, plan.Options{Max: f.most, Policy: policy, Rules: f.rules.options(o)})
+	answer, err := planner.NewPlan(o, planner.PlanOptions{Max: f.most, Policy: policy, Rules: f.rules.options(o)})
 	if err != nil {
 		return fmt.Errorf("no plan: %w", err)
 	}

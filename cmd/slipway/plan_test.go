@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"encoding/json"
-	"flag"
 	"io"
 	"os"
 	"path/filepath"
@@ -14,14 +13,12 @@ import (
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
-	"sigs.k8s.io/yaml"
 
 	"github.com/slipway-dev/slipway/internal/placement/placementtest"
-	"github.com/slipway-dev/slipway/internal/placement/plan"
 	"github.com/slipway-dev/slipway/internal/placement/saved"
+	"github.com/slipway-dev/slipway/internal/testing/golden"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
-
-var update = flag.Bool("update", false, "write the golden files anew")
 
 // office is a small cluster: nodes of two kinds, a DaemonSet, a budget that is used up, pending pods, and a pod with the
 // name of a node.
@@ -66,62 +63,33 @@ func save(t *testing.T, f *snapshotFlags, path string) {
 	t.Helper()
 	cmd := &cobra.Command{}
 	cmd.SetErr(io.Discard)
-	if err := f.write(cmd, path, office()); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, f.write(cmd, path, office()))
 }
 
-func TestAHashedSnapshotIsForOthersAndItsNamesForTheOwner(t *testing.T) {
+func TestHashedSnapshotHidesNamesThatItsListReveals(t *testing.T) {
 	dir := t.TempDir()
 	plain, file, list := saveOffice(t), filepath.Join(dir, "hashed.snapshot"), filepath.Join(dir, "names.json")
 	save(t, &snapshotFlags{hashNames: true, names: list}, file)
 	raw, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	if i := bytes.Index(raw, []byte("node-gpu")); i >= 0 || !bytes.HasPrefix(raw, []byte("slipway.dev/snapshot v1\n")) {
 		t.Errorf("the file begins with %q; it shows a name at %d", raw[:24], i)
 	}
 	raw, err = os.ReadFile(list)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	var names map[string]string
-	if err := json.Unmarshal(raw, &names); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, json.Unmarshal(raw, &names))
 	var pairs []string
 	for hidden, plain := range names {
 		pairs = append(pairs, hidden, plain)
 	}
 	reveal := strings.NewReplacer(pairs...).Replace
 	want, err := slipway(t, "plan", "-o", "json", "--snapshot", plain)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	got, err := slipway(t, "plan", "-o", "json", "--snapshot", file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	if reveal(got) != want || strings.Contains(got, "node-gpu") {
 		t.Errorf("of the hashed cluster\n%s\nwith its names\n%s\nof the plain one\n%s", got, reveal(got), want)
-	}
-}
-
-func TestACompactSnapshotAndOneInJSONGiveTheSameAnswers(t *testing.T) {
-	dir := t.TempDir()
-	var answers []string
-	for _, name := range []string{"office.snapshot", "office.json"} {
-		path := filepath.Join(dir, name)
-		save(t, &snapshotFlags{}, path)
-		answer, err := slipway(t, "plan", "-o", "json", "--snapshot", path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		answers = append(answers, answer)
-	}
-	if answers[0] != answers[1] {
-		t.Errorf("%s\nand\n%s", answers[0], answers[1])
 	}
 }
 
@@ -136,23 +104,6 @@ func slipway(t *testing.T, args ...string) (string, error) {
 	cmd.SetArgs(args)
 	err := cmd.ExecuteContext(t.Context())
 	return out.String(), err
-}
-
-func golden(t *testing.T, name, got string) {
-	t.Helper()
-	path := filepath.Join("testdata", name+".golden")
-	if *update {
-		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got != string(want) {
-		t.Errorf("%s: got\n%s\nwant\n%s", name, got, want)
-	}
 }
 
 func TestAnswersAboutASavedCluster(t *testing.T) {
@@ -173,57 +124,18 @@ func TestAnswersAboutASavedCluster(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := slipway(t, append(strings.Fields(line), "--snapshot", file)...)
-			if err != nil {
-				t.Fatal(err)
-			}
-			golden(t, name, got)
+			must.NoError(t, err)
+			golden.Check(t, filepath.Join("testdata", name+".golden"), got)
 		})
 	}
 }
 
-func TestJSONAndYAMLHoldTheDecisionThatTheTableShows(t *testing.T) {
-	file := saveOffice(t)
-	var decisions []string
-	for _, format := range []string{"json", "yaml"} {
-		text, err := slipway(t, "plan", "-o", format, "--snapshot", file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var p plan.Plan
-		if err := yaml.Unmarshal([]byte(text), &p); err != nil { // JSON is YAML
-			t.Fatal(err)
-		}
-		again, err := json.Marshal(p)
-		if err != nil {
-			t.Fatal(err)
-		}
-		decisions = append(decisions, string(again))
-	}
-	direct, err := plan.New(office(), plan.Options{Max: -1, Policy: "LeastDisruption"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	want, err := json.Marshal(direct)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, got := range decisions {
-		if got != string(want) {
-			t.Errorf("got\n%s\nwant\n%s", got, want)
-		}
-	}
-}
-
-func TestErrorsSayWhatIsWrongAndWhatToDo(t *testing.T) {
+func TestErrorsNameTheFaultAndTheRemedy(t *testing.T) {
 	file := saveOffice(t)
 	other := filepath.Join(t.TempDir(), "other.json")
-	if err := os.WriteFile(other, []byte(`{"kind":"List","items":[]}`), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.WriteFile(other, []byte(`{"kind":"List","items":[]}`), 0o600))
 	broken := filepath.Join(t.TempDir(), "broken.json")
-	if err := os.WriteFile(broken, []byte(`{"nodes":[`), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.WriteFile(broken, []byte(`{"nodes":[`), 0o600))
 	for line, want := range map[string]string{
 		"why node-a --snapshot " + file:         `"node-a" is both a node and a pod of namespace default: say node/node-a or pod/node-a`,
 		"why node-x --snapshot " + file:         `"node-x" is neither a node nor a pod of namespace default: name a pod of another namespace`,
@@ -247,12 +159,10 @@ func TestErrorsSayWhatIsWrongAndWhatToDo(t *testing.T) {
 	}
 }
 
-func TestASnapshotIsWrittenWholeOrNotAtAll(t *testing.T) {
+func TestSnapshotIsWrittenWholeOrNotAtAll(t *testing.T) {
 	path := saveOffice(t)
 	before, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	err = replaceFile(path, func(w io.Writer) error {
 		_, _ = w.Write([]byte("half of"))
 		return os.ErrDeadlineExceeded
@@ -261,13 +171,9 @@ func TestASnapshotIsWrittenWholeOrNotAtAll(t *testing.T) {
 		t.Fatal("no error")
 	}
 	after, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	left, err := os.ReadDir(filepath.Dir(path))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	if !bytes.Equal(before, after) || len(left) != 1 {
 		t.Errorf("the file has changed, or %d files are there", len(left))
 	}

@@ -10,6 +10,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 // asSlipway has the test binary be slipway.
@@ -29,13 +31,9 @@ var block = regexp.MustCompile("(?ms)^```(sh|text|go)\n(.*?)^```$")
 // looks for what it says comes of it.
 func TestTheTutorialForPluginsDoesWhatItSays(t *testing.T) {
 	root, err := filepath.Abs("../..")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	page, err := os.ReadFile(filepath.Join(root, "docs", "writing-a-plugin.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	dir, bin := filepath.Join(t.TempDir(), "tutorial"), t.TempDir()
 	linkSlipway(t, bin)
 	script := "set -euo pipefail\nexport PATH='" + bin + "':\"$PATH\" DIR='" + dir + "'\n"
@@ -84,11 +82,7 @@ func TestTheTutorialForPluginsDoesWhatItSays(t *testing.T) {
 func linkSlipway(t *testing.T, dir string) {
 	t.Helper()
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	script := "#!/bin/sh\n" + asSlipway + "=1 exec '" + self + "' \"$@\"\n"
-	if err := os.WriteFile(filepath.Join(dir, "slipway"), []byte(script), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.WriteFile(filepath.Join(dir, "slipway"), []byte(script), 0o700))
 }

@@ -39,7 +39,7 @@ func (d *nodeDrain) printForecast(f drain.Forecast) error {
 	w := tabwriter.NewWriter(d.out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "NAMESPACE\tPOD\tACTION\tWAVE\tGRACE\tRULE\tOBSTACLE")
 	for _, p := range f.Pods {
-		rule := string(p.Verdict.Rule)
+		rule := p.Verdict.Rule.String()
 		if p.Verdict.Detail != "" {
 			rule += " (" + p.Verdict.Detail + ")"
 		}

@@ -11,6 +11,9 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/slipway-dev/slipway/internal/testing/golden"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 // reference is every command with its flags, as Markdown.
@@ -71,11 +74,13 @@ func flagTable(b *strings.Builder, c *cobra.Command) {
 // inCell keeps a text within the cell of a table, and what looks like HTML visible.
 var inCell = strings.NewReplacer("|", `\|`, "\n", " ", "<", "&lt;")
 
+//go:generate go test -vet=off -run TestTheReferenceOfCommandsIsCurrent . -update
+
 func TestTheReferenceOfCommandsIsCurrent(t *testing.T) {
-	current(t, "commands.md", reference())
+	golden.Check(t, filepath.Join("..", "..", "docs", "reference", "commands.md"), reference())
 }
 
-func TestTheReferenceOfCommandsIsTheSameOnEveryMachine(t *testing.T) {
+func TestCommandReferenceIsTheSameOnEveryMachine(t *testing.T) {
 	t.Setenv("HOME", "/of/somebody")
 	t.Setenv("KUBECACHEDIR", "/of/somebody/else")
 	t.Setenv("KUBECONFIG", "/of/nobody")
@@ -105,17 +110,13 @@ var typed = regexp.MustCompile("(?m)^(?: {4}| *(?:\\$|>) )?(?:kubectl[ -])?slipw
 // fenced is a block of a page, with the words after its fence.
 var fenced = regexp.MustCompile("(?ms)^ *```([^\n]*)\n.*?^ *```$")
 
-func TestEveryCommandLineOfTheDocumentationIsOneThatSlipwayTakes(t *testing.T) {
+func TestEveryDocumentedCommandLineIsAccepted(t *testing.T) {
 	pages, err := filepath.Glob(filepath.Join("..", "..", "docs", "*.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	lines := 0
 	for _, page := range append(pages, filepath.Join("..", "..", "README.md")) {
 		raw, err := os.ReadFile(page)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		for _, m := range typed.FindAllStringSubmatch(promptless(string(raw)), -1) {
 			lines++
 			err := taken(m[1] + m[2])

@@ -11,7 +11,6 @@ import (
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
@@ -19,6 +18,7 @@ import (
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/nodegroup"
+	"github.com/slipway-dev/slipway/internal/retirement/request"
 )
 
 // exitNotRetired is the exit code of slipway retire --wait for a retirement that ended early.
@@ -105,12 +105,9 @@ func (f *retireFlags) run(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
-	rt := &v1alpha1.NodeRetirement{
-		ObjectMeta: metav1.ObjectMeta{GenerateName: node.Name + "-", Labels: set},
-		Spec: v1alpha1.NodeRetirementSpec{
-			NodeName: node.Name, NodeUID: node.UID, Reason: v1alpha1.Reason(f.reason), RequestedBy: f.by,
-		},
-	}
+	rt := request.New(request.Request{Labels: set, Spec: v1alpha1.NodeRetirementSpec{
+		NodeName: node.Name, NodeUID: node.UID, Reason: v1alpha1.Reason(f.reason), RequestedBy: f.by,
+	}})
 	if err := c.Create(ctx, rt); err != nil {
 		return fmt.Errorf("node %s: %w", node.Name, err)
 	}

@@ -14,15 +14,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-func TestWhoWaitsForARetirementIsToldOnceThatNobodyHasTakenItUp(t *testing.T) {
+func TestUnclaimedRetirementIsReportedOnce(t *testing.T) {
 	for phase, want := range map[v1alpha1.Phase]int{"": 1, v1alpha1.Pending: 0} {
 		synctest.Test(t, func(t *testing.T) {
 			scheme := runtime.NewScheme()
-			if err := v1alpha1.AddToScheme(scheme); err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, v1alpha1.AddToScheme(scheme))
 			rt := &v1alpha1.NodeRetirement{
 				ObjectMeta: metav1.ObjectMeta{Name: "r", Labels: map[string]string{"team": "a"}},
 				Status:     v1alpha1.NodeRetirementStatus{Phase: phase},

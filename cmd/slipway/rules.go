@@ -5,9 +5,12 @@ import (
 	"strings"
 	"time"
 
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+
 	"github.com/spf13/pflag"
 
-	"github.com/slipway-dev/slipway/internal/placement"
+	"github.com/slipway-dev/slipway/internal/drainability/grouppolicy"
+	"github.com/slipway-dev/slipway/internal/placement/planner"
 	"github.com/slipway-dev/slipway/internal/placement/saved"
 )
 
@@ -19,8 +22,8 @@ type ruleFlags struct {
 }
 
 func (r *ruleFlags) add(fs *pflag.FlagSet) {
-	known := make([]string, len(placement.Policies()))
-	for i, p := range placement.Policies() {
+	known := make([]string, len(planner.Policies()))
+	for i, p := range planner.Policies() {
 		known[i] = string(p)
 	}
 	fs.StringVar(&r.policy, "policy", known[0], "which nodes go first: "+strings.Join(known, ", "))
@@ -29,8 +32,8 @@ func (r *ruleFlags) add(fs *pflag.FlagSet) {
 		"also let pods go that keep data on the node (emptyDir, hostPath), which is lost")
 }
 
-func (r *ruleFlags) parse() (placement.Policy, error) {
-	policy, err := placement.ParsePolicy(r.policy)
+func (r *ruleFlags) parse() (planner.Policy, error) {
+	policy, err := planner.ParsePolicy(r.policy)
 	if err != nil {
 		return "", fmt.Errorf("--policy: %w", err)
 	}
@@ -38,10 +41,12 @@ func (r *ruleFlags) parse() (placement.Policy, error) {
 }
 
 // options are the rules at the time at which the cluster was read.
-func (r *ruleFlags) options(o *saved.Objects) placement.Options {
+func (r *ruleFlags) options(o *saved.Objects) planner.Options {
 	now := o.Time
 	if now.IsZero() {
 		now = time.Now()
 	}
-	return placement.Options{Now: now, LocalStorage: r.deleteEmptyDir, Unmanaged: r.force}
+	g := &v1alpha1.NodeGroup{}
+	g.Spec.Drain = v1alpha1.DrainPolicy{DeleteLocalStorage: r.deleteEmptyDir, EvictUnmanaged: r.force}
+	return planner.Options{Now: now, Pods: grouppolicy.For(g, false)}
 }

@@ -6,12 +6,12 @@ import (
 	"io"
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/nodegroup"
+	"github.com/slipway-dev/slipway/internal/nodegroup/acceptance"
 )
 
 // idleStatus is what slipway status says of a group's idle nodes. It comes from the code that the manager decides by.
@@ -25,12 +25,16 @@ type idleStatus struct {
 }
 
 func idleOf(ctx context.Context, cluster *nodegroup.Cluster, g *v1alpha1.NodeGroup) idleStatus {
-	s := idleStatus{Accepted: metav1.ConditionUnknown, Refusal: "no manager has looked at it yet"}
-	if is := meta.FindStatusCondition(g.Status.Conditions, v1alpha1.GroupAccepted); is != nil {
-		s.Accepted, s.Refusal = is.Status, ""
-		if is.Status != metav1.ConditionTrue {
-			s.Refusal = is.Reason + ": " + is.Message
-		}
+	s := idleStatus{Accepted: metav1.ConditionFalse}
+	switch a := acceptance.Of(g); a.State {
+	case acceptance.NotObserved:
+		s.Accepted, s.Refusal = metav1.ConditionUnknown, a.Message
+	case acceptance.CloudUnread:
+		s.Accepted, s.Refusal = metav1.ConditionUnknown, a.Reason+": "+a.Message
+	case acceptance.Accepted:
+		s.Accepted = metav1.ConditionTrue
+	default:
+		s.Refusal = a.Reason + ": " + a.Message
 	}
 	decisions, err := cluster.Forecast(ctx, g)
 	if err != nil {

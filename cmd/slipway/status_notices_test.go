@@ -11,6 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/slipway-dev/slipway/internal/notice"
+	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 // noticed is a node with what an agent writes on it about a notice.
@@ -23,7 +25,7 @@ func noticed(name, kind, phase string, conditions ...corev1.NodeCondition) corev
 	}
 }
 
-func TestStatusSaysOfEachNoticeHowFarTheAgentIsAndWhatBlocksIt(t *testing.T) {
+func TestStatusShowsPhaseAndBlockerOfEachNotice(t *testing.T) {
 	blocked := corev1.NodeCondition{
 		Type: "DrainInProgress", Status: corev1.ConditionTrue, Reason: "Slipway",
 		Message: "azure Redeploy (E1): 7 of 12 gone, 1 waiting (disruption-budget shop/web: 1)",
@@ -36,21 +38,13 @@ func TestStatusSaysOfEachNoticeHowFarTheAgentIsAndWhatBlocksIt(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	var out bytes.Buffer
-	if err := (clusterStatus{Notices: got}).table(&out, false); err != nil {
-		t.Fatal(err)
-	}
-	for _, want := range []string{
+	must.NoError(t, (clusterStatus{Notices: got}).table(&out, false))
+	check.Contains(t, out.String(),
 		"a      Redeploy   draining   2026-03-01T12:09:00Z   7 of 12 gone, 1 waiting (disruption-budget shop/web: 1)",
 		"b      Reboot     noticed    2026-03-01T12:09:00Z",
-	} {
-		if !strings.Contains(out.String(), want) {
-			t.Errorf("no line %q in\n%s", want, out.String())
-		}
-	}
+	)
 	out.Reset()
-	if err := (clusterStatus{Notices: noticesOn([]corev1.Node{noticed("c", "Preempt", "drained")})}).table(&out, false); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, (clusterStatus{Notices: noticesOn([]corev1.Node{noticed("c", "Preempt", "drained")})}).table(&out, false))
 	if strings.Contains(out.String(), "Preempt") {
 		t.Errorf("a notice that is dealt with is among those that are not:\n%s", out.String())
 	}

@@ -9,7 +9,7 @@ import (
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/nodegroup"
-	"github.com/slipway-dev/slipway/internal/nodegroup/scaling"
+	"github.com/slipway-dev/slipway/internal/provisioning/plan"
 )
 
 // scalingStatus is what slipway status says of the machines that come to a group, and of its nodes that are used little.
@@ -29,18 +29,18 @@ type underusedNode struct {
 }
 
 func scalingOf(cluster *nodegroup.Cluster, g *v1alpha1.NodeGroup) (s scalingStatus) {
-	if up := g.Status.ScaleUp; up != nil {
-		s.OnTheWay = up.OnTheWay
+	if up := g.Status.Provisioning; up != nil {
+		s.OnTheWay = up.Provisioning
 		for _, b := range up.BackOffs {
 			if cluster.Now.Before(b.Until.Time) {
 				s.BackOffs = append(s.BackOffs, b)
 			}
 		}
 	}
-	cooldown, asked := scaling.UnderusedCooldown(g)
+	cooldown, asked := plan.UnderusedCooldown(g)
 	for i := range cluster.Nodes {
 		n := &cluster.Nodes[i]
-		if since := scaling.Since(n, cluster.Now); asked && !since.IsZero() && cluster.Claims.Owner[n.Name] == g.Name {
+		if since := plan.Since(n, cluster.Now); asked && !since.IsZero() && cluster.Claims.Owner[n.Name] == g.Name {
 			s.Underused = append(s.Underused, underusedNode{n.Name, since, since.Add(cooldown)})
 		}
 	}

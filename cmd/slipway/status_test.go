@@ -12,13 +12,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-func TestStatusShowsGroupsWithoutAnObjectByWhatTheyLeaveBehind(t *testing.T) {
+func TestStatusShowsGroupsKnownOnlyByTheirMarks(t *testing.T) {
 	scheme := runtime.NewScheme()
-	if err := errors.Join(v1alpha1.AddToScheme(scheme), corev1.AddToScheme(scheme)); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, errors.Join(v1alpha1.AddToScheme(scheme), corev1.AddToScheme(scheme)))
 	marked := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", Annotations: map[string]string{"nodegroup.slipway.dev/name": "ci"}}}
 	left := &v1alpha1.NodeRetirement{
 		ObjectMeta: metav1.ObjectMeta{Name: "r"}, Spec: v1alpha1.NodeRetirementSpec{NodeName: "gone"},
@@ -26,13 +25,9 @@ func TestStatusShowsGroupsWithoutAnObjectByWhatTheyLeaveBehind(t *testing.T) {
 	}
 	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(marked, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "b"}}, left).Build()
 	status, err := readStatus(t.Context(), c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	var out bytes.Buffer
-	if err := status.table(&out, false); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, status.table(&out, false))
 	var rows []string
 	for _, line := range strings.Split(out.String(), "\n")[1:3] {
 		rows = append(rows, strings.Join(strings.Fields(line), " "))

@@ -24,7 +24,8 @@ import (
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/placement/explain"
-	"github.com/slipway-dev/slipway/internal/placement/plan"
+	"github.com/slipway-dev/slipway/internal/placement/planner"
+	"github.com/slipway-dev/slipway/internal/placement/saved"
 	"github.com/slipway-dev/slipway/internal/top"
 )
 
@@ -171,25 +172,28 @@ func (f *topFlags) actions() (*topActions, error) {
 
 // Why implements [top.Actions].
 func (a *topActions) Why(ctx context.Context, node string) (string, error) {
-	policy, err := a.rules.parse()
-	if err != nil {
-		return "", err
-	}
-	o, err := a.cluster.read(ctx)
-	if err != nil {
-		return "", err
-	}
-	answer, err := plan.Node(o, node, plan.Options{Policy: policy, Rules: a.rules.options(o)})
-	if err != nil {
-		return "", err
-	}
-	var text bytes.Buffer
-	err = explain.Node(&text, answer)
-	return text.String(), err
+	return a.ask(ctx, func(o *saved.Objects, options planner.PlanOptions, w io.Writer) error {
+		answer, err := planner.NewEvacuation(o, node, options)
+		if err != nil {
+			return err
+		}
+		return explain.Node(w, answer)
+	})
 }
 
 // Plan implements [top.Actions].
 func (a *topActions) Plan(ctx context.Context) (string, error) {
+	return a.ask(ctx, func(o *saved.Objects, options planner.PlanOptions, w io.Writer) error {
+		answer, err := planner.NewPlan(o, options)
+		if err != nil {
+			return err
+		}
+		return explain.Plan(w, answer, false)
+	})
+}
+
+// ask reads the cluster and returns what explain writes of it.
+func (a *topActions) ask(ctx context.Context, explain func(*saved.Objects, planner.PlanOptions, io.Writer) error) (string, error) {
 	policy, err := a.rules.parse()
 	if err != nil {
 		return "", err
@@ -198,12 +202,8 @@ func (a *topActions) Plan(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	answer, err := plan.New(o, plan.Options{Max: -1, Policy: policy, Rules: a.rules.options(o)})
-	if err != nil {
-		return "", err
-	}
 	var text bytes.Buffer
-	err = explain.Plan(&text, answer, false)
+	err = explain(o, planner.PlanOptions{Max: -1, Policy: policy, Rules: a.rules.options(o)}, &text)
 	return text.String(), err
 }
 

@@ -14,6 +14,8 @@ import (
 	tea "charm.land/bubbletea/v2"
 	"golang.org/x/sys/unix"
 
+	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 	"github.com/slipway-dev/slipway/internal/top"
 )
 
@@ -26,34 +28,22 @@ func pseudoterminal(t *testing.T) (shows, terminal *os.File) {
 	}
 	t.Cleanup(func() { _ = shows.Close() })
 	number, err := unix.IoctlGetInt(int(shows.Fd()), unix.TIOCGPTN)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.IoctlSetPointerInt(int(shows.Fd()), unix.TIOCSPTLCK, 0); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
+	must.NoError(t, unix.IoctlSetPointerInt(int(shows.Fd()), unix.TIOCSPTLCK, 0))
 	terminal, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	t.Cleanup(func() { _ = terminal.Close() })
-	if err := unix.IoctlSetWinsize(int(shows.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: 80}); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, unix.IoctlSetWinsize(int(shows.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: 80}))
 	return shows, terminal
 }
 
 func TestAScreenIsForTerminalsWhoseCursorMoves(t *testing.T) {
 	_, terminal := pseudoterminal(t)
 	file, err := os.Create(filepath.Join(t.TempDir(), "nodes.log"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	defer func() { _ = file.Close() }()
 	_, pipe, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	defer func() { _ = pipe.Close() }()
 	for _, tt := range []struct {
 		name, term string
@@ -71,9 +61,7 @@ func TestAScreenIsForTerminalsWhoseCursorMoves(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Setenv("TERM", tt.term)
 			t.Setenv("NO_COLOR", "1") // which takes colours off, and no screen away
-			if got := screen(tt.out); got != tt.want {
-				t.Errorf("a screen is %v, want %v", got, tt.want)
-			}
+			check.Is(t, tt.want, screen(tt.out))
 		})
 	}
 }
@@ -81,7 +69,7 @@ func TestAScreenIsForTerminalsWhoseCursorMoves(t *testing.T) {
 // colour is what sets one for the text that follows, or what is behind it.
 var colour = regexp.MustCompile(`\x1b\[(?:[0-9;]*;)?(?:[34][0-8]|9[0-7]|10[0-7])(?:;[0-9;]*)?m`)
 
-func TestNO_COLORTakesTheColoursOffTheScreen(t *testing.T) {
+func TestNO_COLORRemovesColours(t *testing.T) {
 	for _, tt := range []struct {
 		name, noColor string
 		want          bool

@@ -1,8 +1,12 @@
 package main
 
-import "testing"
+import (
+	"testing"
 
-func TestThePlainASCIIIsForEveryLocaleThatDoesNotSayUTF8(t *testing.T) {
+	"github.com/slipway-dev/slipway/internal/testing/check"
+)
+
+func TestASCIIIsUsedOutsideUTF8Locales(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		env  map[string]string
@@ -22,9 +26,7 @@ func TestThePlainASCIIIsForEveryLocaleThatDoesNotSayUTF8(t *testing.T) {
 		{"other categories do not matter", map[string]string{"LC_MESSAGES": "C.UTF-8"}, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if got := utf8Locale(func(name string) string { return tt.env[name] }); got != tt.want {
-				t.Errorf("UTF-8 is %v, want %v", got, tt.want)
-			}
+			check.Is(t, tt.want, utf8Locale(func(name string) string { return tt.env[name] }))
 		})
 	}
 }

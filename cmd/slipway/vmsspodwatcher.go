@@ -23,6 +23,7 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/cmd/internal/start"
 	"github.com/slipway-dev/slipway/internal/compat/vmsspodwatcher"
+	"github.com/slipway-dev/slipway/internal/elapsed"
 	"github.com/slipway-dev/slipway/internal/manager"
 	"github.com/slipway-dev/slipway/internal/observe"
 )
@@ -144,10 +145,8 @@ func (w *vmssPodWatcher) awaitPlace(ctx context.Context, told func(error)) error
 			w.log.Info("waiting for the first node of the pool in a uniform scale set", "pool", w.tool.NodePool)
 		}
 		told(err)
-		select {
-		case <-ctx.Done():
+		if !elapsed.Sleep(ctx, placeEvery) {
 			return ctx.Err()
-		case <-time.After(placeEvery):
 		}
 	}
 }
@@ -155,10 +154,8 @@ func (w *vmssPodWatcher) awaitPlace(ctx context.Context, told func(error)) error
 // follow keeps up with a pool that moves to another scale set.
 func (w *vmssPodWatcher) follow(ctx context.Context) {
 	for {
-		select {
-		case <-ctx.Done():
+		if !elapsed.Sleep(ctx, placeEvery) {
 			return
-		case <-time.After(placeEvery):
 		}
 		found, err := w.look(ctx)
 		if err == nil && found != (vmsspodwatcher.Place{}) && found != *w.place.Load() {

@@ -15,6 +15,7 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/compat/vmsspodwatcher"
 	"github.com/slipway-dev/slipway/internal/manager"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 const poolSubscription = "00000000-0000-0000-0000-000000000001"
@@ -38,7 +39,7 @@ func poolRecord(pool string, phase v1alpha1.Phase, captured *v1alpha1.Captured) 
 	}
 }
 
-func TestI8ThePlaceOfAPoolWithoutNodesIsThatOfTheMachinesThatAreStillToGo(t *testing.T) {
+func TestI8EmptyPoolIsFoundByItsRemainingRetirements(t *testing.T) {
 	left := &v1alpha1.Captured{ProviderID: machineOf("left")}
 	for name, tt := range map[string]struct {
 		want    string
@@ -52,9 +53,7 @@ func TestI8ThePlaceOfAPoolWithoutNodesIsThatOfTheMachinesThatAreStillToGo(t *tes
 		"one that is not known": {"", []client.Object{poolRecord("ci", v1alpha1.Pending, nil)}},
 	} {
 		scheme := runtime.NewScheme()
-		if err := errors.Join(v1alpha1.AddToScheme(scheme), corev1.AddToScheme(scheme)); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, errors.Join(v1alpha1.AddToScheme(scheme), corev1.AddToScheme(scheme)))
 		w := &vmssPodWatcher{
 			tool:    vmsspodwatcher.Config{NodePool: "ci"},
 			cluster: fake.NewClientBuilder().WithScheme(scheme).WithObjects(tt.objects...).Build(),

@@ -11,7 +11,7 @@ import (
 
 	"github.com/slipway-dev/slipway/internal/placement"
 	"github.com/slipway-dev/slipway/internal/placement/explain"
-	"github.com/slipway-dev/slipway/internal/placement/plan"
+	"github.com/slipway-dev/slipway/internal/placement/planner"
 	"github.com/slipway-dev/slipway/internal/placement/saved"
 )
 
@@ -68,13 +68,13 @@ func (f *whyFlags) run(cmd *cobra.Command, args []string) error {
 	}
 	w := cmd.OutOrStdout()
 	if s.node != "" {
-		answer, err := plan.Node(o, s.node, plan.Options{Policy: policy, Rules: f.rules.options(o)})
+		answer, err := planner.NewEvacuation(o, s.node, planner.PlanOptions{Policy: policy, Rules: f.rules.options(o)})
 		if err != nil {
 			return err
 		}
 		return f.output.print(w, answer, func(w io.Writer, _ bool) error { return explain.Node(w, answer) })
 	}
-	answer, err := plan.Pod(o, s.pod)
+	answer, err := planner.NewPending(o, s.pod)
 	if err != nil {
 		return err
 	}

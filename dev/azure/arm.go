@@ -39,7 +39,21 @@ type ARMOptions struct {
 	PageSize int
 	// Quota is how many machines the subscription may have; zero is no limit.
 	Quota int
+	// Follow says by which headers an answer says where its operation can be followed; empty is by both.
+	Follow FollowHeaders
+	// OneAtATime refuses a change of a scale set while another one of it is under way, as compute does at times.
+	OneAtATime bool
 }
+
+// FollowHeaders are the headers that say where a running operation can be followed.
+type FollowHeaders string
+
+// The headers that ARM's services use; see
+// https://learn.microsoft.com/azure/azure-resource-manager/management/async-operations.
+const (
+	FollowLocation FollowHeaders = "Location"
+	FollowAsync    FollowHeaders = "Azure-AsyncOperation"
+)
 
 // Joiner makes the node of a new machine join its cluster, and returns when it has.
 type Joiner interface {
@@ -66,6 +80,18 @@ type VM struct {
 	Tags       map[string]string `json:"tags,omitempty"`
 	// Protected refuses the machine's deletion, as protectFromScaleSetActions does.
 	Protected bool `json:"protected,omitempty"`
+	// Failure is the code of the operation that left the machine Failed; empty is InternalExecutionError.
+	Failure string `json:"failure,omitempty"`
+	// Attached are the network interface and the disks of a machine on its own.
+	Attached []Attachment `json:"attached,omitempty"`
+}
+
+// Attachment is a resource of a machine on its own.
+type Attachment struct {
+	Kind string `json:"kind"` // NetworkInterface, OSDisk or DataDisk
+	Name string `json:"name"`
+	// DeleteOption is Delete or Detach, what happens to it when its machine is deleted; empty is not said.
+	DeleteOption string `json:"deleteOption,omitempty"`
 }
 
 // ProvisioningState is how far ARM has come with a resource.
@@ -105,6 +131,7 @@ type ARM struct {
 	faults   []*armedARMFault
 	requests []ARMRequest
 	tokens   map[string]bool // bearer tokens that were issued
+	left     []Attachment    // what deleted machines have left behind
 	changed  chan struct{}   // closed and replaced at every change
 }
 
@@ -114,6 +141,7 @@ type armSet struct {
 	capacity int
 	next     int // instance ID of the next machine of a uniform set
 	etag     int
+	busy     *armOperation // the last change
 	pool     *armPool
 }
 
@@ -133,6 +161,8 @@ type ScaleSetSpec struct {
 	Eviction EvictionPolicy
 	// Restores keeps the place of a machine that was deleted by an eviction, and brings another, as "try and restore" does.
 	Restores bool
+	// Overprovision makes one machine more than is asked for, and deletes it when the others run.
+	Overprovision bool
 	// Zones are spread over; none is a regional scale set.
 	Zones []string
 	Tags  map[string]string
@@ -207,12 +237,12 @@ func (a *ARM) AddScaleSet(spec ScaleSetSpec, n int) []VM {
 }
 
 // AddVM makes a virtual machine of its own, which runs.
-func (a *ARM) AddVM(name string) VM {
+func (a *ARM) AddVM(name string, attached ...Attachment) VM {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	m := &armMachine{VM: VM{
 		Resource: name, ComputerName: strings.ToLower(name), UniqueID: uuid.NewString(), Size: "Standard_D4s_v5",
-		State: Succeeded, Power: Running, Created: time.Now().UTC(), ProviderID: "azure://" + a.vmID(name),
+		State: Succeeded, Power: Running, Created: time.Now().UTC(), ProviderID: "azure://" + a.vmID(name), Attached: attached,
 	}}
 	a.machines[strings.ToLower(name)] = m
 	a.announceLocked()
@@ -323,6 +353,7 @@ func (a *ARM) Change(resource string, change func(*VM)) error {
 		return fmt.Errorf("machine %q: %w", resource, ErrUnknownResource)
 	}
 	change(&m.VM)
+	m.touchLocked()
 	a.announceLocked()
 	return nil
 }
@@ -357,8 +388,32 @@ func (a *ARM) remove(resource string) bool {
 
 func (a *ARM) removeLocked(m *armMachine) {
 	m.removed = true
+	m.touchLocked()
+	for _, attached := range m.Attached {
+		if attached.DeleteOption != "Delete" {
+			a.left = append(a.left, attached)
+		}
+	}
 	delete(a.machines, strings.ToLower(m.Resource))
 	a.announceLocked()
+}
+
+// touchLocked changes the ETag of a machine's set, as any write does.
+func (m *armMachine) touchLocked() {
+	if m.set == nil {
+		return
+	}
+	m.set.etag++
+	if m.set.pool != nil {
+		m.set.pool.etag++
+	}
+}
+
+// LeftBehind lists what deleted machines have left behind.
+func (a *ARM) LeftBehind() []Attachment {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.Clone(a.left)
 }
 
 // shrinkLocked lowers the capacity of a machine's set.
@@ -367,10 +422,7 @@ func (a *ARM) shrinkLocked(m *armMachine, by int) {
 		return
 	}
 	m.set.capacity = max(0, m.set.capacity-by)
-	m.set.etag++
-	if m.set.pool != nil {
-		m.set.pool.etag++
-	}
+	m.touchLocked()
 }
 
 // Wait returns when done is true of the machines there are: the present ones, or those after a change.

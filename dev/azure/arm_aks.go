@@ -1,6 +1,7 @@
 package azure
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 	"slices"
@@ -17,15 +18,26 @@ type AgentPoolSpec struct {
 	// AutoScaling has the cluster autoscaler keep the pool between Min and Max.
 	AutoScaling bool
 	Min, Max    int
+	// Drifts keeps a count of its own, which only AKS changes: what compute deletes or takes away stays counted.
+	Drifts bool
+	// Type is VirtualMachineScaleSets, which is the default, or VirtualMachines.
+	Type string
+	// ScaleDownMode is Delete, which is the default, or Deallocate.
+	ScaleDownMode string
+	// Labels, Taints ("key=value:effect") and MaxPods are those that the pool's nodes join with; MaxPods 0 is not said.
+	Labels  map[string]string
+	Taints  []string
+	MaxPods int
 }
 
-// armPool is an agent pool. Its count is that of its scale set.
+// armPool is an agent pool. Its count is that of its scale set, unless it drifts.
 type armPool struct {
 	AgentPoolSpec
-	tags  map[string]string
-	state ProvisioningState
-	etag  int
-	set   *armSet
+	counted int // the count of a pool that drifts
+	tags    map[string]string
+	state   ProvisioningState
+	etag    int
+	set     *armSet
 }
 
 // AgentPool is an agent pool as those outside of the emulator see it.
@@ -51,6 +63,7 @@ func (a *ARM) AddAgentPool(spec AgentPoolSpec) error {
 	pool := &armPool{AgentPoolSpec: spec, state: Succeeded, etag: 1, set: set, tags: map[string]string{}}
 	a.pools[poolKey(spec.Cluster, spec.Name)] = pool
 	if set != nil {
+		pool.counted = set.capacity
 		set.pool = pool
 		for _, m := range a.membersLocked(set) {
 			m.AgentPool = spec.Name
@@ -99,8 +112,11 @@ func (p *armPool) shown() AgentPool {
 func poolKey(cluster, pool string) string { return strings.ToLower(cluster + "/" + pool) }
 
 func (p *armPool) count() int {
-	if p.set == nil {
+	switch {
+	case p.set == nil:
 		return 0
+	case p.Drifts:
+		return p.counted
 	}
 	return p.set.capacity
 }
@@ -146,10 +162,24 @@ func (p *armPool) id(a *ARM) string {
 
 func (a *ARM) poolJSON(p *armPool) any {
 	properties := map[string]any{
-		"count": p.count(), "provisioningState": p.state, "type": "VirtualMachineScaleSets", "mode": "User",
+		"count": p.count(), "provisioningState": p.state, "type": cmp.Or(p.Type, "VirtualMachineScaleSets"), "mode": "User",
 		"enableAutoScaling": p.AutoScaling, "osType": "Linux", "eTag": etag(p.etag), "tags": p.tags,
 		"vmSize": "Standard_D16ds_v5", "orchestratorVersion": "1.34", "currentOrchestratorVersion": "1.34.1",
-		"powerState": map[string]any{"code": "Running"},
+		"powerState": map[string]any{"code": "Running"}, "scaleDownMode": cmp.Or(p.ScaleDownMode, "Delete"),
+		"nodeLabels": p.Labels, "nodeTaints": p.Taints, "scaleSetPriority": "Regular",
+	}
+	if p.set != nil && p.set.Spot {
+		properties["scaleSetPriority"] = "Spot"
+	}
+	if p.MaxPods > 0 {
+		properties["maxPods"] = p.MaxPods
+	}
+	if p.Type == "VirtualMachines" { // which counts by size
+		properties["virtualMachinesProfile"] = map[string]any{"scale": map[string]any{"manual": []any{
+			map[string]any{"size": properties["vmSize"], "count": p.count()},
+		}}}
+		delete(properties, "count")
+		delete(properties, "vmSize")
 	}
 	if p.AutoScaling {
 		properties["minCount"], properties["maxCount"] = p.Min, p.Max
@@ -208,10 +238,11 @@ func (a *ARM) putPool(r *http.Request) (armAnswer, *armError) {
 	pool.tags = p.Tags
 	pool.etag++
 	var op *armOperation
-	if p.Count != nil && pool.set != nil && *p.Count != pool.set.capacity {
+	if p.Count != nil && pool.set != nil {
 		if op, err = a.resizeLocked(aksNamespace, poolWrite, pool.set, *p.Count); err != nil {
 			return armAnswer{}, err
 		}
+		pool.counted = *p.Count
 	} else {
 		op = a.deleteLocked(aksNamespace, poolWrite, nil) // nothing to wait for but the operation itself
 	}
@@ -266,6 +297,7 @@ func (a *ARM) release(pool *armPool, op *armOperation) {
 			if op.err != nil {
 				pool.state = Failed
 			}
+			pool.etag++
 			a.announceLocked()
 		}
 		a.mu.Unlock()
@@ -311,6 +343,11 @@ func (a *ARM) deletePoolMachines(r *http.Request) (armAnswer, *armError) {
 		return armAnswer{}, &armError{
 			Status: http.StatusBadRequest, Code: "InvalidParameter", flat: true,
 			Message: "Required parameter machineNames is missing (null).",
+		}
+	}
+	for _, m := range machines {
+		if m.State != Deleting {
+			pool.counted--
 		}
 	}
 	op := a.deleteLocked(aksNamespace, poolDelete, machines)

@@ -59,12 +59,25 @@ func (a *ARM) setJSON(set *armSet) any {
 		"location": a.opts.Location, "tags": set.Tags, "zones": set.Zones, "etag": etag(set.etag),
 		"sku": map[string]any{"name": set.Size, "tier": "Standard", "capacity": set.capacity},
 		"properties": map[string]any{
-			"orchestrationMode": mode, "provisioningState": "Succeeded", "singlePlacementGroup": false, "overprovision": false,
+			"orchestrationMode": mode, "provisioningState": set.state(), "singlePlacementGroup": false, "overprovision": set.Overprovision,
 			"upgradePolicy":         map[string]any{"mode": "Manual"},
 			"virtualMachineProfile": profile,
 			"spotRestorePolicy":     map[string]any{"enabled": set.Restores},
 		},
 	}
+}
+
+// state is Updating during the last change that compute was asked for, and then how it ended.
+func (s *armSet) state() ProvisioningState {
+	switch {
+	case s.busy == nil:
+		return Succeeded
+	case s.busy.ended.IsZero():
+		return Updating
+	case s.busy.err != nil:
+		return Failed
+	}
+	return Succeeded
 }
 
 func etag(n int) string { return `"` + strconv.Itoa(n) + `"` }
@@ -104,8 +117,12 @@ func (a *ARM) patchSet(r *http.Request) (armAnswer, *armError) {
 	if err != nil {
 		return armAnswer{}, err
 	}
+	if busy := a.setBusyLocked(set); busy != nil {
+		return armAnswer{}, busy
+	}
 	if request.Tags != nil {
 		set.Tags = request.Tags
+		set.etag++
 	}
 	if request.SKU.Capacity == nil {
 		return armAnswer{status: http.StatusOK, body: a.setJSON(set)}, nil
@@ -117,7 +134,17 @@ func (a *ARM) patchSet(r *http.Request) (armAnswer, *armError) {
 	if err != nil {
 		return armAnswer{}, err
 	}
+	set.busy = op
 	return a.accepted(r, op, http.StatusOK, a.setJSON(set)), nil
+}
+
+// setBusyLocked refuses a change of a scale set while another one is under way, if ARM is so.
+func (a *ARM) setBusyLocked(set *armSet) *armError {
+	if !a.opts.OneAtATime || set.busy == nil || !set.busy.ended.IsZero() {
+		return nil
+	}
+	return &armError{Status: http.StatusConflict, Code: "OperationNotAllowed", Message: fmt.Sprintf(
+		"Operation is not allowed on VM Scale Set '%s' since another operation is in progress.", set.Name)}
 }
 
 // maxCapacity is the documented limit of a scale set on a marketplace image.
@@ -148,6 +175,9 @@ func (a *ARM) deleteInstances(r *http.Request) (armAnswer, *armError) {
 		}
 		machines = append(machines, m)
 	}
+	if busy := a.setBusyLocked(set); busy != nil {
+		return armAnswer{}, busy
+	}
 	return a.delete(r, setDelete, machines)
 }
 
@@ -162,6 +192,11 @@ func (a *ARM) delete(r *http.Request, action string, machines []*armMachine) (ar
 		}
 	}
 	op := a.deleteLocked(computeNamespace, action, machines)
+	for _, m := range machines {
+		if m.set != nil {
+			m.set.busy = op
+		}
+	}
 	return a.accepted(r, op, http.StatusAccepted, nil), nil
 }
 
@@ -328,10 +363,41 @@ func (a *ARM) machineJSON(m VM, view bool) any {
 		return body
 	}
 	properties["hardwareProfile"] = map[string]any{"vmSize": m.Size}
+	a.attach(properties, m.Attached)
 	if m.ScaleSet != "" {
 		properties["virtualMachineScaleSet"] = map[string]any{"id": a.shouted(a.setID(m.ScaleSet))}
 	}
 	return body
+}
+
+// attach describes what a machine has attached, as compute does.
+func (a *ARM) attach(properties map[string]any, attached []Attachment) {
+	storage, disks, interfaces := map[string]any{}, []any{}, []any{}
+	for _, at := range attached {
+		disk := map[string]any{"name": at.Name, "managedDisk": map[string]any{
+			"id": a.shouted(a.groupID() + "/providers/Microsoft.Compute/disks/" + at.Name),
+		}}
+		if at.DeleteOption != "" {
+			disk["deleteOption"] = at.DeleteOption
+		}
+		switch at.Kind {
+		case "OSDisk":
+			storage["osDisk"] = disk
+		case "DataDisk":
+			disks = append(disks, disk)
+		default:
+			options := map[string]any{}
+			if at.DeleteOption != "" {
+				options["deleteOption"] = at.DeleteOption
+			}
+			interfaces = append(interfaces, map[string]any{
+				"id": a.shouted(a.groupID() + "/providers/Microsoft.Network/networkInterfaces/" + at.Name), "properties": options,
+			})
+		}
+	}
+	storage["dataDisks"] = disks
+	properties["storageProfile"] = storage
+	properties["networkProfile"] = map[string]any{"networkInterfaces": interfaces}
 }
 
 func viewJSON(m VM) any {
@@ -339,16 +405,16 @@ func viewJSON(m VM) any {
 		"code": "ProvisioningState/" + strings.ToLower(string(m.State)), "level": "Info", "displayStatus": "Provisioning " + string(m.State),
 	}
 	if m.State == Failed {
-		provisioning["code"], provisioning["level"] = "ProvisioningState/failed/"+failureCode, "Error"
+		provisioning["code"], provisioning["level"] = "ProvisioningState/failed/"+cmp.Or(m.Failure, failureCode), "Error"
 		provisioning["message"] = failureMessage
 	}
-	return map[string]any{
-		"computerName": m.ComputerName,
-		"statuses": []any{
-			provisioning,
-			map[string]any{"code": "PowerState/" + string(m.Power), "level": "Info", "displayStatus": "VM " + string(m.Power)},
-		},
+	statuses := []any{provisioning}
+	if m.Power != "" { // it could not be made
+		statuses = append(statuses, map[string]any{
+			"code": "PowerState/" + string(m.Power), "level": "Info", "displayStatus": "VM " + string(m.Power),
+		})
 	}
+	return map[string]any{"computerName": m.ComputerName, "statuses": statuses}
 }
 
 // What Azure says of a deletion that failed on its own account.

@@ -5,6 +5,9 @@ import (
 	"net/http"
 	"testing"
 	"time"
+
+	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 // evictionBed is an ARM with a scale set of two machines, which are evicted as soon as that is announced.
@@ -26,7 +29,7 @@ func (c *armClient) evict(t *testing.T, machine string) (int, string) {
 
 const firstMachine = "/virtualMachineScaleSets/pool/virtualMachines/0"
 
-func TestAnEvictionThatARMSimulatesEndsAsItsPolicySays(t *testing.T) {
+func TestSimulatedEvictionFollowsItsPolicy(t *testing.T) {
 	for name, tt := range map[string]struct {
 		spec     ScaleSetSpec
 		capacity int
@@ -59,9 +62,7 @@ func TestAnEvictionThatARMSimulatesEndsAsItsPolicySays(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%v: %+v", err, a.VMs())
 			}
-			if got := a.Capacity("pool"); got != tt.capacity {
-				t.Errorf("capacity %d, want %d", got, tt.capacity)
-			}
+			check.Is(t, tt.capacity, a.Capacity("pool"))
 		})
 	}
 }
@@ -80,9 +81,7 @@ func TestARMEvictsOnlyARunningSpotMachine(t *testing.T) {
 			t.Errorf("%s: %d %s, want %d %s", machine, status, code, want.status, want.code)
 		}
 	}
-	if err := a.Inject(ARMFault{Kind: ARMDenied, Action: instanceEvict}); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, a.Inject(ARMFault{Kind: ARMDenied, Action: instanceEvict}))
 	if status, code := a.evict(t, firstMachine); status != http.StatusForbidden || code != "AuthorizationFailed" {
 		t.Errorf("without the right: %d %s", status, code)
 	}

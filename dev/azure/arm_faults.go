@@ -13,7 +13,7 @@ import (
 // ARMFaultKind is a way in which ARM fails.
 type ARMFaultKind string
 
-// The kinds of faults. The last two are those of a deletion that was accepted, the others of requests.
+// The kinds of faults. The last four are of deletions, creations and raises that were accepted, the others of requests.
 const (
 	ARMPass          ARMFaultKind = "pass"           // a healthy answer: a pause in a script
 	ARMStatus        ARMFaultKind = "status"         // Status with Code and Message in ARM's form, and RetryAfter
@@ -28,13 +28,18 @@ const (
 	ARMElsewhere     ARMFaultKind = "elsewhere"      // addresses to ask next are those of another host, Message
 	ARMDeletionFails ARMFaultKind = "deletion-fails" // the deletion of Resource ends as Failed with Code and Message
 	ARMDeletionHangs ARMFaultKind = "deletion-hangs" // the deletion of Resource does not end until the faults are cleared
+	ARMCreationFails ARMFaultKind = "creation-fails" // a new machine, and its operation, end as Failed with Code and Message
+
+	// ARMAllocationFails has a raise of the scale set Resource end as Failed with Code and Message. The capacity stays raised,
+	// and no machine is made; machines are made when a capacity is asked for once more, the same one too.
+	ARMAllocationFails ARMFaultKind = "allocation-fails"
 )
 
 // ARMFaultKinds lists the known kinds.
 func ARMFaultKinds() []ARMFaultKind {
 	return []ARMFaultKind{
 		ARMPass, ARMStatus, ARMDenied, ARMThrottled, ARMBusy, ARMHTML, ARMHalf, ARMHang, ARMReset, ARMStale, ARMElsewhere,
-		ARMDeletionFails, ARMDeletionHangs,
+		ARMDeletionFails, ARMDeletionHangs, ARMCreationFails, ARMAllocationFails,
 	}
 }
 
@@ -141,8 +146,16 @@ func (a *ARM) dropOverLocked() {
 	})
 }
 
-// ofDeletion reports whether a fault is one of deletions rather than of requests.
+// ofDeletion reports whether a fault is one of deletions.
 func (f *ARMFault) ofDeletion() bool { return f.Kind == ARMDeletionFails || f.Kind == ARMDeletionHangs }
+
+// ofRequest reports whether a fault is one of requests.
+func (f *ARMFault) ofRequest() bool { return !f.ofDeletion() && !f.ofCreation() }
+
+// ofCreation reports whether a fault is one of machines that are to be made.
+func (f *ARMFault) ofCreation() bool {
+	return f.Kind == ARMCreationFails || f.Kind == ARMAllocationFails
+}
 
 // takeFault gives the fault that serves a request, if any.
 func (a *ARM) takeFault(action, path string) *armedARMFault {
@@ -150,7 +163,7 @@ func (a *ARM) takeFault(action, path string) *armedARMFault {
 	defer a.mu.Unlock()
 	a.dropOverLocked()
 	for _, f := range a.faults {
-		if !f.ofDeletion() && f.concerns(action, path) {
+		if f.ofRequest() && f.concerns(action, path) {
 			f.left = max(f.left-1, -1)
 			return f
 		}
@@ -184,6 +197,18 @@ func (a *ARM) takeDeletionFaultLocked(resource string) *armedARMFault {
 			f.left = max(f.left-1, -1)
 		}
 		return f
+	}
+	return nil
+}
+
+// takeCreationFaultLocked gives the fault of a new machine, or of the raise of a scale set.
+func (a *ARM) takeCreationFaultLocked(kind ARMFaultKind, resource string) *armedARMFault {
+	a.dropOverLocked()
+	for _, f := range a.faults {
+		if f.Kind == kind && (f.Resource == "" || strings.EqualFold(f.Resource, resource)) {
+			f.left = max(f.left-1, -1)
+			return f
+		}
 	}
 	return nil
 }

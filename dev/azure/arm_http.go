@@ -313,9 +313,16 @@ func (a *ARM) accepted(r *http.Request, op *armOperation, status int, body any) 
 		RawQuery: url.Values{"api-version": {"2017-08-31"}}.Encode(),
 	}
 	header := http.Header{}
-	header.Set("Azure-AsyncOperation", u.String())
+	if a.opts.Follow != FollowLocation {
+		header.Set("Azure-AsyncOperation", u.String())
+	}
 	u.RawQuery += "&monitor=true"
-	header.Set("Location", u.String())
+	if a.opts.Follow != FollowAsync {
+		header.Set("Location", u.String())
+	}
+	if a.opts.Follow == FollowLocation {
+		status = http.StatusAccepted // by which alone the header says so
+	}
 	a.askAgain(header)
 	return armAnswer{status: status, header: header, body: body}
 }

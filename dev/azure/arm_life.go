@@ -66,26 +66,42 @@ func (a *ARM) deleteLocked(namespace, action string, machines []*armMachine) *ar
 
 // deleteMachine leads one machine to its end, or to the failure that a fault wants.
 func (a *ARM) deleteMachine(ctx context.Context, m *armMachine) *armError {
-	if power := a.emulator.opts.Machines; power != nil {
-		if err := power.PowerOff(ctx, m.Resource); err != nil && ctx.Err() == nil {
-			a.log.Error("a deleted machine could not be switched off", "resource", m.Resource, "err", err)
-		}
-	}
-	rest(ctx, a.opts.DeleteTime)
+	a.powerOff(ctx, m)
 	if err := a.deletionFault(ctx, m.Resource); err != nil {
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		m.State, m.Power = Failed, Stopped
+		m.State, m.Failure = Failed, err.Code // and runs on, unless it was switched off
 		a.shrinkLocked(m, -1)
 		a.announceLocked()
 		return err
 	}
+	a.endMachine(ctx, m)
+	return nil
+}
+
+// powerOff takes the power from a machine that is being deleted, and waits as long as a deletion takes.
+func (a *ARM) powerOff(ctx context.Context, m *armMachine) {
+	if power := a.emulator.opts.Machines; power != nil {
+		err := power.PowerOff(ctx, m.Resource)
+		if err != nil && ctx.Err() == nil {
+			a.log.Error("a deleted machine could not be switched off", "resource", m.Resource, "err", err)
+		}
+		if err == nil {
+			a.mu.Lock()
+			m.Power = Stopped
+			a.mu.Unlock()
+		}
+	}
+	rest(ctx, a.opts.DeleteTime)
+}
+
+// endMachine takes out a machine that was deleted.
+func (a *ARM) endMachine(ctx context.Context, m *armMachine) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if ctx.Err() == nil && !m.removed {
 		a.removeLocked(m)
 	}
-	return nil
 }
 
 // awaitDeletion waits until somebody else's deletion of a machine is over.
@@ -105,9 +121,16 @@ func (a *ARM) awaitDeletion(ctx context.Context, m *armMachine) {
 	}
 }
 
-// resizeLocked sets a scale set's capacity: machines come, or those that came last go.
+// resizeLocked sets a scale set's capacity: machines come, or those that came last go. Machines that the capacity counted
+// before and that could not be made come too.
 func (a *ARM) resizeLocked(namespace, action string, set *armSet, capacity int) (*armOperation, *armError) {
-	grow := capacity - set.capacity
+	var live []*armMachine
+	for _, m := range a.membersLocked(set) {
+		if m.State != Deleting {
+			live = append(live, m)
+		}
+	}
+	grow := max(capacity-set.capacity, capacity-len(live))
 	if grow > 0 && a.opts.Quota > 0 && len(a.machines)+grow > a.opts.Quota {
 		return nil, &armError{
 			Status: http.StatusConflict, Code: "OperationNotAllowed",
@@ -115,41 +138,86 @@ func (a *ARM) resizeLocked(namespace, action string, set *armSet, capacity int) 
 		}
 	}
 	if grow <= 0 {
-		var last []*armMachine
-		for _, m := range a.membersLocked(set) {
-			if m.State != Deleting {
-				last = append(last, m)
-			}
-		}
-		last = last[max(0, len(last)+grow):]
-		return a.deleteLocked(namespace, action, last), nil
+		set.capacity = capacity - grow // a deletion lowers it
+		return a.deleteLocked(namespace, action, live[max(0, len(live)+grow):]), nil
 	}
 	set.capacity = capacity
 	set.etag++
-	fresh := make([]*armMachine, grow)
+	if fault := a.takeCreationFaultLocked(ARMAllocationFails, set.Name); fault != nil {
+		a.announceLocked()
+		return a.beginLocked(namespace, action, func(ctx context.Context) *armError {
+			rest(ctx, a.opts.BootTime)
+			return fault.allocationFailed()
+		}), nil
+	}
+	return a.makeLocked(namespace, action, set, grow), nil
+}
+
+// allocationFailed is the fault as what compute says of machines that it cannot make.
+func (f *armedARMFault) allocationFailed() *armError {
+	return &armError{
+		Code:    cmp.Or(f.Code, "AllocationFailed"),
+		Message: cmp.Or(f.Message, "Allocation failed. We do not have sufficient capacity for the requested VM size in this region."),
+	}
+}
+
+// makeLocked begins to make machines of a scale set, and one more where it overprovisions.
+func (a *ARM) makeLocked(namespace, action string, set *armSet, count int) *armOperation {
+	extra := 0
+	if set.Overprovision {
+		extra = 1
+	}
+	fresh := make([]*armMachine, count+extra)
 	for i := range fresh {
 		fresh[i] = a.newMachineLocked(set, Creating, Stopped)
 	}
 	a.announceLocked()
 	return a.beginLocked(namespace, action, func(ctx context.Context) *armError {
 		var all sync.WaitGroup
-		for _, m := range fresh {
-			all.Go(func() { a.boot(ctx, m) })
+		failed := make([]*armError, len(fresh))
+		for i, m := range fresh {
+			all.Go(func() { failed[i] = a.boot(ctx, m) })
 		}
 		all.Wait()
-		return nil
-	}), nil
+		a.dropExtra(ctx, fresh[count:])
+		return cmp.Or(failed[:count]...)
+	})
 }
 
-// boot brings a new machine up: its node joins.
-func (a *ARM) boot(ctx context.Context, m *armMachine) {
+// dropExtra deletes machines that were made beyond the capacity, which does not change.
+func (a *ARM) dropExtra(ctx context.Context, machines []*armMachine) {
+	for _, m := range machines {
+		a.mu.Lock()
+		mine := !m.removed && m.State != Deleting
+		if mine {
+			m.State = Deleting
+			a.announceLocked()
+		}
+		a.mu.Unlock()
+		if mine {
+			a.powerOff(ctx, m)
+			a.endMachine(ctx, m)
+		}
+	}
+}
+
+// boot brings a new machine up: its node joins. A fault may have it fail before it has power.
+func (a *ARM) boot(ctx context.Context, m *armMachine) *armError {
 	rest(ctx, a.opts.BootTime)
 	a.mu.Lock()
+	if fault := a.takeCreationFaultLocked(ARMCreationFails, m.Resource); fault != nil && !m.removed && m.State == Creating {
+		defer a.mu.Unlock()
+		failed := fault.allocationFailed()
+		m.State, m.Power, m.Failure = Failed, "", failed.Code
+		m.touchLocked()
+		a.announceLocked()
+		return failed
+	}
 	description := m.VM
 	gone := m.removed || m.State != Creating
 	a.mu.Unlock()
 	if gone || ctx.Err() != nil {
-		return
+		return nil
 	}
 	var joined error
 	if a.opts.Joiner != nil {
@@ -162,8 +230,10 @@ func (a *ARM) boot(ctx context.Context, m *armMachine) {
 	}
 	if m.State == Creating {
 		m.State, m.Power = Succeeded, Running
+		m.touchLocked()
 		a.announceLocked()
 	}
+	return nil
 }
 
 // eventEnded is told of the machines that an event took away for good.
@@ -206,7 +276,7 @@ func (a *ARM) restore(set *armSet) {
 	set.etag++
 	m := a.newMachineLocked(set, Creating, Stopped)
 	a.announceLocked()
-	a.goLocked(func(ctx context.Context) { a.boot(ctx, m) })
+	a.goLocked(func(ctx context.Context) { _ = a.boot(ctx, m) })
 }
 
 func (a *ARM) membersLocked(set *armSet) []*armMachine {

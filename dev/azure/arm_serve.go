@@ -59,7 +59,12 @@ func (a *ARM) Serve(address string) (*ARMServer, error) {
 }
 
 // Close cuts all connections.
-func (s *ARMServer) Close() error { return s.server.Close() }
+func (s *ARMServer) Close() error {
+	if s.server == nil { // the handler is asked directly
+		return nil
+	}
+	return s.server.Close()
+}
 
 // selfSigned makes a certificate for the loopback addresses, and gives it in PEM too.
 func selfSigned() (tls.Certificate, []byte, error) {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-func TestSimulatedEvictionAnnouncesAPreemptHalfAMinuteAhead(t *testing.T) {
+func TestSimulatedEvictionAnnouncesPreemptThirtySecondsAhead(t *testing.T) {
 	for path, want := range map[string]string{
 		"virtualMachineScaleSets/pool/virtualMachines/3": "pool_3",
 		"virtualMachines/alone":                          "alone",
@@ -30,7 +30,7 @@ func TestSimulatedEvictionAnnouncesAPreemptHalfAMinuteAhead(t *testing.T) {
 	}
 }
 
-func TestSimulatedEvictionOfWhatIsNotThereIsRefusedAsAzureDoes(t *testing.T) {
+func TestSimulatedEvictionOfNothingIsRefused(t *testing.T) {
 	e := New(Options{})
 	defer e.Close()
 	e.ScaleSet("pool")

@@ -13,6 +13,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 // armClient asks an ARM over TLS as no SDK does: byte for byte.
@@ -29,9 +32,7 @@ func newARM(t *testing.T, o ARMOptions, emulated Options) *armClient {
 	t.Cleanup(e.Close)
 	a := NewARM(e, o)
 	server, err := a.Serve("127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	t.Cleanup(func() { _ = server.Close() })
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(server.CA)
@@ -54,19 +55,13 @@ func (c *armClient) ask(t *testing.T, method, path, body string) (answerHead, ma
 		address = c.server.URL.String() + path
 	}
 	r, err := http.NewRequestWithContext(t.Context(), method, address, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	r.Header.Set("Authorization", "Bearer "+c.token)
 	response, err := c.http.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	defer func() { _ = response.Body.Close() }()
 	text, err := io.ReadAll(response.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	var answer map[string]any
 	if len(text) > 0 && json.Unmarshal(text, &answer) != nil {
 		t.Fatalf("%s %s answered %q", method, path, text)
@@ -154,9 +149,7 @@ func TestAListIsReadPageByPage(t *testing.T) {
 func TestADeletionIsFollowedBothWays(t *testing.T) {
 	c := newARM(t, ARMOptions{RetryAfter: 3 * time.Second}, Options{})
 	vm := c.AddScaleSet(ScaleSetSpec{Name: testSet}, 2)[0]
-	if err := c.Inject(ARMFault{Kind: ARMDeletionHangs, Resource: vm.Resource}); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, c.Inject(ARMFault{Kind: ARMDeletionHangs, Resource: vm.Resource}))
 	begun, _ := c.ask(t, "POST", setPath+"/delete"+armVersion, `{"instanceIds":["0"]}`)
 	async, location := begun.Header.Get("Azure-AsyncOperation"), begun.Header.Get("Location")
 	if begun.StatusCode != http.StatusAccepted || async == "" || location == "" || begun.Header.Get("Retry-After") != "3" {
@@ -169,16 +162,10 @@ func TestADeletionIsFollowedBothWays(t *testing.T) {
 		t.Errorf("under way: %d, Location %s; want 202, %s", response.StatusCode, response.Header.Get("Location"), location)
 	}
 	_, instance := c.ask(t, "GET", setPath+"/virtualMachines/0"+armVersion, "")
-	if state := instance["properties"].(map[string]any)["provisioningState"]; state != "Deleting" {
-		t.Errorf("the instance is %v", state)
-	}
-	if c.Capacity(testSet) != 1 {
-		t.Errorf("the capacity is %d", c.Capacity(testSet))
-	}
+	check.Is(t, "Deleting", instance["properties"].(map[string]any)["provisioningState"])
+	check.Is(t, 1, c.Capacity(testSet))
 	c.ClearFaults()
-	if err := c.Wait(t.Context(), func(vms []VM) bool { return len(vms) == 1 }); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, c.Wait(t.Context(), func(vms []VM) bool { return len(vms) == 1 }))
 	status := "InProgress"
 	for status == "InProgress" {
 		_, answer := c.ask(t, "GET", async, "")
@@ -189,14 +176,12 @@ func TestADeletionIsFollowedBothWays(t *testing.T) {
 	}
 }
 
-func TestADeletedMachineLosesItsPowerAndAPreemptedOneItsPlace(t *testing.T) {
+func TestDeletedInstanceLosesPowerAndPreemptedItsPlace(t *testing.T) {
 	power := newSwitchboard()
 	c := newARM(t, ARMOptions{}, Options{Machines: power})
 	c.AddScaleSet(ScaleSetSpec{Name: testSet}, 3)
 	c.ask(t, "DELETE", setPath+"/virtualMachines/1"+armVersion, "")
-	if err := c.Wait(t.Context(), func(vms []VM) bool { return len(vms) == 2 }); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, c.Wait(t.Context(), func(vms []VM) bool { return len(vms) == 2 }))
 	if log := strings.Join(power.done(), "\n"); !strings.HasSuffix(log, testSet+"_1 off") {
 		t.Errorf("the deleted machine has power: %s", log)
 	}
@@ -204,12 +189,8 @@ func TestADeletedMachineLosesItsPowerAndAPreemptedOneItsPlace(t *testing.T) {
 	if err == nil {
 		err = c.emulator.Start(record.EventID)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Wait(t.Context(), func(vms []VM) bool { return len(vms) == 1 }); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
+	must.NoError(t, c.Wait(t.Context(), func(vms []VM) bool { return len(vms) == 1 }))
 	if c.Capacity(testSet) != 1 || len(power.done()) != 2 {
 		t.Errorf("the capacity is %d after a preemption, power: %q", c.Capacity(testSet), power.done())
 	}
@@ -235,9 +216,7 @@ func TestANewMachineJoinsUnderItsOwnName(t *testing.T) {
 	if response, answer := c.ask(t, "PATCH", setPath+armVersion, `{"sku":{"capacity":9}}`); response.StatusCode != http.StatusOK {
 		t.Errorf("shrinking: %d %v", response.StatusCode, answer)
 	}
-	if err := c.Wait(t.Context(), func(vms []VM) bool { return len(vms) == 9 }); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, c.Wait(t.Context(), func(vms []VM) bool { return len(vms) == 9 }))
 }
 
 func TestARMIsSteeredOverHTTP(t *testing.T) {
@@ -248,18 +227,12 @@ func TestARMIsSteeredOverHTTP(t *testing.T) {
 	send := func(method, path, body string) (int, string) {
 		t.Helper()
 		r, err := http.NewRequestWithContext(t.Context(), method, control.URL+path, bytes.NewReader([]byte(body)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		response, err := http.DefaultClient.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		defer func() { _ = response.Body.Close() }()
 		text, err := io.ReadAll(response.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		return response.StatusCode, string(text)
 	}
 	for _, tt := range []struct {

@@ -9,6 +9,9 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 // control makes a request of the control API and reads the answer into a value, unless that is nil.
@@ -111,12 +114,11 @@ func TestControlInjectsListsAndClearsFaults(t *testing.T) {
 }
 
 func TestControlRefusesAndChangesNothing(t *testing.T) {
-	e := newEmulator(t, Options{Bookkeeper: books{}})
+	e := newEmulator(t, Options{Bookkeeper: books{}, Outage: time.Hour})
 	base := serveEmulator(t, e) + "/emulator/"
+	started := announce(t, e, Announcement{Type: Reboot, Resources: []string{vm0}, Status: Started})
 	gone := announce(t, e, Announcement{Type: Reboot, Resources: []string{vm0}})
-	if err := e.Cancel(gone.EventID); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, e.Cancel(gone.EventID))
 	live := announce(t, e, Announcement{Type: Reboot, Resources: []string{vm0}})
 	before := e.State()
 	for name, tt := range map[string]struct {
@@ -141,6 +143,10 @@ func TestControlRefusesAndChangesNothing(t *testing.T) {
 		"body of two megabytes":       {"POST", "events", strings.Repeat(" ", 2<<20), 400, "too large"},
 		"unknown event":               {"GET", "events/7", "", 404, `"7"`},
 		"start of an unknown event":   {"POST", "events/7/start", "", 404, `"7"`},
+		"start of a started event":    {"POST", "events/" + started.EventID + "/start", "", 409, "Started"},
+		"cancel of a started event":   {"POST", "events/" + started.EventID + "/cancel", "", 409, "Started"},
+		"new time of a started event": {"POST", "events/" + started.EventID + "/reschedule", `{"notice":"1s"}`, 409, "Started"},
+		"start of a cancelled event":  {"POST", "events/" + gone.EventID + "/start", "", 409, "vanished"},
 		"cancel of a cancelled event": {"POST", "events/" + gone.EventID + "/cancel", "", 409, "vanished"},
 		"finish before the start":     {"POST", "events/" + live.EventID + "/finish", "", 409, "Scheduled"},
 		"reschedule to nothing":       {"POST", "events/" + live.EventID + "/reschedule", `{}`, 400, "either"},
@@ -164,9 +170,7 @@ func TestControlRefusesAndChangesNothing(t *testing.T) {
 			}
 		})
 	}
-	if diff := cmp.Diff(before.Events, e.State().Events); diff != "" {
-		t.Errorf("the events have changed (-before +after):\n%s", diff)
-	}
+	check.Equal(t, before.Events, e.State().Events)
 	if left := e.Faults(); len(left) != 0 {
 		t.Errorf("faults: %+v", left)
 	}
@@ -219,9 +223,7 @@ func TestEveryScenarioCanBeAnnounced(t *testing.T) {
 	e := newEmulator(t, Options{})
 	for _, name := range ScenarioNames() {
 		a, err := Scenario(name, vm0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		if _, err := e.Announce(a); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -251,9 +253,7 @@ func FuzzParseAnnouncement(f *testing.F) {
 		e.ScaleSet(testSet)
 		a.ScaleSet = testSet
 		record, err := e.Announce(a)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		if record.Status == Scheduled && record.NotBefore.IsZero() {
 			t.Fatalf("scheduled for no time: %+v", record)
 		}
@@ -274,9 +274,7 @@ func FuzzParseFaults(f *testing.F) {
 			return
 		}
 		written, err := json.Marshal(faults)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		again, err := ParseFaults(written)
 		if err != nil {
 			t.Fatalf("%s, from %s: %v", written, body, err)

@@ -16,14 +16,13 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 func inject(t testing.TB, e *Emulator, faults ...Fault) {
 	t.Helper()
-	if err := e.Inject(faults...); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, e.Inject(faults...))
 }
 
 // head is what an answer says before its body.
@@ -36,9 +35,7 @@ type head struct {
 func get(ctx context.Context, t testing.TB, url string) (*head, []byte, error) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	r.Header.Set("Metadata", "true")
 	resp, err := http.DefaultClient.Do(r)
 	if err != nil {
@@ -83,9 +80,7 @@ func TestFaultsThatSpoilTheBody(t *testing.T) {
 	base := serveEmulator(t, e)
 	record := announce(t, e, Announcement{Type: Reboot, Resources: []string{vm0}})
 	_, healthy, err := get(t.Context(), t, base+metadataPath+query)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 
 	t.Run("HTML", func(t *testing.T) {
 		inject(t, e, Fault{Kind: FaultHTML})
@@ -145,9 +140,7 @@ func TestFieldOfAWrongTypeOrValue(t *testing.T) {
 	}
 	healthy := func() (doc map[string]any) {
 		_, body := call(t, "GET", base+metadataPath+query, "")
-		if err := json.Unmarshal([]byte(body), &doc); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, json.Unmarshal([]byte(body), &doc))
 		return doc
 	}()
 	// differing lists the fields that have another JSON type than those of the healthy document.
@@ -155,9 +148,7 @@ func TestFieldOfAWrongTypeOrValue(t *testing.T) {
 		t.Helper()
 		kind := func(v any) string {
 			text, err := json.Marshal(v)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, err)
 			return strings.TrimLeft(string(text[:1]), "-0123456789") // all numbers are of one kind
 		}
 		compare := func(a, b map[string]any) {
@@ -175,9 +166,7 @@ func TestFieldOfAWrongTypeOrValue(t *testing.T) {
 	}
 	for _, field := range documentFields() {
 		t.Run(field, func(t *testing.T) {
-			if diff := cmp.Diff([]string{field}, differing(t, spoiled(t, field, ""))); diff != "" {
-				t.Errorf("fields of a wrong type (-want +got):\n%s", diff)
-			}
+			check.Equal(t, []string{field}, differing(t, spoiled(t, field, "")))
 		})
 	}
 	t.Run("all", func(t *testing.T) {
@@ -203,9 +192,7 @@ func TestHangEndsWhenTheClientGivesUp(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 			defer cancel()
 			r, err := http.NewRequestWithContext(ctx, method, base+metadataPath+query, strings.NewReader("{}"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, err)
 			if err := send(http.DefaultClient, r); !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("got %v", err)
 			}
@@ -252,9 +239,7 @@ func TestReset(t *testing.T) {
 	// A transport of its own: http.DefaultClient would try a kept-alive connection again.
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, base+metadataPath+query, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	if err := send(client, r); !errors.Is(err, syscall.ECONNRESET) {
 		t.Errorf("got %v, want ECONNRESET", err)
 	}
@@ -283,9 +268,7 @@ func TestFaultsAreAScript(t *testing.T) {
 		got = append(got, status)
 	}
 	status, _ := call(t, http.MethodPost, set+metadataPath+query, startRequest(newEventID()))
-	if diff := cmp.Diff([]int{500, 200, 200, 501, 429, 429, 200, 502, 200, 503}, append(got, status)); diff != "" {
-		t.Errorf("statuses (-want +got):\n%s", diff)
-	}
+	check.Equal(t, []int{500, 200, 200, 501, 429, 429, 200, 502, 200, 503}, append(got, status))
 }
 
 func TestFaultForATime(t *testing.T) {

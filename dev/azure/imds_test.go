@@ -11,7 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 const (
@@ -48,9 +49,7 @@ func call(t testing.TB, method, url, body string) (int, string) {
 func callWith(t testing.TB, method, url, body string, header http.Header) (int, string) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	r.Header = header
 	resp, err := http.DefaultClient.Do(r)
 	if err != nil {
@@ -81,9 +80,7 @@ func read(t testing.TB, base string) document {
 func announce(t testing.TB, e *Emulator, a Announcement) Record {
 	t.Helper()
 	r, err := e.Announce(a)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	return r
 }
 
@@ -136,9 +133,7 @@ func TestRequestThatTheServiceRefuses(t *testing.T) {
 			if status != tt.status || !strings.Contains(message, tt.message) {
 				t.Errorf("got %d %s, want %d with %q", status, body, tt.status, tt.message)
 			}
-			if diff := cmp.Diff(tt.newest, got["newest-versions"]); diff != "" {
-				t.Errorf("newest-versions (-want +got):\n%s", diff)
-			}
+			check.Equal(t, tt.newest, got["newest-versions"])
 		})
 	}
 }
@@ -204,29 +199,23 @@ func TestOlderVersionsKnowLess(t *testing.T) {
 		t.Run(tt.version, func(t *testing.T) {
 			_, body := call(t, "GET", base+metadataPath+"?api-version="+tt.version, "")
 			var doc struct{ Events []map[string]any }
-			if err := json.Unmarshal([]byte(body), &doc); err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, json.Unmarshal([]byte(body), &doc))
 			var types []string
 			for _, event := range doc.Events {
 				types = append(types, event["EventType"].(string))
-				if diff := cmp.Diff([]any{tt.resource}, event["Resources"]); diff != "" {
-					t.Errorf("Resources (-want +got):\n%s", diff)
-				}
+				check.Equal(t, []any{tt.resource}, event["Resources"])
 				for _, field := range []string{"Description", "EventSource", "DurationInSeconds"} {
 					if _, ok := event[field]; ok != slices.Contains(tt.later, field) {
 						t.Errorf("%s is shown: %t", field, ok)
 					}
 				}
 			}
-			if diff := cmp.Diff(tt.types, types); diff != "" {
-				t.Errorf("types (-want +got):\n%s", diff)
-			}
+			check.Equal(t, tt.types, types)
 		})
 	}
 }
 
-func TestScaleSetsSideBySideHaveDocumentsOfTheirOwn(t *testing.T) {
+func TestScaleSetsHaveSeparateDocuments(t *testing.T) {
 	e := newEmulator(t, Options{})
 	other := e.ScaleSet("aks-sys-87654321-vmss")
 	base := serveEmulator(t, e)
@@ -292,7 +281,7 @@ func TestApprovalStartsTheEventForAllItsResources(t *testing.T) {
 	}
 }
 
-func TestApprovalWithoutAMachineInThePathIsRecordedByClient(t *testing.T) {
+func TestApprovalWithoutAnInstanceIsRecordedByClient(t *testing.T) {
 	e := newEmulator(t, Options{})
 	base := serveEmulator(t, e)
 	record := announce(t, e, Announcement{Type: Freeze, Resources: []string{vm0}})
@@ -301,9 +290,7 @@ func TestApprovalWithoutAMachineInThePathIsRecordedByClient(t *testing.T) {
 		t.Fatalf("got %d %s", status, body)
 	}
 	record, _ = e.State().Event(record.EventID)
-	if got := record.Approvals[0].By; got != "127.0.0.1 slipway/1" {
-		t.Errorf("approved by %q", got)
-	}
+	check.Is(t, "127.0.0.1 slipway/1", record.Approvals[0].By)
 }
 
 func TestRefusedApprovalApprovesNothing(t *testing.T) {
@@ -313,9 +300,7 @@ func TestRefusedApprovalApprovesNothing(t *testing.T) {
 	known := announce(t, e, Announcement{Type: Reboot, Resources: []string{vm0}})
 	foreign := announce(t, e, Announcement{Type: Reboot, Resources: []string{"other_0"}})
 	gone := announce(t, e, Announcement{Type: Reboot, Resources: []string{vm1}})
-	if err := e.Cancel(gone.EventID); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, e.Cancel(gone.EventID))
 	before := e.State()
 	for name, body := range map[string]string{
 		"no JSON":                       `StartRequests`,
@@ -341,9 +326,7 @@ func TestRefusedApprovalApprovesNothing(t *testing.T) {
 			}
 		})
 	}
-	if diff := cmp.Diff(before.Events, e.State().Events); diff != "" {
-		t.Errorf("the events have changed (-before +after):\n%s", diff)
-	}
+	check.Equal(t, before.Events, e.State().Events)
 }
 
 func FuzzParseStartRequests(f *testing.F) {

@@ -5,7 +5,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 var zero = time.Date(2026, 8, 1, 12, 0, 0, 0, time.UTC)
@@ -101,9 +102,7 @@ func TestClassify(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := Classify(tt.pod, tt.died); got != tt.want {
-				t.Errorf("got %s, want %s", got, tt.want)
-			}
+			check.Is(t, tt.want, Classify(tt.pod, tt.died))
 		})
 	}
 }
@@ -125,7 +124,7 @@ func settled(r Record, pods ...Pod) EventLedger {
 	return Settle(State{Events: []Record{r}}, pods, onNode).Events[0]
 }
 
-func TestEventConcernsPodsOfItsMachinesWhileItIsListed(t *testing.T) {
+func TestEventConcernsPodsWhileItIsListed(t *testing.T) {
 	named := func(name string, change func(*Pod)) Pod {
 		return bound().with(func(p *Pod) { p.Name = name }).with(change)
 	}
@@ -140,13 +139,9 @@ func TestEventConcernsPodsOfItsMachinesWhileItIsListed(t *testing.T) {
 	for _, entry := range ledger.Pods {
 		got[entry.Name] = entry.Late
 	}
-	if diff := cmp.Diff(map[string]bool{"there all the time": false, "came later": true}, got); diff != "" {
-		t.Errorf("pods and whether they came late (-want +got):\n%s", diff)
-	}
+	check.Equal(t, map[string]bool{"there all the time": false, "came later": true}, got)
 	want := []Machine{{Resource: vm0, Node: "node", DiedAt: at(30.1)}}
-	if diff := cmp.Diff(want, ledger.Machines); diff != "" {
-		t.Errorf("machines (-want +got):\n%s", diff)
-	}
+	check.Equal(t, want, ledger.Machines)
 }
 
 func TestMachineWithoutANode(t *testing.T) {
@@ -158,7 +153,7 @@ func TestMachineWithoutANode(t *testing.T) {
 	}
 }
 
-func TestWhatHappensAfterACancelledEventIsNotItsDoing(t *testing.T) {
+func TestNothingIsBlamedOnACancelledEvent(t *testing.T) {
 	record := spotNotice()
 	record.Power, record.Ending, record.VanishedAt = nil, Cancelled, at(10)
 	for name, tt := range map[string]struct {
@@ -179,7 +174,7 @@ func TestWhatHappensAfterACancelledEventIsNotItsDoing(t *testing.T) {
 	}
 }
 
-func TestTimeLeftIsCountedToTheNoticeNotToAnEarlyEnd(t *testing.T) {
+func TestTimeLeftCountsToTheNotice(t *testing.T) {
 	cut := asked(4).terminated(5, 137)
 	early := spotNotice() // approved right after the pod was cut short
 	early.StartedAt, early.StartedBy, early.Power[0].At = at(5.1), ByApproval, at(5.2)
@@ -197,9 +192,7 @@ func TestTimeLeftIsCountedToTheNoticeNotToAnEarlyEnd(t *testing.T) {
 		"not ended":                            {spotNotice(), asked(30), nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if diff := cmp.Diff(tt.want, settled(tt.record, tt.pod).Pods[0].LeftSeconds); diff != "" {
-				t.Errorf("seconds left (-want +got):\n%s", diff)
-			}
+			check.Equal(t, tt.want, settled(tt.record, tt.pod).Pods[0].LeftSeconds)
 		})
 	}
 }
@@ -219,9 +212,7 @@ func TestCutWithTimeLeftHasATolerance(t *testing.T) {
 	}
 	want := "Preempt 602D9444-D2CD-49C7-8624-8643E7171297 of " + vm0 + ": 5 pods, 1 finished, 1 spent-grace, " +
 		"1 cut-short, 1 killed-at-once, 0 lost, 1 stayed; 1 cut with more than 5s left"
-	if got := ledger.Summary(5 * time.Second); got != want {
-		t.Errorf("the summary is\n%s, want\n%s", got, want)
-	}
+	check.Is(t, want, ledger.Summary(5*time.Second))
 }
 
 func TestEveryOutcomeIsCountedOnce(t *testing.T) {
@@ -249,14 +240,8 @@ func TestLedgerSurvivesJSON(t *testing.T) {
 	ledger := Settle(State{At: at(50), Events: []Record{spotNotice()}},
 		[]Pod{bound(), asked(20).terminated(21, 137), asked(0).vanished(3)}, onNode)
 	text, err := json.Marshal(ledger)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	var again Ledger
-	if err := json.Unmarshal(text, &again); err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(ledger, again); diff != "" {
-		t.Errorf("(-written +read):\n%s", diff)
-	}
+	must.NoError(t, json.Unmarshal(text, &again))
+	check.Equal(t, ledger, again)
 }

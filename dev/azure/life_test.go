@@ -16,6 +16,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
+
+	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/must"
+	"github.com/slipway-dev/slipway/internal/testing/virtual"
 )
 
 // switchboard is Machines that notes what it was told, with the time since it was made.
@@ -93,7 +97,7 @@ func after(d time.Duration) {
 	synctest.Wait()
 }
 
-func TestEventLivesFromItsMinimumNoticeToItsEnd(t *testing.T) {
+func TestEventLastsFromMinimumNoticeToItsEnd(t *testing.T) {
 	tests := []struct {
 		typ    EventType
 		notice time.Duration
@@ -107,42 +111,36 @@ func TestEventLivesFromItsMinimumNoticeToItsEnd(t *testing.T) {
 		{Terminate, 5 * time.Minute, []string{"5m0s " + vm0 + " off"}, 0},
 	}
 	for _, tt := range tests {
-		t.Run(string(tt.typ), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				machines := newSwitchboard()
-				e := newEmulator(t, Options{Machines: machines, Linger: time.Minute})
-				began := time.Now()
-				record := announce(t, e, Announcement{Type: tt.typ, Resources: []string{vm0}})
-				if !record.VisibleAt.Equal(began) || !record.NotBefore.Equal(began.Add(tt.notice)) {
-					t.Errorf("visible at %v, not before %v", record.VisibleAt, record.NotBefore)
-				}
-				after(tt.notice - time.Nanosecond)
-				if diff := cmp.Diff([]EventStatus{Scheduled}, statuses(t, e)); diff != "" {
-					t.Fatalf("right before NotBefore (-want +got):\n%s", diff)
-				}
-				after(time.Nanosecond)
-				doc := shownNow(t, e)
-				if len(doc.Events) != 1 || doc.Events[0].EventStatus != Started || doc.Events[0].NotBefore != "" {
-					t.Fatalf("at NotBefore: %+v", doc)
-				}
-				after(tt.over + time.Minute - time.Nanosecond)
-				if diff := cmp.Diff([]EventStatus{Started}, statuses(t, e)); diff != "" {
-					t.Errorf("right before the end (-want +got):\n%s", diff)
-				}
-				after(time.Nanosecond)
-				if doc := shownNow(t, e); len(doc.Events) != 0 || doc.DocumentIncarnation != 4 {
-					t.Errorf("at the end: %+v, want none and incarnation 4", doc)
-				}
-				if diff := cmp.Diff(tt.power, machines.done()); diff != "" {
-					t.Errorf("power (-want +got):\n%s", diff)
-				}
-				record, _ = e.State().Event(record.EventID)
-				if record.StartedBy != ByNotBefore || record.Ending != Finished ||
-					!record.VanishedAt.Equal(began.Add(tt.notice+tt.over+time.Minute)) {
-					t.Errorf("the history says %+v", record)
-				}
-			})
-		})
+		t.Run(string(tt.typ), virtual.Time(func(t *testing.T) {
+			machines := newSwitchboard()
+			e := newEmulator(t, Options{Machines: machines, Linger: time.Minute})
+			began := time.Now()
+			record := announce(t, e, Announcement{Type: tt.typ, Resources: []string{vm0}})
+			if !record.VisibleAt.Equal(began) || !record.NotBefore.Equal(began.Add(tt.notice)) {
+				t.Errorf("visible at %v, not before %v", record.VisibleAt, record.NotBefore)
+			}
+			after(tt.notice - time.Nanosecond)
+			if diff := cmp.Diff([]EventStatus{Scheduled}, statuses(t, e)); diff != "" {
+				t.Fatalf("right before NotBefore (-want +got):\n%s", diff)
+			}
+			after(time.Nanosecond)
+			doc := shownNow(t, e)
+			if len(doc.Events) != 1 || doc.Events[0].EventStatus != Started || doc.Events[0].NotBefore != "" {
+				t.Fatalf("at NotBefore: %+v", doc)
+			}
+			after(tt.over + time.Minute - time.Nanosecond)
+			check.Equal(t, []EventStatus{Started}, statuses(t, e))
+			after(time.Nanosecond)
+			if doc := shownNow(t, e); len(doc.Events) != 0 || doc.DocumentIncarnation != 4 {
+				t.Errorf("at the end: %+v, want none and incarnation 4", doc)
+			}
+			check.Equal(t, tt.power, machines.done())
+			record, _ = e.State().Event(record.EventID)
+			if record.StartedBy != ByNotBefore || record.Ending != Finished ||
+				!record.VanishedAt.Equal(began.Add(tt.notice+tt.over+time.Minute)) {
+				t.Errorf("the history says %+v", record)
+			}
+		}))
 	}
 }
 
@@ -151,12 +149,8 @@ func TestShortenedNotice(t *testing.T) {
 		e := newEmulator(t, Options{Notices: map[EventType]time.Duration{Reboot: 3 * time.Second}})
 		byType := announce(t, e, Announcement{Type: Reboot, Resources: []string{vm0}})
 		byEvent := announce(t, e, Announcement{Type: Reboot, Resources: []string{vm0}, Notice: 2 * time.Second})
-		if got := byType.NotBefore.Sub(byType.VisibleAt); got != 3*time.Second {
-			t.Errorf("notice of the type is %v, want 3s", got)
-		}
-		if got := byEvent.NotBefore.Sub(byEvent.VisibleAt); got != 2*time.Second {
-			t.Errorf("notice of the event is %v, want 2s", got)
-		}
+		check.Is(t, 3*time.Second, byType.NotBefore.Sub(byType.VisibleAt))
+		check.Is(t, 2*time.Second, byEvent.NotBefore.Sub(byEvent.VisibleAt))
 	})
 }
 
@@ -181,9 +175,7 @@ func TestCancelledEventVanishesWithoutImpact(t *testing.T) {
 		e := newEmulator(t, Options{Machines: machines})
 		record := announce(t, e, Announcement{Type: Reboot, Resources: []string{vm0}})
 		after(8 * time.Minute)
-		if err := e.Cancel(record.EventID); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, e.Cancel(record.EventID))
 		if doc := shownNow(t, e); len(doc.Events) != 0 || doc.DocumentIncarnation != 3 {
 			t.Errorf("after the cancellation: %+v", doc)
 		}
@@ -203,18 +195,14 @@ func TestHardwareFailureBeginsStarted(t *testing.T) {
 		machines := newSwitchboard()
 		e := newEmulator(t, Options{Machines: machines})
 		a, err := Scenario("hardware-failure", vm0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		record := announce(t, e, a)
 		shown := shownNow(t, e).Events[0]
 		if shown.EventType != Reboot || shown.EventStatus != Started || shown.NotBefore != "" {
 			t.Errorf("the document shows %+v", shown)
 		}
 		after(time.Minute)
-		if diff := cmp.Diff([]string{"0s " + vm0 + " off", "30s " + vm0 + " on"}, machines.done()); diff != "" {
-			t.Errorf("power (-want +got):\n%s", diff)
-		}
+		check.Equal(t, []string{"0s " + vm0 + " off", "30s " + vm0 + " on"}, machines.done())
 		record, _ = e.State().Event(record.EventID)
 		if record.StartedBy != ByFailure || record.Listed() {
 			t.Errorf("the history says %+v", record)
@@ -222,24 +210,20 @@ func TestHardwareFailureBeginsStarted(t *testing.T) {
 	})
 }
 
-func TestApprovedEventOfSeveralMachinesTakesThemAllDown(t *testing.T) {
+func TestApprovedEventTakesAllItsInstancesDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		machines := newSwitchboard()
 		machines.takes = time.Second
 		e := newEmulator(t, Options{Machines: machines})
 		record := announce(t, e, Announcement{Type: Reboot, Resources: []string{vm0, vm1}, Outage: 20 * time.Second})
 		after(time.Minute)
-		if err := e.approve(e.ScaleSet(testSet), []string{record.EventID}, vm0); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, e.approve(e.ScaleSet(testSet), []string{record.EventID}, vm0))
 		after(time.Hour)
 		// At once, not one after the other.
 		want := []string{
 			"1m1s " + vm0 + " off", "1m1s " + vm1 + " off", "1m22s " + vm0 + " on", "1m22s " + vm1 + " on",
 		}
-		if diff := cmp.Diff(want, machines.done()); diff != "" {
-			t.Errorf("power (-want +got):\n%s", diff)
-		}
+		check.Equal(t, want, machines.done())
 		record, _ = e.State().Event(record.EventID)
 		if got := record.DiedAt(strings.ToUpper(vm1)).Sub(record.VisibleAt); got != 61*time.Second {
 			t.Errorf("%s died %v after the announcement, want 1m1s", vm1, got)
@@ -255,27 +239,23 @@ func TestApprovalDelay(t *testing.T) {
 		"long before NotBefore": {time.Minute, 3 * time.Minute, ByApproval},
 		"right before it":       {14 * time.Minute, 15 * time.Minute, ByNotBefore},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				e := newEmulator(t, Options{ApprovalDelay: 2 * time.Minute})
-				record := announce(t, e, Announcement{Type: Reboot, Resources: []string{vm0}})
-				after(tt.approved)
-				for range 3 { // only the first counts
-					if err := e.approve(e.ScaleSet(testSet), []string{record.EventID}, vm0); err != nil {
-						t.Fatal(err)
-					}
-					if diff := cmp.Diff([]EventStatus{Scheduled}, statuses(t, e)); diff != "" {
-						t.Fatalf("after the approval (-want +got):\n%s", diff)
-					}
-					after(time.Second)
+		t.Run(name, virtual.Time(func(t *testing.T) {
+			e := newEmulator(t, Options{ApprovalDelay: 2 * time.Minute})
+			record := announce(t, e, Announcement{Type: Reboot, Resources: []string{vm0}})
+			after(tt.approved)
+			for range 3 { // only the first counts
+				must.NoError(t, e.approve(e.ScaleSet(testSet), []string{record.EventID}, vm0))
+				if diff := cmp.Diff([]EventStatus{Scheduled}, statuses(t, e)); diff != "" {
+					t.Fatalf("after the approval (-want +got):\n%s", diff)
 				}
-				after(time.Hour)
-				record, _ = e.State().Event(record.EventID)
-				if got := record.StartedAt.Sub(record.VisibleAt); got != tt.want || record.StartedBy != tt.cause {
-					t.Errorf("started after %v by %s, want %v by %s", got, record.StartedBy, tt.want, tt.cause)
-				}
-			})
-		})
+				after(time.Second)
+			}
+			after(time.Hour)
+			record, _ = e.State().Event(record.EventID)
+			if got := record.StartedAt.Sub(record.VisibleAt); got != tt.want || record.StartedBy != tt.cause {
+				t.Errorf("started after %v by %s, want %v by %s", got, record.StartedBy, tt.want, tt.cause)
+			}
+		}))
 	}
 }
 
@@ -283,24 +263,18 @@ func TestReschedule(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newEmulator(t, Options{})
 		record := announce(t, e, Announcement{Type: Reboot, Resources: []string{vm0}})
-		if err := e.Reschedule(record.EventID, record.NotBefore); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, e.Reschedule(record.EventID, record.NotBefore))
 		if got := shownNow(t, e).DocumentIncarnation; got != 2 {
 			t.Errorf("rescheduling to the same time made it incarnation %d", got)
 		}
 		sooner := record.VisibleAt.Add(time.Minute)
-		if err := e.Reschedule(record.EventID, sooner); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, e.Reschedule(record.EventID, sooner))
 		doc := shownNow(t, e)
 		if doc.DocumentIncarnation != 3 || doc.Events[0].NotBefore != sooner.UTC().Format(http.TimeFormat) {
 			t.Errorf("the document shows %+v", doc)
 		}
 		after(time.Minute)
-		if diff := cmp.Diff([]EventStatus{Started}, statuses(t, e)); diff != "" {
-			t.Errorf("at the new NotBefore (-want +got):\n%s", diff)
-		}
+		check.Equal(t, []EventStatus{Started}, statuses(t, e))
 	})
 }
 
@@ -310,52 +284,15 @@ func TestStartAndFinishByCommand(t *testing.T) {
 		e := newEmulator(t, Options{Machines: machines, Outage: time.Hour, Linger: time.Hour})
 		record := announce(t, e, Announcement{Type: Redeploy, Resources: []string{vm0}})
 		after(time.Second)
-		if err := e.Start(record.EventID); err != nil {
-			t.Fatal(err)
-		}
-		if diff := cmp.Diff([]EventStatus{Started}, statuses(t, e)); diff != "" {
-			t.Errorf("after Start (-want +got):\n%s", diff)
-		}
+		must.NoError(t, e.Start(record.EventID))
+		check.Equal(t, []EventStatus{Started}, statuses(t, e))
 		after(time.Second)
-		if err := e.Finish(t.Context(), record.EventID); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, e.Finish(t.Context(), record.EventID))
 		if got := statuses(t, e); len(got) != 0 {
 			t.Errorf("after Finish: %v", got)
 		}
-		if diff := cmp.Diff([]string{"1s " + vm0 + " off", "2s " + vm0 + " on"}, machines.done()); diff != "" {
-			t.Errorf("power (-want +got):\n%s", diff)
-		}
+		check.Equal(t, []string{"1s " + vm0 + " off", "2s " + vm0 + " on"}, machines.done())
 	})
-}
-
-func TestCommandInTheWrongStatusIsRefused(t *testing.T) {
-	e := newEmulator(t, Options{Outage: time.Hour})
-	scheduled := announce(t, e, Announcement{Type: Reboot, Resources: []string{vm0}}).EventID
-	started := announce(t, e, Announcement{Type: Reboot, Resources: []string{vm0}, Status: Started}).EventID
-	gone := announce(t, e, Announcement{Type: Reboot, Resources: []string{vm0}}).EventID
-	if err := e.Cancel(gone); err != nil {
-		t.Fatal(err)
-	}
-	finish := func(id string) error { return e.Finish(t.Context(), id) }
-	reschedule := func(id string) error { return e.Reschedule(id, time.Now()) }
-	for name, tt := range map[string]struct {
-		run  func(string) error
-		id   string
-		want error
-	}{
-		"start a started event":      {e.Start, started, ErrWrongStatus},
-		"cancel a started event":     {e.Cancel, started, ErrWrongStatus},
-		"reschedule a started event": {reschedule, started, ErrWrongStatus},
-		"finish a scheduled event":   {finish, scheduled, ErrWrongStatus},
-		"start a vanished event":     {e.Start, gone, ErrWrongStatus},
-		"cancel a vanished event":    {e.Cancel, gone, ErrWrongStatus},
-		"start an unknown event":     {e.Start, "602d9444-d2cd-49c7-8624-8643e7171297", ErrUnknownEvent},
-	} {
-		if err := tt.run(tt.id); !errors.Is(err, tt.want) {
-			t.Errorf("%s: %v, want %v", name, err, tt.want)
-		}
-	}
 }
 
 func TestMachineThatCannotBeSwitchedDidNotDie(t *testing.T) {
@@ -376,7 +313,7 @@ func TestMachineThatCannotBeSwitchedDidNotDie(t *testing.T) {
 	})
 }
 
-func TestMachineThatHangsDoesNotKeepTheEventListed(t *testing.T) {
+func TestHangingInstanceDoesNotKeepTheEventListed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		machines := newSwitchboard()
 		machines.takes = time.Hour
@@ -390,7 +327,7 @@ func TestMachineThatHangsDoesNotKeepTheEventListed(t *testing.T) {
 	})
 }
 
-func TestCloseDoesNotWaitForAMachineThatHangs(t *testing.T) {
+func TestCloseDoesNotWaitForAHangingInstance(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		machines := newSwitchboard()
 		machines.takes = time.Hour
@@ -399,13 +336,11 @@ func TestCloseDoesNotWaitForAMachineThatHangs(t *testing.T) {
 		after(31 * time.Second)
 		began := time.Now()
 		e.Close()
-		if took := time.Since(began); took != 0 {
-			t.Errorf("Close took %v", took)
-		}
+		check.Is(t, 0, time.Since(began))
 	})
 }
 
-func TestFirstCallThatIsCutOffIsNotAnEmptyAnswer(t *testing.T) {
+func TestTruncatedFirstCallIsNoEmptyAnswer(t *testing.T) {
 	e := newEmulator(t, Options{FirstCall: time.Hour})
 	base := serveEmulator(t, e)
 	e.Close()
@@ -423,12 +358,8 @@ func TestSlowFirstCall(t *testing.T) {
 			shownNow(t, e)
 			return time.Since(began)
 		}
-		if got := took(); got != 2*time.Minute {
-			t.Errorf("the first call took %v", got)
-		}
-		if got := took(); got != 0 {
-			t.Errorf("the second call took %v", got)
-		}
+		check.Is(t, 2*time.Minute, took())
+		check.Is(t, 0, took())
 		time.Sleep(24*time.Hour + time.Second)
 		if got := took(); got != 2*time.Minute {
 			t.Errorf("the first call after a day took %v", got)
@@ -436,7 +367,7 @@ func TestSlowFirstCall(t *testing.T) {
 	})
 }
 
-func TestCallsBesideTheSlowFirstOneWaitForItsEnd(t *testing.T) {
+func TestCallsBesideASlowFirstOneWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newEmulator(t, Options{FirstCall: 2 * time.Minute})
 		go e.Handler().ServeHTTP(httptest.NewRecorder(), documentRequest())
@@ -509,9 +440,7 @@ func TestAnnouncementThatIsRefused(t *testing.T) {
 			}
 		})
 	}
-	if got := len(e.State().Events); got != 1 {
-		t.Errorf("%d events, want the first alone", got)
-	}
+	check.Is(t, 1, len(e.State().Events))
 }
 
 func TestClosedEmulatorRefusesAndSwitchesNothing(t *testing.T) {
@@ -522,9 +451,7 @@ func TestClosedEmulatorRefusesAndSwitchesNothing(t *testing.T) {
 		after(15*time.Minute + time.Second)
 		e.Close()
 		after(time.Hour)
-		if diff := cmp.Diff([]string{"15m0s " + vm0 + " off"}, machines.done()); diff != "" {
-			t.Errorf("power (-want +got):\n%s", diff)
-		}
+		check.Equal(t, []string{"15m0s " + vm0 + " off"}, machines.done())
 		if _, err := e.Announce(Announcement{Type: Reboot, Resources: []string{vm0}}); !errors.Is(err, ErrClosed) {
 			t.Errorf("Announce: %v", err)
 		}

@@ -16,6 +16,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 // cluster is a fake API server with one node per machine, and the emulator that watches it. It serves to test the
@@ -47,13 +50,9 @@ func newCluster(t *testing.T) *cluster {
 	client := fake.NewClientset(azureNode(node0, uniformID(0)), azureNode(node1, uniformID(1)))
 	log := slog.New(slog.DiscardHandler)
 	nodes, err := WatchNodes(t.Context(), client, log)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	pods, err := WatchPods(t.Context(), client, nodes)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	c := &cluster{t: t, client: client, machines: newSwitchboard()}
 	c.emulator = newEmulator(t, Options{Machines: nodes.Machines(c.machines), Bookkeeper: pods, Linger: time.Hour})
 	return c
@@ -83,9 +82,7 @@ func (c *cluster) update(name string, change func(*corev1.Pod)) {
 	c.t.Helper()
 	pods := c.client.CoreV1().Pods("shop")
 	pod, err := pods.Get(c.t.Context(), name, metav1.GetOptions{})
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	must.NoError(c.t, err)
 	change(pod)
 	if _, err := pods.Update(c.t.Context(), pod, metav1.UpdateOptions{}); err != nil {
 		c.t.Fatal(err)
@@ -118,9 +115,7 @@ func (c *cluster) terminate(name string, code int32) {
 
 func (c *cluster) remove(name string) {
 	c.t.Helper()
-	if err := c.client.CoreV1().Pods("shop").Delete(c.t.Context(), name, metav1.DeleteOptions{}); err != nil {
-		c.t.Fatal(err)
-	}
+	must.NoError(c.t, c.client.CoreV1().Pods("shop").Delete(c.t.Context(), name, metav1.DeleteOptions{}))
 	synctest.Wait()
 }
 
@@ -198,12 +193,8 @@ func TestLedgerOfASpotNotice(t *testing.T) {
 			"agent":     {OutcomeStayed, "0 of 30", "0", "10", "", "", "", false},
 			"proxy":     {OutcomeStayed, "0 of 30", "0", "10", "", "", "", false},
 		}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("ledger (-want +got):\n%s", diff)
-		}
-		if diff := cmp.Diff([]string{"1m0s " + node0 + " off"}, c.machines.done()); diff != "" {
-			t.Errorf("power over the node (-want +got):\n%s", diff)
-		}
+		check.Equal(t, want, got)
+		check.Equal(t, []string{"1m0s " + node0 + " off"}, c.machines.done())
 	})
 }
 
@@ -216,9 +207,7 @@ func TestPodsOlderThanTheWatchAreNotLate(t *testing.T) {
 		created := time.Now()
 		time.Sleep(time.Hour)
 		pods, err := WatchPods(t.Context(), client, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		got := pods.Pods()
 		if len(got) != 1 || !got[0].BoundAt.Equal(created) || got[0].WantedSeconds != 30 {
 			t.Errorf("got %+v, want it bound at %v with the default grace", got, created)
@@ -298,21 +287,17 @@ func TestResourceOf(t *testing.T) {
 	}
 }
 
-func TestNodesAreFoundByMachineInAnyLetterCase(t *testing.T) {
+func TestNodesAreFoundInAnyLetterCase(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset(azureNode(node1, uniformID(1)), azureNode("far", "aws:///eu-central-1a/i-0"),
 			azureNode("new", ""))
 		nodes, err := WatchNodes(t.Context(), client, slog.New(slog.DiscardHandler))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		if _, err := client.CoreV1().Nodes().Update(t.Context(), azureNode("new", uniformID(10)),
 			metav1.UpdateOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		if err := client.CoreV1().Nodes().Delete(t.Context(), node1, metav1.DeleteOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, client.CoreV1().Nodes().Delete(t.Context(), node1, metav1.DeleteOptions{}))
 		synctest.Wait()
 		// The machine 1 is remembered although its node is gone, and is not taken for 10.
 		for resource, want := range map[string]string{vm1: node1, testSet + "_10": "new", vm0: "", "i-0": ""} {
@@ -320,9 +305,7 @@ func TestNodesAreFoundByMachineInAnyLetterCase(t *testing.T) {
 				t.Errorf("%s is node %q, want %q", resource, got, want)
 			}
 		}
-		if diff := cmp.Diff([]string{"AKS-spot-12345678-vmss"}, nodes.ScaleSets()); diff != "" {
-			t.Errorf("scale sets (-want +got):\n%s", diff)
-		}
+		check.Equal(t, []string{"AKS-spot-12345678-vmss"}, nodes.ScaleSets())
 		power := newSwitchboard()
 		power.fail = map[string]error{"new": errors.New("stuck")}
 		machines := nodes.Machines(power)
@@ -335,9 +318,7 @@ func TestNodesAreFoundByMachineInAnyLetterCase(t *testing.T) {
 		if err := machines.PowerOff(t.Context(), "nope_1"); err == nil {
 			t.Error("an unknown machine was switched off")
 		}
-		if diff := cmp.Diff([]string{"0s " + node1 + " on"}, power.done()); diff != "" {
-			t.Errorf("power (-want +got):\n%s", diff)
-		}
+		check.Equal(t, []string{"0s " + node1 + " on"}, power.done())
 	})
 }
 

@@ -17,6 +17,9 @@ import (
 	"time"
 
 	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 // startMain runs Main and gives the URLs that it says it serves, by what they serve.
@@ -77,9 +80,7 @@ func TestMainServesUntilItsContextEnds(t *testing.T) {
 		}
 		hanging <- err
 	}()
-	if status := control(t, "GET", everything+"/emulator/state", "", nil); status != 200 {
-		t.Errorf("the state is answered with %d", status)
-	}
+	check.Is(t, 200, control(t, "GET", everything+"/emulator/state", "", nil))
 	stop()
 	if err := <-done; err != nil {
 		t.Errorf("Main ended with %v", err)
@@ -91,9 +92,7 @@ func TestMainServesUntilItsContextEnds(t *testing.T) {
 
 func TestMainRefusesBadFlags(t *testing.T) {
 	garbage := filepath.Join(t.TempDir(), "kubeconfig")
-	if err := os.WriteFile(garbage, []byte("{"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.WriteFile(garbage, []byte("{"), 0o600))
 	for name, tt := range map[string]struct {
 		args    []string
 		message string
@@ -118,9 +117,7 @@ func TestMainRefusesBadFlags(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 			defer cancel()
 			err := Main(ctx, append([]string{"--listen=127.0.0.1:0"}, tt.args...), io.Discard, nil)
-			if err == nil || !strings.Contains(err.Error(), tt.message) {
-				t.Errorf("got %v, want an error with %q", err, tt.message)
-			}
+			check.ErrorContains(t, err, tt.message)
 		})
 	}
 }
@@ -153,13 +150,9 @@ func TestMainTellsWhenAnAddressIsTaken(t *testing.T) {
 
 func TestClusterGivesScaleSetsLedgerAndPower(t *testing.T) {
 	s, err := parseFlags([]string{"--listen=127.0.0.1:0"}, io.Discard)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	client := fake.NewClientset(azureNode(node0, uniformID(0)))
-	if err := s.watch(t.Context(), client, newSwitchboard()); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, s.watch(t.Context(), client, newSwitchboard()))
 	if s.options.Bookkeeper == nil || s.options.Machines == nil || len(s.scaleSets) != 1 ||
 		!strings.EqualFold(s.scaleSets[0].name, testSet) {
 		t.Errorf("got %+v", s)

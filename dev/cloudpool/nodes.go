@@ -22,8 +22,6 @@ type ClusterNodes struct {
 	Pool string
 	// CPU and Memory are those of each node, see controlplane.NodeSpec.
 	CPU, Memory string
-	// Anonymous nodes have no provider ID, and their machine's address.
-	Anonymous bool
 }
 
 var _ Nodes = ClusterNodes{}
@@ -32,9 +30,6 @@ var _ Nodes = ClusterNodes{}
 func (n ClusterNodes) Join(ctx context.Context, m Machine) error {
 	spec := controlplane.NodeSpec{
 		Name: m.NodeName, ProviderID: m.ProviderID, CPU: n.CPU, Memory: n.Memory, Labels: map[string]string{PoolLabel: n.Pool},
-	}
-	if n.Anonymous {
-		spec.ProviderID = ""
 	}
 	if err := n.Cluster.AddNodes(ctx, spec); err != nil {
 		return err

@@ -246,20 +246,6 @@ func (p *Pool) Place(s State, change func(*Machine)) Machine {
 	return *m
 }
 
-// Change changes a machine in passing, as the cloud or its owner might.
-func (p *Pool) Change(id string, change func(*Machine)) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	m := p.findLocked(id)
-	if m == nil {
-		return false
-	}
-	change(m)
-	p.cache = nil
-	p.announceLocked()
-	return true
-}
-
 // makeLocked makes a machine that is requested.
 func (p *Pool) makeLocked() *Machine {
 	now := time.Now().UTC()

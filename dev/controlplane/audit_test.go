@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/slipway-dev/slipway/internal/testing/check"
 )
 
 const auditLines = `{"auditID":"w","stage":"ResponseStarted","verb":"watch","objectRef":{"resource":"pods"},"requestReceivedTimestamp":"2026-01-01T00:00:00.500000Z"}
@@ -42,16 +44,14 @@ func TestTheAuditReaderCountsEachRequestOnce(t *testing.T) {
 	}
 }
 
-func TestTheAuditReaderWaitsForTheEndOfALine(t *testing.T) {
+func TestAuditReaderWaitsForLineEnds(t *testing.T) {
 	half := auditLines[:strings.Index(auditLines, "\n")+40]
 	events, err := readAudit(strings.NewReader(half), AuditFilter{})
 	if err != nil || len(events) != 1 {
 		t.Errorf("a log whose second line is half written: %d events, %v, want 1", len(events), err)
 	}
 	_, err = readAudit(strings.NewReader(half+"\n"), AuditFilter{})
-	if err == nil || !strings.Contains(err.Error(), "line 2") {
-		t.Errorf("a log whose second line is broken: %v, want an error that names it", err)
-	}
+	check.ErrorContains(t, err, "line 2")
 }
 
 func FuzzReadAudit(f *testing.F) {

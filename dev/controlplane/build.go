@@ -35,10 +35,10 @@ const moduleVariable = "SLIPWAY_DEV_MODULE"
 var moduleDir string
 
 // newest is the version that the dev module itself requires; the others have a module each below versions.
-const newest = "1.36"
+const newest = "1.37"
 
 // Versions lists the Kubernetes minor versions that can be started, oldest first.
-func Versions() []string { return []string{"1.33", "1.34", "1.35", newest} }
+func Versions() []string { return []string{"1.33", "1.34", "1.35", "1.36", newest} }
 
 // ResolveVersion returns the version that is meant: the one named, or else the one in the environment, or else the
 // newest. It refuses a version that is not among Versions.

@@ -10,12 +10,15 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-func TestTheVersionIsTheOneNamedOrTheEnvironmentsOrTheNewest(t *testing.T) {
+func TestVersionIsNamedOrFromEnvironmentOrNewest(t *testing.T) {
 	t.Setenv(VersionVariable, "")
-	if got, err := ResolveVersion(""); got != "1.36" || err != nil {
-		t.Errorf("nothing named: %q, %v, want 1.36", got, err)
+	if got, err := ResolveVersion(""); got != "1.37" || err != nil {
+		t.Errorf("nothing named: %q, %v, want 1.37", got, err)
 	}
 	t.Setenv(VersionVariable, "1.34")
 	if got, err := ResolveVersion(""); got != "1.34" || err != nil {
@@ -24,26 +27,20 @@ func TestTheVersionIsTheOneNamedOrTheEnvironmentsOrTheNewest(t *testing.T) {
 	if got, err := ResolveVersion("1.35"); got != "1.35" || err != nil {
 		t.Errorf("1.35 named, 1.34 in the environment: %q, %v, want 1.35", got, err)
 	}
-	t.Setenv(VersionVariable, "v1.36")
-	if _, err := ResolveVersion(""); err == nil || !strings.Contains(err.Error(), VersionVariable) {
-		t.Errorf("v1.36 in the environment: %v, want an error that names %s", err, VersionVariable)
-	}
+	t.Setenv(VersionVariable, "v1.37")
+	check.ErrorContains(t, check.Err(ResolveVersion("")), VersionVariable)
 }
 
 func TestEveryVersionHasAModuleThatRequiresIt(t *testing.T) {
 	module, err := devModule()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	for _, version := range Versions() {
 		dir := module
 		if version != newest {
 			dir = filepath.Join(module, "controlplane", "versions", version)
 		}
 		mod, err := os.ReadFile(filepath.Join(dir, "go.mod"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		match := kubernetesVersion.FindSubmatch(mod)
 		if match == nil || !strings.HasPrefix(string(match[1]), "v"+version+".") {
 			t.Errorf("%s/go.mod requires Kubernetes %q, want a patch of %s", dir, match, version)
@@ -61,9 +58,7 @@ func smallModule(t *testing.T, program string) buildPlan {
 		"go.sum":  "",
 		"main.go": program,
 	} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600))
 	}
 	return buildPlan{module: dir, packages: map[string]string{"program": "."}}
 }
@@ -92,17 +87,11 @@ func TestProgramsAreCompiledOnceHoweverManyAsk(t *testing.T) {
 
 func TestAFailedCompilationSaysWhyAndLeavesNothing(t *testing.T) {
 	plan := smallModule(t, "package main\n\nfunc main() { undefinedFunction() }\n")
-	if _, err := plan.ensure(t.Context(), io.Discard); err == nil || !strings.Contains(err.Error(), "undefinedFunction") {
-		t.Errorf("a program that does not compile: %v, want the compiler's words", err)
-	}
+	check.ErrorContains(t, check.Err(plan.ensure(t.Context(), io.Discard)), "undefinedFunction")
 	cache, err := cacheDir()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	entries, err := os.ReadDir(cache)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	for _, entry := range entries {
 		if entry.IsDir() {
 			t.Errorf("the cache holds %s after a failure", entry.Name())
@@ -110,22 +99,16 @@ func TestAFailedCompilationSaysWhyAndLeavesNothing(t *testing.T) {
 	}
 }
 
-func TestABuildIsSharedByModulesThatDifferInWhatItDoesNotNeed(t *testing.T) {
+func TestModulesShareABuildUnlessItsInputsDiffer(t *testing.T) {
 	plan := smallModule(t, "package main\n\nfunc main() {}\n")
 	var lines lockedBuilder
 	first, err := plan.ensure(t.Context(), &lines)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	mod := filepath.Join(plan.module, "go.mod")
 	more := "module small\n\ngo 1.26\n\nrequire (\n\tk8s.io/kubernetes v1.36.3\n\texample.com/other v1.0.0\n)\n"
-	if err := os.WriteFile(mod, []byte(more), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.WriteFile(mod, []byte(more), 0o600))
 	second, err := plan.ensure(t.Context(), &lines)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	if first != second || strings.Count(lines.String(), "compiling") != 1 {
 		t.Errorf("a requirement that the program does not use led from %s to %s:\n%s", first, second, lines.String())
 	}
@@ -136,25 +119,15 @@ func TestBuildsNotUsedForLongAreRemoved(t *testing.T) {
 	old := time.Now().Add(-buildKept - time.Hour)
 	for name, used := range map[string]time.Time{"v1-a-old": old, "v1-a-new": time.Now(), "v2-a-old": old} {
 		dir := filepath.Join(cache, name)
-		if err := os.Mkdir(dir, 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := relink(dir, dir+"-link"); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Chtimes(dir, used, used); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, os.Mkdir(dir, 0o700))
+		must.NoError(t, relink(dir, dir+"-link"))
+		must.NoError(t, os.Chtimes(dir, used, used))
 	}
 	for range 2 { // A link is seen to be dangling once its build is gone.
-		if err := prune(filepath.Join(cache, "v1-a-")); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, prune(filepath.Join(cache, "v1-a-")))
 	}
 	entries, err := os.ReadDir(cache)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	var left []string
 	for _, entry := range entries {
 		left = append(left, entry.Name())
@@ -167,9 +140,7 @@ func TestBuildsNotUsedForLongAreRemoved(t *testing.T) {
 func TestWaitingForALockEndsWithTheContext(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
 	unlock, err := lock(t.Context(), path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
 	if _, err := lock(ctx, path); !errors.Is(err, context.DeadlineExceeded) {

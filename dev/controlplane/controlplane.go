@@ -88,6 +88,21 @@ func Start(ctx context.Context, o Options) (*Cluster, error) {
 	}
 }
 
+// Reach is a control plane that somebody else runs, of which no process and no file is known. Dir is for the files of others.
+func Reach(config *rest.Config, dir string) (*Cluster, error) {
+	version, err := ResolveVersion("")
+	if err != nil {
+		return nil, err
+	}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("making the administrator's client: %w", err)
+	}
+	return &Cluster{
+		dir: dir, state: state{Version: version, Host: config.Host}, processes: map[string]*Process{}, config: config, client: client,
+	}, nil
+}
+
 // complete fills in the defaults and refuses what cannot work.
 func (o *Options) complete() error {
 	version, err := ResolveVersion(o.Version)
@@ -207,7 +222,7 @@ func (c *Cluster) Stop() error {
 // Dir is the directory of the control plane.
 func (c *Cluster) Dir() string { return c.dir }
 
-// Version is the Kubernetes minor version, such as "1.36".
+// Version is the Kubernetes minor version, such as "1.37".
 func (c *Cluster) Version() string { return c.state.Version }
 
 // Kubeconfig is the path of the administrator's kubeconfig.

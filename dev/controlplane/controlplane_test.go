@@ -21,6 +21,8 @@ import (
 
 	"github.com/slipway-dev/slipway/dev/controlplane"
 	"github.com/slipway-dev/slipway/dev/workload"
+	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 func TestMain(m *testing.M) {
@@ -35,12 +37,8 @@ func namespace(t *testing.T, name string) (c *controlplane.Cluster, node string)
 	t.Helper()
 	c = controlplane.Shared(t)
 	node = "node-of-" + name
-	if err := c.AddNodes(t.Context(), controlplane.NodeSpec{Name: node}); err != nil {
-		t.Fatal(err)
-	}
-	if err := workload.Create(t.Context(), c.Client(), workload.Namespace(name)); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, c.AddNodes(t.Context(), controlplane.NodeSpec{Name: node}))
+	must.NoError(t, workload.Create(t.Context(), c.Client(), workload.Namespace(name)))
 	// Pods of a new namespace are refused until it has its default ServiceAccount.
 	waitServiceAccount(t, c.Client(), name, "default")
 	return c, node
@@ -83,13 +81,9 @@ func TestADeploymentBecomesReady(t *testing.T) {
 	web := workload.App{Namespace: "deployment", Name: "web", Replicas: 5, Node: node, EmptyDir: true}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	if err := workload.CreateSettled(ctx, c.Client(), web.Deployment(), web.Budget()); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, workload.CreateSettled(ctx, c.Client(), web.Deployment(), web.Budget()))
 	pods, err := c.Client().CoreV1().Pods("deployment").List(ctx, metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	addresses := map[string]bool{}
 	for _, pod := range pods.Items {
 		if pod.Spec.NodeName != node || pod.Status.Phase != corev1.PodRunning {
@@ -117,9 +111,7 @@ func TestEveryKindOfWorkloadSettles(t *testing.T) {
 	err := workload.CreateSettled(ctx, c.Client(), workload.PriorityClass("important", 1000),
 		app("stateful").StatefulSet(), app("daemon").DaemonSet(), job.Job(), app("bare").Pod(),
 		important.Deployment(), important.Budget())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	eventually(t.Context(), t, "a Job whose pods run 0.2 s", func(ctx context.Context) error {
 		job, err := c.Client().BatchV1().Jobs("kinds").Get(ctx, "job", metav1.GetOptions{})
 		if err != nil {
@@ -132,16 +124,14 @@ func TestEveryKindOfWorkloadSettles(t *testing.T) {
 	})
 }
 
-func TestTwoControlPlanesSideBySideKnowNothingOfEachOther(t *testing.T) {
+func TestTwoControlPlanesAreIsolated(t *testing.T) {
 	t.Parallel()
 	first := controlplane.Shared(t)
 	second := controlplane.ForTest(t, controlplane.Options{
 		Nodes: controlplane.AKSPool{Name: "only-here"}.Nodes(2),
 	})
 	here, err := second.Client().CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	if len(here.Items) != 2 {
 		t.Errorf("the second control plane has %d nodes, want 2", len(here.Items))
 	}
@@ -155,15 +145,13 @@ func TestTwoControlPlanesSideBySideKnowNothingOfEachOther(t *testing.T) {
 	foreign.Host = second.RESTConfig().Host
 	foreign.CAData = second.RESTConfig().CAData
 	client, err := kubernetes.NewForConfig(foreign)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	if _, err := client.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{}); !apierrors.IsUnauthorized(err) {
 		t.Errorf("the first's administrator at the second: %v, want Unauthorized", err)
 	}
 }
 
-func TestAServiceAccountsKubeconfigHasItsRightsAndNoMore(t *testing.T) {
+func TestServiceAccountKubeconfigHasExactlyItsRights(t *testing.T) {
 	t.Parallel()
 	c, node := namespace(t, "rights")
 	client := c.Client()
@@ -200,20 +188,16 @@ func TestAServiceAccountsKubeconfigHasItsRightsAndNoMore(t *testing.T) {
 		t.Errorf("deleting a node: %v, want Forbidden", err)
 	}
 	_, err = c.ServiceAccountKubeconfig(t.Context(), "rights", "reader", controlplane.TokenOptions{Pod: "p", Node: node})
-	if err == nil || !strings.Contains(err.Error(), "not to both") {
-		t.Errorf("a token for a pod and a node at once: %v, want an error that says so", err)
-	}
+	check.ErrorContains(t, err, "not to both")
 }
 
-func TestATokenBoundToAPodEndsWithThePod(t *testing.T) {
+func TestTokenBoundToAPodEndsWithIt(t *testing.T) {
 	t.Parallel()
 	c, node := namespace(t, "bound")
 	pod := workload.App{Namespace: "bound", Name: "agent", Node: node}.Pod()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	if err := workload.CreateSettled(ctx, c.Client(), pod); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, workload.CreateSettled(ctx, c.Client(), pod))
 	agent := accountClient(t, c, "bound", "default", controlplane.TokenOptions{Pod: "agent"})
 	if _, err := agent.Discovery().ServerVersion(); err != nil {
 		t.Fatal(err)
@@ -223,9 +207,7 @@ func TestATokenBoundToAPodEndsWithThePod(t *testing.T) {
 		t.Errorf("listing pods with a valid token and no right: %v, want Forbidden", err)
 	}
 	force := metav1.NewDeleteOptions(0)
-	if err := c.Client().CoreV1().Pods("bound").Delete(ctx, "agent", *force); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, c.Client().CoreV1().Pods("bound").Delete(ctx, "agent", *force))
 	// The API server remembers a token that it found good for 10 seconds.
 	eventually(t.Context(), t, "the token of a pod that is gone", func(ctx context.Context) error {
 		_, err := agent.CoreV1().Pods("bound").List(ctx, metav1.ListOptions{})
@@ -240,48 +222,34 @@ func accountClient(t *testing.T, c *controlplane.Cluster, namespace, name string
 ) *kubernetes.Clientset {
 	t.Helper()
 	path, err := c.ServiceAccountKubeconfig(t.Context(), namespace, name, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	config, err := clientcmd.BuildConfigFromFlags("", path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	client, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	return client
 }
 
-func TestTheAuditLogShowsTheUIDPreconditionOfAnEviction(t *testing.T) {
+func TestAuditLogShowsTheUIDOfAnEviction(t *testing.T) {
 	t.Parallel()
 	c, node := namespace(t, "audit")
 	pod := workload.App{Namespace: "audit", Name: "evicted", Node: node, Stop: "0"}.Pod()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	begun := time.Now()
-	if err := workload.CreateSettled(ctx, c.Client(), pod); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, workload.CreateSettled(ctx, c.Client(), pod))
 	found, err := c.Client().CoreV1().Pods("audit").Get(ctx, "evicted", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	err = c.Client().CoreV1().Pods("audit").EvictV1(ctx, &policyv1.Eviction{
 		ObjectMeta:    metav1.ObjectMeta{Name: "evicted"},
 		DeleteOptions: metav1.NewPreconditionDeleteOptions(string(found.UID)),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	filter := controlplane.AuditFilter{
 		UserAgent: "slipway-dev", Verb: "create", Resource: "pods/eviction", Namespace: "audit", Since: begun,
 	}
 	requests, err := c.Audit(filter)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	if len(requests) != 1 {
 		t.Fatalf("the audit log has %d evictions, want 1", len(requests))
 	}
@@ -295,23 +263,19 @@ func TestTheAuditLogShowsTheUIDPreconditionOfAnEviction(t *testing.T) {
 		"of another pod":    {Resource: "pods/eviction", Namespace: "audit", Name: "other"},
 	} {
 		requests, err := c.Audit(other)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		if len(requests) != 0 {
 			t.Errorf("%d evictions %s, want none", len(requests), name)
 		}
 	}
 }
 
-func TestAnAPIServerThatFailsComesBackWithItsData(t *testing.T) {
+func TestFailedAPIServerComesBackWithItsData(t *testing.T) {
 	t.Parallel()
 	c := controlplane.ForTest(t, controlplane.Options{Nodes: []controlplane.NodeSpec{{Name: "kept"}}})
 	server := c.Process(controlplane.APIServer)
 
-	if err := server.Pause(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, server.Pause(t.Context()))
 	if !server.Alive() {
 		t.Error("a paused API server counts as dead")
 	}
@@ -320,26 +284,20 @@ func TestAnAPIServerThatFailsComesBackWithItsData(t *testing.T) {
 	if _, err := c.Client().CoreV1().Nodes().List(short, metav1.ListOptions{}); err == nil {
 		t.Error("a paused API server answers")
 	}
-	if err := server.Resume(); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, server.Resume())
 	if _, err := c.Client().CoreV1().Nodes().List(t.Context(), metav1.ListOptions{}); err != nil {
 		t.Errorf("a resumed API server: %v", err)
 	}
 
 	before := server.PID()
-	if err := server.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, server.Kill())
 	if server.Alive() {
 		t.Error("the API server was killed and is alive")
 	}
 	if _, err := c.Client().CoreV1().Nodes().Get(t.Context(), "kept", metav1.GetOptions{}); err == nil {
 		t.Error("a killed API server answers")
 	}
-	if err := server.Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, server.Restart(t.Context()))
 	if server.PID() == before {
 		t.Errorf("the restarted API server has the process number %d of the killed one", before)
 	}
@@ -347,24 +305,18 @@ func TestAnAPIServerThatFailsComesBackWithItsData(t *testing.T) {
 		t.Errorf("a node from before the restart: %v", err)
 	}
 
-	if err := c.Process(controlplane.Kwok).Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, c.Process(controlplane.Kwok).Restart(t.Context()))
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	web := workload.App{Name: "web", Replicas: 3}
-	if err := workload.CreateSettled(ctx, c.Client(), web.Deployment()); err != nil {
-		t.Errorf("a Deployment after the restarts: %v", err)
-	}
+	must.NoError(t, workload.CreateSettled(ctx, c.Client(), web.Deployment()))
 }
 
-func TestADetachedControlPlaneIsFoundAgainAndStopped(t *testing.T) {
+func TestDetachedControlPlaneIsFoundAndStopped(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	started, err := controlplane.Start(t.Context(), controlplane.Options{Dir: dir, Detached: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	t.Cleanup(func() {
 		if err := started.Stop(); err != nil {
 			t.Error(err)
@@ -372,9 +324,7 @@ func TestADetachedControlPlaneIsFoundAgainAndStopped(t *testing.T) {
 	})
 	sleep := controlplane.Command{Name: "child", Path: "/bin/sleep", Args: []string{"600"}}
 	child, err := started.Run(t.Context(), sleep)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	if _, err := started.Run(t.Context(), sleep); err == nil {
 		t.Error("a second process of the same name was started")
 	}
@@ -383,15 +333,11 @@ func TestADetachedControlPlaneIsFoundAgainAndStopped(t *testing.T) {
 		t.Errorf("starting a second one in the same directory: %v, want %v", err, controlplane.ErrNotEmpty)
 	}
 	found, err := controlplane.Open(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	if err := found.AddNodes(t.Context(), controlplane.NodeSpec{Name: "late"}); err != nil {
 		t.Errorf("adding a node to a control plane that was found: %v", err)
 	}
-	if err := found.Stop(); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, found.Stop())
 	if child.Alive() {
 		t.Error("the added process outlived the control plane")
 	}
@@ -408,9 +354,9 @@ func TestADetachedControlPlaneIsFoundAgainAndStopped(t *testing.T) {
 func TestOptionsThatCannotWorkAreRefused(t *testing.T) {
 	t.Parallel()
 	for name, o := range map[string]controlplane.Options{
-		`"1.20", it must be one of 1.33, 1.34, 1.35, 1.36`: {Version: "1.20"},
-		`"kube-proxy", known are`:                          {Flags: map[string][]string{"kube-proxy": nil}},
-		`period -1s, it must be positive`:                  {NodeMonitorGracePeriod: -time.Second},
+		`"1.20", it must be one of 1.33, 1.34, 1.35, 1.36, 1.37`: {Version: "1.20"},
+		`"kube-proxy", known are`:                                {Flags: map[string][]string{"kube-proxy": nil}},
+		`period -1s, it must be positive`:                        {NodeMonitorGracePeriod: -time.Second},
 	} {
 		_, err := controlplane.Start(t.Context(), o)
 		if err == nil || !strings.Contains(err.Error(), name) {
@@ -430,12 +376,10 @@ func TestOptionsThatCannotWorkAreRefused(t *testing.T) {
 	}
 }
 
-func TestAStartThatFailsSaysWhyAndLeavesNothing(t *testing.T) {
+func TestFailedStartSaysWhyAndLeavesNothing(t *testing.T) {
 	t.Parallel()
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	defer func() { _ = taken.Close() }()
 	for name, test := range map[string]struct {
 		flags map[string][]string
@@ -455,9 +399,7 @@ func TestAStartThatFailsSaysWhyAndLeavesNothing(t *testing.T) {
 			t.Errorf("%s: %v, want an error with %q", name, err, test.want)
 		}
 		left, err := os.ReadDir(dir)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		if len(left) != 0 {
 			t.Errorf("%s: %d files are left", name, len(left))
 		}
@@ -478,9 +420,7 @@ func TestAKSNamesAreThoseOfAzure(t *testing.T) {
 	}
 	want := "azure:///subscriptions/00000000-0000-0000-0000-000000000001/resourceGroups/mc_demo/providers/" +
 		"Microsoft.Compute/virtualMachineScaleSets/aks-spot-12345678-vmss/virtualMachines/46"
-	if got := pool.Node(46).ProviderID; got != want {
-		t.Errorf("ProviderID of instance 46 is %s, want %s", got, want)
-	}
+	check.Is(t, want, pool.Node(46).ProviderID)
 	if got := pool.Node(1).Labels["kubernetes.azure.com/scalesetpriority"]; got != "spot" {
 		t.Errorf("the priority of a Spot machine is %q, want spot", got)
 	}
@@ -497,7 +437,7 @@ func starter(dir string) {
 	select {}
 }
 
-func TestTheProcessesDieWithTheOneThatStartedThem(t *testing.T) {
+func TestProcessesDieWithTheirParent(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir() + "/cluster"
 	self := startSelf(t, dir)
@@ -512,9 +452,7 @@ func TestTheProcessesDieWithTheOneThatStartedThem(t *testing.T) {
 		}
 		return nil
 	})
-	if err := self.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, self.Kill())
 	eventually(t.Context(), t, "the end of a control plane whose starter was killed", func(context.Context) error {
 		names := []string{controlplane.Etcd, controlplane.APIServer, controlplane.Kwok}
 		alive := slices.DeleteFunc(names, func(name string) bool { return !c.Process(name).Alive() })
@@ -528,16 +466,12 @@ func TestTheProcessesDieWithTheOneThatStartedThem(t *testing.T) {
 func startSelf(t *testing.T, dir string) *os.Process {
 	t.Helper()
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	process, err := os.StartProcess(self, []string{self}, &os.ProcAttr{
 		Env:   append(os.Environ(), starterVariable+"="+dir),
 		Files: []*os.File{nil, os.Stdout, os.Stderr},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	var once sync.Once
 	t.Cleanup(func() {
 		once.Do(func() {

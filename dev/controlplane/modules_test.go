@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"regexp"
 	"testing"
+
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 // required finds the modules that a go.mod requires, with their versions.
@@ -13,9 +15,7 @@ var required = regexp.MustCompile(`(?m)^(?:require\s+|\t)(\S+) (v\S+)`)
 func requirements(t *testing.T, file string) map[string]string {
 	t.Helper()
 	raw, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	versions := map[string]string{}
 	for _, m := range required.FindAllSubmatch(raw, -1) {
 		versions[string(m[1])] = string(m[2])
@@ -23,14 +23,12 @@ func requirements(t *testing.T, file string) map[string]string {
 	return versions
 }
 
-// TestTheProductRequiresTheVersionsOfTheDevModule keeps what both link the same: a package of another version, and all that
+// TestProductUsesTheVersionsOfTheDevModule keeps what both link the same: a package of another version, and all that
 // import it, would be compiled once more for the tests of the other module, which is minutes of Kubernetes' libraries.
-func TestTheProductRequiresTheVersionsOfTheDevModule(t *testing.T) {
+func TestProductUsesTheVersionsOfTheDevModule(t *testing.T) {
 	t.Parallel()
 	dev, err := devModule()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	product, here := requirements(t, filepath.Join(filepath.Dir(dev), "go.mod")), requirements(t, filepath.Join(dev, "go.mod"))
 	both := 0
 	for module, version := range product {

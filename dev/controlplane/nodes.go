@@ -252,6 +252,9 @@ func (c *Cluster) PowerOff(ctx context.Context, node string) error {
 	return nil
 }
 
+// IsOff reports whether a node's machine has no power.
+func IsOff(node *corev1.Node) bool { return node.Labels[machineLabel] == machineOff }
+
 // PowerOn gives a node's machine its power back, and returns once the node is Ready again. The kubelet goes on with
 // the pods that are still bound to it: the terminating ones whose grace is over end as cut short.
 func (c *Cluster) PowerOn(ctx context.Context, node string) error {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/slipway-dev/slipway/dev/controlplane"
 	"github.com/slipway-dev/slipway/dev/workload"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 // end is what a watcher saw of a pod's end.
@@ -33,9 +34,7 @@ func deletePod(t *testing.T, client kubernetes.Interface, namespace, name string
 	w, err := pods.Watch(ctx, metav1.ListOptions{
 		FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, name).String(),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	defer w.Stop()
 	begun := time.Now()
 	next := time.NewTimer(0)
@@ -44,9 +43,7 @@ func deletePod(t *testing.T, client kubernetes.Interface, namespace, name string
 	for {
 		select {
 		case <-next.C:
-			if err := pods.Delete(ctx, name, *metav1.NewDeleteOptions(graces[0])); err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, pods.Delete(ctx, name, *metav1.NewDeleteOptions(graces[0])))
 			if graces = graces[1:]; len(graces) > 0 {
 				next.Reset(pause)
 			}
@@ -94,9 +91,7 @@ func TestHowAPodStops(t *testing.T) {
 			pod := workload.App{Namespace: "stopping", Name: name, Node: node, Stop: test.stop, Start: "0"}.Pod()
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
-			if err := workload.CreateSettled(ctx, c.Client(), pod); err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, workload.CreateSettled(ctx, c.Client(), pod))
 			got := deletePod(t, c.Client(), "stopping", name, test.pause, test.graces...)
 			if got.ending != test.ending || got.code != test.code {
 				t.Errorf("it ended %s with exit code %d, want %s with %d", got.ending, got.code, test.ending, test.code)
@@ -108,15 +103,13 @@ func TestHowAPodStops(t *testing.T) {
 	}
 }
 
-func TestAReplacementOfTheSameNameIsLeftAlone(t *testing.T) {
+func TestReplacementOfTheSameNameIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	c, node := namespace(t, "same-name")
 	app := workload.App{Namespace: "same-name", Name: "db", Node: node, Stop: "0.3", Start: "0"}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	if err := workload.CreateSettled(ctx, c.Client(), app.StatefulSet()); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, workload.CreateSettled(ctx, c.Client(), app.StatefulSet()))
 	for range 5 {
 		if got := deletePod(t, c.Client(), "same-name", "db-0", 0, 10); got.ending != controlplane.Finished {
 			t.Errorf("db-0 ended %s, want %s", got.ending, controlplane.Finished)
@@ -137,7 +130,7 @@ func TestAReplacementOfTheSameNameIsLeftAlone(t *testing.T) {
 	}
 }
 
-func TestAMachineWithoutPowerIsSilentAndComesBack(t *testing.T) {
+func TestPoweredOffInstanceIsSilentAndComesBack(t *testing.T) {
 	t.Parallel()
 	c := controlplane.ForTest(t, controlplane.Options{
 		NodeMonitorGracePeriod: 8 * time.Second,
@@ -153,12 +146,8 @@ func TestAMachineWithoutPowerIsSilentAndComesBack(t *testing.T) {
 	defer cancel()
 	stopping := workload.App{Name: "stopping", Node: "off", Stop: "5"}.Pod()
 	staying := workload.App{Name: "staying", Node: "off"}.Pod()
-	if err := workload.CreateSettled(ctx, client, stopping, staying); err != nil {
-		t.Fatal(err)
-	}
-	if err := client.CoreV1().Pods("default").Delete(ctx, "stopping", *metav1.NewDeleteOptions(10)); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, workload.CreateSettled(ctx, client, stopping, staying))
+	must.NoError(t, client.CoreV1().Pods("default").Delete(ctx, "stopping", *metav1.NewDeleteOptions(10)))
 	eventually(t.Context(), t, "a kubelet that knows when the pod will have stopped", func(ctx context.Context) error {
 		pod, err := client.CoreV1().Pods("default").Get(ctx, "stopping", metav1.GetOptions{})
 		if err == nil && pod.Annotations["dev.slipway.dev/stop-ends"] == "" {
@@ -166,9 +155,7 @@ func TestAMachineWithoutPowerIsSilentAndComesBack(t *testing.T) {
 		}
 		return err
 	})
-	if err := c.PowerOff(ctx, "off"); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, c.PowerOff(ctx, "off"))
 	waitRenewal(ctx, t, client, "on") // by then kwok has heard of it, and what it was writing is written
 	last := leaseOf(ctx, t, client, "off")
 	// Seven seconds later by the other machine's clock, the stopping pod would be gone, were the power on.
@@ -191,9 +178,7 @@ func TestAMachineWithoutPowerIsSilentAndComesBack(t *testing.T) {
 	eventually(t.Context(), t, "a pod on a silent node", func(ctx context.Context) error {
 		return readyPod(ctx, client, "staying", corev1.ConditionFalse)
 	})
-	if err := c.PowerOn(ctx, "off"); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, c.PowerOn(ctx, "off"))
 	if err := conditionOfNode(ctx, client, "off", corev1.ConditionTrue); err != nil {
 		t.Errorf("after the power came back: %v", err)
 	}
@@ -211,9 +196,7 @@ func TestAMachineWithoutPowerIsSilentAndComesBack(t *testing.T) {
 func leaseOf(ctx context.Context, t *testing.T, client kubernetes.Interface, node string) *coordinationv1.Lease {
 	t.Helper()
 	lease, err := client.CoordinationV1().Leases(corev1.NamespaceNodeLease).Get(ctx, node, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	return lease
 }
 

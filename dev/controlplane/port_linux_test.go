@@ -7,26 +7,24 @@ import (
 	"strconv"
 	"syscall"
 	"testing"
+
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 // reserveVariable has a process of this test reserve a port.
 const reserveVariable = "SLIPWAY_TEST_RESERVE_PORT"
 
-func TestAPortThatWasFoundIsKeptFromOtherProcesses(t *testing.T) {
+func TestFoundPortIsKeptFromOtherProcesses(t *testing.T) {
 	if asked := os.Getenv(reserveVariable); asked != "" {
 		port, err := strconv.Atoi(asked)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		if _, err := reservePort(t.Context(), port); err != nil {
 			t.Fatal(err)
 		}
 		return
 	}
 	port, err := FreePort(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	// Nobody listens there yet, and it is kept all the same.
 	if _, err := reservePort(t.Context(), port); !errors.Is(err, syscall.EADDRINUSE) {
 		t.Errorf("reserving port %d once more: %v, want an address in use", port, err)
@@ -39,9 +37,7 @@ func TestAPortThatWasFoundIsKeptFromOtherProcesses(t *testing.T) {
 		t.Fatalf("the next port is %d: %v, want one other than %d", free, err, port)
 	}
 	kept, _ := reserved.Load(free)
-	if err := kept.(interface{ Close() error }).Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, kept.(interface{ Close() error }).Close())
 	if out, err := another(t, free); err != nil {
 		t.Errorf("another process cannot reserve port %d, which is free: %v: %s", free, err, out)
 	}

@@ -10,9 +10,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/slipway-dev/slipway/dev/controlplane"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-func TestStoredObjectsAreSeenAsIfTheyHadBeenCreated(t *testing.T) {
+func TestStoredObjectsLookCreated(t *testing.T) {
 	c := controlplane.Shared(t)
 	ctx := t.Context()
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "stored", Labels: map[string]string{"stored": "yes"}}}
@@ -20,9 +21,7 @@ func TestStoredObjectsAreSeenAsIfTheyHadBeenCreated(t *testing.T) {
 		NodeName: "stored", Containers: []corev1.Container{{Name: "app", Image: "image"}},
 	}}
 	objects := []client.Object{node, pod}
-	if err := c.Store(ctx, slices.Values(objects)); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, c.Store(ctx, slices.Values(objects)))
 	t.Cleanup(func() {
 		if err := c.Client().CoreV1().Pods("default").Delete(context.Background(), "stored", *metav1.NewDeleteOptions(0)); err != nil {
 			t.Error(err)
@@ -32,16 +31,12 @@ func TestStoredObjectsAreSeenAsIfTheyHadBeenCreated(t *testing.T) {
 		}
 	})
 	gotNode, err := c.Client().CoreV1().Nodes().Get(ctx, "stored", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	if gotNode.Labels["stored"] != "yes" || gotNode.UID == "" || gotNode.CreationTimestamp.IsZero() {
 		t.Errorf("the node is %+v", gotNode)
 	}
 	gotPod, err := c.Client().CoreV1().Pods("default").Get(ctx, "stored", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	if gotPod.Spec.NodeName != "stored" || gotPod.UID == "" {
 		t.Errorf("the pod is %+v", gotPod)
 	}

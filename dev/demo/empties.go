@@ -178,7 +178,7 @@ func (s *stage) failedDeletion(_ context.Context, a *account) (string, error) {
 	rt := o.record(undeletable)
 	a.say(asked[0], "Azure is asked to delete %s, and fails", ci.Resource(undeletable))
 	a.say(asked[1], "it is asked again: a machine is never given up, as somebody pays for it")
-	a.say(o.reached(undeletable, v1alpha1.InstanceDeleted), "now it is gone")
+	a.say(o.reached(undeletable, v1alpha1.Succeeded), "now it is gone")
 	return fmt.Sprintf("deleted at the second attempt, %.1f s after the first", asked[1].Sub(asked[0]).Seconds()), all(
 		expect(asked[1].Sub(asked[0]) >= retryAfter, "a pause of "+retryAfter.String()+" at least", "%s", asked[1].Sub(asked[0])),
 		expect(rt != nil && rt.Status.Operation != nil && rt.Status.Operation.Attempts == 2, "2 attempts in the record", "%+v", rt),

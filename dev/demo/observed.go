@@ -114,7 +114,7 @@ func (o *observed) record(instance int) *v1alpha1.NodeRetirement {
 // last is the last instance whose turn to leave has not come yet.
 func (o *observed) last() (int, error) {
 	for i := ciMachines - 1; i >= 0; i-- {
-		if i != interrupted && i != undeletable && o.reached(i, v1alpha1.Cordoned).IsZero() {
+		if i != interrupted && i != undeletable && o.reached(i, v1alpha1.Draining).IsZero() {
 			return i, nil
 		}
 	}

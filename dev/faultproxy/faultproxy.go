@@ -111,19 +111,7 @@ func (p *Proxy) serve(name string, server *url.URL, transport http.RoundTripper,
 	if err != nil {
 		return nil, fmt.Errorf("fault proxy before %s: %w", name, err)
 	}
-	target := &url.URL{Scheme: server.Scheme, Host: server.Host}
-	// Rewrite, unlike Director, adds no X-Forwarded-For, which the metadata service refuses.
-	forward := &httputil.ReverseProxy{
-		Rewrite: func(r *httputil.ProxyRequest) {
-			r.SetURL(target)
-			if secure != nil {
-				r.Out.Host = r.In.Host
-			}
-		},
-		Transport:     transport,
-		FlushInterval: -1, // a watch must not wait for a full buffer
-		ErrorHandler:  func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
-	}
+	forward := reverse(server, transport, secure != nil)
 	s := &http.Server{ReadHeaderTimeout: 10 * time.Second, Handler: p.handler(name, forward), ConnContext: p.connected}
 	p.mu.Lock()
 	p.servers = append(p.servers, s)

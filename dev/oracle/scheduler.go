@@ -4,11 +4,13 @@
 package oracle
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
@@ -34,6 +36,52 @@ type Scheduler struct {
 	framework framework.Framework
 	factory   informers.SharedInformerFactory
 	lister    *lister
+	devices   *devices
+	nominator nominator
+}
+
+// devices makes the plugins see device classes, and no device at all.
+type devices struct {
+	*dynamicresources.DefaultDRAManager
+}
+
+func (d *devices) ResourceSlices() fwk.ResourceSliceLister { return d }
+func (d *devices) ListWithDeviceTaintRules() ([]*resourcev1.ResourceSlice, error) {
+	return nil, nil
+}
+
+// replace lets the manager know other device classes in the place of those before, as its informer would.
+func (d *devices) replace(before []any, classes []*resourcev1.DeviceClass) error {
+	known, ok := d.DeviceClassResolver().(cache.ResourceEventHandler)
+	if !ok {
+		return fmt.Errorf("%T takes no device classes", d.DeviceClassResolver())
+	}
+	for _, class := range before {
+		known.OnDelete(class)
+	}
+	for _, class := range classes {
+		known.OnAdd(class, true)
+	}
+	return nil
+}
+
+// nominator holds the pods that are nominated to nodes, by the nodes' names.
+type nominator map[string][]fwk.PodInfo
+
+func (n nominator) AddNominatedPod(klog.Logger, fwk.PodInfo, *fwk.NominatingInfo) {}
+func (n nominator) DeleteNominatedPodIfExists(*corev1.Pod)                        {}
+func (n nominator) UpdateNominatedPod(klog.Logger, *corev1.Pod, fwk.PodInfo)      {}
+func (n nominator) NominatedPodsForNode(name string) []fwk.PodInfo                { return n[name] }
+
+// fill takes over the pods that the scheduler's queue would know as nominated.
+func (n nominator) fill(c *placementtest.Cluster) {
+	clear(n)
+	for _, p := range c.Waiting() {
+		if name := p.Status.NominatedNodeName; name != "" && cmp.Or(p.Spec.SchedulerName, corev1.DefaultSchedulerName) == corev1.DefaultSchedulerName {
+			info, _ := framework.NewPodInfo(p) // which the queue holds also when a selector cannot be parsed
+			n[name] = append(n[name], info)
+		}
+	}
 }
 
 // lister hands the plugins the snapshot of the cluster at hand.
@@ -54,12 +102,16 @@ func NewScheduler(ctx context.Context) (*Scheduler, error) {
 	factory := informers.NewSharedInformerFactory(client, 0)
 	claims := assumecache.NewAssumeCache(klog.FromContext(ctx), factory.Resource().V1().ResourceClaims().Informer(),
 		"claims", "", nil)
-	s := &Scheduler{factory: factory, lister: &lister{schedulercache.NewEmptySnapshot()}}
+	s := &Scheduler{
+		factory: factory, lister: &lister{schedulercache.NewEmptySnapshot()}, nominator: nominator{},
+		devices: &devices{dynamicresources.NewDRAManager(ctx, claims, nil, factory)},
+	}
 	s.framework, err = frameworkruntime.NewFramework(ctx, plugins.NewInTreeRegistry(), &configuration.Profiles[0],
 		frameworkruntime.WithClientSet(client),
 		frameworkruntime.WithInformerFactory(factory),
 		frameworkruntime.WithSnapshotSharedLister(s.lister),
-		frameworkruntime.WithSharedDRAManager(dynamicresources.NewDRAManager(ctx, claims, nil, factory)),
+		frameworkruntime.WithSharedDRAManager(s.devices),
+		frameworkruntime.WithPodNominator(s.nominator),
 		frameworkruntime.WithSharedCSIManager(nodevolumelimits.NewCSIManager(factory.Storage().V1().CSINodes().Lister())),
 		frameworkruntime.WithParallelism(1),
 	)
@@ -71,7 +123,10 @@ func NewScheduler(ctx context.Context) (*Scheduler, error) {
 
 // Load puts a cluster before the scheduler.
 func (s *Scheduler) Load(c *placementtest.Cluster) error {
-	core, storage := s.factory.Core().V1(), s.factory.Storage().V1()
+	core, storage, classes := s.factory.Core().V1(), s.factory.Storage().V1(), s.factory.Resource().V1().DeviceClasses().Informer().GetIndexer()
+	if err := s.devices.replace(classes.List(), c.DeviceClasses); err != nil {
+		return err
+	}
 	fill := []struct {
 		indexer cache.Indexer
 		objects []any
@@ -84,12 +139,15 @@ func (s *Scheduler) Load(c *placementtest.Cluster) error {
 		{storage.CSINodes().Informer().GetIndexer(), anys(c.CSINodes)},
 		{storage.CSIDrivers().Informer().GetIndexer(), anys(c.CSIDrivers)},
 		{storage.VolumeAttachments().Informer().GetIndexer(), anys(c.Attachments)},
+		{storage.CSIStorageCapacities().Informer().GetIndexer(), anys(c.Capacities)},
+		{classes, anys(c.DeviceClasses)},
 	}
 	for _, f := range fill {
 		if err := f.indexer.Replace(f.objects, ""); err != nil {
 			return fmt.Errorf("fill a lister: %w", err)
 		}
 	}
+	s.nominator.fill(c)
 	s.lister.Snapshot = schedulercache.NewSnapshot(c.Placed(), c.Nodes)
 	return nil
 }
@@ -109,11 +167,16 @@ type Ruling struct {
 	Reasons []string
 }
 
-// Judge runs PreFilter once for the pod and Filter for every node, by node name.
+// Judge runs PreEnqueue and PreFilter once for the pod, and Filter for every node, with and without the pods that are
+// nominated to it. The rulings are by node name.
 func (s *Scheduler) Judge(ctx context.Context, pod *corev1.Pod, nodes []*corev1.Node) (map[string]Ruling, error) {
 	rulings := make(map[string]Ruling, len(nodes))
 	state := framework.NewCycleState()
-	result, status, _ := s.framework.RunPreFilterPlugins(ctx, state, pod)
+	var result *fwk.PreFilterResult
+	status := s.admit(ctx, pod)
+	if status.IsSuccess() {
+		result, status, _ = s.framework.RunPreFilterPlugins(ctx, state, pod)
+	}
 	for _, n := range nodes {
 		if !status.IsSuccess() {
 			rulings[n.Name] = ruling(status)
@@ -127,9 +190,19 @@ func (s *Scheduler) Judge(ctx context.Context, pod *corev1.Pod, nodes []*corev1.
 		if err != nil {
 			return nil, fmt.Errorf("find node %s: %w", n.Name, err)
 		}
-		rulings[n.Name] = ruling(s.framework.RunFilterPlugins(ctx, state, pod, info))
+		rulings[n.Name] = ruling(s.framework.RunFilterPluginsWithNominatedPods(ctx, state, pod, info))
 	}
 	return rulings, nil
+}
+
+// admit says whether the pod enters the queue of pods to schedule.
+func (s *Scheduler) admit(ctx context.Context, pod *corev1.Pod) *fwk.Status {
+	for _, plugin := range s.framework.PreEnqueuePlugins() {
+		if status := plugin.PreEnqueue(ctx, pod); !status.IsSuccess() {
+			return status.WithPlugin(plugin.Name())
+		}
+	}
+	return nil
 }
 
 func namesNode(names sets.Set[string], name string) bool { return names.Has(name) }

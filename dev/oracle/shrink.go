@@ -4,6 +4,8 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	storagev1 "k8s.io/api/storage/v1"
 
 	"github.com/slipway-dev/slipway/internal/placement/placementtest"
 )
@@ -28,6 +30,12 @@ func shrinkOnce(c *placementtest.Cluster, disagree func(*placementtest.Cluster) 
 		without(c, c.Nodes, func(c *placementtest.Cluster, l []*corev1.Node) { c.Nodes = l }),
 		without(c, c.Claims, func(c *placementtest.Cluster, l []*corev1.PersistentVolumeClaim) { c.Claims = l }),
 		without(c, c.Volumes, func(c *placementtest.Cluster, l []*corev1.PersistentVolume) { c.Volumes = l }),
+		without(c, c.StorageClasses, func(c *placementtest.Cluster, l []*storagev1.StorageClass) { c.StorageClasses = l }),
+		without(c, c.CSINodes, func(c *placementtest.Cluster, l []*storagev1.CSINode) { c.CSINodes = l }),
+		without(c, c.CSIDrivers, func(c *placementtest.Cluster, l []*storagev1.CSIDriver) { c.CSIDrivers = l }),
+		without(c, c.Attachments, func(c *placementtest.Cluster, l []*storagev1.VolumeAttachment) { c.Attachments = l }),
+		without(c, c.Capacities, func(c *placementtest.Cluster, l []*storagev1.CSIStorageCapacity) { c.Capacities = l }),
+		without(c, c.DeviceClasses, func(c *placementtest.Cluster, l []*resourcev1.DeviceClass) { c.DeviceClasses = l }),
 		without(c, c.Namespaces, func(c *placementtest.Cluster, l []*corev1.Namespace) { c.Namespaces = l }),
 		simplerPods(c, c.Candidates, func(c *placementtest.Cluster, l []*corev1.Pod) { c.Candidates = l }),
 		simplerPods(c, c.Pods, func(c *placementtest.Cluster, l []*corev1.Pod) { c.Pods = l }),
@@ -61,7 +69,11 @@ func simplerPods(c *placementtest.Cluster, list []*corev1.Pod, set func(*placeme
 		func(p *corev1.Pod) { p.Spec.NodeSelector = nil },
 		func(p *corev1.Pod) { p.Spec.Resources, p.Spec.Overhead = nil, nil },
 		func(p *corev1.Pod) { p.Spec.Containers = []corev1.Container{{Name: "c"}} },
-		func(p *corev1.Pod) { p.Status = corev1.PodStatus{} },
+		func(p *corev1.Pod) { p.Status = corev1.PodStatus{NominatedNodeName: p.Status.NominatedNodeName} },
+		func(p *corev1.Pod) { p.Status.NominatedNodeName = "" },
+		func(p *corev1.Pod) { p.Spec.EphemeralContainers = nil },
+		func(p *corev1.Pod) { p.Spec.SchedulingGates = nil },
+		func(p *corev1.Pod) { p.Spec.Priority = nil },
 	}
 	var out []*placementtest.Cluster
 	for i, p := range list {

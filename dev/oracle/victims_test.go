@@ -6,8 +6,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/slipway-dev/slipway/internal/placement"
+	podrules "github.com/slipway-dev/slipway/internal/drainability/pod"
 	"github.com/slipway-dev/slipway/internal/placement/placementtest"
+	"github.com/slipway-dev/slipway/internal/placement/planner"
 )
 
 // TestTheSchedulerAgreesWithTheMovesOfVictims carries out chosen victims in order and lets the scheduler judge every
@@ -21,7 +22,7 @@ func TestTheSchedulerAgreesWithTheMovesOfVictims(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		selection, err := snapshot.Victims(4, placement.LeastPods, placement.Options{LocalStorage: true, Unmanaged: true})
+		selection, err := planner.Victims(snapshot, 4, planner.LeastPods, planner.Options{Pods: podrules.Voluntary().With(podrules.ByUnmanaged, podrules.Evict).With(podrules.ByLocalStorage, podrules.Evict).With(podrules.ByHostPath, podrules.Evict)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -34,7 +35,7 @@ func TestTheSchedulerAgreesWithTheMovesOfVictims(t *testing.T) {
 }
 
 // remove takes a node out of the cluster and creates the pods that have to move anew, one by one.
-func remove(t *testing.T, judge *Scheduler, c *placementtest.Cluster, v placement.Evacuation, seed uint64) int {
+func remove(t *testing.T, judge *Scheduler, c *placementtest.Cluster, v planner.Evacuation, seed uint64) int {
 	t.Helper()
 	c.Nodes = slices.DeleteFunc(c.Nodes, func(n *corev1.Node) bool { return n.Name == v.Node })
 	var leaving []*corev1.Pod

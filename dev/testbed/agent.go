@@ -86,8 +86,7 @@ type Agent struct {
 	Kubeconfig string
 	metrics    string
 
-	mu  sync.Mutex
-	off bool // its machine has no power
+	supply
 }
 
 // StartAgent runs the agent of one machine of a pool, with a token of the shipped ServiceAccount that says which node it
@@ -191,22 +190,6 @@ func (a *Agent) Revive(ctx context.Context) error {
 		return nil
 	}
 	return a.Restart(ctx)
-}
-
-// losePower ends the agent with its machine.
-func (a *Agent) losePower() error {
-	a.mu.Lock()
-	a.off = true
-	a.mu.Unlock()
-	return a.Crash()
-}
-
-// regainPower starts it again.
-func (a *Agent) regainPower(ctx context.Context) error {
-	a.mu.Lock()
-	a.off = false
-	a.mu.Unlock()
-	return a.Revive(ctx)
 }
 
 // tokenLifetime is asked for, since a testbed may be left running for a day; the API server may grant less.

@@ -33,8 +33,7 @@ const (
 
 // startARM puts an Azure Resource Manager over the emulator, and serves it over TLS.
 func (t *Testbed) startARM(o azure.ARMOptions) error {
-	o.Subscription, o.ResourceGroup, o.Joiner = controlplane.Subscription, controlplane.ResourceGroup, joiner{t}
-	t.ARM = azure.NewARM(t.Azure, o)
+	t.makeARM(o)
 	server, err := t.ARM.Serve(anyPort)
 	if err != nil {
 		return err
@@ -43,6 +42,15 @@ func (t *Testbed) startARM(o azure.ARMOptions) error {
 	if err := os.WriteFile(filepath.Join(t.Dir(), armCAFile), server.CA, 0o600); err != nil {
 		return fmt.Errorf("certificate of ARM: %w", err)
 	}
+	return t.writeARMToken()
+}
+
+func (t *Testbed) makeARM(o azure.ARMOptions) {
+	o.Subscription, o.ResourceGroup, o.Joiner = controlplane.Subscription, controlplane.ResourceGroup, joiner{t}
+	t.ARM = azure.NewARM(t.Azure, o)
+}
+
+func (t *Testbed) writeARMToken() error {
 	if err := os.WriteFile(filepath.Join(t.Dir(), armTokenFile), []byte(armServiceRole), 0o600); err != nil {
 		return fmt.Errorf("token for ARM: %w", err)
 	}

@@ -2,13 +2,14 @@ package testbed
 
 import (
 	"context"
+	"errors"
 	"path/filepath"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 )
 
-// ManagerFiles are the rights of a manager that may install its types itself, for Deploy.
-var ManagerFiles = []string{"manager/rbac.yaml", "manager/install-crds.yaml"}
+// ManagerFiles are the rights of a manager that may install its types itself, and what limits them, for Deploy.
+var ManagerFiles = []string{"manager/rbac.yaml", "manager/admission.yaml", "manager/install-crds.yaml"}
 
 // Deploy applies files of deploy/, named from there with slashes, as kubectl apply would.
 func (t *Testbed) Deploy(ctx context.Context, files ...string) error {
@@ -24,11 +25,23 @@ func (t *Testbed) Deploy(ctx context.Context, files ...string) error {
 	return nil
 }
 
+// InstallManager deploys ManagerFiles and installs Slipway's own types, unless an earlier call has.
+func (t *Testbed) InstallManager(ctx context.Context) error {
+	t.manager.Lock()
+	defer t.manager.Unlock()
+	if t.manager.installed {
+		return nil
+	}
+	err := errors.Join(t.Deploy(ctx, ManagerFiles...), t.InstallTypes(ctx))
+	t.manager.installed = err == nil
+	return err
+}
+
 // InstallTypes installs Slipway's own types and waits until the API server serves them.
 func (t *Testbed) InstallTypes(ctx context.Context) error {
 	root, err := Root()
 	if err != nil {
 		return err
 	}
-	return t.ApplyTypes(ctx, filepath.Join(root, "api", "crds"), v1alpha1.GroupVersion, "nodegroups", "noderetirements")
+	return t.ApplyTypes(ctx, filepath.Join(root, "api", "crds"), v1alpha1.GroupVersion, "nodegroups", "noderetirements", "poolupdates")
 }

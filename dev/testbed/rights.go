@@ -9,6 +9,25 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
+// CopyRole copies a Role and the RoleBinding of its name to another namespace.
+func (t *Testbed) CopyRole(ctx context.Context, namespace, name, to string) error {
+	rbac := t.Client().RbacV1()
+	role, err := rbac.Roles(namespace).Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	binding, err := rbac.RoleBindings(namespace).Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	role.ObjectMeta, binding.ObjectMeta = metav1.ObjectMeta{Name: name}, metav1.ObjectMeta{Name: name}
+	_, err = rbac.Roles(to).Create(ctx, role, metav1.CreateOptions{})
+	if err == nil {
+		_, err = rbac.RoleBindings(to).Create(ctx, binding, metav1.CreateOptions{})
+	}
+	return err
+}
+
 // AwaitRights waits until a ServiceAccount has the rights of a ClusterRole that it was bound to: the API server's authorizer
 // reads roles and bindings from a cache, which hears of them a moment after they were made.
 func (t *Testbed) AwaitRights(ctx context.Context, namespace, account, clusterRole string) error {

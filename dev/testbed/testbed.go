@@ -46,8 +46,13 @@ type Testbed struct {
 
 	armServer *azure.ARMServer
 
+	manager struct {
+		sync.Mutex
+		installed bool
+	}
+
 	mu         sync.Mutex
-	agents     map[string]*Agent               // by node, the one that runs there now
+	agents     map[string]powered              // by node, the one that runs there now
 	starts     map[string]int                  // how many were started on each node
 	pools      map[string]controlplane.AKSPool // by scale set in lower case
 	agentPools []string
@@ -59,10 +64,7 @@ func Start(ctx context.Context, o Options) (_ *Testbed, err error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &Testbed{
-		Cluster: cluster, agents: map[string]*Agent{}, starts: map[string]int{}, azure: o.Azure,
-		pools: map[string]controlplane.AKSPool{},
-	}
+	t := newTestbed(cluster, o)
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, t.Stop())
@@ -100,6 +102,13 @@ func (t *Testbed) serve(address string) error {
 	t.server = &http.Server{Handler: t.Azure.Handler(), ReadHeaderTimeout: 10 * time.Second}
 	go func() { _ = t.server.Serve(listener) }()
 	return nil
+}
+
+func newTestbed(cluster *controlplane.Cluster, o Options) *Testbed {
+	return &Testbed{
+		Cluster: cluster, agents: map[string]powered{}, starts: map[string]int{}, azure: o.Azure,
+		pools: map[string]controlplane.AKSPool{},
+	}
 }
 
 // Stop ends everything. A testbed that was started in part can be stopped too.
@@ -157,7 +166,8 @@ type power struct{ t *Testbed }
 
 func (p power) PowerOff(ctx context.Context, node string) error {
 	if a := p.t.agentOn(node); a != nil {
-		if err := a.losePower(); err != nil {
+		a.setPower(false)
+		if err := a.Crash(); err != nil {
 			return err
 		}
 	}
@@ -170,12 +180,32 @@ func (p power) PowerOn(ctx context.Context, node string) error {
 		return err
 	}
 	if a := p.t.agentOn(node); a != nil {
-		return a.regainPower(ctx)
+		a.setPower(true)
+		return a.Revive(ctx)
 	}
 	return nil
 }
 
-func (t *Testbed) agentOn(node string) *Agent {
+// powered is an agent that ends and begins with its machine.
+type powered interface {
+	setPower(on bool)
+	Crash() error
+	Revive(ctx context.Context) error
+}
+
+// supply says whether the machine of an agent has power. Its mutex is also held while the agent is ended or started.
+type supply struct {
+	mu  sync.Mutex
+	off bool
+}
+
+func (s *supply) setPower(on bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.off = !on
+}
+
+func (t *Testbed) agentOn(node string) powered {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.agents[node]

@@ -23,10 +23,10 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 	"github.com/slipway-dev/slipway/internal/cloud/conformance"
 	"github.com/slipway-dev/slipway/internal/cloud/plugin"
-	"github.com/slipway-dev/slipway/internal/cloud/plugin/saboteur"
+	"github.com/slipway-dev/slipway/internal/cloud/plugin/faultyplugintest"
 )
 
-func init() { saboteur.Be(main) }
+func init() { faultyplugintest.Be(main) }
 
 const (
 	cloudType = "directory"
@@ -54,7 +54,7 @@ func newDirectory(t *testing.T, count int) *directoryCloud {
 	for i := range count {
 		c.write(t, group+"/"+group+"-"+string(rune('a'+i))+".json", machines.Machine{Template: "small", Created: time.Now()})
 	}
-	c.put(t, saboteur.Good)
+	c.put(t, faultyplugintest.Good)
 	return c
 }
 
@@ -69,9 +69,9 @@ func (c *directoryCloud) write(t *testing.T, name string, content any) {
 }
 
 // put makes the plugin's file one of a way; a plugin that runs does not notice.
-func (c *directoryCloud) put(t *testing.T, mode saboteur.Mode) {
+func (c *directoryCloud) put(t *testing.T, mode faultyplugintest.Mode) {
 	t.Helper()
-	if err := saboteur.Write(c.plugins, cloudType, mode); err != nil {
+	if err := faultyplugintest.Write(c.plugins, cloudType, mode); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -182,20 +182,40 @@ func (c *directoryCloud) edit(change func(id string, m *machines.Machine)) {
 	})
 }
 
+// awaitPlugins waits until every plugin answers, so that none is just being started from the file of another way.
+func (c *directoryCloud) awaitPlugins(t *testing.T) {
+	t.Helper()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, p := range c.providers {
+		for {
+			if _, err := p.Group(t.Context(), group); err == nil {
+				break
+			}
+			select {
+			case <-time.After(10 * time.Millisecond):
+			case <-t.Context().Done():
+				t.Fatal("the plugin does not answer")
+			}
+		}
+	}
+}
+
 func (c *directoryCloud) Inject(t *testing.T, f conformance.Fault) {
 	t.Helper()
+	c.awaitPlugins(t)
 	switch f.Misbehaviour {
 	case conformance.Unavailable:
-		c.put(t, saboteur.Hangs)
-		c.each(func(pid int) error { return saboteur.Freeze(t.Context(), pid) })
+		c.put(t, faultyplugintest.Hangs)
+		c.each(func(pid int) error { return faultyplugintest.Freeze(t.Context(), pid) })
 	case conformance.Reset:
-		c.put(t, saboteur.Dies)
+		c.put(t, faultyplugintest.Dies)
 		c.each(kill)
 	case conformance.Impostor:
-		c.put(t, saboteur.WebPage)
+		c.put(t, faultyplugintest.WebPage)
 		c.each(kill)
 	case conformance.Misrouted:
-		c.put(t, saboteur.Misroutes)
+		c.put(t, faultyplugintest.Misroutes)
 		c.each(kill)
 	case conformance.Truncated:
 		c.halve(t)
@@ -234,7 +254,7 @@ func (c *directoryCloud) halve(t *testing.T) {
 
 func (c *directoryCloud) Heal(t *testing.T) {
 	t.Helper()
-	c.put(t, saboteur.Good)
+	c.put(t, faultyplugintest.Good)
 	wholes, err := filepath.Glob(filepath.Join(c.root, "*", "*.whole"))
 	if whole := filepath.Join(c.root, "host.json.whole"); len(wholes) > 0 {
 		wholes = append(wholes, whole)

@@ -11,13 +11,10 @@ package agent
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
-	"regexp"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -26,6 +23,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/drain"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 	"github.com/slipway-dev/slipway/internal/notice"
+	"github.com/slipway-dev/slipway/internal/observe"
 )
 
 const (
@@ -58,12 +56,17 @@ type Source interface {
 	LastRead() time.Time
 }
 
+// Resumer is a Source that needs to know which of its notices an earlier agent was handling.
+type Resumer interface {
+	Source
+	// Resume tells of them, before the first See of a [NodeSource].
+	Resume(notices []notice.Notice)
+}
+
 // NodeSource is a Source that reads its notices off the agent's own Node. With one, the agent follows the Node from its
 // start and hands it on: there is never more than one watch.
 type NodeSource interface {
-	Source
-	// Resume tells, before the first See, of this source's notices that an earlier agent was handling.
-	Resume(notices []notice.Notice)
+	Resumer
 	// See takes in a newer state of the Node, and does not block.
 	See(node *kubeapi.Node)
 }
@@ -95,6 +98,8 @@ type Options struct {
 	// Taint is put on the node, and Labels are, while a notice holds it.
 	Taint  Taint
 	Labels map[string]string
+	// LabelOwnCordon has the Labels be there only while the cordon is the agent's own.
+	LabelOwnCordon bool
 	// GraceSeconds replaces every pod's own grace; negative or nil keeps it.
 	GraceSeconds *int64
 	// DisableEviction deletes the pods from the start, past all disruption budgets: the user's own option (I2).
@@ -111,7 +116,7 @@ type Options struct {
 	Metrics  *Metrics
 	// Heartbeat is beaten at every turn of the agent's loop.
 	Heartbeat interface{ Beat() }
-	Tracer    Tracer // nil keeps no spans
+	Tracer    observe.Tracer // nil keeps no spans
 	Log       *slog.Logger
 }
 
@@ -121,27 +126,32 @@ type Agent struct {
 	log    *slog.Logger
 	events *events
 
-	announcer  *announcer
-	obstructed atomic.Pointer[drain.Progress] // what blocks the drain under way
+	announcer *announcer
 
 	// wake brings news to the one goroutine that owns what is below.
 	wake chan func(ctx context.Context)
 
 	ready atomic.Bool // the node has been read
 
+	requests interrupter
+
 	keeper   *cordon.Keeper
 	restored bool
 	// snapshots are the latest by source; a source that has not been read since the start has none.
 	snapshots map[string]notice.Snapshot
-	handled   map[string]*handling       // by owner
+	handled   map[string]*noticeState    // by owner
 	garbled   map[string]map[string]bool // by source, what is not understood and was said to be
 	drain     *drainRun
 	overtime  overtime
-	node      *nodeWatch
-	since     string // the version of the Node that was last read or made here
-	retry     time.Duration
-	others    []string // other tools at work on the node
-	looked    bool     // others is known
+	// drainedHere is true while the node is drained by this process, and not only by an earlier one.
+	drainedHere bool
+	node        *nodeWatch
+	since       string // the version of the Node that was last read or made here
+	retry       time.Duration
+	others      []string // other tools at work on the node
+	looked      bool     // others is known
+	// unschedulable is true while the Node is known to take no new pods.
+	unschedulable bool
 	// conditions is what is known of failures to write the node's.
 	conditions conditionTrouble
 }
@@ -149,7 +159,7 @@ type Agent struct {
 // New prepares an agent.
 func New(o Options) *Agent {
 	a := &Agent{
-		o: o, log: o.Log, handled: map[string]*handling{}, snapshots: map[string]notice.Snapshot{}, garbled: map[string]map[string]bool{},
+		o: o, log: o.Log, handled: map[string]*noticeState{}, snapshots: map[string]notice.Snapshot{}, garbled: map[string]map[string]bool{},
 		wake: make(chan func(context.Context), 16),
 	}
 	a.events = newEvents(o.API, o.Node, func() { o.Metrics.EventsFailed.Inc() }, o.Voice)
@@ -178,14 +188,21 @@ func (a *Agent) Run(ctx context.Context) error {
 	group.Go(func() { a.announcer.run(work) })
 	for _, source := range a.o.Sources {
 		group.Go(func() {
+			var last *notice.Snapshot
 			source.Run(work, func(s notice.Snapshot) {
-				a.tell(work, func(context.Context) { a.read(source.Name(), s) })
+				tell := a.tell
+				if last == nil || !sameMoments(*last, s) {
+					tell = a.interrupt
+				}
+				last = &s
+				tell(work, func(context.Context) { a.read(source.Name(), s) })
 			})
 		})
 	}
 	if a.o.Slots != nil {
-		group.Go(func() { a.o.Slots.Run(work, func() { a.tell(work, func(context.Context) {}) }) })
+		group.Go(func() { a.followSlots(work) })
 	}
+	defer context.AfterFunc(ctx, func() { a.interrupt(work, func(context.Context) {}) })()
 	defer a.waitForEvents() // of which the drain that is stopped now may make one
 	defer a.stopDrain()
 	defer a.stopWatching()
@@ -207,15 +224,33 @@ func (a *Agent) Run(ctx context.Context) error {
 			news(work)
 		case <-timer.C:
 		}
+		if asked != nil && ctx.Err() != nil {
+			continue // no more requests before that is seen
+		}
 		a.o.Heartbeat.Beat()
 		timer.Reset(a.reconcile(work))
 		switch {
 		case asked == nil && !a.underWay():
 			return ctx.Err()
-		case a.o.ExitAfterDrain && a.handledOne():
+		case a.o.ExitAfterDrain && a.handledOne() && a.events.said() && a.told():
 			return ErrDrained
 		}
 	}
+}
+
+// followSlots has the agent have a turn whenever something is new of its drain slot. Only the loss of it is urgent: on a large
+// cluster the others take turns all the time, and each turn would end a slow request of ours.
+func (a *Agent) followSlots(ctx context.Context) {
+	held := false
+	a.o.Slots.Run(ctx, func() {
+		had := held
+		held = a.o.Slots.Held()
+		tell := a.tell
+		if had && !held {
+			tell = a.interrupt
+		}
+		tell(ctx, func(context.Context) {})
+	})
 }
 
 // Ready says what the agent has not read yet since it started: the node, or the notices. Until both are read it
@@ -233,15 +268,19 @@ func (a *Agent) Ready() error {
 }
 
 // handledOne reports that a notice has been handled as far as it can be from here: the node is drained and its record
-// says so, and the notice is acknowledged or waits for other machines, whose agents see to it.
+// says so, and the notice is acknowledged, or cannot be, or waits for other machines, whose agents see to it; or that it has
+// ended since. No other notice with a deadline may still wait for its drain.
 func (a *Agent) handledOne() bool {
 	for _, h := range a.handled {
-		approved := a.o.Approver == nil || h.Phase == Acknowledged || h.Notice.Status == notice.Started || h.waitsFor != ""
-		if h.drainedHere && h.drained() && !h.dirty && approved && a.events.said() && a.told() {
-			return true
+		approved := a.o.Approver == nil || h.recorded == Acknowledged || !approvable(h.Notice) || h.waitsFor != ""
+		switch {
+		case h.Phase.isDraining(), h.Decision.Forced && h.wantsDrain():
+			return false
+		case h.Phase.isDrained() && !(h.claim.isCurrent() && approved):
+			return false
 		}
 	}
-	return false
+	return a.drainedHere
 }
 
 // tell brings news to the agent's goroutine.
@@ -252,110 +291,101 @@ func (a *Agent) tell(ctx context.Context, news func(context.Context)) {
 	}
 }
 
-// read takes in a snapshot of one source's notices.
-func (a *Agent) read(source string, s notice.Snapshot) {
-	a.snapshots[source] = s
-	for _, p := range slices.Concat(s.Unreadable, s.Warnings) {
-		a.log.Error("part of the notices cannot be understood", "notice", p.ID, "err", p.Err)
-		a.o.Metrics.Unreadable.Inc()
-	}
+// interrupt brings news to the agent's goroutine that must not wait for its requests: a notice came, changed or ended, a
+// drain slot is lost, or the agent is to end.
+func (a *Agent) interrupt(ctx context.Context, news func(context.Context)) {
+	a.requests.interrupt()
+	a.tell(ctx, func(ctx context.Context) {
+		news(ctx)
+		a.requests.taken()
+	})
 }
 
 // reconcile brings the node to where the notices want it, and returns when to look again if nothing happens before.
 func (a *Agent) reconcile(ctx context.Context) time.Duration {
-	next, err := a.advance(ctx)
-	if err == nil {
+	pass, end := a.requests.pass(ctx)
+	defer end()
+	next, err := a.advance(ctx, pass)
+	switch {
+	case err == nil:
 		a.retry = 0
-		return next
-	}
-	if ctx.Err() != nil {
+	case ctx.Err() != nil:
 		return whenAsked
+	case interrupted(pass):
+		return listenEvery // what has interrupted it is about to be taken in
+	default:
+		a.o.Metrics.StepsFailed.Inc()
+		a.log.Error("will try again", "err", err)
+		a.retry = min(max(2*a.retry, firstRetry), lastRetry)
+		next = a.retry
 	}
-	a.o.Metrics.StepsFailed.Inc()
-	a.log.Error("will try again", "err", err)
-	a.retry = min(max(2*a.retry, firstRetry), lastRetry)
-	return a.retry
+	if at := a.nextDrain(time.Now()); !at.IsZero() {
+		next = min(next, max(0, time.Until(at)))
+	}
+	if a.o.ExitAfterDrain && a.handledOne() {
+		next = min(next, listenEvery) // Events and notifications of it may be all that is left
+	}
+	return next
 }
 
-func (a *Agent) advance(ctx context.Context) (time.Duration, error) {
-	if err := a.restore(ctx); err != nil {
+// advance makes one pass over all notices, the most urgent first. What is started lives for as long as ctx; the requests
+// that it waits for end with pass.
+func (a *Agent) advance(ctx, pass context.Context) (time.Duration, error) {
+	if err := a.restore(pass); err != nil {
 		return whenAsked, err
 	}
-	now := time.Now()
 	a.absorb()
-	a.announce(now)
-	next, err := a.release(ctx, now)
-	errs := []error{err}
+	a.announce(time.Now())
+	next := a.markEnded(time.Now())
+	a.stopDrainUnlessNeeded() // before any request, which may take long
+	var errs []error
 	for _, h := range a.inOrder() {
-		for _, step := range a.steps() {
-			wait, err := step(ctx, h, now)
-			if err != nil {
-				errs = append(errs, fmt.Errorf("%s %s: %w", h.Notice.Type, h.Notice.ID, err))
-				break
-			}
-			if wait > 0 {
-				next = min(next, wait)
-				break
-			}
-		}
+		wait, err := a.advanceOne(ctx, pass, h)
+		next = min(next, wait)
+		errs = append(errs, err)
 	}
+	wait, err := a.release(pass)
+	next = min(next, wait)
+	errs = append(errs, err)
 	a.steer(ctx)
 	a.watchNode(ctx)
 	a.count()
-	if slices.ContainsFunc(a.inOrder(), (*handling).unrecorded) {
+	if !a.o.DryRun && slices.ContainsFunc(a.inOrder(), func(h *noticeState) bool { return h.claim.state == claimOutdated }) {
 		next = 0
 	}
 	return next, errors.Join(errs...)
 }
 
+// advanceOne takes the steps of one notice, up to the first that is not done. An urgent drain does not wait for the steps of
+// other notices, nor for its own once it may start.
+func (a *Agent) advanceOne(ctx, pass context.Context, h *noticeState) (time.Duration, error) {
+	steer := func() {
+		if now := time.Now(); h.Decision.Forced && h.isUrgent(now) && a.mayDrain(h, now) {
+			a.steer(ctx)
+		}
+	}
+	steer()
+	defer steer()
+	if h.Decision.Action == Ignore {
+		return whenAsked, nil
+	}
+	for _, step := range []step{a.awaitNode, a.writeClaim, a.awaitDrain, a.approve} {
+		bounded, cancel := a.bound(pass, h)
+		wait, err := step(bounded, h, time.Now())
+		cancel()
+		if err != nil {
+			return whenAsked, fmt.Errorf("%s %s: %w", h.Notice.Type, h.Notice.ID, err)
+		}
+		if wait > 0 {
+			return wait, nil
+		}
+	}
+	return whenAsked, nil
+}
+
 // step is one thing to be done for a notice. It is done when it returns 0 and no error; until then the steps after
 // it wait. A positive duration is when to look again.
-type step func(ctx context.Context, h *handling, now time.Time) (time.Duration, error)
-
-func (a *Agent) steps() []step {
-	return []step{a.awaitImpact, a.yield, a.awaitTurn, a.hold, a.awaitDrain, a.approve}
-}
-
-// restore reads, once, what an earlier agent left on the node. Until it is read nothing else is done: the notice that
-// is being handled might look like a new one.
-func (a *Agent) restore(ctx context.Context) error {
-	if a.restored {
-		return nil
-	}
-	node, err := a.readNode(ctx)
-	if err != nil {
-		return fmt.Errorf("node %s: what is on it cannot be read: %w", a.o.Node, err)
-	}
-	if a.keeper, err = cordon.New(a.o.API, node.Name, node.UID); err != nil {
-		return err
-	}
-	a.events.about(node.UID)
-	records, problems := cordon.List(node)
-	for _, err := range problems {
-		a.log.Error("annotation on the node cannot be understood, and stays", "err", err)
-	}
-	for _, r := range records {
-		a.resume(r)
-	}
-	for _, source := range a.nodeSources() {
-		source.Resume(a.handledFrom(source.Name()))
-	}
-	a.others, a.looked = cordon.Others(node), len(a.nodeSources()) > 0
-	a.restored = true
-	if !a.ready.Swap(true) {
-		a.events.emit(unspoken(Guarding, notice.Notice{}))
-	}
-	return nil
-}
-
-// readNode gives the Node that was found at the start, and afterwards reads it.
-func (a *Agent) readNode(ctx context.Context) (*kubeapi.Node, error) {
-	if found := a.o.Found; found != nil {
-		a.o.Found = nil
-		return found, nil
-	}
-	return a.o.API.GetNode(ctx, a.o.Node)
-}
+type step func(ctx context.Context, h *noticeState, now time.Time) (time.Duration, error)
 
 // nodeSources are the sources that read the Node.
 func (a *Agent) nodeSources() []NodeSource {
@@ -365,202 +395,5 @@ func (a *Agent) nodeSources() []NodeSource {
 			all = append(all, s)
 		}
 	}
-	return all
-}
-
-// handledFrom lists the notices of one source that are being handled.
-func (a *Agent) handledFrom(source string) []notice.Notice {
-	var all []notice.Notice
-	for _, h := range a.handled {
-		if h.Notice.Source == source {
-			all = append(all, h.Notice)
-		}
-	}
-	return all
-}
-
-// resume takes up what an earlier agent recorded. Records of other owners, such as a manager, are not ours to judge.
-func (a *Agent) resume(r cordon.Record) {
-	var h handling
-	if err := json.Unmarshal(r.State, &h); err != nil || h.Notice.ID == "" || owner(h.Notice.Source, h.Notice.ID) != r.Owner {
-		a.log.Info("the node is held by another", "owner", r.Owner, "reason", r.Reason)
-		return
-	}
-	if a.handled[r.Owner] != nil {
-		return // the Node was read again; what is in memory is newer
-	}
-	// A record without a cordon may be the rest of one that could not be taken away whole, and is made sure of.
-	h.cordoned = r.Cordon != ""
-	h.held, h.touched, h.restored = h.cordoned, true, true
-	h.saidDraining = h.Phase == Draining
-	if h.Phase == NotDrained {
-		h.Phase, h.Began = Cordoned, time.Time{} // a new start is a new try
-	}
-	a.handled[r.Owner] = &h
-	if now, due := time.Now(), h.Decision.Deadline; h.Decision.Forced && now.After(due) && due.After(a.overtime.passed) {
-		// The machine outlived its deadline, so that what is left on it has not been tried in vain yet.
-		a.overtime = overtime{passed: due, until: now.Add(startedWindow)}
-	}
-	a.log.Info("going on where an earlier agent stopped", "id", h.Notice.ID, "type", h.Notice.Type, "phase", h.Phase)
-}
-
-// absorb takes the snapshots' notices into the handlings, and decides about those that are new or have changed.
-func (a *Agent) absorb() {
-	for _, source := range a.o.Sources {
-		s := a.snapshots[source.Name()]
-		a.absorbFrom(s)
-		a.sayUnreadable(source.Name(), s.Unreadable)
-	}
-}
-
-// position is where an entry is in its list, which changes when another one comes or goes.
-var position = regexp.MustCompile(`\[\d+\]`)
-
-// sayUnreadable says what a source announces for this machine that cannot be understood, once for as long as that is the same.
-// An entry that may be another machine's is logged and counted: each node would say it.
-func (a *Agent) sayUnreadable(source string, parts []notice.Problem) {
-	said, all := map[string]bool{}, []string{}
-	for _, p := range parts {
-		if !p.Named {
-			continue
-		}
-		key := p.ID + "\x00" + position.ReplaceAllString(p.Err.Error(), "")
-		if !a.garbled[source][key] && !said[key] {
-			all = append(all, p.Err.Error())
-		}
-		said[key] = true
-	}
-	if len(all) > 0 {
-		a.events.emit(unreadable(source, strings.Join(all, "; ")))
-	}
-	a.garbled[source] = said
-}
-
-func (a *Agent) absorbFrom(s notice.Snapshot) {
-	for _, n := range s.Notices {
-		key := owner(n.Source, n.ID)
-		h := a.handled[key]
-		if h == nil {
-			h = &handling{Seen: Seen{First: s.At}}
-			a.handled[key] = h
-		}
-		if n.Status == notice.Started && h.Seen.Started.IsZero() {
-			h.Seen.Started = s.At
-		}
-		if n.NotBefore.IsZero() && n.Status == h.Notice.Status {
-			n.NotBefore = h.Notice.NotBefore // unreadable now, known before: the last good state stands
-		}
-		a.decide(h, n)
-	}
-}
-
-// decide applies the policy to the newest state of a notice and says what has changed.
-func (a *Agent) decide(h *handling, n notice.Notice) {
-	d := a.o.Impact.Decide(n, h.Seen)
-	isNew := h.Decision.Reason == ""
-	same := !isNew && h.Decision.equal(d) && h.Notice.Status == n.Status
-	h.Notice, h.Decision = n, d
-	if same {
-		return
-	}
-	h.dirty, h.gaveUp, h.unguarded = true, false, false
-	a.log.Info("notice", "id", n.ID, "type", n.Type, "status", n.Status, "action", d.Action, "deadline", d.Deadline,
-		"reason", d.Reason, "new", isNew, "resources", n.Resources, "description", n.Description)
-	if !isNew {
-		a.events.emit(changed(n, d))
-		return
-	}
-	if !h.restored {
-		a.o.Metrics.Notices.With(string(n.Type), string(d.Action)).Inc()
-	}
-	if now := time.Now(); d.Action.drains() && !a.o.DryRun {
-		a.events.hush.until(now.Add(quietFor(d.Deadline, now)))
-	}
-	a.events.emit(noticed(n, d))
-	a.traceNotice(h)
-}
-
-// isOver reports that a notice is over. Only a snapshot that its own source has read since the start can say so (I7);
-// where that source is no longer listened to, its notices count for nothing any more.
-func (a *Agent) isOver(h *handling) bool {
-	if s, known := a.snapshots[h.Notice.Source]; known {
-		return s.Over(h.Notice.ID)
-	}
-	return !slices.ContainsFunc(a.o.Sources, func(s Source) bool { return s.Name() == h.Notice.Source })
-}
-
-// release lets go of every notice that is over, and returns when to look again.
-func (a *Agent) release(ctx context.Context, now time.Time) (time.Duration, error) {
-	next := whenAsked
-	var errs []error
-	for key, h := range a.handled {
-		if !a.isOver(h) {
-			h.over, h.missing = false, time.Time{}
-			continue
-		}
-		if h.missing.IsZero() {
-			h.missing = now
-		}
-		if wait := h.lingers(now); wait > 0 {
-			next = min(next, wait)
-			continue
-		}
-		h.over = true
-		if wait := a.conditions.next.Sub(now); h.leftover && wait > 0 {
-			next = min(next, wait)
-			continue
-		}
-		err := a.letGo(ctx, h)
-		switch {
-		case cordon.IsConditions(err):
-			// What is left on the node is theirs and their record's, which is kept until they can be taken away (I3).
-			a.conditionsFailed(err, now)
-			h.leftover = true
-			next = min(next, a.conditions.pause)
-		case err != nil:
-			errs = append(errs, err)
-		default:
-			delete(a.handled, key)
-		}
-	}
-	return next, errors.Join(errs...)
-}
-
-// letGo takes from the node what was put there on account of one notice.
-func (a *Agent) letGo(ctx context.Context, h *handling) error {
-	a.stopDrainUnlessNeeded()
-	if h.touched && !a.o.DryRun {
-		if err := a.unhold(ctx, h); err != nil {
-			return err
-		}
-	}
-	a.log.Info("notice is over", "id", h.Notice.ID, "type", h.Notice.Type, "phase", h.Phase)
-	a.events.emit(over(h.Notice))
-	a.announceOver(h)
-	a.o.Metrics.Over.With(string(h.Notice.Type)).Inc()
-	return nil
-}
-
-// inOrder gives the handlings that are not over, the most urgent first.
-func (a *Agent) inOrder() []*handling {
-	all := make([]*handling, 0, len(a.handled))
-	for _, h := range a.handled {
-		if !h.over {
-			all = append(all, h)
-		}
-	}
-	slices.SortFunc(all, func(x, y *handling) int {
-		due, other := x.Decision.Deadline, y.Decision.Deadline
-		switch {
-		case due.IsZero() != other.IsZero():
-			if due.IsZero() {
-				return 1 // what is never due comes last
-			}
-			return -1
-		case !due.Equal(other):
-			return due.Compare(other)
-		}
-		return strings.Compare(x.Notice.ID, y.Notice.ID)
-	})
 	return all
 }

@@ -51,14 +51,13 @@ func (a *Agent) outcomeOf(source, id string, again bool) outcome {
 		return outcome{}
 	}
 	switch {
-	case h.drained() && !h.dirty:
+	case h.Phase.isDrained() && h.claim.isCurrent():
 		return outcome{known: true, ended: true}
 	case a.o.DryRun:
 		return outcome{known: true, ended: true}
-	case h.gaveUp && again:
-		h.gaveUp, h.Began, h.dirty = false, time.Time{}, true
-		h.Phase = Cordoned
-	case h.gaveUp:
+	case h.Phase == NotDrained && again:
+		a.take(h, inputAwaited, time.Now())
+	case h.Phase == NotDrained:
 		err := errors.New("time is over")
 		if h.account.receipt != nil {
 			err = errors.New(h.account.receipt.Summary())

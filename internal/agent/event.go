@@ -110,7 +110,7 @@ func acknowledged(n notice.Notice, d Decision) event {
 		return normal(NoticeApproved, "told %s that %s (%s) may begin: %s", n.Source, n.Type, n.ID, d.Reason).of(n)
 	}
 	return normal(NoticeApproved, "told %s that %s (%s) may begin: drained are %s", n.Source, n.Type, n.ID,
-		strings.Join(n.Resources, ", ")).of(n)
+		named(n.Resources)).of(n)
 }
 
 func over(n notice.Notice) event {
@@ -141,15 +141,15 @@ func waitingForTurn(n notice.Notice, holders []string, until time.Time) event {
 
 // events writes Kubernetes Events in the background.
 type events struct {
-	api     EventAPI
-	node    string
-	uid     atomic.Pointer[string] // of the Node, as it was last read
-	queue   chan written
-	hush    *hush // nothing is written while it lasts
-	failed  func()
-	voice   Voice
-	process string // makes names unique across restarts
-	unsaid  atomic.Int64
+	api      EventAPI
+	node     string
+	uid      atomic.Pointer[string] // of the Node, as it was last read
+	queue    chan written
+	throttle *writeThrottle // nothing is written while it lasts
+	failed   func()
+	voice    Voice
+	process  string // makes names unique across restarts
+	unsaid   atomic.Int64
 }
 
 // EventAPI is what writing Events asks of the API server.
@@ -159,7 +159,7 @@ type EventAPI interface {
 
 func newEvents(api EventAPI, node string, failed func(), voice Voice) *events {
 	return &events{
-		api: api, node: node, queue: make(chan written, eventQueue), hush: newHush(), failed: failed, voice: voice,
+		api: api, node: node, queue: make(chan written, eventQueue), throttle: newWriteThrottle(), failed: failed, voice: voice,
 		process: strconv.FormatInt(time.Now().UnixNano(), 36),
 	}
 }
@@ -218,7 +218,7 @@ func (w *events) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case e := <-w.queue:
-			w.hush.wait(ctx)
+			w.throttle.wait(ctx)
 			bounded, cancel := context.WithTimeout(ctx, eventTimeout)
 			if err := w.api.CreateEvent(bounded, w.object(e, serial)); err != nil {
 				w.failed()

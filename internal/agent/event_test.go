@@ -4,17 +4,15 @@ import (
 	"context"
 	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
 )
 
-// TestAnEventIsAboutTheNodeThatItTellsOf has a node be made anew, under another UID, while an Event of the old one waits.
-func TestAnEventIsAboutTheNodeThatItTellsOf(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := newMachine(newCluster(), "n", time.Second)
+// TestEventNamesItsNode has a node be made anew, under another UID, while an Event of the old one waits.
+func TestEventNamesItsNode(t *testing.T) {
+	onMachine(t, time.Second, func(t *testing.T, m *machine) {
 		m.start(t, 0, nil)
 		time.Sleep(time.Second)
-		m.agent.events.hush.until(time.Now().Add(time.Minute))
+		m.agent.events.throttle.until(time.Now().Add(time.Minute))
 		m.agent.events.emit(uncordoned())
 		m.mu.Lock()
 		m.node.UID = "uid-new"

@@ -100,6 +100,15 @@ type Seen struct {
 	Started time.Time `json:"started,omitzero"`
 }
 
+// notAfter moves what was seen later than now to now: this machine's clock was ahead then, and has been set back since.
+func (s *Seen) notAfter(now time.Time) {
+	for _, at := range []*time.Time{&s.First, &s.Started} {
+		if at.Round(0).After(now.Round(0)) { // by the clock on the wall, which is what is set
+			*at = now
+		}
+	}
+}
+
 // Decide applies the impact policy to one notice. It is pure: the same input gives the same answer after a restart.
 func (i Impact) Decide(n notice.Notice, s Seen) Decision {
 	if n.Type == notice.Condition {
@@ -179,9 +188,13 @@ func deadline(n notice.Notice, s Seen) (time.Time, string) {
 		return s.First.Add(minimumNotice[n.Type]), fmt.Sprintf("no NotBefore, so the minimum notice of %s, %s, counts",
 			n.Type, minimumNotice[n.Type])
 	}
-	if !n.NotBefore.After(s.First) {
-		return s.First.Add(startedWindow), fmt.Sprintf("NotBefore %s was past when it was first seen, so it is due now",
-			n.NotBefore.UTC().Format(time.RFC3339))
+	due, when := n.NotBefore.Add(n.ClockAhead), "NotBefore "+n.NotBefore.UTC().Format(time.RFC3339)
+	if n.ClockAhead != 0 {
+		when += fmt.Sprintf(", as this machine's clock is %s ahead", n.ClockAhead.Round(time.Second))
 	}
-	return n.NotBefore, "NotBefore " + n.NotBefore.UTC().Format(time.RFC3339)
+	if !due.After(s.First) {
+		return s.First.Add(minimumNotice[n.Type]), fmt.Sprintf("%s was past when it was first seen, so the minimum notice of %s, %s, counts",
+			when, n.Type, minimumNotice[n.Type])
+	}
+	return due, when
 }

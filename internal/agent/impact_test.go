@@ -5,9 +5,10 @@ import (
 	"testing"
 	"time"
 
+	podrules "github.com/slipway-dev/slipway/internal/drainability/pod"
+
 	"pgregory.net/rapid"
 
-	"github.com/slipway-dev/slipway/internal/drain"
 	"github.com/slipway-dev/slipway/internal/notice"
 )
 
@@ -100,16 +101,22 @@ func TestImpactDecidesByTypeDurationAndLiveMigration(t *testing.T) {
 	}
 }
 
-func TestDeadlineComesFromNotBeforeOrTheMinimumNotice(t *testing.T) {
+func TestDeadlineComesFromNotBeforeOrMinimumNotice(t *testing.T) {
 	s := Seen{First: epoch, Started: epoch.Add(time.Minute)}
 	for name, tt := range map[string]struct {
 		notice notice.Notice
 		want   time.Time
 	}{
-		"NotBefore says when":                       {notice.Notice{Type: notice.Preempt, NotBefore: epoch.Add(25 * time.Second)}, epoch.Add(25 * time.Second)},
-		"no NotBefore, so the type's minimum":       {notice.Notice{Type: notice.Preempt}, epoch.Add(30 * time.Second)},
-		"no NotBefore on a redeploy":                {notice.Notice{Type: notice.Redeploy}, epoch.Add(10 * time.Minute)},
-		"NotBefore in the past is due now":          {notice.Notice{Type: notice.Reboot, NotBefore: epoch.Add(-time.Hour)}, epoch.Add(startedWindow)},
+		"NotBefore says when":                   {notice.Notice{Type: notice.Preempt, NotBefore: epoch.Add(25 * time.Second)}, epoch.Add(25 * time.Second)},
+		"no NotBefore, so the type's minimum":   {notice.Notice{Type: notice.Preempt}, epoch.Add(30 * time.Second)},
+		"no NotBefore on a redeploy":            {notice.Notice{Type: notice.Redeploy}, epoch.Add(10 * time.Minute)},
+		"NotBefore in the past, so the minimum": {notice.Notice{Type: notice.Reboot, NotBefore: epoch.Add(-time.Hour)}, epoch.Add(15 * time.Minute)},
+		"a clock that is ahead": {
+			notice.Notice{Type: notice.Preempt, NotBefore: epoch.Add(-575 * time.Second), ClockAhead: 10 * time.Minute}, epoch.Add(25 * time.Second),
+		},
+		"a clock that is behind": {
+			notice.Notice{Type: notice.Preempt, NotBefore: epoch.Add(625 * time.Second), ClockAhead: -10 * time.Minute}, epoch.Add(25 * time.Second),
+		},
 		"started, counted from when it was seen to": {notice.Notice{Type: notice.Reboot, Status: notice.Started}, epoch.Add(time.Minute + startedWindow)},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -148,15 +155,15 @@ func TestI8DecidingTwiceGivesTheSameAnswer(t *testing.T) {
 
 // The kubelet restarts in place what it finds after a reboot or a pause, so that a pod that nobody would replace must
 // not be deleted for one. A machine that goes for good takes it along, so that there it must be asked to stop.
-func TestPodsThatNobodyReplacesStayWhereTheMachineComesBack(t *testing.T) {
-	for kind, want := range map[notice.Type]drain.Action{
-		notice.Freeze: drain.Leave, notice.Reboot: drain.Leave, notice.Condition: drain.Leave,
-		notice.Redeploy: drain.Evict, notice.Preempt: drain.Evict, notice.Terminate: drain.Evict,
+func TestUnmanagedPodsStayWhereTheInstanceReturns(t *testing.T) {
+	for kind, want := range map[notice.Type]podrules.Action{
+		notice.Freeze: podrules.Leave, notice.Reboot: podrules.Leave, notice.Condition: podrules.Leave,
+		notice.Redeploy: podrules.Evict, notice.Preempt: podrules.Evict, notice.Terminate: podrules.Evict,
 	} {
-		if got := drainPolicy(kind).Of(drain.Unmanaged); got != want {
+		if got := drainPolicy(kind).Of(podrules.ByUnmanaged); got != want {
 			t.Errorf("%s: unmanaged pods get %s, want %s", kind, got, want)
 		}
-		if got := drainPolicy(kind).Of(drain.DaemonSet); got != drain.Leave {
+		if got := drainPolicy(kind).Of(podrules.ByDaemonSet); got != podrules.Leave {
 			t.Errorf("%s: DaemonSet pods get %s, want leave", kind, got)
 		}
 	}

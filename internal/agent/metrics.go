@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/slipway-dev/slipway/internal/drain"
+	podrules "github.com/slipway-dev/slipway/internal/drainability/pod"
 	"github.com/slipway-dev/slipway/internal/notice"
 	"github.com/slipway-dev/slipway/internal/notice/azure"
 	"github.com/slipway-dev/slipway/internal/observe"
@@ -123,7 +124,7 @@ func (m *Metrics) receipt(r drain.Receipt) {
 	m.drains.With(string(r.Outcome)).Inc()
 	m.drainSeconds.Observe(r.Ended.Sub(r.Began).Seconds())
 	for _, p := range r.Pods {
-		if p.Action == drain.Leave {
+		if p.Action == podrules.Leave {
 			continue
 		}
 		if p.End != drain.StillThere {
@@ -147,9 +148,9 @@ func (a *Agent) count() {
 	for _, h := range a.inOrder() {
 		live[h.Notice.Type]++
 		switch {
-		case h.left:
+		case h.Phase == Yielded:
 			left++
-		case h.wantsDrain() && a.mustWait(h, now):
+		case h.wantsDrain() && a.waitsForSlot(h, now):
 			waiting++
 		}
 		if h.Decision.Action != Ignore && due.IsZero() {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/slipway-dev/slipway/internal/drain"
+	podrules "github.com/slipway-dev/slipway/internal/drainability/pod"
 	"github.com/slipway-dev/slipway/internal/notice/azure"
 	"github.com/slipway-dev/slipway/internal/observe"
 )
@@ -47,9 +48,9 @@ func TestMetricsFollowPollsAndDrains(t *testing.T) {
 		{Pod: "a", Reason: drain.Budget}, {Pod: "b", Reason: drain.Stopping},
 	}})
 	m.receipt(drain.Receipt{Outcome: drain.Drained, Pods: []drain.PodReceipt{
-		{Action: drain.Evict, Asked: drain.Forced, End: drain.Killed, GraceWanted: 30, GraceGiven: 5},
-		{Action: drain.Evict, Asked: drain.Evicted, End: drain.Stopped},
-		{Action: drain.Leave},
+		{Action: podrules.Evict, Asked: drain.Forced, End: drain.Killed, GraceWanted: 30, GraceGiven: 5},
+		{Action: podrules.Evict, Asked: drain.Evicted, End: drain.Stopped},
+		{Action: podrules.Leave},
 	}})
 	page := scrape(t, r)
 	for _, want := range []string{

@@ -29,7 +29,7 @@ func (w *nodeWatch) cordonedNow() {
 func (a *Agent) watchNode(ctx context.Context) {
 	needed := len(a.nodeSources()) > 0
 	for _, h := range a.handled {
-		needed = needed || h.held || h.left
+		needed = needed || h.claim.isWritten() || h.claim.cordons || h.Phase == Yielded
 	}
 	switch {
 	case needed && a.node == nil:
@@ -70,9 +70,9 @@ func (a *Agent) startWatching(ctx context.Context) {
 
 // see takes in a newer state of the Node.
 func (a *Agent) see(n *kubeapi.Node) {
-	a.node.open = !n.Spec.Unschedulable
+	a.node.open, a.unschedulable = !n.Spec.Unschedulable, n.Spec.Unschedulable
 	a.keeper.See(n)
-	a.othersNow(cordon.Others(n))
+	a.others, a.looked = cordon.Others(n), true
 	for _, source := range a.nodeSources() {
 		source.See(n)
 	}
@@ -84,5 +84,5 @@ func (a *Agent) stopWatching() {
 	}
 	a.node.cancel()
 	<-a.node.done
-	a.node, a.looked = nil, false
+	a.node, a.looked, a.unschedulable = nil, false, false
 }

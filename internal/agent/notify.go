@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/slipway-dev/slipway/internal/drain"
+	podrules "github.com/slipway-dev/slipway/internal/drainability/pod"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 	"github.com/slipway-dev/slipway/internal/notice"
 	"github.com/slipway-dev/slipway/internal/notify"
@@ -45,16 +46,16 @@ type account struct {
 
 // due are the moments that have come for a notice and have not been told. What has been told is a part of its record on
 // the node, so that a restarted agent does not tell it again.
-func (a *Agent) due(h *handling) []notify.Moment {
+func (a *Agent) due(h *noticeState) []notify.Moment {
 	if h.Decision.Action == Ignore {
 		return nil
 	}
 	come := []notify.Moment{notify.Detected}
-	if p := a.obstructed.Load(); p != nil && h.Phase == Draining && a.underWay() {
+	if p := a.blockedProgress(h); p != nil {
 		h.account.blocked = p.Obstructed()
 		come = append(come, notify.Blocked)
 	}
-	if h.drained() {
+	if h.Phase.isDrained() {
 		come = append(come, notify.Drained)
 	}
 	if h.account.timeUp {
@@ -71,33 +72,24 @@ func (a *Agent) announce(now time.Time) {
 	}
 	for _, h := range a.inOrder() {
 		for _, m := range a.due(h) {
-			h.Told, h.dirty = append(h.Told, m), true
+			h.Told = append(h.Told, m)
+			h.claim.outdate()
 			a.announcer.queueUp(announcement{message(a.o.Node, m, h, now), h.account.receipt}, a.o.Metrics.EventsFailed.Inc)
 		}
 	}
 }
 
 // announceOver tells the end of a notice whose beginning was told.
-func (a *Agent) announceOver(h *handling) {
+func (a *Agent) announceOver(h *noticeState) {
 	if a.o.Notifier != nil && slices.Contains(h.Told, notify.Detected) {
 		a.announcer.queueUp(announcement{message: message(a.o.Node, notify.Over, h, time.Now())}, a.o.Metrics.EventsFailed.Inc)
 	}
 }
 
-// noteBlocked keeps what blocks the drain under way until the agent's turn. It is called by the engine.
-func (a *Agent) noteBlocked(p drain.Progress) {
-	if a.o.Notifier == nil {
-		return
-	}
-	a.obstructed.Store(&p)
-	a.rouse()
-}
-
 // noteEnd keeps how a drain ended for the notices that it was for.
 func (a *Agent) noteEnd(r drain.Receipt, err error) {
-	a.obstructed.Store(nil)
-	for _, h := range a.handled {
-		if h.Phase != Draining {
+	for _, h := range a.inOrder() {
+		if !h.Phase.isDraining() {
 			continue
 		}
 		h.account = account{receipt: &r, timeUp: r.Outcome == drain.DeadlinePassed || r.Outcome == drain.GaveUp}
@@ -114,7 +106,7 @@ func (a *Agent) told() bool {
 }
 
 // message says what the agent knows at one moment of a notice.
-func message(node string, moment notify.Moment, h *handling, now time.Time) notify.Message {
+func message(node string, moment notify.Moment, h *noticeState, now time.Time) notify.Message {
 	n, d := h.Notice, h.Decision
 	m := notify.Message{
 		Moment: moment, Source: n.Source, NodeName: node, Event: asEvent(n), Action: string(d.Action), Reason: d.Reason,
@@ -127,7 +119,7 @@ func message(node string, moment notify.Moment, h *handling, now time.Time) noti
 }
 
 // summary is a moment in one line.
-func summary(m notify.Message, h *handling) string {
+func summary(m notify.Message, h *noticeState) string {
 	what := fmt.Sprintf("node %s: %s (%s)", m.NodeName, m.Event.EventType, m.Event.EventId)
 	switch m.Moment {
 	case notify.Detected:
@@ -283,7 +275,7 @@ func controllerOf(p kubeapi.Pod) string {
 func podsOf(r drain.Receipt) []notify.Pod {
 	out := []notify.Pod{}
 	for _, p := range r.Pods {
-		if p.Action == drain.Leave {
+		if p.Action == podrules.Leave {
 			continue
 		}
 		state := "gone"

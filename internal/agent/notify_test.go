@@ -6,17 +6,20 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/slipway-dev/slipway/internal/drain"
+	podrules "github.com/slipway-dev/slipway/internal/drainability/pod"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 	"github.com/slipway-dev/slipway/internal/notice"
 	"github.com/slipway-dev/slipway/internal/notify"
 	"github.com/slipway-dev/slipway/internal/observe"
+	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/must"
+	"github.com/slipway-dev/slipway/internal/testing/virtual"
 )
 
 // told keeps what it is told.
@@ -79,23 +82,24 @@ func (l lookUp) ListPodsOn(ctx context.Context, _ string) ([]kubeapi.Pod, error)
 }
 
 // telling is an agent that tells, and a notice of 30 s that it handles.
-func telling(api API, to Notifier) (*Agent, *handling) {
+func telling(api API, to Notifier) (*Agent, *noticeState) {
 	a := New(Options{
 		Node: "node", Resource: "vmss_0", API: api, Notifier: to, Metrics: NewMetrics(observe.NewRegistry()),
 		Log: slog.New(slog.DiscardHandler),
 	})
-	h := &handling{
+	h := &noticeState{
 		Notice: notice.Notice{
 			ID: "id", Source: "azure", Type: notice.Preempt, Status: notice.Scheduled, Resources: []string{"vmss_0"},
 			NotBefore: time.Now().Add(30 * time.Second), Duration: -1, Description: "why",
 		},
 		Decision: Decision{Action: Drain, Forced: true, Deadline: time.Now().Add(30 * time.Second), Reason: "because"},
 	}
+	h.listed, h.claim.state = true, claimWritten
 	a.handled["id"] = h
 	return a, h
 }
 
-func TestEachMomentIsToldOnceAlsoByAnAgentThatWasRestarted(t *testing.T) {
+func TestEachMomentIsNotifiedOnceAcrossRestarts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var to told
 		a, h := telling(lookUp{}, &to)
@@ -108,14 +112,14 @@ func TestEachMomentIsToldOnceAlsoByAnAgentThatWasRestarted(t *testing.T) {
 		}
 		turn()
 		h.Phase, a.drain = Draining, &drainRun{}
-		a.noteBlocked(drain.Progress{Blocked: []drain.Blocked{{Namespace: "shop", Pod: "db", Reason: drain.Budget, Budget: "shop/db"}}})
+		a.setBlocked(a.drain, &drain.Progress{Blocked: []drain.Blocked{{Namespace: "shop", Pod: "db", Reason: drain.Budget, Budget: "shop/db"}}})
 		turn()
 		a.noteEnd(drain.Receipt{Outcome: drain.DeadlinePassed}, &drain.Unfinished{Blocked: []drain.Blocked{{Pod: "db"}}})
 		turn()
 		a.noteEnd(drain.Receipt{Outcome: drain.Drained, Pods: []drain.PodReceipt{
-			{Namespace: "shop", Name: "db", Owner: "StatefulSet/db", Action: drain.Evict, End: drain.Stopped}, {Name: "logs", Action: drain.Leave},
+			{Namespace: "shop", Name: "db", Owner: "StatefulSet/db", Action: podrules.Evict, End: drain.Stopped}, {Name: "logs", Action: podrules.Leave},
 		}}, nil)
-		h.advanceTo(Drained)
+		h.move(inputEmptied, guard{}, time.Now())
 		turn()
 		want := []notify.Moment{notify.Detected, notify.Blocked, notify.DeadlinePassed, notify.Drained}
 		if got := to.moments(); !slices.Equal(got, want) {
@@ -127,19 +131,16 @@ func TestEachMomentIsToldOnceAlsoByAnAgentThatWasRestarted(t *testing.T) {
 		if got := to.all[3].Pods; len(got) != 1 || got[0] != (notify.Pod{Namespace: "shop", Name: "db", Owner: "StatefulSet/db", State: "gone"}) {
 			t.Errorf("pods of a node that was drained: %+v", got)
 		}
-		if !h.dirty {
+		if h.claim.state != claimOutdated {
 			t.Error("what was told is not recorded")
 		}
 
 		record, err := json.Marshal(h)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var again handling
-		if err := json.Unmarshal(record, &again); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
+		var again noticeState
+		must.NoError(t, json.Unmarshal(record, &again))
 		restarted, _ := telling(lookUp{}, &to)
+		again.listed = true
 		restarted.handled["id"] = &again
 		go restarted.announcer.run(ctx)
 		restarted.announce(time.Now())
@@ -152,7 +153,7 @@ func TestEachMomentIsToldOnceAlsoByAnAgentThatWasRestarted(t *testing.T) {
 	})
 }
 
-func TestNothingIsToldOfANoticeThatIsIgnored(t *testing.T) {
+func TestIgnoredNoticeIsNotNotified(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var to told
 		a, h := telling(lookUp{}, &to)
@@ -193,7 +194,7 @@ func TestAMessageHasWhatTemplatesUse(t *testing.T) {
 	})
 }
 
-func TestW12NotificationsAreSentWhenTheAPIServerIsAwayOrTheAgentEnds(t *testing.T) {
+func TestW12NotificationsAreSentWithoutTheAPIServer(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		api  lookUp
@@ -203,47 +204,40 @@ func TestW12NotificationsAreSentWhenTheAPIServerIsAwayOrTheAgentEnds(t *testing.
 		{"it answers errors", lookUp{fail: errors.New("away")}, time.Hour},
 		{"the agent ends meanwhile", lookUp{takes: time.Hour}, time.Second},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				var to told
-				a, h := telling(c.api, &to)
-				began := time.Now()
-				a.announce(began)
-				h.Phase = Drained
-				a.announce(began)
-				if took := time.Since(began); took != 0 {
-					t.Errorf("the agent was held up for %s", took)
-				}
-				ctx, cancel := context.WithTimeout(t.Context(), c.ends)
-				defer cancel()
-				go a.announcer.run(ctx)
-				time.Sleep(2 * lookUpTimeout)
-				synctest.Wait()
-				if got := to.moments(); !slices.Equal(got, []notify.Moment{notify.Detected, notify.Drained}) {
-					t.Errorf("told %v", got)
-				}
-				if !strings.Contains(to.all[0].Summary, "is due in 30 s: drain") {
-					t.Errorf("summary %q", to.all[0].Summary)
-				}
-			})
-		})
+		t.Run(c.name, virtual.Time(func(t *testing.T) {
+			var to told
+			a, h := telling(c.api, &to)
+			began := time.Now()
+			a.announce(began)
+			h.Phase = Drained
+			a.announce(began)
+			check.Is(t, 0, time.Since(began))
+			ctx, cancel := context.WithTimeout(t.Context(), c.ends)
+			defer cancel()
+			go a.announcer.run(ctx)
+			time.Sleep(2 * lookUpTimeout)
+			synctest.Wait()
+			if got := to.moments(); !slices.Equal(got, []notify.Moment{notify.Detected, notify.Drained}) {
+				t.Errorf("told %v", got)
+			}
+			check.Contains(t, to.all[0].Summary, "is due in 30 s: drain")
+		}))
 	}
 }
 
-func TestADrainIsNotHeldUpByNewsOfWhatBlocksIt(t *testing.T) {
+func TestBlockedDrainNotificationsDelayNoDrain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, _ := telling(lookUp{}, &told{})
 		began := time.Now()
+		run := &drainRun{}
 		for range 10 * cap(a.wake) {
-			a.noteBlocked(drain.Progress{})
+			a.setBlocked(run, &drain.Progress{})
 		}
-		if took := time.Since(began); took != 0 {
-			t.Errorf("took %s", took)
-		}
+		check.Is(t, 0, time.Since(began))
 	})
 }
 
-func TestANotificationUnderWayIsWaitedForBeforeTheMachineMayGo(t *testing.T) {
+func TestAcknowledgementWaitsForANotificationInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		to := &told{busy: true}
 		a, h := telling(lookUp{}, to)

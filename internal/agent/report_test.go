@@ -8,32 +8,28 @@ import (
 	"github.com/slipway-dev/slipway/internal/cordon"
 	"github.com/slipway-dev/slipway/internal/notice"
 	"github.com/slipway-dev/slipway/internal/notice/report"
+	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-func TestWhatTheAgentWritesDownCanBeReportedByOthers(t *testing.T) {
+func TestAgentRecordsCanBeReportedByOthers(t *testing.T) {
 	seen := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	h := handling{
+	h := noticeState{
 		Notice:   notice.Notice{ID: "E1", Source: "azure", Type: notice.Preempt, Status: notice.Started},
 		Seen:     Seen{First: seen},
 		Decision: Decision{Action: Drain, Deadline: seen.Add(30 * time.Second)},
 		Phase:    Draining,
 	}
 	state, err := json.Marshal(&h)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	name := owner(h.Notice.Source, h.Notice.ID)
 	record, err := json.Marshal(cordon.Record{Owner: name, Since: seen, State: state})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	reports, problems := report.Of(map[string]string{cordon.AnnotationKey(name): string(record)})
 	if len(reports) != 1 || len(problems) != 0 {
 		t.Fatalf("%v, %v", reports, problems)
 	}
-	if got := report.Blocked(conditions(&h)[1].Message); got != "" {
-		t.Errorf("nothing blocks, and it is reported: %q", got)
-	}
+	check.Is(t, "", report.Blocked(conditions(&h)[1].Message))
 	h.shown = "7 of 12 gone, 1 waiting (disruption-budget shop/web: 1)"
 	if got := report.Blocked(conditions(&h)[1].Message); got != h.shown {
 		t.Errorf("what blocks is reported as %q", got)

@@ -9,12 +9,14 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 	"github.com/slipway-dev/slipway/internal/notice"
 	"github.com/slipway-dev/slipway/internal/observe"
 	"github.com/slipway-dev/slipway/internal/slots"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 // cluster is an API server for agents, their nodes and their Leases, in a bubble of synctest.
@@ -30,18 +32,34 @@ func newCluster() *cluster {
 	return &cluster{leases: map[string]kubeapi.Lease{}, draining: map[string]int{}}
 }
 
-func (c *cluster) ListLeases(context.Context, string, string) ([]kubeapi.Lease, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return slices.Collect(maps.Values(c.leases)), nil
+// leases are the cluster's, as one machine's requests reach them.
+type leases struct{ m *machine }
+
+func (l leases) ListLeases(ctx context.Context, _, _ string) (all []kubeapi.Lease, err error) {
+	err = l.m.serve(ctx, "list leases", func() error {
+		c := l.m.cluster
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		all = slices.Collect(maps.Values(c.leases))
+		return nil
+	})
+	return all, err
 }
 
-func (c *cluster) CreateLease(_ context.Context, l kubeapi.Lease) (*kubeapi.Lease, error) {
-	return c.put(l, "AlreadyExists")
+func (l leases) CreateLease(ctx context.Context, lease kubeapi.Lease) (put *kubeapi.Lease, err error) {
+	err = l.m.serve(ctx, "create leases", func() (err error) {
+		put, err = l.m.cluster.put(lease, "AlreadyExists")
+		return err
+	})
+	return put, err
 }
 
-func (c *cluster) UpdateLease(_ context.Context, l kubeapi.Lease) (*kubeapi.Lease, error) {
-	return c.put(l, "Conflict")
+func (l leases) UpdateLease(ctx context.Context, lease kubeapi.Lease) (put *kubeapi.Lease, err error) {
+	err = l.m.serve(ctx, "update leases", func() (err error) {
+		put, err = l.m.cluster.put(lease, "Conflict")
+		return err
+	})
+	return put, err
 }
 
 func (c *cluster) put(l kubeapi.Lease, otherwise string) (*kubeapi.Lease, error) {
@@ -64,10 +82,13 @@ type machine struct {
 	name    string
 	stops   time.Duration // how long the pod takes to stop
 	answers time.Duration // how long a request for the pod takes to be answered
+	faults  faults
 
 	mu      sync.Mutex
 	node    kubeapi.Node
 	changes int
+	opened  []time.Time // when it began to take pods again
+	claims  int         // how often it was seen with more than one record
 	watch   func(kubeapi.Node)
 	pod     *kubeapi.Pod
 	pods    []func([]kubeapi.Pod) // of those who follow them
@@ -91,6 +112,21 @@ func newMachine(c *cluster, name string, stops time.Duration) *machine {
 	return m
 }
 
+// onMachine runs a test in virtual time on a machine with a pod that stops within stops. Its agent ends with the test.
+func onMachine(t *testing.T, stops time.Duration, test func(t *testing.T, m *machine)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine(newCluster(), "n", stops)
+		defer m.crash()
+		test(t, m)
+	})
+}
+
+// machineTest returns a test as onMachine runs it, for t.Run.
+func machineTest(stops time.Duration, test func(t *testing.T, m *machine)) func(t *testing.T) {
+	return func(t *testing.T) { onMachine(t, stops, test) }
+}
+
 // replace gives the machine a new pod.
 func (m *machine) replace() {
 	controls := true
@@ -107,10 +143,18 @@ func (m *machine) replace() {
 	m.evicted = time.Time{}
 }
 
-func (m *machine) GetNode(context.Context, string) (*kubeapi.Node, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.copied(), nil
+// serve answers a request as the faults have it.
+func (m *machine) serve(ctx context.Context, what string, do func() error) error {
+	return m.faults.serve(ctx, what, do)
+}
+
+func (m *machine) GetNode(ctx context.Context, _ string) (n *kubeapi.Node, err error) {
+	err = m.serve(ctx, "get nodes", func() error {
+		got := m.see()
+		n = &got
+		return nil
+	})
+	return n, err
 }
 
 func (m *machine) copied() *kubeapi.Node {
@@ -121,7 +165,15 @@ func (m *machine) copied() *kubeapi.Node {
 }
 
 // ListNodes finds the peers, whatever it is asked for.
-func (m *machine) ListNodes(context.Context, string) ([]kubeapi.Node, error) {
+func (m *machine) ListNodes(ctx context.Context, _ string) (all []kubeapi.Node, err error) {
+	err = m.serve(ctx, "list nodes", func() error {
+		all = m.drainedPeers()
+		return nil
+	})
+	return all, err
+}
+
+func (m *machine) drainedPeers() []kubeapi.Node {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var all []kubeapi.Node
@@ -130,7 +182,7 @@ func (m *machine) ListNodes(context.Context, string) ([]kubeapi.Node, error) {
 		n.Name, n.Spec.ProviderID = name, name
 		all = append(all, n)
 	}
-	return all, nil
+	return all
 }
 
 // peerDrained has another machine be drained.
@@ -141,7 +193,15 @@ func (m *machine) peerDrained(name string) {
 }
 
 // PatchNode applies what a JSON merge patch says of annotations, labels and unschedulable.
-func (m *machine) PatchNode(_ context.Context, _ string, patch []byte) (*kubeapi.Node, error) {
+func (m *machine) PatchNode(ctx context.Context, _ string, patch []byte) (n *kubeapi.Node, err error) {
+	err = m.serve(ctx, "patch nodes", func() (err error) {
+		n, err = m.patch(patch)
+		return err
+	})
+	return n, err
+}
+
+func (m *machine) patch(patch []byte) (*kubeapi.Node, error) {
 	var p struct {
 		Metadata struct {
 			Annotations, Labels map[string]*string
@@ -174,7 +234,15 @@ func (m *machine) PatchNode(_ context.Context, _ string, patch []byte) (*kubeapi
 }
 
 // PatchNodeStatus applies what a strategic merge patch says of conditions.
-func (m *machine) PatchNodeStatus(_ context.Context, _ string, patch []byte) (*kubeapi.Node, error) {
+func (m *machine) PatchNodeStatus(ctx context.Context, _ string, patch []byte) (n *kubeapi.Node, err error) {
+	err = m.serve(ctx, "patch nodes/status", func() (err error) {
+		n, err = m.patchStatus(patch)
+		return err
+	})
+	return n, err
+}
+
+func (m *machine) patchStatus(patch []byte) (*kubeapi.Node, error) {
 	var p struct {
 		Metadata struct{ ResourceVersion string }
 		Status   struct {
@@ -210,6 +278,12 @@ func (m *machine) change(version string, how func(*kubeapi.Node)) (*kubeapi.Node
 		return nil, &kubeapi.StatusError{Code: 409, Reason: "Conflict"}
 	}
 	how(next)
+	if len(next.Annotations) > 1 {
+		m.claims++
+	}
+	if m.node.Spec.Unschedulable && !next.Spec.Unschedulable {
+		m.opened = append(m.opened, time.Now())
+	}
 	m.changes++
 	next.ResourceVersion = fmt.Sprint(m.changes)
 	m.node = *next
@@ -269,10 +343,14 @@ func (m *machine) tellPods() {
 	}
 }
 
-func (m *machine) ListPodsOn(context.Context, string) ([]kubeapi.Pod, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.podsNow(), nil
+func (m *machine) ListPodsOn(ctx context.Context, _ string) (all []kubeapi.Pod, err error) {
+	err = m.serve(ctx, "list pods", func() error {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		all = m.podsNow()
+		return nil
+	})
+	return all, err
 }
 
 func (m *machine) podsNow() []kubeapi.Pod {
@@ -288,6 +366,10 @@ func (m *machine) Evict(ctx context.Context, r kubeapi.Removal) error {
 		return ctx.Err()
 	case <-time.After(m.answers):
 	}
+	return m.serve(ctx, "create pods/eviction", func() error { return m.evict(r) })
+}
+
+func (m *machine) evict(r kubeapi.Removal) error {
 	m.mu.Lock()
 	budget := m.budget
 	m.mu.Unlock()
@@ -313,7 +395,11 @@ func (m *machine) conditionWrites() int {
 	return m.writes
 }
 
-func (m *machine) DeletePod(_ context.Context, r kubeapi.Removal) error { return m.remove(r.UID) }
+func (m *machine) DeletePod(ctx context.Context, r kubeapi.Removal) error {
+	return m.serve(ctx, "delete pods", func() error { return m.remove(r.UID) })
+}
+
+func (m *machine) SetDisruptionTarget(context.Context, kubeapi.Disruption) error { return nil }
 
 // remove has the pod stop in its time.
 func (m *machine) remove(uid string) error {
@@ -347,10 +433,12 @@ func (m *machine) CreateEvent(ctx context.Context, e kubeapi.Event) error {
 		return ctx.Err()
 	case <-time.After(time.Millisecond): // as any request takes its time
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.events, m.about = append(m.events, e.Reason), append(m.about, e.InvolvedObject.UID)
-	return nil
+	return m.serve(ctx, "create events", func() error {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.events, m.about = append(m.events, e.Reason), append(m.about, e.InvolvedObject.UID)
+		return nil
+	})
 }
 
 // said reports whether there was an Event of that reason.
@@ -388,10 +476,8 @@ func (m *machine) start(t *testing.T, limit int, change func(*Options)) {
 		Log: slog.New(slog.DiscardHandler),
 	}
 	if limit > 0 {
-		k, err := slots.New(slots.Options{API: m.cluster, Namespace: "slipway", Holder: m.name, Limit: limit})
-		if err != nil {
-			t.Fatal(err)
-		}
+		k, err := slots.New(slots.Options{API: leases{m}, Namespace: "slipway", Holder: m.name, Limit: limit})
+		must.NoError(t, err)
 		o.Slots = k
 	}
 	if change != nil {
@@ -409,8 +495,10 @@ func (m *machine) start(t *testing.T, limit int, change func(*Options)) {
 }
 
 func (m *machine) crash() {
-	m.kill()
-	<-m.gone
+	if m.kill != nil {
+		m.kill()
+		<-m.gone
+	}
 }
 
 // teller is a source that says what it is told to.
@@ -420,6 +508,9 @@ type teller struct {
 
 	mu      sync.Mutex
 	notices []notice.Notice
+	hidden  []notice.Problem // entries that cannot be understood
+	silent  time.Duration    // for how long it cannot be read after a start
+	ahead   time.Duration    // how far its machine's clock is ahead
 }
 
 func (s *teller) Name() string        { return s.name }
@@ -445,13 +536,46 @@ func (s *teller) all() []notice.Notice {
 	return slices.Clone(s.notices)
 }
 
+func (s *teller) snapshot() notice.Snapshot {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	snapshot := notice.Snapshot{At: time.Now().Add(s.ahead), Notices: slices.Clone(s.notices), Unreadable: slices.Clone(s.hidden)}
+	for i := range snapshot.Notices {
+		snapshot.Notices[i].ClockAhead = s.ahead
+	}
+	return snapshot
+}
+
+// hide has the list have an entry that cannot be understood, or none.
+func (s *teller) hide(problems ...notice.Problem) {
+	s.mu.Lock()
+	s.hidden = problems
+	s.mu.Unlock()
+	s.again()
+}
+
+// clock sets how far its machine's clock is ahead.
+func (s *teller) clock(ahead time.Duration) {
+	s.mu.Lock()
+	s.ahead = ahead
+	s.mu.Unlock()
+	s.again()
+}
+
 func (s *teller) Run(ctx context.Context, emit func(notice.Snapshot)) {
+	s.mu.Lock()
+	silent := s.silent
+	s.mu.Unlock()
+	select {
+	case <-ctx.Done():
+	case <-time.After(silent):
+	}
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-s.news:
-			emit(notice.Snapshot{At: time.Now(), Notices: s.all()})
+			emit(s.snapshot())
 		}
 	}
 }

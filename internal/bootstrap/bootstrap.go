@@ -3,7 +3,7 @@
 // https://kubernetes.io/docs/reference/access-authn-authz/bootstrap-tokens/.
 //
 // It needs the rights of deploy/manager/bootstrap.yaml: to make, list and delete Secrets in kube-system, to read the ConfigMap
-// cluster-info in kube-public, and to read Nodes.
+// cluster-info in kube-public, and to read Nodes. The admission policy there admits no Secrets but what secretOf returns.
 package bootstrap
 
 import (

@@ -12,9 +12,10 @@ import (
 	"unicode/utf8"
 
 	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/testing/check"
 )
 
-func TestAWishToBeLeftAloneIsReadInSecondsOrAsATimeAndBelievedForAnHour(t *testing.T) {
+func TestRetryAfterIsCappedAtAnHour(t *testing.T) {
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	for text, want := range map[string]time.Duration{
 		"":                              0,
@@ -36,12 +37,8 @@ func TestAWishToBeLeftAloneIsReadInSecondsOrAsATimeAndBelievedForAnHour(t *testi
 			t.Errorf("Retry-After: %s is %s, want %s", text, got, want)
 		}
 	}
-	if got := cloud.RetryAfter(nil, now); got != 0 {
-		t.Errorf("no header is %s, want 0s", got)
-	}
-	if got := cloud.PauseIn(http.Header{"X-Pause-Ms": {"1500"}}, "x-pause-ms", time.Millisecond); got != 1500*time.Millisecond {
-		t.Errorf("1500 ms are %s", got)
-	}
+	check.Is(t, 0, cloud.RetryAfter(nil, now))
+	check.Is(t, 1500*time.Millisecond, cloud.PauseIn(http.Header{"X-Pause-Ms": {"1500"}}, "x-pause-ms", time.Millisecond))
 }
 
 func FuzzRetryAfter(f *testing.F) {
@@ -85,7 +82,7 @@ func FuzzPrintable(f *testing.F) {
 	})
 }
 
-func TestABodyIsReadWholeOrNotAtAll(t *testing.T) {
+func TestBodyIsReadWholeOrRefused(t *testing.T) {
 	for text, whole := range map[string]bool{"": true, "1234567": true, "12345678": true, "123456789": false} {
 		body := cloud.Bounded(io.NopCloser(strings.NewReader(text)), 8)
 		got, err := io.ReadAll(body)

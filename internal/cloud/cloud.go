@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -40,6 +41,9 @@ type Instance struct {
 	// ComputerName is the host name that the cloud gave the machine, which is its Node's name in most clusters. Empty
 	// when the cloud does not say. I4: Name or ComputerName has to confirm a Node before its machine is deleted.
 	ComputerName string
+	// AnyName says that the cloud need not know its machines by the names of their Nodes: a Node whose own spec.providerID is
+	// the machine's is confirmed by that.
+	AnyName bool
 	// UniqueID is one that no other machine ever has, not even one that is made anew under the same name. Empty where the
 	// cloud has none beside the ProviderID, or where that is unique by itself, as an OpenStack server's is.
 	UniqueID string
@@ -68,6 +72,8 @@ type Group struct {
 	Name string
 	// Size is how many machines the group is meant to have, those on their way counted.
 	Size int
+	// Refills says that nothing is changing the group, and that Grow heeds Order.Unmade.
+	Refills bool
 	// Min and Max are the cloud's own bounds; Max 0 is none.
 	Min, Max int
 }
@@ -86,11 +92,25 @@ type Template struct {
 type Shape struct {
 	// Capacity is what a machine has, before the system's own share; none when nobody said.
 	Capacity corev1.ResourceList `json:"capacity,omitempty"`
+	// Reserved is what the system and the kubelet keep of the capacity, each 0 or more; without it a careful guess is made. It counts until
+	// a Node has shown what it has.
+	Reserved corev1.ResourceList `json:"reserved,omitzero"`
 	// Labels and Taints are those that the Nodes join with, beside those that the kubelet and the cloud give every Node.
 	Labels map[string]string `json:"labels,omitempty"`
 	Taints []corev1.Taint    `json:"taints,omitempty"`
 	// Cost is what an hour of a machine costs, in a unit of the user's choice, at least 0; 0 when nobody said.
 	Cost float64 `json:"cost,omitempty"`
+}
+
+// Negative gives the sorted names of the amounts of a list that are below 0.
+func Negative(list corev1.ResourceList) (names []string) {
+	for name, amount := range list {
+		if amount.Sign() < 0 {
+			names = append(names, string(name))
+		}
+	}
+	slices.Sort(names)
+	return names
 }
 
 // Order is a request for machines.
@@ -99,6 +119,9 @@ type Order struct {
 	Count int
 	// Template is the name of the kind that is wanted; empty is the group's first.
 	Template string
+	// Unmade is how many machines Group.Size counts that the cloud could not make, at most Count. Grow asks for them once
+	// more and raises Size by the rest only. It is for groups that are said to be Refills; others add Count to Size.
+	Unmade int
 }
 
 // Validate reports an order that no cloud can carry out, as a [*RefusedError].
@@ -106,18 +129,10 @@ func (o Order) Validate(group string) error {
 	if o.Count < 1 {
 		return &RefusedError{Reason: Invalid, Err: fmt.Errorf("growing %s by %d: want at least 1", group, o.Count)}
 	}
+	if o.Unmade < 0 || o.Unmade > o.Count {
+		return &RefusedError{Reason: Invalid, Err: fmt.Errorf("growing %s by %d, %d of them unmade: want 0 to %d", group, o.Count, o.Unmade, o.Count)}
+	}
 	return nil
-}
-
-// Operation is a change that the cloud carries out in its own time. It is a value that can be written down, so that
-// another process can find the operation again.
-type Operation struct {
-	// ID is the provider's own, opaque, such as the address to ask. Empty means that there is nothing to follow.
-	ID string `json:"id,omitempty"`
-	// Started is when the cloud took the request.
-	Started time.Time `json:"started,omitzero"`
-	// Machines are the provider IDs of those that an order has made, from a cloud that says so at once.
-	Machines []string `json:"machines,omitempty"`
 }
 
 // Status is what became of an operation.
@@ -128,6 +143,10 @@ type Status struct {
 	// After is how long the cloud wants to be left alone before it is asked again; 0 is no wish.
 	After time.Duration
 }
+
+// Pause is how long to wait before an operation is asked for again: as long as the cloud wants, but at least this long, so that no
+// cloud is asked in a tight loop, and at most an hour.
+func (s Status) Pause(least time.Duration) time.Duration { return max(min(s.After, maxPause), least) }
 
 // Provider is one cloud. Its methods may be called concurrently, are bounded by ctx, and honour the cloud's throttling
 // by returning a [*ThrottledError] rather than by waiting for long.
@@ -153,7 +172,9 @@ type Provider interface {
 	// Grow asks for more machines, and returns once the cloud has taken the request: the machines appear in Instances
 	// later, and count in Group at once. A group at its cloud's own maximum, or without quota, is a [*RefusedError].
 	// After any error some of the machines may be on their way, or, when the answer was lost, all of them: Group is to be
-	// read before more are asked for. The Operation names those that are known to be, also beside an error.
+	// read before more are asked for, and a provider never repeats a request that may have been carried out. An error that
+	// is neither a [*RefusedError] nor a [*ThrottledError] says neither yes nor no. A group that has changed since the
+	// provider read it is a [*ThrottledError]. The Operation names the machines that are known to be, also beside an error.
 	Grow(ctx context.Context, group string, order Order) (Operation, error)
 	// Status asks what became of an operation. An operation that the cloud has forgotten is Done without an Err: what it
 	// was to change has to be looked at.

@@ -1,6 +1,7 @@
 package cloudpool
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,8 +18,9 @@ import (
 
 	"github.com/slipway-dev/slipway/internal/cloud"
 	provider "github.com/slipway-dev/slipway/internal/cloud/cloudpool"
+	"github.com/slipway-dev/slipway/internal/cloudpool/controller"
+	"github.com/slipway-dev/slipway/internal/cloudpool/httpserver"
 	"github.com/slipway-dev/slipway/internal/observe"
-	"github.com/slipway-dev/slipway/internal/placement"
 	"github.com/slipway-dev/slipway/internal/slots"
 )
 
@@ -31,11 +33,11 @@ type Inputs struct {
 	Clouds map[string]cloud.Provider
 	Build  observe.Build
 	Stderr io.Writer
-	// Ready, if set, is closed when requests are served.
+	// Ready, if set, is closed when the cluster was read, and all requests are served.
 	Ready chan<- struct{}
 }
 
-// Run serves until ctx ends.
+// Run serves until ctx ends. While Kubernetes is away, at the start or later, requests that do not need it are served.
 func Run(ctx context.Context, c Config, in Inputs) error {
 	if err := c.Validate(); err != nil {
 		return err
@@ -49,8 +51,8 @@ func Run(ctx context.Context, c Config, in Inputs) error {
 	klog.SetLogger(bridged)
 	registry := observe.NewRegistry()
 	registry.Standard(in.Build)
-	metrics := NewMetrics(registry)
-	cluster, err := NewCluster(ctx, in.Kube, log)
+	metrics := controller.NewMetrics(registry)
+	cluster, err := controller.NewCluster(in.Kube, c.Namespace, log)
 	if err != nil {
 		return err
 	}
@@ -75,63 +77,80 @@ func Run(ctx context.Context, c Config, in Inputs) error {
 		}
 		group.Go(func() error { return server.Run(ctx) })
 	}
-	server, err := listen(ctx, &c, NewServer(serverOptions(&c, cluster, metrics, log), fronts...), log)
+	server, err := httpserver.Listen(ctx, c.ListenOptions, httpserver.NewServer(serverOptions(&c, cluster, metrics, log), fronts...), log)
 	if err != nil {
 		return err
 	}
-	group.Go(func() error { return serveAPI(ctx, cluster, fronts, server, ready, in.Ready, log) })
-	return group.Wait()
-}
-
-// serveAPI serves once the cluster is known.
-func serveAPI(ctx context.Context, cluster *Cluster, fronts []*Front, server *listener, ready *atomic.Bool, told chan<- struct{}, log *slog.Logger) error {
-	group, ctx := errgroup.WithContext(ctx)
-	if err := cluster.Start(ctx); err != nil {
-		_ = server.net.Close()
-		return err
-	}
-	for _, f := range fronts {
-		group.Go(func() error { f.Updater.Run(ctx); return nil })
-	}
-	group.Go(func() error {
-		for {
-			select {
-			case <-ctx.Done():
-				return nil
-			case <-cluster.changed:
-				for _, f := range fronts {
-					f.Updater.Nudge()
-				}
-			}
+	log.Info("serving the cloudpool API", "address", server.Address(), "tls", server.TLS(), "pools", len(fronts))
+	group.Go(func() error { return server.Run(ctx) })
+	group.Go(func() error { return cluster.Run(ctx) })
+	update(ctx, group, cluster, fronts, in.Clouds, func() {
+		ready.Store(true)
+		log.Info("the Kubernetes cluster was read")
+		if in.Ready != nil {
+			close(in.Ready)
 		}
 	})
-	group.Go(func() error { return server.run(ctx) })
-	ready.Store(true)
-	if told != nil {
-		close(told)
-	}
-	log.Info("serving the cloudpool API", "address", server.net.Addr().String(), "tls", server.tls, "pools", len(fronts))
 	return group.Wait()
 }
 
-func serverOptions(c *Config, cluster *Cluster, metrics *Metrics, log *slog.Logger) ServerOptions {
-	o := ServerOptions{
-		StrictCompat: c.StrictCompat, Refuse: c.Refuse, MaxBody: c.MaxBody, BackendTimeout: c.BackendTimeout,
-		KeepCredentials: c.KeepCredentials, Metrics: metrics, Log: log,
+// update has the updaters work until ctx ends. It calls ready once the cluster was read, and all requests can be served.
+func update(ctx context.Context, group *errgroup.Group, cluster *controller.Cluster, fronts []*httpserver.Front, clouds map[string]cloud.Provider, ready func()) {
+	known := make(chan struct{})
+	group.Go(func() error {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-cluster.Read():
+		}
+		for _, f := range fronts {
+			if f.Native == nil {
+				continue
+			}
+			if err := f.Native.ReadGroup(ctx, clouds); err != nil {
+				return err
+			}
+		}
+		close(known)
+		ready()
+		return nil
+	})
+	for _, f := range fronts {
+		group.Go(func() error {
+			if f.Native != nil { // its cloud is that of its NodeGroup
+				select {
+				case <-ctx.Done():
+					return nil
+				case <-known:
+				}
+			}
+			return f.Updater.Run(ctx)
+		})
 	}
-	host, _, err := net.SplitHostPort(c.Listen)
-	o.Local = err == nil && loopback(host) && c.TLSCertFile == "" && !c.Authorize
+}
+
+func serverOptions(c *Config, cluster *controller.Cluster, metrics *controller.Metrics, log *slog.Logger) httpserver.ServerOptions {
+	o := c.ServerOptions
+	o.Metrics, o.Log = metrics, log
+	host, _, err := net.SplitHostPort(c.Address)
+	o.Local = err == nil && httpserver.IsLoopback(host) && c.TLSCertFile == "" && !c.Authorize
 	if c.Authorize {
-		o.Authorize = newAuthorizer(cluster.Client, log).Authorize
+		o.Identify = httpserver.NewAuthorizer(cluster.Client, c.TokenAudiences, log).Authorize
 	}
 	return o
 }
 
-// makeFronts makes what is served.
-func makeFronts(ctx context.Context, c *Config, in *Inputs, cluster *Cluster, metrics *Metrics, log *slog.Logger) ([]*Front, error) {
-	var fronts []*Front
-	pools, _ := in.Clouds[provider.Name].(*provider.Provider)
+func makeFronts(ctx context.Context, c *Config, in *Inputs, cluster *controller.Cluster, metrics *controller.Metrics, log *slog.Logger) ([]*httpserver.Front, error) {
+	var fronts []*httpserver.Front
+	add := func(f *httpserver.Front, b controller.Backend) (err error) {
+		o := c.UpdaterOptions
+		o.Pool, o.Backend, o.Cluster, o.Slots, o.Metrics, o.Log = f.Name, b, cluster, in.Slots, metrics, log
+		f.Updater, err = controller.NewUpdater(o)
+		fronts = append(fronts, f)
+		return err
+	}
 	if len(c.NodeGroups) == 0 || len(c.Pools) > 0 {
+		pools, _ := in.Clouds[provider.Name].(*provider.Provider)
 		if pools == nil {
 			return nil, errors.New("--cloud-config: names no cloudpool to stand in front of: want cloudpool.pools, or --native and NodeGroups")
 		}
@@ -143,60 +162,39 @@ func makeFronts(ctx context.Context, c *Config, in *Inputs, cluster *Cluster, me
 			}
 		}
 		for _, name := range names {
-			f, err := proxiedFront(ctx, pools, name)
-			if err != nil {
+			u, err := pools.URL(ctx, name)
+			computerName, err2 := pools.ComputerName(ctx, name)
+			if err := cmp.Or(err, err2); err != nil {
+				return nil, fmt.Errorf("--pool: %s: %w", name, err)
+			}
+			if err := add(&httpserver.Front{Name: name, URL: u, Transport: pools.Transport()}, controller.NewProxied(pools, name, computerName)); err != nil {
 				return nil, err
 			}
-			fronts = append(fronts, f)
 		}
 	}
 	for _, name := range c.NodeGroups {
-		n, err := newNative(ctx, cluster, name, c.Namespace, c.NativeRefresh, in.Clouds)
-		if err != nil {
+		n := controller.NewNative(cluster, name, c.Namespace, c.NativeRefresh)
+		if err := add(&httpserver.Front{Name: name, Native: n}, n); err != nil {
 			return nil, err
 		}
-		fronts = append(fronts, &Front{Name: name, Backend: n, Native: n})
 	}
 	if len(fronts) == 0 {
 		return nil, errors.New("there is no pool to serve")
 	}
-	for _, f := range fronts {
-		updater, err := NewUpdater(UpdaterOptions{
-			Pool: f.Name, Backend: f.Backend, Cluster: cluster, Slots: in.Slots, Namespace: c.Namespace, Holder: c.Holder,
-			Policy: placement.Policy(c.Policy), AtOnce: c.AtOnce, Labels: c.RetirementLabels, Metrics: metrics, Log: log,
-			Pace: Pace{Poll: c.PollEvery, Registration: c.RegistrationGrace, Trouble: c.TroublePatience, Admission: c.AdmissionWait, Settle: c.SettleTime},
-		})
-		if err != nil {
-			return nil, err
-		}
-		f.Updater = updater
-	}
 	return fronts, distinct(fronts)
-}
-
-func proxiedFront(ctx context.Context, pools *provider.Provider, name string) (*Front, error) {
-	u, err := pools.URL(ctx, name)
-	if err != nil {
-		return nil, fmt.Errorf("--pool: %s: %w", name, err)
-	}
-	computerName, err := pools.ComputerName(ctx, name)
-	if err != nil {
-		return nil, fmt.Errorf("--pool: %s: %w", name, err)
-	}
-	return &Front{Name: name, Backend: proxied{pools, name, computerName}, URL: u, Transport: pools.Transport()}, nil
 }
 
 // maxPoolName is the longest name of a pool, in bytes: it is part of the value of a label of the pool's Lease, of 63 at most.
 const maxPoolName = 63 - len("cloudpool-")
 
 // distinct wants names that paths, Leases and records can have, and tell apart.
-func distinct(fronts []*Front) error {
+func distinct(fronts []*httpserver.Front) error {
 	seen := map[string]string{}
 	for _, f := range fronts {
 		if len(f.Name) > maxPoolName {
 			return fmt.Errorf("the pool %s has a name of %d characters: want at most %d, or with --pool and --native others alone", f.Name, len(f.Name), maxPoolName)
 		}
-		key := recordName(f.Name)
+		key := controller.RecordName(f.Name)
 		if other, twice := seen[key]; twice {
 			return fmt.Errorf("the pools %s and %s cannot be told apart: want names that differ in more than letter case and marks", other, f.Name)
 		}

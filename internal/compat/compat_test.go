@@ -5,20 +5,23 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
+// asRead compares what was read of entries.
+var asRead = cmpopts.IgnoreUnexported(Entry{})
+
 func TestEntriesAreReadWithTheirLines(t *testing.T) {
-	got, err := Entries([]byte("a: 1\nb:\n  c: 'x y'\n  d:\n# nothing\ne: -1001234567890123\n"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	got, err := Entries([]byte("a: 1\nb:\n  c: 'x y'\n  d:\n# nothing\ne: -1001234567890123\n"), "B")
+	must.NoError(t, err)
 	want := map[string]Entry{
 		"a": {Value: "1", Line: 1}, "b.c": {Value: "x y", Line: 3}, "b.d": {Null: true, Line: 4},
 		"e": {Value: "-1001234567890123", Line: 6},
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
-	}
+	check.Equal(t, want, got, asRead)
 	for _, empty := range []string{"", "# only a comment\n", "null\n", "---\n"} {
 		if got, err := Entries([]byte(empty)); err != nil || len(got) > 0 {
 			t.Errorf("%q: %v, %v", empty, got, err)
@@ -28,8 +31,7 @@ func TestEntriesAreReadWithTheirLines(t *testing.T) {
 
 func TestI10EntriesRefuseWhatTheyCannotRead(t *testing.T) {
 	for text, want := range map[string]string{
-		"- a\n": "want keys", "a: [1]\n": "line 1: a", "a: {b: {c: 1}}\n": "too deep", "a: 1\na: 2\n": "line 2: a",
-		"a: b: c\n": "mapping values", "just text": "want keys", "? [a]\n: 1\n": "plain text",
+		"- a\n": "want keys", "a: b: c\n": "mapping values", "just text": "want keys",
 	} {
 		if got, err := Entries([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, %v; want %q", text, got, err, want)
@@ -37,7 +39,88 @@ func TestI10EntriesRefuseWhatTheyCannotRead(t *testing.T) {
 	}
 }
 
-func TestUnknownKeyIsMetWithTheKeyThatWasProbablyMeant(t *testing.T) {
+func TestEntriesOfOtherShapesAreKept(t *testing.T) {
+	got, err := Entries([]byte("a: [1]\nb: {c: {d: 1}, e: 2}\n? [x]\n: 1\nf: &f\n  g: 1\nh: *f\ni: {<<: 3}\n"), "b", "f", "h")
+	must.NoError(t, err)
+	want := map[string]Entry{
+		"a": {Shape: "a list", Line: 1}, "b.c": {Shape: "keys with values", Line: 2}, "b.e": {Value: "2", Line: 2},
+		"?": {Value: "1", Line: 3}, "f.g": {Value: "1", Line: 6}, "h.g": {Value: "1", Line: 6},
+		"i": {Shape: "keys with values", Line: 8},
+	}
+	check.Equal(t, want, got, asRead)
+}
+
+// TestMergeKeysAreReadAsYAMLReadsThem has the rules of the YAML library that the tools read their files with: a key of the
+// mapping itself wins over a merged one, and of a list the earlier mapping over the later.
+func TestMergeKeysAreReadAsYAMLReadsThem(t *testing.T) {
+	for text, want := range map[string]map[string]Entry{
+		"<<: {a: 1, b: 2}\nb: 3\n": {"a": {Value: "1", Line: 1}, "b": {Value: "3", Line: 2}},
+		"x: &x {a: 1}\ny: &y {a: 2, b: 2}\n<<: [*x, *y]\n": {
+			"x.a": {Value: "1", Line: 1}, "y.a": {Value: "2", Line: 2}, "y.b": {Value: "2", Line: 2},
+			"a": {Value: "1", Line: 1}, "b": {Value: "2", Line: 2},
+		},
+		"x: &x {b: {c: 1, d: 1}}\n<<: *x\nb: {c: 2}\n": {"x.b": {Shape: "keys with values", Line: 1}, "b.c": {Value: "2", Line: 3}},
+		"x: &x {b: 1}\na: {<<: *x, c: 2}\n":            {"x.b": {Value: "1", Line: 1}, "a.b": {Value: "1", Line: 1}, "a.c": {Value: "2", Line: 2}},
+		"x: &x {b: 1}\ny: &y {<<: *x}\n<<: *y\n":       {"x.b": {Value: "1", Line: 1}, "y.b": {Value: "1", Line: 1}, "b": {Value: "1", Line: 1}},
+		"x: &x {b: 1}\n<<: *x\nb:\n":                   {"x.b": {Value: "1", Line: 1}, "b": {Null: true, Line: 3}},
+		"<<: {a: &l [1], b: *l}\n":                     {"a": {Shape: "a list", Line: 1}, "b": {Shape: "a list", Line: 1}},
+		"'<<': 1\n":                                    {"<<": {Value: "1", Line: 1}},
+	} {
+		got, err := Entries([]byte(text), "a", "b", "x", "y", "z")
+		if diff := cmp.Diff(want, got, asRead); err != nil || diff != "" {
+			t.Errorf("%q: %v\n%s", text, err, diff)
+		}
+	}
+}
+
+func TestI10MergeKeysThatCannotBeReadAreRefused(t *testing.T) {
+	for text, want := range map[string]string{
+		"a: 1\n<<: secret\n":                                   "line 2: <<: want an alias of keys with values",
+		"a:\n  <<: [1]\n":                                      "line 2: a.<<: want an alias",
+		"<<: {a: 1, a: 2}\n":                                   "line 1: <<: want an alias",
+		"x: &x {a: 1}\n<<: *x\n<<: *x\n":                       "line 3: <<: is there already, in line 2: want <<: [*one, *other]",
+		"a: &a\n  <<: *a\n  b: 1\n":                            "line 2: a.<<: want an alias",
+		"x: &x {a: 1}\ny: &y {b: 2}\nz:\n  <<: *x\n  <<: *y\n": "line 5: z.<<: is there already",
+	} {
+		got, err := Entries([]byte(text), "a", "b", "x", "y", "z")
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%q: %v, %v; want %q", text, got, err, want)
+		}
+	}
+}
+
+// TestEntriesAreReadAsTheLibraryReadsThem has spellings that YAML has for a value or a key.
+func TestEntriesAreReadAsTheLibraryReadsThem(t *testing.T) {
+	got, err := Entries([]byte("a: &k b\n*k : 1e1\nc: 1_000\nd: !!binary dGV4dA==\ne: 1.5h\na: 2\na: 3\n<<: {f: 0o17}\n"))
+	want := map[string]Entry{
+		"a": {Value: "b", Line: 1, Again: 7}, "b": {Value: "1e1", Line: 2}, "c": {Value: "1_000", Line: 3},
+		"d": {Value: "text", Line: 4}, "e": {Value: "1.5h", Line: 5}, "f": {Value: "0o17", Line: 8},
+	}
+	if diff := cmp.Diff(want, got, asRead); err != nil || diff != "" {
+		t.Error(err, diff)
+	}
+	for key, want := range map[string]int{"b": 10, "c": 1000, "f": 15} {
+		if n, ok := got[key].Int(); n != want || !ok {
+			t.Errorf("%s: %d, %t; want %d", key, n, ok, want)
+		}
+	}
+	if n, ok := got["e"].Int(); ok {
+		t.Errorf("e: %d is no whole number", n)
+	}
+}
+
+func TestBooleansOfYAML11AreRead(t *testing.T) {
+	for text, want := range map[string][3]bool{
+		"yes": {true, true, true}, "On": {true, true, true}, "y": {true, true, true}, "NO": {false, true, true},
+		"off": {false, true, true}, "true": {true, false, true}, "False": {false, false, true}, "perhaps": {},
+	} {
+		if value, old, ok := Bool(text); [3]bool{value, old, ok} != want {
+			t.Errorf("%s: %t, old %t, ok %t", text, value, old, ok)
+		}
+	}
+}
+
+func TestUnknownKeySuggestsTheClosestKey(t *testing.T) {
 	known := []string{"nodename", "taintnode", "webhookurl"}
 	for key, want := range map[string]string{
 		"nodeName": "nodename", "taintsnode": "taintnode", "webhook_url": "webhookurl", "colour": "",
@@ -52,6 +135,7 @@ func FuzzEntries(f *testing.F) {
 	f.Add("scheduledEvents:\n  freeze: true\n")
 	f.Add("a: &x 1\nb: *x\n")
 	f.Add("{[: \xff")
+	f.Add("a: &a {<<: *a}\n<<: [*a, {b: 1}]\n")
 	f.Fuzz(func(_ *testing.T, text string) {
 		if entries, err := Entries([]byte(text)); err == nil {
 			for key := range entries {

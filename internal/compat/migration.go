@@ -3,6 +3,9 @@ package compat
 import (
 	"strings"
 
+	"sigs.k8s.io/yaml"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/config"
 )
 
@@ -54,3 +57,34 @@ func Comment(b *strings.Builder, note string) {
 	}
 	b.WriteString(line + "\n")
 }
+
+// NodeGroupFile writes a NodeGroup without what only the cluster fills in, and without the labels, which are a compatibility mode's own.
+func NodeGroupFile(g v1alpha1.NodeGroup) ([]byte, error) {
+	g.Labels = nil
+	raw, err := yaml.Marshal(g)
+	if err != nil {
+		return nil, err
+	}
+	var tree map[string]any
+	if err := yaml.Unmarshal(raw, &tree); err != nil {
+		return nil, err
+	}
+	delete(tree, "status")
+	if meta, ok := tree["metadata"].(map[string]any); ok {
+		delete(meta, "creationTimestamp")
+	}
+	if spec, ok := tree["spec"].(map[string]any); ok {
+		for _, block := range []string{"drain", "cooldowns"} {
+			if v, ok := spec[block].(map[string]any); ok && len(v) == 0 {
+				delete(spec, block)
+			}
+		}
+	}
+	return yaml.Marshal(tree)
+}
+
+// UsageError is a command line that cannot be read. The flag set has said so already.
+type UsageError struct{ Err error }
+
+func (e *UsageError) Error() string { return e.Err.Error() }
+func (e *UsageError) Unwrap() error { return e.Err }

@@ -123,7 +123,7 @@ func (a *Agent) AddFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&a.DryRun, "dry-run", false, "say what would be done, change nothing")
 
 	fs.StringVar(&a.Listen, "listen", "127.0.0.1:9818", "address of /metrics, /healthz and /readyz; empty is none")
-	fs.BoolVar(&a.Profiling, "profiling", false, "serve /debug/pprof/ too")
+	fs.BoolVar(&a.Profiling, "profiling", false, "serve /debug/pprof/ too, to requests from the loopback interface")
 	fs.StringVar(&a.LogLevel, "log-level", "info", "debug, info, warn or error")
 	fs.StringVar(&a.LogFormat, "log-format", "json", "json or text")
 
@@ -181,8 +181,8 @@ func (a *Agent) Validate() error {
 	if a.DeadlineMargin < 0 || a.DeadlineMargin > time.Minute {
 		bad("deadline-margin", a.DeadlineMargin, "0 to 1m")
 	}
-	errs = append(errs, a.validatePolicy(), a.validateConditions(), a.notifications(), a.validateDrain())
-	if !oneOf(a.TaintEffect, []string{"", "NoSchedule", "PreferNoSchedule", "NoExecute"}) {
+	errs = append(errs, a.validatePolicy(), a.validateConditions(), notify.Validate(a.Notifications), a.validateDrain())
+	if !slices.Contains([]string{"", "NoSchedule", "PreferNoSchedule", "NoExecute"}, a.TaintEffect) {
 		bad("taint-effect", a.TaintEffect, "NoSchedule, PreferNoSchedule, NoExecute or nothing")
 	}
 	if a.Listen != "" && !isAddress(a.Listen) {
@@ -191,7 +191,7 @@ func (a *Agent) Validate() error {
 	if a.TraceEndpoint != "" && !isURL(a.TraceEndpoint) {
 		bad("trace-endpoint", a.TraceEndpoint, "a URL such as http://collector:4318/v1/traces, or nothing")
 	}
-	if !oneOf(a.LogFormat, []string{"json", "text"}) {
+	if !slices.Contains([]string{"json", "text"}, a.LogFormat) {
 		bad("log-format", a.LogFormat, "json or text")
 	}
 	if err := new(slog.LevelVar).UnmarshalText([]byte(a.LogLevel)); err != nil {
@@ -205,7 +205,7 @@ func (a *Agent) validatePolicy() error {
 	var errs []error
 	bad := a.refusals(&errs)
 	for _, f := range a.actions() {
-		if !oneOf(*f.value, agent.Actions()) {
+		if !slices.Contains(agent.Actions(), agent.Action(*f.value)) {
 			bad(f.flag, *f.value, allActions())
 		}
 	}
@@ -213,7 +213,7 @@ func (a *Agent) validatePolicy() error {
 		switch action := a.OnUserInitiated[kind]; {
 		case typeOf(kind) == "":
 			bad("on-user-initiated", kind, "TYPE=ACTION with one of the types "+strings.Join(typeNames(), ", "))
-		case !oneOf(action, agent.Actions()):
+		case !slices.Contains(agent.Actions(), agent.Action(action)):
 			bad("on-user-initiated", kind+"="+action, allActions())
 		}
 	}
@@ -233,7 +233,7 @@ func (a *Agent) validateConditions() error {
 	if err := condition.ValidateAll(a.Conditions); err != nil {
 		errs = append(errs, below(a.source(conditionFlag), err))
 	}
-	if !oneOf(a.OnUnconfirmed, condition.Actions()) {
+	if !slices.Contains(condition.Actions(), a.OnUnconfirmed) {
 		bad("on-unconfirmed", a.OnUnconfirmed, conditionActions())
 	}
 	if a.UnconfirmedAfter < 10*time.Second || a.UnconfirmedAfter > time.Hour {
@@ -255,13 +255,13 @@ func (a *Agent) validateConditions() error {
 func (a *Agent) validateDrain() error {
 	var errs []error
 	bad := a.refusals(&errs)
-	if !oneOf(a.OnUnknownFreeze, agent.Actions()) {
+	if !slices.Contains(agent.Actions(), agent.Action(a.OnUnknownFreeze)) {
 		bad("on-unknown-freeze", a.OnUnknownFreeze, allActions())
 	}
 	if a.StopGrace < 0 || a.StopGrace > 10*time.Minute {
 		bad("stop-grace", a.StopGrace, "0 to 10m")
 	}
-	if taint := a.Taint(); oneOf(taint.Effect, []string{"NoSchedule", "PreferNoSchedule", "NoExecute"}) {
+	if taint := a.Taint(); slices.Contains([]string{"NoSchedule", "PreferNoSchedule", "NoExecute"}, taint.Effect) {
 		if err := taint.Check(); err != nil {
 			errs = append(errs, fmt.Errorf("%s, %s: %s=%s: want %w", a.source("taint-key"), a.source("taint-value"), taint.Key, taint.Value, err))
 		}
@@ -387,13 +387,4 @@ func quoted(v any) any {
 		return fmt.Sprintf("%q", s)
 	}
 	return v
-}
-
-func oneOf[T ~string](s string, allowed []T) bool {
-	for _, a := range allowed {
-		if s == string(a) {
-			return true
-		}
-	}
-	return false
 }

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -115,7 +116,7 @@ func TestEveryActionIsNamedInTheErrors(t *testing.T) {
 		}
 	}
 	for _, a := range condition.Actions() {
-		if !strings.Contains(conditionActions(), a) || !oneOf(a, agent.Actions()) {
+		if !strings.Contains(conditionActions(), a) || !slices.Contains(agent.Actions(), agent.Action(a)) {
 			t.Errorf("%s is not in %q, or no action of the agent's", a, conditionActions())
 		}
 	}

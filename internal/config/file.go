@@ -341,6 +341,3 @@ func (a *Agent) own(fs *pflag.FlagSet) *pflag.FlagSet {
 	})
 	return own
 }
-
-// notifications validates what to tell whom.
-func (a *Agent) notifications() error { return notify.Validate(a.Notifications) }

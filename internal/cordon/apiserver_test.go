@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/slipway-dev/slipway/internal/kubeapi"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 const (
@@ -42,9 +43,9 @@ type apiServer struct {
 
 // reporter is what testing.T and rapid.T have in common here.
 type reporter interface {
+	must.T
 	Error(args ...any)
 	Errorf(format string, args ...any)
-	Fatal(args ...any)
 }
 
 func newAPIServer(t reporter) *apiServer {
@@ -188,13 +189,9 @@ func (s *apiServer) read() *kubeapi.Node {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	raw, err := json.Marshal(s.node)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	must.NoError(s.t, err)
 	var n kubeapi.Node
-	if err := json.Unmarshal(raw, &n); err != nil {
-		s.t.Fatal(err)
-	}
+	must.NoError(s.t, json.Unmarshal(raw, &n))
 	return &n
 }
 

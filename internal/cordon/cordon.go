@@ -136,13 +136,15 @@ func (k *Keeper) settle(ctx context.Context, next func(n *kubeapi.Node, conditio
 	var withheld *ConditionsError
 	node := k.seen.Swap(nil)
 	hearsay := node != nil
+	var latest uint64
 	for steps, conflicts := 0, 0; steps < maxSteps; {
 		var err error
 		if node == nil {
-			if node, err = k.get(ctx); err != nil {
+			if node, err = k.getSince(ctx, latest); err != nil {
 				return done, err
 			}
 		}
+		latest = max(latest, kubeapi.Version(node.ResourceVersion))
 		p, err := next(node, withheld == nil)
 		if hearsay && (err != nil || !p.patched()) {
 			hearsay, node = false, nil
@@ -193,6 +195,27 @@ func (k *Keeper) get(ctx context.Context) (*kubeapi.Node, error) {
 		return nil, &ReplacedError{Node: k.node, Want: k.uid, Got: node.UID}
 	}
 	return node, nil
+}
+
+// getSince reads the node until the answer is not older than what was known of it: an old one has no record of what has just
+// been put on the node, which would stay on it.
+func (k *Keeper) getSince(ctx context.Context, latest uint64) (*kubeapi.Node, error) {
+	for attempts := 0; ; attempts++ {
+		node, err := k.get(ctx)
+		if err != nil {
+			return nil, err
+		}
+		v := kubeapi.Version(node.ResourceVersion)
+		if v == 0 || v >= latest {
+			return node, nil
+		}
+		if attempts == maxConflicts {
+			return nil, fmt.Errorf("node %s: the API server answers with resourceVersion %d, and %d was seen before", k.node, v, latest)
+		}
+		if err := pause(ctx, attempts); err != nil {
+			return nil, fmt.Errorf("node %s: %w", k.node, err)
+		}
+	}
 }
 
 // send sends one patch and returns the node that it made, or nil.

@@ -10,11 +10,14 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/slipway-dev/slipway/internal/kubeapi"
+	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 var _ API = (*kubeapi.Client)(nil)
@@ -47,27 +50,21 @@ func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	server := newAPIServer(t)
 	keeper, err := New(server.client(), nodeName, nodeUID)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	return &fixture{t: t, server: server, keeper: keeper}
 }
 
 func (f *fixture) hold(owner string, r Request) Outcome {
 	f.t.Helper()
 	o, err := f.keeper.Hold(f.t.Context(), owner, r)
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	must.NoError(f.t, err)
 	return o
 }
 
 func (f *fixture) release(owner string) Outcome {
 	f.t.Helper()
 	o, err := f.keeper.Release(f.t.Context(), owner)
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	must.NoError(f.t, err)
 	return o
 }
 
@@ -75,12 +72,10 @@ func (f *fixture) release(owner string) Outcome {
 func (f *fixture) same(was *kubeapi.Node) {
 	f.t.Helper()
 	opts := cmp.Options{cmpopts.IgnoreFields(kubeapi.ObjectMeta{}, "ResourceVersion"), cmpopts.EquateEmpty()}
-	if diff := cmp.Diff(was, f.server.read(), opts); diff != "" {
-		f.t.Errorf("the node is not as it was (-was +is):\n%s", diff)
-	}
+	check.Equal(f.t, was, f.server.read(), opts)
 }
 
-func TestHoldPutsEverythingOnTheNodeAndReleaseTakesItOff(t *testing.T) {
+func TestHoldSetsEverythingAndReleaseRemovesIt(t *testing.T) {
 	f := newFixture(t)
 	f.server.foreignTaint("example.com/team", "NoExecute", "blue")
 	f.server.foreignLabel("example.com/team", "blue")
@@ -93,9 +88,7 @@ func TestHoldPutsEverythingOnTheNodeAndReleaseTakesItOff(t *testing.T) {
 		t.Errorf("%d requests, want one to the node and one to its status", n)
 	}
 	n := f.server.read()
-	if diff := cmp.Diff(n, o.Node); diff != "" {
-		t.Errorf("the outcome's node is not the node (-node +outcome):\n%s", diff)
-	}
+	check.Equal(t, n, o.Node)
 	if !n.Spec.Unschedulable || len(n.Spec.Taints) != 2 || n.Spec.Taints[1].Key != "example.com/leaving" ||
 		n.Labels["node.kubernetes.io/exclude-from-external-load-balancers"] != "true" ||
 		n.Labels["notice.slipway.dev/"+alice] != "draining" {
@@ -125,7 +118,7 @@ func TestHoldPutsEverythingOnTheNodeAndReleaseTakesItOff(t *testing.T) {
 	}
 }
 
-func TestI3WhatWasThereBeforeIsNotOursAndStays(t *testing.T) {
+func TestI3WhatWasThereBeforeStays(t *testing.T) {
 	f := newFixture(t)
 	f.server.foreignCordon(true)
 	f.server.foreignTaint("example.com/leaving", "NoSchedule", "because")
@@ -137,9 +130,7 @@ func TestI3WhatWasThereBeforeIsNotOursAndStays(t *testing.T) {
 		"spec.unschedulable", "taint example.com/leaving=because:NoSchedule",
 		"label node.kubernetes.io/exclude-from-external-load-balancers", "condition DrainInProgress",
 	}
-	if diff := cmp.Diff(want, o.Foreign); diff != "" {
-		t.Errorf("foreign (-want +got):\n%s", diff)
-	}
+	check.Equal(t, want, o.Foreign)
 	if o.Record.Cordon != Found {
 		t.Errorf("record %+v", o.Record)
 	}
@@ -147,7 +138,7 @@ func TestI3WhatWasThereBeforeIsNotOursAndStays(t *testing.T) {
 	f.same(was)
 }
 
-func TestI3TheLastOfSeveralOwnersTakesOffWhatTheyShare(t *testing.T) {
+func TestI3LastOwnerRemovesWhatOwnersShare(t *testing.T) {
 	for _, order := range [][]string{{alice, bob}, {bob, alice}} {
 		f := newFixture(t)
 		was := f.server.read()
@@ -168,7 +159,7 @@ func TestI3TheLastOfSeveralOwnersTakesOffWhatTheyShare(t *testing.T) {
 	}
 }
 
-func TestI3ACordonWhoseForeignOwnerLeftIsTakenOffByTheLastOfOurs(t *testing.T) {
+func TestI3LastOwnerRemovesACordonForeignOwnersLeft(t *testing.T) {
 	f := newFixture(t)
 	was := f.server.read()
 	f.server.foreignCordon(true)
@@ -183,7 +174,7 @@ func TestI3ACordonWhoseForeignOwnerLeftIsTakenOffByTheLastOfOurs(t *testing.T) {
 	f.same(was)
 }
 
-func TestANodeUncordonedByHandIsCordonedAgainAndSaidSo(t *testing.T) {
+func TestManuallyUncordonedNodeIsCordonedAgainAndReported(t *testing.T) {
 	for _, foundCordoned := range []bool{false, true} {
 		f := newFixture(t)
 		was := f.server.read()
@@ -204,7 +195,7 @@ func TestANodeUncordonedByHandIsCordonedAgainAndSaidSo(t *testing.T) {
 	}
 }
 
-func TestHoldLetsGoOfWhatIsNoLongerAskedFor(t *testing.T) {
+func TestHoldRemovesWhatIsNoLongerRequested(t *testing.T) {
 	f := newFixture(t)
 	was := f.server.read()
 	planned := Request{Conditions: []Condition{{Type: MaintenancePlanned, Reason: "Reboot"}}, Phase: Cordoned}
@@ -248,7 +239,7 @@ func TestHoldFollowsAChangeOfValueAndMessage(t *testing.T) {
 	f.same(was)
 }
 
-func TestTheMessageOfASharedConditionIsItsFirstOwnersAndDoesNotFlap(t *testing.T) {
+func TestSharedConditionKeepsItsFirstOwnersMessage(t *testing.T) {
 	f := newFixture(t)
 	first := Request{Conditions: []Condition{{Type: DrainInProgress, Reason: "Preempt", Message: "first"}}}
 	second := Request{Conditions: []Condition{{Type: DrainInProgress, Reason: "Reboot", Message: "second"}}}
@@ -286,7 +277,25 @@ func TestI3WhatSomebodyChangedSinceIsHis(t *testing.T) {
 	}
 }
 
-func TestI8HoldAndReleaseReachTheSameEndAfterACrashAtAnyRequest(t *testing.T) {
+func TestI3ConditionSetAnewByOthersIsNotOurs(t *testing.T) {
+	for field, value := range map[string]string{"status": "False", "lastTransitionTime": "2020-01-02T03:04:05Z"} {
+		f := newFixture(t)
+		f.hold(alice, everything())
+		f.server.edit(func(n map[string]any) {
+			dig(n, "status")["conditions"].([]any)[1].(map[string]any)[field] = value
+		})
+		was := f.server.read().Status.Conditions
+		if o := f.hold(alice, everything()); !slices.Contains(o.Foreign, "condition "+DrainInProgress) {
+			t.Errorf("%s changed: foreign are %q", field, o.Foreign)
+		}
+		f.release(alice)
+		if diff := cmp.Diff(was, f.server.read().Status.Conditions); diff != "" {
+			t.Errorf("%s changed: conditions (-want +got):\n%s", field, diff)
+		}
+	}
+}
+
+func TestI8CrashAtAnyRequestReachesTheSameState(t *testing.T) {
 	want := newFixture(t)
 	want.hold(alice, everything())
 	for crash := -5; crash <= 5; crash++ {
@@ -315,7 +324,7 @@ func TestI8HoldAndReleaseReachTheSameEndAfterACrashAtAnyRequest(t *testing.T) {
 	}
 }
 
-func TestAChangeBetweenReadAndPatchIsSeenAndTriedAgain(t *testing.T) {
+func TestChangeBetweenReadAndPatchIsRetried(t *testing.T) {
 	f := newFixture(t)
 	met := 0
 	f.server.before = func(method string) {
@@ -330,7 +339,7 @@ func TestAChangeBetweenReadAndPatchIsSeenAndTriedAgain(t *testing.T) {
 	}
 }
 
-func TestANodeThatChangesUnderEachAttemptIsGivenUpInTime(t *testing.T) {
+func TestEverChangingNodeIsGivenUpInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		turns := 0
@@ -340,11 +349,38 @@ func TestANodeThatChangesUnderEachAttemptIsGivenUpInTime(t *testing.T) {
 				f.server.foreignLabel("example.com/turn", strings.Repeat("x", turns))
 			}
 		}
+		began := time.Now()
 		_, err := f.keeper.Hold(t.Context(), alice, everything())
 		if !kubeapi.IsConflict(err) || turns != maxConflicts+1 || !strings.Contains(err.Error(), nodeName) {
 			t.Errorf("after %d attempts: %v", turns, err)
 		}
+		if took := time.Since(began); took < 1800*time.Millisecond || took > 4*time.Second {
+			t.Errorf("gave up after %s, want pauses that double: 1.8 to 4 s in all", took)
+		}
 	})
+}
+
+// undoing is an API server whose admission uncordons the node with each patch.
+type undoing struct {
+	API
+	server *apiServer
+}
+
+func (u *undoing) PatchNode(ctx context.Context, name string, patch []byte) (*kubeapi.Node, error) {
+	if _, err := u.API.PatchNode(ctx, name, patch); err != nil {
+		return nil, err
+	}
+	u.server.foreignCordon(false)
+	return u.server.read(), nil
+}
+
+func TestPatchesThatAreUndoneEndWithAnError(t *testing.T) {
+	f := newFixture(t)
+	f.keeper.api = &undoing{f.keeper.api, f.server}
+	_, err := f.keeper.Hold(t.Context(), alice, Request{Unschedulable: true})
+	if n := f.server.writes(); err == nil || !strings.Contains(err.Error(), "not settled") || n != maxSteps {
+		t.Errorf("after %d patches: %v", n, err)
+	}
 }
 
 func TestTheContextEndsThePauseBetweenAttempts(t *testing.T) {
@@ -387,15 +423,13 @@ func TestAnotherNodeOfTheSameNameIsRefused(t *testing.T) {
 func TestAMissingNodeIsSaidToBeMissing(t *testing.T) {
 	server := newAPIServer(t)
 	keeper, err := New(server.client(), "node-2", nodeUID)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	if _, err := keeper.Release(t.Context(), alice); !kubeapi.IsNotFound(err) {
 		t.Errorf("error %v", err)
 	}
 }
 
-func TestGarbageInAnAnnotationIsReportedAndLeftAlone(t *testing.T) {
+func TestInvalidAnnotationIsReportedAndLeftAlone(t *testing.T) {
 	f := newFixture(t)
 	garbage := map[string]string{
 		annotationPrefix + "torn":             `{"owner":"torn","since":"2026-0`,
@@ -424,7 +458,7 @@ func TestGarbageInAnAnnotationIsReportedAndLeftAlone(t *testing.T) {
 	f.same(was)
 }
 
-func TestAnOwnersOwnGarbageDoesNotKeepItFromHoldingButFromReleasing(t *testing.T) {
+func TestOwnInvalidRecordAllowsHoldButNotRelease(t *testing.T) {
 	f := newFixture(t)
 	f.server.foreignCordon(true) // whose, nobody knows
 	f.server.annotate(AnnotationKey(alice), "{")
@@ -442,7 +476,7 @@ func TestAnOwnersOwnGarbageDoesNotKeepItFromHoldingButFromReleasing(t *testing.T
 	}
 }
 
-func TestI10ABadRequestIsRefusedBeforeAnythingIsSent(t *testing.T) {
+func TestI10BadRequestIsRefusedUnsent(t *testing.T) {
 	f := newFixture(t)
 	for _, tc := range []struct {
 		owner string
@@ -488,13 +522,9 @@ func TestHoldAndReleaseOverARealConnection(t *testing.T) {
 	listening := httptest.NewServer(server)
 	t.Cleanup(listening.Close)
 	base, err := url.Parse(listening.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	keeper, err := New(kubeapi.New(base, listening.Client(), "test"), nodeName, nodeUID)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	f := &fixture{t: t, server: server, keeper: keeper}
 	was := server.read()
 	f.hold(alice, everything())
@@ -504,7 +534,7 @@ func TestHoldAndReleaseOverARealConnection(t *testing.T) {
 	f.same(was)
 }
 
-func TestI3ConditionsThatCannotBeWrittenKeepNothingElseFromBeingDone(t *testing.T) {
+func TestI3UnwritableConditionsStopNothingElse(t *testing.T) {
 	for name, tt := range map[string]struct {
 		withRight bool // at the hold
 		left      int  // conditions on the node that only the right can take away
@@ -543,16 +573,12 @@ func TestI3ConditionsThatCannotBeWrittenKeepNothingElseFromBeingDone(t *testing.
 	}
 }
 
-func TestOthersNamesTheToolsAtWorkButNotOurselves(t *testing.T) {
+func TestOthersNamesOtherToolsOnly(t *testing.T) {
 	f := newFixture(t)
-	if got := Others(f.server.read()); got != nil {
-		t.Errorf("a node in peace: %v", got)
-	}
+	check.Equal(t, []string(nil), Others(f.server.read()))
 	hint := Taint{Key: "ToBeDeletedByClusterAutoscaler", Value: "us", Effect: "NoSchedule"}
 	o := f.hold(alice, Request{Taints: []Taint{hint}})
-	if got := Others(o.Node); got != nil {
-		t.Errorf("our own taint: %v", got)
-	}
+	check.Equal(t, []string(nil), Others(o.Node))
 	f.release(alice)
 	f.server.foreignTaint("ToBeDeletedByClusterAutoscaler", "NoSchedule", "1700000000")
 	f.server.foreignTaint("karpenter.sh/disrupted", "NoSchedule", "x")
@@ -563,7 +589,5 @@ func TestOthersNamesTheToolsAtWorkButNotOurselves(t *testing.T) {
 		"Karpenter (taint karpenter.sh/disrupted=x:NoSchedule)",
 		"AKS node auto-drain (taint prefix.remediator.kubernetes.azure.com/unschedulable=x:NoSchedule)",
 	}
-	if diff := cmp.Diff(want, Others(f.server.read())); diff != "" {
-		t.Errorf("others (-want +got):\n%s", diff)
-	}
+	check.Equal(t, want, Others(f.server.read()))
 }

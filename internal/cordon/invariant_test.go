@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/slipway-dev/slipway/internal/kubeapi"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 // world is one node, several owners of ours, and everybody else. It knows what everybody else wants on the node, and
@@ -39,9 +40,7 @@ var (
 func newWorld(t *rapid.T) *world {
 	server := newAPIServer(t)
 	keeper, err := New(server.client(), nodeName, nodeUID)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	return &world{
 		server: server, keeper: keeper, taints: map[string]string{}, labels: map[string]string{},
 		conditions: map[string]string{}, holding: map[string]Request{}, spoilt: map[string]map[string]bool{},
@@ -136,6 +135,12 @@ func (w *world) disturb(t *rapid.T) {
 
 func (w *world) hold(t *rapid.T) {
 	owner, r := rapid.SampledFrom(owners).Draw(t, "owner"), drawRequest(t)
+	for _, other := range owners {
+		if other != owner && rapid.IntRange(0, 3).Draw(t, "replaces "+other) == 0 {
+			r.Replaces = append(r.Replaces, other)
+			delete(w.holding, other)
+		}
+	}
 	w.disturb(t)
 	delete(w.holding, owner) // until it is said to be done
 	w.spoilt[owner] = map[string]bool{}
@@ -174,9 +179,7 @@ func (w *world) done(t *rapid.T, call func() error) bool {
 func (w *world) quiet(t *rapid.T, call func() (Outcome, error)) {
 	w.server.writes()
 	o, err := call()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	if n := w.server.writes(); n != 0 || o.Changed {
 		t.Fatalf("the same call again made %d changes", n)
 	}
@@ -277,7 +280,7 @@ func on(node *kubeapi.Node) (taints, labels, conditions map[string]string) {
 	return taints, node.Labels, conditions
 }
 
-func TestI3HoldsForAnyInterleavingOfOwnersForeignersAndCrashes(t *testing.T) {
+func TestI3HoldsForAnyInterleavingOfOwnersAndCrashes(t *testing.T) {
 	rapid.Check(t, interleave)
 }
 

@@ -1,10 +1,13 @@
 package cordon
 
 import (
+	"context"
 	"slices"
 	"testing"
+	"testing/synctest"
 
 	"github.com/slipway-dev/slipway/internal/kubeapi"
+	"github.com/slipway-dev/slipway/internal/testing/check"
 )
 
 const (
@@ -29,7 +32,7 @@ func (f *fixture) wantAsked(situation string, want ...string) {
 	}
 }
 
-func TestANodeThatWasJustSeenIsNotReadAgain(t *testing.T) {
+func TestRecentlySeenNodeIsNotReadAgain(t *testing.T) {
 	f := newFixture(t)
 	f.keeper.See(f.server.read())
 	f.asked()
@@ -39,7 +42,7 @@ func TestANodeThatWasJustSeenIsNotReadAgain(t *testing.T) {
 	f.wantAsked("not seen since", get, patchStatus, patch)
 }
 
-func TestWhatWasSeenIsNeverBelievedAgainstTheAPIServer(t *testing.T) {
+func TestCachedNodeNeverOverridesTheAPIServer(t *testing.T) {
 	t.Run("when it is old", func(t *testing.T) {
 		f := newFixture(t)
 		old := f.server.read()
@@ -79,7 +82,7 @@ func TestWhatWasSeenIsNeverBelievedAgainstTheAPIServer(t *testing.T) {
 	})
 }
 
-func TestI3ConditionsThatComeLaterAreClaimedAtOnceAndTakenAwayInTheEnd(t *testing.T) {
+func TestI3LateConditionsAreClaimedAndRemoved(t *testing.T) {
 	f := newFixture(t)
 	was := f.server.read()
 	later := everything()
@@ -100,4 +103,40 @@ func TestI3ConditionsThatComeLaterAreClaimedAtOnceAndTakenAwayInTheEnd(t *testin
 	}
 	f.release(alice)
 	f.same(was)
+}
+
+// oldAnswers answers a few reads with what the node was before.
+type oldAnswers struct {
+	API
+	old  *kubeapi.Node
+	left int
+}
+
+func (a *oldAnswers) GetNode(ctx context.Context, name string) (*kubeapi.Node, error) {
+	if a.left == 0 {
+		return a.API.GetNode(ctx, name)
+	}
+	a.left--
+	return a.old, nil
+}
+
+func TestI3OldAnswerLeavesNoClaimOnTheNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		was := f.server.read()
+		held := f.hold(alice, everything()).Node
+		f.server.foreignTaint("example.com/team", "NoExecute", "blue") // so that what is known of the node conflicts
+		api := &oldAnswers{API: f.keeper.api, old: was, left: 3}
+		f.keeper.api = api
+		f.keeper.See(held)
+		f.release(alice)
+		if records, _ := List(f.server.read()); len(records) != 0 || f.server.read().Spec.Unschedulable {
+			t.Errorf("records %+v on a node that is cordoned: %t, want none", records, f.server.read().Spec.Unschedulable)
+		}
+		f.hold(alice, everything())
+		api.left = 1000
+		f.keeper.See(f.server.read())
+		f.server.foreignTaint("example.com/team", "NoSchedule", "red")
+		check.ErrorContains(t, check.Err(f.keeper.Release(t.Context(), alice)), "was seen before")
+	})
 }

@@ -2,6 +2,7 @@ package cordon
 
 import (
 	"errors"
+	"maps"
 	"slices"
 	"time"
 
@@ -54,28 +55,65 @@ type planner struct {
 	err    error
 }
 
-func newPlanner(node *kubeapi.Node, owner string) *planner {
+func newPlanner(node *kubeapi.Node, owner string, replaces ...string) *planner {
 	p := &planner{node: node}
 	p.annotations, p.labels = map[string]*string{}, map[string]*string{}
 	records, problems := List(node)
 	p.problems = problems
 	for _, r := range records {
-		if r.Owner == owner {
+		switch {
+		case r.Owner == owner:
 			p.mine = r
-			continue
+		case !slices.Contains(replaces, r.Owner):
+			p.others = append(p.others, r)
+			p.heldBy = append(p.heldBy, r.Owner)
 		}
-		p.others = append(p.others, r)
-		p.heldBy = append(p.heldBy, r.Owner)
+	}
+	for _, r := range records {
+		if r.Owner != owner && slices.Contains(replaces, r.Owner) {
+			p.takeOver(r)
+		}
 	}
 	slices.Sort(p.heldBy)
 	return p
+}
+
+// takeOver makes the claims of an owner that is replaced this owner's, and removes its record. What this owner does not want
+// is then removed as what it no longer wants.
+func (p *planner) takeOver(r Record) {
+	if p.mine.Cordon != Own && r.Cordon != "" {
+		p.mine.Cordon = r.Cordon
+	}
+	p.mine.Taints = append(slices.Clone(p.mine.Taints), r.Taints...)
+	p.mine.Labels = merged(p.mine.Labels, r.Labels, func(key, value string) bool {
+		there, labelled := p.node.Labels[key]
+		return labelled && there == value
+	})
+	p.mine.Conditions = merged(p.mine.Conditions, r.Conditions, func(kind string, c Claim) bool {
+		on := p.current(kind)
+		return on != nil && c.matches(on)
+	})
+	p.annotations[AnnotationKey(r.Owner)] = nil
+	p.phase(LabelKey(r.Owner), "")
+}
+
+// merged adds the claims of another owner to an owner's own. Of two to the same key, the one that is on the node counts.
+func merged[V any](own, other map[string]V, isOnNode func(string, V) bool) map[string]V {
+	all := map[string]V{}
+	maps.Copy(all, own)
+	for key, value := range other {
+		if _, claimed := all[key]; !claimed || isOnNode(key, value) {
+			all[key] = value
+		}
+	}
+	return all
 }
 
 // planHold works out the next step towards the request. A record of the owner's that cannot be read is replaced, as
 // an unreadable note must not keep a node from being drained; what it may have claimed counts as somebody else's.
 // Without conditions they are claimed all the same, and not written.
 func planHold(node *kubeapi.Node, owner string, r Request, now time.Time, conditions bool) (plan, error) {
-	p := newPlanner(node, owner)
+	p := newPlanner(node, owner, r.Replaces...)
 	p.now = now.UTC().Truncate(time.Second)
 	p.next = Record{Owner: owner, Reason: r.Reason, Since: p.mine.Since, Phase: r.Phase, State: r.spelledState()}
 	if p.mine.Owner == "" {
@@ -83,6 +121,9 @@ func planHold(node *kubeapi.Node, owner string, r Request, now time.Time, condit
 	}
 	p.cordon(r.Unschedulable)
 	p.wantTaints(r.Taints)
+	if r.LabelOwnCordon && p.next.Cordon != Own {
+		r.Labels = nil
+	}
 	p.wantLabels(r.Labels)
 	p.wantConditions(r.Conditions)
 	if !conditions {

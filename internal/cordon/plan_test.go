@@ -4,9 +4,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/slipway-dev/slipway/internal/kubeapi"
+	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 var noon = time.Date(2026, 9, 1, 12, 0, 0, 0, time.UTC)
@@ -18,9 +18,7 @@ func nodeWith(t *testing.T, change func(*kubeapi.Node), records ...Record) *kube
 	for _, r := range records {
 		r.Since = noon.Add(-time.Hour)
 		value, err := r.encode()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		n.Annotations[AnnotationKey(r.Owner)] = value
 	}
 	if change != nil {
@@ -31,7 +29,10 @@ func nodeWith(t *testing.T, change func(*kubeapi.Node), records ...Record) *kube
 
 func cordoned(n *kubeapi.Node) { n.Spec.Unschedulable = true }
 
-func TestI3WhoseACordonIsDecidesWhoTakesItOff(t *testing.T) {
+// carol is the owner whose claim a hold replaces.
+const carol = "azure-carol"
+
+func TestI3OwnerOfACordonDecidesItsRemoval(t *testing.T) {
 	yes, no := new(true), new(false)
 	for _, tc := range []struct {
 		name   string
@@ -47,6 +48,15 @@ func TestI3WhoseACordonIsDecidesWhoTakesItOff(t *testing.T) {
 		{"hold with Bob, who cordoned", nodeWith(t, cordoned, Record{Owner: bob, Cordon: Own}), nil, Own, true},
 		{"hold with Bob, who found", nodeWith(t, cordoned, Record{Owner: bob, Cordon: Found}), nil, Found, true},
 		{"hold with Bob, who did not ask", nodeWith(t, cordoned, Record{Owner: bob}), nil, Found, true},
+		{"replace Carol, who cordoned", nodeWith(t, cordoned, Record{Owner: carol, Cordon: Own}), nil, Own, true},
+		{
+			"replace Carol, who cordoned what we found",
+			nodeWith(t, cordoned, Record{Owner: alice, Cordon: Found}, Record{Owner: carol, Cordon: Own}), nil, Own, true,
+		},
+		{
+			"replace Carol, who found what we cordoned",
+			nodeWith(t, cordoned, Record{Owner: alice, Cordon: Own}, Record{Owner: carol, Cordon: Found}), nil, Own, true,
+		},
 		{"hold again after an uncordon", nodeWith(t, nil, Record{Owner: alice, Cordon: Own}), yes, Own, true},
 		{"hold again after theirs ended", nodeWith(t, nil, Record{Owner: alice, Cordon: Found}), yes, Own, true},
 
@@ -66,14 +76,10 @@ func TestI3WhoseACordonIsDecidesWhoTakesItOff(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			p, err := planRelease(tc.node, alice, true)
 			if tc.hold {
-				p, err = planHold(tc.node, alice, Request{Unschedulable: true}, noon, true)
+				p, err = planHold(tc.node, alice, Request{Unschedulable: true, Replaces: []string{carol}}, noon, true)
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(tc.change, p.unschedulable); diff != "" {
-				t.Errorf("spec.unschedulable (-want +got):\n%s", diff)
-			}
+			must.NoError(t, err)
+			check.Equal(t, tc.change, p.unschedulable)
 			if tc.hold && p.record.Cordon != tc.cordon {
 				t.Errorf("record says %q, want %q", p.record.Cordon, tc.cordon)
 			}
@@ -143,16 +149,27 @@ func TestAPlanIsSentAsTheNarrowestPatch(t *testing.T) {
 				}
 				p, err = planHold(tc.node, alice, *tc.hold, now, true)
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, err)
 			patch, status, err := p.bytes("7")
 			if err != nil || status != tc.status {
 				t.Fatalf("to the status: %v, error %v", status, err)
 			}
-			if diff := cmp.Diff(tc.patch, string(patch)); diff != "" {
-				t.Errorf("patch (-want +got):\n%s", diff)
-			}
+			check.Equal(t, tc.patch, string(patch))
 		})
+	}
+}
+
+func TestFoundCordonGetsNoLabelOfOwnOnes(t *testing.T) {
+	labels := map[string]string{"mechanic.cordoned": "true"}
+	for _, tt := range []struct {
+		found, own, want bool
+	}{{false, true, true}, {true, true, false}, {true, false, true}} {
+		node := nodeWith(t, nil)
+		node.Spec.Unschedulable = tt.found
+		p, err := planHold(node, "azure-E", Request{Unschedulable: true, Labels: labels, LabelOwnCordon: tt.own}, time.Now(), true)
+		must.NoError(t, err)
+		if _, set := p.labels["mechanic.cordoned"]; set != tt.want {
+			t.Errorf("found cordoned %t, for an own cordon only %t: label set %t", tt.found, tt.own, set)
+		}
 	}
 }

@@ -9,9 +9,10 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/slipway-dev/slipway/internal/kubeapi"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-func TestAnOwnersKeyIsItsNameWhenThatIsFitAndHashedWhenNot(t *testing.T) {
+func TestOwnerKeyIsItsNameOrAHash(t *testing.T) {
 	for owner, want := range map[string]string{
 		alice:                   alice,
 		"a":                     "a",
@@ -26,7 +27,7 @@ func TestAnOwnersKeyIsItsNameWhenThatIsFitAndHashedWhenNot(t *testing.T) {
 	}
 }
 
-func TestAnyOwnersNameMakesAKeyThatTheAPIServerTakesAndThatIsItsOwn(t *testing.T) {
+func TestAnyOwnerNameMakesAUniqueValidKey(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		a, b := rapid.String().Draw(t, "a"), rapid.String().Draw(t, "b")
 		for _, key := range []string{AnnotationKey(a), LabelKey(a)} {
@@ -74,9 +75,7 @@ func FuzzAnnotationsOfAnyContent(f *testing.F) {
 			func() (plan, error) { return planRelease(node, other, true) },
 		} {
 			p, err := plan()
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, err)
 			if deleted, planned := p.annotations[key]; planned && deleted == nil {
 				t.Error("another's annotation is deleted")
 			}

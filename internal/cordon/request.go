@@ -17,6 +17,8 @@ type Request struct {
 	// Taints must differ in key or effect.
 	Taints []Taint
 	Labels map[string]string
+	// LabelOwnCordon has the labels be set only while the node's cordon is ours ([Own]).
+	LabelOwnCordon bool
 	// Conditions must differ in type. They are set with status True.
 	Conditions []Condition
 	// Later leaves the conditions as they are for now: those that are new are claimed and not set. A hold with the same
@@ -25,6 +27,9 @@ type Request struct {
 	// Phase is the value of the label [LabelKey], by which nodes of one owner are found with one list; without one the
 	// label is not set.
 	Phase Phase
+	// Replaces names owners whose claims end with this one's: one request removes their records and writes this one's, so
+	// that the node stays as both want it. What they set and this owner does not want goes as with a release.
+	Replaces []string
 	// State is any JSON that the owner wants to find again after a restart, in [Record]. At most 32 KiB.
 	State json.RawMessage
 }

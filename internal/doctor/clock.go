@@ -99,12 +99,3 @@ func writtenAt(lease *coordinationv1.Lease) (time.Time, bool) {
 	}
 	return at, !at.IsZero()
 }
-
-func nodeReady(n *corev1.Node) bool {
-	for _, c := range n.Status.Conditions {
-		if c.Type == corev1.NodeReady {
-			return c.Status == corev1.ConditionTrue
-		}
-	}
-	return false
-}

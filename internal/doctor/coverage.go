@@ -11,21 +11,19 @@ import (
 	schedulinghelpers "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	"k8s.io/klog/v2"
+
+	"github.com/slipway-dev/slipway/internal/drainability/fromcorev1"
+	noderules "github.com/slipway-dev/slipway/internal/drainability/node"
 )
 
 func nodeObject(n *corev1.Node) Object { return Object{Kind: "Node", Name: n.Name} }
 
 // machineless nodes have no machine that could be taken away.
-func machineless(n *corev1.Node) bool { return n.Labels["type"] == "virtual-kubelet" }
+func machineless(n *corev1.Node) bool { return fromcorev1.Node(n).Virtual }
 
-func controlPlane(n *corev1.Node) bool {
-	for _, role := range []string{"node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"} {
-		if _, ok := n.Labels[role]; ok {
-			return true
-		}
-	}
-	return false
-}
+func nodeReady(n *corev1.Node) bool { return fromcorev1.Node(n).Ready == noderules.True }
+
+func controlPlane(n *corev1.Node) bool { return fromcorev1.Node(n).ControlPlane != "" }
 
 // agentCoverage finds nodes that the agents' DaemonSets put no pod on.
 func agentCoverage(f *Facts) []Finding {

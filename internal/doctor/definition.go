@@ -7,32 +7,13 @@ import (
 	"sync"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"sigs.k8s.io/yaml"
 
 	"github.com/slipway-dev/slipway/api/crds"
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 )
 
 // own are the definitions that this build was made with, in the order of their names. They are not changed.
-var own = sync.OnceValues(func() ([]*unstructured.Unstructured, error) {
-	files, err := crds.Files.ReadDir(".")
-	if err != nil {
-		return nil, err
-	}
-	var all []*unstructured.Unstructured
-	for _, file := range files {
-		raw, err := crds.Files.ReadFile(file.Name())
-		if err != nil {
-			return nil, err
-		}
-		d := &unstructured.Unstructured{}
-		if err := yaml.Unmarshal(raw, &d.Object); err != nil {
-			return nil, fmt.Errorf("%s: %w", file.Name(), err)
-		}
-		all = append(all, d)
-	}
-	return all, nil
-})
+var own = sync.OnceValues(crds.All)
 
 const applyDefinitions = "kubectl apply --server-side -f api/crds, of the release that the manager is of"
 
@@ -67,7 +48,7 @@ func compareDefinitions(have, want *unstructured.Unstructured) []Finding {
 			Severity: Problem, Message: "it is not there, and the manager does not begin without it", Remedy: applyDefinitions,
 		}}
 	}
-	if !established(have) {
+	if !crds.IsEstablished(have) {
 		return []Finding{{
 			Severity: Problem, Message: "the API server does not serve it (its condition Established is not True)",
 			Remedy: "kubectl describe it: another definition may have its names",
@@ -120,16 +101,6 @@ func dropping(f Finding, lacks []string) Finding {
 		f.Message += ": the API server silently drops " + few(lacks)
 	}
 	return f
-}
-
-func established(d *unstructured.Unstructured) bool {
-	conditions, _, _ := unstructured.NestedSlice(d.Object, "status", "conditions")
-	for _, c := range conditions {
-		if c, ok := c.(map[string]any); ok && c["type"] == "Established" && c["status"] == "True" {
-			return true
-		}
-	}
-	return false
 }
 
 // schemaOf is the schema of a version that is served; nil when it is not.

@@ -81,8 +81,6 @@ type Facts struct {
 // Key names an object of a namespace.
 type Key struct{ Namespace, Name string }
 
-func (k Key) String() string { return k.Namespace + "/" + k.Name }
-
 // Clock is what two clocks showed at one moment.
 type Clock struct {
 	Server, Here time.Time

@@ -14,8 +14,6 @@ import (
 // noon is when the API server of these tests answers.
 var noon = time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC)
 
-func ptr[T any](v T) *T { return &v }
-
 // cluster is one in which nothing is wrong and nothing is installed.
 func cluster() *Facts {
 	return &Facts{Server: "v1.36.3", Clock: Clock{Server: noon, Here: noon}, Unread: map[Reading]error{}}
@@ -87,7 +85,7 @@ func deployment(namespace, name string, replicas int32) *appsv1.Deployment {
 
 func agentPod(on string, ready bool) *corev1.Pod {
 	p := pod("slipway", "slipway-agent-"+on, nil)
-	p.OwnerReferences = []metav1.OwnerReference{{Kind: "DaemonSet", Name: "slipway-agent", Controller: ptr(true)}}
+	p.OwnerReferences = []metav1.OwnerReference{{Kind: "DaemonSet", Name: "slipway-agent", Controller: new(true)}}
 	p.Spec.NodeName = on
 	p.Spec.Containers = []corev1.Container{{ReadinessProbe: &corev1.Probe{}}}
 	p.Status.StartTime = &metav1.Time{Time: noon.Add(-time.Hour)}
@@ -110,7 +108,7 @@ func pod(namespace, name string, labels map[string]string) *corev1.Pod {
 // replica is a pod of the Deployment app.
 func replica(name, app string) *corev1.Pod {
 	p := pod("shop", name, map[string]string{"app": app, "pod-template-hash": "5d5"})
-	p.OwnerReferences = []metav1.OwnerReference{{Kind: "ReplicaSet", Name: app + "-5d5", Controller: ptr(true)}}
+	p.OwnerReferences = []metav1.OwnerReference{{Kind: "ReplicaSet", Name: app + "-5d5", Controller: new(true)}}
 	return p
 }
 

@@ -3,10 +3,7 @@ package doctor
 import (
 	"slices"
 
-	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/nodegroup/acceptance"
 	"github.com/slipway-dev/slipway/internal/retirement"
 )
 
@@ -16,15 +13,16 @@ func groupNotAccepted(f *Facts) []Finding {
 	for i := range f.NodeGroups {
 		g := &f.NodeGroups[i]
 		object := Object{Kind: "NodeGroup", Name: g.Name}
-		switch c := meta.FindStatusCondition(g.Status.Conditions, v1alpha1.GroupAccepted); {
-		case c == nil:
+		switch a := acceptance.Of(g); a.State {
+		case acceptance.Accepted:
+		case acceptance.NotObserved:
 			found = append(found, Finding{
-				Severity: Warning, Object: object, Message: "no manager has looked at it yet",
+				Severity: Warning, Object: object, Message: a.Message,
 				Remedy: "see that a manager runs and leads",
 			})
-		case c.Status != metav1.ConditionTrue:
+		default:
 			found = append(found, Finding{
-				Severity: Problem, Object: object, Message: "it is not acted on: " + c.Message,
+				Severity: Problem, Object: object, Message: "it is not acted on: " + a.Message,
 				Remedy: "correct what the message names; the manager looks again by itself",
 			})
 		}

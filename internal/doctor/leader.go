@@ -7,6 +7,7 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 )
 
 const (
@@ -59,7 +60,7 @@ func leader(f *Facts) []Finding {
 	var found []Finding
 	for _, p := range f.installed(Manager) {
 		key, ok := leaderLease(&p)
-		if !ok || p.deployment == nil || replicasOf(p.deployment.Spec.Replicas) == 0 {
+		if !ok || p.deployment == nil || ptr.Deref(p.deployment.Spec.Replicas, 1) == 0 {
 			continue
 		}
 		if because := f.leaderless(f.LeaderLeases[key]); because != "" {

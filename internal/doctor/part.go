@@ -10,6 +10,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 )
 
 // PartKind is which of its processes a part of Slipway runs.
@@ -248,7 +249,7 @@ func partNotReady(f *Facts) []Finding {
 		if p.Kind == Manager && !p.has(leaderElect) {
 			replicas = 1
 		}
-		switch s, want := p.deployment.Status, replicasOf(p.deployment.Spec.Replicas); {
+		switch s, want := p.deployment.Status, ptr.Deref(p.deployment.Spec.Replicas, 1); {
 		case want == 0:
 			found = append(found, Finding{
 				Severity: Warning, Object: p.Object, Message: "it is scaled to 0, so that this part of Slipway is switched off",
@@ -269,12 +270,4 @@ func partNotReady(f *Facts) []Finding {
 		}
 	}
 	return found
-}
-
-// replicasOf is the number that a workload asks for, where not saying is 1.
-func replicasOf(n *int32) int32 {
-	if n == nil {
-		return 1
-	}
-	return *n
 }

@@ -4,23 +4,21 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/client-go/rest"
-)
 
-var update = flag.Bool("update", false, "write the golden files anew")
+	"github.com/slipway-dev/slipway/internal/testing/golden"
+	"github.com/slipway-dev/slipway/internal/testing/must"
+)
 
 // troubled is a cluster with much that is wrong.
 func troubled() *Facts {
@@ -41,44 +39,23 @@ func troubled() *Facts {
 	return f
 }
 
-func golden(t *testing.T, name string, got []byte) {
-	t.Helper()
-	path := filepath.Join("testdata", name)
-	if *update {
-		if err := os.WriteFile(path, got, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), string(got)); diff != "" {
-		t.Errorf("%s (-want +got, -update writes it anew)\n%s", path, diff)
-	}
-}
-
 func TestReportsForPeopleAndAsData(t *testing.T) {
 	for name, f := range map[string]*Facts{"troubled": troubled(), "well": installed(), "bare": cluster()} {
 		r := Diagnose(f)
 		var text, wide bytes.Buffer
-		if err := errors.Join(r.Print(&text, false), r.Print(&wide, true)); err != nil {
-			t.Fatal(err)
-		}
-		golden(t, name+".txt", text.Bytes())
+		must.NoError(t, errors.Join(r.Print(&text, false), r.Print(&wide, true)))
+		golden.Check(t, filepath.Join("testdata", name+".txt"), text.Bytes())
 		if name != "troubled" {
 			continue
 		}
-		golden(t, name+"-wide.txt", wide.Bytes())
+		golden.Check(t, filepath.Join("testdata", name+"-wide.txt"), wide.Bytes())
 		data, err := json.MarshalIndent(r, "", "  ")
-		if err != nil {
-			t.Fatal(err)
-		}
-		golden(t, name+".json", append(data, '\n'))
+		must.NoError(t, err)
+		golden.Check(t, filepath.Join("testdata", name+".json"), append(data, '\n'))
 	}
 }
 
-func TestAPIServerThatForbidsEverythingIsReportedRightByRight(t *testing.T) {
+func TestForbiddenReadsAreReportedRightByRight(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(http.StatusForbidden)
@@ -86,9 +63,7 @@ func TestAPIServerThatForbidsEverythingIsReportedRightByRight(t *testing.T) {
 	}))
 	defer server.Close()
 	f, err := Read(t.Context(), &rest.Config{Host: server.URL, QPS: -1}, Options{AskAgents: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	r := Diagnose(f)
 	for reading, right := range readRights {
 		switch reading {
@@ -104,16 +79,14 @@ func TestAPIServerThatForbidsEverythingIsReportedRightByRight(t *testing.T) {
 	}
 }
 
-func TestAPIServerThatAnswersNonsenseIsAProblemAndNoCrash(t *testing.T) {
+func TestNonsenseFromTheAPIServerIsAProblem(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Date", "yesterday")
 		_, _ = w.Write([]byte(`{"kind":"Teapot"`))
 	}))
 	defer server.Close()
 	f, err := Read(t.Context(), &rest.Config{Host: server.URL, QPS: -1}, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	if r := Diagnose(f); r.Count(Problem) == 0 || f.Unread[readClock] == nil {
 		t.Errorf("%+v", r)
 	}
@@ -133,13 +106,11 @@ func agentServer(t *testing.T, status int, body string) *reader {
 	f := installed()
 	f.LastRead = map[Key]LastRead{}
 	r, err := newReader(&rest.Config{Host: server.URL, QPS: -1}, f)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	return r
 }
 
-func TestAgentsAreAskedWhenTheyLastReadTheNotices(t *testing.T) {
+func TestAgentsReportTheirLastRead(t *testing.T) {
 	key := Key{"slipway", "slipway-agent-node-a"}
 	r := agentServer(t, http.StatusOK, "# HELP x\n"+lastReadMetric+" 1.5e9\n")
 	r.run(t.Context(), r.agentMetrics())
@@ -158,7 +129,7 @@ func TestAgentsAreAskedWhenTheyLastReadTheNotices(t *testing.T) {
 	}
 }
 
-func TestAnAgentIsAskedAtThePortThatItsPodTells(t *testing.T) {
+func TestAgentIsAskedAtItsPodsPort(t *testing.T) {
 	http := corev1.ContainerPort{Name: "http", ContainerPort: 17923}
 	for name, c := range map[string]struct {
 		port  string // the annotation's

@@ -8,12 +8,14 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
+
+	"github.com/slipway-dev/slipway/internal/testing/must"
+	"github.com/slipway-dev/slipway/internal/testing/virtual"
 )
 
 // slowPods is an API server that takes its time for each page of the pods, and forbids everything else.
@@ -50,7 +52,7 @@ func (s slowPods) RoundTrip(r *http.Request) (*http.Response, error) {
 	return w.Result(), nil
 }
 
-func TestEachPageOfALongListHasItsOwnTime(t *testing.T) {
+func TestEachListPageHasItsOwnTimeout(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
 		takes   time.Duration
@@ -62,20 +64,16 @@ func TestEachPageOfALongListHasItsOwnTime(t *testing.T) {
 		{"one longer than that, and the caller has more patience", readWithin * 2, readWithin * 3, true},
 		{"one longer than the caller has patience", readWithin / 2, readWithin / 3, false},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				config := &rest.Config{
-					Host: "http://apiserver.test", QPS: -1, Timeout: tt.timeout, Transport: slowPods{t, 4, tt.takes},
-				}
-				f, err := Read(t.Context(), config, Options{})
-				if err != nil {
-					t.Fatal(err)
-				}
-				if err := f.Unread[readPods]; (err == nil) != tt.read || tt.read && len(f.Pods) != 4 {
-					t.Errorf("%d pods, %v", len(f.Pods), err)
-				}
-			})
-		})
+		t.Run(tt.name, virtual.Time(func(t *testing.T) {
+			config := &rest.Config{
+				Host: "http://apiserver.test", QPS: -1, Timeout: tt.timeout, Transport: slowPods{t, 4, tt.takes},
+			}
+			f, err := Read(t.Context(), config, Options{})
+			must.NoError(t, err)
+			if err := f.Unread[readPods]; (err == nil) != tt.read || tt.read && len(f.Pods) != 4 {
+				t.Errorf("%d pods, %v", len(f.Pods), err)
+			}
+		}))
 	}
 }
 
@@ -91,7 +89,7 @@ func (a answers) RoundTrip(*http.Request) (*http.Response, error) {
 	return w.Result(), nil
 }
 
-func TestAClusterWhoseAPIServerDoesNotAnswerHasNotBeenLookedAt(t *testing.T) {
+func TestUnreachableAPIServerMeansNothingWasChecked(t *testing.T) {
 	for name, tt := range map[string]struct {
 		code   int
 		looked bool

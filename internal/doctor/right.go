@@ -106,6 +106,7 @@ func agentRights() []Right {
 		grants("", "pods", "list watch", "to see the pods on its node"),
 		grants("", "pods/eviction", "create", "to drain"),
 		with(grants("", "pods", "delete", "a pod that a disruption budget blocks when its time to stop must begin; without it the pod dies with the machine"), optional),
+		with(grants("", "pods/status", "patch", "the condition DisruptionTarget of a pod that is deleted; without it its Job counts a failure"), optional),
 		grants("policy", "poddisruptionbudgets", "list watch", "to say which disruption budget blocks, and to go on when it does not"),
 		grants("", "events", "create", "to say what it does"),
 		with(grants("", "persistentvolumeclaims", "get", "--wait-for-detach"), asking("wait-for-detach")),
@@ -164,7 +165,7 @@ func leaderRights(p *Part) []Right {
 func definitionRights(p *Part) []Right {
 	const definitions = "customresourcedefinitions"
 	all := grants(extensions, definitions, "create", "--install-crds")
-	for _, name := range []string{"nodegroups.slipway.dev", "noderetirements.slipway.dev"} {
+	for _, name := range []string{"nodegroups.slipway.dev", "noderetirements.slipway.dev", "poolupdates.slipway.dev"} {
 		all = append(all, with(grants(extensions, definitions, "get patch", "--install-crds"), named(name))...)
 	}
 	if _, given := p.value(installCRDs); p.standsIn() && !given {
@@ -189,8 +190,11 @@ func cloudpoolRights() []Right {
 		grants(storage, "volumeattachments", "list watch", "how many volumes a node takes"),
 		grants("resource.k8s.io", "deviceclasses", "list watch", "whether pods with devices have room elsewhere"),
 		with(grants(coordination, "leases", "list create update", "one process works on a pool at a time"), atHome),
-		with(grants("", "configmaps", "get create update", "to remember what is asked of a pool"), atHome),
+		with(grants(slipwayGroup, "poolupdates", "get list watch create delete", "to write down what is asked of a pool"), atHome),
+		with(grants(slipwayGroup, "poolupdates/status", "update", "to write down how far an update is"), atHome),
+		with(grants("", "configmaps", "get create update", "whether a pool is started, and what an older version has left"), atHome),
 		with(grants("", "nodes", "patch", "--native: a machine's states are annotations of its Node"), asking("native")),
+		with(grants(slipwayGroup, "nodegroups/status", "patch", "--native: to write a launch before the cloud is asked"), asking("native")),
 		with(grants("authentication.k8s.io", "tokenreviews", "create", "--authorize: to ask who clients are"), asking("authorize")),
 		with(grants("authorization.k8s.io", "subjectaccessreviews", "create", "--authorize: to ask what clients may"), asking("authorize")),
 	)

@@ -13,6 +13,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	rbacv1 "k8s.io/api/rbac/v1"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+
+	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 // granted are the rights of the roles in a file of deploy/, as verb and resource.
@@ -21,9 +24,7 @@ func granted(t *testing.T, roles []string, files ...string) []string {
 	var all []string
 	for _, file := range files {
 		raw, err := os.ReadFile(filepath.Join("..", "..", "deploy", file))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		docs := utilyaml.NewYAMLOrJSONDecoder(bytes.NewReader(raw), 4096)
 		for {
 			var role rbacv1.ClusterRole // a Role has the same fields
@@ -64,7 +65,7 @@ func bare(rights []Right) []string {
 	return slices.Compact(all)
 }
 
-func TestTheRightsThatPartsAreHeldToAreThoseOfTheirRoles(t *testing.T) {
+func TestRightsOfPartsAreThoseOfTheirRoles(t *testing.T) {
 	authorize := []string{"create subjectaccessreviews.authorization.k8s.io", "create tokenreviews.authentication.k8s.io"}
 	for kind, c := range map[PartKind]struct {
 		roles, files, more []string
@@ -88,7 +89,7 @@ func TestTheRightsThatPartsAreHeldToAreThoseOfTheirRoles(t *testing.T) {
 	}
 }
 
-func TestTheShippedRolesForPeopleHaveTheRightsThatAreAskedFor(t *testing.T) {
+func TestShippedRolesForPeopleHaveTheirRights(t *testing.T) {
 	var reads []Right
 	for reading, r := range readRights {
 		if reading != readGroups && reading != readCaller { // everybody who is known to the API server has these
@@ -96,9 +97,7 @@ func TestTheShippedRolesForPeopleHaveTheRightsThatAreAskedFor(t *testing.T) {
 		}
 	}
 	want := granted(t, []string{"slipway-doctor", "slipway-doctor-ask-agents"}, "viewer/doctor.yaml")
-	if diff := cmp.Diff(want, bare(reads)); diff != "" {
-		t.Errorf("slipway-doctor in deploy/ (-), asked for (+)\n%s", diff)
-	}
+	check.Equal(t, want, bare(reads))
 	viewer := granted(t, []string{"slipway-viewer"}, "viewer/rbac.yaml")
 	for _, right := range bare(viewerRights()) {
 		if !slices.Contains(viewer, right) {
@@ -119,11 +118,9 @@ func TestEveryRightSaysWhatItIsFor(t *testing.T) {
 	}
 }
 
-func TestDocumentationHasASectionWithARemedyForEveryRuleAndForNothingElse(t *testing.T) {
+func TestDocsHaveARemedyForExactlyEveryRule(t *testing.T) {
 	raw, err := os.ReadFile(filepath.Join("..", "..", "docs", "doctor.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	sections := map[string]string{}
 	for _, part := range strings.Split(string(raw), "\n### ")[1:] {
 		name, body, _ := strings.Cut(part, "\n")

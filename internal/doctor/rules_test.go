@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -22,6 +21,7 @@ import (
 
 	"github.com/slipway-dev/slipway/api/crds"
 	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/testing/check"
 )
 
 func crdsOf(wanted []*unstructured.Unstructured) map[string]*unstructured.Unstructured {
@@ -53,8 +53,8 @@ func budgets(all ...*policyv1.PodDisruptionBudget) *Facts {
 }
 
 var (
-	none, one, two = ptr(intstr.FromInt32(0)), ptr(intstr.FromInt32(1)), ptr(intstr.FromInt32(2))
-	noPercent, all = ptr(intstr.FromString("0%")), ptr(intstr.FromString("100%"))
+	none, one, two = new(intstr.FromInt32(0)), new(intstr.FromInt32(1)), new(intstr.FromInt32(2))
+	noPercent, all = new(intstr.FromString("0%")), new(intstr.FromString("100%"))
 )
 
 func daemon(name, image string) *appsv1.DaemonSet {
@@ -236,7 +236,7 @@ func cases() map[string]map[string]found {
 				[]string{"problem Deployment slipway/slipway-manager: none of its 2 pods is available"},
 			},
 			"switched off": {
-				change(installed(), func(f *Facts) { f.Deployments[0].Spec.Replicas = ptr[int32](0) }),
+				change(installed(), func(f *Facts) { f.Deployments[0].Spec.Replicas = new(int32(0)) }),
 				[]string{"warning Deployment slipway/slipway-manager: it is scaled to 0"},
 			},
 		},
@@ -602,7 +602,7 @@ func specSchema(f *Facts, name string) map[string]any {
 	return root["properties"].(map[string]any)["spec"].(map[string]any)["properties"].(map[string]any)
 }
 
-func TestEachRuleFindsWhatItIsForAndNothingElse(t *testing.T) {
+func TestEachRuleFindsOnlyItsOwnFault(t *testing.T) {
 	for _, rule := range Rules() {
 		if cases()[rule.Name] == nil {
 			t.Errorf("the rule %s has no case", rule.Name)
@@ -633,13 +633,13 @@ func TestEachRuleFindsWhatItIsForAndNothingElse(t *testing.T) {
 	}
 }
 
-func TestAnInstallationWithNothingWrongHasNoProblemAndNoWarning(t *testing.T) {
+func TestHealthyInstallationHasNoFindings(t *testing.T) {
 	if r := Diagnose(installed()); r.Count(Problem)+r.Count(Warning) > 0 || len(r.Unchecked) > 0 || len(r.Parts) != 2 {
 		t.Errorf("%+v", r)
 	}
 }
 
-func TestARuleWhoseObjectsCouldNotBeReadIsNotCheckedAndFindsNothing(t *testing.T) {
+func TestRuleWithUnreadableObjectsIsNotChecked(t *testing.T) {
 	for _, rule := range Rules() {
 		for _, reading := range rule.needs {
 			f := installed()
@@ -657,7 +657,7 @@ func TestARuleWhoseObjectsCouldNotBeReadIsNotCheckedAndFindsNothing(t *testing.T
 	}
 }
 
-func TestARuleOfWhoseObjectsAPartCouldNotBeReadSaysWhatItCanAndThatItIsNotAll(t *testing.T) {
+func TestRuleWithPartlyUnreadableObjectsSaysSo(t *testing.T) {
 	for _, reading := range []Reading{readMarks, readGroups} {
 		f := change(installed(), func(f *Facts) {
 			f.DaemonSets = append(f.DaemonSets, daemon("mechanic", "example.com/mechanic:v1"))
@@ -673,7 +673,7 @@ func TestARuleOfWhoseObjectsAPartCouldNotBeReadSaysWhatItCanAndThatItIsNotAll(t 
 	}
 }
 
-func TestEveryReadingThatARightCanBarHasItsRight(t *testing.T) {
+func TestEveryReadThatNeedsARightHasOne(t *testing.T) {
 	for _, rule := range Rules() {
 		for _, reading := range slices.Concat(rule.needs, rule.also) {
 			if _, ok := readRights[reading]; !ok && reading != readClock {
@@ -683,14 +683,12 @@ func TestEveryReadingThatARightCanBarHasItsRight(t *testing.T) {
 	}
 }
 
-func TestOwnersOfABudgetArePartOfTheFinding(t *testing.T) {
+func TestFindingNamesTheOwnersOfAPDB(t *testing.T) {
 	r := Diagnose(budgets(budget("b", "web", nil, none)))
 	want := []Object{{"Deployment", "shop", "web"}}
 	for _, f := range r.Findings {
 		if f.Rule == "pdb-never-allows" {
-			if diff := cmp.Diff(want, f.Owners); diff != "" {
-				t.Error(diff)
-			}
+			check.Equal(t, want, f.Owners)
 			return
 		}
 	}
@@ -725,9 +723,7 @@ func TestPartsAreKnownByWhatTheyRun(t *testing.T) {
 			tmpl := template(c.image, c.args...)
 			tmpl.Labels, tmpl.Spec.Containers[0].Command = c.labels, c.command
 			got, _ := partOf("Deployment", metav1.ObjectMeta{}, &tmpl)
-			if got.Kind != c.want {
-				t.Errorf("%q, want %q", got.Kind, c.want)
-			}
+			check.Is(t, c.want, got.Kind)
 			if got.standsIn() {
 				t.Errorf("%q stands in for another tool", got.Command)
 			}
@@ -735,7 +731,7 @@ func TestPartsAreKnownByWhatTheyRun(t *testing.T) {
 	}
 }
 
-func TestFlagsOfAPartAreReadAsTheyAreWritten(t *testing.T) {
+func TestFlagsOfAPartAreReadAsWritten(t *testing.T) {
 	p := Part{Args: []string{"--native", "a,b", "--authorize", "--wait-for-detach=false"}}
 	got := map[string]bool{}
 	for _, flag := range []string{"native", "authorize", "wait-for-detach", "install-crds"} {

@@ -6,6 +6,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 )
 
 // finished pods are not evicted, and nothing waits for them.
@@ -32,7 +33,7 @@ func ownerOf(p *corev1.Pod) Object {
 func singleReplica(f *Facts) []Finding {
 	var found []Finding
 	add := func(kind string, m *metav1.ObjectMeta, replicas *int32, remedy string) {
-		if replicasOf(replicas) != 1 {
+		if ptr.Deref(replicas, 1) != 1 {
 			return
 		}
 		found = append(found, Finding{

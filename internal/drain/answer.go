@@ -13,24 +13,30 @@ const budgetCause = "DisruptionBudget"
 
 const namespaceGoes = "its namespace is being deleted, which deletes the pod"
 
-// isDenial tells a disruption budget's 429 from an overloaded API server's. A budget whose status the disruption
-// controller does not keep up with answers 403.
+// isDenial reports that a PodDisruptionBudget denies the eviction. While the disruption controller has not counted many
+// evictions the answer is 403; from Kubernetes 1.37 on it has a cause (https://github.com/kubernetes/kubernetes/pull/138003).
 func isDenial(s *kubeapi.StatusError) bool {
 	switch s.Code {
 	case http.StatusTooManyRequests:
 		return hasCause(s, budgetCause) || !isWebhook(s) && strings.Contains(s.Message, "disruption budget")
 	case http.StatusForbidden:
-		return strings.Contains(s.Message, "DisruptedPods map too big") ||
+		return hasCause(s, budgetCause) || strings.Contains(s.Message, "DisruptedPods map too big") ||
 			strings.Contains(s.Message, "pdb disruptions allowed is negative")
 	}
 	return false
 }
 
-// isWebhook recognises the no of an admission webhook, which speaks of one pod and may bear any code: KubeVirt's answers 429
-// to each eviction of a virtual machine. ToStatusErr in k8s.io/apiserver/pkg/admission/plugin/webhook/errors words it. One
-// that cannot be called is an error of the API server's.
+// isWebhook reports that an admission webhook denied the request, or could not be called. Neither says anything about the
+// API server or about other pods. A denial may have any code: KubeVirt answers 429 to each eviction of a virtual machine.
+// The words are those of k8s.io/apiserver/pkg/admission/plugin/webhook/errors.
 func isWebhook(s *kubeapi.StatusError) bool {
-	return strings.HasPrefix(s.Message, `admission webhook "`) && strings.Contains(s.Message, `" denied the request`)
+	denied := strings.HasPrefix(s.Message, `admission webhook "`) && strings.Contains(s.Message, `" denied the request`)
+	return denied || isWebhookFailure(s)
+}
+
+// isWebhookFailure reports that an admission webhook could not be called, so that the request was not carried out.
+func isWebhookFailure(s *kubeapi.StatusError) bool {
+	return s.Code >= http.StatusInternalServerError && strings.Contains(s.Message, `failed calling webhook "`)
 }
 
 // isFailure recognises a request that was not answered, or not carried out for no fault of its own. It may have worked.

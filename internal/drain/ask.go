@@ -32,9 +32,22 @@ func (d *Drain) ask(ctx context.Context, p *podState, now time.Time) time.Time {
 	}
 	if at := forceAt(p.wanted, d.terms, d.since); now.Before(at) {
 		p.forcing = false
+		early := at.Add(-conditionLead)
+		switch {
+		case now.Before(early):
+			at = early
+		case d.refusing(p, now) != nil || len(p.delays) > 0:
+			d.setDisruptionTarget(ctx, p, now)
+			if at.Sub(now) < firstPause { // too little for one more eviction
+				return at
+			}
+		}
 		return sooner(d.unlessWaiting(ctx, p, now, Evicted), at)
 	}
 	if !p.forcing {
+		if g := d.refusing(p, now); g != nil && len(p.delays) == 0 {
+			p.delay(g.reason, d.budgets.explain(g.reason, &p.pod, g.detail), now)
+		}
 		p.forcing, p.gate, p.notBefore, p.pause = true, nil, time.Time{}, 0 // what was waited for is over
 	}
 	if len(p.delays) == 0 && d.window.failing { // its turn has not come because the others' requests fail
@@ -48,26 +61,20 @@ func (d *Drain) ask(ctx context.Context, p *podState, now time.Time) time.Time {
 
 // unlessWaiting sends the request unless the pod has to pause, or to wait at a gate.
 func (d *Drain) unlessWaiting(ctx context.Context, p *podState, now time.Time, how Asked) time.Time {
-	if now.Before(p.notBefore) {
-		return p.notBefore
+	if may, at := d.mayRequest(p, how, now); !may {
+		return at
 	}
-	for _, g := range d.gatesBefore(p, how) {
-		if open, at := g.open(now); !open {
-			if p.blocked.Reason != g.reason || p.blocked.Budget != g.name {
-				p.obstruct(g.reason, g.name, d.budgets.explain(g.reason, &p.pod, g.detail), now)
-			}
+	if how != Evicted {
+		if at := d.setDisruptionTarget(ctx, p, now); !at.IsZero() {
 			return at
 		}
-	}
-	if d.inFlight >= d.room(now) {
-		return time.Time{} // the next answer wakes us
 	}
 	if how == Evicted {
 		if d.canFollow(p.pod.Namespace, now) && d.crowded(p.pod.Namespace) { // in this order: counting looks at every pod
 			d.followBudgets(ctx, p.pod.Namespace, now)
 		}
-		if l := d.laneOf(p); l != nil {
-			if at := l.free(); now.Before(at) {
+		if l, key := d.laneOf(p); l != nil {
+			if at := l.free(d.longestQueueWait(p, key, now)); now.Before(at) {
 				return at
 			}
 			l.sent(p, now)
@@ -77,12 +84,40 @@ func (d *Drain) unlessWaiting(ctx context.Context, p *podState, now time.Time, h
 	return time.Time{} // its answer wakes us
 }
 
+// mayRequest reports whether a request for a pod may be sent now, and else from when on; zero is when an answer comes.
+func (d *Drain) mayRequest(p *podState, how Asked, now time.Time) (bool, time.Time) {
+	if now.Before(p.notBefore) {
+		return false, p.notBefore
+	}
+	for _, g := range d.gatesBefore(p, how) {
+		if open, at := g.open(now); !open {
+			if how != Shortened && (p.blocked.Reason != g.reason || p.blocked.Budget != g.name) {
+				p.obstruct(g.reason, g.name, d.budgets.explain(g.reason, &p.pod, g.detail), now)
+			}
+			return false, at
+		}
+	}
+	return d.requestsOf(how).inFlight < d.roomFor(p, how, now), time.Time{}
+}
+
 // gatesBefore returns the gates that a request has to pass. No budget stands before a deletion.
 func (d *Drain) gatesBefore(p *podState, how Asked) []*gate {
+	server := d.requestsOf(how).server
 	if p.gate == nil || (p.gate.evictions && how != Evicted) {
-		return []*gate{d.server}
+		return []*gate{server}
 	}
-	return []*gate{d.server, p.gate}
+	return []*gate{server, p.gate}
+}
+
+// refusing returns the gate that keeps a pod from being evicted now: what refused the eviction of another pod would refuse
+// its own. Nil is none.
+func (d *Drain) refusing(p *podState, now time.Time) *gate {
+	for _, g := range d.gatesBefore(p, Evicted) {
+		if open, _ := g.open(now); !open {
+			return g
+		}
+	}
+	return nil
 }
 
 // request sends one eviction or deletion.
@@ -92,23 +127,8 @@ func (d *Drain) request(ctx context.Context, p *podState, how Asked, now time.Ti
 	if how == Evicted {
 		send = d.api.Evict
 	}
-	p.triedAt = now
-	gates := d.gatesBefore(p, how)
-	for _, g := range gates {
-		g.busy++
-	}
-	d.send(ctx, p, send, r, d.patience(p, how, now), func(answered time.Time, err error) {
-		for _, g := range gates {
-			g.busy--
-		}
-		if err != nil {
-			d.refused(ctx, p, how, answered, err)
-			return
-		}
-		for _, g := range gates {
-			g.allow()
-		}
-		if l := d.laneOf(p); l != nil && how == Evicted {
+	d.send(ctx, p, how, send, r, d.patience(p, how, now), func(answered time.Time) {
+		if l, _ := d.laneOf(p); l != nil && how == Evicted {
 			l.accepted(p, now, answered)
 		}
 		d.accepted(p, how, given, now)
@@ -126,25 +146,52 @@ func (d *Drain) removal(p *podState, now time.Time) (kubeapi.Removal, time.Durat
 	return r, given
 }
 
-// send makes one request for a pod in the background and brings its answer to the engine.
-func (d *Drain) send(ctx context.Context, p *podState, send func(context.Context, kubeapi.Removal) error,
-	r kubeapi.Removal, patience time.Duration, answer func(now time.Time, err error),
+// send makes one request for a pod in the background, and calls accepted in the engine's goroutine if it succeeds.
+func (d *Drain) send(ctx context.Context, p *podState, how Asked, send func(context.Context, kubeapi.Removal) error,
+	r kubeapi.Removal, patience time.Duration, accepted func(answered time.Time),
 ) {
-	p.requesting = true
-	d.inFlight++
+	gates := d.gatesBefore(p, how)
 	sent := time.Now()
+	for _, g := range gates {
+		g.busy++
+		g.sentAt = sent
+	}
+	p.requesting = true
+	all := d.requestsOf(how)
+	all.inFlight++
+	all.underWay[p.pod.Namespace]++
+	p.triedAt, d.lastSent[p.pod.Namespace] = sent, sent
+	bounded, cancel := context.WithTimeout(ctx, patience)
+	p.giveUp = func(now time.Time) { time.AfterFunc(d.patience(p, how, now), cancel) }
 	d.background.Go(func() {
-		bounded, cancel := context.WithTimeout(ctx, patience)
 		defer cancel()
 		err := send(bounded, r)
 		answered := time.Now()
 		d.inbox.put(func(now time.Time) {
-			d.inFlight--
-			p.requesting = false
+			d.answered(p, all, gates)
 			d.window.heard(sent, answered, err)
-			answer(now, err)
+			if err != nil {
+				d.refused(ctx, p, how, now, err)
+				return
+			}
+			for _, g := range gates {
+				g.allow()
+			}
+			accepted(now)
 		})
 	})
+}
+
+// answered takes a request off the ones under way.
+func (d *Drain) answered(p *podState, all *requests, gates []*gate) {
+	for _, g := range gates {
+		g.busy--
+	}
+	p.requesting = false
+	all.inFlight--
+	if all.underWay[p.pod.Namespace]--; all.underWay[p.pod.Namespace] == 0 {
+		delete(all.underWay, p.pod.Namespace)
+	}
 }
 
 // patience is how long a request may take. Under a deadline an API server that hangs must not cost a pod the moment
@@ -160,6 +207,9 @@ func (d *Drain) patience(p *podState, how Asked, now time.Time) time.Duration {
 	}
 	if at := forceAt(p.wanted, d.terms, d.since); how == Evicted && at.After(now) {
 		left = at.Sub(now) + grudged(p.wanted, d.terms, d.since)
+		if len(p.delays) > 0 { // it is deleted then
+			return min(left, longestRequest)
+		}
 	}
 	return min(max(left, shortestRequest), longestRequest)
 }
@@ -187,17 +237,19 @@ func (d *Drain) refused(ctx context.Context, p *podState, how Asked, now time.Ti
 		return
 	}
 	d.o.Logger.Debug("pod not asked", "pod", p.name(), "how", how, "err", err)
-	if !isBusy(err) { // which concerns all pods alike: those with the longest grace stay first
+	if isBusy(err) { // which concerns all pods alike: those with the longest grace stay first
+		p.busy++
+	} else {
 		p.refusals++
 	}
-	said := err.Error()
+	all, said := d.requestsOf(how), err.Error()
 	if status != nil && status.Message != "" {
 		said = status.Message
 	}
 	switch {
 	case status == nil:
-		d.hold(p, d.trouble, said, now, firstPause, lastPause)
-	case isDenial(status):
+		d.hold(p, all.trouble, said, now, firstPause, lastPause)
+	case how == Evicted && isDenial(status):
 		d.denied(ctx, p, now, status)
 	case isSeveralBudgets(status):
 		d.followBudgets(ctx, p.pod.Namespace, now)
@@ -212,13 +264,16 @@ func (d *Drain) refused(ctx context.Context, p *podState, how Asked, now time.Ti
 	case status.Code == http.StatusForbidden:
 		d.hold(p, d.budgets.gateOfRights(&p.pod, how), said, now, settledPause, settledPause)
 	case isBusy(err):
-		d.hold(p, d.server, said, now, spread(max(firstPause, min(status.RetryAfter, lastPause))), spread(lastPause))
+		d.hold(p, all.server, said, now, spread(max(firstPause, min(status.RetryAfter, lastPause))), spread(lastPause))
 	case status.Code >= http.StatusInternalServerError:
-		d.hold(p, d.trouble, said, now, firstPause, lastPause)
+		d.hold(p, all.trouble, said, now, firstPause, lastPause)
 	default:
 		// A conflict means that the pod was replaced under our request. "Not found" may also speak of a budget that was
 		// deleted while the API server asked it. The watch will tell which; until it does, the pod is there (I7).
 		d.postponeMore(p, Failing, said, now)
+	}
+	if how != Evicted { // which most gates let pass
+		p.notBefore = latest(p.notBefore, now.Add(d.hasten(firstPause, now)))
 	}
 }
 
@@ -238,7 +293,7 @@ func (d *Drain) denied(ctx context.Context, p *podState, now time.Time, status *
 func (d *Drain) hold(p *podState, g *gate, detail string, now time.Time, pause, longest time.Duration) {
 	g.detail = detail
 	g.close(now, d.hasten(pause, now), d.hasten(longest, now))
-	if g != d.server { // whose gate stands before everyone
+	if g.reason != Busy { // whose gate stands before everyone
 		p.gate = g
 	}
 	explained := d.budgets.explain(g.reason, &p.pod, detail)
@@ -281,20 +336,15 @@ func (d *Drain) hurry(ctx context.Context, p *podState, now time.Time) time.Time
 	if !p.pod.DeletionTimestamp.After(end.Add(time.Second)) {
 		return time.Time{}
 	}
-	if at := latest(end.Add(-time.Second), p.notBefore); now.Before(at) {
+	if at := end.Add(-time.Second); now.Before(at) {
 		return at
 	}
-	if d.inFlight >= d.room(now) {
-		return time.Time{}
+	if may, at := d.mayRequest(p, Shortened, now); !may {
+		return at
 	}
 	seconds := int64(1)
 	r := kubeapi.Removal{Namespace: p.pod.Namespace, Name: p.pod.Name, UID: p.pod.UID, Grace: &seconds}
-	p.triedAt = now
-	d.send(ctx, p, d.api.DeletePod, r, shortestRequest, func(answered time.Time, err error) {
-		if err != nil {
-			d.refused(ctx, p, Shortened, answered, err)
-			return
-		}
+	d.send(ctx, p, Shortened, d.api.DeletePod, r, shortestRequest, func(time.Time) {
 		p.cutOff = true
 		if p.asked == NotAsked {
 			p.asked, p.askedAt = Shortened, now

@@ -26,6 +26,11 @@ func (still) Evict(ctx context.Context, _ kubeapi.Removal) error { <-ctx.Done();
 
 func (still) DeletePod(ctx context.Context, _ kubeapi.Removal) error { <-ctx.Done(); return ctx.Err() }
 
+func (still) SetDisruptionTarget(ctx context.Context, _ kubeapi.Disruption) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
 func (still) FollowBudgets(
 	ctx context.Context, _ string, _ kubeapi.Handler[kubeapi.PodDisruptionBudget],
 ) error {
@@ -72,8 +77,8 @@ func BenchmarkEvent(b *testing.B) {
 					d.report()
 					i++
 				}
-				if len(d.pods) != n || d.inFlight != 32 {
-					b.Fatalf("%d pods, %d requests in flight", len(d.pods), d.inFlight)
+				if len(d.pods) != n || d.evictions.inFlight != 32 {
+					b.Fatalf("%d pods, %d requests in flight", len(d.pods), d.evictions.inFlight)
 				}
 			})
 		}

@@ -17,6 +17,8 @@ const (
 	// takes seconds; with one question per budget and pause this stays cheap however many pods wait.
 	maxBudgetPauseForced    = time.Second
 	maxBudgetPauseVoluntary = 5 * time.Second
+	// longestTurn is how long a request that hangs keeps the next one from passing the same gate.
+	longestTurn = 2 * time.Second
 	// followAgain is the pause before a namespace's budgets are followed again for which a right was missing.
 	followAgain = 10 * time.Second
 )
@@ -43,8 +45,8 @@ type selectedBudget struct {
 }
 
 // gate is one thing that several pods wait for: a budget, a right, an API server in trouble. While it is closed nobody
-// asks; after that one pod at a time does, until one is let through. So the number of requests depends on the number
-// of gates and on time, and not on the number of pods that wait.
+// asks; after that one pod at a time does, until one is let through, and the next also when a request hangs. So the number
+// of requests depends on the number of gates and on time, and not on the number of pods that wait.
 type gate struct {
 	reason Obstacle
 	name   string // of the budget, as printed: namespace/name
@@ -53,18 +55,19 @@ type gate struct {
 	serial bool
 	// evictions gates stand before evictions only.
 	evictions bool
-	busy      int // requests under way
+	busy      int       // requests under way
+	sentAt    time.Time // the latest of them
 	until     time.Time
 	pause     time.Duration
 }
 
-// open reports whether a request may pass, and else from when on one may; zero is when an answer comes.
+// open reports whether a request may pass, and else from when on one may, or earlier, when an answer comes.
 func (g *gate) open(now time.Time) (bool, time.Time) {
 	switch {
 	case now.Before(g.until):
 		return false, g.until
-	case g.busy > 0 && (g.serial || g.pause > 0):
-		return false, time.Time{}
+	case g.busy > 0 && (g.serial || g.pause > 0) && now.Before(g.sentAt.Add(longestTurn)):
+		return false, g.sentAt.Add(longestTurn)
 	}
 	return true, time.Time{}
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	podrules "github.com/slipway-dev/slipway/internal/drainability/pod"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 )
 
@@ -25,61 +26,82 @@ type VolumeReceipt struct {
 	Problem  string   `json:"problem,omitempty"`
 }
 
-// detach waits for the volumes of the drained pods, if the caller wants that, and adds what came of it to the receipt.
-func (d *Drain) detach(ctx context.Context, r *Receipt) {
-	if d.o.Volumes != nil {
-		r.Volumes = d.awaitDetach(ctx)
-		r.Ended = time.Now()
-	}
+// detachment is the wait for the volumes of the drained pods, once nothing is left on the node.
+type detachment struct {
+	volumes []string
+	known   bool // volumes are: a claim may go while its volume is still attached, so that claims are read once
+	asking  bool
+	done    bool
+	next    time.Time
+	report  VolumeReceipt
 }
 
-// awaitDetach waits until no volume of the drained pods is attached to the node, or the terms are over. A volume that
-// stays attached costs its next pod up to six minutes, after which the attach/detach controller forces it off. A
-// volume that a pod which stays uses too is not waited for.
-func (d *Drain) awaitDetach(ctx context.Context) VolumeReceipt {
+// awaitDetach asks which volumes of the drained pods are attached to the node, and returns when to ask again. A volume
+// that stays attached costs its next pod up to six minutes, after which the attach/detach controller forces it off. The
+// wait begins again when another pod has to leave.
+func (d *Drain) awaitDetach(ctx context.Context, now time.Time) time.Time {
+	v := d.detachment
+	switch {
+	case d.o.Volumes == nil:
+		return time.Time{}
+	case !d.empty():
+		d.detachment = &detachment{}
+		return time.Time{}
+	case !d.recount.done || v.asking || v.done:
+		return time.Time{}
+	case now.Before(v.next):
+		return v.next
+	}
+	v.asking = true
+	was, claims := *v, d.claimsOfDrained()
+	d.background.Go(func() {
+		is, err := was.ask(ctx, d.o, claims)
+		d.inbox.put(func(now time.Time) {
+			is.done = err == nil && len(is.report.Attached) == 0 || kubeapi.IsForbidden(err)
+			is.asking, is.next = false, now.Add(detachEvery)
+			if is.done && len(claims) > 0 { // that took a while, in which the watch may have missed a pod
+				d.recount.done, d.recount.next = false, time.Time{}
+			}
+			*v = is
+		})
+	})
+	return time.Time{}
+}
+
+// ask returns the wait with what the API server says now.
+func (v detachment) ask(ctx context.Context, o Options, claims []claim) (detachment, error) {
+	var err error
+	if !v.known {
+		v.volumes, err = volumesOf(ctx, o.Volumes, claims)
+		v.known = err == nil
+	}
+	if v.known {
+		v.report, err = look(ctx, o.Volumes, o.Node, v.volumes, v.report)
+	}
+	if err != nil {
+		v.report.Problem = err.Error()
+	}
+	return v, err
+}
+
+// detached reports that no volume is waited for any longer.
+func (d *Drain) detached(now time.Time) bool {
+	end := sooner(d.terms.Deadline, d.terms.GiveUp)
+	return d.o.Volumes == nil || d.detachment.done || !end.IsZero() && !now.Before(end)
+}
+
+// claimsOfDrained returns the claims of the drained pods. A volume that a pod which stays uses too is not waited for.
+func (d *Drain) claimsOfDrained() []claim {
 	var drained, staying []kubeapi.Pod
 	for _, p := range d.pods {
 		switch {
-		case p.action != Leave:
+		case p.action != podrules.Leave:
 			drained = append(drained, p.pod)
 		case !p.gone:
 			staying = append(staying, p.pod)
 		}
 	}
-	claims := claimsOf(drained, claimsOf(staying, nil))
-	var r VolumeReceipt
-	var volumes []string
-	known := false // a claim may go while its volume is still attached: the claims are read once
-	for {
-		var err error
-		if !known {
-			volumes, err = volumesOf(ctx, d.o.Volumes, claims)
-			known = err == nil
-		}
-		if known {
-			r, err = look(ctx, d.o.Volumes, d.o.Node, volumes, r)
-		}
-		if err == nil && len(r.Attached) == 0 {
-			return r
-		}
-		if err != nil {
-			r.Problem = err.Error()
-		}
-		d.takeTerms(time.Now())
-		if kubeapi.IsForbidden(err) || !d.pauseWithin(ctx, detachEvery) {
-			return r
-		}
-	}
-}
-
-// pauseWithin sleeps and reports whether the terms leave time to go on.
-func (d *Drain) pauseWithin(ctx context.Context, pause time.Duration) bool {
-	now := time.Now()
-	end := sooner(d.terms.Deadline, d.terms.GiveUp)
-	if !end.IsZero() {
-		pause = min(pause, end.Sub(now))
-	}
-	return pause > 0 && sleep(ctx, pause)
+	return claimsOf(drained, claimsOf(staying, nil))
 }
 
 // look finds out which volumes are attached to the node; when it cannot, what was known before stands.
@@ -163,16 +185,4 @@ func split(volumes, attached []string) VolumeReceipt {
 		}
 	}
 	return r
-}
-
-// sleep waits for d and reports whether ctx still lives.
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
 }

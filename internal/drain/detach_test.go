@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slipway-dev/slipway/internal/elapsed"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 )
 
@@ -68,7 +69,7 @@ func claims(names ...string) change {
 	}
 }
 
-func TestVolumesOfDrainedPodsAreWaitedForUntilTheyDetach(t *testing.T) {
+func TestDrainWaitsUntilVolumesDetach(t *testing.T) {
 	for _, c := range []struct {
 		name                string
 		v                   volumes
@@ -113,35 +114,31 @@ func TestVolumesOfDrainedPodsAreWaitedForUntilTheyDetach(t *testing.T) {
 			func() Terms { return Terms{} }, nil, nil, true, 0, 5 * time.Second,
 		},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			simulate(t, func(t *testing.T, s *sim) {
-				s.pod("db-0", claims("data", "log", "deleted-claim"))
-				s.pod("agent", ownedBy("DaemonSet"), claims("shared"))
-				c.v.began = time.Now()
-				r, err := drained(t, s, Options{Terms: c.terms(), Volumes: &c.v})
-				wantOutcome(t, r, err, Drained)
-				if !slices.Equal(r.Volumes.Detached, c.detached) || !slices.Equal(r.Volumes.Attached, c.attached) ||
-					(r.Volumes.Problem != "") != c.problem {
-					t.Errorf("%+v", r.Volumes)
-				}
-				if took := r.Ended.Sub(r.Began); took < c.earliest || took > c.atTheMost {
-					t.Errorf("took %s", took)
-				}
-				if slices.Contains(c.v.asked, "shared") {
-					t.Error("asked for a volume of a pod that stays")
-				}
-			})
-		})
+		t.Run(c.name, simulated(func(t *testing.T, s *sim) {
+			s.pod("db-0", claims("data", "log", "deleted-claim"))
+			s.pod("agent", ownedBy("DaemonSet"), claims("shared"))
+			c.v.began = time.Now()
+			r := drainTo(t, s, Drained, Options{Terms: c.terms(), Volumes: &c.v})
+			if !slices.Equal(r.Volumes.Detached, c.detached) || !slices.Equal(r.Volumes.Attached, c.attached) ||
+				(r.Volumes.Problem != "") != c.problem {
+				t.Errorf("%+v", r.Volumes)
+			}
+			if took := r.Ended.Sub(r.Began); took < c.earliest || took > c.atTheMost {
+				t.Errorf("took %s", took)
+			}
+			if slices.Contains(c.v.asked, "shared") {
+				t.Error("asked for a volume of a pod that stays")
+			}
+		}))
 	}
 }
 
-func TestAVolumeThatAPodWhichStaysUsesTooIsNotWaitedFor(t *testing.T) {
+func TestVolumeOfAStayingPodIsNotAwaited(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
 		s.pod("web", claims("shared"))
 		s.pod("agent", ownedBy("DaemonSet"), claims("shared"))
 		v := &volumes{began: time.Now(), detach: map[string]time.Duration{"shared": never}}
-		r, err := drained(t, s, Options{Volumes: v})
-		wantOutcome(t, r, err, Drained)
+		r := drainTo(t, s, Drained, Options{Volumes: v})
 		tookAbout(t, r, 2*time.Second)
 	})
 }
@@ -159,4 +156,116 @@ func TestTheWaitForVolumesFollowsTheTerms(t *testing.T) {
 			t.Errorf("took %s: %+v", took, r.Volumes)
 		}
 	})
+}
+
+func TestI7PodArrivingDuringVolumeWaitIsEvicted(t *testing.T) {
+	for _, standsBy := range []bool{false, true} {
+		simulate(t, func(t *testing.T, s *sim) {
+			s.pod("db-0", claims("data"))
+			v := &volumes{began: time.Now(), detach: map[string]time.Duration{"data": 30 * time.Second}}
+			time.AfterFunc(10*time.Second, func() { s.pod("late", stopsIn(25*time.Second), grace(time.Minute)) })
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			o := Options{Volumes: v}
+			var said Receipt
+			if standsBy {
+				o.OnDrained = func(r Receipt) {
+					said = r
+					if n := s.bound(); n > 0 {
+						t.Errorf("OnDrained is called with %d pods on the node", n)
+					}
+					cancel()
+				}
+			}
+			_, wait := start(ctx, t, s, o)
+			r, err := wait()
+			if !standsBy {
+				wantOutcome(t, r, err, Drained)
+				said = r
+			}
+			if n := s.bound(); n > 0 {
+				t.Errorf("%d pods are left", n)
+			}
+			if len(said.Pods) != 2 || len(s.asked("evict", nil)) != 2 || !slices.Equal(said.Volumes.Detached, []string{"pv-data"}) {
+				t.Errorf("standing by %t: %d pods, volumes %+v; want both pods evicted and the volume detached", standsBy, len(said.Pods), said.Volumes)
+			}
+			if took := said.Ended.Sub(said.Began); took < 35*time.Second || took > 40*time.Second {
+				t.Errorf("standing by %t: took %s, want the 35 s until the second pod has stopped", standsBy, took)
+			}
+		})
+	}
+}
+
+// slowVolumes answers for claims late.
+type slowVolumes struct {
+	*volumes
+	takes time.Duration
+}
+
+func (v slowVolumes) GetClaim(ctx context.Context, namespace, name string) (*kubeapi.PersistentVolumeClaim, error) {
+	elapsed.Sleep(ctx, v.takes)
+	return v.volumes.GetClaim(ctx, namespace, name)
+}
+
+func TestI7SilentWatchHidesNoPodDuringVolumeWait(t *testing.T) {
+	for name, tc := range map[string]struct {
+		detach, answers, giveUp time.Duration
+		fails                   bool // the lists do, too
+	}{
+		"detached":      {detach: time.Minute},
+		"slow to say":   {answers: 15 * time.Second},
+		"given up":      {detach: never, giveUp: time.Minute},
+		"lists fail":    {detach: never, giveUp: time.Minute, fails: true},
+		"lists recover": {detach: time.Minute, fails: true},
+	} {
+		t.Run(name, simulated(func(t *testing.T, s *sim) {
+			began := time.Now()
+			s.pod("db-0", claims("data"))
+			time.AfterFunc(11*time.Second, func() {
+				s.mu.Lock()
+				s.silent = began.Add(90 * time.Second)
+				s.mu.Unlock()
+				s.pod("late")
+			})
+			s.failWhen(fault{err: errors.New("connection refused")}, func(c call) bool {
+				at := time.Since(began)
+				return tc.fails && c.verb == "list" && at > 10*time.Second && at < 70*time.Second
+			})
+			o := Options{Volumes: slowVolumes{&volumes{began: began, detach: map[string]time.Duration{"data": tc.detach}}, tc.answers}}
+			if tc.giveUp > 0 {
+				o.Terms.GiveUp = began.Add(tc.giveUp)
+			}
+			r, _ := drained(t, s, o)
+			if n := s.bound(); n > 0 && r.Outcome == Drained {
+				t.Errorf("%s with %d pods on the node", r.Outcome, n)
+			}
+			if took, n := r.Ended.Sub(r.Began), s.calls["list"]; n > 4+int(took/lastPause) {
+				t.Errorf("%d lists in %s", n, took)
+			}
+		}))
+	}
+}
+
+func TestHangingAPIServerHidesNoArrival(t *testing.T) {
+	simulate(t, func(t *testing.T, s *sim) {
+		s.pod("db-0", claims("data"))
+		time.AfterFunc(10*time.Second, func() { s.pod("late") })
+		r := drainTo(t, s, Drained, Options{Volumes: hungVolumes{}, Terms: within(30 * time.Second)})
+		if n := s.bound(); n > 0 || len(r.Pods) != 2 {
+			t.Errorf("%d pods are left, %d in the report", n, len(r.Pods))
+		}
+	})
+}
+
+// hungVolumes never answers.
+type hungVolumes struct{}
+
+func (hungVolumes) GetClaim(ctx context.Context, _, _ string) (*kubeapi.PersistentVolumeClaim, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+func (hungVolumes) ListVolumeAttachments(ctx context.Context) ([]kubeapi.VolumeAttachment, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
 }

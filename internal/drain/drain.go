@@ -15,6 +15,7 @@ import (
 	"log/slog"
 	"time"
 
+	podrules "github.com/slipway-dev/slipway/internal/drainability/pod"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 )
 
@@ -28,6 +29,8 @@ type API interface {
 	ListPodsOn(ctx context.Context, node string) ([]kubeapi.Pod, error)
 	Evict(ctx context.Context, r kubeapi.Removal) error
 	DeletePod(ctx context.Context, r kubeapi.Removal) error
+	// SetDisruptionTarget is called before a deletion past a budget, which does not depend on it.
+	SetDisruptionTarget(ctx context.Context, c kubeapi.Disruption) error
 	// FollowBudgets does not return before ctx ends. It is called once for each namespace with pods to evict, and again
 	// where a right to it is missing.
 	FollowBudgets(ctx context.Context, namespace string, h kubeapi.Handler[kubeapi.PodDisruptionBudget]) error
@@ -55,12 +58,14 @@ func (t Terms) end() time.Time { return t.Deadline.Add(-t.Margin) }
 type Options struct {
 	// Node is the name of the node.
 	Node string
-	// Policy says what each kind of pod gets; nil is VoluntaryPolicy while the terms have no deadline, NoticePolicy
+	// Policy says what each kind of pod gets; nil is [podrules.Voluntary] while the terms have no deadline, [podrules.Forced]
 	// while they have one.
-	Policy *Policy
+	Policy *podrules.Policy
 	// PolicyOf, if set, takes the place of Policy, pod by pod.
-	PolicyOf func(kubeapi.Pod) Policy
-	Terms    Terms
+	PolicyOf func(kubeapi.Pod) podrules.Policy
+	// Mark, if set, adds to the facts about a pod what its labels mean to the caller.
+	Mark  func(*podrules.Facts, *kubeapi.Pod)
+	Terms Terms
 	// GraceSeconds replaces every pod's own grace, as kubectl's --grace-period; negative or nil keeps it.
 	GraceSeconds *int64
 	// WaveBoundaries are pod priorities, ascending: pods below the first leave first, and so on, as in the kubelet's
@@ -73,7 +78,8 @@ type Options struct {
 	// SkipTerminatingFor leaves alone terminating pods whose grace ran out longer ago than this, as kubectl's
 	// --skip-wait-for-delete-timeout; 0 waits for them all.
 	SkipTerminatingFor time.Duration
-	// MaxInFlight bounds concurrent evictions; 0 is 32. There are fewer while the API server is slow to answer.
+	// MaxInFlight bounds concurrent evictions, and concurrent deletions; 0 is 32. There are fewer while the API server is
+	// slow to answer.
 	MaxInFlight int
 	// OnProgress, if set, is called from the engine's goroutine after every change. It must not block.
 	OnProgress func(Progress)
@@ -119,21 +125,25 @@ func New(api API, o Options) *Drain {
 		pods:    map[string]*podState{},
 		budgets: newBudgets(),
 		lanes:   map[string]*lane{},
-		server:  &gate{reason: Busy},
-		trouble: &gate{reason: Failing},
-		inbox:   newInbox(),
-		window:  newWindow(o.MaxInFlight),
-		relied:  o.WasDrained,
+
+		evictions:  newRequests(true),
+		deletions:  newRequests(false),
+		lastSent:   map[string]time.Time{},
+		detachment: &detachment{},
+		conditions: conditionWrites{slots: make(chan struct{}, o.MaxInFlight)},
+		inbox:      newInbox(),
+		window:     newWindow(o.MaxInFlight),
+		relied:     o.WasDrained,
 	}
 }
 
 // policyFor is the caller's policy, or the one that suits the terms.
-func policyFor(o Options, t Terms) Policy {
+func policyFor(o Options, t Terms) podrules.Policy {
 	switch {
 	case o.Policy != nil:
 		return *o.Policy
 	case t.Forced():
-		return NoticePolicy()
+		return podrules.Forced()
 	}
-	return VoluntaryPolicy()
+	return podrules.Voluntary()
 }

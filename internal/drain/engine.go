@@ -11,6 +11,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/slipway-dev/slipway/internal/drainability/fromkubeapi"
+	podrules "github.com/slipway-dev/slipway/internal/drainability/pod"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 )
 
@@ -18,6 +20,8 @@ const (
 	// settle is how long after its beginning a drain still expects new pods: a scheduler that had not heard of the cordon
 	// may be binding one.
 	settle = 500 * time.Millisecond
+	// recountEvery is the pause between two recounts: while volumes are waited for, the watch may miss a pod.
+	recountEvery = 10 * time.Second
 	// whenAsked stands for "not by itself": the engine looks again whenever something happens.
 	whenAsked = time.Hour
 )
@@ -34,23 +38,27 @@ type Drain struct {
 	// everything below.
 	inbox *inbox
 
-	terms    Terms
-	policy   Policy
-	since    time.Time // when the drain first had a deadline
-	began    time.Time
-	over     bool
-	pods     map[string]*podState // by UID
-	named    []*podState          // all of them by namespace and name
-	order    []*podState          // those that are not gone; see inOrder
-	budgets  *budgets
-	lanes    map[string]*lane
-	server   *gate // closed while the API server asks everyone for patience
-	trouble  *gate // shared by the pods whose requests the API server could not serve
-	listed   bool
-	listErr  error
-	inFlight int
-	window   *window
-	recount  recount
+	terms   Terms
+	policy  podrules.Policy
+	since   time.Time // when the drain first had a deadline
+	began   time.Time
+	over    bool
+	pods    map[string]*podState // by UID
+	named   []*podState          // all of them by namespace and name
+	order   []*podState          // those that are not gone; see inOrder
+	budgets *budgets
+	lanes   map[string]*lane
+	// queued counts the pods that wait in each lane; it is nil until a step needs it.
+	queued     map[string]int
+	evictions  *requests
+	deletions  *requests
+	listed     bool
+	listErr    error
+	lastSent   map[string]time.Time // the latest request by namespace
+	window     *window
+	conditions conditionWrites
+	recount    recount
+	detachment *detachment
 	// relied is true while the node is drained as far as the caller knows.
 	relied bool
 	// background counts the goroutines of the watch and the requests.
@@ -82,6 +90,9 @@ func (d *Drain) takeTerms(now time.Time) {
 	d.policy = policyFor(d.o, d.terms)
 	for _, p := range d.pods {
 		d.judge(p, now)
+		if p.requesting { // for as long as the terms before allowed
+			p.giveUp(now)
+		}
 	}
 }
 
@@ -105,9 +116,6 @@ func (d *Drain) Run(ctx context.Context) (Receipt, error) {
 	d.background.Wait()
 	d.read() // the answers that the end of the drain has overtaken
 	receipt := d.receipt(outcome)
-	if outcome == Drained {
-		d.detach(ctx, &receipt)
-	}
 	return receipt, d.verdict(ctx, outcome, receipt)
 }
 
@@ -121,6 +129,9 @@ func (d *Drain) conduct(ctx context.Context) Outcome {
 		d.takeTerms(now)
 		if ctx.Err() != nil {
 			d.report()
+			if d.o.OnDrained == nil && d.empty() && d.recount.done { // only volumes are waited for
+				return Drained
+			}
 			return Cancelled
 		}
 		review := d.review(now)
@@ -212,17 +223,24 @@ func (d *Drain) forget(pod kubeapi.Pod, now time.Time) {
 // anew each time: a protection may have been set or lifted meanwhile. One that somebody else deletes while it is
 // waited for keeps its verdict.
 func (d *Drain) judge(p *podState, now time.Time) {
-	if p.gone || p.asked != NotAsked || p.requesting || (p.terminating() && p.verdict.Rule != "") {
+	if p.gone || p.asked != NotAsked || p.requesting || (p.terminating() && p.judged) {
 		return
 	}
 	policy := d.policy
 	if d.o.PolicyOf != nil {
 		policy = d.o.PolicyOf(p.pod)
 	}
-	p.verdict, p.action = policy.Judge(&p.pod, now)
-	p.reviewAt = protectionEnds(&p.pod, now)
-	if d.o.Select != nil && p.verdict.Rule != Mirror && !d.o.Select(p.pod) {
-		p.verdict, p.action = Verdict{Excluded, "not selected"}, policy.Of(Excluded)
+	facts := fromkubeapi.Pod(&p.pod)
+	if d.o.Select != nil && !d.o.Select(p.pod) {
+		facts.Flags |= podrules.Excluded
+	}
+	if d.o.Mark != nil {
+		d.o.Mark(&facts, &p.pod)
+	}
+	v := policy.Judge(&facts, now)
+	p.verdict, p.action, p.judged, p.reviewAt = Verdict{v.Rule, v.Text(&facts)}, v.Action, true, time.Time{}
+	if v.Until != 0 {
+		p.reviewAt = time.Unix(0, v.Until)
 	}
 }
 
@@ -246,7 +264,7 @@ func (d *Drain) review(now time.Time) time.Time {
 		if end := p.pod.DeletionTimestamp.Add(d.o.SkipTerminatingFor); now.Before(end) {
 			next = sooner(next, end)
 		} else {
-			p.action = Leave
+			p.action = podrules.Leave
 		}
 	}
 	return next
@@ -255,9 +273,9 @@ func (d *Drain) review(now time.Time) time.Time {
 // outcome reports whether the drain is over.
 func (d *Drain) outcome(now time.Time) (Outcome, bool) {
 	switch {
-	case d.listed && d.any(func(p *podState) bool { return p.present() && p.action == Refuse }):
+	case d.listed && d.any(func(p *podState) bool { return p.present() && p.action == podrules.Refuse }):
 		return RefusedOutcome, true
-	case d.empty() && d.recount.done:
+	case d.empty() && d.recount.done && d.detached(now):
 		return Drained, true
 	case d.terms.Forced() && !now.Before(d.terms.Deadline):
 		return DeadlinePassed, true
@@ -273,7 +291,7 @@ func (d *Drain) any(is func(*podState) bool) bool { return slices.ContainsFunc(d
 func (d *Drain) empty() bool { return d.listed && !d.any((*podState).present) }
 
 // recount is the last look before a node is called drained: a list made after the last pod went. A watch may lag or be
-// broken, and what it has not told is not known to be gone (I7).
+// broken, and what it has not told is not known to be gone (I7). It is repeated while volumes are waited for.
 type recount struct {
 	asking bool
 	done   bool
@@ -284,7 +302,7 @@ type recount struct {
 func (d *Drain) count(ctx context.Context, now time.Time) time.Time {
 	r := &d.recount
 	if !d.empty() {
-		r.done = false
+		r.done, r.next = false, time.Time{}
 		return time.Time{}
 	}
 	if r.asking {
@@ -300,12 +318,12 @@ func (d *Drain) count(ctx context.Context, now time.Time) time.Time {
 		d.inbox.put(func(now time.Time) {
 			r.asking = false
 			if err != nil {
-				r.next = now.Add(lastPause)
+				r.done, r.next = false, now.Add(lastPause)
 				d.failed(err)
 				return
 			}
 			d.update(pods, known, now)
-			r.done = true // unless one that has to leave has come meanwhile
+			r.done, r.next = true, now.Add(recountEvery) // unless one that has to leave has come meanwhile
 		})
 	})
 	return time.Time{}
@@ -358,7 +376,9 @@ func (d *Drain) step(ctx context.Context, now time.Time) time.Time {
 		return next
 	}
 	pods := d.inOrder()
+	d.queued, d.evictions.waitingIn, d.deletions.waitingIn = nil, nil, nil
 	next = sooner(next, d.count(ctx, now))
+	next = sooner(next, d.awaitDetach(ctx, now))
 	open := d.openWaves(now)
 	for _, p := range pods {
 		switch {
@@ -424,13 +444,23 @@ func (d *Drain) openWaves(now time.Time) []time.Time {
 
 // inOrder returns the pods that are not gone by wave; inside a wave those first that have been refused least, so that
 // what is blocked never holds up what is free and all that wait at a gate have their turn; then longest grace first,
-// since who needs the most time must start first. Of pods that are alike the UID decides, which is as good as chance:
+// since who needs the most time must start first. The pods that the API server asked for patience follow: it may do so for
+// one pod only. Of pods that are alike the UID decides, which is as good as chance:
 // nodes that are drained at the same moment mostly have the same apps on them, and if all of them began with the same
-// one, the API server would count all of it against one disruption budget, one conflict after another.
+// one, the API server would count all of it against one disruption budget, one conflict after another. While requests
+// fail there may be a single slot, and the namespaces take turns.
 func (d *Drain) inOrder() []*podState {
+	turn := func(p *podState) time.Time {
+		if !d.window.failing {
+			return time.Time{}
+		}
+		return d.lastSent[p.pod.Namespace]
+	}
+
 	d.order = slices.DeleteFunc(d.order, func(p *podState) bool { return p.gone })
 	slices.SortFunc(d.order, func(a, b *podState) int {
-		return cmp.Or(a.wave-b.wave, a.refusals-b.refusals, cmp.Compare(b.wanted, a.wanted), strings.Compare(a.pod.UID, b.pod.UID))
+		return cmp.Or(a.wave-b.wave, turn(a).Compare(turn(b)), a.refusals-b.refusals, cmp.Compare(b.wanted, a.wanted), a.busy-b.busy,
+			strings.Compare(a.pod.UID, b.pod.UID))
 	})
 	return d.order
 }
@@ -457,7 +487,7 @@ func (d *Drain) progress() Progress {
 	p.Blocked = make([]Blocked, 0, len(d.order))
 	for _, s := range d.named {
 		switch {
-		case s.action == Leave:
+		case s.action == podrules.Leave:
 			p.Stayed++
 			continue
 		case s.gone:
@@ -476,6 +506,9 @@ func (d *Drain) progress() Progress {
 
 func (d *Drain) receipt(outcome Outcome) Receipt {
 	r := Receipt{Node: d.o.Node, Outcome: outcome, Began: d.began, Ended: time.Now(), Deadline: d.terms.Deadline, Pods: []PodReceipt{}}
+	if outcome == Drained {
+		r.Volumes = d.detachment.report
+	}
 	for _, p := range d.named {
 		r.Pods = append(r.Pods, p.receipt())
 	}
@@ -492,7 +525,7 @@ func (d *Drain) verdict(ctx context.Context, outcome Outcome, r Receipt) error {
 	case RefusedOutcome:
 		e := &Refused{Node: d.o.Node}
 		for _, p := range r.Pods {
-			if p.Action == Refuse && p.Left() {
+			if p.Action == podrules.Refuse && p.Left() {
 				e.Pods = append(e.Pods, p)
 			}
 		}

@@ -6,11 +6,13 @@ import (
 	"time"
 
 	"github.com/slipway-dev/slipway/internal/kubeapi"
+	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// TestTheRemovalOfAnEndedPodSaysNothingOfTheTimeItWasGiven: the kubelet deletes the object of a pod that has ended with
+// TestRemovalAfterTheEndKeepsTheGraceGiven: the kubelet deletes the object of a pod that has ended with
 // grace 0, and the API server then moves its deletionTimestamp to that moment.
-func TestTheRemovalOfAnEndedPodSaysNothingOfTheTimeItWasGiven(t *testing.T) {
+func TestRemovalAfterTheEndKeepsTheGraceGiven(t *testing.T) {
 	asked := time.Date(2026, 9, 1, 12, 0, 0, 0, time.UTC)
 	state := func(deletion time.Time, grace int64, ended bool) kubeapi.Pod {
 		var pod kubeapi.Pod
@@ -19,9 +21,7 @@ func TestTheRemovalOfAnEndedPodSaysNothingOfTheTimeItWasGiven(t *testing.T) {
 		if ended {
 			status = `[{"state":{"terminated":{"exitCode":0,"finishedAt":"2026-09-01T12:00:02Z"}}}]`
 		}
-		if err := json.Unmarshal([]byte(status), &pod.Status.ContainerStatuses); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, json.Unmarshal([]byte(status), &pod.Status.ContainerStatuses))
 		return pod
 	}
 	for _, tc := range []struct {
@@ -36,9 +36,7 @@ func TestTheRemovalOfAnEndedPodSaysNothingOfTheTimeItWasGiven(t *testing.T) {
 			p := &podState{}
 			p.observe(state(asked.Add(30*time.Second), 30, false))
 			p.observe(state(asked.Add(3*time.Second), 0, tc.ended))
-			if p.given != tc.given {
-				t.Errorf("given %s, want %s", p.given, tc.given)
-			}
+			check.Is(t, tc.given, p.given)
 		})
 	}
 }

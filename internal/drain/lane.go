@@ -3,6 +3,7 @@ package drain
 import (
 	"time"
 
+	"github.com/slipway-dev/slipway/internal/drainability/fromkubeapi"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 )
 
@@ -35,17 +36,38 @@ type lane struct {
 	ready    bool          // last was ready when it was asked: others are let go without being counted
 }
 
-// free is from when the next eviction may be sent; zero is now. A refusal frees the lane at once.
-func (l *lane) free() time.Time {
+// free returns when the next eviction may be sent, at most longest after the last one; zero is now. A refusal frees the
+// lane at once.
+func (l *lane) free(longest time.Duration) time.Time {
+	at := l.sentAt.Add(longest)
 	switch {
 	case l.last == nil || l.counted:
 		return time.Time{}
 	case l.last.requesting:
-		return l.sentAt.Add(min(max(leastHeadStart, 3*l.usual), conflictPause))
+		return sooner(at, l.sentAt.Add(min(max(leastHeadStart, 3*l.usual), conflictPause)))
 	case l.followed && l.ready && !l.yesAt.IsZero():
-		return l.yesAt.Add(longestCount)
+		return sooner(at, l.yesAt.Add(longestCount))
 	}
 	return time.Time{}
+}
+
+// longestQueueWait returns how long an eviction of p waits for the one before it at most. With a deadline all pods of the
+// PDB queue are asked in half of the time that is left before p would be deleted past its budget: a conflict inside the
+// API server costs half a second, a pod that is not asked in time is lost.
+func (d *Drain) longestQueueWait(p *podState, key string, now time.Time) time.Duration {
+	if !d.terms.Forced() {
+		return whenAsked
+	}
+	if d.queued == nil {
+		d.queued = map[string]int{}
+		for _, other := range d.order {
+			if other.waiting() && !other.requesting {
+				d.queued[d.laneKey(other)]++
+			}
+		}
+	}
+	left := max(0, forceAt(p.wanted, d.terms, d.since).Sub(now))
+	return left / 2 / time.Duration(max(1, d.queued[key]))
 }
 
 func (l *lane) sent(p *podState, now time.Time) {
@@ -80,25 +102,25 @@ func (l *lane) heard(b *kubeapi.PodDisruptionBudget) {
 	l.entered = l.entered || disrupted
 }
 
-// laneOf returns the lane of a pod; nil is for one whose eviction no budget counts.
-func (d *Drain) laneOf(p *podState) *lane {
+// laneOf returns the lane of a pod and its key; nil is for one whose eviction no budget counts.
+func (d *Drain) laneOf(p *podState) (*lane, string) {
 	key := d.laneKey(p)
 	if key == "" {
-		return nil
+		return nil, ""
 	}
 	l := d.lanes[key]
 	if l == nil {
 		l = &lane{}
 		d.lanes[key] = l
 	}
-	return l
+	return l, key
 }
 
 // laneKey names a lane by the budgets that cover a pod. While these are not known the pods of one controller are taken
 // to share one.
 func (d *Drain) laneKey(p *podState) string {
 	covering, known := d.budgets.covering(&p.pod)
-	owner := controller(&p.pod)
+	owner := fromkubeapi.ControllerOf(&p.pod)
 	switch {
 	case exempt(&p.pod), known && len(covering) == 0, !known && owner == nil:
 		return ""

@@ -7,21 +7,30 @@ import (
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 )
 
-// defaultGrace is what the API server sets where a pod names no grace.
-const defaultGrace = 30 * time.Second
+const (
+	// defaultGrace is what the API server sets where a pod names no grace.
+	defaultGrace = 30 * time.Second
+	// longestGrace is what a grace counts as that is longer: a time.Duration ends at 292 years, and a grace beyond it would
+	// become a negative one, which the API server takes for one second.
+	longestGrace = 10 * 365 * 24 * time.Hour
+)
 
 // wantedGrace is the time the pod may take to stop when nobody is in a hurry.
 func wantedGrace(p *kubeapi.Pod, override *int64) time.Duration {
 	switch {
 	case override != nil && *override >= 0:
-		return time.Duration(*override) * time.Second
+		return graceOf(*override)
 	case p.Spec.TerminationGracePeriodSeconds != nil:
 		if s := *p.Spec.TerminationGracePeriodSeconds; s >= 0 {
-			return time.Duration(s) * time.Second
+			return graceOf(s)
 		}
 		return time.Second // what the API server makes of a negative one
 	}
 	return defaultGrace
+}
+
+func graceOf(seconds int64) time.Duration {
+	return time.Duration(min(seconds, int64(longestGrace/time.Second))) * time.Second
 }
 
 // grantedGrace caps what a pod wants to what is left before the deadline. It is whole seconds, as the API takes them,

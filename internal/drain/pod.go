@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/slipway-dev/slipway/internal/drainability/fromkubeapi"
+	podrules "github.com/slipway-dev/slipway/internal/drainability/pod"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 )
 
@@ -15,7 +17,8 @@ const killedExitCode = 137
 type podState struct {
 	pod     kubeapi.Pod
 	verdict Verdict
-	action  Action
+	action  podrules.Action
+	judged  bool
 	wave    int
 	wanted  time.Duration
 
@@ -23,8 +26,10 @@ type podState struct {
 	reviewAt time.Time
 
 	requesting bool // a request for it is under way
-	asked      Asked
-	askedAt    time.Time
+	// giveUp ends that request when the terms of now leave it no more time.
+	giveUp  func(now time.Time)
+	asked   Asked
+	askedAt time.Time
 	// unanswered is the last request that got no clear answer: it may have taken effect.
 	unanswered Asked
 	triedAt    time.Time
@@ -37,7 +42,8 @@ type podState struct {
 
 	blocked  Blocked // zero Reason: nothing in the way
 	delays   []Delay
-	refusals int
+	refusals int // except those of an API server that asks everyone for patience, which are busy
+	busy     int
 	gate     *gate // what it waits at together with others
 	// notBefore is when it may be tried again after an obstacle of its own, pause the last wait for one.
 	notBefore time.Time
@@ -45,6 +51,9 @@ type podState struct {
 	forcing   bool // its time to wait for budgets is over
 	mayDelete bool // false once the API server refused us the right
 	cutOff    bool // told to end with the deadline
+
+	conditionBy   time.Time // a deletion waits for the write of DisruptionTarget until then; zero is not begun
+	conditionDone bool      // the write was answered
 }
 
 func (p *podState) name() string { return p.pod.Namespace + "/" + p.pod.Name }
@@ -54,14 +63,17 @@ func (p *podState) terminating() bool { return p.pod.DeletionTimestamp != nil }
 
 // waiting reports that it has to leave and has not been asked.
 func (p *podState) waiting() bool {
-	return !p.gone && p.action == Evict && p.asked == NotAsked && !p.terminating()
+	return !p.gone && p.action == podrules.Evict && p.asked == NotAsked && !p.terminating()
 }
 
 // present reports that it has to leave and is still there.
-func (p *podState) present() bool { return !p.gone && p.action != Leave }
+func (p *podState) present() bool { return !p.gone && p.action != podrules.Leave }
 
 // observe takes in a newer state of the same pod.
 func (p *podState) observe(pod kubeapi.Pod) {
+	if isDisruptionTarget(&p.pod, "True") && isDisruptionTarget(&pod, "False") {
+		p.conditionBy, p.conditionDone = time.Time{}, false // the deletion that it was written for was put off: write it again
+	}
 	p.pod = pod
 	if pod.DeletionTimestamp == nil || pod.DeletionGracePeriodSeconds == nil {
 		return
@@ -109,7 +121,7 @@ func (p *podState) creditUnanswered() {
 // (https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions).
 func wasEvicted(p *kubeapi.Pod) bool {
 	for _, c := range p.Status.Conditions {
-		if c.Type == "DisruptionTarget" && c.Status == "True" && c.Reason == "EvictionByEvictionAPI" {
+		if c.Type == disruptionTarget && c.Status == "True" && c.Reason == "EvictionByEvictionAPI" {
 			return true
 		}
 	}
@@ -180,7 +192,7 @@ func (p *podState) receipt() PodReceipt {
 		GraceGiven: int64(p.given / time.Second), End: p.end, EndedAt: p.goneAt, Delays: p.delays,
 		Unanswered: p.unanswered,
 	}
-	if c := controller(&p.pod); c != nil {
+	if c := fromkubeapi.ControllerOf(&p.pod); c != nil {
 		r.Owner = c.Kind + "/" + c.Name
 	}
 	return r
@@ -198,7 +210,7 @@ func (p *podState) progress(began time.Time) Blocked {
 		if at := p.pod.DeletionTimestamp; at != nil {
 			b.Detail = "stopping, until " + at.UTC().Format(time.TimeOnly) + " at the latest"
 		}
-	case p.action == Refuse || p.action == Await:
+	case p.action == podrules.Refuse || p.action == podrules.Await:
 		b.Reason, b.Detail = ByPolicy, fmt.Sprintf("%s: %s", p.verdict.Rule, p.verdict.Detail)
 	case p.blocked.Reason != "":
 		b = p.blocked

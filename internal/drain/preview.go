@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	podrules "github.com/slipway-dev/slipway/internal/drainability/pod"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 )
 
@@ -23,13 +24,13 @@ type Forecast struct {
 
 // PodForecast is one pod's part.
 type PodForecast struct {
-	Namespace string  `json:"namespace"`
-	Name      string  `json:"name"`
-	UID       string  `json:"uid"`
-	Owner     string  `json:"owner,omitempty"` // Kind/name of the controller
-	Verdict   Verdict `json:"verdict"`
-	Action    Action  `json:"action"`
-	Wave      int     `json:"wave"`
+	Namespace string          `json:"namespace"`
+	Name      string          `json:"name"`
+	UID       string          `json:"uid"`
+	Owner     string          `json:"owner,omitempty"` // Kind/name of the controller
+	Verdict   Verdict         `json:"verdict"`
+	Action    podrules.Action `json:"action"`
+	Wave      int             `json:"wave"`
 	// How it would be asked: Evicted or DeletedOnRequest, and empty where it would not be.
 	How Asked `json:"how,omitempty"`
 	// GraceWanted is the pod's own or the caller's; GraceGiven what it would get. Seconds.
@@ -41,7 +42,7 @@ type PodForecast struct {
 
 // Refused returns the pods for whose sake the drain would not take place.
 func (f Forecast) Refused() []PodForecast {
-	return f.pods(func(p PodForecast) bool { return p.Action == Refuse })
+	return f.pods(func(p PodForecast) bool { return p.Action == podrules.Refuse })
 }
 
 // Obstructed returns the pods that something would hold up now.

@@ -5,6 +5,10 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	podrules "github.com/slipway-dev/slipway/internal/drainability/pod"
+	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 // previewed runs a preview and checks that it changed nothing.
@@ -12,9 +16,7 @@ func previewed(t *testing.T, s *sim, o Options, server bool) Forecast {
 	t.Helper()
 	o.Node = node
 	f, err := Preview(t.Context(), s, o, server)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	for _, q := range s.requests {
 		if !q.removal.DryRun || q.worked {
 			t.Errorf("not a dry run: %+v", q)
@@ -23,9 +25,7 @@ func previewed(t *testing.T, s *sim, o Options, server bool) Forecast {
 	if !server && len(s.requests) > 0 {
 		t.Errorf("%d requests", len(s.requests))
 	}
-	if s.calls["list"] != 1 {
-		t.Errorf("%d lists", s.calls["list"])
-	}
+	check.Is(t, 1, s.calls["list"])
 	return f
 }
 
@@ -40,7 +40,7 @@ func forecastOf(t *testing.T, f Forecast, p *simPod) PodForecast {
 	return PodForecast{}
 }
 
-func TestAPreviewSaysOfEachPodWhatWouldBecomeOfIt(t *testing.T) {
+func TestPreviewPredictsEachPod(t *testing.T) {
 	for _, server := range []bool{false, true} {
 		simulate(t, func(t *testing.T, s *sim) {
 			app := func(name string) change { return label("app", name) }
@@ -62,24 +62,24 @@ func TestAPreviewSaysOfEachPodWhatWouldBecomeOfIt(t *testing.T) {
 			f := previewed(t, s, Options{}, server)
 			for _, c := range []struct {
 				pod      *simPod
-				rule     Rule
-				action   Action
+				rule     podrules.Rule
+				action   podrules.Action
 				how      Asked
 				wave     int
 				obstacle Obstacle
 				budget   string
 				detail   string
 			}{
-				{free, Ordinary, Evict, Evicted, 0, "", "", ""},
-				{held, Ordinary, Evict, Evicted, 0, Budget, "shop/held", "never will"},
-				{first, Ordinary, Evict, Evicted, 0, "", "", ""},
-				{second, Ordinary, Evict, Evicted, 0, Budget, "shop/one", "allows 1 disruptions: 3 of 3 pods are healthy, 2 must be; 1 of this node's pods go first"},
-				{sick, Ordinary, Evict, Evicted, 0, "", "", ""},
-				{twice, Ordinary, Evict, Evicted, 0, SeveralBudgets, "", "(twice-a, twice-b)"},
-				{agent, DaemonSet, Leave, NotAsked, 0, "", "", ""},
-				{bare, Unmanaged, Refuse, NotAsked, 0, "", "", ""},
-				{dns, Ordinary, Evict, Evicted, 1, "", "", ""},
-				{going, Terminating, Await, NotAsked, 0, "", "", ""},
+				{free, podrules.Ordinary, podrules.Evict, Evicted, 0, "", "", ""},
+				{held, podrules.Ordinary, podrules.Evict, Evicted, 0, Budget, "shop/held", "never will"},
+				{first, podrules.Ordinary, podrules.Evict, Evicted, 0, "", "", ""},
+				{second, podrules.Ordinary, podrules.Evict, Evicted, 0, Budget, "shop/one", "allows 1 disruptions: 3 of 3 pods are healthy, 2 must be; 1 of this node's pods go first"},
+				{sick, podrules.Ordinary, podrules.Evict, Evicted, 0, "", "", ""},
+				{twice, podrules.Ordinary, podrules.Evict, Evicted, 0, SeveralBudgets, "", "(twice-a, twice-b)"},
+				{agent, podrules.ByDaemonSet, podrules.Leave, NotAsked, 0, "", "", ""},
+				{bare, podrules.ByUnmanaged, podrules.Refuse, NotAsked, 0, "", "", ""},
+				{dns, podrules.Ordinary, podrules.Evict, Evicted, 1, "", "", ""},
+				{going, podrules.ByTerminating, podrules.Await, NotAsked, 0, "", "", ""},
 			} {
 				p := forecastOf(t, f, c.pod)
 				if p.Verdict.Rule != c.rule || p.Action != c.action || p.How != c.how || p.Wave != c.wave ||
@@ -97,7 +97,7 @@ func TestAPreviewSaysOfEachPodWhatWouldBecomeOfIt(t *testing.T) {
 	}
 }
 
-func TestAPreviewOnTheServerLearnsWhatOnlyTheServerKnows(t *testing.T) {
+func TestServerPreviewLearnsTheServersAnswers(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
 		pods := map[Obstacle]*simPod{}
 		answers := map[string]error{
@@ -132,7 +132,7 @@ func TestAPreviewUnderADeadlineCapsTheGrace(t *testing.T) {
 		if p := forecastOf(t, f, web); p.GraceGiven != 29 || p.GraceWanted != 3600 {
 			t.Errorf("%+v", p)
 		}
-		if p := forecastOf(t, f, bare); p.Action != Evict {
+		if p := forecastOf(t, f, bare); p.Action != podrules.Evict {
 			t.Errorf("%+v", p)
 		}
 	})
@@ -165,12 +165,7 @@ func TestI7APreviewThatCannotListSaysNothing(t *testing.T) {
 func TestAPreviewThatCannotReadBudgetsSaysSo(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
 		s.pod("web")
-		s.fault = func(c call) *fault {
-			if c.verb == "budgets" {
-				return &fault{err: forbidden("cannot list poddisruptionbudgets")}
-			}
-			return nil
-		}
+		s.failAll("budgets", fault{err: forbidden("cannot list poddisruptionbudgets")})
 		f := previewed(t, s, Options{}, false)
 		if len(f.Problems) != 1 || !strings.Contains(f.Problems[0], "namespace shop: reading its disruption budgets") {
 			t.Errorf("%q", f.Problems)

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	podrules "github.com/slipway-dev/slipway/internal/drainability/pod"
 )
 
 // Outcome is how a drain ended.
@@ -70,15 +72,21 @@ type Receipt struct {
 	Volumes  VolumeReceipt `json:"volumes,omitzero"`
 }
 
+// Verdict is the rule that decided about a pod, and why, in words that can be printed.
+type Verdict struct {
+	Rule   podrules.Rule `json:"rule"`
+	Detail string        `json:"detail,omitempty"`
+}
+
 // PodReceipt is one pod's part.
 type PodReceipt struct {
-	Namespace string  `json:"namespace"`
-	Name      string  `json:"name"`
-	UID       string  `json:"uid"`
-	Owner     string  `json:"owner,omitempty"` // Kind/name of the controller
-	Verdict   Verdict `json:"verdict"`
-	Action    Action  `json:"action"`
-	Wave      int     `json:"wave"`
+	Namespace string          `json:"namespace"`
+	Name      string          `json:"name"`
+	UID       string          `json:"uid"`
+	Owner     string          `json:"owner,omitempty"` // Kind/name of the controller
+	Verdict   Verdict         `json:"verdict"`
+	Action    podrules.Action `json:"action"`
+	Wave      int             `json:"wave"`
 
 	Asked   Asked     `json:"asked,omitempty"`
 	AskedAt time.Time `json:"askedAt,omitzero"`
@@ -108,13 +116,13 @@ type Delay struct {
 func (p PodReceipt) CutShort() bool { return p.End == Killed && p.GraceGiven < p.GraceWanted }
 
 // Left reports a pod that had to leave and did not.
-func (p PodReceipt) Left() bool { return p.Action != Leave && p.End == StillThere }
+func (p PodReceipt) Left() bool { return p.Action != podrules.Leave && p.End == StillThere }
 
 // Touched counts the pods that had to leave.
 func (r Receipt) Touched() int {
 	n := 0
 	for _, p := range r.Pods {
-		if p.Action != Leave {
+		if p.Action != podrules.Leave {
 			n++
 		}
 	}
@@ -126,7 +134,7 @@ func (r Receipt) Summary() string {
 	var gone, forced, cut, left, stayed int
 	for _, p := range r.Pods {
 		switch {
-		case p.Action == Leave:
+		case p.Action == podrules.Leave:
 			stayed++
 		case p.Left():
 			left++

@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/slipway-dev/slipway/internal/elapsed"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 )
 
@@ -27,6 +28,7 @@ type sim struct {
 	latency time.Duration // of each request
 	queued  time.Duration // how much longer an eviction takes
 	lag     time.Duration // of each watch event
+	silent  time.Time     // until then the watch of the pods says nothing
 	// counting is the time from an eviction's reading its budget to its writing it; 0 is none, and no conflicts.
 	counting time.Duration
 	// controlling is the time from an eviction to the disruption controller's writing what it makes of it.
@@ -49,14 +51,14 @@ type sim struct {
 	calls    map[string]int // by verb
 	// conflicts is how often an eviction found its budget written by somebody else.
 	conflicts int
-	inFlight  int
-	most      int // requests in flight at once
+	inFlight  map[string]int // by verb
+	most      int            // requests of one verb in flight at once
 	watches   int
 	off       bool // the node's machine is gone, and its kubelet
 }
 
 type call struct {
-	verb string // evict, delete, budgets, list
+	verb string // evict, delete, condition, budgets, list
 	kubeapi.Removal
 	n int // of this verb, from 0
 }
@@ -65,6 +67,8 @@ type fault struct {
 	err    error
 	worked bool // the request took effect all the same
 	hang   bool // until the client gives up
+	// takes is how much longer the answer takes.
+	takes time.Duration
 }
 
 type request struct {
@@ -120,7 +124,7 @@ type simBudget struct {
 func newSim() *sim {
 	return &sim{
 		latency: 5 * time.Millisecond, controlling: 10 * time.Millisecond, pods: map[string]*simPod{}, changed: make(chan struct{}),
-		calls: map[string]int{},
+		calls: map[string]int{}, inFlight: map[string]int{},
 	}
 }
 
@@ -128,6 +132,11 @@ func newSim() *sim {
 func simulate(t *testing.T, test func(t *testing.T, s *sim)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) { test(t, newSim()) })
+}
+
+// simulated returns a test in virtual time, for t.Run.
+func simulated(test func(t *testing.T, s *sim)) func(t *testing.T) {
+	return func(t *testing.T) { simulate(t, test) }
 }
 
 // change is something to make a pod special.
@@ -143,10 +152,9 @@ func label(k, v string) change       { return func(p *simPod) { p.Labels = map[s
 func annotation(k, v string) change {
 	return func(p *simPod) { p.Annotations = map[string]string{k: v} }
 }
-func phase(s string) change         { return func(p *simPod) { p.Status.Phase = s } }
-func on(n string) change            { return func(p *simPod) { p.Spec.NodeName = n } }
-func in(namespace string) change    { return func(p *simPod) { p.Namespace = namespace } }
-func createdAt(at time.Time) change { return func(p *simPod) { p.CreationTimestamp = at } }
+func phase(s string) change      { return func(p *simPod) { p.Status.Phase = s } }
+func on(n string) change         { return func(p *simPod) { p.Spec.NodeName = n } }
+func in(namespace string) change { return func(p *simPod) { p.Namespace = namespace } }
 
 func twinned(w twin, up time.Duration) change { return func(p *simPod) { p.twin, p.twinUp = w, up } }
 
@@ -162,10 +170,6 @@ func notReady(p *simPod) {
 
 func emptyDir(p *simPod) {
 	p.Spec.Volumes = []kubeapi.Volume{{Name: "scratch", EmptyDir: &kubeapi.EmptyDirVolume{}}}
-}
-
-func inMemory(p *simPod) {
-	p.Spec.Volumes = []kubeapi.Volume{{Name: "tmp", EmptyDir: &kubeapi.EmptyDirVolume{Medium: "Memory"}}}
 }
 
 // deleted makes the pod terminating since some time.
@@ -193,6 +197,45 @@ func (s *sim) pod(name string, changes ...change) *simPod {
 	}
 	s.add(p)
 	return p
+}
+
+// podsNamed adds n pods with the name format for 0 to n-1.
+func (s *sim) podsNamed(n int, format string, changes ...change) (pods []*simPod) {
+	for i := range n {
+		pods = append(pods, s.pod(fmt.Sprintf(format, i), changes...))
+	}
+	return pods
+}
+
+// blockedPod adds a pod and a PDB of the same name, which does not allow its eviction.
+func (s *sim) blockedPod(name string, changes ...change) *simPod {
+	p := s.pod(name, append([]change{label("app", name)}, changes...)...)
+	s.budget(name, 1, 1, map[string]string{"app": name})
+	return p
+}
+
+// after runs a change of the cluster later.
+func (s *sim) after(d time.Duration, change func()) {
+	time.AfterFunc(d, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		change()
+	})
+}
+
+// failWhen answers the requests that meet the condition with the fault.
+func (s *sim) failWhen(f fault, condition func(call) bool) {
+	s.fault = func(c call) *fault {
+		if condition(c) {
+			return &f
+		}
+		return nil
+	}
+}
+
+// failAll answers all requests of a verb with the fault.
+func (s *sim) failAll(verb string, f fault) {
+	s.failWhen(f, func(c call) bool { return c.verb == verb })
 }
 
 func (s *sim) add(p *simPod) {
@@ -299,12 +342,33 @@ func (s *sim) DeletePod(ctx context.Context, r kubeapi.Removal) error {
 	})
 }
 
+// SetDisruptionTarget implements API.
+func (s *sim) SetDisruptionTarget(ctx context.Context, c kubeapi.Disruption) error {
+	r := kubeapi.Removal{Namespace: c.Namespace, Name: c.Name, UID: c.UID}
+	return s.serve(ctx, "condition", r, func(r kubeapi.Removal) (bool, error) {
+		p := s.named(r.Namespace, r.Name)
+		switch {
+		case p == nil:
+			return false, notFound("pods", r.Name)
+		case p.UID != r.UID:
+			return false, &kubeapi.StatusError{Code: 409, Reason: "Conflict", Message: "the UID in the precondition does not match"}
+		}
+		p.Status.Conditions = append(slices.Clone(p.Status.Conditions),
+			kubeapi.Condition{Type: disruptionTarget, Status: "True", Reason: c.Reason})
+		s.tell("changed", p)
+		return true, nil
+	})
+}
+
 func (s *sim) serve(ctx context.Context, verb string, r kubeapi.Removal, do func(kubeapi.Removal) (bool, error)) error {
 	s.mu.Lock()
 	c := call{verb, r, s.calls[verb]}
 	s.calls[verb]++
-	s.inFlight++
-	s.most = max(s.most, s.inFlight)
+	if verb != "condition" {
+		s.inFlight[verb]++
+		s.most = max(s.most, s.inFlight[verb])
+		defer s.finished(verb)
+	}
 	began := time.Now()
 	s.mu.Unlock()
 
@@ -312,7 +376,7 @@ func (s *sim) serve(ctx context.Context, verb string, r kubeapi.Removal, do func
 	if verb == "evict" {
 		took += s.queued
 	}
-	arrived := sleep(ctx, took)
+	arrived := elapsed.Sleep(ctx, took)
 	if verb == "evict" && s.counting > 0 {
 		if err := s.count(ctx, r); err != nil {
 			do = func(kubeapi.Removal) (bool, error) { return false, err }
@@ -321,7 +385,6 @@ func (s *sim) serve(ctx context.Context, verb string, r kubeapi.Removal, do func
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	defer func() { s.inFlight-- }()
 	var f *fault
 	if s.fault != nil {
 		f = s.fault(c)
@@ -330,11 +393,17 @@ func (s *sim) serve(ctx context.Context, verb string, r kubeapi.Removal, do func
 		s.requests = append(s.requests, request{verb, r, began, ctx.Err(), false})
 		return ctx.Err()
 	}
-	if f != nil && f.hang {
+	if f != nil && (f.hang || f.takes > 0) {
 		s.mu.Unlock()
-		<-ctx.Done()
+		wait, answer := f.takes, f.err
+		if f.hang {
+			wait = never
+		}
+		if !waited(ctx, wait) {
+			answer = ctx.Err()
+		}
 		s.mu.Lock()
-		f.err = ctx.Err()
+		f = &fault{err: answer, worked: f.worked}
 	}
 	var worked bool
 	var err error
@@ -346,6 +415,21 @@ func (s *sim) serve(ctx context.Context, verb string, r kubeapi.Removal, do func
 	}
 	s.requests = append(s.requests, request{verb, r, began, err, worked})
 	return err
+}
+
+func (s *sim) finished(verb string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.inFlight[verb]--
+}
+
+// waited reports whether so much time passed before ctx ended; never does not pass.
+func waited(ctx context.Context, d time.Duration) bool {
+	if d == never {
+		<-ctx.Done()
+		return false
+	}
+	return elapsed.Sleep(ctx, d)
 }
 
 // count writes an eviction into its budget, and tries again after half a second when somebody else did meanwhile.
@@ -365,13 +449,13 @@ func (s *sim) count(ctx context.Context, r kubeapi.Removal) error {
 		}
 		read := over.version
 		s.mu.Unlock()
-		if !sleep(ctx, s.counting) {
+		if !elapsed.Sleep(ctx, s.counting) {
 			return ctx.Err()
 		}
 		if s.write(over, read) {
 			return nil
 		}
-		if !sleep(ctx, pause) {
+		if !elapsed.Sleep(ctx, pause) {
 			return ctx.Err()
 		}
 	}
@@ -444,9 +528,7 @@ func (s *sim) enter(b *simBudget, p *simPod) {
 	}
 	b.disrupted[p.Name] = p.UID
 	s.shout()
-	time.AfterFunc(s.controlling, func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
+	s.after(s.controlling, func() {
 		delete(b.disrupted, p.Name)
 		b.version++
 		s.shout()
@@ -549,11 +631,7 @@ func (s *sim) stopped(p *simPod, code int) {
 	}
 	p.exit(code, time.Now())
 	s.tell("changed", p)
-	time.AfterFunc(20*time.Millisecond, func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.vanish(p)
-	})
+	s.after(20*time.Millisecond, func() { s.vanish(p) })
 }
 
 func (p *simPod) exit(code int, at time.Time) {
@@ -587,9 +665,7 @@ func (s *sim) replace(p *simPod, name string) {
 	q.Name, q.Spec.NodeName, q.DeletionTimestamp, q.DeletionGracePeriodSeconds = name, elsewhere, nil, nil
 	q.Status = kubeapi.PodStatus{Phase: "Pending", Conditions: []kubeapi.Condition{{Type: "Ready", Status: "False"}}}
 	s.add(q)
-	time.AfterFunc(p.twinUp, func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
+	s.after(p.twinUp, func() {
 		q.Status.Phase = "Running"
 		q.Status.Conditions = []kubeapi.Condition{{Type: "Ready", Status: "True"}}
 		s.tell("changed", q)
@@ -598,11 +674,7 @@ func (s *sim) replace(p *simPod, name string) {
 
 // machineOff ends the node's kubelet: what is left there is lost.
 func (s *sim) machineOff(at time.Time) {
-	time.AfterFunc(time.Until(at), func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.off = true
-	})
+	s.after(time.Until(at), func() { s.off = true })
 }
 
 // FollowBudgets implements API: a list, and then an event for each budget that another status can be read from.
@@ -620,7 +692,7 @@ func (s *sim) FollowBudgets(
 				if ctx.Err() == nil {
 					h.Failed(err)
 				}
-				sleep(ctx, 100*time.Millisecond)
+				elapsed.Sleep(ctx, 100*time.Millisecond)
 				continue
 			}
 			h.Replaced(slices.Collect(maps.Values(all)))
@@ -629,7 +701,7 @@ func (s *sim) FollowBudgets(
 		s.mu.Lock()
 		all := s.budgetsOf(namespace)
 		s.mu.Unlock()
-		if !sleep(ctx, s.lag) {
+		if !elapsed.Sleep(ctx, s.lag) {
 			break
 		}
 		for name, b := range all {
@@ -652,19 +724,40 @@ func (s *sim) FollowBudgets(
 }
 
 func (s *sim) listBudgets(ctx context.Context, namespace string) (map[string]kubeapi.PodDisruptionBudget, error) {
-	if !sleep(ctx, s.latency) {
+	if !elapsed.Sleep(ctx, s.latency) {
 		return nil, ctx.Err()
+	}
+	if err := s.refuses(ctx, call{verb: "budgets", Removal: kubeapi.Removal{Namespace: namespace}}); err != nil {
+		return nil, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	n := s.calls["budgets"]
-	s.calls["budgets"]++
-	if s.fault != nil {
-		if f := s.fault(call{verb: "budgets", n: n}); f != nil {
-			return nil, f.err
-		}
-	}
 	return s.budgetsOf(namespace), nil
+}
+
+// refuses returns the error of a read that has one, after the time that it takes.
+func (s *sim) refuses(ctx context.Context, c call) error {
+	s.mu.Lock()
+	c.n = s.calls[c.verb]
+	s.calls[c.verb]++
+	var f *fault
+	if s.fault != nil {
+		f = s.fault(c)
+	}
+	s.mu.Unlock()
+	if f == nil {
+		return nil
+	}
+	bounded, cancel := context.WithTimeout(ctx, kubeapi.DefaultTimeout)
+	defer cancel()
+	wait := f.takes
+	if f.hang {
+		wait = never
+	}
+	if wait != 0 && !waited(bounded, wait) {
+		return bounded.Err()
+	}
+	return f.err
 }
 
 // budgetsOf renders a namespace's budgets; s.mu is held.
@@ -694,14 +787,14 @@ func (s *sim) FollowPodsOn(ctx context.Context, node string, h kubeapi.Handler[k
 		if err != nil && ctx.Err() == nil && h.Failed != nil {
 			h.Failed(err)
 		}
-		sleep(ctx, 100*time.Millisecond)
+		elapsed.Sleep(ctx, 100*time.Millisecond)
 	}
 	return ctx.Err()
 }
 
 func (s *sim) followOnce(ctx context.Context, node string, h kubeapi.Handler[kubeapi.Pod], next *int) error {
 	if *next < 0 {
-		if !sleep(ctx, s.latency) {
+		if !elapsed.Sleep(ctx, s.latency) {
 			return ctx.Err()
 		}
 		pods, at, err := s.list(ctx, node)
@@ -739,15 +832,11 @@ func (s *sim) followOnce(ctx context.Context, node string, h kubeapi.Handler[kub
 }
 
 func (s *sim) list(ctx context.Context, node string) ([]kubeapi.Pod, int, error) {
+	if err := s.refuses(ctx, call{verb: "list"}); err != nil {
+		return nil, 0, err
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	c := call{verb: "list", n: s.calls["list"]}
-	s.calls["list"]++
-	if s.fault != nil {
-		if f := s.fault(c); f != nil {
-			return nil, 0, f.err
-		}
-	}
 	var pods []kubeapi.Pod
 	for _, p := range s.pods {
 		if p.Spec.NodeName == node && !p.gone {
@@ -759,7 +848,7 @@ func (s *sim) list(ctx context.Context, node string) ([]kubeapi.Pod, int, error)
 
 // ListPodsOn implements API.
 func (s *sim) ListPodsOn(ctx context.Context, node string) ([]kubeapi.Pod, error) {
-	if !sleep(ctx, s.latency) {
+	if !elapsed.Sleep(ctx, s.latency) {
 		return nil, ctx.Err()
 	}
 	pods, _, err := s.list(ctx, node)
@@ -789,7 +878,10 @@ func (s *sim) watch(ctx context.Context, node string, h kubeapi.Handler[kubeapi.
 		more := s.events[*next:]
 		s.mu.Unlock()
 		for _, e := range more {
-			if !sleep(ctx, time.Until(e.at.Add(s.lag))) {
+			s.mu.Lock()
+			at := latest(e.at.Add(s.lag), s.silent)
+			s.mu.Unlock()
+			if !elapsed.Sleep(ctx, time.Until(at)) {
 				return
 			}
 			*next++
@@ -822,6 +914,20 @@ func (s *sim) asked(verb string, p *simPod) (found []request) {
 		}
 	}
 	return found
+}
+
+func (s *sim) wantRequests(t *testing.T, verb string, want int) {
+	t.Helper()
+	if n := len(s.asked(verb, nil)); n != want {
+		t.Errorf("%d requests of %s, want %d", n, verb, want)
+	}
+}
+
+func (s *sim) wantRequestsUpTo(t *testing.T, verb string, most int) {
+	t.Helper()
+	if n := len(s.asked(verb, nil)); n > most {
+		t.Errorf("%d requests of %s, want up to %d", n, verb, most)
+	}
 }
 
 // bound returns how many of the node's pods are not gone.

@@ -8,19 +8,14 @@ import (
 
 // standBy says that the node is drained, waits for a pod that comes to it after all, and drains it again.
 func (d *Drain) standBy(ctx context.Context) Outcome {
-	receipt := d.receipt(Drained)
-	d.detach(ctx, &receipt)
-	if ctx.Err() != nil {
-		return Cancelled
-	}
-	d.o.OnDrained(receipt)
+	d.o.OnDrained(d.receipt(Drained))
 	d.relied = true
 	d.forgetGone()
 	if !d.awaitArrival(ctx) {
 		return Cancelled
 	}
 	d.began = time.Now()
-	d.recount = recount{}
+	d.recount, d.detachment = recount{}, &detachment{}
 	d.sayArrival()
 	return d.conduct(ctx)
 }

@@ -1,6 +1,7 @@
 package drain
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -11,7 +12,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 )
 
-func TestFewRequestsAreSentAtOnceToASlowAPIServerAndManyToAQuickOne(t *testing.T) {
+func TestConcurrencyFollowsTheSpeedOfTheAPIServer(t *testing.T) {
 	for _, c := range []struct {
 		latency     time.Duration
 		least, most int
@@ -26,8 +27,7 @@ func TestFewRequestsAreSentAtOnceToASlowAPIServerAndManyToAQuickOne(t *testing.T
 			for i := range 60 {
 				s.pod(fmt.Sprint("web-", i), ownedBy("ReplicaSet"), ofItsOwn(i))
 			}
-			r, err := drained(t, s, Options{Terms: within(c.left)})
-			wantOutcome(t, r, err, Drained)
+			drainTo(t, s, Drained, Options{Terms: within(c.left)})
 			if s.most < c.least || s.most > c.most {
 				t.Errorf("%d requests at once on an API server that takes %s, want %d to %d", s.most, c.latency, c.least, c.most)
 			}
@@ -40,16 +40,15 @@ func ofItsOwn(i int) change {
 	return func(p *simPod) { p.OwnerReferences[0].UID = fmt.Sprint("owner-", i) }
 }
 
-// TestNobodyIsDeletedPastItsBudgetForWantOfAnAnswerThatIsOnItsWay has an API server that many machines ask at once.
-func TestNobodyIsDeletedPastItsBudgetForWantOfAnAnswerThatIsOnItsWay(t *testing.T) {
+// TestPendingAnswerDelaysForcedDeletion has an API server that many machines ask at once.
+func TestPendingAnswerDelaysForcedDeletion(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
 		s.queued = 16 * time.Second // when half of the time is over they would be deleted
 		var pods []*simPod
 		for i := range 20 {
 			pods = append(pods, s.pod(fmt.Sprint("web-", i), grace(30*time.Second), stopsIn(time.Second), ofItsOwn(i)))
 		}
-		r, err := drained(t, s, Options{Terms: within(30 * time.Second)})
-		wantOutcome(t, r, err, Drained)
+		r := drainTo(t, s, Drained, Options{Terms: within(30 * time.Second)})
 		for _, p := range pods {
 			if got := receiptOf(t, r, p); got.Asked != Evicted || got.End != Stopped {
 				t.Errorf("%s: asked %s, %s; want it evicted in its time", got.Name, got.Asked, got.End)
@@ -68,6 +67,7 @@ func TestTheWindowFollowsTheAnswers(t *testing.T) {
 	busy := &kubeapi.StatusError{Code: 429}
 	denied := &kubeapi.StatusError{Code: 429, Causes: []kubeapi.Cause{{Reason: budgetCause}}}
 	webhook := &kubeapi.StatusError{Code: 429, Message: `admission webhook "a.b" denied the request: it moves`}
+	uncalled := &kubeapi.StatusError{Code: 500, Message: `failed calling webhook "a.b": timeout`}
 	for i, step := range []struct {
 		sent, took time.Duration
 		err        error
@@ -77,6 +77,9 @@ func TestTheWindowFollowsTheAnswers(t *testing.T) {
 		{0, time.Millisecond, denied, 6},  // a budget's no is an answer like any other
 		{0, time.Millisecond, webhook, 7}, // and so is a webhook's
 		{0, 600 * time.Millisecond, nil, 7},
+		{0, 10 * time.Second, uncalled, 7}, // and a webhook that cannot be called is not the API server's failure
+		{0, 5 * time.Second, webhook, 7},
+		{0, time.Second, context.DeadlineExceeded, 7}, // nor is an eviction that was given up for a deletion
 		{time.Second, 2 * time.Second, nil, 3},
 		{time.Second, 2 * time.Second, nil, 3}, // they were under way together
 		{4 * time.Second, time.Millisecond, busy, 1},
@@ -85,6 +88,9 @@ func TestTheWindowFollowsTheAnswers(t *testing.T) {
 	} {
 		if got := answer(step.sent, step.took, step.err); got != step.want {
 			t.Fatalf("after answer %d the window is %d, want %d", i, got, step.want)
+		}
+		if step.err == uncalled && w.failing {
+			t.Errorf("after answer %d the API server is taken to fail", i)
 		}
 	}
 	for range 20 {
@@ -95,15 +101,14 @@ func TestTheWindowFollowsTheAnswers(t *testing.T) {
 	}
 }
 
-// TestNodesWithTheSameAppsDoNotAllBeginWithTheSameOne looks at the order of pods that are alike.
-func TestNodesWithTheSameAppsDoNotAllBeginWithTheSameOne(t *testing.T) {
+// TestDrainsOfSimilarNodesStartWithDifferentPDBs looks at the order of pods that are alike.
+func TestDrainsOfSimilarNodesStartWithDifferentPDBs(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
 		var byUID []string
 		for i := range 9 { // a later UID has an earlier name
 			byUID = append(byUID, s.pod(fmt.Sprint("web-", 9-i)).UID)
 		}
-		r, err := drained(t, s, Options{Terms: within(time.Minute), MaxInFlight: 1})
-		wantOutcome(t, r, err, Drained)
+		drainTo(t, s, Drained, Options{Terms: within(time.Minute), MaxInFlight: 1})
 		var asked []string
 		for _, q := range s.asked("evict", nil) {
 			asked = append(asked, q.removal.UID)
@@ -114,7 +119,7 @@ func TestNodesWithTheSameAppsDoNotAllBeginWithTheSameOne(t *testing.T) {
 	})
 }
 
-func TestWhenTheServerRefusesEverybodyTheLongestGraceStaysFirst(t *testing.T) {
+func TestLongestGraceStaysFirstAfterRefusals(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
 		refused := 0
 		s.fault = func(c call) *fault {
@@ -129,8 +134,7 @@ func TestWhenTheServerRefusesEverybodyTheLongestGraceStaysFirst(t *testing.T) {
 			s.pod(fmt.Sprint("short-", i), grace(time.Second))
 			long[s.pod(fmt.Sprint("long-", i), grace(time.Minute)).UID] = true
 		}
-		r, err := drained(t, s, Options{Terms: within(5 * time.Minute), MaxInFlight: 1})
-		wantOutcome(t, r, err, Drained)
+		drainTo(t, s, Drained, Options{Terms: within(5 * time.Minute), MaxInFlight: 1})
 		var worked []request
 		for _, q := range s.asked("evict", nil) {
 			if q.worked {
@@ -148,20 +152,11 @@ func TestWhenTheServerRefusesEverybodyTheLongestGraceStaysFirst(t *testing.T) {
 	})
 }
 
-func TestAPodWhoseTurnNeverCameIsDeletedInTimeWhenTheOthersEvictionsFail(t *testing.T) {
+func TestUnaskedPodIsDeletedInTime(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
-		s.fault = func(c call) *fault {
-			if c.verb == "evict" {
-				return &fault{hang: true, err: errors.New("no answer")}
-			}
-			return nil
-		}
-		var pods []*simPod
-		for i := range 40 {
-			pods = append(pods, s.pod(fmt.Sprint("web-", i), grace(5*time.Second), stopsIn(time.Second)))
-		}
-		r, err := drained(t, s, Options{Terms: within(30 * time.Second)})
-		wantOutcome(t, r, err, Drained)
+		s.failAll("evict", fault{hang: true, err: errors.New("no answer")})
+		pods := s.podsNamed(40, "web-%d", grace(5*time.Second), stopsIn(time.Second))
+		r := drainTo(t, s, Drained, Options{Terms: within(30 * time.Second)})
 		for _, p := range pods {
 			if got := receiptOf(t, r, p); got.Asked != Forced || len(got.Delays) == 0 || got.End != Stopped {
 				t.Errorf("%s: asked %s, delays %v, %s; want it deleted with its time to stop, and why", got.Name, got.Asked, got.Delays, got.End)
@@ -170,8 +165,8 @@ func TestAPodWhoseTurnNeverCameIsDeletedInTimeWhenTheOthersEvictionsFail(t *test
 	})
 }
 
-// TestAWebhookThatDeniesADeletionIsNoMissingRight: it may relent before the deadline.
-func TestAWebhookThatDeniesADeletionIsNoMissingRight(t *testing.T) {
+// TestWebhookDenialIsNoMissingRight: it may relent before the deadline.
+func TestWebhookDenialIsNoMissingRight(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
 		p := s.pod("web", grace(time.Minute), label("app", "web"))
 		s.budget("web", 1, 1, map[string]string{"app": "web"})
@@ -188,68 +183,63 @@ func TestAWebhookThatDeniesADeletionIsNoMissingRight(t *testing.T) {
 			}
 			return &fault{err: &kubeapi.StatusError{Code: 403, Message: `admission webhook "keep.example.com" denied the request: not now`}}
 		}
-		r, err := drained(t, s, Options{Terms: within(5 * time.Minute)})
-		wantOutcome(t, r, err, Drained)
+		r := drainTo(t, s, Drained, Options{Terms: within(5 * time.Minute)})
 		if got := receiptOf(t, r, p); got.Asked != Forced {
 			t.Errorf("%s: asked %s; want it deleted once the webhook lets it", got.Name, got.Asked)
 		}
 	})
 }
 
-// TestAPodThatAWebhookDeniesHoldsUpNoOther has a webhook that denies every eviction of one pod, with a code of its choice:
+// TestPodDeniedByAWebhookDelaysNoOther has a webhook that denies every eviction of one pod, with a code of its choice:
 // that of KubeVirt answers 429 for each pod with a virtual machine in it, which it moves by itself.
-func TestAPodThatAWebhookDeniesHoldsUpNoOther(t *testing.T) {
+func TestPodDeniedByAWebhookDelaysNoOther(t *testing.T) {
 	for _, code := range []int{429, 403, 500} {
-		t.Run(fmt.Sprint(code), func(t *testing.T) {
-			simulate(t, func(t *testing.T, s *sim) {
-				vm := s.pod("virt-launcher", grace(3*time.Minute), unowned)
-				s.fault = func(c call) *fault {
-					if c.verb == "evict" && c.UID == vm.UID {
-						return &fault{err: &kubeapi.StatusError{
-							Code: code, Message: `admission webhook "evict.kubevirt.io" denied the request: it is being moved`,
-						}}
-					}
-					return nil
+		t.Run(fmt.Sprint(code), simulated(func(t *testing.T, s *sim) {
+			vm := s.pod("virt-launcher", grace(3*time.Minute), unowned)
+			s.fault = func(c call) *fault {
+				if c.verb == "evict" && c.UID == vm.UID {
+					return &fault{err: &kubeapi.StatusError{
+						Code: code, Message: `admission webhook "evict.kubevirt.io" denied the request: it is being moved`,
+					}}
 				}
-				held := s.pod("held", label("app", "held"))
-				b := s.budget("held", 1, 1, map[string]string{"app": "held"})
-				time.AfterFunc(10*time.Second, func() {
-					s.mu.Lock()
-					defer s.mu.Unlock()
-					b.healthy = 0
-					s.shout()
-				})
-				var free []*simPod
-				for i := range 10 {
-					free = append(free, s.pod(fmt.Sprint("web-", i), ofItsOwn(i)))
-				}
-				began := time.Now()
-				var last Progress
-				r, err := drained(t, s, Options{Terms: within(10 * time.Minute), OnProgress: func(p Progress) {
-					if time.Since(began) < 5*time.Second {
-						last = p
-					}
-				}})
-				wantOutcome(t, r, err, Drained)
-				for _, p := range free {
-					if got := receiptOf(t, r, p); got.Asked != Evicted || got.AskedAt.Sub(began) > 3*time.Second {
-						t.Errorf("%s: asked %s after %s", got.Name, got.Asked, got.AskedAt.Sub(began))
-					}
-				}
-				if got := receiptOf(t, r, held); got.Asked != Evicted || got.AskedAt.Sub(began) > 12*time.Second {
-					t.Errorf("%s: asked %s after %s", got.Name, got.Asked, got.AskedAt.Sub(began))
-				}
-				if got := receiptOf(t, r, vm); got.Asked != Forced || got.AskedAt.Sub(began) < 6*time.Minute {
-					t.Errorf("%s: asked %s after %s", got.Name, got.Asked, got.AskedAt.Sub(began))
-				}
-				if n := len(s.asked("evict", vm)); n > 400 {
-					t.Errorf("the webhook was asked %d times", n)
-				}
-				i := slices.IndexFunc(last.Blocked, func(b Blocked) bool { return b.Pod == "virt-launcher" })
-				if i < 0 || !strings.Contains(last.Blocked[i].Detail, "evict.kubevirt.io") || last.Blocked[i].Reason != Webhook {
-					t.Errorf("what it waits for is not said: %v", last.Blocked)
-				}
+				return nil
+			}
+			held := s.pod("held", label("app", "held"))
+			b := s.budget("held", 1, 1, map[string]string{"app": "held"})
+			s.after(10*time.Second, func() {
+				b.healthy = 0
+				s.shout()
 			})
-		})
+			var free []*simPod
+			for i := range 10 {
+				free = append(free, s.pod(fmt.Sprint("web-", i), ofItsOwn(i)))
+			}
+			began := time.Now()
+			var last Progress
+			r, err := drained(t, s, Options{Terms: within(10 * time.Minute), OnProgress: func(p Progress) {
+				if time.Since(began) < 5*time.Second {
+					last = p
+				}
+			}})
+			wantOutcome(t, r, err, Drained)
+			for _, p := range free {
+				if got := receiptOf(t, r, p); got.Asked != Evicted || got.AskedAt.Sub(began) > 3*time.Second {
+					t.Errorf("%s: asked %s after %s", got.Name, got.Asked, got.AskedAt.Sub(began))
+				}
+			}
+			if got := receiptOf(t, r, held); got.Asked != Evicted || got.AskedAt.Sub(began) > 12*time.Second {
+				t.Errorf("%s: asked %s after %s", got.Name, got.Asked, got.AskedAt.Sub(began))
+			}
+			if got := receiptOf(t, r, vm); got.Asked != Forced || got.AskedAt.Sub(began) < 6*time.Minute {
+				t.Errorf("%s: asked %s after %s", got.Name, got.Asked, got.AskedAt.Sub(began))
+			}
+			if n := len(s.asked("evict", vm)); n > 400 {
+				t.Errorf("the webhook was asked %d times", n)
+			}
+			i := slices.IndexFunc(last.Blocked, func(b Blocked) bool { return b.Pod == "virt-launcher" })
+			if i < 0 || !strings.Contains(last.Blocked[i].Detail, "evict.kubevirt.io") || last.Blocked[i].Reason != Webhook {
+				t.Errorf("what it waits for is not said: %v", last.Blocked)
+			}
+		}))
 	}
 }

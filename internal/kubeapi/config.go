@@ -129,14 +129,23 @@ type kubeconfigUser struct {
 	AsUserExtra map[string][]string `json:"as-user-extra"`
 }
 
+// ErrCredentials is a kubeconfig with credentials that this package does not support, though client-go does.
+var ErrCredentials = errors.New("credentials are not supported")
+
+// unsupported is an [ErrCredentials] that says what is wanted.
+type unsupported string
+
+func (u unsupported) Error() string      { return string(u) }
+func (unsupported) Is(target error) bool { return target == ErrCredentials }
+
 // supported refuses what would be asked in another name, or with no name at all, if it were passed over.
 func (u kubeconfigUser) supported() error {
 	switch {
 	case u.Exec != nil || u.AuthProvider != nil:
-		return errors.New("its credentials come from another program (exec or auth-provider), which is not run here: " +
+		return unsupported("its credentials come from another program (exec or auth-provider), which is not run here: " +
 			"want a token, tokenFile, client certificate or username and password")
 	case u.As != "" || u.AsUID != "" || u.AsGroups != nil || u.AsUserExtra != nil:
-		return errors.New("impersonation (as, as-uid, as-groups, as-user-extra) is not done here: want credentials of " +
+		return unsupported("impersonation (as, as-uid, as-groups, as-user-extra) is not done here: want credentials of " +
 			"the account itself")
 	}
 	return nil

@@ -16,6 +16,9 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 // secret stands in every place of a kubeconfig that may hold one; no error may hold it.
@@ -104,17 +107,13 @@ func TestKubeconfigForms(t *testing.T) {
 			path := filepath.Join(dir, "config")
 			write(t, path, tt.config)
 			got, err := LoadConfig(path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(tt.want, got); diff != "" {
-				t.Error(diff)
-			}
+			must.NoError(t, err)
+			check.Equal(t, tt.want, got)
 		})
 	}
 }
 
-func TestAKubeconfigThatIsWrongSaysWhereAndTellsNoSecret(t *testing.T) {
+func TestWrongKubeconfigIsLocatedWithoutSecrets(t *testing.T) {
 	tests := map[string]struct{ config, want string }{
 		"missing context": {
 			`{current-context: x, contexts: [{name: y}], users: [{name: u, user: {token: hunter2}}]}`,
@@ -197,12 +196,8 @@ func TestAKubeconfigThatIsWrongSaysWhereAndTellsNoSecret(t *testing.T) {
 
 func write(t *testing.T, path, content string) {
 	t.Helper()
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	must.NoError(t, os.WriteFile(path, []byte(content), 0o600))
 }
 
 func TestInsideAPod(t *testing.T) {
@@ -211,13 +206,9 @@ func TestInsideAPod(t *testing.T) {
 	getenv := func(k string) string { return env[k] }
 
 	_, err := inCluster(func(string) string { return "" }, dir)
-	if err == nil || !strings.Contains(err.Error(), "give --kubeconfig") {
-		t.Errorf("outside of a pod: %v", err)
-	}
+	check.ErrorContains(t, err, "give --kubeconfig")
 	for _, missing := range []string{"ca.crt", "token"} {
-		if _, err := inCluster(getenv, dir); err == nil || !strings.Contains(err.Error(), missing) {
-			t.Errorf("without %s: %v", missing, err)
-		}
+		check.ErrorContains(t, check.Err(inCluster(getenv, dir)), missing)
 		write(t, filepath.Join(dir, missing), "x")
 	}
 	got, err := inCluster(getenv, dir)
@@ -247,21 +238,15 @@ func TestCredentialsAreSent(t *testing.T) {
 	} {
 		config.Server, config.CA = base, ca
 		c, err := config.Connect("slipway-test")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		n, err := c.GetNode(t.Context(), "n1")
 		if err != nil || n.Name != want {
 			t.Errorf("sent %v (%v), want %s", n, err, want)
 		}
 	}
 	c, err := Config{Server: base}.Connect("slipway-test")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := c.GetNode(t.Context(), "n1"); err == nil || !strings.Contains(err.Error(), "certificate") {
-		t.Errorf("a server of an authority unknown: %v", err)
-	}
+	must.NoError(t, err)
+	check.ErrorContains(t, check.Err(c.GetNode(t.Context(), "n1")), "certificate")
 }
 
 func TestATokenFileIsReadAgain(t *testing.T) {
@@ -288,9 +273,7 @@ func TestATokenFileIsReadAgain(t *testing.T) {
 		expect("within a minute", "one")
 		time.Sleep(time.Second)
 		expect("after a minute", "two")
-		if err := os.Remove(path); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, os.Remove(path))
 		time.Sleep(tokenFor)
 		expect("when the file is away", "two")
 		write(t, path, "three\n")
@@ -308,16 +291,12 @@ func TestCredentialsDoNotFollowARedirect(t *testing.T) {
 	defer s.Close()
 	base, _ := url.Parse(s.URL)
 	c, err := Config{Server: base, Token: secret}.Connect("slipway-test")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	_, err = c.GetNode(t.Context(), "n1")
 	if e := AsStatus(err); e == nil || e.Code != http.StatusTemporaryRedirect {
 		t.Errorf("got %v", err)
 	}
-	if leaked != "" {
-		t.Errorf("followed with %s", leaked)
-	}
+	check.Is(t, "", leaked)
 }
 
 func TestNoErrorOfARequestTellsASecret(t *testing.T) {

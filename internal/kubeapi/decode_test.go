@@ -10,6 +10,9 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 func TestEveryPageOfAListIsRead(t *testing.T) {
@@ -24,19 +27,13 @@ func TestEveryPageOfAListIsRead(t *testing.T) {
 		_, _ = io.WriteString(w, page)
 	})
 	nodes, err := c.ListNodes(t.Context(), "x=y")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff([]string{"a", "b", "c"}, namesOf(nodes)); diff != "" {
-		t.Error(diff)
-	}
+	must.NoError(t, err)
+	check.Equal(t, []string{"a", "b", "c"}, namesOf(nodes))
 	want := []string{
 		"labelSelector=x%3Dy&limit=200", "continue=p2&labelSelector=x%3Dy&limit=200",
 		"continue=p3&labelSelector=x%3Dy&limit=200",
 	}
-	if diff := cmp.Diff(want, queries); diff != "" {
-		t.Error(diff)
-	}
+	check.Equal(t, want, queries)
 }
 
 func namesOf(nodes []Node) []string {
@@ -47,7 +44,7 @@ func namesOf(nodes []Node) []string {
 	return out
 }
 
-func TestAPageThatFailsFailsTheListI7(t *testing.T) {
+func TestI7FailedPageFailsTheList(t *testing.T) {
 	second := map[string]http.HandlerFunc{
 		"expired":           answer(410, status(410, "Expired", "The provided continue parameter is too old")),
 		"broken connection": brokenStream(podPage("10", "", "c")[:60]),
@@ -71,7 +68,7 @@ func TestAPageThatFailsFailsTheListI7(t *testing.T) {
 	}
 }
 
-func TestABodyCutShortIsNeverAShorterListI7(t *testing.T) {
+func TestI7TruncatedBodyIsNeverAShorterList(t *testing.T) {
 	whole := `{"kind":"NodeList","metadata":{"resourceVersion":"7"},"items":[{"metadata":{"name":"a"}},{"metadata":{"name":"b"}}]}`
 	for cut := range len(whole) {
 		var got []Node
@@ -92,7 +89,7 @@ func TestABodyCutShortIsNeverAShorterListI7(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoListOrObjectIsRefusedI7(t *testing.T) {
+func TestI7AnswerWithoutListOrObjectIsRefused(t *testing.T) {
 	for _, body := range []string{
 		`{}`, `null`, `[]`, `"ok"`, `7`, `{"items":[]}`, `{"metadata":{},"items":[]}`, `<html>`, `{"metadata":{"name":"x"}}`,
 		`{"metadata":{"resourceVersion":"1"},"items":{}}`, `{"metadata":{"resourceVersion":"1"},"items":"none"}`,

@@ -123,6 +123,3 @@ func IsForbidden(err error) bool { return hasCode(err, http.StatusForbidden) }
 
 // IsUnauthorized reports credentials that the API server does not take.
 func IsUnauthorized(err error) bool { return hasCode(err, http.StatusUnauthorized) }
-
-// IsExpired reports a resourceVersion too old to continue from: list again.
-func IsExpired(err error) bool { return hasCode(err, http.StatusGone) }

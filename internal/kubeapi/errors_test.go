@@ -10,8 +10,9 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/slipway-dev/slipway/internal/testing/check"
 )
 
 const budgetDenied = `{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure",
@@ -19,7 +20,7 @@ const budgetDenied = `{"kind":"Status","apiVersion":"v1","metadata":{},"status":
 	"details":{"retryAfterSeconds":7,"causes":[{"reason":"DisruptionBudget",
 	"message":"The disruption budget web needs 2 healthy pods and has 2 currently"}]},"code":429}`
 
-func TestAnAnswerOfTheAPIServerBecomesAStatusError(t *testing.T) {
+func TestAPIServerAnswerBecomesAStatusError(t *testing.T) {
 	tests := map[string]struct {
 		code       int
 		retryAfter string
@@ -79,9 +80,7 @@ func TestAnAnswerOfTheAPIServerBecomesAStatusError(t *testing.T) {
 			if got == nil {
 				t.Fatalf("got %v, want a StatusError", err)
 			}
-			if diff := cmp.Diff(tt.want, *got, cmpopts.IgnoreUnexported(StatusError{})); diff != "" {
-				t.Error(diff)
-			}
+			check.Equal(t, tt.want, *got, cmpopts.IgnoreUnexported(StatusError{}))
 			if want := fmt.Sprintf("GET /api/v1/nodes/n1: %d", tt.code); !strings.HasPrefix(err.Error(), want) {
 				t.Errorf("%q does not begin with %q", err, want)
 			}
@@ -89,23 +88,21 @@ func TestAnAnswerOfTheAPIServerBecomesAStatusError(t *testing.T) {
 	}
 }
 
-func TestOnlyTheAPIServerItselfCanSayThatSomethingIsGoneI7(t *testing.T) {
+func TestI7OnlyTheAPIServerReportsGone(t *testing.T) {
 	tests := map[string]struct {
 		code     int
 		body     string
 		notFound bool
 		conflict bool
-		expired  bool
 	}{
-		"NotFound":               {404, status(404, "NotFound", "gone"), true, false, false},
-		"a proxy's 404":          {404, "<html>not found</html>", false, false, false},
-		"the mux's 404":          {404, "404 page not found\n", false, false, false},
-		"Conflict":               {409, status(409, "Conflict", "UID"), false, true, false},
-		"AlreadyExists":          {409, status(409, "AlreadyExists", "there"), false, false, false},
-		"a proxy's 409":          {409, "conflict", false, false, false},
-		"Expired":                {410, status(410, "Expired", "too old"), false, false, true},
-		"a 500 that says so":     {500, status(500, "NotFound", "upstream"), false, false, false},
-		"forbidden says nothing": {403, status(403, "Forbidden", "no"), false, false, false},
+		"NotFound":               {404, status(404, "NotFound", "gone"), true, false},
+		"a proxy's 404":          {404, "<html>not found</html>", false, false},
+		"the mux's 404":          {404, "404 page not found\n", false, false},
+		"Conflict":               {409, status(409, "Conflict", "UID"), false, true},
+		"AlreadyExists":          {409, status(409, "AlreadyExists", "there"), false, false},
+		"a proxy's 409":          {409, "conflict", false, false},
+		"a 500 that says so":     {500, status(500, "NotFound", "upstream"), false, false},
+		"forbidden says nothing": {403, status(403, "Forbidden", "no"), false, false},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -115,9 +112,6 @@ func TestOnlyTheAPIServerItselfCanSayThatSomethingIsGoneI7(t *testing.T) {
 			}
 			if got := IsConflict(err); got != tt.conflict {
 				t.Errorf("IsConflict(%v) = %v", err, got)
-			}
-			if got := IsExpired(err); got != tt.expired {
-				t.Errorf("IsExpired(%v) = %v", err, got)
 			}
 			if got := IsExists(err); got != (name == "AlreadyExists") {
 				t.Errorf("IsExists(%v) = %v", err, got)
@@ -131,13 +125,13 @@ func TestOnlyTheAPIServerItselfCanSayThatSomethingIsGoneI7(t *testing.T) {
 		})
 	}
 	for _, err := range []error{nil, io.ErrUnexpectedEOF, errors.New("404 NotFound")} {
-		if IsNotFound(err) || IsConflict(err) || IsExpired(err) || IsForbidden(err) || IsUnauthorized(err) {
+		if IsNotFound(err) || IsConflict(err) || IsForbidden(err) || IsUnauthorized(err) {
 			t.Errorf("%v passes for an answer of the API server", err)
 		}
 	}
 }
 
-func TestALongBodyIsQuotedShortAndInWholeCharacters(t *testing.T) {
+func TestLongBodyIsQuotedShortInWholeCharacters(t *testing.T) {
 	_, err := serve(t, answer(500, "x"+strings.Repeat("é", 1000))).GetNode(t.Context(), "n1")
 	got := AsStatus(err).Message
 	if len(got) > 210 || !strings.HasSuffix(got, "é…") || !utf8.ValidString(got) {

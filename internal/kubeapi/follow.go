@@ -14,6 +14,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/slipway-dev/slipway/internal/elapsed"
 )
 
 const (
@@ -90,7 +92,7 @@ func Follow[T any, P objectOf[T]](ctx context.Context, c *Client, s Scope, h Han
 			h.Failed(err)
 		}
 		// Also after an orderly end: a server that closes every watch at once must not be asked in a tight loop.
-		wait(ctx, pause/2+rand.N(pause/2))
+		elapsed.Sleep(ctx, pause/2+rand.N(pause/2))
 		pause = min(2*pause, maxBackoff)
 	}
 	return ctx.Err()
@@ -254,13 +256,4 @@ func watchError(status json.RawMessage) error {
 		return fmt.Errorf("event ERROR: %w", err)
 	}
 	return &StatusError{Code: s.Code, Reason: s.Reason, Message: s.Message}
-}
-
-func wait(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-	case <-t.C:
-	}
 }

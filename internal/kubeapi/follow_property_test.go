@@ -116,10 +116,10 @@ func (f *faulty) list(version int) string {
 	return fmt.Sprintf(`{"metadata":{"resourceVersion":"%d"},"items":[%s]}`, version, strings.Join(items, ","))
 }
 
-// TestFollowKnowsTheTrueStateHoweverItsConnectionsFail draws a history and a row of faults, and compares what the
+// TestFollowKnowsTheStateHoweverConnectionsFail draws a history and a row of faults, and compares what the
 // handler was told with the server's own state once the faults are over. At no time may the handler believe in a state
 // that never was, which is what makes it safe to act on (I7).
-func TestFollowKnowsTheTrueStateHoweverItsConnectionsFail(t *testing.T) {
+func TestFollowKnowsTheStateHoweverConnectionsFail(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		h := rapid.SliceOfN(rapid.Custom(func(rt *rapid.T) change {
 			return change{rapid.SampledFrom([]string{"a", "b", "c"}).Draw(rt, "pod"), rapid.Bool().Draw(rt, "gone")}

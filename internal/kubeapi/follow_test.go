@@ -13,6 +13,9 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/virtual"
 )
 
 // diary is a Handler that writes down what it is told.
@@ -175,18 +178,12 @@ func TestFollow(t *testing.T) {
 		},
 	}
 	for name, tt := range tests {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := &script{steps: tt.steps}
-				told := follow(t, s, 30*time.Second)
-				if diff := cmp.Diff(tt.asked, s.questions()); diff != "" {
-					t.Errorf("requests: %s", diff)
-				}
-				if diff := cmp.Diff(tt.told, told, cmp.Comparer(begins)); diff != "" {
-					t.Errorf("told: %s", diff)
-				}
-			})
-		})
+		t.Run(name, virtual.Time(func(t *testing.T) {
+			s := &script{steps: tt.steps}
+			told := follow(t, s, 30*time.Second)
+			check.Equal(t, tt.asked, s.questions())
+			check.Equal(t, tt.told, told, cmp.Comparer(begins))
+		}))
 	}
 }
 
@@ -214,9 +211,7 @@ func TestTheExactQueriesOfFollow(t *testing.T) {
 		}
 		q.Del("timeoutSeconds")
 		want := "allowWatchBookmarks=true&fieldSelector=spec.nodeName%3Dn1&resourceVersion=5&watch=true"
-		if got := q.Encode(); got != want {
-			t.Errorf("watch asked with %s, want %s", got, want)
-		}
+		check.Is(t, want, q.Encode())
 	})
 }
 
@@ -233,13 +228,11 @@ func TestFollowNodeAsksForThatNodeAlone(t *testing.T) {
 		if !errors.Is(err, context.Canceled) || !cmp.Equal(got, []string{"n1"}) {
 			t.Errorf("got %v and %v", got, err)
 		}
-		if sel := s.asked[0].query.Get("fieldSelector"); sel != "metadata.name=n1" {
-			t.Errorf("fieldSelector=%s", sel)
-		}
+		check.Is(t, "metadata.name=n1", s.asked[0].query.Get("fieldSelector"))
 	})
 }
 
-func TestANodeKnownAlreadyIsFollowedFromThereWithoutAList(t *testing.T) {
+func TestKnownNodeIsFollowedWithoutAList(t *testing.T) {
 	tests := map[string]struct {
 		steps []http.HandlerFunc
 		asked []string
@@ -251,26 +244,22 @@ func TestANodeKnownAlreadyIsFollowedFromThereWithoutAList(t *testing.T) {
 		},
 	}
 	for name, tt := range tests {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := &script{steps: tt.steps}
-				c := serveInBubble(t, s)
-				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-				defer cancel()
-				_ = c.FollowNode(ctx, "n1", "7", Handler[Node]{})
-				var asked []string
-				for _, q := range s.asked[:len(tt.asked)] {
-					asked = append(asked, q.String())
-				}
-				if diff := cmp.Diff(tt.asked, asked); diff != "" {
-					t.Error(diff)
-				}
-			})
-		})
+		t.Run(name, virtual.Time(func(t *testing.T) {
+			s := &script{steps: tt.steps}
+			c := serveInBubble(t, s)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			_ = c.FollowNode(ctx, "n1", "7", Handler[Node]{})
+			var asked []string
+			for _, q := range s.asked[:len(tt.asked)] {
+				asked = append(asked, q.String())
+			}
+			check.Equal(t, tt.asked, asked)
+		}))
 	}
 }
 
-func TestOnlyTheFirstListOfPodsIsTakenFromACache(t *testing.T) {
+func TestOnlyTheFirstPodListIsCached(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &script{steps: []http.HandlerFunc{
 			podList("5", "a"), answer(410, status(410, "Expired", "too old")), podList("9", "b"), silent, podList("9", "b"),
@@ -291,43 +280,39 @@ func TestOnlyTheFirstListOfPodsIsTakenFromACache(t *testing.T) {
 				lists = append(lists, q.query.Get("resourceVersion"))
 			}
 		}
-		if diff := cmp.Diff([]string{"0", "", ""}, lists); diff != "" {
-			t.Errorf("the versions that lists were asked for, in order: %s", diff)
-		}
+		check.Equal(t, []string{"0", "", ""}, lists)
 	})
 }
 
-func TestAServerThatEndsEveryWatchAtOnceIsNotAskedInATightLoop(t *testing.T) {
+func TestWatchesThatEndAtOnceAreRetriedSlowly(t *testing.T) {
 	for name, end := range map[string]http.HandlerFunc{
 		"in the ordinary way": stream(), "with an error": answer(503, "later"), "by breaking": brokenStream(),
 		"after an event": stream(event("MODIFIED", "a", "6")), "with 410": answer(410, status(410, "Expired", "")),
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := &script{steps: []http.HandlerFunc{podList("5", "a")}}
-				for range 1000 {
-					s.steps = append(s.steps, end)
-					if name == "with 410" {
-						s.steps = append(s.steps, podList("5", "a"))
-					}
+		t.Run(name, virtual.Time(func(t *testing.T) {
+			s := &script{steps: []http.HandlerFunc{podList("5", "a")}}
+			for range 1000 {
+				s.steps = append(s.steps, end)
+				if name == "with 410" {
+					s.steps = append(s.steps, podList("5", "a"))
 				}
-				follow(t, s, time.Minute)
-				watches := 0
-				for _, q := range s.questions() {
-					if q != "list" {
-						watches++
-					}
+			}
+			follow(t, s, time.Minute)
+			watches := 0
+			for _, q := range s.questions() {
+				if q != "list" {
+					watches++
 				}
-				// The pause ends between 1 and 2 s; five shorter ones lead there.
-				if watches < 60/2 || watches > 60+6 {
-					t.Errorf("%d watches within a minute, want 30 to 66", watches)
-				}
-			})
-		})
+			}
+			// The pause ends between 1 and 2 s; five shorter ones lead there.
+			if watches < 60/2 || watches > 60+6 {
+				t.Errorf("%d watches within a minute, want 30 to 66", watches)
+			}
+		}))
 	}
 }
 
-func TestThePauseIsShortAgainAfterAWatchThatLasted(t *testing.T) {
+func TestPauseIsShortAgainAfterALongWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lasts := func(w http.ResponseWriter, _ *http.Request) {
 			_ = http.NewResponseController(w).Flush()
@@ -349,15 +334,13 @@ func TestThePauseIsShortAgainAfterAWatchThatLasted(t *testing.T) {
 	})
 }
 
-func TestAWatchThatTheServerNeverBeginsIsGivenUp(t *testing.T) {
+func TestWatchThatNeverBeginsTimesOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mute := func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
 		s := &script{steps: []http.HandlerFunc{podList("5"), mute, stream(event("ADDED", "a", "6"))}}
 		told := follow(t, s, headerTimeout+time.Second)
 		want := []string{"replaced []", "failed: watch /api/v1/pods: GET /api/v1/pods: …", "changed a@6"}
-		if diff := cmp.Diff(want, told, cmp.Comparer(begins)); diff != "" {
-			t.Error(diff)
-		}
+		check.Equal(t, want, told, cmp.Comparer(begins))
 	})
 }
 
@@ -376,12 +359,8 @@ func TestFollowOverTLSAndHTTP2(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []string{"replaced [a]", "changed b@6", "failed: watch /api/v1/pods: …", "deleted a"}
-	if diff := cmp.Diff(want, d.read(), cmp.Comparer(begins)); diff != "" {
-		t.Error(diff)
-	}
-	if diff := cmp.Diff([]string{"list", "watch from 5", "watch from 6"}, s.questions()); diff != "" {
-		t.Error(diff)
-	}
+	check.Equal(t, want, d.read(), cmp.Comparer(begins))
+	check.Equal(t, []string{"list", "watch from 5", "watch from 6"}, s.questions())
 }
 
 func TestAnEmptyHandlerIsEnough(t *testing.T) {
@@ -393,8 +372,6 @@ func TestAnEmptyHandlerIsEnough(t *testing.T) {
 		if err := c.FollowPodsOn(ctx, "n1", Handler[Pod]{}); !errors.Is(err, context.DeadlineExceeded) {
 			t.Error(err)
 		}
-		if diff := cmp.Diff([]string{"list", "list", "watch from 5", "watch from 7"}, s.questions()); diff != "" {
-			t.Error(diff)
-		}
+		check.Equal(t, []string{"list", "list", "watch from 5", "watch from 7"}, s.questions())
 	})
 }

@@ -73,6 +73,15 @@ func (c *Client) do(ctx context.Context, r request, out object) error {
 	})
 }
 
+// fetch sends r and returns the object of its answer.
+func fetch[T any, P objectOf[T]](ctx context.Context, c *Client, r request) (*T, error) {
+	var object T
+	if err := c.do(ctx, r, P(&object)); err != nil {
+		return nil, err
+	}
+	return &object, nil
+}
+
 // call sends r and lets read have the body of a 2xx answer.
 func (c *Client) call(ctx context.Context, r request, read func(io.Reader) error) error {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)

@@ -18,23 +18,13 @@ func (c *Client) ListLeases(ctx context.Context, namespace, labelSelector string
 // CreateLease creates a Lease in the namespace of its metadata. One that is there already answers a *StatusError with
 // code 409 and reason AlreadyExists.
 func (c *Client) CreateLease(ctx context.Context, l Lease) (*Lease, error) {
-	r := request{method: http.MethodPost, path: leasePath(l.Namespace), body: spelled(l)}
-	var made Lease
-	if err := c.do(ctx, r, &made); err != nil {
-		return nil, err
-	}
-	return &made, nil
+	return fetch[Lease](ctx, c, request{method: http.MethodPost, path: leasePath(l.Namespace), body: spelled(l)})
 }
 
 // UpdateLease replaces a Lease whole. With metadata.resourceVersion set it is refused with a conflict when the Lease
 // has changed since.
 func (c *Client) UpdateLease(ctx context.Context, l Lease) (*Lease, error) {
-	r := request{method: http.MethodPut, path: leasePath(l.Namespace, l.Name), body: spelled(l)}
-	var made Lease
-	if err := c.do(ctx, r, &made); err != nil {
-		return nil, err
-	}
-	return &made, nil
+	return fetch[Lease](ctx, c, request{method: http.MethodPut, path: leasePath(l.Namespace, l.Name), body: spelled(l)})
 }
 
 func spelled(l Lease) any {

@@ -2,50 +2,92 @@ package kubeapi
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
+	"net/url"
 )
 
 // GetNode reads one Node from the API server, never from a cache.
 func (c *Client) GetNode(ctx context.Context, name string) (*Node, error) {
-	var n Node
-	err := c.do(ctx, request{method: http.MethodGet, path: []string{"api", "v1", "nodes", name}}, &n)
-	if err != nil {
-		return nil, err
-	}
-	return &n, nil
+	return fetch[Node](ctx, c, request{method: http.MethodGet, path: []string{"api", "v1", "nodes", name}})
 }
 
 // PatchNode sends a JSON merge patch (RFC 7386). A patch that holds metadata.resourceVersion is refused with a
 // conflict when the node has changed since.
 func (c *Client) PatchNode(ctx context.Context, name string, patch []byte) (*Node, error) {
-	return c.patchNode(ctx, mergePatch, patch, "api", "v1", "nodes", name)
+	return fetch[Node](ctx, c, request{
+		method: http.MethodPatch, path: []string{"api", "v1", "nodes", name}, contentType: mergePatch, body: patch,
+	})
 }
+
+// PatchNodeAs is PatchNode with a field manager, which OwnsUnschedulable can look for.
+func (c *Client) PatchNodeAs(ctx context.Context, manager, name string, patch []byte) (*Node, error) {
+	return fetch[Node](ctx, c, request{
+		method: http.MethodPatch, path: []string{"api", "v1", "nodes", name}, query: url.Values{"fieldManager": {manager}},
+		contentType: mergePatch, body: patch,
+	})
+}
+
+// OwnsUnschedulable reports whether a field manager was the last to change spec.unschedulable of a Node
+// (https://kubernetes.io/docs/reference/using-api/server-side-apply/#field-management).
+func (c *Client) OwnsUnschedulable(ctx context.Context, manager, name string) (bool, error) {
+	n, err := fetch[managedNode](ctx, c, request{method: http.MethodGet, path: []string{"api", "v1", "nodes", name}})
+	if err != nil {
+		return false, err
+	}
+	for _, m := range n.Metadata.ManagedFields {
+		if m.Manager == manager && m.FieldsV1.Spec.Unschedulable != nil {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// managedNode is a Node as far as it says who changed it.
+type managedNode struct {
+	Metadata struct {
+		ObjectMeta
+
+		ManagedFields []struct {
+			Manager  string `json:"manager"`
+			FieldsV1 struct {
+				Spec struct {
+					Unschedulable *struct{} `json:"f:unschedulable"`
+				} `json:"f:spec"`
+			} `json:"fieldsV1"`
+		} `json:"managedFields"`
+	} `json:"metadata"`
+}
+
+func (n *managedNode) GetMeta() *ObjectMeta { return &n.Metadata.ObjectMeta }
 
 // PatchNodeStatus sends a strategic merge patch for the status: conditions are merged by type, and one with
 // "$patch": "delete" is removed.
 func (c *Client) PatchNodeStatus(ctx context.Context, name string, patch []byte) (*Node, error) {
-	return c.patchNode(ctx, strategicMergePatch, patch, "api", "v1", "nodes", name, "status")
-}
-
-func (c *Client) patchNode(ctx context.Context, contentType string, patch []byte, path ...string) (*Node, error) {
-	var n Node
-	r := request{method: http.MethodPatch, path: path, contentType: contentType, body: patch}
-	if err := c.do(ctx, r, &n); err != nil {
-		return nil, err
-	}
-	return &n, nil
+	return fetch[Node](ctx, c, request{
+		method: http.MethodPatch, path: []string{"api", "v1", "nodes", name, "status"}, contentType: strategicMergePatch, body: patch,
+	})
 }
 
 // DeleteNode deletes a Node if it still has this UID and resourceVersion: another node of the same name, or one that
-// changed since it was read, answers a conflict. Both must be given.
-func (c *Client) DeleteNode(ctx context.Context, name, uid, resourceVersion string) error {
+// changed since it was read, answers a conflict. Both must be given. It reports whether the Node is gone already: one with
+// finalizers is not.
+func (c *Client) DeleteNode(ctx context.Context, name, uid, resourceVersion string) (gone bool, err error) {
 	if uid == "" || resourceVersion == "" {
-		return fmt.Errorf("deletion of node %s: UID %q, resourceVersion %q: want both of the node that is meant", name, uid,
+		return false, fmt.Errorf("deletion of node %s: UID %q, resourceVersion %q: want both of the node that is meant", name, uid,
 			resourceVersion)
 	}
 	body := deleteOptions{Preconditions: preconditions{UID: uid, ResourceVersion: resourceVersion}}
-	return c.do(ctx, request{method: http.MethodDelete, path: []string{"api", "v1", "nodes", name}, body: body}, nil)
+	var answer struct {
+		Kind string `json:"kind"`
+	}
+	err = c.call(ctx, request{method: http.MethodDelete, path: []string{"api", "v1", "nodes", name}, body: body}, func(r io.Reader) error {
+		_ = json.NewDecoder(r).Decode(&answer) // an answer that cannot be read does not say that the Node is gone
+		return nil
+	})
+	return err == nil && answer.Kind == "Status", err // of one that is not gone the API server gives the Node
 }
 
 // ListNodes lists the Nodes that match a label selector, such as "key=value".

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 // mutable is a connection that can be made to die silently: nothing arrives any more, nothing fails.
@@ -38,7 +40,7 @@ func (m mutable) Write(p []byte) (int, error) {
 	return m.Conn.Write(p)
 }
 
-func TestAWatchWhoseConnectionDiesSilentlyIsTakenUpByAnother(t *testing.T) {
+func TestSilentlyDeadWatchIsReplaced(t *testing.T) {
 	certificate := httptest.NewTLSServer(http.NotFoundHandler()) // outside of the bubble: it lends its certificate only
 	t.Cleanup(certificate.Close)
 	synctest.Test(t, func(t *testing.T) {
@@ -53,9 +55,7 @@ func TestAWatchWhoseConnectionDiesSilentlyIsTakenUpByAnother(t *testing.T) {
 
 		config := Config{Server: &url.URL{Scheme: "https", Host: "api.test"}, Insecure: true}
 		hc, err := config.HTTPClient()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		transport := hc.Transport.(*http.Transport)
 		transport.Proxy = nil
 		dials := 0

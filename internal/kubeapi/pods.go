@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"time"
 )
 
 // podsOn are the pods bound to one node, by the field selector that the API server indexes.
@@ -88,6 +89,34 @@ func (c *Client) DeletePod(ctx context.Context, r Removal) error {
 	}
 	path := []string{"api", "v1", "namespaces", r.Namespace, "pods", r.Name}
 	return c.do(ctx, request{method: http.MethodDelete, path: path, body: r.options()}, nil)
+}
+
+// Disruption is why a pod is about to be deleted.
+type Disruption struct {
+	Namespace, Name string
+	// UID must be given: a pod of the same name with another UID is not touched and answers a conflict.
+	UID             string
+	Reason, Message string
+	At              time.Time
+}
+
+// SetDisruptionTarget sets the pod condition DisruptionTarget, as the eviction API does
+// (https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions). If the pod is not deleted
+// within two minutes the disruption controller takes it back.
+func (c *Client) SetDisruptionTarget(ctx context.Context, d Disruption) error {
+	if d.UID == "" {
+		return fmt.Errorf("condition DisruptionTarget: pod %s/%s: UID is empty: want the one of the pod that is meant",
+			d.Namespace, d.Name)
+	}
+	patch := map[string]any{
+		"metadata": map[string]any{"uid": d.UID},
+		"status": map[string]any{"conditions": []any{map[string]any{
+			"type": "DisruptionTarget", "status": "True", "reason": d.Reason, "message": d.Message,
+			"lastTransitionTime": d.At.UTC().Truncate(time.Second),
+		}}},
+	}
+	path := []string{"api", "v1", "namespaces", d.Namespace, "pods", d.Name, "status"}
+	return c.do(ctx, request{method: http.MethodPatch, path: path, contentType: strategicMergePatch, body: patch}, nil)
 }
 
 // FollowBudgets follows the PodDisruptionBudgets of a namespace; see Follow.

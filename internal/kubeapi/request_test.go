@@ -13,7 +13,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 func TestTheExactShapeOfEachRequest(t *testing.T) {
@@ -35,6 +36,18 @@ func TestTheExactShapeOfEachRequest(t *testing.T) {
 			func(ctx context.Context, c *Client) error { return c.Evict(ctx, removal) },
 			shape{"POST", "/api/v1/namespaces/shop/pods/web-0/eviction", "application/json", decoded(`{"apiVersion":"policy/v1",
 				"kind":"Eviction","metadata":{"name":"web-0","namespace":"shop"},"deleteOptions":{"preconditions":{"uid":"u-1"}}}`)},
+		},
+		"the condition of a pod that is deleted": {
+			func(ctx context.Context, c *Client) error {
+				return c.SetDisruptionTarget(ctx, Disruption{
+					Namespace: "shop", Name: "web-0", UID: "u-1", Reason: "DeletionByNodeTermination", Message: "m", At: at,
+				})
+			},
+			shape{
+				"PATCH", "/api/v1/namespaces/shop/pods/web-0/status", "application/strategic-merge-patch+json",
+				decoded(`{"metadata":{"uid":"u-1"},"status":{"conditions":[{"type":"DisruptionTarget","status":"True",
+				"reason":"DeletionByNodeTermination","message":"m","lastTransitionTime":"2026-03-01T12:00:00Z"}]}}`),
+			},
 		},
 		"a new lease": {
 			func(ctx context.Context, c *Client) error {
@@ -163,12 +176,8 @@ func TestTheExactShapeOfEachRequest(t *testing.T) {
 				}
 				_, _ = io.WriteString(w, `{"metadata":{"name":"x","resourceVersion":"1"},"items":null}`)
 			})
-			if err := tt.call(t.Context(), c); err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(tt.want, got); diff != "" {
-				t.Error(diff)
-			}
+			must.NoError(t, tt.call(t.Context(), c))
+			check.Equal(t, tt.want, got)
 		})
 	}
 }
@@ -200,7 +209,7 @@ func TestAPathPrefixOfTheServerIsKept(t *testing.T) {
 	}
 }
 
-func TestANameThatWouldChangeThePathIsRefusedUnsent(t *testing.T) {
+func TestNameThatChangesThePathIsRefused(t *testing.T) {
 	var asked atomic.Int32
 	c := serve(t, func(http.ResponseWriter, *http.Request) { asked.Add(1) })
 	for _, bad := range []string{"", ".", ".."} {
@@ -220,14 +229,13 @@ func TestANameThatWouldChangeThePathIsRefusedUnsent(t *testing.T) {
 	for call, err := range map[string]error{
 		"DeletePod": c.DeletePod(t.Context(), Removal{Namespace: "shop", Name: "web-0"}),
 		"Evict":     c.Evict(t.Context(), Removal{Namespace: "shop", Name: "web-0"}),
+		"condition": c.SetDisruptionTarget(t.Context(), Disruption{Namespace: "shop", Name: "web-0"}),
 	} {
 		if err == nil || !strings.Contains(err.Error(), "shop/web-0: UID is empty") {
 			t.Errorf("%s without a UID: got %v", call, err)
 		}
 	}
-	if n := asked.Load(); n != 0 {
-		t.Errorf("%d requests reached the server", n)
-	}
+	check.Is(t, 0, asked.Load())
 }
 
 func errorOf[T any](_ T, err error) error { return err }
@@ -243,7 +251,7 @@ func TestARequestEndsAtItsTimeout(t *testing.T) {
 	})
 }
 
-func TestAServerOutOfReachIsNamedWithoutItsQuery(t *testing.T) {
+func TestUnreachableServerIsNamedWithoutItsQuery(t *testing.T) {
 	c := New(&url.URL{Scheme: "http", Host: "127.0.0.1:1"}, &http.Client{}, "slipway-test")
 	_, err := c.ListNodes(t.Context(), "secret=yes")
 	if err == nil || !strings.HasPrefix(err.Error(), "GET /api/v1/nodes: ") || strings.Contains(err.Error(), "secret") {

@@ -9,6 +9,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"pgregory.net/rapid"
+
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 // TestSelectorMeansWhatLabelSelectorAsSelectorMeans compares Selector with apimachinery's own function, on selectors
@@ -54,13 +56,9 @@ func TestSelectorMeansWhatLabelSelectorAsSelectorMeans(t *testing.T) {
 			}
 		}
 		raw, err := json.Marshal(theirs)
-		if err != nil {
-			rt.Fatal(err)
-		}
+		must.NoError(rt, err)
 		var ours *LabelSelector
-		if err := json.Unmarshal(raw, &ours); err != nil {
-			rt.Fatal(err)
-		}
+		must.NoError(rt, json.Unmarshal(raw, &ours))
 
 		got, gotErr := ours.Selector()
 		want, wantErr := metav1.LabelSelectorAsSelector(theirs)
@@ -88,9 +86,7 @@ func TestASelectorThatIsWrongNamesTheField(t *testing.T) {
 		`{"matchExpressions":[{"key":"a","operator":"In","values":["no "]}]}`: `matchExpressions[0]: `,
 	} {
 		var s *LabelSelector
-		if err := json.Unmarshal([]byte(raw), &s); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, json.Unmarshal([]byte(raw), &s))
 		if _, err := s.Selector(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want %s", raw, err, want)
 		}

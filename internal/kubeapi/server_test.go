@@ -12,6 +12,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 // serve starts an API server over TLS and HTTP/2 on loopback, and returns a client that trusts it.
@@ -22,9 +24,7 @@ func serve(t *testing.T, h http.HandlerFunc) *Client {
 	s.StartTLS()
 	t.Cleanup(s.Close)
 	base, err := url.Parse(s.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	return New(base, s.Client(), "slipway-test")
 }
 
@@ -76,9 +76,7 @@ func serveInBubble(t *testing.T, h http.Handler) *Client {
 	go func() { _ = server.Serve(listener) }()
 	config := Config{Server: &url.URL{Scheme: "http", Host: "api.test"}}
 	hc, err := config.HTTPClient()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	transport := hc.Transport.(*http.Transport)
 	transport.Proxy, transport.DialContext = nil, listener.dial
 	t.Cleanup(func() {

@@ -14,10 +14,6 @@ func (c *Client) ListVolumeAttachments(ctx context.Context) ([]VolumeAttachment,
 
 // GetClaim reads one PersistentVolumeClaim.
 func (c *Client) GetClaim(ctx context.Context, namespace, name string) (*PersistentVolumeClaim, error) {
-	var p PersistentVolumeClaim
 	path := []string{"api", "v1", "namespaces", namespace, "persistentvolumeclaims", name}
-	if err := c.do(ctx, request{method: http.MethodGet, path: path}, &p); err != nil {
-		return nil, err
-	}
-	return &p, nil
+	return fetch[PersistentVolumeClaim](ctx, c, request{method: http.MethodGet, path: path})
 }

@@ -2,6 +2,7 @@ package kubeapi
 
 import (
 	"encoding/json"
+	"strconv"
 	"time"
 )
 
@@ -56,6 +57,12 @@ type Taint struct {
 // NodeStatus is corev1.NodeStatus, as far as it is read.
 type NodeStatus struct {
 	Conditions []Condition `json:"conditions,omitempty"`
+	NodeInfo   NodeInfo    `json:"nodeInfo,omitzero"`
+}
+
+// NodeInfo is corev1.NodeSystemInfo, as far as it is read.
+type NodeInfo struct {
+	SystemUUID string `json:"systemUUID,omitempty"`
 }
 
 // Condition is corev1.NodeCondition and corev1.PodCondition, as far as both are read.
@@ -93,6 +100,7 @@ type EmptyDirVolume struct {
 type Volume struct {
 	Name                  string          `json:"name"`
 	EmptyDir              *EmptyDirVolume `json:"emptyDir,omitempty"`
+	HostPath              *struct{}       `json:"hostPath,omitempty"`
 	PersistentVolumeClaim *struct {
 		ClaimName string `json:"claimName"`
 	} `json:"persistentVolumeClaim,omitempty"`
@@ -221,4 +229,14 @@ type MicroTime struct{ time.Time }
 // MarshalJSON writes the six digits.
 func (t MicroTime) MarshalJSON() ([]byte, error) {
 	return []byte(t.UTC().Format(`"2006-01-02T15:04:05.000000Z07:00"`)), nil
+}
+
+// Version returns a resourceVersion as a number, of which a later one is greater, and 0 if it is no number
+// (https://kubernetes.io/docs/reference/using-api/api-concepts/#resource-versions).
+func Version(resourceVersion string) uint64 {
+	v, err := strconv.ParseUint(resourceVersion, 10, 64)
+	if err != nil {
+		return 0
+	}
+	return v
 }

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/elapsed"
 	"github.com/slipway-dev/slipway/internal/observe"
 )
 
@@ -90,10 +91,8 @@ func begin(ctx context.Context, log *slog.Logger, ready *readiness, attempt func
 		}
 		ready.set(err)
 		log.Warn("cannot begin yet, and tries again", "err", err, "after", pause.String())
-		select {
-		case <-ctx.Done():
+		if !elapsed.Sleep(ctx, pause) {
 			return ctx.Err()
-		case <-time.After(pause):
 		}
 	}
 }

@@ -11,12 +11,11 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
-	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/cloud"
 	"github.com/slipway-dev/slipway/internal/cloud/azure"
-	"github.com/slipway-dev/slipway/internal/nodegroup/scaling"
+	"github.com/slipway-dev/slipway/internal/provisioning/launch"
 )
 
 // AzureCloud is Azure in the file of --cloud-config.
@@ -24,6 +23,9 @@ type AzureCloud struct {
 	azure.Config `json:",inline"`
 	// CASSync has the cluster autoscaler of AKS look again after deletions.
 	CASSync *azure.CASSyncConfig `json:"casSync,omitempty"`
+
+	// Options take the place of what Config says, but for the log.
+	Options azure.Options `json:"-"`
 }
 
 // withCASSync is a provider whose deletions the cluster autoscaler has to hear of.
@@ -38,7 +40,9 @@ var (
 )
 
 func (c *AzureCloud) provider(log *slog.Logger) (cloud.Provider, error) {
-	p, err := azure.New(c.Config, azure.Options{Log: log})
+	o := c.Options
+	o.Log = log
+	p, err := azure.New(c.Config, o)
 	if err != nil || c.CASSync == nil {
 		return p, err
 	}
@@ -57,15 +61,6 @@ func casSyncOf(clouds map[string]cloud.Provider) *azure.CASSync {
 		}
 	}
 	return nil
-}
-
-// addCASSync adds the synchronisation, where it is configured.
-func addCASSync(m manager.Manager, clouds map[string]cloud.Provider, metrics *casSyncMetrics) error {
-	sync := casSyncOf(clouds)
-	if sync == nil {
-		return nil
-	}
-	return m.Add(casSync{sync, m.GetCache(), metrics})
 }
 
 // casSync tells the cluster autoscaler of machines that were deleted past it. It is a manager's Runnable, and works while
@@ -152,7 +147,7 @@ func (m *casSyncMetrics) of(pool string) azure.CASSyncObserver {
 	m.nudges.WithLabelValues(pool, nudgeDone, "")
 	for _, reason := range []string{
 		string(cloud.NoRight), string(cloud.NoQuota), string(cloud.NoCapacity), string(cloud.AtLimit), string(cloud.Protected),
-		string(cloud.Invalid), scaling.Throttled, scaling.Unclear, poolNotFound,
+		string(cloud.Invalid), launch.Throttled, launch.Unclear, poolNotFound,
 	} {
 		m.nudges.WithLabelValues(pool, nudgeFailed, reason)
 	}
@@ -173,7 +168,7 @@ func (t casSyncTold) Nudged(err error) {
 	case cloud.IsNotFound(err):
 		t.metrics.nudges.WithLabelValues(t.pool, nudgeFailed, poolNotFound).Inc()
 	default:
-		t.metrics.nudges.WithLabelValues(t.pool, nudgeFailed, scaling.ReasonOf(err)).Inc()
+		t.metrics.nudges.WithLabelValues(t.pool, nudgeFailed, launch.ReasonOf(err)).Inc()
 	}
 }
 

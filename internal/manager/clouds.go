@@ -38,7 +38,7 @@ func OpenClouds(path string, kube *rest.Config, log *slog.Logger) (providers map
 // InstallCRDs installs or upgrades Slipway's CustomResourceDefinitions, and waits until they are served.
 // Those that are newer than this program's are left as they are, which is logged.
 func InstallCRDs(ctx context.Context, kube *rest.Config, log *slog.Logger) error {
-	c, err := client.New(kube, client.Options{})
+	c, err := client.New(bounded(kube), client.Options{})
 	if err != nil {
 		return err
 	}

@@ -3,15 +3,18 @@
 package manager
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/yaml"
 
@@ -20,6 +23,18 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud/azure"
 	"github.com/slipway-dev/slipway/internal/cloud/cloudpool"
 	"github.com/slipway-dev/slipway/internal/cloud/openstack"
+)
+
+// The values of Config.Strays.
+const (
+	ReportStrays  = "report"
+	CollectStrays = "collect"
+)
+
+// The bounds of --leader-election-lease-duration.
+const (
+	minLeaseDuration = 3 * time.Second
+	maxLeaseDuration = 5 * time.Minute
 )
 
 // Config is everything that `slipway manager` can be told.
@@ -38,6 +53,8 @@ type Config struct {
 	ScaleUpDebounce         time.Duration
 	ScalePoll               time.Duration
 	MaxNodes                int
+	MaxUnreadyPercentage    int
+	OKUnreadyCount          int
 	Strays                  string // ReportStrays or CollectStrays
 	RetryInterval           time.Duration
 	OrderRetry, OrderSettle time.Duration
@@ -54,6 +71,8 @@ type Config struct {
 	FindClouds func(ctx context.Context, told func(error)) (Clouds, error)
 	// LeaseName, if set, is the Lease that managers compete for, where others in the namespace do other work.
 	LeaseName string
+	// SystemLocalStorage lets retirements evict pods of kube-system with an emptyDir, also where their NodeGroup does not.
+	SystemLocalStorage bool
 	// Given, if set, gives NodeGroups beside those of the API server and of the file.
 	Given func() []v1alpha1.NodeGroup
 
@@ -65,7 +84,7 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.Kubeconfig, "kubeconfig", "", "kubeconfig file; without one the pod's own ServiceAccount is used")
 	fs.BoolVar(&c.LeaderElect, "leader-elect", true, "let one of several managers work at a time")
 	fs.StringVar(&c.LeaderElectionNamespace, "leader-election-namespace", os.Getenv("POD_NAMESPACE"),
-		"namespace of the Lease (default $POD_NAMESPACE)")
+		"namespace of the Lease, and of the launch records of NodeGroups of a file (default $POD_NAMESPACE)")
 	fs.DurationVar(&c.LeaseDuration, "leader-election-lease-duration", 15*time.Second,
 		"how long a leader that is silent keeps the others waiting, 3s to 5m")
 	fs.BoolVar(&c.InstallCRDs, "install-crds", false, "install or upgrade Slipway's CustomResourceDefinitions at the start")
@@ -85,6 +104,9 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 		"time between two looks at machines that are on their way and at nodes that are used little, 100ms to 5m")
 	fs.IntVar(&c.MaxNodes, "max-nodes", 0,
 		"how many nodes the cluster may have, those on their way included and those of its control plane not; 0 is no bound")
+	fs.IntVar(&c.MaxUnreadyPercentage, "max-total-unready-percentage", 45,
+		"launch no instances while more than this percentage of the nodes is not Ready; 0 is no limit")
+	fs.IntVar(&c.OKUnreadyCount, "ok-total-unready-count", 3, "so many nodes may be not Ready, whatever --max-total-unready-percentage says")
 	fs.StringVar(&c.Strays, "strays", CollectStrays, "machines that are marked as the cluster's and have no Node (openstack), and Nodes without a machine "+
 		"(azure, openstack): report, or collect, which takes them away when that has been so for 15m and the machines are not many")
 	fs.DurationVar(&c.RetryInterval, "retry-interval", 10*time.Second,
@@ -94,7 +116,7 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.DurationVar(&c.OrderSettle, "order-settle-time", time.Minute,
 		"how long an order whose answer was lost may take to show in the size of its group, 100ms to 5m")
 	fs.StringVar(&c.Listen, "listen", ":9819", "address of /metrics, /healthz and /readyz; empty is none")
-	fs.BoolVar(&c.Profiling, "profiling", false, "serve /debug/pprof/ too")
+	fs.BoolVar(&c.Profiling, "profiling", false, "serve /debug/pprof/ too, to requests from the loopback interface")
 	fs.StringVar(&c.LogLevel, "log-level", "info", "debug, info, warn or error")
 	fs.StringVar(&c.LogFormat, "log-format", "json", "json or text")
 }
@@ -111,14 +133,20 @@ func (c *Config) Validate() error {
 			errs = append(errs, fmt.Errorf("--%s: %s: want 100ms to 5m", flag, d))
 		}
 	}
-	if c.LeaseDuration < 3*time.Second || c.LeaseDuration > 5*time.Minute {
-		errs = append(errs, fmt.Errorf("--leader-election-lease-duration: %s: want 3s to 5m", c.LeaseDuration))
+	if c.LeaseDuration < minLeaseDuration || c.LeaseDuration > maxLeaseDuration {
+		errs = append(errs, fmt.Errorf("--leader-election-lease-duration: %s: want %s to %s", c.LeaseDuration, minLeaseDuration, maxLeaseDuration))
 	}
 	if c.ScaleUpDebounce < 10*time.Millisecond || c.ScaleUpDebounce > 5*time.Minute {
 		errs = append(errs, fmt.Errorf("--scale-up-debounce: %s: want 10ms to 5m", c.ScaleUpDebounce))
 	}
 	if c.MaxNodes < 0 {
 		errs = append(errs, fmt.Errorf("--max-nodes: %d: must not be negative", c.MaxNodes))
+	}
+	if c.MaxUnreadyPercentage < 0 || c.MaxUnreadyPercentage > 100 {
+		errs = append(errs, fmt.Errorf("--max-total-unready-percentage: %d: want 0 to 100", c.MaxUnreadyPercentage))
+	}
+	if c.OKUnreadyCount < 0 {
+		errs = append(errs, fmt.Errorf("--ok-total-unready-count: %d: must not be negative", c.OKUnreadyCount))
 	}
 	if c.Strays != ReportStrays && c.Strays != CollectStrays {
 		errs = append(errs, fmt.Errorf("--strays: %q: want %s or %s", c.Strays, ReportStrays, CollectStrays))
@@ -218,4 +246,13 @@ func LoadAzure(path string) (*azure.Provider, error) {
 		return nil, fmt.Errorf("--cloud-config: %s: names no azure", path)
 	}
 	return azure.New(file.Azure.Config, azure.Options{})
+}
+
+// namespaceFile names the namespace of the pod that this process is in.
+const namespaceFile = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
+
+// namespace returns the namespace of the manager's own objects: the Lease's, or the pod's, or default outside of a cluster.
+func (c *Config) namespace() string {
+	pod, _ := os.ReadFile(namespaceFile)
+	return cmp.Or(c.LeaderElectionNamespace, strings.TrimSpace(string(pod)), metav1.NamespaceDefault)
 }

@@ -10,10 +10,10 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/yaml"
 
 	"github.com/slipway-dev/slipway/api/crds"
 	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/elapsed"
 )
 
 const (
@@ -27,19 +27,11 @@ const (
 func installCRDs(ctx context.Context, c client.Client, log *slog.Logger) error {
 	ctx, cancel := context.WithTimeout(ctx, crdsWithin)
 	defer cancel()
-	files, err := crds.Files.ReadDir(".")
+	definitions, err := crds.All()
 	if err != nil {
 		return err
 	}
-	for _, file := range files {
-		raw, err := crds.Files.ReadFile(file.Name())
-		if err != nil {
-			return err
-		}
-		definition := &unstructured.Unstructured{}
-		if err := yaml.Unmarshal(raw, &definition.Object); err != nil {
-			return fmt.Errorf("%s: %w", file.Name(), err)
-		}
+	for _, definition := range definitions {
 		if err := bringUp(ctx, c, log, definition); err != nil {
 			return installing(definition, err)
 		}
@@ -94,10 +86,8 @@ func bringUp(ctx context.Context, c client.Client, log *slog.Logger, definition 
 		if !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) {
 			return err
 		}
-		select {
-		case <-ctx.Done():
+		if !elapsed.Sleep(ctx, betweenTries) {
 			return err
-		case <-time.After(betweenTries):
 		}
 	}
 }
@@ -126,16 +116,11 @@ func awaitEstablished(ctx context.Context, c client.Client, definition *unstruct
 		if err := c.Get(ctx, client.ObjectKeyFromObject(definition), definition); err != nil {
 			return installing(definition, err)
 		}
-		conditions, _, _ := unstructured.NestedSlice(definition.Object, "status", "conditions")
-		for _, one := range conditions {
-			if one, ok := one.(map[string]any); ok && one["type"] == "Established" && one["status"] == "True" {
-				return nil
-			}
+		if crds.IsEstablished(definition) {
+			return nil
 		}
-		select {
-		case <-ctx.Done():
+		if !elapsed.Sleep(ctx, betweenTries) {
 			return fmt.Errorf("installing %s: not served within %s", definition.GetName(), crdsWithin)
-		case <-time.After(betweenTries):
 		}
 	}
 }

@@ -30,21 +30,18 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
-	"github.com/slipway-dev/slipway/internal/cloud"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 	"github.com/slipway-dev/slipway/internal/nodegroup"
-	"github.com/slipway-dev/slipway/internal/nodegroup/advised"
-	"github.com/slipway-dev/slipway/internal/nodegroup/autoscaler"
 	"github.com/slipway-dev/slipway/internal/observe"
-	"github.com/slipway-dev/slipway/internal/replacement"
+	"github.com/slipway-dev/slipway/internal/orphans"
+	"github.com/slipway-dev/slipway/internal/provisioning"
+	"github.com/slipway-dev/slipway/internal/provisioning/advised"
+	"github.com/slipway-dev/slipway/internal/provisioning/replacement"
 	"github.com/slipway-dev/slipway/internal/retirement"
 )
 
 // leaseName is the Lease that managers compete for.
 const leaseName = "slipway-manager"
-
-// sweepEvery is the time between two looks for nodes that a forgotten retirement holds.
-const sweepEvery = 10 * time.Minute
 
 // spareHeap is how much a heap may grow between two collections, in percent of what is in use. Nearly all of a manager's
 // memory is its caches, which live as long as it does: Go's 100 would take as much again for next to no garbage.
@@ -180,8 +177,8 @@ type counters struct {
 	replacement *replacement.Metrics
 	groups      *groupMetrics
 	nodegroup   *nodegroup.Metrics
-	autoscaler  *autoscaler.Metrics
-	strays      *strayMetrics
+	autoscaler  *provisioning.Metrics
+	orphans     *orphans.Metrics
 	advised     *advised.Metrics
 	casSync     *casSyncMetrics // nil where no cloud is configured for it
 }
@@ -211,59 +208,14 @@ func newCounters(r prometheus.Registerer) (c counters, err error) {
 	if c.nodegroup, err = nodegroup.NewMetrics(r); err != nil {
 		return c, err
 	}
-	if c.autoscaler, err = autoscaler.NewMetrics(r); err != nil {
+	if c.autoscaler, err = provisioning.NewMetrics(r); err != nil {
 		return c, err
 	}
-	if c.strays, err = newStrayMetrics(r); err != nil {
+	if c.orphans, err = orphans.NewMetrics(r); err != nil {
 		return c, err
 	}
 	c.advised, err = advised.NewMetrics(r)
 	return c, err
-}
-
-// assemble puts a manager together. It may be called again after an error.
-func assemble(ctx context.Context, c Config, in Process, clouds map[string]cloud.Provider, counters counters, ready *readiness) (manager.Manager, error) {
-	m, err := newManager(ctx, c, in, ready)
-	if err != nil {
-		return nil, err
-	}
-	w, err := watch(ctx, m)
-	if err != nil {
-		return nil, err
-	}
-	groups := &Groups{
-		Reader: m.GetClient(), File: c.NodeGroups, Given: c.Given, Log: in.Log, Selector: c.parsedSelector, metrics: counters.groups,
-	}
-	r := retirement.New(retirement.Options{
-		Client: m.GetClient(), Live: m.GetAPIReader(), API: in.API, Groups: groups, Selector: c.parsedSelector, Clouds: clouds,
-		Events: m.GetEventRecorder("slipway"), Metrics: counters.retirement, Log: in.Log, TTL: c.RetirementTTL,
-		Pace: retirement.Pace{Poll: c.PollInterval, Cloud: c.CloudPoll, Retry: c.RetryInterval},
-	})
-	if err := r.Register(ctx, m); err != nil {
-		return nil, err
-	}
-	if err := addReplacement(ctx, m, c, w.pods, groups, clouds, counters.replacement, counters.retirement, in.Log); err != nil {
-		return nil, err
-	}
-	if err := addNodeGroups(m, c, w.pods, groups, clouds, in.API, counters.nodegroup, in.Log); err != nil {
-		return nil, err
-	}
-	if err := addCASSync(m, clouds, counters.casSync); err != nil {
-		return nil, err
-	}
-	wishes := autoscaler.NewWishes()
-	if err := addAutoscaler(m, c, in.Kube, w, groups, clouds, wishes, counters.autoscaler, in.Log); err != nil {
-		return nil, err
-	}
-	if err := addAdvised(m, c, in.Kube, groups, clouds, wishes, counters.advised, in.Log); err != nil {
-		return nil, err
-	}
-	if err := addStrays(m, c, groups, clouds, counters.strays, in.Log); err != nil {
-		return nil, err
-	}
-	return m, m.Add(&retirement.Sweeper{
-		Nodes: m.GetClient(), Records: m.GetAPIReader(), API: in.API, Every: sweepEvery, Log: in.Log,
-	})
 }
 
 func restConfig(path, userAgent string) (*rest.Config, error) {
@@ -315,21 +267,31 @@ func newManager(ctx context.Context, c Config, in Process, ready *readiness) (ma
 	}
 	renew := c.LeaseDuration * 2 / 3
 	retry := c.LeaseDuration / 6
-	m, err := ctrl.NewManager(in.Kube, ctrl.Options{
+	lock, err := newLeaderLock(c, in.Kube, renew, in.Log)
+	if err != nil {
+		return nil, fmt.Errorf("manager: %w", err)
+	}
+	options := ctrl.Options{
 		Scheme:                        scheme,
 		Logger:                        logr.FromSlogHandler(in.Log.Handler()),
 		Cache:                         cacheOptions(c),
 		Metrics:                       metricsserver.Options{BindAddress: "0"}, // serve does that
 		LeaderElection:                c.LeaderElect,
 		LeaderElectionID:              cmp.Or(c.LeaseName, leaseName),
-		LeaderElectionNamespace:       c.LeaderElectionNamespace,
 		LeaderElectionReleaseOnCancel: true,
 		LeaseDuration:                 &c.LeaseDuration, RenewDeadline: &renew, RetryPeriod: &retry,
 		// An API server that is away for long is no reason to end.
 		Controller: config.Controller{SkipNameValidation: new(true), CacheSyncTimeout: syncTime},
-	})
+	}
+	if lock != nil {
+		options.LeaderElectionResourceLockInterface = lock
+	}
+	m, err := ctrl.NewManager(in.Kube, options)
 	if err != nil {
 		return nil, fmt.Errorf("manager: %w", err)
+	}
+	if lock != nil {
+		lock.LockConfig.EventRecorder = m.GetEventRecorderFor(lock.Identity()) //nolint:staticcheck // what a Lease takes
 	}
 	return m, m.Add(synced{ready})
 }

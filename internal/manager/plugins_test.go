@@ -12,7 +12,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
-	"github.com/slipway-dev/slipway/internal/cloud/plugin/saboteur"
+	"github.com/slipway-dev/slipway/internal/cloud/plugin/faultyplugintest"
 	"github.com/slipway-dev/slipway/plugin"
 )
 
@@ -20,14 +20,14 @@ import (
 type silent struct{ plugin.Provider }
 
 func init() {
-	saboteur.Be(func() {
+	faultyplugintest.Be(func() {
 		plugin.Serve(func(c plugin.Config) (plugin.Provider, error) { return silent{}, c.Decode(&struct{ Path string }{}) })
 	})
 }
 
 func TestTheFileOfCloudsStartsPlugins(t *testing.T) {
 	dir := t.TempDir()
-	if err := saboteur.Write(dir, "Libvirt", saboteur.Good); err != nil {
+	if err := faultyplugintest.Write(dir, "Libvirt", faultyplugintest.Good); err != nil {
 		t.Fatal(err)
 	}
 	rack := "externalGRPC: [{name: rack, address: '127.0.0.1:1', providerIDPrefix: 'rack://', insecure: true}]\n"

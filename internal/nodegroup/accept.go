@@ -15,6 +15,7 @@ import (
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/drainability/fromcorev1"
 )
 
 // Fault is what is wrong with a group as the cluster is; Reason is one of the condition Accepted.
@@ -50,7 +51,7 @@ func Claim(groups []v1alpha1.NodeGroup, nodes []corev1.Node) Claims {
 				continue
 			}
 			mine = append(mine, n.Name)
-			if isControlPlane(n) {
+			if fromcorev1.Node(n).ControlPlane != "" {
 				masters = append(masters, n.Name)
 			}
 			if owner := c.Owner[n.Name]; owner != "" {
@@ -95,17 +96,6 @@ func byAge(groups []v1alpha1.NodeGroup) []*v1alpha1.NodeGroup {
 	return sorted
 }
 
-// isControlPlane knows nodes of the control plane by their labels, and by the taints that keep pods off them.
-func isControlPlane(n *corev1.Node) bool {
-	for _, key := range controlPlaneLabels() {
-		_, is := n.Labels[key]
-		if is || slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == key }) {
-			return true
-		}
-	}
-	return false
-}
-
 // few is how many names a message has.
 const few = 5
 
@@ -136,6 +126,8 @@ type cloudLook struct {
 	missing cloud.GroupRights
 	// known says that there was an answer, good or bad.
 	known bool
+	// waits says that the cloud was not asked, since it hangs for others of its groups.
+	waits bool
 }
 
 // accepted is the condition Accepted of a group without a Fault. A cloud that does not answer changes nothing: what it
@@ -206,8 +198,8 @@ func reachable(g *v1alpha1.NodeGroup, configured []string, look cloudLook) metav
 	return c
 }
 
-// acceptance is the condition Accepted of a group, faults included.
-func acceptance(g *v1alpha1.NodeGroup, claims Claims, configured []string, look cloudLook) metav1.Condition {
+// acceptedCondition returns the condition Accepted of a group, faults included.
+func acceptedCondition(g *v1alpha1.NodeGroup, claims Claims, configured []string, look cloudLook) metav1.Condition {
 	if f, wrong := claims.Faults[g.Name]; wrong {
 		return metav1.Condition{Type: v1alpha1.GroupAccepted, Status: metav1.ConditionFalse, Reason: f.Reason, Message: f.Message}
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/testing/check"
 )
 
 func TestI10AGroupIsRefusedWithTheReason(t *testing.T) {
@@ -62,7 +63,7 @@ func TestI10AGroupIsRefusedWithTheReason(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			g, nodes, look := group("ci"), []corev1.Node{node("a", "ci")}, cloudLook{known: true}
 			tt.change(g, &nodes, &look)
-			is := acceptance(g, Claim([]v1alpha1.NodeGroup{*g}, nodes), []string{"sim"}, look)
+			is := acceptedCondition(g, Claim([]v1alpha1.NodeGroup{*g}, nodes), []string{"sim"}, look)
 			if is.Reason != tt.reason || !strings.Contains(is.Message, tt.said) {
 				t.Errorf("%s: %s, want %s: %s", is.Reason, is.Message, tt.reason, tt.said)
 			}
@@ -73,14 +74,12 @@ func TestI10AGroupIsRefusedWithTheReason(t *testing.T) {
 			case CloudNotRead:
 				want = metav1.ConditionUnknown
 			}
-			if is.Status != want {
-				t.Errorf("%s, want %s", is.Status, want)
-			}
+			check.Is(t, want, is.Status)
 		})
 	}
 }
 
-func TestI10OfTwoGroupsThatSelectANodeTheOlderKeepsAllOfItsOwn(t *testing.T) {
+func TestI10OlderOfTwoOverlappingGroupsKeepsItsNodes(t *testing.T) {
 	older, younger := group("ci"), group("all")
 	younger.CreationTimestamp = metav1.NewTime(noon.Add(time.Second))
 	younger.Spec.NodeSelector = metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: pool, Operator: metav1.LabelSelectorOpExists}}}
@@ -111,9 +110,9 @@ func TestI7ACloudThatDoesNotAnswerChangesNothing(t *testing.T) {
 	}
 }
 
-// TestI5NoNodeIsOfTwoGroupsWhateverTheySelect draws groups and nodes, and shuffles them: the order of a list is not to
+// TestI5NoNodeBelongsToTwoGroups draws groups and nodes, and shuffles them: the order of a list is not to
 // matter.
-func TestI5NoNodeIsOfTwoGroupsWhateverTheySelect(t *testing.T) {
+func TestI5NoNodeBelongsToTwoGroups(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var groups []v1alpha1.NodeGroup
 		for _, name := range []string{"a", "b", "c", "d"}[:rapid.IntRange(0, 4).Draw(t, "groups")] {

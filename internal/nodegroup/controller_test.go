@@ -27,6 +27,9 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 	"github.com/slipway-dev/slipway/internal/placement/live"
+	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/must"
+	"github.com/slipway-dev/slipway/internal/testing/virtual"
 )
 
 // cluster is an API server and a cloud in memory.
@@ -57,9 +60,7 @@ func (g *groupOnly) Group(_ context.Context, name string) (cloud.Group, error) {
 func newCluster(t *testing.T, objects ...client.Object) *cluster {
 	t.Helper()
 	scheme := runtime.NewScheme()
-	if err := errors.Join(v1alpha1.AddToScheme(scheme), corev1.AddToScheme(scheme)); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, errors.Join(v1alpha1.AddToScheme(scheme), corev1.AddToScheme(scheme)))
 	base := fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&v1alpha1.NodeGroup{}, &v1alpha1.NodeRetirement{}).
 		WithIndex(&corev1.Pod{}, live.NodeField, func(o client.Object) []string { return []string{o.(*corev1.Pod).Spec.NodeName} }).
 		WithObjects(objects...).Build()
@@ -108,9 +109,7 @@ func (g groupsOf) List(ctx context.Context) ([]v1alpha1.NodeGroup, error) {
 func (c *cluster) manager() *Controller {
 	c.t.Helper()
 	metrics, err := NewMetrics(prometheus.NewRegistry())
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	must.NoError(c.t, err)
 	return New(Options{
 		Client: c, Pods: live.ListedPods(c), API: c, Groups: groupsOf{c}, Clouds: map[string]cloud.Provider{"sim": &c.cloud},
 		Events: events.NewFakeRecorder(1000), Metrics: metrics, Log: slog.New(slog.DiscardHandler),
@@ -122,9 +121,7 @@ func (c *cluster) look(of *Controller, group string) reconcile.Result {
 	c.t.Helper()
 	for range 10 {
 		r, err := of.Reconcile(c.t.Context(), reconcile.Request{NamespacedName: types.NamespacedName{Name: group}})
-		if err != nil {
-			c.t.Fatal(err)
-		}
+		must.NoError(c.t, err)
 		if r.RequeueAfter == 0 || r.RequeueAfter > time.Second {
 			return r
 		}
@@ -137,18 +134,14 @@ func (c *cluster) look(of *Controller, group string) reconcile.Result {
 func (c *cluster) records() []v1alpha1.NodeRetirement {
 	c.t.Helper()
 	var list v1alpha1.NodeRetirementList
-	if err := c.List(c.t.Context(), &list); err != nil {
-		c.t.Fatal(err)
-	}
+	must.NoError(c.t, c.List(c.t.Context(), &list))
 	return list.Items
 }
 
 func (c *cluster) group(name string) *v1alpha1.NodeGroup {
 	c.t.Helper()
 	g := &v1alpha1.NodeGroup{}
-	if err := c.Get(c.t.Context(), client.ObjectKey{Name: name}, g); err != nil {
-		c.t.Fatal(err)
-	}
+	must.NoError(c.t, c.Get(c.t.Context(), client.ObjectKey{Name: name}, g))
 	return g
 }
 
@@ -165,7 +158,7 @@ func keeper(name, on string) *corev1.Pod {
 	}
 }
 
-func TestAnIdleNodeIsWrittenOnOnceAndAskedForOnceHoweverOftenAndByWhomeverItIsLookedAt(t *testing.T) {
+func TestIdleNodeIsMarkedAndRetiredOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, group("ci"), ciNode("a"))
 		first, second := c.manager(), c.manager()
@@ -191,17 +184,15 @@ func TestAnIdleNodeIsWrittenOnOnceAndAskedForOnceHoweverOftenAndByWhomeverItIsLo
 	})
 }
 
-// TestOfNodesThatAreDueAtOnceThoseIdleForLongestAreAskedForFirst has a manager look after a while in which none did.
-func TestOfNodesThatAreDueAtOnceThoseIdleForLongestAreAskedForFirst(t *testing.T) {
+// TestLongestIdleNodesAreRetiredFirst has a manager look after a while in which none did.
+func TestLongestIdleNodesAreRetiredFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, group("ci"), ciNode("a"), ciNode("b"), ciNode("c"), keeper("build-a", "a"), keeper("build-b", "b"))
 		m := c.manager()
 		for _, ends := range []string{"build-b", "build-a"} { // node c is idle before them
 			c.look(m, "ci")
 			time.Sleep(10 * time.Second)
-			if err := c.Delete(t.Context(), keeper(ends, "")); err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, c.Delete(t.Context(), keeper(ends, "")))
 		}
 		c.look(m, "ci")
 		time.Sleep(time.Hour)
@@ -212,9 +203,9 @@ func TestOfNodesThatAreDueAtOnceThoseIdleForLongestAreAskedForFirst(t *testing.T
 	})
 }
 
-// TestI5TheCloudsMinimumIsInTheStatusAlsoWhileTheCloudDoesNotAnswer restarts the manager meanwhile: what is retired by hand
+// TestI5StatusKeepsTheCloudMinimumDuringAnOutage restarts the manager meanwhile: what is retired by hand
 // goes by the status.
-func TestI5TheCloudsMinimumIsInTheStatusAlsoWhileTheCloudDoesNotAnswer(t *testing.T) {
+func TestI5StatusKeepsTheCloudMinimumDuringAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, group("ci"), ciNode("a"))
 		c.cloud.min = 1
@@ -232,7 +223,31 @@ func TestI5TheCloudsMinimumIsInTheStatusAlsoWhileTheCloudDoesNotAnswer(t *testin
 	})
 }
 
-func TestI10ThatASelectorCannotBeReadIsWrittenOnItsGroup(t *testing.T) {
+func TestScaleUpAllowedNeedsScaleUp(t *testing.T) {
+	for name, up := range map[string]*v1alpha1.ScaleUp{"spec.scaleUp is there": {}, "it was removed": nil} {
+		t.Run(name, func(t *testing.T) {
+			g := group("ci")
+			g.Spec.ScaleUp = up
+			if up != nil {
+				g.Spec.Maximum = new(int32(9))
+			}
+			g.Status.Conditions = []metav1.Condition{{
+				Type: v1alpha1.GroupScaleUpAllowed, Status: metav1.ConditionFalse, Reason: v1alpha1.NodeNotSelected, Message: "no more instances are launched",
+			}}
+			c := newCluster(t, g)
+			c.look(c.manager(), g.Name)
+			conditions := c.group(g.Name).Status.Conditions
+			if is := meta.FindStatusCondition(conditions, v1alpha1.GroupScaleUpAllowed); (is != nil) != (up != nil) {
+				t.Errorf("conditions are %+v, want %s only with spec.scaleUp", conditions, v1alpha1.GroupScaleUpAllowed)
+			}
+			if !meta.IsStatusConditionTrue(conditions, v1alpha1.GroupAccepted) {
+				t.Errorf("conditions are %+v, want the others too", conditions)
+			}
+		})
+	}
+}
+
+func TestI10UnreadableSelectorIsReportedOnItsGroup(t *testing.T) {
 	like := []metav1.LabelSelectorRequirement{{Key: "app", Operator: "in", Values: []string{"x"}}}
 	for field, change := range map[string]func(*v1alpha1.NodeGroup){
 		"spec.scaleDown.idleByLabel.podSelector": func(g *v1alpha1.NodeGroup) { g.Spec.ScaleDown.IdleByLabel.PodSelector.MatchExpressions = like },
@@ -253,7 +268,7 @@ func TestI10ThatASelectorCannotBeReadIsWrittenOnItsGroup(t *testing.T) {
 	}
 }
 
-func TestTwoManagersThatDecideAtOnceAskUnderOneName(t *testing.T) {
+func TestTwoManagersUseOneRetirementName(t *testing.T) {
 	w := World{Group: group("ci"), Nodes: []Node{idle("a", "ci", time.Hour)}, Now: noon}
 	d := decide(t, w)["a"]
 	c := newCluster(t)
@@ -262,7 +277,7 @@ func TestTwoManagersThatDecideAtOnceAskUnderOneName(t *testing.T) {
 	}
 }
 
-func TestI7APodThatTheCachesDoNotKnowYetKeepsTheNode(t *testing.T) {
+func TestI7PodUnknownToTheCacheKeepsTheNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, group("ci"), ciNode("a"))
 		m := c.manager()
@@ -288,7 +303,7 @@ func TestI7APodThatTheCachesDoNotKnowYetKeepsTheNode(t *testing.T) {
 	})
 }
 
-func TestAPodThatComesTakesTheMarkOffAndCallsTheRetirementOff(t *testing.T) {
+func TestArrivingPodClearsMarkAndCancelsRetirement(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, group("ci"), ciNode("a"))
 		m := c.manager()
@@ -298,26 +313,22 @@ func TestAPodThatComesTakesTheMarkOffAndCallsTheRetirementOff(t *testing.T) {
 		if len(c.records()) != 1 {
 			t.Fatal("no retirement to call off")
 		}
-		if err := c.Create(t.Context(), keeper("job", "a")); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, c.Create(t.Context(), keeper("job", "a")))
 		c.look(m, "ci")
 		if all := c.records(); len(all) != 0 {
 			t.Errorf("%+v", all)
 		}
 		n := &corev1.Node{}
-		if err := c.Get(t.Context(), client.ObjectKey{Name: "a"}, n); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, c.Get(t.Context(), client.ObjectKey{Name: "a"}, n))
 		if got := marksOf(n, "ci", ciKind); !got.Since.IsZero() || !got.Used {
 			t.Errorf("%+v", got)
 		}
 	})
 }
 
-// TestANodeThatWasUsedByOtherPodsThanTheRuleNowSelectsIsUnused changes what the rule selects, of which no node has had a pod, while
+// TestNodeOfFormerlySelectedPodsIsUnused changes what the rule selects, of which no node has had a pod, while
 // the manager runs or while it does not.
-func TestANodeThatWasUsedByOtherPodsThanTheRuleNowSelectsIsUnused(t *testing.T) {
+func TestNodeOfFormerlySelectedPodsIsUnused(t *testing.T) {
 	for field, change := range map[string]func(*v1alpha1.NodeGroupSpec){
 		"podSelector": func(s *v1alpha1.NodeGroupSpec) {
 			s.ScaleDown.IdleByLabel.PodSelector.MatchLabels = map[string]string{"app": "ci"}
@@ -326,59 +337,51 @@ func TestANodeThatWasUsedByOtherPodsThanTheRuleNowSelectsIsUnused(t *testing.T) 
 		"placeholderPods": func(s *v1alpha1.NodeGroupSpec) { s.Drain.PlaceholderPods = &s.ScaleDown.IdleByLabel.PodSelector },
 	} {
 		for when, restarted := range map[string]bool{"live": false, "over a restart": true} {
-			t.Run(field+" "+when, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					g := group("ci")
-					g.Spec.ScaleDown.IdleByLabel.KeepUnused = true
-					c := newCluster(t, g, ciNode("a"), ciNode("b"), keeper("a-web", "a"), keeper("b-web", "b"))
-					m := c.manager()
+			t.Run(field+" "+when, virtual.Time(func(t *testing.T) {
+				g := group("ci")
+				g.Spec.ScaleDown.IdleByLabel.KeepUnused = true
+				c := newCluster(t, g, ciNode("a"), ciNode("b"), keeper("a-web", "a"), keeper("b-web", "b"))
+				m := c.manager()
+				c.look(m, "ci")
+				if err := c.Delete(t.Context(), keeper("b-web", "")); err != nil { // b is on its way to leave
+					t.Fatal(err)
+				}
+				c.look(m, "ci")
+				g = c.group("ci")
+				change(&g.Spec)
+				must.NoError(t, c.Update(t.Context(), g))
+				if restarted {
+					m = c.manager()
+				}
+				for range 3 {
 					c.look(m, "ci")
-					if err := c.Delete(t.Context(), keeper("b-web", "")); err != nil { // b is on its way to leave
-						t.Fatal(err)
+					time.Sleep(11 * minute)
+				}
+				if all := c.records(); len(all) != 0 {
+					t.Fatalf("nodes leave that have never had such a pod: %+v", all)
+				}
+				var nodes corev1.NodeList
+				must.NoError(t, c.List(t.Context(), &nodes))
+				for _, n := range nodes.Items {
+					if n.Annotations[annotationUsed] != "" || n.Annotations[annotationSince] != "" {
+						t.Errorf("node %s keeps the marks of the rule that was: %v", n.Name, n.Annotations)
 					}
-					c.look(m, "ci")
-					g = c.group("ci")
-					change(&g.Spec)
-					if err := c.Update(t.Context(), g); err != nil {
-						t.Fatal(err)
-					}
-					if restarted {
-						m = c.manager()
-					}
-					for range 3 {
-						c.look(m, "ci")
-						time.Sleep(11 * minute)
-					}
-					if all := c.records(); len(all) != 0 {
-						t.Fatalf("nodes leave that have never had such a pod: %+v", all)
-					}
-					var nodes corev1.NodeList
-					if err := c.List(t.Context(), &nodes); err != nil {
-						t.Fatal(err)
-					}
-					for _, n := range nodes.Items {
-						if n.Annotations[annotationUsed] != "" || n.Annotations[annotationSince] != "" {
-							t.Errorf("node %s keeps the marks of the rule that was: %v", n.Name, n.Annotations)
-						}
-					}
-				})
-			})
+				}
+			}))
 		}
 	}
 }
 
-// TestACooldownThatOtherPodsBeganIsNotThatOfTheRulesOwn restarts the manager with another selector after a time in which a pod of
+// TestChangedRuleStartsItsOwnCooldown restarts the manager with another selector after a time in which a pod of
 // the new kind has come and gone.
-func TestACooldownThatOtherPodsBeganIsNotThatOfTheRulesOwn(t *testing.T) {
+func TestChangedRuleStartsItsOwnCooldown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, group("ci"), ciNode("a"))
 		c.look(c.manager(), "ci")
 		time.Sleep(11 * minute)
 		g := c.group("ci")
 		g.Spec.ScaleDown.IdleByLabel.PodSelector.MatchLabels = map[string]string{"app": "ci"}
-		if err := c.Update(t.Context(), g); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, c.Update(t.Context(), g))
 		m := c.manager()
 		c.look(m, "ci")
 		if all := c.records(); len(all) != 0 {
@@ -392,7 +395,7 @@ func TestACooldownThatOtherPodsBeganIsNotThatOfTheRulesOwn(t *testing.T) {
 	})
 }
 
-func TestOfRetirementsThatFailOnlyTheLastIsKept(t *testing.T) {
+func TestOnlyTheLastFailedRetirementIsKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, group("ci"), ciNode("a"))
 		m := c.manager()
@@ -410,9 +413,7 @@ func TestOfRetirementsThatFailOnlyTheLastIsKept(t *testing.T) {
 			names = append(names, rt.Name)
 			now := metav1.Now()
 			rt.Status.Phase, rt.Status.Times.Finished = v1alpha1.Refused, &now
-			if err := c.Status().Update(t.Context(), &rt); err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, c.Status().Update(t.Context(), &rt))
 			c.look(m, "ci")
 			if got := len(c.records()); got > 2 {
 				t.Errorf("%d records", got)
@@ -425,7 +426,7 @@ func TestOfRetirementsThatFailOnlyTheLastIsKept(t *testing.T) {
 	})
 }
 
-func TestARefusedGroupHasNothingDoneAndWhatWaitsIsCalledOff(t *testing.T) {
+func TestRefusedGroupCancelsItsPendingRetirements(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, group("ci"), ciNode("a"))
 		m := c.manager()
@@ -450,18 +451,22 @@ func TestARefusedGroupHasNothingDoneAndWhatWaitsIsCalledOff(t *testing.T) {
 		if more := c.writes[before:]; len(more) != 0 {
 			t.Errorf("%q", more)
 		}
+		c.cloud.err = nil // the group is there after all
+		time.Sleep(2 * defaultEvery)
+		c.look(m, "ci")
+		if !meta.IsStatusConditionTrue(c.group("ci").Status.Conditions, v1alpha1.GroupAccepted) || len(c.records()) != 1 {
+			t.Errorf("once the cloud has the group, it is %+v, with the retirements %+v", c.group("ci").Status.Conditions, c.records())
+		}
 	})
 }
 
-func TestI7TheMinimumOfTheCloudHoldsWhileItDoesNotAnswer(t *testing.T) {
+func TestI7CloudMinimumHoldsDuringAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, group("ci"), ciNode("a"))
 		m := c.manager()
 		c.cloud.min = 1
 		c.look(m, "ci")
-		if got := c.group("ci").Status.AllowedDisruptions; got != 0 {
-			t.Errorf("%d nodes may leave", got)
-		}
+		check.Is(t, 0, c.group("ci").Status.AllowedDisruptions)
 		c.cloud.err = errors.New("no answer")
 		time.Sleep(11 * minute)
 		c.look(m, "ci")
@@ -477,27 +482,23 @@ func TestI7TheMinimumOfTheCloudHoldsWhileItDoesNotAnswer(t *testing.T) {
 	})
 }
 
-func TestI3AGroupThatIsDeletedLeavesNothingOnItsNodes(t *testing.T) {
+func TestI3DeletedGroupLeavesNothingOnItsNodes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := group("ci")
 		g.Spec.ClusterAutoscalerScaleDownDisabled = true
 		c := newCluster(t, g, ciNode("a"))
 		c.look(c.manager(), "ci")
-		if err := c.Delete(t.Context(), c.group("ci")); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, c.Delete(t.Context(), c.group("ci")))
 		c.look(c.manager(), "ci")
 		n := &corev1.Node{}
-		if err := c.Get(t.Context(), client.ObjectKey{Name: "a"}, n); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, c.Get(t.Context(), client.ObjectKey{Name: "a"}, n))
 		if len(n.Annotations) != 0 {
 			t.Errorf("%v", n.Annotations)
 		}
 	})
 }
 
-func TestAGroupOfAFileHasItsConditionsInMemory(t *testing.T) {
+func TestFileGroupKeepsItsConditionsInMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, ciNode("a"))
 		g := group("ci")

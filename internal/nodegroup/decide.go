@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/elapsed"
 	"github.com/slipway-dev/slipway/internal/retirement"
 	"github.com/slipway-dev/slipway/internal/retirement/budget"
 )
@@ -64,8 +65,7 @@ func (n *Node) lastFailure() *v1alpha1.NodeRetirement {
 	var last *v1alpha1.NodeRetirement
 	for i := range n.Retirements {
 		rt := &n.Retirements[i]
-		failed := rt.Status.Phase == v1alpha1.Aborted || rt.Status.Phase == v1alpha1.Refused || rt.Status.Phase == v1alpha1.Failed
-		if !failed || !n.isAbout(rt) || rt.Status.Times.Finished == nil || retirement.EndedBy(rt) == retirement.CalledOff {
+		if !n.hasFailed(rt) {
 			continue
 		}
 		if last == nil || last.Status.Times.Finished.Before(rt.Status.Times.Finished) {
@@ -73,6 +73,12 @@ func (n *Node) lastFailure() *v1alpha1.NodeRetirement {
 		}
 	}
 	return last
+}
+
+// hasFailed reports a retirement of the node that ended early, other than by being called off.
+func (n *Node) hasFailed(rt *v1alpha1.NodeRetirement) bool {
+	failed := rt.Status.Phase == v1alpha1.Aborted || rt.Status.Phase == v1alpha1.Refused || rt.Status.Phase == v1alpha1.Failed
+	return failed && n.isAbout(rt) && rt.Status.Times.Finished != nil && retirement.EndedBy(rt) != retirement.CalledOff
 }
 
 // counted is the node as budgets count it.
@@ -206,12 +212,13 @@ func HeldBy(n *corev1.Node, now time.Time) string {
 func (w *World) lastScaleUp() time.Time {
 	var last time.Time
 	for i := range w.Nodes {
-		if made := w.Nodes[i].Object.CreationTimestamp.Time; made.After(last) {
+		made := w.Nodes[i].Object.CreationTimestamp.Time
+		if made.After(last) && !elapsed.Future(made, w.Now) { // the clock was set back since
 			last = made
 		}
 	}
 	if s := w.Group.Status.LastScaleUp; s != nil && s.After(last) {
-		last = s.Time
+		last = elapsed.Clamp(s.Time, w.Now)
 	}
 	return last
 }

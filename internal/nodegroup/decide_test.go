@@ -12,8 +12,10 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
-	"github.com/slipway-dev/slipway/internal/protection"
+	"github.com/slipway-dev/slipway/internal/drainability"
 	"github.com/slipway-dev/slipway/internal/retirement"
+	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 const pool = "pool"
@@ -62,11 +64,9 @@ func idle(name string, of string, ago time.Duration) Node {
 	return Node{Object: &n, Quiet: -1}
 }
 
-func decide(t interface{ Fatal(...any) }, w World) map[string]Decision {
+func decide(t must.T, w World) map[string]Decision {
 	all, err := Decide(w)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	by := map[string]Decision{}
 	for _, d := range all {
 		by[d.Node] = d
@@ -134,10 +134,10 @@ func TestANodeThatIsIdleForLongEnough(t *testing.T) {
 		}, Refused, []string{BeingRemoved}, false},
 		"stays when it is held": {func(_ *World, n *Node) { n.Object.Annotations["karpenter.sh/do-not-disrupt"] = yes }, Refused, []string{HeldNode}, false},
 		"stays when another keeps cluster-autoscaler off": {func(_ *World, n *Node) {
-			n.Object.Annotations[protection.ScaleDownDisabled] = yes
+			n.Object.Annotations[drainability.ScaleDownDisabled] = yes
 		}, Refused, []string{HeldNode}, false},
 		"leaves when Slipway keeps cluster-autoscaler off": {func(_ *World, n *Node) {
-			n.Object.Annotations[protection.ScaleDownDisabled], n.Object.Annotations[protection.HoldsOff] = yes, yes
+			n.Object.Annotations[drainability.ScaleDownDisabled], n.Object.Annotations[drainability.HoldsOff] = yes, yes
 		}, Leaves, []string{LongEnough}, false},
 		"I5: stays at the minimum":                    {func(w *World, _ *Node) { w.Group.Spec.Minimum = 1 }, Refused, []string{Minimum}, false},
 		"I5: stays at the minimum that its cloud has": {func(w *World, _ *Node) { w.CloudMinimum = 1 }, Refused, []string{Minimum}, false},
@@ -210,7 +210,7 @@ func TestANodeThatIsIdleForLongEnough(t *testing.T) {
 	}
 }
 
-func TestThoseThatHaveBeenIdleForLongestLeaveAndTheMinimumStays(t *testing.T) {
+func TestLongestIdleNodesLeaveAndTheMinimumStays(t *testing.T) {
 	w := World{Group: group("ci"), Now: noon, Nodes: []Node{
 		idle("a", "ci", 20*minute), idle("b", "ci", 40*minute), idle("c", "ci", 30*minute), idle("d", "ci", 5*minute),
 	}}
@@ -272,9 +272,7 @@ func TestEveryDecisionIsOneSentence(t *testing.T) {
 	got := Sentence(decide(t, w)["a"].Reasons)
 	want := "CoolingDown: idle since 2026-11-21T11:51:00Z, and may leave at 2026-11-21T12:01:00Z; " +
 		"PendingPod: pod ci/x is Pending and only this group could run it: no other node takes it now"
-	if got != want {
-		t.Errorf("%q, want %q", got, want)
-	}
+	check.Is(t, want, got)
 }
 
 func kept(name string) Node {
@@ -282,7 +280,7 @@ func kept(name string) Node {
 	return Node{Object: &n, Keepers: Keepers{types.NamespacedName{Namespace: "ci", Name: "runner"}, 1}}
 }
 
-func TestI5ANodeThatItsCloudTakesAwayDoesNotStay(t *testing.T) {
+func TestI5NodeTakenByItsCloudDoesNotCount(t *testing.T) {
 	for kind, want := range map[string]Verdict{"Preempt": Refused, "Terminate": Refused, "Reboot": Leaves} {
 		w := World{Group: group("ci"), Nodes: []Node{idle("a", "ci", 10*minute), kept("b"), kept("c")}, Now: noon}
 		w.Group.Spec.Minimum = 2
@@ -295,9 +293,9 @@ func TestI5ANodeThatItsCloudTakesAwayDoesNotStay(t *testing.T) {
 	}
 }
 
-// TestACooldownBeginsAnewWhenAPendingPodRescuesANode has the pod go elsewhere after that: the node would leave at once, and be
+// TestRescuedNodeStartsANewCooldown has the pod go elsewhere after that: the node would leave at once, and be
 // rescued by the next pod.
-func TestACooldownBeginsAnewWhenAPendingPodRescuesANode(t *testing.T) {
+func TestRescuedNodeStartsANewCooldown(t *testing.T) {
 	w := World{
 		Group: group("ci"), Nodes: []Node{idle("a", "ci", 10*minute)}, Now: noon,
 		Waiting: []Waiting{{Pod: "ci/x", Why: "why", Unschedulable: true}},

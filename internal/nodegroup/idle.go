@@ -8,11 +8,10 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
-	"github.com/slipway-dev/slipway/internal/retirement"
+	"github.com/slipway-dev/slipway/internal/drainability/grouppolicy"
 )
 
 // defaultChecks is how many checks in a row are meant where checkEvery is given alone.
@@ -20,12 +19,12 @@ const defaultChecks = 2
 
 // idleRule is IdleByLabel, with its selectors parsed and its defaults filled in.
 type idleRule struct {
-	selector, placeholders labels.Selector
-	namespaces             []string // none is all
-	cooldown               time.Duration
-	checks                 time.Duration // so long a node is found idle in as many checks as it takes; 0 is no checks
-	keepUnused             bool
-	keepForPending         bool
+	grouppolicy.Selection
+
+	cooldown       time.Duration
+	checks         time.Duration // so long a node is found idle in as many checks as it takes; 0 is no checks
+	keepUnused     bool
+	keepForPending bool
 }
 
 // ruleOf gives the rule of a group; nil when it has none.
@@ -34,16 +33,13 @@ func ruleOf(g *v1alpha1.NodeGroup) (*idleRule, error) {
 		return nil, nil
 	}
 	spec := g.Spec.ScaleDown.IdleByLabel
-	selector, err := metav1.LabelSelectorAsSelector(&spec.PodSelector)
+	pods, err := grouppolicy.Idle(g)
 	if err != nil {
 		return nil, err
 	}
 	r := &idleRule{
-		selector: selector, namespaces: spec.Namespaces, cooldown: spec.Cooldown.Duration, keepUnused: spec.KeepUnused,
+		Selection: pods, cooldown: spec.Cooldown.Duration, keepUnused: spec.KeepUnused,
 		keepForPending: spec.KeepForPending == nil || *spec.KeepForPending,
-	}
-	if r.placeholders, err = retirement.Placeholders(g); err != nil {
-		return nil, err
 	}
 	if spec.CheckEvery != nil {
 		n := spec.Checks
@@ -55,21 +51,14 @@ func ruleOf(g *v1alpha1.NodeGroup) (*idleRule, error) {
 	return r, nil
 }
 
-// selects reports whether a pod is of the kind that keeps nodes. Placeholders are not, whatever their labels: they do
-// no work.
-func (r *idleRule) selects(namespace string, podLabels map[string]string) bool {
-	set := labels.Set(podLabels)
-	return r.inNamespace(namespace) && r.selector.Matches(set) && !r.placeholders.Matches(set)
-}
-
 // kind is a hash of which pods the rule selects, however it puts it: what is written of others' coming and going says nothing of
 // these. No rule has none.
 func (r *idleRule) kind() string {
 	if r == nil {
 		return ""
 	}
-	namespaces := slices.Compact(slices.Sorted(slices.Values(r.namespaces)))
-	sum := sha256.Sum256(fmt.Appendf(nil, "%q %q %q", canonical(r.selector), canonical(r.placeholders), namespaces))
+	namespaces := slices.Compact(slices.Sorted(slices.Values(r.Namespaces)))
+	sum := sha256.Sum256(fmt.Appendf(nil, "%q %q %q", canonical(r.Keeping), canonical(r.Placeholders), namespaces))
 	return hex.EncodeToString(sum[:8])
 }
 
@@ -82,15 +71,6 @@ func canonical(selector labels.Selector) []string {
 	}
 	slices.Sort(all[1:])
 	return all
-}
-
-func (r *idleRule) inNamespace(namespace string) bool {
-	for _, n := range r.namespaces {
-		if n == namespace {
-			return true
-		}
-	}
-	return len(r.namespaces) == 0
 }
 
 // unfinished reports whether a pod still does something, or will. One whose node is silent may.

@@ -8,19 +8,18 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 const minute = time.Minute
 
 var noon = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 
-func ruleFor(t interface{ Fatal(...any) }, change func(*v1alpha1.IdleByLabel)) *idleRule {
+func ruleFor(t must.T, change func(*v1alpha1.IdleByLabel)) *idleRule {
 	g := group("ci")
 	change(g.Spec.ScaleDown.IdleByLabel)
 	r, err := ruleOf(g)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	return r
 }
 
@@ -64,8 +63,8 @@ func TestANodeIsIdleWhen(t *testing.T) {
 	}
 }
 
-// TestTheKindOfPodsIsWhatTheRuleSelectsAndNotHowItIsPut compares with the rule of group.
-func TestTheKindOfPodsIsWhatTheRuleSelectsAndNotHowItIsPut(t *testing.T) {
+// TestPodKindIsWhatTheRuleSelects compares with the rule of group.
+func TestPodKindIsWhatTheRuleSelects(t *testing.T) {
 	in := func(key string, values ...string) metav1.LabelSelectorRequirement {
 		return metav1.LabelSelectorRequirement{Key: key, Operator: metav1.LabelSelectorOpIn, Values: values}
 	}
@@ -96,9 +95,9 @@ func TestTheKindOfPodsIsWhatTheRuleSelectsAndNotHowItIsPut(t *testing.T) {
 	}
 }
 
-// TestANodeLeavesWhenItHasBeenIdleForTheCooldownAndNeverBefore has pods come and go on a node, the manager restarted, and
+// TestNodeLeavesExactlyAfterItsCooldown has pods come and go on a node, the manager restarted, and
 // the wall clock set. True time passes by itself, and is what the tests' own book is kept in.
-func TestANodeLeavesWhenItHasBeenIdleForTheCooldownAndNeverBefore(t *testing.T) {
+func TestNodeLeavesExactlyAfterItsCooldown(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		cooldown := time.Duration(rapid.IntRange(0, 600).Draw(t, "cooldown, s")) * time.Second
 		r := ruleFor(t, func(r *v1alpha1.IdleByLabel) {

@@ -6,7 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/slipway-dev/slipway/internal/protection"
+	"github.com/slipway-dev/slipway/internal/drainability"
 )
 
 // Annotations of Nodes. Those of ours say which group they are of, and go when the group does not own the node any more
@@ -31,7 +31,7 @@ type Marks struct {
 	Used bool
 	// Kind is the kind of pods that Since and Used are about; see [idleRule.kind].
 	Kind string
-	// HoldsOff says that [protection.ScaleDownDisabled] is ours.
+	// HoldsOff says that [drainability.ScaleDownDisabled] is ours.
 	HoldsOff bool
 	// Named says that the name of the group is there in any case, for those who want to know whose the node is: a group of a
 	// file, or of a stand-in, has no object to look at.
@@ -42,7 +42,7 @@ type Marks struct {
 // do not say what pods they are about, as earlier versions left them, nobody knows whether it is these.
 func marksOf(n *corev1.Node, group, kind string) Marks {
 	a := n.Annotations
-	m := Marks{HoldsOff: a[protection.HoldsOff] == yes, Kind: kind}
+	m := Marks{HoldsOff: a[drainability.HoldsOff] == yes, Kind: kind}
 	if a[annotationGroup] != group || a[annotationKind] != kind {
 		return m
 	}
@@ -53,10 +53,10 @@ func marksOf(n *corev1.Node, group, kind string) Marks {
 	return m
 }
 
-// holdOff says what is to become of protection.ScaleDownDisabled: set where it is wanted and nobody else has set it, left alone
+// holdOff says what is to become of drainability.ScaleDownDisabled: set where it is wanted and nobody else has set it, left alone
 // where somebody has, and given up where it was changed from what we set.
 func (m Marks) holdOff(n *corev1.Node, wanted bool) Marks {
-	value, there := n.Annotations[protection.ScaleDownDisabled]
+	value, there := n.Annotations[drainability.ScaleDownDisabled]
 	switch {
 	case m.HoldsOff:
 		m.HoldsOff = wanted && value == yes
@@ -77,7 +77,7 @@ func ownerOf(n *corev1.Node) owner {
 // annotations are those that a group's marks stand for; a nil value is one that has to go.
 func (m Marks) annotations(n *corev1.Node, of owner) map[string]any {
 	want := map[string]any{
-		annotationGroup: nil, annotationScope: nil, annotationSince: nil, annotationUsed: nil, annotationKind: nil, protection.HoldsOff: nil,
+		annotationGroup: nil, annotationScope: nil, annotationSince: nil, annotationUsed: nil, annotationKind: nil, drainability.HoldsOff: nil,
 	}
 	if m.Since.IsZero() && !m.Used {
 		m.Kind = ""
@@ -92,7 +92,7 @@ func (m Marks) annotations(n *corev1.Node, of owner) map[string]any {
 		want[annotationKind] = m.Kind
 	}
 	if m.HoldsOff {
-		want[protection.HoldsOff] = yes
+		want[drainability.HoldsOff] = yes
 	}
 	if m != (Marks{}) {
 		want[annotationGroup] = of.group
@@ -100,12 +100,12 @@ func (m Marks) annotations(n *corev1.Node, of owner) map[string]any {
 			want[annotationScope] = of.scope
 		}
 	}
-	held, is := n.Annotations[protection.HoldsOff] == yes, n.Annotations[protection.ScaleDownDisabled]
+	held, is := n.Annotations[drainability.HoldsOff] == yes, n.Annotations[drainability.ScaleDownDisabled]
 	switch {
 	case m.HoldsOff:
-		want[protection.ScaleDownDisabled] = yes
+		want[drainability.ScaleDownDisabled] = yes
 	case held && is == yes:
-		want[protection.ScaleDownDisabled] = nil
+		want[drainability.ScaleDownDisabled] = nil
 	}
 	for key, value := range want {
 		old, there := n.Annotations[key]

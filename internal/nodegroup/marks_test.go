@@ -8,11 +8,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"pgregory.net/rapid"
 
-	"github.com/slipway-dev/slipway/internal/protection"
+	"github.com/slipway-dev/slipway/internal/drainability"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 // apply does what the API server does with a merge patch of annotations.
-func apply(t interface{ Fatal(...any) }, n *corev1.Node, patch []byte) {
+func apply(t must.T, n *corev1.Node, patch []byte) {
 	if patch == nil {
 		return
 	}
@@ -23,9 +24,7 @@ func apply(t interface{ Fatal(...any) }, n *corev1.Node, patch []byte) {
 			ResourceVersion string             `json:"resourceVersion"`
 		} `json:"metadata"`
 	}
-	if err := json.Unmarshal(patch, &p); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, json.Unmarshal(patch, &p))
 	if p.Metadata.UID != string(n.UID) || p.Metadata.ResourceVersion != n.ResourceVersion {
 		t.Fatal("the patch is not for the Node as it was read:", string(patch))
 	}
@@ -41,13 +40,11 @@ func apply(t interface{ Fatal(...any) }, n *corev1.Node, patch []byte) {
 	}
 }
 
-func TestWhatIsWrittenOnANodeIsReadAgainAndWrittenOnce(t *testing.T) {
+func TestMarksRoundTripAndAreWrittenOnce(t *testing.T) {
 	n := node("a", "ci")
 	m := Marks{Since: noon, Used: true, Kind: ciKind, HoldsOff: true}
 	patch, err := m.patch(&n, owner{group: "ci"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	apply(t, &n, patch)
 	if got := marksOf(&n, "ci", ciKind); !got.Since.Equal(noon) || !got.Used || !got.HoldsOff {
 		t.Errorf("%+v", got)
@@ -72,10 +69,10 @@ func TestWhatIsWrittenOnANodeIsReadAgainAndWrittenOnce(t *testing.T) {
 	}
 }
 
-// TestI3ScaleDownDisabledIsTakenOffWhereWeSetItAndNowhereElse has the group and people set and remove the annotation in
+// TestI3OnlyOurScaleDownDisabledIsRemoved has the group and people set and remove the annotation in
 // any order, and the group let go in the end. A removal is looked at before the next change: one that is taken back at
 // once, to the letter, cannot be told from none.
-func TestI3ScaleDownDisabledIsTakenOffWhereWeSetItAndNowhereElse(t *testing.T) {
+func TestI3OnlyOurScaleDownDisabledIsRemoved(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := node("a", "ci")
 		theirs := "" // what a person has set last, and nobody has removed
@@ -83,44 +80,42 @@ func TestI3ScaleDownDisabledIsTakenOffWhereWeSetItAndNowhereElse(t *testing.T) {
 			if n.Annotations == nil {
 				n.Annotations = map[string]string{}
 			}
-			n.Annotations[protection.ScaleDownDisabled], theirs = value, value
+			n.Annotations[drainability.ScaleDownDisabled], theirs = value, value
 		}
 		manager := func(wanted bool) {
 			m := marksOf(&n, "ci", ciKind).holdOff(&n, wanted)
 			patch, err := m.patch(&n, owner{group: "ci"})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, err)
 			apply(t, &n, patch)
 		}
 		asks := false
 		t.Repeat(map[string]func(*rapid.T){
 			"somebody sets it to false": func(*rapid.T) { person("false") },
 			"somebody sets it where it is not": func(*rapid.T) {
-				if _, there := n.Annotations[protection.ScaleDownDisabled]; !there {
+				if _, there := n.Annotations[drainability.ScaleDownDisabled]; !there {
 					person(yes)
 				}
 			},
 			"somebody removes it": func(*rapid.T) {
-				delete(n.Annotations, protection.ScaleDownDisabled)
+				delete(n.Annotations, drainability.ScaleDownDisabled)
 				theirs = ""
 				manager(asks)
 			},
 			"the group asks for it": func(*rapid.T) { asks = true; manager(true) },
 			"the group does not":    func(*rapid.T) { asks = false; manager(false) },
 			"": func(t *rapid.T) {
-				if theirs != "" && n.Annotations[protection.ScaleDownDisabled] != theirs {
-					t.Fatalf("somebody's %q has become %q", theirs, n.Annotations[protection.ScaleDownDisabled])
+				if theirs != "" && n.Annotations[drainability.ScaleDownDisabled] != theirs {
+					t.Fatalf("somebody's %q has become %q", theirs, n.Annotations[drainability.ScaleDownDisabled])
 				}
 			},
 		})
 		manager(false)
 		manager(false)
-		if _, there := n.Annotations[protection.ScaleDownDisabled]; there != (theirs != "") {
+		if _, there := n.Annotations[drainability.ScaleDownDisabled]; there != (theirs != "") {
 			t.Fatalf("left behind: %v, and people want %q", n.Annotations, theirs)
 		}
 		for key := range n.Annotations {
-			if key != protection.ScaleDownDisabled {
+			if key != drainability.ScaleDownDisabled {
 				t.Fatalf("left behind: %s", key)
 			}
 		}
@@ -132,9 +127,7 @@ func TestMarksRoundTripWhateverTheTime(t *testing.T) {
 		at := noon.Add(time.Duration(rapid.Int64Range(0, int64(1000*time.Hour)).Draw(t, "ns")))
 		n := node("a", "ci")
 		patch, err := Marks{Since: wholeSecond(at), Kind: ciKind}.patch(&n, owner{group: "ci"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		apply(t, &n, patch)
 		if got := marksOf(&n, "ci", ciKind).Since; got.Before(at) || got.Sub(at) >= time.Second {
 			t.Fatalf("%s is read as %s", at, got)

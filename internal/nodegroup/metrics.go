@@ -4,10 +4,10 @@ import (
 	"errors"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"k8s.io/apimachinery/pkg/api/meta"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/nodegroup/acceptance"
 )
 
 // Metrics tell of the groups. Those of a file have nowhere else to show their status.
@@ -68,9 +68,9 @@ func (m *Metrics) see(group string, s v1alpha1.NodeGroupStatus, decisions []Deci
 	m.allowed.WithLabelValues(group).Set(float64(s.AllowedDisruptions))
 	of := prometheus.Labels{"group": group}
 	m.accept.DeletePartialMatch(of)
-	if is := meta.FindStatusCondition(s.Conditions, v1alpha1.GroupAccepted); is != nil {
+	if is := acceptance.Of(&v1alpha1.NodeGroup{Status: s}); is.State != acceptance.NotObserved {
 		value := 0.0
-		if is.Status == "True" {
+		if is.State == acceptance.Accepted {
 			value = 1
 		}
 		m.accept.WithLabelValues(group, is.Reason).Set(value)

@@ -33,7 +33,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 	"github.com/slipway-dev/slipway/internal/placement/live"
-	"github.com/slipway-dev/slipway/internal/retirement"
+	"github.com/slipway-dev/slipway/internal/retirement/request"
 )
 
 // API is what is asked of the API server past all caches. *kubeapi.Client is one.
@@ -72,8 +72,11 @@ const (
 	maxMessage = 900
 )
 
-// RequestedBy is who asks for the retirements of idle nodes.
-const RequestedBy = "slipway manager, idleByLabel"
+// Who asks for the retirements of idle and of underused nodes.
+const (
+	RequestedBy          = "slipway manager, idleByLabel"
+	UnderusedRequestedBy = "slipway manager, underused"
+)
 
 // Controller owns NodeGroups. Reconcile may be called concurrently for different ones.
 type Controller struct {
@@ -81,10 +84,12 @@ type Controller struct {
 	ruled atomic.Bool // some group has had a rule that looks at Pods, since when Pods are heard of
 
 	mu       sync.Mutex
+	slots    *cloud.Slots
 	looks    map[v1alpha1.CloudGroup]recentLook
 	ofFile   map[string]v1alpha1.NodeGroupStatus // of groups that have no object to write it on
 	lastKept map[string]time.Time                // when this process last knew of a pod that kept the node
 	told     map[string]map[string]string        // group to node to what was last said of it
+	written  map[string]time.Time                // when the status of a group was last written
 }
 
 type recentLook struct {
@@ -101,8 +106,8 @@ func New(o Options) *Controller {
 		o.Selector = labels.Everything()
 	}
 	return &Controller{
-		o: o, looks: map[v1alpha1.CloudGroup]recentLook{}, ofFile: map[string]v1alpha1.NodeGroupStatus{},
-		lastKept: map[string]time.Time{}, told: map[string]map[string]string{},
+		o: o, slots: cloud.NewSlots(atOnce, o.Clouds), looks: map[v1alpha1.CloudGroup]recentLook{}, ofFile: map[string]v1alpha1.NodeGroupStatus{},
+		lastKept: map[string]time.Time{}, told: map[string]map[string]string{}, written: map[string]time.Time{},
 	}
 }
 
@@ -191,7 +196,7 @@ func (c *Controller) manage(ctx context.Context, cluster *Cluster, g *v1alpha1.N
 	if _, wrong := cluster.Claims.Faults[g.Name]; !wrong {
 		look = c.lookAtCloud(ctx, g.Spec.Cloud)
 	}
-	is := acceptance(g, cluster.Claims, configured, look)
+	is := acceptedCondition(g, cluster.Claims, configured, look)
 	why := ""
 	if is.Status != metav1.ConditionTrue {
 		why = is.Message
@@ -213,18 +218,29 @@ func (c *Controller) manage(ctx context.Context, cluster *Cluster, g *v1alpha1.N
 		condition.ObservedGeneration = g.Generation
 		meta.SetStatusCondition(&status.Conditions, condition)
 	}
+	if g.Spec.ScaleUp == nil { // the autoscaler, which writes it, does not look at such a group
+		meta.RemoveStatusCondition(&status.Conditions, v1alpha1.GroupScaleUpAllowed)
+	}
 	// Nothing is done on the strength of an acceptance that is not written down.
-	if err := c.writeStatus(ctx, g, status); err != nil {
+	later, err := c.writeStatus(ctx, g, status)
+	if err != nil {
 		return reconcile.Result{}, err
 	}
 	c.announceAcceptance(g, was, is)
 	c.o.Metrics.see(g.Name, status, decisions)
-	errs := []error{c.abandon(ctx, cluster, g.Name)}
+	errs := []error{c.abandon(ctx, cluster, g.Name), c.cancelUnderused(ctx, cluster, g)}
 	for _, d := range inOrder(decisions) {
 		errs = append(errs, c.act(ctx, &world, d))
 	}
 	c.announce(&world, decisions)
-	return reconcile.Result{RequeueAfter: c.next(&world, decisions)}, errors.Join(errs...)
+	next := c.next(&world, decisions)
+	if look.waits {
+		next = min(next, time.Second)
+	}
+	if later > 0 {
+		next = min(next, later)
+	}
+	return reconcile.Result{RequeueAfter: next}, errors.Join(errs...)
 }
 
 // next is when the group is due for a look though nothing happens.
@@ -246,7 +262,7 @@ func (l cloudLook) minimum(g *v1alpha1.NodeGroup) int {
 	return int(g.Status.CloudMinimum)
 }
 
-// lookAtCloud asks the cloud about a group, unless it was asked a moment ago.
+// lookAtCloud asks the cloud about a group, unless it was asked a moment ago, or hangs for others of its groups.
 func (c *Controller) lookAtCloud(ctx context.Context, where v1alpha1.CloudGroup) cloudLook {
 	provider := c.o.Clouds[where.Provider]
 	if provider == nil {
@@ -258,10 +274,18 @@ func (c *Controller) lookAtCloud(ctx context.Context, where v1alpha1.CloudGroup)
 	if known && time.Now().Before(recent.next) {
 		return recent.cloudLook
 	}
-	group, err := provider.Group(ctx, where.Group)
+	release, ok := c.slots.TryAcquire(where.Provider)
+	if !ok {
+		recent.waits = true
+		return recent.cloudLook
+	}
+	defer release()
+	within, cancel := context.WithTimeout(ctx, cloud.ReadTimeout)
+	defer cancel()
+	group, err := provider.Group(within, where.Group)
 	var missing cloud.GroupRights
 	if err == nil {
-		missing = c.missingRights(ctx, provider, where.Group)
+		missing = c.missingRights(within, provider, where.Group)
 	}
 	if ctx.Err() != nil {
 		return recent.cloudLook
@@ -270,7 +294,7 @@ func (c *Controller) lookAtCloud(ctx context.Context, where v1alpha1.CloudGroup)
 	if err != nil {
 		group = recent.group // which it was when it was last read (I7)
 	}
-	recent = recentLook{cloudLook{group, err, missing, true}, time.Now().Add(c.o.Every)}
+	recent = recentLook{cloudLook{group: group, err: err, missing: missing, known: true}, time.Now().Add(c.o.Every)}
 	var throttled *cloud.ThrottledError
 	if errors.As(err, &throttled) && throttled.After > c.o.Every {
 		recent.next = time.Now().Add(throttled.After)
@@ -336,6 +360,7 @@ func (c *Controller) forget(group string) {
 	defer c.mu.Unlock()
 	delete(c.ofFile, group)
 	delete(c.told, group)
+	delete(c.written, group)
 }
 
 // lastTimes are when the group last got and lost a node.
@@ -356,23 +381,43 @@ func lastTimes(s *v1alpha1.NodeGroupStatus, w *World, retirements []v1alpha1.Nod
 	}
 }
 
-// writeStatus writes the status unless it is written already. That of a group of a file is kept.
-func (c *Controller) writeStatus(ctx context.Context, g *v1alpha1.NodeGroup, status v1alpha1.NodeGroupStatus) error {
+// countsEvery is the pause between two writes of a status that differ in numbers of nodes alone: where many nodes leave at once,
+// each of their phases changes a number.
+const countsEvery = time.Second
+
+// writeStatus writes the status unless it is written already, or is to be written later, for which it returns the time. That of a
+// group of a file is kept.
+func (c *Controller) writeStatus(ctx context.Context, g *v1alpha1.NodeGroup, status v1alpha1.NodeGroupStatus) (later time.Duration, err error) {
 	if equality.Semantic.DeepEqual(g.Status, status) {
-		return nil
+		return 0, nil
+	}
+	c.mu.Lock()
+	if ofFile(g) {
+		c.ofFile[g.Name] = status
+		c.mu.Unlock()
+		return 0, nil
+	}
+	later = time.Until(c.written[g.Name].Add(countsEvery))
+	c.mu.Unlock()
+	if later > 0 && differInCounts(g.Status, status) {
+		return later, nil
 	}
 	written := g.DeepCopy()
 	written.Status = status
-	if ofFile(g) {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.ofFile[g.Name] = status
-		return nil
-	}
 	if err := c.o.Client.Status().Update(ctx, written); err != nil {
-		return fmt.Errorf("status of NodeGroup %s: %w", g.Name, err)
+		return 0, fmt.Errorf("status of NodeGroup %s: %w", g.Name, err)
 	}
-	return nil
+	c.mu.Lock()
+	c.written[g.Name] = time.Now()
+	c.mu.Unlock()
+	return 0, nil
+}
+
+// differInCounts reports whether two statuses differ in numbers of nodes alone.
+func differInCounts(a, b v1alpha1.NodeGroupStatus) bool {
+	a.Nodes, a.Ready, a.Leaving, a.Unavailable = b.Nodes, b.Ready, b.Leaving, b.Unavailable
+	a.AllowedDisruptions, a.CloudSize = b.AllowedDisruptions, b.CloudSize
+	return equality.Semantic.DeepEqual(a, b)
 }
 
 // abandon takes a group's marks off nodes that no group owns any more, and calls off the retirements that it has asked
@@ -392,6 +437,21 @@ func (c *Controller) abandon(ctx context.Context, cluster *Cluster, group string
 		}
 		if !rt.Status.Phase.Finished() && rescuable(rt) && !admitted(rt) {
 			errs = append(errs, c.callOff(ctx, rt, "the NodeGroup "+group+" does not own the node any more"))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// cancelUnderused deletes the waiting NodeRetirements of underused nodes of a group that does not have the rule any more.
+func (c *Controller) cancelUnderused(ctx context.Context, cluster *Cluster, g *v1alpha1.NodeGroup) error {
+	if g.Spec.ScaleDown != nil && g.Spec.ScaleDown.Underused != nil {
+		return nil
+	}
+	var errs []error
+	for i := range cluster.Retirements {
+		rt := &cluster.Retirements[i]
+		if rt.Spec.Group == g.Name && rt.Spec.RequestedBy == UnderusedRequestedBy && !rt.Status.Phase.Finished() && Rescuable(rt) {
+			errs = append(errs, c.callOff(ctx, rt, "the NodeGroup "+g.Name+" does not have spec.scaleDown.underused any more"))
 		}
 	}
 	return errors.Join(errs...)
@@ -485,7 +545,7 @@ type livePods struct {
 func (r *idleRule) live(pods []kubeapi.Pod) (found livePods) {
 	for i := range pods {
 		p := &pods[i]
-		if !r.selects(p.Namespace, p.Labels) {
+		if !r.KeepsNode(p.Namespace, labels.Set(p.Labels)) {
 			continue
 		}
 		if unfinished(corev1.PodPhase(p.Status.Phase)) {
@@ -508,12 +568,12 @@ func (c *Controller) retirementOf(w *World, d *Decision) *v1alpha1.NodeRetiremen
 	if last := d.node.lastFailure(); last != nil {
 		before = string(last.UID)
 	}
-	return &v1alpha1.NodeRetirement{
-		ObjectMeta: metav1.ObjectMeta{Name: retirement.Name(n.Name, "idle", n.UID, d.IdleSince.Unix(), before), Labels: w.Group.Labels},
+	return request.New(request.Request{
+		Name: request.Name(n.Name, "idle", n.UID, d.IdleSince.Unix(), before), Labels: w.Group.Labels,
 		Spec: v1alpha1.NodeRetirementSpec{
 			NodeName: n.Name, NodeUID: n.UID, Reason: v1alpha1.Idle, RequestedBy: RequestedBy, Group: w.Group.Name,
 		},
-	}
+	})
 }
 
 // dropOldFailures keeps of a node's idle retirements that failed only the last, so that a node that cannot leave does
@@ -531,16 +591,4 @@ func (c *Controller) dropOldFailures(ctx context.Context, d *Decision) error {
 		errs = append(errs, client.IgnoreNotFound(err))
 	}
 	return errors.Join(errs...)
-}
-
-// notAccepted is why a group is not acted on, by its conditions; empty when it is.
-func notAccepted(conditions []metav1.Condition) string {
-	is := meta.FindStatusCondition(conditions, v1alpha1.GroupAccepted)
-	switch {
-	case is == nil:
-		return "no manager has looked at it yet"
-	case is.Status == metav1.ConditionTrue:
-		return ""
-	}
-	return is.Message
 }

@@ -7,9 +7,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-func TestARetirementHasTheLabelsByWhichTheOwnerOfTheNodeSelects(t *testing.T) {
+func TestRetirementHasTheLabelsOfItsNodesOwner(t *testing.T) {
 	labelled := group("ci")
 	labelled.Labels = map[string]string{"team": "a"}
 	for name, tt := range map[string]struct {
@@ -35,7 +36,7 @@ func TestARetirementHasTheLabelsByWhichTheOwnerOfTheNodeSelects(t *testing.T) {
 	}
 }
 
-func TestANodeOfAGroupWithoutAnObjectSaysWhoseItIsUntilItIsNot(t *testing.T) {
+func TestNodeOfAFileGroupNamesItsOwner(t *testing.T) {
 	g := group("ci")
 	g.UID = ""
 	n := node("a", "ci")
@@ -43,22 +44,16 @@ func TestANodeOfAGroupWithoutAnObjectSaysWhoseItIsUntilItIsNot(t *testing.T) {
 	by := owner{"ci", "mine=yes"}
 	for range 2 {
 		decisions, err := Decide(w)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		patch, err := decisions[0].marks.patch(&n, by)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		apply(t, &n, patch)
 		if ownerOf(&n) != by {
 			t.Errorf("the node says %v", ownerOf(&n))
 		}
 	}
 	patch, err := Marks{}.patch(&n, by)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	if apply(t, &n, patch); len(n.Annotations) > 0 {
 		t.Errorf("left behind: %v", n.Annotations)
 	}

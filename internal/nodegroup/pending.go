@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/slipway-dev/slipway/internal/placement"
+	"github.com/slipway-dev/slipway/internal/placement/snapshot"
 )
 
 // Waiting is a Pending pod that only one group could run.
@@ -31,7 +32,7 @@ type search struct {
 	// hosts gives the pods on a node that hold room there.
 	hosts func(node string) ([]*corev1.Pod, error)
 
-	empty, full *placement.Snapshot
+	empty, full *snapshot.Snapshot
 	crowded     map[string]bool // nodes whose pods are in full
 	judged      map[string]string
 }
@@ -84,7 +85,7 @@ func (s *search) judge(p *corev1.Pod, open string) (string, error) {
 	if err := s.prepare(); err != nil {
 		return "", err
 	}
-	fits := func(among *placement.Snapshot, nodes []corev1.Node) (int, error) {
+	fits := func(among *snapshot.Snapshot, nodes []corev1.Node) (int, error) {
 		for i := range nodes {
 			v, err := among.Judge(p, nodes[i].Name)
 			if err != nil || v.Outcome != placement.Blocked {
@@ -142,7 +143,7 @@ func (s *search) prepare() error {
 	if s.empty != nil {
 		return nil
 	}
-	s.empty, s.full = placement.New(), placement.New()
+	s.empty, s.full = snapshot.New(), snapshot.New()
 	for i := range s.own {
 		if err := s.empty.SetNode(asNew(&s.own[i])); err != nil {
 			return fmt.Errorf("node %s: %w", s.own[i].Name, err)

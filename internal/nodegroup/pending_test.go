@@ -7,6 +7,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 func sized(name, of, cpu string) corev1.Node {
@@ -26,7 +28,7 @@ func pod(name, cpu string) corev1.Pod {
 	}
 }
 
-func TestAPendingPodKeepsTheGroupThatAloneCouldRunIt(t *testing.T) {
+func TestPendingPodKeepsTheOnlyGroupThatFits(t *testing.T) {
 	for name, tt := range map[string]struct {
 		change func(p *corev1.Pod, own, other *corev1.Node)
 		full   bool // the other node has a pod that takes all of it
@@ -70,9 +72,7 @@ func TestAPendingPodKeepsTheGroupThatAloneCouldRunIt(t *testing.T) {
 				return []*corev1.Pod{&big}, nil
 			}}
 			found, err := s.first([]*corev1.Pod{&p})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, err)
 			if (len(found) > 0) != (tt.want != "") || len(found) > 0 && !strings.Contains(found[0].Why, tt.want) {
 				t.Errorf("%+v, want %q", found, tt.want)
 			}

@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
@@ -102,18 +103,18 @@ func (c *Cluster) apart(g *v1alpha1.NodeGroup) (own, others []corev1.Node) {
 // judgedPods finds the pods that a rule selects: those on nodes, by node, and those that wait for one.
 func (c *Cluster) judgedPods(ctx context.Context, rule *idleRule) (keepers map[string]Keepers, pending []*corev1.Pod, err error) {
 	keepers = make(map[string]Keepers, len(c.Nodes))
-	namespaces := rule.namespaces
+	namespaces := rule.Namespaces
 	if len(namespaces) == 0 {
 		namespaces = []string{metav1.NamespaceAll}
 	}
 	for _, namespace := range namespaces {
-		pods, err := c.pods.Select(ctx, namespace, rule.selector)
+		pods, err := c.pods.Select(ctx, namespace, rule.Keeping)
 		if err != nil {
 			return nil, nil, fmt.Errorf("pods that keep nodes: %w", err)
 		}
 		for _, p := range pods {
 			switch {
-			case !unfinished(p.Status.Phase) || !rule.selects(p.Namespace, p.Labels):
+			case !unfinished(p.Status.Phase) || !rule.KeepsNode(p.Namespace, labels.Set(p.Labels)):
 			case p.Spec.NodeName != "":
 				keepers[p.Spec.NodeName] = keepers[p.Spec.NodeName].and(p)
 			case p.DeletionTimestamp == nil:

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -22,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/elapsed"
 	"github.com/slipway-dev/slipway/internal/retirement"
 	"github.com/slipway-dev/slipway/internal/retirement/budget"
 )
@@ -102,7 +104,7 @@ func (c *Controller) ofPod(ctx context.Context, o client.Object) []reconcile.Req
 	}
 	names := map[string]bool{}
 	for _, g := range c.listed(ctx) {
-		if rule, err := ruleOf(&g); err == nil && rule != nil && rule.selects(o.GetNamespace(), o.GetLabels()) {
+		if rule, err := ruleOf(&g); err == nil && rule != nil && rule.KeepsNode(o.GetNamespace(), labels.Set(o.GetLabels())) {
 			names[g.Name] = true
 		}
 	}
@@ -202,10 +204,8 @@ func (f *fileWatch) Start(ctx context.Context) error {
 			}
 			known = now
 		}
-		select {
-		case <-ctx.Done():
+		if !elapsed.Sleep(ctx, fileEvery) {
 			return nil
-		case <-time.After(fileEvery):
 		}
 	}
 }

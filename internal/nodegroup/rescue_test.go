@@ -11,11 +11,12 @@ import (
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/retirement"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// TestAPendingPodForWhichTheSchedulerFindsNoNodeRescuesOneThatIsBeingDrained has one pod that was made a moment ago, and then
+// TestPendingPodRescuesADrainingNode has one pod that was made a moment ago, and then
 // one beside it that the scheduler has looked for a node for.
-func TestAPendingPodForWhichTheSchedulerFindsNoNodeRescuesOneThatIsBeingDrained(t *testing.T) {
+func TestPendingPodRescuesADrainingNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := sized("a", "ci", "8")
 		n.ResourceVersion = ""
@@ -36,17 +37,13 @@ func TestAPendingPodForWhichTheSchedulerFindsNoNodeRescuesOneThatIsBeingDrained(
 			pod     *corev1.Pod
 			rescued bool
 		}{{made, false}, {waits, true}} {
-			if err := c.Create(t.Context(), step.pod); err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, c.Create(t.Context(), step.pod))
 			c.look(m, "ci")
 			if rt := c.records()[0]; rt.DeletionTimestamp.IsZero() == step.rescued {
 				t.Fatalf("with %s: the retirement is called off: %t", step.pod.Name, !step.rescued)
 			}
 		}
-		if err := c.Get(t.Context(), client.ObjectKeyFromObject(&n), &n); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, c.Get(t.Context(), client.ObjectKeyFromObject(&n), &n))
 		if since := marksOf(&n, "ci", ciKind).Since; time.Since(since) > minute {
 			t.Errorf("its cooldown goes on since %s", since)
 		}
@@ -61,16 +58,12 @@ func (c *cluster) drains(node string) {
 			continue
 		}
 		rt.Finalizers = []string{retirement.Finalizer}
-		if err := c.Update(c.t.Context(), &rt); err != nil {
-			c.t.Fatal(err)
-		}
+		must.NoError(c.t, c.Update(c.t.Context(), &rt))
 		rt.Status.Phase = v1alpha1.Draining
 		rt.Status.Conditions = []metav1.Condition{{
 			Type: v1alpha1.RetirementAdmitted, Status: metav1.ConditionTrue, Reason: "Admitted", LastTransitionTime: metav1.Now(),
 		}}
-		if err := c.Status().Update(c.t.Context(), &rt); err != nil {
-			c.t.Fatal(err)
-		}
+		must.NoError(c.t, c.Status().Update(c.t.Context(), &rt))
 		return
 	}
 	c.t.Fatalf("no retirement of %s", node)

@@ -32,7 +32,7 @@ func (*checkingCloud) MissingToDelete(context.Context, string) (cloud.Rights, er
 	return nil, errors.New("not asked for")
 }
 
-func TestI10OfAGroupWhoseMachinesMustNotBeDeletedNoNodeIsAskedToLeaveBeforeTheRightIsGiven(t *testing.T) {
+func TestI10NoNodeIsRetiredBeforeTheDeletionRight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, group("ci"), ciNode("a"))
 		m := c.manager()

@@ -6,6 +6,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/elapsed"
+	"github.com/slipway-dev/slipway/internal/nodegroup/acceptance"
 	"github.com/slipway-dev/slipway/internal/placement/live"
 	"github.com/slipway-dev/slipway/internal/retirement"
 	"github.com/slipway-dev/slipway/internal/retirement/budget"
@@ -28,12 +30,20 @@ func (n *Node) Open() *v1alpha1.NodeRetirement { return n.open() }
 // LastFailure is the node's latest retirement that ended early, or nil.
 func (n *Node) LastFailure() *v1alpha1.NodeRetirement { return n.lastFailure() }
 
-// AfterFailure is until when nobody asks for a node's retirement again since one has failed; zero where none has.
+// AfterFailure is until when nobody asks for a node's retirement again since one has failed; zero where none has. A failure in the future, as
+// when the clock was set back since, does not count.
 func (w *World) AfterFailure(n *Node) time.Time {
-	if last := n.lastFailure(); last != nil {
-		return last.Status.Times.Finished.Add(retirement.AfterFailure(w.Group))
+	var until time.Time
+	for i := range n.Retirements {
+		rt := &n.Retirements[i]
+		if !n.hasFailed(rt) || elapsed.Future(rt.Status.Times.Finished.Time, w.Now) {
+			continue
+		}
+		if at := rt.Status.Times.Finished.Add(retirement.AfterFailure(w.Group)); at.After(until) {
+			until = at
+		}
 	}
-	return time.Time{}
+	return until
 }
 
 // Counted is the node as budgets count it.
@@ -56,5 +66,5 @@ func (c *Cluster) NotAccepted(g *v1alpha1.NodeGroup) string {
 	if f, wrong := c.Claims.Faults[g.Name]; wrong {
 		return f.Message
 	}
-	return notAccepted(g.Status.Conditions)
+	return acceptance.Of(g).Message
 }

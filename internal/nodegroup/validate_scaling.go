@@ -65,13 +65,23 @@ func checkHeadRoom(fail func(string, ...any), field string, h *v1alpha1.HeadRoom
 // checkUnderused checks what has underused nodes leave.
 func checkUnderused(fail func(string, ...any), r *v1alpha1.UnderusedNodes) {
 	const field = "spec.scaleDown.underused"
-	for name, percent := range map[string]*int32{"cpuBelow": r.CPUBelow, "memoryBelow": r.MemoryBelow} {
+	all := r.AllOf
+	if all == nil {
+		all = &v1alpha1.UnderusedBounds{}
+	} else if *all == (v1alpha1.UnderusedBounds{}) {
+		fail("%s.allOf: is empty: want cpuAtMost, memoryAtMost or podsAtMost", field)
+	}
+	for name, percent := range map[string]*int32{
+		"cpuBelow": r.CPUBelow, "memoryBelow": r.MemoryBelow, "allOf.cpuAtMost": all.CPUAtMost, "allOf.memoryAtMost": all.MemoryAtMost,
+	} {
 		if percent != nil && (*percent < 0 || *percent > 100) {
 			fail("%s.%s: %d: want 0 to 100", field, name, *percent)
 		}
 	}
-	if r.PodsAtMost != nil && *r.PodsAtMost < 0 {
-		fail("%s.podsAtMost: %d: want 0 or more", field, *r.PodsAtMost)
+	for name, pods := range map[string]*int32{"podsAtMost": r.PodsAtMost, "allOf.podsAtMost": all.PodsAtMost} {
+		if pods != nil && *pods < 0 {
+			fail("%s.%s: %d: want 0 or more", field, name, *pods)
+		}
 	}
 	atLeast(fail, field+".cooldown", r.Cooldown, 0)
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 )
 
-func TestWhatIsWrongWithTheRulesOfScalingIsNamed(t *testing.T) { // I10
+func TestScalingFaultsAreNamed(t *testing.T) { // I10
 	most, percent, few := int32(3), int32(101), int32(-1)
 	below := resource.MustParse("-1")
 	for want, change := range map[string]func(*v1alpha1.NodeGroupSpec){
@@ -35,6 +35,18 @@ func TestWhatIsWrongWithTheRulesOfScalingIsNamed(t *testing.T) { // I10
 		"spec.scaleDown.underused.cpuBelow: 101":    func(s *v1alpha1.NodeGroupSpec) { s.ScaleDown.Underused.CPUBelow = &percent },
 		"spec.scaleDown.underused.memoryBelow: 101": func(s *v1alpha1.NodeGroupSpec) { s.ScaleDown.Underused.MemoryBelow = &percent },
 		"spec.scaleDown.underused.podsAtMost: -1":   func(s *v1alpha1.NodeGroupSpec) { s.ScaleDown.Underused.PodsAtMost = &few },
+		"spec.scaleDown.underused.allOf: is empty: want cpuAtMost": func(s *v1alpha1.NodeGroupSpec) {
+			s.ScaleDown.Underused.AllOf = &v1alpha1.UnderusedBounds{}
+		},
+		"spec.scaleDown.underused.allOf.cpuAtMost: 101": func(s *v1alpha1.NodeGroupSpec) {
+			s.ScaleDown.Underused.AllOf = &v1alpha1.UnderusedBounds{CPUAtMost: &percent}
+		},
+		"spec.scaleDown.underused.allOf.memoryAtMost: 101": func(s *v1alpha1.NodeGroupSpec) {
+			s.ScaleDown.Underused.AllOf = &v1alpha1.UnderusedBounds{MemoryAtMost: &percent}
+		},
+		"spec.scaleDown.underused.allOf.podsAtMost: -1": func(s *v1alpha1.NodeGroupSpec) {
+			s.ScaleDown.Underused.AllOf = &v1alpha1.UnderusedBounds{PodsAtMost: &few}
+		},
 		"spec.scaleDown.underused.cooldown: -1s": func(s *v1alpha1.NodeGroupSpec) {
 			s.ScaleDown.Underused.Cooldown = &metav1.Duration{Duration: -time.Second}
 		},

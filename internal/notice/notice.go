@@ -5,6 +5,10 @@ package notice
 
 import (
 	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -29,7 +33,7 @@ const (
 // Condition is a state of the node that makes it unfit for its pods. Nothing is due at any time.
 const Condition Type = "Condition"
 
-// Interruptions lists the types that announce an interruption.
+// Interruptions lists the types that announce an interruption, from the mildest to the gravest.
 func Interruptions() []Type { return []Type{Freeze, Reboot, Redeploy, Preempt, Terminate} }
 
 // Types lists every known type.
@@ -48,6 +52,9 @@ const (
 type Notice struct {
 	// ID names the notice for as long as it lives; it is unique within its source.
 	ID string
+	// Unnamed is true when the source gave no ID that could be read, and ID was made for it. Such a notice cannot be
+	// acknowledged, and may be any of the notices that were known before.
+	Unnamed bool `json:",omitempty"`
 	// Source is the name of the source that read it, such as "azure".
 	Source string
 	Type   Type
@@ -56,9 +63,15 @@ type Notice struct {
 	Status Status
 	// Resources names the machines concerned, in the source's own terms, exactly as read.
 	Resources []string
+	// Machines is how many machines Resources named, and ResourcesHash the hash of their sorted names, after
+	// [Notice.ForRecord] left out the others; 0 and empty before.
+	Machines      int    `json:",omitempty"`
+	ResourcesHash string `json:",omitempty"`
 	// NotBefore is the earliest time the interruption may begin; zero when the source does not say (Azure blanks it
 	// once the event has Started).
 	NotBefore time.Time
+	// ClockAhead is how far this machine's clock is ahead of the one that NotBefore was read off; negative is behind.
+	ClockAhead time.Duration `json:",omitempty"`
 	// Duration is how long the interruption is expected to last. Negative is unknown, zero is no impact.
 	Duration time.Duration
 	// LiveMigration is true for a Freeze that the source recognises as a memory-preserving live migration.
@@ -70,6 +83,44 @@ type Notice struct {
 
 // Kind is the type whose rules hold for the notice's pods, and which others are told.
 func (n Notice) Kind() Type { return cmp.Or(n.As, n.Type) }
+
+// longestDescription is how much of a description is kept in a record, in bytes.
+const longestDescription = 256
+
+// ForRecord returns the notice as its record on the Node holds it. Of the machines it keeps only own, their number and a
+// hash, and it clips the description: an event may name thousands, and an annotation has to stay small.
+func (n Notice) ForRecord(own string) Notice {
+	if n.Machines == 0 && len(n.Resources) > 0 {
+		names := slices.Compact(slices.Sorted(slices.Values(n.Resources)))
+		sum := sha256.Sum256([]byte(strings.Join(names, "\n")))
+		n.ResourcesHash = hex.EncodeToString(sum[:8])
+		n.Resources = nil
+		for _, name := range names {
+			switch {
+			case !strings.EqualFold(name, own):
+				n.Machines++
+			case len(n.Resources) == 0:
+				n.Machines++
+				n.Resources = []string{name} // once, however often it is named
+			}
+		}
+	}
+	if len(n.Description) > longestDescription {
+		n.Description = strings.ToValidUTF8(n.Description[:longestDescription], "") + "…"
+	}
+	return n
+}
+
+// Others is how many machines other than own the notice names.
+func (n Notice) Others(own string) int {
+	mine := 0
+	for _, name := range n.Resources {
+		if strings.EqualFold(name, own) {
+			mine++
+		}
+	}
+	return max(len(n.Resources), n.Machines) - mine
+}
 
 // Snapshot is everything one source knows at one moment about the machine it watches.
 type Snapshot struct {
@@ -97,11 +148,16 @@ type Problem struct {
 	Err error
 }
 
+// Lists reports whether the snapshot has the notice known under id.
+func (s Snapshot) Lists(id string) bool {
+	return slices.ContainsFunc(s.Notices, func(n Notice) bool { return n.ID == id })
+}
+
 // Over reports whether a notice known under id is over according to the snapshot: not listed, and not hidden behind
-// an entry that could not be read.
+// an entry that could not be read or has no ID.
 func (s Snapshot) Over(id string) bool {
 	for _, n := range s.Notices {
-		if n.ID == id {
+		if n.ID == id || n.Unnamed {
 			return false
 		}
 	}

@@ -1,11 +1,16 @@
 package notice
 
 import (
+	"encoding/json"
 	"errors"
+	"slices"
+	"strings"
 	"testing"
+
+	"github.com/slipway-dev/slipway/internal/testing/check"
 )
 
-func TestI7ANoticeIsOverOnlyWhenNothingUnreadableCouldBeIt(t *testing.T) {
+func TestI7NoticeEndsOnlyWithoutUnreadableCandidates(t *testing.T) {
 	unreadable := errors.New("unreadable")
 	for _, tc := range []struct {
 		name     string
@@ -21,8 +26,37 @@ func TestI7ANoticeIsOverOnlyWhenNothingUnreadableCouldBeIt(t *testing.T) {
 		{"only warned of", Snapshot{Warnings: []Problem{{ID: "A", Err: unreadable}}}, true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			if got := tc.snapshot.Over("A"); got != tc.over {
-				t.Errorf("Over(A) = %v, want %v", got, tc.over)
+			check.Is(t, tc.over, tc.snapshot.Over("A"))
+		})
+	}
+}
+
+// TestTheRecordOfANoticeIsSmall has an event name this machine, or others, thousands of times.
+func TestTheRecordOfANoticeIsSmall(t *testing.T) {
+	own, other := strings.Repeat("x", 79)+"1", strings.Repeat("x", 79)+"2"
+	for name, tc := range map[string]struct {
+		resources []string
+		others    bool
+	}{
+		"once":                    {[]string{own}, false},
+		"in other letters":        {[]string{strings.ToUpper(own), own}, false},
+		"often":                   {slices.Repeat([]string{own}, 5000), false},
+		"another often":           {append(slices.Repeat([]string{other}, 5000), own), true},
+		"both often":              {slices.Repeat([]string{own, other}, 5000), true},
+		"often, in other letters": {slices.Repeat([]string{own, strings.ToUpper(own)}, 5000), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := Notice{ID: "E", Resources: tc.resources}
+			kept := n.ForRecord(own)
+			raw, err := json.Marshal(kept)
+			if err != nil || len(raw) > 1024 || len(kept.Resources) != 1 {
+				t.Errorf("%d bytes, %d names, %v", len(raw), len(kept.Resources), err)
+			}
+			if again := kept.ForRecord(own); again.Machines != kept.Machines || again.Others(own) != kept.Others(own) {
+				t.Errorf("recorded again: %+v, before: %+v", again, kept)
+			}
+			if n.Others(own) > 0 != tc.others || kept.Others(own) > 0 != tc.others {
+				t.Errorf("others: %d, recorded %d; want some: %t", n.Others(own), kept.Others(own), tc.others)
 			}
 		})
 	}

@@ -143,11 +143,7 @@ func (c *client) send(req *http.Request) *failure {
 		return &failure{err: err, absent: true}
 	}
 	req.Header.Set("User-Agent", c.agent)
-	hc := &http.Client{
-		Transport: c.transport,
-		// Who follows a redirect sends what is meant for one server to another.
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}
+	hc := &http.Client{Transport: c.transport, CheckRedirect: followRedirect}
 	resp, err := hc.Do(req)
 	if err != nil {
 		return &failure{err: reason(req.Context(), err, c.n.timeout()), absent: true}
@@ -158,6 +154,28 @@ func (c *client) send(req *http.Request) *failure {
 		return nil // it was taken; how the answer ends changes nothing
 	}
 	return judge(resp, raw, time.Now())
+}
+
+// mostRedirects is how many redirects of one request are followed.
+const mostRedirects = 10
+
+// followRedirect follows a redirect that keeps method and body, 307 and 308. Another one would deliver an empty message,
+// and one from https to http would show it to others. A server that the address does not name gets no credentials.
+func followRedirect(next *http.Request, made []*http.Request) error {
+	code := next.Response.StatusCode
+	if code != http.StatusTemporaryRedirect && code != http.StatusPermanentRedirect || len(made) > mostRedirects ||
+		made[0].URL.Scheme == "https" && next.URL.Scheme != "https" {
+		return http.ErrUseLastResponse
+	}
+	next.Header.Del("Referer") // it holds the path, which may be a secret
+	if !strings.EqualFold(next.URL.Host, made[0].URL.Host) {
+		for name := range next.Header {
+			if sensitive(name) {
+				next.Header.Del(name)
+			}
+		}
+	}
+	return nil
 }
 
 // reason is the part of an error that says something. The URL, which net/http puts before it, may hold a secret.
@@ -189,7 +207,7 @@ func judge(resp *http.Response, raw []byte, now time.Time) *failure {
 		f.absent = !f.final
 	case code/100 == 3:
 		f.final = true
-		f.err = fmt.Errorf("answered %s: redirects are not followed: want the address it leads to", statusLine(code))
+		f.err = fmt.Errorf("answered %s: this redirect is not followed: want the address it leads to", statusLine(code))
 	case code == http.StatusNotImplemented, code/100 != 5:
 		f.final = true
 	}

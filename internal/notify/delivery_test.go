@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -16,6 +17,8 @@ import (
 	"time"
 
 	"github.com/slipway-dev/slipway/internal/observe"
+	"github.com/slipway-dev/slipway/internal/testing/must"
+	"github.com/slipway-dev/slipway/internal/testing/virtual"
 )
 
 // line is a receiver without a network, so that its time is the test's.
@@ -25,6 +28,8 @@ type line struct {
 	at  []time.Time // when each came
 	// answer gives the status and the headers for the n-th request, or the error of a receiver that is away.
 	answer func(n int, body string) (int, http.Header, error)
+	// hangs, if set, says that the n-th request is not answered.
+	hangs func(n int, body string) bool
 }
 
 func (l *line) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -33,6 +38,10 @@ func (l *line) RoundTrip(r *http.Request) (*http.Response, error) {
 	n := len(l.got)
 	l.got, l.at = append(l.got, strings.TrimSpace(string(body))), append(l.at, time.Now())
 	l.mu.Unlock()
+	if l.hangs != nil && l.hangs(n, strings.TrimSpace(string(body))) {
+		<-r.Context().Done()
+		return nil, r.Context().Err()
+	}
 	code, header, err := l.answer(n, strings.TrimSpace(string(body)))
 	if err != nil {
 		return nil, err
@@ -93,7 +102,7 @@ func running(t *testing.T, n *Notifier) (stop func()) {
 
 func around(got, want time.Duration) bool { return got >= want*4/5 && got <= want*6/5 }
 
-func TestADeadReceiverIsTriedAgainWithBackOffForAsLongAsTheProcessLives(t *testing.T) {
+func TestDeadReceiverIsRetriedWithBackOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var dead atomic.Bool
 		dead.Store(true)
@@ -127,7 +136,7 @@ func TestADeadReceiverIsTriedAgainWithBackOffForAsLongAsTheProcessLives(t *testi
 	})
 }
 
-func TestNotifyNeverWaitsAndHoldsNoMoreThanItsQueue(t *testing.T) {
+func TestNotifyNeverBlocksAndLimitsItsQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var dead atomic.Bool
 		dead.Store(true)
@@ -184,7 +193,7 @@ func exposition(r *observe.Registry) string {
 	return w.Body.String()
 }
 
-func TestADeadReceiverDoesNotHoldUpTheOthers(t *testing.T) {
+func TestDeadReceiverDoesNotDelayTheOthers(t *testing.T) {
 	b := newInbox(t, nil)
 	silent := newInbox(t, func(_ int, _ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
 	other := webhook(silent.URL)
@@ -213,24 +222,22 @@ func TestWhatIsTriedAgainAndWhatIsNot(t *testing.T) {
 		200: 1, 204: 1, 301: 1, 308: 1, 400: 1, 401: 1, 403: 1, 404: 1, 501: 1,
 		407: 3, 408: 3, 425: 3, 429: 3, 500: 3, 502: 3, 503: 3, 504: 3,
 	} {
-		t.Run(fmt.Sprint(code), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				l := &line{answer: func(int, string) (int, http.Header, error) { return code, nil, nil }}
-				r := numbered()
-				two := 2
-				r.Webhook.Retries = &two
-				err := notifier(t, over(l, Options{}), r).Send(t.Context(), event("1"))
-				if got := len(l.all()); got != want {
-					t.Errorf("%d requests, want %d", got, want)
-				}
-				if (err == nil) != (code < 300) {
-					t.Errorf("error %v", err)
-				}
-				if err != nil && !strings.Contains(err.Error(), fmt.Sprintf("receiver hook: answered %d", code)) {
-					t.Errorf("error %v", err)
-				}
-			})
-		})
+		t.Run(fmt.Sprint(code), virtual.Time(func(t *testing.T) {
+			l := &line{answer: func(int, string) (int, http.Header, error) { return code, nil, nil }}
+			r := numbered()
+			two := 2
+			r.Webhook.Retries = &two
+			err := notifier(t, over(l, Options{}), r).Send(t.Context(), event("1"))
+			if got := len(l.all()); got != want {
+				t.Errorf("%d requests, want %d", got, want)
+			}
+			if (err == nil) != (code < 300) {
+				t.Errorf("error %v", err)
+			}
+			if err != nil && !strings.Contains(err.Error(), fmt.Sprintf("receiver hook: answered %d", code)) {
+				t.Errorf("error %v", err)
+			}
+		}))
 	}
 }
 
@@ -249,30 +256,28 @@ func TestRetryAfterIsKeptTo(t *testing.T) {
 		{"nonsense", 429, func() string { return "soon" }, time.Second},
 		{"negative", 429, func() string { return "-5" }, time.Second},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				l := &line{answer: func(n int, _ string) (int, http.Header, error) {
-					if n == 0 {
-						return c.code, http.Header{"Retry-After": {c.header()}}, nil
-					}
-					return 200, nil, nil
-				}}
-				n := notifier(t, over(l, Options{}), numbered())
-				stop := running(t, n)
-				n.Notify(event("1"))
-				n.Notify(event("2"))
-				time.Sleep(time.Hour)
-				synctest.Wait()
-				gaps := l.gaps()
-				if got := l.all(); !slices.Equal(got, []string{"1", "1", "2"}) {
-					t.Fatalf("got %v", got)
+		t.Run(c.name, virtual.Time(func(t *testing.T) {
+			l := &line{answer: func(n int, _ string) (int, http.Header, error) {
+				if n == 0 {
+					return c.code, http.Header{"Retry-After": {c.header()}}, nil
 				}
-				if gaps[0] < c.want*4/5 || gaps[0] > c.want*6/5 {
-					t.Errorf("tried again after %s, want %s", gaps[0], c.want)
-				}
-				stop()
-			})
-		})
+				return 200, nil, nil
+			}}
+			n := notifier(t, over(l, Options{}), numbered())
+			stop := running(t, n)
+			n.Notify(event("1"))
+			n.Notify(event("2"))
+			time.Sleep(time.Hour)
+			synctest.Wait()
+			gaps := l.gaps()
+			if got := l.all(); !slices.Equal(got, []string{"1", "1", "2"}) {
+				t.Fatalf("got %v", got)
+			}
+			if gaps[0] < c.want*4/5 || gaps[0] > c.want*6/5 {
+				t.Errorf("tried again after %s, want %s", gaps[0], c.want)
+			}
+			stop()
+		}))
 	}
 }
 
@@ -283,7 +288,7 @@ func TestTelegramsOwnRetryAfterIsKeptTo(t *testing.T) {
 	}
 }
 
-func TestAMessageThatAReceiverCannotTakeDoesNotHoldUpTheNext(t *testing.T) {
+func TestRefusedMessageDoesNotDelayTheNext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &line{answer: func(_ int, body string) (int, http.Header, error) {
 			if body == "bad" {
@@ -304,7 +309,7 @@ func TestAMessageThatAReceiverCannotTakeDoesNotHoldUpTheNext(t *testing.T) {
 	})
 }
 
-func TestW17WhatWaitsIsTriedOnceMoreWhenTheProcessEnds(t *testing.T) {
+func TestW17QueuedMessagesAreRetriedOnceAtExit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &line{answer: func(int, string) (int, http.Header, error) { return 200, nil, nil }}
 		n := notifier(t, over(l, Options{}), numbered())
@@ -324,7 +329,62 @@ func TestW17WhatWaitsIsTriedOnceMoreWhenTheProcessEnds(t *testing.T) {
 	})
 }
 
-func TestAHangingReceiverDoesNotKeepTheProcessFromEnding(t *testing.T) {
+func TestLastMessageIsTriedAfterAnOldFailure(t *testing.T) {
+	checkTriedAtTheEnd(t, "last")
+}
+
+func TestLastMessageIsTriedAfterNewFailures(t *testing.T) {
+	checkTriedAtTheEnd(t, "new", "last")
+}
+
+// checkTriedAtTheEnd wants messages tried that come after an old one has failed, right before the process ends. Only "last" is
+// taken.
+func checkTriedAtTheEnd(t *testing.T, messages ...string) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		l := &line{answer: func(_ int, body string) (int, http.Header, error) {
+			if body != "last" {
+				return 503, nil, nil
+			}
+			return 200, nil, nil
+		}}
+		n := notifier(t, over(l, Options{}), numbered())
+		stop := running(t, n)
+		n.Notify(event("old"))
+		time.Sleep(time.Millisecond) // it has failed, and waits for its next try
+		for _, m := range messages {
+			n.Notify(event(m))
+		}
+		stop()
+		if got := l.all(); !slices.Equal(got, append([]string{"old"}, messages...)) {
+			t.Errorf("sent %v, want each message tried when the process ends", got)
+		}
+	})
+}
+
+func TestLastMessageIsTriedBehindAHangingOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &line{}
+		l.hangs = func(n int, body string) bool { return n == 1 }
+		l.answer = func(n int, _ string) (int, http.Header, error) {
+			if n == 0 {
+				return 0, nil, errAway
+			}
+			return 200, nil, nil
+		}
+		n := notifier(t, over(l, Options{}), numbered())
+		stop := running(t, n)
+		n.Notify(event("old"))
+		time.Sleep(firstPause * 6 / 5) // it has failed, and its second try hangs
+		n.Notify(event("last"))
+		stop()
+		if got := l.all(); !slices.Equal(got, []string{"old", "old", "last"}) {
+			t.Errorf("sent %v, want the last message tried when the process ends", got)
+		}
+	})
+}
+
+func TestHangingReceiverDoesNotPreventTheExit(t *testing.T) {
 	silent := newInbox(t, func(_ int, _ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
 	var log logged
 	n := notifier(t, Options{Linger: 50 * time.Millisecond, Log: log.logger()}, webhook(silent.URL))
@@ -380,21 +440,60 @@ func TestAnEndlessAnswerIsReadInPart(t *testing.T) {
 	}
 }
 
-func TestARedirectIsNotFollowed(t *testing.T) {
+func TestRedirectThatKeepsTheMessageIsFollowed(t *testing.T) {
 	elsewhere := newInbox(t, nil)
-	b := newInbox(t, func(_ int, w http.ResponseWriter, r *http.Request) {
-		http.Redirect(w, r, elsewhere.URL, http.StatusTemporaryRedirect)
-	})
-	err := sendOnce(t, webhook(b.URL))
-	if err == nil || !strings.Contains(err.Error(), "307") || !strings.Contains(err.Error(), "not followed") {
-		t.Errorf("error %v", err)
+	for _, code := range []int{http.StatusTemporaryRedirect, http.StatusPermanentRedirect} {
+		b := newInbox(t, func(_ int, w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, elsewhere.URL+"/there", code) })
+		r := webhook(b.URL + "/s3cret")
+		r.Webhook.Headers = map[string]string{"X-Api-Key": "s3cret", "X-Cluster": "one"}
+		if err := sendOnce(t, r); err != nil {
+			t.Fatalf("%d: %v", code, err)
+		}
+		first, got := b.all()[0], elsewhere.all()[len(elsewhere.all())-1]
+		if got.method != http.MethodPost || got.path != "/there" || got.body != first.body || got.body == "" ||
+			got.header.Get("X-Cluster") != "one" {
+			t.Errorf("%d: delivered %+v of %+v", code, got, first)
+		}
+		if all := fmt.Sprint(got.header); strings.Contains(all, "s3cret") {
+			t.Errorf("%d: a secret went to another server: %s", code, all)
+		}
+	}
+}
+
+func TestRedirectThatLosesTheMessageIsNotFollowed(t *testing.T) {
+	elsewhere := newInbox(t, nil)
+	for _, code := range []int{301, 302, 303} {
+		b := newInbox(t, func(_ int, w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, elsewhere.URL, code) })
+		err := sendOnce(t, webhook(b.URL))
+		if err == nil || !strings.Contains(err.Error(), strconv.Itoa(code)) || !strings.Contains(err.Error(), "not followed") {
+			t.Errorf("error %v", err)
+		}
 	}
 	if len(elsewhere.all()) != 0 {
 		t.Error("it was followed")
 	}
+	b := newInbox(t, func(_ int, w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, "/", http.StatusTemporaryRedirect)
+	})
+	if err := sendOnce(t, webhook(b.URL)); err == nil || !strings.Contains(err.Error(), "307") || len(b.all()) > 2*mostRedirects*(defaultRetries+1) {
+		t.Errorf("a redirect without end: %v after %d requests", err, len(b.all()))
+	}
 }
 
-func TestAReceiverIsToldOfTheMomentsItChose(t *testing.T) {
+func TestRedirectFromHTTPSToHTTPIsNotFollowed(t *testing.T) {
+	elsewhere := newInbox(t, nil)
+	secure := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, elsewhere.URL, http.StatusTemporaryRedirect)
+	}))
+	defer secure.Close()
+	r := webhook(secure.URL)
+	r.Webhook.InsecureSkipVerify = true
+	if err := sendOnce(t, r); err == nil || len(elsewhere.all()) != 0 {
+		t.Errorf("error %v, %d delivered", err, len(elsewhere.all()))
+	}
+}
+
+func TestReceiverGetsOnlyTheMomentsItChose(t *testing.T) {
 	for _, c := range []struct {
 		chosen, want []Moment
 	}{
@@ -427,9 +526,7 @@ func TestSeveralReceiversEachHaveTheirOwnTemplate(t *testing.T) {
 	x, y := newInbox(t, nil), newInbox(t, nil)
 	first, second := webhook(x.URL), webhook(y.URL)
 	second.Name, second.Webhook.Template = "second", "{{ .Event.EventType | lower }}"
-	if err := notifier(t, Options{}, first, second).Send(t.Context(), Sample(Over, time.Now())); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, notifier(t, Options{}, first, second).Send(t.Context(), Sample(Over, time.Now())))
 	if x.all()[0].body != "over aks-spot-12345678-vmss000000\n" || y.all()[0].body != "preempt\n" {
 		t.Errorf("%q, %q", x.all()[0].body, y.all()[0].body)
 	}

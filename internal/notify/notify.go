@@ -21,6 +21,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/slipway-dev/slipway/internal/elapsed"
 	"github.com/slipway-dev/slipway/internal/observe"
 )
 
@@ -38,8 +39,8 @@ type Options struct {
 	Queue int
 	// Linger is how long Run goes on after its context has ended; 0 is DefaultLinger.
 	Linger time.Duration
-	// WarnOfTemplates has a template that cannot be filled in for the samples be warned of, rather than refused: the messages
-	// that it cannot be filled in for are lost.
+	// WarnOfTemplates has a template that cannot be read, or filled in for the samples, be warned of rather than refused: the
+	// messages that it cannot be filled in for are lost.
 	WarnOfTemplates bool
 	// Wrap, if set, wraps each receiver's transport, so that its requests can be measured.
 	Wrap func(http.RoundTripper) http.RoundTripper
@@ -113,7 +114,7 @@ func named(i int, r *Receiver, err error) error {
 
 func newWorker(r Receiver, o Options, all families) (*worker, error) {
 	log := o.Log.With("receiver", r.Name)
-	w := &worker{r: &r, log: log, queue: newQueue(o.Queue)}
+	w := &worker{r: &r, log: log, queue: newQueue(o.Queue), linger: o.Linger}
 	var err error
 	if w.writer, err = newWriter(&r, log.Warn, o.WarnOfTemplates); err != nil {
 		return nil, err
@@ -160,7 +161,7 @@ func (n *Notifier) Run(ctx context.Context) error {
 	hard, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 	stop := context.AfterFunc(ctx, func() {
-		pause(hard, n.linger)
+		elapsed.Sleep(hard, n.linger)
 		end()
 	})
 	defer stop()

@@ -3,11 +3,16 @@ package notify
 import (
 	"encoding/json"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 func TestAWebhookIsSentAsConfigured(t *testing.T) {
@@ -16,9 +21,7 @@ func TestAWebhookIsSentAsConfigured(t *testing.T) {
 	r.Webhook.Method, r.Webhook.ContentType = http.MethodPut, "text/plain"
 	r.Webhook.Headers = map[string]string{"x-team": "blue"}
 	r.Webhook.BearerTokenFile = file(t, "s3cr3t-token\n")
-	if err := sendOnce(t, r); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, sendOnce(t, r))
 	got := b.all()
 	if len(got) != 1 {
 		t.Fatalf("%d requests, want 1", len(got))
@@ -37,11 +40,9 @@ func TestAWebhookIsSentAsConfigured(t *testing.T) {
 	}
 }
 
-func TestAWebhookWithoutATemplateGetsTheMessageAsJSON(t *testing.T) {
+func TestWebhookWithoutATemplateGetsJSON(t *testing.T) {
 	b := newInbox(t, nil)
-	if err := sendOnce(t, Receiver{Name: "hook", Webhook: &Webhook{URL: b.URL}}); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, sendOnce(t, Receiver{Name: "hook", Webhook: &Webhook{URL: b.URL}}))
 	got := b.all()[0]
 	var m Message
 	if err := json.Unmarshal([]byte(got.body), &m); err != nil {
@@ -55,7 +56,7 @@ func TestAWebhookWithoutATemplateGetsTheMessageAsJSON(t *testing.T) {
 	}
 }
 
-func TestBasicAuthComesFromAFileOrTheAddress(t *testing.T) {
+func TestBasicAuthComesFromFileOrAddress(t *testing.T) {
 	var user, password string
 	b := newInbox(t, func(_ int, _ http.ResponseWriter, r *http.Request) { user, password, _ = r.BasicAuth() })
 	r := webhook(b.URL)
@@ -69,20 +70,16 @@ func TestBasicAuthComesFromAFileOrTheAddress(t *testing.T) {
 	}
 }
 
-func TestTelegramGetsPlainTextOrTheParseModeAskedFor(t *testing.T) {
+func TestTelegramGetsPlainTextOrItsParseMode(t *testing.T) {
 	b := newInbox(t, func(_ int, w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `{"ok":true}`) })
 	r := Receiver{Name: "chat", Telegram: &Telegram{
 		URL: b.URL, TokenFile: file(t, "123:abc-DEF\n"), ChatID: "-1001", ParseMode: "HTML",
 		Body: Body{Template: `<b>{{ .Event.EventType }}</b> & {{ .NodeName }}{{ repeat 5000 "x" }}`},
 	}}
-	if err := sendOnce(t, r); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, sendOnce(t, r))
 	got := b.all()[0]
 	var sent map[string]string
-	if err := json.Unmarshal([]byte(got.body), &sent); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, json.Unmarshal([]byte(got.body), &sent))
 	if got.path != "/bot123:abc-DEF/sendMessage" || sent["chat_id"] != "-1001" || sent["parse_mode"] != "HTML" ||
 		!strings.HasPrefix(sent["text"], "<b>Preempt</b> & aks-") || len([]rune(sent["text"])) != mostTelegram {
 		t.Errorf("%s %v", got.path, sent)
@@ -134,5 +131,64 @@ func TestAProxyWithBasicAuthIsGoneThrough(t *testing.T) {
 	}
 	if len(passed) != 2 || len(b.all()) != 2 {
 		t.Errorf("the proxy let %d through, and the receiver got %d: want 2 and 2", len(passed), len(b.all()))
+	}
+}
+
+// socks is a SOCKS5 proxy (RFC 1928) that asks nobody who he is.
+func socks(t *testing.T) (address string, passed *atomic.Int32) {
+	t.Helper()
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	must.NoError(t, err)
+	t.Cleanup(func() { _ = listener.Close() })
+	passed = new(atomic.Int32)
+	serve := func(from net.Conn) error {
+		defer func() { _ = from.Close() }()
+		var head [4]byte
+		if _, err := io.ReadFull(from, head[:3]); err != nil { // version 5, one method, which is none
+			return err
+		}
+		if _, err := from.Write([]byte{5, 0}); err != nil {
+			return err
+		}
+		if _, err := io.ReadFull(from, head[:]); err != nil { // version 5, connect, 0, an IPv4 address
+			return err
+		}
+		var to [6]byte
+		if _, err := io.ReadFull(from, to[:]); err != nil {
+			return err
+		}
+		onward, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", netip.AddrPortFrom(netip.AddrFrom4([4]byte(to[:4])), uint16(to[4])<<8|uint16(to[5])).String())
+		if err != nil {
+			return err
+		}
+		defer func() { _ = onward.Close() }()
+		passed.Add(1)
+		if _, err := from.Write([]byte{5, 0, 0, 1, 0, 0, 0, 0, 0, 0}); err != nil {
+			return err
+		}
+		go func() { _, _ = io.Copy(onward, from) }()
+		_, err = io.Copy(from, onward)
+		return err
+	}
+	go func() {
+		for {
+			from, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go func() { _ = serve(from) }()
+		}
+	}()
+	return listener.Addr().String(), passed
+}
+
+func TestASOCKSProxyIsGoneThrough(t *testing.T) {
+	b := newInbox(t, nil)
+	for _, scheme := range []string{"socks5", "socks5h"} {
+		address, passed := socks(t)
+		r := Receiver{Name: "hook", Webhook: &Webhook{URL: b.URL, Connection: Connection{Proxy: scheme + "://" + address}}}
+		if err := sendOnce(t, r); err != nil || passed.Load() != 1 {
+			t.Errorf("%s: %v, %d connections through the proxy", scheme, err, passed.Load())
+		}
 	}
 }

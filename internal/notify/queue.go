@@ -71,6 +71,19 @@ func (q *queue) take() *item {
 	return q.busy
 }
 
+// takeUntried marks the first message that was never tried as being sent.
+func (q *queue) takeUntried() *item {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, i := range q.items {
+		if !i.tried {
+			q.busy = i
+			return i
+		}
+	}
+	return nil
+}
+
 // leave ends the sending of a message: it is removed when it is done with, or goes to the end for the others' sake.
 func (q *queue) leave(i *item, done, toEnd bool) {
 	q.mu.Lock()

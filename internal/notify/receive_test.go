@@ -11,6 +11,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 // received is a request as a receiver got it.
@@ -86,9 +88,7 @@ func (l *logged) logger() *slog.Logger {
 func notifier(t testing.TB, o Options, receivers ...Receiver) *Notifier {
 	t.Helper()
 	n, err := New(receivers, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	return n
 }
 
@@ -108,8 +108,6 @@ func sendOnce(t testing.TB, r Receiver) error {
 func file(t testing.TB, content string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.WriteFile(path, []byte(content), 0o600))
 	return path
 }

@@ -86,7 +86,7 @@ type Connection struct {
 	Timeout Duration `json:"timeout,omitempty"`
 	// Retries is how often a request that failed is repeated before the next message gets a try, 0 to 20; 3 by default.
 	Retries *int `json:"retries,omitempty"`
-	// Proxy is the URL of an HTTP or HTTPS proxy; user and password may be in it. Empty uses the standard environment
+	// Proxy is the URL of an HTTP, HTTPS or SOCKS5 proxy; user and password may be in it. Empty uses the standard environment
 	// variables, and direct none at all. ProxyPasswordFile holds the password of the user in the URL.
 	Proxy             string `json:"proxy,omitempty"`
 	ProxyPasswordFile string `json:"proxyPasswordFile,omitempty"`
@@ -300,8 +300,8 @@ func (n *Connection) validate(c *complaints, prefix string) {
 		c.add(prefix+"retries", strconv.Itoa(*n.Retries), fmt.Sprintf("0 to %d", mostRetries))
 	}
 	if n.Proxy != "" && n.Proxy != noProxy {
-		if err := checkURL(n.Proxy); err != nil {
-			c.add(prefix+"proxy", err.Error(), "an http or https URL with a host, or direct")
+		if err := CheckAddress(n.Proxy, "http", "https", "socks5", "socks5h"); err != nil {
+			c.add(prefix+"proxy", err.Error(), "an http, https, socks5 or socks5h URL with a host, or direct")
 		}
 	}
 	if n.ProxyPasswordFile != "" {
@@ -315,12 +315,15 @@ func (n *Connection) validate(c *complaints, prefix string) {
 }
 
 // checkURL says what is wrong with the address of an HTTP server, without repeating what in it may be secret.
-func checkURL(s string) error {
+func checkURL(s string) error { return CheckAddress(s, "http", "https") }
+
+// CheckAddress does so of the address of a server of one of the schemes.
+func CheckAddress(s string, schemes ...string) error {
 	u, err := url.Parse(s)
 	switch {
 	case err != nil:
 		return errors.New("not a URL")
-	case u.Scheme != "http" && u.Scheme != "https":
+	case !slices.Contains(schemes, u.Scheme):
 		return fmt.Errorf("scheme %q", u.Scheme)
 	case u.Hostname() == "":
 		return errors.New("no host")

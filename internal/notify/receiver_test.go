@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-func TestI10BadReceiversAreRefusedWithFieldValueAndWhatIsAllowed(t *testing.T) {
+func TestI10BadReceiversAreRefusedByFieldAndRange(t *testing.T) {
 	hook := func(change func(*Webhook)) Receiver {
 		r := webhook("http://h")
 		change(r.Webhook)
@@ -41,7 +41,7 @@ func TestI10BadReceiversAreRefusedWithFieldValueAndWhatIsAllowed(t *testing.T) {
 		{hook(func(w *Webhook) { w.SecretFiles = map[string]string{"": "f"} }), []string{`webhook.secretFiles[""]`}},
 		{hook(func(w *Webhook) { w.Timeout = Duration(-time.Second) }), []string{"webhook.timeout: -1s: want more than 0, up to 10m"}},
 		{hook(func(w *Webhook) { w.Retries = &many }), []string{"webhook.retries: 21: want 0 to 20"}},
-		{hook(func(w *Webhook) { w.Proxy = "socks5://h" }), []string{`webhook.proxy: scheme "socks5": want an http or https URL`}},
+		{hook(func(w *Webhook) { w.Proxy = "ftp://h" }), []string{`webhook.proxy: scheme "ftp": want an http, https, socks5 or socks5h URL`}},
 		{hook(func(w *Webhook) { w.Proxy, w.ProxyPasswordFile = "http://h", "f" }), []string{"webhook.proxyPasswordFile", "a user's name"}},
 		{hook(func(w *Webhook) { w.CAFile, w.InsecureSkipVerify = "f", true }), []string{"webhook.caFile, webhook.insecureSkipVerify: both"}},
 		{chat(func(t *Telegram) { t.Token = "" }), []string{"telegram.token, telegram.tokenFile: both or neither"}},

@@ -25,8 +25,10 @@ const (
 // writer makes the requests of one receiver. It is used by one goroutine.
 type writer struct {
 	r    *Receiver
-	body *template.Template
-	url  *template.Template // nil when the address is no template
+	body *template.Template // nil when none could be used so far
+	// broken says why there is none.
+	broken error
+	url    *template.Template // nil when the address is no template
 	// source and urlSource are what they were compiled from.
 	source, urlSource string
 	secrets           secrets // what was read for the request in the making
@@ -38,10 +40,15 @@ type writer struct {
 func newWriter(r *Receiver, warn func(string, ...any), lenient bool) (*writer, error) {
 	w := &writer{r: r, warn: warn}
 	text, err := w.read()
-	if err != nil {
-		return nil, w.secrets.clean(err)
+	if err == nil {
+		w.body, err = w.checked(text, lenient)
 	}
-	if w.body, err = w.checked(text, lenient); err != nil {
+	if err != nil && lenient {
+		w.warn("template cannot be used: messages are lost", "err", w.secrets.clean(err))
+		w.broken = err
+		return w, nil
+	}
+	if err != nil {
 		return nil, w.secrets.clean(err)
 	}
 	w.source = text
@@ -51,6 +58,10 @@ func newWriter(r *Receiver, warn func(string, ...any), lenient bool) (*writer, e
 	}
 	if err == nil && w.url != nil {
 		err = check(w.url, r, checkURL)
+	}
+	if err != nil && lenient {
+		w.warn("message cannot be made for a sample: such messages are lost", "err", w.secrets.clean(err))
+		err = nil
 	}
 	return w, w.secrets.clean(err)
 }
@@ -104,12 +115,16 @@ func (w *writer) refresh() {
 		return
 	}
 	text, err := w.read()
-	if err == nil && text == w.source {
+	if err == nil && text == w.source && w.body != nil {
 		return
 	}
 	t := w.body
 	if err == nil {
-		t, err = w.checked(text, false)
+		t, err = w.checked(text, w.body == nil)
+	}
+	if err != nil && w.body == nil {
+		w.broken = err
+		return
 	}
 	if err != nil {
 		w.warn("changed template is not used: the last good one stands", "err", w.secrets.clean(err))
@@ -137,6 +152,9 @@ func (w *writer) keep(secret string, err error) (string, error) {
 func (w *writer) request(m Message) (*http.Request, error) {
 	w.secrets = nil
 	w.refresh()
+	if w.body == nil {
+		return nil, w.broken
+	}
 	text, err := render(w.body, m)
 	if err != nil {
 		return nil, err

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/slipway-dev/slipway/internal/observe"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 func TestW20NoSecretIsInLogsErrorsOrMetrics(t *testing.T) {
@@ -105,9 +106,7 @@ func TestFilesThatRotateAreReadForEveryRequest(t *testing.T) {
 	n := notifier(t, Options{}, r)
 	for _, token := range []string{"first-token", "second-token"} {
 		overwrite(t, r.Webhook.BearerTokenFile, token)
-		if err := n.Send(t.Context(), Sample(Detected, time.Now())); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, n.Send(t.Context(), Sample(Detected, time.Now())))
 		if got := b.all(); got[len(got)-1].header.Get("Authorization") != "Bearer "+token {
 			t.Errorf("%s, want %s", got[len(got)-1].header.Get("Authorization"), token)
 		}

@@ -23,11 +23,19 @@ const (
 // errTooLong ends a template whose output is too long.
 var errTooLong = fmt.Errorf("the output has more than %d bytes", mostOutput)
 
+// builtins are the functions of text/template itself (https://pkg.go.dev/text/template#hdr-Functions).
+func builtins() []string {
+	return []string{
+		"and", "call", "html", "index", "slice", "js", "len", "not", "or", "print", "printf", "println", "urlquery",
+		"eq", "ge", "gt", "le", "lt", "ne",
+	}
+}
+
 // functions are those of sprig (https://masterminds.github.io/sprig/), without the ones that read the agent's
-// environment or ask the network, and with bounds on those that would fill the memory by a slip of the keyboard.
+// environment or ask the network, or that would replace one of text/template's, and with bounds on those that would fill the memory by a slip of the keyboard.
 func functions(secret func(string) (string, error)) template.FuncMap {
 	f := sprig.TxtFuncMap()
-	for _, name := range []string{"env", "expandenv", "getHostByName"} {
+	for _, name := range append(builtins(), "env", "expandenv", "getHostByName") {
 		delete(f, name)
 	}
 	f["toJson"], f["mustToJson"], f["toRawJson"], f["mustToRawJson"] = toJSON, toJSON, toJSON, toJSON

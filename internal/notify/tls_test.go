@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 // authority is a server's certificate in PEM, by which clients know it.
@@ -66,9 +68,7 @@ func TestACAFileThatIsReplacedIsReadAgain(t *testing.T) {
 	if err := n.Send(t.Context(), Sample(Detected, time.Now())); err == nil || !strings.Contains(err.Error(), "certificate") {
 		t.Errorf("with another's CA: error %v", err)
 	}
-	if err := os.WriteFile(r.Webhook.CAFile, []byte(authority(b.Server)), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.WriteFile(r.Webhook.CAFile, []byte(authority(b.Server)), 0o600))
 	if err := n.Send(t.Context(), Sample(Detected, time.Now())); err != nil {
 		t.Errorf("after the file was replaced: %v", err)
 	}

@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"time"
+
+	"github.com/slipway-dev/slipway/internal/elapsed"
 )
 
 const (
@@ -22,6 +24,7 @@ type worker struct {
 	log     *slog.Logger
 	metrics *metrics
 	queue   *queue
+	linger  time.Duration // see Options
 	// The rest belongs to the goroutine that sends.
 	writer *writer
 	client *client
@@ -53,24 +56,41 @@ func (w *worker) run(ctx, hard context.Context) {
 		if i == nil {
 			break
 		}
-		if wait := w.bring(hard, i); wait > 0 {
-			pause(ctx, wait)
+		try, end := w.try(ctx, hard, i)
+		wait := w.bring(try, i)
+		end()
+		if wait > 0 {
+			elapsed.Sleep(ctx, wait)
 		}
 	}
 	w.finish(hard)
 }
 
-// finish gives what has not been tried yet one try, until one fails or the time is over: the machine may be going down,
-// and this may be the last that is heard of it.
+// try returns the context of one try, which ends with hard. A message that failed before gets half of the time after ctx
+// has ended: the other half is for those that were never tried.
+func (w *worker) try(ctx, hard context.Context, i *item) (context.Context, context.CancelFunc) {
+	try, end := context.WithCancel(hard)
+	if !i.tried {
+		return try, end
+	}
+	stop := context.AfterFunc(ctx, func() {
+		elapsed.Sleep(try, w.linger/2)
+		if !w.queue.idle() {
+			end()
+		}
+	})
+	return try, func() { stop(); end() }
+}
+
+// finish gives each message that was never tried one try, until the time is over: the machine may be going down, and the last
+// message may be the one that matters. A message that fails does not hold up the ones after it.
 func (w *worker) finish(hard context.Context) {
 	for hard.Err() == nil {
-		i := w.queue.take()
-		if i == nil || i.tried {
+		i := w.queue.takeUntried()
+		if i == nil {
 			break
 		}
-		if w.bring(hard, i); w.fails > 0 {
-			break
-		}
+		w.bring(hard, i)
 	}
 	if n := w.queue.len(); n > 0 {
 		w.metrics.dropped.Add(float64(n))
@@ -145,19 +165,8 @@ func (w *worker) sendNow(ctx context.Context, m Message) error {
 			wait = backoff(n, lastPause)
 		}
 		w.log.Info("not sent: will try again", "err", f, "wait", wait.String())
-		pause(ctx, wait)
-		if ctx.Err() != nil {
+		if !elapsed.Sleep(ctx, wait) {
 			return errors.Join(f, ctx.Err())
 		}
-	}
-}
-
-// pause waits, or returns early when ctx ends.
-func pause(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-ctx.Done():
 	}
 }

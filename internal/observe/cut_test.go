@@ -6,7 +6,7 @@ import (
 	"unicode/utf8"
 )
 
-func TestATextIsCutAtACharacterAndSaysSo(t *testing.T) {
+func TestTextIsCutAtACharacterAndMarked(t *testing.T) {
 	for _, tc := range []struct {
 		text       string
 		most       int

@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 func TestLoggerWritesItsFormatFromItsLevelOn(t *testing.T) {
@@ -14,9 +16,7 @@ func TestLoggerWritesItsFormatFromItsLevelOn(t *testing.T) {
 		for _, format := range []string{"json", "text", "JSON"} {
 			var b bytes.Buffer
 			log, err := Logger(&b, format, name)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, err)
 			for _, l := range levels {
 				log.Log(t.Context(), l, "evicted", "pod", "shop/web-0")
 			}
@@ -32,7 +32,7 @@ func TestLoggerWritesItsFormatFromItsLevelOn(t *testing.T) {
 	}
 }
 
-func TestAWrongLevelOrFormatSaysWhatIsAllowed(t *testing.T) {
+func TestBadLevelOrFormatNamesTheAllowedOnes(t *testing.T) {
 	for _, tt := range []struct{ format, level, want string }{
 		{"json", "loud", `log level "loud": want debug, info, warn or error`},
 		{"json", "", `log level "": want debug, info, warn or error`},

@@ -208,7 +208,7 @@ func TestPromtoolFindsNothingToSay(t *testing.T) {
 	}
 }
 
-func TestMetricsMayBeUsedAndScrapedAtTheSameTime(t *testing.T) {
+func TestMetricsAreUsedAndScrapedConcurrently(t *testing.T) {
 	r := NewRegistry()
 	c := r.Counter("a_total", "Counts.", "kind")
 	h := r.Histogram("b_seconds", "Time.", []float64{1})
@@ -276,7 +276,7 @@ func TestAWrongDefinitionPanicsAndNamesTheMetric(t *testing.T) {
 	}
 }
 
-func TestChangingTheArgumentsOfADefinitionLaterChangesNothing(t *testing.T) {
+func TestLaterChangesOfArgumentsChangeNoMetric(t *testing.T) {
 	r := NewRegistry()
 	buckets, labels := []float64{1, 2}, []string{"x"}
 	h := r.Histogram("a_seconds", "Time.", buckets, labels...)

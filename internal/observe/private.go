@@ -43,6 +43,14 @@ func Private(tokenFile string) (func(*http.Request) error, error) {
 	}, nil
 }
 
+// loopbackOnly refuses a request that does not come from the loopback interface.
+func loopbackOnly(r *http.Request) error {
+	if fromLoopback(r) {
+		return nil
+	}
+	return errors.New("want a request from the loopback interface, such as through kubectl port-forward")
+}
+
 func readToken(file string) (string, error) {
 	raw, err := os.ReadFile(file)
 	if err != nil {

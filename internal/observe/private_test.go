@@ -6,13 +6,13 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-func TestOnlyLoopbackAndBearersOfTheTokenArePrivate(t *testing.T) {
+func TestOnlyLoopbackAndTokenBearersArePrivate(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "token")
-	if err := os.WriteFile(file, []byte("s3cret\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.WriteFile(file, []byte("s3cret\n"), 0o600))
 	for _, c := range []struct {
 		name, remote, header, value, file string
 		want                              bool
@@ -28,9 +28,7 @@ func TestOnlyLoopbackAndBearersOfTheTokenArePrivate(t *testing.T) {
 		{"from nowhere", "", "", "", file, false},
 	} {
 		private, err := Private(c.file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		r := httptest.NewRequest(http.MethodPost, "/", nil)
 		r.RemoteAddr = c.remote
 		if c.header != "" {
@@ -44,9 +42,7 @@ func TestOnlyLoopbackAndBearersOfTheTokenArePrivate(t *testing.T) {
 
 func TestI10TokenFileMustHoldAToken(t *testing.T) {
 	empty := filepath.Join(t.TempDir(), "empty")
-	if err := os.WriteFile(empty, []byte("\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.WriteFile(empty, []byte("\n"), 0o600))
 	for _, file := range []string{empty, empty + "-missing"} {
 		if _, err := Private(file); err == nil {
 			t.Errorf("%s was taken", file)
@@ -54,11 +50,9 @@ func TestI10TokenFileMustHoldAToken(t *testing.T) {
 	}
 }
 
-func TestRoutesComeFirstAndProfilesAreForThoseWhoMayReadThem(t *testing.T) {
+func TestRoutesComeFirstAndProfilesNeedAccess(t *testing.T) {
 	private, err := Private("")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	h := handler(ServerOptions{Pprof: true, Private: private, Routes: map[string]http.Handler{
 		"/healthz": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("LIVE")) }),
 	}})
@@ -77,6 +71,29 @@ func TestRoutesComeFirstAndProfilesAreForThoseWhoMayReadThem(t *testing.T) {
 		answer := httptest.NewRecorder()
 		h.ServeHTTP(answer, r)
 		if answer.Code != c.want || c.path == "/healthz" && answer.Body.String() != "LIVE" {
+			t.Errorf("%s from %s: %d %s, want %d", c.path, c.remote, answer.Code, answer.Body, c.want)
+		}
+	}
+}
+
+func TestProfilesAreForTheLoopbackInterfaceByDefault(t *testing.T) {
+	h := handler(ServerOptions{Pprof: true, Metrics: NewRegistry()})
+	for _, c := range []struct {
+		remote, path string
+		want         int
+	}{
+		{"10.0.0.1:1", "/metrics", 200},
+		{"10.0.0.1:1", "/debug/pprof/", 403},
+		{"10.0.0.1:1", "/debug/pprof/heap", 403},
+		{"10.0.0.1:1", "/debug/pprof/cmdline", 403},
+		{"127.0.0.1:1", "/debug/pprof/cmdline", 200},
+		{"[::1]:1", "/debug/pprof/", 200},
+	} {
+		r := httptest.NewRequest(http.MethodGet, c.path, nil)
+		r.RemoteAddr = c.remote
+		answer := httptest.NewRecorder()
+		h.ServeHTTP(answer, r)
+		if answer.Code != c.want {
 			t.Errorf("%s from %s: %d %s, want %d", c.path, c.remote, answer.Code, answer.Body, c.want)
 		}
 	}

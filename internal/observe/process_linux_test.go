@@ -5,6 +5,8 @@ import (
 	"os"
 	"testing"
 	"time"
+
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 // standardRanges are the bounds of what the process of a test can be.
@@ -28,9 +30,7 @@ func TestEachOpenFileCounts(t *testing.T) {
 		t.Fatal("not known")
 	}
 	f, err := os.Open("/proc/self/stat")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	defer func() { _ = f.Close() }()
 	if after, _ := openFiles(); after != before+1 {
 		t.Errorf("%v files open before another was opened, %v after", before, after)

@@ -28,8 +28,8 @@ type ServerOptions struct {
 	Metrics *Registry
 	// Live decides on /healthz and Ready on /readyz. Without checks the answer is always good.
 	Live, Ready []Check
-	// Pprof serves profiles under /debug/pprof/: they show command lines and what is in memory. Private, if set, says
-	// why a request may not see them.
+	// Pprof serves profiles under /debug/pprof/: they show command lines and what is in memory. Private says why a request
+	// may not see them; nil admits requests from the loopback interface alone.
 	Pprof   bool
 	Private func(*http.Request) error
 	// Routes are served as well, and in place of the above where the path is the same. They judge method and body
@@ -93,6 +93,9 @@ func (s *Server) Run(ctx context.Context) error {
 // handler answers GET and HEAD of exactly the paths that are served. It is no http.ServeMux, which would also
 // answer paths that are merely alike, with redirects.
 func handler(o ServerOptions) http.Handler {
+	if o.Private == nil {
+		o.Private = loopbackOnly
+	}
 	paths := map[string]http.Handler{"/healthz": serveChecks(o.Live), "/readyz": serveChecks(o.Ready)}
 	if o.Metrics != nil {
 		paths["/metrics"] = o.Metrics
@@ -113,7 +116,7 @@ func handler(o ServerOptions) http.Handler {
 			route.ServeHTTP(w, r)
 			return
 		}
-		if o.Private != nil && h != nil && strings.HasPrefix(r.URL.Path, "/debug/") {
+		if h != nil && strings.HasPrefix(r.URL.Path, "/debug/") {
 			if err := o.Private(r); err != nil {
 				http.Error(w, err.Error(), http.StatusForbidden)
 				return

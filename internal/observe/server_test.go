@@ -14,6 +14,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 // start runs a server on loopback until the test ends, and returns its URL.
@@ -21,9 +23,7 @@ func start(t *testing.T, o ServerOptions) string {
 	t.Helper()
 	o.Address = "127.0.0.1:0"
 	s, err := Listen(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() { done <- s.Run(ctx) }()
@@ -39,18 +39,12 @@ func start(t *testing.T, o ServerOptions) string {
 func ask(t *testing.T, method, url string, body io.Reader) (int, string, http.Header) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), method, url, body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	resp, err := http.DefaultTransport.RoundTrip(r) // follows no redirect
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	defer func() { _ = resp.Body.Close() }()
 	raw, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	return resp.StatusCode, string(raw), resp.Header
 }
 
@@ -116,23 +110,19 @@ func TestABodyIsRefused(t *testing.T) {
 func TestHeadersBeyondTheLimitAreRefused(t *testing.T) {
 	url := start(t, ServerOptions{Log: slog.New(slog.DiscardHandler)})
 	c, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	defer func() { _ = c.Close() }()
 	// Package net/http reads 4 KiB more than the limit.
 	_, _ = fmt.Fprintf(c, "GET /healthz HTTP/1.1\r\nHost: x\r\nX: %s\r\n\r\n", strings.Repeat("x", maxHeader+8<<10))
 	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	defer func() { _ = resp.Body.Close() }()
 	if resp.StatusCode != http.StatusRequestHeaderFieldsTooLarge {
 		t.Errorf("got %s", resp.Status)
 	}
 }
 
-func TestAProfileMayLastLongerThanTheTimeoutOfWriting(t *testing.T) {
+func TestProfileMayOutlastTheWriteTimeout(t *testing.T) {
 	srv := httptest.NewUnstartedServer(handler(ServerOptions{Pprof: true}))
 	srv.Config.WriteTimeout = 500 * time.Millisecond
 	srv.Start()
@@ -145,9 +135,7 @@ func TestAProfileMayLastLongerThanTheTimeoutOfWriting(t *testing.T) {
 
 func TestAnAddressThatCannotBeHadIsNamed(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	defer func() { _ = l.Close() }()
 	for _, address := range []string{l.Addr().String(), "nonsense", "127.0.0.1:99999"} {
 		if _, err := Listen(t.Context(), ServerOptions{Address: address}); err == nil || !strings.Contains(err.Error(), `"`+address+`"`) {
@@ -160,9 +148,7 @@ func TestWhatIsUnderWayFinishesBeforeRunReturns(t *testing.T) {
 	entered, release := make(chan struct{}), make(chan struct{})
 	slow := func() error { close(entered); <-release; return nil }
 	s, err := Listen(t.Context(), ServerOptions{Address: "127.0.0.1:0", Live: []Check{slow}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- s.Run(ctx) }()
@@ -195,25 +181,19 @@ func TestWhatIsUnderWayFinishesBeforeRunReturns(t *testing.T) {
 
 func TestRunSaysWhyItEndedBeforeItsContext(t *testing.T) {
 	s, err := Listen(t.Context(), ServerOptions{Address: "127.0.0.1:0"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	_ = s.listener.Close()
 	if err := s.Run(t.Context()); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("got %v", err)
 	}
 }
 
-func TestRunWithAContextThatEndedClosesTheListener(t *testing.T) {
+func TestRunWithAnEndedContextClosesTheListener(t *testing.T) {
 	s, err := Listen(t.Context(), ServerOptions{Address: "127.0.0.1:0"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := s.Run(ctx); err != nil {
-		t.Errorf("Run returned %v", err)
-	}
+	must.NoError(t, s.Run(ctx))
 	if c, err := net.Dial("tcp", s.Addr().String()); err == nil {
 		_ = c.Close()
 		t.Error("still listening")

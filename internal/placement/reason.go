@@ -1,9 +1,7 @@
 package placement
 
 import (
-	"cmp"
 	"fmt"
-	"slices"
 	"strings"
 )
 
@@ -85,25 +83,4 @@ func (t Tallies) String() string {
 		parts[i] = fmt.Sprintf("%d %s: %s", tally.Nodes, noun, tally.Reason.Text)
 	}
 	return strings.Join(parts, "; ")
-}
-
-// tallies collects reasons; the most frequent come first, ties by text.
-type tallies map[Reason]int
-
-func (t tallies) add(v Verdict) {
-	for _, r := range v.Reasons {
-		t[r]++
-	}
-}
-
-func (t tallies) sorted() Tallies {
-	list := make(Tallies, 0, len(t))
-	for r, n := range t {
-		list = append(list, Tally{n, r})
-	}
-	slices.SortFunc(list, func(a, b Tally) int {
-		return cmp.Or(cmp.Compare(b.Nodes, a.Nodes), cmp.Compare(a.Reason.Text, b.Reason.Text),
-			cmp.Compare(a.Reason.Predicate, b.Reason.Predicate))
-	})
-	return list
 }

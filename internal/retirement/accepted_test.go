@@ -191,7 +191,7 @@ func TestI7ACloudIsNotBelievedWhileTheGroupIsNotAccepted(t *testing.T) {
 					if rt.Status.MachineGone || rt.Status.Phase.Finished() || rt.Status.Reasons[0].Code != GroupNotAccepted {
 						t.Fatalf("%s, machine gone: %t: %s, want it to wait for its group", rt.Status.Phase, rt.Status.MachineGone, rt.Status.Message)
 					}
-					if n := s.node("a"); n == nil || isOutOfService(toKubeapi(n)) || len(s.podsOn("a")) != 1 {
+					if n := s.node("a"); n == nil || isOutOfService(small(n)) || len(s.podsOn("a")) != 1 {
 						t.Fatalf("the Node is %v, with %d pods", n, len(s.podsOn("a")))
 					}
 					s.mu.Lock()
@@ -218,12 +218,12 @@ func TestI7ADeletedMachineIsNotTakenForGoneByACloudThatRefusesItsGroup(t *testin
 		s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
 		c := s.controller(t)
 		var m *machine
-		s.at = func(moment, request string) error {
+		s.atEach(func(moment, request string) error {
 			if moment == "after" && request == "cloud delete" && m == nil {
 				m = s.refusedTo(v1alpha1.CloudRefused, "a")
 			}
 			return nil
-		}
+		})
 		if rt := s.settled(ctx, c, "r", time.Hour); rt.Status.Phase != v1alpha1.NodeDeleted || rt.Status.Reasons[0].Code != GroupNotAccepted {
 			t.Fatalf("%s: %s, want it to wait for its group", rt.Status.Phase, rt.Status.Message)
 		}
@@ -245,12 +245,12 @@ func TestARetirementThatWaitsDoesNotAskItsCloudAtEachTurn(t *testing.T) {
 		s.settled(ctx, c, "r", time.Minute)
 		s.silence("a")
 		asked := 0
-		s.at = func(moment, request string) error {
+		s.atEach(func(moment, request string) error {
 			if moment == "before" && request == "cloud instance" {
 				asked++
 			}
 			return nil
-		}
+		})
 		if s.settled(ctx, c, "r", time.Hour); asked < 50 || asked > 60 {
 			t.Errorf("the cloud was asked %d times in an hour", asked)
 		}

@@ -38,14 +38,36 @@ func (p *passage) admit(ctx context.Context) error {
 	if err := p.accepted(); err != nil {
 		return err
 	}
-	// The caches are good enough to say no.
-	var cached v1alpha1.NodeRetirementList
-	if err := p.c.o.Client.List(ctx, &cached); err != nil {
-		return fmt.Errorf("other retirements: %w", err)
-	}
-	if err := p.allowed(ctx, cached.Items); err != nil {
+	isNew, err := p.reserve(ctx)
+	if err != nil {
 		return err
 	}
+	if err := p.mayAdmit(ctx); err != nil {
+		if isNew { // else an earlier write may have got through, whose answer was lost
+			p.c.known.refuse(p.rt)
+		}
+		return err
+	}
+	return p.admitNow(ctx, "within the group's bounds")
+}
+
+// reserve counts the retirement as admitted, if the bounds allow it. The caches are good enough to say no, and the reservation
+// keeps others of this process from taking the same room while the rest is asked. It reports whether the reservation is new.
+func (p *passage) reserve(ctx context.Context) (bool, error) {
+	var cached v1alpha1.NodeRetirementList
+	if err := p.c.o.Client.List(ctx, &cached, client.UnsafeDisableDeepCopy); err != nil {
+		return false, fmt.Errorf("other retirements: %w", err)
+	}
+	p.c.admission.Lock()
+	defer p.c.admission.Unlock()
+	if err := p.allowed(ctx, cached.Items); err != nil {
+		return false, err
+	}
+	return p.c.known.admit(p.rt), nil
+}
+
+// mayAdmit asks what takes requests: the pods, the cloud, and the bounds once more with the NodeRetirements past the caches.
+func (p *passage) mayAdmit(ctx context.Context) error {
 	if p.node != nil {
 		pods, err := p.pods(ctx)
 		if err != nil {
@@ -58,8 +80,6 @@ func (p *passage) admit(ctx context.Context) error {
 	if err := p.permitted(ctx); err != nil {
 		return err
 	}
-	p.c.admission.Lock()
-	defer p.c.admission.Unlock()
 	all, err := p.allRecords(ctx)
 	if err != nil {
 		return err
@@ -67,10 +87,7 @@ func (p *passage) admit(ctx context.Context) error {
 	if err := p.allowed(ctx, all); err != nil {
 		return err
 	}
-	if err := p.stillDueNow(ctx); err != nil {
-		return err
-	}
-	return p.admitNow(ctx, "within the group's bounds")
+	return p.stillDueNow(ctx)
 }
 
 // stillThere finds out a machine that goes while its retirement waits: to clean up after it is due at once, and whoever else
@@ -186,7 +203,7 @@ func nodesOf(ctx context.Context, reader client.Reader, g *v1alpha1.NodeGroup, r
 		return nil, fmt.Errorf("NodeGroup %s: spec.nodeSelector: %w", g.Name, err)
 	}
 	var list corev1.NodeList
-	if err := reader.List(ctx, &list, client.MatchingLabelsSelector{Selector: selector}); err != nil {
+	if err := reader.List(ctx, &list, client.MatchingLabelsSelector{Selector: selector}, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("nodes of NodeGroup %s: %w", g.Name, err)
 	}
 	nodes := make([]budget.Node, 0, len(list.Items))

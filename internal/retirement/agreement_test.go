@@ -1,7 +1,9 @@
 package retirement
 
 import (
-	"encoding/json"
+	"context"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -10,98 +12,102 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"pgregory.net/rapid"
 
+	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/drain"
+	"github.com/slipway-dev/slipway/internal/drainability"
+	"github.com/slipway-dev/slipway/internal/drainability/drainabilitytest"
+	"github.com/slipway-dev/slipway/internal/drainability/fromkubeapi"
+	"github.com/slipway-dev/slipway/internal/drainability/grouppolicy"
+	podrules "github.com/slipway-dev/slipway/internal/drainability/pod"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
-	"github.com/slipway-dev/slipway/internal/placement"
-	"github.com/slipway-dev/slipway/internal/protection"
+	"github.com/slipway-dev/slipway/internal/placement/planner"
+	"github.com/slipway-dev/slipway/internal/placement/snapshot"
 )
 
-// TestPlacementTakesNoNodeWhosePodsARetirementRefuses: a node that placement gives up and a retirement does not would be
-// cordoned and given back again and again. Placement may be the stricter one: it counts a hostPath as local storage.
-func TestPlacementTakesNoNodeWhosePodsARetirementRefuses(t *testing.T) {
-	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+// TestDrainPlanAndRetirementGiveOneVerdict: a node that placement lets go and a retirement refuses would be cordoned and
+// restored again and again. slipway drain keeps the instance, and differs in this alone: a hostPath is not lost.
+func TestDrainPlanAndRetirementGiveOneVerdict(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		pod := anyPod(t, now)
-		unmanaged, local := rapid.Bool().Draw(t, "evict unmanaged"), rapid.Bool().Draw(t, "delete local storage")
-		policy := drain.VoluntaryPolicy()
-		if unmanaged {
-			policy[drain.Unmanaged] = drain.Evict
+		now := time.Now()
+		pod := drainabilitytest.AnyPod(t, now)
+		group := &v1alpha1.NodeGroup{}
+		group.Spec.Drain = v1alpha1.DrainPolicy{
+			EvictUnmanaged: rapid.Bool().Draw(t, "evict unmanaged"), DeleteLocalStorage: rapid.Bool().Draw(t, "delete local storage"),
 		}
-		if local {
-			policy[drain.LocalStorage] = drain.Evict
+		if rapid.Bool().Draw(t, "evict protected") {
+			group.Spec.Drain.Protection = v1alpha1.EvictProtected
 		}
-		verdict, action := policy.Judge(throughTheAPI(t, pod), now)
-		world := placement.New()
-		for _, name := range []string{"a", "b"} {
-			if err := world.SetNode(readyNode(name)); err != nil {
-				t.Fatal(err)
-			}
+		if rapid.Bool().Draw(t, "placeholders") {
+			group.Spec.Drain.PlaceholderPods = &metav1.LabelSelector{MatchLabels: map[string]string{"app": "placeholder"}}
 		}
-		if err := world.SetPod(pod); err != nil {
-			t.Fatal(err)
-		}
-		out, err := world.Evacuate("a", placement.LeastDisruption, placement.Options{Now: now, Unmanaged: unmanaged, LocalStorage: local})
+		api := onePod{pod: *drainabilitytest.ThroughJSON[kubeapi.Pod](t, pod)}
+		p := &passage{group: group, rt: &v1alpha1.NodeRetirement{}, c: &Controller{o: Options{
+			API: api, SystemLocalStorage: rapid.Bool().Draw(t, "delete local storage of kube-system"),
+		}}}
+		on, err := p.pods(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		refused := action == drain.Refuse
-		if refused && out.Feasible() {
-			t.Fatalf("the retirement refuses it by %s (%s), and placement does not", verdict.Rule, verdict.Detail)
+		marks, err := p.selection()
+		if err != nil {
+			t.Fatal(err)
 		}
-		if !refused && !out.Feasible() && !hasHostPath(pod) {
-			t.Fatalf("placement refuses it (%v), and the retirement does not (%s by %s)", out.Refusals, action, verdict.Rule)
+		retired := "leaves"
+		if len(on.kept) > 0 {
+			retired = on.kept[0].Message
+		}
+		if planned := planned(t, pod, planner.Options{Now: now, Pods: p.policy(now), Mark: marks.Mark}); planned != retired {
+			t.Errorf("the plan: %s; the retirement: %s", planned, retired)
+		}
+		if drained := drained(t, api, p.policy(now), marks); drained != retired {
+			t.Errorf("drain --dry-run: %s; the retirement: %s", drained, retired)
+		}
+		stays := p.policy(now).With(podrules.ByHostPath, podrules.Evict)
+		if drained := drained(t, api, stays, marks); drained != retired && !strings.Contains(retired, podrules.ByHostPath.String()) {
+			t.Errorf("drain --dry-run, node kept: %s; the retirement: %s", drained, retired)
 		}
 	})
 }
 
-func anyPod(t *rapid.T, now time.Time) *corev1.Pod {
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
-		Namespace: "shop", Name: "web", UID: "u", CreationTimestamp: metav1.NewTime(now.Add(-time.Hour)),
-	}}
-	pod.Spec.NodeName = "a"
-	pod.Status.Phase = corev1.PodRunning
-	pod.Annotations = rapid.MapOf(rapid.SampledFrom([]string{
-		protection.SafeToEvict, protection.SafeLocalVolumes, protection.DoNotEvict, protection.DoNotDisrupt,
-	}), rapid.SampledFrom([]string{"true", "True", "false", "False", "30m", "2h", "scratch", "scratch,tmp", ""})).Draw(t, "annotations")
-	if kind := rapid.SampledFrom([]string{"", "ReplicaSet", "StatefulSet", "DaemonSet"}).Draw(t, "owner"); kind != "" {
-		controller := rapid.Bool().Draw(t, "controller")
-		pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: kind, Name: "web", UID: "o", Controller: &controller}}
-	}
-	for _, volume := range rapid.SliceOfDistinct(rapid.SampledFrom([]string{"scratch", "tmp", "memory", "host"}), rapid.ID).Draw(t, "volumes") {
-		v := corev1.Volume{Name: volume}
-		switch volume {
-		case "memory":
-			v.EmptyDir = &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory}
-		case "host":
-			v.HostPath = &corev1.HostPathVolumeSource{Path: "/var"}
-		default:
-			v.EmptyDir = &corev1.EmptyDirVolumeSource{}
-		}
-		pod.Spec.Volumes = append(pod.Spec.Volumes, v)
-	}
-	return pod
-}
-
-func hasHostPath(pod *corev1.Pod) bool {
-	for _, v := range pod.Spec.Volumes {
-		if v.HostPath != nil {
-			return true
-		}
-	}
-	return false
-}
-
-// throughTheAPI is the pod as the drain engine reads it.
-func throughTheAPI(t *rapid.T, pod *corev1.Pod) *kubeapi.Pod {
-	raw, err := json.Marshal(pod)
-	read := &kubeapi.Pod{}
-	if err == nil {
-		err = json.Unmarshal(raw, read)
-	}
+func planned(t *rapid.T, pod *corev1.Pod, o planner.Options) string {
+	e, err := planner.Evacuate(worldOf(t, pod), "a", planner.LeastDisruption, o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return read
+	if e.Feasible() {
+		return "leaves"
+	}
+	return fmt.Sprintf("%s (%s)", e.Refusals[0].Text, e.Refusals[0].Rule)
+}
+
+func drained(t *rapid.T, api drain.API, policy podrules.Policy, marks grouppolicy.Selection) string {
+	f, err := drain.Preview(t.Context(), api, drain.Options{
+		Node: "a", Policy: &policy, DisableEviction: true,
+		Mark: func(f *podrules.Facts, pod *kubeapi.Pod) { marks.Mark(f, pod.Namespace, pod.Labels) },
+	}, false)
+	if err != nil || len(f.Pods) != 1 {
+		t.Fatalf("%+v, %v", f, err)
+	}
+	if f.Pods[0].Action != podrules.Refuse {
+		return "leaves"
+	}
+	return fmt.Sprintf("%s (%s)", f.Pods[0].Verdict.Detail, f.Pods[0].Verdict.Rule)
+}
+
+// onePod is an API server with one pod on every node.
+type onePod struct {
+	API
+	pod kubeapi.Pod
+}
+
+func (o onePod) ListPodsOn(context.Context, string) ([]kubeapi.Pod, error) {
+	return []kubeapi.Pod{o.pod}, nil
+}
+
+func (o onePod) FollowPodsOn(ctx context.Context, _ string, h kubeapi.Handler[kubeapi.Pod]) error {
+	h.Replaced([]kubeapi.Pod{o.pod})
+	<-ctx.Done()
+	return ctx.Err()
 }
 
 func readyNode(name string) *corev1.Node {
@@ -109,4 +115,89 @@ func readyNode(name string) *corev1.Node {
 	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
 	n.Status.Allocatable = corev1.ResourceList{corev1.ResourcePods: resource.MustParse("10")}
 	return n
+}
+
+// TestTheVerdictOnEachKindOfPod compares what a voluntary drain does, as "action rule", and what the planner plans with, as
+// "outcome rule".
+func TestTheVerdictOnEachKindOfPod(t *testing.T) {
+	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	yes := true
+	of := func(kind string) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: kind, Name: "x", UID: "x", Controller: &yes}}
+		}
+	}
+	annotated := func(pairs ...string) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			p.Annotations = map[string]string{}
+			for i := 0; i < len(pairs); i += 2 {
+				p.Annotations[pairs[i]] = pairs[i+1]
+			}
+		}
+	}
+	volume := func(source corev1.VolumeSource) func(*corev1.Pod) {
+		return func(p *corev1.Pod) { p.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: source}} }
+	}
+	unowned := func(p *corev1.Pod) { p.OwnerReferences = nil }
+	for name, c := range map[string]struct {
+		changes        []func(*corev1.Pod)
+		drain, planner string
+	}{
+		"ordinary":                {nil, "evict ordinary", "moves"},
+		"mirror":                  {[]func(*corev1.Pod){annotated(corev1.MirrorPodAnnotationKey, "x"), of("Node")}, "leave mirror", "stays mirror"},
+		"owned by a Node":         {[]func(*corev1.Pod){of("Node")}, "refuse unmanaged", "refuses unmanaged"},
+		"DaemonSet":               {[]func(*corev1.Pod){of("DaemonSet")}, "leave daemonset", "stays daemonset"},
+		"terminating":             {[]func(*corev1.Pod){func(p *corev1.Pod) { p.DeletionTimestamp = &p.CreationTimestamp }}, "await terminating", "stays terminating"},
+		"finished":                {[]func(*corev1.Pod){func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }}, "evict finished", ""},
+		"protected":               {[]func(*corev1.Pod){annotated(drainability.DoNotEvict, "2h")}, "refuse protected", "refuses protected"},
+		"protected and unmanaged": {[]func(*corev1.Pod){annotated(drainability.DoNotEvict, "true"), unowned}, "refuse protected", "refuses protected"},
+		"unmanaged":               {[]func(*corev1.Pod){unowned}, "refuse unmanaged", "refuses unmanaged"},
+		"unmanaged, safe":         {[]func(*corev1.Pod){unowned, annotated(drainability.SafeToEvict, "true")}, "evict unmanaged", "stays unmanaged"},
+		"unmanaged with emptyDir": {[]func(*corev1.Pod){unowned, volume(corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}})}, "refuse unmanaged", "refuses unmanaged"},
+		"emptyDir":                {[]func(*corev1.Pod){volume(corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}})}, "refuse local-storage", "refuses local-storage"},
+		"emptyDir, safe":          {[]func(*corev1.Pod){volume(corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}), annotated(drainability.SafeLocalVolumes, "data")}, "evict local-storage", "moves"},
+		"hostPath":                {[]func(*corev1.Pod){volume(corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/x"}})}, "refuse host-path", "refuses host-path"},
+		"hostPath, safe":          {[]func(*corev1.Pod){volume(corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/x"}}), annotated(drainability.SafeLocalVolumes, "data")}, "evict host-path", "moves"},
+	} {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "u", CreationTimestamp: metav1.NewTime(now.Add(-time.Hour))}}
+		pod.Spec.NodeName, pod.Status.Phase = "a", corev1.PodRunning
+		for _, change := range append([]func(*corev1.Pod){of("ReplicaSet")}, c.changes...) {
+			change(pod)
+		}
+		facts := fromkubeapi.Pod(drainabilitytest.ThroughJSON[kubeapi.Pod](t, pod))
+		verdict := podrules.Voluntary().Judge(&facts, now)
+		if got := fmt.Sprintf("%s %s", verdict.Action, verdict.Rule); got != c.drain {
+			t.Errorf("%s: the drain says %q, want %q", name, got, c.drain)
+		}
+		world := worldOf(t, pod)
+		e, err := planner.Evacuate(world, "a", planner.LeastDisruption, planner.Options{Now: now})
+		got := ""
+		switch {
+		case err != nil:
+			t.Fatal(err)
+		case len(e.Refusals) > 0:
+			got = "refuses " + e.Refusals[0].Rule
+		case len(e.Stays) > 0:
+			got = "stays " + e.Stays[0].Rule
+		case len(e.Moves) > 0:
+			got = "moves"
+		}
+		if got != c.planner {
+			t.Errorf("%s: the planner says %q, want %q", name, got, c.planner)
+		}
+	}
+}
+
+// worldOf is two nodes, with a pod on the one or the other.
+func worldOf(t interface{ Fatal(...any) }, pod *corev1.Pod) *snapshot.Snapshot {
+	world := snapshot.New()
+	for _, name := range []string{"a", "b"} {
+		if err := world.SetNode(readyNode(name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := world.SetPod(pod); err != nil {
+		t.Fatal(err)
+	}
+	return world
 }

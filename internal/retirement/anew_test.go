@@ -63,12 +63,12 @@ func TestI4AMachineThatIsMadeAnewUnderItsNameIsNotTheOneThatWasCaptured(t *testi
 				}
 				s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
 				var made atomic.Bool
-				s.at = func(moment, request string) error {
+				s.atEach(func(moment, request string) error {
 					if !made.Load() && tt.when(moment, request, s.record("r")) && made.CompareAndSwap(false, true) {
 						s.makeAnew("a")
 					}
 					return nil
-				}
+				})
 				rt := s.settled(ctx, s.controller(t), "r", time.Hour)
 				if rt.Status.Phase != tt.phase || EndedBy(rt) != tt.code {
 					t.Errorf("%s %q: %s, want %s %q", rt.Status.Phase, EndedBy(rt), rt.Status.Message, tt.phase, tt.code)

@@ -54,17 +54,11 @@ func (p *passage) nodeless(ctx context.Context, of *v1alpha1.NoticeReference) er
 
 // takenOver ends a retirement that still waits for its machine's end when somebody's own of the node has begun.
 func (p *passage) takenOver(ctx context.Context) error {
-	all, err := p.allRecords(ctx, client.MatchingFields{NodeNameField: p.rt.Spec.NodeName})
-	if err != nil {
+	o, err := p.findOther(ctx, UnderWay)
+	if err != nil || o == nil {
 		return err
 	}
-	for i := range all {
-		o := &all[i]
-		if o.UID != p.rt.UID && UnderWay(o) {
-			return end(AlreadyRetiring, "the NodeRetirement %s does not wait until the machine is gone", o.Name)
-		}
-	}
-	return nil
+	return end(AlreadyRetiring, "the NodeRetirement %s does not wait until the machine is gone", o.Name)
 }
 
 // admitOrYield has somebody's own retirement of a node that its cloud takes away begin now or not at all: what holds it up may do
@@ -84,16 +78,15 @@ func (p *passage) admitOrYield(ctx context.Context) error {
 	if w := isWaiting(err); w == nil || len(w.reasons) == 0 {
 		return err
 	}
-	all, unread := p.allRecords(ctx, client.MatchingFields{NodeNameField: p.rt.Spec.NodeName})
-	if unread != nil {
+	o, unread := p.findOther(ctx, func(o *v1alpha1.NodeRetirement) bool {
+		return p.sameNode(o) && !o.Status.Phase.Finished() && awaiting(o) && o.DeletionTimestamp.IsZero()
+	})
+	switch {
+	case unread != nil:
 		return unread
-	}
-	for i := range all {
-		o := &all[i]
-		if p.sameNode(o) && !o.Status.Phase.Finished() && awaiting(o) && o.DeletionTimestamp.IsZero() {
-			return end(AlreadyRetiring, "the NodeRetirement %s waits until the cloud takes the machine away, and this one cannot begin: %s",
-				o.Name, err)
-		}
+	case o != nil:
+		return end(AlreadyRetiring, "the NodeRetirement %s waits until the cloud takes the machine away, and this one cannot begin: %s",
+			o.Name, err)
 	}
 	return err
 }

@@ -17,20 +17,22 @@ func TestI7AMachineThatCameBackBeforeTheNextProcessLooksIsNotTakenOutOfService(t
 			inBubble(t, func(t *testing.T, ctx context.Context) {
 				s := ci(t)
 				s.addPod("a", "web", func(p *simPod) { p.denied = true })
+				s.silence("b") // which uses up the budget, so that it is captured and waits
+				s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
+				s.settled(ctx, s.controller(t), "r", time.Minute)
 				s.lose("a")
 				s.change("a", silent)
-				s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
-				s.at = func(_, _ string) error {
+				s.atEach(func(_, _ string) error {
 					if rt := s.record("r"); rt.Status.MachineGone && (!admitted || InFlight(rt)) {
 						return errKilled
 					}
 					return nil
-				}
+				})
 				life, die := context.WithCancel(ctx)
 				s.turn(life, s.controller(t), "r")
 				die()
 				synctest.Wait()
-				s.at = func(string, string) error { return nil }
+				s.atEach(func(string, string) error { return nil })
 				if rt := s.record("r"); !rt.Status.MachineGone || InFlight(rt) != admitted {
 					t.Fatalf("killed with the machine gone: %t, admitted: %t", rt.Status.MachineGone, InFlight(rt))
 				}

@@ -10,14 +10,13 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/nodegroup/acceptance"
 )
 
 // NodeNameField is the field of a NodeRetirement that the API server and the caches select by.
@@ -42,6 +41,14 @@ func (p *passage) capture(ctx context.Context) error {
 		return err
 	}
 	instance, err := p.confirmed(ctx, captured.ProviderID)
+	if cloud.IsNotFound(err) {
+		if err := p.confirmSilence(ctx); err != nil {
+			return err
+		}
+		if p.node != nil && p.node.UID != string(captured.NodeUID) || p.node == nil && captured.NodeUID != p.rt.Spec.NodeUID {
+			return wait(freshLook, "the Node has changed meanwhile")
+		}
+	}
 	switch {
 	case cloud.IsNotFound(err) && p.unsaid():
 		return end(NotConfirmed, "spec.providerID: the cloud says that there is no machine %s, and the Node's own spec.providerID is empty: "+
@@ -62,11 +69,16 @@ func (p *passage) capture(ctx context.Context) error {
 		if err := is(ctx, instance); err != nil {
 			return err
 		}
+		if !p.isNamedByNode(instance) {
+			if err := p.checkOwned(ctx, instance); err != nil {
+				return err
+			}
+		}
 	}
 	captured.InstanceName, captured.ComputerName, captured.UniqueID = instance.Name, instance.ComputerName, instance.UniqueID
-	p.rt.Status.Captured = &captured
+	p.rt.Status.Captured = &captured // written down by the next save, which comes before anything is done
 	p.rt.Status.Phase = v1alpha1.Pending
-	return p.save(ctx)
+	return nil
 }
 
 // recall finds the group and the cloud of what was captured before. Without the group it is not known what it protects, nor
@@ -112,11 +124,16 @@ func (p *passage) identify(ctx context.Context) (v1alpha1.Captured, error) {
 			captured.NodeUID, spec.NodeUID)
 	case p.node != nil && IsControlPlane(p.node.Labels):
 		return captured, end(ControlPlane, "the node is one of the control plane's, which are not retired")
-	case captured.ProviderID == "":
-		return captured, end(NoProviderID, "the Node's spec.providerID is empty, and so is the NodeRetirement's, so that its machine is not known")
+	case captured.ProviderID == "" && p.node.Status.NodeInfo.SystemUUID == "":
+		return captured, errNoProviderID
 	}
 	if err := p.findGroup(ctx); err != nil {
 		return captured, err
+	}
+	if captured.ProviderID == "" {
+		if captured.ProviderID = p.idOfSystem(); captured.ProviderID == "" {
+			return captured, errNoProviderID
+		}
 	}
 	if p.group != nil {
 		captured.Group = p.group.Name
@@ -125,7 +142,23 @@ func (p *passage) identify(ctx context.Context) (v1alpha1.Captured, error) {
 		return captured, err
 	}
 	captured.Provider = p.cloud.Name()
+	if _, keeps := p.cloud.(cloud.SizeKeeper); spec.KeepSize && !keeps {
+		return captured, end(CloudRefused, "spec.keepSize: the provider %s lowers the group's size with each deletion: want a "+
+			"NodeRetirement without keepSize", p.cloud.Name())
+	}
 	return captured, p.sameMachine(ctx, captured.ProviderID)
+}
+
+var errNoProviderID = end(NoProviderID,
+	"the Node's spec.providerID is empty, and so is the NodeRetirement's, so that its machine is not known")
+
+// idOfSystem gives the provider ID of the machine that has the Node's system UUID; empty without a group, or in a cloud whose
+// machines have other IDs.
+func (p *passage) idOfSystem() string {
+	if p.group == nil {
+		return ""
+	}
+	return cloud.IDOfHost(p.c.o.Clouds[p.group.Spec.Cloud.Provider], cloud.Host{SystemUUID: p.node.Status.NodeInfo.SystemUUID})
 }
 
 // unsaid reports a Node that does not say which machine it is, as in a cluster without a cloud controller.
@@ -244,18 +277,11 @@ func Selects(g *v1alpha1.NodeGroup, nodeLabels map[string]string) bool {
 // Owners leaves out of the groups that select a node those that are refused and so own none, but for one that is asked for. Where that
 // leaves none they all stay: what is known of one may be of before another was deleted, and its node is of a group all the same (I5).
 func Owners(groups []v1alpha1.NodeGroup, asked string) []v1alpha1.NodeGroup {
-	owners := slices.DeleteFunc(slices.Clone(groups), func(g v1alpha1.NodeGroup) bool { return g.Name != asked && ownsNothing(&g) })
+	owners := slices.DeleteFunc(slices.Clone(groups), func(g v1alpha1.NodeGroup) bool { return g.Name != asked && !acceptance.Of(&g).OwnsNodes() })
 	if len(owners) == 0 {
 		return groups
 	}
 	return owners
-}
-
-// ownsNothing reports a group that is refused for what it says or selects.
-func ownsNothing(g *v1alpha1.NodeGroup) bool {
-	c := meta.FindStatusCondition(g.Status.Conditions, v1alpha1.GroupAccepted)
-	return c != nil && c.Status == metav1.ConditionFalse &&
-		slices.Contains([]string{v1alpha1.InvalidSpec, v1alpha1.SelectsControlPlane, v1alpha1.OverlapsGroup}, c.Reason)
 }
 
 func names(groups []v1alpha1.NodeGroup) []string {
@@ -295,13 +321,13 @@ func (c *Controller) clouds() string {
 // alone refuses a second retirement of one node: the one that was captured first goes on, or else the older. A notice and
 // somebody's own that has not begun wait side by side; see [passage.takenOver] and [passage.admitOrYield].
 func (p *passage) alone(ctx context.Context) error {
-	all, err := p.allRecords(ctx, client.MatchingFields{NodeNameField: p.rt.Spec.NodeName})
+	all, err := p.allRecords(ctx)
 	if err != nil {
 		return err
 	}
 	for i := range all {
 		o := &all[i]
-		if o.UID == p.rt.UID || o.Status.Phase.Finished() || awaiting(o) || p.rt.Spec.Notice != nil && !UnderWay(o) {
+		if o.Spec.NodeName != p.rt.Spec.NodeName || o.UID == p.rt.UID || o.Status.Phase.Finished() || awaiting(o) || p.rt.Spec.Notice != nil && !UnderWay(o) {
 			continue
 		}
 		if o.Status.Captured != nil || older(o, p.rt) {
@@ -347,11 +373,41 @@ func (p *passage) confirmed(ctx context.Context, providerID string) (cloud.Insta
 		return instance, blocked(p.c.o.Pace.Poll, reason(NotConfirmed, "machine "+providerID,
 			"the cloud's answer lacks the machine's %s, which it had when it was captured: it is asked again", missing))
 	}
-	if !strings.EqualFold(instance.Name, name) && !strings.EqualFold(instance.ComputerName, name) {
+	if !strings.EqualFold(instance.Name, name) && !strings.EqualFold(instance.ComputerName, name) && !p.confirmedByID(instance) &&
+		!p.hasItsDomain(instance) {
 		return instance, end(NotConfirmed, "the cloud says that %s is %q with the computer name %q, neither of which is the node's name",
 			providerID, instance.Name, instance.ComputerName)
 	}
 	return instance, nil
+}
+
+// confirmedByID reports an instance whose cloud need not know it by the Node's name: the Node's own provider ID is enough.
+func (p *passage) confirmedByID(instance cloud.Instance) bool {
+	if p.rt.Status.Captured != nil && !p.neverSeen() {
+		return instance.AnyName && p.hasCapturedNames(instance)
+	}
+	return instance.AnyName && p.node != nil && !p.unsaid()
+}
+
+// hasItsDomain reports an instance whose name is the Node's but for the domain that one of them has, where the Node itself says
+// that it runs on that instance, by its provider ID or its system's UUID, or did so when the instance was captured.
+func (p *passage) hasItsDomain(instance cloud.Instance) bool {
+	name := p.rt.Spec.NodeName
+	if !mayBe(name, instance.Name) && !mayBe(name, instance.ComputerName) {
+		return false
+	}
+	if p.rt.Status.Captured != nil && !p.neverSeen() {
+		return p.hasCapturedNames(instance)
+	}
+	return p.node != nil && (!p.unsaid() || isItsUUID(cloud.Host{SystemUUID: p.node.Status.NodeInfo.SystemUUID}, instance))
+}
+
+// hasCapturedNames reports an instance whose names are those that were captured. One with other names was made anew under the
+// same provider ID.
+func (p *passage) hasCapturedNames(instance cloud.Instance) bool {
+	captured := p.rt.Status.Captured
+	return (captured.InstanceName == "" || strings.EqualFold(captured.InstanceName, instance.Name)) &&
+		(captured.ComputerName == "" || strings.EqualFold(captured.ComputerName, instance.ComputerName))
 }
 
 // neverSeen reports that the machine was gone already when it was captured, so that nothing tells it from one that is made
@@ -378,7 +434,7 @@ func (p *passage) cutShort(instance cloud.Instance) string {
 		return ""
 	case captured.UniqueID != "" && instance.UniqueID == "":
 		return "unique ID"
-	case strings.EqualFold(instance.Name, name), strings.EqualFold(instance.ComputerName, name):
+	case strings.EqualFold(instance.Name, name), strings.EqualFold(instance.ComputerName, name), p.hasItsDomain(instance):
 		return ""
 	case captured.ComputerName != "" && instance.ComputerName == "":
 		return "computer name"

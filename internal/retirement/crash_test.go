@@ -125,7 +125,7 @@ func (c course) run(ctx context.Context, t *testing.T, at int, moment string) (r
 	c.world(t, s)
 	k := &killer{s: s, at: at, moment: moment}
 	if at > 0 {
-		s.at = k.step
+		s.atEach(k.step)
 	}
 	life, die := context.WithCancel(ctx)
 	first := s.controller(t)
@@ -133,9 +133,7 @@ func (c course) run(ctx context.Context, t *testing.T, at int, moment string) (r
 		s.turn(life, first, "r")
 	}
 	die()
-	s.mu.Lock()
-	s.at = func(string, string) error { return nil }
-	s.mu.Unlock()
+	s.atEach(func(string, string) error { return nil })
 	rt := s.settled(ctx, s.controller(t), "r", 3*time.Hour)
 	switch {
 	case rt == nil && c.end != "":

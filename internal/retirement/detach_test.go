@@ -25,12 +25,12 @@ func TestVolumesOfAPodThatStaysAreNotWaitedForAndWhatIsNotKnownOfThemEndsInTime(
 		"its claim is gone":                    {func(*sim) {}, v1alpha1.Succeeded, ""},
 		"its claim is gone, the volume is not": {func(s *sim) { s.volumes = attachments("a") }, v1alpha1.Aborted, VolumesAttached},
 		"its claim cannot be read": {func(s *sim) {
-			s.at = func(_, request string) error {
+			s.atEach(func(_, request string) error {
 				if request == "get claim" {
 					return errors.New("no answer")
 				}
 				return nil
-			}
+			})
 		}, v1alpha1.Aborted, DrainTimeout},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -11,6 +11,8 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/cloud"
 	"github.com/slipway-dev/slipway/internal/drain"
+	podrules "github.com/slipway-dev/slipway/internal/drainability/pod"
+	"github.com/slipway-dev/slipway/internal/elapsed"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 	"github.com/slipway-dev/slipway/internal/observe"
 )
@@ -69,6 +71,9 @@ func (p *passage) machineGone(ctx context.Context) (bool, error) {
 	if !cloud.IsNotFound(err) {
 		return false, err
 	}
+	if err := p.confirmSilence(ctx); err != nil || ready(p.node) {
+		return false, err
+	}
 	p.c.drains.stop(p.rt.Name)
 	p.rt.Status.MachineGone = true
 	p.note("", "the cloud says that the machine is gone, and the Node is not Ready", nil)
@@ -76,23 +81,23 @@ func (p *passage) machineGone(ctx context.Context) (bool, error) {
 }
 
 func (p *passage) startDrain(ctx context.Context) (*drainRun, error) {
-	selected, err := p.selected()
+	if err := p.confirmRecord(ctx); err != nil {
+		return nil, err
+	}
+	marks, err := p.selection()
 	if err != nil {
 		return nil, err
 	}
 	now := time.Now()
 	policy := p.policy(now)
-	policyOf, err := p.policyOf(policy)
-	if err != nil {
-		return nil, err
-	}
 	terms := p.drainTerms(now)
 	if !terms.until.IsZero() {
 		p.sayOverridden()
 	}
 	d := p.drainPolicy()
 	return p.c.drains.start(ctx, p.rt, p.c.o.API, drain.Options{
-		Node: p.rt.Spec.NodeName, Policy: &policy, PolicyOf: policyOf, Select: selected, GraceSeconds: d.GraceSeconds,
+		Node: p.rt.Spec.NodeName, Policy: &policy, GraceSeconds: d.GraceSeconds,
+		Mark:   func(f *podrules.Facts, pod *kubeapi.Pod) { marks.Mark(f, pod.Namespace, pod.Labels) },
 		Terms:  drain.Terms{GiveUp: p.giveUp()},
 		Logger: p.log,
 	}, terms), nil
@@ -115,11 +120,14 @@ func (p *passage) giveUp() time.Time {
 	return p.rt.Status.Times.Draining.Add(p.timeout())
 }
 
-// draining writes down how far the drain is.
+// draining writes down how far the drain is, at most once in each poll interval, and when something begins or ceases to hold it up.
 func (p *passage) draining(run *drainRun) error {
 	progress := run.soFar()
-	p.rt.Status.Drain = summary(progress)
 	stuck := blockedPods(progress.Obstructed())
+	if !run.isReportDue(p.c.o.Pace.Poll, len(stuck) > 0) {
+		return &waiting{after: p.c.o.Pace.Poll, message: p.rt.Status.Message, reasons: p.rt.Status.Reasons}
+	}
+	p.rt.Status.Drain = summary(progress)
 	message := "draining: " + progress.String()
 	if len(stuck) > 0 {
 		return &waiting{after: p.c.o.Pace.Poll, message: message, reasons: stuck}
@@ -134,6 +142,7 @@ func (p *passage) drained(ctx context.Context, run *drainRun) error {
 	var unfinished *drain.Unfinished
 	switch err := run.err; {
 	case err == nil:
+		p.recounted = run.ended
 		return nil
 	case errors.As(err, &refused):
 		var kept []v1alpha1.RetirementReason
@@ -144,7 +153,7 @@ func (p *passage) drained(ctx context.Context, run *drainRun) error {
 			return &ending{on.kept}
 		}
 		for _, pod := range refused.Pods { // they have gone meanwhile
-			kept = append(kept, reason(ProtectedPod, "pod "+pod.Namespace+"/"+pod.Name, "%s (%s)", pod.Verdict.Detail, pod.Verdict.Rule))
+			kept = append(kept, keptReason(pod.Namespace, pod.Name, pod.Verdict.Rule, pod.Verdict.Detail))
 		}
 		return &ending{kept}
 	case errors.As(err, &unfinished) && unfinished.Outcome == drain.GaveUp:
@@ -200,11 +209,7 @@ func (p *passage) detach(ctx context.Context) error {
 	if p.rt.Status.MachineGone {
 		message = "the machine is gone, and its pods are released"
 	}
-	err := p.pass(ctx, v1alpha1.Drained, &p.rt.Status.Times.Drained, v1alpha1.RetirementDrained, message)
-	if err == nil {
-		p.c.events.drained(p.rt, message)
-	}
-	return err
+	return p.pass(ctx, v1alpha1.Drained, &p.rt.Status.Times.Drained, v1alpha1.RetirementDrained, message)
 }
 
 // attached names the volumes that are still attached to the machine, and that no pod which stays uses.
@@ -266,7 +271,7 @@ func (p *passage) release(ctx context.Context) error {
 	}
 	// What policy protects cannot be protected any more: its machine is gone.
 	left := len(on.leaving) + len(on.kept)
-	if left == 0 || time.Since(p.rt.Status.Times.Releasing.Time) > p.c.o.Pace.Release {
+	if left == 0 || elapsed.Over(p.rt.Status.Times.Releasing.Time, time.Now(), p.c.o.Pace.Release) {
 		return nil
 	}
 	return wait(min(p.c.o.Pace.Cloud, p.c.o.Pace.Release), "the machine is gone: %d pods are being released", left)
@@ -289,6 +294,9 @@ func (p *passage) beginRelease(ctx context.Context) error {
 
 // stillGone asks for both proofs anew: the machine may have been only out of sight (I7).
 func (p *passage) stillGone(ctx context.Context) error {
+	if err := p.confirmSilence(ctx); err != nil {
+		return err
+	}
 	if ready(p.node) {
 		return end(MachineBack, "the machine was taken for gone, and its Node is Ready again")
 	}

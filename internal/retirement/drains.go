@@ -40,10 +40,25 @@ type drainRun struct {
 
 	mu       sync.Mutex
 	progress drain.Progress
+	// reported is when its progress was last reported, and wasStuck whether something held it up then.
+	reported time.Time
+	wasStuck bool
 
-	// receipt and err are how it ended, once done is closed.
+	// receipt, err and ended are how and when it ended, once done is closed.
 	receipt drain.Receipt
 	err     error
+	ended   time.Time
+}
+
+// isReportDue reports whether progress is to be written down, and notes that it is.
+func (r *drainRun) isReportDue(every time.Duration, isStuck bool) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if isStuck == r.wasStuck && time.Since(r.reported) < every {
+		return false
+	}
+	r.reported, r.wasStuck = time.Now(), isStuck
+	return true
 }
 
 func newDrains() *drains {
@@ -73,7 +88,7 @@ func (t drainTerms) equal(o drainTerms) bool {
 // start begins a drain, which ends with ctx, at the latest with an override.
 func (d *drains) start(ctx context.Context, rt *v1alpha1.NodeRetirement, api drain.API, o drain.Options, terms drainTerms) *drainRun {
 	terms.drain, terms.idle = *terms.drain.DeepCopy(), terms.idle.DeepCopy()
-	run := &drainRun{of: rt.UID, terms: terms, done: make(chan struct{})}
+	run := &drainRun{of: rt.UID, terms: terms, done: make(chan struct{}), reported: time.Now()}
 	o.OnProgress = func(p drain.Progress) {
 		run.mu.Lock()
 		defer run.mu.Unlock()
@@ -92,6 +107,7 @@ func (d *drains) start(ctx context.Context, rt *v1alpha1.NodeRetirement, api dra
 	go func() {
 		defer run.cancel()
 		run.receipt, run.err = drain.Run(work, api, o)
+		run.ended = time.Now()
 		close(run.done)
 		select {
 		case d.ended <- event.TypedGenericEvent[*v1alpha1.NodeRetirement]{Object: name}:

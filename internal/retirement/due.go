@@ -26,7 +26,7 @@ func (p *passage) stillDueNow(ctx context.Context) error {
 	if p.rt.Spec.Reason != v1alpha1.NeverReady {
 		return nil
 	}
-	if err := p.look(ctx); err != nil {
+	if err := p.lookNow(ctx); err != nil {
 		return err
 	}
 	return p.stillDue()

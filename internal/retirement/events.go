@@ -18,16 +18,10 @@ type eventReason string
 const (
 	// eventBegun is Normal, on Node and NodeRetirement: the node is cordoned to be retired.
 	eventBegun eventReason = "RetirementBegun"
-	// eventBlocked is Warning, on Node and NodeRetirement: something holds the retirement up; the message says what.
+	// eventBlocked is Warning, on NodeRetirement: something holds the retirement up; the message says what.
 	eventBlocked eventReason = "RetirementBlocked"
 	// eventOverridden is Warning, on Node and NodeRetirement: somebody lets protected pods be evicted, until when.
 	eventOverridden eventReason = "ProtectionOverridden"
-	// eventDrained is Normal, on Node and NodeRetirement: the pods are gone.
-	eventDrained eventReason = "RetirementDrained"
-	// eventNodeDeleted is Normal, on Node and NodeRetirement: the Node object is deleted.
-	eventNodeDeleted eventReason = "RetirementNodeDeleted"
-	// eventInstanceDeleted is Normal, on Node and NodeRetirement: the machine is deleted.
-	eventInstanceDeleted eventReason = "RetirementInstanceDeleted"
 	// eventDeletionFailed is Warning, on Node and NodeRetirement: the machine could not be deleted; it is tried again.
 	eventDeletionFailed eventReason = "RetirementDeletionFailed"
 	// eventRetired is Normal, on Node and NodeRetirement: the node is out of service, and its machine gone.
@@ -44,14 +38,15 @@ const (
 	eventReplacementGivenUp eventReason = "ReplacementGivenUp"
 )
 
-// announcer makes the Events of a retirement, each on its NodeRetirement and on its Node.
+// announcer makes the Events of a retirement, on its NodeRetirement and on its Node. The stages between its begin and its end are
+// conditions, and no Events: each would be two writes of each node.
 type announcer struct{ to events.EventRecorder }
 
 func (a announcer) emit(rt *v1alpha1.NodeRetirement, kind string, reason eventReason, note string) {
 	note = observe.Note(note)
 	node := nodeOf(rt)
 	a.to.Eventf(rt, node, kind, string(reason), "Retire", "%s", note)
-	if node.UID != "" {
+	if node.UID != "" && reason != eventBlocked {
 		a.to.Eventf(node, rt, kind, string(reason), "Retire", "%s", note)
 	}
 }
@@ -80,18 +75,6 @@ func (a announcer) overridden(rt *v1alpha1.NodeRetirement) {
 	o := rt.Spec.OverrideProtection
 	a.emit(rt, corev1.EventTypeWarning, eventOverridden, "protected pods may be evicted until "+
 		o.Until.UTC().Format(time.RFC3339)+", says "+o.By+": "+o.Why)
-}
-
-func (a announcer) drained(rt *v1alpha1.NodeRetirement, message string) {
-	a.emit(rt, corev1.EventTypeNormal, eventDrained, message)
-}
-
-func (a announcer) nodeDeleted(rt *v1alpha1.NodeRetirement) {
-	a.emit(rt, corev1.EventTypeNormal, eventNodeDeleted, "the Node is deleted; its machine is next")
-}
-
-func (a announcer) instanceDeleted(rt *v1alpha1.NodeRetirement) {
-	a.emit(rt, corev1.EventTypeNormal, eventInstanceDeleted, "the machine is deleted")
 }
 
 func (a announcer) deletionFailed(rt *v1alpha1.NodeRetirement, err error, pause time.Duration) {

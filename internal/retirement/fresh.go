@@ -1,17 +1,14 @@
 package retirement
 
 import (
-	"context"
-	"fmt"
 	"maps"
-	"strconv"
 	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/kubeapi"
 )
 
 // knowledge is what this process knows of NodeRetirements and Nodes from what it did itself. An API server that lags
@@ -36,6 +33,8 @@ type knowledge struct {
 	overrides map[string]v1alpha1.OverrideProtection
 	// looked is when the cloud last had the machine of a record that waits and whose Node is not Ready, by the record's name.
 	looked map[string]time.Time
+	// polls are when the deletion of a record's machine is next asked about, by the record's name.
+	polls map[string]time.Time
 }
 
 // lookAgain is the pause between two looks at the machine of a retirement that waits.
@@ -59,24 +58,15 @@ func newKnowledge() *knowledge {
 	return &knowledge{
 		latest: map[string]uint64{}, admitted: map[string]admission{}, departed: map[types.UID]time.Time{},
 		overrides: map[string]v1alpha1.OverrideProtection{}, late: map[string]lateness{},
-		looked: map[string]time.Time{},
+		looked: map[string]time.Time{}, polls: map[string]time.Time{},
 	}
-}
-
-// version is 0 for one that is no number.
-func version(resourceVersion string) uint64 {
-	v, err := strconv.ParseUint(resourceVersion, 10, 64)
-	if err != nil {
-		return 0
-	}
-	return v
 }
 
 // read notes a record that was read, and reports false when it is older than one met before.
 func (k *knowledge) read(rt *v1alpha1.NodeRetirement) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	v := version(rt.ResourceVersion)
+	v := kubeapi.Version(rt.ResourceVersion)
 	if v < k.latest[rt.Name] {
 		return v == 0
 	}
@@ -115,7 +105,7 @@ func (k *knowledge) release(rt *v1alpha1.NodeRetirement) {
 func (k *knowledge) wrote(rt *v1alpha1.NodeRetirement) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	v := version(rt.ResourceVersion)
+	v := kubeapi.Version(rt.ResourceVersion)
 	k.latest[rt.Name] = max(k.latest[rt.Name], v)
 	k.written = max(k.written, v)
 	k.release(rt)
@@ -130,6 +120,7 @@ func (k *knowledge) forget(name string) {
 	delete(k.overrides, name)
 	delete(k.late, name)
 	delete(k.looked, name)
+	delete(k.polls, name)
 }
 
 // look notes that the cloud has the machine of a record.
@@ -146,6 +137,20 @@ func (k *knowledge) lookDue(rt *v1alpha1.NodeRetirement) bool {
 	return time.Since(k.looked[rt.Name]) >= lookAgain
 }
 
+// pollAfter notes that the deletion of a record's machine is next asked about after a pause.
+func (k *knowledge) pollAfter(rt *v1alpha1.NodeRetirement, pause time.Duration) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.polls[rt.Name] = time.Now().Add(pause)
+}
+
+// untilPoll is the time until the deletion of a record's machine is asked about; after a restart that is due.
+func (k *knowledge) untilPoll(rt *v1alpha1.NodeRetirement) time.Duration {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return time.Until(k.polls[rt.Name])
+}
+
 // override notes that a record's override is told of, and reports whether it is new.
 func (k *knowledge) override(rt *v1alpha1.NodeRetirement) bool {
 	k.mu.Lock()
@@ -156,11 +161,21 @@ func (k *knowledge) override(rt *v1alpha1.NodeRetirement) bool {
 	return !told || was.By != is.By || was.Why != is.Why || !was.Until.Equal(&is.Until)
 }
 
-// admit notes that a node's retirement is about to be admitted: should the answer get lost, it may have been.
-func (k *knowledge) admit(rt *v1alpha1.NodeRetirement) {
+// admit notes that a node's retirement is about to be admitted: should the answer get lost, it may have been. It reports
+// whether that is new.
+func (k *knowledge) admit(rt *v1alpha1.NodeRetirement) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	before, was := k.admitted[rt.Name]
 	k.admitted[rt.Name] = admission{rt.UID, rt.Spec.NodeName, rt.Status.Captured.Group}
+	return !was || before.record != rt.UID
+}
+
+// refuse takes an admission back that was never sent to the API server.
+func (k *knowledge) refuse(rt *v1alpha1.NodeRetirement) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.admitted, rt.Name)
 }
 
 // depart notes that a Node was deleted.
@@ -205,19 +220,5 @@ func (k *knowledge) gone(records []v1alpha1.NodeRetirement) map[types.UID]bool {
 func (k *knowledge) floor(rt *v1alpha1.NodeRetirement) uint64 {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return max(k.written, version(rt.ResourceVersion))
-}
-
-// allRecords lists NodeRetirements past all caches: as they were at our own last write, or later.
-func (p *passage) allRecords(ctx context.Context, options ...client.ListOption) ([]v1alpha1.NodeRetirement, error) {
-	var all v1alpha1.NodeRetirementList
-	floor := p.c.known.floor(p.rt) // before the question: what is written meanwhile need not be in the answer
-	if err := p.c.o.Live.List(ctx, &all, options...); err != nil {
-		return nil, fmt.Errorf("other retirements: %w", err)
-	}
-	if v := version(all.ResourceVersion); v != 0 && v < floor {
-		return nil, wait(freshLook, "the API server's list of NodeRetirements is of version %d, and there is one of version %d: "+
-			"it lags behind", v, floor)
-	}
-	return all.Items, nil
+	return max(k.written, kubeapi.Version(rt.ResourceVersion))
 }

@@ -2,14 +2,17 @@ package retirement
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/kubeapi"
 )
 
 func TestANodeThatCannotBeGivenBackIsToldOf(t *testing.T) {
@@ -62,7 +65,7 @@ func TestI3ANodeWhoseConditionsCannotBeWrittenIsGivenBackAndTheRestTakenAwayLate
 					t.Error("the node is still cordoned")
 				}
 				s.deny("")
-				sweeper := &Sweeper{Nodes: s.client(), Records: s.client(), API: s, Log: slog.New(slog.DiscardHandler)}
+				sweeper := &Sweeper{Nodes: s.client(true), Records: s.client(false), API: s, Log: slog.New(slog.DiscardHandler)}
 				if err := sweeper.Sweep(ctx); err != nil {
 					t.Error(err)
 				}
@@ -86,12 +89,71 @@ func (s *sim) calledOffWhile(ctx context.Context, t *testing.T, c *Controller, r
 
 // deny has an admission webhook deny requests of one kind, or with "" none any more.
 func (s *sim) deny(denied string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.at = func(moment, request string) error {
+	s.atEach(func(moment, request string) error {
 		if moment == "before" && request == denied {
 			return status(403, "Forbidden", "admission webhook denied the request")
 		}
 		return nil
+	})
+}
+
+// oldReads answers a few reads of Nodes past the cache with what the Node was before.
+type oldReads struct {
+	*sim
+	old  *kubeapi.Node
+	left int
+}
+
+func (o *oldReads) GetNode(ctx context.Context, name string) (*kubeapi.Node, error) {
+	if o.left == 0 || o.node(name).Annotations == nil {
+		return o.sim.GetNode(ctx, name)
 	}
+	o.left--
+	return o.old, nil
+}
+
+func TestI3AnOldReadLeavesNoCordonBehind(t *testing.T) {
+	inBubble(t, func(t *testing.T, ctx context.Context) {
+		s := ci(t)
+		c := s.controller(t)
+		c.o.API = &oldReads{sim: s, old: small(s.node("a")), left: 3}
+		s.addPod("a", "web", func(p *simPod) { p.denied = true })
+		once := sync.Once{}
+		s.atEach(func(moment, request string) error {
+			if moment == "after" && request == "patch node status" {
+				once.Do(func() { s.change("a", tainted("ToBeDeletedByClusterAutoscaler")) })
+			}
+			return nil
+		})
+		s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
+		rt := s.settled(ctx, c, "r", time.Hour)
+		if rt == nil || rt.Status.Phase != v1alpha1.Aborted || EndedBy(rt) != BeingRemoved {
+			t.Fatalf("%+v, want it aborted as %s", rt, BeingRemoved)
+		}
+		if s.node("a").Spec.Unschedulable {
+			t.Error("the node is still cordoned")
+		}
+	})
+}
+
+func TestI3UnreadableRetirementsReleaseNoNode(t *testing.T) {
+	inBubble(t, func(t *testing.T, ctx context.Context) {
+		s := ci(t)
+		s.addPod("a", "web", func(p *simPod) { p.denied = true })
+		s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
+		s.settled(ctx, s.controller(t), "r", time.Minute)
+		sweeper := &Sweeper{Nodes: s.client(true), Records: s.client(false), API: s, Log: slog.New(slog.DiscardHandler)}
+		s.atEach(func(_, request string) error {
+			if request == "list *v1alpha1.NodeRetirementList" {
+				return errors.New("502 Bad Gateway")
+			}
+			return nil
+		})
+		if err := sweeper.Sweep(ctx); err == nil {
+			t.Error("the sweep is said to have succeeded")
+		}
+		if restored(s.node("a")) == nil || !s.node("a").Spec.Unschedulable {
+			t.Error("the node of a running retirement is restored")
+		}
+	})
 }

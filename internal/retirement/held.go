@@ -3,13 +3,14 @@ package retirement
 import (
 	"time"
 
-	"github.com/slipway-dev/slipway/internal/protection"
+	"github.com/slipway-dev/slipway/internal/drainability"
+	noderules "github.com/slipway-dev/slipway/internal/drainability/node"
 )
 
 // HeldBy is the one of a Node's annotations by which somebody asks for it to be left alone, or empty.
 func HeldBy(annotations map[string]string, created, now time.Time) string {
-	hold, _ := protection.Now(protection.OfNode(annotations, created), now)
-	return hold.Key
+	by, _ := noderules.Policy{}.ProtectedBy(&noderules.Facts{Protections: drainability.OfNode(annotations, created)}, now)
+	return by.Key
 }
 
 // leftAlone ends the retirement of a node that somebody asks to leave alone, be it while it is drained; unless that is

@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
-	"github.com/slipway-dev/slipway/internal/protection"
+	"github.com/slipway-dev/slipway/internal/drainability"
 )
 
 func TestANodeIsHeldByWhatSomebodyElseHasSetAndForAsLongAsItSays(t *testing.T) {
@@ -27,12 +27,12 @@ func TestANodeIsHeldByWhatSomebodyElseHasSetAndForAsLongAsItSays(t *testing.T) {
 		{map[string]string{"slipway.dev/do-not-evict": ""}, 0, ""},
 		{map[string]string{"karpenter.sh/do-not-disrupt": "1h"}, 59 * time.Minute, "karpenter.sh/do-not-disrupt"},
 		{map[string]string{"karpenter.sh/do-not-disrupt": "1h"}, time.Hour, ""},
-		{map[string]string{protection.ScaleDownDisabled: "True"}, 0, protection.ScaleDownDisabled},
-		{map[string]string{protection.ScaleDownDisabled: "1h"}, 0, ""},
-		{map[string]string{protection.ScaleDownDisabled: "true", protection.HoldsOff: "true"}, 0, ""},
-		{map[string]string{protection.ScaleDownDisabled: "true", protection.HoldsOff: "true", "slipway.dev/do-not-evict": "true"}, 0, "slipway.dev/do-not-evict"},
-		{map[string]string{protection.Membership: `{"active":true,"evictable":false}`}, 0, protection.Membership},
-		{map[string]string{protection.Detached: "true"}, 0, protection.Detached},
+		{map[string]string{drainability.ScaleDownDisabled: "True"}, 0, drainability.ScaleDownDisabled},
+		{map[string]string{drainability.ScaleDownDisabled: "1h"}, 0, ""},
+		{map[string]string{drainability.ScaleDownDisabled: "true", drainability.HoldsOff: "true"}, 0, ""},
+		{map[string]string{drainability.ScaleDownDisabled: "true", drainability.HoldsOff: "true", "slipway.dev/do-not-evict": "true"}, 0, "slipway.dev/do-not-evict"},
+		{map[string]string{drainability.Membership: `{"active":true,"evictable":false}`}, 0, drainability.Membership},
+		{map[string]string{drainability.Detached: "true"}, 0, drainability.Detached},
 	} {
 		if got := HeldBy(tt.annotations, made, made.Add(tt.age)); got != tt.want {
 			t.Errorf("%v at the age of %s: %q, want %q", tt.annotations, tt.age, got, tt.want)
@@ -47,7 +47,7 @@ func TestANodeThatIsNotHeldFromSlipwayLeaves(t *testing.T) {
 		world func(*sim)
 	}{
 		"Slipway keeps cluster-autoscaler off": {world: func(s *sim) {
-			s.change("a", annotated(protection.ScaleDownDisabled, "true", protection.HoldsOff, "true"))
+			s.change("a", annotated(drainability.ScaleDownDisabled, "true", drainability.HoldsOff, "true"))
 		}},
 		"the protection is overridden": {
 			spec:  v1alpha1.NodeRetirementSpec{OverrideProtection: &v1alpha1.OverrideProtection{By: "ops", Why: "bad disk"}},
@@ -80,7 +80,7 @@ func TestANodeThatIsNotHeldFromSlipwayLeaves(t *testing.T) {
 // TestI1ANodeThatIsHeldOnceItHasBegunToLeaveIsGivenBack has somebody ask for a node after its retirement was admitted.
 func TestI1ANodeThatIsHeldOnceItHasBegunToLeaveIsGivenBack(t *testing.T) {
 	for key, value := range map[string]string{
-		protection.Detached: "true", protection.Membership: `{"active":true,"evictable":false}`, "slipway.dev/do-not-evict": "true",
+		drainability.Detached: "true", drainability.Membership: `{"active":true,"evictable":false}`, "slipway.dev/do-not-evict": "true",
 	} {
 		for name, atLast := range map[string]bool{"while it is drained": false, "right before the Node is deleted": true} {
 			t.Run(key+" "+name, func(t *testing.T) {
@@ -91,12 +91,12 @@ func TestI1ANodeThatIsHeldOnceItHasBegunToLeaveIsGivenBack(t *testing.T) {
 					s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
 					hold := sync.OnceFunc(func() { s.change("a", alsoAnnotated(key, value)) })
 					if atLast {
-						s.at = func(moment, request string) error {
+						s.atEach(func(moment, request string) error {
 							if moment == "before" && request == "delete node" {
 								hold()
 							}
 							return nil
-						}
+						})
 					} else {
 						time.AfterFunc(20*time.Second, hold)
 					}
@@ -144,7 +144,7 @@ func TestANodeThatIsHeldTooLateLeavesAllTheSame(t *testing.T) {
 			inBubble(t, func(t *testing.T, ctx context.Context) {
 				s := ci(t)
 				s.addPod("a", "web", func(p *simPod) { p.stops = time.Minute })
-				tt.world(s, func() { s.change("a", alsoAnnotated(protection.Detached, "true")) })
+				tt.world(s, func() { s.change("a", alsoAnnotated(drainability.Detached, "true")) })
 				tt.spec.NodeName = "a"
 				if tt.spec.OverrideProtection != nil {
 					tt.spec.OverrideProtection.Until = metav1.NewTime(time.Now().Add(time.Hour))

@@ -30,11 +30,15 @@ func (p *passage) hold(ctx context.Context) error {
 			if err := p.stillGone(ctx); err != nil {
 				return err
 			}
+			if err := p.confirmRecord(ctx); err != nil {
+				return err
+			}
 		}
 		keeper, err := p.keeper()
 		if err != nil {
 			return err
 		}
+		keeper.See(p.node)
 		out, err := keeper.Hold(ctx, Owner(p.rt), p.request())
 		if kubeapi.IsNotFound(err) || cordon.IsReplaced(err) {
 			return wait(freshLook, "the Node has just gone")
@@ -45,16 +49,13 @@ func (p *passage) hold(ctx context.Context) error {
 		for _, problem := range out.Problems {
 			p.log.Warn("annotation on the node cannot be understood", "err", problem)
 		}
-		p.node = out.Node
+		p.node, p.isNodeLive = out.Node, true
 	}
 	if p.reached(v1alpha1.Cordoned) {
 		return nil
 	}
-	err := p.pass(ctx, v1alpha1.Cordoned, &p.rt.Status.Times.Cordoned, "", "cordoned")
-	if err == nil {
-		p.c.events.cordoned(p.rt)
-	}
-	return err
+	p.advance(v1alpha1.Cordoned, &p.rt.Status.Times.Cordoned, "", "cordoned", nil)
+	return nil
 }
 
 // held reports that the hold stands on the node as it should.

@@ -5,72 +5,18 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/instances"
 )
-
-// HostOf is what a Node says of its machine.
-func HostOf(n *corev1.Node) cloud.Host {
-	return cloud.Host{Name: n.Name, ProviderID: n.Spec.ProviderID, SystemUUID: n.Status.NodeInfo.SystemUUID}
-}
-
-// Hosts reads from the API server itself what Nodes say of their machines. Those who ask at one time share an answer.
-type Hosts struct {
-	// List lists Nodes past all caches.
-	List func(context.Context, metav1.ListOptions) (*corev1.NodeList, error)
-
-	mu    sync.Mutex
-	began time.Time
-	hosts []cloud.Host
-}
-
-// hostPage is how many Nodes are read at once.
-const hostPage = 500
-
-// Read gives the hosts as they were when it was called, or later. They are shared, and not to be changed.
-func (r *Hosts) Read(ctx context.Context) ([]cloud.Host, error) {
-	asked := time.Now()
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.began.After(asked) {
-		return r.hosts, nil
-	}
-	began := time.Now()
-	var hosts []cloud.Host
-	for next := (metav1.ListOptions{Limit: hostPage}); ; {
-		page, err := r.List(ctx, next)
-		if err != nil {
-			return nil, fmt.Errorf("nodes: %w", err)
-		}
-		for i := range page.Items {
-			hosts = append(hosts, HostOf(&page.Items[i]))
-		}
-		if next.Continue = page.Continue; next.Continue == "" {
-			break
-		}
-	}
-	r.began, r.hosts = began, hosts
-	return hosts, nil
-}
-
-// listNodes lists Nodes with a client that reads past all caches.
-func listNodes(live client.Reader) func(context.Context, metav1.ListOptions) (*corev1.NodeList, error) {
-	return func(ctx context.Context, o metav1.ListOptions) (*corev1.NodeList, error) {
-		var page corev1.NodeList
-		return &page, live.List(ctx, &page, &client.ListOptions{Limit: o.Limit, Continue: o.Continue})
-	}
-}
 
 // isNoNode makes sure that no Node is on the machine (I4). One of another name may be: the kubelet has registered under the
 // name of its host and the retirement names the machine's, or it was told to take another name while the retirement waited.
 func (p *passage) isNoNode(ctx context.Context, m cloud.Instance) error {
-	all, err := p.c.hosts.Read(ctx)
+	all, err := p.c.nodes.Read(ctx)
 	if err != nil {
 		return fmt.Errorf("whether machine %s is a Node: %w", m.ProviderID, err)
 	}
@@ -97,7 +43,7 @@ func (p *passage) isNoOtherNode(ctx context.Context, m cloud.Instance) error {
 	var others []cloud.Host
 	for i := range nodes.Items {
 		if n := &nodes.Items[i]; n.Name != p.rt.Spec.NodeName {
-			others = append(others, HostOf(n))
+			others = append(others, instances.HostOf(n))
 		}
 	}
 	node, err := p.nodeOn(m, others)

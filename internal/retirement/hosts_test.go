@@ -34,7 +34,7 @@ func TestI4AMachineWhoseKubeletTakesAnotherNameMeanwhileStays(t *testing.T) {
 				s.addPod("a", "web", nil)
 				s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
 				n := 0
-				s.at = func(when, request string) error {
+				s.atEach(func(when, request string) error {
 					s.mu.Lock()
 					if when == moment {
 						n++
@@ -49,7 +49,7 @@ func TestI4AMachineWhoseKubeletTakesAnotherNameMeanwhileStays(t *testing.T) {
 						}
 					}
 					return nil
-				}
+				})
 				rt := s.settled(ctx, s.controller(t), "r", 3*time.Hour)
 				more = n >= at
 				s.mu.Lock()
@@ -71,12 +71,12 @@ func TestI7AMachineOfWhichItIsNotKnownWhetherItIsANodeStays(t *testing.T) {
 		s := ci(t)
 		s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
 		fails := true
-		s.at = func(moment, request string) error {
+		s.atEach(func(moment, request string) error {
 			if moment == "before" && request == "list nodes" && fails {
 				return errors.New("etcdserver: request timed out")
 			}
 			return nil
-		}
+		})
 		c := s.controller(t)
 		if rt := s.settled(ctx, c, "r", time.Hour); rt.Status.Phase != v1alpha1.NodeDeleted || s.touched["sim://a"] {
 			t.Fatalf("%s: %s", rt.Status.Phase, rt.Status.Message)

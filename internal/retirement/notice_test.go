@@ -47,9 +47,7 @@ func TestI5ANodeThatItsCloudTakesAwayDoesNotStay(t *testing.T) {
 	})
 }
 
-func (s *sim) silence(node string) {
-	s.change(node, func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionUnknown })
-}
+func (s *sim) silence(node string) { s.change(node, silent) }
 
 // lose takes a machine away.
 func (s *sim) lose(node string) {

@@ -5,11 +5,10 @@ import (
 	"fmt"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
-
 	"github.com/slipway-dev/slipway/api/v1alpha1"
-	"github.com/slipway-dev/slipway/internal/drain"
+	"github.com/slipway-dev/slipway/internal/drainability/fromkubeapi"
+	"github.com/slipway-dev/slipway/internal/drainability/grouppolicy"
+	podrules "github.com/slipway-dev/slipway/internal/drainability/pod"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 )
 
@@ -29,11 +28,7 @@ func (p *passage) pods(ctx context.Context) (podsOn, error) {
 	if err != nil {
 		return podsOn{}, fmt.Errorf("pods on the node: %w", err)
 	}
-	selected, err := p.selected()
-	if err != nil {
-		return podsOn{}, err
-	}
-	keeps, err := p.keeps()
+	marks, err := p.selection()
 	if err != nil {
 		return podsOn{}, err
 	}
@@ -42,41 +37,44 @@ func (p *passage) pods(ctx context.Context) (podsOn, error) {
 	var on podsOn
 	for i := range all {
 		pod := &all[i]
-		if keeps(*pod) {
-			on.kept = append(on.kept, reason(KeepingPod, "pod "+pod.Namespace+"/"+pod.Name, "keeps the node, which is not idle"))
-			continue
-		}
-		verdict, action := policy.Judge(pod, now)
-		if verdict.Rule != drain.Mirror && !selected(*pod) {
-			action = policy.Of(drain.Excluded)
-		}
-		switch action {
-		case drain.Refuse:
-			on.kept = append(on.kept, reason(ProtectedPod, "pod "+pod.Namespace+"/"+pod.Name, "%s (%s)", verdict.Detail, verdict.Rule))
-		case drain.Leave:
+		facts := fromkubeapi.Pod(pod)
+		marks.Mark(&facts, pod.Namespace, pod.Labels)
+		switch v := policy.Judge(&facts, now); v.Action {
+		case podrules.Refuse:
+			on.kept = append(on.kept, keptReason(pod.Namespace, pod.Name, v.Rule, v.Text(&facts)))
+		case podrules.Leave:
 			on.staying = append(on.staying, *pod)
 		default:
-			on.overridden = on.overridden || verdict.Rule == drain.Protected && p.drainPolicy().Protection != v1alpha1.EvictProtected
+			on.overridden = on.overridden || v.Rule == podrules.ByProtected && p.drainPolicy().Protection != v1alpha1.EvictProtected
 			on.leaving = append(on.leaving, *pod)
 		}
 	}
 	return on, nil
 }
 
-// policy is what the group's drain policy and the retirement's override make of each rule.
-func (p *passage) policy(now time.Time) drain.Policy {
-	policy := drain.VoluntaryPolicy()
-	d := p.drainPolicy()
-	if d.DeleteLocalStorage {
-		policy[drain.LocalStorage] = drain.Evict
+// keptReason says why the node stays for a pod's sake.
+func keptReason(namespace, name string, rule podrules.Rule, text string) v1alpha1.RetirementReason {
+	code := ProtectedPod
+	if rule == podrules.ByKeepsNode {
+		code = KeepingPod
 	}
-	if d.EvictUnmanaged {
-		policy[drain.Unmanaged] = drain.Evict
+	return reason(code, "pod "+namespace+"/"+name, "%s (%s)", text, rule)
+}
+
+func (p *passage) policy(now time.Time) podrules.Policy {
+	return grouppolicy.For(p.group, p.overridden(now))
+}
+
+// selection is which pods the group selects. Only an idle retirement stops for the pods that keep a node: one may have
+// come after the node was found idle.
+func (p *passage) selection() (grouppolicy.Selection, error) {
+	read := grouppolicy.Placeholders
+	if p.rt.Spec.Reason == v1alpha1.Idle {
+		read = grouppolicy.Idle
 	}
-	if d.Protection == v1alpha1.EvictProtected || p.overridden(now) {
-		policy[drain.Protected] = drain.Evict
-	}
-	return policy
+	s, err := read(p.group)
+	s.SystemLocalStorage = p.c.o.SystemLocalStorage
+	return s, err
 }
 
 func (p *passage) drainPolicy() v1alpha1.DrainPolicy {
@@ -100,29 +98,4 @@ func DrainTime(g *v1alpha1.NodeGroup) time.Duration {
 		return g.Spec.Drain.Timeout.Duration
 	}
 	return defaultTimeout
-}
-
-// selected tells the pods that are to be drained from placeholders, which go with the machine.
-func (p *passage) selected() (func(kubeapi.Pod) bool, error) {
-	if p.group == nil {
-		return func(kubeapi.Pod) bool { return true }, nil
-	}
-	placeholders, err := Placeholders(p.group)
-	if err != nil {
-		return nil, err
-	}
-	return func(pod kubeapi.Pod) bool { return !placeholders.Matches(labels.Set(pod.Labels)) }, nil
-}
-
-// Placeholders selects the pods of a group that but hold room, by spec.drain.placeholderPods. A selector that says
-// nothing names none. The error names the group and the field; with one, nothing is selected.
-func Placeholders(g *v1alpha1.NodeGroup) (labels.Selector, error) {
-	selector, err := metav1.LabelSelectorAsSelector(g.Spec.Drain.PlaceholderPods)
-	if err != nil {
-		return labels.Nothing(), fmt.Errorf("NodeGroup %s: spec.drain.placeholderPods: %w", g.Name, err)
-	}
-	if selector.Empty() {
-		return labels.Nothing(), nil
-	}
-	return selector, nil
 }

@@ -125,7 +125,7 @@ func (f fate) play(t *testing.T) error {
 	}
 	s.machines["sim://a"].fails, s.machines["sim://a"].takes = f.Fails, f.Takes
 	s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a", Reason: v1alpha1.Idle})
-	s.at = f.faults(s)
+	s.atEach(f.faults(s))
 	for _, h := range f.Happens {
 		switch h.What {
 		case "machine back", "node renamed", "node registered anew":
@@ -138,9 +138,7 @@ func (f fate) play(t *testing.T) error {
 		f.live(ctx, t, s, life)
 	}
 	f.live(ctx, t, s, f.Calm)
-	s.mu.Lock()
-	s.at = func(string, string) error { return nil }
-	s.mu.Unlock()
+	s.atEach(func(string, string) error { return nil })
 	time.AfterFunc(10*time.Minute, func() { happenings["protection ends"](s) })
 	rt := s.settled(ctx, s.controller(t), "r", 6*time.Hour)
 	time.Sleep(3 * time.Minute) // all has happened then, and no kubelet is about to register
@@ -152,13 +150,13 @@ func (f fate) live(ctx context.Context, t *testing.T, s *sim, life time.Duration
 	alive, die := context.WithCancel(ctx)
 	s.mu.Lock()
 	faults := s.at
-	s.at = func(moment, request string) error {
+	s.mu.Unlock()
+	s.atEach(func(moment, request string) error {
 		if alive.Err() != nil {
 			return errKilled
 		}
 		return faults(moment, request)
-	}
-	s.mu.Unlock()
+	})
 	time.AfterFunc(life, die)
 	c := s.controller(t)
 	for alive.Err() == nil && !s.over("r") {
@@ -167,9 +165,7 @@ func (f fate) live(ctx context.Context, t *testing.T, s *sim, life time.Duration
 	}
 	die()
 	c.drains.stop("r")
-	s.mu.Lock()
-	s.at = faults
-	s.mu.Unlock()
+	s.atEach(faults)
 }
 
 // faults fail requests at random, before or after they were served.

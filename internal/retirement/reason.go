@@ -22,6 +22,7 @@ const (
 	NotConfirmed     = "MachineNotConfirmed"
 	GroupNotFound    = "GroupNotFound"
 	NotInGroup       = "NotInGroup"
+	InstanceNotOwned = "InstanceNotOwned"
 	SeveralGroups    = "SeveralGroups"
 	GroupNotAccepted = "GroupNotAccepted"
 	GroupNotJudged   = "GroupNotJudged"

@@ -39,7 +39,7 @@ func TestI1ARetirementWhoseGroupIsNotSeenWaits(t *testing.T) {
 				}}
 				s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a", Reason: v1alpha1.Idle, Group: "ci"})
 				var dead atomic.Bool
-				s.at = func(moment, request string) error {
+				s.atEach(func(moment, request string) error {
 					if moment == "after" && request == tt.last {
 						dead.Store(true)
 					}
@@ -47,14 +47,14 @@ func TestI1ARetirementWhoseGroupIsNotSeenWaits(t *testing.T) {
 						return errKilled
 					}
 					return nil
-				}
+				})
 				life, die := context.WithCancel(ctx)
 				for first := s.controller(t); !dead.Load() && !s.over("r"); time.Sleep(time.Millisecond) {
 					s.turn(life, first, "r")
 				}
 				die()
 				synctest.Wait()
-				s.at = func(string, string) error { return nil }
+				s.atEach(func(string, string) error { return nil })
 				s.addPod("a", "job", func(p *simPod) { p.Labels = map[string]string{"job": "ci"} })
 				blind := s.controller(t)
 				blind.o.Groups = withoutGroups{}

@@ -29,7 +29,7 @@ import (
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/cloud"
-	"github.com/slipway-dev/slipway/internal/protection"
+	"github.com/slipway-dev/slipway/internal/drainability"
 )
 
 // run has a controller hear of the sim's records by a watch, and walk them, as in a manager.
@@ -80,7 +80,7 @@ func (s *sim) run(ctx context.Context, t *testing.T, c *Controller) {
 func (s *sim) asked(answer func(n int) error) func() []time.Time {
 	var mu sync.Mutex
 	var at []time.Time
-	s.at = func(moment, request string) error {
+	s.atEach(func(moment, request string) error {
 		if moment != "before" || request != "cloud instance" {
 			return nil
 		}
@@ -88,7 +88,7 @@ func (s *sim) asked(answer func(n int) error) func() []time.Time {
 		defer mu.Unlock()
 		at = append(at, time.Now())
 		return answer(len(at))
-	}
+	})
 	return func() []time.Time {
 		mu.Lock()
 		defer mu.Unlock()
@@ -160,7 +160,7 @@ func TestARetirementHearsAtOnceThatItsNodeIsToBeLeftAlone(t *testing.T) {
 	if nodeMatters().Update(event.UpdateEvent{ObjectOld: before, ObjectNew: after}) {
 		t.Error("it is woken by an annotation of somebody's")
 	}
-	after.Annotations[protection.Detached] = "true"
+	after.Annotations[drainability.Detached] = "true"
 	if !nodeMatters().Update(event.UpdateEvent{ObjectOld: before, ObjectNew: after}) {
 		t.Error("it is not woken by a hold")
 	}

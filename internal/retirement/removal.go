@@ -10,6 +10,7 @@ import (
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/elapsed"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 )
 
@@ -22,8 +23,13 @@ func (p *passage) deleteNode(ctx context.Context) error {
 		if err := p.mayDeleteNode(ctx); err != nil {
 			return err
 		}
+	}
+	if p.node != nil {
+		if err := p.confirmRecord(ctx); err != nil {
+			return err
+		}
 		// The version in the precondition is that of the Node in which look found no other tool at work (I6).
-		err := p.c.o.API.DeleteNode(ctx, p.node.Name, p.node.UID, p.node.ResourceVersion)
+		gone, err := p.c.o.API.DeleteNode(ctx, p.node.Name, p.node.UID, p.node.ResourceVersion)
 		switch {
 		case kubeapi.IsNotFound(err):
 		case kubeapi.IsConflict(err):
@@ -33,15 +39,13 @@ func (p *passage) deleteNode(ctx context.Context) error {
 		}
 		p.c.known.depart(p.node.UID)
 		p.nodeGoes()
-		if err := p.nodeIsGone(ctx); err != nil {
-			return err
+		if !gone {
+			if err := p.nodeIsGone(ctx); err != nil {
+				return err
+			}
 		}
 	}
-	err := p.pass(ctx, v1alpha1.NodeDeleted, &p.rt.Status.Times.NodeDeleted, v1alpha1.RetirementNodeDeleted, "the Node is deleted")
-	if err == nil {
-		p.c.events.nodeDeleted(p.rt)
-	}
-	return err
+	return p.pass(ctx, v1alpha1.NodeDeleted, &p.rt.Status.Times.NodeDeleted, v1alpha1.RetirementNodeDeleted, "the Node is deleted")
 }
 
 // mayDeleteNode looks once more at the machine (I4, I7), at what asks for the node to be left alone and at the pods (I1), and
@@ -72,6 +76,9 @@ func (p *passage) mayDeleteNode(ctx context.Context) error {
 			}
 		}
 	}
+	if time.Since(p.recounted) < recountHolds {
+		return nil
+	}
 	on, err := p.pods(ctx)
 	switch {
 	case err != nil:
@@ -84,6 +91,9 @@ func (p *passage) mayDeleteNode(ctx context.Context) error {
 	}
 	return nil
 }
+
+// recountHolds is for how long the list of pods that a drain ends with serves for the deletion of the Node too.
+const recountHolds = 2 * time.Second
 
 // nodeGoes notes that the Node is being deleted, which may take long where finalizers hold it.
 func (p *passage) nodeGoes() {
@@ -128,15 +138,19 @@ func (p *passage) deleteInstance(ctx context.Context) error {
 		return nil
 	}
 	id := p.rt.Status.Captured.ProviderID
+	var status cloud.Status
+	var unread error
+	if p.deleting() {
+		if status, unread = p.poll(ctx); isWaiting(unread) != nil {
+			return unread
+		}
+	}
 	instance, err := p.confirmed(ctx, id)
 	switch {
 	case cloud.IsNotFound(err):
-		err := p.pass(ctx, v1alpha1.InstanceDeleted, &p.rt.Status.Times.InstanceDeleted, v1alpha1.RetirementInstanceDeleted,
-			"the machine is deleted")
-		if err == nil {
-			p.c.events.instanceDeleted(p.rt)
-		}
-		return err
+		p.isInstanceGone = true
+		p.advance(v1alpha1.InstanceDeleted, &p.rt.Status.Times.InstanceDeleted, v1alpha1.RetirementInstanceDeleted, "the machine is deleted", nil)
+		return nil
 	case err != nil:
 		return err
 	case p.replacement != nil && instance.State != cloud.Deleting && !p.deleting():
@@ -147,10 +161,10 @@ func (p *passage) deleteInstance(ctx context.Context) error {
 			"is the Node's is not known, and it stays; delete it in its cloud if it is not wanted", id, instance.UniqueID)
 	}
 	if p.deleting() {
-		return p.follow(ctx, instance)
+		return p.follow(instance, status, unread)
 	}
 	if at := p.rt.Status.Times.NodeDeleted; instance.State == cloud.Deleting && p.rt.Status.Operation == nil &&
-		(p.replacement != nil || at == nil || time.Since(at.Time) < othersDelete) {
+		(p.replacement != nil || at == nil || !elapsed.Over(at.Time, time.Now(), othersDelete)) {
 		return wait(p.c.o.Pace.Cloud, "the machine is being deleted")
 	}
 	// One that is still being deleted is asked for too: its cloud may keep it until it is asked once more.
@@ -172,12 +186,20 @@ func (p *passage) requestDeletion(ctx context.Context, instance cloud.Instance) 
 	var attempts int32
 	if op := p.rt.Status.Operation; op != nil {
 		attempts = op.Attempts
-		if left := time.Until(op.RetryAfter.Time); left > 0 {
+		if left := elapsed.Left(op.RetryAfter.Time, time.Now(), longestRetry); left > 0 {
 			return &waiting{after: left, message: p.rt.Status.Message, reasons: p.rt.Status.Reasons}
 		}
 	}
+	if err := p.confirmRecord(ctx); err != nil {
+		return err
+	}
 	if err := p.isNoNode(ctx, instance); err != nil {
 		return err
+	}
+	if p.rt.Status.Captured.NodeUID == "" || p.neverSeen() { // no Node has shown that the instance is the cluster's
+		if err := p.checkOwned(ctx, instance); err != nil {
+			return err
+		}
 	}
 	on, err := p.pods(ctx)
 	if err != nil {
@@ -189,7 +211,9 @@ func (p *passage) requestDeletion(ctx context.Context, instance cloud.Instance) 
 	if on.overridden {
 		p.sayOverridden()
 	}
-	op, err := p.cloud.Delete(ctx, p.rt.Status.Captured.ProviderID)
+	within, cancel := context.WithTimeout(ctx, cloud.ChangeTimeout)
+	defer cancel()
+	op, err := cloud.Delete(within, p.cloud, p.rt.Status.Captured.ProviderID, cloud.DeleteOptions{KeepSize: p.rt.Spec.KeepSize})
 	p.c.o.Metrics.Cloud(p.cloud.Name(), "Delete", err)
 	switch {
 	case cloud.IsNotFound(err):
@@ -203,29 +227,52 @@ func (p *passage) requestDeletion(ctx context.Context, instance cloud.Instance) 
 		op.Started = time.Now()
 	}
 	p.rt.Status.Operation = &v1alpha1.CloudOperation{ID: op.ID, Started: *sinceThen(op.Started), Attempts: attempts + 1}
+	p.c.known.pollAfter(p.rt, p.c.o.Pace.Cloud)
 	return wait(p.c.o.Pace.Cloud, "the machine is being deleted")
 }
 
-// follow asks what became of the deletion.
-func (p *passage) follow(ctx context.Context, instance cloud.Instance) error {
+// poll asks what became of the deletion, unless that is not due yet: a reconcile for another reason asks the cloud nothing. It
+// waits until the cloud says that the deletion is done.
+func (p *passage) poll(ctx context.Context) (cloud.Status, error) {
+	const message = "the machine is being deleted"
+	op, pause := p.rt.Status.Operation, p.c.o.Pace.Cloud
+	if left := p.c.known.untilPoll(p.rt); left > 0 {
+		return cloud.Status{}, wait(left, message)
+	}
+	p.c.known.pollAfter(p.rt, pause)
+	if op.ID == "" { // the state of the instance says it
+		return cloud.Status{}, nil
+	}
+	within, cancel := context.WithTimeout(ctx, cloud.ReadTimeout)
+	defer cancel()
+	status, err := p.cloud.Status(within, cloud.Operation{ID: op.ID, Started: op.Started.Time})
+	p.c.o.Metrics.Cloud(p.cloud.Name(), "Status", err)
+	switch {
+	case err != nil:
+		return status, fmt.Errorf("the deletion of the machine: %w", err)
+	case !status.Done:
+		pause = max(status.After, pause)
+		p.c.known.pollAfter(p.rt, pause)
+		return status, wait(pause, message)
+	}
+	return status, nil
+}
+
+// follow judges a deletion that the cloud does not call under way, with the instance as it is now.
+func (p *passage) follow(instance cloud.Instance, status cloud.Status, unread error) error {
 	op := p.rt.Status.Operation
-	var status cloud.Status
 	if op.ID == "" {
-		status = cloud.Status{Done: instance.State != cloud.Deleting}
-	} else {
-		var err error
-		status, err = p.cloud.Status(ctx, cloud.Operation{ID: op.ID, Started: op.Started.Time})
-		p.c.o.Metrics.Cloud(p.cloud.Name(), "Status", err)
-		if err != nil {
-			return fmt.Errorf("the deletion of the machine: %w", err)
-		}
+		status.Done = instance.State != cloud.Deleting
+	}
+	if unread != nil {
+		return unread
 	}
 	switch {
 	case !status.Done:
-		return wait(max(status.After, p.c.o.Pace.Cloud), "the machine is being deleted")
+		return wait(status.Pause(p.c.o.Pace.Cloud), "the machine is being deleted")
 	case status.Err != nil:
 		return p.failed(op.Attempts, status.Err)
-	case instance.State == cloud.Deleting || time.Since(op.Started.Time) < p.c.o.Pace.Cloud:
+	case instance.State == cloud.Deleting || !elapsed.Over(op.Started.Time, time.Now(), p.c.o.Pace.Cloud):
 		return wait(p.c.o.Pace.Cloud, "the machine is being deleted") // the machine's state lags behind the operation's
 	}
 	return p.failed(op.Attempts, fmt.Errorf("the cloud says that the deletion is done, and that the machine is %s", instance.State))
@@ -254,6 +301,9 @@ func (p *passage) failed(attempts int32, err error) error {
 func (p *passage) verify(ctx context.Context) error {
 	if err := p.nodeIsGone(ctx); err != nil {
 		return err
+	}
+	if p.isInstanceGone {
+		return nil
 	}
 	instance, err := p.confirmed(ctx, p.rt.Status.Captured.ProviderID)
 	switch {

@@ -51,6 +51,22 @@ func TestI5AMachineWhoseNodeIsDeletedWhileItWaitsStays(t *testing.T) {
 	})
 }
 
+func TestI4ANodeRegisteredAnewWhileItWaitsStays(t *testing.T) {
+	inBubble(t, func(t *testing.T, ctx context.Context) {
+		s := ci(t)
+		s.groups[0].Spec.Minimum = 2
+		s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
+		c := s.controller(t)
+		s.settled(ctx, c, "r", time.Minute)
+		s.addNode("a", map[string]string{pool: "ci"})
+		rt := s.settled(ctx, c, "r", time.Hour)
+		if rt.Status.Phase != v1alpha1.Refused || rt.Status.Reasons[0].Code != NodeReplaced {
+			t.Fatalf("%s: %+v", rt.Status.Phase, rt.Status.Reasons)
+		}
+		s.isAsItWas(t, "a")
+	})
+}
+
 func TestI5AMachineWhoseNodeIsDeletedBeforeTheFirstLookStays(t *testing.T) {
 	inBubble(t, func(t *testing.T, ctx context.Context) {
 		s := atMinimum(t)
@@ -63,12 +79,12 @@ func TestI5AMachineWhoseNodeIsDeletedBeforeTheFirstLookStays(t *testing.T) {
 func TestI5ANodeThatIsDeletedInTheWalkThatWouldAdmitItCounts(t *testing.T) {
 	inBubble(t, func(t *testing.T, ctx context.Context) {
 		s := atMinimum(t)
-		s.at = func(moment, request string) error {
-			if moment == "after" && request == "get node" {
+		s.atEach(func(moment, request string) error {
+			if moment == "after" && request == "cached get node" {
 				s.drop("a")
 			}
 			return nil
-		}
+		})
 		s.keptTheMachine(t, s.settled(ctx, s.controller(t), "r", time.Hour))
 	})
 }
@@ -79,16 +95,16 @@ func TestANodeThatIsDeletedWithItsMachineWhileItWaitsIsDone(t *testing.T) {
 		c := s.controller(t)
 		s.settled(ctx, c, "r", time.Minute)
 		s.drop("a")
-		s.at = func(moment, request string) error {
+		s.atEach(func(moment, request string) error {
 			if moment == "before" && request == "cloud instance" {
 				return errors.New("too many requests")
 			}
 			return nil
-		}
+		})
 		if rt := s.settled(ctx, c, "r", time.Hour); rt.Status.Phase != v1alpha1.Pending {
 			t.Fatalf("I7: %s: %s, want it to wait for its cloud", rt.Status.Phase, rt.Status.Message)
 		}
-		s.at = func(string, string) error { return nil }
+		s.atEach(func(string, string) error { return nil })
 		s.lose("a")
 		if rt := s.settled(ctx, c, "r", time.Hour); rt.Status.Phase != v1alpha1.Succeeded {
 			t.Errorf("%s: %s", rt.Status.Phase, rt.Status.Message)

@@ -9,14 +9,15 @@
 // The Node object goes before the machine, so that no pod is bound to a machine that is about to go, and the record
 // outlives both, so that a machine is not forgotten between the two.
 //
-// What cannot be taken back is asked for only on fresh reads of the API server and the cloud, never on caches, and an
-// error is never taken for an absence (I7).
+// The record and the Node are read from caches. What cannot be taken back is asked for only after a write, or a read past the
+// caches, that has confirmed them, and an absence in a cache or an error is never taken for an absence (I7).
 package retirement
 
 import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"sync"
 	"time"
 
@@ -30,6 +31,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 	"github.com/slipway-dev/slipway/internal/cordon"
 	"github.com/slipway-dev/slipway/internal/drain"
+	"github.com/slipway-dev/slipway/internal/instances"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 )
 
@@ -39,7 +41,7 @@ type API interface {
 	drain.API
 	drain.VolumeAPI
 	ListPodsOn(ctx context.Context, node string) ([]kubeapi.Pod, error)
-	DeleteNode(ctx context.Context, name, uid, resourceVersion string) error
+	DeleteNode(ctx context.Context, name, uid, resourceVersion string) (gone bool, err error)
 }
 
 // Groups gives the NodeGroups that are in force.
@@ -65,6 +67,9 @@ type Options struct {
 	// TTL is how long the record of a retirement that is over is kept where it does not say itself; 0 is not at all.
 	TTL  time.Duration
 	Pace Pace
+	// SystemLocalStorage lets pods of kube-system with an emptyDir be evicted, also where the group's drain.deleteLocalStorage
+	// does not.
+	SystemLocalStorage bool
 }
 
 // Pace says how often is looked at what does not announce itself. Zero values are replaced by the defaults.
@@ -107,12 +112,14 @@ const ownerPrefix = "retirement-"
 
 // Controller walks NodeRetirements through their steps. Reconcile may be called concurrently for different ones.
 type Controller struct {
-	o      Options
-	events announcer
-	drains *drains
-	known  *knowledge
-	hosts  *Hosts
-	// admission lets one retirement at a time be admitted, so that each sees those admitted before it (I5).
+	o       Options
+	events  announcer
+	drains  *drains
+	known   *knowledge
+	nodes   *instances.Nodes
+	records *records
+	slots   *cloud.Slots
+	// admission lets one retirement at a time reserve its room, so that each sees those before it (I5).
 	admission sync.Mutex
 }
 
@@ -120,20 +127,41 @@ type Controller struct {
 func New(o Options) *Controller {
 	o.Pace = o.Pace.complete()
 	return &Controller{
-		o: o, events: announcer{o.Events}, drains: newDrains(), known: newKnowledge(), hosts: &Hosts{List: listNodes(o.Live)},
+		o: o, events: announcer{o.Events}, drains: newDrains(), known: newKnowledge(), nodes: instances.NewNodes(o.Live), records: &records{live: o.Live},
+		slots: slotsOf(o.Clouds),
 	}
 }
 
-// Reconcile walks one retirement as far as it comes.
+// slotsOf shares the workers between the providers. Retirements without a known provider have a share too: a cloud that hangs may be behind
+// all of them. One provider alone has all workers.
+func slotsOf(clouds map[string]cloud.Provider) *cloud.Slots {
+	shares := maps.Clone(clouds)
+	if len(shares) > 1 {
+		shares[""] = nil
+	}
+	return cloud.NewSlots(atOnce, shares)
+}
+
+// Reconcile walks one retirement as far as it comes, once its provider has a free slot. It reads the record from the cache: one that
+// is older than what this process has written is not acted on, and a write of an outdated one is a conflict.
 func (c *Controller) Reconcile(ctx context.Context, r reconcile.Request) (reconcile.Result, error) {
 	rt := &v1alpha1.NodeRetirement{}
-	if err := c.o.Live.Get(ctx, r.NamespacedName, rt); err != nil {
-		if apierrors.IsNotFound(err) {
-			c.drains.stop(r.Name)
-			c.known.forget(r.Name)
-			return reconcile.Result{}, nil
-		}
+	switch err := c.o.Client.Get(ctx, r.NamespacedName, rt); {
+	case apierrors.IsNotFound(err):
+		return c.forget(ctx, r)
+	case err != nil:
 		return reconcile.Result{}, fmt.Errorf("NodeRetirement %s: %w", r.Name, err)
+	}
+	if !rt.Status.Phase.Finished() {
+		provider, err := c.providerOf(ctx, rt)
+		if err != nil {
+			return reconcile.Result{}, err
+		}
+		release, ok := c.slots.TryAcquire(provider)
+		if !ok {
+			return reconcile.Result{RequeueAfter: cloud.SlotBusy}, nil
+		}
+		defer release()
 	}
 	if !c.known.read(rt) {
 		return reconcile.Result{RequeueAfter: c.pauseBehind(rt)}, nil
@@ -148,6 +176,37 @@ func (c *Controller) Reconcile(ctx context.Context, r reconcile.Request) (reconc
 		return p.end(ctx, givingBack(rt))
 	}
 	return p.walk(ctx)
+}
+
+// forget drops what is known of a record that the cache does not have, once the API server says that there is none (I5).
+func (c *Controller) forget(ctx context.Context, r reconcile.Request) (reconcile.Result, error) {
+	switch err := c.o.Live.Get(ctx, r.NamespacedName, &v1alpha1.NodeRetirement{}); {
+	case apierrors.IsNotFound(err):
+		c.drains.stop(r.Name)
+		c.known.forget(r.Name)
+		return reconcile.Result{}, nil
+	case err != nil:
+		return reconcile.Result{}, fmt.Errorf("NodeRetirement %s: %w", r.Name, err)
+	}
+	return reconcile.Result{RequeueAfter: freshLook}, nil // the cache will have it
+}
+
+// providerOf is the name of the cloud of a retirement's instance, also before that is captured if the retirement names its group; empty if
+// it is not known.
+func (c *Controller) providerOf(ctx context.Context, rt *v1alpha1.NodeRetirement) (string, error) {
+	if rt.Status.Captured != nil {
+		return rt.Status.Captured.Provider, nil
+	}
+	groups, err := c.o.Groups.List(ctx)
+	if err != nil {
+		return "", err
+	}
+	for i := range groups {
+		if groups[i].Name == rt.Spec.Group {
+			return groups[i].Spec.Cloud.Provider, nil
+		}
+	}
+	return "", nil
 }
 
 // pauseBehind is when to look again at a record that the API server gives in an older version than before: soon, since one

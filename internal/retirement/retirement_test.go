@@ -14,7 +14,7 @@ import (
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/cloud"
-	"github.com/slipway-dev/slipway/internal/protection"
+	"github.com/slipway-dev/slipway/internal/drainability"
 )
 
 const pool = "pool"
@@ -149,7 +149,7 @@ func TestI10WhatCannotLeaveIsRefused(t *testing.T) {
 		"a control plane":             {spec, func(s *sim) { s.change("a", labelled("node-role.kubernetes.io/control-plane")) }, ControlPlane},
 		"a protected node":            {spec, func(s *sim) { s.change("a", annotated("slipway.dev/do-not-evict", "true")) }, ProtectedNode},
 		"held by Karpenter":           {spec, func(s *sim) { s.change("a", annotated("karpenter.sh/do-not-disrupt", "true")) }, ProtectedNode},
-		"kept from being scaled down": {spec, func(s *sim) { s.change("a", annotated(protection.ScaleDownDisabled, "true")) }, ProtectedNode},
+		"kept from being scaled down": {spec, func(s *sim) { s.change("a", annotated(drainability.ScaleDownDisabled, "true")) }, ProtectedNode},
 		"no provider ID":              {spec, func(s *sim) { s.change("a", func(n *corev1.Node) { n.Spec.ProviderID = "" }) }, NoProviderID},
 		"cluster-autoscaler":          {spec, func(s *sim) { s.change("a", tainted("ToBeDeletedByClusterAutoscaler")) }, BeingRemoved},
 		"an unknown cloud":            {spec, func(s *sim) { s.groups[0].Spec.Cloud.Provider = "moon" }, UnknownCloud},
@@ -157,6 +157,7 @@ func TestI10WhatCannotLeaveIsRefused(t *testing.T) {
 		"a group not in force": {spec, func(s *sim) {
 			s.groups[0].Status.Conditions = []metav1.Condition{{Type: v1alpha1.GroupAccepted, Status: metav1.ConditionFalse, Message: "no"}}
 		}, GroupNotAccepted},
+		"a size that is not kept":   {v1alpha1.NodeRetirementSpec{NodeName: "a", KeepSize: true}, nil, CloudRefused},
 		"a machine of another name": {spec, func(s *sim) { s.machines["sim://a"].ComputerName = "z" }, NotConfirmed},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -397,10 +398,15 @@ func TestI7OneProofThatTheMachineIsGoneIsNotEnough(t *testing.T) {
 }
 
 // silent is a Node whose kubelet has not been heard of.
-func silent(n *corev1.Node) {
-	for i := range n.Status.Conditions {
-		if n.Status.Conditions[i].Type == corev1.NodeReady {
-			n.Status.Conditions[i].Status = corev1.ConditionUnknown
+func silent(n *corev1.Node) { reports(corev1.ConditionUnknown)(n) }
+
+// reports has a Node be Ready or not.
+func reports(status corev1.ConditionStatus) func(*corev1.Node) {
+	return func(n *corev1.Node) {
+		for i := range n.Status.Conditions {
+			if n.Status.Conditions[i].Type == corev1.NodeReady {
+				n.Status.Conditions[i].Status = status
+			}
 		}
 	}
 }
@@ -420,7 +426,7 @@ func TestAMachineThatGoesDuringTheDrainIsCleanedUpAfter(t *testing.T) {
 		c := s.controller(t)
 		for range 100 {
 			s.turn(ctx, c, "r")
-			if n := s.node("a"); n != nil && isOutOfService(toKubeapi(n)) && !released {
+			if n := s.node("a"); n != nil && isOutOfService(small(n)) && !released {
 				released = true
 				time.AfterFunc(5*time.Second, func() { s.removePod("uid-web") })
 			}
@@ -446,12 +452,12 @@ func TestAMachineThatGoesLateInTheDrainGivesItsPodsTimeToBeReleased(t *testing.T
 		s.lose("a")
 		s.change("a", silent)
 		var tainted time.Time
-		s.at = func(_, _ string) error {
-			if n := s.node("a"); tainted.IsZero() && n != nil && isOutOfService(toKubeapi(n)) {
+		s.atEach(func(_, _ string) error {
+			if n := s.node("a"); tainted.IsZero() && n != nil && isOutOfService(small(n)) {
 				tainted = time.Now()
 			}
 			return nil
-		}
+		})
 		rt := s.settled(ctx, c, "r", time.Hour)
 		if rt.Status.Phase != v1alpha1.Succeeded {
 			t.Fatalf("%s: %s", rt.Status.Phase, rt.Status.Message)
@@ -580,19 +586,88 @@ func TestAThrottlingCloudIsLeftAloneForAsLongAsItWants(t *testing.T) {
 	inBubble(t, func(t *testing.T, ctx context.Context) {
 		s := ci(t)
 		var asked []time.Time
-		s.at = func(moment, request string) error {
+		s.atEach(func(moment, request string) error {
 			if moment == "before" && request == "cloud delete" {
 				if asked = append(asked, time.Now()); len(asked) == 1 {
 					return &cloud.ThrottledError{After: 25 * time.Second}
 				}
 			}
 			return nil
-		}
+		})
 		s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
-		s.settled(ctx, s.controller(t), "r", time.Hour)
+		rt := s.settled(ctx, s.controller(t), "r", time.Hour)
 		s.hasLeft(t, "a")
-		if len(asked) < 2 || asked[1].Sub(asked[0]) < 25*time.Second {
-			t.Errorf("asked at %v", asked)
+		if len(asked) < 2 || asked[1].Sub(asked[0]) < 25*time.Second || rt.Status.Operation.Attempts != 1 {
+			t.Errorf("asked at %v, and %d attempts are counted; want 1: a refusal in passing is none", asked, rt.Status.Operation.Attempts)
+		}
+	})
+}
+
+func TestFailedDeletionsAreRetriedWithGrowingPauses(t *testing.T) {
+	inBubble(t, func(t *testing.T, ctx context.Context) {
+		s := ci(t)
+		s.machines["sim://a"].fails = 4
+		s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
+		var at []time.Time
+		s.atEach(func(moment, request string) error {
+			if moment == "before" && request == "cloud delete" {
+				at = append(at, time.Now())
+			}
+			return nil
+		})
+		c := s.controller(t)
+		if rt := s.settled(ctx, c, "r", 3*time.Hour); rt.Status.Phase != v1alpha1.Succeeded || len(at) != 5 {
+			t.Fatalf("%s: %s, after %d deletions", rt.Status.Phase, rt.Status.Message, len(at))
+		}
+		for i, least := 1, c.o.Pace.Retry; i < len(at); i, least = i+1, 2*least {
+			if pause := at[i].Sub(at[i-1]); pause < least {
+				t.Errorf("deletion %d was requested %s after the previous one, want at least %s", i+1, pause, least)
+			}
+		}
+	})
+}
+
+func TestReconcilesInBetweenPollNoDeletion(t *testing.T) {
+	inBubble(t, func(t *testing.T, ctx context.Context) {
+		s := ci(t)
+		s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
+		c := s.controller(t)
+		polls := 0
+		s.atEach(func(moment, request string) error {
+			if moment == "before" && request == "cloud status" {
+				polls++
+			}
+			return nil
+		})
+		for range 600 { // in a minute
+			if _, err := c.Reconcile(ctx, request("r")); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		if most := int(s.machines["sim://b"].takes / c.o.Pace.Cloud); polls == 0 || polls > most {
+			t.Errorf("the operation was polled %d times, want at most %d", polls, most)
+		}
+	})
+}
+
+func TestARecordChangedMeanwhileIsNotCollected(t *testing.T) {
+	inBubble(t, func(t *testing.T, ctx context.Context) {
+		s := ci(t)
+		s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a", TTLAfterFinished: &metav1.Duration{Duration: 10 * time.Minute}})
+		c := s.controller(t)
+		s.settled(ctx, c, "r", time.Hour)
+		time.Sleep(11 * time.Minute)
+		s.atEach(func(moment, request string) error {
+			if moment == "before" && request == "delete *v1alpha1.NodeRetirement" {
+				rt := s.record("r")
+				rt.Annotations = map[string]string{"example.com/keep": "true"}
+				return s.records.Update(ctx, rt)
+			}
+			return nil
+		})
+		if s.turn(ctx, c, "r"); s.record("r") == nil {
+			t.Error("a record that has changed since it was read is deleted")
 		}
 	})
 }

@@ -59,7 +59,9 @@ func (p *passage) permitted(ctx context.Context) error {
 		return nil
 	}
 	id := p.rt.Status.Captured.ProviderID
-	missing, err := checker.MissingToDelete(ctx, id)
+	within, cancel := context.WithTimeout(ctx, cloud.ReadTimeout)
+	defer cancel()
+	missing, err := checker.MissingToDelete(within, id)
 	p.c.o.Metrics.Cloud(p.cloud.Name(), "MissingToDelete", err)
 	switch {
 	case ctx.Err() != nil:

@@ -100,18 +100,14 @@ func TestAMachineThatIsKeptOnlyAfterItWasCapturedIsLeftAlone(t *testing.T) {
 	inBubble(t, func(t *testing.T, ctx context.Context) {
 		s := ci(t)
 		s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a", Reason: v1alpha1.Requested})
-		captured := false
-		s.at = func(moment, request string) error {
-			if captured || moment != "after" || request != "update status of *v1alpha1.NodeRetirement" {
-				return nil
-			}
-			captured = true
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			s.machines["sim://a"].Kept = true
-			return errKilled
-		}
-		rt := s.settled(ctx, s.controller(t), "r", time.Hour)
+		s.silence("b") // which uses up the budget
+		c := s.controller(t)
+		s.settled(ctx, c, "r", time.Minute)
+		s.mu.Lock()
+		s.machines["sim://a"].Kept = true
+		s.mu.Unlock()
+		s.bringBack("b")
+		rt := s.settled(ctx, c, "r", time.Hour)
 		if rt.Status.Captured == nil || rt.Status.Phase != v1alpha1.Pending || rt.Status.Reasons[0].Code != CloudRefused {
 			t.Fatalf("%s: %s", rt.Status.Phase, rt.Status.Message)
 		}
@@ -121,7 +117,7 @@ func TestAMachineThatIsKeptOnlyAfterItWasCapturedIsLeftAlone(t *testing.T) {
 		s := ci(t)
 		s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a", Reason: v1alpha1.Requested})
 		reads, atHold := 0, -1
-		s.at = func(moment, request string) error {
+		s.atEach(func(moment, request string) error {
 			switch {
 			case moment == "before" && request == "cloud instance":
 				reads++
@@ -129,7 +125,7 @@ func TestAMachineThatIsKeptOnlyAfterItWasCapturedIsLeftAlone(t *testing.T) {
 				atHold = reads
 			}
 			return nil
-		}
+		})
 		if s.settled(ctx, s.controller(t), "r", time.Hour); atHold != 1 {
 			t.Errorf("the machine was read %d times before its node was held, want once", atHold)
 		}

@@ -15,6 +15,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slipway-dev/slipway/internal/drainability/fromkubeapi"
+	podrules "github.com/slipway-dev/slipway/internal/drainability/pod"
+
 	"github.com/prometheus/client_golang/prometheus"
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	corev1 "k8s.io/api/core/v1"
@@ -32,7 +35,6 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/cloud"
 	"github.com/slipway-dev/slipway/internal/cordon"
-	"github.com/slipway-dev/slipway/internal/drain"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 )
 
@@ -53,6 +55,7 @@ type sim struct {
 	// at is asked at each request, before it is served and after; an error is what the process gets instead.
 	at         func(moment, request string) error
 	requests   []string
+	stale      func(*corev1.Node) *corev1.Node // what the cache has in place of a Node; nil is the Node
 	violations []string
 	touched    map[string]bool // machines whose deletion was asked for
 	gone       map[string]bool // retirements' machines that vanished by themselves
@@ -113,26 +116,42 @@ func (s *sim) ask(request string, serve func() error) error {
 	return errors.Join(at("after", request), err)
 }
 
+// atEach has happens called before and after each request from now on. A drain may be asking for something meanwhile.
+func (s *sim) atEach(happens func(moment, request string) error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.at = happens
+}
+
 // onceNodeDeleted has something happen when the API server has taken the first deletion of a Node.
 func (s *sim) onceNodeDeleted(happens func()) {
 	var once sync.Once
-	s.at = func(moment, request string) error {
+	s.atEach(func(moment, request string) error {
 		if moment == "after" && request == "delete node" {
 			once.Do(happens)
 		}
 		return nil
-	}
+	})
 }
 
 func (s *sim) violate(format string, a ...any) {
 	s.violations = append(s.violations, fmt.Sprintf(format, a...))
 }
 
-// client is the controller-runtime client of a process, whose every request is asked for.
-func (s *sim) client() client.Client {
-	name := func(verb string, o any) string { return fmt.Sprintf("%s %T", verb, o) }
+// client is the controller-runtime client of a process, whose every request is asked for. That of a manager reads from caches,
+// which have all that the API server has.
+func (s *sim) client(cached bool) client.Client {
+	name := func(verb string, o any) string {
+		if cached && (verb == "get" || verb == "list") {
+			verb = "cached " + verb
+		}
+		return fmt.Sprintf("%s %T", verb, o)
+	}
 	return interceptor.NewClient(s.records, interceptor.Funcs{
 		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+			if n, ok := o.(*corev1.Node); ok {
+				return s.ask("cached get node", func() error { return s.cachedNode(key.Name, n) })
+			}
 			return s.ask(name("get", o), func() error { return c.Get(ctx, key, o, opts...) })
 		},
 		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
@@ -151,6 +170,21 @@ func (s *sim) client() client.Client {
 			return s.ask(name("update "+sub+" of", o), func() error { return c.SubResource(sub).Update(ctx, o, opts...) })
 		},
 	})
+}
+
+// cachedNode reads a Node from the cache.
+func (s *sim) cachedNode(name string, into *corev1.Node) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := s.nodes[name]
+	if s.stale != nil {
+		n = s.stale(n)
+	}
+	if n == nil {
+		return apierrors.NewNotFound(corev1.Resource("nodes"), name)
+	}
+	n.DeepCopyInto(into)
+	return nil
 }
 
 // listNodes lists those of a group from a cache, and all of them, page by page, past it.
@@ -198,6 +232,7 @@ func (s *sim) addNode(name string, labels map[string]string) *corev1.Node {
 	defer s.mu.Unlock()
 	n := s.register(name, "sim://"+name, labels)
 	s.machines["sim://"+name] = newMachine(name)
+	s.machines["sim://"+name].Group = labels[pool]
 	return n.DeepCopy()
 }
 
@@ -239,7 +274,7 @@ func (s *sim) bringBack(node string) {
 		s.machines["sim://"+node] = newMachine(node)
 	}
 	n = n.DeepCopy()
-	n.Status.Conditions[0].Status = corev1.ConditionTrue
+	reports(corev1.ConditionTrue)(n)
 	s.store(n)
 }
 
@@ -278,16 +313,12 @@ func (s *sim) node(name string) *corev1.Node {
 	return s.nodes[name].DeepCopy()
 }
 
-func toKubeapi(n *corev1.Node) *kubeapi.Node {
-	raw, err := json.Marshal(n)
+func small(n *corev1.Node) *kubeapi.Node {
+	out, err := toKubeapi(n)
 	if err != nil {
 		panic(err)
 	}
-	var out kubeapi.Node
-	if err := json.Unmarshal(raw, &out); err != nil {
-		panic(err)
-	}
-	return &out
+	return out
 }
 
 func (s *sim) GetNode(_ context.Context, name string) (out *kubeapi.Node, err error) {
@@ -298,7 +329,7 @@ func (s *sim) GetNode(_ context.Context, name string) (out *kubeapi.Node, err er
 		if n == nil {
 			return errNotThere
 		}
-		out = toKubeapi(n)
+		out = small(n)
 		return nil
 	})
 	return out, err
@@ -346,7 +377,7 @@ func (s *sim) patch(request, name string, patch []byte, how func(doc, patch []by
 		}
 		s.mayTaint(n, &patched)
 		s.store(&patched)
-		out = toKubeapi(&patched)
+		out = small(&patched)
 		return nil
 	})
 	return out, err
@@ -355,13 +386,13 @@ func (s *sim) patch(request, name string, patch []byte, how func(doc, patch []by
 // mayTaint is what the invariants say of the taint that deletes all of a Node's pods.
 func (s *sim) mayTaint(before, after *corev1.Node) {
 	simCloud{s}.settle()
-	if isOutOfService(toKubeapi(after)) && !isOutOfService(toKubeapi(before)) && s.machines[after.Spec.ProviderID] != nil {
+	if isOutOfService(small(after)) && !isOutOfService(small(before)) && s.machines[after.Spec.ProviderID] != nil {
 		s.violate("I7: Node %s is tainted with %s, and its machine lives", after.Name, outOfService.Key)
 	}
 }
 
-func (s *sim) DeleteNode(_ context.Context, name, uid, version string) error {
-	return s.ask("delete node", func() error {
+func (s *sim) DeleteNode(_ context.Context, name, uid, version string) (gone bool, err error) {
+	err = s.ask("delete node", func() error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		n := s.nodes[name]
@@ -371,7 +402,7 @@ func (s *sim) DeleteNode(_ context.Context, name, uid, version string) error {
 		case string(n.UID) != uid || n.ResourceVersion != version:
 			return status(http.StatusConflict, "Conflict", "changed")
 		}
-		if others := cordon.Others(toKubeapi(n)); len(others) > 0 {
+		if others := cordon.Others(small(n)); len(others) > 0 {
 			s.violate("I6: Node %s deleted while %v removes it", name, others)
 		}
 		if len(n.Finalizers) > 0 {
@@ -381,8 +412,10 @@ func (s *sim) DeleteNode(_ context.Context, name, uid, version string) error {
 			return nil
 		}
 		delete(s.nodes, name)
+		gone = true
 		return nil
 	})
+	return gone && err == nil, err
 }
 
 // addPod binds a pod to a node.
@@ -522,6 +555,8 @@ func (s *sim) Evict(_ context.Context, r kubeapi.Removal) error {
 	})
 }
 
+func (s *sim) SetDisruptionTarget(context.Context, kubeapi.Disruption) error { return nil }
+
 func (s *sim) DeletePod(context.Context, kubeapi.Removal) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -580,6 +615,11 @@ func (simCloud) Name() string { return "sim" }
 
 func (simCloud) KeepsMachines() {}
 
+// IDOfSystem implements cloud.SystemIdentifier.
+func (simCloud) IDOfSystem(uuid string) (string, bool) {
+	return "sim://" + strings.ToLower(uuid), uuid != ""
+}
+
 func (simCloud) Normalize(id string) (string, error) {
 	if !strings.HasPrefix(id, "sim://") {
 		return "", fmt.Errorf("%q: want sim://NAME", id)
@@ -591,8 +631,19 @@ func (simCloud) Group(context.Context, string) (cloud.Group, error) {
 	return cloud.Group{}, errors.New("not asked for")
 }
 
-func (simCloud) Instances(context.Context, string) ([]cloud.Instance, error) {
-	return nil, errors.New("not asked for")
+func (c simCloud) Instances(_ context.Context, group string) (all []cloud.Instance, err error) {
+	err = c.ask("cloud instances", func() error {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.settle()
+		for _, m := range c.machines {
+			if m.Group == group {
+				all = append(all, m.Instance)
+			}
+		}
+		return nil
+	})
+	return all, err
 }
 
 func (simCloud) Templates(context.Context, string) ([]cloud.Template, error) {
@@ -660,7 +711,8 @@ func (c simCloud) Delete(_ context.Context, id string) (op cloud.Operation, err 
 // mayDelete is what the invariants say of a deletion.
 func (c simCloud) mayDelete(m *machine) {
 	for _, p := range c.pods {
-		if p.Spec.NodeName == m.ComputerName && drain.Classify(&p.Pod, time.Now()).Rule == drain.Protected {
+		facts := fromkubeapi.Pod(&p.Pod)
+		if p.Spec.NodeName == m.ComputerName && podrules.Voluntary().Judge(&facts, time.Now()).Rule == podrules.ByProtected {
 			c.violate("I1: machine %s deleted with the protected pod %s on it", m.Name, p.Name)
 		}
 	}
@@ -698,7 +750,7 @@ func (s *sim) controller(t *testing.T) *Controller {
 		t.Fatal(err)
 	}
 	return New(Options{
-		Client: s.client(), Live: s.client(), API: s, Groups: s, Clouds: map[string]cloud.Provider{"sim": simCloud{s}},
+		Client: s.client(true), Live: s.client(false), API: s, Groups: s, Clouds: map[string]cloud.Provider{"sim": simCloud{s}},
 		Events: &events.FakeRecorder{}, Metrics: metrics, Log: slog.New(slog.DiscardHandler), TTL: 1000 * time.Hour,
 	})
 }
@@ -753,7 +805,7 @@ func (s *sim) settled(ctx context.Context, c *Controller, name string, within ti
 
 // restored reports what of a retirement is still on a node (I3).
 func restored(n *corev1.Node) error {
-	if records, _ := cordon.List(toKubeapi(n)); len(records) > 0 {
+	if records, _ := cordon.List(small(n)); len(records) > 0 {
 		return fmt.Errorf("I3: %s has records: %v", n.Name, records)
 	}
 	for _, t := range n.Spec.Taints {

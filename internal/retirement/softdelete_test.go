@@ -68,7 +68,7 @@ func TestAMachineThatItsCloudKeepsIsAskedForAgainWhereANewOneHasItsName(t *testi
 				s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
 				c := s.controller(t)
 				c.o.Clouds["sim"] = keepingCloud{simCloud{s}}
-				s.at = func(string, string) error {
+				s.atEach(func(string, string) error {
 					s.mu.Lock()
 					defer s.mu.Unlock()
 					if s.nodes["a"] == nil && s.machines["sim://a"].State == cloud.Deleting {
@@ -76,7 +76,7 @@ func TestAMachineThatItsCloudKeepsIsAskedForAgainWhereANewOneHasItsName(t *testi
 						s.register("a", "sim://a-new", map[string]string{pool: "ci"}).Status.NodeInfo.SystemUUID = uuid
 					}
 					return nil
-				}
+				})
 				rt := s.settled(ctx, c, "r", 10*time.Minute)
 				if uuid != "" {
 					if rt.Status.Phase != v1alpha1.NodeDeleted || s.machines["sim://a"] == nil {
@@ -90,4 +90,51 @@ func TestAMachineThatItsCloudKeepsIsAskedForAgainWhereANewOneHasItsName(t *testi
 			})
 		})
 	}
+}
+
+// laggingCloud shows an instance as running for 3 s after its operation has ended.
+type laggingCloud struct {
+	simCloud
+	deletions *int
+}
+
+func (c laggingCloud) Delete(_ context.Context, id string) (cloud.Operation, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.touched[id] = true
+	*c.deletions++
+	time.AfterFunc(3*time.Second, func() { c.lose("a") })
+	return cloud.Operation{ID: "op", Started: time.Now()}, nil
+}
+
+func (laggingCloud) Status(context.Context, cloud.Operation) (cloud.Status, error) {
+	return cloud.Status{Done: true}, nil
+}
+
+// TestAStateThatLagsIsNoFailedDeletion has a second process ask for the operation at once.
+func TestAStateThatLagsIsNoFailedDeletion(t *testing.T) {
+	inBubble(t, func(t *testing.T, ctx context.Context) {
+		s := ci(t)
+		s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
+		deletions := 0
+		process := func() *Controller {
+			c := s.controller(t)
+			c.o.Clouds["sim"] = laggingCloud{simCloud{s}, &deletions}
+			return c
+		}
+		first := process()
+		for end := time.Now().Add(time.Minute); deletions == 0 && time.Now().Before(end); time.Sleep(time.Millisecond) {
+			if _, err := first.Reconcile(ctx, request("r")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		second := process()
+		s.turn(ctx, second, "r")
+		if rt := s.record("r"); rt.Status.Operation == nil || rt.Status.Operation.RetryAfter != nil {
+			t.Errorf("%s: %s, %+v", rt.Status.Phase, rt.Status.Message, rt.Status.Operation)
+		}
+		if rt := s.settled(ctx, second, "r", time.Hour); rt.Status.Phase != v1alpha1.Succeeded || deletions != 1 {
+			t.Errorf("%s: %s, after %d deletions", rt.Status.Phase, rt.Status.Message, deletions)
+		}
+	})
 }

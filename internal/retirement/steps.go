@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -59,6 +60,19 @@ type passage struct {
 	cloud cloud.Provider
 	// captured is the machine when this walk is the one that has captured it.
 	captured *cloud.Instance
+	// isNodeLive reports that node was read past the cache.
+	isNodeLive bool
+	// isCurrent reports that a write of this walk, or a read past the cache, has confirmed that the record is as it was read.
+	isCurrent bool
+	// unsaved are the phases that were reached and are not written down yet.
+	unsaved []v1alpha1.Phase
+	// recounted is when a drain of this process has last found that nothing is left that has to leave the node.
+	recounted time.Time
+	// isInstanceGone reports that this walk has found the instance gone.
+	isInstanceGone bool
+	// listed are all NodeRetirements as this walk has read them.
+	listed   *v1alpha1.NodeRetirementList
+	listedAt time.Time
 }
 
 func (c *Controller) passage(rt *v1alpha1.NodeRetirement) *passage {
@@ -75,7 +89,7 @@ func (p *passage) walk(ctx context.Context) (reconcile.Result, error) {
 			return again(err)
 		}
 		p.c.known.wrote(p.rt)
-		p.was = *p.rt.Status.DeepCopy()
+		p.was, p.isCurrent = *p.rt.Status.DeepCopy(), true
 	}
 	for _, s := range steps {
 		err := s.take(p, ctx)
@@ -160,7 +174,34 @@ func (p *passage) save(ctx context.Context) error {
 		return fmt.Errorf("writing down how far it is: %w", err)
 	}
 	p.c.known.wrote(p.rt)
-	p.was = *p.rt.Status.DeepCopy()
+	p.was, p.isCurrent = *p.rt.Status.DeepCopy(), true
+	for _, phase := range p.unsaved {
+		p.log.Info("phase reached", "phase", phase, "message", p.rt.Status.Message)
+		p.c.o.Metrics.phase(p.rt, phase)
+		if phase == v1alpha1.Cordoned {
+			p.c.events.cordoned(p.rt)
+		}
+	}
+	p.unsaved = nil
+	return nil
+}
+
+// confirmRecord makes sure, before what cannot be taken back, that the record is as this walk has read it: nobody has called the
+// retirement off. A write of this walk has shown that, or else the API server is asked.
+func (p *passage) confirmRecord(ctx context.Context) error {
+	if p.isCurrent {
+		return nil
+	}
+	live := &v1alpha1.NodeRetirement{}
+	err := p.c.o.Live.Get(ctx, client.ObjectKeyFromObject(p.rt), live)
+	switch {
+	case client.IgnoreNotFound(err) != nil:
+		return fmt.Errorf("NodeRetirement %s: %w", p.rt.Name, err)
+	case err != nil || live.ResourceVersion != p.rt.ResourceVersion:
+		return apierrors.NewConflict(v1alpha1.GroupVersion.WithResource("noderetirements").GroupResource(), p.rt.Name,
+			errors.New("it has changed since it was read"))
+	}
+	p.isCurrent = true
 	return nil
 }
 
@@ -182,12 +223,13 @@ func pastReturn(phase v1alpha1.Phase) bool {
 
 // pass writes down that a phase is reached.
 func (p *passage) pass(ctx context.Context, phase v1alpha1.Phase, at **metav1.Time, condition, message string) error {
-	return p.passWith(ctx, phase, at, condition, message, nil)
+	p.advance(phase, at, condition, message, nil)
+	return p.save(ctx)
 }
 
-func (p *passage) passWith(ctx context.Context, phase v1alpha1.Phase, at **metav1.Time, condition, message string,
-	reasons []v1alpha1.RetirementReason,
-) error {
+// advance notes that a phase is reached, for the next save to write down. It is for phases that can be told from the world: a
+// process that ends before comes to the same phase again.
+func (p *passage) advance(phase v1alpha1.Phase, at **metav1.Time, condition, message string, reasons []v1alpha1.RetirementReason) {
 	now := metav1.Now().Rfc3339Copy()
 	p.rt.Status.Phase = phase
 	if *at == nil {
@@ -200,12 +242,7 @@ func (p *passage) passWith(ctx context.Context, phase v1alpha1.Phase, at **metav
 	if meta.IsStatusConditionTrue(p.rt.Status.Conditions, v1alpha1.RetirementBlocked) {
 		p.condition(v1alpha1.RetirementBlocked, metav1.ConditionFalse, goesOn, "")
 	}
-	if err := p.save(ctx); err != nil {
-		return err
-	}
-	p.log.Info("phase reached", "phase", phase, "message", message)
-	p.c.o.Metrics.phase(p.rt, phase)
-	return nil
+	p.unsaved = append(p.unsaved, phase)
 }
 
 // end ends a retirement early: refused while nothing was done to the node, aborted with the node given back while there
@@ -259,7 +296,8 @@ func (p *passage) finish(ctx context.Context, phase v1alpha1.Phase, reasons []v1
 		code = reasons[0].Code
 	}
 	p.condition(v1alpha1.RetirementSucceeded, status, code, message)
-	if err := p.passWith(ctx, phase, &p.rt.Status.Times.Finished, "", message, reasons); err != nil {
+	p.advance(phase, &p.rt.Status.Times.Finished, "", message, reasons)
+	if err := p.save(ctx); err != nil {
 		return again(err)
 	}
 	p.c.o.Metrics.finished(p.rt, phase, code)
@@ -298,6 +336,7 @@ func (p *passage) giveBack(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	keeper.See(p.node)
 	_, err = keeper.Release(ctx, Owner(p.rt))
 	switch {
 	case kubeapi.IsNotFound(err), cordon.IsReplaced(err):

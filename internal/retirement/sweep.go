@@ -13,6 +13,7 @@ import (
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/cordon"
+	"github.com/slipway-dev/slipway/internal/elapsed"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 )
 
@@ -36,10 +37,8 @@ func (s *Sweeper) Start(ctx context.Context) error {
 		if err := s.Sweep(ctx); err != nil && ctx.Err() == nil {
 			s.Log.Warn("nodes that were left behind are not given back yet", "err", err)
 		}
-		select {
-		case <-ctx.Done():
+		if !elapsed.Sleep(ctx, s.Every) {
 			return nil
-		case <-time.After(s.Every):
 		}
 	}
 }

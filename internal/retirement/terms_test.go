@@ -170,12 +170,12 @@ func TestACloudThatFailsWhileTheNodeIsSilentHoldsNoDrainUp(t *testing.T) {
 		c := s.controller(t)
 		s.settled(ctx, c, "r", time.Minute)
 		s.change("a", silent)
-		s.at = func(_, request string) error {
+		s.atEach(func(_, request string) error {
 			if request == "cloud instance" {
 				return errors.New("503")
 			}
 			return nil
-		}
+		})
 		before := len(s.requests)
 		rt := s.settled(ctx, c, "r", time.Minute)
 		if asked := len(s.requests) - before; asked > 500 || rt.Status.Reasons[0].Code != ReadFailed {

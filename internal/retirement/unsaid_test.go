@@ -75,12 +75,12 @@ func TestI4ANodeThatSaysItsMachineLaterGoesOnlyIfItIsTheOneThatWasCaptured(t *te
 					s.addPod("a", "web", nil)
 					s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a", ProviderID: "sim://a"})
 					var done atomic.Bool
-					s.at = func(moment, request string) error {
+					s.atEach(func(moment, request string) error {
 						if moment == "before" && request == at && done.CompareAndSwap(false, true) {
 							s.change("a", says(said))
 						}
 						return nil
-					}
+					})
 					rt := s.settled(ctx, s.controller(t), "r", time.Hour)
 					if rt.Status.Phase != phase || !done.Load() {
 						t.Errorf("%s %q: %s, want %s", rt.Status.Phase, EndedBy(rt), rt.Status.Message, phase)
@@ -96,5 +96,82 @@ func TestI4ANodeThatSaysItsMachineLaterGoesOnlyIfItIsTheOneThatWasCaptured(t *te
 				})
 			})
 		}
+	}
+}
+
+// hasUUID has a Node whose kubelet has read a system UUID.
+func hasUUID(uuid string) func(*corev1.Node) {
+	return func(n *corev1.Node) { n.Status.NodeInfo.SystemUUID = uuid }
+}
+
+// TestI4ANodeWithoutProviderIDIsPairedByItsSystemUUID where the cloud's machines have the UUID of their system as their ID.
+func TestI4ANodeWithoutProviderIDIsPairedByItsSystemUUID(t *testing.T) {
+	for name, tt := range map[string]struct {
+		uuid  string
+		world func(*sim)
+		phase v1alpha1.Phase
+		code  string
+	}{
+		"its own":             {"a", nil, v1alpha1.Succeeded, ""},
+		"in capitals":         {"A", nil, v1alpha1.Succeeded, ""},
+		"another machine's":   {"b", func(s *sim) { s.change("b", says("")) }, v1alpha1.Refused, NotConfirmed},
+		"that of no machine":  {"z", nil, v1alpha1.Refused, NotConfirmed},
+		"that another one is": {"b", nil, v1alpha1.Refused, ProviderMismatch},
+		"two Nodes have it":   {"a", func(s *sim) { s.change("b", says("")); s.change("b", hasUUID("a")) }, v1alpha1.Refused, NotConfirmed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, ctx context.Context) {
+				s := ci(t)
+				s.change("a", says(""))
+				s.change("a", hasUUID(tt.uuid))
+				if tt.world != nil {
+					tt.world(s)
+				}
+				s.addPod("a", "web", nil)
+				s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
+				rt := s.settled(ctx, s.controller(t), "r", time.Hour)
+				if rt.Status.Phase != tt.phase || EndedBy(rt) != tt.code {
+					t.Errorf("%s %q: %s, want %s %q", rt.Status.Phase, EndedBy(rt), rt.Status.Message, tt.phase, tt.code)
+				}
+				if tt.phase == v1alpha1.Succeeded {
+					s.hasLeft(t, "a")
+					return
+				}
+				s.isAsItWas(t, "a")
+			})
+		})
+	}
+}
+
+// TestI4ANameWithADomainConfirmsWithTheIDOrTheUUID: kubelets take the whole name of their host where clouds give the first label.
+func TestI4ANameWithADomainConfirmsWithTheIDOrTheUUID(t *testing.T) {
+	for name, tt := range map[string]struct {
+		says, uuid, names string // the Node's provider ID and system UUID, and spec.providerID
+		computer          string
+		phase             v1alpha1.Phase
+	}{
+		"the ID agrees":             {"sim://a", "", "", "a.example.com", v1alpha1.Succeeded},
+		"the UUID agrees":           {"", "a", "", "a.example.com", v1alpha1.Succeeded},
+		"the UUID agrees with spec": {"", "a", "sim://a", "a.example.com", v1alpha1.Succeeded},
+		"neither is said":           {"", "", "sim://a", "a.example.com", v1alpha1.Refused},
+		"another host":              {"sim://a", "a", "", "c.example.com", v1alpha1.Refused},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, ctx context.Context) {
+				s := ci(t)
+				s.change("a", says(tt.says))
+				s.change("a", hasUUID(tt.uuid))
+				s.machines["sim://a"].Name, s.machines["sim://a"].ComputerName = "kube-worker-1", tt.computer
+				s.addPod("a", "web", nil)
+				s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a", ProviderID: tt.names})
+				rt := s.settled(ctx, s.controller(t), "r", time.Hour)
+				if rt.Status.Phase != tt.phase || tt.phase == v1alpha1.Refused && EndedBy(rt) != NotConfirmed {
+					t.Errorf("%s %q: %s, want %s", rt.Status.Phase, EndedBy(rt), rt.Status.Message, tt.phase)
+				}
+				if tt.phase == v1alpha1.Succeeded {
+					s.hasLeft(t, "a")
+				}
+			})
+		})
 	}
 }

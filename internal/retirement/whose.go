@@ -14,6 +14,8 @@ import (
 
 // read reads a machine from one of the clouds.
 func (p *passage) read(ctx context.Context, from cloud.Provider, providerID string) (cloud.Instance, error) {
+	ctx, cancel := context.WithTimeout(ctx, cloud.ReadTimeout)
+	defer cancel()
 	instance, err := from.Instance(ctx, providerID)
 	p.c.o.Metrics.Cloud(from.Name(), "Instance", err)
 	if err != nil {

@@ -154,3 +154,22 @@ func TestACloudThatKeepsAMachineGivesWayToTheOneWhoseItIs(t *testing.T) {
 		}
 	})
 }
+
+func TestI7UnreadableCloudsConfirmNoInstanceGone(t *testing.T) {
+	inBubble(t, func(t *testing.T, ctx context.Context) {
+		s := ungrouped(t)
+		s.addPod("a", "web-1", func(p *simPod) { p.denied = true })
+		s.retire(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a", Reason: v1alpha1.Requested})
+		c := s.controller(t)
+		pool, last := between(s, c)
+		pool.machines = map[string]cloud.Instance{"sim://a": s.machines["sim://a"].Instance}
+		s.settled(ctx, c, "r", time.Minute)
+		pool.machines, last.err = nil, errors.New("502 Bad Gateway")
+		s.lose("a")
+		s.silence("a")
+		rt := s.settled(ctx, c, "r", 5*time.Minute)
+		if rt.Status.Phase != v1alpha1.Draining || rt.Status.MachineGone || len(s.podsOn("a")) != 1 {
+			t.Errorf("%s: %s, gone: %t", rt.Status.Phase, rt.Status.Message, rt.Status.MachineGone)
+		}
+	})
+}

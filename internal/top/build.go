@@ -14,8 +14,9 @@ import (
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/nodegroup"
+	"github.com/slipway-dev/slipway/internal/nodegroup/acceptance"
 	"github.com/slipway-dev/slipway/internal/notice/report"
-	"github.com/slipway-dev/slipway/internal/placement"
+	"github.com/slipway-dev/slipway/internal/placement/planner"
 	"github.com/slipway-dev/slipway/internal/retirement"
 	"github.com/slipway-dev/slipway/internal/retirement/budget"
 )
@@ -29,7 +30,7 @@ type Facts struct {
 	// Idle is what a manager would decide about each node of a group; those that are missing are not known.
 	Idle map[string]nodegroup.Decision
 	// Loads are what the pods on each node request; those that are missing are not known.
-	Loads    map[string]placement.Load
+	Loads    map[string]planner.Load
 	Problems []string
 }
 
@@ -90,24 +91,25 @@ func (b *builder) group(g *v1alpha1.NodeGroup) Group {
 		}
 	}
 	out.MayLeave = budget.Room(&g.Spec, counted, v1alpha1.Requested, b.Now)
-	if up := g.Status.ScaleUp; up != nil {
-		out.OnTheWay = up.OnTheWay
+	if up := g.Status.Provisioning; up != nil {
+		out.OnTheWay = up.Provisioning
 	}
 	return out
 }
 
 // remarks are why a group is not acted on, and what it cannot get.
 func remarks(g *v1alpha1.NodeGroup, now time.Time) (all []Doing) {
-	switch is := meta.FindStatusCondition(g.Status.Conditions, v1alpha1.GroupAccepted); {
-	case is == nil:
-		all = append(all, Doing{Mood: Trouble, Text: "no manager has looked at it yet"})
-	case is.Status != metav1.ConditionTrue:
+	switch is := acceptance.Of(g); is.State {
+	case acceptance.NotObserved:
+		all = append(all, Doing{Mood: Trouble, Text: is.Message})
+	case acceptance.Accepted:
+	default:
 		all = append(all, Doing{Mood: Trouble, Text: "is not acted on", Detail: is.Reason + ": " + is.Message})
 	}
 	if is := meta.FindStatusCondition(g.Status.Conditions, v1alpha1.GroupCloudReachable); is != nil && is.Status == metav1.ConditionFalse {
 		all = append(all, Doing{Mood: Trouble, Text: "its cloud cannot be read", Detail: is.Message})
 	}
-	if up := g.Status.ScaleUp; up != nil {
+	if up := g.Status.Provisioning; up != nil {
 		for _, back := range up.BackOffs {
 			if now.Before(back.Until.Time) {
 				all = append(all, Doing{
@@ -181,15 +183,20 @@ func retirementOf(rt *v1alpha1.NodeRetirement) *Retirement {
 
 // coming are the machines of a group that have no Ready node yet: those that are there, and those that were only asked for.
 func coming(g *v1alpha1.NodeGroup) (all []Node) {
-	if g == nil || g.Status.ScaleUp == nil {
+	if g == nil || g.Status.Provisioning == nil {
 		return nil
 	}
-	for _, m := range g.Status.ScaleUp.Awaited {
-		all = append(all, Node{Name: path.Base(m.ProviderID), Doing: Doing{
-			Mood: Moving, Text: "scaling up", Since: m.Since.Time, Detail: strings.TrimSpace(m.Template + " has no Node yet"),
-		}})
+	for _, l := range g.Status.Provisioning.Launches {
+		if l.State == v1alpha1.LaunchReady {
+			continue
+		}
+		for _, i := range l.Instances {
+			all = append(all, Node{Name: path.Base(i.ProviderID), Doing: Doing{
+				Mood: Moving, Text: "scaling up", Since: i.Since.Time, Detail: strings.TrimSpace(l.Template + " has no Node yet"),
+			}})
+		}
 	}
-	if more := int(g.Status.ScaleUp.OnTheWay) - len(all); more > 0 {
+	if more := int(g.Status.Provisioning.Provisioning) - len(all); more > 0 {
 		all = append(all, Node{Name: fmt.Sprintf("(%d more)", more), Doing: Doing{Mood: Moving, Text: "scaling up", Detail: "on the way"}})
 	}
 	return all

@@ -10,7 +10,7 @@ import (
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/nodegroup"
-	"github.com/slipway-dev/slipway/internal/placement"
+	"github.com/slipway-dev/slipway/internal/placement/planner"
 )
 
 // only is what the one node of some facts is doing, as of noon.
@@ -33,8 +33,8 @@ func TestWhatANodeIsDoingIsSaidInAPhrase(t *testing.T) {
 	minute := metav1.NewTime(noon.Add(time.Minute))
 	for want, f := range map[string]Facts{
 		"in service":                     {Nodes: []corev1.Node{node("n", "g")}},
-		"in use":                         {Nodes: []corev1.Node{node("n", "g")}, Loads: map[string]placement.Load{"n": {Pods: 1}}},
-		"empty":                          {Nodes: []corev1.Node{node("n", "g")}, Loads: map[string]placement.Load{"n": {}}},
+		"in use":                         {Nodes: []corev1.Node{node("n", "g")}, Loads: map[string]planner.Load{"n": {Pods: 1}}},
+		"empty":                          {Nodes: []corev1.Node{node("n", "g")}, Loads: map[string]planner.Load{"n": {}}},
 		"held; slipway.dev/do-not-evict": {Nodes: []corev1.Node{node("n", "g", annotated("slipway.dev/do-not-evict", "true"))}},
 		"cordoned":                       {Nodes: []corev1.Node{node("n", "g", unschedulable)}},
 		"cordoned by kubectl-cordon":     {Nodes: []corev1.Node{node("n", "g", unschedulable, byManager("kubectl-cordon"))}},
@@ -43,12 +43,12 @@ func TestWhatANodeIsDoingIsSaidInAPhrase(t *testing.T) {
 		"not Ready 1:30": {Nodes: []corev1.Node{node("n", "g", unschedulable, notReady(90*time.Second))}},
 		"draining for Preempt, due in 0:24; 3 pods on it": {
 			Nodes: []corev1.Node{node("n", "g", unschedulable, reported("Preempt", "Scheduled", "draining", 24*time.Second))},
-			Loads: map[string]placement.Load{"n": {Pods: 3}},
+			Loads: map[string]planner.Load{"n": {Pods: 3}},
 		},
 		"draining 7 of 12, waiting for PDB shop/db, shop/web, due in 9:00; for Redeploy": {
 			Nodes: []corev1.Node{node("n", "g", unschedulable, reported("Redeploy", "Scheduled", "draining", 9*time.Minute),
 				drainBlocked("7 of 12 gone, 3 stopping, 2 waiting (disruption-budget shop/db: 1, disruption-budget shop/web: 1)"))},
-			Loads: map[string]placement.Load{"n": {Pods: 5}},
+			Loads: map[string]planner.Load{"n": {Pods: 5}},
 		},
 		"draining 7 of 12, blocked by forbidden: 5, due in 9:00; for Redeploy": {
 			Nodes: []corev1.Node{node("n", "g", unschedulable, reported("Redeploy", "Scheduled", "draining", 9*time.Minute),

@@ -11,6 +11,8 @@ import (
 
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
+
+	"github.com/slipway-dev/slipway/internal/elapsed"
 )
 
 const (
@@ -59,10 +61,8 @@ func (c *contact) keep(ctx context.Context) {
 	c.answered = time.Now() // NewWatch has just read what the server knows
 	c.mu.Unlock()
 	for {
-		select {
-		case <-ctx.Done():
+		if !elapsed.Sleep(ctx, askEvery) {
 			return
-		case <-time.After(askEvery):
 		}
 		within, stop := context.WithTimeout(ctx, askFor)
 		err := c.ask(within)

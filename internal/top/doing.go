@@ -14,9 +14,9 @@ import (
 	"github.com/slipway-dev/slipway/internal/drain"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 	"github.com/slipway-dev/slipway/internal/nodegroup"
-	"github.com/slipway-dev/slipway/internal/nodegroup/scaling"
 	"github.com/slipway-dev/slipway/internal/notice"
 	"github.com/slipway-dev/slipway/internal/notice/report"
+	"github.com/slipway-dev/slipway/internal/provisioning/plan"
 	"github.com/slipway-dev/slipway/internal/retirement"
 	"github.com/slipway-dev/slipway/internal/retirement/budget"
 )
@@ -63,8 +63,8 @@ func (b *builder) used(n *corev1.Node, g *v1alpha1.NodeGroup) Doing {
 		return idle
 	}
 	if g != nil {
-		cooldown, asked := scaling.UnderusedCooldown(g)
-		if since := scaling.Since(n, b.Now); asked && !since.IsZero() {
+		cooldown, asked := plan.UnderusedCooldown(g)
+		if since := plan.Since(n, b.Now); asked && !since.IsZero() {
 			return Doing{Mood: Waiting, Text: "underused", Since: since, Until: since.Add(cooldown)}
 		}
 	}

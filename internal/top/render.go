@@ -9,7 +9,7 @@ import (
 	"charm.land/lipgloss/v2"
 	"github.com/charmbracelet/x/ansi"
 
-	"github.com/slipway-dev/slipway/internal/placement"
+	"github.com/slipway-dev/slipway/internal/placement/planner"
 )
 
 // Screen is what a State is put on, and what it is looked at with.
@@ -161,7 +161,7 @@ const (
 )
 
 // load is how full a node is. On a narrow screen that is what is scarcer of cpu (c) and memory (m).
-func (on Screen) load(l *placement.Load) string {
+func (on Screen) load(l *planner.Load) string {
 	wide := on.Width >= wideFrom
 	if l == nil && wide {
 		return pad("-", barWide+amountCPU+1) + " " + pad("-", barWide+amountMemory+1) + " " + pad("", 5)

@@ -1,7 +1,6 @@
 package top
 
 import (
-	"flag"
 	"os"
 	"path/filepath"
 	"strings"
@@ -9,28 +8,10 @@ import (
 	"time"
 
 	"github.com/charmbracelet/x/ansi"
-	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
+
+	"github.com/slipway-dev/slipway/internal/testing/golden"
 )
-
-var update = flag.Bool("update", false, "write the golden files anew")
-
-func golden(t *testing.T, name, got string) {
-	t.Helper()
-	file := filepath.Join("testdata", name)
-	if *update {
-		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s (-want +got):\n%s", file, diff)
-	}
-}
 
 // shown is a screen as somebody sees it who sees no colours.
 func shown(s string) string {
@@ -62,7 +43,9 @@ func TestScreens(t *testing.T) {
 		"40x12.txt":         {scene(), screenOf(40, 12)},
 		"80x24-empty.txt":   {Facts{Now: noon}, screenOf(80, 24)},
 	} {
-		t.Run(name, func(t *testing.T) { golden(t, name, shown(Render(Build(tt.facts), tt.on))) })
+		t.Run(name, func(t *testing.T) {
+			golden.Check(t, filepath.Join("testdata", name), shown(Render(Build(tt.facts), tt.on)))
+		})
 	}
 }
 
@@ -74,18 +57,12 @@ func TestTheDocumentationShowsAScreen(t *testing.T) {
 		t.Fatal(err)
 	}
 	before, rest, opened := strings.Cut(string(page), fence)
-	got, after, closed := strings.Cut(rest, fence)
+	_, after, closed := strings.Cut(rest, fence)
 	if !opened || !closed {
 		t.Fatalf("%s has no screen between two lines %q", file, fence)
 	}
 	want := shown(Render(Build(scene()), screenOf(80, 23)))
-	if *update {
-		if err := os.WriteFile(file, []byte(before+fence+want+fence+after), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	} else if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("%s (-want +got, -update writes it anew):\n%s", file, diff)
-	}
+	golden.Check(t, file, before+fence+want+fence+after)
 }
 
 func TestColoursOnlyUnderlineTheText(t *testing.T) {

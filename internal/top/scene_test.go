@@ -10,7 +10,7 @@ import (
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/nodegroup"
-	"github.com/slipway-dev/slipway/internal/placement"
+	"github.com/slipway-dev/slipway/internal/placement/planner"
 )
 
 // noon is the time of the scenes.
@@ -129,8 +129,8 @@ func idle(node string, since, cooldown time.Duration, verdict nodegroup.Verdict,
 	return nodegroup.Decision{Node: node, Verdict: verdict, Reasons: why, IdleSince: &began, MayLeaveAt: &until}
 }
 
-func loadOf(cpu, of int64, gibi, ofGibi int64, pods int) placement.Load {
-	return placement.Load{Pods: pods, CPU: cpu, AllocatableCPU: of, Memory: gibi << 30, AllocatableMemory: ofGibi << 30}
+func loadOf(cpu, of int64, gibi, ofGibi int64, pods int) planner.Load {
+	return planner.Load{Pods: pods, CPU: cpu, AllocatableCPU: of, Memory: gibi << 30, AllocatableMemory: ofGibi << 30}
 }
 
 const pool = "aks-runners-12345678-vmss00000"
@@ -138,11 +138,11 @@ const pool = "aks-runners-12345678-vmss00000"
 // scene is a cluster in which a bit of everything goes on.
 func scene() Facts {
 	runners, spot := group("runners", 10), group("spot", 6)
-	runners.Status.ScaleUp = &v1alpha1.ScaleUpStatus{
-		OnTheWay: 3,
-		Awaited: []v1alpha1.AwaitedMachine{{
-			ProviderID: "azure:///subscriptions/s/virtualMachines/aks-runners-12345678-vmss_9", Template: "Standard_D4s_v5", Since: metaAgo(72 * time.Second),
-		}},
+	runners.Status.Provisioning = &v1alpha1.ProvisioningStatus{
+		Provisioning: 3,
+		Launches: []v1alpha1.Launch{{ID: "1", Template: "Standard_D4s_v5", Instances: []v1alpha1.LaunchedInstance{{
+			ProviderID: "azure:///subscriptions/s/virtualMachines/aks-runners-12345678-vmss_9", Since: metaAgo(72 * time.Second),
+		}}}},
 		BackOffs: []v1alpha1.BackOff{{Template: "Standard_D8s_v5", Reason: "NoQuota", Message: "32 of 32 cores are used", Until: metav1.NewTime(noon.Add(4 * time.Minute))}},
 	}
 	pdb := v1alpha1.RetirementReason{Code: "PodBlocked", Object: "pod shop/web-1", Message: "disruption-budget: The disruption budget web needs 2 healthy pods and has 2 currently"}
@@ -169,7 +169,7 @@ func scene() Facts {
 			pool + "1": idle(pool+"1", 192*time.Second, 5*time.Minute, nodegroup.Waits, nodegroup.Reason{Rule: nodegroup.CoolingDown}),
 			pool + "3": idle(pool+"3", 10*time.Minute, 5*time.Minute, nodegroup.Refused, nodegroup.Reason{Rule: nodegroup.Minimum, Message: "the group's minimum is 1, and it has no more nodes that stay"}),
 		},
-		Loads: map[string]placement.Load{
+		Loads: map[string]planner.Load{
 			pool + "0": loadOf(7500, 16000, 20, 64, 12), pool + "1": loadOf(150, 16000, 0, 64, 3), pool + "2": loadOf(4000, 16000, 48, 64, 5),
 			pool + "3": loadOf(0, 16000, 0, 64, 0), pool + "4": loadOf(16000, 16000, 60, 64, 30), pool + "5": loadOf(2000, 16000, 8, 64, 4),
 			"system-0": loadOf(1200, 3860, 5, 12, 14), "spot-0": loadOf(1900, 3860, 10, 12, 6), "spot-1": loadOf(100, 3860, 1, 12, 2), "spot-2": loadOf(100, 3860, 1, 12, 2),

@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
-	"github.com/slipway-dev/slipway/internal/placement"
+	"github.com/slipway-dev/slipway/internal/placement/planner"
 )
 
 // State is what there is to show at one moment. Times are absolute, so that a countdown goes on without a new State.
@@ -46,7 +46,7 @@ type Node struct {
 	// There says that it has a Node object.
 	There bool
 	// Load is what its pods request of it; nil where that is not known.
-	Load  *placement.Load
+	Load  *planner.Load
 	Doing Doing
 	// Retirement is the one that is not over, or has failed; nil without.
 	Retirement *Retirement

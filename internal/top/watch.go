@@ -24,6 +24,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/nodegroup"
 	"github.com/slipway-dev/slipway/internal/placement"
 	"github.com/slipway-dev/slipway/internal/placement/live"
+	"github.com/slipway-dev/slipway/internal/placement/planner"
+	"github.com/slipway-dev/slipway/internal/placement/snapshot"
 )
 
 const (
@@ -46,7 +48,7 @@ type Watch struct {
 	changed chan struct{}
 
 	mu       sync.Mutex
-	loads    *placement.Snapshot
+	loads    *snapshot.Snapshot
 	failures map[string]failure // by the kind's type
 }
 
@@ -68,7 +70,7 @@ type failure struct {
 
 // NewWatch begins nothing yet. The error is that of a server that does not answer, or credentials it does not take.
 func NewWatch(ctx context.Context, cfg *rest.Config) (*Watch, error) {
-	w := &Watch{changed: make(chan struct{}, 1), loads: placement.New(), failures: map[string]failure{}}
+	w := &Watch{changed: make(chan struct{}, 1), loads: snapshot.New(), failures: map[string]failure{}}
 	scheme := runtime.NewScheme()
 	if err := errors.Join(v1alpha1.AddToScheme(scheme), corev1.AddToScheme(scheme)); err != nil {
 		return nil, err
@@ -232,7 +234,7 @@ func typeName(o client.Object) string { return strings.TrimPrefix(fmt.Sprintf("%
 
 // state makes a State of what is known now.
 func (w *Watch) state(ctx context.Context) (State, error) {
-	f := Facts{Now: time.Now(), Idle: map[string]nodegroup.Decision{}, Loads: map[string]placement.Load{}}
+	f := Facts{Now: time.Now(), Idle: map[string]nodegroup.Decision{}, Loads: map[string]planner.Load{}}
 	if p := w.contact.problem(); p != "" {
 		f.Problems = append(f.Problems, p)
 	}
@@ -288,7 +290,7 @@ func (w *Watch) weigh(f *Facts) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for i := range f.Nodes {
-		if load, err := w.loads.Requested(f.Nodes[i].Name); err == nil { // it may be on its way here still
+		if load, err := planner.MeasureRequests(w.loads, f.Nodes[i].Name); err == nil { // it may be on its way here still
 			f.Loads[f.Nodes[i].Name] = load
 		}
 	}

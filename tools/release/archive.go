@@ -152,23 +152,33 @@ func (r *release) writeArchives(_ context.Context, binaries []executable) error 
 	return nil
 }
 
-// tree is every file under a folder, in the order of their names, to be packed under prefix.
+// tree is every file under a folder, in the order of their names, to be packed under prefix. It follows symbolic links: charts share
+// a library by them.
 func tree(folder, prefix string, mode int64) ([]entry, error) {
+	files, err := os.ReadDir(folder)
+	if err != nil {
+		return nil, err
+	}
 	var entries []entry
-	err := filepath.WalkDir(folder, func(file string, d os.DirEntry, err error) error {
-		if err != nil || d.IsDir() {
-			return err
-		}
-		rel, err := filepath.Rel(folder, file)
+	for _, f := range files {
+		name, file := path.Join(prefix, f.Name()), filepath.Join(folder, f.Name())
+		info, err := os.Stat(file)
 		if err != nil {
-			return err
+			return nil, err
+		}
+		if info.IsDir() {
+			below, err := tree(file, name, mode)
+			if err != nil {
+				return nil, err
+			}
+			entries = append(entries, below...)
+			continue
 		}
 		m := mode
-		if info, err := d.Info(); err == nil && info.Mode()&0o100 != 0 {
+		if info.Mode()&0o100 != 0 {
 			m = 0o755
 		}
-		entries = append(entries, entry{Name: path.Join(prefix, filepath.ToSlash(rel)), Mode: m, Path: file})
-		return nil
-	})
-	return entries, err
+		entries = append(entries, entry{Name: name, Mode: m, Path: file})
+	}
+	return entries, nil
 }

@@ -260,6 +260,9 @@ func TestAgentFromItsImage(t *testing.T) {
 		}
 		var got []string
 		for _, p := range doc.Packages {
+			if p.PackageLicenseDeclared == noAssertion || p.PackageLicenseConcluded == noAssertion || p.PackageLicenseDeclared == "" {
+				t.Errorf("package %s has the licence %q, concluded %q", p.PackageName, p.PackageLicenseDeclared, p.PackageLicenseConcluded)
+			}
 			for _, ref := range p.PackageExternalReferences {
 				got = append(got, ref.Locator)
 			}

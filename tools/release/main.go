@@ -34,6 +34,7 @@ func main() {
 
 func run(ctx context.Context, args []string) error {
 	var version, root, targets string
+	var audit bool
 	r := release{commands: []string{"slipway", "slipway-agent"}, log: slog.Default()}
 	flags := flag.NewFlagSet("release", flag.ContinueOnError)
 	flags.StringVar(&version, "version", "", "version to release, such as v0.1.0")
@@ -43,12 +44,16 @@ func run(ctx context.Context, args []string) error {
 	flags.StringVar(&r.download, "download-url", "https://github.com/slipway-dev/slipway/releases/download",
 		"where the archives will be found, for the krew manifest; the version and the file are appended")
 	flags.BoolVar(&r.allowModified, "allow-modified", false, "release from a work tree that differs from its commit, for trying out")
+	flags.BoolVar(&audit, "audit-licences", false, "only say which licences the linked modules have, and fail on one that is not allowed")
 	flags.IntVar(&r.jobs, "p", 0, "packages that are compiled at once; 0 is one for each core")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
 	if flags.NArg() > 0 {
 		return fmt.Errorf("argument %q: release takes flags only", flags.Arg(0))
+	}
+	if audit {
+		return auditLicences(ctx, root, r.commands, os.Stdout)
 	}
 	var err error
 	if r.targets, err = parseTargets(targets); err != nil {

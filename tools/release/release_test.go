@@ -51,22 +51,29 @@ func main() {
 }
 `
 	for file, text := range map[string]string{
-		"go.mod":                               "module github.com/slipway-dev/slipway\n\ngo 1.26.0\n",
-		".gitignore":                           "/dist/\n",
-		"LICENSE":                              "Yours.\n",
-		"cmd/internal/start/start.go":          "package start\n\nvar version = \"\"\n\nvar Version = version\n",
-		"cmd/slipway/main.go":                  program,
-		"cmd/slipway-agent/main.go":            program,
-		"charts/slipway/Chart.yaml":            "apiVersion: v2\nname: slipway\nversion: 0.0.0 # set by the release\nappVersion: devel\n",
-		"charts/slipway/.helmignore":           "*_test.yaml\nnotes/\n",
-		"charts/slipway/values.yaml":           "image: slipway\n",
-		"charts/slipway/values_test.yaml":      "image: none\n",
-		"charts/slipway/notes/a.txt":           "of a folder that is left out\n",
-		"charts/slipway/templates/config.yaml": "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: it\n",
+		"go.mod":                                    "module github.com/slipway-dev/slipway\n\ngo 1.26.0\n",
+		".gitignore":                                "/dist/\n",
+		"LICENSE":                                   "Yours.\n",
+		"cmd/internal/start/start.go":               "package start\n\nvar version = \"\"\n\nvar Version = version\n",
+		"cmd/slipway/main.go":                       program,
+		"cmd/slipway-agent/main.go":                 program,
+		"charts/slipway/Chart.yaml":                 "apiVersion: v2\nname: slipway\nversion: 0.0.0 # set by the release\nappVersion: devel\n",
+		"charts/slipway/.helmignore":                "*_test.yaml\nnotes/\n",
+		"charts/slipway/values.yaml":                "image: slipway\n",
+		"charts/slipway/values_test.yaml":           "image: none\n",
+		"charts/slipway/notes/a.txt":                "of a folder that is left out\n",
+		"charts/slipway/charts/library/config.yaml": "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: it\n",
 
 		"charts/aks-node-termination-handler/Chart.yaml": "apiVersion: v2\nname: aks-node-termination-handler\nversion: 2.0.0\nappVersion: devel\n",
 	} {
 		write(t, filepath.Join(dir, file), text)
+	}
+	shared := filepath.Join(dir, "charts/aks-node-termination-handler/charts/library")
+	if err := os.MkdirAll(filepath.Dir(shared), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("../../slipway/charts/library", shared); err != nil {
+		t.Fatal(err)
 	}
 	git(t, dir, "init", "--quiet")
 	git(t, dir, "add", ".")
@@ -240,13 +247,13 @@ func TestRelease(t *testing.T) {
 	t.Run("has a chart of the release's version, without what Helm leaves out", func(t *testing.T) {
 		file := filepath.Join(dist, "slipway-0.1.0.tgz")
 		want := []string{
-			"slipway/Chart.yaml", "slipway/.helmignore", "slipway/templates/config.yaml", "slipway/values.yaml",
+			"slipway/Chart.yaml", "slipway/.helmignore", "slipway/charts/library/config.yaml", "slipway/values.yaml",
 		}
 		if diff := cmp.Diff(want, names(t, file)); diff != "" {
 			t.Error(diff)
 		}
 		var chart struct{ APIVersion, Name, Version, AppVersion string }
-		if err := yaml.Unmarshal([]byte(first(t, file)), &chart); err != nil {
+		if err := yaml.Unmarshal([]byte(packed(t, file, "slipway/Chart.yaml")[1]), &chart); err != nil {
 			t.Fatal(err)
 		}
 		if chart.Version != "0.1.0" || chart.AppVersion != "v0.1.0" || chart.APIVersion != "v2" {
@@ -255,11 +262,19 @@ func TestRelease(t *testing.T) {
 	})
 	t.Run("has a chart that upgrades the one whose place it takes", func(t *testing.T) {
 		var chart struct{ Version, AppVersion string }
-		if err := yaml.Unmarshal([]byte(first(t, filepath.Join(dist, "aks-node-termination-handler-2.1.0.tgz"))), &chart); err != nil {
+		if err := yaml.Unmarshal([]byte(packed(t, filepath.Join(dist, "aks-node-termination-handler-2.1.0.tgz"), "aks-node-termination-handler/Chart.yaml")[1]), &chart); err != nil {
 			t.Fatal(err)
 		}
 		if chart.Version != "2.1.0" || chart.AppVersion != "v0.1.0" {
 			t.Errorf("%+v", chart)
+		}
+	})
+	t.Run("has in each chart the files that charts share", func(t *testing.T) {
+		want := [2]string{"-rw-r--r--", "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: it\n"}
+		for chart, file := range map[string]string{"slipway": "slipway-0.1.0.tgz", "aks-node-termination-handler": "aks-node-termination-handler-2.1.0.tgz"} {
+			if diff := cmp.Diff(want, packed(t, filepath.Join(dist, file), chart+"/charts/library/config.yaml")); diff != "" {
+				t.Errorf("%s: -want +got:\n%s", file, diff)
+			}
 		}
 	})
 	t.Run("prints its version", func(t *testing.T) {
@@ -383,22 +398,27 @@ func names(t *testing.T, file string) []string {
 	}
 }
 
-// first is the content of the first file of a tar.gz.
-func first(t *testing.T, file string) string {
+// packed is the mode and the text of a file in an archive.
+func packed(t *testing.T, file, name string) [2]string {
 	t.Helper()
 	gz, err := gzip.NewReader(bytes.NewReader(read(t, file)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	tr := tar.NewReader(gz)
-	if _, err := tr.Next(); err != nil {
-		t.Fatal(err)
+	for tr := tar.NewReader(gz); ; {
+		h, err := tr.Next()
+		if err != nil {
+			t.Fatalf("%s in %s: %v", name, file, err)
+		}
+		if h.Name != name {
+			continue
+		}
+		text, err := io.ReadAll(tr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return [2]string{h.FileInfo().Mode().String(), string(text)}
 	}
-	content, err := io.ReadAll(tr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(content)
 }
 
 func TestZipHoldsWhatTarHolds(t *testing.T) {

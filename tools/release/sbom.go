@@ -19,12 +19,17 @@ import (
 const (
 	homepage    = "https://github.com/slipway-dev/slipway"
 	noAssertion = "NOASSERTION"
+	stdlib      = "stdlib" // Go's standard library, as a package of an SBOM
 )
 
 // writeSBOMs writes for each binary what it is made of, as SPDX 2.3 in JSON.
-func (r *release) writeSBOMs(_ context.Context, binaries []executable) error {
+func (r *release) writeSBOMs(ctx context.Context, binaries []executable) error {
+	l, err := newLicences(ctx, r.source.Root)
+	if err != nil {
+		return err
+	}
 	for _, b := range binaries {
-		doc, err := r.sbom(b)
+		doc, err := r.sbom(b, l)
 		if err != nil {
 			return err
 		}
@@ -42,7 +47,7 @@ func (r *release) writeSBOMs(_ context.Context, binaries []executable) error {
 
 // sbom lists the modules that the linker put into the binary, as the binary itself says, and the standard library. go.mod
 // would name more: what only tests and other platforms need.
-func (r *release) sbom(b executable) (*v2_3.Document, error) {
+func (r *release) sbom(b executable, l *licences) (*v2_3.Document, error) {
 	info, err := buildinfo.ReadFile(b.Path)
 	if err != nil {
 		return nil, fmt.Errorf("SBOM: %w", err)
@@ -76,8 +81,8 @@ func (r *release) sbom(b executable) (*v2_3.Document, error) {
 		CreationInfo: &v2_3.CreationInfo{
 			Creators: []common.Creator{{CreatorType: "Tool", Creator: "slipway-release-" + r.source.Version}},
 			Created:  r.source.Time.Format("2006-01-02T15:04:05Z"),
-			CreatorComment: "Modules are those that the binary was linked from. Their licences were not looked at. " +
-				"created is the time of the commit.",
+			CreatorComment: "Modules are those that the binary was linked from. Their licences are read from the words of the " +
+				"files in the root of each module. created is the time of the commit.",
 		},
 		Packages: []*v2_3.Package{program},
 		Relationships: []*v2_3.Relationship{{
@@ -85,7 +90,11 @@ func (r *release) sbom(b executable) (*v2_3.Document, error) {
 			Relationship: common.TypeRelationshipDescribe,
 		}},
 	}
-	for _, p := range modules(info, r.source.Version) {
+	packages, err := modules(info, r.source.Version, l)
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range packages {
 		doc.Packages = append(doc.Packages, p)
 		doc.Relationships = append(doc.Relationships, &v2_3.Relationship{
 			RefA: common.MakeDocElementID("", "Package-binary"), RefB: common.MakeDocElementID("", string(p.PackageSPDXIdentifier)),
@@ -97,10 +106,10 @@ func (r *release) sbom(b executable) (*v2_3.Document, error) {
 
 // modules are the packages of the SBOM for a binary's modules: its own at the version released, the standard library, and
 // those that it depends on, replacements in place of what they replace.
-func modules(info *buildinfo.BuildInfo, version string) []*v2_3.Package {
+func modules(info *buildinfo.BuildInfo, version string, l *licences) ([]*v2_3.Package, error) {
 	own := info.Main
 	own.Version, own.Sum = version, ""
-	list := []debug.Module{own, {Path: "stdlib", Version: strings.TrimPrefix(strings.Fields(info.GoVersion)[0], "go")}}
+	list := []debug.Module{own, {Path: stdlib, Version: strings.TrimPrefix(strings.Fields(info.GoVersion)[0], "go")}}
 	for _, m := range info.Deps {
 		for m.Replace != nil {
 			m = m.Replace
@@ -109,13 +118,17 @@ func modules(info *buildinfo.BuildInfo, version string) []*v2_3.Package {
 	}
 	packages := make([]*v2_3.Package, 0, len(list))
 	for i, m := range list {
+		licence, err := licenceOf(m, own.Path, l)
+		if err != nil {
+			return nil, err
+		}
 		p := &v2_3.Package{
 			PackageName:               m.Path,
 			PackageSPDXIdentifier:     common.ElementID(fmt.Sprintf("Package-module-%d", i)),
 			PackageVersion:            m.Version,
 			PackageDownloadLocation:   downloadLocation(m),
-			PackageLicenseConcluded:   noAssertion,
-			PackageLicenseDeclared:    noAssertion,
+			PackageLicenseConcluded:   licence,
+			PackageLicenseDeclared:    licence,
 			PackageCopyrightText:      noAssertion,
 			PrimaryPackagePurpose:     "LIBRARY",
 			IsFilesAnalyzedTagPresent: true,
@@ -128,7 +141,18 @@ func modules(info *buildinfo.BuildInfo, version string) []*v2_3.Package {
 		}
 		packages = append(packages, p)
 	}
-	return packages
+	return packages, nil
+}
+
+// licenceOf returns the licence of a module of the SBOM: ours, Go's, or the one of its files.
+func licenceOf(m debug.Module, own string, l *licences) (string, error) {
+	switch m.Path {
+	case own:
+		return "Apache-2.0", nil
+	case stdlib:
+		return "BSD-3-Clause", nil
+	}
+	return l.of(m.Path, m.Version)
 }
 
 // purl names a module as https://github.com/package-url/purl-spec does: the path in lower case, and + in a version escaped.

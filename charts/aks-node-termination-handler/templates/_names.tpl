@@ -57,22 +57,34 @@ annotations:
 {{- end }}
 
 {{/*
-How many seconds the program waits for a drain before it ends: -gracePeriodSeconds, or the key of its file, which wins. Of a file
-that is none of configMap.data nothing is known but the most that the program takes.
+A setting of the program, of a list: root, flag, what it is without the flag, what it is taken for when the program reads a file
+that is none of configMap.data. The file's key is the flag in small letters, and wins.
 */}}
-{{- define "aksnth.stopSeconds" -}}
-{{- $seconds := default "10" (include "aksnth.flag" (list .Values.args "gracePeriodSeconds")) }}
-{{- with include "aksnth.configFile" . }}
+{{- define "aksnth.setting" -}}
+{{- $root := index . 0 }}
+{{- $flag := index . 1 }}
+{{- $unseen := index . 3 }}
+{{- $value := default (index . 2) (include "aksnth.flag" (list $root.Values.args $flag)) }}
+{{- with include "aksnth.configFile" $root }}
 {{- $path := clean . }}
 {{- $file := dict }}
 {{- $seen := false }}
-{{- if and $.Values.configMap.create (eq (dir $path) (clean $.Values.configMap.mountPath)) (hasKey (default dict $.Values.configMap.data) (base $path)) }}
-{{- $file = get $.Values.configMap.data (base $path) | toString | fromYaml }}
+{{- if and $root.Values.configMap.create (eq (dir $path) (clean $root.Values.configMap.mountPath)) (hasKey (default dict $root.Values.configMap.data) (base $path)) }}
+{{- $file = get $root.Values.configMap.data (base $path) | toString | fromYaml }}
 {{- $seen = not (hasKey $file "Error") }}
 {{- end }}
-{{- $seconds = ternary (get $file "graceperiodseconds" | default $seconds) 600 $seen }}
+{{- if not $seen }}
+{{- $value = $unseen }}
+{{- else if hasKey $file (lower $flag) }}
+{{- $value = get $file (lower $flag) }}
 {{- end }}
-{{- $seconds | toString | float64 | ceil | int | min 600 | max 0 }}
+{{- end }}
+{{- $value }}
+{{- end }}
+
+{{/* How many seconds the program waits for a drain before it ends. Of a file that is not seen the most that it takes is assumed. */}}
+{{- define "aksnth.stopSeconds" -}}
+{{- include "aksnth.setting" (list . "gracePeriodSeconds" "10" "600") | float64 | ceil | int | min 600 | max 0 }}
 {{- end }}
 
 {{/* The file that the program reads: what -config says, or the variable CONFIG, whose value may be nowhere in here. */}}
@@ -84,11 +96,48 @@ that is none of configMap.data nothing is known but the most that the program ta
 {{- default $file (include "aksnth.flag" (list .Values.args "config")) }}
 {{- end }}
 
-{{/* Whether the nodes are Windows's: "true" or nothing. */}}
+{{/* Whether a label of nodes is one that only Windows nodes have, of a list: key, value: "true" or nothing. */}}
+{{- define "aksnth.windowsLabel" -}}
+{{- $key := index . 0 | toString }}
+{{- $value := index . 1 | toString }}
+{{- if eq $key "kubernetes.io/os" }}{{ if eq $value "windows" }}true{{ end }}
+{{- else if eq $key "kubernetes.azure.com/os-sku" }}{{ if hasPrefix "Windows" $value }}true{{ end }}
+{{- end }}
+{{- end }}
+
+{{/* Whether nodeSelector, or every term of the required node affinity, names Windows nodes alone: "true" or nothing. */}}
 {{- define "aksnth.windows" -}}
+{{- $windows := false }}
+{{- range $key, $value := default dict .Values.nodeSelector }}
+{{- if include "aksnth.windowsLabel" (list $key $value) }}{{ $windows = true }}{{ end }}
+{{- end }}
+{{- $terms := dig "nodeAffinity" "requiredDuringSchedulingIgnoredDuringExecution" "nodeSelectorTerms" list (default dict .Values.affinity) }}
+{{- $named := gt (len $terms) 0 }}
+{{- range $terms }}
+{{- $term := false }}
+{{- range .matchExpressions }}
+{{- $key := .key }}
+{{- $all := and (eq (toString .operator) "In") (gt (len (default list .values)) 0) }}
+{{- range .values }}
+{{- if not (include "aksnth.windowsLabel" (list $key .)) }}{{ $all = false }}{{ end }}
+{{- end }}
+{{- if $all }}{{ $term = true }}{{ end }}
+{{- end }}
+{{- if not $term }}{{ $named = false }}{{ end }}
+{{- end }}
+{{- if or $windows $named }}true{{ end }}
+{{- end }}
+
+{{/*
+The nodeSelector. The released images run on Linux or as host processes on Windows, and one DaemonSet cannot be both: where
+Windows nodes are not named, it keeps to Linux.
+*/}}
+{{- define "aksnth.nodeSelector" -}}
 {{- $selector := default dict .Values.nodeSelector }}
-{{- $sku := get $selector "kubernetes.azure.com/os-sku" | toString }}
-{{- if or (eq (get $selector "kubernetes.io/os" | toString) "windows") (hasPrefix "Windows" $sku) }}true{{ end }}
+{{- if and .Values.slipway.hostProcess (not (include "aksnth.windows" .)) }}
+{{- $selector = merge (dict) $selector (dict "kubernetes.io/os" "linux") }}
+{{- end }}
+{{- with $selector }}{{ toYaml . }}{{ end }}
 {{- end }}
 
 {{/* Whether the pods are host processes: "true" or nothing. */}}

@@ -255,7 +255,8 @@ to an address in a file, or by a proxy of the environment, is known to be cut of
 {{- include "slipway.refusals.arguments" (dict "part" "cloudpool" "arguments" $c.extraArgs "taken" (dict
   "--namespace" "the release's namespace" "--holder" "the pod's own name" "--listen" "cloudpool.port" "--metrics-listen" "cloudpool.metricsPort" "--cloud-config" "clouds.config" "--pool" "cloudpool.pools"
   "--native" "cloudpool.nodeGroups" "--tls-cert-file" "cloudpool.tls" "--tls-private-key-file" "cloudpool.tls"
-  "--client-ca-file" "cloudpool.clientCA" "--authorize" "cloudpool.authorize" "--insecure" "cloudpool.insecure")) }}
+  "--client-ca-file" "cloudpool.clientCA" "--authorize" "cloudpool.authorize" "--insecure" "cloudpool.insecure"
+  "--remove-last-worker" "cloudpool.removeLastWorker")) }}
 {{- end }}
 
 {{/* Pools that clouds.config does not have. A server of several names its own, and a ConfigMap of one's own is not seen here. */}}

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/slipway-dev/slipway/internal/agent"
+	"github.com/slipway-dev/slipway/internal/cloud/azure/providerid"
 	"github.com/slipway-dev/slipway/internal/config"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 	"github.com/slipway-dev/slipway/internal/notice/azure"
@@ -49,6 +50,8 @@ type Extras struct {
 	// Sources tell of more notices; Conditions are the actions for theirs, by ID.
 	Sources    []agent.Source
 	Conditions map[string]agent.Action
+	// ConditionsNeedMetadata is NeedsMetadata of condition.Options, and LabelOwnCordon is agent.Options'.
+	ConditionsNeedMetadata, LabelOwnCordon bool
 	// Known is called once, before the agent guards its node, with this machine's name in its notices.
 	Known func(resource string)
 	// Log wraps the handler of what is logged.
@@ -61,6 +64,9 @@ type Extras struct {
 	Tracing Tracing
 	// Private decides who may see profiles; nil is everybody.
 	Private func(*http.Request) error
+	// Connect reaches the API server with a kubeconfig that has credentials which package kubeapi does not support, such as
+	// those of another program; nil cannot.
+	Connect func(kubeconfig, userAgent string, wrap func(http.RoundTripper) http.RoundTripper) (*kubeapi.Client, error)
 }
 
 // Inside is what extra paths may ask of the agent.
@@ -69,6 +75,8 @@ type Inside struct {
 	Live func() error
 	// Await is agent.Agent's, and waits for the agent too.
 	Await func(ctx context.Context, source, id string) error
+	// Metrics serves the page that Routes may serve in another way.
+	Metrics http.Handler
 }
 
 // The destinations of requests that Extras.Wrap can tell apart.
@@ -83,6 +91,20 @@ func (x Extras) wrap(to string) func(http.RoundTripper) http.RoundTripper {
 		return nil
 	}
 	return func(next http.RoundTripper) http.RoundTripper { return x.Wrap(to, next) }
+}
+
+// connect makes the client of the API server.
+func (x Extras) connect(kubeconfig string) (*kubeapi.Client, error) {
+	userAgent := "slipway-agent/" + Version()
+	c, err := kubeapi.LoadConfig(kubeconfig)
+	if errors.Is(err, kubeapi.ErrCredentials) && x.Connect != nil {
+		return x.Connect(kubeconfig, userAgent, x.wrap(APIServer))
+	}
+	if err != nil {
+		return nil, err
+	}
+	c.Wrap = x.wrap(APIServer)
+	return c.Connect(userAgent)
 }
 
 // Agent runs the agent until ctx ends.
@@ -106,12 +128,7 @@ func AgentWith(ctx context.Context, c config.Agent, x Extras, stderr io.Writer) 
 		log = slog.New(x.Log(log.Handler()))
 	}
 	log = log.With("node", c.NodeName)
-	kube, err := kubeapi.LoadConfig(c.Kubeconfig)
-	if err != nil {
-		return err
-	}
-	kube.Wrap = x.wrap(APIServer)
-	api, err := kube.Connect("slipway-agent/" + Version())
+	api, err := x.connect(c.Kubeconfig)
 	if err != nil {
 		return err
 	}
@@ -146,7 +163,7 @@ func AgentWith(ctx context.Context, c config.Agent, x Extras, stderr io.Writer) 
 
 // runAgent serves metrics and health from the start, so that an agent that waits for its API server is not taken for
 // dead, and guards the node once it knows which machine that is.
-func runAgent(ctx context.Context, c config.Agent, x Extras, log *slog.Logger, tracer agent.Tracer, api *kubeapi.Client,
+func runAgent(ctx context.Context, c config.Agent, x Extras, log *slog.Logger, tracer observe.Tracer, api *kubeapi.Client,
 	metadata *azure.Client, registry *observe.Registry, notifier *notify.Notifier,
 ) error {
 	registry.Standard(build())
@@ -181,7 +198,7 @@ func runAgent(ctx context.Context, c config.Agent, x Extras, log *slog.Logger, t
 	}
 	var routes map[string]http.Handler
 	if x.Routes != nil {
-		routes = x.Routes(Inside{Live: alive.Check, Await: func(ctx context.Context, source, id string) error {
+		routes = x.Routes(Inside{Live: alive.Check, Metrics: registry, Await: func(ctx context.Context, source, id string) error {
 			return await(ctx, &running, source, id)
 		}})
 	}
@@ -195,28 +212,30 @@ func runAgent(ctx context.Context, c config.Agent, x Extras, log *slog.Logger, t
 	return together(ctx, guard, server.Run)
 }
 
-func newAgent(c config.Agent, x Extras, resource string, found *kubeapi.Node, log *slog.Logger, tracer agent.Tracer,
+func newAgent(c config.Agent, x Extras, resource string, found *kubeapi.Node, log *slog.Logger, tracer observe.Tracer,
 	api *kubeapi.Client, metadata *azure.Client, metrics *agent.Metrics, alive *observe.Heartbeat,
 	notifier *notify.Notifier,
 ) (*agent.Agent, error) {
 	source, err := azure.NewSource(azure.SourceOptions{
-		Fetcher: metadata, Resource: resource, Interval: c.PollInterval, Observer: x.observe(metrics), Log: log,
+		Fetcher: metadata, Resource: resource, Interval: c.PollInterval, ClockAhead: metadata.ClockAhead,
+		Observer: x.observe(metrics), Log: log,
 	})
 	if err != nil {
 		return nil, err
 	}
 	o := agent.Options{
-		Node: c.NodeName, Resource: resource, Machine: azure.ResourceName, API: api, Found: found,
+		Node: c.NodeName, Resource: resource, Machine: providerid.ResourceName, API: api, Found: found,
 		Sources: append([]agent.Source{source}, x.Sources...), ConditionDrain: c.ConditionDrainTimeout,
 		Impact: c.Impact(), Margin: c.DeadlineMargin, Taint: c.Taint(), Labels: c.Labels, DryRun: c.DryRun,
-		GraceSeconds: &c.GracePeriod, DisableEviction: c.DisableEviction,
+		LabelOwnCordon: x.LabelOwnCordon,
+		GraceSeconds:   &c.GracePeriod, DisableEviction: c.DisableEviction,
 		StopGrace: c.StopGrace, ExitAfterDrain: c.ExitAfterDrain, Voice: x.Voice,
 		Metrics: metrics, Heartbeat: alive, Tracer: tracer, Log: log,
 	}
 	maps.Copy(o.Impact.Conditions, x.Conditions)
 	if c.WatchesConditions() {
 		conditions, err := condition.New(condition.Options{
-			Rules: c.Conditions, Metadata: source, UnconfirmedAfter: c.UnconfirmedAfter,
+			Rules: c.Conditions, Metadata: source, UnconfirmedAfter: c.UnconfirmedAfter, NeedsMetadata: x.ConditionsNeedMetadata,
 		})
 		if err != nil {
 			return nil, err

@@ -4,11 +4,11 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"time"
 
+	"github.com/slipway-dev/slipway/internal/cloud/azure/providerid"
 	"github.com/slipway-dev/slipway/internal/config"
+	"github.com/slipway-dev/slipway/internal/elapsed"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
-	"github.com/slipway-dev/slipway/internal/notice/azure"
 	"github.com/slipway-dev/slipway/internal/observe"
 )
 
@@ -27,7 +27,7 @@ func resourceName(ctx context.Context, c config.Agent, log *slog.Logger, api *ku
 		case kubeapi.IsForbidden(err), kubeapi.IsUnauthorized(err):
 			return "", nil, err
 		case err == nil && node.Spec.ProviderID != "":
-			name, err := azure.ResourceName(node.Spec.ProviderID)
+			name, err := providerid.ResourceName(node.Spec.ProviderID)
 			if err != nil {
 				return "", nil, fmt.Errorf("node %s: %w (or give --resource-name)", c.NodeName, err)
 			}
@@ -39,10 +39,8 @@ func resourceName(ctx context.Context, c config.Agent, log *slog.Logger, api *ku
 			said = err.Error()
 			log.Warn("waiting for the node, to know the machine's name", "err", err)
 		}
-		select {
-		case <-ctx.Done():
+		if !elapsed.Sleep(ctx, nodeRetry) {
 			return "", nil, ctx.Err()
-		case <-time.After(nodeRetry):
 		}
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"os"
 	"time"
 
-	"github.com/slipway-dev/slipway/internal/agent"
+	"github.com/slipway-dev/slipway/internal/observe"
 )
 
 // Tracing makes what sends an agent's spans to an endpoint; an empty one leaves it to the standard environment. Nil is
@@ -16,7 +16,7 @@ type Tracing func(ctx context.Context, endpoint, version string) (Spans, error)
 
 // Spans keeps spans, and sends what is left of them when it is closed.
 type Spans interface {
-	agent.Tracer
+	observe.Tracer
 	Close(ctx context.Context) error
 }
 
@@ -27,7 +27,7 @@ const lastSpans = 2 * time.Second
 var traceVariables = []string{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"}
 
 // begin returns a tracer, and what ends it. Both are there even when no traces are asked for.
-func (t Tracing) begin(ctx context.Context, endpoint string, log *slog.Logger) (agent.Tracer, func(), error) {
+func (t Tracing) begin(ctx context.Context, endpoint string, log *slog.Logger) (observe.Tracer, func(), error) {
 	wanted := endpoint != ""
 	for _, variable := range traceVariables {
 		wanted = wanted || os.Getenv(variable) != ""

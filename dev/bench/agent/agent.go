@@ -10,6 +10,9 @@ import (
 	"math/rand/v2"
 	"os"
 	"runtime"
+	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/slipway-dev/slipway/dev/azure"
@@ -28,6 +31,8 @@ type Options struct {
 	Kubernetes string
 	// Idle shortens the time for which the idle agent is watched, to try things out; zero is IdleWindow.
 	Idle time.Duration
+	// Only runs those measures alone that have it in their names; empty is all of them.
+	Only string
 	// Seed makes the moments at which notices appear.
 	Seed uint64
 	// Progress is told what is being measured; nil is nobody.
@@ -43,7 +48,8 @@ const (
 	crowdedMachine  = evictedMachine + 1
 	weighedMachine  = crowdedMachine + 1
 	spotMachine     = weighedMachine + 1
-	firstRefuge     = spotMachine + 1
+	hangingMachine  = spotMachine + 1
+	firstRefuge     = hangingMachine + 1
 	refugeMachines  = 4 // take the pods of those that are drained
 	machines        = firstRefuge + refugeMachines
 )
@@ -57,9 +63,10 @@ type bench struct {
 	o      Options
 	pool   controlplane.AKSPool
 	random *rand.Rand
+	idle   *idle // while it is measured
 }
 
-// Run measures everything. It takes as long as the idle agent is watched, and a minute to start and stop.
+// Run measures. With all measures it takes as long as the idle agent is watched, and a minute to start and stop.
 func Run(ctx context.Context, o Options) (_ []result.Result, err error) {
 	if o.Idle < 0 {
 		return nil, fmt.Errorf("idle: %s: want more than 0", o.Idle)
@@ -73,6 +80,10 @@ func Run(ctx context.Context, o Options) (_ []result.Result, err error) {
 	b := &bench{
 		o: o, pool: controlplane.AKSPool{Name: "spot", Spot: true},
 		random: rand.New(rand.NewPCG(o.Seed, 0)),
+	}
+	chosen, err := choose(b.measures(), o.Only)
+	if err != nil {
+		return nil, err
 	}
 	b.Testbed, err = testbed.Start(ctx, testbed.Options{
 		Cluster: controlplane.Options{Version: o.Kubernetes},
@@ -89,28 +100,57 @@ func Run(ctx context.Context, o Options) (_ []result.Result, err error) {
 	if err := b.AddPool(ctx, b.pool, machines); err != nil {
 		return nil, err
 	}
-	return b.run(ctx)
+	return b.run(ctx, chosen)
 }
 
-func (b *bench) run(ctx context.Context) ([]result.Result, error) {
-	idle, err := b.watchIdle(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("idle agent: %w", err)
-	}
-	defer idle.stop()
-	var results []result.Result
-	for _, m := range []struct {
-		name string
-		run  func(context.Context) ([]result.Result, error)
-	}{
+// measure is a part of the group that can be run alone.
+type measure struct {
+	name string
+	run  func(context.Context) ([]result.Result, error)
+}
+
+// idleMeasure watches an agent beside all other measures.
+const idleMeasure = "idle agent, until its time is over"
+
+func (b *bench) measures() []measure {
+	return []measure{
 		{"notice to cordon", b.cordoning},
 		{"notice to evictions, a budget for each app", b.evicting},
 		{"notice to evictions, one budget for all", b.evictingCrowd},
 		{"memory while draining", b.weighing},
 		{"the demo's Spot notice", b.spotNotice},
-		{"idle agent, until its time is over", idle.results},
+		{"a Spot notice while Node requests hang", b.hangingNodes},
+		{idleMeasure, b.idleResults},
 		{"binary", b.binary},
-	} {
+	}
+}
+
+// choose returns the measures that have a text in their names.
+func choose(all []measure, text string) ([]measure, error) {
+	var chosen []measure
+	var names []string
+	for _, m := range all {
+		names = append(names, strconv.Quote(m.name))
+		if strings.Contains(m.name, text) {
+			chosen = append(chosen, m)
+		}
+	}
+	if len(chosen) == 0 {
+		return nil, fmt.Errorf("only: %q: want a part of one of %s", text, strings.Join(names, ", "))
+	}
+	return chosen, nil
+}
+
+func (b *bench) run(ctx context.Context, chosen []measure) ([]result.Result, error) {
+	if slices.ContainsFunc(chosen, func(m measure) bool { return m.name == idleMeasure }) {
+		var err error
+		if b.idle, err = b.watchIdle(ctx); err != nil {
+			return nil, fmt.Errorf("idle agent: %w", err)
+		}
+		defer b.idle.stop()
+	}
+	var results []result.Result
+	for _, m := range chosen {
 		b.say(m.name)
 		rows, err := m.run(ctx)
 		if err != nil {

@@ -68,6 +68,8 @@ func (w *idle) sample(ctx context.Context) {
 	}
 }
 
+func (b *bench) idleResults(ctx context.Context) ([]result.Result, error) { return b.idle.results(ctx) }
+
 // results waits for the end of the window.
 func (w *idle) results(ctx context.Context) ([]result.Result, error) {
 	select {

@@ -16,9 +16,10 @@ import (
 	"github.com/slipway-dev/slipway/dev/bench/result"
 	"github.com/slipway-dev/slipway/internal/cloud"
 	"github.com/slipway-dev/slipway/internal/nodegroup"
-	"github.com/slipway-dev/slipway/internal/nodegroup/scaling"
 	"github.com/slipway-dev/slipway/internal/placement"
 	"github.com/slipway-dev/slipway/internal/placement/placementtest"
+	"github.com/slipway-dev/slipway/internal/placement/snapshot"
+	"github.com/slipway-dev/slipway/internal/provisioning/plan"
 )
 
 const (
@@ -30,7 +31,7 @@ const (
 const mix = "seed 1; 0.1 to 2 cores and 128 MiB to 6 GiB, in 25 sizes"
 
 // waiting makes pods that wait, of the mix, and the sums of what they request: millicores and bytes.
-func waiting(s *placement.Snapshot, n int) (pods []scaling.Pod, cpu, memory int64, err error) {
+func waiting(s *snapshot.Snapshot, n int) (pods []plan.Pod, cpu, memory int64, err error) {
 	dice := rand.New(rand.NewPCG(seed, 7))
 	cpus, memories := []string{"100m", "250m", "500m", "1", "2"}, []string{"128Mi", "512Mi", "1Gi", "2Gi", "6Gi"}
 	for i := range n {
@@ -43,39 +44,39 @@ func waiting(s *placement.Snapshot, n int) (pods []scaling.Pod, cpu, memory int6
 		if err := s.SetPod(p); err != nil {
 			return nil, 0, 0, err
 		}
-		pods = append(pods, scaling.Pod{Key: placement.PodKey{Namespace: p.Namespace, Name: p.Name}})
+		pods = append(pods, plan.Pod{Key: placement.PodKey{Namespace: p.Namespace, Name: p.Name}})
 		cpu, memory = cpu+requests.Cpu().MilliValue(), memory+requests.Memory().Value()
 	}
 	return pods, cpu, memory, nil
 }
 
 // kind is one all of whose capacity pods may take.
-func kind(g *v1alpha1.NodeGroup, name, cpu, memory string) scaling.Kind {
+func kind(g *v1alpha1.NodeGroup, name, cpu, memory string) plan.Kind {
 	capacity := corev1.ResourceList{
 		corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse(memory), corev1.ResourcePods: resource.MustParse("110"),
 	}
 	t := cloud.Template{Name: name, Shape: cloud.Shape{Capacity: capacity}}
-	return scaling.Kind{Name: name, Node: scaling.NodeOf(g, scaling.Source{Template: t, Declared: capacity})}
+	return plan.Kind{Name: name, Node: plan.NodeOf(g, plan.Source{Template: t, Declared: capacity})}
 }
 
-func world(pods int, kinds ...func(*v1alpha1.NodeGroup) scaling.Kind) (w *scaling.World, cpu, memory int64, err error) {
+func world(pods int, kinds ...func(*v1alpha1.NodeGroup) plan.Kind) (w *plan.World, cpu, memory int64, err error) {
 	most := int32(5000)
 	g := &v1alpha1.NodeGroup{ObjectMeta: metav1.ObjectMeta{Name: "web", UID: "uid"}}
 	g.Spec.NodeSelector.MatchLabels = map[string]string{"pool": "web"}
 	g.Spec.Maximum, g.Spec.ScaleUp = &most, &v1alpha1.ScaleUp{}
-	group := scaling.Group{World: nodegroup.World{Group: g, Now: time.Now()}}
+	group := plan.Group{World: nodegroup.World{Group: g, Now: time.Now()}}
 	for _, k := range kinds {
 		group.Kinds = append(group.Kinds, k(g))
 	}
-	w = &scaling.World{Snapshot: placement.New(), Groups: []scaling.Group{group}, Now: time.Now()}
+	w = &plan.World{Snapshot: snapshot.New(), Groups: []plan.Group{group}, Now: time.Now()}
 	w.Pods, cpu, memory, err = waiting(w.Snapshot, pods)
 	return w, cpu, memory, err
 }
 
 // ordered is how many machines a decision orders. It fails when a pod is left out.
-func ordered(d *scaling.Decision, pods int) (n int, err error) {
+func ordered(d *plan.Decision, pods int) (n int, err error) {
 	for _, p := range d.Pods {
-		if p.Outcome != scaling.Ordered {
+		if p.Outcome != plan.Ordered {
 			return 0, fmt.Errorf("pod %s is %s: %v", p.Pod, p.Outcome, p.Reasons)
 		}
 	}
@@ -91,12 +92,12 @@ func ordered(d *scaling.Decision, pods int) (n int, err error) {
 // packed measures how good the packing is.
 func packed() (result.Result, error) {
 	const pods = 500
-	m8 := func(g *v1alpha1.NodeGroup) scaling.Kind { return kind(g, "m8", "8", "32Gi") }
+	m8 := func(g *v1alpha1.NodeGroup) plan.Kind { return kind(g, "m8", "8", "32Gi") }
 	w, cpu, memory, err := world(pods, m8)
 	if err != nil {
 		return result.Result{}, err
 	}
-	d, err := scaling.Up(w)
+	d, err := plan.Up(w)
 	if err != nil {
 		return result.Result{}, err
 	}
@@ -115,10 +116,10 @@ func packed() (result.Result, error) {
 // decided measures how fast ten thousand pods are decided on.
 func decided() (result.Result, error) {
 	const pods = 10_000
-	kinds := []func(*v1alpha1.NodeGroup) scaling.Kind{
-		func(g *v1alpha1.NodeGroup) scaling.Kind { return kind(g, "m8", "8", "32Gi") },
-		func(g *v1alpha1.NodeGroup) scaling.Kind { return kind(g, "m16", "16", "64Gi") },
-		func(g *v1alpha1.NodeGroup) scaling.Kind { return kind(g, "c16", "16", "32Gi") },
+	kinds := []func(*v1alpha1.NodeGroup) plan.Kind{
+		func(g *v1alpha1.NodeGroup) plan.Kind { return kind(g, "m8", "8", "32Gi") },
+		func(g *v1alpha1.NodeGroup) plan.Kind { return kind(g, "m16", "16", "64Gi") },
+		func(g *v1alpha1.NodeGroup) plan.Kind { return kind(g, "c16", "16", "32Gi") },
 	}
 	w, _, _, err := world(pods, kinds...)
 	if err != nil {
@@ -130,7 +131,7 @@ func decided() (result.Result, error) {
 	for range runs {
 		runtime.GC()
 		start, used := time.Now(), placementtest.CPUTime()
-		d, err := scaling.Up(w)
+		d, err := plan.Up(w)
 		if err != nil {
 			return result.Result{}, err
 		}

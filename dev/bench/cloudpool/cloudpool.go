@@ -29,7 +29,7 @@ import (
 	"github.com/slipway-dev/slipway/dev/workload"
 	"github.com/slipway-dev/slipway/internal/cloud"
 	provider "github.com/slipway-dev/slipway/internal/cloud/cloudpool"
-	"github.com/slipway-dev/slipway/internal/cloudpool"
+	"github.com/slipway-dev/slipway/internal/cloudpool/matching"
 )
 
 // Options configure a run.
@@ -316,7 +316,7 @@ func (s *stage) decide(ctx context.Context, size, victims int) (time.Duration, e
 	began := time.Now()
 	raw, code, err := get(ctx, fmt.Sprintf("%s/slipway/v1/pools/%s/plan?desiredSize=%d", s.front, s.name, size))
 	took := time.Since(began)
-	var d cloudpool.Decision
+	var d matching.Decision
 	if err == nil {
 		err = json.Unmarshal(raw, &d)
 	}

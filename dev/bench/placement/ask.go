@@ -9,8 +9,9 @@ import (
 	"github.com/slipway-dev/slipway/dev/bench/result"
 	"github.com/slipway-dev/slipway/internal/placement"
 	"github.com/slipway-dev/slipway/internal/placement/placementtest"
-	"github.com/slipway-dev/slipway/internal/placement/plan"
+	"github.com/slipway-dev/slipway/internal/placement/planner"
 	"github.com/slipway-dev/slipway/internal/placement/saved"
+	"github.com/slipway-dev/slipway/internal/placement/snapshot"
 )
 
 // commandGC is how seldom slipway plan and slipway why collect garbage, as GOGC.
@@ -27,13 +28,13 @@ func askDiverse() ([]result.Result, error) {
 		return nil, err
 	}
 	defer debug.SetGCPercent(debug.SetGCPercent(commandGC))
-	var cluster *plan.Cluster
+	var cluster *planner.Cluster
 	load, err := measure(3, func() (err error) {
 		loaded, err := saved.Decode(file.Bytes())
 		if err != nil {
 			return err
 		}
-		cluster, err = plan.Of(loaded)
+		cluster, err = planner.NewCluster(loaded)
 		return err
 	})
 	if err != nil {
@@ -56,21 +57,21 @@ func askDiverse() ([]result.Result, error) {
 
 // asked is a cluster to be asked, and its objects, from which every answer is checked.
 type asked struct {
-	cluster *plan.Cluster
+	cluster *planner.Cluster
 	objects *saved.Objects
 	text    string
 }
 
-var options = plan.Options{Max: -1, Policy: placement.LeastDisruption}
+var options = planner.PlanOptions{Max: -1, Policy: planner.LeastDisruption}
 
 const reachWarm = 1000 // ms
 
 func (a *asked) node() (result.Result, error) {
-	var answers []*placement.Evacuation
+	var answers []*planner.Evacuation
 	f, err := measure(5, func() error {
 		answers = answers[:0]
 		for i := range 20 {
-			answer, err := a.cluster.Node(a.objects.Nodes[i*251].Name, options)
+			answer, err := a.cluster.Evacuate(a.objects.Nodes[i*251].Name, options)
 			if err != nil {
 				return err
 			}
@@ -91,7 +92,7 @@ func (a *asked) node() (result.Result, error) {
 			continue
 		}
 		feasible++
-		if err := placementtest.CarryOut(s, []placement.Evacuation{*e}); err != nil {
+		if err := placementtest.CarryOut(s, []planner.Evacuation{*e}); err != nil {
 			return result.Result{}, fmt.Errorf("carry out why %s: %w", e.Node, err)
 		}
 	}
@@ -105,9 +106,9 @@ func (a *asked) node() (result.Result, error) {
 func (a *asked) pod() (result.Result, error) {
 	p := a.objects.Pods[len(a.objects.Pods)-1]
 	key := placement.PodKey{Namespace: p.Namespace, Name: p.Name}
-	var answer *placement.Pending
+	var answer *planner.Pending
 	f, err := measure(9, func() (err error) {
-		answer, err = a.cluster.Pod(key)
+		answer, err = a.cluster.JudgePending(key)
 		return err
 	})
 	if err != nil {
@@ -131,7 +132,7 @@ func (a *asked) pod() (result.Result, error) {
 }
 
 func (a *asked) plan() (result.Result, error) {
-	var answer *plan.Plan
+	var answer *planner.Plan
 	f, err := measure(5, func() (err error) {
 		answer, err = a.cluster.Plan(options)
 		return err
@@ -155,12 +156,12 @@ func (a *asked) plan() (result.Result, error) {
 }
 
 // served is a snapshot of its own with the pending pods on the nodes that are kept for them.
-func (a *asked) served() (*placement.Snapshot, error) {
+func (a *asked) served() (*snapshot.Snapshot, error) {
 	s, err := a.objects.Snapshot()
 	if err != nil {
 		return nil, err
 	}
-	packing, err := s.Pack(nil, plan.Flavours(a.objects), placement.LeastWaste)
+	packing, err := planner.Pack(s, nil, planner.Flavours(a.objects), planner.LeastWaste)
 	if err != nil {
 		return nil, err
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/slipway-dev/slipway/dev/bench/result"
 	"github.com/slipway-dev/slipway/internal/placement"
 	"github.com/slipway-dev/slipway/internal/placement/placementtest"
+	"github.com/slipway-dev/slipway/internal/placement/planner"
 )
 
 const seed = 1
@@ -80,9 +81,9 @@ func victimsUniform() ([]result.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	var selection *placement.Selection
+	var selection *planner.Selection
 	f, err := measure(9, func() (err error) {
-		selection, err = s.Victims(2000, placement.LeastDisruption, placement.Options{})
+		selection, err = planner.Victims(s, 2000, planner.LeastDisruption, planner.Options{})
 		return err
 	})
 	if err != nil {
@@ -101,15 +102,15 @@ func victimsUniform() ([]result.Result, error) {
 	}, nil
 }
 
-func pack(c *placementtest.Cluster) (*placement.Packing, figures, error) {
+func pack(c *placementtest.Cluster) (*planner.Packing, figures, error) {
 	s, err := c.Snapshot()
 	if err != nil {
 		return nil, figures{}, err
 	}
-	flavours := []placement.Flavour{placementtest.Flavour()}
-	var packing *placement.Packing
+	flavours := []planner.Flavour{placementtest.Flavour()}
+	var packing *planner.Packing
 	f, err := measure(9, func() (err error) {
-		packing, err = s.Pack(nil, flavours, placement.LeastWaste)
+		packing, err = planner.Pack(s, nil, flavours, planner.LeastWaste)
 		return err
 	})
 	if err != nil {
@@ -153,11 +154,11 @@ func rankDiverse() ([]result.Result, error) {
 		return nil, err
 	}
 	held := heap() - before
-	var ranking *placement.Ranking
-	f, err := measure(5, func() (err error) {
-		ranking, err = placement.NewRanking(s, placement.LeastDisruption, placement.Options{})
+	var ranking *planner.Ranking
+	f, err := measure(5, func() error {
+		ranking = planner.NewRanking(s, planner.LeastDisruption, planner.Options{})
 		ranking.List()
-		return err
+		return nil
 	})
 	if err != nil {
 		return nil, err
@@ -183,7 +184,7 @@ func rankDiverse() ([]result.Result, error) {
 }
 
 // podEvents takes pods off and puts them back, and returns the mean figures of one event.
-func podEvents(c *placementtest.Cluster, ranking *placement.Ranking) (figures, error) {
+func podEvents(c *placementtest.Cluster, ranking *planner.Ranking) (figures, error) {
 	const events = 200
 	f, err := measure(1, func() error {
 		for i := range events / 2 {

@@ -252,11 +252,11 @@ func (b *bench) results(began time.Time, took time.Duration, most int) ([]result
 			Setup: b.setup("cordoned and there, from a watch of the Nodes"),
 		},
 		{
-			Name: "API requests per retired node", Value: float64(len(requests)) / idleNodes, Unit: "requests",
+			Name: "API requests per retired node", Value: float64(len(requests)) / idleNodes, Unit: "requests", Reach: result.AtMost(45),
 			Setup: b.setup("from the audit log; %d pods on each: %s", podsEach, per(kinds)),
 		},
 		{
-			Name: "ARM requests per retired node", Value: float64(total) / idleNodes, Unit: "requests",
+			Name: "ARM requests per retired node", Value: float64(total) / idleNodes, Unit: "requests", Reach: result.AtMost(8),
 			Setup: b.setup("from the emulator: %s", per(arm)),
 		},
 	}, nil

@@ -98,6 +98,9 @@ func Run(ctx context.Context, o Options) ([]result.Result, error) {
 		}
 		all = append(all, results...)
 	}
+	if len(all) == 0 {
+		return nil, fmt.Errorf("only: %q: want agents or floor", o.Only)
+	}
 	return all, nil
 }
 

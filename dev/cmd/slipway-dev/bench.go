@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -62,7 +63,7 @@ func benchAutoscaleNova(ctx context.Context, o benchOptions) ([]result.Result, e
 }
 
 func benchAgent(ctx context.Context, o benchOptions) ([]result.Result, error) {
-	return agent.Run(ctx, agent.Options{Kubernetes: o.kubernetes, Idle: o.idle, Seed: o.seed, Progress: o.progress})
+	return agent.Run(ctx, agent.Options{Kubernetes: o.kubernetes, Idle: o.idle, Only: o.only, Seed: o.seed, Progress: o.progress})
 }
 
 func benchStorm(ctx context.Context, o benchOptions) ([]result.Result, error) {
@@ -97,6 +98,9 @@ func benchCommand() *cobra.Command {
 		Args:      cobra.MatchAll(cobra.MaximumNArgs(1), cobra.OnlyValidArgs),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.progress = cmd.ErrOrStderr()
+			if parts := []string{"agent", "agent-storm"}; o.only != "" && (len(args) == 0 || !slices.Contains(parts, args[0])) {
+				return fmt.Errorf("only: %q: want a group that has parts, which are %s", o.only, strings.Join(parts, " and "))
+			}
 			root, err := testbed.Root()
 			if err != nil {
 				return err
@@ -113,7 +117,7 @@ func benchCommand() *cobra.Command {
 	versionFlag(cmd, &o.kubernetes)
 	cmd.Flags().Uint64Var(&o.seed, "seed", 1, "of what is random in the measures")
 	cmd.Flags().DurationVar(&o.idle, "idle", agent.IdleWindow, "for how long the idle agent is watched; less is for trying out")
-	cmd.Flags().StringVar(&o.only, "only", "", "of agent-storm: agents or floor alone")
+	cmd.Flags().StringVar(&o.only, "only", "", "measure a part alone: of agent-storm agents or floor, of agent those measures that have this in their names")
 	cmd.Flags().IntVar(&o.doomed, "doomed", 0, "of agent-storm: how many machines go, a multiple of 10 (default 100)")
 	cmd.Flags().StringVar(&o.profile, "profile", "", "directory for profiles and audit logs of the API server, where a group keeps them "+
 		"(agent-storm, cloudpool); it then is slower")

@@ -182,7 +182,7 @@ func TestAShortFreezeMayBeginAtOnceForAllItsMachines(t *testing.T) {
 func TestAnIdleAgentFollowsItsNodeAndAsksTwiceBesides(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "idle", 1)
-	a := f.agent(0, brisk, "--condition=KernelDeadlock=drain")
+	a := f.agent(0, append(f.oneAtATime(), "--condition=KernelDeadlock=drain")...)
 	f.awaitPolls(a, 10)
 	f.setCondition("KernelDeadlock", corev1.ConditionFalse) // which it is told of
 	f.awaitPolls(a, 10)
@@ -190,6 +190,9 @@ func TestAnIdleAgentFollowsItsNodeAndAsksTwiceBesides(t *testing.T) {
 	f.check(err)
 	count := map[string]int{}
 	for _, e := range events {
+		if e.ObjectRef != nil && e.ObjectRef.Resource == "leases" && e.ObjectRef.Namespace == f.ns {
+			t.Errorf("%s %s: it has nothing to drain", e.Verb, e.RequestURI)
+		}
 		if strings.Contains(e.RequestURI, f.node(0)) {
 			count[e.Verb]++
 		}

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -24,9 +23,6 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
 
-// patience bounds every wait of a test. Nothing takes nearly as long, but the machine may be busy.
-const patience = 6 * time.Minute
-
 // brisk is the polling interval of the tests in which many polls would only cost time.
 const brisk = "--poll-interval=200ms"
 
@@ -37,6 +33,8 @@ type fixture struct {
 	ctx  context.Context
 	pool controlplane.AKSPool
 	ns   string
+	// virtual is set for a testbed in memory, in virtual time.
+	virtual bool
 }
 
 // newFixture adds a pool of n machines, whose nodes carry marks of others, and a namespace, both of that name.
@@ -47,8 +45,7 @@ func newFixture(t testing.TB, name string, n int) *fixture {
 
 func newFixtureOn(t testing.TB, bed *testbed.Testbed, name string, n int) *fixture {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	t.Cleanup(cancel)
+	ctx := testbed.Context(t)
 	f := &fixture{Testbed: bed, t: t, ctx: ctx, pool: controlplane.AKSPool{Name: name}, ns: name}
 	f.Azure.ScaleSet(f.pool.ScaleSet())
 	specs := f.pool.Nodes(n)

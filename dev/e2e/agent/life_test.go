@@ -15,23 +15,6 @@ import (
 	"github.com/slipway-dev/slipway/dev/testbed"
 )
 
-func TestOneAgentHandlesOneEventAfterTheOther(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t, "again", 1)
-	f.run(f.app("web", 2).Deployment())
-	was := f.marksOf(0)
-	a := f.agent(0, brisk)
-	for n := range 3 {
-		e := f.announce(azure.Announcement{Type: azure.Freeze, DurationSeconds: new(60), Outage: time.Second})
-		if over := f.awaitOver(e.EventID); over.StartedBy != azure.ByApproval {
-			t.Errorf("event %d: started %s, want it acknowledged", n+1, over.StartedBy)
-		}
-		f.awaitAsItWas(0, was)
-		f.awaitPods(0, 2)
-	}
-	f.awaitMetric(a, `slipway_drains_total{outcome="drained"}`, func(n float64) bool { return n == 3 })
-}
-
 func TestADryRunChangesNothingAndApprovesNothing(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "rehearsal", 1)

@@ -24,7 +24,13 @@ func TestADrainIsSeenInMetricsEventsAndConditions(t *testing.T) {
 	history := f.record(0)
 	a := f.agent(0, brisk)
 	began := float64(time.Now().Unix())
-	e := f.announce(azure.Announcement{Type: azure.Freeze, DurationSeconds: new(60), Outage: 2 * time.Second})
+	// It lasts until the condition was seen: a loaded machine writes no condition in a few seconds.
+	e := f.announce(azure.Announcement{Type: azure.Freeze, DurationSeconds: new(60), Outage: time.Hour})
+	f.awaitNode(0, "in maintenance", func(n *corev1.Node) bool {
+		c := condition(n, "MaintenanceInProgress")
+		return c != nil && c.Status == corev1.ConditionTrue
+	})
+	f.check(f.Azure.Finish(f.ctx, e.EventID))
 	f.awaitOver(e.EventID)
 	f.awaitAsItWas(0, was)
 	f.awaitMetric(a, `slipway_agent_notices_over_total{type="Freeze"}`, atLeast(1))

@@ -3,8 +3,6 @@ package agent_test
 import (
 	"context"
 	"encoding/json"
-	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -121,49 +119,5 @@ func (f *fixture) keepPods(app string) {
 				f.t.Error(err)
 			}
 		})
-	}
-}
-
-func TestAMachineIsKnownByItsWholeNameInAnyLetterCase(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t, "eleven", 11)
-	was := f.marksOf(1)
-	innocent := f.record(1)
-	one := f.agent(1, brisk)
-	f.agent(10, brisk, patient)
-	e := f.announce(azure.Announcement{Type: azure.Reboot, Resources: []string{strings.ToUpper(f.pool.Resource(10))}})
-	f.awaitEvent(10, "Drained")
-	f.awaitPolls(one, 5)
-	f.check(f.Azure.Cancel(e.EventID))
-	f.awaitEvent(10, "Uncordoned")
-	f.awaitPolls(one, 2)
-	for _, n := range innocent.States() {
-		if is := marks(n); is != was {
-			t.Errorf("machine 1 became %s\nit was %s", is, was)
-		}
-	}
-	for line := range strings.Lines(one.Metrics(f.ctx)) {
-		if strings.HasPrefix(line, "slipway_agent_notices_total") && !strings.HasSuffix(line, " 0\n") {
-			t.Errorf("machine 1 took the notice for its own: %s", line)
-		}
-	}
-}
-
-func TestAMachineOfItsOwnIsKnownByItsProviderID(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t, "solo", 0)
-	spec := f.pool.Node(0)
-	spec.ProviderID = "azure:///subscriptions/s/resourceGroups/RG/providers/Microsoft.Compute/virtualMachines/Solo-1"
-	f.check(f.AddNodes(f.ctx, spec))
-	was := f.marksOf(0)
-	history := f.record(0)
-	f.agent(0, brisk)
-	e := f.announce(azure.Announcement{Type: azure.Reboot, Resources: []string{"solo-1"}})
-	if over := f.awaitOver(e.EventID); over.StartedBy != azure.ByApproval {
-		t.Errorf("started %s, want it acknowledged", over.StartedBy)
-	}
-	f.awaitAsItWas(0, was)
-	if !slices.ContainsFunc(history.States(), cordoned) {
-		t.Error("the node was never cordoned")
 	}
 }

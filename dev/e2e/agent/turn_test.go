@@ -1,16 +1,12 @@
 package agent_test
 
 import (
-	"cmp"
-	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/slipway-dev/slipway/dev/azure"
@@ -21,18 +17,7 @@ import (
 // tests have slots too.
 func (f *fixture) oneAtATime() []string {
 	f.t.Helper()
-	shipped, err := f.Client().RbacV1().Roles(testbed.AgentNamespace).Get(f.ctx, testbed.AgentAccount, metav1.GetOptions{})
-	f.check(err)
-	_, err = f.Client().RbacV1().Roles(f.ns).Create(f.ctx, &rbacv1.Role{
-		ObjectMeta: metav1.ObjectMeta{Name: shipped.Name}, Rules: shipped.Rules,
-	}, metav1.CreateOptions{})
-	f.check(err)
-	_, err = f.Client().RbacV1().RoleBindings(f.ns).Create(f.ctx, &rbacv1.RoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: shipped.Name},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: shipped.Name},
-		Subjects:   []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: testbed.AgentNamespace, Name: testbed.AgentAccount}},
-	}, metav1.CreateOptions{})
-	f.check(err)
+	f.check(f.CopyRole(f.ctx, testbed.AgentNamespace, testbed.AgentAccount, f.ns))
 	return []string{brisk, "--max-concurrent-drains=1", "--namespace=" + f.ns}
 }
 
@@ -44,54 +29,6 @@ func draining(n *corev1.Node) bool {
 		}
 	}
 	return false
-}
-
-// atOnce is the most nodes that were being drained at one moment. Versions are the API server's own order of things.
-func atOnce(t *testing.T, histories []*testbed.NodeHistory) int {
-	t.Helper()
-	var all []*corev1.Node
-	for _, h := range histories {
-		all = append(all, h.States()...)
-	}
-	version := func(n *corev1.Node) int {
-		v, err := strconv.Atoi(n.ResourceVersion)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return v
-	}
-	slices.SortFunc(all, func(a, b *corev1.Node) int { return cmp.Compare(version(a), version(b)) })
-	now, most := map[string]bool{}, 0
-	for _, n := range all {
-		if now[n.Name] = draining(n); !now[n.Name] {
-			delete(now, n.Name)
-		}
-		most = max(most, len(now))
-	}
-	return most
-}
-
-func TestThreeMachinesOfOneEventAreDrainedOneAtATime(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t, "turns", 3)
-	flags := f.oneAtATime()
-	var histories []*testbed.NodeHistory
-	for i := range 3 {
-		app := f.on(i, fmt.Sprint("web-", i))
-		app.Stop = "2"
-		f.run(app.Deployment())
-		histories = append(histories, f.record(i))
-		f.agent(i, flags...)
-	}
-	e := f.announce(azure.Announcement{Type: azure.Reboot, Resources: f.resources(0, 1, 2), Notice: 15 * time.Minute})
-	if over := f.awaitOver(e.EventID); over.StartedBy != azure.ByApproval {
-		t.Errorf("started %s, want it acknowledged", over.StartedBy)
-	}
-	f.drainedInTime(e.EventID, 3)
-	if most := atOnce(t, histories); most != 1 {
-		t.Errorf("%d nodes were being drained at once, want 1", most)
-	}
-	f.check(testbed.Poll(f.ctx, "the slot is given back", func() bool { return f.holder() == "" }))
 }
 
 // holder is who has the one slot.
@@ -138,18 +75,6 @@ func TestADeadHoldersTurnPassesOnAndAPreemptWaitsForNobody(t *testing.T) {
 	f.awaitEvent(1, "Drained")
 	if took := time.Since(began); took < 15*time.Second {
 		t.Errorf("taken over after %s, while the holder might have come back", took)
-	}
-}
-
-func TestAgentsThatHaveNothingToDoAskForNoLeases(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t, "at-ease", 1)
-	a := f.agent(0, f.oneAtATime()...)
-	f.awaitPolls(a, 20)
-	for _, verb := range []string{"list", "get", "create", "update", "watch"} {
-		if n := len(f.requests(verb, "leases")); n != 0 {
-			t.Errorf("%d requests: %s leases", n, verb)
-		}
 	}
 }
 

@@ -137,17 +137,6 @@ func TestAMachineThatIsTakenAwayLosesNothingAndIsNotUncordoned(t *testing.T) {
 	}
 }
 
-func TestACancelledPreemptGivesTheNodeBackAtOnce(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t, "spared", 1)
-	was := f.marksOf(0)
-	f.agent(0, brisk, patient)
-	e := f.announce(azure.Announcement{Type: azure.Preempt, Notice: 5 * time.Minute})
-	f.awaitEvent(0, "Drained")
-	f.check(f.Azure.Cancel(e.EventID))
-	f.awaitAsItWas(0, was)
-}
-
 func TestAnEventThatBeginsStartedIsHandled(t *testing.T) {
 	t.Parallel()
 	t.Run("the machine is down at once", func(t *testing.T) {
@@ -235,39 +224,4 @@ func TestAnEventMovedSoonerHastensTheDrain(t *testing.T) {
 	f.awaitOver(e.EventID)
 	f.drainedInTime(e.EventID, 1)
 	f.awaitAsItWas(0, was)
-}
-
-func TestAnEventMovedLaterLeavesTheDrainThatTime(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t, "later", 1)
-	f.blocked(6 * time.Second)
-	was := f.marksOf(0)
-	f.agent(0, brisk)
-	e := f.announce(azure.Announcement{Type: azure.Redeploy, Notice: 30 * time.Second})
-	f.awaitEvent(0, "DrainBlocked")
-	f.check(f.Azure.Reschedule(e.EventID, e.NotBefore.Add(10*time.Second)))
-	over := f.awaitOver(e.EventID)
-	f.drainedInTime(e.EventID, 1)
-	f.awaitAsItWas(0, was)
-	deletions := f.requests("delete", "pods")
-	if len(deletions) == 0 {
-		t.Fatal("nothing was deleted")
-	}
-	// The grace and the agent's margin are what it keeps before the end, and a second for rounding.
-	if left := over.NotBefore.Sub(deletions[0].RequestReceivedTimestamp.Time); left > 9*time.Second {
-		t.Errorf("deleted %s before the machine was due, as if nothing had moved", left)
-	}
-}
-
-func TestAFreezeThatBecomesAPreemptTakesWhatTheFreezeLeft(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t, "graver", 1)
-	pods := f.everyKind()
-	f.agent(0, brisk, patient)
-	f.announce(azure.Announcement{Type: azure.Freeze, DurationSeconds: new(60)})
-	f.awaitPods(0, pods-1)
-	f.awaitNode(0, "drained", func(n *corev1.Node) bool { return condition(n, "Drained") != nil })
-	preempt := f.announce(azure.Announcement{Type: azure.Preempt, Notice: 30 * time.Second})
-	f.awaitOver(preempt.EventID)
-	f.drainedInTime(preempt.EventID, pods-1)
 }

@@ -8,9 +8,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
-	"sync"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -26,9 +24,6 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
 
-// patience bounds every wait of a test. Nothing takes nearly as long, but the machine may be busy.
-const patience = 6 * time.Minute
-
 // shard is the label by which each test's manager finds its own groups.
 const shard = "e2e.slipway.dev/shard"
 
@@ -41,29 +36,18 @@ type fixture struct {
 	name string
 }
 
-var installed struct {
-	sync.Once
-	err error
-}
-
 func newFixture(t *testing.T, name string) *fixture {
 	t.Helper()
 	bed := testbed.Shared(t) // this and the next may take their time, the first time
 	if _, err := testbed.Binary("slipway"); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	t.Cleanup(cancel)
+	ctx := testbed.Context(t)
 	f := &fixture{Testbed: bed, t: t, ctx: ctx, pool: controlplane.AKSPool{Name: name}, name: name}
-	installed.Do(func() { installed.err = f.install() })
-	f.check(installed.err)
+	f.check(bed.InstallManager(ctx))
 	f.check(f.AddPool(ctx, f.pool, 0))
 	f.check(workload.Create(ctx, f.Client(), workload.Namespace(name)))
 	return f
-}
-
-func (f *fixture) install() error {
-	return errors.Join(f.Deploy(f.ctx, testbed.ManagerFiles...), f.InstallTypes(f.ctx))
 }
 
 func (f *fixture) check(err error) {

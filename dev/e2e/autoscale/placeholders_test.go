@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -45,9 +46,9 @@ func (f *fixture) ready(name string, pods int32, machines int) {
 	})
 }
 
-// orders is how often the scale set was asked for more machines.
-func (f *fixture) orders() (n int) {
-	most := 0
+// orders are the sizes that the scale set was asked to grow to.
+func (f *fixture) orders() (grown []int) {
+	before := 0
 	for _, r := range f.ARM.Requests() {
 		if r.Action != "Microsoft.Compute/virtualMachineScaleSets/write" || !strings.HasSuffix(r.Path, f.pool.ScaleSet()) {
 			continue
@@ -57,12 +58,12 @@ func (f *fixture) orders() (n int) {
 		if _, err := fmt.Sscan(strings.TrimRight(strings.Split(rest, ",")[0], "}"), &capacity); err != nil {
 			f.t.Fatalf("the capacity asked for cannot be read: %s", r.Body)
 		}
-		if capacity > most {
-			n++
+		if capacity > before {
+			grown = append(grown, capacity)
 		}
-		most = capacity
+		before = capacity
 	}
-	return n
+	return grown
 }
 
 func TestPodsThatHoldRoomGiveItToWorkAndOrderTheNextMachine(t *testing.T) {
@@ -90,7 +91,7 @@ disruptionBudgets: [{nodes: "100%"}]`)
 		[]byte(`{"spec":{"replicas":0}}`), metav1.PatchOptions{})
 	f.check(err)
 	f.ready("holds-room", 4, 1)
-	if n := f.orders(); n != 2 {
-		t.Errorf("machines were ordered %d times, want 2: one for the placeholders, and one for those that made room", n)
+	if grown := f.orders(); !slices.Equal(grown, []int{1, 2}) {
+		t.Errorf("the scale set grew to %v, want 1 for the placeholders, and 2 for those that made room: %s", grown, f.leaving())
 	}
 }

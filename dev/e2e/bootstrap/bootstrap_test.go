@@ -20,13 +20,14 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
+	"github.com/slipway-dev/slipway/dev/controlplane"
 	"github.com/slipway-dev/slipway/dev/testbed"
 	"github.com/slipway-dev/slipway/internal/bootstrap"
 )
 
 func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
 
-// asManager is a client with the rights of the shipped manifests.
+// asManager is a client with the token of the account of the shipped manifests.
 func asManager(t *testing.T, c *testbed.Testbed) kubernetes.Interface {
 	t.Helper()
 	root, err := testbed.Root()
@@ -38,8 +39,14 @@ func asManager(t *testing.T, c *testbed.Testbed) kubernetes.Interface {
 			t.Fatal(err)
 		}
 	}
-	config := c.RESTConfig()
-	config.Impersonate = rest.ImpersonationConfig{UserName: "system:serviceaccount:slipway:slipway-manager"}
+	kubeconfig, err := c.ServiceAccountKubeconfig(t.Context(), testbed.ManagerNamespace, testbed.ManagerAccount, controlplane.TokenOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		t.Fatal(err)
+	}
 	return kubernetes.NewForConfigOrDie(config)
 }
 
@@ -232,4 +239,111 @@ func TestANodeThatWasThereBeforeIsNotTheMachines(t *testing.T) {
 		t.Fatal(err)
 	}
 	await(t, c, join.Token, false)
+}
+
+// token is a Secret as the manager makes them.
+func token(changed func(*corev1.Secret)) *corev1.Secret {
+	s := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: "bootstrap-token-fedcba", Namespace: metav1.NamespaceSystem, Labels: map[string]string{bootstrap.Label: "node"},
+		},
+		Type: corev1.SecretTypeBootstrapToken,
+		StringData: map[string]string{
+			"token-id": "fedcba", "token-secret": "0123456789abcdef", "usage-bootstrap-authentication": "true",
+			"auth-extra-groups": bootstrap.Group, "expiration": time.Now().Add(time.Hour).Format(time.RFC3339),
+		},
+	}
+	changed(s)
+	return s
+}
+
+// expires has a token end after some time.
+func expires(after time.Duration) func(*corev1.Secret) {
+	return func(s *corev1.Secret) { s.StringData["expiration"] = time.Now().Add(after).Format(time.RFC3339) }
+}
+
+// refused reports that the policy of the shipped manifest said no.
+func refused(err error) bool {
+	return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "ValidatingAdmissionPolicy 'slipway-manager-bootstrap'")
+}
+
+// awaitPolicy waits until the API server has taken up the policy, which it does a moment after it is written.
+func awaitPolicy(t *testing.T, forbidden func() error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var err error
+	if testbed.Poll(ctx, "the policy is in force", func() bool { err = forbidden(); return refused(err) }) != nil {
+		t.Fatalf("the policy is not in force: the answer is %v", err)
+	}
+}
+
+func TestTheManagersTokenCreatesBootstrapTokensAlone(t *testing.T) {
+	c := testbed.Shared(t)
+	stolen := asManager(t, c).CoreV1().Secrets(metav1.NamespaceSystem)
+	dryRun := metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}
+	create := func(changed func(*corev1.Secret)) error {
+		_, err := stolen.Create(t.Context(), token(changed), dryRun)
+		return err
+	}
+	asServiceAccount := func(s *corev1.Secret) {
+		s.Type, s.StringData = corev1.SecretTypeServiceAccountToken, nil
+		s.Annotations = map[string]string{corev1.ServiceAccountNameKey: "clusterrole-aggregation-controller"}
+	}
+	awaitPolicy(t, func() error { return create(asServiceAccount) })
+	for _, ttl := range []time.Duration{time.Minute, time.Hour, 24 * time.Hour} {
+		if err := create(expires(ttl)); err != nil {
+			t.Errorf("a bootstrap token of its own for %s: %v", ttl, err)
+		}
+	}
+	for name, changed := range map[string]func(*corev1.Secret){
+		"a ServiceAccount's token, by its name only a bootstrap token": asServiceAccount,
+		"a Secret of no type":            func(s *corev1.Secret) { s.Type = "" },
+		"another name":                   func(s *corev1.Secret) { s.Name = "token-fedcba" },
+		"no label to find it by":         func(s *corev1.Secret) { s.Labels = nil },
+		"no group":                       func(s *corev1.Secret) { delete(s.StringData, "auth-extra-groups") },
+		"another group":                  func(s *corev1.Secret) { s.StringData["auth-extra-groups"] = "system:bootstrappers:admins" },
+		"another group beside":           func(s *corev1.Secret) { s.StringData["auth-extra-groups"] += ",system:bootstrappers:admins" },
+		"a token that never expires":     func(s *corev1.Secret) { delete(s.StringData, "expiration") },
+		"a token that expires next week": expires(7 * 24 * time.Hour),
+		"a token that outlives us":       expires(100 * 365 * 24 * time.Hour),
+	} {
+		if err := create(changed); !refused(err) {
+			t.Errorf("%s: %v, want the policy to refuse it", name, err)
+		}
+	}
+	// The policy cannot evaluate it, and fails.
+	if err := create(func(s *corev1.Secret) { s.StringData["expiration"] = "in a while, or later still" }); err == nil {
+		t.Error("an expiration that is no time was admitted")
+	}
+}
+
+// I3: what the manager has not made it cannot delete, whoever has its token.
+func TestI3TheManagersTokenDeletesBootstrapTokensOfItsOwnAlone(t *testing.T) {
+	c := testbed.Shared(t)
+	stolen := asManager(t, c).CoreV1().Secrets(metav1.NamespaceSystem)
+	admin := c.Client().CoreV1().Secrets(metav1.NamespaceSystem)
+	made := map[string]*corev1.Secret{
+		"another's Secret": token(func(s *corev1.Secret) { s.Name, s.Type = "credentials", corev1.SecretTypeOpaque }),
+		"another's token": token(func(s *corev1.Secret) {
+			s.Name, s.StringData["token-id"], s.Labels = "bootstrap-token-aaaaaa", "aaaaaa", nil
+		}),
+		"its own token": token(func(*corev1.Secret) {}),
+	}
+	for name, s := range made {
+		if _, err := admin.Create(t.Context(), s, metav1.CreateOptions{}); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		t.Cleanup(func() { _ = admin.Delete(context.WithoutCancel(t.Context()), s.Name, metav1.DeleteOptions{}) })
+	}
+	remove := func(name string) error {
+		return stolen.Delete(t.Context(), made[name].Name, metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}})
+	}
+	awaitPolicy(t, func() error { return remove("another's Secret") })
+	if err := remove("another's token"); !refused(err) {
+		t.Errorf("another's token: %v, want the policy to refuse it", err)
+	}
+	if err := remove("its own token"); err != nil {
+		t.Errorf("its own token: %v", err)
+	}
 }

@@ -9,6 +9,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 
@@ -34,16 +35,28 @@ type attempt struct {
 	words string
 }
 
-// TestACloudpoolsTokenWritesNothingButWhatIsOfPools: the manager's NodeGroups and its Lease are in the same namespace.
-func TestACloudpoolsTokenWritesNothingButWhatIsOfPools(t *testing.T) {
-	t.Parallel()
-	b := ready(t)
-	b.restricted(front)
-	for _, o := range objects(t, manifest(t, slipwayChart, release(front, front), frontValues)) {
+// steal gives a client with the token of the cloudpool of a release, which is called as its namespace.
+func (b bed) steal(in string) kubernetes.Interface {
+	t := b.t
+	t.Helper()
+	b.restricted(in)
+	for _, o := range objects(t, manifest(t, slipwayChart, release(in, in), frontValues)) {
 		if podOf(t, o) == nil { // the accounts alone are of interest, and not who runs under them
 			b.apply([]*unstructured.Unstructured{o})
 		}
 	}
+	kubeconfig, err := b.ServiceAccountKubeconfig(b.ctx, in, in+"-slipway-cloudpool", controlplane.TokenOptions{})
+	b.check(err)
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	b.check(err)
+	return kubernetes.NewForConfigOrDie(config)
+}
+
+// TestACloudpoolsTokenWritesNothingButWhatIsOfPools: the manager's NodeGroups and its Lease are in the same namespace.
+func TestACloudpoolsTokenWritesNothingButWhatIsOfPools(t *testing.T) {
+	t.Parallel()
+	b := ready(t)
+	stolen := b.steal(front)
 	label := map[string]string{"slipway.dev/cloudpool": "record"}
 	create := func(name string, labels map[string]string) func(kubernetes.Interface) error {
 		return func(as kubernetes.Interface) error {
@@ -74,11 +87,6 @@ func TestACloudpoolsTokenWritesNothingButWhatIsOfPools(t *testing.T) {
 	const files, leader, pool = "slipway-cloudpool-files", "slipway-manager", "slipway-cloudpool-builders"
 	b.check(create(files, nil)(b.Client()))
 	b.check(lead(leader)(b.Client()))
-	kubeconfig, err := b.ServiceAccountKubeconfig(b.ctx, front, front+"-slipway-cloudpool", controlplane.TokenOptions{})
-	b.check(err)
-	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
-	b.check(err)
-	stolen := kubernetes.NewForConfigOrDie(config)
 	const leases, made = "writes no Leases and ConfigMaps but those of pools", "but those that it made"
 	b.check(testbed.Poll(b.ctx, "the policy is in force", func() bool { return kept(take(leader)(stolen), leases) }))
 	for _, a := range []attempt{
@@ -93,10 +101,51 @@ func TestACloudpoolsTokenWritesNothingButWhatIsOfPools(t *testing.T) {
 		{"begin a pool's record", create(pool, label), ""},
 		{"go on with a pool's record", change(pool, label), ""},
 	} {
-		err := a.try(stolen)
-		if a.words == "" && err != nil || a.words != "" && !kept(err, a.words) {
-			t.Errorf("%s: %v, want it refused with %q", a.name, err, a.words)
+		a.check(t, stolen)
+	}
+}
+
+func (a attempt) check(t *testing.T, stolen kubernetes.Interface) {
+	t.Helper()
+	err := a.try(stolen)
+	if a.words == "" && err != nil || a.words != "" && !kept(err, a.words) {
+		t.Errorf("%s: %v, want it refused with %q", a.name, err, a.words)
+	}
+}
+
+func TestACloudpoolsTokenChangesAnnotationsOfNodesAlone(t *testing.T) {
+	t.Parallel()
+	b := ready(t)
+	stolen := b.steal("builders")
+	const node = "builder-0"
+	_, err := b.Client().CoreV1().Nodes().Create(b.ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{
+		Name: node, Labels: map[string]string{"example.com/team": "blue"}, Annotations: map[string]string{"example.com/note": "kept"},
+	}}, metav1.CreateOptions{})
+	b.check(err)
+	patch := func(body string) func(kubernetes.Interface) error {
+		return func(as kubernetes.Interface) error {
+			_, err := as.CoreV1().Nodes().Patch(b.ctx, node, types.MergePatchType, []byte(body), metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}})
+			return err
 		}
+	}
+	const annotations, nothing = "no annotations of nodes but those under cloudpool.slipway.dev", "changes nothing of nodes but annotations"
+	taint := patch(`{"spec":{"taints":[{"key":"gone","effect":"NoExecute"}]}}`)
+	b.check(testbed.Poll(b.ctx, "the policy is in force", func() bool { return kept(taint(stolen), nothing) }))
+	for _, a := range []attempt{
+		{"evict every pod", taint, nothing},
+		{"cordon", patch(`{"spec":{"unschedulable":true}}`), nothing},
+		{"claim another instance", patch(`{"spec":{"providerID":"azure:///another"}}`), nothing},
+		{"change a label", patch(`{"metadata":{"labels":{"example.com/team":"red"}}}`), nothing},
+		{"remove a label", patch(`{"metadata":{"labels":{"example.com/team":null}}}`), nothing},
+		{"add a role", patch(`{"metadata":{"labels":{"node-role.kubernetes.io/control-plane":""}}}`), nothing},
+		{"add a finalizer", patch(`{"metadata":{"finalizers":["example.com/forever"]}}`), nothing},
+		{"change an annotation", patch(`{"metadata":{"annotations":{"example.com/note":"changed"}}}`), annotations},
+		{"remove an annotation", patch(`{"metadata":{"annotations":{"example.com/note":null}}}`), annotations},
+		{"uncordon by Slipway's record", patch(`{"metadata":{"annotations":{"cordon.slipway.dev/azure-1":"{}"}}}`), annotations},
+		{"note a membership", patch(`{"metadata":{"annotations":{"cloudpool.slipway.dev/membership-status":"{}"}}}`), ""},
+		{"note a service state", patch(`{"metadata":{"annotations":{"cloudpool.slipway.dev/service-state":"IN_SERVICE"}}}`), ""},
+	} {
+		a.check(t, stolen)
 	}
 }
 

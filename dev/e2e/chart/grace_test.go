@@ -1,8 +1,10 @@
 package chart_test
 
 import (
+	"strings"
 	"testing"
 
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 )
 
@@ -61,4 +63,43 @@ func graceOf(set *appsv1.DaemonSet) int64 {
 		return *grace
 	}
 	return standardGrace
+}
+
+// TestAgentsEvictWithoutGraceOnlyWhereTheyAreToldTo: with a grace period of 0 every eviction would be refused otherwise.
+func TestAgentsEvictWithoutGraceOnlyWhereTheyAreToldTo(t *testing.T) {
+	t.Parallel()
+	const file = "configMap: {data: {a.yaml: 'podgraceperiodseconds: 0', b.yaml: 'period: 1s', c.yaml: 'podgraceperiodseconds: 5'}}\n"
+	for chart, cases := range map[string]map[string]bool{
+		slipwayChart: {
+			"": false, "agent: {config: {gracePeriod: 0}}": true, "agent: {config: {gracePeriod: 5}}": false,
+			"agent: {config: {gracePeriod: -1}}": false,
+		},
+		handlerChart: {
+			"": false, "args: [-podGracePeriodSeconds=0]": true, "args: [-podGracePeriodSeconds, '5']": false,
+			file + "args: [-config=/files/a.yaml]": true, file + "args: [-config=/files/b.yaml]": false,
+			file + "args: [-config=/files/b.yaml, -podGracePeriodSeconds=0]": true,
+			file + "args: [-config=/files/c.yaml, -podGracePeriodSeconds=0]": false,
+			// What such a file says is not known here, and a drain that is refused loses pods.
+			"args: [-config=/elsewhere/a.yaml]": true,
+		},
+	} {
+		for text, want := range cases {
+			image := "image: {registry: registry.example.com/slipway}\n"
+			if chart == handlerChart {
+				image = "slipway: {image: 'registry.example.com/slipway:v1'}\n"
+			}
+			all := objects(t, manifest(t, chart, release(chart, namespace), image+text))
+			policy := chart + "-eviction"
+			if chart == slipwayChart {
+				policy = "slipway-agent-eviction"
+			}
+			may := true
+			for _, v := range find[admissionregistrationv1.ValidatingAdmissionPolicy](t, all, "ValidatingAdmissionPolicy", policy).Spec.Validations {
+				may = may && !strings.Contains(v.Expression, "gracePeriodSeconds")
+			}
+			if may != want {
+				t.Errorf("%s: %q: agents may evict with a grace period of 0: %t", chart, text, may)
+			}
+		}
+	}
 }

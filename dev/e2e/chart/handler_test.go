@@ -55,3 +55,44 @@ func TestTheHandlerToleratesItsOwnTaints(t *testing.T) {
 		}
 	}
 }
+
+// TestTheHandlerKnowsWindowsNodesByTheirLabels in nodeSelector and affinity, as the README of the old chart has them.
+func TestTheHandlerKnowsWindowsNodesByTheirLabels(t *testing.T) {
+	t.Parallel()
+	affinity := func(terms string) string {
+		return "affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [" + terms + "]}}}"
+	}
+	const notOld = "{matchExpressions: [{key: kubernetes.azure.com/os-sku, operator: NotIn, values: [Windows2025, Windows2019]}]}"
+	const windows = "{matchExpressions: [{key: kubernetes.io/arch, operator: In, values: [amd64]}, {key: kubernetes.io/os, operator: In, values: [windows]}]}"
+	const sku = "{matchExpressions: [{key: kubernetes.azure.com/os-sku, operator: In, values: [Windows2019, Windows2022]}]}"
+	for values, want := range map[string]struct {
+		windows bool
+		linux   bool // the pods keep to Linux nodes
+	}{
+		"": {false, true},
+		"nodeSelector: {kubernetes.azure.com/os-sku: Windows2019}": {true, false},
+		"nodeSelector: {kubernetes.io/os: windows}":                {true, false},
+		affinity(windows):                          {true, false},
+		affinity(sku):                              {true, false},
+		affinity(windows + "," + sku):              {true, false},
+		affinity(notOld):                           {false, true},
+		affinity(windows + "," + notOld):           {false, true},
+		"nodeSelector: {pool: a}":                  {false, true},
+		"affinity: {podAffinity: {}}":              {false, true},
+		"tolerations: [{key: os, value: windows}]": {false, true},
+	} {
+		all := objects(t, manifest(t, handlerChart, release(handlerChart, "kube-system"), image+values))
+		pod := find[appsv1.DaemonSet](t, all, "DaemonSet", handlerChart).Spec.Template.Spec
+		if is := pod.OS != nil && pod.OS.Name == corev1.Windows; is != want.windows || pod.HostNetwork != want.windows {
+			t.Errorf("%q: pods of Windows %t, on the host's network %t, want %t", values, is, pod.HostNetwork, want.windows)
+		}
+		if is := pod.NodeSelector["kubernetes.io/os"] == "linux"; is != want.linux {
+			t.Errorf("%q: kept to Linux %t, want %t", values, is, want.linux)
+		}
+	}
+	own := "slipway: {image: registry.example.com/slipway/slipway, hostProcess: false}"
+	all := objects(t, manifest(t, handlerChart, release(handlerChart, "kube-system"), own))
+	if got := find[appsv1.DaemonSet](t, all, "DaemonSet", handlerChart).Spec.Template.Spec.NodeSelector; len(got) > 0 {
+		t.Errorf("images that run on both are kept to %v", got)
+	}
+}

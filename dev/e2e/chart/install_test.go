@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -18,9 +17,6 @@ import (
 
 	"github.com/slipway-dev/slipway/dev/testbed"
 )
-
-// patience bounds every wait of a test. Nothing takes nearly as long, but the machine may be busy.
-const patience = 6 * time.Minute
 
 // bed is a testbed, and a test that runs on it.
 type bed struct {
@@ -36,8 +32,7 @@ func ready(t *testing.T) bed {
 
 func onBed(t *testing.T, on *testbed.Testbed) bed {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	t.Cleanup(cancel)
+	ctx := testbed.Context(t)
 	return bed{on, t, ctx}
 }
 

@@ -85,15 +85,15 @@ func TestTheDocumentedPolicyReachesOpenStack(t *testing.T) {
 	}
 }
 
-// TestTheHandlersNotesTellOfAPolicyThatHolds: the old chart's held for no pod, so that a move may cut webhooks off.
+// TestTheHandlersNotesTellOfAPolicyThatHolds, which may cut off a webhook.
 func TestTheHandlersNotesTellOfAPolicyThatHolds(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
 		"": "",
 		"networkPolicy: {enabled: true}\nhostNetwork: true":                                "",
 		"networkPolicy: {enabled: true, additionalEgressRules: [{ports: [{port: 9093}]}]}": "",
-		"networkPolicy: {enabled: true}":                                                   "Handlers reach port 443 alone, and no webhook on another",
-		"networkPolicy: {enabled: true, controlPlaneIP: 203.0.113.7}":                      "Handlers reach 203.0.113.7 on port 443 alone, and no webhook",
+		"networkPolicy: {enabled: true}":                                                   "handlers reach port 443 alone, and no webhook on another",
+		"networkPolicy: {enabled: true, controlPlaneIP: 203.0.113.7}":                      "handlers reach 203.0.113.7 on port 443 alone, and no webhook",
 		"networkPolicy: {enabled: true}\nnodeSelector: {kubernetes.io/os: windows}":        "",
 	} {
 		files, err := templates(t, load(t, handlerChart), release(handlerChart, "kube-system"), values(t, image+text))
@@ -101,7 +101,7 @@ func TestTheHandlersNotesTellOfAPolicyThatHolds(t *testing.T) {
 			t.Fatal(err)
 		}
 		notes := files[handlerChart+"/templates/NOTES.txt"]
-		if told := strings.Contains(notes, "Handlers reach"); told != (want != "") || !strings.Contains(notes, want) {
+		if told := strings.Contains(notes, "handlers reach"); told != (want != "") || !strings.Contains(notes, want) {
 			t.Errorf("%q: the notes are %q, want %q among them", text, notes, want)
 		}
 	}

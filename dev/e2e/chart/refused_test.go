@@ -1,12 +1,17 @@
 package chart_test
 
 import (
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/spf13/pflag"
+	"helm.sh/helm/v3/pkg/chartutil"
 
+	"github.com/slipway-dev/slipway/internal/cloudpool"
 	"github.com/slipway-dev/slipway/internal/config"
+	"github.com/slipway-dev/slipway/internal/manager"
 )
 
 // refusal is of values, on top of those that have to be there, and what is said of them.
@@ -168,6 +173,10 @@ var refusals = []refusal{
 		"networkPolicy: {enabled: true, apiServer: {cidrs: [203.0.113.7/32]}}\nagent: {config: {notifications: [{name: any, webhook: {urlFile: /a}}]}}",
 		"agent.config.notifications: any: networkPolicy.enabled with networkPolicy.apiServer.cidrs lets agents reach no receivers: want networkPolicy.receivers",
 	},
+	{
+		"the last worker by an argument", frontOf + "extraArgs: [--remove-last-worker]}",
+		"cloudpool.extraArgs: --remove-last-worker is set by the chart: want cloudpool.removeLastWorker instead",
+	},
 	// The schema's.
 	{"an unknown value", "agnet: {}", "additional properties 'agnet' not allowed"},
 	{"an unknown key of the agent's file", "agent: {config: {onFreez: drain}}", "additional properties 'onFreez' not allowed"},
@@ -299,6 +308,55 @@ func TestEveryFlagThatTheAgentsFileHasIsRefusedAsAnArgument(t *testing.T) {
 			t.Errorf("--%s: %v, want %q", f.Name, err, want)
 		}
 	})
+}
+
+// notForValues are the values by which the chart sets flags that a release has no choice about.
+var notForValues = map[string]bool{"the release's namespace": true, "the pod's own name": true}
+
+// TestEveryFlagOfManagerAndCloudpoolCanBeSet by an argument, or by the value that the refusal of the argument names.
+func TestEveryFlagOfManagerAndCloudpoolCanBeSet(t *testing.T) {
+	t.Parallel()
+	var m manager.Config
+	var front cloudpool.Config
+	c := load(t, slipwayChart)
+	for part, add := range map[string]func(*pflag.FlagSet){"manager": m.AddFlags, "cloudpool": front.AddFlags} {
+		flags := pflag.NewFlagSet(part, pflag.ContinueOnError)
+		add(flags)
+		flags.VisitAll(func(f *pflag.Flag) {
+			given := values(t, "image: {registry: registry.example.com/slipway}\n"+part+": {extraArgs: ['--"+f.Name+"=x']}\n")
+			if part == "cloudpool" {
+				maps.Copy(given["cloudpool"].(map[string]any), values(t, "{enabled: true, nodeGroups: [a], tls: {secretName: a}}"))
+			}
+			_, err := templates(t, c, release(slipwayChart, namespace), given)
+			if err == nil {
+				return
+			}
+			_, value, _ := strings.Cut(err.Error(), "is set by the chart: want ")
+			value, _, named := strings.Cut(value, " instead")
+			_, scalar := chartutil.Values(c.Values).PathValue(value)
+			_, table := chartutil.Values(c.Values).Table(value)
+			if !named || !notForValues[value] && scalar != nil && table != nil {
+				t.Errorf("%s --%s: refused with %v, which names no value", part, f.Name, err)
+			}
+		})
+	}
+}
+
+func TestTheLastWorkerGoesWhereAValueSaysSo(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]bool{"": false, "removeLastWorker: false": false, "removeLastWorker: true": true} {
+		front := objects(t, manifest(t, slipwayChart, release(slipwayChart, namespace),
+			"image: {registry: registry.example.com/slipway}\nagent: {enabled: false}\nmanager: {enabled: false}\ncrds: {by: none}\n"+frontOf+text+"}"))
+		got := false
+		for _, o := range front {
+			if pod := podOf(t, o); pod != nil {
+				got = slices.Contains(pod.Spec.Containers[0].Args, "--remove-last-worker")
+			}
+		}
+		if got != want {
+			t.Errorf("%q: --remove-last-worker %t, want %t", text, got, want)
+		}
+	}
 }
 
 // TestTheChartTakesTheDurationsThatTheAgentTakes, at both sides of every limit, and no others.

@@ -375,7 +375,8 @@ func (s *story) size(account string) (int, string) {
 	r, err := http.NewRequestWithContext(s.ctx, http.MethodGet, "https://"+s.cloudpool+"/pool/size", nil)
 	s.check(err)
 	if account != "" {
-		token, err := s.Client().CoreV1().ServiceAccounts(dock).CreateToken(s.ctx, account, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+		token, err := s.Client().CoreV1().ServiceAccounts(dock).CreateToken(s.ctx, account,
+			&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: []string{"slipway-cloudpool"}}}, metav1.CreateOptions{})
 		s.check(err)
 		r.Header.Set("Authorization", "Bearer "+token.Status.Token)
 	}

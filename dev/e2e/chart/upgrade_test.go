@@ -24,8 +24,8 @@ func crds(t *testing.T) []*unstructured.Unstructured {
 			all = append(all, o)
 		}
 	}
-	if len(all) != 2 {
-		t.Fatalf("%d types, want 2", len(all))
+	if len(all) != 3 {
+		t.Fatalf("%d types, want 3", len(all))
 	}
 	return all
 }

@@ -143,8 +143,14 @@ func TestI10APoolThatIsNotForNudgingIsRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	err = c.AddAgentPool(emulator.AgentPoolSpec{
+		Cluster: clusterName, ResourceGroup: clusterRG, Name: "single", Type: "VirtualMachines", AutoScaling: true, Max: 5,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
 	for pool, says := range map[string]string{
-		"manual": "autoscaler is not turned on", poolName: "autoscaler is not turned on", "nowhere": "does not exist",
+		"manual": "autoscaler is not turned on", "single": "of type VirtualMachines", poolName: "autoscaler is not turned on", "nowhere": "does not exist",
 	} {
 		err := c.casSync(t, pool).Nudge(t.Context())
 		if err == nil || !strings.Contains(err.Error(), says) || !strings.Contains(err.Error(), pool) {

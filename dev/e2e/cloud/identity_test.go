@@ -206,7 +206,9 @@ func TestAStateThatIsNotKnownIsUnknown(t *testing.T) {
 		{emulator.Succeeded, emulator.Deallocated, cloud.Stopped},
 		{emulator.Creating, emulator.Stopped, cloud.Pending},
 		{emulator.Deleting, emulator.Running, cloud.Deleting},
-		{emulator.Failed, emulator.Running, cloud.Failed},
+		{emulator.Failed, emulator.Running, cloud.Running}, // its last operation failed, and it serves
+		{emulator.Failed, emulator.Stopped, cloud.Failed},
+		{emulator.Failed, "", cloud.Failed},
 		{"Hibernating", emulator.Running, cloud.Unknown},
 		{"", "", cloud.Unknown},
 	} {

@@ -11,7 +11,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud/azure"
 	"github.com/slipway-dev/slipway/internal/cloud/conformance"
 	"github.com/slipway-dev/slipway/internal/cloud/plugin"
-	"github.com/slipway-dev/slipway/internal/cloud/plugin/saboteur"
+	"github.com/slipway-dev/slipway/internal/cloud/plugin/faultyplugintest"
 	author "github.com/slipway-dev/slipway/plugin"
 )
 
@@ -22,7 +22,7 @@ type relayConfig struct {
 }
 
 func init() {
-	saboteur.Be(func() {
+	faultyplugintest.Be(func() {
 		author.Serve(func(c author.Config) (author.Provider, error) {
 			var relay relayConfig
 			if err := c.Decode(&relay); err != nil {
@@ -45,7 +45,7 @@ func (r relayed) Provider(t *testing.T) cloud.Provider {
 		t.Fatal(err)
 	}
 	directory := t.TempDir()
-	if err := saboteur.Write(directory, "relay", saboteur.Good); err != nil {
+	if err := faultyplugintest.Write(directory, "relay", faultyplugintest.Good); err != nil {
 		t.Fatal(err)
 	}
 	p, err := plugin.Open(t.Context(), directory, plugin.Entry{Type: "relay", Config: config, MemoryLimit: &unlimited},

@@ -131,7 +131,7 @@ func (a *asker) machineOf(node *corev1.Node) string {
 func (a *asker) byItsReason(nodes []corev1.Node) {
 	a.t.Helper()
 	const unsafe, none = "TerminateMachine: machine is not deemed safe to scale down: ", "found no viable candidates for scaling down: "
-	reasons := []string{"(held-node)", "(pod-without-controller)", "(local-storage)", "(disruption-budget)"}
+	reasons := []string{"(protected)", "(unmanaged)", "(local-storage)", "(disruption-budget)"}
 	a.await("what holds the nodes is known", func() bool {
 		got := a.get("/slipway/v1/pools/" + a.name + "/plan?desiredSize=0")
 		return !slices.ContainsFunc(reasons, func(r string) bool { return !strings.Contains(got.body, strings.Trim(r, "()")) })

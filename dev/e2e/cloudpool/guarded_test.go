@@ -25,7 +25,7 @@ import (
 	"github.com/slipway-dev/slipway/dev/controlplane"
 	"github.com/slipway-dev/slipway/dev/faultproxy"
 	"github.com/slipway-dev/slipway/dev/workload"
-	"github.com/slipway-dev/slipway/internal/cloudpool"
+	"github.com/slipway-dev/slipway/internal/cloudpool/controller"
 )
 
 // What kubeaware-cloudpool-proxy did to pods, and must not happen.
@@ -165,7 +165,7 @@ func TestI2AnEvictionThatIsDeniedIsAskedForAgain(t *testing.T) {
 	_, err := f.Client().PolicyV1().PodDisruptionBudgets(f.name).Patch(f.ctx, app.Name, types.MergePatchType,
 		[]byte(`{"spec":{"minAvailable":2}}`), metav1.PatchOptions{})
 	f.check(err)
-	if up := f.awaitUpdate(accepted.header.Get("Location")); up.Outcome.Result != cloudpool.Done || up.Outcome.Removed != 1 {
+	if up := f.awaitUpdate(accepted.header.Get("Location")); up.Outcome.Result != controller.Done || up.Outcome.Removed != 1 {
 		t.Errorf("%+v, want one machine removed", up.Outcome)
 	}
 	records := f.records()

@@ -19,9 +19,9 @@ import (
 	apiwatch "k8s.io/apimachinery/pkg/watch"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
-	emulator "github.com/slipway-dev/slipway/dev/cloudpool"
 	"github.com/slipway-dev/slipway/dev/workload"
-	"github.com/slipway-dev/slipway/internal/cloudpool"
+	"github.com/slipway-dev/slipway/internal/cloudpool/controller"
+	"github.com/slipway-dev/slipway/internal/cloudpool/matching"
 )
 
 // What kubeaware-cloudpool-proxy did to a cluster, and must not happen.
@@ -55,9 +55,9 @@ func TestI2ASharedBudgetWithOneAllowedIsNotSpentTwice(t *testing.T) {
 	f.serve("a")
 	// Together the two machines would cost two disruptions: one is chosen, and the other one has its reason.
 	f.await("the budget is known", func() bool {
-		var plan cloudpool.Decision
+		var plan matching.Decision
 		f.check(json.Unmarshal([]byte(f.get("/slipway/v1/pools/budget/plan?desiredSize=1").body), &plan))
-		return len(plan.Victims) == 1 && slices.ContainsFunc(plan.Passed, func(p cloudpool.Passed) bool { return p.Rule == "disruption-budget" })
+		return len(plan.Victims) == 1 && slices.ContainsFunc(plan.Passed, func(p matching.Passed) bool { return p.Rule == "disruption-budget" })
 	})
 	least := f.fewest(app.Name)
 	a := f.post("/pool/size", size(1))
@@ -164,7 +164,7 @@ func TestI1PodsThatArriveLateKeepTheirNode(t *testing.T) {
 	}
 	f.create(objects...)
 	up := f.awaitUpdate(accepted.header.Get("Location"))
-	if up.Outcome.Result != cloudpool.Partly || up.Outcome.Removed != 1 {
+	if up.Outcome.Result != controller.Partial || up.Outcome.Removed != 1 {
 		t.Errorf("%+v, want one machine removed, and two kept", up.Outcome)
 	}
 	for _, p := range late {
@@ -176,81 +176,19 @@ func TestI1PodsThatArriveLateKeepTheirNode(t *testing.T) {
 }
 
 // awaitUpdate waits until an update is over.
-func (f *fixture) awaitUpdate(path string) *cloudpool.Update {
+func (f *fixture) awaitUpdate(path string) *controller.Update {
 	f.t.Helper()
-	up := &cloudpool.Update{}
+	up := &controller.Update{}
 	f.await("the update is over", func() bool {
 		a := f.get(path)
 		if a.code != http.StatusOK {
 			return false
 		}
-		up = &cloudpool.Update{}
+		up = &controller.Update{}
 		f.check(json.Unmarshal([]byte(a.body), up))
 		return up.Outcome != nil
 	})
 	return up
-}
-
-func TestAServerThatFailsAfterTheDrainIsAskedUntilTheMachineIsGone(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t, "after", 3, options{})
-	f.create(f.app("web", 2).Deployment())
-	f.manage()
-	f.serve("a")
-	f.pool.Inject(emulator.Fault{
-		Kind: emulator.Status, Status: http.StatusBadGateway, Method: http.MethodPost, Path: "/terminate",
-		Message: "failure to process POST /pool/terminate: 100% down",
-	})
-	f.want(f.post("/pool/size", size(2)), http.StatusBadGateway, "failed to set desired size", "100% down", "goes on trying")
-	if n := len(f.pool.Machines()); n != 3 {
-		t.Errorf("%d machines, want 3", n)
-	}
-	f.pool.Heal()
-	f.await("the machine is gone", func() bool { return len(f.pool.Machines()) == 2 && f.pool.Desired() == 2 })
-	f.want(f.post("/pool/size", size(2)), http.StatusOK)
-	if f.pool.Desired() != 2 || len(f.records()) != 1 {
-		t.Errorf("a desired size of %d, %d retirements; want 2 and 1", f.pool.Desired(), len(f.records()))
-	}
-}
-
-// TestATerminationThatHangsLocksNoPool has the cloud begin with terminations and end none: to their pool such machines do not
-// count any more, whatever becomes of them.
-func TestATerminationThatHangsLocksNoPool(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t, "hangs", 4, options{})
-	f.create(f.app("web", 2).Deployment())
-	f.manage()
-	f.serve("a")
-	for _, m := range f.pool.Machines() {
-		f.pool.Inject(emulator.Fault{Kind: emulator.TerminationHangs, Machine: m.ID})
-	}
-	f.want(f.post("/pool/size", size(3)), http.StatusOK)
-	records := f.records()
-	if len(records) != 1 || records[0].Status.Phase != v1alpha1.NodeDeleted || f.pool.Desired() != 3 {
-		t.Fatalf("%d retirements, and a desired size of %d; want one that waits for its machine, and 3", len(records), f.pool.Desired())
-	}
-	// One that is replaced, and then a raise.
-	serial := slices.IndexFunc([]int{0, 1, 2, 3}, func(i int) bool { return f.node(i) != records[0].Spec.NodeName })
-	f.want(f.post("/pool/terminate", termination(f.machine(serial), false)), http.StatusOK)
-	if f.pool.Desired() != 3 {
-		t.Errorf("a desired size of %d, want 3: the machine is replaced", f.pool.Desired())
-	}
-	f.want(f.post("/pool/size", size(4)), http.StatusOK)
-	f.pool.Heal()
-	f.await("both machines are gone, and others there", func() bool {
-		for _, m := range f.pool.Machines() {
-			if !m.State.Allocated() {
-				return false
-			}
-		}
-		return len(f.pool.Machines()) == 4 && f.pool.Desired() == 4
-	})
-	f.await("both retirements are over", func() bool {
-		return !slices.ContainsFunc(f.records(), func(rt v1alpha1.NodeRetirement) bool { return rt.Status.Phase != v1alpha1.Succeeded })
-	})
-	if f.pool.Desired() != 4 || len(f.records()) != 2 {
-		t.Errorf("a desired size of %d, %d retirements; want 4 and 2", f.pool.Desired(), len(f.records()))
-	}
 }
 
 func TestI8AnUpdateGoesOnInAnotherReplicaAndItsClientMayLeave(t *testing.T) {
@@ -304,7 +242,7 @@ func TestI8AProcessThatWasPausedLearnsHowItsUpdateEnded(t *testing.T) {
 		waiting <- got
 	}()
 	f.await("a retirement is under way", func() bool { return len(f.records()) > 0 })
-	id := f.records()[0].Labels[cloudpool.UpdateLabel]
+	id := f.records()[0].Labels[controller.UpdateLabel]
 	f.check(first.Pause(f.ctx))
 	f.serve("b")
 	f.want(f.post("/pool/size", size(3)), http.StatusOK)
@@ -312,7 +250,7 @@ func TestI8AProcessThatWasPausedLearnsHowItsUpdateEnded(t *testing.T) {
 	f.check(first.Resume())
 	f.want(<-waiting, http.StatusOK)
 	f.front = a
-	if up := f.awaitUpdate("/slipway/v1/pools/paused/updates/" + id); up.Outcome.Result != cloudpool.Done {
+	if up := f.awaitUpdate("/slipway/v1/pools/paused/updates/" + id); up.Outcome.Result != controller.Done {
 		t.Errorf("%+v", up.Outcome)
 	}
 	f.want(f.post("/pool/size", size(2)), http.StatusOK)
@@ -379,109 +317,5 @@ func TestOneUpdateAtATimeHoweverManyAskWhomever(t *testing.T) {
 	}
 	if n := len(f.records()); n != 5-final {
 		t.Errorf("%d retirements for %d machines that went", n, 5-final)
-	}
-}
-
-func TestMachinesWithoutANodeCountAndGoFirst(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t, "young", 2, options{})
-	f.create(f.app("web", 2).Deployment())
-	f.pool.Place(emulator.Requested, nil)
-	f.pool.Place(emulator.Pending, nil)
-	f.manage()
-	f.serve("a")
-	f.want(f.post("/pool/size", size(3)), http.StatusOK)
-	if states := f.states(); states[emulator.Requested] != 0 || states[emulator.Running] != 2 || f.pool.Desired() != 3 {
-		t.Errorf("%v, a desired size of %d; want the one that was only asked for gone", states, f.pool.Desired())
-	}
-	f.want(f.post("/pool/size", size(2)), http.StatusOK)
-	if states := f.states(); states[emulator.Running] != 2 || len(states) != 1 || len(f.records()) != 0 {
-		t.Errorf("%v, %d retirements", states, len(f.records()))
-	}
-}
-
-// TestNodesThatDoNotSayTheirMachineGoWithTheOneOfTheirAddress has a cluster without a cloud controller. It is beside no other
-// test: a machine without a node of another one's pool could be one of these nodes.
-func TestNodesThatDoNotSayTheirMachineGoWithTheOneOfTheirAddress(t *testing.T) { //nolint:paralleltest // see above
-	f := newFixture(t, "anonymous", 3, options{nodes: emulator.ClusterNodes{Anonymous: true}})
-	t.Cleanup(func() {
-		err := f.Client().CoreV1().Nodes().DeleteCollection(context.Background(), metav1.DeleteOptions{},
-			metav1.ListOptions{LabelSelector: emulator.PoolLabel + "=" + f.name})
-		if err != nil {
-			t.Error(err)
-		}
-	})
-	f.create(f.app("web", 2).Deployment())
-	f.manage()
-	f.serve("a")
-	ids := map[string]string{}
-	for _, m := range f.pool.Machines() {
-		ids[m.NodeName] = m.ProviderID
-	}
-	f.want(f.post("/pool/terminate", termination(f.machine(0), true)), http.StatusOK)
-	f.left(1, 2)
-	f.want(f.post("/pool/size", size(1)), http.StatusOK)
-	f.awaitSettled(1)
-	records := f.records()
-	if len(records) != 2 {
-		t.Errorf("%d retirements, want 2", len(records))
-	}
-	for _, rt := range records {
-		if is := rt.Status.Captured; rt.Status.Phase != v1alpha1.Succeeded || is == nil || is.ProviderID != ids[rt.Spec.NodeName] {
-			t.Errorf("the retirement of %s: %s: %s; captured %+v, want %s", rt.Spec.NodeName, rt.Status.Phase, rt.Status.Message, is, ids[rt.Spec.NodeName])
-		}
-	}
-}
-
-func (f *fixture) states() map[emulator.State]int {
-	states := map[emulator.State]int{}
-	for _, m := range f.pool.Machines() {
-		if m.State.Allocated() {
-			states[m.State]++
-		}
-	}
-	return states
-}
-
-// TestI1AMachineThatCountsAgainHasNoOtherOneTakenAway has a machine put aside, which the server replaces, and taken in again:
-// there is one too many then, and the server would choose which.
-func TestI1AMachineThatCountsAgainHasNoOtherOneTakenAway(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t, "aside", 3, options{pool: emulator.Options{Lag: 3 * time.Second, Policy: emulator.Oldest}})
-	f.create(f.app("web", 2).Deployment())
-	f.manage()
-	f.serve("a")
-	id := f.machine(2)
-	f.want(f.post("/pool/membershipStatus", membership(id, false, false)), http.StatusOK)
-	f.await("the machine is replaced", func() bool { return len(f.running()) == 3 && f.nodes() == 4 })
-	f.want(f.post("/pool/membershipStatus", membership(id, true, true)), http.StatusOK)
-	if n := f.pool.Desired(); n != 4 {
-		t.Errorf("the desired size is %d, want 4", n)
-	}
-	f.left(0, 1, 2, 3)
-	f.want(f.post("/pool/size", size(3)), http.StatusOK)
-	f.awaitSettled(3)
-	if n := len(f.records()); n != 1 {
-		t.Errorf("%d retirements, want 1", n)
-	}
-}
-
-func TestNothingIsRemovedWhilePairsAreUnclear(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t, "unclear", 3, options{})
-	// Somebody gives one machine the address of another's node.
-	other := ""
-	for _, m := range f.pool.Machines() {
-		if m.Serial == 1 {
-			other = m.PrivateIPs[0]
-		}
-	}
-	f.pool.Change(f.machine(0), func(m *emulator.Machine) { m.PrivateIPs = []string{other} })
-	f.serve("a")
-	f.want(f.post("/pool/size", size(1)), http.StatusConflict, "not clear which machine is which node", f.machine(0), other)
-	f.want(f.post("/pool/terminate", termination(f.machine(2), true)), http.StatusConflict, "not clear")
-	f.left(0, 1, 2)
-	if n := len(f.records()); n > 0 {
-		t.Errorf("%d retirements", n)
 	}
 }

@@ -12,7 +12,6 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -27,8 +26,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/yaml"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
@@ -103,8 +100,7 @@ type fixture struct {
 
 // options are what a test wants otherwise.
 type options struct {
-	pool  emulator.Options
-	nodes emulator.ClusterNodes
+	pool emulator.Options
 	// auth is how the product shows the pool's server who it is.
 	auth provider.Auth
 	// settle is how long the pool's server may show a machine that it has terminated: more than the pool's lag.
@@ -121,8 +117,7 @@ func newFixture(t *testing.T, name string, n int, o options) *fixture {
 		Testbed: bed, t: t, ctx: ctx, name: name, selector: map[string]string{emulator.PoolLabel: name},
 		cloud: v1alpha1.CloudGroup{Provider: provider.Name, Group: name}, auth: o.auth, settle: cmp.Or(o.settle, 500*time.Millisecond),
 	}
-	o.nodes.Cluster, o.nodes.Pool = f.Cluster, name
-	o.pool.Name, o.pool.Nodes = name, o.nodes
+	o.pool.Name, o.pool.Nodes = name, emulator.ClusterNodes{Cluster: f.Cluster, Pool: name}
 	f.pool = emulator.New(o.pool)
 	t.Cleanup(f.pool.Close)
 	_, err := f.pool.Add(ctx, n)
@@ -225,33 +220,12 @@ func (f *fixture) credentials(account string) string {
 	return path
 }
 
-// behind gives credentials to a process that reaches the API server through the proxy in between.
-func (f *fixture) behind(credentials string) string {
-	f.t.Helper()
-	config := rest.AnonymousClientConfig(f.RESTConfig())
-	transport, err := rest.TransportFor(config)
-	f.check(err)
-	server, err := url.Parse(config.Host)
-	f.check(err)
-	api, err := f.between.ServeTLS("api", server, transport, f.ARMServer().Certificate) // client-go sends no token without TLS
-	f.check(err)
-	to := filepath.Join(f.t.TempDir(), "kubeconfig")
-	f.check(faultproxy.Kubeconfig(credentials, to, api))
-	loaded, err := clientcmd.LoadFromFile(to)
-	f.check(err)
-	for _, cluster := range loaded.Clusters {
-		cluster.CertificateAuthorityData = f.ARMServer().CA
-	}
-	f.check(clientcmd.WriteToFile(*loaded, to))
-	return to
-}
-
 // manage starts a manager that carries out the test's retirements.
 func (f *fixture) manage() *controlplane.Process {
 	f.t.Helper()
 	credentials := f.credentials(managerAccount)
 	if f.between != nil {
-		credentials = f.behind(credentials)
+		credentials = f.Behind(f.t, f.between, credentials)
 	}
 	return f.start("manager", "", "manager", "--kubeconfig", credentials, "--cloud-config", f.clouds, "--listen", "",
 		"--leader-elect=false", "--selector", shard+"="+f.name, "--poll-interval", "500ms", "--cloud-poll-interval", "200ms",
@@ -267,7 +241,7 @@ func (f *fixture) serve(replica string, flags ...string) *controlplane.Process {
 	f.check(err)
 	credentials := f.credentials(cloudpoolAccount)
 	if f.between != nil {
-		credentials = f.behind(credentials)
+		credentials = f.Behind(f.t, f.between, credentials)
 	}
 	args := []string{
 		"cloudpool", "--kubeconfig", credentials, "--cloud-config", f.clouds, "--listen", address,
@@ -317,12 +291,12 @@ func send(ctx context.Context, client *http.Client, front, method, path, body st
 	return a, err
 }
 
-// ask sends a request as a client does that asks again when it is told to, because the pool's Lease could not be had in
+// ask sends a request as a client does that asks again when it is told to, because no replica has begun in
 // time: on a busy machine that may be.
 func (f *fixture) ask(front, method, path, body string, headers ...string) (answer, error) {
 	for {
 		a, err := send(f.ctx, http.DefaultClient, front, method, path, body, headers...)
-		if err != nil || !strings.Contains(a.detail, "taking the pool's Lease") && !strings.Contains(a.detail, "the pool is being updated, by") {
+		if err != nil || !strings.Contains(a.detail, "no replica has begun with PoolUpdate") {
 			return a, err
 		}
 	}

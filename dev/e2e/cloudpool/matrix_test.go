@@ -9,8 +9,9 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/slipway-dev/slipway/internal/cloudpool"
-	"github.com/slipway-dev/slipway/internal/cloudpool/api"
+	api "github.com/slipway-dev/slipway/internal/cloud/cloudpool/wire"
+	"github.com/slipway-dev/slipway/internal/cloudpool/controller"
+	"github.com/slipway-dev/slipway/internal/cloudpool/matching"
 )
 
 // TestEveryEndpointAnswersAlikeInFrontOfAServerAndOverANodeGroup sends the same requests to both, and knows nothing of
@@ -234,7 +235,7 @@ func (f *fixture) changes() {
 	// More, and fewer, without waiting.
 	f.want(f.post("/pool/size", size(4)), http.StatusOK)
 	f.await("the pool has grown", func() bool { return len(f.running()) == 4 && f.nodes() == 4 })
-	var plan cloudpool.Decision
+	var plan matching.Decision
 	f.check(json.Unmarshal([]byte(f.get("/slipway/v1/pools/"+f.name+"/plan?desiredSize=2").body), &plan))
 	if plan.Excess() != 2 || len(plan.Victims) != 2 {
 		f.t.Errorf("the plan is %+v", plan)
@@ -244,7 +245,7 @@ func (f *fixture) changes() {
 	if a.header.Get("Preference-Applied") != "respond-async" {
 		f.t.Errorf("%v", a.header)
 	}
-	if up := f.awaitUpdate(a.header.Get("Location")); up.Outcome.Result != cloudpool.Done || up.Outcome.Removed != 2 {
+	if up := f.awaitUpdate(a.header.Get("Location")); up.Outcome.Result != controller.Done || up.Outcome.Removed != 2 {
 		f.t.Errorf("%+v", up.Outcome)
 	}
 	f.unchanged(2)

@@ -10,7 +10,7 @@ import (
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/dev/controlplane"
-	"github.com/slipway-dev/slipway/internal/cloudpool/api"
+	api "github.com/slipway-dev/slipway/internal/cloud/cloudpool/wire"
 )
 
 // TestI8ANodeGroupsPoolIsAfterAKillWhatItWas kills slipway cloudpool over a NodeGroup with SIGKILL, in the middle of a set-size

@@ -34,7 +34,14 @@ func (f *fixture) token(account string, verbs ...string) string {
 		f.check(err)
 		f.check(f.AwaitRights(f.ctx, f.name, account, role.Name))
 	}
-	made, err := f.Client().CoreV1().ServiceAccounts(f.name).CreateToken(f.ctx, account, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	return f.tokenFor(account, "slipway-cloudpool")
+}
+
+// tokenFor gives a token of an account for some audiences, as a header; without any it is for the API server.
+func (f *fixture) tokenFor(account string, audiences ...string) string {
+	f.t.Helper()
+	made, err := f.Client().CoreV1().ServiceAccounts(f.name).CreateToken(f.ctx, account,
+		&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: audiences}}, metav1.CreateOptions{})
 	f.check(err)
 	return "Authorization: Bearer " + made.Status.Token
 }
@@ -55,6 +62,8 @@ func TestAClientMayWhatRBACSaysOfItsTokenAndThePoolsServerIsShownThePoolsOwn(t *
 	}{
 		{"a stranger", "X-Nothing: here", http.StatusUnauthorized, http.StatusUnauthorized},
 		{"a wrong token", "Authorization: Bearer abc", http.StatusUnauthorized, http.StatusUnauthorized},
+		{"a writer with a token for the API server", f.tokenFor("writer"), http.StatusUnauthorized, http.StatusUnauthorized},
+		{"a writer with a token for another service", f.tokenFor("writer", "vault"), http.StatusUnauthorized, http.StatusUnauthorized},
 		{"an account without rights", nobody, http.StatusForbidden, http.StatusForbidden},
 		{"a reader", reader, http.StatusOK, http.StatusForbidden},
 		{"a writer", writer, http.StatusOK, http.StatusOK},

@@ -13,7 +13,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -27,9 +26,6 @@ import (
 )
 
 func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
-
-// patience bounds every wait of a test.
-const patience = 6 * time.Minute
 
 // fixture is a pool of machines and a namespace of a test's own.
 type fixture struct {
@@ -46,8 +42,7 @@ func newFixture(t testing.TB, name string) *fixture {
 	if _, err := testbed.Binary("slipway"); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	t.Cleanup(cancel)
+	ctx := testbed.Context(t)
 	f := &fixture{Testbed: bed, t: t, ctx: ctx, pool: controlplane.AKSPool{Name: name}, ns: name}
 	f.check(f.AddPool(ctx, f.pool, 1))
 	f.check(workload.Create(ctx, f.Client(), workload.Namespace(f.ns)))

@@ -1,11 +1,18 @@
 package compat_test
 
 import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/slipway-dev/slipway/dev/azure"
 	"github.com/slipway-dev/slipway/dev/testbed"
@@ -92,5 +99,61 @@ func TestM23ADryRunAgainstAnEndpointOfOnesOwnSaysInMetricsWhatWouldBeDone(t *tes
 	}
 	if r, err := f.AwaitNotice(f.ctx, r.EventID, "there", func(azure.Record) bool { return true }); err != nil || len(r.Approvals) > 0 {
 		t.Errorf("%v, acknowledged %d times in a dry run", err, len(r.Approvals))
+	}
+}
+
+// withPlugin copies a kubeconfig so that a program gives the token that is in it.
+func (f *fixture) withPlugin(kubeconfig string) string {
+	f.t.Helper()
+	config, err := clientcmd.LoadFromFile(kubeconfig)
+	f.check(err)
+	dir := f.t.TempDir()
+	plugin := filepath.Join(dir, "plugin")
+	for _, user := range config.AuthInfos {
+		token := user.Token
+		if raw, err := os.ReadFile(user.TokenFile); err == nil {
+			token = strings.TrimSpace(string(raw))
+		}
+		credential := fmt.Sprintf(`{"kind":"ExecCredential","apiVersion":"client.authentication.k8s.io/v1","status":{"token":%q}}`, token)
+		f.check(os.WriteFile(plugin, []byte("#!/bin/sh\necho '"+credential+"'\n"), 0o700)) //nolint:gosec // it is to be run
+		*user = clientcmdapi.AuthInfo{Exec: &clientcmdapi.ExecConfig{
+			APIVersion: "client.authentication.k8s.io/v1", Command: plugin, InteractiveMode: clientcmdapi.NeverExecInteractiveMode,
+		}}
+	}
+	path := filepath.Join(dir, "config")
+	f.check(clientcmd.WriteToFile(*config, path))
+	return path
+}
+
+// TestANodeThatAnotherHasCordonedGetsNoLabel has mechanic's label set by the cordon of its own alone. Its kubeconfig has a program
+// that gives the credentials, and its file is one that mechanic warned of and started with.
+func TestANodeThatAnotherHasCordonedGetsNoLabel(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "found")
+	f.run(f.app("web", 1).Deployment())
+	f.setUnschedulable(true)
+	history, err := f.RecordNode(f.ctx, f.node())
+	f.check(err)
+	defer history.Stop()
+	path := testbed.File(f.t, "mechanic.yaml", "scheduledEvents: {freeze: perhaps, reboot: true}\n")
+	a := f.start("/readyz", func(w testbed.Where) (args, env []string) {
+		return []string{
+			"mechanic", "--config=" + path, "--kubeconfig=" + f.withPlugin(w.Kubeconfig), "--endpoint=" + w.Endpoint, "--listen=" + w.Listen,
+		}, []string{"MECHANIC_NODE_NAME=" + w.Node}
+	})
+	if !slices.ContainsFunc(a.Log(), func(line map[string]any) bool {
+		return strings.Contains(fmt.Sprint(line["msg"]), "scheduledEvents.freeze")
+	}) {
+		t.Error("it says nothing of the value that it passed over")
+	}
+	r := f.announce(azure.Announcement{Type: azure.Reboot, Notice: time.Minute, Outage: time.Second})
+	f.awaitEvent("DrainNode")
+	f.awaitOver(r.EventID)
+	f.awaitNode("without a claim", func(n *corev1.Node) bool { return n.Annotations["cordon.slipway.dev/azure-"+r.EventID] == "" })
+	if slices.ContainsFunc(history.States(), labelled) {
+		t.Error("the node had the label mechanic.cordoned, though another had cordoned it")
+	}
+	if n := f.awaitNode("there", func(*corev1.Node) bool { return true }); !cordoned(n) {
+		t.Error("it was uncordoned, though another had cordoned it")
 	}
 }

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/slipway-dev/slipway/dev/azure"
@@ -108,7 +107,7 @@ func TestW25NoMoreNodesAreDrainedAtOnceThanAllowed(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "w25b")
 	f.check(f.AddNodes(f.ctx, f.pool.Node(1)))
-	f.leases()
+	f.check(f.CopyRole(f.ctx, testbed.AgentNamespace, testbed.AgentAccount, f.ns)) // other tests have slots too
 	var histories []*testbed.NodeHistory
 	for i := range 2 {
 		app := workload.App{Namespace: f.ns, Name: "web-" + strconv.Itoa(i), Replicas: 1, Node: f.pool.NodeName(i), Stop: "2"}
@@ -148,21 +147,4 @@ func TestW25NoMoreNodesAreDrainedAtOnceThanAllowed(t *testing.T) {
 	if !drained[f.pool.NodeName(0)] || !drained[f.pool.NodeName(1)] {
 		t.Errorf("drained: %v", drained)
 	}
-}
-
-// leases gives the agents the rights to Leases in the test's own namespace: other tests have slots too.
-func (f *fixture) leases() {
-	f.t.Helper()
-	shipped, err := f.Client().RbacV1().Roles(testbed.AgentNamespace).Get(f.ctx, testbed.AgentAccount, metav1.GetOptions{})
-	f.check(err)
-	_, err = f.Client().RbacV1().Roles(f.ns).Create(f.ctx, &rbacv1.Role{
-		ObjectMeta: metav1.ObjectMeta{Name: shipped.Name}, Rules: shipped.Rules,
-	}, metav1.CreateOptions{})
-	f.check(err)
-	_, err = f.Client().RbacV1().RoleBindings(f.ns).Create(f.ctx, &rbacv1.RoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: shipped.Name},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: shipped.Name},
-		Subjects:   []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: testbed.AgentNamespace, Name: testbed.AgentAccount}},
-	}, metav1.CreateOptions{})
-	f.check(err)
 }

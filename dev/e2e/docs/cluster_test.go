@@ -39,8 +39,7 @@ func start(t *testing.T) *testbed.Testbed {
 	bed := testbed.ForTest(t, testbed.Options{
 		Azure: azure.Options{Linger: 5 * time.Second}, ARM: azure.ARMOptions{DeleteTime: time.Second},
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
+	ctx := testbed.Context(t)
 	check := func(err error) {
 		t.Helper()
 		if err != nil {
@@ -90,7 +89,7 @@ func clients(t *testing.T) string {
 
 // tidy leaves the cluster to the next page without what this one has made of Slipway's own, and without a manager's Lease.
 func (r *reader) tidy() {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), testbed.Patience)
 	defer cancel()
 	client, err := dynamic.NewForConfig(r.bed.RESTConfig())
 	if err != nil {

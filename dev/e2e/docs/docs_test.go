@@ -26,9 +26,6 @@ func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
 
 var update = flag.Bool("update", false, "write testdata/not-run.txt anew")
 
-// patience bounds a page. Nothing takes nearly as long, but the machine may be busy.
-const patience = 6 * time.Minute
-
 // readme is the page in front of all, which is not under docs.
 const readme = "README.md"
 
@@ -119,8 +116,7 @@ func TestEveryCommandOfTheDocumentationDoesWhatThePageSays(t *testing.T) {
 	bed := start(t)
 	for _, name := range order(all) {
 		t.Run(strings.TrimSuffix(path.Base(name), ".md"), func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), patience)
-			defer cancel()
+			ctx := testbed.Context(t)
 			r := &reader{t: t, ctx: ctx, bed: bed, dir: workplace(t, here, bed), replaced: map[string]string{}}
 			t.Cleanup(r.tidy)
 			if prepare := before[name]; prepare != nil {

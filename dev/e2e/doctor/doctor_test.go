@@ -34,9 +34,6 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
 
-// patience bounds every wait. Nothing takes nearly as long, but the machine may be busy.
-const patience = 6 * time.Minute
-
 // namespace is where the prepared troubles are.
 const namespace = "shop"
 
@@ -153,8 +150,7 @@ func (f *fixture) trouble() {
 }
 
 func TestDoctorOnTheRealControlPlane(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
+	ctx := testbed.Context(t)
 	f := &fixture{testbed.ForTest(t, testbed.Options{}), t, ctx}
 
 	r, code := f.ask(f.Kubeconfig())

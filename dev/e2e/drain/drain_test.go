@@ -16,9 +16,15 @@ import (
 	"testing"
 	"time"
 
+	podrules "github.com/slipway-dev/slipway/internal/drainability/pod"
+
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
 
 	"github.com/slipway-dev/slipway/dev/controlplane"
@@ -28,9 +34,6 @@ import (
 )
 
 func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
-
-// patience bounds every wait of a test. Nothing takes nearly as long, but the machine may be busy.
-const patience = 6 * time.Minute
 
 // Exit codes, as `slipway drain --help` lists them.
 const (
@@ -53,8 +56,7 @@ type fixture struct {
 func newFixture(t *testing.T, name string) *fixture {
 	t.Helper()
 	bed := testbed.Shared(t)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	t.Cleanup(cancel)
+	ctx := testbed.Context(t)
 	f := &fixture{Testbed: bed, t: t, ctx: ctx, node: name, ns: name}
 	f.check(bed.AddNodes(ctx, controlplane.NodeSpec{
 		Name: name, Labels: map[string]string{"example.com/test": name},
@@ -278,7 +280,7 @@ func TestADrainIsRefusedForThePodsThatItWouldCost(t *testing.T) {
 		{
 			"unmanaged", func(f *fixture) { f.bare(f.app("bare", 1)) },
 			nil,
-			[]string{"bare", "unmanaged", "no controller will replace it"},
+			[]string{"bare", "unmanaged", "has no controller"},
 			[]string{"--force"},
 		},
 		{"emptydir", func(f *fixture) {
@@ -346,36 +348,6 @@ func TestI2WithADeadlineWhatABudgetHoldsIsDeletedInTimeAndNamed(t *testing.T) {
 		if left := receipt.Deadline.Sub(e.RequestReceivedTimestamp.Time); left > grace+5*time.Second || left < 5*time.Second {
 			t.Errorf("deleted %s before the deadline, want the grace of %s and little more", left, grace)
 		}
-	}
-}
-
-// TestNodesThatGoTogetherAreDrainedSideBySide has two nodes whose pods take more than half of the time that is left.
-func TestNodesThatGoTogetherAreDrainedSideBySide(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t, "together")
-	other := "together-other"
-	movable, pinned := f.app("movable", 1), f.app("pinned", 1)
-	movable.Node, movable.NodeSelector = "", map[string]string{"example.com/test": f.node}
-	const grace = 30 * time.Second
-	movable.Stop, movable.Grace = "23", grace
-	pinned.Node, pinned.Stop, pinned.Grace = other, "23", grace
-	f.run(movable.Deployment())
-	f.check(f.AddNodes(f.ctx, controlplane.NodeSpec{Name: other, Labels: movable.NodeSelector}))
-	f.run(pinned.Deployment())
-	r := f.drain(exitDrained, f.node, other, "--deadline", "45s", "-o", "json")
-	receipts := json.NewDecoder(strings.NewReader(r.stdout))
-	for _, node := range []string{f.node, other} {
-		var receipt drain.Receipt
-		f.check(receipts.Decode(&receipt))
-		if receipt.Node != node || receipt.Outcome != drain.Drained || len(receipt.Pods) != 1 || receipt.Pods[0].End != drain.Stopped {
-			t.Fatalf("want %s drained of the one pod that stopped by itself: %+v", node, receipt)
-		}
-		if left := receipt.Deadline.Sub(receipt.Pods[0].AskedAt); left < grace {
-			t.Errorf("%s: its pod was asked %s before the deadline, want it to have the %s that it wanted", node, left, grace)
-		}
-	}
-	if pods := f.pods(); len(pods) > 0 {
-		t.Errorf("%d replacements landed on a node that is drained", len(pods))
 	}
 }
 
@@ -604,8 +576,8 @@ func TestTheReceiptReconcilesWithTheAuditLog(t *testing.T) {
 		if string(was.UID) != p.UID {
 			t.Errorf("%s: UID %s, it was %s", p.Name, p.UID, was.UID)
 		}
-		if p.Action == drain.Leave {
-			if p.Asked != drain.NotAsked || p.Verdict.Rule != drain.DaemonSet {
+		if p.Action == podrules.Leave {
+			if p.Asked != drain.NotAsked || p.Verdict.Rule != podrules.ByDaemonSet {
 				t.Errorf("%s: %+v", p.Name, p)
 			}
 			continue
@@ -627,28 +599,6 @@ func TestTheReceiptReconcilesWithTheAuditLog(t *testing.T) {
 	}
 	if mine != len(before) || len(answered) != 0 {
 		t.Errorf("%d pods in the receipt, want %d; evictions that it does not know: %v", mine, len(before), answered)
-	}
-}
-
-// TestW07M07ABlockedBudgetIsNotAskedHot is a fault of k8s.io/kubectl/pkg/drain: it asks again at once when denied, for every
-// pod of the budget by itself.
-func TestW07M07ABlockedBudgetIsNotAskedHot(t *testing.T) {
-	t.Parallel()
-	const pods, seconds = 8, 8
-	f := newFixture(t, "not-hot")
-	f.blocked("stubborn", pods, time.Minute)
-	r := f.drain(exitTimeOver, f.node, "--timeout", fmt.Sprintf("%ds", seconds))
-	asked := f.requests("create", "pods/eviction")
-	// Each pod may be asked for once before the budget is known; after that it is the budget that is asked, with pauses
-	// that begin at 200 ms and double.
-	var later int
-	for _, e := range asked {
-		if e.RequestReceivedTimestamp.After(asked[0].RequestReceivedTimestamp.Add(seconds * time.Second / 4)) {
-			later++
-		}
-	}
-	if len(asked) < 3 || len(asked) > pods+seconds || later > seconds/2 {
-		t.Errorf("%d evictions in %s, %d of them after the first 2 s", len(asked), r.took, later)
 	}
 }
 
@@ -696,4 +646,84 @@ func (f *fixture) label(node string) {
 	_, err := f.Client().CoreV1().Nodes().Patch(f.ctx, node, "application/merge-patch+json",
 		[]byte(`{"metadata":{"labels":{"example.com/home-of":"db"}}}`), metav1.PatchOptions{})
 	f.check(err)
+}
+
+// TestAJobDoesNotCountAForcedDeletion has a Job that fails at its first failure, but for disruptions, and a pod of it that
+// does not stop by itself and may not be evicted.
+func TestAJobDoesNotCountAForcedDeletion(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "job")
+	app := f.app("batch", 1)
+	app.MinAvailable, app.Grace, app.Stop = "1", 5*time.Second, controlplane.Never
+	job, none := app.Job(), int32(0)
+	job.Spec.BackoffLimit = &none
+	job.Spec.PodFailurePolicy = &batchv1.PodFailurePolicy{Rules: []batchv1.PodFailurePolicyRule{{
+		Action:          batchv1.PodFailurePolicyActionIgnore,
+		OnPodConditions: []batchv1.PodFailurePolicyOnPodConditionsPattern{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue}},
+	}}}
+	f.run(job, app.Budget())
+	before := f.pods()
+	r := f.drain(exitDrained, f.node, "--deadline", "25s", "-o", "json")
+	for _, p := range f.receipt(r).Pods {
+		if p.Asked != drain.Forced || p.End != drain.Killed {
+			t.Errorf("%s: asked %s, ended %s; want it forced and killed", p.Name, p.Asked, p.End)
+		}
+	}
+	writes := f.requests("patch", "pods/status")
+	own := 0
+	for _, e := range writes {
+		if _, ours := before[e.ObjectRef.Name]; ours && strings.HasPrefix(e.UserAgent, "slipway") && accepted(e) {
+			own++
+		}
+	}
+	if own != len(before) {
+		t.Errorf("%d conditions of %d pods were written", own, len(before))
+	}
+	var is *batchv1.Job
+	f.check(testbed.Poll(f.ctx, "the Job has another pod, or failed", func() bool {
+		var err error
+		is, err = f.Client().BatchV1().Jobs(f.ns).Get(f.ctx, job.Name, metav1.GetOptions{})
+		if err != nil || is.Status.Failed > 0 {
+			return err == nil
+		}
+		pods, err := f.Client().CoreV1().Pods(f.ns).List(f.ctx, metav1.ListOptions{}) // the node is cordoned: another is on none
+		return err == nil && slices.ContainsFunc(pods.Items, func(p corev1.Pod) bool {
+			_, old := before[p.Name]
+			return !old
+		})
+	}))
+	if is.Status.Failed != 0 || len(is.Status.Conditions) > 0 {
+		t.Errorf("the Job counts %d failures, conditions %+v; want the deletion ignored", is.Status.Failed, is.Status.Conditions)
+	}
+}
+
+// TestI2ADenialWith403SaysThatABudgetDenies has a budget with more evictions than the API server lets go uncounted.
+func TestI2ADenialWith403SaysThatABudgetDenies(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "uncounted")
+	app := f.app("web", 1)
+	app.MinAvailable = "0"
+	f.run(app.Deployment(), app.Budget())
+	budgets := f.Client().PolicyV1().PodDisruptionBudgets(f.ns)
+	full := map[string]metav1.Time{}
+	for i := range 2001 {
+		full[fmt.Sprintf("gone-%d", i)] = metav1.Now()
+	}
+	patch, err := json.Marshal(map[string]any{"status": map[string]any{"disruptedPods": full}})
+	f.check(err)
+	var answer error
+	f.check(testbed.Poll(f.ctx, "an eviction is answered with 403", func() bool {
+		for name, p := range f.pods() { // the disruption controller empties the list at once
+			_, err := budgets.Patch(f.ctx, app.Name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
+			f.check(err)
+			answer = f.Client().PolicyV1().Evictions(f.ns).Evict(f.ctx, &policyv1.Eviction{
+				ObjectMeta:    metav1.ObjectMeta{Namespace: f.ns, Name: name},
+				DeleteOptions: &metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}, Preconditions: &metav1.Preconditions{UID: &p.UID}},
+			})
+		}
+		return apierrors.IsForbidden(answer)
+	}))
+	if cause, has := apierrors.StatusCause(answer, policyv1.DisruptionBudgetCause); !has || !strings.Contains(cause.Message, "disruption budget") {
+		t.Errorf("%v: cause %+v, want %s", answer, cause, policyv1.DisruptionBudgetCause)
+	}
 }

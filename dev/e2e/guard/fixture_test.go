@@ -3,11 +3,12 @@ package guard_test
 
 import (
 	"context"
+	"math"
 	"os"
 	"strings"
 	"testing"
-	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -22,9 +23,6 @@ import (
 )
 
 func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
-
-// patience bounds every wait of a test.
-const patience = 6 * time.Minute
 
 // namespace is where the pods of the tests are.
 const namespace = "guard"
@@ -45,8 +43,7 @@ type fixture struct {
 
 func newFixture(t *testing.T, pool string) *fixture {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	t.Cleanup(cancel)
+	ctx := testbed.Context(t)
 	f := &fixture{Testbed: testbed.Shared(t), t: t, ctx: ctx, pool: controlplane.AKSPool{Name: pool}}
 	specs := f.pool.Nodes(2)
 	for i := range specs {
@@ -75,7 +72,13 @@ func (f *fixture) node(i int) string { return f.pool.NodeName(i) }
 // as is a client with a token of the agents' account.
 func (f *fixture) as(o controlplane.TokenOptions) kubernetes.Interface {
 	f.t.Helper()
-	path, err := f.ServiceAccountKubeconfig(f.ctx, testbed.AgentNamespace, testbed.AgentAccount, o)
+	return f.clientOf(testbed.AgentNamespace, testbed.AgentAccount, o)
+}
+
+// clientOf returns a client with a token of an account.
+func (f *fixture) clientOf(namespace, account string, o controlplane.TokenOptions) kubernetes.Interface {
+	f.t.Helper()
+	path, err := f.ServiceAccountKubeconfig(f.ctx, namespace, account, o)
 	f.check(err)
 	config, err := clientcmd.BuildConfigFromFlags("", path)
 	f.check(err)
@@ -109,6 +112,27 @@ func (f *fixture) pod(i int, name string, labels map[string]string) *corev1.Pod 
 	return pod
 }
 
+// withoutGrace runs a pod on the own node that wants no time to stop.
+func (f *fixture) withoutGrace(name string) *corev1.Pod {
+	f.t.Helper()
+	pod := workload.App{Namespace: namespace, Name: name}.Pod()
+	pod.Spec.NodeName, pod.Spec.TerminationGracePeriodSeconds = f.node(own), new(int64(0))
+	f.check(workload.CreateSettled(f.ctx, f.Client(), pod))
+	pod, err := f.Client().CoreV1().Pods(namespace).Get(f.ctx, name, metav1.GetOptions{})
+	f.check(err)
+	return pod
+}
+
+// finished is a pod of the own node that has ended by itself.
+func (f *fixture) finished(name string) *corev1.Pod {
+	f.t.Helper()
+	pod := f.pod(own, name, nil)
+	pod.Status.Phase = corev1.PodSucceeded
+	pod, err := f.Client().CoreV1().Pods(namespace).UpdateStatus(f.ctx, pod, metav1.UpdateOptions{})
+	f.check(err)
+	return pod
+}
+
 // attempt is something that a token can be used for.
 type attempt func(ctx context.Context, client kubernetes.Interface) error
 
@@ -123,18 +147,54 @@ func patchNode(node, patch string, subresources ...string) attempt {
 	}
 }
 
-func deletePod(name string) attempt {
+func deletePod(name string, uid *types.UID) attempt { return deletePodWithin(name, uid, nil) }
+
+// deletePodWithin deletes a pod with a grace period in seconds; nil is the pod's own.
+func deletePodWithin(name string, uid *types.UID, grace *int64) attempt {
 	return func(ctx context.Context, c kubernetes.Interface) error {
-		return c.CoreV1().Pods(namespace).Delete(ctx, name, metav1.DeleteOptions{DryRun: try})
+		return c.CoreV1().Pods(namespace).Delete(ctx, name, metav1.DeleteOptions{
+			DryRun: try, Preconditions: &metav1.Preconditions{UID: uid}, GracePeriodSeconds: grace,
+		})
 	}
 }
 
-func evict(name string, uid *types.UID) attempt {
+// disrupted is what an agent writes before it deletes a pod past its PodDisruptionBudget.
+const disrupted = `{"status":{"conditions":[{"type":"DisruptionTarget","status":"True","reason":"DeletionByNodeTermination",` +
+	`"message":"m","lastTransitionTime":"2026-01-01T00:00:00Z"}]}}`
+
+func patchPodStatus(name, patch string) attempt {
+	return func(ctx context.Context, c kubernetes.Interface) error {
+		_, err := c.CoreV1().Pods(namespace).Patch(ctx, name, types.StrategicMergePatchType, []byte(patch),
+			metav1.PatchOptions{DryRun: try}, "status")
+		return err
+	}
+}
+
+func evict(name string, uid *types.UID) attempt { return evictWithin(name, uid, nil) }
+
+// evictWithin evicts a pod with a grace period in seconds; nil is the pod's own.
+func evictWithin(name string, uid *types.UID, grace *int64) attempt {
 	return func(ctx context.Context, c kubernetes.Interface) error {
 		return c.PolicyV1().Evictions(namespace).Evict(ctx, &policyv1.Eviction{
-			ObjectMeta:    metav1.ObjectMeta{Namespace: namespace, Name: name},
-			DeleteOptions: &metav1.DeleteOptions{DryRun: try, Preconditions: &metav1.Preconditions{UID: uid}},
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+			DeleteOptions: &metav1.DeleteOptions{
+				DryRun: try, Preconditions: &metav1.Preconditions{UID: uid}, GracePeriodSeconds: grace,
+			},
 		})
+	}
+}
+
+// createLease creates a Lease in the agents' namespace that another process holds for 68 years.
+func createLease(name string) attempt { return createLeaseOf(name, "thief", math.MaxInt32) }
+
+// createLeaseOf creates a Lease in the agents' namespace that a holder has for some seconds.
+func createLeaseOf(name, holder string, seconds int32) attempt {
+	return func(ctx context.Context, c kubernetes.Interface) error {
+		_, err := c.CoordinationV1().Leases(testbed.AgentNamespace).Create(ctx, &coordinationv1.Lease{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec:       coordinationv1.LeaseSpec{HolderIdentity: &holder, LeaseDurationSeconds: &seconds},
+		}, metav1.CreateOptions{DryRun: try})
+		return err
 	}
 }
 
@@ -185,7 +245,9 @@ func (f *fixture) awaitPolicies() {
 	client := f.as(controlplane.TokenOptions{})
 	pod := f.pod(own, "awaits-"+f.pool.Name, nil)
 	for _, a := range []attempt{
-		patchNode(f.node(own), cordoning), deletePod(pod.Name), evict(pod.Name, &pod.UID), report("Node", f.node(own)),
+		patchNode(f.node(own), cordoning), deletePod(pod.Name, &pod.UID), patchPodStatus(pod.Name, disrupted),
+		evict(pod.Name, &pod.UID), report("Node", f.node(own)),
+		createLease("slipway-drain-0"),
 	} {
 		f.check(testbed.Poll(f.ctx, "the policies are in force", func() bool { return refused(a(f.ctx, client), unbound) }))
 	}

@@ -2,6 +2,8 @@ package guard_test
 
 import (
 	"encoding/json"
+	"maps"
+	"math"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -39,7 +41,7 @@ func (f *fixture) withTaint(taint corev1.Taint) string {
 
 // changes are what agents do to their nodes, and what they never do.
 func (f *fixture) changes() map[string]change {
-	return map[string]change{
+	all := map[string]change{
 		"cordon, with a record": {patch: cordoning},
 		"uncordon":              {patch: `{"spec":{"unschedulable":null}}`},
 		"phase label":           {patch: `{"metadata":{"labels":{"notice.slipway.dev/azure-1":"drained"}}}`},
@@ -53,7 +55,14 @@ func (f *fixture) changes() map[string]change {
 			patch: `{"status":{"conditions":[{"type":"DrainInProgress","status":"True","reason":"Slipway","message":"m",` +
 				`"lastTransitionTime":"2026-01-01T00:00:00Z","lastHeartbeatTime":"2026-01-01T00:00:00Z"}]}}`,
 		},
+	}
+	maps.Copy(all, f.foreignChanges())
+	return all
+}
 
+// foreignChanges are the changes of a node that no part of Slipway makes.
+func (f *fixture) foreignChanges() map[string]change {
+	return map[string]change{
 		"another's label": {
 			patch: `{"metadata":{"labels":{"example.com/team":"red"}}}`, refused: "changes no labels",
 		},
@@ -150,21 +159,69 @@ func TestAnAgentsTokenThatSaysNoNodeChangesNothing(t *testing.T) {
 		})
 	}
 	pod := f.pod(own, "nowhere", nil)
-	nobody.expect(t, deletePod(pod.Name), unbound)
+	nobody.expect(t, deletePod(pod.Name, &pod.UID), unbound)
 	nobody.expect(t, evict(pod.Name, &pod.UID), unbound)
 	nobody.expect(t, report("Node", f.node(own)), unbound)
+	nobody.expect(t, createLease("slipway-drain-0"), unbound)
+}
+
+// The manager's Lease is in the same namespace: with it a thief would keep every manager from leading.
+func TestAnAgentsTokenCreatesLeasesOfDrainSlotsAlone(t *testing.T) {
+	f := newFixture(t, "leases")
+	agent := attempter{f, f.agent(own)}
+	for _, name := range []string{"slipway-drain-0", "slipway-drain-9", "slipway-drain-15"} {
+		agent.expect(t, createLeaseOf(name, f.node(own), 30), "")
+		agent.expect(t, createLeaseOf(name, "", 30), "")
+		agent.expect(t, createLeaseOf(name, f.node(other), 30), "holds a drain slot for its own node alone")
+		agent.expect(t, createLeaseOf(name, f.node(own), 121), "for 120 s at most")
+		agent.expect(t, createLeaseOf(name, f.node(own), math.MaxInt32), "for 120 s at most")
+	}
+	for _, name := range []string{
+		"slipway-manager", "slipway-cloudpool-builders-0", "slipway-drain-16", "slipway-drain-x", "slipway-drain-0-manager", "x-slipway-drain-0",
+	} {
+		agent.expect(t, createLease(name), "writes no Leases but those of drain slots")
+	}
 }
 
 func TestAnAgentsTokenDeletesPodsOfItsOwnNodeAlone(t *testing.T) {
 	f := newFixture(t, "pods")
 	agent := attempter{f, f.agent(own)}
-	f.pod(own, "here", nil)
-	f.pod(other, "there", nil)
+	here, there := f.pod(own, "here", nil), f.pod(other, "there", nil)
 	waiting := workload.App{Namespace: namespace, Name: "waiting", NodeSelector: map[string]string{"example.com/nowhere": ""}}
 	f.check(workload.Create(f.ctx, f.Client(), waiting.Pod()))
-	agent.expect(t, deletePod("here"), "")
-	agent.expect(t, deletePod("there"), "deletes no pods elsewhere")
-	agent.expect(t, deletePod("waiting"), "deletes no pods elsewhere")
+	agent.expect(t, deletePod("here", &here.UID), "")
+	agent.expect(t, deletePodWithin("here", &here.UID, new(int64(1))), "")
+	agent.expect(t, deletePodWithin("here", &here.UID, new(int64(0))), "leaves it no time to stop")
+	agent.expect(t, deletePod("here", nil), "without its UID")
+	for name, pod := range map[string]*corev1.Pod{"wants no time": f.withoutGrace("abrupt"), "has finished": f.finished("finished")} {
+		t.Run(name, func(t *testing.T) { agent.expect(t, deletePod(pod.Name, &pod.UID), "") })
+	}
+	agent.expect(t, deletePod("there", &there.UID), "deletes no pods elsewhere")
+	agent.expect(t, deletePod("waiting", nil), "deletes no pods elsewhere")
+}
+
+// The condition tells Jobs that a deletion past a PodDisruptionBudget is no failure of the pod.
+func TestAnAgentsTokenSetsDisruptionTargetOnItsOwnNodeAlone(t *testing.T) {
+	f := newFixture(t, "conditions")
+	agent := attempter{f, f.agent(own)}
+	here := f.pod(own, "disrupted-here", map[string]string{"example.com/team": "blue"})
+	f.pod(other, "disrupted-there", nil)
+	agent.expect(t, patchPodStatus(here.Name, disrupted), "")
+	agent.expect(t, patchPodStatus("disrupted-there", disrupted), "changes no pods elsewhere")
+	for patch, words := range map[string]string{
+		`{"status":{"conditions":[{"type":"Ready","status":"False"}]}}`:        "no condition of a pod but DisruptionTarget",
+		`{"status":{"conditions":[{"type":"Ready","$patch":"delete"}]}}`:       "no condition of a pod but DisruptionTarget",
+		`{"status":{"conditions":[{"type":"example.com/x","status":"True"}]}}`: "no condition of a pod but DisruptionTarget",
+		`{"status":{"phase":"Failed"}}`:                                        "nothing of a pod's status",
+		`{"status":{"reason":"Evicted"}}`:                                      "nothing of a pod's status",
+		`{"status":{"message":"no"}}`:                                          "nothing of a pod's status",
+		`{"metadata":{"labels":{"example.com/team":"red"}}}`:                   "nothing of a pod's metadata",
+		`{"metadata":{"annotations":{"example.com/new":"x"}}}`:                 "nothing of a pod's metadata",
+	} {
+		agent.expect(t, patchPodStatus(here.Name, patch), words)
+	}
+	unbound := attempter{f, f.as(controlplane.TokenOptions{})}
+	unbound.expect(t, patchPodStatus(here.Name, disrupted), "does not say which node it is of")
 }
 
 // An Eviction does not say where its pod runs, so that no policy can tie it to the node. What is left to a stolen token is
@@ -175,6 +232,8 @@ func TestAnAgentsTokenEvictsNoMoreThanTheBudgetsAllow(t *testing.T) {
 	here := f.pod(own, "evicted", nil)
 	agent.expect(t, evict(here.Name, &here.UID), "")
 	agent.expect(t, evict(here.Name, nil), "without its UID")
+	agent.expect(t, evictWithin(here.Name, &here.UID, new(int64(1))), "")
+	agent.expect(t, evictWithin(here.Name, &here.UID, new(int64(0))), "leaves it no time to stop")
 
 	labels := map[string]string{"example.com/guarded": "yes"}
 	there := f.pod(other, "guarded", labels)
@@ -213,7 +272,13 @@ func TestOthersAreNotConcerned(t *testing.T) {
 // A policy that the API server cannot type-check still refuses, and says why only to those who read its status.
 func TestThePoliciesFitTheirTypes(t *testing.T) {
 	f := newFixture(t, "types")
-	for _, name := range []string{"slipway-agent-node", "slipway-agent-pod", "slipway-agent-eviction", "slipway-agent-event"} {
+	f.part("manager")
+	f.part("cloudpool")
+	for _, name := range []string{
+		"slipway-agent-node", "slipway-agent-pod", "slipway-agent-pod-status", "slipway-agent-eviction", "slipway-agent-event",
+		"slipway-agent-lease", "slipway-manager-node", "slipway-manager-install-crds", "slipway-manager-bootstrap", "slipway-cloudpool",
+		"slipway-cloudpool-retirements", "slipway-cloudpool-native", "slipway-cloudpool-launches",
+	} {
 		var p *admissionregistrationv1.ValidatingAdmissionPolicy
 		f.check(testbed.Poll(f.ctx, name+" is checked", func() bool {
 			var err error

@@ -32,7 +32,7 @@ const (
 func (b bed) installs(t *testing.T) {
 	b.t = t
 	first := b.installer("installs", b.credentials())
-	if got := b.definitions(); len(got) != 2 {
+	if got := b.definitions(); len(got) != 3 {
 		t.Fatalf("definitions: %v", got)
 	}
 	b.check(first.Kill())

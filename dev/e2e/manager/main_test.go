@@ -8,15 +8,11 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
-	"net/url"
 	"os"
 	"path/filepath"
 	"sync"
 	"testing"
-	"time"
 
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/yaml"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
@@ -26,9 +22,6 @@ import (
 )
 
 func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
-
-// patience bounds every wait of a test. Nothing takes nearly as long, but the machine may be busy.
-const patience = 6 * time.Minute
 
 // The account of the shipped manifests.
 const (
@@ -50,8 +43,7 @@ type bed struct {
 
 func on(t *testing.T, shared *testbed.Testbed) bed {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	t.Cleanup(cancel)
+	ctx := testbed.Context(t)
 	return bed{shared, t, ctx}
 }
 
@@ -83,23 +75,8 @@ func (b bed) credentials() string {
 // through is a kubeconfig of the shipped account whose requests go through a proxy.
 func (b bed) through(proxy *faultproxy.Proxy) string {
 	b.t.Helper()
-	config := rest.AnonymousClientConfig(b.RESTConfig())
-	transport, err := rest.TransportFor(config)
-	b.check(err)
-	server, err := url.Parse(config.Host)
-	b.check(err)
-	front, err := proxy.ServeTLS("api", server, transport, b.ARMServer().Certificate) // client-go sends no token without TLS
-	b.check(err)
 	b.t.Cleanup(func() { _ = proxy.Close() })
-	to := filepath.Join(b.t.TempDir(), "kubeconfig")
-	b.check(faultproxy.Kubeconfig(b.credentials(), to, front))
-	loaded, err := clientcmd.LoadFromFile(to)
-	b.check(err)
-	for _, cluster := range loaded.Clusters {
-		cluster.CertificateAuthorityData = b.ARMServer().CA
-	}
-	b.check(clientcmd.WriteToFile(*loaded, to))
-	return to
+	return b.Behind(b.t, proxy, b.credentials())
 }
 
 // clouds is a file for --cloud-config about the testbed's Azure, with more beside.
@@ -209,7 +186,7 @@ func ready(t *testing.T) bed {
 	t.Helper()
 	b := on(t, testbed.Shared(t))
 	installed.Do(func() {
-		b.deploy("namespace.yaml", "rbac.yaml")
+		b.deploy("namespace.yaml", "rbac.yaml", "admission.yaml")
 		root, err := testbed.Root()
 		if err == nil {
 			err = b.ApplyTypes(b.ctx, filepath.Join(root, "api", "crds"), v1alpha1.GroupVersion, groups.Resource, retirements.Resource)

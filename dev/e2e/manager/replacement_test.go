@@ -207,41 +207,6 @@ func TestASpotMachineThatAzureEvictsIsReplacedBeforeItGoesAndCleanedUpAfter(t *t
 	b.saw(0, "ReplacementArrived")
 }
 
-// TestAnOrderThatAzureRefusesIsSaidAndMadeAgain has the subscription without quota, twice.
-func TestAnOrderThatAzureRefusesIsSaidAndMadeAgain(t *testing.T) {
-	t.Parallel()
-	b := newPool(t, "refused", 2, "maximum: 3")
-	b.check(b.ARM.Inject(azure.ARMFault{
-		Kind: azure.ARMStatus, Status: 409, Code: "OperationNotAllowed", Times: 2, Resource: b.pool.ScaleSet(),
-		Message: "Operation could not be completed as it results in exceeding approved Total Regional Cores quota.",
-		Action:  "Microsoft.Compute/virtualMachineScaleSets/write",
-	}))
-	p := b.manage()
-	_, err := b.Azure.Announce(azure.Announcement{Type: azure.Preempt, Resources: []string{b.pool.Resource(0)}})
-	b.check(err)
-	waiting := b.awaitRecord(0, "there is a record", inState(v1alpha1.ReplacementWaiting))
-	if why := waiting.Status.Replacement.Reasons; len(why) != 1 || why[0].Code != "RoomElsewhere" {
-		t.Errorf("it waits because of %+v; its pods have room elsewhere", why)
-	}
-	b.check(testbed.Poll(b.ctx, "Azure has taken the machine", func() bool { _, there := b.ARM.VM(b.pool.Resource(0)); return !there }))
-	b.silence(0)
-	if note := b.saw(0, "ReplacementRefused"); !strings.Contains(note, "NoQuota") {
-		t.Errorf("the Event says %q", note)
-	}
-	arrived := b.awaitRecord(0, "the machine is there", inState(v1alpha1.ReplacementArrived))
-	if n := arrived.Status.Replacement.Attempts; n != 2 {
-		t.Errorf("%d refusals are counted, want 2", n)
-	}
-	if got := b.ARM.Capacity(b.pool.ScaleSet()); got != 2 {
-		t.Errorf("I5: the scale set is meant to have %d machines, want 2 as before", got)
-	}
-	for _, series := range []string{
-		`slipway_replacement_refusals_total{code="NoQuota",group="refused"} 2`, `slipway_replacements_total{group="refused",state="Arrived"} 1`,
-	} {
-		p.await("/metrics", "counts "+series, func(_ int, body string) bool { return strings.Contains(body, series) }) // once it is recorded
-	}
-}
-
 // TestTheClusterAutoscalerIsMadeToLookAgainAfterADeletion has a node retired beside an empty pool that is kept for it.
 func TestTheClusterAutoscalerIsMadeToLookAgainAfterADeletion(t *testing.T) {
 	t.Parallel()
@@ -282,6 +247,11 @@ func TestTheClusterAutoscalerIsMadeToLookAgainAfterADeletion(t *testing.T) {
 			!strings.Contains(metrics, `slipway_cas_sync_nudges_total{outcome="done",pool="nudged",reason=""} 0`) &&
 			strings.Contains(metrics, `slipway_cas_sync_maximum_changed{pool="nudged"} 0`)
 	}))
+	// Azure marks no machines as the cluster's, so that the manager looks for Nodes without a machine alone.
+	p.await("/metrics", "tells of orphaned Nodes", func(_ int, metrics string) bool {
+		return strings.Contains(metrics, `slipway_strays{cloud="azure",kind="Ghost",state="proven"} 0`) &&
+			!strings.Contains(metrics, `slipway_strays{cloud="azure",kind="Orphan"`)
+	})
 }
 
 // retire creates a NodeRetirement that the test's manager finds.

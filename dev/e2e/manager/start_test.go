@@ -16,7 +16,7 @@ import (
 func TestAManagerBeginsOnAControlPlaneThatHasNeverSeenOne(t *testing.T) {
 	t.Parallel()
 	b := on(t, testbed.ForTest(t, testbed.Options{}))
-	b.deploy("namespace.yaml", "rbac.yaml")
+	b.deploy("namespace.yaml", "rbac.yaml", "admission.yaml")
 	if !t.Run("it waits for its API server and for its types", b.waits) {
 		return
 	}
@@ -48,7 +48,7 @@ func (b bed) waits(t *testing.T) {
 	p.await("/readyz", "speaks of the 503", unready("does not answer as it should"))
 	p.await("/healthz", "is good all the same", func(status int, _ string) bool { return status == http.StatusOK })
 	asked := len(proxy.Requests())
-	mode.Store(&faultproxy.Fault{Delay: patience})
+	mode.Store(&faultproxy.Fault{Delay: testbed.Patience})
 	b.check(testbed.Poll(b.ctx, "the manager asks again", func() bool { return len(proxy.Requests()) > asked }))
 	mode.Store(&faultproxy.Fault{})
 	p.await("/readyz", "speaks of the types", unready("--install-crds"))

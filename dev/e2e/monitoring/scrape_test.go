@@ -16,7 +16,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"k8s.io/apimachinery/pkg/api/resource"
 	"sigs.k8s.io/yaml"
@@ -30,9 +29,6 @@ import (
 )
 
 func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
-
-// patience bounds the story. It takes half a minute, but the machine may be busy.
-const patience = 6 * time.Minute
 
 // ns is the namespace of all workloads.
 const ns = "monitoring"
@@ -58,8 +54,7 @@ func newFixture(t *testing.T) *fixture {
 	if _, err := testbed.Binary("slipway"); err != nil { // it may take its time, the first time
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	t.Cleanup(cancel)
+	ctx := testbed.Context(t)
 	f.ctx = ctx
 	f.check(f.Deploy(ctx, append(testbed.ManagerFiles, "cloudpool/rbac.yaml", "cloudpool/native.yaml")...))
 	f.check(f.InstallTypes(ctx))
@@ -210,7 +205,10 @@ func (f *fixture) prepare() stage {
 	f.agent(spot, 0)
 	f.agent(spot, 1)
 	clouds := f.clouds(grow.ScaleSet(), "mute", broke.ScaleSet())
-	f.start("slipway-manager", "slipway-manager", "manager", "--listen", "ADDRESS", "--cloud-config", clouds, "--leader-elect=false",
+	// A file with a group of the name of one that is there.
+	groups := testbed.File(f.t, "groups.yaml", "apiVersion: slipway.dev/v1alpha1\nkind: NodeGroup\nmetadata: {name: grow}\n"+
+		"spec: {nodeSelector: {matchLabels: {pool: other}}, cloud: {provider: azure, group: other}}\n")
+	f.start("slipway-manager", "slipway-manager", "manager", "--listen", "ADDRESS", "--cloud-config", clouds, "--node-groups", groups, "--leader-elect=false",
 		"--poll-interval", "1s", "--cloud-poll-interval", "500ms", "--retry-interval", "1s", "--group-poll-interval", "1s",
 		"--scale-poll-interval", "1s", "--order-retry-interval", "2s", "--order-settle-time", "5s")
 	front, err := controlplane.FreeAddress(f.ctx)

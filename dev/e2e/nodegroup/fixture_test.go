@@ -6,12 +6,10 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -33,9 +31,6 @@ import (
 )
 
 func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
-
-// patience bounds every wait of a test. Nothing takes nearly as long, but the machine may be busy.
-const patience = 6 * time.Minute
 
 var (
 	groups      = v1alpha1.GroupVersion.WithResource("nodegroups")
@@ -62,29 +57,18 @@ type fixture struct {
 	name string
 }
 
-var installed struct {
-	sync.Once
-	err error
-}
-
 func newFixture(t *testing.T, name string, n int) *fixture {
 	t.Helper()
 	bed := testbed.Shared(t) // this and the next may take their time, the first time
 	if _, err := testbed.Binary("slipway"); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	t.Cleanup(cancel)
+	ctx := testbed.Context(t)
 	f := &fixture{Testbed: bed, t: t, ctx: ctx, pool: controlplane.AKSPool{Name: name}, name: name}
-	installed.Do(func() { installed.err = f.install() })
-	f.check(installed.err)
+	f.check(bed.InstallManager(ctx))
 	f.check(f.AddPool(ctx, f.pool, n))
 	f.check(workload.Create(ctx, f.Client(), workload.Namespace(name)))
 	return f
-}
-
-func (f *fixture) install() error {
-	return errors.Join(f.Deploy(f.ctx, testbed.ManagerFiles...), f.InstallTypes(f.ctx))
 }
 
 func (f *fixture) check(err error) {

@@ -49,25 +49,6 @@ func TestAGroupIdlesOutToItsMinimum(t *testing.T) {
 	}
 }
 
-func TestAPodThatComesDuringTheCooldownRescuesTheNode(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t, "rescue", 2)
-	f.group("rescue", f.idle("1h", ""))
-	f.manage()
-	f.awaitNode(0, "idle", marked)
-	f.awaitNode(1, "idle", marked)
-	f.run(f.app("job", 0).Pod())
-	f.awaitNode(0, "rescued", func(n *corev1.Node) bool { return !marked(n) && n.Annotations[used] == "true" })
-	f.cooldown("rescue", "1s")
-	f.awaitGone(1)
-	f.here(0)
-	if rt := f.record(0); rt != nil {
-		t.Errorf("%+v", rt)
-	}
-	f.deletePod("job")
-	f.awaitGone(0)
-}
-
 // stuck starts to retire the first node of the pool, which an application holds by its disruption budget.
 func stuck(t *testing.T, name string) *fixture {
 	f := newFixture(t, name, 1)

@@ -99,20 +99,6 @@ func TestI10AGroupThatCannotBeActedOnIsRefusedWithTheReasonAndNothingIsDone(t *t
 	}
 }
 
-// TestAGroupThatIsMendedIsAccepted lets a scale set appear that was not there.
-func TestAGroupThatIsMendedIsAccepted(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t, "mended", 1)
-	f.group("mended", f.idle("0s", ""))
-	f.change("mended", "cloud: {provider: azure, group: aks-mended-00000000-vmss}")
-	f.manage()
-	f.awaitGroup("mended", "refused", func(g *v1alpha1.NodeGroup) bool { return acceptedAs(g).Reason == v1alpha1.CloudGroupNotFound })
-	f.here(0)
-	f.change("mended", "cloud: {provider: azure, group: "+f.pool.ScaleSet()+"}")
-	f.awaitEvent("NodeGroup", "mended", "GroupAccepted", "")
-	f.awaitGone(0)
-}
-
 func TestTheGroupsOfAFileAreActedOnAndRefusedAsOthersAre(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "file", 2)

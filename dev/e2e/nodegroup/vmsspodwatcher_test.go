@@ -195,6 +195,6 @@ func TestANodeIsRetiredByHandUnderTheStandIn(t *testing.T) {
 	f.awaitNode(0, "known to be the stand-in's", func(n *corev1.Node) bool {
 		return n.Annotations["nodegroup.slipway.dev/name"] == f.name && n.Annotations["nodegroup.slipway.dev/scope"] == "slipway.dev/agentpool="+f.name
 	})
-	f.slipway("retire", f.node(0), "--wait", "--timeout", patience.String())
+	f.slipway("retire", f.node(0), "--wait", "--timeout", testbed.Patience.String())
 	f.awaitGone(0)
 }

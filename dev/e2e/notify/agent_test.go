@@ -41,8 +41,7 @@ type fixture struct {
 
 func newFixture(t *testing.T, name string) *fixture {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	t.Cleanup(cancel)
+	ctx := testbed.Context(t)
 	f := &fixture{Testbed: testbed.Shared(t), t: t, ctx: ctx, pool: controlplane.AKSPool{Name: name}}
 	f.check(f.AddPool(ctx, f.pool, 1))
 	f.check(workload.Create(ctx, f.Client(), workload.Namespace(name)))

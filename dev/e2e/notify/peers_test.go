@@ -24,9 +24,6 @@ import (
 	"github.com/slipway-dev/slipway/internal/notify"
 )
 
-// patience bounds every wait of a test. Nothing takes nearly as long, but the machine may be busy.
-const patience = 6 * time.Minute
-
 // peer finds another's program, on the machine or where dev/peers/install has put it.
 func peer(t *testing.T, name string) string {
 	t.Helper()
@@ -80,7 +77,7 @@ func run(t *testing.T, listens, path string, args ...string) {
 			t.Logf("%s ended with %v, and said:\n%s", path, err, out.String())
 		}
 	})
-	for deadline := time.Now().Add(patience); ; {
+	for deadline := time.Now().Add(testbed.Patience); ; {
 		conn, err := net.DialTimeout("tcp", listens, time.Second)
 		if err == nil {
 			_ = conn.Close()
@@ -125,8 +122,7 @@ func send(t *testing.T, m notify.Moment, w notify.Webhook) error {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
+	ctx := testbed.Context(t)
 	return n.Send(ctx, notify.Sample(m, time.Now()))
 }
 

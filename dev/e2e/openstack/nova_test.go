@@ -24,7 +24,7 @@ import (
 	openstackdev "github.com/slipway-dev/slipway/dev/openstack"
 	"github.com/slipway-dev/slipway/internal/cloud"
 	"github.com/slipway-dev/slipway/internal/cloud/openstack"
-	"github.com/slipway-dev/slipway/internal/cloud/strays"
+	"github.com/slipway-dev/slipway/internal/orphans"
 )
 
 // issuer is a Joiner that remembers.
@@ -463,12 +463,12 @@ func TestAnOrphanIsFoundByItsProofsAndCollectedAfterTheGrace(t *testing.T) {
 	config := configOf(c, g)
 	p := providerOf(t, config, openstack.Options{})
 	both := serversOf(t, c, g.Name)
-	nodes := []strays.Node{
+	nodes := []orphans.Node{
 		{Name: "other-name", SystemUUID: strings.ToUpper(both[0].ID), Ready: true},
 		{Name: "ghost", ProviderID: "openstack:///" + "00000000-0000-4000-8000-000000000000"},
 	}
-	finder := strays.New(p, strays.Grace{Join: time.Minute, Stay: time.Hour, Looks: 2})
-	var found []strays.Finding
+	finder := orphans.NewFinder(p, orphans.Grace{Join: time.Minute, Stay: time.Hour, Looks: 2})
+	var found []orphans.Finding
 	for _, later := range []time.Duration{10 * time.Minute, 90 * time.Minute} {
 		machines, err := p.Instances(t.Context(), g.Name)
 		if err != nil {
@@ -478,20 +478,20 @@ func TestAnOrphanIsFoundByItsProofsAndCollectedAfterTheGrace(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if len(found) != 2 || found[0].Kind != strays.Ghost || found[0].Name != "ghost" || found[1].Kind != strays.Orphan ||
+	if len(found) != 2 || found[0].Kind != orphans.OrphanedNode || found[0].Name != "ghost" || found[1].Kind != orphans.OrphanedInstance ||
 		found[1].ProviderID != idOf(both[1].ID) || !found[1].Due || len(found[1].Proofs) < 3 {
 		t.Fatalf("found %+v", found)
 	}
-	collector := &strays.Collector{
-		Cloud: p, Nodes: func(context.Context) ([]strays.Node, error) { return nil, errors.New("unreachable") }, Log: silent(),
+	hosts := func(context.Context) ([]cloud.Host, error) { return nil, errors.New("unreachable") }
+	if begun, err := orphans.DeleteInstances(t.Context(), p, hosts, found, silent()); err == nil || len(begun) != 0 {
+		t.Errorf("I7: without the Nodes %v are deleted, %v", begun, err)
 	}
-	if begun, err := collector.Collect(t.Context(), found); err == nil || len(begun) != 0 {
-		t.Errorf("I7: without the Nodes %q are deleted, %v", begun, err)
+	hosts = func(context.Context) ([]cloud.Host, error) {
+		return []cloud.Host{{Name: nodes[0].Name, SystemUUID: nodes[0].SystemUUID}, {Name: nodes[1].Name, ProviderID: nodes[1].ProviderID}}, nil
 	}
-	collector.Nodes = func(context.Context) ([]strays.Node, error) { return nodes, nil }
-	begun, err := collector.Collect(t.Context(), found)
-	if err != nil || !slices.Equal(begun, []string{idOf(both[1].ID)}) {
-		t.Errorf("deleted %q, %v", begun, err)
+	begun, err := orphans.DeleteInstances(t.Context(), p, hosts, found, silent())
+	if err != nil || len(begun) != 1 || begun[0].ProviderID != idOf(both[1].ID) {
+		t.Errorf("deleted %v, %v", begun, err)
 	}
 	for len(serversOf(t, c, g.Name)) > 1 {
 		look(t)

@@ -22,9 +22,12 @@ import (
 
 	"github.com/slipway-dev/slipway/dev/testbed"
 	"github.com/slipway-dev/slipway/dev/workload"
+	podrules "github.com/slipway-dev/slipway/internal/drainability/pod"
 	"github.com/slipway-dev/slipway/internal/placement"
 	"github.com/slipway-dev/slipway/internal/placement/live"
 	"github.com/slipway-dev/slipway/internal/placement/placementtest"
+	"github.com/slipway-dev/slipway/internal/placement/planner"
+	"github.com/slipway-dev/slipway/internal/placement/snapshot"
 )
 
 // unthrottled is a client that does not slow itself down.
@@ -101,7 +104,7 @@ func TestDeviceClassesAreFollowedOnTheRealAPIServer(t *testing.T) {
 	pod.Spec.Containers[0].Resources.Requests["example.com/gpu"] = resource.MustParse("1")
 	pod.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
 	outcome := func() (v placement.Outcome) {
-		err := cluster.With(func(s *placement.Snapshot) error {
+		err := cluster.With(func(s *snapshot.Snapshot) error {
 			verdict, err := s.Judge(pod, node.Name)
 			v = verdict.Outcome
 			return err
@@ -196,12 +199,12 @@ func TestAClusterIsReadWholeInEveryWay(t *testing.T) {
 		return cluster.WaitForSync(ctx)
 	})
 	timed("why NODE of the watched cluster", func() error {
-		return cluster.With(func(s *placement.Snapshot) error {
-			if s.Nodes() != nodes || s.Pods() < pods {
-				return fmt.Errorf("%d nodes and %d pods", s.Nodes(), s.Pods())
+		return cluster.With(func(s *snapshot.Snapshot) error {
+			if s.Nodes.Len() != nodes || s.Pods() < pods {
+				return fmt.Errorf("%d nodes and %d pods", s.Nodes.Len(), s.Pods())
 			}
-			e, err := s.Evacuate(name(7), placement.LeastDisruption, placement.Options{Unmanaged: true})
-			if err == nil && len(e.Moves)+len(e.Refusals) == 0 {
+			e, err := planner.Evacuate(s, name(7), planner.LeastDisruption, planner.Options{Pods: podrules.Voluntary().With(podrules.ByUnmanaged, podrules.Evict)})
+			if err == nil && len(e.Moves)+len(e.Refusals)+len(e.Stays) == 0 {
 				err = fmt.Errorf("nothing is said of its pods: %+v", e)
 			}
 			return err

@@ -32,9 +32,8 @@ import (
 	"github.com/slipway-dev/slipway/dev/workload"
 	"github.com/slipway-dev/slipway/internal/drain"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
-	"github.com/slipway-dev/slipway/internal/placement"
 	"github.com/slipway-dev/slipway/internal/placement/live"
-	"github.com/slipway-dev/slipway/internal/placement/plan"
+	"github.com/slipway-dev/slipway/internal/placement/planner"
 )
 
 const (
@@ -106,7 +105,7 @@ func TestAPlanThatIsCarriedOutLeavesNoPodPending(t *testing.T) {
 	counted(ctx, t, bed)
 	step(fmt.Sprintf("%d pods ready", pods))
 	selection := choose(ctx, t, bed)
-	if got := asked(ctx, t, bed); !slices.EqualFunc(got, selection.Victims, func(a, b placement.Evacuation) bool {
+	if got := asked(ctx, t, bed); !slices.EqualFunc(got, selection.Victims, func(a, b planner.Evacuation) bool {
 		return a.Node == b.Node && slices.Equal(a.Moves, b.Moves)
 	}) {
 		t.Errorf("slipway plan -o json names %v, placement chose %v", names(got), names(selection.Victims))
@@ -131,13 +130,13 @@ func counted(ctx context.Context, t *testing.T, bed *testbed.Testbed) {
 }
 
 // choose plans through the administrator's eyes.
-func choose(ctx context.Context, t *testing.T, bed *testbed.Testbed) *placement.Selection {
+func choose(ctx context.Context, t *testing.T, bed *testbed.Testbed) *planner.Selection {
 	t.Helper()
 	o, err := live.List(ctx, bed.Client())
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := plan.New(o, plan.Options{Max: victims, Policy: placement.LeastDisruption, Rules: placement.Options{Now: o.Time}})
+	p, err := planner.NewPlan(o, planner.PlanOptions{Max: victims, Policy: planner.LeastDisruption, Rules: planner.Options{Now: o.Time}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -153,7 +152,7 @@ func choose(ctx context.Context, t *testing.T, bed *testbed.Testbed) *placement.
 }
 
 // asked is what slipway plan says to somebody with the rights of the viewer alone, and to nobody else.
-func asked(ctx context.Context, t *testing.T, bed *testbed.Testbed) []placement.Evacuation {
+func asked(ctx context.Context, t *testing.T, bed *testbed.Testbed) []planner.Evacuation {
 	t.Helper()
 	root, err := testbed.Root()
 	if err != nil {
@@ -189,7 +188,7 @@ func asked(ctx context.Context, t *testing.T, bed *testbed.Testbed) []placement.
 	if err != nil || !bytes.Equal(saved, out) {
 		t.Errorf("of the saved cluster: %s, %v; of the live one: %s", saved, err, out)
 	}
-	var p plan.Plan
+	var p planner.Plan
 	if err := json.Unmarshal(out, &p); err != nil {
 		t.Fatalf("%v in %s", err, out)
 	}
@@ -280,7 +279,7 @@ func onlyLists(t *testing.T, bed *testbed.Testbed) {
 }
 
 // carryOut does what the plan says: all victims are cordoned, then each is drained and its node removed, in order.
-func carryOut(ctx context.Context, t *testing.T, bed *testbed.Testbed, selection *placement.Selection) {
+func carryOut(ctx context.Context, t *testing.T, bed *testbed.Testbed, selection *planner.Selection) {
 	t.Helper()
 	config, err := kubeapi.LoadConfig(bed.Kubeconfig())
 	if err != nil {
@@ -346,7 +345,7 @@ func ready(p *corev1.Pod) bool {
 	})
 }
 
-func names(list []placement.Evacuation) []string {
+func names(list []planner.Evacuation) []string {
 	var all []string
 	for _, e := range list {
 		all = append(all, e.Node)

@@ -41,9 +41,7 @@ type agentPool struct {
 	// pods are on the nodes that leave, by node.
 	pods map[string][]string
 
-	// meeting is how many Nodes have to be about to be deleted before one of them is.
-	meeting int
-	// together is closed when they are.
+	// together is closed when all Nodes that leave are about to be deleted: none of them is before.
 	together chan struct{}
 
 	mu      sync.Mutex
@@ -67,7 +65,7 @@ func newAgentPool(t *testing.T, name string) *agentPool {
 	f.nodeGroup(name, fmt.Sprintf("minimum: %d\ndisruptionBudgets: [{nodes: %d}]\ndrain: {timeout: 30m}",
 		poolMachines-poolLeaving, poolLeaving))
 	a := &agentPool{
-		fixture: f, pods: map[string][]string{}, meeting: poolLeaving, together: make(chan struct{}), leaving: map[string]bool{},
+		fixture: f, pods: map[string][]string{}, together: make(chan struct{}), leaving: map[string]bool{},
 		proxy: faultproxy.New(func(r faultproxy.Request) string { return r.Server + " " + r.Method + " " + path.Base(r.Path) }),
 	}
 	a.proxy.Guard(a.asked)
@@ -110,7 +108,7 @@ func (a *agentPool) asked(_ context.Context, r faultproxy.Request, body []byte) 
 	a.changes = append(a.changes, change{r, string(body)})
 	if isNodeDeletion(r) && !a.leaving[path.Base(r.Path)] {
 		a.leaving[path.Base(r.Path)] = true
-		if len(a.leaving) == a.meeting {
+		if len(a.leaving) == poolLeaving {
 			close(a.together)
 		}
 	}
@@ -257,17 +255,6 @@ func (a *agentPool) underWay(i int) {
 	})
 }
 
-func TestTheMachinesOfAnAgentPoolAreDeletedByAKSInOneRequest(t *testing.T) {
-	t.Parallel()
-	a := newAgentPool(t, "aksboth")
-	both := []string{a.retire(0), a.retire(1)}
-	a.start()
-	for _, rt := range a.retired() {
-		a.attempts(rt, 1)
-	}
-	a.deleted(a.deletions(), both)
-}
-
 func TestAMachineThatAKSFailsToDeleteIsAskedForAgainWithoutTheOthersOfItsRequest(t *testing.T) {
 	t.Parallel()
 	a := newAgentPool(t, "aksfails")
@@ -278,28 +265,6 @@ func TestAMachineThatAKSFailsToDeleteIsAskedForAgainWithoutTheOthersOfItsRequest
 	a.attempts(ends[0], 2)
 	a.attempts(ends[1], 1)
 	a.deleted(a.deletions(), both, both[:1])
-}
-
-// TestAMachineWaitsWhileItsAgentPoolIsBusy retires a second node while AKS is deleting the first one's machine: AKS does one
-// thing at a time to a pool.
-func TestAMachineWaitsWhileItsAgentPoolIsBusy(t *testing.T) {
-	t.Parallel()
-	refused := func(r azure.ARMRequest) bool { return r.Status == http.StatusConflict }
-	a := newAgentPool(t, "aksbusy")
-	a.meeting = 1
-	a.hang(0)
-	first := a.retire(0)
-	a.start()
-	a.underWay(0)
-	second := a.retire(1)
-	a.check(testbed.Poll(a.ctx, "AKS has refused the second deletion", func() bool {
-		return slices.ContainsFunc(a.deletions(), refused)
-	}))
-	a.ARM.Relent(a.pool.Resource(0))
-	for _, rt := range a.retired() {
-		a.attempts(rt, 1) // one that was refused in passing is none
-	}
-	a.deleted(slices.DeleteFunc(a.deletions(), refused), []string{first}, []string{second})
 }
 
 // TestI8TheDeletionThatAKSHasTakenIsFollowedByTheNextManager kills a manager while AKS is deleting two machines.

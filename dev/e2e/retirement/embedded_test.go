@@ -6,7 +6,6 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
-	"net/url"
 	"sync"
 	"testing"
 	"time"
@@ -24,17 +23,21 @@ import (
 // embedded is a manager in this process, started again whenever it ends.
 type embedded struct {
 	config manager.Config
-	api    *url.URL
+	kube   rest.Config
+	api    kubeapi.Config
 	log    *slog.Logger
+	// connect, if set, connects the manager that begins next, and returns what cuts its connections.
+	connect func(*embedded) (cut func())
 
 	mu   sync.Mutex
 	kill context.CancelFunc // ends the one that runs now
 }
 
-// embed prepares a manager that reaches the API server at a proxy's address, and is told the flags.
-func embed(t *testing.T, api *url.URL, log io.Writer, flags ...string) *embedded {
+// embed prepares a manager that reaches the API server behind a proxy, and is told the flags.
+func embed(t *testing.T, kube rest.Config, api kubeapi.Config, log io.Writer, flags ...string) *embedded {
 	t.Helper()
-	e := &embedded{api: api, log: slog.New(slog.NewTextHandler(log, nil))}
+	kube.QPS, kube.UserAgent = -1, "slipway-manager/test"
+	e := &embedded{kube: kube, api: api, log: slog.New(slog.NewTextHandler(log, nil))}
 	set := pflag.NewFlagSet("manager", pflag.ContinueOnError)
 	e.config.AddFlags(set)
 	if err := set.Parse(append(flags, "--leader-elect=false", "--listen=")); err != nil {
@@ -47,7 +50,12 @@ func embed(t *testing.T, api *url.URL, log io.Writer, flags ...string) *embedded
 // the kubelet would.
 func (e *embedded) run(ctx context.Context) {
 	for ctx.Err() == nil {
-		life, kill := context.WithCancel(ctx)
+		life, cancel := context.WithCancel(ctx)
+		kill := cancel
+		if e.connect != nil {
+			cut := e.connect(e)
+			kill = func() { cut(); cancel() }
+		}
 		e.mu.Lock()
 		e.kill = kill
 		e.mu.Unlock()
@@ -61,7 +69,7 @@ func (e *embedded) run(ctx context.Context) {
 	}
 }
 
-// crash ends the manager that runs now in the middle of whatever it does.
+// crash ends the manager that runs now, as SIGKILL does. Its connections are cut, so nothing that it does while it ends gets through.
 func (e *embedded) crash() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -69,12 +77,12 @@ func (e *embedded) crash() {
 }
 
 func (e *embedded) live(ctx context.Context) error {
-	api, err := kubeapi.Config{Server: e.api}.Connect("slipway-manager/test")
+	api, err := e.api.Connect(e.kube.UserAgent)
 	if err != nil {
 		return err
 	}
 	return manager.RunIn(ctx, e.config, manager.Process{
-		Kube: &rest.Config{Host: e.api.String(), QPS: -1, UserAgent: "slipway-manager/test"}, API: api,
+		Kube: rest.CopyConfig(&e.kube), API: api,
 		Metrics: prometheus.NewRegistry(), Log: e.log,
 	})
 }

@@ -6,7 +6,6 @@ import (
 	"crypto/x509"
 	"fmt"
 	"net/http"
-	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -19,8 +18,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
@@ -66,20 +63,34 @@ var rights struct {
 // newFixture makes a pool of n machines. The group's spec says all but its nodes and its cloud.
 func newFixture(t *testing.T, name string, n int, group string) *fixture {
 	t.Helper()
-	f := newMachines(t, name, n)
+	return newMachines(t, name, n).grouped(group)
+}
+
+// grouped makes the NodeGroup and the namespace.
+func (f *fixture) grouped(group string) *fixture {
+	f.t.Helper()
 	f.nodeGroup(f.pool.ScaleSet(), group)
-	f.check(workload.Create(f.ctx, f.Client(), workload.Namespace(name)))
+	f.check(workload.Create(f.ctx, f.Client(), workload.Namespace(f.name)))
 	return f
 }
 
 // newMachines is a fixture without a namespace and without a NodeGroup.
 func newMachines(t *testing.T, name string, n int) *fixture {
 	t.Helper()
+	bed := withTypes(t)
+	rights.Do(func() { rights.err = bed.Deploy(bed.Background(), "manager/rbac.yaml", "manager/admission.yaml") })
+	if rights.err != nil {
+		t.Fatal(rights.err)
+	}
+	return bed.machines(t, name, n)
+}
+
+// machines makes a pool of n machines.
+func (b bed) machines(t *testing.T, name string, n int) *fixture {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	t.Cleanup(cancel)
-	f := &fixture{bed: withTypes(t), t: t, ctx: ctx, pool: controlplane.AKSPool{Name: name}, name: name}
-	rights.Do(func() { rights.err = f.Deploy(ctx, "manager/rbac.yaml") })
-	f.check(rights.err)
+	f := &fixture{bed: b, t: t, ctx: ctx, pool: controlplane.AKSPool{Name: name}, name: name}
 	f.check(f.AddPool(ctx, f.pool, n))
 	return f
 }
@@ -291,9 +302,9 @@ func (f *fixture) manage(suffix string, proxy *faultproxy.Proxy, flags ...string
 	f.check(err)
 	args := []string{
 		"manager", "--kubeconfig", f.kubeconfig(proxy), "--cloud-config", f.cloudConfig(proxy, "500ms"), "--listen", "",
-		"--leader-elect=false", "--selector", shard + "=" + f.name, "--poll-interval", "1s", "--cloud-poll-interval", "500ms",
-		"--retry-interval", "1s",
+		"--leader-elect=false",
 	}
+	args = append(args, f.atLeisure()...)
 	started, err := f.Run(f.ctx, controlplane.Command{Name: "manager-" + f.name + suffix, Path: path, Args: append(args, flags...)})
 	f.check(err)
 	p := &process{Process: started, proxy: proxy}
@@ -310,29 +321,23 @@ func (f *fixture) manage(suffix string, proxy *faultproxy.Proxy, flags ...string
 	return p
 }
 
+// atLeisure are the flags of a manager that asks rarely: each request is one to be killed at.
+func (f *fixture) atLeisure() []string {
+	return []string{
+		"--selector", shard + "=" + f.name, "--poll-interval", "1s", "--cloud-poll-interval", "500ms", "--retry-interval", "1s",
+	}
+}
+
 func (f *fixture) kubeconfig(proxy *faultproxy.Proxy) string {
 	f.t.Helper()
-	config := rest.AnonymousClientConfig(f.RESTConfig())
-	transport, err := rest.TransportFor(config)
-	f.check(err)
-	if f.secluded {
-		transport = f.alone(transport).withItsPods(f)
-	}
-	server, err := url.Parse(config.Host)
-	f.check(err)
-	api, err := proxy.ServeTLS("api", server, transport, f.ARMServer().Certificate) // client-go sends no token without TLS
-	f.check(err)
 	credentials, err := f.ServiceAccountKubeconfig(f.ctx, managerNamespace, managerAccount, controlplane.TokenOptions{})
 	f.check(err)
-	to := filepath.Join(f.t.TempDir(), "kubeconfig")
-	f.check(faultproxy.Kubeconfig(credentials, to, api))
-	loaded, err := clientcmd.LoadFromFile(to)
-	f.check(err)
-	for _, cluster := range loaded.Clusters {
-		cluster.CertificateAuthorityData = f.ARMServer().CA
-	}
-	f.check(clientcmd.WriteToFile(*loaded, to))
-	return to
+	return f.Behind(f.t, proxy, credentials, func(whole http.RoundTripper) http.RoundTripper {
+		if f.secluded {
+			return f.alone(whole).withItsPods(f)
+		}
+		return whole
+	})
 }
 
 // cloudConfig is how the manager reaches ARM. Deletions wait so long for others to come with them.
@@ -344,14 +349,21 @@ func (f *fixture) cloudConfig(proxy *faultproxy.Proxy, window string) string {
 	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: trusted, MinVersion: tls.VersionTLS12}}
 	front, err := proxy.ServeTLS("arm", server.URL, transport, server.Certificate)
 	f.check(err)
-	config := f.AzureConfig()
+	config := f.azure(window)
 	config.Endpoints.ResourceManager, config.Endpoints.Authority = front.String(), front.String()
-	config.Groups = append(config.Groups, f.cloudGroups...)
-	config.BatchWindow = new(cloud.Duration)
-	f.check(config.BatchWindow.UnmarshalText([]byte(window)))
 	raw, err := yaml.Marshal(map[string]any{"azure": config})
 	f.check(err)
 	to := filepath.Join(f.t.TempDir(), "clouds.yaml")
 	f.check(os.WriteFile(to, raw, 0o600))
 	return to
+}
+
+// azure is the provider's configuration. Deletions wait so long for others to come with them.
+func (f *fixture) azure(window string) provider.Config {
+	f.t.Helper()
+	config := f.AzureConfig()
+	config.Groups = append(config.Groups, f.cloudGroups...)
+	config.BatchWindow = new(cloud.Duration)
+	f.check(config.BatchWindow.UnmarshalText([]byte(window)))
+	return config
 }

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -166,25 +165,6 @@ func TestI10ANodeWhoseMachineTheCredentialMayNotDeleteIsLeftAloneAndTheRightIsNa
 		return r.Action == right && strings.Contains(r.Path, f.pool.ScaleSet())
 	}) {
 		t.Error("the deletion was asked for")
-	}
-}
-
-func TestANodeThatWasMadeAnewUnderTheSameNameWhileItWasLeavingStays(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t, "anew", 2, inputGroup)
-	f.patchGroup(`{"spec":{"minimum":2}}`) // so that it waits
-	f.manage("", faultproxy.New(kindOf))
-	node := f.retire(0)
-	f.blockedBy(node, "Minimum")
-	f.check(f.Client().CoreV1().Nodes().Delete(f.ctx, node, metav1.DeleteOptions{}))
-	f.check(f.AddNodes(f.ctx, f.pool.Node(0)))
-	rt := f.awaitPhase(node, v1alpha1.Refused)
-	if retirement.EndedBy(rt) != retirement.NodeReplaced {
-		t.Errorf("%s: %s", retirement.EndedBy(rt), rt.Status.Message)
-	}
-	f.left(2)
-	if n, err := f.AwaitNode(f.ctx, node, "Ready", func(n *corev1.Node) bool { return !n.Spec.Unschedulable }); err != nil {
-		t.Errorf("%v: %v", err, n)
 	}
 }
 

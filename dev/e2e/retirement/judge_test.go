@@ -56,7 +56,7 @@ type law struct {
 }
 
 // look is one at the pods on a node. What a manager saw that was killed since, the next one does not know, and has to look
-// for itself. (Managers in this process share their connections, and are one Life.)
+// for itself. (Managers in this process share their connections on a control plane, and are one Life there.)
 type look struct {
 	life int
 	node string

@@ -4,11 +4,11 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -16,7 +16,9 @@ import (
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/dev/azure"
+	"github.com/slipway-dev/slipway/dev/controlplane"
 	"github.com/slipway-dev/slipway/dev/faultproxy"
+	"github.com/slipway-dev/slipway/dev/testbed"
 	"github.com/slipway-dev/slipway/internal/retirement"
 )
 
@@ -31,6 +33,8 @@ type course struct {
 	// done then, if anything.
 	parts func(*v1alpha1.NodeRetirement) bool
 	part  func(j *judge, node string)
+	// real are the requests that a manager is killed after on a control plane too.
+	real []faultproxy.Point
 	// end waits for the end, and checks it.
 	end func(f *fixture, node string)
 }
@@ -53,9 +57,19 @@ func restored(f *fixture, node string) {
 
 func draining(rt *v1alpha1.NodeRetirement) bool { return rt.Status.Phase == v1alpha1.Draining }
 
+// Kinds of requests.
+const (
+	evicted     = "api POST /api/v1/namespaces/*/pods/*/eviction"
+	nodeChanged = "api PATCH /api/v1/nodes/*"
+	nodeDeleted = "api DELETE /api/v1/nodes/*"
+	vmDeleted   = "arm POST /subscriptions/" + controlplane.Subscription +
+		"/resourceGroups/MC_DEMO/providers/Microsoft.Compute/virtualMachineScaleSets/*/delete"
+)
+
 var courses = []course{
 	{
 		name:    "retired",
+		real:    []faultproxy.Point{{Kind: evicted, Nth: 1}, {Kind: nodeDeleted, Nth: 1}, {Kind: vmDeleted, Nth: 1}},
 		group:   "drain: {timeout: 30m}",
 		prepare: func(f *fixture) { f.run(f.app("web", 0, 2).Deployment()) },
 		end: func(f *fixture, node string) {
@@ -65,6 +79,7 @@ var courses = []course{
 	},
 	{
 		name:    "called off",
+		real:    []faultproxy.Point{{Kind: nodeChanged, Nth: 2}},
 		group:   "drain: {timeout: 30m}",
 		prepare: stuck,
 		parts:   func(rt *v1alpha1.NodeRetirement) bool { return draining(rt) && rt.Status.Drain != nil },
@@ -83,6 +98,7 @@ var courses = []course{
 	},
 	{
 		name:    "given up",
+		real:    []faultproxy.Point{{Kind: nodeChanged, Nth: 2}},
 		group:   "drain: {timeout: 15s}",
 		prepare: stuck,
 		parts:   draining,
@@ -93,6 +109,7 @@ var courses = []course{
 	},
 	{
 		name:    "a protected pod comes",
+		real:    []faultproxy.Point{{Kind: nodeChanged, Nth: 2}},
 		group:   "drain: {timeout: 30m}",
 		prepare: stuck,
 		parts:   draining,
@@ -119,6 +136,7 @@ var courses = []course{
 	},
 	{
 		name:  "deletion fails",
+		real:  []faultproxy.Point{{Kind: vmDeleted, Nth: 2}},
 		group: "drain: {timeout: 30m}",
 		prepare: func(f *fixture) {
 			f.check(f.ARM.Inject(azure.ARMFault{Kind: azure.ARMDeletionFails, Resource: f.pool.Resource(0), Times: 1}))
@@ -135,6 +153,7 @@ var courses = []course{
 	},
 	{
 		name:  "machine gone",
+		real:  []faultproxy.Point{{Kind: nodeDeleted, Nth: 1}},
 		group: "drain: {timeout: 30m}",
 		prepare: func(f *fixture) {
 			f.run(f.app("web", 0, 1).Deployment())
@@ -171,36 +190,55 @@ func (f *fixture) loseMachine(instance int) {
 	f.check(err)
 }
 
-// TestI8AfterAKillAtAnyRequestTheNextManagerReachesTheSameEnd kills the manager with SIGKILL at each request that it
-// makes to the API server and to the cloud while it walks each of the courses: once before the request is served, once
-// after. The requests are not chosen: a first run is left alone, and there is a run for each request that it made, and
-// each moment. Of the later courses it is those made after the course has parted from the first.
+// TestKillCoursesInVirtualTime kills the manager at each request that it makes to the API server and to the cloud while it
+// walks each of the courses: once before the request is served, once after. The requests are not chosen: a first run is
+// left alone, and there is a run for each request that it made, and each moment. Of the later courses it is those made
+// after the course has parted from the first.
 //
 // Each request of each manager is judged as those in the schedules of faults are: of I1 also that every manager looks for
 // protected pods itself, whatever the one that was killed had seen.
-func TestI8AfterAKillAtAnyRequestTheNextManagerReachesTheSameEnd(t *testing.T) {
-	t.Parallel()
+func TestKillCoursesInVirtualTime(t *testing.T) {
+	testbed.OneThread(t)
+	points := 0
 	for n, c := range courses {
 		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			if n > 0 && os.Getenv(allCourses) == "" {
-				t.Skip("this course takes minutes, and is walked when " + allCourses + " is set")
-			}
 			name := fmt.Sprintf("k%d", n)
-			seen, parted := c.walk(t, name, faultproxy.Point{}, "")
-			t.Logf("%d requests, %d of them from where the course parts: %s", len(seen), len(seen)-parted, faultproxy.Kinds(seen[parted:]))
-			again := func(t *testing.T, n int, at faultproxy.Point, moment faultproxy.Moment) []faultproxy.Request {
-				seen, _ := c.walk(t, fmt.Sprintf("%sx%d%c", name, n, moment[0]), at, moment)
-				return seen
+			walk := func(t *testing.T, at faultproxy.Point, moment faultproxy.Moment) (seen []faultproxy.Request, parted int) {
+				synctest.Test(t, func(t *testing.T) {
+					seen, parted = c.walk(inMemory(t).machines(t, name, courseNodes), at, moment)
+				})
+				return seen, parted
 			}
+			seen, parted := walk(t, faultproxy.Point{}, "")
+			t.Logf("%d requests, %d of them from where the course parts: %s", len(seen), len(seen)-parted, faultproxy.Kinds(seen[parted:]))
+			chosen := distinct(seen[parted:])
+			points += len(chosen) * len(faultproxy.Moments())
 			// Some kinds are not in every run, such as the read of an operation that is over sooner.
-			faultproxy.AtEach(t, distinct(seen[parted:]), t.Logf, again)
+			faultproxy.AtEach(t, chosen, t.Logf, func(t *testing.T, _ int, at faultproxy.Point, moment faultproxy.Moment) []faultproxy.Request {
+				seen, _ := walk(t, at, moment)
+				return seen
+			})
 		})
 	}
+	testbed.Note(t, fmt.Sprintf("retirement: %d kill points of %d courses in virtual time", points, len(courses)))
 }
 
-// allCourses is the environment variable that asks for every course, and not for the first alone.
-const allCourses = "SLIPWAY_KILL_COURSES"
+// TestI8AfterAKillTheNextManagerReachesTheSameEnd kills the real process on a control plane after a few of the requests of each
+// course: that what holds in virtual time holds there too.
+func TestI8AfterAKillTheNextManagerReachesTheSameEnd(t *testing.T) {
+	t.Parallel()
+	for n, c := range courses {
+		for i, at := range c.real {
+			t.Run(fmt.Sprint(c.name, ", ", at), func(t *testing.T) {
+				t.Parallel()
+				seen, _ := c.walk(newMachines(t, fmt.Sprintf("k%dx%d", n, i), courseNodes), at, faultproxy.After)
+				if !slices.ContainsFunc(seen, func(r faultproxy.Request) bool { return r.Point == at }) {
+					t.Errorf("there was no %s", at)
+				}
+			})
+		}
+	}
+}
 
 // repeated is how many reads of a kind are killed at: a course that waits asks the same again and again.
 const repeated = 6
@@ -223,25 +261,19 @@ func distinct(seen []faultproxy.Request) []faultproxy.Request {
 // walk walks the course, kills the manager at a request, if there is one such, and checks the end. A judge looks at what
 // each of the managers asks for on the way. It returns the requests of all managers, and how many there were when the course
 // parted.
-func (c course) walk(t *testing.T, name string, at faultproxy.Point, moment faultproxy.Moment) (
-	seen []faultproxy.Request, parted int,
-) {
-	t.Helper()
-	law := law{nodes: 2, minimum: 1, budget: 1, pods: name}
-	f := newFixture(t, name, law.nodes, fmt.Sprintf("minimum: %d\n%s", law.minimum, c.group))
+func (c course) walk(f *fixture, at faultproxy.Point, moment faultproxy.Moment) (seen []faultproxy.Request, parted int) {
+	f.t.Helper()
+	law := law{nodes: courseNodes, minimum: 1, budget: 1, pods: f.name}
+	f.grouped(fmt.Sprintf("minimum: %d\n%s", law.minimum, c.group))
 	f.secluded = true
 	c.prepare(f)
 	node := f.retire(0)
 	proxy := faultproxy.New(kindOf)
 	judge := newJudge(f, law)
 	judge.watches(proxy)
-	launched := make(chan *process, 1)
-	proxy.At(at, moment, func(r faultproxy.Request) {
-		if err := (<-launched).revive(context.WithoutCancel(f.ctx)); err != nil {
-			t.Errorf("restarting the manager after %s: %v", r, err)
-		}
-	})
-	launched <- f.manage("", proxy)
+	launched := make(chan func(), 1)
+	proxy.At(at, moment, func(faultproxy.Request) { (<-launched)() })
+	launched <- f.mortal(proxy)
 	if c.parts != nil {
 		f.await(node, c.parts)
 		parted = len(proxy.Requests())
@@ -252,6 +284,22 @@ func (c course) walk(t *testing.T, name string, at faultproxy.Point, moment faul
 	c.end(f, node)
 	judge.sawAll(node)
 	return proxy.Requests(), parted
+}
+
+// courseNodes are in the pool of a course.
+const courseNodes = 2
+
+// mortal starts a manager, and returns what kills it, and has the next one begin.
+func (f *fixture) mortal(proxy *faultproxy.Proxy) (kill func()) {
+	f.t.Helper()
+	if !f.virtual {
+		p := f.manage("", proxy)
+		return func() { f.noError(p.revive(context.WithoutCancel(f.ctx))) }
+	}
+	log := &testbed.Log{}
+	m := f.embed(proxy, log, f.atLeisure()...)
+	f.begin(m, proxy, log)
+	return m.crash
 }
 
 // object is the part of a path that names one object.

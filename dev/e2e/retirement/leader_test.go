@@ -10,9 +10,6 @@ import (
 	"testing"
 	"time"
 
-	rbacv1 "k8s.io/api/rbac/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/dev/faultproxy"
 	"github.com/slipway-dev/slipway/dev/testbed"
@@ -31,23 +28,6 @@ func (f *fixture) electing(lease time.Duration) []string {
 	}
 }
 
-// allowLease gives the managers the rights to a Lease in the fixture's namespace that they have in their own.
-func (f *fixture) allowLease() {
-	f.t.Helper()
-	rbac := f.Client().RbacV1()
-	role, err := rbac.Roles(managerNamespace).Get(f.ctx, managerAccount, metav1.GetOptions{})
-	f.check(err)
-	_, err = rbac.Roles(f.name).Create(f.ctx, &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: role.Name}, Rules: role.Rules},
-		metav1.CreateOptions{})
-	f.check(err)
-	binding, err := rbac.RoleBindings(managerNamespace).Get(f.ctx, managerAccount, metav1.GetOptions{})
-	f.check(err)
-	_, err = rbac.RoleBindings(f.name).Create(f.ctx, &rbacv1.RoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: binding.Name}, RoleRef: binding.RoleRef, Subjects: binding.Subjects,
-	}, metav1.CreateOptions{})
-	f.check(err)
-}
-
 // duel retires a node under two managers that compete for a Lease: the first one leads. What meets it at a request is
 // done before the request is forwarded, when the second is there; the request goes on after that. A first that meets
 // nothing is to finish, and its requests are returned. The test is skipped, when all is checked, where the first did not
@@ -60,7 +40,7 @@ func duel(t *testing.T, name string, at faultproxy.Point, meet func(f *fixture, 
 	}
 	f := newFixture(t, name, 2, "drain: {timeout: 30m}")
 	f.secluded = true
-	f.allowLease()
+	f.check(f.CopyRole(f.ctx, managerNamespace, managerAccount, f.name)) // so that they may write the Lease
 	f.run(f.app("web", 0, 2).Deployment())
 	proxy := faultproxy.New(kindOf)
 	launched := make(chan *process, 1)
@@ -145,8 +125,8 @@ func changing(r faultproxy.Request) bool {
 		!strings.Contains(r.Kind, "/events")
 }
 
-// TestI8TheSecondManagerFinishesWhatTheLeaderCannot kills the leader with SIGKILL, and in other runs stops it with SIGSTOP
-// until the second has finished, at each request with which it changes something: what it was about to ask is asked then,
+// TestI8TheSecondManagerFinishesWhatTheLeaderCannot kills the leader with SIGKILL at a few requests, and in other runs
+// stops it with SIGSTOP until the second has finished, at each request with which it changes something: what it was about to ask is asked then,
 // by a manager that was deposed, of a world that has moved on, and must do no harm.
 func TestI8TheSecondManagerFinishesWhatTheLeaderCannot(t *testing.T) {
 	t.Parallel()
@@ -165,7 +145,8 @@ func TestI8TheSecondManagerFinishesWhatTheLeaderCannot(t *testing.T) {
 				f.noError(first.Resume())
 			})
 		})
-		if r.Nth > 1 {
+		// What a killed manager leaves behind, the kill courses have from every request. Here it is taken over by another one.
+		if !slices.Contains(courses[0].real, r.Point) {
 			continue
 		}
 		t.Run(fmt.Sprintf("killed at %s", r.Point), func(t *testing.T) {

@@ -4,12 +4,12 @@ import (
 	"context"
 	"errors"
 	"sync"
-	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
@@ -66,39 +66,28 @@ func (r *records) follow(ctx context.Context, from client.WithWatch) {
 	}
 }
 
-// shared is what all tests read and write with, as the administrator.
-var shared struct {
-	sync.Once
+// access is what tests read and write Slipway's objects with, as the administrator.
+type access struct {
 	client  client.WithWatch
 	records *records
-	err     error
 }
 
-func (b bed) share(t testing.TB) {
-	t.Helper()
-	shared.Do(func() {
-		scheme := runtime.NewScheme()
-		if shared.err = errors.Join(corev1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); shared.err != nil {
-			return
-		}
-		shared.client, shared.err = client.NewWithWatch(b.RESTConfig(), client.Options{Scheme: scheme})
-		shared.records = &records{known: map[string]*v1alpha1.NodeRetirement{}, changed: map[string]chan struct{}{}}
-		if shared.err == nil {
-			go shared.records.follow(b.Background(), shared.client)
-		}
-	})
-	if shared.err != nil {
-		t.Fatal(shared.err)
+// newAccess follows the NodeRetirements until ctx ends.
+func newAccess(ctx context.Context, config *rest.Config) (*access, error) {
+	scheme := runtime.NewScheme()
+	if err := errors.Join(corev1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+		return nil, err
 	}
+	a := &access{records: &records{known: map[string]*v1alpha1.NodeRetirement{}, changed: map[string]chan struct{}{}}}
+	var err error
+	if a.client, err = client.NewWithWatch(config, client.Options{Scheme: scheme}); err != nil {
+		return nil, err
+	}
+	go a.records.follow(ctx, a.client)
+	return a, nil
 }
 
 // objects reads and writes Slipway's objects.
-func (f *fixture) objects() client.Client {
-	f.share(f.t)
-	return shared.client
-}
+func (f *fixture) objects() client.Client { return f.access.client }
 
-func (f *fixture) followed() *records {
-	f.share(f.t)
-	return shared.records
-}
+func (f *fixture) followed() *records { return f.access.records }

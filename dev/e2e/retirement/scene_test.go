@@ -50,7 +50,7 @@ const (
 var troubles = []string{crash, crash, protect, claim, callOff, lose, deleteNode, recreate, uncordon, twin, deletionFails}
 
 // requestsOfARetirement is about how many requests a manager makes from its start until it has retired a node.
-const requestsOfARetirement = 70
+const requestsOfARetirement = 50
 
 func sceneOf(seed uint64) scene {
 	random := rand.New(rand.NewPCG(seed, 0))

@@ -1,27 +1,34 @@
 package retirement_test
 
 import (
-	"bytes"
 	"context"
 	"fmt"
+	"io"
+	"net/http"
 	"net/url"
 	"slices"
 	"strings"
 	"sync"
-	"testing"
 	"time"
 
+	"github.com/Azure/azure-sdk-for-go/sdk/azcore"
+	"github.com/Azure/azure-sdk-for-go/sdk/azcore/policy"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/dev/azure"
 	"github.com/slipway-dev/slipway/dev/faultproxy"
+	"github.com/slipway-dev/slipway/dev/testbed"
 	"github.com/slipway-dev/slipway/dev/workload"
+	provider "github.com/slipway-dev/slipway/internal/cloud/azure"
+	"github.com/slipway-dev/slipway/internal/kubeapi"
+	"github.com/slipway-dev/slipway/internal/manager"
 )
 
 // stage is where a scene is played: a fixture in a namespace that it shares with others.
@@ -46,24 +53,28 @@ var faultsSpace struct {
 	err error
 }
 
-// play plays a scene, and checks how it ends.
-func play(t *testing.T, sc scene, name string) {
+// play plays a scene on a pool of machines, and checks how it ends.
+func (f *fixture) play(sc scene) {
+	t := f.t
 	t.Helper()
 	t.Logf("%s\nreplay: cd dev && go test -race ./e2e/retirement -run '^%s$' -faults.first=%d -faults.seeds=1", sc,
 		strings.Split(t.Name(), "/")[0], sc.seed)
-	s := &stage{scene: sc, troubles: slices.Clone(sc.troubles)}
-	s.fixture = newMachines(t, name, sc.nodes)
+	s := &stage{fixture: f, scene: sc, troubles: slices.Clone(sc.troubles)}
 	if sc.agentPool {
 		s.ownedByAKS()
-		s.nodeGroup(name, sc.group())
+		s.nodeGroup(s.name, sc.group())
 	} else {
 		s.nodeGroup(s.pool.ScaleSet(), sc.group())
 	}
-	faultsSpace.Do(func() {
-		faultsSpace.err = workload.Create(s.ctx, s.Client(), workload.Namespace(faultsNamespace))
-	})
-	s.check(faultsSpace.err)
-	t.Cleanup(s.strike)
+	if s.virtual {
+		s.check(workload.Create(s.ctx, s.Client(), workload.Namespace(faultsNamespace)))
+	} else {
+		faultsSpace.Do(func() {
+			faultsSpace.err = workload.Create(s.ctx, s.Client(), workload.Namespace(faultsNamespace))
+		})
+		s.check(faultsSpace.err)
+		t.Cleanup(s.strike)
+	}
 	s.populate()
 	for i := range sc.retired {
 		s.retire(i)
@@ -135,46 +146,78 @@ func (s *stage) raise() {
 	s.judge = newJudge(s.fixture, s.law())
 	s.judge.watches(s.proxy)
 	schedule := faultproxy.Schedule(s.seed, faultproxy.Odds{Percent: s.failing, Delay: late, Stale: stale})
+	log := &testbed.Log{}
 	s.proxy.Faults(func(r faultproxy.Request) faultproxy.Fault {
 		s.count(r)
-		return schedule(r)
+		if s.virtual && s.ctx.Err() != nil {
+			return faultproxy.Fault{}
+		}
+		fault := schedule(r)
+		if fault != (faultproxy.Fault{}) {
+			_, _ = fmt.Fprintf(log, "time=%s fault=%+v of %s\n", time.Now().Format(time.RFC3339Nano), fault, r)
+		}
+		return fault
 	})
-	server, err := url.Parse(s.RESTConfig().Host)
-	s.check(err)
-	api, err := s.proxy.Serve("api", server, s.account())
-	s.check(err)
-	log := &book{}
-	ctx, stop := context.WithCancel(s.ctx)
-	s.manager = embed(s.t, api, log, append(s.pace(), "--cloud-config", s.cloudConfig(s.proxy, "50ms"))...)
+	s.manager = s.embed(s.proxy, log, s.pace()...)
+	s.begin(s.manager, s.proxy, log)
+}
+
+// begin runs a manager until the test ends.
+func (f *fixture) begin(m *embedded, proxy *faultproxy.Proxy, log *testbed.Log) {
+	ctx, stop := context.WithCancel(f.ctx)
 	var over sync.WaitGroup
-	over.Go(func() { s.manager.run(ctx) })
-	s.t.Cleanup(func() {
+	over.Go(func() { m.run(ctx) })
+	f.t.Cleanup(func() {
 		stop()
-		_ = s.proxy.Close()
+		if !f.virtual { // there it goes on, without faults, as a manager that has not read all there is ends once it has
+			_ = proxy.Close()
+		}
 		over.Wait()
-		if s.t.Failed() {
-			s.t.Logf("log of the manager:\n%s", log.String())
+		if f.t.Failed() {
+			f.t.Logf("log of the manager:\n%s", log.String())
 		}
 	})
 }
 
-// book is a log that may be read while it is written.
-type book struct {
-	mu   sync.Mutex
-	text bytes.Buffer
+// embed prepares a manager behind a proxy.
+func (f *fixture) embed(proxy *faultproxy.Proxy, log io.Writer, flags ...string) *embedded {
+	f.t.Helper()
+	server, err := url.Parse(f.RESTConfig().Host)
+	f.check(err)
+	if !f.virtual {
+		api, err := proxy.Serve("api", server, f.account())
+		f.check(err)
+		return embed(f.t, rest.Config{Host: api.String()}, kubeapi.Config{Server: api}, log,
+			append(flags, "--cloud-config", f.cloudConfig(proxy, batchWindow))...)
+	}
+	api := proxy.ServeDirect("api", server, f.RESTConfig().Transport)
+	arm := proxy.ServeDirect("arm", f.ARMServer().URL, faultproxy.Direct(f.ARM.Handler()))
+	config := f.azure(batchWindow)
+	e := embed(f.t, rest.Config{Host: server.String()}, kubeapi.Config{Server: server}, log, flags...)
+	e.connect = func(e *embedded) func() {
+		life := proxy.Begin()
+		way := api.Of(life, f.RESTConfig().Transport) // a manager ends only when its caches have been filled
+		e.kube.Transport = way
+		e.api.Wrap = func(http.RoundTripper) http.RoundTripper { return way }
+		e.config.Clouds = &manager.Clouds{Azure: &manager.AzureCloud{Config: config, Options: provider.Options{
+			Transport:  arm.Of(life, nil),
+			Credential: issuer{f.ARM}, // the SDK's own hold a lock while they ask, which stops virtual time
+		}}}
+		return life.End
+	}
+	return e
 }
 
-func (b *book) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.Write(p)
+// issuer is a credential that has its tokens from ARM itself.
+type issuer struct{ arm *azure.ARM }
+
+// GetToken implements azcore.TokenCredential.
+func (i issuer) GetToken(context.Context, policy.TokenRequestOptions) (azcore.AccessToken, error) {
+	return azcore.AccessToken{Token: i.arm.Token(), ExpiresOn: time.Now().Add(time.Hour)}, nil
 }
 
-func (b *book) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.String()
-}
+// batchWindow is how long a deletion of a machine waits for others.
+const batchWindow = "50ms"
 
 // pace are the flags of a manager in a hurry.
 func (s *stage) pace() []string {
@@ -314,7 +357,10 @@ func (s *stage) lose(node string, instance int) error {
 		return nil
 	}
 	if err := s.ARM.Lose(s.ctx, s.pool.Resource(instance)); err != nil {
-		return client.IgnoreNotFound(err)
+		if _, there := s.ARM.VM(s.pool.Resource(instance)); !there {
+			return nil // its deletion has ended meanwhile
+		}
+		return err
 	}
 	patch := `{"status":{"conditions":[{"type":"Ready","status":"Unknown","reason":"NodeStatusUnknown"}]}}`
 	nodes := s.Client().CoreV1().Nodes()

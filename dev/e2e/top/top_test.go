@@ -36,9 +36,6 @@ func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
-// patience bounds every wait. Nothing takes nearly as long, but the machine may be busy.
-const patience = 6 * time.Minute
-
 // ns is the namespace of the workload and of the accounts.
 const ns = "top"
 
@@ -71,8 +68,7 @@ func newFixture(t *testing.T) *fixture {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	t.Cleanup(cancel)
+	ctx := testbed.Context(t)
 	f := &fixture{Testbed: bed, t: t, ctx: ctx, path: path, root: root}
 	f.check(f.Deploy(ctx, append(testbed.ManagerFiles, "viewer/rbac.yaml", "viewer/top.yaml")...))
 	f.check(f.InstallTypes(ctx))

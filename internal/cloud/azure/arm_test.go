@@ -14,6 +14,7 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore/policy"
 
 	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 const subscription = "00000000-0000-0000-0000-000000000001"
@@ -32,16 +33,12 @@ func talkingTo(t *testing.T, arm http.HandlerFunc) *Provider {
 	t.Cleanup(server.Close)
 	ca := filepath.Join(t.TempDir(), "ca.pem")
 	raw := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
-	if err := os.WriteFile(ca, raw, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.WriteFile(ca, raw, 0o600))
 	now := cloud.Duration(0)
 	p, err := New(Config{
 		Subscription: subscription, ResourceGroup: "demo", BatchWindow: &now,
 		Endpoints: &Endpoints{ResourceManager: server.URL, Authority: server.URL, CAFile: ca},
 	}, Options{Credential: token{}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	return p
 }

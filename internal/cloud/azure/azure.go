@@ -8,19 +8,22 @@
 //
 // An instance of a scale set is deleted in the scale set, which lowers its capacity by as many. A machine of an agent
 // pool that the configuration lists is deleted by AKS (agentPools/…/deleteMachines), which keeps AKS's own count right.
-// A machine on its own is deleted as what it is. Deletions of one group that come within [Config].BatchWindow are one
-// request, whose outcome is looked up for each machine.
+// A machine on its own is deleted as what it is: Azure deletes its disks and network interfaces with it if their
+// deleteOption is Delete, and those that stay are logged. Deletions of one group that come within [Config].BatchWindow are
+// one request, whose outcome is looked up for each machine.
 //
 // # What is remembered
 //
 // Which machine is in which agent pool under which name, which never changes. Whether a machine exists, and in which
-// state, is asked each time. What the credential may do is remembered for three minutes at most, see rights.go.
+// state, is asked each time. What the credential may do is remembered for three minutes at most, see rights.go. The status of an
+// operation is remembered for as long as deletions are gathered, 1 s at the most: all instances of one request have one operation.
 package azure
 
 import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"strings"
 	"sync"
 
@@ -37,6 +40,8 @@ const Name = "azure"
 type Options struct {
 	// Credential takes the place of the one that Config.Auth names.
 	Credential azcore.TokenCredential
+	// Transport, if set, carries all requests in place of one over the network.
+	Transport http.RoundTripper
 	// Log is discarded when nil.
 	Log *slog.Logger
 }
@@ -50,10 +55,16 @@ type Provider struct {
 	groups  []group // of the configuration
 	deletes *batcher
 	rights  *grantCache
+	// statuses are the last answers of operations.
+	statuses statusReads
 
 	mu sync.Mutex
 	// members says which machine of an agent pool is which, by the machine's ID.
 	members map[string]member
+	// modes are the settings of agent pools that keep their machines, by group.
+	modes map[string]poolMode
+	// reads are the last reads of machines by Instance, by the machine's ID.
+	reads map[string]read
 	// growing is held by group while its size is changed.
 	growing map[string]*sync.Mutex
 }
@@ -69,7 +80,7 @@ func New(c Config, o Options) (*Provider, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	clients, err := newClients(&c, o.Credential)
+	clients, err := newClients(&c, o)
 	if err != nil {
 		return nil, err
 	}
@@ -78,7 +89,7 @@ func New(c Config, o Options) (*Provider, error) {
 	}
 	p := &Provider{
 		config: c, log: o.Log.With("provider", Name), clients: clients,
-		members: map[string]member{}, growing: map[string]*sync.Mutex{},
+		members: map[string]member{}, modes: map[string]poolMode{}, reads: map[string]read{}, growing: map[string]*sync.Mutex{},
 	}
 	for _, g := range c.Groups {
 		p.groups = append(p.groups, p.configured(g))
@@ -86,6 +97,7 @@ func New(c Config, o Options) (*Provider, error) {
 	p.deletes = &batcher{
 		window: c.batchWindow(), limit: clients.requestBudget, send: p.deleteBatch, pending: map[string]*batch{},
 	}
+	p.statuses.holds = min(c.batchWindow(), maxStatusHolds)
 	p.rights = &grantCache{ask: p.grantsOn, limit: c.requestTimeout(), scopes: map[string]*knownGrants{}}
 	return p, nil
 }
@@ -127,7 +139,7 @@ func (p *Provider) Group(ctx context.Context, name string) (cloud.Group, error) 
 		if err != nil {
 			return cloud.Group{}, err
 		}
-		return poolGroup(g, pool)
+		return p.poolGroup(ctx, g, pool)
 	}
 	set, err := p.getSet(ctx, g)
 	if err != nil {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -14,6 +13,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 const sub = "00000000-0000-0000-0000-000000000001"
@@ -38,12 +39,8 @@ func TestI10EveryFaultOfAConfigurationIsNamed(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			var c Config
-			if err := yaml.UnmarshalStrict([]byte(tc.text), &c); err != nil {
-				t.Fatal(err)
-			}
-			if err := c.Validate(); err == nil || !strings.Contains(err.Error(), tc.says) {
-				t.Errorf("error %v, want one that says %s", err, tc.says)
-			}
+			must.NoError(t, yaml.UnmarshalStrict([]byte(tc.text), &c))
+			check.ErrorContains(t, c.Validate(), tc.says)
 			if _, err := New(c, Options{}); err == nil {
 				t.Error("a provider was made of it")
 			}
@@ -64,9 +61,7 @@ groups:
 - {name: spot, resourceGroup: demo, cluster: demo, agentPool: spot}
 - {name: gpu, scaleSet: aks-gpu-1-vmss}
 `), &c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	if err := c.Validate(); err != nil {
 		t.Error(err)
 	}
@@ -130,7 +125,7 @@ func machine(name string) deletion {
 
 func inSet(name string) place { return place{group: group{scaleSet: name}} }
 
-func TestDeletionsOfOneGroupWithinTheWindowAreOneRequest(t *testing.T) {
+func TestDeletionsOfAGroupShareOneRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var s sent
 		b := &batcher{window: time.Second, limit: time.Minute, send: s.send, pending: map[string]*batch{}}
@@ -172,7 +167,7 @@ func TestAFullBatchDoesNotWait(t *testing.T) {
 	})
 }
 
-func TestACallerWhoLeavesBeforeABatchIsSentDeletesNothing(t *testing.T) {
+func TestCallerLeavingBeforeTheBatchDeletesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var s sent
 		b := &batcher{window: time.Second, limit: time.Minute, send: s.send, pending: map[string]*batch{}}
@@ -193,7 +188,7 @@ func TestACallerWhoLeavesBeforeABatchIsSentDeletesNothing(t *testing.T) {
 	})
 }
 
-func TestANudgesRecordIsReadBackAsItWasWritten(t *testing.T) {
+func TestNudgeRecordRoundTrips(t *testing.T) {
 	for _, n := range []nudge{{5, 6}, {1000, 999}, {0, 1}} {
 		if got, ok := parseNudge(n.String()); !ok || got != n {
 			t.Errorf("%v is read as %v, %v", n, got, ok)

@@ -226,6 +226,8 @@ func (s *CASSync) Nudge(ctx context.Context) error {
 	}
 	properties := pool.Properties
 	switch {
+	case ofSingleVMs(pool):
+		return s.refuse("it is of type VirtualMachines, whose maximum AKS keeps by size; want VirtualMachineScaleSets")
 	case !value(properties.EnableAutoScaling) || properties.MaxCount == nil:
 		return s.refuse("the cluster autoscaler is not turned on for it")
 	case *properties.Count != 0:
@@ -381,7 +383,7 @@ func (s *CASSync) follow(ctx context.Context, op cloud.Operation) error {
 		case status.Done:
 			return status.Err
 		}
-		if err := pause(ctx, max(status.After, askPause)); err != nil {
+		if err := pause(ctx, status.Pause(askPause)); err != nil {
 			return err
 		}
 	}

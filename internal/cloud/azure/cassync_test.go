@@ -21,6 +21,8 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/containerservice/armcontainerservice/v6"
 
 	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 // aks is an agent pool behind the real SDK, in whatever time the test has.
@@ -40,7 +42,13 @@ type aks struct {
 	fault func(*http.Request) *http.Response
 }
 
-func newAKS() *aks { return &aks{most: 5, takes: time.Minute, tags: map[string]string{"team": "ci"}} }
+// onPool runs a test in virtual time on an agent pool of up to 5 nodes.
+func onPool(t *testing.T, test func(t *testing.T, a *aks)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		test(t, &aks{most: 5, takes: time.Minute, tags: map[string]string{"team": "ci"}})
+	})
+}
 
 const armAt = "https://arm.test"
 
@@ -54,21 +62,15 @@ func (a *aks) sync(t *testing.T, every time.Duration, log io.Writer) *CASSync {
 		Transport: a, Retry: policy.RetryOptions{MaxRetries: -1, ShouldRetry: worthRetrying},
 	}, DisableRPRegistration: true}
 	client, err := arm.NewClient(moduleName, moduleVersion, token{}, options)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	pools, err := armcontainerservice.NewAgentPoolsClient(subscription, token{}, options)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	p := &Provider{
 		log:     slog.New(slog.NewTextHandler(log, nil)),
 		clients: &clients{arm: client, pools: pools, armHost: strings.TrimPrefix(armAt, "https://")},
 	}
 	s, err := p.NewCASSync(CASSyncConfig{ResourceGroup: "rg", Cluster: "demo", AgentPool: "empty", Every: cloud.Duration(every)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	return s
 }
 
@@ -160,22 +162,20 @@ func (a *aks) somebody(change func()) {
 	a.etag++
 }
 
-// scripted answers writes, the first of which is number 1.
-func scripted(answer func(r *http.Request, write int) *http.Response) func(*http.Request) *http.Response {
-	n := 0
-	return func(r *http.Request) *http.Response {
-		if r.Method != http.MethodPut {
+// throttleWrite throttles one write for some seconds. The first write is number 1.
+func (a *aks) throttleWrite(number, seconds int) {
+	writes := 0
+	a.fault = func(r *http.Request) *http.Response {
+		if r.Method == http.MethodPut {
+			writes++
+		}
+		if r.Method != http.MethodPut || writes != number {
 			return nil
 		}
-		n++
-		return answer(r, n)
+		answer := says(r, http.StatusTooManyRequests, `{"code": "TooManyRequests"}`)
+		answer.Header.Set("Retry-After", fmt.Sprint(seconds))
+		return answer
 	}
-}
-
-func throttled(r *http.Request, seconds int) *http.Response {
-	answer := says(r, http.StatusTooManyRequests, `{"code": "TooManyRequests"}`)
-	answer.Header.Set("Retry-After", fmt.Sprint(seconds))
-	return answer
 }
 
 // atRest asserts that the pool is as somebody left it.
@@ -271,9 +271,8 @@ func (r *running) changes(t *testing.T, want ...bool) {
 	}
 }
 
-func TestARunTellsOfItsNudgesAndOfTheChangedMaximum(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newAKS()
+func TestRunReportsNudgesAndTheChangedMaximum(t *testing.T) {
+	onPool(t, func(t *testing.T, a *aks) {
 		r := a.run(t, 0)
 		r.Deleted()
 		time.Sleep(time.Hour)
@@ -285,9 +284,8 @@ func TestARunTellsOfItsNudgesAndOfTheChangedMaximum(t *testing.T) {
 	})
 }
 
-func TestDeletionsThatComeWhileOthersAreGatheredAreOfTheSameNudge(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newAKS()
+func TestDeletionsWhileGatheringShareOneNudge(t *testing.T) {
+	onPool(t, func(t *testing.T, a *aks) {
 		r := a.run(t, 0)
 		r.Deleted()
 		time.Sleep(defaultGather / 2)
@@ -302,9 +300,8 @@ func TestDeletionsThatComeWhileOthersAreGatheredAreOfTheSameNudge(t *testing.T) 
 	})
 }
 
-func TestANudgeOnScheduleWaitsForTheOneBefore(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newAKS()
+func TestScheduledNudgeWaitsForTheOneBefore(t *testing.T) {
+	onPool(t, func(t *testing.T, a *aks) {
 		r := a.run(t, 10*time.Minute)
 		time.Sleep(25 * time.Minute)
 		r.end()
@@ -313,9 +310,8 @@ func TestANudgeOnScheduleWaitsForTheOneBefore(t *testing.T) {
 	})
 }
 
-func TestI8WhatACrashLeftIsPutBackThoughThatFailsAtFirstAndNobodyAskedForANudge(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newAKS()
+func TestI8RestartRestoresWhatACrashLeft(t *testing.T) {
+	onPool(t, func(t *testing.T, a *aks) {
 		a.most, a.tags[nudgeTag] = 6, "5 to 6"
 		a.busyUntil = time.Now().Add(90 * time.Second) // the operation that the crash was in
 		r := a.run(t, 0)
@@ -328,15 +324,9 @@ func TestI8WhatACrashLeftIsPutBackThoughThatFailsAtFirstAndNobodyAskedForANudge(
 	})
 }
 
-func TestAPutBackThatIsThrottledInTheMiddleIsTriedAgainByTheSameNudge(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newAKS()
-		a.fault = scripted(func(r *http.Request, write int) *http.Response { //nolint:bodyclose // the client closes it
-			if write == 2 {
-				return throttled(r, 90)
-			}
-			return nil
-		})
+func TestThrottledRestoreIsRetriedByTheSameNudge(t *testing.T) {
+	onPool(t, func(t *testing.T, a *aks) {
+		a.throttleWrite(2, 90)
 		r := a.run(t, 0)
 		r.Deleted()
 		time.Sleep(time.Hour)
@@ -347,15 +337,9 @@ func TestAPutBackThatIsThrottledInTheMiddleIsTriedAgainByTheSameNudge(t *testing
 	})
 }
 
-func TestAPutBackThatIsThrottledForLongIsNotPutOffBeyondThat(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newAKS()
-		a.fault = scripted(func(r *http.Request, write int) *http.Response { //nolint:bodyclose // the client closes it
-			if write == 2 {
-				return throttled(r, 600)
-			}
-			return nil
-		})
+func TestLongThrottleDelaysRestoreNoFurther(t *testing.T) {
+	onPool(t, func(t *testing.T, a *aks) {
+		a.throttleWrite(2, 600)
 		r := a.run(t, 0)
 		r.Deleted()
 		time.Sleep(defaultGather + a.takes + 10*time.Minute + 10*time.Second)
@@ -367,16 +351,10 @@ func TestAPutBackThatIsThrottledForLongIsNotPutOffBeyondThat(t *testing.T) {
 	})
 }
 
-func TestAzureIsLeftAloneForAsLongAsItWantsThoughMachinesAreDeletedMeanwhile(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+func TestRetryAfterIsRespectedDuringDeletions(t *testing.T) {
+	onPool(t, func(t *testing.T, a *aks) {
 		const wish = 20 * time.Minute
-		a := newAKS()
-		a.fault = scripted(func(r *http.Request, write int) *http.Response { //nolint:bodyclose // the client closes it
-			if write == 1 {
-				return throttled(r, int(wish/time.Second))
-			}
-			return nil
-		})
+		a.throttleWrite(1, int(wish/time.Second))
 		r := a.run(t, 0)
 		r.Deleted()
 		time.Sleep(defaultGather + time.Second)
@@ -398,21 +376,17 @@ func TestAzureIsLeftAloneForAsLongAsItWantsThoughMachinesAreDeletedMeanwhile(t *
 	})
 }
 
-func TestAChangeWhoseOperationFailedIsPutBackAtOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newAKS()
+func TestFailedChangeIsRestoredAtOnce(t *testing.T) {
+	onPool(t, func(t *testing.T, a *aks) {
 		a.fails = true
 		s := a.sync(t, 0, io.Discard)
-		if err := s.Nudge(t.Context()); err == nil || !strings.Contains(err.Error(), "it did not work") {
-			t.Errorf("the nudge says %v", err)
-		}
+		check.ErrorContains(t, s.Nudge(t.Context()), "it did not work")
 		a.atRest(t, 5)
 	})
 }
 
-func TestAnOperationThatDoesNotEndIsGivenUpAndToldOf(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newAKS()
+func TestEndlessOperationIsGivenUpAndReported(t *testing.T) {
+	onPool(t, func(t *testing.T, a *aks) {
 		a.takes = 40 * time.Minute
 		r := a.run(t, 0)
 		r.Deleted()
@@ -429,9 +403,8 @@ func TestAnOperationThatDoesNotEndIsGivenUpAndToldOf(t *testing.T) {
 	})
 }
 
-func TestAPutBackAfterACrashThatDoesNotEndIsGivenUpAndToldOf(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newAKS()
+func TestEndlessRestoreAfterACrashIsGivenUp(t *testing.T) {
+	onPool(t, func(t *testing.T, a *aks) {
 		a.most, a.tags[nudgeTag], a.takes = 6, "5 to 6", 40*time.Minute
 		r := a.run(t, 0)
 		time.Sleep(7 * time.Minute)
@@ -440,9 +413,8 @@ func TestAPutBackAfterACrashThatDoesNotEndIsGivenUpAndToldOf(t *testing.T) {
 	})
 }
 
-func TestAStopWhileTheMaximumIsChangedPutsItBackFirst(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newAKS()
+func TestStopRestoresTheChangedMaximumFirst(t *testing.T) {
+	onPool(t, func(t *testing.T, a *aks) {
 		a.takes = 8 * time.Second
 		r := a.run(t, 0)
 		r.Deleted()
@@ -454,9 +426,8 @@ func TestAStopWhileTheMaximumIsChangedPutsItBackFirst(t *testing.T) {
 	})
 }
 
-func TestI8AStopThatDoesNotWaitForThePutBackLeavesItToTheNextAndSaysSo(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newAKS()
+func TestI8HurriedStopLeavesTheRestoreToTheNext(t *testing.T) {
+	onPool(t, func(t *testing.T, a *aks) {
 		r := a.run(t, 0)
 		r.Deleted()
 		time.Sleep(defaultGather + 10*time.Second)
@@ -465,9 +436,7 @@ func TestI8AStopThatDoesNotWaitForThePutBackLeavesItToTheNextAndSaysSo(t *testin
 		if took := time.Since(stopped); took > stopTime {
 			t.Errorf("the stop took %s, want %s at most", took, stopTime)
 		}
-		if !strings.Contains(r.log.String(), "maximumChanged=true") {
-			t.Errorf("the log does not say that the maximum is left changed: %s", r.log.String())
-		}
+		check.Contains(t, r.log.String(), "maximumChanged=true")
 		next := a.run(t, 0)
 		time.Sleep(time.Hour)
 		next.end()
@@ -477,9 +446,8 @@ func TestI8AStopThatDoesNotWaitForThePutBackLeavesItToTheNextAndSaysSo(t *testin
 	})
 }
 
-func TestAStopBeforeAnythingIsBegunIsNotToldOf(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newAKS()
+func TestStopBeforeAnyChangeIsNotReported(t *testing.T) {
+	onPool(t, func(t *testing.T, a *aks) {
 		r := a.run(t, 0)
 		ctx, stop := context.WithCancel(t.Context())
 		a.somebody(func() {
@@ -495,9 +463,8 @@ func TestAStopBeforeAnythingIsBegunIsNotToldOf(t *testing.T) {
 	})
 }
 
-func TestAPoolThatIsDeletedInTheMiddleIsToldOfAndNotWaitedFor(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newAKS()
+func TestPoolDeletedDuringANudgeIsReported(t *testing.T) {
+	onPool(t, func(t *testing.T, a *aks) {
 		r := a.run(t, 0)
 		r.Deleted()
 		time.Sleep(defaultGather + 10*time.Second)
@@ -517,15 +484,14 @@ func TestAPoolThatIsDeletedInTheMiddleIsToldOfAndNotWaitedFor(t *testing.T) {
 	})
 }
 
-func TestBoundsThatSomebodySetInTheMiddleAreLeftAlone(t *testing.T) {
+func TestForeignBoundsSetMeanwhileAreKept(t *testing.T) {
 	for name, set := range map[string]func(*aks){
 		"another maximum":                  func(a *aks) { a.most = 9 },
 		"the maximum of before":            func(a *aks) { a.most = 5 },
 		"a minimum at the maximum as seen": func(a *aks) { a.least = 6 },
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				a := newAKS()
+			onPool(t, func(t *testing.T, a *aks) {
 				r := a.run(t, 0)
 				r.Deleted()
 				time.Sleep(defaultGather + 10*time.Second)
@@ -540,11 +506,10 @@ func TestBoundsThatSomebodySetInTheMiddleAreLeftAlone(t *testing.T) {
 	}
 }
 
-func TestI8TwoManagersAtOnceLeaveThePoolAsItWas(t *testing.T) {
+func TestI8TwoManagersLeaveThePoolUnchanged(t *testing.T) {
 	for offset := range 16 {
 		t.Run(fmt.Sprint(offset*10, "s apart"), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				a := newAKS()
+			onPool(t, func(t *testing.T, a *aks) {
 				first := a.run(t, 0)
 				first.Deleted()
 				time.Sleep(time.Duration(offset) * 10 * time.Second)

@@ -2,12 +2,9 @@ package azure
 
 import (
 	"crypto/tls"
-	"crypto/x509"
 	"fmt"
-	"net"
 	"net/http"
 	"net/url"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -18,7 +15,7 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore/policy"
 	"github.com/Azure/azure-sdk-for-go/sdk/azidentity"
 	"github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/authorization/armauthorization/v2"
-	"github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/compute/armcompute/v7"
+	"github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/compute/armcompute/v8"
 	"github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/containerservice/armcontainerservice/v6"
 
 	"github.com/slipway-dev/slipway/internal/cloud"
@@ -52,15 +49,16 @@ type clients struct {
 	requestBudget time.Duration // the longest that a call with its retries may take
 }
 
-func newClients(c *Config, credential azcore.TokenCredential) (*clients, error) {
+func newClients(c *Config, o Options) (*clients, error) {
 	azure, err := c.azure()
 	if err != nil {
 		return nil, err
 	}
-	transport, err := c.transport()
+	transport, err := c.transport(o.Transport)
 	if err != nil {
 		return nil, err
 	}
+	credential := o.Credential
 	if credential == nil {
 		if credential, err = c.Auth.credential(azure, transport, c.Endpoints != nil); err != nil {
 			return nil, fmt.Errorf("azure credential: %w", err)
@@ -167,46 +165,22 @@ func (a *Auth) credential(azure azcloud.Configuration, transport policy.Transpor
 }
 
 // transport is the client below all of the SDK's. It follows no redirect: ARM sends none, and a token must not go
-// where somebody else points to.
-func (c *Config) transport() (policy.Transporter, error) {
-	config := &tls.Config{MinVersion: tls.VersionTLS12}
-	if c.Endpoints != nil && c.Endpoints.CAFile != "" {
-		pem, err := os.ReadFile(c.Endpoints.CAFile)
-		if err != nil {
-			return nil, fmt.Errorf("azure endpoints.caFile: %w", err)
+// where somebody else points to. The given one, if any, takes the place of one over the network.
+func (c *Config) transport(given http.RoundTripper) (policy.Transporter, error) {
+	if given == nil {
+		config := &tls.Config{MinVersion: tls.VersionTLS12}
+		if c.Endpoints != nil {
+			var err error
+			if config.RootCAs, err = cloud.CertPool(c.Endpoints.CAFile); err != nil {
+				return nil, fmt.Errorf("azure endpoints.%w", err)
+			}
 		}
-		config.RootCAs = x509.NewCertPool()
-		if !config.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("azure endpoints.caFile: %q: want certificates in PEM", c.Endpoints.CAFile)
-		}
+		given = cloud.NewTransport(config, 20)
 	}
-	return limited{&http.Client{
-		Transport: &http.Transport{
-			Proxy:                  http.ProxyFromEnvironment,
-			DialContext:            (&net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second}).DialContext,
-			TLSClientConfig:        config,
-			TLSHandshakeTimeout:    10 * time.Second,
-			ForceAttemptHTTP2:      true,
-			MaxIdleConns:           20,
-			MaxIdleConnsPerHost:    20,
-			IdleConnTimeout:        90 * time.Second,
-			MaxResponseHeaderBytes: 64 << 10,
-		},
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}}, nil
+	return &http.Client{Transport: cloud.LimitAnswers(given, maxAnswer), CheckRedirect: useLastResponse}, nil
 }
 
-// limited bounds the size of every answer.
-type limited struct{ client *http.Client }
-
-func (l limited) Do(r *http.Request) (*http.Response, error) {
-	response, err := l.client.Do(r) //nolint:gosec // to where, the onlyTo policy and the credential's authority say
-	if err != nil {
-		return nil, err
-	}
-	response.Body = cloud.Bounded(response.Body, maxAnswer)
-	return response, nil
-}
+func useLastResponse(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
 // onlyTo refuses requests to any host but ARM's. Azure's answers say where to ask next, and so does an operation that
 // was written down: neither may carry the credential elsewhere.

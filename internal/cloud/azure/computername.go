@@ -16,22 +16,12 @@ func ComputerNumber(scaleSet, computerName string) (int, bool) {
 	if len(computerName) <= digits {
 		return 0, false
 	}
-	prefix, suffix := computerName[:len(computerName)-digits], strings.ToLower(computerName[len(computerName)-digits:])
+	prefix, suffix := computerName[:len(computerName)-digits], computerName[len(computerName)-digits:]
 	if !strings.EqualFold(prefix, scaleSet) {
 		return 0, false
 	}
-	n := 0
-	for _, c := range suffix {
-		switch {
-		case c >= '0' && c <= '9':
-			n = n*36 + int(c-'0')
-		case c >= 'a' && c <= 'z':
-			n = n*36 + int(c-'a') + 10
-		default:
-			return 0, false
-		}
-	}
-	return n, true
+	n, err := strconv.ParseUint(suffix, 36, 32)
+	return int(n), err == nil
 }
 
 // crossCheck refuses an instance of a uniform scale set whose computer name tells another number than its ID does: one of the

@@ -10,8 +10,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
-// TestI4AnInstanceWhoseComputerNameIsAnothersIsNeitherReadNorDeleted has Azure give instance 10 the computer name of another.
-func TestI4AnInstanceWhoseComputerNameIsAnothersIsNeitherReadNorDeleted(t *testing.T) {
+// TestI4InstanceOfAnotherComputerNameIsLeftAlone has Azure give instance 10 the computer name of another.
+func TestI4InstanceOfAnotherComputerNameIsLeftAlone(t *testing.T) {
 	const id = "azure:///subscriptions/" + subscription + "/resourceGroups/demo/providers/Microsoft.Compute/" +
 		"virtualMachineScaleSets/aks-pool-12345678-vmss/virtualMachines/10"
 	for name, taken := range map[string]bool{

@@ -28,8 +28,8 @@ type Config struct {
 	// Endpoints take the place of Cloud's, for a private cloud or an emulator.
 	Endpoints *Endpoints `json:"endpoints,omitempty"`
 
-	// BatchWindow is how long a deletion waits for others of its group, so that they are one request. 0 to 1m; the
-	// default is 500ms.
+	// BatchWindow is how long a deletion waits for others of its group, so that they are one request. The status of an operation
+	// serves others for as long, 1s at the most. 0 to 1m; the default is 500ms.
 	BatchWindow *cloud.Duration `json:"batchWindow,omitempty"`
 	// RequestTimeout limits each try of a request, to its last byte. 1s to 5m; the default is 30s.
 	RequestTimeout cloud.Duration `json:"requestTimeout,omitempty"`
@@ -168,6 +168,9 @@ func (c *Config) validateGroups(v *problems) {
 		v.check(!names[key], field+"name", g.Name, "a name that no other group has")
 		names[key] = true
 		v.check(g.Nodes.Cost >= 0, field+"nodes.cost", fmt.Sprint(g.Nodes.Cost), "0 or more")
+		for _, name := range cloud.Negative(g.Nodes.Reserved) {
+			v.check(false, field+"nodes.reserved."+name, "less than 0", "0 or more")
+		}
 		v.check(g.ResourceGroup == "" || resourceGroupName.MatchString(g.ResourceGroup), field+"resourceGroup", g.ResourceGroup,
 			"the name of a resource group")
 		if g.ScaleSet != "" {

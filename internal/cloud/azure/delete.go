@@ -9,7 +9,7 @@ import (
 
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore/policy"
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore/to"
-	"github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/compute/armcompute/v7"
+	"github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/compute/armcompute/v8"
 	"github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/containerservice/armcontainerservice/v6"
 
 	"github.com/slipway-dev/slipway/internal/cloud"
@@ -22,7 +22,9 @@ func (p *Provider) Delete(ctx context.Context, providerID string) (cloud.Operati
 	if err != nil {
 		return cloud.Operation{}, err
 	}
-	m, err := p.instance(ctx, id)
+	// A read of a moment ago serves once. Where the machine has changed since, Azure refuses, and it is read again then.
+	m, err := p.recent(ctx, id)
+	p.forget(id)
 	if err != nil {
 		return cloud.Operation{}, err
 	}
@@ -41,6 +43,10 @@ func (p *Provider) Delete(ctx context.Context, providerID string) (cloud.Operati
 		return p.afterRefusal(ctx, id, started, out.err)
 	}
 	p.log.Info("a machine's deletion has begun", "machine", id.String(), "group", of)
+	if len(m.detaches) > 0 {
+		p.log.Warn("Azure keeps what the machine had attached, and it goes on costing: delete it by hand, or set deleteOption to Delete "+
+			"on the next machine", "machine", id.String(), "kept", m.detaches)
+	}
 	return operation{URL: out.url, Machine: id.String()}.encode(started), nil
 }
 
@@ -53,6 +59,13 @@ func (p *Provider) requestDeletion(ctx context.Context, m found) (out outcome, o
 	case err != nil:
 		return outcome{}, "", err
 	case inPool:
+		keeps, err := p.poolKeeps(ctx, member.pool)
+		if err != nil {
+			return outcome{}, "", err
+		}
+		if keeps != "" {
+			return outcome{}, "", &cloud.RefusedError{Reason: cloud.Protected, Err: fmt.Errorf("machine %s: %s", m.id, keeps)}
+		}
 		where.group, name = member.pool, member.name
 	case m.id.ScaleSet != "":
 		where.group = group{name: m.id.ScaleSet, resourceGroup: m.id.ResourceGroup, scaleSet: m.id.ScaleSet}

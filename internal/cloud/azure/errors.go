@@ -25,6 +25,8 @@ type apiError struct {
 	Status  int
 	Code    string
 	Message string
+	// Detail is the first of its details; nil when it has none.
+	Detail *apiError
 }
 
 func (e *apiError) Error() string {
@@ -32,27 +34,35 @@ func (e *apiError) Error() string {
 	if e.Status == 0 {
 		text = e.Code
 	}
-	if e.Message == "" {
-		return text
+	if e.Message != "" {
+		text += ": " + e.Message
 	}
-	return text + ": " + e.Message
+	if e.Detail != nil {
+		text += " (" + e.Detail.Error() + ")"
+	}
+	return text
 }
 
 const (
 	maxCode    = 128
 	maxMessage = 600
-	// defaultPause is how long Azure is left alone when it wants to be and does not say for how long, and busyPause the
-	// same while another operation is in progress.
+	// defaultPause is how long Azure is left alone when it wants to be and does not say for how long, busyPause the same
+	// while another operation is in progress, and changedPause after a resource has changed since it was read.
 	defaultPause = 30 * time.Second
 	busyPause    = 10 * time.Second
+	changedPause = time.Second
 )
 
 // parseError reads the body of an error. What is no error in ARM's form has no code, so that nothing can be concluded
 // from it.
 func parseError(status int, body []byte) *apiError {
-	type inner struct {
+	type plain struct {
 		Code    string `json:"code"`
 		Message string `json:"message"`
+	}
+	type inner struct {
+		plain
+		Details json.RawMessage `json:"details"`
 	}
 	var outer struct {
 		inner
@@ -68,7 +78,12 @@ func parseError(status int, body []byte) *apiError {
 			found = nested
 		}
 	}
-	return &apiError{Status: status, Code: cloud.Printable(found.Code, maxCode), Message: cloud.Printable(found.Message, maxMessage)}
+	err := &apiError{Status: status, Code: cloud.Printable(found.Code, maxCode), Message: cloud.Printable(found.Message, maxMessage)}
+	var details []plain
+	if json.Unmarshal(found.Details, &details) == nil && len(details) > 0 && details[0].Code != "" {
+		err.Detail = &apiError{Code: cloud.Printable(details[0].Code, maxCode), Message: cloud.Printable(details[0].Message, maxMessage)}
+	}
+	return err
 }
 
 // ofSDK makes of an SDK error what [cloud.Provider] promises, and of a 404 a plain error: what it means depends on what
@@ -123,6 +138,9 @@ func classify(api *apiError, header http.Header) error {
 	switch {
 	case api.Status == http.StatusTooManyRequests, api.Status == http.StatusServiceUnavailable && pause > 0:
 		return &cloud.ThrottledError{After: cmp.Or(pause, defaultPause), Err: api}
+	case api.Status == http.StatusPreconditionFailed:
+		return &cloud.ThrottledError{After: cmp.Or(pause, changedPause), Err: fmt.Errorf(
+			"it has changed since it was read; read it and decide anew: %w", api)}
 	case api.busy():
 		return &cloud.ThrottledError{After: cmp.Or(pause, busyPause), Err: api}
 	}
@@ -151,7 +169,9 @@ func (e *apiError) refusal() cloud.Refusal {
 		return cloud.NoRight
 	case e.Code == "ScopeLocked", strings.Contains(message, "protectfromscale"):
 		return cloud.Protected
-	case e.Code == "QuotaExceeded", e.Code == "OperationNotAllowed" && strings.Contains(message, "quota"):
+	case e.Code == "InvalidTemplateDeployment" && e.Detail != nil:
+		return (&apiError{Status: e.Status, Code: e.Detail.Code, Message: e.Detail.Message}).refusal()
+	case slices.Contains(noQuotaCodes(), e.Code), e.Code == "OperationNotAllowed" && strings.Contains(message, "quota"):
 		return cloud.NoQuota
 	case slices.Contains(noCapacityCodes(), e.Code):
 		return cloud.NoCapacity
@@ -159,7 +179,18 @@ func (e *apiError) refusal() cloud.Refusal {
 		e.Status == http.StatusBadRequest && e.Code != "":
 		return cloud.Invalid
 	}
+	if inner := codeWithin.FindStringSubmatch(e.Message); inner != nil && inner[1] != e.Code {
+		return (&apiError{Code: inner[1], Message: codeWithin.ReplaceAllString(e.Message, "")}).refusal()
+	}
 	return ""
+}
+
+// codeWithin finds the code of compute that AKS has in the message of an error of its own, such as ReconcileVMSSAgentPoolFailed.
+var codeWithin = regexp.MustCompile(`\bCode="(\w+)"`)
+
+// noQuotaCodes are the codes of compute and AKS for a used-up quota, and the code of a refused deployment without details.
+func noQuotaCodes() []string {
+	return []string{"QuotaExceeded", "ErrCode_InsufficientVCPUQuota", "InvalidTemplateDeployment"}
 }
 
 // noCapacityCodes are those of https://learn.microsoft.com/troubleshoot/azure/virtual-machines/allocation-failure.
@@ -193,11 +224,18 @@ func goneCodes() []string {
 	return []string{"ResourceNotFound", "NotFound", "ParentResourceNotFound", "InstanceNotFound", "VMNotFound"}
 }
 
-// gone reports whether an error is Azure's own word that what was asked for does not exist.
+// gone reports whether an error is Azure's own word that what was asked for does not exist. The code NotFound is also that
+// of an operation, or of an API version, that is not found.
 func gone(err error) bool {
 	var api *apiError
-	return errors.As(err, &api) && api.Status == http.StatusNotFound && slices.Contains(goneCodes(), api.Code)
+	if !errors.As(err, &api) || api.Status != http.StatusNotFound || !slices.Contains(goneCodes(), api.Code) {
+		return false
+	}
+	return api.Code != "NotFound" || !ofSomethingElse.MatchString(api.Message)
 }
+
+// ofSomethingElse finds what a 404 is about that is neither a machine nor a group.
+var ofSomethingElse = regexp.MustCompile(`(?i)\boperation\b.*\bnot\b.*\bfound\b|\bapi.?version\b|\bresource provider\b`)
 
 // retryAfter reads how long Azure wants to be left alone, 0 for no wish. Its own headers, in milliseconds, come before the
 // standard's, as they do in its SDK.

@@ -16,9 +16,10 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore/runtime"
 
 	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-func TestAnErrorOfAzureBecomesWhatAProviderPromises(t *testing.T) {
+func TestAzureErrorsMapToProviderErrors(t *testing.T) {
 	nested := func(code, message string) string {
 		return fmt.Sprintf(`{"error":{"code":%q,"message":%q}}`, code, message)
 	}
@@ -40,10 +41,32 @@ func TestAnErrorOfAzureBecomesWhatAProviderPromises(t *testing.T) {
 		{"a lock", 409, nil, nested("ScopeLocked", "locked"), cloud.Protected, 0, "ScopeLocked"},
 		{"protection", 409, nil, nested("OperationNotAllowed", "ProtectFromScaleSetActions is enabled"), cloud.Protected, 0, ""},
 		{"quota", 409, nil, nested("OperationNotAllowed", "exceeding approved Total Regional Cores quota"), cloud.NoQuota, 0, ""},
+		{"quota of AKS", 400, nil, nested("ErrCode_InsufficientVCPUQuota", "Insufficient vcpu quota requested 8, remaining 4"), cloud.NoQuota, 0, ""},
+		{"quota of a template", 400, nil, nested("InvalidTemplateDeployment", "The template deployment is not valid."), cloud.NoQuota, 0, ""},
+		{
+			"capacity of a template", 400, nil, `{"error":{"code":"InvalidTemplateDeployment","message":"The template deployment is not valid.",` +
+				`"details":[{"code":"SkuNotAvailable","message":"not available in westeurope"}]}}`,
+			cloud.NoCapacity, 0, "not available in westeurope",
+		},
+		{
+			"a right of a template", 400, nil, `{"code":"InvalidTemplateDeployment","message":"x","details":[{"code":"RequestDisallowedByPolicy","message":"y"}]}`,
+			cloud.Invalid, 0, "RequestDisallowedByPolicy",
+		},
+		{
+			"capacity, in the words of AKS", 0, nil, `{"status":"Failed","error":{"code":"ReconcileVMSSAgentPoolFailed","message":"autorest/azure: ` +
+				`Service returned an error. Status=<nil> Code=\"ZonalAllocationFailed\" Message=\"Allocation failed.\""}}`,
+			cloud.NoCapacity, 0, "ZonalAllocationFailed",
+		},
+		{
+			"quota, in the words of AKS", 0, nil, `{"error":{"code":"ReconcileVMSSAgentPoolFailed","message":"Code=\"OperationNotAllowed\" Message=\"` +
+				`Operation could not be completed as it results in exceeding approved standardDv3Family Cores quota.\""}}`,
+			cloud.NoQuota, 0, "",
+		},
 		{"no machines to give", 409, nil, nested("ZonalAllocationFailed", "x"), cloud.NoCapacity, 0, ""},
 		{"no such subscription", 404, nil, nested("SubscriptionNotFound", "x"), cloud.Invalid, 0, "not of the credential's tenant"},
 		{"no such resource group", 404, nil, nested("ResourceGroupNotFound", "x"), cloud.Invalid, 0, "the resource group does not exist"},
 		{"a bad request", 400, nil, nested("InvalidParameter", "x"), cloud.Invalid, 0, ""},
+		{"changed since it was read", 412, nil, `{"code":"EtagMismatch","message":"x"}`, "", changedPause, "has changed since it was read"},
 		{"throttled", 429, http.Header{"Retry-After": {"7"}}, nested("TooManyRequests", "x"), "", 7 * time.Second, ""},
 		{"throttled, without a time", 429, nil, "", "", defaultPause, ""},
 		{"throttled, in milliseconds too", 429, http.Header{"Retry-After": {"7"}, "X-Ms-Retry-After-Ms": {"6500"}}, "", "", 6500 * time.Millisecond, ""},
@@ -77,6 +100,9 @@ func TestI7OnlyAzuresOwnWordIsGone(t *testing.T) {
 		`{"error":{"code":"ResourceNotFound","message":"x"}}`:       true,
 		`{"code":"NotFound","message":"x"}`:                         true,
 		`{"error":{"code":"ParentResourceNotFound","message":"x"}}`: true,
+		`{"code":"NotFound","message":"The entity was not found."}`: true,
+		`{"code":"NotFound","message":"Operation x is not found."}`: false,
+		`{"code":"NotFound","message":"no such api-version"}`:       false,
 		`{"error":{"code":"SubscriptionNotFound","message":"x"}}`:   false,
 		`{"error":{"code":"ResourceGroupNotFound","message":"x"}}`:  false,
 		`{"error":{"code":"InvalidResourceType","message":"x"}}`:    false,
@@ -161,15 +187,39 @@ func FuzzReadOperation(f *testing.F) {
 	})
 }
 
+func TestOperationAnsweredWith4xxHasEnded(t *testing.T) {
+	for code := 400; code < 500; code++ {
+		status, forgotten, err := readOperation(code, http.Header{}, []byte(`{"error":{"code":"VMExtensionProvisioningError","message":"x"}}`))
+		switch code {
+		case 401, 403, 407, 408, 429:
+			if err == nil || status.Done {
+				t.Errorf("%d: %+v, %v; want an error, as it says nothing of the operation", code, status, err)
+			}
+		case 404:
+			if err != nil || !forgotten {
+				t.Errorf("%d: %+v, %v; want it forgotten", code, status, err)
+			}
+		default:
+			if err != nil || !status.Done || status.Err == nil || forgotten {
+				t.Errorf("%d: %+v, %v; want it done, and failed", code, status, err)
+			}
+		}
+	}
+	for _, code := range []string{"OperationPreempted", "AnotherOperationInProgress", "Conflict"} {
+		status, _, err := readOperation(409, http.Header{}, []byte(`{"error":{"code":"`+code+`","message":"x"}}`))
+		if err != nil || !status.Done || status.Err == nil {
+			t.Errorf("%s: %+v, %v; want it done, and failed", code, status, err)
+		}
+	}
+}
+
 func TestAnOperationsAddressElsewhereIsRefused(t *testing.T) {
 	for _, address := range []string{
 		"https://example.com/operations/1", "http://management.azure.com/operations/1", "//management.azure.com/x",
 		"https://management.azure.com.example.com/", "https://x@management.azure.com/", "https://management.azure.com:444/", "::",
 	} {
 		id, err := json.Marshal(operation{URL: address})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		if o, err := decodeOperation(string(id), "management.azure.com"); err == nil {
 			t.Errorf("%q is taken as %+v", address, o)
 		}
@@ -178,7 +228,7 @@ func TestAnOperationsAddressElsewhereIsRefused(t *testing.T) {
 
 // ARM spells the next page of a list of machines, and some operations, with the port that https has anyway; see
 // https://github.com/Azure/azure-sdk-for-java/issues/36506.
-func TestTheCredentialGoesToARMHoweverItsAddressIsSpelt(t *testing.T) {
+func TestCredentialReachesARMHoweverItsAddressIsSpelled(t *testing.T) {
 	const arm = "https://management.azure.com"
 	for _, c := range []struct {
 		endpoint, address string
@@ -206,16 +256,12 @@ func TestTheCredentialGoesToARMHoweverItsAddressIsSpelt(t *testing.T) {
 	} {
 		t.Run(c.endpoint+" "+c.address, func(t *testing.T) {
 			endpoint, err := url.Parse(c.endpoint)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, err)
 			wire := &cannedARM{}
 			pipeline := runtime.NewPipeline("test", "v1.0.0", runtime.PipelineOptions{PerCall: []policy.Policy{onlyTo{endpoint}}},
 				&policy.ClientOptions{Transport: wire})
 			request, err := runtime.NewRequest(t.Context(), http.MethodGet, c.address)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, err)
 			response, err := pipeline.Do(request)
 			if err == nil {
 				_ = response.Body.Close()
@@ -227,9 +273,7 @@ func TestTheCredentialGoesToARMHoweverItsAddressIsSpelt(t *testing.T) {
 				return
 			}
 			id, err := json.Marshal(operation{URL: c.address})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, err)
 			if _, err := decodeOperation(string(id), endpoint.Host); (err == nil) != c.same {
 				t.Errorf("an operation at it says %v; want it taken: %t", err, c.same)
 			}

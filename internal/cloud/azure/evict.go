@@ -3,6 +3,7 @@ package azure
 import (
 	"context"
 	"fmt"
+	"net/http"
 
 	"github.com/slipway-dev/slipway/internal/cloud/azure/providerid"
 )
@@ -22,6 +23,7 @@ func (p *Provider) SimulateEviction(ctx context.Context, providerID string) erro
 }
 
 func (p *Provider) evict(ctx context.Context, id providerid.ID) error {
+	ctx = p.once(ctx, new(*http.Response)) // a second one would be announced as well
 	if id.ScaleSet == "" {
 		_, err := p.clients.vms.SimulateEviction(ctx, id.ResourceGroup, id.Name, nil)
 		return err

@@ -4,9 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
-	"github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/compute/armcompute/v7"
+	"github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/compute/armcompute/v8"
 	"github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/containerservice/armcontainerservice/v6"
 
 	"github.com/slipway-dev/slipway/internal/cloud"
@@ -95,7 +96,16 @@ func setGroup(g group, set armcompute.VirtualMachineScaleSet) (cloud.Group, erro
 	if set.SKU == nil || set.SKU.Capacity == nil {
 		return cloud.Group{}, fmt.Errorf("reading %s: %w: it has no sku.capacity", g, errIncomplete)
 	}
-	return cloud.Group{Name: g.name, Size: int(*set.SKU.Capacity)}, nil
+	size := cloud.Group{Name: g.name, Size: int(*set.SKU.Capacity)}
+	if set.Properties != nil {
+		size.Refills = isIdle(value(set.Properties.ProvisioningState))
+	}
+	return size, nil
+}
+
+// isIdle reports a provisioning state in which nothing is changing a group. What is not known to be one is not.
+func isIdle(provisioning string) bool {
+	return slices.Contains([]string{"succeeded", "failed", "canceled"}, strings.ToLower(provisioning))
 }
 
 // errIncomplete is an answer that lacks what Azure always gives: not one of Azure, or not all of it (I7).
@@ -106,18 +116,26 @@ func (p *Provider) getPool(ctx context.Context, g group) (armcontainerservice.Ag
 	if err != nil {
 		return answer.AgentPool, errGroup(g, "reading", err)
 	}
-	if answer.Properties == nil || answer.Properties.Count == nil {
+	if answer.Properties == nil || answer.Properties.Count == nil && !ofSingleVMs(answer.AgentPool) {
 		return answer.AgentPool, fmt.Errorf("reading %s: %w: it has no properties.count", g, errIncomplete)
 	}
 	return answer.AgentPool, nil
 }
 
-func poolGroup(g group, pool armcontainerservice.AgentPool) (cloud.Group, error) {
-	found := cloud.Group{Name: g.name, Size: int(*pool.Properties.Count)}
-	if value(pool.Properties.EnableAutoScaling) {
-		found.Min, found.Max = int(value(pool.Properties.MinCount)), int(value(pool.Properties.MaxCount))
+// poolGroup gives a pool's size. A pool that has no single count is as large as its list of machines.
+func (p *Provider) poolGroup(ctx context.Context, g group, pool armcontainerservice.AgentPool) (cloud.Group, error) {
+	size := cloud.Group{Name: g.name, Size: int(value(pool.Properties.Count)), Refills: isIdle(value(pool.Properties.ProvisioningState))}
+	if ofSingleVMs(pool) {
+		machines, err := p.listPool(ctx, g)
+		if err != nil {
+			return cloud.Group{}, err
+		}
+		size.Size = len(slices.DeleteFunc(machines, func(m found) bool { return m.State == cloud.Deleting }))
 	}
-	return found, nil
+	if value(pool.Properties.EnableAutoScaling) {
+		size.Min, size.Max = int(value(pool.Properties.MinCount)), int(value(pool.Properties.MaxCount))
+	}
+	return size, nil
 }
 
 // value gives what a pointer points to, or else the zero value.

@@ -10,7 +10,7 @@ import (
 
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore/runtime"
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore/to"
-	"github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/compute/armcompute/v7"
+	"github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/compute/armcompute/v8"
 
 	"github.com/slipway-dev/slipway/internal/cloud"
 	"github.com/slipway-dev/slipway/internal/cloud/azure/providerid"
@@ -21,6 +21,8 @@ type found struct {
 	cloud.Instance
 	id       providerid.ID
 	flexible string // the flexible scale set that it is in, if any
+	// detaches are the disks and network interfaces that Azure leaves behind when it deletes a machine on its own.
+	detaches []string
 }
 
 // Instances lists the machines of a group.
@@ -53,6 +55,11 @@ func (p *Provider) listSet(ctx context.Context, g group) ([]found, error) {
 	if err != nil {
 		return nil, err
 	}
+	return p.listMachines(ctx, g, set)
+}
+
+// listMachines lists the machines of a scale set that has been read.
+func (p *Provider) listMachines(ctx context.Context, g group, set armcompute.VirtualMachineScaleSet) ([]found, error) {
 	if set.Properties == nil {
 		return nil, fmt.Errorf("reading %s: %w: it has no properties", g, errIncomplete)
 	}
@@ -117,9 +124,16 @@ func (p *Provider) Instance(ctx context.Context, providerID string) (cloud.Insta
 	if err != nil {
 		return cloud.Instance{}, err
 	}
+	if err := p.justGone(id); err != nil {
+		return cloud.Instance{}, err
+	}
+	at := time.Now()
 	m, err := p.instance(ctx, id)
 	if err != nil {
 		return cloud.Instance{}, err
+	}
+	if id.ScaleSet != "" || m.flexible != "" { // that a machine on its own is gone Azure does not say when it is asked to delete it
+		p.rememberRead(id, read{found: m, at: at})
 	}
 	member, inPool, err := p.member(ctx, id)
 	if err != nil {
@@ -127,8 +141,61 @@ func (p *Provider) Instance(ctx context.Context, providerID string) (cloud.Insta
 	}
 	if inPool {
 		m.Group = member.pool.name
+		keeps, err := p.poolKeeps(ctx, member.pool)
+		if err != nil {
+			return cloud.Instance{}, err
+		}
+		m.keep(keeps)
 	}
 	return m.Instance, nil
+}
+
+// read is what was read of a machine, and when.
+type read struct {
+	found
+	gone error // says that there is no such machine
+	at   time.Time
+}
+
+// readHolds is for how long a read serves who asks for a machine's deletion, and for the rights to it, right after Instance, and
+// who asks for the machine right after Status has found that it is gone.
+const readHolds = 5 * time.Second
+
+func (p *Provider) rememberRead(id providerid.ID, r read) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	maps.DeleteFunc(p.reads, func(_ string, old read) bool { return time.Since(old.at) >= readHolds })
+	p.reads[id.String()] = r
+}
+
+// recent gives a machine as Instance has just read it, or else reads it.
+func (p *Provider) recent(ctx context.Context, id providerid.ID) (found, error) {
+	p.mu.Lock()
+	r, is := p.reads[id.String()]
+	p.mu.Unlock()
+	if is && r.gone == nil && time.Since(r.at) < readHolds {
+		return r.found, nil
+	}
+	return p.instance(ctx, id)
+}
+
+// justGone is the answer that a machine is gone which Status has got a moment ago, once; nil without one.
+func (p *Provider) justGone(id providerid.ID) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	r := p.reads[id.String()]
+	if r.gone == nil || time.Since(r.at) >= readHolds {
+		return nil
+	}
+	delete(p.reads, id.String())
+	return r.gone
+}
+
+// forget has the next one who asks for a machine read it.
+func (p *Provider) forget(id providerid.ID) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.reads, id.String())
 }
 
 // ProvesGone is true of every machine of the subscription: Instance asks compute for it by its resource ID, whichever group
@@ -201,7 +268,7 @@ func ofScaleSetVM(vm *armcompute.VirtualMachineScaleSetVM) (found, error) {
 	if properties.InstanceView != nil {
 		statuses = properties.InstanceView.Statuses
 	}
-	m.State, m.Message = stateOf(value(properties.ProvisioningState), statuses)
+	m.readState(value(properties.ProvisioningState), statuses)
 	if policy := properties.ProtectionPolicy; policy != nil && value(policy.ProtectFromScaleSetActions) && m.State != cloud.Deleting {
 		m.Kept, m.KeptReason = true, "its protection policy has protectFromScaleSetActions"
 	}
@@ -210,7 +277,7 @@ func ofScaleSetVM(vm *armcompute.VirtualMachineScaleSetVM) (found, error) {
 
 // KeepsMachines implements [cloud.Keeper]: an instance of a uniform scale set, an agent pool's too, is kept whose protection
 // policy has protectFromScaleSetActions, since neither the scale set nor AKS deletes it. protectFromScaleIn does not keep
-// one: it is about whom Azure chooses itself.
+// one: it is about whom Azure chooses itself. A machine of an agent pool with the scaleDownMode Deallocate is kept too.
 func (p *Provider) KeepsMachines() {}
 
 // ofVM reads a virtual machine on its own or of a flexible scale set.
@@ -234,8 +301,38 @@ func ofVM(vm *armcompute.VirtualMachine) (found, error) {
 	if properties.InstanceView != nil {
 		statuses = properties.InstanceView.Statuses
 	}
-	m.State, m.Message = stateOf(value(properties.ProvisioningState), statuses)
+	m.readState(value(properties.ProvisioningState), statuses)
+	m.detaches = detachesOf(properties)
 	return m, nil
+}
+
+// detachesOf names a machine's disks and network interfaces that have another deleteOption than Delete.
+func detachesOf(properties *armcompute.VirtualMachineProperties) (names []string) {
+	disk := func(kind string, name *string, option *armcompute.DiskDeleteOptionTypes) {
+		if value(option) != armcompute.DiskDeleteOptionTypesDelete {
+			names = append(names, kind+" "+value(name))
+		}
+	}
+	if storage := properties.StorageProfile; storage != nil {
+		if os := storage.OSDisk; os != nil {
+			disk("OS disk", os.Name, os.DeleteOption)
+		}
+		for _, data := range storage.DataDisks {
+			if data != nil {
+				disk("data disk", data.Name, data.DeleteOption)
+			}
+		}
+	}
+	if network := properties.NetworkProfile; network != nil {
+		for _, nic := range network.NetworkInterfaces {
+			if nic == nil || nic.Properties != nil && value(nic.Properties.DeleteOption) == armcompute.DeleteOptionsDelete {
+				continue
+			}
+			id := value(nic.ID)
+			names = append(names, "network interface "+id[strings.LastIndex(id, "/")+1:])
+		}
+	}
+	return names
 }
 
 // identified is a machine as far as both kinds of answer describe it alike.
@@ -255,37 +352,64 @@ func identified(resource string, name *string, zones []*string, tags map[string]
 	return m, nil
 }
 
-// stateOf reads how far a machine's life has come from its provisioning state, and whether it runs from the statuses of
+// readState reads how far a machine's life has come from its provisioning state, and whether it runs from the statuses of
 // its instance view, which it may lack. The message is Azure's own of a failure.
-func stateOf(provisioning string, statuses []*armcompute.InstanceViewStatus) (cloud.State, string) {
-	var power, message string
+func (m *found) readState(provisioning string, statuses []*armcompute.InstanceViewStatus) {
+	const failed = "provisioningstate/failed"
+	power, reason := "", ""
 	for _, s := range statuses {
 		if s == nil {
 			continue
 		}
-		code := strings.ToLower(value(s.Code))
-		if state, ok := strings.CutPrefix(code, "powerstate/"); ok {
+		code := value(s.Code)
+		if state, ok := strings.CutPrefix(strings.ToLower(code), "powerstate/"); ok {
 			power = state
 		}
-		if strings.HasPrefix(code, "provisioningstate/failed") {
-			message = cloud.Printable(value(s.Code)+": "+value(s.Message), maxMessage)
+		if strings.EqualFold(provisioning, "failed") && strings.HasPrefix(strings.ToLower(code), failed) {
+			reason = strings.TrimPrefix(strings.ToLower(code)[len(failed):], "/")
+			failure := apiError{Code: code[strings.LastIndex(code, "/")+1:], Message: value(s.Message)}
+			m.Refusal, m.Message = failure.refusal(), cloud.Printable(code+": "+failure.Message, maxMessage)
 		}
 	}
+	if m.State = stateOf(provisioning, power, reason); m.State != cloud.Failed {
+		m.Refusal, m.Message = "", ""
+	}
+}
+
+// stateOf combines a machine's provisioning state, its power state and the code of its failure; each may be empty. Failed is the result
+// of the last operation: a machine that runs has been made, and something else failed afterwards. It is believed only of a machine
+// that is known not to run, as one that could not be made.
+func stateOf(provisioning, power, reason string) cloud.State {
 	switch strings.ToLower(provisioning) {
 	case "creating":
-		return cloud.Pending, ""
+		return cloud.Pending
 	case "deleting":
-		return cloud.Deleting, ""
+		return cloud.Deleting
 	case "failed":
-		return cloud.Failed, message
+		switch power {
+		case "running", "starting":
+			return cloud.Running
+		case "stopped", "stopping", "deallocated", "deallocating":
+			return cloud.Failed
+		case "":
+			if reason != "" && !failsWhileRunning(reason) {
+				return cloud.Failed
+			}
+		}
 	case "succeeded", "updating", "migrating":
 		switch power {
 		case "stopped", "stopping", "deallocated", "deallocating":
-			return cloud.Stopped, ""
+			return cloud.Stopped
 		}
-		return cloud.Running, ""
+		return cloud.Running
 	}
-	return cloud.Unknown, ""
+	return cloud.Unknown
+}
+
+// failsWhileRunning reports whether a code is of a failure in a machine that runs. Azure leaves the power state out of an instance
+// view now and then (https://learn.microsoft.com/azure/virtual-machines/states-billing), so that it may run all the same.
+func failsWhileRunning(code string) bool {
+	return slices.ContainsFunc([]string{"vmextension", "vmagent", "osprovisioning"}, func(prefix string) bool { return strings.HasPrefix(code, prefix) })
 }
 
 func first(list []*string) string {

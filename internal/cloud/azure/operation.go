@@ -3,6 +3,7 @@ package azure
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -12,6 +13,7 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore/runtime"
 
 	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/elapsed"
 )
 
 // operation is what a [cloud.Operation]'s ID says. It is our own form rather than the SDK's resume token, since it is
@@ -25,41 +27,39 @@ type operation struct {
 }
 
 func (o operation) encode(started time.Time) cloud.Operation {
-	id, err := json.Marshal(o)
-	if err != nil || o == (operation{}) {
+	if o == (operation{}) {
 		return cloud.Operation{Started: started}
 	}
-	return cloud.Operation{ID: string(id), Started: started}
+	return cloud.NewOperation(o, started)
 }
-
-// maxOperation bounds an operation's ID, in bytes.
-const maxOperation = 8 << 10
 
 // decodeOperation reads an ID. Its URL has to be one of host: it was kept where others may have been able to write.
 func decodeOperation(id, host string) (operation, error) {
-	if len(id) > maxOperation {
-		return operation{}, fmt.Errorf("operation: an ID of %d bytes: want at most %d", len(id), maxOperation)
-	}
 	var o operation
-	decoder := json.NewDecoder(strings.NewReader(id))
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(&o); err != nil || decoder.More() {
-		return operation{}, fmt.Errorf("operation %.200q: want what Delete or Grow returned", id)
+	if err := cloud.DecodeOperation(id, &o); err != nil {
+		return operation{}, err
 	}
+	if err := o.check(id, host); err != nil {
+		return operation{}, &cloud.RefusedError{Reason: cloud.Invalid, Err: err}
+	}
+	return o, nil
+}
+
+func (o operation) check(id, host string) error {
 	if o == (operation{}) {
-		return operation{}, fmt.Errorf("operation %.200q: says neither where to ask nor what to look at", id)
+		return fmt.Errorf("operation %.200q: says neither where to ask nor what to look at", id)
 	}
 	if o.URL == "" {
-		return o, nil
+		return nil
 	}
 	u, err := url.Parse(o.URL)
 	if err != nil {
-		return operation{}, fmt.Errorf("operation: url %.200q: want a URL", o.URL)
+		return fmt.Errorf("operation: url %.200q: want a URL", o.URL)
 	}
 	if !sameServer(u, &url.URL{Scheme: "https", Host: host}) || u.User != nil {
-		return operation{}, &elsewhereError{host: u.Host, want: host}
+		return &elsewhereError{host: u.Host, want: host}
 	}
-	return o, nil
+	return nil
 }
 
 // followURL is where the answer to a request says that its operation can be followed; empty when it is done already.
@@ -86,12 +86,16 @@ func (p *Provider) Status(ctx context.Context, op cloud.Operation) (cloud.Status
 	}
 	o, err := decodeOperation(op.ID, p.clients.armHost)
 	if err != nil {
-		return cloud.Status{}, &cloud.RefusedError{Reason: cloud.Invalid, Err: err}
+		return cloud.Status{}, err
 	}
 	status := cloud.Status{Done: true}
 	if o.URL != "" {
 		var forgotten bool
-		if status, forgotten, err = p.ask(ctx, o.URL); err != nil || forgotten || !status.Done {
+		status, forgotten, err = p.statuses.read(ctx, o.URL, p.ask)
+		if err != nil && ctx.Err() == nil {
+			return p.outcomeWithout(ctx, o, op.Started, err)
+		}
+		if err != nil || forgotten || !status.Done {
 			return status, err
 		}
 	}
@@ -101,14 +105,46 @@ func (p *Provider) Status(ctx context.Context, op cloud.Operation) (cloud.Status
 	return p.outcomeFor(ctx, o.Machine, status.Err)
 }
 
+// The longest times for which the address of an operation may answer with errors. After maxSilence the instance of a deletion
+// decides. After maxGrowing an operation that deletes no instance has failed.
+const (
+	maxSilence = 10 * time.Minute
+	maxGrowing = time.Hour
+)
+
+// broken reports an error of the server that an operation's address is of, which may pass or stay.
+func broken(err error) bool {
+	var api *apiError
+	return errors.As(err, &api) && api.Status >= http.StatusInternalServerError
+}
+
+// outcomeWithout gives the status of an operation that cannot be read. Each error ends it some time: an address may answer for
+// ever with a refusal, or with a page of a proxy. An instance that is neither gone nor being deleted can be deleted again.
+func (p *Provider) outcomeWithout(ctx context.Context, o operation, started time.Time, unread error) (cloud.Status, error) {
+	over := func(wait time.Duration) bool { return elapsed.Over(started, time.Now(), wait) }
+	switch {
+	case o.Machine == "" && over(maxGrowing):
+		return cloud.Status{Done: true, Err: unread}, nil
+	case o.Machine == "", !over(maxSilence) && !broken(unread):
+		return cloud.Status{}, unread
+	}
+	status, err := p.outcomeFor(ctx, o.Machine, unread)
+	if err == nil && status.Err != nil && !over(maxSilence) {
+		return cloud.Status{}, unread
+	}
+	return status, err
+}
+
 // outcomeFor looks at the machine of a deletion whose operation, of several machines perhaps, has ended.
 func (p *Provider) outcomeFor(ctx context.Context, machine string, failure error) (cloud.Status, error) {
 	id, err := p.own(machine)
 	if err != nil {
 		return cloud.Status{}, err
 	}
+	at := time.Now()
 	m, err := p.instance(ctx, id)
 	if cloud.IsNotFound(err) {
+		p.rememberRead(id, read{gone: err, at: at})
 		return cloud.Status{Done: true}, nil
 	}
 	if err != nil {
@@ -144,6 +180,18 @@ func (p *Provider) ask(ctx context.Context, address string) (status cloud.Status
 	return readOperation(response.StatusCode, response.Header, body)
 }
 
+// endsOperation reports an answer by which a failed operation ends that is asked by its Location: any 4xx but those about
+// the request itself. A conflict, such as OperationPreempted, is what the operation failed of: no question is in the way of another
+// operation. A 404 without a code of Azure's is from something in between.
+func endsOperation(code int) bool {
+	switch code {
+	case http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound, http.StatusProxyAuthRequired,
+		http.StatusRequestTimeout, http.StatusTooManyRequests:
+		return false
+	}
+	return code >= 400 && code < 500
+}
+
 // readOperation reads what an operation's address answered.
 func readOperation(code int, header http.Header, body []byte) (status cloud.Status, forgotten bool, err error) {
 	const doing = "following an operation"
@@ -155,11 +203,11 @@ func readOperation(code int, header http.Header, body []byte) (status cloud.Stat
 	case code == http.StatusNotFound && parseError(code, body).Code != "":
 		return cloud.Status{Done: true}, true, nil
 	case code != http.StatusOK && code != http.StatusCreated:
-		failure := classify(parseError(code, body), header)
-		if code == http.StatusConflict && !cloud.IsThrottled(failure) {
-			return cloud.Status{Done: true, Err: failure}, false, nil // so ends an operation that is asked by its Location
+		failure := parseError(code, body)
+		if endsOperation(code) {
+			return cloud.Status{Done: true, Err: classify(failure, header)}, false, nil
 		}
-		return status, false, fmt.Errorf("%s: %w", doing, failure)
+		return status, false, fmt.Errorf("%s: %w", doing, classify(failure, header))
 	}
 	if len(body) == 0 {
 		return cloud.Status{Done: true}, false, nil

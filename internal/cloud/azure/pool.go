@@ -3,6 +3,8 @@ package azure
 import (
 	"context"
 	"fmt"
+	"strings"
+	"time"
 
 	"github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/containerservice/armcontainerservice/v6"
 
@@ -21,6 +23,10 @@ type member struct {
 // their end. A machine that only AKS knows is in no known state.
 func (p *Provider) listPool(ctx context.Context, g group) ([]found, error) {
 	members, err := p.poolMembers(ctx, g)
+	if err != nil {
+		return nil, err
+	}
+	keeps, err := p.poolKeeps(ctx, g)
 	if err != nil {
 		return nil, err
 	}
@@ -51,9 +57,75 @@ func (p *Provider) listPool(ctx context.Context, g group) ([]found, error) {
 				ProviderID: member.id.String(), Name: member.id.Resource(), ComputerName: member.name, State: cloud.Unknown,
 			}}
 		}
+		m.keep(keeps)
 		machines = append(machines, m)
 	}
 	return machines, nil
+}
+
+// keep notes why a machine's pool would not have it deleted; empty is no reason.
+func (m *found) keep(reason string) {
+	if reason != "" && !m.Kept && m.State != cloud.Deleting {
+		m.Kept, m.KeptReason = true, reason
+	}
+}
+
+// modeTime is for how long the settings of an agent pool are remembered by which its machines are kept.
+const modeTime = time.Minute
+
+// poolMode is why AKS would not delete a pool's machines, and when that was read.
+type poolMode struct {
+	keeps string
+	at    time.Time
+}
+
+// poolKeeps says why AKS would not delete the machines of a pool; empty when it would, or when there is no such pool.
+func (p *Provider) poolKeeps(ctx context.Context, g group) (string, error) {
+	p.mu.Lock()
+	mode, known := p.modes[g.key()]
+	p.mu.Unlock()
+	if known && time.Since(mode.at) < modeTime {
+		return mode.keeps, nil
+	}
+	pool, err := p.getPool(ctx, g)
+	if err != nil && !cloud.IsNotFound(err) {
+		return "", err
+	}
+	mode = poolMode{at: time.Now()}
+	if err == nil && deallocates(pool) {
+		mode.keeps = deallocateReason
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.modes[g.key()] = mode
+	return mode.keeps, nil
+}
+
+// deallocateReason says why the machines of a pool with the scaleDownMode Deallocate are kept.
+const deallocateReason = "its agent pool has the scaleDownMode Deallocate, so that AKS stops machines instead of deleting them " +
+	"(set it to Delete: az aks nodepool update --scale-down-mode Delete)"
+
+func deallocates(pool armcontainerservice.AgentPool) bool {
+	return strings.EqualFold(string(value(pool.Properties.ScaleDownMode)), string(armcontainerservice.ScaleDownModeDeallocate))
+}
+
+// ofSingleVMs reports an agent pool that AKS makes of virtual machines, and counts by size.
+func ofSingleVMs(pool armcontainerservice.AgentPool) bool {
+	return strings.EqualFold(string(value(pool.Properties.Type)), "VirtualMachines")
+}
+
+// checkCanGrow refuses pools that Slipway cannot make larger: in one kind machines come back under their old names, the other
+// has no single count.
+func checkCanGrow(g group, pool armcontainerservice.AgentPool) error {
+	switch {
+	case deallocates(pool):
+		return &cloud.RefusedError{Reason: cloud.Invalid, Err: fmt.Errorf(
+			"%s has the scaleDownMode Deallocate, by which AKS starts old machines again: want Delete", g)}
+	case ofSingleVMs(pool):
+		return &cloud.RefusedError{Reason: cloud.Invalid, Err: fmt.Errorf(
+			"%s is of type VirtualMachines, whose machines AKS counts by size: want VirtualMachineScaleSets, or scale it with AKS", g)}
+	}
+	return nil
 }
 
 // scaleSetsOf gives the uniform scale sets that machines are in. A pool has one, or none when AKS manages its machines

@@ -10,7 +10,7 @@ import (
 
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore/policy"
 	"github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/authorization/armauthorization/v2"
-	"github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/compute/armcompute/v7"
+	"github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/compute/armcompute/v8"
 
 	"github.com/slipway-dev/slipway/internal/cloud"
 	"github.com/slipway-dev/slipway/internal/cloud/azure/providerid"
@@ -102,7 +102,7 @@ func (p *Provider) needsOfDeletion(ctx context.Context, id providerid.ID) ([]nee
 	case id.ScaleSet != "":
 		return []need{{self.scope, []string{readInstance, deleteOfSet}}}, nil
 	}
-	m, err := p.instance(ctx, id)
+	m, err := p.recent(ctx, id)
 	switch {
 	case err != nil:
 		return nil, err
@@ -216,7 +216,7 @@ type grantCache struct {
 }
 
 type knownGrants struct {
-	mu     sync.Mutex
+	busy   chan struct{} // takes one value, of the caller that reads or asks
 	asked  time.Time
 	grants []grant
 	err    error
@@ -225,8 +225,12 @@ type knownGrants struct {
 // missing lists the actions that no permission on the scope allows.
 func (c *grantCache) missing(ctx context.Context, n need) (cloud.Rights, error) {
 	known := c.on(n.scope)
-	known.mu.Lock()
-	defer known.mu.Unlock()
+	select {
+	case known.busy <- struct{}{}:
+	case <-ctx.Done():
+		return nil, fmt.Errorf("permissions on %s: %w", n.scope.id, context.Cause(ctx))
+	}
+	defer func() { <-known.busy }()
 	age := time.Since(known.asked)
 	missing := known.missing(n)
 	if age >= grantsHeld || age >= grantsLacking && (known.err != nil || len(missing) > 0) {
@@ -250,16 +254,18 @@ func (c *grantCache) on(s scope) *knownGrants {
 	defer c.mu.Unlock()
 	now := time.Now()
 	for key, known := range c.scopes { // machines on their own come and go
-		if known.mu.TryLock() {
+		select {
+		case known.busy <- struct{}{}:
 			if now.Sub(known.asked) >= grantsHeld {
 				delete(c.scopes, key)
 			}
-			known.mu.Unlock()
+			<-known.busy
+		default:
 		}
 	}
 	known := c.scopes[s.key()]
 	if known == nil {
-		known = &knownGrants{}
+		known = &knownGrants{busy: make(chan struct{}, 1)}
 		c.scopes[s.key()] = known
 	}
 	return known

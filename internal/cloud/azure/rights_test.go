@@ -5,11 +5,13 @@ import (
 	"errors"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
+
+	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/virtual"
 )
 
-func TestARightIsHeldByOneRoleThatGrantsItAndDoesNotLeaveItOut(t *testing.T) {
+func TestRightNeedsOneRoleThatGrantsIt(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
 		grants []grant
@@ -42,9 +44,7 @@ func TestARightIsHeldByOneRoleThatGrantsItAndDoesNotLeaveItOut(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			k := knownGrants{grants: tc.grants}
 			missing := k.missing(need{scope{id: "/s"}, []string{deleteOfSet}})
-			if held := len(missing) == 0; held != tc.held {
-				t.Errorf("held: %t, want %t", held, tc.held)
-			}
+			check.Is(t, tc.held, len(missing) == 0)
 			if !tc.held && missing.String() != deleteOfSet+" on /s" {
 				t.Errorf("it says %q", missing)
 			}
@@ -64,7 +64,7 @@ func (a *azureOf) ask(context.Context, scope) ([]grant, error) {
 	return a.grants, a.err
 }
 
-func TestWhatIsRememberedOfRightsIsAskedAgainInTime(t *testing.T) {
+func TestRememberedRightsExpire(t *testing.T) {
 	all := []grant{{actions: []string{"*"}}}
 	for _, tc := range []struct {
 		name    string
@@ -76,38 +76,36 @@ func TestWhatIsRememberedOfRightsIsAskedAgainInTime(t *testing.T) {
 		{"a right that is missing", azureOf{grants: []grant{{actions: []string{"*/read"}}}}, true, grantsLacking},
 		{"no answer", azureOf{err: errors.New("timeout")}, false, grantsLacking},
 	} {
-		t.Run(tc.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				azure := tc.before
-				c := &grantCache{ask: azure.ask, limit: time.Minute, scopes: map[string]*knownGrants{}}
-				n := need{scope{id: "/S"}, []string{deleteOfSet}}
-				look := func(calls int) {
-					t.Helper()
-					missing, err := c.missing(t.Context(), n)
-					if (len(missing) > 0) != tc.missing || (err == nil) != (tc.before.err == nil) || azure.asked != calls {
-						t.Errorf("missing %v, %v, after %d questions; want %d", missing, err, azure.asked, calls)
-					}
-				}
-				look(1)
-				azure.grants, azure.err = nil, nil
-				if tc.missing || tc.before.err != nil {
-					azure.grants = all
-				}
-				time.Sleep(tc.held - 1)
-				n.scope.id = "/s" // which is the same
-				look(1)
-				time.Sleep(time.Nanosecond)
+		t.Run(tc.name, virtual.Time(func(t *testing.T) {
+			azure := tc.before
+			c := &grantCache{ask: azure.ask, limit: time.Minute, scopes: map[string]*knownGrants{}}
+			n := need{scope{id: "/S"}, []string{deleteOfSet}}
+			look := func(calls int) {
+				t.Helper()
 				missing, err := c.missing(t.Context(), n)
-				if changed := tc.name == "a right that is held"; err != nil || (len(missing) > 0) != changed || azure.asked != 2 {
-					t.Errorf("missing %v, %v after %v and %d questions", missing, err, tc.held, azure.asked)
+				if (len(missing) > 0) != tc.missing || (err == nil) != (tc.before.err == nil) || azure.asked != calls {
+					t.Errorf("missing %v, %v, after %d questions; want %d", missing, err, azure.asked, calls)
 				}
-				time.Sleep(grantsHeld)
-				c.on(scope{id: "/other"})
-				if len(c.scopes) != 1 {
-					t.Errorf("%d scopes are remembered, want the new one alone", len(c.scopes))
-				}
-			})
-		})
+			}
+			look(1)
+			azure.grants, azure.err = nil, nil
+			if tc.missing || tc.before.err != nil {
+				azure.grants = all
+			}
+			time.Sleep(tc.held - 1)
+			n.scope.id = "/s" // which is the same
+			look(1)
+			time.Sleep(time.Nanosecond)
+			missing, err := c.missing(t.Context(), n)
+			if changed := tc.name == "a right that is held"; err != nil || (len(missing) > 0) != changed || azure.asked != 2 {
+				t.Errorf("missing %v, %v after %v and %d questions", missing, err, tc.held, azure.asked)
+			}
+			time.Sleep(grantsHeld)
+			c.on(scope{id: "/other"})
+			if len(c.scopes) != 1 {
+				t.Errorf("%d scopes are remembered, want the new one alone", len(c.scopes))
+			}
+		}))
 	}
 }
 

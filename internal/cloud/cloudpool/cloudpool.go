@@ -10,7 +10,7 @@
 //
 // # Who deletes
 //
-// A machine is terminated with the desired size lowered by one. The servers check whether a machine may be terminated
+// A machine is terminated with the desired size lowered by one, unless it is to be replaced. The servers check whether a machine may be terminated
 // against the same observation, and so terminate one twice if they are told to, and lower the desired size twice, upon
 // which they take some other machine away. So a provider terminates no machine that it has terminated within
 // [Config].SettleTime, and none before it has seen an observation that is newer than itself: what a predecessor
@@ -33,8 +33,8 @@ import (
 	"time"
 
 	"github.com/slipway-dev/slipway/internal/cloud"
-	"github.com/slipway-dev/slipway/internal/cloudpool/api"
-	"github.com/slipway-dev/slipway/internal/cloudpool/machineid"
+	"github.com/slipway-dev/slipway/internal/cloud/cloudpool/wire"
+	"github.com/slipway-dev/slipway/internal/cloud/providerid"
 )
 
 // Name is the provider's.
@@ -75,8 +75,9 @@ type sighting struct {
 }
 
 var (
-	_ cloud.Provider = (*Provider)(nil)
-	_ cloud.Keeper   = (*Provider)(nil)
+	_ cloud.Provider   = (*Provider)(nil)
+	_ cloud.Keeper     = (*Provider)(nil)
+	_ cloud.SizeKeeper = (*Provider)(nil)
 )
 
 // pool is one pool as this provider knows it.
@@ -84,7 +85,7 @@ type pool struct {
 	name   string
 	config PoolConfig
 	url    *url.URL
-	client *api.Client
+	client *wire.Client
 	size   sync.Mutex // held while the desired size is changed
 	// unlisted says that the server of several pools that this is one of does not list it any more, and forgot is when those of its
 	// machines were forgotten that had not been seen for long; both are guarded by the Provider's mu.
@@ -99,8 +100,11 @@ type pool struct {
 // absence is which observation of each pool lacked a machine when it was first asked for.
 type absence map[string]time.Time
 
-// termination is one that a server has taken.
+// termination is one that a server has taken, or may have.
 type termination struct {
+	// failed is the server's own word that it has failed, which need not mean that its cloud was not asked; nil when it has not
+	// said so.
+	failed error
 	// observed is the observation that the server had then.
 	observed time.Time
 	at       time.Time
@@ -142,7 +146,7 @@ func New(c Config, o Options) (*Provider, error) {
 }
 
 func (p *Provider) newPool(name string, c PoolConfig, u *url.URL) *pool {
-	return &pool{name: name, config: c, url: u, client: api.NewClient(u, p.http, p.config.requestTimeout())}
+	return &pool{name: name, config: c, url: u, client: wire.NewClient(u, p.http, p.config.requestTimeout())}
 }
 
 // Name is "cloudpool".
@@ -161,8 +165,8 @@ func (p *Provider) Normalize(providerID string) (string, error) {
 }
 
 // own reads the ID of a machine that may be in one of the pools.
-func (p *Provider) own(providerID string) (machineid.ID, error) {
-	id, err := machineid.Parse(providerID)
+func (p *Provider) own(providerID string) (providerid.ID, error) {
+	id, err := providerid.Parse(providerID)
 	if err != nil {
 		return id, &cloud.RefusedError{Reason: cloud.Invalid, Err: err}
 	}
@@ -176,7 +180,7 @@ func (p *Provider) own(providerID string) (machineid.ID, error) {
 }
 
 // Client gives the client of a pool: [*cloud.NotFoundError] when there is no such pool.
-func (p *Provider) Client(ctx context.Context, group string) (*api.Client, error) {
+func (p *Provider) Client(ctx context.Context, group string) (*wire.Client, error) {
 	found, err := p.pool(ctx, group)
 	if err != nil {
 		return nil, err
@@ -249,7 +253,7 @@ func (p *Provider) discover(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		names, err := api.NewClient(u, p.http, p.config.requestTimeout()).Pools(ctx)
+		names, err := wire.NewClient(u, p.http, p.config.requestTimeout()).Pools(ctx)
 		if err != nil {
 			return classify("pools", err)
 		}

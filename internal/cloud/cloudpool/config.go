@@ -2,10 +2,8 @@ package cloudpool
 
 import (
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -25,6 +23,8 @@ type Config struct {
 	CAFile string `json:"caFile,omitempty"`
 	// ProxyFromEnvironment has requests go through the proxy that HTTPS_PROXY and its like name.
 	ProxyFromEnvironment bool `json:"proxyFromEnvironment,omitempty"`
+	// FollowRedirects follows the redirects of what is read, up to 10, also to another host, which is shown no credentials.
+	FollowRedirects bool `json:"followRedirects,omitempty"`
 	// RequestTimeout limits each request, to the last byte of its answer. 1s to 30m; the default is 5m, since a server may
 	// wait for its cloud.
 	RequestTimeout cloud.Duration `json:"requestTimeout,omitempty"`
@@ -124,6 +124,9 @@ func (c *Config) validatePools() (errs []error) {
 		if p.Nodes.Cost < 0 {
 			fail("%s.nodes.cost: %v: want 0 or more", where, p.Nodes.Cost)
 		}
+		for _, name := range cloud.Negative(p.Nodes.Reserved) {
+			fail("%s.nodes.reserved.%s: is less than 0: want 0 or more", where, name)
+		}
 	}
 	return errs
 }
@@ -188,15 +191,9 @@ func (c *Config) observationWait() time.Duration {
 // redirect.
 func (c *Config) Transport() (http.RoundTripper, error) {
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
-	if c.CAFile != "" {
-		pem, err := os.ReadFile(c.CAFile)
-		if err != nil {
-			return nil, fmt.Errorf("caFile: %w", err)
-		}
-		config.RootCAs = x509.NewCertPool()
-		if !config.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("caFile: %q: want certificates in PEM", c.CAFile)
-		}
+	var err error
+	if config.RootCAs, err = cloud.CertPool(c.CAFile); err != nil {
+		return nil, err
 	}
 	if c.Auth.CertFile != "" {
 		if _, err := tls.LoadX509KeyPair(c.Auth.CertFile, c.Auth.KeyFile); err != nil {
@@ -207,24 +204,24 @@ func (c *Config) Transport() (http.RoundTripper, error) {
 			return &pair, err
 		}
 	}
-	transport := &http.Transport{
-		DialContext:            (&net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second}).DialContext,
-		TLSClientConfig:        config,
-		TLSHandshakeTimeout:    10 * time.Second,
-		ForceAttemptHTTP2:      true,
-		DisableCompression:     true, // what passes through is not to be changed
-		MaxIdleConns:           200,
-		MaxIdleConnsPerHost:    200,
-		IdleConnTimeout:        90 * time.Second,
-		MaxResponseHeaderBytes: 64 << 10,
+	transport := cloud.NewTransport(config, 200)
+	transport.DisableCompression = true // what passes through is not to be changed
+	if !c.ProxyFromEnvironment {
+		transport.Proxy = nil
 	}
-	if c.ProxyFromEnvironment {
-		transport.Proxy = http.ProxyFromEnvironment
+	var next http.RoundTripper = transport
+	if c.Auth.Username != "" || c.Auth.TokenFile != "" {
+		next = &credentials{c.Auth, transport}
 	}
-	if c.Auth.Username == "" && c.Auth.TokenFile == "" {
-		return transport, nil
+	if c.FollowRedirects {
+		plain := transport
+		if config.GetClientCertificate != nil {
+			plain = transport.Clone()
+			plain.TLSClientConfig.GetClientCertificate = nil
+		}
+		next = &redirects{next: next, plain: plain}
 	}
-	return &credentials{c.Auth, transport}, nil
+	return next, nil
 }
 
 // credentials say who is asking.

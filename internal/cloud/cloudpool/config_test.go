@@ -8,7 +8,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
-func TestI10AConfigurationIsRefusedWithItsFieldAndWhatIsAllowed(t *testing.T) {
+func TestI10BadConfigurationIsRefusedByFieldAndRange(t *testing.T) {
 	long := cloud.Duration(time.Hour)
 	good := func() Config {
 		return Config{Pools: []PoolConfig{{Name: "workers", URL: "https://h:1/cloudpools/workers/"}}}
@@ -43,7 +43,7 @@ func TestI10AConfigurationIsRefusedWithItsFieldAndWhatIsAllowed(t *testing.T) {
 	}
 }
 
-func TestAnAddressIsTheSameWithAndWithoutASlash(t *testing.T) {
+func TestTrailingSlashOfAnAddressDoesNotMatter(t *testing.T) {
 	for text, want := range map[string]string{
 		"http://h": "http://h/pool", "http://h/": "http://h/pool", "https://h:1/a/cloudpools/x/": "https://h:1/a/cloudpools/x/pool",
 	} {

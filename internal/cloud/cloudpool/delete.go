@@ -2,14 +2,12 @@ package cloudpool
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/slipway-dev/slipway/internal/cloud"
-	"github.com/slipway-dev/slipway/internal/cloudpool/api"
+	"github.com/slipway-dev/slipway/internal/cloud/cloudpool/wire"
 )
 
 // operation is what a [cloud.Operation]'s ID says: it is written down, and may be read by another process.
@@ -23,42 +21,34 @@ type operation struct {
 	Size int    `json:"size,omitempty"`
 }
 
-func (o operation) encode(started time.Time) (cloud.Operation, error) {
-	id, err := json.Marshal(o)
-	if err != nil {
-		return cloud.Operation{}, err
+func decodeOperation(id string) (o operation, err error) {
+	err = cloud.DecodeOperation(id, &o)
+	if err == nil && (o.Machine == "") == (o.Pool == "") {
+		err = cloud.InvalidOperation(id)
 	}
-	return cloud.Operation{ID: string(id), Started: started}, nil
-}
-
-// maxOperation bounds an operation's ID, in bytes.
-const maxOperation = 8 << 10
-
-func decodeOperation(id string) (operation, error) {
-	wrong := &cloud.RefusedError{Reason: cloud.Invalid, Err: fmt.Errorf("operation %.200q: want what Delete or Grow returned", id)}
-	if len(id) > maxOperation {
-		return operation{}, wrong
-	}
-	var o operation
-	decoder := json.NewDecoder(strings.NewReader(id))
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(&o); err != nil || decoder.More() || (o.Machine == "") == (o.Pool == "") {
-		return operation{}, wrong
-	}
-	return o, nil
+	return o, err
 }
 
 // Delete terminates a machine, and has its pool's desired size be one less.
 func (p *Provider) Delete(ctx context.Context, providerID string) (cloud.Operation, error) {
+	return p.delete(ctx, providerID, cloud.DeleteOptions{})
+}
+
+// DeleteKeepingSize terminates a machine without decrement: its pool's server launches another one.
+func (p *Provider) DeleteKeepingSize(ctx context.Context, providerID string) (cloud.Operation, error) {
+	return p.delete(ctx, providerID, cloud.DeleteOptions{KeepSize: true})
+}
+
+func (p *Provider) delete(ctx context.Context, providerID string, options cloud.DeleteOptions) (cloud.Operation, error) {
 	f, err := p.deletable(ctx, providerID, func() (found, error) { return p.find(ctx, providerID) })
 	if err != nil {
 		return cloud.Operation{}, err
 	}
-	return p.terminate(ctx, f)
+	return p.terminate(ctx, f, options)
 }
 
-// DeleteMember is Delete for a machine by its own ID in a pool, which may have none in its cloud yet.
-func (p *Provider) DeleteMember(ctx context.Context, group, id string) (cloud.Operation, error) {
+// DeleteMember deletes a machine by its own ID in a pool, which may have none in its cloud yet.
+func (p *Provider) DeleteMember(ctx context.Context, group, id string, options cloud.DeleteOptions) (cloud.Operation, error) {
 	one, err := p.pool(ctx, group)
 	if err != nil {
 		return cloud.Operation{}, err
@@ -69,7 +59,7 @@ func (p *Provider) DeleteMember(ctx context.Context, group, id string) (cloud.Op
 			return found{}, err
 		}
 		for i := range o.machines {
-			if m := &o.machines[i]; m.ID == id && m.State != api.Terminated {
+			if m := &o.machines[i]; m.ID == id && m.State != wire.Terminated {
 				return found{p.instance(&o, m), m.ID, o}, nil
 			}
 		}
@@ -78,25 +68,32 @@ func (p *Provider) DeleteMember(ctx context.Context, group, id string) (cloud.Op
 	if err != nil {
 		return cloud.Operation{}, err
 	}
-	return p.terminate(ctx, f)
+	return p.terminate(ctx, f, options)
 }
 
-func (p *Provider) terminate(ctx context.Context, f found) (cloud.Operation, error) {
+func (p *Provider) terminate(ctx context.Context, f found, options cloud.DeleteOptions) (cloud.Operation, error) {
 	one := f.observation.pool
 	one.size.Lock() // so that no growth comes between, which would keep the server from lowering the desired size
 	defer one.size.Unlock()
 	started := time.Now().UTC()
 	o := operation{Machine: f.ProviderID, Observed: f.observation.at}
-	if !p.begin(f) {
-		return o.encode(started)
+	switch begun, err := p.begin(f); {
+	case err != nil:
+		return cloud.Operation{}, err
+	case !begun:
+		return cloud.NewOperation(o, started), nil
 	}
-	switch err := one.client.Terminate(ctx, api.Removal{MachineID: f.id, Decrement: true}); {
+	switch err := one.client.Terminate(ctx, wire.Removal{MachineID: f.id, Decrement: !options.KeepSize}); {
 	case err == nil:
 		p.log.Info("a machine's termination was taken", "machine", f.id, "pool", one.name)
-		return o.encode(started)
+		return cloud.NewOperation(o, started), nil
 	case notTaken(err):
 		p.abandon(f.ProviderID)
 		return p.afterRefusal(ctx, f, o, started, classify(one.name, err))
+	case wire.AsStatus(err) != nil && wire.AsStatus(err).Own: // a 5xx
+		err = classify(one.name, err)
+		p.fail(f.ProviderID, err)
+		return cloud.Operation{}, err
 	default:
 		// It may have been taken: until the pool was observed anew it counts as such.
 		return cloud.Operation{}, classify(one.name, err)
@@ -117,20 +114,33 @@ func (p *Provider) deletable(ctx context.Context, name string, find func() (foun
 		"machine %s: is not terminated before its pool has been observed again, lest it be terminated twice", name)}
 }
 
-// begin notes that a machine is being terminated. It reports false when it is already.
-func (p *Provider) begin(f found) bool {
+// begin notes that a machine is being terminated. It reports false when it is already. After a failure it gives the server's word
+// for that until the pool was observed again: the failed request may have reached its cloud.
+func (p *Provider) begin(f found) (bool, error) {
 	if f.State == cloud.Deleting || p.terminating(&f.observation, f.ProviderID) {
-		return false
+		return false, nil
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if t, ok := p.terminated[f.ProviderID]; ok && t.failed != nil && !f.observation.at.After(t.observed) {
+		return false, t.failed
+	}
 	for id, t := range p.terminated {
 		if time.Since(t.at) > forgetAfter+p.config.settleTime() {
 			delete(p.terminated, id)
 		}
 	}
-	p.terminated[f.ProviderID] = termination{f.observation.at, time.Now()}
-	return true
+	p.terminated[f.ProviderID] = termination{observed: f.observation.at, at: time.Now()}
+	return true, nil
+}
+
+// fail notes that a server has failed to terminate a machine.
+func (p *Provider) fail(providerID string, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	t := p.terminated[providerID]
+	t.failed = err
+	p.terminated[providerID] = t
 }
 
 // forgetAfter is beyond the age of any observation: the reference server's are 5 minutes old at most.
@@ -144,7 +154,7 @@ func (p *Provider) abandon(providerID string) {
 
 // notTaken reports that a server has certainly not done what it was asked.
 func notTaken(err error) bool {
-	status := api.AsStatus(err)
+	status := wire.AsStatus(err)
 	return status != nil && (status.Code >= 400 && status.Code < 500 || status.Code == http.StatusNotImplemented || status.Own && status.Code == http.StatusBadGateway)
 }
 
@@ -158,7 +168,7 @@ func (p *Provider) afterRefusal(ctx context.Context, f found, o operation, start
 	case cloud.IsNotFound(err):
 		return cloud.Operation{}, err
 	case err == nil && again.State == cloud.Deleting:
-		return o.encode(started)
+		return cloud.NewOperation(o, started), nil
 	}
 	return cloud.Operation{}, refused
 }

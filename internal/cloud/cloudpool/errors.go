@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/slipway-dev/slipway/internal/cloud"
-	"github.com/slipway-dev/slipway/internal/cloudpool/api"
+	"github.com/slipway-dev/slipway/internal/cloud/cloudpool/wire"
 )
 
 // defaultPause is how long a server is left alone that wants to be and does not say for how long.
@@ -16,7 +16,7 @@ const defaultPause = 30 * time.Second
 // classify says what an error of a server means to a caller. A 404 is a plain error: what it means depends on what was
 // asked for, and on who said it.
 func classify(what string, err error) error {
-	status := api.AsStatus(err)
+	status := wire.AsStatus(err)
 	if status == nil {
 		return fmt.Errorf("cloudpool %s: %w", what, err)
 	}

@@ -3,10 +3,11 @@ package cloudpool
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"time"
 
 	"github.com/slipway-dev/slipway/internal/cloud"
-	"github.com/slipway-dev/slipway/internal/cloudpool/api"
+	"github.com/slipway-dev/slipway/internal/cloud/cloudpool/wire"
 )
 
 // Templates gives the one kind of machines that a pool launches.
@@ -61,9 +62,12 @@ func (p *Provider) Grow(ctx context.Context, group string, order cloud.Order) (c
 	}
 	size := now.Desired + order.Count
 	if err := one.client.SetDesiredSize(ctx, size); err != nil {
+		if status := wire.AsStatus(err); status != nil && !status.Own && status.Code >= http.StatusInternalServerError {
+			return cloud.Operation{}, fmt.Errorf("cloudpool %s: %w", group, err) // also one that asks to wait says neither yes nor no
+		}
 		return cloud.Operation{}, classify(group, err)
 	}
-	return operation{Pool: group, Size: size}.encode(time.Now().UTC())
+	return cloud.NewOperation(operation{Pool: group, Size: size}, time.Now().UTC()), nil
 }
 
 func (p *Provider) checkTemplate(ctx context.Context, group string, order cloud.Order) error {
@@ -98,7 +102,7 @@ func (p *Provider) growth(ctx context.Context, o operation) (cloud.Status, error
 	}
 	running := 0
 	for i := range seen.machines {
-		if m := &seen.machines[i]; m.State == api.Running && m.Active() {
+		if m := &seen.machines[i]; m.State == wire.Running && m.Active() {
 			running++
 		}
 	}

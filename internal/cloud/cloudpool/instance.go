@@ -10,15 +10,15 @@ import (
 	"time"
 
 	"github.com/slipway-dev/slipway/internal/cloud"
-	"github.com/slipway-dev/slipway/internal/cloudpool/api"
-	"github.com/slipway-dev/slipway/internal/cloudpool/machineid"
+	"github.com/slipway-dev/slipway/internal/cloud/cloudpool/wire"
+	"github.com/slipway-dev/slipway/internal/elapsed"
 )
 
 // observation is what a pool answered.
 type observation struct {
 	pool     *pool
 	at       time.Time // when the server observed its cloud, by its own clock
-	machines []api.Machine
+	machines []wire.Machine
 }
 
 // observe reads a pool.
@@ -37,13 +37,13 @@ func (p *Provider) observe(ctx context.Context, one *pool) (observation, error) 
 }
 
 // noteSeen remembers which machines a pool has, each until it has been missing for long.
-func (p *Provider) noteSeen(one *pool, machines []api.Machine) {
+func (p *Provider) noteSeen(one *pool, machines []wire.Machine) {
 	now := time.Now()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for i := range machines {
 		m := &machines[i]
-		if key := ProviderID(one.name, m); m.State != api.Terminated {
+		if key := ProviderID(one.name, m); m.State != wire.Terminated {
 			p.seen[key] = sighting{one, now}
 		} else if p.seen[key].pool == one {
 			delete(p.seen, key)
@@ -58,7 +58,7 @@ func (p *Provider) noteSeen(one *pool, machines []api.Machine) {
 // withoutPool reports that a pool is no longer there, by its server's list and by its own answer, and that a machine was last seen
 // in another one: what that says of the machine is all that there is to be known. One that was never seen may have been in it (I7).
 func (p *Provider) withoutPool(one *pool, key string, err error) bool {
-	status := api.AsStatus(err)
+	status := wire.AsStatus(err)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	at := p.seen[key].pool
@@ -97,7 +97,7 @@ func (p *Provider) Instances(ctx context.Context, name string) ([]cloud.Instance
 	}
 	instances := []cloud.Instance{}
 	for i := range o.machines {
-		if m := &o.machines[i]; m.State != api.Terminated {
+		if m := &o.machines[i]; m.State != wire.Terminated {
 			instances = append(instances, p.instance(&o, m))
 		}
 	}
@@ -106,24 +106,24 @@ func (p *Provider) Instances(ctx context.Context, name string) ([]cloud.Instance
 
 // ProviderID is a machine's provider ID. A machine that its cloud has not made yet, or of a cloud that is not known, has
 // one of the pool's own, cloudpool://POOL/ID, which no Node has.
-func ProviderID(group string, m *api.Machine) string {
-	if id, ok := machineid.Of(m); ok {
+func ProviderID(group string, m *wire.Machine) string {
+	if id, ok := MachineID(m); ok {
 		return id.String()
 	}
 	return poolID(group, m)
 }
 
 // poolID is the provider ID of a machine that only the pool knows.
-func poolID(group string, m *api.Machine) string { return Name + "://" + group + "/" + m.ID }
+func poolID(group string, m *wire.Machine) string { return Name + "://" + group + "/" + m.ID }
 
 // instance puts a machine in the words of package cloud.
-func (p *Provider) instance(o *observation, m *api.Machine) cloud.Instance {
+func (p *Provider) instance(o *observation, m *wire.Machine) cloud.Instance {
 	i := cloud.Instance{
-		ProviderID: ProviderID(o.pool.name, m), Name: machineid.Name(m),
-		ComputerName: machineid.ComputerName(m, o.pool.config.ComputerName), Group: o.pool.name, Type: m.Size, State: stateOf(m.State),
-		Kept: m.Membership != nil && !m.Membership.Evictable,
+		ProviderID: ProviderID(o.pool.name, m), Name: MachineName(m),
+		ComputerName: ComputerName(m, o.pool.config.ComputerName), Group: o.pool.name, Type: m.Size, State: stateOf(m.State),
+		Kept: m.Membership != nil && !m.Membership.Evictable, AnyName: true,
 	}
-	if before := poolID(o.pool.name, m); machineid.IsRequest(m) && before != i.ProviderID {
+	if before := poolID(o.pool.name, m); isRequest(m) && before != i.ProviderID {
 		i.FormerID = before
 	}
 	if i.Kept {
@@ -144,15 +144,15 @@ func (p *Provider) instance(o *observation, m *api.Machine) cloud.Instance {
 	return i
 }
 
-func stateOf(s api.MachineState) cloud.State {
+func stateOf(s wire.MachineState) cloud.State {
 	switch s {
-	case api.Requested, api.Pending:
+	case wire.Requested, wire.Pending:
 		return cloud.Pending
-	case api.Running:
+	case wire.Running:
 		return cloud.Running
-	case api.Terminating, api.Terminated:
+	case wire.Terminating, wire.Terminated:
 		return cloud.Deleting
-	case api.Rejected:
+	case wire.Rejected:
 		return cloud.Failed
 	}
 	return cloud.Unknown
@@ -164,7 +164,7 @@ func (p *Provider) terminating(o *observation, providerID string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	t, ok := p.terminated[providerID]
-	return ok && o.at.Sub(t.observed) <= p.config.settleTime()
+	return ok && t.failed == nil && o.at.Sub(t.observed) <= p.config.settleTime()
 }
 
 // found is a machine with the observation that has it.
@@ -220,9 +220,7 @@ func (p *Provider) again(ctx context.Context, ask func() (bool, error)) (bool, e
 		case time.Now().After(deadline):
 			return false, nil
 		}
-		select {
-		case <-time.After(min(p.config.pollInterval(), lookEvery)):
-		case <-ctx.Done():
+		if !elapsed.Sleep(ctx, min(p.config.pollInterval(), lookEvery)) {
 			return false, fmt.Errorf("cloudpool: %w", context.Cause(ctx))
 		}
 	}
@@ -276,7 +274,7 @@ func (p *Provider) look(ctx context.Context, key string) (f *found, gone bool, e
 			if ProviderID(one.name, m) != key {
 				continue
 			}
-			if m.State == api.Terminated {
+			if m.State == wire.Terminated {
 				return nil, true, nil
 			}
 			p.noteFound(key)

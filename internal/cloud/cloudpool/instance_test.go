@@ -9,12 +9,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-func TestAMachineThatItsServerDoesNotLetGoIsKept(t *testing.T) {
+func TestInstanceThatItsServerKeepsIsProtected(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		const head = `{"machineState": "RUNNING", "cloudProvider": "OpenStack", "id": "`
 		_, _ = io.WriteString(w, `{"timestamp": "2026-01-02T03:04:05.000Z", "machines": [`+
@@ -25,9 +25,7 @@ func TestAMachineThatItsServerDoesNotLetGoIsKept(t *testing.T) {
 	}))
 	defer server.Close()
 	p, err := New(Config{Pools: []PoolConfig{{Name: "workers", URL: server.URL}}}, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	instances, err := p.Instances(t.Context(), "workers")
 	if err != nil || len(instances) != 4 {
 		t.Fatalf("%+v, %v", instances, err)
@@ -39,7 +37,7 @@ func TestAMachineThatItsServerDoesNotLetGoIsKept(t *testing.T) {
 	}
 }
 
-func TestASpotRequestThatWasMetSaysWhatItsIDWas(t *testing.T) {
+func TestFulfilledSpotRequestNamesItsEarlierID(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		const head = `{"machineState": "RUNNING", "cloudProvider": "AWS-SPOT", "region": "eu-west-1", "id": "`
 		_, _ = io.WriteString(w, `{"timestamp": "2026-01-02T03:04:05.000Z", "machines": [`+
@@ -49,13 +47,9 @@ func TestASpotRequestThatWasMetSaysWhatItsIDWas(t *testing.T) {
 	}))
 	defer server.Close()
 	p, err := New(Config{Pools: []PoolConfig{{Name: "workers", URL: server.URL}}}, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	instances, err := p.Instances(t.Context(), "workers")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	var got []string
 	for _, i := range instances {
 		got = append(got, i.ProviderID+" "+i.FormerID)
@@ -63,13 +57,11 @@ func TestASpotRequestThatWasMetSaysWhatItsIDWas(t *testing.T) {
 	want := []string{
 		"cloudpool://workers/sir-1 ", "aws:///i-0123456789abcdef0 cloudpool://workers/sir-2", "aws:///i-0123456789abcdef1 ",
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
-	}
+	check.Equal(t, want, got)
 }
 
-// TestAPoolThatWasDroppedHidesNoMachineOfAnother has a server of two pools, of which one is deleted.
-func TestAPoolThatWasDroppedHidesNoMachineOfAnother(t *testing.T) {
+// TestRemovedPoolHidesNoInstanceOfAnother has a server of two pools. One is deleted.
+func TestRemovedPoolHidesNoInstanceOfAnother(t *testing.T) {
 	var mu sync.Mutex
 	pools := map[string][]string{"kept": {"a", "b"}, "dropped": {"c"}}
 	answer, at := http.StatusNotFound, time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -102,9 +94,7 @@ func TestAPoolThatWasDroppedHidesNoMachineOfAnother(t *testing.T) {
 	defer server.Close()
 	wait := cloud.Duration(0)
 	p, err := New(Config{Pools: []PoolConfig{{Multi: true, URL: server.URL}}, ObservationWait: &wait}, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	id := func(last string) string { return "openstack:///00000000-0000-0000-0000-00000000000" + last }
 	for _, one := range []string{"a", "b", "c"} {
 		if _, err := p.Instance(t.Context(), id(one)); err != nil {

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 const someID = "11111111-2222-3333-4444-555555555555"
@@ -46,6 +47,7 @@ func TestAnswersOfTheServicesAreToldApart(t *testing.T) {
 		{503, "", "", "", 0, false},
 		{409, `{"conflictingRequest": {"message": "Cannot 'delete' instance x while it is in task_state rebuilding"}}`, "", "", busyPause, false},
 		{409, `{"conflictingRequest": {"message": "Instance x is locked"}}`, "", cloud.Protected, 0, false},
+		{409, `{"NeutronError": {"type": "IpAddressGenerationFailure", "message": "No more IP addresses available on network 7."}}`, "", cloud.NoCapacity, 0, false},
 		{400, `{"badRequest": {"code": 400, "message": "Can not find requested image"}}`, "", cloud.Invalid, 0, false},
 		{400, "<html>bad gateway</html>", "", "", 0, false},
 		{500, `{"computeFault": {"message": "Unexpected API Error."}}`, "", "", 0, false},
@@ -74,11 +76,9 @@ func (endless) RoundTrip(*http.Request) (*http.Response, error) {
 
 func (endless) Read(into []byte) (int, error) { return len(into), nil }
 
-func TestAnAnswerThatIsTooLargeIsAnErrorAndNotAskedForAgain(t *testing.T) {
-	response, err := limited{endless{}}.RoundTrip(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+func TestOversizedAnswerIsAnErrorWithoutRetry(t *testing.T) {
+	response, err := cloud.LimitAnswers(endless{}, maxAnswer).RoundTrip(nil)
+	must.NoError(t, err)
 	_, err = io.Copy(io.Discard, response.Body)
 	if !cloud.IsTooLarge(err) {
 		t.Fatalf("reading ended with %v, want a TooLargeError", err)
@@ -149,12 +149,18 @@ func TestProviderIDsHaveOneSpelling(t *testing.T) {
 	c := good()
 	c.Region = "here"
 	p, err := New(c, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	for _, id := range []string{"openstack:///" + someID, "openstack://here/" + strings.ToUpper(someID)} {
 		if got, err := p.Normalize(id); err != nil || got != "openstack:///"+someID {
 			t.Errorf("%s: %q, %v", id, got, err)
+		}
+	}
+	if got, ok := p.IDOfSystem(strings.ToUpper(someID)); !ok || got != "openstack:///"+someID {
+		t.Errorf("the system's UUID: %q, %t", got, ok)
+	}
+	for _, text := range []string{"", "Not Specified", "ec2-" + someID} {
+		if got, ok := p.IDOfSystem(text); ok {
+			t.Errorf("%q is no UUID, and is %q", text, got)
 		}
 	}
 	for _, id := range []string{"openstack://there/" + someID, someID, "openstack:///", "azure:///" + someID, "openstack:///" + someID + "/x"} {
@@ -164,7 +170,7 @@ func TestProviderIDsHaveOneSpelling(t *testing.T) {
 	}
 }
 
-func TestCapacityIsTheFlavorsAndWhatIsDeclaredCountsBeforeIt(t *testing.T) {
+func TestDeclaredCapacityOverridesTheFlavor(t *testing.T) {
 	// A regression of the OpenStack autoscaler, which divided memory by 1024·1000: 4096 MB of Nova are 4 GiB.
 	f := &flavors.Flavor{Name: "g", VCPUs: 2, RAM: 4096, Disk: 20, ExtraSpecs: map[string]string{
 		"pci_passthrough:alias": "a100:2, l4:1", "resources:VGPU": "1", "bad": "many",
@@ -194,7 +200,7 @@ func TestCapacityIsTheFlavorsAndWhatIsDeclaredCountsBeforeIt(t *testing.T) {
 	}
 }
 
-func TestFlavorsAreTakenInOrderOrTheSmallestFirst(t *testing.T) {
+func TestFlavorsAreChosenInOrderOrSmallestFirst(t *testing.T) {
 	all := []flavors.Flavor{
 		{ID: "1", Name: "big", VCPUs: 8, RAM: 16384},
 		{ID: "2", Name: "small", VCPUs: 2, RAM: 4096},
@@ -223,7 +229,7 @@ func TestFlavorsAreTakenInOrderOrTheSmallestFirst(t *testing.T) {
 	}
 }
 
-func TestRegionOfTheUserIsTheOneThatIsAsked(t *testing.T) {
+func TestConfiguredRegionIsUsed(t *testing.T) {
 	catalog := &tokens.ServiceCatalog{Entries: []tokens.CatalogEntry{{Type: "compute", Endpoints: []tokens.Endpoint{
 		{Interface: "public", RegionID: "north", URL: "https://north"},
 		{Interface: "public", Region: "south", URL: "https://south"},
@@ -274,7 +280,7 @@ func FuzzAnswers(f *testing.F) {
 	})
 }
 
-func TestI4WhoseAServerIsItsMarksSayAndItsNameOrAFormerMarkAdoptsIt(t *testing.T) {
+func TestI4MarksDecideTheOwnerOfAServer(t *testing.T) {
 	p := &Provider{
 		config: Config{ClusterName: "shop", FormerClusterNames: []string{"kubernetes"}},
 		groups: []*group{{GroupConfig: GroupConfig{Name: "workers", AdoptNamePrefix: "kube-worker-"}}},
@@ -298,7 +304,7 @@ func TestI4WhoseAServerIsItsMarksSayAndItsNameOrAFormerMarkAdoptsIt(t *testing.T
 	}
 }
 
-func TestAServerThatWouldNotBeDeletedIsKept(t *testing.T) {
+func TestServerThatCannotBeDeletedIsProtected(t *testing.T) {
 	p := &Provider{config: Config{ClusterName: "shop"}}
 	ours, yes := map[string]string{ClusterKey: "shop", GroupKey: "workers"}, true
 	for name, c := range map[string]struct {

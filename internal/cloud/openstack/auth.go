@@ -2,7 +2,6 @@ package openstack
 
 import (
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,6 +10,8 @@ import (
 
 	"github.com/gophercloud/gophercloud/v2"
 	"github.com/gophercloud/gophercloud/v2/openstack/config/clouds"
+
+	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
 // login is who asks, and where.
@@ -185,16 +186,12 @@ func (l *login) trust(path string) error {
 		l.tls = &tls.Config{}
 	}
 	l.tls.MinVersion = tls.VersionTLS12
-	if path == "" {
-		return nil
-	}
-	pem, err := os.ReadFile(path)
+	pool, err := cloud.CertPool(path)
 	if err != nil {
-		return fmt.Errorf("openstack caFile: %w", err)
+		return fmt.Errorf("openstack %w", err)
 	}
-	l.tls.RootCAs = x509.NewCertPool()
-	if !l.tls.RootCAs.AppendCertsFromPEM(pem) {
-		return fmt.Errorf("openstack caFile: %q: want certificates in PEM", path)
+	if pool != nil {
+		l.tls.RootCAs = pool
 	}
 	return nil
 }

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net"
 	"net/http"
 	"net/url"
 	"slices"
@@ -21,6 +20,7 @@ import (
 	"github.com/gophercloud/gophercloud/v2/openstack/utils"
 
 	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/elapsed"
 )
 
 const (
@@ -42,6 +42,7 @@ const (
 // clients are those of one token's project.
 type clients struct {
 	compute, image, network *gophercloud.ServiceClient
+	project                 string // its ID; empty when Keystone does not say
 }
 
 // session signs in when it is first needed, and renews the token when a service refuses it.
@@ -168,32 +169,10 @@ func projectOf(p *gophercloud.ProviderClient) string {
 // httpClient follows no redirect: a token must not go where somebody else points to.
 func (s *session) httpClient() http.Client {
 	return http.Client{
-		Timeout: s.timeout,
-		Transport: limited{&http.Transport{
-			Proxy:                  http.ProxyFromEnvironment,
-			DialContext:            (&net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second}).DialContext,
-			TLSClientConfig:        s.login.tls,
-			TLSHandshakeTimeout:    10 * time.Second,
-			ForceAttemptHTTP2:      true,
-			MaxIdleConns:           100,
-			MaxIdleConnsPerHost:    100,
-			IdleConnTimeout:        90 * time.Second,
-			MaxResponseHeaderBytes: 64 << 10,
-		}},
+		Timeout:       s.timeout,
+		Transport:     cloud.LimitAnswers(cloud.NewTransport(s.login.tls, 100), maxAnswer),
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
-}
-
-// limited bounds the size of every answer.
-type limited struct{ http.RoundTripper }
-
-func (l limited) RoundTrip(r *http.Request) (*http.Response, error) {
-	response, err := l.RoundTripper.RoundTrip(r)
-	if err != nil {
-		return nil, err
-	}
-	response.Body = cloud.Bounded(response.Body, maxAnswer)
-	return response, nil
 }
 
 // retryReads tries a read again that went wrong in passing. A change is never repeated: it may have been made.
@@ -204,17 +183,15 @@ func retryReads(ctx context.Context, method, _ string, _ *gophercloud.RequestOpt
 		errors.As(err, &answer) && (answer.Actual < 500 || cloud.RetryAfter(answer.ResponseHeader, time.Now()) > 0):
 		return err
 	}
-	select {
-	case <-ctx.Done():
+	if !elapsed.Sleep(ctx, retryDelay<<(failures-1)) {
 		return err
-	case <-time.After(retryDelay << (failures - 1)):
-		return nil
 	}
+	return nil
 }
 
 // find looks the services up in the catalog, and agrees with Nova on a microversion.
 func (s *session) find(ctx context.Context, p *gophercloud.ProviderClient, catalog *tokens.ServiceCatalog) (*clients, error) {
-	var c clients
+	c := clients{project: projectOf(p)}
 	for _, service := range []struct {
 		into *(*gophercloud.ServiceClient)
 		kind string
@@ -319,6 +296,9 @@ type listing[T any] struct {
 	// cells have, counts a server that goes over twice towards the page, and then gives a short one without a next. Such a
 	// page is not taken for the last. Nil where nothing moves.
 	moving func(*T) bool
+	// offset asks for pages by how many items came before, as for server groups. Such pages do not say whether another one
+	// follows: an empty page is the last.
+	offset bool
 }
 
 // listAll reads every page of a list, and every item of a page: all of them or an error (I7). The next page is asked for
@@ -354,6 +334,10 @@ func listAll[T any](ctx context.Context, c *gophercloud.ServiceClient, l listing
 			seen[l.id(&fresh[i])] = true
 		}
 		all = append(all, fresh...)
+		if l.offset {
+			query.Set("offset", strconv.Itoa(len(all)))
+			continue
+		}
 		if !next && !l.moves(fresh) {
 			return all, nil
 		}

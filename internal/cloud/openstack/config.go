@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
+	"net/netip"
 	"net/url"
 	"os"
 	"regexp"
@@ -108,8 +110,10 @@ type GroupConfig struct {
 	Image Image `json:"image"`
 	// BootVolume has the servers boot from a volume of their own, which goes with them.
 	BootVolume *BootVolume `json:"bootVolume,omitempty"`
-	// Networks are those that the servers are attached to, at least one.
-	Networks []string `json:"networks"`
+	// Networks are those that the servers are attached to, by ports that Nova makes; at least one, or else Ports.
+	Networks []string `json:"networks,omitempty"`
+	// Ports take the place of Networks: each server gets such ports, which are deleted with it.
+	Ports []Port `json:"ports,omitempty"`
 	// SecurityGroups are those of the servers; none leaves it to Nova.
 	SecurityGroups []string `json:"securityGroups,omitempty"`
 	// ServerGroup is one of Nova's, whose policy, such as anti-affinity, the servers are placed by.
@@ -137,6 +141,28 @@ type GroupConfig struct {
 	Resources []ExtraSpecResource `json:"resources,omitempty"`
 }
 
+// Port is a port of a server, where Nova's own do not do.
+type Port struct {
+	// Network is the name or ID of the network.
+	Network string `json:"network"`
+	// Subnet is the name or ID of the network's subnet that the address is of; empty leaves it to Neutron.
+	Subnet string `json:"subnet,omitempty"`
+	// AllowedAddressPairs are further addresses that the server may send from, such as those of pods or virtual IPs.
+	AllowedAddressPairs []AddressPair `json:"allowedAddressPairs,omitempty"`
+	// VNICType is Neutron's binding:vnic_type, such as normal or direct; empty is normal.
+	VNICType string `json:"vnicType,omitempty"`
+	// PortSecurity turns the checks of addresses, and security groups, on or off; by default it is as the network says.
+	PortSecurity *bool `json:"portSecurity,omitempty"`
+}
+
+// AddressPair is an address that a server may send from.
+type AddressPair struct {
+	// IPAddress is an address or a network, such as 10.244.0.0/16.
+	IPAddress string `json:"ipAddress"`
+	// MACAddress is empty for the port's own.
+	MACAddress string `json:"macAddress,omitempty"`
+}
+
 // FlavorSelection takes all flavors that are within its bounds, the smallest first: by vCPUs, memory, disk and name. A
 // bound of 0 is none.
 type FlavorSelection struct {
@@ -158,6 +184,8 @@ type Image struct {
 	Name string `json:"name,omitempty"`
 	ID   string `json:"id,omitempty"`
 	Tag  string `json:"tag,omitempty"`
+	// Visibility is public, private, shared or community; empty is any but community, whose images anybody can make.
+	Visibility string `json:"visibility,omitempty"`
 }
 
 func (i Image) String() string {
@@ -312,8 +340,14 @@ func (g *GroupConfig) validate(v *problems) {
 	}
 	v.check(given == 1, "image", g.Image.String(), "exactly one of name, id and tag")
 	v.check(g.Image.ID == "" || uuid.MatchString(g.Image.ID), "image.id", g.Image.ID, "the ID of an image, a UUID")
+	v.check(slices.Contains([]string{"", "public", "private", "shared", "community"}, g.Image.Visibility), "image.visibility",
+		g.Image.Visibility, "public, private, shared or community")
 	v.check(g.BootVolume == nil || g.BootVolume.SizeGiB > 0, "bootVolume.sizeGiB", "0 or less", "1 or more")
-	v.check(len(g.Networks) > 0, "networks", "", "one network at the least, by name or ID")
+	v.check((len(g.Networks) > 0) != (len(g.Ports) > 0), "networks", strings.Join(g.Networks, ","),
+		"one network at the least, by name or ID, or else ports")
+	for i := range g.Ports {
+		g.Ports[i].validate(v, fmt.Sprintf("ports[%d].", i))
+	}
 	for field, list := range map[string][]string{
 		"networks": g.Networks, "securityGroups": g.SecurityGroups, "availabilityZones": g.AvailabilityZones,
 	} {
@@ -331,10 +365,33 @@ func (g *GroupConfig) validate(v *problems) {
 	v.check(hostPrefix.MatchString(prefix), "namePrefix", prefix,
 		"up to 55 small letters, digits and -, a letter first, since it begins host names")
 	v.check(g.Nodes.Cost >= 0, "nodes.cost", fmt.Sprint(g.Nodes.Cost), "0 or more")
+	for _, name := range cloud.Negative(g.Nodes.Reserved) {
+		v.check(false, "nodes.reserved."+name, "less than 0", "0 or more")
+	}
 	for i, r := range g.Resources {
 		v.check(r.ExtraSpec != "" && strings.Contains(r.Resource, "/"), fmt.Sprintf("resources[%d]", i), r.Resource,
 			"extraSpec, and a resource with a domain, such as nvidia.com/gpu")
 	}
+}
+
+// vnicTypes are those of Neutron.
+var vnicTypes = []string{
+	"", "normal", "direct", "direct-physical", "macvtap", "baremetal", "virtio-forwarder", "vdpa", "accelerator-direct", "remote-managed",
+}
+
+func (p *Port) validate(v *problems, field string) {
+	v.check(p.Network != "", field+"network", p.Network, "the name or ID of a network")
+	v.check(slices.Contains(vnicTypes, p.VNICType), field+"vnicType", p.VNICType, "one of "+strings.Join(vnicTypes[1:], ", "))
+	for i, pair := range p.AllowedAddressPairs {
+		_, err := netip.ParseAddr(pair.IPAddress)
+		_, prefixErr := netip.ParsePrefix(pair.IPAddress)
+		v.check(err == nil || prefixErr == nil, fmt.Sprintf("%sallowedAddressPairs[%d].ipAddress", field, i), pair.IPAddress,
+			"an address or a network, such as 10.244.0.0/16")
+		_, err = net.ParseMAC(pair.MACAddress)
+		v.check(pair.MACAddress == "" || err == nil, fmt.Sprintf("%sallowedAddressPairs[%d].macAddress", field, i), pair.MACAddress, "a MAC address")
+	}
+	v.check(p.PortSecurity == nil || *p.PortSecurity || len(p.AllowedAddressPairs) == 0, field+"allowedAddressPairs", "given",
+		"none where portSecurity is off, as any address may be sent from then")
 }
 
 func (g *GroupConfig) namePrefix() string {

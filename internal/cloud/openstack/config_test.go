@@ -7,10 +7,12 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"sigs.k8s.io/yaml"
 
 	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 const keystone = "https://keystone.example.com:5000/v3"
@@ -28,7 +30,7 @@ func good() Config {
 	}
 }
 
-func TestI10EachFaultOfAConfigurationIsNamedWithItsField(t *testing.T) {
+func TestI10EachConfigurationFaultNamesItsField(t *testing.T) {
 	quantity := func(text string) *resource.Quantity { q := resource.MustParse(text); return &q }
 	if _, err := New(good(), Options{}); err != nil {
 		t.Fatalf("the good one: %v", err)
@@ -58,13 +60,30 @@ func TestI10EachFaultOfAConfigurationIsNamedWithItsField(t *testing.T) {
 		"groups[0].flavorSelection.maxMemory:": func(c *Config) {
 			c.Groups[0].Flavors, c.Groups[0].FlavorSelection = nil, &FlavorSelection{MinMemory: quantity("2Gi"), MaxMemory: quantity("1Gi")}
 		},
-		"groups[0].image:":                func(c *Config) { c.Groups[0].Image.Tag = "x" },
-		"groups[0].image.id:":             func(c *Config) { c.Groups[0].Image = Image{ID: "x"} },
-		"groups[0].bootVolume.sizeGiB:":   func(c *Config) { c.Groups[0].BootVolume = &BootVolume{} },
-		"groups[0].networks:":             func(c *Config) { c.Groups[0].Networks = nil },
-		"groups[0].securityGroups[1]:":    func(c *Config) { c.Groups[0].SecurityGroups = []string{"a", "a"} },
-		"groups[0].metadata:":             func(c *Config) { c.Groups[0].Metadata = map[string]string{GroupKey: "x"} },
-		"groups[0].namePrefix:":           func(c *Config) { c.Groups[0].NamePrefix = "My_Workers" },
+		"groups[0].image:":              func(c *Config) { c.Groups[0].Image.Tag = "x" },
+		"groups[0].image.id:":           func(c *Config) { c.Groups[0].Image = Image{ID: "x"} },
+		"groups[0].bootVolume.sizeGiB:": func(c *Config) { c.Groups[0].BootVolume = &BootVolume{} },
+		"groups[0].networks:":           func(c *Config) { c.Groups[0].Networks = nil },
+		"groups[0].securityGroups[1]:":  func(c *Config) { c.Groups[0].SecurityGroups = []string{"a", "a"} },
+		"groups[0].metadata:":           func(c *Config) { c.Groups[0].Metadata = map[string]string{GroupKey: "x"} },
+		"groups[0].namePrefix:":         func(c *Config) { c.Groups[0].NamePrefix = "My_Workers" },
+		"groups[0].nodes.reserved.cpu:": func(c *Config) {
+			c.Groups[0].Nodes.Reserved = corev1.ResourceList{"cpu": resource.MustParse("-1")}
+		},
+		`groups[0].networks: "net": want one network`: func(c *Config) { c.Groups[0].Ports = []Port{{Network: "net"}} },
+		"groups[0].ports[0].network:":                 func(c *Config) { c.Groups[0].Networks, c.Groups[0].Ports = nil, []Port{{}} },
+		"groups[0].ports[0].vnicType:": func(c *Config) {
+			c.Groups[0].Networks, c.Groups[0].Ports = nil, []Port{{Network: "n", VNICType: "fast"}}
+		},
+		"groups[0].ports[0].allowedAddressPairs[0].ipAddress:": func(c *Config) {
+			c.Groups[0].Networks, c.Groups[0].Ports = nil, []Port{{Network: "n", AllowedAddressPairs: []AddressPair{{IPAddress: "10.0.0"}}}}
+		},
+		"groups[0].ports[0].allowedAddressPairs:": func(c *Config) {
+			off := false
+			c.Groups[0].Networks = nil
+			c.Groups[0].Ports = []Port{{Network: "n", PortSecurity: &off, AllowedAddressPairs: []AddressPair{{IPAddress: "10.0.0.1"}}}}
+		},
+		"groups[0].image.visibility:":     func(c *Config) { c.Groups[0].Image.Visibility = "mine" },
 		"groups[0].nodes.cost:":           func(c *Config) { c.Groups[0].Nodes.Cost = -1 },
 		"groups[0].resources[0]:":         func(c *Config) { c.Groups[0].Resources = []ExtraSpecResource{{"a", "gpu"}} },
 		"groups[0].userData:":             func(c *Config) { c.Groups[0].UserData, c.Groups[0].UserDataFile = "x", "y" },
@@ -88,9 +107,7 @@ func TestEveryWayOfSigningInMeansTheSame(t *testing.T) {
 	directory := t.TempDir()
 	write := func(name, text string) string {
 		path := filepath.Join(directory, name)
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 		return path
 	}
 	file := write("clouds.yaml", `clouds:
@@ -156,9 +173,7 @@ func TestEveryWayOfSigningInMeansTheSame(t *testing.T) {
 
 func FuzzConfig(f *testing.F) {
 	raw, err := yaml.Marshal(good())
-	if err != nil {
-		f.Fatal(err)
-	}
+	must.NoError(f, err)
 	f.Add(string(raw))
 	f.Add("groups: [{flavorSelection: {minMemory: 1Gi}, image: {tag: x}, nodes: {taints: [{key: a}]}}]")
 	f.Fuzz(func(t *testing.T, text string) {

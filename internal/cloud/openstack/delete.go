@@ -3,9 +3,8 @@ package openstack
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
-	"strings"
+	"slices"
 	"time"
 
 	"github.com/gophercloud/gophercloud/v2/openstack/compute/v2/servers"
@@ -13,8 +12,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
-// Delete begins to delete a server. Its ports go with it, as Nova has made them, and so does the volume that it booted
-// from. A server that Nova keeps for a while after its deletion (SOFT_DELETED) is deleted for good.
+// Delete begins to delete a server. The ports that Nova has made go with it, and so does the volume that it booted from; those that
+// Grow has made are deleted when it is gone. A server that Nova keeps for a while after its deletion (SOFT_DELETED) is deleted for good.
 func (p *Provider) Delete(ctx context.Context, providerID string) (cloud.Operation, error) {
 	id, err := p.serverID(providerID)
 	if err != nil {
@@ -27,7 +26,7 @@ func (p *Provider) Delete(ctx context.Context, providerID string) (cloud.Operati
 	started := time.Now().UTC()
 	switch {
 	case m.State == cloud.Deleting && !m.softDeleted:
-		return deletion(id, started), nil
+		return deletion(id, started, p.portsOf(ctx, id)), nil
 	case m.keeps != "":
 		return cloud.Operation{}, &cloud.RefusedError{Reason: cloud.Protected, Err: fmt.Errorf("server %s (%s): %s", id, m.Name, m.keeps)}
 	}
@@ -35,20 +34,22 @@ func (p *Provider) Delete(ctx context.Context, providerID string) (cloud.Operati
 	if err != nil {
 		return cloud.Operation{}, err
 	}
+	ports := p.portsOf(ctx, id)
+	defer p.servers.Outdate()
 	if m.softDeleted {
 		err = servers.ForceDelete(ctx, c.compute, id).ExtractErr()
 	} else {
 		err = servers.Delete(ctx, c.compute, id).ExtractErr()
 	}
 	if err != nil {
-		return p.afterRefusal(ctx, id, started, ofAPI("deleting server "+id, err))
+		return p.afterRefusal(ctx, id, started, ports, ofAPI("deleting server "+id, err))
 	}
 	p.log.Info("a server's deletion has begun", "server", id, "name", m.Name, "group", m.Group)
-	return deletion(id, started), nil
+	return deletion(id, started, ports), nil
 }
 
 // afterRefusal looks at a server whose deletion was refused: somebody else's may have come first.
-func (p *Provider) afterRefusal(ctx context.Context, id string, started time.Time, refused error) (cloud.Operation, error) {
+func (p *Provider) afterRefusal(ctx context.Context, id string, started time.Time, ports []string, refused error) (cloud.Operation, error) {
 	if saysGone(refused, id) {
 		return cloud.Operation{}, &cloud.NotFoundError{Kind: "instance", Name: providerIDOf(id)}
 	}
@@ -60,7 +61,7 @@ func (p *Provider) afterRefusal(ctx context.Context, id string, started time.Tim
 	case cloud.IsNotFound(err):
 		return cloud.Operation{}, err
 	case err == nil && m.State == cloud.Deleting && !m.softDeleted:
-		return deletion(id, started), nil
+		return deletion(id, started, ports), nil
 	}
 	return cloud.Operation{}, refused
 }
@@ -71,33 +72,30 @@ type operation struct {
 	Delete string `json:"delete,omitempty"`
 	// Create are the IDs of those that are being made.
 	Create []string `json:"create,omitempty"`
+	// Ports are the IDs of those that are to be deleted after the server.
+	Ports []string `json:"ports,omitempty"`
 }
 
-func deletion(id string, started time.Time) cloud.Operation {
-	return operation{Delete: id}.encode(started)
+func deletion(id string, started time.Time, ports []string) cloud.Operation {
+	return operation{Delete: id, Ports: ports}.encode(started)
 }
 
 func (o operation) encode(started time.Time) cloud.Operation {
-	id, err := json.Marshal(o)
-	if err != nil { // of strings it never is
-		return cloud.Operation{Started: started}
-	}
-	return cloud.Operation{ID: string(id), Started: started}
+	return cloud.NewOperation(o, started)
 }
-
-// maxOperation bounds an operation's ID, in bytes: more than a thousand servers.
-const maxOperation = 64 << 10
 
 func decodeOperation(id string) (operation, error) {
 	var o operation
-	decoder := json.NewDecoder(strings.NewReader(id))
-	decoder.DisallowUnknownFields()
-	if len(id) > maxOperation || decoder.Decode(&o) != nil || decoder.More() || (o.Delete == "") == (len(o.Create) == 0) {
-		return operation{}, invalid("operation %.200q: want what Delete or Grow returned", id)
+	err := cloud.DecodeOperation(id, &o)
+	if err == nil && (o.Delete == "") == (len(o.Create) == 0) {
+		err = cloud.InvalidOperation(id)
 	}
-	for _, server := range append([]string{o.Delete}, o.Create...) {
+	if err != nil {
+		return operation{}, err
+	}
+	for _, server := range slices.Concat([]string{o.Delete}, o.Create, o.Ports) {
 		if server != "" && !uuid.MatchString(server) {
-			return operation{}, invalid("operation %.200q: %q is no ID of a server", id, server)
+			return operation{}, invalid("operation %.200q: %q is no ID", id, server)
 		}
 	}
 	return o, nil
@@ -114,15 +112,18 @@ func (p *Provider) Status(ctx context.Context, op cloud.Operation) (cloud.Status
 		return cloud.Status{}, err
 	}
 	if o.Delete != "" {
-		return p.deleted(ctx, o.Delete)
+		return p.deleted(ctx, o)
 	}
 	return p.created(ctx, o.Create)
 }
 
-func (p *Provider) deleted(ctx context.Context, id string) (cloud.Status, error) {
+func (p *Provider) deleted(ctx context.Context, o operation) (cloud.Status, error) {
+	id := o.Delete
 	m, err := p.get(ctx, id)
 	switch {
 	case cloud.IsNotFound(err):
+		p.servers.Outdate()
+		p.dropPorts(ctx, o.Ports)
 		return cloud.Status{Done: true}, nil
 	case err != nil:
 		return cloud.Status{}, err
@@ -159,6 +160,7 @@ func (p *Provider) created(ctx context.Context, ids []string) (cloud.Status, err
 			return cloud.Status{}, nil
 		}
 	}
+	p.servers.Outdate() // a list of before may have the servers as still being built
 	return cloud.Status{Done: true, Err: joined(faults)}, nil
 }
 

@@ -115,6 +115,8 @@ func (e *apiError) refusal(quota bool) cloud.Refusal {
 		return cloud.NoRight
 	case e.Status == http.StatusConflict && strings.Contains(e.Message, "locked"):
 		return cloud.Protected
+	case e.Status == http.StatusConflict && ofFault(e.Message) == cloud.NoCapacity: // Neutron has no more addresses
+		return cloud.NoCapacity
 	case e.Status == http.StatusBadRequest && e.Kind != "":
 		return cloud.Invalid
 	}

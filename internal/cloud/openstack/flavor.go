@@ -101,19 +101,22 @@ func devices(value string) (int64, error) {
 	return sum, nil
 }
 
-// flavorsOf gives the flavors of a group, the preferred one first.
-func flavorsOf(ctx context.Context, c *gophercloud.ServiceClient, g *group) ([]flavors.Flavor, error) {
+// flavorsOf gives the flavors of a group that can be used, the preferred one first: one at the least. missing says which of them
+// are not there or cannot be read.
+func flavorsOf(ctx context.Context, c *gophercloud.ServiceClient, g *group) (usable []flavors.Flavor, missing, err error) {
 	all, err := listAll(ctx, c, listing[flavors.Flavor]{
 		path: "flavors/detail", key: "flavors", size: listSize, id: func(f *flavors.Flavor) string { return f.ID },
 	})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	if g.FlavorSelection != nil {
-		return g.FlavorSelection.choose(all)
-	}
-	var chosen []flavors.Flavor
 	var errs []error
+	chosen := make([]flavors.Flavor, 0, len(g.Flavors))
+	if g.FlavorSelection != nil {
+		if chosen, err = g.FlavorSelection.choose(all); err != nil {
+			return nil, nil, err
+		}
+	}
 	for i, name := range g.Flavors {
 		f, err := flavorNamed(all, name)
 		if err != nil {
@@ -122,7 +125,17 @@ func flavorsOf(ctx context.Context, c *gophercloud.ServiceClient, g *group) ([]f
 		}
 		chosen = append(chosen, f)
 	}
-	return chosen, joined(errs)
+	for i := range chosen {
+		if _, err := g.capacity(&chosen[i]); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		usable = append(usable, chosen[i])
+	}
+	if len(usable) == 0 {
+		return nil, nil, joined(errs)
+	}
+	return usable, joined(errs), nil
 }
 
 // flavorNamed finds a flavor by its ID or its name; Nova has names only once.

@@ -4,8 +4,10 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"maps"
+	"net/http"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -13,6 +15,7 @@ import (
 
 	"github.com/gophercloud/gophercloud/v2/openstack/compute/v2/flavors"
 	"github.com/gophercloud/gophercloud/v2/openstack/compute/v2/servers"
+	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
@@ -34,6 +37,9 @@ func (p *Provider) Grow(ctx context.Context, name string, order cloud.Order) (cl
 	flavor, err := r.flavor(g, order.Template)
 	if err != nil {
 		return cloud.Operation{}, err
+	}
+	if err := p.sweepPorts(ctx); err != nil {
+		p.log.Warn("ports that no server has could not be looked for", "err", err)
 	}
 	zones, err := p.spread(ctx, g, order.Count)
 	if err != nil {
@@ -153,15 +159,26 @@ func (p *Provider) launch(ctx context.Context, g *group, r *resolved, f *flavors
 	if err != nil {
 		return "", err
 	}
-	options := p.createOptions(g, r, f, name, zone, data)
+	ports, err := p.makePorts(ctx, c, g, r, name)
+	if err != nil {
+		p.takeBack(ctx, g, name)
+		return "", err
+	}
+	options := p.createOptions(g, r, f, name, zone, data, ports)
 	made, err := servers.Create(ctx, c.compute, options, hints(r)).Extract()
+	p.servers.Outdate()
 	if err == nil && !uuid.MatchString(made.ID) {
 		err = errIncomplete
 	}
 	if err != nil {
 		err = ofAPI("creating server "+name, err)
+		var api *apiError
+		if errors.As(err, &api) && api.Status >= http.StatusInternalServerError { // also one that asks to wait says neither yes nor no
+			err = fmt.Errorf("creating server %s: %w", name, api)
+		}
 		if refusedForGood(err) {
 			p.takeBack(ctx, g, name)
+			p.dropPorts(ctx, ports)
 		}
 		return "", err
 	}
@@ -188,7 +205,7 @@ func (p *Provider) userDataFor(ctx context.Context, g *group, f *flavors.Flavor,
 	}
 	m := Machine{
 		Name: name, Cluster: p.config.ClusterName, Group: g.Name, Flavor: f.Name, Zone: zone, Region: p.session.login.region,
-		Labels: labelList(g.Nodes.Labels), Taints: taintList(g.Nodes.Taints),
+		Labels: labels.Set(g.Nodes.Labels).String(), Taints: taintList(g.Nodes.Taints),
 	}
 	if g.userData.joins() {
 		var err error
@@ -203,7 +220,8 @@ func (p *Provider) userDataFor(ctx context.Context, g *group, f *flavors.Flavor,
 	return data, err
 }
 
-func (p *Provider) createOptions(g *group, r *resolved, f *flavors.Flavor, name, zone string, data []byte) servers.CreateOptsBuilder {
+func (p *Provider) createOptions(g *group, r *resolved, f *flavors.Flavor, name, zone string, data []byte, ports []string,
+) servers.CreateOptsBuilder {
 	metadata := maps.Clone(g.Metadata)
 	if metadata == nil {
 		metadata = map[string]string{}
@@ -215,6 +233,9 @@ func (p *Provider) createOptions(g *group, r *resolved, f *flavors.Flavor, name,
 	var attached []servers.Network
 	for _, id := range r.networks {
 		attached = append(attached, servers.Network{UUID: id}) // the port is Nova's to make, and to take away
+	}
+	for _, id := range ports {
+		attached = append(attached, servers.Network{Port: id})
 	}
 	options.Networks = attached
 	if g.ConfigDrive {

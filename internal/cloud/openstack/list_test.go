@@ -2,13 +2,18 @@ package openstack
 
 import (
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"slices"
+	"strconv"
 	"testing"
+
+	"github.com/gophercloud/gophercloud/v2"
 )
 
-// TestI7AListIsWholeThoughServersMoveToTheirCellsWhileItIsRead has a Nova that gives a short page without a next while it
+// TestI7ListIsCompleteWhileServersMoveCells has a Nova that gives a short page without a next while it
 // schedules, and forgets one server between two pages.
-func TestI7AListIsWholeThoughServersMoveToTheirCellsWhileItIsRead(t *testing.T) {
+func TestI7ListIsCompleteWhileServersMoveCells(t *testing.T) {
 	s := newServices(t)
 	p := s.provider("south")
 	p.pageSize = 4
@@ -42,7 +47,43 @@ func TestI7AListIsWholeThoughServersMoveToTheirCellsWhileItIsRead(t *testing.T) 
 		m["status"] = "ACTIVE"
 	}
 	reads = 0
+	p.servers.Outdate()
 	if got, err := p.Instances(t.Context(), p.groups[0].Name); err != nil || len(got) != 3 || reads != 1 {
 		t.Errorf("%d servers of %d reads and %v: a last page of servers that are made is the last, want 3 of 1", len(got), reads, err)
+	}
+}
+
+// TestAServerGroupIsFoundOnAnyPage has a Nova that gives pages of server groups by their offset alone, without links, and no
+// more than its own limit.
+func TestAServerGroupIsFoundOnAnyPage(t *testing.T) {
+	for name, paged := range map[string]bool{"with an offset": true, "without paging": false} {
+		t.Run(name, func(t *testing.T) {
+			var all []map[string]any
+			for i := range 2*listSize + 7 {
+				all = append(all, map[string]any{"id": fmt.Sprint("id-", i), "name": fmt.Sprint("group-", i), "policy": "anti-affinity"})
+			}
+			s := &services{t: t}
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				page := all
+				if paged {
+					const most = 100 // osapi_max_limit
+					offset, _ := strconv.Atoi(r.URL.Query().Get("offset"))
+					limit, _ := strconv.Atoi(r.URL.Query().Get("limit"))
+					page = all[min(offset, len(all)):]
+					page = page[:min(len(page), limit, most)]
+				}
+				s.answer(w, http.StatusOK, map[string]any{"server_groups": page})
+			}))
+			defer server.Close()
+			c := &gophercloud.ServiceClient{ProviderClient: &gophercloud.ProviderClient{}, Endpoint: server.URL + "/"}
+			for _, i := range []int{0, 99, 100, listSize, 2*listSize + 6} {
+				if id, err := serverGroupNamed(t.Context(), c, fmt.Sprint("group-", i)); err != nil || id != fmt.Sprint("id-", i) {
+					t.Errorf("group-%d: %q, %v", i, id, err)
+				}
+			}
+			if id, err := serverGroupNamed(t.Context(), c, "none"); err == nil {
+				t.Errorf("a group that there is not: %q", id)
+			}
+		})
 	}
 }

@@ -16,8 +16,8 @@
 //
 // # What is remembered
 //
-// The token, the endpoints, and for [resolvedFor] which flavors, image and networks the names of a group mean. Servers
-// are asked for each time.
+// The token, the endpoints, for [resolvedFor] which flavors, image and networks the names of a group mean, and for [listFor] the
+// list of the project's servers, which all groups share. A change by this process ends that. A single server is asked for each time.
 package openstack
 
 import (
@@ -28,9 +28,16 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
+
+	"github.com/gophercloud/gophercloud/v2/openstack/compute/v2/servers"
 
 	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/sharedread"
 )
+
+// listFor is how long a list of servers is shared. Nova lists all servers of a project for each group.
+const listFor = 5 * time.Second
 
 // Name is the provider's.
 const Name = "openstack"
@@ -62,11 +69,14 @@ type Provider struct {
 	joiner   Joiner
 	session  *session
 	pageSize int
+	// servers are all of the project's, which the groups share.
+	servers sharedread.Reader[[]servers.Server]
 }
 
 var (
-	_ cloud.Provider = (*Provider)(nil)
-	_ cloud.Keeper   = (*Provider)(nil)
+	_ cloud.Provider         = (*Provider)(nil)
+	_ cloud.Keeper           = (*Provider)(nil)
+	_ cloud.SystemIdentifier = (*Provider)(nil)
 )
 
 // group is a group of the configuration with its user data compiled.
@@ -76,6 +86,7 @@ type group struct {
 
 	mu       sync.Mutex
 	resolved *resolved
+	missing  string // the flavors that were last told to be missing
 }
 
 func (g *group) String() string { return "group " + g.Name }
@@ -98,6 +109,7 @@ func New(c Config, o Options) (*Provider, error) {
 	}
 	p := &Provider{
 		config: c, log: o.Log.With("provider", Name), joiner: o.Joiner, session: newSession(&c, login), pageSize: o.PageSize,
+		servers: sharedread.Reader[[]servers.Server]{Holds: listFor},
 	}
 	for i := range c.Groups {
 		g := &group{GroupConfig: c.Groups[i]}
@@ -133,6 +145,14 @@ func (p *Provider) Normalize(providerID string) (string, error) {
 }
 
 func providerIDOf(serverID string) string { return Name + ":///" + strings.ToLower(serverID) }
+
+// IDOfSystem implements [cloud.SystemIdentifier]: Nova gives the system of a server the server's ID as its UUID.
+func (p *Provider) IDOfSystem(systemUUID string) (string, bool) {
+	if !uuid.MatchString(systemUUID) {
+		return "", false
+	}
+	return providerIDOf(systemUUID), true
+}
 
 // serverID reads the ID of a server out of a provider ID.
 func (p *Provider) serverID(providerID string) (string, error) {
@@ -181,7 +201,11 @@ func (p *Provider) Check(ctx context.Context) error {
 	var all sync.WaitGroup
 	for i, g := range p.groups {
 		all.Go(func() {
-			if _, err := p.resolve(ctx, g); err != nil {
+			r, err := p.resolve(ctx, g)
+			if err == nil {
+				err = r.missing
+			}
+			if err != nil {
 				errs[i] = fmt.Errorf("%s: %w", g, err)
 			}
 		})

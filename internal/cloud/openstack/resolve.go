@@ -16,7 +16,6 @@ import (
 	"github.com/gophercloud/gophercloud/v2/openstack/compute/v2/keypairs"
 	"github.com/gophercloud/gophercloud/v2/openstack/compute/v2/servergroups"
 	"github.com/gophercloud/gophercloud/v2/openstack/image/v2/images"
-	"github.com/gophercloud/gophercloud/v2/openstack/networking/v2/extensions/security/groups"
 	"github.com/gophercloud/gophercloud/v2/openstack/networking/v2/networks"
 
 	"github.com/slipway-dev/slipway/internal/cloud"
@@ -29,14 +28,16 @@ const resolvedFor = time.Minute
 type resolved struct {
 	at             time.Time
 	flavors        []flavors.Flavor // one at the least
+	missing        error            // the flavors that are not there or cannot be read; nil when none
 	image          string
 	networks       []string
+	ports          []resolvedPort
 	securityGroups []string
 	serverGroup    string
 }
 
 // resolve looks up what the names of a group mean, all side by side, and reports everything that is not there or not
-// clear.
+// clear. A flavor that is not there is left out where another one is.
 func (p *Provider) resolve(ctx context.Context, g *group) (*resolved, error) {
 	g.mu.Lock()
 	known := g.resolved
@@ -48,7 +49,10 @@ func (p *Provider) resolve(ctx context.Context, g *group) (*resolved, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &resolved{at: time.Now(), networks: make([]string, len(g.Networks)), securityGroups: make([]string, len(g.SecurityGroups))}
+	r := &resolved{
+		at: time.Now(), networks: make([]string, len(g.Networks)), securityGroups: make([]string, len(g.SecurityGroups)),
+		ports: make([]resolvedPort, len(g.Ports)),
+	}
 	var all sync.WaitGroup
 	var mu sync.Mutex
 	var errs []error
@@ -61,7 +65,7 @@ func (p *Provider) resolve(ctx context.Context, g *group) (*resolved, error) {
 			}
 		})
 	}
-	look(func() (err error) { r.flavors, err = flavorsOf(ctx, c.compute, g); return err })
+	look(func() (err error) { r.flavors, r.missing, err = flavorsOf(ctx, c.compute, g); return err })
 	look(func() (err error) { r.image, err = imageOf(ctx, c.image, g.Image); return err })
 	for i, name := range g.Networks {
 		look(func() (err error) {
@@ -69,9 +73,15 @@ func (p *Provider) resolve(ctx context.Context, g *group) (*resolved, error) {
 			return err
 		})
 	}
+	for i, one := range g.Ports {
+		look(func() (err error) {
+			r.ports[i], err = portNamed(ctx, c.network, fmt.Sprintf("ports[%d].", i), one)
+			return err
+		})
+	}
 	for i, name := range g.SecurityGroups {
 		look(func() (err error) {
-			r.securityGroups[i], err = securityGroupNamed(ctx, c.network, fmt.Sprintf("securityGroups[%d]", i), name)
+			r.securityGroups[i], err = securityGroupNamed(ctx, c, fmt.Sprintf("securityGroups[%d]", i), name)
 			return err
 		})
 	}
@@ -89,8 +99,12 @@ func (p *Provider) resolve(ctx context.Context, g *group) (*resolved, error) {
 		return nil, err
 	}
 	g.mu.Lock()
-	g.resolved = r
+	told := g.missing
+	g.resolved, g.missing = r, fmt.Sprint(r.missing)
 	g.mu.Unlock()
+	if r.missing != nil && told != fmt.Sprint(r.missing) {
+		p.log.Warn("flavors of a group cannot be used; the others can", "group", g.Name, "err", r.missing)
+	}
 	return r, nil
 }
 
@@ -134,6 +148,9 @@ func someOf(names []string) string {
 // one build to the next is for.
 func imageOf(ctx context.Context, c *gophercloud.ServiceClient, image Image) (string, error) {
 	query := url.Values{"status": {"active"}}
+	if image.Visibility != "" {
+		query.Set("visibility", image.Visibility)
+	}
 	switch {
 	case image.ID != "":
 		query.Set("id", image.ID)
@@ -156,9 +173,13 @@ func imageOf(ctx context.Context, c *gophercloud.ServiceClient, image Image) (st
 	}
 	var found []candidate
 	for _, i := range all {
-		found = append(found, candidate{i.ID, i.Name, fmt.Sprintf("%s, of %s", i.CreatedAt.UTC().Format(time.RFC3339), i.Owner)})
+		found = append(found, candidate{i.ID, i.Name, fmt.Sprintf("%s, %s, of %s", i.CreatedAt.UTC().Format(time.RFC3339), i.Visibility, i.Owner)})
 	}
-	return only("image", "image of", image.String(), found)
+	field := "image"
+	if image.Visibility == "" {
+		field = "image (image.visibility tells apart)"
+	}
+	return only(field, "image of", image.String(), found)
 }
 
 // query asks for a name, or for an ID where it has the form of one.
@@ -183,23 +204,42 @@ func networkNamed(ctx context.Context, c *gophercloud.ServiceClient, field, name
 	return only(field, "network", name, found)
 }
 
-func securityGroupNamed(ctx context.Context, c *gophercloud.ServiceClient, field, name string) (string, error) {
-	all, err := listAll(ctx, c, listing[groups.SecGroup]{
-		path: "security-groups", key: "security_groups", query: query(name), size: listSize, id: func(g *groups.SecGroup) string { return g.ID },
+// securityGroup is a security group of Neutron's. Shared says that it is lent to the project, where Neutron knows that.
+type securityGroup struct {
+	ID        string `json:"id"`
+	Name      string `json:"name"`
+	ProjectID string `json:"project_id"`
+	Shared    bool   `json:"shared"`
+}
+
+// securityGroupNamed finds a security group of the project, or else one that is shared with it. An administrator sees those of all
+// projects, which have their names alike, such as default.
+func securityGroupNamed(ctx context.Context, c *clients, field, name string) (string, error) {
+	all, err := listAll(ctx, c.network, listing[securityGroup]{
+		path: "security-groups", key: "security_groups", query: query(name), size: listSize, id: func(g *securityGroup) string { return g.ID },
 	})
 	if err != nil {
 		return "", err
 	}
-	var found []candidate
+	var own, shared []candidate
 	for _, g := range all {
-		found = append(found, candidate{g.ID, g.Name, "of project " + g.ProjectID})
+		found := candidate{g.ID, g.Name, "of project " + g.ProjectID}
+		switch {
+		case c.project == "" || g.ProjectID == c.project:
+			own = append(own, found)
+		case g.Shared || uuid.MatchString(name): // what is named by its ID is meant
+			shared = append(shared, found)
+		}
 	}
-	return only(field, "security group", name, found)
+	if len(own) == 0 {
+		own = shared
+	}
+	return only(field, "security group", name, own)
 }
 
 func serverGroupNamed(ctx context.Context, c *gophercloud.ServiceClient, name string) (string, error) {
 	all, err := listAll(ctx, c, listing[servergroups.ServerGroup]{
-		path: "os-server-groups", key: "server_groups", size: listSize, id: func(g *servergroups.ServerGroup) string { return g.ID },
+		path: "os-server-groups", key: "server_groups", size: listSize, offset: true, id: func(g *servergroups.ServerGroup) string { return g.ID },
 	})
 	if err != nil {
 		return "", err

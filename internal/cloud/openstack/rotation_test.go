@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 // rotated is a provider that has signed in with a secret of a file, and what replaces the file's.
@@ -13,25 +14,22 @@ func rotated(t *testing.T, s *services) (p *Provider, write func(secret string))
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "password")
 	write = func(secret string) {
-		if err := os.WriteFile(path, []byte(secret+"\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, os.WriteFile(path, []byte(secret+"\n"), 0o600))
 	}
 	write("first-secret")
 	s.secret, s.project = "first-secret", "shop"
 	c := good()
 	c.Auth.URL, c.Region, c.Auth.Password, c.Auth.PasswordFile = s.address+"/v3", "south", "", path
 	p, err := New(c, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	if _, err := p.Instances(t.Context(), "workers"); err != nil {
 		t.Fatal(err)
 	}
+	p.servers.Outdate() // what follows has to ask
 	return p, write
 }
 
-func TestASecretThatWasReplacedIsReadAgainWhenTheTokenIsRenewed(t *testing.T) {
+func TestRotatedSecretIsReadWhenTheTokenRenews(t *testing.T) {
 	s := newServices(t)
 	p, write := rotated(t, s)
 	write("second-secret")
@@ -41,7 +39,7 @@ func TestASecretThatWasReplacedIsReadAgainWhenTheTokenIsRenewed(t *testing.T) {
 	}
 }
 
-func TestASecretThatIsRefusedIsNotTriedAgainAndAgain(t *testing.T) {
+func TestRefusedSecretIsNotRetriedInALoop(t *testing.T) {
 	s := newServices(t)
 	p, _ := rotated(t, s)
 	s.secret, s.revoked = "second-secret", true
@@ -55,8 +53,8 @@ func TestASecretThatIsRefusedIsNotTriedAgainAndAgain(t *testing.T) {
 	}
 }
 
-// TestI7ACredentialOfAnotherProjectDoesNotTakeOver has all machines seem gone otherwise.
-func TestI7ACredentialOfAnotherProjectDoesNotTakeOver(t *testing.T) {
+// TestI7CredentialOfAnotherProjectIsRefused has all machines seem gone otherwise.
+func TestI7CredentialOfAnotherProjectIsRefused(t *testing.T) {
 	s := newServices(t)
 	p, write := rotated(t, s)
 	write("second-secret")

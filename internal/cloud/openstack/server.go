@@ -3,6 +3,7 @@ package openstack
 import (
 	"context"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -80,7 +81,7 @@ func (p *Provider) list(ctx context.Context, g *group) ([]found, error) {
 	if err != nil {
 		return nil, err
 	}
-	all, err := p.servers(ctx, c.compute)
+	all, err := p.servers.Read(ctx, func(ctx context.Context) ([]servers.Server, error) { return p.readServers(ctx, c.compute) })
 	if err != nil {
 		return nil, err
 	}
@@ -104,10 +105,10 @@ func (p *Provider) list(ctx context.Context, g *group) ([]found, error) {
 	return machines, nil
 }
 
-// servers reads the servers of the project. While some are being built, a list of several pages may miss one that goes
+// readServers reads the servers of the project. While some are being built, a list of several pages may miss one that goes
 // over to its cell between two of them: it is read again, and what either has is there. A server that is on both comes
 // twice, as it was later first.
-func (p *Provider) servers(ctx context.Context, nova *gophercloud.ServiceClient) ([]servers.Server, error) {
+func (p *Provider) readServers(ctx context.Context, nova *gophercloud.ServiceClient) ([]servers.Server, error) {
 	all := listing[servers.Server]{
 		path: "servers/detail", key: "servers", size: p.pageSize,
 		id:     func(s *servers.Server) string { return s.ID },
@@ -197,7 +198,7 @@ func (p *Provider) read(s *servers.Server) (found, error) {
 	m := found{
 		Instance: cloud.Instance{
 			ProviderID: providerIDOf(s.ID), Name: s.Name, ComputerName: hostname(s), Zone: s.AvailabilityZone,
-			State: state(s.Status, s.TaskState), Created: s.Created, Tags: s.Metadata,
+			State: state(s.Status, s.TaskState), Created: s.Created, Tags: maps.Clone(s.Metadata),
 		},
 		id:          strings.ToLower(s.ID),
 		softDeleted: s.Status == "SOFT_DELETED",

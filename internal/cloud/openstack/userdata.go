@@ -271,15 +271,6 @@ func fieldsOf(t reflect.Type) string {
 	return "one of " + strings.Join(names, ", ")
 }
 
-// labelList writes labels as kubelet takes them.
-func labelList(labels map[string]string) string {
-	var all []string
-	for _, key := range sortedKeys(labels) {
-		all = append(all, key+"="+labels[key])
-	}
-	return strings.Join(all, ",")
-}
-
 // taintList writes taints as kubelet takes them.
 func taintList(taints []corev1.Taint) string {
 	var all []string

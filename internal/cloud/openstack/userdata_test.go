@@ -5,11 +5,13 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/testing/check"
 )
 
-func TestI10UserDataWithAFieldThatDoesNotExistIsRefusedAtTheStart(t *testing.T) {
+func TestI10UnknownUserDataFieldIsRefusedAtStart(t *testing.T) {
 	for text, want := range map[string]string{
 		"{{.Nickname}}": `"Nickname" is no field of Machine: want one of Name, Cluster`,
 		`{{if eq .Zone "never"}}{{.Nickname}}{{end}}`:  "Nickname", // a branch that the example does not take
@@ -38,13 +40,11 @@ func TestUserDataIsFilledInForEachMachine(t *testing.T) {
 		t.Fatalf("%+v, %v", u, err)
 	}
 	m := exampleMachine()
-	m.Name, m.Labels = "a-1", labelList(map[string]string{"b": "2", "a": "1"})
+	m.Name, m.Labels = "a-1", labels.Set{"b": "2", "a": "1"}.String()
 	if got, err := u.render(m); err != nil || string(got) != `a-1 "a=1,b=2" abcdef.0123456789abcdef 192.0.2.1:6443 0` {
 		t.Errorf("%q, %v", got, err)
 	}
-	if got := taintList([]corev1.Taint{{Key: "k", Value: "v", Effect: corev1.TaintEffectNoSchedule}, {Key: "a", Effect: "NoExecute"}}); got != "a=:NoExecute,k=v:NoSchedule" {
-		t.Errorf("taints %q", got)
-	}
+	check.Is(t, "a=:NoExecute,k=v:NoSchedule", taintList([]corev1.Taint{{Key: "k", Value: "v", Effect: corev1.TaintEffectNoSchedule}, {Key: "a", Effect: "NoExecute"}}))
 	for text, want := range map[string]bool{
 		"plain": false, "{{.Name}}": false, "{{.Join.Token}}": true, "{{if .Join.Token}}x{{end}}": true, "{{$.Join.Server}}": true,
 		"{{. | toJson}}": true, "{{$j := .Join}}{{$j.Token}}": true,

@@ -9,9 +9,11 @@ import (
 	"time"
 
 	"golang.org/x/time/rate"
+
+	"github.com/slipway-dev/slipway/internal/testing/check"
 )
 
-func TestWhatAPluginWritesIsLoggedAsItsAuthorMeantIt(t *testing.T) {
+func TestPluginLogKeepsLevelAndFields(t *testing.T) {
 	var out bytes.Buffer
 	l := newLineLog(slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug})))
 	l.copy(strings.NewReader("plain words\n\n" +
@@ -23,16 +25,14 @@ func TestWhatAPluginWritesIsLoggedAsItsAuthorMeantIt(t *testing.T) {
 		`level=INFO msg="plain words"`, "level=WARN msg=careful said=map[disk:full]", `level=INFO msg="{\"level\":\"SHOUT\"`,
 		`level=INFO msg="{not json"`, `msg="after the long one"`, `msg="no end of line"`,
 	} {
-		if !strings.Contains(got, want) {
-			t.Errorf("there is no line with %s", want)
-		}
+		check.Contains(t, got, want)
 	}
 	if len(got) > 2*maxLine {
 		t.Errorf("the log has %d bytes", len(got))
 	}
 }
 
-func TestAPluginThatWritesTooMuchIsCutShort(t *testing.T) {
+func TestOversizedPluginLogIsCut(t *testing.T) {
 	var out bytes.Buffer
 	l := newLineLog(slog.New(slog.NewTextHandler(&out, nil)))
 	const written = 20 * linesAtOnce
@@ -50,7 +50,7 @@ func TestAPluginThatWritesTooMuchIsCutShort(t *testing.T) {
 	}
 }
 
-func TestThePauseBetweenStartsDoublesUpToItsBound(t *testing.T) {
+func TestRestartPauseDoublesUpToItsLimit(t *testing.T) {
 	var got []time.Duration
 	for n := range 8 {
 		got = append(got, backoff(n, time.Second, time.Minute))
@@ -62,9 +62,7 @@ func TestThePauseBetweenStartsDoublesUpToItsBound(t *testing.T) {
 			break
 		}
 	}
-	if d := backoff(1000, time.Second, time.Minute); d != time.Minute {
-		t.Errorf("after 1000 ends the pause is %v", d)
-	}
+	check.Is(t, time.Minute, backoff(1000, time.Second, time.Minute))
 }
 
 func FuzzLines(f *testing.F) {

@@ -23,11 +23,13 @@ import (
 
 	"github.com/slipway-dev/slipway/internal/cloud"
 	"github.com/slipway-dev/slipway/internal/cloud/plugin"
-	"github.com/slipway-dev/slipway/internal/cloud/plugin/saboteur"
+	"github.com/slipway-dev/slipway/internal/cloud/plugin/faultyplugintest"
+	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 	author "github.com/slipway-dev/slipway/plugin"
 )
 
-func init() { saboteur.Be(func() { author.Serve(openSimple) }) }
+func init() { faultyplugintest.Be(func() { author.Serve(openSimple) }) }
 
 // simple is the provider of the tests' good plugin: what it answers is in the names that it is asked for.
 type simple struct {
@@ -157,12 +159,10 @@ func entry() plugin.Entry {
 	}
 }
 
-func write(t *testing.T, mode saboteur.Mode) (directory string) {
+func write(t *testing.T, mode faultyplugintest.Mode) (directory string) {
 	t.Helper()
 	directory = t.TempDir()
-	if err := saboteur.Write(directory, "Simple", mode); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, faultyplugintest.Write(directory, "Simple", mode))
 	return directory
 }
 
@@ -174,9 +174,7 @@ func open(t *testing.T, directory string, e plugin.Entry) (*plugin.Provider, *re
 	t.Helper()
 	log := &record{}
 	p, err := plugin.Open(t.Context(), directory, e, options(log))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	t.Cleanup(func() { _ = p.Close() })
 	return p, log
 }
@@ -202,7 +200,7 @@ func await(t *testing.T, p *plugin.Provider) {
 
 func TestErrorsArriveAsTheyWereMeant(t *testing.T) {
 	t.Parallel()
-	p, _ := open(t, write(t, saboteur.Good), entry())
+	p, _ := open(t, write(t, faultyplugintest.Good), entry())
 	for name, want := range groupErrors {
 		_, err := p.Group(t.Context(), name)
 		if err == nil {
@@ -251,7 +249,7 @@ func TestErrorsArriveAsTheyWereMeant(t *testing.T) {
 
 func TestAnswersThatCannotBeAreErrors(t *testing.T) {
 	t.Parallel()
-	p, _ := open(t, write(t, saboteur.Good), entry())
+	p, _ := open(t, write(t, faultyplugintest.Good), entry())
 	for name, ask := range map[string]func() error{
 		"another group":            func() error { _, err := p.Group(t.Context(), "another"); return err },
 		"a negative size":          func() error { _, err := p.Group(t.Context(), "negative"); return err },
@@ -277,9 +275,9 @@ func TestAnswersThatCannotBeAreErrors(t *testing.T) {
 	}
 }
 
-func TestAnIDIsSpeltTheSameWhileThePluginIsAway(t *testing.T) {
+func TestNormalizedIDStaysWhileThePluginIsAway(t *testing.T) {
 	t.Parallel()
-	directory := write(t, saboteur.Good)
+	directory := write(t, faultyplugintest.Good)
 	p, _ := open(t, directory, entry())
 	if id, err := p.Normalize("simple://A"); err != nil || id != "simple://a" {
 		t.Fatalf("%q, %v", id, err)
@@ -288,12 +286,8 @@ func TestAnIDIsSpeltTheSameWhileThePluginIsAway(t *testing.T) {
 	if foreign == nil || cloud.IsUnanswered(foreign) {
 		t.Fatalf("an ID of another cloud: %v", foreign)
 	}
-	if err := os.Remove(filepath.Join(directory, "Simple")); err != nil {
-		t.Fatal(err)
-	}
-	if err := syscall.Kill(p.PID(), syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.Remove(filepath.Join(directory, "Simple")))
+	must.NoError(t, syscall.Kill(p.PID(), syscall.SIGKILL))
 	for p.PID() != 0 {
 		time.Sleep(time.Millisecond)
 	}
@@ -310,7 +304,7 @@ func TestAnIDIsSpeltTheSameWhileThePluginIsAway(t *testing.T) {
 
 func TestASpellingIsNotWaitedForLong(t *testing.T) {
 	t.Parallel()
-	p, _ := open(t, write(t, saboteur.Good), entry())
+	p, _ := open(t, write(t, faultyplugintest.Good), entry())
 	if _, err := p.Normalize("simple://KNOWN"); err != nil {
 		t.Fatal(err)
 	}
@@ -352,7 +346,7 @@ func TestASpellingIsNotWaitedForLong(t *testing.T) {
 
 func TestAPluginThatIsKilledComesBack(t *testing.T) {
 	t.Parallel()
-	p, log := open(t, write(t, saboteur.Good), entry())
+	p, log := open(t, write(t, faultyplugintest.Good), entry())
 	for range 3 {
 		await(t, p)
 		pid := p.PID()
@@ -361,9 +355,7 @@ func TestAPluginThatIsKilledComesBack(t *testing.T) {
 			_, err := p.Group(t.Context(), "waits")
 			failed <- err
 		}()
-		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
 		if err := <-failed; err == nil || cloud.IsNotFound(err) || !strings.Contains(err.Error(), "plugin simple") {
 			t.Errorf("I7: the call in the middle of which the plugin was killed: %v", err)
 		}
@@ -374,15 +366,13 @@ func TestAPluginThatIsKilledComesBack(t *testing.T) {
 	}
 }
 
-func TestAPluginThatHangsIsEndedAndComesBack(t *testing.T) {
+func TestHangingPluginIsRestarted(t *testing.T) {
 	t.Parallel()
 	e := entry()
 	e.CallTimeout = metav1.Duration{Duration: time.Second}
-	p, log := open(t, write(t, saboteur.Good), e)
+	p, log := open(t, write(t, faultyplugintest.Good), e)
 	pid := p.PID()
-	if err := saboteur.Freeze(t.Context(), pid); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, faultyplugintest.Freeze(t.Context(), pid))
 	if _, err := p.Group(t.Context(), "g"); err == nil || cloud.IsNotFound(err) {
 		t.Errorf("I7: the call of a plugin that hangs: %v", err)
 	}
@@ -396,7 +386,7 @@ func TestAPluginThatIsSlowLivesOn(t *testing.T) {
 	t.Parallel()
 	e := entry()
 	e.CallTimeout = metav1.Duration{Duration: time.Second}
-	p, _ := open(t, write(t, saboteur.Good), e)
+	p, _ := open(t, write(t, faultyplugintest.Good), e)
 	pid := p.PID()
 	if _, err := p.Group(t.Context(), "waits"); err == nil {
 		t.Error("a call beyond its time has no error")
@@ -414,15 +404,13 @@ func TestAPluginThatIsSlowLivesOn(t *testing.T) {
 
 func TestCloseEndsAPluginWhateverItDoes(t *testing.T) {
 	t.Parallel()
-	for _, mode := range []saboteur.Mode{saboteur.Good, saboteur.Hangs, saboteur.Forker} {
+	for _, mode := range []faultyplugintest.Mode{faultyplugintest.Good, faultyplugintest.Hangs, faultyplugintest.Forker} {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()
 			p, log := open(t, write(t, mode), entry())
 			pid := p.PID()
-			if mode == saboteur.Hangs {
-				if err := saboteur.Freeze(t.Context(), pid); err != nil {
-					t.Fatal(err)
-				}
+			if mode == faultyplugintest.Hangs {
+				must.NoError(t, faultyplugintest.Freeze(t.Context(), pid))
 			}
 			_ = p.Close()
 			if err := syscall.Kill(pid, 0); !errors.Is(err, syscall.ESRCH) {
@@ -438,24 +426,20 @@ func TestCloseEndsAPluginWhateverItDoes(t *testing.T) {
 
 func TestWhatIsInBetweenIsNeverNotFound(t *testing.T) {
 	t.Parallel()
-	for _, mode := range []saboteur.Mode{
-		saboteur.Dies, saboteur.Hangs, saboteur.Misroutes, saboteur.Denies, saboteur.Flood, saboteur.WebPage, saboteur.Noise,
+	for _, mode := range []faultyplugintest.Mode{
+		faultyplugintest.Dies, faultyplugintest.Hangs, faultyplugintest.Misroutes, faultyplugintest.Denies, faultyplugintest.Flood, faultyplugintest.WebPage, faultyplugintest.Noise,
 	} {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()
-			directory := write(t, saboteur.Good)
+			directory := write(t, faultyplugintest.Good)
 			e := entry()
 			e.CallTimeout = metav1.Duration{Duration: time.Second}
 			p, _ := open(t, directory, e)
 			if _, err := p.Normalize("simple://a"); err != nil {
 				t.Fatal(err)
 			}
-			if err := saboteur.Write(directory, "Simple", mode); err != nil {
-				t.Fatal(err)
-			}
-			if err := syscall.Kill(p.PID(), syscall.SIGKILL); err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, faultyplugintest.Write(directory, "Simple", mode))
+			must.NoError(t, syscall.Kill(p.PID(), syscall.SIGKILL))
 			for range 2 {
 				if _, err := p.Group(t.Context(), "g"); err == nil || cloud.IsNotFound(err) {
 					t.Errorf("I7: Group: %v", err)
@@ -470,9 +454,7 @@ func TestWhatIsInBetweenIsNeverNotFound(t *testing.T) {
 					t.Errorf("I7: Delete: %v", err)
 				}
 			}
-			if err := saboteur.Write(directory, "Simple", saboteur.Good); err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, faultyplugintest.Write(directory, "Simple", faultyplugintest.Good))
 			if pid := p.PID(); pid != 0 {
 				_ = syscall.Kill(pid, syscall.SIGKILL)
 			}
@@ -486,23 +468,17 @@ func TestWhatIsNoPluginIsRefused(t *testing.T) {
 	type setup func(t *testing.T, directory, path string)
 	chmod := func(mode os.FileMode) setup {
 		return func(t *testing.T, _, path string) {
-			if err := os.Chmod(path, mode); err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, os.Chmod(path, mode))
 		}
 	}
-	mode := func(m saboteur.Mode) setup {
+	mode := func(m faultyplugintest.Mode) setup {
 		return func(t *testing.T, directory, _ string) {
-			if err := saboteur.Write(directory, "Simple", m); err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, faultyplugintest.Write(directory, "Simple", m))
 		}
 	}
 	content := func(text string) setup {
 		return func(t *testing.T, _, path string) {
-			if err := os.WriteFile(path, []byte(text), 0o700); err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, os.WriteFile(path, []byte(text), 0o700))
 		}
 	}
 	for name, test := range map[string]struct {
@@ -511,40 +487,32 @@ func TestWhatIsNoPluginIsRefused(t *testing.T) {
 	}{
 		"no run bit":         {chmod(0o600), []string{"has no run bit", "chmod +x"}},
 		"writable for all":   {chmod(0o777), []string{"everybody may write", "chmod o-w"}},
-		"a version to come":  {mode(saboteur.OtherAge), []string{"version 2", "speaks 1", "build the plugin"}},
-		"another program's":  {mode(saboteur.OtherKind), []string{`"netrpc"`, "another program"}},
-		"a program":          {mode(saboteur.Babbler), []string{"no plugin of Slipway", "Usage: babbler", "nothing to do"}},
+		"a version to come":  {mode(faultyplugintest.OtherAge), []string{"version 2", "speaks 1", "build the plugin"}},
+		"another program's":  {mode(faultyplugintest.OtherKind), []string{`"netrpc"`, "another program"}},
+		"a program":          {mode(faultyplugintest.Babbler), []string{"no plugin of Slipway", "Usage: babbler", "nothing to do"}},
 		"a script that ends": {content("#!/bin/sh\nexit 0\n"), []string{"no plugin of Slipway", "printed nothing", "exit status 0"}},
 		"a text":             {content("this is no program\n"), []string{"no program for this machine"}},
-		"a silent program":   {mode(saboteur.Mute), []string{"printed nothing so far"}},
-		"one that hangs":     {mode(saboteur.HangsFirst), []string{"started, and then"}},
-		"a web server":       {mode(saboteur.WebPage), []string{"started, and then"}},
+		"a silent program":   {mode(faultyplugintest.Mute), []string{"printed nothing so far"}},
+		"one that hangs":     {mode(faultyplugintest.HangsFirst), []string{"started, and then"}},
+		"a web server":       {mode(faultyplugintest.WebPage), []string{"started, and then"}},
 		"nothing at all": {func(t *testing.T, _, path string) {
-			if err := os.Rename(path, path+"-2"); err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, os.Rename(path, path+"-2"))
 		}, []string{"there is no plugin", "Simple-2"}},
 		"a directory": {func(t *testing.T, _, path string) {
-			if err := errors.Join(os.Remove(path), os.Mkdir(path, 0o700)); err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, errors.Join(os.Remove(path), os.Mkdir(path, 0o700)))
 		}, []string{"is no file but a directory"}},
 		"a link into a directory for all": {func(t *testing.T, _, path string) {
 			shared := filepath.Join(t.TempDir(), "shared")
 			target := filepath.Join(shared, "plugin")
-			if err := errors.Join(os.Mkdir(shared, 0o700), os.Rename(path, target), os.Chmod(shared, 0o777), os.Symlink(target, path)); err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, errors.Join(os.Mkdir(shared, 0o700), os.Rename(path, target), os.Chmod(shared, 0o777), os.Symlink(target, path)))
 		}, []string{"links to", "everybody may write there"}},
 		"a directory for all": {func(t *testing.T, directory, _ string) {
-			if err := os.Chmod(directory, 0o1777); err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, os.Chmod(directory, 0o1777))
 		}, []string{"everybody may write there", "chmod o-w"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			directory := write(t, saboteur.Good)
+			directory := write(t, faultyplugintest.Good)
 			test.setup(t, directory, filepath.Join(directory, "Simple"))
 			e := entry()
 			switch name {
@@ -571,16 +539,14 @@ func TestAConfigurationIsTheAuthorsToRefuse(t *testing.T) {
 	t.Parallel()
 	e := entry()
 	e.Config = json.RawMessage(`{"greetings":"hello"}`)
-	_, err := plugin.Open(t.Context(), write(t, saboteur.Good), e, options(&record{}))
-	if err == nil || !strings.Contains(err.Error(), `unknown field "greetings"`) {
-		t.Errorf("error %v, want one that names the field", err)
-	}
+	_, err := plugin.Open(t.Context(), write(t, faultyplugintest.Good), e, options(&record{}))
+	check.ErrorContains(t, err, `unknown field "greetings"`)
 }
 
-func TestAPluginSeesOnlyTheEnvironmentThatItIsGivenAndItsLogIsOurs(t *testing.T) {
+func TestPluginSeesItsEnvironmentAndLogsToUs(t *testing.T) {
 	t.Setenv("SLIPWAY_TEST_VISIBLE", "yes")
 	t.Setenv("SLIPWAY_TEST_HIDDEN", "a secret")
-	p, log := open(t, write(t, saboteur.Good), entry())
+	p, log := open(t, write(t, faultyplugintest.Good), entry())
 	_ = p.Close()
 	if !strings.Contains(log.String(), `"msg":"opened"`) || !strings.Contains(log.String(), `"visible":"yes"`) ||
 		!strings.Contains(log.String(), `"hidden":""`) || !strings.Contains(log.String(), `"plugin":"simple"`) {
@@ -590,7 +556,7 @@ func TestAPluginSeesOnlyTheEnvironmentThatItIsGivenAndItsLogIsOurs(t *testing.T)
 
 func TestAnalyzersAnswerWithWhatTheyWant(t *testing.T) {
 	t.Parallel()
-	p, _ := open(t, write(t, saboteur.Good), entry())
+	p, _ := open(t, write(t, faultyplugintest.Good), entry())
 	if e := p.Events(); !e.Modify || e.Delete {
 		t.Errorf("the plugin wants %+v, it has an analyzer for changes only", e)
 	}
@@ -613,14 +579,12 @@ func TestAnalyzersAnswerWithWhatTheyWant(t *testing.T) {
 
 func TestOneBadPluginLeavesNoneRunning(t *testing.T) {
 	t.Parallel()
-	directory := write(t, saboteur.Good)
+	directory := write(t, faultyplugintest.Good)
 	bad := entry()
 	bad.Name, bad.Config = "bad", json.RawMessage(`{"x":1}`)
 	log := &record{}
 	_, err := plugin.OpenAll(t.Context(), plugin.Config{Directory: directory, Use: []plugin.Entry{entry(), bad}}, options(log))
-	if err == nil || !strings.Contains(err.Error(), `unknown field "x"`) {
-		t.Errorf("error %v", err)
-	}
+	check.ErrorContains(t, err, `unknown field "x"`)
 	var line struct{ Msg, PID string }
 	for _, text := range strings.Split(log.String(), "\n") {
 		if json.Unmarshal([]byte(text), &line) == nil && line.Msg == "the plugin runs" {

@@ -35,14 +35,17 @@ type program struct {
 	stdout, stderr *os.File
 	said           opening
 
-	ended chan struct{} // closed when the process has ended
-	err   error         // how; set before ended is closed
+	read     chan struct{} // closed when standard output was read to its end
+	ended    chan struct{} // closed when the process has ended
+	err      error         // how; set before ended is closed
+	finished chan struct{} // closed after ended, when what the process printed was read too, or pipeGrace later
 }
 
 // newProgram makes ready a program whose environment is env.
 func newProgram(path string, env []string, memory uint64, lines *lineLog) *program {
 	cmd := exec.Command(path) //nolint:noctx // Kill ends it
-	r := &program{cmd: cmd, memory: memory, lines: lines, ended: make(chan struct{})}
+	r := &program{cmd: cmd, memory: memory, lines: lines}
+	r.read, r.ended, r.finished = make(chan struct{}), make(chan struct{}), make(chan struct{})
 	r.cmd.Env = env
 	ownGroup(r.cmd)
 	return r
@@ -83,13 +86,23 @@ func (r *program) Start(context.Context) error {
 	go func() {
 		r.err = r.cmd.Wait()
 		close(r.ended)
-		select { // its last words
-		case <-logged:
-		case <-time.After(pipeGrace):
-		}
+		r.awaitOutput(logged)
+		close(r.finished)
 		r.closePipes()
 	}()
 	return nil
+}
+
+// awaitOutput waits until both outputs were read, for at most pipeGrace.
+func (r *program) awaitOutput(logged <-chan struct{}) {
+	timeout := time.After(pipeGrace)
+	for _, output := range []<-chan struct{}{logged, r.read} {
+		select {
+		case <-output:
+		case <-timeout:
+			return
+		}
+	}
 }
 
 func (r *program) closePipes() {
@@ -129,11 +142,28 @@ func (r *program) Kill(context.Context) error {
 
 // Stdout implements runner.Runner. What is read is remembered for explain.
 func (r *program) Stdout() io.ReadCloser {
-	return struct {
-		io.Reader
-		io.Closer
-	}{io.TeeReader(r.stdout, &r.said), r.stdout}
+	return &output{program: r}
 }
+
+// output reads the standard output of a program. One goroutine reads it.
+type output struct {
+	program *program
+	isRead  bool
+}
+
+// Read implements io.Reader.
+func (o *output) Read(into []byte) (int, error) {
+	n, err := o.program.stdout.Read(into)
+	_, _ = o.program.said.Write(into[:n])
+	if err != nil && !o.isRead {
+		o.isRead = true
+		close(o.program.read)
+	}
+	return n, err
+}
+
+// Close implements io.Closer.
+func (o *output) Close() error { return o.program.stdout.Close() }
 
 // Stderr implements runner.Runner: it is read here.
 func (*program) Stderr() io.ReadCloser { return io.NopCloser(strings.NewReader("")) }
@@ -177,7 +207,7 @@ func (r *program) explain(err error) error {
 	case r.proc.Load() == nil:
 		return fmt.Errorf("plugin %s: %w", path, err)
 	}
-	line := r.said.line()
+	line := r.handshake()
 	parts := strings.Split(line, "|")
 	if version, failed := strconv.Atoi(parts[min(1, len(parts)-1)]); len(parts) >= 4 && failed == nil && version != protocol.Version {
 		return fmt.Errorf("plugin %s: speaks version %d of the plugin protocol, and this Slipway speaks %d: build the plugin "+
@@ -196,11 +226,25 @@ func (r *program) explain(err error) error {
 	select {
 	case <-r.ended:
 		what += " and ended (" + r.ending() + ")"
-	case <-time.After(pipeGrace): // its output may end a little before it does
+	default:
 		what += " so far"
 	}
 	return fmt.Errorf("plugin %s: is no plugin of Slipway: it %s, where a plugin says where it listens: see "+
 		"docs/writing-a-plugin.md%s", path, what, r.lines.lastWords())
+}
+
+// handshake returns the first line that the program has printed. If that is not a handshake, it waits up to pipeGrace for the program to end,
+// since its output may end a little before it does.
+func (r *program) handshake() string {
+	if line := r.said.line(); strings.Count(line, "|") >= 3 {
+		return line
+	}
+	select {
+	case <-r.ended:
+		<-r.finished
+	case <-time.After(pipeGrace):
+	}
+	return r.said.line()
 }
 
 // ending says how a process that has ended did.

@@ -14,12 +14,16 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slipway-dev/slipway/internal/cloud/azure/providerid"
+
 	"github.com/slipway-dev/slipway/internal/agent"
 	"github.com/slipway-dev/slipway/internal/config"
 	"github.com/slipway-dev/slipway/internal/notice"
 	"github.com/slipway-dev/slipway/internal/notice/azure"
 	"github.com/slipway-dev/slipway/internal/notify"
 	"github.com/slipway-dev/slipway/internal/observe"
+	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 // The tests below are each about one known fault of the tool (W1 and so on), which must not come back through this
@@ -29,9 +33,12 @@ func TestW04AcknowledgesByDefault(t *testing.T) {
 	if c := parse(t).Config(); !c.Acknowledge {
 		t.Error("events wait for their whole notice")
 	}
+	if c := parse(t, "-acknowledge=false").Config(); c.Acknowledge {
+		t.Error("acknowledging cannot be switched off")
+	}
 }
 
-func TestW05TheDeadlineCountsAndNotTheTwoMinutesOfTheFlag(t *testing.T) {
+func TestW05DeadlineCountsNotTheTwoMinuteFlag(t *testing.T) {
 	due := time.Now().Add(15 * time.Minute)
 	for _, kind := range []notice.Type{notice.Preempt, notice.Terminate, notice.Reboot, notice.Redeploy} {
 		c := parse(t).Config()
@@ -46,9 +53,7 @@ func TestW05TheDeadlineCountsAndNotTheTwoMinutesOfTheFlag(t *testing.T) {
 func receive(t *testing.T, o *Options, sample notify.Message) error {
 	t.Helper()
 	n, err := notify.New(o.Receivers(), notify.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	return n.Send(t.Context(), sample)
 }
 
@@ -65,11 +70,9 @@ func TestW12TheTimeoutBoundsTheWholeRequest(t *testing.T) {
 	}
 }
 
-func TestW13DrainNodeIsNotForStrangersNorForGET(t *testing.T) {
+func TestW13DrainNodeRefusesStrangersAndGET(t *testing.T) {
 	private, err := observe.Private("")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	drained, released := 0, 0
 	var fail error
 	routes := Routes(Inside{
@@ -143,9 +146,7 @@ func TestTaintsOfTheTable(t *testing.T) {
 			t.Errorf("%s: %s", kind, got)
 		}
 	}
-	if got := c.Taint().For(notice.Notice{Type: notice.Condition, As: DrainAs, ID: "manual"}).String(); got != "aks-node-termination-handler/preempt=manual:NoSchedule" {
-		t.Errorf("by hand: %s", got)
-	}
+	check.Is(t, "aks-node-termination-handler/preempt=manual:NoSchedule", c.Taint().For(notice.Notice{Type: notice.Condition, As: DrainAs, ID: "manual"}).String())
 	if c := parse(t).Config(); c.TaintEffect != "" {
 		t.Errorf("tainted without -taint.node: %s", c.TaintEffect)
 	}
@@ -159,13 +160,9 @@ func TestW20CertificatesAreVerifiedAndSecretsKept(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "certificate") || strings.Contains(err.Error(), "s3cret") {
 		t.Errorf("an unknown authority's certificate: %v", err)
 	}
-	if err := receive(t, parse(t, append(args, "-webhook.insecureSkip")...), notify.Sample(notify.Detected, time.Now())); err != nil {
-		t.Errorf("as asked for: %v", err)
-	}
+	must.NoError(t, receive(t, parse(t, append(args, "-webhook.insecureSkip")...), notify.Sample(notify.Detected, time.Now())))
 	m, err := Migrate(append(args, "-telegram.token=1:s3cret", "-telegram.chatID=1", "-webhook.http-proxy=http://u:s3cret@p"), io.Discard)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	if raw, err := m.File(); err != nil || strings.Contains(string(raw), "s3cret") {
 		t.Errorf("the migrated file holds a secret: %v\n%s", err, raw)
 	}
@@ -181,22 +178,18 @@ func TestW21PayloadsAreNotHTML(t *testing.T) {
 	m := notify.Sample(notify.Detected, time.Now())
 	m.Event.Description = `1 + 1 "is" <2>`
 	const template = `<https://example.com/?a=1&b=2|{{ .NodeName }}> {{ .Event.Description }} {{ .NodePods | toJson }} {{ .NodePods | join "," }}`
-	if err := receive(t, parse(t, "-webhook.url="+hook.URL, "-webhook.template="+template), m); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, receive(t, parse(t, "-webhook.url="+hook.URL, "-webhook.template="+template), m))
 	want := `<https://example.com/?a=1&b=2|` + m.NodeName + `> 1 + 1 "is" <2> ["` + strings.Join(m.NodePods, `","`) + `"] ` +
 		strings.Join(m.NodePods, ",") + "\n"
-	if got != want {
-		t.Errorf("got  %swant %s", got, want)
-	}
+	check.Is(t, want, got)
 }
 
-// TestATemplateThatFailsForTheSampleCostsNoNodeItsGuard has templates that the tool would have lost messages by.
-func TestATemplateThatFailsForTheSampleCostsNoNodeItsGuard(t *testing.T) {
+// TestTemplateFailingOnTheSampleStartsTheAgent has templates that the tool would have lost messages by.
+func TestTemplateFailingOnTheSampleStartsTheAgent(t *testing.T) {
 	for _, bad := range []string{"{{ .Nope }}", "{{ index .NodePods 9 }}", "{{ index .Event.Resources 1 }}"} {
 		o := parse(t, "-webhook.url=http://127.0.0.1:1", "-webhook.template="+bad)
-		if err := o.CheckTemplates(); err != nil {
-			t.Errorf("%s: %v", bad, err)
+		if o.CheckTemplates(); len(o.Warnings) > 0 {
+			t.Errorf("%s: %v", bad, o.Warnings)
 		}
 		var log bytes.Buffer
 		n, err := notify.New(o.Receivers(), notify.Options{WarnOfTemplates: true, Log: slog.New(slog.NewTextHandler(&log, nil))})
@@ -212,24 +205,48 @@ func TestATemplateThatFailsForTheSampleCostsNoNodeItsGuard(t *testing.T) {
 	}
 }
 
-func TestWithoutATemplateTheBodyIsAnEndOfLine(t *testing.T) {
+// TestUnreadableTemplateStartsTheAgent has a file that comes after the start, and a template that is none.
+func TestUnreadableTemplateStartsTheAgent(t *testing.T) {
+	got := make(chan string, 1)
+	hook := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		raw, _ := io.ReadAll(r.Body)
+		got <- string(raw)
+	}))
+	defer hook.Close()
+	path := filepath.Join(t.TempDir(), "payload")
+	o := parse(t, "-webhook.url="+hook.URL, "-webhook.template-file="+path, "-webhook.retries=0")
+	n, err := notify.New(o.Receivers(), notify.Options{WarnOfTemplates: true})
+	must.NoError(t, err)
+	if err := n.Send(t.Context(), notify.Sample(notify.Detected, time.Now())); err == nil {
+		t.Error("sent without a template")
+	}
+	must.NoError(t, os.WriteFile(path, []byte("now {{ .Moment }}"), 0o600))
+	must.NoError(t, n.Send(t.Context(), notify.Sample(notify.Detected, time.Now())))
+	check.Is(t, "now detected\n", <-got)
+	o = parse(t, "-webhook.url="+hook.URL, "-webhook.template={{ .NodeName")
+	if n, err = notify.New(o.Receivers(), notify.Options{WarnOfTemplates: true}); err != nil {
+		t.Fatal(err)
+	}
+	check.ErrorContains(t, n.Send(t.Context(), notify.Sample(notify.Detected, time.Now())), "webhook.template:1")
+	if _, err := notify.New(o.Receivers(), notify.Options{}); err == nil {
+		t.Error("an agent of its own takes it")
+	}
+}
+
+func TestBodyWithoutATemplateIsALineEnd(t *testing.T) {
 	got := make(chan string, 1)
 	hook := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		raw, _ := io.ReadAll(r.Body)
 		got <- r.Method + " " + r.Header.Get("Content-Type") + " " + string(raw)
 	}))
 	defer hook.Close()
-	if err := receive(t, parse(t, "-webhook.url="+hook.URL), notify.Sample(notify.Detected, time.Now())); err != nil {
-		t.Fatal(err)
-	}
-	if body := <-got; body != "POST application/json \n" {
-		t.Errorf("%q", body)
-	}
+	must.NoError(t, receive(t, parse(t, "-webhook.url="+hook.URL), notify.Sample(notify.Detected, time.Now())))
+	check.Is(t, "POST application/json \n", <-got)
 }
 
 func TestW23ProviderIDsAndResourcesInAnyCase(t *testing.T) {
 	const id = "azure:///SUBSCRIPTIONS/s/resourcegroups/G/PROVIDERS/microsoft.compute/virtualmachinescalesets/Pool/virtualmachines/3"
-	name, err := azure.ResourceName(id)
+	name, err := providerid.ResourceName(id)
 	if err != nil || !azure.SameResource(name, "POOL_3") {
 		t.Errorf("%s, %v", name, err)
 	}
@@ -248,7 +265,7 @@ func TestW24LooksEverySecondUnlessToldOtherwise(t *testing.T) {
 	}
 }
 
-func TestFreezeIsIgnoredUnlessAskedForAndThenAnyThatPausesIsDrained(t *testing.T) {
+func TestFreezeDrainsOnlyIfAskedFor(t *testing.T) {
 	none := notice.Notice{Type: notice.Freeze} // Azure: it will not interrupt the machine
 	asked := parse(t, "-drainOnFreezeEvent")
 	c := asked.Config()
@@ -285,13 +302,9 @@ func TestMetricsOfTheTableCountWhatTheyDid(t *testing.T) {
 	send := func(wrap func(http.RoundTripper) http.RoundTripper, method, path string) {
 		t.Helper()
 		req, err := http.NewRequestWithContext(t.Context(), method, server.URL+path, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		resp, err := wrap(http.DefaultTransport).RoundTrip(req)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		_ = resp.Body.Close()
 	}
 	send(m.APIServer, http.MethodGet, "/api/v1/nodes/n")
@@ -338,13 +351,9 @@ func TestMigratedFileIsOneThatTheAgentReads(t *testing.T) {
 		"-disableEviction", "-podGracePeriodSeconds=5",
 	}} {
 		m, err := Migrate(args, io.Discard)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		raw, err := m.File()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		a, err := config.ReadAgent(raw)
 		if err != nil {
 			t.Fatalf("%v in\n%s", err, raw)
@@ -362,7 +371,7 @@ func TestMigratedFileIsOneThatTheAgentReads(t *testing.T) {
 	}
 }
 
-func TestMigrateSaysWhatItDoesNotReadAndWhatIsSo(t *testing.T) {
+func TestMigrateReportsUnusedSettingsAndDifferences(t *testing.T) {
 	for name, c := range map[string]struct {
 		args     []string
 		has, not string

@@ -17,11 +17,13 @@ type Inside struct {
 	Release func()
 	// Private says why a request may not ask for a drain.
 	Private func(*http.Request) error
+	// Metrics serves Slipway's own page.
+	Metrics http.Handler
 }
 
 // Routes are the tool's paths that Slipway does not have, or answers in other words.
 func Routes(in Inside) map[string]http.Handler {
-	return map[string]http.Handler{"/healthz": healthz(in.Live), "/drainNode": drainNode(in)}
+	return map[string]http.Handler{"/healthz": healthz(in.Live), "/drainNode": drainNode(in), "/metrics": Page(in.Metrics)}
 }
 
 // healthz asks no other machine: a restart would not help one that is away, and would cost the node its guard.

@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
 	"github.com/slipway-dev/slipway/internal/agent"
 	"github.com/slipway-dev/slipway/internal/notice/azure"
 	"github.com/slipway-dev/slipway/internal/observe"
@@ -80,7 +82,7 @@ func (m *Metrics) FetchFailed(error, azure.Class) { m.failed() }
 
 // APIServer measures the requests to the API server.
 func (m *Metrics) APIServer(next http.RoundTripper) http.RoundTripper {
-	return roundTripper(func(r *http.Request) (*http.Response, error) {
+	return promhttp.RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
 		began := time.Now()
 		resp, err := next.RoundTrip(r)
 		m.apiSeconds.With(r.URL.Host).Observe(time.Since(began).Seconds())
@@ -105,7 +107,7 @@ func (m *Metrics) Metadata(next http.RoundTripper) http.RoundTripper {
 // with many receivers: here it names the receiver. Requests to Telegram were not measured, and are not.
 func (m *Metrics) Webhook(next http.RoundTripper, telegram string) http.RoundTripper {
 	measured := m.hook.measure(next, func(*http.Request) string { return webhookReceiver })
-	return roundTripper(func(r *http.Request) (*http.Response, error) {
+	return promhttp.RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
 		if r.URL.Host == telegram {
 			return next.RoundTrip(r)
 		}
@@ -114,7 +116,7 @@ func (m *Metrics) Webhook(next http.RoundTripper, telegram string) http.RoundTri
 }
 
 func (t traffic) measure(next http.RoundTripper, endpoint func(*http.Request) string) http.RoundTripper {
-	return roundTripper(func(r *http.Request) (*http.Response, error) {
+	return promhttp.RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
 		t.inFlight.Add(1)
 		defer t.inFlight.Add(-1)
 		began := time.Now()
@@ -128,7 +130,3 @@ func (t traffic) measure(next http.RoundTripper, endpoint func(*http.Request) st
 		return resp, nil
 	})
 }
-
-type roundTripper func(*http.Request) (*http.Response, error)
-
-func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }

@@ -11,7 +11,6 @@ import (
 	"maps"
 	"net"
 	"net/http"
-	"net/url"
 	"os"
 	"regexp"
 	"slices"
@@ -74,6 +73,8 @@ type Options struct {
 	ExitAfterNodeDrain     bool
 	DisableEviction        bool
 	DryRun                 bool
+	// Acknowledge is new: whether Azure is told that it may begin once the event's machines are drained.
+	Acknowledge bool
 	// MaxConcurrentDrains and Namespace are Slipway's own.
 	MaxConcurrentDrains int
 	Namespace           string
@@ -127,6 +128,7 @@ var settings = []setting{
 	{"exitAfterNodeDrain", "", "exitafternodedrain"},
 	{"disableEviction", "", "disableeviction"},
 	{"dryRun", "", "dryrun"},
+	{"acknowledge", "", "acknowledge"},
 	{"maxConcurrentDrains", "MAX_CONCURRENT_DRAINS", "maxconcurrentdrains"},
 	{"namespace", "POD_NAMESPACE", "namespace"},
 }
@@ -170,6 +172,7 @@ func (o *Options) flagSet(out io.Writer) *flag.FlagSet {
 	fs.BoolVar(&o.ExitAfterNodeDrain, "exitAfterNodeDrain", false, "exit once the node is drained")
 	fs.BoolVar(&o.DisableEviction, "disableEviction", false, "delete pods instead of evicting them, past all disruption budgets")
 	fs.BoolVar(&o.DryRun, "dryRun", false, "say what would be done, change nothing")
+	fs.BoolVar(&o.Acknowledge, "acknowledge", true, "tell Azure that an event may begin once its machines are drained")
 	fs.IntVar(&o.MaxConcurrentDrains, "maxConcurrentDrains", 0, "how many `nodes` of the cluster are drained at once for what can wait; 0 is no limit ($MAX_CONCURRENT_DRAINS)")
 	fs.StringVar(&o.Namespace, "namespace", "", "`namespace` of the Leases that -maxConcurrentDrains needs ($POD_NAMESPACE)")
 	return fs
@@ -177,7 +180,8 @@ func (o *Options) flagSet(out io.Writer) *flag.FlagSet {
 
 // Parse reads the tool's command line, its environment and the configuration file that either names. The file wins over
 // flags, flags over the environment, that over the defaults. It returns flag.ErrHelp after help that was asked for, and
-// a *UsageError for flags that do not exist or cannot be read. Usage goes to out.
+// a *compat.UsageError for flags that do not exist or cannot be read. Usage goes to out. With other errors come the options that
+// could be read.
 func Parse(args []string, env func(string) string, out io.Writer) (*Options, error) {
 	o := &Options{given: map[string]string{}}
 	fs := o.flagSet(out)
@@ -193,7 +197,7 @@ func Parse(args []string, env func(string) string, out io.Writer) (*Options, err
 		if errors.Is(err, flag.ErrHelp) {
 			return nil, err
 		}
-		return nil, &UsageError{err}
+		return nil, &compat.UsageError{Err: err}
 	}
 	if fs.NArg() > 0 {
 		o.warn("%q: is no flag, and it and what follows is passed over", fs.Arg(0))
@@ -205,12 +209,13 @@ func Parse(args []string, env func(string) string, out io.Writer) (*Options, err
 	if o.ConfigFile != "" {
 		raw, err := os.ReadFile(o.ConfigFile)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", o.given["config"], err)
+			return o, fmt.Errorf("%s: %w", o.given["config"], err)
 		}
 		if err := o.readFile(fs, raw); err != nil {
-			return nil, fmt.Errorf("%s %s: %w", o.given["config"], o.ConfigFile, err)
+			return o, fmt.Errorf("%s %s: %w", o.given["config"], o.ConfigFile, err)
 		}
 	}
+	o.repair()
 	o.advise()
 	return o, o.Validate()
 }
@@ -226,12 +231,6 @@ func onCommandLine(fs *flag.FlagSet, args []string, with func(string)) {
 		}
 	}
 }
-
-// UsageError is a command line that cannot be read. The usage has been printed; the tool exited with 2.
-type UsageError struct{ err error }
-
-func (e *UsageError) Error() string { return e.err.Error() }
-func (e *UsageError) Unwrap() error { return e.err }
 
 // readFile lays a configuration file over what is set. Keys are matched exactly, as the tool did.
 func (o *Options) readFile(fs *flag.FlagSet, raw []byte) error {
@@ -252,12 +251,24 @@ func (o *Options) readFile(fs *flag.FlagSet, raw []byte) error {
 		switch {
 		case !known:
 			o.Warnings = append(o.Warnings, compat.Unknown(key, e.Line, slices.Collect(maps.Keys(byKey))))
+		case e.Again > 0:
+			errs = append(errs, fmt.Errorf("line %d: %s: is there already, in line %d", e.Again, key, e.Line))
 		case key == "configfile":
 			o.warn("line %d: configfile: a file cannot name another, and it is passed over", e.Line)
 		case e.Null:
 			o.warn("line %d: %s: has no value, and is passed over", e.Line, key)
+		case e.Shape != "":
+			errs = append(errs, fmt.Errorf("line %d: %s: is %s: want %s", e.Line, key, e.Shape, want(fs, name)))
 		default:
-			if err := o.set(fs, name, e.Value, fmt.Sprintf("key %s (line %d)", key, e.Line)); err != nil {
+			value := e.Value
+			if b, old, _ := compat.Bool(value); old && isBool(fs, name) {
+				o.warn("line %d: %s: %s is a boolean of YAML 1.1: want true or false", e.Line, key, value)
+				value = strconv.FormatBool(b)
+			}
+			if n, ok := e.Int(); ok && want(fs, name) == wholeNumber {
+				value = strconv.Itoa(n)
+			}
+			if err := o.set(fs, name, value, fmt.Sprintf("key %s (line %d)", key, e.Line)); err != nil {
 				errs = append(errs, err)
 			}
 		}
@@ -280,6 +291,8 @@ func withoutText(err error) error {
 	return fmt.Errorf("%s: not YAML (not quoted, it may hold a token)", where)
 }
 
+const wholeNumber = "a whole number"
+
 // want says what a flag's value must be.
 func want(fs *flag.FlagSet, name string) string {
 	getter, _ := fs.Lookup(name).Value.(flag.Getter)
@@ -287,11 +300,17 @@ func want(fs *flag.FlagSet, name string) string {
 	case bool:
 		return "true or false"
 	case int:
-		return "a whole number"
+		return wholeNumber
 	case time.Duration:
 		return "a duration with its unit, such as 5s"
 	}
 	return "text"
+}
+
+func isBool(fs *flag.FlagSet, name string) bool {
+	getter, _ := fs.Lookup(name).Value.(flag.Getter)
+	_, is := getter.Get().(bool)
+	return is
 }
 
 // secret are the settings whose values are never shown.
@@ -326,59 +345,31 @@ var levels = map[string]string{
 	"debug": "debug", "trace": "debug",
 }
 
+const levelNames = "panic, fatal, error, warn, info, debug or trace"
+
 // Bounds of a polling period. The tool had none, and 0 made it spin.
 const (
 	minPeriod = 100 * time.Millisecond
 	maxPeriod = time.Minute
 )
 
-// Validate reports everything that is wrong with the values. What needs a template engine or a file is checked where it
-// is made use of.
+// Validate reports everything that is wrong with the values, and is not made up for by repair. What needs a template engine
+// or a file is checked where it is made use of.
 func (o *Options) Validate() error {
 	var errs []error
 	var said []string
 	bad := func(name string, value any, want string) {
 		said = append(said, name)
-		shown := fmt.Sprint(value)
-		if s, ok := value.(string); ok {
-			shown = strconv.Quote(s)
-		}
-		if slices.Contains(secret, name) {
-			shown = "its value (not quoted, it may hold a secret)"
-		}
-		errs = append(errs, fmt.Errorf("%s: %s: want %s", o.field(name), shown, want))
+		errs = append(errs, fmt.Errorf("%s: %s: want %s", o.field(name), shown(name, value), want))
 	}
 	if o.Node == "" {
 		bad("node", o.Node, "the name of this node (in a pod: MY_NODE_NAME from spec.nodeName)")
 	}
 	if _, known := levels[strings.ToLower(o.LogLevel)]; !known {
-		bad("log.level", o.LogLevel, "panic, fatal, error, warn, info, debug or trace")
-	}
-	if o.Period < minPeriod || o.Period > maxPeriod {
-		bad("period", o.Period, "100ms to 1m")
-	}
-	if o.RequestTimeout <= 0 {
-		bad("request.timeout", o.RequestTimeout, "more than 0")
-	} else if _, err := azure.NewClient(azure.Options{Endpoint: o.Endpoint, Timeout: o.RequestTimeout}); err != nil || o.Endpoint == "" {
-		bad("endpoint", o.Endpoint, "a URL with an api-version, such as "+azure.DefaultEndpoint)
+		bad("log.level", o.LogLevel, levelNames)
 	}
 	if !slices.Contains([]string{"NoSchedule", "NoExecute", "PreferNoSchedule"}, o.TaintEffect) {
 		bad("taint.effect", o.TaintEffect, "NoSchedule, NoExecute or PreferNoSchedule")
-	}
-	for _, f := range []struct {
-		name  string
-		value int
-	}{
-		{"nodeGracePeriodSeconds", o.NodeGracePeriodSeconds},
-		{"gracePeriodSeconds", o.GracePeriodSeconds},
-		{"webhook.retries", o.WebhookRetries},
-	} {
-		if f.value < 0 {
-			bad(f.name, f.value, "0 or more")
-		}
-	}
-	if o.GracePeriodSeconds > 600 {
-		bad("gracePeriodSeconds", o.GracePeriodSeconds, "0 to 600")
 	}
 	if _, port, err := net.SplitHostPort(o.WebAddress); err != nil || !isPort(port) {
 		bad("web.address", o.WebAddress, "host:port or :port, such as :17923")
@@ -390,39 +381,13 @@ func (o *Options) Validate() error {
 		bad("namespace", o.Namespace, "the agents' own (in a pod: POD_NAMESPACE from metadata.namespace), as "+
 			o.field("maxConcurrentDrains")+" needs it")
 	}
-	o.validateReceivers(bad)
-	return errors.Join(append(errs, o.refused(said)...)...)
-}
-
-func (o *Options) validateReceivers(bad func(name string, value any, want string)) {
 	if _, err := strconv.ParseInt(o.TelegramChatID, 10, 64); err != nil && o.TelegramChatID != "" {
 		bad("telegram.chatID", o.TelegramChatID, "a whole number, such as -1001234567890")
-	}
-	if o.TelegramToken != "" && o.TelegramChatID == "" {
-		bad("telegram.chatID", o.TelegramChatID, "the chat to write to, since there is a token")
-	}
-	if _, _, err := sentryURL(o.SentryDSN); err != nil && o.SentryDSN != "" {
-		bad("sentry.dsn", o.SentryDSN, "https://KEY@HOST/PROJECT, with a number for PROJECT")
-	}
-	if o.WebhookTimeout <= 0 {
-		bad("webhook.timeout", o.WebhookTimeout, "more than 0")
-	}
-	methods := []string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete}
-	if !slices.Contains(methods, o.WebhookMethod) {
-		bad("webhook.method", o.WebhookMethod, strings.Join(methods, ", "))
-	}
-	if o.WebhookContentType == "" || strings.ContainsAny(o.WebhookContentType, "\r\n") {
-		bad("webhook.contentType", o.WebhookContentType, "a media type, such as application/json")
-	}
-	if o.WebhookURL != "" && !isURL(o.WebhookURL) {
-		bad("webhook.url", o.WebhookURL, "a URL such as https://example.com/hook")
 	}
 	if o.TelegramURL != "" && !isURL(o.TelegramURL) {
 		bad("telegram.url", o.TelegramURL, "a URL such as https://bot.example.com")
 	}
-	if o.WebhookProxy != "" && !isURL(o.WebhookProxy) {
-		bad("webhook.http-proxy", o.WebhookProxy, "a URL such as http://proxy:3128")
-	}
+	return errors.Join(append(errs, o.refused(said)...)...)
 }
 
 // settingOf are the settings that fields of a receiver are made of.
@@ -439,27 +404,40 @@ var settingOf = map[string]string{
 func (o *Options) refused(said []string) []error {
 	var errs []error
 	for _, r := range o.Receivers() {
-		err := r.Validate()
-		if err == nil {
-			continue
-		}
-		for line := range strings.SplitSeq(err.Error(), "\n") {
-			field, why, _ := strings.Cut(line, ": ")
-			switch name := settingOf[field]; {
-			case name == "":
-				errs = append(errs, errors.New(line))
-			case !slices.Contains(said, name):
-				errs = append(errs, fmt.Errorf("%s: %s", o.field(name), why))
+		for _, err := range o.faultsOf(r) {
+			if !slices.ContainsFunc(said, func(name string) bool { return strings.HasPrefix(err.Error(), o.field(name)+":") }) {
+				errs = append(errs, err)
 			}
 		}
 	}
 	return errs
 }
 
-// CheckTemplates reports templates that cannot be read, in the process that is to use them.
-func (o *Options) CheckTemplates() error {
+// faultsOf are what a receiver that is made does not take, said of the settings that it is made of.
+func (o *Options) faultsOf(r notify.Receiver) []error {
+	err := r.Validate()
+	if err == nil {
+		return nil
+	}
 	var errs []error
-	check := func(name, text string) { errs = append(errs, notify.CheckTemplate(o.field(name), text)) }
+	for line := range strings.SplitSeq(err.Error(), "\n") {
+		field, why, _ := strings.Cut(line, ": ")
+		if name := settingOf[field]; name != "" {
+			line = o.field(name) + ": " + why
+		}
+		errs = append(errs, errors.New(line))
+	}
+	return errs
+}
+
+// CheckTemplates warns of templates that cannot be read, in the process that is to use them. As with the tool, their
+// messages are lost.
+func (o *Options) CheckTemplates() {
+	check := func(name, text string) {
+		if err := notify.CheckTemplate(o.field(name), text); err != nil {
+			o.warn("%v: such messages are lost", err)
+		}
+	}
 	if o.TelegramToken != "" {
 		check("alert.message", o.AlertMessage)
 	}
@@ -468,21 +446,21 @@ func (o *Options) CheckTemplates() error {
 	case o.WebhookTemplateFile != "":
 		raw, err := os.ReadFile(o.WebhookTemplateFile)
 		if err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", o.field("webhook.template-file"), err))
+			o.warn("%s: %v: messages are lost until it can be read", o.field("webhook.template-file"), err)
 			break
 		}
 		check("webhook.template-file", string(raw))
 	default:
 		check("webhook.template", o.WebhookTemplate)
 	}
-	return errors.Join(errs...)
 }
 
-func isURL(s string) bool {
-	u, err := url.Parse(s)
-	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != ""
+// isURL reports whether a text is a URL of HTTP, or of another scheme that is given.
+func isURL(s string, schemes ...string) bool {
+	return notify.CheckAddress(s, append(schemes, "http", "https")...) == nil
 }
 
+// isPort reports whether a text is a port to listen on; 0 is any.
 func isPort(s string) bool {
 	n, err := strconv.Atoi(s)
 	return err == nil && n >= 0 && n < 1<<16

@@ -13,7 +13,11 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/slipway-dev/slipway/internal/compat"
 	"github.com/slipway-dev/slipway/internal/config"
+	"github.com/slipway-dev/slipway/internal/notice/azure"
+	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 func environment(pairs ...string) func(string) string {
@@ -30,18 +34,14 @@ func environment(pairs ...string) func(string) string {
 func parse(t *testing.T, args ...string) *Options {
 	t.Helper()
 	o, err := Parse(args, environment(), io.Discard)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	return o
 }
 
 func file(t *testing.T, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "config.yaml")
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 	return path
 }
 
@@ -54,7 +54,7 @@ var values = map[string]string{
 	"webhook.insecureSkip": "true", "webhook.http-proxy": "http://p:1", "webhook.retries": "5", "sentry.dsn": "https://k@d/1",
 	"web.address": "127.0.0.1:80", "web.token-file": "/t", "taint.node": "true", "taint.effect": "NoExecute",
 	"podGracePeriodSeconds": "9", "nodeGracePeriodSeconds": "0", "gracePeriodSeconds": "3", "drainOnFreezeEvent": "true",
-	"resource.name": "vm_1", "exitAfterNodeDrain": "true", "disableEviction": "true", "dryRun": "true",
+	"resource.name": "vm_1", "exitAfterNodeDrain": "true", "disableEviction": "true", "dryRun": "true", "acknowledge": "false",
 	"maxConcurrentDrains": "2", "namespace": "slipway",
 }
 
@@ -67,7 +67,7 @@ func settled(o *Options) Options {
 
 var equal = cmp.AllowUnexported(Options{})
 
-func TestEverySettingIsReadFromFlagWithOneDashOrTwoFromEnvironmentAndFromFile(t *testing.T) {
+func TestSettingsComeFromFlagsEnvironmentAndFile(t *testing.T) {
 	for _, s := range settings {
 		if s.flag == "version" || s.flag == "config" {
 			continue
@@ -89,7 +89,7 @@ func TestEverySettingIsReadFromFlagWithOneDashOrTwoFromEnvironmentAndFromFile(t 
 			t.Errorf("-%s=%s changes nothing", s.flag, value)
 		}
 		spellings := [][]string{append(base, "--"+s.flag+"="+value)}
-		if value != "true" {
+		if value != "true" && value != "false" { // a boolean flag takes no word after it
 			spellings = append(spellings, append(base, "-"+s.flag, value))
 		}
 		if s.key != "" {
@@ -123,22 +123,29 @@ func TestDefaultsAreTheToolsButForItsFaults(t *testing.T) {
 		Period: time.Second, RequestTimeout: 5 * time.Second, AlertMessage: "Draining node={{ .NodeName }}, type={{ .Event.EventType }}",
 		WebhookMethod: "POST", WebhookContentType: "application/json", WebhookTimeout: 30 * time.Second, WebhookRetries: 3,
 		WebAddress: ":17923", TaintEffect: "NoSchedule", PodGracePeriodSeconds: -1, NodeGracePeriodSeconds: 120,
-		GracePeriodSeconds: 10,
+		GracePeriodSeconds: 10, Acknowledge: true,
 	}
-	if diff := cmp.Diff(want, got, equal); diff != "" {
-		t.Error(diff)
-	}
+	check.Equal(t, want, got, equal)
 }
 
-func TestFileWinsOverFlagsAndFlagsOverTheEnvironment(t *testing.T) {
+func TestFileOverridesFlagsAndFlagsOverrideTheEnvironment(t *testing.T) {
 	config := file(t, "telegramchatid: -1001234567890123\nnodename: of-the-file\n")
 	o, err := Parse([]string{"-node=of-the-flag", "-webhook.url=http://flag"},
 		environment("CONFIG="+config, "WEBHOOK_URL=http://env", "TELEGRAM_CHATID=5"), io.Discard)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	if o.Node != "of-the-file" || o.WebhookURL != "http://flag" || o.TelegramChatID != "-1001234567890123" {
 		t.Errorf("%+v", settled(o))
+	}
+}
+
+func TestMergeKeysOfTheFileCount(t *testing.T) {
+	o := parse(t, "-period=9s", "-config="+file(t, "common: &common {period: 1s, dryrun: true}\n<<: *common\ndryrun: false\n"))
+	if o.Period != time.Second || o.DryRun {
+		t.Errorf("period %s, dry run %t: want 1s and false", o.Period, o.DryRun)
+	}
+	_, err := Parse([]string{"-node=n", "-config=" + file(t, "<<: 123:secret\n")}, environment(), io.Discard)
+	if err == nil || !strings.Contains(err.Error(), "line 1: <<: want an alias") || strings.Contains(err.Error(), "secret") {
+		t.Errorf("a merge key without keys: %v", err)
 	}
 }
 
@@ -149,10 +156,10 @@ func TestLogSettingsOfTheFileCount(t *testing.T) {
 	}
 }
 
-func TestUnknownFlagIsAUsageErrorAndHelpIsNone(t *testing.T) {
+func TestUnknownFlagIsAUsageErrorUnlikeHelp(t *testing.T) {
 	var usage strings.Builder
 	_, err := Parse([]string{"-nope"}, environment(), &usage)
-	if _, is := errors.AsType[*UsageError](err); !is || !strings.Contains(usage.String(), "-taint.node") {
+	if _, is := errors.AsType[*compat.UsageError](err); !is || !strings.Contains(usage.String(), "-taint.node") {
 		t.Errorf("%v, usage %q", err, usage.String())
 	}
 	if _, err := Parse([]string{"-help"}, environment(), io.Discard); !errors.Is(err, flag.ErrHelp) {
@@ -163,85 +170,154 @@ func TestUnknownFlagIsAUsageErrorAndHelpIsNone(t *testing.T) {
 	}
 }
 
-func TestI10BadValuesAreRefusedWithFieldValueAndWhatIsAllowed(t *testing.T) {
-	const quiet = "not quoted"
+func TestI10BadValuesAreRefusedByFieldAndRange(t *testing.T) {
 	for _, c := range []struct{ flag, value, want string }{
 		{"node", "", "name of this node"},
-		{"log.level", "loud", `"loud": want panic, fatal`},
-		{"period", "0s", "0s: want 100ms to 1m"},
-		{"period", "-1s", "want 100ms"},
-		{"period", "2m", "2m0s: want 100ms to 1m"},
 		{"period", "5", "duration"},
-		{"request.timeout", "0", "0s: want more than 0"},
-		{"endpoint", "http://h/x", "api-version"},
-		{"endpoint", "", "api-version"},
 		{"taint.effect", "Never", `"Never": want NoSchedule, NoExecute or PreferNoSchedule`},
-		{"nodeGracePeriodSeconds", "-1", "-1: want 0 or more"},
-		{"gracePeriodSeconds", "-1", "-1: want 0"},
-		{"gracePeriodSeconds", "601", "601: want 0 to 600"},
 		{"gracePeriodSeconds", "x", "whole number"},
-		{"webhook.retries", "-1", "want 0 or more"},
 		{"web.address", "17923", `"17923": want host:port`},
-		{"web.address", ":http", `":http": want host:port`},
 		{"telegram.chatID", "@channel", `"@channel": want a whole number`},
-		{"telegram.token", "1:s3cret", "since there is a token"},
 		{"telegram.url", "bot", "want a URL"},
-		{"webhook.timeout", "0", "want more than 0"},
-		{"webhook.method", "post", `"post": want GET, POST`},
-		{"webhook.contentType", "", "media type"},
-		{"webhook.url", "s3cret", quiet},
-		{"webhook.http-proxy", "s3cret:3128", quiet},
-		{"sentry.dsn", "s3cret@host", quiet},
 		{"maxConcurrentDrains", "17", "17: want 0 to 16"},
 		{"maxConcurrentDrains", "-1", "-1: want 0 to 16"},
 		{"taint.node", "maybe", "true or false"},
 	} {
-		key := ""
-		for _, s := range settings {
-			if s.flag == c.flag {
-				key = s.key
-			}
-		}
-		for _, given := range []struct{ from, spelled string }{
-			{"-" + c.flag + "=" + c.value, c.flag},
-			{"-config=" + file(t, key+": '"+c.value+"'"), key},
-		} {
-			_, err := Parse([]string{given.from}, environment(), io.Discard)
+		for _, given := range givenAs(t, c.flag, c.value) {
+			_, err := Parse([]string{given.arg}, environment(), io.Discard)
 			if err == nil {
-				t.Errorf("%s: was taken", given.from)
+				t.Errorf("%s: was taken", given.arg)
 				continue
 			}
 			text := err.Error()
 			usage := strings.HasPrefix(text, "invalid ") // the flag package's own words
-			if !usage && !strings.Contains(text, c.want) || !strings.Contains(text, given.spelled) && c.flag != "telegram.token" ||
-				strings.Contains(text, "s3cret") {
-				t.Errorf("%s: error %q, want it to say %q", given.from, text, c.want)
+			if !usage && !strings.Contains(text, c.want) || !strings.Contains(text, given.spelled) || strings.Contains(text, "s3cret") {
+				t.Errorf("%s: error %q, want it to say %q", given.arg, text, c.want)
 			}
 		}
 	}
 }
 
-func TestAllThatIsWrongIsSaidAtOnce(t *testing.T) {
-	_, err := Parse([]string{"-period=0s", "-taint.effect=x", "-webhook.method=x"}, environment(), io.Discard)
-	for _, want := range []string{"-period", "-taint.effect", "-webhook.method"} {
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("error %v does not name %s", err, want)
+// given is a setting on the command line, itself or in a file, and how it is spelled there.
+type given struct{ arg, spelled string }
+
+func givenAs(t *testing.T, flag, value string) []given {
+	t.Helper()
+	for _, s := range settings {
+		if s.flag == flag {
+			return []given{{"-" + flag + "=" + value, flag}, {"-config=" + file(t, s.key+": '"+value+"'"), s.key}}
+		}
+	}
+	t.Fatalf("no setting %s", flag)
+	return nil
+}
+
+// TestValuesThatTheToolStartedWithAreReplaced has values with which the tool guarded its node all the same.
+func TestValuesThatTheToolStartedWithAreReplaced(t *testing.T) {
+	const quiet = "not quoted"
+	for _, c := range []struct {
+		flag, value, want string
+		taken             func(*Options) bool
+	}{
+		{"period", "0s", "0s: want 100ms to 1m; 1s is taken", func(o *Options) bool { return o.Period == time.Second }},
+		{"period", "-1s", "want 100ms", func(o *Options) bool { return o.Period == time.Second }},
+		{"period", "10ms", "want 100ms", func(o *Options) bool { return o.Period == 100*time.Millisecond }},
+		{"period", "2m", "2m0s: want 100ms to 1m", func(o *Options) bool { return o.Period == time.Minute }},
+		{"request.timeout", "0", "0s: want more than 0", func(o *Options) bool { return o.RequestTimeout == 5*time.Second }},
+		{"endpoint", "http://h/x", "http://h/x?api-version=2020-07-01 is asked", func(o *Options) bool { return o.Endpoint == "http://h/x?api-version=2020-07-01" }},
+		{"endpoint", "http://h/x?a=b", "want an api-version", func(o *Options) bool { return o.Endpoint == "http://h/x?a=b&api-version=2020-07-01" }},
+		{"endpoint", "http://h/x?api-version=&a=b", "want an api-version", func(o *Options) bool { return o.Endpoint == "http://h/x?a=b&api-version=2020-07-01" }},
+		{"endpoint", "http://h/x?API-Version=2019-08-01", "", func(o *Options) bool { return o.Endpoint == "http://h/x?api-version=2019-08-01" }},
+		{"endpoint", "169.254.169.254", "want a URL", func(o *Options) bool { return o.Endpoint == azure.DefaultEndpoint }},
+		{"endpoint", "", "want a URL", func(o *Options) bool { return o.Endpoint == azure.DefaultEndpoint }},
+		{"nodeGracePeriodSeconds", "-1", "-1: want 0 or more", func(o *Options) bool { return o.NodeGracePeriodSeconds == 120 }},
+		{"gracePeriodSeconds", "-1", "-1: want 0", func(o *Options) bool { return o.GracePeriodSeconds == 10 }},
+		{"gracePeriodSeconds", "601", "601: want 0 to 600", func(o *Options) bool { return o.GracePeriodSeconds == 600 }},
+		{"webhook.retries", "-1", "want 0 to 20", func(o *Options) bool { return o.WebhookRetries == 0 }},
+		{"webhook.retries", "30", "30: want 0 to 20", func(o *Options) bool { return o.WebhookRetries == 20 }},
+		{"web.address", ":http", "", func(o *Options) bool { return o.WebAddress == ":80" }},
+		{"telegram.token", "1:s3cret", "since there is a token", func(o *Options) bool { return len(o.Receivers()) == 0 }},
+		{"webhook.timeout", "0", "want more than 0", func(o *Options) bool { return o.WebhookTimeout == 30*time.Second }},
+		{"webhook.timeout", "11m", "11m0s: want more than 0, up to 10m", func(o *Options) bool { return o.WebhookTimeout == 10*time.Minute }},
+		{"webhook.method", "post", `"post": want GET, POST`, func(o *Options) bool { return o.WebhookMethod == "POST" }},
+		{"webhook.method", "SHOUT", `"SHOUT": want GET`, func(o *Options) bool { return o.WebhookMethod == "POST" }},
+		{"webhook.http-proxy", "socks5://h:1080", "", func(o *Options) bool { return o.WebhookProxy == "socks5://h:1080" }},
+		{"webhook.contentType", "", "media type", func(o *Options) bool { return o.WebhookContentType == "application/json" }},
+		{"webhook.url", "s3cret", quiet, func(o *Options) bool { return len(o.Receivers()) == 0 }},
+		{"webhook.url", "http://s3cret:99999/", quiet, func(o *Options) bool { return len(o.Receivers()) == 0 }},
+		{"webhook.http-proxy", "s3cret:3128", quiet, func(o *Options) bool { return o.WebhookProxy == "" }},
+		{"sentry.dsn", "s3cret@host", quiet, func(o *Options) bool { return o.SentryDSN == "" }},
+	} {
+		for _, given := range givenAs(t, c.flag, c.value) {
+			o, err := Parse([]string{given.arg}, environment(), io.Discard)
+			if err != nil {
+				t.Errorf("%s: %v", given.arg, err)
+				continue
+			}
+			text := strings.Join(o.Warnings, "\n")
+			if !strings.Contains(text, c.want) || !c.taken(o) || strings.Contains(text, "s3cret") {
+				t.Errorf("%s: warnings %q, want %q; options %+v", given.arg, text, c.want, settled(o))
+			}
+			config := o.Config()
+			if err := config.Validate(); err != nil {
+				t.Errorf("%s makes a bad configuration: %v", given.arg, err)
+			}
 		}
 	}
 }
 
-func TestUnknownKeysNullsAndSettingsWithoutEffectAreWarnedOf(t *testing.T) {
+func TestBadLogLevelFailsAsFlagOnly(t *testing.T) {
+	_, err := Parse([]string{"-log.level=loud"}, environment(), io.Discard)
+	check.ErrorContains(t, err, `-log.level: "loud": want panic, fatal`)
+	o := parse(t, "-config="+file(t, "loglevel: loud\n")) // the tool never looked at it
+	if c := o.Config(); c.LogLevel != "info" || !strings.Contains(strings.Join(o.Warnings, "\n"), `key loglevel (line 1): "loud": want panic, fatal`) {
+		t.Errorf("in the file: level %s, warnings %q", c.LogLevel, o.Warnings)
+	}
+}
+
+func TestAllThatIsWrongIsSaidAtOnce(t *testing.T) {
+	_, err := Parse([]string{"-log.level=x", "-taint.effect=x", "-telegram.chatID=x"}, environment(), io.Discard)
+	check.ErrorContains(t, err, "-log.level", "-taint.effect", "-telegram.chatID")
+}
+
+func TestUnknownAndIneffectiveSettingsAreWarnedAbout(t *testing.T) {
 	o := parse(t, "-config="+file(t, "nodeName: x\nperiod:\nconfigfile: y\nsentrydsn: https://k@s/1\ncolour: red\n"))
 	all := strings.Join(o.Warnings, "\n")
-	for _, want := range []string{
+	check.Contains(t, all,
 		"line 1: nodeName", "meant nodename?", "line 2: period: has no value", "line 3: configfile", "line 5: colour",
-	} {
-		if !strings.Contains(all, want) {
-			t.Errorf("warnings %q do not say %q", all, want)
-		}
-	}
+	)
 	if o.Node != "n" || o.Period != time.Second {
 		t.Errorf("node %q, period %s", o.Node, o.Period)
+	}
+}
+
+func TestOldBooleansAndUnknownShapesAreWarnedOf(t *testing.T) {
+	o := parse(t, "-config="+file(t, "taintnode: yes\ndryrun: On\nwebhookinsecure: off\nlabels: [a, b]\nextra:\n  deep: {er: 1, er: 2}\n? [k]\n: v\nwebhookmethod: PUT\nlabels: {<<: 1}\n"))
+	if !o.TaintNode || !o.DryRun || o.WebhookInsecure || o.WebhookMethod != "PUT" {
+		t.Errorf("%+v", settled(o))
+	}
+	all := strings.Join(o.Warnings, "\n")
+	check.Contains(t, all, "line 1: taintnode: yes", "line 2: dryrun: On", "line 4: labels: is no key", "line 5: extra: is no key", "line 7: ?")
+	for text, want := range map[string]string{
+		"taintnode: [yes]\n":                      "line 1: taintnode: is a list: want true or false",
+		"webhooktemplate: {{ .NodeName }}\n":      "line 1: webhooktemplate: is keys with values: want text",
+		"dryrun: true\nperiod: 1s\ndryrun: off\n": "line 3: dryrun: is there already, in line 1",
+	} {
+		if _, err := Parse([]string{"-config=" + file(t, text)}, environment(), io.Discard); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %q", text, err, want)
+		}
+	}
+}
+
+// TestNumbersOfTheFileAreThoseOfYAML has spellings that the tool's YAML library made whole numbers of.
+func TestNumbersOfTheFileAreThoseOfYAML(t *testing.T) {
+	for text, want := range map[string]int{"3.0": 3, "1e1": 10, "1_0": 10, "0x0A": 10, "0o12": 10, "0b11": 3, "+4": 4, "4.7": 4, "'5'": 5} {
+		if o := parse(t, "-config="+file(t, "webhookretries: "+text+"\n")); o.WebhookRetries != want {
+			t.Errorf("%s: %d, want %d", text, o.WebhookRetries, want)
+		}
+	}
+	if o := parse(t, "-config="+file(t, "nodename: 1e1\nresourcename: !!binary dm1fMQ==\n")); o.Node != "1e1" || o.ResourceName != "vm_1" {
+		t.Errorf("node %q, resource %q", o.Node, o.ResourceName)
 	}
 }
 
@@ -254,9 +330,7 @@ func TestBrokenFileIsRefusedAndNotQuoted(t *testing.T) {
 			t.Errorf("%q: %v", text, err)
 		}
 	}
-	if _, err := Parse([]string{"-config=/nowhere"}, environment(), io.Discard); err == nil || !strings.Contains(err.Error(), "-config") {
-		t.Errorf("missing file: %v", err)
-	}
+	check.ErrorContains(t, check.Err(Parse([]string{"-config=/nowhere"}, environment(), io.Discard)), "-config")
 }
 
 func TestConfigurationThatIsMadeIsValid(t *testing.T) {
@@ -307,30 +381,35 @@ func FuzzCommandLine(f *testing.F) {
 	})
 }
 
-func TestI10WhatReceiversDoNotTakeIsSaidOfTheSettingThatWasGiven(t *testing.T) {
+func TestI10BadReceiverSettingsNameTheOriginalSetting(t *testing.T) {
 	const url = "-webhook.url=http://127.0.0.1:1"
 	for name, c := range map[string]struct {
-		args []string
-		env  func(string) string
-		want string
+		args    []string
+		env     func(string) string
+		want    string
+		refused bool
 	}{
-		"retries":    {[]string{url, "-webhook.retries=30"}, environment(), "-webhook.retries: 30: want 0 to 20"},
-		"file":       {[]string{url, "-config=" + file(t, "webhookretries: 30")}, environment(), "key webhookretries (line 1): 30: want 0 to 20"},
-		"timeout":    {[]string{url, "-webhook.timeout=11m"}, environment(), "-webhook.timeout: 11m0s: want more than 0, up to 10m"},
-		"template":   {[]string{url, "-webhook.template={{ .NodeName"}, environment(), "-webhook.template:1: "},
-		"variable":   {[]string{url}, environment("WEBHOOK_TEMPLATE={{ end }}"), "$WEBHOOK_TEMPLATE:1: "},
-		"no file":    {[]string{url}, environment("WEBHOOK_TEMPLATE_FILE=/nowhere"), "$WEBHOOK_TEMPLATE_FILE: open /nowhere"},
-		"alert":      {[]string{"-telegram.token=1:a", "-telegram.chatID=1", "-alert.message={{"}, environment(), "-alert.message:1: "},
-		"namespace":  {[]string{"-maxConcurrentDrains=3"}, environment(), "-namespace: \"\": want the agents' own"},
-		"two faults": {[]string{url, "-webhook.retries=30", "-webhook.timeout=11m"}, environment(), "-webhook.timeout: 11m0s"},
+		"retries":    {[]string{url, "-webhook.retries=30"}, environment(), "-webhook.retries: 30: want 0 to 20", false},
+		"file":       {[]string{url, "-config=" + file(t, "webhookretries: 30")}, environment(), "key webhookretries (line 1): 30: want 0 to 20", false},
+		"template":   {[]string{url, "-webhook.template={{ .NodeName"}, environment(), "-webhook.template:1: ", false},
+		"variable":   {[]string{url}, environment("WEBHOOK_TEMPLATE={{ end }}"), "$WEBHOOK_TEMPLATE:1: ", false},
+		"no file":    {[]string{url}, environment("WEBHOOK_TEMPLATE_FILE=/nowhere"), "$WEBHOOK_TEMPLATE_FILE: open /nowhere", false},
+		"alert":      {[]string{"-telegram.token=1:a", "-telegram.chatID=1", "-alert.message={{"}, environment(), "-alert.message:1: ", false},
+		"token":      {[]string{"-telegram.token=s3cret", "-telegram.chatID=1"}, environment(), "-telegram.token: what is given", true},
+		"namespace":  {[]string{"-maxConcurrentDrains=3"}, environment(), "-namespace: \"\": want the agents' own", true},
+		"two faults": {[]string{url, "-webhook.retries=30", "-webhook.timeout=11m"}, environment(), "-webhook.timeout: 11m0s", false},
 	} {
 		o, err := Parse(append([]string{"-node=n"}, c.args...), c.env, io.Discard)
+		said := ""
 		if err == nil {
-			err = o.CheckTemplates()
+			o.CheckTemplates()
+			said = strings.Join(o.Warnings, "\n")
+		} else {
+			said = err.Error()
 		}
-		if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "notifications[") ||
-			strings.Contains(err.Error(), "--") {
-			t.Errorf("%s: %v, want %q", name, err, c.want)
+		if (err != nil) != c.refused || !strings.Contains(said, c.want) || strings.Contains(said, "notifications[") ||
+			strings.Contains(said, "--") || strings.Contains(said, "s3cret") {
+			t.Errorf("%s: %v, warnings %q, want %q", name, err, o.Warnings, c.want)
 		}
 	}
 }

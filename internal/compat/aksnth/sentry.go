@@ -37,6 +37,7 @@ const (
 type Sentry struct {
 	url, key     string
 	node, client string
+	release      string
 	http         *http.Client
 	queue        chan []byte
 	done         chan struct{}
@@ -66,7 +67,8 @@ func NewSentry(dsn, node, version string) (*Sentry, error) {
 		return nil, fmt.Errorf("sentry.dsn: %w", err)
 	}
 	s := &Sentry{
-		url: to, key: key, node: node, client: "slipway/" + version, http: &http.Client{Timeout: sentryTimeout},
+		url: to, key: key, node: node, client: "slipway/" + version, release: version,
+		http:  &http.Client{Timeout: sentryTimeout, CheckRedirect: refuseRedirect},
 		queue: make(chan []byte, sentryQueue), done: make(chan struct{}),
 	}
 	var ctx context.Context
@@ -74,6 +76,9 @@ func NewSentry(dsn, node, version string) (*Sentry, error) {
 	go s.run(ctx)
 	return s, nil
 }
+
+// refuseRedirect has a redirect count as a refusal: net/http would show the key to another server.
+func refuseRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
 // Close waits a moment for what is still to be sent, and sends no more.
 func (s *Sentry) Close() {
@@ -189,11 +194,34 @@ func (s *Sentry) take(r slog.Record, extra map[string]string) {
 	if r.Level >= slog.LevelError {
 		level = "error"
 	}
+	s.queueUp(level, r.Time, r.Message, extra)
+}
+
+// Failed sends why the process ends, as the tool did of a start that failed. Without an error, or a Sentry, it does nothing.
+func (s *Sentry) Failed(err error) {
+	if s != nil && err != nil {
+		s.queueUp("fatal", time.Now(), err.Error(), nil)
+	}
+}
+
+// TellFailure sends why options were refused, where they say to which Sentry.
+func TellFailure(o *Options, err error, version string) {
+	if o == nil || o.SentryDSN == "" {
+		return
+	}
+	if s, unreadable := NewSentry(o.SentryDSN, o.Node, version); unreadable == nil {
+		s.Failed(err)
+		s.Close()
+	}
+}
+
+// queueUp queues an event, or drops it.
+func (s *Sentry) queueUp(level string, at time.Time, message string, extra map[string]string) {
 	id := make([]byte, 16)
 	_, _ = rand.Read(id) // it never fails
 	event := map[string]any{
-		"event_id": hex.EncodeToString(id), "timestamp": r.Time.UTC().Format(time.RFC3339Nano), "platform": "go", "level": level,
-		"logger": Tool, "server_name": s.node, "message": map[string]string{"formatted": r.Message},
+		"event_id": hex.EncodeToString(id), "timestamp": at.UTC().Format(time.RFC3339Nano), "platform": "go", "level": level,
+		"logger": Tool, "server_name": s.node, "release": s.release, "message": map[string]string{"formatted": message},
 	}
 	if len(extra) > 0 {
 		event["extra"] = maps.Clone(extra)

@@ -11,6 +11,9 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 // sentryServer keeps what it is sent, and answers with a status.
@@ -40,12 +43,10 @@ func (s *sentryServer) dsn() string {
 	return strings.Replace(s.URL, "http://", "http://k3y@", 1) + "/sub/42"
 }
 
-func TestWarningsAndErrorsGoToSentryAndToTheLog(t *testing.T) {
+func TestWarningsAndErrorsReachSentryAndTheLog(t *testing.T) {
 	server := newSentryServer(t, http.StatusOK)
 	s, err := NewSentry(server.dsn(), "node-1", "v1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	var written bytes.Buffer
 	log := slog.New(s.Handler(slog.NewJSONHandler(&written, nil))).With("node", "node-1")
 	log.Info("nothing to see")
@@ -107,12 +108,10 @@ func TestWarningsAndErrorsGoToSentryAndToTheLog(t *testing.T) {
 	}
 }
 
-func TestASentryThatRefusesIsLeftAloneForAWhile(t *testing.T) {
+func TestRefusingSentryIsPaused(t *testing.T) {
 	server := newSentryServer(t, http.StatusTooManyRequests)
 	s, err := NewSentry(server.dsn(), "n", "v1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	log := slog.New(s.Handler(slog.DiscardHandler))
 	for range 5 {
 		log.Handler().(*sentryHandler).to.take(slog.NewRecord(time.Now(), slog.LevelWarn, "x", 0), nil)
@@ -123,28 +122,37 @@ func TestASentryThatRefusesIsLeftAloneForAWhile(t *testing.T) {
 	}
 }
 
+func TestASentryThatRedirectsIsNotFollowed(t *testing.T) {
+	other := newSentryServer(t, http.StatusOK)
+	moved := httptest.NewServer(http.RedirectHandler(other.URL, http.StatusTemporaryRedirect))
+	defer moved.Close()
+	s, err := NewSentry(strings.Replace(moved.URL, "http://", "http://k3y@", 1)+"/42", "node-1", "v1")
+	must.NoError(t, err)
+	slog.New(s.Handler(slog.NewTextHandler(io.Discard, nil))).Warn("it warns")
+	s.Close()
+	if len(other.got) != 0 {
+		t.Errorf("another server was sent %q, with the key %q", other.bodies, other.got[0].Header.Get("X-Sentry-Auth"))
+	}
+}
+
 func TestASentryThatHangsHoldsNothingUp(t *testing.T) {
 	release := make(chan struct{})
 	hole := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release }))
 	defer hole.Close()
 	defer close(release)
 	s, err := NewSentry(strings.Replace(hole.URL, "http://", "http://k@", 1)+"/1", "n", "v1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	var written bytes.Buffer
 	log := slog.New(s.Handler(slog.NewTextHandler(&written, nil)))
 	const lines = 10 * sentryQueue
 	for range lines { // more than wait to be sent: what does not fit is dropped, and nobody waits
 		log.Warn("x")
 	}
-	if n := strings.Count(written.String(), "\n"); n != lines {
-		t.Errorf("%d lines in the log, want %d", n, lines)
-	}
+	check.Is(t, lines, strings.Count(written.String(), "\n"))
 	s.Close()
 }
 
-func TestI10ADSNThatIsNoneIsRefusedAndNotQuoted(t *testing.T) {
+func TestI10BadDSNIsRefusedWithoutQuotingIt(t *testing.T) {
 	for _, bad := range []string{"https://s3cret", "s3cret@host/1", "https://s3cret@host/one", "https://s3cret@/1", "ftp://s3cret@h/1", "https://h/1", ":s3cret"} {
 		_, _, err := sentryURL(bad)
 		if err == nil || !strings.Contains(err.Error(), "want https://KEY@HOST/PROJECT") || strings.Contains(err.Error(), "s3cret") {
@@ -159,5 +167,27 @@ func TestI10ADSNThatIsNoneIsRefusedAndNotQuoted(t *testing.T) {
 		if got, key, err := sentryURL(dsn); err != nil || got != want || key != "k" {
 			t.Errorf("%s: %s, %s, %v", dsn, got, key, err)
 		}
+	}
+}
+
+func TestFailedStartGoesToSentryWithTheRelease(t *testing.T) {
+	server := newSentryServer(t, http.StatusOK)
+	o, err := Parse([]string{"-sentry.dsn=" + server.dsn(), "-taint.effect=Never"}, environment(), io.Discard)
+	if err == nil {
+		t.Fatal("a bad taint effect was taken")
+	}
+	TellFailure(o, err, "v1.2.3")
+	TellFailure(nil, err, "v1.2.3")
+	if len(server.bodies) != 1 {
+		t.Fatalf("%d envelopes, want 1", len(server.bodies))
+	}
+	var event struct {
+		Level, Release string
+		ServerName     string `json:"server_name"`
+		Message        struct{ Formatted string }
+	}
+	must.NoError(t, json.Unmarshal([]byte(strings.Split(server.bodies[0], "\n")[2]), &event))
+	if event.Level != "fatal" || event.Release != "v1.2.3" || event.ServerName != "n" || !strings.Contains(event.Message.Formatted, "-taint.effect") {
+		t.Errorf("%+v", event)
 	}
 }

@@ -35,7 +35,7 @@ func (o *Options) Config() config.Agent {
 	c.GracePeriod, c.DisableEviction = int64(o.PodGracePeriodSeconds), o.DisableEviction
 	c.ConditionDrainTimeout = time.Duration(o.NodeGracePeriodSeconds) * time.Second
 	c.StopGrace = time.Duration(o.GracePeriodSeconds) * time.Second
-	c.ExitAfterDrain, c.DryRun = o.ExitAfterNodeDrain, o.DryRun
+	c.ExitAfterDrain, c.DryRun, c.Acknowledge = o.ExitAfterNodeDrain, o.DryRun, o.Acknowledge
 	c.MaxConcurrentDrains, c.Namespace = o.MaxConcurrentDrains, o.Namespace
 	if o.TaintNode {
 		c.TaintKey, c.TaintValue, c.TaintEffect = Tool+"/{type}", "{id}", o.TaintEffect

@@ -66,6 +66,8 @@ type Backend struct {
 	// Auth and CAFile are beyond what the tool knew: it had no credentials but those of a URL.
 	Auth   BackendAuth
 	CAFile string
+	// ComputerName is where a machine's metadata has its host name, as provider.PoolConfig has it.
+	ComputerName string
 }
 
 // BackendAuth is who is asking the backend.
@@ -96,6 +98,7 @@ type file struct {
 		Timeout      json.RawMessage `json:"timeout"`
 		Auth         BackendAuth     `json:"auth"`
 		CAFile       string          `json:"caFile"`
+		ComputerName string          `json:"computerName"`
 	} `json:"backend"`
 }
 
@@ -137,7 +140,7 @@ func duration(raw json.RawMessage) (time.Duration, error) {
 var knownKeys = map[string][]string{
 	"": {"server", "apiServer", "backend"}, "server": {"timeout"}, "apiServer": {"url", "auth", "timeout"},
 	"apiServer.auth": {"kubeConfigPath", "clientCertPath", "clientKeyPath", "caCertPath"},
-	"backend":        {"url", "cloudPoolUrl", "timeout", "auth", "caFile"},
+	"backend":        {"url", "cloudPoolUrl", "timeout", "auth", "caFile", "computerName"},
 	"backend.auth":   {"username", "passwordFile", "tokenFile", "certFile", "keyFile"},
 }
 
@@ -159,7 +162,7 @@ func Parse(raw []byte) (Config, error) {
 	c := Config{
 		Server:    Server{},
 		APIServer: APIServer{URL: f.APIServer.URL, Auth: f.APIServer.Auth},
-		Backend:   Backend{URL: f.Backend.URL, Auth: f.Backend.Auth, CAFile: f.Backend.CAFile},
+		Backend:   Backend{URL: f.Backend.URL, Auth: f.Backend.Auth, CAFile: f.Backend.CAFile, ComputerName: f.Backend.ComputerName},
 	}
 	switch {
 	case c.Backend.URL == "":

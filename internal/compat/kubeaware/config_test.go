@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -14,6 +15,9 @@ import (
 	"time"
 
 	provider "github.com/slipway-dev/slipway/internal/cloud/cloudpool"
+	"github.com/slipway-dev/slipway/internal/compat"
+	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 const readme = `{
@@ -80,15 +84,9 @@ func TestI10TheStartUpErrorsAreTheTools(t *testing.T) {
 func TestWhatIsPassedOverIsSaid(t *testing.T) {
 	c, err := Parse([]byte(`{"servr": {}, "server": {"timeout": "-1s"}, "apiServer": {"url": "https://k", "auth": {"kubeConfigPath": "/k"}, "timout": "1s"},
 		"backend": {"url": "http://b", "cloudPoolUrl": "http://c", "timeout": "3h"}}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	all := strings.Join(c.Warnings, "\n")
-	for _, want := range []string{"servr: is no key", "meant server?", "apiServer.timout", "server.timeout: -1s", "http://c is passed over", "30m0s is taken"} {
-		if !strings.Contains(all, want) {
-			t.Errorf("%q does not say %q", all, want)
-		}
-	}
+	check.Contains(t, all, "servr: is no key", "meant server?", "apiServer.timout", "server.timeout: -1s", "http://c is passed over", "30m0s is taken")
 }
 
 func TestI10APasswordInAURLIsToldNobody(t *testing.T) {
@@ -111,7 +109,7 @@ func TestI10APasswordInAURLIsToldNobody(t *testing.T) {
 	}
 }
 
-func TestTheFlagsAreTheToolsWithOneDashOrTwo(t *testing.T) {
+func TestFlagsTakeOneDashOrTwo(t *testing.T) {
 	env := func(string) string { return "" }
 	f, err := ParseFlags([]string{"-config-file=/c", "--port", "9", "--v=4", "--logtostderr", "-log_dir", "/x"}, env, &bytes.Buffer{})
 	if err != nil || f.ConfigFile != "/c" || f.Listen() != ":9" || f.Verbosity != 4 || len(f.Warnings) != 1 || !f.InstallCRDs {
@@ -121,7 +119,7 @@ func TestTheFlagsAreTheToolsWithOneDashOrTwo(t *testing.T) {
 	if err != nil || f.ConfigFile != DefaultFile || f.Port != 8080 || f.StrictCompat || f.Namespace != "kube-system" {
 		t.Errorf("%+v, %v", f, err)
 	}
-	usage := new(UsageError)
+	usage := new(compat.UsageError)
 	if _, err := ParseFlags([]string{"--prot=1"}, env, &bytes.Buffer{}); !errors.As(err, &usage) {
 		t.Error(err)
 	}
@@ -145,11 +143,9 @@ users:
 - {name: second, user: {token: t2}}
 `
 
-func TestTheClusterOfAKubeconfigIsFoundByItsAddress(t *testing.T) {
+func TestKubeconfigClusterIsFoundByItsAddress(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kubeconfig")
-	if err := os.WriteFile(path, []byte(kubeconfig), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.WriteFile(path, []byte(kubeconfig), 0o600))
 	at := func(url string) *APIServer { return &APIServer{URL: url, Auth: KubeAuth{KubeConfigPath: path}} }
 	for range 5 { // whatever the order of the maps
 		c, err := at("https://b:6443").Kube("me")
@@ -184,7 +180,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-func TestCredentialsInTheBackendsURLAreUsedAndToldNobody(t *testing.T) {
+func TestBackendURLCredentialsAreUsedAndHidden(t *testing.T) {
 	var user, password string
 	var shown bool
 	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { user, password, shown = r.BasicAuth() }))
@@ -211,9 +207,7 @@ func TestCredentialsInTheBackendsURLAreUsedAndToldNobody(t *testing.T) {
 			}
 			user, password, shown = "", "", false
 			response, err := p.Transport().RoundTrip(httptest.NewRequestWithContext(t.Context(), http.MethodGet, u.String(), nil))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, err)
 			_ = response.Body.Close()
 			if !shown || [2]string{user, password} != want {
 				t.Errorf("%s: the server was shown %q and %q", userinfo, user, password)
@@ -236,5 +230,21 @@ func TestCredentialsInTheBackendsURLAreUsedAndToldNobody(t *testing.T) {
 		if (err != nil) != refused || err != nil && (strings.Contains(err.Error(), "s3cret") || !strings.Contains(err.Error(), "backend: url: ")) {
 			t.Errorf("%s: %v", backend, err)
 		}
+	}
+}
+
+func TestOldInputsKeepTheirMeaning(t *testing.T) {
+	for address, want := range map[string]string{"": ":8080", "127.0.0.1": "127.0.0.1:8080", "::1": "[::1]:8080", "[::1]": "[::1]:8080"} {
+		f, err := ParseFlags([]string{"-address", address}, func(string) string { return "" }, io.Discard)
+		if err != nil || f.Listen() != want {
+			t.Errorf("-address %q: %v, %v; want %s", address, f, err, want)
+		}
+		if f.MetricsListen != "" {
+			t.Errorf("metrics are served at %s unasked", f.MetricsListen)
+		}
+	}
+	c, err := Parse([]byte(`{"apiServer": {"url": "https://k", "auth": {"kubeConfigPath": "/k"}}, "backend": {"url": "http://b", "computerName": "os.host"}}`))
+	if err != nil || len(c.Warnings) > 0 || c.Pool(false).Pools[0].ComputerName != "os.host" {
+		t.Errorf("%+v, %v", c, err)
 	}
 }

@@ -24,32 +24,32 @@ import (
 //	hop-by-hop headers are passed on                   internal/cloudpool   TestWhatPassesThroughArrivesAsItWasSent
 //	an error is appended to half an answer             internal/cloudpool   TestWhatTheServerDoesWrongIsPassedOnOrSaid
 //	redirects are followed                             internal/cloudpool   TestWhatTheServerDoesWrongIsPassedOnOrSaid
-//	                                                   internal/cloudpool/api
-//	                                                                        TestI7AnAnswerThatIsNoCloudpoolsIsAnErrorAndNeverAnEmptyPool
+//	                                                   internal/cloud/cloudpool/wire
+//	                                                                        TestI7ForeignAnswerIsNoEmptyPool
 //	the reason of what is not evictable is inverted    internal/cloudpool   TestWhoIsNotToGoDoesNotAndCountsAllTheSame
 //	a failed termination is said to be Kubernetes'     internal/cloudpool   TestATerminationThatDoesNotHappenIsToldOf
 //	                                                   e2e                  TestAServerThatFailsAfterTheDrainIsAskedUntilTheMachineIsGone
-//	errors of the backend say "backend: backend:"      here                 TestFaultAnErrorOfTheBackendSaysSoTwice
-//	a timeout that is a number is a panic              here                 TestFaultATimeoutThatIsANumberIsAPanic
+//	errors of the backend say "backend: backend:"      here                 TestFaultBackendErrorIsReportedTwice
+//	a timeout that is a number is a panic              here                 TestFaultNumericTimeoutPanics
 //	a % in the backend's words is mangled              internal/cloudpool   TestFailuresAreToldApartUnlessTheOldWayIsAskedFor
 //	                                                   e2e                  TestWhatCannotBeDoneIsAnsweredWithItsReasonAndDoesNothing
-//	a budget counts in every namespace                 internal/placement   TestDisruptionBudgetsAreReadAsTheEvictionAPIReadsThem
-//	all terms of a node affinity have to match         internal/placement   TestFaultAllTermsOfANodeAffinityHaveToMatch
-//	matchFields are unknown                            internal/placement   TestFaultFieldsThatANodeAffinityMatchesAreUnknown
-//	pods that are over count as load and take room     internal/placement   TestFaultPodsThatAreOverCountAsLoadAndTakeRoom
+//	a budget counts in every namespace                 internal/placement   TestPDBsAreReadLikeTheEvictionAPIDoes
+//	all terms of a node affinity have to match         internal/placement   TestFaultAllNodeAffinityTermsMustMatch
+//	matchFields are unknown                            internal/placement   TestFaultMatchFieldsOfNodeAffinityAreUnknown
+//	pods that are over count as load and take room     internal/placement   TestFaultFinishedPodsCountAsLoad
 //	400, 404 and 502 of the backend become 500         internal/cloudpool   TestFailuresAreToldApartUnlessTheOldWayIsAskedFor
 //	                                                   internal/cloudpool   TestWhatTheServerSaysToARaiseIsPassedOn
-//	a success other than 200 is a failure              internal/cloudpool/api
-//	                                                                        TestFaultASuccessOtherThan200IsAFailure
+//	a success other than 200 is a failure              internal/cloud/cloudpool/wire
+//	                                                                        TestFaultSuccessOtherThan200IsAFailure
 //	X-Forwarded-For is wrong for IPv6                  internal/cloudpool   TestAnIPv6ClientIsForwardedForAsItIs
-//	X-Forwarded-For is empty on its own requests       internal/cloudpool/api
+//	X-Forwarded-For is empty on its own requests       internal/cloud/cloudpool/wire
 //	                                                                        TestFaultOwnRequestsAreForwardedForNobody
 //	one judgement for all victims of an update         e2e                  TestI9TwoWorkersDoNotJustifyEachOthersRemoval
 //	                                                   e2e                  TestI2ASharedBudgetWithOneAllowedIsNotSpentTwice
 
 const kube = `"apiServer": {"url": "https://k", "auth": {"kubeConfigPath": "/k"}}`
 
-func TestFaultAnErrorOfTheBackendSaysSoTwice(t *testing.T) {
+func TestFaultBackendErrorIsReportedTwice(t *testing.T) {
 	for backend, want := range map[string]string{
 		`{}`:                    "proxy config: backend: missing field: url",
 		`{"url": "http://%zz"}`: "proxy config: backend: url: cannot be read as a URL",
@@ -61,7 +61,7 @@ func TestFaultAnErrorOfTheBackendSaysSoTwice(t *testing.T) {
 	}
 }
 
-func TestFaultATimeoutThatIsANumberIsAPanic(t *testing.T) {
+func TestFaultNumericTimeoutPanics(t *testing.T) {
 	for _, text := range []string{"5", "0", "-1", "60", "1.5", "1e3", `""`, `"5"`, "true", "[]", "{}"} {
 		for _, key := range []string{"server", "apiServer", "backend"} {
 			_, err := Parse([]byte(`{"` + key + `": {"timeout": ` + text + `}}`))

@@ -5,8 +5,12 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"net"
 	"slices"
 	"strconv"
+	"strings"
+
+	"github.com/slipway-dev/slipway/internal/compat"
 )
 
 // Flags are the tool's, and some that it did not have.
@@ -26,16 +30,11 @@ type Flags struct {
 	Namespace               string
 	MetricsListen           string
 	InstallCRDs             bool
+	RemoveLastWorker        bool
 
 	// Warnings are about flags that mean nothing here.
 	Warnings []string
 }
-
-// UsageError is a command line that cannot be read. The flag set has said so already.
-type UsageError struct{ Err error }
-
-func (e *UsageError) Error() string { return e.Err.Error() }
-func (e *UsageError) Unwrap() error { return e.Err }
 
 // ParseFlags reads the command line, whose flags have one dash or two. What is wrong, and -help, is written to stderr.
 func ParseFlags(args []string, getenv func(string) string, stderr io.Writer) (*Flags, error) {
@@ -55,9 +54,10 @@ func ParseFlags(args []string, getenv func(string) string, stderr io.Writer) (*F
 	fs.StringVar(&f.TLSCertFile, "tls-cert-file", "", "certificate to serve with; without one it is plain HTTP")
 	fs.StringVar(&f.TLSKeyFile, "tls-private-key-file", "", "its key")
 	fs.StringVar(&f.ClientCAFile, "client-ca-file", "", "authorities of the clients' certificates")
-	fs.BoolVar(&f.Authorize, "authorize", false, "ask the API server who a client is, and whether it may")
+	fs.BoolVar(&f.Authorize, "authorize", false, "ask the API server who a client is, and whether it may; its token has to be for the audience slipway-cloudpool")
 	fs.StringVar(&f.Namespace, "namespace", namespace, "namespace of the Leases and of the record of updates")
-	fs.StringVar(&f.MetricsListen, "metrics-listen", "127.0.0.1:9820", "address of /metrics, /healthz and /readyz; empty is none")
+	fs.StringVar(&f.MetricsListen, "metrics-listen", "", "address of /metrics, /healthz and /readyz, such as 127.0.0.1:9820; empty is none, as it always was")
+	fs.BoolVar(&f.RemoveLastWorker, "remove-last-worker", false, "remove also the last node of the cluster that is Ready and takes pods")
 	fs.BoolVar(&f.InstallCRDs, "install-crds", true, "install or upgrade Slipway's CustomResourceDefinitions at the start")
 	ignored := []string{"logtostderr", "alsologtostderr", "stderrthreshold", "vmodule", "log_dir", "log_backtrace_at"}
 	for _, name := range ignored {
@@ -67,7 +67,7 @@ func ParseFlags(args []string, getenv func(string) string, stderr io.Writer) (*F
 		if errors.Is(err, flag.ErrHelp) {
 			return nil, err
 		}
-		return nil, &UsageError{err}
+		return nil, &compat.UsageError{Err: err}
 	}
 	fs.Visit(func(given *flag.Flag) {
 		if slices.Contains(ignored[1:], given.Name) {
@@ -78,7 +78,7 @@ func ParseFlags(args []string, getenv func(string) string, stderr io.Writer) (*F
 		f.Warnings = append(f.Warnings, fmt.Sprintf("arguments that are no flags are passed over: %q", fs.Args()))
 	}
 	if f.Port < 0 || f.Port > 65535 {
-		return nil, &UsageError{fmt.Errorf("-port: %d: want 0 to 65535", f.Port)}
+		return nil, &compat.UsageError{Err: fmt.Errorf("-port: %d: want 0 to 65535", f.Port)}
 	}
 	return f, nil
 }
@@ -91,4 +91,6 @@ func (ignore) Set(string) error   { return nil }
 func (i ignore) IsBoolFlag() bool { return i.isBool }
 
 // Listen is the address of the API.
-func (f *Flags) Listen() string { return f.Address + ":" + strconv.Itoa(f.Port) }
+func (f *Flags) Listen() string {
+	return net.JoinHostPort(strings.Trim(f.Address, "[]"), strconv.Itoa(f.Port))
+}

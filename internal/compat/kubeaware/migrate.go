@@ -44,6 +44,7 @@ func (c *Config) notes() []string {
 			"--client-ca-file … --read-timeout %s --backend-timeout %s --policy LeastLoaded", kube, c.Server.Timeout, c.Backend.Timeout),
 		"--listen beyond the loopback interface wants TLS and to know its clients: --client-ca-file, or --authorize for tokens; --insecure is as it was.",
 		"Failures are told apart: 404, 409, 429, 502, 503. --strict-compat answers 500, as it was.",
+		"Pods of kube-system with an emptyDir keep their nodes now: annotate them cluster-autoscaler.kubernetes.io/safe-to-evict: \"true\" where it may be lost.",
 		"Rights needed are those of deploy/manager/rbac.yaml and deploy/cloudpool/rbac.yaml.",
 		"A node is taken for a machine's by its spec.providerID, by address or by name. External IDs, which Kubernetes has not set since 1.11, count too.",
 		"If the backend is a server of several pools, say multi: true and leave the name out.",

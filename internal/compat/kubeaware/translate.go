@@ -17,7 +17,9 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 	provider "github.com/slipway-dev/slipway/internal/cloud/cloudpool"
 	"github.com/slipway-dev/slipway/internal/cloudpool"
-	"github.com/slipway-dev/slipway/internal/placement"
+	"github.com/slipway-dev/slipway/internal/cloudpool/controller"
+	"github.com/slipway-dev/slipway/internal/cloudpool/httpserver"
+	"github.com/slipway-dev/slipway/internal/placement/planner"
 )
 
 // Mark tells the proxy of one backend from that of another in the same cluster: it is the same in all replicas.
@@ -35,7 +37,7 @@ var namedPool = regexp.MustCompile(`/cloudpools/([A-Za-z0-9][A-Za-z0-9._-]*)/?$`
 
 // Pool is the backend as Slipway's provider knows it. Multi says that it was found to be a server of several pools.
 func (c *Config) Pool(multi bool) provider.Config {
-	one := provider.PoolConfig{URL: c.Backend.URL, Multi: multi}
+	one := provider.PoolConfig{URL: c.Backend.URL, Multi: multi, ComputerName: c.Backend.ComputerName}
 	if !multi {
 		one.Name = "cloudpool-" + c.Mark()
 		if named := namedPool.FindStringSubmatch(c.Backend.URL); named != nil {
@@ -45,6 +47,7 @@ func (c *Config) Pool(multi bool) provider.Config {
 	a := c.Backend.Auth
 	return provider.Config{
 		Pools: []provider.PoolConfig{one}, RequestTimeout: cloud.Duration(c.Backend.Timeout), CAFile: c.Backend.CAFile,
+		FollowRedirects: true,
 		Auth: provider.Auth{
 			Username: a.Username, PasswordFile: a.PasswordFile, Password: a.Password, TokenFile: a.TokenFile, CertFile: a.CertFile, KeyFile: a.KeyFile,
 		},
@@ -62,12 +65,22 @@ func (c *Config) Front(f *Flags) cloudpool.Config {
 		level = "debug"
 	}
 	return cloudpool.Config{
-		Listen: f.Listen(), Insecure: true, TLSCertFile: f.TLSCertFile, TLSKeyFile: f.TLSKeyFile, ClientCAFile: f.ClientCAFile,
-		Authorize: f.Authorize, ReadTimeout: c.Server.Timeout, BackendTimeout: c.Backend.Timeout, MaxBody: 16 << 20,
-		StrictCompat: f.StrictCompat, KeepCredentials: !f.Authorize && c.Backend.Auth == BackendAuth{},
-		RetirementLabels: map[string]string{MarkLabel: c.Mark()}, Policy: string(placement.LeastLoaded), AtOnce: 1, Namespace: f.Namespace, Holder: host,
-		RegistrationGrace: 15 * time.Minute, PollEvery: 2 * time.Second, TroublePatience: time.Minute, AdmissionWait: 5 * time.Minute,
-		SettleTime: time.Minute, MetricsListen: f.MetricsListen, LogLevel: level, LogFormat: "text",
+		ListenOptions: httpserver.ListenOptions{
+			Address: f.Listen(), TLSCertFile: f.TLSCertFile, TLSKeyFile: f.TLSKeyFile, ClientCAFile: f.ClientCAFile, Authorize: f.Authorize,
+			ReadTimeout: c.Server.Timeout,
+		},
+		ServerOptions: httpserver.ServerOptions{
+			BackendTimeout: c.Backend.Timeout, MaxBody: 16 << 20, StrictCompat: f.StrictCompat,
+			KeepCredentials: !f.Authorize && c.Backend.Auth == BackendAuth{},
+		},
+		UpdaterOptions: controller.UpdaterOptions{
+			Namespace: f.Namespace, Holder: host, Policy: planner.LeastLoaded, AtOnce: 1, RemoveLastWorker: f.RemoveLastWorker,
+			SystemLocalStorage: true, Labels: map[string]string{MarkLabel: c.Mark()},
+			Pace: controller.Pace{
+				Registration: 15 * time.Minute, Poll: 2 * time.Second, Trouble: time.Minute, Admission: 5 * time.Minute, Settle: time.Minute,
+			},
+		},
+		Insecure: true, TokenAudiences: []string{cloudpool.DefaultTokenAudience}, MetricsListen: f.MetricsListen, LogLevel: level, LogFormat: "text",
 	}
 }
 

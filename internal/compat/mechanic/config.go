@@ -102,45 +102,80 @@ func knownKeys() []string {
 	return known
 }
 
-// Load reads the file at path, which need not be there, and the environment, which is given as os.Environ gives it and
-// wins.
-func Load(path string, environ []string) (Config, error) {
-	raw, err := os.ReadFile(path)
-	missing := errors.Is(err, os.ErrNotExist)
-	if err != nil && !missing {
-		return Config{}, fmt.Errorf("mechanic's configuration: %w", err)
-	}
-	c, err := Parse(raw, environ)
-	if missing {
-		c.warn("%s: is not there: the defaults hold", path)
-	}
-	if err != nil {
-		return c, fmt.Errorf("%s: %w", path, err)
-	}
-	return c, nil
+// sections are the keys of the file that have settings below them.
+func sections() []string {
+	return []string{"scheduledEvents", "vmEvents", "optionalConditions", "optional"}
 }
 
-// Parse reads what the file holds, and the environment.
-func Parse(raw []byte, environ []string) (Config, error) {
-	c := Default()
-	entries, err := compat.Entries(raw)
-	if err != nil {
-		return c, err
+// Load reads the file at path, which need not be there, and the environment, which is given as os.Environ gives it and
+// wins. The error names everything that is wrong.
+func Load(path string, environ []string) (Config, error) {
+	return refused(load(path, environ))
+}
+
+// LoadAtStart reads as Load does, but only warns of what Load refuses, and passes it over as the tool did. A DaemonSet whose pods
+// end at their start guards no node. Only a missing name of the node is an error.
+func LoadAtStart(path string, environ []string) (Config, error) {
+	c, faults := load(path, environ)
+	for _, err := range faults {
+		c.warn("%v; it is passed over", err)
 	}
-	errs := c.readFile(entries)
-	errs = append(errs, c.readEnvironment(environ)...)
+	return c, c.named()
+}
+
+func load(path string, environ []string) (Config, []error) {
+	raw, err := os.ReadFile(path)
+	missing := errors.Is(err, os.ErrNotExist)
+	c, faults := read(raw, environ)
+	if missing {
+		c.warn("%s: is not there: the defaults hold", path)
+	} else if err != nil {
+		faults = append(faults, fmt.Errorf("mechanic's configuration: %w", err))
+	}
+	for i, err := range faults {
+		faults[i] = fmt.Errorf("%s: %w", path, err)
+	}
+	return c, faults
+}
+
+// named reports a missing name of the node.
+func (c *Config) named() error {
+	if c.NodeName == "" {
+		return fmt.Errorf("$%s: %q: want the name of this node (in a pod: from spec.nodeName)", nodeName, "")
+	}
+	return nil
+}
+
+// Parse reads what the file holds, and the environment. The error names everything that is wrong.
+func Parse(raw []byte, environ []string) (Config, error) {
+	return refused(read(raw, environ))
+}
+
+// refused returns a configuration with everything that is wrong with it as one error.
+func refused(c Config, faults []error) (Config, error) {
+	return c, errors.Join(append(faults, c.named())...)
+}
+
+// read leaves the default of what it reports.
+func read(raw []byte, environ []string) (Config, []error) {
+	c := Default()
+	entries, err := compat.Entries(raw, sections()...)
+	var faults []error
+	if err != nil {
+		faults = append(faults, err)
+	} else {
+		faults = c.readFile(entries)
+	}
+	faults = append(faults, c.readEnvironment(environ)...)
 	if c.PollingInterval < 1 {
 		c.warn("optionalConditions.pollingInterval: %d: want 1 or more seconds: 1 is taken", c.PollingInterval)
 		c.PollingInterval = 1
 	}
 	if c.PollingInterval > longestPolling && len(c.rules()) > 0 {
-		errs = append(errs, fmt.Errorf("optionalConditions.pollingInterval: %d: want 1 to %d seconds", c.PollingInterval,
-			longestPolling))
+		faults = append(faults, fmt.Errorf("optionalConditions.pollingInterval: %d: want 1 to %d seconds", c.PollingInterval, longestPolling))
+		c.PollingInterval = Default().PollingInterval
 	}
-	if c.NodeName == "" {
-		errs = append(errs, fmt.Errorf("$%s: %q: want the name of this node (in a pod: from spec.nodeName)", nodeName, ""))
-	}
-	return c, errors.Join(errs...)
+	return c, faults
 }
 
 func (c *Config) warn(format string, args ...any) {
@@ -159,6 +194,9 @@ func (c *Config) readFile(entries map[string]compat.Entry) []error {
 			continue
 		}
 		byKey[lower] = spelled
+		if e := entries[spelled]; e.Again > 0 {
+			errs = append(errs, fmt.Errorf("line %d: %s: is there already, in line %d", e.Again, spelled, e.Line))
+		}
 	}
 	for _, s := range settings {
 		if err := c.take(s, entries, byKey); err != nil {
@@ -167,11 +205,13 @@ func (c *Config) readFile(entries map[string]compat.Entry) []error {
 	}
 	for _, lower := range slices.Sorted(maps.Keys(byKey)) {
 		spelled := byKey[lower]
-		empty := entries[spelled].Null && slices.ContainsFunc(knownKeys(), func(k string) bool {
-			return strings.HasPrefix(strings.ToLower(k), lower+".")
-		})
-		if !empty {
-			c.Warnings = append(c.Warnings, compat.Unknown(spelled, entries[spelled].Line, knownKeys()))
+		e := entries[spelled]
+		section := slices.ContainsFunc(knownKeys(), func(k string) bool { return strings.HasPrefix(strings.ToLower(k), lower+".") })
+		switch {
+		case section && e.Shape != "":
+			errs = append(errs, fmt.Errorf("line %d: %s: is %s: want keys with values", e.Line, spelled, e.Shape))
+		case !section || !e.Null:
+			c.Warnings = append(c.Warnings, compat.Unknown(spelled, e.Line, append(knownKeys(), sections()...)))
 		}
 	}
 	return errs
@@ -200,19 +240,50 @@ func (c *Config) take(s setting, entries map[string]compat.Entry, byKey map[stri
 			c.warn("line %d: %s: mechanic passed this spelling over; here it counts, as %s", e.Line, spelled, s.keys[0])
 		}
 		taken = spelled
-		if want := assign(s.value(c), e.Value); want != "" {
-			return fmt.Errorf("line %d: %s: %q: want %s", e.Line, spelled, e.Value, want)
+		if e.Shape != "" {
+			return fmt.Errorf("line %d: %s: is %s: want a value", e.Line, spelled, e.Shape)
+		}
+		if err := c.takeValue(s, spelled, e); err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+// takeValue writes a value of the file. Of a number the tool's library made a boolean: any but 0 is true.
+func (c *Config) takeValue(s setting, spelled string, e compat.Entry) error {
+	to, value := s.value(c), e.Value
+	n, number := e.Int()
+	_, old, boolean := compat.Bool(value)
+	switch {
+	case isBool(to) && old:
+		c.warn("line %d: %s: %s is a boolean of YAML 1.1: want true or false", e.Line, spelled, value)
+	case isBool(to) && number && !boolean:
+		value = strconv.FormatBool(n != 0)
+		c.warn("line %d: %s: %s is taken for %s: want true or false", e.Line, spelled, e.Value, value)
+	case number:
+		value = strconv.Itoa(n)
+	}
+	if _, text := to.(*string); text {
+		value = e.Value
+	}
+	if want := assign(to, value); want != "" {
+		return fmt.Errorf("line %d: %s: %q: want %s", e.Line, spelled, e.Value, want)
+	}
+	return nil
+}
+
+func isBool(to any) bool {
+	_, is := to.(*bool)
+	return is
 }
 
 // assign writes a value, or says what it must be.
 func assign(to any, value string) (want string) {
 	switch to := to.(type) {
 	case *bool:
-		b, err := strconv.ParseBool(value)
-		if err != nil {
+		b, _, ok := compat.Bool(value)
+		if !ok {
 			return "true or false"
 		}
 		*to = b

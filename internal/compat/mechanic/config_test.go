@@ -1,12 +1,16 @@
 package mechanic
 
 import (
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 // here is the environment that every pod of the tool has.
@@ -15,9 +19,7 @@ var here = []string{"MECHANIC_NODE_NAME=n", "PATH=/bin"}
 func parse(t *testing.T, text string, environ ...string) Config {
 	t.Helper()
 	c, err := Parse([]byte(text), append(environ, here...))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	return c
 }
 
@@ -41,7 +43,7 @@ enableTracing: true
 bypassNodeProblemDetector: false
 `
 
-func TestEveryKeyIsReadUnderEachOfItsSpellings(t *testing.T) {
+func TestEveryKeyIsReadInEachSpelling(t *testing.T) {
 	for _, s := range settings {
 		for _, key := range s.keys {
 			value := map[bool]string{true: "false", false: "true"}[truth(s)]
@@ -75,6 +77,13 @@ func truth(s setting) bool {
 	return ok && *b
 }
 
+func TestMergeKeysOfTheFileCount(t *testing.T) {
+	c := parse(t, "x: &x {freeze: true, redeploy: false}\nscheduledEvents: {<<: *x, redeploy: true}\n")
+	if !c.Freeze || !c.Redeploy {
+		t.Errorf("freeze %t, redeploy %t: want both", c.Freeze, c.Redeploy)
+	}
+}
+
 func TestEnvironmentWinsOverTheFile(t *testing.T) {
 	c := parse(t, "scheduledEvents: {freeze: false}\nruntimeEnv: prod", "MECHANIC_SCHEDULEDEVENTS.FREEZE=true",
 		"MECHANIC_RUNTIMEENV=dev", "MECHANIC_VMEVENTS_REBOOT=true", "MECHANIC_ENABLETRACING=")
@@ -83,7 +92,7 @@ func TestEnvironmentWinsOverTheFile(t *testing.T) {
 	}
 }
 
-func TestSpellingThatMechanicReadWinsOverTheOneThatItShipped(t *testing.T) {
+func TestSpellingThatMechanicReadsWins(t *testing.T) {
 	c := parse(t, "vmEvents: {reboot: true}\nscheduledEvents: {reboot: false}")
 	if c.Reboot || len(c.Warnings) != 1 || !strings.Contains(c.Warnings[0], "vmEvents.reboot") {
 		t.Errorf("reboot %t, warnings %q", c.Reboot, c.Warnings)
@@ -103,14 +112,14 @@ func TestMissingFileLeavesTheDefaults(t *testing.T) {
 	}
 }
 
-func TestI10BadInputIsRefusedWithFieldValueAndWhatIsAllowed(t *testing.T) {
+func TestI10BadInputIsRefusedByFieldAndRange(t *testing.T) {
 	for text, want := range map[string][]string{
 		"scheduledEvents: {freeze: maybe}":                     {"line 1", "scheduledEvents.freeze", `"maybe"`, "true or false"},
 		"optional:\n  pollingInterval: 30s":                    {"line 2", "optional.pollingInterval", `"30s"`, "whole number"},
 		"optional: {fsCorrupt: true, pollingInterval: 300000}": {"optionalConditions.pollingInterval", "300000", "1 to 86400"},
 		"scheduledEvents: [freeze]":                            {"line 1", "scheduledEvents", "list"},
 		"runtimeEnv: prod\nRuntimeEnv: dev":                    {"runtimeEnv", "already"},
-		"bypassNodeProblemDetector: 3":                         {"bypassNodeProblemDetector", `"3"`, "true or false"},
+		"bypassNodeProblemDetector: 3a":                        {"bypassNodeProblemDetector", `"3a"`, "true or false"},
 		"scheduledEvents: {freeze: true, freeze: 1}":           {"freeze", "already"},
 	} {
 		_, err := Parse([]byte(text), here)
@@ -124,24 +133,66 @@ func TestI10BadInputIsRefusedWithFieldValueAndWhatIsAllowed(t *testing.T) {
 			}
 		}
 	}
-	if _, err := Parse(nil, nil); err == nil || !strings.Contains(err.Error(), "MECHANIC_NODE_NAME") {
-		t.Errorf("without a node's name: %v", err)
-	}
+	check.ErrorContains(t, check.Err(Parse(nil, nil)), "MECHANIC_NODE_NAME")
 	if _, err := Parse(nil, append([]string{"MECHANIC_SCHEDULEDEVENTS.FREEZE=2"}, here...)); err == nil ||
 		!strings.Contains(err.Error(), `$MECHANIC_SCHEDULEDEVENTS.FREEZE: "2": want true or false`) {
 		t.Errorf("bad variable: %v", err)
 	}
 }
 
+// TestRefusedFileEndsNoAgentAtStart has files with which mechanic started: it warned, and had its defaults for what it
+// could not read.
+func TestRefusedFileEndsNoAgentAtStart(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "mechanic.yaml")
+	for text, want := range map[string]struct {
+		says   string
+		differ func(*Config)
+	}{
+		"scheduledEvents: [": {"line 1", func(*Config) {}},
+		"- freeze":           {"want keys", func(*Config) {}},
+		"scheduledEvents: {freeze: maybe, reboot: true}":                         {`scheduledEvents.freeze: "maybe"`, func(c *Config) { c.Reboot = true }},
+		"scheduledEvents: [freeze]\nruntimeEnv: dev":                             {"scheduledEvents: is a list", func(c *Config) { c.RuntimeEnv = "dev" }},
+		"optionalConditions: {fsCorrupt: true, pollingInterval: 30s}":            {`pollingInterval: "30s"`, func(c *Config) { c.FSCorrupt = true }},
+		"optional: {fsCorrupt: true, pollingInterval: 300000}":                   {"300000: want 1 to 86400", func(c *Config) { c.FSCorrupt = true }},
+		"scheduledEvents: {freeze: true, freeze: true}":                          {"is there already", func(c *Config) { c.Freeze = true }},
+		"runtimeEnv: dev\nRuntimeEnv: prod":                                      {"is there already", func(c *Config) { c.RuntimeEnv = "prod" }},
+		"scheduledEvents: {<<: 3}\nruntimeEnv: dev":                              {"scheduledEvents.<<", func(*Config) {}},
+		"bypassNodeProblemDetector: {a: 1}":                                      {"keys with values", func(*Config) {}},
+		"scheduledEvents: {reboot: 3, redeploy: 0.0}":                            {"3 is taken for true", func(c *Config) { c.Reboot, c.Redeploy = true, false }},
+		"optionalConditions: {kernelDeadlock: true, pollingInterval: 0x10}":      {"", func(c *Config) { c.KernelDeadlock, c.PollingInterval = true, 16 }},
+		"optionalConditions: {kernelDeadlock: true, pollingInterval: 4.5}":       {"", func(c *Config) { c.KernelDeadlock, c.PollingInterval = true, 4 }},
+		"optionalConditions: {kernelDeadlock: true}\noptionalConditions: {a: b}": {"optionalConditions.a", func(c *Config) { c.KernelDeadlock = true }},
+	} {
+		must.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+		c, err := LoadAtStart(path, here)
+		expected := Default()
+		expected.NodeName = "n"
+		want.differ(&expected)
+		if diff := cmp.Diff(expected, c, cmpopts.IgnoreFields(Config{}, "Warnings")); err != nil || diff != "" {
+			t.Errorf("%q: %v\n%s", text, err, diff)
+		}
+		if said := strings.Join(c.Warnings, "\n"); !strings.Contains(said, want.says) {
+			t.Errorf("%q: warnings %q, want %q", text, said, want.says)
+		}
+		agent := c.Config()
+		if err := agent.Validate(); err != nil {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+	if c, err := LoadAtStart(t.TempDir(), here); err != nil || len(c.Warnings) == 0 {
+		t.Errorf("a directory in place of the file: %v, warnings %q", err, c.Warnings)
+	}
+	if c, err := LoadAtStart(path, append([]string{"MECHANIC_SCHEDULEDEVENTS_FREEZE=2"}, here...)); err != nil || c.Freeze {
+		t.Errorf("a bad variable: %v, freeze %t", err, c.Freeze)
+	}
+	check.ErrorContains(t, check.Err(LoadAtStart(path, nil)), "MECHANIC_NODE_NAME")
+}
+
 func TestUnknownKeysAreWarnedOfWithASuggestion(t *testing.T) {
 	c := parse(t, "scheduledEvent:\n  freeze: true\ncolour: red\noptionalConditions:\n", "MECHANIC_VMEVENTS.REBOOTS=true",
 		"MECHANIC_SERVICE_HOST=10.0.0.1", "MECHANIC_PORT_80_TCP=x")
 	all := strings.Join(c.Warnings, "\n")
-	for _, want := range []string{"meant scheduledEvents.freeze?", "line 3: colour", "meant $MECHANIC_VMEVENTS.REBOOT?"} {
-		if !strings.Contains(all, want) {
-			t.Errorf("warnings %q do not say %q", all, want)
-		}
-	}
+	check.Contains(t, all, "meant scheduledEvents?", "line 3: colour", "meant $MECHANIC_VMEVENTS.REBOOT?")
 	if len(c.Warnings) != 3 {
 		t.Errorf("%d warnings, want 3: %q", len(c.Warnings), all)
 	}
@@ -160,4 +211,13 @@ func FuzzParse(f *testing.F) {
 			t.Errorf("is taken, and the agent refuses it: %v", a.Validate())
 		}
 	})
+}
+
+func TestOldBooleansAndUnknownShapesAreWarnedOf(t *testing.T) {
+	c := parse(t, "scheduledEvents: {freeze: yes, redeploy: Off}\nplugins: [a]\nextra: {deep: {er: 1}}\n")
+	if !c.Freeze || c.Redeploy {
+		t.Errorf("%+v", c)
+	}
+	all := strings.Join(c.Warnings, "\n")
+	check.Contains(t, all, "scheduledEvents.freeze: yes", "scheduledEvents.redeploy: Off", "line 2: plugins", "line 3: extra: is no key")
 }

@@ -6,14 +6,21 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"sigs.k8s.io/yaml"
 
 	"github.com/slipway-dev/slipway/internal/agent"
+	"github.com/slipway-dev/slipway/internal/cloud/azure/providerid"
 	"github.com/slipway-dev/slipway/internal/config"
+	"github.com/slipway-dev/slipway/internal/kubeapi"
 	"github.com/slipway-dev/slipway/internal/notice"
 	"github.com/slipway-dev/slipway/internal/notice/azure"
+	"github.com/slipway-dev/slipway/internal/notice/condition"
+	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 // The tests below are each about one known fault of mechanic (M1 and so on), which must not come back through this
@@ -24,9 +31,7 @@ func decide(t *testing.T, text string, n notice.Notice) agent.Action {
 	t.Helper()
 	file := parse(t, text)
 	c := file.Config()
-	if err := c.Validate(); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, c.Validate())
 	n.Source, n.Status = azure.Name, notice.Scheduled
 	n.NotBefore = time.Now().Add(time.Minute)
 	return c.Impact().Decide(n, agent.Seen{First: time.Now()}).Action
@@ -66,27 +71,19 @@ func TestM01EverySwitchWorksInBothModes(t *testing.T) {
 }
 
 func TestM03ShippedSpellingCounts(t *testing.T) {
-	if got := decide(t, shipped, of(notice.Reboot)); got != agent.Drain {
-		t.Errorf("reboot: %s, want drain", got)
-	}
-	if got := decide(t, shipped, of(notice.Redeploy)); got != agent.Ignore {
-		t.Errorf("redeploy: %s, want ignore", got)
-	}
+	check.Is(t, agent.Drain, decide(t, shipped, of(notice.Reboot)))
+	check.Is(t, agent.Ignore, decide(t, shipped, of(notice.Redeploy)))
 	shippedFile := parse(t, shipped)
-	if n := len(shippedFile.Config().Conditions); n != 5 {
-		t.Errorf("%d conditions, want 5", n)
-	}
+	check.Is(t, 5, len(shippedFile.Config().Conditions))
 }
 
-// TestM04WhatAFileLeavesOutHasItsDefaultHoweverOftenTheFileChanges reads one file again and again, as a mounted ConfigMap
+// TestM04MissingKeysKeepDefaultsAfterEachReload reads one file again and again, as a mounted ConfigMap
 // that is edited: nothing of an earlier state may be left, and nothing may become false or empty for being left out.
-func TestM04WhatAFileLeavesOutHasItsDefaultHoweverOftenTheFileChanges(t *testing.T) {
+func TestM04MissingKeysKeepDefaultsAfterEachReload(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "mechanic.yaml")
 	write := func(text string) {
 		t.Helper()
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 	}
 	for _, step := range []struct {
 		text                                                   string
@@ -103,9 +100,7 @@ func TestM04WhatAFileLeavesOutHasItsDefaultHoweverOftenTheFileChanges(t *testing
 	} {
 		write(step.text)
 		c, err := Load(path, here)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		if c.Freeze != step.freeze || c.Reboot != step.reboot || c.Redeploy != step.redeploy || c.Preempt != step.preempt ||
 			c.Terminate != step.terminate || c.LiveMigration != step.migrates || c.PollingInterval != step.polling ||
 			c.RuntimeEnv != step.env || c.NodeName != "n" {
@@ -127,6 +122,12 @@ func TestM09SwitchesDoNotMeddleWithEachOther(t *testing.T) {
 		if got := decide(t, mode+"scheduledEvents: {liveMigration: false}", migration); got != agent.Ignore {
 			t.Errorf("%sa live migration that is switched off: %s", mode, got)
 		}
+		if got := decide(t, mode+"scheduledEvents: {freeze: true, liveMigration: false}", migration); got != agent.Ignore {
+			t.Errorf("%sa live migration that is switched off beside freeze: true: %s", mode, got)
+		}
+		if got := decide(t, mode+"scheduledEvents: {freeze: true, liveMigration: false}", pause); got != agent.Drain {
+			t.Errorf("%sa Freeze that is no live migration: %s", mode, got)
+		}
 		if got := decide(t, mode+"scheduledEvents: {freeze: true}", of(notice.Reboot)); got != agent.Ignore {
 			t.Errorf("%sfreeze: true makes a Reboot %s", mode, got)
 		}
@@ -139,7 +140,56 @@ func TestM09SwitchesDoNotMeddleWithEachOther(t *testing.T) {
 	}
 }
 
-func TestM10LiveMigrationIsKnownInAnySpellingAndAPauseByItsLength(t *testing.T) {
+// unread is a metadata service that has never been read.
+type unread struct{}
+
+func (unread) Ask()                {}
+func (unread) LastRead() time.Time { return time.Time{} }
+
+// TestM09UnconfirmedHintOverridesNoCondition has both on the node while the metadata service cannot be read:
+// mechanic did nothing then, although for the condition alone it drained without the metadata service.
+func TestM09UnconfirmedHintOverridesNoCondition(t *testing.T) {
+	for bypass, want := range map[bool]map[string]agent.Action{
+		false: {"KernelDeadlock": agent.Drain, "VMEventScheduled": agent.Ignore},
+		true:  {"VMEventScheduled": agent.Ignore}, // in that mode a condition waits for the metadata service, as in mechanic
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			file := parse(t, fmt.Sprintf("optionalConditions: {kernelDeadlock: true}\nbypassNodeProblemDetector: %t", bypass))
+			c := file.Config()
+			source, err := condition.New(condition.Options{Rules: c.Conditions, Metadata: unread{},
+				UnconfirmedAfter: c.UnconfirmedAfter, NeedsMetadata: file.BypassNodeProblemDetector})
+			must.NoError(t, err)
+			var node kubeapi.Node
+			for _, kind := range []string{"KernelDeadlock", "VMEventScheduled"} {
+				node.Status.Conditions = append(node.Status.Conditions, kubeapi.Condition{Type: kind, Status: "True"})
+			}
+			var latest notice.Snapshot
+			go source.Run(t.Context(), func(s notice.Snapshot) { latest = s })
+			source.See(&node)
+			time.Sleep(c.UnconfirmedAfter + time.Minute)
+			synctest.Wait()
+			got := map[string]agent.Action{}
+			for _, n := range latest.Notices {
+				kind, _, _ := strings.Cut(n.Description, " ")
+				got[kind] = c.Impact().Decide(n, agent.Seen{First: time.Now()}).Action
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("bypass %t: %s", bypass, diff)
+			}
+		})
+	}
+}
+
+func TestDetectorHintNeedsTheMetadataService(t *testing.T) {
+	for _, mode := range []string{"", "bypassNodeProblemDetector: true\n"} {
+		n := notice.Notice{Type: notice.Condition, ID: "VMEventScheduled"}
+		if got := decide(t, mode, n); got != agent.Ignore {
+			t.Errorf("%s%s", mode, got)
+		}
+	}
+}
+
+func TestM10LiveMigrationIsRecognisedInAnySpelling(t *testing.T) {
 	document := azure.Document(`{"DocumentIncarnation":1,"Events":[{"EventId":"e","EventType":"Freeze","EventStatus":"Scheduled",` +
 		`"Resources":["vm"],"ResourceType":"VirtualMachine","NotBefore":"","DurationInSeconds":5,"EventSource":"Platform",` +
 		`"Description":"MEMORY-PRESERVING LIVE MIGRATION"}]}`)
@@ -148,9 +198,7 @@ func TestM10LiveMigrationIsKnownInAnySpellingAndAPauseByItsLength(t *testing.T) 
 		t.Errorf("%+v, %v", s, err)
 	}
 	none := notice.Notice{Type: notice.Freeze, Duration: 0}
-	if got := decide(t, "scheduledEvents: {freeze: true}", none); got != agent.Ignore {
-		t.Errorf("a Freeze without impact: %s", got)
-	}
+	check.Is(t, agent.Ignore, decide(t, "scheduledEvents: {freeze: true}", none))
 }
 
 func TestM11TheDeadlineCountsAndTheEventIsAcknowledged(t *testing.T) {
@@ -171,7 +219,7 @@ func TestM12TheMachineIsKnownByItsProviderID(t *testing.T) {
 		group + "virtualMachines/aks-pool-12345678-vms1":             "aks-pool-12345678-vms1",
 		group + "virtualMachineScaleSets/aks-x/virtualMachines/0001": "aks-x_0001",
 	} {
-		if got, err := azure.ResourceName(id); err != nil || got != want {
+		if got, err := providerid.ResourceName(id); err != nil || got != want {
 			t.Errorf("%s: %s, %v", id, got, err)
 		}
 	}
@@ -185,9 +233,7 @@ func TestM12TheMachineIsKnownByItsProviderID(t *testing.T) {
 func daemonset(t *testing.T) string {
 	t.Helper()
 	raw, err := os.ReadFile(filepath.Join("..", "..", "..", "deploy", "agent", "daemonset.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	return string(raw)
 }
 
@@ -198,11 +244,7 @@ func TestM16NoPrivilegeIsAskedFor(t *testing.T) {
 			t.Errorf("the manifest has %s", no)
 		}
 	}
-	for _, want := range []string{"runAsNonRoot: true", "allowPrivilegeEscalation: false", "drop: [ALL]"} {
-		if !strings.Contains(text, want) {
-			t.Errorf("the manifest lacks %s", want)
-		}
-	}
+	check.Contains(t, text, "runAsNonRoot: true", "allowPrivilegeEscalation: false", "drop: [ALL]")
 }
 
 func TestM17EveryNodeIsGuarded(t *testing.T) {
@@ -216,9 +258,7 @@ func TestM17EveryNodeIsGuarded(t *testing.T) {
 			}
 		}
 	}
-	if err := yaml.Unmarshal([]byte(daemonset(t)), &d); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, yaml.Unmarshal([]byte(daemonset(t)), &d))
 	pod := d.Spec.Template.Spec
 	if len(pod.Tolerations) != 1 || pod.Tolerations[0].Key != "" || pod.Tolerations[0].Operator != "Exists" ||
 		pod.Tolerations[0].Effect != "" || pod.PriorityClassName == "" {
@@ -226,18 +266,14 @@ func TestM17EveryNodeIsGuarded(t *testing.T) {
 	}
 }
 
-// TestM18EveryDaemonSetSelectsWhatAKSSetsAndItsOwnPods looks at all that is shipped.
-func TestM18EveryDaemonSetSelectsWhatAKSSetsAndItsOwnPods(t *testing.T) {
+// TestM18DaemonSetsSelectAKSLabelsAndTheirPods looks at all that is shipped.
+func TestM18DaemonSetsSelectAKSLabelsAndTheirPods(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join("..", "..", "..", "deploy", "*", "*.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	selectors := map[string]string{} // whose it is
 	for _, file := range files {
 		raw, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		for _, document := range strings.Split(string(raw), "\n---\n") {
 			var d daemonSet
 			if err := yaml.Unmarshal([]byte(document), &d); err != nil {
@@ -320,13 +356,9 @@ func TestEveryEventOfTheTable(t *testing.T) {
 func TestMigratedFileIsOneThatTheAgentReads(t *testing.T) {
 	for _, text := range []string{"", shipped, "scheduledEvents: {freeze: true}\nbypassNodeProblemDetector: true\nruntimeEnv: dev"} {
 		m, err := Migrate([]byte(text))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		raw, err := m.File()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		got, err := config.ReadAgent(raw)
 		if err != nil {
 			t.Fatalf("%v in\n%s", err, raw)
@@ -343,13 +375,11 @@ func TestMigratedFileIsOneThatTheAgentReads(t *testing.T) {
 func mustWrite(t *testing.T, a config.Agent) []byte {
 	t.Helper()
 	raw, err := a.Write()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	return raw
 }
 
-func TestNotesSayWhichPodsStayAndWhatIsNotDrainedFor(t *testing.T) {
+func TestNotesListStayingPodsAndIgnoredEvents(t *testing.T) {
 	for text, want := range map[string]string{
 		"scheduledEvents: {freeze: true}":            "DurationInSeconds 0",
 		"scheduledEvents: {reboot: true}":            "for a Reboot",

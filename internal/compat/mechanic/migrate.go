@@ -26,8 +26,8 @@ func (c *Config) notes() []string {
 			"past it, except for a Freeze or a condition. mechanic tried without end.",
 		"Only events that name exactly this machine count, by the node's spec.providerID. mechanic took an event for " +
 			"pool_10 for one of pool_1, and knew no machine of Karpenter, of a VirtualMachines pool or of a flexible scale set.",
-		"The node conditions of AKS's node-problem-detector that announce events have Scheduled Events asked at once, and " +
-			"drain nothing by themselves while it answers. Scheduled Events is also asked each second, in both modes.",
+		"The node conditions of AKS's node-problem-detector that announce events drain nothing by themselves. Scheduled Events " +
+			"is asked each second, in both modes; while it cannot be read nothing is done for them.",
 		"Kubernetes Events have Slipway's reasons and component (Cordoned, Drained, Uncordoned of slipway-agent in place of " +
 			"CordonNode, DrainNode, UncordonNode of mechanic): change alerts on them. slipway mechanic keeps the old ones.",
 		"The configuration is read at the start: roll the DaemonSet after a change. slipway mechanic reads it while it runs.",

@@ -25,16 +25,13 @@ func (c *Config) Config() config.Agent {
 	for on, drain := range map[*string]bool{
 		&a.OnReboot: c.Reboot, &a.OnRedeploy: c.Redeploy, &a.OnPreempt: c.Preempt, &a.OnTerminate: c.Terminate,
 		&a.OnFreeze: c.Freeze, &a.OnUnknownFreeze: c.Freeze,
-		// The switch freeze is for any Freeze, and a live migration is one.
-		&a.OnLiveMigration: c.LiveMigration || c.Freeze,
+		&a.OnLiveMigration: c.LiveMigration,
 	} {
 		*on = string(action(drain))
 	}
 	a.FreezeTolerance = 0
 	a.Conditions = c.rules()
-	if c.BypassNodeProblemDetector {
-		a.OnUnconfirmed = string(agent.Ignore)
-	}
+	a.OnUnconfirmed = string(agent.Ignore) // what the detector announces meant nothing while the metadata service was away
 	a.Labels = map[string]string{Label: "true"}
 	a.Listen = metrics
 	if c.RuntimeEnv != prod {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"net/url"
 	"os"
@@ -16,6 +17,8 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/slipway-dev/slipway/internal/compat"
 )
@@ -81,6 +84,9 @@ type Network struct {
 type Flavours struct {
 	DefaultFlavour string    `yaml:"DefaultFlavour"`
 	Flavours       []Flavour `yaml:"Flavours"`
+	// Reserved is what the nodes' system and kubelet keep of every flavour, as quantities by name. The tool did not have it; without
+	// it, it is what kubeadm's kubelets keep.
+	Reserved map[string]string `yaml:"Reserved"`
 }
 
 // Flavour is what the tool was told of a flavour. Memory is in MiB.
@@ -88,6 +94,8 @@ type Flavour struct {
 	Name   string `yaml:"Name"`
 	VCPU   int    `yaml:"VCPU"`
 	Memory int    `yaml:"Memory"`
+	// Allocatable is what pods may take of a node, as quantities by name. The tool did not have it; it counts before Reserved.
+	Allocatable map[string]string `yaml:"Allocatable"`
 }
 
 const (
@@ -315,6 +323,7 @@ func (f *Flavours) validate() []error {
 	if len(f.Flavours) == 0 && f.DefaultFlavour == "" {
 		return []error{errors.New("OpenStackFlavours.Flavours: is empty: want a flavour at the least")}
 	}
+	_, errs = quantities("OpenStackFlavours.Reserved", f.Reserved)
 	seen := map[string]bool{}
 	for i, one := range f.Flavours {
 		field := fmt.Sprintf("OpenStackFlavours.Flavours[%d].", i)
@@ -331,6 +340,24 @@ func (f *Flavours) validate() []error {
 		if one.Memory < 1 {
 			errs = append(errs, fmt.Errorf("%sMemory: %d: want 1 or more MiB", field, one.Memory))
 		}
+		_, wrong := quantities(field+"Allocatable", one.Allocatable)
+		errs = append(errs, wrong...)
 	}
 	return errs
+}
+
+// quantities reads amounts by the names of their resources; nil for none.
+func quantities(field string, given map[string]string) (list corev1.ResourceList, errs []error) {
+	for _, name := range slices.Sorted(maps.Keys(given)) {
+		amount, err := resource.ParseQuantity(given[name])
+		if err != nil || amount.Sign() < 0 {
+			errs = append(errs, fmt.Errorf("%s.%s: %q: want 0 or more, such as 500m or 1Gi", field, name, given[name]))
+			continue
+		}
+		if list == nil {
+			list = corev1.ResourceList{}
+		}
+		list[corev1.ResourceName(name)] = amount
+	}
+	return list, errs
 }

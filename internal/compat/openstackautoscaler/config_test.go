@@ -10,12 +10,16 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"sigs.k8s.io/yaml"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/cloud/openstack"
 	"github.com/slipway-dev/slipway/internal/manager"
 	"github.com/slipway-dev/slipway/internal/nodegroup"
+	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 // sample is a configuration as the tool's users have it.
@@ -48,9 +52,7 @@ OpenStackFlavours:
 func parse(t *testing.T, text string) Config {
 	t.Helper()
 	c, err := Parse([]byte(text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	return c
 }
 
@@ -64,18 +66,14 @@ func TestTheSampleIsRead(t *testing.T) {
 		t.Errorf("warnings %q", c.Warnings)
 	}
 	path := filepath.Join(t.TempDir(), DefaultFile)
-	if _, err := Load(path); err == nil || !strings.Contains(err.Error(), path) {
-		t.Errorf("a file that is not there: %v", err)
-	}
-	if err := os.WriteFile(path, []byte("CloudType: x\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	check.ErrorContains(t, check.Err(Load(path)), path)
+	must.NoError(t, os.WriteFile(path, []byte("CloudType: x\n"), 0o600))
 	if _, err := Load(path); err == nil || !strings.HasPrefix(err.Error(), path) {
 		t.Errorf("a file that is wrong: %v", err)
 	}
 }
 
-func TestI10EachFaultOfTheFileIsNamedWithItsField(t *testing.T) {
+func TestI10EachFaultOfTheFileNamesItsField(t *testing.T) {
 	for _, tc := range []struct{ old, text, want string }{
 		{"CloudType: OpenStack", "CloudType: Openstack", `CloudType: "Openstack": want one of OpenStack, GCP, AWS, libvirt, Other`},
 		{"CloudType: OpenStack\n", "", "CloudType:"},
@@ -102,6 +100,8 @@ func TestI10EachFaultOfTheFileIsNamedWithItsField(t *testing.T) {
 		{"CoolDownTime: 600", "CoolDownTime: -1", "CoolDownTime: -1: want 0 to 31536000 seconds"},
 		{"CoolDownTime: 600", "CoolDownTime: 99999999999999", "CoolDownTime: 99999999999999: want 0 to 31536000 seconds"},
 		{"VCPU: 1", "VCPU: 0", "OpenStackFlavours.Flavours[0].VCPU: 0"},
+		{"Memory: 8192", "Memory: 8192\n      Allocatable: {cpu: much}", `OpenStackFlavours.Flavours[1].Allocatable.cpu: "much": want 0 or more`},
+		{"DefaultFlavour: m1.medium", "Reserved: {memory: -1Mi}", `OpenStackFlavours.Reserved.memory: "-1Mi": want 0 or more`},
 		{"Memory: 8192", "Memory: -5", "OpenStackFlavours.Flavours[1].Memory: -5"},
 		{"Name: m1.large", "Name: m1.small", `OpenStackFlavours.Flavours[1].Name: "m1.small": is there twice`},
 		{"Name: m1.large", "Name: ''", "OpenStackFlavours.Flavours[1].Name"},
@@ -127,14 +127,10 @@ func TestI10EachFaultOfTheFileIsNamedWithItsField(t *testing.T) {
 	}
 	// All at once.
 	_, err := Parse([]byte("CloudType: OpenStack\nColour: red\nMinNodeCount: 5\nMaxNodeCount: 4\n"))
-	for _, want := range []string{"Colour", "MinNodeCount", "AuthOptions.Username", "WorkerImageName", "OpenStackFlavours.Flavours"} {
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%q is not in: %v", want, err)
-		}
-	}
+	check.ErrorContains(t, err, "Colour", "MinNodeCount", "AuthOptions.Username", "WorkerImageName", "OpenStackFlavours.Flavours")
 }
 
-func TestAnEndOfTheDocumentIsNoSecondOne(t *testing.T) {
+func TestDocumentEndMarkerStartsNoSecondDocument(t *testing.T) {
 	for _, text := range []string{sample + "---\n", sample + "...\n", "---\n" + sample, sample + "---\n# nothing\n"} {
 		if _, err := Parse([]byte(text)); err != nil {
 			t.Errorf("%q: %v", text, err)
@@ -142,7 +138,7 @@ func TestAnEndOfTheDocumentIsNoSecondOne(t *testing.T) {
 	}
 }
 
-func TestTheControlPlaneIsNotCountedInABoundOfTheNodeGroup(t *testing.T) {
+func TestControlPlaneIsNotCountedInGroupBounds(t *testing.T) {
 	c := parse(t, sample)
 	for _, tc := range []struct{ controlPlane, minimum, maximum int32 }{{0, 3, 10}, {1, 2, 9}, {3, 0, 7}, {11, 0, 0}} {
 		g := c.NodeGroup(int(tc.controlPlane))
@@ -153,7 +149,7 @@ func TestTheControlPlaneIsNotCountedInABoundOfTheNodeGroup(t *testing.T) {
 	}
 }
 
-func TestAControlPlaneThatLeavesNoRoomForAnotherNodeIsToldOf(t *testing.T) {
+func TestControlPlaneThatFillsTheMaximumIsReported(t *testing.T) {
 	c := parse(t, sample)
 	for controlPlane, crowded := range map[int]bool{0: false, 9: false, 10: true, 11: true} {
 		text := c.Crowded(controlPlane)
@@ -168,14 +164,14 @@ func TestAControlPlaneThatLeavesNoRoomForAnotherNodeIsToldOf(t *testing.T) {
 	}
 }
 
-func TestTheGroupGetsMachinesAndGivesNodesBackAsTheAutoscalerDid(t *testing.T) {
+func TestGroupScalesAsTheAutoscalerDid(t *testing.T) {
 	c := parse(t, strings.Replace(sample, "CoolDownTime: 600", "CoolDownTime: 90", 1))
 	g := c.NodeGroup(1)
 	if g.Spec.ScaleUp == nil || g.Spec.ScaleUp.Policy != v1alpha1.ByPriority {
 		t.Errorf("scaleUp is %+v, want the first flavour that helps", g.Spec.ScaleUp)
 	}
 	u := g.Spec.ScaleDown.Underused
-	if *u.CPUBelow != 5 || *u.MemoryBelow != 100 || *u.PodsAtMost != 4 || u.Cooldown.Duration != 90*time.Second || u.Consolidate {
+	if *u.AllOf.CPUAtMost != 5 || u.AllOf.MemoryAtMost != nil || *u.AllOf.PodsAtMost != 5 || u.PodsAtMost != nil || u.Cooldown.Duration != 90*time.Second || u.Consolidate {
 		t.Errorf("scaleDown.underused is %+v", u)
 	}
 	if errs := nodegroup.Check(&g); len(errs) > 0 {
@@ -183,7 +179,7 @@ func TestTheGroupGetsMachinesAndGivesNodesBackAsTheAutoscalerDid(t *testing.T) {
 	}
 }
 
-func TestTheCloudIsTheOneThatTheFileNames(t *testing.T) {
+func TestCloudComesFromTheFile(t *testing.T) {
 	c := parse(t, sample)
 	config := c.Cloud("prod")
 	if _, err := openstack.New(config, openstack.Options{}); err != nil {
@@ -204,16 +200,12 @@ func TestTheCloudIsTheOneThatTheFileNames(t *testing.T) {
 
 func TestWhatMigrateMakesIsReadByTheManager(t *testing.T) {
 	files, err := Migrate([]byte(sample), "prod", 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	byName := map[string]File{}
 	directory := t.TempDir()
 	for _, f := range files {
 		byName[f.Name] = f
-		if err := os.WriteFile(filepath.Join(directory, f.Name), f.Content, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, os.WriteFile(filepath.Join(directory, f.Name), f.Content, 0o600))
 		if holds := strings.Contains(string(f.Content), "password: secret"); holds != f.Secret {
 			t.Errorf("%s holds the password: %t, said %t", f.Name, holds, f.Secret)
 		}
@@ -228,12 +220,8 @@ func TestWhatMigrateMakesIsReadByTheManager(t *testing.T) {
 	var clouds struct {
 		OpenStack openstack.Config `json:"openstack"`
 	}
-	if err := yaml.UnmarshalStrict(byName["cloud-config.yaml"].Content, &clouds); err != nil {
-		t.Fatal(err)
-	}
-	if clouds.OpenStack.CloudsFile != "clouds.yaml" {
-		t.Errorf("cloudsFile %q", clouds.OpenStack.CloudsFile)
-	}
+	must.NoError(t, yaml.UnmarshalStrict(byName["cloud-config.yaml"].Content, &clouds))
+	check.Is(t, "clouds.yaml", clouds.OpenStack.CloudsFile)
 	t.Chdir(directory)
 	p, err := openstack.New(clouds.OpenStack, openstack.Options{})
 	if err != nil {
@@ -243,11 +231,7 @@ func TestWhatMigrateMakesIsReadByTheManager(t *testing.T) {
 		t.Errorf("the NodeGroup is of %+v", groups[0].Spec.Cloud)
 	}
 	printed := string(Print(files))
-	for _, want := range []string{"# File nodegroups.yaml", "---\n# File clouds.yaml", "#  "} {
-		if !strings.Contains(printed, want) {
-			t.Errorf("%q is not in\n%s", want, printed)
-		}
-	}
+	check.Contains(t, printed, "# File nodegroups.yaml", "---\n# File clouds.yaml", "#  ")
 	for _, text := range []string{strings.Replace(sample, "OpenStack", "libvirt", 1), "x"} {
 		if files, err := Migrate([]byte(text), "prod", 1); err == nil {
 			t.Errorf("%q makes %+v", text, files)
@@ -270,18 +254,12 @@ func TestWhatMigrateMakesIsReadByTheManager(t *testing.T) {
 func TestEveryFaultOfTheAutoscalerHasItsNote(t *testing.T) {
 	c := parse(t, strings.Replace(strings.Replace(sample, "CoolDownTime: 600\n", "", 1), "https:", "http:", 1))
 	all := strings.Join(c.notes(1), "\n")
-	for _, want := range []string{
+	check.Contains(t, all,
 		"drained before their machine goes", "minimum now always holds", "restart does not forget", "DaemonSets", "one at a time", "in ERROR",
 		"does not join", "500m", "1024·1000", "two namespaces", "taints", "LK built in", "with each call", "system UUID", "DefaultFlavour",
 		"CoolDownTime", "in the clear",
-	} {
-		if !strings.Contains(all, want) {
-			t.Errorf("%q is not in the notes", want)
-		}
-	}
-	if c.CoolDown() != 10*time.Minute {
-		t.Errorf("without a CoolDownTime it is %s", c.CoolDown())
-	}
+	)
+	check.Is(t, 10*time.Minute, c.CoolDown())
 }
 
 func FuzzParse(f *testing.F) {
@@ -313,7 +291,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-func TestI10AValueOfTheWrongKindHidesNoOtherFault(t *testing.T) {
+func TestI10ValueOfTheWrongKindHidesNoFault(t *testing.T) {
 	text := strings.NewReplacer("MinNodeCount: 3", "MinNodeCount: three", "  Username: autoscaler\n", "",
 		"MaxNodeCount: 10", "MaxNodeCount: 0", "VCPU: 1", "VCPU: one").Replace(sample)
 	_, err := Parse([]byte(text))
@@ -327,5 +305,38 @@ func TestI10AValueOfTheWrongKindHidesNoOtherFault(t *testing.T) {
 	}
 	if err != nil && (strings.Contains(err.Error(), "MinNodeCount: is missing") || strings.Contains(err.Error(), "VCPU: 0")) {
 		t.Errorf("a value that is there is called another: %v", err)
+	}
+}
+
+func TestNodesReserveWhatKubeadmReservesByDefault(t *testing.T) {
+	const flavors = "  DefaultFlavour: m1.medium\n"
+	for text, want := range map[string]map[corev1.ResourceName]string{
+		flavors: {"memory": "100Mi"},
+		flavors + "  Reserved: {cpu: 200m, memory: 1Gi}\n": {"cpu": "200m", "memory": "1Gi"},
+		flavors + "  Reserved: {}\n":                       {},
+	} {
+		c := parse(t, strings.Replace(sample, flavors, text, 1))
+		got := c.Cloud("prod").Groups[0].Nodes.Reserved
+		if got == nil || len(got) != len(want) {
+			t.Fatalf("%q: reserved are %v, want %v", text, got, want)
+		}
+		for name, amount := range want {
+			if q := got[name]; q.Cmp(resource.MustParse(amount)) != 0 {
+				t.Errorf("%q: %s is %s, want %s", text, name, q.String(), amount)
+			}
+		}
+		if templates := c.NodeGroup(1).Spec.ScaleUp.Templates; templates != nil {
+			t.Errorf("%q: the kinds of machines are %+v, want those of the cloud", text, templates)
+		}
+	}
+	c := parse(t, strings.Replace(sample, "Memory: 2048", "Memory: 2048\n      Allocatable: {cpu: 900m, memory: 1800Mi}", 1))
+	templates := c.NodeGroup(1).Spec.ScaleUp.Templates
+	var names []string
+	for _, one := range templates {
+		names = append(names, one.Name)
+	}
+	if !slices.Equal(names, []string{"m1.small", "m1.large", "m1.medium"}) || templates[0].Allocatable.Cpu().MilliValue() != 900 ||
+		templates[1].Allocatable != nil {
+		t.Errorf("the kinds of machines are %+v", templates)
 	}
 }

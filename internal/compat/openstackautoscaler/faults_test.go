@@ -16,8 +16,11 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 	"github.com/slipway-dev/slipway/internal/cloud/openstack"
 	"github.com/slipway-dev/slipway/internal/nodegroup"
-	"github.com/slipway-dev/slipway/internal/nodegroup/scaling"
 	"github.com/slipway-dev/slipway/internal/placement"
+	"github.com/slipway-dev/slipway/internal/placement/snapshot"
+	"github.com/slipway-dev/slipway/internal/provisioning/launch"
+	"github.com/slipway-dev/slipway/internal/provisioning/plan"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 // The tests of this file are named after the faults of the OpenStack cluster autoscaler. What they decide on is the group
@@ -28,7 +31,7 @@ var today = time.Date(2026, 11, 2, 8, 0, 0, 0, time.UTC)
 // cluster is what is decided on.
 type cluster struct {
 	t *testing.T
-	w *scaling.World
+	w *plan.World
 }
 
 // clusterOf makes a cluster of the sample's group, with the flavours of its list as Nova has them.
@@ -40,7 +43,7 @@ func clusterOf(t *testing.T, change ...func(*v1alpha1.NodeGroup)) *cluster {
 	for _, change := range change {
 		change(&g)
 	}
-	group := scaling.Group{World: nodegroup.World{Group: &g, Now: today}}
+	group := plan.Group{World: nodegroup.World{Group: &g, Now: today}}
 	for _, f := range c.OpenStackFlavours.Flavours {
 		capacity := corev1.ResourceList{
 			corev1.ResourceCPU:    *resource.NewQuantity(int64(f.VCPU), resource.DecimalSI),
@@ -48,11 +51,11 @@ func clusterOf(t *testing.T, change ...func(*v1alpha1.NodeGroup)) *cluster {
 			corev1.ResourcePods:   resource.MustParse("110"),
 		}
 		template := cloud.Template{Name: f.Name, Shape: cloud.Shape{Capacity: capacity}}
-		group.Kinds = append(group.Kinds, scaling.Kind{
-			Name: f.Name, Node: scaling.NodeOf(&g, scaling.Source{Template: template, Declared: capacity}),
+		group.Kinds = append(group.Kinds, plan.Kind{
+			Name: f.Name, Node: plan.NodeOf(&g, plan.Source{Template: template, Declared: capacity}),
 		})
 	}
-	return &cluster{t, &scaling.World{Snapshot: placement.New(), Groups: []scaling.Group{group}, Now: today}}
+	return &cluster{t, &plan.World{Snapshot: snapshot.New(), Groups: []plan.Group{group}, Now: today}}
 }
 
 // node adds a node of four cores, which could go for longer than the cooldown.
@@ -61,7 +64,7 @@ func (c *cluster) node(name string, change ...func(*corev1.Node)) {
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
 		Name: name, UID: types.UID("uid-" + name), CreationTimestamp: metav1.NewTime(today.Add(-24 * time.Hour)),
 		Labels:      map[string]string{corev1.LabelHostname: name},
-		Annotations: map[string]string{scaling.SinceAnnotation: today.Add(-10 * time.Minute).Format(time.RFC3339)},
+		Annotations: map[string]string{plan.SinceAnnotation: today.Add(-10 * time.Minute).Format(time.RFC3339)},
 	}}
 	n.Status.Allocatable = corev1.ResourceList{
 		corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("8Gi"), corev1.ResourcePods: resource.MustParse("110"),
@@ -71,9 +74,7 @@ func (c *cluster) node(name string, change ...func(*corev1.Node)) {
 	for _, change := range change {
 		change(n)
 	}
-	if err := c.w.Snapshot.SetNode(n); err != nil {
-		c.t.Fatal(err)
-	}
+	must.NoError(c.t, c.w.Snapshot.SetNode(n))
 	c.add(n)
 }
 
@@ -99,23 +100,19 @@ func (c *cluster) pod(namespace, name, node, cpu, memory string, change ...func(
 	p.Status.Phase = corev1.PodRunning
 	if node == "" {
 		p.Status.Phase = corev1.PodPending
-		c.w.Pods = append(c.w.Pods, scaling.Pod{Key: placement.PodKey{Namespace: namespace, Name: name}})
+		c.w.Pods = append(c.w.Pods, plan.Pod{Key: placement.PodKey{Namespace: namespace, Name: name}})
 	}
 	for _, change := range change {
 		change(p)
 	}
-	if err := c.w.Snapshot.SetPod(p); err != nil {
-		c.t.Fatal(err)
-	}
+	must.NoError(c.t, c.w.Snapshot.SetPod(p))
 }
 
 // up is how many machines are ordered, by flavour.
-func (c *cluster) up() (ordered map[string]int, d *scaling.Decision) {
+func (c *cluster) up() (ordered map[string]int, d *plan.Decision) {
 	c.t.Helper()
-	d, err := scaling.Up(c.w)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	d, err := plan.Up(c.w)
+	must.NoError(c.t, err)
 	ordered = map[string]int{}
 	for _, o := range d.Orders {
 		ordered[o.Template] += o.Count
@@ -124,13 +121,11 @@ func (c *cluster) up() (ordered map[string]int, d *scaling.Decision) {
 }
 
 // down is what becomes of the nodes.
-func (c *cluster) down() map[string]scaling.NodeDecision {
+func (c *cluster) down() map[string]plan.NodeDecision {
 	c.t.Helper()
-	all, err := scaling.Down(c.w)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	byName := map[string]scaling.NodeDecision{}
+	all, err := plan.Down(c.w)
+	must.NoError(c.t, err)
+	byName := map[string]plan.NodeDecision{}
 	for _, d := range all {
 		byName[d.Node] = d
 	}
@@ -155,7 +150,55 @@ func TestFaultPodsAreKilledWithTheirVM(t *testing.T) {
 	}
 }
 
-func TestFaultANodeWithOnlyDaemonSetsIsNeverIdleOrAlways(t *testing.T) {
+// TestNodeLeavesAtLowCPUAndFewPods: the autoscaler looked at a node whose CPU was idle or whose pods were few, and after its
+// cooldown kept one with more than 5 % of its CPU requested or with more than 5 pods.
+func TestNodeLeavesAtLowCPUAndFewPods(t *testing.T) {
+	for name, tc := range map[string]struct {
+		pods  int
+		cpu   string
+		leave bool
+	}{
+		"little, few":  {1, "100m", true},
+		"both bounds":  {5, "40m", true}, // 5 pods, and 200m of 4 cores
+		"more cpu":     {5, "41m", false},
+		"more pods":    {6, "10m", false},
+		"one big pod":  {1, "1900m", false},
+		"only memory":  {1, "0", true},
+		"few, 50 % of": {4, "500m", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := clusterOf(t, few)
+			c.node("a")
+			c.node("other", func(n *corev1.Node) { n.Annotations = nil })
+			for i := range 6 {
+				c.pod("apps", fmt.Sprint("other-", i), "other", "50m", "64Mi")
+			}
+			for i := range tc.pods {
+				c.pod("apps", fmt.Sprint("web-", i), "a", tc.cpu, "512Mi")
+			}
+			if d := c.down()["a"]; (d.Verdict == nodegroup.Leaves) != tc.leave {
+				t.Errorf("it %s: %v", d.Verdict, d.Reasons)
+			}
+		})
+	}
+}
+
+func TestThreeNodesOfOneBigPodEachStay(t *testing.T) {
+	c := clusterOf(t, few, func(g *v1alpha1.NodeGroup) {
+		g.Spec.DisruptionBudgets = []v1alpha1.DisruptionBudget{{Nodes: intstr.FromString("100%")}}
+	})
+	for _, name := range []string{"a", "b", "c"} {
+		c.node(name)
+		c.pod("apps", "web-"+name, name, "1900m", "64Mi") // 47.5 %: two fit on one node
+	}
+	for name, d := range c.down() {
+		if d.Verdict != nodegroup.Stays || d.Reasons[0].Rule != plan.Used {
+			t.Errorf("%s %s: %v, want it used", name, d.Verdict, d.Reasons)
+		}
+	}
+}
+
+func TestFaultDaemonSetsMakeNodesNeverIdle(t *testing.T) {
 	c := clusterOf(t, few)
 	c.node("daemons")
 	c.node("busy")
@@ -167,12 +210,12 @@ func TestFaultANodeWithOnlyDaemonSetsIsNeverIdleOrAlways(t *testing.T) {
 	if d := all["daemons"]; d.Verdict != nodegroup.Leaves {
 		t.Errorf("the node with pods of DaemonSets alone %s: %v", d.Verdict, d.Reasons)
 	}
-	if d := all["busy"]; d.Verdict == nodegroup.Leaves || d.Reasons[0].Rule != scaling.Used {
+	if d := all["busy"]; d.Verdict == nodegroup.Leaves || d.Reasons[0].Rule != plan.Used {
 		t.Errorf("the node with 8 pods of its own, which request 20 %% of its cpu, %s: %v", d.Verdict, d.Reasons)
 	}
 }
 
-func TestFaultTheMinimumIsNotKeptWhenTheCPUIsLow(t *testing.T) {
+func TestFaultMinimumIsNotKeptAtLowCPU(t *testing.T) {
 	for idle, want := range map[int]int{2: 0, 3: 1, 5: 3} { // MinNodeCount is 3, the one of the control plane included
 		c := clusterOf(t, func(g *v1alpha1.NodeGroup) { // nothing else is to hold a node
 			g.Spec.DisruptionBudgets = []v1alpha1.DisruptionBudget{{Nodes: intstr.FromString("100%")}}
@@ -192,7 +235,36 @@ func TestFaultTheMinimumIsNotKeptWhenTheCPUIsLow(t *testing.T) {
 	}
 }
 
-func TestFaultPendingPodsAreKnownByTheirNameAlone(t *testing.T) {
+// TestMinNodeCountOrdersNoMachine: it kept nodes from leaving, and no more.
+func TestMinNodeCountOrdersNoMachine(t *testing.T) {
+	c := clusterOf(t) // a minimum of 2 beside the control plane
+	c.node("only")
+	if ordered, _ := c.up(); len(ordered) != 0 {
+		t.Errorf("ordered are %v below MinNodeCount without a pod that waits, want none", ordered)
+	}
+	if d := c.down()["only"]; d.Verdict != nodegroup.Refused {
+		t.Errorf("the idle node %s: %v, want the minimum to keep it", d.Verdict, d.Reasons)
+	}
+	if g := c.w.Groups[0].Group; g.Spec.Replacement != v1alpha1.ReplaceNever {
+		t.Errorf("replacement is %q: the autoscaler made machines for pods that wait alone", g.Spec.Replacement)
+	}
+}
+
+// TestLargestPossiblePodFitsItsFlavor: what managed clusters reserve would have it take the next larger flavour.
+func TestLargestPossiblePodFitsItsFlavor(t *testing.T) {
+	c := parse(t, sample)
+	g := c.NodeGroup(1)
+	template := cloud.Template{Name: "m1.large", Shape: c.Cloud("prod").Groups[0].Nodes}
+	template.Capacity = corev1.ResourceList{
+		corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("8Gi"), corev1.ResourcePods: resource.MustParse("110"),
+	}
+	has := plan.NodeOf(&g, plan.Source{Template: template}).Status.Allocatable
+	if has.Cpu().MilliValue() != 4000 || has.Memory().Value() != 8<<30-100<<20 {
+		t.Errorf("pods may take %s cpu and %s of memory, want 4 and 8092Mi", has.Cpu(), has.Memory())
+	}
+}
+
+func TestFaultPendingPodsAreKnownByNameOnly(t *testing.T) {
 	c := clusterOf(t, few)
 	c.pod("shop", "web-0", "", "3", "1Gi")
 	c.pod("blog", "web-0", "", "3", "1Gi")
@@ -212,29 +284,29 @@ func TestFaultOneServerIsMadeAtATime(t *testing.T) {
 }
 
 // seen is what becomes of one machine that was ordered.
-func seen(i cloud.Instance) scaling.Survey {
+func seen(i cloud.Instance) launch.Tracking {
 	i.ProviderID, i.Type, i.Created = "openstack:///1", "m1.large", today.Add(-time.Hour)
-	return scaling.Look(scaling.Sight{
-		Group: cloud.Group{Size: 1}, Instances: []cloud.Instance{i}, Join: func(cloud.Instance) scaling.Join { return scaling.NoNode },
-		Record:      []v1alpha1.AwaitedMachine{{ProviderID: i.ProviderID, Template: i.Type, Since: metav1.NewTime(i.Created)}},
+	return launch.Track(launch.Observation{
+		Group: cloud.Group{Size: 1}, Instances: []cloud.Instance{i}, Join: func(cloud.Instance) launch.Join { return launch.NoNode },
+		Record:      []launch.Instance{{ProviderID: i.ProviderID, Template: i.Type, Since: metav1.NewTime(i.Created)}},
 		JoinTimeout: 15 * time.Minute, Watched: today.Add(-time.Hour), Now: today,
 	})
 }
 
-func TestFaultAServerInErrorIsWaitedForForEver(t *testing.T) {
+func TestFaultServerInErrorIsAwaitedForever(t *testing.T) {
 	s := seen(cloud.Instance{State: cloud.Failed, Refusal: cloud.NoCapacity, Message: "No valid host was found."})
 	if len(s.Dead) != 1 || s.Dead[0].Reason != string(cloud.NoCapacity) || len(s.Awaited) != 0 {
 		t.Errorf("it is %+v, want it given up", s)
 	}
 }
 
-func TestFaultAServerThatNeverJoinsBlocksForEver(t *testing.T) {
-	if s := seen(cloud.Instance{State: cloud.Running}); len(s.Dead) != 1 || s.Dead[0].Reason != scaling.NeverJoined || len(s.Awaited) != 0 {
+func TestFaultServerThatNeverJoinsBlocksForever(t *testing.T) {
+	if s := seen(cloud.Instance{State: cloud.Running}); len(s.Dead) != 1 || s.Dead[0].Reason != launch.NeverJoined || len(s.Awaited) != 0 {
 		t.Errorf("it is %+v, want it given up", s)
 	}
 }
 
-func TestFaultAMissingNodeAndAPodWithoutConditionsArePanics(t *testing.T) {
+func TestFaultMissingNodeOrPodConditionsPanic(t *testing.T) {
 	c := clusterOf(t, few)
 	c.add(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "gone"}}) // the watch has told of its end, the list has it
 	c.pod("apps", "orphan", "gone", "1", "1Gi", func(p *corev1.Pod) { p.Status = corev1.PodStatus{} })
@@ -267,7 +339,7 @@ func TestFaultACPUOf500mCannotBeRead(t *testing.T) {
 	}
 }
 
-func TestFaultPodsThatAServerWouldNotHelpAreNotToldApart(t *testing.T) {
+func TestFaultPodsThatNoServerHelpsAreCounted(t *testing.T) {
 	taint := corev1.Taint{Key: "dedicated", Value: "web", Effect: corev1.TaintEffectNoSchedule}
 	for name, tc := range map[string]struct {
 		change func(*corev1.Pod)
@@ -313,7 +385,7 @@ func TestFaultPodsThatAServerWouldNotHelpAreNotToldApart(t *testing.T) {
 				}
 				return
 			}
-			if len(ordered) != 0 || len(d.Pods) != 1 || d.Pods[0].Outcome != scaling.Helpless || !strings.Contains(d.Pods[0].Reasons[0].Message, tc.why) {
+			if len(ordered) != 0 || len(d.Pods) != 1 || d.Pods[0].Outcome != plan.Helpless || !strings.Contains(d.Pods[0].Reasons[0].Message, tc.why) {
 				t.Errorf("ordered are %v, and the word is %+v; want none, and %q", ordered, d.Pods, tc.why)
 			}
 		})
@@ -328,13 +400,11 @@ func TestFaultARestartBeginsTheCooldownAnew(t *testing.T) {
 	}
 }
 
-func TestFaultTheRegionIsNeverThatOfTheUser(t *testing.T) {
+func TestFaultRegionNeverComesFromTheUser(t *testing.T) {
 	t.Setenv("OS_REGION_NAME", "south") // conf.yml has none
 	c := parse(t, sample)
 	p, err := openstack.New(c.Cloud(DefaultCluster), openstack.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	for region, ours := range map[string]bool{"south": true, "LK": false} {
 		if id, err := p.Normalize("openstack://" + region + "/6f7a3c1e-0000-4000-8000-000000000001"); (err == nil) != ours {
 			t.Errorf("a server of region %s is %q, %v, ours: want %t", region, id, err, ours)

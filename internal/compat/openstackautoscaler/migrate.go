@@ -41,7 +41,7 @@ func Migrate(raw []byte, cluster string, controlPlane int) ([]File, error) {
 		return nil, fmt.Errorf("%d nodes in the control plane: want 0 or more", controlPlane)
 	}
 	notes := append(append([]string{}, c.Warnings...), c.notes(controlPlane)...)
-	group, err := yaml.Marshal(trimmed(c.NodeGroup(controlPlane)))
+	group, err := compat.NodeGroupFile(c.NodeGroup(controlPlane))
 	if err != nil {
 		return nil, err
 	}
@@ -83,31 +83,6 @@ func Print(files []File) []byte {
 	return []byte(b.String())
 }
 
-// trimmed leaves out what a user does not write.
-func trimmed(group any) map[string]any {
-	raw, err := yaml.Marshal(group)
-	var m map[string]any
-	if err == nil {
-		err = yaml.Unmarshal(raw, &m)
-	}
-	if err != nil {
-		return nil // of our own types it never is
-	}
-	delete(m, "status")
-	if spec, ok := m["spec"].(map[string]any); ok {
-		for _, empty := range []string{"drain", "cooldowns"} {
-			if v, ok := spec[empty].(map[string]any); ok && len(v) == 0 {
-				delete(spec, empty)
-			}
-		}
-	}
-	if meta, ok := m["metadata"].(map[string]any); ok {
-		delete(meta, "creationTimestamp")
-		delete(meta, "labels") // the stand-in's own
-	}
-	return m
-}
-
 // cloudsYAML is the credential as OpenStack's own client reads it.
 func (c *Config) cloudsYAML() map[string]any {
 	return map[string]any{"clouds": map[string]any{cloudEntry: map[string]any{
@@ -123,15 +98,16 @@ func (c *Config) cloudsYAML() map[string]any {
 func (c *Config) notes(controlPlane int) []string {
 	notes := []string{
 		fmt.Sprintf("minimum and maximum count the group's nodes alone: MinNodeCount %d and MaxNodeCount %d less %d of the control plane, "+
-			"which the autoscaler counted with them. The minimum now always holds; it did not when a node's CPU was idle.",
+			"which the autoscaler counted with them. The minimum now always holds; it did not when a node's CPU was idle. It orders no "+
+			"machine, as before: scaleUp.keepMinimum: true has those ordered that are missing.",
 			*c.MinNodeCount, *c.MaxNodeCount, controlPlane),
 		"Nodes are cordoned and drained before their machine goes, disruption budgets hold, and pods with local storage or without a " +
 			"controller keep their node. The autoscaler deleted the Node and the server with the pods on it.",
 		fmt.Sprintf("A cooldown of %s is remembered on the Node, so that a restart does not forget it. Pods of DaemonSets do not keep a node; "+
 			"the autoscaler counted them, so that a node was always or never idle.", c.CoolDown()),
-		fmt.Sprintf("A node leaves when its pods request less than %d %% of its CPU, or are no more than %d, and all of them have a place on other "+
-			"nodes, so that no machine has to come back for them. underused.consolidate: true goes further, and empties any node whose pods "+
-			"fit on others.", cpuBelow, podsAtMost),
+		fmt.Sprintf("A node leaves when its pods request at most %d %% of its allocatable CPU, and are at most %d, and all of them have a place on "+
+			"other nodes, so that no machine has to come back for them. The autoscaler took the share of the capacity. underused.consolidate: "+
+			"true goes further, and empties any node whose pods fit on others.", cpuAtMost, podsAtMost),
 		"Several machines are made at once, as many as the pending pods need, and each in the first flavour that fits. The autoscaler made " +
 			"one at a time, and none more until a waiting pod was scheduled.",
 		"A server in ERROR, or one that does not join, is deleted and the next flavour taken. The autoscaler waited for it for ever.",
@@ -139,6 +115,8 @@ func (c *Config) notes(controlPlane int) []string {
 			"The autoscaler read the English text of the condition, divided memory by 1024·1000, failed at 500m, and mixed up pods of " +
 			"one name in two namespaces.",
 		"The vCPUs and memory of a flavour are read from Nova. VCPU and Memory of the file are not used.",
+		"Of a flavour pods may take all but 100Mi of memory, which is what the kubelets of kubeadm keep. The autoscaler took all of it. Where " +
+			"yours keep more, say so in nodes.reserved of cloud-config.yaml. Once a node of a flavour has joined, what it shows counts.",
 		"The region is OS_REGION_NAME, or the only one that there is; the autoscaler had LK built in. Add region to cloud-config.yaml where " +
 			"there are several.",
 		"The token is renewed when it ends. The autoscaler asked for one with each call.",
@@ -146,8 +124,8 @@ func (c *Config) notes(controlPlane int) []string {
 			"their name (" + namePrefix + "…). No other server is ever deleted.",
 		"Where the autoscaler was run as slipway openstack-autoscaler without -cluster-name, its servers are marked with the UID of namespace " +
 			"kube-system: take that for --cluster-name, or add it to formerClusterNames of cloud-config.yaml.",
-		"A Node needs spec.providerID, openstack:///ID, which the OpenStack cloud controller or kubelet --provider-id sets. The autoscaler " +
-			"took the server's ID from the Node's system UUID; docs/moving-from-openstack-autoscaler.md has a line that sets it from there.",
+		"A Node without spec.providerID is paired by its system UUID, as by the autoscaler, and the server's name has to be the Node's, " +
+			"with or without a domain.",
 	}
 	if name := c.OpenStackFlavours.DefaultFlavour; name != "" {
 		notes = append(notes, "DefaultFlavour: "+name+" is the last choice unless it is in the list. The autoscaler took it for pods "+

@@ -4,9 +4,12 @@ import (
 	"fmt"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/cloud"
 	"github.com/slipway-dev/slipway/internal/cloud/openstack"
 )
 
@@ -21,10 +24,12 @@ const (
 	DefaultCluster = "kubernetes"
 	// defaultCoolDown is the CoolDownTime of the tool's example.
 	defaultCoolDown = 10 * time.Minute
+	// evictedBelow is the kubelet's default of evictionHard's memory.available, which kubeadm leaves as it is.
+	evictedBelow = "100Mi"
 
-	// A node left when the pods on it requested at most 5 % of its CPU, whatever they requested of its memory, or when it
-	// had fewer than five pods. Here those of DaemonSets are not counted, and the minimum always holds.
-	cpuBelow, memoryBelow, podsAtMost = 5, 100, 4
+	// After the cooldown a node stayed whose pods requested more than 5 % of its CPU, or that had more than five pods, whatever
+	// they requested of its memory. Here those of DaemonSets are not counted.
+	cpuAtMost, podsAtMost = 5, 5
 
 	controlPlaneLabel = "node-role.kubernetes.io/control-plane"
 	masterLabel       = "node-role.kubernetes.io/master"
@@ -61,7 +66,39 @@ func (c *Config) group() openstack.GroupConfig {
 	return openstack.GroupConfig{
 		Name: Group, Flavors: c.flavors(), Image: openstack.Image{Name: c.WorkerImageName}, Networks: []string{c.Network.NetworkUUID},
 		SecurityGroups: []string{c.Network.SecurityGroupName}, NamePrefix: Group, AdoptNamePrefix: namePrefix,
+		Nodes: cloud.Shape{Reserved: c.OpenStackFlavours.reserved()},
 	}
+}
+
+// reserved is what nodes keep from pods: what the file says, or else what the kubelets of kubeadm do. Those reserve nothing for the
+// system, and keep what they evict below (evictionHard, memory.available).
+func (f *Flavours) reserved() corev1.ResourceList {
+	if f.Reserved == nil {
+		return corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(evictedBelow)}
+	}
+	list, _ := quantities("", f.Reserved) // validated
+	if list == nil {
+		list = corev1.ResourceList{}
+	}
+	return list
+}
+
+// templates are the kinds of machines, where the file declares what is allocatable of one; nil is all that the cloud has.
+func (c *Config) templates() []v1alpha1.MachineTemplate {
+	declared := map[string]corev1.ResourceList{}
+	for _, f := range c.OpenStackFlavours.Flavours {
+		if list, _ := quantities("", f.Allocatable); list != nil { // validated
+			declared[f.Name] = list
+		}
+	}
+	if len(declared) == 0 {
+		return nil
+	}
+	var all []v1alpha1.MachineTemplate
+	for _, name := range c.flavors() {
+		all = append(all, v1alpha1.MachineTemplate{Name: name, Allocatable: declared[name]})
+	}
+	return all
 }
 
 // flavors are those of the list in its order, and then the default one: what is wanted of a machine is always known, so
@@ -103,10 +140,11 @@ func (c *Config) NodeGroup(controlPlane int) v1alpha1.NodeGroup {
 			Cloud:   v1alpha1.CloudGroup{Provider: openstack.Name, Group: Group},
 			Minimum: int32(max(0, *c.MinNodeCount-controlPlane)),
 			Maximum: &maximum,
-			// The first flavour of the list that is large enough was taken.
-			ScaleUp: &v1alpha1.ScaleUp{Policy: v1alpha1.ByPriority},
+			// The first flavour of the list that is large enough was taken, for pods that wait and never for the minimum.
+			ScaleUp:     &v1alpha1.ScaleUp{Policy: v1alpha1.ByPriority, KeepMinimum: new(false), Templates: c.templates()},
+			Replacement: v1alpha1.ReplaceNever,
 			ScaleDown: &v1alpha1.ScaleDown{Underused: &v1alpha1.UnderusedNodes{
-				CPUBelow: new(int32(cpuBelow)), MemoryBelow: new(int32(memoryBelow)), PodsAtMost: new(int32(podsAtMost)),
+				AllOf:    &v1alpha1.UnderusedBounds{CPUAtMost: new(int32(cpuAtMost)), PodsAtMost: new(int32(podsAtMost))},
 				Cooldown: &metav1.Duration{Duration: c.CoolDown()},
 			}},
 		},

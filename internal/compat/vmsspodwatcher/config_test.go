@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 // env is an environment that is complete, with changes: NAME=VALUE sets, NAME alone removes.
@@ -26,9 +28,7 @@ func env(changes ...string) []string {
 func parsed(t *testing.T, changes ...string) Config {
 	t.Helper()
 	c, err := Parse(env(changes...))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	return c
 }
 
@@ -42,7 +42,7 @@ func TestTheCooldownIsADurationOrSeconds(t *testing.T) {
 	}
 }
 
-func TestTheFlagOfTheCheckIsReadUnderBothSpellings(t *testing.T) {
+func TestCheckFlagIsReadInBothSpellings(t *testing.T) {
 	for _, tt := range []struct {
 		set   []string
 		on    bool
@@ -62,7 +62,7 @@ func TestTheFlagOfTheCheckIsReadUnderBothSpellings(t *testing.T) {
 	}
 }
 
-func TestI10WhatCannotBeReadIsRefusedWithItsNameAndValue(t *testing.T) {
+func TestI10UnreadableInputIsRefusedByNameAndValue(t *testing.T) {
 	for change, want := range map[string]string{
 		"COOLDOWN=soon":                `$COOLDOWN: "soon": want a duration such as 10m, or seconds`,
 		"COOLDOWN=-5":                  `$COOLDOWN: "-5"`,

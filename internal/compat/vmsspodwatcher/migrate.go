@@ -82,16 +82,16 @@ func (c *Config) notes() []string {
 			"had such a pod is written on the Node, so that its end is not missed while the manager is away.")
 	}
 	if c.Sync {
-		notes = append(notes, "The maximum of "+c.SyncPool+" is changed by one and put back, after deletions and on schedule, also after "+
-			"a crash in between. The tool left it changed.")
+		notes = append(notes, "The maximum of "+c.SyncPool+" is changed by one and put back, 30s after deletions, also after "+
+			"a crash in between. The tool left it changed, and did so each COOLDOWN, whether anything was deleted or not: each change "+
+			"restarts the cluster autoscaler. casSync.every has it done on schedule too.")
 	}
 	return notes
 }
 
 // File is the NodeGroup, with the notes and the configuration of Azure as comments above.
 func (m Migration) File() ([]byte, error) {
-	g := m.Config.NodeGroup(m.Place.ScaleSet, 0)
-	group, err := writeGroup(&g)
+	group, err := compat.NodeGroupFile(m.Config.NodeGroup(m.Place.ScaleSet, 0))
 	if err != nil {
 		return nil, err
 	}
@@ -115,27 +115,4 @@ func (m Migration) File() ([]byte, error) {
 // CloudConfig is the file for --cloud-config.
 func (m Migration) CloudConfig() ([]byte, error) {
 	return yaml.Marshal(m.Config.Clouds(m.Place.Subscription, manager.Clouds{}))
-}
-
-// writeGroup leaves out what only the cluster fills in.
-func writeGroup(g any) ([]byte, error) {
-	raw, err := yaml.Marshal(g)
-	if err != nil {
-		return nil, err
-	}
-	var tree map[string]any
-	if err := yaml.Unmarshal(raw, &tree); err != nil {
-		return nil, err
-	}
-	delete(tree, "status")
-	if meta, ok := tree["metadata"].(map[string]any); ok {
-		delete(meta, "creationTimestamp")
-		delete(meta, "labels") // the stand-in's own
-	}
-	if spec, ok := tree["spec"].(map[string]any); ok {
-		if cooldowns, ok := spec["cooldowns"].(map[string]any); ok && len(cooldowns) == 0 {
-			delete(spec, "cooldowns")
-		}
-	}
-	return yaml.Marshal(tree)
 }

@@ -1,13 +1,10 @@
 package vmsspodwatcher
 
 import (
-	"time"
-
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
-	"github.com/slipway-dev/slipway/internal/cloud"
 	"github.com/slipway-dev/slipway/internal/cloud/azure"
 	"github.com/slipway-dev/slipway/internal/cloud/azure/providerid"
 	"github.com/slipway-dev/slipway/internal/manager"
@@ -73,12 +70,6 @@ func (c *Config) NodeGroup(scaleSet string, minimum int32) v1alpha1.NodeGroup {
 	}
 }
 
-// Bounds of the time between two changes of the pool that the cluster autoscaler is made to look again by.
-const (
-	shortestSync = time.Minute
-	longestSync  = 24 * time.Hour
-)
-
 // Clouds is the configuration of Azure. What base says already stays: where Azure is, and who asks.
 func (c *Config) Clouds(subscription string, base manager.Clouds) manager.Clouds {
 	a := manager.AzureCloud{}
@@ -92,10 +83,8 @@ func (c *Config) Clouds(subscription string, base manager.Clouds) manager.Clouds
 		a.ResourceGroup = c.ResourceGroup
 	}
 	if c.Sync && a.CASSync == nil {
-		a.CASSync = &azure.CASSyncConfig{
-			ResourceGroup: c.ClusterGroup, Cluster: c.Cluster, AgentPool: c.SyncPool,
-			Every: cloud.Duration(min(max(c.Cooldown, shortestSync), longestSync)),
-		}
+		// For deletions alone: each change restarts the cluster autoscaler.
+		a.CASSync = &azure.CASSyncConfig{ResourceGroup: c.ClusterGroup, Cluster: c.Cluster, AgentPool: c.SyncPool}
 	}
 	base.Azure = &a
 	return base

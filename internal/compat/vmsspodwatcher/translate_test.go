@@ -1,23 +1,19 @@
 package vmsspodwatcher
 
 import (
-	"flag"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
-	"github.com/slipway-dev/slipway/internal/cloud"
 	"github.com/slipway-dev/slipway/internal/cloud/azure"
 	"github.com/slipway-dev/slipway/internal/manager"
 	"github.com/slipway-dev/slipway/internal/nodegroup"
+	"github.com/slipway-dev/slipway/internal/testing/golden"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
-
-var update = flag.Bool("update", false, "write the golden files anew")
 
 const (
 	set          = "aks-ci-12345678-vmss"
@@ -52,12 +48,23 @@ func TestThePlaceIsThatOfMostNodes(t *testing.T) {
 	}
 }
 
-func TestAzureIsConfiguredByTheEnvironmentAndWhatTheFileSaysStays(t *testing.T) {
+// TestTheClusterAutoscalerIsSyncedAfterDeletionsAlone: each change of the pool restarts it, so that one per cooldown would keep it from
+// its work where nothing was deleted.
+func TestTheClusterAutoscalerIsSyncedAfterDeletionsAlone(t *testing.T) {
+	for _, cooldown := range []string{"COOLDOWN=20", "COOLDOWN=30m", "COOLDOWN="} {
+		c := parsed(t, "FAKENP_FLAG=true", "AKS_RG=rg", "AKS_NAME=aks", "FAKE_NODEPOOL=fake", cooldown)
+		if sync := c.Clouds(subscription, manager.Clouds{}).Azure.CASSync; sync == nil || sync.Every != 0 {
+			t.Errorf("%s: %+v, want it for deletions, and for nothing else", cooldown, sync)
+		}
+	}
+}
+
+func TestEnvironmentConfiguresAzureAndKeepsTheFile(t *testing.T) {
 	c := parsed(t, "FAKENP_FLAG=true", "AKS_RG=rg", "AKS_NAME=aks", "FAKE_NODEPOOL=fake", "COOLDOWN=20")
 	got := c.Clouds(subscription, manager.Clouds{Azure: &manager.AzureCloud{Config: azure.Config{Cloud: "AzureChina"}}})
 	want := manager.Clouds{Azure: &manager.AzureCloud{
 		Config:  azure.Config{Subscription: subscription, ResourceGroup: "MC_rg_aks_westeurope", Cloud: "AzureChina"},
-		CASSync: &azure.CASSyncConfig{ResourceGroup: "rg", Cluster: "aks", AgentPool: "fake", Every: cloud.Duration(time.Minute)},
+		CASSync: &azure.CASSyncConfig{ResourceGroup: "rg", Cluster: "aks", AgentPool: "fake"},
 	}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
@@ -81,7 +88,7 @@ func TestFaultTheCheckMayBeatTheCooldown(t *testing.T) {
 	}
 }
 
-func TestFaultNodesThatNeverRanAPodStayOnlyWithoutTheCheck(t *testing.T) {
+func TestFaultUnusedNodesStayOnlyWithoutTheCheck(t *testing.T) {
 	for text, keep := range map[string]bool{"true": false, "false": true} {
 		c := parsed(t, "SCHEDULED_CHECK_FALG="+text)
 		if got := c.NodeGroup(set, 0).Spec.ScaleDown.IdleByLabel.KeepUnused; got != keep {
@@ -129,26 +136,10 @@ func TestMigrationsAreAsTheyWere(t *testing.T) {
 		}},
 	} {
 		m, err := Migrate(env(tt.changes...), tt.at)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		got, err := m.File()
-		if err != nil {
-			t.Fatal(err)
-		}
-		golden := filepath.Join("testdata", name+".golden")
-		if *update {
-			if err := os.WriteFile(golden, got, 0o600); err != nil {
-				t.Fatal(err)
-			}
-		}
-		want, err := os.ReadFile(golden)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if diff := cmp.Diff(string(want), string(got)); diff != "" {
-			t.Errorf("%s: %s", name, diff)
-		}
+		must.NoError(t, err)
+		golden.Check(t, filepath.Join("testdata", name+".golden"), got)
 		groups, err := manager.ParseGroups(got)
 		if err != nil || len(groups) != 1 {
 			t.Errorf("%s: the manager reads %d groups: %v", name, len(groups), err)

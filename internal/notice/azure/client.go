@@ -18,7 +18,9 @@ import (
 
 // Defaults of [Options].
 const (
-	DefaultEndpoint = "http://169.254.169.254/metadata/scheduledevents?api-version=2020-07-01"
+	DefaultEndpoint = "http://169.254.169.254/metadata/scheduledevents?api-version=" + APIVersion
+	// APIVersion is the version of the service that its answers are read by.
+	APIVersion = "2020-07-01"
 	// DefaultTimeout suits a service on the machine's own host.
 	DefaultTimeout = 5 * time.Second
 	// DefaultFirstTimeout allows for the two minutes that the service may take to answer while it turns itself on.
@@ -50,6 +52,7 @@ type Client struct {
 	firstTimeout time.Duration
 	http         *http.Client
 	answered     atomic.Bool
+	clockAhead   atomic.Int64 // nanoseconds
 }
 
 // NewClient checks the options; its errors name the option, its value and what is allowed.
@@ -150,6 +153,30 @@ func (c *Client) Approve(ctx context.Context, eventIDs ...string) error {
 	return err
 }
 
+// ClockAhead returns how far this machine's clock is ahead of the service's, by the Date of its answers; negative is
+// behind. A difference of about a second is 0, as Date has no fractions, and so is one of more than a day ahead. It may be called from any goroutine.
+func (c *Client) ClockAhead() time.Duration { return time.Duration(c.clockAhead.Load()) }
+
+// mostAhead is the largest difference that is believed of a clock that is ahead, since it puts deadlines off. Beyond it NotBefore
+// looks past, and the minimum notice counts.
+const mostAhead = 24 * time.Hour
+
+// compareClocks takes in when a request was sent, by this machine's clock, and the Date of its answer. The answer was
+// made between sent and now, so that a slow one says little.
+func (c *Client) compareClocks(sent, now time.Time, header http.Header) {
+	date, err := http.ParseTime(header.Get("Date"))
+	if err != nil {
+		return
+	}
+	least, most := sent.Sub(date)-time.Second, now.Sub(date)
+	if most > mostAhead {
+		least, most = 0, 0
+	}
+	if known := c.ClockAhead(); known < least-time.Second || known > most+time.Second {
+		c.clockAhead.Store(int64(((least + most) / 2).Round(time.Second)))
+	}
+}
+
 // do sends one request and returns the body of its answer, whose status is 200.
 func (c *Client) do(ctx context.Context, method string, body []byte) ([]byte, error) {
 	limit := c.timeout
@@ -166,11 +193,13 @@ func (c *Client) do(ctx context.Context, method string, body []byte) ([]byte, er
 	if body != nil {
 		request.Header.Set("Content-Type", "application/json")
 	}
+	sent := time.Now()
 	response, err := c.http.Do(request)
 	if err != nil {
 		return nil, c.transportError(ctx, Unreachable, limit, err)
 	}
 	defer func() { _ = response.Body.Close() }() // after a read to the end, or in place of one
+	c.compareClocks(sent, time.Now(), response.Header)
 	if response.StatusCode != http.StatusOK {
 		return nil, statusError(response)
 	}

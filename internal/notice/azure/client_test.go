@@ -12,7 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 // newService starts a server with the handler and a client for it that loses patience after timeout.
@@ -21,9 +22,7 @@ func newService(t *testing.T, timeout time.Duration, handler http.HandlerFunc) *
 	server := httptest.NewServer(handler)
 	t.Cleanup(server.Close)
 	c, err := NewClient(Options{Endpoint: endpointOf(server), Timeout: timeout, FirstTimeout: timeout})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	t.Cleanup(c.http.CloseIdleConnections)
 	return c
 }
@@ -59,7 +58,7 @@ func hijack(t *testing.T, w http.ResponseWriter) net.Conn {
 	return conn
 }
 
-func TestFetchAsksAsTheContractSaysAndKeepsItsConnection(t *testing.T) {
+func TestFetchFollowsTheContractAndReusesItsConnection(t *testing.T) {
 	t.Setenv("HTTP_PROXY", "http://127.0.0.1:1") // nobody is there: a client that used it would fail
 	t.Setenv("http_proxy", "http://127.0.0.1:1")
 	peers := map[string]bool{}
@@ -76,19 +75,13 @@ func TestFetchAsksAsTheContractSaysAndKeepsItsConnection(t *testing.T) {
 	}
 	for range 3 {
 		document, err := c.Fetch(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if diff := cmp.Diff(sample(t, "preempt.json"), document); diff != "" {
-			t.Errorf("document (-sent +got):\n%s", diff)
-		}
+		must.NoError(t, err)
+		check.Equal(t, sample(t, "preempt.json"), document)
 	}
-	if len(peers) != 1 {
-		t.Errorf("%d connections for 3 requests, want 1", len(peers))
-	}
+	check.Is(t, 1, len(peers))
 }
 
-func TestI7AFailedFetchHasItsClassAndNoDocument(t *testing.T) {
+func TestI7FailedFetchHasAClassAndNoDocument(t *testing.T) {
 	for _, tc := range []struct {
 		name    string
 		handler func(*testing.T, http.ResponseWriter, *http.Request)
@@ -129,7 +122,7 @@ func TestI7AFailedFetchHasItsClassAndNoDocument(t *testing.T) {
 			for sent := 0; sent < 10<<20 && listening; sent += len(chunk) {
 				listening = write(w, chunk)
 			}
-		}, TooLarge, 0, "more than 1048576 bytes"},
+		}, TooLarge, 0, "more than 4194304 bytes"},
 		{"429", func(_ *testing.T, w http.ResponseWriter, _ *http.Request) {
 			http.Error(w, "slow\x1b down", http.StatusTooManyRequests)
 		}, HTTPStatus, 429, `429 Too Many Requests: "slow\x1b down\n"`},
@@ -179,9 +172,7 @@ func TestAnEndpointWhereNobodyListensIsUnreachable(t *testing.T) {
 	endpoint := endpointOf(server)
 	server.Close()
 	c, err := NewClient(Options{Endpoint: endpoint})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	_, err = c.Fetch(t.Context())
 	var failed *Error
 	if !errors.As(err, &failed) || failed.Class != Unreachable || !strings.Contains(err.Error(), endpoint) {
@@ -202,7 +193,7 @@ func TestTheCallersCancellationIsNotTheServicesFault(t *testing.T) {
 	}
 }
 
-func TestTheServiceMayTakeItsTimeUntilItHasAnsweredOnce(t *testing.T) {
+func TestFirstAnswerMayTakeLong(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		select {
 		case <-time.After(400 * time.Millisecond): // longer than a later request may take
@@ -212,9 +203,7 @@ func TestTheServiceMayTakeItsTimeUntilItHasAnsweredOnce(t *testing.T) {
 	}))
 	t.Cleanup(server.Close)
 	c, err := NewClient(Options{Endpoint: endpointOf(server), Timeout: 200 * time.Millisecond, FirstTimeout: time.Minute})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	if _, err := c.Fetch(t.Context()); err != nil {
 		t.Errorf("the first answer was not waited for: %v", err)
 	}
@@ -250,7 +239,7 @@ func TestApproveNamesEachEventInOneRequest(t *testing.T) {
 	}
 }
 
-func TestARefusedApprovalIsAnErrorWithTheAnswer(t *testing.T) {
+func TestRefusedApprovalReturnsTheAnswer(t *testing.T) {
 	c := newService(t, time.Minute, func(w http.ResponseWriter, _ *http.Request) {
 		http.Error(w, `{"error":"Bad request"}`, http.StatusBadRequest)
 	})
@@ -262,7 +251,7 @@ func TestARefusedApprovalIsAnErrorWithTheAnswer(t *testing.T) {
 	}
 }
 
-func TestI10BadClientOptionsAreRefusedWithNameAndValue(t *testing.T) {
+func TestI10BadClientOptionsAreNamedWithTheirValue(t *testing.T) {
 	for _, tc := range []struct {
 		name    string
 		options Options
@@ -283,16 +272,12 @@ func TestI10BadClientOptionsAreRefusedWithNameAndValue(t *testing.T) {
 			if err == nil {
 				t.Fatalf("got a client for %s", c.Endpoint())
 			}
-			for _, part := range tc.says {
-				if !strings.Contains(err.Error(), part) {
-					t.Errorf("error %q does not say %q", err, part)
-				}
-			}
+			check.Contains(t, err.Error(), tc.says...)
 		})
 	}
 }
 
-func TestRetryAfterIsReadInSecondsAndAsATime(t *testing.T) {
+func TestRetryAfterIsReadAsSecondsOrTime(t *testing.T) {
 	now := time.Date(2026, 9, 1, 12, 0, 0, 0, time.UTC)
 	for value, want := range map[string]time.Duration{
 		"":                    0,
@@ -308,4 +293,57 @@ func TestRetryAfterIsReadInSecondsAndAsATime(t *testing.T) {
 			t.Errorf("Retry-After %q is %v, want %v", value, got, want)
 		}
 	}
+}
+
+func TestClockIsComparedWithTheAnswersDate(t *testing.T) {
+	sent := time.Date(2026, 9, 1, 12, 0, 0, 700e6, time.UTC)
+	const ms = time.Millisecond
+	c := &Client{}
+	for _, tt := range []struct {
+		name        string
+		date        time.Time // the service's clock, whose fraction Date leaves out
+		took        time.Duration
+		least, most time.Duration
+	}{
+		{"the same time", sent, 5 * ms, 0, 0},
+		{"a second apart", sent.Add(-time.Second), 5 * ms, 0, 0},
+		{"ten minutes ahead", sent.Add(-10 * time.Minute), 5 * ms, 10*time.Minute - time.Second, 10*time.Minute + time.Second},
+		{"an answer that takes two minutes says nothing new", sent.Add(-9 * time.Minute), 2 * time.Minute, 10*time.Minute - time.Second, 10*time.Minute + time.Second},
+		{"years ahead is a Date that is wrong", time.Unix(0, 0).UTC(), 5 * ms, 0, 0},
+		{"ten minutes ahead again", sent.Add(-10 * time.Minute), 5 * ms, 10*time.Minute - time.Second, 10*time.Minute + time.Second},
+		{"an hour behind", sent.Add(time.Hour), 5 * ms, -time.Hour - time.Second, -time.Hour + time.Second},
+	} {
+		c.compareClocks(sent, sent.Add(tt.took), http.Header{"Date": {tt.date.Format(http.TimeFormat)}})
+		if got := c.ClockAhead(); got < tt.least || got > tt.most {
+			t.Errorf("%s: %s ahead, want %s to %s", tt.name, got, tt.least, tt.most)
+		}
+		was := c.ClockAhead()
+		for f := range 100 { // a clock that does not change gives no other difference
+			shift := time.Duration(f) * 10 * ms
+			c.compareClocks(sent.Add(shift), sent.Add(shift+tt.took), http.Header{"Date": {tt.date.Add(shift).Format(http.TimeFormat)}})
+		}
+		if got := c.ClockAhead(); got != was {
+			t.Errorf("%s: %s ahead and then %s", tt.name, was, got)
+		}
+	}
+	for _, odd := range []string{"", "yesterday"} {
+		was := c.ClockAhead()
+		if c.compareClocks(sent, sent, http.Header{"Date": {odd}}); c.ClockAhead() != was {
+			t.Errorf("Date %q changed it", odd)
+		}
+	}
+}
+
+func TestServiceClockIsReadFromItsAnswers(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Date", time.Now().Add(-time.Hour).UTC().Format(http.TimeFormat))
+		_, _ = io.WriteString(w, `{"DocumentIncarnation":1,"Events":[]}`)
+	}))
+	defer server.Close()
+	c, err := NewClient(Options{Endpoint: server.URL + "?api-version=1"})
+	must.NoError(t, err)
+	if _, err := c.Fetch(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	check.Is(t, time.Hour, c.ClockAhead().Round(time.Minute))
 }

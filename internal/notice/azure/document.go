@@ -12,9 +12,9 @@ import (
 	"github.com/slipway-dev/slipway/internal/notice"
 )
 
-// MaxDocumentSize is the most that is read of an answer, in bytes. The events of a full scale set of 1,000 machines
-// take less than half of it.
-const MaxDocumentSize = 1 << 20
+// MaxDocumentSize is the most that is read of an answer, in bytes: ten events of 5,000 machines whose names have 80 bytes. Nothing is done about
+// what a larger document announces.
+const MaxDocumentSize = 4 << 20
 
 // maxProblems limits each list of problems in a snapshot, so that no document can make the agent grow.
 const maxProblems = 64
@@ -31,13 +31,14 @@ type Document []byte
 //
 //   - An event whose Resources can be read and do not name the resource is another machine's and is left out, however
 //     broken the rest of it is.
-//   - EventId, EventType, EventStatus and Resources decide what is to be done and to whom. An event that lacks one of
-//     them, or has it in a form that is not understood, is listed in Unreadable.
-//   - NotBefore, DurationInSeconds, EventSource and Description only refine the decision. Where one cannot be read the
-//     notice stands without it, and the fault is listed in Warnings.
-//   - Of several readable events with one EventId the last is taken, with a warning.
+//   - EventType and Resources decide what is done and to which machine. An event that lacks one of them, or has it in a
+//     form that is not understood, is listed in Unreadable.
+//   - Every other field is optional: an event of a known type that names the resource is a notice without it. A missing
+//     or unreadable EventStatus is Scheduled, EventSource is Platform, NotBefore and DurationInSeconds are unknown, and
+//     the ID of an event without EventId is made from its type. Warnings lists what was wrong.
+//   - Of several readable events with one EventId the one of the gravest type is taken, and of those the last, with a warning.
 //
-// DocumentIncarnation must be an integer when present; its absence is warned of. A NotBefore in the past is kept.
+// A missing or unreadable DocumentIncarnation is a warning too. A NotBefore in the past is kept.
 func (d Document) Snapshot(resource string, at time.Time) (notice.Snapshot, error) {
 	events, warning, err := d.events()
 	if err != nil {
@@ -77,8 +78,7 @@ func (d Document) events() (events json.RawMessage, warning, err error) {
 	}
 	var incarnation *int64
 	if err := json.Unmarshal(top.DocumentIncarnation, &incarnation); err != nil || incarnation == nil {
-		return nil, nil, &Error{Class: WrongShape, Err: fmt.Errorf("DocumentIncarnation: %s: want an integer",
-			compact(top.DocumentIncarnation))}
+		return top.Events, fmt.Errorf("DocumentIncarnation: %s: want an integer", compact(top.DocumentIncarnation)), nil
 	}
 	return top.Events, nil, nil
 }
@@ -132,36 +132,63 @@ func (r *reading) read(path string, raw json.RawMessage) {
 		r.unreadable.add("", false, fmt.Errorf("%s: %w", path, err))
 		return
 	}
-	id, idErr := text(path+".EventId", e.EventID)
-	resources, err := resourceList(path+".Resources", e.Resources)
+	id, idErr := eventID(path+".EventId", e.EventID)
+	resources, resourcesErr := resourceList(path+".Resources", e.Resources)
+	named := slices.ContainsFunc(resources, func(name string) bool { return SameResource(name, r.resource) })
+	switch {
+	case resourcesErr != nil && !named:
+		r.unreadable.add(id, false, resourcesErr)
+		return
+	case !named:
+		return
+	}
+	kind, err := oneOf(path+".EventType", e.EventType, notice.Interruptions()...)
 	if err != nil {
-		r.unreadable.add(id, false, err)
-		return
-	}
-	if !slices.ContainsFunc(resources, func(name string) bool { return SameResource(name, r.resource) }) {
-		return
-	}
-	kind, kindErr := oneOf(path+".EventType", e.EventType, notice.Interruptions()...)
-	status, statusErr := oneOf(path+".EventStatus", e.EventStatus, notice.Scheduled, notice.Started)
-	if err := errors.Join(idErr, kindErr, statusErr); err != nil {
 		r.unreadable.add(id, true, err)
 		return
 	}
-	n := notice.Notice{ID: id, Source: Name, Type: kind, Status: status, Resources: resources}
-	for _, err := range e.refine(path, &n) {
-		r.warnings.add(id, true, err)
+	n := notice.Notice{ID: id, Source: Name, Type: kind, Resources: resources}
+	if idErr != nil {
+		n.ID, n.Unnamed = r.unusedID(kind), true
+	}
+	for _, err := range append(e.refine(path, &n), idErr, resourcesErr) {
+		if err != nil {
+			r.warnings.add(n.ID, true, err)
+		}
 	}
 	r.put(path, n)
 }
 
+// unusedID is an ID for an event without one. It is the same in every document in which the event has the same place
+// among those of its type.
+func (r *reading) unusedID(kind notice.Type) string {
+	id := "unnamed-" + strings.ToLower(string(kind))
+	for i := 2; ; i++ {
+		if _, used := r.index[id]; !used {
+			return id
+		}
+		id = fmt.Sprintf("unnamed-%s-%d", strings.ToLower(string(kind)), i)
+	}
+}
+
 func (r *reading) put(path string, n notice.Notice) {
 	if i, twice := r.index[n.ID]; twice {
-		r.warnings.add(n.ID, true, fmt.Errorf("%s.EventId: %q: is there twice; the last one is taken", path, n.ID))
-		r.notices[i] = n
+		taken := graver(r.notices[i], n)
+		r.warnings.add(n.ID, true, fmt.Errorf("%s.EventId: %q: is there twice; the %s is taken", path, n.ID, taken.Type))
+		r.notices[i] = taken
 		return
 	}
 	r.index[n.ID] = len(r.notices)
 	r.notices = append(r.notices, n)
+}
+
+// graver returns the notice of the graver type, and b if the types are the same.
+func graver(a, b notice.Notice) notice.Notice {
+	types := notice.Interruptions()
+	if slices.Index(types, a.Type) > slices.Index(types, b.Type) {
+		return a
+	}
+	return b
 }
 
 // snapshot ends the reading. An unreadable event beside a readable one of the same EventId is not unknown: what could
@@ -182,9 +209,14 @@ func (r *reading) snapshot(at time.Time) notice.Snapshot {
 	return s
 }
 
-// refine reads the fields that a notice can do without and returns what was wrong with them.
+// refine reads the fields that a notice can do without and returns what was wrong with them. A missing NotBefore is not
+// wrong: the reason of the agent's decision names it.
 func (e *event) refine(path string, n *notice.Notice) (warnings []error) {
 	var err error
+	if n.Status, err = oneOf(path+".EventStatus", e.EventStatus, notice.Scheduled, notice.Started); err != nil {
+		n.Status = notice.Scheduled
+		warnings = append(warnings, fmt.Errorf("%w; taken to be %s", err, n.Status))
+	}
 	if n.NotBefore, err = notBefore(path+".NotBefore", e.NotBefore); err != nil {
 		warnings = append(warnings, err)
 	}
@@ -196,13 +228,11 @@ func (e *event) refine(path string, n *notice.Notice) (warnings []error) {
 	}
 	// The service has no field for it: the phrase is what Microsoft's own samples show.
 	n.LiveMigration = n.Type == notice.Freeze && strings.Contains(strings.ToLower(n.Description), "live migration")
-	if e.EventSource != nil { // came with api-version 2019-08-01
-		source, err := oneOf(path+".EventSource", e.EventSource, "Platform", "User")
-		if err != nil {
-			warnings = append(warnings, err)
-		}
-		n.UserInitiated = source == "User"
+	source, err := oneOf(path+".EventSource", e.EventSource, "Platform", "User")
+	if err != nil { // missing before api-version 2019-08-01
+		warnings = append(warnings, fmt.Errorf("%w; taken to be Platform", err))
 	}
+	n.UserInitiated = source == "User"
 	return warnings
 }
 

@@ -44,7 +44,7 @@ func optionalText(path string, raw json.RawMessage) (string, error) {
 	return s, nil
 }
 
-// oneOf reads a string that must be one of those allowed, letter case aside, and returns it as it is spelt there.
+// oneOf reads a string that must be one of those allowed, letter case and spaces around it aside, and returns it as it is spelt there.
 func oneOf[T ~string](path string, raw json.RawMessage, allowed ...T) (T, error) {
 	s, err := text(path, raw)
 	if err != nil {
@@ -52,7 +52,7 @@ func oneOf[T ~string](path string, raw json.RawMessage, allowed ...T) (T, error)
 	}
 	names := make([]string, len(allowed))
 	for i, a := range allowed {
-		if strings.EqualFold(s, string(a)) {
+		if strings.EqualFold(strings.TrimSpace(s), string(a)) {
 			return a, nil
 		}
 		names[i] = string(a)
@@ -60,25 +60,45 @@ func oneOf[T ~string](path string, raw json.RawMessage, allowed ...T) (T, error)
 	return "", fmt.Errorf("%s: %s: want one of %s", path, quote(s), strings.Join(names, ", "))
 }
 
+// longestID is the longest EventId that is taken, in bytes. Azure's are UUIDs.
+const longestID = 256
+
+// eventID reads the ID of an event.
+func eventID(path string, raw json.RawMessage) (string, error) {
+	id, err := text(path, raw)
+	if len(id) > longestID {
+		return "", fmt.Errorf("%s: has %d bytes: want at most %d", path, len(id), longestID)
+	}
+	return id, err
+}
+
 // resourceList reads the machines of an event. An event of no machine at all is not understood rather than taken to
-// be another machine's.
+// be another machine's. The names that come with an error are those that could be read, and an entry that is no name
+// stands for a machine that is not known.
 func resourceList(path string, raw json.RawMessage) ([]string, error) {
 	if raw == nil {
 		return nil, fmt.Errorf("%s is missing", path)
 	}
-	var entries []*string
+	if one := ""; json.Unmarshal(raw, &one) == nil && one != "" {
+		return []string{one}, fmt.Errorf("%s: %s: want a list of machine names", path, compact(raw))
+	}
+	var entries []json.RawMessage
 	if err := json.Unmarshal(raw, &entries); err != nil || len(entries) == 0 {
 		return nil, fmt.Errorf("%s: %s: want a list of machine names", path, compact(raw))
 	}
+	var wrong error
 	names := make([]string, len(entries))
 	for i, entry := range entries {
-		if entry == nil {
-			return nil, fmt.Errorf("%s[%d]: null: want a machine name", path, i)
+		if entry[0] != '"' || json.Unmarshal(entry, &names[i]) != nil {
+			names[i] = compact(entry)
+			wrong = fmt.Errorf("%s[%d]: %s: want a machine name", path, i, names[i])
 		}
-		names[i] = *entry
 	}
-	return names, nil
+	return names, wrong
 }
+
+// lastYear is the last of which a time is believed. The one after it is as far as .NET counts, and stands for no time.
+const lastYear = 9998
 
 // notBefore reads the earliest start; zero when blank, as it is once the event has started.
 func notBefore(path string, raw json.RawMessage) (time.Time, error) {
@@ -90,7 +110,7 @@ func notBefore(path string, raw json.RawMessage) (time.Time, error) {
 		return time.Time{}, nil
 	}
 	for _, layout := range notBeforeLayouts {
-		if t, err := time.Parse(layout, s); err == nil {
+		if t, err := time.Parse(layout, s); err == nil && t.UTC().Year() > 0 && t.UTC().Year() <= lastYear {
 			return t.UTC(), nil
 		}
 	}

@@ -7,28 +7,10 @@
 // The package is linked into the node agent and is kept to the standard library for its memory's sake.
 package azure
 
-import (
-	"fmt"
-	"strings"
-
-	"github.com/slipway-dev/slipway/internal/cloud/azure/providerid"
-)
+import "strings"
 
 // Name is this source's name, found in [notice.Notice.Source].
 const Name = "azure"
-
-// ResourceName works out from a node's spec.providerID by which name Scheduled Events call its machine: V_I for
-// instance I of the uniform scale set V; N for the machine N that stands alone or in a flexible scale set. Fixed
-// segments are accepted in any letter case, as the Azure API writes them in several.
-//
-// It is an error, never a guess, when the provider ID is empty, malformed or of another cloud.
-func ResourceName(providerID string) (string, error) {
-	id, err := providerid.Parse(providerID)
-	if err != nil {
-		return "", fmt.Errorf("node spec.providerID: %w", err)
-	}
-	return id.Resource(), nil
-}
 
 // SameResource reports whether two resource names mean one machine: equal as a whole, letter case aside.
 func SameResource(a, b string) bool { return strings.EqualFold(a, b) }

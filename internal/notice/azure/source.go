@@ -44,6 +44,7 @@ type Source struct {
 	interval time.Duration
 	observer Observer
 	log      *slog.Logger
+	ahead    func() time.Duration
 
 	asked    chan struct{}
 	lastRead atomic.Int64 // UnixNano; 0 before the first
@@ -56,8 +57,10 @@ type SourceOptions struct {
 	Resource string
 	// Interval is the time from the start of one poll to the start of the next; 0 is DefaultInterval.
 	Interval time.Duration
-	Observer Observer     // may be nil
-	Log      *slog.Logger // may be nil
+	// ClockAhead is how far this machine's clock is ahead of the service's; nil is not at all. See [Client.ClockAhead].
+	ClockAhead func() time.Duration
+	Observer   Observer     // may be nil
+	Log        *slog.Logger // may be nil
 }
 
 // NewSource checks the options; its errors name the option, its value and what is allowed.
@@ -79,9 +82,12 @@ func NewSource(o SourceOptions) (*Source, error) {
 	if o.Observer == nil {
 		o.Observer = nobody{}
 	}
+	if o.ClockAhead == nil {
+		o.ClockAhead = func() time.Duration { return 0 }
+	}
 	return &Source{
 		fetcher: o.Fetcher, resource: o.Resource, interval: o.Interval, observer: o.Observer, log: o.Log,
-		asked: make(chan struct{}, 1),
+		ahead: o.ClockAhead, asked: make(chan struct{}, 1),
 	}, nil
 }
 
@@ -112,8 +118,8 @@ func (s *Source) Ask() {
 
 // Run polls until the context ends.
 //
-// It hands a snapshot to emit when the first document has been read, and then whenever the document has changed: as
-// long as it is the same byte for byte, nothing is parsed, emitted or allocated for it, and only [Source.LastRead]
+// It hands a snapshot to emit when the first document has been read, and then whenever the document or the difference of
+// the clocks has changed: as long as the document is the same byte for byte, nothing is parsed, emitted or allocated for it, and only [Source.LastRead]
 // and the observer tell that it was read. A failure emits nothing, so that the last snapshot stands until a good one
 // follows. emit is called from Run's goroutine: while it blocks, nothing is polled.
 //
@@ -166,6 +172,7 @@ type poll struct {
 	source  *Source
 	emit    func(notice.Snapshot)
 	last    Document // the last that was understood
+	ahead   time.Duration
 	failure failure
 }
 
@@ -175,7 +182,8 @@ func (p *poll) once(ctx context.Context) (wait time.Duration) {
 	began := time.Now()
 	document, err := s.fetcher.Fetch(ctx)
 	took := time.Since(began)
-	changed := p.last == nil || !bytes.Equal(document, p.last)
+	ahead := s.ahead()
+	changed := p.last == nil || !bytes.Equal(document, p.last) || ahead != p.ahead
 	var snapshot notice.Snapshot
 	if err == nil && changed {
 		snapshot, err = document.Snapshot(s.resource, time.Now())
@@ -190,7 +198,13 @@ func (p *poll) once(ctx context.Context) (wait time.Duration) {
 	p.failure.over(s.log)
 	s.observer.FetchOK(took)
 	if changed {
-		p.last = document
+		for i := range snapshot.Notices {
+			snapshot.Notices[i].ClockAhead = ahead
+		}
+		if ahead != p.ahead {
+			s.log.Warn("this machine's clock differs from the metadata service's; NotBefore is corrected by it", "ahead", ahead.String())
+		}
+		p.last, p.ahead = document, ahead
 		p.emit(snapshot)
 	}
 	return 0

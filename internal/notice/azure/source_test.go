@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,6 +15,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/slipway-dev/slipway/internal/notice"
+	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/must"
+	"github.com/slipway-dev/slipway/internal/testing/virtual"
 )
 
 // script is a service whose every answer is laid down. It answers the last one for ever.
@@ -64,9 +68,7 @@ func watch(t *testing.T, s *script, lasts time.Duration) *watched {
 	w.source, err = NewSource(SourceOptions{
 		Fetcher: s, Resource: "vm_1", Observer: &w.counts, Log: slog.New(slog.NewTextHandler(&w.log, nil)),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), lasts)
 	defer cancel()
 	s.began = time.Now()
@@ -111,30 +113,24 @@ func TestPollsKeepTheirScheduleFromStartToStart(t *testing.T) {
 			{document: good},
 		}, seconds(0, 1, 2, 3, 4)},
 	} {
-		t.Run(tc.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := &script{answers: tc.answers}
-				watch(t, s, 4500*time.Millisecond)
-				if diff := cmp.Diff(tc.asked, s.asked); diff != "" {
-					t.Errorf("asked at (-want +got):\n%s", diff)
-				}
-			})
-		})
+		t.Run(tc.name, virtual.Time(func(t *testing.T) {
+			s := &script{answers: tc.answers}
+			watch(t, s, 4500*time.Millisecond)
+			check.Equal(t, tc.asked, s.asked)
+		}))
 	}
 }
 
-func TestNoServiceCanMakeUsLookAwayForLongerThanASpotNoticeAllows(t *testing.T) {
+func TestServiceCannotDelayPollsPastASpotNotice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		busy := &Error{Class: HTTPStatus, Status: 429, RetryAfter: time.Hour, Err: errors.New("429")}
 		s := &script{answers: []answer{{err: busy}}}
 		watch(t, s, 11*time.Second)
-		if diff := cmp.Diff(seconds(0, 5, 10), s.asked); diff != "" {
-			t.Errorf("asked at (-want +got):\n%s", diff)
-		}
+		check.Equal(t, seconds(0, 5, 10), s.asked)
 	})
 }
 
-func TestOnlyAChangedDocumentIsEmittedAndEveryGoodOneIsARead(t *testing.T) {
+func TestOnlyChangedDocumentsAreEmitted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		empty, preempt := sample(t, "empty.json"), preemptOf(nil)
 		s := &script{answers: []answer{
@@ -183,7 +179,7 @@ func TestI7AFailedReadLeavesTheLastSnapshotStanding(t *testing.T) {
 	})
 }
 
-func TestLastReadIsZeroUntilADocumentWasUnderstood(t *testing.T) {
+func TestLastReadIsZeroUntilTheFirstDocument(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := watch(t, &script{answers: []answer{{document: Document("<html>")}}}, 1500*time.Millisecond)
 		if at := w.source.LastRead(); !at.IsZero() {
@@ -192,7 +188,7 @@ func TestLastReadIsZeroUntilADocumentWasUnderstood(t *testing.T) {
 	})
 }
 
-func TestTroubleIsLoggedWhenItChangesEachMinuteAndWhenItIsOver(t *testing.T) {
+func TestTroubleIsLoggedOnChangeAndEachMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		failing := func(n int, class Class) []answer {
 			var out []answer
@@ -216,13 +212,11 @@ func TestTroubleIsLoggedWhenItChangesEachMinuteAndWhenItIsOver(t *testing.T) {
 				t.Errorf("line %d is %q, want it to say %q", i, lines[i], part)
 			}
 		}
-		if !strings.Contains(lines[4], "failedPolls=135 after=2m15s") {
-			t.Errorf("the last line is %q", lines[4])
-		}
+		check.Contains(t, lines[4], "failedPolls=135 after=2m15s")
 	})
 }
 
-func TestTheEndOfTheContextInAPollIsNoFailure(t *testing.T) {
+func TestContextEndDuringAPollIsNoFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := watch(t, &script{answers: []answer{{takes: time.Hour}}}, time.Second)
 		if len(w.counts.failed) != 0 || len(w.snapshots) != 0 || w.log.Len() != 0 {
@@ -231,17 +225,32 @@ func TestTheEndOfTheContextInAPollIsNoFailure(t *testing.T) {
 	})
 }
 
-func TestI10BadSourceOptionsAreRefusedWithNameAndValue(t *testing.T) {
+func TestI10BadSourceOptionsAreNamedWithTheirValue(t *testing.T) {
 	s := &script{}
 	for says, options := range map[string]SourceOptions{
 		"fetcher is missing":     {Resource: "vm_1"},
 		"resource name is empty": {Fetcher: s},
 		"poll interval: -1s":     {Fetcher: s, Resource: "vm_1", Interval: -time.Second},
 	} {
-		if _, err := NewSource(options); err == nil || !strings.Contains(err.Error(), says) {
-			t.Errorf("error %v, want it to say %q", err, says)
-		}
+		check.ErrorContains(t, check.Err(NewSource(options)), says)
 	}
+}
+
+func TestAChangeOfTheClockIsNews(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var ahead atomic.Int64
+		s := &script{began: time.Now(), answers: []answer{{document: preemptOf(nil)}}}
+		source, err := NewSource(SourceOptions{Fetcher: s, Resource: "vm_1", ClockAhead: func() time.Duration { return time.Duration(ahead.Load()) }})
+		must.NoError(t, err)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		time.AfterFunc(4500*time.Millisecond, func() { ahead.Store(int64(-time.Hour)) })
+		var told []time.Duration
+		source.Run(ctx, func(snapshot notice.Snapshot) { told = append(told, snapshot.Notices[0].ClockAhead) })
+		if want := []time.Duration{0, -time.Hour}; !slices.Equal(told, want) {
+			t.Errorf("told of clocks %v ahead, want %v", told, want)
+		}
+	})
 }
 
 type still struct{ document Document }
@@ -250,17 +259,13 @@ func (s still) Fetch(context.Context) (Document, error) { return s.document, nil
 
 func TestAnUnchangedDocumentCostsNoAllocation(t *testing.T) {
 	source, err := NewSource(SourceOptions{Fetcher: still{sample(t, "scale-set.json")}, Resource: "vm_1"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	p := poll{source: source, emit: func(notice.Snapshot) {}}
 	p.once(t.Context())
-	if n := testing.AllocsPerRun(100, func() { p.once(t.Context()) }); n != 0 {
-		t.Errorf("%v allocations for an unchanged document", n)
-	}
+	check.Is(t, 0, testing.AllocsPerRun(100, func() { p.once(t.Context()) }))
 }
 
-func TestAPollThatIsAskedForIsMadeAtOnceButNotTwiceInASecond(t *testing.T) {
+func TestRequestedPollsRunAtMostOncePerSecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		good := sample(t, "empty.json")
 		s := &script{began: time.Now(), answers: []answer{
@@ -271,9 +276,7 @@ func TestAPollThatIsAskedForIsMadeAtOnceButNotTwiceInASecond(t *testing.T) {
 			{document: good},
 		}}
 		source, err := NewSource(SourceOptions{Fetcher: s, Resource: "vm_1", Interval: time.Minute})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
 		defer cancel()
 		go func() {
@@ -285,8 +288,6 @@ func TestAPollThatIsAskedForIsMadeAtOnceButNotTwiceInASecond(t *testing.T) {
 		}()
 		source.Run(ctx, func(notice.Snapshot) {})
 		want := seconds(0, 20, 21, 40, 44, 60)
-		if diff := cmp.Diff(want, s.asked); diff != "" {
-			t.Errorf("polls (-want +got):\n%s", diff)
-		}
+		check.Equal(t, want, s.asked)
 	})
 }

@@ -7,11 +7,14 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 func span(d time.Duration) *Duration { return (*Duration)(&d) }
 
-func TestRuleIsReadFromAFlagAndFromAFile(t *testing.T) {
+func TestRuleIsReadFromFlagAndFile(t *testing.T) {
 	for flag, tt := range map[string]struct {
 		file string
 		want Rule
@@ -32,13 +35,9 @@ func TestRuleIsReadFromAFlagAndFromAFile(t *testing.T) {
 		},
 	} {
 		got, err := Parse(flag)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		var read Rule
-		if err := json.Unmarshal([]byte(tt.file), &read); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, json.Unmarshal([]byte(tt.file), &read))
 		if diff := cmp.Diff(tt.want, got); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", flag, diff)
 		}
@@ -51,7 +50,7 @@ func TestRuleIsReadFromAFlagAndFromAFile(t *testing.T) {
 	}
 }
 
-func TestI10ABadRuleIsRefusedWithFieldValueAndWhatIsAllowed(t *testing.T) {
+func TestI10BadRuleIsRefusedByFieldAndRange(t *testing.T) {
 	for flag, want := range map[string]string{
 		"KernelDeadlock":                   "want TYPE[:STATUS]=ACTION",
 		"=drain":                           `type: "": want`,
@@ -71,9 +70,7 @@ func TestI10ABadRuleIsRefusedWithFieldValueAndWhatIsAllowed(t *testing.T) {
 		}
 	}
 	twice := []Rule{{Type: "A", Action: "drain"}, {Type: "A", Status: "False", Action: "drain"}, {Type: "A", Status: "True", Action: "cordon"}}
-	if err := ValidateAll(twice); err == nil || !strings.Contains(err.Error(), "[2]: A is there twice") {
-		t.Errorf("error %v", err)
-	}
+	check.ErrorContains(t, ValidateAll(twice), "[2]: A is there twice")
 	if err := ValidateAll(twice[:2]); err != nil {
 		t.Error(err)
 	}

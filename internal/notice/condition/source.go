@@ -29,6 +29,9 @@ const Name = "condition"
 // restart of the service, and an answer that takes its time.
 const DefaultUnconfirmedAfter = 3 * time.Minute
 
+// readable is for how long after it was last read the metadata service counts as one that can be read.
+const readable = 10 * time.Second
+
 // lookAgain is how often the metadata service's return is looked for while hints stand unconfirmed.
 const lookAgain = time.Second
 
@@ -48,6 +51,8 @@ type Options struct {
 	// UnconfirmedAfter is for how long the metadata service must not have answered before hints count; 0 is
 	// DefaultUnconfirmedAfter.
 	UnconfirmedAfter time.Duration
+	// NeedsMetadata has no rule's notice begin while the metadata service cannot be read.
+	NeedsMetadata bool
 }
 
 // Source makes notices of a node's conditions. See and Resume may be called from any goroutine.
@@ -211,6 +216,9 @@ func (w *watch) follow(r Rule, on *kubeapi.Condition, now time.Time) (active boo
 	}
 	if left := patience - now.Sub(t.turned); left > 0 {
 		return t.active, left
+	}
+	if s := w.source; matches && s.o.NeedsMetadata && now.Sub(s.o.Metadata.LastRead()) > readable {
+		return false, lookAgain
 	}
 	t.active, t.turned = matches, time.Time{}
 	return t.active, 0

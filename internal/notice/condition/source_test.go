@@ -12,6 +12,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 	"github.com/slipway-dev/slipway/internal/notice"
 	"github.com/slipway-dev/slipway/internal/notice/azure"
+	"github.com/slipway-dev/slipway/internal/testing/check"
 )
 
 var _ Metadata = (*azure.Source)(nil)
@@ -134,15 +135,13 @@ func rule(kind string, hold, release time.Duration) Rule {
 	return Rule{Type: kind, Action: "drain", HoldDown: (*Duration)(&hold), Release: (*Duration)(&release)}
 }
 
-func TestAConditionCountsOnceItHasHeldAndUntilItHasBeenGone(t *testing.T) {
+func TestConditionCountsFromHoldToGap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(t, rule("KernelDeadlock", time.Minute, 5*time.Minute))
 		s.run()
 		s.set("KernelDeadlock", "False")
 		s.wants()
-		if s.emitted() != 1 {
-			t.Errorf("%d snapshots, want the first", s.emitted())
-		}
+		check.Is(t, 1, s.emitted())
 		s.set("KernelDeadlock", "True")
 		pass(59 * time.Second)
 		s.wants()
@@ -157,9 +156,7 @@ func TestAConditionCountsOnceItHasHeldAndUntilItHasBeenGone(t *testing.T) {
 		s.wants("KernelDeadlock")
 		pass(time.Second)
 		s.wants()
-		if s.emitted() != 3 {
-			t.Errorf("%d snapshots, want 3", s.emitted())
-		}
+		check.Is(t, 3, s.emitted())
 	})
 }
 
@@ -174,9 +171,7 @@ func TestM8AConditionThatFlapsIsNoNotice(t *testing.T) {
 			s.set("KubeletProblem", "False")
 			pass(10 * time.Second)
 		}
-		if s.emitted() != 1 {
-			t.Errorf("%d snapshots, want the first", s.emitted())
-		}
+		check.Is(t, 1, s.emitted())
 	})
 }
 
@@ -198,7 +193,7 @@ func TestI7UnknownIsNeitherComeNorGone(t *testing.T) {
 	})
 }
 
-func TestAConditionThatHeldBeforeTheStartNeedNotHoldAgain(t *testing.T) {
+func TestConditionHeldBeforeTheStartCountsAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(t, rule("KernelDeadlock", 10*time.Minute, time.Minute))
 		s.status["KernelDeadlock"], s.since["KernelDeadlock"] = "True", time.Now().Add(-time.Hour)
@@ -208,7 +203,7 @@ func TestAConditionThatHeldBeforeTheStartNeedNotHoldAgain(t *testing.T) {
 	})
 }
 
-func TestI8ANoticeThatAnEarlierProcessMadeIsNotOverBeforeItsTime(t *testing.T) {
+func TestI8EarlierProcessesNoticeEndsInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(t, rule("KernelDeadlock", time.Minute, 5*time.Minute))
 		s.Resume([]notice.Notice{{ID: "KernelDeadlock"}})
@@ -235,7 +230,7 @@ func TestAnotherStatusThanTrueCanBeAskedFor(t *testing.T) {
 }
 
 // M14: the detector's scripts raise hints that no event is behind.
-func TestM14AHintAsksTheMetadataServiceAndIsNoNoticeWhileThatAnswers(t *testing.T) {
+func TestM14HintIsNoNoticeWhileMetadataAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(t)
 		s.run()
@@ -251,9 +246,7 @@ func TestM14AHintAsksTheMetadataServiceAndIsNoNoticeWhileThatAnswers(t *testing.
 		}
 		pass(24 * time.Hour)
 		s.wants()
-		if s.emitted() != 1 {
-			t.Errorf("%d snapshots, want the first", s.emitted())
-		}
+		check.Is(t, 1, s.emitted())
 	})
 }
 
@@ -277,7 +270,7 @@ func TestHintsCountWhileTheMetadataServiceIsAway(t *testing.T) {
 	})
 }
 
-func TestAMetadataServiceThatNeverAnsweredIsGivenTime(t *testing.T) {
+func TestSilentMetadataServiceIsGivenTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(t)
 		s.metadata.gone(time.Unix(0, 0))
@@ -294,4 +287,24 @@ func TestALongMessageIsCutShort(t *testing.T) {
 	if len(n.Description) > longestText+40 || !strings.HasSuffix(n.Description, "…") {
 		t.Errorf("%d bytes: %.40q", len(n.Description), n.Description)
 	}
+}
+
+func TestRuleWaitsForTheMetadataServiceOnDemand(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStage(t, Rule{Type: "KernelDeadlock", Action: "drain", HoldDown: new(Duration(10 * time.Second))})
+		s.o.NeedsMetadata = true
+		s.run()
+		time.Sleep(time.Minute)
+		s.metadata.gone(time.Now())
+		time.Sleep(time.Minute)
+		s.set("KernelDeadlock", "True")
+		time.Sleep(time.Minute)
+		s.wants()
+		s.metadata.gone(time.Time{})
+		time.Sleep(2 * time.Second)
+		s.wants("KernelDeadlock")
+		s.metadata.gone(time.Now())
+		time.Sleep(time.Minute)
+		s.wants("KernelDeadlock") // what has begun does not end by it
+	})
 }

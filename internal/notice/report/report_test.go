@@ -25,7 +25,7 @@ func TestAReportIsReadFromTheAgentsRecord(t *testing.T) {
 	}
 }
 
-func TestI7ANoticeBehindARecordThatCannotBeReadStands(t *testing.T) {
+func TestI7NoticeBehindAnUnreadableRecordStays(t *testing.T) {
 	for what, tt := range map[string]struct {
 		annotations     map[string]string
 		stands, remains bool

@@ -23,6 +23,7 @@ type Source struct {
 	news  chan struct{}
 
 	mu    sync.Mutex
+	said  bool // something was, so that what an earlier process was asked counts no more
 	asked bool
 }
 
@@ -43,18 +44,35 @@ func (s *Source) Ask() { s.say(true) }
 // Withdraw takes back what was asked for, also by an earlier process.
 func (s *Source) Withdraw() { s.say(false) }
 
+// Resume has what an earlier process was asked hold, unless something was said to this one.
+func (s *Source) Resume(notices []notice.Notice) {
+	s.mu.Lock()
+	said := s.said
+	s.asked = s.asked || !said && len(notices) > 0
+	asked := s.asked
+	s.mu.Unlock()
+	if !said && asked {
+		s.tell()
+	}
+}
+
 func (s *Source) say(asked bool) {
 	s.mu.Lock()
-	s.asked = asked
+	s.said, s.asked = true, asked
 	s.mu.Unlock()
+	s.tell()
+}
+
+// tell has Run hand on what is said.
+func (s *Source) tell() {
 	select {
 	case s.news <- struct{}{}:
 	default:
 	}
 }
 
-// Run hands on what is said until ctx ends. As long as nothing is said it emits no snapshot, so that what was asked of
-// an earlier process holds.
+// Run hands on what is said until ctx ends. As long as nothing is said it emits no snapshot but what Resume brings, so that what
+// was asked of an earlier process holds.
 func (s *Source) Run(ctx context.Context, emit func(notice.Snapshot)) {
 	for {
 		select {

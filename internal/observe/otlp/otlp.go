@@ -16,7 +16,7 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/slipway-dev/slipway/internal/agent"
+	"github.com/slipway-dev/slipway/internal/observe"
 )
 
 const (
@@ -28,7 +28,7 @@ const (
 	spansWaiting = 256
 )
 
-// Exporter sends spans in the background, and drops them when the collector is away for long. It is an agent.Tracer.
+// Exporter sends spans in the background, and drops them when the collector is away for long. It is an observe.Tracer.
 type Exporter struct {
 	provider *sdktrace.TracerProvider
 	tracer   trace.Tracer
@@ -60,8 +60,8 @@ func (e *Exporter) Close(ctx context.Context) error { return e.provider.Shutdown
 // traceparent is where a carrier of propagation.TraceContext keeps a span's place in its trace.
 const traceparent = "traceparent"
 
-// Record implements agent.Tracer. A parent that cannot be read begins a trace.
-func (e *Exporter) Record(s agent.Span) string {
+// Record implements observe.Tracer. A parent that cannot be read begins a trace.
+func (e *Exporter) Record(s observe.Span) string {
 	ctx := propagation.TraceContext{}.Extract(context.Background(), propagation.MapCarrier{traceparent: s.Parent})
 	ctx, span := e.tracer.Start(ctx, s.Name, trace.WithTimestamp(s.Began), trace.WithAttributes(attributes(s.Attributes)...))
 	for _, event := range s.Events {

@@ -12,12 +12,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	tracev1 "go.opentelemetry.io/proto/otlp/trace/v1"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/slipway-dev/slipway/internal/agent"
+	"github.com/slipway-dev/slipway/internal/observe"
+	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 // receiver is a collector that takes OTLP over HTTP.
@@ -64,33 +65,29 @@ func (r *receiver) take(request *collector.ExportTraceServiceRequest) {
 }
 
 // send records spans in an exporter of its own, as each start of an agent has one, and closes it.
-func send(t *testing.T, endpoint string, spans ...agent.Span) (places []string) {
+func send(t *testing.T, endpoint string, spans ...observe.Span) (places []string) {
 	t.Helper()
 	e, err := New(t.Context(), endpoint, "1.2.3")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	for _, s := range spans {
 		places = append(places, e.Record(s))
 	}
-	if err := e.Close(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, e.Close(t.Context()))
 	return places
 }
 
 var epoch = time.Date(2026, 9, 1, 12, 0, 0, 0, time.UTC)
 
-func TestARestartedAgentsSpansAreOfTheSameTrace(t *testing.T) {
+func TestRestartedAgentContinuesTheTrace(t *testing.T) {
 	r := newReceiver(t)
-	first := send(t, r.URL+"/v1/traces", agent.Span{
+	first := send(t, r.URL+"/v1/traces", observe.Span{
 		Name: "notice", Began: epoch, Ended: epoch.Add(time.Second),
 		Attributes: []slog.Attr{slog.String("id", "1"), slog.Int("pods", 3), slog.Time("deadline", epoch)},
 	})
-	send(t, r.URL+"/v1/traces", agent.Span{
+	send(t, r.URL+"/v1/traces", observe.Span{
 		Parent: first[0], Name: "drain", Began: epoch.Add(2 * time.Second), Ended: epoch.Add(9 * time.Second),
 		Err:    errors.New("not drained"),
-		Events: []agent.SpanEvent{{Name: "pod evicted", At: epoch.Add(3 * time.Second), Attributes: []slog.Attr{slog.String("pod", "a")}}},
+		Events: []observe.SpanEvent{{Name: "pod evicted", At: epoch.Add(3 * time.Second), Attributes: []slog.Attr{slog.String("pod", "a")}}},
 	})
 	if len(r.spans) != 2 || r.service != "slipway-agent" {
 		t.Fatalf("%d spans of %q", len(r.spans), r.service)
@@ -114,9 +111,7 @@ func TestARestartedAgentsSpansAreOfTheSameTrace(t *testing.T) {
 	if drain.Status.GetCode() != tracev1.Status_STATUS_CODE_ERROR || drain.Status.Message != "not drained" {
 		t.Errorf("status %v", drain.Status)
 	}
-	if diff := cmp.Diff([]string{"pod evicted", "exception"}, names(drain.Events)); diff != "" {
-		t.Errorf("events (-want +got):\n%s", diff)
-	}
+	check.Equal(t, []string{"pod evicted", "exception"}, names(drain.Events))
 }
 
 func names(events []*tracev1.Span_Event) []string {
@@ -128,27 +123,25 @@ func names(events []*tracev1.Span_Event) []string {
 }
 
 // What is on the node may be anybody's: a parent that cannot be read begins a trace.
-func TestAParentThatCannotBeReadBeginsATrace(t *testing.T) {
+func TestUnreadableParentStartsATrace(t *testing.T) {
 	r := newReceiver(t)
-	places := send(t, r.URL+"/v1/traces", agent.Span{Parent: "nonsense", Name: "drain", Began: epoch, Ended: epoch})
+	places := send(t, r.URL+"/v1/traces", observe.Span{Parent: "nonsense", Name: "drain", Began: epoch, Ended: epoch})
 	if len(r.spans) != 1 || len(r.spans[0].ParentSpanId) != 0 || len(places[0]) != len("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01") {
 		t.Errorf("spans %v, place %q", r.spans, places[0])
 	}
 }
 
 // The drain must not wait for the collector.
-func TestRecordingDoesNotWaitForACollectorThatHangs(t *testing.T) {
+func TestHangingCollectorDoesNotDelayRecording(t *testing.T) {
 	hang := make(chan struct{})
 	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-hang }))
 	defer server.Close()
 	defer close(hang)
 	e, err := New(t.Context(), server.URL, "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	began := time.Now()
 	for range 4 * spansWaiting {
-		e.Record(agent.Span{Name: "drain", Began: epoch, Ended: epoch})
+		e.Record(observe.Span{Name: "drain", Began: epoch, Ended: epoch})
 	}
 	if took := time.Since(began); took > sendTimeout {
 		t.Errorf("it took %s", took)

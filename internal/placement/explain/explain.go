@@ -10,12 +10,12 @@ import (
 	"text/tabwriter"
 
 	"github.com/slipway-dev/slipway/internal/placement"
-	"github.com/slipway-dev/slipway/internal/placement/plan"
+	"github.com/slipway-dev/slipway/internal/placement/planner"
 )
 
 // Selection prints which nodes would go, in order, and why the others that were looked at would not. wide adds where
 // each pod would go.
-func Selection(w io.Writer, s *placement.Selection, wide bool) error {
+func Selection(w io.Writer, s *planner.Selection, wide bool) error {
 	p := newPrinter(w)
 	p.line("REMOVE\tCOST\tPODS TO MOVE\tPODS THAT GO WITH IT")
 	for i := range s.Victims {
@@ -43,7 +43,7 @@ func Selection(w io.Writer, s *placement.Selection, wide bool) error {
 }
 
 // Node prints what would become of one node: each pod, each rule that holds it, and what would change the answer.
-func Node(w io.Writer, e *placement.Evacuation) error {
+func Node(w io.Writer, e *planner.Evacuation) error {
 	p := newPrinter(w)
 	if e.Feasible() {
 		p.line("%s can go: %s would be created anew elsewhere, at a cost of %s.", e.Node, pods(len(e.Moves)), cost(e.Cost))
@@ -66,7 +66,7 @@ func Node(w io.Writer, e *placement.Evacuation) error {
 }
 
 // Pod prints why a pod is pending, and which machine would help.
-func Pod(w io.Writer, s *placement.Pending) error {
+func Pod(w io.Writer, s *planner.Pending) error {
 	p := newPrinter(w)
 	switch {
 	case s.Node != "" && len(s.Fits) > 0:
@@ -94,7 +94,7 @@ func Pod(w io.Writer, s *placement.Pending) error {
 }
 
 // Plan prints what would be launched for pending pods, if there are any, and what would be removed.
-func Plan(w io.Writer, s *plan.Plan, wide bool) error {
+func Plan(w io.Writer, s *planner.Plan, wide bool) error {
 	if s.Launch != nil {
 		if err := Packing(w, s.Launch); err != nil {
 			return err
@@ -107,7 +107,7 @@ func Plan(w io.Writer, s *plan.Plan, wide bool) error {
 }
 
 // Packing prints which machines would be launched, for how many pods, and the pods that none would help.
-func Packing(w io.Writer, s *placement.Packing) error {
+func Packing(w io.Writer, s *planner.Packing) error {
 	p := newPrinter(w)
 	launched := 0
 	p.line("LAUNCH\tZONE\tPODS")

@@ -3,9 +3,7 @@ package explain_test
 import (
 	"bytes"
 	"encoding/json"
-	"flag"
 	"io"
-	"os"
 	"path/filepath"
 	"testing"
 
@@ -15,12 +13,14 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement"
 	"github.com/slipway-dev/slipway/internal/placement/explain"
 	"github.com/slipway-dev/slipway/internal/placement/placementtest"
+	"github.com/slipway-dev/slipway/internal/placement/planner"
+	"github.com/slipway-dev/slipway/internal/placement/snapshot"
+	"github.com/slipway-dev/slipway/internal/testing/golden"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
-
 // shop is a cluster with something of everything: a tainted node, a full one, a DaemonSet, budgets, pending pods.
-func shop(t *testing.T) *placement.Snapshot {
+func shop(t *testing.T) *snapshot.Snapshot {
 	t.Helper()
 	c := &placementtest.Cluster{}
 	for _, name := range []string{"node-a", "node-b", "node-c", "node-d"} {
@@ -38,80 +38,54 @@ func shop(t *testing.T) *placement.Snapshot {
 	}
 	c.Budgets = []*policyv1.PodDisruptionBudget{placementtest.Budget("db", 0), placementtest.Budget("web", 2)}
 	s, err := c.Snapshot()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	return s
 }
 
-func golden(t *testing.T, name string, print func(io.Writer) error) {
+func checkGolden(t *testing.T, name string, print func(io.Writer) error) {
 	t.Helper()
 	var got bytes.Buffer
-	if err := print(&got); err != nil {
-		t.Fatal(err)
-	}
-	path := filepath.Join("testdata", name+".golden")
-	if *update {
-		if err := os.WriteFile(path, got.Bytes(), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !bytes.Equal(got.Bytes(), want) {
-		t.Errorf("%s: got\n%s\nwant\n%s", name, got.Bytes(), want)
-	}
+	must.NoError(t, print(&got))
+	golden.Check(t, filepath.Join("testdata", name+".golden"), got.Bytes())
 }
 
 func TestAnswersInWords(t *testing.T) {
 	s := shop(t)
 	for _, wide := range []bool{false, true} {
-		selection, err := s.Victims(4, placement.LeastDisruption, placement.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		golden(t, map[bool]string{false: "plan", true: "plan-wide"}[wide], func(w io.Writer) error {
+		selection, err := planner.Victims(s, 4, planner.LeastDisruption, planner.Options{})
+		must.NoError(t, err)
+		checkGolden(t, map[bool]string{false: "plan", true: "plan-wide"}[wide], func(w io.Writer) error {
 			return explain.Selection(w, selection, wide)
 		})
-		golden(t, "plan-json", func(w io.Writer) error {
+		checkGolden(t, "plan-json", func(w io.Writer) error {
 			encoder := json.NewEncoder(w)
 			encoder.SetIndent("", "  ")
 			return encoder.Encode(selection)
 		})
 	}
 	for _, name := range []string{"node-a", "node-b", "node-d"} {
-		e, err := s.Evacuate(name, placement.LeastDisruption, placement.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		golden(t, "why-"+name, func(w io.Writer) error { return explain.Node(w, e) })
+		e, err := planner.Evacuate(s, name, planner.LeastDisruption, planner.Options{})
+		must.NoError(t, err)
+		checkGolden(t, "why-"+name, func(w io.Writer) error { return explain.Node(w, e) })
 	}
-	flavours := []placement.Flavour{placementtest.Flavour()}
+	flavours := []planner.Flavour{placementtest.Flavour()}
 	for _, name := range []string{"batch-0", "monster-0"} {
-		p, err := s.Pending(placement.PodKey{Namespace: "default", Name: name}, flavours)
-		if err != nil {
-			t.Fatal(err)
-		}
-		golden(t, "why-"+name, func(w io.Writer) error { return explain.Pod(w, p) })
+		p, err := planner.JudgePending(s, placement.PodKey{Namespace: "default", Name: name}, flavours)
+		must.NoError(t, err)
+		checkGolden(t, "why-"+name, func(w io.Writer) error { return explain.Pod(w, p) })
 	}
-	packing, err := s.Pack(nil, flavours, placement.LeastCost)
-	if err != nil {
-		t.Fatal(err)
-	}
-	golden(t, "pack", func(w io.Writer) error { return explain.Packing(w, packing) })
+	packing, err := planner.Pack(s, nil, flavours, planner.LeastCost)
+	must.NoError(t, err)
+	checkGolden(t, "pack", func(w io.Writer) error { return explain.Packing(w, packing) })
 }
 
-func TestManyNodesThatFitAreCountedRatherThanListed(t *testing.T) {
-	p := &placement.Pending{
+func TestManyFittingNodesAreCounted(t *testing.T) {
+	p := &planner.Pending{
 		Pod:  placement.PodKey{Namespace: "default", Name: "web"},
 		Fits: []string{"a", "b", "c", "d", "e", "f", "g", "h"},
 	}
 	var got bytes.Buffer
-	if err := explain.Pod(&got, p); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, explain.Pod(&got, p))
 	if want := "default/web fits on a, b, c, d, e and 3 others: it waits for the scheduler.\n"; got.String() != want {
 		t.Errorf("got %q, want %q", got.String(), want)
 	}

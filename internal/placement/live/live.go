@@ -27,6 +27,7 @@ import (
 
 	"github.com/slipway-dev/slipway/internal/placement"
 	"github.com/slipway-dev/slipway/internal/placement/saved"
+	"github.com/slipway-dev/slipway/internal/placement/snapshot"
 )
 
 // List reads a cluster once, page by page. A cluster that is known in part would be judged wrongly, so that any
@@ -90,7 +91,7 @@ func list[L runtime.Object, T any](ctx context.Context, kind string, call func(c
 // Cluster is a snapshot that informers keep current.
 type Cluster struct {
 	mu       sync.Mutex
-	snapshot *placement.Snapshot
+	snapshot *snapshot.Snapshot
 	log      *slog.Logger
 	synced   []cache.InformerSynced
 }
@@ -98,7 +99,7 @@ type Cluster struct {
 // Watch registers with the informers that placement needs. The API server is asked once whether it serves device classes,
 // which one older than 1.34 does not: there is nothing to watch then, and nothing that its scheduler would read of them.
 func Watch(api discovery.ServerResourcesInterface, informers Informers, log *slog.Logger) (*Cluster, error) {
-	c := &Cluster{snapshot: placement.New(), log: log}
+	c := &Cluster{snapshot: snapshot.New(), log: log}
 	devices, err := serves(api, resourcev1.SchemeGroupVersion.WithResource("deviceclasses"))
 	if err != nil {
 		return nil, err
@@ -106,19 +107,19 @@ func Watch(api discovery.ServerResourcesInterface, informers Informers, log *slo
 	core, policy, storage := corev1.SchemeGroupVersion, policyv1.SchemeGroupVersion, storagev1.SchemeGroupVersion
 	s := c.snapshot
 	if devices {
-		err = follow(c, informers, resourcev1.SchemeGroupVersion, "deviceclasses", s.SetDeviceClass, byName(s.DeleteDeviceClass))
+		err = follow(c, informers, resourcev1.SchemeGroupVersion, "deviceclasses", s.Storage.SetDeviceClass, byName(s.Storage.DeleteDeviceClass))
 	}
 	return c, errors.Join(err,
 		follow(c, informers, core, "namespaces", s.SetNamespace, byName(s.DeleteNamespace)),
 		follow(c, informers, core, "nodes", s.SetNode, byName(s.DeleteNode)),
 		follow(c, informers, core, "pods", s.SetPod, s.DeletePod),
-		follow(c, informers, policy, "poddisruptionbudgets", s.SetPodDisruptionBudget, s.DeletePodDisruptionBudget),
-		follow(c, informers, core, "persistentvolumeclaims", s.SetPersistentVolumeClaim, s.DeletePersistentVolumeClaim),
-		follow(c, informers, core, "persistentvolumes", s.SetPersistentVolume, byName(s.DeletePersistentVolume)),
-		follow(c, informers, storage, "storageclasses", s.SetStorageClass, byName(s.DeleteStorageClass)),
-		follow(c, informers, storage, "csinodes", s.SetCSINode, byName(s.DeleteCSINode)),
-		follow(c, informers, storage, "csidrivers", s.SetCSIDriver, byName(s.DeleteCSIDriver)),
-		follow(c, informers, storage, "volumeattachments", s.SetVolumeAttachment, byName(s.DeleteVolumeAttachment)))
+		follow(c, informers, policy, "poddisruptionbudgets", s.Budgets.Set, s.Budgets.Delete),
+		follow(c, informers, core, "persistentvolumeclaims", s.Storage.SetPersistentVolumeClaim, s.Storage.DeletePersistentVolumeClaim),
+		follow(c, informers, core, "persistentvolumes", s.Storage.SetPersistentVolume, byName(s.Storage.DeletePersistentVolume)),
+		follow(c, informers, storage, "storageclasses", s.Storage.SetStorageClass, byName(s.Storage.DeleteStorageClass)),
+		follow(c, informers, storage, "csinodes", s.Storage.SetCSINode, byName(s.Storage.DeleteCSINode)),
+		follow(c, informers, storage, "csidrivers", s.Storage.SetCSIDriver, byName(s.Storage.DeleteCSIDriver)),
+		follow(c, informers, storage, "volumeattachments", s.Storage.SetVolumeAttachment, byName(s.Storage.DeleteVolumeAttachment)))
 }
 
 // serves reports whether the API server has a resource in a version.
@@ -187,7 +188,7 @@ func (c *Cluster) WaitForSync(ctx context.Context) error {
 }
 
 // With runs fn while no event changes the snapshot. fn must roll back every fork it opens, and keep nothing.
-func (c *Cluster) With(fn func(*placement.Snapshot) error) error {
+func (c *Cluster) With(fn func(*snapshot.Snapshot) error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return fn(c.snapshot)

@@ -6,22 +6,29 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
-	"strings"
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/cache"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/slipway-dev/slipway/internal/placement"
 	"github.com/slipway-dev/slipway/internal/placement/live"
 	"github.com/slipway-dev/slipway/internal/placement/placementtest"
+	"github.com/slipway-dev/slipway/internal/placement/planner"
 	"github.com/slipway-dev/slipway/internal/placement/saved"
+	"github.com/slipway-dev/slipway/internal/placement/snapshot"
+	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 func objects(c *placementtest.Cluster) []runtime.Object {
@@ -39,43 +46,29 @@ func objects(c *placementtest.Cluster) []runtime.Object {
 }
 
 // answer is what the snapshot says of every node, to be compared.
-func answer(t *testing.T, s *placement.Snapshot) string {
+func answer(t *testing.T, s *snapshot.Snapshot) string {
 	t.Helper()
-	selection, err := s.Victims(s.Nodes(), placement.LeastDisruption, placement.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	selection, err := planner.Victims(s, s.Nodes.Len(), planner.LeastDisruption, planner.Options{})
+	must.NoError(t, err)
 	text, err := json.Marshal(selection)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	return string(text)
 }
 
-func TestAListedAndASavedClusterGiveTheSameAnswers(t *testing.T) {
+func TestListedAndSavedClustersGiveTheSameAnswers(t *testing.T) {
 	c := placementtest.Diverse(3, 12, 200, 5)
 	direct, err := c.Snapshot()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	listed, err := live.List(t.Context(), fake.NewClientset(objects(c)...))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	var file bytes.Buffer
-	if err := listed.Write(&file, saved.Compact); err != nil {
-		t.Fatal(err)
-	}
-	reread, err := saved.Read(&file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, listed.Write(&file, saved.Compact))
+	reread, err := saved.Decode(file.Bytes())
+	must.NoError(t, err)
 	want := answer(t, direct)
 	for name, o := range map[string]*saved.Objects{"listed": listed, "saved": reread} {
 		s, err := o.Snapshot()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		if got := answer(t, s); got != want {
 			t.Errorf("%s:\n%s\nwant\n%s", name, got, want)
 		}
@@ -107,37 +100,68 @@ func TestDeviceClassesAreWatchedWhereTheyAreServed(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		factory := informers.NewSharedInformerFactory(client, 0)
 		cluster, err := live.Watch(client.Discovery(), live.OfFactory(factory), slog.New(slog.DiscardHandler))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		factory.Start(ctx.Done())
-		if err := cluster.WaitForSync(ctx); err != nil {
-			t.Fatal(err)
-		}
-		err = cluster.With(func(s *placement.Snapshot) error {
+		must.NoError(t, cluster.WaitForSync(ctx))
+		err = cluster.With(func(s *snapshot.Snapshot) error {
 			verdict, err := s.Judge(pod, "a")
 			if err == nil && verdict.String() != want {
 				t.Errorf("%v served: %s, want %s", versions, verdict, want)
 			}
 			return err
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		cancel()
 		factory.Shutdown()
 	}
 }
 
-func TestAnAPIServerThatCannotBeAskedWhatItServesIsNoReasonToGuess(t *testing.T) {
+// TestPodsMayBeReadBeforeTheirNamespaces has the first of some pods that want to be together, by a label of their namespace.
+func TestPodsMayBeReadBeforeTheirNamespaces(t *testing.T) {
+	pod := placementtest.Pod("web", 0, "", 100, 64)
+	team := &metav1.LabelSelector{MatchLabels: map[string]string{"team": "x"}}
+	pod.Spec.Affinity = &corev1.Affinity{PodAffinity: &corev1.PodAffinity{
+		RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
+			TopologyKey: corev1.LabelHostname, LabelSelector: &metav1.LabelSelector{MatchLabels: pod.Labels}, NamespaceSelector: team,
+		}},
+	}}
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default", Labels: team.MatchLabels}}
+	client := fake.NewClientset(pod, namespace, placementtest.Node("a", "zone-a", 4, 16, 10))
+	first, others := informers.NewSharedInformerFactory(client, 0), informers.NewSharedInformerFactory(client, 0)
+	cluster, err := live.Watch(client.Discovery(), func(r schema.GroupVersionResource, kind ctrlclient.Object) (cache.SharedIndexInformer, error) {
+		if r.Resource == "pods" {
+			return live.OfFactory(first)(r, kind)
+		}
+		return live.OfFactory(others)(r, kind)
+	}, slog.New(slog.DiscardHandler))
+	must.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer first.Shutdown()
+	defer others.Shutdown()
+	defer cancel()
+	first.Start(ctx.Done())
+	for pods := 0; pods == 0 && ctx.Err() == nil; time.Sleep(time.Millisecond) {
+		_ = cluster.With(func(s *snapshot.Snapshot) error { pods = s.Pods(); return nil })
+	}
+	others.Start(ctx.Done())
+	must.NoError(t, cluster.WaitForSync(ctx))
+	err = cluster.With(func(s *snapshot.Snapshot) error {
+		v, err := s.JudgePod(placement.PodKey{Namespace: "default", Name: "web-0"}, "a")
+		if v.Outcome != placement.Fits {
+			t.Errorf("%s", v)
+		}
+		return err
+	})
+	must.NoError(t, err)
+}
+
+func TestUnreadableAPIResourcesAreNoReasonToGuess(t *testing.T) {
 	client := fake.NewClientset()
 	client.PrependReactor("get", "resource", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, errors.New("connection refused")
 	})
 	_, err := live.Watch(client.Discovery(), live.OfFactory(informers.NewSharedInformerFactory(client, 0)), slog.New(slog.DiscardHandler))
-	if err == nil || !strings.Contains(err.Error(), "ask which resources of resource.k8s.io/v1 are served: connection refused") {
-		t.Errorf("error %v", err)
-	}
+	check.ErrorContains(t, err, "ask which resources of resource.k8s.io/v1 are served: connection refused")
 }
 
 func TestAWatchedClusterFollowsItsEvents(t *testing.T) {
@@ -147,27 +171,19 @@ func TestAWatchedClusterFollowsItsEvents(t *testing.T) {
 	defer cancel()
 	factory := informers.NewSharedInformerFactory(client, 0)
 	cluster, err := live.Watch(client.Discovery(), live.OfFactory(factory), slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	factory.Start(ctx.Done())
 	defer factory.Shutdown()
 	defer cancel()
-	if err := cluster.WaitForSync(ctx); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, cluster.WaitForSync(ctx))
 	gone := c.Pods[0]
-	if err := client.CoreV1().Pods(gone.Namespace).Delete(ctx, gone.Name, metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, client.CoreV1().Pods(gone.Namespace).Delete(ctx, gone.Name, metav1.DeleteOptions{}))
 	c.Pods = c.Pods[1:]
 	direct, err := c.Snapshot()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	for ctx.Err() == nil {
 		pods := 0
-		_ = cluster.With(func(s *placement.Snapshot) error { pods = s.Pods(); return nil })
+		_ = cluster.With(func(s *snapshot.Snapshot) error { pods = s.Pods(); return nil })
 		if pods == len(c.Pods) {
 			break
 		}
@@ -176,13 +192,11 @@ func TestAWatchedClusterFollowsItsEvents(t *testing.T) {
 		case <-time.After(5 * time.Millisecond):
 		}
 	}
-	err = cluster.With(func(s *placement.Snapshot) error {
+	err = cluster.With(func(s *snapshot.Snapshot) error {
 		if got, want := answer(t, s), answer(t, direct); got != want {
 			t.Errorf("got\n%s\nwant\n%s", got, want)
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 }

@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/slipway-dev/slipway/internal/placement/live"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 // listOnly answers as an API server that does not stream what there is: a list at any version is whole, one at the newest
@@ -49,7 +50,7 @@ func (l *listOnly) watch(_ context.Context, o metav1.ListOptions) (watch.Interfa
 	return watch.NewFake(), nil
 }
 
-func TestPodsThatAreNotStreamedAreReadInPagesAndTrimmed(t *testing.T) {
+func TestUnstreamedPodsAreReadInPagesAndTrimmed(t *testing.T) {
 	from := &listOnly{}
 	for i := range 1234 {
 		pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "work", Name: fmt.Sprint("pod-", i), Annotations: map[string]string{"note": "long"}}}
@@ -58,9 +59,7 @@ func TestPodsThatAreNotStreamedAreReadInPagesAndTrimmed(t *testing.T) {
 	}
 	trim := live.TrimPods()
 	informer := live.InPages(trim)(&cache.ListWatch{ListWithContextFunc: from.list, WatchFuncWithContext: from.watch}, &corev1.Pod{}, 0, cache.Indexers{})
-	if err := informer.SetTransform(trim); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, informer.SetTransform(trim))
 	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
 	done := make(chan struct{})
 	go func() { defer close(done); informer.RunWithContext(ctx) }()

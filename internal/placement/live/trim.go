@@ -60,8 +60,9 @@ func (t podTrim) kindOf(p *corev1.Pod) (*corev1.Pod, error) {
 	kind := saved.Pod(p)
 	kind.ObjectMeta = metav1.ObjectMeta{Labels: kind.Labels, Annotations: kind.Annotations, OwnerReferences: kind.OwnerReferences}
 	kind.Spec.NodeName = ""
-	if p.Spec.NodeName == "" {
-		kind.Status.NominatedNodeName = p.Status.NominatedNodeName
+	if p.Spec.NodeName != "" {
+		kind.Status.NominatedNodeName = ""
+	} else {
 		kind.Status.Conditions = append(kind.Status.Conditions, scheduled(p)...)
 	}
 	raw, err := kind.Marshal()

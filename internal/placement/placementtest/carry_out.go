@@ -6,11 +6,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/slipway-dev/slipway/internal/placement"
+	"github.com/slipway-dev/slipway/internal/placement/planner"
+	"github.com/slipway-dev/slipway/internal/placement/snapshot"
 )
 
 // CarryOut plays victims in a fork as they are written: each node goes in turn, and each of its pods has to fit where it
 // is said to go, which is never a node that goes as well.
-func CarryOut(s *placement.Snapshot, victims []placement.Evacuation) error {
+func CarryOut(s *snapshot.Snapshot, victims []planner.Evacuation) error {
 	fork := s.Fork()
 	defer fork.Rollback()
 	going := map[string]bool{}
@@ -18,10 +20,10 @@ func CarryOut(s *placement.Snapshot, victims []placement.Evacuation) error {
 		going[v.Node] = true
 	}
 	for _, v := range victims {
-		if err := s.Withdraw(v.Node); err != nil {
+		if err := fork.Withdraw(v.Node); err != nil {
 			return err
 		}
-		if err := move(s, v.Moves, going); err != nil {
+		if err := move(s, fork, v.Moves, going); err != nil {
 			return fmt.Errorf("while %s goes: %w", v.Node, err)
 		}
 	}
@@ -29,7 +31,7 @@ func CarryOut(s *placement.Snapshot, victims []placement.Evacuation) error {
 }
 
 // LaunchAll plays a packing in a fork: all machines are launched, and each pod has to fit where it is said to go.
-func LaunchAll(s *placement.Snapshot, flavours []placement.Flavour, packing *placement.Packing) error {
+func LaunchAll(s *snapshot.Snapshot, flavours []planner.Flavour, packing *planner.Packing) error {
 	fork := s.Fork()
 	defer fork.Rollback()
 	templates := map[string]func(name, zone string) *corev1.Node{}
@@ -43,14 +45,14 @@ func LaunchAll(s *placement.Snapshot, flavours []placement.Flavour, packing *pla
 		}
 	}
 	for _, m := range packing.Machines {
-		if err := s.Launch(templates[m.Flavour](m.Name, m.Zone)); err != nil {
+		if err := fork.Launch(templates[m.Flavour](m.Name, m.Zone)); err != nil {
 			return err
 		}
 	}
-	return move(s, packing.Moves, nil)
+	return move(s, fork, packing.Moves, nil)
 }
 
-func move(s *placement.Snapshot, moves []placement.Move, going map[string]bool) error {
+func move(s *snapshot.Snapshot, fork snapshot.Fork, moves []planner.Move, going map[string]bool) error {
 	for _, m := range moves {
 		verdict, err := s.JudgePod(m.Pod, m.To)
 		if err != nil {
@@ -59,7 +61,7 @@ func move(s *placement.Snapshot, moves []placement.Move, going map[string]bool) 
 		if verdict.Outcome != placement.Fits || going[m.To] {
 			return fmt.Errorf("pod %s does not go to %s: %s", m.Pod, m.To, verdict)
 		}
-		if err := s.Move(m.Pod, m.To); err != nil {
+		if err := fork.Move(m.Pod, m.To); err != nil {
 			return err
 		}
 	}
@@ -68,15 +70,15 @@ func move(s *placement.Snapshot, moves []placement.Move, going map[string]bool) 
 
 // CheckRanks holds a ranking against Evacuate on every n-th node: a removable one can go and is carried out, another
 // cannot.
-func CheckRanks(s *placement.Snapshot, ranks []placement.Rank, n int) error {
-	if len(ranks) != s.Nodes() {
-		return fmt.Errorf("%d nodes ranked of %d", len(ranks), s.Nodes())
+func CheckRanks(s *snapshot.Snapshot, ranks []planner.Rank, n int) error {
+	if len(ranks) != s.Nodes.Len() {
+		return fmt.Errorf("%d nodes ranked of %d", len(ranks), s.Nodes.Len())
 	}
 	for i, r := range ranks {
 		if r.Removable && i%n != 0 {
 			continue
 		}
-		e, err := s.Evacuate(r.Node, placement.LeastDisruption, placement.Options{})
+		e, err := planner.Evacuate(s, r.Node, planner.LeastDisruption, planner.Options{})
 		if err != nil {
 			return err
 		}
@@ -84,7 +86,7 @@ func CheckRanks(s *placement.Snapshot, ranks []placement.Rank, n int) error {
 			return fmt.Errorf("%s is ranked %+v, its evacuation says %v at %v", r.Node, r, e.Refusals, e.Cost)
 		}
 		if r.Removable {
-			if err := CarryOut(s, []placement.Evacuation{*e}); err != nil {
+			if err := CarryOut(s, []planner.Evacuation{*e}); err != nil {
 				return err
 			}
 		}

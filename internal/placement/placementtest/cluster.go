@@ -2,14 +2,33 @@ package placementtest
 
 import (
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 
 	"github.com/slipway-dev/slipway/internal/placement/saved"
 )
 
-// Cluster is the objects of a scenario. Candidates are pods to be judged; they are not in the snapshot.
+// Cluster is the objects of a scenario. Candidates are pods to be judged; they are not in the snapshot. Capacities are
+// read by the scheduler alone.
 type Cluster struct {
 	saved.Objects
-	Candidates []*corev1.Pod `json:"candidates,omitempty"`
+	Capacities []*storagev1.CSIStorageCapacity `json:"capacities,omitempty"`
+	Candidates []*corev1.Pod                   `json:"candidates,omitempty"`
+}
+
+// IsFinished reports whether a pod has ended, so that it holds nothing any more.
+func IsFinished(p *corev1.Pod) bool {
+	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
+}
+
+// Waiting lists the pods that have no node yet.
+func (c *Cluster) Waiting() []*corev1.Pod {
+	var list []*corev1.Pod
+	for _, p := range c.Pods {
+		if p.Spec.NodeName == "" && !IsFinished(p) {
+			list = append(list, p)
+		}
+	}
+	return list
 }
 
 // Placed lists the pods that are on a node of the cluster.
@@ -20,9 +39,17 @@ func (c *Cluster) Placed() []*corev1.Pod {
 	}
 	var list []*corev1.Pod
 	for _, p := range c.Pods {
-		if known[p.Spec.NodeName] {
+		if known[p.Spec.NodeName] && !IsFinished(p) {
 			list = append(list, p)
 		}
 	}
 	return list
+}
+
+// Small returns a cluster of two nodes in one zone with one pod on the first.
+func Small() *Cluster {
+	c := &Cluster{}
+	c.Nodes = []*corev1.Node{Node("first", "zone-a", 4, 16, 10), Node("second", "zone-a", 4, 16, 10)}
+	c.Pods = []*corev1.Pod{Pod("web", 0, "first", 500, 512)}
+	return c
 }

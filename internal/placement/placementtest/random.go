@@ -5,7 +5,7 @@ import (
 	"math/rand/v2"
 
 	corev1 "k8s.io/api/core/v1"
-	storagev1 "k8s.io/api/storage/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -19,11 +19,7 @@ type generator struct {
 	easy bool
 }
 
-const (
-	gpu      = corev1.ResourceName("example.com/gpu")
-	fastDisk = "fast.csi.example.com"
-	slowDisk = "slow.csi.example.com"
-)
+const gpu = corev1.ResourceName("example.com/gpu")
 
 // Random makes the cluster that belongs to a seed.
 func Random(seed uint64) *Cluster {
@@ -41,6 +37,7 @@ func Random(seed uint64) *Cluster {
 		c.Nodes = append(c.Nodes, g.node(i))
 	}
 	g.storage(c)
+	g.devices(c)
 	for i := range g.IntN(26) {
 		p := g.pod(fmt.Sprintf("placed-%d", i))
 		p.Spec.NodeName = c.Nodes[g.IntN(len(c.Nodes))].Name
@@ -50,7 +47,13 @@ func Random(seed uint64) *Cluster {
 		if g.chance(1, 10) {
 			g.resize(p)
 		}
+		if g.chance(1, 20) {
+			p.Status.Phase = pick(g, corev1.PodSucceeded, corev1.PodFailed)
+		}
 		c.Pods = append(c.Pods, p)
+	}
+	for i := range g.IntN(6) / 2 {
+		c.Pods = append(c.Pods, g.waiting(fmt.Sprintf("waiting-%d", i), c.Nodes))
 	}
 	for i := range 6 + g.IntN(8) {
 		p := g.pod(fmt.Sprintf("candidate-%d", i))
@@ -61,6 +64,35 @@ func Random(seed uint64) *Cluster {
 	}
 	g.own(c)
 	return c
+}
+
+// waiting makes a pending pod, most of them nominated to a node.
+func (g generator) waiting(name string, nodes []*corev1.Node) *corev1.Pod {
+	p := g.pod(name)
+	if g.chance(4, 5) {
+		p.Status.NominatedNodeName = nodes[g.IntN(len(nodes))].Name
+	}
+	switch g.IntN(12) {
+	case 0:
+		p.Status.NominatedNodeName = "unknown"
+	case 1:
+		p.DeletionTimestamp = &metav1.Time{Time: metav1.Unix(1, 0).Time}
+	case 2:
+		p.Spec.SchedulerName = pick(g, corev1.DefaultSchedulerName, "volcano")
+	}
+	return p
+}
+
+// devices makes device classes. Some offer an extended resource.
+func (g generator) devices(c *Cluster) {
+	for i := range g.IntN(8) / 6 * (1 + g.IntN(2)) {
+		class := &resourcev1.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("class-%d", i)}}
+		if g.chance(2, 3) {
+			offered := pick(g, string(gpu), "example.com/fpga")
+			class.Spec.ExtendedResourceName = &offered
+		}
+		c.DeviceClasses = append(c.DeviceClasses, class)
+	}
 }
 
 // RandomNode makes a node as Random does.
@@ -77,6 +109,7 @@ func quantity(g generator, list ...string) resource.Quantity {
 func (g generator) node(i int) *corev1.Node {
 	name := fmt.Sprintf("node-%d", i)
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{}}}
+	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
 	if g.chance(14, 15) {
 		n.Labels[corev1.LabelHostname] = name
 	}
@@ -124,9 +157,11 @@ func (g generator) node(i int) *corev1.Node {
 	}
 	if g.chance(1, 4) {
 		n.Status.Allocatable["hugepages-2Mi"] = quantity(g, "4Mi", "64Mi")
+		n.Status.Allocatable["hugepages-1Gi"] = quantity(g, "0", "1Gi", "4Gi")
 	}
 	if g.chance(1, 3) {
-		n.Status.DeclaredFeatures = []string{pick(g, "RestartAllContainersOnContainerExits", "UserNamespacesHostNetworkSupport")}
+		n.Status.DeclaredFeatures = pick(g, []string{"RestartAllContainersOnContainerExits"}, []string{"UserNamespacesHostNetworkSupport"},
+			[]string{"Unheard", "VolumeBindMountOptions"})
 	}
 	if !g.easy && g.chance(1, 20) {
 		n.Status.Allocatable = nil
@@ -134,113 +169,13 @@ func (g generator) node(i int) *corev1.Node {
 	return n
 }
 
-func (g generator) storage(c *Cluster) {
-	wait, now := storagev1.VolumeBindingWaitForFirstConsumer, storagev1.VolumeBindingImmediate
-	c.StorageClasses = []*storagev1.StorageClass{
-		{ObjectMeta: metav1.ObjectMeta{Name: "fast"}, Provisioner: fastDisk, VolumeBindingMode: &wait},
-		{ObjectMeta: metav1.ObjectMeta{Name: "slow"}, Provisioner: slowDisk, VolumeBindingMode: &now},
-		{ObjectMeta: metav1.ObjectMeta{Name: "local"}, Provisioner: "kubernetes.io/no-provisioner", VolumeBindingMode: &wait},
-		{ObjectMeta: metav1.ObjectMeta{Name: "broken"}, Provisioner: slowDisk},
-	}
-	for i := range 6 {
-		v := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("volume-%d", i), Labels: map[string]string{}}}
-		v.Spec.StorageClassName = pick(g, "slow", "slow", "fast", "")
-		v.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: pick(g, fastDisk, slowDisk), VolumeHandle: fmt.Sprintf("handle-%d", i)}
-		if g.chance(1, 3) {
-			v.Labels[pick(g, corev1.LabelTopologyZone, corev1.LabelFailureDomainBetaZone)] = pick(g, "z1", "z2", "z1__z3", "z1__")
-		}
-		if g.chance(1, 3) {
-			v.Spec.NodeAffinity = &corev1.VolumeNodeAffinity{Required: g.nodeSelector()}
-		}
-		if g.chance(1, 20) {
-			v.Spec.CSI = nil
-			v.Spec.AWSElasticBlockStore = &corev1.AWSElasticBlockStoreVolumeSource{VolumeID: "vol-1"}
-		}
-		if g.chance(9, 10) {
-			c.Volumes = append(c.Volumes, v)
-		}
-	}
-	for _, ns := range []string{"red", "green", "blue"} {
-		for i := range 5 {
-			if g.chance(9, 10) {
-				c.Claims = append(c.Claims, g.claim(ns, i))
-			}
-		}
-	}
-	for _, n := range c.Nodes {
-		if g.chance(1, 2) {
-			c.CSINodes = append(c.CSINodes, g.csiNode(n.Name))
-		}
-		for i := range g.IntN(4) / 2 {
-			volume := fmt.Sprintf("volume-%d", g.IntN(7))
-			c.Attachments = append(c.Attachments, &storagev1.VolumeAttachment{
-				ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("attachment-%s-%d", n.Name, i)},
-				Spec: storagev1.VolumeAttachmentSpec{
-					NodeName: n.Name, Attacher: pick(g, fastDisk, slowDisk, ""),
-					Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &volume},
-				},
-			})
-		}
-	}
-	if g.chance(1, 6) {
-		yes := true
-		c.CSIDrivers = append(c.CSIDrivers, &storagev1.CSIDriver{
-			ObjectMeta: metav1.ObjectMeta{Name: fastDisk},
-			Spec:       storagev1.CSIDriverSpec{StorageCapacity: &yes},
-		})
-	}
-}
-
-func (g generator) claim(ns string, i int) *corev1.PersistentVolumeClaim {
-	class := pick(g, "fast", "slow", "slow", "local", "")
-	c := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{
-		Namespace: ns, Name: fmt.Sprintf("claim-%d", i),
-		Annotations: map[string]string{},
-	}}
-	c.Spec.StorageClassName = &class
-	c.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{pick(g, corev1.ReadWriteOnce, corev1.ReadWriteOnce, corev1.ReadWriteMany, corev1.ReadWriteOncePod)}
-	c.Status.Phase = corev1.ClaimBound
-	switch {
-	case g.chance(2, 3):
-		c.Spec.VolumeName = fmt.Sprintf("volume-%d", g.IntN(6))
-		c.Annotations["pv.kubernetes.io/bind-completed"] = "yes"
-	case g.chance(1, 10):
-		c.Spec.VolumeName = "volume-1"
-	case g.chance(1, 4):
-		c.Annotations["volume.kubernetes.io/selected-node"] = fmt.Sprintf("node-%d", g.IntN(4))
-	}
-	if g.chance(1, 25) {
-		c.Status.Phase = corev1.ClaimLost
-	}
-	if g.chance(1, 25) {
-		c.DeletionTimestamp = &metav1.Time{Time: metav1.Unix(1, 0).Time}
-	}
-	if g.chance(1, 40) {
-		*c.Spec.StorageClassName = pick(g, "broken", "unknown")
-	}
-	return c
-}
-
-func (g generator) csiNode(name string) *storagev1.CSINode {
-	n := &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	if g.chance(1, 10) {
-		n.Annotations = map[string]string{corev1.MigratedPluginsAnnotationKey: "kubernetes.io/aws-ebs"}
-	}
-	for _, driver := range []string{fastDisk, slowDisk, "ebs.csi.aws.com"} {
-		d := storagev1.CSINodeDriver{Name: driver, NodeID: name}
-		if g.chance(1, 2) {
-			limit := int32(g.IntN(4))
-			d.Allocatable = &storagev1.VolumeNodeResources{Count: &limit}
-		}
-		n.Spec.Drivers = append(n.Spec.Drivers, d)
-	}
-	return n
-}
-
+// pod draws a pod of a controller: any other needs no room elsewhere.
 func (g generator) pod(name string) *corev1.Pod {
+	controller := true
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
 		Namespace: pick(g, "red", "green", "blue"), Name: name, UID: types.UID(name),
-		Labels: map[string]string{"app": pick(g, "a", "b", "c")},
+		Labels:          map[string]string{"app": pick(g, "a", "b", "c")},
+		OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: name, UID: types.UID(name), Controller: &controller}},
 	}}
 	if g.chance(1, 2) {
 		p.Labels["tier"] = pick(g, "web", "db")
@@ -266,7 +201,7 @@ func (g generator) pod(name string) *corev1.Pod {
 		g.podAffinity(p)
 	}
 	if g.chance(1, 3) {
-		for range 1 + g.IntN(2) {
+		for range 1 + g.IntN(8)/2 {
 			p.Spec.TopologySpreadConstraints = append(p.Spec.TopologySpreadConstraints, g.spread())
 		}
 	}
@@ -279,6 +214,9 @@ func (g generator) pod(name string) *corev1.Pod {
 	}
 	if g.chance(1, 60) {
 		p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "device"}}
+	}
+	if g.chance(1, 40) {
+		p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "quota"}, {Name: "review"}}[:1+g.IntN(2)]
 	}
 	return p
 }
@@ -298,59 +236,91 @@ func (g generator) requests() corev1.ResourceList {
 		list[gpu] = quantity(g, "0", "1", "2")
 	}
 	if g.chance(1, 15) {
-		list["hugepages-2Mi"] = quantity(g, "2Mi", "8Mi")
+		list[pick[corev1.ResourceName](g, "hugepages-2Mi", "hugepages-1Gi")] = quantity(g, "2Mi", "8Mi", "1Gi")
+	}
+	if g.chance(1, 60) {
+		list["deviceclass.resource.kubernetes.io/class-0"] = quantity(g, "1")
 	}
 	if g.chance(1, 40) {
-		list[pick(g, corev1.ResourceCPU, corev1.ResourceMemory, gpu)] = quantity(g, "-1", "-500m", "9e15", "1")
+		list[pick(g, corev1.ResourceCPU, corev1.ResourceMemory)] = quantity(g, "-1", "-500m", "9e15", "1")
 	}
 	if g.chance(1, 40) {
 		list[pick[corev1.ResourceName](g, "example", "requests.cpu", "kubernetes.io/thing", "bad name/x")] = quantity(g, "1")
 	}
+	if len(list) == 0 {
+		return nil // as the API server decodes it
+	}
 	return list
+}
+
+func (g generator) container(name string) corev1.Container {
+	c := corev1.Container{Name: name, Resources: corev1.ResourceRequirements{Requests: g.requests()}}
+	if g.chance(1, 6) {
+		c.Ports = g.ports()
+	}
+	if g.chance(1, 60) {
+		c.RestartPolicyRules = []corev1.ContainerRestartRule{{Action: corev1.ContainerRestartRuleActionRestartAllContainers}}
+	}
+	if g.chance(1, 60) {
+		c.VolumeMounts = []corev1.VolumeMount{{Name: "v0", MountPath: "/v0", BindMountOptions: []string{"noexec"}}}
+	}
+	return c
 }
 
 func (g generator) containers(p *corev1.Pod) {
 	always := corev1.ContainerRestartPolicyAlways
 	for i := range 1 + g.IntN(2) {
-		c := corev1.Container{Name: fmt.Sprintf("c%d", i), Resources: corev1.ResourceRequirements{Requests: g.requests()}}
-		if g.chance(1, 6) {
-			c.Ports = g.ports()
-		}
-		p.Spec.Containers = append(p.Spec.Containers, c)
+		p.Spec.Containers = append(p.Spec.Containers, g.container(fmt.Sprintf("c%d", i)))
 	}
-	for i := range g.IntN(6) / 3 * (1 + g.IntN(2)) {
-		c := corev1.Container{Name: fmt.Sprintf("i%d", i), Resources: corev1.ResourceRequirements{Requests: g.requests()}}
+	for i := range g.IntN(6) / 3 * (1 + g.IntN(4)) {
+		c := g.container(fmt.Sprintf("i%d", i))
 		if g.chance(1, 2) {
 			c.RestartPolicy = &always
 		}
-		if g.chance(1, 4) {
-			c.Ports = g.ports()
-		}
 		p.Spec.InitContainers = append(p.Spec.InitContainers, c)
+	}
+	for i := range g.IntN(12) / 10 * (1 + g.IntN(3)) {
+		p.Spec.EphemeralContainers = append(p.Spec.EphemeralContainers, corev1.EphemeralContainer{
+			EphemeralContainerCommon: corev1.EphemeralContainerCommon(g.container(fmt.Sprintf("e%d", i))),
+		})
 	}
 	if g.chance(1, 10) {
 		p.Spec.Overhead = corev1.ResourceList{corev1.ResourceCPU: quantity(g, "50m", "250m")}
+		if g.chance(1, 2) {
+			p.Spec.Overhead = g.requests()
+		}
 	}
 	if g.chance(1, 10) {
 		p.Spec.Resources = &corev1.ResourceRequirements{Requests: g.requests()}
 	}
-	if g.chance(1, 40) {
-		p.Spec.Containers[0].RestartPolicyRules = []corev1.ContainerRestartRule{{Action: corev1.ContainerRestartRuleActionRestartAllContainers}}
-	}
 }
 
+// resize makes a pod say that its resources have been changed in place, or will be.
 func (g generator) resize(p *corev1.Pod) {
-	for i := range p.Spec.Containers {
-		p.Status.ContainerStatuses = append(p.Status.ContainerStatuses, corev1.ContainerStatus{
-			Name:      p.Spec.Containers[i].Name,
-			Resources: &corev1.ResourceRequirements{Requests: g.requests()}, AllocatedResources: g.requests(),
-		})
+	statuses := func(list []corev1.Container) []corev1.ContainerStatus {
+		var out []corev1.ContainerStatus
+		for i := range list {
+			status := corev1.ContainerStatus{Name: list[i].Name}
+			if g.chance(3, 4) {
+				status.Resources = &corev1.ResourceRequirements{Requests: g.requests()}
+			}
+			if g.chance(3, 4) {
+				status.AllocatedResources = g.requests()
+			}
+			if g.chance(7, 8) {
+				out = append(out, status)
+			}
+		}
+		return out
 	}
+	p.Status.ContainerStatuses, p.Status.InitContainerStatuses = statuses(p.Spec.Containers), statuses(p.Spec.InitContainers)
 	if g.chance(1, 3) {
 		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodResizePending, Reason: pick(g, corev1.PodReasonInfeasible, corev1.PodReasonDeferred)}}
 	}
-	if p.Spec.Resources != nil && g.chance(1, 2) {
+	if g.chance(1, 4) || p.Spec.Resources != nil && g.chance(1, 2) {
 		p.Status.Resources = &corev1.ResourceRequirements{Requests: g.requests()}
+	}
+	if g.chance(1, 4) || p.Spec.Resources != nil && g.chance(1, 2) {
 		p.Status.AllocatedResources = g.requests()
 	}
 }
@@ -358,7 +328,8 @@ func (g generator) resize(p *corev1.Pod) {
 func (g generator) ports() []corev1.ContainerPort {
 	return []corev1.ContainerPort{{
 		HostPort: int32(g.IntN(3) * 4040), ContainerPort: 80,
-		HostIP: pick(g, "", "0.0.0.0", "127.0.0.1", "::"), Protocol: pick(g, "", corev1.ProtocolTCP, corev1.ProtocolUDP),
+		HostIP:   pick(g, "", "0.0.0.0", "127.0.0.1", "::", "10.0.0.5", "10.0.0.6", "fd00::5"),
+		Protocol: pick(g, "", corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP),
 	}}
 }
 
@@ -489,49 +460,4 @@ func (g generator) spread() corev1.TopologySpreadConstraint {
 		c.MatchLabelKeys = []string{pick(g, "pod-template-hash", "missing")}
 	}
 	return c
-}
-
-func (g generator) volumes(p *corev1.Pod) {
-	for i := range 1 + g.IntN(2) {
-		v := corev1.Volume{Name: fmt.Sprintf("v%d", i)}
-		switch g.IntN(12) {
-		case 0:
-			v.GCEPersistentDisk = &corev1.GCEPersistentDiskVolumeSource{PDName: pick(g, "d1", "d2"), ReadOnly: g.chance(1, 2)}
-		case 1:
-			v.AWSElasticBlockStore = &corev1.AWSElasticBlockStoreVolumeSource{VolumeID: pick(g, "vol-1", "vol-2")}
-		case 2:
-			v.ISCSI = &corev1.ISCSIVolumeSource{IQN: pick(g, "i1", "i2"), ReadOnly: g.chance(1, 2)}
-		case 3:
-			v.RBD = &corev1.RBDVolumeSource{CephMonitors: []string{pick(g, "m1", "m2"), "m3"}, RBDPool: "p", RBDImage: pick(g, "x", "y"), ReadOnly: g.chance(1, 2)}
-		case 4:
-			v.EmptyDir = &corev1.EmptyDirVolumeSource{}
-		case 5:
-			v.Ephemeral = &corev1.EphemeralVolumeSource{VolumeClaimTemplate: &corev1.PersistentVolumeClaimTemplate{}}
-		default:
-			v.PersistentVolumeClaim = &corev1.PersistentVolumeClaimVolumeSource{ClaimName: fmt.Sprintf("claim-%d", g.IntN(5))}
-		}
-		p.Spec.Volumes = append(p.Spec.Volumes, v)
-	}
-}
-
-// own makes the claims of generic ephemeral volumes, most of them owned by their pod.
-func (g generator) own(c *Cluster) {
-	yes := true
-	for _, list := range [][]*corev1.Pod{c.Pods, c.Candidates} {
-		for _, p := range list {
-			for _, v := range p.Spec.Volumes {
-				if v.Ephemeral == nil || g.chance(1, 8) {
-					continue
-				}
-				claim := g.claim(p.Namespace, 0)
-				claim.Name = p.Name + "-" + v.Name
-				owner := p.UID
-				if g.chance(1, 8) {
-					owner = "another"
-				}
-				claim.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: p.Name, UID: owner, Controller: &yes}}
-				c.Claims = append(c.Claims, claim)
-			}
-		}
-	}
 }

@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
-	"github.com/slipway-dev/slipway/internal/placement"
+	"github.com/slipway-dev/slipway/internal/placement/planner"
 )
 
 // Zones are the zones that nodes are spread over.
@@ -85,8 +85,8 @@ func Pending(pods int) *Cluster {
 }
 
 // Flavour is a machine of 10 cores and 100 GiB in each zone.
-func Flavour() placement.Flavour {
-	return placement.Flavour{Name: "standard", Template: Node("standard", "", 10, 100, 110), Cost: 1, Zones: Zones}
+func Flavour() planner.Flavour {
+	return planner.Flavour{Name: "standard", Template: Node("standard", "", 10, 100, 110), Cost: 1, Zones: Zones}
 }
 
 // kind is how the pods of an application restrict their places.

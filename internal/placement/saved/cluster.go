@@ -154,7 +154,9 @@ func (r *renamer) csiNodeObject(o *storagev1.CSINode) *storagev1.CSINode {
 func (r *renamer) csiDriverObject(o *storagev1.CSIDriver) *storagev1.CSIDriver {
 	return &storagev1.CSIDriver{
 		ObjectMeta: r.meta(&o.ObjectMeta, "", r.driver(o.Name), nil, nil),
-		Spec:       storagev1.CSIDriverSpec{StorageCapacity: o.Spec.StorageCapacity},
+		Spec: storagev1.CSIDriverSpec{
+			StorageCapacity: o.Spec.StorageCapacity, PreventPodSchedulingIfMissing: o.Spec.PreventPodSchedulingIfMissing,
+		},
 	}
 }
 

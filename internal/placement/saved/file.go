@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
 	"runtime"
 	"slices"
 	"sync"
@@ -47,16 +48,7 @@ func (o *Objects) Write(w io.Writer, format Format) error {
 	return nil
 }
 
-// Read reads what Write has written, in any format.
-func Read(r io.Reader) (*Objects, error) {
-	raw, err := io.ReadAll(r)
-	if err != nil {
-		return nil, fmt.Errorf("read the saved cluster: %w", err)
-	}
-	return Decode(raw)
-}
-
-// Decode is Read of what is in memory already. The objects do not refer to raw.
+// Decode reads what Write has written, in any format. The objects do not refer to raw.
 func Decode(raw []byte) (*Objects, error) {
 	o := &Objects{}
 	var err error
@@ -129,6 +121,10 @@ type message[T any] interface {
 	Unmarshal([]byte) error
 }
 
+// maxExpansion is how many bytes of memory may be allocated for each byte of a frame, before its objects are read. Write needs
+// no more than 19: that is the ratio of a Pod without any content.
+const maxExpansion = 32
+
 func sectionOf[T any, M message[T]](kind kindNumber, name string, list *[]*T) section {
 	return section{
 		kind: kind, name: name,
@@ -146,6 +142,9 @@ func sectionOf[T any, M message[T]](kind kindNumber, name string, list *[]*T) se
 			return w.flush()
 		},
 		decode: func(frame []byte, count int) (func(), error) {
+			if uint64(count)*uint64(reflect.TypeFor[T]().Size()) > maxExpansion*uint64(len(frame)) {
+				return nil, fmt.Errorf("%d objects (%s) are said to be in %d bytes: no such object is that small", count, name, len(frame))
+			}
 			items := make([]T, count)
 			for i := range items {
 				raw, rest, err := cut(frame)

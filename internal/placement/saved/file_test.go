@@ -2,35 +2,39 @@ package saved_test
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
 	"io"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"pgregory.net/rapid"
 
 	"github.com/slipway-dev/slipway/internal/placement/placementtest"
 	"github.com/slipway-dev/slipway/internal/placement/saved"
+	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-func written(t interface{ Fatal(...any) }, o *saved.Objects, format saved.Format) []byte {
+func written(t must.T, o *saved.Objects, format saved.Format) []byte {
 	var file bytes.Buffer
-	if err := o.Write(&file, format); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, o.Write(&file, format))
 	return file.Bytes()
 }
 
-func TestASavedClusterGivesTheAnswersOfTheOneThatWasSaved(t *testing.T) {
+func TestSavedClusterGivesTheSameAnswers(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		o := crowd(t)
 		want := answers(t, o)
 		for _, format := range []saved.Format{saved.Compact, saved.JSON} {
-			reread, err := saved.Read(bytes.NewReader(written(t, o, format)))
-			if err != nil {
-				t.Fatal(err)
-			}
+			reread, err := saved.Decode(written(t, o, format))
+			must.NoError(t, err)
 			got := answers(t, reread)
 			for question, answer := range want {
 				if a, b := fmt.Sprint(got[question]), fmt.Sprint(answer); a != b {
@@ -45,9 +49,7 @@ func TestBothFormatsHoldTheSame(t *testing.T) {
 	o := &placementtest.Diverse(2, 30, 4000, 5).Objects
 	o.Time = time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
 	compact, err := saved.Decode(written(t, o, saved.Compact))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	asJSON := written(t, o, saved.JSON)
 	if again := written(t, compact, saved.JSON); !bytes.Equal(again, asJSON) {
 		t.Errorf("%d bytes of JSON, %d after the compact form", len(asJSON), len(again))
@@ -57,7 +59,7 @@ func TestBothFormatsHoldTheSame(t *testing.T) {
 	}
 }
 
-func TestACompactFileThatWasCutOffIsRefused(t *testing.T) {
+func TestTruncatedCompactFileIsRefused(t *testing.T) {
 	whole := written(t, &placementtest.Diverse(2, 3, 20, 1).Objects, saved.Compact)
 	for size := range len(whole) {
 		if _, err := saved.Decode(whole[:size]); err == nil {
@@ -72,13 +74,51 @@ func TestACompactFileThatWasCutOffIsRefused(t *testing.T) {
 		"its pod number 1 is null":                         []byte(`{"pods":[{},null]}`),
 		"unexpected EOF":                                   []byte("slipway.dev/snapshot v1\n\x04\xff\xff"),
 	} {
-		if _, err := saved.Read(bytes.NewReader(raw)); err == nil || !strings.Contains(err.Error(), name) {
+		if _, err := saved.Decode(raw); err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%q: error %v, want %q", raw[:min(len(raw), 40)], err, name)
 		}
 	}
 }
 
-func TestAFileThatCannotBeWrittenIsNoCluster(t *testing.T) {
+// frameOf is a compact file with one frame, which says how many objects it has.
+func frameOf(kind byte, count int, body []byte) []byte {
+	file := append([]byte("slipway.dev/snapshot v1\n"), kind)
+	file = binary.AppendUvarint(file, uint64(count))
+	file = binary.AppendUvarint(file, uint64(len(body)))
+	return append(append(file, body...), 0, 0, 0)
+}
+
+func TestI10FileUsesMemoryInProportionToItsSize(t *testing.T) {
+	const size = 1 << 20
+	file := frameOf(4, size/2, make([]byte, size)) // pods without content, or without an end
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	_, err := saved.Decode(file)
+	runtime.ReadMemStats(&after)
+	check.ErrorContains(t, err, "524288 objects (pod) are said to be in 1048576 bytes")
+	if took := after.TotalAlloc - before.TotalAlloc; took > 32*size {
+		t.Errorf("a file of %d bytes has %d allocated", size, took)
+	}
+}
+
+func TestObjectsWithoutContentCanBeSaved(t *testing.T) {
+	o := &saved.Objects{}
+	for range 1000 {
+		o.Pods, o.Nodes = append(o.Pods, &corev1.Pod{}), append(o.Nodes, &corev1.Node{})
+		o.Namespaces, o.Volumes = append(o.Namespaces, &corev1.Namespace{}), append(o.Volumes, &corev1.PersistentVolume{})
+		o.Claims, o.Budgets = append(o.Claims, &corev1.PersistentVolumeClaim{}), append(o.Budgets, &policyv1.PodDisruptionBudget{})
+		o.StorageClasses, o.CSINodes = append(o.StorageClasses, &storagev1.StorageClass{}), append(o.CSINodes, &storagev1.CSINode{})
+		o.CSIDrivers = append(o.CSIDrivers, &storagev1.CSIDriver{})
+		o.Attachments = append(o.Attachments, &storagev1.VolumeAttachment{})
+		o.DeviceClasses = append(o.DeviceClasses, &resourcev1.DeviceClass{})
+	}
+	reread, err := saved.Decode(written(t, o, saved.Compact))
+	if err != nil || len(reread.Pods) != 1000 || len(reread.DeviceClasses) != 1000 {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestUnwritableFileIsAnError(t *testing.T) {
 	r, w := io.Pipe()
 	_ = r.Close()
 	for _, format := range []saved.Format{saved.Compact, saved.JSON} {
@@ -107,9 +147,7 @@ func FuzzDecode(f *testing.F) {
 			t.Errorf("%d pods hashed of %d", len(hidden.Pods), len(o.Pods))
 		}
 		again, err := saved.Decode(written(t, o, saved.Compact))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		if len(again.Nodes) != len(o.Nodes) {
 			t.Errorf("%d nodes read again of %d", len(again.Nodes), len(o.Nodes))
 		}

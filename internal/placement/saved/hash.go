@@ -11,7 +11,12 @@ import (
 	"strconv"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/slipway-dev/slipway/internal/cordon"
+	"github.com/slipway-dev/slipway/internal/placement/filter"
 )
 
 // Names holds the plain name by the one that stands for it. A name that is made of two, such as that of a claim that is
@@ -34,10 +39,9 @@ type Names map[string]string
 func (o *Objects) Hashed() (*Objects, Names) {
 	key := make([]byte, sha256.Size)
 	_, _ = rand.Read(key) // It never fails; see crypto/rand.
-	r := renamer{
+	r := renamer{made: map[claimKey]podVolume{}, nameTables: nameTables{
 		tables: map[kind]table{}, compared: map[string]bool{}, integers: map[string]map[string]bool{}, open: map[string]bool{},
-		made: map[claimKey]podVolume{},
-	}
+	}}
 	r.cluster(o) // All names are gathered first, since each is given its place among them.
 	names := r.seal(key)
 	return r.cluster(o), names
@@ -80,36 +84,41 @@ type table map[string]string
 // renamer copies what placement reads of a cluster: the zero renamer as it is, another first to gather all names and then,
 // sealed, with each of them replaced.
 type renamer struct {
+	nameTables
+	made map[claimKey]podVolume // claims that are called after a pod and its volume
+}
+
+// nameTables holds all names; the zero one replaces none.
+type nameTables struct {
 	tables   map[kind]table
 	sealed   bool
 	compared map[string]bool            // label keys whose values some node affinity compares as integers
 	integers map[string]map[string]bool // values of labels that are integers, by key
 	open     map[string]bool            // label values that stay
-	made     map[claimKey]podVolume     // claims that are called after a pod and its volume
 }
 
 // separator is in no name, and lower than all that is, so that pairs are in order.
 const separator = "\x00"
 
 // name replaces a name of a kind; empty stays empty.
-func (r *renamer) name(k kind, s string) string { return r.within(k, "", s) }
+func (n *nameTables) name(k kind, s string) string { return n.within(k, "", s) }
 
 // within replaces a name that is one of a namespace.
-func (r *renamer) within(k kind, namespace, s string) string {
-	if s == "" || r.tables == nil {
+func (n *nameTables) within(k kind, namespace, s string) string {
+	if s == "" || n.tables == nil {
 		return s
 	}
 	id := s
 	if namespace != "" {
 		id = namespace + separator + s
 	}
-	if r.sealed {
-		return r.tables[k][id]
+	if n.sealed {
+		return n.tables[k][id]
 	}
-	if r.tables[k] == nil {
-		r.tables[k] = table{}
+	if n.tables[k] == nil {
+		n.tables[k] = table{}
 	}
-	r.tables[k][id] = ""
+	n.tables[k][id] = ""
 	return s
 }
 
@@ -120,9 +129,9 @@ const kubeSystem = "kube-system"
 const apiServer = "kube-apiserver-"
 
 // seal gives every name what stands for it.
-func (r *renamer) seal(key []byte) Names {
+func (n *nameTables) seal(key []byte) Names {
 	names := Names{}
-	for k, t := range r.tables {
+	for k, t := range n.tables {
 		ids := slices.Sorted(maps.Keys(t))
 		width := len(strconv.Itoa(len(ids)))
 		for place, id := range ids {
@@ -135,60 +144,98 @@ func (r *renamer) seal(key []byte) Names {
 			names[t[id]] = id[strings.LastIndex(id, separator)+1:]
 		}
 	}
-	for key := range r.compared {
-		maps.Copy(r.open, r.integers[key])
+	for key := range n.compared {
+		maps.Copy(n.open, n.integers[key])
 	}
-	r.sealed = true
+	n.sealed = true
 	return names
 }
 
-func (r *renamer) namespace(s string) string {
+func (n *nameTables) namespace(s string) string {
 	if s == kubeSystem {
 		return s
 	}
-	return r.name(namespaces, s)
+	return n.name(namespaces, s)
 }
 
-func (r *renamer) pod(namespace, s string) string {
-	if node, ok := strings.CutPrefix(s, apiServer); ok && namespace == kubeSystem && r.tables[nodes][node] != "" {
-		return apiServer + r.tables[nodes][node]
+func (n *nameTables) pod(namespace, s string) string {
+	if node, ok := strings.CutPrefix(s, apiServer); ok && namespace == kubeSystem && n.tables[nodes][node] != "" {
+		return apiServer + n.tables[nodes][node]
 	}
-	return r.within(pods, namespace, s)
+	return n.within(pods, namespace, s)
 }
 
 // key replaces a key of labels or taints. One that is not valid stays so.
-func (r *renamer) key(s string) string {
-	if knownKeys[s] || r.tables == nil {
+func (n *nameTables) key(s string) string {
+	if knownKeys[s] || cordon.RemovingTool(s) != "" || n.tables == nil {
 		return s
 	}
-	return r.broken(r.name(keys, s), len(validation.IsQualifiedName(s)) > 0)
+	return n.broken(n.name(keys, s), len(validation.IsQualifiedName(s)) > 0)
 }
 
 // value replaces a value of labels or taints; those of different keys are replaced alike, since volumes compare them. A
 // value that is the name of a node, as that of the label for its host is, stays that. One that is not valid stays so.
-func (r *renamer) value(s string) string {
-	if knownValues[s] || r.open[s] || r.tables == nil {
+func (n *nameTables) value(s string) string {
+	if knownValues[s] || n.open[s] || n.tables == nil {
 		return s
 	}
-	if node := r.tables[nodes][s]; node != "" {
+	if node := n.tables[nodes][s]; node != "" {
 		return node
 	}
-	return r.broken(r.name(values, s), len(validation.IsValidLabelValue(s)) > 0)
+	return n.broken(n.name(values, s), len(validation.IsValidLabelValue(s)) > 0)
 }
 
 // broken makes of a hidden name one that no validation lets pass.
-func (r *renamer) broken(s string, invalid bool) string {
-	if r.sealed && invalid {
+func (n *nameTables) broken(s string, invalid bool) string {
+	if n.sealed && invalid {
 		return s + "!"
 	}
 	return s
 }
 
-func (r *renamer) driver(s string) string {
+func (n *nameTables) driver(s string) string {
 	if knownDrivers[s] || strings.HasPrefix(s, "kubernetes.io/") {
 		return s
 	}
-	return r.name(drivers, s)
+	return n.name(drivers, s)
+}
+
+// noteInteger remembers a value that is an integer, in case that some affinity compares its key.
+func (n *nameTables) noteInteger(key, value string) {
+	if _, err := strconv.ParseInt(value, 10, 64); n.tables == nil || n.sealed || err != nil {
+		return
+	}
+	if n.integers[key] == nil {
+		n.integers[key] = map[string]bool{}
+	}
+	n.integers[key][value] = true
+}
+
+func (n *nameTables) resource(s string) string {
+	switch {
+	case n.tables == nil, s == "", s == "cpu", s == "memory", s == "pods", s == "ephemeral-storage", strings.HasPrefix(s, corev1.ResourceHugePagesPrefix),
+		strings.HasPrefix(s, corev1.ResourceAttachableVolumesPrefix):
+		return s
+	}
+	if class, ok := strings.CutPrefix(s, resourcev1.ResourceDeviceClassPrefix); ok {
+		return resourcev1.ResourceDeviceClassPrefix + n.name(deviceClasses, class)
+	}
+	hidden := n.name(resources, s)
+	switch {
+	case !filter.Counted(corev1.ResourceName(s)):
+		return hidden // a name without a prefix is not counted
+	case strings.Contains(s, corev1.ResourceDefaultNamespacePrefix):
+		return corev1.ResourceDefaultNamespacePrefix + hidden
+	default:
+		return "hashed/" + hidden
+	}
+}
+
+func (n *nameTables) scheduler(s string) string {
+	if s == corev1.DefaultSchedulerName {
+		return s
+	}
+	return n.name(schedulers, s)
 }
 
 // each replaces every entry of a list.

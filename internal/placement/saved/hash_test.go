@@ -17,10 +17,13 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"pgregory.net/rapid"
 
+	"github.com/slipway-dev/slipway/internal/drainability/fromcorev1"
+	podrules "github.com/slipway-dev/slipway/internal/drainability/pod"
 	"github.com/slipway-dev/slipway/internal/placement"
 	"github.com/slipway-dev/slipway/internal/placement/placementtest"
-	"github.com/slipway-dev/slipway/internal/placement/plan"
+	"github.com/slipway-dev/slipway/internal/placement/planner"
 	"github.com/slipway-dev/slipway/internal/placement/saved"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 // answers is all that placement can be asked about a cluster, as data.
@@ -41,37 +44,34 @@ func answers(t *rapid.T, o *saved.Objects) map[string]any {
 		out[question] = data
 	}
 	now := time.Unix(0, 0)
-	c, err := plan.Of(o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i, rules := range []placement.Options{{Now: now}, {Now: now, Unmanaged: true, LocalStorage: true}} {
-		for _, policy := range placement.Policies()[2*i : 2*i+2] {
-			p, err := c.Plan(plan.Options{Max: -1, Policy: policy, Rules: rules})
-			put(fmt.Sprintf("plan by %s, forced %t", policy, rules.Unmanaged), p, err)
+	c, err := planner.NewCluster(o)
+	must.NoError(t, err)
+	for i, rules := range []planner.Options{{Now: now}, {Now: now, Pods: podrules.Voluntary().With(podrules.ByUnmanaged, podrules.Evict).With(podrules.ByLocalStorage, podrules.Evict).With(podrules.ByHostPath, podrules.Evict)}} {
+		for _, policy := range planner.Policies()[2*i : 2*i+2] {
+			p, err := c.Plan(planner.PlanOptions{Max: -1, Policy: policy, Rules: rules})
+			put(fmt.Sprintf("plan by %s, forced %t", policy, i > 0), p, err)
 		}
 		for _, n := range o.Nodes {
-			e, err := c.Node(n.Name, plan.Options{Policy: placement.LeastDisruption, Rules: rules})
-			put(fmt.Sprintf("why %s, forced %t", n.Name, rules.Unmanaged), e, err)
+			e, err := c.Evacuate(n.Name, planner.PlanOptions{Policy: planner.LeastDisruption, Rules: rules})
+			put(fmt.Sprintf("why %s, forced %t", n.Name, i > 0), e, err)
 		}
 	}
 	s, err := o.Snapshot()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	for _, p := range o.Pods {
+		if placementtest.IsFinished(p) {
+			continue // nothing is asked of it
+		}
 		key := placement.PodKey{Namespace: p.Namespace, Name: p.Name}
-		pending, err := c.Pod(key)
+		pending, err := c.JudgePending(key)
 		put("why "+key.String(), pending, err)
 		for _, n := range o.Nodes {
 			verdict, err := s.JudgePod(key, n.Name)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, err)
 			out[fmt.Sprintf("%s on %s", key, n.Name)] = verdict.String()
 		}
 	}
-	packing, err := s.Pack(nil, plan.Flavours(o), placement.LeastCost)
+	packing, err := planner.Pack(s, nil, planner.Flavours(o), planner.LeastCost)
 	put("pack", packing, err)
 	return out
 }
@@ -218,7 +218,7 @@ func dedupe(o *saved.Objects) *saved.Objects {
 	return o
 }
 
-func TestAHashedClusterGivesTheAnswersOfThePlainOne(t *testing.T) {
+func TestHashedClusterGivesTheSameAnswers(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		o := crowd(t)
 		hidden, names := o.Hashed()
@@ -278,17 +278,13 @@ func TestNothingThatAClusterCanHoldIsShown(t *testing.T) {
 	var o saved.Objects
 	fill(reflect.ValueOf(&o).Elem(), 0)
 	plain, err := json.Marshal(&o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	if n := strings.Count(string(plain), "secret"); n < 1000 {
 		t.Fatalf("only %d secrets", n)
 	}
 	hidden, names := o.Hashed()
 	text, err := json.Marshal(hidden)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	if i := strings.Index(string(text), "secret"); i >= 0 {
 		t.Errorf("shown: …%s…", text[max(0, i-200):min(len(text), i+50)])
 	}
@@ -299,7 +295,7 @@ func TestNothingThatAClusterCanHoldIsShown(t *testing.T) {
 	}
 }
 
-func TestTwoHashedFilesOfOneClusterCannotBeLaidSideBySide(t *testing.T) {
+func TestHashedFilesOfOneClusterCannotBeMatched(t *testing.T) {
 	o := &saved.Objects{Nodes: []*corev1.Node{placementtest.Node("node-a", "zone-a", 4, 16, 10)}}
 	first, _ := o.Hashed()
 	second, names := o.Hashed()
@@ -313,5 +309,19 @@ func TestTwoHashedFilesOfOneClusterCannotBeLaidSideBySide(t *testing.T) {
 	}
 	if o.Nodes[0].Name != "node-a" || o.Nodes[0].Labels[corev1.LabelTopologyZone] != "zone-a" {
 		t.Errorf("the plain cluster has changed: %+v", o.Nodes[0])
+	}
+}
+
+func TestI6HashedNodeIsRemovedByTheSameTools(t *testing.T) {
+	for _, key := range []string{
+		"ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted", "remediator.kubernetes.azure.com/unschedulable",
+		"node.remediator.kubernetes.azure.com/unschedulable", "remediator.aks.microsoft.com/unschedulable",
+	} {
+		n := placementtest.Node("node-a", "zone-a", 4, 16, 10)
+		n.Spec.Taints = []corev1.Taint{{Key: key, Effect: corev1.TaintEffectNoSchedule}}
+		hidden, _ := (&saved.Objects{Nodes: []*corev1.Node{n}}).Hashed()
+		if by := fromcorev1.Node(hidden.Nodes[0]).RemovedBy; len(by) != 1 || by[0] != fromcorev1.Node(n).RemovedBy[0] {
+			t.Errorf("%s: hashed, it is removed by %q", key, by)
+		}
 	}
 }

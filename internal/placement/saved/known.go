@@ -25,13 +25,12 @@ var knownKeys = set(
 	corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable, corev1.TaintNodeUnschedulable, corev1.TaintNodeMemoryPressure,
 	corev1.TaintNodeDiskPressure, corev1.TaintNodeNetworkUnavailable, corev1.TaintNodePIDPressure,
 	corev1.TaintNodeOutOfService, "node.cloudprovider.kubernetes.io/uninitialized", "node.cloudprovider.kubernetes.io/shutdown",
-	"ToBeDeletedByClusterAutoscaler", "DeletionCandidateOfClusterAutoscaler", "karpenter.sh/disrupted",
-	"remediator.kubernetes.azure.com/unschedulable", "kubernetes.azure.com/scalesetpriority", "nvidia.com/gpu",
+	"DeletionCandidateOfClusterAutoscaler", "type", "kubernetes.azure.com/scalesetpriority", "nvidia.com/gpu",
 	"CriticalAddonsOnly",
 )
 
 // knownValues are values of labels and taints that say nothing either.
-var knownValues = set("", "true", "false", "linux", "windows", "amd64", "arm64", "kube-apiserver")
+var knownValues = set("", "true", "false", "linux", "windows", "amd64", "arm64", "kube-apiserver", "virtual-kubelet")
 
 // knownDrivers are those that took volumes over from Kubernetes itself.
 var knownDrivers = set(

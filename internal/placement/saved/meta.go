@@ -8,12 +8,10 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/slipway-dev/slipway/internal/placement"
-	"github.com/slipway-dev/slipway/internal/protection"
+	"github.com/slipway-dev/slipway/internal/drainability"
 )
 
 // meta is the part of an object's metadata that placement reads. Labels and annotations are those given.
@@ -47,23 +45,12 @@ func (r *renamer) labels(set map[string]string) map[string]string {
 	return out
 }
 
-// noteInteger remembers a value that is an integer, in case that some affinity compares its key.
-func (r *renamer) noteInteger(key, value string) {
-	if _, err := strconv.ParseInt(value, 10, 64); r.tables == nil || r.sealed || err != nil {
-		return
-	}
-	if r.integers[key] == nil {
-		r.integers[key] = map[string]bool{}
-	}
-	r.integers[key][value] = true
-}
-
 // The annotations that placement reads, by how their values are replaced.
 var (
 	// switches are read as truth values or durations.
 	switches = set(
-		protection.SafeToEvict, protection.ScaleDownDisabled, protection.DoNotDisrupt, protection.DoNotEvict, protection.HoldsOff,
-		protection.Detached,
+		drainability.SafeToEvict, drainability.ScaleDownDisabled, drainability.DoNotDisrupt, drainability.DoNotEvict, drainability.HoldsOff,
+		drainability.Detached,
 	)
 	// markers only have to be there.
 	markers = set(corev1.MirrorPodAnnotationKey, "pv.kubernetes.io/bind-completed")
@@ -85,13 +72,13 @@ func (r *renamer) annotations(set map[string]string) map[string]string {
 			put(key, "")
 		case switches[key]:
 			put(key, switchValue(value))
-		case key == protection.Membership && value != "":
-			put(key, fmt.Sprintf(`{"evictable":%t}`, protection.Evictable(value)))
+		case key == drainability.Membership && value != "":
+			put(key, fmt.Sprintf(`{"evictable":%t}`, drainability.Evictable(value)))
 		case key == annotationSelectedNode:
 			put(key, r.name(nodes, value))
 		case key == corev1.BetaStorageClassAnnotation:
 			put(key, r.name(storageClasses, value))
-		case key == protection.SafeLocalVolumes:
+		case key == drainability.SafeLocalVolumes:
 			list := each(strings.Split(value, ","), func(s string) string { return r.name(podVolumes, s) })
 			put(key, strings.Join(list, ","))
 		case key == corev1.MigratedPluginsAnnotationKey:
@@ -166,24 +153,4 @@ func (r *renamer) quantities(list corev1.ResourceList) corev1.ResourceList {
 		out[corev1.ResourceName(r.resource(string(name)))] = quantity
 	}
 	return out
-}
-
-func (r *renamer) resource(s string) string {
-	switch {
-	case r.tables == nil, s == "", s == "cpu", s == "memory", s == "pods", s == "ephemeral-storage", strings.HasPrefix(s, corev1.ResourceHugePagesPrefix),
-		strings.HasPrefix(s, corev1.ResourceAttachableVolumesPrefix):
-		return s
-	}
-	if class, ok := strings.CutPrefix(s, resourcev1.ResourceDeviceClassPrefix); ok {
-		return resourcev1.ResourceDeviceClassPrefix + r.name(deviceClasses, class)
-	}
-	hidden := r.name(resources, s)
-	switch {
-	case !placement.Counted(corev1.ResourceName(s)):
-		return hidden // a name without a prefix is not counted
-	case strings.Contains(s, corev1.ResourceDefaultNamespacePrefix):
-		return corev1.ResourceDefaultNamespacePrefix + hidden
-	default:
-		return "hashed/" + hidden
-	}
 }

@@ -18,14 +18,15 @@ func (r *renamer) podObject(o *corev1.Pod) *corev1.Pod {
 			Tolerations:               each(s.Tolerations, r.toleration),
 			TopologySpreadConstraints: each(s.TopologySpreadConstraints, r.spread),
 			InitContainers:            each(s.InitContainers, r.container), Containers: each(s.Containers, r.container),
-			Overhead: r.quantities(s.Overhead), Resources: r.requirements(s.Resources), Priority: s.Priority,
+			EphemeralContainers: ephemeralContainers(s.EphemeralContainers),
+			Overhead:            r.quantities(s.Overhead), Resources: r.requirements(s.Resources), Priority: s.Priority,
 			Volumes:         r.podVolumes(o),
 			ResourceClaims:  each(s.ResourceClaims, r.resourceClaim),
 			SchedulingGates: each(s.SchedulingGates, r.gate), SchedulingGroup: group(s.SchedulingGroup),
 			SchedulerName: r.scheduler(s.SchedulerName), HostNetwork: s.HostNetwork, HostUsers: s.HostUsers,
 		},
 		Status: corev1.PodStatus{
-			Phase: t.Phase, Conditions: podConditions(t.Conditions),
+			Phase: t.Phase, NominatedNodeName: r.name(nodes, t.NominatedNodeName), Conditions: podConditions(t.Conditions),
 			ContainerStatuses:     each(t.ContainerStatuses, r.containerStatus),
 			InitContainerStatuses: each(t.InitContainerStatuses, r.containerStatus),
 			Resources:             r.requirements(t.Resources), AllocatedResources: r.quantities(t.AllocatedResources),
@@ -91,6 +92,7 @@ func (r *renamer) container(c corev1.Container) corev1.Container {
 			return corev1.ContainerRestartRule{Action: rule.Action, ExitCodes: rule.ExitCodes}
 		}),
 	}
+	out.VolumeMounts = mountsWithOptions(c.VolumeMounts)
 	for _, p := range c.Ports {
 		if p.HostPort <= 0 {
 			continue
@@ -99,6 +101,28 @@ func (r *renamer) container(c corev1.Container) corev1.Container {
 			p.HostIP = r.name(addresses, p.HostIP)
 		}
 		out.Ports = append(out.Ports, corev1.ContainerPort{HostPort: p.HostPort, HostIP: p.HostIP, Protocol: p.Protocol})
+	}
+	return out
+}
+
+// ephemeralContainers keeps what they need of a node. They request nothing.
+func ephemeralContainers(list []corev1.EphemeralContainer) []corev1.EphemeralContainer {
+	var out []corev1.EphemeralContainer
+	for i := range list {
+		if mounts := mountsWithOptions(list[i].VolumeMounts); len(mounts) > 0 {
+			out = append(out, corev1.EphemeralContainer{EphemeralContainerCommon: corev1.EphemeralContainerCommon{VolumeMounts: mounts}})
+		}
+	}
+	return out
+}
+
+// mountsWithOptions keeps that mounts have options, which not every node supports.
+func mountsWithOptions(list []corev1.VolumeMount) []corev1.VolumeMount {
+	var out []corev1.VolumeMount
+	for _, m := range list {
+		if len(m.BindMountOptions) > 0 {
+			out = append(out, corev1.VolumeMount{BindMountOptions: []string{string(corev1.BindMountOptionNoExec)}})
+		}
 	}
 	return out
 }
@@ -207,13 +231,6 @@ func group(g *corev1.PodSchedulingGroup) *corev1.PodSchedulingGroup {
 		return nil
 	}
 	return &corev1.PodSchedulingGroup{}
-}
-
-func (r *renamer) scheduler(s string) string {
-	if s == corev1.DefaultSchedulerName {
-		return s
-	}
-	return r.name(schedulers, s)
 }
 
 func (r *renamer) namespaceObject(o *corev1.Namespace) *corev1.Namespace {

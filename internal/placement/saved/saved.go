@@ -11,7 +11,7 @@ import (
 	resourcev1 "k8s.io/api/resource/v1"
 	storagev1 "k8s.io/api/storage/v1"
 
-	"github.com/slipway-dev/slipway/internal/placement"
+	"github.com/slipway-dev/slipway/internal/placement/snapshot"
 )
 
 // Objects is everything that a snapshot is told.
@@ -32,14 +32,14 @@ type Objects struct {
 }
 
 // Snapshot feeds the objects to a new snapshot, as informers would.
-func (o *Objects) Snapshot() (*placement.Snapshot, error) {
-	s := placement.New()
+func (o *Objects) Snapshot() (*snapshot.Snapshot, error) {
+	s := snapshot.New()
 	return s, errors.Join(
 		feed(o.Namespaces, s.SetNamespace), feed(o.Nodes, s.SetNode), feed(o.Pods, s.SetPod),
-		feed(o.Budgets, s.SetPodDisruptionBudget), feed(o.Claims, s.SetPersistentVolumeClaim),
-		feed(o.Volumes, s.SetPersistentVolume), feed(o.StorageClasses, s.SetStorageClass), feed(o.CSINodes, s.SetCSINode),
-		feed(o.CSIDrivers, s.SetCSIDriver), feed(o.Attachments, s.SetVolumeAttachment),
-		feed(o.DeviceClasses, s.SetDeviceClass))
+		feed(o.Budgets, s.Budgets.Set), feed(o.Claims, s.Storage.SetPersistentVolumeClaim),
+		feed(o.Volumes, s.Storage.SetPersistentVolume), feed(o.StorageClasses, s.Storage.SetStorageClass), feed(o.CSINodes, s.Storage.SetCSINode),
+		feed(o.CSIDrivers, s.Storage.SetCSIDriver), feed(o.Attachments, s.Storage.SetVolumeAttachment),
+		feed(o.DeviceClasses, s.Storage.SetDeviceClass))
 }
 
 func feed[T any](list []T, set func(T) error) error {

@@ -1,11 +1,11 @@
 package budget
 
 import (
-	"strings"
-
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/slipway-dev/slipway/internal/cordon"
+	"github.com/slipway-dev/slipway/internal/drainability/fromcorev1"
+	noderules "github.com/slipway-dev/slipway/internal/drainability/node"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 )
 
@@ -21,38 +21,19 @@ type Node struct {
 // NodeOf counts one node. A retirement that has been admitted makes its node one that is leaving, whether anything is to
 // be seen on the node yet or not.
 func NodeOf(n *corev1.Node, retiring bool) Node {
-	counted := Node{Name: n.Name}
-	others := Others(n)
-	switch {
-	case retiring:
-		counted.Leaving, counted.Unavailable = true, "is being retired"
-	case n.DeletionTimestamp != nil:
-		counted.Leaving, counted.Unavailable = true, "is being deleted"
-	case len(others) > 0:
-		counted.Leaving, counted.Unavailable = true, "is being removed by "+strings.Join(others, ", ")
-	case !Ready(n):
-		counted.Unavailable = "is not Ready"
-	case n.Spec.Unschedulable:
-		counted.Unavailable = "is cordoned"
-	}
-	return counted
+	facts := fromcorev1.Node(n)
+	reason, leaving := facts.Unavailable(retiring)
+	return Node{Name: n.Name, Unavailable: reason, Leaving: leaving}
 }
 
 // Ready reports the condition Ready; one that is Unknown or missing is not.
-func Ready(n *corev1.Node) bool {
-	for _, c := range n.Status.Conditions {
-		if c.Type == corev1.NodeReady {
-			return c.Status == corev1.ConditionTrue
-		}
-	}
-	return false
+func Ready(n *corev1.Node) bool { return fromcorev1.Node(n).Ready == noderules.True }
+
+// IsLeaving reports whether a node is being taken out of service: it is deleted, another tool removes it, or Slipway has cordoned it.
+func IsLeaving(n *corev1.Node) bool {
+	claims, _ := cordon.List(&kubeapi.Node{ObjectMeta: kubeapi.ObjectMeta{Annotations: n.Annotations}})
+	return n.DeletionTimestamp != nil || len(Others(n)) > 0 || len(claims) > 0
 }
 
-// Others names the tools that are taking the node away; see [cordon.Others].
-func Others(n *corev1.Node) []string {
-	seen := kubeapi.Node{ObjectMeta: kubeapi.ObjectMeta{Annotations: n.Annotations}}
-	for _, t := range n.Spec.Taints {
-		seen.Spec.Taints = append(seen.Spec.Taints, kubeapi.Taint{Key: t.Key, Value: t.Value, Effect: string(t.Effect)})
-	}
-	return cordon.Others(&seen)
-}
+// Others names the tools that are removing the node; see [cordon.Others].
+func Others(n *corev1.Node) []string { return fromcorev1.Node(n).RemovedBy }

@@ -423,7 +423,7 @@ func TestAConfigurationThatCannotBeIsRefused(t *testing.T) {
 			*c = externalgrpc.Config{Name: "a", Address: "10.0.0.1:1", ProviderIDPrefix: "a://", Insecure: true}
 		},
 		"callTimeout: 1ms":         func(c *externalgrpc.Config) { c.CallTimeout.Duration = time.Millisecond },
-		"holds no certificate":     func(c *externalgrpc.Config) { c.CAFile = c.KeyFile },
+		"want certificates in PEM": func(c *externalgrpc.Config) { c.CAFile = c.KeyFile },
 		"caFile: open /none":       func(c *externalgrpc.Config) { c.CAFile = "/none" },
 		"certFile, keyFile: open ": func(c *externalgrpc.Config) { c.KeyFile = "/none" },
 	} {

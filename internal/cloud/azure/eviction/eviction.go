@@ -13,7 +13,6 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"strings"
 	"time"
 
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore"
@@ -21,9 +20,9 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore/cloud"
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore/policy"
 	"github.com/Azure/azure-sdk-for-go/sdk/azidentity"
-	"github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/compute/armcompute/v7"
+	"github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/compute/armcompute/v8"
 
-	"github.com/slipway-dev/slipway/internal/notice/azure"
+	"github.com/slipway-dev/slipway/internal/cloud/azure/providerid"
 )
 
 // Target is one machine in the terms of Azure Resource Manager.
@@ -38,16 +37,11 @@ type Target struct {
 
 // ParseProviderID reads the target from a node's spec.providerID.
 func ParseProviderID(id string) (Target, error) {
-	if _, err := azure.ResourceName(id); err != nil {
-		return Target{}, err
+	machine, err := providerid.Parse(id)
+	if err != nil {
+		return Target{}, fmt.Errorf("node spec.providerID: %w", err)
 	}
-	_, path, _ := strings.Cut(id, "://")
-	s := strings.Split(path, "/") // "", subscriptions, S, resourceGroups, G, providers, Microsoft.Compute, …
-	t := Target{Subscription: s[2], ResourceGroup: s[4], Name: s[len(s)-1]}
-	if len(s) > 9 {
-		t.ScaleSet = s[8]
-	}
-	return t, nil
+	return Target(machine), nil
 }
 
 // String spells the machine for people.

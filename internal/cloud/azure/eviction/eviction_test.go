@@ -6,7 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 const (
@@ -53,14 +54,10 @@ func TestAzureIsAskedForExactlyThatMachine(t *testing.T) {
 	}))
 	defer server.Close()
 	s, err := New(Options{Endpoint: server.URL})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	for _, id := range []string{inScaleSet, alone} {
 		target, err := ParseProviderID(id)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		if err := s.Simulate(t.Context(), target); err != nil {
 			t.Error(err)
 		}
@@ -70,21 +67,17 @@ func TestAzureIsAskedForExactlyThatMachine(t *testing.T) {
 		group + "virtualMachineScaleSets/V/virtualMachines/3/simulateEviction",
 		group + "virtualMachines/web-1/simulateEviction",
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
-	}
+	check.Equal(t, want, got)
 }
 
-func TestRefusalOfAzureNamesTheMachineAndWhatToDo(t *testing.T) {
+func TestAzureRefusalNamesTheInstanceAndRemedy(t *testing.T) {
 	for status, want := range map[int]string{403: "may not do that", 404: "no such machine", 409: "priority Spot"} {
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(status)
 			_, _ = w.Write([]byte(`{"error":{"code":"Nope","message":"no"}}`))
 		}))
 		s, err := New(Options{Endpoint: server.URL})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		err = s.Simulate(t.Context(), Target{"S", "G", "V", "3"})
 		server.Close()
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "instance 3 of scale set V") ||
@@ -94,7 +87,7 @@ func TestRefusalOfAzureNamesTheMachineAndWhatToDo(t *testing.T) {
 	}
 }
 
-func TestI10EndpointOfAzureIsCheckedAndCredentialsStayOffPlainHTTP(t *testing.T) {
+func TestI10EndpointIsCheckedAndCredentialsNeedHTTPS(t *testing.T) {
 	for endpoint, want := range map[string]string{
 		"http://management.example":  "want https",
 		"https://u:p@example":        "credentials",

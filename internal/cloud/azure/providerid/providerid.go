@@ -86,6 +86,17 @@ func (id ID) Resource() string {
 	return id.ScaleSet + "_" + id.Name
 }
 
+// ResourceName returns the [ID.Resource] of a node's spec.providerID.
+//
+// It is an error, never a guess, when the provider ID is empty, malformed or of another cloud.
+func ResourceName(providerID string) (string, error) {
+	id, err := Parse(providerID)
+	if err != nil {
+		return "", fmt.Errorf("node spec.providerID: %w", err)
+	}
+	return id.Resource(), nil
+}
+
 // ResourceID is the machine's ID in Azure Resource Manager.
 func (id ID) ResourceID() string {
 	path := "/subscriptions/" + id.Subscription + "/resourceGroups/" + id.ResourceGroup + "/providers/Microsoft.Compute/"

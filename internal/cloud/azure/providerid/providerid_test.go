@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 const (
@@ -52,9 +54,7 @@ func TestTwoSpellingsOfOneMachineAreTheSame(t *testing.T) {
 			rapid.StringMatching(`[1-9][0-9]{0,5}`).Draw(t, "name"),
 		}
 		again, err := Parse("azure://" + strings.ToUpper(id.ResourceID()))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		if !again.Same(id) || again.String() != id.String() {
 			t.Errorf("%+v and %+v are not the same", id, again)
 		}

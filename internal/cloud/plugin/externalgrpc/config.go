@@ -16,11 +16,9 @@ package externalgrpc
 
 import (
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"regexp"
 	"strings"
 	"time"
@@ -28,6 +26,8 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
 // Config is one provider.
@@ -102,13 +102,9 @@ func (c Config) credentials() (credentials.TransportCredentials, error) {
 	if c.Insecure {
 		return insecure.NewCredentials(), nil
 	}
-	pem, err := os.ReadFile(c.CAFile)
+	roots, err := cloud.CertPool(c.CAFile)
 	if err != nil {
-		return nil, fmt.Errorf("caFile: %w", err)
-	}
-	roots := x509.NewCertPool()
-	if !roots.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("caFile: %s holds no certificate in PEM", c.CAFile)
+		return nil, err
 	}
 	pair := func() (*tls.Certificate, error) {
 		cert, err := tls.LoadX509KeyPair(c.CertFile, c.KeyFile)

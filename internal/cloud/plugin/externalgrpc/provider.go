@@ -1,9 +1,7 @@
 package externalgrpc
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"strings"
 	"sync"
@@ -18,6 +16,7 @@ import (
 
 	pb "github.com/slipway-dev/slipway/api/externalgrpc/v1"
 	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/sharedread"
 )
 
 // maxMessage bounds what is read of one answer, in bytes.
@@ -29,18 +28,15 @@ const patience = 15 * time.Minute
 
 // Provider is a cloud behind the external gRPC protocol. Its methods may be called concurrently.
 type Provider struct {
-	config  Config
-	timeout time.Duration
-	conn    *grpc.ClientConn
-	client  pb.CloudProviderClient
+	config   Config
+	timeout  time.Duration
+	conn     *grpc.ClientConn
+	client   pb.CloudProviderClient
+	readings sharedread.Reader[*reading]
 
-	life    context.Context // ends at Close
-	endLife context.CancelFunc
-
-	mu            sync.Mutex
-	running, next *shared             // readings
-	deletions     map[string]*request // by provider ID
-	listed        map[string]string   // the group in which a machine was listed last, by provider ID
+	mu        sync.Mutex
+	deletions map[string]*request // by provider ID
+	listed    map[string]string   // the group in which a machine was listed last, by provider ID
 }
 
 var _ cloud.Provider = (*Provider)(nil)
@@ -74,13 +70,11 @@ func New(c Config) (*Provider, error) {
 	if p.timeout == 0 {
 		p.timeout = defaultTimeout
 	}
-	p.life, p.endLife = context.WithCancel(context.Background())
 	return p, nil
 }
 
 // Close ends the connection, and the calls on it.
 func (p *Provider) Close() error {
-	p.endLife()
 	return p.conn.Close()
 }
 
@@ -151,11 +145,6 @@ func (p *Provider) Instance(ctx context.Context, id string) (cloud.Instance, err
 type operation struct {
 	Delete string `json:"delete,omitempty"`
 	Grow   string `json:"grow,omitempty"` // the group
-}
-
-func newOperation(o operation, began time.Time) (cloud.Operation, error) {
-	id, err := json.Marshal(o)
-	return cloud.Operation{ID: string(id), Started: began}, err
 }
 
 // Delete implements cloud.Provider. The protocol does not say what asking twice does, and there are providers that lower
@@ -253,7 +242,7 @@ func (p *Provider) await(ctx context.Context, id string, d *request) (cloud.Oper
 	if d.err != nil {
 		return cloud.Operation{}, d.err
 	}
-	return newOperation(operation{Delete: id}, d.began)
+	return cloud.NewOperation(operation{Delete: id}, d.began), nil
 }
 
 // follow looks what became of a deletion that was asked for before, and asks again if it came to nothing.
@@ -269,7 +258,7 @@ func (p *Provider) follow(ctx context.Context, id string, d *request) (cloud.Ope
 		p.forget(id, d)
 		return p.Delete(ctx, id)
 	}
-	return newOperation(operation{Delete: id}, d.began)
+	return cloud.NewOperation(operation{Delete: id}, d.began), nil
 }
 
 // lost is the error that a deletion was answered by that may have begun all the same, for people.
@@ -384,7 +373,7 @@ func (p *Provider) Grow(ctx context.Context, group string, order cloud.Order) (c
 	if err != nil {
 		return cloud.Operation{}, err
 	}
-	return newOperation(operation{Grow: group}, began)
+	return cloud.NewOperation(operation{Grow: group}, began), nil
 }
 
 // Status implements cloud.Provider: what became of an operation is looked up in the machines.
@@ -393,9 +382,7 @@ func (p *Provider) Status(ctx context.Context, op cloud.Operation) (cloud.Status
 		return cloud.Status{Done: true}, nil
 	}
 	var o operation
-	d := json.NewDecoder(bytes.NewReader([]byte(op.ID)))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&o); err != nil || (o.Delete == "") == (o.Grow == "") {
+	if err := cloud.DecodeOperation(op.ID, &o); err != nil || (o.Delete == "") == (o.Grow == "") {
 		return cloud.Status{}, fmt.Errorf("operation %q: is none of provider %s", op.ID, p.config.Name)
 	}
 	r, err := p.read(ctx)

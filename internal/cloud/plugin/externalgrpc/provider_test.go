@@ -5,7 +5,6 @@ import (
 	"net"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc"
@@ -14,6 +13,8 @@ import (
 
 	pb "github.com/slipway-dev/slipway/api/externalgrpc/v1"
 	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/testing/must"
+	"github.com/slipway-dev/slipway/internal/testing/virtual"
 )
 
 // shelf is a provider without a connection. Its machines stay, whatever it is asked.
@@ -68,14 +69,12 @@ func (s *shelf) NodeGroupDeleteNodes(ctx context.Context, _ *pb.NodeGroupDeleteN
 func (s *shelf) provider(t *testing.T) *Provider {
 	t.Helper()
 	p, err := New(Config{Name: "rack", Address: "unix:///none", ProviderIDPrefix: "rack://", Insecure: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	p.client = s
 	return p
 }
 
-func TestADeletionThatTheProviderNeverGotIsAskedForAgain(t *testing.T) {
+func TestUndeliveredDeletionIsRetried(t *testing.T) {
 	unavailable := func(context.Context) error { return status.Error(codes.Unavailable, "error reading from server: EOF") }
 	hang := func(ctx context.Context) error {
 		<-ctx.Done()
@@ -90,46 +89,44 @@ func TestADeletionThatTheProviderNeverGotIsAskedForAgain(t *testing.T) {
 		"no answer came in time": {hang, true, patience},
 		"it was never sent":      {unavailable, false, 0},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := &shelf{
-					machines: map[string][]string{"a": {"rack://a/1", "rack://a/2"}}, sizes: map[string]int32{"a": 2},
-					deletion: test.deletion, sent: test.sent,
+		t.Run(name, virtual.Time(func(t *testing.T) {
+			s := &shelf{
+				machines: map[string][]string{"a": {"rack://a/1", "rack://a/2"}}, sizes: map[string]int32{"a": 2},
+				deletion: test.deletion, sent: test.sent,
+			}
+			p := s.provider(t)
+			defer p.Close() //nolint:errcheck // it never connected
+			op, err := p.Delete(t.Context(), "rack://a/1")
+			if lost := test.after > 0; lost != (err == nil) {
+				t.Fatalf("Delete: %+v, %v", op, err)
+			}
+			for time.Since(op.Started) < test.after-time.Minute {
+				if _, err := p.Delete(t.Context(), "rack://a/1"); err != nil {
+					t.Fatal(err)
 				}
-				p := s.provider(t)
-				defer p.Close() //nolint:errcheck // it never connected
-				op, err := p.Delete(t.Context(), "rack://a/1")
-				if lost := test.after > 0; lost != (err == nil) {
-					t.Fatalf("Delete: %+v, %v", op, err)
+				if st, err := p.Status(t.Context(), op); err != nil || st.Done {
+					t.Fatalf("after %s: %+v, %v", time.Since(op.Started), st, err)
 				}
-				for time.Since(op.Started) < test.after-time.Minute {
-					if _, err := p.Delete(t.Context(), "rack://a/1"); err != nil {
-						t.Fatal(err)
-					}
-					if st, err := p.Status(t.Context(), op); err != nil || st.Done {
-						t.Fatalf("after %s: %+v, %v", time.Since(op.Started), st, err)
-					}
-					time.Sleep(time.Minute)
+				time.Sleep(time.Minute)
+			}
+			if s.asked != 1 {
+				t.Errorf("within %s it was asked for %d times", test.after, s.asked)
+			}
+			time.Sleep(2 * time.Minute)
+			if test.after > 0 {
+				if st, err := p.Status(t.Context(), op); err != nil || !st.Done || st.Err == nil || !strings.Contains(st.Err.Error(), "NodeGroupDeleteNodes: ") {
+					t.Errorf("after %s: %+v, %v", time.Since(op.Started), st, err)
 				}
-				if s.asked != 1 {
-					t.Errorf("within %s it was asked for %d times", test.after, s.asked)
-				}
-				time.Sleep(2 * time.Minute)
-				if test.after > 0 {
-					if st, err := p.Status(t.Context(), op); err != nil || !st.Done || st.Err == nil || !strings.Contains(st.Err.Error(), "NodeGroupDeleteNodes: ") {
-						t.Errorf("after %s: %+v, %v", time.Since(op.Started), st, err)
-					}
-				}
-				s.deletion = func(context.Context) error { return nil }
-				if _, err := p.Delete(t.Context(), "rack://a/1"); err != nil || s.asked != 2 {
-					t.Errorf("it was asked for %d times, %v, want once more", s.asked, err)
-				}
-			})
-		})
+			}
+			s.deletion = func(context.Context) error { return nil }
+			if _, err := p.Delete(t.Context(), "rack://a/1"); err != nil || s.asked != 2 {
+				t.Errorf("it was asked for %d times, %v, want once more", s.asked, err)
+			}
+		}))
 	}
 }
 
-func TestAGroupWithoutMachinesIsNoDoubtAboutThoseOfOthers(t *testing.T) {
+func TestEmptyGroupCastsNoDoubtOnOthers(t *testing.T) {
 	for range 100 { // the groups are met in any order
 		s := &shelf{
 			machines: map[string][]string{"b": {"rack://b/1", "rack://b/2"}}, sizes: map[string]int32{"a": 1, "b": 2},

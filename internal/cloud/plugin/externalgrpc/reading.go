@@ -63,45 +63,20 @@ func (p *Provider) remember(r *reading) {
 	}
 }
 
-// read reads everything, past the provider's cache. Those who ask while others read wait for the next reading, and share
+// read reads everything, past the provider's cache. Callers that come while others read wait for the next reading, and share
 // it: a hundred deletions that are followed at once take two.
 func (p *Provider) read(ctx context.Context) (*reading, error) {
-	p.mu.Lock()
-	next := p.next
-	if next == nil {
-		next = &shared{done: make(chan struct{})}
-		p.next = next
-		after := p.running
-		go p.readNext(next, after)
-	}
-	p.mu.Unlock()
-	select {
-	case <-next.done:
-		return next.reading, next.err
-	case <-ctx.Done():
+	r, err := p.readings.Read(ctx, func(ctx context.Context) (*reading, error) {
+		r, err := p.readAll(ctx)
+		if err == nil {
+			p.remember(r)
+		}
+		return r, err
+	})
+	if err != nil && ctx.Err() != nil {
 		return nil, fmt.Errorf("provider %s: reading: %w", p.config.Name, context.Cause(ctx))
 	}
-}
-
-// shared is a reading that several wait for. Both are set before done is closed.
-type shared struct {
-	done    chan struct{}
-	reading *reading
-	err     error
-}
-
-// readNext reads once the reading before is over. It is bounded by the time of a call for each of its steps.
-func (p *Provider) readNext(next, after *shared) {
-	if after != nil {
-		<-after.done
-	}
-	p.mu.Lock()
-	p.next, p.running = nil, next
-	p.mu.Unlock()
-	if next.reading, next.err = p.readAll(p.life); next.err == nil {
-		p.remember(next.reading)
-	}
-	close(next.done)
+	return r, err
 }
 
 func (p *Provider) readAll(ctx context.Context) (*reading, error) {

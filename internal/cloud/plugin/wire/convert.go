@@ -90,7 +90,7 @@ func FromInstance(i cloud.Instance) *pluginv1.Instance {
 		Zone: valid(i.Zone), Type: valid(i.Type), Message: short(i.Message), Refusal: FromRefusal(i.Refusal),
 		Created: fromTime(i.Created), Tags: map[string]string{},
 		UniqueId: valid(i.UniqueID), Kept: i.Kept, KeptReason: short(i.KeptReason), Adopted: i.Adopted,
-		FormerId: valid(i.FormerID),
+		FormerId: valid(i.FormerID), AnyName: i.AnyName,
 	}
 	for _, p := range states {
 		if p.ours == i.State {
@@ -113,7 +113,7 @@ func ToInstance(m *pluginv1.Instance) (cloud.Instance, error) {
 		Zone: m.GetZone(), Type: m.GetType(), State: cloud.Unknown, Created: toTime(m.GetCreated()), Tags: m.GetTags(),
 		Message: m.GetMessage(), Refusal: ToRefusal(m.GetRefusal()),
 		UniqueID: m.GetUniqueId(), Kept: m.GetKept(), KeptReason: m.GetKeptReason(), Adopted: m.GetAdopted(),
-		FormerID: m.GetFormerId(),
+		FormerID: m.GetFormerId(), AnyName: m.GetAnyName(),
 	}
 	for _, p := range states {
 		if p.theirs == m.GetState() {

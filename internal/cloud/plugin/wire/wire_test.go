@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math"
 	"reflect"
-	"strings"
 	"testing"
 	"time"
 	"unicode/utf8"
@@ -23,17 +22,17 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 	"github.com/slipway-dev/slipway/internal/cloud/advice"
 	"github.com/slipway-dev/slipway/internal/cloud/plugin/wire"
+	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 // carry sends a message over the wire.
-func carry[M proto.Message](t interface{ Fatal(...any) }, m, into M) M {
+func carry[M proto.Message](t must.T, m, into M) M {
 	raw, err := proto.Marshal(m)
 	if err == nil {
 		err = proto.Unmarshal(raw, into)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	return into
 }
 
@@ -135,16 +134,14 @@ func TestNoStatusWithoutTheDetailIsNotFound(t *testing.T) {
 			continue
 		}
 		detailed, err := plain.WithDetails(notFound)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		if got, _ := wire.OfStatus(detailed.Err()); cloud.IsNotFound(got) {
 			t.Errorf("I7: %s with a detail that says otherwise is %v", code, got)
 		}
 	}
 }
 
-func TestATemplateArrivesAsItWasSentOrIsRefused(t *testing.T) {
+func TestTemplateArrivesUnchangedOrIsRefused(t *testing.T) {
 	want := cloud.Template{Name: "large", Zone: "z", Shape: cloud.Shape{
 		Capacity: corev1.ResourceList{"cpu": resource.MustParse("8"), "memory": resource.MustParse("32Gi")},
 		Labels:   map[string]string{"a": "b"}, Taints: []corev1.Taint{{Key: "k", Value: "v", Effect: corev1.TaintEffectNoExecute}}, Cost: 1.5,
@@ -162,9 +159,7 @@ func TestATemplateArrivesAsItWasSentOrIsRefused(t *testing.T) {
 		`cpu: "-1"`:         {Name: "a", Capacity: map[string]string{"cpu": "-1"}},
 		`effect "NoMondays`: {Name: "a", Taints: []*pluginv1.Taint{{Key: "k", Effect: "NoMondays"}}},
 	} {
-		if _, err := wire.ToTemplate(m); err == nil || !strings.Contains(err.Error(), says) {
-			t.Errorf("error %v, want one that says %q", err, says)
-		}
+		check.ErrorContains(t, check.Err(wire.ToTemplate(m)), says)
 	}
 }
 
@@ -179,9 +174,7 @@ func FuzzAnswers(f *testing.F) {
 		wire.FromOperation(cloud.Operation{ID: "x", Started: time.Unix(5, 0)}),
 	} {
 		raw, err := proto.Marshal(m)
-		if err != nil {
-			f.Fatal(err)
-		}
+		must.NoError(f, err)
 		f.Add(raw)
 	}
 	f.Fuzz(func(t *testing.T, raw []byte) {

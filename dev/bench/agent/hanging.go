@@ -1,0 +1,169 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/slipway-dev/slipway/dev/azure"
+	"github.com/slipway-dev/slipway/dev/bench/result"
+	"github.com/slipway-dev/slipway/dev/faultproxy"
+	"github.com/slipway-dev/slipway/dev/testbed"
+	"github.com/slipway-dev/slipway/dev/workload"
+	agentpkg "github.com/slipway-dev/slipway/internal/agent"
+	source "github.com/slipway-dev/slipway/internal/notice/azure"
+)
+
+const hangingPods = 24
+
+// hangingNodes counts the pods that are lost to a Spot notice while every PATCH and GET of Nodes hangs, although there was
+// time for them. The node cannot be cordoned, so that pods have to leave after a quarter of the notice at the latest.
+func (b *bench) hangingNodes(ctx context.Context) ([]result.Result, error) {
+	const namespace = "hanging"
+	objects := workload.Namespace(namespace)
+	app := func(name, stop string) workload.App {
+		return workload.App{Namespace: namespace, Name: name, Replicas: hangingPods / 3, NodeSelector: place(namespace), Stop: stop}
+	}
+	if _, err := b.settle(ctx, namespace, hangingMachine, hangingPods, objects, app("quick", "1").Deployment(),
+		app("slow", "8").Deployment(), app("slowest", "16").Deployment()); err != nil {
+		return nil, err
+	}
+	hangs := &hanging{proxy: faultproxy.New(func(r faultproxy.Request) string { return r.Method + " " + r.Path })}
+	defer hangs.close()
+	if err := b.guardBehind(ctx, hangs, hangingMachine); err != nil {
+		return nil, err
+	}
+	hangs.on.Store(true)
+	event, err := b.Azure.Announce(azure.Announcement{ //nolint:contextcheck // an event outlives whoever announces it
+		Type: azure.Preempt, Resources: []string{b.pool.Resource(hangingMachine)},
+	})
+	if err != nil {
+		return nil, err
+	}
+	ledger, err := b.gone(ctx, event.EventID)
+	if err != nil {
+		return nil, err
+	}
+	lost, err := lostInTime(ledger)
+	if err != nil {
+		return nil, err
+	}
+	if hangs.met.Load() == 0 || hangs.answered.Load() > 0 {
+		return nil, fmt.Errorf("%d requests for Nodes hung and %d did not, want all of them to hang", hangs.met.Load(), hangs.answered.Load())
+	}
+	return []result.Result{{
+		Name:  "pods lost that time allowed, every PATCH and GET of Nodes hanging",
+		Value: float64(lost.pods), Unit: "pods", Reach: result.AtMost(0),
+		Setup: b.setup("Spot notice of %s on %d pods that take 1, 8 and 16 s to stop; the last of them asked after %.1f s, %d requests hung; "+
+			"time allows what stops within the notice, less a quarter of it, the poll interval and the agent's margin of %s",
+			azure.MinimumNotice(azure.Preempt), hangingPods, lost.asked.Seconds(), hangs.met.Load(), agentpkg.DefaultMargin),
+	}}, nil
+}
+
+// losses are the pods that did not finish although there was time, and how long after the notice the last pod that was on
+// the machine was asked.
+type losses struct {
+	pods  int
+	asked time.Duration
+}
+
+// lostInTime judges the pods of a machine. Each that was there when the notice came must have been asked to leave.
+func lostInTime(l azure.EventLedger) (losses, error) {
+	var found losses
+	there := 0
+	window := l.NotBefore.Sub(l.VisibleAt)
+	from := l.VisibleAt.Add(window/4 + source.DefaultInterval)
+	for _, p := range l.Pods {
+		if !p.Late {
+			there++
+			if p.AskedSeenAt.IsZero() {
+				return found, fmt.Errorf("pod %s/%s was never asked to leave", p.Namespace, p.Name)
+			}
+			found.asked = max(found.asked, p.AskedSeenAt.Sub(l.VisibleAt))
+		}
+		stops, err := strconv.ParseFloat(p.StopSeconds, 64)
+		if err != nil {
+			return found, fmt.Errorf("pod %s/%s: time to stop: %w", p.Namespace, p.Name, err)
+		}
+		begins := from
+		if p.BoundAt.After(begins) {
+			begins = p.BoundAt.Add(time.Second)
+		}
+		ends := begins.Add(time.Duration(stops * float64(time.Second)))
+		if p.Outcome != azure.OutcomeFinished && ends.Before(l.NotBefore.Add(-agentpkg.DefaultMargin)) {
+			found.pods++
+		}
+	}
+	if there != hangingPods {
+		return found, fmt.Errorf("the ledger has %d pods that were there, want %d: %s", there, hangingPods, l.Summary(testbed.CutTolerance))
+	}
+	return found, nil
+}
+
+// hanging is a proxy before the API server that leaves requests for Nodes without an answer.
+type hanging struct {
+	on            atomic.Bool
+	met, answered atomic.Int64 // requests for Nodes since then
+	proxy         *faultproxy.Proxy
+	dir           string
+}
+
+func (h *hanging) close() {
+	_ = h.proxy.Close()
+	if h.dir != "" {
+		_ = os.RemoveAll(h.dir)
+	}
+}
+
+// fault has PATCHes and GETs of Nodes wait until their client gives up.
+func (h *hanging) fault(r faultproxy.Request) faultproxy.Fault {
+	if !h.on.Load() || !strings.HasPrefix(r.Path, "/api/v1/nodes") {
+		return faultproxy.Fault{}
+	}
+	if r.Method != http.MethodGet && r.Method != http.MethodPatch {
+		h.answered.Add(1)
+		return faultproxy.Fault{}
+	}
+	h.met.Add(1)
+	return faultproxy.Fault{Delay: time.Hour}
+}
+
+// guardBehind is guard with a proxy between the agent and the API server.
+func (b *bench) guardBehind(ctx context.Context, h *hanging, instance int) (err error) {
+	h.proxy.Faults(h.fault)
+	if h.dir, err = os.MkdirTemp("", "slipway-bench-"); err != nil {
+		return err
+	}
+	config := rest.AnonymousClientConfig(b.RESTConfig())
+	transport, err := rest.TransportFor(config)
+	if err != nil {
+		return err
+	}
+	server, err := url.Parse(config.Host)
+	if err != nil {
+		return err
+	}
+	front, err := h.proxy.Serve("api", server, transport)
+	if err != nil {
+		return err
+	}
+	credentials, err := b.AgentKubeconfig(ctx, b.pool.NodeName(instance))
+	if err != nil {
+		return err
+	}
+	kubeconfig := filepath.Join(h.dir, "kubeconfig")
+	if err := faultproxy.Kubeconfig(credentials, kubeconfig, front); err != nil {
+		return err
+	}
+	_, err = b.StartAgent(ctx, b.pool, instance, "--kubeconfig", kubeconfig)
+	return err
+}

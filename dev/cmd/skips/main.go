@@ -1,0 +1,156 @@
+// Command skips says which tests were skipped and why that is all right, and fails where no reason is known.
+//
+//	go run ./cmd/skips -reasons ../.ci/skips.txt EVENTS...
+//
+// EVENTS are files of what `go test -json` writes, of one or several runs. A test that was skipped in one run and passed in
+// another counts as run. The file of reasons has one line for each: a regular expression for PACKAGE.TEST, which has to match all
+// of that, spaces, and the reason.
+package main
+
+import (
+	"bufio"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+func main() {
+	reasons := flag.String("reasons", "", "file of reasons")
+	flag.Parse()
+	if err := run(*reasons, flag.Args(), os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "skips:", err)
+		os.Exit(1)
+	}
+}
+
+func run(file string, events []string, out io.Writer) error {
+	known, err := readReasons(file)
+	if err != nil {
+		return err
+	}
+	skipped, err := skippedTests(events)
+	if err != nil {
+		return err
+	}
+	unexplained := explain(skipped, known, out)
+	if len(unexplained) > 0 {
+		return fmt.Errorf("no line of %s says why these tests may be skipped: run them, or add a line with the reason:\n  %s",
+			file, strings.Join(unexplained, "\n  "))
+	}
+	return nil
+}
+
+// reason is why some tests may be skipped.
+type reason struct {
+	line  string
+	tests *regexp.Regexp
+	why   string
+	count int
+}
+
+// readReasons reads the file of reasons. Empty lines, and those that begin with #, are comments.
+func readReasons(file string) ([]*reason, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	var all []*reason
+	for n, line := range strings.Split(string(text), "\n") {
+		line = strings.TrimSpace(line)
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		pattern, why, _ := strings.Cut(line, " ")
+		why = strings.TrimSpace(why)
+		if why == "" {
+			return nil, fmt.Errorf("%s:%d: %q: want a regular expression, a space and the reason", file, n+1, line)
+		}
+		tests, err := regexp.Compile("^(?:" + pattern + ")$")
+		if err != nil {
+			return nil, fmt.Errorf("%s:%d: %w", file, n+1, err)
+		}
+		all = append(all, &reason{line: line, tests: tests, why: why})
+	}
+	return all, nil
+}
+
+// event is what is read of one line of `go test -json`.
+type event struct{ Action, Package, Test string }
+
+// skippedTests returns PACKAGE.TEST of the tests that no run has run, in order.
+func skippedTests(files []string) ([]string, error) {
+	if len(files) == 0 {
+		return nil, errors.New("no files of events: want those of go test -json")
+	}
+	ended := map[string]string{}
+	for _, file := range files {
+		if err := readEvents(file, ended); err != nil {
+			return nil, err
+		}
+	}
+	var skipped []string
+	for test, action := range ended {
+		if action == "skip" {
+			skipped = append(skipped, test)
+		}
+	}
+	slices.Sort(skipped)
+	return skipped, nil
+}
+
+// readEvents notes how each test ended. A test that was run stays run.
+func readEvents(file string, ended map[string]string) error {
+	f, err := os.Open(file)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }() // it was only read
+	lines := bufio.NewReader(f)
+	for n := 1; ; n++ {
+		line, err := lines.ReadString('\n')
+		if err != nil && !errors.Is(err, io.EOF) {
+			return fmt.Errorf("%s: %w", file, err)
+		}
+		if strings.TrimSpace(line) != "" {
+			var e event
+			if err := json.Unmarshal([]byte(line), &e); err != nil {
+				return fmt.Errorf("%s:%d: %w", file, n, err)
+			}
+			test := e.Package + "." + e.Test
+			if e.Test != "" && slices.Contains([]string{"pass", "fail", "skip"}, e.Action) && (e.Action != "skip" || ended[test] == "") {
+				ended[test] = e.Action
+			}
+		}
+		if err != nil {
+			return nil
+		}
+	}
+}
+
+// explain prints how many tests were skipped for each reason, the most frequent first, and returns the tests that no reason
+// is for.
+func explain(skipped []string, known []*reason, out io.Writer) (unexplained []string) {
+	for _, test := range skipped {
+		of := slices.IndexFunc(known, func(r *reason) bool { return r.tests.MatchString(test) })
+		if of < 0 {
+			unexplained = append(unexplained, test)
+			continue
+		}
+		known[of].count++
+	}
+	_, _ = fmt.Fprintf(out, "%d tests were skipped, %d of them for a known reason\n", len(skipped), len(skipped)-len(unexplained))
+	slices.SortStableFunc(known, func(a, b *reason) int { return cmp.Compare(b.count, a.count) })
+	for _, r := range known {
+		if r.count > 0 {
+			_, _ = fmt.Fprintf(out, "%5d  %s\n", r.count, r.why)
+		}
+	}
+	return unexplained
+}

@@ -1,0 +1,90 @@
+package agent_test
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"testing"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	emulator "github.com/slipway-dev/slipway/dev/azure"
+	"github.com/slipway-dev/slipway/dev/faultproxy"
+	"github.com/slipway-dev/slipway/dev/testbed"
+	"github.com/slipway-dev/slipway/internal/agent"
+	"github.com/slipway-dev/slipway/internal/cloud/azure/providerid"
+	"github.com/slipway-dev/slipway/internal/config"
+	"github.com/slipway-dev/slipway/internal/kubeapi"
+	"github.com/slipway-dev/slipway/internal/notice/azure"
+	"github.com/slipway-dev/slipway/internal/observe"
+)
+
+// inMemory is a fixture of one machine in virtual time.
+func inMemory(t *testing.T, name string) *fixture {
+	t.Helper()
+	bed := testbed.VirtualForTest(t, testbed.Options{Azure: emulator.Options{Outage: time.Second}})
+	f := newFixtureOn(t, bed, name, 1)
+	f.virtual = true
+	return f
+}
+
+// play runs the agent of the first machine in this process.
+func (f *fixture) play(proxy *faultproxy.Proxy, flags ...string) mortal {
+	f.t.Helper()
+	var c config.Agent
+	set := pflag.NewFlagSet("agent", pflag.ContinueOnError)
+	c.AddFlags(set)
+	f.check(set.Parse(append(flags, "--node-name", f.node(0), "--endpoint", f.Endpoint(f.pool, 0))))
+	log := &testbed.Log{}
+	a, err := f.PlayAgent(f.ctx, f.node(0), proxy, func(ctx context.Context, metadata, api http.RoundTripper, server *url.URL) {
+		if err := guard(ctx, c, metadata, api, server, slog.New(slog.NewTextHandler(log, nil))); err != nil && ctx.Err() == nil {
+			f.t.Error(err)
+		}
+	})
+	f.check(err)
+	f.t.Cleanup(func() {
+		f.check(a.Crash())
+		a.Wait()
+		if f.t.Failed() {
+			f.t.Logf("log of the agent:\n%s", log)
+		}
+	})
+	return a
+}
+
+// guard is what the program does with its configuration.
+func guard(ctx context.Context, c config.Agent, metadata, api http.RoundTripper, server *url.URL, log *slog.Logger) error {
+	kube, err := (kubeapi.Config{Server: server, Wrap: func(http.RoundTripper) http.RoundTripper { return api }}).Connect("slipway-agent/test")
+	if err != nil {
+		return err
+	}
+	client, err := azure.NewClient(azure.Options{
+		Endpoint: c.Endpoint, Timeout: c.RequestTimeout, FirstTimeout: c.FirstRequestTimeout,
+		Wrap: func(http.RoundTripper) http.RoundTripper { return metadata },
+	})
+	if err != nil {
+		return err
+	}
+	node, err := kube.GetNode(ctx, c.NodeName)
+	if err != nil {
+		return err
+	}
+	resource, err := providerid.ResourceName(node.Spec.ProviderID)
+	if err != nil {
+		return err
+	}
+	metrics := agent.NewMetrics(observe.NewRegistry())
+	source, err := azure.NewSource(azure.SourceOptions{
+		Fetcher: client, Resource: resource, Interval: c.PollInterval, ClockAhead: client.ClockAhead, Observer: metrics, Log: log,
+	})
+	if err != nil {
+		return err
+	}
+	return agent.New(agent.Options{
+		Node: c.NodeName, Resource: resource, Machine: providerid.ResourceName, API: kube, Found: node, Sources: []agent.Source{source},
+		Approver: client, Impact: c.Impact(), Margin: c.DeadlineMargin, Taint: c.Taint(), GraceSeconds: &c.GracePeriod,
+		StopGrace: c.StopGrace, Metrics: metrics, Heartbeat: observe.NewHeartbeat("agent", time.Hour), Log: log,
+	}).Run(ctx)
+}

@@ -1,0 +1,120 @@
+package chart_test
+
+import (
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+//go:generate go test -vet=off -run TestTheManifests . -update
+
+// withEverything is a release whose every part has every right.
+const withEverything = `
+image: {registry: registry.example.com/slipway}
+manager: {bootstrapTokens: true}
+cloudpool: {enabled: true, nodeGroups: [workers], tls: {secretName: tls}}
+`
+
+// deployFiles are the files below deploy/ that are rendered from the chart, and a pattern for the kind and name of the objects in
+// each. The other files are written by hand: pods there have no Helm release, so that their selectors, volumes and images differ.
+var deployFiles = map[string]string{
+	"agent/rbac.yaml":           `^(ServiceAccount|(Cluster)?Role(Binding)?) slipway-agent$`,
+	"agent/admission.yaml":      `^ValidatingAdmissionPolicy(Binding)? slipway-agent-`,
+	"agent/flowcontrol.yaml":    `^(PriorityLevelConfiguration|FlowSchema) slipway-agent`,
+	"manager/rbac.yaml":         `^(ServiceAccount|(Cluster)?Role(Binding)?) slipway-manager$`,
+	"manager/admission.yaml":    `^ValidatingAdmissionPolicy(Binding)? slipway-manager-node$`,
+	"manager/install-crds.yaml": ` slipway-manager-install-crds$`,
+	// kustomize takes no files from beside a folder.
+	"overlays/full/manager/install-crds.yaml": ` slipway-manager-install-crds$`,
+	"manager/bootstrap.yaml":                  ` slipway-manager-bootstrap$`,
+	"cloudpool/rbac.yaml":                     `^(ServiceAccount|(Cluster)?Role(Binding)?) slipway-cloudpool$`,
+	"cloudpool/admission.yaml":                `^ValidatingAdmissionPolicy(Binding)? slipway-cloudpool(-retirements)?$`,
+	"cloudpool/native.yaml":                   ` slipway-cloudpool-(native|launches)$`,
+	"cloudpool/authorize.yaml":                ` slipway-cloudpool-(authorize|client)$`,
+	"viewer/rbac.yaml":                        ` slipway-viewer$`,
+	"viewer/top.yaml":                         ` slipway-top$`,
+	"viewer/doctor.yaml":                      ` slipway-doctor(-ask-agents)?$`,
+}
+
+var (
+	// rightsKind are the kinds of objects about rights, each of which has to be in one of deployFiles.
+	rightsKind = regexp.MustCompile(`^(ServiceAccount|(Cluster)?Role(Binding)?|ValidatingAdmissionPolicy(Binding)?|PriorityLevelConfiguration|FlowSchema) `)
+	metaLabels = regexp.MustCompile(`(?m)^  labels:\n(?:    .*\n)+`)
+	// account is a condition on one account. An overlay may put the account in another namespace.
+	account = regexp.MustCompile(` == 'system:serviceaccount:slipway:([a-z-]+)'`)
+)
+
+// rights are the documents about rights of a release called slipway, without the labels of the release, by kind and name. Objects
+// of one kind and name, in several namespaces, follow each other.
+func rights(t *testing.T) (ids []string, documents []string) {
+	t.Helper()
+	files, err := templates(t, load(t, slipwayChart), release(slipwayChart, namespace), values(t, withEverything))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// rbac.yaml goes before what limits the rights: files of one folder are in the reverse order of their names.
+	for _, file := range slices.Backward(slices.Sorted(maps.Keys(files))) {
+		if filepath.Ext(file) != ".yaml" {
+			continue
+		}
+		for document := range strings.SplitSeq("\n"+files[file], "\n---\n") {
+			for _, o := range objects(t, document) {
+				id := o.GetKind() + " " + o.GetName()
+				if !rightsKind.MatchString(id) {
+					continue
+				}
+				document = metaLabels.ReplaceAllString(strings.TrimSpace(document)+"\n", "")
+				documents = append(documents, account.ReplaceAllString(document, ".matches('^system:serviceaccount:[^:]+:$1$$')"))
+				ids = append(ids, id)
+			}
+		}
+	}
+	return ids, documents
+}
+
+// rendered ends the comment at the top of a file, which is written by hand.
+const rendered = "# Rendered from charts/slipway by make generate\n\n"
+
+// TestTheManifestsOfRightsAreRenderedFromTheChart compares files below deploy/ with the chart.
+func TestTheManifestsOfRightsAreRenderedFromTheChart(t *testing.T) {
+	t.Parallel()
+	ids, documents := rights(t)
+	missing := map[string]bool{}
+	for _, id := range ids {
+		missing[id] = true
+	}
+	for name, pattern := range deployFiles {
+		file := filepath.Join(root(t), "deploy", filepath.FromSlash(name))
+		was, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var in []string
+		for i, id := range ids {
+			if regexp.MustCompile(pattern).MatchString(id) {
+				in = append(in, documents[i])
+				delete(missing, id)
+			}
+		}
+		head, _, _ := strings.Cut(string(was), rendered)
+		got := head + rendered + strings.Join(in, "---\n")
+		if *update {
+			if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
+		if d := cmp.Diff(string(was), got); d != "" {
+			t.Errorf("-deploy/%s +rendered (make generate writes it):\n%s", name, d)
+		}
+	}
+	for id := range missing {
+		t.Errorf("the chart has %s, and no file below deploy/ does", id)
+	}
+}

@@ -1,0 +1,154 @@
+package cloud_test
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	emulator "github.com/slipway-dev/slipway/dev/azure"
+	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/cloud/azure"
+)
+
+// lostAnswers are the ways in which a request is carried out and its answer does not arrive.
+func lostAnswers() map[string]emulator.ARMFault {
+	return map[string]emulator.ARMFault{
+		"500":              {Kind: emulator.ARMStatus, Status: http.StatusInternalServerError, Processed: true},
+		"502 of a proxy":   {Kind: emulator.ARMHTML, Status: http.StatusBadGateway, Processed: true},
+		"503 with a pause": {Kind: emulator.ARMStatus, Status: http.StatusServiceUnavailable, RetryAfter: time.Second, Processed: true},
+		"504":              {Kind: emulator.ARMStatus, Status: http.StatusGatewayTimeout, Processed: true},
+		"408":              {Kind: emulator.ARMStatus, Status: http.StatusRequestTimeout, Processed: true},
+		"reset":            {Kind: emulator.ARMReset, Processed: true},
+		"timeout":          {Kind: emulator.ARMHang, Processed: true},
+		"half an answer":   {Kind: emulator.ARMHalf},
+	}
+}
+
+// losing is a cloud that carries out the first request of an action and loses its answer, and a provider of it that waits a
+// second for answers.
+func losing(t *testing.T, k kind, action string, fault emulator.ARMFault) (*azureCloud, *azure.Provider) {
+	t.Helper()
+	c := newAzure(t, k)
+	config := c.config()
+	config.RequestTimeout = cloud.Duration(time.Second)
+	p := c.provider(t, config)
+	fault.Action, fault.Times = action, 1
+	inject(t, c, fault)
+	return c, p
+}
+
+// sizeAction is the action by which the size of a group is changed.
+func sizeAction(k kind) string {
+	if k == agentPool {
+		return poolWrite
+	}
+	return setWrite
+}
+
+// sizings counts the requests that change the size of a group.
+func (c *azureCloud) sizings() (n int) {
+	for _, r := range c.Requests() {
+		if strings.HasSuffix(r.Action, "/write") {
+			n++
+		}
+	}
+	return n
+}
+
+func TestI5AScaleUpWhoseAnswerIsLostIsOrderedOnce(t *testing.T) {
+	for _, k := range []kind{uniform, flexible, agentPool} {
+		for name, fault := range lostAnswers() {
+			t.Run(string(k)+", "+name, func(t *testing.T) {
+				t.Parallel()
+				c, p := losing(t, k, sizeAction(k), fault)
+				size := c.Size()
+				_, err := p.Grow(t.Context(), c.Group(), cloud.Order{Count: 2})
+				if err == nil || cloud.RefusalOf(err) != "" || cloud.IsThrottled(err) || cloud.IsNotFound(err) {
+					t.Errorf("Grow: %v; want an error that says neither yes nor no", err)
+				}
+				if n := c.sizings(); n != 1 || c.Size() != size+2 {
+					t.Errorf("%d requests, and the size went from %d to %d; want 1 request, and %d", n, size, c.Size(), size+2)
+				}
+				c.Heal(t)
+				if g, err := p.Group(t.Context(), c.Group()); err != nil || g.Size != size+2 {
+					t.Errorf("the group is %+v, %v; want it to show the order", g, err)
+				}
+			})
+		}
+	}
+}
+
+func TestI5AChangeOfASizeThatIsNotTheOneReadIsLeftToTheCaller(t *testing.T) {
+	for _, k := range []kind{uniform, agentPool} {
+		t.Run(string(k), func(t *testing.T) {
+			c := newAzure(t, k)
+			p := c.Provider(t)
+			size := c.Size()
+			inject(t, c, emulator.ARMFault{
+				Kind: emulator.ARMStatus, Status: http.StatusPreconditionFailed, Code: "PreconditionFailed", Action: sizeAction(k),
+			})
+			_, err := p.Grow(t.Context(), c.Group(), cloud.Order{Count: 1})
+			if !cloud.IsThrottled(err) || !strings.Contains(err.Error(), "has changed since it was read") {
+				t.Errorf("Grow: %v; want to be asked again, once the size was read", err)
+			}
+			if n := c.sizings(); n != 1 || c.Size() != size {
+				t.Errorf("%d requests, and the size went from %d to %d", n, size, c.Size())
+			}
+		})
+	}
+}
+
+func TestADeletionWhoseAnswerIsLostTakesOneMachine(t *testing.T) {
+	for _, k := range kinds() {
+		for name, fault := range lostAnswers() {
+			t.Run(string(k)+", "+name, func(t *testing.T) {
+				t.Parallel()
+				action := setDelete
+				switch k {
+				case agentPool:
+					action = poolDelete
+				case singleVMs:
+					action = vmDelete
+				}
+				c, p := losing(t, k, action, fault)
+				before, size := c.Machines(), c.Size()
+				_, err := p.Delete(t.Context(), before[1])
+				for err != nil && !cloud.IsNotFound(err) {
+					if !cloud.IsThrottled(err) || t.Context().Err() != nil {
+						t.Fatalf("Delete: %v", err)
+					}
+					_, err = p.Delete(t.Context(), before[1])
+				}
+				c.AwaitGone(t, before[1])
+				if now := c.Machines(); len(now) != len(before)-1 || c.Group() != "" && c.Size() != size-1 {
+					t.Errorf("of %d machines %d are left, and the size went from %d to %d", len(before), len(now), size, c.Size())
+				}
+			})
+		}
+	}
+}
+
+func TestASimulatedEvictionWhoseAnswerIsLostIsAnnouncedOnce(t *testing.T) {
+	for name, fault := range lostAnswers() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if fault.Kind == emulator.ARMHalf {
+				fault.Kind, fault.Processed = emulator.ARMReset, true // its answer has no body
+			}
+			c, p := losing(t, uniform, "Microsoft.Compute/virtualMachineScaleSets/virtualMachines/simulateEviction/action", fault)
+			if err := p.SimulateEviction(t.Context(), c.Machines()[0]); err == nil {
+				t.Error("the answer was lost, and there is no error")
+			}
+			asked := 0
+			for _, r := range c.Requests() {
+				if strings.HasSuffix(r.Path, "/simulateEviction") {
+					asked++
+				}
+			}
+			if asked != 1 {
+				t.Errorf("the eviction was asked for %d times, want 1", asked)
+			}
+		})
+	}
+}

@@ -1,0 +1,41 @@
+package cloud_test
+
+import (
+	"strings"
+	"testing"
+
+	emulator "github.com/slipway-dev/slipway/dev/azure"
+	"github.com/slipway-dev/slipway/internal/cloud"
+)
+
+// A machine that is in no group of the configuration is found by Azure all the same, and so is found missing.
+func TestTheWordOfAzureHoldsForAMachineInNoGroup(t *testing.T) {
+	for _, k := range kinds() {
+		t.Run(string(k), func(t *testing.T) {
+			c := newAzure(t, k)
+			config := c.config()
+			config.Groups = nil
+			p := c.provider(t, config)
+			id := c.Machines()[0]
+			if m, err := p.Instance(t.Context(), id); err != nil || !p.ProvesGone(id) {
+				t.Errorf("Instance = %+v, %v; ProvesGone %t", m, err, p.ProvesGone(id))
+			}
+			c.Lose(t, id)
+			c.AwaitGone(t, id)
+			if _, err := p.Instance(t.Context(), id); !cloud.IsNotFound(err) {
+				t.Errorf("of a machine that is gone: %v", err)
+			}
+			for what, id := range map[string]string{
+				"another subscription": c.Foreign(), "another cloud": "openstack:///x",
+			} {
+				if p.ProvesGone(id) {
+					t.Errorf("%s: its word proves that %s is gone", what, id)
+				}
+			}
+			elsewhere := strings.Replace(strings.ToLower(id), strings.ToLower(emulator.DefaultResourceGroup), "never-was", 1)
+			if _, err := p.Instance(t.Context(), elsewhere); err == nil || cloud.IsNotFound(err) {
+				t.Errorf("of a machine of a resource group that does not answer: %v", err)
+			}
+		})
+	}
+}

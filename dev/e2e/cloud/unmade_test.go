@@ -1,0 +1,121 @@
+package cloud_test
+
+import (
+	"testing"
+	"time"
+
+	emulator "github.com/slipway-dev/slipway/dev/azure"
+	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/cloud/conformance"
+)
+
+// scaleUp orders machines and waits for the operation's end.
+func scaleUp(t *testing.T, p cloud.Provider, group string, order cloud.Order) error {
+	t.Helper()
+	op, err := p.Grow(t.Context(), group, order)
+	if err != nil {
+		t.Fatal(err)
+	}
+	status, err := p.Status(t.Context(), op)
+	for err == nil && !status.Done {
+		time.Sleep(10 * time.Millisecond)
+		status, err = p.Status(t.Context(), op)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return status.Err
+}
+
+// awaitIdle reads the group when nothing is changing it.
+func awaitIdle(t *testing.T, p cloud.Provider, group string) cloud.Group {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		g, err := p.Group(t.Context(), group)
+		if err != nil || time.Now().After(deadline) {
+			t.Fatalf("%+v, %v; want a group that nothing is changing", g, err)
+		}
+		if g.Refills {
+			return g
+		}
+	}
+}
+
+func TestI5AFailedScaleUpIsRetriedByTheSizeThatCountsItAlready(t *testing.T) {
+	for _, k := range []kind{uniform, flexible, agentPool} {
+		t.Run(string(k), func(t *testing.T) {
+			t.Parallel()
+			c := newAzure(t, k)
+			p := c.Provider(t)
+			inject(t, c, emulator.ARMFault{Kind: emulator.ARMAllocationFails})
+			for i := range 3 {
+				order := cloud.Order{Count: 1, Unmade: min(i, 1)}
+				if err := scaleUp(t, p, c.Group(), order); cloud.RefusalOf(err) != cloud.NoCapacity {
+					t.Fatalf("the scale-up ended with %v, want the refusal %s", err, cloud.NoCapacity)
+				}
+				if g := awaitIdle(t, p, c.Group()); g.Size != conformance.Machines+1 {
+					t.Fatalf("the group is %+v, want a size of %d", g, conformance.Machines+1)
+				}
+				if n := len(c.Machines()); n != conformance.Machines {
+					t.Fatalf("there are %d machines, want %d", n, conformance.Machines)
+				}
+			}
+			c.ClearFaults()
+			if err := scaleUp(t, p, c.Group(), cloud.Order{Count: 3, Unmade: 1}); err != nil {
+				t.Fatal(err)
+			}
+			if g := awaitIdle(t, p, c.Group()); g.Size != conformance.Machines+3 || len(c.Machines()) != g.Size {
+				t.Errorf("the group is %+v with %d machines, want %d", g, len(c.Machines()), conformance.Machines+3)
+			}
+		})
+	}
+}
+
+func TestI5AnOrderOfUnmadeMachinesIsRefusedWhenTheGroupHasChanged(t *testing.T) {
+	for _, k := range []kind{uniform, flexible, agentPool} {
+		t.Run(string(k), func(t *testing.T) {
+			t.Parallel()
+			c := newAzureLike(t, k, emulator.ARMOptions{BootTime: 2 * time.Second}, emulator.ScaleSetSpec{}, emulator.AgentPoolSpec{})
+			p := c.Provider(t)
+			refused := func(when string) {
+				t.Helper()
+				before := c.sizings()
+				if _, err := p.Grow(t.Context(), c.Group(), cloud.Order{Count: 1, Unmade: 1}); !cloud.IsThrottled(err) || c.sizings() != before {
+					t.Errorf("%s: Grow: %v, and %d changes more; want it to be decided anew", when, err, c.sizings()-before)
+				}
+			}
+			refused("nothing is missing")
+			if _, err := p.Grow(t.Context(), c.Group(), cloud.Order{Count: 1}); err != nil {
+				t.Fatal(err)
+			}
+			refused("a scale-up is running")
+			if k != agentPool { // AKS makes one change at a time
+				if _, err := p.Grow(t.Context(), c.Group(), cloud.Order{Count: 1}); err != nil || c.Size() != conformance.Machines+2 {
+					t.Errorf("a scale-up beside another: %v, and a size of %d; want %d", err, c.Size(), conformance.Machines+2)
+				}
+			}
+			awaitIdle(t, p, c.Group())
+			refused("the scale-up has ended")
+		})
+	}
+}
+
+func TestAListThatLacksMachinesNeverLowersTheSize(t *testing.T) {
+	for _, k := range []kind{uniform, agentPool} {
+		t.Run(string(k), func(t *testing.T) {
+			t.Parallel()
+			c := newAzure(t, k)
+			p := c.Provider(t)
+			inject(t, c, emulator.ARMFault{Kind: emulator.ARMStale})
+			if err := scaleUp(t, p, c.Group(), cloud.Order{Count: 2}); err != nil {
+				t.Fatal(err)
+			}
+			size := awaitIdle(t, p, c.Group()).Size
+			for _, order := range []cloud.Order{{Count: 1, Unmade: 1}, {Count: 2, Unmade: 2}} {
+				if err := scaleUp(t, p, c.Group(), order); err != nil || c.Size() != size || len(c.VMs()) != size {
+					t.Errorf("%+v: %v, %d machines, and a size of %d; want %d", order, err, len(c.VMs()), c.Size(), size)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,294 @@
+package guard_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/slipway-dev/slipway/dev/controlplane"
+	"github.com/slipway-dev/slipway/dev/testbed"
+)
+
+// parts are the other parts' manifests, with every right that they can have.
+var parts = map[string][]string{
+	"manager":   append([]string{"manager/bootstrap.yaml"}, testbed.ManagerFiles...),
+	"cloudpool": {"cloudpool/rbac.yaml", "cloudpool/admission.yaml", "cloudpool/native.yaml", "cloudpool/authorize.yaml"},
+}
+
+// part is a client with the token of a part's account, once its rights and what limits them are in force.
+func (f *fixture) part(name string) kubernetes.Interface {
+	f.t.Helper()
+	f.check(f.InstallTypes(f.ctx))
+	f.check(f.Deploy(f.ctx, parts[name]...))
+	account := "slipway-" + name
+	client := f.clientOf(testbed.ManagerNamespace, account, controlplane.TokenOptions{})
+	f.check(f.AwaitRights(f.ctx, testbed.ManagerNamespace, account, account))
+	return client
+}
+
+// request is a request of a thief.
+type request struct {
+	method, path string
+	body         string
+	impersonates string
+}
+
+// send makes a request as a dry run.
+func send(r request) attempt {
+	return func(ctx context.Context, c kubernetes.Interface) error {
+		q := c.Discovery().RESTClient().Verb(r.method).AbsPath(r.path).Param("dryRun", metav1.DryRunAll)
+		switch {
+		case r.method == http.MethodPatch && strings.Contains(r.body, "apiVersion"):
+			q = q.SetHeader("Content-Type", "application/apply-patch+yaml").Param("fieldManager", "thief").Param("force", "true")
+		case r.method == http.MethodPatch:
+			q = q.SetHeader("Content-Type", "application/merge-patch+json")
+		case r.body != "":
+			q = q.SetHeader("Content-Type", "application/json")
+		}
+		if r.impersonates != "" {
+			q = q.SetHeader("Impersonate-User", r.impersonates)
+		}
+		if r.body != "" {
+			q = q.Body([]byte(r.body))
+		}
+		return q.Do(ctx).Error()
+	}
+}
+
+// policyDelay bounds the time that the API server takes to read a new policy.
+const policyDelay = time.Minute
+
+// await waits until the policies of a part are in force: an attempt of each is refused in its words.
+func (a attempter) await(t *testing.T, attempts map[string]attempt) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(a.f.ctx, policyDelay)
+	defer cancel()
+	for words, try := range attempts {
+		var err error
+		if testbed.Poll(ctx, "a policy is in force", func() bool { err = try(a.f.ctx, a.client); return refused(err, words) }) != nil {
+			t.Fatalf("the answer is %v, want it refused with %q", err, words)
+		}
+	}
+}
+
+func TestTheManagersTokenChangesWhatSlipwayWritesOnNodesAlone(t *testing.T) {
+	f := newFixture(t, "managed")
+	manager := attempter{f, f.part("manager")}
+	node := f.node(own)
+	manager.await(t, map[string]attempt{
+		"changes no labels": patchNode(node, `{"metadata":{"labels":{"example.com/team":"red"}}}`),
+	})
+	was := f.marks()
+	changes := map[string]change{
+		"cordon, with a record": {patch: cordoning},
+		"uncordon":              {patch: `{"spec":{"unschedulable":null}}`},
+		"a group's mark":        {patch: `{"metadata":{"annotations":{"nodegroup.slipway.dev/idle-since":"2026-01-01T00:00:00Z"}}}`},
+		"the cluster autoscaler's annotation": {
+			patch: `{"metadata":{"annotations":{"cluster-autoscaler.kubernetes.io/scale-down-disabled":"true"}}}`,
+		},
+		"the taint of a machine that is gone": {
+			patch: f.withTaint(corev1.Taint{Key: "node.kubernetes.io/out-of-service", Value: "nodeshutdown", Effect: "NoExecute"}),
+		},
+		"lifecycle condition": {
+			subresources: status,
+			patch: `{"status":{"conditions":[{"type":"DrainInProgress","status":"True","reason":"Slipway","message":"m",` +
+				`"lastTransitionTime":"2026-01-01T00:00:00Z","lastHeartbeatTime":"2026-01-01T00:00:00Z"}]}}`,
+		},
+		"the kubelet's port": {
+			subresources: status, patch: `{"status":{"daemonEndpoints":{"kubeletEndpoint":{"Port":6666}}}}`, refused: "status but conditions",
+		},
+	}
+	maps.Copy(changes, f.foreignChanges())
+	for name, c := range changes {
+		t.Run(name, func(t *testing.T) { manager.expect(t, patchNode(node, c.patch, c.subresources...), c.refused) })
+	}
+	for n, mark := range f.marks() {
+		if was[n] != mark {
+			t.Errorf("node %s has changed: it was %s and is %s", n, was[n], mark)
+		}
+	}
+}
+
+// crd is the definition of a type.
+func crd(plural, group, conversion string) request {
+	return request{method: http.MethodPost, path: "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", body: fmt.Sprintf(
+		`{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"%s.%s"},"spec":{"group":%q,`+
+			`"names":{"plural":%q,"singular":%q,"kind":"Stolen","listKind":"StolenList"},"scope":"Cluster"%s,"versions":[{"name":"v1",`+
+			`"served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object"}}}]}}`,
+		plural, group, group, plural, strings.TrimSuffix(plural, "s"), conversion)}
+}
+
+// A type may name a webhook. The API server sends all objects of the type there, and takes back the answers.
+func TestTheManagersTokenInstallsSlipwaysTypesAlone(t *testing.T) {
+	f := newFixture(t, "types-of-others")
+	manager := attempter{f, f.part("manager")}
+	foreign := crd("secrets", "example.com", "")
+	const types, webhook = "installs no types but", "installs no type with a conversion webhook"
+	manager.await(t, map[string]attempt{types: send(foreign)})
+	manager.expect(t, send(crd("nodes", "slipway.dev", "")), types)
+	change := request{
+		method: http.MethodPatch, path: "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/nodegroups.slipway.dev",
+		body: `{"spec":{"conversion":{"strategy":"Webhook","webhook":{"conversionReviewVersions":["v1"],"clientConfig":{"url":"https://thief.example.com/"}}}}}`,
+	}
+	manager.expect(t, send(change), webhook)
+	change.body = `{"metadata":{"annotations":{"slipway.dev/schema-generation":"1"}}}`
+	manager.expect(t, send(change), "")
+}
+
+// retirementOf is a NodeRetirement as a cloudpool makes them, with more in its metadata.
+func retirementOf(metadata string) request {
+	return request{method: http.MethodPost, path: "/apis/slipway.dev/v1alpha1/noderetirements", body: fmt.Sprintf(
+		`{"apiVersion":"slipway.dev/v1alpha1","kind":"NodeRetirement","metadata":{"name":"r"%s},`+
+			`"spec":{"nodeName":"n","nodeUID":"u","reason":"Surplus"}}`, metadata)}
+}
+
+// A NodeRetirement that cannot be deleted would count in its group's disruption budget for ever.
+func TestTheCloudpoolsTokenCreatesNodeRetirementsThatCanBeDeleted(t *testing.T) {
+	f := newFixture(t, "requests")
+	cloudpool := attempter{f, f.part("cloudpool")}
+	const words = "neither metadata.finalizers nor metadata.ownerReferences"
+	withFinalizer := send(retirementOf(`,"finalizers":["example.com/forever"]`))
+	cloudpool.await(t, map[string]attempt{words: withFinalizer})
+	cloudpool.expect(t, send(retirementOf("")), "")
+	cloudpool.expect(t, send(retirementOf(`,"ownerReferences":[{"apiVersion":"v1","kind":"Node","name":"n","uid":"u"}]`)), words)
+}
+
+// nodeGroup creates a NodeGroup with a status, as a manager of an earlier version has left it.
+func (f *fixture) nodeGroup(name string) request {
+	f.t.Helper()
+	const path = "/apis/slipway.dev/v1alpha1/nodegroups"
+	body := fmt.Sprintf(`{"apiVersion":"slipway.dev/v1alpha1","kind":"NodeGroup","metadata":{"name":%q,"labels":{"example.com/team":"blue"}},`+
+		`"spec":{"nodeSelector":{"matchLabels":{"example.com/pool":"launches"}},"cloud":{"provider":"rack","group":%q}}}`, name, name)
+	rest := f.Client().Discovery().RESTClient()
+	f.check(rest.Post().AbsPath(path).SetHeader("Content-Type", "application/json").Body([]byte(body)).Do(f.ctx).Error())
+	f.t.Cleanup(func() { _ = rest.Delete().AbsPath(path, name).Do(context.WithoutCancel(f.ctx)).Error() })
+	status := request{method: http.MethodPatch, path: path + "/" + name + "/status"}
+	body = `{"status":{"nodes":2,"ready":2,"leaving":0,"unavailable":0,"allowedDisruptions":0}}`
+	f.check(rest.Patch(types.MergePatchType).AbsPath(status.path).Body([]byte(body)).Do(f.ctx).Error())
+	return status
+}
+
+// A wrong size or condition in a NodeGroup's status would mislead all that read it.
+func TestTheCloudpoolsTokenChangesTheLaunchRecordAlone(t *testing.T) {
+	f := newFixture(t, "launches")
+	cloudpool := attempter{f, f.part("cloudpool")}
+	group := f.nodeGroup("launches")
+	patch := func(body string) attempt {
+		group.body = body
+		return send(group)
+	}
+	const words = "changes nothing of NodeGroups but status.provisioning"
+	const launch = `"provisioning":{"provisioning":1,"launches":[{"id":"1","state":"Requested","count":1,"requestedAt":"2026-01-01T00:00:00Z"}]}`
+	cloudpool.await(t, map[string]attempt{words: patch(`{"status":{"nodes":9}}`)})
+	for body, words := range map[string]string{
+		`{"status":{` + launch + `}}`:                       "",
+		`{"status":{"lastScaleUp":"2026-01-01T00:00:00Z"}}`: words,
+		`{"status":{"nodes":3,` + launch + `}}`:             words,
+		`{"status":{"cloudSize":9}}`:                        words,
+		`{"status":{"observedGeneration":9}}`:               words,
+		`{"status":{"conditions":[{"type":"Ready","status":"True","reason":"R","message":"m","lastTransitionTime":"2026-01-01T00:00:00Z"}]}}`: words,
+	} {
+		cloudpool.expect(t, patch(body), words)
+	}
+}
+
+func TestTheCloudpoolsTokenHoldsNoLeaseForLong(t *testing.T) {
+	f := newFixture(t, "holds")
+	cloudpool := attempter{f, f.part("cloudpool")}
+	const pool, words = "slipway-cloudpool-builders-0", "for 120 s at most"
+	cloudpool.await(t, map[string]attempt{words: createLease(pool)})
+	cloudpool.expect(t, createLeaseOf(pool, "cloudpool-0", 30), "")
+	cloudpool.expect(t, createLease("slipway-manager"), "writes no Leases and ConfigMaps but those of pools")
+}
+
+// thefts are requests that RBAC refuses to every part, except to the parts in may.
+var thefts = map[string]struct {
+	request
+	may []string
+}{
+	"be an administrator":             {request{method: "GET", path: "/api/v1/nodes/n", impersonates: "system:admin"}, nil},
+	"a certificate":                   {request{method: "POST", path: "/apis/certificates.k8s.io/v1/certificatesigningrequests", body: "{}"}, nil},
+	"approve a certificate":           {request{method: "PUT", path: "/apis/certificates.k8s.io/v1/certificatesigningrequests/c/approval", body: "{}"}, nil},
+	"another account's token":         {request{method: "POST", path: "/api/v1/namespaces/kube-system/serviceaccounts/default/token", body: "{}"}, nil},
+	"bind cluster-admin":              {request{method: "POST", path: "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", body: "{}"}, nil},
+	"a role":                          {request{method: "POST", path: "/apis/rbac.authorization.k8s.io/v1/namespaces/slipway/roles", body: "{}"}, nil},
+	"remove the policies":             {request{method: "DELETE", path: "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings/slipway-agent-node"}, nil},
+	"a webhook":                       {request{method: "POST", path: "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations", body: "{}"}, nil},
+	"run a pod":                       {request{method: "POST", path: "/api/v1/namespaces/kube-system/pods", body: "{}"}, nil},
+	"run a Deployment":                {request{method: "POST", path: "/apis/apps/v1/namespaces/kube-system/deployments", body: "{}"}, nil},
+	"a shell in a pod":                {request{method: "POST", path: "/api/v1/namespaces/guard/pods/p/exec"}, nil},
+	"a container in a pod":            {request{method: "PATCH", path: "/api/v1/namespaces/guard/pods/p/ephemeralcontainers", body: "{}"}, nil},
+	"bind a pod":                      {request{method: "POST", path: "/api/v1/namespaces/guard/pods/p/binding", body: "{}"}, nil},
+	"a kubelet's API":                 {request{method: "GET", path: "/api/v1/nodes/n/proxy/pods"}, nil},
+	"a new Node":                      {request{method: "POST", path: "/api/v1/nodes", body: "{}"}, nil},
+	"a new Node by apply":             {request{method: "PATCH", path: "/api/v1/nodes/new", body: `{"apiVersion":"v1","kind":"Node","metadata":{"name":"new"}}`}, nil},
+	"replace a Node":                  {request{method: "PUT", path: "/api/v1/nodes/n", body: "{}"}, nil},
+	"delete a Node":                   {request{method: "DELETE", path: "/api/v1/nodes/n"}, []string{"manager"}},
+	"delete every Node":               {request{method: "DELETE", path: "/api/v1/nodes"}, nil},
+	"delete every pod":                {request{method: "DELETE", path: "/api/v1/namespaces/guard/pods"}, nil},
+	"delete a pod":                    {request{method: "DELETE", path: "/api/v1/namespaces/guard/pods/p"}, []string{"agent"}},
+	"a pod's status":                  {request{method: "PATCH", path: "/api/v1/namespaces/guard/pods/p/status", body: "{}"}, []string{"agent"}},
+	"a pod's labels":                  {request{method: "PATCH", path: "/api/v1/namespaces/guard/pods/p", body: "{}"}, nil},
+	"an eviction":                     {request{method: "POST", path: "/api/v1/namespaces/guard/pods/p/eviction", body: "{}"}, []string{"agent", "manager"}},
+	"a Node's status":                 {request{method: "PATCH", path: "/api/v1/nodes/n/status", body: "{}"}, []string{"agent", "manager"}},
+	"remove a disruption budget":      {request{method: "DELETE", path: "/apis/policy/v1/namespaces/guard/poddisruptionbudgets/p"}, nil},
+	"widen a disruption budget":       {request{method: "PATCH", path: "/apis/policy/v1/namespaces/guard/poddisruptionbudgets/p/status", body: "{}"}, nil},
+	"list Secrets":                    {request{method: "GET", path: "/api/v1/namespaces/kube-system/secrets"}, []string{"manager"}},
+	"read a Secret":                   {request{method: "GET", path: "/api/v1/namespaces/kube-system/secrets/s"}, nil},
+	"list Secrets of its namespace":   {request{method: "GET", path: "/api/v1/namespaces/slipway/secrets"}, nil},
+	"create a Secret":                 {request{method: "POST", path: "/api/v1/namespaces/kube-system/secrets", body: "{}"}, []string{"manager"}},
+	"create a Secret elsewhere":       {request{method: "POST", path: "/api/v1/namespaces/slipway/secrets", body: "{}"}, nil},
+	"a ConfigMap of the system":       {request{method: "PATCH", path: "/api/v1/namespaces/kube-system/configmaps/c", body: "{}"}, nil},
+	"what machines join by":           {request{method: "PATCH", path: "/api/v1/namespaces/kube-public/configmaps/cluster-info", body: "{}"}, nil},
+	"a kubelet's Lease":               {request{method: "PATCH", path: "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/n", body: "{}"}, nil},
+	"the Lease of the control plane":  {request{method: "PUT", path: "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/kube-scheduler", body: "{}"}, nil},
+	"update the manager's Lease":      {request{method: "PUT", path: "/apis/coordination.k8s.io/v1/namespaces/slipway/leases/slipway-manager", body: "{}"}, []string{"manager", "cloudpool"}},
+	"delete a Lease":                  {request{method: "DELETE", path: "/apis/coordination.k8s.io/v1/namespaces/slipway/leases/slipway-manager"}, nil},
+	"a NodeGroup":                     {request{method: "POST", path: "/apis/slipway.dev/v1alpha1/nodegroups", body: "{}"}, nil},
+	"change a NodeGroup":              {request{method: "PATCH", path: "/apis/slipway.dev/v1alpha1/nodegroups/g", body: "{}"}, nil},
+	"a NodeGroup's status":            {request{method: "PATCH", path: "/apis/slipway.dev/v1alpha1/nodegroups/g/status", body: "{}"}, []string{"manager", "cloudpool"}},
+	"scale a NodeGroup":               {request{method: "PUT", path: "/apis/slipway.dev/v1alpha1/nodegroups/g/scale", body: "{}"}, nil},
+	"scale a Deployment":              {request{method: "PUT", path: "/apis/apps/v1/namespaces/kube-system/deployments/d/scale", body: "{}"}, nil},
+	"a NodeRetirement":                {request{method: "POST", path: "/apis/slipway.dev/v1alpha1/noderetirements", body: "{}"}, []string{"manager", "cloudpool"}},
+	"override a Node's protection":    {request{method: "PUT", path: "/apis/slipway.dev/v1alpha1/noderetirements/r", body: "{}"}, []string{"manager"}},
+	"override it by a patch":          {request{method: "PATCH", path: "/apis/slipway.dev/v1alpha1/noderetirements/r", body: "{}"}, nil},
+	"a NodeRetirement's status":       {request{method: "PUT", path: "/apis/slipway.dev/v1alpha1/noderetirements/r/status", body: "{}"}, []string{"manager"}},
+	"delete every NodeRetirement":     {request{method: "DELETE", path: "/apis/slipway.dev/v1alpha1/noderetirements"}, nil},
+	"a PoolUpdate":                    {request{method: "POST", path: "/apis/slipway.dev/v1alpha1/namespaces/slipway/poolupdates", body: "{}"}, []string{"cloudpool"}},
+	"a PoolUpdate elsewhere":          {request{method: "POST", path: "/apis/slipway.dev/v1alpha1/namespaces/default/poolupdates", body: "{}"}, nil},
+	"a PoolUpdate's status":           {request{method: "PUT", path: "/apis/slipway.dev/v1alpha1/namespaces/slipway/poolupdates/p/status", body: "{}"}, []string{"cloudpool"}},
+	"a PoolUpdate's status, by patch": {request{method: "PATCH", path: "/apis/slipway.dev/v1alpha1/namespaces/slipway/poolupdates/p/status", body: "{}"}, nil},
+	"delete a type":                   {request{method: "DELETE", path: "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/nodegroups.slipway.dev"}, nil},
+	"another's type":                  {request{method: "PATCH", path: "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/c.example.com", body: "{}"}, nil},
+	"who a token is of":               {request{method: "POST", path: "/apis/authentication.k8s.io/v1/tokenreviews", body: "{}"}, []string{"cloudpool"}},
+	"priority over others":            {request{method: "PATCH", path: "/apis/flowcontrol.apiserver.k8s.io/v1/flowschemas/slipway-agent", body: "{}"}, nil},
+}
+
+// TestNoTokenIsGoodForMoreThanItsPartNeeds makes each request with each token. RBAC refuses it before anything is read.
+func TestNoTokenIsGoodForMoreThanItsPartNeeds(t *testing.T) {
+	f := newFixture(t, "thefts")
+	for part, client := range map[string]kubernetes.Interface{
+		"agent": f.agent(own), "manager": f.part("manager"), "cloudpool": f.part("cloudpool"),
+	} {
+		for name, theft := range thefts {
+			if slices.Contains(theft.may, part) {
+				continue
+			}
+			err := send(theft.request)(f.ctx, client)
+			if !apierrors.IsForbidden(err) || strings.Contains(err.Error(), "ValidatingAdmissionPolicy") {
+				t.Errorf("%s: %s: the answer is %v, want RBAC to refuse it", part, name, err)
+			}
+		}
+	}
+}

@@ -1,0 +1,37 @@
+package manager_test
+
+import (
+	"context"
+	"math"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// TestAManagerLeadsInSpiteOfALeaseOf68Years: before there was a policy, a stolen token of an agent could create such a Lease.
+func TestAManagerLeadsInSpiteOfALeaseOf68Years(t *testing.T) {
+	t.Parallel()
+	b := ready(t)
+	now := metav1.NowMicro()
+	_, err := b.Client().CoordinationV1().Leases(namespace).Create(b.ctx, &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Name: "slipway-manager"},
+		Spec: coordinationv1.LeaseSpec{
+			HolderIdentity: new("thief"), LeaseDurationSeconds: new(int32(math.MaxInt32)), AcquireTime: &now, RenewTime: &now,
+		},
+	}, metav1.CreateOptions{})
+	b.check(err)
+	ctx, cancel := context.WithTimeout(b.ctx, time.Minute)
+	defer cancel()
+	b.ctx = ctx
+	p := b.start("leads", "--kubeconfig", b.credentials(), "--selector", shard+"=leads", "--leader-election-lease-duration=3s")
+	p.await("/metrics", "says that it leads", func(status int, body string) bool {
+		return status == http.StatusOK && strings.Contains(body, `leader_election_master_status{name="slipway-manager"} 1`)
+	})
+	if log := p.log(); !strings.Contains(log, "claims to last longer than any manager's does") {
+		t.Errorf("the log does not say so:\n%s", log)
+	}
+}

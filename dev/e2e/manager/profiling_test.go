@@ -1,0 +1,69 @@
+package manager_test
+
+import (
+	"net/http"
+	"testing"
+
+	"github.com/slipway-dev/slipway/dev/controlplane"
+	"github.com/slipway-dev/slipway/dev/testbed"
+)
+
+// TestProfilesAreServedToTheLoopbackInterfaceAlone asks each shipped command. A request that a proxy passed on is not from
+// the loopback interface.
+func TestProfilesAreServedToTheLoopbackInterfaceAlone(t *testing.T) {
+	t.Parallel()
+	b := ready(t)
+	pool := controlplane.AKSPool{Name: "profiled"}
+	b.check(b.AddPool(b.ctx, pool, 1))
+	agent, err := b.StartAgent(b.ctx, pool, 0, "--profiling")
+	b.check(err)
+	t.Cleanup(func() { _ = agent.Crash() })
+	manager := b.start("profiled", "--kubeconfig", b.credentials(), "--selector", shard+"=profiled", "--leader-elect=false", "--profiling")
+	for name, address := range map[string]string{
+		"slipway-agent": agent.Address(), "slipway manager": manager.address, "slipway cloudpool": b.startCloudpool("--profiling"),
+	} {
+		url := "http://" + address + "/debug/pprof/cmdline"
+		b.check(testbed.Poll(b.ctx, name+" serves profiles", func() bool { return b.ask(url, nil) == http.StatusOK }))
+		for _, header := range []string{"X-Forwarded-For", "Forwarded", "Via"} {
+			if got := b.ask(url, http.Header{header: {"10.0.0.9"}}); got != http.StatusForbidden {
+				t.Errorf("%s answers %d to %s, want 403", name, got, header)
+			}
+		}
+	}
+}
+
+// startCloudpool starts a cloudpool in front of a server that is not there, and gives the address of its metrics.
+func (b bed) startCloudpool(args ...string) string {
+	b.t.Helper()
+	path, err := testbed.Binary("slipway")
+	b.check(err)
+	front, err := controlplane.FreeAddress(b.ctx)
+	b.check(err)
+	metrics, err := controlplane.FreeAddress(b.ctx)
+	b.check(err)
+	clouds := testbed.File(b.t, "cloudpool.yaml", "cloudpool: {pools: [{name: builders, url: 'http://127.0.0.1:1'}]}")
+	started, err := b.Run(b.ctx, controlplane.Command{
+		Name: "profiled-cloudpool", Path: path, Args: append([]string{
+			"cloudpool", "--kubeconfig", b.Kubeconfig(), "--cloud-config", clouds, "--listen", front, "--metrics-listen", metrics, "--namespace", namespace,
+		}, args...),
+	})
+	b.check(err)
+	b.t.Cleanup(func() { _ = started.Kill() })
+	return metrics
+}
+
+// ask gives the status of an answer; 0 is none.
+func (b bed) ask(url string, header http.Header) int {
+	b.t.Helper()
+	r, err := http.NewRequestWithContext(b.ctx, http.MethodGet, url, nil)
+	b.check(err)
+	for name, values := range header {
+		r.Header[name] = values
+	}
+	answer, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return 0
+	}
+	_ = answer.Body.Close() // its status is what counts
+	return answer.StatusCode
+}

@@ -1,0 +1,356 @@
+package fakecluster
+
+import (
+	"cmp"
+	"encoding/json"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/slipway-dev/slipway/dev/controlplane"
+)
+
+const (
+	// step is the time between two looks of what is played, and so how late a controller is.
+	step = 100 * time.Millisecond
+	// orphanedFor is how long the pods of a Node that is gone stay: the pod garbage collector comes then.
+	orphanedFor = 20 * time.Second
+)
+
+var (
+	nodes        = corev1.SchemeGroupVersion.WithResource("nodes")
+	pods         = corev1.SchemeGroupVersion.WithResource("pods")
+	leases       = coordinationv1.SchemeGroupVersion.WithResource("leases")
+	statefulSets = appsv1.SchemeGroupVersion.WithResource("statefulsets")
+	deployments  = appsv1.SchemeGroupVersion.WithResource("deployments")
+	budgets      = policyv1.SchemeGroupVersion.WithResource("poddisruptionbudgets")
+)
+
+// play is what kubelets, the scheduler and the controllers do, again and again.
+func (c *Cluster) play() {
+	tick := time.NewTicker(step)
+	defer tick.Stop()
+	orphans := map[types.UID]time.Time{}
+	last := int64(0)
+	for {
+		select {
+		case <-c.closed:
+			return
+		case now := <-tick.C:
+			c.mu.Lock()
+			if before := c.version; before != last || len(c.deadline) > 0 || len(orphans) > 0 {
+				last = before
+				c.kubelets(now, orphans)
+				each(c, deployments, c.deploy)
+				each(c, statefulSets, c.ordinals)
+				each(c, budgets, c.count)
+			}
+			c.mu.Unlock()
+		}
+	}
+}
+
+// each calls do for a copy of each object of a resource, by name.
+func each[T client.Object](c *Cluster, resource schema.GroupVersionResource, do func(key, T)) {
+	var all []key
+	for k := range c.objects {
+		if k.resource == resource {
+			all = append(all, k)
+		}
+	}
+	slices.SortFunc(all, func(a, b key) int { return strings.Compare(a.namespace+"/"+a.name, b.namespace+"/"+b.name) })
+	for _, k := range all {
+		if o := c.objects[k]; o != nil {
+			do(k, o.DeepCopyObject().(T))
+		}
+	}
+}
+
+// kubelets renew Leases, and start and stop pods.
+func (c *Cluster) kubelets(now time.Time, orphans map[types.UID]time.Time) {
+	each(c, nodes, func(k key, n *corev1.Node) {
+		lease := key{leases, corev1.NamespaceNodeLease, k.name}
+		switch {
+		case controlplane.IsOff(n):
+			c.renewals[k.name] = 2 // the first may be of the very moment in which the machine has its power back
+			return
+		case c.renewals[k.name] > 0:
+			c.renewals[k.name]--
+		case c.objects[lease] != nil:
+			return
+		}
+		renewed := metav1.NowMicro()
+		delete(c.objects, lease)
+		_, _ = c.insert(leases, &coordinationv1.Lease{
+			ObjectMeta: metav1.ObjectMeta{Namespace: lease.namespace, Name: k.name}, Spec: coordinationv1.LeaseSpec{RenewTime: &renewed},
+		})
+	})
+	each(c, pods, func(k key, p *corev1.Pod) {
+		node, _ := c.objects[key{resource: nodes, name: p.Spec.NodeName}].(*corev1.Node)
+		switch {
+		case p.Spec.NodeName == "":
+			c.schedule(k, p)
+		case node == nil:
+			if orphans[p.UID].IsZero() {
+				orphans[p.UID] = now
+			} else if now.Sub(orphans[p.UID]) > orphanedFor {
+				delete(orphans, p.UID)
+				none := int64(0)
+				_, _ = c.discard(k, metav1.DeleteOptions{GracePeriodSeconds: &none})
+			}
+		case slices.ContainsFunc(node.Spec.Taints, outOfService) && !ready(node.Status.Conditions):
+			none := int64(0) // the pod garbage collector does that
+			_, _ = c.discard(k, metav1.DeleteOptions{GracePeriodSeconds: &none})
+		case controlplane.IsOff(node):
+		case p.DeletionTimestamp != nil && !now.Before(c.deadline[p.UID]):
+			terminate(p, c.deadline[p.UID], now)
+			c.store(k, p)
+		case p.DeletionTimestamp == nil && p.Status.Phase == corev1.PodPending:
+			run(p)
+			c.store(k, p)
+		}
+	})
+}
+
+// admit is what the API server adds to a new pod.
+func admit(p *corev1.Pod) {
+	p.Status = corev1.PodStatus{Phase: corev1.PodPending}
+	if p.Spec.TerminationGracePeriodSeconds == nil {
+		p.Spec.TerminationGracePeriodSeconds = new(int64)
+		*p.Spec.TerminationGracePeriodSeconds = corev1.DefaultTerminationGracePeriodSeconds
+	}
+}
+
+// run has a bound pod be Ready.
+func run(p *corev1.Pod) {
+	p.Status.Phase, p.Status.StartTime = corev1.PodRunning, new(metav1.Now())
+	p.Status.Conditions = []corev1.PodCondition{
+		{Type: corev1.PodScheduled, Status: corev1.ConditionTrue}, {Type: corev1.PodReady, Status: corev1.ConditionTrue},
+	}
+	for _, container := range p.Spec.Containers {
+		p.Status.ContainerStatuses = append(p.Status.ContainerStatuses, corev1.ContainerStatus{
+			Name: container.Name, Ready: true, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.Now()}},
+		})
+	}
+}
+
+// terminate has the containers of a pod have ended: by themselves, or killed at the end of the grace period.
+func terminate(p *corev1.Pod, ends, now time.Time) {
+	code := int32(0)
+	if !ends.Before(p.DeletionTimestamp.Time) || now.Sub(ends) > 2*step {
+		code = killed
+	}
+	for i := range p.Status.ContainerStatuses {
+		p.Status.ContainerStatuses[i].Ready = false
+		p.Status.ContainerStatuses[i].State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
+			ExitCode: code, FinishedAt: metav1.NewTime(now),
+		}}
+	}
+}
+
+// killed is the exit code of a container that was killed.
+const killed = 137
+
+// stop begins a pod's termination, or shortens it.
+func (c *Cluster) stop(p *corev1.Pod, grace *int64) {
+	if grace == nil {
+		grace = p.Spec.TerminationGracePeriodSeconds
+	}
+	ends := time.Now().Add(time.Duration(*grace) * time.Second)
+	if seconds, err := strconv.ParseFloat(cmp.Or(p.Annotations[controlplane.StopSeconds], "1"), 64); err == nil {
+		if stops := time.Now().Add(time.Duration(seconds * float64(time.Second))); stops.Before(ends) {
+			ends = stops
+		}
+	}
+	if old, ok := c.deadline[p.UID]; !ok || ends.Before(old) {
+		at := metav1.NewTime(time.Now().Add(time.Duration(*grace) * time.Second))
+		p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &at, grace
+		c.deadline[p.UID] = ends
+	}
+}
+
+// stopped reports whether nothing of an object that is deleted runs any more.
+func (c *Cluster) stopped(o client.Object) bool {
+	p, ok := o.(*corev1.Pod)
+	if !ok {
+		return true
+	}
+	runs := func(s corev1.ContainerStatus) bool { return s.State.Terminated == nil }
+	if p.Spec.NodeName != "" && *p.DeletionGracePeriodSeconds > 0 &&
+		(time.Now().Before(c.deadline[p.UID]) || slices.ContainsFunc(p.Status.ContainerStatuses, runs)) {
+		return false
+	}
+	delete(c.deadline, p.UID)
+	return true
+}
+
+// schedule binds a pod to a node that takes it: one that its selector picks, and that is schedulable and Ready.
+func (c *Cluster) schedule(k key, p *corev1.Pod) {
+	selector := labels.SelectorFromSet(p.Spec.NodeSelector)
+	each(c, nodes, func(_ key, node *corev1.Node) {
+		takes := p.Spec.NodeName == "" && !node.Spec.Unschedulable && !slices.ContainsFunc(node.Spec.Taints, repels) && ready(node.Status.Conditions)
+		if takes && selector.Matches(labels.Set(node.Labels)) {
+			p.Spec.NodeName = node.Name
+		}
+	})
+	if p.Spec.NodeName == "" {
+		if len(p.Status.Conditions) > 0 {
+			return
+		}
+		p.Status.Conditions = []corev1.PodCondition{{
+			Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable,
+		}}
+	}
+	c.store(k, p)
+}
+
+func repels(t corev1.Taint) bool { return t.Effect != corev1.TaintEffectPreferNoSchedule }
+
+func outOfService(t corev1.Taint) bool { return t.Key == corev1.TaintNodeOutOfService }
+
+func ready(conditions []corev1.NodeCondition) bool {
+	return slices.ContainsFunc(conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+	})
+}
+
+// picked are the pods that a selector picks and that are not about to end, and how many of them are Ready.
+func (c *Cluster) picked(namespace string, by *metav1.LabelSelector) (all, healthy int32) {
+	selector, err := metav1.LabelSelectorAsSelector(by)
+	if err != nil {
+		return 0, 0
+	}
+	for k, o := range c.objects {
+		p, ok := o.(*corev1.Pod)
+		if !ok || k.namespace != namespace || p.DeletionTimestamp != nil || !selector.Matches(labels.Set(p.Labels)) {
+			continue
+		}
+		all++
+		if p.Status.Phase == corev1.PodRunning {
+			healthy++
+		}
+	}
+	return all, healthy
+}
+
+// deploy is the controller of Deployments, without ReplicaSets between.
+func (c *Cluster) deploy(k key, d *appsv1.Deployment) {
+	all, healthy := c.picked(k.namespace, d.Spec.Selector)
+	for ; all < *d.Spec.Replicas; all++ {
+		c.replica(k, d, "ReplicaSet", uuid.NewString()[:8], &d.Spec.Template)
+	}
+	status := appsv1.DeploymentStatus{
+		ObservedGeneration: d.Generation, Replicas: all, UpdatedReplicas: all, ReadyReplicas: healthy, AvailableReplicas: healthy,
+	}
+	if d.Status.Replicas != status.Replicas || d.Status.ReadyReplicas != healthy || d.Status.ObservedGeneration != d.Generation {
+		d.Status = status
+		c.store(k, d)
+	}
+}
+
+// replica makes a pod of an owner.
+func (c *Cluster) replica(k key, owner client.Object, kind, suffix string, template *corev1.PodTemplateSpec) {
+	p := &corev1.Pod{ObjectMeta: *template.ObjectMeta.DeepCopy(), Spec: *template.Spec.DeepCopy()}
+	p.Namespace, p.Name = k.namespace, k.name+"-"+suffix
+	yes := true
+	p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: kind, Name: k.name, UID: owner.GetUID(), Controller: &yes}}
+	_, _ = c.insert(pods, p)
+}
+
+// ordinals is the controller of StatefulSets: a pod comes back under its name once that is free.
+func (c *Cluster) ordinals(k key, s *appsv1.StatefulSet) {
+	for i := range *s.Spec.Replicas {
+		if suffix := strconv.Itoa(int(i)); c.objects[key{pods, k.namespace, k.name + "-" + suffix}] == nil {
+			c.replica(k, s, "StatefulSet", suffix, &s.Spec.Template)
+		}
+	}
+	all, healthy := c.picked(k.namespace, s.Spec.Selector)
+	if now := s.Status; now.Replicas != all || now.ReadyReplicas != healthy || now.ObservedGeneration != s.Generation {
+		s.Status = appsv1.StatefulSetStatus{ObservedGeneration: s.Generation, Replicas: all, ReadyReplicas: healthy}
+		c.store(k, s)
+	}
+}
+
+// count is the controller of disruption budgets.
+func (c *Cluster) count(k key, b *policyv1.PodDisruptionBudget) {
+	status := c.budget(k.namespace, b)
+	if now := b.Status; now.CurrentHealthy != status.CurrentHealthy || now.ExpectedPods != status.ExpectedPods ||
+		now.ObservedGeneration != status.ObservedGeneration || now.DisruptionsAllowed != status.DisruptionsAllowed {
+		b.Status = status
+		c.store(k, b)
+	}
+}
+
+func (c *Cluster) budget(namespace string, b *policyv1.PodDisruptionBudget) policyv1.PodDisruptionBudgetStatus {
+	all, healthy := c.picked(namespace, b.Spec.Selector)
+	least := int32(0)
+	if b.Spec.MinAvailable != nil {
+		n, _ := intstr.GetScaledValueFromIntOrPercent(b.Spec.MinAvailable, int(all), true)
+		least = int32(n)
+	} else if b.Spec.MaxUnavailable != nil {
+		n, _ := intstr.GetScaledValueFromIntOrPercent(b.Spec.MaxUnavailable, int(all), true)
+		least = all - int32(n)
+	}
+	return policyv1.PodDisruptionBudgetStatus{
+		ObservedGeneration: b.Generation, ExpectedPods: all, CurrentHealthy: healthy, DesiredHealthy: least,
+		DisruptionsAllowed: max(0, healthy-least),
+	}
+}
+
+// evict deletes a pod if every disruption budget allows that.
+func (c *Cluster) evict(r request) (any, error) {
+	var eviction policyv1.Eviction
+	raw, err := body(r)
+	if err != nil {
+		return nil, err
+	}
+	if err := json.Unmarshal(raw, &eviction); err != nil {
+		return nil, err
+	}
+	o, err := c.get(r.key)
+	if err != nil {
+		return nil, err
+	}
+	pod, denied := o.(*corev1.Pod), error(nil)
+	each(c, budgets, func(k key, b *policyv1.PodDisruptionBudget) {
+		selector, err := metav1.LabelSelectorAsSelector(b.Spec.Selector)
+		if err != nil || k.namespace != r.namespace || !selector.Matches(labels.Set(pod.Labels)) || pod.DeletionTimestamp != nil {
+			return
+		}
+		if c.budget(k.namespace, b).DisruptionsAllowed == 0 {
+			refused := apierrors.NewTooManyRequests("Cannot evict pod as it would violate the pod's disruption budget.", 0)
+			refused.ErrStatus.Details.Causes = []metav1.StatusCause{{
+				Type: policyv1.DisruptionBudgetCause, Message: "The disruption budget " + k.name + " needs more healthy pods",
+			}}
+			denied = refused
+		}
+	})
+	if denied != nil {
+		return nil, denied
+	}
+	var options metav1.DeleteOptions
+	if eviction.DeleteOptions != nil {
+		options = *eviction.DeleteOptions
+	}
+	if _, err := c.discard(r.key, options); err != nil {
+		return nil, err
+	}
+	return &metav1.Status{
+		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusSuccess, Code: http.StatusCreated,
+	}, nil
+}

@@ -1,0 +1,206 @@
+package faultproxy
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"sync"
+)
+
+// Direct is a transport to a handler in the same process. It uses no network, so that it works in virtual time
+// (testing/synctest). A handler that panics with http.ErrAbortHandler cuts the answer, as a server would.
+func Direct(to http.Handler) http.RoundTripper { return direct{to: to} }
+
+type direct struct {
+	to   http.Handler
+	life *Life // nil for a transport that never ends
+	late http.RoundTripper
+}
+
+// ServeDirect is Serve without a network.
+func (p *Proxy) ServeDirect(name string, server *url.URL, transport http.RoundTripper) *Front {
+	return &Front{p.handler(name, reverse(server, transport, true))}
+}
+
+// Front is a server behind a proxy, without a network.
+type Front struct{ handler http.Handler }
+
+// Of returns the transport of one process. A process that is played in another one may have to read before it ends, after it was
+// killed: late serves these reads, and the proxy does not see them. With nil they fail.
+func (f *Front) Of(l *Life, late http.RoundTripper) http.RoundTripper {
+	return direct{f.handler, l, late}
+}
+
+// Life is one process behind a proxy without a network, from its start until it is killed.
+type Life struct {
+	number int
+	alive  context.Context
+	kill   context.CancelFunc
+}
+
+// Begin returns the life of the next process, see NextLife.
+func (p *Proxy) Begin() *Life {
+	p.NextLife()
+	alive, kill := context.WithCancel(context.Background())
+	return &Life{int(p.life.Load()), alive, kill}
+}
+
+// End cuts the connections of the process, as SIGKILL does: no request of it gets through any more.
+func (l *Life) End() { l.kill() }
+
+// errCut is what a request fails with whose connection is cut before the answer begins.
+var errCut = errors.New("the connection was cut")
+
+func (d direct) RoundTrip(r *http.Request) (*http.Response, error) {
+	if l := d.life; l != nil && l.alive.Err() != nil {
+		if d.late == nil || r.Method != http.MethodGet {
+			return nil, errCut
+		}
+		return d.late.RoundTrip(r)
+	}
+	over := func() bool { return true }
+	ctx, cancel := context.WithCancel(context.WithValue(r.Context(), http.ServerContextKey, d))
+	if l := d.life; l != nil {
+		over = context.AfterFunc(l.alive, cancel) //nolint:contextcheck // the end of the process ends what it asks
+		ctx = context.WithValue(ctx, lifeKey{}, l.number)
+	}
+	asked := r.Clone(ctx)
+	if asked.Body == nil {
+		asked.Body = http.NoBody
+	}
+	asked.RequestURI, asked.RemoteAddr = r.URL.RequestURI(), "127.0.0.1:1"
+	if asked.Host == "" {
+		asked.Host = r.URL.Host
+	}
+	a := &directAnswer{header: http.Header{}, begun: make(chan struct{}), cancel: cancel}
+	a.more.L = &a.mu
+	go func() {
+		err := io.EOF
+		defer func() {
+			switch cause := recover(); cause {
+			case nil:
+			case http.ErrAbortHandler:
+				err = io.ErrUnexpectedEOF
+			default:
+				panic(cause)
+			}
+			a.end(err)
+		}()
+		d.to.ServeHTTP(a, asked)
+		a.WriteHeader(http.StatusOK)
+	}()
+	select {
+	case <-a.begun:
+	case <-ctx.Done():
+		cancel()
+		return nil, context.Cause(ctx)
+	}
+	if a.status == 0 {
+		cancel()
+		return nil, errCut
+	}
+	unwatch := context.AfterFunc(ctx, func() { a.end(context.Cause(ctx)) })
+	a.stop = func() { over(); unwatch() }
+	return &http.Response{
+		Status: http.StatusText(a.status), StatusCode: a.status, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		Header: a.sent, Body: a, ContentLength: -1, Request: r,
+	}, nil
+}
+
+// directAnswer is what a handler writes and a client reads.
+type directAnswer struct {
+	header, sent http.Header
+	status       int // 0 until it has begun
+	begun        chan struct{}
+	cancel       context.CancelFunc
+	stop         func()
+
+	mu   sync.Mutex
+	more sync.Cond
+	text bytes.Buffer
+	over error // what a reader gets after the text
+}
+
+// Header implements http.ResponseWriter.
+func (a *directAnswer) Header() http.Header { return a.header }
+
+// WriteHeader implements http.ResponseWriter.
+func (a *directAnswer) WriteHeader(status int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.status != 0 || a.over != nil || status < http.StatusOK {
+		return
+	}
+	a.status, a.sent = status, a.header.Clone()
+	close(a.begun)
+}
+
+// Write implements http.ResponseWriter.
+func (a *directAnswer) Write(b []byte) (int, error) {
+	a.WriteHeader(http.StatusOK)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.over != nil {
+		return 0, errCut
+	}
+	a.more.Broadcast()
+	return a.text.Write(b)
+}
+
+// Flush implements http.Flusher.
+func (a *directAnswer) Flush() { a.WriteHeader(http.StatusOK) }
+
+// end ends the answer, for the first reason that it is told.
+func (a *directAnswer) end(why error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.over == nil {
+		a.over = why
+		if a.status == 0 {
+			close(a.begun)
+		}
+	}
+	a.more.Broadcast()
+}
+
+// Read implements io.Reader.
+func (a *directAnswer) Read(b []byte) (int, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for a.text.Len() == 0 && a.over == nil {
+		a.more.Wait()
+	}
+	if a.text.Len() > 0 {
+		return a.text.Read(b)
+	}
+	return 0, a.over
+}
+
+// Close implements io.Closer. The handler's context ends, as it does when a client hangs up.
+func (a *directAnswer) Close() error {
+	a.stop()
+	a.end(errCut)
+	a.cancel()
+	return nil
+}
+
+// reverse forwards requests to a server. With keepHost the server is told the address that the client asked for.
+func reverse(server *url.URL, transport http.RoundTripper, keepHost bool) *httputil.ReverseProxy {
+	target := &url.URL{Scheme: server.Scheme, Host: server.Host}
+	// Rewrite, unlike Director, adds no X-Forwarded-For, which the metadata service refuses.
+	return &httputil.ReverseProxy{
+		Rewrite: func(r *httputil.ProxyRequest) {
+			r.SetURL(target)
+			if keepHost {
+				r.Out.Host = r.In.Host
+			}
+		},
+		Transport:     transport,
+		FlushInterval: -1, // a watch must not wait for a full buffer
+		ErrorHandler:  func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
+	}
+}

@@ -1,0 +1,67 @@
+package testbed
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"sync"
+
+	"github.com/slipway-dev/slipway/dev/faultproxy"
+)
+
+// PlayedAgent is an agent in this process, on a machine of a testbed in memory.
+type PlayedAgent struct {
+	begin func(ctx context.Context) (kill func())
+
+	ctx context.Context //nolint:containedctx // the agent's own, beyond the calls
+	supply
+	kill    func()
+	playing sync.WaitGroup
+}
+
+// PlayAgent starts an agent on a node, behind a proxy. Run has the transports of one life.
+func (t *Testbed) PlayAgent(ctx context.Context, node string, proxy *faultproxy.Proxy,
+	run func(ctx context.Context, metadata, api http.RoundTripper, server *url.URL),
+) (*PlayedAgent, error) {
+	server, err := url.Parse(t.RESTConfig().Host)
+	if err != nil {
+		return nil, err
+	}
+	api := proxy.ServeDirect("api", server, t.RESTConfig().Transport)
+	metadata := proxy.ServeDirect("metadata", t.base, faultproxy.Direct(t.Azure.Handler()))
+	a := &PlayedAgent{ctx: ctx}
+	a.begin = func(ctx context.Context) func() {
+		life := proxy.Begin()
+		ctx, cancel := context.WithCancel(ctx)
+		a.playing.Go(func() { run(ctx, metadata.Of(life, nil), api.Of(life, nil), server) })
+		return func() { life.End(); cancel() }
+	}
+	t.mu.Lock()
+	t.agents[node] = a
+	t.mu.Unlock()
+	return a, a.Revive(ctx)
+}
+
+// Crash kills the agent, unless it is dead already.
+func (a *PlayedAgent) Crash() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.kill != nil {
+		a.kill()
+		a.kill = nil
+	}
+	return nil
+}
+
+// Revive starts a dead agent again, unless its machine has no power.
+func (a *PlayedAgent) Revive(context.Context) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !a.off && a.kill == nil {
+		a.kill = a.begin(a.ctx) //nolint:contextcheck // it lives longer than the call
+	}
+	return nil
+}
+
+// Wait waits until all that were killed have ended.
+func (a *PlayedAgent) Wait() { a.playing.Wait() }

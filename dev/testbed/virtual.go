@@ -1,0 +1,46 @@
+package testbed
+
+import (
+	"context"
+	"log/slog"
+	"net/url"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/slipway-dev/slipway/dev/azure"
+	"github.com/slipway-dev/slipway/dev/controlplane"
+	"github.com/slipway-dev/slipway/dev/fakecluster"
+	"github.com/slipway-dev/slipway/dev/faultproxy"
+)
+
+// Virtual is a testbed in memory, for virtual time (testing/synctest): nothing in it uses a network or a process. Dir is for its
+// files. It lives until Stop. It has no types, rights or admission to install.
+func Virtual(dir string, o Options) (*Testbed, error) {
+	memory, err := fakecluster.New()
+	if err != nil {
+		return nil, err
+	}
+	config := &rest.Config{Host: "https://kubernetes.test", QPS: -1, UserAgent: "slipway-dev", Transport: faultproxy.Direct(memory)}
+	cluster, err := controlplane.Reach(config, dir)
+	if err != nil {
+		return nil, err
+	}
+	t := newTestbed(cluster, o)
+	work, stop := context.WithCancel(context.Background())
+	t.stop = func() {
+		stop()
+		memory.Close()
+	}
+	if t.Nodes, err = azure.WatchNodes(work, cluster.Client(), slog.New(slog.DiscardHandler)); err != nil {
+		return nil, err
+	}
+	if t.Pods, err = azure.WatchPods(work, cluster.Client(), t.Nodes); err != nil {
+		return nil, err
+	}
+	o.Azure.Machines, o.Azure.Bookkeeper = t.Nodes.Machines(power{t}), t.Pods
+	t.Azure = azure.New(o.Azure)
+	t.base = &url.URL{Scheme: "http", Host: "azure.test"}
+	t.makeARM(o.ARM)
+	t.armServer = &azure.ARMServer{URL: &url.URL{Scheme: "https", Host: "arm.test"}}
+	return t, t.writeARMToken()
+}

@@ -1,0 +1,104 @@
+package agent
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/slipway-dev/slipway/internal/drain"
+	podrules "github.com/slipway-dev/slipway/internal/drainability/pod"
+	"github.com/slipway-dev/slipway/internal/kubeapi"
+	"github.com/slipway-dev/slipway/internal/notice"
+	"github.com/slipway-dev/slipway/internal/observe"
+)
+
+func TestPodLabelSetsItsNoticePolicy(t *testing.T) {
+	for _, tt := range []struct {
+		label, value string
+		kind         notice.Type
+		live, want   bool
+	}{
+		{EvictOn, "freeze", notice.Freeze, false, true},
+		{EvictOn, "freeze", notice.Freeze, true, true},
+		{EvictOn, "Freeze.Reboot", notice.Reboot, false, true},
+		{EvictOn, "live-migration", notice.Freeze, true, true},
+		{EvictOn, "live-migration", notice.Freeze, false, false},
+		{EvictOn, "reboot", notice.Freeze, false, false},
+		{EvictOn, "any", notice.Condition, false, true},
+		{EvictOn, "", notice.Freeze, false, false},
+		{"example.com/other", "freeze", notice.Freeze, false, false},
+		{onFreeze, "true", notice.Freeze, true, true},
+		{onFreeze, "", notice.Freeze, false, true},
+		{onFreeze, "false", notice.Freeze, false, false},
+		{onFreeze, "true", notice.Reboot, false, false},
+	} {
+		p := &kubeapi.Pod{ObjectMeta: kubeapi.ObjectMeta{Labels: map[string]string{tt.label: tt.value}}}
+		if got := asksToLeave(p, tt.kind, tt.live); got != tt.want {
+			t.Errorf("%s=%s, %s (live migration %v): %v", tt.label, tt.value, tt.kind, tt.live, got)
+		}
+	}
+}
+
+func TestPodGetsThePolicyOfItsGravestNotice(t *testing.T) {
+	plain := kubeapi.Pod{}
+	mindful := kubeapi.Pod{ObjectMeta: kubeapi.ObjectMeta{Labels: map[string]string{EvictOn: "reboot"}}}
+	freeze, reboot := demand{kind: notice.Freeze}, demand{kind: notice.Reboot, marked: true}
+	for name, tt := range map[string]struct {
+		demands        []demand
+		plain, mindful podrules.Action // of a pod with an emptyDir
+	}{
+		"a Freeze for all":            {[]demand{freeze}, podrules.Leave, podrules.Leave},
+		"a Reboot for those that ask": {[]demand{reboot}, podrules.Leave, podrules.Evict},
+		"both":                        {[]demand{freeze, reboot}, podrules.Leave, podrules.Evict},
+		"a Preempt on top":            {[]demand{freeze, reboot, {kind: notice.Preempt}}, podrules.Evict, podrules.Evict},
+		"a condition is graver than a pause, for most": {[]demand{freeze, {kind: notice.Condition}}, podrules.Evict, podrules.Evict},
+	} {
+		o := order{demands: tt.demands}
+		got := func(p kubeapi.Pod) podrules.Action {
+			if !o.concerns(p) {
+				return podrules.Leave
+			}
+			return o.policyOf(p).Of(podrules.ByLocalStorage)
+		}
+		if got(plain) != tt.plain || got(mindful) != tt.mindful {
+			t.Errorf("%s: a plain pod gets %s, want %s; one that asks to leave gets %s, want %s", name, got(plain), tt.plain,
+				got(mindful), tt.mindful)
+		}
+	}
+}
+
+// A container runtime splits lines of more than 16 KiB.
+func TestLogLineStaysShortForManyPods(t *testing.T) {
+	var log bytes.Buffer
+	a := New(Options{
+		Node: "n", Metrics: NewMetrics(observe.NewRegistry()), Log: slog.New(slog.NewJSONHandler(&log, nil)),
+	})
+	receipt := drain.Receipt{Outcome: drain.GaveUp}
+	progress := drain.Progress{Listed: true}
+	for i := range 250 {
+		p := drain.PodReceipt{
+			Namespace: "shop", Name: fmt.Sprintf("%s-%d", strings.Repeat("x", 200), i), Action: podrules.Evict, End: drain.Stopped,
+		}
+		if i%2 == 0 {
+			p.End = drain.Killed
+		}
+		receipt.Pods = append(receipt.Pods, p)
+		progress.Blocked = append(progress.Blocked, drain.Blocked{Pod: p.Name, Reason: drain.Budget, Detail: strings.Repeat("y", 200)})
+	}
+	run := &drainRun{cancel: func() {}}
+	a.drain = run
+	a.drainEnded(run, receipt, errors.New(strings.Repeat("z", 100_000)))
+	a.onProgress(run)(progress)
+	lines := 0
+	for line := range strings.Lines(log.String()) {
+		if lines++; len(line) > 16<<10 {
+			t.Errorf("a line of %d bytes: %.200s", len(line), line)
+		}
+	}
+	if !strings.Contains(log.String(), `"more pods did not end in their own time","pods":105`) || lines > mostLogged+5 {
+		t.Errorf("%d lines", lines)
+	}
+}

@@ -1,0 +1,127 @@
+package providerid
+
+import (
+	"strconv"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/must"
+)
+
+const (
+	uniformPrefix = "azure:///subscriptions/0000-11/resourceGroups/mc_rg/providers/Microsoft.Compute/virtualMachineScaleSets/"
+	singlePrefix  = "azure:///subscriptions/0000-11/resourceGroups/mc_rg/providers/Microsoft.Compute/virtualMachines/"
+)
+
+func TestEveryProviderIDShapeGivesAResourceName(t *testing.T) {
+	for _, tc := range []struct{ name, providerID, want string }{
+		{"uniform scale set", uniformPrefix + "aks-pool-12345678-vmss/virtualMachines/0", "aks-pool-12345678-vmss_0"},
+		{"uniform scale set, large number", uniformPrefix + "v/virtualMachines/1234567", "v_1234567"},
+		{"single machine", singlePrefix + "vm-7", "vm-7"},
+		{"flexible scale set", singlePrefix + "aks-flex_3f2a1b4c", "aks-flex_3f2a1b4c"},
+		{"lower case", strings.ToLower(uniformPrefix) + "V/virtualmachines/3", "V_3"},
+		{"upper case", strings.ToUpper(uniformPrefix) + "v/VIRTUALMACHINES/3", "v_3"},
+		{"resource group with odd characters", "azure:///subscriptions/s/resourceGroups/(é).x/providers/" +
+			"microsoft.compute/virtualMachines/n", "n"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			got, err := ResourceName(tc.providerID)
+			if err != nil || got != tc.want {
+				t.Errorf("ResourceName(%q) = %q, %v; want %q", tc.providerID, got, err, tc.want)
+			}
+		})
+	}
+}
+
+func TestI10ForeignProviderIDIsRefused(t *testing.T) {
+	for _, tc := range []struct{ name, providerID string }{
+		{"empty", ""},
+		{"AWS", "aws:///eu-west-1a/i-0123456789abcdef0"},
+		{"GCE", "gce://project/zone/name"},
+		{"OpenStack", "openstack:///7b5b8e5c-0d0e-4a3c-9f9f-0c7d0a4a4a4a"},
+		{"kwok", "kwok://node-1"},
+		{"no scheme", strings.TrimPrefix(singlePrefix, "azure://") + "n"},
+		{"scheme only begins alike", "azurestack" + strings.TrimPrefix(singlePrefix, "azure") + "n"},
+		{"scale set without instance", uniformPrefix + "v"},
+		{"instance is empty", uniformPrefix + "v/virtualMachines/"},
+		{"instance is no number", uniformPrefix + "v/virtualMachines/v_abc123"},
+		{"scale set is empty", uniformPrefix + "/virtualMachines/1"},
+		{"machine is empty", singlePrefix},
+		{"something after the end", singlePrefix + "n/extensions/e"},
+		{"slash at the end", singlePrefix + "n/"},
+		{"another provider", strings.Replace(singlePrefix, "Microsoft.Compute", "Microsoft.Batch", 1) + "n"},
+		{"space in the name", singlePrefix + "n "},
+		{"line break in the name", singlePrefix + "n\n"},
+		{"name too long", singlePrefix + strings.Repeat("n", 65)},
+		{"no group", "azure:///subscriptions/s/resourceGroups//providers/Microsoft.Compute/virtualMachines/n"},
+		{"two slashes", strings.Replace(singlePrefix, ":///", "://", 1) + "n"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			got, err := ResourceName(tc.providerID)
+			if err == nil {
+				t.Fatalf("ResourceName(%q) = %q, want an error", tc.providerID, got)
+			}
+			check.Contains(t, err.Error(), "spec.providerID", strconv.Quote(tc.providerID), "want azure:///")
+		})
+	}
+}
+
+func TestEqualResourceNamesMeanOneInstance(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		scaleSet := rapid.StringMatching(`[A-Za-z0-9][A-Za-z0-9._-]{0,62}`).Draw(t, "scale set")
+		number := rapid.StringMatching(`0|[1-9][0-9]{0,4}`)
+		a, b := number.Draw(t, "a"), number.Draw(t, "b")
+		first, err := ResourceName(anyCase(t, uniformPrefix) + scaleSet + anyCase(t, "/virtualMachines/") + a)
+		must.NoError(t, err)
+		second, err := ResourceName(anyCase(t, uniformPrefix) + anyCase(t, scaleSet) + "/virtualMachines/" + b)
+		must.NoError(t, err)
+		if first != scaleSet+"_"+a {
+			t.Errorf("got %q, want %s_%s", first, scaleSet, a)
+		}
+		if got := strings.EqualFold(first, second); got != (a == b) {
+			t.Errorf("EqualFold(%q, %q) = %v", first, second, got)
+		}
+	})
+}
+
+// anyCase turns some letters to upper and some to lower case.
+func anyCase(t *rapid.T, s string) string {
+	upper := rapid.SliceOfN(rapid.Bool(), len(s), len(s)).Draw(t, "upper")
+	out := []byte(s)
+	for i, c := range out {
+		if upper[i] {
+			out[i] = strings.ToUpper(string(c))[0]
+		} else {
+			out[i] = strings.ToLower(string(c))[0]
+		}
+	}
+	return string(out)
+}
+
+func FuzzResourceName(f *testing.F) {
+	f.Add(uniformPrefix + "v/virtualMachines/1")
+	f.Add(singlePrefix + "n")
+	f.Add("AZURE:///Subscriptions/S/ResourceGroups/G/Providers/microsoft.compute/VirtualMachines/N")
+	f.Add("aws:///a/i-0")
+	f.Add("")
+	f.Fuzz(func(t *testing.T, providerID string) {
+		name, err := ResourceName(providerID)
+		if err != nil {
+			if name != "" {
+				t.Errorf("got both name %q and error %v", name, err)
+			}
+			return
+		}
+		segments := strings.Split(providerID, "/")
+		last := segments[len(segments)-1]
+		if name != last && name != segments[len(segments)-3]+"_"+last {
+			t.Errorf("ResourceName(%q) = %q, which is not made of its names", providerID, name)
+		}
+		if !strings.EqualFold(providerID[:9], "azure:///") {
+			t.Errorf("ResourceName(%q) = %q, but that is no Azure ID", providerID, name)
+		}
+	})
+}

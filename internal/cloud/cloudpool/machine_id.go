@@ -1,0 +1,130 @@
+package cloudpool
+
+import (
+	"encoding/json"
+	"net/netip"
+	"net/url"
+	"regexp"
+	"strings"
+
+	"github.com/slipway-dev/slipway/internal/cloud/cloudpool/wire"
+	"github.com/slipway-dev/slipway/internal/cloud/providerid"
+)
+
+// spotMetadata is what is read of a spot request's description.
+type spotMetadata struct{ InstanceID string }
+
+// isRequest reports that a pool knows a machine by the request for it, an Amazon spot request. The request has an ID in the
+// cloud only once it was met.
+func isRequest(m *wire.Machine) bool { return strings.HasPrefix(m.ID, "sir-") }
+
+// MachineID reads a machine's ID in its cloud. It reports false for a machine that has none yet, such as a request that the
+// cloud has not met, and for a cloud that is not understood: no Node can be matched with such a machine by its ID.
+func MachineID(m *wire.Machine) (providerid.ID, bool) {
+	id, err := providerid.Parse(providerIDOf(m))
+	if err == nil && (id.Scheme == providerid.AWS || id.Scheme == providerid.OpenStack) {
+		id.Scope = m.Region // their IDs do not name it
+	}
+	return id, err == nil
+}
+
+// selfLink is the path of a GCE instance.
+var selfLink = regexp.MustCompile(`/projects/([^/]+)/zones/([^/]+)/instances/([^/]+)$`)
+
+// providerIDOf spells a machine's ID as a Node does; empty if its cloud is not understood.
+func providerIDOf(m *wire.Machine) string {
+	switch {
+	case isRequest(m):
+		var spot spotMetadata
+		if json.Unmarshal(m.Metadata, &spot) != nil {
+			return ""
+		}
+		return providerid.AWS + ":///" + spot.InstanceID
+	case strings.HasPrefix(m.ID, "https://") || strings.HasPrefix(m.ID, "http://"):
+		u, err := url.Parse(m.ID)
+		if err != nil {
+			return ""
+		}
+		return selfLink.ReplaceAllString(selfLink.FindString(u.Path), providerid.GCE+"://$1/$2/$3")
+	case strings.HasPrefix(strings.ToLower(m.ID), "/subscriptions/"):
+		return providerid.Azure + "://" + m.ID
+	case strings.HasPrefix(m.ID, "i-"):
+		return providerid.AWS + ":///" + m.ID
+	}
+	return providerid.OpenStack + ":///" + m.ID
+}
+
+// MachineName is the last part of a machine's ID.
+func MachineName(m *wire.Machine) string {
+	return m.ID[strings.LastIndexAny(strings.TrimRight(m.ID, "/"), "/")+1:]
+}
+
+// ComputerName is the host name that the cloud gave a machine, which is its Node's name in most clusters; empty when
+// nothing says. It is looked for in the machine's metadata at path, a list of keys with dots between; without a path
+// where the machine's cloud has it.
+func ComputerName(m *wire.Machine, path string) string {
+	if path != "" {
+		return lookUp(m.Metadata, path)
+	}
+	id, ok := MachineID(m)
+	if !ok {
+		return firstOf(m.Metadata, "name", "hostname")
+	}
+	switch id.Scheme {
+	case providerid.AWS:
+		if name := lookUp(m.Metadata, "privateDnsName"); name != "" {
+			return name
+		}
+		return privateDNSName(m)
+	case providerid.Azure:
+		if name := firstOf(m.Metadata, "osProfile.computerName", "computerName"); name != "" {
+			return name
+		}
+		return MachineName(m)
+	case providerid.GCE:
+		return MachineName(m)
+	}
+	return firstOf(m.Metadata, "name", "hostname")
+}
+
+// privateDNSName is what EC2 calls an instance unless its network says otherwise, see
+// https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-instance-naming.html.
+func privateDNSName(m *wire.Machine) string {
+	if len(m.PrivateIPs) != 1 {
+		return ""
+	}
+	ip, err := netip.ParseAddr(m.PrivateIPs[0])
+	if err != nil || !ip.Is4() || m.Region == "" {
+		return ""
+	}
+	host := "ip-" + strings.ReplaceAll(ip.String(), ".", "-")
+	if m.Region == "us-east-1" {
+		return host + ".ec2.internal"
+	}
+	return host + "." + m.Region + ".compute.internal"
+}
+
+func firstOf(metadata json.RawMessage, paths ...string) string {
+	for _, path := range paths {
+		if name := lookUp(metadata, path); name != "" {
+			return name
+		}
+	}
+	return ""
+}
+
+// lookUp finds a text in a JSON object.
+func lookUp(metadata json.RawMessage, path string) string {
+	for key := range strings.SplitSeq(path, ".") {
+		var object map[string]json.RawMessage
+		if json.Unmarshal(metadata, &object) != nil {
+			return ""
+		}
+		metadata = object[key]
+	}
+	var text string
+	if json.Unmarshal(metadata, &text) != nil {
+		return ""
+	}
+	return text
+}

@@ -1,0 +1,180 @@
+package wire_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/slipway-dev/slipway/internal/cloud/cloudpool/wire"
+	"github.com/slipway-dev/slipway/internal/testing/must"
+)
+
+// ask gives a client of a server, at a path below its address.
+func ask(t *testing.T, path string, h http.HandlerFunc) *wire.Client {
+	t.Helper()
+	server := httptest.NewServer(h)
+	t.Cleanup(server.Close)
+	base, err := url.Parse(server.URL + path)
+	must.NoError(t, err)
+	stay := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	return wire.NewClient(base, &http.Client{CheckRedirect: stay}, time.Minute)
+}
+
+const (
+	goodPool = `{"timestamp":"2026-01-02T03:04:05.678Z","machines":[{"id":"i-1","machineState":"RUNNING"}]}`
+	goodSize = `{"timestamp":"2026-01-02T03:04:05.678Z","desiredSize":3,"allocated":2,"active":1}`
+)
+
+// TestI7ForeignAnswerIsNoEmptyPool has servers, and what may be between, answer anything else.
+func TestI7ForeignAnswerIsNoEmptyPool(t *testing.T) {
+	write := func(code int, kind, body string) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", kind)
+			w.WriteHeader(code)
+			fmt.Fprint(w, body)
+		}
+	}
+	for name, h := range map[string]http.HandlerFunc{
+		"a page":             write(200, "text/html", "<html>Log in</html>"),
+		"a page of an error": write(503, "text/html", "<html>Away</html>"),
+		"a redirect":         func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/login", http.StatusFound) },
+		"nothing":            write(200, "application/json", ""),
+		"no content":         func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) },
+		"null":               write(200, "application/json", "null"),
+		"an empty object":    write(200, "application/json", "{}"),
+		"a list":             write(200, "application/json", "[]"),
+		"no machines":        write(200, "application/json", `{"timestamp":"2026-01-02T03:04:05.678Z"}`),
+		"machines of null":   write(200, "application/json", `{"timestamp":"2026-01-02T03:04:05.678Z","machines":null}`),
+		"no time":            write(200, "application/json", `{"machines":[],"desiredSize":0,"allocated":0,"active":0}`),
+		"a time of its own":  write(200, "application/json", `{"timestamp":"yesterday","machines":[],"desiredSize":0,"allocated":0,"active":0}`),
+		"a nameless machine": write(200, "application/json", `{"timestamp":"2026-01-02T03:04:05.678Z","machines":[{"machineState":"RUNNING"}],"desiredSize":1,"active":1}`),
+		"a stateless one":    write(200, "application/json", `{"timestamp":"2026-01-02T03:04:05.678Z","machines":[{"id":"i-1"}],"allocated":1,"active":1}`),
+		"two documents":      write(200, "application/json", goodPool+goodPool),
+		"half a body": func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Length", "400")
+			fmt.Fprint(w, goodPool[:40])
+			panic(http.ErrAbortHandler)
+		},
+		"a connection that ends": func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
+	} {
+		c := ask(t, "", h)
+		if pool, err := c.Pool(t.Context()); err == nil {
+			t.Errorf("%s: a pool %+v", name, pool)
+		}
+		if size, err := c.Size(t.Context()); err == nil {
+			t.Errorf("%s: a size %+v", name, size)
+		}
+	}
+}
+
+func TestAPoolAndItsSizeAreRead(t *testing.T) {
+	c := ask(t, "/base", func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprint(w, map[string]string{"/base/pool": goodPool, "/base/pool/size": goodSize}[r.URL.Path])
+	})
+	at := time.Date(2026, 1, 2, 3, 4, 5, 678_000_000, time.UTC)
+	pool, err := c.Pool(t.Context())
+	if err != nil || !pool.Timestamp.Equal(at) || len(pool.Machines) != 1 || pool.Machines[0].ID != "i-1" || pool.Machines[0].State != wire.Running {
+		t.Errorf("%+v, %v", pool, err)
+	}
+	if m := pool.Machines[0]; !m.Active() || m.Evictable() {
+		t.Error("a machine that does not say is to count, and not to be taken away")
+	}
+	size, err := c.Size(t.Context())
+	if err != nil || size.Desired != 3 || size.Allocated != 2 || size.Active != 1 || !size.Timestamp.Equal(at) {
+		t.Errorf("%+v, %v", size, err)
+	}
+}
+
+// TestServerOfSeveralPoolsIsAskedPerPath is where kubeaware-cloudpool-proxy drained a node, and was told 404 then.
+func TestServerOfSeveralPoolsIsAskedPerPath(t *testing.T) {
+	for path, want := range map[string]string{"": "/pool/terminate", "/cloudpools/workers": "/cloudpools/workers/terminate", "/x/": "/x/pool/terminate"} {
+		var got, body string
+		c := ask(t, path, func(_ http.ResponseWriter, r *http.Request) {
+			raw, _ := io.ReadAll(r.Body)
+			got, body = r.Method+" "+r.URL.Path, string(raw)
+		})
+		if err := c.Terminate(t.Context(), wire.Removal{MachineID: "i-1", Decrement: true}); err != nil {
+			t.Error(err)
+		}
+		if got != "POST "+want || body != `{"machineId":"i-1","decrementDesiredSize":true}` {
+			t.Errorf("%s %s, want %s", got, body, want)
+		}
+	}
+}
+
+func TestServerErrorMessageIsKept(t *testing.T) {
+	answer := `{"message":"100% down\u001b[2J","detail":"first\n\tat Second.java\u0000\n"}`
+	own := ask(t, "", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Retry-After", "7")
+		w.WriteHeader(http.StatusBadGateway)
+		fmt.Fprint(w, answer)
+	})
+	err := own.SetDesiredSize(t.Context(), 3)
+	status := wire.AsStatus(err)
+	if status == nil || !status.Own || status.Code != http.StatusBadGateway || status.Message != "100% down [2J" || status.Detail != "first\nat Second.java" ||
+		status.After != 7*time.Second || !strings.HasSuffix(err.Error(), "502 Bad Gateway: 100% down [2J: first") {
+		t.Errorf("%+v, %v", status, err)
+	}
+	other := ask(t, "", func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusForbidden)
+		fmt.Fprint(w, strings.Repeat("<p>é", 3000))
+	})
+	if status = wire.AsStatus(other.SetDesiredSize(t.Context(), 3)); status == nil || status.Own || len(status.Message) > 2100 {
+		t.Errorf("%+v", status)
+	}
+	page := ask(t, "", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/html; charset=utf-8")
+		fmt.Fprint(w, "<html>Log in</html>")
+	})
+	if err := page.SetDesiredSize(t.Context(), 3); err == nil {
+		t.Error("a page was taken for the server's yes")
+	}
+}
+
+func TestARequestEndsWithItsContext(t *testing.T) {
+	asked := make(chan struct{})
+	c := ask(t, "", func(_ http.ResponseWriter, r *http.Request) {
+		close(asked)
+		<-r.Context().Done()
+	})
+	ctx, leave := context.WithCancel(t.Context())
+	go func() {
+		<-asked
+		leave()
+	}()
+	if _, err := c.Pool(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
+	}
+}
+
+func FuzzAnswer(f *testing.F) {
+	for _, seed := range []string{goodPool, goodSize, `{"machines":[{"membershipStatus":{"active":"x"}}]}`, "[]", "null", "{"} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		base := &url.URL{Scheme: "http", Host: "cloudpool"}
+		c := wire.NewClient(base, answers(raw), time.Minute)
+		pool, err := c.Pool(t.Context())
+		for _, m := range pool.Machines {
+			if err == nil && (m.ID == "" || m.State == "" || pool.Timestamp.IsZero() && !strings.Contains(string(raw), "0001-01-01")) {
+				t.Errorf("%q was taken for %+v", raw, pool)
+			}
+		}
+		_, _ = c.Size(t.Context())
+	})
+}
+
+// answers is a server that always answers the same.
+type answers []byte
+
+// Do implements wire.Doer.
+func (a answers) Do(r *http.Request) (*http.Response, error) {
+	return &http.Response{StatusCode: http.StatusOK, Request: r, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(string(a)))}, nil
+}

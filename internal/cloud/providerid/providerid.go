@@ -1,0 +1,126 @@
+// Package providerid reads a Node's spec.providerID, as the cloud providers of Kubernetes write it, into an identity that
+// can be compared.
+package providerid
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	azure "github.com/slipway-dev/slipway/internal/cloud/azure/providerid"
+)
+
+// ID is an instance's identity in its cloud. Two IDs with the same String name one instance.
+type ID struct {
+	// Scheme is that of the provider ID: aws, gce, azure or openstack.
+	Scheme string
+	// Scope is the account that the ID names, as far as it does: a region, a project, a subscription.
+	Scope string
+	key   string
+}
+
+// String is the ID in its one spelling. It has no region, which one side says and the other does not.
+func (id ID) String() string {
+	switch id.Scheme {
+	case GCE:
+		return GCE + "://" + id.Scope + "/" + id.key
+	case Azure:
+		return Azure + "://" + id.key
+	}
+	return id.Scheme + ":///" + id.key
+}
+
+// The schemes of provider IDs that are understood.
+const (
+	AWS       = "aws"
+	GCE       = "gce"
+	Azure     = "azure"
+	OpenStack = "openstack"
+)
+
+func schemes() []string { return []string{AWS, GCE, Azure, OpenStack} }
+
+var (
+	ec2Instance = regexp.MustCompile(`^i-[0-9a-f]{8,17}$`)
+	uuid        = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
+	// ec2Zone is an availability or local zone; its region is what is before the last letter.
+	ec2Zone = regexp.MustCompile(`^([a-z]{2}(?:-[a-z]+)+-[0-9]+)(?:-[a-z]+-[0-9]+)?[a-z]$`)
+	gceName = regexp.MustCompile(`^[a-z]([-a-z0-9]*[a-z0-9])?$`)
+)
+
+// Parse reads a node's spec.providerID, as the cloud providers of Kubernetes write it:
+//
+//	aws:///ZONE/i-0123456789abcdef0
+//	gce://PROJECT/ZONE/NAME
+//	azure:///subscriptions/…/virtualMachines/NAME, in any letter case
+//	openstack:///UUID or openstack://REGION/UUID
+//	ANY-OTHER://UUID, which is no other machine than that of the UUID, in whichever cloud
+//
+// Any other ID is an error that says what is wanted, and never a guess.
+func Parse(providerID string) (ID, error) {
+	scheme, rest, found := strings.Cut(providerID, "://")
+	wrong := func(want string) (ID, error) {
+		return ID{}, fmt.Errorf("provider ID %.200q: want %s", providerID, want)
+	}
+	if !found {
+		return wrong("one of " + strings.Join(schemes(), ", ") + ", such as openstack:///UUID")
+	}
+	switch scheme {
+	case AWS:
+		path, absolute := strings.CutPrefix(rest, "/")
+		zone, instance, _ := strings.Cut(path, "/")
+		if ec2Instance.MatchString(zone) && instance == "" {
+			zone, instance = "", zone
+		}
+		region := ec2Zone.FindStringSubmatch(zone)
+		if !absolute || !ec2Instance.MatchString(instance) || zone != "" && region == nil {
+			return wrong("aws:///ZONE/i-…")
+		}
+		id := ID{Scheme: AWS, key: instance}
+		if region != nil {
+			id.Scope = region[1]
+		}
+		return id, nil
+	case GCE:
+		return gceID(rest, wrong)
+	case Azure:
+		id, err := azure.Parse(providerID)
+		if err != nil {
+			return ID{}, err
+		}
+		return azureID(id), nil
+	case OpenStack:
+		region, server, found := strings.Cut(rest, "/")
+		server = strings.ToLower(server)
+		if !found || !uuid.MatchString(server) {
+			return wrong("openstack:///UUID or openstack://REGION/UUID")
+		}
+		return ID{Scheme: OpenStack, Scope: region, key: server}, nil
+	}
+	if server := strings.ToLower(strings.TrimLeft(rest, "/")); scheme != "" && uuid.MatchString(server) {
+		return ID{Scheme: OpenStack, key: server}, nil
+	}
+	return wrong("one of " + strings.Join(schemes(), ", ") + ", such as openstack:///UUID")
+}
+
+func gceID(path string, wrong func(string) (ID, error)) (ID, error) {
+	segments := strings.Split(path, "/")
+	if len(segments) != 3 || segments[0] == "" || segments[1] == "" || !gceName.MatchString(segments[2]) {
+		return wrong("gce://PROJECT/ZONE/NAME")
+	}
+	return ID{Scheme: GCE, Scope: segments[0], key: segments[1] + "/" + segments[2]}, nil
+}
+
+func azureID(id azure.ID) ID {
+	path, _ := strings.CutPrefix(id.String(), Azure+"://")
+	return ID{Scheme: Azure, Scope: strings.ToLower(id.Subscription), key: path}
+}
+
+// Elsewhere reports a provider ID whose scheme is that of one of the clouds above, and another one than an identity's. No machine
+// of the one is a Node of the other, even where the rest of the ID cannot be read.
+func Elsewhere(identity, providerID string) bool {
+	mine, _, _ := strings.Cut(identity, "://")
+	theirs, _, found := strings.Cut(providerID, "://")
+	return found && theirs != mine && slices.Contains(schemes(), theirs)
+}

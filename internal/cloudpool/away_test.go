@@ -1,0 +1,177 @@
+package cloudpool
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/spf13/pflag"
+	"k8s.io/client-go/rest"
+
+	"github.com/slipway-dev/slipway/internal/cloud"
+	provider "github.com/slipway-dev/slipway/internal/cloud/cloudpool"
+	"github.com/slipway-dev/slipway/internal/kubeapi"
+	"github.com/slipway-dev/slipway/internal/slots"
+)
+
+func uuid(i int) string { return fmt.Sprintf("00000000-0000-0000-0000-%012d", i) }
+
+// noLeases is an API server that is away.
+type noLeases struct{ slots.API }
+
+func (noLeases) ListLeases(context.Context, string, string) ([]kubeapi.Lease, error) {
+	return nil, errors.New("connection refused")
+}
+
+func (noLeases) CreateLease(context.Context, kubeapi.Lease) (*kubeapi.Lease, error) {
+	return nil, errors.New("connection refused")
+}
+
+// small is a cloudpool server of two machines, which notes the changes that it is asked for.
+type small struct {
+	mu    sync.Mutex
+	asked []string
+}
+
+func (b *small) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.Method == http.MethodPost {
+		raw, _ := io.ReadAll(r.Body)
+		b.mu.Lock()
+		b.asked = append(b.asked, r.URL.Path+" "+string(raw))
+		b.mu.Unlock()
+		return
+	}
+	now := time.Now().UTC().Format(time.RFC3339Nano)
+	if r.URL.Path == "/pool/size" {
+		fmt.Fprintf(w, `{"timestamp":%q,"desiredSize":2,"allocated":2,"active":2}`, now)
+		return
+	}
+	one := `{"id":%q,"machineState":"RUNNING","membershipStatus":{"active":true,"evictable":true}}`
+	fmt.Fprintf(w, `{"timestamp":%q,"machines":[`+one+`,`+one+`]}`, now, uuid(1), uuid(2))
+}
+
+func (b *small) requests() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return strings.Join(b.asked, "; ")
+}
+
+// freeAddress is one where nobody listens.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	return l.Addr().String()
+}
+
+// withoutKubernetes runs a front whose API server is at an address. It returns the front's address.
+func withoutKubernetes(t *testing.T, apiServer string, backend http.Handler) string {
+	t.Helper()
+	server := httptest.NewServer(backend)
+	t.Cleanup(server.Close)
+	pools, err := provider.New(provider.Config{Pools: []provider.PoolConfig{{Name: "workers", URL: server.URL}}}, provider.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var c Config
+	c.AddFlags(pflag.NewFlagSet("", pflag.ContinueOnError))
+	c.Address, c.MetricsListen, c.Namespace, c.Holder = freeAddress(t), "", "slipway", "a"
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- Run(ctx, c, Inputs{
+			Kube: &rest.Config{Host: apiServer}, Slots: noLeases{}, Clouds: map[string]cloud.Provider{provider.Name: pools}, Stderr: t.Output(),
+		})
+	}()
+	t.Cleanup(func() {
+		stop()
+		select {
+		case err := <-ended:
+			if err != nil {
+				t.Errorf("the front ended: %v", err)
+			}
+		case <-time.After(20 * time.Second):
+			t.Error("the front does not end")
+		}
+	})
+	for range 100 {
+		if conn, err := new(net.Dialer).DialContext(ctx, "tcp", c.Address); err == nil {
+			_ = conn.Close()
+			return "http://" + c.Address
+		}
+		select {
+		case err := <-ended:
+			ended <- nil
+			t.Fatalf("the front has ended: %v", err)
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+	t.Fatal("nobody listens after 5 s")
+	return ""
+}
+
+// asks sends a request, and returns its code and the detail of an error.
+func asks(t *testing.T, method, url, body string) (int, string) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatalf("%s %s: %v", method, url, err)
+	}
+	defer func() { _ = answer.Body.Close() }()
+	var said struct{ Detail string }
+	_ = json.NewDecoder(answer.Body).Decode(&said)
+	return answer.StatusCode, said.Detail
+}
+
+func TestRequestsPassWhileKubernetesIsAway(t *testing.T) {
+	silent, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0") // takes connections and never answers
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = silent.Close() })
+	for name, apiServer := range map[string]string{"refuses": "http://" + freeAddress(t), "is silent": "http://" + silent.Addr().String()} {
+		t.Run(name, func(t *testing.T) { // one after the other: a front sets the loggers of its whole process
+			backend := &small{}
+			front := withoutKubernetes(t, apiServer, backend)
+			for _, tt := range []struct {
+				method, path, body string
+				want               int
+			}{
+				{http.MethodGet, "/pool", "", 200},
+				{http.MethodGet, "/pool/size", "", 200},
+				{http.MethodPost, "/pool/serviceState", `{"machineId":"` + uuid(1) + `","serviceState":"IN_SERVICE"}`, 200},
+				{http.MethodPost, "/pool/size", `{"desiredSize":3}`, 200},
+				{http.MethodPost, "/pool/size", `{"desiredSize":1}`, 503},
+				{http.MethodPost, "/pool/terminate", `{"machineId":"` + uuid(1) + `","decrementDesiredSize":true}`, 503},
+				{http.MethodPost, "/pool/detach", `{"machineId":"` + uuid(1) + `"}`, 503},
+			} {
+				if name == "is silent" && (tt.want != 200 || strings.Contains(tt.path, "serviceState")) {
+					continue // each waits for its own time
+				}
+				if code, detail := asks(t, tt.method, front+tt.path, tt.body); code != tt.want || code == 503 && detail == "" {
+					t.Errorf("%s %s %s: %d %s, want %d", tt.method, tt.path, tt.body, code, detail, tt.want)
+				}
+			}
+			if asked := backend.requests(); !strings.Contains(asked, `/pool/size {"desiredSize":3}`) || strings.Contains(asked, "terminate") ||
+				strings.Contains(asked, `:1}`) {
+				t.Errorf("the backend was asked %s", asked)
+			}
+		})
+	}
+}

@@ -1,0 +1,24 @@
+package controller
+
+import (
+	"errors"
+	"log/slog"
+	"testing"
+
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+)
+
+func TestTheCacheListsPoolUpdates(t *testing.T) {
+	c, err := NewCluster(&rest.Config{Host: "http://127.0.0.1:1"}, "slipway", slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var unstarted *cache.ErrCacheNotStarted // which comes after the kind was found
+	if err := c.cache.List(t.Context(), &v1alpha1.PoolUpdateList{}, client.InNamespace("slipway")); !errors.As(err, &unstarted) {
+		t.Errorf("%v, want the list to be known", err)
+	}
+}

@@ -1,0 +1,15 @@
+package controller_test
+
+import (
+	"log/slog"
+
+	"github.com/slipway-dev/slipway/internal/cloudpool/controller"
+	"github.com/slipway-dev/slipway/internal/cloudpool/httpserver"
+)
+
+func init() {
+	controller.SetNewServer(func(pool string, _ controller.Backend, n *controller.Native, u *controller.Updater, strict bool) controller.FrontServer {
+		return httpserver.NewServer(httpserver.ServerOptions{StrictCompat: strict, Log: slog.New(slog.DiscardHandler)},
+			&httpserver.Front{Name: pool, Native: n, Updater: u})
+	})
+}

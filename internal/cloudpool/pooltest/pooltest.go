@@ -1,0 +1,37 @@
+// Package pooltest makes machines of a pool and their Nodes for the tests of several packages.
+package pooltest
+
+import (
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	api "github.com/slipway-dev/slipway/internal/cloud/cloudpool/wire"
+)
+
+// UUID returns the ID of machine i.
+func UUID(i int) string { return fmt.Sprintf("00000000-0000-0000-0000-%012d", i) }
+
+// Machine returns machine i, which was launched an hour ago and is an active, evictable member. An empty ip is none.
+func Machine(i int, state api.MachineState, ip string) api.Machine {
+	launched := time.Now().Add(-time.Hour)
+	m := api.Machine{
+		ID: UUID(i), State: state, Membership: &api.MembershipStatus{Active: true, Evictable: true}, LaunchTime: &launched,
+		Metadata: fmt.Appendf(nil, `{"name":"n%d"}`, i),
+	}
+	if ip != "" {
+		m.PrivateIPs = []string{ip}
+	}
+	return m
+}
+
+// Node returns a Node with that provider ID and internal IP. An empty ip is none.
+func Node(name, providerID, ip string) *corev1.Node {
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.NodeSpec{ProviderID: providerID}}
+	if ip != "" {
+		n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: ip}}
+	}
+	return n
+}

@@ -1,0 +1,68 @@
+package drain
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"github.com/slipway-dev/slipway/internal/kubeapi"
+	"github.com/slipway-dev/slipway/internal/testing/check"
+)
+
+func TestHowAPodEnded(t *testing.T) {
+	told := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	exited := func(code int, at time.Time, reason string) func(p *kubeapi.Pod) {
+		return func(p *kubeapi.Pod) {
+			var q simPod
+			q.exit(code, at)
+			q.Status.ContainerStatuses[0].State.Terminated.Reason = reason
+			p.Status.ContainerStatuses = append(p.Status.ContainerStatuses, q.Status.ContainerStatuses...)
+		}
+	}
+	running := func(p *kubeapi.Pod) {
+		p.Status.ContainerStatuses = append(p.Status.ContainerStatuses, kubeapi.ContainerStatus{Name: "side"})
+	}
+	for _, c := range []struct {
+		name       string
+		containers []func(p *kubeapi.Pod)
+		want       End
+	}{
+		{"nothing said", nil, Vanished},
+		{"one still running", []func(*kubeapi.Pod){exited(0, told, ""), running}, Vanished},
+		{"all by themselves", []func(*kubeapi.Pod){exited(0, told, ""), exited(143, told, "Error")}, Stopped},
+		{"one killed", []func(*kubeapi.Pod){exited(0, told, ""), exited(137, told.Add(30*time.Second), "Error")}, Killed},
+		{"one killed long before", []func(*kubeapi.Pod){exited(137, told.Add(-time.Hour), "Error"), exited(0, told, "")}, Stopped},
+		{"out of memory while stopping", []func(*kubeapi.Pod){exited(137, told.Add(time.Second), "OOMKilled")}, Stopped},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var p kubeapi.Pod
+			for _, add := range c.containers {
+				add(&p)
+			}
+			check.Is(t, c.want, endOf(&p, told))
+		})
+	}
+}
+
+func TestSilentGraces(t *testing.T) {
+	for _, c := range []struct {
+		spec, override *int64
+		want           time.Duration
+	}{
+		{nil, nil, 30 * time.Second},
+		{ptr(int64(5)), nil, 5 * time.Second},
+		{ptr(int64(0)), nil, 0},
+		{ptr(int64(-7)), nil, time.Second},
+		{ptr(int64(5)), ptr(int64(60)), time.Minute},
+		{ptr(int64(5)), ptr(int64(0)), 0},
+		{ptr(int64(5)), ptr(int64(-1)), 5 * time.Second},
+		{ptr(int64(9_999_999_999)), nil, longestGrace},
+		{ptr(int64(5)), ptr(int64(math.MaxInt64)), longestGrace},
+	} {
+		var p kubeapi.Pod
+		p.Spec.TerminationGracePeriodSeconds = c.spec
+		if got := wantedGrace(&p, c.override); got != c.want {
+			t.Errorf("spec %v, override %v: %s, want %s", c.spec, c.override, got, c.want)
+		}
+	}
+}

@@ -1,0 +1,72 @@
+// Package fromcorev1 reads the facts about pods and nodes from the types of k8s.io/api.
+package fromcorev1
+
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/slipway-dev/slipway/internal/cordon"
+	"github.com/slipway-dev/slipway/internal/drainability/node"
+	"github.com/slipway-dev/slipway/internal/drainability/pod"
+	"github.com/slipway-dev/slipway/internal/kubeapi"
+)
+
+// Pod reads the facts about a pod.
+func Pod(p *corev1.Pod) pod.Facts {
+	in := pod.Input{
+		Annotations: p.Annotations, Created: p.CreationTimestamp.Time, Terminating: p.DeletionTimestamp != nil, Finished: Finished(p),
+	}
+	if c := metav1.GetControllerOfNoCopy(p); c != nil {
+		in.Controller = c.Kind
+	}
+	for i := range p.Spec.Volumes {
+		switch v := &p.Spec.Volumes[i]; {
+		case v.EmptyDir != nil && v.EmptyDir.Medium != corev1.StorageMediumMemory:
+			in.EmptyDirs = append(in.EmptyDirs, v.Name)
+		case v.HostPath != nil:
+			in.HostPaths = append(in.HostPaths, v.Name)
+		}
+	}
+	return pod.FactsOf(in)
+}
+
+// Finished reports whether a pod does no work any more. One with an unknown phase may.
+func Finished(p *corev1.Pod) bool {
+	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
+}
+
+// Node reads the facts about a node.
+func Node(n *corev1.Node) node.Facts {
+	return node.FactsOf(node.Input{
+		Labels: n.Labels, Annotations: n.Annotations, Created: n.CreationTimestamp.Time, RemovedBy: removedBy(n),
+		Tainted: func(key string) bool {
+			return slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == key })
+		},
+		Ready: string(ready(n)), Deleting: n.DeletionTimestamp != nil, Unschedulable: n.Spec.Unschedulable,
+	})
+}
+
+func ready(n *corev1.Node) corev1.ConditionStatus {
+	for i := range n.Status.Conditions {
+		if c := &n.Status.Conditions[i]; c.Type == corev1.NodeReady {
+			return c.Status
+		}
+	}
+	return ""
+}
+
+// removedBy names the tools that are removing the node; see [cordon.Others].
+func removedBy(n *corev1.Node) []string {
+	seen := kubeapi.Node{ObjectMeta: kubeapi.ObjectMeta{Annotations: n.Annotations}}
+	for _, t := range n.Spec.Taints {
+		if cordon.RemovingTool(t.Key) != "" {
+			seen.Spec.Taints = append(seen.Spec.Taints, kubeapi.Taint{Key: t.Key, Value: t.Value, Effect: string(t.Effect)})
+		}
+	}
+	if len(seen.Spec.Taints) == 0 {
+		return nil
+	}
+	return cordon.Others(&seen)
+}

@@ -1,0 +1,38 @@
+// Package fromkubeapi reads the facts about pods from the types of package kubeapi.
+package fromkubeapi
+
+import (
+	"github.com/slipway-dev/slipway/internal/drainability/pod"
+	"github.com/slipway-dev/slipway/internal/kubeapi"
+)
+
+// Pod reads the facts about a pod.
+func Pod(p *kubeapi.Pod) pod.Facts {
+	const memory = "Memory" // corev1.StorageMediumMemory
+	in := pod.Input{
+		Annotations: p.Annotations, Created: p.CreationTimestamp, Terminating: p.DeletionTimestamp != nil,
+		Finished: p.Status.Phase == "Succeeded" || p.Status.Phase == "Failed",
+	}
+	if c := ControllerOf(p); c != nil {
+		in.Controller = c.Kind
+	}
+	for _, v := range p.Spec.Volumes {
+		switch {
+		case v.EmptyDir != nil && v.EmptyDir.Medium != memory:
+			in.EmptyDirs = append(in.EmptyDirs, v.Name)
+		case v.HostPath != nil:
+			in.HostPaths = append(in.HostPaths, v.Name)
+		}
+	}
+	return pod.FactsOf(in)
+}
+
+// ControllerOf returns the owner that would recreate the pod, or nil. A reference without the controller flag is none.
+func ControllerOf(p *kubeapi.Pod) *kubeapi.OwnerReference {
+	for i, r := range p.OwnerReferences {
+		if r.Controller != nil && *r.Controller {
+			return &p.OwnerReferences[i]
+		}
+	}
+	return nil
+}

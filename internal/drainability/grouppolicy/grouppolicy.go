@@ -1,0 +1,97 @@
+// Package grouppolicy says how the rules apply to the pods of a NodeGroup: by its drain policy, and by what it selects.
+package grouppolicy
+
+import (
+	"fmt"
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	podrules "github.com/slipway-dev/slipway/internal/drainability/pod"
+)
+
+// For returns the policy of a group's drains; nil is a node in no group. With override, protected pods are evicted.
+func For(g *v1alpha1.NodeGroup, override bool) podrules.Policy {
+	policy := podrules.Voluntary()
+	var d v1alpha1.DrainPolicy
+	if g != nil {
+		d = g.Spec.Drain
+	}
+	if d.DeleteLocalStorage {
+		policy = policy.With(podrules.ByLocalStorage, podrules.Evict).With(podrules.ByHostPath, podrules.Evict)
+	}
+	if d.EvictUnmanaged {
+		policy = policy.With(podrules.ByUnmanaged, podrules.Evict)
+	}
+	if override || d.Protection == v1alpha1.EvictProtected {
+		policy = policy.With(podrules.ByProtected, podrules.Evict)
+	}
+	return policy
+}
+
+// Selection is which pods a group selects. The zero Selection selects none.
+type Selection struct {
+	// Placeholders are the pods that only hold room.
+	Placeholders labels.Selector
+	// Keeping are the pods by which the group says that a node is not idle, in Namespaces: none is all.
+	Keeping    labels.Selector
+	Namespaces []string
+	// SystemLocalStorage is that the data of kube-system's pods on the node may be lost.
+	SystemLocalStorage bool
+}
+
+// Placeholders selects the placeholder pods of a group. The error names the group and the field.
+func Placeholders(g *v1alpha1.NodeGroup) (Selection, error) {
+	none := Selection{Placeholders: labels.Nothing()}
+	if g == nil {
+		return none, nil
+	}
+	selector, err := metav1.LabelSelectorAsSelector(g.Spec.Drain.PlaceholderPods)
+	if err != nil {
+		return none, fmt.Errorf("NodeGroup %s: spec.drain.placeholderPods: %w", g.Name, err)
+	}
+	if selector.Empty() {
+		return none, nil
+	}
+	return Selection{Placeholders: selector}, nil
+}
+
+// Idle adds to Placeholders the pods that keep a node of the group, if it has the idle rule.
+func Idle(g *v1alpha1.NodeGroup) (Selection, error) {
+	s, err := Placeholders(g)
+	if err != nil || g == nil || g.Spec.ScaleDown == nil || g.Spec.ScaleDown.IdleByLabel == nil {
+		return s, err
+	}
+	rule := g.Spec.ScaleDown.IdleByLabel
+	s.Namespaces = rule.Namespaces
+	if s.Keeping, err = metav1.LabelSelectorAsSelector(&rule.PodSelector); err != nil {
+		err = fmt.Errorf("NodeGroup %s: spec.scaleDown.idleByLabel.podSelector: %w", g.Name, err)
+	}
+	return s, err
+}
+
+// IsPlaceholder reports whether a pod only holds room.
+func (s *Selection) IsPlaceholder(set labels.Labels) bool {
+	return s.Placeholders != nil && s.Placeholders.Matches(set)
+}
+
+// KeepsNode reports whether a pod keeps its node unless it has finished. A placeholder does no work, and does not.
+func (s *Selection) KeepsNode(namespace string, set labels.Labels) bool {
+	return s.Keeping != nil && (len(s.Namespaces) == 0 || slices.Contains(s.Namespaces, namespace)) &&
+		s.Keeping.Matches(set) && !s.IsPlaceholder(set)
+}
+
+// Mark adds to the facts about a pod what the group says of it.
+func (s *Selection) Mark(f *podrules.Facts, namespace string, set labels.Set) {
+	if s.IsPlaceholder(set) {
+		f.Flags |= podrules.Placeholder
+	}
+	if s.KeepsNode(namespace, set) && !f.Has(podrules.Finished) {
+		f.Flags |= podrules.KeepsNode
+	}
+	if s.SystemLocalStorage && namespace == metav1.NamespaceSystem {
+		f.WaiveLocal()
+	}
+}

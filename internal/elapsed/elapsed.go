@@ -1,0 +1,46 @@
+// Package elapsed compares stored times with a clock that may have been set back since they were stored, and waits.
+package elapsed
+
+import (
+	"context"
+	"time"
+)
+
+// tolerance is by how much stored times may be ahead: they are in whole seconds, rounded up.
+const tolerance = time.Second
+
+// Future reports a time that the clock cannot have shown yet, so that it was set back since the time was stored.
+func Future(t, now time.Time) bool { return t.After(now.Add(tolerance)) }
+
+// Clamp gives a stored time, or now instead of one in the future.
+func Clamp(t, now time.Time) time.Time {
+	if Future(t, now) {
+		return now
+	}
+	return t
+}
+
+// Over reports whether a wait that began at a stored time is over. A time in the future is not trusted: the wait is over rather than
+// endless.
+func Over(since, now time.Time, wait time.Duration) bool {
+	return Future(since, now) || !now.Before(since.Add(wait))
+}
+
+// Left is what is left of a wait until a stored time that is at most longest long: 0 if the time is over, or too far in the future.
+func Left(until, now time.Time, longest time.Duration) time.Duration {
+	if left := until.Sub(now); left <= longest+tolerance {
+		return max(0, left)
+	}
+	return 0
+}
+
+// Sleep waits, at most until ctx ends. It reports whether ctx has not ended.
+func Sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	return ctx.Err() == nil
+}

@@ -1,0 +1,337 @@
+package orphans
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/testing/must"
+)
+
+// world is a cloud of machines.
+type world struct {
+	machines []cloud.Instance
+	failing  bool
+	deleted  []string
+}
+
+func (w *world) Normalize(id string) (string, error) {
+	if !strings.HasPrefix(id, "cloud:///") {
+		return "", errors.New("another cloud's")
+	}
+	return strings.ToLower(id), nil
+}
+
+func (w *world) Instance(_ context.Context, id string) (cloud.Instance, error) {
+	if w.failing {
+		return cloud.Instance{}, errors.New("unreachable")
+	}
+	for _, m := range w.machines {
+		if m.ProviderID == id {
+			return m, nil
+		}
+	}
+	return cloud.Instance{}, &cloud.NotFoundError{Kind: "instance", Name: id}
+}
+
+func (w *world) Delete(_ context.Context, id string) (cloud.Operation, error) {
+	w.deleted = append(w.deleted, id)
+	return cloud.Operation{}, nil
+}
+
+var (
+	now   = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	old   = now.Add(-time.Hour)
+	grace = Grace{Join: 30 * time.Minute, Stay: 15 * time.Minute, Looks: 3}
+)
+
+func machine(id string) cloud.Instance {
+	return cloud.Instance{ProviderID: "cloud:///" + id, Name: "m-" + id, ComputerName: "h-" + id, Group: "g", State: cloud.Running, Created: old}
+}
+
+// look looks so many times in all of the grace, and gives the last findings as words.
+func look(t *testing.T, w *world, nodes []Node, times int) []string {
+	t.Helper()
+	f := NewFinder(w, grace)
+	var found []Finding
+	for i := range times {
+		var err error
+		if found, err = f.Look(t.Context(), w.machines, nodes, now.Add(time.Duration(i)*grace.Stay/time.Duration(max(1, times-1)))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var words []string
+	for _, f := range found {
+		words = append(words, fmt.Sprintf("%s %s %t", f.Kind, f.Name, f.Due))
+	}
+	return words
+}
+
+func TestInstanceIsOrphanedOnlyWithoutAnyClaim(t *testing.T) {
+	w := &world{machines: []cloud.Instance{machine("a")}}
+	if got := look(t, w, nil, 3); !slices.Equal(got, []string{"Orphan m-a true"}) {
+		t.Errorf("nothing speaks for it: %q", got)
+	}
+	if got := look(t, w, nil, 2); !slices.Equal(got, []string{"Orphan m-a false"}) {
+		t.Errorf("two looks: %q", got)
+	}
+	for name, n := range map[string]Node{
+		"provider ID": {Name: "x", ProviderID: "cloud:///A"}, "name": {Name: "M-a"}, "host name": {Name: "h-a"},
+		"system UUID": {Name: "x", SystemUUID: "A"},
+	} {
+		if got := look(t, w, []Node{n}, 3); len(got) != 0 {
+			t.Errorf("a Node has its %s: %q", name, got)
+		}
+	}
+	for name, change := range map[string]func(*cloud.Instance){
+		"being deleted": func(m *cloud.Instance) { m.State = cloud.Deleting }, "in an unknown state": func(m *cloud.Instance) { m.State = cloud.Unknown },
+		"young": func(m *cloud.Instance) { m.Created = now.Add(-time.Minute) }, "of unknown age": func(m *cloud.Instance) { m.Created = time.Time{} },
+	} {
+		m := machine("a")
+		change(&m)
+		if got := look(t, &world{machines: []cloud.Instance{m}}, nil, 3); len(got) != 0 {
+			t.Errorf("%s: %q", name, got)
+		}
+	}
+}
+
+func TestSilentNodeWithoutInstanceIsOrphaned(t *testing.T) {
+	ghost := Node{Name: "n", ProviderID: "cloud:///gone", Created: old}
+	w := &world{machines: []cloud.Instance{machine("a")}}
+	a := Node{Name: "m-a"}
+	if got := look(t, w, []Node{a, ghost}, 3); !slices.Equal(got, []string{"Ghost n true"}) {
+		t.Errorf("%q", got)
+	}
+	for name, change := range map[string]func(*Node){
+		"Ready": func(n *Node) { n.Ready = true }, "young": func(n *Node) { n.Created = now }, "another cloud's": func(n *Node) { n.ProviderID = "x:///gone" },
+		"without a provider ID": func(n *Node) { n.ProviderID = "" }, "there": func(n *Node) { n.ProviderID = "cloud:///a" },
+		"there by its name": func(n *Node) { n.Name = "h-a" },
+	} {
+		n := ghost
+		change(&n)
+		if got := look(t, w, []Node{a, n}, 3); len(got) != 0 {
+			t.Errorf("%s: %q", name, got)
+		}
+	}
+	w.failing = true
+	if found, err := NewFinder(w, Grace{}).Look(t.Context(), w.machines, []Node{a, ghost}, now); err == nil || len(found) != 0 {
+		t.Errorf("I7: the cloud does not answer: %+v, %v", found, err)
+	}
+}
+
+func TestOnlyOrphanedNodesAreFoundWithoutMarks(t *testing.T) {
+	ghost := Node{Name: "n", ProviderID: "cloud:///gone", Created: old}
+	w := &world{machines: []cloud.Instance{machine("a")}}
+	lists, failing := 0, error(nil)
+	list := func(context.Context) ([]cloud.Instance, error) { lists++; return w.machines, failing }
+	f := NewFinder(w, Grace{Stay: 10 * time.Minute, Looks: 2})
+	look := func(minutes int, nodes ...Node) ([]Finding, error) {
+		return f.OrphanedNodes(t.Context(), list, nodes, now.Add(time.Duration(minutes)*time.Minute))
+	}
+	alive := Node{Name: "m-b", ProviderID: "cloud:///b", Ready: true, Created: old}
+	if found, err := look(0, alive); len(found) != 0 || err != nil || lists != 0 {
+		t.Errorf("no Node is silent: %+v, %v, %d lists", found, err, lists)
+	}
+	if found, err := look(0, ghost); err != nil || len(found) != 1 || found[0].Kind != OrphanedNode || found[0].Due {
+		t.Errorf("at first: %+v, %v", found, err)
+	}
+	if found, err := look(10, ghost); err != nil || len(found) != 1 || !found[0].Due || len(found[0].Proofs) < 3 {
+		t.Errorf("after the grace: %+v, %v", found, err)
+	}
+	failing = errors.New("unreachable")
+	if found, err := look(20, ghost); err == nil || len(found) != 0 {
+		t.Errorf("I7: a list fails: %+v, %v", found, err)
+	}
+	failing = nil
+	if found, err := look(30, ghost); err != nil || len(found) != 1 || found[0].Due {
+		t.Errorf("the grace begins anew: %+v, %v", found, err)
+	}
+	if found, err := look(40, Node{Name: "m-a", ProviderID: "cloud:///gone", Created: old}); err != nil || len(found) != 0 {
+		t.Errorf("a list has its name: %+v, %v", found, err)
+	}
+}
+
+func TestGraceRestartsAfterOneMiss(t *testing.T) {
+	w := &world{machines: []cloud.Instance{machine("a")}}
+	f := NewFinder(w, Grace{Stay: 10 * time.Minute, Looks: 2})
+	var due []bool
+	for i, nodes := range [][]Node{nil, nil, {{Name: "m-a"}}, nil, nil} {
+		found, err := f.Look(t.Context(), w.machines, nodes, now.Add(time.Duration(i)*10*time.Minute))
+		must.NoError(t, err)
+		due = append(due, len(found) == 1 && found[0].Due)
+	}
+	if !slices.Equal(due, []bool{false, true, false, false, true}) {
+		t.Errorf("due %v", due)
+	}
+}
+
+// TestI4AnOrphanThatJoinsDuringCollectionStays has the second of two join while the first is deleted.
+func TestI4AnOrphanThatJoinsDuringCollectionStays(t *testing.T) {
+	w := &world{machines: []cloud.Instance{machine("a"), machine("b")}}
+	finding := func(id string) Finding {
+		return Finding{Kind: OrphanedInstance, ProviderID: "cloud:///" + id, Name: "m-" + id, Group: "g", Due: true}
+	}
+	nodes := func(context.Context) ([]cloud.Host, error) {
+		if len(w.deleted) > 0 {
+			return []cloud.Host{{Name: "m-b", ProviderID: "cloud:///b"}}, nil
+		}
+		return nil, nil
+	}
+	begun, err := DeleteInstances(t.Context(), w, nodes, []Finding{finding("a"), finding("b")}, slog.New(slog.DiscardHandler))
+	if err != nil || len(begun) != 1 || begun[0].ProviderID != "cloud:///a" || len(w.deleted) != 1 {
+		t.Errorf("deleted %q, said %v, %v; want the first only", w.deleted, begun, err)
+	}
+}
+
+func TestI4OrphanIsReadAgainBeforeItsDeletion(t *testing.T) {
+	finding := Finding{Kind: OrphanedInstance, ProviderID: "cloud:///a", Name: "m-a", Group: "g", Due: true}
+	for name, tc := range map[string]struct {
+		change  func(*world, *Finding)
+		nodes   []Node
+		deleted int
+	}{
+		"an orphan still":         {nil, nil, 1},
+		"not due":                 {func(_ *world, f *Finding) { f.Due = false }, nil, 0},
+		"a ghost":                 {func(_ *world, f *Finding) { f.Kind = OrphanedNode }, nil, 0},
+		"it has joined meanwhile": {nil, []Node{{Name: "x", ProviderID: "cloud:///a"}}, 0},
+		"it is gone":              {func(w *world, _ *Finding) { w.machines = nil }, nil, 0},
+		"of another group now":    {func(w *world, _ *Finding) { w.machines[0].Group = "other" }, nil, 0},
+		"another machine":         {func(w *world, _ *Finding) { w.machines[0].Name = "other" }, nil, 0},
+		"being deleted":           {func(w *world, _ *Finding) { w.machines[0].State = cloud.Deleting }, nil, 0},
+		"I7 not to be read":       {func(w *world, _ *Finding) { w.failing = true }, nil, 0},
+	} {
+		w, f := &world{machines: []cloud.Instance{machine("a")}}, finding
+		if tc.change != nil {
+			tc.change(w, &f)
+		}
+		begun, err := DeleteInstances(t.Context(), w, hostsOf(tc.nodes), []Finding{f}, slog.New(slog.DiscardHandler))
+		if len(w.deleted) != tc.deleted || len(begun) != tc.deleted || (err != nil) != w.failing {
+			t.Errorf("%s: deleted %q, said %v, %v", name, w.deleted, begun, err)
+		}
+	}
+}
+
+// hostsOf is a read of the API server that finds these Nodes.
+func hostsOf(nodes []Node) func(context.Context) ([]cloud.Host, error) {
+	return func(context.Context) (all []cloud.Host, _ error) {
+		for _, n := range nodes {
+			all = append(all, cloud.Host{Name: n.Name, ProviderID: n.ProviderID, SystemUUID: n.SystemUUID})
+		}
+		return all, nil
+	}
+}
+
+// fleet are machines of which so many have no Node, and the Nodes of the others.
+func fleet(orphans, housed int) (w *world, nodes []Node) {
+	w = &world{}
+	for i := range orphans + housed {
+		m := machine(fmt.Sprintf("%02d", i))
+		w.machines = append(w.machines, m)
+		if i >= orphans {
+			nodes = append(nodes, Node{Name: m.Name, ProviderID: m.ProviderID, Ready: true, Created: old})
+		}
+	}
+	return w, nodes
+}
+
+// collected is how many machines a look some minutes from now and the collection after it delete.
+func collected(t *testing.T, w *world, f *Finder, nodes []Node, minutes int) int {
+	t.Helper()
+	before := len(w.deleted)
+	found, err := f.Look(t.Context(), w.machines, nodes, now.Add(time.Duration(minutes)*time.Minute))
+	must.NoError(t, err)
+	if _, err := DeleteInstances(t.Context(), w, hostsOf(nodes), found, slog.New(slog.DiscardHandler)); err != nil {
+		t.Fatal(err)
+	}
+	return len(w.deleted) - before
+}
+
+func TestI7ClusterWithoutNodesLosesNoInstance(t *testing.T) {
+	for _, tc := range []struct{ orphans, housed, deleted int }{
+		{1, 0, 0}, {40, 0, 0}, {1, 1, 1}, {3, 1, 3}, {4, 1, 0}, {39, 1, 0}, {3, 19, 3}, {4, 19, 0}, {4, 20, 4}, {5, 20, 0}, {20, 100, 20},
+	} {
+		w, nodes := fleet(tc.orphans, tc.housed)
+		f := NewFinder(w, grace)
+		deleted := 0
+		for _, minutes := range []int{0, 8, 16, 60} {
+			deleted += collected(t, w, f, nodes, minutes)
+			w.machines = slices.DeleteFunc(w.machines, func(m cloud.Instance) bool { return slices.Contains(w.deleted, m.ProviderID) })
+		}
+		if deleted != tc.deleted {
+			t.Errorf("%d machines without a Node and %d with one: %d are deleted, want %d", tc.orphans, tc.housed, deleted, tc.deleted)
+		}
+	}
+}
+
+func TestI7OwnInstancesNeverVouchForTheControlPlane(t *testing.T) {
+	w, nodes := fleet(3, 3)
+	for i := range nodes {
+		nodes[i].ControlPlane = true
+	}
+	f := NewFinder(w, grace)
+	for _, minutes := range []int{0, 8, 16, 60} {
+		if n := collected(t, w, f, nodes, minutes); n != 0 {
+			t.Errorf("after %d minutes: %d are deleted, and only control-plane machines have a Node", minutes, n)
+		}
+	}
+}
+
+func TestRemainingOrphansGetNewTimeToJoin(t *testing.T) {
+	w, nodes := fleet(0, 10)
+	f := NewFinder(w, grace)
+	for _, step := range []struct{ minutes, joined, deleted int }{
+		{0, 1, 0}, {20, 1, 0}, {25, 7, 0}, {35, 8, 0}, {49, 8, 0}, {50, 8, 2},
+	} {
+		if n := collected(t, w, f, nodes[:step.joined], step.minutes); n != step.deleted {
+			t.Errorf("after %d minutes, with %d Nodes that have come back: %d are deleted, want %d", step.minutes, step.joined, n, step.deleted)
+		}
+	}
+}
+
+// Whatever the cluster and the cloud look like, what has a Node by any of its names is no orphan, and nothing is due
+// before its time.
+func TestI7NothingIsDueBeforeItsTime(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		ids := rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"a", "b", "c", "d"}), 0, 4, rapid.ID).Draw(t, "machines")
+		w := &world{}
+		for _, id := range ids {
+			w.machines = append(w.machines, machine(id))
+		}
+		f := NewFinder(w, grace)
+		first := map[string]int{}
+		at := 0
+		for i := range rapid.IntRange(1, 12).Draw(t, "looks") {
+			at += rapid.IntRange(0, 10).Draw(t, "minutes")
+			joined := rapid.SliceOfDistinct(rapid.SampledFrom([]string{"a", "b", "c", "d"}), rapid.ID).Draw(t, "joined")
+			var nodes []Node
+			for _, id := range joined {
+				nodes = append(nodes, Node{Name: "m-" + id, Created: old})
+			}
+			found, err := f.Look(context.Background(), w.machines, nodes, now.Add(time.Duration(at)*time.Minute))
+			must.NoError(t, err)
+			still := map[string]int{}
+			for _, one := range found {
+				id := strings.TrimPrefix(one.Name, "m-")
+				if slices.Contains(joined, id) {
+					t.Fatalf("look %d: %s has a Node", i, one)
+				}
+				still[id] = at
+				if since, ok := first[id]; ok {
+					still[id] = since
+				}
+				if one.Due && at-still[id] < int(grace.Stay.Minutes()) {
+					t.Fatalf("look %d: %s is due after %d minutes", i, one, at-still[id])
+				}
+			}
+			first = still
+		}
+	})
+}

@@ -1,0 +1,189 @@
+package filter
+
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/component-helpers/nodedeclaredfeatures"
+	"k8s.io/utils/ptr"
+
+	"github.com/slipway-dev/slipway/internal/placement"
+)
+
+// Class is everything that scheduling reads of a pod, compiled once and shared by all pods with the same needs.
+type Class struct {
+	Key     string
+	ID      int32 // used again when the class is no more
+	Members int   // pods of the snapshot
+
+	Labels   *PodLabels
+	Filter   *NodeFilter
+	Priority int32
+	Requests []Amount // what a node must have free
+	Takes    []Amount // what the pod takes once it is there; may hold negative requests as written
+	ports    []hostPort
+
+	Affinity      []*Attraction // one per term, all counting pods that match every term
+	selfAffine    bool          // the pod matches its own affinity, save for namespace selectors; see selectsItself
+	AntiAffinity  []*Attraction
+	Repulsions    []*Repulsion // its own anti-affinity terms, as they concern others
+	Spreads       []SpreadConstraint
+	volumes       *volumeNeeds // nil without volumes that scheduling reads
+	features      nodedeclaredfeatures.FeatureSet
+	needsFeatures bool
+
+	refusal     *placement.Reason  // refuses every node before any is looked at
+	undecidable []placement.Reason // why no node can be accepted
+}
+
+// Interner holds what the classes of a cluster share. It is used only while a class is compiled.
+type Interner interface {
+	InternLabels(namespace string, set map[string]string) *PodLabels
+	InternFilter(nodeName string, spec *corev1.PodSpec) *NodeFilter
+	InternKey(name string) *TopologyKey
+	InternEligibility(key *TopologyKey, required []*TopologyKey, f *NodeFilter, affinity, taints bool) *Eligibility
+	InternSpread(e *Eligibility, ns *Namespace, selector labels.Selector, selectorKey string) *Spread
+	InternTerm(namespace string, t *corev1.PodAffinityTerm) (*PodTerm, error)
+	InternAttraction(terms []*PodTerm, key *TopologyKey) *Attraction
+	InternRepulsion(term *PodTerm, key *TopologyKey) *Repulsion
+}
+
+// Needs is what scheduling reads of one pod.
+type Needs struct {
+	pod           *corev1.Pod
+	nodeName      string
+	takes         []Amount
+	ports         []hostPort
+	volumes       *volumeNeeds
+	undecidable   []string
+	features      nodedeclaredfeatures.FeatureSet
+	needsFeatures bool
+	preferred     string // what is wrong with the selectors of preferred pod affinity
+}
+
+// ReadNeeds reads what scheduling reads of a pod. An assigned pod needs what it would need if it were created anew: its
+// node name is where it is, not what it asks for.
+func ReadNeeds(pod *corev1.Pod, assigned bool, t *ResourceTable) Needs {
+	spec := &pod.Spec
+	d := Needs{
+		pod: pod, nodeName: spec.NodeName, takes: t.Sparse(requestsToSchedule(pod)), ports: hostPorts(spec),
+		volumes: volumeNeedsOf(pod), undecidable: undecidableFeatures(spec), preferred: preferredSelectorProblem(spec.Affinity),
+	}
+	if assigned {
+		d.nodeName = ""
+	}
+	d.features, d.needsFeatures = requiredFeatures(spec)
+	return d
+}
+
+// Encode writes the needs into a key.
+func (d *Needs) Encode(e *Encoder) {
+	pod, spec := d.pod, &d.pod.Spec
+	e.Text(pod.Namespace)
+	e.Labels(pod.Labels)
+	e.number(int64(ptr.Deref(spec.Priority, 0)))
+	e.Text(d.nodeName)
+	e.Labels(spec.NodeSelector)
+	e.nodeSelector(requiredNodeSelector(spec.Affinity))
+	e.tolerations(spec.Tolerations)
+	e.amounts(d.takes)
+	e.Count(len(d.ports))
+	for _, p := range d.ports {
+		e.Text(p.ip)
+		e.Text(string(p.protocol))
+		e.number(int64(p.port))
+	}
+	e.podAffinityTerms(affinityTerms(spec.Affinity))
+	e.podAffinityTerms(antiAffinityTerms(spec.Affinity))
+	e.spreadConstraints(spec.TopologySpreadConstraints)
+	d.volumes.encode(e)
+	e.Texts(d.undecidable)
+	e.Count(len(spec.SchedulingGates))
+	for _, g := range spec.SchedulingGates {
+		e.Text(g.Name)
+	}
+	e.Flag(d.needsFeatures)
+	if d.needsFeatures {
+		e.Text(d.features.String())
+	}
+	e.Text(d.preferred)
+}
+
+// Compile makes the class of pods with these needs.
+func (d *Needs) Compile(key string, in Interner) *Class {
+	pod, spec := d.pod, &d.pod.Spec
+	c := &Class{
+		Key: key, Priority: ptr.Deref(spec.Priority, 0), Takes: d.takes, Requests: positive(d.takes), ports: d.ports,
+		volumes: d.volumes, features: d.features, needsFeatures: d.needsFeatures,
+		Labels: in.InternLabels(pod.Namespace, pod.Labels), Filter: in.InternFilter(d.nodeName, spec),
+	}
+	for _, text := range d.undecidable {
+		c.undecidable = append(c.undecidable, placement.Reason{Predicate: devicesPredicate, Text: text})
+	}
+	c.compileGates(spec.SchedulingGates)
+	c.compileSpread(pod, in)
+	c.compilePodAffinity(pod, d.preferred, in)
+	return c
+}
+
+// refuse records the first reason that refuses every node.
+func (c *Class) refuse(predicate, text, scheduler string) {
+	if c.refusal == nil {
+		c.refusal = &placement.Reason{Predicate: predicate, Text: text, Scheduler: scheduler}
+	}
+}
+
+// HasVolumes reports whether scheduling reads anything of the volumes of the class.
+func (c *Class) HasVolumes() bool { return c.volumes != nil }
+
+// Claims returns how many claims the pods of the class use.
+func (c *Class) Claims() int {
+	if c.volumes == nil {
+		return 0
+	}
+	return len(c.volumes.claims)
+}
+
+// HasEphemeral reports whether a claim is made anew for each pod of the class.
+func (c *Class) HasEphemeral() bool {
+	return c.volumes != nil && slices.ContainsFunc(c.volumes.claims, func(r claimRef) bool { return r.ephemeral })
+}
+
+// HoldsExclusive reports whether the class uses a claim that one pod in the cluster can use.
+func (c *Class) HoldsExclusive(st *Storage) bool {
+	return c.volumes != nil && len(c.volumes.resolve(st).exclusive) > 0
+}
+
+// Admits reports whether the node object itself is no obstacle.
+func (c *Class) Admits(n *Node) bool { return c.Filter.verdictOn(n) == admitted }
+
+// Joins asks the predicates that depend on where other pods are, and the features of the node.
+func (c *Class) Joins(n *Node) bool {
+	return c.spreadFits(n.ID) == nil && c.podAffinityFits(n.ID) == nil && c.featuresDeclared(n)
+}
+
+// Strictness counts what restricts a class beyond its size.
+func (c *Class) Strictness() int {
+	return len(c.Affinity) + len(c.AntiAffinity) + len(c.Spreads) + len(c.ports)
+}
+
+// ShareNode reports whether pods of the class have to be on one node, and none that they have to be with is anywhere.
+func (c *Class) ShareNode() bool {
+	if !c.selectsItself() {
+		return false
+	}
+	host := false
+	for _, a := range c.Affinity {
+		if a.total > 0 {
+			return false
+		}
+		host = host || a.Key.Name == corev1.LabelHostname
+	}
+	return host
+}
+
+// Social reports whether it matters to a class where other pods are, or to others where its own are.
+func (c *Class) Social() bool {
+	return len(c.Spreads)+len(c.Affinity)+len(c.AntiAffinity)+len(c.Labels.Repulsions) > 0
+}

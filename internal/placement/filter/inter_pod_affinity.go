@@ -1,0 +1,158 @@
+package filter
+
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/slipway-dev/slipway/internal/placement"
+)
+
+const podAffinityPredicate = "InterPodAffinity"
+
+var (
+	reasonPodAffinity = placement.Reason{
+		Predicate: podAffinityPredicate, Text: "no pod it must be with is there",
+		Scheduler: "node(s) didn't match pod affinity rules",
+	}
+	reasonPodAntiAffinity = placement.Reason{
+		Predicate: podAffinityPredicate, Text: "a pod it must not be with is there",
+		Scheduler: "node(s) didn't match pod anti-affinity rules",
+	}
+	reasonRepelled = placement.Reason{
+		Predicate: podAffinityPredicate, Text: "a pod that is there must not be with it",
+		Scheduler: "node(s) didn't satisfy existing pods anti-affinity rules",
+	}
+)
+
+// compilePodAffinity compiles the required terms. A selector that cannot be parsed, even of a preferred term, makes the
+// scheduler refuse the pod. Once it is placed, its terms count as far as their own list can be parsed.
+func (c *Class) compilePodAffinity(pod *corev1.Pod, preferred string, in Interner) {
+	affinity, keys, err := internTerms(in, pod.Namespace, affinityTerms(pod.Spec.Affinity))
+	if err != nil {
+		c.refuse(podAffinityPredicate, "pod affinity: "+err.Error(), "")
+	}
+	anti, antiKeys, err := internTerms(in, pod.Namespace, antiAffinityTerms(pod.Spec.Affinity))
+	if err != nil {
+		c.refuse(podAffinityPredicate, "pod anti-affinity: "+err.Error(), "")
+	}
+	if preferred != "" {
+		c.refuse(podAffinityPredicate, preferred, "")
+	}
+	c.selfAffine = len(affinity) > 0
+	for i, t := range affinity {
+		c.Affinity = append(c.Affinity, in.InternAttraction(affinity, keys[i]))
+		c.Affinity[i].Readers = append(c.Affinity[i].Readers, c)
+		c.selfAffine = c.selfAffine && t.selector.Matches(c.Labels.Labels) && (t.Reach == nil || t.includes(c.Labels.Namespace))
+	}
+	for i, t := range anti {
+		c.AntiAffinity = append(c.AntiAffinity, in.InternAttraction([]*PodTerm{t}, antiKeys[i]))
+		c.AntiAffinity[i].Readers = append(c.AntiAffinity[i].Readers, c)
+		c.Repulsions = append(c.Repulsions, in.InternRepulsion(t, antiKeys[i]))
+	}
+}
+
+func internTerms(in Interner, ns string, list []corev1.PodAffinityTerm) ([]*PodTerm, []*TopologyKey, error) {
+	terms := make([]*PodTerm, 0, len(list))
+	keys := make([]*TopologyKey, 0, len(list))
+	for i := range list {
+		t, err := in.InternTerm(ns, &list[i])
+		if err != nil {
+			return nil, nil, err
+		}
+		terms = append(terms, t)
+		keys = append(keys, in.InternKey(list[i].TopologyKey))
+	}
+	return terms, keys, nil
+}
+
+func affinityTerms(a *corev1.Affinity) []corev1.PodAffinityTerm {
+	if a == nil || a.PodAffinity == nil {
+		return nil
+	}
+	return a.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution
+}
+
+func antiAffinityTerms(a *corev1.Affinity) []corev1.PodAffinityTerm {
+	if a == nil || a.PodAntiAffinity == nil {
+		return nil
+	}
+	return a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution
+}
+
+// preferredSelectorProblem says what is wrong with the selectors of preferred terms, if anything.
+func preferredSelectorProblem(a *corev1.Affinity) string {
+	if a == nil {
+		return ""
+	}
+	with, apart := ptr.Deref(a.PodAffinity, corev1.PodAffinity{}), ptr.Deref(a.PodAntiAffinity, corev1.PodAntiAffinity{})
+	for i, list := range [...][]corev1.WeightedPodAffinityTerm{
+		with.PreferredDuringSchedulingIgnoredDuringExecution, apart.PreferredDuringSchedulingIgnoredDuringExecution,
+	} {
+		for j := range list {
+			if err := selectorProblem(&list[j].PodAffinityTerm); err != nil {
+				return fmt.Sprintf("preferred pod %s: %v", [...]string{"affinity", "anti-affinity"}[i], err)
+			}
+		}
+	}
+	return ""
+}
+
+func selectorProblem(t *corev1.PodAffinityTerm) error {
+	if _, err := metav1.LabelSelectorAsSelector(t.LabelSelector); err != nil {
+		return err
+	}
+	_, err := metav1.LabelSelectorAsSelector(t.NamespaceSelector)
+	return err
+}
+
+// podAffinityFits is the plugin InterPodAffinity.
+func (c *Class) podAffinityFits(n int32) *placement.Reason {
+	if !c.affinityFits(n) {
+		return &reasonPodAffinity
+	}
+	for _, a := range c.AntiAffinity {
+		if d := a.Key.DomainOf[n]; d != None && a.in(d) > 0 {
+			return &reasonPodAntiAffinity
+		}
+	}
+	for _, r := range c.Labels.Repulsions {
+		if r.total > 0 {
+			if d := r.Key.DomainOf[n]; d != None && r.in(d) > 0 {
+				return &reasonRepelled
+			}
+		}
+	}
+	return nil
+}
+
+// affinityFits asks for a pod that all terms select in the node's domain of every term. The first pod of a group that
+// wants to be with itself goes to any node that has all the keys, provided no pod is selected anywhere.
+func (c *Class) affinityFits(n int32) bool {
+	with, anywhere := true, false
+	for _, a := range c.Affinity {
+		d := a.Key.DomainOf[n]
+		if d == None {
+			return false
+		}
+		with = with && a.in(d) > 0
+		anywhere = anywhere || a.total > 0
+	}
+	return with || !anywhere && c.selectsItself()
+}
+
+// selectsItself reports whether all affinity terms of the class select its own pods. A term with a namespace selector does
+// so by the labels that the namespace has now.
+func (c *Class) selectsItself() bool {
+	if !c.selfAffine {
+		return false
+	}
+	for _, t := range c.Affinity[0].Terms {
+		if t.Reach == nil && !t.includes(c.Labels.Namespace) {
+			return false
+		}
+	}
+	return true
+}

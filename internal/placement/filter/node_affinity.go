@@ -1,0 +1,82 @@
+package filter
+
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/slipway-dev/slipway/internal/placement"
+)
+
+var (
+	reasonNodeAffinity = placement.Reason{
+		Predicate: "NodeAffinity", Text: "node affinity or selector does not match",
+		Scheduler: "node(s) didn't match Pod's node affinity/selector",
+	}
+	reasonNameConflict = placement.Reason{
+		Predicate: "NodeAffinity", Text: "node affinity names nodes that exclude one another",
+		Scheduler: "pod affinity terms conflict",
+	}
+	reasonNameExcluded = placement.Reason{
+		Predicate: "NodeAffinity", Text: "node affinity names other nodes than the pod does",
+		Scheduler: "node(s) didn't satisfy plugin(s) [NodeAffinity NodeName] simultaneously",
+	}
+)
+
+// matchesAffinity is the plugin NodeAffinity: the node selector and at least one term of the required node affinity
+// match. A term that cannot be parsed matches nothing.
+func (f *NodeFilter) matchesAffinity(n *Node) bool {
+	if !f.selects {
+		return true
+	}
+	ok, _ := f.affinity.Match(n.Object)
+	return ok
+}
+
+// nameConflict returns why no node has a name that is asked for: every term names nodes, and they exclude one another or
+// the node that the pod itself names, if any. It returns nil when some name satisfies all.
+func nameConflict(nodeName string, selector *corev1.NodeSelector) *placement.Reason {
+	if selector == nil || len(selector.NodeSelectorTerms) == 0 {
+		return nil
+	}
+	var all []string
+	for i := range selector.NodeSelectorTerms {
+		names, constrained := nodeNames(&selector.NodeSelectorTerms[i])
+		if !constrained {
+			return nil
+		}
+		all = append(all, names...)
+	}
+	switch {
+	case len(all) == 0:
+		return &reasonNameConflict
+	case nodeName != "" && !slices.Contains(all, nodeName):
+		return &reasonNameExcluded
+	default:
+		return nil
+	}
+}
+
+// nodeNames intersects the names that one term asks for; constrained is false when it asks for none.
+func nodeNames(term *corev1.NodeSelectorTerm) (names []string, constrained bool) {
+	for i := range term.MatchFields {
+		r := &term.MatchFields[i]
+		if r.Key != metav1.ObjectNameField || r.Operator != corev1.NodeSelectorOpIn {
+			continue
+		}
+		if !constrained {
+			names, constrained = r.Values, true
+			continue
+		}
+		names = slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !slices.Contains(r.Values, name) })
+	}
+	return names, constrained
+}
+
+func requiredNodeSelector(a *corev1.Affinity) *corev1.NodeSelector {
+	if a == nil || a.NodeAffinity == nil {
+		return nil
+	}
+	return a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution
+}

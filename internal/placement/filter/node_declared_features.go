@@ -1,0 +1,33 @@
+package filter
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/version"
+	"k8s.io/component-helpers/nodedeclaredfeatures"
+
+	"github.com/slipway-dev/slipway/internal/placement"
+)
+
+// schedulerVersion is the release whose verdicts this package gives.
+var schedulerVersion = version.MustParse("1.37.0")
+
+var reasonFeatures = placement.Reason{
+	Predicate: "NodeDeclaredFeatures", Text: "node lacks a feature that the pod needs",
+	Scheduler: "node(s) didn't match Pod's required features",
+}
+
+// requiredFeatures infers from the specification which node features the pod cannot run without.
+func requiredFeatures(spec *corev1.PodSpec) (nodedeclaredfeatures.FeatureSet, bool) {
+	features, err := nodedeclaredfeatures.DefaultFramework.InferForPodScheduling(
+		&nodedeclaredfeatures.PodInfo{Spec: spec}, schedulerVersion)
+	return features, err == nil && !features.IsEmpty()
+}
+
+// featuresDeclared is the plugin NodeDeclaredFeatures: the node declares every feature that the pod needs.
+func (c *Class) featuresDeclared(n *Node) bool {
+	if !c.needsFeatures {
+		return true
+	}
+	ok, err := c.features.IsSubset(n.features)
+	return ok && err == nil
+}

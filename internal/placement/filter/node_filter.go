@@ -1,0 +1,115 @@
+package filter
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+
+	"github.com/slipway-dev/slipway/internal/placement"
+)
+
+// NodeFilter is the part of a pod's needs that is judged by the node object alone, shared by all classes with the same
+// node name, selector, affinity and tolerations. It remembers its verdict on every node until that node changes.
+type NodeFilter struct {
+	Key                    string
+	AffinityKey            string
+	TolerationKey          string
+	nodeName               string
+	selects                bool // the pod has a node selector or required node affinity
+	affinity               nodeaffinity.RequiredNodeAffinity
+	tolerations            []corev1.Toleration
+	toleratesUnschedulable bool
+	conflict               *placement.Reason // why the names that are asked for leave no node
+	verdicts               []filterVerdict
+}
+
+// filterVerdict is the first predicate on the node object that fails.
+type filterVerdict uint8
+
+const (
+	notJudged filterVerdict = iota
+	admitted
+	otherNodeName
+	unschedulableNode
+	untoleratedTaint
+	affinityMismatch
+)
+
+// EncodeNodeNeeds writes what a filter reads of a pod. It returns the keys of its affinity and of its tolerations.
+func EncodeNodeNeeds(e *Encoder, nodeName string, spec *corev1.PodSpec) (affinityKey, tolerationKey string) {
+	var affinity, tolerations Encoder
+	affinity.Labels(spec.NodeSelector)
+	affinity.nodeSelector(requiredNodeSelector(spec.Affinity))
+	tolerations.tolerations(spec.Tolerations)
+	affinityKey, tolerationKey = affinity.Key(), tolerations.Key()
+	e.Text(nodeName)
+	e.Text(affinityKey)
+	e.Text(tolerationKey)
+	return affinityKey, tolerationKey
+}
+
+// NewNodeFilter compiles the part of a pod's needs that is judged by the node object alone.
+func NewNodeFilter(nodeName string, spec *corev1.PodSpec) *NodeFilter {
+	required := requiredNodeSelector(spec.Affinity)
+	var all Encoder
+	affinity, tolerations := EncodeNodeNeeds(&all, nodeName, spec)
+	f := &NodeFilter{
+		Key: all.Key(), AffinityKey: affinity, TolerationKey: tolerations, nodeName: nodeName,
+		selects: len(spec.NodeSelector) > 0 || required != nil, tolerations: spec.Tolerations,
+		conflict: nameConflict(nodeName, required),
+	}
+	f.affinity = nodeaffinity.GetRequiredNodeAffinity(&corev1.Pod{Spec: corev1.PodSpec{
+		NodeSelector: spec.NodeSelector, Affinity: spec.Affinity,
+	}})
+	f.toleratesUnschedulable = f.tolerates(&corev1.Taint{
+		Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule,
+	})
+	return f
+}
+
+// verdictOn returns the verdict on a node, judging it at most once per change of the node.
+func (f *NodeFilter) verdictOn(n *Node) filterVerdict {
+	for int(n.ID) >= len(f.verdicts) {
+		f.verdicts = append(f.verdicts, notJudged)
+	}
+	if f.verdicts[n.ID] == notJudged {
+		f.verdicts[n.ID] = f.judge(n)
+	}
+	return f.verdicts[n.ID]
+}
+
+// judge applies the predicates on the node object in the scheduler's order.
+func (f *NodeFilter) judge(n *Node) filterVerdict {
+	switch {
+	case !f.matchesName(n):
+		return otherNodeName
+	case !f.schedulable(n):
+		return unschedulableNode
+	case f.untolerated(n) != nil:
+		return untoleratedTaint
+	case !f.matchesAffinity(n):
+		return affinityMismatch
+	default:
+		return admitted
+	}
+}
+
+// Forget makes the filter judge a node anew.
+func (f *NodeFilter) Forget(n int32) {
+	if int(n) < len(f.verdicts) {
+		f.verdicts[n] = notJudged
+	}
+}
+
+// reason puts a verdict in words.
+func (f *NodeFilter) reason(v filterVerdict, n *Node) placement.Reason {
+	switch v {
+	case unschedulableNode:
+		return reasonUnschedulable
+	case otherNodeName:
+		return reasonNodeName
+	case untoleratedTaint:
+		return reasonTaint(f.untolerated(n))
+	default:
+		return reasonNodeAffinity
+	}
+}

@@ -1,0 +1,114 @@
+package filter
+
+import (
+	"math"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/utils/ptr"
+
+	"github.com/slipway-dev/slipway/internal/placement"
+)
+
+const spreadPredicate = "PodTopologySpread"
+
+var (
+	reasonSpread = placement.Reason{
+		Predicate: spreadPredicate, Text: "topology spread would exceed its skew",
+		Scheduler: "node(s) didn't match pod topology spread constraints",
+	}
+	reasonSpreadLabel = placement.Reason{
+		Predicate: spreadPredicate, Text: "node lacks a label that pods are spread over",
+		Scheduler: "node(s) didn't match pod topology spread constraints (missing required label)",
+	}
+)
+
+// SpreadConstraint is one DoNotSchedule constraint of a class.
+type SpreadConstraint struct {
+	Spread     *Spread
+	maxSkew    int32
+	minDomains int32
+	self       int32 // 1 when the pod matches its own selector
+}
+
+// compileSpread compiles the DoNotSchedule constraints; the others only rank nodes.
+func (c *Class) compileSpread(pod *corev1.Pod, in Interner) {
+	var hard []*corev1.TopologySpreadConstraint
+	for i := range pod.Spec.TopologySpreadConstraints {
+		if t := &pod.Spec.TopologySpreadConstraints[i]; t.WhenUnsatisfiable == corev1.DoNotSchedule {
+			hard = append(hard, t)
+		}
+	}
+	required := make([]*TopologyKey, len(hard))
+	for i, t := range hard {
+		required[i] = in.InternKey(t.TopologyKey)
+	}
+	for i, t := range hard {
+		selector, key, err := spreadSelector(t, pod.Labels)
+		if err != nil {
+			c.refuse(spreadPredicate, "topology spread: "+err.Error(), "")
+			return
+		}
+		e := in.InternEligibility(required[i], required, c.Filter,
+			ptr.Deref(t.NodeAffinityPolicy, corev1.NodeInclusionPolicyHonor) == corev1.NodeInclusionPolicyHonor,
+			ptr.Deref(t.NodeTaintsPolicy, corev1.NodeInclusionPolicyIgnore) == corev1.NodeInclusionPolicyHonor)
+		constraint := SpreadConstraint{
+			Spread: in.InternSpread(e, c.Labels.Namespace, selector, key), maxSkew: t.MaxSkew,
+			minDomains: ptr.Deref(t.MinDomains, 1),
+		}
+		if selector.Matches(labels.Set(pod.Labels)) {
+			constraint.self = 1
+		}
+		c.Spreads = append(c.Spreads, constraint)
+		constraint.Spread.Readers = append(constraint.Spread.Readers, c)
+	}
+}
+
+// spreadSelector is the label selector of a constraint together with the values that the pod itself has for
+// matchLabelKeys, and a key that stands for it.
+func spreadSelector(t *corev1.TopologySpreadConstraint, own map[string]string) (labels.Selector, string, error) {
+	selector, err := metav1.LabelSelectorAsSelector(t.LabelSelector)
+	if err != nil {
+		return nil, "", err
+	}
+	match := labels.Set{}
+	for _, key := range t.MatchLabelKeys {
+		if value, ok := own[key]; ok {
+			match[key] = value
+		}
+	}
+	var e Encoder
+	e.LabelSelector(t.LabelSelector)
+	e.Labels(match)
+	requirements, selectable := selector.Requirements()
+	if len(match) > 0 && selectable {
+		selector = labels.SelectorFromSet(match).Add(requirements...)
+	}
+	return selector, e.Key(), nil
+}
+
+// spreadFits is the plugin PodTopologySpread: in every constraint, the pods of the node's domain, this one included, may
+// exceed those of the emptiest domain by no more than maxSkew. With fewer domains than minDomains the emptiest counts
+// as empty.
+func (c *Class) spreadFits(n int32) *placement.Reason {
+	for i := range c.Spreads {
+		t := &c.Spreads[i]
+		sp := t.Spread
+		d := sp.Key.DomainOf[n]
+		if d == None {
+			return &reasonSpreadLabel
+		}
+		least := sp.histogram.min
+		if sp.Eligibility.domains == 0 {
+			least = math.MaxInt32
+		}
+		if sp.Eligibility.domains < t.minDomains {
+			least = 0
+		}
+		if int64(sp.in(d))+int64(t.self)-int64(least) > int64(t.maxSkew) {
+			return &reasonSpread
+		}
+	}
+	return nil
+}

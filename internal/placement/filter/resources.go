@@ -1,0 +1,154 @@
+package filter
+
+import (
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/component-helpers/resource"
+)
+
+// The resources that every node has come first, so that their places are known.
+const (
+	ResourceCPU = iota // in millicores
+	ResourceMemory
+	resourceEphemeralStorage
+	firstScalar
+)
+
+// Amount is how much of one interned resource is asked for or used.
+type Amount struct {
+	Resource int32
+	Value    int64
+}
+
+// ResourceTable interns resource names, so that amounts are held in slices instead of maps.
+type ResourceTable struct {
+	names []corev1.ResourceName
+	index map[corev1.ResourceName]int32
+}
+
+// NewResourceTable returns a table of the resources that every node has.
+func NewResourceTable() *ResourceTable {
+	t := &ResourceTable{index: map[corev1.ResourceName]int32{}}
+	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage} {
+		t.intern(name)
+	}
+	return t
+}
+
+func (t *ResourceTable) intern(name corev1.ResourceName) int32 {
+	i, ok := t.index[name]
+	if !ok {
+		i = int32(len(t.names))
+		t.names = append(t.names, name)
+		t.index[name] = i
+	}
+	return i
+}
+
+// internAll interns what is new of a list in the order of the names, not in that of the map, so that reasons come in the
+// same order each time.
+func (t *ResourceTable) internAll(list corev1.ResourceList) {
+	var unknown []corev1.ResourceName
+	for name := range list {
+		if _, ok := t.index[name]; !ok && Counted(name) {
+			unknown = append(unknown, name)
+		}
+	}
+	slices.Sort(unknown)
+	for _, name := range unknown {
+		t.intern(name)
+	}
+}
+
+// Sparse turns a list into amounts ordered by resource, leaving out zeros and what the scheduler does not count.
+func (t *ResourceTable) Sparse(list corev1.ResourceList) []Amount {
+	t.internAll(list)
+	var amounts []Amount
+	for name, quantity := range list {
+		if !Counted(name) {
+			continue
+		}
+		value := quantity.Value()
+		if name == corev1.ResourceCPU {
+			value = quantity.MilliValue()
+		}
+		if value != 0 {
+			amounts = append(amounts, Amount{t.intern(name), value})
+		}
+	}
+	slices.SortFunc(amounts, func(a, b Amount) int { return int(a.Resource - b.Resource) })
+	return amounts
+}
+
+// Dense turns a list into a slice indexed by resource; resources beyond its end are zero.
+func (t *ResourceTable) Dense(list corev1.ResourceList) []int64 {
+	values := make([]int64, len(t.names))
+	for _, a := range t.Sparse(list) {
+		for int(a.Resource) >= len(values) {
+			values = append(values, 0)
+		}
+		values[a.Resource] = a.Value
+	}
+	return values
+}
+
+// At reads a dense slice that may be shorter than the table.
+func At(values []int64, resource int32) int64 {
+	if int(resource) < len(values) {
+		return values[resource]
+	}
+	return 0
+}
+
+// Counted reports whether the scheduler counts a resource: the three that every node has, extended resources, huge
+// pages, attachable volumes and anything under kubernetes.io/. Other unprefixed names are ignored.
+func Counted(name corev1.ResourceName) bool {
+	switch name {
+	case corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage:
+		return true
+	case corev1.ResourcePods:
+		return false
+	}
+	s := string(name)
+	if strings.Contains(s, corev1.ResourceDefaultNamespacePrefix) ||
+		strings.HasPrefix(s, corev1.ResourceHugePagesPrefix) ||
+		strings.HasPrefix(s, corev1.ResourceAttachableVolumesPrefix) {
+		return true
+	}
+	if !strings.Contains(s, "/") || strings.HasPrefix(s, corev1.DefaultResourceRequestsPrefix) {
+		return false
+	}
+	return len(validation.IsQualifiedName(corev1.DefaultResourceRequestsPrefix+s)) == 0
+}
+
+// requestsToSchedule is what the pod asks of a node it is not yet on: the specification alone counts.
+func requestsToSchedule(pod *corev1.Pod) corev1.ResourceList {
+	return resource.PodRequests(pod, resource.PodResourcesOptions{})
+}
+
+// RequestsInPlace is what the pod takes on its node: a resize that is under way counts with the greater of what is
+// asked, allocated and actuated.
+func RequestsInPlace(pod *corev1.Pod) corev1.ResourceList {
+	return resource.PodRequests(pod, resource.PodResourcesOptions{
+		UseStatusResources: true,
+		InPlacePodLevelResourcesVerticalScalingEnabled: true,
+	})
+}
+
+// Resized reports whether the status of the pod can make RequestsInPlace differ from requestsToSchedule.
+func Resized(pod *corev1.Pod) bool {
+	if pod.Status.Resources != nil || pod.Status.AllocatedResources != nil || resource.IsPodResizeInfeasible(pod) {
+		return true
+	}
+	says := func(c corev1.ContainerStatus) bool { return c.Resources != nil || c.AllocatedResources != nil }
+	return slices.ContainsFunc(pod.Status.ContainerStatuses, says) ||
+		slices.ContainsFunc(pod.Status.InitContainerStatuses, says)
+}
+
+// positive keeps what a pod can be refused for: the scheduler takes a negative request for none.
+func positive(amounts []Amount) []Amount {
+	return slices.DeleteFunc(slices.Clone(amounts), func(a Amount) bool { return a.Value <= 0 })
+}

@@ -1,0 +1,22 @@
+package filter
+
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+const gatesPredicate = "SchedulingGates"
+
+// compileGates is the plugin SchedulingGates: no node is looked at while the pod has gates.
+func (c *Class) compileGates(gates []corev1.PodSchedulingGate) {
+	if len(gates) == 0 {
+		return
+	}
+	names := make([]string, len(gates))
+	for i, g := range gates {
+		names[i] = g.Name
+	}
+	text := fmt.Sprintf("waiting for scheduling gates: %v", names)
+	c.refuse(gatesPredicate, text, text)
+}

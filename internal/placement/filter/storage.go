@@ -1,0 +1,387 @@
+package filter
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+	"k8s.io/utils/ptr"
+
+	"github.com/slipway-dev/slipway/internal/placement"
+)
+
+// What the volume binder and its annotations are called; see k8s.io/component-helpers/storage/volume, which is not
+// imported because it brings client-go with it.
+const (
+	annotationBindCompleted = "pv.kubernetes.io/bind-completed"
+	annotationSelectedNode  = "volume.kubernetes.io/selected-node"
+	noProvisioner           = "kubernetes.io/no-provisioner"
+)
+
+// Storage is what scheduling reads of volumes.
+type Storage struct {
+	begin func() error     // counts an event, or refuses it
+	nodes map[string]*Node // of the snapshot
+
+	claims         map[placement.PodKey]*claim
+	volumes        map[string]*volume
+	perClass       map[string]int // volumes per storage class
+	storageClasses map[string]*storageClass
+	drivers        map[string]csiDriver
+	csiNodes       map[string]*storagev1.CSINode // by node name
+	attachments    map[string]attachment         // by name of the VolumeAttachment
+	attachedTo     map[string]map[string]bool    // names of VolumeAttachments by node name
+	deviceClasses  map[string][]string           // names of device classes by extended resource, in order
+	generation     uint64                        // moves with every change
+	inUse          map[placement.PodKey]int32    // placed pods per claim
+}
+
+// NewStorage returns an empty storage. It asks begin before each event, and tells the nodes what their CSINodes say.
+func NewStorage(begin func() error, nodes map[string]*Node) Storage {
+	return Storage{
+		begin: begin, nodes: nodes,
+		claims: map[placement.PodKey]*claim{}, volumes: map[string]*volume{}, perClass: map[string]int{},
+		storageClasses: map[string]*storageClass{}, drivers: map[string]csiDriver{}, csiNodes: map[string]*storagev1.CSINode{},
+		attachments: map[string]attachment{}, attachedTo: map[string]map[string]bool{}, deviceClasses: map[string][]string{},
+		inUse: map[placement.PodKey]int32{}, generation: 1,
+	}
+}
+
+type claim struct {
+	name, volumeName, storageClass, selectedNode string
+	owner                                        string // UID of the controlling owner
+	bound, lost, deleting, exclusive, selected   bool
+}
+
+type volume struct {
+	name, storageClass string
+	driver, handle     string // of a CSI volume
+	inTree             string // in-tree plugin that the volume could be migrated from
+	affinity           *nodeaffinity.LazyErrorNodeSelector
+	zones              []zoneLabel
+}
+
+type zoneLabel struct {
+	key    string
+	values map[string]bool
+}
+
+type storageClass struct {
+	provisioner string
+	mode        *storagev1.VolumeBindingMode
+	topologies  bool
+}
+
+// csiDriver is whether a driver tracks its storage capacity, and whether its volumes need a node that has the driver.
+type csiDriver struct{ tracksCapacity, required bool }
+
+type attachment struct{ node, driver, volume string }
+
+// SetPersistentVolumeClaim takes over a claim.
+func (st *Storage) SetPersistentVolumeClaim(o *corev1.PersistentVolumeClaim) error {
+	return set(st, o, func() { st.claims[placement.PodKey{Namespace: o.Namespace, Name: o.Name}] = newClaim(o) })
+}
+
+func newClaim(o *corev1.PersistentVolumeClaim) *claim {
+	c := &claim{
+		name: o.Name, volumeName: o.Spec.VolumeName, lost: o.Status.Phase == corev1.ClaimLost,
+		deleting: o.DeletionTimestamp != nil, storageClass: ptr.Deref(o.Spec.StorageClassName, ""),
+	}
+	if class, ok := o.Annotations[corev1.BetaStorageClassAnnotation]; ok {
+		c.storageClass = class
+	}
+	c.selectedNode, c.selected = o.Annotations[annotationSelectedNode]
+	_, completed := o.Annotations[annotationBindCompleted]
+	c.bound = o.Spec.VolumeName != "" && completed
+	c.exclusive = slices.Contains(o.Spec.AccessModes, corev1.ReadWriteOncePod)
+	if owner := metav1.GetControllerOfNoCopy(o); owner != nil {
+		c.owner = string(owner.UID)
+	}
+	return c
+}
+
+// DeletePersistentVolumeClaim forgets a claim.
+func (st *Storage) DeletePersistentVolumeClaim(key placement.PodKey) error {
+	return st.change(func() { delete(st.claims, key) })
+}
+
+// SetPersistentVolume takes over a volume.
+func (st *Storage) SetPersistentVolume(o *corev1.PersistentVolume) error {
+	return set(st, o, func() {
+		v := newVolume(o)
+		st.dropVolume(v.name)
+		st.volumes[v.name] = v
+		st.perClass[v.storageClass]++
+	})
+}
+
+func newVolume(o *corev1.PersistentVolume) *volume {
+	v := &volume{name: o.Name, storageClass: o.Spec.StorageClassName, inTree: inTreeVolume(o), zones: zoneLabels(o.Labels)}
+	if class, ok := o.Annotations[corev1.BetaStorageClassAnnotation]; ok {
+		v.storageClass = class
+	}
+	if o.Spec.CSI != nil {
+		v.driver, v.handle = o.Spec.CSI.Driver, o.Spec.CSI.VolumeHandle
+	}
+	if o.Spec.NodeAffinity != nil && o.Spec.NodeAffinity.Required != nil {
+		v.affinity = nodeaffinity.NewLazyErrorNodeSelector(o.Spec.NodeAffinity.Required)
+	}
+	return v
+}
+
+// DeletePersistentVolume forgets a volume.
+func (st *Storage) DeletePersistentVolume(name string) error {
+	return st.change(func() { st.dropVolume(name) })
+}
+
+func (st *Storage) dropVolume(name string) {
+	if old, ok := st.volumes[name]; ok {
+		st.perClass[old.storageClass]--
+		delete(st.volumes, name)
+	}
+}
+
+// SetStorageClass takes over a storage class.
+func (st *Storage) SetStorageClass(o *storagev1.StorageClass) error {
+	return set(st, o, func() {
+		st.storageClasses[o.Name] = &storageClass{o.Provisioner, o.VolumeBindingMode, len(o.AllowedTopologies) > 0}
+	})
+}
+
+// DeleteStorageClass forgets a storage class.
+func (st *Storage) DeleteStorageClass(name string) error {
+	return st.change(func() { delete(st.storageClasses, name) })
+}
+
+// SetCSIDriver takes over what a driver wants of scheduling.
+func (st *Storage) SetCSIDriver(o *storagev1.CSIDriver) error {
+	return set(st, o, func() {
+		st.drivers[o.Name] = csiDriver{ptr.Deref(o.Spec.StorageCapacity, false), ptr.Deref(o.Spec.PreventPodSchedulingIfMissing, false)}
+	})
+}
+
+// DeleteCSIDriver forgets a driver.
+func (st *Storage) DeleteCSIDriver(name string) error {
+	return st.change(func() { delete(st.drivers, name) })
+}
+
+// SetCSINode takes over which drivers a node has, and how many volumes it can attach.
+func (st *Storage) SetCSINode(o *storagev1.CSINode) error {
+	return set(st, o, func() {
+		st.csiNodes[o.Name] = o
+		if n := st.nodes[o.Name]; n != nil {
+			st.Adopt(n)
+		}
+	})
+}
+
+// DeleteCSINode forgets the limits of a node.
+func (st *Storage) DeleteCSINode(name string) error {
+	return st.change(func() {
+		delete(st.csiNodes, name)
+		if n := st.nodes[name]; n != nil {
+			st.Adopt(n)
+		}
+	})
+}
+
+// SetVolumeAttachment takes over an attachment, which counts against its node's limit until it is deleted.
+func (st *Storage) SetVolumeAttachment(o *storagev1.VolumeAttachment) error {
+	return set(st, o, func() {
+		st.dropAttachment(o.Name)
+		a := attachment{node: o.Spec.NodeName, driver: o.Spec.Attacher, volume: ptr.Deref(o.Spec.Source.PersistentVolumeName, "")}
+		if a.driver == "" || o.Spec.Source.PersistentVolumeName == nil {
+			return
+		}
+		st.attachments[o.Name] = a
+		if st.attachedTo[a.node] == nil {
+			st.attachedTo[a.node] = map[string]bool{}
+		}
+		st.attachedTo[a.node][o.Name] = true
+	})
+}
+
+// DeleteVolumeAttachment forgets an attachment.
+func (st *Storage) DeleteVolumeAttachment(name string) error {
+	return st.change(func() { st.dropAttachment(name) })
+}
+
+// SetDeviceClass takes over which extended resource a device class offers.
+func (st *Storage) SetDeviceClass(o *resourcev1.DeviceClass) error {
+	return set(st, o, func() {
+		st.dropDeviceClass(o.Name)
+		st.offer(resourcev1.ResourceDeviceClassPrefix+o.Name, o.Name)
+		if name := ptr.Deref(o.Spec.ExtendedResourceName, ""); name != "" {
+			st.offer(name, o.Name)
+		}
+	})
+}
+
+// DeleteDeviceClass forgets a device class.
+func (st *Storage) DeleteDeviceClass(name string) error {
+	return st.change(func() { st.dropDeviceClass(name) })
+}
+
+// set makes a change with an object, which must be there.
+func set[T any](st *Storage, o *T, change func()) error {
+	if o == nil {
+		return fmt.Errorf("%T is nil", o)
+	}
+	return st.change(change)
+}
+
+func (st *Storage) change(change func()) error {
+	if err := st.begin(); err != nil {
+		return err
+	}
+	change()
+	st.generation++
+	return nil
+}
+
+func (st *Storage) dropAttachment(name string) {
+	if a, ok := st.attachments[name]; ok {
+		delete(st.attachments, name)
+		delete(st.attachedTo[a.node], name)
+		if len(st.attachedTo[a.node]) == 0 {
+			delete(st.attachedTo, a.node)
+		}
+	}
+}
+
+// offer notes that a device class offers an extended resource.
+func (st *Storage) offer(resource, class string) {
+	classes := append(slices.Clone(st.deviceClasses[resource]), class)
+	slices.Sort(classes)
+	st.deviceClasses[resource] = classes
+}
+
+func (st *Storage) dropDeviceClass(name string) {
+	for resource, classes := range st.deviceClasses {
+		if classes = slices.DeleteFunc(classes, func(class string) bool { return class == name }); len(classes) == 0 {
+			delete(st.deviceClasses, resource)
+		} else {
+			st.deviceClasses[resource] = classes
+		}
+	}
+}
+
+// deviceClassFor returns the name of a device class that offers an extended resource; empty if none does.
+func (st *Storage) deviceClassFor(resource string) string {
+	if classes := st.deviceClasses[resource]; len(classes) > 0 {
+		return classes[0]
+	}
+	return ""
+}
+
+// Adopt gives a node what its CSINode says.
+func (st *Storage) Adopt(n *Node) {
+	n.csiNode, n.drivers, n.limits, n.migrated = false, nil, nil, nil
+	o := st.csiNodes[n.Name()]
+	if o == nil {
+		return
+	}
+	n.csiNode, n.migrated = true, strings.Split(o.Annotations[corev1.MigratedPluginsAnnotationKey], ",")
+	for i := range o.Spec.Drivers {
+		d := &o.Spec.Drivers[i]
+		n.drivers = append(n.drivers, d.Name)
+		if d.Allocatable != nil && d.Allocatable.Count != nil {
+			if n.limits == nil {
+				n.limits = map[string]int64{}
+			}
+			n.limits[d.Name] = int64(*d.Allocatable.Count)
+		}
+	}
+}
+
+// lacks reports whether volumes of a CSI driver need a node that has it, and this one does not.
+func (st *Storage) lacks(n *Node, driver string) bool {
+	return st.drivers[driver].required && !slices.Contains(n.drivers, driver)
+}
+
+// Use counts the claims of a placed pod.
+func (st *Storage) Use(p *Pod, sign int32) {
+	if p.Class.volumes == nil {
+		return
+	}
+	for i := range p.Class.volumes.claims {
+		if r := &p.Class.volumes.claims[i]; !r.ephemeral {
+			st.useClaim(r.key, sign)
+		}
+	}
+}
+
+func (st *Storage) useClaim(key placement.PodKey, sign int32) {
+	if st.inUse[key] += sign; st.inUse[key] == 0 {
+		delete(st.inUse, key)
+	}
+}
+
+// zoneKeys are the labels by which a volume names its zone and region, in the order in which the scheduler looks.
+var zoneKeys = [...]string{
+	corev1.LabelFailureDomainBetaZone, corev1.LabelFailureDomainBetaRegion,
+	corev1.LabelTopologyZone, corev1.LabelTopologyRegion,
+}
+
+// zoneLabels reads the zones of a volume; several are separated by "__". A label with an empty part is ignored.
+func zoneLabels(set map[string]string) []zoneLabel {
+	var list []zoneLabel
+	for _, key := range zoneKeys {
+		value, ok := set[key]
+		if !ok {
+			continue
+		}
+		zones := map[string]bool{}
+		for part := range strings.SplitSeq(value, "__") {
+			zones[strings.TrimSpace(part)] = true
+		}
+		if !zones[""] {
+			list = append(list, zoneLabel{key, zones})
+		}
+	}
+	return list
+}
+
+// inTreeDrivers maps in-tree plugins to the CSI driver that takes over their volumes. The scheduler knows those without one
+// here as in-tree plugins, and counts their volumes for no driver.
+var inTreeDrivers = map[string]string{
+	"kubernetes.io/azure-file":      "",
+	"kubernetes.io/vsphere-volume":  "",
+	"kubernetes.io/aws-ebs":         "ebs.csi.aws.com",
+	"kubernetes.io/gce-pd":          "pd.csi.storage.gke.io",
+	"kubernetes.io/azure-disk":      "disk.csi.azure.com",
+	"kubernetes.io/cinder":          "cinder.csi.openstack.org",
+	"kubernetes.io/portworx-volume": "pxd.portworx.com",
+}
+
+func inTreeVolume(o *corev1.PersistentVolume) string {
+	s := &o.Spec
+	return inTreePlugin(s.AWSElasticBlockStore != nil, s.GCEPersistentDisk != nil, s.AzureDisk != nil, s.Cinder != nil, s.PortworxVolume != nil)
+}
+
+func inTreeInline(v *corev1.Volume) string {
+	return inTreePlugin(v.AWSElasticBlockStore != nil, v.GCEPersistentDisk != nil, v.AzureDisk != nil, v.Cinder != nil, v.PortworxVolume != nil)
+}
+
+// inTreePlugin returns the plugin of the first source that there is; empty if there is none.
+func inTreePlugin(aws, gce, azure, cinder, portworx bool) string {
+	switch {
+	case aws:
+		return "kubernetes.io/aws-ebs"
+	case gce:
+		return "kubernetes.io/gce-pd"
+	case azure:
+		return "kubernetes.io/azure-disk"
+	case cinder:
+		return "kubernetes.io/cinder"
+	case portworx:
+		return "kubernetes.io/portworx-volume"
+	default:
+		return ""
+	}
+}

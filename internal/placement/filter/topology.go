@@ -1,0 +1,306 @@
+package filter
+
+import (
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+)
+
+// None stands for no node, no domain, no position.
+const None int32 = -1
+
+// TopologyKey is a node label by which pods are spread or kept together. Its values are interned as domains.
+type TopologyKey struct {
+	Name     string
+	Domains  map[string]int32
+	values   []string
+	DomainOf []int32 // by node; none when the node has no such label
+}
+
+func (k *TopologyKey) domain(value string) int32 {
+	d, ok := k.Domains[value]
+	if !ok {
+		d = int32(len(k.values))
+		k.Domains[value] = d
+		k.values = append(k.values, value)
+	}
+	return d
+}
+
+// SetNode records the domain of a node from its labels.
+func (k *TopologyKey) SetNode(n int32, nodeLabels map[string]string) {
+	for int(n) >= len(k.DomainOf) {
+		k.DomainOf = append(k.DomainOf, None)
+	}
+	k.DomainOf[n] = None
+	if value, ok := nodeLabels[k.Name]; ok {
+		k.DomainOf[n] = k.domain(value)
+	}
+}
+
+// Tally counts pods per domain of a key.
+type Tally struct {
+	Key   *TopologyKey
+	count []int32 // by domain; domains beyond its end count zero
+	total int64   // over all domains
+}
+
+func (t *Tally) in(domain int32) int32 {
+	if int(domain) < len(t.count) {
+		return t.count[domain]
+	}
+	return 0
+}
+
+// Add counts a pod on a node; nodes without the key are not counted.
+func (t *Tally) Add(n, sign int32) {
+	d := t.Key.DomainOf[n]
+	if d == None {
+		return
+	}
+	t.count = grow(t.count, d)
+	t.count[d] += sign
+	t.total += int64(sign)
+}
+
+func grow(s []int32, i int32) []int32 {
+	for int(i) >= len(s) {
+		s = append(s, 0)
+	}
+	return s
+}
+
+// PodTerm is a compiled pod affinity term without its topology key.
+type PodTerm struct {
+	Key        string
+	namespaces map[string]bool
+	nsSelector labels.Selector
+	selector   labels.Selector
+	Anchor     Anchor // of selector
+	// reach lists the namespaces that the term can look at; nil when a namespace selector decides.
+	Reach []string
+}
+
+// NewPodTerm compiles a term that looks at these namespaces, beside those that it selects.
+func NewPodTerm(key string, namespaces []string, t *corev1.PodAffinityTerm) (*PodTerm, error) {
+	selector, err := metav1.LabelSelectorAsSelector(t.LabelSelector)
+	if err != nil {
+		return nil, err
+	}
+	nsSelector, err := metav1.LabelSelectorAsSelector(t.NamespaceSelector)
+	if err != nil {
+		return nil, err
+	}
+	term := &PodTerm{
+		Key: key, namespaces: map[string]bool{}, selector: selector, Anchor: AnchorOf(selector), nsSelector: nsSelector,
+	}
+	for _, name := range namespaces {
+		term.namespaces[name] = true
+	}
+	if t.NamespaceSelector == nil {
+		term.Reach = slices.Sorted(maps.Keys(term.namespaces))
+	}
+	return term, nil
+}
+
+// selects reports whether the term, being one of the pod to be placed, selects pods with these labels.
+func (t *PodTerm) selects(l *PodLabels) bool {
+	return t.includes(l.Namespace) && t.selector.Matches(l.Labels)
+}
+
+// includes reports whether the term, being one of the pod to be placed, looks at a namespace now. Like the scheduler it
+// asks the namespace selector about namespaces that are known; an empty selector includes all.
+func (t *PodTerm) includes(ns *Namespace) bool {
+	return t.namespaces[ns.Name] || t.nsSelector.Empty() || ns.Known && t.nsSelector.Matches(ns.Labels)
+}
+
+// Repels reports whether the term, being an anti-affinity term of a pod already placed, concerns a pod with these
+// labels. A namespace that is not known counts as one without labels.
+func (t *PodTerm) Repels(l *PodLabels) bool {
+	ns := t.namespaces[l.Namespace.Name] || t.nsSelector.Matches(l.Namespace.Labels)
+	return ns && t.selector.Matches(l.Labels)
+}
+
+// Attraction counts, per domain, the pods that all of its terms select. It serves the affinity of a pod to be placed
+// (all of its terms at once) and its anti-affinity (one term at a time).
+type Attraction struct {
+	Tally
+	ID      string
+	Terms   []*PodTerm
+	Readers []*Class
+}
+
+// Selects reports whether pods with these labels are counted.
+func (a *Attraction) Selects(l *PodLabels) bool {
+	for _, t := range a.Terms {
+		if !t.selects(l) {
+			return false
+		}
+	}
+	return true
+}
+
+// Repulsion counts, per domain, the placed pods that carry one anti-affinity term.
+type Repulsion struct {
+	Tally
+	ID   string
+	Term *PodTerm
+}
+
+// Eligibility is the set of nodes that topology spreading looks at for one topology key: they carry all keys of the
+// pod's constraints and pass the inclusion policies.
+type Eligibility struct {
+	ID       string
+	key      *TopologyKey
+	required []*TopologyKey
+	Filter   *NodeFilter // whose affinity and tolerations the policies compare
+	affinity bool        // nodeAffinityPolicy: Honor
+	taints   bool        // nodeTaintsPolicy: Honor
+	eligible []bool      // by node
+	nodes    []int32     // eligible nodes per domain
+	domains  int32       // domains with at least one eligible node
+	Spreads  []*Spread
+}
+
+// NewEligibility returns a set without nodes.
+func NewEligibility(id string, key *TopologyKey, required []*TopologyKey, f *NodeFilter, affinity, taints bool) *Eligibility {
+	return &Eligibility{ID: id, key: key, required: required, Filter: f, affinity: affinity, taints: taints}
+}
+
+// admits judges a node by its object; it is asked once per node and change of the node.
+func (e *Eligibility) admits(n *Node) bool {
+	for _, k := range e.required {
+		if k.DomainOf[n.ID] == None {
+			return false
+		}
+	}
+	if e.affinity && !e.Filter.matchesAffinity(n) {
+		return false
+	}
+	return !e.taints || e.Filter.untolerated(n) == nil
+}
+
+// enter and leave keep the number of eligible nodes per domain. A domain that gains its first or loses its last one
+// joins or leaves the minimum of every spread.
+func (e *Eligibility) enter(d int32) {
+	e.nodes = grow(e.nodes, d)
+	e.nodes[d]++
+	if e.nodes[d] == 1 {
+		e.domains++
+		for _, s := range e.Spreads {
+			s.histogram.join(s.in(d))
+		}
+	}
+}
+
+func (e *Eligibility) leave(d int32) {
+	e.nodes[d]--
+	if e.nodes[d] == 0 {
+		e.domains--
+		for _, s := range e.Spreads {
+			s.histogram.leave(s.in(d))
+		}
+	}
+}
+
+// Spread counts, per domain, the pods of one namespace that a selector matches on eligible nodes, and knows the minimum.
+type Spread struct {
+	Tally
+	ID          string
+	Eligibility *Eligibility
+	namespace   *Namespace
+	selector    labels.Selector
+	histogram   histogram
+	Readers     []*Class
+}
+
+// NewSpread returns a counter that has counted nothing.
+func NewSpread(id string, e *Eligibility, ns *Namespace, selector labels.Selector) *Spread {
+	sp := &Spread{Tally: Tally{Key: e.key}, ID: id, Eligibility: e, namespace: ns, selector: selector}
+	e.Spreads = append(e.Spreads, sp)
+	for _, nodes := range e.nodes {
+		if nodes > 0 {
+			sp.histogram.join(0)
+		}
+	}
+	return sp
+}
+
+// Counts reports whether pods with these labels are counted. An empty selector counts nothing, though it matches.
+func (s *Spread) Counts(l *PodLabels) bool {
+	return l.Namespace == s.namespace && !s.selector.Empty() && s.selector.Matches(l.Labels)
+}
+
+// Add counts a pod on a node if the node is eligible.
+func (s *Spread) Add(n, sign int32) {
+	if !s.Eligibility.eligible[n] {
+		return
+	}
+	d := s.Key.DomainOf[n]
+	before := s.in(d)
+	s.Tally.Add(n, sign)
+	if s.Eligibility.nodes[d] > 0 {
+		s.histogram.leave(before)
+		s.histogram.join(before + sign)
+	}
+}
+
+// histogram holds how many domains have which count, and from it the smallest count.
+type histogram struct {
+	domains []int32 // by count
+	members int32
+	min     int32
+}
+
+func (h *histogram) join(count int32) {
+	h.domains = grow(h.domains, count)
+	h.domains[count]++
+	h.members++
+	if h.members == 1 || count < h.min {
+		h.min = count
+	}
+}
+
+func (h *histogram) leave(count int32) {
+	h.domains[count]--
+	h.members--
+	if h.members == 0 {
+		h.min = 0
+		return
+	}
+	for h.domains[h.min] == 0 {
+		h.min++
+	}
+}
+
+// AddNode finds out whether a node is eligible, and counts it.
+func (e *Eligibility) AddNode(n *Node) {
+	for int(n.ID) >= len(e.eligible) {
+		e.eligible = append(e.eligible, false)
+	}
+	if e.eligible[n.ID] = e.admits(n); e.eligible[n.ID] && !n.Out {
+		e.enter(e.key.DomainOf[n.ID])
+	}
+}
+
+// RemoveNode forgets a node.
+func (e *Eligibility) RemoveNode(n *Node) {
+	if e.eligible[n.ID] {
+		e.leave(e.key.DomainOf[n.ID])
+		e.eligible[n.ID] = false
+	}
+}
+
+// SetOut notes that a plan takes away a node without pods, or that it is back. Its domains are remembered.
+func (e *Eligibility) SetOut(n *Node, out bool) {
+	switch {
+	case !e.eligible[n.ID]:
+	case out:
+		e.leave(e.key.DomainOf[n.ID])
+	default:
+		e.enter(e.key.DomainOf[n.ID])
+	}
+}

@@ -1,0 +1,337 @@
+package filter
+
+import (
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/component-helpers/storage/ephemeral"
+
+	"github.com/slipway-dev/slipway/internal/placement"
+)
+
+// volumeNeeds is what scheduling reads of a pod's volumes, resolved against the storage objects when it is asked for.
+type volumeNeeds struct {
+	claims []claimRef
+	disks  []corev1.Volume  // inline volumes that pods cannot share freely
+	inTree []string         // in-tree plugins of inline volumes
+	pod    placement.PodKey // owner of ephemeral claims
+	uid    string
+
+	view       volumeView
+	generation uint64
+}
+
+type claimRef struct {
+	key       placement.PodKey
+	ephemeral bool
+}
+
+// volumeView is what the claims of a pod amount to at one generation of the storage objects.
+type volumeView struct {
+	refusal     *placement.Reason // refuses every node
+	undecidable *placement.Reason
+	exclusive   []placement.PodKey // ReadWriteOncePod claims
+	bound       []*volume          // nil for one that is missing
+	selected    []string           // nodes that the scheduler has already chosen for an unbound claim
+	unprovided  bool               // an unbound claim whose class provisions nothing
+	zones       []zoneLabel
+	attach      []attachable
+	inTree      []string          // in-tree plugins of claims that a CSI driver may have taken over
+	brokenOwner *placement.Reason // an ephemeral claim belongs to another pod
+}
+
+// attachable is one volume as it counts against the limit of its driver.
+type attachable struct{ driver, handle string }
+
+// volumeNeedsOf returns nil when scheduling reads nothing of the pod's volumes.
+func volumeNeedsOf(o *corev1.Pod) *volumeNeeds {
+	var needs volumeNeeds
+	for i := range o.Spec.Volumes {
+		v := &o.Spec.Volumes[i]
+		switch {
+		case v.PersistentVolumeClaim != nil:
+			key := placement.PodKey{Namespace: o.Namespace, Name: v.PersistentVolumeClaim.ClaimName}
+			needs.claims = append(needs.claims, claimRef{key, false})
+		case v.Ephemeral != nil:
+			key := placement.PodKey{Namespace: o.Namespace, Name: ephemeral.VolumeClaimName(o, v)}
+			needs.claims = append(needs.claims, claimRef{key, true})
+			needs.pod, needs.uid = placement.PodKey{Namespace: o.Namespace, Name: o.Name}, string(o.UID)
+		default:
+			if plugin := inTreeInline(v); plugin != "" {
+				needs.inTree = append(needs.inTree, plugin)
+			}
+		}
+		if v.GCEPersistentDisk != nil || v.AWSElasticBlockStore != nil || v.ISCSI != nil || v.RBD != nil {
+			needs.disks = append(needs.disks, *v)
+		}
+	}
+	if len(needs.claims)+len(needs.disks)+len(needs.inTree) == 0 {
+		return nil
+	}
+	return &needs
+}
+
+func (v *volumeNeeds) encode(e *Encoder) {
+	e.Flag(v != nil)
+	if v == nil {
+		return
+	}
+	e.Count(len(v.claims))
+	for _, c := range v.claims {
+		e.Text(c.key.Name)
+		e.Flag(c.ephemeral)
+	}
+	e.Text(v.pod.Name)
+	e.Text(v.uid)
+	e.Texts(v.inTree)
+	e.Count(len(v.disks))
+	for i := range v.disks {
+		encodeDisk(e, &v.disks[i])
+	}
+}
+
+func encodeDisk(e *Encoder, v *corev1.Volume) {
+	switch {
+	case v.GCEPersistentDisk != nil:
+		e.Text("gce")
+		e.Text(v.GCEPersistentDisk.PDName)
+		e.Flag(v.GCEPersistentDisk.ReadOnly)
+	case v.AWSElasticBlockStore != nil:
+		e.Text("ebs")
+		e.Text(v.AWSElasticBlockStore.VolumeID)
+	case v.ISCSI != nil:
+		e.Text("iscsi")
+		e.Text(v.ISCSI.IQN)
+		e.Flag(v.ISCSI.ReadOnly)
+	default:
+		e.Text("rbd")
+		e.Texts(v.RBD.CephMonitors)
+		e.Text(v.RBD.RBDPool)
+		e.Text(v.RBD.RBDImage)
+		e.Flag(v.RBD.ReadOnly)
+	}
+}
+
+// resolve returns the view at the current generation.
+func (v *volumeNeeds) resolve(st *Storage) *volumeView {
+	if v.generation != st.generation {
+		v.view, v.generation = st.resolve(v), st.generation
+	}
+	return &v.view
+}
+
+// resolve goes through the claims as the scheduler's PreFilter does, plugin by plugin.
+func (st *Storage) resolve(needs *volumeNeeds) volumeView {
+	var view volumeView
+	st.resolveExclusive(needs, &view)
+	st.resolveBinding(needs, &view)
+	st.resolveZones(needs, &view)
+	st.resolveAttachables(needs, &view)
+	return view
+}
+
+func (v *volumeView) refuse(predicate, text string) {
+	if v.refusal == nil {
+		v.refusal = &placement.Reason{Predicate: predicate, Text: text, Scheduler: text}
+	}
+}
+
+// resolveExclusive is the PreFilter of VolumeRestrictions.
+func (st *Storage) resolveExclusive(needs *volumeNeeds, view *volumeView) {
+	for _, r := range needs.claims {
+		if r.ephemeral {
+			continue
+		}
+		c := st.claims[r.key]
+		if c == nil {
+			view.refuse(restrictionsPredicate, missing("persistentvolumeclaim", r.key.Name))
+			return
+		}
+		if c.exclusive && !slices.Contains(view.exclusive, r.key) {
+			view.exclusive = append(view.exclusive, r.key)
+		}
+	}
+}
+
+func missing(resource, name string) string { return fmt.Sprintf("%s %q not found", resource, name) }
+
+// resolveBinding is the PreFilter of VolumeBinding.
+func (st *Storage) resolveBinding(needs *volumeNeeds, view *volumeView) {
+	for _, r := range needs.claims {
+		if text := st.unusable(needs, r); text != "" {
+			view.refuse(bindingPredicate, text)
+			return
+		}
+	}
+	immediate := false
+	for _, r := range needs.claims {
+		c := st.claims[r.key]
+		if c.bound {
+			view.bound = append(view.bound, st.volumes[c.volumeName])
+			continue
+		}
+		delayed, text := st.delayed(c)
+		if text != "" {
+			view.refuse(bindingPredicate, text)
+			return
+		}
+		if !delayed || c.volumeName != "" {
+			immediate = true
+			continue
+		}
+		st.resolveUnbound(c, view)
+	}
+	if immediate {
+		view.refuse(bindingPredicate, "pod has unbound immediate PersistentVolumeClaims")
+	}
+}
+
+// unusable says why a claim cannot be used, if so.
+func (st *Storage) unusable(needs *volumeNeeds, r claimRef) string {
+	c := st.claims[r.key]
+	switch {
+	case c == nil && r.ephemeral:
+		return fmt.Sprintf("waiting for ephemeral volume controller to create the persistentvolumeclaim %q", r.key.Name)
+	case c == nil:
+		return missing("persistentvolumeclaim", r.key.Name)
+	case c.lost:
+		return fmt.Sprintf("persistentvolumeclaim %q bound to non-existent persistentvolume %q", c.name, c.volumeName)
+	case c.deleting:
+		return fmt.Sprintf("persistentvolumeclaim %q is being deleted", c.name)
+	case r.ephemeral && c.owner != needs.uid:
+		return fmt.Sprintf("PVC %s/%s was not created for pod %s (pod is not owner)", r.key.Namespace, c.name, needs.pod)
+	default:
+		return ""
+	}
+}
+
+// delayed reports whether an unbound claim waits for its first consumer.
+func (st *Storage) delayed(c *claim) (bool, string) {
+	class := st.storageClasses[c.storageClass]
+	if c.storageClass == "" || class == nil {
+		return false, ""
+	}
+	if class.mode == nil {
+		return false, fmt.Sprintf("VolumeBindingMode not set for StorageClass %q", c.storageClass)
+	}
+	return *class.mode == storagev1.VolumeBindingWaitForFirstConsumer, ""
+}
+
+// resolveUnbound decides a claim that waits for its first consumer as far as no topology is involved: one that any node
+// would do for, or none. Where a volume would be matched or made depends otherwise on the driver.
+func (st *Storage) resolveUnbound(c *claim, view *volumeView) {
+	class := st.storageClasses[c.storageClass]
+	undecidable := func(why string) {
+		if view.undecidable == nil {
+			view.undecidable = &placement.Reason{
+				Predicate: bindingPredicate,
+				Text:      fmt.Sprintf("unbound claim %s of storage class %s: %s", c.name, c.storageClass, why),
+			}
+		}
+	}
+	if c.selected {
+		view.selected = append(view.selected, c.selectedNode)
+	} else if st.perClass[c.storageClass] > 0 {
+		undecidable("an existing volume may be bound to it")
+	}
+	switch {
+	case class.provisioner == "" || class.provisioner == noProvisioner:
+		view.unprovided = true
+	case class.topologies:
+		undecidable("the class limits where volumes are made")
+	case st.drivers[class.provisioner].tracksCapacity:
+		undecidable("the driver tracks its storage capacity")
+	}
+}
+
+// resolveZones is the PreFilter of VolumeZone.
+func (st *Storage) resolveZones(needs *volumeNeeds, view *volumeView) {
+	for _, r := range needs.claims {
+		c := st.claims[r.key]
+		if r.ephemeral || c == nil {
+			continue
+		}
+		if c.volumeName != "" {
+			v := st.volumes[c.volumeName]
+			if v == nil {
+				view.refuse(zonePredicate, missing("persistentvolume", c.volumeName))
+				return
+			}
+			view.zones = append(view.zones, v.zones...)
+			continue
+		}
+		if text := st.withoutVolume(c); text != "" {
+			view.refuse(zonePredicate, text)
+			return
+		}
+	}
+}
+
+// withoutVolume says why a claim without a volume cannot be judged by zone, unless it waits for its first consumer.
+func (st *Storage) withoutVolume(c *claim) string {
+	if c.storageClass == "" {
+		return "PersistentVolumeClaim had no pv name and storageClass name"
+	}
+	class := st.storageClasses[c.storageClass]
+	switch {
+	case class == nil:
+		return missing("storageclass.storage.k8s.io", c.storageClass)
+	case class.mode == nil:
+		return fmt.Sprintf("VolumeBindingMode not set for StorageClass %q", c.storageClass)
+	case *class.mode == storagev1.VolumeBindingWaitForFirstConsumer:
+		return ""
+	default:
+		return "PersistentVolume had no name"
+	}
+}
+
+// resolveAttachables finds what counts against attach limits: the CSI volume of a claim, or one that its storage class
+// would make.
+func (st *Storage) resolveAttachables(needs *volumeNeeds, view *volumeView) {
+	for _, r := range needs.claims {
+		c := st.claims[r.key]
+		if c == nil {
+			continue
+		}
+		if r.ephemeral && c.owner != needs.uid {
+			view.brokenOwner = &placement.Reason{
+				Predicate: limitsPredicate,
+				Text:      fmt.Sprintf("claim %s was not created for pod %s", c.name, needs.pod),
+			}
+			return
+		}
+		v := st.volumes[c.volumeName]
+		if c.volumeName == "" || v == nil {
+			st.attachFromClass(r, c, view)
+			continue
+		}
+		switch {
+		case v.driver != "" || v.handle != "":
+			view.attachOnce(attachable{v.driver, v.handle})
+		case v.inTree != "":
+			view.inTree = append(view.inTree, v.inTree)
+		}
+	}
+}
+
+func (st *Storage) attachFromClass(r claimRef, c *claim, view *volumeView) {
+	class := st.storageClasses[c.storageClass]
+	if c.storageClass == "" || class == nil {
+		return
+	}
+	if driver, inTree := inTreeDrivers[class.provisioner]; inTree {
+		if driver != "" {
+			view.inTree = append(view.inTree, class.provisioner)
+		}
+		return
+	}
+	view.attachOnce(attachable{class.provisioner, "unbound-" + r.key.String()})
+}
+
+func (v *volumeView) attachOnce(a attachable) {
+	if a.driver != "" && a.handle != "" && !slices.Contains(v.attach, a) {
+		v.attach = append(v.attach, a)
+	}
+}

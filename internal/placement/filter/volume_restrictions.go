@@ -1,0 +1,61 @@
+package filter
+
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/slipway-dev/slipway/internal/placement"
+)
+
+const restrictionsPredicate = "VolumeRestrictions"
+
+var (
+	reasonDisk      = placement.Reason{Predicate: restrictionsPredicate, Text: "disk is in use on the node", Scheduler: "node(s) had no available disk"}
+	reasonExclusive = placement.Reason{
+		Predicate: restrictionsPredicate, Text: "ReadWriteOncePod claim is in use by another pod",
+		Scheduler: "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by another pod",
+	}
+)
+
+// volumeRestrictions is the plugin of that name: inline disks that pods of one node cannot share, and claims that one
+// pod in the cluster can use.
+func (h *Chain) volumeRestrictions(c *Class, n *Node) *placement.Reason {
+	for i := range c.volumes.disks {
+		for other := range n.volumePods {
+			conflicts := func(v corev1.Volume) bool { return disksConflict(&c.volumes.disks[i], &v) }
+			if slices.ContainsFunc(other.volumes.disks, conflicts) {
+				return &reasonDisk
+			}
+		}
+	}
+	for _, key := range c.volumes.resolve(h.Storage).exclusive {
+		if h.Storage.inUse[key] > 0 {
+			return &reasonExclusive
+		}
+	}
+	return nil
+}
+
+// disksConflict compares two inline volumes: the same disk can be shared when both mount it read-only, an EBS volume not
+// at all.
+func disksConflict(a, b *corev1.Volume) bool {
+	if x, y := a.GCEPersistentDisk, b.GCEPersistentDisk; x != nil && y != nil && x.PDName == y.PDName {
+		if !x.ReadOnly || !y.ReadOnly {
+			return true
+		}
+	}
+	if x, y := a.AWSElasticBlockStore, b.AWSElasticBlockStore; x != nil && y != nil && x.VolumeID == y.VolumeID {
+		return true
+	}
+	if x, y := a.ISCSI, b.ISCSI; x != nil && y != nil && x.IQN == y.IQN {
+		if !x.ReadOnly || !y.ReadOnly {
+			return true
+		}
+	}
+	x, y := a.RBD, b.RBD
+	if x == nil || y == nil || x.RBDPool != y.RBDPool || x.RBDImage != y.RBDImage || x.ReadOnly && y.ReadOnly {
+		return false
+	}
+	return slices.ContainsFunc(x.CephMonitors, func(m string) bool { return slices.Contains(y.CephMonitors, m) })
+}

@@ -1,0 +1,54 @@
+package placement_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// mostMethods is how many methods a type may have, so that a reader can hold it in the head.
+const mostMethods = 40
+
+func TestNoTypeHasTooManyMethods(t *testing.T) {
+	methods := map[string]int{}
+	err := filepath.WalkDir(".", func(path string, _ fs.DirEntry, err error) error {
+		if err != nil || filepath.Ext(path) != ".go" || strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		for _, d := range file.Decls {
+			if f, ok := d.(*ast.FuncDecl); ok && f.Recv != nil {
+				methods[filepath.Dir(path)+"."+receiver(f.Recv.List[0].Type)]++
+			}
+		}
+		return nil
+	})
+	if err != nil || methods["snapshot.Snapshot"] == 0 {
+		t.Fatalf("methods of the snapshot: %d, %v", methods["snapshot.Snapshot"], err)
+	}
+	for name, n := range methods {
+		if n > mostMethods {
+			t.Errorf("%s has %d methods, at most %d are allowed: make functions of them, or give a part its own type", name, n, mostMethods)
+		}
+	}
+}
+
+// receiver returns the name of a receiver's type.
+func receiver(e ast.Expr) string {
+	switch e := e.(type) {
+	case *ast.StarExpr:
+		return receiver(e.X)
+	case *ast.IndexExpr:
+		return receiver(e.X)
+	case *ast.Ident:
+		return e.Name
+	}
+	return ""
+}

@@ -1,0 +1,106 @@
+package planner_test
+
+import (
+	"testing"
+
+	"github.com/slipway-dev/slipway/internal/placement"
+	"github.com/slipway-dev/slipway/internal/placement/placementtest"
+	"github.com/slipway-dev/slipway/internal/placement/planner"
+	"github.com/slipway-dev/slipway/internal/placement/snapshot"
+	"github.com/slipway-dev/slipway/internal/testing/must"
+)
+
+// measure runs fn under the benchmark and reports the processor time beside the clock's.
+func measure(b *testing.B, fn func()) {
+	b.Helper()
+	b.ReportAllocs()
+	before := placementtest.CPUTime()
+	for b.Loop() {
+		fn()
+	}
+	b.ReportMetric((placementtest.CPUTime()-before).Seconds()*1e3/float64(b.N), "cpu-ms/op")
+}
+
+func newSnapshot(b *testing.B, c *placementtest.Cluster) *snapshot.Snapshot {
+	b.Helper()
+	s, err := c.Snapshot()
+	must.NoError(b, err)
+	return s
+}
+
+// Choose the nodes that can go: 2,000 nodes with 40 pods of one percent each, so that 800 nodes hold them all.
+func BenchmarkVictimsUniform(b *testing.B) {
+	s := newSnapshot(b, placementtest.Uniform(2000, 40))
+	var selection *planner.Selection
+	var err error
+	measure(b, func() {
+		selection, err = planner.Victims(s, 2000, planner.LeastDisruption, planner.Options{})
+		must.NoError(b, err)
+		if len(selection.Victims) != 1200 {
+			b.Fatalf("%d victims, 1200 can go", len(selection.Victims))
+		}
+	})
+	must.NoError(b, placementtest.CarryOut(s, selection.Victims))
+}
+
+// Rank all of 5,000 nodes with 150,000 diverse pods under 200 budgets.
+func BenchmarkRankDiverse(b *testing.B) {
+	s := newSnapshot(b, placementtest.Diverse(1, 5000, 150_000, 200))
+	var ranks []planner.Rank
+	measure(b, func() {
+		ranks = planner.NewRanking(s, planner.LeastDisruption, planner.Options{}).List()
+	})
+	must.NoError(b, placementtest.CheckRanks(s, ranks, 25))
+}
+
+// Pack 50,000 pending pods of two percent each onto new machines.
+func BenchmarkPackUniform(b *testing.B) {
+	s := newSnapshot(b, placementtest.Pending(50_000))
+	flavours := []planner.Flavour{placementtest.Flavour()}
+	var packing *planner.Packing
+	var err error
+	measure(b, func() {
+		packing, err = planner.Pack(s, nil, flavours, planner.LeastWaste)
+		must.NoError(b, err)
+		if len(packing.Machines) != 1000 || len(packing.Helpless) != 0 {
+			b.Fatalf("%d machines, %d helpless: 1000 machines hold all", len(packing.Machines), len(packing.Helpless))
+		}
+	})
+	must.NoError(b, placementtest.LaunchAll(s, flavours, packing))
+}
+
+// Pack 5,000 diverse pending pods.
+func BenchmarkPackDiverse(b *testing.B) {
+	s := newSnapshot(b, placementtest.DiversePending(1, 5000))
+	flavours := []planner.Flavour{placementtest.Flavour()}
+	var packing *planner.Packing
+	var err error
+	measure(b, func() {
+		packing, err = planner.Pack(s, nil, flavours, planner.LeastWaste)
+		must.NoError(b, err)
+		if len(packing.Helpless) != 0 {
+			b.Fatalf("%d helpless, first %v", len(packing.Helpless), packing.Helpless[0])
+		}
+	})
+	b.ReportMetric(float64(len(packing.Machines)), "machines")
+	must.NoError(b, placementtest.LaunchAll(s, flavours, packing))
+}
+
+// Keep the ranking of 5,000 nodes current through one pod event: a pod of the mix leaves its node, or returns.
+func BenchmarkRankAfterPodEvent(b *testing.B) {
+	c := placementtest.Diverse(1, 5000, 150_000, 200)
+	s := newSnapshot(b, c)
+	ranking := planner.NewRanking(s, planner.LeastDisruption, planner.Options{})
+	i := 0
+	measure(b, func() {
+		var err error
+		p := c.Pods[i/2*7919%len(c.Pods)]
+		if i%2 == 0 {
+			err = ranking.DeletePod(placement.PodKey{Namespace: p.Namespace, Name: p.Name})
+		} else {
+			err = ranking.SetPod(p)
+		}
+		must.NoError(b, err)
+		i++
+	})
+}

@@ -1,0 +1,163 @@
+package planner
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apiresource "k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/component-helpers/resource"
+
+	"github.com/slipway-dev/slipway/internal/drainability/fromcorev1"
+	"github.com/slipway-dev/slipway/internal/placement/saved"
+)
+
+// poolLabels name the pool of a node on the clouds that have such a label.
+var poolLabels = [...]string{
+	"kubernetes.azure.com/agentpool", "eks.amazonaws.com/nodegroup", "cloud.google.com/gke-nodepool", "karpenter.sh/nodepool",
+}
+
+// Flavours describes the machines that a cluster consists of, as far as its nodes tell: nodes of one pool and instance
+// type are one flavour. What they do not have in common is left out, the least that any of them has to give is taken,
+// and the most that DaemonSets take on any of them is deducted, so that a pod that is said to fit does. All cost the
+// same. A pool without nodes is not known.
+func Flavours(o *saved.Objects) []Flavour {
+	daemons := daemonRequests(o.Pods)
+	kinds := map[kind][]*corev1.Node{}
+	for _, n := range o.Nodes {
+		if fromcorev1.Node(n).ControlPlane == "" {
+			kinds[kindOf(n)] = append(kinds[kindOf(n)], n)
+		}
+	}
+	flavours := make([]Flavour, 0, len(kinds))
+	for _, k := range slices.SortedFunc(maps.Keys(kinds), kind.compare) {
+		nodes := kinds[k]
+		flavours = append(flavours, Flavour{Name: k.String(), Template: template(nodes, daemons), Cost: 1, Zones: zones(nodes)})
+	}
+	return flavours
+}
+
+// kind is what nodes of one kind share: pool and instance type, or else their capacity.
+type kind struct{ pool, instanceType, capacity string }
+
+func kindOf(n *corev1.Node) kind {
+	k := kind{instanceType: n.Labels[corev1.LabelInstanceTypeStable]}
+	for _, label := range poolLabels {
+		if k.pool = n.Labels[label]; k.pool != "" {
+			break
+		}
+	}
+	if k.pool == "" && k.instanceType == "" {
+		allocatable := n.Status.Allocatable
+		k.capacity = allocatable.Cpu().String() + "-cpu/" + allocatable.Memory().String()
+	}
+	return k
+}
+
+// compare orders kinds label by label, so that what separates them in the name does not matter.
+func (k kind) compare(other kind) int {
+	return cmp.Or(cmp.Compare(k.pool, other.pool), cmp.Compare(k.instanceType, other.instanceType),
+		cmp.Compare(k.capacity, other.capacity))
+}
+
+func (k kind) String() string {
+	parts := []string{k.pool, k.instanceType, k.capacity}
+	return strings.Join(slices.DeleteFunc(parts, func(s string) bool { return s == "" }), "/")
+}
+
+// template is the node that one more machine of the kind would register at least.
+func template(nodes []*corev1.Node, daemons map[string]corev1.ResourceList) *corev1.Node {
+	first := nodes[0]
+	out := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Labels: maps.Clone(first.Labels)},
+		Status:     corev1.NodeStatus{DeclaredFeatures: first.Status.DeclaredFeatures},
+	}
+	for _, n := range nodes {
+		maps.DeleteFunc(out.Labels, func(key, value string) bool { return n.Labels[key] != value })
+	}
+	for _, t := range first.Spec.Taints {
+		if !ofLifecycle(t.Key) && slices.IndexFunc(nodes, func(n *corev1.Node) bool { return !tainted(n, t) }) < 0 {
+			out.Spec.Taints = append(out.Spec.Taints, t)
+		}
+	}
+	out.Status.Allocatable = least(nodes, daemons)
+	out.Status.Capacity = out.Status.Allocatable
+	return out
+}
+
+// ofLifecycle reports whether a taint says in what state a node is, rather than of what kind.
+func ofLifecycle(key string) bool {
+	return strings.HasPrefix(key, "node.kubernetes.io/") || strings.HasPrefix(key, "node.cloudprovider.kubernetes.io/")
+}
+
+func tainted(n *corev1.Node, t corev1.Taint) bool {
+	return slices.ContainsFunc(n.Spec.Taints, func(other corev1.Taint) bool {
+		return other.MatchTaint(&t) && other.Value == t.Value
+	})
+}
+
+// least is, per resource, the smallest allocatable of the nodes less what DaemonSets take on that node. What one of the
+// nodes does not have is left out.
+func least(nodes []*corev1.Node, daemons map[string]corev1.ResourceList) corev1.ResourceList {
+	var out corev1.ResourceList
+	for _, n := range nodes {
+		free := n.Status.Allocatable.DeepCopy()
+		for name, taken := range daemons[n.Name] {
+			if has, ok := free[name]; ok {
+				has.Sub(taken)
+				free[name] = has
+			}
+		}
+		if out == nil {
+			out = free
+		}
+		for name, has := range out {
+			if value, ok := free[name]; !ok {
+				delete(out, name)
+			} else if value.Cmp(has) < 0 {
+				out[name] = value
+			}
+		}
+	}
+	return out
+}
+
+// daemonRequests sums per node what the pods of DaemonSets take, themselves counted under "pods".
+func daemonRequests(pods []*corev1.Pod) map[string]corev1.ResourceList {
+	sums := map[string]corev1.ResourceList{}
+	for _, p := range pods {
+		owner := metav1.GetControllerOfNoCopy(p)
+		if owner == nil || owner.Kind != "DaemonSet" || p.Spec.NodeName == "" {
+			continue
+		}
+		sum := sums[p.Spec.NodeName]
+		if sum == nil {
+			sum = corev1.ResourceList{}
+			sums[p.Spec.NodeName] = sum
+		}
+		requests := resource.PodRequests(p, resource.PodResourcesOptions{})
+		requests[corev1.ResourcePods] = *apiresource.NewQuantity(1, apiresource.DecimalSI)
+		for name, value := range requests {
+			total := sum[name]
+			total.Add(value)
+			sum[name] = total
+		}
+	}
+	return sums
+}
+
+// zones lists the zones that the nodes are in; none when any of them has none.
+func zones(nodes []*corev1.Node) []string {
+	found := map[string]bool{}
+	for _, n := range nodes {
+		zone := n.Labels[corev1.LabelTopologyZone]
+		if zone == "" {
+			return nil
+		}
+		found[zone] = true
+	}
+	return slices.Sorted(maps.Keys(found))
+}

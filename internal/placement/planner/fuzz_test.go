@@ -1,0 +1,59 @@
+package planner_test
+
+import (
+	"encoding/json"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	podrules "github.com/slipway-dev/slipway/internal/drainability/pod"
+	"github.com/slipway-dev/slipway/internal/placement"
+	"github.com/slipway-dev/slipway/internal/placement/placementtest"
+	"github.com/slipway-dev/slipway/internal/placement/planner"
+	"github.com/slipway-dev/slipway/internal/testing/must"
+)
+
+// FuzzObjects feeds a pod and a node as they may come out of any JSON, and asks every question.
+func FuzzObjects(f *testing.F) {
+	for seed := range uint64(20) {
+		c := placementtest.Random(seed)
+		for i, p := range c.Candidates {
+			pod, err := json.Marshal(p)
+			must.NoError(f, err)
+			node, err := json.Marshal(c.Nodes[i%len(c.Nodes)])
+			must.NoError(f, err)
+			f.Add(pod, node, i%2 == 0)
+		}
+	}
+	f.Add([]byte(`{"metadata":{"name":"p","ownerReferences":[{}]},"spec":{"containers":[{"ports":[{"hostPort":-1}]}]}}`),
+		[]byte(`{"metadata":{"name":"n"},"status":{"allocatable":{"cpu":"-9223372036854775808","pods":"-1"}}}`), true)
+	f.Fuzz(func(t *testing.T, podText, nodeText []byte, placed bool) {
+		var p corev1.Pod
+		var n corev1.Node
+		if json.Unmarshal(podText, &p) != nil || json.Unmarshal(nodeText, &n) != nil || p.Name == "" || n.Name == "" {
+			return
+		}
+		s, err := placementtest.Random(7).Snapshot()
+		must.NoError(t, err)
+		if placed {
+			p.Spec.NodeName = n.Name
+		}
+		for _, err := range []error{s.SetPod(&p), s.SetNode(&n), s.SetPod(&p)} {
+			must.NoError(t, err)
+		}
+		if _, err := s.Judge(&p, n.Name); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := planner.Evacuate(s, n.Name, planner.LeastDisruption, planner.Options{}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := planner.Victims(s, 3, planner.LeastLoaded, planner.Options{Pods: podrules.Voluntary().With(podrules.ByUnmanaged, podrules.Evict)}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := planner.Pack(s, nil, []planner.Flavour{{Name: "f", Template: &n, Cost: 1}}, planner.LeastCost); err != nil {
+			t.Fatal(err)
+		}
+		must.NoError(t, s.DeleteNode(n.Name))
+		must.NoError(t, s.DeletePod(placement.PodKey{Namespace: p.Namespace, Name: p.Name}))
+	})
+}

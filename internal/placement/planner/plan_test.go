@@ -1,0 +1,136 @@
+package planner_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"slices"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	podrules "github.com/slipway-dev/slipway/internal/drainability/pod"
+	"github.com/slipway-dev/slipway/internal/placement/placementtest"
+	"github.com/slipway-dev/slipway/internal/placement/planner"
+	"github.com/slipway-dev/slipway/internal/placement/saved"
+	"github.com/slipway-dev/slipway/internal/testing/must"
+)
+
+func TestTemplateHasTheLeastRoomOfItsNodes(t *testing.T) {
+	small, large := placementtest.Node("small", "zone-a", 4, 16, 10), placementtest.Node("large", "zone-b", 8, 8, 10)
+	for _, n := range []*corev1.Node{small, large} {
+		n.Labels["kubernetes.azure.com/agentpool"] = "spot"
+		n.Spec.Taints = []corev1.Taint{{Key: "spot", Effect: corev1.TaintEffectNoSchedule}}
+	}
+	small.Labels["only"] = "small"
+	small.Spec.Taints = append(small.Spec.Taints, corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule})
+	small.Status.Allocatable["example.com/gpu"] = resource.MustParse("1")
+	master := placementtest.Node("master", "zone-a", 4, 16, 10)
+	master.Labels["node-role.kubernetes.io/control-plane"] = ""
+	agent := placementtest.Pod("agent", 0, "small", 500, 1024)
+	agent.OwnerReferences[0].Kind = "DaemonSet"
+	flavours := planner.Flavours(&saved.Objects{Nodes: []*corev1.Node{small, large, master}, Pods: []*corev1.Pod{agent}})
+	if len(flavours) != 1 {
+		t.Fatalf("%d flavours: %+v", len(flavours), flavours)
+	}
+	f := flavours[0]
+	if f.Name != "spot" || !slices.Equal(f.Zones, []string{"zone-a", "zone-b"}) {
+		t.Errorf("name %q, zones %v", f.Name, f.Zones)
+	}
+	if taints := f.Template.Spec.Taints; len(taints) != 1 || taints[0].Key != "spot" {
+		t.Errorf("taints %v", taints)
+	}
+	if _, ok := f.Template.Labels["only"]; ok || f.Template.Labels["kubernetes.azure.com/agentpool"] != "spot" {
+		t.Errorf("labels %v", f.Template.Labels)
+	}
+	a := f.Template.Status.Allocatable
+	if _, ok := a["example.com/gpu"]; ok || a.Cpu().MilliValue() != 3500 || a.Memory().Value() != 8<<30 || a.Pods().Value() != 9 {
+		t.Errorf("allocatable %v", a)
+	}
+	if got := small.Status.Allocatable.Cpu().MilliValue(); got != 4000 {
+		t.Errorf("the node itself now has %d m", got)
+	}
+}
+
+func TestRoomOfPendingPodsIsNotGivenAway(t *testing.T) {
+	o := &saved.Objects{
+		Nodes: []*corev1.Node{placementtest.Node("a", "zone-a", 4, 16, 10), placementtest.Node("b", "zone-a", 4, 16, 10)},
+		Pods:  []*corev1.Pod{placementtest.Pod("web", 0, "a", 2000, 512)},
+	}
+	options := planner.PlanOptions{Max: -1, Policy: planner.LeastDisruption}
+	p, err := planner.NewPlan(o, options)
+	must.NoError(t, err)
+	if len(p.Remove.Victims) != 1 || p.Remove.Victims[0].Node != "b" || p.Launch != nil {
+		t.Fatalf("with nothing pending: %+v, %+v", p.Remove, p.Launch)
+	}
+	o.Pods = append(o.Pods, placementtest.Pod("wide", 0, "", 3000, 512))
+	if p, err = planner.NewPlan(o, options); err != nil {
+		t.Fatal(err)
+	}
+	if len(p.Remove.Victims) != 0 || len(p.Launch.Machines) != 0 || len(p.Launch.Moves) != 1 || p.Launch.Moves[0].To != "b" {
+		t.Errorf("with a pod that only b has room for: %+v, %+v", p.Remove, p.Launch)
+	}
+	for _, node := range []string{"a", "b"} {
+		e, err := planner.NewEvacuation(o, node, options)
+		must.NoError(t, err)
+		if e.Feasible() {
+			t.Errorf("node %s by itself: %+v", node, e)
+		}
+	}
+}
+
+func TestAnyClusterGetsAPlan(t *testing.T) {
+	for seed := range uint64(200) {
+		c := placementtest.Random(seed)
+		if _, err := planner.NewPlan(&c.Objects, planner.PlanOptions{Max: -1, Policy: planner.LeastDisruption}); err != nil {
+			t.Fatalf("seed %d: %v", seed, err)
+		}
+		for _, n := range c.Nodes {
+			if _, err := planner.NewEvacuation(&c.Objects, n.Name, planner.PlanOptions{}); err != nil {
+				t.Fatalf("seed %d, node %s: %v", seed, n.Name, err)
+			}
+		}
+	}
+	if p, err := planner.NewPlan(&saved.Objects{}, planner.PlanOptions{Max: -1}); err != nil || len(p.Remove.Victims) != 0 {
+		t.Errorf("of nothing: %+v, %v", p, err)
+	}
+}
+
+func TestAnswersDoNotDependOnOrderOrRepetition(t *testing.T) {
+	for seed := range uint64(20) {
+		c := placementtest.Random(seed)
+		for _, p := range c.Candidates {
+			if p.Spec.NodeName == "" {
+				c.Pods = append(c.Pods, p)
+			}
+		}
+		warm, err := planner.NewCluster(&c.Objects)
+		must.NoError(t, err)
+		options := planner.PlanOptions{Max: -1, Policy: planner.LeastDisruption, Rules: planner.Options{Pods: podrules.Voluntary().With(podrules.ByUnmanaged, podrules.Evict).With(podrules.ByLocalStorage, podrules.Evict).With(podrules.ByHostPath, podrules.Evict)}}
+		for range 2 {
+			got, err := warm.Plan(options)
+			must.NoError(t, err)
+			want, err := planner.NewPlan(&c.Objects, options)
+			must.NoError(t, err)
+			same(t, seed, got, want)
+			for _, n := range c.Nodes {
+				got, err := warm.Evacuate(n.Name, options)
+				must.NoError(t, err)
+				want, err := planner.NewEvacuation(&c.Objects, n.Name, options)
+				must.NoError(t, err)
+				same(t, seed, got, want)
+			}
+		}
+	}
+}
+
+func same(t *testing.T, seed uint64, got, want any) {
+	t.Helper()
+	a, err := json.Marshal(got)
+	must.NoError(t, err)
+	b, err := json.Marshal(want)
+	must.NoError(t, err)
+	if !bytes.Equal(a, b) {
+		t.Fatalf("seed %d: asked again\n%s\nasked for the first time\n%s", seed, a, b)
+	}
+}

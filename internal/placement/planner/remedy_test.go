@@ -1,0 +1,44 @@
+package planner_test
+
+import (
+	"testing"
+
+	podrules "github.com/slipway-dev/slipway/internal/drainability/pod"
+	"github.com/slipway-dev/slipway/internal/placement"
+	"github.com/slipway-dev/slipway/internal/placement/placementtest"
+	"github.com/slipway-dev/slipway/internal/placement/planner"
+	"github.com/slipway-dev/slipway/internal/testing/must"
+)
+
+func TestBlockedNodeGetsARemedy(t *testing.T) {
+	told := map[string]int{}
+	for seed := range uint64(300) {
+		c := placementtest.Random(seed)
+		s, err := c.Snapshot()
+		must.NoError(t, err)
+		o := planner.Options{
+			Pods: podrules.Voluntary().With(podrules.ByUnmanaged, podrules.Evict).With(podrules.ByLocalStorage, podrules.Evict).With(podrules.ByHostPath, podrules.Evict), Excluded: map[string]string{c.Nodes[0].Name: "is not evictable"},
+			Reserved: map[string]placement.PodKey{c.Nodes[1].Name: {Namespace: "red", Name: "waiting"}},
+		}
+		for _, n := range c.Nodes {
+			e, err := planner.Evacuate(s, n.Name, planner.LeastPods, o)
+			must.NoError(t, err)
+			for _, r := range e.Refusals {
+				if r.Rule != "no-room" && r.Rule != "excluded" && r.Rule != "reserved" {
+					continue
+				}
+				decided := len(r.Nodes) == 0
+				for _, tally := range r.Nodes {
+					decided = decided || tally.Reason.Scheduler != ""
+				}
+				if decided != (r.Remedy != "") {
+					t.Errorf("seed %d, %s: %s: remedy %q", seed, n.Name, r, r.Remedy)
+				}
+				told[r.Remedy]++
+			}
+		}
+	}
+	if len(told) < 12 {
+		t.Errorf("of all remedies only these were given: %v", told)
+	}
+}

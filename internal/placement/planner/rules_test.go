@@ -1,0 +1,388 @@
+package planner_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	podrules "github.com/slipway-dev/slipway/internal/drainability/pod"
+	"github.com/slipway-dev/slipway/internal/placement"
+	"github.com/slipway-dev/slipway/internal/placement/placementtest"
+	"github.com/slipway-dev/slipway/internal/placement/planner"
+	"github.com/slipway-dev/slipway/internal/placement/snapshot"
+	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/must"
+)
+
+var now = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+func evacuate(t *testing.T, c *placementtest.Cluster, o planner.Options) *planner.Evacuation {
+	t.Helper()
+	s, err := c.Snapshot()
+	must.NoError(t, err)
+	e, err := planner.Evacuate(s, "first", planner.LeastDisruption, o)
+	must.NoError(t, err)
+	return e
+}
+
+// TestRulesHoldANode goes through the situations in which a node must stay, and the ones next to them in which it need not.
+func TestRulesHoldANode(t *testing.T) {
+	annotate := func(key, value string) func(*placementtest.Cluster, *planner.Options) {
+		return func(c *placementtest.Cluster, _ *planner.Options) {
+			c.Pods[0].Annotations = map[string]string{key: value}
+		}
+	}
+	taint := func(key string) func(*placementtest.Cluster, *planner.Options) {
+		return func(c *placementtest.Cluster, _ *planner.Options) {
+			c.Nodes[0].Spec.Taints = []corev1.Taint{{Key: key, Effect: corev1.TaintEffectNoSchedule}}
+		}
+	}
+	volume := func(v corev1.VolumeSource) func(*placementtest.Cluster, *planner.Options) {
+		return func(c *placementtest.Cluster, _ *planner.Options) {
+			c.Pods[0].Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: v}}
+		}
+	}
+	one := 1
+	cases := map[string]struct {
+		change func(*placementtest.Cluster, *planner.Options)
+		rule   string // empty when the node can go
+	}{
+		"an ordinary pod moves":                          {func(*placementtest.Cluster, *planner.Options) {}, ""},
+		"cluster-autoscaler is removing the node":        {taint("ToBeDeletedByClusterAutoscaler"), "being-removed"},
+		"Karpenter is removing the node":                 {taint("karpenter.sh/disrupted"), "being-removed"},
+		"AKS is removing the node":                       {taint("remediator.kubernetes.azure.com/unschedulable"), "being-removed"},
+		"AKS is removing the node, with a longer key":    {taint("node.remediator.kubernetes.azure.com/unschedulable"), "being-removed"},
+		"AKS is removing the node, as it said it before": {taint("remediator.aks.microsoft.com/unschedulable"), "being-removed"},
+		"another taint is no sign of removal":            {taint("spot"), ""},
+		"the pod is not safe to evict":                   {annotate("cluster-autoscaler.kubernetes.io/safe-to-evict", "False"), "protected"},
+		"the pod must not be disrupted":                  {annotate("karpenter.sh/do-not-disrupt", "true"), "protected"},
+		"the pod must not be evicted":                    {annotate("slipway.dev/do-not-evict", "true"), "protected"},
+		"an opt-out that says false is none":             {annotate("karpenter.sh/do-not-disrupt", "false"), ""},
+		"the pod must not be disrupted for another hour": {annotate("karpenter.sh/do-not-disrupt", "2h"), "protected"},
+		"the pod was not to be disrupted for an hour":    {annotate("karpenter.sh/do-not-disrupt", "30m"), ""},
+		"the pod has an emptyDir":                        {volume(corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}), "local-storage"},
+		"the pod has a hostPath":                         {volume(corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{}}), "host-path"},
+		"an emptyDir in memory is lost anyway": {volume(corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{
+			Medium: corev1.StorageMediumMemory,
+		}}), ""},
+		"local storage may be given up": {func(c *placementtest.Cluster, o *planner.Options) {
+			volume(corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}})(c, o)
+			o.Pods = o.Pods.With(podrules.ByLocalStorage, podrules.Evict)
+		}, ""},
+		"nothing would create the pod anew": {func(c *placementtest.Cluster, _ *planner.Options) {
+			c.Pods[0].OwnerReferences = nil
+		}, "unmanaged"},
+		"an owner without the controller flag is no controller": {func(c *placementtest.Cluster, _ *planner.Options) {
+			c.Pods[0].OwnerReferences[0].Controller = nil
+		}, "unmanaged"},
+		"a pod of a DaemonSet stays": {func(c *placementtest.Cluster, _ *planner.Options) {
+			c.Pods[0].OwnerReferences[0].Kind = "DaemonSet"
+			c.Nodes[1].Spec.Unschedulable = true
+		}, ""},
+		"a static pod stays": {func(c *placementtest.Cluster, o *planner.Options) {
+			annotate(corev1.MirrorPodAnnotationKey, "x")(c, o)
+			c.Nodes[1].Spec.Unschedulable = true
+		}, ""},
+		"the node is held, in any spelling": {func(c *placementtest.Cluster, _ *planner.Options) {
+			c.Nodes[0].Annotations = map[string]string{"cluster-autoscaler.kubernetes.io/scale-down-disabled": "True"}
+		}, "protected"},
+		"its pool keeps the node": {func(c *placementtest.Cluster, _ *planner.Options) {
+			c.Nodes[0].Annotations = map[string]string{"cloudpool.slipway.dev/membership-status": `{"active":true,"evictable":false}`}
+		}, "protected"},
+		"the node was detached from its pool": {func(c *placementtest.Cluster, _ *planner.Options) {
+			c.Nodes[0].Annotations = map[string]string{"cloudpool.slipway.dev/detached": "true"}
+		}, "protected"},
+		"what its pool keeps is let go": {func(c *placementtest.Cluster, o *planner.Options) {
+			c.Nodes[0].Annotations = map[string]string{"cloudpool.slipway.dev/membership-status": `{"active":true,"evictable":false}`}
+			o.Lifted = map[string]string{"first": "cloudpool.slipway.dev/membership-status"}
+		}, ""},
+		"what one annotation lets go another holds": {func(c *placementtest.Cluster, o *planner.Options) {
+			c.Nodes[0].Annotations = map[string]string{
+				"cloudpool.slipway.dev/membership-status": `{"active":true,"evictable":false}`, "slipway.dev/do-not-evict": "true",
+			}
+			o.Lifted = map[string]string{"first": "cloudpool.slipway.dev/membership-status"}
+		}, "protected"},
+		"the node is held from cluster-autoscaler alone": {func(c *placementtest.Cluster, _ *planner.Options) {
+			c.Nodes[0].Annotations = map[string]string{
+				"cluster-autoscaler.kubernetes.io/scale-down-disabled": "true",
+				"nodegroup.slipway.dev/holds-off-cluster-autoscaler":   "true",
+			}
+			c.Nodes[1].Spec.Unschedulable = true
+		}, "no-room"},
+		"the node runs an API server": {func(c *placementtest.Cluster, _ *planner.Options) {
+			p := placementtest.Pod("kube-apiserver", 0, "first", 100, 100)
+			p.Namespace, p.Labels = "kube-system", map[string]string{"component": "kube-apiserver"}
+			c.Pods = append(c.Pods, p)
+		}, "control-plane"},
+		"the node is labelled as control plane": {func(c *placementtest.Cluster, _ *planner.Options) {
+			c.Nodes[0].Labels["node-role.kubernetes.io/control-plane"] = ""
+		}, "control-plane"},
+		"a pod of kube-system moves like any other": {func(c *placementtest.Cluster, _ *planner.Options) {
+			c.Pods[0].Namespace = "kube-system"
+			c.Nodes[1].Spec.Unschedulable = true
+		}, "no-room"},
+		"the machine is protected": {func(_ *placementtest.Cluster, o *planner.Options) {
+			o.Excluded = map[string]string{"first": "machine is not evictable"}
+		}, "excluded"},
+		"the group is at its minimum": {func(_ *placementtest.Cluster, o *planner.Options) {
+			o.Groups = []planner.Group{{Name: "g", Nodes: []string{"first", "second"}, MinSize: 2}}
+		}, "group-minimum"},
+		"what another tool removes does not count for the minimum": {func(c *placementtest.Cluster, o *planner.Options) {
+			third := placementtest.Node("third", "zone-a", 4, 16, 10)
+			third.Spec.Taints = []corev1.Taint{{Key: "karpenter.sh/disrupted", Effect: corev1.TaintEffectNoSchedule}}
+			c.Nodes = append(c.Nodes, third)
+			o.Groups = []planner.Group{{Name: "g", Nodes: []string{"first", "second", "third"}, MinSize: 2}}
+		}, "group-minimum"},
+		"the zone is at its minimum": {func(_ *placementtest.Cluster, o *planner.Options) {
+			o.Groups = []planner.Group{{Name: "g", Nodes: []string{"first", "second"}, MinPerZone: 2}}
+		}, "zone-minimum"},
+		"as many nodes are missing as may be": {func(c *placementtest.Cluster, o *planner.Options) {
+			c.Nodes = append(c.Nodes, placementtest.Node("third", "zone-a", 4, 16, 10))
+			c.Nodes[1].Spec.Unschedulable = true
+			o.Groups = []planner.Group{{Name: "g", Nodes: []string{"first", "second"}, MaxUnavailable: &one}}
+		}, "group-budget"},
+		"a node that is not ready is no place to go": {func(c *placementtest.Cluster, _ *planner.Options) {
+			c.Nodes[1].Status.Conditions[0].Status = corev1.ConditionUnknown
+		}, "no-room"},
+		"a generic ephemeral volume is made anew": {volume(corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{}}), "undecidable"},
+		"a claim of dynamic resource allocation cannot be judged": {func(c *placementtest.Cluster, _ *planner.Options) {
+			c.Pods[0].Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu"}}
+		}, "no-room"},
+		"nothing is allocatable elsewhere": {func(c *placementtest.Cluster, _ *planner.Options) {
+			c.Nodes[1].Status.Allocatable = nil
+		}, "no-room"},
+		"a negative request asks for nothing": {func(c *placementtest.Cluster, _ *planner.Options) {
+			c.Pods[0].Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("-3")}
+		}, ""},
+		"a malformed selector is refused": {func(c *placementtest.Cluster, _ *planner.Options) {
+			c.Pods[0].Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
+				TopologyKey: "zone", MaxSkew: 1,
+				WhenUnsatisfiable: corev1.DoNotSchedule, LabelSelector: &metav1.LabelSelector{
+					MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Like"}},
+				},
+			}}
+		}, "no-room"},
+		"an unknown operator of node affinity matches nothing": {func(c *placementtest.Cluster, _ *planner.Options) {
+			c.Pods[0].Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+				RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+					MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "a", Operator: "Near"}},
+				}}},
+			}}
+		}, "no-room"},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			cluster, o := placementtest.Small(), planner.Options{Now: now}
+			cluster.Pods[0].CreationTimestamp = metav1.NewTime(now.Add(-time.Hour))
+			c.change(cluster, &o)
+			e := evacuate(t, cluster, o)
+			var rules []string
+			for _, r := range e.Refusals {
+				rules = append(rules, r.Rule)
+				if r.Text == "" || strings.Contains(r.String(), "%!") {
+					t.Errorf("refusal without words: %+v", r)
+				}
+			}
+			if got := strings.Join(rules, " "); got != c.rule {
+				t.Errorf("refused by %q (%v), want %q", got, e.Refusals, c.rule)
+			}
+		})
+	}
+}
+
+func TestPDBsAreReadLikeTheEvictionAPIDoes(t *testing.T) {
+	everything, web := &metav1.LabelSelector{}, &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}
+	always := policyv1.AlwaysAllow
+	budget := func(name string, selector *metav1.LabelSelector, change func(*policyv1.PodDisruptionBudget)) *policyv1.PodDisruptionBudget {
+		b := placementtest.Budget(name, 0)
+		b.Spec.Selector = selector
+		if change != nil {
+			change(b)
+		}
+		return b
+	}
+	cases := map[string]struct {
+		budgets []*policyv1.PodDisruptionBudget
+		change  func(*corev1.Pod)
+		refused string
+	}{
+		"no disruption is left":                      {[]*policyv1.PodDisruptionBudget{budget("b", web, nil)}, nil, "allows 0 disruptions, 1 needed"},
+		"one disruption is left":                     {[]*policyv1.PodDisruptionBudget{budget("b", web, func(b *policyv1.PodDisruptionBudget) { b.Status.DisruptionsAllowed = 1 })}, nil, ""},
+		"an empty selector means every pod":          {[]*policyv1.PodDisruptionBudget{budget("b", everything, nil)}, nil, "allows 0 disruptions"},
+		"a missing selector means none":              {[]*policyv1.PodDisruptionBudget{budget("b", nil, nil)}, nil, ""},
+		"a malformed selector means none":            {[]*policyv1.PodDisruptionBudget{budget("b", &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "app", Operator: "Like"}}}, nil)}, nil, ""},
+		"another namespace is none of its business":  {[]*policyv1.PodDisruptionBudget{budget("b", everything, func(b *policyv1.PodDisruptionBudget) { b.Namespace = "other" })}, nil, ""},
+		"two budgets are an error of the API":        {[]*policyv1.PodDisruptionBudget{budget("a", web, nil), budget("b", everything, nil)}, nil, "2 disruption budgets"},
+		"an old status is not trusted":               {[]*policyv1.PodDisruptionBudget{budget("b", web, func(b *policyv1.PodDisruptionBudget) { b.Generation, b.Status.DisruptionsAllowed = 2, 5 })}, nil, "not up to date"},
+		"a pod that has not started is not counted":  {[]*policyv1.PodDisruptionBudget{budget("b", web, nil)}, func(p *corev1.Pod) { p.Status.Phase = corev1.PodPending }, ""},
+		"an unhealthy pod goes when others are well": {[]*policyv1.PodDisruptionBudget{budget("b", web, nil)}, func(p *corev1.Pod) { p.Status.Conditions = nil }, ""},
+		"an unhealthy pod stays when no pod is healthy": {
+			[]*policyv1.PodDisruptionBudget{budget("b", web, func(b *policyv1.PodDisruptionBudget) { b.Status.CurrentHealthy = 0 })},
+			func(p *corev1.Pod) { p.Status.Conditions = nil }, "allows 0 disruptions",
+		},
+		"an unhealthy pod may always go if the budget says so": {[]*policyv1.PodDisruptionBudget{budget("b", web, func(b *policyv1.PodDisruptionBudget) {
+			b.Status.CurrentHealthy, b.Spec.UnhealthyPodEvictionPolicy = 0, &always
+		})}, func(p *corev1.Pod) { p.Status.Conditions = nil }, ""},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			cluster := placementtest.Small()
+			cluster.Budgets = c.budgets
+			if c.change != nil {
+				c.change(cluster.Pods[0])
+			}
+			e := evacuate(t, cluster, planner.Options{})
+			switch {
+			case c.refused == "" && !e.Feasible():
+				t.Errorf("refused: %v", e.Refusals)
+			case c.refused != "" && (len(e.Refusals) != 1 || !strings.Contains(e.Refusals[0].Text, c.refused)):
+				t.Errorf("refused by %v, want %q", e.Refusals, c.refused)
+			}
+		})
+	}
+}
+
+func TestTwoNodesDoNotJustifyEachOthersRemoval(t *testing.T) {
+	c := placementtest.Small()
+	c.Pods = append(c.Pods, placementtest.Pod("web", 1, "second", 500, 512))
+	s, err := c.Snapshot()
+	must.NoError(t, err)
+	selection, err := planner.Victims(s, 2, planner.LeastDisruption, planner.Options{})
+	if err != nil || len(selection.Victims) != 1 {
+		t.Fatalf("%d victims of two nodes that need each other, %v", len(selection.Victims), err)
+	}
+}
+
+func TestOneBudgetIsSharedByTheWholeSet(t *testing.T) {
+	c := &placementtest.Cluster{}
+	c.Budgets = []*policyv1.PodDisruptionBudget{placementtest.Budget("web", 2)}
+	for i, name := range []string{"a", "b", "c", "d", "e"} {
+		c.Nodes = append(c.Nodes, placementtest.Node(name, "zone-a", 4, 16, 10))
+		c.Pods = append(c.Pods, placementtest.Pod("web", i, name, 100, 128))
+	}
+	s, err := c.Snapshot()
+	must.NoError(t, err)
+	selection, err := planner.Victims(s, 5, planner.LeastDisruption, planner.Options{})
+	if err != nil || len(selection.Victims) != 2 {
+		t.Fatalf("%d victims under a budget of 2, %v", len(selection.Victims), err)
+	}
+	for _, p := range selection.Passed {
+		if p.Refusals[0].Rule != "disruption-budget" {
+			t.Errorf("%s passed over by %s", p.Node, p.Refusals[0])
+		}
+	}
+}
+
+func TestPoliciesOrderTheVictims(t *testing.T) {
+	c := &placementtest.Cluster{}
+	for i, name := range []string{"many-small", "one-large", "one-precious", "rest"} {
+		n := placementtest.Node(name, "zone-a", 16, 64, 50)
+		n.CreationTimestamp = metav1.NewTime(now.Add(time.Duration(-i) * time.Hour))
+		c.Nodes = append(c.Nodes, n)
+	}
+	for i := range 3 {
+		c.Pods = append(c.Pods, placementtest.Pod("small", i, "many-small", 10, 10))
+	}
+	c.Pods = append(c.Pods, placementtest.Pod("large", 0, "one-large", 4000, 4096))
+	precious := placementtest.Pod("precious", 0, "one-precious", 1000, 1024)
+	priority := int32(1_000_000)
+	precious.Spec.Priority = &priority
+	c.Pods = append(c.Pods, precious, placementtest.Pod("huge", 0, "rest", 8000, 8192), placementtest.Pod("huge", 1, "rest", 500, 512),
+		placementtest.Pod("huge", 2, "rest", 500, 512), placementtest.Pod("huge", 3, "rest", 500, 512))
+	s, err := c.Snapshot()
+	must.NoError(t, err)
+	for policy, want := range map[planner.Policy]string{
+		planner.LeastDisruption: "one-large many-small", planner.LeastPods: "one-precious one-large",
+		planner.LeastLoaded: "many-small one-precious", planner.Oldest: "rest one-precious",
+	} {
+		selection, err := planner.Victims(s, 2, policy, planner.Options{})
+		must.NoError(t, err)
+		var names []string
+		for _, v := range selection.Victims {
+			names = append(names, v.Node)
+		}
+		if got := strings.Join(names, " "); got != want {
+			t.Errorf("%s chooses %s, want %s", policy, got, want)
+		}
+	}
+	check.ErrorContains(t, check.Err(planner.ParsePolicy("Newest")), "LeastDisruption")
+}
+
+func TestRequestsThatMakeNoSenseAreRefused(t *testing.T) {
+	s, err := placementtest.Small().Snapshot()
+	must.NoError(t, err)
+	if _, err := planner.Victims(s, -1, planner.Oldest, planner.Options{}); err == nil {
+		t.Error("a negative number of victims is accepted")
+	}
+	if _, err := planner.Evacuate(s, "nowhere", planner.Oldest, planner.Options{}); err == nil {
+		t.Error("an unknown node is accepted")
+	}
+	if _, err := planner.Pack(s, []placement.PodKey{{Namespace: "default", Name: "web-0"}}, nil, planner.LeastCost); err == nil {
+		t.Error("a pod that is not pending is accepted")
+	}
+	if _, err := planner.Pack(s, nil, []planner.Flavour{{Name: "empty"}}, planner.LeastCost); err == nil {
+		t.Error("a flavour without a template is accepted")
+	}
+	for _, err := range []error{
+		s.SetNode(nil), s.SetPod(nil), s.SetNode(&corev1.Node{}), s.SetPod(&corev1.Pod{}), s.SetNamespace(nil),
+		s.Storage.SetPersistentVolumeClaim(nil), s.Storage.SetPersistentVolume(nil), s.Storage.SetStorageClass(nil), s.Storage.SetCSINode(nil), s.Storage.SetCSIDriver(nil),
+		s.Storage.SetVolumeAttachment(nil), s.Storage.SetDeviceClass(nil), s.Budgets.Set(nil),
+	} {
+		if err == nil {
+			t.Error("an object that is not there is accepted")
+		}
+	}
+	fork := s.Fork()
+	if err := s.SetPod(placementtest.Pod("late", 0, "first", 1, 1)); !errors.Is(err, snapshot.ErrForked) {
+		t.Errorf("event in a fork: %v", err)
+	}
+	for _, err := range []error{
+		fork.Move(placement.PodKey{Namespace: "default", Name: "web-0"}, "nowhere"), fork.Move(placement.PodKey{Name: "nobody"}, "second"),
+		fork.Withdraw("nowhere"), fork.Launch(nil), fork.Launch(placementtest.Node("first", "zone-a", 4, 16, 10)),
+	} {
+		if err == nil {
+			t.Error("a step with an object that is not there, or is there already, is accepted")
+		}
+	}
+	fork.Rollback()
+}
+
+func TestPackUsesFreeRoomAndNamesHopelessPods(t *testing.T) {
+	c := placementtest.Small()
+	c.Pods = append(c.Pods, placementtest.Pod("fits", 0, "", 1000, 1024), placementtest.Pod("large", 0, "", 9000, 1024),
+		placementtest.Pod("huge", 0, "", 99000, 1024))
+	s, err := c.Snapshot()
+	must.NoError(t, err)
+	packing, err := planner.Pack(s, nil, []planner.Flavour{placementtest.Flavour()}, planner.LeastCost)
+	must.NoError(t, err)
+	if len(packing.Machines) != 1 || len(packing.Machines[0].Pods) != 1 || packing.Machines[0].Pods[0].Name != "large-0" || packing.Cost != 1 {
+		t.Errorf("machines %+v", packing.Machines)
+	}
+	if len(packing.Helpless) != 1 || packing.Helpless[0].Reasons["standard"] != "blocked: insufficient cpu" {
+		t.Errorf("helpless %+v", packing.Helpless)
+	}
+}
+
+func TestPackRespectsTheMaximumAndPrefersCheapTemplates(t *testing.T) {
+	c := placementtest.Pending(200)
+	s, err := c.Snapshot()
+	must.NoError(t, err)
+	two := 2
+	cheap, dear := placementtest.Flavour(), placementtest.Flavour()
+	cheap.Name, cheap.Max, dear.Name, dear.Cost = "cheap", &two, "dear", 3
+	packing, err := planner.Pack(s, nil, []planner.Flavour{dear, cheap}, planner.LeastCost)
+	must.NoError(t, err)
+	count := map[string]int{}
+	for _, m := range packing.Machines {
+		count[m.Flavour]++
+	}
+	if count["cheap"] != 2 || count["dear"] != 2 || len(packing.Helpless) != 0 {
+		t.Errorf("%v machines, %d helpless", count, len(packing.Helpless))
+	}
+}

@@ -1,0 +1,159 @@
+package snapshot
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/utils/ptr"
+
+	"github.com/slipway-dev/slipway/internal/placement"
+	"github.com/slipway-dev/slipway/internal/placement/filter"
+)
+
+// Budget is what the eviction API reads of a PodDisruptionBudget.
+type Budget struct {
+	Key             placement.PodKey
+	selector        labels.Selector
+	Allowed         int32
+	healthyEnough   bool // as many pods are healthy as the budget wants, and it wants any
+	alwaysUnhealthy bool // unhealthyPodEvictionPolicy: AlwaysAllow
+	stale           bool // the status is of an older generation
+}
+
+func newBudget(o *policyv1.PodDisruptionBudget) *Budget {
+	b := &Budget{
+		Key: placement.PodKey{Namespace: o.Namespace, Name: o.Name}, Allowed: o.Status.DisruptionsAllowed,
+		healthyEnough: o.Status.CurrentHealthy >= o.Status.DesiredHealthy && o.Status.DesiredHealthy > 0,
+		stale:         o.Status.ObservedGeneration < o.Generation,
+	}
+	b.alwaysUnhealthy = ptr.Deref(o.Spec.UnhealthyPodEvictionPolicy, policyv1.IfHealthyBudget) == policyv1.AlwaysAllow
+	// The eviction API takes a selector that it cannot read for one that matches nothing.
+	selector, err := metav1.LabelSelectorAsSelector(o.Spec.Selector)
+	if err != nil {
+		selector = labels.Nothing()
+	}
+	b.selector = selector
+	return b
+}
+
+// Budgets holds the PodDisruptionBudgets of a cluster.
+type Budgets struct {
+	journal     *journal
+	byKey       map[placement.PodKey]*Budget
+	byNamespace map[string][]*Budget
+	byClass     []selected // by ID of the class
+	changes     uint64
+}
+
+// selected is the budgets that select pods of a class, as of a change of the budgets.
+type selected struct {
+	budgets []*Budget
+	changes uint64
+}
+
+func newBudgets(j *journal) Budgets {
+	return Budgets{journal: j, byKey: map[placement.PodKey]*Budget{}, byNamespace: map[string][]*Budget{}, changes: 1}
+}
+
+// Empty reports whether there is no budget.
+func (m *Budgets) Empty() bool { return len(m.byKey) == 0 }
+
+// Named returns a budget, nil if it is not known.
+func (m *Budgets) Named(key placement.PodKey) *Budget { return m.byKey[key] }
+
+// Set takes over a budget. If its selector cannot be read, it selects nothing, as for the eviction API.
+func (m *Budgets) Set(o *policyv1.PodDisruptionBudget) error {
+	if o == nil || o.Name == "" {
+		return errors.New("pod disruption budget without a name")
+	}
+	if err := m.journal.beginEvent(); err != nil {
+		return err
+	}
+	b := newBudget(o)
+	m.drop(b.Key)
+	m.changes++
+	m.byKey[b.Key] = b
+	list := slices.Concat(m.byNamespace[b.Key.Namespace], []*Budget{b})
+	slices.SortFunc(list, func(a, b *Budget) int { return a.Key.Compare(b.Key) })
+	m.byNamespace[b.Key.Namespace] = list
+	return nil
+}
+
+// Delete forgets a budget. An unknown one is no error.
+func (m *Budgets) Delete(key placement.PodKey) error {
+	if err := m.journal.beginEvent(); err != nil {
+		return err
+	}
+	m.drop(key)
+	return nil
+}
+
+func (m *Budgets) drop(key placement.PodKey) {
+	b, ok := m.byKey[key]
+	if !ok {
+		return
+	}
+	m.changes++
+	delete(m.byKey, key)
+	m.byNamespace[key.Namespace] = slices.DeleteFunc(m.byNamespace[key.Namespace], func(x *Budget) bool { return x == b })
+	if len(m.byNamespace[key.Namespace]) == 0 {
+		delete(m.byNamespace, key.Namespace)
+	}
+}
+
+// selecting lists the budgets that select pods of a class, in the order of their names.
+func (m *Budgets) selecting(c *filter.Class) []*Budget {
+	for int(c.ID) >= len(m.byClass) {
+		m.byClass = append(m.byClass, selected{})
+	}
+	l := &m.byClass[c.ID]
+	if l.changes != m.changes {
+		l.budgets, l.changes = nil, m.changes
+		for _, b := range m.byNamespace[c.Labels.Namespace.Name] {
+			if b.selector.Matches(c.Labels.Labels) {
+				l.budgets = append(l.budgets, b)
+			}
+		}
+	}
+	return l.budgets
+}
+
+// forget drops what is known of classes that are no more.
+func (m *Budgets) forget(classes []int32) {
+	for _, id := range classes {
+		if int(id) < len(m.byClass) {
+			m.byClass[id] = selected{}
+		}
+	}
+}
+
+// Charge is what evicting one pod asks of the disruption budgets, by the rules of the eviction API: pods that have not
+// started or are going anyway cost nothing, several budgets on one pod are an error there, and an unhealthy pod is free
+// when its budget says so or when enough others are healthy. refused is the budget that forbids the eviction whatever
+// is left of it.
+func (m *Budgets) Charge(p *filter.Pod) (charged *Budget, refused string) {
+	if p.Unstarted || p.Terminating {
+		return nil, ""
+	}
+	over := m.selecting(p.Class)
+	switch len(over) {
+	case 0:
+		return nil, ""
+	case 1:
+	default:
+		return nil, fmt.Sprintf("is under %d disruption budgets (%s, %s), which the eviction API refuses", len(over),
+			over[0].Key.Name, over[1].Key.Name)
+	}
+	b := over[0]
+	if !p.Ready && (b.alwaysUnhealthy || b.healthyEnough) {
+		return nil, ""
+	}
+	if b.stale {
+		return b, fmt.Sprintf("is under disruption budget %s, whose status is not up to date", b.Key.Name)
+	}
+	return b, ""
+}

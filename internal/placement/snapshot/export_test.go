@@ -1,0 +1,96 @@
+package snapshot
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/labels"
+)
+
+// Dump writes the whole logical state of a snapshot, pods in the order of their nodes' lists, so that two states can be
+// compared as texts. Domains, slots and caches, which may differ between equal states, are written by their meaning.
+func (s *Snapshot) Dump(ordered bool) string {
+	var lines []string
+	add := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
+	for name, n := range s.Nodes.byName {
+		var pods []string
+		for i, p := range n.Pods {
+			if int(p.Place) != i || p.Node != n.ID {
+				add("CORRUPT place of %s", p.Key)
+			}
+			pods = append(pods, fmt.Sprintf("%s/%t", p.Key, p.Moved))
+		}
+		if !ordered {
+			slices.Sort(pods)
+		}
+		used := map[string]int64{}
+		for r, value := range n.Used {
+			if value != 0 {
+				used[field(s.Chain.Resources, "names").Index(r).String()] = value
+			}
+		}
+		volumes := map[string]int64{}
+		for c, count := range field(n, "volumePods").Seq2() {
+			v := c.Elem().FieldByName("volumes").Elem()
+			volumes[fmt.Sprint(v.FieldByName("claims"), v.FieldByName("inTree"), v.FieldByName("disks").Len())] += count.Int()
+		}
+		add("node %s out=%t used=%v ports=%v volumes=%v pods=%v", name, n.Out, used, field(n, "ports"), volumes, pods)
+	}
+	for id, a := range s.index.attractions.byID {
+		add("attraction %q %v %v", id, domains(a, "count"), field(a, "total"))
+	}
+	for id, r := range s.index.repulsions.byID {
+		add("repulsion %q %v %v", id, domains(r, "count"), field(r, "total"))
+	}
+	for id, sp := range s.index.spreads.byID {
+		h := field(sp, "histogram")
+		add("spread %q %v %v min=%v of %v", id, domains(sp, "count"), field(sp, "total"), h.FieldByName("min"), h.FieldByName("members"))
+	}
+	for id, e := range s.index.eligibilities {
+		add("eligibility %q %v %v", id, domains(e, "nodes"), field(e, "domains"))
+	}
+	for key, p := range s.pods {
+		_, pending := s.pending[p]
+		add("pod %s pending=%t home=%s moved=%t", key, pending, p.NodeName, p.Moved)
+	}
+	add("claims %v", field(&s.Storage, "inUse"))
+	slices.Sort(lines)
+	return strings.Join(lines, "\n")
+}
+
+// field reads a field of another package's type, which only this test compares.
+func field(of any, name string) reflect.Value { return reflect.ValueOf(of).Elem().FieldByName(name) }
+
+// domains are the counts of a counter that are not zero, by the values of its topology key.
+func domains(counter any, counts string) map[string]int64 {
+	found := map[string]int64{}
+	key := field(counter, "Key")
+	if !key.IsValid() {
+		key = field(counter, "key")
+	}
+	for d := range field(counter, counts).Len() {
+		if count := field(counter, counts).Index(d).Int(); count != 0 {
+			found[key.Elem().FieldByName("values").Index(d).String()] = count
+		}
+	}
+	return found
+}
+
+// Sweep drops what is not used any more.
+func (s *Snapshot) Sweep() { s.index.sweep() }
+
+// Undone returns how many entries the undo log has, and how many forks are open.
+func (s *Snapshot) Undone() (changes, open int) { return len(s.journal.changes), s.journal.forks }
+
+// KnownNamespaces are the labels of the namespaces of which there is an object.
+func (s *Snapshot) KnownNamespaces() map[string]labels.Set {
+	known := map[string]labels.Set{}
+	for name, ns := range s.index.namespaces {
+		if ns.Known {
+			known[name] = ns.Labels
+		}
+	}
+	return known
+}

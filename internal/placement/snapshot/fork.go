@@ -1,0 +1,187 @@
+package snapshot
+
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+
+	noderules "github.com/slipway-dev/slipway/internal/drainability/node"
+	"github.com/slipway-dev/slipway/internal/placement"
+	"github.com/slipway-dev/slipway/internal/placement/filter"
+)
+
+// Fork is a point to which the snapshot can be taken back, and changes it until then. Forks nest; the one opened last is
+// rolled back first.
+type Fork struct {
+	s     *Snapshot
+	mark  int
+	depth int
+}
+
+// Fork opens a fork. Until it is rolled back the snapshot takes no events.
+func (s *Snapshot) Fork() Fork {
+	s.journal.forks++
+	return Fork{s, len(s.journal.changes), s.journal.forks}
+}
+
+// Rollback takes back everything done since the fork was opened, at the cost of what was done. Rolling back twice, or a
+// fork that an outer one has already taken back, does nothing.
+func (f Fork) Rollback() {
+	if f.s.journal.forks < f.depth {
+		return
+	}
+	f.Reset()
+	f.s.journal.forks = f.depth - 1
+}
+
+// Reset takes back everything done since the fork was opened, and leaves it open.
+func (f Fork) Reset() { f.Undo(f.mark) }
+
+// Mark returns a mark for Undo and PlacedSince.
+func (f Fork) Mark() int { return len(f.s.journal.changes) }
+
+// Undo takes back everything done since a mark.
+func (f Fork) Undo(mark int) {
+	j := &f.s.journal
+	for len(j.changes) > mark {
+		last := len(j.changes) - 1
+		c := j.changes[last]
+		j.changes[last] = change{}
+		j.changes = j.changes[:last]
+		f.revert(c)
+	}
+}
+
+func (f Fork) revert(c change) {
+	s := f.s
+	switch c.kind {
+	case attached:
+		s.detach(c.pod)
+		c.pod.Moved = c.moved
+		if c.pending {
+			s.pending[c.pod] = struct{}{}
+		}
+	case detached:
+		n := s.Nodes.slots[c.node]
+		c.pod.Moved = c.moved
+		s.attach(c.pod, n)
+		n.Swap(c.pod, c.place)
+	case withdrawn:
+		f.setOut(s.Nodes.slots[c.node], false)
+	case added:
+		s.dropNode(s.Nodes.slots[c.node])
+	case bitClear:
+		s.Rooms.of(c.class).set(c.node)
+	case roomMade:
+		s.Rooms.of(c.class).valid = false
+	case wordMade:
+		s.Rooms.of(c.class).unmake(c.node)
+	}
+}
+
+// Placed returns how often a pod was placed since the fork was opened.
+func (f Fork) Placed() (times int) {
+	for i := range f.s.journal.changes[f.mark:] {
+		if f.s.journal.changes[f.mark+i].kind == attached {
+			times++
+		}
+	}
+	return times
+}
+
+// PlacedSince lists the pods that were placed since a mark, in that order.
+func (f Fork) PlacedSince(mark int) []*filter.Pod {
+	var pods []*filter.Pod
+	for _, c := range f.s.journal.changes[mark:] {
+		if c.kind == attached {
+			pods = append(pods, c.pod)
+		}
+	}
+	return pods
+}
+
+// setOut notes that a plan takes away a node without pods, or that it is back.
+func (f Fork) setOut(n *filter.Node, out bool) {
+	for _, e := range f.s.index.eligibilities {
+		e.SetOut(n, out)
+	}
+	n.Out = out
+	f.s.Rooms.touch(n.ID)
+}
+
+// Put places a pod that is on no node. The pod is created anew there, and takes what its specification asks for.
+func (f Fork) Put(p *filter.Pod, n *filter.Node) {
+	s := f.s
+	moved, pending := p.Moved, len(s.pending)
+	if p.NodeName == "" {
+		delete(s.pending, p)
+	}
+	p.Moved = true
+	s.attach(p, n)
+	s.journal.add(change{kind: attached, node: n.ID, moved: moved, pending: len(s.pending) < pending, pod: p})
+}
+
+// Lift takes a pod off its node, as an eviction does.
+func (f Fork) Lift(p *filter.Pod) {
+	f.s.journal.add(change{kind: detached, node: p.Node, place: p.Place, moved: p.Moved, pod: p})
+	f.s.detach(p)
+	p.Moved = true
+}
+
+// Clear takes all pods off a node and the node away.
+func (f Fork) Clear(n *filter.Node) {
+	for len(n.Pods) > 0 {
+		f.Lift(n.Pods[len(n.Pods)-1])
+	}
+	f.setOut(n, true)
+	f.s.journal.add(change{kind: withdrawn, node: n.ID})
+}
+
+// Add adds a node that does not exist yet.
+func (f Fork) Add(o *corev1.Node) *filter.Node {
+	n := f.s.addNode(o)
+	if n.Facts.Ready == noderules.Unknown { // a template has no conditions
+		n.Facts.Ready = noderules.True
+	}
+	f.s.journal.add(change{kind: added, node: n.ID})
+	return n
+}
+
+// Move places a pod of the snapshot on a node, taking it off the one it is on. Whether it fits is not asked.
+func (f Fork) Move(key placement.PodKey, nodeName string) error {
+	p, ok := f.s.pods[key]
+	if !ok {
+		return fmt.Errorf("pod %s is not in the snapshot", key)
+	}
+	n, err := f.s.Nodes.Find(nodeName)
+	if err != nil {
+		return err
+	}
+	if p.Node != filter.None {
+		f.Lift(p)
+	}
+	f.Put(p, n)
+	return nil
+}
+
+// Withdraw takes a node away with all pods still on it.
+func (f Fork) Withdraw(nodeName string) error {
+	n, err := f.s.Nodes.Find(nodeName)
+	if err != nil {
+		return err
+	}
+	f.Clear(n)
+	return nil
+}
+
+// Launch adds a node that does not exist yet.
+func (f Fork) Launch(o *corev1.Node) error {
+	switch {
+	case o == nil || o.Name == "":
+		return fmt.Errorf("node without a name")
+	case f.s.Nodes.byName[o.Name] != nil:
+		return fmt.Errorf("node %s is in the snapshot already", o.Name)
+	}
+	f.Add(o)
+	return nil
+}

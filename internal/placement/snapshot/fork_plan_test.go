@@ -1,0 +1,115 @@
+package snapshot_test
+
+import (
+	"encoding/json"
+	"math/rand/v2"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"pgregory.net/rapid"
+
+	"github.com/slipway-dev/slipway/internal/placement/placementtest"
+	"github.com/slipway-dev/slipway/internal/placement/planner"
+	"github.com/slipway-dev/slipway/internal/placement/snapshot"
+	"github.com/slipway-dev/slipway/internal/testing/must"
+)
+
+// TestPlansInAForkMatchItsCluster launches nodes and takes others away in a fork, asks every question,
+// and asks again in a snapshot to which the same has happened.
+func TestPlansInAForkMatchItsCluster(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		seed := rapid.Uint64Range(0, 1<<20).Draw(t, "cluster")
+		s, nodes, pods := newRandom(seed)
+		for i, p := range placementtest.Random(seed).Candidates {
+			p.Name, p.Spec.NodeName = "pending-"+string(rune('a'+i)), ""
+			must.NoError(t, s.SetPod(p))
+		}
+		before := s.Dump(true)
+		var come []*corev1.Node
+		for i := range rapid.IntRange(0, 3).Draw(t, "come") {
+			come = append(come, placementtest.RandomNode(rand.New(rand.NewPCG(seed, uint64(i))), 1000+i))
+		}
+		leaves := nodes[rapid.IntRange(0, len(nodes)-1).Draw(t, "go")].Name
+		fork := s.Fork()
+		for _, n := range come {
+			must.NoError(t, fork.Launch(n))
+		}
+		must.NoError(t, fork.Withdraw(leaves))
+		tried := plans(t, s)
+		fork.Rollback()
+		if after := s.Dump(true); after != before {
+			t.Fatalf("before\n%s\nafter\n%s", before, after)
+		}
+		for _, n := range come {
+			must.NoError(t, s.SetNode(n))
+		}
+		for _, p := range pods {
+			if p.Spec.NodeName == leaves {
+				must.NoError(t, s.DeletePod(keyOf(p)))
+			}
+		}
+		must.NoError(t, s.DeleteNode(leaves))
+		if real := plans(t, s); real != tried {
+			t.Fatalf("in the fork\n%s\nin the cluster\n%s", tried, real)
+		}
+	})
+}
+
+// plans asks everything that can be asked of a cluster as a whole.
+func plans(t *rapid.T, s *snapshot.Snapshot) string {
+	node := &corev1.Node{Status: corev1.NodeStatus{Allocatable: corev1.ResourceList{
+		"cpu": resource.MustParse("4"), "memory": resource.MustParse("8Gi"), "pods": resource.MustParse("10"),
+	}}}
+	packing, err := planner.Pack(s, nil, []planner.Flavour{{Name: "new", Template: node, Cost: 1}}, planner.LeastWaste)
+	must.NoError(t, err)
+
+	victims, err := planner.Victims(s, 3, planner.LeastPods, easyGoing)
+	must.NoError(t, err)
+	raw, err := json.Marshal([]any{packing, victims, planner.NewRanking(s, planner.LeastPods, easyGoing).List()})
+	must.NoError(t, err)
+	return string(raw)
+}
+
+func TestAnAllowanceIsSharedByItsFlavours(t *testing.T) {
+	list := func(cpu string) corev1.ResourceList {
+		return corev1.ResourceList{
+			"cpu": resource.MustParse(cpu), "memory": resource.MustParse("64Gi"), "pods": resource.MustParse("110"),
+		}
+	}
+	flavour := func(name, cpu string, within ...*planner.Allowance) planner.Flavour {
+		return planner.Flavour{Name: name, Within: within, Template: &corev1.Node{Status: corev1.NodeStatus{Allocatable: list(cpu)}}}
+	}
+	two, cores := 2, corev1.ResourceList{"cpu": resource.MustParse("10")}
+	for name, c := range map[string]struct {
+		within         *planner.Allowance
+		machines, left int
+	}{
+		"machines":  {&planner.Allowance{Name: "maximum", Machines: &two}, 2, 1},
+		"resources": {&planner.Allowance{Name: "cores", Resources: cores}, 2, 1},
+		"none":      {&planner.Allowance{Name: "open"}, 3, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := snapshot.New()
+			for i, cpu := range []string{"4", "4", "3"} {
+				p := &corev1.Pod{}
+				p.Namespace, p.Name = "apps", string(rune('a'+i))
+				p.Spec.Containers = []corev1.Container{{Resources: corev1.ResourceRequirements{
+					Requests: corev1.ResourceList{"cpu": resource.MustParse(cpu)},
+				}}}
+				must.NoError(t, s.SetPod(p))
+			}
+			packing, err := planner.Pack(s, nil, []planner.Flavour{flavour("big", "5", c.within), flavour("small", "4", c.within)}, planner.LeastWaste)
+			must.NoError(t, err)
+			if len(packing.Machines) != c.machines || len(packing.Helpless) != c.left {
+				t.Fatalf("%d machines and %d left, want %d and %d: %+v", len(packing.Machines), len(packing.Helpless), c.machines,
+					c.left, packing)
+			}
+			for _, h := range packing.Helpless {
+				if h.Spent["small"] != c.within.Name {
+					t.Errorf("%s: spent is %v, want %s of small", h.Pod, h.Spent, c.within.Name)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,308 @@
+package snapshot
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/slipway-dev/slipway/internal/placement/filter"
+)
+
+// index holds the classes of the pods, and what they share: labels, filters, topologies and counters.
+type index struct {
+	nodes     *NodeSet
+	resources *filter.ResourceTable
+	encoder   filter.Encoder
+
+	classes map[string]*filter.Class
+	ids     idPool // of classes
+	garbage int    // classes that have lost their last pod since the last sweep
+
+	filters       map[string]*filter.NodeFilter
+	namespaces    map[string]*filter.Namespace
+	keys          map[string]*filter.TopologyKey
+	terms         map[string]*filter.PodTerm
+	attractions   registry[*filter.Attraction]
+	repulsions    registry[*filter.Repulsion]
+	spreads       registry[*filter.Spread]
+	eligibilities map[string]*filter.Eligibility
+}
+
+func newIndex(nodes *NodeSet) index {
+	return index{
+		nodes: nodes, resources: filter.NewResourceTable(), classes: map[string]*filter.Class{}, filters: map[string]*filter.NodeFilter{},
+		namespaces: map[string]*filter.Namespace{}, keys: map[string]*filter.TopologyKey{}, terms: map[string]*filter.PodTerm{},
+		attractions: newRegistry[*filter.Attraction](), repulsions: newRegistry[*filter.Repulsion](), spreads: newRegistry[*filter.Spread](),
+		eligibilities: map[string]*filter.Eligibility{},
+	}
+}
+
+// classOf returns the class of a pod, and compiles it when it is new; see ReadNeeds for assigned.
+func (x *index) classOf(pod *corev1.Pod, assigned bool) *filter.Class {
+	d := filter.ReadNeeds(pod, assigned, x.resources)
+	x.encoder.Reset()
+	d.Encode(&x.encoder)
+	if c, ok := x.classes[string(x.encoder.Bytes())]; ok {
+		return c
+	}
+	c := d.Compile(x.encoder.Key(), x)
+	c.ID = x.ids.take()
+	x.classes[c.Key] = c
+	return c
+}
+
+// dropIfUnused lets the next sweep drop a class without pods.
+func (x *index) dropIfUnused(c *filter.Class) {
+	if c.Members == 0 {
+		x.garbage++
+	}
+}
+
+// InternFilter returns the shared filter of a pod.
+func (x *index) InternFilter(nodeName string, spec *corev1.PodSpec) *filter.NodeFilter {
+	var e filter.Encoder
+	filter.EncodeNodeNeeds(&e, nodeName, spec)
+	if f, ok := x.filters[string(e.Bytes())]; ok {
+		return f
+	}
+	f := filter.NewNodeFilter(nodeName, spec)
+	x.filters[f.Key] = f
+	return f
+}
+
+// InternLabels returns the shared record of these labels, wired to everything that counts it.
+func (x *index) InternLabels(ns string, set map[string]string) *filter.PodLabels {
+	var e filter.Encoder
+	e.Labels(set)
+	space := x.namespace(ns)
+	if l, ok := space.Pods[string(e.Bytes())]; ok {
+		return l
+	}
+	l := &filter.PodLabels{Namespace: space, Labels: set, ID: e.Key()}
+	space.Add(l)
+	x.wire(l)
+	return l
+}
+
+// wire finds everything that counts these labels.
+func (x *index) wire(l *filter.PodLabels) {
+	l.Attractions, l.Spreads, l.Repulsions = nil, nil, nil
+	for _, a := range x.attractions.near(l) {
+		if a.Selects(l) {
+			l.Attractions = append(l.Attractions, a)
+		}
+	}
+	for _, sp := range x.spreads.near(l) {
+		if sp.Counts(l) {
+			l.Spreads = append(l.Spreads, sp)
+		}
+	}
+	for _, r := range x.repulsions.near(l) {
+		if r.Term.Repels(l) {
+			l.Repulsions = append(l.Repulsions, r)
+		}
+	}
+}
+
+// InternTerm compiles a pod affinity term for a pod of a namespace.
+func (x *index) InternTerm(ns string, t *corev1.PodAffinityTerm) (*filter.PodTerm, error) {
+	namespaces := t.Namespaces
+	if len(namespaces) == 0 && t.NamespaceSelector == nil {
+		namespaces = []string{ns}
+	}
+	var e filter.Encoder
+	e.Texts(namespaces)
+	e.LabelSelector(t.LabelSelector)
+	e.LabelSelector(t.NamespaceSelector)
+	if term, ok := x.terms[string(e.Bytes())]; ok {
+		return term, nil
+	}
+	term, err := filter.NewPodTerm(e.Key(), namespaces, t)
+	if err == nil {
+		x.terms[term.Key] = term
+	}
+	return term, err
+}
+
+// InternAttraction returns the counter of pods that all terms select, per domain of a key, counting what is there.
+func (x *index) InternAttraction(terms []*filter.PodTerm, key *filter.TopologyKey) *filter.Attraction {
+	var e filter.Encoder
+	e.Text(key.Name)
+	for _, t := range terms {
+		e.Text(t.Key)
+	}
+	if a, ok := x.attractions.byID[string(e.Bytes())]; ok {
+		return a
+	}
+	a := &filter.Attraction{Tally: filter.Tally{Key: key}, ID: e.Key(), Terms: terms}
+	namespaces, common := terms[0].Reach, filter.AnchorOfAll(terms)
+	x.attractions.put(a.ID, a, namespaces, common)
+	for _, l := range x.candidates(namespaces, common) {
+		if a.Selects(l) {
+			l.Attractions = append(l.Attractions, a)
+			for _, p := range l.Pods {
+				if p.Node != filter.None {
+					a.Add(p.Node, 1)
+				}
+			}
+		}
+	}
+	return a
+}
+
+// InternRepulsion returns the counter of pods that carry an anti-affinity term, per domain of a key. It starts at zero:
+// pods that carry the term are of classes that hold the counter, and those are only now being compiled.
+func (x *index) InternRepulsion(term *filter.PodTerm, key *filter.TopologyKey) *filter.Repulsion {
+	var e filter.Encoder
+	e.Text(key.Name)
+	e.Text(term.Key)
+	if r, ok := x.repulsions.byID[string(e.Bytes())]; ok {
+		return r
+	}
+	r := &filter.Repulsion{Tally: filter.Tally{Key: key}, ID: e.Key(), Term: term}
+	x.repulsions.put(r.ID, r, term.Reach, term.Anchor)
+	for _, l := range x.candidates(term.Reach, term.Anchor) {
+		if term.Repels(l) {
+			l.Repulsions = append(l.Repulsions, r)
+		}
+	}
+	return r
+}
+
+// InternKey returns the record of a topology key, with the domain of every node.
+func (x *index) InternKey(name string) *filter.TopologyKey {
+	k, ok := x.keys[name]
+	if !ok {
+		k = &filter.TopologyKey{Name: name, Domains: map[string]int32{}}
+		x.keys[name] = k
+		for _, n := range x.nodes.slots {
+			k.DomainOf = append(k.DomainOf, filter.None)
+			if n.Present {
+				k.SetNode(n.ID, n.Object.Labels)
+			}
+		}
+	}
+	return k
+}
+
+// InternEligibility returns the set of nodes that spreading over a key looks at; affinity and taints say whether those
+// of the filter are honoured.
+func (x *index) InternEligibility(key *filter.TopologyKey, required []*filter.TopologyKey, f *filter.NodeFilter,
+	affinity, taints bool,
+) *filter.Eligibility {
+	var enc filter.Encoder
+	enc.Text(key.Name)
+	for _, k := range required {
+		enc.Text(k.Name)
+	}
+	enc.Count(0)
+	enc.Flag(affinity)
+	if affinity {
+		enc.Text(f.AffinityKey)
+	}
+	enc.Flag(taints)
+	if taints {
+		enc.Text(f.TolerationKey)
+	}
+	if e, ok := x.eligibilities[string(enc.Bytes())]; ok {
+		return e
+	}
+	e := filter.NewEligibility(enc.Key(), key, required, f, affinity, taints)
+	x.eligibilities[e.ID] = e
+	for _, n := range x.nodes.slots {
+		if n.Present {
+			e.AddNode(n)
+		}
+	}
+	return e
+}
+
+// InternSpread returns the counter of the pods that a selector matches; selectorKey stands for the selector.
+func (x *index) InternSpread(e *filter.Eligibility, ns *filter.Namespace, selector labels.Selector, selectorKey string) *filter.Spread {
+	var enc filter.Encoder
+	enc.Text(e.ID)
+	enc.Text(ns.Name)
+	enc.Text(selectorKey)
+	if sp, ok := x.spreads.byID[string(enc.Bytes())]; ok {
+		return sp
+	}
+	sp := filter.NewSpread(enc.Key(), e, ns, selector)
+	at := filter.AnchorOf(selector)
+	x.spreads.put(sp.ID, sp, []string{ns.Name}, at)
+	for _, l := range ns.Candidates(nil, at) {
+		if sp.Counts(l) {
+			l.Spreads = append(l.Spreads, sp)
+			for _, p := range l.Pods {
+				if p.Node != filter.None && !p.Terminating {
+					sp.Add(p.Node, 1)
+				}
+			}
+		}
+	}
+	return sp
+}
+
+// namespace returns the record of a namespace, which exists as soon as something names it.
+func (x *index) namespace(name string) *filter.Namespace {
+	ns, ok := x.namespaces[name]
+	if !ok {
+		ns = &filter.Namespace{Name: name, Pods: map[string]*filter.PodLabels{}, Carrying: map[filter.Anchor][]*filter.PodLabels{}}
+		x.namespaces[name] = ns
+	}
+	return ns
+}
+
+// candidates lists the labels that a counter with these namespaces and this anchor may look at.
+func (x *index) candidates(namespaces []string, a filter.Anchor) []*filter.PodLabels {
+	var list []*filter.PodLabels
+	if len(namespaces) == 0 {
+		for _, ns := range x.namespaces {
+			list = ns.Candidates(list, a)
+		}
+		return list
+	}
+	for _, name := range namespaces {
+		list = x.namespace(name).Candidates(list, a)
+	}
+	return list
+}
+
+// enterTopology finds the node's domains and the eligibilities that admit it.
+func (x *index) enterTopology(n *filter.Node) {
+	for _, k := range x.keys {
+		k.SetNode(n.ID, n.Object.Labels)
+	}
+	for _, e := range x.eligibilities {
+		e.AddNode(n)
+	}
+}
+
+// leaveTopology undoes enterTopology; no pod of the node may be counted any more.
+func (x *index) leaveTopology(n *filter.Node) {
+	for _, e := range x.eligibilities {
+		e.RemoveNode(n)
+	}
+	for _, k := range x.keys {
+		k.DomainOf[n.ID] = filter.None
+	}
+}
+
+// forgetNode makes every filter judge a node anew.
+func (x *index) forgetNode(n *filter.Node) {
+	for _, f := range x.filters {
+		f.Forget(n.ID)
+	}
+}
+
+// relabel takes over the labels of a namespace, and counts its pods anew if they have changed.
+func (x *index) relabel(name string, known bool, set map[string]string) {
+	ns := x.namespace(name)
+	if ns.Known == known && labels.Equals(ns.Labels, set) {
+		return
+	}
+	filter.CountPlaced(ns, -1)
+	ns.Known, ns.Labels = known, set
+	for _, l := range ns.Pods {
+		x.wire(l)
+	}
+	filter.CountPlaced(ns, 1)
+}

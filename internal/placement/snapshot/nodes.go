@@ -1,0 +1,103 @@
+package snapshot
+
+import (
+	"cmp"
+	"fmt"
+	"iter"
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/slipway-dev/slipway/internal/placement/filter"
+)
+
+// NodeSet holds the nodes of a snapshot.
+type NodeSet struct {
+	slots  []*filter.Node // by id; slots of deleted nodes are empty until reused
+	ids    idPool
+	byName map[string]*filter.Node
+	sorted []*filter.Node // in the order of their names; nil when nodes have come or gone
+	means  []float64      // see MeanAllocatable; nil when nodes have changed
+}
+
+// add makes a node in a free slot.
+func (t *NodeSet) add(name string) *filter.Node {
+	id := t.ids.take()
+	if int(id) == len(t.slots) {
+		t.slots = append(t.slots, nil)
+	}
+	n := &filter.Node{ID: id, Present: true}
+	t.slots[id], t.byName[name] = n, n
+	t.sorted, t.means = nil, nil
+	return n
+}
+
+// remove frees the slot of a node.
+func (t *NodeSet) remove(n *filter.Node) {
+	delete(t.byName, n.Name())
+	t.slots[n.ID] = &filter.Node{ID: n.ID, Object: &corev1.Node{}}
+	t.ids.put(n.ID)
+	t.sorted, t.means = nil, nil
+}
+
+// InOrder lists the nodes in the order of their names. The order of their slots depends on the order of events.
+func (t *NodeSet) InOrder() []*filter.Node {
+	if t.sorted == nil {
+		t.sorted = make([]*filter.Node, 0, len(t.byName))
+		for _, n := range t.slots {
+			if n.Present {
+				t.sorted = append(t.sorted, n)
+			}
+		}
+		slices.SortFunc(t.sorted, func(a, b *filter.Node) int { return cmp.Compare(a.Name(), b.Name()) })
+	}
+	return t.sorted
+}
+
+// MeanAllocatable returns, by resource, the mean over the nodes that have any of it.
+func (t *NodeSet) MeanAllocatable() []float64 {
+	if t.means != nil {
+		return t.means
+	}
+	var having []float64
+	t.means = []float64{}
+	for _, n := range t.slots {
+		for r, value := range n.Allocatable {
+			for r >= len(t.means) {
+				t.means, having = append(t.means, 0), append(having, 0)
+			}
+			if value > 0 && n.Present && !n.Out {
+				t.means[r] += float64(value)
+				having[r]++
+			}
+		}
+	}
+	for r := range t.means {
+		if having[r] > 0 {
+			t.means[r] /= having[r]
+		}
+	}
+	return t.means
+}
+
+// Find returns a node that no plan has taken away.
+func (t *NodeSet) Find(name string) (*filter.Node, error) {
+	n, ok := t.byName[name]
+	if !ok || n.Out {
+		return nil, fmt.Errorf("node %s is not in the snapshot", name)
+	}
+	return n, nil
+}
+
+// Named returns a node, nil if it is not known. A plan may have taken it away.
+func (t *NodeSet) Named(name string) *filter.Node { return t.byName[name] }
+
+// At returns the node of a slot.
+func (t *NodeSet) At(id int32) *filter.Node { return t.slots[id] }
+
+// Len returns how many nodes there are.
+func (t *NodeSet) Len() int { return len(t.byName) }
+
+// Names gives the names of the nodes, in no order.
+func (t *NodeSet) Names() iter.Seq[string] { return maps.Keys(t.byName) }

@@ -1,0 +1,71 @@
+package snapshot
+
+import (
+	"cmp"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/slipway-dev/slipway/internal/placement"
+	"github.com/slipway-dev/slipway/internal/placement/filter"
+)
+
+// nominatedNode is the node that the scheduler holds for a pending pod, having made room there by preemption; empty if
+// none. Pods of other schedulers are not in its queue, and it holds nothing for them.
+func nominatedNode(o *corev1.Pod) string {
+	if o.Spec.NodeName != "" || cmp.Or(o.Spec.SchedulerName, corev1.DefaultSchedulerName) != corev1.DefaultSchedulerName {
+		return ""
+	}
+	return o.Status.NominatedNodeName
+}
+
+// nominations holds the pending pods that a node is held for, by its name.
+type nominations map[string][]*filter.Pod
+
+func (m nominations) add(p *filter.Pod) {
+	if p.NominatedTo != "" {
+		m[p.NominatedTo] = append(m[p.NominatedTo], p)
+	}
+}
+
+func (m nominations) remove(p *filter.Pod) {
+	if p.NominatedTo == "" {
+		return
+	}
+	list := slices.DeleteFunc(m[p.NominatedTo], func(other *filter.Pod) bool { return other == p })
+	if m[p.NominatedTo] = list; len(list) == 0 {
+		delete(m, p.NominatedTo)
+	}
+}
+
+// before lists the pods nominated to a node that come before a pod of a class: of its priority or a greater one, and of
+// another UID. A pod that a plan has placed is where the plan has placed it.
+func (m nominations) before(c *filter.Class, uid types.UID, n *filter.Node, pending map[*filter.Pod]struct{}) []*filter.Pod {
+	if len(m) == 0 {
+		return nil
+	}
+	var list []*filter.Pod
+	for _, q := range m[n.Name()] {
+		if _, ok := pending[q]; ok && q.Priority >= c.Priority && q.UID != uid {
+			list = append(list, q)
+		}
+	}
+	return list
+}
+
+// filterBeside is filter with pods that are nominated to the node counted as if they were on it.
+func (s *Snapshot) filterBeside(c *filter.Class, n *filter.Node, nominated []*filter.Pod) placement.Verdict {
+	met := c.MeetsOthers()
+	fork := s.Fork()
+	for _, q := range nominated {
+		fork.Put(q, n)
+		filter.CountNominated(&s.Storage, c, q, n, met, 1)
+	}
+	v := s.Chain.Filter(c, n)
+	for _, q := range nominated {
+		filter.CountNominated(&s.Storage, c, q, n, met, -1)
+	}
+	fork.Rollback()
+	return v
+}

@@ -1,0 +1,98 @@
+package snapshot_test
+
+import (
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/slipway-dev/slipway/internal/placement"
+	"github.com/slipway-dev/slipway/internal/placement/placementtest"
+	"github.com/slipway-dev/slipway/internal/placement/planner"
+	"github.com/slipway-dev/slipway/internal/testing/must"
+)
+
+// nominatedTo is a pending pod that the scheduler holds a node for.
+func nominatedTo(node string, priority int32, cpu int64) *corev1.Pod {
+	p := placementtest.Pod("urgent", 0, "", cpu, 128)
+	p.Spec.Priority, p.Status.NominatedNodeName = &priority, node
+	return p
+}
+
+func TestNominatedPodsTakeTheirRoom(t *testing.T) {
+	priority := int32(5)
+	cases := map[string]struct {
+		nominated *corev1.Pod
+		want      string
+	}{
+		"of a greater priority":  {nominatedTo("second", 6, 3500), "blocked: insufficient cpu beside nominated pods"},
+		"of the same priority":   {nominatedTo("second", 5, 3500), "blocked: insufficient cpu beside nominated pods"},
+		"of a smaller priority":  {nominatedTo("second", 4, 3500), "fits"},
+		"that leaves room":       {nominatedTo("second", 6, 3000), "fits"},
+		"to another node":        {nominatedTo("first", 6, 3500), "fits"},
+		"to a node that is gone": {nominatedTo("third", 6, 3500), "fits"},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			cluster := placementtest.Small()
+			cluster.Pods = append(cluster.Pods, c.nominated)
+			s, err := cluster.Snapshot()
+			must.NoError(t, err)
+			p := placementtest.Pod("new", 0, "", 1000, 128)
+			p.Spec.Priority = &priority
+			if v, err := s.Judge(p, "second"); err != nil || v.String() != c.want {
+				t.Errorf("%s, %v; want %s", v, err, c.want)
+			}
+			if v, err := s.JudgePod(placement.PodKey{Namespace: "default", Name: "urgent-0"}, "second"); err != nil || v.Outcome != placement.Fits {
+				t.Errorf("the nominated pod is counted against itself: %s, %v", v, err)
+			}
+			bound := c.nominated.DeepCopy()
+			bound.Spec.NodeName = "first"
+			must.NoError(t, s.SetPod(bound))
+			if v, err := s.Judge(p, "second"); err != nil || v.Outcome != placement.Fits {
+				t.Errorf("a pod that is bound elsewhere still holds the node: %s, %v", v, err)
+			}
+		})
+	}
+}
+
+func TestPlansKeepTheRoomOfNominatedPods(t *testing.T) {
+	s, err := placementtest.Small().Snapshot() // whose pod leaves first for second
+	must.NoError(t, err)
+	for _, want := range []bool{true, false} {
+		e, err := planner.Evacuate(s, "first", planner.LeastDisruption, planner.Options{})
+		if err != nil || e.Feasible() != want {
+			t.Fatalf("moves %v, refusals %v, %v; want feasible %t", e.Moves, e.Refusals, err, want)
+		}
+		if !want && !strings.Contains(e.Refusals[0].Nodes.String(), "beside nominated pods") {
+			t.Errorf("refusals %v", e.Refusals)
+		}
+		must.NoError(t, s.SetPod(nominatedTo("second", 1, 3800)))
+	}
+}
+
+func TestNominatedPodsGoWhereTheyAreNominated(t *testing.T) {
+	cluster := placementtest.Small()
+	cluster.Pods = append(cluster.Pods, nominatedTo("second", 1, 1000))
+	s, err := cluster.Snapshot()
+	must.NoError(t, err)
+	packing, err := planner.Pack(s, nil, nil, planner.LeastWaste)
+	if err != nil || len(packing.Moves) != 1 || packing.Moves[0].To != "second" {
+		t.Errorf("%+v, %v", packing, err)
+	}
+}
+
+func TestLiftedPodsHoldNoNomination(t *testing.T) {
+	cluster := placementtest.Small()
+	cluster.Pods = append(cluster.Pods, nominatedTo("second", 1, 3500))
+	s, err := cluster.Snapshot()
+	must.NoError(t, err)
+	fork := s.Fork()
+	defer fork.Rollback()
+	urgent := placement.PodKey{Namespace: "default", Name: "urgent-0"}
+	must.NoError(t, fork.Move(urgent, "first"))
+	fork.Lift(s.Pod(urgent))
+	if v, err := s.Judge(placementtest.Pod("new", 0, "", 1000, 128), "second"); err != nil || v.Outcome != placement.Fits {
+		t.Errorf("%s, %v; want fits", v, err)
+	}
+}

@@ -1,0 +1,36 @@
+package snapshot
+
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	noderules "github.com/slipway-dev/slipway/internal/drainability/node"
+	"github.com/slipway-dev/slipway/internal/placement"
+	"github.com/slipway-dev/slipway/internal/placement/filter"
+)
+
+// newPod compiles a pod object.
+func (s *Snapshot) newPod(o *corev1.Pod) *filter.Pod {
+	p := &filter.Pod{
+		Key: placement.PodKey{Namespace: o.Namespace, Name: o.Name}, UID: o.UID, Node: filter.None, NodeName: o.Spec.NodeName,
+		NominatedTo: nominatedNode(o), Created: o.CreationTimestamp.Time, Terminating: o.DeletionTimestamp != nil,
+		Unstarted: o.Status.Phase == corev1.PodPending, APIServer: noderules.IsAPIServer(o.Namespace, o.Name, o.Spec.NodeName, o.Labels), Fact: s.facts.intern(o),
+	}
+	for i := range o.Status.Conditions {
+		if c := &o.Status.Conditions[i]; c.Type == corev1.PodReady {
+			p.Ready = c.Status == corev1.ConditionTrue
+		}
+	}
+	if o.Spec.Priority != nil {
+		p.Priority = *o.Spec.Priority
+	}
+	p.Class = s.index.classOf(o, o.Spec.NodeName != "")
+	p.Takes = p.Class.Takes
+	if o.Spec.NodeName != "" && filter.Resized(o) {
+		if takes := s.Chain.Resources.Sparse(filter.RequestsInPlace(o)); !slices.Equal(takes, p.Takes) {
+			p.Takes = takes
+		}
+	}
+	return p
+}

@@ -1,0 +1,342 @@
+// Package snapshot holds what scheduling reads of a cluster: nodes, pods, disruption budgets, volumes, namespaces.
+//
+// Events feed a Snapshot, each in time proportional to the event. It answers without I/O. A Fork writes its changes to an
+// undo log, so that a plan can be tried and taken back at the cost of what it touched.
+//
+// A Snapshot is not safe for concurrent use: feed it and ask it under one lock. The objects handed to it are read, kept
+// in part (labels and annotations are not copied), and must not be changed afterwards, as is the rule for informers.
+package snapshot
+
+import (
+	"errors"
+	"iter"
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/slipway-dev/slipway/internal/drainability/fromcorev1"
+	podrules "github.com/slipway-dev/slipway/internal/drainability/pod"
+	"github.com/slipway-dev/slipway/internal/placement"
+	"github.com/slipway-dev/slipway/internal/placement/filter"
+)
+
+// Snapshot is the state of a cluster that scheduling reads. See the package comment for its concurrency.
+type Snapshot struct {
+	pods      map[placement.PodKey]*filter.Pod
+	pending   map[*filter.Pod]struct{}
+	nodeless  map[string]map[*filter.Pod]struct{} // pods bound to a node that is not known, by its name
+	nominated nominations
+	facts     facts
+	index     index
+	journal   journal
+
+	// Nodes holds the nodes.
+	Nodes NodeSet
+	// Chain is the scheduler's filters.
+	Chain filter.Chain
+	// Rooms says which nodes have room for which pods.
+	Rooms Rooms
+	// Storage takes the events about volumes and devices.
+	Storage filter.Storage
+	// Budgets takes the events about PodDisruptionBudgets.
+	Budgets Budgets
+}
+
+// New returns an empty snapshot.
+func New() *Snapshot {
+	s := &Snapshot{
+		Nodes:     NodeSet{byName: map[string]*filter.Node{}},
+		pods:      map[placement.PodKey]*filter.Pod{},
+		pending:   map[*filter.Pod]struct{}{},
+		nodeless:  map[string]map[*filter.Pod]struct{}{},
+		nominated: nominations{},
+		facts:     facts{byValue: map[podrules.Facts]*filter.Fact{}},
+	}
+	s.index, s.Rooms = newIndex(&s.Nodes), Rooms{nodes: &s.Nodes, journal: &s.journal}
+	s.Storage, s.Budgets = filter.NewStorage(s.journal.beginEvent, s.Nodes.byName), newBudgets(&s.journal)
+	s.Chain = filter.Chain{Storage: &s.Storage, Resources: s.index.resources}
+	return s
+}
+
+// Pods returns how many pods that are not finished the snapshot holds.
+func (s *Snapshot) Pods() int { return len(s.pods) }
+
+// Pod returns a pod that is not finished, nil if it is not known.
+func (s *Snapshot) Pod(key placement.PodKey) *filter.Pod { return s.pods[key] }
+
+// PendingPods lists the pods that are on no node, in the order of their names.
+func (s *Snapshot) PendingPods() []*filter.Pod {
+	pods := slices.AppendSeq(make([]*filter.Pod, 0, len(s.pending)), maps.Keys(s.pending))
+	slices.SortFunc(pods, func(a, b *filter.Pod) int { return a.Key.Compare(b.Key) })
+	return pods
+}
+
+// IsPending reports whether a pod is in the snapshot and on no node.
+func (s *Snapshot) IsPending(key placement.PodKey) bool {
+	p, ok := s.pods[key]
+	return ok && p.Node == filter.None && p.NodeName == ""
+}
+
+// Events returns a number that moves with every event.
+func (s *Snapshot) Events() uint64 { return s.journal.events }
+
+// SetNode adds a node or takes over its new state. It fails for a nil or nameless node and while the snapshot is forked.
+func (s *Snapshot) SetNode(o *corev1.Node) error {
+	if o == nil || o.Name == "" {
+		return errors.New("node without a name")
+	}
+	n, known := s.Nodes.byName[o.Name]
+	if known && s.journal.forks == 0 && n.IsUpToDate(o, s.Chain.Resources) {
+		return nil // a heartbeat
+	}
+	if err := s.journal.beginEvent(); err != nil {
+		return err
+	}
+	s.Nodes.means = nil
+	if !known {
+		s.addNode(o)
+		for p := range s.nodeless[o.Name] {
+			s.attach(p, s.Nodes.byName[o.Name])
+		}
+		delete(s.nodeless, o.Name)
+		return nil
+	}
+	s.updateNode(n, o)
+	return nil
+}
+
+// addNode gives a node a slot and its place in every topology.
+func (s *Snapshot) addNode(o *corev1.Node) *filter.Node {
+	n := s.Nodes.add(o.Name)
+	n.Read(o, s.Chain.Resources)
+	s.index.forgetNode(n)
+	s.Storage.Adopt(n)
+	s.index.enterTopology(n)
+	s.Rooms.reshape()
+	return n
+}
+
+// updateNode takes over a changed object. Pods are only recounted when the node's domains or eligibility can change.
+func (s *Snapshot) updateNode(n *filter.Node, o *corev1.Node) {
+	wasTarget := n.Target()
+	if n.HasTopologyOf(o) {
+		n.Read(o, s.Chain.Resources)
+		s.index.forgetNode(n)
+	} else {
+		filter.CountAll(n, -1)
+		s.index.leaveTopology(n)
+		n.Read(o, s.Chain.Resources)
+		s.index.forgetNode(n)
+		s.index.enterTopology(n)
+		filter.CountAll(n, 1)
+	}
+	s.Rooms.touch(n.ID)
+	if n.Target() != wasTarget {
+		s.Rooms.reshape()
+	}
+}
+
+// DeleteNode forgets a node. Its pods wait for it to return, or for their own deletion. An unknown node is no error.
+func (s *Snapshot) DeleteNode(name string) error {
+	if err := s.journal.beginEvent(); err != nil {
+		return err
+	}
+	n, ok := s.Nodes.byName[name]
+	if !ok {
+		return nil
+	}
+	for len(n.Pods) > 0 {
+		p := n.Pods[len(n.Pods)-1]
+		s.detach(p)
+		s.keepNodeless(p)
+	}
+	s.dropNode(n)
+	return nil
+}
+
+// dropNode frees the slot of a node without pods.
+func (s *Snapshot) dropNode(n *filter.Node) {
+	s.index.leaveTopology(n)
+	s.index.forgetNode(n)
+	s.Nodes.remove(n)
+	s.Rooms.reshape()
+}
+
+// keepNodeless keeps a bound pod whose node is not known.
+func (s *Snapshot) keepNodeless(p *filter.Pod) {
+	if s.nodeless[p.NodeName] == nil {
+		s.nodeless[p.NodeName] = map[*filter.Pod]struct{}{}
+	}
+	s.nodeless[p.NodeName][p] = struct{}{}
+}
+
+// SetPod adds a pod or takes over its new state. A finished pod holds nothing and is forgotten. It fails for a nil or
+// nameless pod and while the snapshot is forked; a pod with malformed selectors is taken in, and refused by its verdict.
+func (s *Snapshot) SetPod(o *corev1.Pod) error {
+	if o == nil || o.Name == "" {
+		return errors.New("pod without a name")
+	}
+	if err := s.journal.beginEvent(); err != nil {
+		return err
+	}
+	key := placement.PodKey{Namespace: o.Namespace, Name: o.Name}
+	old := s.pods[key]
+	if fromcorev1.Finished(o) {
+		if old != nil {
+			s.forget(old)
+		}
+		return nil
+	}
+	p := s.newPod(o)
+	if old != nil {
+		if p.Replaces(old) {
+			s.facts.release(old.Fact)
+			old.Priority, old.Created, old.Unstarted, old.Ready, old.Fact = p.Priority, p.Created, p.Unstarted, p.Ready, p.Fact
+			return nil
+		}
+		s.forget(old)
+	}
+	s.remember(p)
+	return nil
+}
+
+// DeletePod forgets a pod. An unknown pod is no error.
+func (s *Snapshot) DeletePod(key placement.PodKey) error {
+	if err := s.journal.beginEvent(); err != nil {
+		return err
+	}
+	if p, ok := s.pods[key]; ok {
+		s.forget(p)
+		if s.index.isSweepDue() {
+			freed := s.index.sweep()
+			s.Rooms.forget(freed)
+			s.Budgets.forget(freed)
+		}
+	}
+	return nil
+}
+
+func (s *Snapshot) remember(p *filter.Pod) {
+	s.pods[p.Key] = p
+	l := p.Class.Labels
+	p.Rank = int32(len(l.Pods))
+	l.Pods = append(l.Pods, p)
+	p.Class.Members++
+	switch n := s.Nodes.byName[p.NodeName]; {
+	case p.NodeName == "":
+		s.pending[p] = struct{}{}
+		s.nominated.add(p)
+	case n == nil:
+		s.keepNodeless(p)
+	default:
+		s.attach(p, n)
+	}
+}
+
+func (s *Snapshot) forget(p *filter.Pod) {
+	switch {
+	case p.Node != filter.None:
+		s.detach(p)
+	case p.NodeName == "":
+		delete(s.pending, p)
+		s.nominated.remove(p)
+	default:
+		delete(s.nodeless[p.NodeName], p)
+		if len(s.nodeless[p.NodeName]) == 0 {
+			delete(s.nodeless, p.NodeName)
+		}
+	}
+	delete(s.pods, p.Key)
+	s.facts.release(p.Fact)
+	l := p.Class.Labels
+	last := l.Pods[len(l.Pods)-1]
+	l.Pods[p.Rank], last.Rank = last, p.Rank
+	l.Pods = l.Pods[:len(l.Pods)-1]
+	p.Class.Members--
+	s.index.dropIfUnused(p.Class)
+}
+
+// attach puts a pod on a node, at the end of its list.
+func (s *Snapshot) attach(p *filter.Pod, n *filter.Node) {
+	p.Node, p.Place = n.ID, int32(len(n.Pods))
+	n.Pods = append(n.Pods, p)
+	n.Take(p, 1)
+	filter.Count(p, n.ID, 1)
+	s.Storage.Use(p, 1)
+	s.Rooms.touch(n.ID)
+	if p.APIServer {
+		n.APIServers++
+		if !s.Rooms.planning {
+			s.Rooms.reshape() // its node is no target any more
+		}
+	}
+}
+
+// detach takes a pod off its node; the last of the list takes its place.
+func (s *Snapshot) detach(p *filter.Pod) {
+	n := s.Nodes.slots[p.Node]
+	last := n.Pods[len(n.Pods)-1]
+	n.Pods[p.Place], last.Place = last, p.Place
+	n.Pods = n.Pods[:len(n.Pods)-1]
+	n.Take(p, -1)
+	filter.Count(p, n.ID, -1)
+	s.Storage.Use(p, -1)
+	if p.APIServer {
+		n.APIServers--
+	}
+	p.Node = filter.None
+	s.Rooms.touch(n.ID)
+}
+
+// SetNamespace takes over the labels of a namespace, which the namespace selectors of pod affinity read.
+func (s *Snapshot) SetNamespace(o *corev1.Namespace) error {
+	if o == nil {
+		return errors.New("no namespace")
+	}
+	return s.relabel(o.Name, true, o.Labels)
+}
+
+// DeleteNamespace forgets the labels of a namespace.
+func (s *Snapshot) DeleteNamespace(name string) error { return s.relabel(name, false, nil) }
+
+func (s *Snapshot) relabel(name string, known bool, set map[string]string) error {
+	if err := s.journal.beginEvent(); err != nil {
+		return err
+	}
+	s.index.relabel(name, known, set)
+	return nil
+}
+
+// SelectedBy gives the pods that a disruption budget selects; none for nil.
+func (s *Snapshot) SelectedBy(b *Budget) iter.Seq[[]*filter.Pod] {
+	return func(yield func([]*filter.Pod) bool) {
+		if b == nil || s.index.namespaces[b.Key.Namespace] == nil {
+			return
+		}
+		for _, l := range s.index.namespaces[b.Key.Namespace].Pods {
+			if b.selector.Matches(l.Labels) && !yield(l.Pods) {
+				return
+			}
+		}
+	}
+}
+
+// RepelledBy gives the pods that an anti-affinity term of a class concerns.
+func (s *Snapshot) RepelledBy(c *filter.Class) iter.Seq[[]*filter.Pod] {
+	return func(yield func([]*filter.Pod) bool) {
+		for _, r := range c.Repulsions {
+			for _, l := range s.index.candidates(r.Term.Reach, r.Term.Anchor) {
+				if r.Term.Repels(l) && !yield(l.Pods) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// ClassIDs returns a number that the IDs of all classes are less than.
+func (s *Snapshot) ClassIDs() int32 { return s.index.ids.count }
+
+// FactIDs returns a number that the IDs of all facts are less than.
+func (s *Snapshot) FactIDs() int32 { return s.facts.ids.count }

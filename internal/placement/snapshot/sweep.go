@@ -1,0 +1,81 @@
+package snapshot
+
+import (
+	"slices"
+
+	"github.com/slipway-dev/slipway/internal/placement/filter"
+)
+
+// isSweepDue reports whether about as much is unused as is used. The work of a sweep is proportional to what is kept, and
+// so, spread over the deletions that led to it, to the events.
+func (x *index) isSweepDue() bool { return x.garbage > 1024+len(x.classes)/2 }
+
+// sweep drops classes without pods, and the labels, filters and counters that only they used. It returns their IDs.
+func (x *index) sweep() (freed []int32) {
+	x.garbage = 0
+	filters := map[*filter.NodeFilter]bool{}
+	attractions := map[*filter.Attraction]bool{}
+	repulsions := map[*filter.Repulsion]bool{}
+	spreads := map[*filter.Spread]bool{}
+	for key, c := range x.classes {
+		if c.Members == 0 {
+			delete(x.classes, key)
+			x.ids.put(c.ID)
+			freed = append(freed, c.ID)
+			continue
+		}
+		filters[c.Filter] = true
+		for _, a := range slices.Concat(c.Affinity, c.AntiAffinity) {
+			attractions[a] = true
+		}
+		for _, r := range c.Repulsions {
+			repulsions[r] = true
+		}
+		for i := range c.Spreads {
+			spreads[c.Spreads[i].Spread] = true
+			filters[c.Spreads[i].Spread.Eligibility.Filter] = true
+		}
+	}
+	for key, f := range x.filters {
+		if !filters[f] {
+			delete(x.filters, key)
+		}
+	}
+	x.attractions.keep(attractions)
+	x.repulsions.keep(repulsions)
+	x.spreads.keep(spreads)
+	for a := range attractions {
+		a.Readers = slices.DeleteFunc(a.Readers, unread)
+	}
+	for sp := range spreads {
+		sp.Readers = slices.DeleteFunc(sp.Readers, unread)
+	}
+	x.sweepEligibilities(spreads)
+	x.sweepLabels(attractions, repulsions, spreads)
+	return freed
+}
+
+func unread(c *filter.Class) bool { return c.Members == 0 }
+
+func (x *index) sweepEligibilities(used map[*filter.Spread]bool) {
+	for id, e := range x.eligibilities {
+		e.Spreads = slices.DeleteFunc(e.Spreads, func(sp *filter.Spread) bool { return !used[sp] })
+		if len(e.Spreads) == 0 {
+			delete(x.eligibilities, id)
+		}
+	}
+}
+
+func (x *index) sweepLabels(attractions map[*filter.Attraction]bool, repulsions map[*filter.Repulsion]bool, spreads map[*filter.Spread]bool) {
+	for name, ns := range x.namespaces {
+		ns.Sweep()
+		for _, l := range ns.Pods {
+			l.Attractions = slices.DeleteFunc(l.Attractions, func(a *filter.Attraction) bool { return !attractions[a] })
+			l.Repulsions = slices.DeleteFunc(l.Repulsions, func(r *filter.Repulsion) bool { return !repulsions[r] })
+			l.Spreads = slices.DeleteFunc(l.Spreads, func(sp *filter.Spread) bool { return !spreads[sp] })
+		}
+		if len(ns.Pods) == 0 && !ns.Known {
+			delete(x.namespaces, name)
+		}
+	}
+}

@@ -1,0 +1,144 @@
+package provisioning
+
+import (
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+)
+
+// The tests of this file are named after those faults of the OpenStack cluster autoscaler that lie in what is watched and
+// done, and not in what is decided; package openstackautoscaler has the others.
+
+// watches are those that an API server has open.
+type watches struct {
+	mu   sync.Mutex
+	open []*watch.RaceFreeFakeWatcher
+}
+
+func watchesOf(kube *fake.Clientset) *watches {
+	w := &watches{}
+	kube.PrependWatchReactor("*", func(action clienttesting.Action) (bool, watch.Interface, error) {
+		var options metav1.ListOptions
+		if asked, ok := action.(clienttesting.WatchActionImpl); ok {
+			options = asked.ListOptions
+		}
+		opened, err := kube.Tracker().Watch(action.GetResource(), action.GetNamespace(), options)
+		if of, ok := opened.(*watch.RaceFreeFakeWatcher); ok {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.open = append(w.open, of)
+		}
+		return true, opened, err
+	})
+	return w
+}
+
+// end ends all that are open, each after last was said to it.
+func (w *watches) end(last func(*watch.RaceFreeFakeWatcher)) (n int) {
+	w.mu.Lock()
+	open := w.open
+	w.open = nil
+	w.mu.Unlock()
+	for _, of := range open {
+		last(of)
+		of.Stop()
+	}
+	return len(open)
+}
+
+func TestFaultPodsAreKilledWithTheirVM(t *testing.T) {
+	controlled := true
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "apps", Name: "web", UID: "uid-web", OwnerReferences: []metav1.OwnerReference{{Kind: "ReplicaSet", Name: "web", Controller: &controlled}},
+	}}
+	p.Spec.NodeName, p.Status.Phase = "a", corev1.PodRunning
+	p.Spec.Containers = []corev1.Container{{Name: "c", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{
+		corev1.ResourceCPU: resource.MustParse("100m"),
+	}}}}
+	f := newFixture(t, func(g *v1alpha1.NodeGroup) {
+		g.Spec.ScaleDown = &v1alpha1.ScaleDown{Underused: &v1alpha1.UnderusedNodes{}}
+	}, idle("a", time.Now().Add(-time.Hour).UTC().Format(time.RFC3339)), idle("b", ""), p)
+	f.hasObserved("a")
+	f.look()
+	var all v1alpha1.NodeRetirementList
+	if err := f.client.List(t.Context(), &all); err != nil || len(all.Items) != 1 || all.Items[0].Spec.NodeName != "a" {
+		t.Fatalf("retirements are %+v, %v, want one of a", all.Items, err)
+	}
+	// Who drains a node before its machine goes is the retirement.
+	if len(f.pool.deleted) != 0 {
+		t.Errorf("deleted is %v", f.pool.deleted)
+	}
+	f.mark("a") // fails unless the Node is there
+	for _, action := range f.kube.Actions() {
+		if action.GetVerb() == "delete" {
+			t.Errorf("a %s is deleted", action.GetResource().Resource)
+		}
+	}
+}
+
+func TestFaultPendingPodsAreKnownByTheirNameAlone(t *testing.T) {
+	f := newFixture(t, nil)
+	shop, blog := waitingPodOf("shop", "web-0"), waitingPodOf("blog", "web-0")
+	f.waitFor(shop)
+	f.waitFor(blog)
+	f.look()
+	if got := f.pool.ordered(); len(got) != 1 || got[0].Count != 2 {
+		t.Errorf("orders are %v for two pods of one name in two namespaces, want one of 2", got)
+	}
+	f.remove(shop)
+	f.until("the pod of the shop is gone", func() bool { return !f.waits(shop) })
+	if !f.waits(blog) {
+		t.Error("with the pod of the shop that of the blog is forgotten")
+	}
+}
+
+func TestFaultAMissingNodeAndAPodWithoutConditionsArePanics(t *testing.T) {
+	f := newFixture(t, func(g *v1alpha1.NodeGroup) {
+		g.Spec.ScaleDown = &v1alpha1.ScaleDown{Underused: &v1alpha1.UnderusedNodes{}}
+	})
+	bare, orphan := waitingPodOf("apps", "bare"), waitingPodOf("apps", "orphan")
+	bare.Status.Conditions = nil
+	orphan.Spec.NodeName, orphan.Status.Phase = "gone", corev1.PodRunning
+	f.create(bare)
+	f.create(orphan)
+	f.wait("a") // the watch has told of the others by then
+	f.look()
+	f.remove(bare)
+	f.remove(orphan)
+	f.wait("b")
+	f.waiter.handler().OnDelete(cache.DeletedFinalStateUnknown{Key: "apps/b"}) // the watch was away when it was deleted
+	f.look()
+	if got := f.pool.ordered(); len(got) != 1 || got[0].Count != 1 {
+		t.Errorf("orders are %v, want one of 1: no other pod has found no room and is there", got)
+	}
+}
+
+func TestFaultAWatchThatEndsIsNeverRestarted(t *testing.T) {
+	expired := apierrors.NewResourceExpired("too old resource version").Status()
+	f := newFixture(t, nil)
+	f.wait("a")
+	for pod, last := range map[string]func(*watch.RaceFreeFakeWatcher){
+		"b": func(*watch.RaceFreeFakeWatcher) {},
+		"c": func(w *watch.RaceFreeFakeWatcher) { w.Error(&expired) },
+	} {
+		if f.watches.end(last) == 0 {
+			t.Fatal("no watch was open")
+		}
+		f.wait(pod) // it comes while nobody watches
+	}
+	f.look()
+	if got := f.pool.ordered(); len(got) != 1 || got[0].Count != 3 {
+		t.Errorf("orders are %v, want one of 3", got)
+	}
+}

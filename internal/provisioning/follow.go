@@ -1,0 +1,60 @@
+package provisioning
+
+import (
+	"context"
+	"time"
+
+	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/elapsed"
+	"github.com/slipway-dev/slipway/internal/provisioning/launch"
+	"github.com/slipway-dev/slipway/internal/provisioning/plan"
+)
+
+// followPause is the shortest time between two questions about a launch.
+const followPause = 10 * time.Second
+
+// follow asks the cloud for the result of a launch that it has accepted, until the launch is done or the join timeout ends. A
+// cloud may find only then that it has no capacity or quota, and may show no instance for it.
+func (a *Controller) follow(ctx context.Context, g *known, o plan.Order, id string, provider cloud.Provider, op cloud.Operation) {
+	if op.ID == "" {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, plan.JoinTimeout(g.Group))
+	defer cancel()
+	for {
+		within, done := context.WithTimeout(ctx, cloudTimeout)
+		status, err := provider.Status(within, op)
+		done()
+		switch {
+		case cloud.RefusalOf(err) == cloud.Invalid: // it cannot be asked for
+			return
+		case err != nil:
+			status.After = cloud.PauseOf(err)
+		case status.Done && status.Err != nil:
+			a.answer(g, true, func(g *known) { a.launchFailed(g, o, id, status.Err) })
+			return
+		case status.Done:
+			return
+		}
+		if !elapsed.Sleep(ctx, status.Pause(a.followPause)) {
+			return
+		}
+	}
+}
+
+// launchFailed takes in that a cloud could not make the instances of a launch that it had accepted.
+func (a *Controller) launchFailed(g *known, o plan.Order, id string, err error) {
+	a.o.Log.Error("the cloud could not make the instances of a launch", "group", o.Group, "template", o.Template, "instances", o.Count, "err", err)
+	a.backedOff(g, g.memory.refuse(o.Template, err, time.Now()))
+	g.memory.notMade(id, time.Now())
+}
+
+// notMade expects no instance any more of a launch that has failed. Nothing is launched until the cloud was read again.
+func (m *memory) notMade(id string, at time.Time) {
+	m.doubt = at
+	m.wanted.Store(true)
+	m.less(id, func(a *launch.Pending) {
+		m.short[id] += a.Expected()
+		a.Answer = launch.NotMade
+	})
+}

@@ -1,0 +1,104 @@
+package launch
+
+import (
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/elapsed"
+)
+
+// Reasons of a back-off beside those of [cloud.Refusal].
+const (
+	NeverJoined = "NeverJoined" // a machine had no Node in time
+	NeverReady  = "NeverReady"  // a machine's Node was not Ready in time
+	NeverUsable = "NeverUsable" // a machine's Node was Ready, and took no pods of the group in time
+	Failed      = "Failed"      // the cloud could not make a machine, and did not say why
+	Throttled   = "Throttled"   // the cloud wants to be left alone
+	Unclear     = "Unclear"     // the order may or may not have been taken
+)
+
+// pause is how long a kind of machine is left alone after a failure: first, then twice as long each time, up to most.
+type pause struct{ first, most time.Duration }
+
+// pauses by reason: what somebody has to set right is asked for less often than what passes by itself.
+var pauses = map[string]pause{
+	string(cloud.NoCapacity): {2 * time.Minute, 30 * time.Minute},
+	string(cloud.NoQuota):    {5 * time.Minute, time.Hour},
+	string(cloud.NoRight):    {10 * time.Minute, time.Hour},
+	string(cloud.Invalid):    {30 * time.Minute, 6 * time.Hour},
+	string(cloud.AtLimit):    {time.Minute, 10 * time.Minute},
+	string(cloud.Protected):  {10 * time.Minute, time.Hour},
+	NeverJoined:              {5 * time.Minute, time.Hour},
+	NeverReady:               {5 * time.Minute, time.Hour},
+	NeverUsable:              {5 * time.Minute, time.Hour},
+	Failed:                   {2 * time.Minute, 30 * time.Minute},
+	Throttled:                {10 * time.Second, 5 * time.Minute},
+	Unclear:                  {10 * time.Second, 5 * time.Minute},
+}
+
+// Pause is how long a kind is left alone after so many failures in a row for a reason, at least 1 of them.
+func Pause(reason string, failures int32) time.Duration {
+	p, ok := pauses[reason]
+	if !ok {
+		p = pauses[Unclear]
+	}
+	d := p.first
+	for i := int32(1); i < failures && d < p.most; i++ {
+		d *= 2
+	}
+	return min(d, p.most)
+}
+
+// After is the back-off that follows a failure of a kind; before is the one that there was, or nil. A failure that is
+// heard of while the kind is left alone anyway, such as that of the next machine of the same order, does not count again.
+func After(before *v1alpha1.BackOff, kind, reason, message string, now time.Time) v1alpha1.BackOff {
+	b := v1alpha1.BackOff{Template: kind, Reason: reason, Message: message, Failures: 1}
+	if before != nil {
+		b.Failures = before.Failures
+		if !now.Before(before.Until.Time) {
+			b.Failures++
+		}
+	}
+	b.Until = metav1.NewTime(now.Add(Pause(reason, b.Failures)))
+	if before != nil && b.Until.Before(&before.Until) {
+		b.Until = before.Until
+	}
+	return b
+}
+
+// longestPause is the longest that a cloud may ask for beside the pauses of a reason.
+const longestPause = time.Hour
+
+// Clamp shortens a back-off that ends later than any can, since the clock was set back after the failure.
+func Clamp(b v1alpha1.BackOff, now time.Time) v1alpha1.BackOff {
+	longest := now.Add(max(longestPause, Pause(b.Reason, b.Failures)))
+	if elapsed.Future(b.Until.Time, longest) {
+		b.Until = metav1.NewTime(longest)
+	}
+	return b
+}
+
+// Forgiven reports whether a back-off has been over for so long that the next failure is the first again.
+func Forgiven(b *v1alpha1.BackOff, now time.Time) bool {
+	return now.After(b.Until.Add(2 * Pause(b.Reason, b.Failures)))
+}
+
+// Refuted reports whether a machine that has joined shows that its kind does not fail any more. One that was ordered before it
+// failed shows nothing; those that were ordered after that came when the kind was not left alone any more.
+func Refuted(b *v1alpha1.BackOff, joined *Instance) bool {
+	return SameKind(b.Template, joined.Template) && !joined.Since.Before(&b.Until)
+}
+
+// ReasonOf names an error of a cloud as a reason for a back-off.
+func ReasonOf(err error) string {
+	switch {
+	case cloud.IsThrottled(err):
+		return Throttled
+	case cloud.RefusalOf(err) != "":
+		return string(cloud.RefusalOf(err))
+	}
+	return Unclear
+}

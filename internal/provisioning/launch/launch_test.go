@@ -1,0 +1,126 @@
+package launch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/cloud"
+)
+
+// laggard is a cloud that does not show launches in its size yet.
+type laggard struct {
+	cloud.Provider
+	mu       sync.Mutex
+	size     int
+	launched int
+	err      error
+}
+
+func (l *laggard) Group(context.Context, string) (cloud.Group, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return cloud.Group{Size: l.size}, nil
+}
+
+func (l *laggard) Grow(_ context.Context, _ string, o cloud.Order) (cloud.Operation, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.launched += o.Count
+	return cloud.Operation{}, l.err
+}
+
+func newGroup(t *testing.T, uid types.UID, maximum int32) (*v1alpha1.NodeGroup, client.Client) {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	if err := errors.Join(v1alpha1.AddToScheme(scheme), corev1.AddToScheme(scheme)); err != nil {
+		t.Fatal(err)
+	}
+	g := &v1alpha1.NodeGroup{ObjectMeta: metav1.ObjectMeta{Name: "web", UID: uid}, Spec: v1alpha1.NodeGroupSpec{Maximum: &maximum}}
+	return g, fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(g).WithObjects(g.DeepCopy()).Build()
+}
+
+// newRecord is the record of a process.
+func newRecord(c client.Client) *Record { return New(c, c).StoreFiles(c, "slipway") }
+
+func TestI5ThreeWantsAtTheMaximumLaunchOne(t *testing.T) {
+	for name, uid := range map[string]types.UID{"an object": "uid", "a group of a file": ""} {
+		t.Run(name, func(t *testing.T) {
+			g, c := newGroup(t, uid, 3)
+			p, r := &laggard{size: 2}, newRecord(c)
+			records := []*Record{r, r, newRecord(c)} // one in another process
+			errs := make([]error, len(records))
+			var all sync.WaitGroup
+			for i, r := range records {
+				all.Go(func() {
+					_, errs[i] = r.Launch(t.Context(), g, p, 1, v1alpha1.LaunchOwner{Kind: "NodeRetirement", Name: fmt.Sprint("n", i)})
+				})
+			}
+			all.Wait()
+			refused := 0
+			for _, err := range errs {
+				var why *NotRequestedError
+				if errors.As(err, &why) && why.Full && why.Pending {
+					refused++
+				}
+			}
+			if p.launched != 1 || refused != 2 {
+				t.Errorf("%d launched, %v; want one, and two refused until its result is known", p.launched, errs)
+			}
+		})
+	}
+}
+
+func TestI5ALaunchCountsUntilTheSizeShowsIt(t *testing.T) {
+	refused := &cloud.RefusedError{Reason: cloud.NoQuota, Err: errors.New("no cores")}
+	for name, c := range map[string]struct {
+		answer error
+		after  time.Duration
+		counts bool
+	}{
+		"it was accepted a moment ago": {nil, time.Second, true},
+		"it was accepted":              {nil, time.Minute, false},
+		"its answer is lost":           {errors.New("connection reset"), 2 * time.Minute, true},
+		"nothing came of a lost one":   {errors.New("connection reset"), time.Hour, false},
+		"it was refused":               {refused, 0, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, api := newGroup(t, "uid", 1)
+			p, r := &laggard{err: c.answer}, newRecord(api)
+			if _, err := r.Launch(t.Context(), g, p, 1, v1alpha1.LaunchOwner{Kind: "PoolUpdate"}); !errors.Is(err, c.answer) {
+				t.Fatal(err)
+			}
+			var is v1alpha1.NodeGroup
+			if err := api.Get(t.Context(), client.ObjectKey{Name: "web"}, &is); err != nil {
+				t.Fatal(err)
+			}
+			err := hasRoom(g, is.Status.Provisioning, cloud.Group{}, 1, time.Now().Add(c.after))
+			if counts := err != nil; counts != c.counts {
+				t.Errorf("it counts: %t (%v), want %t", counts, err, c.counts)
+			}
+		})
+	}
+}
+
+func TestI8ALaunchThatCannotBeWrittenIsNotRequested(t *testing.T) {
+	g, c := newGroup(t, "uid", 9)
+	again := g.DeepCopy()
+	again.UID = "the one before"
+	p := &laggard{}
+	_, err := newRecord(c).Launch(t.Context(), again, p, 1, v1alpha1.LaunchOwner{Kind: "PoolUpdate"})
+	var why *NotRequestedError
+	if !errors.As(err, &why) || why.Full || p.launched != 0 {
+		t.Errorf("%v, %d launched", err, p.launched)
+	}
+}

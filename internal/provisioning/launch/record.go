@@ -1,0 +1,140 @@
+// Package launch keeps the record of launches in the status of a NodeGroup, asks clouds for instances, and tracks them until their Nodes are
+// usable. Nothing else asks: a launch needs a Reservation, which only a write to the record gives.
+package launch
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/retry"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/cloud"
+)
+
+// Record reads and writes the launches of NodeGroups. A group of a file has no object: its launches are in a ConfigMap.
+type Record struct {
+	live   client.Reader
+	status client.StatusClient
+	files  files
+}
+
+// New returns a record that reads NodeGroups past all caches and writes their status.
+func New(live client.Reader, status client.StatusClient) *Record {
+	return &Record{live: live, status: status, files: files{live: live, known: map[string]*v1alpha1.ProvisioningStatus{}}}
+}
+
+// Change reads what is provisioning in a group, changes it and writes it. It begins again when another process has written in between.
+// Nothing is written if change fails, or if the group was created anew.
+func (r *Record) Change(ctx context.Context, g *v1alpha1.NodeGroup, change func(*v1alpha1.ProvisioningStatus) error) error {
+	if g.UID == "" {
+		return r.files.change(ctx, g.Name, change)
+	}
+	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		now := &v1alpha1.NodeGroup{}
+		if err := r.live.Get(ctx, client.ObjectKey{Name: g.Name}, now); err != nil {
+			return fmt.Errorf("NodeGroup %s: %w", g.Name, err)
+		}
+		if now.UID != g.UID {
+			return apierrors.NewNotFound(v1alpha1.GroupVersion.WithResource("nodegroups").GroupResource(), g.Name)
+		}
+		status := &v1alpha1.ProvisioningStatus{}
+		if now.Status.Provisioning != nil {
+			status = now.Status.Provisioning.DeepCopy()
+		}
+		if err := change(status); err != nil {
+			return err
+		}
+		return r.write(ctx, now, status)
+	})
+}
+
+// Read returns what was last known to be provisioning in a group, nil if nothing ever was. It asks the API server only for a group of a
+// file that this process has not read yet.
+func (r *Record) Read(ctx context.Context, g *v1alpha1.NodeGroup) (*v1alpha1.ProvisioningStatus, error) {
+	if g.UID == "" {
+		return r.files.read(ctx, g.Name)
+	}
+	return g.Status.Provisioning, nil
+}
+
+// write writes what is provisioning in a group. It fails with a conflict if the group was written since it was read.
+func (r *Record) write(ctx context.Context, g *v1alpha1.NodeGroup, s *v1alpha1.ProvisioningStatus) error {
+	if equality.Semantic.DeepEqual(g.Status.Provisioning, s) {
+		return nil
+	}
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": g.UID, "resourceVersion": g.ResourceVersion},
+		"status": map[string]any{"provisioning": map[string]any{ // a merge leaves what is not named
+			"provisioning": s.Provisioning, "launches": s.Launches, "backOffs": s.BackOffs, "learned": s.Learned,
+		}},
+	})
+	if err != nil {
+		return err
+	}
+	target := &v1alpha1.NodeGroup{}
+	target.Name = g.Name
+	if err := r.status.Status().Patch(ctx, target, client.RawPatch(types.MergePatchType, patch)); err != nil {
+		return fmt.Errorf("status of NodeGroup %s: %w", g.Name, err)
+	}
+	return nil
+}
+
+// NewID returns an ID for a launch.
+func NewID() string { return fmt.Sprintf("%08x", rand.Uint32()) }
+
+// Reservation is the right to request one launch, which is in the record.
+type Reservation struct{ ID string }
+
+// Reserve writes launches before the cloud is asked (I8). Of two processes that have read the same record only one succeeds (I5): write
+// has to check that it finds the launches that were counted.
+func (r *Record) Reserve(ctx context.Context, g *v1alpha1.NodeGroup, ids []string, write func(*v1alpha1.ProvisioningStatus) error) ([]Reservation, error) {
+	err := r.Change(ctx, g, func(s *v1alpha1.ProvisioningStatus) error {
+		if err := write(s); err != nil {
+			return err
+		}
+		if len(s.Launches) > v1alpha1.MaxLaunches {
+			return fmt.Errorf("NodeGroup %s: status.provisioning.launches: %d launches, want at most %d: wait until some are Ready", g.Name,
+				len(s.Launches), v1alpha1.MaxLaunches)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	out := make([]Reservation, len(ids))
+	for i, id := range ids {
+		out[i] = Reservation{id}
+	}
+	return out, nil
+}
+
+// Request asks the cloud for the instances of a launch. It is called once for each reservation, and nothing else asks a cloud for
+// instances.
+func (Reservation) Request(ctx context.Context, p cloud.Provider, group string, o cloud.Order) (cloud.Operation, error) {
+	return p.Grow(ctx, group, o)
+}
+
+// Room is how many more instances a group may have, if its size is limited: by its own maximum, or by its cloud.
+type Room struct {
+	Left    int
+	Message string
+}
+
+// Rooms returns what a group's limits leave for a group of so many instances (I5). Open launches have to be in size. It is the one place
+// that compares a group's size with its maximum.
+func Rooms(g *v1alpha1.NodeGroup, size, cloudMaximum int) (list []Room) {
+	if most := g.Spec.Maximum; most != nil {
+		list = append(list, Room{int(*most) - size, fmt.Sprintf("the group %s has %d instances, those provisioning counted, and a maximum of %d", g.Name, size, *most)})
+	}
+	if cloudMaximum > 0 {
+		list = append(list, Room{cloudMaximum - size, fmt.Sprintf("the group %s has %d instances, those provisioning counted, and its cloud a maximum of %d", g.Name, size, cloudMaximum)})
+	}
+	return list
+}

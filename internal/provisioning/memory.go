@@ -1,0 +1,563 @@
+package provisioning
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/observe"
+	"github.com/slipway-dev/slipway/internal/provisioning/launch"
+	"github.com/slipway-dev/slipway/internal/provisioning/plan"
+	"github.com/slipway-dev/slipway/internal/retirement/budget"
+)
+
+// memory is what is remembered of a group from look to look. What has to outlive a restart is in its status too.
+type memory struct {
+	watched     time.Time // since when this process looks at it
+	cloud       cloud.Group
+	survey      launch.Tracking
+	templates   []cloud.Template
+	asked       []launch.Pending // orders whose machines were not all seen
+	settle      time.Duration    // how long machines are expected of an order whose answer was lost
+	instances   []cloud.Instance
+	unread      string                     // why the cloud could not be read the last time; empty when it could
+	reading     bool                       // the cloud is being asked
+	wanted      atomic.Bool                // the group is closed until the cloud has said what there is
+	ahead       bool                       // it was asked before the look that wants to know
+	seen        time.Time                  // when the cloud began to be asked for what was last taken in
+	quiet       time.Time                  // until when the cloud wants to be left alone about the group
+	doubt       time.Time                  // when an order last failed: no more is ordered until the cloud was asked after that
+	launches    map[string]v1alpha1.Launch // by ID: what is open, and what its owner has not noted yet
+	counted     map[string]bool            // the IDs of the launches that were ever counted here
+	open        int                        // orders that the cloud has not answered
+	placed      map[string]string          // the IDs of the launches requested last, by template
+	short       map[string]int             // how many machines of an order that failed have not come, while a grant waits for that
+	held        []grant                    // by orders of which it is not known yet what has come
+	leaving     map[string]bool            // machines that are being given up, by provider ID
+	unusable    map[string]bool            // machines of ours that count as a failure of their kind, by provider ID, since they were never usable
+	observed    map[string]observation     // when this process first saw a node, by its name
+	launched    []plan.Launched
+	notSelected *plan.Reason      // why the group is closed for the Node of one of its instances; nil when it is not
+	joined      map[string]bool   // machines of ours that have joined since their cloud was read, by provider ID
+	types       map[string]string // of each node's machine
+	told        map[string]string // what was last said of a node, by its UID
+	kinds       []plan.Kind
+	devices     map[string]corev1.ResourceList // of each Node's template, by the Node's name
+
+	backOffs map[string]v1alpha1.BackOff
+	learned  map[string]v1alpha1.LearnedTemplate
+	present  map[string]time.Time // when a node of a kind was last there
+	record   []launch.Instance
+}
+
+// recall gives each group what is remembered of it, or what its status says after a restart, and forgets groups that are
+// no more.
+func (a *Controller) recall(groups []*known) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	there := map[string]bool{}
+	for _, g := range groups {
+		there[g.name()] = true
+		g.memory = a.memory[g.name()]
+		if g.memory == nil {
+			g.memory = remember(&g.Group.Status, a.o.Settle)
+			a.memory[g.name()] = g.memory
+		}
+		if p := g.Group.Status.Provisioning; p != nil {
+			g.memory.count(p.Launches)
+		}
+		g.forgetNodes()
+	}
+	maps.DeleteFunc(a.memory, func(name string, _ *memory) bool { return !there[name] })
+}
+
+// forgetNodes forgets what was said of nodes that the group has no more.
+func (g *known) forgetNodes() {
+	there := map[string]bool{}
+	for i := range g.Nodes {
+		there[string(g.Nodes[i].Object.UID)] = true
+	}
+	maps.DeleteFunc(g.memory.told, func(uid, _ string) bool { return !there[uid] })
+}
+
+// observation is when a Node was first seen.
+type observation struct {
+	uid types.UID
+	at  time.Time
+}
+
+// observe notes the nodes that the group has had since the last look, and forgets the others.
+func (g *known) observe(now time.Time) {
+	before := g.memory.observed
+	g.memory.observed = make(map[string]observation, len(g.Nodes))
+	for i := range g.Nodes {
+		n := g.Nodes[i].Object
+		is, known := before[n.Name]
+		if !known || is.uid != n.UID {
+			is = observation{n.UID, now}
+		}
+		g.memory.observed[n.Name] = is
+	}
+}
+
+func remember(s *v1alpha1.NodeGroupStatus, settle time.Duration) *memory {
+	m := &memory{
+		watched: time.Now(), settle: settle, placed: map[string]string{}, short: map[string]int{}, leaving: map[string]bool{}, unusable: map[string]bool{},
+		backOffs: map[string]v1alpha1.BackOff{}, learned: map[string]v1alpha1.LearnedTemplate{}, present: map[string]time.Time{},
+		launches: map[string]v1alpha1.Launch{}, counted: map[string]bool{},
+	}
+	p := s.Provisioning
+	if p == nil {
+		return m
+	}
+	for _, b := range p.BackOffs {
+		m.backOffs[b.Template] = b
+	}
+	for _, l := range p.Learned {
+		m.learned[l.Name] = l
+	}
+	m.count(p.Launches)
+	return m
+}
+
+// count counts the launches that another process has written: one before this one, or a cloudpool. It reports whether there was any
+// that was not counted.
+func (m *memory) count(launches []v1alpha1.Launch) (changed bool) {
+	for _, l := range launches {
+		if is, open := m.launches[l.ID]; m.counted[l.ID] {
+			if open && l.For != nil { // its owner has written the answer
+				is.State, is.AnsweredAt = l.State, l.AnsweredAt
+				m.launches[l.ID] = is
+			}
+			continue
+		}
+		m.counted[l.ID], m.launches[l.ID], changed = true, l, true
+		for _, i := range l.Instances {
+			m.record = append(m.record, launch.Instance{ProviderID: i.ProviderID, Template: l.Template, Launch: l.ID, Since: i.Since})
+		}
+		if l.Count > 0 || len(l.Named) > 0 {
+			asked := m.recallLaunch(l)
+			m.asked = append(m.asked, asked)
+			if !m.seen.IsZero() {
+				m.await(asked)
+			}
+		}
+	}
+	return changed
+}
+
+// recallLaunch makes a launch of what another process has written. What the cloud has answered since is lost (I8).
+func (m *memory) recallLaunch(l v1alpha1.Launch) launch.Pending {
+	answer, at := launch.Lost, time.Now()
+	if l.State == v1alpha1.LaunchFailed {
+		answer = launch.Refused
+	}
+	asked := launch.Pending{ID: l.ID, Kind: l.Template, Count: int(l.Count), At: l.RequestedAt.Time}
+	asked.Reply(answer, l.Named, at, m.settle)
+	return asked
+}
+
+// fail leaves a kind of machine alone for a while.
+func (m *memory) fail(kind, reason, message string, now time.Time) v1alpha1.BackOff {
+	var before *v1alpha1.BackOff
+	if b, ok := m.backOffs[kind]; ok && !launch.Forgiven(&b, now) {
+		before = &b
+	}
+	const longest = 512
+	b := launch.After(before, kind, reason, observe.Clip(message, longest), now)
+	m.backOffs[kind] = b
+	return b
+}
+
+// refuse leaves a kind of machine alone after an order that failed, for as long at least as the cloud wants to be.
+func (m *memory) refuse(kind string, err error, now time.Time) v1alpha1.BackOff {
+	b := m.fail(kind, launch.ReasonOf(err), err.Error(), now)
+	m.leaveAlone(err, now)
+	if least := metav1.NewTime(now.Add(cloud.PauseOf(err))); b.Until.Before(&least) {
+		b.Until = least
+		m.backOffs[kind] = b
+	}
+	return b
+}
+
+// leaveAlone has the cloud not asked about the group for as long as its error asks for.
+func (m *memory) leaveAlone(err error, now time.Time) {
+	if until := now.Add(cloud.PauseOf(err)); until.After(m.quiet) {
+		m.quiet = until
+	}
+}
+
+// forgive drops the back-offs that have been over for long.
+func (m *memory) forgive(now time.Time) {
+	for kind, b := range m.backOffs {
+		m.backOffs[kind] = launch.Clamp(b, now)
+	}
+	maps.DeleteFunc(m.backOffs, func(_ string, b v1alpha1.BackOff) bool { return launch.Forgiven(&b, now) })
+}
+
+// learn notes what the nodes of each kind have.
+func (g *known) learn(now time.Time) {
+	m := g.memory
+	var startup []string
+	if up := g.Group.Spec.ScaleUp; up != nil {
+		startup = up.StartupTaints
+	}
+	var all []*corev1.Node
+	byKind, devices := map[string][]*corev1.Node{}, map[string]corev1.ResourceList{}
+	for _, k := range g.makeKinds(nil, now) { // as they were before these Nodes
+		devices[k.Name] = plan.DevicesOf(k.Node)
+	}
+	m.devices = map[string]corev1.ResourceList{}
+	for i := range g.Nodes {
+		n := g.Nodes[i].Object
+		kind := m.kind(n)
+		m.present[kind] = now
+		if len(devices[kind]) > 0 {
+			m.devices[n.Name] = devices[kind]
+		}
+		if !budget.Ready(n) || plan.IsArriving(n, startup, devices[kind], plan.JoinTimeout(g.Group), m.observed[n.Name].at, now) || len(n.Status.Allocatable) == 0 {
+			continue
+		}
+		all = append(all, n)
+		if kind != "" {
+			byKind[kind] = append(byKind[kind], n)
+		}
+	}
+	for kind, nodes := range byKind {
+		m.learned[kind] = *plan.Learn(kind, nodes, startup)
+	}
+	slices.SortFunc(all, func(a, b *corev1.Node) int { return cmp.Compare(a.Name, b.Name) })
+	m.kinds = g.makeKinds(plan.Learn("", all, startup), now)
+}
+
+// templateOf is a kind's name as the cloud lists it.
+func (m *memory) templateOf(kind string) string {
+	for _, t := range m.templates {
+		if launch.SameKind(t.Name, kind) {
+			return t.Name
+		}
+	}
+	return kind
+}
+
+// kind is the name of a node's kind of machine: as its label says, as its cloud does, or the only one that there is, of a cloud
+// that does not say. It is empty when the group can have no more of the node's kind.
+func (m *memory) kind(n *corev1.Node) string {
+	for _, name := range []string{n.Labels[corev1.LabelInstanceTypeStable], n.Labels[corev1.LabelInstanceType], m.types[n.Name]} {
+		for _, t := range m.templates {
+			if name != "" && launch.SameKind(t.Name, name) {
+				return t.Name
+			}
+		}
+	}
+	if len(m.templates) == 1 && m.types[n.Name] == "" {
+		return m.templates[0].Name
+	}
+	return ""
+}
+
+// makeKinds makes what is known of the group's kinds of machines into what is decided on, in the order in which the group
+// prefers them.
+func (g *known) makeKinds(siblings *v1alpha1.LearnedTemplate, now time.Time) []plan.Kind {
+	m, up := g.memory, g.Group.Spec.ScaleUp
+	if up == nil {
+		return nil
+	}
+	templates, declared := m.templates, map[string]corev1.ResourceList{}
+	var kinds []plan.Kind
+	if len(up.Templates) > 0 {
+		templates = nil
+	}
+	for _, want := range up.Templates {
+		i := slices.IndexFunc(m.templates, func(t cloud.Template) bool { return launch.SameKind(t.Name, want.Name) })
+		if i < 0 {
+			kinds = append(kinds, plan.Kind{Name: want.Name, Closed: &plan.Reason{
+				Rule: plan.NoTemplate, Group: g.name(), Template: want.Name,
+				Message: fmt.Sprintf("its cloud has no such kind of machine for the group: it has %s", names(m.templates)),
+			}})
+			continue
+		}
+		templates = append(templates, m.templates[i])
+		declared[m.templates[i].Name] = want.Allocatable
+	}
+	for _, t := range templates {
+		source := plan.Source{Template: t, Declared: declared[t.Name], Siblings: siblings}
+		if l, ok := m.learned[t.Name]; ok {
+			source.Learned, source.LongGone = &l, m.isLongGone(t.Name, now)
+		}
+		k := plan.Kind{Name: t.Name, Cost: t.Cost, Node: plan.NodeOf(g.Group, source)}
+		if b, ok := m.backOffs[t.Name]; ok {
+			k.Closed = plan.ClosedBy(&b, g.name(), now)
+		}
+		kinds = append(kinds, k)
+	}
+	return kinds
+}
+
+// believed is for how long nodes that are gone are believed that their kind lacks something. Where what is declared is wrong,
+// machines that the pods do not fit on come no more often than that.
+const believed = time.Hour
+
+// isLongGone reports whether no node of a kind has been there for long, as far as this process has seen. One that is still
+// arriving, and may have no devices yet, is there.
+func (m *memory) isLongGone(kind string, now time.Time) bool {
+	last := m.watched
+	if present := m.present[kind]; present.After(last) {
+		last = present
+	}
+	return !now.Before(last.Add(believed))
+}
+
+func names(templates []cloud.Template) string {
+	all := make([]string, 0, len(templates))
+	for _, t := range templates {
+		all = append(all, t.Name)
+	}
+	return fmt.Sprintf("%v", all)
+}
+
+// unsure reports whether an order has failed since the cloud was last asked what there is.
+func (m *memory) unsure() bool { return !m.doubt.IsZero() && !m.seen.After(m.doubt) }
+
+// expect counts what is requested as provisioning, and returns the launch's ID.
+func (m *memory) expect(o plan.Order, at time.Time) (id string) {
+	id = launch.NewID()
+	m.open++
+	m.placed[o.Template], m.counted[id] = id, true
+	m.launches[id] = v1alpha1.Launch{ID: id, Template: o.Template, RequestedAt: metav1.NewTime(at).Rfc3339Copy()}
+	m.asked = append(m.asked, launch.Pending{ID: id, Kind: o.Template, Count: o.Count, At: at})
+	m.await(launch.Pending{ID: id, Kind: o.Template, Count: o.Count})
+	return id
+}
+
+// await counts the instances of a launch as provisioning until the cloud is read again.
+func (m *memory) await(a launch.Pending) {
+	m.cloud.Size += a.Expected()
+	for i := range a.Expected() {
+		m.survey.Awaited = append(m.survey.Awaited, launch.Expected{ID: fmt.Sprintf("asked-%s-%d", a.ID, i), Kind: a.Kind, Order: a.ID})
+	}
+}
+
+// forgetWithdrawn forgets launches of others that are not in the record any more: their cloud has refused them.
+func (m *memory) forgetWithdrawn(launches []v1alpha1.Launch) {
+	for id, l := range m.launches {
+		there := slices.ContainsFunc(launches, func(l v1alpha1.Launch) bool { return l.ID == id })
+		if l.For == nil || there {
+			continue
+		}
+		m.less(id, func(a *launch.Pending) { a.Count, a.Named = 0, nil })
+		m.asked = slices.DeleteFunc(m.asked, func(a launch.Pending) bool { return a.ID == id })
+		m.record = slices.DeleteFunc(slices.Clone(m.record), func(r launch.Instance) bool { return r.Launch == id })
+		delete(m.launches, id)
+	}
+}
+
+// withdraw forgets an order that the cloud has not been asked for.
+func (m *memory) withdraw(id string) {
+	m.open--
+	m.less(id, func(a *launch.Pending) { m.short[id], a.Count = a.Count, 0 })
+	m.asked = slices.DeleteFunc(m.asked, func(a launch.Pending) bool { return a.ID == id })
+}
+
+// replied takes in what the cloud has said to an order, with the machines that it names. The order is kept until the cloud
+// has been read after that, as some of its machines may have been made, whatever the answer is.
+func (m *memory) replied(id string, answer launch.Answer, named []string, at time.Time) {
+	m.open--
+	if answer != launch.Accepted {
+		m.doubt = at
+		m.wanted.Store(true)
+	}
+	m.less(id, func(a *launch.Pending) {
+		before := a.Count
+		a.Reply(answer, named, at, m.settle)
+		m.short[id] = max(0, before-a.Count)
+	})
+}
+
+// less changes an order, and expects no more machines of it than are to come then.
+func (m *memory) less(id string, change func(*launch.Pending)) {
+	i := slices.IndexFunc(m.asked, func(a launch.Pending) bool { return a.ID == id })
+	if i < 0 {
+		return
+	}
+	before := m.asked[i].Expected()
+	change(&m.asked[i])
+	drop := before - m.asked[i].Expected()
+	m.cloud.Size -= max(0, drop)
+	m.survey.Awaited = slices.DeleteFunc(m.survey.Awaited, func(w launch.Expected) bool {
+		if w.Order != id || drop <= 0 {
+			return false
+		}
+		drop--
+		return true
+	})
+}
+
+// mostWritten is how many back-offs, and how many kinds that were learned, the schema of a NodeGroup allows its status to have.
+const mostWritten = 64
+
+// status is what is written of a group: its launches, the back-offs that end last, and of what was learned the templates that the cloud
+// has first, where there is more than there is room for.
+func (m *memory) status() *v1alpha1.ProvisioningStatus {
+	s := &v1alpha1.ProvisioningStatus{Provisioning: int32(len(m.survey.Awaited)), Launches: m.openLaunches()}
+	current := map[string]int{}
+	for _, t := range m.templates {
+		current[t.Name] = 1
+	}
+	s.Learned = firstOf(m.learned, func(a, b v1alpha1.LearnedTemplate) int { return cmp.Compare(current[b.Name], current[a.Name]) })
+	s.BackOffs = firstOf(m.backOffs, func(a, b v1alpha1.BackOff) int { return b.Until.Compare(a.Until.Time) })
+	return s
+}
+
+// openLaunches are the launches whose instances are not all usable yet, the oldest first.
+func (m *memory) openLaunches() []v1alpha1.Launch {
+	open := map[string]*v1alpha1.Launch{}
+	of := func(id string) *v1alpha1.Launch {
+		if open[id] == nil {
+			l := m.launches[id]
+			l.Count, l.Named, l.Instances, l.State = 0, nil, nil, v1alpha1.LaunchProvisioning
+			open[id] = &l
+		}
+		return open[id]
+	}
+	for i := range m.asked {
+		a, l := &m.asked[i], of(m.asked[i].ID)
+		l.Count, l.Named = int32(a.Count), a.Named
+		if l.For != nil {
+			l.State = m.launches[a.ID].State // as its owner has written it
+			continue
+		}
+		l.State = stateOf(a)
+		if l.AnsweredAt == nil && !a.Answered.IsZero() {
+			l.AnsweredAt = new(metav1.NewTime(a.Answered).Rfc3339Copy())
+		}
+	}
+	for _, r := range m.record {
+		l := of(r.Launch)
+		l.Instances = append(l.Instances, v1alpha1.LaunchedInstance{ProviderID: r.ProviderID, Since: r.Since})
+	}
+	maps.DeleteFunc(m.launches, func(id string, _ v1alpha1.Launch) bool { return open[id] == nil })
+	list := make([]v1alpha1.Launch, 0, len(open))
+	for _, l := range open {
+		list = append(list, *l)
+	}
+	slices.SortFunc(list, func(a, b v1alpha1.Launch) int {
+		return cmp.Or(a.RequestedAt.Compare(b.RequestedAt.Time), cmp.Compare(a.ID, b.ID))
+	})
+	return list
+}
+
+// stateOf is how far a launch is of which instances have not been seen.
+func stateOf(a *launch.Pending) v1alpha1.LaunchState {
+	switch {
+	case a.Answered.IsZero(), a.Answer == launch.Lost:
+		return v1alpha1.LaunchRequested
+	case a.Answer == launch.Accepted:
+		return v1alpha1.LaunchProvisioning
+	}
+	return v1alpha1.LaunchFailed
+}
+
+// firstOf are as many of what is known of kinds as may be written down, by name.
+func firstOf[T any](all map[string]T, order func(a, b T) int) (list []T) {
+	names := slices.Sorted(maps.Keys(all))
+	slices.SortStableFunc(names, func(a, b string) int { return order(all[a], all[b]) })
+	for _, name := range slices.Sorted(slices.Values(names[:min(len(names), mostWritten)])) {
+		list = append(list, all[name])
+	}
+	return list
+}
+
+// write writes what has changed.
+func (a *Controller) write(ctx context.Context, groups []*known) error {
+	var errs []error
+	for _, g := range groups {
+		if g.Group.Spec.ScaleUp == nil {
+			continue
+		}
+		if g.Group.UID != "" {
+			if err := a.writeCondition(ctx, g); err != nil {
+				errs = append(errs, err)
+			}
+		}
+		if equality.Semantic.DeepEqual(g.Group.Status.Provisioning, g.memory.status()) {
+			continue
+		}
+		if err := a.o.Launches.Change(ctx, g.Group, g.save); client.IgnoreNotFound(err) != nil {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// writeCondition writes down whether the Node of an instance keeps the group from getting more. The other conditions are another
+// controller's: what has been written since they were read wins, and the next look tries again.
+func (a *Controller) writeCondition(ctx context.Context, g *known) error {
+	is := metav1.Condition{
+		Type: v1alpha1.GroupScaleUpAllowed, Status: metav1.ConditionTrue, Reason: v1alpha1.ScaleUpAllowedReason,
+		Message: "the Nodes of its instances match spec.nodeSelector", ObservedGeneration: g.Group.Generation,
+	}
+	why := g.memory.notSelected
+	if why != nil {
+		is.Status, is.Reason, is.Message = metav1.ConditionFalse, v1alpha1.NodeNotSelected, why.Message
+	}
+	conditions := slices.Clone(g.Group.Status.Conditions)
+	was := meta.FindStatusCondition(conditions, is.Type)
+	if was == nil && why == nil || !meta.SetStatusCondition(&conditions, is) {
+		return nil
+	}
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": g.Group.UID, "resourceVersion": g.Group.ResourceVersion}, "status": map[string]any{"conditions": conditions},
+	})
+	if err != nil {
+		return err
+	}
+	target := &v1alpha1.NodeGroup{ObjectMeta: metav1.ObjectMeta{Name: g.name()}}
+	err = a.o.Client.Status().Patch(ctx, target, client.RawPatch(types.MergePatchType, patch))
+	if err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("condition %s of NodeGroup %s: %w", is.Type, g.name(), err)
+	}
+	if why != nil {
+		a.o.Log.Warn("the group gets no more instances", "group", g.name(), "reason", why.Rule, "message", why.Message)
+	}
+	return nil
+}
+
+// save makes what is known of a group into what its status says. What another process has written meanwhile is counted first.
+func (g *known) save(s *v1alpha1.ProvisioningStatus) error {
+	g.memory.count(s.Launches)
+	g.memory.forgetWithdrawn(s.Launches)
+	*s = *g.memory.status()
+	return nil
+}
+
+// errRecounted says that another process has requested instances since it was decided what to launch.
+var errRecounted = errors.New("another process has requested instances since they were counted: it is decided anew")
+
+// reserve writes launches before the cloud is asked for them (I8), unless another process has requested instances since they were
+// counted (I5).
+func (a *Controller) reserve(ctx context.Context, g *known, ids []string) ([]launch.Reservation, error) {
+	return a.o.Launches.Reserve(ctx, g.Group, ids, func(s *v1alpha1.ProvisioningStatus) error {
+		if g.memory.count(s.Launches) {
+			a.again()
+			return errRecounted
+		}
+		return g.save(s)
+	})
+}

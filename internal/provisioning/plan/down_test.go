@@ -1,0 +1,333 @@
+package plan
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/nodegroup"
+	"github.com/slipway-dev/slipway/internal/provisioning/launch"
+)
+
+func underused(change ...func(*v1alpha1.NodeGroup)) *v1alpha1.NodeGroup {
+	g := nodeGroup("web", 20, func(g *v1alpha1.NodeGroup) {
+		g.Spec.ScaleDown = &v1alpha1.ScaleDown{Underused: &v1alpha1.UnderusedNodes{}}
+		g.Spec.DisruptionBudgets = []v1alpha1.DisruptionBudget{{Nodes: intstr.FromString("100%")}}
+	})
+	for _, c := range change {
+		c(g)
+	}
+	return g
+}
+
+// cooled is a node that could go for ten minutes.
+func cooled(n *corev1.Node) {
+	n.Annotations = map[string]string{SinceAnnotation: start.Add(-10 * time.Minute).Format(time.RFC3339)}
+}
+
+func web(name string, change ...func(*corev1.Node)) *corev1.Node {
+	return node("web", name, machine("4", "16Gi"), change...)
+}
+
+func daemonPod(p *corev1.Pod) { p.OwnerReferences[0].Kind = "DaemonSet" }
+
+func down(t testing.TB, w *World) map[string]NodeDecision {
+	t.Helper()
+	all, err := Down(w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]NodeDecision{}
+	for _, d := range all {
+		out[d.Node] = d
+	}
+	return out
+}
+
+func TestANodeOfNoGroupIsNeverAVictim(t *testing.T) {
+	g := underused()
+	foreign := func(name string) *corev1.Node { return node("", name, machine("4", "16Gi")) }
+	nodes := []*corev1.Node{foreign("a"), foreign("b"), web("c", cooled), web("d", cooled), foreign("e")}
+	all := down(t, world(t, []Group{group(g, template(g, "m4", "4", "16Gi"))}, nodes, nil))
+	for _, name := range []string{"c", "d"} {
+		if all[name].Verdict != nodegroup.Leaves {
+			t.Errorf("%s %s: %v", name, all[name].Verdict, all[name].Reasons)
+		}
+	}
+	if len(all) != 2 {
+		t.Errorf("it is decided on %v, want the nodes of the group alone", all)
+	}
+}
+
+func TestAnUnderusedNodeGoesWhenItsPodsHaveHadAnotherPlaceForTheCooldown(t *testing.T) {
+	g := underused()
+	leaves := func(name string) map[string]nodegroup.Verdict {
+		return map[string]nodegroup.Verdict{name: nodegroup.Leaves}
+	}
+	many := func(g *v1alpha1.NodeGroup) { g.Spec.ScaleDown.Underused.Consolidate = true }
+	few := func(g *v1alpha1.NodeGroup) {
+		one := int32(1)
+		g.Spec.ScaleDown.Underused.PodsAtMost = &one
+	}
+	for name, c := range map[string]struct {
+		group  *v1alpha1.NodeGroup
+		nodes  []*corev1.Node
+		pods   []*corev1.Pod
+		change func(*World)
+		want   map[string]nodegroup.Verdict // of the others: Stays
+		rule   map[string]string
+	}{
+		"little is requested": {
+			nodes: []*corev1.Node{web("a", cooled), web("b")},
+			pods:  []*corev1.Pod{pod("x", "a", "1", "1Gi"), pod("y", "b", "3", "1Gi")},
+			want:  leaves("a"), rule: map[string]string{"b": Used},
+		},
+		"pods of DaemonSets do not count": {
+			nodes: []*corev1.Node{web("a", cooled), web("b")},
+			pods:  []*corev1.Pod{pod("x", "a", "1", "1Gi"), pod("d", "a", "2", "1Gi", daemonPod), pod("y", "b", "3", "1Gi")},
+			want:  leaves("a"),
+		},
+		"not for the cooldown": {
+			nodes: []*corev1.Node{web("a"), web("b")},
+			pods:  []*corev1.Pod{pod("x", "a", "1", "1Gi"), pod("y", "b", "3", "1Gi")},
+			want:  map[string]nodegroup.Verdict{"a": nodegroup.Waits}, rule: map[string]string{"a": nodegroup.CoolingDown},
+		},
+		"no other place": {
+			nodes: []*corev1.Node{web("a", cooled), web("b")},
+			pods:  []*corev1.Pod{pod("x", "a", "1500m", "1Gi"), pod("y", "b", "3", "1Gi")},
+			rule:  map[string]string{"a": NoPlace},
+		},
+		"the other place is that of a pod that waits": {
+			nodes: []*corev1.Node{web("a", cooled), web("b")},
+			pods:  []*corev1.Pod{pod("x", "a", "500m", "1Gi"), pod("y", "b", "3", "1Gi"), pod("z", "", "3", "1Gi")},
+			rule:  map[string]string{"a": NoPlace},
+		},
+		"what is on its way is no place yet": {
+			nodes:  []*corev1.Node{web("a", cooled)},
+			pods:   []*corev1.Pod{pod("x", "a", "500m", "1Gi")},
+			change: func(w *World) { w.Groups[0].Awaited, w.Groups[0].Size = []launch.Expected{{ID: "1"}}, 2 },
+			rule:   map[string]string{"a": NoPlace},
+		},
+		"few pods": {
+			group: underused(few),
+			nodes: []*corev1.Node{web("a", cooled), web("b")},
+			pods:  []*corev1.Pod{pod("x", "a", "3", "1Gi"), pod("y", "b", "500m", "1Gi"), pod("z", "b", "500m", "1Gi")},
+			want:  map[string]nodegroup.Verdict{"a": nodegroup.Leaves, "b": nodegroup.Waits},
+		},
+		"two nodes onto one": {
+			group: underused(many),
+			nodes: []*corev1.Node{web("a", cooled), web("b", cooled)},
+			pods:  []*corev1.Pod{pod("x", "a", "2", "1Gi"), pod("y", "b", "2", "1Gi")},
+			want:  map[string]nodegroup.Verdict{"a": nodegroup.Leaves, "b": nodegroup.Refused}, rule: map[string]string{"b": NotTogether},
+		},
+		"the minimum": {
+			group: underused(func(g *v1alpha1.NodeGroup) { g.Spec.Minimum = 2 }),
+			nodes: []*corev1.Node{web("a", cooled), web("b", cooled)},
+			want:  map[string]nodegroup.Verdict{"a": nodegroup.Refused, "b": nodegroup.Refused},
+			rule:  map[string]string{"a": nodegroup.Minimum, "b": nodegroup.Minimum},
+		},
+		"the cloud's minimum": {
+			nodes:  []*corev1.Node{web("a", cooled), web("b", cooled)},
+			change: func(w *World) { w.Groups[0].CloudMinimum = 2 },
+			want:   map[string]nodegroup.Verdict{"a": nodegroup.Refused, "b": nodegroup.Refused},
+			rule:   map[string]string{"a": nodegroup.Minimum, "b": nodegroup.Minimum},
+		},
+		"one at a time without a budget": {
+			group: underused(func(g *v1alpha1.NodeGroup) { g.Spec.DisruptionBudgets = nil }),
+			nodes: []*corev1.Node{web("a", cooled), web("b", cooled), web("c", cooled)},
+			want:  map[string]nodegroup.Verdict{"a": nodegroup.Leaves, "b": nodegroup.Refused, "c": nodegroup.Refused},
+			rule:  map[string]string{"b": BudgetSpent, "c": BudgetSpent},
+		},
+		"a node that is held": {
+			nodes: []*corev1.Node{web("a", cooled, func(n *corev1.Node) { n.Annotations["karpenter.sh/do-not-disrupt"] = "true" }), web("b")},
+			rule:  map[string]string{"a": nodegroup.HeldNode},
+			want:  map[string]nodegroup.Verdict{"b": nodegroup.Waits},
+		},
+		"a pod of its own": {
+			nodes: []*corev1.Node{web("a", cooled), web("b")},
+			pods:  []*corev1.Pod{pod("x", "a", "1", "1Gi", func(p *corev1.Pod) { p.OwnerReferences = nil }), pod("y", "b", "3", "1Gi")},
+			rule:  map[string]string{"a": NoPlace},
+		},
+		"a node that has only just come": {
+			nodes: []*corev1.Node{web("a", func(n *corev1.Node) {
+				n.CreationTimestamp, n.Status.Conditions[0].Status = metav1.NewTime(start), corev1.ConditionFalse
+			}), web("b")},
+			pods: []*corev1.Pod{pod("y", "b", "3", "1Gi")},
+			rule: map[string]string{"a": Arriving},
+		},
+		"a group that is not acted on": {
+			nodes: []*corev1.Node{web("a", cooled)}, change: func(w *World) { w.Groups[0].NotAccepted = "OverlapsGroup" },
+			rule: map[string]string{"a": nodegroup.NotAccepted},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			gr := g
+			if c.group != nil {
+				gr = c.group
+			}
+			w := world(t, []Group{group(gr, template(gr, "m4", "4", "16Gi"))}, c.nodes, c.pods)
+			if c.change != nil {
+				c.change(w)
+			}
+			got := down(t, w)
+			for _, n := range c.nodes {
+				want := c.want[n.Name]
+				if want == "" {
+					want = nodegroup.Stays
+				}
+				d := got[n.Name]
+				if d.Verdict != want {
+					t.Errorf("%s: %s (%v), want %s", n.Name, d.Verdict, d.Reasons, want)
+				}
+				if rule := c.rule[n.Name]; rule != "" && (len(d.Reasons) == 0 || d.Reasons[0].Rule != rule) {
+					t.Errorf("%s: reasons are %v, want %s", n.Name, d.Reasons, rule)
+				}
+			}
+			if again := down(t, w); cmp.Diff(verdicts(got), verdicts(again)) != "" {
+				t.Errorf("asked again: %v, then %v", verdicts(got), verdicts(again))
+			}
+		})
+	}
+}
+
+func verdicts(all map[string]NodeDecision) map[string]nodegroup.Verdict {
+	out := map[string]nodegroup.Verdict{}
+	for name, d := range all {
+		out[name] = d.Verdict
+	}
+	return out
+}
+
+func spare(slots int32) func(*v1alpha1.NodeGroup) {
+	return func(g *v1alpha1.NodeGroup) {
+		g.Spec.ScaleUp.HeadRoom = &v1alpha1.HeadRoom{Slots: slots, Requests: resources("1", "1Gi")}
+	}
+}
+
+func TestANodeWithSpareRoomStaysUntilThereIsRoomElsewhere(t *testing.T) {
+	g := underused(spare(2))
+	w := world(t, []Group{group(g, template(g, "m4", "4", "16Gi"))}, []*corev1.Node{web("a", cooled), web("b")},
+		[]*corev1.Pod{pod("x", "b", "2500m", "1Gi")})
+	if d := down(t, w)["a"]; d.Verdict == nodegroup.Leaves {
+		t.Errorf("the node with the spare room leaves: %v", d.Reasons)
+	}
+	more := web("c")
+	if err := w.Snapshot.SetNode(more); err != nil {
+		t.Fatal(err)
+	}
+	w.Groups[0].Nodes = append(w.Groups[0].Nodes, nodegroup.Node{Object: more, Quiet: -1})
+	w.Groups[0].Size++
+	if d := down(t, w)["a"]; d.Verdict != nodegroup.Leaves {
+		t.Errorf("with room elsewhere it is %s: %v", d.Verdict, d.Reasons)
+	}
+}
+
+func TestAtTheMaximumANodeThatHelpsNobodyMakesRoomForOneThatHelps(t *testing.T) {
+	g := underused(func(g *v1alpha1.NodeGroup) { *g.Spec.Maximum = 1 })
+	kinds := []Kind{template(g, "m4", "4", "16Gi"), template(g, "c8", "8", "16Gi")}
+	for cpu, want := range map[string]bool{"3": false, "6": true, "100": true} {
+		w := world(t, []Group{group(g, kinds...)}, []*corev1.Node{web("a", cooled)}, []*corev1.Pod{pod("x", "", cpu, "1Gi")})
+		if d := down(t, w)["a"]; (d.Verdict == nodegroup.Leaves) != want {
+			t.Errorf("a pod of %s cores waits: %s (%v); it should leave: %t", cpu, d.Verdict, d.Reasons, want)
+		}
+	}
+}
+
+// TestI9TheRoomThatThePodsOfAPreemptedNodeNeedIsNotFree has five pods of 1.5 cores, which need three machines of 4.
+func TestI9TheRoomThatThePodsOfAPreemptedNodeNeedIsNotFree(t *testing.T) {
+	g := underused()
+	var nodes []*corev1.Node
+	var pods []*corev1.Pod
+	for _, name := range []string{"a", "b", "c", "d", "e"} {
+		nodes = append(nodes, web(name, cooled))
+		pods = append(pods, pod("p"+name, name, "1500m", "1Gi"))
+	}
+	nodes[4].Spec.Unschedulable = true // by its agent
+	w := world(t, []Group{group(g, template(g, "m4", "4", "16Gi"))}, nodes, pods)
+	w.Groups[0].Nodes[4].Retirements = []v1alpha1.NodeRetirement{{Spec: v1alpha1.NodeRetirementSpec{
+		NodeName: "e", Reason: v1alpha1.Notice, Notice: &v1alpha1.NoticeReference{Source: "azure", ID: "e1", Type: "Preempt"},
+	}}}
+	leaves := 0
+	got := down(t, w)
+	for _, d := range got {
+		if d.Verdict == nodegroup.Leaves {
+			leaves++
+		}
+	}
+	if leaves != 1 {
+		t.Errorf("%d leave beside e, want 1: %v", leaves, verdicts(got))
+	}
+}
+
+func TestNodesThatLeaveTogetherAreFeasibleTogether(t *testing.T) { // I9
+	g := underused()
+	var nodes []*corev1.Node
+	var pods []*corev1.Pod
+	for _, name := range []string{"a", "b", "c", "d"} {
+		nodes = append(nodes, web(name, cooled))
+		pods = append(pods, pod("p"+name, name, "1500m", "1Gi"))
+	}
+	// A retirement of d is under way: its pod goes where there is room, which is then not free for others.
+	nodes[3].Spec.Unschedulable = true
+	w := world(t, []Group{group(g, template(g, "m4", "4", "16Gi"))}, nodes, pods)
+	w.Groups[0].Nodes[3].Retirements = []v1alpha1.NodeRetirement{{
+		Spec:   v1alpha1.NodeRetirementSpec{NodeName: "d"},
+		Status: v1alpha1.NodeRetirementStatus{Phase: v1alpha1.Draining},
+	}}
+	got := down(t, w)
+	var leaves int
+	for _, d := range got {
+		if d.Verdict == nodegroup.Leaves {
+			leaves++
+		}
+	}
+	// Four pods of 1.5 cores need two machines of 4.
+	if leaves != 1 || got["d"].Verdict != nodegroup.Retires {
+		t.Errorf("%d leave beside d: %v", leaves, verdicts(got))
+	}
+}
+
+func TestARetirementThatWaitsIsCalledOffWhenTheNodeIsNeeded(t *testing.T) {
+	g := underused()
+	w := world(t, []Group{group(g, template(g, "m4", "4", "16Gi"))}, []*corev1.Node{web("a", cooled), web("b")},
+		[]*corev1.Pod{pod("x", "a", "3", "1Gi"), pod("y", "b", "3", "1Gi")})
+	w.Groups[0].Nodes[0].Retirements = []v1alpha1.NodeRetirement{{
+		ObjectMeta: metav1.ObjectMeta{Name: "a-underused"},
+		Spec:       v1alpha1.NodeRetirementSpec{NodeName: "a", RequestedBy: RequestedBy},
+	}}
+	d := down(t, w)["a"]
+	if d.CallOff != "a-underused" || d.Verdict != nodegroup.Stays || !d.Since.IsZero() {
+		t.Errorf("it is %+v", d)
+	}
+	w.Groups[0].Nodes[0].Retirements[0].Spec.RequestedBy = "somebody else"
+	if d := down(t, w)["a"]; d.CallOff != "" || d.Verdict != nodegroup.Retires {
+		t.Errorf("somebody else's is %+v", d)
+	}
+}
+
+func TestI5AnothersWaitingRetirementTakesItsRoom(t *testing.T) {
+	g := underused(func(g *v1alpha1.NodeGroup) { g.Spec.DisruptionBudgets[0].Nodes = intstr.FromInt32(1) })
+	w := world(t, []Group{group(g, template(g, "m4", "4", "16Gi"))}, []*corev1.Node{web("a", cooled), web("b", cooled), web("c")}, nil)
+	leave := func() (n int) {
+		for _, d := range down(t, w) {
+			if d.Verdict == nodegroup.Leaves {
+				n++
+			}
+		}
+		return n
+	}
+	if n := leave(); n != 1 {
+		t.Fatalf("%d nodes leave, and the budget is one", n)
+	}
+	w.Groups[0].Nodes[2].Retirements = []v1alpha1.NodeRetirement{{
+		ObjectMeta: metav1.ObjectMeta{Name: "c"}, Spec: v1alpha1.NodeRetirementSpec{NodeName: "c", RequestedBy: "somebody"},
+	}}
+	if n := leave(); n != 0 {
+		t.Errorf("%d nodes leave beside c, and the budget is one", n)
+	}
+}

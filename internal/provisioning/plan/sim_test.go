@@ -1,0 +1,557 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"pgregory.net/rapid"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/nodegroup"
+	"github.com/slipway-dev/slipway/internal/placement"
+	"github.com/slipway-dev/slipway/internal/placement/planner"
+	"github.com/slipway-dev/slipway/internal/placement/snapshot"
+	"github.com/slipway-dev/slipway/internal/provisioning/launch"
+)
+
+// The simulation is a day of load: deployments grow and shrink, a scheduler places their pods, a cloud makes machines
+// slowly, badly or not at all, and Up, Down and Look decide, minute by minute while anything happens.
+
+const (
+	tick     = time.Minute
+	quiet    = 15 // minutes at most between two looks while nothing happens
+	day      = 24 * time.Hour
+	cooldown = 10 * time.Minute
+	joinTime = 15 * time.Minute
+)
+
+// load is one deployment's: how many pods it has from a minute of the day on.
+type load struct {
+	cpu, memory string
+	levels      []level
+}
+
+type level struct{ minute, replicas int }
+
+// fate is what becomes of an order's machines.
+type fate int
+
+const (
+	joins fate = iota
+	failsAtOnce
+	failsLater
+	buildsForLong
+	neverJoins
+	cordonedForLong // its Node joins cordoned, and is uncordoned long after the join timeout
+	labelledLate    // its Node joins without the group's label, and gets it after some minutes
+)
+
+type scenario struct {
+	loads    []load
+	fates    []fate
+	minimum  int32
+	maximum  int32
+	quota    int
+	spare    int32
+	policy   v1alpha1.ScaleUpPolicy
+	together bool
+}
+
+var scenarios = rapid.Custom(func(t *rapid.T) scenario {
+	s := scenario{
+		minimum: rapid.Int32Range(0, 2).Draw(t, "minimum"), maximum: rapid.Int32Range(8, 16).Draw(t, "maximum"),
+		spare: rapid.Int32Range(0, 2).Draw(t, "spare"), together: rapid.Bool().Draw(t, "consolidate"),
+		policy: rapid.SampledFrom([]v1alpha1.ScaleUpPolicy{v1alpha1.LeastWaste, v1alpha1.LeastCost, v1alpha1.ByPriority}).Draw(t, "policy"),
+		quota:  rapid.IntRange(10, 24).Draw(t, "quota"),
+	}
+	s.fates = rapid.SliceOfN(rapid.SampledFrom([]fate{joins, joins, joins, joins, failsAtOnce, failsLater, buildsForLong, neverJoins, cordonedForLong, labelledLate}), 16, 16).Draw(t, "fates")
+	for range rapid.IntRange(2, 5).Draw(t, "deployments") {
+		l := load{
+			cpu:    rapid.SampledFrom([]string{"200m", "500m", "1", "2"}).Draw(t, "cpu"),
+			memory: rapid.SampledFrom([]string{"256Mi", "1Gi", "3Gi"}).Draw(t, "memory"),
+		}
+		for range rapid.IntRange(2, 12).Draw(t, "changes") {
+			l.levels = append(l.levels, level{rapid.IntRange(0, 22*60).Draw(t, "minute"), rapid.IntRange(0, 12).Draw(t, "replicas")})
+		}
+		slices.SortFunc(l.levels, func(a, b level) int { return cmp.Compare(a.minute, b.minute) })
+		s.loads = append(s.loads, l)
+	}
+	return s
+})
+
+func (l *load) at(minute int) (replicas int) {
+	for _, v := range l.levels {
+		if v.minute <= minute {
+			replicas = v.replicas
+		}
+	}
+	return replicas
+}
+
+// simulated is a machine of the cloud.
+type simulated struct {
+	cloud.Instance
+	fate  fate
+	since time.Time
+	node  bool
+}
+
+// removal is a node that was taken away, with the least that was asked for since, and how many pods and slots nothing
+// helped at the time: machines that come for those are an exchange, and no flap.
+type removal struct {
+	at       time.Time
+	replicas []int
+	helpless int
+}
+
+type simulation struct {
+	t    rapid.TB
+	s    scenario
+	now  time.Time
+	snap *snapshot.Snapshot
+
+	group    *v1alpha1.NodeGroup
+	kinds    []Kind
+	machines map[string]*simulated
+	nodes    map[string]*corev1.Node
+	pods     map[placement.PodKey]*corev1.Pod
+	serial   int
+
+	watched  time.Time
+	known    map[string]time.Time
+	record   []launch.Instance
+	asked    []launch.Pending
+	unseen   time.Time
+	backs    map[string]v1alpha1.BackOff
+	unusable map[string]bool // instances that were never usable and are counted as failures
+
+	removals []removal
+	replicas []int
+	helpless int     // pods and slots that nothing helps
+	launches int     // machines that have joined
+	rises    float64 // by how many machines the need has risen, all rises together
+	need     float64
+	troubled time.Time // when something last failed
+	flaps    []string
+	happened bool // in this look
+}
+
+func newSimulation(t rapid.TB, s scenario) *simulation {
+	g := nodeGroup("web", s.maximum, func(g *v1alpha1.NodeGroup) {
+		g.Spec.Minimum = s.minimum
+		g.Spec.ScaleUp.Policy = s.policy
+		g.Spec.ScaleUp.JoinTimeout = &metav1.Duration{Duration: joinTime}
+		if s.spare > 0 {
+			g.Spec.ScaleUp.HeadRoom = &v1alpha1.HeadRoom{Slots: s.spare, Requests: resources("500m", "512Mi")}
+		}
+		g.Spec.ScaleDown = &v1alpha1.ScaleDown{Underused: &v1alpha1.UnderusedNodes{
+			Consolidate: s.together, Cooldown: &metav1.Duration{Duration: cooldown},
+		}}
+		g.Spec.DisruptionBudgets = []v1alpha1.DisruptionBudget{{Nodes: intstr.FromInt32(2)}}
+	})
+	return &simulation{
+		t: t, s: s, now: start, snap: snapshot.New(), group: g, watched: start,
+		kinds:    []Kind{template(g, "m4", "4", "16Gi"), template(g, "c8", "8", "16Gi")},
+		machines: map[string]*simulated{}, nodes: map[string]*corev1.Node{}, pods: map[placement.PodKey]*corev1.Pod{},
+		backs: map[string]v1alpha1.BackOff{}, unusable: map[string]bool{}, replicas: make([]int, len(s.loads)),
+	}
+}
+
+func (m *simulation) must(err error) {
+	if err != nil {
+		m.t.Helper()
+		m.t.Fatalf("%s: %v", m.now.Format(time.TimeOnly), err)
+	}
+}
+
+// run lives through the day.
+func (m *simulation) run() {
+	step := 1
+	for minute := 0; minute < int(day/tick); minute = min(minute+step, m.changes(minute)) {
+		m.now, m.happened = start.Add(time.Duration(minute)*tick), false
+		m.demand(minute)
+		m.live()
+		m.schedule()
+		m.decide()
+		m.check()
+		if step = min(2*step, quiet); m.happened {
+			step = 1
+		}
+	}
+	m.settle()
+}
+
+// changes is the next minute at which a deployment changes.
+func (m *simulation) changes(minute int) int {
+	next := int(day / tick)
+	for i := range m.s.loads {
+		for _, v := range m.s.loads[i].levels {
+			if v.minute > minute {
+				next = min(next, v.minute)
+			}
+		}
+	}
+	return next
+}
+
+// demand makes and deletes pods.
+func (m *simulation) demand(minute int) {
+	for i := range m.s.loads {
+		l := &m.s.loads[i]
+		want := l.at(minute)
+		for r := want; r < m.replicas[i]; r++ {
+			key := placement.PodKey{Namespace: "apps", Name: fmt.Sprintf("d%d-%d", i, r)}
+			m.happened = true
+			delete(m.pods, key)
+			m.must(m.snap.DeletePod(key))
+		}
+		for r := m.replicas[i]; r < want; r++ {
+			m.setPod(pod(fmt.Sprintf("d%d-%d", i, r), "", l.cpu, l.memory))
+		}
+		m.replicas[i] = want
+		for _, r := range m.removals {
+			r.replicas[i] = min(r.replicas[i], want)
+		}
+	}
+	need := m.least()
+	m.rises += max(0, need-m.need)
+	m.need = need
+}
+
+// least is how many of the smaller machines it takes at least.
+func (m *simulation) least() float64 {
+	var cpu, memory float64
+	for _, p := range m.pods {
+		r := p.Spec.Containers[0].Resources.Requests
+		cpu, memory = cpu+r.Cpu().AsApproximateFloat64(), memory+r.Memory().AsApproximateFloat64()
+	}
+	return max(math.Ceil(max(cpu/4, memory/(16*gibi))), float64(m.s.minimum))
+}
+
+func (m *simulation) setPod(p *corev1.Pod) {
+	m.happened = true
+	m.pods[placement.PodKey{Namespace: p.Namespace, Name: p.Name}] = p
+	m.must(m.snap.SetPod(p))
+}
+
+// live is what the cloud and the kubelets do in a minute.
+func (m *simulation) live() {
+	for _, id := range slices.Sorted(maps.Keys(m.machines)) {
+		i := m.machines[id]
+		age := m.now.Sub(i.since)
+		m.happened = m.happened || !i.node || i.State == cloud.Deleting // what is on its way is looked at each minute
+		switch {
+		case i.State == cloud.Deleting:
+			delete(m.machines, id)
+		case i.fate == failsLater && age >= 2*tick:
+			i.State, i.Refusal, i.Message = cloud.Failed, cloud.NoCapacity, "no valid host"
+		case i.fate == buildsForLong && age < 2*joinTime, age < 2*tick:
+		case i.State == cloud.Pending:
+			i.State = cloud.Running
+		case i.fate == neverJoins || i.State == cloud.Failed:
+		case !i.node:
+			i.node = true
+			m.launches++
+			m.join(id, i)
+		case i.fate == cordonedForLong && age >= 3*joinTime && m.nodes[id].Spec.Unschedulable:
+			m.changeNode(id, func(n *corev1.Node) { n.Spec.Unschedulable = false })
+		case i.fate == labelledLate && age >= 6*tick && m.nodes[id].Labels[groupLabel] == "":
+			m.changeNode(id, func(n *corev1.Node) { n.Labels[groupLabel] = m.group.Name })
+		}
+	}
+	for _, n := range m.nodes {
+		if !m.ready(n) && m.now.Sub(n.CreationTimestamp.Time) >= tick {
+			fresh := n.DeepCopy()
+			fresh.Status.Conditions[0].Status, fresh.Spec.Taints = corev1.ConditionTrue, nil
+			m.setNode(fresh)
+		}
+	}
+}
+
+func (m *simulation) ready(n *corev1.Node) bool {
+	return n.Status.Conditions[0].Status == corev1.ConditionTrue
+}
+
+func (m *simulation) setNode(n *corev1.Node) {
+	m.happened = true
+	m.nodes[n.Name] = n
+	m.must(m.snap.SetNode(n))
+}
+
+func (m *simulation) changeNode(name string, change func(*corev1.Node)) {
+	n := m.nodes[name].DeepCopy()
+	change(n)
+	m.setNode(n)
+}
+
+func (m *simulation) join(id string, i *simulated) {
+	for _, k := range m.kinds {
+		if k.Name == i.Type {
+			m.setNode(node("web", id, k.Node.Status.Allocatable, func(n *corev1.Node) {
+				n.CreationTimestamp, n.Status.Conditions[0].Status = metav1.NewTime(m.now), corev1.ConditionFalse
+				n.Spec.Taints = []corev1.Taint{{Key: corev1.TaintNodeNotReady, Effect: corev1.TaintEffectNoSchedule}}
+				n.Spec.Unschedulable = i.fate == cordonedForLong
+				if i.fate == labelledLate {
+					delete(n.Labels, groupLabel)
+				}
+			}))
+		}
+	}
+}
+
+// schedule places pods as the scheduler would, the least used node first.
+func (m *simulation) schedule() {
+	names := slices.Sorted(maps.Keys(m.nodes))
+	for _, key := range slices.SortedFunc(maps.Keys(m.pods), compareKeys) {
+		p := m.pods[key]
+		if p.Spec.NodeName != "" {
+			continue
+		}
+		best, least := "", math.Inf(1)
+		for _, name := range names {
+			v, err := m.snap.JudgePod(key, name)
+			m.must(err)
+			l, err := planner.MeasureLoad(m.snap, name, nil)
+			m.must(err)
+			if used := l.CPUShare() + l.MemoryShare(); v.Outcome == placement.Fits && used < least {
+				best, least = name, used
+			}
+		}
+		if best != "" {
+			bound := p.DeepCopy()
+			bound.Spec.NodeName, bound.Status.Phase = best, corev1.PodRunning
+			m.setPod(bound)
+		}
+	}
+}
+
+// decide is what a controller does in a look.
+func (m *simulation) decide() {
+	w := m.world()
+	d := up(m.t, w)
+	if m.happened {
+		if again := up(m.t, w); len(again.Orders) != len(d.Orders) {
+			m.t.Fatalf("%s: asked twice: %v, then %v", m.now.Format(time.TimeOnly), orders(d), orders(again))
+		}
+	}
+	m.helpless = outcomes(d)[Helpless] + d.short
+	for _, o := range d.Orders {
+		m.grow(o)
+	}
+	all, err := Down(m.world())
+	m.must(err)
+	for _, n := range all {
+		if !n.Since.Equal(Since(m.nodes[n.Node], m.now)) {
+			m.mark(n)
+		}
+		if n.Verdict == nodegroup.Leaves {
+			m.retire(n.Node)
+		}
+	}
+}
+
+func (m *simulation) mark(d NodeDecision) {
+	n := m.nodes[d.Node].DeepCopy()
+	n.Annotations = map[string]string{}
+	if !d.Since.IsZero() {
+		n.Annotations[SinceAnnotation] = at(d.Since)
+	}
+	m.setNode(n)
+}
+
+// retire takes a node and its machine away; its pods wait for another.
+func (m *simulation) retire(name string) {
+	m.removals = append(m.removals, removal{m.now, slices.Clone(m.replicas), m.helpless})
+	for key, p := range m.pods {
+		if p.Spec.NodeName == name {
+			fresh := p.DeepCopy()
+			fresh.Spec.NodeName, fresh.Status.Phase = "", corev1.PodPending
+			m.must(m.snap.DeletePod(key))
+			m.setPod(fresh)
+		}
+	}
+	m.must(m.snap.DeleteNode(name))
+	delete(m.nodes, name)
+	m.machines[name].State = cloud.Deleting
+}
+
+func (m *simulation) alive() (n int) {
+	for _, i := range m.machines {
+		if i.State != cloud.Deleting {
+			n++
+		}
+	}
+	return n
+}
+
+// grow is the cloud's answer to an order.
+func (m *simulation) grow(o Order) {
+	m.happened = true
+	for i := range m.removals {
+		r := &m.removals[i]
+		rose := slices.ContainsFunc(m.rangeReplicas(), func(i int) bool { return m.replicas[i] > r.replicas[i] })
+		if m.now.Sub(r.at) >= cooldown || rose || m.now.Sub(m.troubled) < cooldown {
+			continue
+		}
+		if r.helpless -= o.Count; r.helpless < 0 {
+			m.flaps = append(m.flaps, fmt.Sprintf("%s: %v is ordered, and a node left at %s", m.now.Format(time.TimeOnly), o.Reasons, r.at.Format(time.TimeOnly)))
+		}
+	}
+	for range o.Count {
+		m.serial++
+		f := m.s.fates[m.serial%len(m.s.fates)]
+		if m.now.Sub(start) > 20*time.Hour {
+			f = joins // the trouble is over before the day is
+		}
+		switch {
+		case f == failsAtOnce:
+			m.fail(o.Template, string(cloud.NoCapacity))
+			m.ask(o, launch.Refused)
+			return
+		case m.alive() >= m.s.quota:
+			m.fail(o.Template, string(cloud.NoQuota))
+			m.ask(o, launch.Refused)
+			return
+		}
+		id := fmt.Sprintf("machine-%04d", m.serial)
+		m.machines[id] = &simulated{
+			Instance: cloud.Instance{ProviderID: id, Type: o.Template, State: cloud.Pending, Created: m.now}, fate: f, since: m.now,
+		}
+	}
+	m.ask(o, launch.Accepted)
+}
+
+func (m *simulation) rangeReplicas() []int {
+	list := make([]int, len(m.replicas))
+	for i := range list {
+		list[i] = i
+	}
+	return list
+}
+
+// ask remembers an order with its answer, which comes at once.
+func (m *simulation) ask(o Order, answer launch.Answer) {
+	a := launch.Pending{Kind: o.Template, Count: o.Count, At: m.now}
+	a.Reply(answer, nil, m.now, 0)
+	m.asked = append(m.asked, a)
+}
+
+func (m *simulation) fail(kind, reason string) {
+	var before *v1alpha1.BackOff
+	if b, ok := m.backs[kind]; ok {
+		before = &b
+	}
+	m.backs[kind] = launch.After(before, kind, reason, "simulated", m.now)
+	m.troubled = m.now
+}
+
+// world looks at the cloud, gives up what is dead, and puts together what is decided on.
+func (m *simulation) world() *World {
+	var instances []cloud.Instance
+	for _, i := range m.machines {
+		instances = append(instances, i.Instance)
+	}
+	v := launch.Track(launch.Observation{
+		Group: cloud.Group{Size: m.alive()}, Instances: instances, Join: m.joinOf,
+		Known: m.known, Record: m.record, Pending: m.asked, UnseenSince: m.unseen, Watched: m.watched, JoinTimeout: joinTime, Began: m.now, Now: m.now,
+	})
+	m.known, m.record, m.asked, m.unseen = v.Known, v.Record, v.Pending, v.UnseenSince
+	for _, dead := range v.Dead {
+		if i := m.machines[dead.Instance.ProviderID]; i.node {
+			m.t.Fatalf("%s: a machine that had a Node is given up", m.now.Format(time.TimeOnly))
+		}
+		m.machines[dead.Instance.ProviderID].State = cloud.Deleting
+		m.fail(dead.Instance.Type, dead.Reason)
+	}
+	for _, unusable := range v.NeverUsable {
+		if !m.unusable[unusable.Instance.ProviderID] {
+			m.unusable[unusable.Instance.ProviderID] = true
+			m.fail(unusable.Kind, unusable.Reason)
+		}
+		m.troubled = m.now
+	}
+	for _, joined := range v.Joined {
+		maps.DeleteFunc(m.backs, func(_ string, b v1alpha1.BackOff) bool { return launch.Refuted(&b, &joined) })
+	}
+	g := Group{World: nodegroup.World{Group: m.group, Now: m.now}, Size: m.alive(), Awaited: v.Awaited}
+	for _, r := range v.Record {
+		if n := m.nodes[r.ProviderID]; n != nil {
+			g.Launched = append(g.Launched, Launched{Expected: launch.Expected{ID: r.ProviderID, Kind: r.Template}, Node: n, Overdue: v.Overdue[r.ProviderID]})
+		}
+	}
+	for _, k := range m.kinds {
+		if b, ok := m.backs[k.Name]; ok {
+			k.Closed = ClosedBy(&b, m.group.Name, m.now)
+		}
+		g.Kinds = append(g.Kinds, k)
+	}
+	for _, name := range slices.Sorted(maps.Keys(m.nodes)) {
+		if m.nodes[name].Labels[groupLabel] != "" {
+			g.Nodes = append(g.Nodes, nodegroup.Node{Object: m.nodes[name], Quiet: -1})
+		}
+	}
+	w := &World{Snapshot: m.snap, Groups: []Group{g}, Nodes: len(m.nodes), Now: m.now}
+	for _, key := range slices.SortedFunc(maps.Keys(m.pods), compareKeys) {
+		if m.pods[key].Spec.NodeName == "" {
+			w.Pods = append(w.Pods, Pod{Key: key})
+		}
+	}
+	return w
+}
+
+func (m *simulation) joinOf(i cloud.Instance) launch.Join {
+	if n := m.nodes[i.ProviderID]; n != nil {
+		return JoinOf(m.group, n)
+	}
+	return launch.NoNode
+}
+
+// check holds the bounds that hold at every minute (I5).
+func (m *simulation) check() {
+	alive := m.alive()
+	if alive > int(m.s.maximum) {
+		m.t.Fatalf("%s: %d machines, and a maximum of %d", m.now.Format(time.TimeOnly), alive, m.s.maximum)
+	}
+	if len(m.removals) > 0 && m.removals[len(m.removals)-1].at.Equal(m.now) && len(m.nodes) < int(m.s.minimum) {
+		m.t.Fatalf("%s: a node left, and %d stay of a minimum of %d", m.now.Format(time.TimeOnly), len(m.nodes), m.s.minimum)
+	}
+}
+
+// settle looks at what the day came to: for its last hours nothing has changed and nothing has failed.
+func (m *simulation) settle() {
+	if n := len(m.nodes); n < int(m.s.minimum) {
+		m.t.Errorf("%d nodes are left, and the minimum is %d", n, m.s.minimum)
+	}
+	var left []string
+	for key, p := range m.pods {
+		if p.Spec.NodeName == "" {
+			left = append(left, key.String())
+		}
+	}
+	full := m.alive() >= min(int(m.s.maximum), m.s.quota)
+	if len(left) > 0 && !full {
+		m.t.Errorf("%d pods are left with %d machines of %d: %v", len(left), m.alive(), m.s.maximum, left[0])
+	}
+	for _, f := range m.flaps {
+		m.t.Errorf("flaps: %s", f)
+	}
+	if most := 2*m.rises + float64(m.s.minimum) + float64(m.s.spare) + 2; float64(m.launches) > most {
+		m.t.Errorf("%d machines were launched, and the need rose by %.0f in all", m.launches, m.rises)
+	}
+	if m.need > float64(len(m.nodes))*2 && len(m.removals) > 0 && !full {
+		m.t.Errorf("%d nodes are left, and at least %.0f small ones are needed", len(m.nodes), m.need)
+	}
+}
+
+func TestADayOfLoadDoesNotFlap(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) { newSimulation(t, scenarios.Draw(t, "day")).run() })
+}

@@ -1,0 +1,79 @@
+package replacement
+
+import (
+	"fmt"
+	"maps"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/retirement/budget"
+)
+
+// Register adds the controller, and that of the notices, to a manager, whose caches they use. That of retirements has to
+// be registered before it: they share an index.
+func (c *Controller) Register(m manager.Manager) error {
+	err := builder.ControllerManagedBy(m).
+		Named("replacement").
+		For(&v1alpha1.NodeRetirement{}, builder.WithPredicates(ofNotice())).
+		WithOptions(c.options()).
+		Complete(c)
+	if err != nil {
+		return fmt.Errorf("replacement: %w", err)
+	}
+	err = builder.ControllerManagedBy(m).
+		Named("notices").
+		For(&corev1.Node{}, builder.WithPredicates(reported())).
+		WithOptions(c.options()).
+		Complete(Notices{c})
+	if err != nil {
+		return fmt.Errorf("notices: %w", err)
+	}
+	return nil
+}
+
+// options has one worker for each cloud.
+func (c *Controller) options() controller.Options {
+	return controller.Options{MaxConcurrentReconciles: max(1, len(c.o.Clouds))}
+}
+
+func ofNotice() predicate.Predicate {
+	return predicate.NewPredicateFuncs(func(o client.Object) bool {
+		rt, ok := o.(*v1alpha1.NodeRetirement)
+		return ok && rt.Spec.Notice != nil && !stateOf(rt).Final()
+	})
+}
+
+// reported passes Nodes whose agents' records have changed, and those with records that have become Ready or ceased to be.
+func reported() predicate.Predicate {
+	return predicate.Funcs{
+		CreateFunc: func(e event.CreateEvent) bool { return len(held(e.Object)) > 0 },
+		DeleteFunc: func(event.DeleteEvent) bool { return false },
+		UpdateFunc: func(e event.UpdateEvent) bool {
+			before, ok := e.ObjectOld.(*corev1.Node)
+			after, also := e.ObjectNew.(*corev1.Node)
+			if !ok || !also {
+				return false
+			}
+			was, is := held(before), held(after)
+			return !maps.Equal(was, is) || len(is) > 0 && budget.Ready(before) != budget.Ready(after)
+		},
+	}
+}
+
+func held(o client.Object) map[string]string {
+	records := map[string]string{}
+	for key, value := range o.GetAnnotations() {
+		if strings.HasPrefix(key, "cordon.slipway.dev/") {
+			records[key] = value
+		}
+	}
+	return records
+}

@@ -1,0 +1,161 @@
+package replacement
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/cloud"
+)
+
+// TestI5AReplacementThatVanishesBeforeItRunsIsLaunchedAgain has the cloud drop the instance, seen or not.
+func TestI5AReplacementThatVanishesBeforeItRunsIsLaunchedAgain(t *testing.T) {
+	for name, seen := range map[string]bool{"never seen": false, "seen once": true} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, ctx context.Context) {
+				s := newSim(t, 3)
+				s.group.Spec.Minimum = 3
+				s.slow, s.done = time.Hour, true
+				c := s.process(t)
+				s.notice(t, "vm-0", "Preempt")
+				s.evict(t, "vm-0")
+				s.run(ctx, c, 10*time.Second)
+				if seen {
+					s.mu.Lock()
+					s.machines["new"] = cloud.Instance{Name: "new", ProviderID: "sim://new", State: cloud.Pending}
+					s.mu.Unlock()
+				}
+				s.run(ctx, c, 2*time.Minute)
+				s.expect(t, "vm-0", v1alpha1.ReplacementOrdered, "", 1)
+				s.mu.Lock()
+				delete(s.machines, "new")
+				s.size--
+				s.slow = 10 * time.Second
+				s.mu.Unlock()
+				s.run(ctx, c, 20*time.Second)
+				s.expect(t, "vm-0", v1alpha1.ReplacementWaiting, InstanceVanished, 1)
+				s.run(ctx, c, 5*time.Minute)
+				s.expect(t, "vm-0", v1alpha1.ReplacementArrived, "", 2)
+				if s.size != 3 {
+					t.Errorf("the group is of %d instances, want its minimum of 3", s.size)
+				}
+			})
+		})
+	}
+}
+
+// TestI5AnOperationThatGoesOnIsNotLaunchedAgain has the size not show the launch yet.
+func TestI5AnOperationThatGoesOnIsNotLaunchedAgain(t *testing.T) {
+	inBubble(t, func(t *testing.T, ctx context.Context) {
+		s := newSim(t, 3)
+		s.slow = time.Hour
+		c := s.process(t)
+		s.notice(t, "vm-0", "Preempt")
+		s.evict(t, "vm-0")
+		s.run(ctx, c, 10*time.Second)
+		s.mu.Lock()
+		s.size--
+		s.mu.Unlock()
+		s.run(ctx, c, 5*time.Minute)
+		s.expect(t, "vm-0", v1alpha1.ReplacementOrdered, "", 1)
+	})
+}
+
+// launching has three instances, one of which was evicted 10 s ago. Its replacement is launched, and takes an hour to run.
+func launching(ctx context.Context, t *testing.T) (*sim, *Controller) {
+	t.Helper()
+	s := newSim(t, 3)
+	s.slow, s.done = time.Hour, true
+	c := s.process(t)
+	s.notice(t, "vm-0", "Preempt")
+	s.evict(t, "vm-0")
+	s.run(ctx, c, 10*time.Second)
+	return s, c
+}
+
+// TestI5AReplacementIsNotLaunchedAgainForANodeThatLeft has another instance of the group go while the replacement is on its way.
+func TestI5AReplacementIsNotLaunchedAgainForANodeThatLeft(t *testing.T) {
+	inBubble(t, func(t *testing.T, ctx context.Context) {
+		s, c := launching(ctx, t)
+		s.evict(t, "vm-1")
+		s.run(ctx, c, 5*time.Minute)
+		s.expect(t, "vm-0", v1alpha1.ReplacementOrdered, "", 1)
+	})
+}
+
+// TestTimesInTheFutureHoldUpNoReplacement has the clock set back after they were written.
+func TestTimesInTheFutureHoldUpNoReplacement(t *testing.T) {
+	inBubble(t, func(t *testing.T, ctx context.Context) {
+		s, c := launching(ctx, t)
+		future := metav1.NewTime(time.Now().Add(48 * time.Hour)).Rfc3339Copy()
+		change := func(how func(*v1alpha1.Replacement)) {
+			rt := s.retirements(t)["vm-0"]
+			how(rt.Status.Replacement)
+			if err := s.records.Status().Update(ctx, &rt); err != nil {
+				t.Fatal(err)
+			}
+		}
+		change(func(r *v1alpha1.Replacement) { r.Since = future })
+		s.mu.Lock()
+		s.size--
+		s.slow = 10 * time.Second
+		s.mu.Unlock()
+		s.run(ctx, c, 80*time.Second)
+		s.expect(t, "vm-0", v1alpha1.ReplacementWaiting, InstanceVanished, 1)
+		change(func(r *v1alpha1.Replacement) { r.RetryAfter = &future })
+		s.run(ctx, c, 5*time.Minute)
+		s.expect(t, "vm-0", v1alpha1.ReplacementArrived, "", 2)
+	})
+}
+
+// TestI5AReplacementIsLaunchedAgainThoughItsOperationIsForgotten has the cloud drop the instance, and know nothing of the launch any more.
+func TestI5AReplacementIsLaunchedAgainThoughItsOperationIsForgotten(t *testing.T) {
+	for name, forgotten := range map[string]error{
+		"not found": &cloud.NotFoundError{Kind: "operation", Name: "op"},
+		"invalid":   &cloud.RefusedError{Reason: cloud.Invalid, Err: errors.New("operation op: want what Grow returned")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, ctx context.Context) {
+				s, c := launching(ctx, t)
+				s.mu.Lock()
+				s.at = func(moment, request string) error {
+					if moment == "before" && request == "cloud status" {
+						return forgotten
+					}
+					return nil
+				}
+				s.slow = 10 * time.Second
+				s.mu.Unlock()
+				s.run(ctx, c, 2*time.Minute)
+				s.expect(t, "vm-0", v1alpha1.ReplacementOrdered, "", 1) // its group is as large as it was to become
+				s.mu.Lock()
+				s.size--
+				s.mu.Unlock()
+				s.run(ctx, c, 5*time.Minute)
+				s.expect(t, "vm-0", v1alpha1.ReplacementArrived, "", 2)
+			})
+		})
+	}
+}
+
+// TestI5WhatTheCloudBringsNoMoreIsLaunched has the cloud give up the place that it kept for the evicted instance.
+func TestI5WhatTheCloudBringsNoMoreIsLaunched(t *testing.T) {
+	inBubble(t, func(t *testing.T, ctx context.Context) {
+		s := newSim(t, 3)
+		s.group.Spec.Minimum, s.restores, s.slow = 3, true, 10*time.Second
+		c := s.process(t)
+		s.notice(t, "vm-0", "Preempt")
+		s.evict(t, "vm-0")
+		s.run(ctx, c, 5*time.Minute)
+		s.expect(t, "vm-0", v1alpha1.ReplacementLeftToCloud, CloudReplaces, 0)
+		s.mu.Lock()
+		s.size--
+		s.mu.Unlock()
+		s.run(ctx, c, 5*time.Minute)
+		s.expect(t, "vm-0", v1alpha1.ReplacementArrived, "", 1)
+	})
+}

@@ -1,0 +1,41 @@
+package request
+
+import (
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/api/validation"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+)
+
+func TestTheNameOfARetirementFollowsFromWhatIsRetired(t *testing.T) {
+	for _, node := range []string{"aks-ci-1", strings.Repeat("n", 253), strings.Repeat("n", 238) + "." + strings.Repeat("n", 14)} {
+		name := Name(node, "idle", "uid", 17, "")
+		if faults := validation.NameIsDNSSubdomain(name, false); len(faults) > 0 || name != Name(node, "idle", "uid", 17, "") {
+			t.Errorf("%s: %v", name, faults)
+		}
+		for what, other := range map[string]string{
+			"a later time": Name(node, "idle", "uid", 18, ""), "a second try": Name(node, "idle", "uid", 17, "first"),
+			"another node of the name": Name(node, "idle", "diu", 17, ""), "another rule": Name(node, "ghost", "uid", 17, ""),
+		} {
+			if other == name {
+				t.Errorf("%s has the same name: %s", what, name)
+			}
+		}
+	}
+}
+
+func TestARequestIsNamedAfterItsNode(t *testing.T) {
+	set := map[string]string{"group": "ci"}
+	rt := New(Request{Labels: set, Spec: v1alpha1.NodeRetirementSpec{NodeName: "a", NodeUID: "uid"}})
+	if rt.GenerateName != "a-" || len(rt.Finalizers) != 0 || rt.Spec.NodeUID != "uid" {
+		t.Errorf("%+v", rt)
+	}
+	if rt.Labels["group"] = "other"; set["group"] != "ci" {
+		t.Error("the labels are shared with the group's")
+	}
+	if rt := New(Request{Name: "r", Spec: v1alpha1.NodeRetirementSpec{NodeName: "a"}}); rt.Name != "r" || rt.GenerateName != "" {
+		t.Errorf("%+v", rt.ObjectMeta)
+	}
+}

@@ -1,0 +1,53 @@
+// Package check reports what a test finds wrong. The test continues.
+package check
+
+import (
+	"strings"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// T is a test. *testing.T, *testing.B, *testing.F and *rapid.T implement it.
+type T interface {
+	Helper()
+	Errorf(format string, args ...any)
+}
+
+// Equal reports the differences between want and got.
+func Equal(t T, want, got any, opts ...cmp.Option) {
+	t.Helper()
+	if diff := cmp.Diff(want, got, opts...); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// Is reports got if it is not want.
+func Is[V comparable](t T, want, got V) {
+	t.Helper()
+	if got != want {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+// Contains reports each part that text does not have.
+func Contains(t T, text string, parts ...string) {
+	t.Helper()
+	for _, part := range parts {
+		if !strings.Contains(text, part) {
+			t.Errorf("got %s\nwant %q in it", text, part)
+		}
+	}
+}
+
+// ErrorContains reports an error that is nil, and each part that its text does not have.
+func ErrorContains(t T, err error, parts ...string) {
+	t.Helper()
+	if err == nil {
+		t.Errorf("no error, want one with %q", parts)
+		return
+	}
+	Contains(t, err.Error(), parts...)
+}
+
+// Err returns the error of a call with another result.
+func Err[R any](_ R, err error) error { return err }

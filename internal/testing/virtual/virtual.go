@@ -1,0 +1,15 @@
+// Package virtual runs tests in virtual time.
+package virtual
+
+import (
+	"testing"
+	"testing/synctest"
+)
+
+// Time returns the test in virtual time, for [testing.T.Run].
+func Time(test func(t *testing.T)) func(t *testing.T) {
+	return func(t *testing.T) {
+		t.Helper()
+		synctest.Test(t, test)
+	}
+}

@@ -1,0 +1,191 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+)
+
+// crd is what is used of a CustomResourceDefinition.
+type crd struct {
+	Spec struct {
+		Scope string
+		Names struct {
+			Kind       string
+			Plural     string
+			ShortNames []string
+			Categories []string
+		}
+		Versions []struct {
+			Name                     string
+			AdditionalPrinterColumns []struct {
+				Name, JSONPath, Type string
+				Priority             int
+			}
+			Subresources map[string]any
+			Schema       struct{ OpenAPIV3Schema schema }
+		}
+	}
+}
+
+// schema is what is used of an OpenAPI schema.
+type schema struct {
+	Type, Format, Description, Pattern string
+	Default                            any
+	Enum                               []any
+	Minimum, Maximum                   *float64
+	MinLength, MaxLength               *int
+	MinItems, MaxItems                 *int
+	MinProperties, MaxProperties       *int
+	IntOrString                        bool `json:"x-kubernetes-int-or-string"`
+	Properties                         map[string]schema
+	AdditionalProperties               *schema
+	Items                              *schema
+	Required                           []string
+	Validations                        []struct{ Rule, Message string } `json:"x-kubernetes-validations"`
+}
+
+func (s *schema) typeName() string {
+	switch {
+	case s.IntOrString:
+		return "integer or string"
+	case s.Items != nil:
+		return "list of: " + s.Items.typeName()
+	case s.AdditionalProperties != nil:
+		return "map of: " + s.AdditionalProperties.typeName()
+	case s.Format != "":
+		return s.Type + " (" + s.Format + ")"
+	}
+	return s.Type
+}
+
+// limits are what a value has to be.
+func (s *schema) limits() []string {
+	var all []string
+	if len(s.Enum) > 0 {
+		var values []string
+		for _, v := range s.Enum {
+			values = append(values, fmt.Sprint(v))
+		}
+		all = append(all, "one of "+listed(values))
+	}
+	between := func(least, most *int, of string) {
+		if least != nil {
+			all = append(all, fmt.Sprintf("at least %d %s", *least, of))
+		}
+		if most != nil {
+			all = append(all, fmt.Sprintf("at most %d %s", *most, of))
+		}
+	}
+	if s.Minimum != nil {
+		all = append(all, fmt.Sprintf("at least %v", *s.Minimum))
+	}
+	if s.Maximum != nil {
+		all = append(all, fmt.Sprintf("at most %v", *s.Maximum))
+	}
+	between(s.MinLength, s.MaxLength, "characters")
+	between(s.MinItems, s.MaxItems, "items")
+	between(s.MinProperties, s.MaxProperties, "keys")
+	if s.Pattern != "" {
+		all = append(all, "matches `"+s.Pattern+"`")
+	}
+	for _, v := range s.Validations {
+		all = append(all, v.Message+": `"+v.Rule+"`")
+	}
+	return all
+}
+
+type crdRow struct{ path, kind, standard, limits, text string }
+
+// rows are a schema's fields, and those below them.
+func (s *schema) rows(prefix string) (all []crdRow) {
+	for _, name := range slices.Sorted(maps.Keys(s.Properties)) {
+		f := s.Properties[name]
+		row := crdRow{path: prefix + name, kind: f.typeName(), text: strings.Join(strings.Fields(f.Description), " ")}
+		if f.Default != nil {
+			raw, err := yaml.Marshal(f.Default)
+			if err == nil {
+				row.standard = "`" + strings.TrimSpace(string(raw)) + "`"
+			}
+		}
+		limits := f.limits()
+		if slices.Contains(s.Required, name) {
+			limits = append([]string{"required"}, limits...)
+		}
+		below, inner := &f, row.path
+		for {
+			element, within := below.Items, "[]"
+			if element == nil {
+				element, within = below.AdditionalProperties, ".KEY"
+			}
+			if element == nil {
+				break
+			}
+			below, inner = element, inner+within
+			for _, limit := range below.limits() {
+				limits = append(limits, "each "+limit)
+			}
+			if row.text == "" {
+				row.text = strings.Join(strings.Fields(below.Description), " ")
+			}
+		}
+		row.limits = strings.Join(limits, "; ")
+		all = append(all, row)
+		all = append(all, below.rows(inner+".")...)
+	}
+	return all
+}
+
+func crdTable(prefix string, s schema) string {
+	var b strings.Builder
+	for _, v := range s.Validations {
+		fmt.Fprintf(&b, "%s: `%s`.\n\n", capital(v.Message), v.Rule)
+	}
+	b.WriteString("| field | type | default | has to be | |\n|---|---|---|---|---|\n")
+	for _, row := range s.rows(prefix) {
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s |\n", row.path, row.kind, inCell.Replace(row.standard), inCell.Replace(row.limits), inCell.Replace(row.text))
+	}
+	return b.String()
+}
+
+func crdsPage() string {
+	files, err := filepath.Glob(repository("api/crds/*.yaml"))
+	if err != nil || len(files) < 2 {
+		failf("%v: %v", files, err)
+	}
+	var b strings.Builder
+	b.WriteString("# Custom resources\n\nEvery field of NodeGroups and NodeRetirements, as the CustomResourceDefinitions have them, with what the API server " +
+		"checks. What else is checked\nis in the condition `Accepted` of a NodeGroup. [conditions.md](conditions.md) has the conditions, " +
+		"[examples](../examples) have examples.\n")
+	for _, file := range files {
+		raw, err := os.ReadFile(file)
+		must(err)
+		var c crd
+		must(yaml.Unmarshal(raw, &c))
+		names := c.Spec.Names
+		for _, v := range c.Spec.Versions {
+			of := v.Schema.OpenAPIV3Schema
+			fmt.Fprintf(&b, "\n## %s\n\n`slipway.dev/%s`, %s-scoped; `%s` for short. %s\n", names.Kind, v.Name, strings.ToLower(c.Spec.Scope),
+				strings.Join(names.ShortNames, "`, `"), strings.Join(strings.Fields(of.Description), " "))
+			if len(v.Subresources) > 0 {
+				fmt.Fprintf(&b, "\nSubresources: %s.\n", listed(slices.Sorted(maps.Keys(v.Subresources))))
+			}
+			fmt.Fprintf(&b, "\n### %s: spec\n\n%s", names.Kind, crdTable("spec.", of.Properties["spec"]))
+			fmt.Fprintf(&b, "\n### %s: status\n\n%s", names.Kind, crdTable("status.", of.Properties["status"]))
+			fmt.Fprintf(&b, "\n### %s: columns\n\nWhat `kubectl get %s` shows.\n\n| column | from | |\n|---|---|---|\n", names.Kind, names.Plural)
+			for _, column := range v.AdditionalPrinterColumns {
+				when := ""
+				if column.Priority > 0 {
+					when = "with `-o wide`"
+				}
+				fmt.Fprintf(&b, "| %s | `%s` | %s |\n", column.Name, inCell.Replace(column.JSONPath), when)
+			}
+		}
+	}
+	return b.String()
+}

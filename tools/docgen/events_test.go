@@ -1,0 +1,125 @@
+package main
+
+import (
+	"go/ast"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// writers are the functions that hand an Event on to the API server.
+var writers = []string{"Eventf", "CreateEvent"}
+
+func TestTheReasonOfEveryEventIsAConstantOfTheReference(t *testing.T) {
+	for path, s := range everySource() {
+		reasons, takes := map[string]string{}, map[string][]int{} // the constants by name, and the functions that take one
+		for _, c := range s.constants() {
+			if slices.Contains(eventTypes, c.of) {
+				reasons[c.name] = c.value
+			}
+		}
+		writes := false
+		s.each(func(n ast.Node) {
+			switch n := n.(type) {
+			case *ast.FuncDecl:
+				takes[n.Name.Name] = reasonParameters(n)
+			case *ast.CallExpr:
+				writes = writes || slices.Contains(writers, calledName(n))
+			}
+		})
+		listed := slices.ContainsFunc(who, func(w struct{ path, title, text string }) bool { return w.path == path })
+		if writes && !listed && path != "internal/kubeapi" {
+			t.Errorf("package %s writes Events, and the reference does not have its reasons", path)
+		}
+		if listed && (!writes || len(reasons) == 0) {
+			t.Errorf("package %s writes no Events any more", path)
+		}
+		used := map[string]bool{}
+		kinds := kindsOf(t, path)
+		s.each(func(n ast.Node) {
+			if id, is := n.(*ast.Ident); is && reasons[id.Name] != "" {
+				used[id.Name] = true
+			}
+			call, is := n.(*ast.CallExpr)
+			if !is {
+				return
+			}
+			name := calledName(call)
+			if listed && name == "Eventf" && !isReason(call.Args[3]) {
+				t.Errorf("package %s: the reason of an Event is not of the type: %s", path, spelt(call.Fun))
+			}
+			for _, at := range takes[name] {
+				if at < len(call.Args) {
+					if _, literal := call.Args[at].(*ast.BasicLit); literal {
+						t.Errorf("package %s: the reason of an Event is written where %s is called", path, name)
+					}
+				}
+			}
+			sameKind(t, path, call, kinds)
+		})
+		for name := range reasons {
+			if !used[name] {
+				t.Errorf("package %s: %s is no reason of any Event", path, name)
+			}
+		}
+	}
+}
+
+// reasonParameters are the places of a function's parameters that are reasons of Events.
+func reasonParameters(f *ast.FuncDecl) (places []int) {
+	at := 0
+	for _, field := range f.Type.Params.List {
+		of, is := field.Type.(*ast.Ident)
+		for range max(len(field.Names), 1) {
+			if is && slices.Contains(eventTypes, of.Name) {
+				places = append(places, at)
+			}
+			at++
+		}
+	}
+	return places
+}
+
+// isReason reports an expression such as string(reason).
+func isReason(e ast.Expr) bool {
+	c, is := e.(*ast.CallExpr)
+	return is && calledName(c) == "string"
+}
+
+// kindsOf are the types of a package's Events, by the names of their reasons.
+func kindsOf(t *testing.T, path string) map[string]string {
+	t.Helper()
+	kinds := map[string]string{}
+	if slices.ContainsFunc(who, func(w struct{ path, title, text string }) bool { return w.path == path }) {
+		for _, e := range eventsOf(path) {
+			kinds[e.name] = e.kind
+		}
+	}
+	return kinds
+}
+
+// sameKind holds the comment of a reason to a call that has both the reason and the type of its Event.
+func sameKind(t *testing.T, path string, call *ast.CallExpr, kinds map[string]string) {
+	t.Helper()
+	is, name := "", ""
+	switch calledName(call) {
+	case "normal":
+		is = "Normal"
+	case "warning":
+		is = "Warning"
+	}
+	for _, arg := range call.Args {
+		if kind, found := strings.CutPrefix(spelt(arg), "corev1.EventType"); found {
+			is = kind
+		}
+		if c, conversion := arg.(*ast.CallExpr); conversion && len(c.Args) == 1 {
+			arg = c.Args[0]
+		}
+		if id, ident := arg.(*ast.Ident); ident && kinds[id.Name] != "" {
+			name = id.Name
+		}
+	}
+	if is != "" && name != "" && is != kinds[name] {
+		t.Errorf("package %s: the comment of %s says that its Events are %s, and one is %s", path, name, kinds[name], is)
+	}
+}

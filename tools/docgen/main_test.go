@@ -1,0 +1,20 @@
+package main
+
+import (
+	"os"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestTheReferencePagesAreCurrent(t *testing.T) {
+	for name, page := range pages {
+		want, err := os.ReadFile(repository("docs/reference/" + name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(string(want), page()); diff != "" {
+			t.Errorf("docs/reference/%s (-want +got, make generate writes it anew):\n%s", name, diff)
+		}
+	}
+}

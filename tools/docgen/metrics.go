@@ -1,0 +1,378 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"go/ast"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/agent"
+	"github.com/slipway-dev/slipway/internal/cloudpool/controller"
+	"github.com/slipway-dev/slipway/internal/compat/aksnth"
+	"github.com/slipway-dev/slipway/internal/manager"
+	"github.com/slipway-dev/slipway/internal/notice"
+	"github.com/slipway-dev/slipway/internal/notice/azure"
+	"github.com/slipway-dev/slipway/internal/notify"
+	"github.com/slipway-dev/slipway/internal/observe"
+)
+
+// agentMetrics are those of an agent, registered as the agent does.
+func agentMetrics() []observe.Definition {
+	r := observe.NewRegistry()
+	if _, err := notify.New(nil, notify.Options{Metrics: r}); err != nil {
+		failf("%v", err)
+	}
+	r.Standard(observe.Build{})
+	agent.NewMetrics(r)
+	return r.Definitions()
+}
+
+func cloudpoolMetrics() []observe.Definition {
+	r := observe.NewRegistry()
+	r.Standard(observe.Build{})
+	controller.NewMetrics(r)
+	return r.Definitions()
+}
+
+func handlerMetrics() []observe.Definition {
+	r := observe.NewRegistry()
+	aksnth.NewMetrics(r, "node")
+	return r.Definitions()
+}
+
+// recorder notes what is registered, as a registry tells only of metrics that have values.
+type recorder struct{ collectors []prometheus.Collector }
+
+func (r *recorder) Register(c prometheus.Collector) error {
+	r.collectors = append(r.collectors, c)
+	return nil
+}
+
+func (r *recorder) MustRegister(all ...prometheus.Collector) {
+	r.collectors = append(r.collectors, all...)
+}
+func (*recorder) Unregister(prometheus.Collector) bool { return false }
+
+// oneOfEach is a cache that has a retirement, which has everything that metrics tell of.
+type oneOfEach struct{ client.Reader }
+
+func (oneOfEach) List(_ context.Context, list client.ObjectList, _ ...client.ListOption) error {
+	now := metav1.NewTime(time.Unix(1, 0))
+	if all, is := list.(*v1alpha1.NodeRetirementList); is {
+		all.Items = []v1alpha1.NodeRetirement{{
+			Spec: v1alpha1.NodeRetirementSpec{Group: "group"},
+			Status: v1alpha1.NodeRetirementStatus{
+				Phase: v1alpha1.Draining, Reasons: []v1alpha1.RetirementReason{{Code: "code"}},
+				Replacement: &v1alpha1.Replacement{State: v1alpha1.ReplacementOrdered, Since: now},
+			},
+		}}
+	}
+	return nil
+}
+
+// described is how the Prometheus library says what a metric is called and what for.
+var described = regexp.MustCompile(`^Desc\{fqName: "(.*?)", help: (".*?"), (?:unit: ".*?", )?constLabels: \{.*\}, variableLabels: \{(.*)\}\}$`)
+
+func definition(d *prometheus.Desc, kind string) observe.Definition {
+	m := described.FindStringSubmatch(d.String())
+	var help string
+	if m == nil || json.Unmarshal([]byte(m[2]), &help) != nil {
+		failf("what is this metric? %s", d)
+	}
+	is := observe.Definition{Name: m[1], Help: help, Type: kind}
+	if m[3] != "" {
+		is.Labels = strings.Split(m[3], ",")
+	}
+	return is
+}
+
+// managerMetrics are a manager's own.
+func managerMetrics() (all []observe.Definition) {
+	var r recorder
+	must(manager.RegisterMetrics(&r, oneOfEach{}))
+	for _, c := range r.collectors {
+		kinds := map[string]string{}
+		kind := ""
+		switch c.(type) {
+		case *prometheus.CounterVec:
+			kind = "counter"
+		case *prometheus.GaugeVec:
+			kind = "gauge"
+		case *prometheus.HistogramVec:
+			kind = "histogram"
+		default:
+			kinds = collected(c)
+		}
+		for _, d := range descriptions(c) {
+			of := definition(d, kind)
+			if kind == "" {
+				of.Type = kinds[of.Name]
+			}
+			if of.Type == "" {
+				failf("%s: of which type is it?", of.Name)
+			}
+			all = append(all, of)
+		}
+	}
+	return inOrder(all)
+}
+
+func inOrder(all []observe.Definition) []observe.Definition {
+	slices.SortFunc(all, func(x, y observe.Definition) int { return strings.Compare(x.Name, y.Name) })
+	return all
+}
+
+func descriptions(c prometheus.Collector) (all []*prometheus.Desc) {
+	to := make(chan *prometheus.Desc)
+	go func() {
+		c.Describe(to)
+		close(to)
+	}()
+	for d := range to {
+		all = append(all, d)
+	}
+	return all
+}
+
+// collected are the types of what a collector gives now, by name.
+func collected(c prometheus.Collector) map[string]string {
+	r := prometheus.NewPedanticRegistry()
+	must(r.Register(c))
+	families, err := r.Gather()
+	must(err)
+	kinds := map[string]string{}
+	for _, f := range families {
+		kinds[f.GetName()] = strings.ToLower(dto.MetricType_name[int32(f.GetType())])
+	}
+	return kinds
+}
+
+// libraryMetrics are those of controller-runtime and client-go, which a manager tells too.
+func libraryMetrics() (all []observe.Definition) {
+	registry, is := metrics.Registry.(prometheus.Collector)
+	if !is {
+		failf("controller-runtime's registry does not say what is in it")
+	}
+	for _, d := range descriptions(registry) {
+		all = append(all, definition(d, ""))
+	}
+	return slices.CompactFunc(inOrder(all), func(x, y observe.Definition) bool { return x.Name == y.Name })
+}
+
+// labelSays is what a label can say: some values, or what they are of when there is no end to them.
+type labelSays struct {
+	values []string
+	open   string
+	// more says that others are possible beside values.
+	more string
+}
+
+// labelValues say what the labels of the metrics can say, by metric and label, or by label alone where all mean the same. The
+// values are read from the code that gives them.
+func labelValues() map[string]labelSays {
+	all := map[string]labelSays{
+		"group": {open: "name of a NodeGroup"}, "provider": {open: "name of a cloud"}, "cloud": {open: "name of a cloud"},
+		"template": {open: "kind of machine, as its cloud calls it"}, "plugin": {open: "name of a plugin"},
+		"receiver": {open: "name of a receiver of notifications"}, "pool": {open: "name of a cloudpool"},
+		"goversion": {open: "version of Go"}, "version": {open: "version"}, "revision": {open: "revision of the source"},
+		"node": {open: "name of the Node"}, "resource": {open: "name of the machine in Azure's events"},
+		"cluster": {open: "address of the API server"}, "endpoint": {open: "path, or the receiver's name"},
+		"method": {open: "method of HTTP, in small letters"}, "code": {open: "status of HTTP"},
+		"type": {values: texts(notice.Types())}, "result": {values: returned("internal/cloud", "Outcome")},
+	}
+	maps.Copy(all, agentLabels())
+	maps.Copy(all, retirementLabels())
+	maps.Copy(all, groupLabels())
+	return all
+}
+
+// agentLabels are those of the metrics of agents and cloudpools.
+func agentLabels() map[string]labelSays {
+	return map[string]labelSays{
+		"slipway_agent_notices_total.action":             {values: texts(agent.Actions())},
+		"slipway_agent_polls_total.result":               {values: append(namedConstants("internal/agent", "pollOK"), texts(azure.Classes())...)},
+		"slipway_drain_pods.state":                       {values: given("internal/agent", "pods.With", 0)},
+		"slipway_drain_obstructed_pods.reason":           {values: elements("internal/agent", "obstacles", "internal/drain")},
+		"slipway_drains_total.outcome":                   {values: constantsOf("internal/drain", "Outcome")},
+		"slipway_drain_pod_ends_total.end":               {values: constantsOf("internal/drain", "End")},
+		"slipway_notifications_total.result":             {values: given("internal/notify", "results.With", 1)},
+		"slipway_cloudpool_requests_total.handling":      {values: returned("internal/cloudpool/httpserver", "serve", "serveOwn", "handle", "pass")},
+		"slipway_cloudpool_updates_total.kind":           {values: constantsOf("internal/cloudpool/controller", "Kind")},
+		"slipway_cloudpool_updates_total.result":         {values: constantsOf("api/v1alpha1", "PoolUpdateResult")},
+		"slipway_cloudpool_update_duration_seconds.kind": {values: constantsOf("internal/cloudpool/controller", "Kind")},
+	}
+}
+
+// retirementLabels are those of a manager's metrics of retirements and replacements.
+func retirementLabels() map[string]labelSays {
+	codes := labelSays{values: append([]string{""}, retirementCodes()...)}
+	var phases, last []string
+	for _, p := range constantsOf("api/v1alpha1", "Phase") {
+		if v1alpha1.Phase(p).Finished() {
+			last = append(last, p)
+		} else {
+			phases = append(phases, p)
+		}
+	}
+	states := constantsOf("api/v1alpha1", "ReplacementState")
+	waiting := slices.DeleteFunc(slices.Clone(states), func(s string) bool { return v1alpha1.ReplacementState(s).Final() })
+	return map[string]labelSays{
+		"slipway_replacements.state":                     {values: waiting},
+		"slipway_replacement_state_oldest_seconds.state": {values: waiting},
+		"slipway_replacements_total.state":               {values: states},
+		"slipway_replacement_refusals_total.code":        {values: replacementCodes()},
+		"slipway_retirements.phase":                      {values: phases},
+		"slipway_retirement_phase_oldest_seconds.phase":  {values: phases},
+		"slipway_retirement_phase_reached_seconds.phase": {values: append(slices.Clone(phases), last...)},
+		"slipway_retirements_blocked.code":               codes,
+		"slipway_retirements_finished_total.phase":       {values: last},
+		"slipway_retirements_finished_total.code":        codes,
+		"slipway_retirements_finished_total.reason":      {values: constantsOf("api/v1alpha1", "Reason"), more: "the word of whoever asked for it"},
+		"slipway_retirement_steps_total.step":            {values: stepNames()},
+		"slipway_retirement_steps_total.result":          {values: assigned("internal/retirement", "step", "result")},
+		"slipway_cloud_requests_total.call":              {values: sorted(append(given("internal/retirement", "Metrics.Cloud", 1), given("internal/provisioning/replacement", "Asked", 1)...))},
+	}
+}
+
+// groupLabels are those of a manager's metrics of NodeGroups and what they launch.
+func groupLabels() map[string]labelSays {
+	const groupPath, planPath, launchPath = "internal/nodegroup", "internal/provisioning/plan", "internal/provisioning/launch"
+	verdict := labelSays{values: constantsOf(groupPath, "Verdict")}
+	refusals := constantsOf("internal/cloud", "Refusal")
+	failures := namedConstants(launchPath, "Throttled", "Unclear")
+	rule := labelSays{values: valuesOf(blockOf(groupPath, "Rules")), more: "the code of a budget"}
+	return map[string]labelSays{
+		"slipway_nodegroup_nodes.state":                     {values: mapKeys(groupPath, "see")},
+		"slipway_nodegroup_accepted.reason":                 {values: append(valuesOf(blockOf("api/v1alpha1", "Reasons of the condition Accepted")), namedConstants(groupPath, "CloudNotRead")...)},
+		"slipway_nodegroup_idle_nodes.verdict":              verdict,
+		"slipway_nodegroup_refused_nodes.rule":              rule,
+		"slipway_nodegroup_refusals_total.rule":             rule,
+		"slipway_autoscaler_pending_pods.outcome":           {values: constantsOf(planPath, "Outcome")},
+		"slipway_autoscaler_underused_nodes.verdict":        verdict,
+		"slipway_autoscaler_orders_failed_total.reason":     {values: slices.Concat(refusals, failures, namedConstants(launchPath, "Failed"))},
+		"slipway_autoscaler_machines_given_up_total.reason": {values: append(slices.Clone(refusals), namedConstants(launchPath, "NeverJoined", "NeverReady", "Failed")...)},
+		"slipway_autoscaler_decision_seconds.direction":     {values: given("internal/provisioning", "Metrics.decided", 0)},
+		"slipway_plugin_events_total.event":                 {values: constantsOf("internal/provisioning/advised", "eventKind")},
+		"slipway_plugin_events_total.result":                {values: namedConstants("internal/provisioning/advised", "answered", "failed", "dropped")},
+		"slipway_plugin_wishes_total.wish":                  {values: assigned("internal/provisioning/advised", "pass", "kind")},
+		"slipway_plugin_wishes_total.result":                {values: assigned("internal/provisioning/advised", "passed", "result")},
+		"slipway_cas_sync_nudges_total.pool":                {open: "name of the agent pool"},
+		"slipway_cas_sync_nudges_total.outcome":             {values: namedConstants("internal/manager", "nudgeDone", "nudgeFailed")},
+		"slipway_cas_sync_nudges_total.reason":              {values: slices.Concat([]string{""}, refusals, failures, namedConstants("internal/manager", "poolNotFound"))},
+		"slipway_cas_sync_maximum_changed.pool":             {open: "name of the agent pool"},
+		"slipway_strays.kind":                               {values: constantsOf("internal/orphans", "Kind")},
+		"slipway_strays.state":                              {values: namedConstants("internal/orphans", "suspected", "proven")},
+		"slipway_strays_collected_total.kind":               {values: constantsOf("internal/orphans", "Kind")},
+	}
+}
+
+func valuesOf(all []constant) (values []string) {
+	for _, c := range all {
+		values = append(values, c.value)
+	}
+	return values
+}
+
+// retirementCodes are those of what blocks a retirement or ends it early.
+func retirementCodes() []string {
+	var codes []string
+	for _, c := range blockOf("internal/retirement", "Codes of what ends") {
+		codes = append(codes, followed(c))
+	}
+	return sorted(append(codes, constantsOf("internal/retirement/budget", "Code")...))
+}
+
+// followed is the value of a constant, which may be that of another in the API.
+func followed(c constant) string {
+	if name, is := strings.CutPrefix(c.from, "v1alpha1."); is {
+		return namedConstants("api/v1alpha1", name)[0]
+	}
+	return c.value
+}
+
+// replacementCodes are those of the orders that came to nothing.
+func replacementCodes() []string {
+	return sorted(append(constantsOf("internal/cloud", "Refusal"), namedConstants("internal/provisioning/replacement", "OrderFailed", "OrderLost", "InstanceVanished")...))
+}
+
+// stepNames are the names of the steps of a retirement.
+func stepNames() (names []string) {
+	for _, e := range listIn("internal/retirement", "steps") {
+		if step, is := e.(*ast.CompositeLit); is {
+			name, _ := textOf(step.Elts[0])
+			names = append(names, name)
+		}
+	}
+	return sorted(names)
+}
+
+// elements are the values of the constants of another package that a variable lists.
+func elements(path, variable, of string) (values []string) {
+	for _, e := range listIn(path, variable) {
+		if c, is := e.(*ast.SelectorExpr); is {
+			values = append(values, namedConstants(of, c.Sel.Name)...)
+		}
+	}
+	return sorted(values)
+}
+
+func labelOf(all map[string]labelSays, metric, name string) (labelSays, bool) {
+	if l, is := all[metric+"."+name]; is {
+		return l, true
+	}
+	l, is := all[name]
+	return l, is
+}
+
+func metricTable(all []observe.Definition, known map[string]labelSays) string {
+	var b strings.Builder
+	b.WriteString("| metric | type | labels | |\n|---|---|---|---|\n")
+	for _, d := range all {
+		var of []string
+		for _, name := range d.Labels {
+			l, is := labelOf(known, d.Name, name)
+			text := "`" + name + "`: " + l.open
+			if l.values != nil {
+				text += listed(l.values)
+			}
+			if l.more != "" {
+				text += ", or " + l.more
+			}
+			if !is {
+				failf("%s: the reference does not know what its label %s can say", d.Name, name)
+			}
+			of = append(of, text)
+		}
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", d.Name, d.Type, inCell.Replace(strings.Join(of, "<br>")), inCell.Replace(d.Help))
+	}
+	return strings.ReplaceAll(b.String(), "&lt;br>", "; ")
+}
+
+func metricsPage() string {
+	known := labelValues()
+	var b strings.Builder
+	b.WriteString("# Metrics\n\nWhat each process tells under `/metrics`, as it registers it. A histogram has its three series under the name with `_bucket`, " +
+		"`_count` and `_sum`.\n[alerts.md](../alerts.md) has a dashboard and alerts of these.\n")
+	b.WriteString("\n## Agent\n\n`slipway agent` and `slipway-agent`, by default at `127.0.0.1:9818`.\n\n" + metricTable(agentMetrics(), known))
+	b.WriteString("\n## Manager\n\n`slipway manager`, by default at port 9819.\n\n" + metricTable(managerMetrics(), known))
+	b.WriteString("\nIt also tells those of the libraries that it is made of, and of its process:\n\n| metric | labels | |\n|---|---|---|\n")
+	for _, d := range libraryMetrics() {
+		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", d.Name, listed(d.Labels), inCell.Replace(d.Help))
+	}
+	b.WriteString("\n## Cloudpool\n\n`slipway cloudpool`, by default at port 9820.\n\n" + metricTable(cloudpoolMetrics(), known))
+	b.WriteString("\n## aks-node-termination-handler\n\n`slipway aks-node-termination-handler` has the tool's own beside an agent's. " +
+		"[moving-from-aks-node-termination-handler.md](../moving-from-aks-node-termination-handler.md) says more.\n\n" + metricTable(handlerMetrics(), known))
+	return b.String()
+}

@@ -1,0 +1,214 @@
+package main
+
+import (
+	"fmt"
+	"go/ast"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/slipway-dev/slipway/internal/agent"
+	"github.com/slipway-dev/slipway/internal/observe"
+)
+
+// ownMetrics are the definitions of all metrics of ours, by name.
+func ownMetrics(t *testing.T) map[string]observe.Definition {
+	t.Helper()
+	all := map[string]observe.Definition{}
+	for _, d := range slices.Concat(agentMetrics(), managerMetrics(), cloudpoolMetrics(), handlerMetrics()) {
+		all[d.Name] = d
+	}
+	return all
+}
+
+func TestNoMetricThatTheCodeDefinesIsMissingInTheReference(t *testing.T) {
+	known := ownMetrics(t)
+	// defining are the functions by which metrics come to be: those of our own registry and of the Prometheus library.
+	defining := []string{"Counter", "Gauge", "GaugeFunc", "Histogram", "readFrom", "fromRuntime", "NewDesc"}
+	names := regexp.MustCompile(`^(slipway|aks_node_termination_handler|go|process)_[a-z_]+$`)
+	found, in := 0, map[string]bool{}
+	check := func(path string, e ast.Expr) {
+		name, is := textOf(e)
+		if !is || !names.MatchString(name) {
+			return
+		}
+		found++
+		if _, is := known[name]; !is {
+			t.Errorf("package %s defines %s, which is in no registry that the reference is made of", path, name)
+		}
+	}
+	for path, s := range everySource() {
+		s.each(func(n ast.Node) {
+			switch n := n.(type) {
+			case *ast.CallExpr:
+				if slices.Contains(defining, calledName(n)) && len(n.Args) > 1 {
+					check(path, n.Args[0])
+				}
+				if of := spelt(n.Fun); strings.HasPrefix(of, "prometheus.New") && of != "prometheus.NewRegistry" {
+					in[path] = true
+				}
+			case *ast.KeyValueExpr:
+				if key, is := n.Key.(*ast.Ident); is && key.Name == "Name" {
+					check(path, n.Value)
+				}
+			}
+		})
+	}
+	if found < 50 {
+		t.Errorf("%d definitions were found in the code: there are more", found)
+	}
+	// Names may be put together. So every package that makes metrics with the library has to be one whose metrics are
+	// gathered.
+	for _, path := range []string{
+		"internal/manager", "internal/orphans", "internal/retirement", "internal/provisioning/replacement", "internal/nodegroup", "internal/provisioning", "internal/provisioning/advised",
+	} {
+		if !in[path] {
+			t.Errorf("package %s makes no metrics any more", path)
+		}
+		delete(in, path)
+	}
+	for path := range in {
+		t.Errorf("package %s makes metrics, and the reference does not gather them", path)
+	}
+}
+
+func TestEveryCounterOfAnAgentIsToldBeforeItsFirstEvent(t *testing.T) {
+	r := observe.NewRegistry()
+	agent.NewMetrics(r)
+	answer := httptest.NewRecorder()
+	r.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	known, series := labelValues(), 0
+	for _, d := range r.Definitions() {
+		if d.Type != "counter" {
+			continue
+		}
+		want := []string{""}
+		for _, name := range d.Labels {
+			l, _ := labelOf(known, d.Name, name)
+			var longer []string
+			for _, before := range want {
+				for _, value := range l.values {
+					longer = append(longer, strings.TrimPrefix(before+fmt.Sprintf(",%s=%q", name, value), ","))
+				}
+			}
+			want = longer
+		}
+		for _, w := range want {
+			line := d.Name + " 0\n"
+			if w != "" {
+				line = d.Name + "{" + w + "} 0\n"
+			}
+			series++
+			if !strings.Contains(answer.Body.String(), line) {
+				t.Errorf("not told from the start: %s", line)
+			}
+		}
+	}
+	if series < 50 {
+		t.Errorf("%d series were looked for: there are more", series)
+	}
+}
+
+var (
+	selection = regexp.MustCompile(`\b((?:slipway|aks_node_termination_handler)_\w+)\{([^}]*)\}`)
+	matching  = regexp.MustCompile(`(\w+)\s*(=~|!~|!=|=)\s*"((?:[^"\\]|\\.)*)"`)
+)
+
+// impossible says what an expression selects that no process can tell: metrics that there are not, labels that they have not, and
+// values that the code does not give them.
+func impossible(expr string, known map[string]observe.Definition, of map[string]labelSays) (errs []string, looked int) {
+	for _, s := range selection.FindAllStringSubmatch(expr, -1) {
+		d, is := known[s[1]]
+		for _, suffix := range []string{"_bucket", "_count", "_sum"} {
+			if h, histogram := known[strings.TrimSuffix(s[1], suffix)]; !is && histogram && h.Type == "histogram" {
+				d, is = h, true
+			}
+		}
+		if !is {
+			errs = append(errs, "there is no metric "+s[1])
+			continue
+		}
+		for _, m := range matching.FindAllStringSubmatch(s[2], -1) {
+			name, operator, value := m[1], m[2], m[3]
+			if slices.Contains([]string{"job", "instance", "le"}, name) {
+				continue
+			}
+			if !slices.Contains(d.Labels, name) {
+				errs = append(errs, fmt.Sprintf("%s has no label %s", s[1], name))
+				continue
+			}
+			l, _ := labelOf(of, d.Name, name)
+			if l.values == nil || l.more != "" || strings.HasPrefix(value, "$") {
+				continue
+			}
+			wants := []string{value}
+			if strings.HasSuffix(operator, "~") {
+				wants = strings.Split(value, "|")
+			}
+			for _, want := range wants {
+				looked++
+				of, err := regexp.Compile("^(?:" + want + ")$")
+				if err != nil || !slices.ContainsFunc(l.values, of.MatchString) {
+					errs = append(errs, fmt.Sprintf("%s is never told with %s=%q: want one of %s", s[1], name, want, strings.Join(l.values, ", ")))
+				}
+			}
+		}
+	}
+	return errs, looked
+}
+
+func TestNoPanelAndNoRuleSelectsWhatNoProcessTells(t *testing.T) {
+	known, of := ownMetrics(t), labelValues()
+	looked := 0
+	check := func(by, expr string) {
+		errs, n := impossible(expr, known, of)
+		looked += n
+		for _, err := range errs {
+			t.Errorf("%s: %s", by, err)
+		}
+	}
+	for _, file := range []string{"dashboard.json", "slipway.rules.yaml", "slipway.rules.test.yaml"} {
+		raw, err := os.ReadFile(repository("deploy/monitoring/" + file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var all any
+		if err := yaml.Unmarshal(raw, &all); err != nil {
+			t.Fatal(err)
+		}
+		everyText(all, func(text string) { check(file+": "+text, text) })
+	}
+	if looked < 20 {
+		t.Errorf("%d values were looked at: there are more", looked)
+	}
+	for _, wrong := range []string{
+		`slipway_retirements{phase="Gone"}`, `rate(slipway_drains_total{outcome=~"drained|lost"}[5m])`, `slipway_drain_seconds_bucket{phase="x"}`,
+		`slipway_no_such_metric{a="b"}`, `slipway_retirement_phase_oldest_seconds{phase="Succeeded"}`,
+	} {
+		if errs, _ := impossible(wrong, known, of); len(errs) != 1 {
+			t.Errorf("%s: %q, want one error", wrong, errs)
+		}
+	}
+}
+
+// everyText visits each text of a document.
+func everyText(v any, visit func(string)) {
+	switch v := v.(type) {
+	case string:
+		visit(v)
+	case []any:
+		for _, e := range v {
+			everyText(e, visit)
+		}
+	case map[string]any:
+		for _, e := range v {
+			everyText(e, visit)
+		}
+	}
+}

@@ -1,0 +1,380 @@
+package main
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+)
+
+const modulePath = "github.com/slipway-dev/slipway/"
+
+// source is a package of the module as it is written, without its tests.
+type source struct {
+	path  string // within the module
+	files []*ast.File
+	known []constant // what constants has found
+}
+
+// everySource is the packages that programs are made of, by their paths. What serves tests and pages alone is no part of them.
+var everySource = sync.OnceValue(func() map[string]*source {
+	all := map[string]*source{}
+	for _, root := range []string{"api", "cmd", "internal", "plugin"} {
+		must(filepath.WalkDir(repository(root), func(file string, entry fs.DirEntry, err error) error {
+			if err != nil || entry.IsDir() || !strings.HasSuffix(file, ".go") || strings.HasSuffix(file, "_test.go") {
+				return err
+			}
+			parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ParseComments|parser.SkipObjectResolution)
+			if err != nil {
+				return err
+			}
+			path := strings.TrimPrefix(filepath.ToSlash(filepath.Dir(file)), "../../")
+			if all[path] == nil {
+				all[path] = &source{path: path}
+			}
+			all[path].files = append(all[path].files, parsed)
+			return nil
+		}))
+	}
+	for _, notLinked := range []string{
+		"internal/placement/placementtest", "internal/cloud/plugin/faultyplugintest", "internal/cloud/conformance", "plugin/plugintest",
+	} {
+		delete(all, notLinked)
+	}
+	return all
+})
+
+func sourceOf(path string) *source {
+	s := everySource()[path]
+	if s == nil {
+		failf("there is no package %s", path)
+	}
+	return s
+}
+
+// each visits every node of every file.
+func (s *source) each(visit func(ast.Node)) {
+	for _, f := range s.files {
+		ast.Inspect(f, func(n ast.Node) bool {
+			if n != nil {
+				visit(n)
+			}
+			return true
+		})
+	}
+}
+
+// constant is a constant text, and what its comment says.
+type constant struct {
+	name, of, value, doc string
+	group                string // the comment of the block that it is in
+	from                 string // another package's constant whose value it has, instead of its own
+}
+
+// constants are those whose value is written as a text, also as a conversion of one, in the order in which they are. It is for one
+// goroutine at a time.
+func (s *source) constants() []constant {
+	if s.known != nil {
+		return s.known
+	}
+	all := []constant{}
+	s.each(func(n ast.Node) {
+		block, is := n.(*ast.GenDecl)
+		if !is || block.Tok != token.CONST {
+			return
+		}
+		for _, spec := range block.Specs {
+			v, is := spec.(*ast.ValueSpec)
+			if !is {
+				continue
+			}
+			for i, name := range v.Names {
+				if i >= len(v.Values) {
+					continue
+				}
+				c := constant{name: name.Name, doc: comment(v.Doc, v.Comment), group: comment(block.Doc)}
+				if of, is := v.Type.(*ast.Ident); is {
+					c.of = of.Name
+				}
+				if text, is := textOf(v.Values[i]); is {
+					c.value = text
+				} else if of, is := v.Values[i].(*ast.SelectorExpr); is {
+					c.from = spelt(of)
+				} else {
+					continue
+				}
+				all = append(all, c)
+			}
+		}
+	})
+	s.known = all
+	return all
+}
+
+// namedConstants are the values of constants by their names, in the order in which they are asked for.
+func namedConstants(path string, names ...string) []string {
+	byName := map[string]string{}
+	for _, c := range sourceOf(path).constants() {
+		byName[c.name] = c.value
+	}
+	var values []string
+	for _, name := range names {
+		if byName[name] == "" {
+			failf("package %s has no constant %s", path, name)
+		}
+		values = append(values, byName[name])
+	}
+	return values
+}
+
+// blockOf are the constants of a block, by how its comment begins.
+func blockOf(path, begins string) []constant {
+	var all []constant
+	for _, c := range sourceOf(path).constants() {
+		if strings.HasPrefix(c.group, begins) {
+			all = append(all, c)
+		}
+	}
+	if len(all) == 0 {
+		failf("package %s has no constants under the comment %q", path, begins)
+	}
+	return all
+}
+
+// functions are the declarations of functions or methods by their names.
+func (s *source) functions(names ...string) (found []ast.Node) {
+	s.each(func(n ast.Node) {
+		if f, is := n.(*ast.FuncDecl); is && slices.Contains(names, f.Name.Name) && f.Body != nil {
+			found = append(found, f)
+		}
+	})
+	if len(found) < len(names) {
+		failf("package %s has not all functions %v", s.path, names)
+	}
+	return found
+}
+
+// textsBelow are the texts among the expressions that pick chooses of the nodes below some nodes.
+func textsBelow(nodes []ast.Node, pick func(ast.Node) []ast.Expr) (values []string) {
+	for _, below := range nodes {
+		ast.Inspect(below, func(n ast.Node) bool {
+			for _, e := range pick(n) {
+				if text, is := textOf(e); is {
+					values = append(values, text)
+				}
+			}
+			return true
+		})
+	}
+	if len(values) == 0 {
+		failf("no texts are where they were")
+	}
+	return sorted(values)
+}
+
+// returned are the texts that functions return as their last result.
+func returned(path string, functions ...string) []string {
+	return textsBelow(sourceOf(path).functions(functions...), func(n ast.Node) []ast.Expr {
+		if r, is := n.(*ast.ReturnStmt); is && len(r.Results) > 0 {
+			return r.Results[len(r.Results)-1:]
+		}
+		return nil
+	})
+}
+
+// assigned are the texts that a function assigns to a variable.
+func assigned(path, function, variable string) []string {
+	return textsBelow(sourceOf(path).functions(function), func(n ast.Node) (values []ast.Expr) {
+		if a, is := n.(*ast.AssignStmt); is && len(a.Lhs) == len(a.Rhs) {
+			for i, to := range a.Lhs {
+				if spelt(to) == variable {
+					values = append(values, a.Rhs[i])
+				}
+			}
+		}
+		return values
+	})
+}
+
+// given are the texts that a package gives to functions and methods of a name, at a place.
+func given(path, called string, at int) []string {
+	var files []ast.Node
+	for _, f := range sourceOf(path).files {
+		files = append(files, f)
+	}
+	return textsBelow(files, func(n ast.Node) []ast.Expr {
+		if c, is := n.(*ast.CallExpr); is && at < len(c.Args) && strings.HasSuffix("."+spelt(c.Fun), "."+called) {
+			return c.Args[at : at+1]
+		}
+		return nil
+	})
+}
+
+// mapKeys are the texts that are keys of maps in a function.
+func mapKeys(path, function string) []string {
+	return textsBelow(sourceOf(path).functions(function), func(n ast.Node) (keys []ast.Expr) {
+		literal, is := n.(*ast.CompositeLit)
+		if !is {
+			return nil
+		}
+		if _, is := literal.Type.(*ast.MapType); !is {
+			return nil // such as prometheus.Labels, whose keys are no values
+		}
+		for _, e := range literal.Elts {
+			if kv, is := e.(*ast.KeyValueExpr); is {
+				keys = append(keys, kv.Key)
+			}
+		}
+		return keys
+	})
+}
+
+// listIn are the elements of the list that a variable of a package is declared with.
+func listIn(path, variable string) (elements []ast.Expr) {
+	sourceOf(path).each(func(n ast.Node) {
+		if v, is := n.(*ast.ValueSpec); is && v.Names[0].Name == variable && len(v.Values) == 1 {
+			if list, is := v.Values[0].(*ast.CompositeLit); is {
+				elements = list.Elts
+			}
+		}
+	})
+	if len(elements) == 0 {
+		failf("package %s has no list %s", path, variable)
+	}
+	return elements
+}
+
+// spelt is how a function is called, such as m.pods.With.
+func spelt(e ast.Expr) string {
+	switch e := e.(type) {
+	case *ast.Ident:
+		return e.Name
+	case *ast.SelectorExpr:
+		return spelt(e.X) + "." + e.Sel.Name
+	}
+	return ""
+}
+
+// constantsOf are the values of the constants of a type.
+func constantsOf(path, name string) []string {
+	var values []string
+	for _, c := range sourceOf(path).constants() {
+		if c.of == name && c.value != "" {
+			values = append(values, c.value)
+		}
+	}
+	if len(values) == 0 {
+		failf("package %s has no constants of a type %s", path, name)
+	}
+	return values
+}
+
+// textOf is the text that an expression is written as.
+func textOf(e ast.Expr) (string, bool) {
+	switch e := e.(type) {
+	case *ast.BasicLit:
+		if e.Kind == token.STRING {
+			text, err := strconv.Unquote(e.Value)
+			return text, err == nil
+		}
+	case *ast.CallExpr:
+		if of, is := e.Fun.(*ast.Ident); is && len(e.Args) == 1 && ast.IsExported(of.Name) {
+			return textOf(e.Args[0])
+		}
+	}
+	return "", false
+}
+
+func comment(groups ...*ast.CommentGroup) string {
+	for _, g := range groups {
+		if text := strings.TrimSpace(g.Text()); text != "" {
+			return text
+		}
+	}
+	return ""
+}
+
+// declared is where a type is declared, and its comment.
+func declared(of reflect.Type) (found *ast.TypeSpec, doc string) {
+	sourceOf(strings.TrimPrefix(of.PkgPath(), modulePath)).each(func(n ast.Node) {
+		block, is := n.(*ast.GenDecl)
+		if !is {
+			return
+		}
+		for _, spec := range block.Specs {
+			if spec, is := spec.(*ast.TypeSpec); is && spec.Name.Name == of.Name() {
+				found, doc = spec, comment(spec.Doc, block.Doc)
+			}
+		}
+	})
+	return found, doc
+}
+
+// docsOf are the comments of a struct's fields, by their names.
+func docsOf(of reflect.Type) map[string]string {
+	docs := map[string]string{}
+	spec, _ := declared(of)
+	if body, is := spec.Type.(*ast.StructType); is {
+		for _, f := range body.Fields.List {
+			for _, name := range f.Names {
+				docs[name.Name] = comment(f.Doc, f.Comment)
+			}
+		}
+	}
+	return docs
+}
+
+// inText makes the comment of a field one for people who write a file: of fields it has their keys, and no brackets of Go's. A
+// word that is the name of a field and of something else is taken for the field's where no other word would stand in capitals.
+func inText(doc, field string, keys map[string]string) string {
+	doc = aside.ReplaceAllString(strings.Join(strings.Fields(doc), " "), "")
+	doc = linkOfGo.ReplaceAllString(doc, "$1")
+	doc = strings.ReplaceAll(doc, "Config.", "")
+	var b strings.Builder
+	at := 0
+	for _, w := range words.FindAllStringIndex(doc, -1) {
+		word, before := doc[w[0]:w[1]], doc[:w[0]]
+		b.WriteString(doc[at:w[0]])
+		at = w[1]
+		begins := w[0] == 0 || strings.HasSuffix(before, ". ") && word == field
+		if key := keys[word]; key != "" && !strings.HasSuffix(before, ".") && (begins || humped.MatchString(word)) {
+			word = "`" + key + "`"
+		}
+		b.WriteString(word)
+	}
+	return b.String() + doc[at:]
+}
+
+var (
+	// aside is what leads a reader of Go elsewhere.
+	aside    = regexp.MustCompile(`; see \[[A-Za-z.]+\]| \(\[[A-Za-z.]+\]\)`)
+	linkOfGo = regexp.MustCompile(`\[([A-Za-z.]+)\]`)
+	words    = regexp.MustCompile(`[A-Za-z]+`)
+	humped   = regexp.MustCompile(`[a-zA-Z][A-Z]`)
+)
+
+// listed are some values, for a cell.
+func listed(values []string) string {
+	quoted := make([]string, 0, len(values))
+	for _, v := range values {
+		if v == "" {
+			quoted = append(quoted, "empty")
+			continue
+		}
+		quoted = append(quoted, "`"+v+"`")
+	}
+	return strings.Join(quoted, ", ")
+}
+
+// sorted are some values, each once.
+func sorted(values []string) []string { return slices.Compact(slices.Sorted(slices.Values(values))) }
+
+// inCell keeps a text within the cell of a table, and what looks like HTML visible.
+var inCell = strings.NewReplacer("|", `\|`, "\n", " ", "<", "&lt;")
