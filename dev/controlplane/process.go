@@ -242,11 +242,6 @@ func (p *Process) Restart(ctx context.Context) error {
 	if err := p.end(); err != nil {
 		return err
 	}
-	if p.Name() == Kwok {
-		if err := p.cluster.releaseMachines(ctx); err != nil {
-			return err
-		}
-	}
 	if err := p.start(); err != nil {
 		return err
 	}
