@@ -386,27 +386,10 @@ type victim struct {
 	evacuation planner.Evacuation
 }
 
-// together chooses nodes that can go along with each other within the group's budgets. Those whose retirement is asked
-// for already come first, so that nobody is called off for the sake of another that is no better.
+// together chooses nodes that can be retired together within the group's minimum and disruption budgets. Nodes with an open
+// retirement come first, so that none of them is cancelled for another node that is no better.
 func (f *fall) together(g *Group, due []*NodeDecision) ([]victim, error) {
-	counted := make([]budget.Node, 0, len(g.Nodes))
-	o := f.onlyOf(g, due)
-	stay := planner.Group{Name: g.name(), MinSize: int(g.Least())}
-	for i := range g.Nodes {
-		n := &g.Nodes[i]
-		counted = append(counted, n.Counted())
-		if !n.Counted().Leaving {
-			stay.Nodes = append(stay.Nodes, n.Object.Name)
-		}
-	}
-	o.Groups = []planner.Group{stay}
-	room := budget.Room(&g.Group.Spec, counted, v1alpha1.Underused, f.Now)
-	for i := range g.Nodes {
-		if rt := g.Nodes[i].Open(); rt != nil && !g.Nodes[i].Counted().Leaving && rt.Spec.RequestedBy != RequestedBy {
-			room-- // it has been asked for by somebody else, and waits
-		}
-	}
-	selection, err := planner.Victims(f.Snapshot, len(due), planner.LeastDisruption, o)
+	selection, err := planner.Victims(f.Snapshot, len(due), planner.LeastDisruption, f.onlyOf(g, due))
 	if err != nil {
 		return nil, err
 	}
@@ -420,14 +403,47 @@ func (f *fall) together(g *Group, due []*NodeDecision) ([]victim, error) {
 	}
 	for _, p := range selection.Passed {
 		if d := byName[p.Node]; d != nil && len(p.Refusals) > 0 {
-			d.refuse(p.Refusals[0])
+			d.because(NotTogether, "%s", p.Refusals[0].String())
 		}
 	}
 	slices.SortStableFunc(victims, func(a, b victim) int { return cmp.Compare(a.asked(), b.asked()) })
-	for i := max(0, room); i < len(victims); i++ {
-		victims[i].because(BudgetSpent, "%d more nodes of the group may be unavailable now, and others go first", max(0, room))
+	return f.withinBudget(g, victims), nil
+}
+
+// withinBudget gives the victims whose retirements would be admitted one after the other.
+func (f *fall) withinBudget(g *Group, victims []victim) []victim {
+	q := budget.Question{
+		Group: &g.Group.Spec, CloudMinimum: int32(g.CloudMinimum), Nodes: countedNodes(g), Reason: v1alpha1.Underused, Now: f.Now,
 	}
-	return victims[:min(len(victims), max(0, room))], nil
+	var kept []victim
+	for _, v := range victims {
+		q.Target = v.Node
+		switch verdict := budget.Evaluate(q); verdict.Code {
+		case budget.Allowed:
+			kept = append(kept, v)
+			at := slices.IndexFunc(q.Nodes, func(n budget.Node) bool { return n.Name == v.Node })
+			q.Nodes[at].Leaving, q.Nodes[at].Unavailable = true, "is retired first"
+		case budget.Minimum:
+			v.because(nodegroup.Minimum, "%s", verdict.Message)
+		default:
+			v.because(BudgetSpent, "%s", verdict.Message)
+		}
+	}
+	return kept
+}
+
+// countedNodes gives the nodes of a group as budgets count them. A node for which another requester's retirement waits counts as
+// leaving, so that its turn is not taken. It counts once, even if it is unavailable or underutilized too.
+func countedNodes(g *Group) []budget.Node {
+	counted := make([]budget.Node, len(g.Nodes))
+	for i := range g.Nodes {
+		n := &g.Nodes[i]
+		counted[i] = n.Counted()
+		if rt := n.Open(); rt != nil && rt.Spec.RequestedBy != RequestedBy {
+			counted[i].Leaving, counted[i].Unavailable = true, cmp.Or(counted[i].Unavailable, "waits to be retired")
+		}
+	}
+	return counted
 }
 
 // asked sorts those first whose retirement is asked for.
@@ -436,14 +452,6 @@ func (v victim) asked() int {
 		return 0
 	}
 	return 1
-}
-
-func (d *NodeDecision) refuse(r planner.Refusal) {
-	if r.Rule == "group-minimum" {
-		d.because(nodegroup.Minimum, "%s", r.Text)
-		return
-	}
-	d.because(NotTogether, "%s", r.String())
 }
 
 // confirm takes the victims away, as long as no more machines would be wanted without them than with them: neither when
