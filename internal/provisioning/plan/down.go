@@ -454,15 +454,15 @@ func (v victim) asked() int {
 	return 1
 }
 
-// confirm takes the victims away, as long as no more machines would be wanted without them than with them: neither when
-// their pods go where placement puts them, nor where the scheduler may.
+// confirm takes the victims away if their pods find room on nodes that are there, and no more machines are wanted without the victims than
+// with them. Room on a machine without a Node does not count: it was ordered for other pods, which may then find none.
 func (f *fall) confirm(g *Group, victims []victim) error {
 	for len(victims) > 0 {
 		after, err := f.worst(g, victims)
 		if err != nil {
 			return err
 		}
-		if after.wants() <= f.before.wants() {
+		if len(after.unplaced) == 0 && after.wants() <= f.before.wants() {
 			for i := range victims {
 				if err := f.take(g, &victims[i].evacuation); err != nil {
 					return err
@@ -480,9 +480,9 @@ func (f *fall) confirm(g *Group, victims []victim) error {
 // shuffles is how many more orders are tried in which the scheduler may come to the pods of victims.
 const shuffles = 2
 
-// worst is what would be ordered without the victims, of the ways in which their pods may be placed anew the one for
-// which the most would be, or the most pods would be left. In which order the scheduler comes to the pods is not known, and nothing that is tried here
-// makes sure that it finds a place for each: it makes it likely.
+// worst gives the worst decision for the victims of several orders of their pods. The worst is one with a pod that has no room on the other
+// nodes, else the one that wants the most. The scheduler's real order is not known. So it is likely, but not certain, that each pod finds
+// room.
 func (f *fall) worst(g *Group, victims []victim) (*Decision, error) {
 	inPlace := func([]placement.PodKey) ([]placement.PodKey, error) { return nil, nil }
 	in := func(order func([]placement.PodKey)) func([]placement.PodKey) ([]placement.PodKey, error) {
@@ -512,6 +512,9 @@ func (f *fall) worst(g *Group, victims []victim) (*Decision, error) {
 		if worst == nil || d.wants() > worst.wants() {
 			worst = d
 		}
+		if len(d.unplaced) > 0 {
+			return d, nil
+		}
 	}
 	return worst, nil
 }
@@ -537,7 +540,12 @@ func (f *fall) without(g *Group, victims []victim, arrange func([]placement.PodK
 	if err != nil {
 		return nil, err
 	}
-	return f.up(append(slices.Clone(f.waiting), left...), f.gone, f.lost...)
+	d, err := f.up(append(slices.Clone(f.waiting), left...), f.gone, f.lost...)
+	if err != nil {
+		return nil, err
+	}
+	d.unplaced = left
+	return d, nil
 }
 
 // inThought reports whether a pod is on no node, but where it was put while this is decided.
@@ -551,6 +559,9 @@ func (f *fall) instead(after *Decision) string {
 		for _, o := range after.Orders {
 			return fmt.Sprintf("without it %d more machines would be ordered: %s", more, o.Reasons[0])
 		}
+	}
+	if len(after.unplaced) > 0 {
+		return fmt.Sprintf("without it the scheduler may find no room for pod %s on another node", after.unplaced[0])
 	}
 	return "without it pods or spare room would be without a place, and no machine can be ordered for them now"
 }

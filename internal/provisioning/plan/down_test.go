@@ -115,6 +115,15 @@ func TestAnUnderusedNodeGoesWhenItsPodsHaveHadAnotherPlaceForTheCooldown(t *test
 			change: func(w *World) { w.Groups[0].Awaited, w.Groups[0].Size = []launch.Expected{{ID: "1"}}, 2 },
 			rule:   map[string]string{"a": NoPlace},
 		},
+		"the scheduler may leave one of its pods to what is on its way": { // pod x takes the only room for pod y
+			nodes: []*corev1.Node{web("a", cooled), web("b"), web("c")},
+			pods: []*corev1.Pod{
+				pod("x", "a", "900m", "1Gi"), pod("y", "a", "900m", "6Gi"), pod("v", "b", "3", "14Gi"), pod("w", "c", "3", "1Gi"),
+				pod("z", "", "3", "1Gi"),
+			},
+			change: func(w *World) { w.Groups[0].Awaited, w.Groups[0].Size = []launch.Expected{{ID: "1"}}, 4 },
+			want:   map[string]nodegroup.Verdict{"a": nodegroup.Refused}, rule: map[string]string{"a": WouldComeBack},
+		},
 		"few pods": {
 			group: underused(few),
 			nodes: []*corev1.Node{web("a", cooled), web("b")},
