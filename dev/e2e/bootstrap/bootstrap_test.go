@@ -270,7 +270,7 @@ func refused(err error) bool {
 // awaitPolicy waits until the API server has taken up the policy, which it does a moment after it is written.
 func awaitPolicy(t *testing.T, forbidden func() error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	var err error
 	if testbed.Poll(ctx, "the policy is in force", func() bool { err = forbidden(); return refused(err) }) != nil {

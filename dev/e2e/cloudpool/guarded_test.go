@@ -103,7 +103,7 @@ func TestI1NoMachineEndsWhilePodsAreInTheirGrace(t *testing.T) {
 	system.Namespace, system.Stop = metav1.NamespaceSystem, "3"
 	f.create(spread(slow), spread(deaf), spread(system))
 	t.Cleanup(func() {
-		_ = f.Client().AppsV1().Deployments(system.Namespace).Delete(t.Context(), system.Name, metav1.DeleteOptions{})
+		_ = f.Client().AppsV1().Deployments(system.Namespace).Delete(context.WithoutCancel(t.Context()), system.Name, metav1.DeleteOptions{})
 	})
 	ended := f.guarded(nil)
 	f.manage()

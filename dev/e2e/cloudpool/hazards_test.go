@@ -137,8 +137,8 @@ func TestI1PodsThatArriveLateKeepTheirNode(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "late", 3, options{})
 	slow := f.app("slow", 6)
-	slow.Stop = "12" // the others have to be there before the second node's turn has come
 	f.create(slow.Deployment())
+	f.finalize(slow.Name, "example.com/keep") // the others have to be there before the second node's turn has come
 	f.manage()
 	f.serve("a")
 	accepted := f.post("/pool/size", size(1), "Prefer: respond-async")
@@ -163,6 +163,7 @@ func TestI1PodsThatArriveLateKeepTheirNode(t *testing.T) {
 		objects = append(objects, late[len(late)-1])
 	}
 	f.create(objects...)
+	f.finalize(slow.Name)
 	up := f.awaitUpdate(accepted.header.Get("Location"))
 	if up.Outcome.Result != controller.Partial || up.Outcome.Removed != 1 {
 		t.Errorf("%+v, want one machine removed, and two kept", up.Outcome)
@@ -172,6 +173,20 @@ func TestI1PodsThatArriveLateKeepTheirNode(t *testing.T) {
 		if err != nil || got.DeletionTimestamp != nil || got.Status.Phase != corev1.PodRunning {
 			t.Errorf("pod %s: %v, %v", p.Name, got.Status.Phase, err)
 		}
+	}
+}
+
+// finalize sets the finalizers of an app's pods.
+func (f *fixture) finalize(app string, finalizers ...string) {
+	f.t.Helper()
+	pods := f.Client().CoreV1().Pods(f.name)
+	list, err := pods.List(f.ctx, metav1.ListOptions{LabelSelector: workload.AppLabel + "=" + app})
+	f.check(err)
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"finalizers": finalizers}})
+	f.check(err)
+	for _, p := range list.Items {
+		_, err := pods.Patch(f.ctx, p.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+		f.check(err)
 	}
 }
 

@@ -16,7 +16,7 @@ func TestTheDesiredSizeIsTheRequestedOneWhateverTheServerIsUpTo(t *testing.T) {
 	f := newFixture(t, "drift", 4, options{pool: emulator.Options{
 		Refresh: 700 * time.Millisecond, Lag: 100 * time.Millisecond, Launch: 500 * time.Millisecond, Terminate: 300 * time.Millisecond,
 		Linger: 300 * time.Millisecond, Resize: 400 * time.Millisecond, Register: 500 * time.Millisecond, Policy: emulator.Oldest,
-	}, settle: 3 * time.Second}) // more than the lag, also on a busy machine
+	}, settle: time.Minute}) // more than the lag, also on a busy machine
 	f.create(f.app("web", 4).Deployment())
 	f.manage()
 	f.serve("a")

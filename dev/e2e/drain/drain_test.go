@@ -228,7 +228,7 @@ func TestI2AVoluntaryDrainGivesUpBeforeABudgetAndRestoresTheNode(t *testing.T) {
 	f.blocked("stubborn", 2, time.Minute)
 	f.run(f.app("web", 2).Deployment())
 	before, was := f.pods(), f.marks()
-	const patient = 10 * time.Second
+	const patient = 30 * time.Second // in which a busy machine has to ask for an eviction of each pod
 	r := f.drain(exitTimeOver, f.node, "--timeout", patient.String())
 	f.says(r, "gave-up", f.ns+"/stubborn", "disruption-budget", "budget stubborn allows 0 disruptions", "uncordoned again")
 	for name := range before {
@@ -410,7 +410,7 @@ func TestKubectlsFlagsDoWhatKubectlsDo(t *testing.T) {
 		f.run(slow.Deployment())
 		r := f.drain(exitDrained, f.node, "--grace-period", "2", "-o", "json")
 		p := f.receipt(r).Pods[0]
-		if p.End != drain.Killed || p.GraceGiven != 2 || r.took > time.Minute {
+		if p.End != drain.Killed || p.GraceGiven != 2 || r.took >= slow.Grace {
 			t.Errorf("ended %s with %d s of grace after %s", p.End, p.GraceGiven, r.took)
 		}
 	})

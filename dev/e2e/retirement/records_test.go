@@ -3,6 +3,7 @@ package retirement_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -19,17 +20,24 @@ import (
 type records struct {
 	mu      sync.Mutex
 	known   map[string]*v1alpha1.NodeRetirement
-	changed map[string]chan struct{} // closed at the next change of the one
+	seen    map[string][]*v1alpha1.NodeRetirement // all states of each, in order
+	changed map[string]chan struct{}              // closed at the next change of the one
 }
 
 // get gives a NodeRetirement, nil when none is known, and a channel that is closed when that changes.
 func (r *records) get(name string) (*v1alpha1.NodeRetirement, <-chan struct{}) {
+	_, known, changed := r.history(name)
+	return known, changed
+}
+
+// history is get with all states that were seen.
+func (r *records) history(name string) ([]*v1alpha1.NodeRetirement, *v1alpha1.NodeRetirement, <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.changed[name] == nil {
 		r.changed[name] = make(chan struct{})
 	}
-	return r.known[name], r.changed[name]
+	return slices.Clone(r.seen[name]), r.known[name], r.changed[name]
 }
 
 func (r *records) learn(e watch.Event) {
@@ -40,6 +48,7 @@ func (r *records) learn(e watch.Event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.known[rt.Name] = rt
+	r.seen[rt.Name] = append(r.seen[rt.Name], rt)
 	if e.Type == watch.Deleted {
 		delete(r.known, rt.Name)
 	}
@@ -78,7 +87,9 @@ func newAccess(ctx context.Context, config *rest.Config) (*access, error) {
 	if err := errors.Join(corev1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
 		return nil, err
 	}
-	a := &access{records: &records{known: map[string]*v1alpha1.NodeRetirement{}, changed: map[string]chan struct{}{}}}
+	a := &access{records: &records{
+		known: map[string]*v1alpha1.NodeRetirement{}, seen: map[string][]*v1alpha1.NodeRetirement{}, changed: map[string]chan struct{}{},
+	}}
 	var err error
 	if a.client, err = client.NewWithWatch(config, client.Options{Scheme: scheme}); err != nil {
 		return nil, err

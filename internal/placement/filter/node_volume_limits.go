@@ -32,21 +32,19 @@ func (h *Chain) volumeLimits(c *Class, n *Node) (refused, undecided *placement.R
 		return nil, undecided
 	}
 	attached := map[attachable]bool{}
+	var broken *placement.Reason
 	for other := range n.volumePods {
 		theirs := other.volumes.resolve(h.Storage)
-		switch {
-		case theirs.brokenOwner != nil && len(view.attach) > 0:
-			return theirs.brokenOwner, nil
-		case theirs.brokenOwner != nil:
-			undecided = theirs.brokenOwner
-		}
+		broken = firstByText(broken, theirs.brokenOwner)
 		for _, a := range theirs.attach {
 			attached[a] = true
 		}
-		if r := h.translated(other.volumes, n); r != nil {
-			undecided = r
-		}
+		undecided = firstByText(undecided, h.translated(other.volumes, n))
 	}
+	if broken != nil && len(view.attach) > 0 {
+		return broken, nil
+	}
+	undecided = firstByText(undecided, broken)
 	added := map[string]int64{}
 	for _, a := range view.attach {
 		if !attached[a] {
@@ -65,6 +63,14 @@ func (h *Chain) volumeLimits(c *Class, n *Node) (refused, undecided *placement.R
 		}
 	}
 	return nil, undecided
+}
+
+// firstByText returns the reason whose text sorts first, so that it does not depend on the order of the node's pods. Nil is none.
+func firstByText(a, b *placement.Reason) *placement.Reason {
+	if a == nil || b != nil && b.Text < a.Text {
+		return b
+	}
+	return a
 }
 
 // unlessEarlier returns a refusal without the scheduler's words for it, where what is not decided may have come before it.

@@ -79,6 +79,26 @@ func TestVolumesOfVsphereCountForNoDriver(t *testing.T) {
 	}
 }
 
+// TestReasonOfVolumeLimitsIsTheSameInEachRun has pods with volumes of two in-tree plugins on the node.
+func TestReasonOfVolumeLimitsIsTheSameInEachRun(t *testing.T) {
+	c, p := claimed("")
+	ten := int32(10)
+	c.CSINodes = []*storagev1.CSINode{csiNode("", storagev1.CSINodeDriver{
+		Name: "csi.example.com", Allocatable: &storagev1.VolumeNodeResources{Count: &ten},
+	})}
+	for i, source := range []corev1.VolumeSource{
+		{AzureDisk: &corev1.AzureDiskVolumeSource{DiskName: "d", DataDiskURI: "/subscriptions/1/d"}},
+		{AWSElasticBlockStore: &corev1.AWSElasticBlockStoreVolumeSource{VolumeID: "vol-1"}},
+	} {
+		other := placementtest.Pod("other", i, "second", 100, 128)
+		other.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: source}}
+		c.Pods = append(c.Pods, other)
+	}
+	for range 50 { // the order of the node's pods is another in each
+		judged(t, c, p, "undecidable: volume of plugin kubernetes.io/aws-ebs counts for CSI driver ebs.csi.aws.com")
+	}
+}
+
 func TestVolumesGoOnlyWhereTheirDriverIs(t *testing.T) {
 	c, p := claimed("")
 	required := true
