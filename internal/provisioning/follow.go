@@ -21,6 +21,9 @@ func (a *Controller) follow(ctx context.Context, g *known, o plan.Order, id stri
 	}
 	ctx, cancel := context.WithTimeout(ctx, plan.JoinTimeout(g.Group))
 	defer cancel()
+	defer a.answer(g, true, func(g *known) { // what the cloud has shown before that may be without its instances
+		g.memory.less(id, func(l *launch.Pending) { l.Running, l.Answered = false, time.Now() })
+	})
 	for {
 		within, done := context.WithTimeout(ctx, cloudTimeout)
 		status, err := provider.Status(within, op)

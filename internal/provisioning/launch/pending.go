@@ -20,6 +20,8 @@ type Pending struct {
 	// Answered is when the cloud had answered it; zero until then.
 	Answered time.Time
 	Answer   Answer
+	// Running says that the cloud still works on it: until then it need not show it in the group's size.
+	Running bool
 	// Settled is when machines of an order are not expected any more whose answer was Lost.
 	Settled time.Time
 	// Named are the machines of it that the cloud has named and that have not been seen, by provider ID.
@@ -59,7 +61,7 @@ func (a *Pending) kept(began, now time.Time) bool {
 		return true
 	case a.Count == 0:
 		return false
-	case a.open(began):
+	case a.open(began), a.Running:
 		return true
 	}
 	return a.Answer == Lost && now.Before(a.Settled)

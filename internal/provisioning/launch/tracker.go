@@ -111,6 +111,9 @@ func Track(s Observation) Tracking {
 		record[r.ProviderID] = r
 	}
 	asked := s.answered(record)
+	for k := range asked {
+		asked[k].Running = asked[k].Running && s.Now.Before(asked[k].At.Add(s.JoinTimeout))
+	}
 	there := 0
 	instances := slices.SortedFunc(slices.Values(s.Instances), func(a, b cloud.Instance) int {
 		return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.ProviderID, b.ProviderID))
@@ -263,7 +266,7 @@ func (v *Tracking) unseen(s Observation, asked []Pending, n int) {
 		}
 	}
 	for _, a := range asked {
-		if a.Answer != Accepted || a.open(s.Began) {
+		if a.Answer != Accepted || a.open(s.Began) || a.Running {
 			continue
 		}
 		missing := a
