@@ -90,7 +90,7 @@ func (a *Controller) answered(g *known, o plan.Order, id string, op cloud.Operat
 	if err == nil {
 		log.Info("machines are ordered")
 		g.memory.replied(id, launch.Accepted, op.Machines, time.Now())
-		g.memory.less(id, func(l *launch.Pending) { l.Running = op.ID != "" })
+		g.memory.runs(id, op.ID)
 		a.orderPlaced(g, o)
 		return
 	}

@@ -116,7 +116,9 @@ func TestALaunchThatSucceedsIsFollowedToItsEnd(t *testing.T) {
 // hidden is a cloud that shows a launch neither in its size nor among its instances while it works on it.
 type hidden struct{ *unfulfilled }
 
-func (h hidden) Group(ctx context.Context, name string) (cloud.Group, error) { return h.pool.Group(ctx, name) }
+func (h hidden) Group(ctx context.Context, name string) (cloud.Group, error) {
+	return h.pool.Group(ctx, name)
+}
 
 func TestI5ALaunchIsNotRepeatedWhileItsOperationRuns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
