@@ -61,14 +61,14 @@ test: export SLIPWAY_BIN := $(CURDIR)/bin
 test: build build-dev peers vet-agent ## Run every test: race detector on, order shuffled, the real control plane included
 	tools/test
 	cd tools/release && ../test
-	cd dev && ../tools/test
+	cd dev && SLIPWAY_TEST_RERUN=1 ../tools/test
 	@dev/peers/install missing
 
 .PHONY: test-skew
 test-skew: export SLIPWAY_KUBE_VERSION := 1.33
 test-skew: export SLIPWAY_BIN := $(CURDIR)/bin
 test-skew: build build-dev peers ## Run the end-to-end tests on the lowest Kubernetes that is supported; make test has the highest
-	cd dev && ../tools/test ./controlplane/... ./e2e/... ./testbed/...
+	cd dev && SLIPWAY_TEST_RERUN=1 ../tools/test ./controlplane/... ./e2e/... ./testbed/...
 	@dev/peers/install missing
 
 .PHONY: test-openstack

@@ -305,7 +305,6 @@ func TestFailedAPIServerComesBackWithItsData(t *testing.T) {
 		t.Errorf("a node from before the restart: %v", err)
 	}
 
-	must.NoError(t, c.Process(controlplane.Kwok).Restart(t.Context()))
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	web := workload.App{Name: "web", Replicas: 3}

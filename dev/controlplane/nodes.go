@@ -273,13 +273,3 @@ func (c *Cluster) setMachine(ctx context.Context, node, value string) error {
 	_, err = c.client.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, patch, metav1.PatchOptions{})
 	return err
 }
-
-// releaseMachines lets a new kwok take over every node at once, rather than when the Leases of the old one expire.
-func (c *Cluster) releaseMachines(ctx context.Context) error {
-	leases := c.client.CoordinationV1().Leases(corev1.NamespaceNodeLease)
-	err := leases.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})
-	if err != nil {
-		return fmt.Errorf("releasing the nodes of the former kwok: %w", err)
-	}
-	return nil
-}

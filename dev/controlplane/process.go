@@ -74,7 +74,7 @@ type Command struct {
 	// Path and Args are the program and what follows its name; the working directory is the control plane's.
 	Path string   `json:"path"`
 	Args []string `json:"args"`
-	// Env is added to the little environment that the processes of a control plane get (PATH, HOME, TMPDIR).
+	// Env is added to Environment.
 	Env []string `json:"env,omitempty"`
 	// ReadyURL answers 200 once the program is ready; empty when nothing needs to wait for that. HTTPS needs a
 	// certificate of the control plane's authority.
@@ -123,8 +123,7 @@ func (p *Process) start() error {
 	cmd := exec.Command(p.command.Path, p.command.Args...) //nolint:gosec,noctx // starting programs is what this is for
 	cmd.Dir = p.cluster.dir
 	cmd.Stdout, cmd.Stderr = log, log
-	// Little of the environment reaches the process: proxies, kubeconfigs and the like must not change what it does.
-	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + p.cluster.dir, "TMPDIR=" + os.TempDir()}
+	cmd.Env = Environment(p.cluster.dir)
 	if often := os.Getenv(GCVariable); often != "" && isComponent(p.Name()) {
 		cmd.Env = append(cmd.Env, "GOGC="+often)
 	}
@@ -143,6 +142,12 @@ func (p *Process) start() error {
 		close(done)
 	}(p.done)
 	return nil
+}
+
+// Environment returns the few variables that a program gets. The others of this process, such as proxies, kubeconfigs and
+// settings of the program itself, must not change what it does.
+func Environment(home string) []string {
+	return []string{"PATH=" + os.Getenv("PATH"), "HOME=" + home, "TMPDIR=" + os.TempDir()}
 }
 
 // startOnLastingThread starts a command from a thread that lives as long as this process. On Linux the death signal of
@@ -241,11 +246,6 @@ func (p *Process) signal(s syscall.Signal, doing string) error {
 func (p *Process) Restart(ctx context.Context) error {
 	if err := p.end(); err != nil {
 		return err
-	}
-	if p.Name() == Kwok {
-		if err := p.cluster.releaseMachines(ctx); err != nil {
-			return err
-		}
 	}
 	if err := p.start(); err != nil {
 		return err

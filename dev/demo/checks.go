@@ -200,7 +200,7 @@ func (s *stage) replaced(ctx context.Context, m machine, n int, apps ...workload
 
 // bookTime is for how long the ledger may lag behind the machines' end: it hears of pods through a watch. Waiting makes
 // nothing better than it was, as it judges by the times at which things happened.
-const bookTime = 30 * time.Second
+const bookTime = 2 * time.Minute
 
 // fates waits until the ledger of an event says what became of each pod as expected, and of no other pods.
 func (s *stage) fates(ctx context.Context, r azure.Record, expected map[azure.Outcome]int) error {

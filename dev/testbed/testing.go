@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"sync"
@@ -20,6 +21,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/slipway-dev/slipway/dev/azure"
+	"github.com/slipway-dev/slipway/dev/controlplane"
 	"github.com/slipway-dev/slipway/dev/faultproxy"
 )
 
@@ -146,6 +148,18 @@ func (t *Testbed) Behind(tb testing.TB, proxy *faultproxy.Proxy, credentials str
 	}
 	check(clientcmd.WriteToFile(*loaded, to))
 	return to
+}
+
+// Command prepares a run of one of the product's programs as from a shell in which nothing is set but [controlplane.Environment].
+func Command(ctx context.Context, tb testing.TB, program string, args ...string) *exec.Cmd {
+	tb.Helper()
+	path, err := Binary(program)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	cmd := exec.CommandContext(ctx, path, args...) //nolint:gosec // it is one of the product's
+	cmd.Env = controlplane.Environment(tb.TempDir())
+	return cmd
 }
 
 // File writes a file that lasts as long as the test, and returns its path.

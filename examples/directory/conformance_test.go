@@ -269,7 +269,6 @@ func (c *directoryCloud) Heal(t *testing.T) {
 }
 
 func (*directoryCloud) Deletions() int { return 0 }
-func (*directoryCloud) Batches() bool  { return false }
 
 // Cannot implements conformance.Limited.
 func (*directoryCloud) Cannot() map[conformance.Misbehaviour]string {

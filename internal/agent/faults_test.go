@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"maps"
 	"sync"
 	"time"
 
@@ -17,6 +16,7 @@ type fault struct {
 	hangs bool          // it is never answered
 	code  int           // the status that is answered in the server's place
 	lost  bool          // the request is served, and its answer is lost
+	once  bool          // only the next request has the fault
 }
 
 // faults are what goes wrong with one machine's requests, by verb and resource.
@@ -37,16 +37,20 @@ func (f *faults) set(with fault, of ...string) {
 	}
 }
 
-// now copies the faults.
-func (f *faults) now() map[string]fault {
+// next returns the fault of the next request of a verb and resource.
+func (f *faults) next(what string) fault {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return maps.Clone(f.by)
+	with := f.by[what]
+	if with.once {
+		delete(f.by, what)
+	}
+	return with
 }
 
 // serve serves a request, which ends with its context or with the client's own timeout.
 func (f *faults) serve(ctx context.Context, what string, do func() error) error {
-	with := f.now()[what]
+	with := f.next(what)
 	ctx, cancel := context.WithTimeout(ctx, kubeapi.DefaultTimeout)
 	defer cancel()
 	if with.hangs && !with.lost {

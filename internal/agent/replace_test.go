@@ -12,8 +12,16 @@ import (
 // TestNodeStaysCordonedWhenOneEventReplacesAnother has Azure end an event as it announces that another has started, under another ID
 // (https://learn.microsoft.com/azure/virtual-machines/linux/scheduled-events). It did so in Azure's own sample server.
 func TestNodeStaysCordonedWhenOneEventReplacesAnother(t *testing.T) {
-	for name, with := range map[string]fault{
-		"all is well": {}, "the API server is slow": {takes: 3 * time.Second}, "answers are lost": {lost: true}, "it hangs": hanging,
+	for name, tt := range map[string]struct {
+		fault
+
+		of []string
+	}{
+		"all is well":            {},
+		"the API server is slow": {fault{takes: 3 * time.Second}, nodeRequests},
+		"answers are lost":       {fault{lost: true}, nodeRequests},
+		"it hangs":               {hanging, nodeRequests},
+		"its claim fails":        {fault{code: 503, once: true}, []string{"patch nodes"}},
 	} {
 		t.Run(name, machineTest(time.Second, func(t *testing.T, m *machine) {
 			m.start(t, 0, nil)
@@ -22,7 +30,7 @@ func TestNodeStaysCordonedWhenOneEventReplacesAnother(t *testing.T) {
 			if !m.empty() {
 				t.Fatal("not drained")
 			}
-			m.faults.set(with, nodeRequests...)
+			m.faults.set(tt.fault, tt.of...)
 			started := announced(notice.Redeploy, "started", 0)
 			started.Status, started.NotBefore = notice.Started, time.Time{}
 			m.source.say(started)

@@ -17,10 +17,15 @@ var (
 // TestSlowNodeRequestsDelayNoPreemptDrain has pods that must be asked while three quarters of the time are left.
 func TestSlowNodeRequestsDelayNoPreemptDrain(t *testing.T) {
 	const window = 30 * time.Second
+	start := func(t *testing.T, m *machine) {
+		m.start(t, 0, func(o *Options) { o.Impact.On[notice.Freeze], o.Impact.On[notice.Redeploy] = Cordon, Acknowledge })
+	}
 	freeze := func() notice.Notice { return announced(notice.Freeze, "f", 15*time.Minute) }
 	for name, tt := range map[string]struct {
-		before func(*machine) // the Preempt is announced
-		within time.Duration
+		before   func(*machine)       // the Preempt is announced
+		beside   func() notice.Notice // is announced with the Preempt
+		restarts bool                 // the agent starts again as the Preempt is announced
+		within   time.Duration
 	}{
 		"every PATCH hangs": {before: func(m *machine) {
 			m.faults.set(hanging, "patch nodes", "patch nodes/status")
@@ -76,13 +81,36 @@ func TestSlowNodeRequestsDelayNoPreemptDrain(t *testing.T) {
 			m.source.say()
 			time.Sleep(time.Second)
 		}, within: time.Second},
+		"its claim fails and a Freeze's conditions hang": {before: func(m *machine) {
+			m.faults.set(fault{code: 503, once: true}, "patch nodes")
+			m.faults.set(hanging, "patch nodes/status")
+		}, beside: freeze, within: time.Second},
+		"claims are slow and a Redeploy is due before it": {before: func(m *machine) {
+			m.faults.set(fault{takes: 3 * time.Second}, "patch nodes")
+		}, beside: func() notice.Notice { return announced(notice.Redeploy, "r", window/2) }, within: 4 * time.Second},
+		"releases are slow as a Freeze ends and the agent restarts": {before: func(m *machine) {
+			m.denied("web")
+			m.source.say(freeze(), announced(notice.Preempt, "p", window))
+			time.Sleep(time.Second)
+			m.crash()
+			m.denied("")
+			m.faults.set(slow, "patch nodes", "patch nodes/status")
+			m.faults.set(fault{takes: 100 * time.Millisecond}, "get nodes") // so that the notices are read first
+		}, restarts: true, within: time.Second},
 	} {
 		t.Run(name, machineTest(15*time.Second, func(t *testing.T, m *machine) {
-			m.start(t, 0, func(o *Options) { o.Impact.On[notice.Freeze] = Cordon })
+			start(t, m)
 			time.Sleep(time.Second)
 			tt.before(m)
+			if tt.restarts {
+				start(t, m)
+			}
 			said := time.Now()
-			m.source.say(announced(notice.Preempt, "p", window))
+			notices := []notice.Notice{announced(notice.Preempt, "p", window)}
+			if tt.beside != nil {
+				notices = append(notices, tt.beside())
+			}
+			m.source.say(notices...)
 			time.Sleep(window)
 			if asked := m.asked(); asked.IsZero() || asked.Sub(said) > tt.within || !m.empty() {
 				t.Errorf("asked at %s (%s after the notice, want %s), empty: %t", asked, asked.Sub(said), tt.within, m.empty())

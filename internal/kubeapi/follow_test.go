@@ -350,7 +350,7 @@ func TestFollowOverTLSAndHTTP2(t *testing.T) {
 		stream(event("DELETED", "a", "7")),
 	}}
 	c := serve(t, s.ServeHTTP)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	var d diary
 	h := d.handler()

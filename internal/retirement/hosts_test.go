@@ -51,9 +51,9 @@ func TestI4AMachineWhoseKubeletTakesAnotherNameMeanwhileStays(t *testing.T) {
 					return nil
 				})
 				rt := s.settled(ctx, s.controller(t), "r", 3*time.Hour)
-				more = n >= at
 				s.mu.Lock()
 				defer s.mu.Unlock()
+				more = n >= at
 				if len(s.violations) > 0 {
 					t.Errorf("%d %s: %v", at, moment, s.violations)
 				}

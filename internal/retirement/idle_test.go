@@ -65,6 +65,8 @@ func TestI1APodThatComesDuringTheDrainOfAnIdleNodeIsNotEvictedAndKeepsTheNode(t 
 			t.Fatalf("%s: %+v", rt.Status.Phase, rt.Status.Reasons)
 		}
 		s.isAsItWas(t, "a")
+		s.mu.Lock()
+		defer s.mu.Unlock()
 		if s.pods["uid-job"] == nil {
 			t.Error("the pod was evicted")
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -87,6 +88,8 @@ func TestANodeThatMayLeaveIsGoneInTheEndWithItsMachine(t *testing.T) {
 // hasLeft checks that a node is gone with its machine, and no other is.
 func (s *sim) hasLeft(t *testing.T, node string) {
 	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	for name := range s.nodes {
 		if name == node {
 			t.Errorf("Node %s is there", node)
@@ -118,6 +121,8 @@ func (s *sim) isAsItWas(t *testing.T, node string) {
 	if n.Spec.Unschedulable {
 		t.Errorf("I3: %s is still cordoned", node)
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if s.touched["sim://"+node] {
 		t.Errorf("the machine of %s was deleted", node)
 	}
@@ -451,9 +456,13 @@ func TestAMachineThatGoesLateInTheDrainGivesItsPodsTimeToBeReleased(t *testing.T
 		s.settled(ctx, c, "r", 10*time.Minute)
 		s.lose("a")
 		s.change("a", silent)
+		var mu sync.Mutex // the drain makes requests too
 		var tainted time.Time
 		s.atEach(func(_, _ string) error {
-			if n := s.node("a"); tainted.IsZero() && n != nil && isOutOfService(small(n)) {
+			n := s.node("a")
+			mu.Lock()
+			defer mu.Unlock()
+			if tainted.IsZero() && n != nil && isOutOfService(small(n)) {
 				tainted = time.Now()
 			}
 			return nil
@@ -514,7 +523,9 @@ func TestVolumesAreWaitedForAlsoByTheNextProcess(t *testing.T) {
 		if rt.Status.Phase != v1alpha1.Draining || rt.Status.Reasons[0].Code != VolumesAttached {
 			t.Fatalf("%s: %+v", rt.Status.Phase, rt.Status.Reasons)
 		}
+		s.mu.Lock() // the drain looks at them
 		s.volumes = nil
+		s.mu.Unlock()
 		if rt = s.settled(ctx, s.controller(t), "r", time.Hour); rt.Status.Phase != v1alpha1.Succeeded {
 			t.Errorf("%s: %s", rt.Status.Phase, rt.Status.Message)
 		}

@@ -116,6 +116,13 @@ func (s *sim) ask(request string, serve func() error) error {
 	return errors.Join(at("after", request), err)
 }
 
+// asks is how many requests were made so far.
+func (s *sim) asks() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.requests)
+}
+
 // atEach has happens called before and after each request from now on. A drain may be asking for something meanwhile.
 func (s *sim) atEach(happens func(moment, request string) error) {
 	s.mu.Lock()

@@ -176,9 +176,9 @@ func TestACloudThatFailsWhileTheNodeIsSilentHoldsNoDrainUp(t *testing.T) {
 			}
 			return nil
 		})
-		before := len(s.requests)
+		before := s.asks()
 		rt := s.settled(ctx, c, "r", time.Minute)
-		if asked := len(s.requests) - before; asked > 500 || rt.Status.Reasons[0].Code != ReadFailed {
+		if asked := s.asks() - before; asked > 500 || rt.Status.Reasons[0].Code != ReadFailed {
 			t.Errorf("%d requests in a minute; %s: %s", asked, rt.Status.Phase, rt.Status.Message)
 		}
 		if rt = s.settled(ctx, c, "r", 3*time.Hour); rt.Status.Phase != v1alpha1.Aborted || rt.Status.Reasons[0].Code != DrainTimeout {

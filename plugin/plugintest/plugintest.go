@@ -165,7 +165,6 @@ func (c *live) Group() string                        { return c.o.Group }
 func (c *live) Foreign() string                      { return c.o.Foreign }
 func (*live) Heal(*testing.T)                        {}
 func (*live) Deletions() int                         { return 0 }
-func (*live) Batches() bool                          { return false }
 
 func (c *live) Machines() (ids []string) {
 	list, err := c.account.Instances(c.t.Context(), c.o.Group)

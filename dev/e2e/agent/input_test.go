@@ -29,15 +29,10 @@ import (
 // exit runs one of the product's programs to its end, and returns its exit code and what it wrote to standard error.
 func exit(t *testing.T, program string, args ...string) (int, string) {
 	t.Helper()
-	path, err := testbed.Binary(program)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.CommandContext(t.Context(), path, args...)
-	cmd.Env = []string{"HOME=" + t.TempDir()}
+	cmd := testbed.Command(t.Context(), t, program, args...)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
-	err = cmd.Run()
+	err := cmd.Run()
 	var exited *exec.ExitError
 	if err != nil && !errors.As(err, &exited) {
 		t.Fatal(err)
@@ -340,12 +335,13 @@ func (f *fixture) used() map[string]bool {
 func TestTheAgentNeedsEveryRightThatItIsGivenAndNoOther(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "rights", 2)
-	f.blocked(10 * time.Second)
+	const grace = 2 * time.Minute // which a busy machine has: the pod is deleted when it is left, and stops in a second
+	f.blocked(grace)
 	f.withVolume("data")
 	turns := []string{brisk, "--max-concurrent-drains=2", "--namespace=" + testbed.AgentNamespace}
 	f.agent(0, append(turns, "--wait-for-detach")...)
 	f.agent(1, turns...)
-	e := f.announce(azure.Announcement{Type: azure.Redeploy, Resources: f.resources(0, 1), Notice: 24 * time.Second})
+	e := f.announce(azure.Announcement{Type: azure.Redeploy, Resources: f.resources(0, 1), Notice: grace + 14*time.Second})
 	if over := f.awaitOver(e.EventID); over.StartedBy != azure.ByApproval {
 		t.Errorf("started %s, want it acknowledged", over.StartedBy)
 	}

@@ -80,11 +80,10 @@ func TestI8AnAgentThatIsToldToStopLeavesTheRestToTheNext(t *testing.T) {
 	a := f.agent(0, brisk)
 	e := f.announce(azure.Announcement{Type: azure.Reboot, Notice: 5 * time.Minute})
 	f.awaitEvent(0, "Draining")
-	began := time.Now()
 	f.check(syscall.Kill(a.PID(), syscall.SIGTERM))
 	f.check(testbed.Poll(f.ctx, "the agent has ended", func() bool { return !a.Alive() }))
-	if took := time.Since(began); took > 20*time.Second {
-		t.Errorf("it took %s to end", took)
+	if a.Logged("asked to stop: waiting for the drain under way") {
+		t.Error("it has waited for its drain")
 	}
 	if n := f.awaitNode(0, "there", func(*corev1.Node) bool { return true }); !heldBy(e.EventID)(n) {
 		t.Errorf("the node was let go of: %s", marks(n))

@@ -123,7 +123,7 @@ func TestAMachineThatIsTakenAwayLosesNothingAndIsNotUncordoned(t *testing.T) {
 			f := newFixture(t, "gone-"+name, 1)
 			pods := f.everyKind()
 			f.agent(0, brisk)
-			e := f.announce(azure.Announcement{Type: kind, Notice: 30 * time.Second})
+			e := f.announce(azure.Announcement{Type: kind, Notice: 5 * time.Minute})
 			over := f.awaitOver(e.EventID)
 			f.drainedInTime(e.EventID, pods)
 			if over.StartedBy != azure.ByApproval {
@@ -211,7 +211,9 @@ func (f *fixture) blocked(grace time.Duration) {
 func TestAnEventMovedSoonerHastensTheDrain(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "sooner", 1)
-	f.blocked(10 * time.Second)
+	// The deletion comes when the pod's grace and the margin are left. The pod stops in a second: the rest is for a busy machine.
+	const grace = 2 * time.Minute
+	f.blocked(grace)
 	was := f.marksOf(0)
 	f.agent(0, brisk)
 	e := f.announce(azure.Announcement{Type: azure.Redeploy, Notice: 10 * time.Minute})
@@ -219,7 +221,7 @@ func TestAnEventMovedSoonerHastensTheDrain(t *testing.T) {
 	if n := len(f.requests("delete", "pods")); n != 0 {
 		t.Errorf("%d deletions ten minutes ahead", n)
 	}
-	f.check(f.Azure.Reschedule(e.EventID, time.Now().Add(24*time.Second)))
+	f.check(f.Azure.Reschedule(e.EventID, time.Now().Add(grace+14*time.Second)))
 	f.awaitEvent(0, "NoticeChanged")
 	f.awaitOver(e.EventID)
 	f.drainedInTime(e.EventID, 1)

@@ -28,7 +28,7 @@ var deployFiles = map[string]string{
 	"agent/admission.yaml":      `^ValidatingAdmissionPolicy(Binding)? slipway-agent-`,
 	"agent/flowcontrol.yaml":    `^(PriorityLevelConfiguration|FlowSchema) slipway-agent`,
 	"manager/rbac.yaml":         `^(ServiceAccount|(Cluster)?Role(Binding)?) slipway-manager$`,
-	"manager/admission.yaml":    `^ValidatingAdmissionPolicy(Binding)? slipway-manager-node$`,
+	"manager/admission.yaml":    `^ValidatingAdmissionPolicy(Binding)? slipway-manager-(node|launches)$`,
 	"manager/install-crds.yaml": ` slipway-manager-install-crds$`,
 	// kustomize takes no files from beside a folder.
 	"overlays/full/manager/install-crds.yaml": ` slipway-manager-install-crds$`,

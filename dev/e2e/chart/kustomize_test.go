@@ -63,7 +63,7 @@ func TestTheOverlaysHaveWhatTheyAreCalledAfter(t *testing.T) {
 	}
 	for kind, n := range map[string]int{
 		"ServiceAccount": 1, "ClusterRole": 6, "ClusterRoleBinding": 2, "Role": 1, "RoleBinding": 1, "Deployment": 1, "Service": 1,
-		"PodDisruptionBudget": 1, "ValidatingAdmissionPolicy": 2, "ValidatingAdmissionPolicyBinding": 2,
+		"PodDisruptionBudget": 1, "ValidatingAdmissionPolicy": 3, "ValidatingAdmissionPolicyBinding": 3,
 	} {
 		full[kind] += n
 	}

@@ -10,7 +10,6 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -342,11 +341,9 @@ func (s *story) asked() {
 	}
 	kubeconfig, err := s.ServiceAccountKubeconfig(s.ctx, dock, "viewer", controlplane.TokenOptions{})
 	s.check(err)
-	program, err := testbed.Binary("slipway")
-	s.check(err)
 	for _, command := range []string{"status", "plan"} {
 		var out bytes.Buffer
-		cmd := exec.CommandContext(s.ctx, program, command, "--kubeconfig", kubeconfig)
+		cmd := testbed.Command(s.ctx, s.t, "slipway", command, "--kubeconfig", kubeconfig)
 		cmd.Stdout, cmd.Stderr = &out, &out
 		if err := cmd.Run(); err != nil {
 			s.t.Errorf("slipway %s with the viewer's rights: %v: %s", command, err, out.String())

@@ -32,6 +32,7 @@ type azureCloud struct {
 	server *emulator.ARMServer
 	caFile string
 	kind   kind
+	window cloud.Duration // how long deletions wait for others
 }
 
 // kind is what the machines are in.
@@ -69,7 +70,7 @@ func newAzureLike(t *testing.T, k kind, o emulator.ARMOptions, set emulator.Scal
 	if err := os.WriteFile(ca, server.CA, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	c := &azureCloud{ARM: arm, server: server, caFile: ca, kind: k}
+	c := &azureCloud{ARM: arm, server: server, caFile: ca, kind: k, window: cloud.Duration(250 * time.Millisecond)}
 	switch k {
 	case singleVMs:
 		for _, name := range []string{"vm-a", "vm-b", "vm-c", "vm-d", "vm-e", "vm-f"} {
@@ -90,10 +91,9 @@ func newAzureLike(t *testing.T, k kind, o emulator.ARMOptions, set emulator.Scal
 }
 
 func (c *azureCloud) config() azure.Config {
-	window := cloud.Duration(250 * time.Millisecond)
 	config := azure.Config{
-		Subscription: emulator.DefaultSubscription, ResourceGroup: emulator.DefaultResourceGroup, BatchWindow: &window,
-		RequestTimeout: cloud.Duration(5 * time.Second),
+		Subscription: emulator.DefaultSubscription, ResourceGroup: emulator.DefaultResourceGroup, BatchWindow: &c.window,
+		RequestTimeout: cloud.Duration(time.Minute),
 		Endpoints: &azure.Endpoints{
 			ResourceManager: c.server.URL.String(), Authority: c.server.URL.String(), CAFile: c.caFile,
 		},
@@ -237,7 +237,21 @@ func (c *azureCloud) Deletions() int {
 	return n
 }
 
-func (c *azureCloud) Batches() bool { return c.kind != singleVMs }
+// BatchingProvider implements conformance.Batching.
+func (c *azureCloud) BatchingProvider(t *testing.T) cloud.Provider {
+	t.Helper()
+	if c.kind == singleVMs {
+		return nil
+	}
+	return c.patient().Provider(t)
+}
+
+// patient is the same cloud, whose deletions wait longer for others.
+func (c *azureCloud) patient() *azureCloud {
+	patient := *c
+	patient.window = cloud.Duration(5 * time.Second)
+	return &patient
+}
 
 func TestAzureKeepsWhatAProviderPromises(t *testing.T) {
 	for _, k := range kinds() {

@@ -58,7 +58,7 @@ func newCloudpool(t *testing.T, kind emulator.Kind, multi bool) *poolCloud {
 	return &poolCloud{Pool: p, kind: kind, config: cloudpool.Config{
 		Pools: []cloudpool.PoolConfig{one}, Auth: cloudpool.Auth{Username: "admin", PasswordFile: file},
 		SettleTime: &settle, ObservationWait: &wait, PollInterval: cloud.Duration(20 * time.Millisecond),
-		RequestTimeout: cloud.Duration(5 * time.Second),
+		RequestTimeout: cloud.Duration(time.Minute),
 	}}
 }
 
@@ -176,8 +176,6 @@ func (c *poolCloud) Inject(t *testing.T, f conformance.Fault) {
 func (c *poolCloud) Heal(*testing.T) { c.Pool.Heal() }
 
 func (c *poolCloud) Deletions() int { return c.Count(http.MethodPost, "/terminate") }
-
-func (*poolCloud) Batches() bool { return false }
 
 func TestCloudpoolKeepsWhatAProviderPromises(t *testing.T) {
 	for _, kind := range []emulator.Kind{emulator.OpenStack, emulator.EC2, emulator.Spot, emulator.GCE, emulator.Azure} {

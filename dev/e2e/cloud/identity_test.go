@@ -136,10 +136,7 @@ func TestAnAddressElsewhereIsNeverGivenTheToken(t *testing.T) {
 
 func TestAMachineThatGoesWhileItsBatchIsGatheredSpoilsNoOther(t *testing.T) {
 	c := newAzure(t, uniform)
-	config := c.config()
-	window := cloud.Duration(5 * time.Second) // in which the machine has to go, however busy this one is
-	config.BatchWindow = &window
-	p := c.provider(t, config)
+	p := c.patient().Provider(t)
 	victims := c.Machines()[:3]
 	results := make(chan error, len(victims))
 	for _, v := range victims {

@@ -25,13 +25,14 @@ func lostAnswers() map[string]emulator.ARMFault {
 	}
 }
 
-// losing is a cloud that carries out the first request of an action and loses its answer, and a provider of it that waits a
-// second for answers.
+// losing is a cloud that carries out the first request of an action and loses its answer, and a provider of it.
 func losing(t *testing.T, k kind, action string, fault emulator.ARMFault) (*azureCloud, *azure.Provider) {
 	t.Helper()
 	c := newAzure(t, k)
 	config := c.config()
-	config.RequestTimeout = cloud.Duration(time.Second)
+	if fault.Kind == emulator.ARMHang {
+		config.RequestTimeout = cloud.Duration(5 * time.Second) // that long it takes, and every other answer may on a busy machine
+	}
 	p := c.provider(t, config)
 	fault.Action, fault.Times = action, 1
 	inject(t, c, fault)

@@ -57,6 +57,12 @@ func (r relayed) Provider(t *testing.T) cloud.Provider {
 	return p
 }
 
+// BatchingProvider implements conformance.Batching.
+func (r relayed) BatchingProvider(t *testing.T) cloud.Provider {
+	t.Helper()
+	return relayed{r.patient()}.Provider(t)
+}
+
 // TestAProviderBehindTheWireOfAPluginKeepsWhatItPromises has nothing that the suite asks for left out: what a provider
 // answers, and every kind of its errors, arrives as it would without the wire.
 func TestAProviderBehindTheWireOfAPluginKeepsWhatItPromises(t *testing.T) {

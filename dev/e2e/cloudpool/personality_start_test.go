@@ -26,14 +26,10 @@ type ran struct {
 // personality runs the stand-in until it ends by itself, which it has to.
 func personality(t *testing.T, args ...string) ran {
 	t.Helper()
-	slipway, err := testbed.Binary("slipway")
-	if err != nil {
-		t.Fatal(err)
-	}
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	var stdout, stderr bytes.Buffer
-	cmd := exec.CommandContext(ctx, slipway, append([]string{kubeaware.Tool}, args...)...)
+	cmd := testbed.Command(ctx, t, "slipway", append([]string{kubeaware.Tool}, args...)...)
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	cmd.Dir = t.TempDir()
 	if err := cmd.Run(); err != nil && !errors.As(err, new(*exec.ExitError)) || ctx.Err() != nil {

@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/slipway-dev/slipway/dev/azure"
 	"github.com/slipway-dev/slipway/dev/testbed"
@@ -29,9 +30,9 @@ func TestEveryOutputOfTheTerminationHandlerIsThere(t *testing.T) {
 	f := newFixture(t, "outputs")
 	in, bot := newInbox(t), newInbox(t)
 	web := f.app("web", 1)
-	web.Stop = "20" // the machine goes once the node is drained, and the metrics with it
+	web.MinAvailable = "1" // the machine goes once the node is drained, and the metrics with it
 	daemon := f.app("daemon", 1)
-	f.run(web.StatefulSet(), daemon.DaemonSet())
+	f.run(web.StatefulSet(), web.Budget(), daemon.DaemonSet())
 	history, err := f.RecordNode(f.ctx, f.node())
 	f.check(err)
 	defer history.Stop()
@@ -43,13 +44,14 @@ func TestEveryOutputOfTheTerminationHandlerIsThere(t *testing.T) {
 		t.Errorf("ReadEvents: %+v", e)
 	}
 	words := `a "quoted" word + <more>`
-	r := f.announce(azure.Announcement{Type: azure.Reboot, Notice: time.Minute, Description: &words, Source: azure.User})
+	r := f.announce(azure.Announcement{Type: azure.Reboot, Notice: 5 * time.Minute, Description: &words, Source: azure.User})
 	if e := f.awaitEvent("Reboot"); e.Type != "Warning" || e.Message != "Azure API sended schedule event for this node" ||
 		e.Source.Component != "aks-node-termination-handler" {
 		t.Errorf("Reboot: %+v", e)
 	}
 	f.checkMessages(in, bot, r, words)
 	f.checkMetrics(a)
+	f.check(f.Client().PolicyV1().PodDisruptionBudgets(f.ns).Delete(f.ctx, web.Name, metav1.DeleteOptions{}))
 	f.awaitOver(r.EventID)
 	f.awaitNode("given back, without the taint", func(n *corev1.Node) bool {
 		return free(n) && !tainted("aks-node-termination-handler/reboot", r.EventID, corev1.TaintEffectNoSchedule)(n)
@@ -176,7 +178,7 @@ func TestW09ExitAfterNodeDrainExits(t *testing.T) {
 	f := newFixture(t, "exit")
 	f.run(f.app("web", 2).Deployment())
 	a := f.aksnth("-exitAfterNodeDrain", "-drainOnFreezeEvent") // a Freeze leaves the process alive
-	r := f.announce(azure.Announcement{Type: azure.Freeze, Notice: time.Minute, Outage: time.Second})
+	r := f.announce(azure.Announcement{Type: azure.Freeze, Notice: 5 * time.Minute, Outage: time.Second})
 	f.check(testbed.Poll(f.ctx, "the process has exited", func() bool { return !a.Alive() }))
 	if !a.Logged("the node is drained, and this process was to end then") {
 		t.Error("it exited for another reason")

@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"os/exec"
 	"strings"
 	"sync"
 	"testing"
@@ -194,12 +193,10 @@ func (f *fixture) ask(a *testbed.Agent, method, path string, header http.Header)
 // slipway runs the command-line program and returns what it printed.
 func (f *fixture) slipway(args ...string) (string, error) {
 	f.t.Helper()
-	path, err := testbed.Binary("slipway")
-	f.check(err)
 	var out bytes.Buffer
-	cmd := exec.CommandContext(f.ctx, path, args...)
+	cmd := testbed.Command(f.ctx, f.t, "slipway", args...)
 	cmd.Stdout, cmd.Stderr = &out, &out
-	err = cmd.Run()
+	err := cmd.Run()
 	return out.String(), err
 }
 

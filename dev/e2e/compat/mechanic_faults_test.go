@@ -60,7 +60,7 @@ func TestM22WhatIsOnlyWorthAWarningIsLoggedAsOne(t *testing.T) {
 	kept.MinAvailable, scratch.EmptyDir = "1", true
 	f.run(kept.Deployment(), kept.Budget(), scratch.Deployment(), f.app("everywhere", 1).DaemonSet(), f.app("bare", 1).Pod())
 	a := f.mechanic(testbed.File(f.t, "mechanic.yaml", ""))
-	r := f.announce(azure.Announcement{Type: azure.Redeploy, Notice: time.Minute, Outage: time.Second})
+	r := f.announce(azure.Announcement{Type: azure.Redeploy, Notice: 5 * time.Minute, Outage: time.Second})
 	f.check(testbed.Poll(f.ctx, "it says what blocks", func() bool { return a.Logged("drain is blocked") }))
 	f.check(f.Client().PolicyV1().PodDisruptionBudgets(f.ns).Delete(f.ctx, kept.Name, metav1.DeleteOptions{}))
 	f.awaitEvent("DrainNode")
@@ -146,7 +146,7 @@ func TestANodeThatAnotherHasCordonedGetsNoLabel(t *testing.T) {
 	}) {
 		t.Error("it says nothing of the value that it passed over")
 	}
-	r := f.announce(azure.Announcement{Type: azure.Reboot, Notice: time.Minute, Outage: time.Second})
+	r := f.announce(azure.Announcement{Type: azure.Reboot, Notice: 5 * time.Minute, Outage: time.Second})
 	f.awaitEvent("DrainNode")
 	f.awaitOver(r.EventID)
 	f.awaitNode("without a claim", func(n *corev1.Node) bool { return n.Annotations["cordon.slipway.dev/azure-"+r.EventID] == "" })

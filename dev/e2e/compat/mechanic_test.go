@@ -32,7 +32,7 @@ func TestEveryOutputOfMechanicIsThere(t *testing.T) {
 	f.check(err)
 	defer history.Stop()
 	f.mechanic(testbed.File(f.t, "mechanic.yaml", shipped))
-	r := f.announce(azure.Announcement{Type: azure.Reboot, Notice: time.Minute})
+	r := f.announce(azure.Announcement{Type: azure.Reboot, Notice: 5 * time.Minute})
 	for _, want := range []struct{ reason, message string }{
 		{"CordonNode", "Node " + f.node() + " cordoned by mechanic"},
 		{"DrainNode", "Node " + f.node() + " drained by mechanic"},
@@ -70,7 +70,7 @@ func TestM04AChangedFileCountsAndABrokenOneChangesNothing(t *testing.T) {
 		return n == 2
 	}))
 	f.run(f.app("web", 1).Deployment())
-	r := f.announce(azure.Announcement{Type: azure.Redeploy, Notice: time.Minute})
+	r := f.announce(azure.Announcement{Type: azure.Redeploy, Notice: 5 * time.Minute})
 	f.awaitNode("held", func(n *corev1.Node) bool { return labelled(n) && cordoned(n) })
 	f.awaitOver(r.EventID)
 	f.awaitNode("given back", free)

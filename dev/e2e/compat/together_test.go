@@ -35,7 +35,7 @@ func TestW16NoExecuteComesAfterTheDrainAndSparesWhatTolerates(t *testing.T) {
 	f.check(err)
 	defer history.Stop()
 	f.aksnth("-taint.node", "-taint.effect=NoExecute")
-	r := f.announce(azure.Announcement{Type: azure.Redeploy, Notice: time.Minute, Outage: time.Second})
+	r := f.announce(azure.Announcement{Type: azure.Redeploy, Notice: 5 * time.Minute, Outage: time.Second})
 	is := tainted("aks-node-termination-handler/redeploy", r.EventID, corev1.TaintEffectNoExecute)
 	f.awaitNode("tainted", is)
 	f.awaitOver(r.EventID)
@@ -72,7 +72,7 @@ func TestW23NamesAreTheSameInAnyCase(t *testing.T) {
 	f.aksnthOn(1)
 	r, err := f.Azure.Announce(azure.Announcement{
 		ScaleSet: f.pool.ScaleSet(), Resources: []string{strings.ToLower(f.pool.Resource(1))}, Type: azure.Redeploy,
-		Notice: time.Minute, Outage: time.Second,
+		Notice: 5 * time.Minute, Outage: time.Second,
 	})
 	f.check(err)
 	if over := f.awaitOver(r.EventID); over.StartedBy != azure.ByApproval {

@@ -53,12 +53,10 @@ func (f *fixture) check(err error) {
 // ask runs slipway doctor, and returns what it found and its exit code.
 func (f *fixture) ask(kubeconfig string) (doctor.Report, int) {
 	f.t.Helper()
-	path, err := testbed.Binary("slipway")
-	f.check(err)
-	cmd := exec.CommandContext(f.ctx, path, "doctor", "-o", "json", "--kubeconfig", kubeconfig)
+	cmd := testbed.Command(f.ctx, f.t, "slipway", "doctor", "-o", "json", "--kubeconfig", kubeconfig)
 	var out, said bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &said
-	err = cmd.Run()
+	err := cmd.Run()
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
 		f.t.Fatal(err)
@@ -228,9 +226,7 @@ func (f *fixture) mayLook(want doctor.Report) {
 // statusSays sees that slipway status fails, and says these things.
 func (f *fixture) statusSays(kubeconfig string, want ...string) {
 	f.t.Helper()
-	path, err := testbed.Binary("slipway")
-	f.check(err)
-	said, err := exec.CommandContext(f.ctx, path, "status", "--kubeconfig", kubeconfig).CombinedOutput()
+	said, err := testbed.Command(f.ctx, f.t, "slipway", "status", "--kubeconfig", kubeconfig).CombinedOutput()
 	for _, w := range want {
 		if err == nil || !strings.Contains(string(said), w) {
 			f.t.Errorf("slipway status: %v, and it does not say %q:\n%s", err, w, said)

@@ -111,10 +111,7 @@ type result struct {
 // command is the program about to be run as the administrator.
 func (f *fixture) command(args ...string) (*exec.Cmd, *bytes.Buffer, *bytes.Buffer) {
 	f.t.Helper()
-	path, err := testbed.Binary("slipway")
-	f.check(err)
-	cmd := exec.CommandContext(f.ctx, path, append([]string{"drain", "--kubeconfig", f.Kubeconfig()}, args...)...)
-	cmd.Env = []string{"HOME=" + f.t.TempDir()}
+	cmd := testbed.Command(f.ctx, f.t, "slipway", append([]string{"drain", "--kubeconfig", f.Kubeconfig()}, args...)...)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	return cmd, &stdout, &stderr

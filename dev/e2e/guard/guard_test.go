@@ -276,8 +276,8 @@ func TestThePoliciesFitTheirTypes(t *testing.T) {
 	f.part("cloudpool")
 	for _, name := range []string{
 		"slipway-agent-node", "slipway-agent-pod", "slipway-agent-pod-status", "slipway-agent-eviction", "slipway-agent-event",
-		"slipway-agent-lease", "slipway-manager-node", "slipway-manager-install-crds", "slipway-manager-bootstrap", "slipway-cloudpool",
-		"slipway-cloudpool-retirements", "slipway-cloudpool-native", "slipway-cloudpool-launches",
+		"slipway-agent-lease", "slipway-manager-node", "slipway-manager-install-crds", "slipway-manager-bootstrap", "slipway-manager-launches",
+		"slipway-cloudpool", "slipway-cloudpool-retirements", "slipway-cloudpool-native", "slipway-cloudpool-launches",
 	} {
 		var p *admissionregistrationv1.ValidatingAdmissionPolicy
 		f.check(testbed.Poll(f.ctx, name+" is checked", func() bool {

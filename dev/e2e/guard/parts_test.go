@@ -11,6 +11,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -144,6 +145,71 @@ func TestTheManagersTokenInstallsSlipwaysTypesAlone(t *testing.T) {
 	manager.expect(t, send(change), webhook)
 	change.body = `{"metadata":{"annotations":{"slipway.dev/schema-generation":"1"}}}`
 	manager.expect(t, send(change), "")
+}
+
+// writeConfigMaps gives a part's account the rights to create and change every ConfigMap of its namespace.
+func (f *fixture) writeConfigMaps(account string) {
+	f.t.Helper()
+	const name = "guard-configmaps"
+	rules := []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"create", "update"}}}
+	role := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: testbed.ManagerNamespace, Name: name}, Rules: rules}
+	binding := &rbacv1.RoleBinding{
+		ObjectMeta: role.ObjectMeta,
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: name},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: testbed.ManagerNamespace, Name: account}},
+	}
+	rbac := f.Client().RbacV1()
+	_, err := rbac.Roles(testbed.ManagerNamespace).Create(f.ctx, role, metav1.CreateOptions{})
+	f.check(err)
+	_, err = rbac.RoleBindings(testbed.ManagerNamespace).Create(f.ctx, binding, metav1.CreateOptions{})
+	f.check(err)
+	f.t.Cleanup(func() {
+		ctx := context.WithoutCancel(f.ctx)
+		_ = rbac.RoleBindings(testbed.ManagerNamespace).Delete(ctx, name, metav1.DeleteOptions{})
+		_ = rbac.Roles(testbed.ManagerNamespace).Delete(ctx, name, metav1.DeleteOptions{})
+	})
+}
+
+// Another component may read its configuration from a ConfigMap of the namespace.
+func TestTheManagersTokenWritesNoConfigMapsButLaunchRecords(t *testing.T) {
+	f := newFixture(t, "records")
+	manager := attempter{f, f.part("manager")}
+	f.writeConfigMaps("slipway-manager")
+	const record, words = "slipway-launches-spot", "writes no ConfigMaps but launch records"
+	configMap := func(name, key string) *corev1.ConfigMap {
+		return &corev1.ConfigMap{
+			ObjectMeta: metav1.ObjectMeta{Namespace: testbed.ManagerNamespace, Name: name}, Data: map[string]string{key: "{}"},
+		}
+	}
+	create := func(m *corev1.ConfigMap) attempt {
+		return func(ctx context.Context, c kubernetes.Interface) error {
+			_, err := c.CoreV1().ConfigMaps(m.Namespace).Create(ctx, m, metav1.CreateOptions{DryRun: try})
+			return err
+		}
+	}
+	update := func(m *corev1.ConfigMap) attempt {
+		return func(ctx context.Context, c kubernetes.Interface) error {
+			_, err := c.CoreV1().ConfigMaps(m.Namespace).Update(ctx, m, metav1.UpdateOptions{DryRun: try})
+			return err
+		}
+	}
+	clouds := configMap("slipway-manager", "clouds.yaml")
+	manager.await(t, map[string]attempt{words: create(clouds)})
+	manager.expect(t, create(configMap(record, "provisioning")), "")
+	manager.expect(t, create(configMap("x-"+record, "provisioning")), words)
+	manager.expect(t, create(configMap(record, "dashboard.json")), words)
+	binary := configMap(record, "provisioning")
+	binary.BinaryData = map[string][]byte{"dashboard.json": []byte("{}")}
+	manager.expect(t, create(binary), words)
+	for _, m := range []*corev1.ConfigMap{clouds, configMap(record, "provisioning")} {
+		objects := f.Client().CoreV1().ConfigMaps(m.Namespace)
+		_, err := objects.Create(f.ctx, m, metav1.CreateOptions{})
+		f.check(err)
+		f.t.Cleanup(func() { _ = objects.Delete(context.WithoutCancel(f.ctx), m.Name, metav1.DeleteOptions{}) })
+	}
+	manager.expect(t, update(clouds), words)
+	manager.expect(t, update(configMap(record, "provisioning")), "")
+	manager.expect(t, update(configMap(record, "dashboard.json")), words)
 }
 
 // retirementOf is a NodeRetirement as a cloudpool makes them, with more in its metadata.

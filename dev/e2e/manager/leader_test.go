@@ -1,12 +1,10 @@
 package manager_test
 
 import (
-	"context"
 	"math"
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -24,10 +22,8 @@ func TestAManagerLeadsInSpiteOfALeaseOf68Years(t *testing.T) {
 		},
 	}, metav1.CreateOptions{})
 	b.check(err)
-	ctx, cancel := context.WithTimeout(b.ctx, time.Minute)
-	defer cancel()
-	b.ctx = ctx
-	p := b.start("leads", "--kubeconfig", b.credentials(), "--selector", shard+"=leads", "--leader-election-lease-duration=3s")
+	// A manager that does not renew its Lease in two thirds of this time ends, and a busy machine may be slow.
+	p := b.start("leads", "--kubeconfig", b.credentials(), "--selector", shard+"=leads", "--leader-election-lease-duration=15s")
 	p.await("/metrics", "says that it leads", func(status int, body string) bool {
 		return status == http.StatusOK && strings.Contains(body, `leader_election_master_status{name="slipway-manager"} 1`)
 	})

@@ -2,7 +2,6 @@ package manager_test
 
 import (
 	"bytes"
-	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -76,12 +75,10 @@ func (b *poolBed) fill(machines int) workload.App {
 // slipway runs a command of the product's to its end.
 func (b *poolBed) slipway(args ...string) (string, error) {
 	b.t.Helper()
-	path, err := testbed.Binary("slipway")
-	b.check(err)
 	var out bytes.Buffer
-	cmd := exec.CommandContext(b.ctx, path, append(args, "--kubeconfig", b.Kubeconfig())...)
+	cmd := testbed.Command(b.ctx, b.t, "slipway", append(args, "--kubeconfig", b.Kubeconfig())...)
 	cmd.Stdout, cmd.Stderr = &out, &out
-	err = cmd.Run()
+	err := cmd.Run()
 	return out.String(), err
 }
 

@@ -235,9 +235,7 @@ func (f *fixture) play(s stage) {
 // slipway runs a command of the product's.
 func (f *fixture) slipway(args ...string) {
 	f.t.Helper()
-	path, err := testbed.Binary("slipway")
-	f.check(err)
-	if out, err := exec.CommandContext(f.ctx, path, append(args, "--kubeconfig", f.Kubeconfig())...).CombinedOutput(); err != nil {
+	if out, err := testbed.Command(f.ctx, f.t, "slipway", append(args, "--kubeconfig", f.Kubeconfig())...).CombinedOutput(); err != nil {
 		f.t.Fatalf("slipway %v: %v: %s", args, err, out)
 	}
 }

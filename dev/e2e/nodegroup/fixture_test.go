@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -305,11 +304,9 @@ func (f *fixture) start(name string, env []string, args ...string) *controlplane
 // slipway runs a command for people, and gives what it prints.
 func (f *fixture) slipway(args ...string) string {
 	f.t.Helper()
-	path, err := testbed.Binary("slipway")
-	f.check(err)
 	var out, problems bytes.Buffer
-	cmd := exec.CommandContext(f.ctx, path, args...)
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+f.Kubeconfig())
+	cmd := testbed.Command(f.ctx, f.t, "slipway", args...)
+	cmd.Env = append(cmd.Env, "KUBECONFIG="+f.Kubeconfig())
 	cmd.Stdout, cmd.Stderr = &out, &problems
 	if err := cmd.Run(); err != nil {
 		f.t.Fatalf("slipway %v: %v: %s", args, err, problems.String())

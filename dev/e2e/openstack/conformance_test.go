@@ -144,8 +144,6 @@ func (c *novaCloud) AwaitGone(t *testing.T, machine string) {
 
 func (c *novaCloud) Deletions() int { return c.front.count(http.MethodDelete, `/servers/[^/]+$`) }
 
-func (c *novaCloud) Batches() bool { return false }
-
 // Cannot implements conformance.Limited.
 func (c *novaCloud) Cannot() map[conformance.Misbehaviour]string {
 	return map[conformance.Misbehaviour]string{conformance.Forgets: "Nova has no operations: the server itself is followed"}

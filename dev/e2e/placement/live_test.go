@@ -5,7 +5,6 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
-	"os/exec"
 	"path/filepath"
 	"testing"
 	"time"
@@ -210,16 +209,12 @@ func TestAClusterIsReadWholeInEveryWay(t *testing.T) {
 			return err
 		})
 	})
-	slipway, err := testbed.Binary("slipway")
-	if err != nil {
-		t.Fatal(err)
-	}
 	file := filepath.Join(t.TempDir(), "crowd.snapshot")
 	for _, args := range [][]string{
 		{"why", "node/" + name(7), "--force"}, {"plan", "--force"}, {"snapshot", "save", "--hash-names", file}, {"plan", "--force", "--snapshot", file},
 	} {
 		timed(fmt.Sprintf("slipway %v", args), func() error {
-			return exec.CommandContext(ctx, slipway, append(args, "--kubeconfig", bed.Kubeconfig())...).Run()
+			return testbed.Command(ctx, t, "slipway", append(args, "--kubeconfig", bed.Kubeconfig())...).Run()
 		})
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -211,10 +210,6 @@ func asked(ctx context.Context, t *testing.T, bed *testbed.Testbed) []planner.Ev
 // slipway runs the command with the token of a ServiceAccount, which it makes when there is none.
 func slipway(ctx context.Context, t *testing.T, bed *testbed.Testbed, account string, args ...string) ([]byte, error) {
 	t.Helper()
-	path, err := testbed.Binary("slipway")
-	if err != nil {
-		t.Fatal(err)
-	}
 	accounts := bed.Client().CoreV1().ServiceAccounts(namespace)
 	if _, err := accounts.Get(ctx, account, metav1.GetOptions{}); err != nil {
 		if _, err := accounts.Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: account}},
@@ -226,7 +221,7 @@ func slipway(ctx context.Context, t *testing.T, bed *testbed.Testbed, account st
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(ctx, path, append(args, "--kubeconfig", kubeconfig)...)
+	cmd := testbed.Command(ctx, t, "slipway", append(args, "--kubeconfig", kubeconfig)...)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()

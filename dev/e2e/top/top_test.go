@@ -134,7 +134,7 @@ func (f *fixture) manager() {
 // run runs slipway with all rights.
 func (f *fixture) run(args ...string) {
 	f.t.Helper()
-	cmd := exec.CommandContext(f.ctx, f.path, append(args, "--kubeconfig", f.Kubeconfig())...)
+	cmd := testbed.Command(f.ctx, f.t, "slipway", append(args, "--kubeconfig", f.Kubeconfig())...)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		f.t.Fatalf("slipway %v: %v: %s", args, err, out)
 	}
@@ -331,7 +331,7 @@ type printed struct {
 func (f *fixture) lines(kubeconfig string) *printed {
 	f.t.Helper()
 	ctx, stop := context.WithCancel(f.ctx)
-	cmd := exec.CommandContext(ctx, f.path, "top", "--kubeconfig", kubeconfig)
+	cmd := testbed.Command(ctx, f.t, "slipway", "top", "--kubeconfig", kubeconfig)
 	cmd.Stderr = f.t.Output()
 	out, err := cmd.StdoutPipe()
 	f.check(err)

@@ -35,9 +35,14 @@ type Cloud interface {
 	Heal(t *testing.T)
 	// Deletions counts the requests so far that asked for deletions.
 	Deletions() int
-	// Batches says whether deletions are one request that come within what its providers take for close together,
-	// which should be long enough for a busy machine: a quarter of a second.
-	Batches() bool
+}
+
+// Batching is a Cloud whose providers ask for several deletions in one request.
+type Batching interface {
+	Cloud
+	// BatchingProvider makes a provider that waits several seconds for more deletions, so that those of a busy machine come in
+	// time. It is nil for machines that are deleted one by one.
+	BatchingProvider(t *testing.T) cloud.Provider
 }
 
 // Limited is a Cloud that cannot misbehave in every way, such as a real one.

@@ -31,6 +31,9 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
+// patience bounds what a test waits for. Nothing takes nearly as long, but the machine may be busy.
+const patience = 2 * time.Minute
+
 func objects(c *placementtest.Cluster) []runtime.Object {
 	var list []runtime.Object
 	for _, n := range c.Nodes {
@@ -97,7 +100,7 @@ func TestDeviceClassesAreWatchedWhereTheyAreServed(t *testing.T) {
 		for _, version := range versions {
 			discovered(client, version, metav1.APIResource{Name: "deviceclasses"}, metav1.APIResource{Name: "resourceslices"})
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		factory := informers.NewSharedInformerFactory(client, 0)
 		cluster, err := live.Watch(client.Discovery(), live.OfFactory(factory), slog.New(slog.DiscardHandler))
 		must.NoError(t, err)
@@ -135,7 +138,7 @@ func TestPodsMayBeReadBeforeTheirNamespaces(t *testing.T) {
 		return live.OfFactory(others)(r, kind)
 	}, slog.New(slog.DiscardHandler))
 	must.NoError(t, err)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer first.Shutdown()
 	defer others.Shutdown()
 	defer cancel()
@@ -167,7 +170,7 @@ func TestUnreadableAPIResourcesAreNoReasonToGuess(t *testing.T) {
 func TestAWatchedClusterFollowsItsEvents(t *testing.T) {
 	c := placementtest.Diverse(4, 9, 120, 3)
 	client := fake.NewClientset(objects(c)...)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	factory := informers.NewSharedInformerFactory(client, 0)
 	cluster, err := live.Watch(client.Discovery(), live.OfFactory(factory), slog.New(slog.DiscardHandler))

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strconv"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -60,7 +59,7 @@ func TestUnstreamedPodsAreReadInPagesAndTrimmed(t *testing.T) {
 	trim := live.TrimPods()
 	informer := live.InPages(trim)(&cache.ListWatch{ListWithContextFunc: from.list, WatchFuncWithContext: from.watch}, &corev1.Pod{}, 0, cache.Indexers{})
 	must.NoError(t, informer.SetTransform(trim))
-	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+	ctx, stop := context.WithTimeout(t.Context(), patience)
 	done := make(chan struct{})
 	go func() { defer close(done); informer.RunWithContext(ctx) }()
 	if !cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {

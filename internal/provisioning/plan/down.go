@@ -386,27 +386,10 @@ type victim struct {
 	evacuation planner.Evacuation
 }
 
-// together chooses nodes that can go along with each other within the group's budgets. Those whose retirement is asked
-// for already come first, so that nobody is called off for the sake of another that is no better.
+// together chooses nodes that can be retired together within the group's minimum and disruption budgets. Nodes with an open
+// retirement come first, so that none of them is cancelled for another node that is no better.
 func (f *fall) together(g *Group, due []*NodeDecision) ([]victim, error) {
-	counted := make([]budget.Node, 0, len(g.Nodes))
-	o := f.onlyOf(g, due)
-	stay := planner.Group{Name: g.name(), MinSize: int(g.Least())}
-	for i := range g.Nodes {
-		n := &g.Nodes[i]
-		counted = append(counted, n.Counted())
-		if !n.Counted().Leaving {
-			stay.Nodes = append(stay.Nodes, n.Object.Name)
-		}
-	}
-	o.Groups = []planner.Group{stay}
-	room := budget.Room(&g.Group.Spec, counted, v1alpha1.Underused, f.Now)
-	for i := range g.Nodes {
-		if rt := g.Nodes[i].Open(); rt != nil && !g.Nodes[i].Counted().Leaving && rt.Spec.RequestedBy != RequestedBy {
-			room-- // it has been asked for by somebody else, and waits
-		}
-	}
-	selection, err := planner.Victims(f.Snapshot, len(due), planner.LeastDisruption, o)
+	selection, err := planner.Victims(f.Snapshot, len(due), planner.LeastDisruption, f.onlyOf(g, due))
 	if err != nil {
 		return nil, err
 	}
@@ -420,14 +403,47 @@ func (f *fall) together(g *Group, due []*NodeDecision) ([]victim, error) {
 	}
 	for _, p := range selection.Passed {
 		if d := byName[p.Node]; d != nil && len(p.Refusals) > 0 {
-			d.refuse(p.Refusals[0])
+			d.because(NotTogether, "%s", p.Refusals[0].String())
 		}
 	}
 	slices.SortStableFunc(victims, func(a, b victim) int { return cmp.Compare(a.asked(), b.asked()) })
-	for i := max(0, room); i < len(victims); i++ {
-		victims[i].because(BudgetSpent, "%d more nodes of the group may be unavailable now, and others go first", max(0, room))
+	return f.withinBudget(g, victims), nil
+}
+
+// withinBudget gives the victims whose retirements would be admitted one after the other.
+func (f *fall) withinBudget(g *Group, victims []victim) []victim {
+	q := budget.Question{
+		Group: &g.Group.Spec, CloudMinimum: int32(g.CloudMinimum), Nodes: countedNodes(g), Reason: v1alpha1.Underused, Now: f.Now,
 	}
-	return victims[:min(len(victims), max(0, room))], nil
+	var kept []victim
+	for _, v := range victims {
+		q.Target = v.Node
+		switch verdict := budget.Evaluate(q); verdict.Code {
+		case budget.Allowed:
+			kept = append(kept, v)
+			at := slices.IndexFunc(q.Nodes, func(n budget.Node) bool { return n.Name == v.Node })
+			q.Nodes[at].Leaving, q.Nodes[at].Unavailable = true, "is retired first"
+		case budget.Minimum:
+			v.because(nodegroup.Minimum, "%s", verdict.Message)
+		default:
+			v.because(BudgetSpent, "%s", verdict.Message)
+		}
+	}
+	return kept
+}
+
+// countedNodes gives the nodes of a group as budgets count them. A node for which another requester's retirement waits counts as
+// leaving, so that its turn is not taken. It counts once, even if it is unavailable or underutilized too.
+func countedNodes(g *Group) []budget.Node {
+	counted := make([]budget.Node, len(g.Nodes))
+	for i := range g.Nodes {
+		n := &g.Nodes[i]
+		counted[i] = n.Counted()
+		if rt := n.Open(); rt != nil && rt.Spec.RequestedBy != RequestedBy {
+			counted[i].Leaving, counted[i].Unavailable = true, cmp.Or(counted[i].Unavailable, "waits to be retired")
+		}
+	}
+	return counted
 }
 
 // asked sorts those first whose retirement is asked for.
@@ -438,23 +454,15 @@ func (v victim) asked() int {
 	return 1
 }
 
-func (d *NodeDecision) refuse(r planner.Refusal) {
-	if r.Rule == "group-minimum" {
-		d.because(nodegroup.Minimum, "%s", r.Text)
-		return
-	}
-	d.because(NotTogether, "%s", r.String())
-}
-
-// confirm takes the victims away, as long as no more machines would be wanted without them than with them: neither when
-// their pods go where placement puts them, nor where the scheduler may.
+// confirm takes the victims away if their pods find room on nodes that are there, and no more machines are wanted without the victims than
+// with them. Room on a machine without a Node does not count: it was ordered for other pods, which may then find none.
 func (f *fall) confirm(g *Group, victims []victim) error {
 	for len(victims) > 0 {
 		after, err := f.worst(g, victims)
 		if err != nil {
 			return err
 		}
-		if after.wants() <= f.before.wants() {
+		if len(after.unplaced) == 0 && after.wants() <= f.before.wants() {
 			for i := range victims {
 				if err := f.take(g, &victims[i].evacuation); err != nil {
 					return err
@@ -472,9 +480,9 @@ func (f *fall) confirm(g *Group, victims []victim) error {
 // shuffles is how many more orders are tried in which the scheduler may come to the pods of victims.
 const shuffles = 2
 
-// worst is what would be ordered without the victims, of the ways in which their pods may be placed anew the one for
-// which the most would be, or the most pods would be left. In which order the scheduler comes to the pods is not known, and nothing that is tried here
-// makes sure that it finds a place for each: it makes it likely.
+// worst gives the worst decision for the victims of several orders of their pods. The worst is one with a pod that has no room on the other
+// nodes, else the one that wants the most. The scheduler's real order is not known. So it is likely, but not certain, that each pod finds
+// room.
 func (f *fall) worst(g *Group, victims []victim) (*Decision, error) {
 	inPlace := func([]placement.PodKey) ([]placement.PodKey, error) { return nil, nil }
 	in := func(order func([]placement.PodKey)) func([]placement.PodKey) ([]placement.PodKey, error) {
@@ -504,6 +512,9 @@ func (f *fall) worst(g *Group, victims []victim) (*Decision, error) {
 		if worst == nil || d.wants() > worst.wants() {
 			worst = d
 		}
+		if len(d.unplaced) > 0 {
+			return d, nil
+		}
 	}
 	return worst, nil
 }
@@ -529,7 +540,12 @@ func (f *fall) without(g *Group, victims []victim, arrange func([]placement.PodK
 	if err != nil {
 		return nil, err
 	}
-	return f.up(append(slices.Clone(f.waiting), left...), f.gone, f.lost...)
+	d, err := f.up(append(slices.Clone(f.waiting), left...), f.gone, f.lost...)
+	if err != nil {
+		return nil, err
+	}
+	d.unplaced = left
+	return d, nil
 }
 
 // inThought reports whether a pod is on no node, but where it was put while this is decided.
@@ -543,6 +559,9 @@ func (f *fall) instead(after *Decision) string {
 		for _, o := range after.Orders {
 			return fmt.Sprintf("without it %d more machines would be ordered: %s", more, o.Reasons[0])
 		}
+	}
+	if len(after.unplaced) > 0 {
+		return fmt.Sprintf("without it the scheduler may find no room for pod %s on another node", after.unplaced[0])
 	}
 	return "without it pods or spare room would be without a place, and no machine can be ordered for them now"
 }

@@ -1,6 +1,8 @@
 package plan
 
 import (
+	"maps"
+	"slices"
 	"testing"
 	"time"
 
@@ -112,6 +114,15 @@ func TestAnUnderusedNodeGoesWhenItsPodsHaveHadAnotherPlaceForTheCooldown(t *test
 			pods:   []*corev1.Pod{pod("x", "a", "500m", "1Gi")},
 			change: func(w *World) { w.Groups[0].Awaited, w.Groups[0].Size = []launch.Expected{{ID: "1"}}, 2 },
 			rule:   map[string]string{"a": NoPlace},
+		},
+		"the scheduler may leave one of its pods to what is on its way": { // pod x takes the only room for pod y
+			nodes: []*corev1.Node{web("a", cooled), web("b"), web("c")},
+			pods: []*corev1.Pod{
+				pod("x", "a", "900m", "1Gi"), pod("y", "a", "900m", "6Gi"), pod("v", "b", "3", "14Gi"), pod("w", "c", "3", "1Gi"),
+				pod("z", "", "3", "1Gi"),
+			},
+			change: func(w *World) { w.Groups[0].Awaited, w.Groups[0].Size = []launch.Expected{{ID: "1"}}, 4 },
+			want:   map[string]nodegroup.Verdict{"a": nodegroup.Refused}, rule: map[string]string{"a": WouldComeBack},
 		},
 		"few pods": {
 			group: underused(few),
@@ -329,5 +340,52 @@ func TestI5AnothersWaitingRetirementTakesItsRoom(t *testing.T) {
 	}}
 	if n := leave(); n != 0 {
 		t.Errorf("%d nodes leave beside c, and the budget is one", n)
+	}
+}
+
+// TestI5ANodeTakesFromTheBudgetOnce has a third node, which stays. A node that waits has the retirement of another requester, which is
+// not admitted yet.
+func TestI5ANodeTakesFromTheBudgetOnce(t *testing.T) {
+	cordoned := func(n *corev1.Node) { n.Spec.Unschedulable = true }
+	for name, c := range map[string]struct {
+		budget       int32
+		cloudMinimum int
+		first        *corev1.Node
+		second       *corev1.Node
+		waits        bool // the second node
+		want         []string
+	}{
+		"a node waits":                        {budget: 2, first: web("a", cooled), second: web("b"), waits: true, want: []string{"a"}},
+		"a node waits, and its budget is one": {budget: 1, first: web("a", cooled), second: web("b"), waits: true},
+		"a node waits and is cordoned":        {budget: 2, first: web("a", cooled), second: web("b", cordoned), waits: true, want: []string{"a"}},
+		"a node waits and is underutilized":   {budget: 2, first: web("a", cooled), second: web("b", cooled), waits: true, want: []string{"a"}},
+		"a node waits and is both":            {budget: 2, first: web("a", cooled), second: web("b", cooled, cordoned), waits: true, want: []string{"a"}},
+		"an underutilized node is cordoned":   {budget: 1, first: web("a"), second: web("b", cooled, cordoned), want: []string{"b"}},
+		"another node is cordoned":            {budget: 1, first: web("a", cooled), second: web("b", cordoned)},
+		"a node waits, and the cloud's minimum allows one": {
+			budget: 2, cloudMinimum: 2, first: web("a", cooled), second: web("b"), waits: true,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := underused(func(g *v1alpha1.NodeGroup) { g.Spec.DisruptionBudgets[0].Nodes = intstr.FromInt32(c.budget) })
+			w := world(t, []Group{group(g, template(g, "m4", "4", "16Gi"))}, []*corev1.Node{c.first, c.second, web("c")},
+				[]*corev1.Pod{pod("x", "c", "3", "1Gi")})
+			w.Groups[0].CloudMinimum = c.cloudMinimum
+			if c.waits {
+				w.Groups[0].Nodes[1].Retirements = []v1alpha1.NodeRetirement{{
+					ObjectMeta: metav1.ObjectMeta{Name: "b"}, Spec: v1alpha1.NodeRetirementSpec{NodeName: "b", RequestedBy: "an operator"},
+				}}
+			}
+			all := down(t, w)
+			var got []string
+			for _, name := range slices.Sorted(maps.Keys(all)) {
+				if all[name].Verdict == nodegroup.Leaves {
+					got = append(got, name)
+				}
+			}
+			if !slices.Equal(got, c.want) {
+				t.Errorf("%v leave, want %v: a: %v, b: %v", got, c.want, all["a"].Reasons, all["b"].Reasons)
+			}
+		})
 	}
 }

@@ -105,12 +105,15 @@ type simulated struct {
 	node  bool
 }
 
-// removal is a node that was taken away, with the least that was asked for since, and how many pods and slots nothing
-// helped at the time: machines that come for those are an exchange, and no flap.
+// removal is a node that was retired. Replicas are the least that each deployment had since. Helpless counts the pods and slots that
+// nothing helped then: machines that are ordered for those are an exchange, and no flap.
 type removal struct {
 	at       time.Time
 	replicas []int
 	helpless int
+	moved    []placement.PodKey        // the node's pods
+	waiting  map[placement.PodKey]bool // pods that had no room while the node was there
+	others   map[string]bool           // the other nodes that were Ready
 }
 
 type simulation struct {
@@ -136,10 +139,10 @@ type simulation struct {
 
 	removals []removal
 	replicas []int
-	helpless int     // pods and slots that nothing helps
-	launches int     // machines that have joined
-	rises    float64 // by how many machines the need has risen, all rises together
-	need     float64
+	helpless int // pods and slots that nothing helps
+	launches int // machines that have joined
+	rises    int // by how many machines the need has risen, all rises together
+	need     int
 	troubled time.Time // when something last failed
 	flaps    []string
 	happened bool // in this look
@@ -227,14 +230,15 @@ func (m *simulation) demand(minute int) {
 	m.need = need
 }
 
-// least is how many of the smaller machines it takes at least.
-func (m *simulation) least() float64 {
-	var cpu, memory float64
+// least gives the least number of the smaller machines that the pods need. It counts in whole units, so that no rounding adds one.
+func (m *simulation) least() int {
+	var cpu, memory int64
 	for _, p := range m.pods {
 		r := p.Spec.Containers[0].Resources.Requests
-		cpu, memory = cpu+r.Cpu().AsApproximateFloat64(), memory+r.Memory().AsApproximateFloat64()
+		cpu, memory = cpu+r.Cpu().MilliValue(), memory+r.Memory().Value()
 	}
-	return max(math.Ceil(max(cpu/4, memory/(16*gibi))), float64(m.s.minimum))
+	machines := func(sum, each int64) int { return int((sum + each - 1) / each) }
+	return max(machines(cpu, 4000), machines(memory, 16*gibi), int(m.s.minimum))
 }
 
 func (m *simulation) setPod(p *corev1.Pod) {
@@ -370,15 +374,25 @@ func (m *simulation) mark(d NodeDecision) {
 
 // retire takes a node and its machine away; its pods wait for another.
 func (m *simulation) retire(name string) {
-	m.removals = append(m.removals, removal{m.now, slices.Clone(m.replicas), m.helpless})
+	r := removal{
+		at: m.now, replicas: slices.Clone(m.replicas), helpless: m.helpless, waiting: map[placement.PodKey]bool{}, others: map[string]bool{},
+	}
+	for other, n := range m.nodes {
+		r.others[other] = other != name && m.ready(n)
+	}
 	for key, p := range m.pods {
-		if p.Spec.NodeName == name {
+		switch p.Spec.NodeName {
+		case "":
+			r.waiting[key] = true
+		case name:
+			r.moved = append(r.moved, key)
 			fresh := p.DeepCopy()
 			fresh.Spec.NodeName, fresh.Status.Phase = "", corev1.PodPending
 			m.must(m.snap.DeletePod(key))
 			m.setPod(fresh)
 		}
 	}
+	m.removals = append(m.removals, r)
 	m.must(m.snap.DeleteNode(name))
 	delete(m.nodes, name)
 	m.machines[name].State = cloud.Deleting
@@ -399,7 +413,7 @@ func (m *simulation) grow(o Order) {
 	for i := range m.removals {
 		r := &m.removals[i]
 		rose := slices.ContainsFunc(m.rangeReplicas(), func(i int) bool { return m.replicas[i] > r.replicas[i] })
-		if m.now.Sub(r.at) >= cooldown || rose || m.now.Sub(m.troubled) < cooldown {
+		if m.now.Sub(r.at) >= cooldown || rose || m.now.Sub(m.troubled) < cooldown || m.isUnrelated(r, o) {
 			continue
 		}
 		if r.helpless -= o.Count; r.helpless < 0 {
@@ -428,6 +442,27 @@ func (m *simulation) grow(o Order) {
 		}
 	}
 	m.ask(o, launch.Accepted)
+}
+
+// isUnrelated reports whether an order would have come with the node still there: its pods had no room then, and the pods of the
+// node run on other nodes of that time. Such an order comes when the scheduler needs more machines than the plan packed pods onto.
+func (m *simulation) isUnrelated(r *removal, o Order) bool {
+	for _, why := range o.Reasons {
+		if why.Rule != PodsWait {
+			return false
+		}
+	}
+	for _, key := range o.Pods {
+		if !r.waiting[key] {
+			return false
+		}
+	}
+	for _, key := range r.moved {
+		if p := m.pods[key]; p != nil && !r.others[p.Spec.NodeName] {
+			return false
+		}
+	}
+	return true
 }
 
 func (m *simulation) rangeReplicas() []int {
@@ -544,11 +579,11 @@ func (m *simulation) settle() {
 	for _, f := range m.flaps {
 		m.t.Errorf("flaps: %s", f)
 	}
-	if most := 2*m.rises + float64(m.s.minimum) + float64(m.s.spare) + 2; float64(m.launches) > most {
-		m.t.Errorf("%d machines were launched, and the need rose by %.0f in all", m.launches, m.rises)
+	if most := 2*m.rises + int(m.s.minimum) + int(m.s.spare) + 2; m.launches > most {
+		m.t.Errorf("%d machines were launched, and the need rose by %d in all", m.launches, m.rises)
 	}
-	if m.need > float64(len(m.nodes))*2 && len(m.removals) > 0 && !full {
-		m.t.Errorf("%d nodes are left, and at least %.0f small ones are needed", len(m.nodes), m.need)
+	if m.need > 2*len(m.nodes) && len(m.removals) > 0 && !full {
+		m.t.Errorf("%d nodes are left, and at least %d small ones are needed", len(m.nodes), m.need)
 	}
 }
 

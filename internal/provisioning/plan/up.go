@@ -55,6 +55,8 @@ type Decision struct {
 
 	settled []planner.Move // pods and slots that nodes which are there take
 	short   int            // slots for which there is no room, and no machine may be ordered
+	// unplaced are pods of victims for which the other nodes may have no room.
+	unplaced []placement.PodKey
 }
 
 // Up says which machines to order.

@@ -127,7 +127,6 @@ func (*rack) Foreign() string                        { return "rack://r2/workers
 func (r *rack) Lose(_ *testing.T, id string)         { r.Server.Lose(id) }
 func (r *rack) Heal(*testing.T)                      { r.Server.Heal() }
 func (r *rack) Deletions() int                       { return r.Requests("NodeGroupDeleteNodes") }
-func (*rack) Batches() bool                          { return false }
 
 func (r *rack) AwaitGone(t *testing.T, id string) {
 	t.Helper()
