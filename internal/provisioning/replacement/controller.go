@@ -146,6 +146,9 @@ func (c *Controller) Reconcile(ctx context.Context, r reconcile.Request) (reconc
 
 // step notes the state of the launch, or decides whether to launch.
 func (l *one) step(ctx context.Context) (time.Duration, error) {
+	if never := Wanted(Need{Policy: l.group.Spec.Replacement}); never.Outcome == None && isWaiting(l.rt) { // the record may be missing or unreadable
+		return 0, l.write(ctx, v1alpha1.ReplacementNotNeeded, never.Reasons...)
+	}
 	record, err := l.c.o.Launches.Current(ctx, l.group)
 	if err != nil {
 		return 0, err
@@ -264,10 +267,7 @@ func (l *one) consider(ctx context.Context, record *v1alpha1.ProvisioningStatus)
 	case Wait:
 		return l.c.o.Pace.Look, l.write(ctx, v1alpha1.ReplacementWaiting, wanted.Reasons...)
 	}
-	want, err := l.want(ctx, node)
-	if err != nil {
-		return 0, err
-	}
+	want := l.want(ctx, node)
 	if _, err := launch.Allows(record, want, time.Now()); err != nil {
 		return l.notRequested(ctx, err, wanted.Reasons)
 	}
@@ -309,7 +309,7 @@ func (l *one) consider(ctx context.Context, record *v1alpha1.ProvisioningStatus)
 }
 
 // want is one instance of the group, of the lost instance's template first.
-func (l *one) want(ctx context.Context, node *corev1.Node) (launch.Want, error) {
+func (l *one) want(ctx context.Context, node *corev1.Node) launch.Want {
 	w := launch.Want{Count: 1, Owner: v1alpha1.LaunchOwner{
 		Kind: v1alpha1.LaunchForRetirement, Name: l.rt.Name, UID: l.rt.UID, NodeUID: l.rt.Spec.NodeUID,
 	}}
@@ -320,8 +320,10 @@ func (l *one) want(ctx context.Context, node *corev1.Node) (launch.Want, error) 
 	ctx, cancel := context.WithTimeout(ctx, cloud.ReadTimeout)
 	defer cancel()
 	var err error
-	w.Templates, err = launch.Templates(ctx, l.group, l.cloud, like)
-	return w, err
+	if w.Templates, err = launch.Templates(ctx, l.group, l.cloud, like); err != nil {
+		l.log.Warn("the templates are not known, and the group's first is launched", "err", err)
+	}
+	return w
 }
 
 // refusal says why a group is refused; empty for one that is not, or is not only because of its cloud.

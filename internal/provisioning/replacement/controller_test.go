@@ -19,6 +19,7 @@ import (
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/provisioning/launch"
 	"github.com/slipway-dev/slipway/internal/retirement"
 )
 
@@ -968,4 +969,30 @@ func TestAGroupThatIsNotAcceptedGetsNoMachine(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestANodeGroupThatIsNeverReplacedNeedsNoRecord has a process that cannot write the launches of a group of a file.
+func TestANodeGroupThatIsNeverReplacedNeedsNoRecord(t *testing.T) {
+	inBubble(t, func(t *testing.T, ctx context.Context) {
+		s := newSim(t, 2)
+		s.group.Spec.Replacement = v1alpha1.ReplaceNever
+		c := s.process(t)
+		c.o.Launches = launch.New(s.client(), s.client())
+		s.notice(t, "vm-0", "Preempt")
+		s.run(ctx, c, 10*time.Second)
+		s.expect(t, "vm-0", v1alpha1.ReplacementNotNeeded, PolicyNever, 0)
+	})
+}
+
+// TestAnInstanceIsReplacedThoughTheTemplatesAreNotKnown has a group with spec.scaleUp, of which this cloud does not list the templates.
+func TestAnInstanceIsReplacedThoughTheTemplatesAreNotKnown(t *testing.T) {
+	inBubble(t, func(t *testing.T, ctx context.Context) {
+		s := newSim(t, 2)
+		s.group.Spec.ScaleUp = &v1alpha1.ScaleUp{}
+		c := s.process(t)
+		s.notice(t, "vm-0", "Preempt")
+		s.evict(t, "vm-0")
+		s.run(ctx, c, time.Minute)
+		s.expect(t, "vm-0", v1alpha1.ReplacementLaunched, MachineGone, 1)
+	})
 }
