@@ -79,7 +79,7 @@ func (f *Follower) Follow(ctx context.Context, g *v1alpha1.NodeGroup, p cloud.Pr
 		seen := f.of(g)
 		o.Known, o.Watched, o.UnseenSince = seen.known, seen.watched, seen.unseenSince
 		if o.Known == nil {
-			o.Known = knownBefore(s, o.Instances)
+			o.Known = knownBefore(s, &o)
 		}
 		v := f.track(s, o)
 		seen.known, seen.unseenSince = v.Known, v.UnseenSince
@@ -91,13 +91,17 @@ func (f *Follower) Follow(ctx context.Context, g *v1alpha1.NodeGroup, p cloud.Pr
 	return is, err
 }
 
-// knownBefore returns the instances that are older than the launches of an earlier process. One of which the cloud does not say that is taken
-// for a launched one, so that nothing is launched twice (I5).
-func knownBefore(s *v1alpha1.ProvisioningStatus, instances []cloud.Instance) map[string]time.Time {
+// knownBefore returns the instances that are older than the launches of an earlier process. An instance with a Node is as old as that. Another
+// one of which the cloud does not say that it is older is taken for a launched one, so that nothing is launched twice (I5).
+func knownBefore(s *v1alpha1.ProvisioningStatus, o *Observation) map[string]time.Time {
 	known := map[string]time.Time{}
-	for _, i := range instances {
+	for _, i := range o.Instances {
+		margin := answerMargin
+		if o.Join(i) != NoNode {
+			margin = 0
+		}
 		if !i.Created.IsZero() && !slices.ContainsFunc(s.Launches, func(l v1alpha1.Launch) bool {
-			return l.Open() && !i.Created.Before(l.RequestedAt.Add(-answerMargin))
+			return l.Open() && !i.Created.Before(l.RequestedAt.Add(-margin))
 		}) {
 			known[i.ProviderID] = i.Created
 		}

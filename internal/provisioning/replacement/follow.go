@@ -147,9 +147,7 @@ func (l *one) track(ctx context.Context, own *v1alpha1.Launch) (*v1alpha1.Launch
 			joins[i.ProviderID] = launch.Unsure
 		case name != "":
 			joins[i.ProviderID] = plan.JoinOf(l.group, byName[name])
-			if i.Created.IsZero() {
-				i.Created = byName[name].CreationTimestamp.Time
-			}
+			i.Created = byName[name].CreationTimestamp.Time // by the clock that the time of the launch is from
 		}
 	}
 	return l.c.follower.Follow(ctx, l.group, l.cloud, own, launch.Observation{

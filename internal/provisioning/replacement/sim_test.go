@@ -77,11 +77,10 @@ func newSim(t *testing.T, machines int) *sim {
 			Cloud:        v1alpha1.CloudGroup{Provider: "sim", Group: "set"}, Replacement: v1alpha1.ReplaceAlways,
 		},
 	}
-	for range machines { // they are there for long
-		m := s.machines[s.boot()]
-		m.Created = m.Created.Add(-time.Hour)
-		s.machines[m.Name] = m
+	for range machines {
+		s.boot()
 	}
+	time.Sleep(time.Second) // they are older than any launch
 	s.size = machines
 	return s
 }
@@ -92,9 +91,11 @@ func (s *sim) boot() string {
 	s.next++
 	s.machines[name] = cloud.Instance{Name: name, ComputerName: name, ProviderID: "sim://" + name, State: cloud.Running, Created: time.Now()}
 	node := &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid-" + name), Labels: map[string]string{"pool": groupName}},
-		Spec:       corev1.NodeSpec{ProviderID: "sim://" + name},
-		Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}},
+		ObjectMeta: metav1.ObjectMeta{
+			Name: name, UID: types.UID("uid-" + name), Labels: map[string]string{"pool": groupName}, CreationTimestamp: metav1.Now(),
+		},
+		Spec:   corev1.NodeSpec{ProviderID: "sim://" + name},
+		Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}},
 	}
 	if err := s.records.Create(context.Background(), node); err != nil {
 		panic(err)

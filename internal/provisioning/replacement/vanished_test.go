@@ -186,3 +186,22 @@ func TestAReplacementThatIsNeverUsableFails(t *testing.T) {
 		})
 	}
 }
+
+// TestI8AnInstanceALittleOlderThanTheLaunchIsNotTakenForItsInstance has the manager restarted right after the launch.
+func TestI8AnInstanceALittleOlderThanTheLaunchIsNotTakenForItsInstance(t *testing.T) {
+	inBubble(t, func(t *testing.T, ctx context.Context) {
+		s := newSim(t, 3)
+		s.slow, s.done = 20*time.Second, true
+		c := s.process(t)
+		s.notice(t, "vm-0", "Preempt")
+		s.evict(t, "vm-0")
+		s.turn(ctx, c)
+		s.turn(ctx, c)
+		s.expect(t, "vm-0", v1alpha1.ReplacementLaunched, "", 1)
+		s.run(ctx, s.process(t), time.Minute)
+		s.expect(t, "vm-0", v1alpha1.ReplacementReady, "", 1)
+		if r := s.replacement(t, "vm-0"); r.Instance != "sim://vm-3" {
+			t.Errorf("replaced by %s, want the instance that was launched", r.Instance)
+		}
+	})
+}
