@@ -14,7 +14,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/elapsed"
 )
 
-// Follower tracks the launches of groups without spec.scaleUp. Package provisioning tracks those of the others.
+// Follower tracks the launches of groups without spec.scaleUp. Package provisioning tracks the launches of other groups.
 type Follower struct {
 	record *Record
 	settle time.Duration
@@ -31,14 +31,12 @@ type followed struct {
 	watched, unseenSince time.Time
 }
 
-// NewFollower returns a Follower. An instance of a launch whose answer was lost may take so long to show. The function is told of each call
-// of a cloud.
+// NewFollower returns a Follower. After a lost answer an instance has the time settle to show. Each call of a cloud is reported to asked.
 func NewFollower(r *Record, settle time.Duration, asked func(provider, call string, err error)) *Follower {
 	return &Follower{record: r, settle: settle, asked: asked, groups: map[string]followed{}}
 }
 
-// See notes the instances of a group before something is launched: those that come later are the launch's. While a launch is open Follow
-// does so.
+// See notes the instances of a group before a launch: later ones belong to the launch. While a launch is open, Follow notes them.
 func (f *Follower) See(g *v1alpha1.NodeGroup, s *v1alpha1.ProvisioningStatus, instances []cloud.Instance) {
 	if slices.ContainsFunc(s.Launches, func(l v1alpha1.Launch) bool { return l.Open() && l.Count > 0 }) {
 		return
@@ -91,8 +89,8 @@ func (f *Follower) Follow(ctx context.Context, g *v1alpha1.NodeGroup, p cloud.Pr
 	return is, err
 }
 
-// knownBefore returns the instances that are older than the launches of an earlier process. An instance with a Node is as old as that. Another
-// one of which the cloud does not say that it is older is taken for a launched one, so that nothing is launched twice (I5).
+// knownBefore returns the instances that are older than the launches of an earlier process. An instance with a Node is as old as its Node.
+// If the cloud does not say when it made another one, that one counts as launched, so that nothing is launched twice (I5).
 func knownBefore(s *v1alpha1.ProvisioningStatus, o *Observation) map[string]time.Time {
 	known := map[string]time.Time{}
 	for _, i := range o.Instances {
@@ -109,8 +107,8 @@ func knownBefore(s *v1alpha1.ProvisioningStatus, o *Observation) map[string]time
 	return known
 }
 
-// operationOf asks a cloud for its operation of a launch. One that cannot be asked for is over: the group shows what came of it. One of which
-// the cloud does not answer runs.
+// operationOf asks a cloud for its operation of a launch. If the cloud does not know the operation, it is over, and the group shows the result.
+// If the cloud does not answer, the operation still runs.
 func (f *Follower) operationOf(ctx context.Context, p cloud.Provider, l *v1alpha1.Launch) cloud.Status {
 	if l.OperationID == "" {
 		return cloud.Status{}

@@ -36,7 +36,7 @@ func (l *one) launch(ctx context.Context, want launch.Want) (time.Duration, erro
 	return l.c.o.Pace.Cloud, l.launched(ctx, id, "", l.record().Reasons)
 }
 
-// longestLook is the longest pause between two looks at a replacement whose template is in a back-off.
+// longestLook is the longest pause between two reconciles during the back-off of a template.
 const longestLook = time.Minute
 
 // notRequested notes why the cloud was not asked.
@@ -73,7 +73,7 @@ func (l *one) launched(ctx context.Context, id, instance string, reasons []v1alp
 	return nil
 }
 
-// follow notes the state of the launch. One that brought no instance is repeated after the back-off of its template.
+// follow notes the state of the launch. If it failed without an instance, it is repeated after the back-off of its template.
 func (l *one) follow(ctx context.Context, own *v1alpha1.Launch) (time.Duration, error) {
 	if own.Open() && l.group.Spec.ScaleUp == nil {
 		var err error
@@ -118,7 +118,7 @@ func (l *one) follow(ctx context.Context, own *v1alpha1.Launch) (time.Duration, 
 	return freshLook, l.c.o.Launches.Remove(ctx, l.group, own.ID)
 }
 
-// track has the launches of the group tracked, of which nothing else tracks any.
+// track updates the launch in a group whose launches package provisioning does not track.
 func (l *one) track(ctx context.Context, own *v1alpha1.Launch) (*v1alpha1.Launch, error) {
 	began := time.Now()
 	s, err := l.c.survey(ctx, l.cloud, l.group.Spec.Cloud.Group)
