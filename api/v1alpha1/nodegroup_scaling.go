@@ -193,7 +193,7 @@ type ProvisioningStatus struct {
 	// +optional
 	Provisioning int32 `json:"provisioning"`
 
-	// Launches are the requests whose instances are not all usable yet. Each is written before the cloud is asked. The write fails if
+	// Launches are the requests whose instances are not all usable yet, or whose result their NodeRetirement has not noted. Each is written before the cloud is asked. The write fails if
 	// another process has written since, and then the cloud is not asked.
 	//
 	// +optional
@@ -266,7 +266,24 @@ type Launch struct {
 	// +optional
 	// +listType=atomic
 	Named []string `json:"named,omitempty"`
-	// Instances are those of its instances that have been seen, and whose Nodes have not been usable yet.
+	// Unrequested says that the cloud was not asked: it fills a group whose size counts an instance that is not there. The launch is open for
+	// as long as the size counts it.
+	//
+	// +optional
+	Unrequested bool `json:"unrequested,omitempty"`
+	// OperationID is the cloud's name for its work on the launch. It is empty once that is over.
+	//
+	// +optional
+	OperationID string `json:"operationID,omitempty"`
+	// Reason is one word, such as NoQuota, NeverJoined or InstanceVanished, on why the cloud could not make its instances or none of them is
+	// usable.
+	//
+	// +optional
+	Reason string `json:"reason,omitempty"`
+	// +optional
+	Message string `json:"message,omitempty"`
+	// Instances are those of its instances that have been seen, and whose Nodes have not been usable yet. Of a launch that is Ready it is the
+	// one that is.
 	//
 	// +optional
 	// +listType=map
@@ -294,6 +311,12 @@ type LaunchedInstance struct {
 	// Since is when it was first seen.
 	Since metav1.Time `json:"since"`
 }
+
+// IsForRetirement reports whether a NodeRetirement wants a launch, and notes its result.
+func (l *Launch) IsForRetirement() bool { return l.For != nil && l.For.Kind == LaunchForRetirement }
+
+// LaunchForRetirement is the kind of the owner of a replacement.
+const LaunchForRetirement = "NodeRetirement"
 
 // Open reports whether instances of a launch may still come.
 func (l *Launch) Open() bool { return l.State != LaunchReady && l.State != LaunchFailed }

@@ -8,7 +8,7 @@ import (
 // NodeGroup is a set of alike nodes whose machines one cloud counts as one group.
 //
 // +kubebuilder:object:root=true
-// +kubebuilder:metadata:annotations="slipway.dev/schema-generation=7"
+// +kubebuilder:metadata:annotations="slipway.dev/schema-generation=8"
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:scope=Cluster,shortName=ng,categories=slipway
 // +kubebuilder:printcolumn:name="Accepted",type=string,JSONPath=`.status.conditions[?(@.type=="Accepted")].status`

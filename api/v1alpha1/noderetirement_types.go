@@ -10,7 +10,7 @@ import (
 // node is given back.
 //
 // +kubebuilder:object:root=true
-// +kubebuilder:metadata:annotations="slipway.dev/schema-generation=4"
+// +kubebuilder:metadata:annotations="slipway.dev/schema-generation=5"
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:scope=Cluster,shortName=nr,categories=slipway
 // +kubebuilder:printcolumn:name="Node",type=string,JSONPath=`.spec.nodeName`
@@ -254,7 +254,7 @@ type NodeRetirementStatus struct {
 	// +optional
 	MachineGone bool `json:"machineGone,omitempty"`
 
-	// Replacement is what becomes of a machine in the place of this one, where a notice takes it away.
+	// Replacement is how far the replacement of an instance is that a notice takes away.
 	//
 	// +optional
 	Replacement *Replacement `json:"replacement,omitempty"`
@@ -265,28 +265,27 @@ type NodeRetirementStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// ReplacementState is how far the replacement of a machine is.
+// ReplacementState is how far the replacement of an instance is. Ordering, Ordered, LeftToCloud and Arrived are of an earlier version.
 //
-// +kubebuilder:validation:Enum=Waiting;Ordering;Ordered;LeftToCloud;Arrived;NotNeeded
+// +kubebuilder:validation:Enum=Waiting;Launched;Ready;NotNeeded;Failed;Ordering;Ordered;LeftToCloud;Arrived
 type ReplacementState string
 
-// The states of a replacement. The last two do not change any more.
+// The states of a replacement. All but the first two are final, and so is what an earlier version has written.
 const (
-	ReplacementWaiting     ReplacementState = "Waiting"     // it is not ordered yet; reasons say why
-	ReplacementOrdering    ReplacementState = "Ordering"    // it is about to be ordered, or has just been
-	ReplacementOrdered     ReplacementState = "Ordered"     // the cloud has taken the order
-	ReplacementLeftToCloud ReplacementState = "LeftToCloud" // the cloud brings one by itself
-	ReplacementArrived     ReplacementState = "Arrived"     // the machine runs
-	ReplacementNotNeeded   ReplacementState = "NotNeeded"   // there will be none; reasons say why
+	ReplacementWaiting   ReplacementState = "Waiting"   // it is not launched yet; reasons say why
+	ReplacementLaunched  ReplacementState = "Launched"  // its instance is provisioning
+	ReplacementReady     ReplacementState = "Ready"     // its Node is Ready and takes pods
+	ReplacementNotNeeded ReplacementState = "NotNeeded" // there will be none; reasons say why
+	ReplacementFailed    ReplacementState = "Failed"    // its instance is not usable; reasons say why
 )
 
 // Final reports a state that does not change any more.
 func (s ReplacementState) Final() bool {
-	return s == ReplacementArrived || s == ReplacementNotNeeded
+	return s != "" && s != ReplacementWaiting && s != ReplacementLaunched
 }
 
-// Replacement is how far the replacement of one machine is. It is written down before the cloud is asked, so that no
-// machine is ordered twice, whoever crashes when.
+// Replacement is how far the replacement of one instance is. From Launched on it follows from its launch, which is in the status of the
+// NodeGroup.
 type Replacement struct {
 	State ReplacementState `json:"state"`
 
@@ -300,38 +299,15 @@ type Replacement struct {
 	// +kubebuilder:validation:MaxItems=64
 	Reasons []RetirementReason `json:"reasons,omitempty"`
 
-	// Size is the cloud group's before the order.
+	// Launch is the ID of its launch in status.provisioning.launches of the NodeGroup.
 	//
 	// +optional
-	Size int32 `json:"size,omitempty"`
+	Launch string `json:"launch,omitempty"`
 
-	// Machines are those that the group had before the order, by their names in the cloud; kept until the new one runs,
-	// which is told from them.
+	// Instance is the provider ID of the new instance, once it is known.
 	//
 	// +optional
-	// +listType=atomic
-	// +kubebuilder:validation:MaxItems=5000
-	Machines []string `json:"machines,omitempty"`
-
-	// Machine is the new one's name in the cloud.
-	//
-	// +optional
-	Machine string `json:"machine,omitempty"`
-
-	// Attempts counts the orders that were refused or failed.
-	//
-	// +optional
-	Attempts int32 `json:"attempts,omitempty"`
-
-	// RetryAfter is when the next attempt may be made.
-	//
-	// +optional
-	RetryAfter *metav1.Time `json:"retryAfter,omitempty"`
-
-	// OperationID is the cloud's own name for what it does about the order.
-	//
-	// +optional
-	OperationID string `json:"operationID,omitempty"`
+	Instance string `json:"instance,omitempty"`
 }
 
 // Captured is the node and the machine that a retirement is about.

@@ -57,7 +57,7 @@ type Config struct {
 	OKUnreadyCount          int
 	Strays                  string // ReportStrays or CollectStrays
 	RetryInterval           time.Duration
-	OrderRetry, OrderSettle time.Duration
+	OrderSettle             time.Duration
 	Listen                  string
 	Profiling               bool
 	LogLevel, LogFormat     string
@@ -111,8 +111,6 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 		"(azure, openstack): report, or collect, which takes them away when that has been so for 15m and the machines are not many")
 	fs.DurationVar(&c.RetryInterval, "retry-interval", 10*time.Second,
 		"time before a deletion that failed is asked for again, 100ms to 5m; doubled each time up to 5m")
-	fs.DurationVar(&c.OrderRetry, "order-retry-interval", 30*time.Second,
-		"time before a machine that the cloud refused is ordered again, 100ms to 5m; doubled each time up to 10m")
 	fs.DurationVar(&c.OrderSettle, "order-settle-time", time.Minute,
 		"how long an order whose answer was lost may take to show in the size of its group, 100ms to 5m")
 	fs.StringVar(&c.Listen, "listen", ":9819", "address of /metrics, /healthz and /readyz; empty is none")
@@ -126,7 +124,7 @@ func (c *Config) Validate() error {
 	var errs []error
 	for flag, d := range map[string]time.Duration{
 		"poll-interval": c.PollInterval, "cloud-poll-interval": c.CloudPoll, "retry-interval": c.RetryInterval,
-		"group-poll-interval": c.GroupPoll, "order-retry-interval": c.OrderRetry, "order-settle-time": c.OrderSettle,
+		"group-poll-interval": c.GroupPoll, "order-settle-time": c.OrderSettle,
 		"scale-poll-interval": c.ScalePoll,
 	} {
 		if d < 100*time.Millisecond || d > 5*time.Minute {

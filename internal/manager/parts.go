@@ -97,7 +97,7 @@ func (a *assembly) addReplacement(ctx context.Context) error {
 		Client: a.GetClient(), Live: a.GetAPIReader(), Groups: a.groups, Selector: c.parsedSelector, Clouds: a.clouds, Launches: a.launches,
 		Room:   replacement.Room{Cached: a.GetClient(), Live: a.GetAPIReader(), Pods: a.pods},
 		Events: a.GetEventRecorder("slipway"), Metrics: a.counters.replacement, Asked: a.counters.retirement.Cloud, Log: a.Log,
-		Pace: replacement.Pace{Look: min(c.PollInterval, looksAtNotices), Cloud: c.CloudPoll, Retry: c.OrderRetry, Settle: c.OrderSettle},
+		Pace: replacement.Pace{Look: min(c.PollInterval, looksAtNotices), Cloud: c.CloudPoll, Settle: c.OrderSettle},
 	}).Register(a)
 }
 

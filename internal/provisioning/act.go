@@ -76,7 +76,7 @@ func (a *Controller) order(ctx context.Context, g *known, o plan.Order, l launch
 		defer cancel()
 		op, err := l.Request(within, provider, group, order)
 		a.o.Metrics.ordered(o, err, time.Since(began))
-		a.answer(g, err != nil, func(g *known) { a.answered(g, o, l.ID, op.Machines, err) })
+		a.answer(g, err != nil, func(g *known) { a.answered(g, o, l.ID, op, err) })
 		if err == nil {
 			a.follow(ctx, g, o, l.ID, provider, op)
 		}
@@ -85,21 +85,22 @@ func (a *Controller) order(ctx context.Context, g *known, o plan.Order, l launch
 
 // answered takes in what the cloud says to an order. Its refusal is no failure of the look: the kind is left alone, and the
 // next look takes another.
-func (a *Controller) answered(g *known, o plan.Order, id string, named []string, err error) {
+func (a *Controller) answered(g *known, o plan.Order, id string, op cloud.Operation, err error) {
 	log := a.o.Log.With("group", o.Group, "template", o.Template, "machines", o.Count, "pods", len(o.Pods), "reasons", o.Reasons)
 	if err == nil {
 		log.Info("machines are ordered")
-		g.memory.replied(id, launch.Accepted, named, time.Now())
+		g.memory.replied(id, launch.Accepted, op.Machines, time.Now())
+		g.memory.runs(id, op.ID)
 		a.orderPlaced(g, o)
 		return
 	}
-	log.Error("the cloud did not take the order", "err", err, "made", len(named))
+	log.Error("the cloud did not take the order", "err", err, "made", len(op.Machines))
 	answer := launch.Refused
 	if launch.ReasonOf(err) == launch.Unclear {
 		answer = launch.Lost
 	}
 	a.backedOff(g, g.memory.refuse(o.Template, err, time.Now()))
-	g.memory.replied(id, answer, named, time.Now())
+	g.memory.replied(id, answer, op.Machines, time.Now())
 }
 
 // again has the next look begin soon.

@@ -31,6 +31,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/snapshot"
 	"github.com/slipway-dev/slipway/internal/provisioning/launch"
 	"github.com/slipway-dev/slipway/internal/provisioning/plan"
+	"github.com/slipway-dev/slipway/internal/retirement"
 )
 
 // Options are what a Controller works with. All fields but Selector, Maximum, Unreadiness, Wishes, Debounce, Every and
@@ -201,6 +202,7 @@ func (a *Controller) look(ctx context.Context, s *sources, askClouds bool) (busy
 		}
 		a.recall(groups)
 		a.settle(groups)
+		a.followAgain(ctx, groups)
 		a.survey(ctx, s, groups)
 	}
 	var up *plan.Decision
@@ -304,6 +306,8 @@ type known struct {
 	nodegroup.World
 	memory     *memory
 	departures map[string]departure
+	// replacements are instances that have replaced others, by provider ID.
+	replacements map[string]bool
 }
 
 func (g *known) name() string { return g.Group.Name }
@@ -345,6 +349,7 @@ func (a *Controller) read(ctx context.Context, s *sources) (*nodegroup.Cluster, 
 		}
 		groups = append(groups, &known{
 			World: w, departures: departures(g, a.o.Clouds[g.Spec.Cloud.Provider], retirements.Items),
+			replacements: retirement.Replacements(retirements.Items, g.Name),
 		})
 	}
 	return cluster, groups, nil

@@ -13,6 +13,7 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/cloud"
 	"github.com/slipway-dev/slipway/internal/nodegroup"
+	"github.com/slipway-dev/slipway/internal/provisioning/launch"
 	"github.com/slipway-dev/slipway/internal/provisioning/plan"
 )
 
@@ -110,6 +111,35 @@ func TestALaunchThatSucceedsIsFollowedToItsEnd(t *testing.T) {
 	if s := f.status(); u.asked.Load() != 2 || len(f.pool.ordered()) != 1 || s.OnTheWay != 1 || len(s.BackOffs) != 0 {
 		t.Errorf("asked %d times, orders %v, status %+v; want the machine on the way", u.asked.Load(), f.pool.ordered(), s)
 	}
+}
+
+// hidden is a cloud that shows a launch neither in its size nor among its instances while it works on it.
+type hidden struct{ *unfulfilled }
+
+func (h hidden) Group(ctx context.Context, name string) (cloud.Group, error) {
+	return h.pool.Group(ctx, name)
+}
+
+func TestI5ALaunchIsNotRepeatedWhileItsOperationRuns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, nil)
+		f.followPause = followPause
+		u := hidden{&unfulfilled{pool: f.pool, template: "m4", outcomes: append(slices.Repeat([]cloud.Status{{}}, 60), cloud.Status{Done: true})}}
+		f.o.Clouds["pool"] = u
+		f.wait("a")
+		for range 50 {
+			f.look()
+			time.Sleep(10 * time.Second)
+		}
+		if s := f.status(); len(f.pool.ordered()) != 1 || s.OnTheWay != 1 || len(s.BackOffs) != 0 {
+			t.Errorf("%d launches, status %+v; want the one, provisioning", len(f.pool.ordered()), s)
+		}
+		f.work.Wait()
+		f.look()
+		if s := f.status(); s.OnTheWay != 0 || len(s.BackOffs) != 1 || s.BackOffs[0].Reason != launch.Failed {
+			t.Errorf("status %+v; want a back-off once the operation is over and nothing has come", s)
+		}
+	})
 }
 
 func TestACloudThatIsInAHurryIsNotAskedInATightLoop(t *testing.T) {

@@ -21,7 +21,6 @@ import (
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/cloud"
-	"github.com/slipway-dev/slipway/internal/observe"
 	"github.com/slipway-dev/slipway/internal/provisioning/launch"
 	"github.com/slipway-dev/slipway/internal/provisioning/plan"
 	"github.com/slipway-dev/slipway/internal/retirement/budget"
@@ -47,6 +46,7 @@ type memory struct {
 	counted     map[string]bool            // the IDs of the launches that were ever counted here
 	open        int                        // orders that the cloud has not answered
 	placed      map[string]string          // the IDs of the launches requested last, by template
+	followed    map[string]bool            // launches whose operations are asked for, by ID
 	short       map[string]int             // how many machines of an order that failed have not come, while a grant waits for that
 	held        []grant                    // by orders of which it is not known yet what has come
 	leaving     map[string]bool            // machines that are being given up, by provider ID
@@ -61,6 +61,7 @@ type memory struct {
 	devices     map[string]corev1.ResourceList // of each Node's template, by the Node's name
 
 	backOffs map[string]v1alpha1.BackOff
+	noted    map[string]int64 // when the back-offs of the record end, in Unix time, by template
 	learned  map[string]v1alpha1.LearnedTemplate
 	present  map[string]time.Time // when a node of a kind was last there
 	record   []launch.Instance
@@ -80,7 +81,7 @@ func (a *Controller) recall(groups []*known) {
 			a.memory[g.name()] = g.memory
 		}
 		if p := g.Group.Status.Provisioning; p != nil {
-			g.memory.count(p.Launches)
+			g.memory.count(p)
 		}
 		g.forgetNodes()
 	}
@@ -120,34 +121,43 @@ func remember(s *v1alpha1.NodeGroupStatus, settle time.Duration) *memory {
 	m := &memory{
 		watched: time.Now(), settle: settle, placed: map[string]string{}, short: map[string]int{}, leaving: map[string]bool{}, unusable: map[string]bool{},
 		backOffs: map[string]v1alpha1.BackOff{}, learned: map[string]v1alpha1.LearnedTemplate{}, present: map[string]time.Time{},
-		launches: map[string]v1alpha1.Launch{}, counted: map[string]bool{},
+		launches: map[string]v1alpha1.Launch{}, counted: map[string]bool{}, followed: map[string]bool{}, noted: map[string]int64{},
 	}
 	p := s.Provisioning
 	if p == nil {
 		return m
 	}
 	for _, b := range p.BackOffs {
-		m.backOffs[b.Template] = b
+		m.backOffs[b.Template], m.noted[b.Template] = b, b.Until.Unix()
 	}
 	for _, l := range p.Learned {
 		m.learned[l.Name] = l
 	}
-	m.count(p.Launches)
+	m.count(p)
 	return m
 }
 
-// count counts the launches that another process has written: one before this one, or a cloudpool. It reports whether there was any
-// that was not counted.
-func (m *memory) count(launches []v1alpha1.Launch) (changed bool) {
-	for _, l := range launches {
-		if is, open := m.launches[l.ID]; m.counted[l.ID] {
-			if open && l.For != nil { // its owner has written the answer
-				is.State, is.AnsweredAt = l.State, l.AnsweredAt
-				m.launches[l.ID] = is
-			}
+// count counts what another process or a replacement has written. It reports whether there was any launch that was not counted.
+func (m *memory) count(p *v1alpha1.ProvisioningStatus) (changed bool) {
+	now := time.Now()
+	for _, b := range p.BackOffs {
+		if m.noted[b.Template] == b.Until.Unix() { // it was written or counted here
+			continue
+		}
+		m.noted[b.Template] = b.Until.Unix()
+		if mine, left := m.backOffs[b.Template]; now.Before(b.Until.Time) && (!left || mine.Until.Before(&b.Until)) {
+			m.backOffs[b.Template] = b
+		}
+	}
+	for _, l := range p.Launches {
+		if m.counted[l.ID] {
+			m.takeAnswer(l, now)
 			continue
 		}
 		m.counted[l.ID], m.launches[l.ID], changed = true, l, true
+		if l.IsForRetirement() && !l.Open() {
+			continue
+		}
 		for _, i := range l.Instances {
 			m.record = append(m.record, launch.Instance{ProviderID: i.ProviderID, Template: l.Template, Launch: l.ID, Since: i.Since})
 		}
@@ -162,25 +172,46 @@ func (m *memory) count(launches []v1alpha1.Launch) (changed bool) {
 	return changed
 }
 
+// takeAnswer takes in what the owner of a launch has written of the cloud's answer, which comes once.
+func (m *memory) takeAnswer(l v1alpha1.Launch, now time.Time) {
+	is, open := m.launches[l.ID]
+	if !open || is.For == nil || is.AnsweredAt != nil || l.AnsweredAt == nil {
+		return
+	}
+	is.State, is.AnsweredAt, is.OperationID, is.Reason, is.Message = l.State, l.AnsweredAt, l.OperationID, l.Reason, l.Message
+	m.launches[l.ID] = is
+	m.less(l.ID, func(a *launch.Pending) {
+		if is.State == v1alpha1.LaunchFailed {
+			a.Count, a.Named = 0, nil
+			return
+		}
+		answered := launch.PendingOf(&is, m.settle, now)
+		a.Answer, a.Answered, a.Settled, a.Running = answered.Answer, answered.Answered, answered.Settled, answered.Running
+	})
+}
+
 // recallLaunch makes a launch of what another process has written. What the cloud has answered since is lost (I8).
 func (m *memory) recallLaunch(l v1alpha1.Launch) launch.Pending {
+	if l.IsForRetirement() {
+		return launch.PendingOf(&l, m.settle, time.Now())
+	}
 	answer, at := launch.Lost, time.Now()
 	if l.State == v1alpha1.LaunchFailed {
 		answer = launch.Refused
 	}
 	asked := launch.Pending{ID: l.ID, Kind: l.Template, Count: int(l.Count), At: l.RequestedAt.Time}
 	asked.Reply(answer, l.Named, at, m.settle)
+	asked.Running = l.OperationID != ""
 	return asked
 }
 
 // fail leaves a kind of machine alone for a while.
 func (m *memory) fail(kind, reason, message string, now time.Time) v1alpha1.BackOff {
 	var before *v1alpha1.BackOff
-	if b, ok := m.backOffs[kind]; ok && !launch.Forgiven(&b, now) {
+	if b, ok := m.backOffs[kind]; ok {
 		before = &b
 	}
-	const longest = 512
-	b := launch.After(before, kind, reason, observe.Clip(message, longest), now)
+	b := launch.Fail(before, kind, reason, message, now)
 	m.backOffs[kind] = b
 	return b
 }
@@ -361,6 +392,11 @@ func (m *memory) forgetWithdrawn(launches []v1alpha1.Launch) {
 		if l.For == nil || there {
 			continue
 		}
+		if l.IsForRetirement() && !l.Open() { // its result is noted; an instance that is not usable is still to be deleted
+			l.For = nil
+			m.launches[id] = l
+			continue
+		}
 		m.less(id, func(a *launch.Pending) { a.Count, a.Named = 0, nil })
 		m.asked = slices.DeleteFunc(m.asked, func(a launch.Pending) bool { return a.ID == id })
 		m.record = slices.DeleteFunc(slices.Clone(m.record), func(r launch.Instance) bool { return r.Launch == id })
@@ -425,19 +461,31 @@ func (m *memory) status() *v1alpha1.ProvisioningStatus {
 	return s
 }
 
-// openLaunches are the launches whose instances are not all usable yet, the oldest first.
+// openLaunches are the launches whose instances are not all usable yet, the oldest first, and those whose results a NodeRetirement has to
+// note.
 func (m *memory) openLaunches() []v1alpha1.Launch {
 	open := map[string]*v1alpha1.Launch{}
+	for id, l := range m.launches {
+		if l.IsForRetirement() && !l.Open() && !launch.IsForgotten(&l, time.Now()) {
+			open[id] = &l
+		}
+	}
 	of := func(id string) *v1alpha1.Launch {
 		if open[id] == nil {
 			l := m.launches[id]
-			l.Count, l.Named, l.Instances, l.State = 0, nil, nil, v1alpha1.LaunchProvisioning
+			l.Count, l.Named, l.Instances = 0, nil, nil
+			if !l.IsForRetirement() {
+				l.State = v1alpha1.LaunchProvisioning
+			}
 			open[id] = &l
 		}
 		return open[id]
 	}
 	for i := range m.asked {
 		a, l := &m.asked[i], of(m.asked[i].ID)
+		if l.IsForRetirement() && !l.Open() {
+			continue
+		}
 		l.Count, l.Named = int32(a.Count), a.Named
 		if l.For != nil {
 			l.State = m.launches[a.ID].State // as its owner has written it
@@ -450,6 +498,9 @@ func (m *memory) openLaunches() []v1alpha1.Launch {
 	}
 	for _, r := range m.record {
 		l := of(r.Launch)
+		if l.IsForRetirement() && !l.Open() {
+			continue
+		}
 		l.Instances = append(l.Instances, v1alpha1.LaunchedInstance{ProviderID: r.ProviderID, Since: r.Since})
 	}
 	maps.DeleteFunc(m.launches, func(id string, _ v1alpha1.Launch) bool { return open[id] == nil })
@@ -461,6 +512,21 @@ func (m *memory) openLaunches() []v1alpha1.Launch {
 		return cmp.Or(a.RequestedAt.Compare(b.RequestedAt.Time), cmp.Compare(a.ID, b.ID))
 	})
 	return list
+}
+
+// updateLaunches sets how far the launches of replacements are by what was tracked.
+func (m *memory) updateLaunches(now time.Time) {
+	for id, l := range m.launches {
+		if !l.IsForRetirement() || !l.Open() {
+			continue
+		}
+		reported := l.Reason != ""
+		m.survey.Update(&l, now)
+		m.launches[id] = l
+		if l.State == v1alpha1.LaunchFailed && !reported && len(l.Instances) == 0 { // an instance that failed was counted
+			m.fail(m.templateOf(l.Template), l.Reason, l.Message, now)
+		}
+	}
 }
 
 // stateOf is how far a launch is of which instances have not been seen.
@@ -541,9 +607,12 @@ func (a *Controller) writeCondition(ctx context.Context, g *known) error {
 
 // save makes what is known of a group into what its status says. What another process has written meanwhile is counted first.
 func (g *known) save(s *v1alpha1.ProvisioningStatus) error {
-	g.memory.count(s.Launches)
+	g.memory.count(s)
 	g.memory.forgetWithdrawn(s.Launches)
 	*s = *g.memory.status()
+	for _, b := range s.BackOffs {
+		g.memory.noted[b.Template] = b.Until.Unix()
+	}
 	return nil
 }
 
@@ -554,7 +623,7 @@ var errRecounted = errors.New("another process has requested instances since the
 // counted (I5).
 func (a *Controller) reserve(ctx context.Context, g *known, ids []string) ([]launch.Reservation, error) {
 	return a.o.Launches.Reserve(ctx, g.Group, ids, func(s *v1alpha1.ProvisioningStatus) error {
-		if g.memory.count(s.Launches) {
+		if g.memory.count(s) {
 			a.again()
 			return errRecounted
 		}

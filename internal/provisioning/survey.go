@@ -117,10 +117,18 @@ func (a *Controller) see(ctx context.Context, s *sources, g *known) (v sight, er
 func (a *Controller) takeIn(g *known, v sight) {
 	m, now := g.memory, time.Now()
 	v.leaveOut()
+	done := map[string]bool{}
+	maps.Copy(done, g.replacements)
+	maps.Copy(done, m.joined)
+	for _, l := range m.launches {
+		if l.State == v1alpha1.LaunchReady && len(l.Instances) > 0 {
+			done[l.Instances[0].ProviderID] = true
+		}
+	}
 	m.survey = launch.Track(launch.Observation{
 		Group: v.group, Instances: v.instances, Join: func(i cloud.Instance) launch.Join { return v.joins[i.ProviderID] },
 		Known: m.survey.Known, Record: m.record, Pending: m.asked, UnseenSince: m.survey.UnseenSince, Watched: m.watched,
-		JoinTimeout: plan.JoinTimeout(g.Group), Began: v.began, Now: now, Joined: m.joined,
+		JoinTimeout: plan.JoinTimeout(g.Group), Began: v.began, Now: now, Joined: done,
 	})
 	m.joined = nil // from now on they are known
 	maps.DeleteFunc(m.unusable, func(id string, _ bool) bool { _, there := m.survey.Known[id]; return !there })
@@ -161,6 +169,7 @@ func (a *Controller) takeIn(g *known, v sight) {
 			a.backedOff(g, m.fail(kind, dead.Reason, dead.Message, now))
 		}
 	}
+	m.updateLaunches(now)
 	for _, id := range m.survey.Strays {
 		a.o.Log.Warn("a machine has no Node, and came after no order that is known; it is left alone", "group", g.name(), "providerID", id)
 	}
@@ -260,6 +269,10 @@ func unready(w *plan.World, cluster *nodegroup.Cluster) (n int) {
 
 // hasJoined forgets failures of a machine's kind, now that its Node has been usable.
 func (m *memory) hasJoined(r *launch.Instance) {
+	if l, ok := m.launches[r.Launch]; ok && l.IsForRetirement() {
+		launch.SetReady(&l, *r)
+		m.launches[l.ID] = l
+	}
 	maps.DeleteFunc(m.backOffs, func(_ string, b v1alpha1.BackOff) bool { return launch.Refuted(&b, r) })
 }
 

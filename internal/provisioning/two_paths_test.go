@@ -3,13 +3,20 @@ package provisioning
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/cloud"
 	"github.com/slipway-dev/slipway/internal/nodegroup"
+	"github.com/slipway-dev/slipway/internal/provisioning/launch"
 )
 
 // lagging lists the groups as a cache that has not heard of the last write.
@@ -24,7 +31,9 @@ func (f *fixture) replace(node string) error {
 	if err := f.client.Get(f.t.Context(), client.ObjectKey{Name: "web"}, &g); err != nil {
 		f.t.Fatal(err)
 	}
-	_, err := f.o.Launches.Launch(f.t.Context(), &g, f.pool, 1, v1alpha1.LaunchOwner{Kind: "NodeRetirement", Name: node})
+	_, err := f.o.Launches.Launch(f.t.Context(), &g, f.o.Clouds["pool"], launch.Want{Count: 1, Templates: []string{"m4"}, Owner: v1alpha1.LaunchOwner{
+		Kind: v1alpha1.LaunchForRetirement, Name: node, UID: types.UID(node),
+	}})
 	return err
 }
 
@@ -78,6 +87,127 @@ func TestI5AReplacementCountsLaunchesForPods(t *testing.T) {
 	if err := f.replace("n1"); err == nil || f.calls() != 1 {
 		t.Errorf("%v, and the cloud was asked %d times, want once", err, f.calls())
 	}
+}
+
+// replacementLaunch is the launch of a replacement in the record; nil if there is none.
+func (f *fixture) replacementLaunch() *v1alpha1.Launch {
+	f.t.Helper()
+	var g v1alpha1.NodeGroup
+	if err := f.client.Get(f.t.Context(), client.ObjectKey{Name: "web"}, &g); err != nil {
+		f.t.Fatal(err)
+	}
+	for _, l := range g.Status.Provisioning.Launches {
+		if l.IsForRetirement() {
+			return &l
+		}
+	}
+	return nil
+}
+
+func TestTheLaunchOfAReplacementIsKeptUntilItsResultIsNoted(t *testing.T) {
+	for name, c := range map[string]struct {
+		then      func(*fixture)
+		state     v1alpha1.LaunchState
+		reason    string
+		instances int
+	}{
+		"its Node is usable":    {func(f *fixture) { f.joinAll(func(*corev1.Node) {}) }, v1alpha1.LaunchReady, "", 1},
+		"its Node is not Ready": {func(f *fixture) { f.setNode(registered(func(*corev1.Node) {})); f.look(); f.overdue() }, v1alpha1.LaunchFailed, launch.NeverReady, 1},
+		"it has no Node":        {(*fixture).overdue, v1alpha1.LaunchFailed, launch.NeverJoined, 1},
+		"the cloud could not":   {func(f *fixture) { f.fails("id-0") }, v1alpha1.LaunchFailed, launch.Failed, 1},
+		"the cloud dropped it":  {func(f *fixture) { f.pool.change(func() { f.pool.machines = nil }) }, v1alpha1.LaunchFailed, launch.InstanceVanished, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t, nil)
+			f.readOnce()
+			if err := f.replace("n1"); err != nil {
+				t.Fatal(err)
+			}
+			f.looks(2)
+			if l := f.replacementLaunch(); l == nil || l.State != v1alpha1.LaunchProvisioning || len(l.Instances) != 1 {
+				t.Fatalf("the launch is %+v, want it provisioning, with its instance", l)
+			}
+			c.then(f)
+			f.looks(2)
+			l := f.replacementLaunch()
+			if l == nil || l.State != c.state || l.Reason != c.reason || len(l.Instances) != c.instances {
+				t.Fatalf("the launch is %+v, want %s, %q and %d instances", l, c.state, c.reason, c.instances)
+			}
+			f.memory = map[string]*memory{} // as after a restart
+			f.looks(2)
+			if is := f.replacementLaunch(); is == nil || is.State != c.state || is.Reason != c.reason {
+				t.Errorf("after a restart the launch is %+v, want %s, %q", is, c.state, c.reason)
+			}
+			g := &v1alpha1.NodeGroup{ObjectMeta: metav1.ObjectMeta{Name: "web", UID: "group"}}
+			if err := f.o.Launches.Remove(t.Context(), g, l.ID); err != nil {
+				t.Fatal(err)
+			}
+			f.looks(2)
+			if is := f.replacementLaunch(); is != nil {
+				t.Errorf("the launch is %+v, want none once its result is noted", is)
+			}
+		})
+	}
+}
+
+func TestReplacementAndScaleUpShareABackOff(t *testing.T) {
+	noQuota := &cloud.RefusedError{Reason: cloud.NoQuota, Err: errors.New("no cores")}
+	t.Run("of a replacement", func(t *testing.T) {
+		f := newFixture(t, nil)
+		f.readOnce()
+		f.pool.change(func() { f.pool.refuse["m4"] = noQuota })
+		if err := f.replace("n1"); !errors.Is(err, noQuota) {
+			t.Fatal(err)
+		}
+		f.pool.change(func() { f.pool.refuse = nil })
+		f.wait("a")
+		f.looks(2)
+		if s := f.status(); f.calls() != 1 || len(s.BackOffs) != 1 || s.BackOffs[0].Reason != string(cloud.NoQuota) || s.OnTheWay != 0 {
+			t.Errorf("%d launches, status %+v; want the pod to wait for the back-off", f.calls(), s)
+		}
+	})
+	t.Run("of scale-up", func(t *testing.T) {
+		f := newFixture(t, nil)
+		f.pool.change(func() { f.pool.refuse["m4"] = noQuota })
+		f.wait("a")
+		f.looks(2)
+		f.pool.change(func() { f.pool.refuse = nil })
+		var why *launch.NotRequestedError
+		if err := f.replace("n1"); !errors.As(err, &why) || why.BackOff == nil || why.BackOff.Reason != string(cloud.NoQuota) || f.calls() != 1 {
+			t.Errorf("%v after %d launches; want the replacement to wait for the back-off", err, f.calls())
+		}
+	})
+}
+
+// The cloud shows the launch neither in its size nor as an instance, and the manager is restarted meanwhile.
+func TestI5AReplacementIsOpenWhileItsOperationRuns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, nil)
+		f.followPause = followPause
+		f.o.Clouds["pool"] = hidden{&unfulfilled{pool: f.pool, template: "m4", outcomes: append(slices.Repeat([]cloud.Status{{}}, 60), cloud.Status{Done: true})}}
+		f.look()
+		if err := f.replace("n1"); err != nil {
+			t.Fatal(err)
+		}
+		for i := range 24 {
+			f.look()
+			if i == 12 {
+				f.memory = map[string]*memory{} // as after a restart
+			}
+			time.Sleep(10 * time.Second)
+		}
+		if l := f.replacementLaunch(); l == nil || !l.Open() || l.OperationID == "" {
+			t.Errorf("the launch is %+v, want it open", l)
+		}
+		f.work.Wait()
+		for range 9 {
+			f.look()
+			time.Sleep(10 * time.Second)
+		}
+		if l := f.replacementLaunch(); l == nil || l.State != v1alpha1.LaunchFailed || l.Reason != launch.InstanceVanished || l.OperationID != "" {
+			t.Errorf("the launch is %+v, want it failed once the operation is over and nothing has come", l)
+		}
+	})
 }
 
 var _ nodegroup.Groups = lagging{}

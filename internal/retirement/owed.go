@@ -68,21 +68,25 @@ func AfterFailure(g *v1alpha1.NodeGroup) time.Duration {
 	return defaultAfterFailure
 }
 
-// awaitsReplacement reports a retirement that is over, and the replacement of whose machine is not. One that ended while its
-// machine was there owes none, unless an order was made.
+// Replacements returns the provider IDs of the instances of a group that have replaced others: they are of no other launch.
+func Replacements(all []v1alpha1.NodeRetirement, group string) map[string]bool {
+	ids := map[string]bool{}
+	for i := range all {
+		if r := all[i].Status.Replacement; r != nil && r.State == v1alpha1.ReplacementReady && all[i].Spec.Group == group {
+			ids[r.Instance] = true
+		}
+	}
+	return ids
+}
+
+// awaitsReplacement reports a retirement that is over, and the replacement of whose instance is not. One that ended while its instance was
+// there awaits none, unless it was launched.
 func awaitsReplacement(rt *v1alpha1.NodeRetirement) bool {
 	if rt.Spec.Notice == nil || rt.Spec.Group == "" || !rt.Status.Phase.Finished() {
 		return false
 	}
-	state := v1alpha1.ReplacementWaiting
-	if r := rt.Status.Replacement; r != nil {
-		state = r.State
+	if r := rt.Status.Replacement; r != nil && r.State != v1alpha1.ReplacementWaiting {
+		return !r.State.Final()
 	}
-	switch state {
-	case v1alpha1.ReplacementWaiting:
-		return rt.Status.MachineGone || rt.Status.Phase == v1alpha1.Succeeded
-	case v1alpha1.ReplacementLeftToCloud:
-		return false // nothing is ordered for it, and one that never comes would count as coming
-	}
-	return !state.Final()
+	return rt.Status.MachineGone || rt.Status.Phase == v1alpha1.Succeeded
 }

@@ -28,13 +28,16 @@ func TestWhichRecordsWaitForAReplacement(t *testing.T) {
 			ofNotice, v1alpha1.NodeRetirementStatus{Phase: v1alpha1.Failed, MachineGone: true, Replacement: in(v1alpha1.ReplacementWaiting)}, true,
 		},
 		"it is ordered": {
-			ofNotice, v1alpha1.NodeRetirementStatus{Phase: v1alpha1.Aborted, Replacement: in(v1alpha1.ReplacementOrdered)}, true,
+			ofNotice, v1alpha1.NodeRetirementStatus{Phase: v1alpha1.Aborted, Replacement: in(v1alpha1.ReplacementLaunched)}, true,
 		},
-		"its cloud brings it": {
-			ofNotice, v1alpha1.NodeRetirementStatus{Phase: v1alpha1.Succeeded, Replacement: in(v1alpha1.ReplacementLeftToCloud)}, false,
+		"an earlier version has launched it": {
+			ofNotice, v1alpha1.NodeRetirementStatus{Phase: v1alpha1.Succeeded, Replacement: in("Ordered")}, false,
+		},
+		"its instance is not usable": {
+			ofNotice, v1alpha1.NodeRetirementStatus{Phase: v1alpha1.Succeeded, Replacement: in(v1alpha1.ReplacementFailed)}, false,
 		},
 		"it runs": {
-			ofNotice, v1alpha1.NodeRetirementStatus{Phase: v1alpha1.Succeeded, Replacement: in(v1alpha1.ReplacementArrived)}, false,
+			ofNotice, v1alpha1.NodeRetirementStatus{Phase: v1alpha1.Succeeded, Replacement: in(v1alpha1.ReplacementReady)}, false,
 		},
 		"there is to be none": {
 			ofNotice, v1alpha1.NodeRetirementStatus{Phase: v1alpha1.Succeeded, Replacement: in(v1alpha1.ReplacementNotNeeded)}, false,

@@ -75,7 +75,7 @@ func (oneOfEach) List(_ context.Context, list client.ObjectList, _ ...client.Lis
 			Spec: v1alpha1.NodeRetirementSpec{Group: "group"},
 			Status: v1alpha1.NodeRetirementStatus{
 				Phase: v1alpha1.Draining, Reasons: []v1alpha1.RetirementReason{{Code: "code"}},
-				Replacement: &v1alpha1.Replacement{State: v1alpha1.ReplacementOrdered, Since: now},
+				Replacement: &v1alpha1.Replacement{State: v1alpha1.ReplacementLaunched, Since: now},
 			},
 		}}
 	}
@@ -302,9 +302,10 @@ func followed(c constant) string {
 	return c.value
 }
 
-// replacementCodes are those of the orders that came to nothing.
+// replacementCodes are those of the launches that failed.
 func replacementCodes() []string {
-	return sorted(append(constantsOf("internal/cloud", "Refusal"), namedConstants("internal/provisioning/replacement", "OrderFailed", "OrderLost", "InstanceVanished")...))
+	return sorted(append(constantsOf("internal/cloud", "Refusal"), namedConstants("internal/provisioning/launch",
+		"NeverJoined", "NeverReady", "NeverUsable", "Failed", "Throttled", "Unclear", "InstanceVanished")...))
 }
 
 // stepNames are the names of the steps of a retirement.

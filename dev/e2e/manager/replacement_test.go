@@ -51,7 +51,7 @@ func (b *poolBed) manage(flags ...string) *process {
 	b.t.Helper()
 	args := []string{
 		"--kubeconfig", b.credentials(), "--cloud-config", b.clouds, "--leader-elect=false", "--selector", shard + "=" + b.name,
-		"--poll-interval", "500ms", "--cloud-poll-interval", "500ms", "--order-retry-interval", "500ms", "--order-settle-time", "5s",
+		"--poll-interval", "500ms", "--cloud-poll-interval", "500ms", "--order-settle-time", "5s",
 	}
 	p := b.start("manager-"+b.name, append(args, flags...)...)
 	p.awaitReady()
@@ -179,9 +179,9 @@ func TestASpotMachineThatAzureEvictsIsReplacedBeforeItGoesAndCleanedUpAfter(t *t
 		t.Errorf("ordered because of %+v, want a pod of %s that has no room", why, app.Name)
 	}
 	b.check(p.Restart(b.ctx))
-	arrived := b.awaitRecord(0, "the machine is there", inState(v1alpha1.ReplacementArrived))
-	if want := b.pool.Resource(2); arrived.Status.Replacement.Machine != want {
-		t.Errorf("replaced by %s, want %s", arrived.Status.Replacement.Machine, want)
+	ready := b.awaitRecord(0, "the replacement is usable", inState(v1alpha1.ReplacementReady))
+	if is := ready.Status.Replacement.Instance; !strings.EqualFold(is, b.pool.ProviderID(2)) {
+		t.Errorf("replaced by %s, want %s", is, b.pool.ProviderID(2))
 	}
 	b.check(testbed.Poll(b.ctx, "Azure has taken the machine", func() bool { _, there := b.ARM.VM(b.pool.Resource(0)); return !there }))
 	if rt := b.record(0); rt.Status.Phase.Finished() {
@@ -201,7 +201,7 @@ func TestASpotMachineThatAzureEvictsIsReplacedBeforeItGoesAndCleanedUpAfter(t *t
 		t.Errorf("I5: the scale set was asked for %v machines and is meant to have %d; want one order, and 2 as before",
 			got, b.ARM.Capacity(b.pool.ScaleSet()))
 	}
-	b.saw(0, "ReplacementArrived")
+	b.saw(0, "ReplacementReady")
 }
 
 // TestTheClusterAutoscalerIsMadeToLookAgainAfterADeletion has a node retired beside an empty pool that is kept for it.

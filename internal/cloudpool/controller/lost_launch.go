@@ -47,7 +47,7 @@ func (n *Native) launch(ctx context.Context, count int, replaces string) error {
 	if err != nil {
 		return err
 	}
-	_, err = n.cluster.launches.Launch(ctx, g, n.provider, count, v1alpha1.LaunchOwner{Kind: "PoolUpdate", Name: n.name})
+	_, err = n.cluster.launches.Launch(ctx, g, n.provider, launch.Want{Count: count, Owner: v1alpha1.LaunchOwner{Kind: "PoolUpdate", Name: n.name}})
 	var unasked *launch.NotRequestedError
 	switch isUnasked := errors.As(err, &unasked); {
 	case isUnasked && unasked.Full && unasked.Pending: // this is no reason to refuse for good

@@ -8,6 +8,7 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/cloud"
 	"github.com/slipway-dev/slipway/internal/elapsed"
+	"github.com/slipway-dev/slipway/internal/observe"
 )
 
 // Reasons of a back-off beside those of [cloud.Refusal].
@@ -18,6 +19,8 @@ const (
 	Failed      = "Failed"      // the cloud could not make a machine, and did not say why
 	Throttled   = "Throttled"   // the cloud wants to be left alone
 	Unclear     = "Unclear"     // the order may or may not have been taken
+	// InstanceVanished: the cloud has dropped an instance before its Node was usable.
+	InstanceVanished = "InstanceVanished"
 )
 
 // pause is how long a kind of machine is left alone after a failure: first, then twice as long each time, up to most.
@@ -37,6 +40,7 @@ var pauses = map[string]pause{
 	Failed:                   {2 * time.Minute, 30 * time.Minute},
 	Throttled:                {10 * time.Second, 5 * time.Minute},
 	Unclear:                  {10 * time.Second, 5 * time.Minute},
+	InstanceVanished:         {30 * time.Second, 10 * time.Minute},
 }
 
 // Pause is how long a kind is left alone after so many failures in a row for a reason, at least 1 of them.
@@ -52,10 +56,13 @@ func Pause(reason string, failures int32) time.Duration {
 	return min(d, p.most)
 }
 
-// After is the back-off that follows a failure of a kind; before is the one that there was, or nil. A failure that is
-// heard of while the kind is left alone anyway, such as that of the next machine of the same order, does not count again.
-func After(before *v1alpha1.BackOff, kind, reason, message string, now time.Time) v1alpha1.BackOff {
-	b := v1alpha1.BackOff{Template: kind, Reason: reason, Message: message, Failures: 1}
+// Fail returns the back-off after a failure of a template; before is the one that there was, or nil. A failure that is heard of while the
+// template is left alone anyway, such as that of the next instance of the same launch, does not count again.
+func Fail(before *v1alpha1.BackOff, template, reason, message string, now time.Time) v1alpha1.BackOff {
+	b := v1alpha1.BackOff{Template: template, Reason: reason, Message: clip(message), Failures: 1}
+	if before != nil && Forgiven(before, now) {
+		before = nil
+	}
 	if before != nil {
 		b.Failures = before.Failures
 		if !now.Before(before.Until.Time) {
@@ -67,6 +74,37 @@ func After(before *v1alpha1.BackOff, kind, reason, message string, now time.Time
 		b.Until = before.Until
 	}
 	return b
+}
+
+// fail writes the back-off after a failure of a template, which lasts until least at the least.
+func fail(s *v1alpha1.ProvisioningStatus, template, reason, message string, least, now time.Time) {
+	before := backOffOf(s, template)
+	b := Fail(before, template, reason, message, now)
+	if b.Until.Time.Before(least) {
+		b.Until = metav1.NewTime(least)
+	}
+	b.Until = b.Until.Rfc3339Copy()
+	if before != nil {
+		*before = b
+		return
+	}
+	s.BackOffs = append(s.BackOffs, b)
+}
+
+// backOffOf returns the back-off of a template; nil if there is none.
+func backOffOf(s *v1alpha1.ProvisioningStatus, template string) *v1alpha1.BackOff {
+	for i := range s.BackOffs {
+		if SameKind(s.BackOffs[i].Template, template) {
+			return &s.BackOffs[i]
+		}
+	}
+	return nil
+}
+
+// clip shortens a message to what a record holds.
+func clip(message string) string {
+	const longest = 512
+	return observe.Clip(message, longest)
 }
 
 // longestPause is the longest that a cloud may ask for beside the pauses of a reason.

@@ -15,7 +15,7 @@ func TestI8LaunchesOfAFileGroupSurviveARestart(t *testing.T) {
 	g, c := newGroup(t, "", 3)
 	p := &laggard{size: 2, err: errors.New("connection reset")}
 	owner := v1alpha1.LaunchOwner{Kind: "PoolUpdate"}
-	if _, err := newRecord(c).Launch(t.Context(), g, p, 1, owner); !errors.Is(err, p.err) {
+	if _, err := newRecord(c).Launch(t.Context(), g, p, Want{Count: 1, Owner: owner}); !errors.Is(err, p.err) {
 		t.Fatal(err)
 	}
 	next := newRecord(c)
@@ -24,7 +24,7 @@ func TestI8LaunchesOfAFileGroupSurviveARestart(t *testing.T) {
 		t.Fatalf("%v: %+v, want the launch of the process before", err, is)
 	}
 	var why *NotRequestedError
-	if _, err := next.Launch(t.Context(), g, p, 1, owner); !errors.As(err, &why) || !why.Pending || p.launched != 1 {
+	if _, err := next.Launch(t.Context(), g, p, Want{Count: 1, Owner: owner}); !errors.As(err, &why) || !why.Pending || p.launched != 1 {
 		t.Errorf("%v, and %d launched; want none until the result of the first is known", err, p.launched)
 	}
 }
@@ -38,7 +38,7 @@ func TestALaggingProcessLosesNoLaunchOfAFileGroup(t *testing.T) {
 		}
 	}
 	for _, r := range []*Record{one, two, one} {
-		if _, err := r.Launch(t.Context(), g, &laggard{}, 1, v1alpha1.LaunchOwner{Kind: "PoolUpdate"}); err != nil {
+		if _, err := r.Launch(t.Context(), g, &laggard{}, Want{Count: 1, Owner: v1alpha1.LaunchOwner{Kind: "PoolUpdate"}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -54,7 +54,7 @@ func TestI7AnUnreadableRecordOfAFileGroupLaunchesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := &laggard{}
-	_, err := newRecord(c).Launch(t.Context(), g, p, 1, v1alpha1.LaunchOwner{Kind: "PoolUpdate"})
+	_, err := newRecord(c).Launch(t.Context(), g, p, Want{Count: 1, Owner: v1alpha1.LaunchOwner{Kind: "PoolUpdate"}})
 	if err == nil || p.launched != 0 || !strings.Contains(err.Error(), "slipway/slipway-launches-web") || !strings.Contains(err.Error(), "delete the ConfigMap") {
 		t.Errorf("%v, and %d launched", err, p.launched)
 	}

@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -30,44 +31,139 @@ type NotRequestedError struct {
 	Err error
 	// Full says that the group is at a maximum, and Pending that it is so only while the result of a launch is unknown.
 	Full, Pending bool
+	// BackOff keeps the templates from being launched; nil if none does.
+	BackOff *v1alpha1.BackOff
+	// Other is a launch for the same Node; nil if there is none.
+	Other *v1alpha1.Launch
 }
 
 func (e *NotRequestedError) Error() string { return e.Err.Error() }
 func (e *NotRequestedError) Unwrap() error { return e.Err }
 
-// Launch requests instances for an owner, within the group's limits (I5). It writes the launch before the request and the answer after it.
-func (r *Record) Launch(ctx context.Context, g *v1alpha1.NodeGroup, p cloud.Provider, count int, owner v1alpha1.LaunchOwner) (cloud.Operation, error) {
+// Want is what an owner wants to have launched.
+type Want struct {
+	Count int
+	// Templates are those that may be launched, the preferred one first. Without any it is the group's first.
+	Templates []string
+	Owner     v1alpha1.LaunchOwner
+}
+
+// Launch requests instances for an owner, within the group's limits (I5), and returns the launch's ID. It writes the launch before the
+// request and the answer after it.
+func (r *Record) Launch(ctx context.Context, g *v1alpha1.NodeGroup, p cloud.Provider, w Want) (id string, err error) {
 	began := time.Now()
 	reading, cancel := context.WithTimeout(ctx, cloud.ReadTimeout)
 	has, err := p.Group(reading, g.Spec.Cloud.Group)
 	cancel()
 	if err != nil {
-		return cloud.Operation{}, &NotRequestedError{Err: err}
+		return "", &NotRequestedError{Err: err}
 	}
-	l := v1alpha1.Launch{
-		ID: NewID(), State: v1alpha1.LaunchRequested, Count: int32(count), For: &owner, RequestedAt: metav1.NewTime(began).Rfc3339Copy(),
+	l := v1alpha1.Launch{State: v1alpha1.LaunchRequested}
+	reserved, err := r.reserve(ctx, g, w, began, func(s *v1alpha1.ProvisioningStatus, template string) (v1alpha1.Launch, error) {
+		l.Template = template
+		return l, HasRoom(g, s, has, w.Count, began)
+	})
+	if err != nil {
+		return "", err
 	}
-	reserved, err := r.Reserve(ctx, g, []string{l.ID}, func(s *v1alpha1.ProvisioningStatus) error {
-		prune(g, s, began)
-		if err := hasRoom(g, s, has, count, began); err != nil {
+	op, err := reserved.Request(ctx, p, g.Spec.Cloud.Group, cloud.Order{Count: w.Count, Template: l.Template})
+	r.answer(ctx, g, reserved.ID, op, err)
+	return reserved.ID, err
+}
+
+// Expect writes a launch that the cloud carries out without a request: it fills a group whose size counts an instance that is not there.
+func (r *Record) Expect(ctx context.Context, g *v1alpha1.NodeGroup, w Want) error {
+	now := time.Now()
+	_, err := r.reserve(ctx, g, w, now, func(*v1alpha1.ProvisioningStatus, string) (v1alpha1.Launch, error) {
+		return v1alpha1.Launch{State: v1alpha1.LaunchProvisioning, Unrequested: true, AnsweredAt: new(metav1.NewTime(now).Rfc3339Copy())}, nil
+	})
+	return err
+}
+
+// reserve writes what make returns as the launch of an owner, unless something keeps it from being launched.
+func (r *Record) reserve(ctx context.Context, g *v1alpha1.NodeGroup, w Want, now time.Time,
+	make func(s *v1alpha1.ProvisioningStatus, template string) (v1alpha1.Launch, error),
+) (Reservation, error) {
+	id := NewID()
+	reserved, err := r.Reserve(ctx, g, []string{id}, func(s *v1alpha1.ProvisioningStatus) error {
+		prune(g, s, now)
+		template, err := Allows(s, w, now)
+		if err != nil {
 			return err
 		}
+		l, err := make(s, template)
+		if err != nil {
+			return err
+		}
+		l.ID, l.Count, l.For, l.RequestedAt = id, int32(w.Count), &w.Owner, metav1.NewTime(now).Rfc3339Copy()
 		s.Launches = append(s.Launches, l)
 		return nil
 	})
 	if err != nil {
-		if full, ok := err.(*NotRequestedError); ok { //nolint:errorlint // it is this function's own
-			return cloud.Operation{}, full
+		if why, ok := err.(*NotRequestedError); ok { //nolint:errorlint // it is this package's own
+			return Reservation{}, why
 		}
-		return cloud.Operation{}, &NotRequestedError{Err: err}
+		return Reservation{}, &NotRequestedError{Err: err}
 	}
-	op, err := reserved[0].Request(ctx, p, g.Spec.Cloud.Group, cloud.Order{Count: count})
-	r.answer(ctx, g, l.ID, op, err)
-	return op, err
+	return reserved[0], nil
 }
 
-// hasRoom checks a group's limits against its size in the cloud and the launches that this size may not show yet.
-func hasRoom(g *v1alpha1.NodeGroup, s *v1alpha1.ProvisioningStatus, has cloud.Group, count int, began time.Time) error {
+// Allows returns the template to launch. It returns a NotRequestedError if there is a launch for the same Node already, or each template is
+// in a back-off. Only replacements heed back-offs: a cloudpool returns the cloud's own error to its client.
+func Allows(s *v1alpha1.ProvisioningStatus, w Want, now time.Time) (template string, err error) {
+	if len(w.Templates) == 0 {
+		w.Templates = []string{""}
+	}
+	if w.Owner.Kind != v1alpha1.LaunchForRetirement {
+		return w.Templates[0], nil
+	}
+	for i := range s.Launches {
+		l := &s.Launches[i]
+		if l.IsForRetirement() && (l.For.UID == w.Owner.UID || l.State != v1alpha1.LaunchFailed && l.For.NodeUID != "" && l.For.NodeUID == w.Owner.NodeUID) {
+			return "", &NotRequestedError{Err: fmt.Errorf("the launch %s of NodeRetirement %s is for the same node", l.ID, l.For.Name), Other: l}
+		}
+	}
+	var first *v1alpha1.BackOff
+	for _, template := range w.Templates {
+		b := backOffOf(s, template)
+		if b == nil || !now.Before(b.Until.Time) || Clamp(*b, now) != *b { // the clock was set back
+			return template, nil
+		}
+		first = cmp.Or(first, b)
+	}
+	return "", &NotRequestedError{Err: fmt.Errorf("not again before %s: %s", first.Until.UTC().Format(time.RFC3339), first.Message), BackOff: first}
+}
+
+// Templates returns the templates that a group may launch in the place of an instance of a type, the preferred one first. A group without
+// spec.scaleUp has none that are known.
+func Templates(ctx context.Context, g *v1alpha1.NodeGroup, p cloud.Provider, like string) (names []string, err error) {
+	if g.Spec.ScaleUp == nil {
+		return nil, nil
+	}
+	list, err := p.Templates(ctx, g.Spec.Cloud.Group)
+	if err != nil {
+		return nil, fmt.Errorf("templates of group %s: %w", g.Spec.Cloud.Group, err)
+	}
+	wanted := g.Spec.ScaleUp.Templates
+	for _, t := range list {
+		if len(wanted) == 0 || slices.ContainsFunc(wanted, func(w v1alpha1.MachineTemplate) bool { return SameKind(w.Name, t.Name) }) {
+			names = append(names, t.Name)
+		}
+	}
+	slices.SortStableFunc(names, func(a, b string) int { return cmp.Compare(rank(a, like), rank(b, like)) })
+	return names, nil
+}
+
+func rank(template, like string) int {
+	if SameKind(template, like) {
+		return 0
+	}
+	return 1
+}
+
+// HasRoom checks a group's limits against its size in the cloud and the launches that this size may not show yet. It returns a
+// NotRequestedError if there is no room.
+func HasRoom(g *v1alpha1.NodeGroup, s *v1alpha1.ProvisioningStatus, has cloud.Group, count int, began time.Time) error {
 	pending := 0
 	for i := range s.Launches {
 		if l := &s.Launches[i]; !isShown(l, began) {
@@ -82,22 +178,39 @@ func hasRoom(g *v1alpha1.NodeGroup, s *v1alpha1.ProvisioningStatus, has cloud.Gr
 	return nil
 }
 
+// longestOperation is for how long an operation counts that no manager follows any more.
+const longestOperation = time.Hour
+
 // isShown reports whether a size that was read after a time shows a launch, or the launch will show in none.
 func isShown(l *v1alpha1.Launch, began time.Time) bool {
 	switch {
 	case l.State == v1alpha1.LaunchFailed, l.State == v1alpha1.LaunchReady:
 		return true
+	case l.OperationID != "" && began.Before(l.RequestedAt.Add(longestOperation)):
+		return false
 	case l.State == v1alpha1.LaunchProvisioning && l.AnsweredAt != nil:
 		return l.AnsweredAt.Add(answerMargin).Before(began)
 	}
 	return l.RequestedAt.Add(Timeout(int(l.Count)) + Settle).Before(began)
 }
 
-// prune removes the launches of a group without spec.scaleUp that its size shows: nothing else follows them.
+// keptFor is how long a launch is kept for its NodeRetirement, which may be gone.
+const keptFor = 8 * 24 * time.Hour
+
+// prune removes launches that nothing follows: those of a group without spec.scaleUp that its size shows, and those whose NodeRetirement
+// has not noted the result for long.
 func prune(g *v1alpha1.NodeGroup, s *v1alpha1.ProvisioningStatus, began time.Time) {
-	if g.Spec.ScaleUp == nil {
-		s.Launches = slices.DeleteFunc(s.Launches, func(l v1alpha1.Launch) bool { return isShown(&l, began) })
-	}
+	s.Launches = slices.DeleteFunc(s.Launches, func(l v1alpha1.Launch) bool {
+		if l.IsForRetirement() {
+			return IsForgotten(&l, began)
+		}
+		return g.Spec.ScaleUp == nil && isShown(&l, began)
+	})
+}
+
+// IsForgotten reports whether the NodeRetirement of a launch has not noted the result for so long that it never will.
+func IsForgotten(l *v1alpha1.Launch, now time.Time) bool {
+	return now.After(l.RequestedAt.Add(keptFor))
 }
 
 // IsUnclear reports whether a cloud may have accepted a launch in spite of its error.
@@ -105,21 +218,31 @@ func IsUnclear(err error) bool {
 	return err != nil && cloud.RefusalOf(err) == "" && !cloud.IsThrottled(err) && !cloud.IsNotFound(err)
 }
 
-// answer writes what the cloud has answered. If the answer is lost or cannot be written, the launch stays as it is and
-// counts as provisioning until it would have been seen.
+// answer writes what the cloud has answered. If the answer is lost or cannot be written, the launch counts as provisioning until it would
+// have been seen. A NodeRetirement has to note a refusal; of other owners the launch is removed.
 func (r *Record) answer(ctx context.Context, g *v1alpha1.NodeGroup, id string, op cloud.Operation, err error) {
-	if IsUnclear(err) {
-		return
-	}
+	now := time.Now()
 	_ = r.Change(context.WithoutCancel(ctx), g, func(s *v1alpha1.ProvisioningStatus) error {
 		at := slices.IndexFunc(s.Launches, func(l v1alpha1.Launch) bool { return l.ID == id })
-		switch {
-		case at < 0:
-		case err != nil && len(op.Machines) == 0:
+		if at < 0 {
+			return nil
+		}
+		l := &s.Launches[at]
+		refused := err != nil && !IsUnclear(err) && len(op.Machines) == 0
+		if refused && !l.IsForRetirement() {
 			s.Launches = slices.Delete(s.Launches, at, at+1)
-		default:
-			l := &s.Launches[at]
-			l.State, l.AnsweredAt, l.Named = v1alpha1.LaunchProvisioning, new(metav1.NewTime(time.Now()).Rfc3339Copy()), op.Machines
+			return nil
+		}
+		l.AnsweredAt = new(metav1.NewTime(now).Rfc3339Copy())
+		switch {
+		case refused:
+			l.State, l.Count, l.Reason, l.Message = v1alpha1.LaunchFailed, 0, ReasonOf(err), clip(err.Error())
+			fail(s, l.Template, l.Reason, l.Message, now.Add(cloud.PauseOf(err)), now)
+		case !IsUnclear(err):
+			l.State, l.Named = v1alpha1.LaunchProvisioning, op.Machines
+			if l.IsForRetirement() { // those of others are not followed to their end
+				l.OperationID = op.ID
+			}
 		}
 		return nil
 	})

@@ -64,7 +64,9 @@ func TestI5ThreeWantsAtTheMaximumLaunchOne(t *testing.T) {
 			var all sync.WaitGroup
 			for i, r := range records {
 				all.Go(func() {
-					_, errs[i] = r.Launch(t.Context(), g, p, 1, v1alpha1.LaunchOwner{Kind: "NodeRetirement", Name: fmt.Sprint("n", i)})
+					_, errs[i] = r.Launch(t.Context(), g, p, Want{Count: 1, Owner: v1alpha1.LaunchOwner{
+						Kind: v1alpha1.LaunchForRetirement, Name: fmt.Sprint("n", i), UID: types.UID(fmt.Sprint("n", i)),
+					}})
 				})
 			}
 			all.Wait()
@@ -98,14 +100,14 @@ func TestI5ALaunchCountsUntilTheSizeShowsIt(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			g, api := newGroup(t, "uid", 1)
 			p, r := &laggard{err: c.answer}, newRecord(api)
-			if _, err := r.Launch(t.Context(), g, p, 1, v1alpha1.LaunchOwner{Kind: "PoolUpdate"}); !errors.Is(err, c.answer) {
+			if _, err := r.Launch(t.Context(), g, p, Want{Count: 1, Owner: v1alpha1.LaunchOwner{Kind: "PoolUpdate"}}); !errors.Is(err, c.answer) {
 				t.Fatal(err)
 			}
 			var is v1alpha1.NodeGroup
 			if err := api.Get(t.Context(), client.ObjectKey{Name: "web"}, &is); err != nil {
 				t.Fatal(err)
 			}
-			err := hasRoom(g, is.Status.Provisioning, cloud.Group{}, 1, time.Now().Add(c.after))
+			err := HasRoom(g, is.Status.Provisioning, cloud.Group{}, 1, time.Now().Add(c.after))
 			if counts := err != nil; counts != c.counts {
 				t.Errorf("it counts: %t (%v), want %t", counts, err, c.counts)
 			}
@@ -118,7 +120,7 @@ func TestI8ALaunchThatCannotBeWrittenIsNotRequested(t *testing.T) {
 	again := g.DeepCopy()
 	again.UID = "the one before"
 	p := &laggard{}
-	_, err := newRecord(c).Launch(t.Context(), again, p, 1, v1alpha1.LaunchOwner{Kind: "PoolUpdate"})
+	_, err := newRecord(c).Launch(t.Context(), again, p, Want{Count: 1, Owner: v1alpha1.LaunchOwner{Kind: "PoolUpdate"}})
 	var why *NotRequestedError
 	if !errors.As(err, &why) || why.Full || p.launched != 0 {
 		t.Errorf("%v, %d launched", err, p.launched)

@@ -7,6 +7,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
@@ -20,6 +21,10 @@ type Pending struct {
 	// Answered is when the cloud had answered it; zero until then.
 	Answered time.Time
 	Answer   Answer
+	// Running says that the cloud still works on it: until then it need not show it in the group's size.
+	Running bool
+	// Unrequested says that the cloud carries it out by itself, whenever it can.
+	Unrequested bool
 	// Settled is when machines of an order are not expected any more whose answer was Lost.
 	Settled time.Time
 	// Named are the machines of it that the cloud has named and that have not been seen, by provider ID.
@@ -27,6 +32,26 @@ type Pending struct {
 	// Seen are the machines that have come since the order, as long as it has no answer. They count as its own, and are not
 	// ours before the cloud has said so.
 	Seen []string
+}
+
+// PendingOf returns a launch of the record as what is pending of it. The answer to one that has none is lost once no cloud takes so long
+// (I8). What was accepted need not show before it has settled.
+func PendingOf(l *v1alpha1.Launch, settle time.Duration, now time.Time) Pending {
+	p := Pending{ID: l.ID, Kind: l.Template, Count: int(l.Count), At: l.RequestedAt.Time, Named: slices.Clone(l.Named), Unrequested: l.Unrequested}
+	p.Answered, p.Answer = p.At.Add(Timeout(p.Count)), Lost
+	if l.AnsweredAt != nil {
+		p.Answered = l.AnsweredAt.Time
+	}
+	p.Settled = p.Answered.Add(settle)
+	switch {
+	case l.State == v1alpha1.LaunchFailed:
+		p.Answer = Refused
+	case l.Reason != "":
+		p.Answer = NotMade
+	case l.State == v1alpha1.LaunchProvisioning && l.AnsweredAt != nil:
+		p.Answer, p.Running = Accepted, l.OperationID != "" || now.Before(p.Settled)
+	}
+	return p
 }
 
 // Instance is an instance of a launch whose Node has not been usable yet.
@@ -59,7 +84,7 @@ func (a *Pending) kept(began, now time.Time) bool {
 		return true
 	case a.Count == 0:
 		return false
-	case a.open(began):
+	case a.open(began), a.Running:
 		return true
 	}
 	return a.Answer == Lost && now.Before(a.Settled)

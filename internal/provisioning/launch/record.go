@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -37,22 +38,41 @@ func (r *Record) Change(ctx context.Context, g *v1alpha1.NodeGroup, change func(
 		return r.files.change(ctx, g.Name, change)
 	}
 	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
-		now := &v1alpha1.NodeGroup{}
-		if err := r.live.Get(ctx, client.ObjectKey{Name: g.Name}, now); err != nil {
-			return fmt.Errorf("NodeGroup %s: %w", g.Name, err)
-		}
-		if now.UID != g.UID {
-			return apierrors.NewNotFound(v1alpha1.GroupVersion.WithResource("nodegroups").GroupResource(), g.Name)
-		}
-		status := &v1alpha1.ProvisioningStatus{}
-		if now.Status.Provisioning != nil {
-			status = now.Status.Provisioning.DeepCopy()
+		now, status, err := r.get(ctx, g)
+		if err != nil {
+			return err
 		}
 		if err := change(status); err != nil {
 			return err
 		}
 		return r.write(ctx, now, status)
 	})
+}
+
+// get reads a group past all caches.
+func (r *Record) get(ctx context.Context, g *v1alpha1.NodeGroup) (*v1alpha1.NodeGroup, *v1alpha1.ProvisioningStatus, error) {
+	now := &v1alpha1.NodeGroup{}
+	if err := r.live.Get(ctx, client.ObjectKey{Name: g.Name}, now); err != nil {
+		return nil, nil, fmt.Errorf("NodeGroup %s: %w", g.Name, err)
+	}
+	if now.UID != g.UID {
+		return nil, nil, apierrors.NewNotFound(v1alpha1.GroupVersion.WithResource("nodegroups").GroupResource(), g.Name)
+	}
+	status := &v1alpha1.ProvisioningStatus{}
+	if now.Status.Provisioning != nil {
+		status = now.Status.Provisioning.DeepCopy()
+	}
+	return now, status, nil
+}
+
+// Current reads what is provisioning in a group past all caches.
+func (r *Record) Current(ctx context.Context, g *v1alpha1.NodeGroup) (is *v1alpha1.ProvisioningStatus, err error) {
+	if g.UID == "" {
+		_, is, err = r.files.get(ctx, g.Name)
+		return is, err
+	}
+	_, is, err = r.get(ctx, g)
+	return is, err
 }
 
 // Read returns what was last known to be provisioning in a group, nil if nothing ever was. It asks the API server only for a group of a
@@ -62,6 +82,14 @@ func (r *Record) Read(ctx context.Context, g *v1alpha1.NodeGroup) (*v1alpha1.Pro
 		return r.files.read(ctx, g.Name)
 	}
 	return g.Status.Provisioning, nil
+}
+
+// Remove removes a launch whose result its owner has noted.
+func (r *Record) Remove(ctx context.Context, g *v1alpha1.NodeGroup, id string) error {
+	return r.Change(ctx, g, func(s *v1alpha1.ProvisioningStatus) error {
+		s.Launches = slices.DeleteFunc(s.Launches, func(l v1alpha1.Launch) bool { return l.ID == id })
+		return nil
+	})
 }
 
 // write writes what is provisioning in a group. It fails with a conflict if the group was written since it was read.

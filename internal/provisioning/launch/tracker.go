@@ -8,6 +8,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/cloud"
 	"github.com/slipway-dev/slipway/internal/elapsed"
 )
@@ -78,6 +79,8 @@ type Tracking struct {
 	Known map[string]time.Time
 	// UnseenSince is to be given to the next look.
 	UnseenSince time.Time
+	// Late are the launches, by ID, of which not all instances were seen within the join timeout.
+	Late map[string]bool
 	// Unmade is how many machines the cloud counts in Group.Size that it does not have, and that are not expected.
 	Unmade int
 }
@@ -85,8 +88,8 @@ type Tracking struct {
 // FailedInstance is one that will not have a Node.
 type FailedInstance struct {
 	Instance cloud.Instance
-	// Kind is the one that was ordered.
-	Kind string
+	// Kind is the one that was ordered, and Launch the launch's ID.
+	Kind, Launch string
 	// Reason is one for a back-off.
 	Reason, Message string
 }
@@ -105,12 +108,17 @@ type Expected struct {
 // at once, and only those are ever given up.
 func Track(s Observation) Tracking {
 	s = s.renamed()
-	out := Tracking{Known: map[string]time.Time{}, Overdue: map[string]bool{}}
+	out := Tracking{Known: map[string]time.Time{}, Overdue: map[string]bool{}, Late: map[string]bool{}}
 	record := map[string]Instance{}
 	for _, r := range s.Record {
 		record[r.ProviderID] = r
 	}
 	asked := s.answered(record)
+	for k := range asked {
+		a := &asked[k]
+		out.Late[a.ID] = !a.Unrequested && !s.Now.Before(a.At.Add(s.JoinTimeout))
+		a.Running = a.Running && !out.Late[a.ID]
+	}
 	there := 0
 	instances := slices.SortedFunc(slices.Values(s.Instances), func(a, b cloud.Instance) int {
 		return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.ProviderID, b.ProviderID))
@@ -144,6 +152,52 @@ func Track(s Observation) Tracking {
 	}
 	out.unseen(s, asked, s.Group.Size-there)
 	return out
+}
+
+// Update sets how far a launch is by what was tracked.
+func (v *Tracking) Update(l *v1alpha1.Launch, now time.Time) {
+	var pending Pending
+	if i := slices.IndexFunc(v.Pending, func(a Pending) bool { return a.ID == l.ID }); i >= 0 {
+		pending = v.Pending[i]
+	}
+	l.Count, l.Named, l.Instances = int32(pending.Count), pending.Named, nil
+	for _, r := range v.Record {
+		if r.Launch == l.ID {
+			l.Instances = append(l.Instances, v1alpha1.LaunchedInstance{ProviderID: r.ProviderID, Since: r.Since})
+		}
+	}
+	for _, i := range slices.Concat(v.Dead, v.NeverReady, v.NeverUsable) {
+		if i.Launch == l.ID {
+			l.State, l.Reason, l.Message = v1alpha1.LaunchFailed, i.Reason, clip(i.Instance.ProviderID+": "+i.Message)
+			return
+		}
+	}
+	if l.Count > 0 || len(l.Instances) > 0 {
+		if l.State == v1alpha1.LaunchRequested && (len(l.Instances) > 0 || pending.Answer == Accepted) { // its answer was lost
+			l.State, l.AnsweredAt = v1alpha1.LaunchProvisioning, new(metav1.NewTime(now).Rfc3339Copy())
+		}
+		return
+	}
+	if i := slices.IndexFunc(v.Joined, func(r Instance) bool { return r.Launch == l.ID }); i >= 0 {
+		SetReady(l, v.Joined[i])
+		return
+	}
+	l.State = v1alpha1.LaunchFailed
+	switch over := slices.ContainsFunc(v.Over, func(a Pending) bool { return a.ID == l.ID && a.Answer == Lost }); {
+	case l.Reason != "":
+	case over:
+		l.Reason, l.Message = Unclear, "the answer of the cloud was lost, and it shows no instance of the launch"
+	case v.Late[l.ID]:
+		l.Reason, l.Message = NeverJoined, "the cloud counts its instance and has not shown it in time"
+	default:
+		l.Reason, l.Message = InstanceVanished, "the cloud has dropped its instance before a Node was usable"
+	}
+}
+
+// SetReady notes that an instance of a launch is usable.
+func SetReady(l *v1alpha1.Launch, r Instance) {
+	l.State, l.Count, l.Named = v1alpha1.LaunchReady, 0, nil
+	l.Instances = []v1alpha1.LaunchedInstance{{ProviderID: r.ProviderID, Since: r.Since}}
 }
 
 // renamed gives what is remembered of machines under the IDs that they have now, and with no time in the future. One that its cloud has only just made has all of
@@ -209,11 +263,11 @@ func (v *Tracking) starting(s Observation, i cloud.Instance, join Join, r Instan
 	kind := cmp.Or(r.Template, i.Type)
 	if join == HasNode {
 		message := fmt.Sprintf("its Node has not been Ready for %s", s.JoinTimeout)
-		v.NeverReady = append(v.NeverReady, FailedInstance{i, kind, NeverReady, message})
+		v.NeverReady = append(v.NeverReady, FailedInstance{i, kind, r.Launch, NeverReady, message})
 		return
 	}
 	message := fmt.Sprintf("its Node has taken no pods of the group for %s", s.JoinTimeout)
-	v.NeverUsable = append(v.NeverUsable, FailedInstance{i, kind, NeverUsable, message})
+	v.NeverUsable = append(v.NeverUsable, FailedInstance{i, kind, r.Launch, NeverUsable, message})
 }
 
 // overdue reports whether a machine of ours has had its time to join, and this process has watched it for as long.
@@ -235,9 +289,9 @@ func (v *Tracking) place(s Observation, i cloud.Instance, join Join, r Instance,
 	switch {
 	case join == Unsure && (late || i.State == cloud.Failed):
 	case ours && i.State == cloud.Failed:
-		v.Dead = append(v.Dead, FailedInstance{i, kind, cmp.Or(string(i.Refusal), Failed), cmp.Or(i.Message, "the cloud could not make it")})
+		v.Dead = append(v.Dead, FailedInstance{i, kind, r.Launch, cmp.Or(string(i.Refusal), Failed), cmp.Or(i.Message, "the cloud could not make it")})
 	case ours && s.overdue(i, since):
-		v.Dead = append(v.Dead, FailedInstance{i, kind, NeverJoined, fmt.Sprintf("it was %s and had no Node for %s", i.State, s.JoinTimeout)})
+		v.Dead = append(v.Dead, FailedInstance{i, kind, r.Launch, NeverJoined, fmt.Sprintf("it was %s and had no Node for %s", i.State, s.JoinTimeout)})
 	case late:
 		v.Strays = append(v.Strays, i.ProviderID)
 	case i.State != cloud.Failed:
@@ -263,12 +317,12 @@ func (v *Tracking) unseen(s Observation, asked []Pending, n int) {
 		}
 	}
 	for _, a := range asked {
-		if a.Answer != Accepted || a.open(s.Began) {
+		if a.Answer != Accepted || a.open(s.Began) || a.Running {
 			continue
 		}
 		missing := a
 		a.Count = max(0, min(a.Count, n))
-		if !s.Now.Before(a.At.Add(s.JoinTimeout)) {
+		if v.Late[a.ID] {
 			a.Count = 0
 		}
 		if missing.Count -= a.Count; missing.Count > 0 {
@@ -284,7 +338,7 @@ func (v *Tracking) unseen(s Observation, asked []Pending, n int) {
 		if a.Answer != NotMade || a.open(s.Began) {
 			continue
 		}
-		if a.Count = min(a.Count, n); a.Count > 0 && s.Now.Before(a.At.Add(s.JoinTimeout)) {
+		if a.Count = min(a.Count, n); a.Count > 0 && !v.Late[a.ID] {
 			n -= a.Count
 			v.Unmade += a.Count
 			v.Pending = append(v.Pending, a)
@@ -298,6 +352,13 @@ func (v *Tracking) unseen(s Observation, asked []Pending, n int) {
 			v.Pending = append(v.Pending, a)
 			expect(a.Expected(), a.Kind, a.ID)
 		case a.Answer != Accepted:
+			if a.Answer == Lost && !v.Late[a.ID] && n >= a.Expected() { // the size shows that it was accepted
+				n -= a.Expected()
+				a.Answer = Accepted
+				v.Pending = append(v.Pending, a)
+				expect(a.Expected(), a.Kind, a.ID)
+				continue
+			}
 			v.Over = append(v.Over, a)
 		}
 	}

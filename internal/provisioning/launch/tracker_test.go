@@ -83,6 +83,17 @@ func TestMachinesWithoutANodeAreToldApart(t *testing.T) {
 		"asked for by somebody else":          {change: func(s *Observation) { s.Group.Size = 3 }, awaited: []string{"unseen-0"}},
 		"promised for too long":               {change: func(s *Observation) { s.Group.Size, s.UnseenSince = 3, start.Add(-time.Hour) }},
 		"asked for, and dropped by the cloud": {change: func(s *Observation) { s.Pending = asked }, lapsed: 1},
+		"asked for, and the cloud works on it and does not count it yet": { // I5
+			change: func(s *Observation) {
+				s.Pending = []Pending{asked[0]}
+				s.Pending[0].Running = true
+			}, awaited: []string{"unseen-0"},
+		},
+		"asked for, and the cloud has worked on it for too long": {
+			change: func(s *Observation) {
+				s.Pending = []Pending{{Kind: "m4", Count: 1, At: start.Add(-time.Hour), Answered: start.Add(-time.Hour), Running: true}}
+			}, lapsed: 1,
+		},
 		"asked for too long ago": {
 			change: func(s *Observation) {
 				s.Group.Size, s.UnseenSince = 3, start.Add(-time.Hour)

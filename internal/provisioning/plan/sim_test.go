@@ -485,7 +485,7 @@ func (m *simulation) fail(kind, reason string) {
 	if b, ok := m.backs[kind]; ok {
 		before = &b
 	}
-	m.backs[kind] = launch.After(before, kind, reason, "simulated", m.now)
+	m.backs[kind] = launch.Fail(before, kind, reason, "simulated", m.now)
 	m.troubled = m.now
 }
 

@@ -110,7 +110,7 @@ func TestTheNextKindIsTakenWhenOneIsBackedOff(t *testing.T) {
 	if diff := cmp.Diff(map[string]int{"web/spot": 1}, orders(d)); diff != "" {
 		t.Error(diff)
 	}
-	failed := launch.After(nil, "spot", string(cloud.NoCapacity), "no valid host", start)
+	failed := launch.Fail(nil, "spot", string(cloud.NoCapacity), "no valid host", start)
 	kinds[0].Closed = ClosedBy(&failed, "web", start)
 	d = up(t, world(t, []Group{group(g, kinds...)}, nil, pending(1, "2", "2Gi")))
 	if diff := cmp.Diff(map[string]int{"web/m4": 1}, orders(d)); diff != "" {
@@ -378,18 +378,18 @@ func TestAKindThatNobodyHasSeenIsGuessedWithCare(t *testing.T) {
 
 func TestBackOffsGrowAndAreForgiven(t *testing.T) {
 	now := start
-	b := launch.After(nil, "m4", string(cloud.NoQuota), "cores", now)
+	b := launch.Fail(nil, "m4", string(cloud.NoQuota), "cores", now)
 	var waits []time.Duration
 	for range 6 {
 		waits = append(waits, b.Until.Sub(now))
 		now = b.Until.Time
-		b = launch.After(&b, "m4", string(cloud.NoQuota), "cores", now)
+		b = launch.Fail(&b, "m4", string(cloud.NoQuota), "cores", now)
 	}
 	want := []time.Duration{5 * time.Minute, 10 * time.Minute, 20 * time.Minute, 40 * time.Minute, time.Hour, time.Hour}
 	if diff := cmp.Diff(want, waits); diff != "" {
 		t.Error(diff)
 	}
-	if again := launch.After(&b, "m4", string(cloud.NoCapacity), "host", now.Add(time.Second)); again.Failures != b.Failures || again.Until.Before(&b.Until) {
+	if again := launch.Fail(&b, "m4", string(cloud.NoCapacity), "host", now.Add(time.Second)); again.Failures != b.Failures || again.Until.Before(&b.Until) {
 		t.Errorf("a failure within the back-off makes %+v of %+v", again, b)
 	}
 	if launch.Forgiven(&b, b.Until.Time) || !launch.Forgiven(&b, b.Until.Add(3*time.Hour)) {

@@ -13,8 +13,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
-	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -57,17 +57,15 @@ type Options struct {
 type Pace struct {
 	// Look is the pause between two looks at a node that a notice takes away: 2 s.
 	Look time.Duration
-	// Cloud is the pause between two looks at a machine that is on its way, or may be gone: 5 s.
+	// Cloud is the pause between two reads of the cloud: 5 s.
 	Cloud time.Duration
-	// Retry is the pause after an order that was refused: 30 s, doubled each time up to 10 minutes.
-	Retry time.Duration
-	// Settle is how long an order whose answer is not known may take to show in the group's size: 1 minute.
+	// Settle is how long a launch whose answer was lost may take to show: 1 minute.
 	Settle time.Duration
 }
 
 func (p Pace) complete() Pace {
 	for d, fallback := range map[*time.Duration]time.Duration{
-		&p.Look: 2 * time.Second, &p.Cloud: 5 * time.Second, &p.Retry: 30 * time.Second, &p.Settle: time.Minute,
+		&p.Look: 2 * time.Second, &p.Cloud: 5 * time.Second, &p.Settle: launch.Settle,
 	} {
 		if *d <= 0 {
 			*d = fallback
@@ -76,10 +74,11 @@ func (p Pace) complete() Pace {
 	return p
 }
 
-// Controller brings machines in the place of others. It works on one at a time of each cloud, so that each order sees those before it.
+// Controller replaces instances. It works on one at a time of each cloud, so that each launch sees those before it.
 type Controller struct {
-	o      Options
-	events announcer
+	o        Options
+	events   announcer
+	follower *launch.Follower
 	// replacing and noticing are the slots of the two controllers: a cloud that hangs stops no other.
 	replacing, noticing cloud.Slots
 }
@@ -87,24 +86,28 @@ type Controller struct {
 // New returns a controller. Register adds it to a manager.
 func New(o Options) *Controller {
 	o.Pace = o.Pace.complete()
-	return &Controller{o: o, events: announcer{o.Events}}
+	return &Controller{o: o, events: announcer{o.Events}, follower: launch.NewFollower(o.Launches, o.Pace.Settle, o.Asked)}
 }
 
-// one is one look at one replacement.
+// one is one reconcile of one replacement.
 type one struct {
 	c     *Controller
 	rt    *v1alpha1.NodeRetirement
+	was   *v1alpha1.Replacement // as it was read, or written last
 	group *v1alpha1.NodeGroup
 	cloud cloud.Provider
 	log   *slog.Logger
 }
 
-// Reconcile looks at the replacement that a NodeRetirement records. It goes on when the retirement is over: the order
+// Reconcile states that a replacement is wanted, and notes the state of its launch. It does so when the retirement is over too: the launch
 // may have to wait for longer than that.
 func (c *Controller) Reconcile(ctx context.Context, r reconcile.Request) (reconcile.Result, error) {
 	cached := &v1alpha1.NodeRetirement{}
 	if err := c.o.Client.Get(ctx, r.NamespacedName, cached); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	if stateOf(cached).Final() {
+		return reconcile.Result{}, c.forget(ctx, cached)
 	}
 	provider, err := c.providerOf(ctx, cached)
 	if err != nil {
@@ -123,27 +126,14 @@ func (c *Controller) Reconcile(ctx context.Context, r reconcile.Request) (reconc
 	if rt.Spec.Notice == nil || rt.Spec.Group == "" || state.Final() || beingDeleted(rt) {
 		return reconcile.Result{}, nil
 	}
-	l := &one{c: c, rt: rt, log: c.o.Log.With("retirement", rt.Name, "node", rt.Spec.NodeName)}
+	l := &one{c: c, rt: rt, was: rt.Status.Replacement.DeepCopy(), log: c.o.Log.With("retirement", rt.Name, "node", rt.Spec.NodeName)}
 	if wait, err := l.find(ctx); wait > 0 || err != nil {
 		return reconcile.Result{RequeueAfter: wait}, err
 	}
 	if l.group.Spec.Cloud.Provider != provider { // it has changed meanwhile, and the slot is another cloud's
 		return reconcile.Result{RequeueAfter: freshLook}, nil
 	}
-	if r := rt.Status.Replacement; r != nil && elapsed.Future(r.Since.Time, time.Now()) { // its waits begin anew, rather than never end
-		r.Since = metav1.Now().Rfc3339Copy()
-		if err := c.o.Client.Status().Update(ctx, rt); err != nil {
-			return reconcile.Result{RequeueAfter: freshLook}, client.IgnoreNotFound(ignoreConflict(err))
-		}
-	}
-	step := l.consider
-	switch state {
-	case v1alpha1.ReplacementOrdering:
-		step = l.settle
-	case v1alpha1.ReplacementOrdered, v1alpha1.ReplacementLeftToCloud:
-		step = l.follow
-	}
-	pause, err := step(ctx)
+	pause, err := l.step(ctx)
 	var throttled *cloud.ThrottledError
 	switch {
 	case errors.As(err, &throttled):
@@ -154,36 +144,81 @@ func (c *Controller) Reconcile(ctx context.Context, r reconcile.Request) (reconc
 	return reconcile.Result{RequeueAfter: pause}, err
 }
 
-// providerOf is the name of the cloud of a record's group; empty if there is no such group.
-func (c *Controller) providerOf(ctx context.Context, rt *v1alpha1.NodeRetirement) (string, error) {
+// step notes the state of the launch, or decides whether to launch.
+func (l *one) step(ctx context.Context) (time.Duration, error) {
+	if never := Wanted(Need{Policy: l.group.Spec.Replacement}); never.Outcome == None && isWaiting(l.rt) { // the record may be missing or unreadable
+		return 0, l.write(ctx, v1alpha1.ReplacementNotNeeded, never.Reasons...)
+	}
+	record, err := l.c.o.Launches.Current(ctx, l.group)
+	if err != nil {
+		return 0, err
+	}
+	own := launchOf(record, l.rt.UID)
+	switch {
+	case own != nil:
+		return l.follow(ctx, own)
+	case stateOf(l.rt) == v1alpha1.ReplacementLaunched:
+		return 0, l.write(ctx, v1alpha1.ReplacementFailed, because(LaunchUnknown, "", "the record of NodeGroup %s has no launch %s any more",
+			l.group.Name, l.record().Launch))
+	}
+	return l.consider(ctx, record)
+}
+
+// launchOf finds the launch for a retirement.
+func launchOf(s *v1alpha1.ProvisioningStatus, retirement types.UID) *v1alpha1.Launch {
+	for i := range s.Launches {
+		if l := &s.Launches[i]; l.IsForRetirement() && l.For.UID == retirement {
+			return l
+		}
+	}
+	return nil
+}
+
+// forget removes the launch whose result is noted from the record.
+func (c *Controller) forget(ctx context.Context, rt *v1alpha1.NodeRetirement) error {
+	g, err := c.groupOf(ctx, rt)
+	if g == nil || err != nil {
+		return err
+	}
+	record, err := c.o.Launches.Read(ctx, g)
+	if err != nil || record == nil || launchOf(record, rt.UID) == nil {
+		return err
+	}
+	return c.o.Launches.Remove(ctx, g, launchOf(record, rt.UID).ID)
+}
+
+// groupOf returns the group of a retirement; nil if there is no such group.
+func (c *Controller) groupOf(ctx context.Context, rt *v1alpha1.NodeRetirement) (*v1alpha1.NodeGroup, error) {
 	groups, err := c.o.Groups.List(ctx)
 	i := slices.IndexFunc(groups, func(g v1alpha1.NodeGroup) bool { return g.Name == rt.Spec.Group })
 	if err != nil || i < 0 {
-		return "", err
+		return nil, err
 	}
-	return groups[i].Spec.Cloud.Provider, nil
+	return &groups[i], nil
 }
 
-func ignoreConflict(err error) error {
-	if apierrors.IsConflict(err) {
-		return nil
+// providerOf is the name of the cloud of a record's group; empty if there is no such group.
+func (c *Controller) providerOf(ctx context.Context, rt *v1alpha1.NodeRetirement) (string, error) {
+	g, err := c.groupOf(ctx, rt)
+	if g == nil || err != nil {
+		return "", err
 	}
-	return err
+	return g.Spec.Cloud.Provider, nil
 }
 
 const freshLook = 50 * time.Millisecond
 
-// beingDeleted reports a record that may be gone any moment, and for which nothing is ordered any more. An order that was made is
-// followed for as long as the record is there, and one that was called off says that there will be none.
+// beingDeleted reports a record that may be gone any moment, and for which nothing is launched any more. A launch is followed for as long
+// as the record is there, and one that was called off says that there will be none.
 func beingDeleted(rt *v1alpha1.NodeRetirement) bool {
 	if rt.DeletionTimestamp.IsZero() || retirement.EndedBy(rt) == retirement.CalledOff {
 		return false
 	}
-	return unordered(rt)
+	return isWaiting(rt)
 }
 
-// unordered reports a record for which no machine is ordered yet, nor decided that none is needed.
-func unordered(rt *v1alpha1.NodeRetirement) bool {
+// isWaiting reports a record for which nothing is launched yet, nor decided that nothing is.
+func isWaiting(rt *v1alpha1.NodeRetirement) bool {
 	state := stateOf(rt)
 	return state == "" || state == v1alpha1.ReplacementWaiting
 }
@@ -196,35 +231,32 @@ func stateOf(rt *v1alpha1.NodeRetirement) v1alpha1.ReplacementState {
 }
 
 // find finds the group and its cloud, or waits for them.
-func (l *one) find(ctx context.Context) (time.Duration, error) {
-	groups, err := l.c.o.Groups.List(ctx)
-	if err != nil {
+func (l *one) find(ctx context.Context) (wait time.Duration, err error) {
+	if l.group, err = l.c.groupOf(ctx, l.rt); err != nil {
 		return 0, err
 	}
-	i := slices.IndexFunc(groups, func(g v1alpha1.NodeGroup) bool { return g.Name == l.rt.Spec.Group })
-	if i < 0 {
-		return l.c.o.Pace.Retry, l.unknown(ctx, because(UnknownGroup, "", "there is no NodeGroup %s", l.rt.Spec.Group))
+	if l.group == nil {
+		return l.c.o.Pace.Cloud, l.unknown(ctx, because(UnknownGroup, "", "there is no NodeGroup %s", l.rt.Spec.Group))
 	}
-	l.group = &groups[i]
 	name := l.group.Spec.Cloud.Provider
 	if l.cloud = l.c.o.Clouds[name]; l.cloud == nil {
-		return l.c.o.Pace.Retry, l.unknown(ctx, because(UnknownGroup, "", "the cloud %q of NodeGroup %s is not configured", name, l.group.Name))
+		return l.c.o.Pace.Cloud, l.unknown(ctx, because(UnknownGroup, "", "the cloud %q of NodeGroup %s is not configured", name, l.group.Name))
 	}
 	return 0, nil
 }
 
-// unknown notes why nothing can be ordered. An order that was made is not forgotten over it: it would be made again.
+// unknown notes why nothing can be launched. A launch is not forgotten over it: it would be repeated.
 func (l *one) unknown(ctx context.Context, why v1alpha1.RetirementReason) error {
-	if !unordered(l.rt) {
-		l.log.Warn("an order waits to be followed", "state", stateOf(l.rt), "why", why.Message)
+	if !isWaiting(l.rt) {
+		l.log.Warn("a launch waits to be followed", "state", stateOf(l.rt), "why", why.Message)
 		return nil
 	}
 	return l.write(ctx, v1alpha1.ReplacementWaiting, why)
 }
 
-// consider decides whether to order, and orders.
-func (l *one) consider(ctx context.Context) (time.Duration, error) {
-	need, err := l.need(ctx)
+// consider decides whether to launch, and launches.
+func (l *one) consider(ctx context.Context, record *v1alpha1.ProvisioningStatus) (time.Duration, error) {
+	need, node, err := l.need(ctx)
 	if err != nil {
 		return 0, err
 	}
@@ -235,11 +267,11 @@ func (l *one) consider(ctx context.Context) (time.Duration, error) {
 	case Wait:
 		return l.c.o.Pace.Look, l.write(ctx, v1alpha1.ReplacementWaiting, wanted.Reasons...)
 	}
-	if r := l.rt.Status.Replacement; r != nil && r.RetryAfter != nil {
-		if left := elapsed.Left(r.RetryAfter.Time, time.Now(), longestPause); left > 0 {
-			return left, nil
-		}
+	want := l.want(ctx, node)
+	if _, err := launch.Allows(record, want, time.Now()); err != nil {
+		return l.notRequested(ctx, err, wanted.Reasons)
 	}
+	began := time.Now()
 	s, err := l.c.survey(ctx, l.cloud, l.group.Spec.Cloud.Group)
 	if err != nil {
 		return 0, err
@@ -252,22 +284,46 @@ func (l *one) consider(ctx context.Context) (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
-	switch has := Replaced(l.rt.Spec.NodeUID, others, stay, need.Minimum); has.Outcome {
-	case None:
+	b := boundsOf(need.Machine, s, record)
+	if has := Replaced(l.rt.Spec.NodeUID, others, stay, b.Coming, need.Minimum); has.Outcome == None {
 		return 0, l.write(ctx, v1alpha1.ReplacementNotNeeded, has.Reasons...)
-	case Wait:
-		return l.c.o.Pace.Cloud, l.write(ctx, v1alpha1.ReplacementWaiting, has.Reasons...)
 	}
-	switch may := Allowed(l.bounds(need.Machine, s, others)); may.Outcome {
+	l.c.follower.See(l.group, record, s.Machines)
+	switch may := Allowed(b); may.Outcome {
 	case Wait:
 		return l.c.o.Pace.Cloud, l.write(ctx, v1alpha1.ReplacementWaiting, append(may.Reasons, wanted.Reasons...)...)
 	case Leave:
-		return l.c.o.Pace.Cloud, l.begin(ctx, v1alpha1.ReplacementLeftToCloud, s, may.Reasons)
+		if err := l.c.o.Launches.Expect(ctx, l.group, want); err != nil {
+			return l.notRequested(ctx, err, may.Reasons)
+		}
+		return l.c.o.Pace.Cloud, l.write(ctx, v1alpha1.ReplacementWaiting, may.Reasons...)
 	}
-	if err := l.begin(ctx, v1alpha1.ReplacementOrdering, s, wanted.Reasons); err != nil {
+	if err := launch.HasRoom(l.group, record, s.Group, want.Count, began); err != nil {
+		return l.notRequested(ctx, err, wanted.Reasons)
+	}
+	// The retirement that was decided on is the one that is written: one that was cancelled meanwhile launches nothing.
+	if err := l.write(ctx, v1alpha1.ReplacementWaiting, wanted.Reasons...); err != nil {
 		return 0, err
 	}
-	return l.order(ctx)
+	return l.launch(ctx, want)
+}
+
+// want is one instance of the group, of the lost instance's template first.
+func (l *one) want(ctx context.Context, node *corev1.Node) launch.Want {
+	w := launch.Want{Count: 1, Owner: v1alpha1.LaunchOwner{
+		Kind: v1alpha1.LaunchForRetirement, Name: l.rt.Name, UID: l.rt.UID, NodeUID: l.rt.Spec.NodeUID,
+	}}
+	like := ""
+	if node != nil {
+		like = node.Labels[corev1.LabelInstanceTypeStable]
+	}
+	ctx, cancel := context.WithTimeout(ctx, cloud.ReadTimeout)
+	defer cancel()
+	var err error
+	if w.Templates, err = launch.Templates(ctx, l.group, l.cloud, like); err != nil {
+		l.log.Warn("the templates are not known, and the group's first is launched", "err", err)
+	}
+	return w
 }
 
 // refusal says why a group is refused; empty for one that is not, or is not only because of its cloud.
@@ -279,29 +335,28 @@ func refusal(g *v1alpha1.NodeGroup) string {
 }
 
 // need finds out who would miss the machine. What needs the cloud is asked only when it can change the answer.
-func (l *one) need(ctx context.Context) (Need, error) {
-	n := Need{
+func (l *one) need(ctx context.Context) (n Need, node *corev1.Node, err error) {
+	n = Need{
 		Policy: l.group.Spec.Replacement, Over: over(l.rt), Ended: ended(l.rt), Refused: refusal(l.group),
 		Machine: Lives, Minimum: int(l.group.Spec.Minimum),
 	}
 	if n.Policy == v1alpha1.ReplaceNever || n.Over != "" || n.Refused != "" {
-		return n, nil
+		return n, node, nil
 	}
-	node, err := l.node(ctx)
-	if err != nil {
-		return n, err
+	if node, err = l.node(ctx); err != nil {
+		return n, node, err
 	}
 	if n.Machine, err = l.machine(ctx, node); err != nil {
-		return n, err
+		return n, node, err
 	}
 	if n.Ended != "" && n.Machine != Gone {
-		return n, nil
+		return n, node, nil
 	}
 	if n.Stay, n.Leaving, err = l.staying(ctx); err != nil {
-		return n, err
+		return n, node, err
 	}
 	if node == nil { // the pods on one of the same name are not those of this one
-		return n, nil
+		return n, node, nil
 	}
 	if n.Policy == v1alpha1.ReplaceWhenNeeded || n.Machine == Lives {
 		if n.Homeless, err = l.c.o.Room.Homeless(ctx, l.rt.Spec.NodeName); err != nil {
@@ -309,7 +364,7 @@ func (l *one) need(ctx context.Context) (Need, error) {
 			n.RoomUnknown = err
 		}
 	}
-	return n, nil
+	return n, node, nil
 }
 
 // over says why there is nothing to replace any more.
@@ -404,11 +459,11 @@ func of(rt *v1alpha1.NodeRetirement) (group, machine string) {
 
 // toBeReplaced reports a record of a notice that orders a machine yet if one is needed, and of whose Node no other record has.
 func toBeReplaced(rt *v1alpha1.NodeRetirement, all []v1alpha1.NodeRetirement) bool {
-	if rt.Spec.Notice == nil || !rt.DeletionTimestamp.IsZero() || !unordered(rt) {
+	if rt.Spec.Notice == nil || !rt.DeletionTimestamp.IsZero() || !isWaiting(rt) {
 		return false
 	}
 	return !slices.ContainsFunc(all, func(o v1alpha1.NodeRetirement) bool {
-		return o.Spec.NodeUID == rt.Spec.NodeUID && o.Spec.Notice != nil && !unordered(&o) && stateOf(&o) != v1alpha1.ReplacementNotNeeded
+		return o.Spec.NodeUID == rt.Spec.NodeUID && o.Spec.Notice != nil && !isWaiting(&o) && stateOf(&o) != v1alpha1.ReplacementNotNeeded
 	})
 }
 
@@ -430,22 +485,17 @@ func (l *one) without(s Survey, leaving []string) (Survey, error) {
 	return s, nil
 }
 
-// bounds adds up what stands against one more machine.
-func (l *one) bounds(m Machine, s Survey, others []v1alpha1.NodeRetirement) Bounds {
+// boundsOf adds up what stands against one more instance.
+func boundsOf(m Machine, s Survey, record *v1alpha1.ProvisioningStatus) Bounds {
 	b := Bounds{Machine: m, Size: s.Size, Present: len(s.Machines)}
-	for _, room := range launch.Rooms(l.group, s.Size, s.Max) {
-		if room.Left < 1 {
-			b.Full = room.Message
+	for i := range record.Launches {
+		l := &record.Launches[i]
+		if !l.Open() || l.Count == 0 {
+			continue
 		}
-	}
-	for _, o := range others {
-		switch o.Status.Replacement.State {
-		case v1alpha1.ReplacementOrdering:
-			b.Unsettled = o.Name
-		case v1alpha1.ReplacementOrdered, v1alpha1.ReplacementLeftToCloud:
-			if o.Status.Replacement.Machine == "" {
-				b.Coming++
-			}
+		b.Coming += int(l.Count)
+		if l.State == v1alpha1.LaunchRequested {
+			b.Unsettled = l.ID
 		}
 	}
 	return b
@@ -462,19 +512,6 @@ func (l *one) others(ctx context.Context) ([]v1alpha1.NodeRetirement, error) {
 	}), nil
 }
 
-// begin writes down, before anything is done, what the group is like.
-func (l *one) begin(ctx context.Context, state v1alpha1.ReplacementState, s Survey, reasons []v1alpha1.RetirementReason) error {
-	r := l.record()
-	r.Size, r.Machines, r.RetryAfter = int32(s.Size), s.Names(), nil
-	if err := l.write(ctx, state, reasons...); err != nil {
-		return err
-	}
-	if state == v1alpha1.ReplacementLeftToCloud {
-		l.c.events.leftToCloud(l.rt)
-	}
-	return nil
-}
-
 // record is the record, which is there from then on.
 func (l *one) record() *v1alpha1.Replacement {
 	if l.rt.Status.Replacement == nil {
@@ -483,54 +520,27 @@ func (l *one) record() *v1alpha1.Replacement {
 	return l.rt.Status.Replacement
 }
 
-// write writes a state down, unless it is written already. A conflict asks for a fresh look, since nothing of what was
-// decided is done then; but for the answer to an order, which comes once and is all that is written while one is made.
+// write writes a state down, unless it is written already. A conflict asks for a fresh look: the launch is in its record.
 func (l *one) write(ctx context.Context, state v1alpha1.ReplacementState, reasons ...v1alpha1.RetirementReason) error {
-	var before v1alpha1.Replacement
-	if l.rt.Status.Replacement != nil {
-		before = *l.rt.Status.Replacement.DeepCopy()
-	}
 	r := l.record()
-	if r.State != state {
+	if r.State != state || elapsed.Future(r.Since.Time, time.Now()) {
 		r.State, r.Since = state, metav1.Now().Rfc3339Copy()
 	}
 	r.Reasons = reasons[:min(len(reasons), maxReasons)]
-	if state.Final() {
-		r.Machines, r.RetryAfter, r.OperationID = nil, nil, ""
+	if state == v1alpha1.ReplacementWaiting {
+		r.Launch, r.Instance = "", ""
 	}
-	if before.State == state && equality.Semantic.DeepEqual(before.Reasons, r.Reasons) {
-		if state == v1alpha1.ReplacementWaiting && before.RetryAfter.Equal(r.RetryAfter) {
-			return nil
-		}
+	if equality.Semantic.DeepEqual(l.was, r) {
+		return nil
 	}
-	err := l.c.o.Client.Status().Update(ctx, l.rt)
-	if apierrors.IsConflict(err) && before.State == v1alpha1.ReplacementOrdering {
-		err = l.rewrite(ctx)
-	}
-	if err != nil {
+	if err := l.c.o.Client.Status().Update(ctx, l.rt); err != nil {
 		return fmt.Errorf("writing down the replacement: %w", err)
 	}
-	if before.State != state {
-		l.log.Info("replacement", "state", state, "reasons", sentence(r.Reasons))
+	reached := l.was == nil || l.was.State != state
+	l.was = l.record().DeepCopy()
+	if reached {
+		l.log.Info("replacement", "state", state, "reasons", sentence(l.was.Reasons))
 		l.c.o.Metrics.reached(l.rt.Spec.Group, state)
 	}
 	return nil
-}
-
-// rewrite puts the answer to an order into the record as it has become. The retirement goes on while the cloud is asked,
-// and writes its phases into the same object; the replacement in it is written here alone, by one process at a time.
-func (l *one) rewrite(ctx context.Context) error {
-	answered := l.record()
-	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
-		fresh := &v1alpha1.NodeRetirement{}
-		if err := l.c.o.Live.Get(ctx, client.ObjectKeyFromObject(l.rt), fresh); err != nil {
-			return err
-		}
-		if fresh.UID != l.rt.UID || stateOf(fresh) != v1alpha1.ReplacementOrdering {
-			return fmt.Errorf("the record of node %s is not the one of this order any more: it says %q", fresh.Spec.NodeName, stateOf(fresh))
-		}
-		fresh.Status.Replacement = answered
-		l.rt = fresh
-		return l.c.o.Client.Status().Update(ctx, fresh)
-	})
 }

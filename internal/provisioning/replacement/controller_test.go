@@ -10,7 +10,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -20,6 +19,7 @@ import (
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/provisioning/launch"
 	"github.com/slipway-dev/slipway/internal/retirement"
 )
 
@@ -46,8 +46,8 @@ func TestAMachineWhosePodsFitElsewhereIsReplacedOnceItIsGone(t *testing.T) {
 		s.expect(t, "vm-0", v1alpha1.ReplacementWaiting, RoomElsewhere, 0)
 		s.evict(t, "vm-0")
 		s.run(ctx, c, time.Minute)
-		s.expect(t, "vm-0", v1alpha1.ReplacementArrived, MachineGone, 1)
-		if r := s.replacement(t, "vm-0"); r.Machine != "vm-3" || len(r.Machines) > 0 {
+		s.expect(t, "vm-0", v1alpha1.ReplacementReady, MachineGone, 1)
+		if r := s.replacement(t, "vm-0"); r.Instance != "sim://vm-3" || r.Launch == "" {
 			t.Errorf("%+v", r)
 		}
 	})
@@ -60,10 +60,10 @@ func TestAMachineWhosePodsHaveNowhereToGoIsReplacedBeforeItGoes(t *testing.T) {
 		s.homeless = []Homeless{{Pod: "shop/web-1", Why: "fits on no other node"}}
 		s.notice(t, "vm-0", "Preempt")
 		s.run(ctx, c, time.Minute)
-		s.expect(t, "vm-0", v1alpha1.ReplacementArrived, NoRoom, 1)
+		s.expect(t, "vm-0", v1alpha1.ReplacementReady, NoRoom, 1)
 		s.evict(t, "vm-0")
 		s.run(ctx, c, time.Minute)
-		s.expect(t, "vm-0", v1alpha1.ReplacementArrived, NoRoom, 1)
+		s.expect(t, "vm-0", v1alpha1.ReplacementReady, NoRoom, 1)
 		if s.size != 3 {
 			t.Errorf("the group is of %d machines, want 3 as before", s.size)
 		}
@@ -82,7 +82,7 @@ func TestI5AtTheMaximumAReplacementWaitsUntilTheMachineIsGone(t *testing.T) {
 		s.expect(t, "vm-0", v1alpha1.ReplacementWaiting, AtMaximum, 0)
 		s.evict(t, "vm-0")
 		s.run(ctx, c, time.Minute)
-		s.expect(t, "vm-0", v1alpha1.ReplacementArrived, "", 1)
+		s.expect(t, "vm-0", v1alpha1.ReplacementReady, "", 1)
 	})
 }
 
@@ -96,13 +96,13 @@ func TestAMachineThatItsCloudBringsBackIsLeftToIt(t *testing.T) {
 		s.evict(t, "vm-0")
 		s.evict(t, "vm-1")
 		s.run(ctx, c, time.Minute)
-		s.expect(t, "vm-0", v1alpha1.ReplacementLeftToCloud, CloudReplaces, 0)
-		s.expect(t, "vm-1", v1alpha1.ReplacementLeftToCloud, CloudReplaces, 0)
+		s.expect(t, "vm-0", v1alpha1.ReplacementWaiting, CloudReplaces, 0)
+		s.expect(t, "vm-1", v1alpha1.ReplacementWaiting, CloudReplaces, 0)
 		s.boot()
 		s.boot()
 		s.run(ctx, c, time.Minute)
-		s.expect(t, "vm-0", v1alpha1.ReplacementArrived, "", 0)
-		s.expect(t, "vm-1", v1alpha1.ReplacementArrived, "", 0)
+		s.expect(t, "vm-0", v1alpha1.ReplacementReady, "", 0)
+		s.expect(t, "vm-1", v1alpha1.ReplacementReady, "", 0)
 	})
 }
 
@@ -116,55 +116,55 @@ func TestAMachineThatIsStoppedAndKeptIsReplacedBesideItAndNotTakenForGone(t *tes
 		s.machines["vm-0"] = stopped
 		s.silence(t, "vm-0")
 		s.run(ctx, c, time.Minute)
-		s.expect(t, "vm-0", v1alpha1.ReplacementArrived, MachineKept, 1)
+		s.expect(t, "vm-0", v1alpha1.ReplacementReady, MachineKept, 1)
 		if s.size != 3 {
 			t.Errorf("the group is of %d machines, want the stopped one and two more", s.size)
 		}
 	})
 }
 
-func TestARefusalIsSaidAndTheOrderMadeAgainWithPauses(t *testing.T) {
+func TestALaunchThatIsRefusedIsRepeatedAfterTheBackOffOfItsReasonAlsoAfterARestart(t *testing.T) {
 	inBubble(t, func(t *testing.T, ctx context.Context) {
 		s := newSim(t, 2)
 		s.refuse = &cloud.RefusedError{Reason: cloud.NoQuota, Err: errors.New("quota of 20 cores is used up")}
 		c := s.process(t)
 		s.notice(t, "vm-0", "Preempt")
 		s.evict(t, "vm-0")
-		s.run(ctx, c, 5*time.Minute)
-		s.expect(t, "vm-0", v1alpha1.ReplacementWaiting, string(cloud.NoQuota), 0)
+		for range 4 { // four processes, one after the other
+			s.run(ctx, c, 4*time.Minute+30*time.Second)
+			s.expect(t, "vm-0", v1alpha1.ReplacementWaiting, string(cloud.NoQuota), 0)
+			c = s.process(t)
+		}
 		asked := 0
 		for _, r := range s.requests {
 			if r == "cloud grow" {
 				asked++
 			}
 		}
-		if asked != 4 { // at 0, 0.5, 1.5 and 3.5 minutes
-			t.Errorf("asked %d times in 5 minutes, want 4", asked)
+		if asked != 3 { // at 0, 5 and 15 minutes
+			t.Errorf("asked %d times in 18 minutes, want 3", asked)
 		}
-		if note := <-s.events.Events; !strings.Contains(note, "ReplacementRefused") || !strings.Contains(note, "NoQuota") {
+		if note := <-s.events.Events; !strings.Contains(note, "ReplacementFailed") || !strings.Contains(note, "NoQuota") {
 			t.Errorf("event %q", note)
 		}
 		s.mu.Lock()
 		s.refuse = nil
 		s.mu.Unlock()
-		s.run(ctx, c, 10*time.Minute)
-		s.expect(t, "vm-0", v1alpha1.ReplacementArrived, "", 1)
-		if n := testutil.ToFloat64(c.o.Metrics.refusals.WithLabelValues(groupName, string(cloud.NoQuota))); n < 4 {
-			t.Errorf("%v refusals are counted, want one for each time that the cloud was asked", n)
-		}
+		s.run(ctx, c, 30*time.Minute)
+		s.expect(t, "vm-0", v1alpha1.ReplacementReady, "", 1)
 	})
 }
 
-// TestTheAnswerToAnOrderIsWrittenThoughTheRetirementWroteMeanwhile has another write come between an order and its answer.
-func TestTheAnswerToAnOrderIsWrittenThoughTheRetirementWroteMeanwhile(t *testing.T) {
+// TestALaunchIsNotedThoughTheRetirementWroteMeanwhile has another write come between a launch and its answer.
+func TestALaunchIsNotedThoughTheRetirementWroteMeanwhile(t *testing.T) {
 	for name, c := range map[string]struct {
 		refuse error
 		state  v1alpha1.ReplacementState
 		code   string
 		grown  int
 	}{
-		"taken":   {nil, v1alpha1.ReplacementOrdered, MachineGone, 1},
-		"refused": {&cloud.RefusedError{Reason: cloud.NoQuota, Err: errors.New("used up")}, v1alpha1.ReplacementWaiting, string(cloud.NoQuota), 0},
+		"accepted": {nil, v1alpha1.ReplacementLaunched, MachineGone, 1},
+		"refused":  {&cloud.RefusedError{Reason: cloud.NoQuota, Err: errors.New("used up")}, v1alpha1.ReplacementWaiting, string(cloud.NoQuota), 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, ctx context.Context) {
@@ -183,12 +183,10 @@ func TestTheAnswerToAnOrderIsWrittenThoughTheRetirementWroteMeanwhile(t *testing
 				}
 				s.evict(t, "vm-0")
 				s.turn(ctx, p)
+				s.turn(ctx, p)
 				s.expect(t, "vm-0", c.state, c.code, c.grown)
 				if got := s.retirements(t)["vm-0"].Status.Phase; got != v1alpha1.Cordoned {
 					t.Errorf("what the retirement wrote is overwritten: phase %q", got)
-				}
-				if r := s.replacement(t, "vm-0"); c.refuse == nil && r.OperationID != "op" {
-					t.Errorf("the order's operation is not recorded: %+v", r)
 				}
 			})
 		})
@@ -209,14 +207,14 @@ func TestAnOrderIsNotForgottenWhileItsGroupIsNotThere(t *testing.T) {
 			return nil
 		}
 		s.run(ctx, s.process(t), 2*turns)
-		s.expect(t, "vm-0", v1alpha1.ReplacementOrdering, "", 1)
+		s.expect(t, "vm-0", v1alpha1.ReplacementLaunched, "", 1)
 		s.at = func(string, string) error { return nil }
 		s.group.Name = "renamed"
 		s.run(ctx, s.process(t), time.Minute)
-		s.expect(t, "vm-0", v1alpha1.ReplacementOrdering, "", 1)
+		s.expect(t, "vm-0", v1alpha1.ReplacementLaunched, "", 1)
 		s.group.Name = groupName
 		s.run(ctx, s.process(t), 5*time.Minute)
-		s.expect(t, "vm-0", v1alpha1.ReplacementOrdered, "", 1)
+		s.expect(t, "vm-0", v1alpha1.ReplacementLaunched, "", 1)
 	})
 }
 
@@ -238,7 +236,7 @@ func TestAMachineThatComesBackIsNeitherRetiredNorReplacedUnlessItIsGone(t *testi
 			if all := s.retirements(t); len(all) != 1 || all["vm-1"].Spec.Reason != v1alpha1.Notice {
 				t.Fatalf("%s: %v", kind, all)
 			}
-			s.expect(t, "vm-1", v1alpha1.ReplacementArrived, "", 1)
+			s.expect(t, "vm-1", v1alpha1.ReplacementReady, "", 1)
 		})
 	}
 }
@@ -521,7 +519,7 @@ func TestANoticeThatComesBackUnderItsIDIsDealtWithAgain(t *testing.T) {
 		s.run(ctx, c, 10*time.Second)
 		s.evict(t, "vm-0")
 		s.run(ctx, c, time.Minute)
-		if r := s.open(t, "vm-0").Status.Replacement; r == nil || r.State != v1alpha1.ReplacementArrived || s.grown != 1 {
+		if r := s.open(t, "vm-0").Status.Replacement; r == nil || r.State != v1alpha1.ReplacementReady || s.grown != 1 {
 			t.Errorf("%+v, %d ordered; want it replaced", r, s.grown)
 		}
 	})
@@ -529,7 +527,7 @@ func TestANoticeThatComesBackUnderItsIDIsDealtWithAgain(t *testing.T) {
 
 // TestI5ANoticeThatComesAndGoesOrdersOneMachine has a node whose pods have nowhere else to go.
 func TestI5ANoticeThatComesAndGoesOrdersOneMachine(t *testing.T) {
-	for name, slow := range map[string]time.Duration{"and it is there at once": 0, "and it is on its way for long": time.Hour} {
+	for name, slow := range map[string]time.Duration{"and it is there at once": 0, "and it is provisioning for long": 10 * time.Minute} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, ctx context.Context) {
 				s := newSim(t, 2)
@@ -572,7 +570,7 @@ func TestAMachineWhoseReplacementIsNotThereAnyMoreIsReplacedAgain(t *testing.T) 
 		s.evict(t, "vm-2") // which was one too many
 		s.notice(t, "vm-0", "Preempt")
 		s.run(ctx, c, 30*time.Second)
-		if r := s.open(t, "vm-0").Status.Replacement; r == nil || r.State != v1alpha1.ReplacementArrived || s.grown != 2 {
+		if r := s.open(t, "vm-0").Status.Replacement; r == nil || r.State != v1alpha1.ReplacementReady || s.grown != 2 {
 			t.Errorf("%+v, %d ordered; want one more", r, s.grown)
 		}
 	})
@@ -752,7 +750,7 @@ func TestI8AfterACrashAtAnyRequestNothingIsOrderedTwice(t *testing.T) {
 func (s *sim) arrived(t *testing.T) bool {
 	n := 0
 	for _, rt := range s.retirements(t) {
-		if r := rt.Status.Replacement; r != nil && r.State == v1alpha1.ReplacementArrived {
+		if r := rt.Status.Replacement; r != nil && r.State == v1alpha1.ReplacementReady {
 			n++
 		}
 	}
@@ -810,9 +808,9 @@ func replaceTwo(t *testing.T, early bool, at int, moment string) (made int) {
 		s.evict(t, "vm-1")
 		live(10 * time.Minute)
 		for _, node := range []string{"vm-0", "vm-1"} {
-			s.expect(t, node, v1alpha1.ReplacementArrived, "", 2)
+			s.expect(t, node, v1alpha1.ReplacementReady, "", 2)
 		}
-		if one, two := s.replacement(t, "vm-0").Machine, s.replacement(t, "vm-1").Machine; one == two {
+		if one, two := s.replacement(t, "vm-0").Instance, s.replacement(t, "vm-1").Instance; one == two {
 			t.Errorf("both are replaced by %s", one)
 		}
 		if s.size != 3 || len(s.machines) != 3 {
@@ -839,7 +837,7 @@ func TestAnOrderWhoseAnswerIsLostIsNotMadeTwice(t *testing.T) {
 				return nil
 			}
 			s.run(ctx, c, 10*time.Minute)
-			s.expect(t, "vm-0", v1alpha1.ReplacementArrived, "", 1)
+			s.expect(t, "vm-0", v1alpha1.ReplacementReady, "", 1)
 			asked := slices.DeleteFunc(slices.Clone(s.requests), func(r string) bool { return r != "cloud grow" })
 			if want := map[bool]int{true: 1, false: 2}[reached]; len(asked) != want {
 				t.Errorf("%s: the cloud was asked %d times, want %d", what, len(asked), want)
@@ -873,7 +871,7 @@ func TestI5AnOrderWhoseSizeIsSaidToHaveChangedIsMadeOnce(t *testing.T) {
 					return &cloud.ThrottledError{After: time.Second, Err: errors.New("412 PreconditionFailed")}
 				}
 				s.run(ctx, c, 10*time.Minute)
-				s.expect(t, "vm-0", v1alpha1.ReplacementArrived, "", 1)
+				s.expect(t, "vm-0", v1alpha1.ReplacementReady, "", 1)
 				if want := 2 + others; s.size != want || len(s.machines) != want {
 					t.Errorf("the group is of %d machines and has %d, want %d", s.size, len(s.machines), want)
 				}
@@ -907,7 +905,7 @@ func TestAMachineWhoseRetirementEndedOtherwiseIsReplacedOnlyOnceItIsGone(t *test
 				s.expect(t, "vm-0", v1alpha1.ReplacementWaiting, RetirementEnded, 0)
 				s.evict(t, "vm-0")
 				s.run(ctx, c, time.Minute)
-				s.expect(t, "vm-0", v1alpha1.ReplacementArrived, "", 1)
+				s.expect(t, "vm-0", v1alpha1.ReplacementReady, "", 1)
 			})
 		})
 	}
@@ -967,8 +965,34 @@ func TestAGroupThatIsNotAcceptedGetsNoMachine(t *testing.T) {
 				}
 				s.group.Status.Conditions = nil
 				s.run(ctx, c, time.Minute)
-				s.expect(t, "vm-0", v1alpha1.ReplacementArrived, NoRoom, 1)
+				s.expect(t, "vm-0", v1alpha1.ReplacementReady, NoRoom, 1)
 			})
 		})
 	}
+}
+
+// TestANodeGroupThatIsNeverReplacedNeedsNoRecord has a process that cannot write the launches of a group of a file.
+func TestANodeGroupThatIsNeverReplacedNeedsNoRecord(t *testing.T) {
+	inBubble(t, func(t *testing.T, ctx context.Context) {
+		s := newSim(t, 2)
+		s.group.Spec.Replacement = v1alpha1.ReplaceNever
+		c := s.process(t)
+		c.o.Launches = launch.New(s.client(), s.client())
+		s.notice(t, "vm-0", "Preempt")
+		s.run(ctx, c, 10*time.Second)
+		s.expect(t, "vm-0", v1alpha1.ReplacementNotNeeded, PolicyNever, 0)
+	})
+}
+
+// TestAnInstanceIsReplacedThoughTheTemplatesAreNotKnown has a group with spec.scaleUp, of which this cloud does not list the templates.
+func TestAnInstanceIsReplacedThoughTheTemplatesAreNotKnown(t *testing.T) {
+	inBubble(t, func(t *testing.T, ctx context.Context) {
+		s := newSim(t, 2)
+		s.group.Spec.ScaleUp = &v1alpha1.ScaleUp{}
+		c := s.process(t)
+		s.notice(t, "vm-0", "Preempt")
+		s.evict(t, "vm-0")
+		s.run(ctx, c, time.Minute)
+		s.expect(t, "vm-0", v1alpha1.ReplacementLaunched, MachineGone, 1)
+	})
 }

@@ -2,7 +2,6 @@ package replacement
 
 import (
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -17,15 +16,12 @@ type eventReason string
 
 // The reasons. The comment of each says of which type its Events are, what they are on, and when they are written.
 const (
-	// eventOrdered is Normal, on Node and NodeRetirement: a machine is ordered in the place of one that its cloud takes away.
-	eventOrdered eventReason = "ReplacementOrdered"
-	// eventLeftToCloud is Normal, on Node and NodeRetirement: the cloud brings a machine by itself.
-	eventLeftToCloud eventReason = "ReplacementLeftToCloud"
-	// eventArrived is Normal, on Node and NodeRetirement: the machine that was ordered runs.
-	eventArrived eventReason = "ReplacementArrived"
-	// eventRefused is Warning, on Node and NodeRetirement: the cloud has refused the order; it is tried again.
-	eventRefused eventReason = "ReplacementRefused"
-	// eventFailed is Warning, on Node and NodeRetirement: the cloud took the order and could not carry it out.
+	// eventLaunched is Normal, on Node and NodeRetirement: an instance is launched in the place of one that its cloud takes away, or the
+	// cloud brings one.
+	eventLaunched eventReason = "ReplacementLaunched"
+	// eventReady is Normal, on Node and NodeRetirement: the Node of the new instance is Ready and takes pods.
+	eventReady eventReason = "ReplacementReady"
+	// eventFailed is Warning, on Node and NodeRetirement: the launch has failed; it is repeated if it brought no instance.
 	eventFailed eventReason = "ReplacementFailed"
 )
 
@@ -42,24 +38,16 @@ func (a announcer) emit(rt *v1alpha1.NodeRetirement, kind string, reason eventRe
 	a.to.Eventf(node, rt, kind, string(reason), "Replace", "%s", note)
 }
 
-func (a announcer) ordered(rt *v1alpha1.NodeRetirement) {
-	a.emit(rt, corev1.EventTypeNormal, eventOrdered, "one more machine is ordered: "+sentence(rt.Status.Replacement.Reasons))
+func (a announcer) launched(rt *v1alpha1.NodeRetirement) {
+	a.emit(rt, corev1.EventTypeNormal, eventLaunched, "an instance is launched: "+sentence(rt.Status.Replacement.Reasons))
 }
 
-func (a announcer) leftToCloud(rt *v1alpha1.NodeRetirement) {
-	a.emit(rt, corev1.EventTypeNormal, eventLeftToCloud, sentence(rt.Status.Replacement.Reasons))
-}
-
-func (a announcer) arrived(rt *v1alpha1.NodeRetirement) {
-	a.emit(rt, corev1.EventTypeNormal, eventArrived, "the machine "+rt.Status.Replacement.Machine+" runs")
-}
-
-func (a announcer) refused(rt *v1alpha1.NodeRetirement, why v1alpha1.RetirementReason, pause time.Duration) {
-	a.emit(rt, corev1.EventTypeWarning, eventRefused, why.Code+", again in "+pause.String()+": "+why.Message)
+func (a announcer) ready(rt *v1alpha1.NodeRetirement) {
+	a.emit(rt, corev1.EventTypeNormal, eventReady, "the Node of instance "+rt.Status.Replacement.Instance+" is Ready")
 }
 
 func (a announcer) failed(rt *v1alpha1.NodeRetirement, why v1alpha1.RetirementReason) {
-	a.emit(rt, corev1.EventTypeWarning, eventFailed, why.Message)
+	a.emit(rt, corev1.EventTypeWarning, eventFailed, why.Code+": "+why.Message)
 }
 
 // sentence is all the reasons in one message.

@@ -158,7 +158,7 @@ func TestEachCallToACloudEnds(t *testing.T) {
 				}
 				c.o.Clouds["sim"] = s
 				s.run(ctx, c, 15*time.Minute)
-				s.expect(t, "vm-0", v1alpha1.ReplacementArrived, "", 1)
+				s.expect(t, "vm-0", v1alpha1.ReplacementReady, "", 1)
 			})
 		})
 	}

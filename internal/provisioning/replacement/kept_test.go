@@ -82,7 +82,7 @@ func TestTheRecordOfARetirementIsKeptForAsLongAsItsReplacementIsOwed(t *testing.
 		},
 		"its cloud refuses it for longer than the record is kept": {
 			ttl: time.Hour, world: func(s *sim) { s.refuse = noQuota }, kept: 2 * time.Hour,
-			then: func(s *sim) { s.refuse = nil }, gone: 15 * time.Minute, grown: 1,
+			then: func(s *sim) { s.refuse = nil }, gone: 70 * time.Minute, grown: 1,
 		},
 		"its cloud refuses it for good": {
 			ttl: time.Hour, world: func(s *sim) { s.refuse = noQuota }, kept: 7*24*time.Hour - time.Minute, gone: 2 * time.Minute, told: true,
@@ -151,7 +151,7 @@ func TestI5NothingIsOrderedAgainForANoticeThatIsCalledOff(t *testing.T) {
 		grown    int
 		state    v1alpha1.ReplacementState
 	}{
-		"a machine is on its way": {[]Homeless{{Pod: "shop/web-1", Why: "fits on no other node"}}, 1, v1alpha1.ReplacementArrived},
+		"a machine is on its way": {[]Homeless{{Pod: "shop/web-1", Why: "fits on no other node"}}, 1, v1alpha1.ReplacementReady},
 		"none is ordered":         {nil, 0, v1alpha1.ReplacementNotNeeded},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 // Metrics count what becomes of replacements. Those of the present are read from the cache at each scrape; see Present.
 type Metrics struct {
 	states   *prometheus.CounterVec
-	refusals *prometheus.CounterVec
+	failures *prometheus.CounterVec
 	took     prometheus.Histogram
 }
 
@@ -23,20 +23,20 @@ func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 	m := &Metrics{
 		states: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "slipway_replacements_total",
-			Help: "Replacements of machines that their cloud takes away, by the states that they have reached.",
+			Help: "Replacements of instances that their cloud takes away, by the states that they have reached.",
 		}, []string{"group", "state"}),
-		refusals: prometheus.NewCounterVec(prometheus.CounterOpts{
+		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "slipway_replacement_refusals_total",
-			Help: "Orders of machines that the cloud refused or could not carry out, by why.",
+			Help: "Launches of replacements that failed, by reason.",
 		}, []string{"group", "code"}),
 		took: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name:    "slipway_replacement_arrival_seconds",
-			Help:    "Time from the order of a machine until it runs.",
+			Name:    "slipway_replacement_ready_seconds",
+			Help:    "Time from the launch of a replacement until its Node is usable.",
 			Buckets: []float64{5, 15, 30, 60, 120, 180, 300, 600, 1200, 3600},
 		}),
 	}
 	var errs []error
-	for _, c := range []prometheus.Collector{m.states, m.refusals, m.took} {
+	for _, c := range []prometheus.Collector{m.states, m.failures, m.took} {
 		errs = append(errs, r.Register(c))
 	}
 	return m, errors.Join(errs...)
@@ -46,16 +46,16 @@ func (m *Metrics) reached(group string, state v1alpha1.ReplacementState) {
 	m.states.WithLabelValues(group, string(state)).Inc()
 }
 
-func (m *Metrics) refused(group, code string) { m.refusals.WithLabelValues(group, code).Inc() }
+func (m *Metrics) failed(group, code string) { m.failures.WithLabelValues(group, code).Inc() }
 
-func (m *Metrics) arrived(after time.Duration) { m.took.Observe(after.Seconds()) }
+func (m *Metrics) ready(after time.Duration) { m.took.Observe(after.Seconds()) }
 
 // Present tells how many replacements are in which state, and how long the oldest has been in it: one that stays in
-// Waiting is refused by its cloud or at a maximum, one that stays in Ordered does not come.
+// Waiting is refused by its cloud or at a maximum, one that stays in Launched does not become usable.
 type Present struct{ Reader client.Reader }
 
 var (
-	inState = prometheus.NewDesc("slipway_replacements", "Replacements that are not there yet, by group and state.",
+	inState = prometheus.NewDesc("slipway_replacements", "Replacements that are not usable yet, by group and state.",
 		[]string{"group", "state"}, nil)
 	oldest = prometheus.NewDesc("slipway_replacement_state_oldest_seconds",
 		"For how long the replacement that has been in a state for longest has been in it.", []string{"state"}, nil)

@@ -48,7 +48,7 @@ func (n Notices) Reconcile(ctx context.Context, r reconcile.Request) (reconcile.
 	case err != nil:
 		return reconcile.Result{}, err
 	case node.Spec.ProviderID == "", group == nil, refusal(group) != "": // its retirements would end at once
-		return reconcile.Result{RequeueAfter: n.c.o.Pace.Retry}, nil // nothing that happens to the Node tells of a change
+		return reconcile.Result{RequeueAfter: n.c.o.Pace.Cloud}, nil // nothing that happens to the Node tells of a change
 	}
 	release, ok := n.c.noticing.TryAcquire(group.Spec.Cloud.Provider)
 	if !ok {

@@ -47,7 +47,7 @@ func (c *Controller) options() controller.Options {
 func ofNotice() predicate.Predicate {
 	return predicate.NewPredicateFuncs(func(o client.Object) bool {
 		rt, ok := o.(*v1alpha1.NodeRetirement)
-		return ok && rt.Spec.Notice != nil && !stateOf(rt).Final()
+		return ok && rt.Spec.Notice != nil && (!stateOf(rt).Final() || rt.Status.Replacement.Launch != "")
 	})
 }
 

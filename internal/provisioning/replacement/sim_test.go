@@ -80,6 +80,7 @@ func newSim(t *testing.T, machines int) *sim {
 	for range machines {
 		s.boot()
 	}
+	time.Sleep(time.Second) // they are older than any launch
 	s.size = machines
 	return s
 }
@@ -88,11 +89,13 @@ func newSim(t *testing.T, machines int) *sim {
 func (s *sim) boot() string {
 	name := fmt.Sprint("vm-", s.next)
 	s.next++
-	s.machines[name] = cloud.Instance{Name: name, ComputerName: name, ProviderID: "sim://" + name, State: cloud.Running}
+	s.machines[name] = cloud.Instance{Name: name, ComputerName: name, ProviderID: "sim://" + name, State: cloud.Running, Created: time.Now()}
 	node := &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid-" + name), Labels: map[string]string{"pool": groupName}},
-		Spec:       corev1.NodeSpec{ProviderID: "sim://" + name},
-		Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}},
+		ObjectMeta: metav1.ObjectMeta{
+			Name: name, UID: types.UID("uid-" + name), Labels: map[string]string{"pool": groupName}, CreationTimestamp: metav1.Now(),
+		},
+		Spec:   corev1.NodeSpec{ProviderID: "sim://" + name},
+		Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}},
 	}
 	if err := s.records.Create(context.Background(), node); err != nil {
 		panic(err)
@@ -173,6 +176,9 @@ func (s *sim) client() client.Client {
 		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
 			o.SetUID(types.UID("uid-" + o.GetName()))
 			return s.ask(name("create", o), func() error { return c.Create(ctx, o, opts...) })
+		},
+		Update: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.UpdateOption) error {
+			return s.ask(name("update", o), func() error { return c.Update(ctx, o, opts...) })
 		},
 		SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object, opts ...client.SubResourceUpdateOption) error {
 			return s.ask(name("update "+sub+" of", o), func() error { return c.SubResource(sub).Update(ctx, o, opts...) })
@@ -272,7 +278,7 @@ func (s *sim) process(t *testing.T) *Controller {
 		t.Fatal(err)
 	}
 	return New(Options{
-		Client: s.client(), Live: s.client(), Groups: s, Selector: labels.Everything(), Clouds: map[string]cloud.Provider{"sim": s}, Launches: launch.New(s.records, s.records).StoreFiles(s.records, "slipway"),
+		Client: s.client(), Live: s.client(), Groups: s, Selector: labels.Everything(), Clouds: map[string]cloud.Provider{"sim": s}, Launches: launch.New(s.client(), s.client()).StoreFiles(s.client(), "slipway"),
 		Room: s, Events: s.events, Metrics: metrics, Asked: func(string, string, error) {}, Log: slog.New(slog.DiscardHandler),
 	})
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/provisioning/launch"
 )
 
 // TestI5AReplacementThatVanishesBeforeItRunsIsLaunchedAgain has the cloud drop the instance, seen or not.
@@ -30,16 +31,16 @@ func TestI5AReplacementThatVanishesBeforeItRunsIsLaunchedAgain(t *testing.T) {
 					s.mu.Unlock()
 				}
 				s.run(ctx, c, 2*time.Minute)
-				s.expect(t, "vm-0", v1alpha1.ReplacementOrdered, "", 1)
+				s.expect(t, "vm-0", v1alpha1.ReplacementLaunched, "", 1)
 				s.mu.Lock()
 				delete(s.machines, "new")
 				s.size--
 				s.slow = 10 * time.Second
 				s.mu.Unlock()
 				s.run(ctx, c, 20*time.Second)
-				s.expect(t, "vm-0", v1alpha1.ReplacementWaiting, InstanceVanished, 1)
+				s.expect(t, "vm-0", v1alpha1.ReplacementWaiting, launch.InstanceVanished, 1)
 				s.run(ctx, c, 5*time.Minute)
-				s.expect(t, "vm-0", v1alpha1.ReplacementArrived, "", 2)
+				s.expect(t, "vm-0", v1alpha1.ReplacementReady, "", 2)
 				if s.size != 3 {
 					t.Errorf("the group is of %d instances, want its minimum of 3", s.size)
 				}
@@ -61,7 +62,7 @@ func TestI5AnOperationThatGoesOnIsNotLaunchedAgain(t *testing.T) {
 		s.size--
 		s.mu.Unlock()
 		s.run(ctx, c, 5*time.Minute)
-		s.expect(t, "vm-0", v1alpha1.ReplacementOrdered, "", 1)
+		s.expect(t, "vm-0", v1alpha1.ReplacementLaunched, "", 1)
 	})
 }
 
@@ -83,7 +84,7 @@ func TestI5AReplacementIsNotLaunchedAgainForANodeThatLeft(t *testing.T) {
 		s, c := launching(ctx, t)
 		s.evict(t, "vm-1")
 		s.run(ctx, c, 5*time.Minute)
-		s.expect(t, "vm-0", v1alpha1.ReplacementOrdered, "", 1)
+		s.expect(t, "vm-0", v1alpha1.ReplacementLaunched, "", 1)
 	})
 }
 
@@ -92,23 +93,24 @@ func TestTimesInTheFutureHoldUpNoReplacement(t *testing.T) {
 	inBubble(t, func(t *testing.T, ctx context.Context) {
 		s, c := launching(ctx, t)
 		future := metav1.NewTime(time.Now().Add(48 * time.Hour)).Rfc3339Copy()
-		change := func(how func(*v1alpha1.Replacement)) {
-			rt := s.retirements(t)["vm-0"]
-			how(rt.Status.Replacement)
-			if err := s.records.Status().Update(ctx, &rt); err != nil {
+		change := func(how func(*v1alpha1.ProvisioningStatus) error) {
+			if err := c.o.Launches.Change(ctx, &s.group, how); err != nil {
 				t.Fatal(err)
 			}
 		}
-		change(func(r *v1alpha1.Replacement) { r.Since = future })
+		change(func(p *v1alpha1.ProvisioningStatus) error {
+			p.Launches[0].RequestedAt, p.Launches[0].AnsweredAt = future, &future
+			return nil
+		})
 		s.mu.Lock()
 		s.size--
 		s.slow = 10 * time.Second
 		s.mu.Unlock()
 		s.run(ctx, c, 80*time.Second)
-		s.expect(t, "vm-0", v1alpha1.ReplacementWaiting, InstanceVanished, 1)
-		change(func(r *v1alpha1.Replacement) { r.RetryAfter = &future })
+		s.expect(t, "vm-0", v1alpha1.ReplacementWaiting, launch.InstanceVanished, 1)
+		change(func(p *v1alpha1.ProvisioningStatus) error { p.BackOffs[0].Until = future; return nil })
 		s.run(ctx, c, 5*time.Minute)
-		s.expect(t, "vm-0", v1alpha1.ReplacementArrived, "", 2)
+		s.expect(t, "vm-0", v1alpha1.ReplacementReady, "", 2)
 	})
 }
 
@@ -131,12 +133,12 @@ func TestI5AReplacementIsLaunchedAgainThoughItsOperationIsForgotten(t *testing.T
 				s.slow = 10 * time.Second
 				s.mu.Unlock()
 				s.run(ctx, c, 2*time.Minute)
-				s.expect(t, "vm-0", v1alpha1.ReplacementOrdered, "", 1) // its group is as large as it was to become
+				s.expect(t, "vm-0", v1alpha1.ReplacementLaunched, "", 1) // its group is as large as it was to become
 				s.mu.Lock()
 				s.size--
 				s.mu.Unlock()
 				s.run(ctx, c, 5*time.Minute)
-				s.expect(t, "vm-0", v1alpha1.ReplacementArrived, "", 2)
+				s.expect(t, "vm-0", v1alpha1.ReplacementReady, "", 2)
 			})
 		})
 	}
@@ -150,12 +152,56 @@ func TestI5WhatTheCloudBringsNoMoreIsLaunched(t *testing.T) {
 		c := s.process(t)
 		s.notice(t, "vm-0", "Preempt")
 		s.evict(t, "vm-0")
-		s.run(ctx, c, 5*time.Minute)
-		s.expect(t, "vm-0", v1alpha1.ReplacementLeftToCloud, CloudReplaces, 0)
+		s.run(ctx, c, time.Hour)
+		s.expect(t, "vm-0", v1alpha1.ReplacementWaiting, CloudReplaces, 0)
 		s.mu.Lock()
 		s.size--
 		s.mu.Unlock()
 		s.run(ctx, c, 5*time.Minute)
-		s.expect(t, "vm-0", v1alpha1.ReplacementArrived, "", 1)
+		s.expect(t, "vm-0", v1alpha1.ReplacementReady, "", 1)
+	})
+}
+
+// TestAReplacementThatIsNeverUsableFails has its Node never be Ready, its instance have no Node, or its cloud show none.
+func TestAReplacementThatIsNeverUsableFails(t *testing.T) {
+	for name, tt := range map[string]struct {
+		reason string
+		comes  func(t *testing.T, s *sim)
+	}{
+		"not Ready": {launch.NeverReady, func(t *testing.T, s *sim) { s.silence(t, s.boot()) }},
+		"no Node": {launch.NeverJoined, func(_ *testing.T, s *sim) {
+			s.machines["new"] = cloud.Instance{Name: "new", ProviderID: "sim://new", State: cloud.Running}
+		}},
+		"not shown": {launch.NeverJoined, func(*testing.T, *sim) {}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, ctx context.Context) {
+				s, c := launching(ctx, t)
+				tt.comes(t, s)
+				s.run(ctx, c, 14*time.Minute)
+				s.expect(t, "vm-0", v1alpha1.ReplacementLaunched, "", 1)
+				s.run(ctx, c, 30*time.Minute)
+				s.expect(t, "vm-0", v1alpha1.ReplacementFailed, tt.reason, 1)
+			})
+		})
+	}
+}
+
+// TestI8AnInstanceALittleOlderThanTheLaunchIsNotTakenForItsInstance has the manager restarted right after the launch.
+func TestI8AnInstanceALittleOlderThanTheLaunchIsNotTakenForItsInstance(t *testing.T) {
+	inBubble(t, func(t *testing.T, ctx context.Context) {
+		s := newSim(t, 3)
+		s.slow, s.done = 20*time.Second, true
+		c := s.process(t)
+		s.notice(t, "vm-0", "Preempt")
+		s.evict(t, "vm-0")
+		s.turn(ctx, c)
+		s.turn(ctx, c)
+		s.expect(t, "vm-0", v1alpha1.ReplacementLaunched, "", 1)
+		s.run(ctx, s.process(t), time.Minute)
+		s.expect(t, "vm-0", v1alpha1.ReplacementReady, "", 1)
+		if r := s.replacement(t, "vm-0"); r.Instance != "sim://vm-3" {
+			t.Errorf("replaced by %s, want the instance that was launched", r.Instance)
+		}
 	})
 }

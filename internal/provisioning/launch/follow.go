@@ -1,0 +1,183 @@
+package launch
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/elapsed"
+)
+
+// Follower tracks the launches of groups without spec.scaleUp. Package provisioning tracks the launches of other groups.
+type Follower struct {
+	record *Record
+	settle time.Duration
+	asked  func(provider, call string, err error)
+
+	mu     sync.Mutex
+	groups map[string]followed
+}
+
+// followed is what this process has seen of a group.
+type followed struct {
+	uid                  types.UID
+	known                map[string]time.Time
+	watched, unseenSince time.Time
+}
+
+// NewFollower returns a Follower. After a lost answer an instance has the time settle to show. Each call of a cloud is reported to asked.
+func NewFollower(r *Record, settle time.Duration, asked func(provider, call string, err error)) *Follower {
+	return &Follower{record: r, settle: settle, asked: asked, groups: map[string]followed{}}
+}
+
+// See notes the instances of a group before a launch: later ones belong to the launch. While a launch is open, Follow notes them.
+func (f *Follower) See(g *v1alpha1.NodeGroup, s *v1alpha1.ProvisioningStatus, instances []cloud.Instance) {
+	if slices.ContainsFunc(s.Launches, func(l v1alpha1.Launch) bool { return l.Open() && l.Count > 0 }) {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	seen := f.of(g)
+	seen.known = map[string]time.Time{}
+	for _, i := range instances {
+		seen.known[i.ProviderID] = time.Now()
+	}
+	f.groups[g.Name] = seen
+}
+
+func (f *Follower) of(g *v1alpha1.NodeGroup) followed {
+	seen, ok := f.groups[g.Name]
+	if !ok || seen.uid != g.UID {
+		return followed{uid: g.UID, watched: time.Now()}
+	}
+	return seen
+}
+
+// Follow updates the launches of a group by what its cloud shows, asks the cloud for the operation of one of them, and returns that one; nil
+// if it is not in the record any more.
+func (f *Follower) Follow(ctx context.Context, g *v1alpha1.NodeGroup, p cloud.Provider, l *v1alpha1.Launch, o Observation) (is *v1alpha1.Launch, err error) {
+	status := f.operationOf(ctx, p, l)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	o.Now = time.Now()
+	err = f.record.Change(ctx, g, func(s *v1alpha1.ProvisioningStatus) error {
+		at := slices.IndexFunc(s.Launches, func(is v1alpha1.Launch) bool { return is.ID == l.ID })
+		if is = nil; at < 0 {
+			return nil
+		}
+		if status.Done {
+			end(s, &s.Launches[at], status.Err, o.Now)
+		}
+		seen := f.of(g)
+		o.Known, o.Watched, o.UnseenSince = seen.known, seen.watched, seen.unseenSince
+		if o.Known == nil {
+			o.Known = knownBefore(s, &o)
+		}
+		v := f.track(s, o)
+		seen.known, seen.unseenSince = v.Known, v.UnseenSince
+		f.groups[g.Name] = seen
+		is = s.Launches[at].DeepCopy()
+		removeDecided(s)
+		return nil
+	})
+	return is, err
+}
+
+// knownBefore returns the instances that are older than the launches of an earlier process. An instance with a Node is as old as its Node.
+// If the cloud does not say when it made another one, that one counts as launched, so that nothing is launched twice (I5).
+func knownBefore(s *v1alpha1.ProvisioningStatus, o *Observation) map[string]time.Time {
+	known := map[string]time.Time{}
+	for _, i := range o.Instances {
+		margin := answerMargin
+		if o.Join(i) != NoNode {
+			margin = 0
+		}
+		if !i.Created.IsZero() && !slices.ContainsFunc(s.Launches, func(l v1alpha1.Launch) bool {
+			return l.Open() && !i.Created.Before(l.RequestedAt.Add(-margin))
+		}) {
+			known[i.ProviderID] = i.Created
+		}
+	}
+	return known
+}
+
+// operationOf asks a cloud for its operation of a launch. If the cloud does not know the operation, it is over, and the group shows the result.
+// If the cloud does not answer, the operation still runs.
+func (f *Follower) operationOf(ctx context.Context, p cloud.Provider, l *v1alpha1.Launch) cloud.Status {
+	if l.OperationID == "" {
+		return cloud.Status{}
+	}
+	ctx, cancel := context.WithTimeout(ctx, cloud.ReadTimeout)
+	defer cancel()
+	status, err := p.Status(ctx, cloud.Operation{ID: l.OperationID, Started: l.RequestedAt.Time})
+	f.asked(p.Name(), "Status", err)
+	switch {
+	case cloud.IsNotFound(err), cloud.RefusalOf(err) == cloud.Invalid:
+		return cloud.Status{Done: true}
+	case err != nil:
+		return cloud.Status{}
+	}
+	return status
+}
+
+// end notes that the operation of a launch is over. The cloud was read before, and has the time to show what came of it.
+func end(s *v1alpha1.ProvisioningStatus, l *v1alpha1.Launch, err error, now time.Time) {
+	l.OperationID, l.AnsweredAt = "", new(metav1.NewTime(now).Rfc3339Copy())
+	if err != nil {
+		l.Reason, l.Message = ReasonOf(err), clip(err.Error())
+		fail(s, l.Template, l.Reason, l.Message, now.Add(cloud.PauseOf(err)), now)
+	}
+}
+
+// track updates the open launches of a group.
+func (f *Follower) track(s *v1alpha1.ProvisioningStatus, o Observation) Tracking {
+	o.Pending, o.Record = nil, nil
+	for i := range s.Launches {
+		l := &s.Launches[i]
+		if !l.Open() {
+			for _, i := range l.Instances {
+				o.Joined[i.ProviderID] = true
+			}
+			continue
+		}
+		clamp(l, o.Now)
+		if l.Count > 0 {
+			o.Pending = append(o.Pending, PendingOf(l, f.settle, o.Now))
+		}
+		for _, i := range l.Instances {
+			o.Record = append(o.Record, Instance{ProviderID: i.ProviderID, Template: l.Template, Launch: l.ID, Since: i.Since})
+		}
+	}
+	v := Track(o)
+	for i := range s.Launches {
+		l := &s.Launches[i]
+		if !l.Open() {
+			continue
+		}
+		reported := l.Reason != ""
+		if v.Update(l, o.Now); l.State == v1alpha1.LaunchFailed && !reported {
+			fail(s, l.Template, l.Reason, l.Message, o.Now, o.Now)
+		}
+	}
+	return v
+}
+
+// clamp sets times in the future to now: the clock was set back after they were written.
+func clamp(l *v1alpha1.Launch, now time.Time) {
+	for _, at := range []*metav1.Time{&l.RequestedAt, l.AnsweredAt} {
+		if at != nil && elapsed.Future(at.Time, now) {
+			*at = metav1.NewTime(now).Rfc3339Copy()
+		}
+	}
+}
+
+// removeDecided removes the launches that are decided and that no NodeRetirement waits for.
+func removeDecided(s *v1alpha1.ProvisioningStatus) {
+	s.Launches = slices.DeleteFunc(s.Launches, func(l v1alpha1.Launch) bool { return !l.Open() && !l.IsForRetirement() })
+}
