@@ -2,8 +2,10 @@ package retirement_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -140,7 +142,11 @@ func TestI8TheSecondManagerFinishesWhatTheLeaderCannot(t *testing.T) {
 		t.Run(fmt.Sprintf("deposed at %s", r.Point), func(t *testing.T) {
 			t.Parallel()
 			duel(t, fmt.Sprintf("duelp%d", n), r.Point, func(f *fixture, first *process, node string) {
-				f.noError(first.Pause(f.ctx))
+				err := first.Pause(f.ctx)
+				if errors.Is(err, os.ErrProcessDone) { // a busy machine was too slow to renew its Lease
+					return
+				}
+				f.noError(err)
 				f.over(node)
 				f.noError(first.Resume())
 			})
