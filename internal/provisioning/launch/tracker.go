@@ -142,7 +142,7 @@ func Track(s Observation) Tracking {
 			r, ours = s.fulfil(asked, i)
 		}
 		switch join := s.Join(i); {
-		case join == NodeUsable && ours:
+		case (join == NodeUsable || join == NodeLeaving) && ours: // one that leaves was Ready: it is replaced by its own retirement
 			out.Joined = append(out.Joined, r)
 		case (join == HasNode || join == NodeUnusable) && ours:
 			out.starting(s, i, join, r)
