@@ -228,7 +228,7 @@ func (s Observation) renamed() Observation {
 		}
 	}
 	for k := range s.Pending {
-		s.Pending[k].At = elapsed.Clamp(s.Pending[k].At, s.Now)
+		s.Pending[k].clamp(s.Now)
 	}
 	for k, r := range s.Record {
 		if id := now[r.ProviderID]; id != "" {
