@@ -268,6 +268,9 @@ func (l *one) consider(ctx context.Context, record *v1alpha1.ProvisioningStatus)
 	if err != nil {
 		return 0, err
 	}
+	if record, err = l.trackAbandoned(ctx, record); err != nil {
+		return 0, err
+	}
 	if _, err := launch.Allows(record, want, time.Now()); err != nil {
 		return l.notRequested(ctx, err, wanted.Reasons)
 	}
