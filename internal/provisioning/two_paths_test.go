@@ -270,3 +270,23 @@ func TestTimesInTheFutureEndALaunch(t *testing.T) {
 		})
 	}
 }
+
+// TestALaunchEndsThoughItsOperationIsForgotten has the cloud show no instance, and know nothing of the launch any more.
+func TestALaunchEndsThoughItsOperationIsForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, nil)
+		f.followPause = followPause
+		f.o.Clouds["pool"] = hidden{&unfulfilled{pool: f.pool, template: "m4", always: &cloud.NotFoundError{Kind: "operation", Name: "operation"}}}
+		f.readOnce()
+		if err := f.replace("n1"); err != nil {
+			t.Fatal(err)
+		}
+		for range 5 {
+			f.look()
+			time.Sleep(time.Minute)
+		}
+		if l := f.replacementLaunch(); l == nil || l.Reason != launch.InstanceVanished {
+			t.Errorf("the launch is %+v, want it Failed as %s", l, launch.InstanceVanished)
+		}
+	})
+}
