@@ -22,13 +22,18 @@ func (a *Controller) follow(ctx context.Context, g *known, o plan.Order, id stri
 	}
 	ctx, cancel := context.WithTimeout(ctx, plan.JoinTimeout(g.Group))
 	defer cancel()
-	defer a.answer(g, true, func(g *known) { g.memory.ended(id, time.Now()) })
+	shown := time.Duration(0) // until the cloud shows what came of it
+	defer func() {
+		at := time.Now().Add(shown)
+		a.answer(g, true, func(g *known) { g.memory.ended(id, at) })
+	}()
 	for {
 		within, done := context.WithTimeout(ctx, cloudTimeout)
 		status, err := provider.Status(within, op)
 		done()
 		switch {
-		case cloud.RefusalOf(err) == cloud.Invalid: // it cannot be asked for
+		case cloud.IsNotFound(err), cloud.RefusalOf(err) == cloud.Invalid: // it cannot be asked for
+			shown = a.o.Settle
 			return
 		case err != nil:
 			status.After = cloud.PauseOf(err)

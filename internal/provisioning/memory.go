@@ -155,10 +155,10 @@ func (m *memory) count(p *v1alpha1.ProvisioningStatus) (changed bool) {
 			continue
 		}
 		m.counted[l.ID], m.launches[l.ID], changed = true, l, true
-		if l.IsForRetirement() && !l.Open() {
+		if l.IsForRetirement() && l.State == v1alpha1.LaunchReady {
 			continue
 		}
-		for _, i := range l.Instances {
+		for _, i := range l.Instances { // those of a launch that has failed are still to be deleted
 			m.record = append(m.record, launch.Instance{ProviderID: i.ProviderID, Template: l.Template, Launch: l.ID, Since: i.Since})
 		}
 		if l.Count > 0 || len(l.Named) > 0 {

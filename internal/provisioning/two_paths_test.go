@@ -211,3 +211,82 @@ func TestI5AReplacementIsOpenWhileItsOperationRuns(t *testing.T) {
 }
 
 var _ nodegroup.Groups = lagging{}
+
+// TestI8TheInstanceOfAFailedReplacementIsDeletedAfterARestart has the manager end between the result of the launch and the deletion.
+func TestI8TheInstanceOfAFailedReplacementIsDeletedAfterARestart(t *testing.T) {
+	f := newFixture(t, nil)
+	f.readOnce()
+	if err := f.replace("n1"); err != nil {
+		t.Fatal(err)
+	}
+	f.looks(2)
+	g := &v1alpha1.NodeGroup{ObjectMeta: metav1.ObjectMeta{Name: "web", UID: "group"}}
+	err := f.o.Launches.Change(t.Context(), g, func(s *v1alpha1.ProvisioningStatus) error {
+		l := &s.Launches[0]
+		l.State, l.Reason, l.Instances[0].Since = v1alpha1.LaunchFailed, launch.NeverJoined, metav1.NewTime(time.Now().Add(-time.Hour))
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.memory = map[string]*memory{}
+	f.looks(1)
+	f.overdue()
+	f.expectDeleted("id-0")
+}
+
+// TestTimesInTheFutureEndALaunch has the clock set back after the cloud has answered, and the cloud drop the launch.
+func TestTimesInTheFutureEndALaunch(t *testing.T) {
+	for name, restart := range map[string]bool{"restart": true, "same process": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFixture(t, nil)
+				f.o.Clouds["pool"] = hidden{&unfulfilled{pool: f.pool, template: "m4", outcomes: []cloud.Status{{Done: true}}}}
+				f.readOnce()
+				if err := f.replace("n1"); err != nil {
+					t.Fatal(err)
+				}
+				if restart {
+					f.memory = map[string]*memory{}
+				}
+				g := &v1alpha1.NodeGroup{ObjectMeta: metav1.ObjectMeta{Name: "web", UID: "group"}}
+				future := metav1.NewTime(time.Now().Add(48 * time.Hour)).Rfc3339Copy()
+				err := f.o.Launches.Change(t.Context(), g, func(s *v1alpha1.ProvisioningStatus) error {
+					s.Launches[0].RequestedAt, s.Launches[0].AnsweredAt, s.Launches[0].OperationID = future, &future, ""
+					return nil
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				for range 30 {
+					f.look()
+					f.work.Wait()
+					time.Sleep(time.Minute)
+				}
+				if l := f.replacementLaunch(); l == nil || l.Open() {
+					t.Errorf("the launch is %+v, want it to have failed", l)
+				}
+			})
+		})
+	}
+}
+
+// TestALaunchEndsThoughItsOperationIsForgotten has the cloud show no instance, and know nothing of the launch any more.
+func TestALaunchEndsThoughItsOperationIsForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, nil)
+		f.followPause = followPause
+		f.o.Clouds["pool"] = hidden{&unfulfilled{pool: f.pool, template: "m4", always: &cloud.NotFoundError{Kind: "operation", Name: "operation"}}}
+		f.readOnce()
+		if err := f.replace("n1"); err != nil {
+			t.Fatal(err)
+		}
+		for range 5 {
+			f.look()
+			time.Sleep(time.Minute)
+		}
+		if l := f.replacementLaunch(); l == nil || l.Reason != launch.InstanceVanished {
+			t.Errorf("the launch is %+v, want it Failed as %s", l, launch.InstanceVanished)
+		}
+	})
+}

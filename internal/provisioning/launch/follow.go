@@ -66,6 +66,10 @@ func (f *Follower) Follow(ctx context.Context, g *v1alpha1.NodeGroup, p cloud.Pr
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	o.Now = time.Now()
+	seen := f.of(g)
+	o.Known, o.Watched, o.UnseenSince = seen.known, seen.watched, seen.unseenSince
+	restarted := o.Known == nil
+	var v Tracking
 	err = f.record.Change(ctx, g, func(s *v1alpha1.ProvisioningStatus) error {
 		at := slices.IndexFunc(s.Launches, func(is v1alpha1.Launch) bool { return is.ID == l.ID })
 		if is = nil; at < 0 {
@@ -74,19 +78,20 @@ func (f *Follower) Follow(ctx context.Context, g *v1alpha1.NodeGroup, p cloud.Pr
 		if status.Done {
 			end(s, &s.Launches[at], status.Err, o.Now)
 		}
-		seen := f.of(g)
-		o.Known, o.Watched, o.UnseenSince = seen.known, seen.watched, seen.unseenSince
-		if o.Known == nil {
+		if restarted {
 			o.Known = knownBefore(s, &o)
 		}
-		v := f.track(s, o)
-		seen.known, seen.unseenSince = v.Known, v.UnseenSince
-		f.groups[g.Name] = seen
+		v = f.track(s, o)
 		is = s.Launches[at].DeepCopy()
 		removeDecided(s)
 		return nil
 	})
-	return is, err
+	if is == nil || err != nil { // an instance that is not in the record is seen again
+		return nil, err
+	}
+	seen.known, seen.unseenSince = v.Known, v.UnseenSince
+	f.groups[g.Name] = seen
+	return is, nil
 }
 
 // knownBefore returns the instances that are older than the launches of an earlier process. An instance with a Node is as old as its Node.

@@ -119,7 +119,8 @@ func Allows(s *v1alpha1.ProvisioningStatus, w Want, now time.Time) (template str
 	}
 	for i := range s.Launches {
 		l := &s.Launches[i]
-		if l.IsForRetirement() && (l.For.UID == w.Owner.UID || l.State != v1alpha1.LaunchFailed && l.For.NodeUID != "" && l.For.NodeUID == w.Owner.NodeUID) {
+		mayWork := l.State != v1alpha1.LaunchFailed || len(l.Instances) > 0 // an instance that is late may still become usable
+		if l.IsForRetirement() && (l.For.UID == w.Owner.UID || mayWork && l.For.NodeUID != "" && l.For.NodeUID == w.Owner.NodeUID) {
 			return "", &NotRequestedError{Err: fmt.Errorf("the launch %s of NodeRetirement %s is for the same node", l.ID, l.For.Name), Other: l}
 		}
 	}

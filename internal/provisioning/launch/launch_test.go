@@ -126,3 +126,23 @@ func TestI8ALaunchThatCannotBeWrittenIsNotRequested(t *testing.T) {
 		t.Errorf("%v, %d launched", err, p.launched)
 	}
 }
+
+// TestI5ALateInstanceIsNotLaunchedAgain has another NodeRetirement of the same Node before the first has noted that its launch failed.
+func TestI5ALateInstanceIsNotLaunchedAgain(t *testing.T) {
+	for name, c := range map[string]struct {
+		instances []v1alpha1.LaunchedInstance
+		allowed   bool
+	}{
+		"its instance is late": {[]v1alpha1.LaunchedInstance{{ProviderID: "sim://vm-1"}}, false},
+		"it has no instance":   {nil, true},
+	} {
+		s := &v1alpha1.ProvisioningStatus{Launches: []v1alpha1.Launch{{
+			ID: "1", State: v1alpha1.LaunchFailed, Instances: c.instances,
+			For: &v1alpha1.LaunchOwner{Kind: v1alpha1.LaunchForRetirement, UID: "first", NodeUID: "node"},
+		}}}
+		w := Want{Count: 1, Owner: v1alpha1.LaunchOwner{Kind: v1alpha1.LaunchForRetirement, UID: "second", NodeUID: "node"}}
+		if _, err := Allows(s, w, time.Now()); (err == nil) != c.allowed {
+			t.Errorf("%s: %v, want allowed %t", name, err, c.allowed)
+		}
+	}
+}

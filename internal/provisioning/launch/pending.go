@@ -9,6 +9,7 @@ import (
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/elapsed"
 )
 
 // Pending is a launch with as many of its instances as have not been seen.
@@ -76,6 +77,14 @@ const (
 
 // open reports whether the cloud had not answered an order when it began to be asked what there is.
 func (a *Pending) open(began time.Time) bool { return a.Answered.IsZero() || a.Answered.After(began) }
+
+// clamp replaces times that the clock cannot have shown yet. The answer is expected within the timeout.
+func (a *Pending) clamp(now time.Time) {
+	a.At = elapsed.Clamp(a.At, now)
+	if elapsed.Future(a.Answered, now.Add(Timeout(a.Count))) {
+		a.Answered, a.Settled = now, now.Add(Settle)
+	}
+}
 
 // kept reports whether an order that is no more than open, refused or lost may still have machines to be seen.
 func (a *Pending) kept(began, now time.Time) bool {

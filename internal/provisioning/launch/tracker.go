@@ -142,7 +142,7 @@ func Track(s Observation) Tracking {
 			r, ours = s.fulfil(asked, i)
 		}
 		switch join := s.Join(i); {
-		case join == NodeUsable && ours:
+		case (join == NodeUsable || join == NodeLeaving) && ours: // one that leaves was Ready: it is replaced by its own retirement
 			out.Joined = append(out.Joined, r)
 		case (join == HasNode || join == NodeUnusable) && ours:
 			out.starting(s, i, join, r)
@@ -228,7 +228,7 @@ func (s Observation) renamed() Observation {
 		}
 	}
 	for k := range s.Pending {
-		s.Pending[k].At = elapsed.Clamp(s.Pending[k].At, s.Now)
+		s.Pending[k].clamp(s.Now)
 	}
 	for k, r := range s.Record {
 		if id := now[r.ProviderID]; id != "" {

@@ -268,6 +268,9 @@ func (l *one) consider(ctx context.Context, record *v1alpha1.ProvisioningStatus)
 		return l.c.o.Pace.Look, l.write(ctx, v1alpha1.ReplacementWaiting, wanted.Reasons...)
 	}
 	want := l.want(ctx, node)
+	if record, err = l.trackAbandoned(ctx, record); err != nil {
+		return 0, err
+	}
 	if _, err := launch.Allows(record, want, time.Now()); err != nil {
 		return l.notRequested(ctx, err, wanted.Reasons)
 	}
@@ -285,7 +288,11 @@ func (l *one) consider(ctx context.Context, record *v1alpha1.ProvisioningStatus)
 		return 0, err
 	}
 	b := boundsOf(need.Machine, s, record)
-	if has := Replaced(l.rt.Spec.NodeUID, others, stay, b.Coming, need.Minimum); has.Outcome == None {
+	owed, err := l.owed(others, s, record)
+	if err != nil {
+		return 0, err
+	}
+	if has := Replaced(l.rt.Spec.NodeUID, others, stay, b.Coming, need.Minimum-owed); has.Outcome == None {
 		return 0, l.write(ctx, v1alpha1.ReplacementNotNeeded, has.Reasons...)
 	}
 	l.c.follower.See(l.group, record, s.Machines)
@@ -465,6 +472,26 @@ func toBeReplaced(rt *v1alpha1.NodeRetirement, all []v1alpha1.NodeRetirement) bo
 	return !slices.ContainsFunc(all, func(o v1alpha1.NodeRetirement) bool {
 		return o.Spec.NodeUID == rt.Spec.NodeUID && o.Spec.Notice != nil && !isWaiting(&o) && stateOf(&o) != v1alpha1.ReplacementNotNeeded
 	})
+}
+
+// owed counts the other nodes of the group whose instances are gone, and for which an instance is still to be launched.
+func (l *one) owed(others []v1alpha1.NodeRetirement, s Survey, record *v1alpha1.ProvisioningStatus) (n int, err error) {
+	counted := map[types.UID]bool{l.rt.Spec.NodeUID: true}
+	for i := range others {
+		o := &others[i]
+		if counted[o.Spec.NodeUID] || !toBeReplaced(o, others) || launchOf(record, o.UID) != nil {
+			continue
+		}
+		id, err := l.cloud.Normalize(o.Spec.ProviderID)
+		if cloud.IsUnanswered(err) {
+			return 0, fmt.Errorf("machine %s: %w", o.Spec.ProviderID, err)
+		}
+		if err != nil || !slices.ContainsFunc(s.Machines, func(m cloud.Instance) bool { return m.ProviderID == id }) {
+			counted[o.Spec.NodeUID] = true
+			n++
+		}
+	}
+	return n, nil
 }
 
 // without leaves out of a survey the node's own machine and others that leave.

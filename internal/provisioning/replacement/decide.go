@@ -178,10 +178,15 @@ func Replaced(node types.UID, others []v1alpha1.NodeRetirement, s Survey, coming
 	for i := range others {
 		o := &others[i]
 		state := stateOf(o)
-		if node == "" || o.Spec.NodeUID != node || !state.Final() || state == v1alpha1.ReplacementNotNeeded || state == v1alpha1.ReplacementFailed {
+		if node == "" || o.Spec.NodeUID != node || !state.Final() || state == v1alpha1.ReplacementNotNeeded {
 			continue
 		}
-		if id := o.Status.Replacement.Instance; (id == "" || s.Works(id)) && stay >= least { // an earlier version has not written which
+		r := o.Status.Replacement
+		id, unknown := r.Instance, state != v1alpha1.ReplacementFailed || hasCode(r.Reasons, LaunchUnknown)
+		if id == "" && !unknown {
+			continue
+		}
+		if (id == "" || s.Works(id)) && stay >= least { // an earlier version has not written which
 			return verdict(None, because(AlreadyReplaced, "", "the NodeRetirement %s of the same node has brought the instance %s in its place",
 				o.Name, id))
 		}
@@ -232,6 +237,10 @@ func (s Survey) Without(providerID string) Survey {
 }
 
 func verdict(o Outcome, reasons ...v1alpha1.RetirementReason) Verdict { return Verdict{o, reasons} }
+
+func hasCode(reasons []v1alpha1.RetirementReason, code string) bool {
+	return slices.ContainsFunc(reasons, func(r v1alpha1.RetirementReason) bool { return r.Code == code })
+}
 
 // because is one reason, within the bounds of the type.
 func because(code, object, format string, a ...any) v1alpha1.RetirementReason {

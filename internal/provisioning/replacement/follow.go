@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -116,6 +117,30 @@ func (l *one) follow(ctx context.Context, own *v1alpha1.Launch) (time.Duration, 
 		return l.c.o.Pace.Cloud, l.launched(ctx, own.ID, instance, reasons)
 	}
 	return freshLook, l.c.o.Launches.Remove(ctx, l.group, own.ID)
+}
+
+// trackAbandoned has the open launches tracked that no replacement follows, such as that of a NodeRetirement that was deleted, and returns the
+// record after that. They would count for ever.
+func (l *one) trackAbandoned(ctx context.Context, record *v1alpha1.ProvisioningStatus) (*v1alpha1.ProvisioningStatus, error) {
+	if l.group.Spec.ScaleUp != nil || !slices.ContainsFunc(record.Launches, func(o v1alpha1.Launch) bool { return o.Open() }) {
+		return record, nil
+	}
+	others, err := l.others(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for i := range record.Launches {
+		o := &record.Launches[i]
+		if !o.Open() || slices.ContainsFunc(others, func(rt v1alpha1.NodeRetirement) bool {
+			return o.For != nil && rt.UID == o.For.UID && !stateOf(&rt).Final()
+		}) {
+			continue
+		}
+		if _, err := l.track(ctx, o); err != nil {
+			return nil, err
+		}
+	}
+	return l.c.o.Launches.Current(ctx, l.group)
 }
 
 // track updates the launch in a group whose launches package provisioning does not track.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -66,7 +65,7 @@ func newSim(t *testing.T, machines int) *sim {
 		t.Fatal(err)
 	}
 	s := &sim{machines: map[string]cloud.Instance{}, at: func(string, string) error { return nil }, events: events.NewFakeRecorder(1000)}
-	s.records = fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&v1alpha1.NodeRetirement{}).
+	s.records = fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&v1alpha1.NodeRetirement{}, &v1alpha1.NodeGroup{}).
 		WithIndex(&v1alpha1.NodeRetirement{}, retirement.NodeNameField, func(o client.Object) []string {
 			return []string{o.(*v1alpha1.NodeRetirement).Spec.NodeName}
 		}).Build()
@@ -148,7 +147,13 @@ func (s *sim) silence(t *testing.T, node string) {
 }
 
 func (s *sim) List(context.Context) ([]v1alpha1.NodeGroup, error) {
-	return append([]v1alpha1.NodeGroup{s.group}, s.beside...), nil
+	g := s.group
+	if g.UID != "" {
+		if err := s.records.Get(context.Background(), client.ObjectKey{Name: g.Name}, &g); err != nil {
+			return nil, err
+		}
+	}
+	return append([]v1alpha1.NodeGroup{g}, s.beside...), nil
 }
 
 // ask serves one request of the process.
@@ -182,6 +187,9 @@ func (s *sim) client() client.Client {
 		},
 		SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object, opts ...client.SubResourceUpdateOption) error {
 			return s.ask(name("update "+sub+" of", o), func() error { return c.SubResource(sub).Update(ctx, o, opts...) })
+		},
+		SubResourcePatch: func(ctx context.Context, c client.Client, sub string, o client.Object, p client.Patch, opts ...client.SubResourcePatchOption) error {
+			return s.ask(name("update "+sub+" of", o), func() error { return c.SubResource(sub).Patch(ctx, o, p, opts...) })
 		},
 	})
 }
@@ -308,15 +316,21 @@ func (s *sim) run(ctx context.Context, c *Controller, during time.Duration) {
 	}
 }
 
-// retirements gives the records, by their nodes.
-func (s *sim) retirements(t *testing.T) map[string]v1alpha1.NodeRetirement {
+// all gives the records.
+func (s *sim) all(t *testing.T) []v1alpha1.NodeRetirement {
 	t.Helper()
 	var all v1alpha1.NodeRetirementList
 	if err := s.records.List(t.Context(), &all); err != nil {
 		t.Fatal(err)
 	}
+	return all.Items
+}
+
+// retirements gives the records, by their nodes.
+func (s *sim) retirements(t *testing.T) map[string]v1alpha1.NodeRetirement {
+	t.Helper()
 	by := map[string]v1alpha1.NodeRetirement{}
-	for _, rt := range all.Items {
+	for _, rt := range s.all(t) {
 		by[rt.Spec.NodeName] = rt
 	}
 	return by
@@ -333,5 +347,5 @@ func (s *sim) replacement(t *testing.T, node string) v1alpha1.Replacement {
 }
 
 func has(r v1alpha1.Replacement, code string) bool {
-	return slices.ContainsFunc(r.Reasons, func(x v1alpha1.RetirementReason) bool { return x.Code == code })
+	return hasCode(r.Reasons, code)
 }
