@@ -18,6 +18,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -308,6 +309,8 @@ type known struct {
 	departures map[string]departure
 	// replacements are instances that have replaced others, by provider ID.
 	replacements map[string]bool
+	// unreplaced are the retirements after a notice for which a replacement may still be launched, by provider ID.
+	unreplaced map[string]types.UID
 }
 
 func (g *known) name() string { return g.Group.Name }
@@ -350,6 +353,7 @@ func (a *Controller) read(ctx context.Context, s *sources) (*nodegroup.Cluster, 
 		groups = append(groups, &known{
 			World: w, departures: departures(g, a.o.Clouds[g.Spec.Cloud.Provider], retirements.Items),
 			replacements: retirement.Replacements(retirements.Items, g.Name),
+			unreplaced:   unreplaced(g, a.o.Clouds[g.Spec.Cloud.Provider], retirements.Items),
 		})
 	}
 	return cluster, groups, nil

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/cloud"
@@ -124,6 +125,37 @@ func departures(g *v1alpha1.NodeGroup, provider cloud.Provider, retirements []v1
 		}
 	}
 	return found
+}
+
+// unreplaced are the retirements of a group for which a replacement may still be launched, by the provider ID of the lost instance.
+func unreplaced(g *v1alpha1.NodeGroup, provider cloud.Provider, retirements []v1alpha1.NodeRetirement) map[string]types.UID {
+	found := map[string]types.UID{}
+	for i := range retirements {
+		rt := &retirements[i]
+		if provider == nil || rt.Spec.Group != g.Name || g.Spec.Replacement == v1alpha1.ReplaceNever || !retirement.IsUnreplaced(rt, retirements) {
+			continue
+		}
+		if id, err := provider.Normalize(rt.Spec.ProviderID); err == nil {
+			found[id] = rt.UID
+		}
+	}
+	return found
+}
+
+// countUnreplaced counts the instances that are gone after a notice, and whose replacement is in no launch yet.
+func (g *known) countUnreplaced() (n int) {
+	launched := map[types.UID]bool{}
+	for _, l := range g.memory.launches {
+		if l.IsForRetirement() {
+			launched[l.For.UID] = true
+		}
+	}
+	for id, uid := range g.unreplaced {
+		if !launched[uid] && !slices.ContainsFunc(g.memory.instances, func(i cloud.Instance) bool { return i.ProviderID == id }) {
+			n++
+		}
+	}
+	return n
 }
 
 // leaveToRetirements takes out of a survey what retirements see to: a machine whose Node they have deleted is no machine that

@@ -332,7 +332,7 @@ func (g *known) decidedOn() plan.Group {
 	for name, is := range m.observed {
 		out.Observed[name] = is.at
 	}
-	out.CloudMinimum = m.cloud.Min
+	out.CloudMinimum, out.Unreplaced = m.cloud.Min, g.countUnreplaced()
 	if g.Group.Spec.ScaleUp != nil && (m.unread != "" || m.templates == nil || m.unsure()) {
 		why := m.unread
 		switch {

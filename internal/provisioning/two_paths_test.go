@@ -212,6 +212,47 @@ func TestI5AReplacementIsOpenWhileItsOperationRuns(t *testing.T) {
 
 var _ nodegroup.Groups = lagging{}
 
+// TestI5TheMinimumAndAReplacementLaunchOnce has a group at its minimum lose an instance after a notice, and the manager read the cloud first.
+func TestI5TheMinimumAndAReplacementLaunchOnce(t *testing.T) {
+	lost := func(change func(*v1alpha1.NodeRetirement)) *v1alpha1.NodeRetirement {
+		rt := &v1alpha1.NodeRetirement{ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "n1"}, Spec: v1alpha1.NodeRetirementSpec{
+			NodeName: "n1", NodeUID: "node", ProviderID: "pool://lost", Group: "web", Notice: &v1alpha1.NoticeReference{},
+		}}
+		change(rt)
+		return rt
+	}
+	inState := func(state v1alpha1.ReplacementState) func(*v1alpha1.NodeRetirement) {
+		return func(rt *v1alpha1.NodeRetirement) { rt.Status.Replacement = &v1alpha1.Replacement{State: state} }
+	}
+	for name, c := range map[string]struct {
+		lost   *v1alpha1.NodeRetirement
+		policy v1alpha1.ReplacementPolicy
+		want   int
+	}{
+		"nothing is retired":        {want: 1},
+		"a replacement is owed":     {lost: lost(func(*v1alpha1.NodeRetirement) {})},
+		"it waits":                  {lost: lost(inState(v1alpha1.ReplacementWaiting))},
+		"none is needed":            {lost: lost(inState(v1alpha1.ReplacementNotNeeded)), want: 1},
+		"it failed":                 {lost: lost(inState(v1alpha1.ReplacementFailed)), want: 1},
+		"the policy is never":       {lost: lost(func(*v1alpha1.NodeRetirement) {}), policy: v1alpha1.ReplaceNever, want: 1},
+		"the retirement is another": {lost: lost(func(rt *v1alpha1.NodeRetirement) { rt.Spec.Notice = nil }), want: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t, func(g *v1alpha1.NodeGroup) { g.Spec.Minimum, g.Spec.Replacement = 1, c.policy })
+			if c.lost != nil {
+				if err := f.client.Create(t.Context(), c.lost); err != nil {
+					t.Fatal(err)
+				}
+			}
+			f.readOnce()
+			f.look()
+			if n := len(f.pool.ordered()); n != c.want {
+				t.Errorf("%d launches, want %d", n, c.want)
+			}
+		})
+	}
+}
+
 // TestI8TheInstanceOfAFailedReplacementIsDeletedAfterARestart has the manager end between the result of the launch and the deletion.
 func TestI8TheInstanceOfAFailedReplacementIsDeletedAfterARestart(t *testing.T) {
 	f := newFixture(t, nil)

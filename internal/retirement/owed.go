@@ -90,3 +90,21 @@ func awaitsReplacement(rt *v1alpha1.NodeRetirement) bool {
 	}
 	return rt.Status.MachineGone || rt.Status.Phase == v1alpha1.Succeeded
 }
+
+// ReplacementWaits reports a retirement for which no replacement is launched yet, and of which it is not decided that there will be none.
+func ReplacementWaits(rt *v1alpha1.NodeRetirement) bool {
+	r := rt.Status.Replacement
+	return r == nil || r.State == "" || r.State == v1alpha1.ReplacementWaiting
+}
+
+// IsUnreplaced reports a retirement after a notice for which a replacement may still be launched: no other retirement of the same Node has
+// one.
+func IsUnreplaced(rt *v1alpha1.NodeRetirement, all []v1alpha1.NodeRetirement) bool {
+	if rt.Spec.Notice == nil || !rt.DeletionTimestamp.IsZero() || !ReplacementWaits(rt) {
+		return false
+	}
+	return !slices.ContainsFunc(all, func(o v1alpha1.NodeRetirement) bool {
+		return o.Spec.NodeUID == rt.Spec.NodeUID && o.Spec.Notice != nil && !ReplacementWaits(&o) &&
+			o.Status.Replacement.State != v1alpha1.ReplacementNotNeeded
+	})
+}

@@ -65,6 +65,9 @@ type Group struct {
 	// Size is how many machines the cloud means the group to have, those on their way included; Most is the cloud's own
 	// maximum, and 0 none.
 	Size, Most int
+	// Unreplaced counts instances that are gone after a notice, and for which a replacement is still to be launched. They count for the
+	// minimum, since the replacement keeps it.
+	Unreplaced int
 	// Closed says why nothing may be ordered now; nil when it may.
 	Closed *Reason
 }

@@ -269,7 +269,7 @@ func (p *plan) keepMinimum() error {
 			continue
 		}
 		size := p.size(g)
-		missing := int(g.Group.Spec.Minimum) - size
+		missing := int(g.Group.Spec.Minimum) - size - g.Unreplaced
 		for _, k := range p.order {
 			if missing <= 0 {
 				break

@@ -146,7 +146,7 @@ func (c *Controller) Reconcile(ctx context.Context, r reconcile.Request) (reconc
 
 // step notes the state of the launch, or decides whether to launch.
 func (l *one) step(ctx context.Context) (time.Duration, error) {
-	if never := Wanted(Need{Policy: l.group.Spec.Replacement}); never.Outcome == None && isWaiting(l.rt) { // the record may be missing or unreadable
+	if never := Wanted(Need{Policy: l.group.Spec.Replacement}); never.Outcome == None && retirement.ReplacementWaits(l.rt) { // the record may be missing or unreadable
 		return 0, l.write(ctx, v1alpha1.ReplacementNotNeeded, never.Reasons...)
 	}
 	record, err := l.c.o.Launches.Current(ctx, l.group)
@@ -214,13 +214,7 @@ func beingDeleted(rt *v1alpha1.NodeRetirement) bool {
 	if rt.DeletionTimestamp.IsZero() || retirement.EndedBy(rt) == retirement.CalledOff {
 		return false
 	}
-	return isWaiting(rt)
-}
-
-// isWaiting reports a record for which nothing is launched yet, nor decided that nothing is.
-func isWaiting(rt *v1alpha1.NodeRetirement) bool {
-	state := stateOf(rt)
-	return state == "" || state == v1alpha1.ReplacementWaiting
+	return retirement.ReplacementWaits(rt)
 }
 
 func stateOf(rt *v1alpha1.NodeRetirement) v1alpha1.ReplacementState {
@@ -247,7 +241,7 @@ func (l *one) find(ctx context.Context) (wait time.Duration, err error) {
 
 // unknown notes why nothing can be launched. A launch is not forgotten over it: it would be repeated.
 func (l *one) unknown(ctx context.Context, why v1alpha1.RetirementReason) error {
-	if !isWaiting(l.rt) {
+	if !retirement.ReplacementWaits(l.rt) {
 		l.log.Warn("a launch waits to be followed", "state", stateOf(l.rt), "why", why.Message)
 		return nil
 	}
@@ -440,7 +434,7 @@ func (l *one) staying(ctx context.Context) (stay int, machines []string, err err
 		if !o.Status.Phase.Finished() {
 			leaving[o.Spec.NodeName] = true
 		}
-		if group, machine := of(o); group == l.group.Name && retirement.Leaving(o) && !toBeReplaced(o, all.Items) {
+		if group, machine := of(o); group == l.group.Name && retirement.Leaving(o) && !retirement.IsUnreplaced(o, all.Items) {
 			machines = append(machines, machine)
 		}
 	}
@@ -464,22 +458,12 @@ func of(rt *v1alpha1.NodeRetirement) (group, machine string) {
 	return rt.Spec.Group, rt.Spec.ProviderID
 }
 
-// toBeReplaced reports a record of a notice that orders a machine yet if one is needed, and of whose Node no other record has.
-func toBeReplaced(rt *v1alpha1.NodeRetirement, all []v1alpha1.NodeRetirement) bool {
-	if rt.Spec.Notice == nil || !rt.DeletionTimestamp.IsZero() || !isWaiting(rt) {
-		return false
-	}
-	return !slices.ContainsFunc(all, func(o v1alpha1.NodeRetirement) bool {
-		return o.Spec.NodeUID == rt.Spec.NodeUID && o.Spec.Notice != nil && !isWaiting(&o) && stateOf(&o) != v1alpha1.ReplacementNotNeeded
-	})
-}
-
 // owed counts the other nodes of the group whose instances are gone, and for which an instance is still to be launched.
 func (l *one) owed(others []v1alpha1.NodeRetirement, s Survey, record *v1alpha1.ProvisioningStatus) (n int, err error) {
 	counted := map[types.UID]bool{l.rt.Spec.NodeUID: true}
 	for i := range others {
 		o := &others[i]
-		if counted[o.Spec.NodeUID] || !toBeReplaced(o, others) || launchOf(record, o.UID) != nil {
+		if counted[o.Spec.NodeUID] || !retirement.IsUnreplaced(o, others) || launchOf(record, o.UID) != nil {
 			continue
 		}
 		id, err := l.cloud.Normalize(o.Spec.ProviderID)
