@@ -50,11 +50,12 @@ func (d *Drain) ask(ctx context.Context, p *podState, now time.Time) time.Time {
 		}
 		p.forcing, p.gate, p.notBefore, p.pause = true, nil, time.Time{}, 0 // what was waited for is over
 	}
-	if len(p.delays) == 0 && d.window.failing { // its turn has not come because the others' requests fail
+	hang, since := d.evictionsHang(p, now)
+	if len(p.delays) == 0 && (d.window.failing || hang) { // its turn has not come because the others' requests fail
 		p.delay(Failing, notServed, now)
 	}
-	if len(p.delays) == 0 { // nobody has said no yet
-		return d.unlessWaiting(ctx, p, now, Evicted)
+	if len(p.delays) == 0 { // no eviction of it was refused yet
+		return sooner(d.unlessWaiting(ctx, p, now, Evicted), since)
 	}
 	return d.unlessWaiting(ctx, p, now, Forced)
 }
@@ -98,6 +99,16 @@ func (d *Drain) mayRequest(p *podState, how Asked, now time.Time) (bool, time.Ti
 		}
 	}
 	return d.requestsOf(how).inFlight < d.roomFor(p, how, now), time.Time{}
+}
+
+// evictionsHang reports whether as many evictions as may be under way are, and none of them was answered within a second. A pod with only its
+// time to stop left does not wait for them. Since is when that will be so if no answer comes; zero is never.
+func (d *Drain) evictionsHang(p *podState, now time.Time) (hang bool, since time.Time) {
+	if d.evictions.inFlight < d.roomFor(p, Evicted, now) {
+		return false, time.Time{}
+	}
+	since = d.evictions.sentAt.Add(slowly)
+	return !now.Before(since), since
 }
 
 // gatesBefore returns the gates that a request has to pass. No budget stands before a deletion.
@@ -159,6 +170,7 @@ func (d *Drain) send(ctx context.Context, p *podState, how Asked, send func(cont
 	p.requesting = true
 	all := d.requestsOf(how)
 	all.inFlight++
+	all.sentAt = sent
 	all.underWay[p.pod.Namespace]++
 	p.triedAt, d.lastSent[p.pod.Namespace] = sent, sent
 	bounded, cancel := context.WithTimeout(ctx, patience)

@@ -478,6 +478,25 @@ func checkCutShort(s *sim, r Receipt, end time.Time, breaks func(string, ...any)
 func TestAnyDrainKeepsItsPromises(t *testing.T)        { keepsPromises(t, drawWorld) }
 func TestAnyPressedDrainKeepsItsPromises(t *testing.T) { keepsPromises(t, drawPressed) }
 
+// TestHangingEvictionsDelayNoForcedDeletion has evictions that end in a refusal when they are given up, and more pods than may be asked at once.
+func TestHangingEvictionsDelayNoForcedDeletion(t *testing.T) {
+	w := world{
+		latency: 100 * time.Millisecond, controlling: 10 * time.Millisecond, forced: true, allPods: true, inFlight: 32,
+		margin: 2 * time.Second, limit: 30 * time.Second,
+		troubles: []trouble{{verb: "evict", until: time.Hour, fault: fault{hang: true, worked: true}}},
+		pods: []podPlan{
+			{copies: 100, changes: []change{grace(time.Second), stopsIn(0), label("app", "b"), in("shop")}},
+			{copies: 5, changes: []change{grace(2 * time.Minute), stopsIn(0), label("app", "a"), in("shop")}},
+		},
+		budgets: []budgetPlan{{healthy: 1000}, {app: "b", healthy: 1000}, {app: "b", healthy: 1000}},
+	}
+	synctest.Test(t, func(t *testing.T) {
+		for _, err := range w.run(t.Context()) {
+			t.Error(err)
+		}
+	})
+}
+
 func keepsPromises(t *testing.T, draw func(*rapid.T) world) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w := draw(rt)

@@ -27,6 +27,7 @@ const (
 // when a pod has only its time to stop left, and does not wait because evictions hang or are refused.
 type requests struct {
 	inFlight int
+	sentAt   time.Time      // when the latest was sent
 	underWay map[string]int // those in flight by namespace
 	// waitingIn has the namespaces with pods that wait for such a request; it is nil until a step needs it.
 	waitingIn map[string]bool
