@@ -3,7 +3,6 @@ package openstack_test
 import (
 	"context"
 	"log/slog"
-	"net/http"
 	"strings"
 	"testing"
 
@@ -121,31 +120,19 @@ func TestATokenThatEndsIsRenewed(t *testing.T) {
 	if err := tokens.Revoke(t.Context(), keystone(t, c, openstackdev.Admin), old).Err; err != nil {
 		t.Fatal(err)
 	}
-	for { // Nova remembers a token for two seconds
-		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, c.IDs.Endpoints["compute"]+"/servers", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		request.Header.Set("X-Auth-Token", old)
-		response, err := http.DefaultClient.Do(request)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_ = response.Body.Close()
-		if response.StatusCode == http.StatusUnauthorized {
-			break
-		}
+	renewed := old
+	for renewed == old { // each worker of Nova remembers a token for two seconds
 		look(t)
+		if _, err := p.Group(t.Context(), g.Name); err != nil {
+			t.Fatalf("with a token that was revoked: %v", err)
+		}
+		seen = front.seen()
+		renewed = seen[len(seen)-1].token
 	}
-	if _, err := p.Group(t.Context(), g.Name); err != nil {
-		t.Errorf("with a token that was revoked: %v", err)
-	}
-	seen = front.seen()
-	if last := seen[len(seen)-1].token; last == old || last == "" {
-		t.Error("it went on with the old token")
+	if renewed == "" {
+		t.Error("it went on without a token")
 	}
 	// A regression of the OpenStack autoscaler, which signed in for each call.
-	renewed := seen[len(seen)-1].token
 	for range 3 {
 		if _, err := p.Group(t.Context(), g.Name); err != nil {
 			t.Fatal(err)
