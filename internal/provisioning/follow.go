@@ -6,7 +6,6 @@ import (
 
 	"github.com/slipway-dev/slipway/internal/cloud"
 	"github.com/slipway-dev/slipway/internal/elapsed"
-	"github.com/slipway-dev/slipway/internal/observe"
 	"github.com/slipway-dev/slipway/internal/provisioning/launch"
 	"github.com/slipway-dev/slipway/internal/provisioning/plan"
 )
@@ -32,7 +31,7 @@ func (a *Controller) follow(ctx context.Context, g *known, o plan.Order, id stri
 		status, err := provider.Status(within, op)
 		done()
 		switch {
-		case cloud.IsNotFound(err), cloud.RefusalOf(err) == cloud.Invalid: // it cannot be asked for
+		case launch.IsOperationForgotten(err):
 			shown = a.o.Settle
 			return
 		case err != nil:
@@ -92,7 +91,7 @@ func (a *Controller) launchFailed(g *known, o plan.Order, id string, err error) 
 	a.o.Log.Error("the cloud could not make the instances of a launch", "group", o.Group, "template", o.Template, "instances", o.Count, "err", err)
 	a.backedOff(g, g.memory.refuse(o.Template, err, time.Now()))
 	if l, open := g.memory.launches[id]; open {
-		l.Reason, l.Message = launch.ReasonOf(err), observe.Clip(err.Error(), 512)
+		launch.SetReason(&l, err)
 		g.memory.launches[id] = l
 	}
 	g.memory.notMade(id, time.Now())

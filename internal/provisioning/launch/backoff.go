@@ -101,6 +101,9 @@ func backOffOf(s *v1alpha1.ProvisioningStatus, template string) *v1alpha1.BackOf
 	return nil
 }
 
+// SetReason notes why the cloud made no instances of a launch.
+func SetReason(l *v1alpha1.Launch, err error) { l.Reason, l.Message = ReasonOf(err), clip(err.Error()) }
+
 // clip shortens a message to what a record holds.
 func clip(message string) string {
 	const longest = 512

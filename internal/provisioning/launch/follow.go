@@ -123,7 +123,7 @@ func (f *Follower) operationOf(ctx context.Context, p cloud.Provider, l *v1alpha
 	status, err := p.Status(ctx, cloud.Operation{ID: l.OperationID, Started: l.RequestedAt.Time})
 	f.asked(p.Name(), "Status", err)
 	switch {
-	case cloud.IsNotFound(err), cloud.RefusalOf(err) == cloud.Invalid:
+	case IsOperationForgotten(err):
 		return cloud.Status{Done: true}
 	case err != nil:
 		return cloud.Status{}
@@ -131,11 +131,16 @@ func (f *Follower) operationOf(ctx context.Context, p cloud.Provider, l *v1alpha
 	return status
 }
 
+// IsOperationForgotten reports whether a cloud will never answer for an operation. The group shows what came of it.
+func IsOperationForgotten(err error) bool {
+	return cloud.IsNotFound(err) || cloud.RefusalOf(err) == cloud.Invalid
+}
+
 // end notes that the operation of a launch is over. The cloud was read before, and has the time to show what came of it.
 func end(s *v1alpha1.ProvisioningStatus, l *v1alpha1.Launch, err error, now time.Time) {
 	l.OperationID, l.AnsweredAt = "", new(metav1.NewTime(now).Rfc3339Copy())
 	if err != nil {
-		l.Reason, l.Message = ReasonOf(err), clip(err.Error())
+		SetReason(l, err)
 		fail(s, l.Template, l.Reason, l.Message, now.Add(cloud.PauseOf(err)), now)
 	}
 }

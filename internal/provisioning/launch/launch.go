@@ -237,7 +237,8 @@ func (r *Record) answer(ctx context.Context, g *v1alpha1.NodeGroup, id string, o
 		l.AnsweredAt = new(metav1.NewTime(now).Rfc3339Copy())
 		switch {
 		case refused:
-			l.State, l.Count, l.Reason, l.Message = v1alpha1.LaunchFailed, 0, ReasonOf(err), clip(err.Error())
+			l.State, l.Count = v1alpha1.LaunchFailed, 0
+			SetReason(l, err)
 			fail(s, l.Template, l.Reason, l.Message, now.Add(cloud.PauseOf(err)), now)
 		case !IsUnclear(err):
 			l.State, l.Named = v1alpha1.LaunchProvisioning, op.Machines
