@@ -182,6 +182,7 @@ func TestRefusedFileEndsNoAgentAtStart(t *testing.T) {
 	if c, err := LoadAtStart(t.TempDir(), here); err != nil || len(c.Warnings) == 0 {
 		t.Errorf("a directory in place of the file: %v, warnings %q", err, c.Warnings)
 	}
+	must.NoError(t, os.WriteFile(path, []byte("scheduledEvents: {reboot: true}"), 0o600))
 	if c, err := LoadAtStart(path, append([]string{"MECHANIC_SCHEDULEDEVENTS_FREEZE=2"}, here...)); err != nil || c.Freeze {
 		t.Errorf("a bad variable: %v, freeze %t", err, c.Freeze)
 	}
