@@ -1,7 +1,7 @@
 // Command wordlint checks comments, messages, pages, identifiers and commit subjects against docs/glossary.md.
 //
-// It fails on an expression that the glossary retires, on a commit subject that is not imperative or too long, and if
-// more than the allowed share of comments or paragraphs is hard to read. Run it from the root of the repository:
+// It fails on an expression that the glossary retires, and on a commit subject that is too long or not imperative. It also
+// fails if too many comments or paragraphs are hard to read. Run it from the root of the repository:
 //
 //	go run ./tools/wordlint [-list] [FILE...]
 package main
@@ -29,7 +29,7 @@ func main() {
 	}
 }
 
-// lint checks the named files of the repository at root, or all tracked files and the commit subjects if there are no names.
+// lint checks the named files of the repository at root, or, without names, all tracked files and the commit subjects.
 // It writes a line per problem to w and returns their number.
 func lint(root string, names []string, list bool, w io.Writer) (int, error) {
 	glossary, err := readGlossary(root)
@@ -114,8 +114,8 @@ func trackedFiles(root string) ([]string, error) {
 	return strings.Fields(string(out)), nil
 }
 
-// commitSubjects returns the subjects of the commits after the first one that has this command, without merges. It is
-// empty in a shallow clone that does not have that commit.
+// commitSubjects returns the subjects of all commits since this command was added, without merges. A shallow clone
+// without that commit has none.
 func commitSubjects(root string) ([]string, error) {
 	git := func(args ...string) (string, error) {
 		out, err := exec.Command("git", append([]string{"-C", root}, args...)...).Output() //nolint:gosec,noctx // constant arguments

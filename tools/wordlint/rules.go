@@ -12,7 +12,7 @@ import (
 // maxSubject is the longest commit subject in characters.
 const maxSubject = 65
 
-// minWords is the number of words from which a block of text counts.
+// minWords is the length of the shortest block of text that counts, in words.
 const minWords = 4
 
 // maxSentence is the number of words in a sentence above which it is hard to read. CONTRIBUTING asks for 25.
