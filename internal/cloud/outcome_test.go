@@ -33,7 +33,7 @@ func TestCloudPauseIsCappedAtAnHour(t *testing.T) {
 		-time.Second: 0, 0: 0, time.Minute: time.Minute, time.Hour: time.Hour, time.Hour + 1: time.Hour, math.MaxInt64: time.Hour,
 	} {
 		if got := cloud.PauseOf(fmt.Errorf("reading the group: %w", &cloud.ThrottledError{After: after})); got != want {
-			t.Errorf("%s for a wish of %s, want %s", got, after, want)
+			t.Errorf("%s for a delay of %s, want %s", got, after, want)
 		}
 	}
 	for _, err := range []error{nil, errors.New("broken"), &cloud.RefusedError{Reason: cloud.NoQuota}} {

@@ -13,7 +13,7 @@ func TestAProvidersSlotsLeaveWorkersForOthers(t *testing.T) {
 	}
 	first()
 	if _, ok := s.TryAcquire("a"); !ok {
-		t.Error("a slot that is released cannot be taken")
+		t.Error("a released slot cannot be acquired")
 	}
 	var one Slots
 	if _, ok := one.TryAcquire("a"); !ok {
