@@ -150,7 +150,9 @@ type Status struct {
 
 // Pause returns the delay before the next status request: After, but at least least and at most one hour. The lower
 // bound keeps callers from polling in a tight loop.
-func (s Status) Pause(least time.Duration) time.Duration { return max(min(s.After, maxPause), least) }
+func (s Status) Pause(least time.Duration) time.Duration {
+	return max(min(s.After, maxRetryDelay), least)
+}
 
 // Provider is one cloud. Its methods are safe for concurrent use and end with ctx. If the cloud throttles them, they
 // return a [*ThrottledError] and do not wait for long.
@@ -199,7 +201,7 @@ func (e *NotFoundError) Error() string {
 }
 
 // IsNotFound reports whether err contains a [*NotFoundError].
-func IsNotFound(err error) bool { return as[*NotFoundError](err) }
+func IsNotFound(err error) bool { return hasType[*NotFoundError](err) }
 
 // ThrottledError means that the cloud asks to wait before the next request.
 type ThrottledError struct {
@@ -214,7 +216,7 @@ func (e *ThrottledError) Error() string {
 func (e *ThrottledError) Unwrap() error { return e.Err }
 
 // IsThrottled reports whether err contains a [*ThrottledError].
-func IsThrottled(err error) bool { return as[*ThrottledError](err) }
+func IsThrottled(err error) bool { return hasType[*ThrottledError](err) }
 
 // PauseOf returns the retry delay of a [*ThrottledError] in err: at most one hour, and 0 for every other error.
 func PauseOf(err error) time.Duration {
@@ -222,7 +224,7 @@ func PauseOf(err error) time.Duration {
 	if !errors.As(err, &throttled) {
 		return 0
 	}
-	return min(max(0, throttled.After), maxPause)
+	return min(max(0, throttled.After), maxRetryDelay)
 }
 
 // UnansweredError means that a local call, such as [Provider.Normalize], got no answer now, because the plugin did not
@@ -234,7 +236,7 @@ func (e *UnansweredError) Error() string { return e.Err.Error() }
 func (e *UnansweredError) Unwrap() error { return e.Err }
 
 // IsUnanswered reports whether err contains an [*UnansweredError].
-func IsUnanswered(err error) bool { return as[*UnansweredError](err) }
+func IsUnanswered(err error) bool { return hasType[*UnansweredError](err) }
 
 // Refusal is why a cloud rejects a request. A retry does not help.
 type Refusal string
@@ -270,7 +272,7 @@ func RefusalOf(err error) Refusal {
 	return ""
 }
 
-func as[E error](err error) bool {
+func hasType[E error](err error) bool {
 	var e E
 	return errors.As(err, &e)
 }

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestAnyProofGivesAnInstanceItsNode(t *testing.T) {
+func TestNodeMatchesByIDUUIDOrName(t *testing.T) {
 	const id = "3f0e9cbe-0f3c-4b5e-9d2a-0123456789ab"
 	machine := Instance{ProviderID: "cloud:///" + id, Name: "Worker-1", ComputerName: "host-1"}
 	normalize := func(id string) (string, error) {

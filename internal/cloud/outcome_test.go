@@ -10,7 +10,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
-func TestOutcomeComesFromTheWrappedError(t *testing.T) {
+func TestOutcomeReadsTheWrappedError(t *testing.T) {
 	plain := errors.New("broken")
 	for want, err := range map[string]error{
 		"ok":        nil,
@@ -28,7 +28,7 @@ func TestOutcomeComesFromTheWrappedError(t *testing.T) {
 	}
 }
 
-func TestCloudPauseIsCappedAtAnHour(t *testing.T) {
+func TestRetryDelayIsCappedAtAnHour(t *testing.T) {
 	for after, want := range map[time.Duration]time.Duration{
 		-time.Second: 0, 0: 0, time.Minute: time.Minute, time.Hour: time.Hour, time.Hour + 1: time.Hour, math.MaxInt64: time.Hour,
 	} {

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// maxPause caps the retry delay that a cloud asks for.
-const maxPause = time.Hour
+// maxRetryDelay caps the retry delay that a cloud asks for.
+const maxRetryDelay = time.Hour
 
 // RetryAfter parses the Retry-After header (RFC 9110, 10.2.3), which is a number of seconds or a date. It returns at
 // most one hour, and 0 if the header is missing or cannot be parsed.
@@ -19,7 +19,7 @@ func RetryAfter(header http.Header, now time.Time) time.Duration {
 		return delay
 	}
 	if at, err := http.ParseTime(strings.TrimSpace(header.Get("Retry-After"))); err == nil {
-		return min(max(at.Sub(now), 0), maxPause)
+		return min(max(at.Sub(now), 0), maxRetryDelay)
 	}
 	return 0
 }
@@ -28,7 +28,7 @@ func RetryAfter(header http.Header, now time.Time) time.Duration {
 // [RetryAfter].
 func PauseIn(header http.Header, name string, unit time.Duration) time.Duration {
 	if n, err := strconv.ParseInt(strings.TrimSpace(header.Get(name)), 10, 32); err == nil && n > 0 {
-		return min(time.Duration(n)*unit, maxPause)
+		return min(time.Duration(n)*unit, maxRetryDelay)
 	}
 	return 0
 }
@@ -56,20 +56,20 @@ func (e *TooLargeError) Error() string {
 }
 
 // IsTooLarge reports whether err means that a body was longer than the limit of [Bounded].
-func IsTooLarge(err error) bool { return as[*TooLargeError](err) }
+func IsTooLarge(err error) bool { return hasType[*TooLargeError](err) }
 
 // Bounded returns a body of at most a number of bytes. Reading from a longer body fails with a [*TooLargeError],
 // because a truncated body must not pass as a complete one.
 func Bounded(body io.ReadCloser, maxBytes int) io.ReadCloser {
-	return &bounded{ReadCloser: body, maxBytes: maxBytes, remaining: maxBytes}
+	return &limitedBody{ReadCloser: body, maxBytes: maxBytes, remaining: maxBytes}
 }
 
-type bounded struct {
+type limitedBody struct {
 	io.ReadCloser
 	maxBytes, remaining int
 }
 
-func (b *bounded) Read(p []byte) (int, error) {
+func (b *limitedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if b.remaining -= n; b.remaining < 0 {
 		return 0, &TooLargeError{Most: b.maxBytes}

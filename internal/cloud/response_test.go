@@ -52,7 +52,7 @@ func FuzzRetryAfter(f *testing.F) {
 	})
 }
 
-func TestForeignTextIsCutAndCleaned(t *testing.T) {
+func TestForeignTextIsTruncatedAndSanitized(t *testing.T) {
 	for _, tc := range []struct {
 		text string
 		most int
@@ -82,7 +82,7 @@ func FuzzPrintable(f *testing.F) {
 	})
 }
 
-func TestBodyIsReadWholeOrRefused(t *testing.T) {
+func TestBodyOverTheLimitIsAnError(t *testing.T) {
 	for text, whole := range map[string]bool{"": true, "1234567": true, "12345678": true, "123456789": false} {
 		body := cloud.Bounded(io.NopCloser(strings.NewReader(text)), 8)
 		got, err := io.ReadAll(body)

@@ -44,15 +44,15 @@ func NewTransport(config *tls.Config, connections int) *http.Transport {
 
 // LimitAnswers returns a transport that limits each response body to a number of bytes; see [Bounded].
 func LimitAnswers(next http.RoundTripper, maxBytes int) http.RoundTripper {
-	return limited{next, maxBytes}
+	return limitedTransport{next, maxBytes}
 }
 
-type limited struct {
+type limitedTransport struct {
 	http.RoundTripper
 	maxBytes int
 }
 
-func (l limited) RoundTrip(r *http.Request) (*http.Response, error) {
+func (l limitedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	response, err := l.RoundTripper.RoundTrip(r)
 	if err != nil {
 		return nil, err

@@ -2,7 +2,7 @@ package cloud
 
 import "testing"
 
-func TestAProvidersSlotsLeaveWorkersForOthers(t *testing.T) {
+func TestBusyProviderLeavesWorkersForOthers(t *testing.T) {
 	s := NewSlots(4, map[string]Provider{"a": nil, "b": nil})
 	first, ok := s.TryAcquire("a")
 	_, second := s.TryAcquire("a")

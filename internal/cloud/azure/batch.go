@@ -6,97 +6,97 @@ import (
 	"time"
 )
 
-// maxBatch is how many deletions are one request.
-const maxBatch = 100
+// maxBatchSize is the maximum number of deletions in one request.
+const maxBatchSize = 100
 
-// deletion is one machine of a batch.
+// deletion is one instance of a batch.
 type deletion struct {
-	machine found
-	name    string // by which the request names the machine
+	instance vmInstance
+	name     string // the instance's name in the request
 }
 
-// outcome is what became of one deletion's request: where to ask for it, or why there is none.
-type outcome struct {
-	url string
-	err error
+// deletionResult is the result of one deletion request: the URL of its operation, or an error.
+type deletionResult struct {
+	operationURL string
+	err          error
 }
 
-// batcher gathers deletions of one group that come close together. Its send is called with one group's deletions, each
-// machine once, and answers each by its place; it is bounded by limit, and by no caller's context, as it is not one
-// caller's alone.
-type batcher struct {
-	window time.Duration
-	limit  time.Duration
-	send   func(ctx context.Context, where place, deletions []deletion) []outcome
+// deletionBatcher combines concurrent deletions of one group into one request. It calls send with each instance once, and send
+// returns one outcome per deletion in the same order. The call ends after limit. It does not use a caller's context,
+// because several callers share it.
+type deletionBatcher struct {
+	window  time.Duration
+	timeout time.Duration
+	send    func(ctx context.Context, where deletionTarget, deletions []deletion) []deletionResult
 
 	mu      sync.Mutex
-	pending map[string]*batch // by place's key
+	pending map[string]*deletionBatch // by place.key
 }
 
-// place is where deletions are sent.
-type place struct {
+// deletionTarget is the scale set or agent pool that receives deletions.
+type deletionTarget struct {
 	group
 	flexible bool
 }
 
-type batch struct {
-	waiting []*waiter
+type deletionBatch struct {
+	waiters []*waiter
 	full    chan struct{}
 }
 
 type waiter struct {
 	deletion
-	done chan outcome // holds one, so that a caller that has left is not waited for
+	result chan deletionResult // buffered, so that no send waits for a caller that has returned
 }
 
-// delete joins a batch and returns what became of it. A caller that leaves before the batch was sent takes its deletion
-// with it.
-func (b *batcher) delete(ctx context.Context, where place, d deletion) outcome {
-	w := &waiter{deletion: d, done: make(chan outcome, 1)}
-	b.join(ctx, where, w)
+// deleteInstance adds a deletion to a batch and returns its outcome. If ctx ends before the batch is sent, the deletion is
+// removed from it.
+func (b *deletionBatcher) deleteInstance(ctx context.Context, where deletionTarget, d deletion) deletionResult {
+	w := &waiter{deletion: d, result: make(chan deletionResult, 1)}
+	b.enqueue(ctx, where, w)
 	select {
-	case out := <-w.done:
+	case out := <-w.result:
 		return out
 	case <-ctx.Done():
 	}
-	b.leave(where.key(), w)
-	return outcome{err: context.Cause(ctx)}
+	b.dequeue(where.key(), w)
+	return deletionResult{err: context.Cause(ctx)}
 }
 
-func (b *batcher) join(ctx context.Context, where place, w *waiter) {
+func (b *deletionBatcher) enqueue(ctx context.Context, where deletionTarget, w *waiter) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	key := where.key()
 	current := b.pending[key]
 	if current == nil {
-		current = &batch{full: make(chan struct{})}
+		current = &deletionBatch{full: make(chan struct{})}
 		b.pending[key] = current
-		go b.run(context.WithoutCancel(ctx), where, current)
+		go b.sendWhenDue(context.WithoutCancel(ctx), where, current)
 	}
-	current.waiting = append(current.waiting, w)
-	if len(current.waiting) == maxBatch {
+	current.waiters = append(current.waiters, w)
+	if len(current.waiters) == maxBatchSize {
 		delete(b.pending, key)
 		close(current.full)
 	}
 }
 
-func (b *batcher) leave(key string, w *waiter) {
+func (b *deletionBatcher) dequeue(key string, w *waiter) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	current := b.pending[key]
 	if current == nil {
 		return
 	}
-	for i := range current.waiting {
-		if current.waiting[i] == w {
-			current.waiting = append(current.waiting[:i], current.waiting[i+1:]...)
+	for i := range current.waiters {
+		if current.waiters[i] == w {
+			current.waiters = append(current.waiters[:i], current.waiters[i+1:]...)
 			return
 		}
 	}
 }
 
-// run waits for a batch to be due and sends it.
-func (b *batcher) run(ctx context.Context, where place, current *batch) {
+// sendWhenDue waits until the batch is full or its window ends, and sends it.
+func (b *deletionBatcher) sendWhenDue(ctx context.Context, where deletionTarget, current *deletionBatch) {
 	timer := time.NewTimer(b.window)
 	defer timer.Stop()
 	select {
@@ -107,29 +107,29 @@ func (b *batcher) run(ctx context.Context, where place, current *batch) {
 	if b.pending[where.key()] == current {
 		delete(b.pending, where.key())
 	}
-	waiting := current.waiting
-	current.waiting = nil
+	waiting := current.waiters
+	current.waiters = nil
 	b.mu.Unlock()
 	if len(waiting) == 0 {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, b.limit)
+	ctx, cancel := context.WithTimeout(ctx, b.timeout)
 	defer cancel()
-	machines, at := distinct(waiting)
+	machines, at := deduplicate(waiting)
 	outcomes := b.send(ctx, where, machines)
 	for i, w := range waiting {
-		w.done <- outcomes[at[i]]
+		w.result <- outcomes[at[i]]
 	}
 }
 
-// distinct gives each machine once, and where each waiter's is.
-func distinct(waiting []*waiter) (machines []deletion, at []int) {
+// deduplicate removes duplicates. It returns each instance once, and for each waiter the index of its instance.
+func deduplicate(waiting []*waiter) (machines []deletion, at []int) {
 	places := map[string]int{}
 	for _, w := range waiting {
-		i, twice := places[w.machine.ProviderID]
+		i, twice := places[w.instance.ProviderID]
 		if !twice {
 			i = len(machines)
-			places[w.machine.ProviderID] = i
+			places[w.instance.ProviderID] = i
 			machines = append(machines, w.deletion)
 		}
 		at = append(at, i)
