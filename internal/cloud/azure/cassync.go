@@ -225,7 +225,7 @@ func (s *CASSync) Nudge(ctx context.Context) error {
 	properties := pool.Properties
 	switch {
 	case isSingleVMPool(pool):
-		return s.refusedError("its type is VirtualMachines, which has no single maximum: want VirtualMachineScaleSets")
+		return s.refusedError("it is of type VirtualMachines, which has no single maximum: want VirtualMachineScaleSets")
 	case !deref(properties.EnableAutoScaling) || properties.MaxCount == nil:
 		return s.refusedError("its cluster autoscaler is disabled: want it enabled")
 	case *properties.Count != 0:

@@ -35,14 +35,14 @@ func (p *Provider) Delete(ctx context.Context, providerID string) (cloud.Operati
 	case m.Kept:
 		return cloud.Operation{}, &cloud.RefusedError{Reason: cloud.Protected, Err: fmt.Errorf("instance %s: %s", id, m.KeptReason)}
 	}
-	out, of, err := p.requestDeletion(ctx, m)
+	out, groupName, err := p.requestDeletion(ctx, m)
 	if err != nil {
 		return cloud.Operation{}, err
 	}
 	if out.err != nil {
 		return p.handleRefusedDeletion(ctx, id, started, out.err)
 	}
-	p.log.Info("instance deletion started", "instance", id.String(), "group", of)
+	p.log.Info("instance deletion started", "instance", id.String(), "group", groupName)
 	if len(m.detachedResources) > 0 {
 		p.log.Warn("Azure keeps resources that were attached to the instance, at a cost: delete them, or set deleteOption to Delete "+
 			"for new instances", "instance", id.String(), "kept", m.detachedResources)
@@ -52,7 +52,7 @@ func (p *Provider) Delete(ctx context.Context, providerID string) (cloud.Operati
 
 // requestDeletion sends the deletion to the API of the instance's group. It returns the name of that group for
 // messages.
-func (p *Provider) requestDeletion(ctx context.Context, m vmInstance) (out deletionResult, of string, err error) {
+func (p *Provider) requestDeletion(ctx context.Context, m vmInstance) (out deletionResult, groupName string, err error) {
 	member, inPool, err := p.findPoolMember(ctx, m.id)
 	var where deletionTarget
 	name := m.id.Name
@@ -60,12 +60,12 @@ func (p *Provider) requestDeletion(ctx context.Context, m vmInstance) (out delet
 	case err != nil:
 		return deletionResult{}, "", err
 	case inPool:
-		keeps, err := p.poolProtectionReason(ctx, member.pool)
+		reason, err := p.poolProtectionReason(ctx, member.pool)
 		if err != nil {
 			return deletionResult{}, "", err
 		}
-		if keeps != "" {
-			return deletionResult{}, "", &cloud.RefusedError{Reason: cloud.Protected, Err: fmt.Errorf("instance %s: %s", m.id, keeps)}
+		if reason != "" {
+			return deletionResult{}, "", &cloud.RefusedError{Reason: cloud.Protected, Err: fmt.Errorf("instance %s: %s", m.id, reason)}
 		}
 		where.group, name = member.pool, member.name
 	case m.id.ScaleSet != "":

@@ -139,11 +139,11 @@ func (p *Provider) Instance(ctx context.Context, providerID string) (cloud.Insta
 	}
 	if inPool {
 		m.Group = member.pool.name
-		keeps, err := p.poolProtectionReason(ctx, member.pool)
+		protectedReason, err := p.poolProtectionReason(ctx, member.pool)
 		if err != nil {
 			return cloud.Instance{}, err
 		}
-		m.protect(keeps)
+		m.protect(protectedReason)
 	}
 	return m.Instance, nil
 }
@@ -169,9 +169,9 @@ func (p *Provider) cacheRead(id providerid.ID, r recentRead) {
 // recentInstance returns an instance from a recent read, or reads it.
 func (p *Provider) recentInstance(ctx context.Context, id providerid.ID) (vmInstance, error) {
 	p.mu.Lock()
-	r, is := p.recentReads[id.String()]
+	r, found := p.recentReads[id.String()]
 	p.mu.Unlock()
-	if is && r.notFound == nil && time.Since(r.readAt) < maxReadAge {
+	if found && r.notFound == nil && time.Since(r.readAt) < maxReadAge {
 		return r.vmInstance, nil
 	}
 	return p.fetchInstance(ctx, id)

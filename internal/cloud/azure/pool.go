@@ -26,7 +26,7 @@ func (p *Provider) listPoolInstances(ctx context.Context, g group) ([]vmInstance
 	if err != nil {
 		return nil, err
 	}
-	keeps, err := p.poolProtectionReason(ctx, g)
+	protectedReason, err := p.poolProtectionReason(ctx, g)
 	if err != nil {
 		return nil, err
 	}
@@ -57,7 +57,7 @@ func (p *Provider) listPoolInstances(ctx context.Context, g group) ([]vmInstance
 				ProviderID: member.id.String(), Name: member.id.Resource(), ComputerName: member.name, State: cloud.Unknown,
 			}}
 		}
-		m.protect(keeps)
+		m.protect(protectedReason)
 		machines = append(machines, m)
 	}
 	return machines, nil

@@ -15,13 +15,13 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// failing is a server of one machine that fails to terminate it some times, and notes what it is asked for.
+// failing is a server with one machine that fails to terminate it some times. It records the requests.
 type failing struct {
 	id       string
 	times    int
 	status   int
 	observed time.Time
-	frozen   bool // the pool is not observed again
+	frozen   bool // no new observation
 	asked    []wire.Removal
 }
 
@@ -63,19 +63,19 @@ func TestAFailedTerminationIsNoSuccess(t *testing.T) {
 		for i := range 2 {
 			op, err := p.DeleteMember(t.Context(), "workers", id, cloud.DeleteOptions{})
 			if err == nil || op.ID != "" || !strings.Contains(err.Error(), "the spot market is closed") {
-				t.Fatalf("%s, try %d: %+v, %v; want the server's words", id, i, op, err)
+				t.Fatalf("%s, attempt %d: %+v, %v; want the server's error", id, i, op, err)
 			}
 		}
 		s.times = 3
 		_, err := p.DeleteMember(t.Context(), "workers", id, cloud.DeleteOptions{})
-		s.frozen = true // it is not asked again before it has observed its cloud
+		s.frozen = true // no new request before the next observation
 		_, again := p.DeleteMember(t.Context(), "workers", id, cloud.DeleteOptions{})
 		if err == nil || again == nil || again.Error() != err.Error() || len(s.asked) != 3 {
-			t.Errorf("%s: %v and %v after %d requests, want the first one's words again", id, err, again, len(s.asked))
+			t.Errorf("%s: %v and %v after %d requests, want the first error again", id, err, again, len(s.asked))
 		}
 		s.frozen = false
 		if op, err := p.DeleteMember(t.Context(), "workers", id, cloud.DeleteOptions{}); err != nil || op.ID == "" || len(s.asked) != 4 {
-			t.Errorf("%s: %+v, %v after %d requests; want it taken", id, op, err, len(s.asked))
+			t.Errorf("%s: %+v, %v after %d requests; want it accepted", id, op, err, len(s.asked))
 		}
 	}
 }
@@ -103,7 +103,7 @@ func TestUnansweredLaunchMayHaveBeenAccepted(t *testing.T) {
 		p, err := New(Config{Pools: []PoolConfig{{Name: "workers", URL: server.URL}}}, Options{})
 		must.NoError(t, err)
 		if _, err := p.Grow(t.Context(), "workers", cloud.Order{Count: 1}); err == nil || cloud.IsThrottled(err) != wants {
-			t.Errorf("%d: %v; want a wish to be left alone: %t", status, err, wants)
+			t.Errorf("%d: %v; want throttled: %t", status, err, wants)
 		}
 		server.Close()
 	}

@@ -10,11 +10,11 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud/cloudpool/wire"
 )
 
-// defaultPause is how long a server is left alone that wants to be and does not say for how long.
+// defaultPause is the retry delay if the server names none.
 const defaultPause = 30 * time.Second
 
-// classify says what an error of a server means to a caller. A 404 is a plain error: what it means depends on what was
-// asked for, and on who said it.
+// classify converts the error of a server to the errors of [cloud.Provider]. A 404 stays a plain error, because its
+// meaning depends on the request and on the sender.
 func classify(what string, err error) error {
 	status := wire.AsStatus(err)
 	if status == nil {

@@ -14,14 +14,13 @@ import (
 	"github.com/slipway-dev/slipway/internal/elapsed"
 )
 
-// observation is what a pool answered.
+// observation is the response of a pool.
 type observation struct {
 	pool     *pool
-	at       time.Time // when the server observed its cloud, by its own clock
+	at       time.Time // time of the observation, by the server's clock
 	machines []wire.Machine
 }
 
-// observe reads a pool.
 func (p *Provider) observe(ctx context.Context, one *pool) (observation, error) {
 	read, err := one.client.Pool(ctx)
 	if err != nil {
@@ -36,7 +35,7 @@ func (p *Provider) observe(ctx context.Context, one *pool) (observation, error) 
 	return observation{one, read.Timestamp, read.Machines}, nil
 }
 
-// noteSeen remembers which machines a pool has, each until it has been missing for long.
+// noteSeen records the machines of a pool. It removes a machine after it was missing for forgetAfter.
 func (p *Provider) noteSeen(one *pool, machines []wire.Machine) {
 	now := time.Now()
 	p.mu.Lock()
@@ -55,8 +54,9 @@ func (p *Provider) noteSeen(one *pool, machines []wire.Machine) {
 	}
 }
 
-// withoutPool reports that a pool is no longer there, by its server's list and by its own answer, and that a machine was last seen
-// in another one: what that says of the machine is all that there is to be known. One that was never seen may have been in it (I7).
+// withoutPool reports whether a pool no longer exists and does not matter for a machine. The server's list and the
+// pool's response must both lack the pool, and the machine must have been observed in another pool. A machine that was
+// never observed may have been in it (I7).
 func (p *Provider) withoutPool(one *pool, key string, err error) bool {
 	status := wire.AsStatus(err)
 	p.mu.Lock()
@@ -65,14 +65,14 @@ func (p *Provider) withoutPool(one *pool, key string, err error) bool {
 	return one.unlisted && status != nil && status.Own && status.Code == http.StatusNotFound && at != nil && at != one
 }
 
-// fresh reports that an observation is newer than this provider.
+// fresh reports whether an observation is newer than this provider.
 func (o *observation) fresh() bool {
 	o.pool.mu.Lock()
 	defer o.pool.mu.Unlock()
 	return o.at.After(o.pool.first)
 }
 
-// Group reads a pool's desired size, which is what its server goes by, and not an observation.
+// Group reads the desired size of a pool. It does not depend on an observation.
 func (p *Provider) Group(ctx context.Context, name string) (cloud.Group, error) {
 	one, err := p.pool(ctx, name)
 	if err != nil {
@@ -85,7 +85,7 @@ func (p *Provider) Group(ctx context.Context, name string) (cloud.Group, error) 
 	return cloud.Group{Name: name, Size: size.Desired}, nil
 }
 
-// Instances lists a pool's machines as they were last observed, but for those that have ended.
+// Instances lists the machines of a pool's last observation, except terminated ones.
 func (p *Provider) Instances(ctx context.Context, name string) ([]cloud.Instance, error) {
 	one, err := p.pool(ctx, name)
 	if err != nil {
@@ -104,8 +104,8 @@ func (p *Provider) Instances(ctx context.Context, name string) ([]cloud.Instance
 	return instances, nil
 }
 
-// ProviderID is a machine's provider ID. A machine that its cloud has not made yet, or of a cloud that is not known, has
-// one of the pool's own, cloudpool://POOL/ID, which no Node has.
+// ProviderID returns the provider ID of a machine. A machine that does not exist in its cloud yet, or is of an unknown
+// cloud, has the ID cloudpool://POOL/ID, which no Node has.
 func ProviderID(group string, m *wire.Machine) string {
 	if id, ok := MachineID(m); ok {
 		return id.String()
@@ -113,10 +113,10 @@ func ProviderID(group string, m *wire.Machine) string {
 	return poolID(group, m)
 }
 
-// poolID is the provider ID of a machine that only the pool knows.
+// poolID returns the provider ID of a machine that only the pool knows.
 func poolID(group string, m *wire.Machine) string { return Name + "://" + group + "/" + m.ID }
 
-// instance puts a machine in the words of package cloud.
+// instance converts a machine of a pool.
 func (p *Provider) instance(o *observation, m *wire.Machine) cloud.Instance {
 	i := cloud.Instance{
 		ProviderID: ProviderID(o.pool.name, m), Name: MachineName(m),
@@ -127,7 +127,7 @@ func (p *Provider) instance(o *observation, m *wire.Machine) cloud.Instance {
 		i.FormerID = before
 	}
 	if i.Kept {
-		i.KeptReason = "its membershipStatus says that it is not evictable"
+		i.KeptReason = "its membershipStatus is not evictable"
 	}
 	switch {
 	case m.LaunchTime != nil:
@@ -158,8 +158,7 @@ func stateOf(s wire.MachineState) cloud.State {
 	return cloud.Unknown
 }
 
-// terminating reports that a machine which an observation has as alive was terminated, and that the observation need not
-// know of it yet.
+// terminating reports whether a machine was terminated although the observation may still report it as alive.
 func (p *Provider) terminating(o *observation, providerID string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -167,20 +166,20 @@ func (p *Provider) terminating(o *observation, providerID string) bool {
 	return ok && t.failed == nil && o.at.Sub(t.observed) <= p.config.settleTime()
 }
 
-// found is a machine with the observation that has it.
+// found is a machine with its observation.
 type found struct {
 	cloud.Instance
-	id          string // the pool's own
+	id          string // ID in the pool
 	observation observation
 }
 
-// Instance reads a machine. One that was observed twice to be missing is gone.
+// Instance reads a machine. A machine that two observations lack is gone.
 func (p *Provider) Instance(ctx context.Context, providerID string) (cloud.Instance, error) {
 	f, err := p.find(ctx, providerID)
 	return f.Instance, err
 }
 
-// find finds a machine, or says that it is gone. Where that takes a newer observation it waits for one, not for long.
+// find finds a machine or proves that it is gone. It waits briefly for a newer observation if necessary.
 func (p *Provider) find(ctx context.Context, providerID string) (found, error) {
 	id, err := p.own(providerID)
 	if err != nil {
@@ -202,11 +201,11 @@ func (p *Provider) find(ctx context.Context, providerID string) (found, error) {
 		return answer, err
 	}
 	return found{}, &notYetError{p.config.pollInterval(), fmt.Errorf(
-		"machine %s: the pools as they were last observed do not have it, and have not been observed again since", key)}
+		"machine %s: missing in the last observation of the pools; waiting for a new observation", key)}
 }
 
-// again asks until there is an answer, or the time is over in which a newer observation is waited for. The second time is
-// at once, since a server may observe its cloud for every request.
+// again calls ask until it returns true, or until ObservationWait ends. The second call is immediate, because a server
+// may observe its cloud on every request.
 func (p *Provider) again(ctx context.Context, ask func() (bool, error)) (bool, error) {
 	deadline := time.Now().Add(p.config.observationWait())
 	for try := 0; ; try++ {
@@ -226,10 +225,10 @@ func (p *Provider) again(ctx context.Context, ask func() (bool, error)) (bool, e
 	}
 }
 
-// lookEvery is the time between two looks for a newer observation within one call.
+// lookEvery is the delay between two reads within one call.
 const lookEvery = 100 * time.Millisecond
 
-// notYetError says that what was asked cannot be known before the server has observed its cloud again.
+// notYetError means that the result needs a newer observation of the server.
 type notYetError struct {
 	after time.Duration
 	err   error
@@ -237,7 +236,7 @@ type notYetError struct {
 
 func (e *notYetError) Error() string { return e.err.Error() }
 
-// As makes it a wish of the cloud to be asked later.
+// As converts the error to a [cloud.ThrottledError].
 func (e *notYetError) As(target any) bool {
 	throttled, ok := target.(**cloud.ThrottledError)
 	if ok {
@@ -251,7 +250,7 @@ func isNotYet(err error) bool {
 	return errors.As(err, &e)
 }
 
-// look reads all pools once. It gives the machine, or says that it is gone; neither means that it is not known yet.
+// look reads all pools once. It returns the machine, or that it is gone, or neither if that is unknown.
 func (p *Provider) look(ctx context.Context, key string) (f *found, gone bool, err error) {
 	pools, err := p.all(ctx)
 	if err != nil {
@@ -267,7 +266,7 @@ func (p *Provider) look(ctx context.Context, key string) (f *found, gone bool, e
 			continue
 		case err != nil:
 			unread = cmp.Or(unread, err)
-			continue // another one may have it
+			continue // another pool may have it
 		}
 		for i := range o.machines {
 			m := &o.machines[i]
@@ -282,7 +281,7 @@ func (p *Provider) look(ctx context.Context, key string) (f *found, gone bool, e
 		}
 		lacking[one.name] = o.at
 	}
-	if len(lacking) == 0 { // nobody has said anything of it
+	if len(lacking) == 0 { // no pool was read
 		unread = cmp.Or(unread, dropped)
 	}
 	if unread != nil {
@@ -291,18 +290,18 @@ func (p *Provider) look(ctx context.Context, key string) (f *found, gone bool, e
 	return nil, p.lacks(key, lacking), nil
 }
 
-// maxMissing bounds how many machines are remembered as missing. Who asks for more has to ask a third time.
+// maxMissing limits the recorded missing machines. Beyond it, a machine needs a third request.
 const maxMissing = 4096
 
-// noteFound forgets that a machine was missing.
+// noteFound removes a machine from the missing ones.
 func (p *Provider) noteFound(key string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.missing, key)
 }
 
-// lacks takes in that the latest observations lack a machine, and reports whether all of them are newer than those that
-// first did.
+// lacks records that the latest observations lack a machine. It reports whether all of them are newer than the first
+// ones that lacked it.
 func (p *Provider) lacks(key string, now absence) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

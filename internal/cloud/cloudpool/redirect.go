@@ -6,13 +6,13 @@ import (
 	"strings"
 )
 
-// maxRedirects is how many redirects of one request are followed: as many as Go's client follows.
+// maxRedirects is the limit of redirects per request, as in Go's client.
 const maxRedirects = 10
 
-// redirects follows the redirects of what is read. What changes something goes where it was sent, or nowhere.
+// redirects is a transport that follows the redirects of read requests. It does not redirect changes.
 type redirects struct {
 	next http.RoundTripper
-	// plain is next without credentials of its own, the TLS certificate included: another host is shown none.
+	// plain is next without credentials and TLS client certificate. It is used for other hosts.
 	plain http.RoundTripper
 }
 
@@ -25,8 +25,8 @@ func (t *redirects) RoundTrip(r *http.Request) (*http.Response, error) {
 			return answer, err
 		}
 		to, err := answer.Location()
-		if err != nil { // it says no place
-			return answer, nil //nolint:nilerr // which is the server's answer
+		if err != nil { // no Location header
+			return answer, nil //nolint:nilerr // return the server's response
 		}
 		_ = answer.Body.Close()
 		follow := from.Clone(r.Context())
@@ -40,7 +40,8 @@ func (t *redirects) RoundTrip(r *http.Request) (*http.Response, error) {
 	return nil, fmt.Errorf("stopped after %d redirects, the last one to %s", maxRedirects, from.URL.Redacted())
 }
 
-// dropCredentials drops what another server must not be shown: a request of a client that passes through may have each of them.
+// dropCredentials removes credentials that another server must not receive. A proxied request of a client may contain
+// each of them.
 func dropCredentials(header http.Header) {
 	for _, name := range []string{"Authorization", "Proxy-Authorization", "Cookie", "X-Auth-Token"} {
 		header.Del(name)
@@ -55,7 +56,7 @@ func isRedirect(answer *http.Response) bool {
 	return false
 }
 
-// isSameServer reports a request to the host of another one, over a connection that is no less safe.
+// isSameServer reports whether both requests have the same host and the second one is at least as secure.
 func isSameServer(first, other *http.Request) bool {
 	if !strings.EqualFold(first.URL.Hostname(), other.URL.Hostname()) {
 		return false

@@ -33,7 +33,7 @@ func TestAnswersOfTheServicesAreToldApart(t *testing.T) {
 	}{
 		{404, `{"itemNotFound": {"code": 404, "message": "Instance ` + someID + ` could not be found."}}`, "", "", 0, true},
 		{404, `{"itemNotFound": {"code": 404, "message": "The resource could not be found."}}`, "", "", 0, false},
-		{404, "<html>404 Not Found: " + someID + "</html>", "", "", 0, false}, // a proxy that repeats the address
+		{404, "<html>404 Not Found: " + someID + "</html>", "", "", 0, false}, // page of a proxy that repeats the address
 		{404, "", "", "", 0, false},
 		{200, `{"itemNotFound": {"message": "Instance ` + someID + ` could not be found."}}`, "", "", 0, false},
 		{403, `{"forbidden": {"code": 403, "message": "Quota exceeded for cores: Requested 4, but already used 4 of 4 cores"}}`, "", cloud.NoQuota, 0, false},
@@ -62,12 +62,12 @@ func TestAnswersOfTheServicesAreToldApart(t *testing.T) {
 			after = throttled.After
 		}
 		if cloud.RefusalOf(err) != tc.refusal || after != tc.throttled || saysGone(err, someID) != tc.gone || cloud.IsNotFound(err) {
-			t.Errorf("%d %s: %v, refusal %q, pause %s, gone %t", tc.status, tc.body, err, cloud.RefusalOf(err), after, saysGone(err, someID))
+			t.Errorf("%d %s: %v, refusal %q, delay %s, gone %t", tc.status, tc.body, err, cloud.RefusalOf(err), after, saysGone(err, someID))
 		}
 	}
 }
 
-// endless is a service that never comes to the end of its answer.
+// endless is a service with an endless response.
 type endless struct{}
 
 func (endless) RoundTrip(*http.Request) (*http.Response, error) {
@@ -156,11 +156,11 @@ func TestProviderIDsHaveOneSpelling(t *testing.T) {
 		}
 	}
 	if got, ok := p.IDOfSystem(strings.ToUpper(someID)); !ok || got != "openstack:///"+someID {
-		t.Errorf("the system's UUID: %q, %t", got, ok)
+		t.Errorf("system UUID: %q, %t", got, ok)
 	}
 	for _, text := range []string{"", "Not Specified", "ec2-" + someID} {
 		if got, ok := p.IDOfSystem(text); ok {
-			t.Errorf("%q is no UUID, and is %q", text, got)
+			t.Errorf("%q is not a UUID, got %q", text, got)
 		}
 	}
 	for _, id := range []string{"openstack://there/" + someID, someID, "openstack:///", "azure:///" + someID, "openstack:///" + someID + "/x"} {
@@ -171,7 +171,7 @@ func TestProviderIDsHaveOneSpelling(t *testing.T) {
 }
 
 func TestDeclaredCapacityOverridesTheFlavor(t *testing.T) {
-	// A regression of the OpenStack autoscaler, which divided memory by 1024·1000: 4096 MB of Nova are 4 GiB.
+	// Regression test: the OpenStack autoscaler divided memory by 1024·1000. 4096 MB in Nova are 4 GiB.
 	f := &flavors.Flavor{Name: "g", VCPUs: 2, RAM: 4096, Disk: 20, ExtraSpecs: map[string]string{
 		"pci_passthrough:alias": "a100:2, l4:1", "resources:VGPU": "1", "bad": "many",
 	}}
@@ -196,7 +196,7 @@ func TestDeclaredCapacityOverridesTheFlavor(t *testing.T) {
 	check(map[corev1.ResourceName]string{"cpu": "2", "memory": "4Gi", "pods": "64", "ephemeral-storage": "50Gi", "nvidia.com/gpu": "4"})
 	g.Resources = []ExtraSpecResource{{"bad", "x/y"}}
 	if _, err := g.capacity(f); cloud.RefusalOf(err) != cloud.Invalid {
-		t.Errorf("an extra spec that is no number: %v", err)
+		t.Errorf("extra spec that is not a number: %v", err)
 	}
 }
 
@@ -222,10 +222,10 @@ func TestFlavorsAreChosenInOrderOrSmallestFirst(t *testing.T) {
 		}
 	}
 	if _, err := (&FlavorSelection{MinVCPUs: 99}).choose(all); cloud.RefusalOf(err) != cloud.Invalid {
-		t.Errorf("none within the bounds: %v", err)
+		t.Errorf("none within the limits: %v", err)
 	}
 	if _, err := flavorNamed(all, "m9"); err == nil || !strings.Contains(err.Error(), "big, small, small-ssd, tiny") {
-		t.Errorf("a flavor that is not there: %v", err)
+		t.Errorf("missing flavor: %v", err)
 	}
 }
 
@@ -272,7 +272,7 @@ func FuzzAnswers(f *testing.F) {
 	f.Fuzz(func(t *testing.T, status int, body string) {
 		err := ofAPI("asking", gophercloud.ErrUnexpectedResponseCode{Actual: status, Body: []byte(body)})
 		if saysGone(err, someID) && (status != http.StatusNotFound || !json.Valid([]byte(body))) {
-			t.Errorf("I7: %d %q says that it is gone", status, body)
+			t.Errorf("I7: %d %q means gone", status, body)
 		}
 		_ = ofFault(body)
 		_, _ = devices(body)
@@ -291,10 +291,10 @@ func TestI4MarksDecideTheOwnerOfAServer(t *testing.T) {
 		ours, adopted bool
 	}{
 		"marked":              {servers.Server{Name: "x", Metadata: map[string]string{ClusterKey: "shop", GroupKey: "workers"}}, "workers", true, false},
-		"another cluster's":   {servers.Server{Name: "kube-worker-ab12", Metadata: map[string]string{ClusterKey: "blog", GroupKey: "workers"}}, "workers", false, false},
-		"of a former name":    {servers.Server{Name: "x", Metadata: map[string]string{ClusterKey: "kubernetes", GroupKey: "workers"}}, "workers", true, true},
-		"unmarked, and named": {servers.Server{Name: "kube-worker-ab12", Metadata: map[string]string{}}, "workers", true, true},
-		"unmarked":            {servers.Server{Name: "web", Metadata: map[string]string{}}, "", false, false},
+		"other cluster":       {servers.Server{Name: "kube-worker-ab12", Metadata: map[string]string{ClusterKey: "blog", GroupKey: "workers"}}, "workers", false, false},
+		"former cluster name": {servers.Server{Name: "x", Metadata: map[string]string{ClusterKey: "kubernetes", GroupKey: "workers"}}, "workers", true, true},
+		"no metadata, prefix": {servers.Server{Name: "kube-worker-ab12", Metadata: map[string]string{}}, "workers", true, true},
+		"no metadata":         {servers.Server{Name: "web", Metadata: map[string]string{}}, "", false, false},
 	} {
 		c.server.ID, c.server.Status = someID, "ACTIVE"
 		m, err := p.read(&c.server)
@@ -311,17 +311,17 @@ func TestServerThatCannotBeDeletedIsProtected(t *testing.T) {
 		server servers.Server
 		why    string // empty when it is not kept
 	}{
-		"ours":                    {servers.Server{Status: "ACTIVE", Metadata: ours}, ""},
-		"locked":                  {servers.Server{Status: "ACTIVE", Metadata: ours, Locked: &yes}, "locked"},
-		"nobody's":                {servers.Server{Status: "ACTIVE", Metadata: map[string]string{}}, "cluster shop"},
-		"nobody's, and going":     {servers.Server{Status: "ACTIVE", TaskState: "deleting", Metadata: map[string]string{}}, ""},
-		"locked, deleted softly":  {servers.Server{Status: "SOFT_DELETED", Metadata: ours, Locked: &yes}, "locked"},
-		"another cluster's, down": {servers.Server{Status: "SHUTOFF", Metadata: map[string]string{ClusterKey: "blog"}}, "cluster shop"},
+		"this cluster":           {servers.Server{Status: "ACTIVE", Metadata: ours}, ""},
+		"locked":                 {servers.Server{Status: "ACTIVE", Metadata: ours, Locked: &yes}, "locked"},
+		"no cluster":             {servers.Server{Status: "ACTIVE", Metadata: map[string]string{}}, "cluster shop"},
+		"no cluster, deleting":   {servers.Server{Status: "ACTIVE", TaskState: "deleting", Metadata: map[string]string{}}, ""},
+		"locked, soft-deleted":   {servers.Server{Status: "SOFT_DELETED", Metadata: ours, Locked: &yes}, "locked"},
+		"other cluster, stopped": {servers.Server{Status: "SHUTOFF", Metadata: map[string]string{ClusterKey: "blog"}}, "cluster shop"},
 	} {
 		c.server.ID = someID
 		m, err := p.read(&c.server)
 		if err != nil || m.Kept != (c.why != "") || (m.KeptReason != "") != m.Kept || !strings.Contains(m.KeptReason, c.why) {
-			t.Errorf("%s: %+v, %v; want it kept for %q", name, m.Instance, err, c.why)
+			t.Errorf("%s: %+v, %v; want it protected because of %q", name, m.Instance, err, c.why)
 		}
 	}
 }

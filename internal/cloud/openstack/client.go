@@ -24,37 +24,37 @@ import (
 )
 
 const (
-	// maxAnswer is the most that is read of one answer, in bytes: a page of 1000 servers takes a tenth of it.
+	// maxAnswer limits the size of a response in bytes. A page of 1000 servers needs a tenth of it.
 	maxAnswer = 32 << 20
-	// retries and retryDelay are for reads that go wrong in passing. Whatever takes longer is for the caller to decide on.
+	// retries and retryDelay cover short failures of reads. The caller decides about longer ones.
 	retries    = 2
 	retryDelay = 250 * time.Millisecond
-	// refusedPause is how long a credential that was refused is not tried again, as Keystone may lock its user.
+	// refusedPause is the delay before a refused credential is tried again, because Keystone may lock the user.
 	refusedPause = 30 * time.Second
 
-	// newestMicroversion is the newest of Nova that this package is written for: 2.90 tells the host name.
+	// newestMicroversion is the newest microversion of Nova that this package supports. 2.90 returns the host name.
 	newestMicroversion = 90
-	// oldestMicroversion is the one since which a list has the servers of a cell that is down. Before it (OpenStack Rocky
-	// and older) they are left out without a word, and I7 could not be kept.
+	// oldestMicroversion is the first one with a list that includes the servers of a cell that is down. Older versions
+	// (OpenStack Rocky and before) omit them silently, which would violate I7.
 	oldestMicroversion = 69
 )
 
-// clients are those of one token's project.
+// clients are the service clients of one token's project.
 type clients struct {
 	compute, image, network *gophercloud.ServiceClient
-	project                 string // its ID; empty when Keystone does not say
+	project                 string // project ID; empty if Keystone does not return it
 }
 
-// session signs in when it is first needed, and renews the token when a service refuses it.
+// session authenticates on first use, and renews the token when a service rejects it.
 type session struct {
 	login     *login
-	read      func() (*login, error) // reads it again
+	read      func() (*login, error) // reads the configuration again
 	endpoints map[string]string
 	timeout   time.Duration
 
-	turn    chan struct{} // holds one: who may sign in
+	turn    chan struct{} // mutex for authentication: holds one value
 	current *clients
-	// refused is why Keystone did not take the credential, and until when it is not asked again.
+	// refused is the error of a rejected credential, until is the time of the next attempt.
 	refused error
 	until   time.Time
 }
@@ -63,7 +63,7 @@ func newSession(c *Config, l *login) *session {
 	return &session{login: l, read: c.login, endpoints: c.Endpoints, timeout: c.requestTimeout(), turn: make(chan struct{}, 1)}
 }
 
-// clients gives the clients, after signing in if need be.
+// clients returns the clients and authenticates first if necessary.
 func (s *session) clients(ctx context.Context) (*clients, error) {
 	select {
 	case s.turn <- struct{}{}:
@@ -101,22 +101,22 @@ func (s *session) signIn(ctx context.Context) (*clients, error) {
 	provider.HTTPClient = s.httpClient()
 	provider.RetryFunc = retryReads
 	if err := openstack.Authenticate(ctx, provider, s.auth()); err != nil {
-		return nil, ofAPI("signing in at Keystone", err)
+		return nil, ofAPI("authenticating at Keystone", err)
 	}
 	provider.ReauthFunc = s.renewal(provider)
 	result, ok := provider.GetAuthResult().(tokens.CreateResult)
 	if !ok {
-		return nil, invalid("auth_url %q: want Keystone of version 3", s.login.auth.IdentityEndpoint)
+		return nil, invalid("auth_url %q: want Keystone version 3", s.login.auth.IdentityEndpoint)
 	}
 	catalog, err := result.ExtractServiceCatalog()
 	if err != nil {
-		return nil, fmt.Errorf("signing in at Keystone: its catalog: %w", err)
+		return nil, fmt.Errorf("authenticating at Keystone: parsing the catalog: %w", err)
 	}
 	return s.find(ctx, provider, catalog)
 }
 
-// auth is the credential as its file or environment has it now, since it may have been replaced. While that cannot be read,
-// as in the middle of being written, it is what it was.
+// auth reads the credential again, because a user may have replaced it. If the file cannot be read, for example during
+// a write, it returns the previous credential.
 func (s *session) auth() gophercloud.AuthOptions {
 	if l, err := s.read(); err == nil {
 		return l.auth
@@ -124,8 +124,8 @@ func (s *session) auth() gophercloud.AuthOptions {
 	return s.login.auth
 }
 
-// renewal gives what has a token renewed, one call of it at a time. A credential that Keystone refuses is left alone for a
-// while. One that was replaced by another project's is refused: there the machines of this one would be gone (I7).
+// renewal returns the function that renews a token; calls do not overlap. After a rejected credential it waits for
+// refusedPause. It refuses a credential of another project, where this project's servers would appear to be gone (I7).
 func (s *session) renewal(p *gophercloud.ProviderClient) func(context.Context) error {
 	var refused error
 	var until time.Time
@@ -147,7 +147,7 @@ func (s *session) renewal(p *gophercloud.ProviderClient) func(context.Context) e
 			return err
 		}
 		if was, is := projectOf(p), projectOf(anew); is != was {
-			refused = invalid("the credential was replaced by one of project %q: want project %q, or a restart", is, was)
+			refused = invalid("the new credential is of project %q: want project %q, or restart the process", is, was)
 			until = time.Now().Add(refusedPause)
 			return refused
 		}
@@ -156,7 +156,7 @@ func (s *session) renewal(p *gophercloud.ProviderClient) func(context.Context) e
 	}
 }
 
-// projectOf is the ID of the project that a client's token is of; empty when Keystone does not say.
+// projectOf returns the project ID of a client's token; empty if Keystone does not return it.
 func projectOf(p *gophercloud.ProviderClient) string {
 	if result, ok := p.GetAuthResult().(tokens.CreateResult); ok {
 		if project, err := result.ExtractProject(); err == nil && project != nil {
@@ -166,7 +166,7 @@ func projectOf(p *gophercloud.ProviderClient) string {
 	return ""
 }
 
-// httpClient follows no redirect: a token must not go where somebody else points to.
+// httpClient returns a client that follows no redirect, so that no other host receives the token.
 func (s *session) httpClient() http.Client {
 	return http.Client{
 		Timeout:       s.timeout,
@@ -175,7 +175,7 @@ func (s *session) httpClient() http.Client {
 	}
 }
 
-// retryReads tries a read again that went wrong in passing. A change is never repeated: it may have been made.
+// retryReads retries a failed GET. It never repeats a change, which may have succeeded.
 func retryReads(ctx context.Context, method, _ string, _ *gophercloud.RequestOpts, err error, failures uint) error {
 	var answer gophercloud.ErrUnexpectedResponseCode
 	switch {
@@ -189,13 +189,13 @@ func retryReads(ctx context.Context, method, _ string, _ *gophercloud.RequestOpt
 	return nil
 }
 
-// find looks the services up in the catalog, and agrees with Nova on a microversion.
+// find creates the service clients from the catalog and negotiates the microversion of Nova.
 func (s *session) find(ctx context.Context, p *gophercloud.ProviderClient, catalog *tokens.ServiceCatalog) (*clients, error) {
 	c := clients{project: projectOf(p)}
 	for _, service := range []struct {
 		into *(*gophercloud.ServiceClient)
 		kind string
-		base string // what follows the address, unless it is there
+		base string // path after the endpoint, unless it is part of it
 	}{
 		{&c.compute, "compute", ""}, {&c.image, "image", "v2/"}, {&c.network, "network", "v2.0/"},
 	} {
@@ -217,7 +217,7 @@ func (s *session) find(ctx context.Context, p *gophercloud.ProviderClient, catal
 	return &c, nil
 }
 
-// serviceTypes are the names of a service in catalogs, the official one first.
+// serviceTypes returns the catalog names of a service, the official one first.
 func serviceTypes(kind string) []string {
 	if kind == "network" {
 		return []string{"network", "networking"}
@@ -225,7 +225,8 @@ func serviceTypes(kind string) []string {
 	return []string{kind}
 }
 
-// endpoint finds the address of a service in the region. Without a region there has to be one only.
+// endpoint returns the URL of a service in the configured region. Without a configured region, the catalog must have a
+// single one.
 func (s *session) endpoint(catalog *tokens.ServiceCatalog, kind string) (string, error) {
 	if address := s.endpoints[kind]; address != "" {
 		return address, nil
@@ -246,7 +247,7 @@ func (s *session) endpoint(catalog *tokens.ServiceCatalog, kind string) (string,
 	case len(addresses) == 0:
 		return "", invalid("the catalog of Keystone has no %s endpoint of the %s service for this project", s.login.availability, kind)
 	case s.login.region == "" && len(addresses) > 1:
-		return "", invalid("region: is not given: want one of %s", strings.Join(regions, ", "))
+		return "", invalid("region: is not set: want one of %s", strings.Join(regions, ", "))
 	case s.login.region == "":
 		return addresses[regions[0]], nil
 	case addresses[s.login.region] == "":
@@ -256,12 +257,12 @@ func (s *session) endpoint(catalog *tokens.ServiceCatalog, kind string) (string,
 	return addresses[s.login.region], nil
 }
 
-// negotiate gives the newest microversion that both Nova and this package know.
+// negotiate returns the newest microversion that both Nova and this package support.
 func negotiate(ctx context.Context, p *gophercloud.ProviderClient, endpoint string) (string, error) {
-	const doing = "asking Nova for its versions"
+	const doing = "reading the versions of Nova"
 	base, err := utils.BaseVersionedEndpoint(endpoint)
 	if err != nil {
-		return "", invalid("the address of Nova %q: %v", endpoint, err)
+		return "", invalid("the endpoint of Nova %q: %v", endpoint, err)
 	}
 	var answer struct {
 		Version struct {
@@ -273,37 +274,37 @@ func negotiate(ctx context.Context, p *gophercloud.ProviderClient, endpoint stri
 		return "", ofAPI(doing, err)
 	}
 	if answer.Version.Max == "" {
-		return "", invalid("the Nova at %s knows no microversions: want the endpoint of version 2.1", base)
+		return "", invalid("Nova at %s has no microversions: want the endpoint of version 2.1", base)
 	}
 	major, minor, err := utils.ParseMicroversion(answer.Version.Max)
 	if err != nil {
 		return "", fmt.Errorf("%s: %q: %w", doing, answer.Version.Max, err)
 	}
 	if major != 2 || minor < oldestMicroversion {
-		return "", invalid("the Nova at %s knows microversions up to %s: want 2.%d (OpenStack Stein) or newer", base,
+		return "", invalid("Nova at %s supports microversions up to %s: want 2.%d (OpenStack Stein) or newer", base,
 			answer.Version.Max, oldestMicroversion)
 	}
 	return "2." + strconv.Itoa(min(minor, newestMicroversion)), nil
 }
 
-// listing is a list of a service's, which it gives in pages.
+// listing describes a paged list of a service.
 type listing[T any] struct {
 	path, key string
 	query     url.Values
-	size      int // of a page
+	size      int // page size
 	id        func(*T) string
-	// moving says of an item that it may move on while a page is made: Nova reads what waits to be scheduled before what its
-	// cells have, counts a server that goes over twice towards the page, and then gives a short one without a next. Such a
-	// page is not taken for the last. Nil where nothing moves.
+	// moving reports whether an item can move while a page is built. Nova reads unscheduled servers first and then
+	// those of the cells. It counts a server that moves twice, and returns a short page without a next link. Such a
+	// page is not the last one. Nil if items never move.
 	moving func(*T) bool
-	// offset asks for pages by how many items came before, as for server groups. Such pages do not say whether another one
-	// follows: an empty page is the last.
+	// offset requests pages by offset, as for server groups. Such pages have no next link; the first empty page is the
+	// end.
 	offset bool
 }
 
-// listAll reads every page of a list, and every item of a page: all of them or an error (I7). The next page is asked for
-// by the last ID, and not where the answer points to: that may be an address which only the service itself can reach,
-// and the token would go there. What comes twice, as a server that moves while it is the last of a page, is there once.
+// listAll reads all pages of a list and returns all items or an error (I7). It requests the next page by the last ID.
+// It does not use the link in the response, which may lead to an internal address, and would send the token there.
+// Duplicates are removed, because a server can move while it is the last of a page.
 func listAll[T any](ctx context.Context, c *gophercloud.ServiceClient, l listing[T]) ([]T, error) {
 	var all []T
 	seen := map[string]bool{}
@@ -320,13 +321,13 @@ func listAll[T any](ctx context.Context, c *gophercloud.ServiceClient, l listing
 		}
 		var items []T
 		if err := json.Unmarshal(page[l.key], &items); err != nil || items == nil {
-			return nil, fmt.Errorf("listing %s: %w: a page has no list of them", l.key, errIncomplete)
+			return nil, fmt.Errorf("listing %s: %w: a page has no such list", l.key, errIncomplete)
 		}
 		next := len(items) > 0 && hasNext(page, l.key)
 		fresh := slices.DeleteFunc(items, func(item T) bool { return seen[l.id(&item)] })
 		switch {
 		case len(fresh) == 0 && next:
-			return nil, fmt.Errorf("listing %s: %w: the page after %q begins there again", l.key, errIncomplete, query.Get("marker"))
+			return nil, fmt.Errorf("listing %s: %w: the page after %q repeats earlier items", l.key, errIncomplete, query.Get("marker"))
 		case len(fresh) == 0:
 			return all, nil
 		}
@@ -345,7 +346,7 @@ func listAll[T any](ctx context.Context, c *gophercloud.ServiceClient, l listing
 	}
 }
 
-// moves reports whether one of them may be moving.
+// moves reports whether any of the items may be moving.
 func (l listing[T]) moves(items []T) bool {
 	for i := range items {
 		if l.moving != nil && l.moving(&items[i]) {
@@ -355,13 +356,13 @@ func (l listing[T]) moves(items []T) bool {
 	return false
 }
 
-// hasNext reports whether a page says that there is another one: Nova and Neutron in KEY_links, Glance in next.
+// hasNext reports whether a page has a next link. Nova and Neutron use KEY_links, Glance uses next.
 func hasNext(page map[string]json.RawMessage, key string) bool {
 	var links []struct {
 		Rel string `json:"rel"`
 	}
 	var next string
-	_ = json.Unmarshal(page[key+"_links"], &links) // what is not there has no next
+	_ = json.Unmarshal(page[key+"_links"], &links) // a missing field means no next page
 	_ = json.Unmarshal(page["next"], &next)
 	for _, l := range links {
 		if l.Rel == "next" {

@@ -17,7 +17,7 @@ import (
 
 const keystone = "https://keystone.example.com:5000/v3"
 
-// good is a configuration without a fault.
+// good returns a valid configuration.
 func good() Config {
 	return Config{
 		Auth: &Auth{
@@ -33,7 +33,7 @@ func good() Config {
 func TestI10EachConfigurationFaultNamesItsField(t *testing.T) {
 	quantity := func(text string) *resource.Quantity { q := resource.MustParse(text); return &q }
 	if _, err := New(good(), Options{}); err != nil {
-		t.Fatalf("the good one: %v", err)
+		t.Fatalf("valid configuration: %v", err)
 	}
 	for want, change := range map[string]func(*Config){
 		"clusterName:":                      func(c *Config) { c.ClusterName = "a/b" },
@@ -83,14 +83,14 @@ func TestI10EachConfigurationFaultNamesItsField(t *testing.T) {
 			c.Groups[0].Networks = nil
 			c.Groups[0].Ports = []Port{{Network: "n", PortSecurity: &off, AllowedAddressPairs: []AddressPair{{IPAddress: "10.0.0.1"}}}}
 		},
-		"groups[0].image.visibility:":     func(c *Config) { c.Groups[0].Image.Visibility = "mine" },
-		"groups[0].nodes.cost:":           func(c *Config) { c.Groups[0].Nodes.Cost = -1 },
-		"groups[0].resources[0]:":         func(c *Config) { c.Groups[0].Resources = []ExtraSpecResource{{"a", "gpu"}} },
-		"groups[0].userData:":             func(c *Config) { c.Groups[0].UserData, c.Groups[0].UserDataFile = "x", "y" },
-		"groups[0].userDataFile: open /":  func(c *Config) { c.Groups[0].UserDataFile = "/does/not/exist" },
-		"has .Join, and this command has": func(c *Config) { c.Groups[0].UserData = "{{.Join.Token}}" },
-		"caFile:":                         func(c *Config) { c.CAFile = "/does/not/exist" },
-		"auth: passwordFile":              func(c *Config) { c.Auth.Password, c.Auth.PasswordFile = "", "/does/not/exist" },
+		"groups[0].image.visibility:":       func(c *Config) { c.Groups[0].Image.Visibility = "mine" },
+		"groups[0].nodes.cost:":             func(c *Config) { c.Groups[0].Nodes.Cost = -1 },
+		"groups[0].resources[0]:":           func(c *Config) { c.Groups[0].Resources = []ExtraSpecResource{{"a", "gpu"}} },
+		"groups[0].userData:":               func(c *Config) { c.Groups[0].UserData, c.Groups[0].UserDataFile = "x", "y" },
+		"groups[0].userDataFile: open /":    func(c *Config) { c.Groups[0].UserDataFile = "/does/not/exist" },
+		"uses .Join, which needs a cluster": func(c *Config) { c.Groups[0].UserData = "{{.Join.Token}}" },
+		"caFile:":                           func(c *Config) { c.CAFile = "/does/not/exist" },
+		"auth: passwordFile":                func(c *Config) { c.Auth.Password, c.Auth.PasswordFile = "", "/does/not/exist" },
 	} {
 		c := good()
 		change(&c)
@@ -153,10 +153,10 @@ func TestEveryWayOfSigningInMeansTheSame(t *testing.T) {
 		}
 	}
 	if _, err := (&Config{Cloud: "mine", CloudsFile: file + "x"}).login(); err == nil {
-		t.Error("a file that is not there is no error")
+		t.Error("a missing file is no error")
 	}
 	if _, err := (&Config{}).login(); err == nil || !strings.Contains(err.Error(), "OS_AUTH_URL") {
-		t.Errorf("nothing given: %v", err)
+		t.Errorf("empty configuration: %v", err)
 	}
 	t.Setenv("OS_CLIENT_CONFIG_FILE", file)
 	t.Setenv("OS_CLOUD", "mine")
@@ -181,7 +181,7 @@ func FuzzConfig(f *testing.F) {
 		if yaml.UnmarshalStrict([]byte(text), &c) != nil {
 			return
 		}
-		for i := range c.Groups { // no file of this machine is to be read
+		for i := range c.Groups { // do not read files of this host
 			c.Groups[i].UserDataFile = ""
 		}
 		if c.Validate() == nil && (c.ClusterName == "" || c.parallelCreates() < 1 || c.requestTimeout() <= 0) {

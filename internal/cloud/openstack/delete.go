@@ -12,8 +12,9 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
-// Delete begins to delete a server. The ports that Nova has made go with it, and so does the volume that it booted from; those that
-// Grow has made are deleted when it is gone. A server that Nova keeps for a while after its deletion (SOFT_DELETED) is deleted for good.
+// Delete starts the deletion of a server. Nova also deletes its own ports and the boot volume. The ports that Grow
+// created are deleted after the server. A server that Nova keeps after its deletion (SOFT_DELETED) is deleted
+// permanently.
 func (p *Provider) Delete(ctx context.Context, providerID string) (cloud.Operation, error) {
 	id, err := p.serverID(providerID)
 	if err != nil {
@@ -44,11 +45,11 @@ func (p *Provider) Delete(ctx context.Context, providerID string) (cloud.Operati
 	if err != nil {
 		return p.afterRefusal(ctx, id, started, ports, ofAPI("deleting server "+id, err))
 	}
-	p.log.Info("a server's deletion has begun", "server", id, "name", m.Name, "group", m.Group)
+	p.log.Info("server deletion started", "server", id, "name", m.Name, "group", m.Group)
 	return deletion(id, started, ports), nil
 }
 
-// afterRefusal looks at a server whose deletion was refused: somebody else's may have come first.
+// afterRefusal reads a server after a refused deletion: another deletion may have been first.
 func (p *Provider) afterRefusal(ctx context.Context, id string, started time.Time, ports []string, refused error) (cloud.Operation, error) {
 	if saysGone(refused, id) {
 		return cloud.Operation{}, &cloud.NotFoundError{Kind: "instance", Name: providerIDOf(id)}
@@ -66,13 +67,14 @@ func (p *Provider) afterRefusal(ctx context.Context, id string, started time.Tim
 	return cloud.Operation{}, refused
 }
 
-// operation is what a [cloud.Operation]'s ID says. Nova has no operations for either change: the servers are looked at.
+// operation is the content of [cloud.Operation].ID. Nova has no operations for these changes, so the servers are
+// polled.
 type operation struct {
 	// Delete is the ID of the server that is being deleted.
 	Delete string `json:"delete,omitempty"`
-	// Create are the IDs of those that are being made.
+	// Create are the IDs of the servers that are being created.
 	Create []string `json:"create,omitempty"`
-	// Ports are the IDs of those that are to be deleted after the server.
+	// Ports are the IDs of the ports to delete after the server.
 	Ports []string `json:"ports,omitempty"`
 }
 
@@ -95,14 +97,14 @@ func decodeOperation(id string) (operation, error) {
 	}
 	for _, server := range slices.Concat([]string{o.Delete}, o.Create, o.Ports) {
 		if server != "" && !uuid.MatchString(server) {
-			return operation{}, invalid("operation %.200q: %q is no ID", id, server)
+			return operation{}, invalid("operation %.200q: %q is not a server or port ID", id, server)
 		}
 	}
 	return o, nil
 }
 
-// Status looks at the servers of an operation. A deletion is done when its server is gone, or is not being deleted any
-// more; an order when none of its servers is being made.
+// Status reads the servers of an operation. A deletion is done when its server is gone or no longer being deleted. A
+// launch is done when none of its servers is being created.
 func (p *Provider) Status(ctx context.Context, op cloud.Operation) (cloud.Status, error) {
 	if op.ID == "" {
 		return cloud.Status{Done: true}, nil
@@ -128,12 +130,12 @@ func (p *Provider) deleted(ctx context.Context, o operation) (cloud.Status, erro
 	case err != nil:
 		return cloud.Status{}, err
 	case m.softDeleted:
-		return cloud.Status{Done: true, Err: fmt.Errorf("server %s (%s): Nova keeps it for a while although it is deleted; "+
-			"asked again, it is deleted for good", id, m.Name)}, nil
+		return cloud.Status{Done: true, Err: fmt.Errorf("server %s (%s): Nova keeps the deleted server for a while; "+
+			"delete it again to remove it permanently", id, m.Name)}, nil
 	case m.State == cloud.Deleting:
 		return cloud.Status{}, nil
 	}
-	return cloud.Status{Done: true, Err: fmt.Errorf("server %s (%s) is still there, %s %s", id, m.Name, m.State, m.Message)}, nil
+	return cloud.Status{Done: true, Err: fmt.Errorf("server %s (%s) still exists, %s %s", id, m.Name, m.State, m.Message)}, nil
 }
 
 func (p *Provider) created(ctx context.Context, ids []string) (cloud.Status, error) {
@@ -143,7 +145,7 @@ func (p *Provider) created(ctx context.Context, ids []string) (cloud.Status, err
 	each(len(ids), sideBySide, func(i int) {
 		m, err := p.get(ctx, ids[i])
 		switch {
-		case cloud.IsNotFound(err): // whoever deleted it has not been waiting for it
+		case cloud.IsNotFound(err): // deleted meanwhile
 		case err != nil:
 			errs[i] = err
 		case m.State == cloud.Pending:
@@ -160,13 +162,13 @@ func (p *Provider) created(ctx context.Context, ids []string) (cloud.Status, err
 			return cloud.Status{}, nil
 		}
 	}
-	p.servers.Outdate() // a list of before may have the servers as still being built
+	p.servers.Outdate() // a cached list may show the servers as building
 	return cloud.Status{Done: true, Err: joined(faults)}, nil
 }
 
-// failure is the error that a server in ERROR stands for.
+// failure returns the error of a server in state ERROR.
 func (m *found) failure() error {
-	err := fmt.Errorf("server %s (%s) could not be made: %s", m.id, m.Name, cmp.Or(m.Message, "Nova does not say why"))
+	err := fmt.Errorf("Nova failed to create server %s (%s): %s", m.id, m.Name, cmp.Or(m.Message, "Nova gives no reason"))
 	if m.Refusal == "" {
 		return err
 	}

@@ -17,17 +17,17 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
-// errIncomplete is an answer that lacks what it has to have.
-var errIncomplete = errors.New("the answer is not whole")
+// errIncomplete means that a response lacks a required field.
+var errIncomplete = errors.New("the response is incomplete")
 
-// errOfTransport is what went wrong on the way to OpenStack and back.
-var errOfTransport = errors.New("no answer that can be read from OpenStack")
+// errOfTransport is a failed request without a readable response.
+var errOfTransport = errors.New("no readable response from OpenStack")
 
-// apiError is an error as a service describes it. Kind is empty for what is not in a service's own form, such as the page
-// of a proxy, of which nothing can be concluded.
+// apiError is an error response of a service. Kind is empty if the body does not have the format of the service, for
+// example a page of a proxy. Such an error proves nothing.
 type apiError struct {
 	Status  int
-	Kind    string // the key around it: itemNotFound, forbidden, NeutronError, error
+	Kind    string // the JSON key of the error: itemNotFound, forbidden, NeutronError, error
 	Message string
 }
 
@@ -42,14 +42,13 @@ func (e *apiError) Error() string {
 const (
 	maxKind    = 128
 	maxMessage = 600
-	// defaultPause is how long a service is left alone that wants it and does not say for how long, and busyPause the
-	// same while a server has something else to do.
+	// The retry delays if the service names none: after throttling, and while a server has a task in progress.
 	defaultPause = 30 * time.Second
 	busyPause    = 10 * time.Second
 )
 
-// parseError reads the body of an error: one key, and below it the message. So do Nova ({"itemNotFound": …}), Neutron
-// ({"NeutronError": …}) and Keystone ({"error": …}). Glance answers in HTML.
+// parseError parses an error response, which has one key with the message below it. Nova ({"itemNotFound": …}), Neutron
+// ({"NeutronError": …}) and Keystone ({"error": …}) use this format. Glance responds in HTML.
 func parseError(status int, body []byte) *apiError {
 	var outer map[string]json.RawMessage
 	if err := json.Unmarshal(body, &outer); err != nil || len(outer) != 1 {
@@ -67,8 +66,8 @@ func parseError(status int, body []byte) *apiError {
 	return &apiError{Status: status, Message: cloud.Printable(string(body), maxMessage)}
 }
 
-// ofAPI makes of an error of the client what [cloud.Provider] promises, and of a 404 a plain error: what it means depends
-// on what was asked for, see [saysGone].
+// ofAPI converts an error of gophercloud to the errors of [cloud.Provider]. A 404 stays an [apiError], because its
+// meaning depends on the request, see [saysGone].
 func ofAPI(doing string, err error) error {
 	var renewal *gophercloud.ErrUnableToReauthenticate
 	if errors.As(err, &renewal) {
@@ -84,7 +83,7 @@ func ofAPI(doing string, err error) error {
 	return fmt.Errorf("%s: %w: %s", doing, errOfTransport, cloud.Printable(err.Error(), maxMessage))
 }
 
-// classify says what an answer means to a caller.
+// classify converts an error response to the errors of [cloud.Provider].
 func classify(api *apiError, header http.Header) error {
 	pause := cloud.RetryAfter(header, time.Now())
 	quota := aboutQuota(api.Message)
@@ -101,12 +100,12 @@ func classify(api *apiError, header http.Header) error {
 	return api
 }
 
-// busy reports that a server has something else to do first.
+// busy reports whether a server has a task in progress.
 func busy(message string) bool {
 	return strings.Contains(message, "task_state") || strings.Contains(message, "Conflict with")
 }
 
-// refusal says why a service will not do what it was asked; "" for an error that may pass.
+// refusal returns the reason of a permanent error, and "" for an error that may be temporary.
 func (e *apiError) refusal(quota bool) cloud.Refusal {
 	switch {
 	case quota && e.Status >= 400 && e.Status < 500:
@@ -115,7 +114,7 @@ func (e *apiError) refusal(quota bool) cloud.Refusal {
 		return cloud.NoRight
 	case e.Status == http.StatusConflict && strings.Contains(e.Message, "locked"):
 		return cloud.Protected
-	case e.Status == http.StatusConflict && ofFault(e.Message) == cloud.NoCapacity: // Neutron has no more addresses
+	case e.Status == http.StatusConflict && ofFault(e.Message) == cloud.NoCapacity: // Neutron has no free addresses
 		return cloud.NoCapacity
 	case e.Status == http.StatusBadRequest && e.Kind != "":
 		return cloud.Invalid
@@ -123,14 +122,14 @@ func (e *apiError) refusal(quota bool) cloud.Refusal {
 	return ""
 }
 
-// aboutQuota knows the quotas of Nova, Neutron and Cinder by their messages, as none of them has a code.
+// aboutQuota recognizes the quota errors of Nova, Neutron and Cinder by their messages, because they have no code.
 func aboutQuota(message string) bool {
 	lower := strings.ToLower(message)
 	return strings.Contains(lower, "quota") || strings.Contains(lower, "maximum number of ports exceeded") ||
 		strings.Contains(lower, "maximum number of volumes")
 }
 
-// ofFault says what the fault of a server in ERROR amounts to; "" when that is not clear.
+// ofFault classifies the fault of a server in state ERROR; "" if unclear.
 func ofFault(message string) cloud.Refusal {
 	lower := strings.ToLower(message)
 	has := func(parts ...string) bool {
@@ -150,26 +149,26 @@ func ofFault(message string) cloud.Refusal {
 	return ""
 }
 
-// saysGone reports whether an error is the service's own word that the thing of this ID does not exist: it names the ID.
-// Any other 404, such as that of a proxy or of a wrong address, says nothing about it (I7).
+// saysGone reports whether err is a 404 of the service that names this ID. Any other 404, for example from a proxy or a
+// wrong address, proves nothing (I7).
 func saysGone(err error, id string) bool {
 	var api *apiError
 	return errors.As(err, &api) && api.Status == http.StatusNotFound && api.Kind != "" &&
 		strings.Contains(strings.ToLower(api.Message), strings.ToLower(id))
 }
 
-// refusedForGood reports that a service has read a request and did not carry it out.
+// refusedForGood reports whether a service rejected a request without carrying it out.
 func refusedForGood(err error) bool {
 	var api *apiError
 	return errors.As(err, &api) && api.Kind != "" && api.Status >= 400 && api.Status < 500
 }
 
-// invalid is the refusal of what can never succeed as it stands.
+// invalid returns a [cloud.RefusedError] for a request that can never succeed.
 func invalid(format string, args ...any) error {
 	return &cloud.RefusedError{Reason: cloud.Invalid, Err: fmt.Errorf(format, args...)}
 }
 
-// joined is errors.Join that leaves a single error as it is.
+// joined is errors.Join, but returns a single error unchanged.
 func joined(errs []error) error {
 	errs = slices.DeleteFunc(errs, func(err error) bool { return err == nil })
 	if len(errs) == 1 {

@@ -20,26 +20,25 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// The tests of this file are named after those faults of the OpenStack cluster autoscaler that lie in how it spoke to
-// OpenStack.
+// These tests are named after faults of the OpenStack cluster autoscaler in its communication with OpenStack.
 
-// services are a Keystone, and a Nova in each of two regions, without servers unless a test lists some. They say no more than is asked here; what the
-// real ones say is tested against them.
+// services fakes Keystone, and Nova in two regions. It has no servers unless a test sets list. The end-to-end tests run
+// against real services.
 type services struct {
 	t       *testing.T
 	address string
 	mux     *http.ServeMux
 
 	mu      sync.Mutex
-	tokens  int // that were given out, of which the last is good
+	tokens  int // number of tokens; only the last one is valid
 	revoked bool
-	secret  string // of the user, if it is to be right
-	refused int    // sign-ins with another
+	secret  string // the valid password; empty accepts any
+	refused int    // refused authentications
 	project string
-	regions []string                             // that were asked
-	order   http.HandlerFunc                     // answers the request for a server in the place of create; nil is none
-	create  func()                               // is called with each server that is asked for, before the answer
-	list    func(marker string) []map[string]any // answers a page of servers, never with a next
+	regions []string                             // regions of the requests
+	order   http.HandlerFunc                     // replaces the handler of create requests
+	create  func()                               // called before each create response
+	list    func(marker string) []map[string]any // returns a page of servers without a next link
 }
 
 func newServices(t *testing.T) *services {
@@ -105,7 +104,7 @@ func (s *services) signIn(w http.ResponseWriter, r *http.Request) {
 	}})
 }
 
-// known is a handler of Nova's for those with the token that is good now.
+// known returns a handler that requires the valid token.
 func (s *services) known(answer http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		s.mu.Lock()
@@ -137,7 +136,7 @@ func TestFaultEachCallHasItsOwnToken(t *testing.T) {
 		var all sync.WaitGroup
 		for range times {
 			all.Go(func() {
-				p.servers.Outdate() // each has to ask
+				p.servers.Outdate() // force a request
 				if _, err := p.Instances(t.Context(), "workers"); err != nil {
 					t.Error(err)
 				}
@@ -148,13 +147,13 @@ func TestFaultEachCallHasItsOwnToken(t *testing.T) {
 	ask(1)
 	ask(5)
 	if s.tokens != 1 {
-		t.Errorf("6 calls have had %d tokens, want one for all", s.tokens)
+		t.Errorf("6 calls used %d tokens, want 1", s.tokens)
 	}
 	s.revoked = true
 	ask(5)
 	ask(1)
 	if s.tokens != 2 {
-		t.Errorf("after a token was revoked there are %d, want one more", s.tokens)
+		t.Errorf("%d tokens after one was revoked, want 2", s.tokens)
 	}
 }
 
@@ -171,7 +170,7 @@ func TestFaultRegionNeverComesFromTheUser(t *testing.T) {
 			t.Error(err)
 		}
 		if !slices.Equal(s.regions, []string{want}) {
-			t.Errorf("asked was %v, want %s", s.regions, want)
+			t.Errorf("requests went to %v, want %s", s.regions, want)
 		}
 	}
 	check.ErrorContains(t, newServices(t).provider("LK").Check(t.Context()), "want one of north, south")
@@ -186,12 +185,12 @@ func TestFaultOneServerIsMadeAtATime(t *testing.T) {
 	defer cancel()
 	together := make(chan struct{})
 	go func() { asked.Wait(); close(together) }()
-	s.create = func() { // answers once all are asked for
+	s.create = func() { // waits until all are requested
 		asked.Done()
 		select {
 		case <-together:
 		case <-ctx.Done():
-			t.Error("not all servers are asked for before the first is answered")
+			t.Error("not all create requests are concurrent")
 		}
 	}
 	p := s.provider("south")
@@ -202,7 +201,7 @@ func TestFaultOneServerIsMadeAtATime(t *testing.T) {
 	}
 }
 
-// TestUnansweredNovaLaunchMayHaveBeenAccepted has a proxy answer in Nova's place.
+// TestUnansweredNovaLaunchMayHaveBeenAccepted lets a proxy respond instead of Nova.
 func TestUnansweredNovaLaunchMayHaveBeenAccepted(t *testing.T) {
 	for status, wants := range map[int]bool{http.StatusServiceUnavailable: false, http.StatusTooManyRequests: true} {
 		s := newServices(t)
@@ -212,7 +211,7 @@ func TestUnansweredNovaLaunchMayHaveBeenAccepted(t *testing.T) {
 			s.answer(w, status, map[string]any{"overLimit": map[string]any{"message": "later"}})
 		}
 		if _, err := p.launch(t.Context(), p.groups[0], &resolved{}, &flavors.Flavor{ID: "1", Name: "small"}, ""); err == nil || cloud.IsThrottled(err) != wants {
-			t.Errorf("%d: %v; want a wish to be left alone: %t", status, err, wants)
+			t.Errorf("%d: %v; want throttled: %t", status, err, wants)
 		}
 	}
 }

@@ -17,13 +17,13 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
-// listSize is how many flavors, images and the like are asked for at once.
+// listSize is the page size for lists of flavors, images and so on.
 const listSize = 200
 
-// defaultPods is how many pods a kubelet takes unless it is told otherwise.
+// defaultPods is the kubelet's default maximum of pods.
 const defaultPods = 110
 
-// Templates gives the flavors of a group with what a server of each has. A zone is named where the group has one only.
+// Templates returns the flavors of a group with their capacity. The zone is set if the group has a single one.
 func (p *Provider) Templates(ctx context.Context, name string) ([]cloud.Template, error) {
 	g, err := p.group(name)
 	if err != nil {
@@ -48,18 +48,18 @@ func (p *Provider) Templates(ctx context.Context, name string) ([]cloud.Template
 	return templates, nil
 }
 
-// capacity is what a server of a flavor has. What the configuration declares counts before it.
+// capacity returns the capacity of a server with a flavor. Configured values take precedence.
 func (g *group) capacity(f *flavors.Flavor) (corev1.ResourceList, error) {
 	list := corev1.ResourceList{
 		corev1.ResourceCPU:    *resource.NewQuantity(int64(f.VCPUs), resource.DecimalSI),
-		corev1.ResourceMemory: *resource.NewQuantity(int64(f.RAM)<<20, resource.BinarySI), // Nova's MB are MiB
+		corev1.ResourceMemory: *resource.NewQuantity(int64(f.RAM)<<20, resource.BinarySI), // MB in Nova are MiB
 		corev1.ResourcePods:   *resource.NewQuantity(defaultPods, resource.DecimalSI),
 	}
 	disk := f.Disk
 	if g.BootVolume != nil {
 		disk = g.BootVolume.SizeGiB
 	}
-	if disk > 0 { // 0 is as much as the image needs
+	if disk > 0 { // 0 means the size of the image
 		list[corev1.ResourceEphemeralStorage] = *resource.NewQuantity(int64(disk)<<30, resource.BinarySI)
 	}
 	for _, r := range g.Resources {
@@ -81,10 +81,10 @@ func (g *group) capacity(f *flavors.Flavor) (corev1.ResourceList, error) {
 	return list, nil
 }
 
-// maxDevices is the most devices that a flavor is believed to have.
+// maxDevices is the highest accepted device count of a flavor.
 const maxDevices = 1 << 16
 
-// devices reads a number, or aliases with their numbers as a:1,b:2.
+// devices parses a number, or a list of aliases with numbers such as a:1,b:2, and returns the sum.
 func devices(value string) (int64, error) {
 	var sum int64
 	for part := range strings.SplitSeq(value, ",") {
@@ -101,8 +101,8 @@ func devices(value string) (int64, error) {
 	return sum, nil
 }
 
-// flavorsOf gives the flavors of a group that can be used, the preferred one first: one at the least. missing says which of them
-// are not there or cannot be read.
+// flavorsOf returns the usable flavors of a group, at least one, the preferred one first. missing lists the flavors
+// that do not exist or cannot be read.
 func flavorsOf(ctx context.Context, c *gophercloud.ServiceClient, g *group) (usable []flavors.Flavor, missing, err error) {
 	all, err := listAll(ctx, c, listing[flavors.Flavor]{
 		path: "flavors/detail", key: "flavors", size: listSize, id: func(f *flavors.Flavor) string { return f.ID },
@@ -138,7 +138,7 @@ func flavorsOf(ctx context.Context, c *gophercloud.ServiceClient, g *group) (usa
 	return usable, joined(errs), nil
 }
 
-// flavorNamed finds a flavor by its ID or its name; Nova has names only once.
+// flavorNamed finds a flavor by ID or name. Flavor names are unique in Nova.
 func flavorNamed(all []flavors.Flavor, name string) (flavors.Flavor, error) {
 	var names []string
 	for _, f := range all {
@@ -148,10 +148,10 @@ func flavorNamed(all []flavors.Flavor, name string) (flavors.Flavor, error) {
 		names = append(names, f.Name)
 	}
 	slices.Sort(names)
-	return flavors.Flavor{}, fmt.Errorf("%q: Nova has no such flavor for this project: want one of %s", name, someOf(names))
+	return flavors.Flavor{}, fmt.Errorf("%q: flavor not found in this project: want one of %s", name, someOf(names))
 }
 
-// choose takes the flavors within the bounds, the smallest first.
+// choose returns the flavors within the limits, the smallest first.
 func (s *FlavorSelection) choose(all []flavors.Flavor) ([]flavors.Flavor, error) {
 	name, err := regexp.Compile("^(?:" + s.Name + ")$")
 	if err != nil {
@@ -164,7 +164,7 @@ func (s *FlavorSelection) choose(all []flavors.Flavor) ([]flavors.Flavor, error)
 		}
 	}
 	if len(chosen) == 0 {
-		return nil, invalid("flavorSelection: none of the %d flavors that Nova has for this project is within its bounds", len(all))
+		return nil, invalid("flavorSelection: none of the project's %d flavors is within the limits", len(all))
 	}
 	slices.SortFunc(chosen, func(a, b flavors.Flavor) int {
 		return cmp.Or(cmp.Compare(a.VCPUs, b.VCPUs), cmp.Compare(a.RAM, b.RAM), cmp.Compare(a.Disk, b.Disk), cmp.Compare(a.Name, b.Name))

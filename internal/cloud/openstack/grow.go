@@ -20,8 +20,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
-// Grow asks Nova for servers, several at once. Nova may take some of them and refuse others; once one is refused no more
-// are asked for.
+// Grow sends concurrent create requests to Nova. Nova may accept some and refuse others. After the first refusal no
+// more requests are sent.
 func (p *Provider) Grow(ctx context.Context, name string, order cloud.Order) (cloud.Operation, error) {
 	if err := order.Validate(name); err != nil {
 		return cloud.Operation{}, err
@@ -39,7 +39,7 @@ func (p *Provider) Grow(ctx context.Context, name string, order cloud.Order) (cl
 		return cloud.Operation{}, err
 	}
 	if err := p.sweepPorts(ctx); err != nil {
-		p.log.Warn("ports that no server has could not be looked for", "err", err)
+		p.log.Warn("listing unused ports failed", "err", err)
 	}
 	zones, err := p.spread(ctx, g, order.Count)
 	if err != nil {
@@ -51,9 +51,9 @@ func (p *Provider) Grow(ctx context.Context, name string, order cloud.Order) (cl
 		if cloud.RefusalOf(err) == cloud.Invalid {
 			g.forget()
 		}
-		return cloud.Operation{Machines: providerIDsOf(ids)}, fmt.Errorf("growing %s by %d: %d are on their way: %w", g, order.Count, len(ids), err)
+		return cloud.Operation{Machines: providerIDsOf(ids)}, fmt.Errorf("growing %s by %d: %d are provisioning: %w", g, order.Count, len(ids), err)
 	}
-	p.log.Info("servers were asked for", "group", g.Name, "servers", len(ids), "flavor", flavor.Name)
+	p.log.Info("requested servers", "group", g.Name, "servers", len(ids), "flavor", flavor.Name)
 	op := operation{Create: ids}.encode(started)
 	op.Machines = providerIDsOf(ids)
 	return op, nil
@@ -66,7 +66,7 @@ func providerIDsOf(servers []string) (ids []string) {
 	return ids
 }
 
-// flavor finds the flavor that an order names; the first where it names none.
+// flavor returns the flavor of the given name, or the first one if template is empty.
 func (r *resolved) flavor(g *group, template string) (*flavors.Flavor, error) {
 	var names []string
 	for i := range r.flavors {
@@ -75,11 +75,10 @@ func (r *resolved) flavor(g *group, template string) (*flavors.Flavor, error) {
 		}
 		names = append(names, r.flavors[i].Name)
 	}
-	return nil, invalid("growing %s by servers of flavor %s: want one of %s", g, template, someOf(names))
+	return nil, invalid("growing %s with flavor %s: want one of %s", g, template, someOf(names))
 }
 
-// spread gives each new server its zone, so that those of the group are as even as they can be. Without zones Nova
-// chooses.
+// spread assigns a zone to each new server, so that the group is balanced. Without configured zones Nova chooses.
 func (p *Provider) spread(ctx context.Context, g *group, count int) ([]string, error) {
 	zones := make([]string, count)
 	switch len(g.AvailabilityZones) {
@@ -108,7 +107,7 @@ func (p *Provider) spread(ctx context.Context, g *group, count int) ([]string, e
 	return zones, nil
 }
 
-// launchAll asks for one server in each of the zones, and gives the IDs of those that Nova took.
+// launchAll creates one server per zone entry and returns the IDs of the accepted ones.
 func (p *Provider) launchAll(ctx context.Context, g *group, r *resolved, f *flavors.Flavor, zones []string) ([]string, error) {
 	var mu sync.Mutex
 	var ids []string
@@ -128,7 +127,7 @@ func (p *Provider) launchAll(ctx context.Context, g *group, r *resolved, f *flav
 		}
 		ids = append(ids, id)
 	})
-	slices.SortStableFunc(errs, func(a, b error) int { // a refusal says more than what came of it
+	slices.SortStableFunc(errs, func(a, b error) int { // a refusal is the most useful error
 		return rank(a) - rank(b)
 	})
 	if len(errs) > 0 {
@@ -147,8 +146,8 @@ func rank(err error) int {
 	return 2
 }
 
-// launch asks for one server. What it was to join with is taken back when Nova is sure not to have made it; else it ends
-// by itself.
+// launch creates one server. If Nova certainly did not create it, its join token is withdrawn. Otherwise the token
+// expires.
 func (p *Provider) launch(ctx context.Context, g *group, r *resolved, f *flavors.Flavor, zone string) (string, error) {
 	c, err := p.session.clients(ctx)
 	if err != nil {
@@ -173,7 +172,7 @@ func (p *Provider) launch(ctx context.Context, g *group, r *resolved, f *flavors
 	if err != nil {
 		err = ofAPI("creating server "+name, err)
 		var api *apiError
-		if errors.As(err, &api) && api.Status >= http.StatusInternalServerError { // also one that asks to wait says neither yes nor no
+		if errors.As(err, &api) && api.Status >= http.StatusInternalServerError { // also with Retry-After: the server may have been created
 			err = fmt.Errorf("creating server %s: %w", name, api)
 		}
 		if refusedForGood(err) {
@@ -185,7 +184,7 @@ func (p *Provider) launch(ctx context.Context, g *group, r *resolved, f *flavors
 	return made.ID, nil
 }
 
-// takeBackTime is how long taking back what a server was to join with may take.
+// takeBackTime limits the cleanup after a failed create: withdrawing the token and deleting ports.
 const takeBackTime = 10 * time.Second
 
 func (p *Provider) takeBack(ctx context.Context, g *group, name string) {
@@ -195,7 +194,7 @@ func (p *Provider) takeBack(ctx context.Context, g *group, name string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), takeBackTime)
 	defer cancel()
 	if err := p.joiner.Withdraw(ctx, name); err != nil {
-		p.log.Warn("what a server was to join with could not be taken back; it ends by itself", "server", name, "err", err)
+		p.log.Warn("withdrawing the join token of a server failed; it will expire", "server", name, "err", err)
 	}
 }
 
@@ -210,7 +209,7 @@ func (p *Provider) userDataFor(ctx context.Context, g *group, f *flavors.Flavor,
 	if g.userData.joins() {
 		var err error
 		if m.Join, err = p.joiner.Issue(ctx, name); err != nil {
-			return nil, fmt.Errorf("what server %s joins the cluster with: %w", name, err)
+			return nil, fmt.Errorf("join token for server %s: %w", name, err)
 		}
 	}
 	data, err := g.userData.render(m)
@@ -232,7 +231,7 @@ func (p *Provider) createOptions(g *group, r *resolved, f *flavors.Flavor, name,
 	}, keyPair: g.KeyPair}
 	var attached []servers.Network
 	for _, id := range r.networks {
-		attached = append(attached, servers.Network{UUID: id}) // the port is Nova's to make, and to take away
+		attached = append(attached, servers.Network{UUID: id}) // Nova creates and deletes this port
 	}
 	for _, id := range ports {
 		attached = append(attached, servers.Network{Port: id})
@@ -242,7 +241,7 @@ func (p *Provider) createOptions(g *group, r *resolved, f *flavors.Flavor, name,
 		options.ConfigDrive = &g.ConfigDrive
 	}
 	if data != nil {
-		// Encoded here, since gophercloud takes text that happens to be base64 for encoded already.
+		// Encoded here, because gophercloud does not encode text that happens to be valid base64.
 		options.UserData = []byte(base64.StdEncoding.EncodeToString(data))
 	}
 	if v := g.BootVolume; v != nil {
@@ -255,7 +254,7 @@ func (p *Provider) createOptions(g *group, r *resolved, f *flavors.Flavor, name,
 	return options
 }
 
-// createOptions adds the key pair, which Nova's create has and gophercloud keeps in another package's wrapper.
+// createOptions adds the key pair, which gophercloud has only in a wrapper of another package.
 type createOptions struct {
 	servers.CreateOpts
 	keyPair string
@@ -277,7 +276,7 @@ func hints(r *resolved) servers.SchedulerHintOptsBuilder {
 	return groupHint(r.serverGroup)
 }
 
-// groupHint asks for a server group.
+// groupHint requests a server group.
 type groupHint string
 
 // ToSchedulerHintsMap implements servers.SchedulerHintOptsBuilder.
@@ -285,13 +284,13 @@ func (h groupHint) ToSchedulerHintsMap() (map[string]any, error) {
 	return map[string]any{"os:scheduler_hints": map[string]any{"group": string(h)}}, nil
 }
 
-// suffixLetters leave out vowels, so that no words come about, and what looks alike.
+// suffixLetters has no vowels, so that no words appear, and no characters that look alike.
 const suffixLetters = "bcdfghjkmnpqrstvwxz2456789"
 
-// randomSuffix is six characters, of 300 million.
+// randomSuffix returns six characters, one of 300 million combinations.
 func randomSuffix() string {
 	raw := make([]byte, 6)
-	_, _ = rand.Read(raw) // it never fails, see crypto/rand
+	_, _ = rand.Read(raw) // never fails, see crypto/rand
 	for i := range raw {
 		raw[i] = suffixLetters[int(raw[i])%len(suffixLetters)]
 	}

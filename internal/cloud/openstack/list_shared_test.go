@@ -48,7 +48,7 @@ func TestAllGroupsShareOneListOfServers(t *testing.T) {
 	if _, err := p.Grow(t.Context(), "group-1", cloud.Order{Count: 1}); err != nil {
 		t.Fatal(err)
 	}
-	ask(2) // the new server has to be in it
+	ask(2) // the list must include the new server
 }
 
 func TestServersOfADoneOrderAreRunning(t *testing.T) {
@@ -68,11 +68,11 @@ func TestServersOfADoneOrderAreRunning(t *testing.T) {
 		t.Helper()
 		status, err := p.Status(t.Context(), op)
 		if err != nil || status.Done != done {
-			t.Errorf("the operation is %+v, %v; want done %t", status, err, done)
+			t.Errorf("status %+v, %v; want done %t", status, err, done)
 		}
 		instances, err := p.Instances(t.Context(), "workers")
 		if err != nil || len(instances) != 1 || instances[0].State != want {
-			t.Errorf("listed are %+v, %v; want one instance, %s", instances, err, want)
+			t.Errorf("listed %+v, %v; want one instance, %s", instances, err, want)
 		}
 	}
 	check(false, cloud.Pending)

@@ -11,8 +11,8 @@ import (
 	"github.com/gophercloud/gophercloud/v2"
 )
 
-// TestI7ListIsCompleteWhileServersMoveCells has a Nova that gives a short page without a next while it
-// schedules, and forgets one server between two pages.
+// TestI7ListIsCompleteWhileServersMoveCells has a Nova that returns a short page without a next link during scheduling,
+// and omits one server between two pages.
 func TestI7ListIsCompleteWhileServersMoveCells(t *testing.T) {
 	s := newServices(t)
 	p := s.provider("south")
@@ -28,14 +28,14 @@ func TestI7ListIsCompleteWhileServersMoveCells(t *testing.T) {
 	s.list = func(marker string) []map[string]any {
 		if marker == "" {
 			reads++
-			return all[:3] // the fourth was counted, and then found to be one that is there
+			return all[:3] // the fourth was counted twice
 		}
 		at := slices.IndexFunc(all, func(m map[string]any) bool { return m["id"] == marker }) + 1
 		if reads == 1 && at < 7 {
-			at++ // it is in its cell by now, where those that are newer than the marker are not looked for
+			at++ // it moved to its cell, which is not searched for servers newer than the marker
 		}
 		if at == len(all) {
-			at-- // the last of all goes over to its cell while its page is made, and comes once more
+			at-- // the last server moves while its page is built, and is returned again
 		}
 		return all[min(at, len(all)):min(at+4, len(all))]
 	}
@@ -49,12 +49,12 @@ func TestI7ListIsCompleteWhileServersMoveCells(t *testing.T) {
 	reads = 0
 	p.servers.Outdate()
 	if got, err := p.Instances(t.Context(), p.groups[0].Name); err != nil || len(got) != 3 || reads != 1 {
-		t.Errorf("%d servers of %d reads and %v: a last page of servers that are made is the last, want 3 of 1", len(got), reads, err)
+		t.Errorf("%d servers in %d reads, %v: want 3 in 1, because no server is building", len(got), reads, err)
 	}
 }
 
-// TestAServerGroupIsFoundOnAnyPage has a Nova that gives pages of server groups by their offset alone, without links, and no
-// more than its own limit.
+// TestAServerGroupIsFoundOnAnyPage has a Nova that pages server groups by offset only, without links, and with its own
+// limit.
 func TestAServerGroupIsFoundOnAnyPage(t *testing.T) {
 	for name, paged := range map[string]bool{"with an offset": true, "without paging": false} {
 		t.Run(name, func(t *testing.T) {
@@ -82,7 +82,7 @@ func TestAServerGroupIsFoundOnAnyPage(t *testing.T) {
 				}
 			}
 			if id, err := serverGroupNamed(t.Context(), c, "none"); err == nil {
-				t.Errorf("a group that there is not: %q", id)
+				t.Errorf("missing group: %q", id)
 			}
 		})
 	}

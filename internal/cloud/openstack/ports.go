@@ -11,7 +11,7 @@ import (
 	"github.com/gophercloud/gophercloud/v2/openstack/networking/v2/subnets"
 )
 
-// port is a port of Neutron's, as far as it is read.
+// port has the fields of a Neutron port that this package reads.
 type port struct {
 	ID          string    `json:"id"`
 	Name        string    `json:"name"`
@@ -20,14 +20,14 @@ type port struct {
 	Created     time.Time `json:"created_at"`
 }
 
-// resolvedPort is what a [Port] means, as IDs.
+// resolvedPort is a [Port] with IDs instead of names.
 type resolvedPort struct{ network, subnet string }
 
-// portMark is the description of the cluster's ports. One without it is never deleted.
+// portMark returns the description of the cluster's ports. A port without it is never deleted.
 func (p *Provider) portMark() string { return ClusterKey + "=" + p.config.ClusterName }
 
-// portBody is what Neutron is asked for. Security groups are of the port where it has security, as Nova's count for the ports that
-// Nova makes alone.
+// portBody returns the create request for a port. The port gets the security groups, because Nova applies a server's
+// security groups only to ports that Nova creates.
 func (p *Provider) portBody(g *group, r *resolved, i int, server string) map[string]any {
 	c := g.Ports[i]
 	body := map[string]any{"name": server, "description": p.portMark(), "network_id": r.ports[i].network}
@@ -60,7 +60,7 @@ func (p *Provider) portBody(g *group, r *resolved, i int, server string) map[str
 	return map[string]any{"port": body}
 }
 
-// makePorts makes the ports of a server, all of them or none.
+// makePorts creates all ports of a server. If one fails, it deletes the others.
 func (p *Provider) makePorts(ctx context.Context, c *clients, g *group, r *resolved, server string) (ids []string, err error) {
 	for i := range g.Ports {
 		var made struct {
@@ -80,13 +80,13 @@ func (p *Provider) makePorts(ctx context.Context, c *clients, g *group, r *resol
 	return ids, nil
 }
 
-// dropPorts deletes ports of the cluster that no server has. One that cannot be deleted now is swept later.
+// dropPorts deletes unused ports of the cluster. sweepPorts retries failed deletions later.
 func (p *Provider) dropPorts(ctx context.Context, ids []string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), takeBackTime)
 	defer cancel()
 	for _, id := range ids {
 		if err := p.dropPort(ctx, id); err != nil {
-			p.log.Warn("a port that no server has could not be deleted; it is tried again before the next order", "port", id, "err", err)
+			p.log.Warn("deleting an unused port failed; the next launch retries it", "port", id, "err", err)
 		}
 	}
 }
@@ -107,18 +107,18 @@ func (p *Provider) dropPort(ctx context.Context, id string) error {
 	case err != nil:
 		return ofAPI("reading port "+id, err)
 	case is.Port.ID != id || is.Port.Description != p.portMark() || is.Port.DeviceID != "":
-		return fmt.Errorf("port %s: is of device %q, with the description %.100q: want none, and %s", id, is.Port.DeviceID, is.Port.Description,
+		return fmt.Errorf("port %s: device is %q and description %.100q: want no device and %s", id, is.Port.DeviceID, is.Port.Description,
 			p.portMark())
 	}
 	_, err = c.network.Delete(ctx, address, nil) //nolint:bodyclose // it has none
 	if err != nil && !gophercloud.ResponseCodeIs(err, http.StatusNotFound) {
 		return ofAPI("deleting port "+id, err)
 	}
-	p.log.Info("a port that no server has is deleted", "port", id, "server", is.Port.Name)
+	p.log.Info("deleted an unused port", "port", id, "server", is.Port.Name)
 	return nil
 }
 
-// hasPorts reports whether any group has ports of its own.
+// hasPorts reports whether any group configures ports.
 func (p *Provider) hasPorts() bool {
 	for _, g := range p.groups {
 		if len(g.Ports) > 0 {
@@ -128,7 +128,7 @@ func (p *Provider) hasPorts() bool {
 	return false
 }
 
-// listPorts lists the cluster's ports of a device; an empty one is all of the cluster.
+// listPorts lists the cluster's ports of a device, or all if device is empty.
 func (p *Provider) listPorts(ctx context.Context, device string) ([]port, error) {
 	c, err := p.session.clients(ctx)
 	if err != nil {
@@ -143,14 +143,14 @@ func (p *Provider) listPorts(ctx context.Context, device string) ([]port, error)
 	})
 }
 
-// portsOf gives the IDs of the cluster's ports of a server that is about to be deleted. Nova does not delete them.
+// portsOf returns the IDs of the cluster's ports of a server that will be deleted. Nova does not delete them.
 func (p *Provider) portsOf(ctx context.Context, server string) []string {
 	if !p.hasPorts() {
 		return nil
 	}
 	all, err := p.listPorts(ctx, server)
 	if err != nil {
-		p.log.Warn("the ports of a server are not known; those that are left are deleted before a later order", "server", server, "err", err)
+		p.log.Warn("listing the ports of a server failed; a later launch deletes them", "server", server, "err", err)
 	}
 	var ids []string
 	for _, one := range all {
@@ -161,11 +161,11 @@ func (p *Provider) portsOf(ctx context.Context, server string) []string {
 	return ids
 }
 
-// portGrace is how long a port may be without a server: longer than any create of a server takes to be answered.
+// portGrace is the minimum age of an unused port before it is deleted. It is longer than any create request.
 const portGrace = 15 * time.Minute
 
-// sweepPorts deletes the ports that were left by a crash or a lost answer: those of the cluster without a device, whose server Nova
-// does not have.
+// sweepPorts deletes ports that remain after a crash or a lost response: the cluster's ports without a device, if no
+// server has their name.
 func (p *Provider) sweepPorts(ctx context.Context) error {
 	if !p.hasPorts() {
 		return nil
@@ -199,7 +199,7 @@ func (p *Provider) sweepPorts(ctx context.Context) error {
 	return nil
 }
 
-// portNamed looks up what a port of a group names.
+// portNamed looks up the network and the subnet of a configured port.
 func portNamed(ctx context.Context, c *gophercloud.ServiceClient, field string, one Port) (r resolvedPort, err error) {
 	if r.network, err = networkNamed(ctx, c, field+"network", one.Network); err != nil || one.Subnet == "" {
 		return r, err

@@ -12,14 +12,14 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// neutron is a Neutron with ports, and a Nova that uses them.
+// neutron fakes Neutron with ports, and Nova with a server that uses them.
 type neutron struct {
 	*services
-	ports  map[string]map[string]any // by ID, as they are shown
-	asked  []map[string]any          // bodies of ports, without their names
-	refuse int                       // the create of a server is answered so; 0 takes it
-	nets   []any                     // of the last server
-	gone   bool                      // the server
+	ports  map[string]map[string]any // by ID
+	asked  []map[string]any          // bodies of create requests, without names
+	refuse int                       // status code for create requests of servers; 0 accepts them
+	nets   []any                     // networks of the last server
+	gone   bool                      // whether the server is deleted
 }
 
 func newNeutron(t *testing.T) (*neutron, *Provider) {
@@ -34,7 +34,7 @@ func newNeutron(t *testing.T) (*neutron, *Provider) {
 		found := []map[string]any{}
 		for _, one := range n.ports {
 			if device := r.URL.Query().Get("device_id"); device == "" || device == one["device_id"] {
-				found = append(found, one) // whatever their description: a Neutron that does not filter by it
+				found = append(found, one) // a Neutron that ignores the description filter
 			}
 		}
 		n.answer(w, http.StatusOK, map[string]any{"ports": found})
@@ -123,12 +123,12 @@ func TestServerGetsAndLosesItsGroupsPorts(t *testing.T) {
 	}
 	check.Equal(t, want, n.asked)
 	if len(n.nets) != 2 || len(n.ports) != 2 {
-		t.Errorf("the server has the networks %v, of ports %v", n.nets, n.ports)
+		t.Errorf("server with networks %v, ports %v", n.nets, n.ports)
 	}
 	op, err := p.Delete(t.Context(), "openstack:///"+someID)
 	must.NoError(t, err)
 	if status, err := p.Status(t.Context(), op); err != nil || !status.Done || len(n.ports) != 0 {
-		t.Errorf("%+v, %v, and the ports %v are left", status, err, n.ports)
+		t.Errorf("%+v, %v, remaining ports %v", status, err, n.ports)
 	}
 }
 
@@ -139,7 +139,7 @@ func TestPortsOfARefusedServerAreDeleted(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(n.asked) != 2 || len(n.ports) != 0 {
-		t.Errorf("%d ports were made, and %v are left", len(n.asked), n.ports)
+		t.Errorf("%d ports created, %v remain", len(n.asked), n.ports)
 	}
 }
 
@@ -159,9 +159,9 @@ func TestI4OnlyPortsThatACrashLeftAreSwept(t *testing.T) {
 	left("used", "w-2", "slipway.cluster=prod", someID, old)
 	left("new", "w-3", "slipway.cluster=prod", "", time.Now().UTC().Format(time.RFC3339))
 	left("others", "w-4", "slipway.cluster=blog", "", old)
-	left("nobodys", "w-5", "", "", old)
+	left("unmarked", "w-5", "", "", old)
 	must.NoError(t, p.sweepPorts(t.Context()))
 	if _, swept := n.ports["crashed"]; swept || len(n.ports) != 5 {
-		t.Errorf("left are %v, want all but the one of the crash", n.ports)
+		t.Errorf("remaining %v, want all except the one of the crash", n.ports)
 	}
 }

@@ -21,14 +21,14 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
-// resolvedFor is how long it is remembered what the names of a group mean.
+// resolvedFor is how long resolved names are cached.
 const resolvedFor = time.Minute
 
-// resolved is what the names of a group mean, as IDs.
+// resolved has the IDs for the names of a group.
 type resolved struct {
 	at             time.Time
-	flavors        []flavors.Flavor // one at the least
-	missing        error            // the flavors that are not there or cannot be read; nil when none
+	flavors        []flavors.Flavor // at least one
+	missing        error            // error for each flavor that is missing or cannot be read; nil if none
 	image          string
 	networks       []string
 	ports          []resolvedPort
@@ -36,8 +36,8 @@ type resolved struct {
 	serverGroup    string
 }
 
-// resolve looks up what the names of a group mean, all side by side, and reports everything that is not there or not
-// clear. A flavor that is not there is left out where another one is.
+// resolve looks up the names of a group concurrently. It returns an error for each name that is missing or ambiguous. A
+// missing flavor is skipped if another one is usable.
 func (p *Provider) resolve(ctx context.Context, g *group) (*resolved, error) {
 	g.mu.Lock()
 	known := g.resolved
@@ -103,26 +103,26 @@ func (p *Provider) resolve(ctx context.Context, g *group) (*resolved, error) {
 	g.resolved, g.missing = r, fmt.Sprint(r.missing)
 	g.mu.Unlock()
 	if r.missing != nil && told != fmt.Sprint(r.missing) {
-		p.log.Warn("flavors of a group cannot be used; the others can", "group", g.Name, "err", r.missing)
+		p.log.Warn("some flavors of the group cannot be used", "group", g.Name, "err", r.missing)
 	}
 	return r, nil
 }
 
-// forget has the names of a group looked up again, since what they meant was refused.
+// forget clears the cached names of a group after a request with their IDs was refused.
 func (g *group) forget() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.resolved = nil
 }
 
-// candidate is one of the things that have a name.
+// candidate is a resource that matches a name.
 type candidate struct{ id, name, what string }
 
-// only gives the one thing that was meant.
+// only returns the ID of the only candidate, or an error.
 func only(field, kind, wanted string, candidates []candidate) (string, error) {
 	switch len(candidates) {
 	case 0:
-		return "", invalid("%s: %s %q: is not there, or not for this project", field, kind, wanted)
+		return "", invalid("%s: %s %q: not found in this project", field, kind, wanted)
 	case 1:
 		return candidates[0].id, nil
 	}
@@ -131,10 +131,10 @@ func only(field, kind, wanted string, candidates []candidate) (string, error) {
 		all = append(all, fmt.Sprintf("%s (%s)", c.id, c.what))
 	}
 	slices.Sort(all)
-	return "", invalid("%s: %s %q: is the name of %d: want one of their IDs: %s", field, kind, wanted, len(candidates), someOf(all))
+	return "", invalid("%s: %s %q: the name matches %d: want one of the IDs %s", field, kind, wanted, len(candidates), someOf(all))
 }
 
-// maxListed is how many candidates an error names.
+// maxListed limits the candidates in an error.
 const maxListed = 20
 
 func someOf(names []string) string {
@@ -144,8 +144,8 @@ func someOf(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// imageOf finds an image that can be booted. Of those with a tag the newest is taken: that is what a tag that moves from
-// one build to the next is for.
+// imageOf finds a bootable image. If several images have the tag, it returns the newest, because a tag moves from one
+// build to the next.
 func imageOf(ctx context.Context, c *gophercloud.ServiceClient, image Image) (string, error) {
 	query := url.Values{"status": {"active"}}
 	if image.Visibility != "" {
@@ -177,12 +177,12 @@ func imageOf(ctx context.Context, c *gophercloud.ServiceClient, image Image) (st
 	}
 	field := "image"
 	if image.Visibility == "" {
-		field = "image (image.visibility tells apart)"
+		field = "image (set image.visibility to distinguish)"
 	}
 	return only(field, "image of", image.String(), found)
 }
 
-// query asks for a name, or for an ID where it has the form of one.
+// query returns a filter by ID if the text is a UUID, and by name otherwise.
 func query(nameOrID string) url.Values {
 	if uuid.MatchString(nameOrID) {
 		return url.Values{"id": {nameOrID}}
@@ -204,7 +204,8 @@ func networkNamed(ctx context.Context, c *gophercloud.ServiceClient, field, name
 	return only(field, "network", name, found)
 }
 
-// securityGroup is a security group of Neutron's. Shared says that it is lent to the project, where Neutron knows that.
+// securityGroup is a security group of Neutron. Shared means that another project shares it with this one, if Neutron
+// reports that.
 type securityGroup struct {
 	ID        string `json:"id"`
 	Name      string `json:"name"`
@@ -212,8 +213,8 @@ type securityGroup struct {
 	Shared    bool   `json:"shared"`
 }
 
-// securityGroupNamed finds a security group of the project, or else one that is shared with it. An administrator sees those of all
-// projects, which have their names alike, such as default.
+// securityGroupNamed finds a security group of the project, or else a group that is shared with it. An administrator sees
+// the groups of all projects, which may have the same name, such as default.
 func securityGroupNamed(ctx context.Context, c *clients, field, name string) (string, error) {
 	all, err := listAll(ctx, c.network, listing[securityGroup]{
 		path: "security-groups", key: "security_groups", query: query(name), size: listSize, id: func(g *securityGroup) string { return g.ID },
@@ -227,7 +228,7 @@ func securityGroupNamed(ctx context.Context, c *clients, field, name string) (st
 		switch {
 		case c.project == "" || g.ProjectID == c.project:
 			own = append(own, found)
-		case g.Shared || uuid.MatchString(name): // what is named by its ID is meant
+		case g.Shared || uuid.MatchString(name): // an ID is unambiguous
 			shared = append(shared, found)
 		}
 	}
@@ -263,18 +264,18 @@ func hasKeyPair(ctx context.Context, c *gophercloud.ServiceClient, name string) 
 		return nil
 	}
 	if err = ofAPI("reading key pair "+name, err); saysGone(err, name) {
-		return invalid("keyPair: key pair %q: is not there, or not of the user that openstack is configured with", name)
+		return invalid("keyPair: key pair %q: not found for the configured user", name)
 	}
 	return err
 }
 
-// haveZones wants the zones to be there. Nova itself does not say which of those that a server asks for is not.
+// haveZones checks that the zones exist. Nova does not name the missing zone in its error.
 func haveZones(ctx context.Context, c *gophercloud.ServiceClient, names []string) error {
 	page, err := availabilityzones.List(c).AllPages(ctx)
 	if err != nil {
 		err = ofAPI("listing the availability zones", err)
 		if cloud.RefusalOf(err) == cloud.NoRight {
-			return nil // then it is Nova that refuses the server
+			return nil // Nova will check when it creates the server
 		}
 		return err
 	}
@@ -288,9 +289,9 @@ func haveZones(ctx context.Context, c *gophercloud.ServiceClient, names []string
 	}
 	slices.Sort(there)
 	for i, name := range names {
-		zone, _, _ := strings.Cut(name, ":") // a host may be named after it, by administrators
+		zone, _, _ := strings.Cut(name, ":") // administrators may append a host
 		if !slices.Contains(there, zone) {
-			return invalid("availabilityZones[%d]: availability zone %q: is not there: want one of %s", i, name, someOf(there))
+			return invalid("availabilityZones[%d]: availability zone %q: not found: want one of %s", i, name, someOf(there))
 		}
 	}
 	return nil

@@ -9,7 +9,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// rotated is a provider that has signed in with a secret of a file, and what replaces the file's.
+// rotated returns a provider that authenticated with a secret from a file, and a function that replaces it.
 func rotated(t *testing.T, s *services) (p *Provider, write func(secret string)) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "password")
@@ -25,7 +25,7 @@ func rotated(t *testing.T, s *services) (p *Provider, write func(secret string))
 	if _, err := p.Instances(t.Context(), "workers"); err != nil {
 		t.Fatal(err)
 	}
-	p.servers.Outdate() // what follows has to ask
+	p.servers.Outdate() // force a request
 	return p, write
 }
 
@@ -35,7 +35,7 @@ func TestRotatedSecretIsReadWhenTheTokenRenews(t *testing.T) {
 	write("second-secret")
 	s.secret, s.revoked = "second-secret", true
 	if _, err := p.Instances(t.Context(), "workers"); err != nil || s.refused != 0 {
-		t.Errorf("%v after %d refused sign-ins", err, s.refused)
+		t.Errorf("%v after %d refused authentications", err, s.refused)
 	}
 }
 
@@ -53,13 +53,13 @@ func TestRefusedSecretIsNotRetriedInALoop(t *testing.T) {
 	}
 }
 
-// TestI7CredentialOfAnotherProjectIsRefused has all machines seem gone otherwise.
+// TestI7CredentialOfAnotherProjectIsRefused prevents all servers from appearing to be gone.
 func TestI7CredentialOfAnotherProjectIsRefused(t *testing.T) {
 	s := newServices(t)
 	p, write := rotated(t, s)
 	write("second-secret")
 	s.secret, s.revoked, s.project = "second-secret", true, "blog"
 	if _, err := p.Instances(t.Context(), "workers"); err == nil {
-		t.Error("the servers of another project are taken for the cluster's")
+		t.Error("the credential of another project is accepted")
 	}
 }

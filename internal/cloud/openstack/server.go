@@ -15,16 +15,16 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
-// found is a server as Nova describes it, and what its deletion needs to know.
+// found is a server as Nova describes it, with the data for its deletion.
 type found struct {
 	cloud.Instance
 	id          string
 	ours        bool
 	softDeleted bool
-	keeps       string // why it is not deleted; empty when it may be
+	keeps       string // why it must not be deleted; empty if it may be
 }
 
-// sideBySide bounds how many servers are read at once.
+// sideBySide limits concurrent reads of servers.
 const sideBySide = 10
 
 // Instances lists the servers of a group.
@@ -57,9 +57,8 @@ func (p *Provider) Instance(ctx context.Context, providerID string) (cloud.Insta
 	return m.Instance, err
 }
 
-// Ours lists the servers whose metadata says that they are this cluster's, in all groups, also in those that the
-// configuration does not have any more. One that a group adopts by its name is not among them: it may be another
-// cluster's, whose tool names them alike.
+// Ours lists the servers with this cluster's name in their metadata, also in groups that were removed from the configuration. It
+// excludes servers that a group adopts by name, which may belong to another cluster.
 func (p *Provider) Ours(ctx context.Context) ([]cloud.Instance, error) {
 	machines, err := p.list(ctx, nil)
 	if err != nil {
@@ -74,8 +73,8 @@ func (p *Provider) Ours(ctx context.Context) ([]cloud.Instance, error) {
 	return instances, nil
 }
 
-// list reads the servers of a group, or without one all of this cluster. Nova cannot be asked for those with certain
-// metadata: all of the project are read.
+// list returns the servers of a group, or of the whole cluster if g is nil. Nova cannot filter by metadata, so all
+// servers of the project are read.
 func (p *Provider) list(ctx context.Context, g *group) ([]found, error) {
 	c, err := p.session.clients(ctx)
 	if err != nil {
@@ -89,13 +88,13 @@ func (p *Provider) list(ctx context.Context, g *group) ([]found, error) {
 	seen := map[string]bool{}
 	for i := range all {
 		if all[i].Metadata == nil {
-			return nil, fmt.Errorf("listing servers: %w: %s has no metadata, and may be of any group: a cell of Nova is down", errIncomplete, all[i].ID)
+			return nil, fmt.Errorf("listing servers: %w: server %s has no metadata, so a cell of Nova is down", errIncomplete, all[i].ID)
 		}
 		m, err := p.read(&all[i])
 		if err != nil {
 			return nil, err
 		}
-		// A server that came while pages were read moves the others on, and a list that was read twice has all of them twice.
+		// Pages shift when a server is added between two reads, and readServers may read the list twice.
 		if seen[m.id] || !m.ours || g != nil && m.Group != g.Name {
 			continue
 		}
@@ -105,9 +104,9 @@ func (p *Provider) list(ctx context.Context, g *group) ([]found, error) {
 	return machines, nil
 }
 
-// readServers reads the servers of the project. While some are being built, a list of several pages may miss one that goes
-// over to its cell between two of them: it is read again, and what either has is there. A server that is on both comes
-// twice, as it was later first.
+// readServers reads the servers of the project. While servers are being built, a list of several pages can miss a
+// server that moves to its cell between two pages. Then the list is read twice and the results are combined. A server
+// in both appears twice, with the later state first.
 func (p *Provider) readServers(ctx context.Context, nova *gophercloud.ServiceClient) ([]servers.Server, error) {
 	all := listing[servers.Server]{
 		path: "servers/detail", key: "servers", size: p.pageSize,
@@ -125,10 +124,10 @@ func (p *Provider) readServers(ctx context.Context, nova *gophercloud.ServiceCli
 	return append(again, once...), nil
 }
 
-// building is the status of a server that is not made yet.
+// building is the status of a server that is being created.
 const building = "BUILD"
 
-// withFaults looks up why servers are in ERROR: a list leaves the fault out for one that no host was found for.
+// withFaults reads why servers are in state ERROR. The list omits the fault if no host was found.
 func (p *Provider) withFaults(ctx context.Context, machines []found) ([]found, error) {
 	errs := make([]error, len(machines))
 	gone := make([]bool, len(machines))
@@ -156,7 +155,7 @@ func (p *Provider) withFaults(ctx context.Context, machines []found) ([]found, e
 	return left, nil
 }
 
-// each calls f with every index below n, so many at once.
+// each calls f with the indexes 0 to n-1, with at most atOnce concurrent calls.
 func each(n, atOnce int, f func(i int)) {
 	slots := make(chan struct{}, atOnce)
 	var all sync.WaitGroup
@@ -170,7 +169,7 @@ func each(n, atOnce int, f func(i int)) {
 	all.Wait()
 }
 
-// get reads one server, past any cache: [*cloud.NotFoundError] when Nova says of its ID that it is not there.
+// get reads one server without a cache. It returns [*cloud.NotFoundError] if Nova says that the ID does not exist.
 func (p *Provider) get(ctx context.Context, id string) (found, error) {
 	c, err := p.session.clients(ctx)
 	if err != nil {
@@ -185,12 +184,12 @@ func (p *Provider) get(ctx context.Context, id string) (found, error) {
 		return found{}, err
 	}
 	if !strings.EqualFold(s.ID, id) {
-		return found{}, fmt.Errorf("reading server %s: %w: it is about %q", id, errIncomplete, s.ID)
+		return found{}, fmt.Errorf("reading server %s: %w: the response is about %q", id, errIncomplete, s.ID)
 	}
 	return p.read(s)
 }
 
-// read makes of Nova's server what callers know.
+// read converts a server of Nova.
 func (p *Provider) read(s *servers.Server) (found, error) {
 	if !uuid.MatchString(s.ID) || s.Status == "" {
 		return found{}, fmt.Errorf("server %q: %w: it has no ID or no status", s.ID, errIncomplete)
@@ -216,14 +215,14 @@ func (p *Provider) read(s *servers.Server) (found, error) {
 	return m, nil
 }
 
-// KeepsMachines implements [cloud.Keeper]: a server that is not this cluster's, or is locked, is kept.
+// KeepsMachines implements [cloud.Keeper]. Servers of other clusters and locked servers are protected.
 func (p *Provider) KeepsMachines() {}
 
-// keeps says why a server is not this provider's to delete; empty when it is.
+// keeps returns why this provider must not delete a server; empty if it may.
 func (p *Provider) keeps(ours bool, s *servers.Server) string {
 	switch {
 	case !ours:
-		return fmt.Sprintf("its metadata does not say that it is of cluster %s: want %s=%s and %s with a group's name, or a group that adopts "+
+		return fmt.Sprintf("its metadata does not name cluster %s: want %s=%s and %s with a group's name, or a group that adopts "+
 			"it by its name", p.config.ClusterName, ClusterKey, p.config.ClusterName, GroupKey)
 	case s.Locked != nil && *s.Locked:
 		return "it is locked in Nova"
@@ -231,8 +230,8 @@ func (p *Provider) keeps(ours bool, s *servers.Server) string {
 	return ""
 }
 
-// owner says which group a server is of, whether it is this cluster's, and whether that is said by its name or by the mark of
-// a former name of the cluster alone.
+// owner returns the group of a server and whether it belongs to this cluster. adopted means that only its name or a
+// former cluster name shows that.
 func (p *Provider) owner(s *servers.Server) (groupName string, ours, adopted bool) {
 	cluster, marked := s.Metadata[ClusterKey]
 	if marked {
@@ -247,11 +246,12 @@ func (p *Provider) owner(s *servers.Server) (groupName string, ours, adopted boo
 	return "", false, false
 }
 
-// unfit are the characters that a host name cannot have.
+// unfit matches the characters that a host name cannot contain.
 var unfit = regexp.MustCompile(`[^a-zA-Z0-9_.-]`)
 
-// hostname is the name that Nova has the server boot with. Before microversion 2.90 it does not say, and it is made of
-// the name as Nova does (sanitize_hostname in nova/utils.py): spaces and underscores are dashes, what is left is dropped.
+// hostname returns the host name of a server. Before microversion 2.90 Nova does not report it. Then it is derived from
+// the server name as in Nova (sanitize_hostname in nova/utils.py): spaces and underscores become dashes, other
+// characters are removed.
 func hostname(s *servers.Server) string {
 	if s.Hostname != nil && *s.Hostname != "" {
 		return *s.Hostname
@@ -266,8 +266,8 @@ func hostname(s *servers.Server) string {
 	return strings.ReplaceAll(name, ".", "-")
 }
 
-// state translates Nova's; see https://docs.openstack.org/nova/latest/reference/vm-states.html. A server that is being
-// deleted keeps its status for a while, and its task says so.
+// state converts a status of Nova, see https://docs.openstack.org/nova/latest/reference/vm-states.html. A server that
+// is being deleted keeps its status for a while; its task shows the deletion.
 func state(status, task string) cloud.State {
 	if task == "deleting" || task == "soft-deleting" {
 		return cloud.Deleting
@@ -279,7 +279,7 @@ func state(status, task string) cloud.State {
 		return cloud.Running
 	case "SHUTOFF", "STOPPED", "PAUSED", "SUSPENDED", "SHELVED", "SHELVED_OFFLOADED":
 		return cloud.Stopped
-	case "DELETED", "SOFT_DELETED": // DELETED is the moment before Nova says that there is no such server
+	case "DELETED", "SOFT_DELETED": // DELETED is a short state before the server is gone
 		return cloud.Deleting
 	case "ERROR":
 		return cloud.Failed

@@ -16,45 +16,45 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Joiner makes what machines join the cluster with. Its methods may be called concurrently.
+// Joiner issues the credentials that new servers use to join the cluster. Its methods are safe for concurrent use.
 type Joiner interface {
-	// Issue makes something for the machine of that name alone, which ends by itself if the machine does not come.
+	// Issue creates a credential for one server. It expires if the server does not join.
 	Issue(ctx context.Context, machine string) (Join, error)
-	// Withdraw takes back what was issued for a machine that will not come.
+	// Withdraw revokes the credential of a server that will not join.
 	Withdraw(ctx context.Context, machine string) error
 }
 
-// Join is what a machine joins its cluster with, in the terms of kubeadm join.
+// Join has the values that a server needs to join the cluster, in the terms of kubeadm join.
 type Join struct {
 	// Token is a bootstrap token, ID.SECRET.
 	Token string
-	// Expires is when it ends.
+	// Expires is the expiry of Token.
 	Expires time.Time
-	// Server is the API server's host and port.
+	// Server is the host and port of the API server.
 	Server string
 	// CACertHash is the value of --discovery-token-ca-cert-hash: sha256:…
 	CACertHash string
-	// CACert is the cluster's certificate authority, in PEM.
+	// CACert is the certificate of the cluster's certificate authority, in PEM.
 	CACert string
 }
 
-// Machine is what the template of user data is filled in with.
+// Machine has the fields for the user data template.
 type Machine struct {
-	Name    string // the server's name, which is its host name too
+	Name    string // the server's name, which is also its host name
 	Cluster string
 	Group   string
 	Flavor  string
-	Zone    string // empty where Nova chooses
+	Zone    string // empty if Nova chooses
 	Region  string
-	Labels  string // of the group's nodes.labels, as kubelet's --node-labels takes them: a=b,c=d
-	Taints  string // of nodes.taints, as --register-with-taints takes them: key=value:Effect
+	Labels  string // the group's nodes.labels in the format of --node-labels: a=b,c=d
+	Taints  string // the group's nodes.taints in the format of --register-with-taints: key=value:Effect
 	Join    Join
 }
 
-// maxUserData is the most that Nova takes, in bytes after their encoding in base64.
+// maxUserData is Nova's limit for user data, in bytes after base64 encoding.
 const maxUserData = 65535
 
-// userData is a template of user data. A nil one is none.
+// userData is a parsed template. Nil means no user data.
 type userData struct {
 	template *template.Template
 	usesJoin bool
@@ -62,8 +62,8 @@ type userData struct {
 
 func (u *userData) joins() bool { return u != nil && u.usesJoin }
 
-// compileUserData reads the template of a group and fills it in with an example, so that whatever is wrong with it is
-// known at the start and not when machines are needed. Fields that do not exist are found in branches not taken, too.
+// compileUserData parses the template of a group and renders it with an example, so that errors appear at the start.
+// Unknown fields are found in every branch.
 func compileUserData(g *GroupConfig, canJoin bool) (*userData, error) {
 	text, err := g.template()
 	if err != nil || text == "" {
@@ -78,7 +78,7 @@ func compileUserData(g *GroupConfig, canJoin bool) (*userData, error) {
 		return nil, fmt.Errorf("%s: %w", field, err)
 	}
 	if u.usesJoin && !canJoin {
-		return nil, fmt.Errorf("%s: has .Join, and this command has no cluster to join", field)
+		return nil, fmt.Errorf("%s: uses .Join, which needs a cluster, and this command has none", field)
 	}
 	if _, err := u.render(exampleMachine()); err != nil {
 		return nil, fmt.Errorf("%s: %w", field, err)
@@ -86,7 +86,7 @@ func compileUserData(g *GroupConfig, canJoin bool) (*userData, error) {
 	return u, nil
 }
 
-// parseUserData reads a template, and checks its fields without filling it in.
+// parseUserData parses a template and checks its fields without rendering it.
 func parseUserData(text string) (*userData, error) {
 	t, err := template.New("userData").Option("missingkey=error").Funcs(sprig.HermeticTxtFuncMap()).Parse(text)
 	if err != nil {
@@ -95,7 +95,7 @@ func parseUserData(text string) (*userData, error) {
 	var w walker
 	for _, defined := range t.Templates() {
 		if defined.Tree != nil {
-			// What a named template is called with is not known before; the main one gets a Machine.
+			// The argument of a named template is unknown. The main template gets a Machine.
 			w.main = defined.Name() == t.Name()
 			w.walk(defined.Root, machineIf(w.main))
 		}
@@ -119,7 +119,7 @@ func (u *userData) render(m Machine) ([]byte, error) {
 		return nil, err
 	}
 	if encoded := (out.Len() + 2) / 3 * 4; encoded > maxUserData {
-		return nil, invalid("user data of %d bytes: want at most %d, as Nova takes %d after their encoding", out.Len(), maxUserData/4*3, maxUserData)
+		return nil, invalid("user data of %d bytes: want at most %d, because Nova accepts %d after base64 encoding", out.Len(), maxUserData/4*3, maxUserData)
 	}
 	return out.Bytes(), nil
 }
@@ -133,9 +133,9 @@ func machineIf(known bool) reflect.Type {
 	return nil
 }
 
-// walker checks the fields of a template. The dot's type is nil where it cannot be known.
+// walker checks the fields of a template. The type of the dot is nil if unknown.
 type walker struct {
-	main bool // in the main template, where $ is the Machine
+	main bool // in the main template, $ is the Machine
 	join bool
 	errs []error
 }
@@ -153,7 +153,7 @@ func (w *walker) walk(node parse.Node, dot reflect.Type) {
 		w.walk(n.Pipe, dot)
 	case *parse.TemplateNode:
 		w.walk(n.Pipe, dot)
-		w.join = w.join || n.Pipe != nil // it may be handed the Machine
+		w.join = w.join || n.Pipe != nil // the template may receive the Machine
 	case *parse.IfNode:
 		w.branch(&n.BranchNode, dot, dot)
 	case *parse.WithNode:
@@ -178,7 +178,7 @@ func (w *walker) pipe(n *parse.PipeNode, dot reflect.Type) {
 	}
 }
 
-// operand checks what a command is given.
+// operand checks an argument of a command.
 func (w *walker) operand(node parse.Node, dot reflect.Type) {
 	switch n := node.(type) {
 	case *parse.FieldNode:
@@ -200,7 +200,7 @@ func (w *walker) branch(n *parse.BranchNode, dot, inside reflect.Type) {
 	w.walk(n.ElseList, dot)
 }
 
-// typeOf gives the type of a pipe that is one field, and nil for any other.
+// typeOf returns the type of a pipe that is a single field, and nil for any other pipe.
 func (w *walker) typeOf(pipe *parse.PipeNode, dot reflect.Type) reflect.Type {
 	if pipe == nil || len(pipe.Cmds) != 1 || len(pipe.Cmds[0].Args) != 1 {
 		return nil
@@ -226,7 +226,7 @@ func (w *walker) typeOf(pipe *parse.PipeNode, dot reflect.Type) reflect.Type {
 	return dot
 }
 
-// field follows a path of fields as far as its types are known.
+// field checks a path of fields as far as the types are known.
 func (w *walker) field(path []string, dot reflect.Type, shown string) {
 	w.join = w.join || dot == machineType && (len(path) == 0 || path[0] == "Join")
 	for _, name := range path {
@@ -235,14 +235,14 @@ func (w *walker) field(path []string, dot reflect.Type, shown string) {
 		}
 		next := fieldType(dot, name)
 		if next == nil {
-			w.errs = append(w.errs, fmt.Errorf("%s: %q is no field of %s: want %s", shown, name, dot.Name(), fieldsOf(dot)))
+			w.errs = append(w.errs, fmt.Errorf("%s: %s has no field %q: want %s", shown, dot.Name(), name, fieldsOf(dot)))
 			return
 		}
 		dot = next
 	}
 }
 
-// fieldType gives the type of a field, or of what a method returns; nil for what does not exist.
+// fieldType returns the type of a field or of a method's result; nil if it does not exist.
 func fieldType(of reflect.Type, name string) reflect.Type {
 	if of == nil {
 		return nil
@@ -271,7 +271,7 @@ func fieldsOf(t reflect.Type) string {
 	return "one of " + strings.Join(names, ", ")
 }
 
-// taintList writes taints as kubelet takes them.
+// taintList formats taints for --register-with-taints.
 func taintList(taints []corev1.Taint) string {
 	var all []string
 	for _, t := range taints {

@@ -13,7 +13,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// TestUserDataOfTheDocumentationRenders: what users copy has to be a template, and make what cloud-init and the agents read.
+// TestUserDataOfTheDocumentationRenders checks that the examples are valid templates with valid cloud-init and agent
+// configuration.
 func TestUserDataOfTheDocumentationRenders(t *testing.T) {
 	page, err := os.ReadFile("../../../docs/openstack.md")
 	must.NoError(t, err)

@@ -13,12 +13,12 @@ import (
 
 func TestI10UnknownUserDataFieldIsRefusedAtStart(t *testing.T) {
 	for text, want := range map[string]string{
-		"{{.Nickname}}": `"Nickname" is no field of Machine: want one of Name, Cluster`,
+		"{{.Nickname}}": `Machine has no field "Nickname": want one of Name, Cluster`,
 		`{{if eq .Zone "never"}}{{.Nickname}}{{end}}`:  "Nickname", // a branch that the example does not take
-		"{{if .Zone}}a{{else}}{{.Join.Tokn}}{{end}}":   `"Tokn" is no field of Join`,
+		"{{if .Zone}}a{{else}}{{.Join.Tokn}}{{end}}":   `Join has no field "Tokn"`,
 		"{{with .Join}}{{.Tokn}}{{end}}":               "Tokn",
 		"{{with .Join}}{{$.Nickname}}{{end}}":          "Nickname",
-		"{{.Join.Token.Value}}":                        `"Value" is no field of string: want none`,
+		"{{.Join.Token.Value}}":                        `string has no field "Value": want none`,
 		"{{range $i := until 0}}{{$.Nickname}}{{end}}": "Nickname",
 		"{{.Name":                              "unclosed action",
 		"{{env \"HOME\"}}":                     `function "env" not defined`,
@@ -54,7 +54,7 @@ func TestUserDataIsFilledInForEachMachine(t *testing.T) {
 		}
 	}
 	if _, err := (&userData{template: u.template}).render(Machine{Name: strings.Repeat("x", maxUserData)}); cloud.RefusalOf(err) != cloud.Invalid {
-		t.Errorf("too much: %v", err)
+		t.Errorf("too large: %v", err)
 	}
 }
 

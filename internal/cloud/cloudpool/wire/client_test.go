@@ -16,7 +16,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// ask gives a client of a server, at a path below its address.
+// ask returns a client of a server, with a path in its URL.
 func ask(t *testing.T, path string, h http.HandlerFunc) *wire.Client {
 	t.Helper()
 	server := httptest.NewServer(h)
@@ -32,7 +32,7 @@ const (
 	goodSize = `{"timestamp":"2026-01-02T03:04:05.678Z","desiredSize":3,"allocated":2,"active":1}`
 )
 
-// TestI7ForeignAnswerIsNoEmptyPool has servers, and what may be between, answer anything else.
+// TestI7ForeignAnswerIsNoEmptyPool covers malformed responses of servers and proxies.
 func TestI7ForeignAnswerIsNoEmptyPool(t *testing.T) {
 	write := func(code int, kind, body string) http.HandlerFunc {
 		return func(w http.ResponseWriter, _ *http.Request) {
@@ -42,21 +42,21 @@ func TestI7ForeignAnswerIsNoEmptyPool(t *testing.T) {
 		}
 	}
 	for name, h := range map[string]http.HandlerFunc{
-		"a page":             write(200, "text/html", "<html>Log in</html>"),
-		"a page of an error": write(503, "text/html", "<html>Away</html>"),
-		"a redirect":         func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/login", http.StatusFound) },
-		"nothing":            write(200, "application/json", ""),
-		"no content":         func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) },
-		"null":               write(200, "application/json", "null"),
-		"an empty object":    write(200, "application/json", "{}"),
-		"a list":             write(200, "application/json", "[]"),
-		"no machines":        write(200, "application/json", `{"timestamp":"2026-01-02T03:04:05.678Z"}`),
-		"machines of null":   write(200, "application/json", `{"timestamp":"2026-01-02T03:04:05.678Z","machines":null}`),
-		"no time":            write(200, "application/json", `{"machines":[],"desiredSize":0,"allocated":0,"active":0}`),
-		"a time of its own":  write(200, "application/json", `{"timestamp":"yesterday","machines":[],"desiredSize":0,"allocated":0,"active":0}`),
-		"a nameless machine": write(200, "application/json", `{"timestamp":"2026-01-02T03:04:05.678Z","machines":[{"machineState":"RUNNING"}],"desiredSize":1,"active":1}`),
-		"a stateless one":    write(200, "application/json", `{"timestamp":"2026-01-02T03:04:05.678Z","machines":[{"id":"i-1"}],"allocated":1,"active":1}`),
-		"two documents":      write(200, "application/json", goodPool+goodPool),
+		"a web page":       write(200, "text/html", "<html>Log in</html>"),
+		"an error page":    write(503, "text/html", "<html>Away</html>"),
+		"a redirect":       func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/login", http.StatusFound) },
+		"nothing":          write(200, "application/json", ""),
+		"no content":       func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) },
+		"null":             write(200, "application/json", "null"),
+		"an empty object":  write(200, "application/json", "{}"),
+		"a list":           write(200, "application/json", "[]"),
+		"no machines":      write(200, "application/json", `{"timestamp":"2026-01-02T03:04:05.678Z"}`),
+		"machines of null": write(200, "application/json", `{"timestamp":"2026-01-02T03:04:05.678Z","machines":null}`),
+		"no time":          write(200, "application/json", `{"machines":[],"desiredSize":0,"allocated":0,"active":0}`),
+		"a malformed time": write(200, "application/json", `{"timestamp":"yesterday","machines":[],"desiredSize":0,"allocated":0,"active":0}`),
+		"a missing ID":     write(200, "application/json", `{"timestamp":"2026-01-02T03:04:05.678Z","machines":[{"machineState":"RUNNING"}],"desiredSize":1,"active":1}`),
+		"a missing state":  write(200, "application/json", `{"timestamp":"2026-01-02T03:04:05.678Z","machines":[{"id":"i-1"}],"allocated":1,"active":1}`),
+		"two documents":    write(200, "application/json", goodPool+goodPool),
 		"half a body": func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Length", "400")
 			fmt.Fprint(w, goodPool[:40])
@@ -84,7 +84,7 @@ func TestAPoolAndItsSizeAreRead(t *testing.T) {
 		t.Errorf("%+v, %v", pool, err)
 	}
 	if m := pool.Machines[0]; !m.Active() || m.Evictable() {
-		t.Error("a machine that does not say is to count, and not to be taken away")
+		t.Error("a machine without membershipStatus is active and not evictable")
 	}
 	size, err := c.Size(t.Context())
 	if err != nil || size.Desired != 3 || size.Allocated != 2 || size.Active != 1 || !size.Timestamp.Equal(at) {
@@ -92,7 +92,7 @@ func TestAPoolAndItsSizeAreRead(t *testing.T) {
 	}
 }
 
-// TestServerOfSeveralPoolsIsAskedPerPath is where kubeaware-cloudpool-proxy drained a node, and was told 404 then.
+// Regression test: kubeaware-cloudpool-proxy drained a node and then received a 404.
 func TestServerOfSeveralPoolsIsAskedPerPath(t *testing.T) {
 	for path, want := range map[string]string{"": "/pool/terminate", "/cloudpools/workers": "/cloudpools/workers/terminate", "/x/": "/x/pool/terminate"} {
 		var got, body string
@@ -134,7 +134,7 @@ func TestServerErrorMessageIsKept(t *testing.T) {
 		fmt.Fprint(w, "<html>Log in</html>")
 	})
 	if err := page.SetDesiredSize(t.Context(), 3); err == nil {
-		t.Error("a page was taken for the server's yes")
+		t.Error("a web page was accepted as success")
 	}
 }
 
@@ -164,14 +164,14 @@ func FuzzAnswer(f *testing.F) {
 		pool, err := c.Pool(t.Context())
 		for _, m := range pool.Machines {
 			if err == nil && (m.ID == "" || m.State == "" || pool.Timestamp.IsZero() && !strings.Contains(string(raw), "0001-01-01")) {
-				t.Errorf("%q was taken for %+v", raw, pool)
+				t.Errorf("%q decoded as %+v", raw, pool)
 			}
 		}
 		_, _ = c.Size(t.Context())
 	})
 }
 
-// answers is a server that always answers the same.
+// answers is a server with a fixed response.
 type answers []byte
 
 // Do implements wire.Doer.

@@ -6,7 +6,7 @@ import (
 	"math"
 )
 
-// BadRequest is why a body cannot be understood, as it is answered with 400.
+// BadRequest is the error for a malformed body, which is returned with status 400.
 type BadRequest struct{ ErrorMessage }
 
 func (e *BadRequest) Error() string {
@@ -20,8 +20,8 @@ func bad(message, format string, a ...any) error {
 	return &BadRequest{ErrorMessage{message, fmt.Sprintf(format, a...)}}
 }
 
-// decode reads a body. Keys may be in any letter case, what is not known is passed over, and nothing may follow. The
-// caller sends on what was understood and never what was read, so that nobody behind it can understand it otherwise.
+// decode parses a body. Keys are case-insensitive, unknown keys are ignored, and data after the object is an error. The
+// caller forwards the decoded value and never the original body, so that the server cannot interpret it differently.
 func decode(what string, raw []byte, into any) error {
 	if err := json.Unmarshal(raw, into); err != nil {
 		return bad("failed to decode "+what+" message", "%s", err)
@@ -29,7 +29,7 @@ func decode(what string, raw []byte, into any) error {
 	return nil
 }
 
-// DecodeSetDesiredSize reads the body of POST /pool/size. A size that is not said is never taken for 0.
+// DecodeSetDesiredSize decodes the body of POST /pool/size. A missing size is an error, never 0.
 func DecodeSetDesiredSize(raw []byte) (SetDesiredSize, error) {
 	var read struct{ DesiredSize *int }
 	if err := decode("setDesiredSize", raw, &read); err != nil {
@@ -46,10 +46,10 @@ func DecodeSetDesiredSize(raw []byte) (SetDesiredSize, error) {
 	return SetDesiredSize{*read.DesiredSize}, nil
 }
 
-// DecodeTerminate reads the body of POST /pool/terminate.
+// DecodeTerminate decodes the body of POST /pool/terminate.
 func DecodeTerminate(raw []byte) (Removal, error) { return decodeRemoval("terminateMachine", raw) }
 
-// DecodeDetach reads the body of POST /pool/detach.
+// DecodeDetach decodes the body of POST /pool/detach.
 func DecodeDetach(raw []byte) (Removal, error) { return decodeRemoval("detachMachine", raw) }
 
 func decodeRemoval(what string, raw []byte) (Removal, error) {
@@ -64,7 +64,7 @@ func decodeRemoval(what string, raw []byte) (Removal, error) {
 	return Removal{id, read.DecrementDesiredSize != nil && *read.DecrementDesiredSize}, err
 }
 
-// named wants a machine to be named.
+// named requires a machine ID.
 func named(what string, id *string) (string, error) {
 	if id == nil || *id == "" {
 		return "", bad(what+" message did not specify a machineId", "")
@@ -72,7 +72,7 @@ func named(what string, id *string) (string, error) {
 	return *id, nil
 }
 
-// DecodeAttach reads the body of POST /pool/attach.
+// DecodeAttach decodes the body of POST /pool/attach.
 func DecodeAttach(raw []byte) (Attachment, error) {
 	var read struct{ MachineID *string }
 	if err := decode("attachMachine", raw, &read); err != nil {
@@ -82,7 +82,7 @@ func DecodeAttach(raw []byte) (Attachment, error) {
 	return Attachment{id}, err
 }
 
-// DecodeServiceState reads the body of POST /pool/serviceState.
+// DecodeServiceState decodes the body of POST /pool/serviceState.
 func DecodeServiceState(raw []byte) (SetServiceState, error) {
 	const what = "setServiceState"
 	var read struct {
@@ -105,7 +105,7 @@ func DecodeServiceState(raw []byte) (SetServiceState, error) {
 	return SetServiceState{id, *read.ServiceState}, nil
 }
 
-// DecodeMembershipStatus reads the body of POST /pool/membershipStatus. Of the two flags the one that is missing is true.
+// DecodeMembershipStatus decodes the body of POST /pool/membershipStatus. A missing flag is true.
 func DecodeMembershipStatus(raw []byte) (SetMembershipStatus, error) {
 	const what = "setMembershipStatus"
 	var read struct {

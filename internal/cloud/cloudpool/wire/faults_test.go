@@ -8,7 +8,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// The tests of this file are named after faults of kubeaware-cloudpool-proxy; package kubeaware has the list of all.
+// These tests are named after faults of kubeaware-cloudpool-proxy. Package kubeaware has the whole list.
 
 func TestFaultSuccessOtherThan200IsAFailure(t *testing.T) {
 	for _, code := range []int{http.StatusOK, http.StatusCreated, http.StatusAccepted, http.StatusNoContent} {

@@ -8,16 +8,16 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud/cloudpool/wire"
 )
 
-// TestOnlyTheServersOwn404MeansNoMember: what is between, and what is read, says nothing of a machine.
+// TestOnlyTheServersOwn404MeansNoMember: a 404 of a proxy or of a read request does not count.
 func TestOnlyTheServersOwn404MeansNoMember(t *testing.T) {
 	for name, c := range map[string]struct {
 		code   int
 		answer string
 		want   bool
 	}{
-		"its own":                  {404, `{"message":"unrecognized machine","detail":""}`, true},
-		"an ingress between":       {404, "default backend - 404", false},
-		"a 404 of its cloud, told": {500, `{"message":"cloud: 404 Not Found: no such region","detail":""}`, false},
+		"the server":         {404, `{"message":"unrecognized machine","detail":""}`, true},
+		"an ingress":         {404, "default backend - 404", false},
+		"a 404 of its cloud": {500, `{"message":"cloud: 404 Not Found: no such region","detail":""}`, false},
 	} {
 		client := ask(t, "", func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(c.code)
@@ -27,7 +27,7 @@ func TestOnlyTheServersOwn404MeansNoMember(t *testing.T) {
 			t.Errorf("%s: %v: no member: %t, want %t", name, err, !c.want, c.want)
 		}
 		if _, err := client.Pool(t.Context()); err == nil || wire.IsNotMember(err.Error()) {
-			t.Errorf("%s, of the pool: %v; want it to say nothing of a machine", name, err)
+			t.Errorf("%s, reading the pool: %v; want no statement about a machine", name, err)
 		}
 	}
 }
