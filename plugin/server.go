@@ -19,22 +19,22 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud/plugin/wire"
 )
 
-// server answers Slipway's calls with a Provider.
+// server serves Slipway's calls with a Provider.
 type server struct {
 	pluginv1.UnsafeCloudProviderServer
 	pluginv1.UnsafePodEventAnalyzerServer
 	open OpenFunc
 
 	mu       sync.Mutex
-	provider Provider // nil until configured, and not changed after that
+	provider Provider // nil until configured, then constant
 }
 
-// checkConfigured refuses what is asked before there is a provider.
+// checkConfigured returns an error before Configure.
 func (s *server) checkConfigured() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.provider == nil {
-		return status.Error(codes.FailedPrecondition, "Configure has to be called first")
+		return status.Error(codes.FailedPrecondition, "call Configure first")
 	}
 	return nil
 }
@@ -44,7 +44,7 @@ func (s *server) close() {
 	defer s.mu.Unlock()
 	if c, ok := s.provider.(io.Closer); ok {
 		if err := c.Close(); err != nil {
-			slog.Error("closing the provider", "err", err)
+			slog.Error("closing the provider failed", "err", err)
 		}
 	}
 }
@@ -54,11 +54,11 @@ func (s *server) Configure(_ context.Context, r *pluginv1.ConfigureRequest) (*pl
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.provider != nil {
-		return nil, status.Error(codes.FailedPrecondition, "Configure was called before")
+		return nil, status.Error(codes.FailedPrecondition, "Configure was already called")
 	}
 	p, err := s.open(Config{Name: r.GetName(), JSON: json.RawMessage(r.GetConfigJson())})
 	if err == nil && p == nil {
-		err = errors.New("the plugin has made no provider")
+		err = errors.New("the plugin returned no provider")
 	}
 	if err != nil {
 		return nil, refuse(err)
@@ -69,7 +69,7 @@ func (s *server) Configure(_ context.Context, r *pluginv1.ConfigureRequest) (*pl
 	return &pluginv1.ConfigureResponse{ModifyEventAnalyzer: modify, DeleteEventAnalyzer: del}, nil
 }
 
-// refuse says that what was given is wrong, in words that fit into a status.
+// refuse returns an InvalidArgument status with a text that fits into it.
 func refuse(err error) error {
 	return status.Error(codes.InvalidArgument, wire.FromError(err).GetMessage())
 }
@@ -181,7 +181,7 @@ func analyze(ctx context.Context, event *pluginv1.PodEvent,
 ) (*pluginv1.Advice, error) {
 	var pod corev1.Pod
 	if err := json.Unmarshal(event.GetPodJson(), &pod); err != nil {
-		return nil, refuse(fmt.Errorf("the pod of the event: %w", err))
+		return nil, refuse(fmt.Errorf("pod of the event: %w", err))
 	}
 	wishes, err := ask(ctx, &pod)
 	if err == nil {

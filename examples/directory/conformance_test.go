@@ -42,7 +42,7 @@ type directoryCloud struct {
 	providers []*plugin.Provider
 }
 
-// newDirectory makes a host with machines that run.
+// newDirectory creates a host with running machines.
 func newDirectory(t *testing.T, count int) *directoryCloud {
 	t.Helper()
 	c := &directoryCloud{root: filepath.Join(t.TempDir(), "machines"), plugins: t.TempDir()}
@@ -68,7 +68,7 @@ func (c *directoryCloud) write(t *testing.T, name string, content any) {
 	}
 }
 
-// put makes the plugin's file one of a way; a plugin that runs does not notice.
+// put replaces the plugin's file with one of a mode. It does not affect a running plugin.
 func (c *directoryCloud) put(t *testing.T, mode faultyplugintest.Mode) {
 	t.Helper()
 	if err := faultyplugintest.Write(c.plugins, cloudType, mode); err != nil {
@@ -76,20 +76,20 @@ func (c *directoryCloud) put(t *testing.T, mode faultyplugintest.Mode) {
 	}
 }
 
-// each calls do with every plugin that runs.
+// each calls do for every running plugin.
 func (c *directoryCloud) each(do func(pid int) error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, p := range c.providers {
 		if pid := p.PID(); pid > 0 {
-			_ = do(pid) // it may have ended meanwhile
+			_ = do(pid) // it may have exited meanwhile
 		}
 	}
 }
 
 func kill(pid int) error { return syscall.Kill(pid, syscall.SIGKILL) }
 
-// none is no limit of memory: the race detector, which the tests' plugins have too, takes all there is of addresses.
+// none disables the memory limit: the race detector, also in the plugins of tests, reserves the whole address space.
 var none = resource.MustParse("0")
 
 func (c *directoryCloud) Provider(t *testing.T) cloud.Provider {
@@ -99,7 +99,7 @@ func (c *directoryCloud) Provider(t *testing.T) cloud.Provider {
 		t.Fatal(err)
 	}
 	var timeout metav1.Duration
-	if strings.Contains(t.Name(), "not_gone") { // all calls of this test fail, so that a short time breaks nothing
+	if strings.Contains(t.Name(), "not_gone") { // all calls of this test fail, so a short timeout breaks nothing
 		timeout.Duration = 2 * time.Second
 	}
 	p, err := plugin.Open(t.Context(), c.plugins, plugin.Entry{
@@ -117,7 +117,7 @@ func (c *directoryCloud) Provider(t *testing.T) cloud.Provider {
 
 func (*directoryCloud) Group() string { return group }
 
-// look calls do with the machines as they are, past the plugin.
+// look calls do with the machines in the directory, without the plugin.
 func (c *directoryCloud) look(do func(machines.View) error) {
 	if err := (machines.Hypervisor{Root: c.root}).Locked(context.Background(), do); err != nil {
 		panic(err)
@@ -165,12 +165,12 @@ func (c *directoryCloud) AwaitGone(t *testing.T, id string) {
 		select {
 		case <-time.After(time.Millisecond):
 		case <-t.Context().Done():
-			t.Fatal("the machine is still there")
+			t.Fatal("the machine still exists")
 		}
 	}
 }
 
-// edit changes every machine's file, as with an editor.
+// edit changes every machine's file, as a user would.
 func (c *directoryCloud) edit(change func(id string, m *machines.Machine)) {
 	c.look(func(v machines.View) error {
 		all, err := v.Machines(group)
@@ -182,7 +182,7 @@ func (c *directoryCloud) edit(change func(id string, m *machines.Machine)) {
 	})
 }
 
-// awaitPlugins waits until every plugin answers, so that none is just being started from the file of another way.
+// awaitPlugins waits until every plugin responds, so that no plugin starts while its file is replaced.
 func (c *directoryCloud) awaitPlugins(t *testing.T) {
 	t.Helper()
 	c.mu.Lock()
@@ -195,7 +195,7 @@ func (c *directoryCloud) awaitPlugins(t *testing.T) {
 			select {
 			case <-time.After(10 * time.Millisecond):
 			case <-t.Context().Done():
-				t.Fatal("the plugin does not answer")
+				t.Fatal("the plugin does not respond")
 			}
 		}
 	}
@@ -234,11 +234,11 @@ func (c *directoryCloud) Inject(t *testing.T, f conformance.Fault) {
 	case conformance.Full:
 		c.write(t, "host.json", machines.Host{Quota: conformance.Machines})
 	default:
-		t.Fatalf("the directory cannot be one that %s", f.Misbehaviour)
+		t.Fatalf("the directory never %s", f.Misbehaviour)
 	}
 }
 
-// halve leaves of each machine's file the first half, and keeps the whole for Heal.
+// halve truncates all files to their first half and keeps copies for Heal.
 func (c *directoryCloud) halve(t *testing.T) {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(c.root, "*", "*.json"))
@@ -270,7 +270,6 @@ func (c *directoryCloud) Heal(t *testing.T) {
 
 func (*directoryCloud) Deletions() int { return 0 }
 
-// Cannot implements conformance.Limited.
 func (*directoryCloud) Cannot() map[conformance.Misbehaviour]string {
 	return map[conformance.Misbehaviour]string{
 		conformance.Denied:     "a directory has no credentials",

@@ -19,7 +19,7 @@ import (
 	"github.com/slipway-dev/slipway/plugin"
 )
 
-// provider is the cloud.
+// provider implements plugin.Provider.
 type provider struct {
 	config
 	hypervisor machines.Hypervisor
@@ -31,13 +31,13 @@ func (p *provider) Name() string { return "directory" }
 
 const scheme = "directory://"
 
-// id gives a machine's provider ID: directory://HOST/GROUP/NAME. The host is in it so that the machines of two hosts are
-// never taken for each other.
+// id returns a machine's provider ID: directory://HOST/GROUP/NAME. It contains the host, so that the machines of two
+// hosts have different IDs.
 func (p *provider) id(group, name string) string {
 	return scheme + p.Host + "/" + group + "/" + name
 }
 
-// parse takes a provider ID apart.
+// parse splits a provider ID.
 func (p *provider) parse(id string) (group, name string, err error) {
 	rest, ours := strings.CutPrefix(id, scheme)
 	parts := strings.Split(rest, "/")
@@ -45,7 +45,7 @@ func (p *provider) parse(id string) (group, name string, err error) {
 	case !ours || len(parts) != 3 || !machines.ValidName(parts[1]) || !machines.ValidName(parts[2]):
 		return "", "", fmt.Errorf("provider ID %q: want %sHOST/GROUP/NAME", id, scheme)
 	case parts[0] != p.Host:
-		return "", "", fmt.Errorf("provider ID %q: is of the host %q, and this is %q", id, parts[0], p.Host)
+		return "", "", fmt.Errorf("provider ID %q: host is %q: want %q", id, parts[0], p.Host)
 	}
 	return parts[1], parts[2], nil
 }
@@ -102,12 +102,12 @@ func (p *provider) Instance(ctx context.Context, id string) (i plugin.Instance, 
 	return i, err
 }
 
-// instance says what a machine's file says in Slipway's words.
+// instance converts a machine.
 func (p *provider) instance(group, name string, m machines.Machine) plugin.Instance {
 	i := plugin.Instance{
 		ProviderID: p.id(group, name), Name: name, ComputerName: name, Group: group, Zone: p.Host,
 		Type: m.Template, Created: m.Created, State: plugin.Pending,
-		// A machine that is made anew has the same ID, and another time.
+		// A new machine with the same name has the same ID, but another creation time.
 		UniqueID: name + "@" + m.Created.UTC().Format(time.RFC3339Nano),
 	}
 	switch {
@@ -121,8 +121,7 @@ func (p *provider) instance(group, name string, m machines.Machine) plugin.Insta
 	return i
 }
 
-// operation is what is written into plugin.Operation.ID: enough for another process to find out what became of it. The
-// machine itself is the record of its deletion.
+// operation is the content of plugin.Operation.ID. Another process can follow it. A machine's file stores its deletion.
 type operation struct {
 	Delete string   `json:"delete,omitempty"`
 	Grow   []string `json:"grow,omitempty"`
@@ -133,7 +132,7 @@ func (p *provider) operation(o operation) (plugin.Operation, error) {
 	return plugin.Operation{ID: string(id), Started: p.now()}, err
 }
 
-// Delete implements plugin.Provider. Asked again, it follows the deletion that has begun.
+// Delete implements plugin.Provider. If the deletion is in progress, it returns an operation that follows it.
 func (p *provider) Delete(ctx context.Context, id string) (op plugin.Operation, err error) {
 	group, name, err := p.parse(id)
 	if err != nil {
@@ -229,7 +228,7 @@ func (p *provider) Grow(ctx context.Context, group string, order plugin.Order) (
 	return p.operation(operation{Grow: made})
 }
 
-// choose gives the name of the template that is wanted, the first if none is named.
+// choose returns the name of the requested template, or the first one by default.
 func choose(g machines.Group, want string) (string, error) {
 	var names []string
 	for _, t := range g.Templates {
@@ -241,7 +240,7 @@ func choose(g machines.Group, want string) (string, error) {
 	return "", &plugin.RefusedError{Reason: plugin.Invalid, Err: fmt.Errorf("template %q: want one of %s", want, strings.Join(names, ", "))}
 }
 
-// count gives how many machines the host has.
+// count returns the number of machines of the host.
 func count(v machines.View) (n int, err error) {
 	groups, err := v.Groups()
 	for _, group := range groups {
@@ -260,7 +259,7 @@ func (p *provider) Status(ctx context.Context, op plugin.Operation) (plugin.Stat
 	d := json.NewDecoder(bytes.NewReader([]byte(op.ID)))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&o); err != nil || (o.Delete == "") == (len(o.Grow) == 0) {
-		return plugin.Status{}, fmt.Errorf("operation %q: is none of this plugin", op.ID)
+		return plugin.Status{}, fmt.Errorf("operation %q: not an operation of this plugin", op.ID)
 	}
 	if o.Delete != "" {
 		i, err := p.Instance(ctx, o.Delete)
@@ -286,8 +285,8 @@ func (p *provider) Status(ctx context.Context, op plugin.Operation) (plugin.Stat
 	return plugin.Status{Done: true}, nil
 }
 
-// locked does something with the hypervisor, and says what its errors mean: only its own word that there is no such
-// thing is a NotFoundError. A directory that is not there, or a file that cannot be read, is not.
+// locked calls do with the lock held and converts its errors. Only ErrNoGroup and ErrNoMachine become a NotFoundError.
+// A missing directory or an unreadable file does not.
 func (p *provider) locked(ctx context.Context, asked string, do func(machines.View) error) error {
 	err := p.hypervisor.Locked(ctx, do)
 	switch {

@@ -12,7 +12,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
-// pollInterval is how long a test waits between two looks at something that takes its time.
+// pollInterval is the delay between two reads in a test.
 const pollInterval = 10 * time.Millisecond
 
 func pause(t *testing.T, d time.Duration) {
@@ -20,11 +20,11 @@ func pause(t *testing.T, d time.Duration) {
 	select {
 	case <-time.After(d):
 	case <-t.Context().Done():
-		t.Fatal("the test's time is over")
+		t.Fatal("test timeout")
 	}
 }
 
-// begin asks for a deletion.
+// begin starts a deletion.
 func begin(t *testing.T, p cloud.Provider, machine string) cloud.Operation {
 	t.Helper()
 	op, err := p.Delete(t.Context(), machine)
@@ -34,7 +34,7 @@ func begin(t *testing.T, p cloud.Provider, machine string) cloud.Operation {
 	return op
 }
 
-// end follows an operation until it is done.
+// end waits until an operation is done.
 func end(t *testing.T, p cloud.Provider, op cloud.Operation) cloud.Status {
 	t.Helper()
 	for {
@@ -49,7 +49,7 @@ func end(t *testing.T, p cloud.Provider, op cloud.Operation) cloud.Status {
 	}
 }
 
-// remove deletes a machine and waits for its end.
+// remove deletes an instance and waits until it is gone.
 func remove(t *testing.T, p cloud.Provider, c Cloud, machine string) {
 	t.Helper()
 	if status := end(t, p, begin(t, p, machine)); status.Err != nil {
@@ -58,12 +58,12 @@ func remove(t *testing.T, p cloud.Provider, c Cloud, machine string) {
 	c.AwaitGone(t, machine)
 }
 
-// checkRemaining asserts what is left of the machines there were, and that the group is as much smaller.
+// checkRemaining asserts that all instances except gone still exist, and that the size decreased accordingly.
 func checkRemaining(t *testing.T, c Cloud, before []string, size int, gone ...string) {
 	t.Helper()
 	want := slices.DeleteFunc(slices.Clone(before), func(id string) bool { return slices.Contains(gone, id) })
 	if now := c.Machines(); !slices.Equal(now, want) {
-		t.Errorf("the machines are\n%q\nwant\n%q", now, want)
+		t.Errorf("instances\n%q\nwant\n%q", now, want)
 	}
 	if c.Group() != "" && c.Size() != size-len(gone) {
 		t.Errorf("the group's size is %d, want %d", c.Size(), size-len(gone))
@@ -77,13 +77,13 @@ func deletes(t *testing.T, c Cloud) {
 	began := time.Now()
 	op := begin(t, p, victim)
 	if op.Started.Before(began.Add(-time.Minute)) || op.Started.After(time.Now().Add(time.Minute)) {
-		t.Errorf("the operation started %v, it is %v", op.Started, time.Now())
+		t.Errorf("the operation started at %v, now is %v", op.Started, time.Now())
 	}
 	if status := end(t, p, op); status.Err != nil {
-		t.Errorf("the deletion ended with %v", status.Err)
+		t.Errorf("the deletion failed with %v", status.Err)
 	}
 	if _, err := p.Instance(t.Context(), victim); !cloud.IsNotFound(err) {
-		t.Errorf("the machine after its deletion: %v, want NotFound", err)
+		t.Errorf("instance after its deletion: %v, want NotFound", err)
 	}
 	checkRemaining(t, c, before, size, victim)
 }
@@ -97,24 +97,24 @@ func deletesAgain(t *testing.T, c Cloud) {
 	first := begin(t, p, victim)
 	again := begin(t, p, victim)
 	if c.Group() != "" && c.Size() != size-1 {
-		t.Errorf("asked for twice, the group's size is %d, want %d", c.Size(), size-1)
+		t.Errorf("after two requests the group's size is %d, want %d", c.Size(), size-1)
 	}
 	if i, err := p.Instance(t.Context(), victim); err != nil || i.State != cloud.Deleting {
-		t.Errorf("the machine is %+v, %v; want it %s", i, err, cloud.Deleting)
+		t.Errorf("instance %+v, %v; want state %s", i, err, cloud.Deleting)
 	}
 	for _, op := range []cloud.Operation{first, again} {
 		if status, err := p.Status(t.Context(), op); err != nil || status.Done {
-			t.Errorf("the deletion is under way, its status is %+v, %v", status, err)
+			t.Errorf("deletion in progress, but status %+v, %v", status, err)
 		}
 	}
 	c.Heal(t)
 	for _, op := range []cloud.Operation{first, again} {
 		if status := end(t, p, op); status.Err != nil {
-			t.Errorf("an operation ended with %v", status.Err)
+			t.Errorf("an operation failed with %v", status.Err)
 		}
 	}
 	if _, err := p.Delete(t.Context(), victim); !cloud.IsNotFound(err) {
-		t.Errorf("the deletion of one that is gone: %v, want NotFound", err)
+		t.Errorf("deletion of a gone instance: %v, want NotFound", err)
 	}
 	checkRemaining(t, c, before, size, victim)
 }
@@ -126,25 +126,25 @@ func deletesTogether(t *testing.T, c Cloud) {
 	ops := make([]cloud.Operation, 2*len(victims))
 	errs := make([]error, len(ops))
 	var all sync.WaitGroup
-	for i := range ops { // each machine is asked for twice
+	for i := range ops { // each instance is requested twice
 		all.Go(func() { ops[i], errs[i] = deleteInTime(t, p, victims[i%len(victims)]) })
 	}
 	all.Wait()
 	for i, op := range ops {
 		if cloud.IsNotFound(errs[i]) {
-			continue // the other one was that much faster
+			continue // another request was faster
 		}
 		if errs[i] != nil {
 			t.Fatal(errs[i])
 		}
 		if status := end(t, p, op); status.Err != nil {
-			t.Errorf("a deletion ended with %v", status.Err)
+			t.Errorf("a deletion failed with %v", status.Err)
 		}
 	}
 	checkRemaining(t, c, before, size, victims...)
 }
 
-// deleteInTime asks for a deletion again while the cloud wants to do something else first.
+// deleteInTime retries a deletion while the cloud throttles it.
 func deleteInTime(t *testing.T, p cloud.Provider, machine string) (cloud.Operation, error) {
 	for {
 		op, err := p.Delete(t.Context(), machine)
@@ -164,7 +164,7 @@ func batches(t *testing.T, c Cloud) {
 		p = batching.BatchingProvider(t)
 	}
 	if p == nil {
-		t.Skip("the cloud is asked for each machine")
+		t.Skip("the provider does not combine deletions")
 	}
 	victims, asked := c.Machines()[:4], c.Deletions()
 	errs := make([]error, len(victims))
@@ -177,7 +177,7 @@ func batches(t *testing.T, c Cloud) {
 		t.Fatal(err)
 	}
 	if n := c.Deletions() - asked; n != 1 {
-		t.Errorf("%d machines took %d requests", len(victims), n)
+		t.Errorf("%d deletions took %d requests, want 1", len(victims), n)
 	}
 }
 
@@ -189,13 +189,13 @@ func deletionFails(t *testing.T, c Cloud) {
 	c.Inject(t, Fault{Misbehaviour: DeletionFails, Machine: victim})
 	status := end(t, p, begin(t, p, victim))
 	if status.Err == nil {
-		t.Fatal("the deletion failed, and its operation did not say so")
+		t.Fatal("the deletion failed, but its operation succeeded")
 	}
 	if cloud.IsNotFound(status.Err) {
-		t.Errorf("I7: the failure %v says that the machine does not exist", status.Err)
+		t.Errorf("I7: the error %v is NotFound", status.Err)
 	}
 	if i, err := p.Instance(t.Context(), victim); err != nil || i.State == cloud.Deleting {
-		t.Errorf("the machine is %+v, %v", i, err)
+		t.Errorf("instance %+v, %v", i, err)
 	}
 	c.Heal(t)
 	remove(t, p, c, victim)
@@ -222,13 +222,13 @@ func oneOfSeveralFails(t *testing.T, c Cloud) {
 		statuses[i] = end(t, p, op)
 	}
 	if statuses[0].Err != nil || statuses[1].Err == nil || statuses[2].Err != nil {
-		t.Errorf("the deletions ended with %v, %v and %v; only the second one failed",
+		t.Errorf("the deletions ended with %v, %v and %v; want only the second one to fail",
 			statuses[0].Err, statuses[1].Err, statuses[2].Err)
 	}
 	now := c.Machines()
 	for i, v := range victims {
 		if slices.Contains(now, v) != (i == 1) {
-			t.Errorf("machine %d is there: %v", i, i != 1)
+			t.Errorf("instance %d exists: %v", i, i != 1)
 		}
 	}
 }
@@ -242,13 +242,13 @@ func deletionHangs(t *testing.T, c Cloud) {
 	for range 5 {
 		status, err := p.Status(t.Context(), op)
 		if err != nil || status.Done {
-			t.Fatalf("the deletion hangs, its status is %+v, %v", status, err)
+			t.Fatalf("deletion hangs, but status %+v, %v", status, err)
 		}
 		pause(t, pollInterval)
 	}
 	c.Heal(t)
 	if status := end(t, p, op); status.Err != nil {
-		t.Errorf("the deletion ended with %v", status.Err)
+		t.Errorf("the deletion failed with %v", status.Err)
 	}
 	c.AwaitGone(t, victim)
 }
@@ -267,11 +267,11 @@ func handover(t *testing.T, c Cloud) {
 	}
 	successor := c.Provider(t)
 	if status, err := successor.Status(t.Context(), op); err != nil || status.Done {
-		t.Errorf("another provider finds the status %+v, %v; want one under way", status, err)
+		t.Errorf("status from another provider %+v, %v; want it in progress", status, err)
 	}
 	c.Heal(t)
 	if status := end(t, successor, op); status.Err != nil {
-		t.Errorf("the deletion ended with %v", status.Err)
+		t.Errorf("the deletion failed with %v", status.Err)
 	}
 	c.AwaitGone(t, victim)
 }
@@ -284,7 +284,7 @@ func forgotten(t *testing.T, c Cloud) {
 	op := begin(t, p, victim)
 	c.Inject(t, Fault{Misbehaviour: Forgets})
 	if status, err := p.Status(t.Context(), op); err != nil || !status.Done || status.Err != nil {
-		t.Errorf("the status is %+v, %v; want done without an error", status, err)
+		t.Errorf("status %+v, %v; want done without an error", status, err)
 	}
 	c.Heal(t)
 	c.AwaitGone(t, victim)
@@ -294,11 +294,11 @@ func nobodysOperation(t *testing.T, c Cloud) {
 	p := c.Provider(t)
 	for _, id := range []string{"x", "{}", "https://example.com/operations/1", `{"url":"https://example.com/"}`} {
 		if status, err := p.Status(t.Context(), cloud.Operation{ID: id}); err == nil {
-			t.Errorf("the status of operation %q is %+v, want an error", id, status)
+			t.Errorf("status of operation %q: %+v, want an error", id, status)
 		}
 	}
 	if status, err := p.Status(t.Context(), cloud.Operation{}); err != nil || !status.Done || status.Err != nil {
-		t.Errorf("an operation without anything to follow: %+v, %v; want done", status, err)
+		t.Errorf("empty operation: %+v, %v; want done", status, err)
 	}
 }
 
@@ -324,10 +324,10 @@ func grows(t *testing.T, c Cloud) {
 		t.Fatal(err)
 	}
 	if g, err := p.Group(t.Context(), c.Group()); err != nil || g.Size != size+2 {
-		t.Errorf("the group is %+v, %v; want size %d", g, err, size+2)
+		t.Errorf("group %+v, %v; want size %d", g, err, size+2)
 	}
 	if status := end(t, p, op); status.Err != nil {
-		t.Errorf("growing ended with %v", status.Err)
+		t.Errorf("the launch failed with %v", status.Err)
 	}
 	running := 0
 	for id, i := range list(t, p, c) {
@@ -336,7 +336,7 @@ func grows(t *testing.T, c Cloud) {
 		}
 	}
 	if running != 2 {
-		t.Errorf("%d new machines run, want 2", running)
+		t.Errorf("%d new instances run, want 2", running)
 	}
 	for _, order := range []cloud.Order{{}, {Count: -1}, {Count: 1, Template: "no-such-template"}} {
 		if _, err := p.Grow(t.Context(), c.Group(), order); cloud.RefusalOf(err) != cloud.Invalid {
@@ -345,7 +345,7 @@ func grows(t *testing.T, c Cloud) {
 	}
 }
 
-// growsByTemplate orders a machine of each of the templates.
+// growsByTemplate launches an instance of each template.
 func growsByTemplate(t *testing.T, c Cloud) {
 	p := c.Provider(t)
 	templates, err := p.Templates(t.Context(), c.Group())
@@ -359,11 +359,11 @@ func growsByTemplate(t *testing.T, c Cloud) {
 			t.Fatalf("%s: %v", template.Name, err)
 		}
 		if status := end(t, p, op); status.Err != nil {
-			t.Errorf("%s: growing ended with %v", template.Name, status.Err)
+			t.Errorf("%s: the launch failed with %v", template.Name, status.Err)
 		}
 		for id, i := range list(t, p, c) {
 			if _, known := before[id]; !known && i.Type != template.Name {
-				t.Errorf("the new machine is of type %q, want %q", i.Type, template.Name)
+				t.Errorf("new instance of type %q, want %q", i.Type, template.Name)
 			}
 		}
 	}
@@ -384,7 +384,7 @@ func growsTogether(t *testing.T, c Cloud) {
 				switch {
 				case err == nil:
 					taken++
-				case !cloud.IsThrottled(err): // a cloud may do one thing at a time
+				case !cloud.IsThrottled(err): // a cloud may allow one operation at a time
 					t.Error(err)
 				}
 			})
@@ -392,7 +392,7 @@ func growsTogether(t *testing.T, c Cloud) {
 	}
 	all.Wait()
 	if c.Size() != size+taken || taken == 0 {
-		t.Errorf("%d requests for one machine each were taken, and the size went from %d to %d", taken, size, c.Size())
+		t.Errorf("%d requests for one instance were accepted, but the size changed from %d to %d", taken, size, c.Size())
 	}
 }
 
@@ -405,6 +405,6 @@ func full(t *testing.T, c Cloud) {
 		t.Errorf("Grow: %v, want the refusal %s", err, cloud.NoQuota)
 	}
 	if c.Size() != size {
-		t.Errorf("the size went from %d to %d", size, c.Size())
+		t.Errorf("the size changed from %d to %d", size, c.Size())
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
-// normalized gives the spelling of an ID that the provider uses.
+// normalized returns the canonical form of an ID.
 func normalized(t *testing.T, p cloud.Provider, id string) string {
 	t.Helper()
 	normal, err := p.Normalize(id)
@@ -30,10 +30,10 @@ func spelling(t *testing.T, c Cloud) {
 	for _, id := range c.Machines() {
 		normal := normalized(t, p, id)
 		if again := normalized(t, p, normal); again != normal {
-			t.Errorf("%q is spelt %q, and that %q", id, normal, again)
+			t.Errorf("%q normalizes to %q, and that to %q", id, normal, again)
 		}
 		if other, twice := seen[normal]; twice {
-			t.Errorf("%q and %q are both spelt %q", id, other, normal)
+			t.Errorf("%q and %q both normalize to %q", id, other, normal)
 		}
 		seen[normal] = id
 	}
@@ -50,7 +50,7 @@ func spelling(t *testing.T, c Cloud) {
 	}
 }
 
-// list gives the machines of the group by their IDs.
+// list returns the instances of the group by ID.
 func list(t *testing.T, p cloud.Provider, c Cloud) map[string]cloud.Instance {
 	t.Helper()
 	instances, err := p.Instances(t.Context(), c.Group())
@@ -81,11 +81,11 @@ func lists(t *testing.T, c Cloud) {
 		}
 	}
 	if len(listed) != len(c.Machines()) {
-		t.Errorf("%d machines are listed, there are %d", len(listed), len(c.Machines()))
+		t.Errorf("%d instances are listed, want %d", len(listed), len(c.Machines()))
 	}
 	group, err := p.Group(t.Context(), c.Group())
 	if err != nil || group.Size != c.Size() || group.Name != c.Group() {
-		t.Errorf("the group is %+v, %v; want %s of size %d", group, err, c.Group(), c.Size())
+		t.Errorf("group %+v, %v; want %s of size %d", group, err, c.Group(), c.Size())
 	}
 }
 
@@ -105,7 +105,7 @@ func reads(t *testing.T, c Cloud) {
 	}
 }
 
-// patience is how long a call of a provider may take whose cloud gives no good answer, or asks to wait.
+// patience limits a call while the cloud fails or throttles.
 const patience = 20 * time.Second
 
 func blackoutsAreNotGone(t *testing.T, c Cloud) {
@@ -118,7 +118,7 @@ func blackoutsAreNotGone(t *testing.T, c Cloud) {
 			defer c.Heal(t)
 			ctx, cancel := context.WithTimeout(t.Context(), 4*patience)
 			defer cancel()
-			var all sync.WaitGroup // side by side, as each may be tried again a few times
+			var all sync.WaitGroup // concurrent, because each may be retried
 			for _, id := range []string{machines[0], c.Missing()} {
 				all.Go(func() {
 					if i, err := p.Instance(ctx, id); err == nil || cloud.IsNotFound(err) {
@@ -134,7 +134,7 @@ func blackoutsAreNotGone(t *testing.T, c Cloud) {
 			if c.Group() != "" {
 				all.Go(func() {
 					if l, err := p.Instances(ctx, c.Group()); err == nil || cloud.IsNotFound(err) || l != nil {
-						t.Errorf("Instances = %d machines, %v; want none, and an error that is not NotFound", len(l), err)
+						t.Errorf("Instances = %d instances, %v; want none, and an error that is not NotFound", len(l), err)
 					}
 				})
 				all.Go(func() {
@@ -152,7 +152,7 @@ func blackoutsAreNotGone(t *testing.T, c Cloud) {
 		})
 	}
 	if now := c.Machines(); !slices.Equal(now, machines) {
-		t.Errorf("the cloud had %d machines and has %d", len(machines), len(now))
+		t.Errorf("the cloud had %d instances and now has %d", len(machines), len(now))
 	}
 }
 
@@ -161,11 +161,11 @@ func brokenList(t *testing.T, c Cloud) {
 	p := c.Provider(t)
 	c.Inject(t, Fault{Misbehaviour: SecondPage})
 	if l, err := p.Instances(t.Context(), c.Group()); err == nil || l != nil {
-		t.Errorf("Instances = %d machines, %v; want none, and an error", len(l), err)
+		t.Errorf("Instances = %d instances, %v; want none, and an error", len(l), err)
 	}
 	c.Heal(t)
 	if l, err := p.Instances(t.Context(), c.Group()); err != nil || len(l) != len(c.Machines()) {
-		t.Errorf("afterwards Instances = %d machines, %v", len(l), err)
+		t.Errorf("afterwards Instances = %d instances, %v", len(l), err)
 	}
 }
 
@@ -176,18 +176,18 @@ func staleList(t *testing.T, c Cloud) {
 	c.Inject(t, Fault{Misbehaviour: Stale})
 	remove(t, p, c, machines[0])
 	if _, err := p.Instance(t.Context(), machines[0]); !cloud.IsNotFound(err) {
-		t.Errorf("the deleted machine: error %v, want NotFound although a list still has it", err)
+		t.Errorf("deleted instance: error %v, want NotFound although a list still has it", err)
 	}
 	if _, err := p.Grow(t.Context(), c.Group(), cloud.Order{Count: 1}); err != nil {
 		t.Fatal(err)
 	}
 	fresh := awaitFresh(t, c, machines)
 	if i, err := p.Instance(t.Context(), fresh); err != nil || i.State != cloud.Running && i.State != cloud.Pending {
-		t.Errorf("the new machine = %+v, %v; want it although no list has it", i, err)
+		t.Errorf("new instance = %+v, %v; want it although no list has it", i, err)
 	}
 }
 
-// awaitFresh returns the first machine that was not there before.
+// awaitFresh returns the first new instance.
 func awaitFresh(t *testing.T, c Cloud, before []string) string {
 	t.Helper()
 	for t.Context().Err() == nil {
@@ -198,7 +198,7 @@ func awaitFresh(t *testing.T, c Cloud, before []string) string {
 		}
 		pause(t, pollInterval)
 	}
-	t.Fatal("no machine came")
+	t.Fatal("no new instance")
 	return ""
 }
 
@@ -232,7 +232,7 @@ func lost(t *testing.T, c Cloud) {
 		t.Errorf("Delete = %+v, %v; want NotFound", op, err)
 	}
 	if c.Size() != size {
-		t.Errorf("the deletion of nothing changed the group's size from %d to %d", size, c.Size())
+		t.Errorf("deleting a gone instance changed the group's size from %d to %d", size, c.Size())
 	}
 }
 
@@ -259,10 +259,10 @@ func throttling(t *testing.T, c Cloud) {
 	_, err := p.Instance(t.Context(), c.Machines()[0])
 	var throttled *cloud.ThrottledError
 	if !errors.As(err, &throttled) || throttled.After < 36*time.Second || throttled.After > 38*time.Second {
-		t.Errorf("error %v, want one that asks to wait 37s", err)
+		t.Errorf("error %v, want a retry delay of 37s", err)
 	}
 	if took := time.Since(began); took >= wants {
-		t.Errorf("the call took %v, as long as the cloud wants to be left alone", took)
+		t.Errorf("the call took %v, as long as the retry delay", took)
 	}
 }
 

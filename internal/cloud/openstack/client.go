@@ -293,8 +293,8 @@ type listing[T any] struct {
 	query     url.Values
 	size      int // page size
 	id        func(*T) string
-	// moving reports whether an item can move while a page is built. Nova reads unscheduled servers first and then
-	// those of the cells. It counts a server that moves twice, and returns a short page without a next link. Such a
+	// moving reports whether an item can move while a page is built. Nova reads unscheduled servers first, then
+	// the servers of the cells. It counts a server that moves twice, and returns a short page without a next link. Such a
 	// page is not the last one. Nil if items never move.
 	moving func(*T) bool
 	// offset requests pages by offset, as for server groups. Such pages have no next link; the first empty page is the

@@ -70,7 +70,7 @@ func TestI10EachConfigurationFaultNamesItsField(t *testing.T) {
 		"groups[0].nodes.reserved.cpu:": func(c *Config) {
 			c.Groups[0].Nodes.Reserved = corev1.ResourceList{"cpu": resource.MustParse("-1")}
 		},
-		`groups[0].networks: "net": want one network`: func(c *Config) { c.Groups[0].Ports = []Port{{Network: "net"}} },
+		`groups[0].networks: "net": want at least one network`: func(c *Config) { c.Groups[0].Ports = []Port{{Network: "net"}} },
 		"groups[0].ports[0].network:":                 func(c *Config) { c.Groups[0].Networks, c.Groups[0].Ports = nil, []Port{{}} },
 		"groups[0].ports[0].vnicType:": func(c *Config) {
 			c.Groups[0].Networks, c.Groups[0].Ports = nil, []Port{{Network: "n", VNICType: "fast"}}

@@ -2,13 +2,13 @@ package plugin
 
 import "time"
 
-// Normalizing and Silence are how long Normalize waits, and is not asked after it waited in vain.
+// Normalizing and Silence export the timeout and the pause of Normalize.
 const (
 	Normalizing = normalizing
 	Silence     = silence
 )
 
-// Pass has time pass for a plugin of which Normalize had no answer.
+// Pass lets time pass after a timeout of Normalize.
 func (p *Provider) Pass(d time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -10,14 +10,14 @@ import (
 	"strings"
 )
 
-// find gives the path of the plugin of a type. The error says what is wrong with the file, and what to do.
+// find returns the path of a plugin. The error says what is wrong with the file and how to fix it.
 func find(directory, cloudType string) (string, error) {
 	if err := checkDirectory(directory); err != nil {
 		return "", err
 	}
 	path := filepath.Join(directory, cloudType)
 	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
-		return "", fmt.Errorf("there is no plugin %s: the directory has %s", path, contents(directory))
+		return "", fmt.Errorf("plugin %s does not exist: the directory has %s", path, contents(directory))
 	}
 	real, err := filepath.EvalSymlinks(path)
 	if err != nil {
@@ -39,10 +39,10 @@ func checkDirectory(path string) error {
 	case err != nil:
 		return fmt.Errorf("plugin directory %s: %w", path, err)
 	case !info.IsDir():
-		return fmt.Errorf("plugin directory %s: is no directory", path)
+		return fmt.Errorf("plugin directory %s: not a directory", path)
 	case hasModes() && info.Mode()&0o002 != 0:
-		return fmt.Errorf("plugin directory %s: everybody may write there (mode %04o), and so have Slipway run a program of "+
-			"theirs: chmod o-w %s", path, info.Mode().Perm(), path)
+		return fmt.Errorf("plugin directory %s: writable for others (mode %04o), who could replace a program that Slipway "+
+			"runs: chmod o-w %s", path, info.Mode().Perm(), path)
 	}
 	return nil
 }
@@ -53,17 +53,17 @@ func checkFile(path string) error {
 	case err != nil:
 		return fmt.Errorf("plugin %s: %w", path, err)
 	case !info.Mode().IsRegular():
-		return fmt.Errorf("plugin %s: is no file but a %s: want an executable", path, kindOf(info.Mode()))
+		return fmt.Errorf("plugin %s: is a %s: want an executable file", path, kindOf(info.Mode()))
 	case hasModes() && info.Mode()&0o002 != 0:
-		return fmt.Errorf("plugin %s: everybody may write to it (mode %04o), and so have Slipway run what they like: chmod o-w %s",
+		return fmt.Errorf("plugin %s: writable for others (mode %04o), who could change what Slipway runs: chmod o-w %s",
 			path, info.Mode().Perm(), path)
 	case hasModes() && info.Mode()&0o111 == 0:
-		return fmt.Errorf("plugin %s: has no run bit (mode %04o): chmod +x %s", path, info.Mode().Perm(), path)
+		return fmt.Errorf("plugin %s: not executable (mode %04o): chmod +x %s", path, info.Mode().Perm(), path)
 	}
 	return nil
 }
 
-// hasModes says whether files have the modes of Unix.
+// hasModes reports whether files have Unix permissions.
 func hasModes() bool { return runtime.GOOS != "windows" }
 
 func kindOf(mode fs.FileMode) string {
@@ -73,7 +73,7 @@ func kindOf(mode fs.FileMode) string {
 	return "device, pipe or socket"
 }
 
-// contents names what a directory has, for people.
+// contents lists a directory for an error message.
 func contents(directory string) string {
 	const most = 10
 	entries, err := os.ReadDir(directory)

@@ -45,8 +45,8 @@ func TestOversizedPluginLogIsCut(t *testing.T) {
 	}
 	l.limit.SetLimit(rate.Inf)
 	fmt.Fprintln(l, "later")
-	if got := out.String(); !strings.Contains(got, "lines were left out") || !strings.Contains(got, "msg=later") {
-		t.Errorf("the end of the log is %s", got[len(got)-300:])
+	if got := out.String(); !strings.Contains(got, "lines were dropped") || !strings.Contains(got, "msg=later") {
+		t.Errorf("the log ends with %s", got[len(got)-300:])
 	}
 }
 
@@ -58,7 +58,7 @@ func TestRestartPauseDoublesUpToItsLimit(t *testing.T) {
 	want := []int{1, 2, 4, 8, 16, 32, 60, 60}
 	for i := range want {
 		if got[i] != time.Duration(want[i])*time.Second {
-			t.Errorf("the pauses are %v, want %v s", got, want)
+			t.Errorf("delays %v, want %v s", got, want)
 			break
 		}
 	}

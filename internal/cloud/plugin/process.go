@@ -21,13 +21,13 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud/plugin/wire"
 )
 
-// Bounds on what is waited for when a plugin does not do its part.
+// Timeouts for a plugin that does not respond.
 const (
-	politeness = 2 * time.Second // after it was asked to end, before it is ended
-	probing    = 5 * time.Second // for a sign of life
+	politeness = 2 * time.Second // between the request to stop and the kill
+	probing    = 5 * time.Second // for a health check
 )
 
-// process is a plugin that runs, with its configuration accepted.
+// process is a running plugin with an accepted configuration.
 type process struct {
 	*program
 	client   *goplugin.Client
@@ -38,12 +38,12 @@ type process struct {
 	began    time.Time
 }
 
-// services is how go-plugin hands out the connection, which the clients of all services share.
+// services hands out the connection of go-plugin, which all clients share.
 type services struct {
 	goplugin.NetRPCUnsupportedPlugin
 }
 
-// GRPCServer implements goplugin.GRPCPlugin: there is nothing to serve on this side.
+// GRPCServer implements goplugin.GRPCPlugin. This side serves nothing.
 func (services) GRPCServer(*goplugin.GRPCBroker, *grpc.Server) error {
 	return errors.ErrUnsupported
 }
@@ -53,7 +53,7 @@ func (services) GRPCClient(_ context.Context, _ *goplugin.GRPCBroker, conn *grpc
 	return conn, nil
 }
 
-// start runs a plugin's file until its configuration is accepted, or ctx ends. It leaves nothing behind when it fails.
+// start runs a plugin until its configuration is accepted or ctx ends. If it fails, it cleans up.
 func start(ctx context.Context, path string, e Entry, lines *lineLog) (*process, error) {
 	p := &process{program: newProgram(path, environment(e.Environment, e.memoryLimit()), e.memoryLimit(), lines)}
 	p.began = time.Now()
@@ -78,7 +78,7 @@ func start(ctx context.Context, path string, e Entry, lines *lineLog) (*process,
 		},
 	})
 	ready := make(chan error, 1)
-	go func() { ready <- p.open(ctx, e) }() // go-plugin has no context to end it by
+	go func() { ready <- p.open(ctx, e) }() // go-plugin takes no context
 	var err error
 	select {
 	case err = <-ready:
@@ -87,13 +87,13 @@ func start(ctx context.Context, path string, e Entry, lines *lineLog) (*process,
 	}
 	if err != nil {
 		err = p.explain(err)
-		p.kill() //nolint:contextcheck // ctx may have ended, and the plugin is to end all the same
+		p.kill() //nolint:contextcheck // ctx may have ended; the plugin must be killed anyway
 		return nil, err
 	}
 	return p, nil
 }
 
-// open connects with the plugin and hands over its configuration.
+// open connects to the plugin and sends its configuration.
 func (p *process) open(ctx context.Context, e Entry) error {
 	connection, err := p.client.Client()
 	if err != nil {
@@ -105,7 +105,7 @@ func (p *process) open(ctx context.Context, e Entry) error {
 	}
 	conn, ok := service.(*grpc.ClientConn)
 	if !ok {
-		return fmt.Errorf("go-plugin gave a %T where a connection is wanted", service)
+		return fmt.Errorf("go-plugin returned a %T: want a connection", service)
 	}
 	p.provider = pluginv1.NewCloudProviderClient(conn)
 	p.analyzer = pluginv1.NewPodEventAnalyzerClient(conn)
@@ -115,21 +115,21 @@ func (p *process) open(ctx context.Context, e Entry) error {
 		return &configError{told(err)}
 	}
 	if err != nil {
-		return fmt.Errorf("configuring it: %w", err)
+		return fmt.Errorf("configuring: %w", err)
 	}
 	p.events = advice.Events{Modify: answer.GetModifyEventAnalyzer(), Delete: answer.GetDeleteEventAnalyzer()}
 	return nil
 }
 
-// configError is a plugin's refusal of its configuration.
+// configError means that a plugin refused its configuration.
 type configError struct{ error }
 
 func (e *configError) Unwrap() error { return e.error }
 
-// told gives the text of a status without gRPC's words around it.
+// told returns the text of a gRPC status.
 func told(err error) error { return errors.New(status.Convert(err).Message()) }
 
-// hasEnded reports whether the process is known to have ended.
+// hasEnded reports whether the process has exited.
 func (p *process) hasEnded() bool {
 	select {
 	case <-p.ended:
@@ -139,7 +139,7 @@ func (p *process) hasEnded() bool {
 	}
 }
 
-// endsBy waits until the process has ended, or until it is time.
+// endsBy waits until the process has exited or the deadline has passed.
 func (p *process) endsBy(deadline time.Time) bool {
 	select {
 	case <-p.ended:
@@ -149,7 +149,7 @@ func (p *process) endsBy(deadline time.Time) bool {
 	}
 }
 
-// responds asks for a sign of life.
+// responds checks the health of the plugin.
 func (p *process) responds() bool {
 	ctx, cancel := context.WithTimeout(context.Background(), probing)
 	defer cancel()
@@ -157,7 +157,7 @@ func (p *process) responds() bool {
 	return err == nil
 }
 
-// stop asks the plugin to end, and ends it if it does not. It returns within twice the politeness.
+// stop asks the plugin to exit, and kills it if it does not. It takes at most twice politeness.
 func (p *process) stop() {
 	done := p.clean()
 	select {
@@ -167,15 +167,15 @@ func (p *process) stop() {
 	}
 }
 
-// kill ends the plugin. It returns within the politeness.
+// kill kills the plugin. It takes at most politeness.
 func (p *process) kill() {
 	if err := p.Kill(context.Background()); err != nil {
-		p.lines.log.Error("the plugin cannot be ended", "err", err)
+		p.lines.log.Error("killing the plugin failed", "err", err)
 	}
 	p.end(p.clean())
 }
 
-// clean has go-plugin give up the connection, which may wait for the plugin as long as it lives.
+// clean lets go-plugin close the connection, which can take as long as the plugin lives.
 func (p *process) clean() <-chan struct{} {
 	done := make(chan struct{})
 	go func() {
@@ -187,11 +187,11 @@ func (p *process) clean() <-chan struct{} {
 
 func (p *process) end(done <-chan struct{}) {
 	if err := p.Kill(context.Background()); err != nil {
-		p.lines.log.Error("the plugin cannot be ended", "err", err)
+		p.lines.log.Error("killing the plugin failed", "err", err)
 	}
 	select {
 	case <-done:
 	case <-time.After(politeness):
-		p.lines.log.Warn("the plugin was ended, and its connection is still being closed", "pid", p.ID())
+		p.lines.log.Warn("the plugin was killed, but its connection is not closed yet", "pid", p.ID())
 	}
 }

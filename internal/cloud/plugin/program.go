@@ -20,28 +20,28 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud/plugin/protocol"
 )
 
-// pipeGrace is how long a plugin's output is still read after its end, when a child of its own keeps it open.
+// pipeGrace is how long a plugin's output is read after its exit, if a child process keeps it open.
 const pipeGrace = time.Second
 
-// program is the process of a plugin. It implements go-plugin's runner.Runner, whose own one inherits the environment and
-// standard input, does not end the plugin's children, and waits as long as one of them holds its output open.
+// program is the process of a plugin. It implements go-plugin's runner.Runner. The default runner inherits environment
+// and standard input, does not kill the plugin's children, and waits while one keeps the output open.
 type program struct {
 	cmd    *exec.Cmd
 	memory uint64
 	lines  *lineLog
 	proc   atomic.Pointer[os.Process] // nil until it is started
 
-	alive          *os.File // standard input: closed when Slipway ends, however that happens
+	alive          *os.File // standard input; it closes when Slipway exits for any reason
 	stdout, stderr *os.File
 	said           opening
 
-	read     chan struct{} // closed when standard output was read to its end
-	ended    chan struct{} // closed when the process has ended
-	err      error         // how; set before ended is closed
-	finished chan struct{} // closed after ended, when what the process printed was read too, or pipeGrace later
+	read     chan struct{} // closed at the end of standard output
+	ended    chan struct{} // closed when the process has exited
+	err      error         // exit error; set before ended is closed
+	finished chan struct{} // closed after ended, when the output was read or pipeGrace has passed
 }
 
-// newProgram makes ready a program whose environment is env.
+// newProgram prepares a program with the environment env.
 func newProgram(path string, env []string, memory uint64, lines *lineLog) *program {
 	cmd := exec.Command(path) //nolint:noctx // Kill ends it
 	r := &program{cmd: cmd, memory: memory, lines: lines}
@@ -76,10 +76,10 @@ func (r *program) Start(context.Context) error {
 	}
 	r.proc.Store(r.cmd.Process)
 	if err := limitMemory(r.cmd.Process.Pid, r.memory); err != nil {
-		r.lines.log.Warn("the plugin's memory is not limited", "err", err)
+		r.lines.log.Warn("limiting the plugin's memory failed", "err", err)
 	}
 	logged := make(chan struct{})
-	go func() { //nolint:contextcheck // it logs for as long as the plugin runs
+	go func() { //nolint:contextcheck // logs while the plugin runs
 		defer close(logged)
 		r.lines.copy(r.stderr)
 	}()
@@ -123,7 +123,7 @@ func (r *program) Wait(ctx context.Context) error {
 	}
 }
 
-// Kill implements runner.Runner: it ends the plugin and its children at once.
+// Kill implements runner.Runner. It kills the plugin and its children.
 func (r *program) Kill(context.Context) error {
 	select {
 	case <-r.ended:
@@ -135,17 +135,17 @@ func (r *program) Kill(context.Context) error {
 		return nil
 	}
 	if err := killGroup(p); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		return fmt.Errorf("ending plugin %s: %w", r.cmd.Path, err)
+		return fmt.Errorf("killing plugin %s: %w", r.cmd.Path, err)
 	}
 	return nil
 }
 
-// Stdout implements runner.Runner. What is read is remembered for explain.
+// Stdout implements runner.Runner. The beginning of the output is kept for explain.
 func (r *program) Stdout() io.ReadCloser {
 	return &output{program: r}
 }
 
-// output reads the standard output of a program. One goroutine reads it.
+// output reads the standard output of a program, in a single goroutine.
 type output struct {
 	program *program
 	isRead  bool
@@ -165,13 +165,13 @@ func (o *output) Read(into []byte) (int, error) {
 // Close implements io.Closer.
 func (o *output) Close() error { return o.program.stdout.Close() }
 
-// Stderr implements runner.Runner: it is read here.
+// Stderr implements runner.Runner. The program itself reads standard error.
 func (*program) Stderr() io.ReadCloser { return io.NopCloser(strings.NewReader("")) }
 
 // Name implements runner.Runner.
 func (r *program) Name() string { return r.cmd.Path }
 
-// Diagnose implements runner.Runner: explain does it.
+// Diagnose implements runner.Runner. It is empty; see explain.
 func (*program) Diagnose(context.Context) string { return "" }
 
 // ID implements runner.Runner.
@@ -193,31 +193,31 @@ func (*program) HostToPlugin(network, address string) (pluginNetwork, pluginAddr
 	return network, address, nil
 }
 
-// explain says why a program did not become a plugin, and what to do.
+// explain returns an error that says why a program is not a working plugin and how to fix it.
 func (r *program) explain(err error) error {
 	path := r.cmd.Path
 	var refused *configError
 	switch {
 	case errors.As(err, &refused):
-		return fmt.Errorf("plugin %s: refuses its configuration: %w", path, err)
+		return fmt.Errorf("plugin %s: refused its configuration: %w", path, err)
 	case errors.Is(err, fs.ErrPermission):
-		return fmt.Errorf("plugin %s: may not be run by this user (is its file system mounted noexec?): %w", path, err)
+		return fmt.Errorf("plugin %s: no permission to run it (is its file system mounted noexec?): %w", path, err)
 	case errors.Is(err, syscall.ENOEXEC):
-		return fmt.Errorf("plugin %s: is no program for this machine: want one for %s/%s: %w", path, runtime.GOOS, runtime.GOARCH, err)
+		return fmt.Errorf("plugin %s: not a program for this platform: want one for %s/%s: %w", path, runtime.GOOS, runtime.GOARCH, err)
 	case r.proc.Load() == nil:
 		return fmt.Errorf("plugin %s: %w", path, err)
 	}
 	line := r.handshake()
 	parts := strings.Split(line, "|")
 	if version, failed := strconv.Atoi(parts[min(1, len(parts)-1)]); len(parts) >= 4 && failed == nil && version != protocol.Version {
-		return fmt.Errorf("plugin %s: speaks version %d of the plugin protocol, and this Slipway speaks %d: build the plugin "+
+		return fmt.Errorf("plugin %s: speaks version %d of the plugin protocol: want version %d: build the plugin "+
 			"with the package plugin of this Slipway's version", path, version, protocol.Version)
 	}
 	if len(parts) >= 5 && parts[4] != "grpc" {
-		return fmt.Errorf("plugin %s: speaks %q where gRPC is wanted: it is a plugin of another program", path, parts[4])
+		return fmt.Errorf("plugin %s: speaks %q: want grpc: it is a plugin of another program", path, parts[4])
 	}
 	if len(parts) >= 4 {
-		return fmt.Errorf("plugin %s: started, and then: %w%s", path, err, r.lines.lastWords())
+		return fmt.Errorf("plugin %s: started, then failed: %w%s", path, err, r.lines.lastWords())
 	}
 	what := "printed nothing"
 	if line != "" {
@@ -225,16 +225,16 @@ func (r *program) explain(err error) error {
 	}
 	select {
 	case <-r.ended:
-		what += " and ended (" + r.ending() + ")"
+		what += " and exited (" + r.ending() + ")"
 	default:
 		what += " so far"
 	}
-	return fmt.Errorf("plugin %s: is no plugin of Slipway: it %s, where a plugin says where it listens: see "+
+	return fmt.Errorf("plugin %s: not a plugin of Slipway: it %s instead of its address: see "+
 		"docs/writing-a-plugin.md%s", path, what, r.lines.lastWords())
 }
 
-// handshake returns the first line that the program has printed. If that is not a handshake, it waits up to pipeGrace for the program to end,
-// since its output may end a little before it does.
+// handshake returns the first line of output. If it is not a handshake, it waits up to pipeGrace for the exit, because
+// the output may end slightly earlier.
 func (r *program) handshake() string {
 	if line := r.said.line(); strings.Count(line, "|") >= 3 {
 		return line
@@ -247,7 +247,7 @@ func (r *program) handshake() string {
 	return r.said.line()
 }
 
-// ending says how a process that has ended did.
+// ending describes how a process exited.
 func (r *program) ending() string {
 	if r.err != nil {
 		return r.err.Error()
@@ -255,7 +255,7 @@ func (r *program) ending() string {
 	return "exit status 0"
 }
 
-// opening keeps the beginning of what a program prints.
+// opening keeps the beginning of a program's output.
 type opening struct {
 	mu   sync.Mutex
 	text []byte
@@ -278,14 +278,14 @@ func (o *opening) line() string {
 	return strings.TrimSpace(line)
 }
 
-// everyday are the variables that a program needs to find its files and to reach the world.
+// everyday lists the variables that every program needs to find its files and to reach the network.
 var everyday = []string{
 	"PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR",
 	"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
 	"SystemRoot", "TEMP", "TMP", "USERPROFILE",
 }
 
-// environment gives the variables that a plugin gets.
+// environment returns the environment of a plugin.
 func environment(more []string, memory uint64) []string {
 	var env []string
 	for _, name := range slices.Concat(everyday, more) {
@@ -294,7 +294,7 @@ func environment(more []string, memory uint64) []string {
 		}
 	}
 	if memory > 0 && !slices.Contains(more, "GOMEMLIMIT") {
-		env = append(env, fmt.Sprintf("GOMEMLIMIT=%d", memory/10*8)) // a program in Go collects its garbage before the limit
+		env = append(env, fmt.Sprintf("GOMEMLIMIT=%d", memory/10*8)) // garbage collection starts before the limit
 	}
 	return env
 }

@@ -18,16 +18,15 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud/plugin/wire"
 )
 
-// Provider is a cloud that a plugin is, and the analyzer that the plugin may be too. Its methods may be called
-// concurrently.
+// Provider is the [cloud.Provider] and the analyzer of a plugin. It is safe for concurrent use.
 type Provider struct {
 	host    *host
 	timeout time.Duration
 
 	mu          sync.Mutex
 	spellings   map[string]spelling
-	silentUntil time.Time // Normalize asks nothing before, since it had no answer in time
-	silentOn    string    // the ID to which it had none
+	silentUntil time.Time // no Normalize request before this time, after a timeout
+	silentOn    string    // the ID of the request that timed out
 }
 
 var (
@@ -36,30 +35,30 @@ var (
 	_ advice.Analyzer = (*Provider)(nil)
 )
 
-// KeepsMachines implements [cloud.Keeper]: the plugin says of each machine whether it is kept.
+// KeepsMachines implements [cloud.Keeper].
 func (p *Provider) KeepsMachines() {}
 
-// spelling is what Normalize said of an ID.
+// spelling is a cached result of Normalize.
 type spelling struct {
 	id  string
 	err error
 }
 
-// maxSpellings bounds what is remembered of Normalize, and maxID the IDs that a plugin is bothered with, in bytes.
+// The limits of cached results and of an ID, in bytes.
 const (
 	maxSpellings = 20_000
 	maxID        = 4096
 )
 
-// Normalize is asked by those who hold up others meanwhile, of one ID after the other. Normalizing is how long it waits for
-// an answer, and silence how long it asks for no other once it waited in vain.
+// Callers of Normalize block others while they wait, one ID after the other. normalizing is the timeout of a request.
+// silence is the time without requests after a timeout.
 const (
 	normalizing = 2 * time.Second
 	silence     = 15 * time.Second
 )
 
-// Open starts the plugin of an entry. It fails when the file is none that may be run, is no plugin, speaks another version
-// of the protocol or refuses its configuration. After that, the plugin is kept running until Close.
+// Open starts a plugin. It fails if the file cannot be run or is not a plugin. It also fails if the plugin speaks
+// another protocol version or refuses its configuration. The plugin then runs until Close.
 func Open(ctx context.Context, directory string, e Entry, o Options) (*Provider, error) {
 	if err := (Config{Directory: directory, Use: []Entry{e}}).Validate(); err != nil {
 		return nil, err
@@ -76,7 +75,7 @@ func Open(ctx context.Context, directory string, e Entry, o Options) (*Provider,
 	return p, nil
 }
 
-// OpenAll opens the plugins of a configuration side by side. When one fails, none is left running.
+// OpenAll starts the plugins of a configuration concurrently. If one fails, all are stopped.
 func OpenAll(ctx context.Context, c Config, o Options) ([]*Provider, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -95,7 +94,7 @@ func OpenAll(ctx context.Context, c Config, o Options) ([]*Provider, error) {
 	return opened, nil
 }
 
-// CloseAll closes providers side by side; those that are nil are passed over.
+// CloseAll closes providers concurrently and ignores nil.
 func CloseAll(providers []*Provider) {
 	var all sync.WaitGroup
 	for _, p := range providers {
@@ -106,16 +105,16 @@ func CloseAll(providers []*Provider) {
 	all.Wait()
 }
 
-// Close ends the plugin, by force if need be, within a few seconds. Its error is always nil.
+// Close stops the plugin within a few seconds, with a kill if necessary. It always returns nil.
 func (p *Provider) Close() error {
 	p.host.close()
 	return nil
 }
 
-// PID is the process ID of the plugin, 0 while it does not run.
+// PID returns the process ID of the plugin, 0 while it does not run.
 func (p *Provider) PID() int { return p.host.pid() }
 
-// call makes one call of a plugin, bounded, and makes of its error what the plugin meant.
+// call makes one call with the timeout and converts its error.
 func (p *Provider) call(ctx context.Context, what string, do func(context.Context, *process) error) error {
 	return p.callWithin(ctx, p.timeout, what, do)
 }
@@ -134,33 +133,33 @@ func (p *Provider) callWithin(ctx context.Context, bound time.Duration, what str
 	switch {
 	case answered:
 		return answer
-	case ctx.Err() != nil: // the caller has left
+	case ctx.Err() != nil: // the caller cancelled
 		return fmt.Errorf("plugin %s: %s: %w", p.Name(), what, context.Cause(ctx))
 	}
 	if proc.hasEnded() {
-		err = fmt.Errorf("the plugin ended meanwhile: %w", err)
+		err = fmt.Errorf("the plugin exited during the call: %w", err)
 	}
-	p.host.suspect(proc) //nolint:contextcheck // the probe goes on when the caller has left
+	p.host.suspect(proc) //nolint:contextcheck // the health check continues after the caller cancelled
 	return fmt.Errorf("plugin %s: %s: %w", p.Name(), what, err)
 }
 
-// only keeps what an error says of NotFound to what was asked about: a machine that is said to be missing when a group
-// was asked for means something else (I7).
+// only drops a NotFoundError of another kind. If a group was requested, a missing instance proves nothing (I7).
 func only(kind string, err error) error {
 	var notFound *cloud.NotFoundError
 	if !errors.As(err, &notFound) || notFound.Kind == kind {
 		return err
 	}
+	// wrapping would keep the NotFoundError
 	//nolint:errorlint // what is wrapped would be believed
-	return fmt.Errorf("the plugin said something of another kind than was asked: %s", err)
+	return fmt.Errorf("the plugin returned NotFound for another kind of object: %s", err)
 }
 
 // Name implements cloud.Provider and advice.Analyzer.
 func (p *Provider) Name() string { return p.host.entry.ProviderName() }
 
-// Normalize implements cloud.Provider. What the plugin said of an ID is remembered, so that it holds while the plugin does
-// not run. A plugin that hangs costs its callers little: for a while after it had no answer in time it asks of no ID, and for
-// twice as long not of that one, so that others come before it.
+// Normalize implements cloud.Provider. It caches results, which remain available while the plugin does not run. After a
+// timeout it requests no ID for the duration silence. It waits twice as long before it retries the ID that timed out,
+// so that other IDs come first.
 func (p *Provider) Normalize(providerID string) (string, error) {
 	if known, ok := p.known(providerID); ok {
 		return known.id, known.err
@@ -172,8 +171,8 @@ func (p *Provider) Normalize(providerID string) (string, error) {
 	}
 	p.mu.Unlock()
 	if time.Now().Before(again) && len(providerID) <= maxID {
-		// The same words each time: they are written into conditions.
-		return "", &cloud.UnansweredError{Err: fmt.Errorf("provider ID %q: plugin %s: Normalize: had no answer in time, and is asked again within %s",
+		// The text is constant, because it is written to conditions.
+		return "", &cloud.UnansweredError{Err: fmt.Errorf("provider ID %q: plugin %s: Normalize: timed out, next attempt within %s",
 			providerID, p.Name(), 2*silence)}
 	}
 	began, bound := time.Now(), min(normalizing, p.timeout)
@@ -193,10 +192,10 @@ func (p *Provider) known(providerID string) (spelling, bool) {
 	return known, ok
 }
 
-// spell gives the spelling of an ID, which it asks the plugin for if it is not known.
+// spell returns the canonical form of an ID, from the cache or the plugin.
 func (p *Provider) spell(ctx context.Context, bound time.Duration, providerID string) (string, error) {
 	if len(providerID) > maxID {
-		return "", fmt.Errorf("provider ID %.40s…: has %d bytes, want at most %d", providerID, len(providerID), maxID)
+		return "", fmt.Errorf("provider ID %.40s…: %d bytes: want at most %d", providerID, len(providerID), maxID)
 	}
 	known, ok := p.known(providerID)
 	if ok {
@@ -216,7 +215,7 @@ func (p *Provider) spell(ctx context.Context, bound time.Duration, providerID st
 	case err != nil:
 		return "", &cloud.UnansweredError{Err: fmt.Errorf("provider ID %q: %w", providerID, err)}
 	case known.err == nil && known.id == "":
-		return "", &cloud.UnansweredError{Err: fmt.Errorf("provider ID %q: plugin %s: Normalize: the answer is empty", providerID, p.Name())}
+		return "", &cloud.UnansweredError{Err: fmt.Errorf("provider ID %q: plugin %s: Normalize: the response is empty", providerID, p.Name())}
 	case known.err != nil:
 		known.id = ""
 	}
@@ -237,7 +236,7 @@ func (p *Provider) Group(ctx context.Context, name string) (g cloud.Group, err e
 			return err
 		}
 		if g, err = wire.ToGroup(answer.GetGroup()); err == nil && g.Name != name {
-			err = fmt.Errorf("group %q: the plugin answered with group %q", name, g.Name)
+			err = fmt.Errorf("group %q: the plugin returned group %q", name, g.Name)
 		}
 		return err
 	})
@@ -262,7 +261,7 @@ func (p *Provider) Instances(ctx context.Context, group string) (list []cloud.In
 				return err
 			}
 			if seen[i.ProviderID] {
-				return fmt.Errorf("machine %s: the plugin lists it twice", i.ProviderID)
+				return fmt.Errorf("instance %s: the plugin lists it twice", i.ProviderID)
 			}
 			seen[i.ProviderID] = true
 			list = append(list, i)
@@ -287,7 +286,7 @@ func (p *Provider) Instance(ctx context.Context, providerID string) (i cloud.Ins
 			return err
 		}
 		if i, err = wire.ToInstance(answer.GetInstance()); err == nil && i.ProviderID != want {
-			err = fmt.Errorf("machine %s: the plugin answered with machine %s", want, i.ProviderID)
+			err = fmt.Errorf("instance %s: the plugin returned instance %s", want, i.ProviderID)
 		}
 		return err
 	})
@@ -322,7 +321,7 @@ func (p *Provider) Templates(ctx context.Context, group string) (list []cloud.Te
 			return err
 		}
 		if len(answer.GetTemplates()) == 0 {
-			return fmt.Errorf("group %q: the plugin has no template for it, want one at the least", group)
+			return fmt.Errorf("group %q: the plugin returned no template: want at least one", group)
 		}
 		list = nil
 		for _, m := range answer.GetTemplates() {
@@ -370,7 +369,7 @@ func (p *Provider) Status(ctx context.Context, op cloud.Operation) (s cloud.Stat
 		}
 		s = cloud.Status{Done: answer.GetDone(), After: max(0, answer.GetAfter().AsDuration())}
 		if s.Err = only("", wire.ToError(answer.GetError())); s.Err != nil && !s.Done {
-			return fmt.Errorf("the plugin says that the operation is not done, and how it failed: %w", s.Err)
+			return fmt.Errorf("the plugin returned an error for an unfinished operation: %w", s.Err)
 		}
 		return nil
 	})
@@ -380,7 +379,7 @@ func (p *Provider) Status(ctx context.Context, op cloud.Operation) (s cloud.Stat
 	return s, nil
 }
 
-// Events implements advice.Analyzer. It is what the plugin said when it was started last.
+// Events implements advice.Analyzer. It returns what the last started process requested.
 func (p *Provider) Events() advice.Events { return p.host.wants() }
 
 // AnalyzeModifyEvent implements advice.Analyzer.

@@ -1,5 +1,5 @@
-// Package providerid reads a Node's spec.providerID, as the cloud providers of Kubernetes write it, into an identity that
-// can be compared.
+// Package providerid parses a Node's spec.providerID, in the formats of the Kubernetes cloud providers, into a
+// comparable identity.
 package providerid
 
 import (
@@ -11,16 +11,16 @@ import (
 	azure "github.com/slipway-dev/slipway/internal/cloud/azure/providerid"
 )
 
-// ID is an instance's identity in its cloud. Two IDs with the same String name one instance.
+// ID identifies an instance in its cloud. Two IDs with the same String name the same instance.
 type ID struct {
-	// Scheme is that of the provider ID: aws, gce, azure or openstack.
+	// Scheme is the scheme of the provider ID: aws, gce, azure or openstack.
 	Scheme string
-	// Scope is the account that the ID names, as far as it does: a region, a project, a subscription.
+	// Scope is the region, project or subscription, if the ID contains it.
 	Scope string
 	key   string
 }
 
-// String is the ID in its one spelling. It has no region, which one side says and the other does not.
+// String returns the canonical form. It has no region, because only some IDs contain it.
 func (id ID) String() string {
 	switch id.Scheme {
 	case GCE:
@@ -31,7 +31,7 @@ func (id ID) String() string {
 	return id.Scheme + ":///" + id.key
 }
 
-// The schemes of provider IDs that are understood.
+// The supported schemes.
 const (
 	AWS       = "aws"
 	GCE       = "gce"
@@ -44,20 +44,20 @@ func schemes() []string { return []string{AWS, GCE, Azure, OpenStack} }
 var (
 	ec2Instance = regexp.MustCompile(`^i-[0-9a-f]{8,17}$`)
 	uuid        = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
-	// ec2Zone is an availability or local zone; its region is what is before the last letter.
+	// ec2Zone matches an availability zone or local zone. The region is the text before the last letter.
 	ec2Zone = regexp.MustCompile(`^([a-z]{2}(?:-[a-z]+)+-[0-9]+)(?:-[a-z]+-[0-9]+)?[a-z]$`)
 	gceName = regexp.MustCompile(`^[a-z]([-a-z0-9]*[a-z0-9])?$`)
 )
 
-// Parse reads a node's spec.providerID, as the cloud providers of Kubernetes write it:
+// Parse parses a Node's spec.providerID in the formats of the Kubernetes cloud providers:
 //
 //	aws:///ZONE/i-0123456789abcdef0
 //	gce://PROJECT/ZONE/NAME
 //	azure:///subscriptions/…/virtualMachines/NAME, in any letter case
 //	openstack:///UUID or openstack://REGION/UUID
-//	ANY-OTHER://UUID, which is no other machine than that of the UUID, in whichever cloud
+//	ANY-OTHER://UUID, which identifies an instance by UUID in any cloud
 //
-// Any other ID is an error that says what is wanted, and never a guess.
+// It returns an error for any other ID.
 func Parse(providerID string) (ID, error) {
 	scheme, rest, found := strings.Cut(providerID, "://")
 	wrong := func(want string) (ID, error) {
@@ -117,8 +117,8 @@ func azureID(id azure.ID) ID {
 	return ID{Scheme: Azure, Scope: strings.ToLower(id.Subscription), key: path}
 }
 
-// Elsewhere reports a provider ID whose scheme is that of one of the clouds above, and another one than an identity's. No machine
-// of the one is a Node of the other, even where the rest of the ID cannot be read.
+// Elsewhere reports whether providerID has a supported scheme that differs from identity. They never name the same
+// instance, even if the rest of providerID cannot be parsed.
 func Elsewhere(identity, providerID string) bool {
 	mine, _, _ := strings.Cut(identity, "://")
 	theirs, _, found := strings.Cut(providerID, "://")

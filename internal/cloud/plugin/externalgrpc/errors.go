@@ -11,14 +11,14 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
-// meaning gives the error of a call. None is a NotFoundError: a proxy, or a provider that has just been started, says
-// NOT_FOUND too (I7).
+// meaning converts the error of a call. It never returns a NotFoundError, because a proxy or a starting provider may
+// also return NOT_FOUND (I7).
 func (p *Provider) meaning(ctx context.Context, method string, err error) error {
 	if err == nil {
 		return nil
 	}
 	said := fmt.Errorf("provider %s: %s: %w", p.config.Name, method, err)
-	if ctx.Err() != nil { // the caller has left
+	if ctx.Err() != nil { // the caller cancelled
 		return fmt.Errorf("provider %s: %s: %w", p.config.Name, method, context.Cause(ctx))
 	}
 	st := status.Convert(err)

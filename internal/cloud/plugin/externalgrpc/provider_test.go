@@ -17,15 +17,15 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/virtual"
 )
 
-// shelf is a provider without a connection. Its machines stay, whatever it is asked.
+// shelf is a provider without a connection. It never deletes its instances.
 type shelf struct {
 	pb.CloudProviderClient
 
 	machines map[string][]string // by group
 	sizes    map[string]int32
 	deletion func(ctx context.Context) error
-	sent     bool // that a deletion gets onto its way
-	asked    int  // for deletions
+	sent     bool // whether a deletion is sent
+	asked    int  // number of deletion requests
 }
 
 func (*shelf) Refresh(context.Context, *pb.RefreshRequest, ...grpc.CallOption) (*pb.RefreshResponse, error) {
@@ -85,9 +85,9 @@ func TestUndeliveredDeletionIsRetried(t *testing.T) {
 		sent     bool
 		after    time.Duration
 	}{
-		"the connection broke":   {unavailable, true, patience},
-		"no answer came in time": {hang, true, patience},
-		"it was never sent":      {unavailable, false, 0},
+		"connection broke": {unavailable, true, patience},
+		"timeout":          {hang, true, patience},
+		"never sent":       {unavailable, false, 0},
 	} {
 		t.Run(name, virtual.Time(func(t *testing.T) {
 			s := &shelf{
@@ -110,7 +110,7 @@ func TestUndeliveredDeletionIsRetried(t *testing.T) {
 				time.Sleep(time.Minute)
 			}
 			if s.asked != 1 {
-				t.Errorf("within %s it was asked for %d times", test.after, s.asked)
+				t.Errorf("within %s there were %d requests", test.after, s.asked)
 			}
 			time.Sleep(2 * time.Minute)
 			if test.after > 0 {
@@ -120,35 +120,35 @@ func TestUndeliveredDeletionIsRetried(t *testing.T) {
 			}
 			s.deletion = func(context.Context) error { return nil }
 			if _, err := p.Delete(t.Context(), "rack://a/1"); err != nil || s.asked != 2 {
-				t.Errorf("it was asked for %d times, %v, want once more", s.asked, err)
+				t.Errorf("%d requests, %v, want 2", s.asked, err)
 			}
 		}))
 	}
 }
 
 func TestEmptyGroupCastsNoDoubtOnOthers(t *testing.T) {
-	for range 100 { // the groups are met in any order
+	for range 100 { // the order of the groups is random
 		s := &shelf{
 			machines: map[string][]string{"b": {"rack://b/1", "rack://b/2"}}, sizes: map[string]int32{"a": 1, "b": 2},
 		}
 		p := s.provider(t)
 		if i, err := p.Instance(t.Context(), "rack://b/1"); err != nil || i.Group != "b" {
-			t.Fatalf("a machine that is listed: %+v, %v", i, err)
+			t.Fatalf("listed instance: %+v, %v", i, err)
 		}
 		s.machines["b"] = []string{"rack://b/2"}
 		if _, err := p.Instance(t.Context(), "rack://b/1"); !cloud.IsNotFound(err) {
-			t.Fatalf("a machine that its group has no more: %v", err)
+			t.Fatalf("instance that its group no longer has: %v", err)
 		}
 		if _, err := p.Instance(t.Context(), "rack://c/1"); err == nil || cloud.IsNotFound(err) {
-			t.Fatalf("I7: a machine that no group has had may be in the one without any: %v", err)
+			t.Fatalf("I7: unknown instance may be in the empty group: %v", err)
 		}
 		s.machines["b"] = nil
 		if _, err := p.Instance(t.Context(), "rack://b/1"); err == nil || cloud.IsNotFound(err) {
-			t.Fatalf("I7: a machine whose group is to have two, and none is listed: %v", err)
+			t.Fatalf("I7: instance of a group with size 2 and an empty list: %v", err)
 		}
 		delete(s.sizes, "b")
 		if _, err := p.Instance(t.Context(), "rack://b/1"); err == nil || cloud.IsNotFound(err) {
-			t.Fatalf("I7: a machine whose group is not listed: %v", err)
+			t.Fatalf("I7: instance of an unlisted group: %v", err)
 		}
 		_ = p.Close()
 	}

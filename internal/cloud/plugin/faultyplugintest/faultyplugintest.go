@@ -1,6 +1,6 @@
 //go:build unix
 
-// Package faultyplugintest turns test binaries into plugins: good ones, and ones with faults that no author intends.
+// Package faultyplugintest turns test binaries into plugins, working ones and faulty ones.
 package faultyplugintest
 
 import (
@@ -22,32 +22,32 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud/plugin/protocol"
 )
 
-// variable says to a test binary that it is to be a plugin, and which.
+// variable makes a test binary a plugin. Its value is the Mode.
 const variable = "SLIPWAY_TEST_PLUGIN"
 
-// Mode is a way to be a plugin.
+// Mode is the behavior of a plugin.
 type Mode string
 
-// The ways.
+// The modes.
 const (
-	Good       Mode = "good"        // as the test says
-	Dies       Mode = "dies"        // in the middle of every call but Configure
-	Hangs      Mode = "hangs"       // in the middle of every call but Configure: stopped, as by SIGSTOP
-	Misroutes  Mode = "misroutes"   // every call but Configure is NOT_FOUND, without the detail
-	Denies     Mode = "denies"      // every call but Configure is PERMISSION_DENIED, without the detail
-	WebPage    Mode = "web page"    // answers whatever comes with a page
-	Noise      Mode = "noise"       // answers whatever comes with bytes that mean nothing
-	OtherAge   Mode = "other age"   // speaks version 2 of the protocol
+	Good       Mode = "good"        // works as the test defines
+	Dies       Mode = "dies"        // exits during every call except Configure
+	Hangs      Mode = "hangs"       // stops, as by SIGSTOP, during every call except Configure
+	Misroutes  Mode = "misroutes"   // returns NOT_FOUND without detail for every call except Configure
+	Denies     Mode = "denies"      // returns PERMISSION_DENIED without detail for every call except Configure
+	WebPage    Mode = "web page"    // responds with a web page
+	Noise      Mode = "noise"       // responds with random bytes
+	OtherAge   Mode = "other age"   // speaks protocol version 2
 	OtherKind  Mode = "other kind"  // speaks go-plugin's net/rpc
-	Babbler    Mode = "babbler"     // prints something else where it should say where it listens
-	Mute       Mode = "mute"        // says nothing and lives on
-	HangsFirst Mode = "hangs first" // in Configure
-	Flood      Mode = "flood"       // answers with more than anybody wants to read
-	Forker     Mode = "forker"      // leaves a child that holds its output open
+	Babbler    Mode = "babbler"     // prints usage text instead of a handshake
+	Mute       Mode = "mute"        // prints nothing and keeps running
+	HangsFirst Mode = "hangs first" // hangs in Configure
+	Flood      Mode = "flood"       // responds with too much data
+	Forker     Mode = "forker"      // leaves a child process that keeps its output open
 )
 
-// Be makes the process a plugin if it was started by a script of Write, and does not return then. A test package calls it
-// from an init function.
+// Be turns the process into a plugin if a script of Write started it, and then does not return. Test packages call it
+// from init.
 func Be(good func()) {
 	mode := Mode(os.Getenv(variable))
 	if mode == "" {
@@ -73,7 +73,7 @@ func Be(good func()) {
 	os.Exit(0)
 }
 
-// Write puts a plugin of a way into a directory, in place of what was there: a script that runs this very test binary.
+// Write writes a plugin into a directory: a script that runs this test binary with a mode. It replaces an existing one.
 func Write(directory, cloudType string, mode Mode) error {
 	self, err := os.Executable()
 	if err != nil {
@@ -87,7 +87,7 @@ func Write(directory, cloudType string, mode Mode) error {
 	return os.Rename(next, filepath.Join(directory, cloudType))
 }
 
-// serve is a plugin that accepts its configuration and no more.
+// serve runs a plugin that only accepts its configuration.
 func serve(mode Mode) {
 	handshake := protocol.Handshake()
 	if mode == OtherAge {
@@ -133,14 +133,14 @@ func (b bad) intercept(ctx context.Context, request any, info *grpc.UnaryServerI
 	case Hangs, HangsFirst:
 		stop()
 	case Denies:
-		return nil, status.Error(codes.PermissionDenied, "somebody in between does not like this")
+		return nil, status.Error(codes.PermissionDenied, "denied by a proxy")
 	case Flood:
 		return flood(info.FullMethod), nil
 	}
-	return nil, status.Error(codes.NotFound, "somebody in between does not know this address")
+	return nil, status.Error(codes.NotFound, "address unknown to a proxy")
 }
 
-// flood is an answer of 17 MiB.
+// flood returns a response of 17 MiB.
 func flood(method string) any {
 	const each, total = 1 << 10, 17 << 20
 	if !strings.HasSuffix(method, "/ListInstances") {
@@ -153,7 +153,7 @@ func flood(method string) any {
 	return answer
 }
 
-// serveStrangely says where it listens as a plugin does, and speaks something else there.
+// serveStrangely prints a valid handshake and then does not speak gRPC.
 func serveStrangely(mode Mode) {
 	directory, err := os.MkdirTemp("", "faultyplugintest")
 	if err != nil {

@@ -26,7 +26,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// carry sends a message over the wire.
+// carry encodes and decodes a message.
 func carry[M proto.Message](t must.T, m, into M) M {
 	raw, err := proto.Marshal(m)
 	if err == nil {
@@ -70,7 +70,7 @@ func TestAMachineArrivesAsItWasSent(t *testing.T) {
 	})
 }
 
-// TestI4EveryFieldOfAMachineArrives sets all that there are, also one that is added after this was written.
+// TestI4EveryFieldOfAMachineArrives sets all fields, including later additions.
 func TestI4EveryFieldOfAMachineArrives(t *testing.T) {
 	want := cloud.Instance{
 		State: cloud.Stopped, Refusal: cloud.NoQuota, Created: time.Unix(1, 2).UTC(), Tags: map[string]string{"key": "value"},
@@ -84,7 +84,7 @@ func TestI4EveryFieldOfAMachineArrives(t *testing.T) {
 		case f.Kind() == reflect.Bool:
 			f.SetBool(true)
 		default:
-			t.Fatalf("%s: is a %s, which this test is to set", fields.Type().Field(i).Name, f.Type())
+			t.Fatalf("%s: is a %s, which this test has to set", fields.Type().Field(i).Name, f.Type())
 		}
 	}
 	got, err := wire.ToInstance(carry(t, wire.FromInstance(want), &pluginv1.Instance{}))
@@ -108,7 +108,7 @@ func TestAnErrorArrivesAsItWasMeant(t *testing.T) {
 		sent := status.Convert(wire.StatusOf(want)).Proto()
 		got, answered := wire.OfStatus(status.ErrorProto(carry(t, sent, status.New(codes.OK, "").Proto())))
 		if !answered {
-			t.Fatalf("%v is not taken for the plugin's own answer", got)
+			t.Fatalf("%v is not the plugin's own error", got)
 		}
 		if cloud.IsNotFound(got) != cloud.IsNotFound(want) || cloud.RefusalOf(got) != cloud.RefusalOf(want) || cloud.IsThrottled(got) != cloud.IsThrottled(want) {
 			t.Fatalf("%#v arrives as %#v", want, got)
@@ -128,7 +128,7 @@ func TestNoStatusWithoutTheDetailIsNotFound(t *testing.T) {
 	for code := range codes.Code(17) {
 		plain := status.New(code, "instance x: not found")
 		if got, answered := wire.OfStatus(plain.Err()); cloud.IsNotFound(got) || answered {
-			t.Errorf("I7: a plain %s is %v", code, got)
+			t.Errorf("I7: plain %s is %v", code, got)
 		}
 		if code == codes.OK || code == codes.NotFound {
 			continue
@@ -136,7 +136,7 @@ func TestNoStatusWithoutTheDetailIsNotFound(t *testing.T) {
 		detailed, err := plain.WithDetails(notFound)
 		must.NoError(t, err)
 		if got, _ := wire.OfStatus(detailed.Err()); cloud.IsNotFound(got) {
-			t.Errorf("I7: %s with a detail that says otherwise is %v", code, got)
+			t.Errorf("I7: %s with a NotFound detail is %v", code, got)
 		}
 	}
 }
@@ -163,7 +163,7 @@ func TestTemplateArrivesUnchangedOrIsRefused(t *testing.T) {
 	}
 }
 
-// FuzzAnswers reads whatever a plugin might send: nothing panics, and what is accepted keeps its promises.
+// FuzzAnswers decodes arbitrary messages: nothing panics, and accepted values are valid.
 func FuzzAnswers(f *testing.F) {
 	for _, m := range []proto.Message{
 		wire.FromInstance(cloud.Instance{ProviderID: "a://b", State: cloud.Running, Created: time.Unix(1, 2)}),
