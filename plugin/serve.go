@@ -30,11 +30,11 @@ func Serve(open OpenFunc) {
 		os.Exit(1)
 	}
 	slog.SetDefault(slog.New(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})))
-	go leaveWithSlipway()
+	go exitWithSlipway()
 	s := &server{open: open}
 	goplugin.Serve(&goplugin.ServeConfig{
 		HandshakeConfig: handshake,
-		Plugins:         goplugin.PluginSet{protocol.Name: services{server: s}},
+		Plugins:         goplugin.PluginSet{protocol.Name: pluginServices{server: s}},
 		GRPCServer: func(options []grpc.ServerOption) *grpc.Server {
 			return grpc.NewServer(append(options,
 				grpc.MaxRecvMsgSize(wire.MaxMessage), grpc.MaxSendMsgSize(wire.MaxMessage),
@@ -45,8 +45,8 @@ func Serve(open OpenFunc) {
 	s.close()
 }
 
-// leaveWithSlipway exits when Slipway has exited for any reason, because Slipway holds the other end of standard input.
-func leaveWithSlipway() {
+// exitWithSlipway exits when Slipway has exited for any reason, because Slipway holds the other end of standard input.
+func exitWithSlipway() {
 	_, _ = io.Copy(io.Discard, os.Stdin)
 	os.Exit(0)
 }
@@ -69,19 +69,19 @@ func (s *server) intercept(ctx context.Context, request any, info *grpc.UnarySer
 	return handle(ctx, request)
 }
 
-type services struct {
+type pluginServices struct {
 	goplugin.NetRPCUnsupportedPlugin
 	server *server
 }
 
 // GRPCServer implements goplugin.GRPCPlugin.
-func (s services) GRPCServer(_ *goplugin.GRPCBroker, to *grpc.Server) error {
+func (s pluginServices) GRPCServer(_ *goplugin.GRPCBroker, to *grpc.Server) error {
 	pluginv1.RegisterCloudProviderServer(to, s.server)
 	pluginv1.RegisterPodEventAnalyzerServer(to, s.server)
 	return nil
 }
 
 // GRPCClient implements goplugin.GRPCPlugin for the other side.
-func (services) GRPCClient(_ context.Context, _ *goplugin.GRPCBroker, conn *grpc.ClientConn) (any, error) {
+func (pluginServices) GRPCClient(_ context.Context, _ *goplugin.GRPCBroker, conn *grpc.ClientConn) (any, error) {
 	return conn, nil
 }

@@ -61,7 +61,7 @@ func (s *server) Configure(_ context.Context, r *pluginv1.ConfigureRequest) (*pl
 		err = errors.New("the plugin returned no provider")
 	}
 	if err != nil {
-		return nil, refuse(err)
+		return nil, invalidArgument(err)
 	}
 	s.provider = p
 	_, modify := p.(ModifyEventAnalyzer)
@@ -69,8 +69,8 @@ func (s *server) Configure(_ context.Context, r *pluginv1.ConfigureRequest) (*pl
 	return &pluginv1.ConfigureResponse{ModifyEventAnalyzer: modify, DeleteEventAnalyzer: del}, nil
 }
 
-// refuse returns an InvalidArgument status with a text that fits into it.
-func refuse(err error) error {
+// invalidArgument returns an InvalidArgument status with a text that fits into it.
+func invalidArgument(err error) error {
 	return status.Error(codes.InvalidArgument, wire.FromError(err).GetMessage())
 }
 
@@ -78,7 +78,7 @@ func refuse(err error) error {
 func (s *server) Normalize(_ context.Context, r *pluginv1.NormalizeRequest) (*pluginv1.NormalizeResponse, error) {
 	id, err := s.provider.Normalize(r.GetProviderId())
 	if err != nil {
-		return nil, refuse(err)
+		return nil, invalidArgument(err)
 	}
 	return &pluginv1.NormalizeResponse{ProviderId: id}, nil
 }
@@ -164,7 +164,7 @@ func (s *server) ModifyEventAnalyzer(ctx context.Context, event *pluginv1.PodEve
 	if !ok {
 		return nil, status.Error(codes.Unimplemented, "the plugin has no ModifyEventAnalyzer")
 	}
-	return analyze(ctx, event, a.ModifyEventAnalyzer)
+	return analyzePod(ctx, event, a.ModifyEventAnalyzer)
 }
 
 // DeleteEventAnalyzer implements pluginv1.PodEventAnalyzerServer.
@@ -173,15 +173,15 @@ func (s *server) DeleteEventAnalyzer(ctx context.Context, event *pluginv1.PodEve
 	if !ok {
 		return nil, status.Error(codes.Unimplemented, "the plugin has no DeleteEventAnalyzer")
 	}
-	return analyze(ctx, event, a.DeleteEventAnalyzer)
+	return analyzePod(ctx, event, a.DeleteEventAnalyzer)
 }
 
-func analyze(ctx context.Context, event *pluginv1.PodEvent,
+func analyzePod(ctx context.Context, event *pluginv1.PodEvent,
 	ask func(context.Context, *corev1.Pod) ([]advice.Wish, error),
 ) (*pluginv1.Advice, error) {
 	var pod corev1.Pod
 	if err := json.Unmarshal(event.GetPodJson(), &pod); err != nil {
-		return nil, refuse(fmt.Errorf("pod of the event: %w", err))
+		return nil, invalidArgument(fmt.Errorf("pod of the event: %w", err))
 	}
 	wishes, err := ask(ctx, &pod)
 	if err == nil {

@@ -11,16 +11,16 @@ import (
 	"github.com/slipway-dev/slipway/plugin"
 )
 
-// ownMachine is the annotation of a pod that needs an instance for itself. Its value is the group.
-const ownMachine = "directory.slipway.dev/own-machine"
+// ownMachineAnnotation is the annotation of a pod that needs an instance for itself. Its value is the group.
+const ownMachineAnnotation = "directory.slipway.dev/own-machine"
 
 // ModifyEventAnalyzer implements plugin.ModifyEventAnalyzer. It recommends an instance for an unschedulable pod with
 // the annotation.
 //
 //nolint:unparam // the interface wants an error
 func (p *provider) ModifyEventAnalyzer(_ context.Context, pod *corev1.Pod) ([]plugin.Wish, error) {
-	group := pod.Annotations[ownMachine]
-	if group == "" || pod.Spec.NodeName != "" || !unschedulable(pod) {
+	group := pod.Annotations[ownMachineAnnotation]
+	if group == "" || pod.Spec.NodeName != "" || !isUnschedulable(pod) {
 		return nil, nil
 	}
 	return []plugin.Wish{{
@@ -34,7 +34,7 @@ func (p *provider) ModifyEventAnalyzer(_ context.Context, pod *corev1.Pod) ([]pl
 //
 //nolint:unparam // the interface wants an error
 func (p *provider) DeleteEventAnalyzer(_ context.Context, pod *corev1.Pod) ([]plugin.Wish, error) {
-	if pod.Annotations[ownMachine] == "" || pod.Spec.NodeName == "" {
+	if pod.Annotations[ownMachineAnnotation] == "" || pod.Spec.NodeName == "" {
 		return nil, nil
 	}
 	return []plugin.Wish{{
@@ -43,7 +43,7 @@ func (p *provider) DeleteEventAnalyzer(_ context.Context, pod *corev1.Pod) ([]pl
 	}}, nil
 }
 
-func unschedulable(pod *corev1.Pod) bool {
+func isUnschedulable(pod *corev1.Pod) bool {
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable {
 			return true

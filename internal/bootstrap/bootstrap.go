@@ -4,7 +4,7 @@
 //
 // The package needs the permissions of deploy/manager/bootstrap.yaml: create, list and delete Secrets in kube-system,
 // read the ConfigMap kube-public/cluster-info, and read Nodes. The admission policy in that file allows only Secrets as
-// secretOf creates them.
+// newTokenSecret creates them.
 package bootstrap
 
 import (
@@ -53,10 +53,10 @@ const (
 	defaultTTL = 30 * time.Minute
 	minTTL     = time.Minute
 	maxTTL     = 24 * time.Hour
-	// sweepEvery is the interval between deletions of unneeded tokens.
-	sweepEvery = 20 * time.Second
-	// infoFor is how long cluster-info is cached.
-	infoFor = 5 * time.Minute
+	// cleanupInterval is the interval between deletions of unneeded tokens.
+	cleanupInterval = 20 * time.Second
+	// clusterInfoTTL is how long cluster-info is cached.
+	clusterInfoTTL = 5 * time.Minute
 	// pageSize is the page size for tokens.
 	pageSize = 200
 )
@@ -73,12 +73,12 @@ type Options struct {
 
 // Minter creates and deletes bootstrap tokens. It implements [openstack.Joiner] and is safe for concurrent use.
 type Minter struct {
-	kube kubernetes.Interface
-	o    Options
+	kube    kubernetes.Interface
+	options Options
 
-	mu     sync.Mutex
-	info   *clusterInfo
-	looked time.Time
+	mu         sync.Mutex
+	info       *clusterInfo
+	infoReadAt time.Time
 }
 
 var _ openstack.Joiner = (*Minter)(nil)
@@ -102,7 +102,7 @@ func New(kube kubernetes.Interface, o Options) (*Minter, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Minter{kube: kube, o: o}, nil
+	return &Minter{kube: kube, options: o}, nil
 }
 
 // Issue creates a token for an instance and returns it with the API server's address and certificate.
@@ -115,8 +115,8 @@ func (m *Minter) Issue(ctx context.Context, machine string) (openstack.Join, err
 	if err != nil {
 		return openstack.Join{}, fmt.Errorf("bootstrap token: %w", err)
 	}
-	expires := time.Now().Add(m.o.TTL).UTC().Truncate(time.Second)
-	secret, err := secretOf(token, machine, expires)
+	expires := time.Now().Add(m.options.TTL).UTC().Truncate(time.Second)
+	secret, err := newTokenSecret(token, machine, expires)
 	if err != nil {
 		return openstack.Join{}, err
 	}
@@ -124,13 +124,13 @@ func (m *Minter) Issue(ctx context.Context, machine string) (openstack.Join, err
 		return openstack.Join{}, fmt.Errorf("bootstrap token for %s: %w", machine, err)
 	}
 	return openstack.Join{
-		Token: token, Expires: expires, Server: cmp.Or(m.o.Server, info.server), CACert: info.caCert, CACertHash: info.caCertHash,
+		Token: token, Expires: expires, Server: cmp.Or(m.options.Server, info.server), CACert: info.caCert, CACertHash: info.caCertHash,
 	}, nil
 }
 
-// secretOf returns the Secret of a token, for the API server's authenticator and for the signer of cluster-info in
+// newTokenSecret returns the Secret of a token, for the API server's authenticator and for the signer of cluster-info in
 // kube-controller-manager.
-func secretOf(token, machine string, expires time.Time) (*corev1.Secret, error) {
+func newTokenSecret(token, machine string, expires time.Time) (*corev1.Secret, error) {
 	parts := util.BootstrapTokenRegexp.FindStringSubmatch(token)
 	if len(parts) != 3 {
 		return nil, errors.New("bootstrap token: malformed")
@@ -155,7 +155,7 @@ func secretOf(token, machine string, expires time.Time) (*corev1.Secret, error) 
 
 // Withdraw deletes the tokens of an instance.
 func (m *Minter) Withdraw(ctx context.Context, machine string) error {
-	return m.remove(ctx, func(s *corev1.Secret) string {
+	return m.deleteTokens(ctx, func(s *corev1.Secret) string {
 		if s.Annotations[MachineAnnotation] == machine {
 			return "its instance will not join"
 		}
@@ -167,11 +167,11 @@ func (m *Minter) Withdraw(ctx context.Context, machine string) error {
 // kube-controller-manager may be disabled. It checks all tokens once.
 func (m *Minter) Sweep(ctx context.Context) error {
 	var errs []error
-	err := m.remove(ctx, func(s *corev1.Secret) string {
-		if expired(s, time.Now()) {
+	err := m.deleteTokens(ctx, func(s *corev1.Secret) string {
+		if isExpired(s, time.Now()) {
 			return "it has expired"
 		}
-		joined, err := m.joined(ctx, s)
+		joined, err := m.hasJoined(ctx, s)
 		errs = append(errs, err)
 		if joined {
 			return "its instance has joined"
@@ -181,9 +181,9 @@ func (m *Minter) Sweep(ctx context.Context) error {
 	return errors.Join(append(errs, err)...)
 }
 
-// joined reports whether the instance of a token has a Node. Such an instance has its own certificate and no longer
+// hasJoined reports whether the instance of a token has a Node. Such an instance has its own certificate and no longer
 // needs the token. A Node that is older than the token belongs to another instance.
-func (m *Minter) joined(ctx context.Context, s *corev1.Secret) (bool, error) {
+func (m *Minter) hasJoined(ctx context.Context, s *corev1.Secret) (bool, error) {
 	node, err := m.kube.CoreV1().Nodes().Get(ctx, s.Annotations[MachineAnnotation], metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
@@ -194,13 +194,13 @@ func (m *Minter) joined(ctx context.Context, s *corev1.Secret) (bool, error) {
 	return !node.CreationTimestamp.Before(&s.CreationTimestamp), nil
 }
 
-func expired(s *corev1.Secret, now time.Time) bool {
+func isExpired(s *corev1.Secret, now time.Time) bool {
 	at, err := time.Parse(time.RFC3339, string(s.Data[api.BootstrapTokenExpirationKey]))
 	return err == nil && now.After(at)
 }
 
-// remove deletes each token if why returns a reason for it.
-func (m *Minter) remove(ctx context.Context, why func(*corev1.Secret) string) error {
+// deleteTokens deletes each token if why returns a reason for it.
+func (m *Minter) deleteTokens(ctx context.Context, why func(*corev1.Secret) string) error {
 	options := metav1.ListOptions{LabelSelector: Label + "=" + labelValue, Limit: pageSize}
 	var errs []error
 	for {
@@ -219,7 +219,7 @@ func (m *Minter) remove(ctx context.Context, why func(*corev1.Secret) string) er
 				errs = append(errs, fmt.Errorf("bootstrap token %s: %w", s.Name, err))
 				continue
 			}
-			m.o.Log.Info("deleted a bootstrap token", "instance", s.Annotations[MachineAnnotation], "reason", reason)
+			m.options.Log.Info("deleted a bootstrap token", "instance", s.Annotations[MachineAnnotation], "reason", reason)
 		}
 		if options.Continue = list.Continue; options.Continue == "" {
 			return errors.Join(errs...)
@@ -229,11 +229,11 @@ func (m *Minter) remove(ctx context.Context, why func(*corev1.Secret) string) er
 
 // Run deletes unneeded tokens periodically until ctx ends.
 func (m *Minter) Run(ctx context.Context) {
-	ticker := time.NewTicker(sweepEvery)
+	ticker := time.NewTicker(cleanupInterval)
 	defer ticker.Stop()
 	for {
 		if err := m.Sweep(ctx); err != nil && ctx.Err() == nil {
-			m.o.Log.Error("deleting unneeded bootstrap tokens failed", "err", err)
+			m.options.Log.Error("deleting unneeded bootstrap tokens failed", "err", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -251,23 +251,23 @@ func (m *Minter) secrets() typedcorev1.SecretInterface {
 func (m *Minter) clusterInfo(ctx context.Context) (*clusterInfo, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.info != nil && time.Since(m.looked) < infoFor {
+	if m.info != nil && time.Since(m.infoReadAt) < clusterInfoTTL {
 		return m.info, nil
 	}
 	published, err := m.kube.CoreV1().ConfigMaps(metav1.NamespacePublic).Get(ctx, api.ConfigMapClusterInfo, metav1.GetOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("reading the ConfigMap kube-public/cluster-info of kubeadm: %w", err)
 	}
-	info, err := readClusterInfo([]byte(published.Data[api.KubeConfigKey]))
+	info, err := parseClusterInfo([]byte(published.Data[api.KubeConfigKey]))
 	if err != nil {
 		return nil, fmt.Errorf("ConfigMap kube-public/cluster-info: %w", err)
 	}
-	m.info, m.looked = info, time.Now()
+	m.info, m.infoReadAt = info, time.Now()
 	return info, nil
 }
 
-// readClusterInfo parses a kubeconfig with one cluster.
-func readClusterInfo(raw []byte) (*clusterInfo, error) {
+// parseClusterInfo parses a kubeconfig with one cluster.
+func parseClusterInfo(raw []byte) (*clusterInfo, error) {
 	config, err := clientcmd.Load(raw)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", api.KubeConfigKey, err)
@@ -280,7 +280,7 @@ func readClusterInfo(raw []byte) (*clusterInfo, error) {
 		if err != nil || u.Hostname() == "" {
 			return nil, fmt.Errorf("%s: server %q: want an https URL", api.KubeConfigKey, cluster.Server)
 		}
-		hash, err := certHash(cluster.CertificateAuthorityData)
+		hash, err := publicKeyHash(cluster.CertificateAuthorityData)
 		if err != nil {
 			return nil, fmt.Errorf("%s: certificate-authority-data: %w", api.KubeConfigKey, err)
 		}
@@ -291,9 +291,9 @@ func readClusterInfo(raw []byte) (*clusterInfo, error) {
 	return nil, errors.New("it has no cluster")
 }
 
-// certHash returns the value for kubeadm join --discovery-token-ca-cert-hash: the SHA-256 of the certificate's public
+// publicKeyHash returns the value for kubeadm join --discovery-token-ca-cert-hash: the SHA-256 of the certificate's public
 // key.
-func certHash(raw []byte) (string, error) {
+func publicKeyHash(raw []byte) (string, error) {
 	block, _ := pem.Decode(raw)
 	if block == nil {
 		return "", errors.New("want a certificate in PEM")

@@ -34,17 +34,17 @@ func NewNodes(live client.Reader) *Nodes {
 	}}
 }
 
-// nodePage is the page size for Nodes.
-const nodePage = 500
+// nodePageSize is the page size for Nodes.
+const nodePageSize = 500
 
 // Read returns the identities as of the call or later. The result is shared: callers must not change it.
 func (r *Nodes) Read(ctx context.Context) ([]cloud.Host, error) {
-	return r.shared.Read(ctx, r.read)
+	return r.shared.Read(ctx, r.listAllPages)
 }
 
-func (r *Nodes) read(ctx context.Context) ([]cloud.Host, error) {
+func (r *Nodes) listAllPages(ctx context.Context) ([]cloud.Host, error) {
 	var hosts []cloud.Host
-	for next := (metav1.ListOptions{Limit: nodePage}); ; {
+	for next := (metav1.ListOptions{Limit: nodePageSize}); ; {
 		page, err := r.List(ctx, next)
 		if err != nil {
 			return nil, fmt.Errorf("listing Nodes: %w", err)

@@ -62,19 +62,19 @@ func Run(t *testing.T, o Options) {
 		t.Fatal(err)
 	}
 	account := o.open(t) // for the suite's own reads
-	size := max(conformance.Machines, len((&live{o: o, account: account, t: t}).Machines()))
+	size := max(conformance.Machines, len((&liveCloud{o: o, account: account, t: t}).Machines()))
 	conformance.Run(t, func(t *testing.T) conformance.Cloud {
-		c := &live{o: o, account: account, t: t}
+		c := &liveCloud{o: o, account: account, t: t}
 		if o.Change {
 			c.resize(size)
 		}
 		return c
 	})
 	if o.Change {
-		(&live{o: o, account: account, t: t}).resize(size)
+		(&liveCloud{o: o, account: account, t: t}).resize(size)
 	}
-	t.Run("I8 a killed plugin keeps its instances", func(t *testing.T) { comesBack(t, o) })
-	t.Run("the analyzers respond", func(t *testing.T) { analyze(t, o) })
+	t.Run("I8 a killed plugin keeps its instances", func(t *testing.T) { testRestart(t, o) })
+	t.Run("the analyzers respond", func(t *testing.T) { testAnalyzers(t, o) })
 }
 
 // Main runs the tests as a program. It exits with 0 if they pass and with 1 otherwise.
@@ -112,11 +112,11 @@ func (o Options) open(t *testing.T) *host.Provider {
 	return p
 }
 
-// pause is the delay between two reads.
-const pause = 50 * time.Millisecond
+// pollInterval is the delay between two reads.
+const pollInterval = 50 * time.Millisecond
 
-// until calls do until it is done.
-func until(t *testing.T, do func(context.Context) (done bool, err error)) {
+// waitUntil calls do until it is done.
+func waitUntil(t *testing.T, do func(context.Context) (done bool, err error)) {
 	t.Helper()
 	for {
 		done, err := do(t.Context())
@@ -127,22 +127,22 @@ func until(t *testing.T, do func(context.Context) (done bool, err error)) {
 			return
 		}
 		select {
-		case <-time.After(pause):
+		case <-time.After(pollInterval):
 		case <-t.Context().Done():
 			t.Fatal("test timeout")
 		}
 	}
 }
 
-// live is the real cloud of a plugin. The suite reads it only through the plugin.
-type live struct {
+// liveCloud is the real cloud of a plugin. The suite reads it only through the plugin.
+type liveCloud struct {
 	o       Options
 	account *host.Provider
 	t       *testing.T
 }
 
 // resize changes the size of the group and waits until all its instances run.
-func (c *live) resize(size int) {
+func (c *liveCloud) resize(size int) {
 	c.t.Helper()
 	ids := c.Machines()
 	if n := size - len(ids); n > 0 {
@@ -155,19 +155,19 @@ func (c *live) resize(size int) {
 			c.t.Fatal(err)
 		}
 	}
-	until(c.t, func(ctx context.Context) (bool, error) {
+	waitUntil(c.t, func(ctx context.Context) (bool, error) {
 		list, err := c.account.Instances(ctx, c.o.Group)
 		return len(list) == size && !slices.ContainsFunc(list, func(i cloud.Instance) bool { return i.State != cloud.Running }), err
 	})
 }
 
-func (c *live) Provider(t *testing.T) cloud.Provider { return c.o.open(t) }
-func (c *live) Group() string                        { return c.o.Group }
-func (c *live) Foreign() string                      { return c.o.Foreign }
-func (*live) Heal(*testing.T)                        {}
-func (*live) Deletions() int                         { return 0 }
+func (c *liveCloud) Provider(t *testing.T) cloud.Provider { return c.o.open(t) }
+func (c *liveCloud) Group() string                        { return c.o.Group }
+func (c *liveCloud) Foreign() string                      { return c.o.Foreign }
+func (*liveCloud) Heal(*testing.T)                        {}
+func (*liveCloud) Deletions() int                         { return 0 }
 
-func (c *live) Machines() (ids []string) {
+func (c *liveCloud) Machines() (ids []string) {
 	list, err := c.account.Instances(c.t.Context(), c.o.Group)
 	if err != nil {
 		c.t.Fatal(err)
@@ -179,7 +179,7 @@ func (c *live) Machines() (ids []string) {
 	return ids
 }
 
-func (c *live) Size() int {
+func (c *liveCloud) Size() int {
 	g, err := c.account.Group(c.t.Context(), c.o.Group)
 	if err != nil {
 		c.t.Fatal(err)
@@ -188,18 +188,18 @@ func (c *live) Size() int {
 }
 
 // Missing derives an ID unless the options have one.
-func (c *live) Missing() string {
+func (c *liveCloud) Missing() string {
 	if machines := c.Machines(); c.o.Missing == "" && len(machines) > 0 {
 		return machines[0] + "-never-was"
 	}
 	return c.o.Missing
 }
 
-func (*live) Lose(t *testing.T, _ string) { t.Fatal("the plugin's own cloud loses no instances") }
+func (*liveCloud) Lose(t *testing.T, _ string) { t.Fatal("the plugin's own cloud loses no instances") }
 
-func (c *live) AwaitGone(t *testing.T, machine string) {
+func (c *liveCloud) AwaitGone(t *testing.T, machine string) {
 	t.Helper()
-	until(t, func(ctx context.Context) (bool, error) {
+	waitUntil(t, func(ctx context.Context) (bool, error) {
 		_, err := c.account.Instance(ctx, machine)
 		if cloud.IsNotFound(err) {
 			return true, nil
@@ -208,11 +208,11 @@ func (c *live) AwaitGone(t *testing.T, machine string) {
 	})
 }
 
-func (*live) Inject(t *testing.T, f conformance.Fault) {
+func (*liveCloud) Inject(t *testing.T, f conformance.Fault) {
 	t.Fatalf("the plugin's own cloud never %s", f.Misbehaviour)
 }
 
-func (c *live) Cannot() map[conformance.Misbehaviour]string {
+func (c *liveCloud) Cannot() map[conformance.Misbehaviour]string {
 	cannot := map[conformance.Misbehaviour]string{}
 	for _, m := range []conformance.Misbehaviour{
 		conformance.Unavailable, conformance.Reset, conformance.Truncated, conformance.Impostor, conformance.Misrouted,
@@ -230,26 +230,26 @@ func (c *live) Cannot() map[conformance.Misbehaviour]string {
 	return cannot
 }
 
-// comesBack kills the plugin and checks that it is restarted with the same instances.
-func comesBack(t *testing.T, o Options) {
+// testRestart kills the plugin and checks that it is restarted with the same instances.
+func testRestart(t *testing.T, o Options) {
 	p := o.open(t)
-	before := names(t, p, o.Group)
-	if err := kill(p.PID()); err != nil {
+	before := instanceIDs(t, p, o.Group)
+	if err := killProcess(p.PID()); err != nil {
 		t.Fatal(err)
 	}
-	until(t, func(ctx context.Context) (bool, error) {
+	waitUntil(t, func(ctx context.Context) (bool, error) {
 		_, err := p.Group(ctx, o.Group)
 		if cloud.IsNotFound(err) {
 			return false, fmt.Errorf("I7: NotFound for the group after the plugin was killed: %w", err)
 		}
 		return err == nil, nil
 	})
-	if after := names(t, p, o.Group); !slices.Equal(before, after) {
+	if after := instanceIDs(t, p, o.Group); !slices.Equal(before, after) {
 		t.Errorf("instances\n%q\nwant\n%q", after, before)
 	}
 }
 
-func names(t *testing.T, p *host.Provider, group string) (ids []string) {
+func instanceIDs(t *testing.T, p *host.Provider, group string) (ids []string) {
 	t.Helper()
 	list, err := p.Instances(t.Context(), group)
 	if err != nil {
@@ -262,8 +262,8 @@ func names(t *testing.T, p *host.Provider, group string) (ids []string) {
 	return ids
 }
 
-// analyze calls the analyzers with a sample pod.
-func analyze(t *testing.T, o Options) {
+// testAnalyzers calls the analyzers with a sample pod.
+func testAnalyzers(t *testing.T, o Options) {
 	p := o.open(t)
 	events := p.Events()
 	if !events.Modify && !events.Delete {
@@ -286,8 +286,8 @@ func analyze(t *testing.T, o Options) {
 	}
 }
 
-// kill kills a process with SIGKILL.
-func kill(pid int) error {
+// killProcess kills a process with SIGKILL.
+func killProcess(pid int) error {
 	p, err := os.FindProcess(pid)
 	if err != nil {
 		return err

@@ -47,11 +47,11 @@ type Machine struct {
 	Failed string `json:"failed,omitempty"`
 }
 
-// Booted reports whether the machine runs.
-func (m Machine) Booted(now time.Time) bool { return now.Sub(m.Created).Seconds() >= m.Boot }
+// IsBooted reports whether the machine runs.
+func (m Machine) IsBooted(now time.Time) bool { return now.Sub(m.Created).Seconds() >= m.Boot }
 
-// down reports whether a machine in deletion has shut down.
-func (m Machine) down(now time.Time) bool {
+// isShutDown reports whether a machine in deletion has shut down.
+func (m Machine) isShutDown(now time.Time) bool {
 	return !m.Deleting.IsZero() && now.Sub(m.Deleting).Seconds() >= m.Shutdown
 }
 
@@ -94,11 +94,11 @@ type View struct {
 // lockPause is the delay between two attempts to lock.
 const lockPause = 2 * time.Millisecond
 
-// Locked calls do while it holds the lock of the directory. A directory without a host file, such as an unmounted disk,
+// WithLock calls do while it holds the lock of the directory. A directory without a host file, such as an unmounted disk,
 // is an error and not an empty host.
-func (h Hypervisor) Locked(ctx context.Context, do func(View) error) (err error) {
+func (h Hypervisor) WithLock(ctx context.Context, do func(View) error) (err error) {
 	v := View{root: h.Root}
-	if err := read(filepath.Join(h.Root, hostFile), &v.Host); err != nil {
+	if err := readJSON(filepath.Join(h.Root, hostFile), &v.Host); err != nil {
 		return fmt.Errorf("reading the host: %w", err)
 	}
 	lock, err := os.OpenFile(filepath.Join(h.Root, lockFile), os.O_CREATE|os.O_RDWR|syscall.O_CLOEXEC, 0o600)
@@ -144,7 +144,7 @@ func (v View) Group(name string) (g Group, err error) {
 	if _, err := os.Stat(filepath.Join(v.root, name)); errors.Is(err, fs.ErrNotExist) {
 		return g, fmt.Errorf("group %q: %w", name, ErrNoGroup)
 	}
-	return g, read(filepath.Join(v.root, name, groupFile), &g)
+	return g, readJSON(filepath.Join(v.root, name, groupFile), &g)
 }
 
 // Machines reads all machines of a group, by name. It first removes machines that have shut down.
@@ -191,10 +191,10 @@ func (v View) Machine(group, name string) (m Machine, err error) {
 		return m, none
 	}
 	path := filepath.Join(v.root, group, name+suffix)
-	switch err := read(path, &m); {
+	switch err := readJSON(path, &m); {
 	case errors.Is(err, fs.ErrNotExist):
 		return m, none
-	case err != nil || !m.down(time.Now()):
+	case err != nil || !m.isShutDown(time.Now()):
 		return m, err
 	case m.Stuck != "":
 		m.Deleting, m.Failed = time.Time{}, m.Stuck
@@ -207,7 +207,7 @@ func (v View) Machine(group, name string) (m Machine, err error) {
 }
 
 func (v View) SetMachine(group, name string, m Machine) error {
-	return write(filepath.Join(v.root, group, name+suffix), m)
+	return writeJSON(filepath.Join(v.root, group, name+suffix), m)
 }
 
 // ValidName reports whether a name is valid for a group or a machine. It becomes a file name.
@@ -217,7 +217,7 @@ func ValidName(name string) bool {
 	})
 }
 
-func read(path string, into any) error {
+func readJSON(path string, into any) error {
 	raw, err := os.ReadFile(path)
 	if err != nil {
 		return err
@@ -228,8 +228,8 @@ func read(path string, into any) error {
 	return nil
 }
 
-// write replaces a file atomically, so that no reader sees half of it, even after a crash.
-func write(path string, content any) error {
+// writeJSON replaces a file atomically, so that no reader sees half of it, even after a crash.
+func writeJSON(path string, content any) error {
 	raw, err := json.MarshalIndent(content, "", "  ")
 	if err != nil {
 		return err

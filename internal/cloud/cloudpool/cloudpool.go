@@ -61,11 +61,11 @@ type Provider struct {
 	mu    sync.Mutex
 	pools map[string]*pool // known pools by name
 	// missing has the requested machines that an observation lacked.
-	missing map[string]absence
+	missing map[string]lackingObservations
 	// terminated has the machines with an accepted termination.
 	terminated map[string]termination
-	// seen has the pool of each machine, from the latest observations.
-	seen map[string]sighting
+	// lastSeen has the pool of each machine, from the latest observations.
+	lastSeen map[string]sighting
 }
 
 // sighting is where and when a machine was last observed.
@@ -81,23 +81,23 @@ var (
 )
 
 type pool struct {
-	name   string
-	config PoolConfig
-	url    *url.URL
-	client *wire.Client
-	size   sync.Mutex // locked while the desired size changes
+	name     string
+	config   PoolConfig
+	url      *url.URL
+	client   *wire.Client
+	sizeLock sync.Mutex // locked while the desired size changes
 	// unlisted means that a server with several pools no longer lists this pool. forgot is when old entries of this
 	// pool were last removed from Provider.seen. Both are guarded by Provider.mu.
 	unlisted bool
-	forgot   time.Time
+	prunedAt time.Time
 
 	mu sync.Mutex
-	// first is the newest observation when this provider first read the pool.
-	first time.Time
+	// firstObservation is the newest observation when this provider first read the pool.
+	firstObservation time.Time
 }
 
-// absence has, per pool, the observation that lacked a machine at its first request.
-type absence map[string]time.Time
+// lackingObservations has, per pool, the observation that lacked a machine at its first request.
+type lackingObservations map[string]time.Time
 
 // termination is a termination that a server has accepted or may have accepted.
 type termination struct {
@@ -124,20 +124,20 @@ func New(c Config, o Options) (*Provider, error) {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	p := &Provider{
-		config: c, lock: o.Lock, log: o.Log.With("provider", Name), pools: map[string]*pool{}, missing: map[string]absence{},
-		terminated: map[string]termination{}, seen: map[string]sighting{},
+		config: c, lock: o.Lock, log: o.Log.With("provider", Name), pools: map[string]*pool{}, missing: map[string]lackingObservations{},
+		terminated: map[string]termination{}, lastSeen: map[string]sighting{},
 		http: &http.Client{
 			Transport:     transport,
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
 	}
-	for _, one := range c.Pools {
-		if !one.Multi {
-			u, err := ParseURL(one.URL)
+	for _, pool := range c.Pools {
+		if !pool.Multi {
+			u, err := ParseURL(pool.URL)
 			if err != nil {
 				return nil, err
 			}
-			p.pools[one.Name] = p.newPool(one.Name, one, u)
+			p.pools[pool.Name] = p.newPool(pool.Name, pool, u)
 		}
 	}
 	return p, nil
@@ -155,15 +155,15 @@ func (p *Provider) KeepsMachines() {}
 
 // Normalize returns the ID without region and zone, which the Node or the cloudpool may not report.
 func (p *Provider) Normalize(providerID string) (string, error) {
-	id, err := p.own(providerID)
+	id, err := p.parseID(providerID)
 	if err != nil {
 		return "", err
 	}
 	return id.String(), nil
 }
 
-// own parses the ID of a machine that may be in one of the pools.
-func (p *Provider) own(providerID string) (providerid.ID, error) {
+// parseID parses the ID of a machine that may be in one of the pools.
+func (p *Provider) parseID(providerID string) (providerid.ID, error) {
 	id, err := providerid.Parse(providerID)
 	if err != nil {
 		return id, &cloud.RefusedError{Reason: cloud.Invalid, Err: err}
@@ -179,7 +179,7 @@ func (p *Provider) own(providerID string) (providerid.ID, error) {
 
 // Client returns the client of a pool, or a [*cloud.NotFoundError].
 func (p *Provider) Client(ctx context.Context, group string) (*wire.Client, error) {
-	found, err := p.pool(ctx, group)
+	found, err := p.findPool(ctx, group)
 	if err != nil {
 		return nil, err
 	}
@@ -188,7 +188,7 @@ func (p *Provider) Client(ctx context.Context, group string) (*wire.Client, erro
 
 // URL returns the URL of a pool, or a [*cloud.NotFoundError].
 func (p *Provider) URL(ctx context.Context, group string) (*url.URL, error) {
-	found, err := p.pool(ctx, group)
+	found, err := p.findPool(ctx, group)
 	if err != nil {
 		return nil, err
 	}
@@ -197,7 +197,7 @@ func (p *Provider) URL(ctx context.Context, group string) (*url.URL, error) {
 
 // ComputerName returns [PoolConfig].ComputerName of a pool, or a [*cloud.NotFoundError].
 func (p *Provider) ComputerName(ctx context.Context, group string) (string, error) {
-	found, err := p.pool(ctx, group)
+	found, err := p.findPool(ctx, group)
 	if err != nil {
 		return "", err
 	}
@@ -207,8 +207,8 @@ func (p *Provider) ComputerName(ctx context.Context, group string) (string, erro
 // Transport returns the transport to the servers, which adds the credentials.
 func (p *Provider) Transport() http.RoundTripper { return p.http.Transport }
 
-// pool returns a pool by name. If it is unknown, servers with several pools are listed first.
-func (p *Provider) pool(ctx context.Context, name string) (*pool, error) {
+// findPool returns a pool by name. If it is unknown, servers with several pools are listed first.
+func (p *Provider) findPool(ctx context.Context, name string) (*pool, error) {
 	p.mu.Lock()
 	found := p.pools[name]
 	p.mu.Unlock()
@@ -226,16 +226,16 @@ func (p *Provider) pool(ctx context.Context, name string) (*pool, error) {
 	return found, nil
 }
 
-// all returns all pools.
-func (p *Provider) all(ctx context.Context) ([]*pool, error) {
+// listPools returns all pools.
+func (p *Provider) listPools(ctx context.Context) ([]*pool, error) {
 	if err := p.discover(ctx); err != nil {
 		return nil, err
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var pools []*pool
-	for _, one := range p.pools {
-		pools = append(pools, one)
+	for _, pool := range p.pools {
+		pools = append(pools, pool)
 	}
 	return pools, nil
 }
@@ -253,16 +253,16 @@ func (p *Provider) discover(ctx context.Context) error {
 		}
 		names, err := wire.NewClient(u, p.http, p.config.requestTimeout()).Pools(ctx)
 		if err != nil {
-			return classify("pools", err)
+			return toProviderError("pools", err)
 		}
 		p.mu.Lock()
-		for name, one := range p.pools {
-			if one.config.Multi && one.config.URL == c.URL {
-				one.unlisted = !slices.Contains(names, name)
+		for name, pool := range p.pools {
+			if pool.config.Multi && pool.config.URL == c.URL {
+				pool.unlisted = !slices.Contains(names, name)
 			}
 		}
 		for _, name := range names {
-			if groupName.MatchString(name) && p.pools[name] == nil {
+			if groupNamePattern.MatchString(name) && p.pools[name] == nil {
 				p.pools[name] = p.newPool(name, c, u.JoinPath("cloudpools", name))
 			}
 		}
@@ -273,13 +273,13 @@ func (p *Provider) discover(ctx context.Context) error {
 
 // Groups returns the names of all pools.
 func (p *Provider) Groups(ctx context.Context) ([]string, error) {
-	pools, err := p.all(ctx)
+	pools, err := p.listPools(ctx)
 	if err != nil {
 		return nil, err
 	}
 	names := make([]string, 0, len(pools))
-	for _, one := range pools {
-		names = append(names, one.name)
+	for _, pool := range pools {
+		names = append(names, pool.name)
 	}
 	slices.Sort(names)
 	return names, nil

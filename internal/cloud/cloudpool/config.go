@@ -77,14 +77,14 @@ type Auth struct {
 }
 
 const (
-	defaultRequestTimeout = 5 * time.Minute
-	defaultSettleTime     = time.Minute
-	defaultPollInterval   = 5 * time.Second
-	defaultWait           = time.Second
+	defaultRequestTimeout  = 5 * time.Minute
+	defaultSettleTime      = time.Minute
+	defaultPollInterval    = 5 * time.Second
+	defaultObservationWait = time.Second
 )
 
-// groupName matches names that are valid as a path segment and as a group.
-var groupName = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]{0,126}[A-Za-z0-9])?$`)
+// groupNamePattern matches names that are valid as a path segment and as a group.
+var groupNamePattern = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]{0,126}[A-Za-z0-9])?$`)
 
 // Validate returns all errors, each with field, value and allowed values.
 func (c *Config) Validate() error {
@@ -117,7 +117,7 @@ func (c *Config) validatePools() (errs []error) {
 		switch {
 		case p.Multi && p.Name != "":
 			fail("%s.name: %q: want none with multi, because each pool is a group", where, p.Name)
-		case !p.Multi && !groupName.MatchString(p.Name):
+		case !p.Multi && !groupNamePattern.MatchString(p.Name):
 			fail("%s.name: %q: want letters, digits, dots, dashes and underscores, at most 128", where, p.Name)
 		case names[p.Name] && !p.Multi:
 			fail("%s.name: %q: duplicate name", where, p.Name)
@@ -184,7 +184,7 @@ func (c *Config) pollInterval() time.Duration {
 
 func (c *Config) observationWait() time.Duration {
 	if c.ObservationWait == nil {
-		return defaultWait
+		return defaultObservationWait
 	}
 	return time.Duration(*c.ObservationWait)
 }
@@ -213,7 +213,7 @@ func (c *Config) Transport() (http.RoundTripper, error) {
 	}
 	var next http.RoundTripper = transport
 	if c.Auth.Username != "" || c.Auth.TokenFile != "" {
-		next = &credentials{c.Auth, transport}
+		next = &authTransport{c.Auth, transport}
 	}
 	if c.FollowRedirects {
 		plain := transport
@@ -221,20 +221,20 @@ func (c *Config) Transport() (http.RoundTripper, error) {
 			plain = transport.Clone()
 			plain.TLSClientConfig.GetClientCertificate = nil
 		}
-		next = &redirects{next: next, plain: plain}
+		next = &redirectTransport{next: next, withoutCredentials: plain}
 	}
 	return next, nil
 }
 
-// credentials is a transport that adds the Authorization header.
-type credentials struct {
+// authTransport is a transport that adds the Authorization header.
+type authTransport struct {
 	auth Auth
 	next http.RoundTripper
 }
 
 // RoundTrip implements http.RoundTripper.
-func (c *credentials) RoundTrip(r *http.Request) (*http.Response, error) {
-	secret, err := c.secret()
+func (c *authTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	secret, err := c.readSecret()
 	if err != nil {
 		return nil, err
 	}
@@ -247,8 +247,8 @@ func (c *credentials) RoundTrip(r *http.Request) (*http.Response, error) {
 	return c.next.RoundTrip(r)
 }
 
-// secret reads the current token or password.
-func (c *credentials) secret() (string, error) {
+// readSecret reads the current token or password.
+func (c *authTransport) readSecret() (string, error) {
 	file, field := c.auth.TokenFile, "auth.tokenFile"
 	switch {
 	case file != "":

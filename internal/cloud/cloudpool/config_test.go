@@ -43,7 +43,7 @@ func TestI10BadConfigurationIsRefusedByFieldAndRange(t *testing.T) {
 	}
 }
 
-func TestTrailingSlashOfAnAddressDoesNotMatter(t *testing.T) {
+func TestTrailingSlashOfURLIsIgnored(t *testing.T) {
 	for text, want := range map[string]string{
 		"http://h": "http://h/pool", "http://h/": "http://h/pool", "https://h:1/a/cloudpools/x/": "https://h:1/a/cloudpools/x/pool",
 	} {

@@ -12,13 +12,13 @@ import (
 
 // Templates returns the pool's only template.
 func (p *Provider) Templates(ctx context.Context, group string) ([]cloud.Template, error) {
-	one, err := p.pool(ctx, group)
+	pool, err := p.findPool(ctx, group)
 	if err != nil {
 		return nil, err
 	}
-	name := one.config.MachineSize
+	name := pool.config.MachineSize
 	if name == "" {
-		o, err := p.observe(ctx, one)
+		o, err := p.observePool(ctx, pool)
 		if err != nil {
 			return nil, err
 		}
@@ -32,12 +32,12 @@ func (p *Provider) Templates(ctx context.Context, group string) ([]cloud.Templat
 		return nil, &cloud.RefusedError{Reason: cloud.Invalid, Err: fmt.Errorf(
 			"cloudpool %s: no machine has a known size: set pools[].machineSize", group)}
 	}
-	return []cloud.Template{{Name: name, Shape: one.config.Nodes}}, nil
+	return []cloud.Template{{Name: name, Shape: pool.config.Nodes}}, nil
 }
 
 // Grow increases the desired size.
 func (p *Provider) Grow(ctx context.Context, group string, order cloud.Order) (cloud.Operation, error) {
-	one, err := p.pool(ctx, group)
+	pool, err := p.findPool(ctx, group)
 	if err != nil {
 		return cloud.Operation{}, err
 	}
@@ -47,8 +47,8 @@ func (p *Provider) Grow(ctx context.Context, group string, order cloud.Order) (c
 	if err := p.checkTemplate(ctx, group, order); err != nil {
 		return cloud.Operation{}, err
 	}
-	one.size.Lock()
-	defer one.size.Unlock()
+	pool.sizeLock.Lock()
+	defer pool.sizeLock.Unlock()
 	if p.lock != nil {
 		unlock, err := p.lock(ctx, group)
 		if err != nil {
@@ -56,16 +56,16 @@ func (p *Provider) Grow(ctx context.Context, group string, order cloud.Order) (c
 		}
 		defer unlock()
 	}
-	now, err := one.client.Size(ctx)
+	now, err := pool.client.Size(ctx)
 	if err != nil {
-		return cloud.Operation{}, classify(group, err)
+		return cloud.Operation{}, toProviderError(group, err)
 	}
 	size := now.Desired + order.Count
-	if err := one.client.SetDesiredSize(ctx, size); err != nil {
+	if err := pool.client.SetDesiredSize(ctx, size); err != nil {
 		if status := wire.AsStatus(err); status != nil && !status.Own && status.Code >= http.StatusInternalServerError {
 			return cloud.Operation{}, fmt.Errorf("cloudpool %s: %w", group, err) // also with Retry-After: the change may have happened
 		}
-		return cloud.Operation{}, classify(group, err)
+		return cloud.Operation{}, toProviderError(group, err)
 	}
 	return cloud.NewOperation(operation{Pool: group, Size: size}, time.Now().UTC()), nil
 }
@@ -85,18 +85,18 @@ func (p *Provider) checkTemplate(ctx context.Context, group string, order cloud.
 		"growing %s with size %q: its machines have size %q", group, order.Template, templates[0].Name)}
 }
 
-// growth returns the progress of a growth. It is done when enough machines run, or when a user has decreased the
+// growthStatus returns the progress of a growth. It is done when enough machines run, or when a user has decreased the
 // desired size again.
-func (p *Provider) growth(ctx context.Context, o operation) (cloud.Status, error) {
-	one, err := p.pool(ctx, o.Pool)
+func (p *Provider) growthStatus(ctx context.Context, o operation) (cloud.Status, error) {
+	pool, err := p.findPool(ctx, o.Pool)
 	if err != nil {
 		return cloud.Status{}, err
 	}
-	size, err := one.client.Size(ctx)
+	size, err := pool.client.Size(ctx)
 	if err != nil {
-		return cloud.Status{}, classify(o.Pool, err)
+		return cloud.Status{}, toProviderError(o.Pool, err)
 	}
-	seen, err := p.observe(ctx, one)
+	seen, err := p.observePool(ctx, pool)
 	if err != nil {
 		return cloud.Status{}, err
 	}

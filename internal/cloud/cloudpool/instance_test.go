@@ -14,7 +14,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-func TestInstanceThatItsServerKeepsIsProtected(t *testing.T) {
+func TestNonEvictableMachineIsProtected(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		const head = `{"machineState": "RUNNING", "cloudProvider": "OpenStack", "id": "`
 		_, _ = io.WriteString(w, `{"timestamp": "2026-01-02T03:04:05.000Z", "machines": [`+

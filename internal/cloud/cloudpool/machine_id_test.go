@@ -11,7 +11,7 @@ import (
 
 const serverID = "f81d4fae-7dec-11d0-a765-00a0c91e6bf6"
 
-func TestAMachineAndItsNodeHaveOneIdentity(t *testing.T) {
+func TestMachineAndNodeHaveTheSameID(t *testing.T) {
 	for name, tt := range map[string]struct {
 		machine    wire.Machine
 		providerID string
@@ -90,7 +90,7 @@ func TestI10InvalidInstanceIDIsRefused(t *testing.T) {
 	}
 }
 
-func TestTheComputersNameIsWhereTheConfigurationSays(t *testing.T) {
+func TestComputerNameIsReadFromConfiguredPath(t *testing.T) {
 	m := wire.Machine{ID: serverID, Metadata: json.RawMessage(`{"name":"a","os":{"host":"b","n":1}}`)}
 	for path, want := range map[string]string{"": "a", "os.host": "b", "os.n": "", "os": "", "x.y": ""} {
 		if got := ComputerName(&m, path); got != want {

@@ -9,15 +9,15 @@ import (
 // maxRedirects is the limit of redirects per request, as in Go's client.
 const maxRedirects = 10
 
-// redirects is a transport that follows the redirects of read requests. It does not redirect changes.
-type redirects struct {
+// redirectTransport is a transport that follows the redirects of read requests. It does not redirect changes.
+type redirectTransport struct {
 	next http.RoundTripper
-	// plain is next without credentials and TLS client certificate. It is used for other hosts.
-	plain http.RoundTripper
+	// withoutCredentials is next without credentials and TLS client certificate. It is used for other hosts.
+	withoutCredentials http.RoundTripper
 }
 
 // RoundTrip implements http.RoundTripper.
-func (t *redirects) RoundTrip(r *http.Request) (*http.Response, error) {
+func (t *redirectTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	from, next := r, t.next
 	for range maxRedirects {
 		answer, err := next.RoundTrip(from)
@@ -32,7 +32,7 @@ func (t *redirects) RoundTrip(r *http.Request) (*http.Response, error) {
 		follow := from.Clone(r.Context())
 		follow.URL, follow.Host = to, ""
 		if next = t.next; !isSameServer(r, follow) {
-			next = t.plain
+			next = t.withoutCredentials
 			dropCredentials(follow.Header)
 		}
 		from = follow

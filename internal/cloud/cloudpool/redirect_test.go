@@ -94,7 +94,7 @@ func TestRedirectToAnotherServerGetsNoCredentials(t *testing.T) {
 			note(r)
 		}
 	})
-	certFile, keyFile := keyPair(t, server.TLS.Certificates[0])
+	certFile, keyFile := writeKeyPair(t, server.TLS.Certificates[0])
 	c := Config{FollowRedirects: true, CAFile: certFile, Auth: Auth{CertFile: certFile, KeyFile: keyFile}}
 	transport, err := c.Transport()
 	must.NoError(t, err)
@@ -113,8 +113,8 @@ func TestRedirectToAnotherServerGetsNoCredentials(t *testing.T) {
 	}
 }
 
-// keyPair writes a certificate and its key to files.
-func keyPair(t *testing.T, pair tls.Certificate) (certFile, keyFile string) {
+// writeKeyPair writes a certificate and its key to files.
+func writeKeyPair(t *testing.T, pair tls.Certificate) (certFile, keyFile string) {
 	t.Helper()
 	key, err := x509.MarshalPKCS8PrivateKey(pair.PrivateKey)
 	must.NoError(t, err)

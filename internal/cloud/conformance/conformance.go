@@ -51,14 +51,14 @@ type Limited interface {
 	Cannot() map[Misbehaviour]string
 }
 
-// can reports whether a cloud can produce a fault.
-func can(c Cloud, m Misbehaviour) bool {
+// canInject reports whether a cloud can produce a fault.
+func canInject(c Cloud, m Misbehaviour) bool {
 	limited, ok := c.(Limited)
 	return !ok || limited.Cannot()[m] == ""
 }
 
-// needs skips a test if the cloud cannot produce a fault.
-func needs(t *testing.T, c Cloud, m Misbehaviour) {
+// requireFault skips a test if the cloud cannot produce a fault.
+func requireFault(t *testing.T, c Cloud, m Misbehaviour) {
 	t.Helper()
 	if limited, ok := c.(Limited); ok {
 		if why, cannot := limited.Cannot()[m]; cannot {
@@ -95,8 +95,8 @@ const (
 	Misses Misbehaviour = "reports an instance that never existed as missing" // with Missing
 )
 
-// blackouts returns the faults that make every request fail.
-func blackouts() []Misbehaviour {
+// totalFaults returns the faults that make every request fail.
+func totalFaults() []Misbehaviour {
 	return []Misbehaviour{Unavailable, Reset, Truncated, Impostor, Misrouted, Denied, Throttled}
 }
 
@@ -114,32 +114,32 @@ func Run(t *testing.T, newCloud func(*testing.T) Cloud) {
 		group bool // needs a group
 		alter bool // creates or deletes instances, or injects faults into such requests
 	}{
-		{"IDs are normalized and foreign IDs are refused", spelling, false, false},
-		{"a list has every instance once", lists, true, false},
-		{"an instance reads as it is listed", reads, true, false},
-		{"I7 a failed read is not gone", blackoutsAreNotGone, false, true},
-		{"I7 a truncated list is an error", brokenList, true, false},
-		{"I7 a stale list makes no instance gone", staleList, true, true},
-		{"an instance that never existed is not found", missing, false, false},
-		{"a lost instance is not found", lost, false, false},
-		{"a deletion removes one instance", deletes, false, true},
-		{"a deletion can be repeated", deletesAgain, false, true},
-		{"concurrent deletions remove each instance once", deletesTogether, false, true},
-		{"concurrent deletions are one request", batches, false, true},
-		{"a failed deletion is reported and can be repeated", deletionFails, false, true},
-		{"one of several deletions fails", oneOfSeveralFails, false, true},
-		{"a hanging deletion is not done", deletionHangs, false, true},
-		{"another process can follow a deletion", handover, false, true},
-		{"a forgotten operation is done", forgotten, false, true},
-		{"an unknown operation is an error", nobodysOperation, false, false},
-		{"a throttled call does not wait", throttling, false, false},
-		{"a missing permission is a refusal", denied, false, false},
-		{"a cancelled caller deletes nothing", cancelled, false, true},
-		{"a group grows by the requested count", grows, true, true},
-		{"a group grows by each template", growsByTemplate, true, true},
-		{"concurrent launches lose no request", growsTogether, true, true},
-		{"an exhausted quota is a refusal", full, true, true},
-		{"a missing group is not found", noGroup, true, false},
+		{"IDs are normalized and foreign IDs are refused", testNormalize, false, false},
+		{"a list has every instance once", testList, true, false},
+		{"an instance reads as it is listed", testRead, true, false},
+		{"I7 a failed read is not gone", testFailedReadIsNotGone, false, true},
+		{"I7 a truncated list is an error", testTruncatedList, true, false},
+		{"I7 a stale list makes no instance gone", testStaleList, true, true},
+		{"an instance that never existed is not found", testMissing, false, false},
+		{"a lost instance is not found", testLost, false, false},
+		{"a deletion removes one instance", testDelete, false, true},
+		{"a deletion can be repeated", testRepeatedDelete, false, true},
+		{"concurrent deletions remove each instance once", testConcurrentDeletes, false, true},
+		{"concurrent deletions are one request", testBatching, false, true},
+		{"a failed deletion is reported and can be repeated", testFailedDelete, false, true},
+		{"one of several deletions fails", testOneOfSeveralFails, false, true},
+		{"a hanging deletion is not done", testHangingDelete, false, true},
+		{"another process can follow a deletion", testHandover, false, true},
+		{"a forgotten operation is done", testForgottenOperation, false, true},
+		{"an unknown operation is an error", testUnknownOperation, false, false},
+		{"a throttled call does not wait", testThrottled, false, false},
+		{"a missing permission is a refusal", testMissingPermission, false, false},
+		{"a cancelled caller deletes nothing", testCancelledCaller, false, true},
+		{"a group grows by the requested count", testGrow, true, true},
+		{"a group grows by each template", testGrowByTemplate, true, true},
+		{"concurrent launches lose no request", testConcurrentGrow, true, true},
+		{"an exhausted quota is a refusal", testQuotaExhausted, true, true},
+		{"a missing group is not found", testMissingGroup, true, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			c := newCloud(t)
@@ -147,9 +147,9 @@ func Run(t *testing.T, newCloud func(*testing.T) Cloud) {
 				t.Skip("the instances have no group")
 			}
 			if test.alter {
-				needs(t, c, Yields)
+				requireFault(t, c, Yields)
 			}
-			if n := len(c.Machines()); n < Machines && can(c, Yields) {
+			if n := len(c.Machines()); n < Machines && canInject(c, Yields) {
 				t.Fatalf("the cloud has %d instances, the suite needs %d", n, Machines)
 			}
 			test.check(t, c)

@@ -242,33 +242,33 @@ func (c *Config) parallelCreates() int {
 }
 
 var (
-	// tagValue is the allowed form of values in metadata and names. Nova allows more.
-	tagValue = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$`)
-	// hostPrefix leaves room for a dash and six characters in a host name of 63 characters.
-	hostPrefix = regexp.MustCompile(`^[a-z]([a-z0-9-]{0,53}[a-z0-9])?$`)
-	// metadataKey is Nova's rule for metadata keys.
-	metadataKey = regexp.MustCompile(`^[a-zA-Z0-9_:. -]{1,255}$`)
+	// namePattern is the allowed form of values in metadata and names. Nova allows more.
+	namePattern = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$`)
+	// hostPrefixPattern leaves room for a dash and six characters in a host name of 63 characters.
+	hostPrefixPattern = regexp.MustCompile(`^[a-z]([a-z0-9-]{0,53}[a-z0-9])?$`)
+	// metadataKeyPattern is Nova's rule for metadata keys.
+	metadataKeyPattern = regexp.MustCompile(`^[a-zA-Z0-9_:. -]{1,255}$`)
 )
 
-// maxMetadata is the longest metadata value in Nova, in bytes.
-const maxMetadata = 255
+// maxMetadataLength is the longest metadata value in Nova, in bytes.
+const maxMetadataLength = 255
 
-const clusterNames = "a name of up to 63 letters, digits, . _ and -, that no other cluster in the project has"
+const clusterNameFormat = "a name of up to 63 letters, digits, . _ and -, that no other cluster in the project has"
 
 // CheckClusterName returns an error if name is not a valid Config.ClusterName.
 func CheckClusterName(name string) error {
-	if !tagValue.MatchString(name) {
-		return fmt.Errorf("%q: want %s", name, clusterNames)
+	if !namePattern.MatchString(name) {
+		return fmt.Errorf("%q: want %s", name, clusterNameFormat)
 	}
 	return nil
 }
 
 // Validate returns all errors, each with field, value and allowed values.
 func (c *Config) Validate() error {
-	var v problems
-	v.check(tagValue.MatchString(c.ClusterName), "clusterName", c.ClusterName, clusterNames)
+	var v configErrors
+	v.check(namePattern.MatchString(c.ClusterName), "clusterName", c.ClusterName, clusterNameFormat)
 	for i, name := range c.FormerClusterNames {
-		v.check(tagValue.MatchString(name) && name != c.ClusterName, fmt.Sprintf("formerClusterNames[%d]", i), name,
+		v.check(namePattern.MatchString(name) && name != c.ClusterName, fmt.Sprintf("formerClusterNames[%d]", i), name,
 			"a name of up to 63 letters, digits, . _ and -, other than clusterName")
 	}
 	v.check(c.Auth == nil || c.Cloud == "" && c.CloudsFile == "", "auth", "given", "either auth, or cloud and cloudsFile")
@@ -291,18 +291,18 @@ func (c *Config) Validate() error {
 	names := map[string]bool{}
 	for i := range c.Groups {
 		g := &c.Groups[i]
-		v.field = fmt.Sprintf("groups[%d].", i)
-		v.check(tagValue.MatchString(g.Name), "name", g.Name, "a name of up to 63 letters, digits, . _ and -")
+		v.fieldPrefix = fmt.Sprintf("groups[%d].", i)
+		v.check(namePattern.MatchString(g.Name), "name", g.Name, "a name of up to 63 letters, digits, . _ and -")
 		v.check(!names[g.Name], "name", g.Name, "a name that no other group has")
 		names[g.Name] = true
 		g.validate(&v)
 	}
-	return errors.Join(v.found...)
+	return errors.Join(v.errs...)
 }
 
-func (a *Auth) validate(v *problems) {
-	v.field = "auth."
-	defer func() { v.field = "" }()
+func (a *Auth) validate(v *configErrors) {
+	v.fieldPrefix = "auth."
+	defer func() { v.fieldPrefix = "" }()
 	v.checkURL("url", a.URL)
 	if a.ApplicationCredentialID != "" || a.ApplicationCredentialName != "" {
 		v.check((a.ApplicationCredentialSecret == "") != (a.ApplicationCredentialSecretFile == ""), "applicationCredentialSecret", "",
@@ -323,7 +323,7 @@ func (a *Auth) validate(v *problems) {
 		"the domain of the project, often Default, because projectName is unique only per domain")
 }
 
-func (g *GroupConfig) validate(v *problems) {
+func (g *GroupConfig) validate(v *configErrors) {
 	v.check((len(g.Flavors) > 0) != (g.FlavorSelection != nil), "flavors", strings.Join(g.Flavors, ","),
 		"the names of flavors, or else flavorSelection")
 	for i, f := range g.Flavors {
@@ -343,7 +343,7 @@ func (g *GroupConfig) validate(v *problems) {
 		}
 	}
 	v.check(given == 1, "image", g.Image.String(), "exactly one of name, id and tag")
-	v.check(g.Image.ID == "" || uuid.MatchString(g.Image.ID), "image.id", g.Image.ID, "the ID of an image, a UUID")
+	v.check(g.Image.ID == "" || uuidPattern.MatchString(g.Image.ID), "image.id", g.Image.ID, "the ID of an image, a UUID")
 	v.check(slices.Contains([]string{"", "public", "private", "shared", "community"}, g.Image.Visibility), "image.visibility",
 		g.Image.Visibility, "public, private, shared or community")
 	v.check(g.BootVolume == nil || g.BootVolume.SizeGiB > 0, "bootVolume.sizeGiB", "0 or less", "1 or more")
@@ -360,13 +360,13 @@ func (g *GroupConfig) validate(v *problems) {
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(g.Metadata)) {
-		v.check(metadataKey.MatchString(key) && key != ClusterKey && key != GroupKey, "metadata", key,
+		v.check(metadataKeyPattern.MatchString(key) && key != ClusterKey && key != GroupKey, "metadata", key,
 			"a key of up to 255 letters, digits, space and _ : . -, other than "+ClusterKey+" and "+GroupKey)
-		v.check(len(g.Metadata[key]) <= maxMetadata, "metadata."+key, g.Metadata[key], fmt.Sprintf("up to %d bytes", maxMetadata))
+		v.check(len(g.Metadata[key]) <= maxMetadataLength, "metadata."+key, g.Metadata[key], fmt.Sprintf("up to %d bytes", maxMetadataLength))
 	}
 	v.check(g.UserData == "" || g.UserDataFile == "", "userData", "given", "either userData or userDataFile")
 	prefix := g.namePrefix()
-	v.check(hostPrefix.MatchString(prefix), "namePrefix", prefix,
+	v.check(hostPrefixPattern.MatchString(prefix), "namePrefix", prefix,
 		"up to 55 lowercase letters, digits and -, starting with a letter, because host names start with it")
 	v.check(g.Nodes.Cost >= 0, "nodes.cost", fmt.Sprint(g.Nodes.Cost), "0 or more")
 	for _, name := range cloud.Negative(g.Nodes.Reserved) {
@@ -382,7 +382,7 @@ var vnicTypes = []string{
 	"", "normal", "direct", "direct-physical", "macvtap", "baremetal", "virtio-forwarder", "vdpa", "accelerator-direct", "remote-managed",
 }
 
-func (p *Port) validate(v *problems, field string) {
+func (p *Port) validate(v *configErrors, field string) {
 	v.check(p.Network != "", field+"network", p.Network, "the name or ID of a network")
 	v.check(slices.Contains(vnicTypes, p.VNICType), field+"vnicType", p.VNICType, "one of "+strings.Join(vnicTypes[1:], ", "))
 	for i, pair := range p.AllowedAddressPairs {
@@ -404,8 +404,8 @@ func (g *GroupConfig) namePrefix() string {
 	return g.NamePrefix
 }
 
-// template returns the text of the user data template; empty if not configured.
-func (g *GroupConfig) template() (string, error) {
+// readUserDataTemplate returns the text of the user data template; empty if not configured.
+func (g *GroupConfig) readUserDataTemplate() (string, error) {
 	if g.UserDataFile == "" {
 		return g.UserData, nil
 	}
@@ -416,24 +416,24 @@ func (g *GroupConfig) template() (string, error) {
 	return string(raw), nil
 }
 
-// problems collects configuration errors.
-type problems struct {
-	field string // prefix of the fields that follow
-	found []error
+// configErrors collects configuration errors.
+type configErrors struct {
+	fieldPrefix string // prefix of the fields that follow
+	errs        []error
 }
 
-func (v *problems) check(ok bool, field, value, want string) {
+func (v *configErrors) check(ok bool, field, value, want string) {
 	if !ok {
 		v.add(field, fmt.Sprintf("%q", value), want)
 	}
 }
 
-func (v *problems) checkURL(field, value string) {
+func (v *configErrors) checkURL(field, value string) {
 	u, err := url.Parse(value)
 	v.check(err == nil && (u.Scheme == "https" || u.Scheme == "http") && u.Hostname() != "" && u.User == nil && u.RawQuery == "" &&
 		u.Fragment == "", field, value, "an https URL without query")
 }
 
-func (v *problems) add(field string, value any, want string) {
-	v.found = append(v.found, fmt.Errorf("openstack %s%s: %v: want %s", v.field, field, value, want))
+func (v *configErrors) add(field string, value any, want string) {
+	v.errs = append(v.errs, fmt.Errorf("openstack %s%s: %v: want %s", v.fieldPrefix, field, value, want))
 }

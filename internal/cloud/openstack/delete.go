@@ -16,26 +16,26 @@ import (
 // created are deleted after the server. A server that Nova keeps after its deletion (SOFT_DELETED) is deleted
 // permanently.
 func (p *Provider) Delete(ctx context.Context, providerID string) (cloud.Operation, error) {
-	id, err := p.serverID(providerID)
+	id, err := p.parseServerID(providerID)
 	if err != nil {
 		return cloud.Operation{}, err
 	}
-	m, err := p.get(ctx, id)
+	m, err := p.getServer(ctx, id)
 	if err != nil {
 		return cloud.Operation{}, err
 	}
 	started := time.Now().UTC()
 	switch {
 	case m.State == cloud.Deleting && !m.softDeleted:
-		return deletion(id, started, p.portsOf(ctx, id)), nil
-	case m.keeps != "":
-		return cloud.Operation{}, &cloud.RefusedError{Reason: cloud.Protected, Err: fmt.Errorf("server %s (%s): %s", id, m.Name, m.keeps)}
+		return newDeletionOperation(id, started, p.listPortIDs(ctx, id)), nil
+	case m.protectedReason != "":
+		return cloud.Operation{}, &cloud.RefusedError{Reason: cloud.Protected, Err: fmt.Errorf("server %s (%s): %s", id, m.Name, m.protectedReason)}
 	}
 	c, err := p.session.clients(ctx)
 	if err != nil {
 		return cloud.Operation{}, err
 	}
-	ports := p.portsOf(ctx, id)
+	ports := p.listPortIDs(ctx, id)
 	defer p.servers.Outdate()
 	if m.softDeleted {
 		err = servers.ForceDelete(ctx, c.compute, id).ExtractErr()
@@ -43,28 +43,28 @@ func (p *Provider) Delete(ctx context.Context, providerID string) (cloud.Operati
 		err = servers.Delete(ctx, c.compute, id).ExtractErr()
 	}
 	if err != nil {
-		return p.afterRefusal(ctx, id, started, ports, ofAPI("deleting server "+id, err))
+		return p.handleRefusedDeletion(ctx, id, started, ports, fromAPIError("deleting server "+id, err))
 	}
 	p.log.Info("server deletion started", "server", id, "name", m.Name, "group", m.Group)
-	return deletion(id, started, ports), nil
+	return newDeletionOperation(id, started, ports), nil
 }
 
-// afterRefusal reads a server after a refused deletion: another deletion may have been first.
-func (p *Provider) afterRefusal(ctx context.Context, id string, started time.Time, ports []string, refused error) (cloud.Operation, error) {
-	if saysGone(refused, id) {
-		return cloud.Operation{}, &cloud.NotFoundError{Kind: "instance", Name: providerIDOf(id)}
+// handleRefusedDeletion reads a server after a refused deletion: another deletion may have been first.
+func (p *Provider) handleRefusedDeletion(ctx context.Context, id string, started time.Time, ports []string, refusal error) (cloud.Operation, error) {
+	if isGone(refusal, id) {
+		return cloud.Operation{}, &cloud.NotFoundError{Kind: "instance", Name: toProviderID(id)}
 	}
-	if ctx.Err() != nil || cloud.IsThrottled(refused) {
-		return cloud.Operation{}, refused
+	if ctx.Err() != nil || cloud.IsThrottled(refusal) {
+		return cloud.Operation{}, refusal
 	}
-	m, err := p.get(ctx, id)
+	m, err := p.getServer(ctx, id)
 	switch {
 	case cloud.IsNotFound(err):
 		return cloud.Operation{}, err
 	case err == nil && m.State == cloud.Deleting && !m.softDeleted:
-		return deletion(id, started, ports), nil
+		return newDeletionOperation(id, started, ports), nil
 	}
-	return cloud.Operation{}, refused
+	return cloud.Operation{}, refusal
 }
 
 // operation is the content of [cloud.Operation].ID. Nova has no operations for these changes, so the servers are
@@ -78,11 +78,11 @@ type operation struct {
 	Ports []string `json:"ports,omitempty"`
 }
 
-func deletion(id string, started time.Time, ports []string) cloud.Operation {
-	return operation{Delete: id, Ports: ports}.encode(started)
+func newDeletionOperation(id string, started time.Time, ports []string) cloud.Operation {
+	return operation{Delete: id, Ports: ports}.toCloudOperation(started)
 }
 
-func (o operation) encode(started time.Time) cloud.Operation {
+func (o operation) toCloudOperation(started time.Time) cloud.Operation {
 	return cloud.NewOperation(o, started)
 }
 
@@ -96,8 +96,8 @@ func decodeOperation(id string) (operation, error) {
 		return operation{}, err
 	}
 	for _, server := range slices.Concat([]string{o.Delete}, o.Create, o.Ports) {
-		if server != "" && !uuid.MatchString(server) {
-			return operation{}, invalid("operation %.200q: %q is not a server or port ID", id, server)
+		if server != "" && !uuidPattern.MatchString(server) {
+			return operation{}, newInvalidError("operation %.200q: %q is not a server or port ID", id, server)
 		}
 	}
 	return o, nil
@@ -114,18 +114,18 @@ func (p *Provider) Status(ctx context.Context, op cloud.Operation) (cloud.Status
 		return cloud.Status{}, err
 	}
 	if o.Delete != "" {
-		return p.deleted(ctx, o)
+		return p.deletionStatus(ctx, o)
 	}
-	return p.created(ctx, o.Create)
+	return p.launchStatus(ctx, o.Create)
 }
 
-func (p *Provider) deleted(ctx context.Context, o operation) (cloud.Status, error) {
+func (p *Provider) deletionStatus(ctx context.Context, o operation) (cloud.Status, error) {
 	id := o.Delete
-	m, err := p.get(ctx, id)
+	m, err := p.getServer(ctx, id)
 	switch {
 	case cloud.IsNotFound(err):
 		p.servers.Outdate()
-		p.dropPorts(ctx, o.Ports)
+		p.deletePorts(ctx, o.Ports)
 		return cloud.Status{Done: true}, nil
 	case err != nil:
 		return cloud.Status{}, err
@@ -138,12 +138,12 @@ func (p *Provider) deleted(ctx context.Context, o operation) (cloud.Status, erro
 	return cloud.Status{Done: true, Err: fmt.Errorf("server %s (%s) still exists, %s %s", id, m.Name, m.State, m.Message)}, nil
 }
 
-func (p *Provider) created(ctx context.Context, ids []string) (cloud.Status, error) {
+func (p *Provider) launchStatus(ctx context.Context, ids []string) (cloud.Status, error) {
 	errs := make([]error, len(ids))
 	faults := make([]error, len(ids))
 	pending := make([]bool, len(ids))
-	each(len(ids), sideBySide, func(i int) {
-		m, err := p.get(ctx, ids[i])
+	forEach(len(ids), maxConcurrentReads, func(i int) {
+		m, err := p.getServer(ctx, ids[i])
 		switch {
 		case cloud.IsNotFound(err): // deleted meanwhile
 		case err != nil:
@@ -151,10 +151,10 @@ func (p *Provider) created(ctx context.Context, ids []string) (cloud.Status, err
 		case m.State == cloud.Pending:
 			pending[i] = true
 		case m.State == cloud.Failed:
-			faults[i] = m.failure()
+			faults[i] = m.launchError()
 		}
 	})
-	if err := joined(errs); err != nil {
+	if err := joinErrors(errs); err != nil {
 		return cloud.Status{}, err
 	}
 	for _, p := range pending {
@@ -163,11 +163,11 @@ func (p *Provider) created(ctx context.Context, ids []string) (cloud.Status, err
 		}
 	}
 	p.servers.Outdate() // a cached list may show the servers as building
-	return cloud.Status{Done: true, Err: joined(faults)}, nil
+	return cloud.Status{Done: true, Err: joinErrors(faults)}, nil
 }
 
-// failure returns the error of a server in state ERROR.
-func (m *found) failure() error {
+// launchError returns the error of a server in state ERROR.
+func (m *serverInstance) launchError() error {
 	err := fmt.Errorf("Nova failed to create server %s (%s): %s", m.id, m.Name, cmp.Or(m.Message, "Nova gives no reason"))
 	if m.Refusal == "" {
 		return err

@@ -14,8 +14,8 @@ import (
 // TestI7ListIsCompleteWhileServersMoveCells has a Nova that returns a short page without a next link during scheduling,
 // and omits one server between two pages.
 func TestI7ListIsCompleteWhileServersMoveCells(t *testing.T) {
-	s := newServices(t)
-	p := s.provider("south")
+	s := newFakeOpenStack(t)
+	p := s.newProvider("south")
 	p.pageSize = 4
 	var all []map[string]any
 	for i := range 8 {
@@ -53,16 +53,16 @@ func TestI7ListIsCompleteWhileServersMoveCells(t *testing.T) {
 	}
 }
 
-// TestAServerGroupIsFoundOnAnyPage has a Nova that pages server groups by offset only, without links, and with its own
+// TestServerGroupIsFoundOnAnyPage has a Nova that pages server groups by offset only, without links, and with its own
 // limit.
-func TestAServerGroupIsFoundOnAnyPage(t *testing.T) {
+func TestServerGroupIsFoundOnAnyPage(t *testing.T) {
 	for name, paged := range map[string]bool{"with an offset": true, "without paging": false} {
 		t.Run(name, func(t *testing.T) {
 			var all []map[string]any
-			for i := range 2*listSize + 7 {
+			for i := range 2*listPageSize + 7 {
 				all = append(all, map[string]any{"id": fmt.Sprint("id-", i), "name": fmt.Sprint("group-", i), "policy": "anti-affinity"})
 			}
-			s := &services{t: t}
+			s := &fakeOpenStack{t: t}
 			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				page := all
 				if paged {
@@ -72,16 +72,16 @@ func TestAServerGroupIsFoundOnAnyPage(t *testing.T) {
 					page = all[min(offset, len(all)):]
 					page = page[:min(len(page), limit, most)]
 				}
-				s.answer(w, http.StatusOK, map[string]any{"server_groups": page})
+				s.respond(w, http.StatusOK, map[string]any{"server_groups": page})
 			}))
 			defer server.Close()
 			c := &gophercloud.ServiceClient{ProviderClient: &gophercloud.ProviderClient{}, Endpoint: server.URL + "/"}
-			for _, i := range []int{0, 99, 100, listSize, 2*listSize + 6} {
-				if id, err := serverGroupNamed(t.Context(), c, fmt.Sprint("group-", i)); err != nil || id != fmt.Sprint("id-", i) {
+			for _, i := range []int{0, 99, 100, listPageSize, 2*listPageSize + 6} {
+				if id, err := findServerGroup(t.Context(), c, fmt.Sprint("group-", i)); err != nil || id != fmt.Sprint("id-", i) {
 					t.Errorf("group-%d: %q, %v", i, id, err)
 				}
 			}
-			if id, err := serverGroupNamed(t.Context(), c, "none"); err == nil {
+			if id, err := findServerGroup(t.Context(), c, "none"); err == nil {
 				t.Errorf("missing group: %q", id)
 			}
 		})

@@ -17,8 +17,8 @@
 // # Caching
 //
 //   - The token and the endpoints.
-//   - The flavors, image and networks of a group, for [resolvedFor].
-//   - The list of the project's servers, which all groups share, for [listFor]. A change by this process invalidates
+//   - The flavors, image and networks of a group, for [resolvedTTL].
+//   - The list of the project's servers, which all groups share, for [serverListTTL]. A change by this process invalidates
 //     it.
 //   - A single server is read each time.
 package openstack
@@ -39,8 +39,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/sharedread"
 )
 
-// listFor is how long a list of servers is shared. Nova lists all servers of a project for each group.
-const listFor = 5 * time.Second
+// serverListTTL is how long a list of servers is shared. Nova lists all servers of a project for each group.
+const serverListTTL = 5 * time.Second
 
 // Name is the name of the provider.
 const Name = "openstack"
@@ -87,9 +87,9 @@ type group struct {
 	GroupConfig
 	userData *userData // nil if none is configured
 
-	mu       sync.Mutex
-	resolved *resolved
-	missing  string // the missing flavors that were last logged
+	mu            sync.Mutex
+	cachedNames   *resolvedNames
+	loggedMissing string // the missing flavors that were last logged
 }
 
 func (g *group) String() string { return "group " + g.Name }
@@ -99,7 +99,7 @@ func New(c Config, o Options) (*Provider, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	login, err := c.login()
+	login, err := c.resolveLogin()
 	if err != nil {
 		return nil, err
 	}
@@ -111,7 +111,7 @@ func New(c Config, o Options) (*Provider, error) {
 	}
 	p := &Provider{
 		config: c, log: o.Log.With("provider", Name), joiner: o.Joiner, session: newSession(&c, login), pageSize: o.PageSize,
-		servers: sharedread.Reader[[]servers.Server]{Holds: listFor},
+		servers: sharedread.Reader[[]servers.Server]{Holds: serverListTTL},
 	}
 	for i := range c.Groups {
 		g := &group{GroupConfig: c.Groups[i]}
@@ -128,48 +128,48 @@ func (p *Provider) Name() string { return Name }
 
 // Joins reports whether the user data of any group uses .Join.
 func (p *Provider) Joins() bool {
-	return slices.ContainsFunc(p.groups, func(g *group) bool { return g.userData.joins() })
+	return slices.ContainsFunc(p.groups, func(g *group) bool { return g.userData.needsJoin() })
 }
 
-// idForm matches the provider IDs of the OpenStack cloud provider: openstack:///ID, or openstack://REGION/ID.
+// providerIDPattern matches the provider IDs of the OpenStack cloud provider: openstack:///ID, or openstack://REGION/ID.
 var (
-	idForm = regexp.MustCompile(`^openstack://([^/]*)/([0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12})$`)
-	uuid   = regexp.MustCompile(`^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$`)
+	providerIDPattern = regexp.MustCompile(`^openstack://([^/]*)/([0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12})$`)
+	uuidPattern       = regexp.MustCompile(`^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$`)
 )
 
 // Normalize returns openstack:///ID. A region in the ID has to be the configured one.
 func (p *Provider) Normalize(providerID string) (string, error) {
-	id, err := p.serverID(providerID)
+	id, err := p.parseServerID(providerID)
 	if err != nil {
 		return "", err
 	}
-	return providerIDOf(id), nil
+	return toProviderID(id), nil
 }
 
-func providerIDOf(serverID string) string { return Name + ":///" + strings.ToLower(serverID) }
+func toProviderID(serverID string) string { return Name + ":///" + strings.ToLower(serverID) }
 
 // IDOfSystem implements [cloud.SystemIdentifier]. Nova uses the server ID as the system UUID.
 func (p *Provider) IDOfSystem(systemUUID string) (string, bool) {
-	if !uuid.MatchString(systemUUID) {
+	if !uuidPattern.MatchString(systemUUID) {
 		return "", false
 	}
-	return providerIDOf(systemUUID), true
+	return toProviderID(systemUUID), true
 }
 
-// serverID returns the server ID of a provider ID.
-func (p *Provider) serverID(providerID string) (string, error) {
-	parts := idForm.FindStringSubmatch(providerID)
+// parseServerID returns the server ID of a provider ID.
+func (p *Provider) parseServerID(providerID string) (string, error) {
+	parts := providerIDPattern.FindStringSubmatch(providerID)
 	if parts == nil {
-		return "", invalid("provider ID %.200q: want openstack:///ID or openstack://REGION/ID, with the ID of a server", providerID)
+		return "", newInvalidError("provider ID %.200q: want openstack:///ID or openstack://REGION/ID, with the ID of a server", providerID)
 	}
 	if region := p.session.login.region; parts[1] != "" && region != "" && parts[1] != region {
-		return "", invalid("provider ID %s: region is %s: want %s, the configured openstack region", providerID, parts[1], region)
+		return "", newInvalidError("provider ID %s: region is %s: want %s, the configured openstack region", providerID, parts[1], region)
 	}
 	return strings.ToLower(parts[2]), nil
 }
 
-// group returns a configured group.
-func (p *Provider) group(name string) (*group, error) {
+// findGroup returns a configured group.
+func (p *Provider) findGroup(name string) (*group, error) {
 	for _, g := range p.groups {
 		if g.Name == name {
 			return g, nil
@@ -180,11 +180,11 @@ func (p *Provider) group(name string) (*group, error) {
 
 // Group counts the servers of a group, except the ones in deletion.
 func (p *Provider) Group(ctx context.Context, name string) (cloud.Group, error) {
-	g, err := p.group(name)
+	g, err := p.findGroup(name)
 	if err != nil {
 		return cloud.Group{}, err
 	}
-	servers, err := p.list(ctx, g)
+	servers, err := p.listServers(ctx, g)
 	if err != nil {
 		return cloud.Group{}, err
 	}
@@ -204,7 +204,7 @@ func (p *Provider) Check(ctx context.Context) error {
 	var all sync.WaitGroup
 	for i, g := range p.groups {
 		all.Go(func() {
-			r, err := p.resolve(ctx, g)
+			r, err := p.resolveNames(ctx, g)
 			if err == nil {
 				err = r.missing
 			}
@@ -218,5 +218,5 @@ func (p *Provider) Check(ctx context.Context) error {
 		_, err := p.session.clients(ctx)
 		return err
 	}
-	return joined(errs)
+	return joinErrors(errs)
 }

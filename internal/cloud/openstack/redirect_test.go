@@ -9,7 +9,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-func TestATokenFollowsNoRedirect(t *testing.T) {
+func TestTokenIsNotSentToRedirects(t *testing.T) {
 	other := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		t.Errorf("request to another server, with token %q", r.Header.Get("X-Auth-Token"))
 	}))

@@ -9,8 +9,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// rotated returns a provider that authenticated with a secret from a file, and a function that replaces it.
-func rotated(t *testing.T, s *services) (p *Provider, write func(secret string)) {
+// newRotatingProvider returns a provider that authenticated with a secret from a file, and a function that replaces it.
+func newRotatingProvider(t *testing.T, s *fakeOpenStack) (p *Provider, write func(secret string)) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "password")
 	write = func(secret string) {
@@ -18,7 +18,7 @@ func rotated(t *testing.T, s *services) (p *Provider, write func(secret string))
 	}
 	write("first-secret")
 	s.secret, s.project = "first-secret", "shop"
-	c := good()
+	c := validConfig()
 	c.Auth.URL, c.Region, c.Auth.Password, c.Auth.PasswordFile = s.address+"/v3", "south", "", path
 	p, err := New(c, Options{})
 	must.NoError(t, err)
@@ -30,33 +30,33 @@ func rotated(t *testing.T, s *services) (p *Provider, write func(secret string))
 }
 
 func TestRotatedSecretIsReadWhenTheTokenRenews(t *testing.T) {
-	s := newServices(t)
-	p, write := rotated(t, s)
+	s := newFakeOpenStack(t)
+	p, write := newRotatingProvider(t, s)
 	write("second-secret")
 	s.secret, s.revoked = "second-secret", true
-	if _, err := p.Instances(t.Context(), "workers"); err != nil || s.refused != 0 {
-		t.Errorf("%v after %d refused authentications", err, s.refused)
+	if _, err := p.Instances(t.Context(), "workers"); err != nil || s.refusals != 0 {
+		t.Errorf("%v after %d refused authentications", err, s.refusals)
 	}
 }
 
 func TestRefusedSecretIsNotRetriedInALoop(t *testing.T) {
-	s := newServices(t)
-	p, _ := rotated(t, s)
+	s := newFakeOpenStack(t)
+	p, _ := newRotatingProvider(t, s)
 	s.secret, s.revoked = "second-secret", true
 	for range 5 {
 		if _, err := p.Instances(t.Context(), "workers"); cloud.RefusalOf(err) != cloud.NoRight {
 			t.Errorf("%v, want the refusal %s", err, cloud.NoRight)
 		}
 	}
-	if s.refused != 1 {
-		t.Errorf("the secret was tried %d times, want once", s.refused)
+	if s.refusals != 1 {
+		t.Errorf("the secret was tried %d times, want once", s.refusals)
 	}
 }
 
 // TestI7CredentialOfAnotherProjectIsRefused prevents all servers from appearing to be gone.
 func TestI7CredentialOfAnotherProjectIsRefused(t *testing.T) {
-	s := newServices(t)
-	p, write := rotated(t, s)
+	s := newFakeOpenStack(t)
+	p, write := newRotatingProvider(t, s)
 	write("second-secret")
 	s.secret, s.revoked, s.project = "second-secret", true, "blog"
 	if _, err := p.Instances(t.Context(), "workers"); err == nil {

@@ -60,12 +60,12 @@ type userData struct {
 	usesJoin bool
 }
 
-func (u *userData) joins() bool { return u != nil && u.usesJoin }
+func (u *userData) needsJoin() bool { return u != nil && u.usesJoin }
 
 // compileUserData parses the template of a group and renders it with an example, so that errors appear at the start.
 // Unknown fields are found in every branch.
 func compileUserData(g *GroupConfig, canJoin bool) (*userData, error) {
-	text, err := g.template()
+	text, err := g.readUserDataTemplate()
 	if err != nil || text == "" {
 		return nil, err
 	}
@@ -92,15 +92,15 @@ func parseUserData(text string) (*userData, error) {
 	if err != nil {
 		return nil, err
 	}
-	var w walker
+	var w fieldChecker
 	for _, defined := range t.Templates() {
 		if defined.Tree != nil {
 			// The argument of a named template is unknown. The main template gets a Machine.
-			w.main = defined.Name() == t.Name()
-			w.walk(defined.Root, machineIf(w.main))
+			w.inMain = defined.Name() == t.Name()
+			w.walk(defined.Root, machineTypeIf(w.inMain))
 		}
 	}
-	return &userData{template: t, usesJoin: w.join}, errors.Join(w.errs...)
+	return &userData{template: t, usesJoin: w.usesJoin}, errors.Join(w.errs...)
 }
 
 func exampleMachine() Machine {
@@ -119,28 +119,28 @@ func (u *userData) render(m Machine) ([]byte, error) {
 		return nil, err
 	}
 	if encoded := (out.Len() + 2) / 3 * 4; encoded > maxUserData {
-		return nil, invalid("user data of %d bytes: want at most %d, because Nova accepts %d after base64 encoding", out.Len(), maxUserData/4*3, maxUserData)
+		return nil, newInvalidError("user data of %d bytes: want at most %d, because Nova accepts %d after base64 encoding", out.Len(), maxUserData/4*3, maxUserData)
 	}
 	return out.Bytes(), nil
 }
 
 var machineType = reflect.TypeFor[Machine]()
 
-func machineIf(known bool) reflect.Type {
+func machineTypeIf(known bool) reflect.Type {
 	if known {
 		return machineType
 	}
 	return nil
 }
 
-// walker checks the fields of a template. The type of the dot is nil if unknown.
-type walker struct {
-	main bool // in the main template, $ is the Machine
-	join bool
-	errs []error
+// fieldChecker checks the fields of a template. The type of the dot is nil if unknown.
+type fieldChecker struct {
+	inMain   bool // in the main template, $ is the Machine
+	usesJoin bool
+	errs     []error
 }
 
-func (w *walker) walk(node parse.Node, dot reflect.Type) {
+func (w *fieldChecker) walk(node parse.Node, dot reflect.Type) {
 	switch n := node.(type) {
 	case *parse.ListNode:
 		if n == nil {
@@ -153,21 +153,21 @@ func (w *walker) walk(node parse.Node, dot reflect.Type) {
 		w.walk(n.Pipe, dot)
 	case *parse.TemplateNode:
 		w.walk(n.Pipe, dot)
-		w.join = w.join || n.Pipe != nil // the template may receive the Machine
+		w.usesJoin = w.usesJoin || n.Pipe != nil // the template may receive the Machine
 	case *parse.IfNode:
-		w.branch(&n.BranchNode, dot, dot)
+		w.walkBranch(&n.BranchNode, dot, dot)
 	case *parse.WithNode:
-		w.branch(&n.BranchNode, dot, w.typeOf(n.Pipe, dot))
+		w.walkBranch(&n.BranchNode, dot, w.typeOf(n.Pipe, dot))
 	case *parse.RangeNode:
-		w.branch(&n.BranchNode, dot, nil)
+		w.walkBranch(&n.BranchNode, dot, nil)
 	case *parse.PipeNode:
-		w.pipe(n, dot)
+		w.walkPipe(n, dot)
 	default:
-		w.operand(node, dot)
+		w.checkOperand(node, dot)
 	}
 }
 
-func (w *walker) pipe(n *parse.PipeNode, dot reflect.Type) {
+func (w *fieldChecker) walkPipe(n *parse.PipeNode, dot reflect.Type) {
 	if n == nil {
 		return
 	}
@@ -178,30 +178,30 @@ func (w *walker) pipe(n *parse.PipeNode, dot reflect.Type) {
 	}
 }
 
-// operand checks an argument of a command.
-func (w *walker) operand(node parse.Node, dot reflect.Type) {
+// checkOperand checks an argument of a command.
+func (w *fieldChecker) checkOperand(node parse.Node, dot reflect.Type) {
 	switch n := node.(type) {
 	case *parse.FieldNode:
-		w.field(n.Ident, dot, n.String())
+		w.checkField(n.Ident, dot, n.String())
 	case *parse.VariableNode:
-		if n.Ident[0] == "$" && w.main {
-			w.field(n.Ident[1:], machineType, n.String())
+		if n.Ident[0] == "$" && w.inMain {
+			w.checkField(n.Ident[1:], machineType, n.String())
 		}
 	case *parse.ChainNode:
 		w.walk(n.Node, dot)
 	case *parse.DotNode:
-		w.join = w.join || dot == machineType
+		w.usesJoin = w.usesJoin || dot == machineType
 	}
 }
 
-func (w *walker) branch(n *parse.BranchNode, dot, inside reflect.Type) {
+func (w *fieldChecker) walkBranch(n *parse.BranchNode, dot, inside reflect.Type) {
 	w.walk(n.Pipe, dot)
 	w.walk(n.List, inside)
 	w.walk(n.ElseList, dot)
 }
 
 // typeOf returns the type of a pipe that is a single field, and nil for any other pipe.
-func (w *walker) typeOf(pipe *parse.PipeNode, dot reflect.Type) reflect.Type {
+func (w *fieldChecker) typeOf(pipe *parse.PipeNode, dot reflect.Type) reflect.Type {
 	if pipe == nil || len(pipe.Cmds) != 1 || len(pipe.Cmds[0].Args) != 1 {
 		return nil
 	}
@@ -210,7 +210,7 @@ func (w *walker) typeOf(pipe *parse.PipeNode, dot reflect.Type) reflect.Type {
 	case *parse.FieldNode:
 		path = n.Ident
 	case *parse.VariableNode:
-		if n.Ident[0] != "$" || !w.main {
+		if n.Ident[0] != "$" || !w.inMain {
 			return nil
 		}
 		path, dot = n.Ident[1:], machineType
@@ -226,16 +226,16 @@ func (w *walker) typeOf(pipe *parse.PipeNode, dot reflect.Type) reflect.Type {
 	return dot
 }
 
-// field checks a path of fields as far as the types are known.
-func (w *walker) field(path []string, dot reflect.Type, shown string) {
-	w.join = w.join || dot == machineType && (len(path) == 0 || path[0] == "Join")
+// checkField checks a path of fields as far as the types are known.
+func (w *fieldChecker) checkField(path []string, dot reflect.Type, shown string) {
+	w.usesJoin = w.usesJoin || dot == machineType && (len(path) == 0 || path[0] == "Join")
 	for _, name := range path {
 		if dot == nil {
 			return
 		}
 		next := fieldType(dot, name)
 		if next == nil {
-			w.errs = append(w.errs, fmt.Errorf("%s: %s has no field %q: want %s", shown, dot.Name(), name, fieldsOf(dot)))
+			w.errs = append(w.errs, fmt.Errorf("%s: %s has no field %q: want %s", shown, dot.Name(), name, fieldNames(dot)))
 			return
 		}
 		dot = next
@@ -258,7 +258,7 @@ func fieldType(of reflect.Type, name string) reflect.Type {
 	return nil
 }
 
-func fieldsOf(t reflect.Type) string {
+func fieldNames(t reflect.Type) string {
 	if t.Kind() != reflect.Struct || t.NumField() == 0 {
 		return "none"
 	}
@@ -271,8 +271,8 @@ func fieldsOf(t reflect.Type) string {
 	return "one of " + strings.Join(names, ", ")
 }
 
-// taintList formats taints for --register-with-taints.
-func taintList(taints []corev1.Taint) string {
+// formatTaints formats taints for --register-with-taints.
+func formatTaints(taints []corev1.Taint) string {
 	var all []string
 	for _, t := range taints {
 		all = append(all, fmt.Sprintf("%s=%s:%s", t.Key, t.Value, t.Effect))

@@ -13,9 +13,9 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// TestUserDataOfTheDocumentationRenders checks that the examples are valid templates with valid cloud-init and agent
+// TestDocumentedUserDataRenders checks that the examples are valid templates with valid cloud-init and agent
 // configuration.
-func TestUserDataOfTheDocumentationRenders(t *testing.T) {
+func TestDocumentedUserDataRenders(t *testing.T) {
 	page, err := os.ReadFile("../../../docs/openstack.md")
 	must.NoError(t, err)
 	m := exampleMachine()

@@ -33,10 +33,10 @@ func TestI10UnknownUserDataFieldIsRefusedAtStart(t *testing.T) {
 	}
 }
 
-func TestUserDataIsFilledInForEachMachine(t *testing.T) {
+func TestUserDataIsRenderedForEachServer(t *testing.T) {
 	text := "{{.Name}} {{.Labels | quote}} {{with .Join}}{{.Token}} {{.Server}}{{end}} {{.Join.Expires.Unix}}"
 	u, err := compileUserData(&GroupConfig{UserData: text}, true)
-	if err != nil || !u.joins() {
+	if err != nil || !u.needsJoin() {
 		t.Fatalf("%+v, %v", u, err)
 	}
 	m := exampleMachine()
@@ -44,13 +44,13 @@ func TestUserDataIsFilledInForEachMachine(t *testing.T) {
 	if got, err := u.render(m); err != nil || string(got) != `a-1 "a=1,b=2" abcdef.0123456789abcdef 192.0.2.1:6443 0` {
 		t.Errorf("%q, %v", got, err)
 	}
-	check.Is(t, "a=:NoExecute,k=v:NoSchedule", taintList([]corev1.Taint{{Key: "k", Value: "v", Effect: corev1.TaintEffectNoSchedule}, {Key: "a", Effect: "NoExecute"}}))
+	check.Is(t, "a=:NoExecute,k=v:NoSchedule", formatTaints([]corev1.Taint{{Key: "k", Value: "v", Effect: corev1.TaintEffectNoSchedule}, {Key: "a", Effect: "NoExecute"}}))
 	for text, want := range map[string]bool{
 		"plain": false, "{{.Name}}": false, "{{.Join.Token}}": true, "{{if .Join.Token}}x{{end}}": true, "{{$.Join.Server}}": true,
 		"{{. | toJson}}": true, "{{$j := .Join}}{{$j.Token}}": true,
 	} {
-		if u, err := compileUserData(&GroupConfig{UserData: text}, true); err != nil || u.joins() != want {
-			t.Errorf("%q joins: %t, %v", text, u.joins(), err)
+		if u, err := compileUserData(&GroupConfig{UserData: text}, true); err != nil || u.needsJoin() != want {
+			t.Errorf("%q joins: %t, %v", text, u.needsJoin(), err)
 		}
 	}
 	if _, err := (&userData{template: u.template}).render(Machine{Name: strings.Repeat("x", maxUserData)}); cloud.RefusalOf(err) != cloud.Invalid {
@@ -64,7 +64,7 @@ func FuzzUserData(f *testing.F) {
 	f.Add("{{(index . 1).X.Y}}{{.Name | printf \"%d\"}}")
 	f.Fuzz(func(_ *testing.T, text string) {
 		if u, err := parseUserData(text); err == nil {
-			_ = u.joins()
+			_ = u.needsJoin()
 		}
 	})
 }

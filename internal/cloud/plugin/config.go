@@ -49,7 +49,7 @@ type Entry struct {
 const (
 	defaultTimeout = 30 * time.Second
 	defaultMemory  = 1 << 30
-	leastMemory    = 64 << 20
+	minMemory      = 64 << 20
 )
 
 var (
@@ -103,7 +103,7 @@ func (e Entry) validate() error {
 			fail("%s: %s: want 1s to 10m", field, d)
 		}
 	}
-	if m := e.MemoryLimit; m != nil && (m.Sign() < 0 || m.Sign() > 0 && m.Value() < leastMemory) {
+	if m := e.MemoryLimit; m != nil && (m.Sign() < 0 || m.Sign() > 0 && m.Value() < minMemory) {
 		fail("memoryLimit: %s: want 64Mi or more, or 0 for no limit", m)
 	}
 	return errors.Join(errs...)
@@ -124,7 +124,7 @@ func (e Entry) memoryLimit() uint64 {
 	return uint64(e.MemoryLimit.Value())
 }
 
-func orDefault(d metav1.Duration) time.Duration {
+func timeoutOrDefault(d metav1.Duration) time.Duration {
 	if d.Duration == 0 {
 		return defaultTimeout
 	}

@@ -2,15 +2,15 @@ package plugin
 
 import "time"
 
-// Normalizing and Silence export the timeout and the pause of Normalize.
+// NormalizeTimeout and Silence export the timeout and the pause of Normalize.
 const (
-	Normalizing = normalizing
-	Silence     = silence
+	NormalizeTimeout = normalizeTimeout
+	NormalizePause   = normalizePause
 )
 
-// Pass lets time pass after a timeout of Normalize.
-func (p *Provider) Pass(d time.Duration) {
+// AdvanceTime lets time pass after a timeout of Normalize.
+func (p *Provider) AdvanceTime(d time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.silentUntil = p.silentUntil.Add(-d)
+	p.pausedUntil = p.pausedUntil.Add(-d)
 }

@@ -32,8 +32,8 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// settled is the running time that resets the restart delay.
-const settled = time.Minute
+// restartDelayReset is the running time that resets the restart delay.
+const restartDelayReset = time.Minute
 
 // errClosed is the error of calls after Close.
 var errClosed = errors.New("closed, because Slipway is shutting down")
@@ -45,18 +45,18 @@ type host struct {
 	options   Options
 	lines     *lineLog
 
-	life    context.Context // ends in close
-	endLife context.CancelFunc
-	work    sync.WaitGroup // goroutines that start, watch and probe
+	lifetime    context.Context // ends in close
+	endLifetime context.CancelFunc
+	goroutines  sync.WaitGroup // goroutines that start, watch and probe
 
-	mu       sync.Mutex
-	current  *process      // nil while none runs
-	starting chan struct{} // closed when the start in progress has ended
-	ends     int           // consecutive exits
-	notUntil time.Time     // earliest next start
-	last     error         // why the last start failed or the last process exited
-	events   advice.Events // events of the last started process
-	probing  *process      // process with a health check in progress
+	mu        sync.Mutex
+	current   *process      // nil while none runs
+	starting  chan struct{} // closed when the start in progress has ended
+	exits     int           // consecutive exits
+	nextStart time.Time     // earliest next start
+	lastError error         // why the last start failed or the last process exited
+	events    advice.Events // events of the last started process
+	probed    *process      // process with a health check in progress
 }
 
 func newHost(directory string, e Entry, o Options) *host {
@@ -64,32 +64,32 @@ func newHost(directory string, e Entry, o Options) *host {
 	h := &host{directory: directory, entry: e, options: o}
 	h.options.Log = o.Log.With("plugin", e.ProviderName())
 	h.lines = newLineLog(h.options.Log)
-	h.life, h.endLife = context.WithCancel(context.Background())
+	h.lifetime, h.endLifetime = context.WithCancel(context.Background())
 	return h
 }
 
-// get returns the running process. If none runs and a start is due, it starts one.
-func (h *host) get(ctx context.Context) (*process, error) {
+// getProcess returns the running process. If none runs and a start is due, it starts one.
+func (h *host) getProcess(ctx context.Context) (*process, error) {
 	for {
 		h.mu.Lock()
-		if h.life.Err() != nil {
+		if h.lifetime.Err() != nil {
 			h.mu.Unlock()
 			return nil, errClosed
 		}
-		if p := h.current; p != nil && !p.hasEnded() {
+		if p := h.current; p != nil && !p.hasExited() {
 			h.mu.Unlock()
 			return p, nil
 		}
 		if h.current != nil {
-			h.noteEnd(h.current)
+			h.recordExit(h.current)
 		}
 		if h.starting == nil {
-			if wait := time.Until(h.notUntil); wait > 0 {
+			if wait := time.Until(h.nextStart); wait > 0 {
 				defer h.mu.Unlock()
-				return nil, fmt.Errorf("not running, next start in %s: %w", wait.Round(time.Millisecond), h.last)
+				return nil, fmt.Errorf("not running, next start in %s: %w", wait.Round(time.Millisecond), h.lastError)
 			}
 			h.starting = make(chan struct{})
-			h.work.Go(h.start)
+			h.goroutines.Go(h.start)
 		}
 		starting := h.starting
 		h.mu.Unlock()
@@ -103,60 +103,60 @@ func (h *host) get(ctx context.Context) (*process, error) {
 
 // start starts the plugin once.
 func (h *host) start() {
-	ctx, cancel := context.WithTimeout(h.life, orDefault(h.entry.StartTimeout))
+	ctx, cancel := context.WithTimeout(h.lifetime, timeoutOrDefault(h.entry.StartTimeout))
 	defer cancel()
-	path, err := find(h.directory, h.entry.Type)
+	path, err := findExecutable(h.directory, h.entry.Type)
 	var p *process
 	if err == nil {
-		p, err = start(ctx, path, h.entry, h.lines)
+		p, err = startProcess(ctx, path, h.entry, h.lines)
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	close(h.starting)
 	h.starting = nil
 	if err != nil {
-		h.pause(err)
-		h.options.Log.Error("plugin failed to start", "err", err, "retryIn", time.Until(h.notUntil).Round(time.Millisecond))
+		h.scheduleRestart(err)
+		h.options.Log.Error("plugin failed to start", "err", err, "retryIn", time.Until(h.nextStart).Round(time.Millisecond))
 		return
 	}
 	h.current, h.events = p, p.events
 	h.options.Log.Info("plugin started", "path", path, "pid", p.ID())
-	h.work.Go(func() { h.watch(p) })
+	h.goroutines.Go(func() { h.watch(p) })
 }
 
 // watch logs the exit of a process, also without calls.
 func (h *host) watch(p *process) {
 	select {
-	case <-p.ended:
+	case <-p.exited:
 		h.mu.Lock()
-		h.noteEnd(p)
+		h.recordExit(p)
 		h.mu.Unlock()
 		p.kill() // close the connection and remove its directory
-	case <-h.life.Done():
+	case <-h.lifetime.Done():
 		p.stop()
 	}
 }
 
-// noteEnd records once that the current process has exited. The caller holds mu.
-func (h *host) noteEnd(p *process) {
+// recordExit records once that the current process has exited. The caller holds mu.
+func (h *host) recordExit(p *process) {
 	if h.current != p {
 		return
 	}
 	h.current = nil
-	if time.Since(p.began) >= settled {
-		h.ends = 0
+	if time.Since(p.started) >= restartDelayReset {
+		h.exits = 0
 	}
-	h.pause(fmt.Errorf("it exited (%s)", p.ending()))
-	if h.life.Err() == nil {
-		h.options.Log.Error("plugin exited", "how", p.ending(), "pid", p.ID(), "ran", time.Since(p.began).Round(time.Millisecond))
+	h.scheduleRestart(fmt.Errorf("it exited (%s)", p.exitStatus()))
+	if h.lifetime.Err() == nil {
+		h.options.Log.Error("plugin exited", "how", p.exitStatus(), "pid", p.ID(), "ran", time.Since(p.started).Round(time.Millisecond))
 	}
 }
 
-// pause sets the time of the next start. The caller holds mu.
-func (h *host) pause(why error) {
-	h.last = why
-	h.notUntil = time.Now().Add(backoff(h.ends, h.options.RestartMin, h.options.RestartMax))
-	h.ends++
+// scheduleRestart sets the time of the next start. The caller holds mu.
+func (h *host) scheduleRestart(why error) {
+	h.lastError = why
+	h.nextStart = time.Now().Add(backoff(h.exits, h.options.RestartMin, h.options.RestartMax))
+	h.exits++
 }
 
 // backoff returns the delay after n previous exits.
@@ -171,52 +171,52 @@ func backoff(n int, least, most time.Duration) time.Duration {
 	return min(d, most)
 }
 
-// suspect checks the health of a process after a failed call, and kills it if it does not respond.
-func (h *host) suspect(p *process) {
+// checkHealth checks the health of a process after a failed call, and kills it if it does not respond.
+func (h *host) checkHealth(p *process) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.probing == p || p.hasEnded() || h.life.Err() != nil {
+	if h.probed == p || p.hasExited() || h.lifetime.Err() != nil {
 		return
 	}
-	h.probing = p
-	h.work.Go(func() {
-		if !p.responds() && !p.endsBy(time.Now().Add(pipeGrace)) {
+	h.probed = p
+	h.goroutines.Go(func() {
+		if !p.isHealthy() && !p.exitsBy(time.Now().Add(outputGracePeriod)) {
 			h.options.Log.Error("killing a plugin that does not respond", "pid", p.ID())
 			p.kill()
 		}
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		h.probing = nil
+		h.probed = nil
 	})
 }
 
 // close stops the plugin. It returns within a few seconds, even if the plugin hangs.
 func (h *host) close() {
 	h.mu.Lock()
-	h.endLife()
+	h.endLifetime()
 	h.mu.Unlock()
-	h.work.Wait()
+	h.goroutines.Wait()
 }
 
-// why returns the last failure, nil if there was none.
-func (h *host) why() error {
+// lastFailure returns the last failure, nil if there was none.
+func (h *host) lastFailure() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.last
+	return h.lastError
 }
 
 // pid returns the process ID, 0 if none runs.
 func (h *host) pid() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.current == nil || h.current.hasEnded() {
+	if h.current == nil || h.current.hasExited() {
 		return 0
 	}
 	return h.current.proc.Load().Pid
 }
 
-// wants returns the events that the last started process requested.
-func (h *host) wants() advice.Events {
+// requestedEvents returns the events that the last started process requested.
+func (h *host) requestedEvents() advice.Events {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.events

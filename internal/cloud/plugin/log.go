@@ -36,13 +36,13 @@ func newLineLog(log *slog.Logger) *lineLog {
 	return &lineLog{log: log, limit: rate.NewLimiter(linesPerSecond, linesAtOnce)}
 }
 
-// copy logs all lines of a reader.
-func (l *lineLog) copy(from io.Reader) {
+// copyLines logs all lines of a reader.
+func (l *lineLog) copyLines(from io.Reader) {
 	lines := bufio.NewReaderSize(from, maxLine)
 	for {
 		line, err := lines.ReadSlice('\n')
 		if len(bytes.TrimSpace(line)) > 0 {
-			l.line(string(bytes.TrimSpace(line)))
+			l.logLine(string(bytes.TrimSpace(line)))
 		}
 		for errors.Is(err, bufio.ErrBufferFull) { // skip the rest of a long line
 			_, err = lines.ReadSlice('\n')
@@ -55,12 +55,12 @@ func (l *lineLog) copy(from io.Reader) {
 
 // Write implements io.Writer for whole lines.
 func (l *lineLog) Write(p []byte) (int, error) {
-	l.copy(bytes.NewReader(p))
+	l.copyLines(bytes.NewReader(p))
 	return len(p), nil
 }
 
-func (l *lineLog) line(text string) {
-	skipped, ok := l.admit(text)
+func (l *lineLog) logLine(text string) {
+	skipped, ok := l.record(text)
 	if !ok {
 		return
 	}
@@ -89,8 +89,8 @@ func (l *lineLog) line(text string) {
 	l.log.Log(context.Background(), level, message, attributes...)
 }
 
-// admit records a line and reports whether to log it, and how many lines before it were dropped.
-func (l *lineLog) admit(text string) (skipped int, ok bool) {
+// record records a line and reports whether to log it, and how many lines before it were dropped.
+func (l *lineLog) record(text string) (skipped int, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.last = append(l.last, text); len(l.last) > keptLines {
@@ -104,8 +104,8 @@ func (l *lineLog) admit(text string) (skipped int, ok bool) {
 	return skipped, true
 }
 
-// lastWords returns the last lines of output, to append to an error.
-func (l *lineLog) lastWords() string {
+// lastOutput returns the last lines of output, to append to an error.
+func (l *lineLog) lastOutput() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.last) == 0 {

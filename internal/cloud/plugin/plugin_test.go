@@ -29,15 +29,15 @@ import (
 	author "github.com/slipway-dev/slipway/plugin"
 )
 
-func init() { faultyplugintest.Be(func() { author.Serve(openSimple) }) }
+func init() { faultyplugintest.Be(func() { author.Serve(openTestProvider) }) }
 
-// simple is the provider of the working test plugin. The requested names select its responses.
-type simple struct {
+// testProvider is the provider of the working test plugin. The requested names select its responses.
+type testProvider struct {
 	Greeting string `json:"greeting"`
 }
 
-func openSimple(c author.Config) (author.Provider, error) {
-	var s simple
+func openTestProvider(c author.Config) (author.Provider, error) {
+	var s testProvider
 	if err := c.Decode(&s); err != nil {
 		return nil, err
 	}
@@ -45,9 +45,9 @@ func openSimple(c author.Config) (author.Provider, error) {
 	return s, nil
 }
 
-func (simple) Name() string { return "simple" }
+func (testProvider) Name() string { return "simple" }
 
-func (simple) Normalize(id string) (string, error) {
+func (testProvider) Normalize(id string) (string, error) {
 	if !strings.HasPrefix(id, "simple://") {
 		return "", fmt.Errorf("%q: want simple://…", id)
 	}
@@ -70,7 +70,7 @@ var groupErrors = map[string]error{
 	"bytes":     errors.New("\xff\xfe is no text"),
 }
 
-func (simple) Group(ctx context.Context, name string) (author.Group, error) {
+func (testProvider) Group(ctx context.Context, name string) (author.Group, error) {
 	switch name {
 	case "panics":
 		panic("there is no such thing")
@@ -85,7 +85,7 @@ func (simple) Group(ctx context.Context, name string) (author.Group, error) {
 	return author.Group{Name: name, Size: 3, Min: 1, Max: 5}, groupErrors[name]
 }
 
-func (simple) Instances(_ context.Context, group string) ([]author.Instance, error) {
+func (testProvider) Instances(_ context.Context, group string) ([]author.Instance, error) {
 	switch group {
 	case "twice":
 		return []author.Instance{{ProviderID: "simple://a"}, {ProviderID: "simple://a"}}, nil
@@ -101,27 +101,27 @@ func (simple) Instances(_ context.Context, group string) ([]author.Instance, err
 	return nil, nil
 }
 
-func (simple) Instance(context.Context, string) (author.Instance, error) {
+func (testProvider) Instance(context.Context, string) (author.Instance, error) {
 	return author.Instance{ProviderID: "simple://other"}, nil
 }
 
-func (simple) Delete(context.Context, string) (author.Operation, error) {
+func (testProvider) Delete(context.Context, string) (author.Operation, error) {
 	return author.Operation{ID: "op"}, nil
 }
 
-func (simple) Templates(context.Context, string) ([]author.Template, error) {
+func (testProvider) Templates(context.Context, string) ([]author.Template, error) {
 	return nil, nil
 }
 
-func (simple) Grow(context.Context, string, author.Order) (author.Operation, error) {
+func (testProvider) Grow(context.Context, string, author.Order) (author.Operation, error) {
 	return author.Operation{}, nil
 }
 
-func (simple) Status(_ context.Context, op author.Operation) (author.Status, error) {
+func (testProvider) Status(_ context.Context, op author.Operation) (author.Status, error) {
 	return author.Status{Done: true, Err: &cloud.NotFoundError{Kind: "instance", Name: op.ID}}, nil
 }
 
-func (simple) ModifyEventAnalyzer(_ context.Context, pod *corev1.Pod) ([]author.Wish, error) {
+func (testProvider) ModifyEventAnalyzer(_ context.Context, pod *corev1.Pod) ([]author.Wish, error) {
 	switch pod.Name {
 	case "greedy":
 		return []author.Wish{{Grow: &author.Grow{Group: "g", Count: 1 << 40}}}, nil
@@ -131,19 +131,19 @@ func (simple) ModifyEventAnalyzer(_ context.Context, pod *corev1.Pod) ([]author.
 	return []author.Wish{{Grow: &author.Grow{Group: pod.Namespace, Count: 2, Template: "t"}, Reason: pod.Name}}, nil
 }
 
-// record keeps the log.
-type record struct {
+// logBuffer keeps the log.
+type logBuffer struct {
 	mu   sync.Mutex
 	text bytes.Buffer
 }
 
-func (r *record) Write(p []byte) (int, error) {
+func (r *logBuffer) Write(p []byte) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.text.Write(p)
 }
 
-func (r *record) String() string {
+func (r *logBuffer) String() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.text.String()
@@ -151,36 +151,36 @@ func (r *record) String() string {
 
 var unlimited = resource.MustParse("0") // the race detector reserves the whole address space
 
-// entry returns the configuration of the test plugin.
-func entry() plugin.Entry {
+// testEntry returns the configuration of the test plugin.
+func testEntry() plugin.Entry {
 	return plugin.Entry{
 		Type: "Simple", Config: json.RawMessage(`{"greeting":"hello"}`), MemoryLimit: &unlimited,
 		Environment: []string{"SLIPWAY_TEST_VISIBLE"},
 	}
 }
 
-func write(t *testing.T, mode faultyplugintest.Mode) (directory string) {
+func writePlugin(t *testing.T, mode faultyplugintest.Mode) (directory string) {
 	t.Helper()
 	directory = t.TempDir()
 	must.NoError(t, faultyplugintest.Write(directory, "Simple", mode))
 	return directory
 }
 
-func options(log *record) plugin.Options {
+func testOptions(log *logBuffer) plugin.Options {
 	return plugin.Options{Log: slog.New(slog.NewJSONHandler(log, nil)), RestartMin: time.Millisecond, RestartMax: 5 * time.Millisecond}
 }
 
-func open(t *testing.T, directory string, e plugin.Entry) (*plugin.Provider, *record) {
+func openPlugin(t *testing.T, directory string, e plugin.Entry) (*plugin.Provider, *logBuffer) {
 	t.Helper()
-	log := &record{}
-	p, err := plugin.Open(t.Context(), directory, e, options(log))
+	log := &logBuffer{}
+	p, err := plugin.Open(t.Context(), directory, e, testOptions(log))
 	must.NoError(t, err)
 	t.Cleanup(func() { _ = p.Close() })
 	return p, log
 }
 
-// await waits until a group can be read.
-func await(t *testing.T, p *plugin.Provider) {
+// awaitReady waits until a group can be read.
+func awaitReady(t *testing.T, p *plugin.Provider) {
 	t.Helper()
 	for {
 		g, err := p.Group(t.Context(), "g")
@@ -198,9 +198,9 @@ func await(t *testing.T, p *plugin.Provider) {
 	}
 }
 
-func TestErrorsArriveAsTheyWereMeant(t *testing.T) {
+func TestPluginErrorsKeepTheirKind(t *testing.T) {
 	t.Parallel()
-	p, _ := open(t, write(t, faultyplugintest.Good), entry())
+	p, _ := openPlugin(t, writePlugin(t, faultyplugintest.Good), testEntry())
 	for name, want := range groupErrors {
 		_, err := p.Group(t.Context(), name)
 		if err == nil {
@@ -247,9 +247,9 @@ func TestErrorsArriveAsTheyWereMeant(t *testing.T) {
 	}
 }
 
-func TestAnswersThatCannotBeAreErrors(t *testing.T) {
+func TestInvalidResponsesAreErrors(t *testing.T) {
 	t.Parallel()
-	p, _ := open(t, write(t, faultyplugintest.Good), entry())
+	p, _ := openPlugin(t, writePlugin(t, faultyplugintest.Good), testEntry())
 	for name, ask := range map[string]func() error{
 		"another group":           func() error { _, err := p.Group(t.Context(), "another"); return err },
 		"a negative size":         func() error { _, err := p.Group(t.Context(), "negative"); return err },
@@ -266,7 +266,7 @@ func TestAnswersThatCannotBeAreErrors(t *testing.T) {
 		}
 	}
 	before := p.PID()
-	await(t, p)
+	awaitReady(t, p)
 	if p.PID() != before || before == 0 {
 		t.Errorf("process %d was replaced by %d: an invalid response must not end the plugin", before, p.PID())
 	}
@@ -275,10 +275,10 @@ func TestAnswersThatCannotBeAreErrors(t *testing.T) {
 	}
 }
 
-func TestNormalizedIDStaysWhileThePluginIsAway(t *testing.T) {
+func TestNormalizedIDIsCachedWhilePluginIsDown(t *testing.T) {
 	t.Parallel()
-	directory := write(t, faultyplugintest.Good)
-	p, _ := open(t, directory, entry())
+	directory := writePlugin(t, faultyplugintest.Good)
+	p, _ := openPlugin(t, directory, testEntry())
 	if id, err := p.Normalize("simple://A"); err != nil || id != "simple://a" {
 		t.Fatalf("%q, %v", id, err)
 	}
@@ -302,9 +302,9 @@ func TestNormalizedIDStaysWhileThePluginIsAway(t *testing.T) {
 	}
 }
 
-func TestASpellingIsNotWaitedForLong(t *testing.T) {
+func TestNormalizeOfHangingPluginTimesOut(t *testing.T) {
 	t.Parallel()
-	p, _ := open(t, write(t, faultyplugintest.Good), entry())
+	p, _ := openPlugin(t, writePlugin(t, faultyplugintest.Good), testEntry())
 	if _, err := p.Normalize("simple://KNOWN"); err != nil {
 		t.Fatal(err)
 	}
@@ -313,7 +313,7 @@ func TestASpellingIsNotWaitedForLong(t *testing.T) {
 		t.Helper()
 		began := time.Now()
 		_, err := p.Normalize(id)
-		if d := time.Since(began); asked && !answered != (d >= plugin.Normalizing) || d > plugin.Normalizing+5*time.Second {
+		if d := time.Since(began); asked && !answered != (d >= plugin.NormalizeTimeout) || d > plugin.NormalizeTimeout+5*time.Second {
 			t.Errorf("%s: took %s", id, d)
 		}
 		if answered != (err == nil) || !answered && !cloud.IsUnanswered(err) {
@@ -327,28 +327,28 @@ func TestASpellingIsNotWaitedForLong(t *testing.T) {
 	}
 	took("simple://NEW", false, false)
 	took("simple://KNOWN", false, true)
-	if d := time.Since(began); d > plugin.Normalizing {
+	if d := time.Since(began); d > plugin.NormalizeTimeout {
 		t.Errorf("a hundred requests during the pause took %s", d)
 	}
 	if _, err := p.Instance(t.Context(), "simple://OTHER"); err != nil {
 		t.Errorf("call with the full timeout: %v", err)
 	}
 
-	p.Pass(plugin.Silence)
+	p.AdvanceTime(plugin.NormalizePause)
 	took("simple://hangs-1", false, false) // the others come first
 	took("simple://NEW", true, true)
-	p.Pass(plugin.Silence)
+	p.AdvanceTime(plugin.NormalizePause)
 	took("simple://hangs-1", true, false)
 	if p.PID() != pid {
 		t.Error("the plugin was killed although it is healthy")
 	}
 }
 
-func TestAPluginThatIsKilledComesBack(t *testing.T) {
+func TestKilledPluginIsRestarted(t *testing.T) {
 	t.Parallel()
-	p, log := open(t, write(t, faultyplugintest.Good), entry())
+	p, log := openPlugin(t, writePlugin(t, faultyplugintest.Good), testEntry())
 	for range 3 {
-		await(t, p)
+		awaitReady(t, p)
 		pid := p.PID()
 		failed := make(chan error)
 		go func() {
@@ -360,7 +360,7 @@ func TestAPluginThatIsKilledComesBack(t *testing.T) {
 			t.Errorf("I7: call during the kill: %v", err)
 		}
 	}
-	await(t, p)
+	awaitReady(t, p)
 	if !strings.Contains(log.String(), "plugin exited") || !strings.Contains(log.String(), "signal: killed") {
 		t.Errorf("the log does not report the exit:\n%s", log)
 	}
@@ -368,25 +368,25 @@ func TestAPluginThatIsKilledComesBack(t *testing.T) {
 
 func TestHangingPluginIsRestarted(t *testing.T) {
 	t.Parallel()
-	e := entry()
+	e := testEntry()
 	e.CallTimeout = metav1.Duration{Duration: time.Second}
-	p, log := open(t, write(t, faultyplugintest.Good), e)
+	p, log := openPlugin(t, writePlugin(t, faultyplugintest.Good), e)
 	pid := p.PID()
 	must.NoError(t, faultyplugintest.Freeze(t.Context(), pid))
 	if _, err := p.Group(t.Context(), "g"); err == nil || cloud.IsNotFound(err) {
 		t.Errorf("I7: call of a hanging plugin: %v", err)
 	}
-	await(t, p)
+	awaitReady(t, p)
 	if p.PID() == pid || !strings.Contains(log.String(), "killing a plugin that does not respond") {
 		t.Errorf("process %d, before %d; the log:\n%s", p.PID(), pid, log)
 	}
 }
 
-func TestAPluginThatIsSlowLivesOn(t *testing.T) {
+func TestSlowPluginIsNotKilled(t *testing.T) {
 	t.Parallel()
-	e := entry()
+	e := testEntry()
 	e.CallTimeout = metav1.Duration{Duration: time.Second}
-	p, _ := open(t, write(t, faultyplugintest.Good), e)
+	p, _ := openPlugin(t, writePlugin(t, faultyplugintest.Good), e)
 	pid := p.PID()
 	if _, err := p.Group(t.Context(), "waits"); err == nil {
 		t.Error("a call after its timeout has no error")
@@ -396,18 +396,18 @@ func TestAPluginThatIsSlowLivesOn(t *testing.T) {
 	if _, err := p.Group(ctx, "waits"); !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled call: %v, want %v", err, context.Canceled)
 	}
-	await(t, p)
+	awaitReady(t, p)
 	if p.PID() != pid {
 		t.Error("the plugin was killed although it only waits for its cloud")
 	}
 }
 
-func TestCloseEndsAPluginWhateverItDoes(t *testing.T) {
+func TestCloseStopsEveryPlugin(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []faultyplugintest.Mode{faultyplugintest.Good, faultyplugintest.Hangs, faultyplugintest.Forker} {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()
-			p, log := open(t, write(t, mode), entry())
+			p, log := openPlugin(t, writePlugin(t, mode), testEntry())
 			pid := p.PID()
 			if mode == faultyplugintest.Hangs {
 				must.NoError(t, faultyplugintest.Freeze(t.Context(), pid))
@@ -424,17 +424,17 @@ func TestCloseEndsAPluginWhateverItDoes(t *testing.T) {
 	}
 }
 
-func TestWhatIsInBetweenIsNeverNotFound(t *testing.T) {
+func TestTransportErrorIsNeverNotFound(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []faultyplugintest.Mode{
 		faultyplugintest.Dies, faultyplugintest.Hangs, faultyplugintest.Misroutes, faultyplugintest.Denies, faultyplugintest.Flood, faultyplugintest.WebPage, faultyplugintest.Noise,
 	} {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()
-			directory := write(t, faultyplugintest.Good)
-			e := entry()
+			directory := writePlugin(t, faultyplugintest.Good)
+			e := testEntry()
 			e.CallTimeout = metav1.Duration{Duration: time.Second}
-			p, _ := open(t, directory, e)
+			p, _ := openPlugin(t, directory, e)
 			if _, err := p.Normalize("simple://a"); err != nil {
 				t.Fatal(err)
 			}
@@ -458,12 +458,12 @@ func TestWhatIsInBetweenIsNeverNotFound(t *testing.T) {
 			if pid := p.PID(); pid != 0 {
 				_ = syscall.Kill(pid, syscall.SIGKILL)
 			}
-			await(t, p)
+			awaitReady(t, p)
 		})
 	}
 }
 
-func TestWhatIsNoPluginIsRefused(t *testing.T) {
+func TestInvalidExecutableIsRefused(t *testing.T) {
 	t.Parallel()
 	type setup func(t *testing.T, directory, path string)
 	chmod := func(mode os.FileMode) setup {
@@ -512,16 +512,16 @@ func TestWhatIsNoPluginIsRefused(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			directory := write(t, faultyplugintest.Good)
+			directory := writePlugin(t, faultyplugintest.Good)
 			test.setup(t, directory, filepath.Join(directory, "Simple"))
-			e := entry()
+			e := testEntry()
 			switch name {
 			case "a silent program":
 				e.StartTimeout = metav1.Duration{Duration: time.Second}
 			case "a hanging one": // after its handshake, which can be slow on a loaded host
 				e.StartTimeout = metav1.Duration{Duration: 5 * time.Second}
 			}
-			p, err := plugin.Open(t.Context(), directory, e, options(&record{}))
+			p, err := plugin.Open(t.Context(), directory, e, testOptions(&logBuffer{}))
 			if err == nil {
 				_ = p.Close()
 				t.Fatal("Open succeeded")
@@ -535,18 +535,18 @@ func TestWhatIsNoPluginIsRefused(t *testing.T) {
 	}
 }
 
-func TestAConfigurationIsTheAuthorsToRefuse(t *testing.T) {
+func TestPluginCanRefuseItsConfig(t *testing.T) {
 	t.Parallel()
-	e := entry()
+	e := testEntry()
 	e.Config = json.RawMessage(`{"greetings":"hello"}`)
-	_, err := plugin.Open(t.Context(), write(t, faultyplugintest.Good), e, options(&record{}))
+	_, err := plugin.Open(t.Context(), writePlugin(t, faultyplugintest.Good), e, testOptions(&logBuffer{}))
 	check.ErrorContains(t, err, `unknown field "greetings"`)
 }
 
-func TestPluginSeesItsEnvironmentAndLogsToUs(t *testing.T) {
+func TestPluginGetsListedEnvironmentAndLogs(t *testing.T) {
 	t.Setenv("SLIPWAY_TEST_VISIBLE", "yes")
 	t.Setenv("SLIPWAY_TEST_HIDDEN", "a secret")
-	p, log := open(t, write(t, faultyplugintest.Good), entry())
+	p, log := openPlugin(t, writePlugin(t, faultyplugintest.Good), testEntry())
 	_ = p.Close()
 	if !strings.Contains(log.String(), `"msg":"opened"`) || !strings.Contains(log.String(), `"visible":"yes"`) ||
 		!strings.Contains(log.String(), `"hidden":""`) || !strings.Contains(log.String(), `"plugin":"simple"`) {
@@ -554,9 +554,9 @@ func TestPluginSeesItsEnvironmentAndLogsToUs(t *testing.T) {
 	}
 }
 
-func TestAnalyzersAnswerWithWhatTheyWant(t *testing.T) {
+func TestAnalyzerReturnsRecommendations(t *testing.T) {
 	t.Parallel()
-	p, _ := open(t, write(t, faultyplugintest.Good), entry())
+	p, _ := openPlugin(t, writePlugin(t, faultyplugintest.Good), testEntry())
 	if e := p.Events(); !e.Modify || e.Delete {
 		t.Errorf("events %+v, want only modify events", e)
 	}
@@ -577,13 +577,13 @@ func TestAnalyzersAnswerWithWhatTheyWant(t *testing.T) {
 	}
 }
 
-func TestOneBadPluginLeavesNoneRunning(t *testing.T) {
+func TestOneBadPluginStopsAll(t *testing.T) {
 	t.Parallel()
-	directory := write(t, faultyplugintest.Good)
-	bad := entry()
+	directory := writePlugin(t, faultyplugintest.Good)
+	bad := testEntry()
 	bad.Name, bad.Config = "bad", json.RawMessage(`{"x":1}`)
-	log := &record{}
-	_, err := plugin.OpenAll(t.Context(), plugin.Config{Directory: directory, Use: []plugin.Entry{entry(), bad}}, options(log))
+	log := &logBuffer{}
+	_, err := plugin.OpenAll(t.Context(), plugin.Config{Directory: directory, Use: []plugin.Entry{testEntry(), bad}}, testOptions(log))
 	check.ErrorContains(t, err, `unknown field "x"`)
 	var line struct{ Msg, PID string }
 	for _, text := range strings.Split(log.String(), "\n") {

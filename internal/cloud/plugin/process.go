@@ -23,8 +23,8 @@ import (
 
 // Timeouts for a plugin that does not respond.
 const (
-	politeness = 2 * time.Second // between the request to stop and the kill
-	probing    = 5 * time.Second // for a health check
+	stopTimeout        = 2 * time.Second // between the request to stop and the kill
+	healthCheckTimeout = 5 * time.Second // for a health check
 )
 
 // process is a running plugin with an accepted configuration.
@@ -35,7 +35,7 @@ type process struct {
 	analyzer pluginv1.PodEventAnalyzerClient
 	health   grpc_health_v1.HealthClient
 	events   advice.Events
-	began    time.Time
+	started  time.Time
 }
 
 // services hands out the connection of go-plugin, which all clients share.
@@ -53,17 +53,17 @@ func (services) GRPCClient(_ context.Context, _ *goplugin.GRPCBroker, conn *grpc
 	return conn, nil
 }
 
-// start runs a plugin until its configuration is accepted or ctx ends. If it fails, it cleans up.
-func start(ctx context.Context, path string, e Entry, lines *lineLog) (*process, error) {
-	p := &process{program: newProgram(path, environment(e.Environment, e.memoryLimit()), e.memoryLimit(), lines)}
-	p.began = time.Now()
+// startProcess runs a plugin until its configuration is accepted or ctx ends. If it fails, it cleans up.
+func startProcess(ctx context.Context, path string, e Entry, lines *lineLog) (*process, error) {
+	p := &process{program: newProgram(path, pluginEnvironment(e.Environment, e.memoryLimit()), e.memoryLimit(), lines)}
+	p.started = time.Now()
 	p.client = goplugin.NewClient(&goplugin.ClientConfig{
 		HandshakeConfig:  protocol.Handshake(),
 		Plugins:          goplugin.PluginSet{protocol.Name: services{}},
 		AllowedProtocols: []goplugin.Protocol{goplugin.ProtocolGRPC},
 		AutoMTLS:         true,
 		SkipHostEnv:      true,
-		StartTimeout:     2 * orDefault(e.StartTimeout), // ctx ends first
+		StartTimeout:     2 * timeoutOrDefault(e.StartTimeout), // ctx ends first
 		Logger:           hclog.NewNullLogger(),
 		SyncStdout:       lines,
 		SyncStderr:       lines,
@@ -78,7 +78,7 @@ func start(ctx context.Context, path string, e Entry, lines *lineLog) (*process,
 		},
 	})
 	ready := make(chan error, 1)
-	go func() { ready <- p.open(ctx, e) }() // go-plugin takes no context
+	go func() { ready <- p.configure(ctx, e) }() // go-plugin takes no context
 	var err error
 	select {
 	case err = <-ready:
@@ -86,15 +86,15 @@ func start(ctx context.Context, path string, e Entry, lines *lineLog) (*process,
 		err = ctx.Err()
 	}
 	if err != nil {
-		err = p.explain(err)
+		err = p.explainStartFailure(err)
 		p.kill() //nolint:contextcheck // ctx may have ended; the plugin must be killed anyway
 		return nil, err
 	}
 	return p, nil
 }
 
-// open connects to the plugin and sends its configuration.
-func (p *process) open(ctx context.Context, e Entry) error {
+// configure connects to the plugin and sends its configuration.
+func (p *process) configure(ctx context.Context, e Entry) error {
 	connection, err := p.client.Client()
 	if err != nil {
 		return err
@@ -112,7 +112,7 @@ func (p *process) open(ctx context.Context, e Entry) error {
 	p.health = grpc_health_v1.NewHealthClient(conn)
 	answer, err := p.provider.Configure(ctx, &pluginv1.ConfigureRequest{Name: e.ProviderName(), ConfigJson: e.configJSON()})
 	if status.Code(err) == codes.InvalidArgument {
-		return &configError{told(err)}
+		return &configError{statusError(err)}
 	}
 	if err != nil {
 		return fmt.Errorf("configuring: %w", err)
@@ -126,32 +126,32 @@ type configError struct{ error }
 
 func (e *configError) Unwrap() error { return e.error }
 
-// told returns the text of a gRPC status.
-func told(err error) error { return errors.New(status.Convert(err).Message()) }
+// statusError returns the text of a gRPC status.
+func statusError(err error) error { return errors.New(status.Convert(err).Message()) }
 
-// hasEnded reports whether the process has exited.
-func (p *process) hasEnded() bool {
+// hasExited reports whether the process has exited.
+func (p *process) hasExited() bool {
 	select {
-	case <-p.ended:
+	case <-p.exited:
 		return true
 	default:
 		return false
 	}
 }
 
-// endsBy waits until the process has exited or the deadline has passed.
-func (p *process) endsBy(deadline time.Time) bool {
+// exitsBy waits until the process has exited or the deadline has passed.
+func (p *process) exitsBy(deadline time.Time) bool {
 	select {
-	case <-p.ended:
+	case <-p.exited:
 		return true
 	case <-time.After(time.Until(deadline)):
 		return false
 	}
 }
 
-// responds checks the health of the plugin.
-func (p *process) responds() bool {
-	ctx, cancel := context.WithTimeout(context.Background(), probing)
+// isHealthy checks the health of the plugin.
+func (p *process) isHealthy() bool {
+	ctx, cancel := context.WithTimeout(context.Background(), healthCheckTimeout)
 	defer cancel()
 	_, err := p.health.Check(ctx, &grpc_health_v1.HealthCheckRequest{Service: goplugin.GRPCServiceName})
 	return err == nil
@@ -159,11 +159,11 @@ func (p *process) responds() bool {
 
 // stop asks the plugin to exit, and kills it if it does not. It takes at most twice politeness.
 func (p *process) stop() {
-	done := p.clean()
+	done := p.closeConnection()
 	select {
 	case <-done:
-	case <-time.After(politeness):
-		p.end(done)
+	case <-time.After(stopTimeout):
+		p.killAndWait(done)
 	}
 }
 
@@ -172,11 +172,11 @@ func (p *process) kill() {
 	if err := p.Kill(context.Background()); err != nil {
 		p.lines.log.Error("killing the plugin failed", "err", err)
 	}
-	p.end(p.clean())
+	p.killAndWait(p.closeConnection())
 }
 
-// clean lets go-plugin close the connection, which can take as long as the plugin lives.
-func (p *process) clean() <-chan struct{} {
+// closeConnection lets go-plugin close the connection, which can take as long as the plugin lives.
+func (p *process) closeConnection() <-chan struct{} {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -185,13 +185,13 @@ func (p *process) clean() <-chan struct{} {
 	return done
 }
 
-func (p *process) end(done <-chan struct{}) {
+func (p *process) killAndWait(done <-chan struct{}) {
 	if err := p.Kill(context.Background()); err != nil {
 		p.lines.log.Error("killing the plugin failed", "err", err)
 	}
 	select {
 	case <-done:
-	case <-time.After(politeness):
+	case <-time.After(stopTimeout):
 		p.lines.log.Warn("the plugin was killed, but its connection is not closed yet", "pid", p.ID())
 	}
 }

@@ -20,8 +20,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud/plugin/protocol"
 )
 
-// pipeGrace is how long a plugin's output is read after its exit, if a child process keeps it open.
-const pipeGrace = time.Second
+// outputGracePeriod is how long a plugin's output is read after its exit, if a child process keeps it open.
+const outputGracePeriod = time.Second
 
 // program is the process of a plugin. It implements go-plugin's runner.Runner. The default runner inherits environment
 // and standard input, does not kill the plugin's children, and waits while one keeps the output open.
@@ -31,23 +31,23 @@ type program struct {
 	lines  *lineLog
 	proc   atomic.Pointer[os.Process] // nil until it is started
 
-	alive          *os.File // standard input; it closes when Slipway exits for any reason
+	stdin          *os.File // standard input; it closes when Slipway exits for any reason
 	stdout, stderr *os.File
-	said           opening
+	printed        outputPrefix
 
 	read     chan struct{} // closed at the end of standard output
-	ended    chan struct{} // closed when the process has exited
+	exited   chan struct{} // closed when the process has exited
 	err      error         // exit error; set before ended is closed
-	finished chan struct{} // closed after ended, when the output was read or pipeGrace has passed
+	finished chan struct{} // closed after ended, when the output was read or outputGracePeriod has passed
 }
 
 // newProgram prepares a program with the environment env.
 func newProgram(path string, env []string, memory uint64, lines *lineLog) *program {
 	cmd := exec.Command(path) //nolint:noctx // Kill ends it
 	r := &program{cmd: cmd, memory: memory, lines: lines}
-	r.read, r.ended, r.finished = make(chan struct{}), make(chan struct{}), make(chan struct{})
+	r.read, r.exited, r.finished = make(chan struct{}), make(chan struct{}), make(chan struct{})
 	r.cmd.Env = env
-	ownGroup(r.cmd)
+	setProcessGroup(r.cmd)
 	return r
 }
 
@@ -64,7 +64,7 @@ func (r *program) Start(context.Context) error {
 		return err
 	}
 	var stdin, stdout, stderr *os.File
-	if err := errors.Join(pipe(&r.alive, &stdin), pipe(&stdout, &r.stdout), pipe(&stderr, &r.stderr)); err != nil {
+	if err := errors.Join(pipe(&r.stdin, &stdin), pipe(&stdout, &r.stdout), pipe(&stderr, &r.stderr)); err != nil {
 		r.closePipes()
 		return fmt.Errorf("pipes for plugin %s: %w", r.cmd.Path, err)
 	}
@@ -81,11 +81,11 @@ func (r *program) Start(context.Context) error {
 	logged := make(chan struct{})
 	go func() { //nolint:contextcheck // logs while the plugin runs
 		defer close(logged)
-		r.lines.copy(r.stderr)
+		r.lines.copyLines(r.stderr)
 	}()
 	go func() {
 		r.err = r.cmd.Wait()
-		close(r.ended)
+		close(r.exited)
 		r.awaitOutput(logged)
 		close(r.finished)
 		r.closePipes()
@@ -93,9 +93,9 @@ func (r *program) Start(context.Context) error {
 	return nil
 }
 
-// awaitOutput waits until both outputs were read, for at most pipeGrace.
+// awaitOutput waits until both outputs were read, for at most outputGracePeriod.
 func (r *program) awaitOutput(logged <-chan struct{}) {
-	timeout := time.After(pipeGrace)
+	timeout := time.After(outputGracePeriod)
 	for _, output := range []<-chan struct{}{logged, r.read} {
 		select {
 		case <-output:
@@ -106,7 +106,7 @@ func (r *program) awaitOutput(logged <-chan struct{}) {
 }
 
 func (r *program) closePipes() {
-	for _, f := range []*os.File{r.alive, r.stdout, r.stderr} {
+	for _, f := range []*os.File{r.stdin, r.stdout, r.stderr} {
 		if f != nil {
 			_ = f.Close()
 		}
@@ -116,7 +116,7 @@ func (r *program) closePipes() {
 // Wait implements runner.Runner.
 func (r *program) Wait(ctx context.Context) error {
 	select {
-	case <-r.ended:
+	case <-r.exited:
 		return r.err
 	case <-ctx.Done():
 		return ctx.Err()
@@ -126,7 +126,7 @@ func (r *program) Wait(ctx context.Context) error {
 // Kill implements runner.Runner. It kills the plugin and its children.
 func (r *program) Kill(context.Context) error {
 	select {
-	case <-r.ended:
+	case <-r.exited:
 		return nil
 	default:
 	}
@@ -154,7 +154,7 @@ type output struct {
 // Read implements io.Reader.
 func (o *output) Read(into []byte) (int, error) {
 	n, err := o.program.stdout.Read(into)
-	_, _ = o.program.said.Write(into[:n])
+	_, _ = o.program.printed.Write(into[:n])
 	if err != nil && !o.isRead {
 		o.isRead = true
 		close(o.program.read)
@@ -193,8 +193,8 @@ func (*program) HostToPlugin(network, address string) (pluginNetwork, pluginAddr
 	return network, address, nil
 }
 
-// explain returns an error that says why a program is not a working plugin and how to fix it.
-func (r *program) explain(err error) error {
+// explainStartFailure returns an error that says why a program is not a working plugin and how to fix it.
+func (r *program) explainStartFailure(err error) error {
 	path := r.cmd.Path
 	var refused *configError
 	switch {
@@ -207,7 +207,7 @@ func (r *program) explain(err error) error {
 	case r.proc.Load() == nil:
 		return fmt.Errorf("plugin %s: %w", path, err)
 	}
-	line := r.handshake()
+	line := r.readHandshake()
 	parts := strings.Split(line, "|")
 	if version, failed := strconv.Atoi(parts[min(1, len(parts)-1)]); len(parts) >= 4 && failed == nil && version != protocol.Version {
 		return fmt.Errorf("plugin %s: speaks version %d of the plugin protocol: want version %d: build the plugin "+
@@ -217,78 +217,78 @@ func (r *program) explain(err error) error {
 		return fmt.Errorf("plugin %s: speaks %q: want grpc: it is a plugin of another program", path, parts[4])
 	}
 	if len(parts) >= 4 {
-		return fmt.Errorf("plugin %s: started, then failed: %w%s", path, err, r.lines.lastWords())
+		return fmt.Errorf("plugin %s: started, then failed: %w%s", path, err, r.lines.lastOutput())
 	}
 	what := "printed nothing"
 	if line != "" {
 		what = fmt.Sprintf("printed %q", line)
 	}
 	select {
-	case <-r.ended:
-		what += " and exited (" + r.ending() + ")"
+	case <-r.exited:
+		what += " and exited (" + r.exitStatus() + ")"
 	default:
 		what += " so far"
 	}
 	return fmt.Errorf("plugin %s: not a plugin of Slipway: it %s instead of its address: see "+
-		"docs/writing-a-plugin.md%s", path, what, r.lines.lastWords())
+		"docs/writing-a-plugin.md%s", path, what, r.lines.lastOutput())
 }
 
-// handshake returns the first line of output. If it is not a handshake, it waits up to pipeGrace for the exit, because
+// readHandshake returns the first line of output. If it is not a handshake, it waits up to outputGracePeriod for the exit, because
 // the output may end slightly earlier.
-func (r *program) handshake() string {
-	if line := r.said.line(); strings.Count(line, "|") >= 3 {
+func (r *program) readHandshake() string {
+	if line := r.printed.firstLine(); strings.Count(line, "|") >= 3 {
 		return line
 	}
 	select {
-	case <-r.ended:
+	case <-r.exited:
 		<-r.finished
-	case <-time.After(pipeGrace):
+	case <-time.After(outputGracePeriod):
 	}
-	return r.said.line()
+	return r.printed.firstLine()
 }
 
-// ending describes how a process exited.
-func (r *program) ending() string {
+// exitStatus describes how a process exited.
+func (r *program) exitStatus() string {
 	if r.err != nil {
 		return r.err.Error()
 	}
 	return "exit status 0"
 }
 
-// opening keeps the beginning of a program's output.
-type opening struct {
+// outputPrefix keeps the beginning of a program's output.
+type outputPrefix struct {
 	mu   sync.Mutex
 	text []byte
 }
 
-const maxOpening = 4096
+const maxOutputPrefix = 4096
 
 // Write implements io.Writer.
-func (o *opening) Write(p []byte) (int, error) {
+func (o *outputPrefix) Write(p []byte) (int, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.text = append(o.text, p[:min(len(p), maxOpening-len(o.text))]...)
+	o.text = append(o.text, p[:min(len(p), maxOutputPrefix-len(o.text))]...)
 	return len(p), nil
 }
 
-func (o *opening) line() string {
+func (o *outputPrefix) firstLine() string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	line, _, _ := strings.Cut(string(o.text), "\n")
 	return strings.TrimSpace(line)
 }
 
-// everyday lists the variables that every program needs to find its files and to reach the network.
-var everyday = []string{
+// commonVariables lists the variables that every program needs to find its files and to reach the network.
+var commonVariables = []string{
 	"PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR",
 	"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
 	"SystemRoot", "TEMP", "TMP", "USERPROFILE",
 }
 
-// environment returns the environment of a plugin.
-func environment(more []string, memory uint64) []string {
+// pluginEnvironment returns the environment of a plugin.
+func pluginEnvironment(more []string, memory uint64) []string {
 	var env []string
-	for _, name := range slices.Concat(everyday, more) {
+	for _, name := range slices.Concat(commonVariables, more) {
 		if value, ok := os.LookupEnv(name); ok {
 			env = append(env, name+"="+value)
 		}

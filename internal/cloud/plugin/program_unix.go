@@ -8,9 +8,9 @@ import (
 	"syscall"
 )
 
-// ownGroup makes the program the leader of a process group. Terminal signals then reach only Slipway, and the program's
+// setProcessGroup makes the program the leader of a process group. Terminal signals then reach only Slipway, and the program's
 // children can be killed with it.
-func ownGroup(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} }
+func setProcessGroup(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} }
 
 // killGroup kills a process that has not been waited for, and its children.
 func killGroup(p *os.Process) error {

@@ -24,9 +24,9 @@ type Provider struct {
 	timeout time.Duration
 
 	mu          sync.Mutex
-	spellings   map[string]spelling
-	silentUntil time.Time // no Normalize request before this time, after a timeout
-	silentOn    string    // the ID of the request that timed out
+	normalized  map[string]normalizeResult
+	pausedUntil time.Time // no Normalize request before this time, after a timeout
+	timedOutID  string    // the ID of the request that timed out
 }
 
 var (
@@ -38,23 +38,23 @@ var (
 // KeepsMachines implements [cloud.Keeper].
 func (p *Provider) KeepsMachines() {}
 
-// spelling is a cached result of Normalize.
-type spelling struct {
+// normalizeResult is a cached result of Normalize.
+type normalizeResult struct {
 	id  string
 	err error
 }
 
 // The limits of cached results and of an ID, in bytes.
 const (
-	maxSpellings = 20_000
-	maxID        = 4096
+	maxNormalized = 20_000
+	maxIDLength   = 4096
 )
 
 // Callers of Normalize block others while they wait, one ID after the other. normalizing is the timeout of a request.
 // silence is the time without requests after a timeout.
 const (
-	normalizing = 2 * time.Second
-	silence     = 15 * time.Second
+	normalizeTimeout = 2 * time.Second
+	normalizePause   = 15 * time.Second
 )
 
 // Open starts a plugin. It fails if the file cannot be run or is not a plugin. It also fails if the plugin speaks
@@ -63,9 +63,9 @@ func Open(ctx context.Context, directory string, e Entry, o Options) (*Provider,
 	if err := (Config{Directory: directory, Use: []Entry{e}}).Validate(); err != nil {
 		return nil, err
 	}
-	p := &Provider{host: newHost(directory, e, o), timeout: orDefault(e.CallTimeout), spellings: map[string]spelling{}}
-	if _, err := p.host.get(ctx); err != nil {
-		last := p.host.why()
+	p := &Provider{host: newHost(directory, e, o), timeout: timeoutOrDefault(e.CallTimeout), normalized: map[string]normalizeResult{}}
+	if _, err := p.host.getProcess(ctx); err != nil {
+		last := p.host.lastFailure()
 		p.host.close()
 		if last != nil {
 			err = last
@@ -122,7 +122,7 @@ func (p *Provider) call(ctx context.Context, what string, do func(context.Contex
 func (p *Provider) callWithin(ctx context.Context, bound time.Duration, what string, do func(context.Context, *process) error) error {
 	bounded, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
-	proc, err := p.host.get(bounded)
+	proc, err := p.host.getProcess(bounded)
 	if err != nil {
 		return fmt.Errorf("plugin %s: %s: %w", p.Name(), what, err)
 	}
@@ -136,15 +136,15 @@ func (p *Provider) callWithin(ctx context.Context, bound time.Duration, what str
 	case ctx.Err() != nil: // the caller cancelled
 		return fmt.Errorf("plugin %s: %s: %w", p.Name(), what, context.Cause(ctx))
 	}
-	if proc.hasEnded() {
+	if proc.hasExited() {
 		err = fmt.Errorf("the plugin exited during the call: %w", err)
 	}
-	p.host.suspect(proc) //nolint:contextcheck // the health check continues after the caller cancelled
+	p.host.checkHealth(proc) //nolint:contextcheck // the health check continues after the caller cancelled
 	return fmt.Errorf("plugin %s: %s: %w", p.Name(), what, err)
 }
 
-// only drops a NotFoundError of another kind. If a group was requested, a missing instance proves nothing (I7).
-func only(kind string, err error) error {
+// requireKind drops a NotFoundError of another kind. If a group was requested, a missing instance proves nothing (I7).
+func requireKind(kind string, err error) error {
 	var notFound *cloud.NotFoundError
 	if !errors.As(err, &notFound) || notFound.Kind == kind {
 		return err
@@ -161,43 +161,43 @@ func (p *Provider) Name() string { return p.host.entry.ProviderName() }
 // timeout it requests no ID for the duration silence. It waits twice as long before it retries the ID that timed out,
 // so that other IDs come first.
 func (p *Provider) Normalize(providerID string) (string, error) {
-	if known, ok := p.known(providerID); ok {
+	if known, ok := p.cachedResult(providerID); ok {
 		return known.id, known.err
 	}
 	p.mu.Lock()
-	again := p.silentUntil
-	if providerID == p.silentOn {
-		again = again.Add(silence)
+	again := p.pausedUntil
+	if providerID == p.timedOutID {
+		again = again.Add(normalizePause)
 	}
 	p.mu.Unlock()
-	if time.Now().Before(again) && len(providerID) <= maxID {
+	if time.Now().Before(again) && len(providerID) <= maxIDLength {
 		// The text is constant, because it is written to conditions.
 		return "", &cloud.UnansweredError{Err: fmt.Errorf("provider ID %q: plugin %s: Normalize: timed out, next attempt within %s",
-			providerID, p.Name(), 2*silence)}
+			providerID, p.Name(), 2*normalizePause)}
 	}
-	began, bound := time.Now(), min(normalizing, p.timeout)
-	id, err := p.spell(context.Background(), bound, providerID)
+	began, bound := time.Now(), min(normalizeTimeout, p.timeout)
+	id, err := p.normalizeWithin(context.Background(), bound, providerID)
 	if cloud.IsUnanswered(err) && time.Since(began) > bound/2 {
 		p.mu.Lock()
-		p.silentUntil, p.silentOn = time.Now().Add(silence), providerID
+		p.pausedUntil, p.timedOutID = time.Now().Add(normalizePause), providerID
 		p.mu.Unlock()
 	}
 	return id, err
 }
 
-func (p *Provider) known(providerID string) (spelling, bool) {
+func (p *Provider) cachedResult(providerID string) (normalizeResult, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	known, ok := p.spellings[providerID]
+	known, ok := p.normalized[providerID]
 	return known, ok
 }
 
-// spell returns the canonical form of an ID, from the cache or the plugin.
-func (p *Provider) spell(ctx context.Context, bound time.Duration, providerID string) (string, error) {
-	if len(providerID) > maxID {
-		return "", fmt.Errorf("provider ID %.40s…: %d bytes: want at most %d", providerID, len(providerID), maxID)
+// normalizeWithin returns the canonical form of an ID, from the cache or the plugin.
+func (p *Provider) normalizeWithin(ctx context.Context, bound time.Duration, providerID string) (string, error) {
+	if len(providerID) > maxIDLength {
+		return "", fmt.Errorf("provider ID %.40s…: %d bytes: want at most %d", providerID, len(providerID), maxIDLength)
 	}
-	known, ok := p.known(providerID)
+	known, ok := p.cachedResult(providerID)
 	if ok {
 		return known.id, known.err
 	}
@@ -205,7 +205,7 @@ func (p *Provider) spell(ctx context.Context, bound time.Duration, providerID st
 	err := p.callWithin(ctx, bound, "Normalize", func(ctx context.Context, proc *process) (err error) {
 		answer, err = proc.provider.Normalize(ctx, &pluginv1.NormalizeRequest{ProviderId: providerID})
 		if status.Code(err) == codes.InvalidArgument {
-			known.err = told(err)
+			known.err = statusError(err)
 			return nil
 		}
 		return err
@@ -221,10 +221,10 @@ func (p *Provider) spell(ctx context.Context, bound time.Duration, providerID st
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(p.spellings) >= maxSpellings {
-		clear(p.spellings)
+	if len(p.normalized) >= maxNormalized {
+		clear(p.normalized)
 	}
-	p.spellings[providerID] = known
+	p.normalized[providerID] = known
 	return known.id, known.err
 }
 
@@ -241,7 +241,7 @@ func (p *Provider) Group(ctx context.Context, name string) (g cloud.Group, err e
 		return err
 	})
 	if err != nil {
-		return cloud.Group{}, only("group", err)
+		return cloud.Group{}, requireKind("group", err)
 	}
 	return g, nil
 }
@@ -269,14 +269,14 @@ func (p *Provider) Instances(ctx context.Context, group string) (list []cloud.In
 		return nil
 	})
 	if err != nil {
-		return nil, only("group", err)
+		return nil, requireKind("group", err)
 	}
 	return list, nil
 }
 
 // Instance implements cloud.Provider.
 func (p *Provider) Instance(ctx context.Context, providerID string) (i cloud.Instance, err error) {
-	want, err := p.spell(ctx, p.timeout, providerID)
+	want, err := p.normalizeWithin(ctx, p.timeout, providerID)
 	if err != nil {
 		return cloud.Instance{}, err
 	}
@@ -291,14 +291,14 @@ func (p *Provider) Instance(ctx context.Context, providerID string) (i cloud.Ins
 		return err
 	})
 	if err != nil {
-		return cloud.Instance{}, only("instance", err)
+		return cloud.Instance{}, requireKind("instance", err)
 	}
 	return i, nil
 }
 
 // Delete implements cloud.Provider.
 func (p *Provider) Delete(ctx context.Context, providerID string) (op cloud.Operation, err error) {
-	want, err := p.spell(ctx, p.timeout, providerID)
+	want, err := p.normalizeWithin(ctx, p.timeout, providerID)
 	if err != nil {
 		return cloud.Operation{}, err
 	}
@@ -308,7 +308,7 @@ func (p *Provider) Delete(ctx context.Context, providerID string) (op cloud.Oper
 		return err
 	})
 	if err != nil {
-		return cloud.Operation{}, only("instance", err)
+		return cloud.Operation{}, requireKind("instance", err)
 	}
 	return op, nil
 }
@@ -334,7 +334,7 @@ func (p *Provider) Templates(ctx context.Context, group string) (list []cloud.Te
 		return nil
 	})
 	if err != nil {
-		return nil, only("group", err)
+		return nil, requireKind("group", err)
 	}
 	return list, nil
 }
@@ -352,7 +352,7 @@ func (p *Provider) Grow(ctx context.Context, group string, order cloud.Order) (o
 		return err
 	})
 	if err != nil {
-		return cloud.Operation{}, only("group", err)
+		return cloud.Operation{}, requireKind("group", err)
 	}
 	return op, nil
 }
@@ -368,19 +368,19 @@ func (p *Provider) Status(ctx context.Context, op cloud.Operation) (s cloud.Stat
 			return err
 		}
 		s = cloud.Status{Done: answer.GetDone(), After: max(0, answer.GetAfter().AsDuration())}
-		if s.Err = only("", wire.ToError(answer.GetError())); s.Err != nil && !s.Done {
+		if s.Err = requireKind("", wire.ToError(answer.GetError())); s.Err != nil && !s.Done {
 			return fmt.Errorf("the plugin returned an error for an unfinished operation: %w", s.Err)
 		}
 		return nil
 	})
 	if err != nil {
-		return cloud.Status{}, only("", err)
+		return cloud.Status{}, requireKind("", err)
 	}
 	return s, nil
 }
 
 // Events implements advice.Analyzer. It returns what the last started process requested.
-func (p *Provider) Events() advice.Events { return p.host.wants() }
+func (p *Provider) Events() advice.Events { return p.host.requestedEvents() }
 
 // AnalyzeModifyEvent implements advice.Analyzer.
 func (p *Provider) AnalyzeModifyEvent(ctx context.Context, pod *corev1.Pod) ([]advice.Wish, error) {
@@ -412,7 +412,7 @@ func (p *Provider) analyze(ctx context.Context, what string, pod *corev1.Pod,
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("pod %s/%s: %w", pod.Namespace, pod.Name, only("", err))
+		return nil, fmt.Errorf("pod %s/%s: %w", pod.Namespace, pod.Name, requireKind("", err))
 	}
 	return wishes, nil
 }

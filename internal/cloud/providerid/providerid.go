@@ -39,14 +39,14 @@ const (
 	OpenStack = "openstack"
 )
 
-func schemes() []string { return []string{AWS, GCE, Azure, OpenStack} }
+func supportedSchemes() []string { return []string{AWS, GCE, Azure, OpenStack} }
 
 var (
-	ec2Instance = regexp.MustCompile(`^i-[0-9a-f]{8,17}$`)
-	uuid        = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
-	// ec2Zone matches an availability zone or local zone. The region is the text before the last letter.
-	ec2Zone = regexp.MustCompile(`^([a-z]{2}(?:-[a-z]+)+-[0-9]+)(?:-[a-z]+-[0-9]+)?[a-z]$`)
-	gceName = regexp.MustCompile(`^[a-z]([-a-z0-9]*[a-z0-9])?$`)
+	ec2InstancePattern = regexp.MustCompile(`^i-[0-9a-f]{8,17}$`)
+	uuidPattern        = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
+	// ec2ZonePattern matches an availability zone or local zone. The region is the text before the last letter.
+	ec2ZonePattern = regexp.MustCompile(`^([a-z]{2}(?:-[a-z]+)+-[0-9]+)(?:-[a-z]+-[0-9]+)?[a-z]$`)
+	gceNamePattern = regexp.MustCompile(`^[a-z]([-a-z0-9]*[a-z0-9])?$`)
 )
 
 // Parse parses a Node's spec.providerID in the formats of the Kubernetes cloud providers:
@@ -64,17 +64,17 @@ func Parse(providerID string) (ID, error) {
 		return ID{}, fmt.Errorf("provider ID %.200q: want %s", providerID, want)
 	}
 	if !found {
-		return wrong("one of " + strings.Join(schemes(), ", ") + ", such as openstack:///UUID")
+		return wrong("one of " + strings.Join(supportedSchemes(), ", ") + ", such as openstack:///UUID")
 	}
 	switch scheme {
 	case AWS:
 		path, absolute := strings.CutPrefix(rest, "/")
 		zone, instance, _ := strings.Cut(path, "/")
-		if ec2Instance.MatchString(zone) && instance == "" {
+		if ec2InstancePattern.MatchString(zone) && instance == "" {
 			zone, instance = "", zone
 		}
-		region := ec2Zone.FindStringSubmatch(zone)
-		if !absolute || !ec2Instance.MatchString(instance) || zone != "" && region == nil {
+		region := ec2ZonePattern.FindStringSubmatch(zone)
+		if !absolute || !ec2InstancePattern.MatchString(instance) || zone != "" && region == nil {
 			return wrong("aws:///ZONE/i-…")
 		}
 		id := ID{Scheme: AWS, key: instance}
@@ -83,36 +83,36 @@ func Parse(providerID string) (ID, error) {
 		}
 		return id, nil
 	case GCE:
-		return gceID(rest, wrong)
+		return parseGCE(rest, wrong)
 	case Azure:
 		id, err := azure.Parse(providerID)
 		if err != nil {
 			return ID{}, err
 		}
-		return azureID(id), nil
+		return fromAzureID(id), nil
 	case OpenStack:
 		region, server, found := strings.Cut(rest, "/")
 		server = strings.ToLower(server)
-		if !found || !uuid.MatchString(server) {
+		if !found || !uuidPattern.MatchString(server) {
 			return wrong("openstack:///UUID or openstack://REGION/UUID")
 		}
 		return ID{Scheme: OpenStack, Scope: region, key: server}, nil
 	}
-	if server := strings.ToLower(strings.TrimLeft(rest, "/")); scheme != "" && uuid.MatchString(server) {
+	if server := strings.ToLower(strings.TrimLeft(rest, "/")); scheme != "" && uuidPattern.MatchString(server) {
 		return ID{Scheme: OpenStack, key: server}, nil
 	}
-	return wrong("one of " + strings.Join(schemes(), ", ") + ", such as openstack:///UUID")
+	return wrong("one of " + strings.Join(supportedSchemes(), ", ") + ", such as openstack:///UUID")
 }
 
-func gceID(path string, wrong func(string) (ID, error)) (ID, error) {
+func parseGCE(path string, wrong func(string) (ID, error)) (ID, error) {
 	segments := strings.Split(path, "/")
-	if len(segments) != 3 || segments[0] == "" || segments[1] == "" || !gceName.MatchString(segments[2]) {
+	if len(segments) != 3 || segments[0] == "" || segments[1] == "" || !gceNamePattern.MatchString(segments[2]) {
 		return wrong("gce://PROJECT/ZONE/NAME")
 	}
 	return ID{Scheme: GCE, Scope: segments[0], key: segments[1] + "/" + segments[2]}, nil
 }
 
-func azureID(id azure.ID) ID {
+func fromAzureID(id azure.ID) ID {
 	path, _ := strings.CutPrefix(id.String(), Azure+"://")
 	return ID{Scheme: Azure, Scope: strings.ToLower(id.Subscription), key: path}
 }
@@ -122,5 +122,5 @@ func azureID(id azure.ID) ID {
 func Elsewhere(identity, providerID string) bool {
 	mine, _, _ := strings.Cut(identity, "://")
 	theirs, _, found := strings.Cut(providerID, "://")
-	return found && theirs != mine && slices.Contains(schemes(), theirs)
+	return found && theirs != mine && slices.Contains(supportedSchemes(), theirs)
 }

@@ -16,11 +16,11 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
-// maxAnswer limits the size of a response in bytes. It is enough for a pool of some thousand machines with metadata.
-const maxAnswer = 64 << 20
+// maxResponseSize limits the size of a response in bytes. It is enough for a pool of some thousand machines with metadata.
+const maxResponseSize = 64 << 20
 
-// maxText limits the text of an error response in bytes.
-const maxText = 2000
+// maxTextLength limits the text of an error response in bytes.
+const maxTextLength = 2000
 
 // Doer sends a request with the credentials of the server, like *http.Client.
 type Doer interface {
@@ -79,12 +79,12 @@ func AsStatus(err error) *StatusError {
 	return nil
 }
 
-// multi matches the path of a pool on a server with several pools. There, requests for a machine have no /pool prefix.
-var multi = regexp.MustCompile(`/cloudpools/[^/]+/?$`)
+// multiPoolPath matches the path of a pool on a server with several pools. There, requests for a machine have no /pool prefix.
+var multiPoolPath = regexp.MustCompile(`/cloudpools/[^/]+/?$`)
 
 // MachinePath returns the path of a request for a machine, such as terminate, relative to the pool's URL.
 func MachinePath(base *url.URL, action string) string {
-	if multi.MatchString(base.Path) {
+	if multiPoolPath.MatchString(base.Path) {
 		return action
 	}
 	return "pool/" + action
@@ -100,11 +100,11 @@ func (c *Client) Pool(ctx context.Context) (Pool, error) {
 		return Pool{}, err
 	}
 	if read.Timestamp == nil || read.Machines == nil {
-		return Pool{}, fmt.Errorf("GET %s: the response has no timestamp or no machines: is it a cloudpool?", c.url("pool").Redacted())
+		return Pool{}, fmt.Errorf("GET %s: the response has no timestamp or no machines: is it a cloudpool?", c.resolveURL("pool").Redacted())
 	}
 	for i := range *read.Machines {
 		if m := &(*read.Machines)[i]; m.ID == "" || m.State == "" {
-			return Pool{}, fmt.Errorf("GET %s: machine %d has no id or no machineState", c.url("pool").Redacted(), i)
+			return Pool{}, fmt.Errorf("GET %s: machine %d has no id or no machineState", c.resolveURL("pool").Redacted(), i)
 		}
 	}
 	return Pool{*read.Timestamp, *read.Machines}, nil
@@ -121,7 +121,7 @@ func (c *Client) Size(ctx context.Context) (Size, error) {
 	}
 	if read.Timestamp == nil || read.DesiredSize == nil || read.Allocated == nil || read.Active == nil {
 		return Size{}, fmt.Errorf("GET %s: the response lacks timestamp, desiredSize, allocated or active: is it a cloudpool?",
-			c.url("pool/size").Redacted())
+			c.resolveURL("pool/size").Redacted())
 	}
 	return Size{*read.Timestamp, *read.DesiredSize, *read.Allocated, *read.Active}, nil
 }
@@ -136,7 +136,7 @@ func (c *Client) Pools(ctx context.Context) ([]string, error) {
 	for _, u := range urls {
 		parsed, err := url.Parse(u)
 		if err != nil {
-			return nil, fmt.Errorf("GET %s: %q: want the URL of a pool: %w", c.url("cloudpools").Redacted(), u, err)
+			return nil, fmt.Errorf("GET %s: %q: want the URL of a pool: %w", c.resolveURL("cloudpools").Redacted(), u, err)
 		}
 		names = append(names, parsed.Path[strings.LastIndex(parsed.Path, "/")+1:])
 	}
@@ -163,20 +163,20 @@ func (c *Client) SetMembershipStatus(ctx context.Context, s SetMembershipStatus)
 	return c.post(ctx, MachinePath(c.base, "membershipStatus"), s)
 }
 
-func (c *Client) url(path string) *url.URL { return c.base.JoinPath(path) }
+func (c *Client) resolveURL(path string) *url.URL { return c.base.JoinPath(path) }
 
 func (c *Client) get(ctx context.Context, path string, into any) error {
-	return c.do(ctx, http.MethodGet, path, nil, into)
+	return c.send(ctx, http.MethodGet, path, nil, into)
 }
 
 func (c *Client) post(ctx context.Context, path string, body any) error {
-	return c.do(ctx, http.MethodPost, path, body, nil)
+	return c.send(ctx, http.MethodPost, path, body, nil)
 }
 
-func (c *Client) do(ctx context.Context, method, path string, body, into any) error {
+func (c *Client) send(ctx context.Context, method, path string, body, into any) error {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
-	address := c.url(path)
+	address := c.resolveURL(path)
 	doing := method + " " + address.Redacted()
 	var payload io.Reader
 	if body != nil {
@@ -196,19 +196,19 @@ func (c *Client) do(ctx context.Context, method, path string, body, into any) er
 	}
 	response, err := c.http.Do(request)
 	if err != nil {
-		return fmt.Errorf("%s: %w", doing, withoutURL(err))
+		return fmt.Errorf("%s: %w", doing, stripURL(err))
 	}
 	defer func() { _ = response.Body.Close() }() // the body was read or is not needed
-	raw, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer+1))
+	raw, err := io.ReadAll(io.LimitReader(response.Body, maxResponseSize+1))
 	switch {
 	case err != nil:
 		return fmt.Errorf("%s: the response was truncated: %w", doing, err)
-	case len(raw) > maxAnswer:
-		return fmt.Errorf("%s: the response is longer than %d bytes", doing, maxAnswer)
+	case len(raw) > maxResponseSize:
+		return fmt.Errorf("%s: the response is longer than %d bytes", doing, maxResponseSize)
 	case response.StatusCode < 200 || response.StatusCode > 299:
-		return fmt.Errorf("%s: %w", doing, readError(response, raw))
+		return fmt.Errorf("%s: %w", doing, parseErrorResponse(response, raw))
 	case into == nil:
-		return notAPage(doing, response)
+		return rejectWebPage(doing, response)
 	}
 	if err := json.Unmarshal(raw, into); err != nil {
 		return fmt.Errorf("%s: the response cannot be parsed: %w", doing, err)
@@ -216,17 +216,17 @@ func (c *Client) do(ctx context.Context, method, path string, body, into any) er
 	return nil
 }
 
-// notAPage returns an error for a success with a web page, for example from a login proxy. The server's own success has
+// rejectWebPage returns an error for a success with a web page, for example from a login proxy. The server's own success has
 // no body.
-func notAPage(doing string, response *http.Response) error {
+func rejectWebPage(doing string, response *http.Response) error {
 	if strings.HasPrefix(strings.ToLower(response.Header.Get("Content-Type")), "text/html") {
 		return fmt.Errorf("%s: %d with a web page: is it a cloudpool?", doing, response.StatusCode)
 	}
 	return nil
 }
 
-// withoutURL removes the URL from an error, because it may contain a password.
-func withoutURL(err error) error {
+// stripURL removes the URL from an error, because it may contain a password.
+func stripURL(err error) error {
 	var e *url.Error
 	if errors.As(err, &e) {
 		return e.Err
@@ -234,25 +234,25 @@ func withoutURL(err error) error {
 	return err
 }
 
-func readError(response *http.Response, raw []byte) error {
+func parseErrorResponse(response *http.Response, raw []byte) error {
 	e := &StatusError{Code: response.StatusCode, After: cloud.RetryAfter(response.Header, time.Now())}
 	var read struct{ Message, Detail *string }
 	if json.Unmarshal(raw, &read) == nil && read.Message != nil {
-		e.Own, e.Message = true, printable(*read.Message)
+		e.Own, e.Message = true, sanitizeLines(*read.Message)
 		if read.Detail != nil {
-			e.Detail = printable(*read.Detail)
+			e.Detail = sanitizeLines(*read.Detail)
 		}
 		return e
 	}
-	e.Message = printable(string(raw))
+	e.Message = sanitizeLines(string(raw))
 	return e
 }
 
-// printable sanitizes a text of the server: it limits its length and removes control characters from each line.
-func printable(text string) string {
+// sanitizeLines sanitizes a text of the server: it limits its length and removes control characters from each line.
+func sanitizeLines(text string) string {
 	var lines []string
-	for line := range strings.Lines(text[:min(len(text), maxText)]) {
-		lines = append(lines, cloud.Printable(line, maxText))
+	for line := range strings.Lines(text[:min(len(text), maxTextLength)]) {
+		lines = append(lines, cloud.Printable(line, maxTextLength))
 	}
 	return strings.TrimSpace(strings.Join(lines, "\n"))
 }

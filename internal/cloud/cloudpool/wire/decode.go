@@ -16,15 +16,15 @@ func (e *BadRequest) Error() string {
 	return e.Message + ": " + e.Detail
 }
 
-func bad(message, format string, a ...any) error {
+func newBadRequest(message, format string, a ...any) error {
 	return &BadRequest{ErrorMessage{message, fmt.Sprintf(format, a...)}}
 }
 
-// decode parses a body. Keys are case-insensitive, unknown keys are ignored, and data after the object is an error. The
+// decodeBody parses a body. Keys are case-insensitive, unknown keys are ignored, and data after the object is an error. The
 // caller forwards the decoded value and never the original body, so that the server cannot interpret it differently.
-func decode(what string, raw []byte, into any) error {
+func decodeBody(what string, raw []byte, into any) error {
 	if err := json.Unmarshal(raw, into); err != nil {
-		return bad("failed to decode "+what+" message", "%s", err)
+		return newBadRequest("failed to decode "+what+" message", "%s", err)
 	}
 	return nil
 }
@@ -32,16 +32,16 @@ func decode(what string, raw []byte, into any) error {
 // DecodeSetDesiredSize decodes the body of POST /pool/size. A missing size is an error, never 0.
 func DecodeSetDesiredSize(raw []byte) (SetDesiredSize, error) {
 	var read struct{ DesiredSize *int }
-	if err := decode("setDesiredSize", raw, &read); err != nil {
+	if err := decodeBody("setDesiredSize", raw, &read); err != nil {
 		return SetDesiredSize{}, err
 	}
 	switch {
 	case read.DesiredSize == nil:
-		return SetDesiredSize{}, bad("setDesiredSize message did not specify a desiredSize", "")
+		return SetDesiredSize{}, newBadRequest("setDesiredSize message did not specify a desiredSize", "")
 	case *read.DesiredSize < 0:
-		return SetDesiredSize{}, bad("setDesiredSize message: desiredSize must be non-negative", "")
+		return SetDesiredSize{}, newBadRequest("setDesiredSize message: desiredSize must be non-negative", "")
 	case *read.DesiredSize > math.MaxInt32:
-		return SetDesiredSize{}, bad("setDesiredSize message: desiredSize must be at most 2147483647", "")
+		return SetDesiredSize{}, newBadRequest("setDesiredSize message: desiredSize must be at most 2147483647", "")
 	}
 	return SetDesiredSize{*read.DesiredSize}, nil
 }
@@ -57,17 +57,17 @@ func decodeRemoval(what string, raw []byte) (Removal, error) {
 		MachineID            *string
 		DecrementDesiredSize *bool
 	}
-	if err := decode(what, raw, &read); err != nil {
+	if err := decodeBody(what, raw, &read); err != nil {
 		return Removal{}, err
 	}
-	id, err := named(what, read.MachineID)
+	id, err := requireMachineID(what, read.MachineID)
 	return Removal{id, read.DecrementDesiredSize != nil && *read.DecrementDesiredSize}, err
 }
 
-// named requires a machine ID.
-func named(what string, id *string) (string, error) {
+// requireMachineID requires a machine ID.
+func requireMachineID(what string, id *string) (string, error) {
 	if id == nil || *id == "" {
-		return "", bad(what+" message did not specify a machineId", "")
+		return "", newBadRequest(what+" message did not specify a machineId", "")
 	}
 	return *id, nil
 }
@@ -75,10 +75,10 @@ func named(what string, id *string) (string, error) {
 // DecodeAttach decodes the body of POST /pool/attach.
 func DecodeAttach(raw []byte) (Attachment, error) {
 	var read struct{ MachineID *string }
-	if err := decode("attachMachine", raw, &read); err != nil {
+	if err := decodeBody("attachMachine", raw, &read); err != nil {
 		return Attachment{}, err
 	}
-	id, err := named("attachMachine", read.MachineID)
+	id, err := requireMachineID("attachMachine", read.MachineID)
 	return Attachment{id}, err
 }
 
@@ -89,17 +89,17 @@ func DecodeServiceState(raw []byte) (SetServiceState, error) {
 		MachineID    *string
 		ServiceState *ServiceState
 	}
-	if err := decode(what, raw, &read); err != nil {
+	if err := decodeBody(what, raw, &read); err != nil {
 		return SetServiceState{}, err
 	}
-	id, err := named(what, read.MachineID)
+	id, err := requireMachineID(what, read.MachineID)
 	switch {
 	case err != nil:
 		return SetServiceState{}, err
 	case read.ServiceState == nil:
-		return SetServiceState{}, bad(what+" message did not specify a serviceState", "")
+		return SetServiceState{}, newBadRequest(what+" message did not specify a serviceState", "")
 	case !read.ServiceState.Known():
-		return SetServiceState{}, bad(what+" message: serviceState is not known",
+		return SetServiceState{}, newBadRequest(what+" message: serviceState is not known",
 			"%q: want BOOTING, IN_SERVICE, UNHEALTHY, OUT_OF_SERVICE or UNKNOWN", *read.ServiceState)
 	}
 	return SetServiceState{id, *read.ServiceState}, nil
@@ -112,15 +112,15 @@ func DecodeMembershipStatus(raw []byte) (SetMembershipStatus, error) {
 		MachineID        *string
 		MembershipStatus *MembershipStatus
 	}
-	if err := decode(what, raw, &read); err != nil {
+	if err := decodeBody(what, raw, &read); err != nil {
 		return SetMembershipStatus{}, err
 	}
-	id, err := named(what, read.MachineID)
+	id, err := requireMachineID(what, read.MachineID)
 	switch {
 	case err != nil:
 		return SetMembershipStatus{}, err
 	case read.MembershipStatus == nil:
-		return SetMembershipStatus{}, bad(what+" message did not specify a membershipStatus", "")
+		return SetMembershipStatus{}, newBadRequest(what+" message did not specify a membershipStatus", "")
 	}
 	return SetMembershipStatus{id, *read.MembershipStatus}, nil
 }

@@ -95,14 +95,14 @@ type Pool struct {
 	Machines  []Machine `json:"machines"`
 }
 
-// timestamp is the format of all times: UTC with three digits of milliseconds.
-const timestamp = "2006-01-02T15:04:05.000Z"
+// timestampFormat is the format of all times: UTC with three digits of milliseconds.
+const timestampFormat = "2006-01-02T15:04:05.000Z"
 
-func inUTC(t *time.Time) *string {
+func formatTime(t *time.Time) *string {
 	if t == nil {
 		return nil
 	}
-	text := t.UTC().Format(timestamp)
+	text := t.UTC().Format(timestampFormat)
 	return &text
 }
 
@@ -113,7 +113,7 @@ func (m Machine) MarshalJSON() ([]byte, error) {
 		plain
 		RequestTime *string `json:"requestTime,omitempty"`
 		LaunchTime  *string `json:"launchTime,omitempty"`
-	}{plain(m), inUTC(m.RequestTime), inUTC(m.LaunchTime)})
+	}{plain(m), formatTime(m.RequestTime), formatTime(m.LaunchTime)})
 }
 
 // MarshalJSON formats times as the API does.
@@ -122,7 +122,7 @@ func (p Pool) MarshalJSON() ([]byte, error) {
 	return json.Marshal(struct {
 		Timestamp *string `json:"timestamp"`
 		plain
-	}{inUTC(&p.Timestamp), plain(p)})
+	}{formatTime(&p.Timestamp), plain(p)})
 }
 
 // MarshalJSON formats times as the API does.
@@ -131,7 +131,7 @@ func (s Size) MarshalJSON() ([]byte, error) {
 	return json.Marshal(struct {
 		Timestamp *string `json:"timestamp"`
 		plain
-	}{inUTC(&s.Timestamp), plain(s)})
+	}{formatTime(&s.Timestamp), plain(s)})
 }
 
 // Size is the current and the desired size of a pool.

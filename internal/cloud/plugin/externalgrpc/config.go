@@ -76,7 +76,7 @@ func (c Config) Validate() error {
 	switch given := strings.Join(files, ""); {
 	case c.Insecure && given != "":
 		fail("insecure: conflicts with caFile, certFile and keyFile: want one or the other")
-	case c.Insecure && !c.local():
+	case c.Insecure && !c.isLocal():
 		fail("insecure: address %s is not local: want 127.0.0.1, ::1, localhost or a Unix socket, or else TLS", c.Address)
 	case !c.Insecure && (c.CAFile == "" || c.CertFile == "" || c.KeyFile == ""):
 		fail("caFile %q, certFile %q, keyFile %q: want all three, or insecure for a local provider",
@@ -88,8 +88,8 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// local reports whether the address is on this host.
-func (c Config) local() bool {
+// isLocal reports whether the address is on this host.
+func (c Config) isLocal() bool {
 	if strings.HasPrefix(c.Address, unixScheme) {
 		return true
 	}

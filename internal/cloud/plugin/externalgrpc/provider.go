@@ -19,34 +19,34 @@ import (
 	"github.com/slipway-dev/slipway/internal/sharedread"
 )
 
-// maxMessage limits the size of a response in bytes.
-const maxMessage = 16 << 20
+// maxMessageSize limits the size of a response in bytes.
+const maxMessageSize = 16 << 20
 
-// patience is how long an instance may be listed as running after its deletion was requested. The provider may start
+// deletionTimeout is how long an instance may be listed as running after its deletion was requested. The provider may start
 // the deletion late, or drop it silently.
-const patience = 15 * time.Minute
+const deletionTimeout = 15 * time.Minute
 
 // Provider is a cloud behind the external gRPC protocol. It is safe for concurrent use.
 type Provider struct {
-	config   Config
-	timeout  time.Duration
-	conn     *grpc.ClientConn
-	client   pb.CloudProviderClient
-	readings sharedread.Reader[*reading]
+	config    Config
+	timeout   time.Duration
+	conn      *grpc.ClientConn
+	client    pb.CloudProviderClient
+	snapshots sharedread.Reader[*snapshot]
 
 	mu        sync.Mutex
-	deletions map[string]*request // by provider ID
-	listed    map[string]string   // last known group of an instance, by provider ID
+	deletions map[string]*deletionRequest // by provider ID
+	lastGroup map[string]string           // last known group of an instance, by provider ID
 }
 
 var _ cloud.Provider = (*Provider)(nil)
 
-// request is a requested deletion. The other fields are set before done is closed.
-type request struct {
-	done  chan struct{}
-	began time.Time
-	err   error
-	lost  string // error of the request if the deletion may have started anyway
+// deletionRequest is a requested deletion. The other fields are set before done is closed.
+type deletionRequest struct {
+	done           chan struct{}
+	began          time.Time
+	err            error
+	uncertainError string // error of the request if the deletion may have started anyway
 }
 
 // New returns a provider. It does not connect; calls report a provider that does not respond.
@@ -59,13 +59,13 @@ func New(c Config) (*Provider, error) {
 		return nil, err
 	}
 	conn, err := grpc.NewClient(c.Address, grpc.WithTransportCredentials(transport), grpc.WithDisableServiceConfig(),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)))
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessageSize)))
 	if err != nil {
 		return nil, fmt.Errorf("address: %s: %w", c.Address, err)
 	}
 	p := &Provider{
 		config: c, timeout: c.CallTimeout.Duration, conn: conn, client: pb.NewCloudProviderClient(conn),
-		deletions: map[string]*request{}, listed: map[string]string{},
+		deletions: map[string]*deletionRequest{}, lastGroup: map[string]string{},
 	}
 	if p.timeout == 0 {
 		p.timeout = defaultTimeout
@@ -82,7 +82,7 @@ func (p *Provider) Close() error {
 func (p *Provider) call(ctx context.Context, method string, do func(context.Context) error) error {
 	bounded, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
-	return p.meaning(ctx, method, do(bounded))
+	return p.convertError(ctx, method, do(bounded))
 }
 
 func (p *Provider) Name() string { return p.config.Name }
@@ -98,14 +98,14 @@ func (p *Provider) Normalize(id string) (string, error) {
 
 // Group implements cloud.Provider.
 func (p *Provider) Group(ctx context.Context, name string) (cloud.Group, error) {
-	r, err := p.read(ctx)
+	r, err := p.readSnapshot(ctx)
 	if err != nil {
 		return cloud.Group{}, err
 	}
-	return r.group(name)
+	return r.findGroup(name)
 }
 
-func (r *reading) group(name string) (cloud.Group, error) {
+func (r *snapshot) findGroup(name string) (cloud.Group, error) {
 	g, ok := r.groups[name]
 	if !ok && len(r.groups) == 0 {
 		return g, fmt.Errorf("group %s: the provider returned an empty list of groups, which is not trusted", name)
@@ -118,11 +118,11 @@ func (r *reading) group(name string) (cloud.Group, error) {
 
 // Instances implements cloud.Provider.
 func (p *Provider) Instances(ctx context.Context, group string) ([]cloud.Instance, error) {
-	r, err := p.read(ctx)
+	r, err := p.readSnapshot(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if _, err := r.group(group); err != nil {
+	if _, err := r.findGroup(group); err != nil {
 		return nil, err
 	}
 	return append([]cloud.Instance{}, r.instances[group]...), nil
@@ -133,11 +133,11 @@ func (p *Provider) Instance(ctx context.Context, id string) (cloud.Instance, err
 	if _, err := p.Normalize(id); err != nil {
 		return cloud.Instance{}, err
 	}
-	r, err := p.read(ctx)
+	r, err := p.readSnapshot(ctx)
 	if err != nil {
 		return cloud.Instance{}, err
 	}
-	return p.find(r, id)
+	return p.findInstance(r, id)
 }
 
 // operation is the content of cloud.Operation.ID.
@@ -159,35 +159,35 @@ func (p *Provider) Delete(ctx context.Context, id string) (cloud.Operation, erro
 	p.mu.Lock()
 	d := p.deletions[id]
 	if d == nil {
-		d = &request{done: make(chan struct{}), began: time.Now()}
+		d = &deletionRequest{done: make(chan struct{}), began: time.Now()}
 		p.deletions[id] = d
-		go p.ask(context.WithoutCancel(ctx), id, d)
+		go p.requestDeletion(context.WithoutCancel(ctx), id, d)
 		p.mu.Unlock()
-		return p.await(ctx, id, d)
+		return p.awaitRequest(ctx, id, d)
 	}
 	p.mu.Unlock()
-	if op, err := p.await(ctx, id, d); err != nil {
+	if op, err := p.awaitRequest(ctx, id, d); err != nil {
 		return op, err
 	}
-	return p.follow(ctx, id, d)
+	return p.followDeletion(ctx, id, d)
 }
 
-// ask sends a deletion once for all callers. It has its own timeout and ignores the first caller's context. Otherwise
+// requestDeletion sends a deletion once for all callers. It has its own timeout and ignores the first caller's context. Otherwise
 // it would remain unknown whether the size decreases.
-func (p *Provider) ask(ctx context.Context, id string, d *request) {
-	d.err = p.askOnce(ctx, id, d)
+func (p *Provider) requestDeletion(ctx context.Context, id string, d *deletionRequest) {
+	d.err = p.sendDeletion(ctx, id, d)
 	if d.err != nil {
-		p.forget(id, d)
+		p.forgetDeletion(id, d)
 	}
 	close(d.done)
 }
 
-func (p *Provider) askOnce(ctx context.Context, id string, d *request) error {
-	r, err := p.read(ctx)
+func (p *Provider) sendDeletion(ctx context.Context, id string, d *deletionRequest) error {
+	r, err := p.readSnapshot(ctx)
 	if err != nil {
 		return err
 	}
-	i, err := p.find(r, id)
+	i, err := p.findInstance(r, id)
 	switch {
 	case err != nil:
 		return err
@@ -203,14 +203,14 @@ func (p *Provider) askOnce(ctx context.Context, id string, d *request) error {
 		}, grpc.Peer(&sent))
 		return err
 	})
-	if err != nil && sent.Addr != nil && p.mayHaveBegun(ctx, err, id, r.groups[i.Group]) {
-		d.lost = err.Error() // the state of the instance decides
+	if err != nil && sent.Addr != nil && p.mayHaveStarted(ctx, err, id, r.groups[i.Group]) {
+		d.uncertainError = err.Error() // the state of the instance decides
 		return nil
 	}
 	return err
 }
 
-// mayHaveBegun reports whether a deletion that returned an error may have started. If a started deletion counted as
+// mayHaveStarted reports whether a deletion that returned an error may have started. If a started deletion counted as
 // refused, an instance would be lost without a drain. The opposite error only costs patience. So the codes that gRPC
 // itself returns for a lost response do not count as refusals, even if the provider sent them. INTERNAL is a reset
 // stream.
@@ -218,22 +218,22 @@ func (p *Provider) askOnce(ctx context.Context, id string, d *request) error {
 // UNKNOWN is Go's code for a plain error and the refusal of most providers. The cluster autoscaler also retries after
 // it. Some providers decrease the size before they fail, and a proxy's page is UNKNOWN too. So the provider is read
 // again. Every other code is a refusal.
-func (p *Provider) mayHaveBegun(ctx context.Context, err error, id string, before cloud.Group) bool {
+func (p *Provider) mayHaveStarted(ctx context.Context, err error, id string, before cloud.Group) bool {
 	switch status.Code(err) {
 	case codes.DeadlineExceeded, codes.Canceled, codes.Unavailable, codes.Internal, codes.DataLoss:
 		return !cloud.IsThrottled(err)
 	case codes.Unknown:
-		r, err := p.read(ctx)
+		r, err := p.readSnapshot(ctx)
 		if err != nil {
 			return true
 		}
-		i, err := p.find(r, id)
+		i, err := p.findInstance(r, id)
 		return err != nil || i.State == cloud.Deleting || r.groups[i.Group].Size < before.Size
 	}
 	return false
 }
 
-func (p *Provider) await(ctx context.Context, id string, d *request) (cloud.Operation, error) {
+func (p *Provider) awaitRequest(ctx context.Context, id string, d *deletionRequest) (cloud.Operation, error) {
 	select {
 	case <-d.done:
 	case <-ctx.Done():
@@ -245,24 +245,24 @@ func (p *Provider) await(ctx context.Context, id string, d *request) (cloud.Oper
 	return cloud.NewOperation(operation{Delete: id}, d.began), nil
 }
 
-// follow checks an earlier deletion and repeats it if it failed.
-func (p *Provider) follow(ctx context.Context, id string, d *request) (cloud.Operation, error) {
+// followDeletion checks an earlier deletion and repeats it if it failed.
+func (p *Provider) followDeletion(ctx context.Context, id string, d *deletionRequest) (cloud.Operation, error) {
 	i, err := p.Instance(ctx, id)
 	if cloud.IsNotFound(err) {
-		p.forget(id, d)
+		p.forgetDeletion(id, d)
 	}
 	if err != nil {
 		return cloud.Operation{}, err
 	}
-	if failed(i, d.began) != nil {
-		p.forget(id, d)
+	if deletionFailure(i, d.began) != nil {
+		p.forgetDeletion(id, d)
 		return p.Delete(ctx, id)
 	}
 	return cloud.NewOperation(operation{Delete: id}, d.began), nil
 }
 
-// lost returns the error of a deletion that may have started anyway, for messages.
-func (p *Provider) lost(id string) string {
+// uncertainErrorOf returns the error of a deletion that may have started anyway, for messages.
+func (p *Provider) uncertainErrorOf(id string) string {
 	p.mu.Lock()
 	d := p.deletions[id]
 	p.mu.Unlock()
@@ -271,13 +271,13 @@ func (p *Provider) lost(id string) string {
 	}
 	select {
 	case <-d.done:
-		return d.lost
+		return d.uncertainError
 	default:
 		return ""
 	}
 }
 
-func (p *Provider) forget(id string, d *request) {
+func (p *Provider) forgetDeletion(id string, d *deletionRequest) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.deletions[id] == d {
@@ -285,12 +285,12 @@ func (p *Provider) forget(id string, d *request) {
 	}
 }
 
-// failed returns why a deletion failed, from the state of the instance; nil while it may still proceed.
-func failed(i cloud.Instance, began time.Time) error {
+// deletionFailure returns why a deletion failed, from the state of the instance; nil while it may still proceed.
+func deletionFailure(i cloud.Instance, began time.Time) error {
 	switch {
 	case i.State == cloud.Failed:
-		return failure(i)
-	case i.State != cloud.Deleting && time.Since(began) > patience:
+		return instanceError(i)
+	case i.State != cloud.Deleting && time.Since(began) > deletionTimeout:
 		return fmt.Errorf("instance %s is still %s, %s after its deletion was requested", i.ProviderID, i.State,
 			time.Since(began).Round(time.Second))
 	}
@@ -326,12 +326,12 @@ func (p *Provider) Templates(ctx context.Context, group string) ([]cloud.Templat
 	}
 	t.Capacity, t.Labels, t.Taints = node.Status.Capacity, node.Labels, node.Spec.Taints
 	t.Zone = node.Labels[corev1.LabelTopologyZone]
-	t.Cost = p.price(ctx, &node)
+	t.Cost = p.hourlyPrice(ctx, &node)
 	return []cloud.Template{t}, nil
 }
 
-// price returns the price of an instance per hour, 0 if unknown. Prices only compare groups.
-func (p *Provider) price(ctx context.Context, node *corev1.Node) float64 {
+// hourlyPrice returns the price of an instance per hour, 0 if unknown. Prices only compare groups.
+func (p *Provider) hourlyPrice(ctx context.Context, node *corev1.Node) float64 {
 	from := time.Now()
 	var answer *pb.PricingNodePriceResponse
 	err := p.call(ctx, "PricingNodePrice", func(ctx context.Context) (err error) {
@@ -383,14 +383,14 @@ func (p *Provider) Status(ctx context.Context, op cloud.Operation) (cloud.Status
 	if err := cloud.DecodeOperation(op.ID, &o); err != nil || (o.Delete == "") == (o.Grow == "") {
 		return cloud.Status{}, fmt.Errorf("operation %q: not an operation of provider %s", op.ID, p.config.Name)
 	}
-	r, err := p.read(ctx)
+	r, err := p.readSnapshot(ctx)
 	if err != nil {
 		return cloud.Status{}, err
 	}
 	if o.Grow != "" {
-		return r.grown(o.Grow)
+		return r.growStatus(o.Grow)
 	}
-	i, err := p.find(r, o.Delete)
+	i, err := p.findInstance(r, o.Delete)
 	switch {
 	case cloud.IsNotFound(err):
 		p.mu.Lock()
@@ -400,43 +400,43 @@ func (p *Provider) Status(ctx context.Context, op cloud.Operation) (cloud.Status
 	case err != nil:
 		return cloud.Status{}, err
 	}
-	why := failed(i, op.Started)
-	if lost := p.lost(o.Delete); why != nil && lost != "" {
-		why = fmt.Errorf("%w; the request failed with %s", why, lost)
+	failure := deletionFailure(i, op.Started)
+	if lost := p.uncertainErrorOf(o.Delete); failure != nil && lost != "" {
+		failure = fmt.Errorf("%w; the request failed with %s", failure, lost)
 	}
-	return cloud.Status{Done: why != nil, Err: why}, nil
+	return cloud.Status{Done: failure != nil, Err: failure}, nil
 }
 
-// grown reports whether a group has its target size.
-func (r *reading) grown(group string) (cloud.Status, error) {
-	g, err := r.group(group)
+// growStatus reports whether a group has its target size.
+func (r *snapshot) growStatus(group string) (cloud.Status, error) {
+	g, err := r.findGroup(group)
 	if cloud.IsNotFound(err) {
 		return cloud.Status{Done: true}, nil
 	}
 	if err != nil {
 		return cloud.Status{}, err
 	}
-	there := 0
-	var broken error
+	running := 0
+	var failure error
 	for _, i := range r.instances[group] {
 		switch i.State {
 		case cloud.Pending:
 			return cloud.Status{}, nil
 		case cloud.Failed:
-			broken = failure(i)
+			failure = instanceError(i)
 		case cloud.Deleting:
 		default:
-			there++
+			running++
 		}
 	}
-	if there >= g.Size {
+	if running >= g.Size {
 		return cloud.Status{Done: true}, nil
 	}
-	return cloud.Status{Done: broken != nil, Err: broken}, nil
+	return cloud.Status{Done: failure != nil, Err: failure}, nil
 }
 
-// failure returns the error of a failed instance.
-func failure(i cloud.Instance) error {
+// instanceError returns the error of a failed instance.
+func instanceError(i cloud.Instance) error {
 	err := fmt.Errorf("instance %s: %s", i.ProviderID, i.Message)
 	if i.Refusal == "" {
 		return err

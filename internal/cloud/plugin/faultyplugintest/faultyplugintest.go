@@ -22,8 +22,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud/plugin/protocol"
 )
 
-// variable makes a test binary a plugin. Its value is the Mode.
-const variable = "SLIPWAY_TEST_PLUGIN"
+// modeVariable makes a test binary a plugin. Its value is the Mode.
+const modeVariable = "SLIPWAY_TEST_PLUGIN"
 
 // Mode is the behavior of a plugin.
 type Mode string
@@ -49,7 +49,7 @@ const (
 // Be turns the process into a plugin if a script of Write started it, and then does not return. Test packages call it
 // from init.
 func Be(good func()) {
-	mode := Mode(os.Getenv(variable))
+	mode := Mode(os.Getenv(modeVariable))
 	if mode == "" {
 		return
 	}
@@ -57,7 +57,7 @@ func Be(good func()) {
 	case Good:
 		good()
 	case WebPage, Noise:
-		serveStrangely(mode)
+		serveWrongProtocol(mode)
 	case Babbler:
 		fmt.Fprintln(os.Stderr, "babbler: there is nothing to do")
 		fmt.Println("Hello! Usage: babbler [flags]")
@@ -68,7 +68,7 @@ func Be(good func()) {
 		fmt.Println("1|1|unix|/nowhere|netrpc|")
 		time.Sleep(time.Hour)
 	default:
-		serve(mode)
+		serveFaulty(mode)
 	}
 	os.Exit(0)
 }
@@ -79,7 +79,7 @@ func Write(directory, cloudType string, mode Mode) error {
 	if err != nil {
 		return err
 	}
-	script := fmt.Sprintf("#!/bin/sh\n%s='%s' exec '%s'\n", variable, mode, self)
+	script := fmt.Sprintf("#!/bin/sh\n%s='%s' exec '%s'\n", modeVariable, mode, self)
 	next := filepath.Join(directory, ".next")
 	if err := os.WriteFile(next, []byte(script), 0o700); err != nil { //nolint:gosec // it is to be run
 		return err
@@ -87,61 +87,61 @@ func Write(directory, cloudType string, mode Mode) error {
 	return os.Rename(next, filepath.Join(directory, cloudType))
 }
 
-// serve runs a plugin that only accepts its configuration.
-func serve(mode Mode) {
+// serveFaulty runs a plugin that only accepts its configuration.
+func serveFaulty(mode Mode) {
 	handshake := protocol.Handshake()
 	if mode == OtherAge {
 		handshake.ProtocolVersion++
 	}
 	goplugin.Serve(&goplugin.ServeConfig{
 		HandshakeConfig: handshake,
-		Plugins:         goplugin.PluginSet{protocol.Name: bad{mode: mode}},
+		Plugins:         goplugin.PluginSet{protocol.Name: faultyServer{mode: mode}},
 		GRPCServer: func(options []grpc.ServerOption) *grpc.Server {
-			return grpc.NewServer(append(options, grpc.UnaryInterceptor(bad{mode: mode}.intercept))...)
+			return grpc.NewServer(append(options, grpc.UnaryInterceptor(faultyServer{mode: mode}.intercept))...)
 		},
 	})
 }
 
-type bad struct {
+type faultyServer struct {
 	goplugin.NetRPCUnsupportedPlugin
 	pluginv1.UnimplementedCloudProviderServer
 	mode Mode
 }
 
-func (b bad) GRPCServer(_ *goplugin.GRPCBroker, to *grpc.Server) error {
+func (b faultyServer) GRPCServer(_ *goplugin.GRPCBroker, to *grpc.Server) error {
 	pluginv1.RegisterCloudProviderServer(to, b)
 	return nil
 }
 
-func (bad) GRPCClient(context.Context, *goplugin.GRPCBroker, *grpc.ClientConn) (any, error) {
+func (faultyServer) GRPCClient(context.Context, *goplugin.GRPCBroker, *grpc.ClientConn) (any, error) {
 	return nil, nil
 }
 
-func (b bad) intercept(ctx context.Context, request any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+func (b faultyServer) intercept(ctx context.Context, request any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
 	if !strings.HasPrefix(info.FullMethod, "/slipway.") {
 		return handle(ctx, request)
 	}
 	if strings.HasSuffix(info.FullMethod, "/Configure") && b.mode != HangsFirst {
 		if b.mode == Forker {
-			fork()
+			startChild()
 		}
 		return &pluginv1.ConfigureResponse{}, nil
 	}
 	switch b.mode {
 	case Dies, Forker:
-		kill()
+		killSelf()
 	case Hangs, HangsFirst:
-		stop()
+		stopSelf()
 	case Denies:
 		return nil, status.Error(codes.PermissionDenied, "denied by a proxy")
 	case Flood:
-		return flood(info.FullMethod), nil
+		return largeResponse(info.FullMethod), nil
 	}
 	return nil, status.Error(codes.NotFound, "address unknown to a proxy")
 }
 
-// flood returns a response of 17 MiB.
-func flood(method string) any {
+// largeResponse returns a response of 17 MiB.
+func largeResponse(method string) any {
 	const each, total = 1 << 10, 17 << 20
 	if !strings.HasSuffix(method, "/ListInstances") {
 		return &pluginv1.GetGroupResponse{Group: &pluginv1.Group{Name: strings.Repeat("x", total)}}
@@ -153,8 +153,8 @@ func flood(method string) any {
 	return answer
 }
 
-// serveStrangely prints a valid handshake and then does not speak gRPC.
-func serveStrangely(mode Mode) {
+// serveWrongProtocol prints a valid handshake and then does not speak gRPC.
+func serveWrongProtocol(mode Mode) {
 	directory, err := os.MkdirTemp("", "faultyplugintest")
 	if err != nil {
 		panic(err)

@@ -13,13 +13,13 @@ import (
 	"time"
 )
 
-// kill ends this process with SIGKILL, as the kernel does when memory runs out.
-func kill() {
+// killSelf ends this process with SIGKILL, as the kernel does when memory runs out.
+func killSelf() {
 	_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 	select {}
 }
 
-func stop() { _ = syscall.Kill(os.Getpid(), syscall.SIGSTOP) }
+func stopSelf() { _ = syscall.Kill(os.Getpid(), syscall.SIGSTOP) }
 
 // Freeze stops a child process and returns when it has stopped.
 func Freeze(ctx context.Context, pid int) error {
@@ -43,8 +43,8 @@ func Freeze(ctx context.Context, pid int) error {
 	return nil
 }
 
-// fork starts a child that outlives this process and inherits its output.
-func fork() {
+// startChild starts a child that outlives this process and inherits its output.
+func startChild() {
 	child := exec.Command("sleep", "30") //nolint:noctx // it is to outlive this process
 	child.Stdout, child.Stderr = os.NewFile(1, "stdout"), os.NewFile(2, "stderr")
 	if err := child.Start(); err != nil {

@@ -16,16 +16,16 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud/advice"
 )
 
-// valid replaces invalid UTF-8, which protobuf refuses.
-func valid(text string) string { return strings.ToValidUTF8(text, "\uFFFD") }
+// toValidUTF8 replaces invalid UTF-8, which protobuf refuses.
+func toValidUTF8(text string) string { return strings.ToValidUTF8(text, "\uFFFD") }
 
-// pair maps a value of package cloud to a value of the protocol.
-type pair[A, B any] struct {
-	ours   A
-	theirs B
+// mapping maps a value of package cloud to a value of the protocol.
+type mapping[A, B any] struct {
+	cloudValue A
+	protoValue B
 }
 
-var states = []pair[cloud.State, pluginv1.State]{
+var states = []mapping[cloud.State, pluginv1.State]{
 	{cloud.Pending, pluginv1.State_STATE_PENDING},
 	{cloud.Running, pluginv1.State_STATE_RUNNING},
 	{cloud.Stopped, pluginv1.State_STATE_STOPPED},
@@ -33,7 +33,7 @@ var states = []pair[cloud.State, pluginv1.State]{
 	{cloud.Failed, pluginv1.State_STATE_FAILED},
 }
 
-var refusals = []pair[cloud.Refusal, pluginv1.Refusal]{
+var refusals = []mapping[cloud.Refusal, pluginv1.Refusal]{
 	{cloud.NoRight, pluginv1.Refusal_REFUSAL_NO_RIGHT},
 	{cloud.NoQuota, pluginv1.Refusal_REFUSAL_NO_QUOTA},
 	{cloud.NoCapacity, pluginv1.Refusal_REFUSAL_NO_CAPACITY},
@@ -45,8 +45,8 @@ var refusals = []pair[cloud.Refusal, pluginv1.Refusal]{
 // FromRefusal converts a refusal. It returns REFUSAL_UNSPECIFIED for an unknown one.
 func FromRefusal(r cloud.Refusal) pluginv1.Refusal {
 	for _, p := range refusals {
-		if p.ours == r {
-			return p.theirs
+		if p.cloudValue == r {
+			return p.protoValue
 		}
 	}
 	return pluginv1.Refusal_REFUSAL_UNSPECIFIED
@@ -55,8 +55,8 @@ func FromRefusal(r cloud.Refusal) pluginv1.Refusal {
 // ToRefusal converts a refusal. It returns "" for an unknown one.
 func ToRefusal(r pluginv1.Refusal) cloud.Refusal {
 	for _, p := range refusals {
-		if p.theirs == r {
-			return p.ours
+		if p.protoValue == r {
+			return p.cloudValue
 		}
 	}
 	return ""
@@ -64,7 +64,7 @@ func ToRefusal(r pluginv1.Refusal) cloud.Refusal {
 
 // FromGroup converts a group.
 func FromGroup(g cloud.Group) *pluginv1.Group {
-	return &pluginv1.Group{Name: valid(g.Name), Size: int64(g.Size), Min: int64(g.Min), Max: int64(g.Max)}
+	return &pluginv1.Group{Name: toValidUTF8(g.Name), Size: int64(g.Size), Min: int64(g.Min), Max: int64(g.Max)}
 }
 
 // ToGroup converts a group and validates it.
@@ -86,19 +86,19 @@ func ToGroup(m *pluginv1.Group) (cloud.Group, error) {
 // FromInstance converts an instance.
 func FromInstance(i cloud.Instance) *pluginv1.Instance {
 	m := &pluginv1.Instance{
-		ProviderId: valid(i.ProviderID), Name: valid(i.Name), ComputerName: valid(i.ComputerName), Group: valid(i.Group),
-		Zone: valid(i.Zone), Type: valid(i.Type), Message: short(i.Message), Refusal: FromRefusal(i.Refusal),
+		ProviderId: toValidUTF8(i.ProviderID), Name: toValidUTF8(i.Name), ComputerName: toValidUTF8(i.ComputerName), Group: toValidUTF8(i.Group),
+		Zone: toValidUTF8(i.Zone), Type: toValidUTF8(i.Type), Message: truncate(i.Message), Refusal: FromRefusal(i.Refusal),
 		Created: fromTime(i.Created), Tags: map[string]string{},
-		UniqueId: valid(i.UniqueID), Kept: i.Kept, KeptReason: short(i.KeptReason), Adopted: i.Adopted,
-		FormerId: valid(i.FormerID), AnyName: i.AnyName,
+		UniqueId: toValidUTF8(i.UniqueID), Kept: i.Kept, KeptReason: truncate(i.KeptReason), Adopted: i.Adopted,
+		FormerId: toValidUTF8(i.FormerID), AnyName: i.AnyName,
 	}
 	for _, p := range states {
-		if p.ours == i.State {
-			m.State = p.theirs
+		if p.cloudValue == i.State {
+			m.State = p.protoValue
 		}
 	}
 	for k, v := range i.Tags {
-		m.Tags[valid(k)] = valid(v)
+		m.Tags[toValidUTF8(k)] = toValidUTF8(v)
 	}
 	return m
 }
@@ -116,8 +116,8 @@ func ToInstance(m *pluginv1.Instance) (cloud.Instance, error) {
 		FormerID: m.GetFormerId(), AnyName: m.GetAnyName(),
 	}
 	for _, p := range states {
-		if p.theirs == m.GetState() {
-			i.State = p.ours
+		if p.protoValue == m.GetState() {
+			i.State = p.cloudValue
 		}
 	}
 	return i, nil
@@ -173,7 +173,7 @@ func ToTemplate(m *pluginv1.Template) (cloud.Template, error) {
 
 // FromOperation converts an operation.
 func FromOperation(op cloud.Operation) *pluginv1.Operation {
-	return &pluginv1.Operation{Id: valid(op.ID), Started: fromTime(op.Started)}
+	return &pluginv1.Operation{Id: toValidUTF8(op.ID), Started: fromTime(op.Started)}
 }
 
 // ToOperation converts an operation.
@@ -185,14 +185,14 @@ func ToOperation(m *pluginv1.Operation) cloud.Operation {
 func FromWishes(wishes []advice.Wish) *pluginv1.Advice {
 	m := &pluginv1.Advice{}
 	for _, w := range wishes {
-		wish := &pluginv1.Wish{Reason: valid(w.Reason)}
+		wish := &pluginv1.Wish{Reason: toValidUTF8(w.Reason)}
 		if g := w.Grow; g != nil {
 			wish.What = &pluginv1.Wish_Grow{Grow: &pluginv1.Grow{
-				Group: valid(g.Group), Count: int64(g.Count), Template: valid(g.Template),
+				Group: toValidUTF8(g.Group), Count: int64(g.Count), Template: toValidUTF8(g.Template),
 			}}
 		}
 		if r := w.Retire; r != nil {
-			wish.What = &pluginv1.Wish_Retire{Retire: &pluginv1.Retire{Node: valid(r.Node)}}
+			wish.What = &pluginv1.Wish_Retire{Retire: &pluginv1.Retire{Node: toValidUTF8(r.Node)}}
 		}
 		m.Wishes = append(m.Wishes, wish)
 	}

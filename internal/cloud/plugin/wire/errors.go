@@ -17,30 +17,30 @@ import (
 // MaxMessage is the maximum size of a message in bytes. It is enough for about 25,000 instances.
 const MaxMessage = 16 << 20
 
-// maxText limits the text of an error in bytes, because HTTP/2 headers are limited.
-const maxText = 2048
+// maxTextLength limits the text of an error in bytes, because HTTP/2 headers are limited.
+const maxTextLength = 2048
 
 // FromError converts an error and its kind; nil for nil.
 func FromError(err error) *pluginv1.Error {
 	if err == nil {
 		return nil
 	}
-	message := &pluginv1.Error{Message: short(err.Error())}
+	message := &pluginv1.Error{Message: truncate(err.Error())}
 	var notFound *cloud.NotFoundError
 	var throttled *cloud.ThrottledError
 	var refused *cloud.RefusedError
 	switch {
 	case errors.As(err, &notFound):
 		message.Kind = &pluginv1.Error_NotFound{NotFound: &pluginv1.NotFound{
-			Kind: notFound.Kind, Name: short(notFound.Name),
+			Kind: notFound.Kind, Name: truncate(notFound.Name),
 		}}
 	case errors.As(err, &throttled):
 		message.Kind = &pluginv1.Error_Throttled{Throttled: &pluginv1.Throttled{
-			After: durationpb.New(throttled.After), Message: inner(throttled.Err),
+			After: durationpb.New(throttled.After), Message: textOf(throttled.Err),
 		}}
 	case errors.As(err, &refused):
 		message.Kind = &pluginv1.Error_Refused{Refused: &pluginv1.Refused{
-			Reason: FromRefusal(refused.Reason), Message: inner(refused.Err),
+			Reason: FromRefusal(refused.Reason), Message: textOf(refused.Err),
 		}}
 	}
 	return message
@@ -92,15 +92,15 @@ func StatusOf(err error) error {
 		return own.GRPCStatus().Err()
 	}
 	message := FromError(err)
-	st := status.New(codeOf(err), message.GetMessage())
+	st := status.New(toCode(err), message.GetMessage())
 	if detailed, failed := st.WithDetails(message); failed == nil {
 		st = detailed
 	}
 	return st.Err()
 }
 
-// codeOf returns the closest gRPC code, for clients that do not read details.
-func codeOf(err error) codes.Code {
+// toCode returns the closest gRPC code, for clients that do not read details.
+func toCode(err error) codes.Code {
 	switch {
 	case cloud.IsNotFound(err):
 		return codes.NotFound
@@ -134,18 +134,18 @@ func OfStatus(err error) (_ error, answered bool) {
 	return err, false
 }
 
-func inner(err error) string {
+func textOf(err error) string {
 	if err == nil {
 		return ""
 	}
-	return short(err.Error())
+	return truncate(err.Error())
 }
 
-// short truncates a text at a character boundary.
-func short(text string) string {
+// truncate truncates a text at a character boundary.
+func truncate(text string) string {
 	const more = "…"
-	if len(text) <= maxText {
-		return valid(text)
+	if len(text) <= maxTextLength {
+		return toValidUTF8(text)
 	}
-	return valid(text[:maxText-len(more)]) + more
+	return toValidUTF8(text[:maxTextLength-len(more)]) + more
 }

@@ -26,8 +26,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// carry encodes and decodes a message.
-func carry[M proto.Message](t must.T, m, into M) M {
+// roundTrip encodes and decodes a message.
+func roundTrip[M proto.Message](t must.T, m, into M) M {
 	raw, err := proto.Marshal(m)
 	if err == nil {
 		err = proto.Unmarshal(raw, into)
@@ -50,7 +50,7 @@ var (
 	})
 )
 
-func TestAMachineArrivesAsItWasSent(t *testing.T) {
+func TestInstanceRoundTrips(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		want := cloud.Instance{
 			ProviderID: "x" + anyText.Draw(t, "id"), Name: anyText.Draw(t, "name"), ComputerName: anyText.Draw(t, "computer"),
@@ -63,15 +63,15 @@ func TestAMachineArrivesAsItWasSent(t *testing.T) {
 			KeptReason: anyText.Draw(t, "kept reason"), Adopted: rapid.Bool().Draw(t, "adopted"),
 			FormerID: anyText.Draw(t, "former"),
 		}
-		got, err := wire.ToInstance(carry(t, wire.FromInstance(want), &pluginv1.Instance{}))
+		got, err := wire.ToInstance(roundTrip(t, wire.FromInstance(want), &pluginv1.Instance{}))
 		if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" || err != nil {
 			t.Fatalf("%v\n%s", err, diff)
 		}
 	})
 }
 
-// TestI4EveryFieldOfAMachineArrives sets all fields, including later additions.
-func TestI4EveryFieldOfAMachineArrives(t *testing.T) {
+// TestI4EveryInstanceFieldRoundTrips sets all fields, including later additions.
+func TestI4EveryInstanceFieldRoundTrips(t *testing.T) {
 	want := cloud.Instance{
 		State: cloud.Stopped, Refusal: cloud.NoQuota, Created: time.Unix(1, 2).UTC(), Tags: map[string]string{"key": "value"},
 	}
@@ -87,13 +87,13 @@ func TestI4EveryFieldOfAMachineArrives(t *testing.T) {
 			t.Fatalf("%s: is a %s, which this test has to set", fields.Type().Field(i).Name, f.Type())
 		}
 	}
-	got, err := wire.ToInstance(carry(t, wire.FromInstance(want), &pluginv1.Instance{}))
+	got, err := wire.ToInstance(roundTrip(t, wire.FromInstance(want), &pluginv1.Instance{}))
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
 		t.Fatalf("%v\n%s", err, diff)
 	}
 }
 
-func TestAnErrorArrivesAsItWasMeant(t *testing.T) {
+func TestErrorRoundTrips(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		inner := errors.New(anyText.Draw(t, "inner"))
 		want := rapid.SampledFrom([]error{
@@ -106,7 +106,7 @@ func TestAnErrorArrivesAsItWasMeant(t *testing.T) {
 			want = fmt.Errorf("%s: %w", anyText.Draw(t, "outer"), want)
 		}
 		sent := status.Convert(wire.StatusOf(want)).Proto()
-		got, answered := wire.OfStatus(status.ErrorProto(carry(t, sent, status.New(codes.OK, "").Proto())))
+		got, answered := wire.OfStatus(status.ErrorProto(roundTrip(t, sent, status.New(codes.OK, "").Proto())))
 		if !answered {
 			t.Fatalf("%v is not the plugin's own error", got)
 		}
@@ -123,7 +123,7 @@ func TestAnErrorArrivesAsItWasMeant(t *testing.T) {
 	})
 }
 
-func TestNoStatusWithoutTheDetailIsNotFound(t *testing.T) {
+func TestStatusWithoutDetailIsNotNotFound(t *testing.T) {
 	notFound := &pluginv1.Error{Kind: &pluginv1.Error_NotFound{NotFound: &pluginv1.NotFound{Kind: "instance", Name: "x"}}}
 	for code := range codes.Code(17) {
 		plain := status.New(code, "instance x: not found")
@@ -141,12 +141,12 @@ func TestNoStatusWithoutTheDetailIsNotFound(t *testing.T) {
 	}
 }
 
-func TestTemplateArrivesUnchangedOrIsRefused(t *testing.T) {
+func TestTemplateRoundTripsOrIsRefused(t *testing.T) {
 	want := cloud.Template{Name: "large", Zone: "z", Shape: cloud.Shape{
 		Capacity: corev1.ResourceList{"cpu": resource.MustParse("8"), "memory": resource.MustParse("32Gi")},
 		Labels:   map[string]string{"a": "b"}, Taints: []corev1.Taint{{Key: "k", Value: "v", Effect: corev1.TaintEffectNoExecute}}, Cost: 1.5,
 	}}
-	got, err := wire.ToTemplate(carry(t, wire.FromTemplate(want), &pluginv1.Template{}))
+	got, err := wire.ToTemplate(roundTrip(t, wire.FromTemplate(want), &pluginv1.Template{}))
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
 		t.Errorf("%v\n%s", err, diff)
 	}
@@ -163,8 +163,8 @@ func TestTemplateArrivesUnchangedOrIsRefused(t *testing.T) {
 	}
 }
 
-// FuzzAnswers decodes arbitrary messages: nothing panics, and accepted values are valid.
-func FuzzAnswers(f *testing.F) {
+// FuzzMessages decodes arbitrary messages: nothing panics, and accepted values are valid.
+func FuzzMessages(f *testing.F) {
 	for _, m := range []proto.Message{
 		wire.FromInstance(cloud.Instance{ProviderID: "a://b", State: cloud.Running, Created: time.Unix(1, 2)}),
 		wire.FromGroup(cloud.Group{Name: "g", Size: 3}),

@@ -8,8 +8,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud/cloudpool/wire"
 )
 
-// TestOnlyTheServersOwn404MeansNoMember: a 404 of a proxy or of a read request does not count.
-func TestOnlyTheServersOwn404MeansNoMember(t *testing.T) {
+// TestOnlyServer404MeansNotMember: a 404 of a proxy or of a read request does not count.
+func TestOnlyServer404MeansNotMember(t *testing.T) {
 	for name, c := range map[string]struct {
 		code   int
 		answer string
@@ -19,7 +19,7 @@ func TestOnlyTheServersOwn404MeansNoMember(t *testing.T) {
 		"an ingress":         {404, "default backend - 404", false},
 		"a 404 of its cloud": {500, `{"message":"cloud: 404 Not Found: no such region","detail":""}`, false},
 	} {
-		client := ask(t, "", func(w http.ResponseWriter, _ *http.Request) {
+		client := newTestClient(t, "", func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(c.code)
 			fmt.Fprint(w, c.answer)
 		})

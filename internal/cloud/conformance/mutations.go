@@ -15,7 +15,7 @@ import (
 // pollInterval is the delay between two reads in a test.
 const pollInterval = 10 * time.Millisecond
 
-func pause(t *testing.T, d time.Duration) {
+func sleep(t *testing.T, d time.Duration) {
 	t.Helper()
 	select {
 	case <-time.After(d):
@@ -24,8 +24,8 @@ func pause(t *testing.T, d time.Duration) {
 	}
 }
 
-// begin starts a deletion.
-func begin(t *testing.T, p cloud.Provider, machine string) cloud.Operation {
+// startDeletion starts a deletion.
+func startDeletion(t *testing.T, p cloud.Provider, machine string) cloud.Operation {
 	t.Helper()
 	op, err := p.Delete(t.Context(), machine)
 	if err != nil {
@@ -34,8 +34,8 @@ func begin(t *testing.T, p cloud.Provider, machine string) cloud.Operation {
 	return op
 }
 
-// end waits until an operation is done.
-func end(t *testing.T, p cloud.Provider, op cloud.Operation) cloud.Status {
+// awaitDone waits until an operation is done.
+func awaitDone(t *testing.T, p cloud.Provider, op cloud.Operation) cloud.Status {
 	t.Helper()
 	for {
 		status, err := p.Status(t.Context(), op)
@@ -45,14 +45,14 @@ func end(t *testing.T, p cloud.Provider, op cloud.Operation) cloud.Status {
 		if status.Done {
 			return status
 		}
-		pause(t, pollInterval)
+		sleep(t, pollInterval)
 	}
 }
 
-// remove deletes an instance and waits until it is gone.
-func remove(t *testing.T, p cloud.Provider, c Cloud, machine string) {
+// deleteAndAwait deletes an instance and waits until it is gone.
+func deleteAndAwait(t *testing.T, p cloud.Provider, c Cloud, machine string) {
 	t.Helper()
-	if status := end(t, p, begin(t, p, machine)); status.Err != nil {
+	if status := awaitDone(t, p, startDeletion(t, p, machine)); status.Err != nil {
 		t.Fatalf("deleting %s ended with %v", machine, status.Err)
 	}
 	c.AwaitGone(t, machine)
@@ -70,16 +70,16 @@ func checkRemaining(t *testing.T, c Cloud, before []string, size int, gone ...st
 	}
 }
 
-func deletes(t *testing.T, c Cloud) {
+func testDelete(t *testing.T, c Cloud) {
 	p := c.Provider(t)
 	before, size := c.Machines(), c.Size()
 	victim := before[1]
 	began := time.Now()
-	op := begin(t, p, victim)
+	op := startDeletion(t, p, victim)
 	if op.Started.Before(began.Add(-time.Minute)) || op.Started.After(time.Now().Add(time.Minute)) {
 		t.Errorf("the operation started at %v, now is %v", op.Started, time.Now())
 	}
-	if status := end(t, p, op); status.Err != nil {
+	if status := awaitDone(t, p, op); status.Err != nil {
 		t.Errorf("the deletion failed with %v", status.Err)
 	}
 	if _, err := p.Instance(t.Context(), victim); !cloud.IsNotFound(err) {
@@ -88,14 +88,14 @@ func deletes(t *testing.T, c Cloud) {
 	checkRemaining(t, c, before, size, victim)
 }
 
-func deletesAgain(t *testing.T, c Cloud) {
-	needs(t, c, DeletionHangs)
+func testRepeatedDelete(t *testing.T, c Cloud) {
+	requireFault(t, c, DeletionHangs)
 	p := c.Provider(t)
 	before, size := c.Machines(), c.Size()
 	victim := before[0]
 	c.Inject(t, Fault{Misbehaviour: DeletionHangs, Machine: victim})
-	first := begin(t, p, victim)
-	again := begin(t, p, victim)
+	first := startDeletion(t, p, victim)
+	again := startDeletion(t, p, victim)
 	if c.Group() != "" && c.Size() != size-1 {
 		t.Errorf("after two requests the group's size is %d, want %d", c.Size(), size-1)
 	}
@@ -109,7 +109,7 @@ func deletesAgain(t *testing.T, c Cloud) {
 	}
 	c.Heal(t)
 	for _, op := range []cloud.Operation{first, again} {
-		if status := end(t, p, op); status.Err != nil {
+		if status := awaitDone(t, p, op); status.Err != nil {
 			t.Errorf("an operation failed with %v", status.Err)
 		}
 	}
@@ -119,7 +119,7 @@ func deletesAgain(t *testing.T, c Cloud) {
 	checkRemaining(t, c, before, size, victim)
 }
 
-func deletesTogether(t *testing.T, c Cloud) {
+func testConcurrentDeletes(t *testing.T, c Cloud) {
 	p := c.Provider(t)
 	before, size := c.Machines(), c.Size()
 	victims := before[:4]
@@ -127,7 +127,7 @@ func deletesTogether(t *testing.T, c Cloud) {
 	errs := make([]error, len(ops))
 	var all sync.WaitGroup
 	for i := range ops { // each instance is requested twice
-		all.Go(func() { ops[i], errs[i] = deleteInTime(t, p, victims[i%len(victims)]) })
+		all.Go(func() { ops[i], errs[i] = deleteWithRetry(t, p, victims[i%len(victims)]) })
 	}
 	all.Wait()
 	for i, op := range ops {
@@ -137,15 +137,15 @@ func deletesTogether(t *testing.T, c Cloud) {
 		if errs[i] != nil {
 			t.Fatal(errs[i])
 		}
-		if status := end(t, p, op); status.Err != nil {
+		if status := awaitDone(t, p, op); status.Err != nil {
 			t.Errorf("a deletion failed with %v", status.Err)
 		}
 	}
 	checkRemaining(t, c, before, size, victims...)
 }
 
-// deleteInTime retries a deletion while the cloud throttles it.
-func deleteInTime(t *testing.T, p cloud.Provider, machine string) (cloud.Operation, error) {
+// deleteWithRetry retries a deletion while the cloud throttles it.
+func deleteWithRetry(t *testing.T, p cloud.Provider, machine string) (cloud.Operation, error) {
 	for {
 		op, err := p.Delete(t.Context(), machine)
 		if !cloud.IsThrottled(err) || t.Context().Err() != nil {
@@ -158,7 +158,7 @@ func deleteInTime(t *testing.T, p cloud.Provider, machine string) (cloud.Operati
 	}
 }
 
-func batches(t *testing.T, c Cloud) {
+func testBatching(t *testing.T, c Cloud) {
 	var p cloud.Provider
 	if batching, ok := c.(Batching); ok {
 		p = batching.BatchingProvider(t)
@@ -181,13 +181,13 @@ func batches(t *testing.T, c Cloud) {
 	}
 }
 
-func deletionFails(t *testing.T, c Cloud) {
-	needs(t, c, DeletionFails)
+func testFailedDelete(t *testing.T, c Cloud) {
+	requireFault(t, c, DeletionFails)
 	p := c.Provider(t)
 	before, size := c.Machines(), c.Size()
 	victim := before[2]
 	c.Inject(t, Fault{Misbehaviour: DeletionFails, Machine: victim})
-	status := end(t, p, begin(t, p, victim))
+	status := awaitDone(t, p, startDeletion(t, p, victim))
 	if status.Err == nil {
 		t.Fatal("the deletion failed, but its operation succeeded")
 	}
@@ -198,12 +198,12 @@ func deletionFails(t *testing.T, c Cloud) {
 		t.Errorf("instance %+v, %v", i, err)
 	}
 	c.Heal(t)
-	remove(t, p, c, victim)
+	deleteAndAwait(t, p, c, victim)
 	checkRemaining(t, c, before, size, victim)
 }
 
-func oneOfSeveralFails(t *testing.T, c Cloud) {
-	needs(t, c, DeletionFails)
+func testOneOfSeveralFails(t *testing.T, c Cloud) {
+	requireFault(t, c, DeletionFails)
 	p := c.Provider(t)
 	victims := c.Machines()[:3]
 	c.Inject(t, Fault{Misbehaviour: DeletionFails, Machine: victims[1]})
@@ -219,7 +219,7 @@ func oneOfSeveralFails(t *testing.T, c Cloud) {
 		t.Fatal(err)
 	}
 	for i, op := range ops {
-		statuses[i] = end(t, p, op)
+		statuses[i] = awaitDone(t, p, op)
 	}
 	if statuses[0].Err != nil || statuses[1].Err == nil || statuses[2].Err != nil {
 		t.Errorf("the deletions ended with %v, %v and %v; want only the second one to fail",
@@ -233,31 +233,31 @@ func oneOfSeveralFails(t *testing.T, c Cloud) {
 	}
 }
 
-func deletionHangs(t *testing.T, c Cloud) {
-	needs(t, c, DeletionHangs)
+func testHangingDelete(t *testing.T, c Cloud) {
+	requireFault(t, c, DeletionHangs)
 	p := c.Provider(t)
 	victim := c.Machines()[0]
 	c.Inject(t, Fault{Misbehaviour: DeletionHangs, Machine: victim})
-	op := begin(t, p, victim)
+	op := startDeletion(t, p, victim)
 	for range 5 {
 		status, err := p.Status(t.Context(), op)
 		if err != nil || status.Done {
 			t.Fatalf("deletion hangs, but status %+v, %v", status, err)
 		}
-		pause(t, pollInterval)
+		sleep(t, pollInterval)
 	}
 	c.Heal(t)
-	if status := end(t, p, op); status.Err != nil {
+	if status := awaitDone(t, p, op); status.Err != nil {
 		t.Errorf("the deletion failed with %v", status.Err)
 	}
 	c.AwaitGone(t, victim)
 }
 
-func handover(t *testing.T, c Cloud) {
-	needs(t, c, DeletionHangs)
+func testHandover(t *testing.T, c Cloud) {
+	requireFault(t, c, DeletionHangs)
 	victim := c.Machines()[0]
 	c.Inject(t, Fault{Misbehaviour: DeletionHangs, Machine: victim})
-	written, err := json.Marshal(begin(t, c.Provider(t), victim))
+	written, err := json.Marshal(startDeletion(t, c.Provider(t), victim))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -270,18 +270,18 @@ func handover(t *testing.T, c Cloud) {
 		t.Errorf("status from another provider %+v, %v; want it in progress", status, err)
 	}
 	c.Heal(t)
-	if status := end(t, successor, op); status.Err != nil {
+	if status := awaitDone(t, successor, op); status.Err != nil {
 		t.Errorf("the deletion failed with %v", status.Err)
 	}
 	c.AwaitGone(t, victim)
 }
 
-func forgotten(t *testing.T, c Cloud) {
-	needs(t, c, Forgets)
+func testForgottenOperation(t *testing.T, c Cloud) {
+	requireFault(t, c, Forgets)
 	p := c.Provider(t)
 	victim := c.Machines()[0]
 	c.Inject(t, Fault{Misbehaviour: DeletionHangs, Machine: victim})
-	op := begin(t, p, victim)
+	op := startDeletion(t, p, victim)
 	c.Inject(t, Fault{Misbehaviour: Forgets})
 	if status, err := p.Status(t.Context(), op); err != nil || !status.Done || status.Err != nil {
 		t.Errorf("status %+v, %v; want done without an error", status, err)
@@ -290,7 +290,7 @@ func forgotten(t *testing.T, c Cloud) {
 	c.AwaitGone(t, victim)
 }
 
-func nobodysOperation(t *testing.T, c Cloud) {
+func testUnknownOperation(t *testing.T, c Cloud) {
 	p := c.Provider(t)
 	for _, id := range []string{"x", "{}", "https://example.com/operations/1", `{"url":"https://example.com/"}`} {
 		if status, err := p.Status(t.Context(), cloud.Operation{ID: id}); err == nil {
@@ -302,7 +302,7 @@ func nobodysOperation(t *testing.T, c Cloud) {
 	}
 }
 
-func cancelled(t *testing.T, c Cloud) {
+func testCancelledCaller(t *testing.T, c Cloud) {
 	p := c.Provider(t)
 	before, size := c.Machines(), c.Size()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -316,7 +316,7 @@ func cancelled(t *testing.T, c Cloud) {
 	checkRemaining(t, c, before, size)
 }
 
-func grows(t *testing.T, c Cloud) {
+func testGrow(t *testing.T, c Cloud) {
 	p := c.Provider(t)
 	before, size := c.Machines(), c.Size()
 	op, err := p.Grow(t.Context(), c.Group(), cloud.Order{Count: 2})
@@ -326,12 +326,12 @@ func grows(t *testing.T, c Cloud) {
 	if g, err := p.Group(t.Context(), c.Group()); err != nil || g.Size != size+2 {
 		t.Errorf("group %+v, %v; want size %d", g, err, size+2)
 	}
-	if status := end(t, p, op); status.Err != nil {
+	if status := awaitDone(t, p, op); status.Err != nil {
 		t.Errorf("the launch failed with %v", status.Err)
 	}
 	running := 0
-	for id, i := range list(t, p, c) {
-		if !slices.ContainsFunc(before, func(b string) bool { return normalized(t, p, b) == id }) && i.State == cloud.Running {
+	for id, i := range listByID(t, p, c) {
+		if !slices.ContainsFunc(before, func(b string) bool { return normalizeID(t, p, b) == id }) && i.State == cloud.Running {
 			running++
 		}
 	}
@@ -345,23 +345,23 @@ func grows(t *testing.T, c Cloud) {
 	}
 }
 
-// growsByTemplate launches an instance of each template.
-func growsByTemplate(t *testing.T, c Cloud) {
+// testGrowByTemplate launches an instance of each template.
+func testGrowByTemplate(t *testing.T, c Cloud) {
 	p := c.Provider(t)
 	templates, err := p.Templates(t.Context(), c.Group())
 	if err != nil || len(templates) == 0 {
 		t.Fatalf("templates: %+v, %v", templates, err)
 	}
 	for _, template := range templates {
-		before := list(t, p, c)
+		before := listByID(t, p, c)
 		op, err := p.Grow(t.Context(), c.Group(), cloud.Order{Count: 1, Template: template.Name})
 		if err != nil {
 			t.Fatalf("%s: %v", template.Name, err)
 		}
-		if status := end(t, p, op); status.Err != nil {
+		if status := awaitDone(t, p, op); status.Err != nil {
 			t.Errorf("%s: the launch failed with %v", template.Name, status.Err)
 		}
-		for id, i := range list(t, p, c) {
+		for id, i := range listByID(t, p, c) {
 			if _, known := before[id]; !known && i.Type != template.Name {
 				t.Errorf("new instance of type %q, want %q", i.Type, template.Name)
 			}
@@ -369,7 +369,7 @@ func growsByTemplate(t *testing.T, c Cloud) {
 	}
 }
 
-func growsTogether(t *testing.T, c Cloud) {
+func testConcurrentGrow(t *testing.T, c Cloud) {
 	size := c.Size()
 	taken := 0
 	var all sync.WaitGroup
@@ -396,8 +396,8 @@ func growsTogether(t *testing.T, c Cloud) {
 	}
 }
 
-func full(t *testing.T, c Cloud) {
-	needs(t, c, Full)
+func testQuotaExhausted(t *testing.T, c Cloud) {
+	requireFault(t, c, Full)
 	p := c.Provider(t)
 	size := c.Size()
 	c.Inject(t, Fault{Misbehaviour: Full})

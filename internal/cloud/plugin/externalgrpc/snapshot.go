@@ -11,15 +11,15 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
-// reading is one complete read of the provider.
-type reading struct {
+// snapshot is one complete read of the provider.
+type snapshot struct {
 	groups    map[string]cloud.Group
 	instances map[string][]cloud.Instance // by group
 }
 
-// find returns an instance. If it is not listed, it is gone, unless the list looks incomplete. That applies to the last
+// findInstance returns an instance. If it is not listed, it is gone, unless the list looks incomplete. That applies to the last
 // known group of the instance, or to all groups if it is unknown.
-func (p *Provider) find(r *reading, id string) (cloud.Instance, error) {
+func (p *Provider) findInstance(r *snapshot, id string) (cloud.Instance, error) {
 	for _, list := range r.instances {
 		for _, i := range list {
 			if i.ProviderID == id {
@@ -31,7 +31,7 @@ func (p *Provider) find(r *reading, id string) (cloud.Instance, error) {
 		return cloud.Instance{}, fmt.Errorf("instance %s: the provider returned an empty list of groups, which is not trusted", id)
 	}
 	p.mu.Lock()
-	last := p.listed[id]
+	last := p.lastGroup[id]
 	p.mu.Unlock()
 	suspects := r.groups
 	if g, ok := r.groups[last]; ok {
@@ -46,30 +46,30 @@ func (p *Provider) find(r *reading, id string) (cloud.Instance, error) {
 	return cloud.Instance{}, &cloud.NotFoundError{Kind: "instance", Name: id}
 }
 
-// maxListed limits the cached groups of instances.
-const maxListed = 20_000
+// maxCachedGroups limits the cached groups of instances.
+const maxCachedGroups = 20_000
 
-// remember caches the group of each instance.
-func (p *Provider) remember(r *reading) {
+// cacheGroups caches the group of each instance.
+func (p *Provider) cacheGroups(r *snapshot) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for group, list := range r.instances {
 		for _, i := range list {
-			if len(p.listed) >= maxListed {
-				clear(p.listed)
+			if len(p.lastGroup) >= maxCachedGroups {
+				clear(p.lastGroup)
 			}
-			p.listed[i.ProviderID] = group
+			p.lastGroup[i.ProviderID] = group
 		}
 	}
 }
 
-// read reads all groups and instances without the provider's cache. Concurrent callers share the next read: a hundred
+// readSnapshot reads all groups and instances without the provider's cache. Concurrent callers share the next read: a hundred
 // concurrent deletions need two.
-func (p *Provider) read(ctx context.Context) (*reading, error) {
-	r, err := p.readings.Read(ctx, func(ctx context.Context) (*reading, error) {
+func (p *Provider) readSnapshot(ctx context.Context) (*snapshot, error) {
+	r, err := p.snapshots.Read(ctx, func(ctx context.Context) (*snapshot, error) {
 		r, err := p.readAll(ctx)
 		if err == nil {
-			p.remember(r)
+			p.cacheGroups(r)
 		}
 		return r, err
 	})
@@ -79,7 +79,7 @@ func (p *Provider) read(ctx context.Context) (*reading, error) {
 	return r, err
 }
 
-func (p *Provider) readAll(ctx context.Context) (*reading, error) {
+func (p *Provider) readAll(ctx context.Context) (*snapshot, error) {
 	if err := p.call(ctx, "Refresh", func(ctx context.Context) error {
 		_, err := p.client.Refresh(ctx, &pb.RefreshRequest{})
 		return err
@@ -93,7 +93,7 @@ func (p *Provider) readAll(ctx context.Context) (*reading, error) {
 	}); err != nil {
 		return nil, err
 	}
-	r := &reading{groups: map[string]cloud.Group{}, instances: map[string][]cloud.Instance{}}
+	r := &snapshot{groups: map[string]cloud.Group{}, instances: map[string][]cloud.Instance{}}
 	var all sync.WaitGroup
 	var mu sync.Mutex
 	var failed error
@@ -144,7 +144,7 @@ func (p *Provider) readGroup(ctx context.Context, g *pb.NodeGroup) (cloud.Group,
 	seen := map[string]bool{}
 	list := make([]cloud.Instance, 0, len(nodes.GetInstances()))
 	for _, n := range nodes.GetInstances() {
-		i, err := p.instance(group.Name, n)
+		i, err := p.toInstance(group.Name, n)
 		if err == nil && seen[i.ProviderID] {
 			err = fmt.Errorf("provider %s: group %s: instance %s is listed twice", p.config.Name, group.Name, i.ProviderID)
 		}
@@ -157,11 +157,11 @@ func (p *Provider) readGroup(ctx context.Context, g *pb.NodeGroup) (cloud.Group,
 	return group, list, nil
 }
 
-// outOfResources is the error class for a cloud without capacity.
-const outOfResources = 1
+// outOfResourcesClass is the error class for a cloud without capacity.
+const outOfResourcesClass = 1
 
-// instance converts an instance. The protocol has no names, so the last part of the ID is used.
-func (p *Provider) instance(group string, n *pb.Instance) (cloud.Instance, error) {
+// toInstance converts an instance. The protocol has no names, so the last part of the ID is used.
+func (p *Provider) toInstance(group string, n *pb.Instance) (cloud.Instance, error) {
 	id, err := p.Normalize(n.GetId())
 	if err != nil {
 		return cloud.Instance{}, fmt.Errorf("provider %s: group %s: listed instance %q: %w", p.config.Name, group, n.GetId(), err)
@@ -180,7 +180,7 @@ func (p *Provider) instance(group string, n *pb.Instance) (cloud.Instance, error
 	}
 	if e := n.GetStatus().GetErrorInfo(); e.GetErrorCode() != "" {
 		i.State, i.Message = cloud.Failed, e.GetErrorCode()+": "+e.GetErrorMessage()
-		if e.GetInstanceErrorClass() == outOfResources {
+		if e.GetInstanceErrorClass() == outOfResourcesClass {
 			i.Refusal = cloud.NoCapacity
 		}
 	}
