@@ -25,7 +25,7 @@ import (
 //	an error is appended to half an answer             internal/cloudpool   TestWhatTheServerDoesWrongIsPassedOnOrSaid
 //	redirects are followed                             internal/cloudpool   TestWhatTheServerDoesWrongIsPassedOnOrSaid
 //	                                                   internal/cloud/cloudpool/wire
-//	                                                                        TestI7ForeignAnswerIsNoEmptyPool
+//	                                                                        TestI7MalformedResponseIsNotAnEmptyPool
 //	the reason of what is not evictable is inverted    internal/cloudpool   TestWhoIsNotToGoDoesNotAndCountsAllTheSame
 //	a failed termination is said to be Kubernetes'     internal/cloudpool   TestATerminationThatDoesNotHappenIsToldOf
 //	                                                   e2e                  TestAServerThatFailsAfterTheDrainIsAskedUntilTheMachineIsGone

@@ -1,4 +1,4 @@
-// Package cloudtest has clouds for the tests of several packages.
+// Package cloudtest has fake clouds for the tests of several packages.
 package cloudtest
 
 import (
@@ -7,7 +7,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
-// Hung is a cloud that answers nothing until the call's context ends. It serves Group and Instance alone.
+// Hung is a cloud that does not respond until the call's context ends. It supports only Group and Instance.
 type Hung struct{ cloud.Provider }
 
 // Name implements cloud.Provider.

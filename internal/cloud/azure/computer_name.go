@@ -8,9 +8,9 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
-// ComputerNumber reads the instance of a uniform scale set from the name that its machine and node have: the last six
-// characters of aks-pool-12345678-vmss00000a are its number in base 36, here 10. It is a cross-check of a machine that
-// was found by its provider ID, see [found.crossCheck], and never the way to find one.
+// ComputerNumber returns the instance number from a computer name of a uniform scale set. The last six characters of
+// aks-pool-12345678-vmss00000a are the number in base 36, here 10. It only confirms an instance that was found by
+// provider ID, see [found.checkComputerName].
 func ComputerNumber(scaleSet, computerName string) (int, bool) {
 	const digits = 6
 	if len(computerName) <= digits {
@@ -24,10 +24,10 @@ func ComputerNumber(scaleSet, computerName string) (int, bool) {
 	return int(n), err == nil
 }
 
-// crossCheck refuses an instance of a uniform scale set whose computer name tells another number than its ID does: one of the
-// two is another machine's, and it is not known which (I4). A name that tells none, such as one with a prefix of the user's,
-// is no contradiction.
-func (m found) crossCheck() error {
+// checkComputerName returns an error if the computer name has another instance number than the ID: one of the two belongs to
+// another instance, and it is unknown which (I4). A computer name without a number, for example with a user's prefix,
+// is accepted.
+func (m vmInstance) checkComputerName() error {
 	if m.id.ScaleSet == "" {
 		return nil
 	}
@@ -36,6 +36,6 @@ func (m found) crossCheck() error {
 		return nil
 	}
 	return &cloud.RefusedError{Reason: cloud.Invalid, Err: fmt.Errorf(
-		"machine %s: it is instance %s, and its computer name %s is that of instance %d: nothing is done to either",
+		"instance %s: its ID says instance %s, its computer name %s says instance %d: neither is changed",
 		m.id, m.id.Name, m.ComputerName, n)}
 }

@@ -10,14 +10,14 @@ import (
 	"strings"
 )
 
-// find gives the path of the plugin of a type. The error says what is wrong with the file, and what to do.
-func find(directory, cloudType string) (string, error) {
+// findExecutable returns the path of a plugin. The error says what is wrong with the file and how to fix it.
+func findExecutable(directory, cloudType string) (string, error) {
 	if err := checkDirectory(directory); err != nil {
 		return "", err
 	}
 	path := filepath.Join(directory, cloudType)
 	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
-		return "", fmt.Errorf("there is no plugin %s: the directory has %s", path, contents(directory))
+		return "", fmt.Errorf("plugin %s does not exist: the directory has %s", path, listDirectory(directory))
 	}
 	real, err := filepath.EvalSymlinks(path)
 	if err != nil {
@@ -39,10 +39,10 @@ func checkDirectory(path string) error {
 	case err != nil:
 		return fmt.Errorf("plugin directory %s: %w", path, err)
 	case !info.IsDir():
-		return fmt.Errorf("plugin directory %s: is no directory", path)
-	case hasModes() && info.Mode()&0o002 != 0:
-		return fmt.Errorf("plugin directory %s: everybody may write there (mode %04o), and so have Slipway run a program of "+
-			"theirs: chmod o-w %s", path, info.Mode().Perm(), path)
+		return fmt.Errorf("plugin directory %s: not a directory", path)
+	case hasUnixModes() && info.Mode()&0o002 != 0:
+		return fmt.Errorf("plugin directory %s: writable for others (mode %04o), who could replace a program that Slipway "+
+			"runs: chmod o-w %s", path, info.Mode().Perm(), path)
 	}
 	return nil
 }
@@ -53,28 +53,28 @@ func checkFile(path string) error {
 	case err != nil:
 		return fmt.Errorf("plugin %s: %w", path, err)
 	case !info.Mode().IsRegular():
-		return fmt.Errorf("plugin %s: is no file but a %s: want an executable", path, kindOf(info.Mode()))
-	case hasModes() && info.Mode()&0o002 != 0:
-		return fmt.Errorf("plugin %s: everybody may write to it (mode %04o), and so have Slipway run what they like: chmod o-w %s",
+		return fmt.Errorf("plugin %s: is a %s: want an executable file", path, fileKind(info.Mode()))
+	case hasUnixModes() && info.Mode()&0o002 != 0:
+		return fmt.Errorf("plugin %s: writable for others (mode %04o), who could change what Slipway runs: chmod o-w %s",
 			path, info.Mode().Perm(), path)
-	case hasModes() && info.Mode()&0o111 == 0:
-		return fmt.Errorf("plugin %s: has no run bit (mode %04o): chmod +x %s", path, info.Mode().Perm(), path)
+	case hasUnixModes() && info.Mode()&0o111 == 0:
+		return fmt.Errorf("plugin %s: not executable (mode %04o): chmod +x %s", path, info.Mode().Perm(), path)
 	}
 	return nil
 }
 
-// hasModes says whether files have the modes of Unix.
-func hasModes() bool { return runtime.GOOS != "windows" }
+// hasUnixModes reports whether files have Unix permissions.
+func hasUnixModes() bool { return runtime.GOOS != "windows" }
 
-func kindOf(mode fs.FileMode) string {
+func fileKind(mode fs.FileMode) string {
 	if mode.IsDir() {
 		return "directory"
 	}
 	return "device, pipe or socket"
 }
 
-// contents names what a directory has, for people.
-func contents(directory string) string {
+// listDirectory lists a directory for an error message.
+func listDirectory(directory string) string {
 	const most = 10
 	entries, err := os.ReadDir(directory)
 	if err != nil || len(entries) == 0 {

@@ -11,8 +11,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
-// normalized gives the spelling of an ID that the provider uses.
-func normalized(t *testing.T, p cloud.Provider, id string) string {
+// normalizeID returns the canonical form of an ID.
+func normalizeID(t *testing.T, p cloud.Provider, id string) string {
 	t.Helper()
 	normal, err := p.Normalize(id)
 	if err != nil {
@@ -21,19 +21,19 @@ func normalized(t *testing.T, p cloud.Provider, id string) string {
 	return normal
 }
 
-func spelling(t *testing.T, c Cloud) {
+func testNormalize(t *testing.T, c Cloud) {
 	p := c.Provider(t)
 	if p.Name() == "" {
 		t.Error("the provider has no name")
 	}
 	seen := map[string]string{}
 	for _, id := range c.Machines() {
-		normal := normalized(t, p, id)
-		if again := normalized(t, p, normal); again != normal {
-			t.Errorf("%q is spelt %q, and that %q", id, normal, again)
+		normal := normalizeID(t, p, id)
+		if again := normalizeID(t, p, normal); again != normal {
+			t.Errorf("%q normalizes to %q, and that to %q", id, normal, again)
 		}
 		if other, twice := seen[normal]; twice {
-			t.Errorf("%q and %q are both spelt %q", id, other, normal)
+			t.Errorf("%q and %q both normalize to %q", id, other, normal)
 		}
 		seen[normal] = id
 	}
@@ -50,8 +50,8 @@ func spelling(t *testing.T, c Cloud) {
 	}
 }
 
-// list gives the machines of the group by their IDs.
-func list(t *testing.T, p cloud.Provider, c Cloud) map[string]cloud.Instance {
+// listByID returns the instances of the group by ID.
+func listByID(t *testing.T, p cloud.Provider, c Cloud) map[string]cloud.Instance {
 	t.Helper()
 	instances, err := p.Instances(t.Context(), c.Group())
 	if err != nil {
@@ -67,11 +67,11 @@ func list(t *testing.T, p cloud.Provider, c Cloud) map[string]cloud.Instance {
 	return byID
 }
 
-func lists(t *testing.T, c Cloud) {
+func testList(t *testing.T, c Cloud) {
 	p := c.Provider(t)
-	listed := list(t, p, c)
+	listed := listByID(t, p, c)
 	for _, id := range c.Machines() {
-		i, ok := listed[normalized(t, p, id)]
+		i, ok := listed[normalizeID(t, p, id)]
 		if !ok {
 			t.Errorf("%s is not listed", id)
 			continue
@@ -81,17 +81,17 @@ func lists(t *testing.T, c Cloud) {
 		}
 	}
 	if len(listed) != len(c.Machines()) {
-		t.Errorf("%d machines are listed, there are %d", len(listed), len(c.Machines()))
+		t.Errorf("%d instances are listed, want %d", len(listed), len(c.Machines()))
 	}
 	group, err := p.Group(t.Context(), c.Group())
 	if err != nil || group.Size != c.Size() || group.Name != c.Group() {
-		t.Errorf("the group is %+v, %v; want %s of size %d", group, err, c.Group(), c.Size())
+		t.Errorf("group %+v, %v; want %s of size %d", group, err, c.Group(), c.Size())
 	}
 }
 
-func reads(t *testing.T, c Cloud) {
+func testRead(t *testing.T, c Cloud) {
 	p := c.Provider(t)
-	for id, listed := range list(t, p, c) {
+	for id, listed := range listByID(t, p, c) {
 		read, err := p.Instance(t.Context(), id)
 		if err != nil {
 			t.Errorf("%s: %v", id, err)
@@ -105,20 +105,20 @@ func reads(t *testing.T, c Cloud) {
 	}
 }
 
-// patience is how long a call of a provider may take whose cloud gives no good answer, or asks to wait.
-const patience = 20 * time.Second
+// maxCallTime limits a call while the cloud fails or throttles.
+const maxCallTime = 20 * time.Second
 
-func blackoutsAreNotGone(t *testing.T, c Cloud) {
+func testFailedReadIsNotGone(t *testing.T, c Cloud) {
 	p := c.Provider(t)
 	machines := c.Machines()
-	for _, m := range blackouts() {
+	for _, m := range totalFaults() {
 		t.Run("when the cloud "+string(m), func(t *testing.T) {
-			needs(t, c, m)
+			requireFault(t, c, m)
 			c.Inject(t, Fault{Misbehaviour: m, After: 7 * time.Second})
 			defer c.Heal(t)
-			ctx, cancel := context.WithTimeout(t.Context(), 4*patience)
+			ctx, cancel := context.WithTimeout(t.Context(), 4*maxCallTime)
 			defer cancel()
-			var all sync.WaitGroup // side by side, as each may be tried again a few times
+			var all sync.WaitGroup // concurrent, because each may be retried
 			for _, id := range []string{machines[0], c.Missing()} {
 				all.Go(func() {
 					if i, err := p.Instance(ctx, id); err == nil || cloud.IsNotFound(err) {
@@ -134,7 +134,7 @@ func blackoutsAreNotGone(t *testing.T, c Cloud) {
 			if c.Group() != "" {
 				all.Go(func() {
 					if l, err := p.Instances(ctx, c.Group()); err == nil || cloud.IsNotFound(err) || l != nil {
-						t.Errorf("Instances = %d machines, %v; want none, and an error that is not NotFound", len(l), err)
+						t.Errorf("Instances = %d instances, %v; want none, and an error that is not NotFound", len(l), err)
 					}
 				})
 				all.Go(func() {
@@ -152,43 +152,43 @@ func blackoutsAreNotGone(t *testing.T, c Cloud) {
 		})
 	}
 	if now := c.Machines(); !slices.Equal(now, machines) {
-		t.Errorf("the cloud had %d machines and has %d", len(machines), len(now))
+		t.Errorf("the cloud had %d instances and now has %d", len(machines), len(now))
 	}
 }
 
-func brokenList(t *testing.T, c Cloud) {
-	needs(t, c, SecondPage)
+func testTruncatedList(t *testing.T, c Cloud) {
+	requireFault(t, c, SecondPage)
 	p := c.Provider(t)
 	c.Inject(t, Fault{Misbehaviour: SecondPage})
 	if l, err := p.Instances(t.Context(), c.Group()); err == nil || l != nil {
-		t.Errorf("Instances = %d machines, %v; want none, and an error", len(l), err)
+		t.Errorf("Instances = %d instances, %v; want none, and an error", len(l), err)
 	}
 	c.Heal(t)
 	if l, err := p.Instances(t.Context(), c.Group()); err != nil || len(l) != len(c.Machines()) {
-		t.Errorf("afterwards Instances = %d machines, %v", len(l), err)
+		t.Errorf("afterwards Instances = %d instances, %v", len(l), err)
 	}
 }
 
-func staleList(t *testing.T, c Cloud) {
-	needs(t, c, Stale)
+func testStaleList(t *testing.T, c Cloud) {
+	requireFault(t, c, Stale)
 	p := c.Provider(t)
 	machines := c.Machines()
 	c.Inject(t, Fault{Misbehaviour: Stale})
-	remove(t, p, c, machines[0])
+	deleteAndAwait(t, p, c, machines[0])
 	if _, err := p.Instance(t.Context(), machines[0]); !cloud.IsNotFound(err) {
-		t.Errorf("the deleted machine: error %v, want NotFound although a list still has it", err)
+		t.Errorf("deleted instance: error %v, want NotFound although a list still has it", err)
 	}
 	if _, err := p.Grow(t.Context(), c.Group(), cloud.Order{Count: 1}); err != nil {
 		t.Fatal(err)
 	}
-	fresh := awaitFresh(t, c, machines)
+	fresh := awaitNewInstance(t, c, machines)
 	if i, err := p.Instance(t.Context(), fresh); err != nil || i.State != cloud.Running && i.State != cloud.Pending {
-		t.Errorf("the new machine = %+v, %v; want it although no list has it", i, err)
+		t.Errorf("new instance = %+v, %v; want it although no list has it", i, err)
 	}
 }
 
-// awaitFresh returns the first machine that was not there before.
-func awaitFresh(t *testing.T, c Cloud, before []string) string {
+// awaitNewInstance returns the first new instance.
+func awaitNewInstance(t *testing.T, c Cloud, before []string) string {
 	t.Helper()
 	for t.Context().Err() == nil {
 		for _, id := range c.Machines() {
@@ -196,14 +196,14 @@ func awaitFresh(t *testing.T, c Cloud, before []string) string {
 				return id
 			}
 		}
-		pause(t, pollInterval)
+		sleep(t, pollInterval)
 	}
-	t.Fatal("no machine came")
+	t.Fatal("no new instance")
 	return ""
 }
 
-func missing(t *testing.T, c Cloud) {
-	needs(t, c, Misses)
+func testMissing(t *testing.T, c Cloud) {
+	requireFault(t, c, Misses)
 	p := c.Provider(t)
 	if i, err := p.Instance(t.Context(), c.Missing()); !cloud.IsNotFound(err) {
 		t.Errorf("Instance = %+v, %v; want NotFound", i, err)
@@ -213,15 +213,15 @@ func missing(t *testing.T, c Cloud) {
 	}
 }
 
-func lost(t *testing.T, c Cloud) {
-	needs(t, c, Loses)
+func testLost(t *testing.T, c Cloud) {
+	requireFault(t, c, Loses)
 	p := c.Provider(t)
 	machine := c.Machines()[0]
 	if _, err := p.Instance(t.Context(), machine); err != nil {
 		t.Fatal(err)
 	}
 	if c.Group() != "" {
-		list(t, p, c)
+		listByID(t, p, c)
 	}
 	c.Lose(t, machine)
 	if i, err := p.Instance(t.Context(), machine); !cloud.IsNotFound(err) {
@@ -232,11 +232,11 @@ func lost(t *testing.T, c Cloud) {
 		t.Errorf("Delete = %+v, %v; want NotFound", op, err)
 	}
 	if c.Size() != size {
-		t.Errorf("the deletion of nothing changed the group's size from %d to %d", size, c.Size())
+		t.Errorf("deleting a gone instance changed the group's size from %d to %d", size, c.Size())
 	}
 }
 
-func noGroup(t *testing.T, c Cloud) {
+func testMissingGroup(t *testing.T, c Cloud) {
 	p := c.Provider(t)
 	var none *cloud.NotFoundError
 	if g, err := p.Group(t.Context(), "no-such-group"); !errors.As(err, &none) || none.Kind != "group" {
@@ -250,8 +250,8 @@ func noGroup(t *testing.T, c Cloud) {
 	}
 }
 
-func throttling(t *testing.T, c Cloud) {
-	needs(t, c, Throttled)
+func testThrottled(t *testing.T, c Cloud) {
+	requireFault(t, c, Throttled)
 	p := c.Provider(t)
 	const wants = 37 * time.Second
 	c.Inject(t, Fault{Misbehaviour: Throttled, After: wants})
@@ -259,15 +259,15 @@ func throttling(t *testing.T, c Cloud) {
 	_, err := p.Instance(t.Context(), c.Machines()[0])
 	var throttled *cloud.ThrottledError
 	if !errors.As(err, &throttled) || throttled.After < 36*time.Second || throttled.After > 38*time.Second {
-		t.Errorf("error %v, want one that asks to wait 37s", err)
+		t.Errorf("error %v, want a retry delay of 37s", err)
 	}
 	if took := time.Since(began); took >= wants {
-		t.Errorf("the call took %v, as long as the cloud wants to be left alone", took)
+		t.Errorf("the call took %v, as long as the retry delay", took)
 	}
 }
 
-func denied(t *testing.T, c Cloud) {
-	needs(t, c, Denied)
+func testMissingPermission(t *testing.T, c Cloud) {
+	requireFault(t, c, Denied)
 	p := c.Provider(t)
 	c.Inject(t, Fault{Misbehaviour: Denied})
 	if _, err := p.Instance(t.Context(), c.Machines()[0]); cloud.RefusalOf(err) != cloud.NoRight {

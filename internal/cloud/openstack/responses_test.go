@@ -22,7 +22,7 @@ import (
 
 const someID = "11111111-2222-3333-4444-555555555555"
 
-func TestAnswersOfTheServicesAreToldApart(t *testing.T) {
+func TestServiceErrorsMapToProviderErrors(t *testing.T) {
 	for _, tc := range []struct {
 		status    int
 		body      string
@@ -33,7 +33,7 @@ func TestAnswersOfTheServicesAreToldApart(t *testing.T) {
 	}{
 		{404, `{"itemNotFound": {"code": 404, "message": "Instance ` + someID + ` could not be found."}}`, "", "", 0, true},
 		{404, `{"itemNotFound": {"code": 404, "message": "The resource could not be found."}}`, "", "", 0, false},
-		{404, "<html>404 Not Found: " + someID + "</html>", "", "", 0, false}, // a proxy that repeats the address
+		{404, "<html>404 Not Found: " + someID + "</html>", "", "", 0, false}, // page of a proxy that repeats the address
 		{404, "", "", "", 0, false},
 		{200, `{"itemNotFound": {"message": "Instance ` + someID + ` could not be found."}}`, "", "", 0, false},
 		{403, `{"forbidden": {"code": 403, "message": "Quota exceeded for cores: Requested 4, but already used 4 of 4 cores"}}`, "", cloud.NoQuota, 0, false},
@@ -42,17 +42,17 @@ func TestAnswersOfTheServicesAreToldApart(t *testing.T) {
 		{403, `{"forbidden": {"code": 403, "message": "Policy doesn't allow it"}}`, "", cloud.NoRight, 0, false},
 		{401, `{"error": {"code": 401, "message": "The request you have made requires authentication.", "title": "Unauthorized"}}`, "", cloud.NoRight, 0, false},
 		{429, `{"overLimit": {"message": "rate-limited"}}`, "7", "", 7 * time.Second, false},
-		{413, `{"overLimit": {"message": "rate-limited"}}`, "", "", defaultPause, false},
+		{413, `{"overLimit": {"message": "rate-limited"}}`, "", "", defaultRetryDelay, false},
 		{503, "", "9", "", 9 * time.Second, false},
 		{503, "", "", "", 0, false},
-		{409, `{"conflictingRequest": {"message": "Cannot 'delete' instance x while it is in task_state rebuilding"}}`, "", "", busyPause, false},
+		{409, `{"conflictingRequest": {"message": "Cannot 'delete' instance x while it is in task_state rebuilding"}}`, "", "", busyRetryDelay, false},
 		{409, `{"conflictingRequest": {"message": "Instance x is locked"}}`, "", cloud.Protected, 0, false},
 		{409, `{"NeutronError": {"type": "IpAddressGenerationFailure", "message": "No more IP addresses available on network 7."}}`, "", cloud.NoCapacity, 0, false},
 		{400, `{"badRequest": {"code": 400, "message": "Can not find requested image"}}`, "", cloud.Invalid, 0, false},
 		{400, "<html>bad gateway</html>", "", "", 0, false},
 		{500, `{"computeFault": {"message": "Unexpected API Error."}}`, "", "", 0, false},
 	} {
-		err := ofAPI("asking", gophercloud.ErrUnexpectedResponseCode{
+		err := fromAPIError("asking", gophercloud.ErrUnexpectedResponseCode{
 			Actual: tc.status, Body: []byte(tc.body), ResponseHeader: http.Header{"Retry-After": {tc.retry}},
 		})
 		var throttled *cloud.ThrottledError
@@ -61,23 +61,23 @@ func TestAnswersOfTheServicesAreToldApart(t *testing.T) {
 		if throttled != nil {
 			after = throttled.After
 		}
-		if cloud.RefusalOf(err) != tc.refusal || after != tc.throttled || saysGone(err, someID) != tc.gone || cloud.IsNotFound(err) {
-			t.Errorf("%d %s: %v, refusal %q, pause %s, gone %t", tc.status, tc.body, err, cloud.RefusalOf(err), after, saysGone(err, someID))
+		if cloud.RefusalOf(err) != tc.refusal || after != tc.throttled || isGone(err, someID) != tc.gone || cloud.IsNotFound(err) {
+			t.Errorf("%d %s: %v, refusal %q, delay %s, gone %t", tc.status, tc.body, err, cloud.RefusalOf(err), after, isGone(err, someID))
 		}
 	}
 }
 
-// endless is a service that never comes to the end of its answer.
-type endless struct{}
+// endlessResponse is a service with an endless response.
+type endlessResponse struct{}
 
-func (endless) RoundTrip(*http.Request) (*http.Response, error) {
-	return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(endless{})}, nil
+func (endlessResponse) RoundTrip(*http.Request) (*http.Response, error) {
+	return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(endlessResponse{})}, nil
 }
 
-func (endless) Read(into []byte) (int, error) { return len(into), nil }
+func (endlessResponse) Read(into []byte) (int, error) { return len(into), nil }
 
-func TestOversizedAnswerIsAnErrorWithoutRetry(t *testing.T) {
-	response, err := cloud.LimitAnswers(endless{}, maxAnswer).RoundTrip(nil)
+func TestOversizedResponseIsNotRetried(t *testing.T) {
+	response, err := cloud.LimitAnswers(endlessResponse{}, maxResponseSize).RoundTrip(nil)
 	must.NoError(t, err)
 	_, err = io.Copy(io.Discard, response.Body)
 	if !cloud.IsTooLarge(err) {
@@ -91,7 +91,7 @@ func TestOversizedAnswerIsAnErrorWithoutRetry(t *testing.T) {
 	}
 }
 
-func TestFaultsOfServersAreToldApart(t *testing.T) {
+func TestServerFaultsAreClassified(t *testing.T) {
 	for message, want := range map[string]cloud.Refusal{
 		"No valid host was found. ": cloud.NoCapacity,
 		"Exceeded maximum number of retries. Exhausted all hosts available for": cloud.NoCapacity,
@@ -103,13 +103,13 @@ func TestFaultsOfServersAreToldApart(t *testing.T) {
 		"Failed to deallocate the network(s).":                                  "",
 		"":                                                                      "",
 	} {
-		if got := ofFault(message); got != want {
+		if got := classifyFault(message); got != want {
 			t.Errorf("%q: %q, want %q", message, got, want)
 		}
 	}
 }
 
-func TestI7StatesThatNobodyKnowsAreUnknown(t *testing.T) {
+func TestI7UnknownStatusIsUnknown(t *testing.T) {
 	for _, tc := range []struct {
 		status, task string
 		want         cloud.State
@@ -127,13 +127,13 @@ func TestI7StatesThatNobodyKnowsAreUnknown(t *testing.T) {
 		{"NEWER_THAN_THIS", "", cloud.Unknown},
 		{"", "", cloud.Unknown},
 	} {
-		if got := state(tc.status, tc.task); got != tc.want {
+		if got := toState(tc.status, tc.task); got != tc.want {
 			t.Errorf("%s %s: %s, want %s", tc.status, tc.task, got, tc.want)
 		}
 	}
 }
 
-func TestHostNamesAreMadeAsNovaMakesThem(t *testing.T) {
+func TestHostNameIsDerivedAsInNova(t *testing.T) {
 	given := "given"
 	for want, s := range map[string]servers.Server{
 		"given":     {Name: "other", Hostname: &given},
@@ -145,8 +145,8 @@ func TestHostNamesAreMadeAsNovaMakesThem(t *testing.T) {
 	}
 }
 
-func TestProviderIDsHaveOneSpelling(t *testing.T) {
-	c := good()
+func TestProviderIDIsNormalized(t *testing.T) {
+	c := validConfig()
 	c.Region = "here"
 	p, err := New(c, Options{})
 	must.NoError(t, err)
@@ -156,11 +156,11 @@ func TestProviderIDsHaveOneSpelling(t *testing.T) {
 		}
 	}
 	if got, ok := p.IDOfSystem(strings.ToUpper(someID)); !ok || got != "openstack:///"+someID {
-		t.Errorf("the system's UUID: %q, %t", got, ok)
+		t.Errorf("system UUID: %q, %t", got, ok)
 	}
 	for _, text := range []string{"", "Not Specified", "ec2-" + someID} {
 		if got, ok := p.IDOfSystem(text); ok {
-			t.Errorf("%q is no UUID, and is %q", text, got)
+			t.Errorf("%q is not a UUID, got %q", text, got)
 		}
 	}
 	for _, id := range []string{"openstack://there/" + someID, someID, "openstack:///", "azure:///" + someID, "openstack:///" + someID + "/x"} {
@@ -170,8 +170,8 @@ func TestProviderIDsHaveOneSpelling(t *testing.T) {
 	}
 }
 
-func TestDeclaredCapacityOverridesTheFlavor(t *testing.T) {
-	// A regression of the OpenStack autoscaler, which divided memory by 1024·1000: 4096 MB of Nova are 4 GiB.
+func TestConfiguredCapacityOverridesTheFlavor(t *testing.T) {
+	// Regression test: the OpenStack autoscaler divided memory by 1024·1000. 4096 MB in Nova are 4 GiB.
 	f := &flavors.Flavor{Name: "g", VCPUs: 2, RAM: 4096, Disk: 20, ExtraSpecs: map[string]string{
 		"pci_passthrough:alias": "a100:2, l4:1", "resources:VGPU": "1", "bad": "many",
 	}}
@@ -180,7 +180,7 @@ func TestDeclaredCapacityOverridesTheFlavor(t *testing.T) {
 	}}}
 	check := func(want map[corev1.ResourceName]string) {
 		t.Helper()
-		got, err := g.capacity(f)
+		got, err := g.flavorCapacity(f)
 		if err != nil || len(got) != len(want) {
 			t.Fatalf("%v, %v", got, err)
 		}
@@ -195,8 +195,8 @@ func TestDeclaredCapacityOverridesTheFlavor(t *testing.T) {
 	g.Nodes.Capacity = corev1.ResourceList{"pods": resource.MustParse("64")}
 	check(map[corev1.ResourceName]string{"cpu": "2", "memory": "4Gi", "pods": "64", "ephemeral-storage": "50Gi", "nvidia.com/gpu": "4"})
 	g.Resources = []ExtraSpecResource{{"bad", "x/y"}}
-	if _, err := g.capacity(f); cloud.RefusalOf(err) != cloud.Invalid {
-		t.Errorf("an extra spec that is no number: %v", err)
+	if _, err := g.flavorCapacity(f); cloud.RefusalOf(err) != cloud.Invalid {
+		t.Errorf("extra spec that is not a number: %v", err)
 	}
 }
 
@@ -212,7 +212,7 @@ func TestFlavorsAreChosenInOrderOrSmallestFirst(t *testing.T) {
 		"tiny small small-ssd big": {}, "small small-ssd big": {MinVCPUs: 2}, "tiny small small-ssd": {MaxMemory: &memory},
 		"small-ssd": {ExtraSpecs: map[string]string{"ssd": "true"}}, "small": {Name: "small"},
 	} {
-		chosen, err := s.choose(all)
+		chosen, err := s.selectFlavors(all)
 		var names []string
 		for _, f := range chosen {
 			names = append(names, f.Name)
@@ -221,11 +221,11 @@ func TestFlavorsAreChosenInOrderOrSmallestFirst(t *testing.T) {
 			t.Errorf("%+v: %q, %v; want %q", s, got, err, want)
 		}
 	}
-	if _, err := (&FlavorSelection{MinVCPUs: 99}).choose(all); cloud.RefusalOf(err) != cloud.Invalid {
-		t.Errorf("none within the bounds: %v", err)
+	if _, err := (&FlavorSelection{MinVCPUs: 99}).selectFlavors(all); cloud.RefusalOf(err) != cloud.Invalid {
+		t.Errorf("none within the limits: %v", err)
 	}
-	if _, err := flavorNamed(all, "m9"); err == nil || !strings.Contains(err.Error(), "big, small, small-ssd, tiny") {
-		t.Errorf("a flavor that is not there: %v", err)
+	if _, err := findFlavor(all, "m9"); err == nil || !strings.Contains(err.Error(), "big, small, small-ssd, tiny") {
+		t.Errorf("missing flavor: %v", err)
 	}
 }
 
@@ -244,16 +244,16 @@ func TestConfiguredRegionIsUsed(t *testing.T) {
 		{"north", "admin", "", "no admin endpoint"},
 	} {
 		s := &session{login: &login{region: tc.region, availability: gophercloud.Availability(tc.face)}}
-		got, err := s.endpoint(catalog, "compute")
+		got, err := s.findEndpoint(catalog, "compute")
 		if got != tc.want || (err != nil) != (tc.failure != "") || err != nil && !strings.Contains(err.Error(), tc.failure) {
 			t.Errorf("%+v: %q, %v", tc, got, err)
 		}
 	}
 }
 
-func TestOperationsAreReadAsTheyWereWritten(t *testing.T) {
+func TestOperationRoundTrips(t *testing.T) {
 	for _, o := range []operation{{Delete: someID}, {Create: []string{someID}}} {
-		got, err := decodeOperation(o.encode(time.Now()).ID)
+		got, err := decodeOperation(o.toCloudOperation(time.Now()).ID)
 		if err != nil || got.Delete != o.Delete || len(got.Create) != len(o.Create) {
 			t.Errorf("%+v: %+v, %v", o, got, err)
 		}
@@ -265,22 +265,22 @@ func TestOperationsAreReadAsTheyWereWritten(t *testing.T) {
 	}
 }
 
-func FuzzAnswers(f *testing.F) {
+func FuzzServiceErrors(f *testing.F) {
 	f.Add(404, `{"itemNotFound": {"code": 404, "message": "Instance x could not be found."}}`)
 	f.Add(500, "<html>")
 	f.Add(404, `{"a": null}`)
 	f.Fuzz(func(t *testing.T, status int, body string) {
-		err := ofAPI("asking", gophercloud.ErrUnexpectedResponseCode{Actual: status, Body: []byte(body)})
-		if saysGone(err, someID) && (status != http.StatusNotFound || !json.Valid([]byte(body))) {
-			t.Errorf("I7: %d %q says that it is gone", status, body)
+		err := fromAPIError("asking", gophercloud.ErrUnexpectedResponseCode{Actual: status, Body: []byte(body)})
+		if isGone(err, someID) && (status != http.StatusNotFound || !json.Valid([]byte(body))) {
+			t.Errorf("I7: %d %q means gone", status, body)
 		}
-		_ = ofFault(body)
-		_, _ = devices(body)
+		_ = classifyFault(body)
+		_, _ = parseDeviceCount(body)
 		_, _ = decodeOperation(body)
 	})
 }
 
-func TestI4MarksDecideTheOwnerOfAServer(t *testing.T) {
+func TestI4MetadataDecidesTheOwnerOfAServer(t *testing.T) {
 	p := &Provider{
 		config: Config{ClusterName: "shop", FormerClusterNames: []string{"kubernetes"}},
 		groups: []*group{{GroupConfig: GroupConfig{Name: "workers", AdoptNamePrefix: "kube-worker-"}}},
@@ -291,14 +291,14 @@ func TestI4MarksDecideTheOwnerOfAServer(t *testing.T) {
 		ours, adopted bool
 	}{
 		"marked":              {servers.Server{Name: "x", Metadata: map[string]string{ClusterKey: "shop", GroupKey: "workers"}}, "workers", true, false},
-		"another cluster's":   {servers.Server{Name: "kube-worker-ab12", Metadata: map[string]string{ClusterKey: "blog", GroupKey: "workers"}}, "workers", false, false},
-		"of a former name":    {servers.Server{Name: "x", Metadata: map[string]string{ClusterKey: "kubernetes", GroupKey: "workers"}}, "workers", true, true},
-		"unmarked, and named": {servers.Server{Name: "kube-worker-ab12", Metadata: map[string]string{}}, "workers", true, true},
-		"unmarked":            {servers.Server{Name: "web", Metadata: map[string]string{}}, "", false, false},
+		"other cluster":       {servers.Server{Name: "kube-worker-ab12", Metadata: map[string]string{ClusterKey: "blog", GroupKey: "workers"}}, "workers", false, false},
+		"former cluster name": {servers.Server{Name: "x", Metadata: map[string]string{ClusterKey: "kubernetes", GroupKey: "workers"}}, "workers", true, true},
+		"no metadata, prefix": {servers.Server{Name: "kube-worker-ab12", Metadata: map[string]string{}}, "workers", true, true},
+		"no metadata":         {servers.Server{Name: "web", Metadata: map[string]string{}}, "", false, false},
 	} {
 		c.server.ID, c.server.Status = someID, "ACTIVE"
-		m, err := p.read(&c.server)
-		if err != nil || m.ours != c.ours || m.Adopted != c.adopted || m.Group != c.group {
+		m, err := p.toServerInstance(&c.server)
+		if err != nil || m.belongsToCluster != c.ours || m.Adopted != c.adopted || m.Group != c.group {
 			t.Errorf("%s: %+v, %v", name, m, err)
 		}
 	}
@@ -311,17 +311,17 @@ func TestServerThatCannotBeDeletedIsProtected(t *testing.T) {
 		server servers.Server
 		why    string // empty when it is not kept
 	}{
-		"ours":                    {servers.Server{Status: "ACTIVE", Metadata: ours}, ""},
-		"locked":                  {servers.Server{Status: "ACTIVE", Metadata: ours, Locked: &yes}, "locked"},
-		"nobody's":                {servers.Server{Status: "ACTIVE", Metadata: map[string]string{}}, "cluster shop"},
-		"nobody's, and going":     {servers.Server{Status: "ACTIVE", TaskState: "deleting", Metadata: map[string]string{}}, ""},
-		"locked, deleted softly":  {servers.Server{Status: "SOFT_DELETED", Metadata: ours, Locked: &yes}, "locked"},
-		"another cluster's, down": {servers.Server{Status: "SHUTOFF", Metadata: map[string]string{ClusterKey: "blog"}}, "cluster shop"},
+		"this cluster":           {servers.Server{Status: "ACTIVE", Metadata: ours}, ""},
+		"locked":                 {servers.Server{Status: "ACTIVE", Metadata: ours, Locked: &yes}, "locked"},
+		"no cluster":             {servers.Server{Status: "ACTIVE", Metadata: map[string]string{}}, "cluster shop"},
+		"no cluster, deleting":   {servers.Server{Status: "ACTIVE", TaskState: "deleting", Metadata: map[string]string{}}, ""},
+		"locked, soft-deleted":   {servers.Server{Status: "SOFT_DELETED", Metadata: ours, Locked: &yes}, "locked"},
+		"other cluster, stopped": {servers.Server{Status: "SHUTOFF", Metadata: map[string]string{ClusterKey: "blog"}}, "cluster shop"},
 	} {
 		c.server.ID = someID
-		m, err := p.read(&c.server)
+		m, err := p.toServerInstance(&c.server)
 		if err != nil || m.Kept != (c.why != "") || (m.KeptReason != "") != m.Kept || !strings.Contains(m.KeptReason, c.why) {
-			t.Errorf("%s: %+v, %v; want it kept for %q", name, m.Instance, err, c.why)
+			t.Errorf("%s: %+v, %v; want it protected because of %q", name, m.Instance, err, c.why)
 		}
 	}
 }

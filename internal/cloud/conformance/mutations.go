@@ -12,20 +12,20 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
-// pollInterval is how long a test waits between two looks at something that takes its time.
+// pollInterval is the delay between two reads in a test.
 const pollInterval = 10 * time.Millisecond
 
-func pause(t *testing.T, d time.Duration) {
+func sleep(t *testing.T, d time.Duration) {
 	t.Helper()
 	select {
 	case <-time.After(d):
 	case <-t.Context().Done():
-		t.Fatal("the test's time is over")
+		t.Fatal("test timeout")
 	}
 }
 
-// begin asks for a deletion.
-func begin(t *testing.T, p cloud.Provider, machine string) cloud.Operation {
+// startDeletion starts a deletion.
+func startDeletion(t *testing.T, p cloud.Provider, machine string) cloud.Operation {
 	t.Helper()
 	op, err := p.Delete(t.Context(), machine)
 	if err != nil {
@@ -34,8 +34,8 @@ func begin(t *testing.T, p cloud.Provider, machine string) cloud.Operation {
 	return op
 }
 
-// end follows an operation until it is done.
-func end(t *testing.T, p cloud.Provider, op cloud.Operation) cloud.Status {
+// awaitDone waits until an operation is done.
+func awaitDone(t *testing.T, p cloud.Provider, op cloud.Operation) cloud.Status {
 	t.Helper()
 	for {
 		status, err := p.Status(t.Context(), op)
@@ -45,107 +45,107 @@ func end(t *testing.T, p cloud.Provider, op cloud.Operation) cloud.Status {
 		if status.Done {
 			return status
 		}
-		pause(t, pollInterval)
+		sleep(t, pollInterval)
 	}
 }
 
-// remove deletes a machine and waits for its end.
-func remove(t *testing.T, p cloud.Provider, c Cloud, machine string) {
+// deleteAndAwait deletes an instance and waits until it is gone.
+func deleteAndAwait(t *testing.T, p cloud.Provider, c Cloud, machine string) {
 	t.Helper()
-	if status := end(t, p, begin(t, p, machine)); status.Err != nil {
+	if status := awaitDone(t, p, startDeletion(t, p, machine)); status.Err != nil {
 		t.Fatalf("deleting %s ended with %v", machine, status.Err)
 	}
 	c.AwaitGone(t, machine)
 }
 
-// checkRemaining asserts what is left of the machines there were, and that the group is as much smaller.
+// checkRemaining asserts that all instances except gone still exist, and that the size decreased accordingly.
 func checkRemaining(t *testing.T, c Cloud, before []string, size int, gone ...string) {
 	t.Helper()
 	want := slices.DeleteFunc(slices.Clone(before), func(id string) bool { return slices.Contains(gone, id) })
 	if now := c.Machines(); !slices.Equal(now, want) {
-		t.Errorf("the machines are\n%q\nwant\n%q", now, want)
+		t.Errorf("instances\n%q\nwant\n%q", now, want)
 	}
 	if c.Group() != "" && c.Size() != size-len(gone) {
 		t.Errorf("the group's size is %d, want %d", c.Size(), size-len(gone))
 	}
 }
 
-func deletes(t *testing.T, c Cloud) {
+func testDelete(t *testing.T, c Cloud) {
 	p := c.Provider(t)
 	before, size := c.Machines(), c.Size()
 	victim := before[1]
 	began := time.Now()
-	op := begin(t, p, victim)
+	op := startDeletion(t, p, victim)
 	if op.Started.Before(began.Add(-time.Minute)) || op.Started.After(time.Now().Add(time.Minute)) {
-		t.Errorf("the operation started %v, it is %v", op.Started, time.Now())
+		t.Errorf("the operation started at %v, now is %v", op.Started, time.Now())
 	}
-	if status := end(t, p, op); status.Err != nil {
-		t.Errorf("the deletion ended with %v", status.Err)
+	if status := awaitDone(t, p, op); status.Err != nil {
+		t.Errorf("the deletion failed with %v", status.Err)
 	}
 	if _, err := p.Instance(t.Context(), victim); !cloud.IsNotFound(err) {
-		t.Errorf("the machine after its deletion: %v, want NotFound", err)
+		t.Errorf("instance after its deletion: %v, want NotFound", err)
 	}
 	checkRemaining(t, c, before, size, victim)
 }
 
-func deletesAgain(t *testing.T, c Cloud) {
-	needs(t, c, DeletionHangs)
+func testRepeatedDelete(t *testing.T, c Cloud) {
+	requireFault(t, c, DeletionHangs)
 	p := c.Provider(t)
 	before, size := c.Machines(), c.Size()
 	victim := before[0]
 	c.Inject(t, Fault{Misbehaviour: DeletionHangs, Machine: victim})
-	first := begin(t, p, victim)
-	again := begin(t, p, victim)
+	first := startDeletion(t, p, victim)
+	again := startDeletion(t, p, victim)
 	if c.Group() != "" && c.Size() != size-1 {
-		t.Errorf("asked for twice, the group's size is %d, want %d", c.Size(), size-1)
+		t.Errorf("after two requests the group's size is %d, want %d", c.Size(), size-1)
 	}
 	if i, err := p.Instance(t.Context(), victim); err != nil || i.State != cloud.Deleting {
-		t.Errorf("the machine is %+v, %v; want it %s", i, err, cloud.Deleting)
+		t.Errorf("instance %+v, %v; want state %s", i, err, cloud.Deleting)
 	}
 	for _, op := range []cloud.Operation{first, again} {
 		if status, err := p.Status(t.Context(), op); err != nil || status.Done {
-			t.Errorf("the deletion is under way, its status is %+v, %v", status, err)
+			t.Errorf("deletion in progress, but status %+v, %v", status, err)
 		}
 	}
 	c.Heal(t)
 	for _, op := range []cloud.Operation{first, again} {
-		if status := end(t, p, op); status.Err != nil {
-			t.Errorf("an operation ended with %v", status.Err)
+		if status := awaitDone(t, p, op); status.Err != nil {
+			t.Errorf("an operation failed with %v", status.Err)
 		}
 	}
 	if _, err := p.Delete(t.Context(), victim); !cloud.IsNotFound(err) {
-		t.Errorf("the deletion of one that is gone: %v, want NotFound", err)
+		t.Errorf("deletion of a gone instance: %v, want NotFound", err)
 	}
 	checkRemaining(t, c, before, size, victim)
 }
 
-func deletesTogether(t *testing.T, c Cloud) {
+func testConcurrentDeletes(t *testing.T, c Cloud) {
 	p := c.Provider(t)
 	before, size := c.Machines(), c.Size()
 	victims := before[:4]
 	ops := make([]cloud.Operation, 2*len(victims))
 	errs := make([]error, len(ops))
 	var all sync.WaitGroup
-	for i := range ops { // each machine is asked for twice
-		all.Go(func() { ops[i], errs[i] = deleteInTime(t, p, victims[i%len(victims)]) })
+	for i := range ops { // each instance is requested twice
+		all.Go(func() { ops[i], errs[i] = deleteWithRetry(t, p, victims[i%len(victims)]) })
 	}
 	all.Wait()
 	for i, op := range ops {
 		if cloud.IsNotFound(errs[i]) {
-			continue // the other one was that much faster
+			continue // another request was faster
 		}
 		if errs[i] != nil {
 			t.Fatal(errs[i])
 		}
-		if status := end(t, p, op); status.Err != nil {
-			t.Errorf("a deletion ended with %v", status.Err)
+		if status := awaitDone(t, p, op); status.Err != nil {
+			t.Errorf("a deletion failed with %v", status.Err)
 		}
 	}
 	checkRemaining(t, c, before, size, victims...)
 }
 
-// deleteInTime asks for a deletion again while the cloud wants to do something else first.
-func deleteInTime(t *testing.T, p cloud.Provider, machine string) (cloud.Operation, error) {
+// deleteWithRetry retries a deletion while the cloud throttles it.
+func deleteWithRetry(t *testing.T, p cloud.Provider, machine string) (cloud.Operation, error) {
 	for {
 		op, err := p.Delete(t.Context(), machine)
 		if !cloud.IsThrottled(err) || t.Context().Err() != nil {
@@ -158,13 +158,13 @@ func deleteInTime(t *testing.T, p cloud.Provider, machine string) (cloud.Operati
 	}
 }
 
-func batches(t *testing.T, c Cloud) {
+func testBatching(t *testing.T, c Cloud) {
 	var p cloud.Provider
 	if batching, ok := c.(Batching); ok {
 		p = batching.BatchingProvider(t)
 	}
 	if p == nil {
-		t.Skip("the cloud is asked for each machine")
+		t.Skip("the provider does not combine deletions")
 	}
 	victims, asked := c.Machines()[:4], c.Deletions()
 	errs := make([]error, len(victims))
@@ -177,33 +177,33 @@ func batches(t *testing.T, c Cloud) {
 		t.Fatal(err)
 	}
 	if n := c.Deletions() - asked; n != 1 {
-		t.Errorf("%d machines took %d requests", len(victims), n)
+		t.Errorf("%d deletions took %d requests, want 1", len(victims), n)
 	}
 }
 
-func deletionFails(t *testing.T, c Cloud) {
-	needs(t, c, DeletionFails)
+func testFailedDelete(t *testing.T, c Cloud) {
+	requireFault(t, c, DeletionFails)
 	p := c.Provider(t)
 	before, size := c.Machines(), c.Size()
 	victim := before[2]
 	c.Inject(t, Fault{Misbehaviour: DeletionFails, Machine: victim})
-	status := end(t, p, begin(t, p, victim))
+	status := awaitDone(t, p, startDeletion(t, p, victim))
 	if status.Err == nil {
-		t.Fatal("the deletion failed, and its operation did not say so")
+		t.Fatal("the deletion failed, but its operation succeeded")
 	}
 	if cloud.IsNotFound(status.Err) {
-		t.Errorf("I7: the failure %v says that the machine does not exist", status.Err)
+		t.Errorf("I7: the error %v is NotFound", status.Err)
 	}
 	if i, err := p.Instance(t.Context(), victim); err != nil || i.State == cloud.Deleting {
-		t.Errorf("the machine is %+v, %v", i, err)
+		t.Errorf("instance %+v, %v", i, err)
 	}
 	c.Heal(t)
-	remove(t, p, c, victim)
+	deleteAndAwait(t, p, c, victim)
 	checkRemaining(t, c, before, size, victim)
 }
 
-func oneOfSeveralFails(t *testing.T, c Cloud) {
-	needs(t, c, DeletionFails)
+func testOneOfSeveralFails(t *testing.T, c Cloud) {
+	requireFault(t, c, DeletionFails)
 	p := c.Provider(t)
 	victims := c.Machines()[:3]
 	c.Inject(t, Fault{Misbehaviour: DeletionFails, Machine: victims[1]})
@@ -219,45 +219,45 @@ func oneOfSeveralFails(t *testing.T, c Cloud) {
 		t.Fatal(err)
 	}
 	for i, op := range ops {
-		statuses[i] = end(t, p, op)
+		statuses[i] = awaitDone(t, p, op)
 	}
 	if statuses[0].Err != nil || statuses[1].Err == nil || statuses[2].Err != nil {
-		t.Errorf("the deletions ended with %v, %v and %v; only the second one failed",
+		t.Errorf("the deletions ended with %v, %v and %v; want only the second one to fail",
 			statuses[0].Err, statuses[1].Err, statuses[2].Err)
 	}
 	now := c.Machines()
 	for i, v := range victims {
 		if slices.Contains(now, v) != (i == 1) {
-			t.Errorf("machine %d is there: %v", i, i != 1)
+			t.Errorf("instance %d exists: %v", i, i != 1)
 		}
 	}
 }
 
-func deletionHangs(t *testing.T, c Cloud) {
-	needs(t, c, DeletionHangs)
+func testHangingDelete(t *testing.T, c Cloud) {
+	requireFault(t, c, DeletionHangs)
 	p := c.Provider(t)
 	victim := c.Machines()[0]
 	c.Inject(t, Fault{Misbehaviour: DeletionHangs, Machine: victim})
-	op := begin(t, p, victim)
+	op := startDeletion(t, p, victim)
 	for range 5 {
 		status, err := p.Status(t.Context(), op)
 		if err != nil || status.Done {
-			t.Fatalf("the deletion hangs, its status is %+v, %v", status, err)
+			t.Fatalf("deletion hangs, but status %+v, %v", status, err)
 		}
-		pause(t, pollInterval)
+		sleep(t, pollInterval)
 	}
 	c.Heal(t)
-	if status := end(t, p, op); status.Err != nil {
-		t.Errorf("the deletion ended with %v", status.Err)
+	if status := awaitDone(t, p, op); status.Err != nil {
+		t.Errorf("the deletion failed with %v", status.Err)
 	}
 	c.AwaitGone(t, victim)
 }
 
-func handover(t *testing.T, c Cloud) {
-	needs(t, c, DeletionHangs)
+func testHandover(t *testing.T, c Cloud) {
+	requireFault(t, c, DeletionHangs)
 	victim := c.Machines()[0]
 	c.Inject(t, Fault{Misbehaviour: DeletionHangs, Machine: victim})
-	written, err := json.Marshal(begin(t, c.Provider(t), victim))
+	written, err := json.Marshal(startDeletion(t, c.Provider(t), victim))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -267,42 +267,42 @@ func handover(t *testing.T, c Cloud) {
 	}
 	successor := c.Provider(t)
 	if status, err := successor.Status(t.Context(), op); err != nil || status.Done {
-		t.Errorf("another provider finds the status %+v, %v; want one under way", status, err)
+		t.Errorf("status from another provider %+v, %v; want it in progress", status, err)
 	}
 	c.Heal(t)
-	if status := end(t, successor, op); status.Err != nil {
-		t.Errorf("the deletion ended with %v", status.Err)
+	if status := awaitDone(t, successor, op); status.Err != nil {
+		t.Errorf("the deletion failed with %v", status.Err)
 	}
 	c.AwaitGone(t, victim)
 }
 
-func forgotten(t *testing.T, c Cloud) {
-	needs(t, c, Forgets)
+func testForgottenOperation(t *testing.T, c Cloud) {
+	requireFault(t, c, Forgets)
 	p := c.Provider(t)
 	victim := c.Machines()[0]
 	c.Inject(t, Fault{Misbehaviour: DeletionHangs, Machine: victim})
-	op := begin(t, p, victim)
+	op := startDeletion(t, p, victim)
 	c.Inject(t, Fault{Misbehaviour: Forgets})
 	if status, err := p.Status(t.Context(), op); err != nil || !status.Done || status.Err != nil {
-		t.Errorf("the status is %+v, %v; want done without an error", status, err)
+		t.Errorf("status %+v, %v; want done without an error", status, err)
 	}
 	c.Heal(t)
 	c.AwaitGone(t, victim)
 }
 
-func nobodysOperation(t *testing.T, c Cloud) {
+func testUnknownOperation(t *testing.T, c Cloud) {
 	p := c.Provider(t)
 	for _, id := range []string{"x", "{}", "https://example.com/operations/1", `{"url":"https://example.com/"}`} {
 		if status, err := p.Status(t.Context(), cloud.Operation{ID: id}); err == nil {
-			t.Errorf("the status of operation %q is %+v, want an error", id, status)
+			t.Errorf("status of operation %q: %+v, want an error", id, status)
 		}
 	}
 	if status, err := p.Status(t.Context(), cloud.Operation{}); err != nil || !status.Done || status.Err != nil {
-		t.Errorf("an operation without anything to follow: %+v, %v; want done", status, err)
+		t.Errorf("empty operation: %+v, %v; want done", status, err)
 	}
 }
 
-func cancelled(t *testing.T, c Cloud) {
+func testCancelledCaller(t *testing.T, c Cloud) {
 	p := c.Provider(t)
 	before, size := c.Machines(), c.Size()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -316,7 +316,7 @@ func cancelled(t *testing.T, c Cloud) {
 	checkRemaining(t, c, before, size)
 }
 
-func grows(t *testing.T, c Cloud) {
+func testGrow(t *testing.T, c Cloud) {
 	p := c.Provider(t)
 	before, size := c.Machines(), c.Size()
 	op, err := p.Grow(t.Context(), c.Group(), cloud.Order{Count: 2})
@@ -324,19 +324,19 @@ func grows(t *testing.T, c Cloud) {
 		t.Fatal(err)
 	}
 	if g, err := p.Group(t.Context(), c.Group()); err != nil || g.Size != size+2 {
-		t.Errorf("the group is %+v, %v; want size %d", g, err, size+2)
+		t.Errorf("group %+v, %v; want size %d", g, err, size+2)
 	}
-	if status := end(t, p, op); status.Err != nil {
-		t.Errorf("growing ended with %v", status.Err)
+	if status := awaitDone(t, p, op); status.Err != nil {
+		t.Errorf("the launch failed with %v", status.Err)
 	}
 	running := 0
-	for id, i := range list(t, p, c) {
-		if !slices.ContainsFunc(before, func(b string) bool { return normalized(t, p, b) == id }) && i.State == cloud.Running {
+	for id, i := range listByID(t, p, c) {
+		if !slices.ContainsFunc(before, func(b string) bool { return normalizeID(t, p, b) == id }) && i.State == cloud.Running {
 			running++
 		}
 	}
 	if running != 2 {
-		t.Errorf("%d new machines run, want 2", running)
+		t.Errorf("%d new instances run, want 2", running)
 	}
 	for _, order := range []cloud.Order{{}, {Count: -1}, {Count: 1, Template: "no-such-template"}} {
 		if _, err := p.Grow(t.Context(), c.Group(), order); cloud.RefusalOf(err) != cloud.Invalid {
@@ -345,31 +345,31 @@ func grows(t *testing.T, c Cloud) {
 	}
 }
 
-// growsByTemplate orders a machine of each of the templates.
-func growsByTemplate(t *testing.T, c Cloud) {
+// testGrowByTemplate launches an instance of each template.
+func testGrowByTemplate(t *testing.T, c Cloud) {
 	p := c.Provider(t)
 	templates, err := p.Templates(t.Context(), c.Group())
 	if err != nil || len(templates) == 0 {
 		t.Fatalf("templates: %+v, %v", templates, err)
 	}
 	for _, template := range templates {
-		before := list(t, p, c)
+		before := listByID(t, p, c)
 		op, err := p.Grow(t.Context(), c.Group(), cloud.Order{Count: 1, Template: template.Name})
 		if err != nil {
 			t.Fatalf("%s: %v", template.Name, err)
 		}
-		if status := end(t, p, op); status.Err != nil {
-			t.Errorf("%s: growing ended with %v", template.Name, status.Err)
+		if status := awaitDone(t, p, op); status.Err != nil {
+			t.Errorf("%s: the launch failed with %v", template.Name, status.Err)
 		}
-		for id, i := range list(t, p, c) {
+		for id, i := range listByID(t, p, c) {
 			if _, known := before[id]; !known && i.Type != template.Name {
-				t.Errorf("the new machine is of type %q, want %q", i.Type, template.Name)
+				t.Errorf("new instance of type %q, want %q", i.Type, template.Name)
 			}
 		}
 	}
 }
 
-func growsTogether(t *testing.T, c Cloud) {
+func testConcurrentGrow(t *testing.T, c Cloud) {
 	size := c.Size()
 	taken := 0
 	var all sync.WaitGroup
@@ -384,7 +384,7 @@ func growsTogether(t *testing.T, c Cloud) {
 				switch {
 				case err == nil:
 					taken++
-				case !cloud.IsThrottled(err): // a cloud may do one thing at a time
+				case !cloud.IsThrottled(err): // a cloud may allow one operation at a time
 					t.Error(err)
 				}
 			})
@@ -392,12 +392,12 @@ func growsTogether(t *testing.T, c Cloud) {
 	}
 	all.Wait()
 	if c.Size() != size+taken || taken == 0 {
-		t.Errorf("%d requests for one machine each were taken, and the size went from %d to %d", taken, size, c.Size())
+		t.Errorf("%d requests for one instance were accepted, but the size changed from %d to %d", taken, size, c.Size())
 	}
 }
 
-func full(t *testing.T, c Cloud) {
-	needs(t, c, Full)
+func testQuotaExhausted(t *testing.T, c Cloud) {
+	requireFault(t, c, Full)
 	p := c.Provider(t)
 	size := c.Size()
 	c.Inject(t, Fault{Misbehaviour: Full})
@@ -405,6 +405,6 @@ func full(t *testing.T, c Cloud) {
 		t.Errorf("Grow: %v, want the refusal %s", err, cloud.NoQuota)
 	}
 	if c.Size() != size {
-		t.Errorf("the size went from %d to %d", size, c.Size())
+		t.Errorf("the size changed from %d to %d", size, c.Size())
 	}
 }

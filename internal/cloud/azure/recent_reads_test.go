@@ -10,11 +10,10 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
-// TestDeletionReusesARecentReadOnce counts the reads of a machine before its deletion.
 func TestDeletionReusesARecentReadOnce(t *testing.T) {
-	const id = "/subscriptions/" + subscription + "/resourceGroups/demo/providers/Microsoft.Compute/virtualMachineScaleSets/ci/virtualMachines/0"
+	const id = "/subscriptions/" + subscriptionID + "/resourceGroups/demo/providers/Microsoft.Compute/virtualMachineScaleSets/ci/virtualMachines/0"
 	reads, gone := 0, false
-	p := talkingTo(t, func(w http.ResponseWriter, r *http.Request) {
+	p := newTestProvider(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodGet {
 			w.WriteHeader(http.StatusOK)
 			return
@@ -44,23 +43,23 @@ func TestDeletionReusesARecentReadOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	begin(1, "it was not read before")
+	begin(1, "not read before")
 	look()
-	begin(0, "it was read a moment ago")
-	begin(1, "it was asked for meanwhile")
+	begin(0, "read recently")
+	begin(1, "read already used")
 	look()
-	for key, r := range p.reads {
-		r.at = time.Now().Add(-readHolds)
-		p.reads[key] = r
+	for key, r := range p.recentReads {
+		r.readAt = time.Now().Add(-maxReadAge)
+		p.recentReads[key] = r
 	}
-	begin(1, "it was read long ago")
+	begin(1, "read expired")
 
 	gone = true
 	before := reads
-	if status, err := p.outcomeFor(t.Context(), "azure://"+id, nil); err != nil || !status.Done || status.Err != nil {
+	if status, err := p.deletionStatus(t.Context(), "azure://"+id, nil); err != nil || !status.Done || status.Err != nil {
 		t.Fatalf("%+v, %v", status, err)
 	}
-	for _, want := range []int{1, 2} { // the answer serves once
+	for _, want := range []int{1, 2} { // the cached error is used once
 		if _, err := p.Instance(t.Context(), "azure://"+id); !cloud.IsNotFound(err) || reads-before != want {
 			t.Errorf("%d reads, %v; want %d", reads-before, err, want)
 		}

@@ -2,7 +2,7 @@ package cloud
 
 import "testing"
 
-func TestAProvidersSlotsLeaveWorkersForOthers(t *testing.T) {
+func TestBusyProviderLeavesWorkersForOthers(t *testing.T) {
 	s := NewSlots(4, map[string]Provider{"a": nil, "b": nil})
 	first, ok := s.TryAcquire("a")
 	_, second := s.TryAcquire("a")
@@ -13,7 +13,7 @@ func TestAProvidersSlotsLeaveWorkersForOthers(t *testing.T) {
 	}
 	first()
 	if _, ok := s.TryAcquire("a"); !ok {
-		t.Error("a slot that is released cannot be taken")
+		t.Error("a released slot cannot be acquired")
 	}
 	var one Slots
 	if _, ok := one.TryAcquire("a"); !ok {

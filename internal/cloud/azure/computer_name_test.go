@@ -10,9 +10,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
-// TestI4InstanceOfAnotherComputerNameIsLeftAlone has Azure give instance 10 the computer name of another.
-func TestI4InstanceOfAnotherComputerNameIsLeftAlone(t *testing.T) {
-	const id = "azure:///subscriptions/" + subscription + "/resourceGroups/demo/providers/Microsoft.Compute/" +
+func TestI4InstanceWithOtherComputerNameIsNotDeleted(t *testing.T) {
+	const id = "azure:///subscriptions/" + subscriptionID + "/resourceGroups/demo/providers/Microsoft.Compute/" +
 		"virtualMachineScaleSets/aks-pool-12345678-vmss/virtualMachines/10"
 	for name, taken := range map[string]bool{
 		"aks-pool-12345678-vmss00000a": true, "AKS-POOL-12345678-VMSS00000A": true, "own-prefix00000b": true, "": true,
@@ -20,7 +19,7 @@ func TestI4InstanceOfAnotherComputerNameIsLeftAlone(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var deleted atomic.Int32
-			p := talkingTo(t, func(w http.ResponseWriter, r *http.Request) {
+			p := newTestProvider(t, func(w http.ResponseWriter, r *http.Request) {
 				if r.Method != http.MethodGet {
 					deleted.Add(1)
 					w.Header().Set("Location", "https://"+r.Host+"/operations/1")
@@ -35,10 +34,10 @@ func TestI4InstanceOfAnotherComputerNameIsLeftAlone(t *testing.T) {
 			_, deletion := p.Delete(t.Context(), id)
 			for _, err := range []error{read, deletion} {
 				if taken && err != nil || !taken && cloud.RefusalOf(err) != cloud.Invalid {
-					t.Fatalf("taken: %t: %v", taken, err)
+					t.Fatalf("accepted: %t: %v", taken, err)
 				}
 				if !taken && (!strings.Contains(err.Error(), "instance 10") || !strings.Contains(err.Error(), name)) {
-					t.Errorf("it does not name both: %v", err)
+					t.Errorf("the error does not name both: %v", err)
 				}
 			}
 			if (deleted.Load() == 1) != taken {
@@ -48,11 +47,10 @@ func TestI4InstanceOfAnotherComputerNameIsLeftAlone(t *testing.T) {
 	}
 }
 
-// TestI4AMachinesUniqueIDIsItsVMID reads one of a scale set and one on its own, which is known by its name.
-func TestI4AMachinesUniqueIDIsItsVMID(t *testing.T) {
-	const prefix = "/subscriptions/" + subscription + "/resourceGroups/demo/providers/Microsoft.Compute/"
+func TestI4UniqueIDIsTheVMID(t *testing.T) {
+	const prefix = "/subscriptions/" + subscriptionID + "/resourceGroups/demo/providers/Microsoft.Compute/"
 	for _, resource := range []string{prefix + "virtualMachineScaleSets/pool/virtualMachines/1", prefix + "virtualMachines/alone"} {
-		p := talkingTo(t, func(w http.ResponseWriter, _ *http.Request) {
+		p := newTestProvider(t, func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "application/json")
 			_, _ = fmt.Fprintf(w, `{"id": %q, "name": "n", "properties": {"provisioningState": "Succeeded", "vmId": "4-2"}}`, resource)
 		})

@@ -11,15 +11,15 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
-// reading is everything that the provider said at one time.
-type reading struct {
+// snapshot is one complete read of the provider.
+type snapshot struct {
 	groups    map[string]cloud.Group
 	instances map[string][]cloud.Instance // by group
 }
 
-// find gives a machine. A list in which it is missing says that it is gone, unless the list cannot be all there is: that of
-// the group that had the machine last, or, where that is not known, of any.
-func (p *Provider) find(r *reading, id string) (cloud.Instance, error) {
+// findInstance returns an instance. If it is not listed, it is gone, unless the list looks incomplete. That applies to the last
+// known group of the instance, or to all groups if it is unknown.
+func (p *Provider) findInstance(r *snapshot, id string) (cloud.Instance, error) {
 	for _, list := range r.instances {
 		for _, i := range list {
 			if i.ProviderID == id {
@@ -28,10 +28,10 @@ func (p *Provider) find(r *reading, id string) (cloud.Instance, error) {
 		}
 	}
 	if len(r.groups) == 0 {
-		return cloud.Instance{}, fmt.Errorf("machine %s: the provider lists no group at all, which is not taken for an answer", id)
+		return cloud.Instance{}, fmt.Errorf("instance %s: the provider returned an empty list of groups, which is not trusted", id)
 	}
 	p.mu.Lock()
-	last := p.listed[id]
+	last := p.lastGroup[id]
 	p.mu.Unlock()
 	suspects := r.groups
 	if g, ok := r.groups[last]; ok {
@@ -39,37 +39,37 @@ func (p *Provider) find(r *reading, id string) (cloud.Instance, error) {
 	}
 	for group, g := range suspects {
 		if len(r.instances[group]) == 0 && g.Size > 0 {
-			return cloud.Instance{}, fmt.Errorf("machine %s: is not listed, but of group %s, which is to have %d machines, none is: "+
-				"that is not taken for an answer", id, group, g.Size)
+			return cloud.Instance{}, fmt.Errorf("instance %s: not listed, but the list of group %s is empty although its size is %d, "+
+				"which is not trusted", id, group, g.Size)
 		}
 	}
 	return cloud.Instance{}, &cloud.NotFoundError{Kind: "instance", Name: id}
 }
 
-// maxListed bounds what is remembered of the groups of machines.
-const maxListed = 20_000
+// maxCachedGroups limits the cached groups of instances.
+const maxCachedGroups = 20_000
 
-// remember notes the groups of the machines of a reading.
-func (p *Provider) remember(r *reading) {
+// cacheGroups caches the group of each instance.
+func (p *Provider) cacheGroups(r *snapshot) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for group, list := range r.instances {
 		for _, i := range list {
-			if len(p.listed) >= maxListed {
-				clear(p.listed)
+			if len(p.lastGroup) >= maxCachedGroups {
+				clear(p.lastGroup)
 			}
-			p.listed[i.ProviderID] = group
+			p.lastGroup[i.ProviderID] = group
 		}
 	}
 }
 
-// read reads everything, past the provider's cache. Callers that come while others read wait for the next reading, and share
-// it: a hundred deletions that are followed at once take two.
-func (p *Provider) read(ctx context.Context) (*reading, error) {
-	r, err := p.readings.Read(ctx, func(ctx context.Context) (*reading, error) {
+// readSnapshot reads all groups and instances without the provider's cache. Concurrent callers share the next read: a hundred
+// concurrent deletions need two.
+func (p *Provider) readSnapshot(ctx context.Context) (*snapshot, error) {
+	r, err := p.snapshots.Read(ctx, func(ctx context.Context) (*snapshot, error) {
 		r, err := p.readAll(ctx)
 		if err == nil {
-			p.remember(r)
+			p.cacheGroups(r)
 		}
 		return r, err
 	})
@@ -79,7 +79,7 @@ func (p *Provider) read(ctx context.Context) (*reading, error) {
 	return r, err
 }
 
-func (p *Provider) readAll(ctx context.Context) (*reading, error) {
+func (p *Provider) readAll(ctx context.Context) (*snapshot, error) {
 	if err := p.call(ctx, "Refresh", func(ctx context.Context) error {
 		_, err := p.client.Refresh(ctx, &pb.RefreshRequest{})
 		return err
@@ -93,7 +93,7 @@ func (p *Provider) readAll(ctx context.Context) (*reading, error) {
 	}); err != nil {
 		return nil, err
 	}
-	r := &reading{groups: map[string]cloud.Group{}, instances: map[string][]cloud.Instance{}}
+	r := &snapshot{groups: map[string]cloud.Group{}, instances: map[string][]cloud.Instance{}}
 	var all sync.WaitGroup
 	var mu sync.Mutex
 	var failed error
@@ -103,7 +103,7 @@ func (p *Provider) readAll(ctx context.Context) (*reading, error) {
 			mu.Lock()
 			defer mu.Unlock()
 			if _, twice := r.groups[g.GetId()]; err == nil && (twice || g.GetId() == "") {
-				err = fmt.Errorf("provider %s: NodeGroups: group %q is there twice, or has no name", p.config.Name, g.GetId())
+				err = fmt.Errorf("provider %s: NodeGroups: group %q is duplicate or has no name", p.config.Name, g.GetId())
 			}
 			if err != nil {
 				failed = err
@@ -119,7 +119,7 @@ func (p *Provider) readAll(ctx context.Context) (*reading, error) {
 	return r, nil
 }
 
-// readGroup reads a group and its machines.
+// readGroup reads a group and its instances.
 func (p *Provider) readGroup(ctx context.Context, g *pb.NodeGroup) (cloud.Group, []cloud.Instance, error) {
 	group := cloud.Group{Name: g.GetId(), Min: int(g.GetMinSize()), Max: int(g.GetMaxSize())}
 	var nodes *pb.NodeGroupNodesResponse
@@ -138,15 +138,15 @@ func (p *Provider) readGroup(ctx context.Context, g *pb.NodeGroup) (cloud.Group,
 		return group, nil, err
 	}
 	if group.Size < 0 || group.Min < 0 || group.Max < 0 {
-		return group, nil, fmt.Errorf("provider %s: group %s: size %d, minimum %d, maximum %d: want none below 0",
+		return group, nil, fmt.Errorf("provider %s: group %s: size %d, minimum %d, maximum %d: want 0 or more",
 			p.config.Name, group.Name, group.Size, group.Min, group.Max)
 	}
 	seen := map[string]bool{}
 	list := make([]cloud.Instance, 0, len(nodes.GetInstances()))
 	for _, n := range nodes.GetInstances() {
-		i, err := p.instance(group.Name, n)
+		i, err := p.toInstance(group.Name, n)
 		if err == nil && seen[i.ProviderID] {
-			err = fmt.Errorf("provider %s: group %s: machine %s is listed twice", p.config.Name, group.Name, i.ProviderID)
+			err = fmt.Errorf("provider %s: group %s: instance %s is listed twice", p.config.Name, group.Name, i.ProviderID)
 		}
 		if err != nil {
 			return group, nil, err
@@ -157,14 +157,14 @@ func (p *Provider) readGroup(ctx context.Context, g *pb.NodeGroup) (cloud.Group,
 	return group, list, nil
 }
 
-// outOfResources is the class of an error that says that the cloud has no more to give.
-const outOfResources = 1
+// outOfResourcesClass is the error class for a cloud without capacity.
+const outOfResourcesClass = 1
 
-// instance reads a machine. The last part of its ID stands for its names, which the protocol does not have.
-func (p *Provider) instance(group string, n *pb.Instance) (cloud.Instance, error) {
+// toInstance converts an instance. The protocol has no names, so the last part of the ID is used.
+func (p *Provider) toInstance(group string, n *pb.Instance) (cloud.Instance, error) {
 	id, err := p.Normalize(n.GetId())
 	if err != nil {
-		return cloud.Instance{}, fmt.Errorf("provider %s: group %s: a machine is listed as %q: %w", p.config.Name, group, n.GetId(), err)
+		return cloud.Instance{}, fmt.Errorf("provider %s: group %s: listed instance %q: %w", p.config.Name, group, n.GetId(), err)
 	}
 	name := path.Base(strings.TrimPrefix(id, p.config.ProviderIDPrefix))
 	i := cloud.Instance{ProviderID: id, Name: name, ComputerName: name, Group: group, Type: group, State: cloud.Unknown}
@@ -176,11 +176,11 @@ func (p *Provider) instance(group string, n *pb.Instance) (cloud.Instance, error
 	case pb.InstanceStatus_instanceDeleting:
 		i.State = cloud.Deleting
 	case pb.InstanceStatus_unspecified:
-		i.State = cloud.Running // the cluster autoscaler takes a machine without a state so, and many providers say none
+		i.State = cloud.Running // as in the cluster autoscaler; many providers report no state
 	}
 	if e := n.GetStatus().GetErrorInfo(); e.GetErrorCode() != "" {
 		i.State, i.Message = cloud.Failed, e.GetErrorCode()+": "+e.GetErrorMessage()
-		if e.GetInstanceErrorClass() == outOfResources {
+		if e.GetInstanceErrorClass() == outOfResourcesClass {
 			i.Refusal = cloud.NoCapacity
 		}
 	}

@@ -27,7 +27,7 @@ func TestRetryAfterIsCappedAtAnHour(t *testing.T) {
 		"7.5":                           0,
 		"99999999":                      time.Hour,
 		strconv.Itoa(math.MaxInt32):     time.Hour,
-		strconv.Itoa(math.MaxInt64):     0, // no number that anybody means
+		strconv.Itoa(math.MaxInt64):     0, // out of range
 		"Sun, 01 Mar 2026 12:00:30 GMT": 30 * time.Second,
 		"Sun, 01 Mar 2026 11:59:30 GMT": 0,
 		"Mon, 01 Mar 2027 12:00:00 GMT": time.Hour,
@@ -52,7 +52,7 @@ func FuzzRetryAfter(f *testing.F) {
 	})
 }
 
-func TestForeignTextIsCutAndCleaned(t *testing.T) {
+func TestForeignTextIsTruncatedAndSanitized(t *testing.T) {
 	for _, tc := range []struct {
 		text string
 		most int
@@ -61,7 +61,7 @@ func TestForeignTextIsCutAndCleaned(t *testing.T) {
 		{"quota exceeded", 14, "quota exceeded"},
 		{"quota exceeded", 5, "quota…"},
 		{"two\r\n lines\tand \x1b[31mred\x7f\u0085", 100, "two lines and [31mred"},
-		{"über", 1, "…"}, // no half of a character
+		{"über", 1, "…"}, // no partial UTF-8 character
 		{"a\xffb", 100, "ab"},
 		{"", 0, ""},
 	} {
@@ -82,7 +82,7 @@ func FuzzPrintable(f *testing.F) {
 	})
 }
 
-func TestBodyIsReadWholeOrRefused(t *testing.T) {
+func TestBodyOverTheLimitIsAnError(t *testing.T) {
 	for text, whole := range map[string]bool{"": true, "1234567": true, "12345678": true, "123456789": false} {
 		body := cloud.Bounded(io.NopCloser(strings.NewReader(text)), 8)
 		got, err := io.ReadAll(body)
