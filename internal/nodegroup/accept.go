@@ -33,7 +33,7 @@ type Claims struct {
 // group.
 func Claim(groups []v1alpha1.NodeGroup, nodes []corev1.Node) Claims {
 	c := Claims{Owner: map[string]string{}, Faults: map[string]Fault{}}
-	for _, g := range byAge(groups) {
+	for _, g := range sortByAge(groups) {
 		if errs := Check(g); len(errs) > 0 {
 			c.Faults[g.Name] = Fault{v1alpha1.InvalidSpec, strings.ReplaceAll(errors.Join(errs...).Error(), "\n", "; ")}
 			continue
@@ -62,10 +62,10 @@ func Claim(groups []v1alpha1.NodeGroup, nodes []corev1.Node) Claims {
 		case len(masters) > 0:
 			c.Faults[g.Name] = Fault{
 				v1alpha1.SelectsControlPlane,
-				"spec.nodeSelector: selects nodes of the control plane, which belong to no group: " + some(masters),
+				"spec.nodeSelector: selects nodes of the control plane, which belong to no group: " + formatNames(masters),
 			}
 		case len(theirs) > 0:
-			c.Faults[g.Name] = overlap(theirs)
+			c.Faults[g.Name] = newOverlapFault(theirs)
 		default:
 			for _, name := range mine {
 				c.Owner[name] = g.Name
@@ -75,17 +75,17 @@ func Claim(groups []v1alpha1.NodeGroup, nodes []corev1.Node) Claims {
 	return c
 }
 
-func overlap(theirs map[string][]string) Fault {
+func newOverlapFault(theirs map[string][]string) Fault {
 	var parts []string
 	for _, older := range slices.Sorted(maps.Keys(theirs)) {
-		parts = append(parts, fmt.Sprintf("NodeGroup %s, which is older: %s", older, some(theirs[older])))
+		parts = append(parts, fmt.Sprintf("NodeGroup %s, which is older: %s", older, formatNames(theirs[older])))
 	}
 	return Fault{v1alpha1.OverlapsGroup, "spec.nodeSelector: selects nodes of " + strings.Join(parts, "; of ") +
 		"; a node belongs to one group at most"}
 }
 
-// byAge sorts groups: the older first, those of one second by name.
-func byAge(groups []v1alpha1.NodeGroup) []*v1alpha1.NodeGroup {
+// sortByAge sorts groups: the older first, those of one second by name.
+func sortByAge(groups []v1alpha1.NodeGroup) []*v1alpha1.NodeGroup {
 	sorted := make([]*v1alpha1.NodeGroup, len(groups))
 	for i := range groups {
 		sorted[i] = &groups[i]
@@ -96,15 +96,15 @@ func byAge(groups []v1alpha1.NodeGroup) []*v1alpha1.NodeGroup {
 	return sorted
 }
 
-// few is how many names a message has.
-const few = 5
+// maxListedNames is how many names a message has.
+const maxListedNames = 5
 
-func some(names []string) string {
+func formatNames(names []string) string {
 	slices.Sort(names)
-	if len(names) <= few {
+	if len(names) <= maxListedNames {
 		return strings.Join(names, ", ")
 	}
-	return fmt.Sprintf("%s and %d more", strings.Join(names[:few], ", "), len(names)-few)
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:maxListedNames], ", "), len(names)-maxListedNames)
 }
 
 // CloudNotRead is the reason of the condition Accepted while it is Unknown.
@@ -112,27 +112,27 @@ const CloudNotRead = "CloudNotRead"
 
 // Reasons of the condition CloudReachable.
 const (
-	cloudRead      = "Read"
-	cloudThrottled = "Throttled"
-	cloudFailed    = "Failed"
-	cloudNone      = "NotConfigured"
+	reasonCloudRead          = "Read"
+	reasonCloudThrottled     = "Throttled"
+	reasonCloudFailed        = "Failed"
+	reasonCloudNotConfigured = "NotConfigured"
 )
 
-// cloudLook is the last answer of a cloud about a group.
-type cloudLook struct {
+// cloudReading is the last answer of a cloud about a group.
+type cloudReading struct {
 	group cloud.Group
 	err   error
 	// missing are the rights that the credential is known to lack for the group.
 	missing cloud.GroupRights
 	// known says that there was an answer, good or bad.
 	known bool
-	// waits says that the cloud was not asked, since it hangs for others of its groups.
-	waits bool
+	// isPostponed says that the cloud was not asked, since it hangs for others of its groups.
+	isPostponed bool
 }
 
-// accepted is the condition Accepted of a group without a Fault. A cloud that does not answer changes nothing: what it
+// acceptedByCloud is the condition Accepted of a group without a Fault. A cloud that does not answer changes nothing: what it
 // said last holds, as the group has it in was (I7: unknown is not gone).
-func accepted(g *v1alpha1.NodeGroup, configured []string, look cloudLook, was *metav1.Condition) metav1.Condition {
+func acceptedByCloud(g *v1alpha1.NodeGroup, configured []string, look cloudReading, was *metav1.Condition) metav1.Condition {
 	no := func(reason, message string) metav1.Condition {
 		return metav1.Condition{Type: v1alpha1.GroupAccepted, Status: metav1.ConditionFalse, Reason: reason, Message: message}
 	}
@@ -140,7 +140,7 @@ func accepted(g *v1alpha1.NodeGroup, configured []string, look cloudLook, was *m
 	var refused *cloud.RefusedError
 	switch {
 	case !slices.Contains(configured, where.Provider):
-		return no(v1alpha1.UnknownCloud, fmt.Sprintf("spec.cloud.provider: %q is not configured: %s", where.Provider, said(configured)))
+		return no(v1alpha1.UnknownCloud, fmt.Sprintf("spec.cloud.provider: %q is not configured: %s", where.Provider, describeConfigured(configured)))
 	case look.known && look.err == nil && len(look.missing.ToDelete) > 0:
 		return no(v1alpha1.CloudRightsMissing, fmt.Sprintf("spec.cloud.group: %q: the credential lacks %s", where.Group, look.missing.ToDelete))
 	case look.known && look.err == nil:
@@ -155,7 +155,7 @@ func accepted(g *v1alpha1.NodeGroup, configured []string, look cloudLook, was *m
 		return no(v1alpha1.CloudGroupNotFound, fmt.Sprintf("spec.cloud.group: %q: %s", where.Group, look.err))
 	case errors.As(look.err, &refused):
 		return no(v1alpha1.CloudRefused, fmt.Sprintf("spec.cloud.group: %q: %s", where.Group, look.err))
-	case was != nil && was.ObservedGeneration == g.Generation && hangsOnCloud(was.Reason):
+	case was != nil && was.ObservedGeneration == g.Generation && dependsOnCloud(was.Reason):
 		return *was
 	}
 	return metav1.Condition{
@@ -164,44 +164,44 @@ func accepted(g *v1alpha1.NodeGroup, configured []string, look cloudLook, was *m
 	}
 }
 
-func said(configured []string) string {
+func describeConfigured(configured []string) string {
 	if len(configured) == 0 {
 		return "no cloud is"
 	}
 	return "configured are " + strings.Join(configured, ", ")
 }
 
-// hangsOnCloud reports whether a reason is one that only the cloud's word can change.
-func hangsOnCloud(reason string) bool {
+// dependsOnCloud reports whether a reason is one that only the cloud's word can change.
+func dependsOnCloud(reason string) bool {
 	return slices.Contains([]string{
 		v1alpha1.AcceptedReason, v1alpha1.CloudGroupNotFound, v1alpha1.CloudRefused, v1alpha1.CloudRightsMissing,
 	}, reason)
 }
 
-// reachable is the condition CloudReachable. A cloud that refuses, or knows no such group, has been reached.
-func reachable(g *v1alpha1.NodeGroup, configured []string, look cloudLook) metav1.Condition {
-	c := metav1.Condition{Type: v1alpha1.GroupCloudReachable, Status: metav1.ConditionTrue, Reason: cloudRead}
+// newReachableCondition is the condition CloudReachable. A cloud that refuses, or knows no such group, has been reached.
+func newReachableCondition(g *v1alpha1.NodeGroup, configured []string, look cloudReading) metav1.Condition {
+	c := metav1.Condition{Type: v1alpha1.GroupCloudReachable, Status: metav1.ConditionTrue, Reason: reasonCloudRead}
 	set := func(status metav1.ConditionStatus, reason, message string) {
 		c.Status, c.Reason, c.Message = status, reason, message
 	}
 	switch {
 	case !slices.Contains(configured, g.Spec.Cloud.Provider):
-		set(metav1.ConditionFalse, cloudNone, fmt.Sprintf("%q is not configured: %s", g.Spec.Cloud.Provider, said(configured)))
+		set(metav1.ConditionFalse, reasonCloudNotConfigured, fmt.Sprintf("%q is not configured: %s", g.Spec.Cloud.Provider, describeConfigured(configured)))
 	case !look.known:
 		set(metav1.ConditionUnknown, CloudNotRead, "")
 	case look.err == nil, cloud.IsNotFound(look.err), cloud.RefusalOf(look.err) != "":
 	case cloud.IsThrottled(look.err):
-		set(metav1.ConditionFalse, cloudThrottled, look.err.Error())
+		set(metav1.ConditionFalse, reasonCloudThrottled, look.err.Error())
 	default:
-		set(metav1.ConditionFalse, cloudFailed, look.err.Error())
+		set(metav1.ConditionFalse, reasonCloudFailed, look.err.Error())
 	}
 	return c
 }
 
-// acceptedCondition returns the condition Accepted of a group, faults included.
-func acceptedCondition(g *v1alpha1.NodeGroup, claims Claims, configured []string, look cloudLook) metav1.Condition {
+// newAcceptedCondition returns the condition Accepted of a group, faults included.
+func newAcceptedCondition(g *v1alpha1.NodeGroup, claims Claims, configured []string, look cloudReading) metav1.Condition {
 	if f, wrong := claims.Faults[g.Name]; wrong {
 		return metav1.Condition{Type: v1alpha1.GroupAccepted, Status: metav1.ConditionFalse, Reason: f.Reason, Message: f.Message}
 	}
-	return accepted(g, configured, look, meta.FindStatusCondition(g.Status.Conditions, v1alpha1.GroupAccepted))
+	return acceptedByCloud(g, configured, look, meta.FindStatusCondition(g.Status.Conditions, v1alpha1.GroupAccepted))
 }

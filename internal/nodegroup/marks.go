@@ -14,14 +14,14 @@ import (
 // now. The scope is the selector of the manager that has set them: one with another selector, which may not even know the group,
 // leaves them alone.
 const (
-	annotationGroup = "nodegroup.slipway.dev/name"
-	annotationScope = "nodegroup.slipway.dev/scope"
-	annotationSince = "nodegroup.slipway.dev/idle-since"
-	annotationUsed  = "nodegroup.slipway.dev/used"
-	annotationKind  = "nodegroup.slipway.dev/pod-selector-hash"
+	annotationGroup        = "nodegroup.slipway.dev/name"
+	annotationScope        = "nodegroup.slipway.dev/scope"
+	annotationSince        = "nodegroup.slipway.dev/idle-since"
+	annotationUsed         = "nodegroup.slipway.dev/used"
+	annotationSelectorHash = "nodegroup.slipway.dev/pod-selector-hash"
 )
 
-const yes = "true"
+const annotationTrue = "true"
 
 // Marks are what is written on a Node on a group's behalf, and survives a restart there.
 type Marks struct {
@@ -38,46 +38,46 @@ type Marks struct {
 	Named bool
 }
 
-// marksOf reads a group's marks about a kind of pods. A time that cannot be read is none: the cooldown begins anew. Of marks that
+// readMarks reads a group's marks about a kind of pods. A time that cannot be read is none: the cooldown begins anew. Of marks that
 // do not say what pods they are about, as earlier versions left them, nobody knows whether it is these.
-func marksOf(n *corev1.Node, group, kind string) Marks {
+func readMarks(n *corev1.Node, group, kind string) Marks {
 	a := n.Annotations
-	m := Marks{HoldsOff: a[drainability.HoldsOff] == yes, Kind: kind}
-	if a[annotationGroup] != group || a[annotationKind] != kind {
+	m := Marks{HoldsOff: a[drainability.HoldsOff] == annotationTrue, Kind: kind}
+	if a[annotationGroup] != group || a[annotationSelectorHash] != kind {
 		return m
 	}
-	m.Used = a[annotationUsed] == yes
+	m.Used = a[annotationUsed] == annotationTrue
 	if since, err := time.Parse(time.RFC3339, a[annotationSince]); err == nil {
 		m.Since = since
 	}
 	return m
 }
 
-// holdOff says what is to become of drainability.ScaleDownDisabled: set where it is wanted and nobody else has set it, left alone
+// withScaleDownDisabled says what is to become of drainability.ScaleDownDisabled: set where it is wanted and nobody else has set it, left alone
 // where somebody has, and given up where it was changed from what we set.
-func (m Marks) holdOff(n *corev1.Node, wanted bool) Marks {
+func (m Marks) withScaleDownDisabled(n *corev1.Node, wanted bool) Marks {
 	value, there := n.Annotations[drainability.ScaleDownDisabled]
 	switch {
 	case m.HoldsOff:
-		m.HoldsOff = wanted && value == yes
+		m.HoldsOff = wanted && value == annotationTrue
 	default:
 		m.HoldsOff = wanted && !there
 	}
 	return m
 }
 
-// owner is whose marks those on a Node are.
-type owner struct{ group, scope string }
+// markOwner is whose marks those on a Node are.
+type markOwner struct{ group, scope string }
 
-// ownerOf is the owner of the marks that a Node has; its group is empty when it has none.
-func ownerOf(n *corev1.Node) owner {
-	return owner{n.Annotations[annotationGroup], n.Annotations[annotationScope]}
+// readMarkOwner is the owner of the marks that a Node has; its group is empty when it has none.
+func readMarkOwner(n *corev1.Node) markOwner {
+	return markOwner{n.Annotations[annotationGroup], n.Annotations[annotationScope]}
 }
 
-// annotations are those that a group's marks stand for; a nil value is one that has to go.
-func (m Marks) annotations(n *corev1.Node, of owner) map[string]any {
+// changedAnnotations are those that a group's marks stand for; a nil value is one that has to go.
+func (m Marks) changedAnnotations(n *corev1.Node, of markOwner) map[string]any {
 	want := map[string]any{
-		annotationGroup: nil, annotationScope: nil, annotationSince: nil, annotationUsed: nil, annotationKind: nil, drainability.HoldsOff: nil,
+		annotationGroup: nil, annotationScope: nil, annotationSince: nil, annotationUsed: nil, annotationSelectorHash: nil, drainability.HoldsOff: nil,
 	}
 	if m.Since.IsZero() && !m.Used {
 		m.Kind = ""
@@ -86,13 +86,13 @@ func (m Marks) annotations(n *corev1.Node, of owner) map[string]any {
 		want[annotationSince] = m.Since.UTC().Format(time.RFC3339)
 	}
 	if m.Used {
-		want[annotationUsed] = yes
+		want[annotationUsed] = annotationTrue
 	}
 	if m.Kind != "" {
-		want[annotationKind] = m.Kind
+		want[annotationSelectorHash] = m.Kind
 	}
 	if m.HoldsOff {
-		want[drainability.HoldsOff] = yes
+		want[drainability.HoldsOff] = annotationTrue
 	}
 	if m != (Marks{}) {
 		want[annotationGroup] = of.group
@@ -100,11 +100,11 @@ func (m Marks) annotations(n *corev1.Node, of owner) map[string]any {
 			want[annotationScope] = of.scope
 		}
 	}
-	held, is := n.Annotations[drainability.HoldsOff] == yes, n.Annotations[drainability.ScaleDownDisabled]
+	held, is := n.Annotations[drainability.HoldsOff] == annotationTrue, n.Annotations[drainability.ScaleDownDisabled]
 	switch {
 	case m.HoldsOff:
-		want[drainability.ScaleDownDisabled] = yes
-	case held && is == yes:
+		want[drainability.ScaleDownDisabled] = annotationTrue
+	case held && is == annotationTrue:
 		want[drainability.ScaleDownDisabled] = nil
 	}
 	for key, value := range want {
@@ -116,10 +116,10 @@ func (m Marks) annotations(n *corev1.Node, of owner) map[string]any {
 	return want
 }
 
-// patch is the merge patch that makes a Node's annotations those of the marks; nil when they are. It holds for the Node
+// makePatch is the merge patch that makes a Node's annotations those of the marks; nil when they are. It holds for the Node
 // as it was read alone: what somebody has set since must not be taken for ours.
-func (m Marks) patch(n *corev1.Node, of owner) ([]byte, error) {
-	change := m.annotations(n, of)
+func (m Marks) makePatch(n *corev1.Node, of markOwner) ([]byte, error) {
+	change := m.changedAnnotations(n, of)
 	if len(change) == 0 {
 		return nil, nil
 	}

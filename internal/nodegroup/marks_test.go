@@ -12,8 +12,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// apply does what the API server does with a merge patch of annotations.
-func apply(t must.T, n *corev1.Node, patch []byte) {
+// applyPatch does what the API server does with a merge patch of annotations.
+func applyPatch(t must.T, n *corev1.Node, patch []byte) {
 	if patch == nil {
 		return
 	}
@@ -41,30 +41,30 @@ func apply(t must.T, n *corev1.Node, patch []byte) {
 }
 
 func TestMarksRoundTripAndAreWrittenOnce(t *testing.T) {
-	n := node("a", "ci")
+	n := newNode("a", "ci")
 	m := Marks{Since: noon, Used: true, Kind: ciKind, HoldsOff: true}
-	patch, err := m.patch(&n, owner{group: "ci"})
+	patch, err := m.makePatch(&n, markOwner{group: "ci"})
 	must.NoError(t, err)
-	apply(t, &n, patch)
-	if got := marksOf(&n, "ci", ciKind); !got.Since.Equal(noon) || !got.Used || !got.HoldsOff {
+	applyPatch(t, &n, patch)
+	if got := readMarks(&n, "ci", ciKind); !got.Since.Equal(noon) || !got.Used || !got.HoldsOff {
 		t.Errorf("%+v", got)
 	}
-	if patch, _ := marksOf(&n, "ci", ciKind).patch(&n, owner{group: "ci"}); patch != nil {
+	if patch, _ := readMarks(&n, "ci", ciKind).makePatch(&n, markOwner{group: "ci"}); patch != nil {
 		t.Errorf("written again: %s", patch)
 	}
-	if got := marksOf(&n, "gpu", ciKind); !got.Since.IsZero() || got.Used {
+	if got := readMarks(&n, "gpu", ciKind); !got.Since.IsZero() || got.Used {
 		t.Errorf("another group takes them for its own: %+v", got)
 	}
-	if got := marksOf(&n, "ci", "other"); !got.Since.IsZero() || got.Used || !got.HoldsOff {
+	if got := readMarks(&n, "ci", "other"); !got.Since.IsZero() || got.Used || !got.HoldsOff {
 		t.Errorf("a rule that selects other pods takes them for its own: %+v", got)
 	}
 	without := n.DeepCopy()
-	delete(without.Annotations, annotationKind)
-	if got := marksOf(without, "ci", ciKind); !got.Since.IsZero() || got.Used {
+	delete(without.Annotations, annotationSelectorHash)
+	if got := readMarks(without, "ci", ciKind); !got.Since.IsZero() || got.Used {
 		t.Errorf("of whatever pods they are: %+v", got)
 	}
 	n.Annotations[annotationSince] = "a while ago"
-	if got := marksOf(&n, "ci", ciKind); !got.Since.IsZero() {
+	if got := readMarks(&n, "ci", ciKind); !got.Since.IsZero() {
 		t.Errorf("a time that cannot be read is %s", got.Since)
 	}
 }
@@ -74,7 +74,7 @@ func TestMarksRoundTripAndAreWrittenOnce(t *testing.T) {
 // once, to the letter, cannot be told from none.
 func TestI3OnlyOurScaleDownDisabledIsRemoved(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		n := node("a", "ci")
+		n := newNode("a", "ci")
 		theirs := "" // what a person has set last, and nobody has removed
 		person := func(value string) {
 			if n.Annotations == nil {
@@ -83,17 +83,17 @@ func TestI3OnlyOurScaleDownDisabledIsRemoved(t *testing.T) {
 			n.Annotations[drainability.ScaleDownDisabled], theirs = value, value
 		}
 		manager := func(wanted bool) {
-			m := marksOf(&n, "ci", ciKind).holdOff(&n, wanted)
-			patch, err := m.patch(&n, owner{group: "ci"})
+			m := readMarks(&n, "ci", ciKind).withScaleDownDisabled(&n, wanted)
+			patch, err := m.makePatch(&n, markOwner{group: "ci"})
 			must.NoError(t, err)
-			apply(t, &n, patch)
+			applyPatch(t, &n, patch)
 		}
 		asks := false
 		t.Repeat(map[string]func(*rapid.T){
 			"somebody sets it to false": func(*rapid.T) { person("false") },
 			"somebody sets it where it is not": func(*rapid.T) {
 				if _, there := n.Annotations[drainability.ScaleDownDisabled]; !there {
-					person(yes)
+					person(annotationTrue)
 				}
 			},
 			"somebody removes it": func(*rapid.T) {
@@ -122,14 +122,14 @@ func TestI3OnlyOurScaleDownDisabledIsRemoved(t *testing.T) {
 	})
 }
 
-func TestMarksRoundTripWhateverTheTime(t *testing.T) {
+func TestMarksRoundTripAtAnyTime(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		at := noon.Add(time.Duration(rapid.Int64Range(0, int64(1000*time.Hour)).Draw(t, "ns")))
-		n := node("a", "ci")
-		patch, err := Marks{Since: wholeSecond(at), Kind: ciKind}.patch(&n, owner{group: "ci"})
+		n := newNode("a", "ci")
+		patch, err := Marks{Since: roundUpToSecond(at), Kind: ciKind}.makePatch(&n, markOwner{group: "ci"})
 		must.NoError(t, err)
-		apply(t, &n, patch)
-		if got := marksOf(&n, "ci", ciKind).Since; got.Before(at) || got.Sub(at) >= time.Second {
+		applyPatch(t, &n, patch)
+		if got := readMarks(&n, "ci", ciKind).Since; got.Before(at) || got.Sub(at) >= time.Second {
 			t.Fatalf("%s is read as %s", at, got)
 		}
 	})

@@ -70,4 +70,4 @@ type Decision struct {
 	marks Marks
 }
 
-func at(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+func formatTime(t time.Time) string { return t.UTC().Format(time.RFC3339) }

@@ -34,7 +34,7 @@ type Acceptance struct {
 	// Reason is the condition's, and Message says why the group is not accepted; empty for one that is.
 	Reason, Message string
 
-	current bool
+	isCurrent bool
 }
 
 // Of returns the acceptance of a group.
@@ -43,14 +43,14 @@ func Of(g *v1alpha1.NodeGroup) Acceptance {
 	if c == nil {
 		return Acceptance{Message: "no manager has looked at it yet"}
 	}
-	a := Acceptance{State: stateOf(c), Reason: c.Reason, Message: c.Message, current: c.ObservedGeneration == g.Generation}
+	a := Acceptance{State: toState(c), Reason: c.Reason, Message: c.Message, isCurrent: c.ObservedGeneration == g.Generation}
 	if a.State == Accepted {
 		a.Message = ""
 	}
 	return a
 }
 
-func stateOf(c *metav1.Condition) State {
+func toState(c *metav1.Condition) State {
 	switch {
 	case c.Status == metav1.ConditionTrue:
 		return Accepted
@@ -65,7 +65,7 @@ func stateOf(c *metav1.Condition) State {
 }
 
 // IsObserved reports whether the group's status reflects its current generation.
-func (a Acceptance) IsObserved() bool { return a.current }
+func (a Acceptance) IsObserved() bool { return a.isCurrent }
 
 // OwnsNodes reports whether the nodes that the group selects are its. A group whose spec or selector is at fault owns none.
 func (a Acceptance) OwnsNodes() bool {

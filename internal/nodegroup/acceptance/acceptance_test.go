@@ -8,7 +8,7 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 )
 
-func TestWhatFollowsFromTheConditionOfAGroup(t *testing.T) {
+func TestAcceptanceFollowsTheCondition(t *testing.T) {
 	const yes, no, unknown = metav1.ConditionTrue, metav1.ConditionFalse, metav1.ConditionUnknown
 	for _, tt := range []struct {
 		status                                        metav1.ConditionStatus

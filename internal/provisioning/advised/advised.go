@@ -35,13 +35,13 @@ import (
 const (
 	// callTimeout bounds a call, beside the plugin's own bound.
 	callTimeout = 30 * time.Second
-	// atOnce is how many calls one plugin gets at the same time.
-	atOnce = 4
-	// tries is how often an event is shown to a plugin that fails, and firstPause the time before the second.
-	tries      = 3
-	firstPause = 2 * time.Second
-	// failurePause is how long a node whose retirement ended early is not retired again for a wish.
-	failurePause = 5 * time.Minute
+	// maxConcurrentCalls is how many calls one plugin gets at the same time.
+	maxConcurrentCalls = 4
+	// maxTries is how often an event is shown to a plugin that fails, and firstRetryPause the time before the second.
+	maxTries        = 3
+	firstRetryPause = 2 * time.Second
+	// retirementRetryPause is how long a node whose retirement ended early is not retired again for a wish.
+	retirementRetryPause = 5 * time.Minute
 )
 
 // Wishes take the machines that are wished for.
@@ -69,8 +69,8 @@ type Options struct {
 
 // Advised is a manager's Runnable.
 type Advised struct {
-	o      Options
-	queues []*queue // of the analyzers, in their order
+	options Options
+	queues  []*eventQueue // of the analyzers, in their order
 }
 
 // New makes what is to be added to a manager.
@@ -78,9 +78,9 @@ func New(o Options) *Advised {
 	if o.Selector == nil {
 		o.Selector = labels.Everything()
 	}
-	a := &Advised{o: o}
+	a := &Advised{options: o}
 	for range o.Analyzers {
-		a.queues = append(a.queues, newQueue())
+		a.queues = append(a.queues, newEventQueue())
 	}
 	return a
 }
@@ -91,7 +91,7 @@ func (*Advised) NeedLeaderElection() bool { return true }
 // Start works until ctx ends. Without a plugin that wants to see events it watches nothing.
 func (a *Advised) Start(ctx context.Context) error {
 	wanted := false
-	for _, of := range a.o.Analyzers {
+	for _, of := range a.options.Analyzers {
 		wants := of.Events()
 		wanted = wanted || wants.Modify || wants.Delete
 	}
@@ -99,14 +99,14 @@ func (a *Advised) Start(ctx context.Context) error {
 		<-ctx.Done()
 		return nil
 	}
-	factory := informers.NewSharedInformerFactoryWithOptions(a.o.Kube, 0, informers.WithTransform(ctrlcache.TransformStripManagedFields()))
-	if _, err := factory.Core().V1().Pods().Informer().AddEventHandler(a.handler()); err != nil {
+	factory := informers.NewSharedInformerFactoryWithOptions(a.options.Kube, 0, informers.WithTransform(ctrlcache.TransformStripManagedFields()))
+	if _, err := factory.Core().V1().Pods().Informer().AddEventHandler(a.eventHandler()); err != nil {
 		return fmt.Errorf("watching pods for plugins: %w", err)
 	}
 	var work sync.WaitGroup
-	for i, of := range a.o.Analyzers {
-		for range atOnce {
-			work.Go(func() { a.work(ctx, of, a.queues[i]) })
+	for i, of := range a.options.Analyzers {
+		for range maxConcurrentCalls {
+			work.Go(func() { a.showEvents(ctx, of, a.queues[i]) })
 		}
 	}
 	factory.Start(ctx.Done())
@@ -119,68 +119,68 @@ func (a *Advised) Start(ctx context.Context) error {
 	return nil
 }
 
-func (a *Advised) handler() cache.ResourceEventHandler {
+func (a *Advised) eventHandler() cache.ResourceEventHandler {
 	return cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(o any) { a.put(modified, o) },
-		UpdateFunc: func(_, o any) { a.put(modified, o) },
+		AddFunc:    func(o any) { a.queueEvent(podModified, o) },
+		UpdateFunc: func(_, o any) { a.queueEvent(podModified, o) },
 		DeleteFunc: func(o any) {
 			if last, ok := o.(cache.DeletedFinalStateUnknown); ok {
 				o = last.Obj
 			}
-			a.put(deleted, o)
+			a.queueEvent(podDeleted, o)
 		},
 	}
 }
 
-// put queues an event for the plugins that want it.
-func (a *Advised) put(kind eventKind, o any) {
+// queueEvent queues an event for the plugins that want it.
+func (a *Advised) queueEvent(kind eventKind, o any) {
 	pod, ok := o.(*corev1.Pod)
 	if !ok {
 		return
 	}
-	for i, of := range a.o.Analyzers {
-		if kind == deleted {
-			a.o.Wishes.Withdraw(wishID(of, pod))
+	for i, of := range a.options.Analyzers {
+		if kind == podDeleted {
+			a.options.Wishes.Withdraw(requestIDPrefix(of, pod))
 		}
-		if wants := of.Events(); kind == modified && !wants.Modify || kind == deleted && !wants.Delete {
+		if wants := of.Events(); kind == podModified && !wants.Modify || kind == podDeleted && !wants.Delete {
 			continue
 		}
-		if a.queues[i].put(event{kind: kind, pod: pod}) {
-			a.o.Metrics.shown(of.Name(), kind, dropped)
+		if a.queues[i].put(podEvent{kind: kind, pod: pod}) {
+			a.options.Metrics.countEvent(of.Name(), kind, resultDropped)
 		}
 	}
 }
 
-// work shows events to one plugin.
-func (a *Advised) work(ctx context.Context, of advice.Analyzer, q *queue) {
+// showEvents shows events to one plugin.
+func (a *Advised) showEvents(ctx context.Context, of advice.Analyzer, q *eventQueue) {
 	for {
-		e, ok := q.take()
+		e, ok := q.waitForNext()
 		if !ok {
 			return
 		}
-		wishes, err := a.show(ctx, of, e)
+		wishes, err := a.callPlugin(ctx, of, e)
 		switch {
 		case err == nil:
-			a.o.Metrics.shown(of.Name(), e.kind, answered)
+			a.options.Metrics.countEvent(of.Name(), e.kind, resultAnswered)
 			for i, w := range wishes {
-				a.pass(ctx, of, e.pod, i, w)
+				a.applyRequest(ctx, of, e.pod, i, w)
 			}
 		case ctx.Err() != nil:
 			return
 		default:
-			a.failed(ctx, of, q, e, err)
+			a.retryEvent(ctx, of, q, e, err)
 		}
 	}
 }
 
-// show makes one call.
-func (a *Advised) show(ctx context.Context, of advice.Analyzer, e event) ([]advice.Wish, error) {
+// callPlugin makes one call.
+func (a *Advised) callPlugin(ctx context.Context, of advice.Analyzer, e podEvent) ([]advice.Wish, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	began := time.Now()
-	defer func() { a.o.Metrics.took(of.Name(), time.Since(began)) }()
+	defer func() { a.options.Metrics.observeCall(of.Name(), time.Since(began)) }()
 	analyze := of.AnalyzeModifyEvent
-	if e.kind == deleted {
+	if e.kind == podDeleted {
 		analyze = of.AnalyzeDeleteEvent
 	}
 	wishes, err := analyze(ctx, e.pod.DeepCopy())
@@ -190,55 +190,55 @@ func (a *Advised) show(ctx context.Context, of advice.Analyzer, e event) ([]advi
 	return wishes, advice.Validate(wishes)
 }
 
-// failed has an event shown again after a pause, unless that was done often enough.
-func (a *Advised) failed(ctx context.Context, of advice.Analyzer, q *queue, e event, err error) {
-	a.o.Metrics.shown(of.Name(), e.kind, failed)
+// retryEvent has an event shown again after a pause, unless that was done often enough.
+func (a *Advised) retryEvent(ctx context.Context, of advice.Analyzer, q *eventQueue, e podEvent, err error) {
+	a.options.Metrics.countEvent(of.Name(), e.kind, resultFailed)
 	e.tries++
-	log := a.o.Log.With("plugin", of.Name(), "event", e.kind, "pod", e.pod.Namespace+"/"+e.pod.Name, "err", err)
-	if e.tries >= tries {
+	log := a.options.Log.With("plugin", of.Name(), "event", e.kind, "pod", e.pod.Namespace+"/"+e.pod.Name, "err", err)
+	if e.tries >= maxTries {
 		log.Warn("the plugin does not say what it wants; the event is dropped", "tries", e.tries)
-		a.o.Metrics.shown(of.Name(), e.kind, dropped)
+		a.options.Metrics.countEvent(of.Name(), e.kind, resultDropped)
 		return
 	}
 	log.Debug("the plugin does not say what it wants; the event is shown again", "tries", e.tries)
-	if elapsed.Sleep(ctx, firstPause<<(e.tries-1)) {
-		q.again(e)
+	if elapsed.Sleep(ctx, firstRetryPause<<(e.tries-1)) {
+		q.putBack(e)
 	}
 }
 
-// pass passes on what a plugin wishes for.
-func (a *Advised) pass(ctx context.Context, of advice.Analyzer, pod *corev1.Pod, i int, w advice.Wish) {
+// applyRequest passes on what a plugin wishes for.
+func (a *Advised) applyRequest(ctx context.Context, of advice.Analyzer, pod *corev1.Pod, i int, w advice.Wish) {
 	var err error
 	kind := "retire"
 	if w.Grow != nil {
-		kind, err = "grow", a.grow(ctx, of, pod, i, w)
+		kind, err = "grow", a.requestInstances(ctx, of, pod, i, w)
 	} else {
-		err = a.retire(ctx, of, w)
+		err = a.requestRetirement(ctx, of, w)
 	}
 	if err != nil {
-		a.o.Log.Warn("what the plugin wishes for is not done", "plugin", of.Name(), "wish", kind, "pod", pod.Namespace+"/"+pod.Name, "err", err)
+		a.options.Log.Warn("what the plugin wishes for is not done", "plugin", of.Name(), "wish", kind, "pod", pod.Namespace+"/"+pod.Name, "err", err)
 	}
-	a.o.Metrics.passed(of.Name(), kind, err)
+	a.options.Metrics.countRequest(of.Name(), kind, err)
 }
 
-func wishID(of advice.Analyzer, pod *corev1.Pod) string {
+func requestIDPrefix(of advice.Analyzer, pod *corev1.Pod) string {
 	return of.Name() + "/" + string(pod.UID) + "/"
 }
 
-// grow asks for machines of a group of the plugin's own cloud.
-func (a *Advised) grow(ctx context.Context, of advice.Analyzer, pod *corev1.Pod, i int, w advice.Wish) error {
-	groups, err := a.o.Groups.List(ctx)
+// requestInstances asks for machines of a group of the plugin's own cloud.
+func (a *Advised) requestInstances(ctx context.Context, of advice.Analyzer, pod *corev1.Pod, i int, w advice.Wish) error {
+	groups, err := a.options.Groups.List(ctx)
 	if err != nil {
 		return err
 	}
 	for j := range groups {
 		g := &groups[j]
-		if g.Spec.Cloud != (v1alpha1.CloudGroup{Provider: of.Name(), Group: w.Grow.Group}) || !a.o.Selector.Matches(labels.Set(g.Labels)) {
+		if g.Spec.Cloud != (v1alpha1.CloudGroup{Provider: of.Name(), Group: w.Grow.Group}) || !a.options.Selector.Matches(labels.Set(g.Labels)) {
 			continue
 		}
-		taken := a.o.Wishes.Ask(plan.Wish{
-			ID: fmt.Sprintf("%s%s/%s/%d", wishID(of, pod), g.Name, w.Grow.Template, i), Group: g.Name, Template: w.Grow.Template,
-			Count: w.Grow.Count, Pod: placement.PodKey{Namespace: pod.Namespace, Name: pod.Name}, Why: why(of, w),
+		taken := a.options.Wishes.Ask(plan.Wish{
+			ID: fmt.Sprintf("%s%s/%s/%d", requestIDPrefix(of, pod), g.Name, w.Grow.Template, i), Group: g.Name, Template: w.Grow.Template,
+			Count: w.Grow.Count, Pod: placement.PodKey{Namespace: pod.Namespace, Name: pod.Name}, Why: describeReason(of, w),
 		})
 		if !taken {
 			return fmt.Errorf("%d machines of group %s: too many wishes are open", w.Grow.Count, w.Grow.Group)
@@ -248,22 +248,22 @@ func (a *Advised) grow(ctx context.Context, of advice.Analyzer, pod *corev1.Pod,
 	return fmt.Errorf("grow.group: no NodeGroup of cloud %s has spec.cloud.group %q", of.Name(), w.Grow.Group)
 }
 
-func why(of advice.Analyzer, w advice.Wish) string {
+func describeReason(of advice.Analyzer, w advice.Wish) string {
 	return "plugin " + of.Name() + ": " + observe.Clip(w.Reason, advice.MaxReason)
 }
 
-// retire asks for the retirement of a node of the plugin's own cloud.
-func (a *Advised) retire(ctx context.Context, of advice.Analyzer, w advice.Wish) error {
+// requestRetirement asks for the retirement of a node of the plugin's own cloud.
+func (a *Advised) requestRetirement(ctx context.Context, of advice.Analyzer, w advice.Wish) error {
 	var n corev1.Node
-	if err := a.o.Client.Get(ctx, client.ObjectKey{Name: w.Retire.Node}, &n); err != nil {
+	if err := a.options.Client.Get(ctx, client.ObjectKey{Name: w.Retire.Node}, &n); err != nil {
 		return fmt.Errorf("retire.node: %w", err)
 	}
-	g, err := a.groupOf(ctx, of, &n)
+	g, err := a.findGroup(ctx, of, &n)
 	if err != nil {
 		return err
 	}
 	var all v1alpha1.NodeRetirementList
-	if err := a.o.Client.List(ctx, &all); err != nil {
+	if err := a.options.Client.List(ctx, &all); err != nil {
 		return fmt.Errorf("NodeRetirements: %w", err)
 	}
 	before := ""
@@ -275,7 +275,7 @@ func (a *Advised) retire(ctx context.Context, of advice.Analyzer, w advice.Wish)
 		if !rt.Status.Phase.Finished() {
 			return nil // it is leaving
 		}
-		if ended := rt.Status.Times.Finished; ended != nil && time.Since(ended.Time) < failurePause {
+		if ended := rt.Status.Times.Finished; ended != nil && time.Since(ended.Time) < retirementRetryPause {
 			return fmt.Errorf("node %s: its retirement %s has only just ended: %s", n.Name, rt.Name, rt.Status.Message)
 		}
 		before += string(rt.UID)
@@ -284,25 +284,25 @@ func (a *Advised) retire(ctx context.Context, of advice.Analyzer, w advice.Wish)
 	rt := request.New(request.Request{
 		Name: request.Name(n.Name, "advised", n.UID, before), Labels: g.Labels,
 		Spec: v1alpha1.NodeRetirementSpec{
-			NodeName: n.Name, NodeUID: n.UID, Reason: v1alpha1.Requested, RequestedBy: observe.Cut(why(of, w), longestRequester), Group: g.Name,
+			NodeName: n.Name, NodeUID: n.UID, Reason: v1alpha1.Requested, RequestedBy: observe.Cut(describeReason(of, w), longestRequester), Group: g.Name,
 		},
 	})
-	if err := a.o.Client.Create(ctx, rt); err != nil && !apierrors.IsAlreadyExists(err) {
+	if err := a.options.Client.Create(ctx, rt); err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("NodeRetirement %s: %w", rt.Name, err)
 	}
 	return nil
 }
 
-// groupOf is the group of a node, if it is one of the plugin's own cloud.
-func (a *Advised) groupOf(ctx context.Context, of advice.Analyzer, n *corev1.Node) (*v1alpha1.NodeGroup, error) {
-	groups, err := a.o.Groups.List(ctx)
+// findGroup is the group of a node, if it is one of the plugin's own cloud.
+func (a *Advised) findGroup(ctx context.Context, of advice.Analyzer, n *corev1.Node) (*v1alpha1.NodeGroup, error) {
+	groups, err := a.options.Groups.List(ctx)
 	if err != nil {
 		return nil, err
 	}
 	owner := nodegroup.Claim(groups, []corev1.Node{*n}).Owner[n.Name]
 	for i := range groups {
 		g := &groups[i]
-		if g.Name == owner && g.Spec.Cloud.Provider == of.Name() && a.o.Selector.Matches(labels.Set(g.Labels)) {
+		if g.Name == owner && g.Spec.Cloud.Provider == of.Name() && a.options.Selector.Matches(labels.Set(g.Labels)) {
 			return g, nil
 		}
 	}

@@ -23,11 +23,11 @@ const (
 	InstanceVanished = "InstanceVanished"
 )
 
-// pause is how long a kind of machine is left alone after a failure: first, then twice as long each time, up to most.
-type pause struct{ first, most time.Duration }
+// backOffRange is how long a kind of machine is left alone after a failure: first, then twice as long each time, up to most.
+type backOffRange struct{ min, max time.Duration }
 
-// pauses by reason: what somebody has to set right is asked for less often than what passes by itself.
-var pauses = map[string]pause{
+// backOffRanges by reason: what somebody has to set right is asked for less often than what passes by itself.
+var backOffRanges = map[string]backOffRange{
 	string(cloud.NoCapacity): {2 * time.Minute, 30 * time.Minute},
 	string(cloud.NoQuota):    {5 * time.Minute, time.Hour},
 	string(cloud.NoRight):    {10 * time.Minute, time.Hour},
@@ -45,21 +45,21 @@ var pauses = map[string]pause{
 
 // Pause is how long a kind is left alone after so many failures in a row for a reason, at least 1 of them.
 func Pause(reason string, failures int32) time.Duration {
-	p, ok := pauses[reason]
+	p, ok := backOffRanges[reason]
 	if !ok {
-		p = pauses[Unclear]
+		p = backOffRanges[Unclear]
 	}
-	d := p.first
-	for i := int32(1); i < failures && d < p.most; i++ {
+	d := p.min
+	for i := int32(1); i < failures && d < p.max; i++ {
 		d *= 2
 	}
-	return min(d, p.most)
+	return min(d, p.max)
 }
 
 // Fail returns the back-off after a failure of a template; before is the one that there was, or nil. A failure that is heard of while the
 // template is left alone anyway, such as that of the next instance of the same launch, does not count again.
 func Fail(before *v1alpha1.BackOff, template, reason, message string, now time.Time) v1alpha1.BackOff {
-	b := v1alpha1.BackOff{Template: template, Reason: reason, Message: clip(message), Failures: 1}
+	b := v1alpha1.BackOff{Template: template, Reason: reason, Message: clipMessage(message), Failures: 1}
 	if before != nil && Forgiven(before, now) {
 		before = nil
 	}
@@ -76,9 +76,9 @@ func Fail(before *v1alpha1.BackOff, template, reason, message string, now time.T
 	return b
 }
 
-// fail writes the back-off after a failure of a template, which lasts until least at the least.
-func fail(s *v1alpha1.ProvisioningStatus, template, reason, message string, least, now time.Time) {
-	before := backOffOf(s, template)
+// recordFailure writes the back-off after a failure of a template, which lasts until least at the least.
+func recordFailure(s *v1alpha1.ProvisioningStatus, template, reason, message string, least, now time.Time) {
+	before := findBackOff(s, template)
 	b := Fail(before, template, reason, message, now)
 	if b.Until.Time.Before(least) {
 		b.Until = metav1.NewTime(least)
@@ -91,8 +91,8 @@ func fail(s *v1alpha1.ProvisioningStatus, template, reason, message string, leas
 	s.BackOffs = append(s.BackOffs, b)
 }
 
-// backOffOf returns the back-off of a template; nil if there is none.
-func backOffOf(s *v1alpha1.ProvisioningStatus, template string) *v1alpha1.BackOff {
+// findBackOff returns the back-off of a template; nil if there is none.
+func findBackOff(s *v1alpha1.ProvisioningStatus, template string) *v1alpha1.BackOff {
 	for i := range s.BackOffs {
 		if SameKind(s.BackOffs[i].Template, template) {
 			return &s.BackOffs[i]
@@ -102,20 +102,22 @@ func backOffOf(s *v1alpha1.ProvisioningStatus, template string) *v1alpha1.BackOf
 }
 
 // SetReason notes why the cloud made no instances of a launch.
-func SetReason(l *v1alpha1.Launch, err error) { l.Reason, l.Message = ReasonOf(err), clip(err.Error()) }
+func SetReason(l *v1alpha1.Launch, err error) {
+	l.Reason, l.Message = ReasonOf(err), clipMessage(err.Error())
+}
 
-// clip shortens a message to what a record holds.
-func clip(message string) string {
+// clipMessage shortens a message to what a record holds.
+func clipMessage(message string) string {
 	const longest = 512
 	return observe.Clip(message, longest)
 }
 
-// longestPause is the longest that a cloud may ask for beside the pauses of a reason.
-const longestPause = time.Hour
+// maxCloudPause is the longest that a cloud may ask for beside the pauses of a reason.
+const maxCloudPause = time.Hour
 
 // Clamp shortens a back-off that ends later than any can, since the clock was set back after the failure.
 func Clamp(b v1alpha1.BackOff, now time.Time) v1alpha1.BackOff {
-	longest := now.Add(max(longestPause, Pause(b.Reason, b.Failures)))
+	longest := now.Add(max(maxCloudPause, Pause(b.Reason, b.Failures)))
 	if elapsed.Future(b.Until.Time, longest) {
 		b.Until = metav1.NewTime(longest)
 	}

@@ -59,7 +59,7 @@ func (r *Record) Launch(ctx context.Context, g *v1alpha1.NodeGroup, p cloud.Prov
 		return "", &NotRequestedError{Err: err}
 	}
 	l := v1alpha1.Launch{State: v1alpha1.LaunchRequested}
-	reserved, err := r.reserve(ctx, g, w, began, func(s *v1alpha1.ProvisioningStatus, template string) (v1alpha1.Launch, error) {
+	reserved, err := r.reserveForOwner(ctx, g, w, began, func(s *v1alpha1.ProvisioningStatus, template string) (v1alpha1.Launch, error) {
 		l.Template = template
 		return l, HasRoom(g, s, has, w.Count, began)
 	})
@@ -67,26 +67,26 @@ func (r *Record) Launch(ctx context.Context, g *v1alpha1.NodeGroup, p cloud.Prov
 		return "", err
 	}
 	op, err := reserved.Request(ctx, p, g.Spec.Cloud.Group, cloud.Order{Count: w.Count, Template: l.Template})
-	r.answer(ctx, g, reserved.ID, op, err)
+	r.writeAnswer(ctx, g, reserved.ID, op, err)
 	return reserved.ID, err
 }
 
 // Expect writes a launch that the cloud carries out without a request: it fills a group whose size counts an instance that is not there.
 func (r *Record) Expect(ctx context.Context, g *v1alpha1.NodeGroup, w Want) error {
 	now := time.Now()
-	_, err := r.reserve(ctx, g, w, now, func(*v1alpha1.ProvisioningStatus, string) (v1alpha1.Launch, error) {
+	_, err := r.reserveForOwner(ctx, g, w, now, func(*v1alpha1.ProvisioningStatus, string) (v1alpha1.Launch, error) {
 		return v1alpha1.Launch{State: v1alpha1.LaunchProvisioning, Unrequested: true, AnsweredAt: new(metav1.NewTime(now).Rfc3339Copy())}, nil
 	})
 	return err
 }
 
-// reserve writes what make returns as the launch of an owner, unless something keeps it from being launched.
-func (r *Record) reserve(ctx context.Context, g *v1alpha1.NodeGroup, w Want, now time.Time,
+// reserveForOwner writes what make returns as the launch of an owner, unless something keeps it from being launched.
+func (r *Record) reserveForOwner(ctx context.Context, g *v1alpha1.NodeGroup, w Want, now time.Time,
 	make func(s *v1alpha1.ProvisioningStatus, template string) (v1alpha1.Launch, error),
 ) (Reservation, error) {
 	id := NewID()
 	reserved, err := r.Reserve(ctx, g, []string{id}, func(s *v1alpha1.ProvisioningStatus) error {
-		prune(g, s, now)
+		pruneLaunches(g, s, now)
 		template, err := Allows(s, w, now)
 		if err != nil {
 			return err
@@ -126,7 +126,7 @@ func Allows(s *v1alpha1.ProvisioningStatus, w Want, now time.Time) (template str
 	}
 	var first *v1alpha1.BackOff
 	for _, template := range w.Templates {
-		b := backOffOf(s, template)
+		b := findBackOff(s, template)
 		if b == nil || !now.Before(b.Until.Time) || Clamp(*b, now) != *b { // the clock was set back
 			return template, nil
 		}
@@ -151,11 +151,11 @@ func Templates(ctx context.Context, g *v1alpha1.NodeGroup, p cloud.Provider, lik
 			names = append(names, t.Name)
 		}
 	}
-	slices.SortStableFunc(names, func(a, b string) int { return cmp.Compare(rank(a, like), rank(b, like)) })
+	slices.SortStableFunc(names, func(a, b string) int { return cmp.Compare(rankTemplate(a, like), rankTemplate(b, like)) })
 	return names, nil
 }
 
-func rank(template, like string) int {
+func rankTemplate(template, like string) int {
 	if SameKind(template, like) {
 		return 0
 	}
@@ -167,7 +167,7 @@ func rank(template, like string) int {
 func HasRoom(g *v1alpha1.NodeGroup, s *v1alpha1.ProvisioningStatus, has cloud.Group, count int, began time.Time) error {
 	pending := 0
 	for i := range s.Launches {
-		if l := &s.Launches[i]; !isShown(l, began) {
+		if l := &s.Launches[i]; !isCountedInSize(l, began) {
 			pending += int(l.Count)
 		}
 	}
@@ -179,15 +179,15 @@ func HasRoom(g *v1alpha1.NodeGroup, s *v1alpha1.ProvisioningStatus, has cloud.Gr
 	return nil
 }
 
-// longestOperation is for how long an operation counts that no manager follows any more.
-const longestOperation = time.Hour
+// maxOperationAge is for how long an operation counts that no manager follows any more.
+const maxOperationAge = time.Hour
 
-// isShown reports whether a size that was read after a time shows a launch, or the launch will show in none.
-func isShown(l *v1alpha1.Launch, began time.Time) bool {
+// isCountedInSize reports whether a size that was read after a time shows a launch, or the launch will show in none.
+func isCountedInSize(l *v1alpha1.Launch, began time.Time) bool {
 	switch {
 	case l.State == v1alpha1.LaunchFailed, l.State == v1alpha1.LaunchReady:
 		return true
-	case l.OperationID != "" && began.Before(l.RequestedAt.Add(longestOperation)):
+	case l.OperationID != "" && began.Before(l.RequestedAt.Add(maxOperationAge)):
 		return false
 	case l.State == v1alpha1.LaunchProvisioning && l.AnsweredAt != nil:
 		return l.AnsweredAt.Add(answerMargin).Before(began)
@@ -195,23 +195,23 @@ func isShown(l *v1alpha1.Launch, began time.Time) bool {
 	return l.RequestedAt.Add(Timeout(int(l.Count)) + Settle).Before(began)
 }
 
-// keptFor is how long a launch is kept for its NodeRetirement, which may be gone.
-const keptFor = 8 * 24 * time.Hour
+// recordRetention is how long a launch is kept for its NodeRetirement, which may be gone.
+const recordRetention = 8 * 24 * time.Hour
 
-// prune removes launches that nothing follows: those of a group without spec.scaleUp that its size shows, and those whose NodeRetirement
+// pruneLaunches removes launches that nothing follows: those of a group without spec.scaleUp that its size shows, and those whose NodeRetirement
 // has not noted the result for long.
-func prune(g *v1alpha1.NodeGroup, s *v1alpha1.ProvisioningStatus, began time.Time) {
+func pruneLaunches(g *v1alpha1.NodeGroup, s *v1alpha1.ProvisioningStatus, began time.Time) {
 	s.Launches = slices.DeleteFunc(s.Launches, func(l v1alpha1.Launch) bool {
 		if l.IsForRetirement() {
 			return IsForgotten(&l, began)
 		}
-		return g.Spec.ScaleUp == nil && isShown(&l, began)
+		return g.Spec.ScaleUp == nil && isCountedInSize(&l, began)
 	})
 }
 
 // IsForgotten reports whether the NodeRetirement of a launch has not noted the result for so long that it never will.
 func IsForgotten(l *v1alpha1.Launch, now time.Time) bool {
-	return now.After(l.RequestedAt.Add(keptFor))
+	return now.After(l.RequestedAt.Add(recordRetention))
 }
 
 // IsUnclear reports whether a cloud may have accepted a launch in spite of its error.
@@ -219,9 +219,9 @@ func IsUnclear(err error) bool {
 	return err != nil && cloud.RefusalOf(err) == "" && !cloud.IsThrottled(err) && !cloud.IsNotFound(err)
 }
 
-// answer writes what the cloud has answered. If the answer is lost or cannot be written, the launch counts as provisioning until it would
+// writeAnswer writes what the cloud has answered. If the answer is lost or cannot be written, the launch counts as provisioning until it would
 // have been seen. A NodeRetirement has to note a refusal; of other owners the launch is removed.
-func (r *Record) answer(ctx context.Context, g *v1alpha1.NodeGroup, id string, op cloud.Operation, err error) {
+func (r *Record) writeAnswer(ctx context.Context, g *v1alpha1.NodeGroup, id string, op cloud.Operation, err error) {
 	now := time.Now()
 	_ = r.Change(context.WithoutCancel(ctx), g, func(s *v1alpha1.ProvisioningStatus) error {
 		at := slices.IndexFunc(s.Launches, func(l v1alpha1.Launch) bool { return l.ID == id })
@@ -239,7 +239,7 @@ func (r *Record) answer(ctx context.Context, g *v1alpha1.NodeGroup, id string, o
 		case refused:
 			l.State, l.Count = v1alpha1.LaunchFailed, 0
 			SetReason(l, err)
-			fail(s, l.Template, l.Reason, l.Message, now.Add(cloud.PauseOf(err)), now)
+			recordFailure(s, l.Template, l.Reason, l.Message, now.Add(cloud.PauseOf(err)), now)
 		case !IsUnclear(err):
 			l.State, l.Named = v1alpha1.LaunchProvisioning, op.Machines
 			if l.IsForRetirement() { // those of others are not followed to their end

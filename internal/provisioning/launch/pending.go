@@ -75,25 +75,27 @@ const (
 	NotMade         // it was taken, and the cloud has said since that it could not make them
 )
 
-// open reports whether the cloud had not answered an order when it began to be asked what there is.
-func (a *Pending) open(began time.Time) bool { return a.Answered.IsZero() || a.Answered.After(began) }
+// wasUnanswered reports whether the cloud had not answered an order when it began to be asked what there is.
+func (a *Pending) wasUnanswered(began time.Time) bool {
+	return a.Answered.IsZero() || a.Answered.After(began)
+}
 
-// clamp replaces times that the clock cannot have shown yet. The answer is expected within the timeout.
-func (a *Pending) clamp(now time.Time) {
+// clampTimes replaces times that the clock cannot have shown yet. The answer is expected within the timeout.
+func (a *Pending) clampTimes(now time.Time) {
 	a.At = elapsed.Clamp(a.At, now)
 	if elapsed.Future(a.Answered, now.Add(Timeout(a.Count))) {
 		a.Answered, a.Settled = now, now.Add(Settle)
 	}
 }
 
-// kept reports whether an order that is no more than open, refused or lost may still have machines to be seen.
-func (a *Pending) kept(began, now time.Time) bool {
+// mayStillShow reports whether an order that is no more than open, refused or lost may still have machines to be seen.
+func (a *Pending) mayStillShow(began, now time.Time) bool {
 	switch {
 	case a.Answered.IsZero():
 		return true
 	case a.Count == 0:
 		return false
-	case a.open(began), a.Running:
+	case a.wasUnanswered(began), a.Running:
 		return true
 	}
 	return a.Answer == Lost && now.Before(a.Settled)
@@ -122,9 +124,9 @@ func (a *Pending) Reply(answer Answer, named []string, at time.Time, settle time
 	}
 }
 
-// answered gives the orders as their answers leave them: of the machines that came before an answer those are ours that it
+// applyAnswers gives the orders as their answers leave them: of the machines that came before an answer those are ours that it
 // does not exclude, and go into the record.
-func (s *Observation) answered(record map[string]Instance) []Pending {
+func (s *Observation) applyAnswers(record map[string]Instance) []Pending {
 	asked := slices.Clone(s.Pending)
 	for i := range asked {
 		a := &asked[i]
@@ -133,8 +135,8 @@ func (s *Observation) answered(record map[string]Instance) []Pending {
 			continue
 		}
 		for _, id := range a.Seen {
-			if a.take(id) {
-				record[id] = s.recordOf(id, a.Kind, a.ID)
+			if a.claimInstance(id) {
+				record[id] = s.newInstance(id, a.Kind, a.ID)
 			}
 		}
 		a.Seen = nil
@@ -142,8 +144,8 @@ func (s *Observation) answered(record map[string]Instance) []Pending {
 	return asked
 }
 
-// take counts a machine off an order that has its answer; false when it is not one of the order's.
-func (a *Pending) take(id string) bool {
+// claimInstance counts a machine off an order that has its answer; false when it is not one of the order's.
+func (a *Pending) claimInstance(id string) bool {
 	switch at := slices.Index(a.Named, id); {
 	case at >= 0:
 		a.Named = slices.Delete(a.Named, at, at+1)
@@ -154,43 +156,43 @@ func (a *Pending) take(id string) bool {
 	return true
 }
 
-// fulfil counts a machine off the order that it has come after, and reports whether that makes it one of ours, with the kind that
+// matchInstance counts a machine off the order that it has come after, and reports whether that makes it one of ours, with the kind that
 // was ordered: clouds do not all say it of a machine, nor in the words of their templates. By its kind it is told only from those
 // that were there before.
-func (s *Observation) fulfil(asked []Pending, i cloud.Instance) (r Instance, ours bool) {
+func (s *Observation) matchInstance(asked []Pending, i cloud.Instance) (r Instance, ours bool) {
 	for k := range asked {
 		a := &asked[k]
 		switch {
 		case slices.Contains(a.Named, i.ProviderID):
-			return s.recordOf(i.ProviderID, cmp.Or(a.Kind, i.Type), a.ID), a.take(i.ProviderID)
+			return s.newInstance(i.ProviderID, cmp.Or(a.Kind, i.Type), a.ID), a.claimInstance(i.ProviderID)
 		case slices.Contains(a.Seen, i.ProviderID):
 			return r, false
 		}
 	}
 	for k := range asked {
 		a := &asked[k]
-		if a.Kind != "" && i.Type != "" && !SameKind(a.Kind, i.Type) || a.Count <= len(a.Named)+len(a.Seen) || !s.since(i, a.At) {
+		if a.Kind != "" && i.Type != "" && !SameKind(a.Kind, i.Type) || a.Count <= len(a.Named)+len(a.Seen) || !s.appearedSince(i, a.At) {
 			continue
 		}
 		if a.Answered.IsZero() {
 			a.Seen = append(a.Seen, i.ProviderID)
 			return r, false
 		}
-		return s.recordOf(i.ProviderID, cmp.Or(a.Kind, i.Type), a.ID), a.take(i.ProviderID)
+		return s.newInstance(i.ProviderID, cmp.Or(a.Kind, i.Type), a.ID), a.claimInstance(i.ProviderID)
 	}
 	return r, false
 }
 
-// skew is by how much a cloud's clock may be behind.
-const skew = 5 * time.Minute
+// maxClockSkew is by how much a cloud's clock may be behind.
+const maxClockSkew = 5 * time.Minute
 
-// since reports whether a machine has come since an order: it was not there the last time, and its cloud does not say that
+// appearedSince reports whether a machine has come since an order: it was not there the last time, and its cloud does not say that
 // it is older. At the first look of a process only the cloud knows, in whole seconds.
-func (s *Observation) since(i cloud.Instance, ordered time.Time) bool {
+func (s *Observation) appearedSince(i cloud.Instance, ordered time.Time) bool {
 	if s.Known == nil {
 		return !i.Created.IsZero() && !i.Created.Before(ordered.Truncate(time.Second))
 	}
 	_, known := s.Known[i.ProviderID]
 	_, requested := s.Known[i.FormerID]
-	return !known && !requested && (i.Created.IsZero() || !i.Created.Before(ordered.Add(-skew)))
+	return !known && !requested && (i.Created.IsZero() || !i.Created.Before(ordered.Add(-maxClockSkew)))
 }

@@ -21,38 +21,38 @@ import (
 
 // Record reads and writes the launches of NodeGroups. A group of a file has no object: its launches are in a ConfigMap.
 type Record struct {
-	live   client.Reader
-	status client.StatusClient
-	files  files
+	reader       client.Reader
+	statusWriter client.StatusClient
+	configMaps   configMapStore
 }
 
 // New returns a record that reads NodeGroups past all caches and writes their status.
 func New(live client.Reader, status client.StatusClient) *Record {
-	return &Record{live: live, status: status, files: files{live: live, known: map[string]*v1alpha1.ProvisioningStatus{}}}
+	return &Record{reader: live, statusWriter: status, configMaps: configMapStore{reader: live, lastStatus: map[string]*v1alpha1.ProvisioningStatus{}}}
 }
 
 // Change reads what is provisioning in a group, changes it and writes it. It begins again when another process has written in between.
 // Nothing is written if change fails, or if the group was created anew.
 func (r *Record) Change(ctx context.Context, g *v1alpha1.NodeGroup, change func(*v1alpha1.ProvisioningStatus) error) error {
 	if g.UID == "" {
-		return r.files.change(ctx, g.Name, change)
+		return r.configMaps.update(ctx, g.Name, change)
 	}
 	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
-		now, status, err := r.get(ctx, g)
+		now, status, err := r.readLive(ctx, g)
 		if err != nil {
 			return err
 		}
 		if err := change(status); err != nil {
 			return err
 		}
-		return r.write(ctx, now, status)
+		return r.patchStatus(ctx, now, status)
 	})
 }
 
-// get reads a group past all caches.
-func (r *Record) get(ctx context.Context, g *v1alpha1.NodeGroup) (*v1alpha1.NodeGroup, *v1alpha1.ProvisioningStatus, error) {
+// readLive reads a group past all caches.
+func (r *Record) readLive(ctx context.Context, g *v1alpha1.NodeGroup) (*v1alpha1.NodeGroup, *v1alpha1.ProvisioningStatus, error) {
 	now := &v1alpha1.NodeGroup{}
-	if err := r.live.Get(ctx, client.ObjectKey{Name: g.Name}, now); err != nil {
+	if err := r.reader.Get(ctx, client.ObjectKey{Name: g.Name}, now); err != nil {
 		return nil, nil, fmt.Errorf("NodeGroup %s: %w", g.Name, err)
 	}
 	if now.UID != g.UID {
@@ -68,10 +68,10 @@ func (r *Record) get(ctx context.Context, g *v1alpha1.NodeGroup) (*v1alpha1.Node
 // Current reads what is provisioning in a group past all caches.
 func (r *Record) Current(ctx context.Context, g *v1alpha1.NodeGroup) (is *v1alpha1.ProvisioningStatus, err error) {
 	if g.UID == "" {
-		_, is, err = r.files.get(ctx, g.Name)
+		_, is, err = r.configMaps.readConfigMap(ctx, g.Name)
 		return is, err
 	}
-	_, is, err = r.get(ctx, g)
+	_, is, err = r.readLive(ctx, g)
 	return is, err
 }
 
@@ -79,7 +79,7 @@ func (r *Record) Current(ctx context.Context, g *v1alpha1.NodeGroup) (is *v1alph
 // file that this process has not read yet.
 func (r *Record) Read(ctx context.Context, g *v1alpha1.NodeGroup) (*v1alpha1.ProvisioningStatus, error) {
 	if g.UID == "" {
-		return r.files.read(ctx, g.Name)
+		return r.configMaps.readCached(ctx, g.Name)
 	}
 	return g.Status.Provisioning, nil
 }
@@ -92,8 +92,8 @@ func (r *Record) Remove(ctx context.Context, g *v1alpha1.NodeGroup, id string) e
 	})
 }
 
-// write writes what is provisioning in a group. It fails with a conflict if the group was written since it was read.
-func (r *Record) write(ctx context.Context, g *v1alpha1.NodeGroup, s *v1alpha1.ProvisioningStatus) error {
+// patchStatus writes what is provisioning in a group. It fails with a conflict if the group was written since it was read.
+func (r *Record) patchStatus(ctx context.Context, g *v1alpha1.NodeGroup, s *v1alpha1.ProvisioningStatus) error {
 	if equality.Semantic.DeepEqual(g.Status.Provisioning, s) {
 		return nil
 	}
@@ -108,7 +108,7 @@ func (r *Record) write(ctx context.Context, g *v1alpha1.NodeGroup, s *v1alpha1.P
 	}
 	target := &v1alpha1.NodeGroup{}
 	target.Name = g.Name
-	if err := r.status.Status().Patch(ctx, target, client.RawPatch(types.MergePatchType, patch)); err != nil {
+	if err := r.statusWriter.Status().Patch(ctx, target, client.RawPatch(types.MergePatchType, patch)); err != nil {
 		return fmt.Errorf("status of NodeGroup %s: %w", g.Name, err)
 	}
 	return nil

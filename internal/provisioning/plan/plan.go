@@ -74,7 +74,7 @@ type Group struct {
 
 func (g *Group) name() string { return g.Group.Name }
 
-func (g *Group) scaleUp() *v1alpha1.ScaleUp { return g.Group.Spec.ScaleUp }
+func (g *Group) scaleUpSpec() *v1alpha1.ScaleUp { return g.Group.Spec.ScaleUp }
 
 // joinTimeout is how long a machine may take until its Node is Ready.
 func (g *Group) joinTimeout() time.Duration { return JoinTimeout(g.Group) }

@@ -111,37 +111,37 @@ type Homeless struct {
 func Wanted(n Need) Verdict {
 	switch {
 	case n.Policy == v1alpha1.ReplaceNever:
-		return verdict(None, because(PolicyNever, "", "spec.replacement of the NodeGroup is Never"))
+		return newVerdict(None, newReason(PolicyNever, "", "spec.replacement of the NodeGroup is Never"))
 	case n.Over != "":
-		return verdict(None, because(NoticeOver, "", "%s", n.Over))
+		return newVerdict(None, newReason(NoticeOver, "", "%s", n.Over))
 	case n.Refused != "":
-		return verdict(Wait, because(GroupNotAccepted, "", "the NodeGroup is not accepted: %s", n.Refused))
+		return newVerdict(Wait, newReason(GroupNotAccepted, "", "the NodeGroup is not accepted: %s", n.Refused))
 	case n.Ended != "" && n.Machine != Gone:
-		return verdict(Wait, because(RetirementEnded, "", "until the machine is gone: %s", n.Ended))
+		return newVerdict(Wait, newReason(RetirementEnded, "", "until the machine is gone: %s", n.Ended))
 	}
 	var wants []v1alpha1.RetirementReason
 	for _, h := range n.Homeless {
-		wants = append(wants, because(NoRoom, "pod "+h.Pod, "%s", h.Why))
+		wants = append(wants, newReason(NoRoom, "pod "+h.Pod, "%s", h.Why))
 	}
 	if n.Stay < n.Minimum {
-		wants = append(wants, because(BelowMinimum, "", "%d nodes stay, and the group's minimum is %d", n.Stay, n.Minimum))
+		wants = append(wants, newReason(BelowMinimum, "", "%d nodes stay, and the group's minimum is %d", n.Stay, n.Minimum))
 	}
 	switch {
 	case len(wants) > 0:
 		return Verdict{Launch, wants}
 	case n.Machine == Lives && n.RoomUnknown != nil:
-		return verdict(Wait, because(RoomUnknown, "", "until the machine is gone: %s", n.RoomUnknown))
+		return newVerdict(Wait, newReason(RoomUnknown, "", "until the machine is gone: %s", n.RoomUnknown))
 	case n.Machine == Lives:
-		return verdict(Wait, because(RoomElsewhere, "", "until the machine is gone: its pods have room elsewhere"))
+		return newVerdict(Wait, newReason(RoomElsewhere, "", "until the machine is gone: its pods have room elsewhere"))
 	case n.Policy == v1alpha1.ReplaceWhenNeeded && n.RoomUnknown != nil:
-		return verdict(Wait, because(RoomUnknown, "", "%s", n.RoomUnknown))
+		return newVerdict(Wait, newReason(RoomUnknown, "", "%s", n.RoomUnknown))
 	case n.Policy == v1alpha1.ReplaceWhenNeeded:
-		return verdict(None, because(NobodyNeedsIt, "", "all pods have room elsewhere, and the group has %d nodes of at least %d", n.Stay,
+		return newVerdict(None, newReason(NobodyNeedsIt, "", "all pods have room elsewhere, and the group has %d nodes of at least %d", n.Stay,
 			n.Minimum))
 	case n.Machine == Kept:
-		return verdict(Launch, because(MachineKept, "", "the machine is stopped, and its group keeps it"))
+		return newVerdict(Launch, newReason(MachineKept, "", "the machine is stopped, and its group keeps it"))
 	}
-	return verdict(Launch, because(MachineGone, "", "the machine is gone"))
+	return newVerdict(Launch, newReason(MachineGone, "", "the machine is gone"))
 }
 
 // Bounds is what stands against one more machine.
@@ -159,12 +159,12 @@ type Bounds struct {
 func Allowed(b Bounds) Verdict {
 	switch missing := b.Size - b.Present - b.Coming; {
 	case b.Unsettled != "":
-		return verdict(Wait, because(LaunchPending, "", "the answer to the launch %s is not known yet", b.Unsettled))
+		return newVerdict(Wait, newReason(LaunchPending, "", "the answer to the launch %s is not known yet", b.Unsettled))
 	case b.Machine == Gone && missing > 0:
-		return verdict(Leave, because(CloudReplaces, "", "the group is meant to have %d machines and has %d, %d more on order: its cloud brings the rest",
+		return newVerdict(Leave, newReason(CloudReplaces, "", "the group is meant to have %d machines and has %d, %d more on order: its cloud brings the rest",
 			b.Size, b.Present, b.Coming))
 	}
-	return verdict(Launch)
+	return newVerdict(Launch)
 }
 
 // Replaced decides whether a replacement that is wanted is there already: a notice that comes and goes has a record each time, and so have
@@ -177,7 +177,7 @@ func Replaced(node types.UID, others []v1alpha1.NodeRetirement, s Survey, coming
 	stay := max(s.Working(), min(s.Working()+coming, s.Size-useless))
 	for i := range others {
 		o := &others[i]
-		state := stateOf(o)
+		state := replacementState(o)
 		if node == "" || o.Spec.NodeUID != node || !state.Final() || state == v1alpha1.ReplacementNotNeeded {
 			continue
 		}
@@ -187,11 +187,11 @@ func Replaced(node types.UID, others []v1alpha1.NodeRetirement, s Survey, coming
 			continue
 		}
 		if (id == "" || s.Works(id)) && stay >= least { // an earlier version has not written which
-			return verdict(None, because(AlreadyReplaced, "", "the NodeRetirement %s of the same node has brought the instance %s in its place",
+			return newVerdict(None, newReason(AlreadyReplaced, "", "the NodeRetirement %s of the same node has brought the instance %s in its place",
 				o.Name, id))
 		}
 	}
-	return verdict(Launch)
+	return newVerdict(Launch)
 }
 
 // Survey is what a group is meant to have and has, at one moment.
@@ -213,20 +213,20 @@ func (s Survey) Names() []string {
 
 // Works reports a machine that is there, and is neither stopped nor has failed.
 func (s Survey) Works(providerID string) bool {
-	return slices.ContainsFunc(s.Machines, func(m cloud.Instance) bool { return m.ProviderID == providerID && works(m) })
+	return slices.ContainsFunc(s.Machines, func(m cloud.Instance) bool { return m.ProviderID == providerID && isRunning(m) })
 }
 
 // Working counts those.
 func (s Survey) Working() (n int) {
 	for _, m := range s.Machines {
-		if works(m) {
+		if isRunning(m) {
 			n++
 		}
 	}
 	return n
 }
 
-func works(m cloud.Instance) bool { return m.State != cloud.Stopped && m.State != cloud.Failed }
+func isRunning(m cloud.Instance) bool { return m.State != cloud.Stopped && m.State != cloud.Failed }
 
 // Without leaves out a machine, as if it had been deleted.
 func (s Survey) Without(providerID string) Survey {
@@ -236,14 +236,14 @@ func (s Survey) Without(providerID string) Survey {
 	return s
 }
 
-func verdict(o Outcome, reasons ...v1alpha1.RetirementReason) Verdict { return Verdict{o, reasons} }
+func newVerdict(o Outcome, reasons ...v1alpha1.RetirementReason) Verdict { return Verdict{o, reasons} }
 
 func hasCode(reasons []v1alpha1.RetirementReason, code string) bool {
 	return slices.ContainsFunc(reasons, func(r v1alpha1.RetirementReason) bool { return r.Code == code })
 }
 
-// because is one reason, within the bounds of the type.
-func because(code, object, format string, a ...any) v1alpha1.RetirementReason {
+// newReason is one reason, within the bounds of the type.
+func newReason(code, object, format string, a ...any) v1alpha1.RetirementReason {
 	return v1alpha1.RetirementReason{Code: code, Object: observe.Cut(object, maxObject), Message: observe.Cut(fmt.Sprintf(format, a...), maxDetail)}
 }
 

@@ -9,7 +9,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
-func codes(v Verdict) string {
+func joinCodes(v Verdict) string {
 	var all []string
 	for _, r := range v.Reasons {
 		all = append(all, r.Code)
@@ -17,7 +17,7 @@ func codes(v Verdict) string {
 	return strings.Join(all, " ")
 }
 
-func TestAMachineIsWantedWhenItIsMissed(t *testing.T) {
+func TestReplacementIsWantedWhenTheInstanceIsMissed(t *testing.T) {
 	always, needed := v1alpha1.ReplaceAlways, v1alpha1.ReplaceWhenNeeded
 	homeless := []Homeless{{Pod: "shop/web-1", Why: "fits on no other node"}}
 	for what, tt := range map[string]struct {
@@ -38,13 +38,13 @@ func TestAMachineIsWantedWhenItIsMissed(t *testing.T) {
 		"the notice is over and it lives":            {Need{Policy: always, Machine: Lives, Over: "over", Homeless: homeless}, None, NoticeOver},
 		"an older NodeGroup that says no policy yet": {Need{Machine: Gone}, Launch, MachineGone},
 	} {
-		if got := Wanted(tt.need); got.Outcome != tt.want || codes(got) != tt.why {
-			t.Errorf("%s: %s because of %s, want %s because of %s", what, got.Outcome, codes(got), tt.want, tt.why)
+		if got := Wanted(tt.need); got.Outcome != tt.want || joinCodes(got) != tt.why {
+			t.Errorf("%s: %s because of %s, want %s because of %s", what, got.Outcome, joinCodes(got), tt.want, tt.why)
 		}
 	}
 }
 
-func TestI5AnInstanceIsLaunchedOnlyWhereTheCloudBringsNone(t *testing.T) {
+func TestI5InstanceIsLaunchedOnlyIfTheCloudDoesNot(t *testing.T) {
 	for what, tt := range map[string]struct {
 		bounds Bounds
 		want   Outcome
@@ -57,14 +57,14 @@ func TestI5AnInstanceIsLaunchedOnlyWhereTheCloudBringsNone(t *testing.T) {
 		"an order before is not settled":         {Bounds{Machine: Gone, Size: 2, Present: 2, Unsettled: "a"}, Wait, LaunchPending},
 		"more machines than the group should be": {Bounds{Machine: Gone, Size: 2, Present: 3}, Launch, ""},
 	} {
-		if got := Allowed(tt.bounds); got.Outcome != tt.want || codes(got) != tt.why {
-			t.Errorf("%s: %s because of %s, want %s because of %s", what, got.Outcome, codes(got), tt.want, tt.why)
+		if got := Allowed(tt.bounds); got.Outcome != tt.want || joinCodes(got) != tt.why {
+			t.Errorf("%s: %s because of %s, want %s because of %s", what, got.Outcome, joinCodes(got), tt.want, tt.why)
 		}
 	}
 }
 
-// TestI5AnInstanceOfAnOpenLaunchCountsOnce has the group's minimum be two, and the node's own instance be the third.
-func TestI5AnInstanceOfAnOpenLaunchCountsOnce(t *testing.T) {
+// TestI5OpenLaunchInstanceCountsOnce has the group's minimum be two, and the node's own instance be the third.
+func TestI5OpenLaunchInstanceCountsOnce(t *testing.T) {
 	came := v1alpha1.NodeRetirement{Spec: v1alpha1.NodeRetirementSpec{NodeUID: "n"}}
 	came.Status.Replacement = &v1alpha1.Replacement{State: v1alpha1.ReplacementReady, Instance: "a"}
 	others := []v1alpha1.NodeRetirement{came}
@@ -92,8 +92,8 @@ func TestI5AnInstanceOfAnOpenLaunchCountsOnce(t *testing.T) {
 	}
 }
 
-// TestI5WhatAnEarlierVersionHasWrittenIsFinal has its states not say which instance came.
-func TestI5WhatAnEarlierVersionHasWrittenIsFinal(t *testing.T) {
+// TestI5RecordOfAnEarlierVersionIsFinal has its states not say which instance came.
+func TestI5RecordOfAnEarlierVersionIsFinal(t *testing.T) {
 	for _, state := range []v1alpha1.ReplacementState{"Ordering", "Ordered", "LeftToCloud", "Arrived"} {
 		before := v1alpha1.NodeRetirement{Spec: v1alpha1.NodeRetirementSpec{NodeUID: "n"}}
 		before.Status.Replacement = &v1alpha1.Replacement{State: state}

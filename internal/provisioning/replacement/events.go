@@ -25,33 +25,33 @@ const (
 	eventFailed eventReason = "ReplacementFailed"
 )
 
-// announcer makes the Events of a replacement, each on its NodeRetirement and on the Node that is replaced.
-type announcer struct{ to events.EventRecorder }
+// eventEmitter makes the Events of a replacement, each on its NodeRetirement and on the Node that is replaced.
+type eventEmitter struct{ recorder events.EventRecorder }
 
-func (a announcer) emit(rt *v1alpha1.NodeRetirement, kind string, reason eventReason, note string) {
+func (a eventEmitter) emit(rt *v1alpha1.NodeRetirement, kind string, reason eventReason, note string) {
 	node := &corev1.Node{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
 		ObjectMeta: metav1.ObjectMeta{Name: rt.Spec.NodeName, UID: rt.Spec.NodeUID},
 	}
 	note = observe.Note(note)
-	a.to.Eventf(rt, node, kind, string(reason), "Replace", "%s", note)
-	a.to.Eventf(node, rt, kind, string(reason), "Replace", "%s", note)
+	a.recorder.Eventf(rt, node, kind, string(reason), "Replace", "%s", note)
+	a.recorder.Eventf(node, rt, kind, string(reason), "Replace", "%s", note)
 }
 
-func (a announcer) launched(rt *v1alpha1.NodeRetirement) {
-	a.emit(rt, corev1.EventTypeNormal, eventLaunched, "an instance is launched: "+sentence(rt.Status.Replacement.Reasons))
+func (a eventEmitter) emitLaunched(rt *v1alpha1.NodeRetirement) {
+	a.emit(rt, corev1.EventTypeNormal, eventLaunched, "an instance is launched: "+joinMessages(rt.Status.Replacement.Reasons))
 }
 
-func (a announcer) ready(rt *v1alpha1.NodeRetirement) {
+func (a eventEmitter) emitReady(rt *v1alpha1.NodeRetirement) {
 	a.emit(rt, corev1.EventTypeNormal, eventReady, "the Node of instance "+rt.Status.Replacement.Instance+" is Ready")
 }
 
-func (a announcer) failed(rt *v1alpha1.NodeRetirement, why v1alpha1.RetirementReason) {
+func (a eventEmitter) emitFailed(rt *v1alpha1.NodeRetirement, why v1alpha1.RetirementReason) {
 	a.emit(rt, corev1.EventTypeWarning, eventFailed, why.Code+": "+why.Message)
 }
 
-// sentence is all the reasons in one message.
-func sentence(reasons []v1alpha1.RetirementReason) string {
+// joinMessages is all the reasons in one message.
+func joinMessages(reasons []v1alpha1.RetirementReason) string {
 	all := make([]string, 0, len(reasons))
 	for _, r := range reasons {
 		text := r.Message

@@ -1,0 +1,350 @@
+package provisioning
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/drainability/fromcorev1"
+	"github.com/slipway-dev/slipway/internal/nodegroup"
+	"github.com/slipway-dev/slipway/internal/placement"
+	"github.com/slipway-dev/slipway/internal/placement/snapshot"
+	"github.com/slipway-dev/slipway/internal/provisioning/launch"
+	"github.com/slipway-dev/slipway/internal/provisioning/plan"
+	"github.com/slipway-dev/slipway/internal/retirement/budget"
+)
+
+// cloudObservation is what a cloud has said of a group.
+type cloudObservation struct {
+	startedAt    time.Time
+	group        cloud.Group
+	instances    []cloud.Instance
+	templates    []cloud.Template
+	templatesErr error // why the cloud does not say which templates there are
+	joinStates
+}
+
+// shouldReadCloud reports whether a group is one whose cloud is asked about it.
+func shouldReadCloud(g *managedGroup) bool { return g.Group.Spec.ScaleUp != nil && g.NotAccepted == "" }
+
+// readClouds asks the clouds about the groups that get machines, all at once, and waits a little for what they say. What comes
+// later is taken in by the next look; until then a group is taken for what it was, with what was ordered since.
+func (a *Controller) readClouds(ctx context.Context, s *clusterCaches, groups []*managedGroup) {
+	for _, g := range groups {
+		if shouldReadCloud(g) && (!g.state.isReadEarly || g.state.needsReread()) {
+			a.startCloudRead(ctx, s, g)
+		}
+		g.state.isReadEarly = false
+	}
+	a.awaitReplies(ctx, groups, func(m *groupState) bool { return !m.isReading })
+}
+
+// readCloudsEarly has the clouds asked before a look that is about to begin, about the groups as the last one found them.
+func (a *Controller) readCloudsEarly(ctx context.Context, s *clusterCaches) {
+	for _, g := range a.lastGroups {
+		if shouldReadCloud(g) && !g.state.isReading {
+			g.state.isReadEarly = true
+			a.startCloudRead(ctx, s, g)
+		}
+	}
+}
+
+// startCloudRead has a cloud asked about one group, unless it is being asked already, or wants to be left alone.
+func (a *Controller) startCloudRead(ctx context.Context, s *clusterCaches, g *managedGroup) {
+	if g.state.isReading || time.Now().Before(g.state.quietUntil) {
+		return
+	}
+	g.state.isReading = true
+	g.state.mustReread.Store(g.state.cloudTemplates == nil || g.state.needsReread())
+	a.calls.Go(func() {
+		v, err := a.readCloud(ctx, s, g)
+		a.queueReply(g, err == nil && v.templatesErr == nil && g.state.mustReread.Load(), func(g *managedGroup) {
+			g.state.isReading = false
+			if err == nil {
+				a.applyObservation(g, v)
+				err = v.templatesErr
+			}
+			switch {
+			case err == nil && g.state.needsReread(): // it began before an order failed
+				a.requeue()
+			case err != nil && ctx.Err() == nil:
+				g.state.readError = err.Error()
+				g.state.pauseReads(err, time.Now())
+				a.options.Log.Warn("the group cannot be read from its cloud, and gets no machines", "group", g.name(), "err", err)
+			}
+		})
+	})
+}
+
+// readCloud asks the cloud about one group. Without its templates it can get no machines, and those that it has are seen to all the
+// same.
+func (a *Controller) readCloud(ctx context.Context, s *clusterCaches, g *managedGroup) (v cloudObservation, err error) {
+	provider := a.options.Clouds[g.Group.Spec.Cloud.Provider]
+	if provider == nil {
+		return v, fmt.Errorf("no cloud %s is configured", g.Group.Spec.Cloud.Provider)
+	}
+	ctx, cancel := context.WithTimeout(ctx, cloudTimeout)
+	defer cancel()
+	v.startedAt = time.Now()
+	where := g.Group.Spec.Cloud.Group
+	var failed [2]error
+	var reads sync.WaitGroup
+	reads.Go(func() { v.group, failed[0] = provider.Group(ctx, where) })
+	reads.Go(func() { v.instances, failed[1] = provider.Instances(ctx, where) })
+	reads.Go(func() { v.templates, v.templatesErr = provider.Templates(ctx, where) })
+	reads.Wait()
+	if err := cmp.Or(failed[:]...); err != nil {
+		return v, err
+	}
+	nodes, err := s.nodes.List(labels.Everything())
+	if err != nil {
+		return v, fmt.Errorf("nodes: %w", err)
+	}
+	v.joinStates = findJoinStates(provider, g.Group, v.instances, nodes)
+	return v, nil
+}
+
+// applyObservation makes what the cloud has said into what is remembered of a group.
+func (a *Controller) applyObservation(g *managedGroup, v cloudObservation) {
+	m, now := g.state, time.Now()
+	v.removeAdoptedWithoutNode()
+	done := map[string]bool{}
+	maps.Copy(done, g.replacements)
+	maps.Copy(done, m.joined)
+	for _, l := range m.launches {
+		if l.State == v1alpha1.LaunchReady && len(l.Instances) > 0 {
+			done[l.Instances[0].ProviderID] = true
+		}
+	}
+	m.tracking = launch.Track(launch.Observation{
+		Group: v.group, Instances: v.instances, Join: func(i cloud.Instance) launch.Join { return v.stateByID[i.ProviderID] },
+		Known: m.tracking.Known, Record: m.unjoined, Pending: m.pending, UnseenSince: m.tracking.UnseenSince, Watched: m.watchedSince,
+		JoinTimeout: plan.JoinTimeout(g.Group), Began: v.startedAt, Now: now, Joined: done,
+	})
+	m.joined = nil // from now on they are known
+	maps.DeleteFunc(m.unusable, func(id string, _ bool) bool { _, there := m.tracking.Known[id]; return !there })
+	g.excludeRetired(&m.tracking)
+	m.instances = v.instances
+	m.cloud, m.typeByNode, m.readError, m.readAt = v.group, v.typeByNode, "", v.startedAt
+	if v.templatesErr == nil {
+		m.cloudTemplates = v.templates
+	}
+	m.unjoined, m.pending = m.tracking.Record, m.tracking.Pending
+	for _, o := range m.tracking.Over {
+		m.missing[o.ID] += max(0, o.Count-len(o.Named))
+	}
+	if !m.cloud.Refills {
+		m.tracking.Unmade = 0
+	}
+	m.cloud.Size -= m.tracking.Unmade // the next order asks for these, and leaves the size as it is
+	m.cloud.Size = max(m.cloud.Size, countExpectedInstances(v.instances, m.pending))
+	for _, r := range m.tracking.Joined {
+		m.recordJoined(&r)
+	}
+	for _, lapsed := range m.tracking.Lapsed {
+		b := m.recordFailure(lapsed.Kind, launch.Failed, m.describeDroppedLaunch(lapsed.Count), now)
+		a.options.Metrics.countDropped(g.name(), lapsed.Kind)
+		a.reportBackOff(g, b)
+	}
+	for _, dead := range g.listNewFailures(a.options.Clouds[g.Group.Spec.Cloud.Provider], &m.tracking) { // before it is decided what to order in its place
+		kind := m.cloudTemplateName(dead.Kind)
+		if dead.Reason == launch.NeverUsable {
+			if m.unusable[dead.Instance.ProviderID] {
+				continue // it is one failure, however long it stays
+			}
+			m.unusable[dead.Instance.ProviderID] = true
+			dead.Message += ": " + plan.WhyUnusable(g.Group, v.nodeByID[dead.Instance.ProviderID])
+		}
+		b, left := m.backOffs[kind]
+		if !left || plan.ClosedBy(&b, g.name(), now) == nil {
+			a.reportBackOff(g, m.recordFailure(kind, dead.Reason, dead.Message, now))
+		}
+	}
+	m.updateLaunches(now)
+	for _, id := range m.tracking.Strays {
+		a.options.Log.Warn("a machine has no Node, and came after no order that is known; it is left alone", "group", g.name(), "providerID", id)
+	}
+}
+
+// describeDroppedLaunch says that an order has come to nothing, and what to do where the cloud goes on counting its machines.
+func (m *groupState) describeDroppedLaunch(count int) string {
+	message := fmt.Sprintf("the cloud has dropped an order of %d machines without a word", count)
+	if n := m.tracking.Unmade; n > 0 {
+		message += fmt.Sprintf("; the group's size in the cloud counts %d machines that it does not have: "+
+			"lower it to the machines that it has if they do not come", n)
+	}
+	return message
+}
+
+// removeAdoptedWithoutNode leaves out the machines that a group has adopted and that have no Node: they may be another cluster's, and
+// neither fulfil an order nor count for a maximum.
+func (v *cloudObservation) removeAdoptedWithoutNode() {
+	var kept []cloud.Instance
+	for _, i := range v.instances {
+		switch {
+		case !i.Adopted || v.stateByID[i.ProviderID] != launch.NoNode:
+			kept = append(kept, i)
+		case i.State != cloud.Deleting:
+			v.group.Size = max(0, v.group.Size-1)
+		}
+	}
+	v.instances = kept
+}
+
+// countExpectedInstances is how many machines a group has with those that are on order: the cloud may not count these yet.
+func countExpectedInstances(instances []cloud.Instance, asked []launch.Pending) (n int) {
+	for _, i := range instances {
+		if i.State != cloud.Deleting {
+			n++
+		}
+	}
+	for _, a := range asked {
+		n += a.Expected()
+	}
+	return n
+}
+
+// makePlanInput puts together what is decided on.
+func (a *Controller) makePlanInput(s *clusterCaches, snapshot *snapshot.Snapshot, cluster *nodegroup.Cluster, groups []*managedGroup,
+	waiting map[placement.PodKey]unschedulablePod,
+) *plan.World {
+	w := &plan.World{Snapshot: snapshot, Maximum: a.options.Maximum, Wishes: a.openRequests(groups), Now: cluster.Now, Unreadiness: a.options.Unreadiness}
+	for i := range cluster.Nodes {
+		if fromcorev1.Node(&cluster.Nodes[i]).ControlPlane == "" {
+			w.Nodes++
+		}
+	}
+	if daemons, err := s.daemonSets.List(labels.Everything()); err == nil {
+		w.Daemons = daemons
+	}
+	for key, p := range waiting {
+		if snapshot.IsPending(key) { // the watch may have told of more by now
+			w.Pods = append(w.Pods, plan.Pod{Key: key, Nominated: p.nominated})
+		}
+	}
+	for _, g := range groups {
+		g.removeJoined(a.options.Clouds[g.Group.Spec.Cloud.Provider], cluster.Nodes)
+		g.state.pruneBackOffs(cluster.Now)
+		g.learnTemplates(cluster.Now)
+		g.observeNodes(cluster.Now)
+		w.Groups = append(w.Groups, g.toPlanGroup())
+		g.state.notSelected = w.Groups[len(w.Groups)-1].NotSelected()
+	}
+	w.Unready = countUnready(w, cluster)
+	a.options.Metrics.setUnready(w)
+	return w
+}
+
+// countUnready counts the nodes that are neither Ready nor arriving nor being taken out of service. One of no group that gets instances
+// may be a new one whose labels have not come yet: it is arriving when any group would have it so.
+func countUnready(w *plan.World, cluster *nodegroup.Cluster) (n int) {
+	byName := map[string]*plan.Group{}
+	for i := range w.Groups {
+		byName[w.Groups[i].Group.Name] = &w.Groups[i]
+	}
+	for i := range cluster.Nodes {
+		node := &cluster.Nodes[i]
+		if fromcorev1.Node(node).ControlPlane != "" || budget.Ready(node) || budget.IsLeaving(node) {
+			continue
+		}
+		mine := w.Groups
+		if g := byName[cluster.Claims.Owner[node.Name]]; g != nil {
+			mine = []plan.Group{*g}
+		}
+		if !slices.ContainsFunc(mine, func(g plan.Group) bool { return g.IsProvisioning(node, cluster.Now) }) {
+			n++
+		}
+	}
+	return n
+}
+
+// recordJoined forgets failures of a machine's kind, now that its Node has been usable.
+func (m *groupState) recordJoined(r *launch.Instance) {
+	if l, ok := m.launches[r.Launch]; ok && l.IsForRetirement() {
+		launch.SetReady(&l, *r)
+		m.launches[l.ID] = l
+	}
+	maps.DeleteFunc(m.backOffs, func(_ string, b v1alpha1.BackOff) bool { return launch.Refuted(&b, r) })
+}
+
+// removeJoined awaits no machine any more that has a Node now, though its cloud was asked before that: it would count twice. One
+// whose Node is usable has joined, however long it takes until its cloud can be read again: it may not be usable just then.
+func (g *managedGroup) removeJoined(provider cloud.Provider, nodes []corev1.Node) {
+	m := g.state
+	m.launched = nil
+	if len(m.tracking.Awaited)+len(m.unjoined) == 0 || provider == nil {
+		return
+	}
+	all := make([]*corev1.Node, len(nodes))
+	for i := range nodes {
+		all[i] = &nodes[i]
+	}
+	now := findJoinStates(provider, g.Group, m.addUnjoined(m.instances), all)
+	m.tracking.Awaited = slices.DeleteFunc(m.tracking.Awaited, func(w launch.Expected) bool { return now.nodeByID[w.ID] != nil })
+	m.unjoined = slices.DeleteFunc(slices.Clone(m.unjoined), func(r launch.Instance) bool {
+		switch now.stateByID[r.ProviderID] {
+		case launch.HasNode, launch.NodeUnusable:
+			m.launched = append(m.launched, plan.Launched{
+				Expected: launch.Expected{ID: r.ProviderID, Kind: m.cloudTemplateName(r.Template)}, Node: now.nodeByID[r.ProviderID],
+				Overdue: m.tracking.Overdue[r.ProviderID],
+			})
+			return false
+		case launch.NodeUsable:
+		default:
+			return false
+		}
+		m.recordJoined(&r)
+		if m.joined == nil {
+			m.joined = map[string]bool{}
+		}
+		m.joined[r.ProviderID] = true
+		return true
+	})
+}
+
+// addUnjoined are machines with those on record that the cloud has not shown since this process began.
+func (m *groupState) addUnjoined(shown []cloud.Instance) []cloud.Instance {
+	all, there := slices.Clone(shown), map[string]bool{}
+	for _, i := range shown {
+		there[i.ProviderID] = true
+	}
+	for _, r := range m.unjoined {
+		if !there[r.ProviderID] {
+			all = append(all, cloud.Instance{ProviderID: r.ProviderID})
+		}
+	}
+	return all
+}
+
+// toPlanGroup is the group as scaling sees it.
+func (g *managedGroup) toPlanGroup() plan.Group {
+	m := g.state
+	out := plan.Group{World: g.World, Kinds: m.planTemplates, Awaited: m.tracking.Awaited, Launched: m.launched, Devices: m.devicesByNode, Observed: map[string]time.Time{}, Size: m.cloud.Size, Most: m.cloud.Max}
+	for name, is := range m.observedNodes {
+		out.Observed[name] = is.at
+	}
+	out.CloudMinimum, out.Unreplaced = m.cloud.Min, g.countUnreplaced()
+	if g.Group.Spec.ScaleUp != nil && (m.readError != "" || m.cloudTemplates == nil || m.needsReread()) {
+		why := m.readError
+		switch {
+		case why != "":
+		case m.cloudTemplates == nil:
+			why = "it has not been read yet"
+		case m.quietUntil.After(m.failedAt):
+			why = "it asks to be left alone until " + m.quietUntil.UTC().Format(time.RFC3339)
+		default:
+			why = "it has not been read since an order failed"
+		}
+		out.Closed = &plan.Reason{Rule: plan.CloudUnreadable, Group: g.name(), Message: "its cloud cannot be read: " + why}
+	}
+	return out
+}

@@ -1,0 +1,189 @@
+package provisioning
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/instances"
+	"github.com/slipway-dev/slipway/internal/nodegroup"
+	"github.com/slipway-dev/slipway/internal/provisioning/launch"
+	"github.com/slipway-dev/slipway/internal/retirement"
+	"github.com/slipway-dev/slipway/internal/retirement/budget"
+	"github.com/slipway-dev/slipway/internal/retirement/request"
+)
+
+// neverReadyRequester is who asks for the retirements of nodes that have never been Ready.
+const neverReadyRequester = "slipway manager, never ready"
+
+// retireNeverReady asks for the retirement of the nodes of machines of ours that have not been Ready in time: there may be
+// pods on them, so that they leave with the care that every node does. A machine stays on record until its retirement cannot
+// be given up any more, so that one that fails is followed by another.
+func (a *Controller) retireNeverReady(ctx context.Context, groups []*managedGroup) error {
+	var errs []error
+	for _, g := range groups {
+		for _, dead := range g.state.tracking.NeverReady {
+			settled, err := a.retireNode(ctx, g, dead)
+			if err != nil {
+				errs = append(errs, err)
+			}
+			if settled {
+				g.state.unjoined = slices.DeleteFunc(slices.Clone(g.state.unjoined), func(r launch.Instance) bool {
+					return r.ProviderID == dead.Instance.ProviderID
+				})
+			}
+		}
+		g.state.tracking.NeverReady = nil // the next survey tells anew
+	}
+	return errors.Join(errs...)
+}
+
+// retireNode asks for the retirement of a machine's node, unless it is leaving already, or has failed to a moment ago. It
+// reports whether the machine need not be looked at again: its node has begun to work, or is not ours to retire.
+func (a *Controller) retireNode(ctx context.Context, g *managedGroup, dead launch.FailedInstance) (settled bool, err error) {
+	log := a.options.Log.With("group", g.name(), "providerID", dead.Instance.ProviderID, "reason", dead.Reason, "message", dead.Message)
+	n := findNodeOfInstance(a.options.Clouds[g.Group.Spec.Cloud.Provider], g.Nodes, dead.Instance)
+	switch {
+	case n == nil:
+		log.Warn("a machine's Node has never been Ready, and is not one of the group with the machine's provider ID; it is left alone")
+		return false, nil
+	case budget.Ready(n.Object) || len(budget.Others(n.Object)) > 0: // I6
+		return true, nil
+	case n.Open() != nil:
+		return false, nil
+	}
+	before := ""
+	if last := n.LastFailure(); last != nil {
+		if retirement.EndedBy(last) == retirement.NodeReady {
+			return true, nil
+		}
+		if g.Now.Before(g.AfterFailure(n)) {
+			return false, nil
+		}
+		before = string(last.UID)
+	}
+	node := n.Object
+	rt := request.New(request.Request{
+		Name: request.Name(node.Name, "never-ready", node.UID, before), Labels: g.Group.Labels,
+		Spec: v1alpha1.NodeRetirementSpec{
+			NodeName: node.Name, NodeUID: node.UID, Reason: v1alpha1.NeverReady, RequestedBy: neverReadyRequester, Group: g.name(),
+		},
+	})
+	switch err := a.options.Client.Create(ctx, rt); {
+	case apierrors.IsAlreadyExists(err): // the caches will tell of it
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("NodeRetirement %s: %w", rt.Name, err)
+	}
+	log.Warn("a machine's Node has never been Ready, and its retirement is asked for", "node", node.Name)
+	if !hasNeverReadyRetirement(n) {
+		a.options.Metrics.countDeletion(g.name(), dead.Reason)
+	}
+	return false, nil
+}
+
+// hasNeverReadyRetirement reports a node whose retirement was asked for already since it had never been Ready: that is one failure of its
+// kind of machine, however long it takes to leave.
+func hasNeverReadyRetirement(n *nodegroup.Node) bool {
+	return slices.ContainsFunc(n.Retirements, func(rt v1alpha1.NodeRetirement) bool {
+		return rt.Spec.RequestedBy == neverReadyRequester && rt.Spec.NodeUID == n.Object.UID
+	})
+}
+
+// retirementProgress is how far the retirement of a machine's node is.
+type retirementProgress int
+
+const (
+	retirementCancellable retirementProgress = iota + 1 // it may still be given up
+	retirementFinal                                     // the Node is gone, and the retirement deletes the machine
+)
+
+// findRetirementProgress are the machines of a group that are being retired, by provider ID.
+func findRetirementProgress(g *v1alpha1.NodeGroup, provider cloud.Provider, retirements []v1alpha1.NodeRetirement) map[string]retirementProgress {
+	found := map[string]retirementProgress{}
+	for i := range retirements {
+		rt := &retirements[i]
+		if rt.Status.Captured == nil || rt.Status.Captured.Group != g.Name || provider == nil {
+			continue
+		}
+		id, err := provider.Normalize(rt.Status.Captured.ProviderID)
+		if err != nil {
+			continue
+		}
+		switch rt.Status.Phase {
+		case v1alpha1.NodeDeleted, v1alpha1.InstanceDeleted, v1alpha1.Succeeded, v1alpha1.Failed:
+			found[id] = retirementFinal
+		case v1alpha1.Refused, v1alpha1.Aborted:
+		default:
+			found[id] = max(found[id], retirementCancellable)
+		}
+	}
+	return found
+}
+
+// findUnreplaced are the retirements of a group for which a replacement may still be launched, by the provider ID of the lost instance.
+func findUnreplaced(g *v1alpha1.NodeGroup, provider cloud.Provider, retirements []v1alpha1.NodeRetirement) map[string]types.UID {
+	found := map[string]types.UID{}
+	for i := range retirements {
+		rt := &retirements[i]
+		if provider == nil || rt.Spec.Group != g.Name || g.Spec.Replacement == v1alpha1.ReplaceNever || !retirement.IsUnreplaced(rt, retirements) {
+			continue
+		}
+		if id, err := provider.Normalize(rt.Spec.ProviderID); err == nil {
+			found[id] = rt.UID
+		}
+	}
+	return found
+}
+
+// countUnreplaced counts the instances that are gone after a notice, and whose replacement is in no launch yet.
+func (g *managedGroup) countUnreplaced() (n int) {
+	launched := map[types.UID]bool{}
+	for _, l := range g.state.launches {
+		if l.IsForRetirement() {
+			launched[l.For.UID] = true
+		}
+	}
+	for id, uid := range g.unreplaced {
+		if !launched[uid] && !slices.ContainsFunc(g.state.instances, func(i cloud.Instance) bool { return i.ProviderID == id }) {
+			n++
+		}
+	}
+	return n
+}
+
+// excludeRetired takes out of a survey what retirements see to: a machine whose Node they have deleted is no machine that
+// never had one.
+func (g *managedGroup) excludeRetired(s *launch.Tracking) {
+	s.Dead = slices.DeleteFunc(s.Dead, func(d launch.FailedInstance) bool { return g.retirements[d.Instance.ProviderID] > 0 })
+	s.Record = slices.DeleteFunc(s.Record, func(r launch.Instance) bool { return g.retirements[r.ProviderID] == retirementFinal })
+}
+
+// listNewFailures are the machines of a survey that are a failure of their kind that has not been counted.
+func (g *managedGroup) listNewFailures(provider cloud.Provider, s *launch.Tracking) []launch.FailedInstance {
+	return append(slices.Concat(s.Dead, s.NeverUsable), slices.DeleteFunc(slices.Clone(s.NeverReady), func(d launch.FailedInstance) bool {
+		n := findNodeOfInstance(provider, g.Nodes, d.Instance)
+		return n != nil && hasNeverReadyRetirement(n)
+	})...)
+}
+
+// findNodeOfInstance finds the node of a group that says by its provider ID, or without one by its system's UUID, that it is on a machine: a name
+// alone is not enough (I4).
+func findNodeOfInstance(provider cloud.Provider, nodes []nodegroup.Node, i cloud.Instance) *nodegroup.Node {
+	for k := range nodes {
+		id := cloud.IDOfHost(provider, instances.HostOf(nodes[k].Object))
+		if id == "" {
+			continue
+		}
+		if normal, err := provider.Normalize(id); err == nil && normal == i.ProviderID {
+			return &nodes[k]
+		}
+	}
+	return nil
+}

@@ -1,0 +1,595 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/drainability/grouppolicy"
+	"github.com/slipway-dev/slipway/internal/nodegroup"
+	"github.com/slipway-dev/slipway/internal/placement"
+	"github.com/slipway-dev/slipway/internal/placement/planner"
+	"github.com/slipway-dev/slipway/internal/retirement/budget"
+)
+
+// RequestedBy is who asks for the retirements of underused nodes.
+const RequestedBy = nodegroup.UnderusedRequestedBy
+
+// SinceAnnotation is on a Node that could go, and says since when. It counts for the process that observed the node at that time:
+// what happened to the node while no manager ran is not known. It is taken off when the node is needed (I3).
+const SinceAnnotation = "nodegroup.slipway.dev/underused-since"
+
+// NodeDecision is the word on one node of a group with the rule.
+type NodeDecision struct {
+	nodegroup.Decision
+	Group string `json:"group"`
+	// Since is what is to be written on the Node; zero is nothing.
+	Since time.Time `json:"-"`
+	// Subject is the node that the decision is about.
+	Subject *nodegroup.Node `json:"-"`
+}
+
+// underutilizedRule is v1alpha1.UnderusedNodes with its defaults.
+type underutilizedRule struct {
+	cpuBelow, memoryBelow float64
+	podsAtMost            int                       // below 0: none
+	allOf                 *v1alpha1.UnderusedBounds // nil: those above count
+	consolidate           bool
+	cooldown              time.Duration
+	placeholders          labels.Selector
+}
+
+// The defaults are those of the CRD.
+const (
+	defaultThresholdPercent = 50
+	defaultCooldown         = 10 * time.Minute
+)
+
+// newUnderutilizedRule gives the rule of a group; nil when it has none.
+func newUnderutilizedRule(g *v1alpha1.NodeGroup) *underutilizedRule {
+	if g.Spec.ScaleDown == nil || g.Spec.ScaleDown.Underused == nil {
+		return nil
+	}
+	spec := g.Spec.ScaleDown.Underused
+	r := &underutilizedRule{
+		allOf: spec.AllOf, cpuBelow: defaultThresholdPercent, memoryBelow: defaultThresholdPercent, podsAtMost: -1, consolidate: spec.Consolidate, cooldown: defaultCooldown,
+		placeholders: placeholderSelector(g),
+	}
+	if spec.CPUBelow != nil {
+		r.cpuBelow = float64(*spec.CPUBelow)
+	}
+	if spec.MemoryBelow != nil {
+		r.memoryBelow = float64(*spec.MemoryBelow)
+	}
+	if spec.PodsAtMost != nil {
+		r.podsAtMost = int(*spec.PodsAtMost)
+	}
+	if spec.Cooldown != nil {
+		r.cooldown = spec.Cooldown.Duration
+	}
+	return r
+}
+
+// placeholderSelector selects the pods of a group that only hold room. A selector that cannot be read selects nothing: what its pods
+// say for themselves counts, and no other group waits for it.
+func placeholderSelector(g *v1alpha1.NodeGroup) labels.Selector {
+	s, _ := grouppolicy.Placeholders(g)
+	return s.Placeholders
+}
+
+// whyUtilized says for what a node counts as used; empty when it is used little.
+func (r *underutilizedRule) whyUtilized(l planner.Load) string {
+	if r.allOf != nil && !r.consolidate {
+		return describeExceededBounds(r.allOf, l)
+	}
+	switch {
+	case r.consolidate, l.CPUShare() < r.cpuBelow && l.MemoryShare() < r.memoryBelow, l.Pods <= r.podsAtMost:
+		return ""
+	}
+	return fmt.Sprintf("%d pods request %.0f %% of its cpu and %.0f %% of its memory, and one that is used little has less than %.0f %% and %.0f %%",
+		l.Pods, l.CPUShare(), l.MemoryShare(), r.cpuBelow, r.memoryBelow)
+}
+
+// describeExceededBounds names the bounds that a node is above; empty when it is above none.
+func describeExceededBounds(b *v1alpha1.UnderusedBounds, l planner.Load) string {
+	var above []string
+	if b.CPUAtMost != nil && l.CPUShare() > float64(*b.CPUAtMost) {
+		above = append(above, fmt.Sprintf("its pods request %.1f %% of its cpu, and allOf.cpuAtMost is %d %%", l.CPUShare(), *b.CPUAtMost))
+	}
+	if b.MemoryAtMost != nil && l.MemoryShare() > float64(*b.MemoryAtMost) {
+		above = append(above, fmt.Sprintf("its pods request %.1f %% of its memory, and allOf.memoryAtMost is %d %%", l.MemoryShare(), *b.MemoryAtMost))
+	}
+	if b.PodsAtMost != nil && l.Pods > int(*b.PodsAtMost) {
+		above = append(above, fmt.Sprintf("it has %d pods, and allOf.podsAtMost is %d", l.Pods, *b.PodsAtMost))
+	}
+	return strings.Join(above, "; ")
+}
+
+func (r *underutilizedRule) isPlaceholder(set labels.Set) bool {
+	return r.placeholders.Matches(set)
+}
+
+// UnderusedCooldown is for how long a node of a group has to be one that could go; false when the group has no such rule.
+func UnderusedCooldown(g *v1alpha1.NodeGroup) (time.Duration, bool) {
+	rule := newUnderutilizedRule(g)
+	if rule == nil {
+		return 0, false
+	}
+	return rule.cooldown, true
+}
+
+// Since reads when a Node was found to be one that could go; zero when it was not, or that cannot be read.
+func Since(n *corev1.Node, now time.Time) time.Time {
+	t, err := time.Parse(time.RFC3339, n.Annotations[SinceAnnotation])
+	if err != nil || t.After(now.Add(time.Second)) {
+		return time.Time{}
+	}
+	return t
+}
+
+// Down says of each node of the groups with the rule what is to become of it, sorted by name. Groups are looked at in
+// their order, each with the nodes of those before it already gone (I9).
+func Down(w *World) ([]NodeDecision, error) {
+	var all []NodeDecision
+	err := w.simulate(func(r *forkedCluster) error {
+		f := &scaleDown{forkedCluster: r}
+		if err := f.prepareBaseline(); err != nil {
+			return err
+		}
+		for i := range w.Groups {
+			decisions, err := f.decideGroup(&w.Groups[i])
+			if err != nil {
+				return err
+			}
+			all = append(all, decisions...)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("deciding which underused nodes may go: %w", err)
+	}
+	slices.SortFunc(all, func(a, b NodeDecision) int { return cmp.Compare(a.Node, b.Node) })
+	return all, nil
+}
+
+// scaleDown is a decision on all groups in the making. What is gone in its fork stays gone.
+type scaleDown struct {
+	*forkedCluster
+	pendingPods   []placement.PodKey // pods that need a place, those of leaving nodes that have found none included
+	pendingSet    map[placement.PodKey]bool
+	removedNodes  int
+	removedGroups []string // the groups of the nodes that have gone, one entry for each
+	baseline      *Decision
+}
+
+// prepareBaseline takes the nodes away that are leaving already, and asks what would be ordered if nobody else left.
+func (f *scaleDown) prepareBaseline() (err error) {
+	f.pendingPods, f.pendingSet = f.podsWithoutNomination(), map[placement.PodKey]bool{}
+	for _, key := range f.pendingPods {
+		f.pendingSet[key] = true
+	}
+	for i := range f.Groups {
+		g := &f.Groups[i]
+		for j := range g.Nodes {
+			if n := &g.Nodes[j]; n.Counted().Leaving {
+				if err := f.removeLeavingNode(g, n); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	f.baseline, err = f.planLaunches(f.pendingPods, f.removedNodes, f.removedGroups...)
+	return err
+}
+
+// removeLeavingNode takes a node away that is leaving, and its pods to where placement finds room.
+func (f *scaleDown) removeLeavingNode(g *Group, n *nodegroup.Node) error {
+	e, err := planner.Evacuate(f.Snapshot, n.Object.Name, planner.LeastPods, plannerOptions(g, f.Now))
+	if err != nil {
+		return nil //nolint:nilerr // the snapshot does not know it any more
+	}
+	for _, r := range e.Refusals {
+		if r.Rule == "no-room" {
+			key := placement.PodKey{}
+			if key.UnmarshalText([]byte(r.Pod)) == nil {
+				f.pendingPods = append(f.pendingPods, key)
+				f.pendingSet[key] = true
+			}
+		}
+	}
+	return f.applyEvacuation(g, e)
+}
+
+// applyEvacuation carries an evacuation out in the fork.
+func (f *scaleDown) applyEvacuation(g *Group, e *planner.Evacuation) error {
+	if err := f.fork.Withdraw(e.Node); err != nil {
+		return err
+	}
+	f.removedNodes++
+	f.removedGroups = append(f.removedGroups, g.name())
+	for _, m := range e.Moves {
+		if f.isOnlySimulated(m.Pod) {
+			continue
+		}
+		if err := f.fork.Move(m.Pod, m.To); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func plannerOptions(g *Group, now time.Time) planner.Options {
+	marks, _ := grouppolicy.Placeholders(g.Group) // one that cannot be read marks none
+	return planner.Options{Now: now, Pods: grouppolicy.For(g.Group, false), Mark: marks.Mark}
+}
+
+// decideGroup decides on the nodes of one group.
+func (f *scaleDown) decideGroup(g *Group) ([]NodeDecision, error) {
+	rule := newUnderutilizedRule(g.Group)
+	if rule == nil {
+		return nil, nil
+	}
+	all := make([]NodeDecision, 0, len(g.Nodes))
+	for i := range g.Nodes {
+		all = append(all, f.checkNode(g, rule, &g.Nodes[i]))
+	}
+	if err := f.selectNodes(g, rule, all); err != nil {
+		return nil, err
+	}
+	for i := range all {
+		all[i].setVerdict()
+	}
+	return all, nil
+}
+
+// checkNode applies the rules that need to know but one node.
+func (f *scaleDown) checkNode(g *Group, rule *underutilizedRule, n *nodegroup.Node) NodeDecision {
+	d := NodeDecision{Decision: nodegroup.Decision{Node: n.Object.Name}, Group: g.name(), Subject: n}
+	if n.Counted().Leaving {
+		return d
+	}
+	if g.NotAccepted != "" {
+		d.addReason(nodegroup.NotAccepted, "the NodeGroup %s is not acted on: %s", g.name(), g.NotAccepted)
+	}
+	if !budget.Ready(n.Object) || g.IsProvisioning(n.Object, f.Now) {
+		d.addReason(Arriving, "it is not ready")
+	}
+	d.Reasons = append(d.Reasons, g.Holding(n)...)
+	load, err := planner.MeasureLoad(f.Snapshot, n.Object.Name, rule.isPlaceholder)
+	if err != nil {
+		d.addReason(Arriving, "it is not known to placement yet")
+		return d
+	}
+	if why := rule.whyUtilized(load); why != "" {
+		d.addReason(Used, "%s", why)
+	}
+	return d
+}
+
+func (d *NodeDecision) addReason(rule, format string, a ...any) {
+	d.Reasons = append(d.Reasons, nodegroup.Reason{Rule: rule, Message: fmt.Sprintf(format, a...)})
+}
+
+// selectNodes lets those go of the nodes without a reason against it whose pods fit elsewhere, that could go for long enough,
+// and that can go together.
+func (f *scaleDown) selectNodes(g *Group, rule *underutilizedRule, all []NodeDecision) error {
+	free := make([]*NodeDecision, 0, len(all))
+	for i := range all {
+		if len(all[i].Reasons) == 0 && !all[i].Subject.Counted().Leaving {
+			free = append(free, &all[i])
+		}
+	}
+	if len(free) == 0 {
+		return nil
+	}
+	now, err := f.planLaunches(f.pendingPods, f.removedNodes, f.removedGroups...)
+	if err != nil {
+		return err
+	}
+	victims, err := f.findCandidates(g, rule, free, now.placedOnNodes)
+	if err != nil {
+		return err
+	}
+	return f.confirmCandidates(g, victims)
+}
+
+// findCandidates finds the nodes that could go for long enough, and of those the ones that can go together, with what waits
+// for room in its places.
+func (f *scaleDown) findCandidates(g *Group, rule *underutilizedRule, free []*NodeDecision, settled []planner.Move) ([]candidate, error) {
+	fork := f.Snapshot.Fork()
+	defer fork.Rollback()
+	for _, m := range settled { // what waits comes first, and takes the room
+		if err := f.fork.Move(m.Pod, m.To); err != nil {
+			return nil, err
+		}
+	}
+	f.checkPodsFitElsewhere(g, free)
+	var due []*NodeDecision
+	for _, d := range free {
+		if len(d.Reasons) == 0 && d.checkCooldown(rule.cooldown, g.Observed[d.Node], f.Now) {
+			due = append(due, d)
+		}
+	}
+	if len(due) == 0 {
+		return nil, nil
+	}
+	return f.selectTogether(g, due)
+}
+
+// checkPodsFitElsewhere tells the nodes whose pods have another place.
+func (f *scaleDown) checkPodsFitElsewhere(g *Group, free []*NodeDecision) {
+	ranks := map[string]planner.Rank{}
+	for _, r := range planner.NewRanking(f.Snapshot, planner.LeastDisruption, f.plannerOptionsFor(g, free)).List() {
+		ranks[r.Node] = r
+	}
+	for _, d := range free {
+		switch r := ranks[d.Node]; {
+		case r.Removable:
+		case r.Pod != "":
+			d.addReason(NoPlace, "pod %s stays: %s", r.Pod, r.Rule)
+		default:
+			d.addReason(NoPlace, "%s", cmp.Or(r.Rule, "it is not known to placement yet"))
+		}
+	}
+}
+
+// plannerOptionsFor are the options by which none but some nodes may go.
+func (f *scaleDown) plannerOptionsFor(g *Group, only []*NodeDecision) planner.Options {
+	o := plannerOptions(g, f.Now)
+	o.Excluded = map[string]string{}
+	for name := range f.Snapshot.Nodes.Names() { // those of no group too
+		o.Excluded[name] = "is not asked about"
+	}
+	for _, d := range only {
+		delete(o.Excluded, d.Node)
+	}
+	return o
+}
+
+// checkCooldown says whether a node could go for the cooldown, and notes since when. What is written of a time before the process observed the
+// node does not count.
+func (d *NodeDecision) checkCooldown(cooldown time.Duration, observed, now time.Time) bool {
+	d.Since = Since(d.Subject.Object, now)
+	if d.Since.IsZero() || d.Since.Before(observed) {
+		d.Since = roundUpToSecond(now)
+	}
+	until := d.Since.Add(cooldown)
+	d.IdleSince, d.MayLeaveAt = &d.Since, &until
+	if now.Before(until) {
+		d.addReason(nodegroup.CoolingDown, "it could go since %s, and may at %s", formatTime(d.Since), formatTime(until))
+		return false
+	}
+	return true
+}
+
+// roundUpToSecond is the time as annotations hold it, rounded up so that no cooldown is cut short.
+func roundUpToSecond(t time.Time) time.Time {
+	whole := t.UTC().Truncate(time.Second)
+	if whole.Before(t) {
+		return whole.Add(time.Second)
+	}
+	return whole
+}
+
+func formatTime(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+
+// candidate is a node that is to go, and where its pods would.
+type candidate struct {
+	*NodeDecision
+	evacuation planner.Evacuation
+}
+
+// selectTogether chooses nodes that can be retired together within the group's minimum and disruption budgets. Nodes with an open
+// retirement come first, so that none of them is cancelled for another node that is no better.
+func (f *scaleDown) selectTogether(g *Group, due []*NodeDecision) ([]candidate, error) {
+	selection, err := planner.Victims(f.Snapshot, len(due), planner.LeastDisruption, f.plannerOptionsFor(g, due))
+	if err != nil {
+		return nil, err
+	}
+	byName := map[string]*NodeDecision{}
+	for _, d := range due {
+		byName[d.Node] = d
+	}
+	victims := make([]candidate, 0, len(selection.Victims))
+	for _, e := range selection.Victims {
+		victims = append(victims, candidate{byName[e.Node], e})
+	}
+	for _, p := range selection.Passed {
+		if d := byName[p.Node]; d != nil && len(p.Refusals) > 0 {
+			d.addReason(NotTogether, "%s", p.Refusals[0].String())
+		}
+	}
+	slices.SortStableFunc(victims, func(a, b candidate) int { return cmp.Compare(a.retirementRank(), b.retirementRank()) })
+	return f.keepWithinBudget(g, victims), nil
+}
+
+// keepWithinBudget gives the victims whose retirements would be admitted one after the other.
+func (f *scaleDown) keepWithinBudget(g *Group, victims []candidate) []candidate {
+	q := budget.Question{
+		Group: &g.Group.Spec, CloudMinimum: int32(g.CloudMinimum), Nodes: budgetNodes(g), Reason: v1alpha1.Underused, Now: f.Now,
+	}
+	var kept []candidate
+	for _, v := range victims {
+		q.Target = v.Node
+		switch verdict := budget.Evaluate(q); verdict.Code {
+		case budget.Allowed:
+			kept = append(kept, v)
+			at := slices.IndexFunc(q.Nodes, func(n budget.Node) bool { return n.Name == v.Node })
+			q.Nodes[at].Leaving, q.Nodes[at].Unavailable = true, "is retired first"
+		case budget.Minimum:
+			v.addReason(nodegroup.Minimum, "%s", verdict.Message)
+		default:
+			v.addReason(BudgetSpent, "%s", verdict.Message)
+		}
+	}
+	return kept
+}
+
+// budgetNodes gives the nodes of a group as budgets count them. A node for which another requester's retirement waits counts as
+// leaving, so that its turn is not taken. It counts once, even if it is unavailable or underutilized too.
+func budgetNodes(g *Group) []budget.Node {
+	counted := make([]budget.Node, len(g.Nodes))
+	for i := range g.Nodes {
+		n := &g.Nodes[i]
+		counted[i] = n.Counted()
+		if rt := n.Open(); rt != nil && rt.Spec.RequestedBy != RequestedBy {
+			counted[i].Leaving, counted[i].Unavailable = true, cmp.Or(counted[i].Unavailable, "waits to be retired")
+		}
+	}
+	return counted
+}
+
+// retirementRank sorts those first whose retirement is asked for.
+func (v candidate) retirementRank() int {
+	if v.Subject.Open() != nil {
+		return 0
+	}
+	return 1
+}
+
+// confirmCandidates takes the victims away if their pods find room on nodes that are there, and no more machines are wanted without the victims than
+// with them. Room on a machine without a Node does not count: it was ordered for other pods, which may then find none.
+func (f *scaleDown) confirmCandidates(g *Group, victims []candidate) error {
+	for len(victims) > 0 {
+		after, err := f.findWorstDecision(g, victims)
+		if err != nil {
+			return err
+		}
+		if len(after.unplacedPods) == 0 && after.countDemand() <= f.baseline.countDemand() {
+			for i := range victims {
+				if err := f.applyEvacuation(g, &victims[i].evacuation); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+		last := len(victims) - 1
+		victims[last].addReason(WouldComeBack, "%s", f.describeConsequence(after))
+		victims = victims[:last]
+	}
+	return nil
+}
+
+// shuffleCount is how many more orders are tried in which the scheduler may come to the pods of victims.
+const shuffleCount = 2
+
+// findWorstDecision gives the worst decision for the victims of several orders of their pods. The worst is one with a pod that has no room on the other
+// nodes, else the one that wants the most. The scheduler's real order is not known. So it is likely, but not certain, that each pod finds
+// room.
+func (f *scaleDown) findWorstDecision(g *Group, victims []candidate) (*Decision, error) {
+	inPlace := func([]placement.PodKey) ([]placement.PodKey, error) { return nil, nil }
+	in := func(order func([]placement.PodKey)) func([]placement.PodKey) ([]placement.PodKey, error) {
+		return func(pods []placement.PodKey) ([]placement.PodKey, error) {
+			order(pods)
+			return planner.Scatter(f.Snapshot, f.fork, pods)
+		}
+	}
+	ways := []func([]placement.PodKey) ([]placement.PodKey, error){
+		inPlace,
+		in(func([]placement.PodKey) {}),
+		in(slices.Reverse),
+		in(func(pods []placement.PodKey) { slices.SortFunc(pods, comparePodKeys) }),
+	}
+	for seed := range uint64(shuffleCount) {
+		dice := rand.New(rand.NewPCG(seed, uint64(len(victims)))) // the same each time, so that a decision can be told again
+		ways = append(ways, in(func(pods []placement.PodKey) {
+			dice.Shuffle(len(pods), func(i, j int) { pods[i], pods[j] = pods[j], pods[i] })
+		}))
+	}
+	var worst *Decision
+	for _, arrange := range ways {
+		d, err := f.decideWithout(g, victims, arrange)
+		if err != nil {
+			return nil, err
+		}
+		if worst == nil || d.countDemand() > worst.countDemand() {
+			worst = d
+		}
+		if len(d.unplacedPods) > 0 {
+			return d, nil
+		}
+	}
+	return worst, nil
+}
+
+// decideWithout asks what would be ordered with the victims gone and their pods arranged anew.
+func (f *scaleDown) decideWithout(g *Group, victims []candidate, arrange func([]placement.PodKey) ([]placement.PodKey, error)) (*Decision, error) {
+	tried := f.Snapshot.Fork()
+	defer tried.Rollback()
+	gone, lost := f.removedNodes, f.removedGroups
+	defer func() { f.removedNodes, f.removedGroups = gone, lost }()
+	var pods []placement.PodKey
+	for i := range victims {
+		if err := f.applyEvacuation(g, &victims[i].evacuation); err != nil {
+			return nil, err
+		}
+		for _, m := range victims[i].evacuation.Moves {
+			if !f.isOnlySimulated(m.Pod) {
+				pods = append(pods, m.Pod)
+			}
+		}
+	}
+	left, err := arrange(pods)
+	if err != nil {
+		return nil, err
+	}
+	d, err := f.planLaunches(append(slices.Clone(f.pendingPods), left...), f.removedNodes, f.removedGroups...)
+	if err != nil {
+		return nil, err
+	}
+	d.unplacedPods = left
+	return d, nil
+}
+
+// isOnlySimulated reports whether a pod is on no node, but where it was put while this is decided.
+func (f *scaleDown) isOnlySimulated(key placement.PodKey) bool {
+	return f.pendingSet[key] || key.Namespace == headroomNamespace
+}
+
+// describeConsequence says what would follow if a victim went.
+func (f *scaleDown) describeConsequence(after *Decision) string {
+	if more := after.countInstances() - f.baseline.countInstances(); more > 0 {
+		for _, o := range after.Orders {
+			return fmt.Sprintf("without it %d more machines would be ordered: %s", more, o.Reasons[0])
+		}
+	}
+	if len(after.unplacedPods) > 0 {
+		return fmt.Sprintf("without it the scheduler may find no room for pod %s on another node", after.unplacedPods[0])
+	}
+	return "without it pods or spare room would be without a place, and no machine can be ordered for them now"
+}
+
+// setVerdict makes a verdict of the reasons, and says what is to become of a retirement that is open.
+func (d *NodeDecision) setVerdict() {
+	rt := d.Subject.Open()
+	switch {
+	case d.Subject.Counted().Leaving:
+		d.Verdict = nodegroup.Retires
+		d.Reasons = []nodegroup.Reason{{Rule: nodegroup.UnderWay, Message: "it is leaving"}}
+		return
+	case len(d.Reasons) == 0:
+		d.Verdict = nodegroup.Leaves
+		d.Reasons = []nodegroup.Reason{{Rule: nodegroup.LongEnough, Message: "its pods have had another place since " + formatTime(d.Since)}}
+	case d.IdleSince == nil:
+		d.Verdict = nodegroup.Stays
+	case d.Reasons[0].Rule == nodegroup.CoolingDown:
+		d.Verdict = nodegroup.Waits
+	default:
+		d.Verdict = nodegroup.Refused
+	}
+	if rt == nil {
+		return
+	}
+	if rt.Spec.RequestedBy == RequestedBy && d.Verdict != nodegroup.Leaves && nodegroup.Rescuable(rt) {
+		d.CallOff = rt.Name
+		return
+	}
+	d.Verdict = nodegroup.Retires
+}

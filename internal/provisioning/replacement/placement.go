@@ -1,0 +1,168 @@
+package replacement
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	podrules "github.com/slipway-dev/slipway/internal/drainability/pod"
+	"github.com/slipway-dev/slipway/internal/placement/live"
+	"github.com/slipway-dev/slipway/internal/placement/planner"
+	"github.com/slipway-dev/slipway/internal/placement/saved"
+)
+
+// Room answers which pods would have nowhere to go, as the scheduler would, from the cluster as it is read then.
+type Room struct {
+	// Cached and Pods read Nodes, Namespaces and Pods, from caches. Live reads the Pods of the one node, and what only pods
+	// with volumes need.
+	Cached, Live client.Reader
+	Pods         live.Pods
+}
+
+// Homeless lists the pods on a node that no other node would take, and those that wait for a machine like the node's:
+// a drain that has begun has made them of the node's own. A pod of which it cannot be told is one of them.
+func (r Room) Homeless(ctx context.Context, node string) ([]Homeless, error) {
+	o, err := r.readCluster(ctx, node)
+	if err != nil {
+		return nil, err
+	}
+	cluster, err := planner.NewCluster(o)
+	if err != nil {
+		return nil, fmt.Errorf("room for the pods of node %s: %w", node, err)
+	}
+	rules := planner.Options{Now: o.Time, Pods: podrules.Forced()}
+	var homeless []Homeless
+	this := findNode(o, node)
+	if this != nil {
+		answer, err := cluster.Evacuate(node, planner.PlanOptions{Policy: planner.LeastPods, Rules: rules})
+		if err != nil {
+			return nil, fmt.Errorf("room for the pods of node %s: %w", node, err)
+		}
+		homeless = findUnschedulable(answer)
+	}
+	waiting, err := r.findPending(cluster, this)
+	return append(homeless, waiting...), err
+}
+
+// findUnschedulable lists the pods that fit nowhere else, or of which that cannot be told.
+func findUnschedulable(e *planner.Evacuation) []Homeless {
+	var homeless []Homeless
+	for _, r := range e.Refusals {
+		if r.Pod != "" && (r.Rule == "no-room" || r.Rule == "undecidable") {
+			homeless = append(homeless, Homeless{Pod: r.Pod, Why: r.String()})
+		}
+	}
+	return homeless
+}
+
+// findPending lists the pending pods that a machine like the node's would take, and no node there is.
+func (Room) findPending(cluster *planner.Cluster, like *corev1.Node) ([]Homeless, error) {
+	if like == nil {
+		return nil, nil
+	}
+	kind := planner.Flavours(&saved.Objects{Nodes: []*corev1.Node{like}})
+	if len(kind) == 0 {
+		return nil, nil
+	}
+	answer, err := cluster.Plan(planner.PlanOptions{Policy: planner.LeastPods})
+	if err != nil || answer.Launch == nil {
+		return nil, err
+	}
+	var homeless []Homeless
+	for _, m := range answer.Launch.Machines {
+		if m.Flavour != kind[0].Name {
+			continue
+		}
+		for _, pod := range m.Pods {
+			homeless = append(homeless, Homeless{Pod: pod.String(), Why: "is pending, and only a new machine would take it"})
+		}
+	}
+	return homeless, nil
+}
+
+func findNode(o *saved.Objects, name string) *corev1.Node {
+	for _, n := range o.Nodes {
+		if n.Name == name {
+			return n
+		}
+	}
+	return nil
+}
+
+// readCluster reads what placement needs to know. Pods that are over are left out.
+func (r Room) readCluster(ctx context.Context, node string) (*saved.Objects, error) {
+	o := &saved.Objects{Time: time.Now()}
+	var nodes corev1.NodeList
+	var namespaces corev1.NamespaceList
+	for list, kind := range map[client.ObjectList]string{&nodes: "Nodes", &namespaces: "Namespaces"} {
+		if err := r.Cached.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
+			return nil, fmt.Errorf("room for the pods of node %s: %s: %w", node, kind, err)
+		}
+	}
+	pods, err := r.Pods.Select(ctx, metav1.NamespaceAll, labels.Everything())
+	if err != nil {
+		return nil, fmt.Errorf("room for the pods of node %s: Pods: %w", node, err)
+	}
+	own, err := live.ListedPods(r.Live).On(ctx, node)
+	if err != nil {
+		return nil, fmt.Errorf("pods on node %s: %w", node, err)
+	}
+	volumes, known := false, map[types.UID]bool{}
+	for _, p := range append(own, pods...) {
+		if p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed || known[p.UID] {
+			continue
+		}
+		known[p.UID] = true // as it was read live it counts
+		o.Pods = append(o.Pods, p)
+		volumes = volumes || (p.Spec.NodeName == node || p.Spec.NodeName == "") && usesVolumes(p)
+	}
+	o.Nodes, o.Namespaces = toPointers(nodes.Items), toPointers(namespaces.Items)
+	if !volumes {
+		return o, nil
+	}
+	return o, r.readStorage(ctx, o)
+}
+
+// usesVolumes reports a pod whose volumes bear on where it can run.
+func usesVolumes(p *corev1.Pod) bool {
+	for _, v := range p.Spec.Volumes {
+		if v.PersistentVolumeClaim != nil || v.Ephemeral != nil || v.CSI != nil {
+			return true
+		}
+	}
+	return false
+}
+
+func (r Room) readStorage(ctx context.Context, o *saved.Objects) error {
+	var (
+		claims      corev1.PersistentVolumeClaimList
+		volumes     corev1.PersistentVolumeList
+		classes     storagev1.StorageClassList
+		nodes       storagev1.CSINodeList
+		drivers     storagev1.CSIDriverList
+		attachments storagev1.VolumeAttachmentList
+	)
+	for _, list := range []client.ObjectList{&claims, &volumes, &classes, &nodes, &drivers, &attachments} {
+		if err := r.Live.List(ctx, list); err != nil {
+			return fmt.Errorf("room for pods with volumes: %T: %w", list, err)
+		}
+	}
+	o.Claims, o.Volumes, o.StorageClasses = toPointers(claims.Items), toPointers(volumes.Items), toPointers(classes.Items)
+	o.CSINodes, o.CSIDrivers, o.Attachments = toPointers(nodes.Items), toPointers(drivers.Items), toPointers(attachments.Items)
+	return nil
+}
+
+func toPointers[T any](items []T) []*T {
+	all := make([]*T, len(items))
+	for i := range items {
+		all[i] = &items[i]
+	}
+	return all
+}
