@@ -23,8 +23,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/retirement/request"
 )
 
-// launchAll places the orders, all at the same time, and waits a little for the answers. One that the cloud has not answered by
-// then is counted as on its way, and holds up no look: pods that come next need not wait for it.
+// launchAll requests all launches at once, and waits for the answers until the answer timeout. A launch without an
+// answer counts as provisioning, so that it delays no reconcile and no later pod.
 func (a *Controller) launchAll(ctx context.Context, groups []*managedGroup, d *plan.Decision, waiting map[placement.PodKey]unschedulablePod) error {
 	var errs []error
 	for _, g := range groups {
@@ -44,7 +44,7 @@ func (a *Controller) launchAll(ctx context.Context, groups []*managedGroup, d *p
 	return errors.Join(append(errs, ctx.Err())...)
 }
 
-// launchForGroup places a group's orders, once they are written down.
+// launchForGroup records a group's launches and then requests them.
 func (a *Controller) launchForGroup(ctx context.Context, g *managedGroup, orders []plan.Order, waiting map[placement.PodKey]unschedulablePod) error {
 	began := time.Now()
 	ids := make([]string, len(orders))
@@ -83,8 +83,8 @@ func (a *Controller) requestLaunch(ctx context.Context, g *managedGroup, o plan.
 	})
 }
 
-// recordAnswer takes in what the cloud says to an order. Its refusal is no failure of the look: the kind is left alone, and the
-// next look takes another.
+// recordAnswer records the cloud's answer to a launch. A refusal does not fail the reconcile: the template backs off,
+// and the next reconcile uses another one.
 func (a *Controller) recordAnswer(g *managedGroup, o plan.Order, id string, op cloud.Operation, err error) {
 	log := a.options.Log.With("group", o.Group, "template", o.Template, "machines", o.Count, "pods", len(o.Pods), "reasons", o.Reasons)
 	if err == nil {
@@ -103,7 +103,7 @@ func (a *Controller) recordAnswer(g *managedGroup, o plan.Order, id string, op c
 	g.state.recordReply(id, answer, op.Machines, time.Now())
 }
 
-// requeue has the next look begin soon.
+// requeue starts the next reconcile soon.
 func (a *Controller) requeue() {
 	select {
 	case a.wake <- struct{}{}:
@@ -111,11 +111,11 @@ func (a *Controller) requeue() {
 	}
 }
 
-// maxConcurrentDeletions is how many machines of a group are given up at the same time. Others come in one of the next looks.
+// maxConcurrentDeletions is the maximum of running deletions per group. Later reconciles delete the rest.
 const maxConcurrentDeletions = 10
 
-// deleteFailedInstances begins to delete machines of ours that will never be nodes. As with orders, no look waits for a cloud's answer. None is
-// given up twice at once.
+// deleteFailedInstances starts to delete our instances that will never become nodes. It does not wait for the cloud,
+// and starts only one deletion per instance.
 func (a *Controller) deleteFailedInstances(ctx context.Context, s *clusterCaches, groups []*managedGroup) {
 	for _, g := range groups {
 		m := g.state
@@ -125,7 +125,7 @@ func (a *Controller) deleteFailedInstances(ctx context.Context, s *clusterCaches
 				a.startDeletion(ctx, s, g, dead)
 			}
 		}
-		m.tracking.Dead = nil // the next survey tells anew
+		m.tracking.Dead = nil // the next cloud read finds the rest
 	}
 }
 
@@ -147,12 +147,12 @@ func (a *Controller) startDeletion(ctx context.Context, s *clusterCaches, g *man
 	})
 }
 
-// deleteInstance deletes a machine once the API server and the cloud have said once more that it is not a node (I4, I7). It reports
-// whether the cloud was asked to.
+// deleteInstance deletes an instance after the API server and the cloud have confirmed again that it has no Node (I4,
+// I7). It reports whether the cloud was asked.
 func (a *Controller) deleteInstance(ctx context.Context, s *clusterCaches, g *managedGroup, dead launch.FailedInstance) (asked bool, err error) {
 	provider := a.options.Clouds[g.Group.Spec.Cloud.Provider]
 	id := dead.Instance.ProviderID
-	// One that has moved on since is judged anew by the next look.
+	// An instance in another state is evaluated again in the next reconcile.
 	asked, err = instances.DeleteWithoutNode(ctx, provider, s.hosts.Read, id, func(i cloud.Instance) bool {
 		return i.State == dead.Instance.State && i.State != cloud.Unknown
 	})
@@ -167,12 +167,12 @@ func (a *Controller) deleteInstance(ctx context.Context, s *clusterCaches, g *ma
 	return true, nil
 }
 
-// retireUnderutilized writes down since when nodes could go, asks for the retirement of those that are due, and calls off what waits
-// and is not wanted any more. A node that is not asked about any more loses its mark (I3), unless that is another manager's to
-// take.
+// retireUnderutilized writes the annotation of nodes that may be retired, requests due retirements, and cancels pending
+// retirements that are not wanted any more. A node that is not decided on loses its annotation (I3), unless another
+// manager owns it.
 func (a *Controller) retireUnderutilized(ctx context.Context, cluster *nodegroup.Cluster, groups []*managedGroup, down []plan.NodeDecision) error {
 	if down == nil {
-		return nil // it was not decided
+		return nil // there was no decision
 	}
 	var errs []error
 	marked := map[string]bool{}
@@ -206,7 +206,8 @@ func findGroup(groups []*managedGroup, name string) *managedGroup {
 	return nil
 }
 
-// writeSinceAnnotation writes since when a Node could go, unless that is written already. It holds for the Node as it was read alone.
+// writeSinceAnnotation writes since when a Node may be retired, if the annotation differs. It succeeds only if the Node
+// did not change since it was read.
 func (a *Controller) writeSinceAnnotation(ctx context.Context, n *corev1.Node, since time.Time) error {
 	var value any
 	if !since.IsZero() {
@@ -223,7 +224,7 @@ func (a *Controller) writeSinceAnnotation(ctx context.Context, n *corev1.Node, s
 	}
 	target := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.Name}}
 	err = a.options.Client.Patch(ctx, target, client.RawPatch(types.MergePatchType, patch))
-	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) { // the next look sees it as it is
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) { // the next reconcile reads the new Node
 		return fmt.Errorf("annotation of node %s: %w", n.Name, err)
 	}
 	return nil
@@ -242,7 +243,7 @@ func (a *Controller) cancelRetirement(ctx context.Context, d *plan.NodeDecision)
 	return nil
 }
 
-// requestRetirement asks for the retirement of an underused node.
+// requestRetirement creates the NodeRetirement of an underutilized node.
 func (a *Controller) requestRetirement(ctx context.Context, g *managedGroup, d *plan.NodeDecision) error {
 	n, before := d.Subject.Object, ""
 	if last := d.Subject.LastFailure(); last != nil {

@@ -23,21 +23,21 @@ import (
 	"github.com/slipway-dev/slipway/internal/retirement/budget"
 )
 
-// cloudObservation is what a cloud has said of a group.
+// cloudObservation is one read of a group from its cloud.
 type cloudObservation struct {
 	startedAt    time.Time
 	group        cloud.Group
 	instances    []cloud.Instance
 	templates    []cloud.Template
-	templatesErr error // why the cloud does not say which templates there are
+	templatesErr error // why the cloud did not list templates
 	joinStates
 }
 
-// shouldReadCloud reports whether a group is one whose cloud is asked about it.
+// shouldReadCloud reports whether the group's cloud is read: it needs spec.scaleUp, and must be accepted.
 func shouldReadCloud(g *managedGroup) bool { return g.Group.Spec.ScaleUp != nil && g.NotAccepted == "" }
 
-// readClouds asks the clouds about the groups that get machines, all at once, and waits a little for what they say. What comes
-// later is taken in by the next look; until then a group is taken for what it was, with what was ordered since.
+// readClouds starts to read the clouds of all groups that scale up, and waits for the answers until the answer timeout.
+// The next reconcile applies later answers. Until then the group keeps its last state, with the launches made since.
 func (a *Controller) readClouds(ctx context.Context, s *clusterCaches, groups []*managedGroup) {
 	for _, g := range groups {
 		if shouldReadCloud(g) && (!g.state.isReadEarly || g.state.needsReread()) {
@@ -48,7 +48,7 @@ func (a *Controller) readClouds(ctx context.Context, s *clusterCaches, groups []
 	a.awaitReplies(ctx, groups, func(m *groupState) bool { return !m.isReading })
 }
 
-// readCloudsEarly has the clouds asked before a look that is about to begin, about the groups as the last one found them.
+// readCloudsEarly starts to read the clouds before a reconcile, for the groups of the last reconcile.
 func (a *Controller) readCloudsEarly(ctx context.Context, s *clusterCaches) {
 	for _, g := range a.lastGroups {
 		if shouldReadCloud(g) && !g.state.isReading {
@@ -58,7 +58,8 @@ func (a *Controller) readCloudsEarly(ctx context.Context, s *clusterCaches) {
 	}
 }
 
-// startCloudRead has a cloud asked about one group, unless it is being asked already, or wants to be left alone.
+// startCloudRead starts to read one group from its cloud. It does nothing if a read is running or the cloud has asked
+// for a pause.
 func (a *Controller) startCloudRead(ctx context.Context, s *clusterCaches, g *managedGroup) {
 	if g.state.isReading || time.Now().Before(g.state.quietUntil) {
 		return
@@ -74,7 +75,7 @@ func (a *Controller) startCloudRead(ctx context.Context, s *clusterCaches, g *ma
 				err = v.templatesErr
 			}
 			switch {
-			case err == nil && g.state.needsReread(): // it began before an order failed
+			case err == nil && g.state.needsReread(): // the read began before the launch failed
 				a.requeue()
 			case err != nil && ctx.Err() == nil:
 				g.state.readError = err.Error()
@@ -85,8 +86,8 @@ func (a *Controller) startCloudRead(ctx context.Context, s *clusterCaches, g *ma
 	})
 }
 
-// readCloud asks the cloud about one group. Without its templates it can get no machines, and those that it has are seen to all the
-// same.
+// readCloud reads one group from its cloud. If only the list of templates fails, nothing can be launched, but the
+// instances are still tracked.
 func (a *Controller) readCloud(ctx context.Context, s *clusterCaches, g *managedGroup) (v cloudObservation, err error) {
 	provider := a.options.Clouds[g.Group.Spec.Cloud.Provider]
 	if provider == nil {
@@ -113,7 +114,7 @@ func (a *Controller) readCloud(ctx context.Context, s *clusterCaches, g *managed
 	return v, nil
 }
 
-// applyObservation makes what the cloud has said into what is remembered of a group.
+// applyObservation updates the state of a group from a cloud read.
 func (a *Controller) applyObservation(g *managedGroup, v cloudObservation) {
 	m, now := g.state, time.Now()
 	v.removeAdoptedWithoutNode()
@@ -130,7 +131,7 @@ func (a *Controller) applyObservation(g *managedGroup, v cloudObservation) {
 		Known: m.tracking.Known, Record: m.unjoined, Pending: m.pending, UnseenSince: m.tracking.UnseenSince, Watched: m.watchedSince,
 		JoinTimeout: plan.JoinTimeout(g.Group), Began: v.startedAt, Now: now, Joined: done,
 	})
-	m.joined = nil // from now on they are known
+	m.joined = nil // they are in tracking.Known now
 	maps.DeleteFunc(m.unusable, func(id string, _ bool) bool { _, there := m.tracking.Known[id]; return !there })
 	g.excludeRetired(&m.tracking)
 	m.instances = v.instances
@@ -145,7 +146,7 @@ func (a *Controller) applyObservation(g *managedGroup, v cloudObservation) {
 	if !m.cloud.Refills {
 		m.tracking.Unmade = 0
 	}
-	m.cloud.Size -= m.tracking.Unmade // the next order asks for these, and leaves the size as it is
+	m.cloud.Size -= m.tracking.Unmade // the next launch reuses these, and leaves the size as it is
 	m.cloud.Size = max(m.cloud.Size, countExpectedInstances(v.instances, m.pending))
 	for _, r := range m.tracking.Joined {
 		m.recordJoined(&r)
@@ -155,11 +156,11 @@ func (a *Controller) applyObservation(g *managedGroup, v cloudObservation) {
 		a.options.Metrics.countDropped(g.name(), lapsed.Kind)
 		a.reportBackOff(g, b)
 	}
-	for _, dead := range g.listNewFailures(a.options.Clouds[g.Group.Spec.Cloud.Provider], &m.tracking) { // before it is decided what to order in its place
+	for _, dead := range g.listNewFailures(a.options.Clouds[g.Group.Spec.Cloud.Provider], &m.tracking) { // before the decision whether to launch others instead
 		kind := m.cloudTemplateName(dead.Kind)
 		if dead.Reason == launch.NeverUsable {
 			if m.unusable[dead.Instance.ProviderID] {
-				continue // it is one failure, however long it stays
+				continue // one failure, however long the instance stays
 			}
 			m.unusable[dead.Instance.ProviderID] = true
 			dead.Message += ": " + plan.WhyUnusable(g.Group, v.nodeByID[dead.Instance.ProviderID])
@@ -175,7 +176,8 @@ func (a *Controller) applyObservation(g *managedGroup, v cloudObservation) {
 	}
 }
 
-// describeDroppedLaunch says that an order has come to nothing, and what to do where the cloud goes on counting its machines.
+// describeDroppedLaunch returns the message for a dropped launch, and what to do if the cloud still counts its
+// instances.
 func (m *groupState) describeDroppedLaunch(count int) string {
 	message := fmt.Sprintf("the cloud has dropped an order of %d machines without a word", count)
 	if n := m.tracking.Unmade; n > 0 {
@@ -185,8 +187,8 @@ func (m *groupState) describeDroppedLaunch(count int) string {
 	return message
 }
 
-// removeAdoptedWithoutNode leaves out the machines that a group has adopted and that have no Node: they may be another cluster's, and
-// neither fulfil an order nor count for a maximum.
+// removeAdoptedWithoutNode removes adopted instances without a Node. They may belong to another cluster. So they do not
+// belong to a launch, and do not count towards a maximum.
 func (v *cloudObservation) removeAdoptedWithoutNode() {
 	var kept []cloud.Instance
 	for _, i := range v.instances {
@@ -200,7 +202,7 @@ func (v *cloudObservation) removeAdoptedWithoutNode() {
 	v.instances = kept
 }
 
-// countExpectedInstances is how many machines a group has with those that are on order: the cloud may not count these yet.
+// countExpectedInstances counts a group's instances, and the pending ones that the cloud may not count yet.
 func countExpectedInstances(instances []cloud.Instance, asked []launch.Pending) (n int) {
 	for _, i := range instances {
 		if i.State != cloud.Deleting {
@@ -213,7 +215,7 @@ func countExpectedInstances(instances []cloud.Instance, asked []launch.Pending) 
 	return n
 }
 
-// makePlanInput puts together what is decided on.
+// makePlanInput collects the input of a decision.
 func (a *Controller) makePlanInput(s *clusterCaches, snapshot *snapshot.Snapshot, cluster *nodegroup.Cluster, groups []*managedGroup,
 	waiting map[placement.PodKey]unschedulablePod,
 ) *plan.World {
@@ -227,7 +229,7 @@ func (a *Controller) makePlanInput(s *clusterCaches, snapshot *snapshot.Snapshot
 		w.Daemons = daemons
 	}
 	for key, p := range waiting {
-		if snapshot.IsPending(key) { // the watch may have told of more by now
+		if snapshot.IsPending(key) { // the watch may be ahead of the snapshot
 			w.Pods = append(w.Pods, plan.Pod{Key: key, Nominated: p.nominated})
 		}
 	}
@@ -244,8 +246,8 @@ func (a *Controller) makePlanInput(s *clusterCaches, snapshot *snapshot.Snapshot
 	return w
 }
 
-// countUnready counts the nodes that are neither Ready nor arriving nor being taken out of service. One of no group that gets instances
-// may be a new one whose labels have not come yet: it is arriving when any group would have it so.
+// countUnready counts the nodes that are not Ready, not starting and not being retired. A node without a group may be
+// new and still lack its labels. It counts as starting if it would be starting in any group.
 func countUnready(w *plan.World, cluster *nodegroup.Cluster) (n int) {
 	byName := map[string]*plan.Group{}
 	for i := range w.Groups {
@@ -267,7 +269,7 @@ func countUnready(w *plan.World, cluster *nodegroup.Cluster) (n int) {
 	return n
 }
 
-// recordJoined forgets failures of a machine's kind, now that its Node has been usable.
+// recordJoined clears the failures of the instance's template, because its Node was usable.
 func (m *groupState) recordJoined(r *launch.Instance) {
 	if l, ok := m.launches[r.Launch]; ok && l.IsForRetirement() {
 		launch.SetReady(&l, *r)
@@ -276,8 +278,9 @@ func (m *groupState) recordJoined(r *launch.Instance) {
 	maps.DeleteFunc(m.backOffs, func(_ string, b v1alpha1.BackOff) bool { return launch.Refuted(&b, r) })
 }
 
-// removeJoined awaits no machine any more that has a Node now, though its cloud was asked before that: it would count twice. One
-// whose Node is usable has joined, however long it takes until its cloud can be read again: it may not be usable just then.
+// removeJoined removes instances that have a Node now from the provisioning ones. The cloud was read before the Node
+// joined, and the instance would count twice. An instance with a usable Node has joined for good: its Node may be
+// unusable again when the cloud is read next.
 func (g *managedGroup) removeJoined(provider cloud.Provider, nodes []corev1.Node) {
 	m := g.state
 	m.launched = nil
@@ -311,7 +314,7 @@ func (g *managedGroup) removeJoined(provider cloud.Provider, nodes []corev1.Node
 	})
 }
 
-// addUnjoined are machines with those on record that the cloud has not shown since this process began.
+// addUnjoined adds the recorded instances that the cloud has not shown to this process.
 func (m *groupState) addUnjoined(shown []cloud.Instance) []cloud.Instance {
 	all, there := slices.Clone(shown), map[string]bool{}
 	for _, i := range shown {
@@ -325,7 +328,7 @@ func (m *groupState) addUnjoined(shown []cloud.Instance) []cloud.Instance {
 	return all
 }
 
-// toPlanGroup is the group as scaling sees it.
+// toPlanGroup returns the group as input of a decision.
 func (g *managedGroup) toPlanGroup() plan.Group {
 	m := g.state
 	out := plan.Group{World: g.World, Kinds: m.planTemplates, Awaited: m.tracking.Awaited, Launched: m.launched, Devices: m.devicesByNode, Observed: map[string]time.Time{}, Size: m.cloud.Size, Most: m.cloud.Max}

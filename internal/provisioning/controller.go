@@ -1,9 +1,9 @@
-// Package provisioning carries out what package plan decides: it watches what placement needs to know of the cluster,
-// orders machines for the pods that find no room, gives up machines that will never be nodes, and asks for the
-// retirement of nodes that are used little. It works from when the first NodeGroup asks for any of that.
+// Package provisioning carries out the decisions of package plan. It watches the cluster, launches instances for
+// unschedulable pods, deletes instances that never become nodes, and requests the retirement of underutilized nodes. It
+// starts when the first NodeGroup asks for scale-up or for scale-down of underutilized nodes.
 //
-// What has to outlive a restart is written down: the cooldown of a node on the Node; back-offs, the machines that are
-// awaited and what was learned of their kinds in the status of the NodeGroup.
+// State that must survive a restart is stored in the API. The cooldown of a node is an annotation of its Node.
+// Back-offs, open launches and learned templates are in the status of the NodeGroup.
 package provisioning
 
 import (
@@ -35,71 +35,71 @@ import (
 	"github.com/slipway-dev/slipway/internal/retirement"
 )
 
-// Options are what a Controller works with. All fields but Selector, Maximum, Unreadiness, Wishes, Debounce, Every and
-// Settle are required.
+// Options configure a Controller. All fields but Selector, Maximum, Unreadiness, Wishes, Debounce, Every and Settle are
+// required.
 type Options struct {
-	// Client writes, and reads NodeGroups and NodeRetirements from caches.
-	Client client.Client
-	// Launches is the record of launches.
+	// Client writes objects, and reads NodeGroups and NodeRetirements from caches.
+	Client   client.Client
 	Launches *launch.Record
-	// Informers watch what placement reads, and hold it once for all who read it. Pods reads theirs.
+	// Informers watch what placement reads. They are shared, so that objects are in memory once. Pods reads from them.
 	Informers live.Informers
 	Pods      live.Pods
-	// Kube is asked past all caches: what is served, and before a machine is given up.
+	// Kube reads without a cache: the API discovery, and the Nodes before an instance is deleted.
 	Kube    kubernetes.Interface
 	Groups  nodegroup.Groups
 	Clouds  map[string]cloud.Provider
 	Events  events.EventRecorder
 	Metrics *Metrics
 	Log     *slog.Logger
-	// Selector restricts what is acted on to the groups with these labels; nil is all.
+	// Selector restricts the controller to groups with these labels. nil selects all groups.
 	Selector labels.Selector
-	// Maximum is how many nodes the cluster may have without those of its control plane; nil sets no limit.
+	// Maximum is how many nodes the cluster may have, without control-plane nodes. nil sets no limit.
 	Maximum *int
-	// Unreadiness is how many nodes may be not Ready while instances are launched; the zero value sets no limit.
+	// Unreadiness limits how many nodes may be not Ready while instances are launched. The zero value sets no limit.
 	Unreadiness plan.Unreadiness
-	// Wishes are what is asked for from outside; nil is nothing.
+	// Wishes are the launch requests from outside, such as from plugins. nil means none.
 	Wishes *Wishes
-	// Debounce is how long the first pod without room waits for others, so that they are packed together: 1 second when 0.
+	// Debounce is how long the first unschedulable pod waits for others, so that they are packed together. 0 means 1
+	// second.
 	Debounce time.Duration
-	// Every is the time between two looks while machines are on their way or pods wait: 10 seconds when 0.
+	// Every is the time between two reconciles while instances are provisioning or pods are unschedulable. 0 means 10
+	// seconds.
 	Every time.Duration
-	// Settle is how long the machines of an order whose answer was lost may take to show: 1 minute when 0.
+	// Settle is how long the instances of a launch may take to show after its answer was lost. 0 means 1 minute.
 	Settle time.Duration
 }
 
 const (
 	defaultDebounce = time.Second
 	defaultInterval = 10 * time.Second
-	// idleInterval is the time between two looks at whether any group asks for anything.
+	// idleInterval is the time between two checks whether any group is managed.
 	idleInterval = 5 * time.Second
-	// cloudReadInterval is how many looks pass between two at clouds for which nothing happens.
+	// cloudReadInterval is the number of reconciles between two cloud reads while nothing happens.
 	cloudReadInterval = 6
-	// cloudTimeout bounds what one group's cloud may take to answer.
+	// cloudTimeout limits the time for the answer of one group's cloud.
 	cloudTimeout = 20 * time.Second
 )
 
-// Controller is a manager's Runnable.
+// Controller launches instances and requests retirements. It implements manager.Runnable.
 type Controller struct {
 	options Options
 	pods    *unschedulablePods
 	wake    chan struct{}
 
-	// calls is what clouds are asked meanwhile. It ends with Start.
+	// calls are the running cloud calls. Start waits for them.
 	calls         sync.WaitGroup
 	replyArrived  chan struct{}
 	answerTimeout time.Duration
-	// pollInterval is the constant of that name, and shorter in tests.
+	// pollInterval is minPollInterval, except in tests.
 	pollInterval time.Duration
-	lastGroups   []*managedGroup // as the last look found them
+	lastGroups   []*managedGroup // as the last reconcile found them
 
 	mu        sync.Mutex
-	states    map[string]*groupState     // by group
-	podEvents map[string]emittedPodEvent // what was last said of a pod, by its UID
+	states    map[string]*groupState     // by group name
+	podEvents map[string]emittedPodEvent // the last Event of each pod, by the pod's UID
 	replies   []reply
 }
 
-// New returns a controller to add to a manager.
 func New(o Options) *Controller {
 	if o.Debounce <= 0 {
 		o.Debounce = defaultDebounce
@@ -126,7 +126,7 @@ func New(o Options) *Controller {
 // NeedLeaderElection implements manager.LeaderElectionRunnable.
 func (*Controller) NeedLeaderElection() bool { return true }
 
-// Start works until ctx ends.
+// Start runs until ctx ends.
 func (a *Controller) Start(ctx context.Context) error {
 	for !a.isAnyGroupManaged(ctx) {
 		if !elapsed.Sleep(ctx, idleInterval) {
@@ -143,7 +143,7 @@ func (a *Controller) Start(ctx context.Context) error {
 	return nil
 }
 
-// isAnyGroupManaged reports whether any group that is acted on asks for machines to come or go.
+// isAnyGroupManaged reports whether there is a group that this controller scales.
 func (a *Controller) isAnyGroupManaged(ctx context.Context) bool {
 	groups, err := a.options.Groups.List(ctx)
 	if err != nil {
@@ -157,13 +157,13 @@ func (a *Controller) isAnyGroupManaged(ctx context.Context) bool {
 	return false
 }
 
-// isManaged reports whether a group is acted on, and asks for machines to come or go. The others are another manager's.
+// isManaged reports whether this controller scales the group. Other groups belong to another manager or are not scaled.
 func (a *Controller) isManaged(g *v1alpha1.NodeGroup) bool {
 	asks := g.Spec.ScaleUp != nil || g.Spec.ScaleDown != nil && g.Spec.ScaleDown.Underused != nil
 	return asks && a.options.Selector.Matches(labels.Set(g.Labels))
 }
 
-// run looks whenever pods have begun to wait, after the debounce, and every now and then.
+// run reconciles when pods become unschedulable, after the debounce, and at every interval.
 func (a *Controller) run(ctx context.Context, s *clusterCaches) {
 	for quiet := 0; ; quiet++ {
 		busy, err := a.reconcile(ctx, s, quiet%cloudReadInterval == 0)
@@ -172,7 +172,7 @@ func (a *Controller) run(ctx context.Context, s *clusterCaches) {
 			a.options.Metrics.countFailure()
 		}
 		if busy {
-			quiet = -1 // the next one looks at the clouds too
+			quiet = -1 // read the clouds in the next reconcile too
 		}
 		select {
 		case <-ctx.Done():
@@ -190,8 +190,8 @@ func (a *Controller) run(ctx context.Context, s *clusterCaches) {
 	}
 }
 
-// reconcile sees how things are, decides, and acts. The clouds are asked only when that is due. It reports whether something
-// is under way.
+// reconcile reads the cluster, decides, and acts. It reads the clouds if askClouds is true or pods are unschedulable.
+// busy reports whether work is in progress.
 func (a *Controller) reconcile(ctx context.Context, s *clusterCaches, askClouds bool) (busy bool, err error) {
 	waiting := a.pods.takeAll()
 	var cluster *nodegroup.Cluster
@@ -209,8 +209,8 @@ func (a *Controller) reconcile(ctx context.Context, s *clusterCaches, askClouds 
 	var up *plan.Decision
 	var down []plan.NodeDecision
 	err = s.cluster.With(func(snapshot *snapshot.Snapshot) (err error) {
-		// Nodes that came while the clouds were asked are awaited no longer, and have to be among those that are decided on.
-		// While the snapshot is held it is not ahead of what is read here.
+		// Nodes may have joined while the clouds were read. They must be part of the decision, and no longer count as
+		// provisioning. While With holds the snapshot, the snapshot cannot be newer than the data read here.
 		if cluster, groups, err = a.readCluster(ctx, s); err != nil {
 			return err
 		}
@@ -226,11 +226,11 @@ func (a *Controller) reconcile(ctx context.Context, s *clusterCaches, askClouds 
 		}
 		a.options.Metrics.observeDecision("up", time.Since(began))
 		if len(up.Orders) > 0 {
-			return nil // machines come first: what may go is decided when they are on their way
+			return nil // Launch first. Retirements are decided once the instances are provisioning.
 		}
 		began = time.Now()
 		if down, err = plan.Down(w); down == nil {
-			down = []plan.NodeDecision{} // it was decided that none goes
+			down = []plan.NodeDecision{} // a decision to retire no node
 		}
 		a.options.Metrics.observeDecision("down", time.Since(began))
 		return err
@@ -248,8 +248,9 @@ func (a *Controller) reconcile(ctx context.Context, s *clusterCaches, askClouds 
 	return len(up.Orders) > 0 || len(waiting) > 0 || isWorkPending(groups), errors.Join(errs...)
 }
 
-// filterVerdicts are the verdicts that this manager can answer for. That there is no group is for one to say that acts on all of them:
-// groups that a selector passes over, and those of another process's file, may be helping the pod.
+// filterVerdicts removes the verdicts that this manager cannot know. A manager with a selector does not know the groups
+// that it skips, or the groups in the file of another manager. So only a manager of all groups reports that no group
+// exists.
 func (a *Controller) filterVerdicts(pods []plan.PodVerdict) []plan.PodVerdict {
 	if a.options.Selector.Empty() {
 		return pods
@@ -259,11 +260,11 @@ func (a *Controller) filterVerdicts(pods []plan.PodVerdict) []plan.PodVerdict {
 	})
 }
 
-// unknownGroupGrace is for how long a group of which nothing is known keeps pods from being told that nothing helps them.
+// unknownGroupGrace is how long a group with unknown state delays the Events of unplaceable pods.
 const unknownGroupGrace = time.Minute
 
-// areAllGroupsKnown reports whether every group has been looked at, and its cloud been asked, or has had its time to be. After that
-// what keeps a group from being asked is a reason as any other.
+// areAllGroupsKnown reports whether the state of every group is known, or has been unknown for the whole grace period.
+// After that an unknown state is a reason like any other.
 func areAllGroupsKnown(groups []*managedGroup, now time.Time) bool {
 	for _, g := range groups {
 		if since := g.unknownSince(); !since.IsZero() && now.Before(since.Add(unknownGroupGrace)) {
@@ -273,7 +274,7 @@ func areAllGroupsKnown(groups []*managedGroup, now time.Time) bool {
 	return true
 }
 
-// unknownSince is since when it is not known what a group can do; zero when it is.
+// unknownSince returns since when the state of the group is unknown. It returns zero if the state is known.
 func (g *managedGroup) unknownSince() time.Time {
 	if g.Group.Spec.ScaleUp == nil {
 		return time.Time{}
@@ -302,20 +303,20 @@ func isWorkPending(groups []*managedGroup) bool {
 	return false
 }
 
-// managedGroup is a group with what is remembered of it.
+// managedGroup is a group with its remembered state.
 type managedGroup struct {
 	nodegroup.World
 	state       *groupState
 	retirements map[string]retirementProgress
-	// replacements are instances that have replaced others, by provider ID.
+	// replacements are the instances that replaced others, by provider ID.
 	replacements map[string]bool
-	// unreplaced are the retirements after a notice for which a replacement may still be launched, by provider ID.
+	// unreplaced are the retirements after a notice that may still launch a replacement, by provider ID.
 	unreplaced map[string]types.UID
 }
 
 func (g *managedGroup) name() string { return g.Group.Name }
 
-// readCluster reads the groups that concern the autoscaler, and the nodes.
+// readCluster reads the managed groups, the nodes and the retirements.
 func (a *Controller) readCluster(ctx context.Context, s *clusterCaches) (*nodegroup.Cluster, []*managedGroup, error) {
 	all, err := a.options.Groups.List(ctx)
 	if err != nil {
@@ -342,7 +343,7 @@ func (a *Controller) readCluster(ctx context.Context, s *clusterCaches) (*nodegr
 		}
 		refused := cluster.NotAccepted(g)
 		var unread error
-		if g.Status.Provisioning, unread = a.options.Launches.Read(ctx, g); unread != nil { // what is in its record is not known (I8)
+		if g.Status.Provisioning, unread = a.options.Launches.Read(ctx, g); unread != nil { // its record is unknown (I8)
 			a.options.Log.Warn("the group gets no instances", "group", g.Name, "err", unread)
 			refused = cmp.Or(refused, unread.Error())
 		}

@@ -19,46 +19,48 @@ import (
 	"github.com/slipway-dev/slipway/internal/provisioning/plan"
 )
 
-// eventReason is the reason of an Event about machines that come or are used little.
+// eventReason is the reason of an Event about scaling.
 type eventReason string
 
-// The reasons. The comment of each says of which type its Events are, what they are on, and when they are written.
+// The reasons. The comment of each says the type of its Events, their objects, and when they are written.
 const (
-	// eventLaunched is Normal, on Pod and NodeGroup: a machine is ordered for pods that have no room.
+	// eventLaunched is Normal, on Pod and NodeGroup: an instance is launched for pods that are unschedulable.
 	eventLaunched eventReason = "MachineOrdered"
-	// eventUnplaceable is Warning, on Pod: no machine that may be ordered now helps the pod; the message says why, group by group,
-	// and it is written again every 30 minutes while that is so.
+	// eventUnplaceable is Warning, on Pod: no instance that may be launched now would take the pod; the message has the
+	// reason of each group; repeated every 30 minutes.
 	eventUnplaceable eventReason = "NoMachineHelps"
-	// eventBackedOff is Warning, on NodeGroup: the cloud failed to give machines of a kind, which is left alone for a while.
+	// eventBackedOff is Warning, on NodeGroup: the cloud failed to launch a template, and the template is not launched
+	// for a while.
 	eventBackedOff eventReason = "KindLeftAlone"
-	// eventInstanceDeleted is Warning, on NodeGroup: a machine has had no Node for too long, and is deleted.
+	// eventInstanceDeleted is Warning, on NodeGroup: an instance had no Node within the join timeout, and is deleted.
 	eventInstanceDeleted eventReason = "MachineGivenUp"
-	// eventUnderutilizedRetired is Normal, on Node and NodeGroup: the node is used little, its pods fit elsewhere, and its retirement is asked for.
+	// eventUnderutilizedRetired is Normal, on Node and NodeGroup: the node is underutilized, its pods fit elsewhere,
+	// and its retirement is requested.
 	eventUnderutilizedRetired eventReason = "UnderusedLeaves"
-	// eventUnderutilizedKept is Normal, on Node: the node is used little, and something keeps it.
+	// eventUnderutilizedKept is Normal, on Node: the node is underutilized, and a rule keeps it.
 	eventUnderutilizedKept eventReason = "UnderusedStays"
 )
 
 const (
 	eventAction = "Scale"
 
-	// The API server's limits of an Event, in bytes.
+	// Limits of the API server for an Event, in bytes.
 	maxNote   = 1024
 	maxAction = 128
 )
 
-// eventRepeatInterval is how long after the last time a pod that nothing helps is told so again: the API server keeps an Event for an hour
-// unless it is told another time, and such a pod may wait for days.
+// eventRepeatInterval is the time after which the Event of an unplaceable pod is repeated. The API server keeps an
+// Event for one hour after its last write, and such a pod may stay for days.
 const eventRepeatInterval = 30 * time.Minute
 
-// emittedPodEvent is what a pod was told, and when.
+// emittedPodEvent identifies the last Event of a pod.
 type emittedPodEvent struct {
 	key string
 	at  time.Time
 }
 
-// emitPodEvents tells each pod what becomes of it, when that is something else than before. That nothing helps it is told when
-// every group is known, or has had its time to be, and again every now and then while it stays so.
+// emitPodEvents writes an Event for each pod whose verdict changed. It writes that no instance helps only if the state
+// of all groups is known, and repeats that Event at an interval.
 func (a *Controller) emitPodEvents(d *plan.Decision, known bool, waiting map[placement.PodKey]unschedulablePod) {
 	now, told := time.Now(), make(map[string]emittedPodEvent, len(d.Pods))
 	for i := range d.Pods {
@@ -74,7 +76,7 @@ func (a *Controller) emitPodEvents(d *plan.Decision, known bool, waiting map[pla
 			continue
 		}
 		if v.Outcome == plan.Helpless && !known {
-			continue // what a group can do is not known yet
+			continue // the state of a group is unknown
 		}
 		told[string(p.uid)] = emittedPodEvent{word, now}
 		pod := &corev1.Pod{
@@ -99,8 +101,8 @@ func joinReasons(reasons []plan.Reason) string {
 	return strings.Join(all, "; ")
 }
 
-// joinRules are the words of some reasons, each once. As the action of an Event they keep it apart from one that gives other
-// reasons: of Events that differ in their notes alone the API server keeps the first.
+// joinRules returns the distinct rules of the reasons. It is the action of an Event, because the API server merges
+// Events that differ only in their note.
 func joinRules(reasons []plan.Reason) string {
 	var all []string
 	for _, r := range reasons {
@@ -115,8 +117,9 @@ func (a *Controller) emitEvent(about runtime.Object, kind string, reason eventRe
 	a.options.Events.Eventf(about, nil, kind, string(reason), action, "%s", observe.Clip(note, maxNote))
 }
 
-// emitGroupEvent makes an Event on a NodeGroup; one of a file has no object. What it is about, such as a kind or a machine, is its
-// action, which keeps it apart from that of another one, as with rules.
+// emitGroupEvent writes an Event on a NodeGroup. A group of a file has no object, and gets no Event. subject is the
+// template, instance or node. It is the Event's action, so that the API server does not merge Events about different
+// subjects.
 func (a *Controller) emitGroupEvent(g *managedGroup, kind string, reason eventReason, subject, format string, args ...any) {
 	if g.Group.UID == "" {
 		return
@@ -143,7 +146,7 @@ func (a *Controller) emitInstanceDeleted(g *managedGroup, dead launch.FailedInst
 		"machine %s (%s) has had no Node and is deleted: %s: %s", dead.Instance.Name, dead.Instance.ProviderID, dead.Reason, dead.Message)
 }
 
-// emitNodeEvent tells of a node that is to go, or is kept from it, when that is something else than before.
+// emitNodeEvent writes an Event for a node that is retired or kept, if the decision changed.
 func (a *Controller) emitNodeEvent(g *managedGroup, d *plan.NodeDecision) {
 	uid := string(d.Subject.Object.UID)
 	word := string(d.Verdict)

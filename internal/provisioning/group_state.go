@@ -26,49 +26,50 @@ import (
 	"github.com/slipway-dev/slipway/internal/retirement/budget"
 )
 
-// groupState is what is remembered of a group from look to look. What has to outlive a restart is in its status too.
+// groupState is what the controller remembers of a group between reconciles. What must survive a restart is in the
+// group's status too.
 type groupState struct {
-	watchedSince      time.Time // since when this process looks at it
+	watchedSince      time.Time // when this process first saw the group
 	cloud             cloud.Group
 	tracking          launch.Tracking
 	cloudTemplates    []cloud.Template
-	pending           []launch.Pending // orders whose machines were not all seen
-	settleTime        time.Duration    // how long machines are expected of an order whose answer was lost
+	pending           []launch.Pending // launches with instances that were not seen yet
+	settleTime        time.Duration    // how long instances are expected after a lost answer
 	instances         []cloud.Instance
-	readError         string                     // why the cloud could not be read the last time; empty when it could
-	isReading         bool                       // the cloud is being asked
-	mustReread        atomic.Bool                // the group is closed until the cloud has said what there is
-	isReadEarly       bool                       // it was asked before the look that wants to know
-	readAt            time.Time                  // when the cloud began to be asked for what was last taken in
-	quietUntil        time.Time                  // until when the cloud wants to be left alone about the group
-	failedAt          time.Time                  // when an order last failed: no more is ordered until the cloud was asked after that
-	launches          map[string]v1alpha1.Launch // by ID: what is open, and what its owner has not noted yet
-	countedLaunches   map[string]bool            // the IDs of the launches that were ever counted here
-	unanswered        int                        // orders that the cloud has not answered
-	latestLaunches    map[string]string          // the IDs of the launches requested last, by template
-	followedLaunches  map[string]bool            // launches whose operations are asked for, by ID
-	missing           map[string]int             // how many machines of an order that failed have not come, while a grant waits for that
-	unsettledRequests []unsettledRequest         // by orders of which it is not known yet what has come
-	deleting          map[string]bool            // machines that are being given up, by provider ID
-	unusable          map[string]bool            // machines of ours that count as a failure of their kind, by provider ID, since they were never usable
-	observedNodes     map[string]nodeObservation // when this process first saw a node, by its name
+	readError         string                     // why the last cloud read failed; empty if it succeeded
+	isReading         bool                       // a cloud read is running
+	mustReread        atomic.Bool                // nothing is launched before the cloud is read again
+	isReadEarly       bool                       // the read started before the reconcile that needs it
+	readAt            time.Time                  // when the last applied cloud read started
+	quietUntil        time.Time                  // until when the cloud asked not to be read
+	failedAt          time.Time                  // when a launch last failed: the next needs a later cloud read
+	launches          map[string]v1alpha1.Launch // by ID: open launches, and results that their owner has not recorded yet
+	countedLaunches   map[string]bool            // the IDs of all launches that were counted here
+	unanswered        int                        // launches without an answer
+	latestLaunches    map[string]string          // the IDs of the latest launches, by template
+	followedLaunches  map[string]bool            // the launches whose operation is polled, by ID
+	missing           map[string]int             // how many instances of a failed launch are missing, by launch ID
+	unsettledRequests []unsettledRequest         // launch requests whose launches have no result yet
+	deleting          map[string]bool            // the instances that are being deleted, by provider ID
+	unusable          map[string]bool            // our instances that were counted as never usable, by provider ID
+	observedNodes     map[string]nodeObservation // when this process first saw each node, by name
 	launched          []plan.Launched
-	notSelected       *plan.Reason      // why the group is closed for the Node of one of its instances; nil when it is not
-	joined            map[string]bool   // machines of ours that have joined since their cloud was read, by provider ID
-	typeByNode        map[string]string // of each node's machine
-	nodeEvents        map[string]string // what was last said of a node, by its UID
+	notSelected       *plan.Reason      // why an instance's Node outside spec.nodeSelector stops launches; nil if none does
+	joined            map[string]bool   // our instances that joined since the cloud was read, by provider ID
+	typeByNode        map[string]string // the instance type of each node, by node name
+	nodeEvents        map[string]string // the last Event of each node, by the node's UID
 	planTemplates     []plan.Kind
-	devicesByNode     map[string]corev1.ResourceList // of each Node's template, by the Node's name
+	devicesByNode     map[string]corev1.ResourceList // the devices of each node's template, by node name
 
 	backOffs         map[string]v1alpha1.BackOff
-	recordedBackOffs map[string]int64 // when the back-offs of the record end, in Unix time, by template
+	recordedBackOffs map[string]int64 // when the recorded back-offs end, in Unix time, by template
 	learned          map[string]v1alpha1.LearnedTemplate
-	lastPresent      map[string]time.Time // when a node of a kind was last there
+	lastPresent      map[string]time.Time // when a node of a template was last present
 	unjoined         []launch.Instance
 }
 
-// loadStates gives each group what is remembered of it, or what its status says after a restart, and forgets groups that are
-// no more.
+// loadStates gives each group its remembered state. After a restart it reads the state from the group's status. It
+// removes the state of deleted groups.
 func (a *Controller) loadStates(groups []*managedGroup) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -88,7 +89,6 @@ func (a *Controller) loadStates(groups []*managedGroup) {
 	maps.DeleteFunc(a.states, func(name string, _ *groupState) bool { return !there[name] })
 }
 
-// forgetRemovedNodes forgets what was said of nodes that the group has no more.
 func (g *managedGroup) forgetRemovedNodes() {
 	there := map[string]bool{}
 	for i := range g.Nodes {
@@ -103,7 +103,7 @@ type nodeObservation struct {
 	at  time.Time
 }
 
-// observeNodes notes the nodes that the group has had since the last look, and forgets the others.
+// observeNodes records when each node of the group was first seen, and removes nodes that are gone.
 func (g *managedGroup) observeNodes(now time.Time) {
 	before := g.state.observedNodes
 	g.state.observedNodes = make(map[string]nodeObservation, len(g.Nodes))
@@ -137,11 +137,12 @@ func newGroupState(s *v1alpha1.NodeGroupStatus, settle time.Duration) *groupStat
 	return m
 }
 
-// mergeRecord counts what another process or a replacement has written. It reports whether there was any launch that was not counted.
+// mergeRecord adds what another process or a replacement has written to the record. It reports whether it found a
+// launch that was not counted yet.
 func (m *groupState) mergeRecord(p *v1alpha1.ProvisioningStatus) (changed bool) {
 	now := time.Now()
 	for _, b := range p.BackOffs {
-		if m.recordedBackOffs[b.Template] == b.Until.Unix() { // it was written or counted here
+		if m.recordedBackOffs[b.Template] == b.Until.Unix() { // written or counted by this process
 			continue
 		}
 		m.recordedBackOffs[b.Template] = b.Until.Unix()
@@ -158,7 +159,7 @@ func (m *groupState) mergeRecord(p *v1alpha1.ProvisioningStatus) (changed bool) 
 		if l.IsForRetirement() && l.State == v1alpha1.LaunchReady {
 			continue
 		}
-		for _, i := range l.Instances { // those of a launch that has failed are still to be deleted
+		for _, i := range l.Instances { // instances of a failed launch are still to be deleted
 			m.unjoined = append(m.unjoined, launch.Instance{ProviderID: i.ProviderID, Template: l.Template, Launch: l.ID, Since: i.Since})
 		}
 		if l.Count > 0 || len(l.Named) > 0 {
@@ -172,7 +173,7 @@ func (m *groupState) mergeRecord(p *v1alpha1.ProvisioningStatus) (changed bool) 
 	return changed
 }
 
-// mergeAnswer takes in what the owner of a launch has written of the cloud's answer, which comes once.
+// mergeAnswer applies the cloud's answer that the owner of a launch has recorded. There is one answer per launch.
 func (m *groupState) mergeAnswer(l v1alpha1.Launch, now time.Time) {
 	is, open := m.launches[l.ID]
 	if !open || is.For == nil || is.AnsweredAt != nil || l.AnsweredAt == nil {
@@ -190,7 +191,7 @@ func (m *groupState) mergeAnswer(l v1alpha1.Launch, now time.Time) {
 	})
 }
 
-// toPending makes a launch of what another process has written. What the cloud has answered since is lost (I8).
+// toPending converts a launch that another process has recorded. An answer that is not recorded counts as lost (I8).
 func (m *groupState) toPending(l v1alpha1.Launch) launch.Pending {
 	if l.IsForRetirement() {
 		return launch.PendingOf(&l, m.settleTime, time.Now())
@@ -205,7 +206,7 @@ func (m *groupState) toPending(l v1alpha1.Launch) launch.Pending {
 	return asked
 }
 
-// recordFailure leaves a kind of machine alone for a while.
+// recordFailure starts or extends the back-off of a template.
 func (m *groupState) recordFailure(kind, reason, message string, now time.Time) v1alpha1.BackOff {
 	var before *v1alpha1.BackOff
 	if b, ok := m.backOffs[kind]; ok {
@@ -216,7 +217,8 @@ func (m *groupState) recordFailure(kind, reason, message string, now time.Time) 
 	return b
 }
 
-// recordRefusal leaves a kind of machine alone after an order that failed, for as long at least as the cloud wants to be.
+// recordRefusal starts the back-off of a template after a failed launch. It lasts at least as long as the cloud asked
+// for.
 func (m *groupState) recordRefusal(kind string, err error, now time.Time) v1alpha1.BackOff {
 	b := m.recordFailure(kind, launch.ReasonOf(err), err.Error(), now)
 	m.pauseReads(err, now)
@@ -227,14 +229,14 @@ func (m *groupState) recordRefusal(kind string, err error, now time.Time) v1alph
 	return b
 }
 
-// pauseReads has the cloud not asked about the group for as long as its error asks for.
+// pauseReads stops reads of the group for as long as the cloud's error asks for.
 func (m *groupState) pauseReads(err error, now time.Time) {
 	if until := now.Add(cloud.PauseOf(err)); until.After(m.quietUntil) {
 		m.quietUntil = until
 	}
 }
 
-// pruneBackOffs drops the back-offs that have been over for long.
+// pruneBackOffs removes back-offs that ended long ago.
 func (m *groupState) pruneBackOffs(now time.Time) {
 	for kind, b := range m.backOffs {
 		m.backOffs[kind] = launch.Clamp(b, now)
@@ -242,7 +244,7 @@ func (m *groupState) pruneBackOffs(now time.Time) {
 	maps.DeleteFunc(m.backOffs, func(_ string, b v1alpha1.BackOff) bool { return launch.Forgiven(&b, now) })
 }
 
-// learnTemplates notes what the nodes of each kind have.
+// learnTemplates updates what the nodes of each template have shown.
 func (g *managedGroup) learnTemplates(now time.Time) {
 	m := g.state
 	var startup []string
@@ -277,7 +279,7 @@ func (g *managedGroup) learnTemplates(now time.Time) {
 	m.planTemplates = g.makePlanTemplates(plan.Learn("", all, startup), now)
 }
 
-// cloudTemplateName is a kind's name as the cloud lists it.
+// cloudTemplateName returns the template's name as the cloud spells it.
 func (m *groupState) cloudTemplateName(kind string) string {
 	for _, t := range m.cloudTemplates {
 		if launch.SameKind(t.Name, kind) {
@@ -287,8 +289,8 @@ func (m *groupState) cloudTemplateName(kind string) string {
 	return kind
 }
 
-// templateOfNode is the name of a node's kind of machine: as its label says, as its cloud does, or the only one that there is, of a cloud
-// that does not say. It is empty when the group can have no more of the node's kind.
+// templateOfNode returns the name of a node's template. It uses the node's label, then the cloud's type. If the cloud
+// reports no type and has one template, it is that one. It returns "" if the group can launch no such node.
 func (m *groupState) templateOfNode(n *corev1.Node) string {
 	for _, name := range []string{n.Labels[corev1.LabelInstanceTypeStable], n.Labels[corev1.LabelInstanceType], m.typeByNode[n.Name]} {
 		for _, t := range m.cloudTemplates {
@@ -303,8 +305,7 @@ func (m *groupState) templateOfNode(n *corev1.Node) string {
 	return ""
 }
 
-// makePlanTemplates makes what is known of the group's kinds of machines into what is decided on, in the order in which the group
-// prefers them.
+// makePlanTemplates returns the group's templates as input of a decision, in the group's order of preference.
 func (g *managedGroup) makePlanTemplates(siblings *v1alpha1.LearnedTemplate, now time.Time) []plan.Kind {
 	m, up := g.state, g.Group.Spec.ScaleUp
 	if up == nil {
@@ -341,12 +342,12 @@ func (g *managedGroup) makePlanTemplates(siblings *v1alpha1.LearnedTemplate, now
 	return kinds
 }
 
-// learnedTTL is for how long nodes that are gone are believed that their kind lacks something. Where what is declared is wrong,
-// machines that the pods do not fit on come no more often than that.
+// learnedTTL is how long nodes that are gone still prove that their template lacks a resource. If the declared
+// resources are wrong, at most one useless instance is launched per hour.
 const learnedTTL = time.Hour
 
-// isLongGone reports whether no node of a kind has been there for long, as far as this process has seen. One that is still
-// arriving, and may have no devices yet, is there.
+// isLongGone reports whether this process has seen no node of a template for that long. A node that is still starting
+// counts as present, though it may have no devices yet.
 func (m *groupState) isLongGone(kind string, now time.Time) bool {
 	last := m.watchedSince
 	if present := m.lastPresent[kind]; present.After(last) {
@@ -363,10 +364,10 @@ func formatTemplateNames(templates []cloud.Template) string {
 	return fmt.Sprintf("%v", all)
 }
 
-// needsReread reports whether an order has failed since the cloud was last asked what there is.
+// needsReread reports whether a launch has failed since the last cloud read.
 func (m *groupState) needsReread() bool { return !m.failedAt.IsZero() && !m.readAt.After(m.failedAt) }
 
-// addLaunch counts what is requested as provisioning, and returns the launch's ID.
+// addLaunch adds a launch and counts its instances as provisioning. It returns the launch's ID.
 func (m *groupState) addLaunch(o plan.Order, at time.Time) (id string) {
 	id = launch.NewID()
 	m.unanswered++
@@ -377,7 +378,7 @@ func (m *groupState) addLaunch(o plan.Order, at time.Time) (id string) {
 	return id
 }
 
-// addProvisioning counts the instances of a launch as provisioning until the cloud is read again.
+// addProvisioning counts the instances of a launch as provisioning until the next cloud read.
 func (m *groupState) addProvisioning(a launch.Pending) {
 	m.cloud.Size += a.Expected()
 	for i := range a.Expected() {
@@ -385,14 +386,14 @@ func (m *groupState) addProvisioning(a launch.Pending) {
 	}
 }
 
-// forgetRemovedLaunches forgets launches of others that are not in the record any more: their cloud has refused them.
+// forgetRemovedLaunches removes launches of other owners that are not in the record any more: their cloud refused them.
 func (m *groupState) forgetRemovedLaunches(launches []v1alpha1.Launch) {
 	for id, l := range m.launches {
 		there := slices.ContainsFunc(launches, func(l v1alpha1.Launch) bool { return l.ID == id })
 		if l.For == nil || there {
 			continue
 		}
-		if l.IsForRetirement() && !l.Open() { // its result is noted; an instance that is not usable is still to be deleted
+		if l.IsForRetirement() && !l.Open() { // the result is recorded; an unusable instance is still to be deleted
 			l.For = nil
 			m.launches[id] = l
 			continue
@@ -404,15 +405,15 @@ func (m *groupState) forgetRemovedLaunches(launches []v1alpha1.Launch) {
 	}
 }
 
-// dropUnrequested forgets an order that the cloud has not been asked for.
+// dropUnrequested removes a launch that was not requested from the cloud.
 func (m *groupState) dropUnrequested(id string) {
 	m.unanswered--
 	m.updatePending(id, func(a *launch.Pending) { m.missing[id], a.Count = a.Count, 0 })
 	m.pending = slices.DeleteFunc(m.pending, func(a launch.Pending) bool { return a.ID == id })
 }
 
-// recordReply takes in what the cloud has said to an order, with the machines that it names. The order is kept until the cloud
-// has been read after that, as some of its machines may have been made, whatever the answer is.
+// recordReply records the cloud's answer to a launch, and the instances that it names. The launch stays pending until
+// the next cloud read, because some of its instances may exist even after a refusal.
 func (m *groupState) recordReply(id string, answer launch.Answer, named []string, at time.Time) {
 	m.unanswered--
 	if answer != launch.Accepted {
@@ -426,7 +427,7 @@ func (m *groupState) recordReply(id string, answer launch.Answer, named []string
 	})
 }
 
-// updatePending changes an order, and expects no more machines of it than are to come then.
+// updatePending changes a pending launch, and removes provisioning instances that are not expected any more.
 func (m *groupState) updatePending(id string, change func(*launch.Pending)) {
 	i := slices.IndexFunc(m.pending, func(a launch.Pending) bool { return a.ID == id })
 	if i < 0 {
@@ -445,11 +446,11 @@ func (m *groupState) updatePending(id string, change func(*launch.Pending)) {
 	})
 }
 
-// maxStatusEntries is how many back-offs, and how many kinds that were learned, the schema of a NodeGroup allows its status to have.
+// maxStatusEntries is the maximum of back-offs, and of learned templates, in the schema of a NodeGroup's status.
 const maxStatusEntries = 64
 
-// toStatus is what is written of a group: its launches, the back-offs that end last, and of what was learned the templates that the cloud
-// has first, where there is more than there is room for.
+// toStatus returns the status of the group. If there are too many entries, it keeps the back-offs that end last, and
+// the learned templates that the cloud still lists.
 func (m *groupState) toStatus() *v1alpha1.ProvisioningStatus {
 	s := &v1alpha1.ProvisioningStatus{Provisioning: int32(len(m.tracking.Awaited)), Launches: m.listOpenLaunches()}
 	current := map[string]int{}
@@ -461,8 +462,8 @@ func (m *groupState) toStatus() *v1alpha1.ProvisioningStatus {
 	return s
 }
 
-// listOpenLaunches are the launches whose instances are not all usable yet, the oldest first, and those whose results a NodeRetirement has to
-// note.
+// listOpenLaunches returns the launches with instances that are not usable yet, and those with a result that a
+// NodeRetirement has not recorded. The oldest are first.
 func (m *groupState) listOpenLaunches() []v1alpha1.Launch {
 	open := map[string]*v1alpha1.Launch{}
 	for id, l := range m.launches {
@@ -488,7 +489,7 @@ func (m *groupState) listOpenLaunches() []v1alpha1.Launch {
 		}
 		l.Count, l.Named = int32(a.Count), a.Named
 		if l.For != nil {
-			l.State = m.launches[a.ID].State // as its owner has written it
+			l.State = m.launches[a.ID].State // as its owner has recorded it
 			continue
 		}
 		l.State = toLaunchState(a)
@@ -514,7 +515,7 @@ func (m *groupState) listOpenLaunches() []v1alpha1.Launch {
 	return list
 }
 
-// updateLaunches sets how far the launches of replacements are by what was tracked.
+// updateLaunches updates the launches of replacements from the last tracking.
 func (m *groupState) updateLaunches(now time.Time) {
 	for id, l := range m.launches {
 		if !l.IsForRetirement() || !l.Open() {
@@ -523,13 +524,13 @@ func (m *groupState) updateLaunches(now time.Time) {
 		reported := l.Reason != ""
 		m.tracking.Update(&l, now)
 		m.launches[id] = l
-		if l.State == v1alpha1.LaunchFailed && !reported && len(l.Instances) == 0 { // an instance that failed was counted
+		if l.State == v1alpha1.LaunchFailed && !reported && len(l.Instances) == 0 { // a failed instance is counted already
 			m.recordFailure(m.cloudTemplateName(l.Template), l.Reason, l.Message, now)
 		}
 	}
 }
 
-// toLaunchState is how far a launch is of which instances have not been seen.
+// toLaunchState returns the state of a launch before any instance of it was seen.
 func toLaunchState(a *launch.Pending) v1alpha1.LaunchState {
 	switch {
 	case a.Answered.IsZero(), a.Answer == launch.Lost:
@@ -540,7 +541,7 @@ func toLaunchState(a *launch.Pending) v1alpha1.LaunchState {
 	return v1alpha1.LaunchFailed
 }
 
-// selectFirst are as many of what is known of kinds as may be written down, by name.
+// selectFirst returns the first entries by the given order, at most maxStatusEntries, sorted by name.
 func selectFirst[T any](all map[string]T, order func(a, b T) int) (list []T) {
 	names := slices.Sorted(maps.Keys(all))
 	slices.SortStableFunc(names, func(a, b string) int { return order(all[a], all[b]) })
@@ -550,7 +551,7 @@ func selectFirst[T any](all map[string]T, order func(a, b T) int) (list []T) {
 	return list
 }
 
-// writeStatuses writes what has changed.
+// writeStatuses writes the statuses that have changed.
 func (a *Controller) writeStatuses(ctx context.Context, groups []*managedGroup) error {
 	var errs []error
 	for _, g := range groups {
@@ -572,8 +573,8 @@ func (a *Controller) writeStatuses(ctx context.Context, groups []*managedGroup) 
 	return errors.Join(errs...)
 }
 
-// writeCondition writes down whether the Node of an instance keeps the group from getting more. The other conditions are another
-// controller's: what has been written since they were read wins, and the next look tries again.
+// writeCondition writes the condition ScaleUpAllowed. Another controller owns the other conditions. A concurrent write
+// wins, and the next reconcile tries again.
 func (a *Controller) writeCondition(ctx context.Context, g *managedGroup) error {
 	is := metav1.Condition{
 		Type: v1alpha1.GroupScaleUpAllowed, Status: metav1.ConditionTrue, Reason: v1alpha1.ScaleUpAllowedReason,
@@ -605,7 +606,7 @@ func (a *Controller) writeCondition(ctx context.Context, g *managedGroup) error 
 	return nil
 }
 
-// saveStatus makes what is known of a group into what its status says. What another process has written meanwhile is counted first.
+// saveStatus writes the group's state to its status, after it has merged what another process has written.
 func (g *managedGroup) saveStatus(s *v1alpha1.ProvisioningStatus) error {
 	g.state.mergeRecord(s)
 	g.state.forgetRemovedLaunches(s.Launches)
@@ -616,11 +617,11 @@ func (g *managedGroup) saveStatus(s *v1alpha1.ProvisioningStatus) error {
 	return nil
 }
 
-// errConcurrentLaunch says that another process has requested instances since it was decided what to launch.
+// errConcurrentLaunch means that another process has requested instances since the decision.
 var errConcurrentLaunch = errors.New("another process has requested instances since they were counted: it is decided anew")
 
-// reserveLaunches writes launches before the cloud is asked for them (I8), unless another process has requested instances since they were
-// counted (I5).
+// reserveLaunches records launches before they are requested (I8). It fails if another process has recorded launches
+// since the decision (I5).
 func (a *Controller) reserveLaunches(ctx context.Context, g *managedGroup, ids []string) ([]launch.Reservation, error) {
 	return a.options.Launches.Reserve(ctx, g.Group, ids, func(s *v1alpha1.ProvisioningStatus) error {
 		if g.state.mergeRecord(s) {

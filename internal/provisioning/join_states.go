@@ -10,11 +10,11 @@ import (
 	"github.com/slipway-dev/slipway/internal/provisioning/plan"
 )
 
-// joinStates tells how far the instances of a group have come with joining.
+// joinStates says how far the instances of a group have joined the cluster.
 type joinStates struct {
 	stateByID  map[string]launch.Join  // by provider ID
 	nodeByID   map[string]*corev1.Node // by provider ID
-	typeByNode map[string]string       // the instance's type, by Node name
+	typeByNode map[string]string       // the instance type, by Node name
 }
 
 // findJoinStates finds the Node of each instance of a group.

@@ -12,33 +12,33 @@ import (
 )
 
 const (
-	// maxRequests bounds how many wishes are remembered.
+	// maxRequests limits how many launch requests are remembered.
 	maxRequests = 10_000
-	// requestTTL is how long a wish is kept that is not repeated: one that could not be granted by then is given up, and one
-	// that was granted may be granted again.
+	// requestTTL is how long a launch request is kept without a repetition. An unfulfilled request is dropped then, and
+	// a fulfilled one can be made again.
 	requestTTL = time.Hour
 )
 
-// Wishes are the machines that are asked for from outside, such as by plugins. They may be used concurrently.
+// Wishes are the launch requests from outside, such as from plugins. They are safe for concurrent use.
 type Wishes struct {
 	mu       sync.Mutex
 	requests map[string]*launchRequest
 	wake     chan<- struct{}
 }
 
-// launchRequest is one with what has become of it.
+// launchRequest is a launch request with its state.
 type launchRequest struct {
 	plan.Wish
-	askedAt     time.Time // when it was last asked for
+	askedAt     time.Time // when it was last made
 	met         bool
-	lastReasons string // the reasons for which it last was not granted
+	lastReasons string // the reasons why it was last refused
 }
 
-// NewWishes are none.
+// NewWishes returns an empty set of launch requests.
 func NewWishes() *Wishes { return &Wishes{requests: map[string]*launchRequest{}} }
 
-// Ask has machines ordered at the next look. A wish of an ID that was met before is not granted again before Withdraw. It
-// reports whether the wish is taken: there are too many otherwise.
+// Ask adds a request for the next reconcile. A fulfilled request is not fulfilled again before Withdraw. It returns
+// false if there are too many requests.
 func (w *Wishes) Ask(asked plan.Wish) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -59,7 +59,7 @@ func (w *Wishes) Ask(asked plan.Wish) bool {
 	return true
 }
 
-// Withdraw forgets the wishes whose IDs begin so, since what they were for is gone.
+// Withdraw removes the requests with this ID prefix, because their cause is gone.
 func (w *Wishes) Withdraw(prefix string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -70,7 +70,7 @@ func (w *Wishes) Withdraw(prefix string) {
 	}
 }
 
-// listOpen are those that were not met yet.
+// listOpen returns the requests that are not fulfilled, and removes expired ones.
 func (w *Wishes) listOpen() (list []plan.Wish) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -86,7 +86,7 @@ func (w *Wishes) listOpen() (list []plan.Wish) {
 	return list
 }
 
-// applyVerdicts takes in what was decided, and gives the wishes that cannot be granted now for other reasons than before.
+// applyVerdicts records what was decided. It returns the requests that are refused for other reasons than before.
 func (w *Wishes) applyVerdicts(verdicts []plan.WishVerdict) (refused []plan.WishVerdict) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -105,7 +105,7 @@ func (w *Wishes) applyVerdicts(verdicts []plan.WishVerdict) (refused []plan.Wish
 	return refused
 }
 
-// openRequests are those that are open, without those of whose orders it is not known yet what comes of them.
+// openRequests returns the open requests. It leaves out requests that wait for the result of a launch.
 func (a *Controller) openRequests(groups []*managedGroup) []plan.Wish {
 	a.applyRequestVerdicts(a.settleRequests(groups))
 	return slices.DeleteFunc(a.options.Wishes.listOpen(), func(w plan.Wish) bool {
@@ -114,13 +114,13 @@ func (a *Controller) openRequests(groups []*managedGroup) []plan.Wish {
 	})
 }
 
-// unsettledRequest is the word on a wish with the orders that it was granted by.
+// unsettledRequest is the verdict on a request with the launches made for it.
 type unsettledRequest struct {
 	plan.WishVerdict
-	countByLaunch map[string]int // how many machines, by the order's ID
+	countByLaunch map[string]int // the number of instances, by launch ID
 }
 
-// newUnsettledRequest is the word on a wish that the orders just placed grant.
+// newUnsettledRequest returns the request's verdict with the launches that were just made for it.
 func (m *groupState) newUnsettledRequest(v plan.WishVerdict) unsettledRequest {
 	g := unsettledRequest{v, map[string]int{}}
 	for kind, n := range v.By {
@@ -129,16 +129,15 @@ func (m *groupState) newUnsettledRequest(v plan.WishVerdict) unsettledRequest {
 	return g
 }
 
-// isUnsettled reports whether the cloud has still to answer an order of a grant, or to show which machines it has made of one
-// that failed.
+// isUnsettled reports whether a launch of the request has no answer, or has failed and its instances are not known yet.
 func (m *groupState) isUnsettled(g unsettledRequest) bool {
 	return slices.ContainsFunc(m.pending, func(a launch.Pending) bool {
 		return g.countByLaunch[a.ID] > 0 && (a.Answered.IsZero() || a.Answer != launch.Accepted && a.Answer != launch.NotMade)
 	})
 }
 
-// settleRequest is what a grant comes to when that is known of its orders: what has not come is missing again. Of an order for several
-// it is missing once, and what has come of it is for pods first.
+// settleRequest returns the verdict once the results of its launches are known. Missing instances are missing again. If
+// several requests share a launch, each missing instance counts once, and made instances go to pods first.
 func (m *groupState) settleRequest(g unsettledRequest) plan.WishVerdict {
 	v := g.WishVerdict
 	for id, n := range g.countByLaunch {
@@ -150,7 +149,7 @@ func (m *groupState) settleRequest(g unsettledRequest) plan.WishVerdict {
 	return v
 }
 
-// settleRequests are the grants of which it is known what they come to.
+// settleRequests returns the requests with a result for each of their launches.
 func (a *Controller) settleRequests(groups []*managedGroup) (due []plan.WishVerdict) {
 	for _, g := range groups {
 		m := g.state
@@ -169,8 +168,7 @@ func (a *Controller) settleRequests(groups []*managedGroup) (due []plan.WishVerd
 	return due
 }
 
-// recordRequestVerdicts takes in what became of the wishes, and tells of those that cannot be granted. What was granted counts when it
-// is known what comes of the orders.
+// recordRequestVerdicts records the verdicts. A launched request counts when the results of its launches are known.
 func (a *Controller) recordRequestVerdicts(groups []*managedGroup, verdicts []plan.WishVerdict) {
 	var due []plan.WishVerdict
 	for _, v := range verdicts {

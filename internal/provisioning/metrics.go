@@ -10,7 +10,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/provisioning/plan"
 )
 
-// Metrics tell of machines that come, and of nodes that are used little.
+// Metrics are the metrics of scale-up and of the scale-down of underutilized nodes.
 type Metrics struct {
 	pods            *prometheus.GaugeVec
 	provisioning    *prometheus.GaugeVec
@@ -27,7 +27,7 @@ type Metrics struct {
 	launchSeconds   *prometheus.HistogramVec
 }
 
-// NewMetrics registers the metrics.
+// NewMetrics creates and registers the metrics.
 func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 	const prefix = "slipway_autoscaler_"
 	gauge := func(name, help string, of ...string) *prometheus.GaugeVec {
@@ -72,7 +72,7 @@ func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 	return m, errors.Join(errs...)
 }
 
-// setUnready takes in how many nodes are not Ready, and whether that brakes launches.
+// setUnready sets the number of nodes that are not Ready, and whether that pauses launches.
 func (m *Metrics) setUnready(w *plan.World) {
 	m.unready.Set(float64(w.Unready))
 	m.paused.Set(0)
@@ -108,7 +108,7 @@ func (m *Metrics) countDeletion(group, reason string) {
 
 func (m *Metrics) countRetirement(group string) { m.retirements.WithLabelValues(group).Inc() }
 
-// setGauges takes in how things were found.
+// setGauges sets the gauges from the state of the groups and the decisions.
 func (m *Metrics) setGauges(groups []*managedGroup, up *plan.Decision, down []plan.NodeDecision) {
 	outcomes := map[plan.Outcome]float64{plan.Ordered: 0, plan.Awaits: 0, plan.Fits: 0, plan.Waits: 0, plan.Helpless: 0}
 	for i := range up.Pods {

@@ -19,12 +19,12 @@ import (
 	"github.com/slipway-dev/slipway/internal/retirement/request"
 )
 
-// neverReadyRequester is who asks for the retirements of nodes that have never been Ready.
+// neverReadyRequester is the requester of retirements of nodes that were never Ready.
 const neverReadyRequester = "slipway manager, never ready"
 
-// retireNeverReady asks for the retirement of the nodes of machines of ours that have not been Ready in time: there may be
-// pods on them, so that they leave with the care that every node does. A machine stays on record until its retirement cannot
-// be given up any more, so that one that fails is followed by another.
+// retireNeverReady requests the retirement of nodes that were not Ready in time. Pods may run on them, so they are
+// drained like every other node. An instance stays in the record until its retirement cannot be cancelled any more. So
+// a failed retirement is followed by another one.
 func (a *Controller) retireNeverReady(ctx context.Context, groups []*managedGroup) error {
 	var errs []error
 	for _, g := range groups {
@@ -39,13 +39,13 @@ func (a *Controller) retireNeverReady(ctx context.Context, groups []*managedGrou
 				})
 			}
 		}
-		g.state.tracking.NeverReady = nil // the next survey tells anew
+		g.state.tracking.NeverReady = nil // the next cloud read finds the rest
 	}
 	return errors.Join(errs...)
 }
 
-// retireNode asks for the retirement of a machine's node, unless it is leaving already, or has failed to a moment ago. It
-// reports whether the machine need not be looked at again: its node has begun to work, or is not ours to retire.
+// retireNode requests the retirement of an instance's node, unless it is retiring or a retirement has just failed. It
+// reports whether the instance is settled: its node became Ready, or another tool removes it.
 func (a *Controller) retireNode(ctx context.Context, g *managedGroup, dead launch.FailedInstance) (settled bool, err error) {
 	log := a.options.Log.With("group", g.name(), "providerID", dead.Instance.ProviderID, "reason", dead.Reason, "message", dead.Message)
 	n := findNodeOfInstance(a.options.Clouds[g.Group.Spec.Cloud.Provider], g.Nodes, dead.Instance)
@@ -76,7 +76,7 @@ func (a *Controller) retireNode(ctx context.Context, g *managedGroup, dead launc
 		},
 	})
 	switch err := a.options.Client.Create(ctx, rt); {
-	case apierrors.IsAlreadyExists(err): // the caches will tell of it
+	case apierrors.IsAlreadyExists(err): // the caches are behind
 		return false, nil
 	case err != nil:
 		return false, fmt.Errorf("NodeRetirement %s: %w", rt.Name, err)
@@ -88,23 +88,23 @@ func (a *Controller) retireNode(ctx context.Context, g *managedGroup, dead launc
 	return false, nil
 }
 
-// hasNeverReadyRetirement reports a node whose retirement was asked for already since it had never been Ready: that is one failure of its
-// kind of machine, however long it takes to leave.
+// hasNeverReadyRetirement reports whether the node already has such a retirement. That counts as one failure of its
+// template, however long the retirement takes.
 func hasNeverReadyRetirement(n *nodegroup.Node) bool {
 	return slices.ContainsFunc(n.Retirements, func(rt v1alpha1.NodeRetirement) bool {
 		return rt.Spec.RequestedBy == neverReadyRequester && rt.Spec.NodeUID == n.Object.UID
 	})
 }
 
-// retirementProgress is how far the retirement of a machine's node is.
+// retirementProgress is how far the retirement of an instance's node is.
 type retirementProgress int
 
 const (
-	retirementCancellable retirementProgress = iota + 1 // it may still be given up
-	retirementFinal                                     // the Node is gone, and the retirement deletes the machine
+	retirementCancellable retirementProgress = iota + 1 // it may still be cancelled
+	retirementFinal                                     // the Node is deleted, and the retirement deletes the instance
 )
 
-// findRetirementProgress are the machines of a group that are being retired, by provider ID.
+// findRetirementProgress returns the progress of a group's retirements, by provider ID.
 func findRetirementProgress(g *v1alpha1.NodeGroup, provider cloud.Provider, retirements []v1alpha1.NodeRetirement) map[string]retirementProgress {
 	found := map[string]retirementProgress{}
 	for i := range retirements {
@@ -127,7 +127,8 @@ func findRetirementProgress(g *v1alpha1.NodeGroup, provider cloud.Provider, reti
 	return found
 }
 
-// findUnreplaced are the retirements of a group for which a replacement may still be launched, by the provider ID of the lost instance.
+// findUnreplaced returns a group's retirements that may still launch a replacement, by the provider ID of the lost
+// instance.
 func findUnreplaced(g *v1alpha1.NodeGroup, provider cloud.Provider, retirements []v1alpha1.NodeRetirement) map[string]types.UID {
 	found := map[string]types.UID{}
 	for i := range retirements {
@@ -142,7 +143,7 @@ func findUnreplaced(g *v1alpha1.NodeGroup, provider cloud.Provider, retirements 
 	return found
 }
 
-// countUnreplaced counts the instances that are gone after a notice, and whose replacement is in no launch yet.
+// countUnreplaced counts the instances that are gone after a notice and have no launch of a replacement yet.
 func (g *managedGroup) countUnreplaced() (n int) {
 	launched := map[types.UID]bool{}
 	for _, l := range g.state.launches {
@@ -158,14 +159,14 @@ func (g *managedGroup) countUnreplaced() (n int) {
 	return n
 }
 
-// excludeRetired takes out of a survey what retirements see to: a machine whose Node they have deleted is no machine that
-// never had one.
+// excludeRetired removes instances that a retirement handles. A deleted Node does not mean that the instance never had
+// one.
 func (g *managedGroup) excludeRetired(s *launch.Tracking) {
 	s.Dead = slices.DeleteFunc(s.Dead, func(d launch.FailedInstance) bool { return g.retirements[d.Instance.ProviderID] > 0 })
 	s.Record = slices.DeleteFunc(s.Record, func(r launch.Instance) bool { return g.retirements[r.ProviderID] == retirementFinal })
 }
 
-// listNewFailures are the machines of a survey that are a failure of their kind that has not been counted.
+// listNewFailures returns the failed instances that do not count as a failure of their template yet.
 func (g *managedGroup) listNewFailures(provider cloud.Provider, s *launch.Tracking) []launch.FailedInstance {
 	return append(slices.Concat(s.Dead, s.NeverUsable), slices.DeleteFunc(slices.Clone(s.NeverReady), func(d launch.FailedInstance) bool {
 		n := findNodeOfInstance(provider, g.Nodes, d.Instance)
@@ -173,8 +174,8 @@ func (g *managedGroup) listNewFailures(provider cloud.Provider, s *launch.Tracki
 	})...)
 }
 
-// findNodeOfInstance finds the node of a group that says by its provider ID, or without one by its system's UUID, that it is on a machine: a name
-// alone is not enough (I4).
+// findNodeOfInstance finds the node with the instance's provider ID, or without one with its system UUID. A name alone
+// is not enough (I4).
 func findNodeOfInstance(provider cloud.Provider, nodes []nodegroup.Node, i cloud.Instance) *nodegroup.Node {
 	for k := range nodes {
 		id := cloud.IDOfHost(provider, instances.HostOf(nodes[k].Object))

@@ -10,18 +10,18 @@ import (
 	"github.com/slipway-dev/slipway/internal/provisioning/plan"
 )
 
-// minPollInterval is the shortest time between two questions about a launch.
+// minPollInterval is the shortest time between two polls of an operation.
 const minPollInterval = 10 * time.Second
 
-// followOperation asks the cloud for the result of a launch that it has accepted, until the launch is done or the join timeout ends. A
-// cloud may find only then that it has no capacity or quota, and may show no instance for it.
+// followOperation polls the operation of an accepted launch until it is done or the join timeout ends. A cloud may find
+// only then that it has no capacity or quota, and may show no instance for the launch.
 func (a *Controller) followOperation(ctx context.Context, g *managedGroup, o plan.Order, id string, provider cloud.Provider, op cloud.Operation) {
 	if op.ID == "" {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, plan.JoinTimeout(g.Group))
 	defer cancel()
-	shown := time.Duration(0) // until the cloud shows what came of it
+	shown := time.Duration(0) // how long the cloud may take to show the result
 	defer func() {
 		at := time.Now().Add(shown)
 		a.queueReply(g, true, func(g *managedGroup) { g.state.endOperation(id, at) })
@@ -48,7 +48,7 @@ func (a *Controller) followOperation(ctx context.Context, g *managedGroup, o pla
 	}
 }
 
-// followRecordedOperations asks for the operations of launches that another process or a replacement has written.
+// followRecordedOperations polls the operations of launches that another process or a replacement has recorded.
 func (a *Controller) followRecordedOperations(ctx context.Context, groups []*managedGroup) {
 	for _, g := range groups {
 		provider := a.options.Clouds[g.Group.Spec.Cloud.Provider]
@@ -65,7 +65,7 @@ func (a *Controller) followRecordedOperations(ctx context.Context, groups []*man
 	}
 }
 
-// recordOperation notes the operation of a launch, which is followed.
+// recordOperation records the operation of a launch, which is being polled.
 func (m *groupState) recordOperation(id, operation string) {
 	if l, open := m.launches[id]; open && operation != "" {
 		l.OperationID, m.followedLaunches[id] = operation, true
@@ -74,7 +74,7 @@ func (m *groupState) recordOperation(id, operation string) {
 	}
 }
 
-// endOperation notes that the operation of a launch is over. What the cloud has shown before may be without its instances.
+// endOperation records that the operation of a launch is over. Earlier cloud reads may not show its instances.
 func (m *groupState) endOperation(id string, at time.Time) {
 	if l, open := m.launches[id]; open {
 		l.OperationID = ""
@@ -86,7 +86,7 @@ func (m *groupState) endOperation(id string, at time.Time) {
 	})
 }
 
-// recordLaunchFailure takes in that a cloud could not make the instances of a launch that it had accepted.
+// recordLaunchFailure records that a cloud could not make the instances of an accepted launch.
 func (a *Controller) recordLaunchFailure(g *managedGroup, o plan.Order, id string, err error) {
 	a.options.Log.Error("the cloud could not make the instances of a launch", "group", o.Group, "template", o.Template, "instances", o.Count, "err", err)
 	a.reportBackOff(g, g.state.recordRefusal(o.Template, err, time.Now()))
@@ -97,7 +97,7 @@ func (a *Controller) recordLaunchFailure(g *managedGroup, o plan.Order, id strin
 	g.state.expectNone(id, time.Now())
 }
 
-// expectNone expects no instance any more of a launch that has failed. Nothing is launched until the cloud was read again.
+// expectNone expects no more instances of a failed launch. Nothing is launched before the next cloud read.
 func (m *groupState) expectNone(id string, at time.Time) {
 	m.failedAt = at
 	m.mustReread.Store(true)

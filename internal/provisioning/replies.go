@@ -5,18 +5,19 @@ import (
 	"time"
 )
 
-// defaultAnswerTimeout is how long a look waits for what clouds say. A cloud that answers sooner is decided on as it is now.
+// defaultAnswerTimeout is how long a reconcile waits for the clouds. Later answers are applied in a later reconcile.
 const defaultAnswerTimeout = 250 * time.Millisecond
 
-// reply is what a cloud has said about a group, to be taken in between two steps of a look: what is remembered of groups is
-// the looks' alone.
+// reply is a cloud's answer about a group. It is applied between two steps of a reconcile, because only a reconcile may
+// access the group's state.
 type reply struct {
 	group string
 	state *groupState
 	apply func(*managedGroup)
 }
 
-// queueReply hands over what a cloud has said. Where the group is decided on otherwise for it, the next look is to begin soon.
+// queueReply queues a cloud's answer. With soon the next reconcile starts soon, because the answer changes the
+// decision.
 func (a *Controller) queueReply(g *managedGroup, soon bool, take func(*managedGroup)) {
 	a.mu.Lock()
 	a.replies = append(a.replies, reply{g.name(), g.state, take})
@@ -30,7 +31,7 @@ func (a *Controller) queueReply(g *managedGroup, soon bool, take func(*managedGr
 	}
 }
 
-// applyReplies takes in what clouds have said. What is said of a group that is no more, or was made anew, is of no use.
+// applyReplies applies the queued answers. It drops answers about groups that were deleted or created anew.
 func (a *Controller) applyReplies(groups []*managedGroup) {
 	a.mu.Lock()
 	replies := a.replies
@@ -43,7 +44,7 @@ func (a *Controller) applyReplies(groups []*managedGroup) {
 	}
 }
 
-// awaitReplies takes in what clouds say until all groups are as wanted, or patience is at an end.
+// awaitReplies applies answers until done is true for all groups, or the answer timeout is over.
 func (a *Controller) awaitReplies(ctx context.Context, groups []*managedGroup, done func(*groupState) bool) {
 	over := time.After(a.answerTimeout)
 	for {

@@ -18,7 +18,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/live"
 )
 
-// clusterCaches are what the autoscaler reads of the cluster, kept current by watches.
+// clusterCaches are the watched objects of the cluster.
 type clusterCaches struct {
 	cluster    *live.Cluster
 	nodes      corelisters.NodeLister
@@ -26,7 +26,7 @@ type clusterCaches struct {
 	hosts      *instances.Nodes
 }
 
-// startWatches begins to watch what placement reads, and returns when it has been read once.
+// startWatches starts the watches, and returns when all caches are filled.
 func (a *Controller) startWatches(ctx context.Context) (*clusterCaches, error) {
 	informers := a.options.Informers
 	core, apps := corev1.SchemeGroupVersion, appsv1.SchemeGroupVersion
@@ -62,20 +62,20 @@ func (a *Controller) startWatches(ctx context.Context) (*clusterCaches, error) {
 	}, nil
 }
 
-// unschedulablePod is a pod of which the scheduler has said that it finds no room.
+// unschedulablePod is a pod that the scheduler could not place.
 type unschedulablePod struct {
 	uid       types.UID
 	nominated string
-	since     time.Time // when this process heard of it
+	since     time.Time // when this process first saw it
 }
 
-// unschedulablePods knows the pods that wait for room. It may be used concurrently.
+// unschedulablePods is the set of unschedulable pods. It is safe for concurrent use.
 type unschedulablePods struct {
 	wake chan<- struct{}
 
 	mu         sync.Mutex
 	pods       map[placement.PodKey]unschedulablePod
-	firstSince time.Time // when the first pod came that was not taken yet; zero without one
+	firstSince time.Time // when the first pod was added since takeAll; zero if none
 }
 
 func newUnschedulablePods(wake chan<- struct{}) *unschedulablePods {
@@ -96,8 +96,8 @@ func (w *unschedulablePods) eventHandler() cache.ResourceEventHandler {
 	}
 }
 
-// isUnschedulable reports whether the scheduler has looked for room for a pod and found none. Its message is for people, and
-// not read.
+// isUnschedulable reports whether the scheduler has found no node for the pod. It does not read the condition's
+// message, which is for people.
 func isUnschedulable(p *corev1.Pod) bool {
 	if p.Spec.NodeName != "" || p.DeletionTimestamp != nil || p.Status.Phase != corev1.PodPending {
 		return false
@@ -140,7 +140,7 @@ func (w *unschedulablePods) update(o any) {
 	}
 }
 
-// waitedFor is for how long the first pod that was not taken yet has waited.
+// waitedFor returns for how long the first pod that was not taken has waited.
 func (w *unschedulablePods) waitedFor() time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -150,7 +150,7 @@ func (w *unschedulablePods) waitedFor() time.Duration {
 	return time.Since(w.firstSince)
 }
 
-// takeAll gives all pods that wait, those that were given before included.
+// takeAll returns all unschedulable pods, also those that it has returned before.
 func (w *unschedulablePods) takeAll() map[placement.PodKey]unschedulablePod {
 	w.mu.Lock()
 	defer w.mu.Unlock()
