@@ -18,19 +18,19 @@ import (
 	"github.com/slipway-dev/slipway/internal/drainability/fromcorev1"
 )
 
-// Fault is what is wrong with a group as the cluster is; Reason is one of the condition Accepted.
+// Fault is what is wrong with a group in this cluster. Reason is a reason of the condition Accepted.
 type Fault struct{ Reason, Message string }
 
-// Claims say which group each node is of, and what is wrong with the groups that are to have none.
+// Claims say which group owns each node, and what is wrong with refused groups.
 type Claims struct {
 	Owner  map[string]string // node to group
-	Faults map[string]Fault  // group to what is wrong with it
+	Faults map[string]Fault  // group to its fault
 }
 
-// Claim gives each node to one group at most. The groups take their turn by age, those of a file first, which have none:
-// a group that selects a node of an older one is refused, and the older one keeps all of its nodes. A group that is
-// refused owns nothing; what its cloud says does not matter here, so that an outage of a cloud gives no node to another
-// group.
+// Claim assigns each node to at most one group. Older groups come first, and groups of a file come before all, because
+// they have no age. A group that selects a node of an older group is refused, and the older group keeps its nodes. A
+// refused group owns nothing. The state of the cloud does not count, so that a cloud outage never moves a node to
+// another group.
 func Claim(groups []v1alpha1.NodeGroup, nodes []corev1.Node) Claims {
 	c := Claims{Owner: map[string]string{}, Faults: map[string]Fault{}}
 	for _, g := range sortByAge(groups) {
@@ -62,7 +62,7 @@ func Claim(groups []v1alpha1.NodeGroup, nodes []corev1.Node) Claims {
 		case len(masters) > 0:
 			c.Faults[g.Name] = Fault{
 				v1alpha1.SelectsControlPlane,
-				"spec.nodeSelector: selects nodes of the control plane, which belong to no group: " + formatNames(masters),
+				"spec.nodeSelector: selects control-plane nodes, which belong to no group: " + formatNames(masters),
 			}
 		case len(theirs) > 0:
 			c.Faults[g.Name] = newOverlapFault(theirs)
@@ -84,7 +84,7 @@ func newOverlapFault(theirs map[string][]string) Fault {
 		"; a node belongs to one group at most"}
 }
 
-// sortByAge sorts groups: the older first, those of one second by name.
+// sortByAge sorts groups by creation time, then by name.
 func sortByAge(groups []v1alpha1.NodeGroup) []*v1alpha1.NodeGroup {
 	sorted := make([]*v1alpha1.NodeGroup, len(groups))
 	for i := range groups {
@@ -96,7 +96,7 @@ func sortByAge(groups []v1alpha1.NodeGroup) []*v1alpha1.NodeGroup {
 	return sorted
 }
 
-// maxListedNames is how many names a message has.
+// maxListedNames is the maximum of names in a message.
 const maxListedNames = 5
 
 func formatNames(names []string) string {
@@ -107,7 +107,7 @@ func formatNames(names []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(names[:maxListedNames], ", "), len(names)-maxListedNames)
 }
 
-// CloudNotRead is the reason of the condition Accepted while it is Unknown.
+// CloudNotRead is the reason of the condition Accepted while its status is Unknown.
 const CloudNotRead = "CloudNotRead"
 
 // Reasons of the condition CloudReachable.
@@ -122,16 +122,16 @@ const (
 type cloudReading struct {
 	group cloud.Group
 	err   error
-	// missing are the rights that the credential is known to lack for the group.
+	// missing are the rights for the group that the credential lacks, if known.
 	missing cloud.GroupRights
-	// known says that there was an answer, good or bad.
+	// known means that the cloud has answered, with or without an error.
 	known bool
-	// isPostponed says that the cloud was not asked, since it hangs for others of its groups.
+	// isPostponed means that the cloud was not asked, because calls for its other groups hang.
 	isPostponed bool
 }
 
-// acceptedByCloud is the condition Accepted of a group without a Fault. A cloud that does not answer changes nothing: what it
-// said last holds, as the group has it in was (I7: unknown is not gone).
+// acceptedByCloud returns the condition Accepted of a group without a Fault. If the cloud does not answer, the last
+// condition was stays (I7: unknown is not gone).
 func acceptedByCloud(g *v1alpha1.NodeGroup, configured []string, look cloudReading, was *metav1.Condition) metav1.Condition {
 	no := func(reason, message string) metav1.Condition {
 		return metav1.Condition{Type: v1alpha1.GroupAccepted, Status: metav1.ConditionFalse, Reason: reason, Message: message}
@@ -144,9 +144,9 @@ func acceptedByCloud(g *v1alpha1.NodeGroup, configured []string, look cloudReadi
 	case look.known && look.err == nil && len(look.missing.ToDelete) > 0:
 		return no(v1alpha1.CloudRightsMissing, fmt.Sprintf("spec.cloud.group: %q: the credential lacks %s", where.Group, look.missing.ToDelete))
 	case look.known && look.err == nil:
-		message := "the group is acted on"
+		message := "the group is accepted"
 		if len(look.missing.ToGrow) > 0 && g.Spec.Replacement != v1alpha1.ReplaceNever {
-			message += fmt.Sprintf(", and cannot get machines: the credential lacks %s", look.missing.ToGrow)
+			message += fmt.Sprintf(", but no instances can be launched: the credential lacks %s", look.missing.ToGrow)
 		}
 		return metav1.Condition{
 			Type: v1alpha1.GroupAccepted, Status: metav1.ConditionTrue, Reason: v1alpha1.AcceptedReason, Message: message,
@@ -160,25 +160,26 @@ func acceptedByCloud(g *v1alpha1.NodeGroup, configured []string, look cloudReadi
 	}
 	return metav1.Condition{
 		Type: v1alpha1.GroupAccepted, Status: metav1.ConditionUnknown, Reason: CloudNotRead,
-		Message: "the cloud has not answered yet, and nothing is done before it has",
+		Message: "waiting for the cloud's first answer",
 	}
 }
 
 func describeConfigured(configured []string) string {
 	if len(configured) == 0 {
-		return "no cloud is"
+		return "no cloud is configured"
 	}
-	return "configured are " + strings.Join(configured, ", ")
+	return "want one of " + strings.Join(configured, ", ")
 }
 
-// dependsOnCloud reports whether a reason is one that only the cloud's word can change.
+// dependsOnCloud reports whether only an answer of the cloud can change this reason.
 func dependsOnCloud(reason string) bool {
 	return slices.Contains([]string{
 		v1alpha1.AcceptedReason, v1alpha1.CloudGroupNotFound, v1alpha1.CloudRefused, v1alpha1.CloudRightsMissing,
 	}, reason)
 }
 
-// newReachableCondition is the condition CloudReachable. A cloud that refuses, or knows no such group, has been reached.
+// newReachableCondition returns the condition CloudReachable. A cloud that refuses, or does not know the group, was
+// reached.
 func newReachableCondition(g *v1alpha1.NodeGroup, configured []string, look cloudReading) metav1.Condition {
 	c := metav1.Condition{Type: v1alpha1.GroupCloudReachable, Status: metav1.ConditionTrue, Reason: reasonCloudRead}
 	set := func(status metav1.ConditionStatus, reason, message string) {
@@ -198,7 +199,7 @@ func newReachableCondition(g *v1alpha1.NodeGroup, configured []string, look clou
 	return c
 }
 
-// newAcceptedCondition returns the condition Accepted of a group, faults included.
+// newAcceptedCondition returns the condition Accepted of a group, including faults.
 func newAcceptedCondition(g *v1alpha1.NodeGroup, claims Claims, configured []string, look cloudReading) metav1.Condition {
 	if f, wrong := claims.Faults[g.Name]; wrong {
 		return metav1.Condition{Type: v1alpha1.GroupAccepted, Status: metav1.ConditionFalse, Reason: f.Reason, Message: f.Message}

@@ -43,7 +43,7 @@ func TestI10RefusedGroupNamesTheReason(t *testing.T) {
 		}, v1alpha1.SelectsControlPlane, "master-1"},
 		"a cloud that is not configured": {func(g *v1alpha1.NodeGroup, _ *[]corev1.Node, _ *cloudReading) {
 			g.Spec.Cloud.Provider = "azur"
-		}, v1alpha1.UnknownCloud, `"azur" is not configured: configured are sim`},
+		}, v1alpha1.UnknownCloud, `"azur" is not configured: want one of sim`},
 		"a group that the cloud does not know": {func(_ *v1alpha1.NodeGroup, _ *[]corev1.Node, look *cloudReading) {
 			look.err = &cloud.NotFoundError{Kind: "group", Name: "ci"}
 		}, v1alpha1.CloudGroupNotFound, "group ci: the cloud says it does not exist"},
@@ -55,7 +55,7 @@ func TestI10RefusedGroupNamesTheReason(t *testing.T) {
 		}, v1alpha1.CloudRightsMissing, `spec.cloud.group: "ci": the credential lacks sets/delete/action on /x, sets/read on /x`},
 		"a right to grow that is missing": {func(_ *v1alpha1.NodeGroup, _ *[]corev1.Node, look *cloudReading) {
 			look.missing.ToGrow = cloud.Rights{{Name: "sets/write", Scope: "/x"}}
-		}, v1alpha1.AcceptedReason, "cannot get machines: the credential lacks sets/write on /x"},
+		}, v1alpha1.AcceptedReason, "no instances can be launched: the credential lacks sets/write on /x"},
 		"a cloud that does not answer": {func(_ *v1alpha1.NodeGroup, _ *[]corev1.Node, look *cloudReading) {
 			look.err = errors.New("timeout")
 		}, CloudNotRead, ""},
@@ -103,15 +103,14 @@ func TestI7UnansweringCloudChangesNothing(t *testing.T) {
 		if is := acceptedByCloud(g, []string{"sim"}, silent, &was); is.Status != was.Status || is.Reason != was.Reason {
 			t.Errorf("%+v, want %+v", is, was)
 		}
-		was.ObservedGeneration = 1 // it was about another specification
+		was.ObservedGeneration = 1 // it was about an earlier generation
 		if is := acceptedByCloud(g, []string{"sim"}, silent, &was); is.Status != metav1.ConditionUnknown {
 			t.Errorf("%+v after a change", is)
 		}
 	}
 }
 
-// TestI5NoNodeBelongsToTwoGroups draws groups and nodes, and shuffles them: the order of a list is not to
-// matter.
+// TestI5NoNodeBelongsToTwoGroups draws random groups and nodes, and shuffles them: the order of a list must not matter.
 func TestI5NoNodeBelongsToTwoGroups(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var groups []v1alpha1.NodeGroup

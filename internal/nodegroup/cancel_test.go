@@ -14,8 +14,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// TestPendingPodCancelsADrain has one pod that was made a moment ago, and then
-// one beside it that the scheduler has looked for a node for.
+// TestPendingPodCancelsADrain has a pod that was just created, and then an unschedulable pod.
 func TestPendingPodCancelsADrain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newSizedNode("a", "ci", "8")
@@ -50,7 +49,7 @@ func TestPendingPodCancelsADrain(t *testing.T) {
 	})
 }
 
-// startDrain has the retirement of a node come to its drain, as package retirement does.
+// startDrain sets the retirement of a node to Draining, as package retirement does.
 func (c *fixture) startDrain(node string) {
 	c.t.Helper()
 	for _, rt := range c.listRetirements() {

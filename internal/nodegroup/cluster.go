@@ -17,7 +17,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/live"
 )
 
-// Cluster is what all groups are judged by, read once.
+// Cluster is one read of the cluster, for the decisions on all groups.
 type Cluster struct {
 	Groups      []v1alpha1.NodeGroup
 	Nodes       []corev1.Node
@@ -28,8 +28,8 @@ type Cluster struct {
 	pods live.Pods
 }
 
-// ReadCluster reads nodes and retirements, from caches if need be. Pods are read when a rule asks for them. What it
-// returns must not be changed.
+// ReadCluster reads nodes and retirements, possibly from caches. It reads pods only for rules that need them. The
+// result must not be changed.
 func ReadCluster(ctx context.Context, reader client.Reader, pods live.Pods, groups []v1alpha1.NodeGroup) (*Cluster, error) {
 	c := &Cluster{Groups: groups, Now: time.Now(), pods: pods}
 	var nodes corev1.NodeList
@@ -45,10 +45,10 @@ func ReadCluster(ctx context.Context, reader client.Reader, pods live.Pods, grou
 	return c, nil
 }
 
-// Quiet says for how long this process has known of no pod that keeps a node; see [Node].
+// Quiet returns for how long this process has seen no pod that keeps the node; see [Node].
 type Quiet func(node string) time.Duration
 
-// World reads what is decided on about one group, its pods included.
+// World returns the input of the decisions on one group, including its pods.
 func (c *Cluster) World(ctx context.Context, g *v1alpha1.NodeGroup, notAccepted string, quiet Quiet) (World, error) {
 	w := World{Group: g, NotAccepted: notAccepted, Now: c.Now}
 	about := map[string][]v1alpha1.NodeRetirement{}
@@ -61,7 +61,7 @@ func (c *Cluster) World(ctx context.Context, g *v1alpha1.NodeGroup, notAccepted 
 			w.Nodes = append(w.Nodes, Node{Object: &c.Nodes[i], Quiet: -1, Retirements: about[name]})
 		}
 	}
-	if notAccepted != "" { // its rule may be one that cannot be read, and other groups are not to wait for it
+	if notAccepted != "" { // its rule may be invalid, and must not block other groups
 		return w, nil
 	}
 	rule, err := newIdleRule(g)
@@ -88,7 +88,7 @@ func (c *Cluster) World(ctx context.Context, g *v1alpha1.NodeGroup, notAccepted 
 	return w, err
 }
 
-// splitNodes gives a group's own nodes, and all others.
+// splitNodes returns the nodes of a group, and all other nodes.
 func (c *Cluster) splitNodes(g *v1alpha1.NodeGroup) (own, others []corev1.Node) {
 	for i := range c.Nodes {
 		if c.Claims.Owner[c.Nodes[i].Name] == g.Name {
@@ -100,7 +100,7 @@ func (c *Cluster) splitNodes(g *v1alpha1.NodeGroup) (own, others []corev1.Node) 
 	return own, others
 }
 
-// findRulePods finds the pods that a rule selects: those on nodes, by node, and those that wait for one.
+// findRulePods finds the pods that a rule selects: those on nodes, by node, and pending ones.
 func (c *Cluster) findRulePods(ctx context.Context, rule *idleRule) (keepers map[string]Keepers, pending []*corev1.Pod, err error) {
 	keepers = make(map[string]Keepers, len(c.Nodes))
 	namespaces := rule.Namespaces
@@ -122,13 +122,13 @@ func (c *Cluster) findRulePods(ctx context.Context, rule *idleRule) (keepers map
 			}
 		}
 	}
-	slices.SortFunc(pending, func(a, b *corev1.Pod) int { // those that say most come first
+	slices.SortFunc(pending, func(a, b *corev1.Pod) int { // unschedulable pods first
 		return cmp.Or(-compareBools(isUnschedulable(a), isUnschedulable(b)), strings.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name))
 	})
 	return keepers, pending, nil
 }
 
-// podsOn are the pods that hold room on a node.
+// podsOn returns the pods that use resources on a node.
 func (c *Cluster) podsOn(ctx context.Context, node string) ([]*corev1.Pod, error) {
 	pods, err := c.pods.On(ctx, node)
 	if err != nil {
@@ -137,7 +137,7 @@ func (c *Cluster) podsOn(ctx context.Context, node string) ([]*corev1.Pod, error
 	return pods, nil
 }
 
-// Forecast says what a manager would decide about a group, from its status and what is in the cluster.
+// Forecast returns the decisions that a manager would make on a group, from its status and the cluster.
 func (c *Cluster) Forecast(ctx context.Context, g *v1alpha1.NodeGroup) ([]Decision, error) {
 	w, err := c.World(ctx, g, c.NotAccepted(g), nil)
 	if err != nil {

@@ -1,10 +1,10 @@
-// Package nodegroup owns NodeGroups: it says which are acted on and why the others are not, keeps their status, and has
-// the nodes leave that nobody needs, by the rules of their group.
+// Package nodegroup controls NodeGroups. It accepts or refuses them, writes their status, and retires nodes by the
+// rules of their group.
 //
-// What thinks is apart from what acts. Claim gives nodes to groups, Decide says of each node what is to become of it, and
-// why, with all reasons as data; both are pure. The controller reads, asks them, writes down on the Node since when it is
-// idle, and creates or deletes NodeRetirements, which package retirement carries out within the group's budgets. It holds
-// nothing in memory that a restart would miss.
+// Decisions are separate from actions. Claim assigns nodes to groups, and Decide decides on each node. Both are pure,
+// and return all reasons as data. The controller reads the cluster, calls them, writes on the Node since when it is
+// idle, and creates or deletes NodeRetirements. Package retirement carries these out within the group's budgets.
+// Everything in memory can be rebuilt after a restart.
 package nodegroup
 
 import (
@@ -36,19 +36,19 @@ import (
 	"github.com/slipway-dev/slipway/internal/retirement/request"
 )
 
-// API is what is asked of the API server past all caches. *kubeapi.Client is one.
+// API reads from the API server without a cache. *kubeapi.Client implements it.
 type API interface {
 	ListPodsOn(ctx context.Context, node string) ([]kubeapi.Pod, error)
 }
 
-// Groups gives the NodeGroups that there are, those of a file included, which have no UID.
+// Groups lists the NodeGroups, including groups from a file, which have no UID.
 type Groups interface {
 	List(ctx context.Context) ([]v1alpha1.NodeGroup, error)
 }
 
-// Options are what a Controller works with. All fields but Selector and Every are required.
+// Options configure a Controller. All fields but Selector and Every are required.
 type Options struct {
-	// Client writes, and reads from caches; Pods are read from them too.
+	// Client writes objects, and reads from caches. Pods reads from them too.
 	Client client.Client
 	Pods   live.Pods
 	API    API
@@ -58,37 +58,38 @@ type Options struct {
 	Events  events.EventRecorder
 	Metrics *Metrics
 	Log     *slog.Logger
-	// Selector restricts what is acted on to the groups with these labels, which are given to their NodeRetirements too;
-	// nil is all. The others are seen: nodes are not taken from them.
+	// Selector restricts the controller to groups with these labels. Their NodeRetirements get the labels too. nil
+	// selects all groups. Other groups are read, so that their nodes are not assigned to another group.
 	Selector labels.Selector
-	// Every is the time between two looks at a group for which nothing happens, and at its cloud: 1 minute when 0.
+	// Every is the time between two reconciles of an idle group, and between two reads of its cloud. 0 means 1 minute.
 	Every time.Duration
 }
 
 const (
 	defaultInterval = time.Minute
 	shortRetry      = 50 * time.Millisecond
-	// maxMessage is the API server's limit of an Event's note and of the message of a retirement, in bytes, with room.
+	// maxMessage limits the note of an Event and the message of a retirement, in bytes. It leaves room below the API
+	// server's limits.
 	maxMessage = 900
 )
 
-// Who asks for the retirements of idle and of underused nodes.
+// Requesters of the retirements of idle and of underutilized nodes.
 const (
 	RequestedBy          = "slipway manager, idleByLabel"
 	UnderusedRequestedBy = "slipway manager, underused"
 )
 
-// Controller owns NodeGroups. Reconcile may be called concurrently for different ones.
+// Controller reconciles NodeGroups. Reconcile is safe for concurrent use with different groups.
 type Controller struct {
 	options    Options
-	hasPodRule atomic.Bool // some group has had a rule that looks at Pods, since when Pods are heard of
+	hasPodRule atomic.Bool // a group has or had a rule that needs Pods: Pod updates count from then on
 
 	mu            sync.Mutex
 	cloudSlots    *cloud.Slots
 	cloudReadings map[v1alpha1.CloudGroup]recentReading
-	fileStatuses  map[string]v1alpha1.NodeGroupStatus // of groups that have no object to write it on
-	keptAt        map[string]time.Time                // when this process last knew of a pod that kept the node
-	emittedKeys   map[string]map[string]string        // group to node to what was last said of it
+	fileStatuses  map[string]v1alpha1.NodeGroupStatus // the status of groups of a file, which have no object
+	keptAt        map[string]time.Time                // when this process last saw a pod that keeps the node
+	emittedKeys   map[string]map[string]string        // group to node to the key of the last Event
 	writtenAt     map[string]time.Time                // when the status of a group was last written
 }
 
@@ -97,7 +98,6 @@ type recentReading struct {
 	next time.Time
 }
 
-// New returns a controller. Register adds it to a manager.
 func New(o Options) *Controller {
 	if o.Every <= 0 {
 		o.Every = defaultInterval
@@ -111,7 +111,7 @@ func New(o Options) *Controller {
 	}
 }
 
-// Status is that of a group of a file, which has no object to write it on; empty when it has not been looked at.
+// Status returns the status of a group of a file, which has no object. It is empty before the first reconcile.
 func (c *Controller) Status(group string) v1alpha1.NodeGroupStatus {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -119,10 +119,10 @@ func (c *Controller) Status(group string) v1alpha1.NodeGroupStatus {
 	return *status.DeepCopy()
 }
 
-// Reconcile looks at one group, and does what is due.
+// Reconcile reconciles one group.
 func (c *Controller) Reconcile(ctx context.Context, r reconcile.Request) (reconcile.Result, error) {
 	result, err := c.reconcile(ctx, r.Name)
-	if err != nil && isOnly(err, apierrors.IsConflict) { // somebody was faster: another look is due, and that is no failure
+	if err != nil && isOnly(err, apierrors.IsConflict) { // a concurrent write is no failure
 		return reconcile.Result{RequeueAfter: shortRetry}, nil
 	}
 	if err != nil && isOnly(err, isConcurrentChange) {
@@ -131,12 +131,12 @@ func (c *Controller) Reconcile(ctx context.Context, r reconcile.Request) (reconc
 	return result, err
 }
 
-// isConcurrentChange reports that somebody else has asked for the same retirement already, of which the caches will tell.
+// isConcurrentChange reports whether another client has changed or created the object, and the caches are behind.
 func isConcurrentChange(err error) bool {
 	return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err)
 }
 
-// isOnly reports whether an error, or all that are joined in it, are of a kind.
+// isOnly reports whether an error, or each error that is joined in it, matches.
 func isOnly(err error, kind func(error) bool) bool {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		return !slices.ContainsFunc(joined.Unwrap(), func(e error) bool { return !isOnly(e, kind) })
@@ -167,7 +167,7 @@ func (c *Controller) reconcile(ctx context.Context, name string) (reconcile.Resu
 	return c.reconcileGroup(ctx, cluster, &groups[at])
 }
 
-// listGroupsWithStatus lists the groups, with the status of those that are of a file.
+// listGroupsWithStatus lists the groups. Groups of a file get the status that is kept in memory.
 func (c *Controller) listGroupsWithStatus(ctx context.Context) ([]v1alpha1.NodeGroup, error) {
 	groups, err := c.options.Groups.List(ctx)
 	if err != nil {
@@ -184,14 +184,14 @@ func (c *Controller) listGroupsWithStatus(ctx context.Context) ([]v1alpha1.NodeG
 	return groups, nil
 }
 
-// isFromFile reports a group that the API server does not know.
+// isFromFile reports whether a group is defined in a file and has no object.
 func isFromFile(g *v1alpha1.NodeGroup) bool { return g.UID == "" }
 
 func hasIdleRule(g *v1alpha1.NodeGroup) bool {
 	return g.Spec.ScaleDown != nil && g.Spec.ScaleDown.IdleByLabel != nil
 }
 
-// reconcileGroup judges a group, acts on it if it is accepted, and writes its status.
+// reconcileGroup decides on a group, acts on its nodes if it is accepted, and writes its status.
 func (c *Controller) reconcileGroup(ctx context.Context, cluster *Cluster, g *v1alpha1.NodeGroup) (reconcile.Result, error) {
 	configured := slices.Sorted(maps.Keys(c.options.Clouds))
 	look := cloudReading{}
@@ -220,10 +220,10 @@ func (c *Controller) reconcileGroup(ctx context.Context, cluster *Cluster, g *v1
 		condition.ObservedGeneration = g.Generation
 		meta.SetStatusCondition(&status.Conditions, condition)
 	}
-	if g.Spec.ScaleUp == nil { // the autoscaler, which writes it, does not look at such a group
+	if g.Spec.ScaleUp == nil { // the provisioning controller writes it, and skips this group
 		meta.RemoveStatusCondition(&status.Conditions, v1alpha1.GroupScaleUpAllowed)
 	}
-	// Nothing is done on the strength of an acceptance that is not written down.
+	// Write the status before acting, so that an action never depends on an unrecorded acceptance.
 	later, err := c.writeStatus(ctx, g, status)
 	if err != nil {
 		return reconcile.Result{}, err
@@ -245,7 +245,7 @@ func (c *Controller) reconcileGroup(ctx context.Context, cluster *Cluster, g *v1
 	return reconcile.Result{RequeueAfter: next}, errors.Join(errs...)
 }
 
-// nextReconcile is when the group is due for a look though nothing happens.
+// nextReconcile returns when the group is reconciled again without an event.
 func (c *Controller) nextReconcile(w *World, decisions []Decision) time.Duration {
 	after := c.options.Every
 	for _, d := range decisions {
@@ -256,7 +256,7 @@ func (c *Controller) nextReconcile(w *World, decisions []Decision) time.Duration
 	return max(after, shortRetry)
 }
 
-// minSize is the cloud's own minimum, as it was last read: by this process, or by the one that wrote the status (I7).
+// minSize returns the cloud's own minimum. If the cloud was not read, it returns the minimum in the status (I7).
 func (l cloudReading) minSize(g *v1alpha1.NodeGroup) int {
 	if l.known && l.err == nil {
 		return l.group.Min
@@ -264,7 +264,8 @@ func (l cloudReading) minSize(g *v1alpha1.NodeGroup) int {
 	return int(g.Status.CloudMinimum)
 }
 
-// readCloud asks the cloud about a group, unless it was asked a moment ago, or hangs for others of its groups.
+// readCloud reads a group from its cloud. It returns the last answer if that is recent, or if calls for other groups
+// hang.
 func (c *Controller) readCloud(ctx context.Context, where v1alpha1.CloudGroup) cloudReading {
 	provider := c.options.Clouds[where.Provider]
 	if provider == nil {
@@ -294,7 +295,7 @@ func (c *Controller) readCloud(ctx context.Context, where v1alpha1.CloudGroup) c
 	}
 	c.options.Metrics.countCloudRead(where.Provider, err)
 	if err != nil {
-		group = recent.group // which it was when it was last read (I7)
+		group = recent.group // as it was last read (I7)
 	}
 	recent = recentReading{cloudReading{group: group, err: err, missing: missing, known: true}, time.Now().Add(c.options.Every)}
 	var throttled *cloud.ThrottledError
@@ -304,14 +305,13 @@ func (c *Controller) readCloud(ctx context.Context, where v1alpha1.CloudGroup) c
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if before := c.cloudReadings[where].err; err != nil && (before == nil || before.Error() != err.Error()) {
-		c.options.Log.Warn("the group cannot be read from its cloud", "provider", where.Provider, "group", where.Group, "err", err)
+		c.options.Log.Warn("cannot read the group from its cloud", "provider", where.Provider, "group", where.Group, "err", err)
 	}
 	c.cloudReadings[where] = recent
 	return recent.cloudReading
 }
 
-// missingRights asks which rights the credential lacks for a group. None are known to be missing where that cannot be said
-// (I7).
+// missingRights returns the rights for a group that the credential lacks. If that is unknown, it returns none (I7).
 func (c *Controller) missingRights(ctx context.Context, provider cloud.Provider, group string) cloud.GroupRights {
 	checker, can := provider.(cloud.RightsChecker)
 	if !can {
@@ -319,7 +319,7 @@ func (c *Controller) missingRights(ctx context.Context, provider cloud.Provider,
 	}
 	missing, err := checker.MissingForGroup(ctx, group)
 	if err != nil {
-		c.options.Log.Debug("which rights the credential has is not known", "provider", provider.Name(), "group", group, "err", err)
+		c.options.Log.Debug("cannot check the rights of the credential", "provider", provider.Name(), "group", group, "err", err)
 		return cloud.GroupRights{}
 	}
 	return missing
@@ -334,7 +334,7 @@ func (c *Controller) quietFor(node string) time.Duration {
 	return -1
 }
 
-// recordKeepingPod notes that a pod keeps a node, or did until now.
+// recordKeepingPod records that a pod keeps a node now.
 func (c *Controller) recordKeepingPod(node string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -349,7 +349,6 @@ func (c *Controller) recordKeepingPods(w *World) {
 	}
 }
 
-// forgetNode forgets a Node that is no more.
 func (c *Controller) forgetNode(node string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -365,7 +364,7 @@ func (c *Controller) forgetGroup(group string) {
 	delete(c.writtenAt, group)
 }
 
-// setLastScaleTimes are when the group last got and lost a node.
+// setLastScaleTimes sets when the group last got and lost a node.
 func setLastScaleTimes(s *v1alpha1.NodeGroupStatus, w *World, retirements []v1alpha1.NodeRetirement) {
 	if up := w.lastScaleUp(); !up.IsZero() {
 		s.LastScaleUp = &metav1.Time{Time: up}
@@ -383,12 +382,12 @@ func setLastScaleTimes(s *v1alpha1.NodeGroupStatus, w *World, retirements []v1al
 	}
 }
 
-// countWriteInterval is the pause between two writes of a status that differ in numbers of nodes alone: where many nodes leave at once,
-// each of their phases changes a number.
+// countWriteInterval is the pause between two status writes that change only node counts. When many nodes retire at
+// once, each of their phases changes a count.
 const countWriteInterval = time.Second
 
-// writeStatus writes the status unless it is written already, or is to be written later, for which it returns the time. That of a
-// group of a file is kept.
+// writeStatus writes the status if it differs. If the write must wait, it returns for how long. It keeps the status of
+// a group of a file in memory.
 func (c *Controller) writeStatus(ctx context.Context, g *v1alpha1.NodeGroup, status v1alpha1.NodeGroupStatus) (later time.Duration, err error) {
 	if equality.Semantic.DeepEqual(g.Status, status) {
 		return 0, nil
@@ -415,15 +414,15 @@ func (c *Controller) writeStatus(ctx context.Context, g *v1alpha1.NodeGroup, sta
 	return 0, nil
 }
 
-// differOnlyInCounts reports whether two statuses differ in numbers of nodes alone.
+// differOnlyInCounts reports whether two statuses differ only in node counts.
 func differOnlyInCounts(a, b v1alpha1.NodeGroupStatus) bool {
 	a.Nodes, a.Ready, a.Leaving, a.Unavailable = b.Nodes, b.Ready, b.Leaving, b.Unavailable
 	a.AllowedDisruptions, a.CloudSize = b.AllowedDisruptions, b.CloudSize
 	return equality.Semantic.DeepEqual(a, b)
 }
 
-// cleanUpUnowned takes a group's marks off nodes that no group owns any more, and calls off the retirements that it has asked
-// for and that have not begun, of nodes that it does not own. Nodes of another group are that group's to mark.
+// cleanUpUnowned removes the group's marks from nodes without an owner. It also cancels the group's retirements that
+// have not begun, of nodes that it does not own. Another group's nodes are left to that group.
 func (c *Controller) cleanUpUnowned(ctx context.Context, cluster *Cluster, group string) error {
 	var errs []error
 	for i := range cluster.Nodes {
@@ -438,13 +437,13 @@ func (c *Controller) cleanUpUnowned(ctx context.Context, cluster *Cluster, group
 			continue
 		}
 		if !rt.Status.Phase.Finished() && isCancellable(rt) && !isAdmitted(rt) {
-			errs = append(errs, c.cancelRetirement(ctx, rt, "the NodeGroup "+group+" does not own the node any more"))
+			errs = append(errs, c.cancelRetirement(ctx, rt, "the NodeGroup "+group+" no longer owns the node"))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// cancelUnderutilized deletes the waiting NodeRetirements of underused nodes of a group that does not have the rule any more.
+// cancelUnderutilized cancels the pending NodeRetirements of underutilized nodes if the group no longer has the rule.
 func (c *Controller) cancelUnderutilized(ctx context.Context, cluster *Cluster, g *v1alpha1.NodeGroup) error {
 	if g.Spec.ScaleDown != nil && g.Spec.ScaleDown.Underused != nil {
 		return nil
@@ -453,13 +452,13 @@ func (c *Controller) cancelUnderutilized(ctx context.Context, cluster *Cluster, 
 	for i := range cluster.Retirements {
 		rt := &cluster.Retirements[i]
 		if rt.Spec.Group == g.Name && rt.Spec.RequestedBy == UnderusedRequestedBy && !rt.Status.Phase.Finished() && Rescuable(rt) {
-			errs = append(errs, c.cancelRetirement(ctx, rt, "the NodeGroup "+g.Name+" does not have spec.scaleDown.underused any more"))
+			errs = append(errs, c.cancelRetirement(ctx, rt, "the NodeGroup "+g.Name+" no longer has spec.scaleDown.underused"))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// markOwner is a group as the owner of marks.
+// markOwner returns the group as an owner of marks.
 func (c *Controller) markOwner(group string) markOwner {
 	return markOwner{group, c.options.Selector.String()}
 }
@@ -477,7 +476,7 @@ func (c *Controller) writeMarks(ctx context.Context, n *corev1.Node, group strin
 	return nil
 }
 
-// applyDecision carries a decision out: first what has to outlive a restart, then the rest.
+// applyDecision writes the marks first, because they must survive a restart. Then it cancels or requests a retirement.
 func (c *Controller) applyDecision(ctx context.Context, w *World, d *Decision) error {
 	n := d.node.Object
 	if w.NotAccepted == "" {
@@ -501,13 +500,13 @@ func (c *Controller) cancelRetirement(ctx context.Context, rt *v1alpha1.NodeReti
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("calling off NodeRetirement %s: %w", rt.Name, err)
+		return fmt.Errorf("cancel NodeRetirement %s: %w", rt.Name, err)
 	}
 	c.emitCancelled(rt, why)
 	return nil
 }
 
-// requestRetirement asks for the retirement of a node, after a look past the caches.
+// requestRetirement creates the NodeRetirement of a node, after it has read its pods without a cache.
 func (c *Controller) requestRetirement(ctx context.Context, w *World, d *Decision) error {
 	rule, err := newIdleRule(w.Group)
 	if err != nil {
@@ -524,12 +523,12 @@ func (c *Controller) requestRetirement(ctx context.Context, w *World, d *Decisio
 		c.recordKeepingPod(d.Node)
 		return nil
 	case !now.lastEnded.IsZero() && w.Now.Before(now.lastEnded.Add(rule.cooldown)):
-		// The last pod ended while no manager looked.
+		// The last pod ended while no manager ran.
 		m := d.marks
 		m.Since, m.Used = roundUpToSecond(now.lastEnded), true
 		until := m.Since.Add(rule.cooldown)
 		d.Verdict, d.IdleSince, d.MayLeaveAt = Waits, &m.Since, &until
-		d.Reasons = []Reason{{CoolingDown, fmt.Sprintf("idle since %s, and may leave at %s", formatTime(m.Since), formatTime(until))}}
+		d.Reasons = []Reason{{CoolingDown, fmt.Sprintf("idle since %s; it may be retired at %s", formatTime(m.Since), formatTime(until))}}
 		return c.writeMarks(ctx, d.node.Object, w.Group.Name, m.withScaleDownDisabled(d.node.Object, w.Group.Spec.ClusterAutoscalerScaleDownDisabled))
 	}
 	rt := c.newRetirement(w, d)
@@ -540,10 +539,10 @@ func (c *Controller) requestRetirement(ctx context.Context, w *World, d *Decisio
 	return c.deleteOldFailures(ctx, d)
 }
 
-// currentPods is what the API server says of a node's pods.
+// currentPods is what the API server reports about a node's pods.
 type currentPods struct {
-	keepingPod string    // a pod that keeps the node; empty is none
-	lastEnded  time.Time // when the last pod of the kind ended that is still to be seen; zero without one
+	keepingPod string    // a pod that keeps the node; empty if none
+	lastEnded  time.Time // when the last finished pod of the rule ended; zero if none
 }
 
 func (r *idleRule) checkCurrentPods(pods []kubeapi.Pod) (found currentPods) {
@@ -565,7 +564,7 @@ func (r *idleRule) checkCurrentPods(pods []kubeapi.Pod) (found currentPods) {
 	return found
 }
 
-// newRetirement is the NodeRetirement of an idle node.
+// newRetirement returns the NodeRetirement of an idle node.
 func (c *Controller) newRetirement(w *World, d *Decision) *v1alpha1.NodeRetirement {
 	n := d.node.Object
 	before := ""
@@ -580,8 +579,8 @@ func (c *Controller) newRetirement(w *World, d *Decision) *v1alpha1.NodeRetireme
 	})
 }
 
-// deleteOldFailures keeps of a node's idle retirements that failed only the last, so that a node that cannot leave does
-// not fill the record of the cluster.
+// deleteOldFailures keeps only the last failed idle retirement of a node, so that a node that cannot be drained does
+// not fill the cluster with records.
 func (c *Controller) deleteOldFailures(ctx context.Context, d *Decision) error {
 	last := d.node.lastFailedRetirement()
 	var errs []error

@@ -40,10 +40,10 @@ type fixture struct {
 	live   map[string][]kubeapi.Pod // by node
 	file   []v1alpha1.NodeGroup
 	writes []string
-	asked  []string // the nodes whose retirement was asked for, one after the other
+	asked  []string // the nodes with a requested retirement, in order
 }
 
-// fakeCloud is a cloud of which nothing but a group is asked.
+// fakeCloud is a cloud that answers only Group.
 type fakeCloud struct {
 	cloud.Provider
 	min int
@@ -91,12 +91,12 @@ func newFixture(t *testing.T, objects ...client.Object) *fixture {
 	return c
 }
 
-// ListPodsOn is the API server's word past all caches.
+// ListPodsOn returns the pods in the API server, without a cache.
 func (c *fixture) ListPodsOn(_ context.Context, node string) ([]kubeapi.Pod, error) {
 	return c.live[node], nil
 }
 
-// groups are those of the API server and of the file.
+// clientGroups lists the groups of the API server and of the file.
 type clientGroups struct{ *fixture }
 
 func (g clientGroups) List(ctx context.Context) ([]v1alpha1.NodeGroup, error) {
@@ -105,7 +105,7 @@ func (g clientGroups) List(ctx context.Context) ([]v1alpha1.NodeGroup, error) {
 	return append(list.Items, g.file...), err
 }
 
-// newController is a new process.
+// newController returns the controller of a new process.
 func (c *fixture) newController() *Controller {
 	c.t.Helper()
 	metrics, err := NewMetrics(prometheus.NewRegistry())
@@ -116,7 +116,7 @@ func (c *fixture) newController() *Controller {
 	})
 }
 
-// reconcile has a process look at a group until nothing of it is due at once.
+// reconcile reconciles a group until nothing is due at once.
 func (c *fixture) reconcile(of *Controller, group string) reconcile.Result {
 	c.t.Helper()
 	for range 10 {
@@ -173,7 +173,7 @@ func TestIdleNodeIsMarkedAndRetiredOnce(t *testing.T) {
 		if s := c.getGroup("ci").Status; s.Nodes != 1 || s.Ready != 1 || *s.CloudSize != 7 || s.AllowedDisruptions != 1 {
 			t.Errorf("%+v", s)
 		}
-		first = c.newController() // it is restarted
+		first = c.newController() // a restart
 		time.Sleep(2 * minute)
 		c.reconcile(first, "ci")
 		c.reconcile(second, "ci")
@@ -184,7 +184,7 @@ func TestIdleNodeIsMarkedAndRetiredOnce(t *testing.T) {
 	})
 }
 
-// TestLongestIdleNodesAreRetiredFirst has a manager look after a while in which none did.
+// TestLongestIdleNodesAreRetiredFirst has a time without a running manager.
 func TestLongestIdleNodesAreRetiredFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newFixture(t, newGroup("ci"), newCINode("a"), newCINode("b"), newCINode("c"), newKeepingPod("build-a", "a"), newKeepingPod("build-b", "b"))
@@ -203,8 +203,7 @@ func TestLongestIdleNodesAreRetiredFirst(t *testing.T) {
 	})
 }
 
-// TestI5StatusKeepsTheCloudMinimumDuringAnOutage restarts the manager meanwhile: what is retired by hand
-// goes by the status.
+// TestI5StatusKeepsTheCloudMinimumDuringAnOutage restarts the manager meanwhile. Retirements by hand use the status.
 func TestI5StatusKeepsTheCloudMinimumDuringAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newFixture(t, newGroup("ci"), newCINode("a"))
@@ -326,8 +325,8 @@ func TestArrivingPodClearsMarkAndCancelsRetirement(t *testing.T) {
 	})
 }
 
-// TestNodeOfFormerlySelectedPodsIsUnused changes what the rule selects, of which no node has had a pod, while
-// the manager runs or while it does not.
+// TestNodeOfFormerlySelectedPodsIsUnused changes the selector to pods that no node has run, with and without a running
+// manager.
 func TestNodeOfFormerlySelectedPodsIsUnused(t *testing.T) {
 	for field, change := range map[string]func(*v1alpha1.NodeGroupSpec){
 		"podSelector": func(s *v1alpha1.NodeGroupSpec) {
@@ -343,7 +342,7 @@ func TestNodeOfFormerlySelectedPodsIsUnused(t *testing.T) {
 				c := newFixture(t, g, newCINode("a"), newCINode("b"), newKeepingPod("a-web", "a"), newKeepingPod("b-web", "b"))
 				m := c.newController()
 				c.reconcile(m, "ci")
-				if err := c.Delete(t.Context(), newKeepingPod("b-web", "")); err != nil { // b is on its way to leave
+				if err := c.Delete(t.Context(), newKeepingPod("b-web", "")); err != nil { // b is retiring
 					t.Fatal(err)
 				}
 				c.reconcile(m, "ci")
@@ -372,8 +371,8 @@ func TestNodeOfFormerlySelectedPodsIsUnused(t *testing.T) {
 	}
 }
 
-// TestChangedRuleStartsItsOwnCooldown restarts the manager with another selector after a time in which a pod of
-// the new kind has come and gone.
+// TestChangedRuleStartsItsOwnCooldown restarts the manager with another selector. A newly selected pod has come and
+// gone meanwhile.
 func TestChangedRuleStartsItsOwnCooldown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newFixture(t, newGroup("ci"), newCINode("a"))
@@ -451,7 +450,7 @@ func TestRefusedGroupCancelsItsPendingRetirements(t *testing.T) {
 		if more := c.writes[before:]; len(more) != 0 {
 			t.Errorf("%q", more)
 		}
-		c.cloud.err = nil // the group is there after all
+		c.cloud.err = nil // the group exists after all
 		time.Sleep(2 * defaultInterval)
 		c.reconcile(m, "ci")
 		if !meta.IsStatusConditionTrue(c.getGroup("ci").Status.Conditions, v1alpha1.GroupAccepted) || len(c.listRetirements()) != 1 {

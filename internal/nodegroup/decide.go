@@ -17,32 +17,32 @@ import (
 	"github.com/slipway-dev/slipway/internal/retirement/budget"
 )
 
-// World is everything that is decided on about one group. It is a value: to decide asks nobody.
+// World is the input of the decisions on one group. It is a plain value: a decision calls no API.
 type World struct {
 	Group *v1alpha1.NodeGroup
-	// Accepted says why the group is not acted on; empty when it is.
+	// NotAccepted is why the group is not accepted. It is empty for an accepted group.
 	NotAccepted string
-	Nodes       []Node // those that the group owns
-	// CloudMinimum is the cloud's own bound, such as the minimum of an agent pool, below which others would only make machines
-	// anew; 0 is none.
+	Nodes       []Node // the nodes that the group owns
+	// CloudMinimum is the cloud's own minimum, such as the minimum of an agent pool. Below it the cloud's autoscaler
+	// would create instances again. 0 means none.
 	CloudMinimum int
 	// Waiting are Pending pods that only this group could run.
 	Waiting []Waiting
 	Now     time.Time
 }
 
-// Node is one node of a group.
+// Node is a node of a group.
 type Node struct {
 	Object *corev1.Node
 	// Keepers are the pods that keep it.
 	Keepers Keepers
-	// Quiet is for how long this process has seen no such pod on it; below zero when it has never seen one.
+	// Quiet is for how long this process has seen no keeping pod on it. It is negative if it has never seen one.
 	Quiet time.Duration
-	// Retirements are those of the node, finished ones included.
+	// Retirements are the node's retirements, including finished ones.
 	Retirements []v1alpha1.NodeRetirement
 }
 
-// openRetirement is the node's retirement that is not over, or nil.
+// openRetirement returns the node's unfinished retirement, or nil.
 func (n *Node) openRetirement() *v1alpha1.NodeRetirement {
 	for i := range n.Retirements {
 		if rt := &n.Retirements[i]; !rt.Status.Phase.Finished() && n.isAbout(rt) {
@@ -52,7 +52,7 @@ func (n *Node) openRetirement() *v1alpha1.NodeRetirement {
 	return nil
 }
 
-// isAbout reports whether a retirement is about this Node and not about an earlier one of the same name.
+// isAbout reports whether a retirement is about this Node and not about an earlier Node of the same name.
 func (n *Node) isAbout(rt *v1alpha1.NodeRetirement) bool {
 	if c := rt.Status.Captured; c != nil {
 		return c.NodeUID == n.Object.UID
@@ -60,7 +60,7 @@ func (n *Node) isAbout(rt *v1alpha1.NodeRetirement) bool {
 	return rt.Spec.NodeUID == "" || rt.Spec.NodeUID == n.Object.UID
 }
 
-// lastFailedRetirement is the node's latest retirement that ended early, other than by being called off, or nil.
+// lastFailedRetirement returns the node's latest retirement that ended early, or nil. Cancelled ones do not count.
 func (n *Node) lastFailedRetirement() *v1alpha1.NodeRetirement {
 	var last *v1alpha1.NodeRetirement
 	for i := range n.Retirements {
@@ -75,20 +75,20 @@ func (n *Node) lastFailedRetirement() *v1alpha1.NodeRetirement {
 	return last
 }
 
-// isFailedRetirement reports a retirement of the node that ended early, other than by being called off.
+// isFailedRetirement reports whether a retirement of the node ended early. Cancelled ones do not count.
 func (n *Node) isFailedRetirement(rt *v1alpha1.NodeRetirement) bool {
 	failed := rt.Status.Phase == v1alpha1.Aborted || rt.Status.Phase == v1alpha1.Refused || rt.Status.Phase == v1alpha1.Failed
 	return failed && n.isAbout(rt) && rt.Status.Times.Finished != nil && retirement.EndedBy(rt) != retirement.CalledOff
 }
 
-// toBudgetNode is the node as budgets count it.
+// toBudgetNode returns the node as budgets count it.
 func (n *Node) toBudgetNode() budget.Node {
 	return budget.NodeOf(n.Object, slices.ContainsFunc(n.Retirements, func(rt v1alpha1.NodeRetirement) bool {
 		return n.isAbout(&rt) && retirement.Leaving(&rt)
 	}))
 }
 
-// isCancellable reports whether a retirement can be called off without a machine being forgotten.
+// isCancellable reports whether a retirement can still be cancelled without losing track of an instance.
 func isCancellable(rt *v1alpha1.NodeRetirement) bool {
 	switch rt.Status.Phase {
 	case "", v1alpha1.Pending, v1alpha1.Cordoned, v1alpha1.Draining:
@@ -97,8 +97,8 @@ func isCancellable(rt *v1alpha1.NodeRetirement) bool {
 	return false
 }
 
-// Decide says of each node of a group what is to become of it, by the group's idle rule, and why: all reasons, not only
-// the first. The order is that of the nodes' names.
+// Decide decides on each node of a group by the idle rule. It returns all reasons, not only the first. The result is
+// sorted by node name.
 func Decide(w World) ([]Decision, error) {
 	var rule *idleRule
 	if w.NotAccepted == "" {
@@ -119,7 +119,7 @@ func Decide(w World) ([]Decision, error) {
 	return decisions, nil
 }
 
-// checkNode applies every rule that needs to know but one node. The kind of pods is that of the idle rule.
+// checkNode applies the rules that depend on one node only. kind is the pod selector hash of the idle rule.
 func (w *World) checkNode(rule *idleRule, kind string, n *Node) Decision {
 	d := Decision{Node: n.Object.Name, node: n, marks: readMarks(n.Object, w.Group.Name, kind)}
 	d.marks.Named = isFromFile(w.Group)
@@ -129,10 +129,10 @@ func (w *World) checkNode(rule *idleRule, kind string, n *Node) Decision {
 	found := Idleness{}
 	switch {
 	case w.NotAccepted != "":
-		add(NotAccepted, "the NodeGroup %s is not acted on: %s", w.Group.Name, w.NotAccepted)
+		add(NotAccepted, "the NodeGroup %s is not accepted: %s", w.Group.Name, w.NotAccepted)
 	case rule == nil:
 		d.marks.Since, d.marks.Used = time.Time{}, false
-		add(NoRule, "the NodeGroup %s has no rule by which nodes leave", w.Group.Name)
+		add(NoRule, "the NodeGroup %s has no rule that retires nodes", w.Group.Name)
 	default:
 		d.marks, found = rule.assessIdleness(d.marks, podObservation{hasKeepingPod: n.Keepers.Count > 0, quietFor: n.Quiet, now: w.Now})
 	}
@@ -140,9 +140,9 @@ func (w *World) checkNode(rule *idleRule, kind string, n *Node) Decision {
 	case Busy:
 		add(KeepingPod, "%s", n.Keepers)
 	case Unused:
-		add(NeverUsed, "no pod of the kind has been on it yet")
+		add(NeverUsed, "no pod that spec.scaleDown.idleByLabel selects has run on it yet")
 	case Cooling:
-		add(CoolingDown, "idle since %s, and may leave at %s", formatTime(found.Since), formatTime(found.Until))
+		add(CoolingDown, "idle since %s; it may be retired at %s", formatTime(found.Since), formatTime(found.Until))
 	}
 	if found.Stage == Cooling || found.Stage == Idle {
 		d.IdleSince, d.MayLeaveAt = &found.Since, &found.Until
@@ -151,15 +151,14 @@ func (w *World) checkNode(rule *idleRule, kind string, n *Node) Decision {
 	return d
 }
 
-// Keepers are pods that keep a node. There may be as many as pods in a cluster, every time that a group is looked at: they are
-// counted, and one is named.
+// Keepers are the pods that keep a node. There may be very many, so it counts them and names one.
 type Keepers struct {
 	// First is the first of them by namespace and name.
 	First types.NamespacedName
 	Count int
 }
 
-// add counts one more.
+// add counts one more pod.
 func (k Keepers) add(p *corev1.Pod) Keepers {
 	if k.Count == 0 || cmp.Or(strings.Compare(p.Namespace, k.First.Namespace), strings.Compare(p.Name, k.First.Name)) < 0 {
 		k.First = types.NamespacedName{Namespace: p.Namespace, Name: p.Name}
@@ -175,7 +174,7 @@ func (k Keepers) String() string {
 	return fmt.Sprintf("pod %s and %d more keep it", k.First, k.Count-1)
 }
 
-// blockingReasons are the reasons for which a node stays that is idle.
+// blockingReasons returns the reasons why an idle node stays.
 func (w *World) blockingReasons(rule *idleRule, n *Node) (reasons []Reason) {
 	add := func(code, format string, a ...any) {
 		reasons = append(reasons, Reason{code, fmt.Sprintf(format, a...)})
@@ -183,32 +182,33 @@ func (w *World) blockingReasons(rule *idleRule, n *Node) (reasons []Reason) {
 	if others := budget.Others(n.Object); len(others) > 0 {
 		add(BeingRemoved, "%s is removing it", formatNames(others))
 	} else if n.Object.DeletionTimestamp != nil {
-		add(BeingRemoved, "somebody is deleting the Node")
+		add(BeingRemoved, "another client is deleting the Node")
 	}
 	if by := HeldBy(n.Object, w.Now); by != "" {
-		add(HeldNode, "the annotation %s asks to leave it alone", by)
+		add(HeldNode, "the annotation %s keeps it", by)
 	}
 	if rule != nil && rule.keepForPending && len(w.Waiting) > 0 {
 		add(PendingPod, "pod %s is Pending and only this group could run it: %s", w.Waiting[0].Pod, w.Waiting[0].Why)
 	}
 	if until := w.scaleUpCooldownEnd(); w.Now.Before(until) {
-		add(AfterScaleUp, "the group got a node, and nobody leaves before %s", formatTime(until))
+		add(AfterScaleUp, "the group got a node; no node is retired before %s", formatTime(until))
 	}
 	if failed := n.lastFailedRetirement(); failed != nil {
 		if until := w.AfterFailure(n); w.Now.Before(until) {
-			add(AfterFailure, "the NodeRetirement %s ended as %s (%s), and the next is not before %s", failed.Name, failed.Status.Phase,
+			add(AfterFailure, "the NodeRetirement %s ended as %s (%s); the next is not before %s", failed.Name, failed.Status.Phase,
 				failed.Status.Message, formatTime(until))
 		}
 	}
 	return reasons
 }
 
-// HeldBy is the annotation of a Node by which somebody asks for it to be left alone, or empty.
+// HeldBy returns the annotation that keeps a Node, or "".
 func HeldBy(n *corev1.Node, now time.Time) string {
 	return retirement.HeldBy(n.Annotations, n.CreationTimestamp.Time, now)
 }
 
-// lastScaleUp is when the group last got a node, as far as the nodes that are there tell; zero without any.
+// lastScaleUp returns when the group last got a node, as far as its nodes and its status tell. It returns zero if
+// unknown.
 func (w *World) lastScaleUp() time.Time {
 	var last time.Time
 	for i := range w.Nodes {
@@ -231,8 +231,8 @@ func (w *World) scaleUpCooldownEnd() time.Time {
 	return w.lastScaleUp().Add(d.Duration)
 }
 
-// enforceMinSize lets as many nodes leave as the group can do without. Those whose retirement waits already come first, then
-// those that have been idle for longest.
+// enforceMinSize adds a reason to the nodes that the group needs for its minimum. Nodes with an open retirement are
+// retired first, then the longest idle nodes.
 func (w *World) enforceMinSize(decisions []Decision) {
 	stay := 0
 	var candidates []*Decision
@@ -249,7 +249,7 @@ func (w *World) enforceMinSize(decisions []Decision) {
 	slices.SortFunc(candidates, compareByIdleTime)
 	for _, d := range candidates {
 		if stay <= int(w.Least()) {
-			d.Reasons = append(d.Reasons, Reason{Minimum, fmt.Sprintf("%s minimum is %d, and it has no more nodes that stay",
+			d.Reasons = append(d.Reasons, Reason{Minimum, fmt.Sprintf("%s minimum is %d, and no more nodes stay",
 				w.describeMinSizeSource(), w.Least())})
 			continue
 		}
@@ -257,13 +257,12 @@ func (w *World) enforceMinSize(decisions []Decision) {
 	}
 }
 
-// compareByIdleTime orders nodes that may leave. Those whose retirement waits already come before all.
+// compareByIdleTime sorts nodes with an open retirement first, then the longest idle.
 func compareByIdleTime(a, b *Decision) int {
 	return cmp.Or(-compareBools(a.node.openRetirement() != nil, b.node.openRetirement() != nil), a.IdleSince.Compare(*b.IdleSince), cmp.Compare(a.Node, b.Node))
 }
 
-// sortForExecution gives the decisions in the order in which they are carried out. Of nodes that leave, those that have been idle for
-// longest are asked for first, and all of them after what is called off.
+// sortForExecution returns the decisions in the order of execution: cancellations first, then retirements by idle time.
 func sortForExecution(decisions []Decision) []*Decision {
 	all := make([]*Decision, len(decisions))
 	for i := range decisions {
@@ -278,7 +277,7 @@ func sortForExecution(decisions []Decision) []*Decision {
 	return all
 }
 
-// Least is how many nodes have to stay: the group's own minimum, or its cloud's where that is more.
+// Least returns how many nodes must stay: the minimum of the group or of its cloud, the greater one.
 func (w *World) Least() int32 { return max(w.Group.Spec.Minimum, int32(w.CloudMinimum)) }
 
 func (w *World) describeMinSizeSource() string {
@@ -298,16 +297,15 @@ func compareBools(a, b bool) int {
 	return -1
 }
 
-// needsNodes reports that a pod waits for just such nodes as the group lets go. It has to be one for which the scheduler has
-// looked in vain: any other may be about to be bound to a node that stays.
+// needsNodes reports whether an unschedulable pod needs the same kind of node as the group retires. Other
+// pending pods may still be bound to a remaining node.
 func (w *World) needsNodes(rule *idleRule) bool {
 	return rule != nil && rule.keepForPending && slices.ContainsFunc(w.Waiting, func(p Waiting) bool { return p.Unschedulable })
 }
 
-// setVerdict makes a verdict of the reasons, and says what is to become of a retirement that is open. One that waits to be
-// admitted is called off when it would not be asked for now; one that is under way when a pod keeps the node, or when the
-// group lacks nodes. Then the cooldown begins anew, so that a pod which goes elsewhere does not have nodes leave and stay by
-// turns.
+// setVerdict sets the verdict from the reasons, and whether an open retirement is cancelled. A retirement that is not
+// admitted is cancelled if it would not be requested now. An admitted one is cancelled if a pod keeps the node or the
+// group needs nodes. Then the cooldown starts again, so that a moving pod does not make nodes retire and stay in turns.
 func (d *Decision) setVerdict(lacksNode bool, now time.Time) {
 	rt := d.node.openRetirement()
 	free := len(d.Reasons) == 0
@@ -315,7 +313,7 @@ func (d *Decision) setVerdict(lacksNode bool, now time.Time) {
 	switch {
 	case free:
 		d.Verdict = Leaves
-		d.Reasons = []Reason{{LongEnough, fmt.Sprintf("idle since %s, which is long enough", formatTime(*d.IdleSince))}}
+		d.Reasons = []Reason{{LongEnough, fmt.Sprintf("idle since %s: the cooldown has passed", formatTime(*d.IdleSince))}}
 	case d.IdleSince == nil:
 		d.Verdict = Stays
 	case d.Reasons[0].Rule == CoolingDown:
@@ -345,8 +343,7 @@ func retirementPhase(rt *v1alpha1.NodeRetirement) v1alpha1.Phase {
 	return cmp.Or(rt.Status.Phase, v1alpha1.Pending)
 }
 
-// isIdleRetirement reports whether a retirement is one that the idle rule asked for: it is for that rule to call it off. What somebody
-// else asked for, whatever the reason given, is not.
+// isIdleRetirement reports whether the idle rule requested a retirement. Only then may the rule cancel it.
 func isIdleRetirement(rt *v1alpha1.NodeRetirement) bool {
 	return rt.Spec.Reason == v1alpha1.Idle && rt.Spec.RequestedBy == RequestedBy
 }
@@ -355,7 +352,7 @@ func isAdmitted(rt *v1alpha1.NodeRetirement) bool {
 	return meta.IsStatusConditionTrue(rt.Status.Conditions, v1alpha1.RetirementAdmitted)
 }
 
-// toStatus is how the group is found. The conditions are given; times that were known stay known.
+// toStatus returns the status of the group, without conditions. Known times stay.
 func (w *World) toStatus(look cloudReading) v1alpha1.NodeGroupStatus {
 	s := *w.Group.Status.DeepCopy()
 	s.ObservedGeneration = w.Group.Generation

@@ -20,7 +20,7 @@ import (
 
 const pool = "pool"
 
-// newGroup is a NodeGroup of the nodes of a pool, which nodes without a pod of CI leave after 10 minutes.
+// newGroup returns a NodeGroup that retires nodes of a pool after 10 minutes without a CI pod.
 func newGroup(name string) *v1alpha1.NodeGroup {
 	return &v1alpha1.NodeGroup{
 		ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid-" + name), CreationTimestamp: metav1.NewTime(noon)},
@@ -35,7 +35,7 @@ func newGroup(name string) *v1alpha1.NodeGroup {
 	}
 }
 
-// ciKind is the kind of pods that keeps the nodes of such a group.
+// ciKind is the hash of the pods that keep the nodes of such a group.
 var ciKind = func() string {
 	rule, err := newIdleRule(newGroup(""))
 	if err != nil {
@@ -44,7 +44,7 @@ var ciKind = func() string {
 	return rule.podSelectorHash()
 }()
 
-// newNode is a Ready node of a pool, which has been there for a day.
+// newNode returns a Ready node of a pool that is one day old.
 func newNode(name, of string) corev1.Node {
 	return corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{
@@ -55,7 +55,7 @@ func newNode(name, of string) corev1.Node {
 	}
 }
 
-// newIdleNode is a node that has been idle for so long.
+// newIdleNode returns a node that has been idle for a time.
 func newIdleNode(name string, of string, ago time.Duration) Node {
 	n := newNode(name, of)
 	n.Annotations = map[string]string{
@@ -223,7 +223,7 @@ func TestLongestIdleNodesRetireDownToMinSize(t *testing.T) {
 	}
 }
 
-// TestI5MinSizeStaysHoweverManyAreIdle draws groups of nodes in all states.
+// TestI5MinSizeStaysHoweverManyAreIdle draws random groups of nodes in all states.
 func TestI5MinSizeStaysHoweverManyAreIdle(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := World{Group: newGroup("ci"), Now: noon}
@@ -270,7 +270,7 @@ func TestI5MinSizeStaysHoweverManyAreIdle(t *testing.T) {
 func TestDecisionReasonsFormOneSentence(t *testing.T) {
 	w := World{Group: newGroup("ci"), Nodes: []Node{newIdleNode("a", "ci", 9*minute)}, Waiting: []Waiting{{Pod: "ci/x", Why: "no other node takes it now"}}, Now: noon}
 	got := Sentence(mustDecide(t, w)["a"].Reasons)
-	want := "CoolingDown: idle since 2026-11-21T11:51:00Z, and may leave at 2026-11-21T12:01:00Z; " +
+	want := "CoolingDown: idle since 2026-11-21T11:51:00Z; it may be retired at 2026-11-21T12:01:00Z; " +
 		"PendingPod: pod ci/x is Pending and only this group could run it: no other node takes it now"
 	check.Is(t, want, got)
 }
@@ -293,8 +293,8 @@ func TestI5NodeTakenByItsCloudDoesNotCount(t *testing.T) {
 	}
 }
 
-// TestCancelledRetirementStartsANewCooldown has the pod go elsewhere after that: the node would leave at once, and be
-// rescued by the next pod.
+// TestCancelledRetirementStartsANewCooldown has a pod that goes elsewhere afterwards. Without a new cooldown the node
+// would be retired at once, until the next pod cancels that.
 func TestCancelledRetirementStartsANewCooldown(t *testing.T) {
 	w := World{
 		Group: newGroup("ci"), Nodes: []Node{newIdleNode("a", "ci", 10*minute)}, Now: noon,

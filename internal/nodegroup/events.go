@@ -13,25 +13,28 @@ import (
 // eventReason is the reason of an Event about a group or one of its nodes.
 type eventReason string
 
-// The reasons. The comment of each says of which type its Events are, what they are on, and when they are written.
+// The reasons. The comment of each says the type of its Events, their objects, and when they are written.
 const (
-	// eventAccepted is Normal, on NodeGroup: the group is acted on from now on.
+	// eventAccepted is Normal, on NodeGroup: the group is accepted, and Slipway acts on it from now on.
 	eventAccepted eventReason = "GroupAccepted"
-	// eventRefused is Warning, on NodeGroup: nothing is done for the group; the message says what is wrong with it.
+	// eventRefused is Warning, on NodeGroup: the group is refused, and Slipway does not act on it; the message has the
+	// fault.
 	eventRefused eventReason = "GroupRefused"
 	// eventIdle is Normal, on Node and NodeGroup: no pod keeps the node any more, and its cooldown has begun.
 	eventIdle eventReason = "NodeIdle"
-	// eventIdleKept is Normal, on Node and NodeGroup: the node is idle for long enough, and something else keeps it.
+	// eventIdleKept is Normal, on Node and NodeGroup: the cooldown of the idle node has passed, and another rule keeps
+	// it.
 	eventIdleKept eventReason = "IdleNodeStays"
-	// eventIdleRetired is Normal, on Node and NodeGroup: the node is idle for long enough, and its retirement is asked for.
+	// eventIdleRetired is Normal, on Node and NodeGroup: the cooldown of the idle node has passed, and its retirement
+	// is requested.
 	eventIdleRetired eventReason = "IdleNodeLeaves"
-	// eventCancelled is Normal, on Node: a pod needs the node after all, and its retirement is called off.
+	// eventCancelled is Normal, on Node: a pod needs the node, and its retirement is cancelled.
 	eventCancelled eventReason = "RetirementCalledOff"
 )
 
 const eventAction = "Manage"
 
-// emitAcceptance tells that a group has become one that is acted on, or has ceased to be one.
+// emitAcceptance writes an Event when the acceptance of a group changes.
 func (c *Controller) emitAcceptance(g *v1alpha1.NodeGroup, was *metav1.Condition, is metav1.Condition) {
 	if was != nil && was.Status == is.Status && was.Reason == is.Reason && was.Message == is.Message {
 		return
@@ -40,11 +43,11 @@ func (c *Controller) emitAcceptance(g *v1alpha1.NodeGroup, was *metav1.Condition
 	switch is.Status {
 	case metav1.ConditionFalse:
 		kind, reason = corev1.EventTypeWarning, eventRefused
-		c.options.Log.Error("the NodeGroup is refused, and nothing is done for it", "group", g.Name, "reason", is.Reason, "message", is.Message)
+		c.options.Log.Error("the NodeGroup is refused", "group", g.Name, "reason", is.Reason, "message", is.Message)
 	case metav1.ConditionTrue:
 		c.options.Log.Info("the NodeGroup is accepted", "group", g.Name)
 	default:
-		c.options.Log.Warn("the NodeGroup waits to be accepted", "group", g.Name, "message", is.Message)
+		c.options.Log.Warn("the NodeGroup is not accepted yet", "group", g.Name, "message", is.Message)
 		return
 	}
 	if !isFromFile(g) {
@@ -52,7 +55,7 @@ func (c *Controller) emitAcceptance(g *v1alpha1.NodeGroup, was *metav1.Condition
 	}
 }
 
-// eventTarget is the group with its kind, which objects from a cache lack.
+// eventTarget returns a reference to the group. Objects from a cache have no kind.
 func eventTarget(g *v1alpha1.NodeGroup) *v1alpha1.NodeGroup {
 	return &v1alpha1.NodeGroup{
 		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "NodeGroup"},
@@ -60,7 +63,7 @@ func eventTarget(g *v1alpha1.NodeGroup) *v1alpha1.NodeGroup {
 	}
 }
 
-// emitDecisions tells of each decision that is another one than before.
+// emitDecisions writes an Event for each decision that changed.
 func (c *Controller) emitDecisions(w *World, decisions []Decision) {
 	c.mu.Lock()
 	before := c.emittedKeys[w.Group.Name]
@@ -77,7 +80,7 @@ func (c *Controller) emitDecisions(w *World, decisions []Decision) {
 	}
 }
 
-// decisionKey is what makes a decision another one: its verdict and its rules, and not the pod or the time in a message.
+// decisionKey identifies a decision by its verdict and rules, without the pod names and times in its messages.
 func decisionKey(d *Decision) string {
 	parts := []string{string(d.Verdict)}
 	for _, r := range d.Reasons {
@@ -106,7 +109,7 @@ func (c *Controller) emitDecision(w *World, d *Decision) {
 	c.emitNodeEvent(w.Group, d.node.Object, reason, sentence)
 }
 
-// emitNodeEvent makes an Event on the Node and on the NodeGroup, if there is an object.
+// emitNodeEvent writes an Event on the Node, and on the NodeGroup unless it is from a file.
 func (c *Controller) emitNodeEvent(g *v1alpha1.NodeGroup, n *corev1.Node, reason eventReason, note string) {
 	node := &corev1.Node{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
@@ -119,7 +122,7 @@ func (c *Controller) emitNodeEvent(g *v1alpha1.NodeGroup, n *corev1.Node, reason
 }
 
 func (c *Controller) emitCancelled(rt *v1alpha1.NodeRetirement, why string) {
-	c.options.Log.Info("the retirement is called off", "retirement", rt.Name, "node", rt.Spec.NodeName, "why", why)
+	c.options.Log.Info("the retirement is cancelled", "retirement", rt.Name, "node", rt.Spec.NodeName, "why", why)
 	c.options.Metrics.countCancelled(rt.Spec.Group)
 	node := &corev1.Node{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},

@@ -10,7 +10,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud/cloudtest"
 )
 
-// TestHangingCloudLeavesWorkersForOthers has as many groups of the cloud that hangs as there are workers.
+// TestHangingCloudLeavesWorkersForOthers has as many groups of the hanging cloud as there are workers.
 func TestHangingCloudLeavesWorkersForOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFixture(t)

@@ -63,7 +63,7 @@ func TestNodeBecomesIdle(t *testing.T) {
 	}
 }
 
-// TestPodKindIsWhatTheRuleSelects compares with the rule of group.
+// TestPodKindIsWhatTheRuleSelects compares with the rule of newGroup.
 func TestPodKindIsWhatTheRuleSelects(t *testing.T) {
 	in := func(key string, values ...string) metav1.LabelSelectorRequirement {
 		return metav1.LabelSelectorRequirement{Key: key, Operator: metav1.LabelSelectorOpIn, Values: values}
@@ -95,8 +95,8 @@ func TestPodKindIsWhatTheRuleSelects(t *testing.T) {
 	}
 }
 
-// TestNodeLeavesExactlyAfterItsCooldown has pods come and go on a node, the manager restarted, and
-// the wall clock set. True time passes by itself, and is what the tests' own book is kept in.
+// TestNodeLeavesExactlyAfterItsCooldown has pods that come and go on a node, restarts of the manager, and changes of
+// the wall clock. The test keeps its own record in true time.
 func TestNodeLeavesExactlyAfterItsCooldown(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		cooldown := time.Duration(rapid.IntRange(0, 600).Draw(t, "cooldown, s")) * time.Second
@@ -116,7 +116,8 @@ func TestNodeLeavesExactlyAfterItsCooldown(t *testing.T) {
 				w.checkStep(t)
 			},
 			"the manager is restarted": func(*rapid.T) {
-				// What a process alone knows is lost. The clock is not set while it is away, or nobody could tell.
+				// A restart loses what only the process knows. The clock is not changed meanwhile, because no process
+				// could detect that.
 				before, was := w.assess()
 				w.seenKept = -1
 				after, is := w.assess()
@@ -140,7 +141,7 @@ func TestNodeLeavesExactlyAfterItsCooldown(t *testing.T) {
 	})
 }
 
-// timeline is a node's life in true time.
+// timeline is the history of a node in true time.
 type timeline struct {
 	rule   *idleRule
 	now    time.Duration // true time
@@ -184,8 +185,7 @@ func (w *timeline) checkStep(t *rapid.T) {
 	}
 }
 
-// checkNodeBecomesIdle checks that a node without pods is idle in the end, and that what is written on it meanwhile changes
-// once at most.
+// checkNodeBecomesIdle checks that a node without pods becomes idle, and that its marks change once at most.
 func (w *timeline) checkNodeBecomesIdle(t *rapid.T) {
 	if w.pods > 0 {
 		return

@@ -9,10 +9,9 @@ import (
 	"github.com/slipway-dev/slipway/internal/drainability"
 )
 
-// Annotations of Nodes. Those of ours say which group they are of, and go when the group does not own the node any more
-// (I3). What another group left behind counts as not there, and so does what is about other pods than the group's rule selects
-// now. The scope is the selector of the manager that has set them: one with another selector, which may not even know the group,
-// leaves them alone.
+// Annotations of Nodes. They name their group, and are removed when the group no longer owns the node (I3). Annotations
+// of another group, or about other pods than the group's rule selects now, do not count. The scope is the selector of
+// the manager that has set them. A manager with another selector may not know the group, and keeps them.
 const (
 	annotationGroup        = "nodegroup.slipway.dev/name"
 	annotationScope        = "nodegroup.slipway.dev/scope"
@@ -23,23 +22,23 @@ const (
 
 const annotationTrue = "true"
 
-// Marks are what is written on a Node on a group's behalf, and survives a restart there.
+// Marks are a group's annotations on a Node. They survive a restart.
 type Marks struct {
-	// Since is when the node was found idle; zero while it is not.
+	// Since is when the node became idle. It is zero while a pod keeps it.
 	Since time.Time
-	// Used says that a pod has kept the node.
+	// Used means that a pod has kept the node.
 	Used bool
-	// Kind is the kind of pods that Since and Used are about; see [idleRule.kind].
+	// Kind is the hash of the pods that Since and Used are about; see [idleRule.podSelectorHash].
 	Kind string
-	// HoldsOff says that [drainability.ScaleDownDisabled] is ours.
+	// HoldsOff means that this group has set [drainability.ScaleDownDisabled].
 	HoldsOff bool
-	// Named says that the name of the group is there in any case, for those who want to know whose the node is: a group of a
-	// file, or of a stand-in, has no object to look at.
+	// Named means that the group's name is always written. A group of a file, or of a compatibility mode, has no object
+	// to look up.
 	Named bool
 }
 
-// readMarks reads a group's marks about a kind of pods. A time that cannot be read is none: the cooldown begins anew. Of marks that
-// do not say what pods they are about, as earlier versions left them, nobody knows whether it is these.
+// readMarks reads a group's marks about the pods with this hash. An invalid time counts as none, and the cooldown
+// starts again. Marks without a hash, from earlier versions, do not count.
 func readMarks(n *corev1.Node, group, kind string) Marks {
 	a := n.Annotations
 	m := Marks{HoldsOff: a[drainability.HoldsOff] == annotationTrue, Kind: kind}
@@ -53,8 +52,8 @@ func readMarks(n *corev1.Node, group, kind string) Marks {
 	return m
 }
 
-// withScaleDownDisabled says what is to become of drainability.ScaleDownDisabled: set where it is wanted and nobody else has set it, left alone
-// where somebody has, and given up where it was changed from what we set.
+// withScaleDownDisabled decides about drainability.ScaleDownDisabled. It is set if wanted, unless another client has set
+// it. It is given up if another client has changed our value.
 func (m Marks) withScaleDownDisabled(n *corev1.Node, wanted bool) Marks {
 	value, there := n.Annotations[drainability.ScaleDownDisabled]
 	switch {
@@ -66,15 +65,15 @@ func (m Marks) withScaleDownDisabled(n *corev1.Node, wanted bool) Marks {
 	return m
 }
 
-// markOwner is whose marks those on a Node are.
+// markOwner is the group and manager that own the marks on a Node.
 type markOwner struct{ group, scope string }
 
-// readMarkOwner is the owner of the marks that a Node has; its group is empty when it has none.
+// readMarkOwner returns the owner of the marks on a Node. Its group is empty if there are none.
 func readMarkOwner(n *corev1.Node) markOwner {
 	return markOwner{n.Annotations[annotationGroup], n.Annotations[annotationScope]}
 }
 
-// changedAnnotations are those that a group's marks stand for; a nil value is one that has to go.
+// changedAnnotations returns the annotations to change on the Node. A nil value removes one.
 func (m Marks) changedAnnotations(n *corev1.Node, of markOwner) map[string]any {
 	want := map[string]any{
 		annotationGroup: nil, annotationScope: nil, annotationSince: nil, annotationUsed: nil, annotationSelectorHash: nil, drainability.HoldsOff: nil,
@@ -116,8 +115,8 @@ func (m Marks) changedAnnotations(n *corev1.Node, of markOwner) map[string]any {
 	return want
 }
 
-// makePatch is the merge patch that makes a Node's annotations those of the marks; nil when they are. It holds for the Node
-// as it was read alone: what somebody has set since must not be taken for ours.
+// makePatch returns the merge patch that writes the marks on a Node. It returns nil if nothing changes. It applies only
+// to the Node as it was read, because a later value may be another client's.
 func (m Marks) makePatch(n *corev1.Node, of markOwner) ([]byte, error) {
 	change := m.changedAnnotations(n, of)
 	if len(change) == 0 {

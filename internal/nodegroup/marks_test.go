@@ -12,7 +12,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// applyPatch does what the API server does with a merge patch of annotations.
+// applyPatch applies a merge patch of annotations, as the API server does.
 func applyPatch(t must.T, n *corev1.Node, patch []byte) {
 	if patch == nil {
 		return
@@ -69,13 +69,13 @@ func TestMarksRoundTripAndAreWrittenOnce(t *testing.T) {
 	}
 }
 
-// TestI3OnlyOurScaleDownDisabledIsRemoved has the group and people set and remove the annotation in
-// any order, and the group let go in the end. A removal is looked at before the next change: one that is taken back at
-// once, to the letter, cannot be told from none.
+// TestI3OnlyOurScaleDownDisabledIsRemoved has the group and people set and remove the annotation in any order. At the
+// end the group gives the node up. Each removal is observed before the next change: an identical value that is set
+// again at once looks like no removal.
 func TestI3OnlyOurScaleDownDisabledIsRemoved(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := newNode("a", "ci")
-		theirs := "" // what a person has set last, and nobody has removed
+		theirs := "" // what a person has set last and not removed
 		person := func(value string) {
 			if n.Annotations == nil {
 				n.Annotations = map[string]string{}

@@ -10,7 +10,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/nodegroup/acceptance"
 )
 
-// Metrics tell of the groups. Those of a file have nowhere else to show their status.
+// Metrics are the metrics of groups. They are the only visible status of groups of a file.
 type Metrics struct {
 	nodes       *prometheus.GaugeVec
 	size        *prometheus.GaugeVec
@@ -25,7 +25,6 @@ type Metrics struct {
 	cloudRead   *prometheus.CounterVec
 }
 
-// NewMetrics registers the metrics.
 func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 	gauge := func(name, help string, more ...string) *prometheus.GaugeVec {
 		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "slipway_nodegroup_" + name, Help: help}, append([]string{"group"}, more...))
@@ -57,7 +56,7 @@ func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 	return m, errors.Join(errs...)
 }
 
-// setGroup takes in how a group was found.
+// setGroup sets the gauges of a group.
 func (m *Metrics) setGroup(group string, s v1alpha1.NodeGroupStatus, decisions []Decision) {
 	for state, n := range map[string]int32{"all": s.Nodes, "ready": s.Ready, "leaving": s.Leaving, "unavailable": s.Unavailable} {
 		m.nodes.WithLabelValues(group, state).Set(float64(n))
@@ -106,7 +105,7 @@ func (m *Metrics) countCloudRead(provider string, err error) {
 	m.cloudRead.WithLabelValues(provider, cloud.Outcome(err)).Inc()
 }
 
-// deleteGroup drops a group that is no more.
+// deleteGroup removes the metrics of a deleted group.
 func (m *Metrics) deleteGroup(group string) {
 	of := prometheus.Labels{"group": group}
 	for _, v := range []*prometheus.GaugeVec{m.nodes, m.size, m.allowed, m.accepted, m.idle, m.keptNodes} {

@@ -11,9 +11,9 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 )
 
-// RetirementLabels are those that a NodeRetirement of a node needs for the manager to see it that acts on the node's group: the
-// group's own, or, where it has no object, those that the selector asks for which that manager has left on the Node. None are
-// known of a node without a group.
+// RetirementLabels returns the labels that a node's NodeRetirement needs, so that the manager of its group sees it.
+// They are the group's labels. A group without an object has the labels in the selector that its manager has left on
+// the Node. A node without a group has none.
 func RetirementLabels(groups []v1alpha1.NodeGroup, n *corev1.Node) map[string]string {
 	name := Claim(groups, []corev1.Node{*n}).Owner[n.Name]
 	if i := slices.IndexFunc(groups, func(g v1alpha1.NodeGroup) bool { return g.Name == name }); i >= 0 {
@@ -22,16 +22,16 @@ func RetirementLabels(groups []v1alpha1.NodeGroup, n *corev1.Node) map[string]st
 	return labelsForSelector(n.Annotations[annotationScope])
 }
 
-// NameOn is the group whose marks a Node has, or empty. A group without an object leaves its name on each of its nodes.
+// NameOn returns the group with marks on a Node, or "". A group without an object writes its name on each of its nodes.
 func NameOn(n *corev1.Node) string { return n.Annotations[annotationGroup] }
 
-// Answers reports whether a manager with a selector answers for what is written on a Node: for the nodes of the groups that it
-// selects, and for those of no group, so that nothing is left on them for good.
+// Answers reports whether a manager with this selector manages the marks on a Node. It manages the nodes of the groups
+// that it selects, and nodes without a group, so that no mark stays forever.
 //
-// Of a node in no group that it knows, another manager may know one: a group of a file or of a stand-in has no object. Such a
-// group leaves its name on the Node with its manager's selector, and that manager takes the name off once the group does not
-// own the node any more. So a Node with a name is for the manager with the selector beside it. One without a name is nobody's,
-// and any manager may clean it: when two do so at once, the second finds it done.
+// A node without a known group may belong to a group that only another manager knows, from a file or a compatibility
+// mode. Such a group writes its name and its manager's selector on the Node. That manager removes the name when the
+// group no longer owns the node. So a Node with a name belongs to the manager with that selector. Any manager may clean
+// a Node without a name: if two do so at once, the second has nothing to do.
 func (c *Cluster) Answers(n *corev1.Node, selector labels.Selector) bool {
 	name := c.Claims.Owner[n.Name]
 	if i := slices.IndexFunc(c.Groups, func(g v1alpha1.NodeGroup) bool { return g.Name == name }); i >= 0 {
@@ -41,7 +41,7 @@ func (c *Cluster) Answers(n *corev1.Node, selector labels.Selector) bool {
 	return marks.group == "" || marks.scope == selector.String()
 }
 
-// labelsForSelector are labels that a selector selects, as far as it says which: what it passes over needs none.
+// labelsForSelector returns labels that the selector selects, as far as it names them.
 func labelsForSelector(selector string) map[string]string {
 	requirements, err := labels.ParseToRequirements(selector)
 	if err != nil {

@@ -15,29 +15,29 @@ import (
 type Waiting struct {
 	Pod string `json:"pod"` // namespace/name
 	Why string `json:"why"`
-	// Unschedulable says that the scheduler has looked for a node and found none.
+	// Unschedulable means that the scheduler has found no node for it.
 	Unschedulable bool `json:"unschedulable,omitempty"`
 }
 
-// pendingPodSearch finds the Pending pods that only a group could run: those that would fit an empty node of the group, and that
-// no node outside of it would take as it is now. That is read simply, and in favour of the nodes:
+// pendingPodSearch finds the Pending pods that only this group could run. They would fit on an empty node of the group,
+// and on no current node outside of it. The check is simple, and prefers to keep nodes:
 //
-//   - One such pod keeps all the group's idle nodes; how many it takes to run them all is not asked.
-//   - An empty node is one of the group's as its labels, its capacity and its own taints make it: a cordon, the taints of
-//     the node lifecycle controller and the pods on it do not count.
-//   - Of a pod whose place hangs on more than one node's own state (a claim on a volume or a device, affinity to other
-//     pods, spread) it is not said that another group could run it.
+//   - One such pod keeps all idle nodes of the group, however few of them would be enough.
+//   - An empty node of the group has the group's labels, capacity and own taints. Cordons, taints of the node lifecycle
+//     controller and pods on the node do not count.
+//   - If the placement of a pod depends on more than one node, no other group is assumed to be able to run it. Examples are a
+//     volume claim, a device claim, affinity to other pods, and spread constraints.
 type pendingPodSearch struct {
 	own, others []corev1.Node
-	// podsOn gives the pods on a node that hold room there.
+	// podsOn returns the pods that use resources on a node.
 	podsOn func(node string) ([]*corev1.Pod, error)
 
 	empty, full *snapshot.Snapshot
-	loadedNodes map[string]bool // nodes whose pods are in full
+	loadedNodes map[string]bool // nodes with their pods in full
 	results     map[string]string
 }
 
-// findFirst finds one such pod, the first of them, or none.
+// findFirst returns the first such pod, or none.
 func (s *pendingPodSearch) findFirst(pods []*corev1.Pod) ([]Waiting, error) {
 	s.results, s.loadedNodes = map[string]string{}, map[string]bool{}
 	for _, p := range pods {
@@ -52,7 +52,7 @@ func (s *pendingPodSearch) findFirst(pods []*corev1.Pod) ([]Waiting, error) {
 	return nil, nil
 }
 
-// isUnschedulable reports a pod for which the scheduler has found no node.
+// isUnschedulable reports whether the scheduler has found no node for the pod.
 func isUnschedulable(p *corev1.Pod) bool {
 	for i := range p.Status.Conditions {
 		if c := &p.Status.Conditions[i]; c.Type == corev1.PodScheduled {
@@ -62,7 +62,7 @@ func isUnschedulable(p *corev1.Pod) bool {
 	return false
 }
 
-// whyOnlyGroup says why a pod is one that only the group could run; empty is that it is not.
+// whyOnlyGroup returns why only this group could run the pod. It returns "" if that is not so.
 func (s *pendingPodSearch) whyOnlyGroup(p *corev1.Pod) (string, error) {
 	bare, open := toStandalonePod(p)
 	raw, err := json.Marshal(struct {
@@ -98,7 +98,7 @@ func (s *pendingPodSearch) explainFit(p *corev1.Pod, open string) (string, error
 		return "", err
 	}
 	if open != "" {
-		return open + ", so that no other node is known to take it", nil
+		return open + ": whether another node would take it is unknown", nil
 	}
 	for rest := s.others; ; {
 		at, err := fits(s.empty, rest)
@@ -117,7 +117,7 @@ func (s *pendingPodSearch) explainFit(p *corev1.Pod, open string) (string, error
 	}
 }
 
-// checkFullNode judges a pod on a node with the pods that are on it.
+// checkFullNode checks whether a pod fits on a node with its current pods.
 func (s *pendingPodSearch) checkFullNode(p *corev1.Pod, n *corev1.Node) (placement.Verdict, error) {
 	if !s.loadedNodes[n.Name] {
 		pods, err := s.podsOn(n.Name)
@@ -137,7 +137,7 @@ func (s *pendingPodSearch) checkFullNode(p *corev1.Pod, n *corev1.Node) (placeme
 	return s.full.Judge(p, n.Name)
 }
 
-// buildSnapshots makes the snapshot of all nodes without a pod on them: the group's as they would be new, the others as they
+// buildSnapshots builds the snapshot of all nodes without pods. The group's nodes are as if new, and the others as they
 // are.
 func (s *pendingPodSearch) buildSnapshots() error {
 	if s.empty != nil {
@@ -157,7 +157,7 @@ func (s *pendingPodSearch) buildSnapshots() error {
 	return nil
 }
 
-// toNewNode is a node without what passes: the cordon, and the taints that say how it is just now.
+// toNewNode returns the node without temporary state: its cordon, and the taints for its current condition.
 func toNewNode(n *corev1.Node) *corev1.Node {
 	fresh := n.DeepCopy()
 	fresh.Spec.Unschedulable = false
@@ -171,17 +171,17 @@ func toNewNode(n *corev1.Node) *corev1.Node {
 	return fresh
 }
 
-// toStandalonePod is a pod without what can only be judged with other objects at hand, and what that was.
+// toStandalonePod returns the pod without everything that depends on other objects, and says what that was.
 func toStandalonePod(p *corev1.Pod) (bare *corev1.Pod, open string) {
 	bare = &corev1.Pod{Spec: *p.Spec.DeepCopy()}
 	bare.Name, bare.Namespace, bare.Labels = "pod", p.Namespace, p.Labels
 	if a := bare.Spec.Affinity; a != nil && (a.PodAffinity != nil || a.PodAntiAffinity != nil) {
 		a.PodAffinity, a.PodAntiAffinity = nil, nil
-		open = "its place hangs on other pods"
+		open = "its placement depends on other pods"
 	}
 	if len(bare.Spec.TopologySpreadConstraints) > 0 {
 		bare.Spec.TopologySpreadConstraints = nil
-		open = "its place hangs on other pods"
+		open = "its placement depends on other pods"
 	}
 	if len(bare.Spec.ResourceClaims) > 0 {
 		bare.Spec.ResourceClaims = nil

@@ -31,7 +31,7 @@ func newPod(name, cpu string) corev1.Pod {
 func TestPendingPodKeepsTheOnlyGroupThatFits(t *testing.T) {
 	for name, tt := range map[string]struct {
 		change func(p *corev1.Pod, own, other *corev1.Node)
-		full   bool // the other node has a pod that takes all of it
+		full   bool // the other node is full
 		want   string
 	}{
 		"another node has room":       {nil, false, ""},
@@ -56,7 +56,7 @@ func TestPendingPodKeepsTheOnlyGroupThatFits(t *testing.T) {
 		}, false, "it claims a volume"},
 		"it wants to be beside another pod": {func(p *corev1.Pod, _, _ *corev1.Node) {
 			p.Spec.Affinity = &corev1.Affinity{PodAffinity: &corev1.PodAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{TopologyKey: "zone", LabelSelector: &metav1.LabelSelector{}}}}}
-		}, false, "its place hangs on other pods"},
+		}, false, "its placement depends on other pods"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p, own, other := newPod("x", "2"), newSizedNode("a", "ci", "8"), newSizedNode("b", "web", "4")

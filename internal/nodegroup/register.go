@@ -28,13 +28,13 @@ import (
 	"github.com/slipway-dev/slipway/internal/retirement/budget"
 )
 
-// maxConcurrentGroups is how many groups are looked at at the same time, so that a cloud that is slow to answer for one holds up few.
+// maxConcurrentGroups is how many groups are reconciled at once, so that a slow cloud blocks few other groups.
 const maxConcurrentGroups = 4
 
-// filePollInterval is the time between two looks at which groups a file has.
+// filePollInterval is the time between two reads of the groups of a file.
 const filePollInterval = 5 * time.Second
 
-// Register adds the controller to a manager, whose caches it uses.
+// Register adds the controller to a manager, and uses its caches.
 func (c *Controller) Register(m manager.Manager) error {
 	file := make(chan event.TypedGenericEvent[*v1alpha1.NodeGroup])
 	err := builder.ControllerManagedBy(m).
@@ -61,7 +61,7 @@ func toRequests(names map[string]bool) []reconcile.Request {
 	return all
 }
 
-// listGroups are the groups; none when they cannot be listed, as they are looked at again anyway.
+// listGroups returns the groups. It returns none on an error, because they are reconciled at an interval anyway.
 func (c *Controller) listGroups(ctx context.Context) []v1alpha1.NodeGroup {
 	groups, err := c.options.Groups.List(ctx)
 	if err != nil {
@@ -70,7 +70,7 @@ func (c *Controller) listGroups(ctx context.Context) []v1alpha1.NodeGroup {
 	return groups
 }
 
-// otherGroups are all other groups: one that has changed may have taken nodes, or left them.
+// otherGroups returns all other groups: a changed group may have taken or released nodes.
 func (c *Controller) otherGroups(ctx context.Context, o client.Object) []reconcile.Request {
 	names := map[string]bool{}
 	for _, g := range c.listGroups(ctx) {
@@ -81,7 +81,7 @@ func (c *Controller) otherGroups(ctx context.Context, o client.Object) []reconci
 	return toRequests(names)
 }
 
-// groupsOfNode are the groups that select a Node, and the one whose marks it has, which may be no more.
+// groupsOfNode returns the groups that select a Node, and the group with marks on it, which may be deleted.
 func (c *Controller) groupsOfNode(ctx context.Context, o client.Object) []reconcile.Request {
 	names := map[string]bool{}
 	if marked := o.GetAnnotations()[annotationGroup]; marked != "" {
@@ -95,9 +95,9 @@ func (c *Controller) groupsOfNode(ctx context.Context, o client.Object) []reconc
 	return toRequests(names)
 }
 
-// groupsOfPod are the groups whose rule a Pod concerns. It sees pods too that have come and gone before their group is looked
-// at: the cooldown is counted from now.
-// Without any rule, which is known before a group's pods are read, no Pod concerns anybody.
+// groupsOfPod returns the groups with a rule that selects the Pod. It also sees pods that come and go between two
+// reconciles: their cooldown starts now. While no group has such a rule, it returns none. Rules are known before the
+// pods of a group are read.
 func (c *Controller) groupsOfPod(ctx context.Context, o client.Object) []reconcile.Request {
 	if !c.hasPodRule.Load() {
 		return nil
@@ -114,7 +114,7 @@ func (c *Controller) groupsOfPod(ctx context.Context, o client.Object) []reconci
 	return toRequests(names)
 }
 
-// groupsOfRetirement is the group of a retirement.
+// groupsOfRetirement returns the group of a retirement.
 func (c *Controller) groupsOfRetirement(_ context.Context, o client.Object) []reconcile.Request {
 	names := map[string]bool{}
 	if rt, ok := o.(*v1alpha1.NodeRetirement); ok {
@@ -128,7 +128,7 @@ func (c *Controller) groupsOfRetirement(_ context.Context, o client.Object) []re
 	return toRequests(names)
 }
 
-// newNodePredicate passes what groups are judged by, and not the heartbeats.
+// newNodePredicate passes the changes that affect decisions, without heartbeats.
 func (c *Controller) newNodePredicate() predicate.Predicate {
 	return predicate.Funcs{
 		DeleteFunc: func(e event.DeleteEvent) bool { c.forgetNode(e.Object.GetName()); return true },
@@ -143,7 +143,7 @@ func (c *Controller) newNodePredicate() predicate.Predicate {
 	}
 }
 
-// newPodPredicate passes what can make a Pod keep a node, or let it go.
+// newPodPredicate passes the changes that affect whether a Pod keeps a node.
 func newPodPredicate() predicate.Predicate {
 	return predicate.Funcs{
 		UpdateFunc: func(e event.UpdateEvent) bool {
@@ -156,7 +156,7 @@ func newPodPredicate() predicate.Predicate {
 	}
 }
 
-// newRetirementPredicate passes retirements that begin, are admitted, reach a phase or go, and not every look at one.
+// newRetirementPredicate passes retirements that begin, are admitted, reach a phase or are deleted.
 func newRetirementPredicate() predicate.Predicate {
 	return predicate.Funcs{
 		UpdateFunc: func(e event.UpdateEvent) bool {
@@ -171,16 +171,14 @@ func newRetirementPredicate() predicate.Predicate {
 	}
 }
 
-// fileWatcher brings the groups of a file to the controller: those that have come or changed, and those that have gone.
+// fileWatcher sends the groups of a file to the controller when they are added, changed or removed.
 type fileWatcher struct {
 	groups Groups
 	events chan event.TypedGenericEvent[*v1alpha1.NodeGroup]
 }
 
-// NeedLeaderElection implements manager.LeaderElectionRunnable.
 func (*fileWatcher) NeedLeaderElection() bool { return true }
 
-// Start implements manager.Runnable.
 func (f *fileWatcher) Start(ctx context.Context) error {
 	known := map[string]v1alpha1.NodeGroup{}
 	for {

@@ -15,7 +15,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
-// checkingCloud is a cloud that knows which rights its credential lacks for a group.
+// checkingCloud is a cloud that knows which rights the credential lacks for a group.
 type checkingCloud struct {
 	fakeCloud
 	missing cloud.GroupRights
@@ -38,7 +38,7 @@ func TestI10NoNodeIsRetiredBeforeTheDeletionRight(t *testing.T) {
 		m := c.newController()
 		from := &checkingCloud{missing: cloud.GroupRights{ToDelete: cloud.Rights{{Name: "sets/delete/action", Scope: "/sets/ci"}}}}
 		m.options.Clouds["sim"] = from
-		look := func() *metav1.Condition { // for long enough that an idle node leaves
+		look := func() *metav1.Condition { // long enough to retire an idle node
 			for range 12 {
 				c.reconcile(m, "ci")
 				time.Sleep(minute)
@@ -53,7 +53,7 @@ func TestI10NoNodeIsRetiredBeforeTheDeletionRight(t *testing.T) {
 		if all := c.listRetirements(); len(all) > 0 {
 			t.Errorf("a retirement was asked for: %+v", all[0].Spec)
 		}
-		from.unknown, from.missing = errors.New("timeout"), cloud.GroupRights{} // I7: unknown is no reason to refuse
+		from.unknown, from.missing = errors.New("timeout"), cloud.GroupRights{} // I7: an unknown right refuses nothing
 		if is = look(); is.Status != metav1.ConditionTrue || len(c.listRetirements()) != 1 {
 			t.Errorf("%+v, %d retirements", is, len(c.listRetirements()))
 		}

@@ -18,15 +18,14 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 )
 
-// CheckSchema finds what the schema of the CustomResourceDefinition says against a NodeGroup as it is written, by the library
-// that the API server judges by. What the definition has as rules in CEL is for [Check], of the NodeGroup as it is read. Each
-// error begins with the field. Unknown fields are passed over.
+// CheckSchema validates a NodeGroup against the schema of the CustomResourceDefinition, with the library of the API
+// server. [Check] covers the definition's CEL rules. Each error begins with the field. Unknown fields are ignored.
 func CheckSchema(object map[string]any) (errs []error) {
 	schema, err := loadGroupSchema()
 	if err != nil {
 		return []error{err}
 	}
-	// A validator holds what it has validated, so that each is for one use.
+	// A validator keeps its results, so that each can be used once.
 	found := validate.NewSchemaValidator(schema, nil, "", strfmt.Default).Validate(object)
 	for _, err := range found.Errors {
 		errs = append(errs, formatSchemaError(err))
@@ -34,7 +33,7 @@ func CheckSchema(object map[string]any) (errs []error) {
 	return errs
 }
 
-// FillIn gives the fields of a NodeGroup as it is written the defaults of the CustomResourceDefinition, as the API server would.
+// FillIn sets the defaults of the CustomResourceDefinition in a NodeGroup, as the API server would.
 func FillIn(object map[string]any) error {
 	schema, err := loadGroupSchema()
 	if err != nil {
@@ -44,7 +43,7 @@ func FillIn(object map[string]any) error {
 	return nil
 }
 
-// applyDefaults follows what is there: an object that is not there gets no fields.
+// applyDefaults sets defaults in existing objects only. A missing object gets no fields.
 func applyDefaults(value any, schema *spec.Schema) {
 	switch value := value.(type) {
 	case map[string]any:
@@ -65,10 +64,10 @@ func applyDefaults(value any, schema *spec.Schema) {
 	}
 }
 
-// bodyPrefix is what the library calls a whole object.
+// bodyPrefix is the library's prefix for errors about a whole object.
 const bodyPrefix = " in body "
 
-// formatSchemaError has an error of the library begin with the field and the value.
+// formatSchemaError converts a library error so that it begins with the field and the value.
 func formatSchemaError(err error) error {
 	wrong, ok := errors.AsType[*openapierrors.Validation](err)
 	if !ok {
@@ -82,7 +81,7 @@ func formatSchemaError(err error) error {
 	return fmt.Errorf("%s: %s: %s", wrong.Name, value, want)
 }
 
-// loadGroupSchema is the schema of the definition that is installed too.
+// loadGroupSchema loads the schema of the installed definition.
 var loadGroupSchema = sync.OnceValues(func() (*spec.Schema, error) {
 	const file = "slipway.dev_nodegroups.yaml"
 	raw, err := crds.Files.ReadFile(file)

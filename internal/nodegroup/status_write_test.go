@@ -13,7 +13,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// TestNodeCountsAreWrittenOncePerSecond has five nodes join one after another, as when many retirements reach a phase at once.
+// TestNodeCountsAreWrittenOncePerSecond has five nodes that join one after another, like many retirements that reach a
+// phase at once.
 func TestNodeCountsAreWrittenOncePerSecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newFixture(t, newGroup("ci"))

@@ -13,9 +13,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/retirement/budget"
 )
 
-// What follows is how the rule of underused nodes, which needs to know the whole cluster, sees the nodes of a group.
-
-// Holding are the reasons for which a node stays whatever rule would have it leave.
+// Holding returns the reasons why a node stays under every rule. The rule for underutilized nodes is in another
+// package, because it needs the whole cluster.
 func (w *World) Holding(n *Node) []Reason {
 	reasons := w.blockingReasons(nil, n)
 	if n.Keepers.Count > 0 {
@@ -24,14 +23,14 @@ func (w *World) Holding(n *Node) []Reason {
 	return reasons
 }
 
-// Open is the node's retirement that is not over, or nil.
+// Open returns the node's unfinished retirement, or nil.
 func (n *Node) Open() *v1alpha1.NodeRetirement { return n.openRetirement() }
 
-// LastFailure is the node's latest retirement that ended early, or nil.
+// LastFailure returns the node's latest retirement that ended early, or nil.
 func (n *Node) LastFailure() *v1alpha1.NodeRetirement { return n.lastFailedRetirement() }
 
-// AfterFailure is until when nobody asks for a node's retirement again since one has failed; zero where none has. A failure in the future, as
-// when the clock was set back since, does not count.
+// AfterFailure returns until when no retirement of the node is requested again after a failure. It returns zero if none
+// has failed. A failure in the future does not count, because the clock was set back since.
 func (w *World) AfterFailure(n *Node) time.Time {
 	var until time.Time
 	for i := range n.Retirements {
@@ -46,22 +45,22 @@ func (w *World) AfterFailure(n *Node) time.Time {
 	return until
 }
 
-// Counted is the node as budgets count it.
+// Counted returns the node as budgets count it.
 func (n *Node) Counted() budget.Node { return n.toBudgetNode() }
 
-// Rescuable reports whether a retirement can be called off before it has begun.
+// Rescuable reports whether a retirement can be cancelled before it has begun.
 func Rescuable(rt *v1alpha1.NodeRetirement) bool { return isCancellable(rt) && !isAdmitted(rt) }
 
-// NewCluster is what all groups are judged by, of nodes that were read elsewhere. Pods that keep nodes are read where a
-// group has a rule that asks for them.
+// NewCluster returns a Cluster with nodes that were read elsewhere. It reads pods only for groups with a rule that
+// needs them.
 func NewCluster(pods live.Pods, groups []v1alpha1.NodeGroup, nodes []corev1.Node, retirements []v1alpha1.NodeRetirement,
 	now time.Time,
 ) *Cluster {
 	return &Cluster{Groups: groups, Nodes: nodes, Retirements: retirements, Claims: Claim(groups, nodes), Now: now, pods: pods}
 }
 
-// NotAccepted is why a group is not acted on, by what a manager has found and by what is wrong with it now; empty when
-// it is acted on.
+// NotAccepted returns why a group is not accepted, by its current faults and by its status. It returns "" for an
+// accepted group.
 func (c *Cluster) NotAccepted(g *v1alpha1.NodeGroup) string {
 	if f, wrong := c.Claims.Faults[g.Name]; wrong {
 		return f.Message

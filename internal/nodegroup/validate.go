@@ -12,8 +12,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/retirement/budget"
 )
 
-// Check finds everything that is wrong with a group by itself: what the API server checks too, for groups that have not
-// passed by it, and what its rules cannot tell (selectors, schedules, time zones). Each error begins with the field.
+// Check validates a group. It repeats the checks of the API server, for groups of a file, and adds checks that the
+// schema cannot express: selectors, schedules and time zones. Each error begins with the field.
 func Check(g *v1alpha1.NodeGroup) (errs []error) {
 	fail := func(format string, a ...any) { errs = append(errs, fmt.Errorf(format, a...)) }
 	checkSelector(fail, "spec.nodeSelector", &g.Spec.NodeSelector, "would select every node")
@@ -60,19 +60,19 @@ func checkBudgets(fail func(string, ...any), budgets []v1alpha1.DisruptionBudget
 	for i, b := range budgets {
 		field := fmt.Sprintf("spec.disruptionBudgets[%d]", i)
 		if b.Duration != nil && b.Schedule == "" {
-			fail("%s.duration: %s: is that of schedule, which is missing", field, b.Duration.Duration)
+			fail("%s.duration: %s: needs schedule, which is missing", field, b.Duration.Duration)
 		}
 		checkAtLeast(fail, field+".duration", b.Duration, time.Minute)
 		if b.TimeZone != "" && b.Schedule == "" {
-			fail("%s.timeZone: %q: is that of schedule, which is missing", field, b.TimeZone)
+			fail("%s.timeZone: %q: needs schedule, which is missing", field, b.TimeZone)
 		}
 		if twice, is := findDuplicate(b.Reasons); is {
-			fail("%s.reasons: %q is there twice", field, twice)
+			fail("%s.reasons: %q is listed twice", field, twice)
 		}
 	}
 }
 
-// findDuplicate gives an element that is there twice.
+// findDuplicate returns an element that is in the list twice.
 func findDuplicate[T cmp.Ordered](list []T) (twice T, is bool) {
 	seen := map[T]bool{}
 	for _, one := range list {
@@ -99,7 +99,7 @@ func checkIdle(fail func(string, ...any), r *v1alpha1.IdleByLabel) {
 		fail("%s.namespaces: has an empty name: want names, or no list for all namespaces", field)
 	}
 	if twice, is := findDuplicate(r.Namespaces); is {
-		fail("%s.namespaces: %q is there twice", field, twice)
+		fail("%s.namespaces: %q is listed twice", field, twice)
 	}
 }
 
@@ -118,7 +118,7 @@ func checkAtLeast(fail func(string, ...any), field string, d *metav1.Duration, l
 	}
 }
 
-// controlPlaneLabels are that of kubeadm, and the one before it.
+// controlPlaneLabels returns the labels of kubeadm, current and former.
 func controlPlaneLabels() []string {
 	return []string{"node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"}
 }

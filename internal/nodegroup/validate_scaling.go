@@ -6,7 +6,6 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 )
 
-// checkScaleUp checks what has machines come.
 func checkScaleUp(fail func(string, ...any), g *v1alpha1.NodeGroup) {
 	const field = "spec.scaleUp"
 	up := g.Spec.ScaleUp
@@ -22,7 +21,7 @@ func checkScaleUp(fail func(string, ...any), g *v1alpha1.NodeGroup) {
 	names := map[string]bool{}
 	for i, t := range up.Templates {
 		if t.Name == "" || names[t.Name] {
-			fail("%s.templates[%d].name: %q: want a name that is there once", field, i, t.Name)
+			fail("%s.templates[%d].name: %q: want a unique name", field, i, t.Name)
 		}
 		names[t.Name] = true
 		for resource, quantity := range t.Allocatable {
@@ -62,7 +61,6 @@ func checkHeadroom(fail func(string, ...any), field string, h *v1alpha1.HeadRoom
 	}
 }
 
-// checkUnderutilized checks what has underused nodes leave.
 func checkUnderutilized(fail func(string, ...any), r *v1alpha1.UnderusedNodes) {
 	const field = "spec.scaleDown.underused"
 	all := r.AllOf

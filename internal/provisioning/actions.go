@@ -56,7 +56,7 @@ func (a *Controller) launchForGroup(ctx context.Context, g *managedGroup, orders
 		for _, id := range ids {
 			g.state.dropUnrequested(id)
 		}
-		return fmt.Errorf("no machines are ordered: %w", err)
+		return fmt.Errorf("instances were not requested: %w", err)
 	}
 	for i, o := range orders {
 		a.requestLaunch(ctx, g, o, reserved[i], began, waiting)
@@ -88,13 +88,13 @@ func (a *Controller) requestLaunch(ctx context.Context, g *managedGroup, o plan.
 func (a *Controller) recordAnswer(g *managedGroup, o plan.Order, id string, op cloud.Operation, err error) {
 	log := a.options.Log.With("group", o.Group, "template", o.Template, "machines", o.Count, "pods", len(o.Pods), "reasons", o.Reasons)
 	if err == nil {
-		log.Info("machines are ordered")
+		log.Info("instances are requested")
 		g.state.recordReply(id, launch.Accepted, op.Machines, time.Now())
 		g.state.recordOperation(id, op.ID)
 		a.emitLaunched(g, o)
 		return
 	}
-	log.Error("the cloud did not take the order", "err", err, "made", len(op.Machines))
+	log.Error("the cloud refused the launch", "err", err, "made", len(op.Machines))
 	answer := launch.Refused
 	if launch.ReasonOf(err) == launch.Unclear {
 		answer = launch.Lost
@@ -141,7 +141,7 @@ func (a *Controller) startDeletion(ctx context.Context, s *clusterCaches, g *man
 				a.emitInstanceDeleted(g, dead)
 			case err != nil && ctx.Err() == nil:
 				g.state.pauseReads(err, time.Now())
-				a.options.Log.Error("a machine that has had no Node cannot be given up, and that is tried again", "err", err)
+				a.options.Log.Error("cannot delete an instance without a Node; retrying", "err", err)
 			}
 		})
 	})
@@ -162,7 +162,7 @@ func (a *Controller) deleteInstance(ctx context.Context, s *clusterCaches, g *ma
 	case !asked:
 		return false, nil
 	}
-	a.options.Log.Warn("a machine that has had no Node is deleted", "group", g.name(), "providerID", id, "reason", dead.Reason, "message", dead.Message)
+	a.options.Log.Warn("deleting an instance without a Node", "group", g.name(), "providerID", id, "reason", dead.Reason, "message", dead.Message)
 	a.options.Metrics.countDeletion(g.name(), dead.Reason)
 	return true, nil
 }
@@ -237,9 +237,9 @@ func (a *Controller) cancelRetirement(ctx context.Context, d *plan.NodeDecision)
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("calling off NodeRetirement %s: %w", rt.Name, err)
+		return fmt.Errorf("cancel NodeRetirement %s: %w", rt.Name, err)
 	}
-	a.options.Log.Info("the retirement is called off", "retirement", rt.Name, "node", d.Node, "why", nodegroup.Sentence(d.Reasons))
+	a.options.Log.Info("the retirement is cancelled", "retirement", rt.Name, "node", d.Node, "why", nodegroup.Sentence(d.Reasons))
 	return nil
 }
 

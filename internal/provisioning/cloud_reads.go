@@ -80,7 +80,7 @@ func (a *Controller) startCloudRead(ctx context.Context, s *clusterCaches, g *ma
 			case err != nil && ctx.Err() == nil:
 				g.state.readError = err.Error()
 				g.state.pauseReads(err, time.Now())
-				a.options.Log.Warn("the group cannot be read from its cloud, and gets no machines", "group", g.name(), "err", err)
+				a.options.Log.Warn("cannot read the group from its cloud; nothing is launched", "group", g.name(), "err", err)
 			}
 		})
 	})
@@ -91,7 +91,7 @@ func (a *Controller) startCloudRead(ctx context.Context, s *clusterCaches, g *ma
 func (a *Controller) readCloud(ctx context.Context, s *clusterCaches, g *managedGroup) (v cloudObservation, err error) {
 	provider := a.options.Clouds[g.Group.Spec.Cloud.Provider]
 	if provider == nil {
-		return v, fmt.Errorf("no cloud %s is configured", g.Group.Spec.Cloud.Provider)
+		return v, fmt.Errorf("cloud %s is not configured", g.Group.Spec.Cloud.Provider)
 	}
 	ctx, cancel := context.WithTimeout(ctx, cloudTimeout)
 	defer cancel()
@@ -172,17 +172,17 @@ func (a *Controller) applyObservation(g *managedGroup, v cloudObservation) {
 	}
 	m.updateLaunches(now)
 	for _, id := range m.tracking.Strays {
-		a.options.Log.Warn("a machine has no Node, and came after no order that is known; it is left alone", "group", g.name(), "providerID", id)
+		a.options.Log.Warn("an instance has no Node and belongs to no known launch; it is kept", "group", g.name(), "providerID", id)
 	}
 }
 
 // describeDroppedLaunch returns the message for a dropped launch, and what to do if the cloud still counts its
 // instances.
 func (m *groupState) describeDroppedLaunch(count int) string {
-	message := fmt.Sprintf("the cloud has dropped an order of %d machines without a word", count)
+	message := fmt.Sprintf("the cloud has dropped a launch of %d instances without an error", count)
 	if n := m.tracking.Unmade; n > 0 {
-		message += fmt.Sprintf("; the group's size in the cloud counts %d machines that it does not have: "+
-			"lower it to the machines that it has if they do not come", n)
+		message += fmt.Sprintf("; the group's size in the cloud counts %d instances that do not exist: "+
+			"if they do not appear, lower the size to the existing instances", n)
 	}
 	return message
 }
@@ -341,13 +341,13 @@ func (g *managedGroup) toPlanGroup() plan.Group {
 		switch {
 		case why != "":
 		case m.cloudTemplates == nil:
-			why = "it has not been read yet"
+			why = "it was not read yet"
 		case m.quietUntil.After(m.failedAt):
-			why = "it asks to be left alone until " + m.quietUntil.UTC().Format(time.RFC3339)
+			why = "it asked for a pause until " + m.quietUntil.UTC().Format(time.RFC3339)
 		default:
-			why = "it has not been read since an order failed"
+			why = "it was not read since a launch failed"
 		}
-		out.Closed = &plan.Reason{Rule: plan.CloudUnreadable, Group: g.name(), Message: "its cloud cannot be read: " + why}
+		out.Closed = &plan.Reason{Rule: plan.CloudUnreadable, Group: g.name(), Message: "cannot read the group from its cloud: " + why}
 	}
 	return out
 }

@@ -135,9 +135,9 @@ func (a *Controller) Start(ctx context.Context) error {
 	}
 	sources, err := a.startWatches(ctx)
 	if err != nil {
-		return fmt.Errorf("autoscaler: %w", err)
+		return fmt.Errorf("provisioning: %w", err)
 	}
-	a.options.Log.Info("machines are ordered and underused nodes retired", "debounce", a.options.Debounce)
+	a.options.Log.Info("provisioning started", "debounce", a.options.Debounce)
 	defer a.calls.Wait()
 	a.run(ctx, sources)
 	return nil
@@ -168,7 +168,7 @@ func (a *Controller) run(ctx context.Context, s *clusterCaches) {
 	for quiet := 0; ; quiet++ {
 		busy, err := a.reconcile(ctx, s, quiet%cloudReadInterval == 0)
 		if err != nil && ctx.Err() == nil {
-			a.options.Log.Error("the autoscaler's look failed, and is tried again", "err", err)
+			a.options.Log.Error("reconcile of provisioning failed; retrying", "err", err)
 			a.options.Metrics.countFailure()
 		}
 		if busy {
@@ -344,7 +344,7 @@ func (a *Controller) readCluster(ctx context.Context, s *clusterCaches) (*nodegr
 		refused := cluster.NotAccepted(g)
 		var unread error
 		if g.Status.Provisioning, unread = a.options.Launches.Read(ctx, g); unread != nil { // its record is unknown (I8)
-			a.options.Log.Warn("the group gets no instances", "group", g.Name, "err", unread)
+			a.options.Log.Warn("cannot read the launch record; nothing is launched for the group", "group", g.Name, "err", unread)
 			refused = cmp.Or(refused, unread.Error())
 		}
 		w, err := cluster.World(ctx, g, refused, nil)

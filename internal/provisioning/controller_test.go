@@ -34,30 +34,30 @@ import (
 	"github.com/slipway-dev/slipway/internal/provisioning/plan"
 )
 
-// pool is a cloud with one group of machines.
+// pool is a fake cloud with one group.
 type pool struct {
 	cloud.Provider
 	mu        sync.Mutex
 	machines  []cloud.Instance
-	next      int              // the number of the next machine
+	next      int              // the number of the next instance
 	refuse    map[string]error // by template
 	unread    error
 	unlisted  error // what Templates answers
 	orders    []cloud.Order
 	deleted   []string
 	templates []string
-	partly    int           // how many machines of an order are made before it is refused
-	names     bool          // Grow names the machines
-	says      *string       // what machines say of their type, if not the template's name
+	partly    int           // how many instances of a launch are created before it is refused
+	names     bool          // Grow returns the names of the instances
+	says      *string       // the type that instances report, if not the template's name
 	asked     int           // how often Grow was called
 	reads     int           // how often Instances was called
-	busy      chan struct{} // until it is closed, Grow answers nothing
-	silent    chan struct{} // until it is closed, Instances answers nothing
-	stuck     chan struct{} // until it is closed, Instance answers nothing
-	looked    []string      // the machines that Instance was asked for
+	busy      chan struct{} // Grow blocks until it is closed
+	silent    chan struct{} // Instances blocks until it is closed
+	stuck     chan struct{} // Instance blocks until it is closed
+	looked    []string      // the instances that Instance was called for
 }
 
-// block waits for a channel, if there is one.
+// block waits for the channel, if there is one.
 func (p *pool) block(which func() chan struct{}) {
 	p.mu.Lock()
 	until := which()
@@ -127,13 +127,13 @@ func (p *pool) Grow(_ context.Context, _ string, o cloud.Order) (cloud.Operation
 	return p.launch(o.Count, o.Template), nil
 }
 
-// launch makes machines.
+// launch creates instances.
 func (p *pool) launch(count int, kind string) (op cloud.Operation) {
 	if p.says != nil {
 		kind = *p.says
 	}
 	for range count {
-		p.next = max(p.next, len(p.machines)) // an ID does not come again
+		p.next = max(p.next, len(p.machines)) // IDs are never used again
 		i := cloud.Instance{
 			ProviderID: fmt.Sprintf("id-%d", p.next), Name: fmt.Sprintf("machine-%d", p.next), Type: kind,
 			State: cloud.Pending, Created: time.Now(),
@@ -154,7 +154,7 @@ func (p *pool) Delete(_ context.Context, id string) (cloud.Operation, error) {
 	return cloud.Operation{}, nil
 }
 
-// fixture is an autoscaler of one group that has not begun to work by itself: each look is asked for.
+// fixture is a Controller of one group. A test calls each reconcile.
 type fixture struct {
 	*Controller
 	t       *testing.T
@@ -211,14 +211,14 @@ func newFixture(t *testing.T, change func(*v1alpha1.NodeGroup), objects ...clien
 		Metrics: metrics, Log: slog.New(slog.DiscardHandler),
 	})
 	f.pollInterval = time.Millisecond
-	f.answerTimeout = time.Minute // this cloud answers, however much else the machine does
+	f.answerTimeout = time.Minute // the fake cloud answers at once, even on a busy computer
 	if f.sources, err = f.startWatches(ctx); err != nil {
 		t.Fatal(err)
 	}
 	return f
 }
 
-// newFixtureWithoutSpot has a group whose first kind of machine its cloud refuses.
+// newFixtureWithoutSpot returns a fixture with a cloud that refuses the first template.
 func newFixtureWithoutSpot(t *testing.T) *fixture {
 	t.Helper()
 	f := newFixture(t, func(g *v1alpha1.NodeGroup) { g.Spec.ScaleUp.Policy = v1alpha1.ByPriority })
@@ -229,7 +229,7 @@ func newFixtureWithoutSpot(t *testing.T) *fixture {
 	return f
 }
 
-// startInformers gives informers that work at once, as those of a manager's cache do.
+// startInformers returns running informers, like those of a manager's cache.
 func startInformers(ctx context.Context, kube *fake.Clientset) live.Informers {
 	factory := informers.NewSharedInformerFactory(kube, 0)
 	of := live.OfFactory(factory)
@@ -240,7 +240,6 @@ func startInformers(ctx context.Context, kube *fake.Clientset) live.Informers {
 	}
 }
 
-// reconcile has the autoscaler look once.
 func (f *fixture) reconcile() {
 	f.t.Helper()
 	if _, err := f.Controller.reconcile(f.t.Context(), f.sources, true); err != nil {
@@ -248,7 +247,7 @@ func (f *fixture) reconcile() {
 	}
 }
 
-// reconcileUntil waits for what a watch tells.
+// reconcileUntil reconciles until a watch has delivered what the condition needs.
 func (f *fixture) reconcileUntil(what string, is func() bool) {
 	f.t.Helper()
 	for deadline := time.Now().Add(time.Minute); !is(); time.Sleep(time.Millisecond) {
@@ -258,7 +257,6 @@ func (f *fixture) reconcileUntil(what string, is func() bool) {
 	}
 }
 
-// newUnschedulablePod is a pod that finds no room.
 func newUnschedulablePod(namespace, name string) *corev1.Pod {
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID("uid-" + namespace + "-" + name)}}
 	p.Spec.Containers = []corev1.Container{{Name: "c", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{
@@ -271,7 +269,7 @@ func newUnschedulablePod(namespace, name string) *corev1.Pod {
 	return p
 }
 
-// addUnschedulable makes pods that find no room, and waits until that is known.
+// addUnschedulable creates unschedulable pods, and waits until the controller has seen them.
 func (f *fixture) addUnschedulable(pods ...string) {
 	f.t.Helper()
 	for _, name := range pods {
@@ -303,13 +301,13 @@ func keyOf(p *corev1.Pod) placement.PodKey {
 	return placement.PodKey{Namespace: p.Namespace, Name: p.Name}
 }
 
-// isPending reports whether placement knows a pod as one without a node.
+// isPending reports whether placement knows the pod and it has no node.
 func (f *fixture) isPending(p *corev1.Pod) (is bool) {
 	_ = f.sources.cluster.With(func(s *snapshot.Snapshot) error { is = s.IsPending(keyOf(p)); return nil })
 	return is
 }
 
-// isUnschedulable reports whether a pod is known as one that finds no room.
+// isUnschedulable reports whether the controller knows the pod as unschedulable.
 func (f *fixture) isUnschedulable(p *corev1.Pod) bool {
 	f.pods.mu.Lock()
 	defer f.pods.mu.Unlock()
@@ -317,11 +315,11 @@ func (f *fixture) isUnschedulable(p *corev1.Pod) bool {
 	return waits
 }
 
-// written is what the status of the group says.
+// written is the recorded status of the group.
 type written struct {
 	OnTheWay int32
 	Awaited  []launch.Instance
-	Orders   []v1alpha1.Launch // those that instances are not seen of
+	Orders   []v1alpha1.Launch // launches with instances that were not seen
 	BackOffs []v1alpha1.BackOff
 	Learned  []v1alpha1.LearnedTemplate
 }
@@ -397,7 +395,7 @@ func TestUnreadableCloudLaunchesNothing(t *testing.T) { // I7
 	}
 }
 
-// newHugePod is a pod that no machine of the group takes.
+// newHugePod returns a pod that fits on no instance of the group.
 func newHugePod(name string) *corev1.Pod {
 	p := newUnschedulablePod("apps", name)
 	p.Spec.Containers[0].Resources.Requests[corev1.ResourceCPU] = resource.MustParse("64")
@@ -412,7 +410,7 @@ func TestUnknownGroupDelaysPodEventsForOneMinute(t *testing.T) {
 	}
 	mute.Spec.NodeSelector.MatchLabels = map[string]string{"pool": "mute"}
 	mute.Status.Conditions = []metav1.Condition{{
-		Type: v1alpha1.GroupAccepted, Status: metav1.ConditionUnknown, Reason: "CloudNotRead", Message: "the cloud has not answered yet",
+		Type: v1alpha1.GroupAccepted, Status: metav1.ConditionUnknown, Reason: "CloudNotRead", Message: "waiting for the cloud's first answer",
 	}}
 	if err := f.client.Create(t.Context(), mute); err != nil {
 		t.Fatal(err)
@@ -426,7 +424,7 @@ func TestUnknownGroupDelaysPodEventsForOneMinute(t *testing.T) {
 	f.reconcile()
 	notes := f.eventNotes(eventUnplaceable)
 	if len(notes) != 1 || !strings.Contains(notes[0], "web/m4: DoesNotFit") ||
-		!strings.Contains(notes[0], "mute: NotAccepted: the NodeGroup is not acted on: the cloud has not answered yet") {
+		!strings.Contains(notes[0], "mute: NotAccepted: the NodeGroup is not accepted: waiting for the cloud's first answer") {
 		t.Errorf("Events are %q, want one that says why of either group", notes)
 	}
 }
@@ -445,13 +443,13 @@ func TestBackOffSurvivesARestart(t *testing.T) {
 	}
 }
 
-// newFixtureWithFailedInstance is an autoscaler that has ordered a machine which the cloud could not make.
+// newFixtureWithFailedInstance returns a fixture with a launched instance that the cloud could not create.
 func newFixtureWithFailedInstance(t *testing.T, objects ...client.Object) *fixture {
 	t.Helper()
 	f := newFixture(t, nil, objects...)
 	f.addUnschedulable("a")
 	f.reconcile()
-	f.reconcile() // sees the machine, and writes it down
+	f.reconcile() // finds and records the instance
 	f.pool.change(func() { f.pool.machines[0].State, f.pool.machines[0].Refusal = cloud.Failed, cloud.NoQuota })
 	return f
 }
@@ -513,7 +511,7 @@ func TestUnlistedTemplatesStillTrackInstancesAndEmitEvents(t *testing.T) {
 	if notes := f.eventNotes(eventUnplaceable); len(notes) != 1 || !strings.Contains(notes[0], "no image has the name kube") {
 		t.Errorf("Events are %q", notes)
 	}
-	f.states["web"].backOffs = map[string]v1alpha1.BackOff{} // as when it is over
+	f.states["web"].backOffs = map[string]v1alpha1.BackOff{} // as after their end
 	f.reconcile()
 	if got := f.pool.launches(); len(got) != 1 {
 		t.Errorf("orders are %v, one of a kind that may be no more", got)
@@ -536,7 +534,7 @@ func TestUnlistedTemplatesAreReadWithAPause(t *testing.T) {
 
 func TestInstanceWithANodeInTheAPIServerIsKept(t *testing.T) { // I4, I7
 	f := newFixtureWithFailedInstance(t)
-	// The watch has not told of the Node yet; the API server knows it.
+	// The API server knows the Node, but the watch has not delivered it yet.
 	groups := f.readCloudOnce()
 	if len(groups[0].state.tracking.Dead) != 1 {
 		t.Fatalf("the survey is %+v", groups[0].state.tracking)
@@ -563,7 +561,7 @@ func TestInstanceWhoseStateChangedIsKept(t *testing.T) {
 	}
 }
 
-// readCloudOnce reads the groups and asks their clouds, and does nothing about it.
+// readCloudOnce reads the groups and their clouds, without any action.
 func (f *fixture) readCloudOnce() []*managedGroup {
 	f.t.Helper()
 	_, groups, err := f.readCluster(f.t.Context(), f.sources)
@@ -588,7 +586,7 @@ func TestInstanceLaunchedBeforeTheFailureKeepsTheBackOff(t *testing.T) {
 	leftAlone := func() bool { _, is := f.states["web"].backOffs["m4"]; return is }
 	f.addUnschedulable("a")
 	f.reconcile()
-	f.reconcile() // sees the machine
+	f.reconcile() // finds the instance
 	f.pool.change(func() {
 		f.pool.refuse["m4"] = &cloud.RefusedError{Reason: cloud.NoQuota, Err: errors.New("no cores left")}
 	})
@@ -600,7 +598,7 @@ func TestInstanceLaunchedBeforeTheFailureKeepsTheBackOff(t *testing.T) {
 	}
 	f.pool.change(func() { f.pool.refuse = nil })
 	over := f.states["web"].backOffs["m4"]
-	over.Until = metav1.NewTime(time.Now().Add(-time.Second)) // records are in whole seconds
+	over.Until = metav1.NewTime(time.Now().Add(-time.Second)) // records have whole seconds
 	f.states["web"].backOffs["m4"] = over
 	f.reconcile()
 	f.reconcile()
@@ -620,7 +618,7 @@ func TestUnknownInstanceIsKept(t *testing.T) { // I4
 	}
 }
 
-// newIdleNode is a node of the group that nothing runs on, with what is written on it.
+// newIdleNode returns a node of the group without pods, with the given annotation.
 func newIdleNode(name, since string) *corev1.Node {
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
 		Name: name, UID: types.UID("uid-" + name), Labels: map[string]string{"pool": "web"},
@@ -646,14 +644,14 @@ func (f *fixture) sinceAnnotation(name string) string {
 	return n.Annotations[plan.SinceAnnotation]
 }
 
-// TestRestartStartsANewUnderutilizedCooldown has what an earlier process wrote not count: what happened to the node
-// meanwhile is not known.
+// TestRestartStartsANewUnderutilizedCooldown ignores the time of an earlier process: it is unknown what happened
+// meanwhile.
 func TestRestartStartsANewUnderutilizedCooldown(t *testing.T) {
 	long := time.Now().Add(-time.Hour).UTC().Format(time.RFC3339)
 	f := newFixture(t, func(g *v1alpha1.NodeGroup) {
 		g.Spec.ScaleDown = &v1alpha1.ScaleDown{Underused: &v1alpha1.UnderusedNodes{}}
 	}, newIdleNode("new", ""), newIdleNode("old", long), func() *corev1.Node {
-		n := newIdleNode("other", long) // of no group any more
+		n := newIdleNode("other", long) // no longer in a group
 		n.Labels = nil
 		return n
 	}())
@@ -723,7 +721,7 @@ func TestI4InstanceWithAnySignOfANodeIsKept(t *testing.T) {
 			}
 			node := &corev1.Node{}
 			change(node)
-			// Only the API server knows it when the machine is about to be given up; later the watch does too.
+			// First only the API server knows the Node, and later the watch too.
 			if _, err := f.kube.CoreV1().Nodes().Create(t.Context(), node, metav1.CreateOptions{}); err != nil {
 				t.Fatal(err)
 			}

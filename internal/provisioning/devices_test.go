@@ -23,7 +23,7 @@ func withGPUs(g *v1alpha1.NodeGroup) {
 	g.Spec.ScaleUp.Templates = []v1alpha1.MachineTemplate{{Name: "g4", Allocatable: allocatable()}, {Name: "g5", Allocatable: allocatable()}}
 }
 
-// TestNodeWithoutItsDevicesYetCountsAsStarting has the Node be Ready before its GPU is there.
+// TestNodeWithoutItsDevicesYetCountsAsStarting has a Node that is Ready before its GPU is registered.
 func TestNodeWithoutItsDevicesYetCountsAsStarting(t *testing.T) {
 	f := newFixture(t, withGPUs)
 	f.pool.change(func() { f.pool.templates = []string{"g4", "g5"} })
@@ -62,7 +62,7 @@ func TestNodeWithoutItsDevicesYetCountsAsStarting(t *testing.T) {
 	}
 }
 
-// TestNodeWithoutDevicesStopsStartingAfterJoinTimeout has the plugin never register.
+// TestNodeWithoutDevicesStopsStartingAfterJoinTimeout has a device plugin that never registers.
 func TestNodeWithoutDevicesStopsStartingAfterJoinTimeout(t *testing.T) {
 	f := newFixture(t, withGPUs)
 	f.pool.change(func() { f.pool.templates = []string{"g4", "g5"} })

@@ -135,15 +135,15 @@ func (a *Controller) emitLaunched(g *managedGroup, o plan.Order) {
 }
 
 func (a *Controller) reportBackOff(g *managedGroup, b v1alpha1.BackOff) {
-	a.options.Log.Warn("a kind of machine is left alone", "group", g.name(), "template", b.Template, "until", b.Until, "reason", b.Reason,
+	a.options.Log.Warn("the template backs off", "group", g.name(), "template", b.Template, "until", b.Until, "reason", b.Reason,
 		"message", b.Message)
-	a.emitGroupEvent(g, corev1.EventTypeWarning, eventBackedOff, b.Template, "%s is left alone until %s: %s: %s", b.Template,
+	a.emitGroupEvent(g, corev1.EventTypeWarning, eventBackedOff, b.Template, "%s is not launched until %s: %s: %s", b.Template,
 		b.Until.UTC().Format("15:04:05"), b.Reason, b.Message)
 }
 
 func (a *Controller) emitInstanceDeleted(g *managedGroup, dead launch.FailedInstance) {
 	a.emitGroupEvent(g, corev1.EventTypeWarning, eventInstanceDeleted, cmp.Or(dead.Instance.Name, dead.Instance.ProviderID),
-		"machine %s (%s) has had no Node and is deleted: %s: %s", dead.Instance.Name, dead.Instance.ProviderID, dead.Reason, dead.Message)
+		"instance %s (%s) has no Node and is deleted: %s: %s", dead.Instance.Name, dead.Instance.ProviderID, dead.Reason, dead.Message)
 }
 
 // emitNodeEvent writes an Event for a node that is retired or kept, if the decision changed.
@@ -177,7 +177,7 @@ func (a *Controller) emitNodeEvent(g *managedGroup, d *plan.NodeDecision) {
 		ObjectMeta: metav1.ObjectMeta{Name: d.Node, UID: d.Subject.Object.UID},
 	}
 	a.emitEvent(node, corev1.EventTypeNormal, reason, d.Reasons[0].Rule, nodegroup.Sentence(d.Reasons))
-	a.options.Log.Info("an underused node", "group", d.Group, "node", d.Node, "verdict", d.Verdict, "reasons", d.Reasons)
+	a.options.Log.Info("underutilized node", "group", d.Group, "node", d.Node, "verdict", d.Verdict, "reasons", d.Reasons)
 	if d.Verdict == nodegroup.Leaves {
 		a.emitGroupEvent(g, corev1.EventTypeNormal, reason, d.Node, "node %s: %s", d.Node, nodegroup.Sentence(d.Reasons))
 	}

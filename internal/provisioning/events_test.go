@@ -36,7 +36,7 @@ func TestUnplaceablePodEventIsRepeatedBeforeItExpires(t *testing.T) {
 		told(0, 1)
 		told(29*time.Minute, 0)
 		told(time.Minute, 1)
-		for range 3 { // from the last one on
+		for range 3 { // from the last Event on
 			told(10*time.Second, 0)
 		}
 		told(29*time.Minute, 0)
@@ -44,7 +44,7 @@ func TestUnplaceablePodEventIsRepeatedBeforeItExpires(t *testing.T) {
 	})
 }
 
-// keptRecorder is a recorder of which those are left that client-go keeps: of Events that differ in their notes alone the first.
+// keptRecorder keeps the Events that client-go keeps: if Events differ only in their notes, it keeps the first.
 type keptRecorder struct {
 	all  map[string]bool
 	told []string
@@ -121,7 +121,7 @@ func TestDroppedLaunchIsCounted(t *testing.T) {
 	f := newFixture(t, nil)
 	f.addUnschedulable("a")
 	f.reconcile()
-	f.pool.change(func() { f.pool.machines = nil }) // nobody has seen it
+	f.pool.change(func() { f.pool.machines = nil }) // no read has shown it
 	f.reconcile()
 	if notes := f.eventNotes(eventBackedOff); len(notes) != 1 {
 		t.Errorf("Events are %q, want one", notes)

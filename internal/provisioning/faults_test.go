@@ -17,10 +17,10 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 )
 
-// The tests of this file are named after those faults of the OpenStack cluster autoscaler that lie in what is watched and
-// done, and not in what is decided; package openstackautoscaler has the others.
+// The tests of this file are named after faults of the OpenStack cluster autoscaler that concern watches and actions.
+// Package openstackautoscaler has the faults that concern decisions.
 
-// watches are those that an API server has open.
+// watches are the open watches of an API server.
 type watches struct {
 	mu   sync.Mutex
 	open []*watch.RaceFreeFakeWatcher
@@ -44,7 +44,7 @@ func recordWatches(kube *fake.Clientset) *watches {
 	return w
 }
 
-// endAll ends all that are open, each after last was said to it.
+// endAll ends all open watches, after it has called last for each.
 func (w *watches) endAll(last func(*watch.RaceFreeFakeWatcher)) (n int) {
 	w.mu.Lock()
 	open := w.open
@@ -75,7 +75,7 @@ func TestFaultPodsAreKilledWithTheirVM(t *testing.T) {
 	if err := f.client.List(t.Context(), &all); err != nil || len(all.Items) != 1 || all.Items[0].Spec.NodeName != "a" {
 		t.Fatalf("retirements are %+v, %v, want one of a", all.Items, err)
 	}
-	// Who drains a node before its machine goes is the retirement.
+	// The retirement drains the node before its instance is deleted.
 	if len(f.pool.deleted) != 0 {
 		t.Errorf("deleted is %v", f.pool.deleted)
 	}
@@ -112,12 +112,12 @@ func TestFaultAMissingNodeAndAPodWithoutConditionsArePanics(t *testing.T) {
 	orphan.Spec.NodeName, orphan.Status.Phase = "gone", corev1.PodRunning
 	f.createUnschedulable(bare)
 	f.createUnschedulable(orphan)
-	f.addUnschedulable("a") // the watch has told of the others by then
+	f.addUnschedulable("a") // the watch has delivered the others by then
 	f.reconcile()
 	f.removePod(bare)
 	f.removePod(orphan)
 	f.addUnschedulable("b")
-	f.pods.eventHandler().OnDelete(cache.DeletedFinalStateUnknown{Key: "apps/b"}) // the watch was away when it was deleted
+	f.pods.eventHandler().OnDelete(cache.DeletedFinalStateUnknown{Key: "apps/b"}) // the watch was interrupted when it was deleted
 	f.reconcile()
 	if got := f.pool.launches(); len(got) != 1 || got[0].Count != 1 {
 		t.Errorf("orders are %v, want one of 1: no other pod has found no room and is there", got)
@@ -135,7 +135,7 @@ func TestFaultAWatchThatEndsIsNeverRestarted(t *testing.T) {
 		if f.watches.endAll(last) == 0 {
 			t.Fatal("no watch was open")
 		}
-		f.addUnschedulable(pod) // it comes while nobody watches
+		f.addUnschedulable(pod) // it is created while no watch is open
 	}
 	f.reconcile()
 	if got := f.pool.launches(); len(got) != 1 || got[0].Count != 3 {

@@ -321,7 +321,7 @@ func (g *managedGroup) makePlanTemplates(siblings *v1alpha1.LearnedTemplate, now
 		if i < 0 {
 			kinds = append(kinds, plan.Kind{Name: want.Name, Closed: &plan.Reason{
 				Rule: plan.NoTemplate, Group: g.name(), Template: want.Name,
-				Message: fmt.Sprintf("its cloud has no such kind of machine for the group: it has %s", formatTemplateNames(m.cloudTemplates)),
+				Message: fmt.Sprintf("its cloud has no such template for the group: it has %s", formatTemplateNames(m.cloudTemplates)),
 			}})
 			continue
 		}
@@ -601,7 +601,7 @@ func (a *Controller) writeCondition(ctx context.Context, g *managedGroup) error 
 		return fmt.Errorf("condition %s of NodeGroup %s: %w", is.Type, g.name(), err)
 	}
 	if why != nil {
-		a.options.Log.Warn("the group gets no more instances", "group", g.name(), "reason", why.Rule, "message", why.Message)
+		a.options.Log.Warn("no more instances are launched for the group", "group", g.name(), "reason", why.Rule, "message", why.Message)
 	}
 	return nil
 }
@@ -618,7 +618,7 @@ func (g *managedGroup) saveStatus(s *v1alpha1.ProvisioningStatus) error {
 }
 
 // errConcurrentLaunch means that another process has requested instances since the decision.
-var errConcurrentLaunch = errors.New("another process has requested instances since they were counted: it is decided anew")
+var errConcurrentLaunch = errors.New("another process has requested instances meanwhile: retrying with the new count")
 
 // reserveLaunches records launches before they are requested (I8). It fails if another process has recorded launches
 // since the decision (I5).

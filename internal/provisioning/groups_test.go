@@ -22,7 +22,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/provisioning/launch"
 )
 
-// addGroup makes another group that gets machines.
+// addGroup adds another group that scales up.
 func (f *fixture) addGroup(name string, change func(*v1alpha1.NodeGroup)) {
 	f.t.Helper()
 	g := &v1alpha1.NodeGroup{ObjectMeta: metav1.ObjectMeta{
@@ -84,7 +84,7 @@ func TestNodesOfAnotherTypeDoNotChangeTheOnlyTemplate(t *testing.T) {
 			f := newFixture(t, nil, small)
 			f.pool.add(cloud.Instance{ProviderID: "id-small", Name: "small", Type: c.says, State: cloud.Running})
 			bound := newUnschedulablePod("apps", "a")
-			bound.Spec.NodeSelector = map[string]string{"disk": "ssd"} // which the group's nodes have in common
+			bound.Spec.NodeSelector = map[string]string{"disk": "ssd"} // a label that the group's nodes have in common
 			f.awaitUnschedulable(bound)
 			f.reconcileTimes(2)
 			if got := f.pool.launches(); (len(got) == 1) == c.learn {
@@ -94,8 +94,8 @@ func TestNodesOfAnotherTypeDoNotChangeTheOnlyTemplate(t *testing.T) {
 	}
 }
 
-// newGPUFixture has a group whose machines are declared to have a device, which the last nodes of their kind have not shown. Others are
-// what they showed besides, and the nodes that are there.
+// newGPUFixture returns a fixture with a template that declares a device. The last nodes of the template did not show
+// it. others are the other resources that they showed. nodes are the existing nodes.
 func newGPUFixture(t *testing.T, declared bool, others corev1.ResourceList, nodes ...client.Object) *fixture {
 	t.Helper()
 	f := newFixture(t, func(g *v1alpha1.NodeGroup) {
@@ -167,7 +167,7 @@ func TestRecentlyRemovedNodeStillCountsAsLearned(t *testing.T) {
 	}
 }
 
-// validatingClient is a client whose writes of a status are judged before, as the API server does by its schema.
+// validatingClient validates each status before it writes it, like the API server.
 type validatingClient struct {
 	client.Client
 	validate func(group string, up *v1alpha1.ProvisioningStatus) error
@@ -246,7 +246,6 @@ func TestUnwritableStatusBlocksNoOtherGroup(t *testing.T) {
 	}
 }
 
-// countingGroups counts how often the groups are listed.
 type countingGroups struct {
 	nodegroup.Groups
 	reads *int

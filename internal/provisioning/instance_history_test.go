@@ -22,18 +22,19 @@ import (
 	"github.com/slipway-dev/slipway/internal/retirement/budget"
 )
 
-// courseLength is how long a course lasts, and the group's join timeout is courseJoin.
+// courseLength is the simulated time, and courseJoin is the group's join timeout.
 const (
 	courseLength = 3 * time.Hour
 	courseJoin   = 15 * time.Minute
 )
 
-// instanceHistory has one pod wait. Each instance that is launched for it is unusable in random ways, one after the other.
+// instanceHistory has one unschedulable pod. Each instance that is launched for it is unusable in random ways, one
+// after the other.
 type instanceHistory struct {
 	*fixture
 	dice     *rand.Rand
 	launched map[string]time.Time // by provider ID
-	usable   map[string]bool      // those whose Node was usable at a look
+	usable   map[string]bool      // instances with a Node that was usable in a reconcile
 	log      []string
 }
 
@@ -41,13 +42,13 @@ func (c *instanceHistory) logf(format string, a ...any) {
 	c.log = append(c.log, time.Now().Format("15:04 ")+fmt.Sprintf(format, a...))
 }
 
-// ways are what becomes of a Node.
+// ways are the faults of a Node.
 var ways = []string{
 	"usable", "not ready", "unlabelled", "cordoned", "startup taint", "no device", "not ready, unlabelled", "not ready, cordoned",
 	"cordoned, unlabelled", "not initialized", "another tool", "no node", "no node", "claimed by an agent",
 }
 
-// makeUnusable has an instance's Node be in a way. It gets a new UID when it was gone.
+// makeUnusable sets a fault of an instance's Node. A deleted Node gets a new UID.
 func (c *instanceHistory) makeUnusable(i cloud.Instance, way string) {
 	c.t.Helper()
 	c.logf("%s: %s", i.Name, way)
@@ -117,7 +118,7 @@ func splitFaults(way string) (all []string) {
 	return all
 }
 
-// explainSecondInstance says why another instance may be launched although one is there; empty when none may.
+// explainSecondInstance returns why another instance may be launched. It returns "" if none may.
 func (c *instanceHistory) explainSecondInstance(i cloud.Instance) string {
 	n, err := c.kube.CoreV1().Nodes().Get(c.t.Context(), i.Name, metav1.GetOptions{})
 	late := time.Since(c.launched[i.ProviderID]) >= courseJoin
@@ -211,7 +212,7 @@ func (c *instanceHistory) spec() v1alpha1.NodeGroupSpec {
 	}
 }
 
-// runRetirements carries the retirements out, or does not.
+// runRetirements finishes the retirements, or does not.
 func (c *instanceHistory) runRetirements() {
 	for _, rt := range c.listRetirements() {
 		if rt.Status.Phase.Finished() || c.dice.IntN(5) > 0 {

@@ -73,7 +73,7 @@ func TestAnotherLaunchsFailureDoesNotRepeatALaunchRequest(t *testing.T) {
 		f.pool.templates = []string{"spot", "m4"}
 		f.pool.refuse["spot"] = &cloud.RefusedError{Reason: cloud.NoCapacity, Err: errors.New("no valid host was found")}
 	})
-	f.addUnschedulable("a") // spot is ordered for it
+	f.addUnschedulable("a") // spot is launched for it
 	f.options.Wishes.Ask(plan.Wish{ID: "w", Group: "web", Template: "m4", Count: 1})
 	f.reconcile()
 	if open := f.options.Wishes.listOpen(); len(open) != 0 || f.readCount() != 2 {
@@ -105,7 +105,7 @@ func TestPartlyFailedLaunchRequestLaunchesOnlyTheRest(t *testing.T) {
 			f.restart()
 			f.reconcileTimes(2)
 			for i := range f.states["web"].pending {
-				f.states["web"].pending[i].Settled = time.Now() // as when that is over
+				f.states["web"].pending[i].Settled = time.Now() // as after that time
 			}
 			f.reconcileTimes(3)
 			if f.readCount() != c.calls || len(f.pool.machines) != 2 {

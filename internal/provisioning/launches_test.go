@@ -18,7 +18,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/provisioning/launch"
 )
 
-// failInstance has the cloud say of a machine that it could not make it.
+// failInstance makes the cloud report that it could not create an instance.
 func (f *fixture) failInstance(id string) {
 	f.t.Helper()
 	f.pool.change(func() {
@@ -32,11 +32,11 @@ func (f *fixture) failInstance(id string) {
 	})
 }
 
-// expectDeleted looks, and compares what has been deleted.
+// expectDeleted reconciles, and compares the deleted instances.
 func (f *fixture) expectDeleted(want ...string) {
 	f.t.Helper()
 	f.reconcile()
-	f.calls.Wait() // machines are given up beside the looks
+	f.calls.Wait() // deletions run in the background
 	defer f.pool.lock()()
 	if !slices.Equal(f.pool.deleted, want) {
 		f.t.Fatalf("deleted is %v, want %v", f.pool.deleted, want)
@@ -66,7 +66,7 @@ func TestInstancesOfAPartialLaunchAreOurs(t *testing.T) {
 	}
 }
 
-// restart has the kinds be left alone no more, as when that is over.
+// restart ends all back-offs.
 func (f *fixture) restart() {
 	f.states["web"].backOffs = map[string]v1alpha1.BackOff{}
 	f.pool.change(func() { f.pool.refuse = nil })
@@ -105,7 +105,7 @@ func TestI5LaunchMadeDespiteAnErrorIsNotRepeated(t *testing.T) {
 			f.addUnschedulable("a", "b")
 			f.reconcile()
 			f.restart()
-			f.states["web"].quietUntil = time.Time{} // as when the pause is over
+			f.states["web"].quietUntil = time.Time{} // as after the pause
 			for range 5 {
 				f.reconcile()
 			}
@@ -122,7 +122,7 @@ func TestLostLaunchWithoutInstancesIsRepeated(t *testing.T) {
 	f.addUnschedulable("a")
 	f.reconcile()
 	f.restart()
-	f.states["web"].pending[0].Settled = time.Now() // as when that is over
+	f.states["web"].pending[0].Settled = time.Now() // as after that time
 	f.reconcile()
 	f.reconcile()
 	if got := f.pool.launches(); len(got) != 1 || f.readCount() != 2 {
@@ -162,7 +162,7 @@ func TestI8InstancesOfALaunchAreOursAfterARestart(t *testing.T) {
 			f.reconcileAfterRead()
 			f.pool.change(func() { f.pool.names = c.names })
 			theirs := cloud.Instance{ProviderID: "theirs", Type: "m4", State: cloud.Pending, Created: time.Now().Add(-time.Hour)}
-			f.pool.add(theirs) // nobody has seen it yet
+			f.pool.add(theirs) // not read yet
 			answer := f.blockReads()
 			f.addUnschedulable("a")
 			f.reconcile()
@@ -170,7 +170,7 @@ func TestI8InstancesOfALaunchAreOursAfterARestart(t *testing.T) {
 			answer()
 			if c.answered {
 				blind := f.blockLaunches()
-				f.reconcile() // takes in the answer, and sees no machine
+				f.reconcile() // applies the answer, and finds no instance
 				f.states = map[string]*groupState{}
 				blind()
 			}
@@ -186,7 +186,7 @@ func TestI8InstancesOfALaunchAreOursAfterARestart(t *testing.T) {
 	}
 }
 
-// unwritableClient is a client whose writes of a status fail.
+// unwritableClient fails to write a status.
 type unwritableClient struct{ client.Client }
 
 func (u unwritableClient) Status() client.SubResourceWriter {
@@ -256,7 +256,7 @@ func TestI4AdoptedInstanceBelongsToNoLaunch(t *testing.T) {
 	f.expectDeleted("id-1")
 }
 
-// newRegisteredNode is the Node of the pool's first machine, as its kubelet makes it.
+// newRegisteredNode returns the Node of the pool's first instance, as its kubelet creates it.
 func newRegisteredNode(change func(*corev1.Node)) *corev1.Node {
 	n := newIdleNode("machine-0", "")
 	n.Spec.ProviderID, n.CreationTimestamp = "id-0", metav1.Now()
@@ -265,7 +265,7 @@ func newRegisteredNode(change func(*corev1.Node)) *corev1.Node {
 	return n
 }
 
-// setNode has the API server and the caches know a Node.
+// setNode sets a Node in the API server and in the caches.
 func (f *fixture) setNode(n *corev1.Node) {
 	f.t.Helper()
 	_, err := f.kube.CoreV1().Nodes().Create(f.t.Context(), n, metav1.CreateOptions{})
@@ -281,7 +281,7 @@ func (f *fixture) setNode(n *corev1.Node) {
 	})
 }
 
-// makeOverdue has the time be over in which the machines that are awaited had to join.
+// makeOverdue ends the join timeout of the provisioning instances.
 func (f *fixture) makeOverdue() {
 	m := f.states["web"]
 	long := time.Now().Add(-24 * time.Hour)
@@ -328,7 +328,7 @@ func TestNeverReadyNodeIsRetiredAndItsTemplateBacksOff(t *testing.T) {
 
 func TestNodeThatWasReadyOrMayBeAnothersIsKept(t *testing.T) {
 	for name, c := range map[string]struct {
-		first bool // it is Ready first
+		first bool // the Node is Ready first
 		node  *corev1.Node
 	}{
 		"it was Ready once":           {true, newRegisteredNode(func(*corev1.Node) {})},

@@ -51,7 +51,7 @@ func (a *Controller) retireNode(ctx context.Context, g *managedGroup, dead launc
 	n := findNodeOfInstance(a.options.Clouds[g.Group.Spec.Cloud.Provider], g.Nodes, dead.Instance)
 	switch {
 	case n == nil:
-		log.Warn("a machine's Node has never been Ready, and is not one of the group with the machine's provider ID; it is left alone")
+		log.Warn("an instance's Node was never Ready, and no Node of the group has its provider ID; it is kept")
 		return false, nil
 	case budget.Ready(n.Object) || len(budget.Others(n.Object)) > 0: // I6
 		return true, nil
@@ -81,7 +81,7 @@ func (a *Controller) retireNode(ctx context.Context, g *managedGroup, dead launc
 	case err != nil:
 		return false, fmt.Errorf("NodeRetirement %s: %w", rt.Name, err)
 	}
-	log.Warn("a machine's Node has never been Ready, and its retirement is asked for", "node", node.Name)
+	log.Warn("a Node was never Ready; its retirement is requested", "node", node.Name)
 	if !hasNeverReadyRetirement(n) {
 		a.options.Metrics.countDeletion(g.name(), dead.Reason)
 	}

@@ -16,7 +16,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/retirement"
 )
 
-// newNeverReadyFixture is a fixture whose machine's Node has not been Ready in time, and is asked to be retired.
+// newNeverReadyFixture returns a fixture with an instance's Node that was not Ready in time. Its retirement was
+// requested.
 func newNeverReadyFixture(t *testing.T) *fixture {
 	f := newFixture(t, nil)
 	f.addUnschedulable("a")
@@ -32,7 +33,7 @@ func newNeverReadyFixture(t *testing.T) *fixture {
 	return f
 }
 
-// finishRetirement has the latest retirement of the node come to a phase.
+// finishRetirement sets the phase of the node's latest retirement.
 func (f *fixture) finishRetirement(phase v1alpha1.Phase, code string, ago time.Duration) {
 	f.t.Helper()
 	for _, rt := range f.listRetirements() {
@@ -119,8 +120,7 @@ func TestNodeThatWasReadyDuringItsRetirementHasJoined(t *testing.T) {
 	}
 }
 
-// TestNodeThatWasReadyDuringACloudOutageHasJoined has the Node not be Ready at the moment when the cloud can be read
-// again.
+// TestNodeThatWasReadyDuringACloudOutageHasJoined has a Node that is not Ready when the cloud can be read again.
 func TestNodeThatWasReadyDuringACloudOutageHasJoined(t *testing.T) {
 	for name, between := range map[string]func(*fixture){
 		"in one process":           func(*fixture) {},

@@ -17,13 +17,13 @@ import (
 	"github.com/slipway-dev/slipway/internal/provisioning/plan"
 )
 
-// failingLater is a cloud that accepts launches of one template, counts them, and finds later that it cannot make them.
+// failingLater is a cloud that accepts and counts launches of one template, and later cannot create the instances.
 type failingLater struct {
 	*pool
 	template string
 	counted  atomic.Int32
 	asked    atomic.Int32
-	outcomes []cloud.Status // the last one stays
+	outcomes []cloud.Status // the last one repeats
 	unread   error          // instead of the first outcome
 	always   error          // instead of every outcome
 }
@@ -113,7 +113,7 @@ func TestSuccessfulOperationIsFollowedToItsEnd(t *testing.T) {
 	}
 }
 
-// hidingSize is a cloud that shows a launch neither in its size nor among its instances while it works on it.
+// hidingSize is a cloud that does not show a launch in its size or its instances while the operation runs.
 type hidingSize struct{ *failingLater }
 
 func (h hidingSize) Group(ctx context.Context, name string) (cloud.Group, error) {
@@ -170,8 +170,8 @@ func TestOperationIsPolledAtTheMinimumInterval(t *testing.T) {
 	}
 }
 
-// resizable is a cloud that counts what it accepts, finds later that it has no room, and keeps the size. A size that is
-// asked for once more has it make what is missing when it has room, unless it ignores that.
+// resizable is a cloud that counts what it accepts, later finds no capacity, and keeps the size. A second request for
+// the same size creates the missing instances if there is capacity, unless the cloud ignores it.
 type resizable struct {
 	*pool
 	counted int
@@ -204,7 +204,7 @@ func (r *resizable) Status(context.Context, cloud.Operation) (cloud.Status, erro
 	return cloud.Status{Done: true, Err: &cloud.RefusedError{Reason: cloud.NoCapacity, Err: errors.New("it has none")}}, nil
 }
 
-// sleep looks once a minute for as long as d.
+// sleep reconciles once per minute for the time d.
 func (f *fixture) sleep(d time.Duration) {
 	f.t.Helper()
 	for range d / time.Minute {
@@ -214,8 +214,8 @@ func (f *fixture) sleep(d time.Duration) {
 	}
 }
 
-// expectSize has the cloud have room again, and looks until it has made an instance, and as long after that as no instance
-// is given up.
+// expectSize gives the cloud capacity. It reconciles until an instance exists, and as long afterwards as no instance is
+// deleted.
 func (f *fixture) expectSize(r *resizable) {
 	f.t.Helper()
 	f.pool.change(func() { r.room = true })
@@ -278,7 +278,7 @@ func TestIgnoredRetryOfTheSameSizeIsReported(t *testing.T) {
 		if r.counted != 1 {
 			t.Errorf("the size is %d, want 1", r.counted)
 		}
-		if s := f.status(); len(s.BackOffs) != 1 || !strings.Contains(s.BackOffs[0].Message, "lower it to the machines that it has") {
+		if s := f.status(); len(s.BackOffs) != 1 || !strings.Contains(s.BackOffs[0].Message, "lower the size to the existing instances") {
 			t.Errorf("status is %+v, want a back-off that says what to do", s)
 		}
 	})

@@ -19,12 +19,12 @@ import (
 	"github.com/slipway-dev/slipway/internal/provisioning/launch"
 )
 
-// staleGroups lists the groups as a cache that has not heard of the last write.
+// staleGroups lists the groups like a cache without the last write.
 type staleGroups struct{ before []v1alpha1.NodeGroup }
 
 func (l staleGroups) List(context.Context) ([]v1alpha1.NodeGroup, error) { return l.before, nil }
 
-// launchReplacement launches an instance as a replacement does after a notice.
+// launchReplacement launches an instance like a replacement after a notice.
 func (f *fixture) launchReplacement(node string) error {
 	f.t.Helper()
 	var g v1alpha1.NodeGroup
@@ -37,7 +37,7 @@ func (f *fixture) launchReplacement(node string) error {
 	return err
 }
 
-// A replacement is launched after the cloud was last read, and then a pod becomes unschedulable.
+// TestI5NoticeAndUnschedulablePodsLaunchOnce launches a replacement after the cloud was last read, and then a pod becomes unschedulable.
 func TestI5NoticeAndUnschedulablePodsLaunchOnce(t *testing.T) {
 	for name, lags := range map[string]bool{"the cache knows the launch": false, "the cache lags": true} {
 		for limit, maximum := range map[string]int32{"below the maximum": 10, "at the maximum": 1} {
@@ -72,7 +72,7 @@ func TestI5NoticeAndUnschedulablePodsLaunchOnce(t *testing.T) {
 	}
 }
 
-// A launch that is written and has no answer counts for a replacement too.
+// TestI5ReplacementCountsLaunchesForPods has a recorded launch without an answer, which counts for a replacement too.
 func TestI5ReplacementCountsLaunchesForPods(t *testing.T) {
 	one := int32(1)
 	f := newFixture(t, func(g *v1alpha1.NodeGroup) { g.Spec.Maximum = &one })
@@ -89,7 +89,7 @@ func TestI5ReplacementCountsLaunchesForPods(t *testing.T) {
 	}
 }
 
-// replacementLaunch is the launch of a replacement in the record; nil if there is none.
+// replacementLaunch returns the recorded launch of a replacement. It returns nil if there is none.
 func (f *fixture) replacementLaunch() *v1alpha1.Launch {
 	f.t.Helper()
 	var g v1alpha1.NodeGroup
@@ -179,7 +179,7 @@ func TestReplacementAndScaleUpShareBackOffs(t *testing.T) {
 	})
 }
 
-// The cloud shows the launch neither in its size nor as an instance, and the manager is restarted meanwhile.
+// TestI5ReplacementStaysOpenWhileItsOperationRuns has a cloud that does not show the launch. Then the manager restarts meanwhile.
 func TestI5ReplacementStaysOpenWhileItsOperationRuns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, nil)
@@ -212,7 +212,8 @@ func TestI5ReplacementStaysOpenWhileItsOperationRuns(t *testing.T) {
 
 var _ nodegroup.Groups = staleGroups{}
 
-// TestI5MinSizeAndReplacementLaunchOnce has a group at its minimum lose an instance after a notice, and the manager read the cloud first.
+// TestI5MinSizeAndReplacementLaunchOnce has a group at its minimum that loses an instance after a notice. The manager
+// reads the cloud first.
 func TestI5MinSizeAndReplacementLaunchOnce(t *testing.T) {
 	lost := func(change func(*v1alpha1.NodeRetirement)) *v1alpha1.NodeRetirement {
 		rt := &v1alpha1.NodeRetirement{ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "n1"}, Spec: v1alpha1.NodeRetirementSpec{
@@ -253,7 +254,8 @@ func TestI5MinSizeAndReplacementLaunchOnce(t *testing.T) {
 	}
 }
 
-// TestI8FailedReplacementInstanceIsDeletedAfterARestart has the manager end between the result of the launch and the deletion.
+// TestI8FailedReplacementInstanceIsDeletedAfterARestart ends the manager between the result of the launch and the
+// deletion.
 func TestI8FailedReplacementInstanceIsDeletedAfterARestart(t *testing.T) {
 	f := newFixture(t, nil)
 	f.reconcileAfterRead()
@@ -276,7 +278,7 @@ func TestI8FailedReplacementInstanceIsDeletedAfterARestart(t *testing.T) {
 	f.expectDeleted("id-0")
 }
 
-// TestLaunchWithFutureTimesEnds has the clock set back after the cloud has answered, and the cloud drop the launch.
+// TestLaunchWithFutureTimesEnds sets the clock back after the cloud's answer. Then the cloud drops the launch.
 func TestLaunchWithFutureTimesEnds(t *testing.T) {
 	for name, restart := range map[string]bool{"restart": true, "same process": false} {
 		t.Run(name, func(t *testing.T) {
@@ -312,7 +314,8 @@ func TestLaunchWithFutureTimesEnds(t *testing.T) {
 	}
 }
 
-// TestLaunchEndsAfterItsOperationIsForgotten has the cloud show no instance, and know nothing of the launch any more.
+// TestLaunchEndsAfterItsOperationIsForgotten has a cloud that shows no instance and does not know the operation any
+// more.
 func TestLaunchEndsAfterItsOperationIsForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, nil)

@@ -17,19 +17,19 @@ import (
 	"github.com/slipway-dev/slipway/internal/provisioning/plan"
 )
 
-// blockReads has a cloud take orders without an answer until the function that it gives is called.
+// blockReads blocks launches in the cloud until the returned function is called.
 func (f *fixture) blockReads() (answer func()) {
 	f.t.Helper()
 	return f.block(func(until chan struct{}) { f.pool.busy = until })
 }
 
-// blockLaunches has a cloud not say what there is until the function that it gives is called.
+// blockLaunches blocks reads in the cloud until the returned function is called.
 func (f *fixture) blockLaunches() (answer func()) {
 	f.t.Helper()
 	return f.block(func(until chan struct{}) { f.pool.silent = until })
 }
 
-// blockDeletions has a cloud not say how a machine is until the function that it gives is called. Anything else is answered.
+// blockDeletions blocks reads of single instances until the returned function is called. Other calls are answered.
 func (f *fixture) blockDeletions() (answer func()) {
 	f.t.Helper()
 	answer = f.block(func(until chan struct{}) { f.pool.stuck = until })
@@ -139,7 +139,7 @@ func TestI7FailedLaunchRereadsGroupBeforeTheNext(t *testing.T) {
 	f.pool.change(func() { f.pool.refuse["m4"] = &cloud.ThrottledError{Err: errors.New("429")} })
 	f.addUnschedulable("a")
 	f.reconcile()
-	f.states["web"].backOffs = map[string]v1alpha1.BackOff{} // as when it is over
+	f.states["web"].backOffs = map[string]v1alpha1.BackOff{} // as after their end
 	f.pool.change(func() { f.pool.refuse = nil })
 	answer := f.blockLaunches()
 	f.reconcile()
@@ -177,7 +177,7 @@ func TestThrottledCloudIsNotReadUntilItAllows(t *testing.T) {
 				t.Errorf("after %d orders the kind is left alone until %s, want %s at the least from %s", f.readCount(), b.Until, wish, from)
 			}
 			f.pool.change(func() { f.pool.unread, f.pool.unlisted, f.pool.refuse = nil, nil, nil })
-			m.quietUntil, m.backOffs = time.Now(), map[string]v1alpha1.BackOff{} // as when it is over
+			m.quietUntil, m.backOffs = time.Now(), map[string]v1alpha1.BackOff{} // as after their end
 			f.reconcile()
 			if got := f.pool.launches(); len(got) != 1 {
 				t.Errorf("orders are %v after that", got)
@@ -243,7 +243,7 @@ func TestLaunchRequestIsRepeatedOnlyAfterItsLaunchFailed(t *testing.T) {
 	}
 }
 
-// isRequeued reports whether the next look is to begin soon, and forgets it.
+// isRequeued reports whether the next reconcile starts soon, and resets that.
 func (f *fixture) isRequeued() bool {
 	select {
 	case <-f.wake:
@@ -256,7 +256,7 @@ func (f *fixture) isRequeued() bool {
 func TestLateReplyTriggersReconcile(t *testing.T) {
 	f := newFixtureWithoutSpot(t)
 	answer := f.blockLaunches()
-	f.reconcile() // the group has never been read
+	f.reconcile() // the group was never read
 	f.isRequeued()
 	answer()
 	if !f.isRequeued() {
@@ -283,7 +283,7 @@ func TestLateReplyTriggersReconcile(t *testing.T) {
 
 func TestUnansweredDeletionDelaysNoLaunchAndIsNotRepeated(t *testing.T) {
 	f := newFixtureWithFailedInstance(t)
-	f.pool.change(func() { f.pool.templates = []string{"m4", "m8"} }) // m4 is left alone
+	f.pool.change(func() { f.pool.templates = []string{"m4", "m8"} }) // m4 is in a back-off
 	answer := f.blockDeletions()
 	for i, pod := range []string{"b", "c", "d"} {
 		f.addUnschedulable(pod)
@@ -309,7 +309,7 @@ func TestManyFailedInstancesAreDeletedInBatches(t *testing.T) {
 		g.Spec.Minimum, g.Spec.Maximum = 2*maxConcurrentDeletions+1, new(int32(100))
 	})
 	f.reconcile()
-	f.reconcile() // sees the machines, and writes them down
+	f.reconcile() // finds and records the instances
 	f.pool.change(func() {
 		for i := range f.pool.machines {
 			f.pool.machines[i].State = cloud.Failed
@@ -336,7 +336,7 @@ func TestRefusalDuringReadRereadsGroupSoon(t *testing.T) {
 	f.pool.change(func() { f.pool.refuse["m4"] = &cloud.ThrottledError{Err: errors.New("429")} })
 	read := f.blockLaunches()
 	f.addUnschedulable("a")
-	f.reconcile() // the cloud is asked, and then refuses the order
+	f.reconcile() // the cloud is being read, and then refuses the launch
 	f.reconcileUntil("the order is refused", func() bool { f.applyReplies(f.lastGroups); return f.states["web"].needsReread() })
 	f.reconcile()
 	f.isRequeued()
@@ -366,8 +366,8 @@ func TestInstanceThatJoinedSinceTheReadCountsOnce(t *testing.T) {
 	}
 }
 
-// TestInstanceThatJoinsDuringTheReadCountsAsProvisioning has the cloud be found to have a Node for it that was not there
-// when the look began.
+// TestInstanceThatJoinsDuringTheReadCountsAsProvisioning has an instance with a Node that joins after the reconcile
+// began.
 func TestInstanceThatJoinsDuringTheReadCountsAsProvisioning(t *testing.T) {
 	f := newFixture(t, nil)
 	f.addUnschedulable("a")
@@ -393,7 +393,7 @@ func TestInstanceThatJoinsDuringTheReadCountsAsProvisioning(t *testing.T) {
 	}
 }
 
-// TestLaunchesAfterAJoinHaveTheirOwnNames has the cloud not be read meanwhile, so that none is shown yet.
+// TestLaunchesAfterAJoinHaveTheirOwnNames does not read the cloud meanwhile, so that no instance is listed yet.
 func TestLaunchesAfterAJoinHaveTheirOwnNames(t *testing.T) {
 	f := newFixture(t, nil)
 	f.addUnschedulable("a")

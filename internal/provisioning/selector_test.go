@@ -11,7 +11,7 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 )
 
-// setSelector has an autoscaler act on some groups only.
+// setSelector restricts the controller to some groups.
 func (f *fixture) setSelector(selector string) {
 	f.t.Helper()
 	parsed, err := labels.Parse(selector)
@@ -21,7 +21,7 @@ func (f *fixture) setSelector(selector string) {
 	f.options.Selector = parsed
 }
 
-// newSecondManager is another autoscaler in the same cluster.
+// newSecondManager returns another controller in the same cluster.
 func (f *fixture) newSecondManager(selector string) *fixture {
 	f.t.Helper()
 	other := *f

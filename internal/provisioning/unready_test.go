@@ -12,7 +12,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/provisioning/plan"
 )
 
-// observeSince has this process have observed nodes for a day.
+// observeSince makes the process have observed the nodes for a day.
 func (f *fixture) observeSince(names ...string) {
 	f.t.Helper()
 	m := f.states["web"]
@@ -44,7 +44,7 @@ func TestManyUnreadyNodesPauseLaunchesAndSetTheMetric(t *testing.T) {
 	if unready, braked := testutil.ToFloat64(f.options.Metrics.unready), testutil.ToFloat64(f.options.Metrics.paused); unready != 3 || braked != 1 {
 		t.Errorf("unready is %v, braked %v; want 3 and 1", unready, braked)
 	}
-	for _, name := range []string{"x", "y", "z"} { // their removal is under way
+	for _, name := range []string{"x", "y", "z"} { // their removal is in progress
 		n := newIdleNode(name, "")
 		n.Status.Conditions[0].Status = corev1.ConditionUnknown
 		n.Spec.Taints = []corev1.Taint{{Key: "ToBeDeletedByClusterAutoscaler"}}

@@ -56,7 +56,7 @@ func TestUnusableInstanceIsNotLaunchedAgain(t *testing.T) {
 	for name, change := range unusableCases() {
 		for _, late := range []bool{false, true} {
 			if late && name == "it is cordoned and not Ready" {
-				continue // it is retired, and the next one comes after the back-off
+				continue // it is retired, and the next one is launched after the back-off
 			}
 			t.Run(fmt.Sprintf("%s, after the join timeout: %t", name, late), func(t *testing.T) {
 				f := newFixture(t, withStartupTaint)
@@ -73,7 +73,7 @@ func TestUnusableInstanceIsNotLaunchedAgain(t *testing.T) {
 					})
 					if late {
 						f.makeOverdue()
-						for kind, b := range f.states["web"].backOffs { // as when its time is over
+						for kind, b := range f.states["web"].backOffs { // as after its end
 							b.Until = metav1.NewTime(time.Now().Add(-time.Second))
 							f.states["web"].backOffs[kind] = b
 						}
@@ -91,7 +91,7 @@ func TestUnusableInstanceIsNotLaunchedAgain(t *testing.T) {
 func TestNeverUsableInstanceBacksItsTemplateOff(t *testing.T) {
 	for name, c := range map[string]struct{ change, says string }{
 		"cordoned": {"it is cordoned", "machine-0 is cordoned"},
-		"tainted":  {"it keeps a startup taint", "has the taint " + startupTaint},
+		"tainted":  {"it keeps a startup taint", "has the startup taint " + startupTaint},
 		"no label": {"it lacks the group's label", "spec.nodeSelector"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -175,7 +175,7 @@ func TestInstanceOutsideTheSelectorStopsItsGroup(t *testing.T) {
 	}
 }
 
-// TestRetiringUnusableNodeIsNoFailure has somebody take the Node away: it is theirs (I6).
+// TestRetiringUnusableNodeIsNoFailure has another tool that removes the Node (I6).
 func TestRetiringUnusableNodeIsNoFailure(t *testing.T) {
 	f := newFixture(t, nil)
 	p := newUnschedulablePod("apps", "a")
@@ -192,7 +192,7 @@ func TestRetiringUnusableNodeIsNoFailure(t *testing.T) {
 	}
 }
 
-// TestRetiringInstanceOutsideTheSelectorStaysRecorded has a notice cordon the Node for a while, as of a Freeze.
+// TestRetiringInstanceOutsideTheSelectorStaysRecorded has a notice that cordons the Node for a while, like a Freeze.
 func TestRetiringInstanceOutsideTheSelectorStaysRecorded(t *testing.T) {
 	f := newFixture(t, nil)
 	p := newUnschedulablePod("apps", "a")
@@ -220,7 +220,7 @@ func TestRetiringInstanceOutsideTheSelectorStaysRecorded(t *testing.T) {
 	}
 }
 
-// TestStartingNodesDoNotPauseLaunches has Nodes that are not Ready yet, and get their group's labels only later.
+// TestStartingNodesDoNotPauseLaunches has Nodes that are not Ready yet, and get the labels of their group later.
 func TestStartingNodesDoNotPauseLaunches(t *testing.T) {
 	timeout := 20 * time.Minute
 	web := &v1alpha1.NodeGroup{ObjectMeta: metav1.ObjectMeta{Name: "web"}}

@@ -54,7 +54,7 @@ func (a *Controller) startWatches(ctx context.Context) (*clusterCaches, error) {
 		return nil, err
 	}
 	if !cache.WaitForCacheSync(ctx.Done(), waiting.HasSynced, daemons.HasSynced) {
-		return nil, fmt.Errorf("wait for the cluster to be read: %w", context.Cause(ctx))
+		return nil, fmt.Errorf("waiting for caches: %w", context.Cause(ctx))
 	}
 	return &clusterCaches{
 		cluster: cluster, nodes: corelisters.NewNodeLister(nodes.GetIndexer()), daemonSets: appslisters.NewDaemonSetLister(daemons.GetIndexer()),

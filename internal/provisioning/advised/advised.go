@@ -1,9 +1,9 @@
-// Package advised shows plugins the events of pods that they want to see, and passes on what they wish for: machines to the
-// autoscaler, which grants them within the limits that hold for every order, and the end of a node to a NodeRetirement,
-// which keeps the minimum, the budgets and the pods as any other does.
+// Package advised shows pod events to plugins, and applies their requests. A request for instances becomes a launch
+// request, within the limits of every launch. A request to retire a node becomes a NodeRetirement, which respects the
+// minimum, the budgets and the pods.
 //
-// A plugin harms nothing: what waits to be shown to one is bounded and kept apart from what waits for the others, each call
-// ends in time, and an event whose call fails is shown twice more, after pauses, and then dropped. Nothing waits for it.
+// A plugin cannot block Slipway. Each plugin has its own limited queue, and each call has a timeout. An event with a
+// failed call is shown twice more, after pauses, and is then dropped. Nothing waits for a plugin.
 package advised
 
 import (
@@ -33,47 +33,46 @@ import (
 )
 
 const (
-	// callTimeout bounds a call, beside the plugin's own bound.
+	// callTimeout limits a call, in addition to the plugin's own limit.
 	callTimeout = 30 * time.Second
-	// maxConcurrentCalls is how many calls one plugin gets at the same time.
+	// maxConcurrentCalls is the maximum of running calls per plugin.
 	maxConcurrentCalls = 4
-	// maxTries is how often an event is shown to a plugin that fails, and firstRetryPause the time before the second.
+	// maxTries is how often an event is shown to a failing plugin. firstRetryPause is the pause before the second try.
 	maxTries        = 3
 	firstRetryPause = 2 * time.Second
-	// retirementRetryPause is how long a node whose retirement ended early is not retired again for a wish.
+	// retirementRetryPause is how long a node is not retired again after its retirement ended early.
 	retirementRetryPause = 5 * time.Minute
 )
 
-// Wishes take the machines that are wished for.
+// Wishes accepts launch requests.
 type Wishes interface {
-	// Ask reports whether the wish is taken.
+	// Ask adds a launch request. It returns false if there are too many.
 	Ask(plan.Wish) bool
-	// Withdraw forgets the wishes whose IDs begin so.
+	// Withdraw removes the launch requests with this ID prefix.
 	Withdraw(prefix string)
 }
 
-// Options are what Advised works with. All fields but Selector are required.
+// Options configure an Advised. All fields but Selector are required.
 type Options struct {
-	// Kube watches Pods, whole as plugins get them. It does so only when a plugin wants that.
+	// Kube watches whole Pods, as plugins get them. It is used only if a plugin wants events.
 	Kube kubernetes.Interface
-	// Client reads Nodes and NodeRetirements from caches, and asks for NodeRetirements.
+	// Client reads Nodes and NodeRetirements from caches, and creates NodeRetirements.
 	Client    client.Client
 	Groups    nodegroup.Groups
 	Analyzers []advice.Analyzer
 	Wishes    Wishes
 	Metrics   *Metrics
 	Log       *slog.Logger
-	// Selector restricts what is acted on to the groups with these labels; nil is all.
+	// Selector restricts requests to groups with these labels. nil selects all groups.
 	Selector labels.Selector
 }
 
-// Advised is a manager's Runnable.
+// Advised runs the plugins. It implements manager.Runnable.
 type Advised struct {
 	options Options
-	queues  []*eventQueue // of the analyzers, in their order
+	queues  []*eventQueue // in the order of the analyzers
 }
 
-// New makes what is to be added to a manager.
 func New(o Options) *Advised {
 	if o.Selector == nil {
 		o.Selector = labels.Everything()
@@ -88,7 +87,7 @@ func New(o Options) *Advised {
 // NeedLeaderElection implements manager.LeaderElectionRunnable.
 func (*Advised) NeedLeaderElection() bool { return true }
 
-// Start works until ctx ends. Without a plugin that wants to see events it watches nothing.
+// Start runs until ctx ends. If no plugin wants events, it watches nothing.
 func (a *Advised) Start(ctx context.Context) error {
 	wanted := false
 	for _, of := range a.options.Analyzers {
@@ -132,7 +131,7 @@ func (a *Advised) eventHandler() cache.ResourceEventHandler {
 	}
 }
 
-// queueEvent queues an event for the plugins that want it.
+// queueEvent queues an event for each plugin that wants it.
 func (a *Advised) queueEvent(kind eventKind, o any) {
 	pod, ok := o.(*corev1.Pod)
 	if !ok {
@@ -151,7 +150,7 @@ func (a *Advised) queueEvent(kind eventKind, o any) {
 	}
 }
 
-// showEvents shows events to one plugin.
+// showEvents shows the events of a queue to a plugin.
 func (a *Advised) showEvents(ctx context.Context, of advice.Analyzer, q *eventQueue) {
 	for {
 		e, ok := q.waitForNext()
@@ -173,7 +172,7 @@ func (a *Advised) showEvents(ctx context.Context, of advice.Analyzer, q *eventQu
 	}
 }
 
-// callPlugin makes one call.
+// callPlugin calls the plugin once, and validates its answer.
 func (a *Advised) callPlugin(ctx context.Context, of advice.Analyzer, e podEvent) ([]advice.Wish, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -190,23 +189,23 @@ func (a *Advised) callPlugin(ctx context.Context, of advice.Analyzer, e podEvent
 	return wishes, advice.Validate(wishes)
 }
 
-// retryEvent has an event shown again after a pause, unless that was done often enough.
+// retryEvent queues a failed event again after a pause, or drops it after the last try.
 func (a *Advised) retryEvent(ctx context.Context, of advice.Analyzer, q *eventQueue, e podEvent, err error) {
 	a.options.Metrics.countEvent(of.Name(), e.kind, resultFailed)
 	e.tries++
 	log := a.options.Log.With("plugin", of.Name(), "event", e.kind, "pod", e.pod.Namespace+"/"+e.pod.Name, "err", err)
 	if e.tries >= maxTries {
-		log.Warn("the plugin does not say what it wants; the event is dropped", "tries", e.tries)
+		log.Warn("the plugin failed; its event is dropped", "tries", e.tries)
 		a.options.Metrics.countEvent(of.Name(), e.kind, resultDropped)
 		return
 	}
-	log.Debug("the plugin does not say what it wants; the event is shown again", "tries", e.tries)
+	log.Debug("the plugin failed; its event is retried", "tries", e.tries)
 	if elapsed.Sleep(ctx, firstRetryPause<<(e.tries-1)) {
 		q.putBack(e)
 	}
 }
 
-// applyRequest passes on what a plugin wishes for.
+// applyRequest applies a request of a plugin.
 func (a *Advised) applyRequest(ctx context.Context, of advice.Analyzer, pod *corev1.Pod, i int, w advice.Wish) {
 	var err error
 	kind := "retire"
@@ -216,7 +215,7 @@ func (a *Advised) applyRequest(ctx context.Context, of advice.Analyzer, pod *cor
 		err = a.requestRetirement(ctx, of, w)
 	}
 	if err != nil {
-		a.options.Log.Warn("what the plugin wishes for is not done", "plugin", of.Name(), "wish", kind, "pod", pod.Namespace+"/"+pod.Name, "err", err)
+		a.options.Log.Warn("the request of a plugin was refused", "plugin", of.Name(), "wish", kind, "pod", pod.Namespace+"/"+pod.Name, "err", err)
 	}
 	a.options.Metrics.countRequest(of.Name(), kind, err)
 }
@@ -225,7 +224,7 @@ func requestIDPrefix(of advice.Analyzer, pod *corev1.Pod) string {
 	return of.Name() + "/" + string(pod.UID) + "/"
 }
 
-// requestInstances asks for machines of a group of the plugin's own cloud.
+// requestInstances adds a launch request for a group of the plugin's own cloud.
 func (a *Advised) requestInstances(ctx context.Context, of advice.Analyzer, pod *corev1.Pod, i int, w advice.Wish) error {
 	groups, err := a.options.Groups.List(ctx)
 	if err != nil {
@@ -241,7 +240,7 @@ func (a *Advised) requestInstances(ctx context.Context, of advice.Analyzer, pod 
 			Count: w.Grow.Count, Pod: placement.PodKey{Namespace: pod.Namespace, Name: pod.Name}, Why: describeReason(of, w),
 		})
 		if !taken {
-			return fmt.Errorf("%d machines of group %s: too many wishes are open", w.Grow.Count, w.Grow.Group)
+			return fmt.Errorf("%d instances of group %s: too many launch requests are open: retry later", w.Grow.Count, w.Grow.Group)
 		}
 		return nil
 	}
@@ -252,7 +251,7 @@ func describeReason(of advice.Analyzer, w advice.Wish) string {
 	return "plugin " + of.Name() + ": " + observe.Clip(w.Reason, advice.MaxReason)
 }
 
-// requestRetirement asks for the retirement of a node of the plugin's own cloud.
+// requestRetirement creates the NodeRetirement of a node in the plugin's own cloud.
 func (a *Advised) requestRetirement(ctx context.Context, of advice.Analyzer, w advice.Wish) error {
 	var n corev1.Node
 	if err := a.options.Client.Get(ctx, client.ObjectKey{Name: w.Retire.Node}, &n); err != nil {
@@ -273,10 +272,10 @@ func (a *Advised) requestRetirement(ctx context.Context, of advice.Analyzer, w a
 			continue
 		}
 		if !rt.Status.Phase.Finished() {
-			return nil // it is leaving
+			return nil // it is retiring already
 		}
 		if ended := rt.Status.Times.Finished; ended != nil && time.Since(ended.Time) < retirementRetryPause {
-			return fmt.Errorf("node %s: its retirement %s has only just ended: %s", n.Name, rt.Name, rt.Status.Message)
+			return fmt.Errorf("node %s: its retirement %s has just ended: %s", n.Name, rt.Name, rt.Status.Message)
 		}
 		before += string(rt.UID)
 	}
@@ -293,7 +292,7 @@ func (a *Advised) requestRetirement(ctx context.Context, of advice.Analyzer, w a
 	return nil
 }
 
-// findGroup is the group of a node, if it is one of the plugin's own cloud.
+// findGroup returns the group of a node, if it belongs to the plugin's own cloud.
 func (a *Advised) findGroup(ctx context.Context, of advice.Analyzer, n *corev1.Node) (*v1alpha1.NodeGroup, error) {
 	groups, err := a.options.Groups.List(ctx)
 	if err != nil {

@@ -25,7 +25,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/provisioning/plan"
 )
 
-// fakeAnalyzer is a plugin that does what a test wants it to.
+// fakeAnalyzer is a plugin with functions of the test.
 type fakeAnalyzer struct {
 	name   string
 	events advice.Events
@@ -44,7 +44,7 @@ func (a *fakeAnalyzer) AnalyzeDeleteEvent(ctx context.Context, p *corev1.Pod) ([
 	return a.delete(ctx, p)
 }
 
-// fakeWishes takes wishes down.
+// fakeWishes records launch requests.
 type fakeWishes struct {
 	mu        sync.Mutex
 	asked     []plan.Wish
@@ -70,7 +70,7 @@ func (d *fakeWishes) list() []plan.Wish {
 	return slices.Clone(d.asked)
 }
 
-// fixture is an Advised whose events a test puts, in place of a watch.
+// fixture is an Advised with events from a test instead of a watch.
 type fixture struct {
 	*Advised
 	desk   *fakeWishes
@@ -85,7 +85,7 @@ func (l clientGroups) List(ctx context.Context) ([]v1alpha1.NodeGroup, error) {
 	return list.Items, err
 }
 
-// newFixture has the calls of analyzers made until the test ends.
+// newFixture runs the calls of the analyzers until the test ends.
 func newFixture(t *testing.T, objects []client.Object, analyzers ...advice.Analyzer) *fixture {
 	t.Helper()
 	scheme := runtime.NewScheme()
@@ -142,7 +142,8 @@ func (f *fixture) eventCount(plugin string, kind eventKind, result string) float
 	return testutil.ToFloat64(f.options.Metrics.events.WithLabelValues(plugin, string(kind), result))
 }
 
-// newQuietAnalyzer wishes for a machine of racked for every pod that changes, and for the end of node a with every pod that goes.
+// newQuietAnalyzer requests an instance of group racked for every changed pod, and the retirement of node a for every
+// deleted pod.
 func newQuietAnalyzer(name string) *fakeAnalyzer {
 	return &fakeAnalyzer{
 		name: name, events: advice.Events{Modify: true, Delete: true},
@@ -165,7 +166,7 @@ func TestPluginRequestsAreApplied(t *testing.T) {
 			!strings.HasPrefix(got[0].ID, "rack/uid-x/") || got[0].Why != "plugin rack: x needs it" {
 			t.Errorf("asked for %+v", got)
 		}
-		for range 2 { // the second is about a node that is leaving already
+		for range 2 { // the second is about a node that is retiring already
 			f.queueEvent(podDeleted, newPod("x"))
 			synctest.Wait()
 		}
@@ -280,7 +281,7 @@ func TestQueueKeepsOnlyTheLastChangeOfAPod(t *testing.T) {
 		p.ResourceVersion = string(rune('1' + i))
 		q.put(podEvent{kind: podModified, pod: p})
 	}
-	q.putBack(podEvent{kind: podModified, pod: newPod("y"), tries: 1}) // a later one has come
+	q.putBack(podEvent{kind: podModified, pod: newPod("y"), tries: 1}) // a later event has arrived
 	var got []string
 	for range 2 {
 		e, ok := q.waitForNext()

@@ -7,21 +7,20 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// The results of showing an event.
+// The results of an event.
 const (
 	resultAnswered = "answered"
 	resultFailed   = "failed"
 	resultDropped  = "dropped"
 )
 
-// Metrics tell how plugins answer.
+// Metrics are the metrics of the plugins' answers.
 type Metrics struct {
 	events   *prometheus.CounterVec
 	requests *prometheus.CounterVec
 	calls    *prometheus.HistogramVec
 }
 
-// NewMetrics registers the metrics.
 func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 	m := &Metrics{
 		events: prometheus.NewCounterVec(prometheus.CounterOpts{

@@ -7,7 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// eventKind is what has happened to a pod.
+// eventKind is the kind of a pod event.
 type eventKind string
 
 const (
@@ -15,11 +15,11 @@ const (
 	podDeleted  eventKind = "delete"
 )
 
-// podEvent is what is shown to a plugin.
+// podEvent is an event for a plugin.
 type podEvent struct {
 	kind  eventKind
 	pod   *corev1.Pod
-	tries int // that have failed
+	tries int // the number of failed calls
 }
 
 type eventKey struct {
@@ -29,11 +29,11 @@ type eventKey struct {
 
 func (e podEvent) key() eventKey { return eventKey{e.kind, e.pod.UID} }
 
-// maxEvents bounds what waits for one plugin.
+// maxEvents limits the queue of one plugin.
 const maxEvents = 20_000
 
-// eventQueue holds the events that one plugin has not been shown yet, the oldest first: of each pod the last change only. When
-// it is full the oldest is dropped. It may be used concurrently.
+// eventQueue holds the events that a plugin has not seen, the oldest first. It keeps only the last change of each pod.
+// If it is full, it drops the oldest event. It is safe for concurrent use.
 type eventQueue struct {
 	mu       sync.Mutex
 	notEmpty sync.Cond
@@ -48,7 +48,7 @@ func newEventQueue() *eventQueue {
 	return q
 }
 
-// put adds an event. It reports whether another was dropped for it.
+// put adds an event. It reports whether it dropped another one.
 func (q *eventQueue) put(e podEvent) (dropped bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -65,7 +65,7 @@ func (q *eventQueue) put(e podEvent) (dropped bool) {
 	return dropped
 }
 
-// putBack puts an event back whose call has failed, unless a later one of its kind has come.
+// putBack returns a failed event to the queue, unless a later event of its kind has arrived.
 func (q *eventQueue) putBack(e podEvent) {
 	q.mu.Lock()
 	_, later := q.events[e.key()]
@@ -75,7 +75,7 @@ func (q *eventQueue) putBack(e podEvent) {
 	}
 }
 
-// waitForNext waits for the next event; false when the queue is closed.
+// waitForNext waits for the next event. It returns false if the queue is closed.
 func (q *eventQueue) waitForNext() (podEvent, bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -16,13 +16,13 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 )
 
-// FilePrefix begins the names of the ConfigMaps with the launches of groups of a file. The group's name follows.
+// FilePrefix is the prefix of the ConfigMaps with the launches of groups of a file. The group's name follows.
 const FilePrefix = "slipway-launches-"
 
-// configMapKey is the key of a ConfigMap's data that has the launches, as JSON.
+// configMapKey is the key in the ConfigMap's data. Its value is JSON.
 const configMapKey = "provisioning"
 
-// configMapStore has the launches of groups of a file, in one ConfigMap for each group. Its resourceVersion is the lock.
+// configMapStore stores the launches of groups of a file, in one ConfigMap per group. Its resourceVersion is the lock.
 type configMapStore struct {
 	reader    client.Reader
 	writer    client.Writer
@@ -32,17 +32,17 @@ type configMapStore struct {
 	lastStatus map[string]*v1alpha1.ProvisioningStatus // by group, as this process has read or written it last
 }
 
-// StoreFiles has the launches of groups of a file written to ConfigMaps of a namespace.
+// StoreFiles stores the launches of groups of a file in ConfigMaps of the namespace.
 func (r *Record) StoreFiles(w client.Writer, namespace string) *Record {
 	r.configMaps.writer, r.configMaps.namespace = w, namespace
 	return r
 }
 
-// readConfigMap reads a group's ConfigMap. If there is none yet, it returns one without resourceVersion. A ConfigMap that cannot be understood is an
-// error: it may have launches (I7).
+// readConfigMap reads a group's ConfigMap. If there is none, it returns one without resourceVersion. A ConfigMap that
+// cannot be parsed is an error, because it may have launches (I7).
 func (f *configMapStore) readConfigMap(ctx context.Context, group string) (*corev1.ConfigMap, *v1alpha1.ProvisioningStatus, error) {
 	if f.writer == nil {
-		return nil, nil, fmt.Errorf("NodeGroup %s is of a file, and this process has no namespace for its launches: want the NodeGroup as an object", group)
+		return nil, nil, fmt.Errorf("NodeGroup %s is defined in a file, and this process has no namespace for its launch record: create the NodeGroup as an object", group)
 	}
 	m, status := &corev1.ConfigMap{}, &v1alpha1.ProvisioningStatus{}
 	name := FilePrefix + group
@@ -54,7 +54,7 @@ func (f *configMapStore) readConfigMap(ctx context.Context, group string) (*core
 		return nil, nil, fmt.Errorf("ConfigMap %s/%s with the launches of NodeGroup %s: %w", f.namespace, name, group, err)
 	}
 	if err := json.Unmarshal([]byte(m.Data[configMapKey]), status); err != nil {
-		return nil, nil, fmt.Errorf("ConfigMap %s/%s with the launches of NodeGroup %s: data.%s: %w: want what Slipway has written, or delete the ConfigMap",
+		return nil, nil, fmt.Errorf("ConfigMap %s/%s with the launches of NodeGroup %s: data.%s: %w: restore what Slipway has written, or delete the ConfigMap",
 			f.namespace, name, group, configMapKey, err)
 	}
 	return m, status, nil

@@ -14,7 +14,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/elapsed"
 )
 
-// Follower tracks the launches of groups without spec.scaleUp. Package provisioning tracks the launches of other groups.
+// Follower tracks the launches of groups without spec.scaleUp. Package provisioning tracks the launches of other
+// groups.
 type Follower struct {
 	record     *Record
 	settleTime time.Duration
@@ -31,12 +32,14 @@ type followedGroup struct {
 	watchedSince, unseenSince time.Time
 }
 
-// NewFollower returns a Follower. After a lost answer an instance has the time settle to show. Each call of a cloud is reported to asked.
+// NewFollower returns a Follower. settle is how long instances may take to show after a lost answer. Each call of a
+// cloud is reported to asked.
 func NewFollower(r *Record, settle time.Duration, asked func(provider, call string, err error)) *Follower {
 	return &Follower{record: r, settleTime: settle, reportCall: asked, groups: map[string]followedGroup{}}
 }
 
-// See notes the instances of a group before a launch: later ones belong to the launch. While a launch is open, Follow notes them.
+// See records the instances of a group before a launch, so that later instances belong to the launch. While a launch is
+// open, Follow records them.
 func (f *Follower) See(g *v1alpha1.NodeGroup, s *v1alpha1.ProvisioningStatus, instances []cloud.Instance) {
 	if slices.ContainsFunc(s.Launches, func(l v1alpha1.Launch) bool { return l.Open() && l.Count > 0 }) {
 		return
@@ -59,8 +62,8 @@ func (f *Follower) groupState(g *v1alpha1.NodeGroup) followedGroup {
 	return seen
 }
 
-// Follow updates the launches of a group by what its cloud shows, asks the cloud for the operation of one of them, and returns that one; nil
-// if it is not in the record any more.
+// Follow updates the launches of a group from a cloud read, polls the operation of launch l, and returns l as updated.
+// It returns nil if l is no longer in the record.
 func (f *Follower) Follow(ctx context.Context, g *v1alpha1.NodeGroup, p cloud.Provider, l *v1alpha1.Launch, o Observation) (is *v1alpha1.Launch, err error) {
 	status := f.readOperation(ctx, p, l)
 	f.mu.Lock()
@@ -86,7 +89,7 @@ func (f *Follower) Follow(ctx context.Context, g *v1alpha1.NodeGroup, p cloud.Pr
 		removeFinished(s)
 		return nil
 	})
-	if is == nil || err != nil { // an instance that is not in the record is seen again
+	if is == nil || err != nil { // an instance that is not in the record is found again
 		return nil, err
 	}
 	seen.firstSeen, seen.unseenSince = v.Known, v.UnseenSince
@@ -94,8 +97,9 @@ func (f *Follower) Follow(ctx context.Context, g *v1alpha1.NodeGroup, p cloud.Pr
 	return is, nil
 }
 
-// findKnownInstances returns the instances that are older than the launches of an earlier process. An instance with a Node is as old as its Node.
-// If the cloud does not say when it made another one, that one counts as launched, so that nothing is launched twice (I5).
+// findKnownInstances returns the instances that are older than the launches of an earlier process. An instance with a
+// Node is as old as its Node. If the creation time of another instance is unknown, it counts as launched, so that
+// nothing is launched twice (I5).
 func findKnownInstances(s *v1alpha1.ProvisioningStatus, o *Observation) map[string]time.Time {
 	known := map[string]time.Time{}
 	for _, i := range o.Instances {
@@ -112,8 +116,8 @@ func findKnownInstances(s *v1alpha1.ProvisioningStatus, o *Observation) map[stri
 	return known
 }
 
-// readOperation asks a cloud for its operation of a launch. If the cloud does not know the operation, it is over, and the group shows the result.
-// If the cloud does not answer, the operation still runs.
+// readOperation polls the operation of a launch. An operation that the cloud does not know is over, and the group shows
+// the result. If the cloud does not answer, the operation still runs.
 func (f *Follower) readOperation(ctx context.Context, p cloud.Provider, l *v1alpha1.Launch) cloud.Status {
 	if l.OperationID == "" {
 		return cloud.Status{}
@@ -131,12 +135,13 @@ func (f *Follower) readOperation(ctx context.Context, p cloud.Provider, l *v1alp
 	return status
 }
 
-// IsOperationForgotten reports whether a cloud will never answer for an operation. The group shows what came of it.
+// IsOperationForgotten reports whether the cloud does not know the operation. The group shows its result.
 func IsOperationForgotten(err error) bool {
 	return cloud.IsNotFound(err) || cloud.RefusalOf(err) == cloud.Invalid
 }
 
-// endOperation notes that the operation of a launch is over. The cloud was read before, and has the time to show what came of it.
+// endOperation records that the operation of a launch is over. The last cloud read was earlier, so that the cloud still
+// has its time to show the result.
 func endOperation(s *v1alpha1.ProvisioningStatus, l *v1alpha1.Launch, err error, now time.Time) {
 	l.OperationID, l.AnsweredAt = "", new(metav1.NewTime(now).Rfc3339Copy())
 	if err != nil {
@@ -187,7 +192,7 @@ func clampTimes(l *v1alpha1.Launch, now time.Time) {
 	}
 }
 
-// removeFinished removes the launches that are decided and that no NodeRetirement waits for.
+// removeFinished removes the finished launches that no NodeRetirement waits for.
 func removeFinished(s *v1alpha1.ProvisioningStatus) {
 	s.Launches = slices.DeleteFunc(s.Launches, func(l v1alpha1.Launch) bool { return !l.Open() && !l.IsForRetirement() })
 }

@@ -17,10 +17,10 @@ import (
 // Settle is how long the instances of a launch without an answer may take to show in the cloud.
 const Settle = time.Minute
 
-// answerMargin is by how much the clocks of two processes may differ, and how much a written time is rounded down.
+// answerMargin allows for different clocks of two processes, and for times that are rounded down.
 const answerMargin = 5 * time.Second
 
-// Timeout is how long a cloud may take to answer a launch of so many instances.
+// Timeout returns how long a cloud may take to answer a launch of count instances.
 func Timeout(count int) time.Duration {
 	const least, each = 2 * time.Minute, 2 * time.Second
 	return least + time.Duration(count)*each
@@ -29,27 +29,28 @@ func Timeout(count int) time.Duration {
 // NotRequestedError says why the cloud was not asked for instances. The launch is not in the record.
 type NotRequestedError struct {
 	Err error
-	// Full says that the group is at a maximum, and Pending that it is so only while the result of a launch is unknown.
+	// Full means that the group is at a maximum. Pending means that this may change when the result of a launch is
+	// known.
 	Full, Pending bool
-	// BackOff keeps the templates from being launched; nil if none does.
+	// BackOff is the back-off of the templates. It is nil if none blocks the launch.
 	BackOff *v1alpha1.BackOff
-	// Other is a launch for the same Node; nil if there is none.
+	// Other is a launch for the same Node. It is nil if there is none.
 	Other *v1alpha1.Launch
 }
 
 func (e *NotRequestedError) Error() string { return e.Err.Error() }
 func (e *NotRequestedError) Unwrap() error { return e.Err }
 
-// Want is what an owner wants to have launched.
+// Want is a request for a launch.
 type Want struct {
 	Count int
-	// Templates are those that may be launched, the preferred one first. Without any it is the group's first.
+	// Templates are the allowed templates in order of preference. If there are none, it is the group's first.
 	Templates []string
 	Owner     v1alpha1.LaunchOwner
 }
 
-// Launch requests instances for an owner, within the group's limits (I5), and returns the launch's ID. It writes the launch before the
-// request and the answer after it.
+// Launch requests instances for an owner, within the group's limits (I5), and returns the launch's ID. It writes the
+// launch before the request and the answer after it.
 func (r *Record) Launch(ctx context.Context, g *v1alpha1.NodeGroup, p cloud.Provider, w Want) (id string, err error) {
 	began := time.Now()
 	reading, cancel := context.WithTimeout(ctx, cloud.ReadTimeout)
@@ -71,7 +72,8 @@ func (r *Record) Launch(ctx context.Context, g *v1alpha1.NodeGroup, p cloud.Prov
 	return reserved.ID, err
 }
 
-// Expect writes a launch that the cloud carries out without a request: it fills a group whose size counts an instance that is not there.
+// Expect records a launch that the cloud makes without a request: the group's size counts an instance that does not
+// exist.
 func (r *Record) Expect(ctx context.Context, g *v1alpha1.NodeGroup, w Want) error {
 	now := time.Now()
 	_, err := r.reserveForOwner(ctx, g, w, now, func(*v1alpha1.ProvisioningStatus, string) (v1alpha1.Launch, error) {
@@ -80,7 +82,7 @@ func (r *Record) Expect(ctx context.Context, g *v1alpha1.NodeGroup, w Want) erro
 	return err
 }
 
-// reserveForOwner writes what make returns as the launch of an owner, unless something keeps it from being launched.
+// reserveForOwner records the launch that make returns, unless a back-off, a limit or another launch prevents it.
 func (r *Record) reserveForOwner(ctx context.Context, g *v1alpha1.NodeGroup, w Want, now time.Time,
 	make func(s *v1alpha1.ProvisioningStatus, template string) (v1alpha1.Launch, error),
 ) (Reservation, error) {
@@ -100,7 +102,7 @@ func (r *Record) reserveForOwner(ctx context.Context, g *v1alpha1.NodeGroup, w W
 		return nil
 	})
 	if err != nil {
-		if why, ok := err.(*NotRequestedError); ok { //nolint:errorlint // it is this package's own
+		if why, ok := err.(*NotRequestedError); ok { //nolint:errorlint // an error of this package
 			return Reservation{}, why
 		}
 		return Reservation{}, &NotRequestedError{Err: err}
@@ -108,8 +110,9 @@ func (r *Record) reserveForOwner(ctx context.Context, g *v1alpha1.NodeGroup, w W
 	return reserved[0], nil
 }
 
-// Allows returns the template to launch. It returns a NotRequestedError if there is a launch for the same Node already, or each template is
-// in a back-off. Only replacements heed back-offs: a cloudpool returns the cloud's own error to its client.
+// Allows returns the template to launch. It returns a NotRequestedError if there is a launch for the same Node already,
+// or each template is in a back-off. Only replacements respect back-offs: a cloudpool returns the cloud's own error to
+// its client.
 func Allows(s *v1alpha1.ProvisioningStatus, w Want, now time.Time) (template string, err error) {
 	if len(w.Templates) == 0 {
 		w.Templates = []string{""}
@@ -119,9 +122,9 @@ func Allows(s *v1alpha1.ProvisioningStatus, w Want, now time.Time) (template str
 	}
 	for i := range s.Launches {
 		l := &s.Launches[i]
-		mayWork := l.State != v1alpha1.LaunchFailed || len(l.Instances) > 0 // an instance that is late may still become usable
+		mayWork := l.State != v1alpha1.LaunchFailed || len(l.Instances) > 0 // a late instance may still become usable
 		if l.IsForRetirement() && (l.For.UID == w.Owner.UID || mayWork && l.For.NodeUID != "" && l.For.NodeUID == w.Owner.NodeUID) {
-			return "", &NotRequestedError{Err: fmt.Errorf("the launch %s of NodeRetirement %s is for the same node", l.ID, l.For.Name), Other: l}
+			return "", &NotRequestedError{Err: fmt.Errorf("the launch %s of NodeRetirement %s replaces the same node", l.ID, l.For.Name), Other: l}
 		}
 	}
 	var first *v1alpha1.BackOff
@@ -132,11 +135,11 @@ func Allows(s *v1alpha1.ProvisioningStatus, w Want, now time.Time) (template str
 		}
 		first = cmp.Or(first, b)
 	}
-	return "", &NotRequestedError{Err: fmt.Errorf("not again before %s: %s", first.Until.UTC().Format(time.RFC3339), first.Message), BackOff: first}
+	return "", &NotRequestedError{Err: fmt.Errorf("backed off until %s: %s", first.Until.UTC().Format(time.RFC3339), first.Message), BackOff: first}
 }
 
-// Templates returns the templates that a group may launch in the place of an instance of a type, the preferred one first. A group without
-// spec.scaleUp has none that are known.
+// Templates returns the templates that may replace an instance of type like, in order of preference. For a group
+// without spec.scaleUp it returns none, because its templates are unknown.
 func Templates(ctx context.Context, g *v1alpha1.NodeGroup, p cloud.Provider, like string) (names []string, err error) {
 	if g.Spec.ScaleUp == nil {
 		return nil, nil
@@ -162,8 +165,8 @@ func rankTemplate(template, like string) int {
 	return 1
 }
 
-// HasRoom checks a group's limits against its size in the cloud and the launches that this size may not show yet. It returns a
-// NotRequestedError if there is no room.
+// HasRoom checks a group's limits against its size in the cloud and the launches that this size may not show yet. It
+// returns a NotRequestedError if a limit is exceeded.
 func HasRoom(g *v1alpha1.NodeGroup, s *v1alpha1.ProvisioningStatus, has cloud.Group, count int, began time.Time) error {
 	pending := 0
 	for i := range s.Launches {
@@ -179,10 +182,10 @@ func HasRoom(g *v1alpha1.NodeGroup, s *v1alpha1.ProvisioningStatus, has cloud.Gr
 	return nil
 }
 
-// maxOperationAge is for how long an operation counts that no manager follows any more.
+// maxOperationAge is how long an operation counts as running if no manager polls it.
 const maxOperationAge = time.Hour
 
-// isCountedInSize reports whether a size that was read after a time shows a launch, or the launch will show in none.
+// isCountedInSize reports whether a size that was read at began counts a launch, or never will.
 func isCountedInSize(l *v1alpha1.Launch, began time.Time) bool {
 	switch {
 	case l.State == v1alpha1.LaunchFailed, l.State == v1alpha1.LaunchReady:
@@ -198,8 +201,8 @@ func isCountedInSize(l *v1alpha1.Launch, began time.Time) bool {
 // recordRetention is how long a launch is kept for its NodeRetirement, which may be gone.
 const recordRetention = 8 * 24 * time.Hour
 
-// pruneLaunches removes launches that nothing follows: those of a group without spec.scaleUp that its size shows, and those whose NodeRetirement
-// has not noted the result for long.
+// pruneLaunches removes launches that nothing tracks. These are launches without spec.scaleUp that the size counts, and
+// those with a result that their NodeRetirement did not record in time.
 func pruneLaunches(g *v1alpha1.NodeGroup, s *v1alpha1.ProvisioningStatus, began time.Time) {
 	s.Launches = slices.DeleteFunc(s.Launches, func(l v1alpha1.Launch) bool {
 		if l.IsForRetirement() {
@@ -209,18 +212,19 @@ func pruneLaunches(g *v1alpha1.NodeGroup, s *v1alpha1.ProvisioningStatus, began 
 	})
 }
 
-// IsForgotten reports whether the NodeRetirement of a launch has not noted the result for so long that it never will.
+// IsForgotten reports whether a launch is so old that its NodeRetirement will never record the result.
 func IsForgotten(l *v1alpha1.Launch, now time.Time) bool {
 	return now.After(l.RequestedAt.Add(recordRetention))
 }
 
-// IsUnclear reports whether a cloud may have accepted a launch in spite of its error.
+// IsUnclear reports whether a cloud may have accepted a launch despite its error.
 func IsUnclear(err error) bool {
 	return err != nil && cloud.RefusalOf(err) == "" && !cloud.IsThrottled(err) && !cloud.IsNotFound(err)
 }
 
-// writeAnswer writes what the cloud has answered. If the answer is lost or cannot be written, the launch counts as provisioning until it would
-// have been seen. A NodeRetirement has to note a refusal; of other owners the launch is removed.
+// writeAnswer records the cloud's answer. If the answer is lost or cannot be written, the launch counts as provisioning
+// until its instances would have been seen. A NodeRetirement must record a refusal; for other owners the launch is
+// removed.
 func (r *Record) writeAnswer(ctx context.Context, g *v1alpha1.NodeGroup, id string, op cloud.Operation, err error) {
 	now := time.Now()
 	_ = r.Change(context.WithoutCancel(ctx), g, func(s *v1alpha1.ProvisioningStatus) error {
@@ -242,7 +246,7 @@ func (r *Record) writeAnswer(ctx context.Context, g *v1alpha1.NodeGroup, id stri
 			recordFailure(s, l.Template, l.Reason, l.Message, now.Add(cloud.PauseOf(err)), now)
 		case !IsUnclear(err):
 			l.State, l.Named = v1alpha1.LaunchProvisioning, op.Machines
-			if l.IsForRetirement() { // those of others are not followed to their end
+			if l.IsForRetirement() { // operations of other owners are not polled
 				l.OperationID = op.ID
 			}
 		}
@@ -250,5 +254,5 @@ func (r *Record) writeAnswer(ctx context.Context, g *v1alpha1.NodeGroup, id stri
 	})
 }
 
-// SameKind reports whether two names mean one kind of machine: clouds do not agree with themselves on the case.
+// SameKind reports whether two names mean the same template. Clouds are inconsistent about upper and lower case.
 func SameKind(a, b string) bool { return strings.EqualFold(a, b) }

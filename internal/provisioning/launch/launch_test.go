@@ -19,7 +19,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
-// laggingCloud is a cloud that does not show launches in its size yet.
+// laggingCloud is a cloud with a size that does not count launches yet.
 type laggingCloud struct {
 	cloud.Provider
 	mu       sync.Mutex
@@ -51,7 +51,7 @@ func newGroup(t *testing.T, uid types.UID, maximum int32) (*v1alpha1.NodeGroup, 
 	return g, fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(g).WithObjects(g.DeepCopy()).Build()
 }
 
-// newRecord is the record of a process.
+// newRecord returns the record of one process.
 func newRecord(c client.Client) *Record { return New(c, c).StoreFiles(c, "slipway") }
 
 func TestI5ThreeRequestsAtMaxSizeLaunchOne(t *testing.T) {
@@ -127,7 +127,8 @@ func TestI8UnrecordedLaunchIsNotRequested(t *testing.T) {
 	}
 }
 
-// TestI5LateInstanceIsNotLaunchedAgain has another NodeRetirement of the same Node before the first has noted that its launch failed.
+// TestI5LateInstanceIsNotLaunchedAgain has another NodeRetirement of the same Node, before the first has recorded that
+// its launch failed.
 func TestI5LateInstanceIsNotLaunchedAgain(t *testing.T) {
 	for name, c := range map[string]struct {
 		instances []v1alpha1.LaunchedInstance

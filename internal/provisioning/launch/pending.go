@@ -12,31 +12,30 @@ import (
 	"github.com/slipway-dev/slipway/internal/elapsed"
 )
 
-// Pending is a launch with as many of its instances as have not been seen.
+// Pending is a launch with the instances that were not seen yet.
 type Pending struct {
-	// ID is the launch's.
 	ID    string
 	Kind  string
 	Count int
 	At    time.Time
-	// Answered is when the cloud had answered it; zero until then.
+	// Answered is when the cloud answered. It is zero until then.
 	Answered time.Time
 	Answer   Answer
-	// Running says that the cloud still works on it: until then it need not show it in the group's size.
+	// Running means that the cloud still works on it. Until it ends, the group's size need not count it.
 	Running bool
-	// Unrequested says that the cloud carries it out by itself, whenever it can.
+	// Unrequested means that the cloud makes it without a request, whenever it can.
 	Unrequested bool
-	// Settled is when machines of an order are not expected any more whose answer was Lost.
+	// Settled is when the instances are no longer expected after a Lost answer.
 	Settled time.Time
-	// Named are the machines of it that the cloud has named and that have not been seen, by provider ID.
+	// Named are the instances that the cloud has named and that were not seen, by provider ID.
 	Named []string
-	// Seen are the machines that have come since the order, as long as it has no answer. They count as its own, and are not
-	// ours before the cloud has said so.
+	// Seen are the instances that appeared before the answer. They count as part of the launch. They become ours only
+	// when the answer confirms it.
 	Seen []string
 }
 
-// PendingOf returns a launch of the record as what is pending of it. The answer to one that has none is lost once no cloud takes so long
-// (I8). What was accepted need not show before it has settled.
+// PendingOf converts a recorded launch. A missing answer is lost after the request timeout (I8). An accepted launch
+// need not show before it has settled.
 func PendingOf(l *v1alpha1.Launch, settle time.Duration, now time.Time) Pending {
 	p := Pending{ID: l.ID, Kind: l.Template, Count: int(l.Count), At: l.RequestedAt.Time, Named: slices.Clone(l.Named), Unrequested: l.Unrequested}
 	p.Answered, p.Answer = p.At.Add(Timeout(p.Count)), Lost
@@ -55,32 +54,32 @@ func PendingOf(l *v1alpha1.Launch, settle time.Duration, now time.Time) Pending 
 	return p
 }
 
-// Instance is an instance of a launch whose Node has not been usable yet.
+// Instance is an instance of a launch with no usable Node yet.
 type Instance struct {
 	ProviderID string
-	// Template is the one that was launched, and Launch the launch's ID.
+	// Template is the launched template, and Launch the launch's ID.
 	Template, Launch string
 	// Since is when the instance was first seen.
 	Since metav1.Time
 }
 
-// Answer is what a cloud has said to an order.
+// Answer is a cloud's answer to a launch.
 type Answer int
 
 // The answers.
 const (
 	Accepted Answer = iota
-	Refused         // some of the machines may have been made before
-	Lost            // all of them may be on their way
-	NotMade         // it was taken, and the cloud has said since that it could not make them
+	Refused         // some of the instances may exist
+	Lost            // all of the instances may be provisioning
+	NotMade         // it was accepted, and the cloud could not create the instances
 )
 
-// wasUnanswered reports whether the cloud had not answered an order when it began to be asked what there is.
+// wasUnanswered reports whether the launch had no answer when a cloud read began.
 func (a *Pending) wasUnanswered(began time.Time) bool {
 	return a.Answered.IsZero() || a.Answered.After(began)
 }
 
-// clampTimes replaces times that the clock cannot have shown yet. The answer is expected within the timeout.
+// clampTimes corrects times in the future. An answer is expected within the timeout.
 func (a *Pending) clampTimes(now time.Time) {
 	a.At = elapsed.Clamp(a.At, now)
 	if elapsed.Future(a.Answered, now.Add(Timeout(a.Count))) {
@@ -88,7 +87,7 @@ func (a *Pending) clampTimes(now time.Time) {
 	}
 }
 
-// mayStillShow reports whether an order that is no more than open, refused or lost may still have machines to be seen.
+// mayStillShow reports whether a launch that is unanswered, refused or lost may still show instances.
 func (a *Pending) mayStillShow(began, now time.Time) bool {
 	switch {
 	case a.Answered.IsZero():
@@ -101,7 +100,7 @@ func (a *Pending) mayStillShow(began, now time.Time) bool {
 	return a.Answer == Lost && now.Before(a.Settled)
 }
 
-// Expected is how many machines count as on their way for an order.
+// Expected returns how many instances of the launch count as provisioning.
 func (a *Pending) Expected() int {
 	switch a.Answer {
 	case Refused:
@@ -112,8 +111,8 @@ func (a *Pending) Expected() int {
 	return max(0, a.Count-len(a.Seen))
 }
 
-// Reply takes in what the cloud has answered. Where it names machines, the order is for those, and for others only when the
-// answer to them was lost; they are expected for as long as it takes to settle then.
+// Reply applies the cloud's answer. If the answer names instances, the launch has only these, unless the answer was
+// lost. After a lost answer they are expected until the launch settles.
 func (a *Pending) Reply(answer Answer, named []string, at time.Time, settle time.Duration) {
 	a.Answered, a.Answer, a.Named, a.Settled = at, answer, slices.Clone(named), at.Add(settle)
 	switch {
@@ -124,8 +123,8 @@ func (a *Pending) Reply(answer Answer, named []string, at time.Time, settle time
 	}
 }
 
-// applyAnswers gives the orders as their answers leave them: of the machines that came before an answer those are ours that it
-// does not exclude, and go into the record.
+// applyAnswers returns the launches after their answers. It adds instances that appeared before an answer to the
+// record, unless the answer excludes them.
 func (s *Observation) applyAnswers(record map[string]Instance) []Pending {
 	asked := slices.Clone(s.Pending)
 	for i := range asked {
@@ -144,7 +143,8 @@ func (s *Observation) applyAnswers(record map[string]Instance) []Pending {
 	return asked
 }
 
-// claimInstance counts a machine off an order that has its answer; false when it is not one of the order's.
+// claimInstance counts an instance of an answered launch as seen. It returns false if the instance is not part of the
+// launch.
 func (a *Pending) claimInstance(id string) bool {
 	switch at := slices.Index(a.Named, id); {
 	case at >= 0:
@@ -156,9 +156,9 @@ func (a *Pending) claimInstance(id string) bool {
 	return true
 }
 
-// matchInstance counts a machine off the order that it has come after, and reports whether that makes it one of ours, with the kind that
-// was ordered: clouds do not all say it of a machine, nor in the words of their templates. By its kind it is told only from those
-// that were there before.
+// matchInstance finds the launch of a new instance, and reports whether the instance is ours. It returns the launched
+// template, because not all clouds report the type, and some use other names. The type only excludes launches of other
+// templates.
 func (s *Observation) matchInstance(asked []Pending, i cloud.Instance) (r Instance, ours bool) {
 	for k := range asked {
 		a := &asked[k]
@@ -183,11 +183,11 @@ func (s *Observation) matchInstance(asked []Pending, i cloud.Instance) (r Instan
 	return r, false
 }
 
-// maxClockSkew is by how much a cloud's clock may be behind.
+// maxClockSkew is how far a cloud's clock may be behind.
 const maxClockSkew = 5 * time.Minute
 
-// appearedSince reports whether a machine has come since an order: it was not there the last time, and its cloud does not say that
-// it is older. At the first look of a process only the cloud knows, in whole seconds.
+// appearedSince reports whether an instance appeared after a launch. It was not known before, and its creation time is
+// not earlier. In the first read of a process only the creation time counts, in whole seconds.
 func (s *Observation) appearedSince(i cloud.Instance, ordered time.Time) bool {
 	if s.Known == nil {
 		return !i.Created.IsZero() && !i.Created.Before(ordered.Truncate(time.Second))

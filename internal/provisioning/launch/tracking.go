@@ -13,99 +13,97 @@ import (
 	"github.com/slipway-dev/slipway/internal/elapsed"
 )
 
-// Observation is what is known of a group's instances at one moment.
+// Observation is the input of Track: a group's instances and launches at one moment.
 type Observation struct {
 	Group     cloud.Group
 	Instances []cloud.Instance
-	// Join tells how far a machine has come with joining the cluster.
+	// Join returns how far an instance has joined the cluster.
 	Join func(cloud.Instance) Join
-	// Known are the machines that were seen the last time, by provider ID, with when each was seen first; nil when this is
-	// the first look since the start of the process.
+	// Known are the instances of the previous read, with the time when each was first seen, by provider ID. It is nil
+	// in the first read of a process.
 	Known map[string]time.Time
-	// Joined are machines that came after an order and have joined since, by provider ID: they come after no other one.
+	// Joined are instances that joined before, by provider ID. They belong to no other launch.
 	Joined map[string]bool
-	// Record is what was written down of the machines that came after an order and had no Node yet.
+	// Record are the recorded instances without a usable Node.
 	Record []Instance
-	// Pending are the orders whose machines have not been seen yet, the oldest first.
+	// Pending are the launches with instances that were not seen, the oldest first.
 	Pending []Pending
-	// Began is when the cloud began to be asked: of an order that it had not answered by then it may not tell yet.
+	// Began is when the cloud read began. It may not show launches that were answered later.
 	Began time.Time
-	// UnseenSince is since when the cloud has meant to make machines that it does not show, as the look before found it.
+	// UnseenSince is since when the cloud's size counts instances that it does not list, from the previous read.
 	UnseenSince time.Time
-	// Watched is since when this process has looked at the group: one that has only just started has not seen what
-	// became of a machine before.
+	// Watched is since when this process has tracked the group. It does not know what happened to instances before.
 	Watched     time.Time
 	JoinTimeout time.Duration
 	Now         time.Time
 }
 
-// Join is how far a machine has come with joining the cluster.
+// Join is how far an instance has joined the cluster.
 type Join int
 
-// How far machines come.
+// The states of an instance.
 const (
 	NoNode       Join = iota
-	Unsure            // whether it has a Node could not be found out: it may be on its way, and is not given up (I7)
-	HasNode           // and it is not Ready
-	NodeUnusable      // it is Ready, and takes no pods of the group; see WhyUnusable
-	NodeLeaving       // it is Ready, and is being taken out of service
+	Unsure            // a Node could not be ruled out: the instance is not deleted (I7)
+	HasNode           // the Node is not Ready
+	NodeUnusable      // the Node is Ready, but takes no pods of the group; see WhyUnusable
+	NodeLeaving       // the Node is Ready and is being retired
 	NodeUsable
 )
 
-// Tracking is what Track makes of an observation.
+// Tracking is the result of Track.
 type Tracking struct {
-	// Awaited are the machines that are on their way, those that the cloud does not show yet included.
+	// Awaited are the provisioning instances, including those that the cloud does not list yet.
 	Awaited []Expected
-	// Dead are those of ours that have had no Node and will have none. They are to be deleted.
+	// Dead are our instances that have no Node and will get none. They must be deleted.
 	Dead []FailedInstance
-	// NeverReady are those of ours whose Nodes have not been Ready in time. The Nodes are to be retired.
+	// NeverReady are our instances with a Node that was not Ready in time. The Nodes must be retired.
 	NeverReady []FailedInstance
-	// NeverUsable are those of ours whose Nodes have taken no pods of the group in time.
+	// NeverUsable are our instances with a Node that took no pods of the group in time.
 	NeverUsable []FailedInstance
-	// Overdue are the machines of ours, by provider ID, that have a Node and have had their time to become usable.
+	// Overdue are our instances with a Node that was not usable in time, by provider ID.
 	Overdue map[string]bool
-	// Joined are the machines of ours whose Nodes have become usable since the last look.
+	// Joined are our instances with a Node that became usable since the previous read.
 	Joined []Instance
-	// Strays are machines without a Node that came after no order of ours that is known, and are too old to be on their
-	// way. They are reported and left alone (I4, I7).
+	// Strays are instances without a Node that belong to no known launch and are older than the join timeout. They are
+	// reported and kept (I4, I7).
 	Strays  []string
 	Record  []Instance
 	Pending []Pending
-	// Lapsed are orders, or what is left of them, that the cloud has dropped without a word.
+	// Lapsed are launches, or parts of them, that the cloud has dropped without an error.
 	Lapsed []Pending
-	// Over are orders that were refused, or whose answers were lost, with as many of their machines as have not come and are
-	// not expected any more.
+	// Over are refused or lost launches, with the instances that did not appear and are not expected any more.
 	Over  []Pending
 	Known map[string]time.Time
-	// UnseenSince is to be given to the next look.
+	// UnseenSince is the input of the next Observation.
 	UnseenSince time.Time
-	// Late are the launches, by ID, of which not all instances were seen within the join timeout.
+	// Late are the launches with instances that were not seen within the join timeout, by ID.
 	Late map[string]bool
-	// Unmade is how many machines the cloud counts in Group.Size that it does not have, and that are not expected.
+	// Unmade is how many instances Group.Size counts that do not exist and are not expected.
 	Unmade int
 }
 
-// FailedInstance is one that will not have a Node.
+// FailedInstance is an instance that failed to join.
 type FailedInstance struct {
 	Instance cloud.Instance
-	// Kind is the one that was ordered, and Launch the launch's ID.
+	// Kind is the launched template, and Launch the launch's ID.
 	Kind, Launch string
-	// Reason is one for a back-off.
+	// Reason is the reason of a back-off.
 	Reason, Message string
 }
 
-// Expected is an instance that was requested and has no Node yet.
+// Expected is a requested instance without a Node.
 type Expected struct {
-	// ID tells it from others: its provider ID, or a number if its cloud does not show it yet.
+	// ID is the provider ID, or a number if the cloud does not list the instance yet.
 	ID   string
-	Kind string // empty if not known: the group's first
-	// Order is the ID of its launch, as long as its cloud does not show it; empty if none is known.
+	Kind string // empty if unknown: the group's first
+	// Order is the ID of the launch of an unlisted instance. It is empty if unknown.
 	Order string
 }
 
-// Track tells which machines are on their way, and which will never come. A machine is one of ours when it has come after
-// an order, which the cloud says by naming it, or which is seen by its not having been there before; that is written down
-// at once, and only those are ever given up.
+// Track finds which instances are provisioning, which have joined, and which have failed. An instance is ours if the
+// cloud names it for a launch, or if it appeared after a launch. Our instances are recorded at once, and only these are
+// ever deleted.
 func Track(s Observation) Tracking {
 	s = s.withCurrentIDs()
 	out := Tracking{Known: map[string]time.Time{}, Overdue: map[string]bool{}, Late: map[string]bool{}}
@@ -124,7 +122,7 @@ func Track(s Observation) Tracking {
 		return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.ProviderID, b.ProviderID))
 	})
 	for _, i := range instances {
-		if _, listed := out.Known[i.ProviderID]; listed { // a list that changes between its pages may have an instance twice
+		if _, listed := out.Known[i.ProviderID]; listed { // a list that changes between its pages may repeat an instance
 			continue
 		}
 		out.Known[i.ProviderID] = s.firstSeen(i.ProviderID)
@@ -142,7 +140,7 @@ func Track(s Observation) Tracking {
 			r, ours = s.matchInstance(asked, i)
 		}
 		switch join := s.Join(i); {
-		case (join == NodeUsable || join == NodeLeaving) && ours: // one that leaves was Ready: it is replaced by its own retirement
+		case (join == NodeUsable || join == NodeLeaving) && ours: // a retiring Node was Ready: its own retirement replaces it
 			out.Joined = append(out.Joined, r)
 		case (join == HasNode || join == NodeUnusable) && ours:
 			out.trackStarting(s, i, join, r)
@@ -154,7 +152,7 @@ func Track(s Observation) Tracking {
 	return out
 }
 
-// Update sets how far a launch is by what was tracked.
+// Update sets the state of a launch from the tracking.
 func (v *Tracking) Update(l *v1alpha1.Launch, now time.Time) {
 	var pending Pending
 	if i := slices.IndexFunc(v.Pending, func(a Pending) bool { return a.ID == l.ID }); i >= 0 {
@@ -186,22 +184,22 @@ func (v *Tracking) Update(l *v1alpha1.Launch, now time.Time) {
 	switch over := slices.ContainsFunc(v.Over, func(a Pending) bool { return a.ID == l.ID && a.Answer == Lost }); {
 	case l.Reason != "":
 	case over:
-		l.Reason, l.Message = Unclear, "the answer of the cloud was lost, and it shows no instance of the launch"
+		l.Reason, l.Message = Unclear, "the cloud's answer was lost, and the cloud shows no instance of the launch"
 	case v.Late[l.ID]:
-		l.Reason, l.Message = NeverJoined, "the cloud counts its instance and has not shown it in time"
+		l.Reason, l.Message = NeverJoined, "the cloud counts its instance but did not show it in time"
 	default:
 		l.Reason, l.Message = InstanceVanished, "the cloud has dropped its instance before a Node was usable"
 	}
 }
 
-// SetReady notes that an instance of a launch is usable.
+// SetReady records that an instance of a launch is usable.
 func SetReady(l *v1alpha1.Launch, r Instance) {
 	l.State, l.Count, l.Named = v1alpha1.LaunchReady, 0, nil
 	l.Instances = []v1alpha1.LaunchedInstance{{ProviderID: r.ProviderID, Since: r.Since}}
 }
 
-// withCurrentIDs gives what is remembered of machines under the IDs that they have now, and with no time in the future. One that its cloud has only just made has all of
-// its time to join before it. An ID that is still a machine's, or that two say they had, is nobody's former one (I4).
+// withCurrentIDs replaces former IDs of renamed instances, and sets times in the future to now. A renamed instance gets
+// the full join timeout again. An ID that another instance has, or that two instances claim, is not replaced (I4).
 func (s Observation) withCurrentIDs() Observation {
 	now, taken := map[string]string{}, map[string]bool{}
 	for _, i := range s.Instances {
@@ -252,8 +250,7 @@ func (s *Observation) newInstance(id, kind, launch string) Instance {
 	return Instance{ProviderID: id, Template: kind, Launch: launch, Since: metav1.NewTime(s.firstSeen(id)).Rfc3339Copy()}
 }
 
-// trackStarting keeps the record of a machine of ours until its Node has been usable once. What is usable and then is not has
-// joined.
+// trackStarting keeps the record of our instance until its Node was usable once. A later unusable Node does not count.
 func (v *Tracking) trackStarting(s Observation, i cloud.Instance, join Join, r Instance) {
 	v.Record = append(v.Record, r)
 	if !s.isOverdue(i, r.Since.Time) {
@@ -262,25 +259,25 @@ func (v *Tracking) trackStarting(s Observation, i cloud.Instance, join Join, r I
 	v.Overdue[i.ProviderID] = true
 	kind := cmp.Or(r.Template, i.Type)
 	if join == HasNode {
-		message := fmt.Sprintf("its Node has not been Ready for %s", s.JoinTimeout)
+		message := fmt.Sprintf("its Node was not Ready for %s", s.JoinTimeout)
 		v.NeverReady = append(v.NeverReady, FailedInstance{i, kind, r.Launch, NeverReady, message})
 		return
 	}
-	message := fmt.Sprintf("its Node has taken no pods of the group for %s", s.JoinTimeout)
+	message := fmt.Sprintf("its Node could run no pods of the group for %s", s.JoinTimeout)
 	v.NeverUsable = append(v.NeverUsable, FailedInstance{i, kind, r.Launch, NeverUsable, message})
 }
 
-// isOverdue reports whether a machine of ours has had its time to join, and this process has watched it for as long.
+// isOverdue reports whether an instance was not usable in time. This process must have watched it for as long.
 func (s *Observation) isOverdue(i cloud.Instance, since time.Time) bool {
 	return i.State != cloud.Unknown && !s.Now.Before(since.Add(s.JoinTimeout)) && !s.Now.Before(s.Watched.Add(s.JoinTimeout))
 }
 
-// trackWithoutNode says what a machine is that has no Node as far as is known.
+// trackWithoutNode classifies an instance that has no known Node.
 func (v *Tracking) trackWithoutNode(s Observation, i cloud.Instance, join Join, r Instance, ours bool) {
 	since, kind := r.Since.Time, cmp.Or(r.Template, i.Type)
 	switch {
 	case ours:
-	case i.Created.IsZero(): // its cloud does not say
+	case i.Created.IsZero(): // the cloud does not report the creation time
 		since = s.firstSeen(i.ProviderID)
 	default:
 		since = i.Created
@@ -289,7 +286,7 @@ func (v *Tracking) trackWithoutNode(s Observation, i cloud.Instance, join Join, 
 	switch {
 	case join == Unsure && (late || i.State == cloud.Failed):
 	case ours && i.State == cloud.Failed:
-		v.Dead = append(v.Dead, FailedInstance{i, kind, r.Launch, cmp.Or(string(i.Refusal), Failed), cmp.Or(i.Message, "the cloud could not make it")})
+		v.Dead = append(v.Dead, FailedInstance{i, kind, r.Launch, cmp.Or(string(i.Refusal), Failed), cmp.Or(i.Message, "the cloud could not create it")})
 	case ours && s.isOverdue(i, since):
 		v.Dead = append(v.Dead, FailedInstance{i, kind, r.Launch, NeverJoined, fmt.Sprintf("it was %s and had no Node for %s", i.State, s.JoinTimeout)})
 	case late:
@@ -302,8 +299,8 @@ func (v *Tracking) trackWithoutNode(s Observation, i cloud.Instance, join Join, 
 	}
 }
 
-// trackUnseen counts what the cloud means to make and does not show yet: with the kinds that were asked for, as far as that is
-// known. After the timeout nothing is expected of it any more.
+// trackUnseen counts the instances that the cloud's size includes but its list does not, by launch where known. After
+// the join timeout they are not expected any more.
 func (v *Tracking) trackUnseen(s Observation, asked []Pending, n int) {
 	expect := func(count int, kind, order string) {
 		for range count {
@@ -334,7 +331,7 @@ func (v *Tracking) trackUnseen(s Observation, asked []Pending, n int) {
 			expect(a.Count, a.Kind, a.ID)
 		}
 	}
-	for _, a := range asked { // the cloud may count machines that it could not make
+	for _, a := range asked { // the cloud's size may count instances that it could not create
 		if a.Answer != NotMade || a.wasUnanswered(s.Began) {
 			continue
 		}
@@ -344,7 +341,7 @@ func (v *Tracking) trackUnseen(s Observation, asked []Pending, n int) {
 			v.Pending = append(v.Pending, a)
 		}
 	}
-	for _, a := range asked { // the cloud may count their machines already, or not
+	for _, a := range asked { // the cloud's size may or may not count their instances
 		switch {
 		case a.Answer == NotMade && !a.wasUnanswered(s.Began):
 		case a.mayStillShow(s.Began, s.Now):
@@ -352,7 +349,7 @@ func (v *Tracking) trackUnseen(s Observation, asked []Pending, n int) {
 			v.Pending = append(v.Pending, a)
 			expect(a.Expected(), a.Kind, a.ID)
 		case a.Answer != Accepted:
-			if a.Answer == Lost && !v.Late[a.ID] && n >= a.Expected() { // the size shows that it was accepted
+			if a.Answer == Lost && !v.Late[a.ID] && n >= a.Expected() { // the size proves that the launch was accepted
 				n -= a.Expected()
 				a.Answer = Accepted
 				v.Pending = append(v.Pending, a)
@@ -362,7 +359,7 @@ func (v *Tracking) trackUnseen(s Observation, asked []Pending, n int) {
 			v.Over = append(v.Over, a)
 		}
 	}
-	if n > 0 && s.Now.Before(v.UnseenSince.Add(s.JoinTimeout)) { // asked for by somebody else, or by an earlier process
+	if n > 0 && s.Now.Before(v.UnseenSince.Add(s.JoinTimeout)) { // launched by another client or by an earlier process
 		expect(n, "", "")
 	} else {
 		v.Unmade += max(0, n)

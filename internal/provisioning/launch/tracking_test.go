@@ -13,7 +13,7 @@ import (
 
 var start = time.Date(2026, 11, 2, 8, 0, 0, 0, time.UTC)
 
-// newObservation is a group that has been watched for an hour and whose machines a and b have Nodes.
+// newObservation returns a group that was watched for an hour. Its instances a and b have Nodes.
 func newObservation(change func(*Observation)) Observation {
 	s := Observation{
 		Group: cloud.Group{Size: 2}, Instances: []cloud.Instance{{ProviderID: "a", State: cloud.Running}, {ProviderID: "b", State: cloud.Running}},
@@ -117,7 +117,7 @@ func TestTrackClassifiesInstances(t *testing.T) {
 			change: func(s *Observation) {
 				add(s, cloud.Instance{ProviderID: "c", Type: "m4", State: cloud.Pending})
 				s.Pending = []Pending{{Kind: "m4", Count: 2, At: start}}
-			}, awaited: []string{"c", "unseen-1"}, // whether it is ours the answer says
+			}, awaited: []string{"c", "unseen-1"}, // only the answer tells whether it is ours
 		},
 		"come after an order": {
 			change: func(s *Observation) {
@@ -286,7 +286,7 @@ func TestTrackClassifiesInstances(t *testing.T) {
 			change: func(s *Observation) {
 				add(s, cloud.Instance{ProviderID: "i-c", FormerID: "c", State: cloud.Running})
 				s.Record, s.Known["c"] = long, start.Add(-time.Hour)
-			}, awaited: []string{"i-c"}, record: 1, // all of its time to join is before it
+			}, awaited: []string{"i-c"}, record: 1, // its full join timeout is ahead
 		},
 		"of ours, made long ago, and never joined": {
 			change: func(s *Observation) {

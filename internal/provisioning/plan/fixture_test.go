@@ -31,7 +31,7 @@ func machineResources(cpu, memory string) corev1.ResourceList {
 	return list
 }
 
-// newKind is a kind of machine all of whose capacity pods may take.
+// newKind returns a template with all of its capacity allocatable.
 func newKind(g *v1alpha1.NodeGroup, name, cpu, memory string) Kind {
 	t := cloud.Template{Name: name, Shape: cloud.Shape{Capacity: machineResources(cpu, memory)}}
 	return Kind{Name: name, Cost: float64(t.Capacity.Cpu().MilliValue()), Node: NodeOf(g, Source{Template: t, Declared: t.Capacity})}
@@ -52,7 +52,7 @@ func newGroup(g *v1alpha1.NodeGroup, kinds ...Kind) Group {
 	return Group{World: nodegroup.World{Group: g, Now: start}, Kinds: kinds}
 }
 
-// newNode is one of a group that has been there for a day.
+// newNode returns a node of a group that is one day old.
 func newNode(group, name string, allocatable corev1.ResourceList, change ...func(*corev1.Node)) *corev1.Node {
 	n := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{
@@ -91,7 +91,7 @@ func newPod(name, nodeName, cpu, memory string, change ...func(*corev1.Pod)) *co
 	return p
 }
 
-// newWorld puts groups, nodes and pods together: pods without a node wait.
+// newWorld returns a World of groups, nodes and pods. Pods without a node are unschedulable.
 func newWorld(t testing.TB, groups []Group, nodes []*corev1.Node, pods []*corev1.Pod) *World {
 	t.Helper()
 	w := &World{Snapshot: snapshot.New(), Groups: groups, Nodes: len(nodes), Now: start}
@@ -135,7 +135,7 @@ func decideUp(t rapid.TB, w *World) *Decision {
 	return d
 }
 
-// launchCounts is what a decision orders, by group and kind.
+// launchCounts returns the number of launched instances, by group and template.
 func launchCounts(d *Decision) map[string]int {
 	out := map[string]int{}
 	for _, o := range d.Orders {
@@ -152,7 +152,7 @@ func outcomeCounts(d *Decision) map[Outcome]int {
 	return out
 }
 
-// ruleByTemplate are those that a pod's verdict names, by kind.
+// ruleByTemplate returns the rules in a pod's verdict, by template.
 func ruleByTemplate(v PodVerdict) map[string]string {
 	out := map[string]string{}
 	for _, r := range v.Reasons {

@@ -9,10 +9,10 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/planner"
 )
 
-// headroomNamespace is no namespace that a cluster can have, so that no pod there is meant by mistake.
+// headroomNamespace is not a valid name of a namespace, so that no real pod can be in it.
 const headroomNamespace = "slipway:head-room"
 
-// makeHeadroomPods makes the pods that stand for a group's spare room: they may run on its nodes, and nowhere else.
+// makeHeadroomPods returns the pods that represent a group's headroom. They fit only on nodes of the group.
 func (r *forkedCluster) makeHeadroomPods(g *Group) []*corev1.Pod {
 	up := g.scaleUpSpec()
 	if up == nil || up.HeadRoom == nil || g.NotAccepted != "" {
@@ -41,7 +41,7 @@ func (r *forkedCluster) makeHeadroomPods(g *Group) []*corev1.Pod {
 	return slots
 }
 
-// toNodeSelectorRequirements writes a group's selector as node affinity.
+// toNodeSelectorRequirements converts a label selector to node affinity.
 func toNodeSelectorRequirements(s *metav1.LabelSelector) (list []corev1.NodeSelectorRequirement) {
 	for key, value := range s.MatchLabels {
 		list = append(list, corev1.NodeSelectorRequirement{Key: key, Operator: corev1.NodeSelectorOpIn, Values: []string{value}})
@@ -52,7 +52,7 @@ func toNodeSelectorRequirements(s *metav1.LabelSelector) (list []corev1.NodeSele
 	return list
 }
 
-// makeTolerations lets a slot onto what the group's nodes keep other pods off with: the taints of their kind.
+// makeTolerations returns tolerations for the taints of the group's templates.
 func (r *forkedCluster) makeTolerations(g *Group) (list []corev1.Toleration) {
 	add := func(taints []corev1.Taint) {
 		for _, t := range taints {
@@ -70,7 +70,7 @@ func (r *forkedCluster) makeTolerations(g *Group) (list []corev1.Toleration) {
 	return list
 }
 
-// launchHeadroom orders what a group's spare room lacks.
+// launchHeadroom launches instances for headroom that does not fit.
 func (p *scaleUp) launchHeadroom() error {
 	for i := range p.Groups {
 		g := &p.Groups[i]
@@ -94,7 +94,7 @@ func (p *scaleUp) launchHeadroom() error {
 			if err != nil {
 				return err
 			}
-			why := fmt.Sprintf("the group keeps room for %d more pods", g.scaleUpSpec().HeadRoom.Slots)
+			why := fmt.Sprintf("the group's headroom is %d pods", g.scaleUpSpec().HeadRoom.Slots)
 			if err := p.applyPacking(packing, SpareRoom, why); err != nil {
 				return err
 			}

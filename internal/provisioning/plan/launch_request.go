@@ -4,41 +4,41 @@ import "github.com/slipway-dev/slipway/internal/provisioning/launch"
 
 import "github.com/slipway-dev/slipway/internal/placement"
 
-// Wished is the rule of machines that are ordered since somebody outside has asked for them.
+// Wished is the rule of instances that are launched on a request from outside.
 const Wished = "Wished"
 
-// Wish is for machines that somebody outside asks for, such as a plugin that has seen a pod. It is granted as far as the
-// limits allow that hold for every order.
+// Wish is a request for instances from outside, such as from a plugin that has seen a pod. The limits of every launch
+// apply.
 type Wish struct {
-	// ID tells it from others.
+	// ID identifies the request.
 	ID string
-	// Group is the NodeGroup's name.
+	// Group is the name of the NodeGroup.
 	Group string
-	// Template is the kind that is wanted; empty is any, the group's first if possible.
+	// Template is the requested template. If it is empty, any template is allowed, in the group's order.
 	Template string
 	Count    int
-	// Pod is the one on whose behalf it is. A machine of the group that is ordered for it anyway, or on its way for it, is
-	// one of those that are wished for.
+	// Pod is the pod that the request is for. If an instance of the group is launched or provisioning for it anyway,
+	// that instance counts as requested.
 	Pod placement.PodKey
-	// Why is for people.
+	// Why is the reason, for people.
 	Why string
 }
 
-// WishVerdict is the word on one wish.
+// WishVerdict is the result for one request.
 type WishVerdict struct {
 	ID    string `json:"id"`
 	Group string `json:"group"`
-	// Granted is how many machines are ordered for it now, Helped says that one comes for its pod anyway, and Missing is how
-	// many may not be ordered now, for the reasons.
+	// Granted is how many instances are launched for it now. Helped means that an instance is launched for its pod
+	// anyway. Missing is how many may not be launched now, for the reasons.
 	Granted int      `json:"granted"`
 	Helped  bool     `json:"helped,omitempty"`
 	Missing int      `json:"missing,omitempty"`
 	Reasons []Reason `json:"reasons,omitempty"`
-	// By is how many of those granted are of each kind.
+	// By is the number of launched instances, by template.
 	By map[string]int `json:"by,omitempty"`
 }
 
-// launchRequested orders what is wished for beside what pods need.
+// launchRequested launches the instances of the launch requests, after the launches for pods.
 func (p *scaleUp) launchRequested() error {
 	for _, w := range p.Wishes {
 		v, err := p.answerRequest(w)
@@ -74,7 +74,7 @@ func (p *scaleUp) answerRequest(w Wish) (WishVerdict, error) {
 	}
 	if !found && v.Missing > 0 {
 		v.Reasons = append(v.Reasons, Reason{
-			Rule: NoTemplate, Group: w.Group, Template: w.Template, Message: "the group gets no such machines: it has no spec.scaleUp, or no such kind",
+			Rule: NoTemplate, Group: w.Group, Template: w.Template, Message: "the group cannot launch such instances: it has no spec.scaleUp, or no such template",
 		})
 	}
 	if v.Missing == 0 {
@@ -83,7 +83,7 @@ func (p *scaleUp) answerRequest(w Wish) (WishVerdict, error) {
 	return v, nil
 }
 
-// launchForRequest orders as many machines of one kind as the limits allow.
+// launchForRequest launches as many instances of one template as the limits allow.
 func (p *scaleUp) launchForRequest(k *groupTemplate, w Wish, v *WishVerdict) error {
 	n, spent := v.Missing, (*launchLimit)(nil)
 	for _, a := range p.allLimits(k.group) {
@@ -109,7 +109,7 @@ func (p *scaleUp) launchForRequest(k *groupTemplate, w Wish, v *WishVerdict) err
 	return nil
 }
 
-// hasInstanceForPod reports whether a machine of the group comes for the wish's pod anyway.
+// hasInstanceForPod reports whether an instance of the group is launched for the request's pod anyway.
 func (p *scaleUp) hasInstanceForPod(w Wish) bool {
 	for _, v := range p.podVerdicts {
 		if v.Pod == w.Pod && (v.Outcome == Ordered || v.Outcome == Awaits) && p.templateByFlavour[p.flavourByInstance[v.Node]].group.name() == w.Group {

@@ -13,19 +13,19 @@ import (
 	"github.com/slipway-dev/slipway/internal/retirement/budget"
 )
 
-// Launched is an instance that was launched for a group, with its Node, which has not been usable yet.
+// Launched is an instance that was launched for a group and has a Node that was not usable yet.
 type Launched struct {
 	launch.Expected
 	Node *corev1.Node
-	// Overdue says that the join timeout is over: the instance does not count as provisioning any more.
+	// Overdue means that the join timeout is over. The instance no longer counts as provisioning.
 	Overdue bool
 }
 
-// isProvisioning reports an instance that still counts as provisioning: in time, and with a Node that nothing takes out of service.
+// isProvisioning reports whether the instance still counts as provisioning: in time, and its Node is not retiring.
 func (l *Launched) isProvisioning() bool { return !l.Overdue && !budget.IsLeaving(l.Node) }
 
-// JoinOf tells how far the Node of an instance of a group has come. One that does not match the group's selector is unusable whether it
-// leaves or not: it says of the next one that it would not match either.
+// JoinOf returns how far the Node of a group's instance has joined. A Node that does not match the group's selector is
+// unusable even while it is retiring: the next instance would not match either.
 func JoinOf(g *v1alpha1.NodeGroup, n *corev1.Node) launch.Join {
 	switch {
 	case !budget.Ready(n):
@@ -38,7 +38,7 @@ func JoinOf(g *v1alpha1.NodeGroup, n *corev1.Node) launch.Join {
 	return launch.NodeUsable
 }
 
-// WhyUnusable says why a Ready Node takes no pods of a group, and what to do; empty when it takes some.
+// WhyUnusable returns why a Ready Node takes no pods of the group, and what to do. It returns "" for a usable Node.
 func WhyUnusable(g *v1alpha1.NodeGroup, n *corev1.Node) string {
 	startup := startupTaints(g)
 	at := slices.IndexFunc(n.Spec.Taints, func(t corev1.Taint) bool { return isTemporaryTaint(t.Key, startup) })
@@ -48,7 +48,7 @@ func WhyUnusable(g *v1alpha1.NodeGroup, n *corev1.Node) string {
 	case n.Spec.Unschedulable:
 		return fmt.Sprintf("Node %s is cordoned: uncordon it, or retire it", n.Name)
 	case at >= 0:
-		return fmt.Sprintf("Node %s has the taint %s: whatever starts the Node has to remove it; else retire the Node", n.Name, n.Spec.Taints[at].Key)
+		return fmt.Sprintf("Node %s has the startup taint %s: remove the taint when the Node is ready, or retire the Node", n.Name, n.Spec.Taints[at].Key)
 	}
 	return ""
 }
@@ -57,17 +57,17 @@ func (g *Group) isNodeStarting(n *corev1.Node, now time.Time) bool {
 	return IsArriving(n, startupTaints(g.Group), g.Devices[n.Name], g.joinTimeout(), g.Observed[n.Name], now)
 }
 
-// IsProvisioning reports whether a Node of the group still counts as one that is coming.
+// IsProvisioning reports whether a Node of the group still counts as provisioning.
 func (g *Group) IsProvisioning(n *corev1.Node, now time.Time) bool {
 	return g.isNodeOfLaunch(n) || g.isNodeStarting(n, now)
 }
 
-// isNodeOfLaunch reports whether a Node is that of an instance which still counts as provisioning.
+// isNodeOfLaunch reports whether the Node belongs to an instance that still counts as provisioning.
 func (g *Group) isNodeOfLaunch(n *corev1.Node) bool {
 	return slices.ContainsFunc(g.Launched, func(l Launched) bool { return l.isProvisioning() && l.Node.Name == n.Name })
 }
 
-// provisioningInstances are the instances that count as on their way, without those whose Nodes are the group's: these count as nodes.
+// provisioningInstances returns the provisioning instances. An instance with a Node in the group counts as a node.
 func (g *Group) provisioningInstances() []launch.Expected {
 	all := g.Awaited
 	for _, l := range g.Launched {
@@ -78,8 +78,8 @@ func (g *Group) provisioningInstances() []launch.Expected {
 	return all
 }
 
-// NotSelected says that the Node of an instance of a group does not match the group's selector: what comes next would be of no use
-// to the group either. It is nil when all match.
+// NotSelected returns why the Node of an instance does not match the group's selector. Further instances would be
+// useless too. It returns nil if all Nodes match.
 func (g *Group) NotSelected() *Reason {
 	for _, l := range g.Launched {
 		if budget.Ready(l.Node) && !retirement.Selects(g.Group, l.Node.Labels) {
@@ -89,8 +89,8 @@ func (g *Group) NotSelected() *Reason {
 	return nil
 }
 
-// whyNeverUsable says that an instance of a template has not become usable in time and is still there; nil when there is none. One whose Node
-// is not Ready is retired, and does not count.
+// whyNeverUsable returns the reason if an instance of the template was not usable in time and still exists. Otherwise
+// it returns nil. An instance with a Node that is not Ready is retired, and does not count.
 func (g *Group) whyNeverUsable(template string) *Reason {
 	for _, l := range g.Launched {
 		selected := retirement.Selects(g.Group, l.Node.Labels)

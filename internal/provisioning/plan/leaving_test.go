@@ -10,7 +10,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/provisioning/launch"
 )
 
-// TestPodsDoNotWaitForARetiringInstance has an instance in time whose Node is not Ready yet.
+// TestPodsDoNotWaitForARetiringInstance has an instance within its join timeout with a Node that is not Ready.
 func TestPodsDoNotWaitForARetiringInstance(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*corev1.Node)

@@ -11,7 +11,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/provisioning/launch"
 )
 
-// launchLimit is a limit, named after its rule, with the sentence that tells of it.
+// launchLimit is what a limit leaves for launches. Its name is the rule.
 type launchLimit struct {
 	planner.Allowance
 	message string
@@ -22,27 +22,27 @@ func newInstanceLimit(rule string, left int, format string, a ...any) *launchLim
 	return &launchLimit{planner.Allowance{Name: rule, Machines: &left}, fmt.Sprintf(format, a...)}
 }
 
-// Unreadiness is how many nodes may be not Ready before no instances are launched: such a cluster has lost its network or its control plane,
-// and its pods are unschedulable for that. The zero value sets no limit.
+// Unreadiness limits how many nodes may be not Ready while instances are launched. Beyond it, the cluster has probably
+// lost its network or its control plane, and pods are unschedulable for that reason. The zero value sets no limit.
 type Unreadiness struct {
-	// Percent of the nodes may be not Ready, and AtLeast nodes in any case; 0 percent sets no limit.
+	// Percent of the nodes may be not Ready, but at least AtLeast nodes. 0 percent sets no limit.
 	Percent, AtLeast int
 }
 
-// checkUnready says that too many nodes are not Ready; nil when they are not.
+// checkUnready returns a reason if too many nodes are not Ready. Otherwise it returns nil.
 func (u Unreadiness) checkUnready(unready, nodes int) *Reason {
 	most := max(u.AtLeast, nodes*u.Percent/100)
 	if u.Percent <= 0 || unready <= most {
 		return nil
 	}
-	return &Reason{Rule: TooManyUnready, Message: fmt.Sprintf("%d of %d nodes are not Ready, and instances are launched while at most %d are", unready,
+	return &Reason{Rule: TooManyUnready, Message: fmt.Sprintf("%d of %d nodes are not Ready: instances are launched while at most %d are not Ready", unready,
 		nodes, most)}
 }
 
-// Braked says that no instances are launched since too many nodes are not Ready; nil when they are.
+// Braked returns why nothing is launched if too many nodes are not Ready. Otherwise it returns nil.
 func (w *World) Braked() *Reason { return w.Unreadiness.checkUnready(w.Unready, w.Nodes) }
 
-// maxInstances is how many machines of a kind are within the limit.
+// maxInstances returns how many instances of a template are within the limit.
 func (a *launchLimit) maxInstances(k *groupTemplate) int {
 	n := math.MaxInt
 	if a.Machines != nil {
@@ -56,7 +56,7 @@ func (a *launchLimit) maxInstances(k *groupTemplate) int {
 	return max(0, n)
 }
 
-// toBaseUnits is a quantity in millicores of cpu, or units of anything else.
+// toBaseUnits returns the quantity in millicores of CPU, or in units of another resource.
 func toBaseUnits(name corev1.ResourceName, list corev1.ResourceList) int64 {
 	quantity := list[name]
 	if name == corev1.ResourceCPU {
@@ -65,12 +65,12 @@ func toBaseUnits(name corev1.ResourceName, list corev1.ResourceList) int64 {
 	return quantity.Value()
 }
 
-// groupSize is how many machines a group has or is to have.
+// groupSize returns how many instances the group has, including provisioning and planned ones.
 func (p *scaleUp) groupSize(g *Group) int {
 	return max(g.Size, len(g.Nodes)+len(g.provisioningInstances())) - p.countRemoved(g) + p.launchedByGroup[g.name()]
 }
 
-// groupLimits are what is left of a group's own limits.
+// groupLimits returns what the group's own limits leave.
 func (p *scaleUp) groupLimits(g *Group) []*launchLimit {
 	var list []*launchLimit
 	size := p.groupSize(g)
@@ -91,14 +91,14 @@ func (p *scaleUp) groupLimits(g *Group) []*launchLimit {
 		left := corev1.ResourceList{name: fromBaseUnits(name, max(0, most-has))}
 		list = append(list, &launchLimit{
 			planner.Allowance{Name: AtLimit, Resources: left},
-			fmt.Sprintf("the machines that the group %s has or awaits have %s of %s, and may have %s", g.name(), formatAmount(name, has), name,
+			fmt.Sprintf("the instances of the group %s, including provisioning ones, have %s of %s; the limit is %s", g.name(), formatAmount(name, has), name,
 				limit),
 		})
 	}
 	return list
 }
 
-// groupCapacity is how much of a resource the machines of a group have, those on their way and those ordered included.
+// groupCapacity returns the capacity of the group's instances, including provisioning and planned ones.
 func (p *scaleUp) groupCapacity(g *Group, name corev1.ResourceName) (sum int64) {
 	for i := range g.Nodes {
 		sum += toBaseUnits(name, g.Nodes[i].Object.Status.Capacity)
@@ -116,19 +116,19 @@ func (p *scaleUp) groupCapacity(g *Group, name corev1.ResourceName) (sum int64) 
 	return sum
 }
 
-// clusterLimits is what is left of the cluster's maximum.
+// clusterLimits returns what the maximum of the cluster leaves.
 func (p *scaleUp) clusterLimits() []*launchLimit {
 	if p.Maximum == nil {
 		return nil
 	}
 	has := p.Nodes - p.removedNodes
 	for i := range p.Groups {
-		has += len(p.Groups[i].Awaited) // the Nodes of those that are Launched count as such
+		has += len(p.Groups[i].Awaited) // launched instances count as Nodes
 	}
 	for _, n := range p.launchedByGroup {
 		has += n
 	}
-	return []*launchLimit{newInstanceLimit(AtClusterMaximum, *p.Maximum-has, "the cluster has or awaits %d nodes and a maximum of %d", has,
+	return []*launchLimit{newInstanceLimit(AtClusterMaximum, *p.Maximum-has, "the cluster has %d nodes, including provisioning ones; the maximum is %d", has,
 		*p.Maximum)}
 }
 
@@ -136,7 +136,7 @@ func (p *scaleUp) allLimits(g *Group) []*launchLimit {
 	return append(p.groupLimits(g), p.clusterLimits()...)
 }
 
-// limitMessage tells of the limit of a rule that stands in a group's way.
+// limitMessage returns the message of the group's limit with this rule.
 func (p *scaleUp) limitMessage(g *Group, rule string) string {
 	for _, a := range p.allLimits(g) {
 		if a.Name == rule {
@@ -153,7 +153,6 @@ func fromBaseUnits(name corev1.ResourceName, value int64) resource.Quantity {
 	return *resource.NewQuantity(value, resource.BinarySI)
 }
 
-// formatAmount is an amount as people write it.
 func formatAmount(name corev1.ResourceName, value int64) string {
 	q := fromBaseUnits(name, value)
 	return q.String()

@@ -11,14 +11,14 @@ import (
 	"github.com/slipway-dev/slipway/internal/nodegroup"
 )
 
-// newPlaceholderGroup is a group that knows its placeholders.
+// newPlaceholderGroup returns a group with a selector of placeholder pods.
 func newPlaceholderGroup() *v1alpha1.NodeGroup {
 	return newUnderutilizedGroup(func(g *v1alpha1.NodeGroup) {
 		g.Spec.Drain.PlaceholderPods = &metav1.LabelSelector{MatchLabels: map[string]string{"holds": "room"}}
 	})
 }
 
-// asPlaceholder makes a pod one, that the cluster autoscaler is told to keep.
+// asPlaceholder makes a pod a placeholder that the cluster autoscaler must keep.
 func asPlaceholder(p *corev1.Pod) {
 	priority := int32(-10)
 	p.Labels, p.Spec.Priority = map[string]string{"holds": "room"}, &priority
@@ -51,7 +51,7 @@ func TestOnlyThePreemptedPlaceholderLaunchesAnInstance(t *testing.T) {
 	}
 }
 
-// TestPlaceholderNodeStaysUntilPlaceholdersFitElsewhere has them annotated as the chart does.
+// TestPlaceholderNodeStaysUntilPlaceholdersFitElsewhere annotates the placeholders like the chart.
 func TestPlaceholderNodeStaysUntilPlaceholdersFitElsewhere(t *testing.T) {
 	g := newPlaceholderGroup()
 	nodes := []*corev1.Node{newWebNode("a", withPassedCooldown), newWebNode("b")}

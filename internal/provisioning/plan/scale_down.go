@@ -19,40 +19,40 @@ import (
 	"github.com/slipway-dev/slipway/internal/retirement/budget"
 )
 
-// RequestedBy is who asks for the retirements of underused nodes.
+// RequestedBy is the requester of the retirements of underutilized nodes.
 const RequestedBy = nodegroup.UnderusedRequestedBy
 
-// SinceAnnotation is on a Node that could go, and says since when. It counts for the process that observed the node at that time:
-// what happened to the node while no manager ran is not known. It is taken off when the node is needed (I3).
+// SinceAnnotation says since when a Node may be retired. It counts only if this process has seen the node since then:
+// what happened while no manager ran is unknown. It is removed when the node is needed (I3).
 const SinceAnnotation = "nodegroup.slipway.dev/underused-since"
 
-// NodeDecision is the word on one node of a group with the rule.
+// NodeDecision is the decision on a node of a group with the underutilized rule.
 type NodeDecision struct {
 	nodegroup.Decision
 	Group string `json:"group"`
-	// Since is what is to be written on the Node; zero is nothing.
+	// Since is the time to write on the Node. Zero removes the annotation.
 	Since time.Time `json:"-"`
-	// Subject is the node that the decision is about.
+	// Subject is the node of the decision.
 	Subject *nodegroup.Node `json:"-"`
 }
 
 // underutilizedRule is v1alpha1.UnderusedNodes with its defaults.
 type underutilizedRule struct {
 	cpuBelow, memoryBelow float64
-	podsAtMost            int                       // below 0: none
-	allOf                 *v1alpha1.UnderusedBounds // nil: those above count
+	podsAtMost            int                       // below 0: no limit
+	allOf                 *v1alpha1.UnderusedBounds // nil: the fields above count
 	consolidate           bool
 	cooldown              time.Duration
 	placeholders          labels.Selector
 }
 
-// The defaults are those of the CRD.
+// Defaults of the CRD.
 const (
 	defaultThresholdPercent = 50
 	defaultCooldown         = 10 * time.Minute
 )
 
-// newUnderutilizedRule gives the rule of a group; nil when it has none.
+// newUnderutilizedRule returns the rule of a group. It returns nil if the group has none.
 func newUnderutilizedRule(g *v1alpha1.NodeGroup) *underutilizedRule {
 	if g.Spec.ScaleDown == nil || g.Spec.ScaleDown.Underused == nil {
 		return nil
@@ -77,14 +77,14 @@ func newUnderutilizedRule(g *v1alpha1.NodeGroup) *underutilizedRule {
 	return r
 }
 
-// placeholderSelector selects the pods of a group that only hold room. A selector that cannot be read selects nothing: what its pods
-// say for themselves counts, and no other group waits for it.
+// placeholderSelector selects the placeholder pods of a group. A selector that cannot be parsed selects nothing. Then
+// the pods' own annotations count, and other groups are not blocked.
 func placeholderSelector(g *v1alpha1.NodeGroup) labels.Selector {
 	s, _ := grouppolicy.Placeholders(g)
 	return s.Placeholders
 }
 
-// whyUtilized says for what a node counts as used; empty when it is used little.
+// whyUtilized returns why a node is not underutilized. It returns "" for an underutilized node.
 func (r *underutilizedRule) whyUtilized(l planner.Load) string {
 	if r.allOf != nil && !r.consolidate {
 		return describeExceededBounds(r.allOf, l)
@@ -93,21 +93,21 @@ func (r *underutilizedRule) whyUtilized(l planner.Load) string {
 	case r.consolidate, l.CPUShare() < r.cpuBelow && l.MemoryShare() < r.memoryBelow, l.Pods <= r.podsAtMost:
 		return ""
 	}
-	return fmt.Sprintf("%d pods request %.0f %% of its cpu and %.0f %% of its memory, and one that is used little has less than %.0f %% and %.0f %%",
+	return fmt.Sprintf("%d pods request %.0f %% of its cpu and %.0f %% of its memory; an underutilized node has less than %.0f %% and %.0f %%",
 		l.Pods, l.CPUShare(), l.MemoryShare(), r.cpuBelow, r.memoryBelow)
 }
 
-// describeExceededBounds names the bounds that a node is above; empty when it is above none.
+// describeExceededBounds names the bounds that the node exceeds. It returns "" if there is none.
 func describeExceededBounds(b *v1alpha1.UnderusedBounds, l planner.Load) string {
 	var above []string
 	if b.CPUAtMost != nil && l.CPUShare() > float64(*b.CPUAtMost) {
-		above = append(above, fmt.Sprintf("its pods request %.1f %% of its cpu, and allOf.cpuAtMost is %d %%", l.CPUShare(), *b.CPUAtMost))
+		above = append(above, fmt.Sprintf("its pods request %.1f %% of its cpu; allOf.cpuAtMost is %d %%", l.CPUShare(), *b.CPUAtMost))
 	}
 	if b.MemoryAtMost != nil && l.MemoryShare() > float64(*b.MemoryAtMost) {
-		above = append(above, fmt.Sprintf("its pods request %.1f %% of its memory, and allOf.memoryAtMost is %d %%", l.MemoryShare(), *b.MemoryAtMost))
+		above = append(above, fmt.Sprintf("its pods request %.1f %% of its memory; allOf.memoryAtMost is %d %%", l.MemoryShare(), *b.MemoryAtMost))
 	}
 	if b.PodsAtMost != nil && l.Pods > int(*b.PodsAtMost) {
-		above = append(above, fmt.Sprintf("it has %d pods, and allOf.podsAtMost is %d", l.Pods, *b.PodsAtMost))
+		above = append(above, fmt.Sprintf("it has %d pods; allOf.podsAtMost is %d", l.Pods, *b.PodsAtMost))
 	}
 	return strings.Join(above, "; ")
 }
@@ -116,7 +116,8 @@ func (r *underutilizedRule) isPlaceholder(set labels.Set) bool {
 	return r.placeholders.Matches(set)
 }
 
-// UnderusedCooldown is for how long a node of a group has to be one that could go; false when the group has no such rule.
+// UnderusedCooldown returns how long a node of the group must be underutilized. It returns false if the group has no
+// such rule.
 func UnderusedCooldown(g *v1alpha1.NodeGroup) (time.Duration, bool) {
 	rule := newUnderutilizedRule(g)
 	if rule == nil {
@@ -125,7 +126,7 @@ func UnderusedCooldown(g *v1alpha1.NodeGroup) (time.Duration, bool) {
 	return rule.cooldown, true
 }
 
-// Since reads when a Node was found to be one that could go; zero when it was not, or that cannot be read.
+// Since returns since when a Node may be retired. It returns zero if the time is missing or invalid.
 func Since(n *corev1.Node, now time.Time) time.Time {
 	t, err := time.Parse(time.RFC3339, n.Annotations[SinceAnnotation])
 	if err != nil || t.After(now.Add(time.Second)) {
@@ -134,8 +135,8 @@ func Since(n *corev1.Node, now time.Time) time.Time {
 	return t
 }
 
-// Down says of each node of the groups with the rule what is to become of it, sorted by name. Groups are looked at in
-// their order, each with the nodes of those before it already gone (I9).
+// Down decides on each node of the groups with the underutilized rule, sorted by name. It decides group by group, and
+// treats the nodes that earlier groups retire as gone (I9).
 func Down(w *World) ([]NodeDecision, error) {
 	var all []NodeDecision
 	err := w.simulate(func(r *forkedCluster) error {
@@ -153,23 +154,24 @@ func Down(w *World) ([]NodeDecision, error) {
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("deciding which underused nodes may go: %w", err)
+		return nil, fmt.Errorf("decide which underutilized nodes to retire: %w", err)
 	}
 	slices.SortFunc(all, func(a, b NodeDecision) int { return cmp.Compare(a.Node, b.Node) })
 	return all, nil
 }
 
-// scaleDown is a decision on all groups in the making. What is gone in its fork stays gone.
+// scaleDown is a decision on all groups in progress. Nodes that are removed from its fork stay removed.
 type scaleDown struct {
 	*forkedCluster
-	pendingPods   []placement.PodKey // pods that need a place, those of leaving nodes that have found none included
+	pendingPods   []placement.PodKey // pods that need a node, including those of retiring nodes
 	pendingSet    map[placement.PodKey]bool
 	removedNodes  int
-	removedGroups []string // the groups of the nodes that have gone, one entry for each
+	removedGroups []string // the groups of the removed nodes, one entry per node
 	baseline      *Decision
 }
 
-// prepareBaseline takes the nodes away that are leaving already, and asks what would be ordered if nobody else left.
+// prepareBaseline removes the nodes that are retiring, and decides what would be launched without any further
+// retirement.
 func (f *scaleDown) prepareBaseline() (err error) {
 	f.pendingPods, f.pendingSet = f.podsWithoutNomination(), map[placement.PodKey]bool{}
 	for _, key := range f.pendingPods {
@@ -189,11 +191,11 @@ func (f *scaleDown) prepareBaseline() (err error) {
 	return err
 }
 
-// removeLeavingNode takes a node away that is leaving, and its pods to where placement finds room.
+// removeLeavingNode removes a retiring node, and moves its pods to the nodes that placement finds.
 func (f *scaleDown) removeLeavingNode(g *Group, n *nodegroup.Node) error {
 	e, err := planner.Evacuate(f.Snapshot, n.Object.Name, planner.LeastPods, plannerOptions(g, f.Now))
 	if err != nil {
-		return nil //nolint:nilerr // the snapshot does not know it any more
+		return nil //nolint:nilerr // the snapshot does not know the node any more
 	}
 	for _, r := range e.Refusals {
 		if r.Rule == "no-room" {
@@ -207,7 +209,7 @@ func (f *scaleDown) removeLeavingNode(g *Group, n *nodegroup.Node) error {
 	return f.applyEvacuation(g, e)
 }
 
-// applyEvacuation carries an evacuation out in the fork.
+// applyEvacuation applies an evacuation in the fork.
 func (f *scaleDown) applyEvacuation(g *Group, e *planner.Evacuation) error {
 	if err := f.fork.Withdraw(e.Node); err != nil {
 		return err
@@ -226,7 +228,7 @@ func (f *scaleDown) applyEvacuation(g *Group, e *planner.Evacuation) error {
 }
 
 func plannerOptions(g *Group, now time.Time) planner.Options {
-	marks, _ := grouppolicy.Placeholders(g.Group) // one that cannot be read marks none
+	marks, _ := grouppolicy.Placeholders(g.Group) // an unreadable selector marks no pod
 	return planner.Options{Now: now, Pods: grouppolicy.For(g.Group, false), Mark: marks.Mark}
 }
 
@@ -249,14 +251,14 @@ func (f *scaleDown) decideGroup(g *Group) ([]NodeDecision, error) {
 	return all, nil
 }
 
-// checkNode applies the rules that need to know but one node.
+// checkNode applies the rules that depend on one node only.
 func (f *scaleDown) checkNode(g *Group, rule *underutilizedRule, n *nodegroup.Node) NodeDecision {
 	d := NodeDecision{Decision: nodegroup.Decision{Node: n.Object.Name}, Group: g.name(), Subject: n}
 	if n.Counted().Leaving {
 		return d
 	}
 	if g.NotAccepted != "" {
-		d.addReason(nodegroup.NotAccepted, "the NodeGroup %s is not acted on: %s", g.name(), g.NotAccepted)
+		d.addReason(nodegroup.NotAccepted, "the NodeGroup %s is not accepted: %s", g.name(), g.NotAccepted)
 	}
 	if !budget.Ready(n.Object) || g.IsProvisioning(n.Object, f.Now) {
 		d.addReason(Arriving, "it is not ready")
@@ -264,7 +266,7 @@ func (f *scaleDown) checkNode(g *Group, rule *underutilizedRule, n *nodegroup.No
 	d.Reasons = append(d.Reasons, g.Holding(n)...)
 	load, err := planner.MeasureLoad(f.Snapshot, n.Object.Name, rule.isPlaceholder)
 	if err != nil {
-		d.addReason(Arriving, "it is not known to placement yet")
+		d.addReason(Arriving, "placement does not know it yet")
 		return d
 	}
 	if why := rule.whyUtilized(load); why != "" {
@@ -277,8 +279,8 @@ func (d *NodeDecision) addReason(rule, format string, a ...any) {
 	d.Reasons = append(d.Reasons, nodegroup.Reason{Rule: rule, Message: fmt.Sprintf(format, a...)})
 }
 
-// selectNodes lets those go of the nodes without a reason against it whose pods fit elsewhere, that could go for long enough,
-// and that can go together.
+// selectNodes selects the nodes to retire. No rule keeps them, their pods fit elsewhere, their cooldown has passed, and
+// they can be retired together.
 func (f *scaleDown) selectNodes(g *Group, rule *underutilizedRule, all []NodeDecision) error {
 	free := make([]*NodeDecision, 0, len(all))
 	for i := range all {
@@ -300,12 +302,12 @@ func (f *scaleDown) selectNodes(g *Group, rule *underutilizedRule, all []NodeDec
 	return f.confirmCandidates(g, victims)
 }
 
-// findCandidates finds the nodes that could go for long enough, and of those the ones that can go together, with what waits
-// for room in its places.
+// findCandidates finds the nodes that can be retired together after their cooldown. The pending pods that fit on
+// existing nodes are placed first.
 func (f *scaleDown) findCandidates(g *Group, rule *underutilizedRule, free []*NodeDecision, settled []planner.Move) ([]candidate, error) {
 	fork := f.Snapshot.Fork()
 	defer fork.Rollback()
-	for _, m := range settled { // what waits comes first, and takes the room
+	for _, m := range settled { // pending pods take the room first
 		if err := f.fork.Move(m.Pod, m.To); err != nil {
 			return nil, err
 		}
@@ -323,7 +325,7 @@ func (f *scaleDown) findCandidates(g *Group, rule *underutilizedRule, free []*No
 	return f.selectTogether(g, due)
 }
 
-// checkPodsFitElsewhere tells the nodes whose pods have another place.
+// checkPodsFitElsewhere adds a reason to each node with pods that fit nowhere else.
 func (f *scaleDown) checkPodsFitElsewhere(g *Group, free []*NodeDecision) {
 	ranks := map[string]planner.Rank{}
 	for _, r := range planner.NewRanking(f.Snapshot, planner.LeastDisruption, f.plannerOptionsFor(g, free)).List() {
@@ -333,19 +335,19 @@ func (f *scaleDown) checkPodsFitElsewhere(g *Group, free []*NodeDecision) {
 		switch r := ranks[d.Node]; {
 		case r.Removable:
 		case r.Pod != "":
-			d.addReason(NoPlace, "pod %s stays: %s", r.Pod, r.Rule)
+			d.addReason(NoPlace, "pod %s cannot move: %s", r.Pod, r.Rule)
 		default:
-			d.addReason(NoPlace, "%s", cmp.Or(r.Rule, "it is not known to placement yet"))
+			d.addReason(NoPlace, "%s", cmp.Or(r.Rule, "placement does not know it yet"))
 		}
 	}
 }
 
-// plannerOptionsFor are the options by which none but some nodes may go.
+// plannerOptionsFor returns the planner options that exclude all other nodes.
 func (f *scaleDown) plannerOptionsFor(g *Group, only []*NodeDecision) planner.Options {
 	o := plannerOptions(g, f.Now)
 	o.Excluded = map[string]string{}
-	for name := range f.Snapshot.Nodes.Names() { // those of no group too
-		o.Excluded[name] = "is not asked about"
+	for name := range f.Snapshot.Nodes.Names() { // also nodes without a group
+		o.Excluded[name] = "is not a candidate"
 	}
 	for _, d := range only {
 		delete(o.Excluded, d.Node)
@@ -353,8 +355,8 @@ func (f *scaleDown) plannerOptionsFor(g *Group, only []*NodeDecision) planner.Op
 	return o
 }
 
-// checkCooldown says whether a node could go for the cooldown, and notes since when. What is written of a time before the process observed the
-// node does not count.
+// checkCooldown reports whether the cooldown of a node has passed, and sets since when it counts. A written time does
+// not count if this process has observed the node for a shorter time.
 func (d *NodeDecision) checkCooldown(cooldown time.Duration, observed, now time.Time) bool {
 	d.Since = Since(d.Subject.Object, now)
 	if d.Since.IsZero() || d.Since.Before(observed) {
@@ -363,13 +365,13 @@ func (d *NodeDecision) checkCooldown(cooldown time.Duration, observed, now time.
 	until := d.Since.Add(cooldown)
 	d.IdleSince, d.MayLeaveAt = &d.Since, &until
 	if now.Before(until) {
-		d.addReason(nodegroup.CoolingDown, "it could go since %s, and may at %s", formatTime(d.Since), formatTime(until))
+		d.addReason(nodegroup.CoolingDown, "underutilized since %s; it may be retired at %s", formatTime(d.Since), formatTime(until))
 		return false
 	}
 	return true
 }
 
-// roundUpToSecond is the time as annotations hold it, rounded up so that no cooldown is cut short.
+// roundUpToSecond returns the time with the precision of an annotation. It rounds up, so that no cooldown is too short.
 func roundUpToSecond(t time.Time) time.Time {
 	whole := t.UTC().Truncate(time.Second)
 	if whole.Before(t) {
@@ -380,14 +382,14 @@ func roundUpToSecond(t time.Time) time.Time {
 
 func formatTime(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
-// candidate is a node that is to go, and where its pods would.
+// candidate is a node to retire, with the moves of its pods.
 type candidate struct {
 	*NodeDecision
 	evacuation planner.Evacuation
 }
 
-// selectTogether chooses nodes that can be retired together within the group's minimum and disruption budgets. Nodes with an open
-// retirement come first, so that none of them is cancelled for another node that is no better.
+// selectTogether selects nodes that can be retired together within the group's minimum and disruption budgets. Nodes
+// with an open retirement come first, so that none of them is cancelled for an equally good node.
 func (f *scaleDown) selectTogether(g *Group, due []*NodeDecision) ([]candidate, error) {
 	selection, err := planner.Victims(f.Snapshot, len(due), planner.LeastDisruption, f.plannerOptionsFor(g, due))
 	if err != nil {
@@ -410,7 +412,7 @@ func (f *scaleDown) selectTogether(g *Group, due []*NodeDecision) ([]candidate, 
 	return f.keepWithinBudget(g, victims), nil
 }
 
-// keepWithinBudget gives the victims whose retirements would be admitted one after the other.
+// keepWithinBudget returns the candidates that would be admitted one after the other.
 func (f *scaleDown) keepWithinBudget(g *Group, victims []candidate) []candidate {
 	q := budget.Question{
 		Group: &g.Group.Spec, CloudMinimum: int32(g.CloudMinimum), Nodes: budgetNodes(g), Reason: v1alpha1.Underused, Now: f.Now,
@@ -432,21 +434,22 @@ func (f *scaleDown) keepWithinBudget(g *Group, victims []candidate) []candidate 
 	return kept
 }
 
-// budgetNodes gives the nodes of a group as budgets count them. A node for which another requester's retirement waits counts as
-// leaving, so that its turn is not taken. It counts once, even if it is unavailable or underutilized too.
+// budgetNodes returns the nodes of a group as budgets count them. A node with another requester's pending retirement
+// counts as leaving, so that the retirement keeps its place. It counts once, even if it is unavailable or underutilized
+// too.
 func budgetNodes(g *Group) []budget.Node {
 	counted := make([]budget.Node, len(g.Nodes))
 	for i := range g.Nodes {
 		n := &g.Nodes[i]
 		counted[i] = n.Counted()
 		if rt := n.Open(); rt != nil && rt.Spec.RequestedBy != RequestedBy {
-			counted[i].Leaving, counted[i].Unavailable = true, cmp.Or(counted[i].Unavailable, "waits to be retired")
+			counted[i].Leaving, counted[i].Unavailable = true, cmp.Or(counted[i].Unavailable, "has a pending retirement")
 		}
 	}
 	return counted
 }
 
-// retirementRank sorts those first whose retirement is asked for.
+// retirementRank sorts nodes with an open retirement first.
 func (v candidate) retirementRank() int {
 	if v.Subject.Open() != nil {
 		return 0
@@ -454,8 +457,9 @@ func (v candidate) retirementRank() int {
 	return 1
 }
 
-// confirmCandidates takes the victims away if their pods find room on nodes that are there, and no more machines are wanted without the victims than
-// with them. Room on a machine without a Node does not count: it was ordered for other pods, which may then find none.
+// confirmCandidates retires the candidates if all of their pods fit on existing nodes, and if this requires no further
+// instances. Room on an instance without a Node does not count: it was launched for other pods, which may then find
+// none.
 func (f *scaleDown) confirmCandidates(g *Group, victims []candidate) error {
 	for len(victims) > 0 {
 		after, err := f.findWorstDecision(g, victims)
@@ -477,12 +481,12 @@ func (f *scaleDown) confirmCandidates(g *Group, victims []candidate) error {
 	return nil
 }
 
-// shuffleCount is how many more orders are tried in which the scheduler may come to the pods of victims.
+// shuffleCount is how many more random orders of pods are tried.
 const shuffleCount = 2
 
-// findWorstDecision gives the worst decision for the victims of several orders of their pods. The worst is one with a pod that has no room on the other
-// nodes, else the one that wants the most. The scheduler's real order is not known. So it is likely, but not certain, that each pod finds
-// room.
+// findWorstDecision decides without the candidates for several orders of their pods, and returns the worst decision.
+// The worst has a pod without room on the other nodes, or else the highest demand. The scheduler's real order is
+// unknown. So it is likely, but not certain, that each pod finds room.
 func (f *scaleDown) findWorstDecision(g *Group, victims []candidate) (*Decision, error) {
 	inPlace := func([]placement.PodKey) ([]placement.PodKey, error) { return nil, nil }
 	in := func(order func([]placement.PodKey)) func([]placement.PodKey) ([]placement.PodKey, error) {
@@ -498,7 +502,7 @@ func (f *scaleDown) findWorstDecision(g *Group, victims []candidate) (*Decision,
 		in(func(pods []placement.PodKey) { slices.SortFunc(pods, comparePodKeys) }),
 	}
 	for seed := range uint64(shuffleCount) {
-		dice := rand.New(rand.NewPCG(seed, uint64(len(victims)))) // the same each time, so that a decision can be told again
+		dice := rand.New(rand.NewPCG(seed, uint64(len(victims)))) // a fixed seed, so that a decision can be reproduced
 		ways = append(ways, in(func(pods []placement.PodKey) {
 			dice.Shuffle(len(pods), func(i, j int) { pods[i], pods[j] = pods[j], pods[i] })
 		}))
@@ -519,7 +523,7 @@ func (f *scaleDown) findWorstDecision(g *Group, victims []candidate) (*Decision,
 	return worst, nil
 }
 
-// decideWithout asks what would be ordered with the victims gone and their pods arranged anew.
+// decideWithout decides what would be launched without the candidates, with their pods arranged anew.
 func (f *scaleDown) decideWithout(g *Group, victims []candidate, arrange func([]placement.PodKey) ([]placement.PodKey, error)) (*Decision, error) {
 	tried := f.Snapshot.Fork()
 	defer tried.Rollback()
@@ -548,35 +552,35 @@ func (f *scaleDown) decideWithout(g *Group, victims []candidate, arrange func([]
 	return d, nil
 }
 
-// isOnlySimulated reports whether a pod is on no node, but where it was put while this is decided.
+// isOnlySimulated reports whether a pod is on a node only in the fork.
 func (f *scaleDown) isOnlySimulated(key placement.PodKey) bool {
 	return f.pendingSet[key] || key.Namespace == headroomNamespace
 }
 
-// describeConsequence says what would follow if a victim went.
+// describeConsequence says what would happen without the candidate.
 func (f *scaleDown) describeConsequence(after *Decision) string {
 	if more := after.countInstances() - f.baseline.countInstances(); more > 0 {
 		for _, o := range after.Orders {
-			return fmt.Sprintf("without it %d more machines would be ordered: %s", more, o.Reasons[0])
+			return fmt.Sprintf("without it %d more instances would be launched: %s", more, o.Reasons[0])
 		}
 	}
 	if len(after.unplacedPods) > 0 {
 		return fmt.Sprintf("without it the scheduler may find no room for pod %s on another node", after.unplacedPods[0])
 	}
-	return "without it pods or spare room would be without a place, and no machine can be ordered for them now"
+	return "without it pods or headroom would have no room, and no instance can be launched for them now"
 }
 
-// setVerdict makes a verdict of the reasons, and says what is to become of a retirement that is open.
+// setVerdict sets the verdict from the reasons, and whether an open retirement is cancelled.
 func (d *NodeDecision) setVerdict() {
 	rt := d.Subject.Open()
 	switch {
 	case d.Subject.Counted().Leaving:
 		d.Verdict = nodegroup.Retires
-		d.Reasons = []nodegroup.Reason{{Rule: nodegroup.UnderWay, Message: "it is leaving"}}
+		d.Reasons = []nodegroup.Reason{{Rule: nodegroup.UnderWay, Message: "it is being retired"}}
 		return
 	case len(d.Reasons) == 0:
 		d.Verdict = nodegroup.Leaves
-		d.Reasons = []nodegroup.Reason{{Rule: nodegroup.LongEnough, Message: "its pods have had another place since " + formatTime(d.Since)}}
+		d.Reasons = []nodegroup.Reason{{Rule: nodegroup.LongEnough, Message: "its pods fit on other nodes since " + formatTime(d.Since)}}
 	case d.IdleSince == nil:
 		d.Verdict = nodegroup.Stays
 	case d.Reasons[0].Rule == nodegroup.CoolingDown:

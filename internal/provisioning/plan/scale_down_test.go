@@ -27,7 +27,7 @@ func newUnderutilizedGroup(change ...func(*v1alpha1.NodeGroup)) *v1alpha1.NodeGr
 	return g
 }
 
-// withPassedCooldown is a node that could go for ten minutes.
+// withPassedCooldown makes a node underutilized for ten minutes.
 func withPassedCooldown(n *corev1.Node) {
 	n.Annotations = map[string]string{SinceAnnotation: start.Add(-10 * time.Minute).Format(time.RFC3339)}
 }
@@ -81,7 +81,7 @@ func TestUnderutilizedNodeIsRetiredAfterTheCooldown(t *testing.T) {
 		nodes  []*corev1.Node
 		pods   []*corev1.Pod
 		change func(*World)
-		want   map[string]nodegroup.Verdict // of the others: Stays
+		want   map[string]nodegroup.Verdict // the other nodes: Stays
 		rule   map[string]string
 	}{
 		"little is requested": {
@@ -249,7 +249,7 @@ func TestAtMaxSizeUselessNodeIsRetiredForAUsefulOne(t *testing.T) {
 	}
 }
 
-// TestI9RoomForPreemptedPodsIsNotFree has five pods of 1.5 cores, which need three machines of 4.
+// TestI9RoomForPreemptedPodsIsNotFree has five pods of 1.5 cores, which need three instances of 4 cores.
 func TestI9RoomForPreemptedPodsIsNotFree(t *testing.T) {
 	g := newUnderutilizedGroup()
 	var nodes []*corev1.Node
@@ -283,7 +283,7 @@ func TestNodesRetiredTogetherAreFeasibleTogether(t *testing.T) { // I9
 		nodes = append(nodes, newWebNode(name, withPassedCooldown))
 		pods = append(pods, newPod("p"+name, name, "1500m", "1Gi"))
 	}
-	// A retirement of d is under way: its pod goes where there is room, which is then not free for others.
+	// Node d is retiring: its pod moves to the free room, and the room is then not free for others.
 	nodes[3].Spec.Unschedulable = true
 	w := newWorld(t, []Group{newGroup(g, newKind(g, "m4", "4", "16Gi"))}, nodes, pods)
 	w.Groups[0].Nodes[3].Retirements = []v1alpha1.NodeRetirement{{
@@ -297,7 +297,7 @@ func TestNodesRetiredTogetherAreFeasibleTogether(t *testing.T) { // I9
 			leaves++
 		}
 	}
-	// Four pods of 1.5 cores need two machines of 4.
+	// Four pods of 1.5 cores need two instances of 4 cores.
 	if leaves != 1 || got["d"].Verdict != nodegroup.Retires {
 		t.Errorf("%d leave beside d: %v", leaves, verdictByNode(got))
 	}
@@ -343,8 +343,8 @@ func TestI5AnothersPendingRetirementCountsInTheBudget(t *testing.T) {
 	}
 }
 
-// TestI5NodeCountsOnceInTheBudget has a third node, which stays. A node that waits has the retirement of another requester, which is
-// not admitted yet.
+// TestI5NodeCountsOnceInTheBudget has a third node, which stays. A pending node has the retirement of another
+// requester, which is not admitted yet.
 func TestI5NodeCountsOnceInTheBudget(t *testing.T) {
 	cordoned := func(n *corev1.Node) { n.Spec.Unschedulable = true }
 	for name, c := range map[string]struct {

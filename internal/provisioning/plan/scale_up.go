@@ -15,51 +15,51 @@ import (
 	"github.com/slipway-dev/slipway/internal/provisioning/launch"
 )
 
-// Order is what one group is to get of one kind.
+// Order is a launch of instances of one template in one group.
 type Order struct {
 	Group    string `json:"group"`
 	Template string `json:"template"`
 	Count    int    `json:"count"`
-	// Pods are those that the machines would take.
+	// Pods are the pods that the instances would take.
 	Pods    []placement.PodKey `json:"pods,omitempty"`
 	Reasons []Reason           `json:"reasons"`
 }
 
-// Outcome is what becomes of a pod that waits.
+// Outcome is the result for an unschedulable pod.
 type Outcome string
 
-// The outcomes. The rules of the same name say more.
+// The outcomes. The rules of the same name explain them.
 const (
-	Ordered  Outcome = "Ordered"  // a machine is ordered for it
-	Awaits   Outcome = "Awaits"   // a machine for it is on its way
-	Fits     Outcome = "Fits"     // a node that is there would take it
-	Waits    Outcome = "Waits"    // the scheduler is making room for it
-	Helpless Outcome = "Helpless" // nothing that may be ordered now helps it
+	Ordered  Outcome = "Ordered"  // an instance is launched for it
+	Awaits   Outcome = "Awaits"   // an instance for it is provisioning
+	Fits     Outcome = "Fits"     // an existing node would take it
+	Waits    Outcome = "Waits"    // the scheduler preempts other pods for it
+	Helpless Outcome = "Helpless" // no instance that may be launched now would take it
 )
 
-// PodVerdict is the word on one pod.
+// PodVerdict is the result for one pod.
 type PodVerdict struct {
 	Pod     placement.PodKey `json:"pod"`
 	Outcome Outcome          `json:"outcome"`
-	// Node is the one that would take it, or the machine that will.
+	// Node is the node or instance that takes the pod.
 	Node    string   `json:"node,omitempty"`
 	Reasons []Reason `json:"reasons,omitempty"`
 }
 
-// Decision is the answer of Up: what to order, and what becomes of each pod. Both are sorted.
+// Decision is the result of Up: the launches, and the verdict on each pod. Both are sorted.
 type Decision struct {
 	Orders []Order      `json:"orders,omitempty"`
 	Pods   []PodVerdict `json:"pods,omitempty"`
-	// Wishes are the words on the world's wishes, in their order.
+	// Wishes are the verdicts on the launch requests, in their order.
 	Wishes []WishVerdict `json:"wishes,omitempty"`
 
-	placedOnNodes   []planner.Move // pods and slots that nodes which are there take
-	missingHeadroom int            // slots for which there is no room, and no machine may be ordered
-	// unplacedPods are pods of victims for which the other nodes may have no room.
+	placedOnNodes   []planner.Move // pods and headroom that fit on existing nodes
+	missingHeadroom int            // headroom pods without room or a possible launch
+	// unplacedPods are pods of candidates that may not fit on the other nodes.
 	unplacedPods []placement.PodKey
 }
 
-// Up says which machines to order.
+// Up decides which instances to launch.
 func Up(w *World) (*Decision, error) {
 	var d *Decision
 	err := w.simulate(func(r *forkedCluster) (err error) {
@@ -67,7 +67,7 @@ func Up(w *World) (*Decision, error) {
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("deciding which machines to order: %w", err)
+		return nil, fmt.Errorf("decide which instances to launch: %w", err)
 	}
 	for _, p := range w.Pods {
 		if p.Nominated != "" {
@@ -84,7 +84,7 @@ func comparePodKeys(a, b placement.PodKey) int {
 	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 }
 
-// podsWithoutNomination are the pods that a machine could be ordered for.
+// podsWithoutNomination returns the pods that may need a launch.
 func (w *World) podsWithoutNomination() []placement.PodKey {
 	keys := make([]placement.PodKey, 0, len(w.Pods))
 	for _, p := range w.Pods {
@@ -95,25 +95,25 @@ func (w *World) podsWithoutNomination() []placement.PodKey {
 	return keys
 }
 
-// forkedCluster is one decision, in a fork of the snapshot in which nodes that arrive are as they will be.
+// forkedCluster is a fork of the snapshot for one decision. Its starting nodes are as they will be once started.
 type forkedCluster struct {
 	*World
 	fork              snapshot.Fork
-	headroomPods      map[string][]placement.PodKey // by group, the spare room that it keeps
-	templateByFlavour map[string]*groupTemplate     // by name of its flavour
+	headroomPods      map[string][]placement.PodKey // the headroom pods, by group
+	templateByFlavour map[string]*groupTemplate     // by the name of the flavour
 	templates         []*groupTemplate
 }
 
-// groupTemplate is a kind of a group with what is made of it.
+// groupTemplate is a template of a group with derived values.
 type groupTemplate struct {
 	*Kind
 	group    *Group
-	position int // in the group's order
+	position int // the position in the group's order
 	flavour  string
-	node     *corev1.Node // with the pods of DaemonSets deducted
+	node     *corev1.Node // after the requests of DaemonSets
 }
 
-// simulate calls decide in a fork in which the nodes that arrive are as they will be, and the slots of head-room wait.
+// simulate calls decide in a fork with started nodes and pending headroom pods.
 func (w *World) simulate(decide func(*forkedCluster) error) (err error) {
 	r := &forkedCluster{World: w, headroomPods: map[string][]placement.PodKey{}, templateByFlavour: map[string]*groupTemplate{}}
 	if err := r.makeTemplates(); err != nil {
@@ -131,7 +131,7 @@ func (w *World) simulate(decide func(*forkedCluster) error) (err error) {
 		g := &w.Groups[i]
 		for j := range g.Nodes {
 			n := g.Nodes[j].Object
-			as := n // the snapshot may not have heard yet that it has come
+			as := n // the snapshot may not have this Node yet
 			switch {
 			case g.IsProvisioning(n, w.Now):
 				undo = append(undo, func() error { return w.Snapshot.SetNode(n) })
@@ -164,7 +164,7 @@ func startupTaints(g *v1alpha1.NodeGroup) []string {
 	return g.Spec.ScaleUp.StartupTaints
 }
 
-// makeTemplates makes the template of every kind of which it is known what it has.
+// makeTemplates sets the Node of each template with known resources.
 func (r *forkedCluster) makeTemplates() error {
 	for i := range r.Groups {
 		g := &r.Groups[i]
@@ -184,7 +184,8 @@ func (r *forkedCluster) makeTemplates() error {
 	return nil
 }
 
-// planLaunches decides in a fork of its own. gone is how many nodes the fork has taken away of those that the world counts.
+// planLaunches decides what to launch, in its own fork. removedNodes is how many of the counted nodes were removed from
+// the fork.
 func (r *forkedCluster) planLaunches(keys []placement.PodKey, gone int, leaving ...string) (*Decision, error) {
 	fork := r.Snapshot.Fork()
 	defer fork.Rollback()
@@ -211,30 +212,30 @@ func (r *forkedCluster) planLaunches(keys []placement.PodKey, gone int, leaving 
 	return p.toDecision(), nil
 }
 
-// scaleUp is a decision in the making.
+// scaleUp is a scale-up decision in progress.
 type scaleUp struct {
 	*forkedCluster
 	removedNodes      int
-	removedGroups     []string          // groups of the nodes that are taken away, one entry for each
+	removedGroups     []string          // the groups of the removed nodes, one entry per node
 	launchByFlavour   map[string]*Order // by flavour
-	flavourByInstance map[string]string // by node: the flavour of a machine that is ordered, or on its way
-	provisioningNames []string          // machines on their way, of those
-	launchedByGroup   map[string]int    // ordered by group
+	flavourByInstance map[string]string // by node: the flavour of a planned or provisioning instance
+	provisioningNames []string          // the provisioning instances in flavourByInstance
+	launchedByGroup   map[string]int    // planned instances, by group
 	serial            int
 	podVerdicts       []PodVerdict
 	requestVerdicts   []WishVerdict
-	placedOnNodes     []planner.Move // pods and slots that nodes which are there take
+	placedOnNodes     []planner.Move // pods and headroom that fit on existing nodes
 	missingHeadroom   int
 }
 
-// addProvisioningInstances puts the machines that are on their way where they will be.
+// addProvisioningInstances adds the provisioning instances to the fork.
 func (p *scaleUp) addProvisioningInstances() error {
 	for i := range p.Groups {
 		g := &p.Groups[i]
 		for _, m := range g.provisioningInstances() {
 			k := p.findTemplate(g, m.Kind)
 			if k == nil || k.node == nil {
-				continue // nobody knows what it will be: it helps nobody
+				continue // its resources are unknown, so that no pod can be placed on it
 			}
 			name := "awaited/" + g.name() + "/" + m.ID
 			if err := p.fork.Launch(toFlavour(k).Node(name, "")); err != nil {
@@ -247,7 +248,7 @@ func (p *scaleUp) addProvisioningInstances() error {
 	return nil
 }
 
-// findTemplate finds a group's kind by its name; no name is the first.
+// findTemplate finds a group's template by name. An empty name means the first.
 func (p *scaleUp) findTemplate(g *Group, name string) *groupTemplate {
 	for _, k := range p.templates {
 		if k.group == g && (name == "" || launch.SameKind(k.Name, name)) {
@@ -261,7 +262,7 @@ func toFlavour(k *groupTemplate) *planner.Flavour {
 	return &planner.Flavour{Name: k.flavour, Template: k.node, Cost: k.Cost}
 }
 
-// launchToMinSize orders what a group has too few, of its preferred kind.
+// launchToMinSize launches what a group lacks to its minimum, by order of preference.
 func (p *scaleUp) launchToMinSize() error {
 	for i := range p.Groups {
 		g := &p.Groups[i]
@@ -287,7 +288,7 @@ func (p *scaleUp) launchToMinSize() error {
 			if n > 0 {
 				p.addLaunch(k, n, nil, Reason{
 					Rule: BelowMinimum, Group: g.name(), Template: k.Name,
-					Message: fmt.Sprintf("the group has %d machines and a minimum of %d", size, g.Group.Spec.Minimum),
+					Message: fmt.Sprintf("the group has %d instances; its minimum is %d", size, g.Group.Spec.Minimum),
 				})
 			}
 			missing -= n
@@ -296,7 +297,7 @@ func (p *scaleUp) launchToMinSize() error {
 	return nil
 }
 
-// countRemoved is how many nodes of a group the fork has taken away.
+// countRemoved counts the nodes of a group that were removed from the fork.
 func (p *scaleUp) countRemoved(g *Group) (n int) {
 	for _, name := range p.removedGroups {
 		if name == g.name() {
@@ -306,7 +307,7 @@ func (p *scaleUp) countRemoved(g *Group) (n int) {
 	return n
 }
 
-// simulateLaunch puts a machine of a kind where it will be, and gives its name.
+// simulateLaunch adds an instance of a template to the fork, and returns its name.
 func (p *scaleUp) simulateLaunch(k *groupTemplate) (string, error) {
 	p.serial++
 	name := fmt.Sprintf("new/%s/%d", k.flavour, p.serial)
@@ -314,7 +315,7 @@ func (p *scaleUp) simulateLaunch(k *groupTemplate) (string, error) {
 	return name, p.fork.Launch(toFlavour(k).Node(name, ""))
 }
 
-// simulateLaunches launches n machines of a kind.
+// simulateLaunches adds n instances of a template to the fork.
 func (p *scaleUp) simulateLaunches(k *groupTemplate, n int) error {
 	for range n {
 		if _, err := p.simulateLaunch(k); err != nil {
@@ -324,7 +325,7 @@ func (p *scaleUp) simulateLaunches(k *groupTemplate, n int) error {
 	return nil
 }
 
-// whyClosed is why none of a kind may be ordered; nil when one may.
+// whyClosed returns why a template may not be launched. It returns nil if it may.
 func (p *scaleUp) whyClosed(k *groupTemplate) *Reason {
 	switch closed := cmp.Or(p.Braked(), k.group.whyClosed()); {
 	case closed != nil:
@@ -336,16 +337,16 @@ func (p *scaleUp) whyClosed(k *groupTemplate) *Reason {
 	case k.node == nil:
 		return &Reason{
 			Rule: ShapeUnknown, Group: k.group.name(), Template: k.Name,
-			Message: "nobody has said what such a machine has, and no node has shown it: declare what is allocatable",
+			Message: "the resources of this template are unknown: declare spec.scaleUp.templates[].allocatable",
 		}
 	}
 	return nil
 }
 
-// whyClosed is why nothing may be ordered for a group; nil when something may.
+// whyClosed returns why nothing may be launched in the group. It returns nil if launches are allowed.
 func (g *Group) whyClosed() *Reason {
 	if g.NotAccepted != "" {
-		return &Reason{Rule: nodegroup.NotAccepted, Group: g.name(), Message: "the NodeGroup is not acted on: " + g.NotAccepted}
+		return &Reason{Rule: nodegroup.NotAccepted, Group: g.name(), Message: "the NodeGroup is not accepted: " + g.NotAccepted}
 	}
 	if g.Closed != nil {
 		return g.Closed
@@ -353,14 +354,14 @@ func (g *Group) whyClosed() *Reason {
 	return g.NotSelected()
 }
 
-// tier is kinds that are asked together.
+// launchTier is a set of templates that are tried together.
 type launchTier struct {
 	objective planner.Objective
 	templates []*groupTemplate
 }
 
-// sortIntoTiers orders the kinds that may be ordered: by the priority of their groups, and within one by policy. Of a group whose
-// policy is its own order each kind comes after those before it.
+// sortIntoTiers sorts the templates that may be launched by the priority of their groups, then by policy. With the
+// policy Priority, each template is a tier of its own.
 func (p *scaleUp) sortIntoTiers() []launchTier {
 	type place struct {
 		priority int32
@@ -402,8 +403,8 @@ func (p *scaleUp) sortIntoTiers() []launchTier {
 	return out
 }
 
-// placePods places pods on what is there, on its way, or to be ordered, tier by tier, and returns those that nothing helps,
-// with the reasons of every tier.
+// placePods places pods on existing nodes, provisioning instances or new instances, tier by tier. It returns the pods
+// without a place, with the reasons of every tier.
 func (p *scaleUp) placePods(keys []placement.PodKey) ([]planner.Helpless, error) {
 	if len(keys) == 0 {
 		return nil, nil
@@ -419,7 +420,7 @@ func (p *scaleUp) placePods(keys []placement.PodKey) ([]planner.Helpless, error)
 		if err != nil {
 			return nil, err
 		}
-		if err := p.applyPacking(packing, PodsWait, "pods wait for room"); err != nil {
+		if err := p.applyPacking(packing, PodsWait, "pods are unschedulable"); err != nil {
 			return nil, err
 		}
 		left, keys = nil, nil
@@ -435,7 +436,7 @@ func (p *scaleUp) placePods(keys []placement.PodKey) ([]planner.Helpless, error)
 	return left, nil
 }
 
-// mergeReasons joins the reasons of an earlier tier to those of a later one.
+// mergeReasons merges the reasons of two tiers.
 func mergeReasons(before, now planner.Helpless) planner.Helpless {
 	if before.Reasons == nil {
 		return now
@@ -452,7 +453,7 @@ func mergeReasons(before, now planner.Helpless) planner.Helpless {
 	return out
 }
 
-// toFlavours makes placement's of kinds, with what is left of the limits now.
+// toFlavours converts templates to flavours of the planner, with what the limits leave now.
 func (p *scaleUp) toFlavours(kinds []*groupTemplate) []planner.Flavour {
 	cluster := p.clusterLimits()
 	shared := map[*Group][]*launchLimit{}
@@ -470,7 +471,7 @@ func (p *scaleUp) toFlavours(kinds []*groupTemplate) []planner.Flavour {
 	return out
 }
 
-// applyPacking does in the fork what a packing says: its machines are there, and its pods on them.
+// applyPacking launches the instances of a packing in the fork and moves its pods.
 func (p *scaleUp) applyPacking(packing *planner.Packing, rule, why string) error {
 	names := map[string]string{}
 	for _, m := range packing.Machines {
@@ -501,7 +502,7 @@ func (p *scaleUp) applyPacking(packing *planner.Packing, rule, why string) error
 	return nil
 }
 
-// addLaunch adds to what is ordered of a kind.
+// addLaunch adds n instances of a template to the launches.
 func (p *scaleUp) addLaunch(k *groupTemplate, n int, pods []placement.PodKey, why Reason) {
 	o := p.launchByFlavour[k.flavour]
 	if o == nil {
@@ -516,7 +517,7 @@ func (p *scaleUp) addLaunch(k *groupTemplate, n int, pods []placement.PodKey, wh
 	p.launchedByGroup[k.group.name()] += n
 }
 
-// newPlacedVerdict says what becomes of a pod that has a place.
+// newPlacedVerdict returns the verdict on a pod that has a place.
 func (p *scaleUp) newPlacedVerdict(key placement.PodKey, node string) PodVerdict {
 	v := PodVerdict{Pod: key, Node: node, Outcome: Fits}
 	flavour, machine := p.flavourByInstance[node]
@@ -530,15 +531,15 @@ func (p *scaleUp) newPlacedVerdict(key placement.PodKey, node string) PodVerdict
 		v.Outcome = Ordered
 	}
 	k := p.templateByFlavour[flavour]
-	rule, message := OnItsWay, "a machine for it is on its way"
+	rule, message := OnItsWay, "an instance for it is provisioning"
 	if v.Outcome == Ordered {
-		rule, message = MachineOrdered, "a machine is ordered for it"
+		rule, message = MachineOrdered, "an instance is launched for it"
 	}
 	v.Reasons = []Reason{{Rule: rule, Group: k.group.name(), Template: k.Name, Message: message}}
 	return v
 }
 
-// newUnplacedVerdict says why nothing helps a pod, kind by kind.
+// newUnplacedVerdict returns the verdict on a pod without a place, with a reason for each template.
 func (p *scaleUp) newUnplacedVerdict(h planner.Helpless) PodVerdict {
 	v := PodVerdict{Pod: h.Pod, Outcome: Helpless}
 	for i := range p.Groups {
@@ -572,10 +573,10 @@ func whyNoTemplate(g *Group) Reason {
 	if closed := g.whyClosed(); closed != nil {
 		return *closed
 	}
-	return Reason{Rule: NoTemplate, Group: g.name(), Message: "its cloud has no kind of machine for it"}
+	return Reason{Rule: NoTemplate, Group: g.name(), Message: "its cloud has no template for it"}
 }
 
-// toDecision is the plan as data.
+// toDecision returns the plan as data.
 func (p *scaleUp) toDecision() *Decision {
 	d := &Decision{Pods: p.podVerdicts, Wishes: p.requestVerdicts, placedOnNodes: p.placedOnNodes, missingHeadroom: p.missingHeadroom}
 	for _, k := range p.templates {
@@ -587,7 +588,7 @@ func (p *scaleUp) toDecision() *Decision {
 	return d
 }
 
-// countInstances is how many machines a decision orders.
+// countInstances counts the instances that the decision launches.
 func (d *Decision) countInstances() (n int) {
 	for _, o := range d.Orders {
 		n += o.Count
@@ -595,7 +596,7 @@ func (d *Decision) countInstances() (n int) {
 	return n
 }
 
-// countDemand measures what is missing: the machines that a decision orders, and the pods and slots that it can do nothing for.
+// countDemand counts the launched instances, and the pods and headroom pods without a place.
 func (d *Decision) countDemand() int {
 	n := d.countInstances() + d.missingHeadroom
 	for i := range d.Pods {

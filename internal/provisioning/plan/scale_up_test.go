@@ -233,7 +233,7 @@ func TestHeadroomAndMinSizeAreKept(t *testing.T) {
 	if diff := cmp.Diff([]string{BelowMinimum, SpareRoom}, why); diff != "" {
 		t.Error(diff)
 	}
-	// Two nodes with four cores in use each: of the spare room nothing is there, and the pods that wait come first.
+	// Two nodes have four cores in use each. No headroom is left, and the unschedulable pods come first.
 	nodes := []*corev1.Node{newNode("web", "a", machineResources("8", "16Gi")), newNode("web", "b", machineResources("8", "16Gi"))}
 	pods := append(newPendingPods(4, "1", "1Gi"), newPod("x", "a", "4", "1Gi"), newPod("y", "b", "4", "1Gi"))
 	d = decideUp(t, newWorld(t, []Group{gr}, nodes, pods))
@@ -297,7 +297,7 @@ func TestReservedResourcesAreDeducted(t *testing.T) {
 		"memory alone":   {corev1.ResourceList{"memory": resource.MustParse("100Mi")}, resources("4", "16284Mi")},
 		"nothing":        {corev1.ResourceList{}, resources("4", "16Gi")},
 		"more than all":  {resources("5", "1Gi"), resources("0", "15Gi")},
-		"not said":       {nil, resources("3920m", "13926Mi")}, // a guess
+		"not said":       {nil, resources("3920m", "13926Mi")}, // an estimate
 		"of none of its": {corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("1")}, resources("4", "16Gi")},
 	} {
 		shape.Reserved = tc.reserved
@@ -313,7 +313,7 @@ func TestReservedResourcesAreDeducted(t *testing.T) {
 func TestLongGoneNodesDoNotOverrideDeclaredResources(t *testing.T) {
 	const device = "nvidia.com/gpu"
 	bad := newNode("web", "bad", machineResources("4", "13Gi"))
-	bad.Status.Capacity = corev1.ResourceList{device: resource.MustParse("0")} // its plugin has come and gone
+	bad.Status.Capacity = corev1.ResourceList{device: resource.MustParse("0")} // its plugin was removed again
 	has := machineResources("4", "16Gi")
 	has[device] = resource.MustParse("2")
 	for name, s := range map[string]Source{
@@ -345,7 +345,6 @@ func TestUnseenTemplateIsEstimatedConservatively(t *testing.T) {
 	n := NodeOf(g, Source{Template: cloud.Template{Name: "m4", Zone: "z1", Shape: cloud.Shape{
 		Capacity: resources("4", "16Gi"), Labels: map[string]string{"team": "a"}, Taints: []corev1.Taint{{Key: "spot", Effect: "NoSchedule"}},
 	}}})
-	// 60 + 10 + 10 millicores; 1 GiB of the first 4, 0.8 of the next, 0.8 of the next 8, and 100 MiB.
 	if cpu := n.Status.Allocatable.Cpu().MilliValue(); cpu != 3920 {
 		t.Errorf("cpu is %dm, want 3920m", cpu)
 	}
@@ -400,7 +399,7 @@ func TestBackOffsGrowAndExpire(t *testing.T) {
 	}
 }
 
-// newMixedPods are pods of random sizes, of few kinds as in a real cluster.
+// newMixedPods returns pods of random sizes, with few distinct sizes as in a real cluster.
 func newMixedPods(seed uint64, n int) []*corev1.Pod {
 	g := rand.New(rand.NewPCG(seed, 7))
 	cpus, memories := []string{"100m", "250m", "500m", "1", "2"}, []string{"128Mi", "512Mi", "1Gi", "2Gi", "6Gi"}
@@ -411,7 +410,7 @@ func newMixedPods(seed uint64, n int) []*corev1.Pod {
 	return list
 }
 
-// minInstances is how many machines of one kind it takes at least.
+// minInstances returns the minimum number of instances of one template.
 func minInstances(pods []*corev1.Pod, cpu, memory string) int {
 	var sums [2]float64
 	for _, p := range pods {
@@ -436,7 +435,7 @@ func TestFiveHundredPodsPackNearTheLowerBound(t *testing.T) {
 	}
 }
 
-// 10,000 pods of a hundred kinds wait for machines of three kinds.
+// BenchmarkUpTenThousandPods has 10,000 pods of a hundred sizes and three templates.
 func BenchmarkUpTenThousandPods(b *testing.B) {
 	g := newNodeGroup("web", 5000)
 	w := newWorld(b, []Group{newGroup(g, newKind(g, "m8", "8", "32Gi"), newKind(g, "m16", "16", "64Gi"), newKind(g, "c16", "16", "32Gi"))}, nil,

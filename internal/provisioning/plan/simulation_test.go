@@ -23,18 +23,18 @@ import (
 	"github.com/slipway-dev/slipway/internal/provisioning/launch"
 )
 
-// The simulation is a day of load: deployments grow and shrink, a scheduler places their pods, a cloud makes machines
-// slowly, badly or not at all, and Up, Down and Look decide, minute by minute while anything happens.
+// The simulation is one day of load. Deployments grow and shrink, a scheduler places their pods, and a cloud creates
+// instances slowly, wrongly or not at all. Up, Down and Track decide minute by minute while anything happens.
 
 const (
 	tick     = time.Minute
-	quiet    = 15 // minutes at most between two looks while nothing happens
+	quiet    = 15 // minutes at most between two decisions while nothing happens
 	day      = 24 * time.Hour
 	cooldown = 10 * time.Minute
 	joinTime = 15 * time.Minute
 )
 
-// load is one deployment's: how many pods it has from a minute of the day on.
+// load is the load of one deployment: how many pods it has from a minute of the day on.
 type load struct {
 	cpu, memory string
 	levels      []level
@@ -42,7 +42,7 @@ type load struct {
 
 type level struct{ minute, replicas int }
 
-// fate is what becomes of an order's machines.
+// fate is what happens to the instances of a launch.
 type fate int
 
 const (
@@ -97,7 +97,7 @@ func (l *load) replicasAt(minute int) (replicas int) {
 	return replicas
 }
 
-// simulated is a machine of the cloud.
+// simulated is an instance of the cloud.
 type simulated struct {
 	cloud.Instance
 	fate  fate
@@ -105,14 +105,14 @@ type simulated struct {
 	node  bool
 }
 
-// removal is a node that was retired. Replicas are the least that each deployment had since. Helpless counts the pods and slots that
-// nothing helped then: machines that are ordered for those are an exchange, and no flap.
+// removal is a node that was retired. replicas is the smallest size of each deployment since. helpless counts the pods
+// and headroom pods without a place at that time: instances launched for those are an exchange, and no flap.
 type removal struct {
 	at       time.Time
 	replicas []int
 	helpless int
 	moved    []placement.PodKey        // the node's pods
-	waiting  map[placement.PodKey]bool // pods that had no room while the node was there
+	waiting  map[placement.PodKey]bool // pods that were unschedulable while the node existed
 	others   map[string]bool           // the other nodes that were Ready
 }
 
@@ -135,17 +135,17 @@ type simulation struct {
 	asked    []launch.Pending
 	unseen   time.Time
 	backs    map[string]v1alpha1.BackOff
-	unusable map[string]bool // instances that were never usable and are counted as failures
+	unusable map[string]bool // instances that were never usable and count as failures
 
 	removals []removal
 	replicas []int
-	helpless int // pods and slots that nothing helps
-	launches int // machines that have joined
-	rises    int // by how many machines the need has risen, all rises together
+	helpless int // pods and headroom pods without a place
+	launches int // instances that have joined
+	rises    int // the total rise of the needed number of instances
 	need     int
 	troubled time.Time // when something last failed
 	flaps    []string
-	happened bool // in this look
+	happened bool // in this decision
 }
 
 func newSimulation(t rapid.TB, s scenario) *simulation {
@@ -176,7 +176,7 @@ func (m *simulation) must(err error) {
 	}
 }
 
-// run lives through the day.
+// run simulates the day.
 func (m *simulation) run() {
 	step := 1
 	for minute := 0; minute < int(day/tick); minute = min(minute+step, m.countChanges(minute)) {
@@ -193,7 +193,7 @@ func (m *simulation) run() {
 	m.checkSettled()
 }
 
-// countChanges is the next minute at which a deployment changes.
+// countChanges returns the next minute of a change of any deployment.
 func (m *simulation) countChanges(minute int) int {
 	next := int(day / tick)
 	for i := range m.s.loads {
@@ -206,7 +206,7 @@ func (m *simulation) countChanges(minute int) int {
 	return next
 }
 
-// applyDemand makes and deletes pods.
+// applyDemand creates and deletes pods.
 func (m *simulation) applyDemand(minute int) {
 	for i := range m.s.loads {
 		l := &m.s.loads[i]
@@ -230,7 +230,8 @@ func (m *simulation) applyDemand(minute int) {
 	m.need = need
 }
 
-// minInstances gives the least number of the smaller machines that the pods need. It counts in whole units, so that no rounding adds one.
+// minInstances returns the least number of the smaller instances that the pods need. It counts in whole units, so that
+// rounding adds none.
 func (m *simulation) minInstances() int {
 	var cpu, memory int64
 	for _, p := range m.pods {
@@ -247,12 +248,12 @@ func (m *simulation) setPod(p *corev1.Pod) {
 	m.must(m.snap.SetPod(p))
 }
 
-// advanceInstances is what the cloud and the kubelets do in a minute.
+// advanceInstances simulates one minute of the cloud and the kubelets.
 func (m *simulation) advanceInstances() {
 	for _, id := range slices.Sorted(maps.Keys(m.machines)) {
 		i := m.machines[id]
 		age := m.now.Sub(i.since)
-		m.happened = m.happened || !i.node || i.State == cloud.Deleting // what is on its way is looked at each minute
+		m.happened = m.happened || !i.node || i.State == cloud.Deleting // provisioning instances need a decision each minute
 		switch {
 		case i.State == cloud.Deleting:
 			delete(m.machines, id)
@@ -312,7 +313,7 @@ func (m *simulation) joinNode(id string, i *simulated) {
 	}
 }
 
-// schedulePods places pods as the scheduler would, the least used node first.
+// schedulePods places pods like the scheduler, on the least used node first.
 func (m *simulation) schedulePods() {
 	names := slices.Sorted(maps.Keys(m.nodes))
 	for _, key := range slices.SortedFunc(maps.Keys(m.pods), comparePodKeys) {
@@ -338,7 +339,7 @@ func (m *simulation) schedulePods() {
 	}
 }
 
-// decide is what a controller does in a look.
+// decide simulates one reconcile of a controller.
 func (m *simulation) decide() {
 	w := m.newWorld()
 	d := decideUp(m.t, w)
@@ -372,7 +373,7 @@ func (m *simulation) writeSince(d NodeDecision) {
 	m.setNode(n)
 }
 
-// retireNode takes a node and its machine away; its pods wait for another.
+// retireNode removes a node and its instance. Its pods become pending.
 func (m *simulation) retireNode(name string) {
 	r := removal{
 		at: m.now, replicas: slices.Clone(m.replicas), helpless: m.helpless, waiting: map[placement.PodKey]bool{}, others: map[string]bool{},
@@ -407,7 +408,7 @@ func (m *simulation) countAlive() (n int) {
 	return n
 }
 
-// launchInstances is the cloud's answer to an order.
+// launchInstances simulates the cloud's answer to a launch.
 func (m *simulation) launchInstances(o Order) {
 	m.happened = true
 	for i := range m.removals {
@@ -424,7 +425,7 @@ func (m *simulation) launchInstances(o Order) {
 		m.serial++
 		f := m.s.fates[m.serial%len(m.s.fates)]
 		if m.now.Sub(start) > 20*time.Hour {
-			f = joins // the trouble is over before the day is
+			f = joins // the faults end before the day does
 		}
 		switch {
 		case f == failsAtOnce:
@@ -444,8 +445,9 @@ func (m *simulation) launchInstances(o Order) {
 	m.addPending(o, launch.Accepted)
 }
 
-// isUnrelatedLaunch reports whether an order would have come with the node still there: its pods had no room then, and the pods of the
-// node run on other nodes of that time. Such an order comes when the scheduler needs more machines than the plan packed pods onto.
+// isUnrelatedLaunch reports whether a launch would have been made with the removed node too. Its pods had no room then,
+// and the pods of the node run on other nodes of that time. Such a launch happens when the scheduler needs more
+// instances than the plan has packed.
 func (m *simulation) isUnrelatedLaunch(r *removal, o Order) bool {
 	for _, why := range o.Reasons {
 		if why.Rule != PodsWait {
@@ -473,7 +475,7 @@ func (m *simulation) rangeReplicas() []int {
 	return list
 }
 
-// addPending remembers an order with its answer, which comes at once.
+// addPending records a launch with its answer, which is immediate.
 func (m *simulation) addPending(o Order, answer launch.Answer) {
 	a := launch.Pending{Kind: o.Template, Count: o.Count, At: m.now}
 	a.Reply(answer, nil, m.now, 0)
@@ -489,7 +491,7 @@ func (m *simulation) backOff(kind, reason string) {
 	m.troubled = m.now
 }
 
-// newWorld looks at the cloud, gives up what is dead, and puts together what is decided on.
+// newWorld reads the cloud, deletes failed instances, and returns the input of a decision.
 func (m *simulation) newWorld() *World {
 	var instances []cloud.Instance
 	for _, i := range m.machines {
@@ -550,7 +552,7 @@ func (m *simulation) joinState(i cloud.Instance) launch.Join {
 	return launch.NoNode
 }
 
-// checkInvariants holds the bounds that hold at every minute (I5).
+// checkInvariants checks the limits that hold at every minute (I5).
 func (m *simulation) checkInvariants() {
 	alive := m.countAlive()
 	if alive > int(m.s.maximum) {
@@ -561,7 +563,7 @@ func (m *simulation) checkInvariants() {
 	}
 }
 
-// checkSettled looks at what the day came to: for its last hours nothing has changed and nothing has failed.
+// checkSettled checks the end of the day. Nothing has changed or failed in its last hours.
 func (m *simulation) checkSettled() {
 	if n := len(m.nodes); n < int(m.s.minimum) {
 		m.t.Errorf("%d nodes are left, and the minimum is %d", n, m.s.minimum)

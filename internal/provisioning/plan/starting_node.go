@@ -11,20 +11,20 @@ import (
 	"github.com/slipway-dev/slipway/internal/retirement/budget"
 )
 
-// clusterAutoscalerStartupPrefix begins the keys of taints that cluster-autoscaler takes for those of a node that starts
+// clusterAutoscalerStartupPrefix is the prefix of taints that cluster-autoscaler treats as startup taints
 // (https://github.com/kubernetes/autoscaler/blob/master/cluster-autoscaler/FAQ.md#what-types-of-taints-are-there-in-cluster-autoscaler).
 const clusterAutoscalerStartupPrefix = "startup-taint.cluster-autoscaler.kubernetes.io/"
 
-// isTemporaryTaint reports whether a taint says how far a node is with its start, or how it is just now, and not of what kind it is.
+// isTemporaryTaint reports whether a taint describes the start or the current state of a node, and not its type.
 func isTemporaryTaint(key string, startup []string) bool {
 	return strings.HasPrefix(key, "node.kubernetes.io/") || strings.HasPrefix(key, "node.cloudprovider.kubernetes.io/") ||
 		strings.HasPrefix(key, clusterAutoscalerStartupPrefix) || slices.Contains(startup, key)
 }
 
-// IsArriving reports whether a Node has come and cannot take all of its pods yet, and still may: it is not Ready, has a taint of
-// its start, or does not show one of the devices that its template has, and is younger than the timeout. One that is cordoned is not
-// arriving. Observed is when this process first saw the Node, if it is known: its age counts from then where the clock was set back since
-// the Node came.
+// IsArriving reports whether a Node has joined, cannot take all of its pods yet, and is younger than the timeout. It is
+// not Ready, has a startup taint, or lacks a device of its template. A cordoned Node is not starting. observed is when
+// this process first saw the Node, or zero. The Node's age counts from then if its creation time is in the future,
+// because the clock was set back.
 func IsArriving(n *corev1.Node, startup []string, devices corev1.ResourceList, timeout time.Duration, observed, now time.Time) bool {
 	if n.Spec.Unschedulable || n.DeletionTimestamp != nil || len(budget.Others(n)) > 0 {
 		return false
@@ -39,7 +39,8 @@ func IsArriving(n *corev1.Node, startup []string, devices corev1.ResourceList, t
 	return !budget.Ready(n) || len(missingDevices(n, devices)) > 0 || slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return isTemporaryTaint(t.Key, startup) })
 }
 
-// DevicesOf gives the devices of a Node's allocatable resources: what device plugins register after the Node is Ready.
+// DevicesOf returns the devices in a Node's allocatable resources. Device plugins register them after the Node is
+// Ready.
 func DevicesOf(n *corev1.Node) corev1.ResourceList {
 	if n == nil {
 		return nil
@@ -53,7 +54,6 @@ func DevicesOf(n *corev1.Node) corev1.ResourceList {
 	return devices
 }
 
-// missingDevices gives the devices that a Node does not show yet.
 func missingDevices(n *corev1.Node, devices corev1.ResourceList) corev1.ResourceList {
 	left := corev1.ResourceList{}
 	for name, amount := range devices {
@@ -64,7 +64,7 @@ func missingDevices(n *corev1.Node, devices corev1.ResourceList) corev1.Resource
 	return left
 }
 
-// toStartedNode is an arriving Node as it will be, with its devices.
+// toStartedNode returns a starting Node as it will be once it has started, with its devices.
 func toStartedNode(n *corev1.Node, startup []string, devices corev1.ResourceList) *corev1.Node {
 	out := n.DeepCopy()
 	for name, amount := range missingDevices(n, devices) {

@@ -17,9 +17,9 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/snapshot"
 )
 
-// Learn gives what the nodes of one kind have in common: the least that any of them has to give, and the labels and
-// taints that all have. What says how a node is just now, or which one it is, is left out; startup are the keys of taints
-// that a node has only while it starts. It is nil without nodes.
+// Learn returns what the nodes of one template have in common: the smallest resources, and the labels and taints that
+// all have. It leaves out what identifies a node or describes its current state. startup are the keys of taints that a
+// node has only while it starts. It returns nil without nodes.
 func Learn(kind string, nodes []*corev1.Node, startup []string) *v1alpha1.LearnedTemplate {
 	if len(nodes) == 0 {
 		return nil
@@ -45,8 +45,8 @@ func hasTaint(n *corev1.Node, t corev1.Taint) bool {
 	return slices.ContainsFunc(n.Spec.Taints, func(o corev1.Taint) bool { return o.MatchTaint(&t) && o.Value == t.Value })
 }
 
-// minResources is, per resource, the smaller of two amounts; what one of them does not have is left out. No first list is the
-// second.
+// minResources returns the smaller amount of each resource. It leaves out resources that are in one list only. If a is
+// nil, it returns b.
 func minResources(a, b corev1.ResourceList) corev1.ResourceList {
 	if a == nil {
 		return b.DeepCopy()
@@ -61,25 +61,25 @@ func minResources(a, b corev1.ResourceList) corev1.ResourceList {
 	return a
 }
 
-// Source is where the shape of a kind's nodes is from.
+// Source is where the resources of a template's nodes are known from.
 type Source struct {
-	// Template is the cloud's word, and what a configuration declares there.
+	// Template is what the cloud reports, or what a configuration declares there.
 	Template cloud.Template
-	// Declared is what the NodeGroup says pods may take of such a node; nil when it does not.
+	// Declared are the allocatable resources that the NodeGroup declares. nil means none.
 	Declared corev1.ResourceList
-	// Learned is what nodes of the kind have shown, and Siblings what nodes of the group have in common; nil when there
-	// have been none.
+	// Learned is what nodes of the template have shown. Siblings is what the nodes of the group have in common. Each is
+	// nil if there were no such nodes.
 	Learned, Siblings *v1alpha1.LearnedTemplate
-	// LongGone says that no node of the kind has been there for long.
+	// LongGone means that no node of the template has existed for a long time.
 	LongGone bool
 }
 
-// defaultMaxPods is the kubelet's default.
+// defaultMaxPods is the default of the kubelet.
 const defaultMaxPods = 110
 
-// NodeOf is what a Node of a kind of machine of a group will be like; nil when it is not known what it has. What nodes have
-// shown counts before what is declared, and that before a guess from the machine's capacity. Only what they did not show at all
-// is taken for a fault of theirs, once they are long gone.
+// NodeOf returns an example Node of a template. It returns nil if the resources are unknown. It prefers what nodes have
+// shown, then what is declared, then an estimate from the capacity. Resources that the nodes did not show at all are
+// taken from the declaration once the nodes are long gone.
 func NodeOf(g *v1alpha1.NodeGroup, s Source) *corev1.Node {
 	t := &s.Template
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{}}}
@@ -111,8 +111,8 @@ func NodeOf(g *v1alpha1.NodeGroup, s Source) *corev1.Node {
 	return n
 }
 
-// addMissingResources gives a node that the nodes of its kind have shown what they lacked of what its machine is said to have, such as a
-// device whose plugin did not run.
+// addMissingResources adds declared resources that the nodes of the template did not show, such as a device without its
+// plugin.
 func (s *Source) addMissingResources(n *corev1.Node) {
 	said := s.Declared
 	if len(said) == 0 {
@@ -131,8 +131,8 @@ func (s *Source) addMissingResources(n *corev1.Node) {
 	}
 }
 
-// setLabelsAndTaints gives a node that nobody has seen yet its labels and taints: those of the group's other nodes, the group's own
-// selector, which they all have to match, and what is declared.
+// setLabelsAndTaints sets the labels and taints of a Node that was never seen. They come from the group's other nodes,
+// the group's selector and the declared template.
 func setLabelsAndTaints(n *corev1.Node, g *v1alpha1.NodeGroup, s *Source) {
 	n.Labels[corev1.LabelOSStable], n.Labels[corev1.LabelArchStable] = "linux", "amd64"
 	if s.Siblings != nil {
@@ -151,13 +151,13 @@ func setLabelsAndTaints(n *corev1.Node, g *v1alpha1.NodeGroup, s *Source) {
 	}
 }
 
-// isCapacityKnown reports a capacity that says more than how many pods a node takes, which some clouds say without the rest.
+// isCapacityKnown reports whether the capacity has more than a number of pods. Some clouds report only that.
 func isCapacityKnown(capacity corev1.ResourceList) bool {
 	_, pods := capacity[corev1.ResourcePods]
 	return len(capacity) > 1 || len(capacity) == 1 && !pods
 }
 
-// withPodCapacity adds how many pods a node takes, where a list does not say: as many as its capacity says, or the kubelet's default.
+// withPodCapacity adds the number of pods if it is missing: the number in the capacity, or the default of the kubelet.
 func withPodCapacity(list, capacity corev1.ResourceList) corev1.ResourceList {
 	out := list.DeepCopy()
 	if _, ok := out[corev1.ResourcePods]; ok {
@@ -170,22 +170,22 @@ func withPodCapacity(list, capacity corev1.ResourceList) corev1.ResourceList {
 	return out
 }
 
-// reservationTier is a share, in thousandths, that is kept of each unit up to a bound.
+// reservationTier is the share in thousandths that is reserved of each unit up to a bound.
 type reservationTier struct {
 	upTo, thousandths int64
 }
 
 const gibi = 1 << 30
 
-// What managed clusters keep of a machine for the system and the kubelet
-// (https://cloud.google.com/kubernetes-engine/docs/concepts/plan-node-sizes#memory_and_cpu_reservations): more than most
-// clusters do, so that what is said to fit does.
+// What managed clusters reserve for the system and the kubelet
+// (https://cloud.google.com/kubernetes-engine/docs/concepts/plan-node-sizes#memory_and_cpu_reservations). Most other
+// clusters reserve less, so that a pod which fits here fits there too.
 var (
 	cpuReservationTiers    = []reservationTier{{1000, 60}, {2000, 10}, {4000, 5}, {1 << 40, 2}}
 	memoryReservationTiers = []reservationTier{{4 * gibi, 250}, {8 * gibi, 200}, {16 * gibi, 100}, {128 * gibi, 60}, {1 << 60, 20}}
 )
 
-// evicted is what the kubelet holds back before it evicts.
+// evictionThresholdBytes is the memory that the kubelet keeps free by eviction.
 const evictionThresholdBytes = 100 << 20
 
 func computeReservation(amount int64, tiers []reservationTier) (computeReservation int64) {
@@ -200,7 +200,8 @@ func computeReservation(amount int64, tiers []reservationTier) (computeReservati
 	return computeReservation
 }
 
-// computeAllocatable is what pods may take of a machine: the capacity without what is declared to be reserved, or else a guess.
+// computeAllocatable returns what pods may use of an instance: the capacity minus the declared reservation, or an
+// estimate.
 func computeAllocatable(s *cloud.Shape) corev1.ResourceList {
 	if s.Reserved == nil {
 		return guessAllocatable(s.Capacity)
@@ -217,7 +218,7 @@ func computeAllocatable(s *cloud.Shape) corev1.ResourceList {
 	return out
 }
 
-// guessAllocatable is what pods may take of a machine of which only the capacity is known.
+// guessAllocatable estimates what pods may use from the capacity alone.
 func guessAllocatable(capacity corev1.ResourceList) corev1.ResourceList {
 	out := capacity.DeepCopy()
 	if cpu, ok := out[corev1.ResourceCPU]; ok {
@@ -230,8 +231,7 @@ func guessAllocatable(capacity corev1.ResourceList) corev1.ResourceList {
 	return out
 }
 
-// deductDaemonSets takes off a node that is to come what the pods of DaemonSets will take of it: of those, placement says, that will
-// run there.
+// deductDaemonSets subtracts the requests of the DaemonSet pods that placement would put on the node.
 func deductDaemonSets(n *corev1.Node, daemons []*appsv1.DaemonSet) (*corev1.Node, error) {
 	const name = "new"
 	out := n.DeepCopy()
@@ -262,7 +262,7 @@ func deductDaemonSets(n *corev1.Node, daemons []*appsv1.DaemonSet) (*corev1.Node
 	return out, nil
 }
 
-// newDaemonSetPod is the pod that a DaemonSet makes for a node, with the tolerations that its controller adds
+// newDaemonSetPod returns the pod of a DaemonSet, with the tolerations that its controller adds
 // (https://kubernetes.io/docs/concepts/workloads/controllers/daemonset/#taints-and-tolerations).
 func newDaemonSetPod(d *appsv1.DaemonSet) *corev1.Pod {
 	p := &corev1.Pod{ObjectMeta: *d.Spec.Template.ObjectMeta.DeepCopy(), Spec: *d.Spec.Template.Spec.DeepCopy()}

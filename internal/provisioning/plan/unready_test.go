@@ -68,7 +68,7 @@ func TestAnotherProcessesSinceAnnotationDoesNotCount(t *testing.T) {
 	}
 }
 
-// TestNodeFromTheFutureStopsStartingAfterJoinTimeout has the clock set back by a day after the Node came.
+// TestNodeFromTheFutureStopsStartingAfterJoinTimeout sets the clock back by a day after the Node was created.
 func TestNodeFromTheFutureStopsStartingAfterJoinTimeout(t *testing.T) {
 	for observed, arrives := range map[time.Duration]bool{time.Minute: true, time.Hour: false} {
 		g := newGroup(newNodeGroup("web", 10))

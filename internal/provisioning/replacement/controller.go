@@ -27,39 +27,38 @@ import (
 	"github.com/slipway-dev/slipway/internal/retirement/budget"
 )
 
-// Housing answers which pods would have nowhere to go if a node went. [Room] is one.
+// Housing finds the pods that would be unschedulable without a node. [Room] implements it.
 type Housing interface {
 	Homeless(ctx context.Context, node string) ([]Homeless, error)
 }
 
-// Options are what a Controller works with. All fields but Pace are required.
+// Options configure a Controller. All fields but Pace are required.
 type Options struct {
-	// Client writes, and reads NodeRetirements and Nodes from caches.
+	// Client writes objects, and reads NodeRetirements and Nodes from caches.
 	Client client.Client
-	// Live reads past the caches.
+	// Live reads without a cache.
 	Live   client.Reader
 	Groups retirement.Groups
-	// Selector selects the NodeGroups that are acted on.
+	// Selector selects the NodeGroups to act on.
 	Selector labels.Selector
 	Clouds   map[string]cloud.Provider
-	// Launches is the record of launches.
 	Launches *launch.Record
 	Room     Housing
 	Events   events.EventRecorder
 	Metrics  *Metrics
-	// Asked is told of every call of a cloud provider.
+	// Asked is called after every call of a cloud provider.
 	Asked func(provider, call string, err error)
 	Log   *slog.Logger
 	Pace  Pace
 }
 
-// Pace says how often is looked at what does not announce itself. Zero values are replaced by the defaults.
+// Pace configures polling periods. Zero values mean the defaults.
 type Pace struct {
-	// Look is the pause between two looks at a node that a notice takes away: 2 s.
+	// Look is the pause between two reconciles of a node with a notice: 2 s.
 	Look time.Duration
 	// Cloud is the pause between two reads of the cloud: 5 s.
 	Cloud time.Duration
-	// Settle is how long a launch whose answer was lost may take to show: 1 minute.
+	// Settle is how long the instances of a launch may take to show after a lost answer: 1 minute.
 	Settle time.Duration
 }
 
@@ -74,33 +73,33 @@ func (p Pace) withDefaults() Pace {
 	return p
 }
 
-// Controller replaces instances. It works on one at a time of each cloud, so that each launch sees those before it.
+// Controller replaces instances. It works on one replacement per cloud at a time, so that each launch sees the launches
+// before it.
 type Controller struct {
 	options  Options
 	events   eventEmitter
 	follower *launch.Follower
-	// replacementSlots and noticing are the slots of the two controllers: a cloud that hangs stops no other.
+	// replacementSlots and noticeSlots limit the two controllers separately: a hanging cloud blocks no other cloud.
 	replacementSlots, noticeSlots cloud.Slots
 }
 
-// New returns a controller. Register adds it to a manager.
 func New(o Options) *Controller {
 	o.Pace = o.Pace.withDefaults()
 	return &Controller{options: o, events: eventEmitter{o.Events}, follower: launch.NewFollower(o.Launches, o.Pace.Settle, o.Asked)}
 }
 
-// replacementScope is one reconcile of one replacement.
+// replacementScope holds the state of one reconcile of one replacement.
 type replacementScope struct {
 	controller  *Controller
 	rt          *v1alpha1.NodeRetirement
-	lastWritten *v1alpha1.Replacement // as it was read, or written last
+	lastWritten *v1alpha1.Replacement // as it was read or last written
 	group       *v1alpha1.NodeGroup
 	cloud       cloud.Provider
 	log         *slog.Logger
 }
 
-// Reconcile states that a replacement is wanted, and notes the state of its launch. It does so when the retirement is over too: the launch
-// may have to wait for longer than that.
+// Reconcile decides whether a replacement is wanted, and records the state of its launch. It also does so after the end
+// of the retirement, because the launch may have to wait for longer.
 func (c *Controller) Reconcile(ctx context.Context, r reconcile.Request) (reconcile.Result, error) {
 	cached := &v1alpha1.NodeRetirement{}
 	if err := c.options.Client.Get(ctx, r.NamespacedName, cached); err != nil {
@@ -130,7 +129,7 @@ func (c *Controller) Reconcile(ctx context.Context, r reconcile.Request) (reconc
 	if wait, err := l.resolveGroup(ctx); wait > 0 || err != nil {
 		return reconcile.Result{RequeueAfter: wait}, err
 	}
-	if l.group.Spec.Cloud.Provider != provider { // it has changed meanwhile, and the slot is another cloud's
+	if l.group.Spec.Cloud.Provider != provider { // it has changed meanwhile, and the slot belongs to another cloud
 		return reconcile.Result{RequeueAfter: shortRetry}, nil
 	}
 	pause, err := l.reconcileLaunch(ctx)
@@ -144,7 +143,7 @@ func (c *Controller) Reconcile(ctx context.Context, r reconcile.Request) (reconc
 	return reconcile.Result{RequeueAfter: pause}, err
 }
 
-// reconcileLaunch notes the state of the launch, or decides whether to launch.
+// reconcileLaunch records the state of the launch, or decides whether to launch.
 func (l *replacementScope) reconcileLaunch(ctx context.Context) (time.Duration, error) {
 	if never := Wanted(Need{Policy: l.group.Spec.Replacement}); never.Outcome == None && retirement.ReplacementWaits(l.rt) { // the record may be missing or unreadable
 		return 0, l.writeState(ctx, v1alpha1.ReplacementNotNeeded, never.Reasons...)
@@ -158,7 +157,7 @@ func (l *replacementScope) reconcileLaunch(ctx context.Context) (time.Duration, 
 	case own != nil:
 		return l.followLaunch(ctx, own)
 	case replacementState(l.rt) == v1alpha1.ReplacementLaunched:
-		return 0, l.writeState(ctx, v1alpha1.ReplacementFailed, newReason(LaunchUnknown, "", "the record of NodeGroup %s has no launch %s any more",
+		return 0, l.writeState(ctx, v1alpha1.ReplacementFailed, newReason(LaunchUnknown, "", "the record of NodeGroup %s no longer has the launch %s",
 			l.group.Name, l.ensureStatus().Launch))
 	}
 	return l.decideLaunch(ctx, record)
@@ -174,7 +173,7 @@ func findLaunch(s *v1alpha1.ProvisioningStatus, retirement types.UID) *v1alpha1.
 	return nil
 }
 
-// removeLaunch removes the launch whose result is noted from the record.
+// removeLaunch removes a launch from the record after its result was recorded.
 func (c *Controller) removeLaunch(ctx context.Context, rt *v1alpha1.NodeRetirement) error {
 	g, err := c.findGroup(ctx, rt)
 	if g == nil || err != nil {
@@ -187,7 +186,7 @@ func (c *Controller) removeLaunch(ctx context.Context, rt *v1alpha1.NodeRetireme
 	return c.options.Launches.Remove(ctx, g, findLaunch(record, rt.UID).ID)
 }
 
-// findGroup returns the group of a retirement; nil if there is no such group.
+// findGroup returns the group of a retirement. It returns nil if the group does not exist.
 func (c *Controller) findGroup(ctx context.Context, rt *v1alpha1.NodeRetirement) (*v1alpha1.NodeGroup, error) {
 	groups, err := c.options.Groups.List(ctx)
 	i := slices.IndexFunc(groups, func(g v1alpha1.NodeGroup) bool { return g.Name == rt.Spec.Group })
@@ -197,7 +196,7 @@ func (c *Controller) findGroup(ctx context.Context, rt *v1alpha1.NodeRetirement)
 	return &groups[i], nil
 }
 
-// providerName is the name of the cloud of a record's group; empty if there is no such group.
+// providerName returns the cloud of a retirement's group. It returns "" if the group does not exist.
 func (c *Controller) providerName(ctx context.Context, rt *v1alpha1.NodeRetirement) (string, error) {
 	g, err := c.findGroup(ctx, rt)
 	if g == nil || err != nil {
@@ -208,8 +207,8 @@ func (c *Controller) providerName(ctx context.Context, rt *v1alpha1.NodeRetireme
 
 const shortRetry = 50 * time.Millisecond
 
-// isBeingDeleted reports a record that may be gone any moment, and for which nothing is launched any more. A launch is followed for as long
-// as the record is there, and one that was called off says that there will be none.
+// isBeingDeleted reports whether a retirement may be gone at any moment, so that nothing is launched for it. A running
+// launch is followed while the object exists. A cancelled retirement still records that it launches nothing.
 func isBeingDeleted(rt *v1alpha1.NodeRetirement) bool {
 	if rt.DeletionTimestamp.IsZero() || retirement.EndedBy(rt) == retirement.CalledOff {
 		return false
@@ -224,7 +223,7 @@ func replacementState(rt *v1alpha1.NodeRetirement) v1alpha1.ReplacementState {
 	return rt.Status.Replacement.State
 }
 
-// resolveGroup finds the group and its cloud, or waits for them.
+// resolveGroup finds the group and its cloud. wait is positive if one of them is missing.
 func (l *replacementScope) resolveGroup(ctx context.Context) (wait time.Duration, err error) {
 	if l.group, err = l.controller.findGroup(ctx, l.rt); err != nil {
 		return 0, err
@@ -239,10 +238,11 @@ func (l *replacementScope) resolveGroup(ctx context.Context) (wait time.Duration
 	return 0, nil
 }
 
-// recordUnresolved notes why nothing can be launched. A launch is not forgotten over it: it would be repeated.
+// recordUnresolved records why nothing can be launched. It keeps the state of a running launch, which would be repeated
+// otherwise.
 func (l *replacementScope) recordUnresolved(ctx context.Context, why v1alpha1.RetirementReason) error {
 	if !retirement.ReplacementWaits(l.rt) {
-		l.log.Warn("a launch waits to be followed", "state", replacementState(l.rt), "why", why.Message)
+		l.log.Warn("cannot follow a launch", "state", replacementState(l.rt), "why", why.Message)
 		return nil
 	}
 	return l.writeState(ctx, v1alpha1.ReplacementWaiting, why)
@@ -302,14 +302,14 @@ func (l *replacementScope) decideLaunch(ctx context.Context, record *v1alpha1.Pr
 	if err := launch.HasRoom(l.group, record, s.Group, want.Count, began); err != nil {
 		return l.recordNotRequested(ctx, err, wanted.Reasons)
 	}
-	// The retirement that was decided on is the one that is written: one that was cancelled meanwhile launches nothing.
+	// This write fails if the retirement was cancelled meanwhile, and then nothing is launched.
 	if err := l.writeState(ctx, v1alpha1.ReplacementWaiting, wanted.Reasons...); err != nil {
 		return 0, err
 	}
 	return l.requestLaunch(ctx, want)
 }
 
-// newLaunchRequest is one instance of the group, of the lost instance's template first.
+// newLaunchRequest returns a request for one instance of the group. The lost instance's template comes first.
 func (l *replacementScope) newLaunchRequest(ctx context.Context, node *corev1.Node) launch.Want {
 	w := launch.Want{Count: 1, Owner: v1alpha1.LaunchOwner{
 		Kind: v1alpha1.LaunchForRetirement, Name: l.rt.Name, UID: l.rt.UID, NodeUID: l.rt.Spec.NodeUID,
@@ -322,12 +322,12 @@ func (l *replacementScope) newLaunchRequest(ctx context.Context, node *corev1.No
 	defer cancel()
 	var err error
 	if w.Templates, err = launch.Templates(ctx, l.group, l.cloud, like); err != nil {
-		l.log.Warn("the templates are not known, and the group's first is launched", "err", err)
+		l.log.Warn("cannot list the templates; launching the group's first", "err", err)
 	}
 	return w
 }
 
-// refusalMessage says why a group is refused; empty for one that is not, or is not only because of its cloud.
+// refusalMessage returns why the group is refused. It returns "" if it is not, or only its cloud does not answer.
 func refusalMessage(g *v1alpha1.NodeGroup) string {
 	if a := acceptance.Of(g); a.State == acceptance.Refused {
 		return a.Message
@@ -335,7 +335,7 @@ func refusalMessage(g *v1alpha1.NodeGroup) string {
 	return ""
 }
 
-// assessNeed finds out who would miss the machine. What needs the cloud is asked only when it can change the answer.
+// assessNeed finds out whether the instance is missed. It reads the cloud only if that can change the decision.
 func (l *replacementScope) assessNeed(ctx context.Context) (n Need, node *corev1.Node, err error) {
 	n = Need{
 		Policy: l.group.Spec.Replacement, Over: whyNothingToReplace(l.rt), Ended: whyEndedEarly(l.rt), Refused: refusalMessage(l.group),
@@ -356,19 +356,19 @@ func (l *replacementScope) assessNeed(ctx context.Context) (n Need, node *corev1
 	if n.Stay, n.Leaving, err = l.countStaying(ctx); err != nil {
 		return n, node, err
 	}
-	if node == nil { // the pods on one of the same name are not those of this one
+	if node == nil { // the pods on a new Node of the same name belong to that Node
 		return n, node, nil
 	}
 	if n.Policy == v1alpha1.ReplaceWhenNeeded || n.Machine == Lives {
 		if n.Homeless, err = l.controller.options.Room.Homeless(ctx, l.rt.Spec.NodeName); err != nil {
-			l.log.Warn("whether the pods have room elsewhere is not known", "err", err)
+			l.log.Warn("cannot tell whether the pods fit on other nodes", "err", err)
 			n.RoomUnknown = err
 		}
 	}
 	return n, node, nil
 }
 
-// whyNothingToReplace says why there is nothing to replace any more.
+// whyNothingToReplace returns why nothing must be replaced any more. It returns "" if it may be needed.
 func whyNothingToReplace(rt *v1alpha1.NodeRetirement) string {
 	switch retirement.EndedBy(rt) {
 	case retirement.NoticeOver, retirement.MachineBack, retirement.AlreadyRetiring, retirement.CalledOff, retirement.NodeReplaced:
@@ -377,7 +377,7 @@ func whyNothingToReplace(rt *v1alpha1.NodeRetirement) string {
 	return ""
 }
 
-// whyEndedEarly says why the retirement ended early; "" when it did not.
+// whyEndedEarly returns why the retirement ended early. It returns "" if it did not.
 func whyEndedEarly(rt *v1alpha1.NodeRetirement) string {
 	if retirement.EndedBy(rt) == "" {
 		return ""
@@ -385,20 +385,20 @@ func whyEndedEarly(rt *v1alpha1.NodeRetirement) string {
 	return "the retirement ended: " + rt.Status.Message
 }
 
-// fetchNode is the Node, as the cache has it; nil when it is gone, or another one of the same name.
+// fetchNode returns the Node from the cache. It returns nil if the Node is gone or has another UID.
 func (l *replacementScope) fetchNode(ctx context.Context) (*corev1.Node, error) {
 	node := &corev1.Node{}
 	err := l.controller.options.Client.Get(ctx, client.ObjectKey{Name: l.rt.Spec.NodeName}, node)
 	switch {
 	case apierrors.IsNotFound(err), err == nil && node.UID != l.rt.Spec.NodeUID:
-		return nil, nil //nolint:nilnil // that there is none is an answer
+		return nil, nil //nolint:nilnil // a missing Node is a result
 	case err != nil:
 		return nil, fmt.Errorf("node %s: %w", l.rt.Spec.NodeName, err)
 	}
 	return node, nil
 }
 
-// checkInstance says what has become of the machine (I7). While its Node is Ready the cloud is not asked.
+// checkInstance returns what happened to the instance (I7). It does not read the cloud while the Node is Ready.
 func (l *replacementScope) checkInstance(ctx context.Context, node *corev1.Node) (Machine, error) {
 	if l.rt.Status.MachineGone || l.rt.Status.Phase == v1alpha1.Succeeded {
 		return Gone, nil
@@ -414,15 +414,15 @@ func (l *replacementScope) checkInstance(ctx context.Context, node *corev1.Node)
 	case cloud.IsNotFound(err):
 		return Gone, nil
 	case err != nil:
-		return Lives, fmt.Errorf("machine %s: %w", l.rt.Spec.ProviderID, err)
+		return Lives, fmt.Errorf("instance %s: %w", l.rt.Spec.ProviderID, err)
 	case instance.State == cloud.Stopped:
 		return Kept, nil
 	}
 	return Lives, nil
 }
 
-// countStaying counts the group's nodes that nothing takes away, as far as is known, and gives the IDs of the group's machines that leave and
-// for which none is still to be ordered.
+// countStaying counts the group's nodes that are not retiring. It also returns the provider IDs of the group's retiring
+// instances that need no further launch.
 func (l *replacementScope) countStaying(ctx context.Context) (stay int, machines []string, err error) {
 	var all v1alpha1.NodeRetirementList
 	if err := l.controller.options.Client.List(ctx, &all); err != nil {
@@ -450,7 +450,7 @@ func (l *replacementScope) countStaying(ctx context.Context) (stay int, machines
 	return stay, machines, nil
 }
 
-// groupAndInstance gives the group and the machine of a retirement, as far as they are known.
+// groupAndInstance returns the group and the provider ID of a retirement, if known.
 func groupAndInstance(rt *v1alpha1.NodeRetirement) (group, machine string) {
 	if c := rt.Status.Captured; c != nil {
 		return c.Group, c.ProviderID
@@ -458,7 +458,7 @@ func groupAndInstance(rt *v1alpha1.NodeRetirement) (group, machine string) {
 	return rt.Spec.Group, rt.Spec.ProviderID
 }
 
-// countUnreplaced counts the other nodes of the group whose instances are gone, and for which an instance is still to be launched.
+// countUnreplaced counts the group's other nodes without an instance that still need a launch.
 func (l *replacementScope) countUnreplaced(others []v1alpha1.NodeRetirement, s Survey, record *v1alpha1.ProvisioningStatus) (n int, err error) {
 	counted := map[types.UID]bool{l.rt.Spec.NodeUID: true}
 	for i := range others {
@@ -468,7 +468,7 @@ func (l *replacementScope) countUnreplaced(others []v1alpha1.NodeRetirement, s S
 		}
 		id, err := l.cloud.Normalize(o.Spec.ProviderID)
 		if cloud.IsUnanswered(err) {
-			return 0, fmt.Errorf("machine %s: %w", o.Spec.ProviderID, err)
+			return 0, fmt.Errorf("instance %s: %w", o.Spec.ProviderID, err)
 		}
 		if err != nil || !slices.ContainsFunc(s.Machines, func(m cloud.Instance) bool { return m.ProviderID == id }) {
 			counted[o.Spec.NodeUID] = true
@@ -478,11 +478,11 @@ func (l *replacementScope) countUnreplaced(others []v1alpha1.NodeRetirement, s S
 	return n, nil
 }
 
-// excludeLeaving leaves out of a survey the node's own machine and others that leave.
+// excludeLeaving removes the node's own instance and other retiring instances from a group read.
 func (l *replacementScope) excludeLeaving(s Survey, leaving []string) (Survey, error) {
 	own, err := l.cloud.Normalize(l.rt.Spec.ProviderID)
 	if err != nil {
-		return s, fmt.Errorf("machine %s: %w", l.rt.Spec.ProviderID, err)
+		return s, fmt.Errorf("instance %s: %w", l.rt.Spec.ProviderID, err)
 	}
 	s = s.Without(own)
 	for _, id := range leaving {
@@ -490,13 +490,13 @@ func (l *replacementScope) excludeLeaving(s Survey, leaving []string) (Survey, e
 		case err == nil:
 			s = s.Without(is)
 		case cloud.IsUnanswered(err):
-			return s, fmt.Errorf("machine %s: %w", id, err)
+			return s, fmt.Errorf("instance %s: %w", id, err)
 		}
 	}
 	return s, nil
 }
 
-// newBounds adds up what stands against one more instance.
+// newBounds collects what may prevent a launch.
 func newBounds(m Machine, s Survey, record *v1alpha1.ProvisioningStatus) Bounds {
 	b := Bounds{Machine: m, Size: s.Size, Present: len(s.Machines)}
 	for i := range record.Launches {
@@ -512,7 +512,7 @@ func newBounds(m Machine, s Survey, record *v1alpha1.ProvisioningStatus) Bounds 
 	return b
 }
 
-// listOthers lists the other replacements of the group, read past the cache.
+// listOthers lists the group's other replacements without a cache.
 func (l *replacementScope) listOthers(ctx context.Context) ([]v1alpha1.NodeRetirement, error) {
 	var all v1alpha1.NodeRetirementList
 	if err := l.controller.options.Live.List(ctx, &all); err != nil {
@@ -523,7 +523,7 @@ func (l *replacementScope) listOthers(ctx context.Context) ([]v1alpha1.NodeRetir
 	}), nil
 }
 
-// ensureStatus is the record, which is there from then on.
+// ensureStatus returns the replacement status, and creates it if it is missing.
 func (l *replacementScope) ensureStatus() *v1alpha1.Replacement {
 	if l.rt.Status.Replacement == nil {
 		l.rt.Status.Replacement = &v1alpha1.Replacement{}
@@ -531,7 +531,7 @@ func (l *replacementScope) ensureStatus() *v1alpha1.Replacement {
 	return l.rt.Status.Replacement
 }
 
-// writeState writes a state down, unless it is written already. A conflict asks for a fresh look: the launch is in its record.
+// writeState writes the state if it differs. After a conflict the reconcile is retried: the launch is in its record.
 func (l *replacementScope) writeState(ctx context.Context, state v1alpha1.ReplacementState, reasons ...v1alpha1.RetirementReason) error {
 	r := l.ensureStatus()
 	if r.State != state || elapsed.Future(r.Since.Time, time.Now()) {
@@ -545,7 +545,7 @@ func (l *replacementScope) writeState(ctx context.Context, state v1alpha1.Replac
 		return nil
 	}
 	if err := l.controller.options.Client.Status().Update(ctx, l.rt); err != nil {
-		return fmt.Errorf("writing down the replacement: %w", err)
+		return fmt.Errorf("status of the replacement: %w", err)
 	}
 	reached := l.lastWritten == nil || l.lastWritten.State != state
 	l.lastWritten = l.ensureStatus().DeepCopy()

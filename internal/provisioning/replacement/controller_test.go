@@ -28,7 +28,7 @@ func inBubble(t *testing.T, f func(t *testing.T, ctx context.Context)) {
 	synctest.Test(t, func(t *testing.T) { f(t, t.Context()) })
 }
 
-// expect checks the state of a replacement and how many machines were ordered in all.
+// expect checks the state of a replacement and the total number of launched instances.
 func (s *sim) expect(t *testing.T, node string, state v1alpha1.ReplacementState, code string, grown int) {
 	t.Helper()
 	r := s.replacementOfNode(t, node)
@@ -155,7 +155,7 @@ func TestRefusedLaunchIsRepeatedAfterItsBackOff(t *testing.T) {
 	})
 }
 
-// TestLaunchIsRecordedDespiteAConcurrentStatusWrite has another write come between a launch and its answer.
+// TestLaunchIsRecordedDespiteAConcurrentStatusWrite has another write between a launch and its answer.
 func TestLaunchIsRecordedDespiteAConcurrentStatusWrite(t *testing.T) {
 	for name, c := range map[string]struct {
 		refuse error
@@ -193,7 +193,7 @@ func TestLaunchIsRecordedDespiteAConcurrentStatusWrite(t *testing.T) {
 	}
 }
 
-// TestLaunchIsKeptWhileItsGroupIsMissing has the group go while the answer is not known, and come back.
+// TestLaunchIsKeptWhileItsGroupIsMissing deletes the group while the answer is unknown, and creates it again.
 func TestLaunchIsKeptWhileItsGroupIsMissing(t *testing.T) {
 	inBubble(t, func(t *testing.T, ctx context.Context) {
 		s := newSim(t, 2)
@@ -226,7 +226,7 @@ func TestRebootingInstanceIsReplacedOnlyWhenGone(t *testing.T) {
 			c := s.newController(t)
 			s.addNotice(t, "vm-0", kind)
 			s.addNotice(t, "vm-1", kind)
-			s.setNodeNotReady(t, "vm-0") // it is away
+			s.setNodeNotReady(t, "vm-0") // it reboots
 			s.run(ctx, c, time.Minute)
 			if all := s.retirementByNode(t); len(all) != 0 || s.grown != 0 {
 				t.Fatalf("%s: %v, %d ordered", kind, all, s.grown)
@@ -267,7 +267,7 @@ func TestNoRetirementIsCreatedWithoutAnInstanceToRetire(t *testing.T) {
 	}
 }
 
-// TestNodeWithNoticesIsRequeuedUntilItCanRetire has what is missing come without an event of the Node that anybody waits for.
+// TestNodeWithNoticesIsRequeuedUntilItCanRetire adds what is missing without an event of the Node.
 func TestNodeWithNoticesIsRequeuedUntilItCanRetire(t *testing.T) {
 	for missing, c := range map[string]struct{ without, with func(*testing.T, *sim) }{
 		"its group": {
@@ -312,7 +312,7 @@ func TestNodeWithNoticesIsRequeuedUntilItCanRetire(t *testing.T) {
 	}
 }
 
-// TestUnansweredNoticeDelaysNoOther has a machine that may be gone after a Reboot be taken away besides.
+// TestUnansweredNoticeDelaysNoOther has an instance with a Terminate in addition to a Reboot.
 func TestUnansweredNoticeDelaysNoOther(t *testing.T) {
 	inBubble(t, func(t *testing.T, ctx context.Context) {
 		s := newSim(t, 2)
@@ -335,7 +335,7 @@ func TestUnansweredNoticeDelaysNoOther(t *testing.T) {
 	})
 }
 
-// TestRefusedOverlappingGroupBlocksNoNotice has a younger group select the nodes of an older one.
+// TestRefusedOverlappingGroupBlocksNoNotice has a younger group that selects the nodes of an older one.
 func TestRefusedOverlappingGroupBlocksNoNotice(t *testing.T) {
 	inBubble(t, func(t *testing.T, ctx context.Context) {
 		s := newSim(t, 2)
@@ -355,7 +355,7 @@ func TestRefusedOverlappingGroupBlocksNoNotice(t *testing.T) {
 	})
 }
 
-// TestNoticeIsRetriedOnceItsGroupIsAccepted has the group be looked at after the record was made.
+// TestNoticeIsRetriedOnceItsGroupIsAccepted has a group that is observed only after the retirement was created.
 func TestNoticeIsRetriedOnceItsGroupIsAccepted(t *testing.T) {
 	inBubble(t, func(t *testing.T, ctx context.Context) {
 		s := newSim(t, 2)
@@ -383,7 +383,7 @@ func TestNoticeIsRetriedOnceItsGroupIsAccepted(t *testing.T) {
 	})
 }
 
-// addRetirement is somebody's own retirement of a node.
+// addRetirement adds a person's retirement of a node.
 func (s *sim) addRetirement(t *testing.T, node string) {
 	t.Helper()
 	rt := &v1alpha1.NodeRetirement{ObjectMeta: metav1.ObjectMeta{Name: "mine"}, Spec: v1alpha1.NodeRetirementSpec{NodeName: node}}
@@ -397,7 +397,7 @@ func (s *sim) addRetirement(t *testing.T, node string) {
 	}
 }
 
-// updateRetirements changes the retirement that [sim.retiring] has made.
+// updateRetirements changes the retirement that [sim.addRetirement] has added.
 func (s *sim) updateRetirements(t *testing.T, how func(*v1alpha1.NodeRetirementStatus)) {
 	t.Helper()
 	rt := &v1alpha1.NodeRetirement{}
@@ -410,7 +410,7 @@ func (s *sim) updateRetirements(t *testing.T, how func(*v1alpha1.NodeRetirementS
 	}
 }
 
-// countNoticeRetirements counts the retirements that notices have made.
+// countNoticeRetirements counts the retirements for notices.
 func (s *sim) countNoticeRetirements(t *testing.T) (n int) {
 	t.Helper()
 	var all v1alpha1.NodeRetirementList
@@ -438,8 +438,8 @@ func TestNoticeIsHandledBesideAPendingRetirement(t *testing.T) {
 	})
 }
 
-// TestNodeIsRequeuedWhileItsRetirementIsOpen has a notice come back before the end of its record is written, of which no event of
-// the Node tells, and two records end in one second.
+// TestNodeIsRequeuedWhileItsRetirementIsOpen has a notice that returns before the end of its retirement is written,
+// without an event of the Node. Two retirements end in the same second.
 func TestNodeIsRequeuedWhileItsRetirementIsOpen(t *testing.T) {
 	inBubble(t, func(t *testing.T, ctx context.Context) {
 		s := newSim(t, 2)
@@ -493,7 +493,7 @@ func TestEndedNoticeReplacesNothing(t *testing.T) {
 	})
 }
 
-// endNotice takes a notice off a node, and ends its retirement.
+// endNotice removes a notice from a node, and ends its retirement.
 func (s *sim) endNotice(t *testing.T, node string) {
 	t.Helper()
 	s.changeNode(t, node, func(n *corev1.Node) { n.Annotations, n.Spec.Unschedulable = nil, false })
@@ -525,7 +525,7 @@ func TestReturningNoticeIsHandledAgain(t *testing.T) {
 	})
 }
 
-// TestI5FlappingNoticeLaunchesOnce has a node whose pods have nowhere else to go.
+// TestI5FlappingNoticeLaunchesOnce has a node with pods that fit nowhere else.
 func TestI5FlappingNoticeLaunchesOnce(t *testing.T) {
 	for name, slow := range map[string]time.Duration{"and it is there at once": 0, "and it is provisioning for long": 10 * time.Minute} {
 		t.Run(name, func(t *testing.T) {
@@ -567,7 +567,7 @@ func TestInstanceIsReplacedAgainWhenItsReplacementIsGone(t *testing.T) {
 		s.addNotice(t, "vm-0", "Preempt")
 		s.run(ctx, c, 30*time.Second)
 		s.endNotice(t, "vm-0")
-		s.evictInstance(t, "vm-2") // which was one too many
+		s.evictInstance(t, "vm-2") // one more than needed
 		s.addNotice(t, "vm-0", "Preempt")
 		s.run(ctx, c, 30*time.Second)
 		if r := s.waitForOpenRetirement(t, "vm-0").Status.Replacement; r == nil || r.State != v1alpha1.ReplacementReady || s.grown != 2 {
@@ -576,8 +576,8 @@ func TestInstanceIsReplacedAgainWhenItsReplacementIsGone(t *testing.T) {
 	})
 }
 
-// TestI5ShrunkGroupStaysAtMinSize has another machine leave after one has come in the place of a machine that
-// stayed, so that there is none too many.
+// TestI5ShrunkGroupStaysAtMinSize loses another instance after a replacement of an instance that stayed, so that no
+// instance is surplus.
 func TestI5ShrunkGroupStaysAtMinSize(t *testing.T) {
 	inBubble(t, func(t *testing.T, ctx context.Context) {
 		s := newSim(t, 2)
@@ -601,8 +601,8 @@ func TestI5ShrunkGroupStaysAtMinSize(t *testing.T) {
 	})
 }
 
-// TestI5InstancesLostTogetherAreReplacedSeparately has two nodes that were replaced before leave at once, of a group that has shrunk
-// since: the first is replaced again, and its machine does for the second.
+// TestI5InstancesLostTogetherAreReplacedSeparately has a group that has shrunk since two nodes were replaced. Both
+// nodes leave at once: the first is replaced again, and its instance also serves the second.
 func TestI5InstancesLostTogetherAreReplacedSeparately(t *testing.T) {
 	inBubble(t, func(t *testing.T, ctx context.Context) {
 		s := newSim(t, 3)
@@ -634,7 +634,7 @@ func TestI5InstancesLostTogetherAreReplacedSeparately(t *testing.T) {
 	})
 }
 
-// TestUnreplacedInstanceIsNotCountedAsAReplacement has one of two nodes that leave together have been replaced before.
+// TestUnreplacedInstanceIsNotCountedAsAReplacement has two nodes that leave together. One of them was replaced before.
 func TestUnreplacedInstanceIsNotCountedAsAReplacement(t *testing.T) {
 	inBubble(t, func(t *testing.T, ctx context.Context) {
 		s := newSim(t, 3)
@@ -678,7 +678,7 @@ func TestI5TwoNoticesOfOneNodeLaunchOnce(t *testing.T) {
 	})
 }
 
-// TestStaleCacheDoesNotReviveAnEndedNotice has the cache give the Node as it was.
+// TestStaleCacheDoesNotReviveAnEndedNotice has a cache that returns the old Node.
 func TestStaleCacheDoesNotReviveAnEndedNotice(t *testing.T) {
 	inBubble(t, func(t *testing.T, ctx context.Context) {
 		s := newSim(t, 2)
@@ -707,7 +707,7 @@ func TestStaleCacheDoesNotReviveAnEndedNotice(t *testing.T) {
 	})
 }
 
-// waitForOpenRetirement is the retirement of a node that is not over.
+// waitForOpenRetirement returns the unfinished retirement of a node.
 func (s *sim) waitForOpenRetirement(t *testing.T, node string) v1alpha1.NodeRetirement {
 	t.Helper()
 	var all v1alpha1.NodeRetirementList
@@ -723,18 +723,17 @@ func (s *sim) waitForOpenRetirement(t *testing.T, node string) v1alpha1.NodeReti
 	return v1alpha1.NodeRetirement{}
 }
 
-// errCut is what a process gets that ends at a request.
+// errCut is the error of a request at which the process ends.
 var errCut = errors.New("the process has ended")
 
-// TestI8CrashAtAnyRequestLaunchesNothingTwice ends the manager before and after each request by which it changes
-// anything, for two machines that go one after the other, and has the next one go on. What it only reads is lost with it:
-// a crash there is one before the next change.
+// TestI8CrashAtAnyRequestLaunchesNothingTwice ends the manager before and after each write, for two instances that go
+// one after the other, and starts the next manager. A crash at a read is the same as a crash before the next write.
 func TestI8CrashAtAnyRequestLaunchesNothingTwice(t *testing.T) {
 	for name, early := range map[string]bool{"once they are gone": false, "before they go": true} {
 		t.Run(name, func(t *testing.T) {
 			n := replaceTwo(t, early, 0, "")
 			t.Logf("%d changes", n)
-			if n < 8 { // two records made, ordered, noted as ordered and as there
+			if n < 8 { // two retirements created, launched, recorded as launched and as ready
 				t.Fatalf("%d changes, want 8 or more", n)
 			}
 			for at := 1; at <= n; at++ {
@@ -746,7 +745,7 @@ func TestI8CrashAtAnyRequestLaunchesNothingTwice(t *testing.T) {
 	}
 }
 
-// areReplacementsFinal reports that two replacements have.
+// areReplacementsFinal reports whether both replacements are final.
 func (s *sim) areReplacementsFinal(t *testing.T) bool {
 	n := 0
 	for _, rt := range s.retirementByNode(t) {
@@ -757,12 +756,12 @@ func (s *sim) areReplacementsFinal(t *testing.T) bool {
 	return n == 2
 }
 
-// isWrite reports the requests that change something.
+// isWrite reports whether a request changes something.
 func isWrite(request string) bool {
 	return request == "cloud grow" || strings.HasPrefix(request, "create ") || strings.HasPrefix(request, "update ")
 }
 
-// replaceTwo crashes at a change, counted from 1, and returns how many there were.
+// replaceTwo crashes at a write, counted from 1, and returns how many writes there were.
 func replaceTwo(t *testing.T, early bool, at int, moment string) (made int) {
 	t.Helper()
 	inBubble(t, func(t *testing.T, ctx context.Context) {
@@ -846,7 +845,8 @@ func TestLostAnswerIsNotLaunchedTwice(t *testing.T) {
 	}
 }
 
-// A cloud that says that the size has changed, or asks to wait, has not taken the order. What has come meanwhile is another's.
+// TestI5SizeConflictLaunchesOnce has a cloud that reports a changed size or asks for a pause. It has not accepted the
+// launch, and an instance that appears meanwhile belongs to another client.
 func TestI5SizeConflictLaunchesOnce(t *testing.T) {
 	for what, others := range map[string]int{"nothing has come": 0, "another has launched a machine": 1} {
 		t.Run(what, func(t *testing.T) {
@@ -880,7 +880,6 @@ func TestI5SizeConflictLaunchesOnce(t *testing.T) {
 	}
 }
 
-// refuseRetirement ends a node's retirement early.
 func (s *sim) refuseRetirement(t *testing.T, node, code string) {
 	t.Helper()
 	rt, now := s.waitForOpenRetirement(t, node), metav1.Now()
@@ -911,7 +910,7 @@ func TestEndedRetirementReplacesOnlyAGoneInstance(t *testing.T) {
 	}
 }
 
-// TestReRegisteredNodeDoesNotStandForTheOldOne has a cluster without room for its pods.
+// TestReRegisteredNodeDoesNotStandForTheOldOne has a cluster without room for the node's pods.
 func TestReRegisteredNodeDoesNotStandForTheOldOne(t *testing.T) {
 	inBubble(t, func(t *testing.T, ctx context.Context) {
 		s := newSim(t, 2)
@@ -984,7 +983,7 @@ func TestReplaceNeverNeedsNoLaunchRecord(t *testing.T) {
 	})
 }
 
-// TestInstanceIsReplacedWithUnknownTemplates has a group with spec.scaleUp, of which this cloud does not list the templates.
+// TestInstanceIsReplacedWithUnknownTemplates has a group with spec.scaleUp in a cloud that does not list its templates.
 func TestInstanceIsReplacedWithUnknownTemplates(t *testing.T) {
 	inBubble(t, func(t *testing.T, ctx context.Context) {
 		s := newSim(t, 2)

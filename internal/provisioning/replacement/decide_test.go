@@ -63,7 +63,7 @@ func TestI5InstanceIsLaunchedOnlyIfTheCloudDoesNot(t *testing.T) {
 	}
 }
 
-// TestI5OpenLaunchInstanceCountsOnce has the group's minimum be two, and the node's own instance be the third.
+// TestI5OpenLaunchInstanceCountsOnce has a group with a minimum of two. The node's own instance is the third.
 func TestI5OpenLaunchInstanceCountsOnce(t *testing.T) {
 	came := v1alpha1.NodeRetirement{Spec: v1alpha1.NodeRetirementSpec{NodeUID: "n"}}
 	came.Status.Replacement = &v1alpha1.Replacement{State: v1alpha1.ReplacementReady, Instance: "a"}
@@ -92,7 +92,7 @@ func TestI5OpenLaunchInstanceCountsOnce(t *testing.T) {
 	}
 }
 
-// TestI5RecordOfAnEarlierVersionIsFinal has its states not say which instance came.
+// TestI5RecordOfAnEarlierVersionIsFinal has states without the instance.
 func TestI5RecordOfAnEarlierVersionIsFinal(t *testing.T) {
 	for _, state := range []v1alpha1.ReplacementState{"Ordering", "Ordered", "LeftToCloud", "Arrived"} {
 		before := v1alpha1.NodeRetirement{Spec: v1alpha1.NodeRetirementSpec{NodeUID: "n"}}

@@ -11,21 +11,21 @@ import (
 	"github.com/slipway-dev/slipway/internal/observe"
 )
 
-// eventReason is the reason of an Event of a replacement.
 type eventReason string
 
-// The reasons. The comment of each says of which type its Events are, what they are on, and when they are written.
+// The reasons. The comment of each says the type of its Events, their objects, and when they are written.
 const (
-	// eventLaunched is Normal, on Node and NodeRetirement: an instance is launched in the place of one that its cloud takes away, or the
-	// cloud brings one.
+	// eventLaunched is Normal, on Node and NodeRetirement: an instance is launched to replace another that its cloud takes
+	// away, by Slipway or by the cloud.
 	eventLaunched eventReason = "ReplacementLaunched"
 	// eventReady is Normal, on Node and NodeRetirement: the Node of the new instance is Ready and takes pods.
 	eventReady eventReason = "ReplacementReady"
-	// eventFailed is Warning, on Node and NodeRetirement: the launch has failed; it is repeated if it brought no instance.
+	// eventFailed is Warning, on Node and NodeRetirement: the launch has failed; it is repeated if it created no
+	// instance.
 	eventFailed eventReason = "ReplacementFailed"
 )
 
-// eventEmitter makes the Events of a replacement, each on its NodeRetirement and on the Node that is replaced.
+// eventEmitter writes the Events of a replacement, on its NodeRetirement and on the replaced Node.
 type eventEmitter struct{ recorder events.EventRecorder }
 
 func (a eventEmitter) emit(rt *v1alpha1.NodeRetirement, kind string, reason eventReason, note string) {
@@ -50,7 +50,6 @@ func (a eventEmitter) emitFailed(rt *v1alpha1.NodeRetirement, why v1alpha1.Retir
 	a.emit(rt, corev1.EventTypeWarning, eventFailed, why.Code+": "+why.Message)
 }
 
-// joinMessages is all the reasons in one message.
 func joinMessages(reasons []v1alpha1.RetirementReason) string {
 	all := make([]string, 0, len(reasons))
 	for _, r := range reasons {

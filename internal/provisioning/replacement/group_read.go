@@ -8,12 +8,11 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
-// maxGroupReads is how often a group is read that changes under the reading.
+// maxGroupReads is how often a group is read again if it changes during the read.
 const maxGroupReads = 3
 
-// readGroup reads a group's size and its machines as they were at one moment. The size and the list are two answers of the
-// cloud, and a machine that leaves between them would be counted once and not twice: the list is read before and after,
-// until both are the same.
+// readGroup reads a group's size and instances at one moment. The cloud returns them in two answers, and an instance
+// deleted in between would count only once. So it reads the list before and after the size, until both lists are equal.
 func (c *Controller) readGroup(ctx context.Context, p cloud.Provider, group string) (Survey, error) {
 	before, err := c.listInstances(ctx, p, group)
 	if err != nil {
@@ -34,7 +33,7 @@ func (c *Controller) readGroup(ctx context.Context, p cloud.Provider, group stri
 		}
 		before = after
 	}
-	return Survey{}, fmt.Errorf("group %s: its machines change while they are counted", group)
+	return Survey{}, fmt.Errorf("group %s: its instances changed during the read", group)
 }
 
 func (c *Controller) readSize(ctx context.Context, p cloud.Provider, group string) (cloud.Group, error) {
@@ -45,14 +44,14 @@ func (c *Controller) readSize(ctx context.Context, p cloud.Provider, group strin
 	return size, err
 }
 
-// listInstances lists those that count: a machine whose deletion has begun is out of its group's size already.
+// listInstances lists the instances that are not being deleted. The others are not in the group's size any more.
 func (c *Controller) listInstances(ctx context.Context, p cloud.Provider, group string) ([]cloud.Instance, error) {
 	ctx, cancel := context.WithTimeout(ctx, cloud.ReadTimeout)
 	defer cancel()
 	all, err := p.Instances(ctx, group)
 	c.options.Asked(p.Name(), "Instances", err)
 	if err != nil {
-		return nil, fmt.Errorf("machines of group %s: %w", group, err)
+		return nil, fmt.Errorf("instances of group %s: %w", group, err)
 	}
 	return slices.DeleteFunc(all, func(m cloud.Instance) bool { return m.State == cloud.Deleting }), nil
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud/cloudtest"
 )
 
-// countingReader counts what is read past the caches.
+// countingReader counts the uncached reads.
 type countingReader struct {
 	client.Reader
 	reads int
@@ -27,7 +27,7 @@ func (p *countingReader) Get(ctx context.Context, key client.ObjectKey, o client
 	return p.Reader.Get(ctx, key, o, opts...)
 }
 
-// TestHangingCloudBlocksNoOtherCloud has two nodes in the cloud that hangs, and one in another.
+// TestHangingCloudBlocksNoOtherCloud has two nodes in the hanging cloud, and one in another.
 func TestHangingCloudBlocksNoOtherCloud(t *testing.T) {
 	inBubble(t, func(t *testing.T, ctx context.Context) {
 		s := newSim(t, 3)
@@ -89,7 +89,7 @@ func TestHangingCloudBlocksNoOtherCloud(t *testing.T) {
 	})
 }
 
-// hangingCloud is a cloud of which one call answers nothing until its context ends.
+// hangingCloud is a cloud with one call that blocks until its context ends.
 type hangingCloud struct {
 	*sim
 	call string
@@ -138,7 +138,7 @@ func (h hangingCloud) Status(ctx context.Context, op cloud.Operation) (cloud.Sta
 	return h.sim.Status(ctx, op)
 }
 
-// TestEveryCloudCallTimesOut has a cloud hang in one of its calls, and then answer again.
+// TestEveryCloudCallTimesOut has a cloud that hangs in one of its calls, and then answers again.
 func TestEveryCloudCallTimesOut(t *testing.T) {
 	for _, call := range []string{"Group", "Instances", "Instance", "Grow", "Status"} {
 		t.Run(call, func(t *testing.T) {

@@ -18,7 +18,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/retirement"
 )
 
-// requestLaunch requests an instance. The launch is in the record of the group from then on, and a process that comes after a crash finds it there.
+// requestLaunch requests an instance. The launch is recorded before the request, so that the next process finds it
+// after a crash.
 func (l *replacementScope) requestLaunch(ctx context.Context, want launch.Want) (time.Duration, error) {
 	within, cancel := context.WithTimeout(ctx, cloud.ChangeTimeout)
 	defer cancel()
@@ -29,7 +30,7 @@ func (l *replacementScope) requestLaunch(ctx context.Context, want launch.Want) 
 	}
 	l.controller.options.Asked(l.cloud.Name(), "Grow", err)
 	if err != nil {
-		l.log.Warn("the cloud did not accept a launch, or its answer was lost", "launch", id, "err", err)
+		l.log.Warn("the cloud refused a launch, or its answer was lost", "launch", id, "err", err)
 		if !launch.IsUnclear(err) {
 			return shortRetry, nil
 		}
@@ -40,7 +41,7 @@ func (l *replacementScope) requestLaunch(ctx context.Context, want launch.Want) 
 // maxBackOffPause is the longest pause between two reconciles during the back-off of a template.
 const maxBackOffPause = time.Minute
 
-// recordNotRequested notes why the cloud was not asked.
+// recordNotRequested records why the cloud was not asked.
 func (l *replacementScope) recordNotRequested(ctx context.Context, err error, wanted []v1alpha1.RetirementReason) (time.Duration, error) {
 	var why *launch.NotRequestedError
 	if !errors.As(err, &why) {
@@ -61,7 +62,7 @@ func (l *replacementScope) recordNotRequested(ctx context.Context, err error, wa
 	return pause, l.writeState(ctx, v1alpha1.ReplacementWaiting, append([]v1alpha1.RetirementReason{reason}, wanted...)...)
 }
 
-// recordLaunched notes the launch, and its instance once that is known.
+// recordLaunched records the launch, and its instance once that is known.
 func (l *replacementScope) recordLaunched(ctx context.Context, id, instance string, reasons []v1alpha1.RetirementReason) error {
 	r, isNew := l.ensureStatus(), replacementState(l.rt) != v1alpha1.ReplacementLaunched
 	r.Launch, r.Instance = id, instance
@@ -74,7 +75,8 @@ func (l *replacementScope) recordLaunched(ctx context.Context, id, instance stri
 	return nil
 }
 
-// followLaunch notes the state of the launch. If it failed without an instance, it is repeated after the back-off of its template.
+// followLaunch records the state of the launch. A launch that failed without an instance is repeated after the back-off
+// of its template.
 func (l *replacementScope) followLaunch(ctx context.Context, own *v1alpha1.Launch) (time.Duration, error) {
 	if own.Open() && l.group.Spec.ScaleUp == nil {
 		var err error
@@ -108,10 +110,10 @@ func (l *replacementScope) followLaunch(ctx context.Context, own *v1alpha1.Launc
 	default:
 		reasons := r.Reasons
 		if own.Unrequested && instance == "" {
-			return l.controller.options.Pace.Cloud, l.writeState(ctx, v1alpha1.ReplacementWaiting, newReason(CloudReplaces, "", "the size of the group counts an instance that is "+
-				"not there: its cloud brings it"))
+			return l.controller.options.Pace.Cloud, l.writeState(ctx, v1alpha1.ReplacementWaiting, newReason(CloudReplaces, "", "the size of the group counts an instance that does "+
+				"not exist: its cloud launches it"))
 		}
-		if own.Reason != "" { // the cloud could not make it, and its size counts it all the same
+		if own.Reason != "" { // the cloud could not create it, but its size counts it
 			reasons = []v1alpha1.RetirementReason{why}
 		}
 		return l.controller.options.Pace.Cloud, l.recordLaunched(ctx, own.ID, instance, reasons)
@@ -119,8 +121,8 @@ func (l *replacementScope) followLaunch(ctx context.Context, own *v1alpha1.Launc
 	return shortRetry, l.controller.options.Launches.Remove(ctx, l.group, own.ID)
 }
 
-// trackAbandonedLaunches has the open launches tracked that no replacement follows, such as that of a NodeRetirement that was deleted, and returns the
-// record after that. They would count for ever.
+// trackAbandonedLaunches tracks the open launches that no replacement follows, such as after the deletion of a
+// NodeRetirement. They would count forever. It returns the new record.
 func (l *replacementScope) trackAbandonedLaunches(ctx context.Context, record *v1alpha1.ProvisioningStatus) (*v1alpha1.ProvisioningStatus, error) {
 	if l.group.Spec.ScaleUp != nil || !slices.ContainsFunc(record.Launches, func(o v1alpha1.Launch) bool { return o.Open() }) {
 		return record, nil
@@ -143,7 +145,7 @@ func (l *replacementScope) trackAbandonedLaunches(ctx context.Context, record *v
 	return l.controller.options.Launches.Current(ctx, l.group)
 }
 
-// trackLaunch updates the launch in a group whose launches package provisioning does not track.
+// trackLaunch updates a launch in a group that package provisioning does not track.
 func (l *replacementScope) trackLaunch(ctx context.Context, own *v1alpha1.Launch) (*v1alpha1.Launch, error) {
 	began := time.Now()
 	s, err := l.controller.readGroup(ctx, l.cloud, l.group.Spec.Cloud.Group)
@@ -172,7 +174,7 @@ func (l *replacementScope) trackLaunch(ctx context.Context, own *v1alpha1.Launch
 			joins[i.ProviderID] = launch.Unsure
 		case name != "":
 			joins[i.ProviderID] = plan.JoinOf(l.group, byName[name])
-			i.Created = byName[name].CreationTimestamp.Time // by the clock that the time of the launch is from
+			i.Created = byName[name].CreationTimestamp.Time // by the clock that the launch's time is from
 		}
 	}
 	return l.controller.follower.Follow(ctx, l.group, l.cloud, own, launch.Observation{

@@ -15,7 +15,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
-// useObjectGroup makes the group an object, whose status has the launches.
+// useObjectGroup makes the group an object with the launches in its status.
 func (s *sim) useObjectGroup(t *testing.T) {
 	t.Helper()
 	s.group.UID = "group"
@@ -24,7 +24,7 @@ func (s *sim) useObjectGroup(t *testing.T) {
 	}
 }
 
-// TestI5InstanceIsTrackedDespiteAConcurrentRecordWrite has a write of the record fail in the moment in which the instance is seen.
+// TestI5InstanceIsTrackedDespiteAConcurrentRecordWrite fails a write of the record when the instance appears.
 func TestI5InstanceIsTrackedDespiteAConcurrentRecordWrite(t *testing.T) {
 	for name, failure := range map[string]error{
 		"conflict":    apierrors.NewConflict(schema.GroupResource{Resource: "nodegroups"}, groupName, errors.New("written meanwhile")),
@@ -64,7 +64,7 @@ func TestI5InstanceIsTrackedDespiteAConcurrentRecordWrite(t *testing.T) {
 	}
 }
 
-// TestAbandonedLaunchBlocksNoReplacement has a launch in the record whose owner is gone.
+// TestAbandonedLaunchBlocksNoReplacement has a recorded launch without an owner.
 func TestAbandonedLaunchBlocksNoReplacement(t *testing.T) {
 	for _, kind := range []string{v1alpha1.LaunchForRetirement, "PoolUpdate"} {
 		t.Run(kind, func(t *testing.T) {
@@ -102,7 +102,6 @@ func TestI5ReplacementThatLeavesAtOnceIsReplacedOnce(t *testing.T) {
 	})
 }
 
-// addSecondNotice has another notice on a node.
 func (s *sim) addSecondNotice(t *testing.T, node string) {
 	t.Helper()
 	s.changeNode(t, node, func(n *corev1.Node) {
@@ -110,7 +109,8 @@ func (s *sim) addSecondNotice(t *testing.T, node string) {
 	})
 }
 
-// TestI5SecondNoticeDoesNotReplaceALateReplacement has two notices of one node, and the Node of the new instance is not Ready.
+// TestI5SecondNoticeDoesNotReplaceALateReplacement has two notices of one node. The Node of the new instance is not
+// Ready.
 func TestI5SecondNoticeDoesNotReplaceALateReplacement(t *testing.T) {
 	inBubble(t, func(t *testing.T, ctx context.Context) {
 		s := newSim(t, 3)
@@ -132,7 +132,8 @@ func TestI5SecondNoticeDoesNotReplaceALateReplacement(t *testing.T) {
 	})
 }
 
-// TestI5SecondNoticeUsesNoOtherNodesReplacement has two notices of one node, which is replaced, and the launch for another node refused.
+// TestI5SecondNoticeUsesNoOtherNodesReplacement has two notices of one replaced node. The launch for another node is
+// refused.
 func TestI5SecondNoticeUsesNoOtherNodesReplacement(t *testing.T) {
 	inBubble(t, func(t *testing.T, ctx context.Context) {
 		s := newSim(t, 4)

@@ -11,19 +11,18 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 )
 
-// Metrics count what becomes of replacements. Those of the present are read from the cache at each scrape; see Present.
+// Metrics count the results of replacements. [Present] has the current states.
 type Metrics struct {
 	states       *prometheus.CounterVec
 	failures     *prometheus.CounterVec
 	readySeconds prometheus.Histogram
 }
 
-// NewMetrics registers the metrics.
 func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 	m := &Metrics{
 		states: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "slipway_replacements_total",
-			Help: "Replacements of instances that their cloud takes away, by the states that they have reached.",
+			Help: "Replacements of instances that their cloud takes away, by each state reached.",
 		}, []string{"group", "state"}),
 		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "slipway_replacement_refusals_total",
@@ -50,33 +49,31 @@ func (m *Metrics) countFailure(group, code string) { m.failures.WithLabelValues(
 
 func (m *Metrics) observeReady(after time.Duration) { m.readySeconds.Observe(after.Seconds()) }
 
-// Present tells how many replacements are in which state, and how long the oldest has been in it: one that stays in
-// Waiting is refused by its cloud or at a maximum, one that stays in Launched does not become usable.
+// Present is a collector of the number of replacements by state, and the age of the oldest. A replacement that stays
+// Waiting is refused by its cloud or at a maximum. A replacement that stays Launched does not become usable.
 type Present struct{ Reader client.Reader }
 
 var (
 	replacementsDesc = prometheus.NewDesc("slipway_replacements", "Replacements that are not usable yet, by group and state.",
 		[]string{"group", "state"}, nil)
 	oldestDesc = prometheus.NewDesc("slipway_replacement_state_oldest_seconds",
-		"For how long the replacement that has been in a state for longest has been in it.", []string{"state"}, nil)
+		"Age in seconds of the oldest replacement in a state.", []string{"state"}, nil)
 )
 
-// readTimeout bounds a scrape's read of the cache.
+// readTimeout limits the time to read the cache in a scrape.
 const readTimeout = 5 * time.Second
 
-// Describe implements prometheus.Collector.
 func (Present) Describe(to chan<- *prometheus.Desc) {
 	to <- replacementsDesc
 	to <- oldestDesc
 }
 
-// Collect implements prometheus.Collector.
 func (p Present) Collect(to chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
 	defer cancel()
 	var all v1alpha1.NodeRetirementList
 	if err := p.Reader.List(ctx, &all); err != nil {
-		return // the cache is not there yet
+		return // the cache is not filled yet
 	}
 	type place struct{ group, state string }
 	count, ages := map[place]int{}, map[string]float64{}

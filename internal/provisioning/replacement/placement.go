@@ -18,16 +18,17 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/saved"
 )
 
-// Room answers which pods would have nowhere to go, as the scheduler would, from the cluster as it is read then.
+// Room finds the pods that would be unschedulable without a node. It reads the cluster for each call, and decides like
+// the scheduler.
 type Room struct {
-	// Cached and Pods read Nodes, Namespaces and Pods, from caches. Live reads the Pods of the one node, and what only pods
-	// with volumes need.
+	// Cached and Pods read Nodes, Namespaces and Pods from caches. Live reads the Pods of the node without a cache, and
+	// the storage objects for pods with volumes.
 	Cached, Live client.Reader
 	Pods         live.Pods
 }
 
-// Homeless lists the pods on a node that no other node would take, and those that wait for a machine like the node's:
-// a drain that has begun has made them of the node's own. A pod of which it cannot be told is one of them.
+// Homeless lists the pods on a node that fit on no other node. It adds pending pods that only an instance like the
+// node's would take: a running drain has evicted them from the node. A pod that cannot be decided is in the list.
 func (r Room) Homeless(ctx context.Context, node string) ([]Homeless, error) {
 	o, err := r.readCluster(ctx, node)
 	if err != nil {
@@ -35,7 +36,7 @@ func (r Room) Homeless(ctx context.Context, node string) ([]Homeless, error) {
 	}
 	cluster, err := planner.NewCluster(o)
 	if err != nil {
-		return nil, fmt.Errorf("room for the pods of node %s: %w", node, err)
+		return nil, fmt.Errorf("placement of the pods of node %s: %w", node, err)
 	}
 	rules := planner.Options{Now: o.Time, Pods: podrules.Forced()}
 	var homeless []Homeless
@@ -43,7 +44,7 @@ func (r Room) Homeless(ctx context.Context, node string) ([]Homeless, error) {
 	if this != nil {
 		answer, err := cluster.Evacuate(node, planner.PlanOptions{Policy: planner.LeastPods, Rules: rules})
 		if err != nil {
-			return nil, fmt.Errorf("room for the pods of node %s: %w", node, err)
+			return nil, fmt.Errorf("placement of the pods of node %s: %w", node, err)
 		}
 		homeless = findUnschedulable(answer)
 	}
@@ -51,7 +52,7 @@ func (r Room) Homeless(ctx context.Context, node string) ([]Homeless, error) {
 	return append(homeless, waiting...), err
 }
 
-// findUnschedulable lists the pods that fit nowhere else, or of which that cannot be told.
+// findUnschedulable lists the pods that fit nowhere else or cannot be decided.
 func findUnschedulable(e *planner.Evacuation) []Homeless {
 	var homeless []Homeless
 	for _, r := range e.Refusals {
@@ -62,7 +63,7 @@ func findUnschedulable(e *planner.Evacuation) []Homeless {
 	return homeless
 }
 
-// findPending lists the pending pods that a machine like the node's would take, and no node there is.
+// findPending lists the pending pods that fit only on a new instance like the node's.
 func (Room) findPending(cluster *planner.Cluster, like *corev1.Node) ([]Homeless, error) {
 	if like == nil {
 		return nil, nil
@@ -81,7 +82,7 @@ func (Room) findPending(cluster *planner.Cluster, like *corev1.Node) ([]Homeless
 			continue
 		}
 		for _, pod := range m.Pods {
-			homeless = append(homeless, Homeless{Pod: pod.String(), Why: "is pending, and only a new machine would take it"})
+			homeless = append(homeless, Homeless{Pod: pod.String(), Why: "is pending, and only a new instance would take it"})
 		}
 	}
 	return homeless, nil
@@ -96,19 +97,19 @@ func findNode(o *saved.Objects, name string) *corev1.Node {
 	return nil
 }
 
-// readCluster reads what placement needs to know. Pods that are over are left out.
+// readCluster reads the input of placement. It leaves out finished pods.
 func (r Room) readCluster(ctx context.Context, node string) (*saved.Objects, error) {
 	o := &saved.Objects{Time: time.Now()}
 	var nodes corev1.NodeList
 	var namespaces corev1.NamespaceList
 	for list, kind := range map[client.ObjectList]string{&nodes: "Nodes", &namespaces: "Namespaces"} {
 		if err := r.Cached.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
-			return nil, fmt.Errorf("room for the pods of node %s: %s: %w", node, kind, err)
+			return nil, fmt.Errorf("placement of the pods of node %s: %s: %w", node, kind, err)
 		}
 	}
 	pods, err := r.Pods.Select(ctx, metav1.NamespaceAll, labels.Everything())
 	if err != nil {
-		return nil, fmt.Errorf("room for the pods of node %s: Pods: %w", node, err)
+		return nil, fmt.Errorf("placement of the pods of node %s: Pods: %w", node, err)
 	}
 	own, err := live.ListedPods(r.Live).On(ctx, node)
 	if err != nil {
@@ -119,7 +120,7 @@ func (r Room) readCluster(ctx context.Context, node string) (*saved.Objects, err
 		if p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed || known[p.UID] {
 			continue
 		}
-		known[p.UID] = true // as it was read live it counts
+		known[p.UID] = true // the uncached version counts
 		o.Pods = append(o.Pods, p)
 		volumes = volumes || (p.Spec.NodeName == node || p.Spec.NodeName == "") && usesVolumes(p)
 	}
@@ -130,7 +131,7 @@ func (r Room) readCluster(ctx context.Context, node string) (*saved.Objects, err
 	return o, r.readStorage(ctx, o)
 }
 
-// usesVolumes reports a pod whose volumes bear on where it can run.
+// usesVolumes reports whether a pod has volumes that restrict where it can run.
 func usesVolumes(p *corev1.Pod) bool {
 	for _, v := range p.Spec.Volumes {
 		if v.PersistentVolumeClaim != nil || v.Ephemeral != nil || v.CSI != nil {
@@ -151,7 +152,7 @@ func (r Room) readStorage(ctx context.Context, o *saved.Objects) error {
 	)
 	for _, list := range []client.ObjectList{&claims, &volumes, &classes, &nodes, &drivers, &attachments} {
 		if err := r.Live.List(ctx, list); err != nil {
-			return fmt.Errorf("room for pods with volumes: %T: %w", list, err)
+			return fmt.Errorf("placement of pods with volumes: %T: %w", list, err)
 		}
 	}
 	o.Claims, o.Volumes, o.StorageClasses = toPointers(claims.Items), toPointers(volumes.Items), toPointers(classes.Items)

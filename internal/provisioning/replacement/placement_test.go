@@ -14,7 +14,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/live"
 )
 
-// newRoom is a Room of nodes with four cpus each, in one pool.
+// newRoom returns a Room of nodes with four CPUs each, in one pool.
 func newRoom(t *testing.T, objects ...client.Object) Room {
 	t.Helper()
 	scheme, err := kinds()
@@ -40,7 +40,7 @@ func newRoom(t *testing.T, objects ...client.Object) Room {
 	return Room{Cached: c, Live: c, Pods: live.ListedPods(c)}
 }
 
-// newPod is one with a controller, on a node or pending.
+// newPod returns a controlled pod, on a node or pending.
 func newPod(name, node, cpu string, change ...func(*corev1.Pod)) *corev1.Pod {
 	p := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{

@@ -17,8 +17,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/retirement/budget"
 )
 
-// Register adds the controller, and that of the notices, to a manager, whose caches they use. That of retirements has to
-// be registered before it: they share an index.
+// Register adds this controller and the notice controller to a manager. Register the retirement controller first: they
+// share an index.
 func (c *Controller) Register(m manager.Manager) error {
 	err := builder.ControllerManagedBy(m).
 		Named("replacement").
@@ -39,7 +39,7 @@ func (c *Controller) Register(m manager.Manager) error {
 	return nil
 }
 
-// controllerOptions has one worker for each cloud.
+// controllerOptions allows one worker per cloud.
 func (c *Controller) controllerOptions() controller.Options {
 	return controller.Options{MaxConcurrentReconciles: max(1, len(c.options.Clouds))}
 }
@@ -51,7 +51,7 @@ func newNoticePredicate() predicate.Predicate {
 	})
 }
 
-// newReportPredicate passes Nodes whose agents' records have changed, and those with records that have become Ready or ceased to be.
+// newReportPredicate passes Nodes with changed agent records, and Nodes with records that became Ready or not Ready.
 func newReportPredicate() predicate.Predicate {
 	return predicate.Funcs{
 		CreateFunc: func(e event.CreateEvent) bool { return len(agentAnnotations(e.Object)) > 0 },

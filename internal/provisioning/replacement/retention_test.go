@@ -22,7 +22,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/retirement"
 )
 
-// newRetirementController is the controller of retirements, which deletes the records of those that are over.
+// newRetirementController returns the retirement controller, which deletes finished retirements.
 func (s *sim) newRetirementController(t *testing.T, ttl time.Duration) *retirement.Controller {
 	t.Helper()
 	metrics, err := retirement.NewMetrics(prometheus.NewRegistry())
@@ -35,7 +35,7 @@ func (s *sim) newRetirementController(t *testing.T, ttl time.Duration) *retireme
 	})
 }
 
-// finishRetirements has the retirements end as those of machines that are gone do, after their Nodes.
+// finishRetirements ends the retirements like those of instances that are gone, after their Nodes.
 func (s *sim) finishRetirements(t *testing.T) {
 	t.Helper()
 	for _, rt := range s.retirementByNode(t) {
@@ -51,7 +51,7 @@ func (s *sim) finishRetirements(t *testing.T) {
 	}
 }
 
-// runBoth lets both controllers work for a while, that of retirements first.
+// runBoth runs both controllers for a while, the retirement controller first.
 func (s *sim) runBoth(ctx context.Context, t *testing.T, c *Controller, r *retirement.Controller, during time.Duration) {
 	t.Helper()
 	for end := time.Now().Add(during); time.Now().Before(end); time.Sleep(max(turns, during/200)) {
@@ -64,15 +64,15 @@ func (s *sim) runBoth(ctx context.Context, t *testing.T, c *Controller, r *retir
 	}
 }
 
-// TestRetirementIsKeptUntilItsReplacementIsFinal deletes it when it is not any more, or after its time.
+// TestRetirementIsKeptUntilItsReplacementIsFinal checks that it is deleted afterwards, or after its time to live.
 func TestRetirementIsKeptUntilItsReplacementIsFinal(t *testing.T) {
 	noQuota := &cloud.RefusedError{Reason: cloud.NoQuota, Err: errors.New("quota of 20 cores is used up")}
 	for name, tt := range map[string]struct {
 		ttl   time.Duration
 		world func(s *sim)
-		kept  time.Duration // in which the record is not to go
+		kept  time.Duration // the retirement must exist for this time
 		then  func(s *sim)
-		gone  time.Duration // in which it is to go after that
+		gone  time.Duration // the retirement must be deleted within this time after that
 		grown int
 		told  bool
 	}{
@@ -129,7 +129,7 @@ func TestRetirementIsKeptUntilItsReplacementIsFinal(t *testing.T) {
 	}
 }
 
-// nodeGetter is as much of an API server as calling off takes.
+// nodeGetter is the part of an API server that a cancellation needs.
 type nodeGetter struct {
 	retirement.API
 	s *sim
@@ -143,8 +143,8 @@ func (n nodeGetter) GetNode(ctx context.Context, name string) (*kubeapi.Node, er
 	return &kubeapi.Node{ObjectMeta: kubeapi.ObjectMeta{Name: name, UID: string(is.UID), Labels: is.Labels, Annotations: is.Annotations}}, nil
 }
 
-// TestI5CancelledNoticeLaunchesNothingAgain has somebody delete its record, be a machine on its way or not, and other
-// processes take up the work before and after the machine is gone.
+// TestI5CancelledNoticeLaunchesNothingAgain deletes the retirement of the notice with and without a provisioning
+// instance. Other processes continue before and after the instance is gone.
 func TestI5CancelledNoticeLaunchesNothingAgain(t *testing.T) {
 	for name, tt := range map[string]struct {
 		homeless []Homeless
@@ -188,8 +188,8 @@ func TestI5CancelledNoticeLaunchesNothingAgain(t *testing.T) {
 	}
 }
 
-// TestI5RetirementIsKeptWhileItsNoticeIsCurrent has a node be left alone whose machine went and was replaced, and processes
-// look at it anew long after the record's time.
+// TestI5RetirementIsKeptWhileItsNoticeIsCurrent has a replaced node with a gone instance. Other processes handle it
+// again long after the time to live of its retirement.
 func TestI5RetirementIsKeptWhileItsNoticeIsCurrent(t *testing.T) {
 	inBubble(t, func(t *testing.T, ctx context.Context) {
 		s := newSim(t, 2)

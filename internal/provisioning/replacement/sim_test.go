@@ -28,7 +28,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/retirement"
 )
 
-// sim is an API server and a cloud in memory, in which a test can step in at every request.
+// sim is an API server and a cloud in memory. A test can intercept every request.
 type sim struct {
 	records client.WithWatch
 	group   v1alpha1.NodeGroup
@@ -40,11 +40,11 @@ type sim struct {
 	machines map[string]cloud.Instance
 	next     int
 	grown    int
-	slow     time.Duration // until a machine that was ordered is listed
-	refuse   error         // what orders are refused with
-	done     bool          // the operations of orders are over
+	slow     time.Duration // the time until a launched instance is listed
+	refuse   error         // the error of launches
+	done     bool          // the operations of launches are done
 	maximum  int
-	restores bool // an evicted machine's place is kept
+	restores bool // the size keeps counting an evicted instance
 	homeless []Homeless
 	at       func(moment, request string) error
 	requests []string
@@ -52,7 +52,7 @@ type sim struct {
 
 const groupName = "ci"
 
-// kinds are made once: it takes longer than most tests.
+// kinds are created once, because that takes longer than most tests.
 var kinds = sync.OnceValues(func() (*runtime.Scheme, error) {
 	scheme := runtime.NewScheme()
 	return scheme, errors.Join(v1alpha1.AddToScheme(scheme), corev1.AddToScheme(scheme), storagev1.AddToScheme(scheme))
@@ -79,12 +79,12 @@ func newSim(t *testing.T, machines int) *sim {
 	for range machines {
 		s.joinInstance()
 	}
-	time.Sleep(time.Second) // they are older than any launch
+	time.Sleep(time.Second) // instances are older than any launch
 	s.size = machines
 	return s
 }
 
-// joinInstance makes the next machine and its Node.
+// joinInstance creates the next instance and its Node.
 func (s *sim) joinInstance() string {
 	name := fmt.Sprint("vm-", s.next)
 	s.next++
@@ -102,7 +102,7 @@ func (s *sim) joinInstance() string {
 	return name
 }
 
-// addNotice has the agent on a node report one.
+// addNotice makes the agent on a node report a notice.
 func (s *sim) addNotice(t *testing.T, node, kind string) {
 	t.Helper()
 	s.changeNode(t, node, func(n *corev1.Node) {
@@ -129,7 +129,7 @@ func (s *sim) changeNode(t *testing.T, node string, how func(*corev1.Node)) {
 	}
 }
 
-// evictInstance takes a machine away, as its cloud does.
+// evictInstance removes an instance, as its cloud does.
 func (s *sim) evictInstance(t *testing.T, node string) {
 	t.Helper()
 	s.mu.Lock()
@@ -278,7 +278,7 @@ func (s *sim) Status(context.Context, cloud.Operation) (out cloud.Status, err er
 	return out, err
 }
 
-// newController is a manager that has just started.
+// newController returns the controller of a new manager process.
 func (s *sim) newController(t *testing.T) *Controller {
 	t.Helper()
 	metrics, err := NewMetrics(prometheus.NewRegistry())
@@ -291,7 +291,7 @@ func (s *sim) newController(t *testing.T) *Controller {
 	})
 }
 
-// reconcileAll looks once at every Node and every record.
+// reconcileAll reconciles every Node and every retirement once.
 func (s *sim) reconcileAll(ctx context.Context, c *Controller) {
 	var nodes corev1.NodeList
 	var all v1alpha1.NodeRetirementList
@@ -306,17 +306,16 @@ func (s *sim) reconcileAll(ctx context.Context, c *Controller) {
 	}
 }
 
-// turns is the pause between two of them.
+// turns is the pause between two calls of reconcileAll.
 const turns = 5 * time.Second
 
-// run lets a manager work for a while.
+// run runs a manager for a while.
 func (s *sim) run(ctx context.Context, c *Controller, during time.Duration) {
 	for end := time.Now().Add(during); time.Now().Before(end); time.Sleep(turns) {
 		s.reconcileAll(ctx, c)
 	}
 }
 
-// listRetirements gives the records.
 func (s *sim) listRetirements(t *testing.T) []v1alpha1.NodeRetirement {
 	t.Helper()
 	var all v1alpha1.NodeRetirementList
@@ -326,7 +325,6 @@ func (s *sim) listRetirements(t *testing.T) []v1alpha1.NodeRetirement {
 	return all.Items
 }
 
-// retirementByNode gives the records, by their nodes.
 func (s *sim) retirementByNode(t *testing.T) map[string]v1alpha1.NodeRetirement {
 	t.Helper()
 	by := map[string]v1alpha1.NodeRetirement{}
@@ -336,7 +334,6 @@ func (s *sim) retirementByNode(t *testing.T) map[string]v1alpha1.NodeRetirement 
 	return by
 }
 
-// replacementOfNode gives how far the replacement of a node is.
 func (s *sim) replacementOfNode(t *testing.T, node string) v1alpha1.Replacement {
 	t.Helper()
 	rt, ok := s.retirementByNode(t)[node]

@@ -13,7 +13,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/provisioning/launch"
 )
 
-// TestI5VanishedReplacementIsLaunchedAgain has the cloud drop the instance, seen or not.
+// TestI5VanishedReplacementIsLaunchedAgain has a cloud that drops the instance, seen or not.
 func TestI5VanishedReplacementIsLaunchedAgain(t *testing.T) {
 	for name, seen := range map[string]bool{"never seen": false, "seen once": true} {
 		t.Run(name, func(t *testing.T) {
@@ -49,7 +49,7 @@ func TestI5VanishedReplacementIsLaunchedAgain(t *testing.T) {
 	}
 }
 
-// TestI5RunningOperationIsNotLaunchedAgain has the size not show the launch yet.
+// TestI5RunningOperationIsNotLaunchedAgain has a size that does not count the launch yet.
 func TestI5RunningOperationIsNotLaunchedAgain(t *testing.T) {
 	inBubble(t, func(t *testing.T, ctx context.Context) {
 		s := newSim(t, 3)
@@ -66,7 +66,7 @@ func TestI5RunningOperationIsNotLaunchedAgain(t *testing.T) {
 	})
 }
 
-// newLaunchingSim has three instances, one of which was evicted 10 s ago. Its replacement is launched, and takes an hour to run.
+// newLaunchingSim has three instances. One was evicted 10 s ago, and its replacement takes an hour to run.
 func newLaunchingSim(ctx context.Context, t *testing.T) (*sim, *Controller) {
 	t.Helper()
 	s := newSim(t, 3)
@@ -78,7 +78,7 @@ func newLaunchingSim(ctx context.Context, t *testing.T) (*sim, *Controller) {
 	return s, c
 }
 
-// TestI5DeletedNodeIsNotReplacedAgain has another instance of the group go while the replacement is on its way.
+// TestI5DeletedNodeIsNotReplacedAgain loses another instance of the group while the replacement is provisioning.
 func TestI5DeletedNodeIsNotReplacedAgain(t *testing.T) {
 	inBubble(t, func(t *testing.T, ctx context.Context) {
 		s, c := newLaunchingSim(ctx, t)
@@ -88,7 +88,7 @@ func TestI5DeletedNodeIsNotReplacedAgain(t *testing.T) {
 	})
 }
 
-// TestFutureTimesDelayNoReplacement has the clock set back after they were written.
+// TestFutureTimesDelayNoReplacement sets the clock back after the times were written.
 func TestFutureTimesDelayNoReplacement(t *testing.T) {
 	inBubble(t, func(t *testing.T, ctx context.Context) {
 		s, c := newLaunchingSim(ctx, t)
@@ -114,7 +114,8 @@ func TestFutureTimesDelayNoReplacement(t *testing.T) {
 	})
 }
 
-// TestI5ReplacementIsRepeatedAfterItsOperationIsForgotten has the cloud drop the instance, and know nothing of the launch any more.
+// TestI5ReplacementIsRepeatedAfterItsOperationIsForgotten has a cloud that drops the instance and forgets the
+// operation.
 func TestI5ReplacementIsRepeatedAfterItsOperationIsForgotten(t *testing.T) {
 	for name, forgotten := range map[string]error{
 		"not found": &cloud.NotFoundError{Kind: "operation", Name: "op"},
@@ -133,7 +134,7 @@ func TestI5ReplacementIsRepeatedAfterItsOperationIsForgotten(t *testing.T) {
 				s.slow = 10 * time.Second
 				s.mu.Unlock()
 				s.run(ctx, c, 2*time.Minute)
-				s.expect(t, "vm-0", v1alpha1.ReplacementLaunched, "", 1) // its group is as large as it was to become
+				s.expect(t, "vm-0", v1alpha1.ReplacementLaunched, "", 1) // the size of the group is as requested
 				s.mu.Lock()
 				s.size--
 				s.mu.Unlock()
@@ -144,7 +145,7 @@ func TestI5ReplacementIsRepeatedAfterItsOperationIsForgotten(t *testing.T) {
 	}
 }
 
-// TestI5InstanceTheCloudNeverMadeIsLaunched has the cloud give up the place that it kept for the evicted instance.
+// TestI5InstanceTheCloudNeverMadeIsLaunched has a cloud that lowers the size that it kept for the evicted instance.
 func TestI5InstanceTheCloudNeverMadeIsLaunched(t *testing.T) {
 	inBubble(t, func(t *testing.T, ctx context.Context) {
 		s := newSim(t, 3)
@@ -162,7 +163,8 @@ func TestI5InstanceTheCloudNeverMadeIsLaunched(t *testing.T) {
 	})
 }
 
-// TestNeverUsableReplacementFails has its Node never be Ready, its instance have no Node, or its cloud show none.
+// TestNeverUsableReplacementFails has a Node that is never Ready, an instance without a Node, or a cloud that shows no
+// instance.
 func TestNeverUsableReplacementFails(t *testing.T) {
 	for name, tt := range map[string]struct {
 		reason string
@@ -187,7 +189,7 @@ func TestNeverUsableReplacementFails(t *testing.T) {
 	}
 }
 
-// TestI8InstanceOlderThanTheLaunchIsNotIts has the manager restarted right after the launch.
+// TestI8InstanceOlderThanTheLaunchIsNotIts restarts the manager right after the launch.
 func TestI8InstanceOlderThanTheLaunchIsNotIts(t *testing.T) {
 	inBubble(t, func(t *testing.T, ctx context.Context) {
 		s := newSim(t, 3)
