@@ -25,18 +25,18 @@ func TestI10RefusedGroupNamesTheReason(t *testing.T) {
 		"minimum above maximum": {func(g *v1alpha1.NodeGroup, _ *[]corev1.Node, _ *cloudReading) {
 			g.Spec.Minimum, g.Spec.Maximum = 3, &most
 		}, v1alpha1.InvalidSpec, "spec.minimum: 3: want 0 to spec.maximum, which is 1"},
-		"a time zone that is none": {func(g *v1alpha1.NodeGroup, _ *[]corev1.Node, _ *cloudReading) {
+		"an invalid time zone": {func(g *v1alpha1.NodeGroup, _ *[]corev1.Node, _ *cloudReading) {
 			g.Spec.DisruptionBudgets = []v1alpha1.DisruptionBudget{{Schedule: "@daily", Duration: &metav1.Duration{Duration: time.Hour}, TimeZone: "Moon"}}
 		}, v1alpha1.InvalidSpec, "spec.disruptionBudgets[0].timeZone"},
-		"an operator that is none": {func(g *v1alpha1.NodeGroup, _ *[]corev1.Node, _ *cloudReading) {
+		"an invalid operator": {func(g *v1alpha1.NodeGroup, _ *[]corev1.Node, _ *cloudReading) {
 			g.Spec.NodeSelector.MatchExpressions = []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Like", Values: []string{"b"}}}
 		}, v1alpha1.InvalidSpec, "spec.nodeSelector"},
-		"a node of the control plane": {func(_ *v1alpha1.NodeGroup, nodes *[]corev1.Node, _ *cloudReading) {
+		"a control-plane node by its label": {func(_ *v1alpha1.NodeGroup, nodes *[]corev1.Node, _ *cloudReading) {
 			n := newNode("master-0", "ci")
 			n.Labels["node-role.kubernetes.io/control-plane"] = ""
 			*nodes = append(*nodes, n)
 		}, v1alpha1.SelectsControlPlane, "master-0"},
-		"a node of the control plane by its taint": {func(_ *v1alpha1.NodeGroup, nodes *[]corev1.Node, _ *cloudReading) {
+		"a control-plane node by its taint": {func(_ *v1alpha1.NodeGroup, nodes *[]corev1.Node, _ *cloudReading) {
 			n := newNode("master-1", "ci")
 			n.Spec.Taints = []corev1.Taint{{Key: "node-role.kubernetes.io/master", Effect: corev1.TaintEffectNoSchedule}}
 			*nodes = append(*nodes, n)
@@ -44,16 +44,16 @@ func TestI10RefusedGroupNamesTheReason(t *testing.T) {
 		"a cloud that is not configured": {func(g *v1alpha1.NodeGroup, _ *[]corev1.Node, _ *cloudReading) {
 			g.Spec.Cloud.Provider = "azur"
 		}, v1alpha1.UnknownCloud, `"azur" is not configured: want one of sim`},
-		"a group that the cloud does not know": {func(_ *v1alpha1.NodeGroup, _ *[]corev1.Node, look *cloudReading) {
+		"a group unknown to the cloud": {func(_ *v1alpha1.NodeGroup, _ *[]corev1.Node, look *cloudReading) {
 			look.err = &cloud.NotFoundError{Kind: "group", Name: "ci"}
 		}, v1alpha1.CloudGroupNotFound, "group ci: the cloud says it does not exist"},
-		"a right that is missing": {func(_ *v1alpha1.NodeGroup, _ *[]corev1.Node, look *cloudReading) {
+		"a refused credential": {func(_ *v1alpha1.NodeGroup, _ *[]corev1.Node, look *cloudReading) {
 			look.err = &cloud.RefusedError{Reason: cloud.NoRight, Err: errors.New("the credential lacks sets/read on /x")}
 		}, v1alpha1.CloudRefused, "NoRight): the credential lacks sets/read on /x"},
-		"a right to delete that is missing": {func(_ *v1alpha1.NodeGroup, _ *[]corev1.Node, look *cloudReading) {
+		"a missing right to delete": {func(_ *v1alpha1.NodeGroup, _ *[]corev1.Node, look *cloudReading) {
 			look.missing.ToDelete = cloud.Rights{{Name: "sets/delete/action", Scope: "/x"}, {Name: "sets/read", Scope: "/x"}}
 		}, v1alpha1.CloudRightsMissing, `spec.cloud.group: "ci": the credential lacks sets/delete/action on /x, sets/read on /x`},
-		"a right to grow that is missing": {func(_ *v1alpha1.NodeGroup, _ *[]corev1.Node, look *cloudReading) {
+		"a missing right to grow": {func(_ *v1alpha1.NodeGroup, _ *[]corev1.Node, look *cloudReading) {
 			look.missing.ToGrow = cloud.Rights{{Name: "sets/write", Scope: "/x"}}
 		}, v1alpha1.AcceptedReason, "no instances can be launched: the credential lacks sets/write on /x"},
 		"a cloud that does not answer": {func(_ *v1alpha1.NodeGroup, _ *[]corev1.Node, look *cloudReading) {

@@ -39,7 +39,7 @@ func TestPendingPodCancelsADrain(t *testing.T) {
 			must.NoError(t, c.Create(t.Context(), step.pod))
 			c.reconcile(m, "ci")
 			if rt := c.listRetirements()[0]; rt.DeletionTimestamp.IsZero() == step.rescued {
-				t.Fatalf("with %s: the retirement is called off: %t", step.pod.Name, !step.rescued)
+				t.Fatalf("with %s: the retirement is cancelled: %t", step.pod.Name, !step.rescued)
 			}
 		}
 		must.NoError(t, c.Get(t.Context(), client.ObjectKeyFromObject(&n), &n))

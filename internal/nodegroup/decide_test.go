@@ -102,29 +102,29 @@ func TestIdleNodeVerdicts(t *testing.T) {
 		rules   []string
 		callOff bool
 	}{
-		"leaves":                        {nil, Leaves, []string{LongEnough}, false},
-		"stays for a Pending pod":       {func(w *World, _ *Node) { w.Waiting = []Waiting{{Pod: "ci/x", Why: "why"}} }, Refused, []string{PendingPod}, false},
-		"stays in a group not acted on": {func(w *World, _ *Node) { w.NotAccepted = "no" }, Stays, []string{NotAccepted}, false},
+		"leaves":                                {nil, Leaves, []string{LongEnough}, false},
+		"stays for a Pending pod":               {func(w *World, _ *Node) { w.Waiting = []Waiting{{Pod: "ci/x", Why: "why"}} }, Refused, []string{PendingPod}, false},
+		"stays in a group that is not accepted": {func(w *World, _ *Node) { w.NotAccepted = "no" }, Stays, []string{NotAccepted}, false},
 		"stays when the group just got a node": {func(w *World, _ *Node) {
 			w.Group.Spec.Cooldowns.AfterScaleUp = &metav1.Duration{Duration: time.Hour}
 			w.Group.Status.LastScaleUp = &metav1.Time{Time: noon.Add(-minute)}
 		}, Refused, []string{AfterScaleUp}, false},
-		"leaves when that is over": {func(w *World, _ *Node) {
+		"leaves after that cooldown": {func(w *World, _ *Node) {
 			w.Group.Spec.Cooldowns.AfterScaleUp = &metav1.Duration{Duration: minute}
 			w.Group.Status.LastScaleUp = &metav1.Time{Time: noon.Add(-minute)}
 		}, Leaves, []string{LongEnough}, false},
 		"stays when its retirement was just refused": {func(_ *World, n *Node) {
 			n.Retirements = []v1alpha1.NodeRetirement{newFailedRetirement("a", v1alpha1.Refused, 4*minute)}
 		}, Refused, []string{AfterFailure}, false},
-		"leaves when that was longer ago": {func(_ *World, n *Node) {
+		"leaves after the failure cooldown": {func(_ *World, n *Node) {
 			n.Retirements = []v1alpha1.NodeRetirement{newFailedRetirement("a", v1alpha1.Refused, 5*minute)}
 		}, Leaves, []string{LongEnough}, false},
-		"leaves when that was called off": {func(_ *World, n *Node) {
+		"leaves after a cancelled retirement": {func(_ *World, n *Node) {
 			rt := newFailedRetirement("a", v1alpha1.Refused, minute)
 			rt.Status.Reasons = []v1alpha1.RetirementReason{{Code: retirement.CalledOff}}
 			n.Retirements = []v1alpha1.NodeRetirement{rt}
 		}, Leaves, []string{LongEnough}, false},
-		"leaves when it was another node's of the name": {func(_ *World, n *Node) {
+		"leaves after a failure of an earlier Node": {func(_ *World, n *Node) {
 			rt := newFailedRetirement("a", v1alpha1.Aborted, minute)
 			rt.Spec.NodeUID = "another"
 			n.Retirements = []v1alpha1.NodeRetirement{rt}
@@ -132,60 +132,60 @@ func TestIdleNodeVerdicts(t *testing.T) {
 		"I6: stays when another tool removes it": {func(_ *World, n *Node) {
 			n.Object.Spec.Taints = []corev1.Taint{{Key: "ToBeDeletedByClusterAutoscaler", Effect: corev1.TaintEffectNoSchedule}}
 		}, Refused, []string{BeingRemoved}, false},
-		"stays when it is held": {func(_ *World, n *Node) { n.Object.Annotations["karpenter.sh/do-not-disrupt"] = annotationTrue }, Refused, []string{HeldNode}, false},
+		"stays with a keep annotation": {func(_ *World, n *Node) { n.Object.Annotations["karpenter.sh/do-not-disrupt"] = annotationTrue }, Refused, []string{HeldNode}, false},
 		"stays when another keeps cluster-autoscaler off": {func(_ *World, n *Node) {
 			n.Object.Annotations[drainability.ScaleDownDisabled] = annotationTrue
 		}, Refused, []string{HeldNode}, false},
 		"leaves when Slipway keeps cluster-autoscaler off": {func(_ *World, n *Node) {
 			n.Object.Annotations[drainability.ScaleDownDisabled], n.Object.Annotations[drainability.HoldsOff] = annotationTrue, annotationTrue
 		}, Leaves, []string{LongEnough}, false},
-		"I5: stays at the minimum":                    {func(w *World, _ *Node) { w.Group.Spec.Minimum = 1 }, Refused, []string{Minimum}, false},
-		"I5: stays at the minimum that its cloud has": {func(w *World, _ *Node) { w.CloudMinimum = 1 }, Refused, []string{Minimum}, false},
-		"stays for all of the reasons there are": {func(w *World, n *Node) {
+		"I5: stays at the minimum":         {func(w *World, _ *Node) { w.Group.Spec.Minimum = 1 }, Refused, []string{Minimum}, false},
+		"I5: stays at the cloud's minimum": {func(w *World, _ *Node) { w.CloudMinimum = 1 }, Refused, []string{Minimum}, false},
+		"stays for several reasons": {func(w *World, n *Node) {
 			w.Waiting = []Waiting{{Pod: "ci/x", Why: "why"}}
 			n.Retirements = []v1alpha1.NodeRetirement{newFailedRetirement("a", v1alpha1.Refused, minute)}
 		}, Refused, []string{PendingPod, AfterFailure}, false},
 		"is not retired twice": {func(_ *World, n *Node) {
 			n.Retirements = []v1alpha1.NodeRetirement{newOpenRetirement("a", v1alpha1.Draining, true)}
 		}, Retires, []string{UnderWay}, false},
-		"and waits for a budget is called off when it stays after all": {func(w *World, n *Node) {
+		"pending retirement is cancelled when the node stays": {func(w *World, n *Node) {
 			n.Retirements = []v1alpha1.NodeRetirement{newOpenRetirement("a", v1alpha1.Pending, false)}
 			w.Waiting = []Waiting{{Pod: "ci/x", Why: "why"}}
 		}, Refused, []string{PendingPod}, true},
-		"and is being drained goes on for a Pending pod that may find a place": {func(w *World, n *Node) {
+		"drain continues for a pod that may still fit": {func(w *World, n *Node) {
 			n.Retirements = []v1alpha1.NodeRetirement{newOpenRetirement("a", v1alpha1.Draining, true)}
 			w.Waiting = []Waiting{{Pod: "ci/x", Why: "why"}}
 		}, Retires, []string{UnderWay, PendingPod}, false},
-		"and is being drained is rescued by a Pending pod that finds none": {func(w *World, n *Node) {
+		"drain is cancelled by an unschedulable pod": {func(w *World, n *Node) {
 			n.Retirements = []v1alpha1.NodeRetirement{newOpenRetirement("a", v1alpha1.Draining, true)}
 			w.Waiting = []Waiting{{Pod: "ci/x", Why: "why", Unschedulable: true}}
 		}, Refused, []string{PendingPod}, true},
-		"and is being drained goes on where Pending pods are not kept for": {func(w *World, n *Node) {
+		"drain continues without keepForPending": {func(w *World, n *Node) {
 			no := false
 			w.Group.Spec.ScaleDown.IdleByLabel.KeepForPending = &no
 			n.Retirements = []v1alpha1.NodeRetirement{newOpenRetirement("a", v1alpha1.Draining, true)}
 			w.Waiting = []Waiting{{Pod: "ci/x", Why: "why", Unschedulable: true}}
 		}, Retires, []string{UnderWay}, false},
-		"and whose Node is deleted is not rescued by a Pending pod any more": {func(w *World, n *Node) {
+		"pending pod cannot cancel after Node deletion": {func(w *World, n *Node) {
 			n.Retirements = []v1alpha1.NodeRetirement{newOpenRetirement("a", v1alpha1.Drained, true)}
 			w.Waiting = []Waiting{{Pod: "ci/x", Why: "why", Unschedulable: true}}
 		}, Retires, []string{UnderWay, PendingPod}, false},
-		"and is being drained is rescued by a pod on it": {func(_ *World, n *Node) {
+		"drain is cancelled by a pod on the node": {func(_ *World, n *Node) {
 			n.Retirements = []v1alpha1.NodeRetirement{newOpenRetirement("a", v1alpha1.Draining, true)}
 			n.Keepers = Keepers{types.NamespacedName{Namespace: "ci", Name: "x"}, 1}
 		}, Stays, []string{KeepingPod}, true},
-		"and whose Node is deleted is not rescued any more": {func(_ *World, n *Node) {
+		"cannot be cancelled after Node deletion": {func(_ *World, n *Node) {
 			n.Retirements = []v1alpha1.NodeRetirement{newOpenRetirement("a", v1alpha1.Drained, true)}
 			n.Keepers = Keepers{types.NamespacedName{Namespace: "ci", Name: "x"}, 1}
 		}, Retires, []string{UnderWay, KeepingPod}, false},
-		"and that somebody else retires as idle is not rescued either": {func(w *World, n *Node) {
+		"another requester's idle retirement is not cancelled": {func(w *World, n *Node) {
 			rt := newOpenRetirement("a", v1alpha1.Pending, false)
 			rt.Spec.RequestedBy = "somebody@example.com"
 			n.Retirements = []v1alpha1.NodeRetirement{rt}
 			w.Waiting = []Waiting{{Pod: "ci/x", Why: "why"}}
 			n.Keepers = Keepers{types.NamespacedName{Namespace: "ci", Name: "x"}, 1}
 		}, Retires, []string{UnderWay, KeepingPod, PendingPod}, false},
-		"and that somebody else retires is not rescued": {func(_ *World, n *Node) {
+		"another requester's retirement is not cancelled": {func(_ *World, n *Node) {
 			rt := newOpenRetirement("a", v1alpha1.Draining, true)
 			rt.Spec.Reason = v1alpha1.Requested
 			n.Retirements = []v1alpha1.NodeRetirement{rt}

@@ -35,16 +35,16 @@ func TestNodeBecomesIdle(t *testing.T) {
 		left   time.Duration
 		after  Marks
 	}{
-		"a pod keeps it":                       {nil, since(9*minute, false), true, Busy, 0, Marks{Used: true}},
-		"it is found without one":              {nil, Marks{}, false, Cooling, 10 * minute, since(0, false)},
-		"the cooldown runs":                    {nil, since(9*minute, true), false, Cooling, minute, since(9*minute, true)},
-		"the cooldown is over":                 {nil, since(10*minute, true), false, Idle, 0, since(10*minute, true)},
-		"two checks find it without":           {checks, since(4*minute, false), false, Idle, 0, since(4*minute, false)},
-		"one check finds it without":           {checks, since(3*minute, false), false, Cooling, minute, since(3*minute, false)},
-		"checks do not cut the cooldown short": {checks, since(9*minute, true), false, Cooling, minute, since(9*minute, true)},
-		"it never had one, and such are kept":  {unused, since(time.Hour, false), false, Unused, 0, Marks{}},
-		"it had one, and unused ones are kept": {unused, since(10*minute, true), false, Idle, 0, since(10*minute, true)},
-		"the clock was set back since":         {nil, Marks{Since: noon.Add(time.Hour), Used: true}, false, Cooling, 10 * minute, since(0, true)},
+		"a pod keeps it":                            {nil, since(9*minute, false), true, Busy, 0, Marks{Used: true}},
+		"it has no pod":                             {nil, Marks{}, false, Cooling, 10 * minute, since(0, false)},
+		"the cooldown runs":                         {nil, since(9*minute, true), false, Cooling, minute, since(9*minute, true)},
+		"the cooldown is over":                      {nil, since(10*minute, true), false, Idle, 0, since(10*minute, true)},
+		"two checks find no pod":                    {checks, since(4*minute, false), false, Idle, 0, since(4*minute, false)},
+		"one check finds no pod":                    {checks, since(3*minute, false), false, Cooling, minute, since(3*minute, false)},
+		"checks do not cut the cooldown short":      {checks, since(9*minute, true), false, Cooling, minute, since(9*minute, true)},
+		"it never had a pod, unused nodes are kept": {unused, since(time.Hour, false), false, Unused, 0, Marks{}},
+		"it had a pod, unused nodes are kept":       {unused, since(10*minute, true), false, Idle, 0, since(10*minute, true)},
+		"the clock was set back since":              {nil, Marks{Since: noon.Add(time.Hour), Used: true}, false, Cooling, 10 * minute, since(0, true)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newTestRule(t, func(r *v1alpha1.IdleByLabel) {
@@ -206,5 +206,5 @@ func (w *timeline) checkNodeBecomesIdle(t *rapid.T) {
 		}
 		alone.now += alone.rule.cooldown/8 + time.Second
 	}
-	t.Fatalf("left alone for %s and not idle: %+v", alone.now-w.now, alone.marks)
+	t.Fatalf("idle for %s but not found idle: %+v", alone.now-w.now, alone.marks)
 }

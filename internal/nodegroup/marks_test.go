@@ -90,13 +90,13 @@ func TestI3OnlyOurScaleDownDisabledIsRemoved(t *testing.T) {
 		}
 		asks := false
 		t.Repeat(map[string]func(*rapid.T){
-			"somebody sets it to false": func(*rapid.T) { person("false") },
-			"somebody sets it where it is not": func(*rapid.T) {
+			"a person sets it to false": func(*rapid.T) { person("false") },
+			"a person sets it if missing": func(*rapid.T) {
 				if _, there := n.Annotations[drainability.ScaleDownDisabled]; !there {
 					person(annotationTrue)
 				}
 			},
-			"somebody removes it": func(*rapid.T) {
+			"a person removes it": func(*rapid.T) {
 				delete(n.Annotations, drainability.ScaleDownDisabled)
 				theirs = ""
 				manager(asks)
@@ -105,7 +105,7 @@ func TestI3OnlyOurScaleDownDisabledIsRemoved(t *testing.T) {
 			"the group does not":    func(*rapid.T) { asks = false; manager(false) },
 			"": func(t *rapid.T) {
 				if theirs != "" && n.Annotations[drainability.ScaleDownDisabled] != theirs {
-					t.Fatalf("somebody's %q has become %q", theirs, n.Annotations[drainability.ScaleDownDisabled])
+					t.Fatalf("another client's %q has become %q", theirs, n.Annotations[drainability.ScaleDownDisabled])
 				}
 			},
 		})

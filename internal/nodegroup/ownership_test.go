@@ -18,13 +18,13 @@ func TestRetirementHasTheLabelsOfItsNodesOwner(t *testing.T) {
 		scope  string
 		want   map[string]string
 	}{
-		"no group":              {nil, "", nil},
-		"a group":               {[]v1alpha1.NodeGroup{*labelled}, "team=b", map[string]string{"team": "a"}},
-		"another node's group":  {[]v1alpha1.NodeGroup{*newGroup("gpu")}, "team=b", map[string]string{"team": "b"}},
-		"a stand-in's":          {nil, "slipway.dev/agentpool=ci", map[string]string{"slipway.dev/agentpool": "ci"}},
-		"one of several values": {nil, "team in (b,a),!proxy,size!=big,fast", map[string]string{"team": "a", "fast": ""}},
-		"a manager's":           {nil, "!proxy", nil},
-		"nonsense":              {nil, "=(", nil},
+		"no group":               {nil, "", nil},
+		"a group":                {[]v1alpha1.NodeGroup{*labelled}, "team=b", map[string]string{"team": "a"}},
+		"another node's group":   {[]v1alpha1.NodeGroup{*newGroup("gpu")}, "team=b", map[string]string{"team": "b"}},
+		"a compatibility mode's": {nil, "slipway.dev/agentpool=ci", map[string]string{"slipway.dev/agentpool": "ci"}},
+		"one of several values":  {nil, "team in (b,a),!proxy,size!=big,fast", map[string]string{"team": "a", "fast": ""}},
+		"a manager's":            {nil, "!proxy", nil},
+		"nonsense":               {nil, "=(", nil},
 	} {
 		n := newNode("a", "ci")
 		if tt.scope != "" {

@@ -48,13 +48,13 @@ func TestPendingPodKeepsTheOnlyGroupThatFits(t *testing.T) {
 		}, true, ""},
 		"it asks for the pool":     {func(p *corev1.Pod, _, _ *corev1.Node) { p.Spec.NodeSelector = map[string]string{pool: "ci"} }, false, "no other node takes it now"},
 		"it asks for another pool": {func(p *corev1.Pod, _, _ *corev1.Node) { p.Spec.NodeSelector = map[string]string{pool: "web"} }, true, ""},
-		"it waits at a gate": {func(p *corev1.Pod, _, _ *corev1.Node) {
+		"it has a scheduling gate": {func(p *corev1.Pod, _, _ *corev1.Node) {
 			p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "quota"}}
 		}, true, ""},
 		"it has a claim on a volume": {func(p *corev1.Pod, _, _ *corev1.Node) {
 			p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "c"}}}}
 		}, false, "it claims a volume"},
-		"it wants to be beside another pod": {func(p *corev1.Pod, _, _ *corev1.Node) {
+		"it has affinity to another pod": {func(p *corev1.Pod, _, _ *corev1.Node) {
 			p.Spec.Affinity = &corev1.Affinity{PodAffinity: &corev1.PodAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{TopologyKey: "zone", LabelSelector: &metav1.LabelSelector{}}}}}
 		}, false, "its placement depends on other pods"},
 	} {

@@ -17,9 +17,9 @@ func TestRemovedUnderutilizedRuleCancelsPendingRetirements(t *testing.T) {
 		down *v1alpha1.ScaleDown
 		want []string
 	}{
-		"the rule is there": {&v1alpha1.ScaleDown{Underused: &v1alpha1.UnderusedNodes{}}, []string{"admitted", "person", "waits"}},
-		"the rule is gone":  {&v1alpha1.ScaleDown{}, []string{"admitted", "person"}},
-		"no rule is left":   {nil, []string{"admitted", "person"}},
+		"the rule exists":     {&v1alpha1.ScaleDown{Underused: &v1alpha1.UnderusedNodes{}}, []string{"admitted", "person", "waits"}},
+		"the rule is removed": {&v1alpha1.ScaleDown{}, []string{"admitted", "person"}},
+		"no rule is left":     {nil, []string{"admitted", "person"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := newGroup("ci")

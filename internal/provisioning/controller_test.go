@@ -367,10 +367,10 @@ func TestUnschedulablePodsLaunchOnce(t *testing.T) {
 		f.reconcile()
 	}
 	if got := f.pool.launches(); len(got) != 1 || got[0] != (cloud.Order{Count: 2, Template: "m4"}) {
-		t.Fatalf("orders are %v, want one of 2", got)
+		t.Fatalf("launches are %v, want one of 2", got)
 	}
 	if s := f.status(); s.OnTheWay != 2 || len(s.Awaited) != 2 {
-		t.Errorf("status is %+v, want two machines that are awaited", s)
+		t.Errorf("status is %+v, want two instances that are awaited", s)
 	}
 	if notes := f.eventNotes(eventLaunched); len(notes) != 3 {
 		t.Errorf("Events are %q, want one for each pod and one for the group", notes)
@@ -383,7 +383,7 @@ func TestUnreadableCloudLaunchesNothing(t *testing.T) { // I7
 	f.addUnschedulable("a")
 	f.reconcile()
 	if got := f.pool.launches(); len(got) != 0 {
-		t.Fatalf("orders are %v", got)
+		t.Fatalf("launches are %v", got)
 	}
 	if notes := f.eventNotes(eventUnplaceable); len(notes) != 1 || !strings.Contains(notes[0], plan.CloudUnreadable) || !strings.Contains(notes[0], "503") {
 		t.Errorf("Events are %q", notes)
@@ -391,7 +391,7 @@ func TestUnreadableCloudLaunchesNothing(t *testing.T) { // I7
 	f.pool.change(func() { f.pool.unread = nil })
 	f.reconcile()
 	if got := f.pool.launches(); len(got) != 1 {
-		t.Errorf("orders are %v once it can be read", got)
+		t.Errorf("launches are %v once it can be read", got)
 	}
 }
 
@@ -434,12 +434,12 @@ func TestBackOffSurvivesARestart(t *testing.T) {
 	f.addUnschedulable("a")
 	f.reconcile()
 	if s := f.status(); len(s.BackOffs) != 1 || s.BackOffs[0].Template != "spot" || s.BackOffs[0].Reason != "NoCapacity" {
-		t.Fatalf("status is %+v, want spot left alone", s)
+		t.Fatalf("status is %+v, want spot backed off", s)
 	}
 	f.states = map[string]*groupState{} // as after a restart
 	f.reconcile()
 	if got := f.pool.launches(); len(got) != 1 || got[0].Template != "m4" {
-		t.Errorf("orders are %v, want one of m4", got)
+		t.Errorf("launches are %v, want one of m4", got)
 	}
 }
 
@@ -466,7 +466,7 @@ func TestFailedInstanceIsDeletedAndItsTemplateBacksOff(t *testing.T) {
 		t.Errorf("status is %+v", s)
 	}
 	if got := f.pool.launches(); len(got) != 1 {
-		t.Errorf("orders are %v: the kind is not left alone", got)
+		t.Errorf("launches are %v: the template is not backed off", got)
 	}
 }
 
@@ -487,13 +487,13 @@ func TestRequestedTemplateBacksOffWhateverTypeInstancesReport(t *testing.T) {
 					f.calls.Wait()
 				}
 				if got := f.pool.launches(); len(got) != 1 || len(f.pool.deleted) != 1 {
-					t.Errorf("orders are %v, deleted is %v, want one each", got, f.pool.deleted)
+					t.Errorf("launches are %v, deleted is %v, want one each", got, f.pool.deleted)
 				}
 				if notes := f.eventNotes(eventInstanceDeleted); len(notes) != 1 || !strings.Contains(notes[0], reason) {
 					t.Errorf("Events are %q, want one that says %s", notes, reason)
 				}
 				if s := f.status(); len(s.BackOffs) != 1 || s.BackOffs[0].Template != "m4" || s.BackOffs[0].Reason != reason {
-					t.Errorf("status is %+v, want m4 left alone", s)
+					t.Errorf("status is %+v, want m4 backed off", s)
 				}
 			})
 		}
@@ -514,12 +514,12 @@ func TestUnlistedTemplatesStillTrackInstancesAndEmitEvents(t *testing.T) {
 	f.states["web"].backOffs = map[string]v1alpha1.BackOff{} // as after their end
 	f.reconcile()
 	if got := f.pool.launches(); len(got) != 1 {
-		t.Errorf("orders are %v, one of a kind that may be no more", got)
+		t.Errorf("launches are %v, one of a template that may be no more", got)
 	}
 	f.pool.change(func() { f.pool.unlisted = nil })
 	f.reconcile()
 	if got := f.pool.launches(); len(got) != 2 {
-		t.Errorf("orders are %v once it says so", got)
+		t.Errorf("launches are %v once it says so", got)
 	}
 }
 
@@ -528,7 +528,7 @@ func TestUnlistedTemplatesAreReadWithAPause(t *testing.T) {
 	f.pool.change(func() { f.pool.unlisted = errors.New("no image has the name kube") })
 	f.reconcile()
 	if f.isRequeued() {
-		t.Error("the next look is to begin soon")
+		t.Error("want another reconcile soon")
 	}
 }
 
@@ -594,7 +594,7 @@ func TestInstanceLaunchedBeforeTheFailureKeepsTheBackOff(t *testing.T) {
 	f.reconcile()
 	join("machine-0")
 	if !leftAlone() || f.readCount() != 2 {
-		t.Fatal("the kind is not left alone after the join of a machine that was ordered before the quota was used up")
+		t.Fatal("the template is not backed off after the join of an instance that was launched before the quota was used up")
 	}
 	f.pool.change(func() { f.pool.refuse = nil })
 	over := f.states["web"].backOffs["m4"]
@@ -604,7 +604,7 @@ func TestInstanceLaunchedBeforeTheFailureKeepsTheBackOff(t *testing.T) {
 	f.reconcile()
 	join("machine-1")
 	if leftAlone() {
-		t.Error("the failure is remembered after the join of a machine that was ordered later")
+		t.Error("the failure is remembered after the join of an instance that was launched later")
 	}
 }
 
@@ -679,7 +679,7 @@ func TestRestartStartsANewUnderutilizedCooldown(t *testing.T) {
 	}
 	f.reconcile()
 	if err := f.client.List(t.Context(), &all); err != nil || len(all.Items) != 1 {
-		t.Errorf("%d retirements after another look, %v", len(all.Items), err)
+		t.Errorf("%d retirements after another reconcile, %v", len(all.Items), err)
 	}
 }
 
@@ -688,14 +688,14 @@ func TestOnlyTheSchedulersConditionMakesAPodUnschedulable(t *testing.T) {
 		change func(*corev1.Pod)
 		want   bool
 	}{
-		"it finds no room":             {func(*corev1.Pod) {}, true},
-		"its gates are closed":         {func(p *corev1.Pod) { p.Status.Conditions[0].Reason = corev1.PodReasonSchedulingGated }, false},
-		"nobody has looked at it":      {func(p *corev1.Pod) { p.Status.Conditions = nil }, false},
-		"another condition says so":    {func(p *corev1.Pod) { p.Status.Conditions[0].Type = corev1.PodReady }, false},
-		"it is bound":                  {func(p *corev1.Pod) { p.Spec.NodeName = "a" }, false},
-		"it is being deleted":          {func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{} }, false},
-		"it has failed":                {func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }, false},
-		"its message speaks of no cpu": {func(p *corev1.Pod) { p.Status.Conditions[0].Message = "kein Platz" }, true},
+		"the scheduler found no node":        {func(*corev1.Pod) {}, true},
+		"it has scheduling gates":            {func(p *corev1.Pod) { p.Status.Conditions[0].Reason = corev1.PodReasonSchedulingGated }, false},
+		"it has no conditions":               {func(p *corev1.Pod) { p.Status.Conditions = nil }, false},
+		"the reason is on another condition": {func(p *corev1.Pod) { p.Status.Conditions[0].Type = corev1.PodReady }, false},
+		"it is bound":                        {func(p *corev1.Pod) { p.Spec.NodeName = "a" }, false},
+		"it is being deleted":                {func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{} }, false},
+		"it has failed":                      {func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }, false},
+		"its message is in another language": {func(p *corev1.Pod) { p.Status.Conditions[0].Message = "kein Platz" }, true},
 	} {
 		p := &corev1.Pod{Status: corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{
 			Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: "Insufficient cpu",

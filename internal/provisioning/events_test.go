@@ -69,7 +69,7 @@ func TestGroupEventsNameTemplateInstanceAndNode(t *testing.T) {
 		"machines": func(name string) {
 			f.emitInstanceDeleted(g, launch.FailedInstance{Instance: cloud.Instance{Name: name}})
 		},
-		"machines without a name": func(name string) {
+		"instances without a name": func(name string) {
 			f.emitInstanceDeleted(g, launch.FailedInstance{Instance: cloud.Instance{ProviderID: name}})
 		},
 	} {
@@ -127,6 +127,6 @@ func TestDroppedLaunchIsCounted(t *testing.T) {
 		t.Errorf("Events are %q, want one", notes)
 	}
 	if got := testutil.ToFloat64(f.options.Metrics.refusals.WithLabelValues("web", "m4", launch.Failed)); got != 1 {
-		t.Errorf("%v orders have failed, want 1", got)
+		t.Errorf("%v launches have failed, want 1", got)
 	}
 }

@@ -94,7 +94,7 @@ func TestFaultPendingPodsAreKnownByTheirNameAlone(t *testing.T) {
 	f.awaitUnschedulable(blog)
 	f.reconcile()
 	if got := f.pool.launches(); len(got) != 1 || got[0].Count != 2 {
-		t.Errorf("orders are %v for two pods of one name in two namespaces, want one of 2", got)
+		t.Errorf("launches are %v for two pods of one name in two namespaces, want one of 2", got)
 	}
 	f.removePod(shop)
 	f.reconcileUntil("the pod of the shop is gone", func() bool { return !f.isUnschedulable(shop) })
@@ -120,7 +120,7 @@ func TestFaultAMissingNodeAndAPodWithoutConditionsArePanics(t *testing.T) {
 	f.pods.eventHandler().OnDelete(cache.DeletedFinalStateUnknown{Key: "apps/b"}) // the watch was interrupted when it was deleted
 	f.reconcile()
 	if got := f.pool.launches(); len(got) != 1 || got[0].Count != 1 {
-		t.Errorf("orders are %v, want one of 1: no other pod has found no room and is there", got)
+		t.Errorf("launches are %v, want one of 1: no other pod has found no room and is there", got)
 	}
 }
 
@@ -139,6 +139,6 @@ func TestFaultAWatchThatEndsIsNeverRestarted(t *testing.T) {
 	}
 	f.reconcile()
 	if got := f.pool.launches(); len(got) != 1 || got[0].Count != 3 {
-		t.Errorf("orders are %v, want one of 3", got)
+		t.Errorf("launches are %v, want one of 3", got)
 	}
 }

@@ -42,11 +42,11 @@ func (f *fixture) addGroup(name string, change func(*v1alpha1.NodeGroup)) {
 func TestI10UnreadableSelectorStopsNoOtherGroup(t *testing.T) {
 	like := []metav1.LabelSelectorRequirement{{Key: "app", Operator: "in", Values: []string{"x"}}}
 	for name, change := range map[string]func(*v1alpha1.NodeGroup){
-		"of pods that keep nodes": func(g *v1alpha1.NodeGroup) {
+		"selector of keeping pods": func(g *v1alpha1.NodeGroup) {
 			g.Spec.ScaleDown = &v1alpha1.ScaleDown{IdleByLabel: &v1alpha1.IdleByLabel{}}
 			g.Spec.ScaleDown.IdleByLabel.PodSelector.MatchExpressions = like
 		},
-		"of placeholders": func(g *v1alpha1.NodeGroup) {
+		"selector of placeholders": func(g *v1alpha1.NodeGroup) {
 			g.Spec.ScaleDown = &v1alpha1.ScaleDown{Underused: &v1alpha1.UnderusedNodes{}}
 			g.Spec.Drain.PlaceholderPods = &metav1.LabelSelector{MatchExpressions: like}
 		},
@@ -59,10 +59,10 @@ func TestI10UnreadableSelectorStopsNoOtherGroup(t *testing.T) {
 				f.reconcile()
 			}
 			if got := f.pool.launches(); len(got) != 1 || got[0] != (cloud.Order{Count: 1, Template: "m4"}) {
-				t.Errorf("orders are %v, want one for the other group", got)
+				t.Errorf("launches are %v, want one for the other group", got)
 			}
 			if s := f.status(); s.OnTheWay != 1 {
-				t.Errorf("status is %+v, want the machine", s)
+				t.Errorf("status is %+v, want the instance", s)
 			}
 		})
 	}
@@ -73,9 +73,9 @@ func TestNodesOfAnotherTypeDoNotChangeTheOnlyTemplate(t *testing.T) {
 		says  string
 		learn bool
 	}{
-		"the cloud says that it is another": {"m2", false},
-		"the cloud says that it is the one": {"M4", true},
-		"the cloud does not say":            {"", true},
+		"the cloud reports another type": {"m2", false},
+		"the cloud reports this type":    {"M4", true},
+		"the cloud reports no type":      {"", true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			small := newIdleNode("small", "")
@@ -88,7 +88,7 @@ func TestNodesOfAnotherTypeDoNotChangeTheOnlyTemplate(t *testing.T) {
 			f.awaitUnschedulable(bound)
 			f.reconcileTimes(2)
 			if got := f.pool.launches(); (len(got) == 1) == c.learn {
-				t.Errorf("orders are %v for a pod that a node of 2 cores does not take, learned is %+v", got, f.states["web"].learned)
+				t.Errorf("launches are %v for a pod that a node of 2 cores does not take, learned is %+v", got, f.states["web"].learned)
 			}
 		})
 	}
@@ -119,7 +119,7 @@ func newGPUFixture(t *testing.T, declared bool, others corev1.ResourceList, node
 	f.awaitUnschedulable(p)
 	f.reconcile()
 	if got := f.pool.launches(); len(got) != 0 {
-		t.Fatalf("orders are %v for a kind that showed no such device lately, as far as is known", got)
+		t.Fatalf("launches are %v for a template that showed no such device lately, as far as is known", got)
 	}
 	return f
 }
@@ -132,17 +132,17 @@ func TestMissingDeclaredResourceIsTriedAgainAfterOneHour(t *testing.T) {
 		f      *fixture
 		orders int
 	}{
-		"they did not have it":    {newGPUFixture(t, true, nil), 1},
-		"they had none of it":     {newGPUFixture(t, true, zero), 1},
-		"it is not declared":      {newGPUFixture(t, false, nil), 0},
-		"one without it is there": {newGPUFixture(t, true, nil, newIdleNode("bad", "")), 0},
-		"one with none of it is":  {newGPUFixture(t, true, zero, newIdleNode("bad", "")), 0},
-		"one is arriving without": {newGPUFixture(t, true, nil, arriving), 0},
+		"nodes lacked the device":          {newGPUFixture(t, true, nil), 1},
+		"nodes had zero devices":           {newGPUFixture(t, true, zero), 1},
+		"the device is not declared":       {newGPUFixture(t, false, nil), 0},
+		"a node without the device exists": {newGPUFixture(t, true, nil, newIdleNode("bad", "")), 0},
+		"a node with zero devices exists":  {newGPUFixture(t, true, zero, newIdleNode("bad", "")), 0},
+		"a starting node lacks the device": {newGPUFixture(t, true, nil, arriving), 0},
 	} {
 		c.f.states["web"].watchedSince = time.Now().Add(-2 * time.Hour)
 		c.f.reconcileTimes(2)
 		if got := c.f.pool.launches(); len(got) != c.orders {
-			t.Errorf("%s: orders are %v, want %d", name, got, c.orders)
+			t.Errorf("%s: launches are %v, want %d", name, got, c.orders)
 		}
 	}
 }
@@ -158,12 +158,12 @@ func TestRecentlyRemovedNodeStillCountsAsLearned(t *testing.T) {
 	m.watchedSince = time.Now().Add(-2 * time.Hour)
 	f.reconcileTimes(2)
 	if got := f.pool.launches(); len(got) != 0 {
-		t.Errorf("orders are %v, as what was there a moment ago had no such device", got)
+		t.Errorf("launches are %v, as what was there a moment ago had no such device", got)
 	}
 	m.lastPresent["m4"] = time.Now().Add(-2 * time.Hour)
 	f.reconcile()
 	if got := f.pool.launches(); len(got) != 1 {
-		t.Errorf("orders are %v, want one more try", got)
+		t.Errorf("launches are %v, want one more try", got)
 	}
 }
 
@@ -217,10 +217,10 @@ func TestStatusKeepsTheTemplatesThatMatter(t *testing.T) {
 	f.reconcile()
 	s := f.status()
 	if len(s.Awaited) != 1 || len(s.BackOffs) != 64 || s.BackOffs[0].Template != "a-06" {
-		t.Errorf("%d machines and %d back-offs from %s on, want one, and the last 64 that end", len(s.Awaited), len(s.BackOffs), s.BackOffs[0].Template)
+		t.Errorf("%d instances and %d back-offs from %s on, want one, and the last 64 that end", len(s.Awaited), len(s.BackOffs), s.BackOffs[0].Template)
 	}
 	if len(s.Learned) != 64 || !slices.ContainsFunc(s.Learned, func(l v1alpha1.LearnedTemplate) bool { return l.Name == "m4" }) {
-		t.Errorf("%d kinds are learned, want 64, with the one that the cloud has", len(s.Learned))
+		t.Errorf("%d templates are learned, want 64, with the one that the cloud has", len(s.Learned))
 	}
 }
 
@@ -236,7 +236,7 @@ func TestUnwritableStatusBlocksNoOtherGroup(t *testing.T) {
 		return nil
 	}})
 	if _, err := f.Controller.reconcile(t.Context(), f.sources, true); err == nil {
-		t.Error("the look has not failed")
+		t.Error("the reconcile has not failed")
 	}
 	for _, name := range []string{"a", "z"} {
 		var g v1alpha1.NodeGroup

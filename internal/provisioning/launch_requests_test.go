@@ -19,13 +19,13 @@ func TestLaunchRequestIsLaunchedOnceUntilRemoved(t *testing.T) {
 		f.reconcile()
 	}
 	if got := f.pool.launches(); len(got) != 1 || got[0].Count != 2 {
-		t.Fatalf("orders are %v, want one of 2", got)
+		t.Fatalf("launches are %v, want one of 2", got)
 	}
 	f.options.Wishes.Withdraw("plugin/pod/")
 	f.options.Wishes.Ask(wish)
 	f.reconcile()
 	if got := f.pool.launches(); len(got) != 2 {
-		t.Errorf("orders are %v, want another", got)
+		t.Errorf("launches are %v, want another", got)
 	}
 }
 
@@ -34,11 +34,11 @@ func TestRefusedLaunchRequestStaysOpen(t *testing.T) {
 	f.options.Wishes.Ask(plan.Wish{ID: "w", Group: "web", Count: 1})
 	f.reconcile()
 	if got := f.pool.launches(); len(got) != 0 {
-		t.Fatalf("orders are %v", got)
+		t.Fatalf("launches are %v", got)
 	}
 	f.reconcile()
 	if got := f.pool.launches(); len(got) != 1 || got[0].Template != "m4" {
-		t.Errorf("orders are %v, want one of the next kind", got)
+		t.Errorf("launches are %v, want one of the next kind", got)
 	}
 }
 
@@ -48,7 +48,7 @@ func TestLaunchRequestAboveMaxSizeIsLaunchedInPart(t *testing.T) {
 	f.reconcile()
 	f.reconcile()
 	if got := f.pool.launches(); len(got) != 1 || got[0].Count != 3 { // I5
-		t.Errorf("orders are %v, want one of 3", got)
+		t.Errorf("launches are %v, want one of 3", got)
 	}
 	if open := f.options.Wishes.listOpen(); len(open) != 1 || open[0].Count != 2 {
 		t.Errorf("open is %v", open)
@@ -77,7 +77,7 @@ func TestAnotherLaunchsFailureDoesNotRepeatALaunchRequest(t *testing.T) {
 	f.options.Wishes.Ask(plan.Wish{ID: "w", Group: "web", Template: "m4", Count: 1})
 	f.reconcile()
 	if open := f.options.Wishes.listOpen(); len(open) != 0 || f.readCount() != 2 {
-		t.Fatalf("open is %v after %d orders, want the wish met by the one that was taken", open, f.readCount())
+		t.Fatalf("open is %v after %d launches, want the launch request met by the one that was taken", open, f.readCount())
 	}
 }
 
@@ -90,12 +90,12 @@ func TestPartlyFailedLaunchRequestLaunchesOnlyTheRest(t *testing.T) {
 		names bool
 		calls int
 	}{
-		"its answer was lost, and all came":              {err: lost, made: 2, calls: 1},
-		"its answer was lost, and one came":              {err: lost, made: 1, calls: 2},
-		"its answer was lost in part, and one was named": {err: lost, made: 1, names: true, calls: 2},
-		"it was refused, and one came":                   {err: refused, made: 1, calls: 2},
-		"it was refused, and one was named":              {err: refused, made: 1, names: true, calls: 2},
-		"it was refused":                                 {err: refused, calls: 2},
+		"answer lost, all instances appeared": {err: lost, made: 2, calls: 1},
+		"answer lost, one instance appeared":  {err: lost, made: 1, calls: 2},
+		"answer lost, one instance named":     {err: lost, made: 1, names: true, calls: 2},
+		"refused, one instance appeared":      {err: refused, made: 1, calls: 2},
+		"refused, one instance named":         {err: refused, made: 1, names: true, calls: 2},
+		"refused":                             {err: refused, calls: 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t, nil)
@@ -109,7 +109,7 @@ func TestPartlyFailedLaunchRequestLaunchesOnlyTheRest(t *testing.T) {
 			}
 			f.reconcileTimes(3)
 			if f.readCount() != c.calls || len(f.pool.machines) != 2 {
-				t.Errorf("%d machines by %d orders, want 2 by %d", len(f.pool.machines), f.readCount(), c.calls)
+				t.Errorf("%d instances by %d launches, want 2 by %d", len(f.pool.machines), f.readCount(), c.calls)
 			}
 			if open := f.options.Wishes.listOpen(); len(open) != 0 {
 				t.Errorf("open is %v", open)
@@ -130,6 +130,6 @@ func TestLaunchRequestsSharingAFailedLaunchMissItsInstancesOnce(t *testing.T) {
 	f.restart()
 	f.reconcileTimes(3)
 	if len(f.pool.machines) != 4 || f.readCount() != 2 {
-		t.Errorf("%d machines by %d orders, want 4 by 2", len(f.pool.machines), f.readCount())
+		t.Errorf("%d instances by %d launches, want 4 by 2", len(f.pool.machines), f.readCount())
 	}
 }

@@ -28,7 +28,7 @@ func (f *fixture) failInstance(id string) {
 				return
 			}
 		}
-		f.t.Fatalf("there is no machine %s", id)
+		f.t.Fatalf("there is no instance %s", id)
 	})
 }
 
@@ -55,10 +55,10 @@ func TestInstancesOfAPartialLaunchAreOurs(t *testing.T) {
 			f.reconcile()
 			f.reconcile()
 			if s := f.status(); s.OnTheWay != 1 || len(s.Awaited) != 1 || len(s.Orders) != 0 {
-				t.Fatalf("status is %+v, want the machine that was made, and no order left", s)
+				t.Fatalf("status is %+v, want the instance that was made, and no order left", s)
 			}
 			if notes := f.eventNotes(eventBackedOff); len(notes) != 1 {
-				t.Errorf("Events are %q, want one: the rest of the order has failed already", notes)
+				t.Errorf("Events are %q, want one: the rest of the launch has failed already", notes)
 			}
 			f.failInstance("id-0")
 			f.expectDeleted("id-0")
@@ -82,12 +82,12 @@ func TestLostAnswerExpectsItsInstancesUntilItSettles(t *testing.T) {
 		f.reconcile()
 	}
 	if s := f.status(); f.readCount() != 1 || s.OnTheWay != 1 {
-		t.Fatalf("%d orders, and status is %+v: want one, with its machine on the way", f.readCount(), s)
+		t.Fatalf("%d launches, and status is %+v: want one, with its instance provisioning", f.readCount(), s)
 	}
 	f.pool.add(cloud.Instance{ProviderID: "late", Type: "m4", State: cloud.Pending, Created: time.Now()})
 	f.reconcile()
 	if s := f.status(); f.readCount() != 1 || s.OnTheWay != 1 || len(s.Awaited) != 1 {
-		t.Fatalf("%d orders, and status is %+v: want the machine that came late", f.readCount(), s)
+		t.Fatalf("%d launches, and status is %+v: want the instance that came late", f.readCount(), s)
 	}
 	f.failInstance("late")
 	f.expectDeleted("late")
@@ -95,9 +95,9 @@ func TestLostAnswerExpectsItsInstancesUntilItSettles(t *testing.T) {
 
 func TestI5LaunchMadeDespiteAnErrorIsNotRepeated(t *testing.T) {
 	for name, answer := range map[string]error{
-		"the answer was lost":               errors.New("the connection was lost"),
-		"the answer came too late":          context.DeadlineExceeded,
-		"the size was said to have changed": &cloud.ThrottledError{After: time.Millisecond, Err: errors.New("412")},
+		"the answer was lost":                errors.New("the connection was lost"),
+		"the answer came too late":           context.DeadlineExceeded,
+		"the cloud reported a size conflict": &cloud.ThrottledError{After: time.Millisecond, Err: errors.New("412")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t, func(g *v1alpha1.NodeGroup) { g.Spec.Maximum = new(int32(4)) })
@@ -110,7 +110,7 @@ func TestI5LaunchMadeDespiteAnErrorIsNotRepeated(t *testing.T) {
 				f.reconcile()
 			}
 			if s := f.status(); f.readCount() != 1 || s.OnTheWay != 2 {
-				t.Errorf("%d orders, and status is %+v: want one, with its two machines on the way", f.readCount(), s)
+				t.Errorf("%d launches, and status is %+v: want one, with its two instances provisioning", f.readCount(), s)
 			}
 		})
 	}
@@ -126,7 +126,7 @@ func TestLostLaunchWithoutInstancesIsRepeated(t *testing.T) {
 	f.reconcile()
 	f.reconcile()
 	if got := f.pool.launches(); len(got) != 1 || f.readCount() != 2 {
-		t.Errorf("orders are %v after %d calls, want another one", got, f.readCount())
+		t.Errorf("launches are %v after %d calls, want another one", got, f.readCount())
 	}
 	if notes := f.eventNotes(eventBackedOff); len(notes) != 1 {
 		t.Errorf("Events are %q, want one", notes)
@@ -141,21 +141,21 @@ func TestI8LaunchIsRecordedBeforeTheCloudIsAsked(t *testing.T) {
 	f.reconcile()
 	f.reconcileUntil("the cloud is asked", func() bool { return f.readCount() == 1 })
 	if s := f.status(); len(s.Orders) != 1 || s.Orders[0].Template != "m4" || s.Orders[0].Count != 2 {
-		t.Errorf("status is %+v, want the order", s)
+		t.Errorf("status is %+v, want the launch", s)
 	}
 	answer()
 	f.reconcile()
 	f.reconcile()
 	if s := f.status(); len(s.Orders) != 0 || len(s.Awaited) != 2 {
-		t.Errorf("status is %+v, want the machines instead of the order", s)
+		t.Errorf("status is %+v, want the instances instead of the launch", s)
 	}
 }
 
 func TestI8InstancesOfALaunchAreOursAfterARestart(t *testing.T) {
 	for name, c := range map[string]struct{ answered, names bool }{
-		"before the answer":               {},
-		"after it":                        {answered: true},
-		"after it, of a cloud that names": {answered: true, names: true},
+		"restart before the answer":          {},
+		"restart after the answer":           {answered: true},
+		"restart after an answer with names": {answered: true, names: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t, nil)
@@ -177,7 +177,7 @@ func TestI8InstancesOfALaunchAreOursAfterARestart(t *testing.T) {
 			f.states = map[string]*groupState{}
 			f.reconcile()
 			if s := f.status(); f.readCount() != 1 || len(s.Awaited) != 1 || s.Awaited[0].ProviderID != "id-1" {
-				t.Fatalf("%d orders, and status is %+v: want the machine of the one", f.readCount(), s)
+				t.Fatalf("%d launches, and status is %+v: want the instance of the one", f.readCount(), s)
 			}
 			f.failInstance("theirs")
 			f.failInstance("id-1")
@@ -205,13 +205,13 @@ func TestI8UnrecordedLaunchIsNotRequested(t *testing.T) {
 	f.options.Launches = launch.New(f.client, unwritableClient{f.client})
 	f.addUnschedulable("a")
 	if _, err := f.Controller.reconcile(t.Context(), f.sources, true); err == nil || f.readCount() != 0 {
-		t.Fatalf("%d orders, %v", f.readCount(), err)
+		t.Fatalf("%d launches, %v", f.readCount(), err)
 	}
 	f.options.Launches = launch.New(f.client, f.client)
 	f.reconcile()
 	f.reconcile()
 	if s := f.status(); f.readCount() != 1 || s.OnTheWay != 1 {
-		t.Errorf("%d orders, and status is %+v, once it can be written", f.readCount(), s)
+		t.Errorf("%d launches, and status is %+v, once it can be written", f.readCount(), s)
 	}
 }
 
@@ -230,7 +230,7 @@ func TestI4InstanceNotNamedInTheAnswerIsNotOurs(t *testing.T) {
 	f.reconcile()
 	f.reconcile()
 	if s := f.status(); len(s.Awaited) != 1 || s.Awaited[0].ProviderID != "id-1" {
-		t.Fatalf("status is %+v, want the machine that was named", s)
+		t.Fatalf("status is %+v, want the instance that was named", s)
 	}
 	f.failInstance("theirs")
 	f.failInstance("id-1")
@@ -249,7 +249,7 @@ func TestI4AdoptedInstanceBelongsToNoLaunch(t *testing.T) {
 	f.reconcile()
 	f.reconcile()
 	if s := f.status(); s.OnTheWay != 1 || len(s.Awaited) != 1 || s.Awaited[0].ProviderID != "id-1" {
-		t.Fatalf("status is %+v, want the machine that was ordered", s)
+		t.Fatalf("status is %+v, want the instance that was launched", s)
 	}
 	f.failInstance("theirs")
 	f.failInstance("id-1")
@@ -308,7 +308,7 @@ func TestNeverReadyNodeIsRetiredAndItsTemplateBacksOff(t *testing.T) {
 	f.setNode(newRegisteredNode(func(*corev1.Node) {}))
 	f.reconcile()
 	if s := f.status(); len(s.Awaited) != 1 || s.OnTheWay != 0 {
-		t.Fatalf("status is %+v, want the machine until its Node is Ready, which is there already", s)
+		t.Fatalf("status is %+v, want the instance until its Node is Ready, which is there already", s)
 	}
 	f.makeOverdue()
 	for range 3 {
@@ -319,10 +319,10 @@ func TestNeverReadyNodeIsRetiredAndItsTemplateBacksOff(t *testing.T) {
 		t.Fatalf("retirements are %+v, want one of the node", all)
 	}
 	if s := f.status(); len(s.BackOffs) != 1 || s.BackOffs[0].Reason != launch.NeverReady || len(s.Awaited) != 1 {
-		t.Errorf("status is %+v, want the kind left alone, and the machine on record until it is gone", s)
+		t.Errorf("status is %+v, want the template backed off, and the instance on record until it is gone", s)
 	}
 	if got := f.pool.launches(); len(got) != 1 || len(f.pool.deleted) != 0 { // I1
-		t.Errorf("orders are %v, deleted is %v: a node is drained before its machine goes", got, f.pool.deleted)
+		t.Errorf("launches are %v, deleted is %v: a node is drained before its instance goes", got, f.pool.deleted)
 	}
 }
 
@@ -331,10 +331,10 @@ func TestNodeThatWasReadyOrMayBeAnothersIsKept(t *testing.T) {
 		first bool // the Node is Ready first
 		node  *corev1.Node
 	}{
-		"it was Ready once":           {true, newRegisteredNode(func(*corev1.Node) {})},
-		"it has no provider ID":       {false, newRegisteredNode(func(n *corev1.Node) { n.Spec.ProviderID = "" })},
-		"it is none of the group's":   {false, newRegisteredNode(func(n *corev1.Node) { n.Labels = nil })},
-		"somebody else takes it away": {false, newRegisteredNode(func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{{Key: "ToBeDeletedByClusterAutoscaler"}} })}, // I6
+		"it was Ready once":       {true, newRegisteredNode(func(*corev1.Node) {})},
+		"it has no provider ID":   {false, newRegisteredNode(func(n *corev1.Node) { n.Spec.ProviderID = "" })},
+		"it is not in the group":  {false, newRegisteredNode(func(n *corev1.Node) { n.Labels = nil })},
+		"another tool removes it": {false, newRegisteredNode(func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{{Key: "ToBeDeletedByClusterAutoscaler"}} })}, // I6
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t, nil)

@@ -83,7 +83,7 @@ func TestFailedRetirementOfNeverReadyNodeIsRepeated(t *testing.T) {
 	f.states["web"].backOffs["m4"] = b
 	f.reconcileTimes(2)
 	if now := f.states["web"].backOffs["m4"]; now.Failures != b.Failures {
-		t.Errorf("one machine is %d failures of its kind, want %d", now.Failures, b.Failures)
+		t.Errorf("one instance is %d failures of its kind, want %d", now.Failures, b.Failures)
 	}
 }
 
@@ -96,12 +96,12 @@ func TestInstanceOfRetiredNodeIsLeftToItsRetirement(t *testing.T) {
 	f.reconcileUntil("the watch has told of it", func() bool { _, err := f.sources.nodes.Get("machine-0"); return err != nil })
 	f.reconcileTimes(2)
 	if s := f.status(); len(s.Awaited) != 1 {
-		t.Errorf("status is %+v, want the machine while its retirement may be given up", s)
+		t.Errorf("status is %+v, want the instance while its retirement may be deleted", s)
 	}
 	f.finishRetirement(v1alpha1.NodeDeleted, "", 0)
 	f.reconcileTimes(2)
 	if s := f.status(); len(s.Awaited) != 0 {
-		t.Errorf("status is %+v, want the machine left to its retirement", s)
+		t.Errorf("status is %+v, want the instance left to its retirement", s)
 	}
 	f.calls.Wait()
 	f.pool.change(func() {
@@ -116,7 +116,7 @@ func TestNodeThatWasReadyDuringItsRetirementHasJoined(t *testing.T) {
 	f.finishRetirement(v1alpha1.Refused, retirement.NodeReady, time.Hour)
 	f.reconcileTimes(3)
 	if all, s := f.listRetirements(), f.status(); len(all) != 1 || len(s.Awaited) != 0 {
-		t.Errorf("%d retirements, status is %+v: want the machine not awaited any more", len(all), s)
+		t.Errorf("%d retirements, status is %+v: want the instance not awaited any more", len(all), s)
 	}
 }
 
@@ -139,7 +139,7 @@ func TestNodeThatWasReadyDuringACloudOutageHasJoined(t *testing.T) {
 			f.setNode(newRegisteredNode(func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionTrue }))
 			f.reconcile()
 			if s := f.status(); len(s.Awaited) != 0 || len(s.BackOffs) != 0 {
-				t.Errorf("status is %+v, want neither a machine that is awaited nor a kind that has failed", s)
+				t.Errorf("status is %+v, want neither an instance that is awaited nor a template that has failed", s)
 			}
 			f.makeOverdue()
 			f.setNode(newRegisteredNode(func(*corev1.Node) {}))

@@ -64,10 +64,10 @@ func TestLateLaunchFailureTriesNextTemplate(t *testing.T) {
 		unread   error
 		reason   string
 	}{
-		"no capacity":                  {[]cloud.Status{failed(cloud.NoCapacity)}, nil, "NoCapacity"},
-		"no quota, after a while":      {[]cloud.Status{soon, soon, failed(cloud.NoQuota)}, nil, "NoQuota"},
-		"no capacity, read again":      {[]cloud.Status{soon, failed(cloud.NoCapacity)}, &cloud.ThrottledError{After: time.Millisecond}, "NoCapacity"},
-		"an error that says no reason": {[]cloud.Status{{Done: true, Err: errors.New("internal error")}}, nil, "Unclear"},
+		"no capacity":               {[]cloud.Status{failed(cloud.NoCapacity)}, nil, "NoCapacity"},
+		"no quota, after a while":   {[]cloud.Status{soon, soon, failed(cloud.NoQuota)}, nil, "NoQuota"},
+		"no capacity, read again":   {[]cloud.Status{soon, failed(cloud.NoCapacity)}, &cloud.ThrottledError{After: time.Millisecond}, "NoCapacity"},
+		"an error without a reason": {[]cloud.Status{{Done: true, Err: errors.New("internal error")}}, nil, "Unclear"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t, func(g *v1alpha1.NodeGroup) {
@@ -85,14 +85,14 @@ func TestLateLaunchFailureTriesNextTemplate(t *testing.T) {
 			}
 			got := f.pool.launches()
 			if len(got) != 2 || got[0].Template != "spot" || got[1].Template != "m4" || got[1].Count != 1 {
-				t.Errorf("orders are %v, want one of spot, and one of m4 in its place", got)
+				t.Errorf("launches are %v, want one of spot, and one of m4 instead", got)
 			}
 			s := f.status()
 			if len(s.BackOffs) != 1 || s.BackOffs[0].Template != "spot" || s.BackOffs[0].Reason != c.reason {
-				t.Errorf("status is %+v, want spot left alone for %s", s, c.reason)
+				t.Errorf("status is %+v, want spot backed off for %s", s, c.reason)
 			}
 			if s.OnTheWay != 1 {
-				t.Errorf("%d machines are on the way, want that of m4 alone", s.OnTheWay)
+				t.Errorf("%d instances are provisioning, want that of m4 alone", s.OnTheWay)
 			}
 		})
 	}
@@ -109,7 +109,7 @@ func TestSuccessfulOperationIsFollowedToItsEnd(t *testing.T) {
 		f.reconcile()
 	}
 	if s := f.status(); u.asked.Load() != 2 || len(f.pool.launches()) != 1 || s.OnTheWay != 1 || len(s.BackOffs) != 0 {
-		t.Errorf("asked %d times, orders %v, status %+v; want the machine on the way", u.asked.Load(), f.pool.launches(), s)
+		t.Errorf("asked %d times, launches %v, status %+v; want the instance provisioning", u.asked.Load(), f.pool.launches(), s)
 	}
 }
 
@@ -149,12 +149,12 @@ func TestOperationIsPolledAtTheMinimumInterval(t *testing.T) {
 		least int
 		most  int
 	}{
-		"no wish":              {0, nil, 50, 91},
-		"a millisecond":        {time.Millisecond, nil, 50, 91},
-		"a time that is over":  {-time.Hour, nil, 50, 91},
-		"throttled for 1 ms":   {0, &cloud.ThrottledError{After: time.Millisecond}, 50, 91},
-		"as long as it wants":  {time.Minute, nil, 10, 16},
-		"longer than the wait": {1000 * time.Hour, nil, 1, 1},
+		"no interval":                  {0, nil, 50, 91},
+		"1 ms":                         {time.Millisecond, nil, 50, 91},
+		"a negative interval":          {-time.Hour, nil, 50, 91},
+		"throttled for 1 ms":           {0, &cloud.ThrottledError{After: time.Millisecond}, 50, 91},
+		"a longer interval":            {time.Minute, nil, 10, 16},
+		"longer than the join timeout": {1000 * time.Hour, nil, 1, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

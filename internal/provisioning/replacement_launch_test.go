@@ -60,7 +60,7 @@ func TestI5NoticeAndUnschedulablePodsLaunchOnce(t *testing.T) {
 					f.options.Groups = staleGroups{before}
 				}
 				if _, err := f.Controller.reconcile(t.Context(), f.sources, true); lags != errors.Is(err, errConcurrentLaunch) {
-					t.Errorf("the look ends with %v", err)
+					t.Errorf("the reconcile ends with %v", err)
 				}
 				f.options.Groups = current
 				f.reconcile()
@@ -111,11 +111,11 @@ func TestReplacementLaunchIsKeptUntilItsResultIsRecorded(t *testing.T) {
 		reason    string
 		instances int
 	}{
-		"its Node is usable":    {func(f *fixture) { f.joinAll(func(*corev1.Node) {}) }, v1alpha1.LaunchReady, "", 1},
-		"its Node is not Ready": {func(f *fixture) { f.setNode(newRegisteredNode(func(*corev1.Node) {})); f.reconcile(); f.makeOverdue() }, v1alpha1.LaunchFailed, launch.NeverReady, 1},
-		"it has no Node":        {(*fixture).makeOverdue, v1alpha1.LaunchFailed, launch.NeverJoined, 1},
-		"the cloud could not":   {func(f *fixture) { f.failInstance("id-0") }, v1alpha1.LaunchFailed, launch.Failed, 1},
-		"the cloud dropped it":  {func(f *fixture) { f.pool.change(func() { f.pool.machines = nil }) }, v1alpha1.LaunchFailed, launch.InstanceVanished, 0},
+		"its Node is usable":            {func(f *fixture) { f.joinAll(func(*corev1.Node) {}) }, v1alpha1.LaunchReady, "", 1},
+		"its Node is not Ready":         {func(f *fixture) { f.setNode(newRegisteredNode(func(*corev1.Node) {})); f.reconcile(); f.makeOverdue() }, v1alpha1.LaunchFailed, launch.NeverReady, 1},
+		"it has no Node":                {(*fixture).makeOverdue, v1alpha1.LaunchFailed, launch.NeverJoined, 1},
+		"the cloud could not create it": {func(f *fixture) { f.failInstance("id-0") }, v1alpha1.LaunchFailed, launch.Failed, 1},
+		"the cloud dropped it":          {func(f *fixture) { f.pool.change(func() { f.pool.machines = nil }) }, v1alpha1.LaunchFailed, launch.InstanceVanished, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t, nil)
@@ -230,13 +230,13 @@ func TestI5MinSizeAndReplacementLaunchOnce(t *testing.T) {
 		policy v1alpha1.ReplacementPolicy
 		want   int
 	}{
-		"nothing is retired":        {want: 1},
-		"a replacement is owed":     {lost: lost(func(*v1alpha1.NodeRetirement) {})},
-		"it waits":                  {lost: lost(inState(v1alpha1.ReplacementWaiting))},
-		"none is needed":            {lost: lost(inState(v1alpha1.ReplacementNotNeeded)), want: 1},
-		"it failed":                 {lost: lost(inState(v1alpha1.ReplacementFailed)), want: 1},
-		"the policy is never":       {lost: lost(func(*v1alpha1.NodeRetirement) {}), policy: v1alpha1.ReplaceNever, want: 1},
-		"the retirement is another": {lost: lost(func(rt *v1alpha1.NodeRetirement) { rt.Spec.Notice = nil }), want: 1},
+		"nothing is retired":           {want: 1},
+		"a replacement is wanted":      {lost: lost(func(*v1alpha1.NodeRetirement) {})},
+		"the replacement waits":        {lost: lost(inState(v1alpha1.ReplacementWaiting))},
+		"no replacement is needed":     {lost: lost(inState(v1alpha1.ReplacementNotNeeded)), want: 1},
+		"the replacement failed":       {lost: lost(inState(v1alpha1.ReplacementFailed)), want: 1},
+		"the policy is Never":          {lost: lost(func(*v1alpha1.NodeRetirement) {}), policy: v1alpha1.ReplaceNever, want: 1},
+		"the retirement has no notice": {lost: lost(func(rt *v1alpha1.NodeRetirement) { rt.Spec.Notice = nil }), want: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t, func(g *v1alpha1.NodeGroup) { g.Spec.Minimum, g.Spec.Replacement = 1, c.policy })

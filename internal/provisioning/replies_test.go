@@ -78,17 +78,17 @@ func TestUnansweredLaunchDelaysNoLaterPod(t *testing.T) {
 	}
 	f.reconcile()
 	if s := f.status(); s.OnTheWay != 3 || f.readCount() != 3 {
-		t.Errorf("%d orders, and status is %+v: want three, with a machine each on the way", f.readCount(), s)
+		t.Errorf("%d launches, and status is %+v: want three, with an instance each provisioning", f.readCount(), s)
 	}
 	answer()
 	for range 2 {
 		f.reconcile()
 	}
 	if got := f.pool.launches(); len(got) != 3 || f.readCount() != 3 {
-		t.Errorf("orders are %v", got)
+		t.Errorf("launches are %v", got)
 	}
 	if s := f.status(); s.OnTheWay != 3 || len(s.Awaited) != 3 {
-		t.Errorf("status is %+v, want three machines that are ours", s)
+		t.Errorf("status is %+v, want three instances that are ours", s)
 	}
 	if notes := f.eventNotes(eventBackedOff); len(notes) > 0 {
 		t.Errorf("Events are %q", notes)
@@ -109,7 +109,7 @@ func TestI5UnansweredLaunchesCountTowardsMaxSize(t *testing.T) {
 	answer()
 	f.reconcile()
 	if got := f.pool.launches(); len(got) != 1 || got[0].Count != 2 {
-		t.Errorf("orders are %v, want one of 2", got)
+		t.Errorf("launches are %v, want one of 2", got)
 	}
 }
 
@@ -126,10 +126,10 @@ func TestLateRefusalLaunchesNextTemplate(t *testing.T) {
 	answer()
 	f.reconcile()
 	if got := f.pool.launches(); len(got) != 1 || got[0].Template != "m4" {
-		t.Errorf("orders are %v, want one of m4", got)
+		t.Errorf("launches are %v, want one of m4", got)
 	}
 	if s := f.status(); s.OnTheWay != 1 || len(s.BackOffs) != 1 || s.BackOffs[0].Template != "spot" {
-		t.Errorf("status is %+v, want spot left alone", s)
+		t.Errorf("status is %+v, want spot backed off", s)
 	}
 }
 
@@ -144,12 +144,12 @@ func TestI7FailedLaunchRereadsGroupBeforeTheNext(t *testing.T) {
 	answer := f.blockLaunches()
 	f.reconcile()
 	if got := f.readCount(); got != 1 {
-		t.Fatalf("%d orders, the second before the group was read", got)
+		t.Fatalf("%d launches, the second before the group was read", got)
 	}
 	answer()
 	f.reconcile()
 	if got := f.pool.launches(); len(got) != 1 {
-		t.Errorf("orders are %v once it has been read", got)
+		t.Errorf("launches are %v once it has been read", got)
 	}
 }
 
@@ -157,9 +157,9 @@ func TestThrottledCloudIsNotReadUntilItAllows(t *testing.T) {
 	const wish = 7 * time.Minute
 	throttled := fmt.Errorf("creating a server: %w", &cloud.ThrottledError{After: wish, Err: errors.New("429")})
 	for name, set := range map[string]func(*pool){
-		"when it is read":       func(p *pool) { p.unread = throttled },
-		"when it lists kinds":   func(p *pool) { p.unlisted = throttled },
-		"when it gets an order": func(p *pool) { p.refuse["m4"] = throttled },
+		"when the group is read":       func(p *pool) { p.unread = throttled },
+		"when templates are listed":    func(p *pool) { p.unlisted = throttled },
+		"when an instance is launched": func(p *pool) { p.refuse["m4"] = throttled },
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t, nil)
@@ -174,13 +174,13 @@ func TestThrottledCloudIsNotReadUntilItAllows(t *testing.T) {
 			}
 			m := f.states["web"]
 			if b, there := m.backOffs["m4"]; there != (f.readCount() > 0) || there && b.Until.Before(&metav1.Time{Time: from.Add(wish)}) {
-				t.Errorf("after %d orders the kind is left alone until %s, want %s at the least from %s", f.readCount(), b.Until, wish, from)
+				t.Errorf("after %d launches the template is backed off until %s, want %s at the least from %s", f.readCount(), b.Until, wish, from)
 			}
 			f.pool.change(func() { f.pool.unread, f.pool.unlisted, f.pool.refuse = nil, nil, nil })
 			m.quietUntil, m.backOffs = time.Now(), map[string]v1alpha1.BackOff{} // as after their end
 			f.reconcile()
 			if got := f.pool.launches(); len(got) != 1 {
-				t.Errorf("orders are %v after that", got)
+				t.Errorf("launches are %v after that", got)
 			}
 		})
 	}
@@ -198,7 +198,7 @@ func TestBackOffStartsWhenTheLaunchIsRefused(t *testing.T) {
 	f.reconcile()
 	b := f.states["web"].backOffs["spot"]
 	if least := answered.Add(launch.Pause(b.Reason, 1)); b.Until.Before(&metav1.Time{Time: least}) {
-		t.Errorf("it is left alone until %s, want %s at the least", b.Until, least)
+		t.Errorf("it is backed off until %s, want %s at the least", b.Until, least)
 	}
 }
 
@@ -215,7 +215,7 @@ func TestSlowCloudReadDelaysNoLaunch(t *testing.T) {
 		f.reconcile()
 	}
 	if got := f.pool.launches(); len(got) != 1 {
-		t.Errorf("orders are %v, want one", got)
+		t.Errorf("launches are %v, want one", got)
 	}
 	if notes := f.eventNotes(eventBackedOff); len(notes) > 0 {
 		t.Errorf("Events are %q", notes)
@@ -235,11 +235,11 @@ func TestLaunchRequestIsRepeatedOnlyAfterItsLaunchFailed(t *testing.T) {
 	f.reconcile()
 	f.reconcile()
 	if got := f.pool.launches(); len(got) != 1 || got[0].Template != "m4" {
-		t.Errorf("orders are %v, want one of m4", got)
+		t.Errorf("launches are %v, want one of m4", got)
 	}
 	f.reconcile()
 	if open := f.options.Wishes.listOpen(); len(open) != 0 || f.readCount() != 2 {
-		t.Errorf("open is %v after %d orders", open, f.readCount())
+		t.Errorf("open is %v after %d launches", open, f.readCount())
 	}
 }
 
@@ -260,7 +260,7 @@ func TestLateReplyTriggersReconcile(t *testing.T) {
 	f.isRequeued()
 	answer()
 	if !f.isRequeued() {
-		t.Error("a group that has been read at last waits for the next look")
+		t.Error("a group that has been read at last waits for the next reconcile")
 	}
 	f.reconcile()
 	answer = f.blockLaunches()
@@ -268,7 +268,7 @@ func TestLateReplyTriggersReconcile(t *testing.T) {
 	f.isRequeued()
 	answer()
 	if f.isRequeued() {
-		t.Error("a group that was read again has a look begin")
+		t.Error("a group that was read again has a reconcile begin")
 	}
 	f.reconcile()
 	answer = f.blockReads()
@@ -277,7 +277,7 @@ func TestLateReplyTriggersReconcile(t *testing.T) {
 	f.isRequeued()
 	answer()
 	if !f.isRequeued() {
-		t.Error("an order that was refused at last waits for the next look")
+		t.Error("a launch that was refused at last waits for the next reconcile")
 	}
 }
 
@@ -292,11 +292,11 @@ func TestUnansweredDeletionDelaysNoLaunchAndIsNotRepeated(t *testing.T) {
 	}
 	f.reconcileUntil("the machine is asked for", func() bool { return len(f.deletionChecks()) > 0 })
 	if got := f.deletionChecks(); len(got) != 1 {
-		t.Errorf("machines that are given up: %q", got)
+		t.Errorf("instances that are deleted: %q", got)
 	}
 	answer()
 	if !f.isRequeued() {
-		t.Error("what may come in the place of a machine that is given up waits for the next look")
+		t.Error("what may come in the place of an instance that is deleted waits for the next reconcile")
 	}
 	f.reconcile()
 	if notes := f.eventNotes(eventInstanceDeleted); !slices.Equal(f.pool.deleted, []string{"id-0"}) || len(notes) != 1 {
@@ -326,7 +326,7 @@ func TestManyFailedInstancesAreDeletedInBatches(t *testing.T) {
 		f.calls.Wait()
 	}
 	if got := len(f.pool.deleted); got != 2*maxConcurrentDeletions+1 {
-		t.Errorf("%d machines are deleted, want %d", got, 2*maxConcurrentDeletions+1)
+		t.Errorf("%d instances are deleted, want %d", got, 2*maxConcurrentDeletions+1)
 	}
 }
 
@@ -342,11 +342,11 @@ func TestRefusalDuringReadRereadsGroupSoon(t *testing.T) {
 	f.isRequeued()
 	read()
 	if !f.isRequeued() {
-		t.Error("a group that nothing is ordered for until it has been read waits for the next look")
+		t.Error("a group that nothing is launched for until it has been read waits for the next reconcile")
 	}
 	f.applyReplies(f.lastGroups)
 	if !f.isRequeued() {
-		t.Error("what was read is older than the refusal, and the next look does not begin soon")
+		t.Error("what was read is older than the refusal, and the next reconcile does not begin soon")
 	}
 }
 
@@ -356,13 +356,13 @@ func TestInstanceThatJoinedSinceTheReadCountsOnce(t *testing.T) {
 	f.reconcile()
 	f.reconcile()
 	if s := f.status(); s.OnTheWay != 1 {
-		t.Fatalf("status is %+v, want the machine", s)
+		t.Fatalf("status is %+v, want the instance", s)
 	}
 	f.setNode(newRegisteredNode(func(*corev1.Node) {}))
 	f.blockLaunches()
 	f.reconcile()
 	if s := f.status(); s.OnTheWay != 0 || f.readCount() != 1 {
-		t.Errorf("%d orders, and status is %+v: want the machine as its Node alone", f.readCount(), s)
+		t.Errorf("%d launches, and status is %+v: want the instance as its Node alone", f.readCount(), s)
 	}
 }
 
@@ -389,7 +389,7 @@ func TestInstanceThatJoinsDuringTheReadCountsAsProvisioning(t *testing.T) {
 		t.Fatal(err)
 	}
 	if s := f.status(); s.OnTheWay != 0 || f.readCount() != 1 {
-		t.Errorf("%d orders, and status is %+v: want the machine as its Node alone", f.readCount(), s)
+		t.Errorf("%d launches, and status is %+v: want the instance as its Node alone", f.readCount(), s)
 	}
 }
 
@@ -410,12 +410,12 @@ func TestLaunchesAfterAJoinHaveTheirOwnNames(t *testing.T) {
 	seen := map[string]bool{}
 	for _, w := range f.states["web"].tracking.Awaited {
 		if seen[w.ID] {
-			t.Errorf("two machines that are awaited are called %s", w.ID)
+			t.Errorf("two instances that are awaited are called %s", w.ID)
 		}
 		seen[w.ID] = true
 	}
 	if f.readCount() != 3 || len(seen) != 2 {
-		t.Errorf("%d orders, and %v on the way: want three, and the two that have no Node", f.readCount(), seen)
+		t.Errorf("%d launches, and %v provisioning: want three, and the two that have no Node", f.readCount(), seen)
 	}
 }
 

@@ -67,13 +67,13 @@ func TestAnotherManagersAnnotationIsKept(t *testing.T) { // I3
 	other.reconcile()
 	for name, want := range map[string]string{"cooling": since, "none": "", "file": since, "theirs": since} {
 		if got := f.sinceAnnotation(name); got != want {
-			t.Errorf("after the look of the one beside it the mark of node %s is %q, want %q", name, got, want)
+			t.Errorf("after the reconcile of the one beside it the mark of node %s is %q, want %q", name, got, want)
 		}
 	}
 	f.reconcile()
 	for name, want := range map[string]string{"cooling": since, "none": "", "file": "", "theirs": since} {
 		if got := f.sinceAnnotation(name); got != want {
-			t.Errorf("after the look of its own autoscaler the mark of node %s is %q, want %q", name, got, want)
+			t.Errorf("after the reconcile of its own autoscaler the mark of node %s is %q, want %q", name, got, want)
 		}
 	}
 }

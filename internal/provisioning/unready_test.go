@@ -42,7 +42,7 @@ func TestManyUnreadyNodesPauseLaunchesAndSetTheMetric(t *testing.T) {
 		t.Fatalf("launches are %v while all nodes are unreachable", got)
 	}
 	if unready, braked := testutil.ToFloat64(f.options.Metrics.unready), testutil.ToFloat64(f.options.Metrics.paused); unready != 3 || braked != 1 {
-		t.Errorf("unready is %v, braked %v; want 3 and 1", unready, braked)
+		t.Errorf("unready is %v, paused %v; want 3 and 1", unready, braked)
 	}
 	for _, name := range []string{"x", "y", "z"} { // their removal is in progress
 		n := newIdleNode(name, "")

@@ -231,12 +231,12 @@ func TestStartingNodesDoNotPauseLaunches(t *testing.T) {
 		change  func(*corev1.Node)
 		unready int
 	}{
-		"young, of its group":        {owner: "web", age: timeout - time.Second},
-		"young, of no group yet":     {age: timeout - time.Second},
-		"young, of a group as it is": {owner: "static", age: timeout - time.Second},
-		"old, of its group":          {owner: "web", age: timeout, unready: 1},
-		"old, of no group":           {age: timeout, unready: 1},
-		"old, of a group as it is":   {owner: "static", age: timeout, unready: 1},
+		"young, in its group":                {owner: "web", age: timeout - time.Second},
+		"young, without a group":             {age: timeout - time.Second},
+		"young, in a group without scale-up": {owner: "static", age: timeout - time.Second},
+		"old, in its group":                  {owner: "web", age: timeout, unready: 1},
+		"old, without a group":               {age: timeout, unready: 1},
+		"old, in a group without scale-up":   {owner: "static", age: timeout, unready: 1},
 		"old, and Ready": {age: timeout, change: func(n *corev1.Node) {
 			n.Status.Conditions[0].Status = corev1.ConditionTrue
 		}},

@@ -40,6 +40,6 @@ func TestAcceptanceFollowsTheCondition(t *testing.T) {
 		}
 	}
 	if a := Of(&v1alpha1.NodeGroup{}); a.State != NotObserved || a.IsObserved() || !a.OwnsNodes() || !a.MayRetire() || !a.TrustsNotFound(false) {
-		t.Errorf("no manager has looked at it: %+v", a)
+		t.Errorf("no manager has observed it: %+v", a)
 	}
 }

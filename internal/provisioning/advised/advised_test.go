@@ -179,7 +179,7 @@ func TestPluginRequestsAreApplied(t *testing.T) {
 			t.Errorf("asked for %+v, labels %v", s, all[0].Labels)
 		}
 		if !slices.Contains(f.desk.withdrawn, "rack/uid-x/") {
-			t.Errorf("withdrawn are %q, want the wishes of the pod that is gone", f.desk.withdrawn)
+			t.Errorf("withdrawn are %q, want the launch requests of the pod that is gone", f.desk.withdrawn)
 		}
 	})
 }
@@ -195,7 +195,7 @@ func TestPluginActsOnlyOnItsOwnCloud(t *testing.T) {
 		}
 		for _, wish := range []string{"grow", "retire"} {
 			if n := testutil.ToFloat64(f.options.Metrics.requests.WithLabelValues("elsewhere", wish, "refused")); n != 1 {
-				t.Errorf("%v wishes of kind %s are refused", n, wish)
+				t.Errorf("%v launch requests of kind %s are refused", n, wish)
 			}
 		}
 	})
@@ -215,7 +215,7 @@ func TestHangingPluginDelaysNoOther(t *testing.T) {
 		}
 		synctest.Wait()
 		if n := len(f.desk.list()); n != pods {
-			t.Errorf("%d of %d wishes of the other plugin are passed on", n, pods)
+			t.Errorf("%d of %d launch requests of the other plugin are passed on", n, pods)
 		}
 		time.Sleep(time.Hour)
 		synctest.Wait()

@@ -91,11 +91,11 @@ func TestI5LaunchCountsUntilTheSizeShowsIt(t *testing.T) {
 		after  time.Duration
 		counts bool
 	}{
-		"it was accepted a moment ago": {nil, time.Second, true},
-		"it was accepted":              {nil, time.Minute, false},
-		"its answer is lost":           {errors.New("connection reset"), 2 * time.Minute, true},
-		"nothing came of a lost one":   {errors.New("connection reset"), time.Hour, false},
-		"it was refused":               {refused, 0, false},
+		"it was accepted a moment ago":                {nil, time.Second, true},
+		"it was accepted":                             {nil, time.Minute, false},
+		"its answer is lost":                          {errors.New("connection reset"), 2 * time.Minute, true},
+		"its answer is lost and no instance appeared": {errors.New("connection reset"), time.Hour, false},
+		"it was refused":                              {refused, 0, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g, api := newGroup(t, "uid", 1)

@@ -62,7 +62,7 @@ func TestTrackClassifiesInstances(t *testing.T) {
 		stuck   []string
 	}{
 		"none": {change: func(*Observation) {}},
-		"come after the first of an order, which has joined since another process has seen it come": {
+		"second instance of a launch whose first has joined": {
 			change: func(s *Observation) {
 				s.Instances, s.Group.Size = nil, 0
 				add(s, cloud.Instance{ProviderID: "a", State: cloud.Running, Created: start.Add(-time.Minute)})
@@ -70,7 +70,7 @@ func TestTrackClassifiesInstances(t *testing.T) {
 				s.Known, s.Pending, s.Joined = nil, asked, map[string]bool{"a": true}
 			}, awaited: []string{"c"}, record: 1,
 		},
-		"asked for and not to be seen yet": {
+		"launched and not listed yet": {
 			change: func(s *Observation) { s.Group.Size, s.Pending = 3, asked }, awaited: []string{"unseen-0"},
 		},
 		"listed twice": {
@@ -80,92 +80,92 @@ func TestTrackClassifiesInstances(t *testing.T) {
 				s.Instances, s.Pending = append(s.Instances, c), asked
 			}, awaited: []string{"c"}, record: 1,
 		},
-		"asked for by somebody else":          {change: func(s *Observation) { s.Group.Size = 3 }, awaited: []string{"unseen-0"}},
-		"promised for too long":               {change: func(s *Observation) { s.Group.Size, s.UnseenSince = 3, start.Add(-time.Hour) }},
-		"asked for, and dropped by the cloud": {change: func(s *Observation) { s.Pending = asked }, lapsed: 1},
-		"asked for, and the cloud works on it and does not count it yet": { // I5
+		"launched by another client":        {change: func(s *Observation) { s.Group.Size = 3 }, awaited: []string{"unseen-0"}},
+		"unlisted for too long":             {change: func(s *Observation) { s.Group.Size, s.UnseenSince = 3, start.Add(-time.Hour) }},
+		"launched and dropped by the cloud": {change: func(s *Observation) { s.Pending = asked }, lapsed: 1},
+		"operation runs and the size excludes it": { // I5
 			change: func(s *Observation) {
 				s.Pending = []Pending{asked[0]}
 				s.Pending[0].Running = true
 			}, awaited: []string{"unseen-0"},
 		},
-		"asked for, and the cloud has worked on it for too long": {
+		"operation runs for too long": {
 			change: func(s *Observation) {
 				s.Pending = []Pending{{Kind: "m4", Count: 1, At: start.Add(-time.Hour), Answered: start.Add(-time.Hour), Running: true}}
 			}, lapsed: 1,
 		},
-		"asked for too long ago": {
+		"launched too long ago": {
 			change: func(s *Observation) {
 				s.Group.Size, s.UnseenSince = 3, start.Add(-time.Hour)
 				s.Pending = []Pending{{Kind: "m4", Count: 1, At: start.Add(-time.Hour), Answered: start.Add(-time.Hour)}}
 			}, lapsed: 1,
 		},
-		"asked for, and not answered": {
+		"launched and unanswered": {
 			change: func(s *Observation) { s.Pending = []Pending{{Kind: "m4", Count: 1, At: start.Add(-time.Hour)}} }, awaited: []string{"unseen-0"},
 		},
-		"asked for, and answered after the look began": {
+		"answered after the read began": {
 			change:  func(s *Observation) { s.Pending, s.Began = asked, start.Add(-time.Hour) },
 			awaited: []string{"unseen-0"},
 		},
-		"asked for twice, once without an answer": {
+		"two launches, one unanswered": {
 			change: func(s *Observation) {
 				s.Group.Size = 3
 				s.Pending = append([]Pending{{ID: "7", Kind: "m4", Count: 2, At: start}}, asked...)
 			}, awaited: []string{"unseen-0", "unseen-1", "unseen-2"},
 		},
-		"come after an order that has no answer": {
+		"appeared after an unanswered launch": {
 			change: func(s *Observation) {
 				add(s, cloud.Instance{ProviderID: "c", Type: "m4", State: cloud.Pending})
 				s.Pending = []Pending{{Kind: "m4", Count: 2, At: start}}
 			}, awaited: []string{"c", "unseen-1"}, // only the answer tells whether it is ours
 		},
-		"come after an order": {
+		"appeared after a launch": {
 			change: func(s *Observation) {
 				add(s, cloud.Instance{ProviderID: "c", Type: "m4", State: cloud.Pending})
 				s.Pending = asked
 			},
 			awaited: []string{"c"}, record: 1,
 		},
-		"come with its Node at once": {
+		"appeared with its Node": {
 			change: func(s *Observation) {
 				add(s, cloud.Instance{ProviderID: "c", Type: "m4", State: cloud.Running})
 				s.Pending, s.Join = asked, func(cloud.Instance) Join { return NodeUsable }
 			}, joined: 1,
 		},
-		"of an earlier process, and young": {
+		"young, from an earlier process": {
 			change: func(s *Observation) {
 				add(s, cloud.Instance{ProviderID: "c", State: cloud.Running, Created: start.Add(-time.Minute)})
 				s.Known = nil
 			}, awaited: []string{"c"},
 		},
-		"of an earlier process, of a cloud that does not say how old it is": {
+		"from an earlier process, creation time unknown": {
 			change: func(s *Observation) { add(s, cloud.Instance{ProviderID: "c", State: cloud.Running}); s.Known = nil }, awaited: []string{"c"},
 		},
-		"of nobody, seen long ago, of a cloud that does not say how old it is": {
+		"unknown, seen long ago, creation time unknown": {
 			change: func(s *Observation) {
 				add(s, cloud.Instance{ProviderID: "c", State: cloud.Running})
 				s.Known["c"] = start.Add(-time.Hour)
 			}, strays: []string{"c"},
 		},
-		"of an order of an earlier process": {
+		"launched by an earlier process": {
 			change: func(s *Observation) {
 				add(s, cloud.Instance{ProviderID: "c", Type: "m4", State: cloud.Pending, Created: start.Add(-time.Minute)})
 				s.Known, s.Pending = nil, asked
 			}, awaited: []string{"c"}, record: 1,
 		},
-		"older than an order of an earlier process": {
+		"older than an earlier process's launch": {
 			change: func(s *Observation) {
 				add(s, cloud.Instance{ProviderID: "c", Type: "m4", State: cloud.Pending, Created: start.Add(-2 * time.Minute)})
 				s.Known, s.Pending = nil, asked
 			}, awaited: []string{"c"}, lapsed: 1,
 		},
-		"named by the answer, and there before": {
+		"named in the answer, existed before": {
 			change: func(s *Observation) {
 				add(s, cloud.Instance{ProviderID: "c", Type: "m4", State: cloud.Pending, Created: start})
 				s.Known["c"], s.Pending = start, answered(Accepted, "c")
 			}, awaited: []string{"c"}, record: 1,
 		},
-		"not named by the answer": {
+		"not named in the answer": {
 			change: func(s *Observation) {
 				add(s, cloud.Instance{ProviderID: "c", Type: "m4", State: cloud.Failed, Created: start})
 				s.Pending = answered(Accepted, "other")
@@ -177,150 +177,150 @@ func TestTrackClassifiesInstances(t *testing.T) {
 				s.Pending, s.Record = asked, long
 			}, lapsed: 1,
 		},
-		"come although the order was refused": {
+		"appeared despite a refusal": {
 			change: func(s *Observation) {
 				add(s, cloud.Instance{ProviderID: "c", Type: "m4", State: cloud.Pending, Created: start})
 				s.Pending = answered(Refused)
 			}, awaited: []string{"c"}, record: 1,
 		},
-		"not come, as the order was refused": {change: func(s *Observation) { s.Pending = answered(Refused) }},
-		"not come, as the cloud could not make it, and it counts": {change: func(s *Observation) {
+		"refused and not appeared": {change: func(s *Observation) { s.Pending = answered(Refused) }},
+		"not created, and the size counts it": {change: func(s *Observation) {
 			s.Group.Size, s.Pending = 3, answered(NotMade)
 		}},
-		"not come, as the cloud could not make it, and it does not count": {change: func(s *Observation) { s.Pending = answered(NotMade) }},
-		"come although the cloud said that it could not make it": {
+		"not created, and the size excludes it": {change: func(s *Observation) { s.Pending = answered(NotMade) }},
+		"appeared after a failed operation": {
 			change: func(s *Observation) {
 				add(s, cloud.Instance{ProviderID: "c", Type: "m4", State: cloud.Pending, Created: start})
 				s.Pending = answered(NotMade)
 			}, awaited: []string{"c"}, record: 1,
 		},
-		"not come, and the answer to the order was lost": {
+		"answer lost, not appeared": {
 			change: func(s *Observation) { s.Pending = answered(Lost) }, awaited: []string{"unseen-0"},
 		},
-		"not come, long after the answer to the order was lost": {
+		"answer lost long ago, not appeared": {
 			change: func(s *Observation) { s.Pending = answered(Lost); s.Now = start.Add(settle) },
 		},
-		"of ours, with a Node that is not Ready yet": {
+		"ours, Node not Ready yet": {
 			change: func(s *Observation) {
 				add(s, cloud.Instance{ProviderID: "c", State: cloud.Running})
 				s.Record, s.Join = written(start), starting
 			}, record: 1,
 		},
-		"of ours, with a Node that has never been Ready": {
+		"ours, Node never Ready": {
 			change: func(s *Observation) {
 				add(s, cloud.Instance{ProviderID: "c", State: cloud.Running})
 				s.Record, s.Join = long, starting
 			}, record: 1, stuck: []string{"c"},
 		},
-		"of ours, with a Node that has never been Ready, and this process has only just started": {
+		"ours, Node never Ready, process just started": {
 			change: func(s *Observation) {
 				add(s, cloud.Instance{ProviderID: "c", State: cloud.Running})
 				s.Record, s.Join, s.Watched = long, starting, start
 			}, record: 1,
 		},
-		"of nobody, with a Node that is not Ready": {
+		"unknown, Node not Ready": {
 			change: func(s *Observation) {
 				add(s, cloud.Instance{ProviderID: "c", State: cloud.Running, Created: start.Add(-time.Hour)})
 				s.Join = starting
 			},
 		},
-		"of nobody, and old": {
+		"unknown and old": {
 			change: func(s *Observation) {
 				add(s, cloud.Instance{ProviderID: "c", State: cloud.Running, Created: start.Add(-time.Hour)})
 			},
 			strays: []string{"c"},
 		},
-		"of nobody, and failed": {
+		"unknown and failed": {
 			change: func(s *Observation) {
 				add(s, cloud.Instance{ProviderID: "c", State: cloud.Failed, Created: start.Add(-time.Hour)})
 			},
 			strays: []string{"c"},
 		},
-		"of ours, and failed": {
+		"ours and failed": {
 			change: func(s *Observation) {
 				add(s, cloud.Instance{ProviderID: "c", Type: "m4", State: cloud.Failed, Refusal: cloud.NoCapacity})
 				s.Record = written(start.Add(-time.Second))
 			}, dead: map[string]string{"c": "NoCapacity"}, record: 1,
 		},
-		"of ours, and never joined": {
+		"ours and never joined": {
 			change: func(s *Observation) {
 				add(s, cloud.Instance{ProviderID: "c", Type: "m4", State: cloud.Running})
 				s.Record = long
 			},
 			dead: map[string]string{"c": NeverJoined}, record: 1,
 		},
-		"of ours, in a state that is not known": { // I7
+		"ours, state unknown": { // I7
 			change: func(s *Observation) { add(s, cloud.Instance{ProviderID: "c", State: cloud.Unknown}); s.Record = long },
 			strays: []string{"c"}, record: 1,
 		},
-		"of ours, late, and the Nodes do not say whether it has one": { // I7
+		"ours, late, Node uncertain": { // I7
 			change: func(s *Observation) {
 				add(s, cloud.Instance{ProviderID: "c", State: cloud.Running})
 				s.Record, s.Join = long, unsure
 			}, record: 1,
 		},
-		"of ours, failed, and the Nodes do not say whether it has one": { // I7
+		"ours, failed, Node uncertain": { // I7
 			change: func(s *Observation) {
 				add(s, cloud.Instance{ProviderID: "c", State: cloud.Failed})
 				s.Record, s.Join = written(start), unsure
 			}, record: 1,
 		},
-		"of ours, young, and the Nodes do not say whether it has one": {
+		"ours, young, Node uncertain": {
 			change: func(s *Observation) {
 				add(s, cloud.Instance{ProviderID: "c", State: cloud.Running})
 				s.Record, s.Join = written(start), unsure
 			}, awaited: []string{"c"}, record: 1,
 		},
-		"of ours, and this process has only just started": {
+		"ours, process just started": {
 			change: func(s *Observation) {
 				add(s, cloud.Instance{ProviderID: "c", State: cloud.Running})
 				s.Record, s.Watched = long, start
 			}, strays: []string{"c"}, record: 1,
 		},
-		"of ours, and being deleted": {
+		"ours, being deleted": {
 			change: func(s *Observation) {
 				s.Instances, s.Record = append(s.Instances, cloud.Instance{ProviderID: "c", State: cloud.Deleting}), long
 			}, record: 1, // it may be back
 		},
-		"of ours, and made by now, as another ID shows": {
+		"ours, renamed": {
 			change: func(s *Observation) {
 				add(s, cloud.Instance{ProviderID: "i-c", FormerID: "c", State: cloud.Running})
 				s.Record, s.Known["c"] = long, start.Add(-time.Hour)
 			}, awaited: []string{"i-c"}, record: 1, // its full join timeout is ahead
 		},
-		"of ours, made long ago, and never joined": {
+		"ours, renamed long ago, never joined": {
 			change: func(s *Observation) {
 				add(s, cloud.Instance{ProviderID: "i-c", FormerID: "c", State: cloud.Running})
 				s.Record, s.Known["i-c"] = long, start.Add(-time.Hour)
 			}, dead: map[string]string{"i-c": NeverJoined}, record: 1,
 		},
-		"of nobody, with the ID of one of ours for a former one, which is still there": { // I4
+		"unknown, former ID still in use": { // I4
 			change: func(s *Observation) {
 				add(s, cloud.Instance{ProviderID: "c", State: cloud.Pending})
 				add(s, cloud.Instance{ProviderID: "x", FormerID: "c", State: cloud.Failed})
 				s.Record, s.Known["x"] = written(start), start
 			}, awaited: []string{"c"}, record: 1,
 		},
-		"of nobody, two with the ID of one of ours for a former one": { // I4
+		"unknown, two with the same former ID": { // I4
 			change: func(s *Observation) {
 				add(s, cloud.Instance{ProviderID: "x", FormerID: "c", State: cloud.Failed})
 				add(s, cloud.Instance{ProviderID: "y", FormerID: "c", State: cloud.Failed})
 				s.Record, s.Known["x"], s.Known["y"] = written(start), start, start
 			},
 		},
-		"of an order that has no answer, and made by now": {
+		"unanswered launch, renamed": {
 			change: func(s *Observation) {
 				add(s, cloud.Instance{ProviderID: "i-c", FormerID: "c", State: cloud.Running})
 				s.Pending, s.Known["c"] = []Pending{{Kind: "m4", Count: 1, At: start, Seen: []string{"c"}}}, start
 			}, awaited: []string{"i-c"},
 		},
-		"of nobody, there before an order, and made after it": { // I4
+		"unknown, older than a launch, renamed after it": { // I4
 			change: func(s *Observation) {
 				add(s, cloud.Instance{ProviderID: "i-c", FormerID: "c", State: cloud.Failed})
 				s.Pending, s.Known["c"] = asked, start.Add(-time.Hour)
 			}, lapsed: 1,
 		},
-		"of ours, and gone": {change: func(s *Observation) { s.Record = long }},
+		"ours and gone": {change: func(s *Observation) { s.Record = long }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			v := Track(newObservation(c.change))
@@ -349,7 +349,7 @@ func TestTrackClassifiesInstances(t *testing.T) {
 				t.Errorf("dead: %s", diff)
 			}
 			if diff := cmp.Diff(c.strays, v.Strays); diff != "" {
-				t.Errorf("strays: %s", diff)
+				t.Errorf("unknown instances: %s", diff)
 			}
 			if len(v.Record) != c.record || len(v.Joined) != c.joined || len(v.Lapsed) != c.lapsed {
 				t.Errorf("%d written down, %d joined, %d lapsed; want %d, %d and %d", len(v.Record), len(v.Joined), len(v.Lapsed), c.record,

@@ -20,18 +20,18 @@ func TestLaunchRequestIsLimitedLikeEveryLaunch(t *testing.T) {
 		missing int
 		rule    string
 	}{
-		"all of it":              {wish: Wish{Count: 3}, maximum: 5, want: map[string]int{"web/m4": 3}, granted: 3},
-		"of the kind that it is": {wish: Wish{Count: 1, Template: "M8"}, maximum: 5, want: map[string]int{"web/m8": 1}, granted: 1},
-		"up to the maximum":      {wish: Wish{Count: 3}, maximum: 2, want: map[string]int{"web/m4": 2}, granted: 2, missing: 1, rule: AtMaximum},
-		"up to the cluster's": {
+		"in full":                   {wish: Wish{Count: 3}, maximum: 5, want: map[string]int{"web/m4": 3}, granted: 3},
+		"of the requested template": {wish: Wish{Count: 1, Template: "M8"}, maximum: 5, want: map[string]int{"web/m8": 1}, granted: 1},
+		"up to the maximum":         {wish: Wish{Count: 3}, maximum: 2, want: map[string]int{"web/m4": 2}, granted: 2, missing: 1, rule: AtMaximum},
+		"up to the cluster's maximum": {
 			wish: Wish{Count: 3}, maximum: 5, most: 1, want: map[string]int{"web/m4": 1}, granted: 1, missing: 2, rule: AtClusterMaximum,
 		},
-		"of the next kind": {wish: Wish{Count: 1}, maximum: 5, closed: true, want: map[string]int{"web/m8": 1}, granted: 1},
-		"not of one that failed": {
+		"of the next template": {wish: Wish{Count: 1}, maximum: 5, closed: true, want: map[string]int{"web/m8": 1}, granted: 1},
+		"not of a backed-off template": {
 			wish: Wish{Count: 1, Template: "m4"}, maximum: 5, closed: true, want: map[string]int{}, missing: 1, rule: BackedOff,
 		},
-		"not of no kind":      {wish: Wish{Count: 1, Template: "huge"}, maximum: 5, want: map[string]int{}, missing: 1, rule: NoTemplate},
-		"not of nobody's own": {wish: Wish{Count: 1, Group: "other"}, maximum: 5, want: map[string]int{}, missing: 1, rule: NoTemplate},
+		"not of an unknown template": {wish: Wish{Count: 1, Template: "huge"}, maximum: 5, want: map[string]int{}, missing: 1, rule: NoTemplate},
+		"not of an unknown group":    {wish: Wish{Count: 1, Group: "other"}, maximum: 5, want: map[string]int{}, missing: 1, rule: NoTemplate},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := newNodeGroup("web", c.maximum)
@@ -53,7 +53,7 @@ func TestLaunchRequestIsLimitedLikeEveryLaunch(t *testing.T) {
 			}
 			v := d.Wishes[0]
 			if v.Granted != c.granted || v.Missing != c.missing || (len(v.Reasons) > 0) != (c.rule != "") {
-				t.Errorf("the word is %+v", v)
+				t.Errorf("the verdict is %+v", v)
 			}
 			if c.rule != "" && v.Reasons[0].Rule != c.rule {
 				t.Errorf("the reason is %s, want %s", v.Reasons[0], c.rule)
@@ -73,10 +73,10 @@ func TestLaunchRequestForAServedPodLaunchesNothing(t *testing.T) {
 			w.Wishes = []Wish{wish}
 			d := decideUp(t, w)
 			if v := d.Wishes[0]; !v.Helped || v.Granted != 0 || v.Missing != 0 {
-				t.Errorf("the word is %+v", v)
+				t.Errorf("the verdict is %+v", v)
 			}
 			if n := launchCounts(d)["web/m4"] + len(awaited); n != 1 {
-				t.Errorf("%d machines come for one pod", n)
+				t.Errorf("%d instances come for one pod", n)
 			}
 		})
 	}

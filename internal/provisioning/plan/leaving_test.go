@@ -17,7 +17,7 @@ func TestPodsDoNotWaitForARetiringInstance(t *testing.T) {
 		launch int
 	}{
 		"it stays":                 {func(*corev1.Node) {}, 0},
-		"somebody has cordoned it": {func(n *corev1.Node) { n.Spec.Unschedulable = true }, 0},
+		"a person has cordoned it": {func(n *corev1.Node) { n.Spec.Unschedulable = true }, 0},
 		"its notice has cordoned it": {func(n *corev1.Node) {
 			n.Spec.Unschedulable = true
 			n.Annotations = map[string]string{"cordon.slipway.dev/azure-e": `{"owner":"azure-e","since":"2026-01-01T00:00:00Z"}`}

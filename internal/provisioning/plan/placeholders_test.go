@@ -30,7 +30,7 @@ func TestPendingPlaceholderLaunchesAnInstance(t *testing.T) {
 	w := newWorld(t, []Group{newGroup(g, newKind(g, "m4", "4", "16Gi"))}, []*corev1.Node{newWebNode("a")},
 		[]*corev1.Pod{newPod("x", "a", "3", "1Gi"), newPod("room", "", "3", "1Gi", asPlaceholder)})
 	if got := launchCounts(decideUp(t, w)); got["web/m4"] != 1 {
-		t.Errorf("ordered is %v, want a machine for the placeholder", got)
+		t.Errorf("launches are %v, want an instance for the placeholder", got)
 	}
 }
 
@@ -41,13 +41,13 @@ func TestOnlyThePreemptedPlaceholderLaunchesAnInstance(t *testing.T) {
 		append(waits, newPod("room", "a", "3", "1Gi", asPlaceholder)))
 	w.Pods[0].Nominated = "a"
 	if got := launchCounts(decideUp(t, w)); len(got) != 0 {
-		t.Errorf("ordered is %v while the scheduler makes room", got)
+		t.Errorf("launches are %v while the scheduler makes room", got)
 	}
 	w = newWorld(t, []Group{newGroup(g, newKind(g, "m4", "4", "16Gi"))}, []*corev1.Node{newWebNode("a")},
 		[]*corev1.Pod{newPod("x", "a", "3", "1Gi"), newPod("room", "", "3", "1Gi", asPlaceholder)})
 	d := decideUp(t, w)
 	if got := launchCounts(d); got["web/m4"] != 1 || len(d.Orders[0].Pods) != 1 || d.Orders[0].Pods[0].Name != "room" {
-		t.Errorf("ordered is %v, want a machine for the placeholder that has gone", d.Orders)
+		t.Errorf("launches are %v, want an instance for the placeholder that has gone", d.Orders)
 	}
 }
 
@@ -60,17 +60,17 @@ func TestPlaceholderNodeStaysUntilPlaceholdersFitElsewhere(t *testing.T) {
 	w := newWorld(t, []Group{kinds}, nodes, pods)
 	d := decideDown(t, w)["a"]
 	if d.Verdict != nodegroup.Stays || d.Reasons[0].Rule != NoPlace {
-		t.Errorf("the node with the spare room: %s, %v", d.Verdict, d.Reasons)
+		t.Errorf("the node with the headroom: %s, %v", d.Verdict, d.Reasons)
 	}
 	if got := launchCounts(decideUp(t, w)); len(got) != 0 {
-		t.Errorf("ordered is %v while all is in its place", got)
+		t.Errorf("launches are %v while all placeholders run", got)
 	}
 	if d := decideDown(t, newWorld(t, []Group{kinds}, append(nodes, newWebNode("c")), pods))["a"]; d.Verdict != nodegroup.Leaves {
 		t.Errorf("with room elsewhere: %s, %v", d.Verdict, d.Reasons)
 	}
 	g.Spec.Drain.PlaceholderPods = nil
 	if d := decideDown(t, newWorld(t, []Group{kinds}, append(nodes, newWebNode("c")), pods))["a"]; d.Verdict != nodegroup.Stays || d.Reasons[0].Rule != Used {
-		t.Errorf("as work that is held: %s, %v", d.Verdict, d.Reasons)
+		t.Errorf("as work that is protected: %s, %v", d.Verdict, d.Reasons)
 	}
 	g.Spec.Drain.PlaceholderPods = &metav1.LabelSelector{}
 	if d := decideDown(t, newWorld(t, []Group{kinds}, append(nodes, newWebNode("c")), pods))["a"]; d.Verdict != nodegroup.Stays || d.Reasons[0].Rule != Used {

@@ -94,28 +94,28 @@ func TestUnderutilizedNodeIsRetiredAfterTheCooldown(t *testing.T) {
 			pods:  []*corev1.Pod{newPod("x", "a", "1", "1Gi"), newPod("d", "a", "2", "1Gi", ownedByDaemonSet), newPod("y", "b", "3", "1Gi")},
 			want:  leaves("a"),
 		},
-		"not for the cooldown": {
+		"the cooldown has not passed": {
 			nodes: []*corev1.Node{newWebNode("a"), newWebNode("b")},
 			pods:  []*corev1.Pod{newPod("x", "a", "1", "1Gi"), newPod("y", "b", "3", "1Gi")},
 			want:  map[string]nodegroup.Verdict{"a": nodegroup.Waits}, rule: map[string]string{"a": nodegroup.CoolingDown},
 		},
-		"no other place": {
+		"its pods fit nowhere else": {
 			nodes: []*corev1.Node{newWebNode("a", withPassedCooldown), newWebNode("b")},
 			pods:  []*corev1.Pod{newPod("x", "a", "1500m", "1Gi"), newPod("y", "b", "3", "1Gi")},
 			rule:  map[string]string{"a": NoPlace},
 		},
-		"the other place is that of a pod that waits": {
+		"a pending pod needs the other place": {
 			nodes: []*corev1.Node{newWebNode("a", withPassedCooldown), newWebNode("b")},
 			pods:  []*corev1.Pod{newPod("x", "a", "500m", "1Gi"), newPod("y", "b", "3", "1Gi"), newPod("z", "", "3", "1Gi")},
 			rule:  map[string]string{"a": NoPlace},
 		},
-		"what is on its way is no place yet": {
+		"a provisioning instance is no place yet": {
 			nodes:  []*corev1.Node{newWebNode("a", withPassedCooldown)},
 			pods:   []*corev1.Pod{newPod("x", "a", "500m", "1Gi")},
 			change: func(w *World) { w.Groups[0].Awaited, w.Groups[0].Size = []launch.Expected{{ID: "1"}}, 2 },
 			rule:   map[string]string{"a": NoPlace},
 		},
-		"the scheduler may leave one of its pods to what is on its way": { // pod x takes the only room for pod y
+		"one pod may need the provisioning instance": { // pod x takes the only room for pod y
 			nodes: []*corev1.Node{newWebNode("a", withPassedCooldown), newWebNode("b"), newWebNode("c")},
 			pods: []*corev1.Pod{
 				newPod("x", "a", "900m", "1Gi"), newPod("y", "a", "900m", "6Gi"), newPod("v", "b", "3", "14Gi"), newPod("w", "c", "3", "1Gi"),
@@ -154,24 +154,24 @@ func TestUnderutilizedNodeIsRetiredAfterTheCooldown(t *testing.T) {
 			want:  map[string]nodegroup.Verdict{"a": nodegroup.Leaves, "b": nodegroup.Refused, "c": nodegroup.Refused},
 			rule:  map[string]string{"b": BudgetSpent, "c": BudgetSpent},
 		},
-		"a node that is held": {
+		"a node with a keep annotation": {
 			nodes: []*corev1.Node{newWebNode("a", withPassedCooldown, func(n *corev1.Node) { n.Annotations["karpenter.sh/do-not-disrupt"] = "true" }), newWebNode("b")},
 			rule:  map[string]string{"a": nodegroup.HeldNode},
 			want:  map[string]nodegroup.Verdict{"b": nodegroup.Waits},
 		},
-		"a pod of its own": {
+		"a pod without a controller": {
 			nodes: []*corev1.Node{newWebNode("a", withPassedCooldown), newWebNode("b")},
 			pods:  []*corev1.Pod{newPod("x", "a", "1", "1Gi", func(p *corev1.Pod) { p.OwnerReferences = nil }), newPod("y", "b", "3", "1Gi")},
 			rule:  map[string]string{"a": NoPlace},
 		},
-		"a node that has only just come": {
+		"a node that is starting": {
 			nodes: []*corev1.Node{newWebNode("a", func(n *corev1.Node) {
 				n.CreationTimestamp, n.Status.Conditions[0].Status = metav1.NewTime(start), corev1.ConditionFalse
 			}), newWebNode("b")},
 			pods: []*corev1.Pod{newPod("y", "b", "3", "1Gi")},
 			rule: map[string]string{"a": Arriving},
 		},
-		"a group that is not acted on": {
+		"a group that is not accepted": {
 			nodes: []*corev1.Node{newWebNode("a", withPassedCooldown)}, change: func(w *World) { w.Groups[0].NotAccepted = "OverlapsGroup" },
 			rule: map[string]string{"a": nodegroup.NotAccepted},
 		},
@@ -225,7 +225,7 @@ func TestHeadroomNodeStaysUntilHeadroomFitsElsewhere(t *testing.T) {
 	w := newWorld(t, []Group{newGroup(g, newKind(g, "m4", "4", "16Gi"))}, []*corev1.Node{newWebNode("a", withPassedCooldown), newWebNode("b")},
 		[]*corev1.Pod{newPod("x", "b", "2500m", "1Gi")})
 	if d := decideDown(t, w)["a"]; d.Verdict == nodegroup.Leaves {
-		t.Errorf("the node with the spare room leaves: %v", d.Reasons)
+		t.Errorf("the node with the headroom leaves: %v", d.Reasons)
 	}
 	more := newWebNode("c")
 	if err := w.Snapshot.SetNode(more); err != nil {
@@ -317,7 +317,7 @@ func TestPendingRetirementIsCancelledWhenItsNodeIsNeeded(t *testing.T) {
 	}
 	w.Groups[0].Nodes[0].Retirements[0].Spec.RequestedBy = "somebody else"
 	if d := decideDown(t, w)["a"]; d.CallOff != "" || d.Verdict != nodegroup.Retires {
-		t.Errorf("somebody else's is %+v", d)
+		t.Errorf("another requester's is %+v", d)
 	}
 }
 
@@ -355,14 +355,14 @@ func TestI5NodeCountsOnceInTheBudget(t *testing.T) {
 		waits        bool // the second node
 		want         []string
 	}{
-		"a node waits":                        {budget: 2, first: newWebNode("a", withPassedCooldown), second: newWebNode("b"), waits: true, want: []string{"a"}},
-		"a node waits, and its budget is one": {budget: 1, first: newWebNode("a", withPassedCooldown), second: newWebNode("b"), waits: true},
-		"a node waits and is cordoned":        {budget: 2, first: newWebNode("a", withPassedCooldown), second: newWebNode("b", cordoned), waits: true, want: []string{"a"}},
-		"a node waits and is underutilized":   {budget: 2, first: newWebNode("a", withPassedCooldown), second: newWebNode("b", withPassedCooldown), waits: true, want: []string{"a"}},
-		"a node waits and is both":            {budget: 2, first: newWebNode("a", withPassedCooldown), second: newWebNode("b", withPassedCooldown, cordoned), waits: true, want: []string{"a"}},
-		"an underutilized node is cordoned":   {budget: 1, first: newWebNode("a"), second: newWebNode("b", withPassedCooldown, cordoned), want: []string{"b"}},
-		"another node is cordoned":            {budget: 1, first: newWebNode("a", withPassedCooldown), second: newWebNode("b", cordoned)},
-		"a node waits, and the cloud's minimum allows one": {
+		"a retirement is pending":                       {budget: 2, first: newWebNode("a", withPassedCooldown), second: newWebNode("b"), waits: true, want: []string{"a"}},
+		"a retirement is pending and the budget is one": {budget: 1, first: newWebNode("a", withPassedCooldown), second: newWebNode("b"), waits: true},
+		"a node is pending and cordoned":                {budget: 2, first: newWebNode("a", withPassedCooldown), second: newWebNode("b", cordoned), waits: true, want: []string{"a"}},
+		"a node is pending and underutilized":           {budget: 2, first: newWebNode("a", withPassedCooldown), second: newWebNode("b", withPassedCooldown), waits: true, want: []string{"a"}},
+		"a node is pending, cordoned and underutilized": {budget: 2, first: newWebNode("a", withPassedCooldown), second: newWebNode("b", withPassedCooldown, cordoned), waits: true, want: []string{"a"}},
+		"an underutilized node is cordoned":             {budget: 1, first: newWebNode("a"), second: newWebNode("b", withPassedCooldown, cordoned), want: []string{"b"}},
+		"another node is cordoned":                      {budget: 1, first: newWebNode("a", withPassedCooldown), second: newWebNode("b", cordoned)},
+		"a retirement is pending and the cloud's minimum allows one": {
 			budget: 2, cloudMinimum: 2, first: newWebNode("a", withPassedCooldown), second: newWebNode("b"), waits: true,
 		},
 	} {

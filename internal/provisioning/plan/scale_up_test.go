@@ -26,10 +26,10 @@ func TestSixtyPodsLaunchEnoughInstancesInAnEmptyGroup(t *testing.T) {
 		t.Error(diff)
 	}
 	if n := outcomeCounts(d)[Ordered]; n != 60 {
-		t.Errorf("%d pods are ordered for, want 60", n)
+		t.Errorf("%d pods are launched for, want 60", n)
 	}
 	if n := len(d.Orders[0].Pods); n != 60 {
-		t.Errorf("the order names %d pods", n)
+		t.Errorf("the launch names %d pods", n)
 	}
 }
 
@@ -47,10 +47,10 @@ func TestNothingIsLaunchedTwice(t *testing.T) {
 		awaits  int
 		fits    int
 	}{
-		"on its way":                 {awaited: []launch.Expected{{ID: "1", Kind: "m4"}, {ID: "2"}}, awaits: 16},
-		"one of two on its way":      {awaited: []launch.Expected{{ID: "1", Kind: "M4"}}, want: 1, awaits: 8},
-		"a Node that is not ready":   {nodes: []*corev1.Node{newNode("web", "a", machineResources("4", "16Gi"), arriving)}, want: 1, fits: 8},
-		"a Node that never is ready": {nodes: []*corev1.Node{newNode("web", "a", machineResources("4", "16Gi"), arriving, withOldAge)}, want: 2},
+		"provisioning":               {awaited: []launch.Expected{{ID: "1", Kind: "m4"}, {ID: "2"}}, awaits: 16},
+		"one of two provisioning":    {awaited: []launch.Expected{{ID: "1", Kind: "M4"}}, want: 1, awaits: 8},
+		"a Node that is not Ready":   {nodes: []*corev1.Node{newNode("web", "a", machineResources("4", "16Gi"), arriving)}, want: 1, fits: 8},
+		"a Node that is never Ready": {nodes: []*corev1.Node{newNode("web", "a", machineResources("4", "16Gi"), arriving, withOldAge)}, want: 2},
 		"a node with room": {
 			nodes: []*corev1.Node{newNode("web", "a", machineResources("4", "16Gi")), newNode("web", "b", machineResources("4", "16Gi"))}, fits: 16,
 		},
@@ -61,7 +61,7 @@ func TestNothingIsLaunchedTwice(t *testing.T) {
 			w := newWorld(t, []Group{gr}, c.nodes, newPendingPods(16, "500m", "1Gi"))
 			d := decideUp(t, w)
 			if got := d.countInstances(); got != c.want {
-				t.Errorf("%d machines are ordered, want %d", got, c.want)
+				t.Errorf("%d instances are launched, want %d", got, c.want)
 			}
 			got := outcomeCounts(d)
 			if got[Awaits] != c.awaits || got[Fits] != c.fits || got[Ordered] != 16-c.awaits-c.fits {
@@ -95,7 +95,7 @@ func TestNodeMissingInTheSnapshotIsCounted(t *testing.T) {
 				t.Fatal(err)
 			}
 			if got := launchCounts(decideUp(t, w)); len(got) != 0 {
-				t.Errorf("ordered %v, want none: both pods fit on the node", got)
+				t.Errorf("launched %v, want none: both pods fit on the node", got)
 			}
 		})
 	}
@@ -146,12 +146,12 @@ func TestGroupsCompeteByPriorityAndPolicy(t *testing.T) {
 		groups []Group
 		want   map[string]int
 	}{
-		"least waste":                {[]Group{large(), small()}, map[string]int{"small/m2": 1}},
-		"least cost":                 {[]Group{large(cheap), small(cheap)}, map[string]int{"large/m16": 1}},
-		"priority":                   {[]Group{small(), large(first)}, map[string]int{"large/m16": 1}},
-		"the first is at its limit":  {[]Group{small(), large(first, none)}, map[string]int{"small/m2": 1}},
-		"all are at their limit":     {[]Group{small(none), large(first, none)}, map[string]int{}},
-		"what only one could run is": {[]Group{large()}, map[string]int{"large/m16": 1}},
+		"least waste":                 {[]Group{large(), small()}, map[string]int{"small/m2": 1}},
+		"least cost":                  {[]Group{large(cheap), small(cheap)}, map[string]int{"large/m16": 1}},
+		"priority":                    {[]Group{small(), large(first)}, map[string]int{"large/m16": 1}},
+		"the first is at its limit":   {[]Group{small(), large(first, none)}, map[string]int{"small/m2": 1}},
+		"all are at their limit":      {[]Group{small(none), large(first, none)}, map[string]int{}},
+		"only one group fits the pod": {[]Group{large()}, map[string]int{"large/m16": 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := decideUp(t, newWorld(t, c.groups, nil, newPendingPods(3, "500m", "2Gi")))
@@ -175,17 +175,17 @@ func TestUnplaceablePodNamesEveryReason(t *testing.T) {
 		want   string
 		orders int
 	}{
-		"too large for any machine":     {pods: newPendingPods(1, "5", "1Gi"), want: DoesNotFit},
-		"another selector":              {pods: newPendingPods(1, "1", "1Gi", elsewhere), want: DoesNotFit},
-		"the group's maximum":           {pods: newPendingPods(3, "1500m", "9Gi"), want: AtMaximum, orders: 2},
-		"the group's maximum of cores":  {pods: newPendingPods(3, "3", "1Gi"), change: withoutLimits, want: AtLimit, orders: 2},
-		"the cloud's maximum":           {pods: newPendingPods(2, "3", "1Gi"), change: func(w *World) { w.Groups[0].Most = 1 }, want: AtMaximum, orders: 1},
-		"the cluster's maximum":         {pods: newPendingPods(2, "3", "1Gi"), change: func(w *World) { w.Maximum, w.Nodes = &two, 1 }, want: AtClusterMaximum, orders: 1},
-		"a shape that nobody knows":     {pods: newPendingPods(1, "1", "1Gi"), change: func(w *World) { w.Groups[0].Kinds[0].Node = nil }, want: ShapeUnknown},
-		"a cloud that cannot be read":   {pods: newPendingPods(1, "1", "1Gi"), change: func(w *World) { w.Groups[0].Closed = &Reason{Rule: CloudUnreadable} }, want: CloudUnreadable},
-		"a group that is not acted on":  {pods: newPendingPods(1, "1", "1Gi"), change: func(w *World) { w.Groups[0].NotAccepted = "OverlapsGroup" }, want: "NotAccepted"},
-		"a cloud without such machines": {pods: newPendingPods(1, "1", "1Gi"), change: func(w *World) { w.Groups[0].Kinds = nil }, want: NoTemplate},
-		"no group that gets machines":   {pods: newPendingPods(1, "1", "1Gi"), change: func(w *World) { w.Groups = nil }, want: NoGroup},
+		"too large for every template": {pods: newPendingPods(1, "5", "1Gi"), want: DoesNotFit},
+		"another selector":             {pods: newPendingPods(1, "1", "1Gi", elsewhere), want: DoesNotFit},
+		"the group's maximum":          {pods: newPendingPods(3, "1500m", "9Gi"), want: AtMaximum, orders: 2},
+		"the group's maximum of cores": {pods: newPendingPods(3, "3", "1Gi"), change: withoutLimits, want: AtLimit, orders: 2},
+		"the cloud's maximum":          {pods: newPendingPods(2, "3", "1Gi"), change: func(w *World) { w.Groups[0].Most = 1 }, want: AtMaximum, orders: 1},
+		"the cluster's maximum":        {pods: newPendingPods(2, "3", "1Gi"), change: func(w *World) { w.Maximum, w.Nodes = &two, 1 }, want: AtClusterMaximum, orders: 1},
+		"unknown resources":            {pods: newPendingPods(1, "1", "1Gi"), change: func(w *World) { w.Groups[0].Kinds[0].Node = nil }, want: ShapeUnknown},
+		"a cloud that cannot be read":  {pods: newPendingPods(1, "1", "1Gi"), change: func(w *World) { w.Groups[0].Closed = &Reason{Rule: CloudUnreadable} }, want: CloudUnreadable},
+		"a group that is not accepted": {pods: newPendingPods(1, "1", "1Gi"), change: func(w *World) { w.Groups[0].NotAccepted = "OverlapsGroup" }, want: "NotAccepted"},
+		"a cloud without templates":    {pods: newPendingPods(1, "1", "1Gi"), change: func(w *World) { w.Groups[0].Kinds = nil }, want: NoTemplate},
+		"no group that scales up":      {pods: newPendingPods(1, "1", "1Gi"), change: func(w *World) { w.Groups = nil }, want: NoGroup},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, []Group{newGroup(g, newKind(g, "m4", "4", "16Gi"))}, nil, c.pods)
@@ -194,7 +194,7 @@ func TestUnplaceablePodNamesEveryReason(t *testing.T) {
 			}
 			d := decideUp(t, w)
 			if d.countInstances() != c.orders {
-				t.Errorf("orders are %v, want %d machines", launchCounts(d), c.orders)
+				t.Errorf("launches are %v, want %d instances", launchCounts(d), c.orders)
 			}
 			last := d.Pods[len(d.Pods)-1]
 			for _, p := range d.Pods {
@@ -293,12 +293,12 @@ func TestReservedResourcesAreDeducted(t *testing.T) {
 		reserved corev1.ResourceList
 		want     corev1.ResourceList
 	}{
-		"a part":         {resources("500m", "1Gi"), resources("3500m", "15Gi")},
-		"memory alone":   {corev1.ResourceList{"memory": resource.MustParse("100Mi")}, resources("4", "16284Mi")},
-		"nothing":        {corev1.ResourceList{}, resources("4", "16Gi")},
-		"more than all":  {resources("5", "1Gi"), resources("0", "15Gi")},
-		"not said":       {nil, resources("3920m", "13926Mi")}, // an estimate
-		"of none of its": {corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("1")}, resources("4", "16Gi")},
+		"a part":                      {resources("500m", "1Gi"), resources("3500m", "15Gi")},
+		"memory alone":                {corev1.ResourceList{"memory": resource.MustParse("100Mi")}, resources("4", "16284Mi")},
+		"nothing":                     {corev1.ResourceList{}, resources("4", "16Gi")},
+		"more than all":               {resources("5", "1Gi"), resources("0", "15Gi")},
+		"not reported":                {nil, resources("3920m", "13926Mi")}, // an estimate
+		"of a resource that it lacks": {corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("1")}, resources("4", "16Gi")},
 	} {
 		shape.Reserved = tc.reserved
 		n := NodeOf(newNodeGroup("web", 20), Source{Template: cloud.Template{Name: "m4", Shape: shape}})
@@ -364,14 +364,14 @@ func TestUnseenTemplateIsEstimatedConservatively(t *testing.T) {
 	}
 	few := corev1.ResourceList{corev1.ResourcePods: resource.MustParse("30")}
 	if n := NodeOf(g, Source{Template: cloud.Template{Name: "m4", Shape: cloud.Shape{Capacity: few}}}); n != nil {
-		t.Errorf("of a machine of which only the pods are known: %+v, want none", n.Status)
+		t.Errorf("of an instance of which only the pods are known: %+v, want none", n.Status)
 	}
 	n = NodeOf(g, Source{Template: cloud.Template{Name: "m4", Shape: cloud.Shape{Capacity: few}}, Declared: resources("4", "16Gi")})
 	if got := n.Status.Allocatable; got.Pods().Value() != 30 || got.Cpu().Value() != 4 || n.Status.Capacity.Cpu().Value() != 4 {
-		t.Errorf("of a machine whose pods its cloud says, and the rest the group: %+v", n.Status)
+		t.Errorf("of an instance whose pods its cloud says, and the rest the group: %+v", n.Status)
 	}
 	if n := NodeOf(g, Source{Template: cloud.Template{Name: "m4"}}); n != nil {
-		t.Errorf("a kind of which nothing is known is %+v", n)
+		t.Errorf("a template of which nothing is known is %+v", n)
 	}
 }
 
@@ -395,7 +395,7 @@ func TestBackOffsGrowAndExpire(t *testing.T) {
 		t.Error("forgiven too early, or never")
 	}
 	if launch.Pause(string(cloud.NoCapacity), 1) >= launch.Pause(string(cloud.NoQuota), 1) || launch.Pause(string(cloud.NoQuota), 1) >= launch.Pause(string(cloud.Invalid), 1) {
-		t.Error("refusals are not told apart")
+		t.Error("refusals are not recorded apart")
 	}
 }
 
@@ -430,7 +430,7 @@ func TestFiveHundredPodsPackNearTheLowerBound(t *testing.T) {
 		least := minInstances(pods, "8", "32Gi")
 		most := int(math.Ceil(1.05 * float64(least)))
 		if n := d.countInstances(); n < least || n > most || outcomeCounts(d)[Ordered] != 500 {
-			t.Errorf("seed %d: %d machines, want %d to %d: %v", seed, n, least, most, outcomeCounts(d))
+			t.Errorf("seed %d: %d instances, want %d to %d: %v", seed, n, least, most, outcomeCounts(d))
 		}
 	}
 }

@@ -504,7 +504,7 @@ func (m *simulation) newWorld() *World {
 	m.known, m.record, m.asked, m.unseen = v.Known, v.Record, v.Pending, v.UnseenSince
 	for _, dead := range v.Dead {
 		if i := m.machines[dead.Instance.ProviderID]; i.node {
-			m.t.Fatalf("%s: a machine that had a Node is given up", m.now.Format(time.TimeOnly))
+			m.t.Fatalf("%s: an instance that had a Node is deleted", m.now.Format(time.TimeOnly))
 		}
 		m.machines[dead.Instance.ProviderID].State = cloud.Deleting
 		m.backOff(dead.Instance.Type, dead.Reason)
@@ -556,7 +556,7 @@ func (m *simulation) joinState(i cloud.Instance) launch.Join {
 func (m *simulation) checkInvariants() {
 	alive := m.countAlive()
 	if alive > int(m.s.maximum) {
-		m.t.Fatalf("%s: %d machines, and a maximum of %d", m.now.Format(time.TimeOnly), alive, m.s.maximum)
+		m.t.Fatalf("%s: %d instances, and a maximum of %d", m.now.Format(time.TimeOnly), alive, m.s.maximum)
 	}
 	if len(m.removals) > 0 && m.removals[len(m.removals)-1].at.Equal(m.now) && len(m.nodes) < int(m.s.minimum) {
 		m.t.Fatalf("%s: a node left, and %d stay of a minimum of %d", m.now.Format(time.TimeOnly), len(m.nodes), m.s.minimum)
@@ -576,13 +576,13 @@ func (m *simulation) checkSettled() {
 	}
 	full := m.countAlive() >= min(int(m.s.maximum), m.s.quota)
 	if len(left) > 0 && !full {
-		m.t.Errorf("%d pods are left with %d machines of %d: %v", len(left), m.countAlive(), m.s.maximum, left[0])
+		m.t.Errorf("%d pods are left with %d instances of %d: %v", len(left), m.countAlive(), m.s.maximum, left[0])
 	}
 	for _, f := range m.flaps {
 		m.t.Errorf("flaps: %s", f)
 	}
 	if most := 2*m.rises + int(m.s.minimum) + int(m.s.spare) + 2; m.launches > most {
-		m.t.Errorf("%d machines were launched, and the need rose by %d in all", m.launches, m.rises)
+		m.t.Errorf("%d instances were launched, and the need rose by %d in all", m.launches, m.rises)
 	}
 	if m.need > 2*len(m.nodes) && len(m.removals) > 0 && !full {
 		m.t.Errorf("%d nodes are left, and at least %d small ones are needed", len(m.nodes), m.need)

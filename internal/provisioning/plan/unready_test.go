@@ -17,23 +17,23 @@ func TestManyUnreadyNodesPauseLaunches(t *testing.T) {
 		limit          Unreadiness
 		braked         bool
 	}{
-		"none":                    {0, 10, Unreadiness{45, 3}, false},
-		"a few of a few":          {3, 4, Unreadiness{45, 3}, false},
-		"one more than a few":     {4, 4, Unreadiness{45, 3}, true},
-		"as many as may be":       {45, 100, Unreadiness{45, 3}, false},
-		"more than may be":        {46, 100, Unreadiness{45, 3}, true},
-		"without a limit":         {100, 100, Unreadiness{}, false},
-		"all, where all are fine": {100, 100, Unreadiness{100, 0}, false},
+		"none":                       {0, 10, Unreadiness{45, 3}, false},
+		"at the absolute limit":      {3, 4, Unreadiness{45, 3}, false},
+		"above the absolute limit":   {4, 4, Unreadiness{45, 3}, true},
+		"at the percentage":          {45, 100, Unreadiness{45, 3}, false},
+		"above the percentage":       {46, 100, Unreadiness{45, 3}, true},
+		"without a limit":            {100, 100, Unreadiness{}, false},
+		"all, with a limit of 100 %": {100, 100, Unreadiness{100, 0}, false},
 	} {
 		g := newGroup(newNodeGroup("web", 10), newKind(newNodeGroup("web", 10), "m4", "4", "16Gi"))
 		w := newWorld(t, []Group{g}, nil, newPendingPods(1, "1", "1Gi"))
 		w.Unready, w.Nodes, w.Unreadiness = c.unready, c.nodes, c.limit
 		d := decideUp(t, w)
 		if braked := len(d.Orders) == 0; braked != c.braked {
-			t.Errorf("%s: braked %t, want %t", name, braked, c.braked)
+			t.Errorf("%s: paused %t, want %t", name, braked, c.braked)
 		}
 		if r := d.Pods[0].Reasons; c.braked && (r[0].Rule != TooManyUnready || !strings.Contains(r[0].Message, "not Ready")) {
-			t.Errorf("%s: the pod is told %v, want %s", name, r, TooManyUnready)
+			t.Errorf("%s: the pod gets %v, want %s", name, r, TooManyUnready)
 		}
 	}
 }

@@ -33,7 +33,7 @@ func (s *sim) expect(t *testing.T, node string, state v1alpha1.ReplacementState,
 	t.Helper()
 	r := s.replacementOfNode(t, node)
 	if r.State != state || code != "" && !hasReason(r, code) || s.grown != grown {
-		t.Fatalf("%s (%s), %d ordered; want %s (%s) and %d", r.State, joinMessages(r.Reasons), s.grown, state, code, grown)
+		t.Fatalf("%s (%s), %d launched; want %s (%s) and %d", r.State, joinMessages(r.Reasons), s.grown, state, code, grown)
 	}
 }
 
@@ -65,7 +65,7 @@ func TestUnschedulablePodsReplaceTheInstanceBeforeItGoes(t *testing.T) {
 		s.run(ctx, c, time.Minute)
 		s.expect(t, "vm-0", v1alpha1.ReplacementReady, NoRoom, 1)
 		if s.size != 3 {
-			t.Errorf("the group is of %d machines, want 3 as before", s.size)
+			t.Errorf("the group is of %d instances, want 3 as before", s.size)
 		}
 	})
 }
@@ -118,7 +118,7 @@ func TestStoppedInstanceIsReplacedAndNotTreatedAsGone(t *testing.T) {
 		s.run(ctx, c, time.Minute)
 		s.expect(t, "vm-0", v1alpha1.ReplacementReady, MachineKept, 1)
 		if s.size != 3 {
-			t.Errorf("the group is of %d machines, want the stopped one and two more", s.size)
+			t.Errorf("the group is of %d instances, want the stopped one and two more", s.size)
 		}
 	})
 }
@@ -229,7 +229,7 @@ func TestRebootingInstanceIsReplacedOnlyWhenGone(t *testing.T) {
 			s.setNodeNotReady(t, "vm-0") // it reboots
 			s.run(ctx, c, time.Minute)
 			if all := s.retirementByNode(t); len(all) != 0 || s.grown != 0 {
-				t.Fatalf("%s: %v, %d ordered", kind, all, s.grown)
+				t.Fatalf("%s: %v, %d launched", kind, all, s.grown)
 			}
 			s.evictInstance(t, "vm-1")
 			s.run(ctx, c, time.Minute)
@@ -244,12 +244,12 @@ func TestRebootingInstanceIsReplacedOnlyWhenGone(t *testing.T) {
 func TestNoRetirementIsCreatedWithoutAnInstanceToRetire(t *testing.T) {
 	for what, how := range map[string]func(*testing.T, *sim){
 		"a freeze": func(t *testing.T, s *sim) { s.addNotice(t, "vm-0", "Freeze") },
-		"a node of no group": func(t *testing.T, s *sim) {
+		"a node without a group": func(t *testing.T, s *sim) {
 			s.addNotice(t, "vm-0", "Preempt")
 			s.group.Spec.NodeSelector.MatchLabels["pool"] = "x"
 		},
-		"a node that leaves already": func(t *testing.T, s *sim) { s.addNotice(t, "vm-0", "Preempt"); s.addRetirement(t, "vm-0") },
-		"a node without a machine": func(t *testing.T, s *sim) {
+		"a node that is being retired": func(t *testing.T, s *sim) { s.addNotice(t, "vm-0", "Preempt"); s.addRetirement(t, "vm-0") },
+		"a node without an instance": func(t *testing.T, s *sim) {
 			s.addNotice(t, "vm-0", "Preempt")
 			s.changeNode(t, "vm-0", func(n *corev1.Node) { n.Spec.ProviderID = "" })
 		},
@@ -280,7 +280,7 @@ func TestNodeWithNoticesIsRequeuedUntilItCanRetire(t *testing.T) {
 				s.changeNode(t, "vm-0", func(n *corev1.Node) { n.Labels = map[string]string{"pool": groupName} })
 			},
 		},
-		"its machine's ID": {
+		"its provider ID": {
 			func(t *testing.T, s *sim) { s.changeNode(t, "vm-0", func(n *corev1.Node) { n.Spec.ProviderID = "" }) },
 			func(t *testing.T, s *sim) {
 				s.changeNode(t, "vm-0", func(n *corev1.Node) { n.Spec.ProviderID = "sim://vm-0" })
@@ -301,7 +301,7 @@ func TestNodeWithNoticesIsRequeuedUntilItCanRetire(t *testing.T) {
 					return result.RequeueAfter
 				}
 				if again := look(); again == 0 || again > time.Minute || s.countNoticeRetirements(t) != 0 {
-					t.Fatalf("looked at again after %s, with %d records", again, s.countNoticeRetirements(t))
+					t.Fatalf("reconciled again after %s, with %d records", again, s.countNoticeRetirements(t))
 				}
 				c.with(t, s)
 				if look(); s.countNoticeRetirements(t) != 1 {
@@ -350,7 +350,7 @@ func TestRefusedOverlappingGroupBlocksNoNotice(t *testing.T) {
 		s.evictInstance(t, "vm-0")
 		s.run(ctx, c, time.Minute)
 		if rt, ok := s.retirementByNode(t)["vm-0"]; !ok || rt.Spec.Group != groupName || s.grown != 1 {
-			t.Errorf("%d records, %d machines ordered, want one of each; of group %q", s.countNoticeRetirements(t), s.grown, rt.Spec.Group)
+			t.Errorf("%d records, %d instances launched, want one of each; of group %q", s.countNoticeRetirements(t), s.grown, rt.Spec.Group)
 		}
 	})
 }
@@ -378,7 +378,7 @@ func TestNoticeIsRetriedOnceItsGroupIsAccepted(t *testing.T) {
 		s.evictInstance(t, "vm-0")
 		s.run(ctx, c, 5*time.Minute)
 		if s.grown != 1 {
-			t.Errorf("%d machines ordered, want 1", s.grown)
+			t.Errorf("%d instances launched, want 1", s.grown)
 		}
 	})
 }
@@ -471,7 +471,7 @@ func TestNoticeThatOutlastsARetirementIsHandledAgain(t *testing.T) {
 		s.addRetirement(t, "vm-0")
 		s.run(ctx, c, time.Minute)
 		if n := s.countNoticeRetirements(t); n != 1 {
-			t.Errorf("while somebody retires the node: %d records, want the one", n)
+			t.Errorf("while another client retires the node: %d records, want the one", n)
 		}
 		s.updateRetirements(t, func(m *v1alpha1.NodeRetirementStatus) { m.Phase = v1alpha1.Aborted })
 		s.run(ctx, c, time.Minute)
@@ -520,7 +520,7 @@ func TestReturningNoticeIsHandledAgain(t *testing.T) {
 		s.evictInstance(t, "vm-0")
 		s.run(ctx, c, time.Minute)
 		if r := s.waitForOpenRetirement(t, "vm-0").Status.Replacement; r == nil || r.State != v1alpha1.ReplacementReady || s.grown != 1 {
-			t.Errorf("%+v, %d ordered; want it replaced", r, s.grown)
+			t.Errorf("%+v, %d launched; want it replaced", r, s.grown)
 		}
 	})
 }
@@ -544,12 +544,12 @@ func TestI5FlappingNoticeLaunchesOnce(t *testing.T) {
 				s.run(ctx, c, 10*time.Second)
 				r := s.waitForOpenRetirement(t, "vm-0").Status.Replacement
 				if s.grown != 1 || r == nil || !hasReason(*r, AlreadyReplaced) {
-					t.Fatalf("%d machines ordered, want 1; %+v", s.grown, r)
+					t.Fatalf("%d instances launched, want 1; %+v", s.grown, r)
 				}
 				s.evictInstance(t, "vm-0")
 				s.run(ctx, c, 2*time.Hour)
 				if s.grown != 1 || s.size != 2 || len(s.machines) != 2 {
-					t.Errorf("%d ordered, the group is of %d machines and has %d, want 2 as before", s.grown, s.size, len(s.machines))
+					t.Errorf("%d launched, the group is of %d instances and has %d, want 2 as before", s.grown, s.size, len(s.machines))
 				}
 				if r := s.waitForOpenRetirement(t, "vm-0").Status.Replacement; r.State != v1alpha1.ReplacementNotNeeded {
 					t.Errorf("%s: %s", r.State, joinMessages(r.Reasons))
@@ -571,7 +571,7 @@ func TestInstanceIsReplacedAgainWhenItsReplacementIsGone(t *testing.T) {
 		s.addNotice(t, "vm-0", "Preempt")
 		s.run(ctx, c, 30*time.Second)
 		if r := s.waitForOpenRetirement(t, "vm-0").Status.Replacement; r == nil || r.State != v1alpha1.ReplacementReady || s.grown != 2 {
-			t.Errorf("%+v, %d ordered; want one more", r, s.grown)
+			t.Errorf("%+v, %d launched; want one more", r, s.grown)
 		}
 	})
 }
@@ -595,7 +595,7 @@ func TestI5ShrunkGroupStaysAtMinSize(t *testing.T) {
 		s.evictInstance(t, "vm-0")
 		s.run(ctx, c, time.Minute)
 		if s.grown != 2 || len(s.machines) != 2 {
-			t.Errorf("%d ordered, and the group has %d machines: %+v; want its minimum of 2", s.grown, len(s.machines),
+			t.Errorf("%d launched, and the group has %d instances: %+v; want its minimum of 2", s.grown, len(s.machines),
 				s.waitForOpenRetirement(t, "vm-0").Status.Replacement)
 		}
 	})
@@ -614,7 +614,7 @@ func TestI5InstancesLostTogetherAreReplacedSeparately(t *testing.T) {
 		s.endNotice(t, "vm-0")
 		s.endNotice(t, "vm-1")
 		if s.grown != 2 {
-			t.Fatalf("%d ordered, want 2", s.grown)
+			t.Fatalf("%d launched, want 2", s.grown)
 		}
 		s.evictInstance(t, "vm-2")
 		if err := s.records.Delete(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "vm-2"}}); err != nil {
@@ -628,7 +628,7 @@ func TestI5InstancesLostTogetherAreReplacedSeparately(t *testing.T) {
 		s.evictInstance(t, "vm-1")
 		s.run(ctx, c, 5*time.Minute)
 		if s.grown != 3 || len(s.machines) != 3 {
-			t.Errorf("%d ordered, and the group has %d machines, want its minimum of 3: %+v, %+v", s.grown, len(s.machines),
+			t.Errorf("%d launched, and the group has %d instances, want its minimum of 3: %+v, %+v", s.grown, len(s.machines),
 				s.waitForOpenRetirement(t, "vm-0").Status.Replacement, s.waitForOpenRetirement(t, "vm-1").Status.Replacement)
 		}
 	})
@@ -645,7 +645,7 @@ func TestUnreplacedInstanceIsNotCountedAsAReplacement(t *testing.T) {
 		s.endNotice(t, "vm-0")
 		s.run(ctx, c, 30*time.Second)
 		if s.grown != 1 {
-			t.Fatalf("%d ordered, want 1", s.grown)
+			t.Fatalf("%d launched, want 1", s.grown)
 		}
 		s.addNotice(t, "vm-0", "Preempt")
 		s.addNotice(t, "vm-1", "Preempt")
@@ -654,7 +654,7 @@ func TestUnreplacedInstanceIsNotCountedAsAReplacement(t *testing.T) {
 		s.evictInstance(t, "vm-1")
 		s.run(ctx, c, 5*time.Minute)
 		if s.grown != 2 || len(s.machines) != 3 {
-			t.Errorf("%d ordered, and the group has %d machines, want its minimum of 3: %+v, %+v", s.grown, len(s.machines),
+			t.Errorf("%d launched, and the group has %d instances, want its minimum of 3: %+v, %+v", s.grown, len(s.machines),
 				s.waitForOpenRetirement(t, "vm-0").Status.Replacement, s.waitForOpenRetirement(t, "vm-1").Status.Replacement)
 		}
 	})
@@ -673,7 +673,7 @@ func TestI5TwoNoticesOfOneNodeLaunchOnce(t *testing.T) {
 		s.run(ctx, c, time.Minute)
 		var all v1alpha1.NodeRetirementList
 		if err := s.records.List(ctx, &all); err != nil || len(all.Items) != 2 || s.grown != 1 {
-			t.Errorf("%d records, %v, %d machines ordered; want 2 records and 1 machine", len(all.Items), err, s.grown)
+			t.Errorf("%d records, %v, %d instances launched; want 2 records and 1 instance", len(all.Items), err, s.grown)
 		}
 	})
 }
@@ -794,7 +794,7 @@ func replaceTwo(t *testing.T, early bool, at int, moment string) (made int) {
 					c = s.newController(t)
 				}
 				if s.size > int(four) {
-					t.Fatalf("I5: the group is of %d machines", s.size)
+					t.Fatalf("I5: the group is of %d instances", s.size)
 				}
 			}
 		}
@@ -813,7 +813,7 @@ func replaceTwo(t *testing.T, early bool, at int, moment string) (made int) {
 			t.Errorf("both are replaced by %s", one)
 		}
 		if s.size != 3 || len(s.machines) != 3 {
-			t.Errorf("the group is of %d machines and has %d, want 3", s.size, len(s.machines))
+			t.Errorf("the group is of %d instances and has %d, want 3", s.size, len(s.machines))
 		}
 	})
 	return made
@@ -873,7 +873,7 @@ func TestI5SizeConflictLaunchesOnce(t *testing.T) {
 				s.run(ctx, c, 10*time.Minute)
 				s.expect(t, "vm-0", v1alpha1.ReplacementReady, "", 1)
 				if want := 2 + others; s.size != want || len(s.machines) != want {
-					t.Errorf("the group is of %d machines and has %d, want %d", s.size, len(s.machines), want)
+					t.Errorf("the group is of %d instances and has %d, want %d", s.size, len(s.machines), want)
 				}
 			})
 		})
@@ -957,7 +957,7 @@ func TestUnacceptedGroupGetsNoReplacement(t *testing.T) {
 				if before {
 					result, err := Notices{c}.Reconcile(ctx, reconcile.Request{NamespacedName: types.NamespacedName{Name: "vm-0"}})
 					if len(s.retirementByNode(t)) > 0 || err != nil || result.RequeueAfter == 0 || s.grown > 0 {
-						t.Errorf("%+v, %v, retirements %+v, %d ordered; want none, and another look", result, err, s.retirementByNode(t), s.grown)
+						t.Errorf("%+v, %v, retirements %+v, %d launched; want none, and another reconcile", result, err, s.retirementByNode(t), s.grown)
 					}
 				} else {
 					s.expect(t, "vm-0", v1alpha1.ReplacementWaiting, GroupNotAccepted, 0)

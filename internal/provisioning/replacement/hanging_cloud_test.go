@@ -153,7 +153,7 @@ func TestEveryCloudCallTimesOut(t *testing.T) {
 					began := time.Now()
 					s.reconcileAll(ctx, c)
 					if took := time.Since(began); took > cloud.ChangeTimeout+5*cloud.ReadTimeout {
-						t.Fatalf("a look took %s", took)
+						t.Fatalf("a reconcile took %s", took)
 					}
 				}
 				c.options.Clouds["sim"] = s

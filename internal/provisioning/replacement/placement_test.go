@@ -70,16 +70,16 @@ func TestPodsThatFitNoOtherNodeAreUnschedulable(t *testing.T) {
 		pods []client.Object
 		want string
 	}{
-		"there is room":                           {[]client.Object{newPod("web", "a", "2"), newPod("other", "b", "2")}, ""},
-		"there is none":                           {[]client.Object{newPod("web", "a", "3"), newPod("other", "b", "2")}, "shop/web"},
-		"there is room for one of two":            {[]client.Object{newPod("one", "a", "2"), newPod("two", "a", "2"), newPod("other", "b", "2")}, "shop/two"},
-		"nobody would make it anew":               {[]client.Object{newPod("web", "a", "3", bare), newPod("other", "b", "2")}, ""},
-		"it is over":                              {[]client.Object{newPod("web", "a", "3", over), newPod("other", "b", "2")}, ""},
-		"it is a DaemonSet's":                     {[]client.Object{newPod("web", "a", "3", daemon), newPod("other", "b", "2")}, ""},
-		"it asks not to be evicted":               {[]client.Object{newPod("web", "a", "3", held), newPod("other", "b", "2")}, "shop/web"},
-		"the drain has made it pending":           {[]client.Object{newPod("web", "", "3"), newPod("mine", "a", "2"), newPod("other", "b", "2")}, "shop/web"},
-		"a pending one fits elsewhere":            {[]client.Object{newPod("web", "", "1"), newPod("other", "b", "2")}, ""},
-		"a pending one that no such machine fits": {[]client.Object{newPod("web", "", "5"), newPod("other", "b", "2")}, ""},
+		"there is room":                 {[]client.Object{newPod("web", "a", "2"), newPod("other", "b", "2")}, ""},
+		"there is none":                 {[]client.Object{newPod("web", "a", "3"), newPod("other", "b", "2")}, "shop/web"},
+		"there is room for one of two":  {[]client.Object{newPod("one", "a", "2"), newPod("two", "a", "2"), newPod("other", "b", "2")}, "shop/two"},
+		"it has no controller":          {[]client.Object{newPod("web", "a", "3", bare), newPod("other", "b", "2")}, ""},
+		"it is finished":                {[]client.Object{newPod("web", "a", "3", over), newPod("other", "b", "2")}, ""},
+		"it belongs to a DaemonSet":     {[]client.Object{newPod("web", "a", "3", daemon), newPod("other", "b", "2")}, ""},
+		"it is protected":               {[]client.Object{newPod("web", "a", "3", held), newPod("other", "b", "2")}, "shop/web"},
+		"the drain has made it pending": {[]client.Object{newPod("web", "", "3"), newPod("mine", "a", "2"), newPod("other", "b", "2")}, "shop/web"},
+		"a pending pod fits elsewhere":  {[]client.Object{newPod("web", "", "1"), newPod("other", "b", "2")}, ""},
+		"a pending pod is too large":    {[]client.Object{newPod("web", "", "5"), newPod("other", "b", "2")}, ""},
 	} {
 		homeless, err := newRoom(t, tt.pods...).Homeless(t.Context(), "a")
 		if err != nil {

@@ -76,19 +76,19 @@ func TestRetirementIsKeptUntilItsReplacementIsFinal(t *testing.T) {
 		grown int
 		told  bool
 	}{
-		"it is not ordered yet": {world: func(*sim) {}, gone: time.Minute, grown: 1},
-		"it is on its way": {
+		"it is not launched yet": {world: func(*sim) {}, gone: time.Minute, grown: 1},
+		"it is provisioning": {
 			world: func(s *sim) { s.slow = 10 * time.Minute }, kept: 9 * time.Minute, gone: 2 * time.Minute, grown: 1,
 		},
-		"its cloud refuses it for longer than the record is kept": {
+		"its cloud refuses it beyond the retention": {
 			ttl: time.Hour, world: func(s *sim) { s.refuse = noQuota }, kept: 2 * time.Hour,
 			then: func(s *sim) { s.refuse = nil }, gone: 70 * time.Minute, grown: 1,
 		},
-		"its cloud refuses it for good": {
+		"its cloud always refuses it": {
 			ttl: time.Hour, world: func(s *sim) { s.refuse = noQuota }, kept: 7*24*time.Hour - time.Minute, gone: 2 * time.Minute, told: true,
 		},
-		"there is none to be": {world: func(s *sim) { s.group.Spec.Replacement = v1alpha1.ReplaceNever }, gone: time.Minute},
-		"the record is to be kept for longer": {
+		"no replacement is wanted": {world: func(s *sim) { s.group.Spec.Replacement = v1alpha1.ReplaceNever }, gone: time.Minute},
+		"the retention is longer": {
 			ttl: 24 * time.Hour, world: func(*sim) {}, kept: 23 * time.Hour, gone: 2 * time.Hour, grown: 1,
 		},
 		"its group is deleted": {
@@ -108,21 +108,21 @@ func TestRetirementIsKeptUntilItsReplacementIsFinal(t *testing.T) {
 				s.finishRetirements(t)
 				s.runBoth(ctx, t, c, r, tt.kept)
 				if tt.kept > 0 && len(s.retirementByNode(t)) != 1 {
-					t.Fatalf("after %s the record is gone, and %d machines ordered", tt.kept, s.grown)
+					t.Fatalf("after %s the record is gone, and %d instances launched", tt.kept, s.grown)
 				}
 				if tt.then != nil {
 					tt.then(s)
 				}
 				s.runBoth(ctx, t, c, r, tt.gone)
 				if left := s.retirementByNode(t); len(left) > 0 || s.grown != tt.grown {
-					t.Fatalf("%d machines are ordered, want %d; the records left are %+v", s.grown, tt.grown, left)
+					t.Fatalf("%d instances are launched, want %d; the records left are %+v", s.grown, tt.grown, left)
 				}
 				told := false
 				for len(s.events.Events) > 0 {
 					told = strings.Contains(<-s.events.Events, "ReplacementGivenUp") || told
 				}
 				if told != tt.told {
-					t.Errorf("told that it is given up: %t, want %t", told, tt.told)
+					t.Errorf("recorded that it is deleted: %t, want %t", told, tt.told)
 				}
 			})
 		})
@@ -151,8 +151,8 @@ func TestI5CancelledNoticeLaunchesNothingAgain(t *testing.T) {
 		grown    int
 		state    v1alpha1.ReplacementState
 	}{
-		"a machine is on its way": {[]Homeless{{Pod: "shop/web-1", Why: "fits on no other node"}}, 1, v1alpha1.ReplacementReady},
-		"none is ordered":         {nil, 0, v1alpha1.ReplacementNotNeeded},
+		"an instance is provisioning": {[]Homeless{{Pod: "shop/web-1", Why: "fits on no other node"}}, 1, v1alpha1.ReplacementReady},
+		"no instance is launched":     {nil, 0, v1alpha1.ReplacementNotNeeded},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, ctx context.Context) {
@@ -180,7 +180,7 @@ func TestI5CancelledNoticeLaunchesNothingAgain(t *testing.T) {
 				is := s.retirementByNode(t)["vm-0"]
 				if s.grown != tt.grown || s.countNoticeRetirements(t) != 1 || is.UID != rt.UID || retirement.EndedBy(&is) != retirement.CalledOff ||
 					replacementState(&is) != tt.state {
-					t.Errorf("%d machines ordered, %d records: %s, %s, %q; want %d, and the one, called off, that says %s", s.grown, s.countNoticeRetirements(t),
+					t.Errorf("%d instances launched, %d records: %s, %s, %q; want %d, and the one, cancelled, that says %s", s.grown, s.countNoticeRetirements(t),
 						is.Status.Phase, is.Status.Message, replacementState(&is), tt.grown, tt.state)
 				}
 			})
@@ -203,7 +203,7 @@ func TestI5RetirementIsKeptWhileItsNoticeIsCurrent(t *testing.T) {
 			c = s.newController(t)
 		}
 		if s.grown != 1 || s.countNoticeRetirements(t) != 1 {
-			t.Errorf("%d machines ordered, %d records, want one of each", s.grown, s.countNoticeRetirements(t))
+			t.Errorf("%d instances launched, %d records, want one of each", s.grown, s.countNoticeRetirements(t))
 		}
 		if err := s.records.Delete(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "vm-0"}}); err != nil {
 			t.Fatal(err)
