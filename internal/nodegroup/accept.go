@@ -43,31 +43,31 @@ func Claim(groups []v1alpha1.NodeGroup, nodes []corev1.Node) Claims {
 			c.Faults[g.Name] = Fault{v1alpha1.InvalidSpec, "spec.nodeSelector: " + err.Error()}
 			continue
 		}
-		var mine, masters []string
-		theirs := map[string][]string{} // older group to the nodes that both select
+		var own, controlPlane []string
+		older := map[string][]string{} // older group to the nodes that both select
 		for i := range nodes {
 			n := &nodes[i]
 			if !selector.Matches(labels.Set(n.Labels)) {
 				continue
 			}
-			mine = append(mine, n.Name)
+			own = append(own, n.Name)
 			if fromcorev1.Node(n).ControlPlane != "" {
-				masters = append(masters, n.Name)
+				controlPlane = append(controlPlane, n.Name)
 			}
 			if owner := c.Owner[n.Name]; owner != "" {
-				theirs[owner] = append(theirs[owner], n.Name)
+				older[owner] = append(older[owner], n.Name)
 			}
 		}
 		switch {
-		case len(masters) > 0:
+		case len(controlPlane) > 0:
 			c.Faults[g.Name] = Fault{
 				v1alpha1.SelectsControlPlane,
-				"spec.nodeSelector: selects control-plane nodes, which belong to no group: " + formatNames(masters),
+				"spec.nodeSelector: selects control-plane nodes, which belong to no group: " + formatNames(controlPlane),
 			}
-		case len(theirs) > 0:
-			c.Faults[g.Name] = newOverlapFault(theirs)
+		case len(older) > 0:
+			c.Faults[g.Name] = newOverlapFault(older)
 		default:
-			for _, name := range mine {
+			for _, name := range own {
 				c.Owner[name] = g.Name
 			}
 		}
@@ -132,29 +132,29 @@ type cloudReading struct {
 
 // acceptedByCloud returns the condition Accepted of a group without a Fault. If the cloud does not answer, the last
 // condition was stays (I7: unknown is not gone).
-func acceptedByCloud(g *v1alpha1.NodeGroup, configured []string, look cloudReading, was *metav1.Condition) metav1.Condition {
-	no := func(reason, message string) metav1.Condition {
+func acceptedByCloud(g *v1alpha1.NodeGroup, configured []string, reading cloudReading, was *metav1.Condition) metav1.Condition {
+	refuse := func(reason, message string) metav1.Condition {
 		return metav1.Condition{Type: v1alpha1.GroupAccepted, Status: metav1.ConditionFalse, Reason: reason, Message: message}
 	}
 	where := g.Spec.Cloud
 	var refused *cloud.RefusedError
 	switch {
 	case !slices.Contains(configured, where.Provider):
-		return no(v1alpha1.UnknownCloud, fmt.Sprintf("spec.cloud.provider: %q is not configured: %s", where.Provider, describeConfigured(configured)))
-	case look.known && look.err == nil && len(look.missing.ToDelete) > 0:
-		return no(v1alpha1.CloudRightsMissing, fmt.Sprintf("spec.cloud.group: %q: the credential lacks %s", where.Group, look.missing.ToDelete))
-	case look.known && look.err == nil:
+		return refuse(v1alpha1.UnknownCloud, fmt.Sprintf("spec.cloud.provider: %q is not configured: %s", where.Provider, describeConfigured(configured)))
+	case reading.known && reading.err == nil && len(reading.missing.ToDelete) > 0:
+		return refuse(v1alpha1.CloudRightsMissing, fmt.Sprintf("spec.cloud.group: %q: the credential lacks %s", where.Group, reading.missing.ToDelete))
+	case reading.known && reading.err == nil:
 		message := "the group is accepted"
-		if len(look.missing.ToGrow) > 0 && g.Spec.Replacement != v1alpha1.ReplaceNever {
-			message += fmt.Sprintf(", but no instances can be launched: the credential lacks %s", look.missing.ToGrow)
+		if len(reading.missing.ToGrow) > 0 && g.Spec.Replacement != v1alpha1.ReplaceNever {
+			message += fmt.Sprintf(", but no instances can be launched: the credential lacks %s", reading.missing.ToGrow)
 		}
 		return metav1.Condition{
 			Type: v1alpha1.GroupAccepted, Status: metav1.ConditionTrue, Reason: v1alpha1.AcceptedReason, Message: message,
 		}
-	case cloud.IsNotFound(look.err):
-		return no(v1alpha1.CloudGroupNotFound, fmt.Sprintf("spec.cloud.group: %q: %s", where.Group, look.err))
-	case errors.As(look.err, &refused):
-		return no(v1alpha1.CloudRefused, fmt.Sprintf("spec.cloud.group: %q: %s", where.Group, look.err))
+	case cloud.IsNotFound(reading.err):
+		return refuse(v1alpha1.CloudGroupNotFound, fmt.Sprintf("spec.cloud.group: %q: %s", where.Group, reading.err))
+	case errors.As(reading.err, &refused):
+		return refuse(v1alpha1.CloudRefused, fmt.Sprintf("spec.cloud.group: %q: %s", where.Group, reading.err))
 	case was != nil && was.ObservedGeneration == g.Generation && dependsOnCloud(was.Reason):
 		return *was
 	}
@@ -180,7 +180,7 @@ func dependsOnCloud(reason string) bool {
 
 // newReachableCondition returns the condition CloudReachable. A cloud that refuses, or does not know the group, was
 // reached.
-func newReachableCondition(g *v1alpha1.NodeGroup, configured []string, look cloudReading) metav1.Condition {
+func newReachableCondition(g *v1alpha1.NodeGroup, configured []string, reading cloudReading) metav1.Condition {
 	c := metav1.Condition{Type: v1alpha1.GroupCloudReachable, Status: metav1.ConditionTrue, Reason: reasonCloudRead}
 	set := func(status metav1.ConditionStatus, reason, message string) {
 		c.Status, c.Reason, c.Message = status, reason, message
@@ -188,21 +188,21 @@ func newReachableCondition(g *v1alpha1.NodeGroup, configured []string, look clou
 	switch {
 	case !slices.Contains(configured, g.Spec.Cloud.Provider):
 		set(metav1.ConditionFalse, reasonCloudNotConfigured, fmt.Sprintf("%q is not configured: %s", g.Spec.Cloud.Provider, describeConfigured(configured)))
-	case !look.known:
+	case !reading.known:
 		set(metav1.ConditionUnknown, CloudNotRead, "")
-	case look.err == nil, cloud.IsNotFound(look.err), cloud.RefusalOf(look.err) != "":
-	case cloud.IsThrottled(look.err):
-		set(metav1.ConditionFalse, reasonCloudThrottled, look.err.Error())
+	case reading.err == nil, cloud.IsNotFound(reading.err), cloud.RefusalOf(reading.err) != "":
+	case cloud.IsThrottled(reading.err):
+		set(metav1.ConditionFalse, reasonCloudThrottled, reading.err.Error())
 	default:
-		set(metav1.ConditionFalse, reasonCloudFailed, look.err.Error())
+		set(metav1.ConditionFalse, reasonCloudFailed, reading.err.Error())
 	}
 	return c
 }
 
 // newAcceptedCondition returns the condition Accepted of a group, including faults.
-func newAcceptedCondition(g *v1alpha1.NodeGroup, claims Claims, configured []string, look cloudReading) metav1.Condition {
+func newAcceptedCondition(g *v1alpha1.NodeGroup, claims Claims, configured []string, reading cloudReading) metav1.Condition {
 	if f, wrong := claims.Faults[g.Name]; wrong {
 		return metav1.Condition{Type: v1alpha1.GroupAccepted, Status: metav1.ConditionFalse, Reason: f.Reason, Message: f.Message}
 	}
-	return acceptedByCloud(g, configured, look, meta.FindStatusCondition(g.Status.Conditions, v1alpha1.GroupAccepted))
+	return acceptedByCloud(g, configured, reading, meta.FindStatusCondition(g.Status.Conditions, v1alpha1.GroupAccepted))
 }

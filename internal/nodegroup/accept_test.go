@@ -44,26 +44,26 @@ func TestI10RefusedGroupNamesTheReason(t *testing.T) {
 		"a cloud that is not configured": {func(g *v1alpha1.NodeGroup, _ *[]corev1.Node, _ *cloudReading) {
 			g.Spec.Cloud.Provider = "azur"
 		}, v1alpha1.UnknownCloud, `"azur" is not configured: want one of sim`},
-		"a group unknown to the cloud": {func(_ *v1alpha1.NodeGroup, _ *[]corev1.Node, look *cloudReading) {
-			look.err = &cloud.NotFoundError{Kind: "group", Name: "ci"}
+		"a group unknown to the cloud": {func(_ *v1alpha1.NodeGroup, _ *[]corev1.Node, reading *cloudReading) {
+			reading.err = &cloud.NotFoundError{Kind: "group", Name: "ci"}
 		}, v1alpha1.CloudGroupNotFound, "group ci: the cloud says it does not exist"},
-		"a refused credential": {func(_ *v1alpha1.NodeGroup, _ *[]corev1.Node, look *cloudReading) {
-			look.err = &cloud.RefusedError{Reason: cloud.NoRight, Err: errors.New("the credential lacks sets/read on /x")}
+		"a refused credential": {func(_ *v1alpha1.NodeGroup, _ *[]corev1.Node, reading *cloudReading) {
+			reading.err = &cloud.RefusedError{Reason: cloud.NoRight, Err: errors.New("the credential lacks sets/read on /x")}
 		}, v1alpha1.CloudRefused, "NoRight): the credential lacks sets/read on /x"},
-		"a missing right to delete": {func(_ *v1alpha1.NodeGroup, _ *[]corev1.Node, look *cloudReading) {
-			look.missing.ToDelete = cloud.Rights{{Name: "sets/delete/action", Scope: "/x"}, {Name: "sets/read", Scope: "/x"}}
+		"a missing right to delete": {func(_ *v1alpha1.NodeGroup, _ *[]corev1.Node, reading *cloudReading) {
+			reading.missing.ToDelete = cloud.Rights{{Name: "sets/delete/action", Scope: "/x"}, {Name: "sets/read", Scope: "/x"}}
 		}, v1alpha1.CloudRightsMissing, `spec.cloud.group: "ci": the credential lacks sets/delete/action on /x, sets/read on /x`},
-		"a missing right to grow": {func(_ *v1alpha1.NodeGroup, _ *[]corev1.Node, look *cloudReading) {
-			look.missing.ToGrow = cloud.Rights{{Name: "sets/write", Scope: "/x"}}
+		"a missing right to grow": {func(_ *v1alpha1.NodeGroup, _ *[]corev1.Node, reading *cloudReading) {
+			reading.missing.ToGrow = cloud.Rights{{Name: "sets/write", Scope: "/x"}}
 		}, v1alpha1.AcceptedReason, "no instances can be launched: the credential lacks sets/write on /x"},
-		"a cloud that does not answer": {func(_ *v1alpha1.NodeGroup, _ *[]corev1.Node, look *cloudReading) {
-			look.err = errors.New("timeout")
+		"a cloud that does not answer": {func(_ *v1alpha1.NodeGroup, _ *[]corev1.Node, reading *cloudReading) {
+			reading.err = errors.New("timeout")
 		}, CloudNotRead, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			g, nodes, look := newGroup("ci"), []corev1.Node{newNode("a", "ci")}, cloudReading{known: true}
-			tt.change(g, &nodes, &look)
-			is := newAcceptedCondition(g, Claim([]v1alpha1.NodeGroup{*g}, nodes), []string{"sim"}, look)
+			g, nodes, reading := newGroup("ci"), []corev1.Node{newNode("a", "ci")}, cloudReading{known: true}
+			tt.change(g, &nodes, &reading)
+			is := newAcceptedCondition(g, Claim([]v1alpha1.NodeGroup{*g}, nodes), []string{"sim"}, reading)
 			if is.Reason != tt.reason || !strings.Contains(is.Message, tt.said) {
 				t.Errorf("%s: %s, want %s: %s", is.Reason, is.Message, tt.reason, tt.said)
 			}

@@ -137,11 +137,11 @@ func isConcurrentChange(err error) bool {
 }
 
 // isOnly reports whether an error, or each error that is joined in it, matches.
-func isOnly(err error, kind func(error) bool) bool {
+func isOnly(err error, matches func(error) bool) bool {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
-		return !slices.ContainsFunc(joined.Unwrap(), func(e error) bool { return !isOnly(e, kind) })
+		return !slices.ContainsFunc(joined.Unwrap(), func(e error) bool { return !isOnly(e, matches) })
 	}
-	return kind(err)
+	return matches(err)
 }
 
 func (c *Controller) reconcile(ctx context.Context, name string) (reconcile.Result, error) {
@@ -194,11 +194,11 @@ func hasIdleRule(g *v1alpha1.NodeGroup) bool {
 // reconcileGroup decides on a group, acts on its nodes if it is accepted, and writes its status.
 func (c *Controller) reconcileGroup(ctx context.Context, cluster *Cluster, g *v1alpha1.NodeGroup) (reconcile.Result, error) {
 	configured := slices.Sorted(maps.Keys(c.options.Clouds))
-	look := cloudReading{}
+	reading := cloudReading{}
 	if _, wrong := cluster.Claims.Faults[g.Name]; !wrong {
-		look = c.readCloud(ctx, g.Spec.Cloud)
+		reading = c.readCloud(ctx, g.Spec.Cloud)
 	}
-	is := newAcceptedCondition(g, cluster.Claims, configured, look)
+	is := newAcceptedCondition(g, cluster.Claims, configured, reading)
 	why := ""
 	if is.Status != metav1.ConditionTrue {
 		why = is.Message
@@ -207,16 +207,16 @@ func (c *Controller) reconcileGroup(ctx context.Context, cluster *Cluster, g *v1
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	world.CloudMinimum = look.minSize(g)
+	world.CloudMinimum = reading.minSize(g)
 	c.recordKeepingPods(&world)
 	decisions, err := Decide(world)
 	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("NodeGroup %s: %w", g.Name, err)
 	}
-	status := world.toStatus(look)
+	status := world.toStatus(reading)
 	setLastScaleTimes(&status, &world, cluster.Retirements)
 	was := meta.FindStatusCondition(g.Status.Conditions, v1alpha1.GroupAccepted)
-	for _, condition := range []metav1.Condition{is, newReachableCondition(g, configured, look)} {
+	for _, condition := range []metav1.Condition{is, newReachableCondition(g, configured, reading)} {
 		condition.ObservedGeneration = g.Generation
 		meta.SetStatusCondition(&status.Conditions, condition)
 	}
@@ -236,7 +236,7 @@ func (c *Controller) reconcileGroup(ctx context.Context, cluster *Cluster, g *v1
 	}
 	c.emitDecisions(&world, decisions)
 	next := c.nextReconcile(&world, decisions)
-	if look.isPostponed {
+	if reading.isPostponed {
 		next = min(next, time.Second)
 	}
 	if later > 0 {

@@ -107,9 +107,9 @@ func Decide(w World) ([]Decision, error) {
 			return nil, err
 		}
 	}
-	decisions, kind := make([]Decision, len(w.Nodes)), rule.podSelectorHash()
+	decisions, selectorHash := make([]Decision, len(w.Nodes)), rule.podSelectorHash()
 	for i := range w.Nodes {
-		decisions[i] = w.checkNode(rule, kind, &w.Nodes[i])
+		decisions[i] = w.checkNode(rule, selectorHash, &w.Nodes[i])
 	}
 	w.enforceMinSize(decisions)
 	for i := range decisions {
@@ -120,8 +120,8 @@ func Decide(w World) ([]Decision, error) {
 }
 
 // checkNode applies the rules that depend on one node only. kind is the pod selector hash of the idle rule.
-func (w *World) checkNode(rule *idleRule, kind string, n *Node) Decision {
-	d := Decision{Node: n.Object.Name, node: n, marks: readMarks(n.Object, w.Group.Name, kind)}
+func (w *World) checkNode(rule *idleRule, selectorHash string, n *Node) Decision {
+	d := Decision{Node: n.Object.Name, node: n, marks: readMarks(n.Object, w.Group.Name, selectorHash)}
 	d.marks.Named = isFromFile(w.Group)
 	add := func(code, format string, a ...any) {
 		d.Reasons = append(d.Reasons, Reason{code, fmt.Sprintf(format, a...)})
@@ -353,7 +353,7 @@ func isAdmitted(rt *v1alpha1.NodeRetirement) bool {
 }
 
 // toStatus returns the status of the group, without conditions. Known times stay.
-func (w *World) toStatus(look cloudReading) v1alpha1.NodeGroupStatus {
+func (w *World) toStatus(reading cloudReading) v1alpha1.NodeGroupStatus {
 	s := *w.Group.Status.DeepCopy()
 	s.ObservedGeneration = w.Group.Generation
 	s.Nodes, s.Ready, s.Leaving, s.Unavailable = int32(len(w.Nodes)), 0, 0, 0
@@ -379,8 +379,8 @@ func (w *World) toStatus(look cloudReading) v1alpha1.NodeGroupStatus {
 	if w.NotAccepted != "" {
 		s.AllowedDisruptions = 0
 	}
-	if look.known && look.err == nil {
-		size := int32(look.group.Size)
+	if reading.known && reading.err == nil {
+		size := int32(reading.group.Size)
 		s.CloudSize = &size
 	}
 	return s

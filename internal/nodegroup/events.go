@@ -39,10 +39,10 @@ func (c *Controller) emitAcceptance(g *v1alpha1.NodeGroup, was *metav1.Condition
 	if was != nil && was.Status == is.Status && was.Reason == is.Reason && was.Message == is.Message {
 		return
 	}
-	kind, reason := corev1.EventTypeNormal, eventAccepted
+	eventType, reason := corev1.EventTypeNormal, eventAccepted
 	switch is.Status {
 	case metav1.ConditionFalse:
-		kind, reason = corev1.EventTypeWarning, eventRefused
+		eventType, reason = corev1.EventTypeWarning, eventRefused
 		c.options.Log.Error("the NodeGroup is refused", "group", g.Name, "reason", is.Reason, "message", is.Message)
 	case metav1.ConditionTrue:
 		c.options.Log.Info("the NodeGroup is accepted", "group", g.Name)
@@ -51,7 +51,7 @@ func (c *Controller) emitAcceptance(g *v1alpha1.NodeGroup, was *metav1.Condition
 		return
 	}
 	if !isFromFile(g) {
-		c.options.Events.Eventf(eventTarget(g), nil, kind, string(reason), eventAction, "%s", observe.Clip(is.Reason+": "+is.Message, maxMessage))
+		c.options.Events.Eventf(eventTarget(g), nil, eventType, string(reason), eventAction, "%s", observe.Clip(is.Reason+": "+is.Message, maxMessage))
 	}
 }
 

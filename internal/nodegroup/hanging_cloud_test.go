@@ -23,19 +23,19 @@ func TestHangingCloudLeavesWorkersForOthers(t *testing.T) {
 		}
 		synctest.Wait()
 		for len(ended) > 0 {
-			if look := <-ended; look.isPostponed && !look.known {
+			if reading := <-ended; reading.isPostponed && !reading.known {
 				waits++
 			}
 		}
 		if waits != maxConcurrentGroups/2 {
 			t.Errorf("%d of %d workers are free while the cloud hangs, want %d", waits, maxConcurrentGroups, maxConcurrentGroups/2)
 		}
-		if look := c.readCloud(t.Context(), v1alpha1.CloudGroup{Provider: "azure", Group: "ci"}); !look.known || time.Since(began) > 0 {
-			t.Errorf("the other cloud: %+v after %s", look, time.Since(began))
+		if reading := c.readCloud(t.Context(), v1alpha1.CloudGroup{Provider: "azure", Group: "ci"}); !reading.known || time.Since(began) > 0 {
+			t.Errorf("the other cloud: %+v after %s", reading, time.Since(began))
 		}
 		for range maxConcurrentGroups / 2 {
-			if look := <-ended; look.err == nil || time.Since(began) > cloud.ReadTimeout {
-				t.Errorf("the hung call: %v after %s, want an error within %s", look.err, time.Since(began), cloud.ReadTimeout)
+			if reading := <-ended; reading.err == nil || time.Since(began) > cloud.ReadTimeout {
+				t.Errorf("the hung call: %v after %s, want an error within %s", reading.err, time.Since(began), cloud.ReadTimeout)
 			}
 		}
 	})

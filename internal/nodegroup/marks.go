@@ -39,10 +39,10 @@ type Marks struct {
 
 // readMarks reads a group's marks about the pods with this hash. An invalid time counts as none, and the cooldown
 // starts again. Marks without a hash, from earlier versions, do not count.
-func readMarks(n *corev1.Node, group, kind string) Marks {
+func readMarks(n *corev1.Node, group, selectorHash string) Marks {
 	a := n.Annotations
-	m := Marks{HoldsOff: a[drainability.HoldsOff] == annotationTrue, Kind: kind}
-	if a[annotationGroup] != group || a[annotationSelectorHash] != kind {
+	m := Marks{HoldsOff: a[drainability.HoldsOff] == annotationTrue, Kind: selectorHash}
+	if a[annotationGroup] != group || a[annotationSelectorHash] != selectorHash {
 		return m
 	}
 	m.Used = a[annotationUsed] == annotationTrue
@@ -74,7 +74,7 @@ func readMarkOwner(n *corev1.Node) markOwner {
 }
 
 // changedAnnotations returns the annotations to change on the Node. A nil value removes one.
-func (m Marks) changedAnnotations(n *corev1.Node, of markOwner) map[string]any {
+func (m Marks) changedAnnotations(n *corev1.Node, owner markOwner) map[string]any {
 	want := map[string]any{
 		annotationGroup: nil, annotationScope: nil, annotationSince: nil, annotationUsed: nil, annotationSelectorHash: nil, drainability.HoldsOff: nil,
 	}
@@ -94,9 +94,9 @@ func (m Marks) changedAnnotations(n *corev1.Node, of markOwner) map[string]any {
 		want[drainability.HoldsOff] = annotationTrue
 	}
 	if m != (Marks{}) {
-		want[annotationGroup] = of.group
-		if of.scope != "" {
-			want[annotationScope] = of.scope
+		want[annotationGroup] = owner.group
+		if owner.scope != "" {
+			want[annotationScope] = owner.scope
 		}
 	}
 	held, is := n.Annotations[drainability.HoldsOff] == annotationTrue, n.Annotations[drainability.ScaleDownDisabled]
@@ -117,8 +117,8 @@ func (m Marks) changedAnnotations(n *corev1.Node, of markOwner) map[string]any {
 
 // makePatch returns the merge patch that writes the marks on a Node. It returns nil if nothing changes. It applies only
 // to the Node as it was read, because a later value may be another client's.
-func (m Marks) makePatch(n *corev1.Node, of markOwner) ([]byte, error) {
-	change := m.changedAnnotations(n, of)
+func (m Marks) makePatch(n *corev1.Node, owner markOwner) ([]byte, error) {
+	change := m.changedAnnotations(n, owner)
 	if len(change) == 0 {
 		return nil, nil
 	}

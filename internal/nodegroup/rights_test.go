@@ -38,14 +38,14 @@ func TestI10NoNodeIsRetiredBeforeTheDeletionRight(t *testing.T) {
 		m := c.newController()
 		from := &checkingCloud{missing: cloud.GroupRights{ToDelete: cloud.Rights{{Name: "sets/delete/action", Scope: "/sets/ci"}}}}
 		m.options.Clouds["sim"] = from
-		look := func() *metav1.Condition { // long enough to retire an idle node
+		reading := func() *metav1.Condition { // long enough to retire an idle node
 			for range 12 {
 				c.reconcile(m, "ci")
 				time.Sleep(minute)
 			}
 			return meta.FindStatusCondition(c.getGroup("ci").Status.Conditions, v1alpha1.GroupAccepted)
 		}
-		is := look()
+		is := reading()
 		if is.Status != metav1.ConditionFalse || is.Reason != v1alpha1.CloudRightsMissing ||
 			!strings.Contains(is.Message, "the credential lacks sets/delete/action on /sets/ci") {
 			t.Errorf("%+v", is)
@@ -54,7 +54,7 @@ func TestI10NoNodeIsRetiredBeforeTheDeletionRight(t *testing.T) {
 			t.Errorf("a retirement was asked for: %+v", all[0].Spec)
 		}
 		from.unknown, from.missing = errors.New("timeout"), cloud.GroupRights{} // I7: an unknown right refuses nothing
-		if is = look(); is.Status != metav1.ConditionTrue || len(c.listRetirements()) != 1 {
+		if is = reading(); is.Status != metav1.ConditionTrue || len(c.listRetirements()) != 1 {
 			t.Errorf("%+v, %d retirements", is, len(c.listRetirements()))
 		}
 	})

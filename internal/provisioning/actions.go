@@ -28,14 +28,14 @@ import (
 func (a *Controller) launchAll(ctx context.Context, groups []*managedGroup, d *plan.Decision, waiting map[placement.PodKey]unschedulablePod) error {
 	var errs []error
 	for _, g := range groups {
-		var orders []plan.Order
+		var launches []plan.Order
 		for _, o := range d.Orders {
 			if o.Group == g.name() {
-				orders = append(orders, o)
+				launches = append(launches, o)
 			}
 		}
-		if len(orders) > 0 {
-			errs = append(errs, a.launchForGroup(ctx, g, orders, waiting))
+		if len(launches) > 0 {
+			errs = append(errs, a.launchForGroup(ctx, g, launches, waiting))
 		}
 	}
 	if len(d.Orders) > 0 {
@@ -45,10 +45,10 @@ func (a *Controller) launchAll(ctx context.Context, groups []*managedGroup, d *p
 }
 
 // launchForGroup records a group's launches and then requests them.
-func (a *Controller) launchForGroup(ctx context.Context, g *managedGroup, orders []plan.Order, waiting map[placement.PodKey]unschedulablePod) error {
+func (a *Controller) launchForGroup(ctx context.Context, g *managedGroup, launches []plan.Order, waiting map[placement.PodKey]unschedulablePod) error {
 	began := time.Now()
-	ids := make([]string, len(orders))
-	for i, o := range orders {
+	ids := make([]string, len(launches))
+	for i, o := range launches {
 		ids[i] = g.state.addLaunch(o, began)
 	}
 	reserved, err := a.reserveLaunches(ctx, g, ids)
@@ -58,7 +58,7 @@ func (a *Controller) launchForGroup(ctx context.Context, g *managedGroup, orders
 		}
 		return fmt.Errorf("instances were not requested: %w", err)
 	}
-	for i, o := range orders {
+	for i, o := range launches {
 		a.requestLaunch(ctx, g, o, reserved[i], began, waiting)
 	}
 	return nil
@@ -119,26 +119,26 @@ const maxConcurrentDeletions = 10
 func (a *Controller) deleteFailedInstances(ctx context.Context, s *clusterCaches, groups []*managedGroup) {
 	for _, g := range groups {
 		m := g.state
-		for _, dead := range m.tracking.Dead {
-			if id := dead.Instance.ProviderID; !m.deleting[id] && len(m.deleting) < maxConcurrentDeletions {
+		for _, failed := range m.tracking.Dead {
+			if id := failed.Instance.ProviderID; !m.deleting[id] && len(m.deleting) < maxConcurrentDeletions {
 				m.deleting[id] = true
-				a.startDeletion(ctx, s, g, dead)
+				a.startDeletion(ctx, s, g, failed)
 			}
 		}
 		m.tracking.Dead = nil // the next cloud read finds the rest
 	}
 }
 
-func (a *Controller) startDeletion(ctx context.Context, s *clusterCaches, g *managedGroup, dead launch.FailedInstance) {
+func (a *Controller) startDeletion(ctx context.Context, s *clusterCaches, g *managedGroup, failed launch.FailedInstance) {
 	a.calls.Go(func() {
 		within, cancel := context.WithTimeout(ctx, cloudTimeout)
 		defer cancel()
-		gone, err := a.deleteInstance(within, s, g, dead)
+		gone, err := a.deleteInstance(within, s, g, failed)
 		a.queueReply(g, gone, func(g *managedGroup) {
-			delete(g.state.deleting, dead.Instance.ProviderID)
+			delete(g.state.deleting, failed.Instance.ProviderID)
 			switch {
 			case gone:
-				a.emitInstanceDeleted(g, dead)
+				a.emitInstanceDeleted(g, failed)
 			case err != nil && ctx.Err() == nil:
 				g.state.pauseReads(err, time.Now())
 				a.options.Log.Error("cannot delete an instance without a Node; retrying", "err", err)
@@ -149,12 +149,12 @@ func (a *Controller) startDeletion(ctx context.Context, s *clusterCaches, g *man
 
 // deleteInstance deletes an instance after the API server and the cloud have confirmed again that it has no Node (I4,
 // I7). It reports whether the cloud was asked.
-func (a *Controller) deleteInstance(ctx context.Context, s *clusterCaches, g *managedGroup, dead launch.FailedInstance) (asked bool, err error) {
+func (a *Controller) deleteInstance(ctx context.Context, s *clusterCaches, g *managedGroup, failed launch.FailedInstance) (asked bool, err error) {
 	provider := a.options.Clouds[g.Group.Spec.Cloud.Provider]
-	id := dead.Instance.ProviderID
+	id := failed.Instance.ProviderID
 	// An instance in another state is evaluated again in the next reconcile.
 	asked, err = instances.DeleteWithoutNode(ctx, provider, s.hosts.Read, id, func(i cloud.Instance) bool {
-		return i.State == dead.Instance.State && i.State != cloud.Unknown
+		return i.State == failed.Instance.State && i.State != cloud.Unknown
 	})
 	switch {
 	case err != nil:
@@ -162,8 +162,8 @@ func (a *Controller) deleteInstance(ctx context.Context, s *clusterCaches, g *ma
 	case !asked:
 		return false, nil
 	}
-	a.options.Log.Warn("deleting an instance without a Node", "group", g.name(), "providerID", id, "reason", dead.Reason, "message", dead.Message)
-	a.options.Metrics.countDeletion(g.name(), dead.Reason)
+	a.options.Log.Warn("deleting an instance without a Node", "group", g.name(), "providerID", id, "reason", failed.Reason, "message", failed.Message)
+	a.options.Metrics.countDeletion(g.name(), failed.Reason)
 	return true, nil
 }
 

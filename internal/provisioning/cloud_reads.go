@@ -151,23 +151,23 @@ func (a *Controller) applyObservation(g *managedGroup, v cloudObservation) {
 	for _, r := range m.tracking.Joined {
 		m.recordJoined(&r)
 	}
-	for _, lapsed := range m.tracking.Lapsed {
-		b := m.recordFailure(lapsed.Kind, launch.Failed, m.describeDroppedLaunch(lapsed.Count), now)
-		a.options.Metrics.countDropped(g.name(), lapsed.Kind)
+	for _, droppedLaunch := range m.tracking.Lapsed {
+		b := m.recordFailure(droppedLaunch.Kind, launch.Failed, m.describeDroppedLaunch(droppedLaunch.Count), now)
+		a.options.Metrics.countDropped(g.name(), droppedLaunch.Kind)
 		a.reportBackOff(g, b)
 	}
-	for _, dead := range g.listNewFailures(a.options.Clouds[g.Group.Spec.Cloud.Provider], &m.tracking) { // before the decision whether to launch others instead
-		kind := m.cloudTemplateName(dead.Kind)
-		if dead.Reason == launch.NeverUsable {
-			if m.unusable[dead.Instance.ProviderID] {
+	for _, failed := range g.listNewFailures(a.options.Clouds[g.Group.Spec.Cloud.Provider], &m.tracking) { // before the decision whether to launch others instead
+		template := m.cloudTemplateName(failed.Kind)
+		if failed.Reason == launch.NeverUsable {
+			if m.unusable[failed.Instance.ProviderID] {
 				continue // one failure, however long the instance stays
 			}
-			m.unusable[dead.Instance.ProviderID] = true
-			dead.Message += ": " + plan.WhyUnusable(g.Group, v.nodeByID[dead.Instance.ProviderID])
+			m.unusable[failed.Instance.ProviderID] = true
+			failed.Message += ": " + plan.WhyUnusable(g.Group, v.nodeByID[failed.Instance.ProviderID])
 		}
-		b, left := m.backOffs[kind]
+		b, left := m.backOffs[template]
 		if !left || plan.ClosedBy(&b, g.name(), now) == nil {
-			a.reportBackOff(g, m.recordFailure(kind, dead.Reason, dead.Message, now))
+			a.reportBackOff(g, m.recordFailure(template, failed.Reason, failed.Message, now))
 		}
 	}
 	m.updateLaunches(now)

@@ -61,24 +61,24 @@ type emittedPodEvent struct {
 
 // emitPodEvents writes an Event for each pod whose verdict changed. It writes that no instance helps only if the state
 // of all groups is known, and repeats that Event at an interval.
-func (a *Controller) emitPodEvents(d *plan.Decision, known bool, waiting map[placement.PodKey]unschedulablePod) {
-	now, told := time.Now(), make(map[string]emittedPodEvent, len(d.Pods))
+func (a *Controller) emitPodEvents(d *plan.Decision, allKnown bool, waiting map[placement.PodKey]unschedulablePod) {
+	now, emitted := time.Now(), make(map[string]emittedPodEvent, len(d.Pods))
 	for i := range d.Pods {
 		v := &d.Pods[i]
 		p := waiting[v.Pod]
-		word := string(v.Outcome)
+		key := string(v.Outcome)
 		for _, r := range v.Reasons {
-			word += " " + r.Group + "/" + r.Template + "=" + r.Rule
+			key += " " + r.Group + "/" + r.Template + "=" + r.Rule
 		}
 		before := a.podEvents[string(p.uid)]
-		if before.key == word && (v.Outcome != plan.Helpless || now.Before(before.at.Add(eventRepeatInterval))) {
-			told[string(p.uid)] = before
+		if before.key == key && (v.Outcome != plan.Helpless || now.Before(before.at.Add(eventRepeatInterval))) {
+			emitted[string(p.uid)] = before
 			continue
 		}
-		if v.Outcome == plan.Helpless && !known {
+		if v.Outcome == plan.Helpless && !allKnown {
 			continue // the state of a group is unknown
 		}
-		told[string(p.uid)] = emittedPodEvent{word, now}
+		emitted[string(p.uid)] = emittedPodEvent{key, now}
 		pod := &corev1.Pod{
 			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
 			ObjectMeta: metav1.ObjectMeta{Namespace: v.Pod.Namespace, Name: v.Pod.Name, UID: p.uid},
@@ -90,7 +90,7 @@ func (a *Controller) emitPodEvents(d *plan.Decision, known bool, waiting map[pla
 			a.emitEvent(pod, corev1.EventTypeWarning, eventUnplaceable, joinRules(v.Reasons), joinReasons(v.Reasons))
 		}
 	}
-	a.podEvents = told
+	a.podEvents = emitted
 }
 
 func joinReasons(reasons []plan.Reason) string {
@@ -113,21 +113,21 @@ func joinRules(reasons []plan.Reason) string {
 	return observe.Clip(strings.Join(all, "-"), maxAction)
 }
 
-func (a *Controller) emitEvent(about runtime.Object, kind string, reason eventReason, action, note string) {
-	a.options.Events.Eventf(about, nil, kind, string(reason), action, "%s", observe.Clip(note, maxNote))
+func (a *Controller) emitEvent(object runtime.Object, eventType string, reason eventReason, action, note string) {
+	a.options.Events.Eventf(object, nil, eventType, string(reason), action, "%s", observe.Clip(note, maxNote))
 }
 
 // emitGroupEvent writes an Event on a NodeGroup. A group of a file has no object, and gets no Event. subject is the
 // template, instance or node. It is the Event's action, so that the API server does not merge Events about different
 // subjects.
-func (a *Controller) emitGroupEvent(g *managedGroup, kind string, reason eventReason, subject, format string, args ...any) {
+func (a *Controller) emitGroupEvent(g *managedGroup, eventType string, reason eventReason, subject, format string, args ...any) {
 	if g.Group.UID == "" {
 		return
 	}
 	a.emitEvent(&v1alpha1.NodeGroup{
 		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "NodeGroup"},
 		ObjectMeta: metav1.ObjectMeta{Name: g.name(), UID: g.Group.UID},
-	}, kind, reason, observe.Clip(cmp.Or(subject, eventAction), maxAction), fmt.Sprintf(format, args...))
+	}, eventType, reason, observe.Clip(cmp.Or(subject, eventAction), maxAction), fmt.Sprintf(format, args...))
 }
 
 func (a *Controller) emitLaunched(g *managedGroup, o plan.Order) {
@@ -141,26 +141,26 @@ func (a *Controller) reportBackOff(g *managedGroup, b v1alpha1.BackOff) {
 		b.Until.UTC().Format("15:04:05"), b.Reason, b.Message)
 }
 
-func (a *Controller) emitInstanceDeleted(g *managedGroup, dead launch.FailedInstance) {
-	a.emitGroupEvent(g, corev1.EventTypeWarning, eventInstanceDeleted, cmp.Or(dead.Instance.Name, dead.Instance.ProviderID),
-		"instance %s (%s) has no Node and is deleted: %s: %s", dead.Instance.Name, dead.Instance.ProviderID, dead.Reason, dead.Message)
+func (a *Controller) emitInstanceDeleted(g *managedGroup, failed launch.FailedInstance) {
+	a.emitGroupEvent(g, corev1.EventTypeWarning, eventInstanceDeleted, cmp.Or(failed.Instance.Name, failed.Instance.ProviderID),
+		"instance %s (%s) has no Node and is deleted: %s: %s", failed.Instance.Name, failed.Instance.ProviderID, failed.Reason, failed.Message)
 }
 
 // emitNodeEvent writes an Event for a node that is retired or kept, if the decision changed.
 func (a *Controller) emitNodeEvent(g *managedGroup, d *plan.NodeDecision) {
 	uid := string(d.Subject.Object.UID)
-	word := string(d.Verdict)
+	key := string(d.Verdict)
 	for _, r := range d.Reasons {
-		word += " " + r.Rule
+		key += " " + r.Rule
 	}
 	a.mu.Lock()
 	before := g.state.nodeEvents[uid]
 	if g.state.nodeEvents == nil {
 		g.state.nodeEvents = map[string]string{}
 	}
-	g.state.nodeEvents[uid] = word
+	g.state.nodeEvents[uid] = key
 	a.mu.Unlock()
-	if before == word {
+	if before == key {
 		return
 	}
 	var reason eventReason

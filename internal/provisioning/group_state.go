@@ -207,24 +207,24 @@ func (m *groupState) toPending(l v1alpha1.Launch) launch.Pending {
 }
 
 // recordFailure starts or extends the back-off of a template.
-func (m *groupState) recordFailure(kind, reason, message string, now time.Time) v1alpha1.BackOff {
+func (m *groupState) recordFailure(template, reason, message string, now time.Time) v1alpha1.BackOff {
 	var before *v1alpha1.BackOff
-	if b, ok := m.backOffs[kind]; ok {
+	if b, ok := m.backOffs[template]; ok {
 		before = &b
 	}
-	b := launch.Fail(before, kind, reason, message, now)
-	m.backOffs[kind] = b
+	b := launch.Fail(before, template, reason, message, now)
+	m.backOffs[template] = b
 	return b
 }
 
 // recordRefusal starts the back-off of a template after a failed launch. It lasts at least as long as the cloud asked
 // for.
-func (m *groupState) recordRefusal(kind string, err error, now time.Time) v1alpha1.BackOff {
-	b := m.recordFailure(kind, launch.ReasonOf(err), err.Error(), now)
+func (m *groupState) recordRefusal(template string, err error, now time.Time) v1alpha1.BackOff {
+	b := m.recordFailure(template, launch.ReasonOf(err), err.Error(), now)
 	m.pauseReads(err, now)
 	if least := metav1.NewTime(now.Add(cloud.PauseOf(err))); b.Until.Before(&least) {
 		b.Until = least
-		m.backOffs[kind] = b
+		m.backOffs[template] = b
 	}
 	return b
 }
@@ -238,8 +238,8 @@ func (m *groupState) pauseReads(err error, now time.Time) {
 
 // pruneBackOffs removes back-offs that ended long ago.
 func (m *groupState) pruneBackOffs(now time.Time) {
-	for kind, b := range m.backOffs {
-		m.backOffs[kind] = launch.Clamp(b, now)
+	for template, b := range m.backOffs {
+		m.backOffs[template] = launch.Clamp(b, now)
 	}
 	maps.DeleteFunc(m.backOffs, func(_ string, b v1alpha1.BackOff) bool { return launch.Forgiven(&b, now) })
 }
@@ -252,41 +252,41 @@ func (g *managedGroup) learnTemplates(now time.Time) {
 		startup = up.StartupTaints
 	}
 	var all []*corev1.Node
-	byKind, devices := map[string][]*corev1.Node{}, map[string]corev1.ResourceList{}
+	byTemplate, devices := map[string][]*corev1.Node{}, map[string]corev1.ResourceList{}
 	for _, k := range g.makePlanTemplates(nil, now) { // as they were before these Nodes
 		devices[k.Name] = plan.DevicesOf(k.Node)
 	}
 	m.devicesByNode = map[string]corev1.ResourceList{}
 	for i := range g.Nodes {
 		n := g.Nodes[i].Object
-		kind := m.templateOfNode(n)
-		m.lastPresent[kind] = now
-		if len(devices[kind]) > 0 {
-			m.devicesByNode[n.Name] = devices[kind]
+		template := m.templateOfNode(n)
+		m.lastPresent[template] = now
+		if len(devices[template]) > 0 {
+			m.devicesByNode[n.Name] = devices[template]
 		}
-		if !budget.Ready(n) || plan.IsArriving(n, startup, devices[kind], plan.JoinTimeout(g.Group), m.observedNodes[n.Name].at, now) || len(n.Status.Allocatable) == 0 {
+		if !budget.Ready(n) || plan.IsArriving(n, startup, devices[template], plan.JoinTimeout(g.Group), m.observedNodes[n.Name].at, now) || len(n.Status.Allocatable) == 0 {
 			continue
 		}
 		all = append(all, n)
-		if kind != "" {
-			byKind[kind] = append(byKind[kind], n)
+		if template != "" {
+			byTemplate[template] = append(byTemplate[template], n)
 		}
 	}
-	for kind, nodes := range byKind {
-		m.learned[kind] = *plan.Learn(kind, nodes, startup)
+	for template, nodes := range byTemplate {
+		m.learned[template] = *plan.Learn(template, nodes, startup)
 	}
 	slices.SortFunc(all, func(a, b *corev1.Node) int { return cmp.Compare(a.Name, b.Name) })
 	m.planTemplates = g.makePlanTemplates(plan.Learn("", all, startup), now)
 }
 
 // cloudTemplateName returns the template's name as the cloud spells it.
-func (m *groupState) cloudTemplateName(kind string) string {
+func (m *groupState) cloudTemplateName(template string) string {
 	for _, t := range m.cloudTemplates {
-		if launch.SameKind(t.Name, kind) {
+		if launch.SameKind(t.Name, template) {
 			return t.Name
 		}
 	}
-	return kind
+	return template
 }
 
 // templateOfNode returns the name of a node's template. It uses the node's label, then the cloud's type. If the cloud
@@ -312,14 +312,14 @@ func (g *managedGroup) makePlanTemplates(siblings *v1alpha1.LearnedTemplate, now
 		return nil
 	}
 	templates, declared := m.cloudTemplates, map[string]corev1.ResourceList{}
-	var kinds []plan.Kind
+	var planTemplates []plan.Kind
 	if len(up.Templates) > 0 {
 		templates = nil
 	}
 	for _, want := range up.Templates {
 		i := slices.IndexFunc(m.cloudTemplates, func(t cloud.Template) bool { return launch.SameKind(t.Name, want.Name) })
 		if i < 0 {
-			kinds = append(kinds, plan.Kind{Name: want.Name, Closed: &plan.Reason{
+			planTemplates = append(planTemplates, plan.Kind{Name: want.Name, Closed: &plan.Reason{
 				Rule: plan.NoTemplate, Group: g.name(), Template: want.Name,
 				Message: fmt.Sprintf("its cloud has no such template for the group: it has %s", formatTemplateNames(m.cloudTemplates)),
 			}})
@@ -337,9 +337,9 @@ func (g *managedGroup) makePlanTemplates(siblings *v1alpha1.LearnedTemplate, now
 		if b, ok := m.backOffs[t.Name]; ok {
 			k.Closed = plan.ClosedBy(&b, g.name(), now)
 		}
-		kinds = append(kinds, k)
+		planTemplates = append(planTemplates, k)
 	}
-	return kinds
+	return planTemplates
 }
 
 // learnedTTL is how long nodes that are gone still prove that their template lacks a resource. If the declared
@@ -348,9 +348,9 @@ const learnedTTL = time.Hour
 
 // isLongGone reports whether this process has seen no node of a template for that long. A node that is still starting
 // counts as present, though it may have no devices yet.
-func (m *groupState) isLongGone(kind string, now time.Time) bool {
+func (m *groupState) isLongGone(template string, now time.Time) bool {
 	last := m.watchedSince
-	if present := m.lastPresent[kind]; present.After(last) {
+	if present := m.lastPresent[template]; present.After(last) {
 		last = present
 	}
 	return !now.Before(last.Add(learnedTTL))
@@ -435,13 +435,13 @@ func (m *groupState) updatePending(id string, change func(*launch.Pending)) {
 	}
 	before := m.pending[i].Expected()
 	change(&m.pending[i])
-	drop := before - m.pending[i].Expected()
-	m.cloud.Size -= max(0, drop)
+	surplus := before - m.pending[i].Expected()
+	m.cloud.Size -= max(0, surplus)
 	m.tracking.Awaited = slices.DeleteFunc(m.tracking.Awaited, func(w launch.Expected) bool {
-		if w.Order != id || drop <= 0 {
+		if w.Order != id || surplus <= 0 {
 			return false
 		}
-		drop--
+		surplus--
 		return true
 	})
 }
@@ -471,7 +471,7 @@ func (m *groupState) listOpenLaunches() []v1alpha1.Launch {
 			open[id] = &l
 		}
 	}
-	of := func(id string) *v1alpha1.Launch {
+	openLaunch := func(id string) *v1alpha1.Launch {
 		if open[id] == nil {
 			l := m.launches[id]
 			l.Count, l.Named, l.Instances = 0, nil, nil
@@ -483,7 +483,7 @@ func (m *groupState) listOpenLaunches() []v1alpha1.Launch {
 		return open[id]
 	}
 	for i := range m.pending {
-		a, l := &m.pending[i], of(m.pending[i].ID)
+		a, l := &m.pending[i], openLaunch(m.pending[i].ID)
 		if l.IsForRetirement() && !l.Open() {
 			continue
 		}
@@ -498,7 +498,7 @@ func (m *groupState) listOpenLaunches() []v1alpha1.Launch {
 		}
 	}
 	for _, r := range m.unjoined {
-		l := of(r.Launch)
+		l := openLaunch(r.Launch)
 		if l.IsForRetirement() && !l.Open() {
 			continue
 		}
@@ -542,9 +542,9 @@ func toLaunchState(a *launch.Pending) v1alpha1.LaunchState {
 }
 
 // selectFirst returns the first entries by the given order, at most maxStatusEntries, sorted by name.
-func selectFirst[T any](all map[string]T, order func(a, b T) int) (list []T) {
+func selectFirst[T any](all map[string]T, compare func(a, b T) int) (list []T) {
 	names := slices.Sorted(maps.Keys(all))
-	slices.SortStableFunc(names, func(a, b string) int { return order(all[a], all[b]) })
+	slices.SortStableFunc(names, func(a, b string) int { return compare(all[a], all[b]) })
 	for _, name := range slices.Sorted(slices.Values(names[:min(len(names), maxStatusEntries)])) {
 		list = append(list, all[name])
 	}

@@ -18,15 +18,15 @@ type joinStates struct {
 }
 
 // findJoinStates finds the Node of each instance of a group.
-func findJoinStates(provider cloud.Provider, g *v1alpha1.NodeGroup, all []cloud.Instance, nodes []*corev1.Node) joinStates {
+func findJoinStates(provider cloud.Provider, g *v1alpha1.NodeGroup, list []cloud.Instance, nodes []*corev1.Node) joinStates {
 	hosts, byName := make([]cloud.Host, len(nodes)), make(map[string]*corev1.Node, len(nodes))
 	for i, n := range nodes {
 		hosts[i], byName[n.Name] = instances.HostOf(n), n
 	}
 	out := joinStates{stateByID: map[string]launch.Join{}, nodeByID: map[string]*corev1.Node{}, typeByNode: map[string]string{}}
-	on := cloud.NewHosts(provider.Normalize, hosts)
-	for _, i := range all {
-		switch name, err := on.Of(i); {
+	nodeNames := cloud.NewHosts(provider.Normalize, hosts)
+	for _, i := range list {
+		switch name, err := nodeNames.Of(i); {
 		case err != nil:
 			out.stateByID[i.ProviderID] = launch.Unsure
 		case name != "":

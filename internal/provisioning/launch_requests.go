@@ -123,8 +123,8 @@ type unsettledRequest struct {
 // newUnsettledRequest returns the request's verdict with the launches that were just made for it.
 func (m *groupState) newUnsettledRequest(v plan.WishVerdict) unsettledRequest {
 	g := unsettledRequest{v, map[string]int{}}
-	for kind, n := range v.By {
-		g.countByLaunch[m.latestLaunches[kind]] += n
+	for template, n := range v.By {
+		g.countByLaunch[m.latestLaunches[template]] += n
 	}
 	return g
 }

@@ -30,37 +30,37 @@ type Metrics struct {
 // NewMetrics creates and registers the metrics.
 func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 	const prefix = "slipway_autoscaler_"
-	gauge := func(name, help string, of ...string) *prometheus.GaugeVec {
-		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: prefix + name, Help: help}, of)
+	gauge := func(name, help string, labels ...string) *prometheus.GaugeVec {
+		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: prefix + name, Help: help}, labels)
 	}
-	counter := func(name, help string, of ...string) *prometheus.CounterVec {
-		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + name, Help: help}, of)
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + name, Help: help}, labels)
 	}
 	m := &Metrics{
-		pods:         gauge("pending_pods", "Pods without room by what becomes of them: Ordered, Awaits, Fits, Waits or Helpless.", "outcome"),
-		provisioning: gauge("machines_on_the_way", "Machines that were asked for and have no Node yet.", "group"),
-		nodes:        gauge("underused_nodes", "Nodes of groups with the rule, by verdict.", "group", "verdict"),
+		pods:         gauge("pending_pods", "Unschedulable pods by outcome: Ordered, Awaits, Fits, Waits or Helpless.", "outcome"),
+		provisioning: gauge("machines_on_the_way", "Launched instances without a Node.", "group"),
+		nodes:        gauge("underused_nodes", "Nodes of groups with the underutilized rule, by verdict.", "group", "verdict"),
 		unready: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: prefix + "unready_nodes", Help: "Nodes that are not Ready, and are neither arriving nor being taken out of service.",
+			Name: prefix + "unready_nodes", Help: "Nodes that are not Ready, not starting and not being retired.",
 		}),
 		paused: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: prefix + "launches_braked", Help: "1 while no instances are launched since too many nodes are not Ready, else 0.",
+			Name: prefix + "launches_braked", Help: "1 while launches are paused because too many nodes are not Ready, else 0.",
 		}),
-		launches:    counter("machines_ordered_total", "Machines whose order the cloud has taken.", "group", "template"),
-		refusals:    counter("orders_failed_total", "Orders that the cloud has not taken, or has dropped without a word, by reason.", "group", "template", "reason"),
-		deletions:   counter("machines_given_up_total", "Machines that were deleted since they had no Node, by reason.", "group", "reason"),
-		retirements: counter("retirements_total", "NodeRetirements that were asked for since a node is used little.", "group"),
-		failures:    prometheus.NewCounter(prometheus.CounterOpts{Name: prefix + "look_failures_total", Help: "Looks that failed."}),
+		launches:    counter("machines_ordered_total", "Instances of accepted launches.", "group", "template"),
+		refusals:    counter("orders_failed_total", "Launches that the cloud has refused or dropped, by reason.", "group", "template", "reason"),
+		deletions:   counter("machines_given_up_total", "Instances that were deleted because they failed to join, by reason.", "group", "reason"),
+		retirements: counter("retirements_total", "NodeRetirements that were requested for underutilized nodes.", "group"),
+		failures:    prometheus.NewCounter(prometheus.CounterOpts{Name: prefix + "look_failures_total", Help: "Reconciles that failed."}),
 		decisionSeconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: prefix + "decision_seconds", Help: "How long it took to decide: up or down.",
+			Name: prefix + "decision_seconds", Help: "Duration of a decision, by direction: up or down.",
 			Buckets: prometheus.ExponentialBuckets(0.001, 2.5, 10),
 		}, []string{"direction"}),
 		podWaitSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: prefix + "pod_to_order_seconds", Help: "Time from when a pod was heard to have no room until a machine for it was asked for.",
+			Name: prefix + "pod_to_order_seconds", Help: "Time from when a pod was seen as unschedulable until an instance for it was requested.",
 			Buckets: []float64{.5, 1, 1.25, 1.5, 2, 3, 5, 10, 30, 60, 300},
 		}),
 		launchSeconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: prefix + "order_seconds", Help: "How long the cloud took to answer an order.", Buckets: prometheus.DefBuckets,
+			Name: prefix + "order_seconds", Help: "Time until the cloud answered a launch.", Buckets: prometheus.DefBuckets,
 		}, []string{"group"}),
 	}
 	var errs []error

@@ -28,14 +28,14 @@ const neverReadyRequester = "slipway manager, never ready"
 func (a *Controller) retireNeverReady(ctx context.Context, groups []*managedGroup) error {
 	var errs []error
 	for _, g := range groups {
-		for _, dead := range g.state.tracking.NeverReady {
-			settled, err := a.retireNode(ctx, g, dead)
+		for _, failed := range g.state.tracking.NeverReady {
+			settled, err := a.retireNode(ctx, g, failed)
 			if err != nil {
 				errs = append(errs, err)
 			}
 			if settled {
 				g.state.unjoined = slices.DeleteFunc(slices.Clone(g.state.unjoined), func(r launch.Instance) bool {
-					return r.ProviderID == dead.Instance.ProviderID
+					return r.ProviderID == failed.Instance.ProviderID
 				})
 			}
 		}
@@ -46,9 +46,9 @@ func (a *Controller) retireNeverReady(ctx context.Context, groups []*managedGrou
 
 // retireNode requests the retirement of an instance's node, unless it is retiring or a retirement has just failed. It
 // reports whether the instance is settled: its node became Ready, or another tool removes it.
-func (a *Controller) retireNode(ctx context.Context, g *managedGroup, dead launch.FailedInstance) (settled bool, err error) {
-	log := a.options.Log.With("group", g.name(), "providerID", dead.Instance.ProviderID, "reason", dead.Reason, "message", dead.Message)
-	n := findNodeOfInstance(a.options.Clouds[g.Group.Spec.Cloud.Provider], g.Nodes, dead.Instance)
+func (a *Controller) retireNode(ctx context.Context, g *managedGroup, failed launch.FailedInstance) (settled bool, err error) {
+	log := a.options.Log.With("group", g.name(), "providerID", failed.Instance.ProviderID, "reason", failed.Reason, "message", failed.Message)
+	n := findNodeOfInstance(a.options.Clouds[g.Group.Spec.Cloud.Provider], g.Nodes, failed.Instance)
 	switch {
 	case n == nil:
 		log.Warn("an instance's Node was never Ready, and no Node of the group has its provider ID; it is kept")
@@ -83,7 +83,7 @@ func (a *Controller) retireNode(ctx context.Context, g *managedGroup, dead launc
 	}
 	log.Warn("a Node was never Ready; its retirement is requested", "node", node.Name)
 	if !hasNeverReadyRetirement(n) {
-		a.options.Metrics.countDeletion(g.name(), dead.Reason)
+		a.options.Metrics.countDeletion(g.name(), failed.Reason)
 	}
 	return false, nil
 }

@@ -90,8 +90,8 @@ func (*Advised) NeedLeaderElection() bool { return true }
 // Start runs until ctx ends. If no plugin wants events, it watches nothing.
 func (a *Advised) Start(ctx context.Context) error {
 	wanted := false
-	for _, of := range a.options.Analyzers {
-		wants := of.Events()
+	for _, analyzer := range a.options.Analyzers {
+		wants := analyzer.Events()
 		wanted = wanted || wants.Modify || wants.Delete
 	}
 	if !wanted {
@@ -103,9 +103,9 @@ func (a *Advised) Start(ctx context.Context) error {
 		return fmt.Errorf("watching pods for plugins: %w", err)
 	}
 	var work sync.WaitGroup
-	for i, of := range a.options.Analyzers {
+	for i, analyzer := range a.options.Analyzers {
 		for range maxConcurrentCalls {
-			work.Go(func() { a.showEvents(ctx, of, a.queues[i]) })
+			work.Go(func() { a.showEvents(ctx, analyzer, a.queues[i]) })
 		}
 	}
 	factory.Start(ctx.Done())
@@ -137,66 +137,66 @@ func (a *Advised) queueEvent(kind eventKind, o any) {
 	if !ok {
 		return
 	}
-	for i, of := range a.options.Analyzers {
+	for i, analyzer := range a.options.Analyzers {
 		if kind == podDeleted {
-			a.options.Wishes.Withdraw(requestIDPrefix(of, pod))
+			a.options.Wishes.Withdraw(requestIDPrefix(analyzer, pod))
 		}
-		if wants := of.Events(); kind == podModified && !wants.Modify || kind == podDeleted && !wants.Delete {
+		if wants := analyzer.Events(); kind == podModified && !wants.Modify || kind == podDeleted && !wants.Delete {
 			continue
 		}
 		if a.queues[i].put(podEvent{kind: kind, pod: pod}) {
-			a.options.Metrics.countEvent(of.Name(), kind, resultDropped)
+			a.options.Metrics.countEvent(analyzer.Name(), kind, resultDropped)
 		}
 	}
 }
 
 // showEvents shows the events of a queue to a plugin.
-func (a *Advised) showEvents(ctx context.Context, of advice.Analyzer, q *eventQueue) {
+func (a *Advised) showEvents(ctx context.Context, analyzer advice.Analyzer, q *eventQueue) {
 	for {
 		e, ok := q.waitForNext()
 		if !ok {
 			return
 		}
-		wishes, err := a.callPlugin(ctx, of, e)
+		requests, err := a.callPlugin(ctx, analyzer, e)
 		switch {
 		case err == nil:
-			a.options.Metrics.countEvent(of.Name(), e.kind, resultAnswered)
-			for i, w := range wishes {
-				a.applyRequest(ctx, of, e.pod, i, w)
+			a.options.Metrics.countEvent(analyzer.Name(), e.kind, resultAnswered)
+			for i, w := range requests {
+				a.applyRequest(ctx, analyzer, e.pod, i, w)
 			}
 		case ctx.Err() != nil:
 			return
 		default:
-			a.retryEvent(ctx, of, q, e, err)
+			a.retryEvent(ctx, analyzer, q, e, err)
 		}
 	}
 }
 
 // callPlugin calls the plugin once, and validates its answer.
-func (a *Advised) callPlugin(ctx context.Context, of advice.Analyzer, e podEvent) ([]advice.Wish, error) {
+func (a *Advised) callPlugin(ctx context.Context, analyzer advice.Analyzer, e podEvent) ([]advice.Wish, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	began := time.Now()
-	defer func() { a.options.Metrics.observeCall(of.Name(), time.Since(began)) }()
-	analyze := of.AnalyzeModifyEvent
+	defer func() { a.options.Metrics.observeCall(analyzer.Name(), time.Since(began)) }()
+	analyze := analyzer.AnalyzeModifyEvent
 	if e.kind == podDeleted {
-		analyze = of.AnalyzeDeleteEvent
+		analyze = analyzer.AnalyzeDeleteEvent
 	}
-	wishes, err := analyze(ctx, e.pod.DeepCopy())
+	requests, err := analyze(ctx, e.pod.DeepCopy())
 	if err != nil {
 		return nil, err
 	}
-	return wishes, advice.Validate(wishes)
+	return requests, advice.Validate(requests)
 }
 
 // retryEvent queues a failed event again after a pause, or drops it after the last try.
-func (a *Advised) retryEvent(ctx context.Context, of advice.Analyzer, q *eventQueue, e podEvent, err error) {
-	a.options.Metrics.countEvent(of.Name(), e.kind, resultFailed)
+func (a *Advised) retryEvent(ctx context.Context, analyzer advice.Analyzer, q *eventQueue, e podEvent, err error) {
+	a.options.Metrics.countEvent(analyzer.Name(), e.kind, resultFailed)
 	e.tries++
-	log := a.options.Log.With("plugin", of.Name(), "event", e.kind, "pod", e.pod.Namespace+"/"+e.pod.Name, "err", err)
+	log := a.options.Log.With("plugin", analyzer.Name(), "event", e.kind, "pod", e.pod.Namespace+"/"+e.pod.Name, "err", err)
 	if e.tries >= maxTries {
 		log.Warn("the plugin failed; its event is dropped", "tries", e.tries)
-		a.options.Metrics.countEvent(of.Name(), e.kind, resultDropped)
+		a.options.Metrics.countEvent(analyzer.Name(), e.kind, resultDropped)
 		return
 	}
 	log.Debug("the plugin failed; its event is retried", "tries", e.tries)
@@ -206,58 +206,58 @@ func (a *Advised) retryEvent(ctx context.Context, of advice.Analyzer, q *eventQu
 }
 
 // applyRequest applies a request of a plugin.
-func (a *Advised) applyRequest(ctx context.Context, of advice.Analyzer, pod *corev1.Pod, i int, w advice.Wish) {
+func (a *Advised) applyRequest(ctx context.Context, analyzer advice.Analyzer, pod *corev1.Pod, i int, w advice.Wish) {
 	var err error
 	kind := "retire"
 	if w.Grow != nil {
-		kind, err = "grow", a.requestInstances(ctx, of, pod, i, w)
+		kind, err = "grow", a.requestInstances(ctx, analyzer, pod, i, w)
 	} else {
-		err = a.requestRetirement(ctx, of, w)
+		err = a.requestRetirement(ctx, analyzer, w)
 	}
 	if err != nil {
-		a.options.Log.Warn("the request of a plugin was refused", "plugin", of.Name(), "wish", kind, "pod", pod.Namespace+"/"+pod.Name, "err", err)
+		a.options.Log.Warn("the request of a plugin was refused", "plugin", analyzer.Name(), "wish", kind, "pod", pod.Namespace+"/"+pod.Name, "err", err)
 	}
-	a.options.Metrics.countRequest(of.Name(), kind, err)
+	a.options.Metrics.countRequest(analyzer.Name(), kind, err)
 }
 
-func requestIDPrefix(of advice.Analyzer, pod *corev1.Pod) string {
-	return of.Name() + "/" + string(pod.UID) + "/"
+func requestIDPrefix(analyzer advice.Analyzer, pod *corev1.Pod) string {
+	return analyzer.Name() + "/" + string(pod.UID) + "/"
 }
 
 // requestInstances adds a launch request for a group of the plugin's own cloud.
-func (a *Advised) requestInstances(ctx context.Context, of advice.Analyzer, pod *corev1.Pod, i int, w advice.Wish) error {
+func (a *Advised) requestInstances(ctx context.Context, analyzer advice.Analyzer, pod *corev1.Pod, i int, w advice.Wish) error {
 	groups, err := a.options.Groups.List(ctx)
 	if err != nil {
 		return err
 	}
 	for j := range groups {
 		g := &groups[j]
-		if g.Spec.Cloud != (v1alpha1.CloudGroup{Provider: of.Name(), Group: w.Grow.Group}) || !a.options.Selector.Matches(labels.Set(g.Labels)) {
+		if g.Spec.Cloud != (v1alpha1.CloudGroup{Provider: analyzer.Name(), Group: w.Grow.Group}) || !a.options.Selector.Matches(labels.Set(g.Labels)) {
 			continue
 		}
 		taken := a.options.Wishes.Ask(plan.Wish{
-			ID: fmt.Sprintf("%s%s/%s/%d", requestIDPrefix(of, pod), g.Name, w.Grow.Template, i), Group: g.Name, Template: w.Grow.Template,
-			Count: w.Grow.Count, Pod: placement.PodKey{Namespace: pod.Namespace, Name: pod.Name}, Why: describeReason(of, w),
+			ID: fmt.Sprintf("%s%s/%s/%d", requestIDPrefix(analyzer, pod), g.Name, w.Grow.Template, i), Group: g.Name, Template: w.Grow.Template,
+			Count: w.Grow.Count, Pod: placement.PodKey{Namespace: pod.Namespace, Name: pod.Name}, Why: describeReason(analyzer, w),
 		})
 		if !taken {
 			return fmt.Errorf("%d instances of group %s: too many launch requests are open: retry later", w.Grow.Count, w.Grow.Group)
 		}
 		return nil
 	}
-	return fmt.Errorf("grow.group: no NodeGroup of cloud %s has spec.cloud.group %q", of.Name(), w.Grow.Group)
+	return fmt.Errorf("grow.group: no NodeGroup of cloud %s has spec.cloud.group %q", analyzer.Name(), w.Grow.Group)
 }
 
-func describeReason(of advice.Analyzer, w advice.Wish) string {
-	return "plugin " + of.Name() + ": " + observe.Clip(w.Reason, advice.MaxReason)
+func describeReason(analyzer advice.Analyzer, w advice.Wish) string {
+	return "plugin " + analyzer.Name() + ": " + observe.Clip(w.Reason, advice.MaxReason)
 }
 
 // requestRetirement creates the NodeRetirement of a node in the plugin's own cloud.
-func (a *Advised) requestRetirement(ctx context.Context, of advice.Analyzer, w advice.Wish) error {
+func (a *Advised) requestRetirement(ctx context.Context, analyzer advice.Analyzer, w advice.Wish) error {
 	var n corev1.Node
 	if err := a.options.Client.Get(ctx, client.ObjectKey{Name: w.Retire.Node}, &n); err != nil {
 		return fmt.Errorf("retire.node: %w", err)
 	}
-	g, err := a.findGroup(ctx, of, &n)
+	g, err := a.findGroup(ctx, analyzer, &n)
 	if err != nil {
 		return err
 	}
@@ -283,7 +283,7 @@ func (a *Advised) requestRetirement(ctx context.Context, of advice.Analyzer, w a
 	rt := request.New(request.Request{
 		Name: request.Name(n.Name, "advised", n.UID, before), Labels: g.Labels,
 		Spec: v1alpha1.NodeRetirementSpec{
-			NodeName: n.Name, NodeUID: n.UID, Reason: v1alpha1.Requested, RequestedBy: observe.Cut(describeReason(of, w), longestRequester), Group: g.Name,
+			NodeName: n.Name, NodeUID: n.UID, Reason: v1alpha1.Requested, RequestedBy: observe.Cut(describeReason(analyzer, w), longestRequester), Group: g.Name,
 		},
 	})
 	if err := a.options.Client.Create(ctx, rt); err != nil && !apierrors.IsAlreadyExists(err) {
@@ -293,7 +293,7 @@ func (a *Advised) requestRetirement(ctx context.Context, of advice.Analyzer, w a
 }
 
 // findGroup returns the group of a node, if it belongs to the plugin's own cloud.
-func (a *Advised) findGroup(ctx context.Context, of advice.Analyzer, n *corev1.Node) (*v1alpha1.NodeGroup, error) {
+func (a *Advised) findGroup(ctx context.Context, analyzer advice.Analyzer, n *corev1.Node) (*v1alpha1.NodeGroup, error) {
 	groups, err := a.options.Groups.List(ctx)
 	if err != nil {
 		return nil, err
@@ -301,9 +301,9 @@ func (a *Advised) findGroup(ctx context.Context, of advice.Analyzer, n *corev1.N
 	owner := nodegroup.Claim(groups, []corev1.Node{*n}).Owner[n.Name]
 	for i := range groups {
 		g := &groups[i]
-		if g.Name == owner && g.Spec.Cloud.Provider == of.Name() && a.options.Selector.Matches(labels.Set(g.Labels)) {
+		if g.Name == owner && g.Spec.Cloud.Provider == analyzer.Name() && a.options.Selector.Matches(labels.Set(g.Labels)) {
 			return g, nil
 		}
 	}
-	return nil, fmt.Errorf("retire.node: %s is of no NodeGroup of cloud %s", n.Name, of.Name())
+	return nil, fmt.Errorf("retire.node: %s is of no NodeGroup of cloud %s", n.Name, analyzer.Name())
 }

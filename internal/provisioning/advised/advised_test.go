@@ -106,9 +106,9 @@ func newFixture(t *testing.T, objects []client.Object, analyzers ...advice.Analy
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	var work sync.WaitGroup
-	for i, of := range analyzers {
+	for i, analyzer := range analyzers {
 		for range maxConcurrentCalls {
-			work.Go(func() { f.showEvents(ctx, of, f.queues[i]) })
+			work.Go(func() { f.showEvents(ctx, analyzer, f.queues[i]) })
 		}
 	}
 	t.Cleanup(func() {

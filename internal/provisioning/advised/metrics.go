@@ -25,13 +25,13 @@ func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 	m := &Metrics{
 		events: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "slipway_plugin_events_total",
-			Help: "Calls that showed a plugin a pod that has changed or was deleted: answered or failed; and events that were dropped.",
+			Help: "Events of changed or deleted pods for plugins, by result: answered, failed or dropped.",
 		}, []string{"plugin", "event", "result"}),
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "slipway_plugin_wishes_total", Help: "What plugins have wished for: grow or retire, passed on or refused.",
+			Name: "slipway_plugin_wishes_total", Help: "Requests of plugins, grow or retire, by result: passed or refused.",
 		}, []string{"plugin", "wish", "result"}),
 		calls: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "slipway_plugin_event_seconds", Help: "How long a plugin took to answer to an event.", Buckets: prometheus.DefBuckets,
+			Name: "slipway_plugin_event_seconds", Help: "Time until a plugin answered an event.", Buckets: prometheus.DefBuckets,
 		}, []string{"plugin"}),
 	}
 	return m, errors.Join(r.Register(m.events), r.Register(m.requests), r.Register(m.calls))
@@ -45,10 +45,10 @@ func (m *Metrics) observeCall(plugin string, d time.Duration) {
 	m.calls.WithLabelValues(plugin).Observe(d.Seconds())
 }
 
-func (m *Metrics) countRequest(plugin, wish string, err error) {
+func (m *Metrics) countRequest(plugin, kind string, err error) {
 	result := "passed"
 	if err != nil {
 		result = "refused"
 	}
-	m.requests.WithLabelValues(plugin, wish, result).Inc()
+	m.requests.WithLabelValues(plugin, kind, result).Inc()
 }

@@ -186,16 +186,16 @@ func HasRoom(g *v1alpha1.NodeGroup, s *v1alpha1.ProvisioningStatus, has cloud.Gr
 const maxOperationAge = time.Hour
 
 // isCountedInSize reports whether a size that was read at began counts a launch, or never will.
-func isCountedInSize(l *v1alpha1.Launch, began time.Time) bool {
+func isCountedInSize(l *v1alpha1.Launch, readAt time.Time) bool {
 	switch {
 	case l.State == v1alpha1.LaunchFailed, l.State == v1alpha1.LaunchReady:
 		return true
-	case l.OperationID != "" && began.Before(l.RequestedAt.Add(maxOperationAge)):
+	case l.OperationID != "" && readAt.Before(l.RequestedAt.Add(maxOperationAge)):
 		return false
 	case l.State == v1alpha1.LaunchProvisioning && l.AnsweredAt != nil:
-		return l.AnsweredAt.Add(answerMargin).Before(began)
+		return l.AnsweredAt.Add(answerMargin).Before(readAt)
 	}
-	return l.RequestedAt.Add(Timeout(int(l.Count)) + Settle).Before(began)
+	return l.RequestedAt.Add(Timeout(int(l.Count)) + Settle).Before(readAt)
 }
 
 // recordRetention is how long a launch is kept for its NodeRetirement, which may be gone.
@@ -203,12 +203,12 @@ const recordRetention = 8 * 24 * time.Hour
 
 // pruneLaunches removes launches that nothing tracks. These are launches without spec.scaleUp that the size counts, and
 // those with a result that their NodeRetirement did not record in time.
-func pruneLaunches(g *v1alpha1.NodeGroup, s *v1alpha1.ProvisioningStatus, began time.Time) {
+func pruneLaunches(g *v1alpha1.NodeGroup, s *v1alpha1.ProvisioningStatus, now time.Time) {
 	s.Launches = slices.DeleteFunc(s.Launches, func(l v1alpha1.Launch) bool {
 		if l.IsForRetirement() {
-			return IsForgotten(&l, began)
+			return IsForgotten(&l, now)
 		}
-		return g.Spec.ScaleUp == nil && isCountedInSize(&l, began)
+		return g.Spec.ScaleUp == nil && isCountedInSize(&l, now)
 	})
 }
 

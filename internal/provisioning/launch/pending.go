@@ -75,8 +75,8 @@ const (
 )
 
 // wasUnanswered reports whether the launch had no answer when a cloud read began.
-func (a *Pending) wasUnanswered(began time.Time) bool {
-	return a.Answered.IsZero() || a.Answered.After(began)
+func (a *Pending) wasUnanswered(readAt time.Time) bool {
+	return a.Answered.IsZero() || a.Answered.After(readAt)
 }
 
 // clampTimes corrects times in the future. An answer is expected within the timeout.
@@ -88,13 +88,13 @@ func (a *Pending) clampTimes(now time.Time) {
 }
 
 // mayStillShow reports whether a launch that is unanswered, refused or lost may still show instances.
-func (a *Pending) mayStillShow(began, now time.Time) bool {
+func (a *Pending) mayStillShow(readAt, now time.Time) bool {
 	switch {
 	case a.Answered.IsZero():
 		return true
 	case a.Count == 0:
 		return false
-	case a.wasUnanswered(began), a.Running:
+	case a.wasUnanswered(readAt), a.Running:
 		return true
 	}
 	return a.Answer == Lost && now.Before(a.Settled)
@@ -126,9 +126,9 @@ func (a *Pending) Reply(answer Answer, named []string, at time.Time, settle time
 // applyAnswers returns the launches after their answers. It adds instances that appeared before an answer to the
 // record, unless the answer excludes them.
 func (s *Observation) applyAnswers(record map[string]Instance) []Pending {
-	asked := slices.Clone(s.Pending)
-	for i := range asked {
-		a := &asked[i]
+	pending := slices.Clone(s.Pending)
+	for i := range pending {
+		a := &pending[i]
 		a.Named, a.Seen = slices.Clone(a.Named), slices.Clone(a.Seen)
 		if a.Answered.IsZero() {
 			continue
@@ -140,7 +140,7 @@ func (s *Observation) applyAnswers(record map[string]Instance) []Pending {
 		}
 		a.Seen = nil
 	}
-	return asked
+	return pending
 }
 
 // claimInstance counts an instance of an answered launch as seen. It returns false if the instance is not part of the
@@ -159,9 +159,9 @@ func (a *Pending) claimInstance(id string) bool {
 // matchInstance finds the launch of a new instance, and reports whether the instance is ours. It returns the launched
 // template, because not all clouds report the type, and some use other names. The type only excludes launches of other
 // templates.
-func (s *Observation) matchInstance(asked []Pending, i cloud.Instance) (r Instance, ours bool) {
-	for k := range asked {
-		a := &asked[k]
+func (s *Observation) matchInstance(pending []Pending, i cloud.Instance) (r Instance, ours bool) {
+	for k := range pending {
+		a := &pending[k]
 		switch {
 		case slices.Contains(a.Named, i.ProviderID):
 			return s.newInstance(i.ProviderID, cmp.Or(a.Kind, i.Type), a.ID), a.claimInstance(i.ProviderID)
@@ -169,8 +169,8 @@ func (s *Observation) matchInstance(asked []Pending, i cloud.Instance) (r Instan
 			return r, false
 		}
 	}
-	for k := range asked {
-		a := &asked[k]
+	for k := range pending {
+		a := &pending[k]
 		if a.Kind != "" && i.Type != "" && !SameKind(a.Kind, i.Type) || a.Count <= len(a.Named)+len(a.Seen) || !s.appearedSince(i, a.At) {
 			continue
 		}
@@ -188,11 +188,11 @@ const maxClockSkew = 5 * time.Minute
 
 // appearedSince reports whether an instance appeared after a launch. It was not known before, and its creation time is
 // not earlier. In the first read of a process only the creation time counts, in whole seconds.
-func (s *Observation) appearedSince(i cloud.Instance, ordered time.Time) bool {
+func (s *Observation) appearedSince(i cloud.Instance, launchedAt time.Time) bool {
 	if s.Known == nil {
-		return !i.Created.IsZero() && !i.Created.Before(ordered.Truncate(time.Second))
+		return !i.Created.IsZero() && !i.Created.Before(launchedAt.Truncate(time.Second))
 	}
 	_, known := s.Known[i.ProviderID]
 	_, requested := s.Known[i.FormerID]
-	return !known && !requested && (i.Created.IsZero() || !i.Created.Before(ordered.Add(-maxClockSkew)))
+	return !known && !requested && (i.Created.IsZero() || !i.Created.Before(launchedAt.Add(-maxClockSkew)))
 }

@@ -111,13 +111,13 @@ func Track(s Observation) Tracking {
 	for _, r := range s.Record {
 		record[r.ProviderID] = r
 	}
-	asked := s.applyAnswers(record)
-	for k := range asked {
-		a := &asked[k]
+	pending := s.applyAnswers(record)
+	for k := range pending {
+		a := &pending[k]
 		out.Late[a.ID] = !a.Unrequested && !s.Now.Before(a.At.Add(s.JoinTimeout))
 		a.Running = a.Running && !out.Late[a.ID]
 	}
-	there := 0
+	present := 0
 	instances := slices.SortedFunc(slices.Values(s.Instances), func(a, b cloud.Instance) int {
 		return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.ProviderID, b.ProviderID))
 	})
@@ -133,11 +133,11 @@ func Track(s Observation) Tracking {
 			}
 			continue
 		}
-		there++
+		present++
 		if i.Adopted || s.Joined[i.ProviderID] {
 			ours = false
 		} else if !ours {
-			r, ours = s.matchInstance(asked, i)
+			r, ours = s.matchInstance(pending, i)
 		}
 		switch join := s.Join(i); {
 		case (join == NodeUsable || join == NodeLeaving) && ours: // a retiring Node was Ready: its own retirement replaces it
@@ -148,7 +148,7 @@ func Track(s Observation) Tracking {
 			out.trackWithoutNode(s, i, join, r, ours)
 		}
 	}
-	out.trackUnseen(s, asked, s.Group.Size-there)
+	out.trackUnseen(s, pending, s.Group.Size-present)
 	return out
 }
 
@@ -246,8 +246,8 @@ func (s *Observation) firstSeen(id string) time.Time {
 	return s.Now
 }
 
-func (s *Observation) newInstance(id, kind, launch string) Instance {
-	return Instance{ProviderID: id, Template: kind, Launch: launch, Since: metav1.NewTime(s.firstSeen(id)).Rfc3339Copy()}
+func (s *Observation) newInstance(id, template, launch string) Instance {
+	return Instance{ProviderID: id, Template: template, Launch: launch, Since: metav1.NewTime(s.firstSeen(id)).Rfc3339Copy()}
 }
 
 // trackStarting keeps the record of our instance until its Node was usable once. A later unusable Node does not count.
@@ -257,14 +257,14 @@ func (v *Tracking) trackStarting(s Observation, i cloud.Instance, join Join, r I
 		return
 	}
 	v.Overdue[i.ProviderID] = true
-	kind := cmp.Or(r.Template, i.Type)
+	template := cmp.Or(r.Template, i.Type)
 	if join == HasNode {
 		message := fmt.Sprintf("its Node was not Ready for %s", s.JoinTimeout)
-		v.NeverReady = append(v.NeverReady, FailedInstance{i, kind, r.Launch, NeverReady, message})
+		v.NeverReady = append(v.NeverReady, FailedInstance{i, template, r.Launch, NeverReady, message})
 		return
 	}
 	message := fmt.Sprintf("its Node could run no pods of the group for %s", s.JoinTimeout)
-	v.NeverUsable = append(v.NeverUsable, FailedInstance{i, kind, r.Launch, NeverUsable, message})
+	v.NeverUsable = append(v.NeverUsable, FailedInstance{i, template, r.Launch, NeverUsable, message})
 }
 
 // isOverdue reports whether an instance was not usable in time. This process must have watched it for as long.
@@ -274,7 +274,7 @@ func (s *Observation) isOverdue(i cloud.Instance, since time.Time) bool {
 
 // trackWithoutNode classifies an instance that has no known Node.
 func (v *Tracking) trackWithoutNode(s Observation, i cloud.Instance, join Join, r Instance, ours bool) {
-	since, kind := r.Since.Time, cmp.Or(r.Template, i.Type)
+	since, template := r.Since.Time, cmp.Or(r.Template, i.Type)
 	switch {
 	case ours:
 	case i.Created.IsZero(): // the cloud does not report the creation time
@@ -286,13 +286,13 @@ func (v *Tracking) trackWithoutNode(s Observation, i cloud.Instance, join Join, 
 	switch {
 	case join == Unsure && (late || i.State == cloud.Failed):
 	case ours && i.State == cloud.Failed:
-		v.Dead = append(v.Dead, FailedInstance{i, kind, r.Launch, cmp.Or(string(i.Refusal), Failed), cmp.Or(i.Message, "the cloud could not create it")})
+		v.Dead = append(v.Dead, FailedInstance{i, template, r.Launch, cmp.Or(string(i.Refusal), Failed), cmp.Or(i.Message, "the cloud could not create it")})
 	case ours && s.isOverdue(i, since):
-		v.Dead = append(v.Dead, FailedInstance{i, kind, r.Launch, NeverJoined, fmt.Sprintf("it was %s and had no Node for %s", i.State, s.JoinTimeout)})
+		v.Dead = append(v.Dead, FailedInstance{i, template, r.Launch, NeverJoined, fmt.Sprintf("it was %s and had no Node for %s", i.State, s.JoinTimeout)})
 	case late:
 		v.Strays = append(v.Strays, i.ProviderID)
 	case i.State != cloud.Failed:
-		v.Awaited = append(v.Awaited, Expected{ID: i.ProviderID, Kind: kind})
+		v.Awaited = append(v.Awaited, Expected{ID: i.ProviderID, Kind: template})
 	}
 	if ours {
 		v.Record = append(v.Record, r)
@@ -301,24 +301,24 @@ func (v *Tracking) trackWithoutNode(s Observation, i cloud.Instance, join Join, 
 
 // trackUnseen counts the instances that the cloud's size includes but its list does not, by launch where known. After
 // the join timeout they are not expected any more.
-func (v *Tracking) trackUnseen(s Observation, asked []Pending, n int) {
-	expect := func(count int, kind, order string) {
+func (v *Tracking) trackUnseen(s Observation, pending []Pending, unlisted int) {
+	expect := func(count int, template, launchID string) {
 		for range count {
-			v.Awaited = append(v.Awaited, Expected{ID: fmt.Sprintf("unseen-%d", len(v.Awaited)), Kind: kind, Order: order})
+			v.Awaited = append(v.Awaited, Expected{ID: fmt.Sprintf("unseen-%d", len(v.Awaited)), Kind: template, Order: launchID})
 		}
 	}
-	if n > 0 {
+	if unlisted > 0 {
 		v.UnseenSince = s.UnseenSince
 		if v.UnseenSince.IsZero() {
 			v.UnseenSince = s.Now
 		}
 	}
-	for _, a := range asked {
+	for _, a := range pending {
 		if a.Answer != Accepted || a.wasUnanswered(s.Began) || a.Running {
 			continue
 		}
 		missing := a
-		a.Count = max(0, min(a.Count, n))
+		a.Count = max(0, min(a.Count, unlisted))
 		if v.Late[a.ID] {
 			a.Count = 0
 		}
@@ -326,31 +326,31 @@ func (v *Tracking) trackUnseen(s Observation, asked []Pending, n int) {
 			v.Lapsed = append(v.Lapsed, missing)
 		}
 		if a.Count > 0 {
-			n -= a.Count
+			unlisted -= a.Count
 			v.Pending = append(v.Pending, a)
 			expect(a.Count, a.Kind, a.ID)
 		}
 	}
-	for _, a := range asked { // the cloud's size may count instances that it could not create
+	for _, a := range pending { // the cloud's size may count instances that it could not create
 		if a.Answer != NotMade || a.wasUnanswered(s.Began) {
 			continue
 		}
-		if a.Count = min(a.Count, n); a.Count > 0 && !v.Late[a.ID] {
-			n -= a.Count
+		if a.Count = min(a.Count, unlisted); a.Count > 0 && !v.Late[a.ID] {
+			unlisted -= a.Count
 			v.Unmade += a.Count
 			v.Pending = append(v.Pending, a)
 		}
 	}
-	for _, a := range asked { // the cloud's size may or may not count their instances
+	for _, a := range pending { // the cloud's size may or may not count their instances
 		switch {
 		case a.Answer == NotMade && !a.wasUnanswered(s.Began):
 		case a.mayStillShow(s.Began, s.Now):
-			n -= a.Expected()
+			unlisted -= a.Expected()
 			v.Pending = append(v.Pending, a)
 			expect(a.Expected(), a.Kind, a.ID)
 		case a.Answer != Accepted:
-			if a.Answer == Lost && !v.Late[a.ID] && n >= a.Expected() { // the size proves that the launch was accepted
-				n -= a.Expected()
+			if a.Answer == Lost && !v.Late[a.ID] && unlisted >= a.Expected() { // the size proves that the launch was accepted
+				unlisted -= a.Expected()
 				a.Answer = Accepted
 				v.Pending = append(v.Pending, a)
 				expect(a.Expected(), a.Kind, a.ID)
@@ -359,9 +359,9 @@ func (v *Tracking) trackUnseen(s Observation, asked []Pending, n int) {
 			v.Over = append(v.Over, a)
 		}
 	}
-	if n > 0 && s.Now.Before(v.UnseenSince.Add(s.JoinTimeout)) { // launched by another client or by an earlier process
-		expect(n, "", "")
+	if unlisted > 0 && s.Now.Before(v.UnseenSince.Add(s.JoinTimeout)) { // launched by another client or by an earlier process
+		expect(unlisted, "", "")
 	} else {
-		v.Unmade += max(0, n)
+		v.Unmade += max(0, unlisted)
 	}
 }

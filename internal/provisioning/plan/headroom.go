@@ -80,17 +80,17 @@ func (p *scaleUp) launchHeadroom() error {
 		}
 		asked := false
 		for _, t := range append(p.sortIntoTiers(), launchTier{objective: planner.LeastWaste}) {
-			kinds := t.templates[:0:0]
+			templates := t.templates[:0:0]
 			for _, k := range t.templates {
 				if k.group == g {
-					kinds = append(kinds, k)
+					templates = append(templates, k)
 				}
 			}
-			if len(kinds) == 0 && (asked || len(t.templates) > 0) {
+			if len(templates) == 0 && (asked || len(t.templates) > 0) {
 				continue
 			}
 			asked = true
-			packing, err := planner.Pack(p.Snapshot, slots, p.toFlavours(kinds), t.objective)
+			packing, err := planner.Pack(p.Snapshot, slots, p.toFlavours(templates), t.objective)
 			if err != nil {
 				return err
 			}

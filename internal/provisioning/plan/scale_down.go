@@ -281,11 +281,11 @@ func (d *NodeDecision) addReason(rule, format string, a ...any) {
 
 // selectNodes selects the nodes to retire. No rule keeps them, their pods fit elsewhere, their cooldown has passed, and
 // they can be retired together.
-func (f *scaleDown) selectNodes(g *Group, rule *underutilizedRule, all []NodeDecision) error {
-	free := make([]*NodeDecision, 0, len(all))
-	for i := range all {
-		if len(all[i].Reasons) == 0 && !all[i].Subject.Counted().Leaving {
-			free = append(free, &all[i])
+func (f *scaleDown) selectNodes(g *Group, rule *underutilizedRule, decisions []NodeDecision) error {
+	free := make([]*NodeDecision, 0, len(decisions))
+	for i := range decisions {
+		if len(decisions[i].Reasons) == 0 && !decisions[i].Subject.Counted().Leaving {
+			free = append(free, &decisions[i])
 		}
 	}
 	if len(free) == 0 {
@@ -295,11 +295,11 @@ func (f *scaleDown) selectNodes(g *Group, rule *underutilizedRule, all []NodeDec
 	if err != nil {
 		return err
 	}
-	victims, err := f.findCandidates(g, rule, free, now.placedOnNodes)
+	candidates, err := f.findCandidates(g, rule, free, now.placedOnNodes)
 	if err != nil {
 		return err
 	}
-	return f.confirmCandidates(g, victims)
+	return f.confirmCandidates(g, candidates)
 }
 
 // findCandidates finds the nodes that can be retired together after their cooldown. The pending pods that fit on
@@ -399,26 +399,26 @@ func (f *scaleDown) selectTogether(g *Group, due []*NodeDecision) ([]candidate, 
 	for _, d := range due {
 		byName[d.Node] = d
 	}
-	victims := make([]candidate, 0, len(selection.Victims))
+	candidates := make([]candidate, 0, len(selection.Victims))
 	for _, e := range selection.Victims {
-		victims = append(victims, candidate{byName[e.Node], e})
+		candidates = append(candidates, candidate{byName[e.Node], e})
 	}
 	for _, p := range selection.Passed {
 		if d := byName[p.Node]; d != nil && len(p.Refusals) > 0 {
 			d.addReason(NotTogether, "%s", p.Refusals[0].String())
 		}
 	}
-	slices.SortStableFunc(victims, func(a, b candidate) int { return cmp.Compare(a.retirementRank(), b.retirementRank()) })
-	return f.keepWithinBudget(g, victims), nil
+	slices.SortStableFunc(candidates, func(a, b candidate) int { return cmp.Compare(a.retirementRank(), b.retirementRank()) })
+	return f.keepWithinBudget(g, candidates), nil
 }
 
 // keepWithinBudget returns the candidates that would be admitted one after the other.
-func (f *scaleDown) keepWithinBudget(g *Group, victims []candidate) []candidate {
+func (f *scaleDown) keepWithinBudget(g *Group, candidates []candidate) []candidate {
 	q := budget.Question{
 		Group: &g.Group.Spec, CloudMinimum: int32(g.CloudMinimum), Nodes: budgetNodes(g), Reason: v1alpha1.Underused, Now: f.Now,
 	}
 	var kept []candidate
-	for _, v := range victims {
+	for _, v := range candidates {
 		q.Target = v.Node
 		switch verdict := budget.Evaluate(q); verdict.Code {
 		case budget.Allowed:
@@ -460,23 +460,23 @@ func (v candidate) retirementRank() int {
 // confirmCandidates retires the candidates if all of their pods fit on existing nodes, and if this requires no further
 // instances. Room on an instance without a Node does not count: it was launched for other pods, which may then find
 // none.
-func (f *scaleDown) confirmCandidates(g *Group, victims []candidate) error {
-	for len(victims) > 0 {
-		after, err := f.findWorstDecision(g, victims)
+func (f *scaleDown) confirmCandidates(g *Group, candidates []candidate) error {
+	for len(candidates) > 0 {
+		after, err := f.findWorstDecision(g, candidates)
 		if err != nil {
 			return err
 		}
 		if len(after.unplacedPods) == 0 && after.countDemand() <= f.baseline.countDemand() {
-			for i := range victims {
-				if err := f.applyEvacuation(g, &victims[i].evacuation); err != nil {
+			for i := range candidates {
+				if err := f.applyEvacuation(g, &candidates[i].evacuation); err != nil {
 					return err
 				}
 			}
 			return nil
 		}
-		last := len(victims) - 1
-		victims[last].addReason(WouldComeBack, "%s", f.describeConsequence(after))
-		victims = victims[:last]
+		last := len(candidates) - 1
+		candidates[last].addReason(WouldComeBack, "%s", f.describeConsequence(after))
+		candidates = candidates[:last]
 	}
 	return nil
 }
@@ -487,7 +487,7 @@ const shuffleCount = 2
 // findWorstDecision decides without the candidates for several orders of their pods, and returns the worst decision.
 // The worst has a pod without room on the other nodes, or else the highest demand. The scheduler's real order is
 // unknown. So it is likely, but not certain, that each pod finds room.
-func (f *scaleDown) findWorstDecision(g *Group, victims []candidate) (*Decision, error) {
+func (f *scaleDown) findWorstDecision(g *Group, candidates []candidate) (*Decision, error) {
 	inPlace := func([]placement.PodKey) ([]placement.PodKey, error) { return nil, nil }
 	in := func(order func([]placement.PodKey)) func([]placement.PodKey) ([]placement.PodKey, error) {
 		return func(pods []placement.PodKey) ([]placement.PodKey, error) {
@@ -495,21 +495,21 @@ func (f *scaleDown) findWorstDecision(g *Group, victims []candidate) (*Decision,
 			return planner.Scatter(f.Snapshot, f.fork, pods)
 		}
 	}
-	ways := []func([]placement.PodKey) ([]placement.PodKey, error){
+	arrangements := []func([]placement.PodKey) ([]placement.PodKey, error){
 		inPlace,
 		in(func([]placement.PodKey) {}),
 		in(slices.Reverse),
 		in(func(pods []placement.PodKey) { slices.SortFunc(pods, comparePodKeys) }),
 	}
 	for seed := range uint64(shuffleCount) {
-		dice := rand.New(rand.NewPCG(seed, uint64(len(victims)))) // a fixed seed, so that a decision can be reproduced
-		ways = append(ways, in(func(pods []placement.PodKey) {
-			dice.Shuffle(len(pods), func(i, j int) { pods[i], pods[j] = pods[j], pods[i] })
+		random := rand.New(rand.NewPCG(seed, uint64(len(candidates)))) // a fixed seed, so that a decision can be reproduced
+		arrangements = append(arrangements, in(func(pods []placement.PodKey) {
+			random.Shuffle(len(pods), func(i, j int) { pods[i], pods[j] = pods[j], pods[i] })
 		}))
 	}
 	var worst *Decision
-	for _, arrange := range ways {
-		d, err := f.decideWithout(g, victims, arrange)
+	for _, arrange := range arrangements {
+		d, err := f.decideWithout(g, candidates, arrange)
 		if err != nil {
 			return nil, err
 		}
@@ -524,17 +524,17 @@ func (f *scaleDown) findWorstDecision(g *Group, victims []candidate) (*Decision,
 }
 
 // decideWithout decides what would be launched without the candidates, with their pods arranged anew.
-func (f *scaleDown) decideWithout(g *Group, victims []candidate, arrange func([]placement.PodKey) ([]placement.PodKey, error)) (*Decision, error) {
+func (f *scaleDown) decideWithout(g *Group, candidates []candidate, arrange func([]placement.PodKey) ([]placement.PodKey, error)) (*Decision, error) {
 	tried := f.Snapshot.Fork()
 	defer tried.Rollback()
 	gone, lost := f.removedNodes, f.removedGroups
 	defer func() { f.removedNodes, f.removedGroups = gone, lost }()
 	var pods []placement.PodKey
-	for i := range victims {
-		if err := f.applyEvacuation(g, &victims[i].evacuation); err != nil {
+	for i := range candidates {
+		if err := f.applyEvacuation(g, &candidates[i].evacuation); err != nil {
 			return nil, err
 		}
-		for _, m := range victims[i].evacuation.Moves {
+		for _, m := range candidates[i].evacuation.Moves {
 			if !f.isOnlySimulated(m.Pod) {
 				pods = append(pods, m.Pod)
 			}

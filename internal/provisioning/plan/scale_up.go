@@ -186,17 +186,17 @@ func (r *forkedCluster) makeTemplates() error {
 
 // planLaunches decides what to launch, in its own fork. removedNodes is how many of the counted nodes were removed from
 // the fork.
-func (r *forkedCluster) planLaunches(keys []placement.PodKey, gone int, leaving ...string) (*Decision, error) {
+func (r *forkedCluster) planLaunches(pods []placement.PodKey, removedNodes int, removedGroups ...string) (*Decision, error) {
 	fork := r.Snapshot.Fork()
 	defer fork.Rollback()
-	p := &scaleUp{forkedCluster: r, launchByFlavour: map[string]*Order{}, flavourByInstance: map[string]string{}, launchedByGroup: map[string]int{}, removedNodes: gone, removedGroups: leaving}
+	p := &scaleUp{forkedCluster: r, launchByFlavour: map[string]*Order{}, flavourByInstance: map[string]string{}, launchedByGroup: map[string]int{}, removedNodes: removedNodes, removedGroups: removedGroups}
 	if err := p.addProvisioningInstances(); err != nil {
 		return nil, err
 	}
 	if err := p.launchToMinSize(); err != nil {
 		return nil, err
 	}
-	left, err := p.placePods(keys)
+	left, err := p.placePods(pods)
 	if err != nil {
 		return nil, err
 	}
@@ -308,11 +308,11 @@ func (p *scaleUp) countRemoved(g *Group) (n int) {
 }
 
 // simulateLaunch adds an instance of a template to the fork, and returns its name.
-func (p *scaleUp) simulateLaunch(k *groupTemplate) (string, error) {
+func (p *scaleUp) simulateLaunch(template *groupTemplate) (string, error) {
 	p.serial++
-	name := fmt.Sprintf("new/%s/%d", k.flavour, p.serial)
-	p.flavourByInstance[name] = k.flavour
-	return name, p.fork.Launch(toFlavour(k).Node(name, ""))
+	name := fmt.Sprintf("new/%s/%d", template.flavour, p.serial)
+	p.flavourByInstance[name] = template.flavour
+	return name, p.fork.Launch(toFlavour(template).Node(name, ""))
 }
 
 // simulateLaunches adds n instances of a template to the fork.
@@ -405,8 +405,8 @@ func (p *scaleUp) sortIntoTiers() []launchTier {
 
 // placePods places pods on existing nodes, provisioning instances or new instances, tier by tier. It returns the pods
 // without a place, with the reasons of every tier.
-func (p *scaleUp) placePods(keys []placement.PodKey) ([]planner.Helpless, error) {
-	if len(keys) == 0 {
+func (p *scaleUp) placePods(pods []placement.PodKey) ([]planner.Helpless, error) {
+	if len(pods) == 0 {
 		return nil, nil
 	}
 	tiers := p.sortIntoTiers()
@@ -416,20 +416,20 @@ func (p *scaleUp) placePods(keys []placement.PodKey) ([]planner.Helpless, error)
 	var left []planner.Helpless
 	why := map[placement.PodKey]planner.Helpless{}
 	for _, t := range tiers {
-		packing, err := planner.Pack(p.Snapshot, keys, p.toFlavours(t.templates), t.objective)
+		packing, err := planner.Pack(p.Snapshot, pods, p.toFlavours(t.templates), t.objective)
 		if err != nil {
 			return nil, err
 		}
 		if err := p.applyPacking(packing, PodsWait, "pods are unschedulable"); err != nil {
 			return nil, err
 		}
-		left, keys = nil, nil
+		left, pods = nil, nil
 		for _, h := range packing.Helpless {
 			h = mergeReasons(why[h.Pod], h)
 			why[h.Pod] = h
-			left, keys = append(left, h), append(keys, h.Pod)
+			left, pods = append(left, h), append(pods, h.Pod)
 		}
-		if len(keys) == 0 {
+		if len(pods) == 0 {
 			break
 		}
 	}
@@ -454,11 +454,11 @@ func mergeReasons(before, now planner.Helpless) planner.Helpless {
 }
 
 // toFlavours converts templates to flavours of the planner, with what the limits leave now.
-func (p *scaleUp) toFlavours(kinds []*groupTemplate) []planner.Flavour {
+func (p *scaleUp) toFlavours(templates []*groupTemplate) []planner.Flavour {
 	cluster := p.clusterLimits()
 	shared := map[*Group][]*launchLimit{}
-	out := make([]planner.Flavour, 0, len(kinds))
-	for _, k := range kinds {
+	out := make([]planner.Flavour, 0, len(templates))
+	for _, k := range templates {
 		if shared[k.group] == nil {
 			shared[k.group] = append(p.groupLimits(k.group), cluster...)
 		}
@@ -492,7 +492,7 @@ func (p *scaleUp) applyPacking(packing *planner.Packing, rule, why string) error
 		if err := p.fork.Move(m.Pod, to); err != nil {
 			return err
 		}
-		if _, machine := p.flavourByInstance[to]; !machine {
+		if _, isInstance := p.flavourByInstance[to]; !isInstance {
 			p.placedOnNodes = append(p.placedOnNodes, m)
 		}
 		if rule == PodsWait {
@@ -520,9 +520,9 @@ func (p *scaleUp) addLaunch(k *groupTemplate, n int, pods []placement.PodKey, wh
 // newPlacedVerdict returns the verdict on a pod that has a place.
 func (p *scaleUp) newPlacedVerdict(key placement.PodKey, node string) PodVerdict {
 	v := PodVerdict{Pod: key, Node: node, Outcome: Fits}
-	flavour, machine := p.flavourByInstance[node]
+	flavour, isInstance := p.flavourByInstance[node]
 	switch {
-	case !machine:
+	case !isInstance:
 		v.Reasons = []Reason{{Rule: HasRoom, Message: "node " + node + " would take it"}}
 		return v
 	case slices.Contains(p.provisioningNames, node):

@@ -20,12 +20,12 @@ import (
 // Learn returns what the nodes of one template have in common: the smallest resources, and the labels and taints that
 // all have. It leaves out what identifies a node or describes its current state. startup are the keys of taints that a
 // node has only while it starts. It returns nil without nodes.
-func Learn(kind string, nodes []*corev1.Node, startup []string) *v1alpha1.LearnedTemplate {
+func Learn(name string, nodes []*corev1.Node, startup []string) *v1alpha1.LearnedTemplate {
 	if len(nodes) == 0 {
 		return nil
 	}
 	first := nodes[0]
-	out := &v1alpha1.LearnedTemplate{Name: kind, Labels: maps.Clone(first.Labels)}
+	out := &v1alpha1.LearnedTemplate{Name: name, Labels: maps.Clone(first.Labels)}
 	delete(out.Labels, corev1.LabelHostname)
 	for _, n := range nodes {
 		maps.DeleteFunc(out.Labels, func(key, value string) bool { return value == n.Name || n.Labels[key] != value })

@@ -277,16 +277,16 @@ func (l *replacementScope) decideLaunch(ctx context.Context, record *v1alpha1.Pr
 	if err != nil {
 		return 0, err
 	}
-	stay, err := l.excludeLeaving(s, need.Leaving)
+	remaining, err := l.excludeLeaving(s, need.Leaving)
 	if err != nil {
 		return 0, err
 	}
 	b := newBounds(need.Machine, s, record)
-	owed, err := l.countUnreplaced(others, s, record)
+	unreplaced, err := l.countUnreplaced(others, s, record)
 	if err != nil {
 		return 0, err
 	}
-	if has := Replaced(l.rt.Spec.NodeUID, others, stay, b.Coming, need.Minimum-owed); has.Outcome == None {
+	if has := Replaced(l.rt.Spec.NodeUID, others, remaining, b.Coming, need.Minimum-unreplaced); has.Outcome == None {
 		return 0, l.writeState(ctx, v1alpha1.ReplacementNotNeeded, has.Reasons...)
 	}
 	l.controller.follower.See(l.group, record, s.Machines)
@@ -423,7 +423,7 @@ func (l *replacementScope) checkInstance(ctx context.Context, node *corev1.Node)
 
 // countStaying counts the group's nodes that are not retiring. It also returns the provider IDs of the group's retiring
 // instances that need no further launch.
-func (l *replacementScope) countStaying(ctx context.Context) (stay int, machines []string, err error) {
+func (l *replacementScope) countStaying(ctx context.Context) (stay int, providerIDs []string, err error) {
 	var all v1alpha1.NodeRetirementList
 	if err := l.controller.options.Client.List(ctx, &all); err != nil {
 		return 0, nil, fmt.Errorf("other retirements: %w", err)
@@ -434,8 +434,8 @@ func (l *replacementScope) countStaying(ctx context.Context) (stay int, machines
 		if !o.Status.Phase.Finished() {
 			leaving[o.Spec.NodeName] = true
 		}
-		if group, machine := groupAndInstance(o); group == l.group.Name && retirement.Leaving(o) && !retirement.IsUnreplaced(o, all.Items) {
-			machines = append(machines, machine)
+		if group, providerID := groupAndInstance(o); group == l.group.Name && retirement.Leaving(o) && !retirement.IsUnreplaced(o, all.Items) {
+			providerIDs = append(providerIDs, providerID)
 		}
 	}
 	nodes, err := retirement.NodesOf(ctx, l.controller.options.Client, l.group, leaving)
@@ -447,11 +447,11 @@ func (l *replacementScope) countStaying(ctx context.Context) (stay int, machines
 			stay++
 		}
 	}
-	return stay, machines, nil
+	return stay, providerIDs, nil
 }
 
 // groupAndInstance returns the group and the provider ID of a retirement, if known.
-func groupAndInstance(rt *v1alpha1.NodeRetirement) (group, machine string) {
+func groupAndInstance(rt *v1alpha1.NodeRetirement) (group, providerID string) {
 	if c := rt.Status.Captured; c != nil {
 		return c.Group, c.ProviderID
 	}
@@ -497,8 +497,8 @@ func (l *replacementScope) excludeLeaving(s Survey, leaving []string) (Survey, e
 }
 
 // newBounds collects what may prevent a launch.
-func newBounds(m Machine, s Survey, record *v1alpha1.ProvisioningStatus) Bounds {
-	b := Bounds{Machine: m, Size: s.Size, Present: len(s.Machines)}
+func newBounds(state Machine, s Survey, record *v1alpha1.ProvisioningStatus) Bounds {
+	b := Bounds{Machine: state, Size: s.Size, Present: len(s.Machines)}
 	for i := range record.Launches {
 		l := &record.Launches[i]
 		if !l.Open() || l.Count == 0 {

@@ -28,14 +28,14 @@ const (
 // eventEmitter writes the Events of a replacement, on its NodeRetirement and on the replaced Node.
 type eventEmitter struct{ recorder events.EventRecorder }
 
-func (a eventEmitter) emit(rt *v1alpha1.NodeRetirement, kind string, reason eventReason, note string) {
+func (a eventEmitter) emit(rt *v1alpha1.NodeRetirement, eventType string, reason eventReason, note string) {
 	node := &corev1.Node{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
 		ObjectMeta: metav1.ObjectMeta{Name: rt.Spec.NodeName, UID: rt.Spec.NodeUID},
 	}
 	note = observe.Note(note)
-	a.recorder.Eventf(rt, node, kind, string(reason), "Replace", "%s", note)
-	a.recorder.Eventf(node, rt, kind, string(reason), "Replace", "%s", note)
+	a.recorder.Eventf(rt, node, eventType, string(reason), "Replace", "%s", note)
+	a.recorder.Eventf(node, rt, eventType, string(reason), "Replace", "%s", note)
 }
 
 func (a eventEmitter) emitLaunched(rt *v1alpha1.NodeRetirement) {

@@ -39,28 +39,28 @@ func (r Room) Homeless(ctx context.Context, node string) ([]Homeless, error) {
 		return nil, fmt.Errorf("placement of the pods of node %s: %w", node, err)
 	}
 	rules := planner.Options{Now: o.Time, Pods: podrules.Forced()}
-	var homeless []Homeless
+	var unschedulable []Homeless
 	this := findNode(o, node)
 	if this != nil {
 		answer, err := cluster.Evacuate(node, planner.PlanOptions{Policy: planner.LeastPods, Rules: rules})
 		if err != nil {
 			return nil, fmt.Errorf("placement of the pods of node %s: %w", node, err)
 		}
-		homeless = findUnschedulable(answer)
+		unschedulable = findUnschedulable(answer)
 	}
 	waiting, err := r.findPending(cluster, this)
-	return append(homeless, waiting...), err
+	return append(unschedulable, waiting...), err
 }
 
 // findUnschedulable lists the pods that fit nowhere else or cannot be decided.
 func findUnschedulable(e *planner.Evacuation) []Homeless {
-	var homeless []Homeless
+	var unschedulable []Homeless
 	for _, r := range e.Refusals {
 		if r.Pod != "" && (r.Rule == "no-room" || r.Rule == "undecidable") {
-			homeless = append(homeless, Homeless{Pod: r.Pod, Why: r.String()})
+			unschedulable = append(unschedulable, Homeless{Pod: r.Pod, Why: r.String()})
 		}
 	}
-	return homeless
+	return unschedulable
 }
 
 // findPending lists the pending pods that fit only on a new instance like the node's.
@@ -68,24 +68,24 @@ func (Room) findPending(cluster *planner.Cluster, like *corev1.Node) ([]Homeless
 	if like == nil {
 		return nil, nil
 	}
-	kind := planner.Flavours(&saved.Objects{Nodes: []*corev1.Node{like}})
-	if len(kind) == 0 {
+	flavours := planner.Flavours(&saved.Objects{Nodes: []*corev1.Node{like}})
+	if len(flavours) == 0 {
 		return nil, nil
 	}
 	answer, err := cluster.Plan(planner.PlanOptions{Policy: planner.LeastPods})
 	if err != nil || answer.Launch == nil {
 		return nil, err
 	}
-	var homeless []Homeless
+	var unschedulable []Homeless
 	for _, m := range answer.Launch.Machines {
-		if m.Flavour != kind[0].Name {
+		if m.Flavour != flavours[0].Name {
 			continue
 		}
 		for _, pod := range m.Pods {
-			homeless = append(homeless, Homeless{Pod: pod.String(), Why: "is pending, and only a new instance would take it"})
+			unschedulable = append(unschedulable, Homeless{Pod: pod.String(), Why: "is pending, and only a new instance would take it"})
 		}
 	}
-	return homeless, nil
+	return unschedulable, nil
 }
 
 func findNode(o *saved.Objects, name string) *corev1.Node {
