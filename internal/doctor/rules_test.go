@@ -378,7 +378,7 @@ func cases() map[string]map[string]found {
 			},
 			"nobody has looked": {
 				change(cluster(), func(f *Facts) { f.NodeGroups = []v1alpha1.NodeGroup{group("g", linux, "", "")} }),
-				[]string{"warning NodeGroup g: no manager has looked at it yet"},
+				[]string{"warning NodeGroup g: no manager has observed it yet"},
 			},
 		},
 		"node-without-group": {
