@@ -24,17 +24,17 @@ type Class struct {
 	Takes    []Amount // what the pod takes once it is there; may hold negative requests as written
 	ports    []hostPort
 
-	Affinity      []*Attraction // one per term, all counting pods that match every term
-	selfAffine    bool          // the pod matches its own affinity, save for namespace selectors; see selectsItself
-	AntiAffinity  []*Attraction
-	Repulsions    []*Repulsion // its own anti-affinity terms, as they concern others
-	Spreads       []SpreadConstraint
-	volumes       *volumeNeeds // nil without volumes that scheduling reads
-	features      nodedeclaredfeatures.FeatureSet
-	needsFeatures bool
+	Affinity       []*Attraction // one per term, all counting pods that match every term
+	ownLabelsMatch bool          // the pod matches its own affinity, save for namespace selectors; see selectsOwnPods
+	AntiAffinity   []*Attraction
+	Repulsions     []*Repulsion // its own anti-affinity terms, as they concern others
+	Spreads        []SpreadConstraint
+	volumes        *volumeNeeds // nil without volumes that scheduling reads
+	features       nodedeclaredfeatures.FeatureSet
+	needsFeatures  bool
 
-	refusal     *placement.Reason  // refuses every node before any is looked at
-	undecidable []placement.Reason // why no node can be accepted
+	preFilterRefusal *placement.Reason  // refuses every node before any is looked at
+	undecidable      []placement.Reason // why no node can be accepted
 }
 
 // Interner holds what the classes of a cluster share. It is used only while a class is compiled.
@@ -51,15 +51,15 @@ type Interner interface {
 
 // Needs is what scheduling reads of one pod.
 type Needs struct {
-	pod           *corev1.Pod
-	nodeName      string
-	takes         []Amount
-	ports         []hostPort
-	volumes       *volumeNeeds
-	undecidable   []string
-	features      nodedeclaredfeatures.FeatureSet
-	needsFeatures bool
-	preferred     string // what is wrong with the selectors of preferred pod affinity
+	pod                    *corev1.Pod
+	nodeName               string
+	requests               []Amount
+	ports                  []hostPort
+	volumes                *volumeNeeds
+	undecidable            []string
+	features               nodedeclaredfeatures.FeatureSet
+	needsFeatures          bool
+	preferredSelectorError string // what is wrong with the selectors of preferred pod affinity
 }
 
 // ReadNeeds reads what scheduling reads of a pod. An assigned pod needs what it would need if it were created anew: its
@@ -67,13 +67,13 @@ type Needs struct {
 func ReadNeeds(pod *corev1.Pod, assigned bool, t *ResourceTable) Needs {
 	spec := &pod.Spec
 	d := Needs{
-		pod: pod, nodeName: spec.NodeName, takes: t.Sparse(requestsToSchedule(pod)), ports: hostPorts(spec),
-		volumes: volumeNeedsOf(pod), undecidable: undecidableFeatures(spec), preferred: preferredSelectorProblem(spec.Affinity),
+		pod: pod, nodeName: spec.NodeName, requests: t.Sparse(requestsToSchedule(pod)), ports: listHostPorts(spec),
+		volumes: readVolumeNeeds(pod), undecidable: listUndecidableFeatures(spec), preferredSelectorError: findPreferredSelectorError(spec.Affinity),
 	}
 	if assigned {
 		d.nodeName = ""
 	}
-	d.features, d.needsFeatures = requiredFeatures(spec)
+	d.features, d.needsFeatures = inferRequiredFeatures(spec)
 	return d
 }
 
@@ -82,22 +82,22 @@ func (d *Needs) Encode(e *Encoder) {
 	pod, spec := d.pod, &d.pod.Spec
 	e.Text(pod.Namespace)
 	e.Labels(pod.Labels)
-	e.number(int64(ptr.Deref(spec.Priority, 0)))
+	e.writeNumber(int64(ptr.Deref(spec.Priority, 0)))
 	e.Text(d.nodeName)
 	e.Labels(spec.NodeSelector)
-	e.nodeSelector(requiredNodeSelector(spec.Affinity))
-	e.tolerations(spec.Tolerations)
-	e.amounts(d.takes)
+	e.writeNodeSelector(requiredNodeSelector(spec.Affinity))
+	e.writeTolerations(spec.Tolerations)
+	e.writeAmounts(d.requests)
 	e.Count(len(d.ports))
 	for _, p := range d.ports {
 		e.Text(p.ip)
 		e.Text(string(p.protocol))
-		e.number(int64(p.port))
+		e.writeNumber(int64(p.port))
 	}
-	e.podAffinityTerms(affinityTerms(spec.Affinity))
-	e.podAffinityTerms(antiAffinityTerms(spec.Affinity))
-	e.spreadConstraints(spec.TopologySpreadConstraints)
-	d.volumes.encode(e)
+	e.writePodAffinityTerms(requiredAffinityTerms(spec.Affinity))
+	e.writePodAffinityTerms(requiredAntiAffinityTerms(spec.Affinity))
+	e.writeSpreadConstraints(spec.TopologySpreadConstraints)
+	d.volumes.writeTo(e)
 	e.Texts(d.undecidable)
 	e.Count(len(spec.SchedulingGates))
 	for _, g := range spec.SchedulingGates {
@@ -107,30 +107,30 @@ func (d *Needs) Encode(e *Encoder) {
 	if d.needsFeatures {
 		e.Text(d.features.String())
 	}
-	e.Text(d.preferred)
+	e.Text(d.preferredSelectorError)
 }
 
 // Compile makes the class of pods with these needs.
 func (d *Needs) Compile(key string, in Interner) *Class {
 	pod, spec := d.pod, &d.pod.Spec
 	c := &Class{
-		Key: key, Priority: ptr.Deref(spec.Priority, 0), Takes: d.takes, Requests: positive(d.takes), ports: d.ports,
+		Key: key, Priority: ptr.Deref(spec.Priority, 0), Takes: d.requests, Requests: keepPositive(d.requests), ports: d.ports,
 		volumes: d.volumes, features: d.features, needsFeatures: d.needsFeatures,
 		Labels: in.InternLabels(pod.Namespace, pod.Labels), Filter: in.InternFilter(d.nodeName, spec),
 	}
 	for _, text := range d.undecidable {
 		c.undecidable = append(c.undecidable, placement.Reason{Predicate: devicesPredicate, Text: text})
 	}
-	c.compileGates(spec.SchedulingGates)
-	c.compileSpread(pod, in)
-	c.compilePodAffinity(pod, d.preferred, in)
+	c.compileSchedulingGates(spec.SchedulingGates)
+	c.compileTopologySpread(pod, in)
+	c.compilePodAffinity(pod, d.preferredSelectorError, in)
 	return c
 }
 
-// refuse records the first reason that refuses every node.
-func (c *Class) refuse(predicate, text, scheduler string) {
-	if c.refusal == nil {
-		c.refusal = &placement.Reason{Predicate: predicate, Text: text, Scheduler: scheduler}
+// setRefusal records the first reason that refuses every node.
+func (c *Class) setRefusal(predicate, text, scheduler string) {
+	if c.preFilterRefusal == nil {
+		c.preFilterRefusal = &placement.Reason{Predicate: predicate, Text: text, Scheduler: scheduler}
 	}
 }
 
@@ -152,7 +152,7 @@ func (c *Class) HasEphemeral() bool {
 
 // HoldsExclusive reports whether the class uses a claim that one pod in the cluster can use.
 func (c *Class) HoldsExclusive(st *Storage) bool {
-	return c.volumes != nil && len(c.volumes.resolve(st).exclusive) > 0
+	return c.volumes != nil && len(c.volumes.resolveView(st).readWriteOncePod) > 0
 }
 
 // Admits reports whether the node object itself is no obstacle.
@@ -160,7 +160,7 @@ func (c *Class) Admits(n *Node) bool { return c.Filter.verdictOn(n) == admitted 
 
 // Joins asks the predicates that depend on where other pods are, and the features of the node.
 func (c *Class) Joins(n *Node) bool {
-	return c.spreadFits(n.ID) == nil && c.podAffinityFits(n.ID) == nil && c.featuresDeclared(n)
+	return c.checkTopologySpread(n.ID) == nil && c.checkPodAffinity(n.ID) == nil && c.hasNeededFeatures(n)
 }
 
 // Strictness counts what restricts a class beyond its size.
@@ -170,7 +170,7 @@ func (c *Class) Strictness() int {
 
 // ShareNode reports whether pods of the class have to be on one node, and none that they have to be with is anywhere.
 func (c *Class) ShareNode() bool {
-	if !c.selectsItself() {
+	if !c.selectsOwnPods() {
 		return false
 	}
 	host := false

@@ -76,7 +76,7 @@ func CountNominated(st *Storage, c *Class, q *Pod, n *Node, met bool, sign int32
 	case l.Namespace != c.Labels.Namespace:
 		for _, r := range q.Class.volumes.claims {
 			if !r.ephemeral {
-				st.useClaim(placement.PodKey{Namespace: c.Labels.Namespace.Name, Name: r.key.Name}, sign)
+				st.countClaim(placement.PodKey{Namespace: c.Labels.Namespace.Name, Name: r.key.Name}, sign)
 			}
 		}
 	}

@@ -25,7 +25,7 @@ func (e *Encoder) Key() string { return string(e.buf) }
 // Count writes the length of a list.
 func (e *Encoder) Count(n int) { e.buf = binary.AppendUvarint(e.buf, uint64(n)) }
 
-func (e *Encoder) number(n int64) { e.buf = binary.AppendVarint(e.buf, n) }
+func (e *Encoder) writeNumber(n int64) { e.buf = binary.AppendVarint(e.buf, n) }
 
 // Text writes a text.
 func (e *Encoder) Text(s string) {
@@ -65,11 +65,11 @@ func (e *Encoder) Labels(m map[string]string) {
 	}
 }
 
-func (e *Encoder) amounts(list []Amount) {
+func (e *Encoder) writeAmounts(list []Amount) {
 	e.Count(len(list))
 	for _, a := range list {
-		e.number(int64(a.Resource))
-		e.number(a.Value)
+		e.writeNumber(int64(a.Resource))
+		e.writeNumber(a.Value)
 	}
 }
 
@@ -89,19 +89,19 @@ func (e *Encoder) LabelSelector(s *metav1.LabelSelector) {
 	}
 }
 
-func (e *Encoder) nodeSelector(s *corev1.NodeSelector) {
+func (e *Encoder) writeNodeSelector(s *corev1.NodeSelector) {
 	e.Flag(s != nil)
 	if s == nil {
 		return
 	}
 	e.Count(len(s.NodeSelectorTerms))
 	for i := range s.NodeSelectorTerms {
-		e.nodeRequirements(s.NodeSelectorTerms[i].MatchExpressions)
-		e.nodeRequirements(s.NodeSelectorTerms[i].MatchFields)
+		e.writeNodeRequirements(s.NodeSelectorTerms[i].MatchExpressions)
+		e.writeNodeRequirements(s.NodeSelectorTerms[i].MatchFields)
 	}
 }
 
-func (e *Encoder) nodeRequirements(list []corev1.NodeSelectorRequirement) {
+func (e *Encoder) writeNodeRequirements(list []corev1.NodeSelectorRequirement) {
 	e.Count(len(list))
 	for i := range list {
 		e.Text(list[i].Key)
@@ -110,7 +110,7 @@ func (e *Encoder) nodeRequirements(list []corev1.NodeSelectorRequirement) {
 	}
 }
 
-func (e *Encoder) tolerations(list []corev1.Toleration) {
+func (e *Encoder) writeTolerations(list []corev1.Toleration) {
 	e.Count(len(list))
 	for i := range list {
 		e.Text(list[i].Key)
@@ -120,7 +120,7 @@ func (e *Encoder) tolerations(list []corev1.Toleration) {
 	}
 }
 
-func (e *Encoder) podAffinityTerms(list []corev1.PodAffinityTerm) {
+func (e *Encoder) writePodAffinityTerms(list []corev1.PodAffinityTerm) {
 	e.Count(len(list))
 	for i := range list {
 		t := &list[i]
@@ -131,7 +131,7 @@ func (e *Encoder) podAffinityTerms(list []corev1.PodAffinityTerm) {
 	}
 }
 
-func (e *Encoder) spreadConstraints(list []corev1.TopologySpreadConstraint) {
+func (e *Encoder) writeSpreadConstraints(list []corev1.TopologySpreadConstraint) {
 	hard := 0
 	for i := range list {
 		if list[i].WhenUnsatisfiable == corev1.DoNotSchedule {
@@ -145,8 +145,8 @@ func (e *Encoder) spreadConstraints(list []corev1.TopologySpreadConstraint) {
 			continue
 		}
 		e.Text(c.TopologyKey)
-		e.number(int64(c.MaxSkew))
-		e.number(int64(ptr.Deref(c.MinDomains, 1)))
+		e.writeNumber(int64(c.MaxSkew))
+		e.writeNumber(int64(ptr.Deref(c.MinDomains, 1)))
 		e.Text(string(ptr.Deref(c.NodeAffinityPolicy, corev1.NodeInclusionPolicyHonor)))
 		e.Text(string(ptr.Deref(c.NodeTaintsPolicy, corev1.NodeInclusionPolicyIgnore)))
 		e.LabelSelector(c.LabelSelector)

@@ -36,19 +36,19 @@ type Node struct {
 	migrated []string // in-tree plugins whose volumes are bound as those of CSI drivers
 }
 
-// trim keeps what is read of a node, so that status and managed fields are not held.
-func trim(o *corev1.Node) *corev1.Node {
+// trimNode keeps what is read of a node, so that status and managed fields are not held.
+func trimNode(o *corev1.Node) *corev1.Node {
 	return &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: o.Name, UID: o.UID, Labels: o.Labels, Annotations: o.Annotations,
 			CreationTimestamp: o.CreationTimestamp, DeletionTimestamp: o.DeletionTimestamp,
 		},
 		Spec:   corev1.NodeSpec{Taints: o.Spec.Taints, Unschedulable: o.Spec.Unschedulable, ProviderID: o.Spec.ProviderID},
-		Status: corev1.NodeStatus{Conditions: readyCondition(o.Status.Conditions)},
+		Status: corev1.NodeStatus{Conditions: keepReadyCondition(o.Status.Conditions)},
 	}
 }
 
-func readyCondition(conditions []corev1.NodeCondition) []corev1.NodeCondition {
+func keepReadyCondition(conditions []corev1.NodeCondition) []corev1.NodeCondition {
 	for _, c := range conditions {
 		if c.Type == corev1.NodeReady {
 			return []corev1.NodeCondition{{Type: c.Type, Status: c.Status}}
@@ -132,7 +132,7 @@ func (n *Node) Swap(p *Pod, place int32) {
 
 // Read takes over an object.
 func (n *Node) Read(o *corev1.Node, t *ResourceTable) {
-	n.Object = trim(o)
+	n.Object = trimNode(o)
 	n.Facts = fromcorev1.Node(o)
 	n.Allocatable = t.Dense(o.Status.Allocatable)
 	pods := o.Status.Allocatable[corev1.ResourcePods]
@@ -143,7 +143,7 @@ func (n *Node) Read(o *corev1.Node, t *ResourceTable) {
 // IsUpToDate reports whether an object has nothing new for the node.
 func (n *Node) IsUpToDate(o *corev1.Node, t *ResourceTable) bool {
 	pods := o.Status.Allocatable[corev1.ResourcePods]
-	return n.maxPods == pods.Value() && equality.Semantic.DeepEqual(n.Object, trim(o)) &&
+	return n.maxPods == pods.Value() && equality.Semantic.DeepEqual(n.Object, trimNode(o)) &&
 		slices.Equal(n.Allocatable, t.Dense(o.Status.Allocatable)) &&
 		n.features.Equal(nodedeclaredfeatures.DefaultFramework.TryMap(o.Status.DeclaredFeatures))
 }

@@ -16,15 +16,15 @@ var reasonFeatures = placement.Reason{
 	Scheduler: "node(s) didn't match Pod's required features",
 }
 
-// requiredFeatures infers from the specification which node features the pod cannot run without.
-func requiredFeatures(spec *corev1.PodSpec) (nodedeclaredfeatures.FeatureSet, bool) {
+// inferRequiredFeatures infers from the specification which node features the pod cannot run without.
+func inferRequiredFeatures(spec *corev1.PodSpec) (nodedeclaredfeatures.FeatureSet, bool) {
 	features, err := nodedeclaredfeatures.DefaultFramework.InferForPodScheduling(
 		&nodedeclaredfeatures.PodInfo{Spec: spec}, schedulerVersion)
 	return features, err == nil && !features.IsEmpty()
 }
 
-// featuresDeclared is the plugin NodeDeclaredFeatures: the node declares every feature that the pod needs.
-func (c *Class) featuresDeclared(n *Node) bool {
+// hasNeededFeatures is the plugin NodeDeclaredFeatures: the node declares every feature that the pod needs.
+func (c *Class) hasNeededFeatures(n *Node) bool {
 	if !c.needsFeatures {
 		return true
 	}

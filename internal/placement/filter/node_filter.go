@@ -14,11 +14,11 @@ type NodeFilter struct {
 	AffinityKey            string
 	TolerationKey          string
 	nodeName               string
-	selects                bool // the pod has a node selector or required node affinity
+	hasNodeSelector        bool // the pod has a node selector or required node affinity
 	affinity               nodeaffinity.RequiredNodeAffinity
 	tolerations            []corev1.Toleration
 	toleratesUnschedulable bool
-	conflict               *placement.Reason // why the names that are asked for leave no node
+	nameConflict           *placement.Reason // why the names that are asked for leave no node
 	verdicts               []filterVerdict
 }
 
@@ -38,8 +38,8 @@ const (
 func EncodeNodeNeeds(e *Encoder, nodeName string, spec *corev1.PodSpec) (affinityKey, tolerationKey string) {
 	var affinity, tolerations Encoder
 	affinity.Labels(spec.NodeSelector)
-	affinity.nodeSelector(requiredNodeSelector(spec.Affinity))
-	tolerations.tolerations(spec.Tolerations)
+	affinity.writeNodeSelector(requiredNodeSelector(spec.Affinity))
+	tolerations.writeTolerations(spec.Tolerations)
 	affinityKey, tolerationKey = affinity.Key(), tolerations.Key()
 	e.Text(nodeName)
 	e.Text(affinityKey)
@@ -54,8 +54,8 @@ func NewNodeFilter(nodeName string, spec *corev1.PodSpec) *NodeFilter {
 	affinity, tolerations := EncodeNodeNeeds(&all, nodeName, spec)
 	f := &NodeFilter{
 		Key: all.Key(), AffinityKey: affinity, TolerationKey: tolerations, nodeName: nodeName,
-		selects: len(spec.NodeSelector) > 0 || required != nil, tolerations: spec.Tolerations,
-		conflict: nameConflict(nodeName, required),
+		hasNodeSelector: len(spec.NodeSelector) > 0 || required != nil, tolerations: spec.Tolerations,
+		nameConflict: findNameConflict(nodeName, required),
 	}
 	f.affinity = nodeaffinity.GetRequiredNodeAffinity(&corev1.Pod{Spec: corev1.PodSpec{
 		NodeSelector: spec.NodeSelector, Affinity: spec.Affinity,
@@ -72,19 +72,19 @@ func (f *NodeFilter) verdictOn(n *Node) filterVerdict {
 		f.verdicts = append(f.verdicts, notJudged)
 	}
 	if f.verdicts[n.ID] == notJudged {
-		f.verdicts[n.ID] = f.judge(n)
+		f.verdicts[n.ID] = f.computeVerdict(n)
 	}
 	return f.verdicts[n.ID]
 }
 
-// judge applies the predicates on the node object in the scheduler's order.
-func (f *NodeFilter) judge(n *Node) filterVerdict {
+// computeVerdict applies the predicates on the node object in the scheduler's order.
+func (f *NodeFilter) computeVerdict(n *Node) filterVerdict {
 	switch {
 	case !f.matchesName(n):
 		return otherNodeName
-	case !f.schedulable(n):
+	case !f.passesUnschedulable(n):
 		return unschedulableNode
-	case f.untolerated(n) != nil:
+	case f.findUntoleratedTaint(n) != nil:
 		return untoleratedTaint
 	case !f.matchesAffinity(n):
 		return affinityMismatch
@@ -100,15 +100,15 @@ func (f *NodeFilter) Forget(n int32) {
 	}
 }
 
-// reason puts a verdict in words.
-func (f *NodeFilter) reason(v filterVerdict, n *Node) placement.Reason {
+// toReason puts a verdict in words.
+func (f *NodeFilter) toReason(v filterVerdict, n *Node) placement.Reason {
 	switch v {
 	case unschedulableNode:
 		return reasonUnschedulable
 	case otherNodeName:
 		return reasonNodeName
 	case untoleratedTaint:
-		return reasonTaint(f.untolerated(n))
+		return newTaintReason(f.findUntoleratedTaint(n))
 	default:
 		return reasonNodeAffinity
 	}

@@ -9,26 +9,26 @@ import (
 
 // remedies says, per text of a reason or else per predicate, what would let a pod onto the nodes that are refused.
 var remedies = map[string]string{
-	"NodeUnschedulable":        "uncordon a node",
-	"TaintToleration":          "let the pod tolerate the taint",
-	"NodeAffinity":             "add a node that the pod's selector matches, or widen the selector",
-	"NodePorts":                "free the host port, or add a node",
-	fitPredicate:               "add a node with room for the pod, or lower what it requests",
-	restrictionsPredicate:      "let go of the volume elsewhere",
-	limitsPredicate:            "add a node that can attach more volumes",
-	bindingPredicate:           "add a node that the volume can be reached from",
-	zonePredicate:              "add a node in the volume's zone",
-	spreadPredicate:            "add a node where the pods are fewest, or allow more skew",
-	podAffinityPredicate:       "add a node where the pod's affinity holds, or loosen it",
-	"NodeDeclaredFeatures":     "add a node with the feature",
-	reasonTooManyPods.Text:     "add a node, or let a node take more pods",
-	reasonNameConflict.Text:    "correct the pod's node affinity",
-	reasonRepelled.Text:        "add a node that no such pod is on or near",
-	reasonPodAntiAffinity.Text: "add a node that no such pod is on or near",
+	"NodeUnschedulable":             "uncordon a node",
+	"TaintToleration":               "let the pod tolerate the taint",
+	"NodeAffinity":                  "add a node that the pod's selector matches, or widen the selector",
+	"NodePorts":                     "free the host port, or add a node",
+	fitPredicate:                    "add a node with room for the pod, or lower what it requests",
+	restrictionsPredicate:           "let go of the volume elsewhere",
+	limitsPredicate:                 "add a node that can attach more volumes",
+	bindingPredicate:                "add a node that the volume can be reached from",
+	zonePredicate:                   "add a node in the volume's zone",
+	spreadPredicate:                 "add a node where the pods are fewest, or allow more skew",
+	podAffinityPredicate:            "add a node where the pod's affinity holds, or loosen it",
+	"NodeDeclaredFeatures":          "add a node with the feature",
+	reasonTooManyPods.Text:          "add a node, or let a node take more pods",
+	reasonNameConflict.Text:         "correct the pod's node affinity",
+	reasonExistingAntiAffinity.Text: "add a node that no such pod is on or near",
+	reasonPodAntiAffinity.Text:      "add a node that no such pod is on or near",
 }
 
-// remediesNamed is how many remedies are named at most; those for the most nodes come first.
-const remediesNamed = 2
+// maxRemedies is how many remedies are named at most; those for the most nodes come first.
+const maxRemedies = 2
 
 // RemedyOf says what would let a pod onto one of the nodes; empty when nothing simple would, as where the scheduler itself
 // might not refuse.
@@ -42,7 +42,7 @@ func RemedyOf(t placement.Tallies) string {
 		if !ok {
 			text = remedies[tally.Reason.Predicate]
 		}
-		if text != "" && !slices.Contains(list, text) && len(list) < remediesNamed {
+		if text != "" && !slices.Contains(list, text) && len(list) < maxRemedies {
 			list = append(list, text)
 		}
 	}

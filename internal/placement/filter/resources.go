@@ -48,9 +48,9 @@ func (t *ResourceTable) intern(name corev1.ResourceName) int32 {
 	return i
 }
 
-// internAll interns what is new of a list in the order of the names, not in that of the map, so that reasons come in the
+// internNewNames interns what is new of a list in the order of the names, not in that of the map, so that reasons come in the
 // same order each time.
-func (t *ResourceTable) internAll(list corev1.ResourceList) {
+func (t *ResourceTable) internNewNames(list corev1.ResourceList) {
 	var unknown []corev1.ResourceName
 	for name := range list {
 		if _, ok := t.index[name]; !ok && Counted(name) {
@@ -65,7 +65,7 @@ func (t *ResourceTable) internAll(list corev1.ResourceList) {
 
 // Sparse turns a list into amounts ordered by resource, leaving out zeros and what the scheduler does not count.
 func (t *ResourceTable) Sparse(list corev1.ResourceList) []Amount {
-	t.internAll(list)
+	t.internNewNames(list)
 	var amounts []Amount
 	for name, quantity := range list {
 		if !Counted(name) {
@@ -148,7 +148,7 @@ func Resized(pod *corev1.Pod) bool {
 		slices.ContainsFunc(pod.Status.InitContainerStatuses, says)
 }
 
-// positive keeps what a pod can be refused for: the scheduler takes a negative request for none.
-func positive(amounts []Amount) []Amount {
+// keepPositive keeps what a pod can be refused for: the scheduler takes a negative request for none.
+func keepPositive(amounts []Amount) []Amount {
 	return slices.DeleteFunc(slices.Clone(amounts), func(a Amount) bool { return a.Value <= 0 })
 }

@@ -21,15 +21,15 @@ type NewInformer = func(cache.ListerWatcher, runtime.Object, time.Duration, cach
 func InPages(trim cache.TransformFunc) NewInformer {
 	return func(from cache.ListerWatcher, example runtime.Object, resync time.Duration, indexers cache.Indexers) cache.SharedIndexInformer {
 		if _, ok := example.(*corev1.Pod); ok {
-			from = inPages(cache.ToListerWatcherWithContext(from), trim)
+			from = newPagedListWatch(cache.ToListerWatcherWithContext(from), trim)
 		}
 		return cache.NewSharedIndexInformer(from, example, resync, indexers)
 	}
 }
 
-// inPages has the newest version listed, of which the API server gives pages, and trims each page as it comes. It is the
+// newPagedListWatch has the newest version listed, of which the API server gives pages, and trims each page as it comes. It is the
 // reflector that asks for one page after the other.
-func inPages(from cache.ListerWatcherWithContext, trim cache.TransformFunc) *cache.ListWatch {
+func newPagedListWatch(from cache.ListerWatcherWithContext, trim cache.TransformFunc) *cache.ListWatch {
 	return &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			if o.ResourceVersion == "0" {

@@ -25,7 +25,7 @@ type listOnly struct {
 	largest int
 }
 
-func (l *listOnly) list(_ context.Context, o metav1.ListOptions) (runtime.Object, error) {
+func (l *listOnly) listPage(_ context.Context, o metav1.ListOptions) (runtime.Object, error) {
 	from, _ := strconv.Atoi(o.Continue)
 	to := len(l.pods)
 	if o.ResourceVersion != "0" && o.Limit > 0 {
@@ -42,7 +42,7 @@ func (l *listOnly) list(_ context.Context, o metav1.ListOptions) (runtime.Object
 	return page, nil
 }
 
-func (l *listOnly) watch(_ context.Context, o metav1.ListOptions) (watch.Interface, error) {
+func (l *listOnly) refuseWatch(_ context.Context, o metav1.ListOptions) (watch.Interface, error) {
 	if o.SendInitialEvents != nil {
 		return nil, apierrors.NewInvalid(schema.GroupKind{Kind: "ListOptions"}, "", nil)
 	}
@@ -57,7 +57,7 @@ func TestUnstreamedPodsAreReadInPagesAndTrimmed(t *testing.T) {
 		from.pods = append(from.pods, pod)
 	}
 	trim := live.TrimPods()
-	informer := live.InPages(trim)(&cache.ListWatch{ListWithContextFunc: from.list, WatchFuncWithContext: from.watch}, &corev1.Pod{}, 0, cache.Indexers{})
+	informer := live.InPages(trim)(&cache.ListWatch{ListWithContextFunc: from.listPage, WatchFuncWithContext: from.refuseWatch}, &corev1.Pod{}, 0, cache.Indexers{})
 	must.NoError(t, informer.SetTransform(trim))
 	ctx, stop := context.WithTimeout(t.Context(), patience)
 	done := make(chan struct{})

@@ -21,8 +21,8 @@ type Pods interface {
 	On(ctx context.Context, node string) ([]*corev1.Pod, error)
 }
 
-// byNode is the index of pods by the node that they are on.
-const byNode = "slipway/node"
+// nodeIndexName is the index of pods by the node that they are on.
+const nodeIndexName = "slipway/node"
 
 // CachedPods reads the pods that an informer holds, without a copy: of very many, one would be as large as the cache.
 func CachedPods(informers Informers) (Pods, error) {
@@ -30,15 +30,15 @@ func CachedPods(informers Informers) (Pods, error) {
 	if err != nil {
 		return nil, fmt.Errorf("watching Pods: %w", err)
 	}
-	if _, there := informer.GetIndexer().GetIndexers()[byNode]; !there {
-		if err := informer.AddIndexers(cache.Indexers{byNode: nodeOfPod}); err != nil {
+	if _, there := informer.GetIndexer().GetIndexers()[nodeIndexName]; !there {
+		if err := informer.AddIndexers(cache.Indexers{nodeIndexName: indexByNode}); err != nil {
 			return nil, fmt.Errorf("indexing Pods by node: %w", err)
 		}
 	}
 	return cachedPods{informer.GetIndexer()}, nil
 }
 
-func nodeOfPod(o any) ([]string, error) {
+func indexByNode(o any) ([]string, error) {
 	p, ok := o.(*corev1.Pod)
 	if !ok || p.Spec.NodeName == "" {
 		return nil, nil
@@ -59,7 +59,7 @@ func (c cachedPods) Select(_ context.Context, namespace string, selector labels.
 }
 
 func (c cachedPods) On(_ context.Context, node string) ([]*corev1.Pod, error) {
-	objects, err := c.indexer.ByIndex(byNode, node)
+	objects, err := c.indexer.ByIndex(nodeIndexName, node)
 	if err != nil {
 		return nil, err
 	}

@@ -23,14 +23,14 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-func trimmed(t must.T, trim cache.TransformFunc, p *corev1.Pod) *corev1.Pod {
+func trimPod(t must.T, trim cache.TransformFunc, p *corev1.Pod) *corev1.Pod {
 	o, err := trim(p)
 	must.NoError(t, err)
 	return o.(*corev1.Pod)
 }
 
-// verdicts are those on every pod for every node, and what the rules of eviction say of every node.
-func verdicts(t *rapid.T, o *saved.Objects) map[string]string {
+// listVerdicts are those on every pod for every node, and what the rules of eviction say of every node.
+func listVerdicts(t *rapid.T, o *saved.Objects) map[string]string {
 	s, err := o.Snapshot()
 	must.NoError(t, err)
 	out := map[string]string{}
@@ -51,23 +51,23 @@ func verdicts(t *rapid.T, o *saved.Objects) map[string]string {
 	return out
 }
 
-func TestTrimmedPodsAreJudgedLikeWholeOnes(t *testing.T) {
+func TestTrimmedPodsGetSameVerdicts(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		whole := placementtest.Random(rapid.Uint64Range(0, 5_000).Draw(t, "seed")).Objects
 		small, trim := whole, live.TrimPods()
 		small.Pods = nil
 		for _, p := range whole.Pods {
 			before := p.DeepCopy()
-			once := trimmed(t, trim, p)
+			once := trimPod(t, trim, p)
 			if !reflect.DeepEqual(p, before) {
 				t.Fatalf("pod %s/%s was changed", p.Namespace, p.Name)
 			}
-			if twice := trimmed(t, trim, once); !reflect.DeepEqual(once, twice) || len(p.Spec.Containers) > 0 && once != twice {
+			if twice := trimPod(t, trim, once); !reflect.DeepEqual(once, twice) || len(p.Spec.Containers) > 0 && once != twice {
 				t.Fatalf("trimmed twice it is another: %+v, %+v", once, twice)
 			}
 			small.Pods = append(small.Pods, once)
 		}
-		if want, got := verdicts(t, &whole), verdicts(t, &small); !reflect.DeepEqual(want, got) {
+		if want, got := listVerdicts(t, &whole), listVerdicts(t, &small); !reflect.DeepEqual(want, got) {
 			for question, answer := range want {
 				if got[question] != answer {
 					t.Errorf("%s: trimmed %q, whole %q", question, got[question], answer)
@@ -77,7 +77,7 @@ func TestTrimmedPodsAreJudgedLikeWholeOnes(t *testing.T) {
 	})
 }
 
-func TestSiblingsHoldOnceWhatTheyHaveInCommon(t *testing.T) {
+func TestSiblingsShareCommonParts(t *testing.T) {
 	trim := live.TrimPods()
 	sibling := func(name, node string) *corev1.Pod {
 		p := placementtest.Pod("web", 0, node, 100, 64)
@@ -86,7 +86,7 @@ func TestSiblingsHoldOnceWhatTheyHaveInCommon(t *testing.T) {
 		p.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "POD", Value: name}}
 		return p
 	}
-	a, b := trimmed(t, trim, sibling("web-a", "n1")), trimmed(t, trim, sibling("web-b", "n2"))
+	a, b := trimPod(t, trim, sibling("web-a", "n1")), trimPod(t, trim, sibling("web-b", "n2"))
 	if &a.Spec.Containers[0] != &b.Spec.Containers[0] || reflect.ValueOf(a.Labels).Pointer() != reflect.ValueOf(b.Labels).Pointer() {
 		t.Error("two pods of one workload share neither containers nor labels")
 	}
@@ -98,7 +98,7 @@ func TestSiblingsHoldOnceWhatTheyHaveInCommon(t *testing.T) {
 	}
 	larger := sibling("web-c", "n1")
 	larger.Spec.Containers[0].Resources.Requests = placementtest.Pod("web", 0, "n1", 200, 64).Spec.Containers[0].Resources.Requests
-	if c := trimmed(t, trim, larger); &c.Spec.Containers[0] == &a.Spec.Containers[0] {
+	if c := trimPod(t, trim, larger); &c.Spec.Containers[0] == &a.Spec.Containers[0] {
 		t.Error("a pod that asks for more shares the containers of one that asks for less")
 	}
 }
@@ -108,7 +108,7 @@ func TestTrimmedUnschedulablePodStaysUnschedulable(t *testing.T) {
 	said := corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable}
 	p.Status = corev1.PodStatus{Phase: corev1.PodPending, NominatedNodeName: "n1", Conditions: []corev1.PodCondition{said}}
 	p.Status.Conditions[0].Message = "0/3 nodes are available"
-	got := trimmed(t, live.TrimPods(), p).Status
+	got := trimPod(t, live.TrimPods(), p).Status
 	if got.Phase != corev1.PodPending || got.NominatedNodeName != "n1" || !slices.Contains(got.Conditions, said) {
 		t.Errorf("%+v", got)
 	}

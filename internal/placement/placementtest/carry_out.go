@@ -23,7 +23,7 @@ func CarryOut(s *snapshot.Snapshot, victims []planner.Evacuation) error {
 		if err := fork.Withdraw(v.Node); err != nil {
 			return err
 		}
-		if err := move(s, fork, v.Moves, going); err != nil {
+		if err := movePods(s, fork, v.Moves, going); err != nil {
 			return fmt.Errorf("while %s goes: %w", v.Node, err)
 		}
 	}
@@ -49,10 +49,10 @@ func LaunchAll(s *snapshot.Snapshot, flavours []planner.Flavour, packing *planne
 			return err
 		}
 	}
-	return move(s, fork, packing.Moves, nil)
+	return movePods(s, fork, packing.Moves, nil)
 }
 
-func move(s *snapshot.Snapshot, fork snapshot.Fork, moves []planner.Move, going map[string]bool) error {
+func movePods(s *snapshot.Snapshot, fork snapshot.Fork, moves []planner.Move, going map[string]bool) error {
 	for _, m := range moves {
 		verdict, err := s.JudgePod(m.Pod, m.To)
 		if err != nil {

@@ -89,11 +89,11 @@ func Flavour() planner.Flavour {
 	return planner.Flavour{Name: "standard", Template: Node("standard", "", 10, 100, 110), Cost: 1, Zones: Zones}
 }
 
-// kind is how the pods of an application restrict their places.
-type kind int
+// constraintKind is how the pods of an application restrict their places.
+type constraintKind int
 
 const (
-	plain kind = iota
+	plain constraintKind = iota
 	zoneSpread
 	hostSpread
 	hostAffinity
@@ -101,8 +101,8 @@ const (
 	hostAntiAffinity
 )
 
-// restrict gives a pod the constraints of a kind.
-func restrict(p *corev1.Pod, k kind) {
+// addConstraints gives a pod the constraints of a kind.
+func addConstraints(p *corev1.Pod, k constraintKind) {
 	selector := &metav1.LabelSelector{MatchLabels: p.Labels}
 	term := func(key string) []corev1.PodAffinityTerm {
 		return []corev1.PodAffinityTerm{{LabelSelector: selector, TopologyKey: key}}
@@ -127,15 +127,15 @@ func restrict(p *corev1.Pod, k kind) {
 	}
 }
 
-// draw picks a kind: a third plain, a third spread, a third with pod affinity or anti-affinity.
-func draw(g *rand.Rand) kind {
+// pickConstraintKind picks a kind: a third plain, a third spread, a third with pod affinity or anti-affinity.
+func pickConstraintKind(g *rand.Rand) constraintKind {
 	switch g.IntN(3) {
 	case 0:
 		return plain
 	case 1:
-		return zoneSpread + kind(g.IntN(2))
+		return zoneSpread + constraintKind(g.IntN(2))
 	default:
-		return hostAffinity + kind(g.IntN(3))
+		return hostAffinity + constraintKind(g.IntN(3))
 	}
 }
 
@@ -145,14 +145,14 @@ func DiversePending(seed uint64, pods int) *Cluster {
 	g := rand.New(rand.NewPCG(seed, 1))
 	c := &Cluster{}
 	for app := 0; len(c.Pods) < pods; app++ {
-		k, cpu, memory := draw(g), int64(1+g.IntN(10))*100, int64(1+g.IntN(16))*128
+		k, cpu, memory := pickConstraintKind(g), int64(1+g.IntN(10))*100, int64(1+g.IntN(16))*128
 		replicas := 1 + g.IntN(40)
 		if k == hostAffinity {
 			replicas = 1 + g.IntN(8)
 		}
 		for i := range min(replicas, pods-len(c.Pods)) {
 			p := Pod(fmt.Sprintf("app-%d", app), i, "", cpu, memory)
-			restrict(p, k)
+			addConstraints(p, k)
 			c.Pods = append(c.Pods, p)
 		}
 	}
@@ -173,7 +173,7 @@ func Diverse(seed uint64, nodes, pods, budgets int) *Cluster {
 		return c.Nodes[(zone%len(Zones)+i*len(Zones))%(nodes/len(Zones)*len(Zones))].Name
 	}
 	for app := 0; len(c.Pods) < pods; app++ {
-		k, cpu, memory := draw(g), int64(1+g.IntN(10))*100, int64(1+g.IntN(16))*128
+		k, cpu, memory := pickConstraintKind(g), int64(1+g.IntN(10))*100, int64(1+g.IntN(16))*128
 		replicas := min(1+g.IntN(80), nodes/len(Zones))
 		if k == hostAffinity {
 			replicas = 1 + g.IntN(8)
@@ -195,7 +195,7 @@ func Diverse(seed uint64, nodes, pods, budgets int) *Cluster {
 				node = place()
 			}
 			p := Pod(fmt.Sprintf("app-%d", app), i, node, cpu, memory)
-			restrict(p, k)
+			addConstraints(p, k)
 			c.Pods = append(c.Pods, p)
 		}
 		if len(c.Budgets) < budgets {

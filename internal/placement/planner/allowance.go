@@ -16,8 +16,8 @@ type Allowance struct {
 	Resources corev1.ResourceList
 }
 
-// amountOf is a quantity of a resource as whole numbers: millicores of cpu, units of anything else.
-func amountOf(name corev1.ResourceName, list corev1.ResourceList) int64 {
+// toAmount is a quantity of a resource as whole numbers: millicores of cpu, units of anything else.
+func toAmount(name corev1.ResourceName, list corev1.ResourceList) int64 {
 	quantity := list[name]
 	if name == corev1.ResourceCPU {
 		return quantity.MilliValue()
@@ -27,47 +27,47 @@ func amountOf(name corev1.ResourceName, list corev1.ResourceList) int64 {
 
 // resourceLimit is what is left of an allowance while a plan runs.
 type resourceLimit struct {
-	allowance *Allowance
-	machines  int
+	limit     *Allowance
+	instances int
 	resources map[corev1.ResourceName]int64
 }
 
 func newResourceLimit(a *Allowance) *resourceLimit {
-	p := &resourceLimit{allowance: a, machines: math.MaxInt, resources: map[corev1.ResourceName]int64{}}
+	p := &resourceLimit{limit: a, instances: math.MaxInt, resources: map[corev1.ResourceName]int64{}}
 	if a.Machines != nil {
-		p.machines = *a.Machines
+		p.instances = *a.Machines
 	}
 	for name := range a.Resources {
-		p.resources[name] = amountOf(name, a.Resources)
+		p.resources[name] = toAmount(name, a.Resources)
 	}
 	return p
 }
 
-// affords reports whether one more machine of a capacity is within what is left.
-func (p *resourceLimit) affords(capacity corev1.ResourceList) bool {
-	if p.machines < 1 {
+// allowsOneMore reports whether one more machine of a capacity is within what is left.
+func (p *resourceLimit) allowsOneMore(capacity corev1.ResourceList) bool {
+	if p.instances < 1 {
 		return false
 	}
 	for name, left := range p.resources {
-		if amountOf(name, capacity) > left {
+		if toAmount(name, capacity) > left {
 			return false
 		}
 	}
 	return true
 }
 
-// spend takes a machine out of the resourceLimit (1), or gives it back (-1).
-func (p *resourceLimit) spend(capacity corev1.ResourceList, sign int) {
-	if p.allowance.Machines != nil {
-		p.machines -= sign
+// countInstance takes a machine out of the resourceLimit (1), or gives it back (-1).
+func (p *resourceLimit) countInstance(capacity corev1.ResourceList, sign int) {
+	if p.limit.Machines != nil {
+		p.instances -= sign
 	}
 	for name := range p.resources {
-		p.resources[name] -= int64(sign) * amountOf(name, capacity)
+		p.resources[name] -= int64(sign) * toAmount(name, capacity)
 	}
 }
 
-// capacity is what counts of a machine of the flavour against an allowance.
-func (f *Flavour) capacity() corev1.ResourceList {
+// countedCapacity is what counts of a machine of the flavour against an allowance.
+func (f *Flavour) countedCapacity() corev1.ResourceList {
 	if len(f.Template.Status.Capacity) > 0 {
 		return f.Template.Status.Capacity
 	}

@@ -5,18 +5,18 @@ import "github.com/slipway-dev/slipway/internal/placement/snapshot"
 // OneByOne is the plain greedy choice: the cheapest node that can go goes, its pods first-fit in the order of names, and
 // so on with what that leaves. A pod may be moved again when its new node goes.
 func OneByOne(s *snapshot.Snapshot, k int, policy Policy, o Options) (count int, cost float64) {
-	p := newPlanner(s, policy, &o)
+	p := newPlanRun(s, policy, &o)
 	defer p.close()
-	candidates := p.candidates(&Selection{})
+	candidates := p.listCandidates(&Selection{})
 	p.s.Rooms.ArrangeByName()
 	for _, c := range candidates {
 		if count == k {
 			break
 		}
 		mark := p.fork.Mark()
-		_, all, _, _ := p.split(c.node)
+		_, all, _, _ := p.splitPods(c.node)
 		p.fork.Clear(c.node)
-		if len(p.place(all)) > 0 {
+		if len(p.placePods(all)) > 0 {
 			p.fork.Undo(mark)
 			continue
 		}
@@ -30,9 +30,9 @@ func OneByOne(s *snapshot.Snapshot, k int, policy Policy, o Options) (count int,
 func (r *Ranking) HoldsNow(name string) bool {
 	e := r.entries[name]
 	r.s.Rooms.ArrangePlain()
-	p := newPlanner(r.s, r.policy, &r.o)
+	p := newPlanRun(r.s, r.policy, &r.o)
 	defer p.close()
 	n := r.s.Nodes.Named(name)
-	movers, _ := p.sortPods(n, nil)
-	return len(movers) == len(e.targets) && r.holds(p, n, e)
+	movers, _ := p.listMovers(n, nil)
+	return len(movers) == len(e.targets) && r.isPlanValid(p, n, e)
 }

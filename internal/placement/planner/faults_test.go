@@ -12,20 +12,20 @@ import (
 
 // The tests of this file are named after faults of kubeaware-cloudpool-proxy; package kubeaware has the list of all.
 
-// wanting has a pod want a node of one of some terms.
-func wanting(p *corev1.Pod, terms ...corev1.NodeSelectorTerm) {
+// requireNodeAffinity has a pod want a node of one of some terms.
+func requireNodeAffinity(p *corev1.Pod, terms ...corev1.NodeSelectorTerm) {
 	p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
 		RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: terms},
 	}}
 }
 
-func in(key string, values ...string) []corev1.NodeSelectorRequirement {
+func newInRequirement(key string, values ...string) []corev1.NodeSelectorRequirement {
 	return []corev1.NodeSelectorRequirement{{Key: key, Operator: corev1.NodeSelectorOpIn, Values: values}}
 }
 
 func TestFaultAllNodeAffinityTermsMustMatch(t *testing.T) {
-	elsewhere := corev1.NodeSelectorTerm{MatchExpressions: in(corev1.LabelTopologyZone, "zone-z")}
-	here := corev1.NodeSelectorTerm{MatchExpressions: in(corev1.LabelTopologyZone, "zone-a")}
+	elsewhere := corev1.NodeSelectorTerm{MatchExpressions: newInRequirement(corev1.LabelTopologyZone, "zone-z")}
+	here := corev1.NodeSelectorTerm{MatchExpressions: newInRequirement(corev1.LabelTopologyZone, "zone-a")}
 	for name, tt := range map[string]struct {
 		terms []corev1.NodeSelectorTerm
 		goes  bool
@@ -33,12 +33,12 @@ func TestFaultAllNodeAffinityTermsMustMatch(t *testing.T) {
 		"the first of two":               {[]corev1.NodeSelectorTerm{here, elsewhere}, true},
 		"the second of two":              {[]corev1.NodeSelectorTerm{elsewhere, here}, true},
 		"neither of two":                 {[]corev1.NodeSelectorTerm{elsewhere, elsewhere}, false},
-		"one half of a term":             {[]corev1.NodeSelectorTerm{{MatchExpressions: append(in(corev1.LabelTopologyZone, "zone-a"), in("disk", "ssd")...)}}, false},
+		"one half of a term":             {[]corev1.NodeSelectorTerm{{MatchExpressions: append(newInRequirement(corev1.LabelTopologyZone, "zone-a"), newInRequirement("disk", "ssd")...)}}, false},
 		"one that is empty, and another": {[]corev1.NodeSelectorTerm{{}, here}, true},
 	} {
 		c := placementtest.Small()
-		wanting(c.Pods[0], tt.terms...)
-		if e := evacuate(t, c, planner.Options{}); e.Feasible() != tt.goes {
+		requireNodeAffinity(c.Pods[0], tt.terms...)
+		if e := planEvacuation(t, c, planner.Options{}); e.Feasible() != tt.goes {
 			t.Errorf("%s matches: the pod has a place elsewhere: %t (%v), want %t", name, e.Feasible(), e.Refusals, tt.goes)
 		}
 	}
@@ -48,20 +48,20 @@ func TestFaultAllNodeAffinityTermsMustMatch(t *testing.T) {
 // node with one of them could ever go.
 func TestFaultMatchFieldsOfNodeAffinityAreUnknown(t *testing.T) {
 	to := func(node string) corev1.NodeSelectorTerm {
-		return corev1.NodeSelectorTerm{MatchFields: in("metadata.name", node)}
+		return corev1.NodeSelectorTerm{MatchFields: newInRequirement("metadata.name", node)}
 	}
 	c := placementtest.Small()
 	daemon := placementtest.Pod("daemon", 0, "first", 100, 128)
 	daemon.OwnerReferences[0].Kind = "DaemonSet"
-	wanting(daemon, to("first"))
+	requireNodeAffinity(daemon, to("first"))
 	c.Pods = append(c.Pods, daemon)
-	if e := evacuate(t, c, planner.Options{}); !e.Feasible() || len(e.Stays) != 1 || len(e.Moves) != 1 {
+	if e := planEvacuation(t, c, planner.Options{}); !e.Feasible() || len(e.Stays) != 1 || len(e.Moves) != 1 {
 		t.Errorf("the pod of a DaemonSet holds its node: %v; %d pods move, %d stay", e.Refusals, len(e.Moves), len(e.Stays))
 	}
 	for node, goes := range map[string]bool{"second": true, "third": false} { // and they are matched
 		c := placementtest.Small()
-		wanting(c.Pods[0], to(node))
-		if e := evacuate(t, c, planner.Options{}); e.Feasible() != goes {
+		requireNodeAffinity(c.Pods[0], to(node))
+		if e := planEvacuation(t, c, planner.Options{}); e.Feasible() != goes {
 			t.Errorf("a pod that wants the node %s: it has a place: %t (%v), want %t", node, e.Feasible(), e.Refusals, goes)
 		}
 	}
@@ -76,7 +76,7 @@ func TestFaultFinishedPodsCountAsLoad(t *testing.T) {
 		over := placementtest.Pod("job", 0, "second", 4000, 16<<10)
 		over.Status.Phase = phase
 		c.Pods = append(c.Pods, over)
-		if e := evacuate(t, c, planner.Options{}); !e.Feasible() {
+		if e := planEvacuation(t, c, planner.Options{}); !e.Feasible() {
 			t.Errorf("%s: pods that are over leave no room: %v", phase, e.Refusals)
 		}
 		s, err := c.Snapshot()
@@ -87,7 +87,7 @@ func TestFaultFinishedPodsCountAsLoad(t *testing.T) {
 		}
 		// It is not created anew, either, and no controller is missed.
 		over.Spec.NodeName, over.OwnerReferences = "first", nil
-		if e := evacuate(t, c, planner.Options{}); !e.Feasible() || len(e.Moves) != 1 {
+		if e := planEvacuation(t, c, planner.Options{}); !e.Feasible() || len(e.Moves) != 1 {
 			t.Errorf("%s: a pod that is over holds its node: %v, %d moves", phase, e.Refusals, len(e.Moves))
 		}
 	}

@@ -5,12 +5,12 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/snapshot"
 )
 
-// ledger counts what a plan has taken of each budget.
-type ledger map[*snapshot.Budget]int32
+// pdbUsage counts what a plan has taken of each budget.
+type pdbUsage map[*snapshot.Budget]int32
 
-// afford reports whether the budgets allow evicting these pods on top of what was taken, naming the one that does not.
+// chargePods reports whether the budgets allow evicting these pods on top of what was taken, naming the one that does not.
 // Nothing is taken when it does not.
-func (l ledger) afford(m *snapshot.Budgets, pods []*filter.Pod) (short *snapshot.Budget, needs int32) {
+func (l pdbUsage) chargePods(m *snapshot.Budgets, pods []*filter.Pod) (short *snapshot.Budget, needs int32) {
 	if m.Empty() {
 		return nil, 0
 	}
@@ -22,14 +22,14 @@ func (l ledger) afford(m *snapshot.Budgets, pods []*filter.Pod) (short *snapshot
 		l[b]++
 		if l[b] > b.Allowed {
 			needs = l[b]
-			l.refund(m, pods[:i+1])
+			l.refundPods(m, pods[:i+1])
 			return b, needs
 		}
 	}
 	return nil, 0
 }
 
-func (l ledger) refund(m *snapshot.Budgets, pods []*filter.Pod) {
+func (l pdbUsage) refundPods(m *snapshot.Budgets, pods []*filter.Pod) {
 	if m.Empty() {
 		return
 	}

@@ -9,8 +9,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/snapshot"
 )
 
-// limits keeps the sizes of groups while a plan takes nodes away (invariant I5).
-type limits struct {
+// groupLimits keeps the sizes of groups while a plan takes nodes away (invariant I5).
+type groupLimits struct {
 	groups map[int32][]*groupState // by node
 }
 
@@ -21,8 +21,8 @@ type groupState struct {
 	zones       map[string]int // remaining per zone
 }
 
-func newLimits(s *snapshot.Snapshot, o *Options) *limits {
-	l := &limits{groups: map[int32][]*groupState{}}
+func newGroupLimits(s *snapshot.Snapshot, o *Options) *groupLimits {
+	l := &groupLimits{groups: map[int32][]*groupState{}}
 	for i := range o.Groups {
 		g := &groupState{Group: &o.Groups[i], zones: map[string]int{}}
 		for _, name := range g.Nodes {
@@ -46,21 +46,21 @@ func newLimits(s *snapshot.Snapshot, o *Options) *limits {
 
 func zoneOf(n *filter.Node) string { return n.Object.Labels[corev1.LabelTopologyZone] }
 
-// refusals says which limits stand against taking a node away next.
-func (l *limits) refusals(n *filter.Node) []Refusal {
+// listRefusals says which limits stand against taking a node away next.
+func (l *groupLimits) listRefusals(n *filter.Node) []Refusal {
 	var list []Refusal
 	for _, g := range l.groups[n.ID] {
 		if g.remaining-1 < g.MinSize {
 			list = append(list, Refusal{
 				Rule:   "group-minimum",
-				Text:   fmt.Sprintf("group %s has %s left and a minimum of %d", g.Name, plural(g.remaining, "node"), g.MinSize),
+				Text:   fmt.Sprintf("group %s has %s left and a minimum of %d", g.Name, formatCount(g.remaining, "node"), g.MinSize),
 				Remedy: "lower the group's minimum",
 			})
 		}
 		if zone := zoneOf(n); g.zones[zone]-1 < g.MinPerZone {
 			list = append(list, Refusal{
 				Rule: "zone-minimum",
-				Text: fmt.Sprintf("group %s has %s left in zone %q and a minimum of %d", g.Name, plural(g.zones[zone], "node"),
+				Text: fmt.Sprintf("group %s has %s left in zone %q and a minimum of %d", g.Name, formatCount(g.zones[zone], "node"),
 					zone, g.MinPerZone),
 				Remedy: "lower the minimum per zone",
 			})
@@ -68,7 +68,7 @@ func (l *limits) refusals(n *filter.Node) []Refusal {
 		if serves, _ := n.Available(); g.MaxUnavailable != nil && serves && g.unavailable+1 > *g.MaxUnavailable {
 			list = append(list, Refusal{
 				Rule: "group-budget",
-				Text: fmt.Sprintf("group %s has %s unavailable and allows %d", g.Name, plural(g.unavailable, "node"),
+				Text: fmt.Sprintf("group %s has %s unavailable and allows %d", g.Name, formatCount(g.unavailable, "node"),
 					*g.MaxUnavailable),
 				Remedy: "wait until the others are back or gone",
 			})
@@ -77,8 +77,8 @@ func (l *limits) refusals(n *filter.Node) []Refusal {
 	return list
 }
 
-// take counts a node as gone (1) or back (-1).
-func (l *limits) take(n *filter.Node, sign int) {
+// countRemoval counts a node as gone (1) or back (-1).
+func (l *groupLimits) countRemoval(n *filter.Node, sign int) {
 	for _, g := range l.groups[n.ID] {
 		g.remaining -= sign
 		g.zones[zoneOf(n)] -= sign

@@ -16,8 +16,8 @@ type Load struct {
 	Memory, AllocatableMemory int64
 }
 
-// share is a part of a whole in percent; 0 of nothing.
-func share(part, whole int64) float64 {
+// toPercent is a part of a whole in percent; 0 of nothing.
+func toPercent(part, whole int64) float64 {
 	if whole <= 0 {
 		return 0
 	}
@@ -25,10 +25,10 @@ func share(part, whole int64) float64 {
 }
 
 // CPUShare is the requested part of the cpu in percent.
-func (l Load) CPUShare() float64 { return share(l.CPU, l.AllocatableCPU) }
+func (l Load) CPUShare() float64 { return toPercent(l.CPU, l.AllocatableCPU) }
 
 // MemoryShare is the requested part of the memory in percent.
-func (l Load) MemoryShare() float64 { return share(l.Memory, l.AllocatableMemory) }
+func (l Load) MemoryShare() float64 { return toPercent(l.Memory, l.AllocatableMemory) }
 
 // MeasureLoad says how much a node is used by the pods that are there for their own sake: not those of DaemonSets, not static
 // ones, and not those that are on their way out. Pods whose labels are passed over do not count; nil passes over none.
@@ -37,7 +37,7 @@ func MeasureLoad(s *snapshot.Snapshot, nodeName string, passOver func(labels.Set
 	if err != nil {
 		return Load{}, err
 	}
-	l := newLoad(n)
+	l := newUtilization(n)
 	for _, p := range n.Pods {
 		f := p.Fact
 		if f.Owner == podrules.DaemonSet || f.Has(podrules.Mirror) || f.Has(podrules.Terminating) || passOver != nil && passOver(p.Class.Labels.Labels) {
@@ -63,12 +63,12 @@ func MeasureRequests(s *snapshot.Snapshot, nodeName string) (Load, error) {
 	if err != nil {
 		return Load{}, err
 	}
-	l := newLoad(n)
+	l := newUtilization(n)
 	l.Pods, l.CPU, l.Memory = len(n.Pods), filter.At(n.Used, filter.ResourceCPU), filter.At(n.Used, filter.ResourceMemory)
 	return l, nil
 }
 
-// newLoad returns a load without pods.
-func newLoad(n *filter.Node) Load {
+// newUtilization returns a load without pods.
+func newUtilization(n *filter.Node) Load {
 	return Load{AllocatableCPU: filter.At(n.Allocatable, filter.ResourceCPU), AllocatableMemory: filter.At(n.Allocatable, filter.ResourceMemory)}
 }

@@ -28,7 +28,7 @@ func JudgePending(s *snapshot.Snapshot, key placement.PodKey, flavours []Flavour
 		return nil, fmt.Errorf("pod %s is not in the snapshot", key)
 	}
 	out := &Pending{Pod: key, Node: p.NodeName}
-	counts := tallies{}
+	counts := reasonCounts{}
 	for _, n := range s.Nodes.InOrder() {
 		if n.Out {
 			continue
@@ -36,16 +36,16 @@ func JudgePending(s *snapshot.Snapshot, key placement.PodKey, flavours []Flavour
 		if v := s.JudgeClass(p.Class, p.UID, n); v.Outcome == placement.Fits {
 			out.Fits = append(out.Fits, n.Name())
 		} else {
-			counts.add(v)
+			counts.addVerdict(v)
 		}
 	}
-	out.Nodes = counts.sorted()
+	out.Nodes = counts.sortByCount()
 	if err := validateFlavours(flavours); err != nil {
 		return nil, err
 	}
-	plan := &packer{planner: newPlanner(s, LeastPods, &Options{}), flavours: flavours, resourceLimits: map[*Allowance]*resourceLimit{}, next: (*packer).large}
+	plan := &packRun{planRun: newPlanRun(s, LeastPods, &Options{}), flavours: flavours, resourceLimits: map[*Allowance]*resourceLimit{}, scoreClass: (*packRun).scoreBySize}
 	defer plan.close()
-	plan.offer()
-	out.Machines, _ = plan.reasons(p.Class)
+	plan.addOffers()
+	out.Machines, _ = plan.explainOffers(p.Class)
 	return out, nil
 }

@@ -130,8 +130,8 @@ func (c *Cluster) withPendingPlaced(rules Options, ask func(*Packing, Options) e
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, c.release(launch)) }()
-	rules.Reserved, err = c.reserve(launch)
+	defer func() { err = errors.Join(err, c.restorePending(launch)) }()
+	rules.Reserved, err = c.placePending(launch)
 	if err != nil {
 		return err
 	}
@@ -149,8 +149,8 @@ func findPending(pods []*corev1.Pod) map[placement.PodKey]*corev1.Pod {
 	return found
 }
 
-// reserve puts the pending pods on the nodes that have room for them, and says which nodes those are.
-func (c *Cluster) reserve(packing *Packing) (map[string]placement.PodKey, error) {
+// placePending puts the pending pods on the nodes that have room for them, and says which nodes those are.
+func (c *Cluster) placePending(packing *Packing) (map[string]placement.PodKey, error) {
 	launched := map[string]bool{}
 	for _, m := range packing.Machines {
 		launched[m.Name] = true
@@ -172,8 +172,8 @@ func (c *Cluster) reserve(packing *Packing) (map[string]placement.PodKey, error)
 	return reserved, nil
 }
 
-// release takes back what reserve has done.
-func (c *Cluster) release(packing *Packing) error {
+// restorePending takes back what reserve has done.
+func (c *Cluster) restorePending(packing *Packing) error {
 	for _, m := range packing.Moves {
 		if err := c.snapshot.SetPod(c.pending[m.Pod]); err != nil {
 			return fmt.Errorf("give back the room for pod %s: %w", m.Pod, err)

@@ -16,7 +16,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-func TestTemplateHasTheLeastRoomOfItsNodes(t *testing.T) {
+func TestTemplateHasSmallestRoomOfItsNodes(t *testing.T) {
 	small, large := placementtest.Node("small", "zone-a", 4, 16, 10), placementtest.Node("large", "zone-b", 8, 8, 10)
 	for _, n := range []*corev1.Node{small, large} {
 		n.Labels["kubernetes.azure.com/agentpool"] = "spot"
@@ -52,7 +52,7 @@ func TestTemplateHasTheLeastRoomOfItsNodes(t *testing.T) {
 	}
 }
 
-func TestRoomOfPendingPodsIsNotGivenAway(t *testing.T) {
+func TestPlanReservesRoomForPendingPods(t *testing.T) {
 	o := &saved.Objects{
 		Nodes: []*corev1.Node{placementtest.Node("a", "zone-a", 4, 16, 10), placementtest.Node("b", "zone-a", 4, 16, 10)},
 		Pods:  []*corev1.Pod{placementtest.Pod("web", 0, "a", 2000, 512)},
@@ -96,7 +96,7 @@ func TestAnyClusterGetsAPlan(t *testing.T) {
 	}
 }
 
-func TestAnswersDoNotDependOnOrderOrRepetition(t *testing.T) {
+func TestPlansAreDeterministic(t *testing.T) {
 	for seed := range uint64(20) {
 		c := placementtest.Random(seed)
 		for _, p := range c.Candidates {
@@ -112,19 +112,19 @@ func TestAnswersDoNotDependOnOrderOrRepetition(t *testing.T) {
 			must.NoError(t, err)
 			want, err := planner.NewPlan(&c.Objects, options)
 			must.NoError(t, err)
-			same(t, seed, got, want)
+			checkEqual(t, seed, got, want)
 			for _, n := range c.Nodes {
 				got, err := warm.Evacuate(n.Name, options)
 				must.NoError(t, err)
 				want, err := planner.NewEvacuation(&c.Objects, n.Name, options)
 				must.NoError(t, err)
-				same(t, seed, got, want)
+				checkEqual(t, seed, got, want)
 			}
 		}
 	}
 }
 
-func same(t *testing.T, seed uint64, got, want any) {
+func checkEqual(t *testing.T, seed uint64, got, want any) {
 	t.Helper()
 	a, err := json.Marshal(got)
 	must.NoError(t, err)

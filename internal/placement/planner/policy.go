@@ -38,8 +38,8 @@ func ParsePolicy(name string) (Policy, error) {
 	return "", fmt.Errorf("policy %q is not known: use one of %v", name, Policies())
 }
 
-// cost weighs the removal of a node by the plan's policy.
-func (p *planner) cost(n *filter.Node) float64 {
+// computeCost weighs the removal of a node by the plan's policy.
+func (p *planRun) computeCost(n *filter.Node) float64 {
 	switch p.policy {
 	case LeastLoaded:
 		return n.Load()
@@ -48,20 +48,20 @@ func (p *planner) cost(n *filter.Node) float64 {
 	}
 	var cost float64
 	for _, pod := range n.Pods {
-		if fate, _ := p.q.fate(pod); fate > fateEnds {
+		if fate, _ := p.rules.judgePod(pod); fate > podEnds {
 			continue
 		}
 		if p.policy == LeastPods {
 			cost++
 		} else {
-			cost += disruption(pod)
+			cost += weighDisruption(pod)
 		}
 	}
 	return cost
 }
 
-// disruption weighs the restart of one pod.
-func disruption(p *filter.Pod) float64 {
+// weighDisruption weighs the restart of one pod.
+func weighDisruption(p *filter.Pod) float64 {
 	weight := 1.0
 	switch {
 	case p.Priority > 0:
@@ -78,8 +78,8 @@ type candidate struct {
 	cost float64
 }
 
-// inOrder sorts candidates by cost, then by load, then by name.
-func inOrder(candidates []candidate) {
+// sortCandidates sorts candidates by cost, then by load, then by name.
+func sortCandidates(candidates []candidate) {
 	loads := make(map[*filter.Node]float64, len(candidates))
 	for _, c := range candidates {
 		loads[c.node] = c.node.Load()

@@ -7,68 +7,68 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/snapshot"
 )
 
-// question is one use of the rules: each fact is judged once.
-type question struct {
+// ruleEvaluation is one use of the rules: each fact is judged once.
+type ruleEvaluation struct {
 	*Options
-	judged []judgedFact // by ID of the fact
+	cache []cachedVerdict // by ID of the fact
 }
 
-type judgedFact struct {
+type cachedVerdict struct {
 	done    bool
-	fate    podFate
+	effect  podEffect
 	verdict podrules.Verdict
 }
 
-func newQuestion(s *snapshot.Snapshot, o *Options) question {
-	return question{o, make([]judgedFact, s.FactIDs())}
+func newRuleEvaluation(s *snapshot.Snapshot, o *Options) ruleEvaluation {
+	return ruleEvaluation{o, make([]cachedVerdict, s.FactIDs())}
 }
 
-// podFate is what happens to a pod when its node goes.
-type podFate uint8
+// podEffect is what happens to a pod when its node goes.
+type podEffect uint8
 
 const (
-	fateMoves   podFate = iota // is evicted, and created anew elsewhere
-	fateEnds                   // is evicted, and not created anew
-	fateStays                  // goes with the node; nothing of it has to run elsewhere
-	fateBlocked                // blocks the node
+	podMoves  podEffect = iota // is evicted, and created anew elsewhere
+	podEnds                    // is evicted, and not created anew
+	podStays                   // goes with the node; nothing of it has to run elsewhere
+	podBlocks                  // blocks the node
 )
 
-// fate returns what happens to a pod, and the verdict that says so.
-func (q *question) fate(p *filter.Pod) (podFate, podrules.Verdict) {
-	j := &q.judged[p.Fact.ID]
+// judgePod returns what happens to a pod, and the verdict that says so.
+func (q *ruleEvaluation) judgePod(p *filter.Pod) (podEffect, podrules.Verdict) {
+	j := &q.cache[p.Fact.ID]
 	if !j.done {
 		j.done, j.verdict = true, q.Pods.Judge(&p.Fact.Facts, q.Now)
-		j.fate = fateOf(&p.Fact.Facts, j.verdict)
+		j.effect = toPodEffect(&p.Fact.Facts, j.verdict)
 	}
-	if j.fate != fateBlocked || q.Mark == nil {
-		return j.fate, j.verdict
+	if j.effect != podBlocks || q.Mark == nil {
+		return j.effect, j.verdict
 	}
 	marked := p.Fact.Facts
 	q.Mark(&marked, p.Key.Namespace, p.Class.Labels.Labels)
 	v := q.Pods.Judge(&marked, q.Now)
-	return fateOf(&marked, v), v
+	return toPodEffect(&marked, v), v
 }
 
-// fateOf plans with a verdict: a pod that is created anew needs room, also where a drain would leave it.
-func fateOf(f *podrules.Facts, v podrules.Verdict) podFate {
+// toPodEffect plans with a verdict: a pod that is created anew needs room, also where a drain would leave it.
+func toPodEffect(f *podrules.Facts, v podrules.Verdict) podEffect {
 	switch {
 	case v.Action == podrules.Refuse:
-		return fateBlocked
+		return podBlocks
 	case f.Recreated():
-		return fateMoves
+		return podMoves
 	case v.Action == podrules.Evict:
-		return fateEnds
+		return podEnds
 	}
-	return fateStays
+	return podStays
 }
 
-// podRefusal puts a verdict that blocks the node in words.
-func (q *question) podRefusal(p *filter.Pod, v podrules.Verdict) Refusal {
+// newPodRefusal puts a verdict that blocks the node in words.
+func (q *ruleEvaluation) newPodRefusal(p *filter.Pod, v podrules.Verdict) Refusal {
 	return Refusal{Rule: v.Rule.String(), Pod: p.Key.String(), Text: v.Text(&p.Fact.Facts), Remedy: v.Rule.Remedy()}
 }
 
-// nodeRefusals applies every rule about the node itself.
-func (q *question) nodeRefusals(n *filter.Node) []Refusal {
+// listNodeRefusals applies every rule about the node itself.
+func (q *ruleEvaluation) listNodeRefusals(n *filter.Node) []Refusal {
 	var list []Refusal
 	name, facts := n.Name(), &n.Facts
 	if n.APIServers > 0 && facts.ControlPlane == "" {

@@ -10,7 +10,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-func TestBlockedNodeGetsARemedy(t *testing.T) {
+func TestBlockedNodeHasRemedy(t *testing.T) {
 	told := map[string]int{}
 	for seed := range uint64(300) {
 		c := placementtest.Random(seed)

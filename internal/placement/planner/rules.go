@@ -67,7 +67,7 @@ func (r Refusal) String() string {
 	return text
 }
 
-func plural(n int, noun string) string {
+func formatCount(n int, noun string) string {
 	if n == 1 {
 		return "1 " + noun
 	}

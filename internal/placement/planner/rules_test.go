@@ -22,7 +22,7 @@ import (
 
 var now = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-func evacuate(t *testing.T, c *placementtest.Cluster, o planner.Options) *planner.Evacuation {
+func planEvacuation(t *testing.T, c *placementtest.Cluster, o planner.Options) *planner.Evacuation {
 	t.Helper()
 	s, err := c.Snapshot()
 	must.NoError(t, err)
@@ -31,8 +31,8 @@ func evacuate(t *testing.T, c *placementtest.Cluster, o planner.Options) *planne
 	return e
 }
 
-// TestRulesHoldANode goes through the situations in which a node must stay, and the ones next to them in which it need not.
-func TestRulesHoldANode(t *testing.T) {
+// TestRulesBlockNodeRemoval goes through the situations in which a node must stay, and the ones next to them in which it need not.
+func TestRulesBlockNodeRemoval(t *testing.T) {
 	annotate := func(key, value string) func(*placementtest.Cluster, *planner.Options) {
 		return func(c *placementtest.Cluster, _ *planner.Options) {
 			c.Pods[0].Annotations = map[string]string{key: value}
@@ -181,7 +181,7 @@ func TestRulesHoldANode(t *testing.T) {
 			cluster, o := placementtest.Small(), planner.Options{Now: now}
 			cluster.Pods[0].CreationTimestamp = metav1.NewTime(now.Add(-time.Hour))
 			c.change(cluster, &o)
-			e := evacuate(t, cluster, o)
+			e := planEvacuation(t, cluster, o)
 			var rules []string
 			for _, r := range e.Refusals {
 				rules = append(rules, r.Rule)
@@ -196,7 +196,7 @@ func TestRulesHoldANode(t *testing.T) {
 	}
 }
 
-func TestPDBsAreReadLikeTheEvictionAPIDoes(t *testing.T) {
+func TestPDBsAreAppliedLikeEvictionAPI(t *testing.T) {
 	everything, web := &metav1.LabelSelector{}, &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}
 	always := policyv1.AlwaysAllow
 	budget := func(name string, selector *metav1.LabelSelector, change func(*policyv1.PodDisruptionBudget)) *policyv1.PodDisruptionBudget {
@@ -237,7 +237,7 @@ func TestPDBsAreReadLikeTheEvictionAPIDoes(t *testing.T) {
 			if c.change != nil {
 				c.change(cluster.Pods[0])
 			}
-			e := evacuate(t, cluster, planner.Options{})
+			e := planEvacuation(t, cluster, planner.Options{})
 			switch {
 			case c.refused == "" && !e.Feasible():
 				t.Errorf("refused: %v", e.Refusals)
@@ -248,7 +248,7 @@ func TestPDBsAreReadLikeTheEvictionAPIDoes(t *testing.T) {
 	}
 }
 
-func TestTwoNodesDoNotJustifyEachOthersRemoval(t *testing.T) {
+func TestI9TwoNodesAreNotRemovedForEachOther(t *testing.T) {
 	c := placementtest.Small()
 	c.Pods = append(c.Pods, placementtest.Pod("web", 1, "second", 500, 512))
 	s, err := c.Snapshot()
@@ -259,7 +259,7 @@ func TestTwoNodesDoNotJustifyEachOthersRemoval(t *testing.T) {
 	}
 }
 
-func TestOneBudgetIsSharedByTheWholeSet(t *testing.T) {
+func TestPDBIsSharedByAllVictims(t *testing.T) {
 	c := &placementtest.Cluster{}
 	c.Budgets = []*policyv1.PodDisruptionBudget{placementtest.Budget("web", 2)}
 	for i, name := range []string{"a", "b", "c", "d", "e"} {
@@ -314,7 +314,7 @@ func TestPoliciesOrderTheVictims(t *testing.T) {
 	check.ErrorContains(t, check.Err(planner.ParsePolicy("Newest")), "LeastDisruption")
 }
 
-func TestRequestsThatMakeNoSenseAreRefused(t *testing.T) {
+func TestInvalidRequestsAreRejected(t *testing.T) {
 	s, err := placementtest.Small().Snapshot()
 	must.NoError(t, err)
 	if _, err := planner.Victims(s, -1, planner.Oldest, planner.Options{}); err == nil {
@@ -353,7 +353,7 @@ func TestRequestsThatMakeNoSenseAreRefused(t *testing.T) {
 	fork.Rollback()
 }
 
-func TestPackUsesFreeRoomAndNamesHopelessPods(t *testing.T) {
+func TestPackUsesFreeRoomAndListsUnschedulablePods(t *testing.T) {
 	c := placementtest.Small()
 	c.Pods = append(c.Pods, placementtest.Pod("fits", 0, "", 1000, 1024), placementtest.Pod("large", 0, "", 9000, 1024),
 		placementtest.Pod("huge", 0, "", 99000, 1024))
@@ -369,7 +369,7 @@ func TestPackUsesFreeRoomAndNamesHopelessPods(t *testing.T) {
 	}
 }
 
-func TestPackRespectsTheMaximumAndPrefersCheapTemplates(t *testing.T) {
+func TestPackRespectsMaxAndPrefersCheapFlavours(t *testing.T) {
 	c := placementtest.Pending(200)
 	s, err := c.Snapshot()
 	must.NoError(t, err)

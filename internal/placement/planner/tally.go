@@ -7,16 +7,16 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement"
 )
 
-// tallies collects reasons; the most frequent come first, ties by text.
-type tallies map[placement.Reason]int
+// reasonCounts collects reasons; the most frequent come first, ties by text.
+type reasonCounts map[placement.Reason]int
 
-func (t tallies) add(v placement.Verdict) {
+func (t reasonCounts) addVerdict(v placement.Verdict) {
 	for _, r := range v.Reasons {
 		t[r]++
 	}
 }
 
-func (t tallies) sorted() placement.Tallies {
+func (t reasonCounts) sortByCount() placement.Tallies {
 	list := make(placement.Tallies, 0, len(t))
 	for r, n := range t {
 		list = append(list, placement.Tally{Nodes: n, Reason: r})

@@ -9,34 +9,34 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 )
 
-// cluster goes through all objects. Pods come before claims, since some claims are called after them.
-func (r *renamer) cluster(o *Objects) *Objects {
+// copyObjects goes through all objects. Pods come before claims, since some claims are called after them.
+func (r *renamer) copyObjects(o *Objects) *Objects {
 	out := &Objects{Time: o.Time}
-	out.Namespaces = each(o.Namespaces, r.namespaceObject)
-	out.Nodes = each(o.Nodes, r.nodeObject)
-	out.Pods = each(o.Pods, r.podObject)
-	out.Budgets = each(o.Budgets, r.budgetObject)
-	out.Claims = each(o.Claims, r.claimObject)
-	out.Volumes = each(o.Volumes, r.volumeObject)
-	out.StorageClasses = each(o.StorageClasses, r.storageClassObject)
-	out.CSINodes = each(o.CSINodes, r.csiNodeObject)
-	out.CSIDrivers = each(o.CSIDrivers, r.csiDriverObject)
-	out.Attachments = each(o.Attachments, r.attachmentObject)
-	out.DeviceClasses = each(o.DeviceClasses, r.deviceClassObject)
+	out.Namespaces = mapList(o.Namespaces, r.copyNamespace)
+	out.Nodes = mapList(o.Nodes, r.copyNode)
+	out.Pods = mapList(o.Pods, r.copyPod)
+	out.Budgets = mapList(o.Budgets, r.copyPDB)
+	out.Claims = mapList(o.Claims, r.copyClaim)
+	out.Volumes = mapList(o.Volumes, r.copyVolume)
+	out.StorageClasses = mapList(o.StorageClasses, r.copyStorageClass)
+	out.CSINodes = mapList(o.CSINodes, r.copyCSINode)
+	out.CSIDrivers = mapList(o.CSIDrivers, r.copyCSIDriver)
+	out.Attachments = mapList(o.Attachments, r.copyAttachment)
+	out.DeviceClasses = mapList(o.DeviceClasses, r.copyDeviceClass)
 	return out
 }
 
-func (r *renamer) nodeObject(o *corev1.Node) *corev1.Node {
+func (r *renamer) copyNode(o *corev1.Node) *corev1.Node {
 	n := &corev1.Node{
-		ObjectMeta: r.meta(&o.ObjectMeta, "", r.name(nodes, o.Name), r.labels(o.Labels), r.annotations(o.Annotations)),
+		ObjectMeta: r.copyMeta(&o.ObjectMeta, "", r.replaceName(nodes, o.Name), r.copyLabels(o.Labels), r.copyAnnotations(o.Annotations)),
 		Spec: corev1.NodeSpec{
 			Unschedulable: o.Spec.Unschedulable,
-			Taints: each(o.Spec.Taints, func(t corev1.Taint) corev1.Taint {
-				return corev1.Taint{Key: r.key(t.Key), Value: r.value(t.Value), Effect: t.Effect, TimeAdded: t.TimeAdded}
+			Taints: mapList(o.Spec.Taints, func(t corev1.Taint) corev1.Taint {
+				return corev1.Taint{Key: r.replaceKey(t.Key), Value: r.replaceValue(t.Value), Effect: t.Effect, TimeAdded: t.TimeAdded}
 			}),
 		},
 		Status: corev1.NodeStatus{
-			Allocatable: r.quantities(o.Status.Allocatable), DeclaredFeatures: o.Status.DeclaredFeatures,
+			Allocatable: r.copyResourceList(o.Status.Allocatable), DeclaredFeatures: o.Status.DeclaredFeatures,
 		},
 	}
 	for _, c := range o.Status.Conditions {
@@ -47,12 +47,12 @@ func (r *renamer) nodeObject(o *corev1.Node) *corev1.Node {
 	return n
 }
 
-func (r *renamer) budgetObject(o *policyv1.PodDisruptionBudget) *policyv1.PodDisruptionBudget {
+func (r *renamer) copyPDB(o *policyv1.PodDisruptionBudget) *policyv1.PodDisruptionBudget {
 	s, t := &o.Spec, &o.Status
 	return &policyv1.PodDisruptionBudget{
-		ObjectMeta: r.meta(&o.ObjectMeta, r.namespace(o.Namespace), r.within(budgets, o.Namespace, o.Name), nil, nil),
+		ObjectMeta: r.copyMeta(&o.ObjectMeta, r.replaceNamespace(o.Namespace), r.replaceNamespacedName(budgets, o.Namespace, o.Name), nil, nil),
 		Spec: policyv1.PodDisruptionBudgetSpec{
-			Selector: r.labelSelector(s.Selector), UnhealthyPodEvictionPolicy: s.UnhealthyPodEvictionPolicy,
+			Selector: r.copyLabelSelector(s.Selector), UnhealthyPodEvictionPolicy: s.UnhealthyPodEvictionPolicy,
 		},
 		Status: policyv1.PodDisruptionBudgetStatus{
 			ObservedGeneration: t.ObservedGeneration, DisruptionsAllowed: t.DisruptionsAllowed,
@@ -66,24 +66,24 @@ type (
 	podVolume struct{ pod, volume string }
 )
 
-// claim replaces the name of a claim. That of one which is made for a pod's volume is made of theirs.
-func (r *renamer) claim(namespace, name string) string {
-	if of, ok := r.made[claimKey{namespace, name}]; ok && r.sealed {
-		return r.pod(namespace, of.pod) + "-" + r.name(podVolumes, of.volume)
+// replaceClaimName replaces the name of a claim. That of one which is made for a pod's volume is made of theirs.
+func (r *renamer) replaceClaimName(namespace, name string) string {
+	if of, ok := r.generatedClaims[claimKey{namespace, name}]; ok && r.isSealed {
+		return r.replacePodName(namespace, of.pod) + "-" + r.replaceName(podVolumes, of.volume)
 	}
-	return r.within(claims, namespace, name)
+	return r.replaceNamespacedName(claims, namespace, name)
 }
 
-func (r *renamer) claimObject(o *corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
+func (r *renamer) copyClaim(o *corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
 	c := &corev1.PersistentVolumeClaim{
-		ObjectMeta: r.meta(&o.ObjectMeta, r.namespace(o.Namespace), r.claim(o.Namespace, o.Name), nil, r.annotations(o.Annotations)),
+		ObjectMeta: r.copyMeta(&o.ObjectMeta, r.replaceNamespace(o.Namespace), r.replaceClaimName(o.Namespace, o.Name), nil, r.copyAnnotations(o.Annotations)),
 		Spec: corev1.PersistentVolumeClaimSpec{
-			VolumeName: r.name(volumes, o.Spec.VolumeName), AccessModes: o.Spec.AccessModes,
+			VolumeName: r.replaceName(volumes, o.Spec.VolumeName), AccessModes: o.Spec.AccessModes,
 		},
 		Status: corev1.PersistentVolumeClaimStatus{Phase: o.Status.Phase},
 	}
 	if o.Spec.StorageClassName != nil {
-		class := r.name(storageClasses, *o.Spec.StorageClassName)
+		class := r.replaceName(storageClasses, *o.Spec.StorageClassName)
 		c.Spec.StorageClassName = &class
 	}
 	return c
@@ -94,28 +94,28 @@ var zoneKeys = [...]string{
 	corev1.LabelTopologyZone, corev1.LabelTopologyRegion, corev1.LabelFailureDomainBetaZone, corev1.LabelFailureDomainBetaRegion,
 }
 
-// zones separates the zones of a volume.
-const zones = "__"
+// zoneSeparator separates the zones of a volume.
+const zoneSeparator = "__"
 
-func (r *renamer) volumeObject(o *corev1.PersistentVolume) *corev1.PersistentVolume {
+func (r *renamer) copyVolume(o *corev1.PersistentVolume) *corev1.PersistentVolume {
 	labels := map[string]string{}
 	for _, key := range zoneKeys {
 		if value, ok := o.Labels[key]; ok {
-			parts := each(strings.Split(value, zones), func(s string) string { return r.value(strings.TrimSpace(s)) })
-			labels[key] = strings.Join(parts, zones)
+			parts := mapList(strings.Split(value, zoneSeparator), func(s string) string { return r.replaceValue(strings.TrimSpace(s)) })
+			labels[key] = strings.Join(parts, zoneSeparator)
 		}
 	}
 	v := &corev1.PersistentVolume{
-		ObjectMeta: r.meta(&o.ObjectMeta, "", r.name(volumes, o.Name), labels, r.annotations(o.Annotations)),
-		Spec:       corev1.PersistentVolumeSpec{StorageClassName: r.name(storageClasses, o.Spec.StorageClassName)},
+		ObjectMeta: r.copyMeta(&o.ObjectMeta, "", r.replaceName(volumes, o.Name), labels, r.copyAnnotations(o.Annotations)),
+		Spec:       corev1.PersistentVolumeSpec{StorageClassName: r.replaceName(storageClasses, o.Spec.StorageClassName)},
 	}
 	if o.Spec.NodeAffinity != nil {
-		v.Spec.NodeAffinity = &corev1.VolumeNodeAffinity{Required: r.nodeSelector(o.Spec.NodeAffinity.Required)}
+		v.Spec.NodeAffinity = &corev1.VolumeNodeAffinity{Required: r.copyNodeSelector(o.Spec.NodeAffinity.Required)}
 	}
 	switch {
 	case o.Spec.CSI != nil:
 		v.Spec.CSI = &corev1.CSIPersistentVolumeSource{
-			Driver: r.driver(o.Spec.CSI.Driver), VolumeHandle: r.name(handles, o.Spec.CSI.VolumeHandle),
+			Driver: r.replaceDriver(o.Spec.CSI.Driver), VolumeHandle: r.replaceName(handles, o.Spec.CSI.VolumeHandle),
 		}
 	case o.Spec.AWSElasticBlockStore != nil:
 		v.Spec.AWSElasticBlockStore = &corev1.AWSElasticBlockStoreVolumeSource{}
@@ -131,10 +131,10 @@ func (r *renamer) volumeObject(o *corev1.PersistentVolume) *corev1.PersistentVol
 	return v
 }
 
-func (r *renamer) storageClassObject(o *storagev1.StorageClass) *storagev1.StorageClass {
+func (r *renamer) copyStorageClass(o *storagev1.StorageClass) *storagev1.StorageClass {
 	c := &storagev1.StorageClass{
-		ObjectMeta:  r.meta(&o.ObjectMeta, "", r.name(storageClasses, o.Name), nil, nil),
-		Provisioner: r.driver(o.Provisioner), VolumeBindingMode: o.VolumeBindingMode,
+		ObjectMeta:  r.copyMeta(&o.ObjectMeta, "", r.replaceName(storageClasses, o.Name), nil, nil),
+		Provisioner: r.replaceDriver(o.Provisioner), VolumeBindingMode: o.VolumeBindingMode,
 	}
 	if len(o.AllowedTopologies) > 0 {
 		c.AllowedTopologies = []corev1.TopologySelectorTerm{{}}
@@ -142,40 +142,40 @@ func (r *renamer) storageClassObject(o *storagev1.StorageClass) *storagev1.Stora
 	return c
 }
 
-func (r *renamer) csiNodeObject(o *storagev1.CSINode) *storagev1.CSINode {
+func (r *renamer) copyCSINode(o *storagev1.CSINode) *storagev1.CSINode {
 	return &storagev1.CSINode{
-		ObjectMeta: r.meta(&o.ObjectMeta, "", r.name(nodes, o.Name), nil, r.annotations(o.Annotations)),
-		Spec: storagev1.CSINodeSpec{Drivers: each(o.Spec.Drivers, func(d storagev1.CSINodeDriver) storagev1.CSINodeDriver {
-			return storagev1.CSINodeDriver{Name: r.driver(d.Name), Allocatable: d.Allocatable}
+		ObjectMeta: r.copyMeta(&o.ObjectMeta, "", r.replaceName(nodes, o.Name), nil, r.copyAnnotations(o.Annotations)),
+		Spec: storagev1.CSINodeSpec{Drivers: mapList(o.Spec.Drivers, func(d storagev1.CSINodeDriver) storagev1.CSINodeDriver {
+			return storagev1.CSINodeDriver{Name: r.replaceDriver(d.Name), Allocatable: d.Allocatable}
 		})},
 	}
 }
 
-func (r *renamer) csiDriverObject(o *storagev1.CSIDriver) *storagev1.CSIDriver {
+func (r *renamer) copyCSIDriver(o *storagev1.CSIDriver) *storagev1.CSIDriver {
 	return &storagev1.CSIDriver{
-		ObjectMeta: r.meta(&o.ObjectMeta, "", r.driver(o.Name), nil, nil),
+		ObjectMeta: r.copyMeta(&o.ObjectMeta, "", r.replaceDriver(o.Name), nil, nil),
 		Spec: storagev1.CSIDriverSpec{
 			StorageCapacity: o.Spec.StorageCapacity, PreventPodSchedulingIfMissing: o.Spec.PreventPodSchedulingIfMissing,
 		},
 	}
 }
 
-func (r *renamer) attachmentObject(o *storagev1.VolumeAttachment) *storagev1.VolumeAttachment {
+func (r *renamer) copyAttachment(o *storagev1.VolumeAttachment) *storagev1.VolumeAttachment {
 	a := &storagev1.VolumeAttachment{
-		ObjectMeta: r.meta(&o.ObjectMeta, "", r.name(attachments, o.Name), nil, nil),
-		Spec:       storagev1.VolumeAttachmentSpec{NodeName: r.name(nodes, o.Spec.NodeName), Attacher: r.driver(o.Spec.Attacher)},
+		ObjectMeta: r.copyMeta(&o.ObjectMeta, "", r.replaceName(attachments, o.Name), nil, nil),
+		Spec:       storagev1.VolumeAttachmentSpec{NodeName: r.replaceName(nodes, o.Spec.NodeName), Attacher: r.replaceDriver(o.Spec.Attacher)},
 	}
 	if o.Spec.Source.PersistentVolumeName != nil {
-		name := r.name(volumes, *o.Spec.Source.PersistentVolumeName)
+		name := r.replaceName(volumes, *o.Spec.Source.PersistentVolumeName)
 		a.Spec.Source.PersistentVolumeName = &name
 	}
 	return a
 }
 
-func (r *renamer) deviceClassObject(o *resourcev1.DeviceClass) *resourcev1.DeviceClass {
-	c := &resourcev1.DeviceClass{ObjectMeta: r.meta(&o.ObjectMeta, "", r.name(deviceClasses, o.Name), nil, nil)}
+func (r *renamer) copyDeviceClass(o *resourcev1.DeviceClass) *resourcev1.DeviceClass {
+	c := &resourcev1.DeviceClass{ObjectMeta: r.copyMeta(&o.ObjectMeta, "", r.replaceName(deviceClasses, o.Name), nil, nil)}
 	if o.Spec.ExtendedResourceName != nil {
-		name := r.resource(*o.Spec.ExtendedResourceName)
+		name := r.replaceResource(*o.Spec.ExtendedResourceName)
 		c.Spec.ExtendedResourceName = &name
 	}
 	return c

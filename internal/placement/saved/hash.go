@@ -39,84 +39,86 @@ type Names map[string]string
 func (o *Objects) Hashed() (*Objects, Names) {
 	key := make([]byte, sha256.Size)
 	_, _ = rand.Read(key) // It never fails; see crypto/rand.
-	r := renamer{made: map[claimKey]podVolume{}, nameTables: nameTables{
-		tables: map[kind]table{}, compared: map[string]bool{}, integers: map[string]map[string]bool{}, open: map[string]bool{},
+	r := renamer{generatedClaims: map[claimKey]podVolume{}, nameTables: nameTables{
+		tables: map[nameKind]nameTable{}, comparedKeys: map[string]bool{}, integers: map[string]map[string]bool{}, keptValues: map[string]bool{},
 	}}
-	r.cluster(o) // All names are gathered first, since each is given its place among them.
-	names := r.seal(key)
-	return r.cluster(o), names
+	r.copyObjects(o) // All names are gathered first, since each is given its place among them.
+	names := r.assignHashedNames(key)
+	return r.copyObjects(o), names
 }
 
-// kind is what a name is of. Names of different kinds are hidden apart from each other, so that a pod that is called like
+// nameKind is what a name is of. Names of different kinds are hidden apart from each other, so that a pod that is called like
 // a node does not show it.
-type kind string
+type nameKind string
 
 const (
-	nodes          kind = "node"
-	namespaces     kind = "namespace"
-	pods           kind = "pod"
-	budgets        kind = "budget"
-	claims         kind = "claim"
-	volumes        kind = "volume"
-	podVolumes     kind = "mount"
-	storageClasses kind = "class"
-	drivers        kind = "driver"
-	handles        kind = "handle"
-	attachments    kind = "attachment"
-	deviceClasses  kind = "device"
-	keys           kind = "key"
-	values         kind = "value"
-	resources      kind = "resource"
-	containers     kind = "container"
-	disks          kind = "disk"
-	owners         kind = "owner"
-	ownerKinds     kind = "kind"
-	gates          kind = "gate"
-	schedulers     kind = "scheduler"
-	requests       kind = "request"
-	addresses      kind = "address"
-	uids           kind = "uid"
+	nodes          nameKind = "node"
+	namespaces     nameKind = "namespace"
+	pods           nameKind = "pod"
+	budgets        nameKind = "budget"
+	claims         nameKind = "claim"
+	volumes        nameKind = "volume"
+	podVolumes     nameKind = "mount"
+	storageClasses nameKind = "class"
+	drivers        nameKind = "driver"
+	handles        nameKind = "handle"
+	attachments    nameKind = "attachment"
+	deviceClasses  nameKind = "device"
+	keys           nameKind = "key"
+	values         nameKind = "value"
+	resources      nameKind = "resource"
+	containers     nameKind = "container"
+	disks          nameKind = "disk"
+	owners         nameKind = "owner"
+	ownerKinds     nameKind = "kind"
+	gates          nameKind = "gate"
+	schedulers     nameKind = "scheduler"
+	requests       nameKind = "request"
+	addresses      nameKind = "address"
+	uids           nameKind = "uid"
 )
 
-// table holds the names of one kind and, once they are sealed, what stands for each.
-type table map[string]string
+// nameTable holds the names of one kind and, once they are sealed, what stands for each.
+type nameTable map[string]string
 
 // renamer copies what placement reads of a cluster: the zero renamer as it is, another first to gather all names and then,
 // sealed, with each of them replaced.
 type renamer struct {
 	nameTables
-	made map[claimKey]podVolume // claims that are called after a pod and its volume
+	generatedClaims map[claimKey]podVolume // claims that are called after a pod and its volume
 }
 
 // nameTables holds all names; the zero one replaces none.
 type nameTables struct {
-	tables   map[kind]table
-	sealed   bool
-	compared map[string]bool            // label keys whose values some node affinity compares as integers
-	integers map[string]map[string]bool // values of labels that are integers, by key
-	open     map[string]bool            // label values that stay
+	tables       map[nameKind]nameTable
+	isSealed     bool
+	comparedKeys map[string]bool            // label keys whose values some node affinity compares as integers
+	integers     map[string]map[string]bool // values of labels that are integers, by key
+	keptValues   map[string]bool            // label values that stay
 }
 
-// separator is in no name, and lower than all that is, so that pairs are in order.
-const separator = "\x00"
+// namespaceSeparator is in no name, and lower than all that is, so that pairs are in order.
+const namespaceSeparator = "\x00"
 
-// name replaces a name of a kind; empty stays empty.
-func (n *nameTables) name(k kind, s string) string { return n.within(k, "", s) }
+// replaceName replaces a name of a kind; empty stays empty.
+func (n *nameTables) replaceName(k nameKind, s string) string {
+	return n.replaceNamespacedName(k, "", s)
+}
 
-// within replaces a name that is one of a namespace.
-func (n *nameTables) within(k kind, namespace, s string) string {
+// replaceNamespacedName replaces a name that is one of a namespace.
+func (n *nameTables) replaceNamespacedName(k nameKind, namespace, s string) string {
 	if s == "" || n.tables == nil {
 		return s
 	}
 	id := s
 	if namespace != "" {
-		id = namespace + separator + s
+		id = namespace + namespaceSeparator + s
 	}
-	if n.sealed {
+	if n.isSealed {
 		return n.tables[k][id]
 	}
 	if n.tables[k] == nil {
-		n.tables[k] = table{}
+		n.tables[k] = nameTable{}
 	}
 	n.tables[k][id] = ""
 	return s
@@ -125,84 +127,84 @@ func (n *nameTables) within(k kind, namespace, s string) string {
 // kubeSystem is the namespace in which a static pod can show that its node is part of the control plane.
 const kubeSystem = "kube-system"
 
-// apiServer is how the name of a static API server begins; that of its node follows.
-const apiServer = "kube-apiserver-"
+// apiServerPodPrefix is how the name of a static API server begins; that of its node follows.
+const apiServerPodPrefix = "kube-apiserver-"
 
-// seal gives every name what stands for it.
-func (n *nameTables) seal(key []byte) Names {
+// assignHashedNames gives every name what stands for it.
+func (n *nameTables) assignHashedNames(key []byte) Names {
 	names := Names{}
 	for k, t := range n.tables {
 		ids := slices.Sorted(maps.Keys(t))
 		width := len(strconv.Itoa(len(ids)))
 		for place, id := range ids {
 			mac := hmac.New(sha256.New, key)
-			mac.Write([]byte(string(k) + separator + id))
+			mac.Write([]byte(string(k) + namespaceSeparator + id))
 			t[id] = fmt.Sprintf("%s-%0*d-%s", k, width, place+1, hex.EncodeToString(mac.Sum(nil)[:4]))
 			if k == namespaces && id < kubeSystem {
 				t[id] = "a-" + t[id] // what was before kube-system stays before it
 			}
-			names[t[id]] = id[strings.LastIndex(id, separator)+1:]
+			names[t[id]] = id[strings.LastIndex(id, namespaceSeparator)+1:]
 		}
 	}
-	for key := range n.compared {
-		maps.Copy(n.open, n.integers[key])
+	for key := range n.comparedKeys {
+		maps.Copy(n.keptValues, n.integers[key])
 	}
-	n.sealed = true
+	n.isSealed = true
 	return names
 }
 
-func (n *nameTables) namespace(s string) string {
+func (n *nameTables) replaceNamespace(s string) string {
 	if s == kubeSystem {
 		return s
 	}
-	return n.name(namespaces, s)
+	return n.replaceName(namespaces, s)
 }
 
-func (n *nameTables) pod(namespace, s string) string {
-	if node, ok := strings.CutPrefix(s, apiServer); ok && namespace == kubeSystem && n.tables[nodes][node] != "" {
-		return apiServer + n.tables[nodes][node]
+func (n *nameTables) replacePodName(namespace, s string) string {
+	if node, ok := strings.CutPrefix(s, apiServerPodPrefix); ok && namespace == kubeSystem && n.tables[nodes][node] != "" {
+		return apiServerPodPrefix + n.tables[nodes][node]
 	}
-	return n.within(pods, namespace, s)
+	return n.replaceNamespacedName(pods, namespace, s)
 }
 
-// key replaces a key of labels or taints. One that is not valid stays so.
-func (n *nameTables) key(s string) string {
+// replaceKey replaces a key of labels or taints. One that is not valid stays so.
+func (n *nameTables) replaceKey(s string) string {
 	if knownKeys[s] || cordon.RemovingTool(s) != "" || n.tables == nil {
 		return s
 	}
-	return n.broken(n.name(keys, s), len(validation.IsQualifiedName(s)) > 0)
+	return n.keepInvalid(n.replaceName(keys, s), len(validation.IsQualifiedName(s)) > 0)
 }
 
-// value replaces a value of labels or taints; those of different keys are replaced alike, since volumes compare them. A
+// replaceValue replaces a value of labels or taints; those of different keys are replaced alike, since volumes compare them. A
 // value that is the name of a node, as that of the label for its host is, stays that. One that is not valid stays so.
-func (n *nameTables) value(s string) string {
-	if knownValues[s] || n.open[s] || n.tables == nil {
+func (n *nameTables) replaceValue(s string) string {
+	if knownValues[s] || n.keptValues[s] || n.tables == nil {
 		return s
 	}
 	if node := n.tables[nodes][s]; node != "" {
 		return node
 	}
-	return n.broken(n.name(values, s), len(validation.IsValidLabelValue(s)) > 0)
+	return n.keepInvalid(n.replaceName(values, s), len(validation.IsValidLabelValue(s)) > 0)
 }
 
-// broken makes of a hidden name one that no validation lets pass.
-func (n *nameTables) broken(s string, invalid bool) string {
-	if n.sealed && invalid {
+// keepInvalid makes of a hidden name one that no validation lets pass.
+func (n *nameTables) keepInvalid(s string, invalid bool) string {
+	if n.isSealed && invalid {
 		return s + "!"
 	}
 	return s
 }
 
-func (n *nameTables) driver(s string) string {
+func (n *nameTables) replaceDriver(s string) string {
 	if knownDrivers[s] || strings.HasPrefix(s, "kubernetes.io/") {
 		return s
 	}
-	return n.name(drivers, s)
+	return n.replaceName(drivers, s)
 }
 
-// noteInteger remembers a value that is an integer, in case that some affinity compares its key.
-func (n *nameTables) noteInteger(key, value string) {
-	if _, err := strconv.ParseInt(value, 10, 64); n.tables == nil || n.sealed || err != nil {
+// recordInteger remembers a value that is an integer, in case that some affinity compares its key.
+func (n *nameTables) recordInteger(key, value string) {
+	if _, err := strconv.ParseInt(value, 10, 64); n.tables == nil || n.isSealed || err != nil {
 		return
 	}
 	if n.integers[key] == nil {
@@ -211,16 +213,16 @@ func (n *nameTables) noteInteger(key, value string) {
 	n.integers[key][value] = true
 }
 
-func (n *nameTables) resource(s string) string {
+func (n *nameTables) replaceResource(s string) string {
 	switch {
 	case n.tables == nil, s == "", s == "cpu", s == "memory", s == "pods", s == "ephemeral-storage", strings.HasPrefix(s, corev1.ResourceHugePagesPrefix),
 		strings.HasPrefix(s, corev1.ResourceAttachableVolumesPrefix):
 		return s
 	}
 	if class, ok := strings.CutPrefix(s, resourcev1.ResourceDeviceClassPrefix); ok {
-		return resourcev1.ResourceDeviceClassPrefix + n.name(deviceClasses, class)
+		return resourcev1.ResourceDeviceClassPrefix + n.replaceName(deviceClasses, class)
 	}
-	hidden := n.name(resources, s)
+	hidden := n.replaceName(resources, s)
 	switch {
 	case !filter.Counted(corev1.ResourceName(s)):
 		return hidden // a name without a prefix is not counted
@@ -231,15 +233,15 @@ func (n *nameTables) resource(s string) string {
 	}
 }
 
-func (n *nameTables) scheduler(s string) string {
+func (n *nameTables) replaceScheduler(s string) string {
 	if s == corev1.DefaultSchedulerName {
 		return s
 	}
-	return n.name(schedulers, s)
+	return n.replaceName(schedulers, s)
 }
 
-// each replaces every entry of a list.
-func each[T any](list []T, replace func(T) T) []T {
+// mapList replaces every entry of a list.
+func mapList[T any](list []T, replace func(T) T) []T {
 	if list == nil {
 		return nil
 	}

@@ -26,8 +26,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// answers is all that placement can be asked about a cluster, as data.
-func answers(t *rapid.T, o *saved.Objects) map[string]any {
+// collectAnswers is all that placement can be asked about a cluster, as data.
+func collectAnswers(t *rapid.T, o *saved.Objects) map[string]any {
 	out := map[string]any{}
 	put := func(question string, answer any, err error) {
 		if err != nil {
@@ -76,37 +76,37 @@ func answers(t *rapid.T, o *saved.Objects) map[string]any {
 	return out
 }
 
-// revealed puts the plain names back into answers, questions included.
-func revealed(answers map[string]any, names saved.Names) map[string]any {
+// revealAnswers puts the plain names back into answers, questions included.
+func revealAnswers(answers map[string]any, names saved.Names) map[string]any {
 	var pairs []string
 	for hidden, plain := range names {
 		pairs = append(pairs, hidden, plain)
 	}
 	replace := strings.NewReplacer(pairs...).Replace
 	prefixes := strings.NewReplacer("hashed/resource-", "resource-", "kubernetes.io/resource-", "resource-").Replace
-	return reveal(answers, func(s string) string { return replace(prefixes(s)) }).(map[string]any)
+	return replaceStrings(answers, func(s string) string { return replace(prefixes(s)) }).(map[string]any)
 }
 
-func reveal(data any, replace func(string) string) any {
+func replaceStrings(data any, replace func(string) string) any {
 	switch data := data.(type) {
 	case string:
 		return replace(data)
 	case []any:
 		for i := range data {
-			data[i] = reveal(data[i], replace)
+			data[i] = replaceStrings(data[i], replace)
 		}
 	case map[string]any:
 		out := map[string]any{}
 		for key, value := range data {
-			out[replace(key)] = reveal(value, replace)
+			out[replace(key)] = replaceStrings(value, replace)
 		}
 		return out
 	}
 	return data
 }
 
-// unordered sorts reasons that are listed by their texts, since what the texts name is hidden.
-func unordered(data any) any {
+// sortLists sorts reasons that are listed by their texts, since what the texts name is hidden.
+func sortLists(data any) any {
 	switch data := data.(type) {
 	case string:
 		if outcome, reasons, ok := strings.Cut(data, ": "); ok && strings.Contains(reasons, ", ") {
@@ -116,29 +116,29 @@ func unordered(data any) any {
 		}
 	case []any:
 		for i := range data {
-			data[i] = unordered(data[i])
+			data[i] = sortLists(data[i])
 		}
-		if tallied(data) {
+		if isReasonCounts(data) {
 			slices.SortFunc(data, func(a, b any) int { return cmp.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
 		}
 	case map[string]any:
 		for key, value := range data {
-			data[key] = unordered(value)
+			data[key] = sortLists(value)
 		}
 	}
 	return data
 }
 
-// tallied reports whether a list is of reasons.
-func tallied(list []any) bool {
+// isReasonCounts reports whether a list is of reasons.
+func isReasonCounts(list []any) bool {
 	return len(list) > 0 && slices.ContainsFunc(list, func(item any) bool {
 		m, ok := item.(map[string]any)
 		return ok && (m["reason"] != nil || m["predicate"] != nil)
 	})
 }
 
-// crowd is a random cluster with all of its pods in it, some of which wait, and some of what only real ones have.
-func crowd(t *rapid.T) *saved.Objects {
+// drawObjects is a random cluster with all of its pods in it, some of which wait, and some of what only real ones have.
+func drawObjects(t *rapid.T) *saved.Objects {
 	c := placementtest.Random(rapid.Uint64().Draw(t, "seed"))
 	for _, p := range c.Candidates {
 		if p.Spec.NodeName == "" {
@@ -158,7 +158,7 @@ func crowd(t *rapid.T) *saved.Objects {
 		}
 		if i%5 == 0 {
 			p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
-				RequiredDuringSchedulingIgnoredDuringExecution: newer(rapid.SampledFrom([]string{"1", "2", "9"}).Draw(t, "generation")),
+				RequiredDuringSchedulingIgnoredDuringExecution: newGtSelector(rapid.SampledFrom([]string{"1", "2", "9"}).Draw(t, "generation")),
 			}}
 		}
 		if i%9 == 0 && p.Spec.NodeName != "" {
@@ -182,11 +182,11 @@ func crowd(t *rapid.T) *saved.Objects {
 			n.Labels[corev1.LabelInstanceTypeStable] = rapid.SampledFrom([]string{"m7.large", "m7.xlarge"}).Draw(t, "kind")
 		}
 	}
-	return dedupe(&c.Objects)
+	return dropDuplicates(&c.Objects)
 }
 
-// newer asks for nodes of later generations than one.
-func newer(than string) *corev1.NodeSelector {
+// newGtSelector asks for nodes of later generations than one.
+func newGtSelector(than string) *corev1.NodeSelector {
 	return &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
 		MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "generation", Operator: corev1.NodeSelectorOpGt, Values: []string{than}}},
 	}}}
@@ -206,8 +206,8 @@ var notes = [][2]string{
 	{corev1.MirrorPodAnnotationKey, "c0ffee"},
 }
 
-// dedupe leaves one pod of each name.
-func dedupe(o *saved.Objects) *saved.Objects {
+// dropDuplicates leaves one pod of each name.
+func dropDuplicates(o *saved.Objects) *saved.Objects {
 	seen := map[string]bool{}
 	o.Pods = slices.DeleteFunc(o.Pods, func(p *corev1.Pod) bool {
 		key := p.Namespace + "/" + p.Name
@@ -220,10 +220,10 @@ func dedupe(o *saved.Objects) *saved.Objects {
 
 func TestHashedClusterGivesTheSameAnswers(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		o := crowd(t)
+		o := drawObjects(t)
 		hidden, names := o.Hashed()
-		want := unordered(answers(t, o)).(map[string]any)
-		got := unordered(revealed(answers(t, hidden), names)).(map[string]any)
+		want := sortLists(collectAnswers(t, o)).(map[string]any)
+		got := sortLists(revealAnswers(collectAnswers(t, hidden), names)).(map[string]any)
 		for question, answer := range want {
 			if a, b := fmt.Sprint(got[question]), fmt.Sprint(answer); a != b {
 				t.Fatalf("%s: of the hashed cluster\n%s\nof the plain one\n%s", question, a, b)
@@ -235,9 +235,9 @@ func TestHashedClusterGivesTheSameAnswers(t *testing.T) {
 	})
 }
 
-// fill sets everything that a value holds: texts to something secret, lists and maps to one entry. Kinds of text that
+// fillValue sets everything that a value holds: texts to something secret, lists and maps to one entry. Kinds of text that
 // have a type of their own are choices of the API, and stay empty.
-func fill(v reflect.Value, depth int) {
+func fillValue(v reflect.Value, depth int) {
 	if depth > 14 {
 		return
 	}
@@ -249,14 +249,14 @@ func fill(v reflect.Value, depth int) {
 		}
 	case reflect.Pointer:
 		v.Set(reflect.New(v.Type().Elem()))
-		fill(v.Elem(), depth+1)
+		fillValue(v.Elem(), depth+1)
 	case reflect.Slice:
 		v.Set(reflect.MakeSlice(v.Type(), 1, 1))
-		fill(v.Index(0), depth+1)
+		fillValue(v.Index(0), depth+1)
 	case reflect.Map:
 		key, value := reflect.New(v.Type().Key()).Elem(), reflect.New(v.Type().Elem()).Elem()
-		fill(key, depth+1)
-		fill(value, depth+1)
+		fillValue(key, depth+1)
+		fillValue(value, depth+1)
 		v.Set(reflect.MakeMap(v.Type()))
 		v.SetMapIndex(key, value)
 	case reflect.Struct:
@@ -266,7 +266,7 @@ func fill(v reflect.Value, depth int) {
 		}
 		for i := range v.NumField() {
 			if f := v.Type().Field(i); f.IsExported() && f.Name != "DeclaredFeatures" { // those are Kubernetes' own
-				fill(v.Field(i), depth+1)
+				fillValue(v.Field(i), depth+1)
 			}
 		}
 	case reflect.Int32, reflect.Int64:
@@ -274,9 +274,9 @@ func fill(v reflect.Value, depth int) {
 	}
 }
 
-func TestNothingThatAClusterCanHoldIsShown(t *testing.T) {
+func TestHashedFileShowsNoName(t *testing.T) {
 	var o saved.Objects
-	fill(reflect.ValueOf(&o).Elem(), 0)
+	fillValue(reflect.ValueOf(&o).Elem(), 0)
 	plain, err := json.Marshal(&o)
 	must.NoError(t, err)
 	if n := strings.Count(string(plain), "secret"); n < 1000 {

@@ -2,7 +2,7 @@ package saved
 
 import corev1 "k8s.io/api/core/v1"
 
-func set(names ...string) map[string]bool {
+func newSet(names ...string) map[string]bool {
 	m := make(map[string]bool, len(names))
 	for _, name := range names {
 		m[name] = true
@@ -11,7 +11,7 @@ func set(names ...string) map[string]bool {
 }
 
 // knownKeys are keys of labels and taints that say nothing of whose cluster it is.
-var knownKeys = set(
+var knownKeys = newSet(
 	"", corev1.LabelHostname, corev1.LabelTopologyZone, corev1.LabelTopologyRegion, corev1.LabelFailureDomainBetaZone,
 	corev1.LabelFailureDomainBetaRegion, corev1.LabelInstanceType, corev1.LabelInstanceTypeStable, corev1.LabelOSStable,
 	corev1.LabelArchStable, corev1.LabelWindowsBuild, corev1.LabelMetadataName,
@@ -30,18 +30,18 @@ var knownKeys = set(
 )
 
 // knownValues are values of labels and taints that say nothing either.
-var knownValues = set("", "true", "false", "linux", "windows", "amd64", "arm64", "kube-apiserver", "virtual-kubelet")
+var knownValues = newSet("", "true", "false", "linux", "windows", "amd64", "arm64", "kube-apiserver", "virtual-kubelet")
 
 // knownDrivers are those that took volumes over from Kubernetes itself.
-var knownDrivers = set(
+var knownDrivers = newSet(
 	"ebs.csi.aws.com", "pd.csi.storage.gke.io", "disk.csi.azure.com", "file.csi.azure.com", "cinder.csi.openstack.org",
 	"pxd.portworx.com",
 )
 
 // knownOwners are the kinds of the controllers that every cluster has.
-var knownOwners = set(
+var knownOwners = newSet(
 	"", "DaemonSet", "Node", "ReplicaSet", "StatefulSet", "Deployment", "Job", "CronJob", "ReplicationController", "Pod",
 )
 
 // knownAddresses are those of every host.
-var knownAddresses = set("", "0.0.0.0", "127.0.0.1", "::", "::1")
+var knownAddresses = newSet("", "0.0.0.0", "127.0.0.1", "::", "::1")

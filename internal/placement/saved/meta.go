@@ -14,51 +14,51 @@ import (
 	"github.com/slipway-dev/slipway/internal/drainability"
 )
 
-// meta is the part of an object's metadata that placement reads. Labels and annotations are those given.
-func (r *renamer) meta(o *metav1.ObjectMeta, namespace, name string, labels, annotations map[string]string) metav1.ObjectMeta {
+// copyMeta is the part of an object's metadata that placement reads. Labels and annotations are those given.
+func (r *renamer) copyMeta(o *metav1.ObjectMeta, namespace, name string, labels, annotations map[string]string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{
-		Namespace: namespace, Name: name, UID: types.UID(r.name(uids, string(o.UID))), Generation: o.Generation,
+		Namespace: namespace, Name: name, UID: types.UID(r.replaceName(uids, string(o.UID))), Generation: o.Generation,
 		Labels: labels, Annotations: annotations, CreationTimestamp: o.CreationTimestamp, DeletionTimestamp: o.DeletionTimestamp,
-		OwnerReferences: each(o.OwnerReferences, r.owner),
+		OwnerReferences: mapList(o.OwnerReferences, r.copyOwner),
 	}
 }
 
-func (r *renamer) owner(o metav1.OwnerReference) metav1.OwnerReference {
+func (r *renamer) copyOwner(o metav1.OwnerReference) metav1.OwnerReference {
 	kind := o.Kind
 	if !knownOwners[kind] {
-		kind = r.name(ownerKinds, kind)
+		kind = r.replaceName(ownerKinds, kind)
 	}
 	return metav1.OwnerReference{
-		Kind: kind, Name: r.name(owners, o.Name), UID: types.UID(r.name(uids, string(o.UID))), Controller: o.Controller,
+		Kind: kind, Name: r.replaceName(owners, o.Name), UID: types.UID(r.replaceName(uids, string(o.UID))), Controller: o.Controller,
 	}
 }
 
-func (r *renamer) labels(set map[string]string) map[string]string {
+func (r *renamer) copyLabels(set map[string]string) map[string]string {
 	if set == nil {
 		return nil
 	}
 	out := make(map[string]string, len(set))
 	for key, value := range set {
-		r.noteInteger(key, value)
-		out[r.key(key)] = r.value(value)
+		r.recordInteger(key, value)
+		out[r.replaceKey(key)] = r.replaceValue(value)
 	}
 	return out
 }
 
 // The annotations that placement reads, by how their values are replaced.
 var (
-	// switches are read as truth values or durations.
-	switches = set(
+	// boolAnnotations are read as truth values or durations.
+	boolAnnotations = newSet(
 		drainability.SafeToEvict, drainability.ScaleDownDisabled, drainability.DoNotDisrupt, drainability.DoNotEvict, drainability.HoldsOff,
 		drainability.Detached,
 	)
-	// markers only have to be there.
-	markers = set(corev1.MirrorPodAnnotationKey, "pv.kubernetes.io/bind-completed")
+	// presenceAnnotations only have to be there.
+	presenceAnnotations = newSet(corev1.MirrorPodAnnotationKey, "pv.kubernetes.io/bind-completed")
 )
 
 const annotationSelectedNode = "volume.kubernetes.io/selected-node"
 
-func (r *renamer) annotations(set map[string]string) map[string]string {
+func (r *renamer) copyAnnotations(set map[string]string) map[string]string {
 	var out map[string]string
 	put := func(key, value string) {
 		if out == nil {
@@ -68,18 +68,18 @@ func (r *renamer) annotations(set map[string]string) map[string]string {
 	}
 	for key, value := range set {
 		switch {
-		case markers[key]:
+		case presenceAnnotations[key]:
 			put(key, "")
-		case switches[key]:
-			put(key, switchValue(value))
+		case boolAnnotations[key]:
+			put(key, keepBoolOrDuration(value))
 		case key == drainability.Membership && value != "":
 			put(key, fmt.Sprintf(`{"evictable":%t}`, drainability.Evictable(value)))
 		case key == annotationSelectedNode:
-			put(key, r.name(nodes, value))
+			put(key, r.replaceName(nodes, value))
 		case key == corev1.BetaStorageClassAnnotation:
-			put(key, r.name(storageClasses, value))
+			put(key, r.replaceName(storageClasses, value))
 		case key == drainability.SafeLocalVolumes:
-			list := each(strings.Split(value, ","), func(s string) string { return r.name(podVolumes, s) })
+			list := mapList(strings.Split(value, ","), func(s string) string { return r.replaceName(podVolumes, s) })
 			put(key, strings.Join(list, ","))
 		case key == corev1.MigratedPluginsAnnotationKey:
 			known := func(s string) bool { return !strings.HasPrefix(s, "kubernetes.io/") }
@@ -89,8 +89,8 @@ func (r *renamer) annotations(set map[string]string) map[string]string {
 	return out
 }
 
-// switchValue keeps a truth value or a duration; anything else has no effect, and becomes nothing.
-func switchValue(s string) string {
+// keepBoolOrDuration keeps a truth value or a duration; anything else has no effect, and becomes nothing.
+func keepBoolOrDuration(s string) string {
 	if _, err := strconv.ParseBool(strings.ToLower(strings.TrimSpace(s))); err == nil {
 		return s
 	}
@@ -100,57 +100,57 @@ func switchValue(s string) string {
 	return ""
 }
 
-func (r *renamer) labelSelector(s *metav1.LabelSelector) *metav1.LabelSelector {
+func (r *renamer) copyLabelSelector(s *metav1.LabelSelector) *metav1.LabelSelector {
 	if s == nil {
 		return nil
 	}
 	return &metav1.LabelSelector{
-		MatchLabels: r.labels(s.MatchLabels),
-		MatchExpressions: each(s.MatchExpressions, func(e metav1.LabelSelectorRequirement) metav1.LabelSelectorRequirement {
-			return metav1.LabelSelectorRequirement{Key: r.key(e.Key), Operator: e.Operator, Values: each(e.Values, r.value)}
+		MatchLabels: r.copyLabels(s.MatchLabels),
+		MatchExpressions: mapList(s.MatchExpressions, func(e metav1.LabelSelectorRequirement) metav1.LabelSelectorRequirement {
+			return metav1.LabelSelectorRequirement{Key: r.replaceKey(e.Key), Operator: e.Operator, Values: mapList(e.Values, r.replaceValue)}
 		}),
 	}
 }
 
-func (r *renamer) nodeSelector(s *corev1.NodeSelector) *corev1.NodeSelector {
+func (r *renamer) copyNodeSelector(s *corev1.NodeSelector) *corev1.NodeSelector {
 	if s == nil {
 		return nil
 	}
-	return &corev1.NodeSelector{NodeSelectorTerms: each(s.NodeSelectorTerms, func(t corev1.NodeSelectorTerm) corev1.NodeSelectorTerm {
+	return &corev1.NodeSelector{NodeSelectorTerms: mapList(s.NodeSelectorTerms, func(t corev1.NodeSelectorTerm) corev1.NodeSelectorTerm {
 		return corev1.NodeSelectorTerm{
-			MatchExpressions: each(t.MatchExpressions, r.nodeExpression), MatchFields: each(t.MatchFields, r.nodeField),
+			MatchExpressions: mapList(t.MatchExpressions, r.copyNodeExpression), MatchFields: mapList(t.MatchFields, r.copyNodeField),
 		}
 	})}
 }
 
-func (r *renamer) nodeExpression(e corev1.NodeSelectorRequirement) corev1.NodeSelectorRequirement {
+func (r *renamer) copyNodeExpression(e corev1.NodeSelectorRequirement) corev1.NodeSelectorRequirement {
 	if r.tables != nil && (e.Operator == corev1.NodeSelectorOpGt || e.Operator == corev1.NodeSelectorOpLt) {
-		r.compared[e.Key] = true
+		r.comparedKeys[e.Key] = true
 		for _, value := range e.Values {
-			r.noteInteger(e.Key, value)
+			r.recordInteger(e.Key, value)
 		}
 	}
-	return corev1.NodeSelectorRequirement{Key: r.key(e.Key), Operator: e.Operator, Values: each(e.Values, r.value)}
+	return corev1.NodeSelectorRequirement{Key: r.replaceKey(e.Key), Operator: e.Operator, Values: mapList(e.Values, r.replaceValue)}
 }
 
-// nodeField is about the name of the node; there is no other field.
-func (r *renamer) nodeField(e corev1.NodeSelectorRequirement) corev1.NodeSelectorRequirement {
+// copyNodeField is about the name of the node; there is no other field.
+func (r *renamer) copyNodeField(e corev1.NodeSelectorRequirement) corev1.NodeSelectorRequirement {
 	key := e.Key
 	if key != metav1.ObjectNameField {
-		key = r.key(key)
+		key = r.replaceKey(key)
 	}
-	names := each(e.Values, func(s string) string { return r.name(nodes, s) })
+	names := mapList(e.Values, func(s string) string { return r.replaceName(nodes, s) })
 	return corev1.NodeSelectorRequirement{Key: key, Operator: e.Operator, Values: names}
 }
 
-// quantities replaces the names of extended resources; one that the scheduler does not count stays uncounted.
-func (r *renamer) quantities(list corev1.ResourceList) corev1.ResourceList {
+// copyResourceList replaces the names of extended resources; one that the scheduler does not count stays uncounted.
+func (r *renamer) copyResourceList(list corev1.ResourceList) corev1.ResourceList {
 	if list == nil {
 		return nil
 	}
 	out := make(corev1.ResourceList, len(list))
 	for name, quantity := range list {
-		out[corev1.ResourceName(r.resource(string(name)))] = quantity
+		out[corev1.ResourceName(r.replaceResource(string(name)))] = quantity
 	}
 	return out
 }

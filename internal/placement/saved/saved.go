@@ -35,14 +35,14 @@ type Objects struct {
 func (o *Objects) Snapshot() (*snapshot.Snapshot, error) {
 	s := snapshot.New()
 	return s, errors.Join(
-		feed(o.Namespaces, s.SetNamespace), feed(o.Nodes, s.SetNode), feed(o.Pods, s.SetPod),
-		feed(o.Budgets, s.Budgets.Set), feed(o.Claims, s.Storage.SetPersistentVolumeClaim),
-		feed(o.Volumes, s.Storage.SetPersistentVolume), feed(o.StorageClasses, s.Storage.SetStorageClass), feed(o.CSINodes, s.Storage.SetCSINode),
-		feed(o.CSIDrivers, s.Storage.SetCSIDriver), feed(o.Attachments, s.Storage.SetVolumeAttachment),
-		feed(o.DeviceClasses, s.Storage.SetDeviceClass))
+		feedAll(o.Namespaces, s.SetNamespace), feedAll(o.Nodes, s.SetNode), feedAll(o.Pods, s.SetPod),
+		feedAll(o.Budgets, s.Budgets.Set), feedAll(o.Claims, s.Storage.SetPersistentVolumeClaim),
+		feedAll(o.Volumes, s.Storage.SetPersistentVolume), feedAll(o.StorageClasses, s.Storage.SetStorageClass), feedAll(o.CSINodes, s.Storage.SetCSINode),
+		feedAll(o.CSIDrivers, s.Storage.SetCSIDriver), feedAll(o.Attachments, s.Storage.SetVolumeAttachment),
+		feedAll(o.DeviceClasses, s.Storage.SetDeviceClass))
 }
 
-func feed[T any](list []T, set func(T) error) error {
+func feedAll[T any](list []T, set func(T) error) error {
 	for _, o := range list {
 		if err := set(o); err != nil {
 			return err

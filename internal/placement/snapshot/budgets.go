@@ -16,21 +16,21 @@ import (
 
 // Budget is what the eviction API reads of a PodDisruptionBudget.
 type Budget struct {
-	Key             placement.PodKey
-	selector        labels.Selector
-	Allowed         int32
-	healthyEnough   bool // as many pods are healthy as the budget wants, and it wants any
-	alwaysUnhealthy bool // unhealthyPodEvictionPolicy: AlwaysAllow
-	stale           bool // the status is of an older generation
+	Key                   placement.PodKey
+	selector              labels.Selector
+	Allowed               int32
+	hasDesiredHealthy     bool // as many pods are healthy as the budget wants, and it wants any
+	alwaysAllowsUnhealthy bool // unhealthyPodEvictionPolicy: AlwaysAllow
+	isStale               bool // the status is of an older generation
 }
 
-func newBudget(o *policyv1.PodDisruptionBudget) *Budget {
+func newPDB(o *policyv1.PodDisruptionBudget) *Budget {
 	b := &Budget{
 		Key: placement.PodKey{Namespace: o.Namespace, Name: o.Name}, Allowed: o.Status.DisruptionsAllowed,
-		healthyEnough: o.Status.CurrentHealthy >= o.Status.DesiredHealthy && o.Status.DesiredHealthy > 0,
-		stale:         o.Status.ObservedGeneration < o.Generation,
+		hasDesiredHealthy: o.Status.CurrentHealthy >= o.Status.DesiredHealthy && o.Status.DesiredHealthy > 0,
+		isStale:           o.Status.ObservedGeneration < o.Generation,
 	}
-	b.alwaysUnhealthy = ptr.Deref(o.Spec.UnhealthyPodEvictionPolicy, policyv1.IfHealthyBudget) == policyv1.AlwaysAllow
+	b.alwaysAllowsUnhealthy = ptr.Deref(o.Spec.UnhealthyPodEvictionPolicy, policyv1.IfHealthyBudget) == policyv1.AlwaysAllow
 	// The eviction API takes a selector that it cannot read for one that matches nothing.
 	selector, err := metav1.LabelSelectorAsSelector(o.Spec.Selector)
 	if err != nil {
@@ -42,20 +42,20 @@ func newBudget(o *policyv1.PodDisruptionBudget) *Budget {
 
 // Budgets holds the PodDisruptionBudgets of a cluster.
 type Budgets struct {
-	journal     *journal
+	journal     *undoLog
 	byKey       map[placement.PodKey]*Budget
 	byNamespace map[string][]*Budget
-	byClass     []selected // by ID of the class
+	byClass     []classPDBs // by ID of the class
 	changes     uint64
 }
 
-// selected is the budgets that select pods of a class, as of a change of the budgets.
-type selected struct {
-	budgets []*Budget
+// classPDBs is the budgets that select pods of a class, as of a change of the budgets.
+type classPDBs struct {
+	pdbs    []*Budget
 	changes uint64
 }
 
-func newBudgets(j *journal) Budgets {
+func newPDBs(j *undoLog) Budgets {
 	return Budgets{journal: j, byKey: map[placement.PodKey]*Budget{}, byNamespace: map[string][]*Budget{}, changes: 1}
 }
 
@@ -73,8 +73,8 @@ func (m *Budgets) Set(o *policyv1.PodDisruptionBudget) error {
 	if err := m.journal.beginEvent(); err != nil {
 		return err
 	}
-	b := newBudget(o)
-	m.drop(b.Key)
+	b := newPDB(o)
+	m.dropPDB(b.Key)
 	m.changes++
 	m.byKey[b.Key] = b
 	list := slices.Concat(m.byNamespace[b.Key.Namespace], []*Budget{b})
@@ -88,11 +88,11 @@ func (m *Budgets) Delete(key placement.PodKey) error {
 	if err := m.journal.beginEvent(); err != nil {
 		return err
 	}
-	m.drop(key)
+	m.dropPDB(key)
 	return nil
 }
 
-func (m *Budgets) drop(key placement.PodKey) {
+func (m *Budgets) dropPDB(key placement.PodKey) {
 	b, ok := m.byKey[key]
 	if !ok {
 		return
@@ -105,28 +105,28 @@ func (m *Budgets) drop(key placement.PodKey) {
 	}
 }
 
-// selecting lists the budgets that select pods of a class, in the order of their names.
-func (m *Budgets) selecting(c *filter.Class) []*Budget {
+// listSelecting lists the budgets that select pods of a class, in the order of their names.
+func (m *Budgets) listSelecting(c *filter.Class) []*Budget {
 	for int(c.ID) >= len(m.byClass) {
-		m.byClass = append(m.byClass, selected{})
+		m.byClass = append(m.byClass, classPDBs{})
 	}
 	l := &m.byClass[c.ID]
 	if l.changes != m.changes {
-		l.budgets, l.changes = nil, m.changes
+		l.pdbs, l.changes = nil, m.changes
 		for _, b := range m.byNamespace[c.Labels.Namespace.Name] {
 			if b.selector.Matches(c.Labels.Labels) {
-				l.budgets = append(l.budgets, b)
+				l.pdbs = append(l.pdbs, b)
 			}
 		}
 	}
-	return l.budgets
+	return l.pdbs
 }
 
-// forget drops what is known of classes that are no more.
-func (m *Budgets) forget(classes []int32) {
+// forgetClasses drops what is known of classes that are no more.
+func (m *Budgets) forgetClasses(classes []int32) {
 	for _, id := range classes {
 		if int(id) < len(m.byClass) {
-			m.byClass[id] = selected{}
+			m.byClass[id] = classPDBs{}
 		}
 	}
 }
@@ -139,7 +139,7 @@ func (m *Budgets) Charge(p *filter.Pod) (charged *Budget, refused string) {
 	if p.Unstarted || p.Terminating {
 		return nil, ""
 	}
-	over := m.selecting(p.Class)
+	over := m.listSelecting(p.Class)
 	switch len(over) {
 	case 0:
 		return nil, ""
@@ -149,10 +149,10 @@ func (m *Budgets) Charge(p *filter.Pod) (charged *Budget, refused string) {
 			over[0].Key.Name, over[1].Key.Name)
 	}
 	b := over[0]
-	if !p.Ready && (b.alwaysUnhealthy || b.healthyEnough) {
+	if !p.Ready && (b.alwaysAllowsUnhealthy || b.hasDesiredHealthy) {
 		return nil, ""
 	}
-	if b.stale {
+	if b.isStale {
 		return b, fmt.Sprintf("is under disruption budget %s, whose status is not up to date", b.Key.Name)
 	}
 	return b, ""

@@ -79,7 +79,7 @@ func domains(counter any, counts string) map[string]int64 {
 }
 
 // Sweep drops what is not used any more.
-func (s *Snapshot) Sweep() { s.index.sweep() }
+func (s *Snapshot) Sweep() { s.index.sweepUnused() }
 
 // Undone returns how many entries the undo log has, and how many forks are open.
 func (s *Snapshot) Undone() (changes, open int) { return len(s.journal.changes), s.journal.forks }

@@ -48,41 +48,41 @@ func (f Fork) Undo(mark int) {
 		c := j.changes[last]
 		j.changes[last] = change{}
 		j.changes = j.changes[:last]
-		f.revert(c)
+		f.revertChange(c)
 	}
 }
 
-func (f Fork) revert(c change) {
+func (f Fork) revertChange(c change) {
 	s := f.s
 	switch c.kind {
-	case attached:
-		s.detach(c.pod)
-		c.pod.Moved = c.moved
-		if c.pending {
+	case podAttached:
+		s.detachPod(c.pod)
+		c.pod.Moved = c.wasMoved
+		if c.wasPending {
 			s.pending[c.pod] = struct{}{}
 		}
-	case detached:
+	case podDetached:
 		n := s.Nodes.slots[c.node]
-		c.pod.Moved = c.moved
-		s.attach(c.pod, n)
-		n.Swap(c.pod, c.place)
-	case withdrawn:
-		f.setOut(s.Nodes.slots[c.node], false)
-	case added:
-		s.dropNode(s.Nodes.slots[c.node])
-	case bitClear:
-		s.Rooms.of(c.class).set(c.node)
-	case roomMade:
-		s.Rooms.of(c.class).valid = false
-	case wordMade:
-		s.Rooms.of(c.class).unmake(c.node)
+		c.pod.Moved = c.wasMoved
+		s.attachPod(c.pod, n)
+		n.Swap(c.pod, c.index)
+	case nodeRemoved:
+		f.setRemovedByPlan(s.Nodes.slots[c.node], false)
+	case nodeAdded:
+		s.removeNode(s.Nodes.slots[c.node])
+	case bitCleared:
+		s.Rooms.bitmapOf(c.class).setBit(c.node)
+	case bitmapReset:
+		s.Rooms.bitmapOf(c.class).valid = false
+	case wordComputed:
+		s.Rooms.bitmapOf(c.class).markUncomputed(c.node)
 	}
 }
 
 // Placed returns how often a pod was placed since the fork was opened.
 func (f Fork) Placed() (times int) {
 	for i := range f.s.journal.changes[f.mark:] {
-		if f.s.journal.changes[f.mark+i].kind == attached {
+		if f.s.journal.changes[f.mark+i].kind == podAttached {
 			times++
 		}
 	}
@@ -93,20 +93,20 @@ func (f Fork) Placed() (times int) {
 func (f Fork) PlacedSince(mark int) []*filter.Pod {
 	var pods []*filter.Pod
 	for _, c := range f.s.journal.changes[mark:] {
-		if c.kind == attached {
+		if c.kind == podAttached {
 			pods = append(pods, c.pod)
 		}
 	}
 	return pods
 }
 
-// setOut notes that a plan takes away a node without pods, or that it is back.
-func (f Fork) setOut(n *filter.Node, out bool) {
+// setRemovedByPlan notes that a plan takes away a node without pods, or that it is back.
+func (f Fork) setRemovedByPlan(n *filter.Node, out bool) {
 	for _, e := range f.s.index.eligibilities {
 		e.SetOut(n, out)
 	}
 	n.Out = out
-	f.s.Rooms.touch(n.ID)
+	f.s.Rooms.markChanged(n.ID)
 }
 
 // Put places a pod that is on no node. The pod is created anew there, and takes what its specification asks for.
@@ -117,14 +117,14 @@ func (f Fork) Put(p *filter.Pod, n *filter.Node) {
 		delete(s.pending, p)
 	}
 	p.Moved = true
-	s.attach(p, n)
-	s.journal.add(change{kind: attached, node: n.ID, moved: moved, pending: len(s.pending) < pending, pod: p})
+	s.attachPod(p, n)
+	s.journal.addChange(change{kind: podAttached, node: n.ID, wasMoved: moved, wasPending: len(s.pending) < pending, pod: p})
 }
 
 // Lift takes a pod off its node, as an eviction does.
 func (f Fork) Lift(p *filter.Pod) {
-	f.s.journal.add(change{kind: detached, node: p.Node, place: p.Place, moved: p.Moved, pod: p})
-	f.s.detach(p)
+	f.s.journal.addChange(change{kind: podDetached, node: p.Node, index: p.Place, wasMoved: p.Moved, pod: p})
+	f.s.detachPod(p)
 	p.Moved = true
 }
 
@@ -133,8 +133,8 @@ func (f Fork) Clear(n *filter.Node) {
 	for len(n.Pods) > 0 {
 		f.Lift(n.Pods[len(n.Pods)-1])
 	}
-	f.setOut(n, true)
-	f.s.journal.add(change{kind: withdrawn, node: n.ID})
+	f.setRemovedByPlan(n, true)
+	f.s.journal.addChange(change{kind: nodeRemoved, node: n.ID})
 }
 
 // Add adds a node that does not exist yet.
@@ -143,7 +143,7 @@ func (f Fork) Add(o *corev1.Node) *filter.Node {
 	if n.Facts.Ready == noderules.Unknown { // a template has no conditions
 		n.Facts.Ready = noderules.True
 	}
-	f.s.journal.add(change{kind: added, node: n.ID})
+	f.s.journal.addChange(change{kind: nodeAdded, node: n.ID})
 	return n
 }
 

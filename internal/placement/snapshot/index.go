@@ -13,9 +13,9 @@ type index struct {
 	resources *filter.ResourceTable
 	encoder   filter.Encoder
 
-	classes map[string]*filter.Class
-	ids     idPool // of classes
-	garbage int    // classes that have lost their last pod since the last sweep
+	classes       map[string]*filter.Class
+	ids           idPool // of classes
+	unusedClasses int    // classes that have lost their last pod since the last sweep
 
 	filters       map[string]*filter.NodeFilter
 	namespaces    map[string]*filter.Namespace
@@ -36,8 +36,8 @@ func newIndex(nodes *NodeSet) index {
 	}
 }
 
-// classOf returns the class of a pod, and compiles it when it is new; see ReadNeeds for assigned.
-func (x *index) classOf(pod *corev1.Pod, assigned bool) *filter.Class {
+// internClass returns the class of a pod, and compiles it when it is new; see ReadNeeds for assigned.
+func (x *index) internClass(pod *corev1.Pod, assigned bool) *filter.Class {
 	d := filter.ReadNeeds(pod, assigned, x.resources)
 	x.encoder.Reset()
 	d.Encode(&x.encoder)
@@ -45,15 +45,15 @@ func (x *index) classOf(pod *corev1.Pod, assigned bool) *filter.Class {
 		return c
 	}
 	c := d.Compile(x.encoder.Key(), x)
-	c.ID = x.ids.take()
+	c.ID = x.ids.allocateID()
 	x.classes[c.Key] = c
 	return c
 }
 
-// dropIfUnused lets the next sweep drop a class without pods.
-func (x *index) dropIfUnused(c *filter.Class) {
+// countIfUnused lets the next sweep drop a class without pods.
+func (x *index) countIfUnused(c *filter.Class) {
 	if c.Members == 0 {
-		x.garbage++
+		x.unusedClasses++
 	}
 }
 
@@ -73,30 +73,30 @@ func (x *index) InternFilter(nodeName string, spec *corev1.PodSpec) *filter.Node
 func (x *index) InternLabels(ns string, set map[string]string) *filter.PodLabels {
 	var e filter.Encoder
 	e.Labels(set)
-	space := x.namespace(ns)
+	space := x.internNamespace(ns)
 	if l, ok := space.Pods[string(e.Bytes())]; ok {
 		return l
 	}
 	l := &filter.PodLabels{Namespace: space, Labels: set, ID: e.Key()}
 	space.Add(l)
-	x.wire(l)
+	x.connectCounters(l)
 	return l
 }
 
-// wire finds everything that counts these labels.
-func (x *index) wire(l *filter.PodLabels) {
+// connectCounters finds everything that counts these labels.
+func (x *index) connectCounters(l *filter.PodLabels) {
 	l.Attractions, l.Spreads, l.Repulsions = nil, nil, nil
-	for _, a := range x.attractions.near(l) {
+	for _, a := range x.attractions.listMatching(l) {
 		if a.Selects(l) {
 			l.Attractions = append(l.Attractions, a)
 		}
 	}
-	for _, sp := range x.spreads.near(l) {
+	for _, sp := range x.spreads.listMatching(l) {
 		if sp.Counts(l) {
 			l.Spreads = append(l.Spreads, sp)
 		}
 	}
-	for _, r := range x.repulsions.near(l) {
+	for _, r := range x.repulsions.listMatching(l) {
 		if r.Term.Repels(l) {
 			l.Repulsions = append(l.Repulsions, r)
 		}
@@ -135,8 +135,8 @@ func (x *index) InternAttraction(terms []*filter.PodTerm, key *filter.TopologyKe
 	}
 	a := &filter.Attraction{Tally: filter.Tally{Key: key}, ID: e.Key(), Terms: terms}
 	namespaces, common := terms[0].Reach, filter.AnchorOfAll(terms)
-	x.attractions.put(a.ID, a, namespaces, common)
-	for _, l := range x.candidates(namespaces, common) {
+	x.attractions.add(a.ID, a, namespaces, common)
+	for _, l := range x.listCandidateLabels(namespaces, common) {
 		if a.Selects(l) {
 			l.Attractions = append(l.Attractions, a)
 			for _, p := range l.Pods {
@@ -159,8 +159,8 @@ func (x *index) InternRepulsion(term *filter.PodTerm, key *filter.TopologyKey) *
 		return r
 	}
 	r := &filter.Repulsion{Tally: filter.Tally{Key: key}, ID: e.Key(), Term: term}
-	x.repulsions.put(r.ID, r, term.Reach, term.Anchor)
-	for _, l := range x.candidates(term.Reach, term.Anchor) {
+	x.repulsions.add(r.ID, r, term.Reach, term.Anchor)
+	for _, l := range x.listCandidateLabels(term.Reach, term.Anchor) {
 		if term.Repels(l) {
 			l.Repulsions = append(l.Repulsions, r)
 		}
@@ -227,7 +227,7 @@ func (x *index) InternSpread(e *filter.Eligibility, ns *filter.Namespace, select
 	}
 	sp := filter.NewSpread(enc.Key(), e, ns, selector)
 	at := filter.AnchorOf(selector)
-	x.spreads.put(sp.ID, sp, []string{ns.Name}, at)
+	x.spreads.add(sp.ID, sp, []string{ns.Name}, at)
 	for _, l := range ns.Candidates(nil, at) {
 		if sp.Counts(l) {
 			l.Spreads = append(l.Spreads, sp)
@@ -241,8 +241,8 @@ func (x *index) InternSpread(e *filter.Eligibility, ns *filter.Namespace, select
 	return sp
 }
 
-// namespace returns the record of a namespace, which exists as soon as something names it.
-func (x *index) namespace(name string) *filter.Namespace {
+// internNamespace returns the record of a namespace, which exists as soon as something names it.
+func (x *index) internNamespace(name string) *filter.Namespace {
 	ns, ok := x.namespaces[name]
 	if !ok {
 		ns = &filter.Namespace{Name: name, Pods: map[string]*filter.PodLabels{}, Carrying: map[filter.Anchor][]*filter.PodLabels{}}
@@ -251,8 +251,8 @@ func (x *index) namespace(name string) *filter.Namespace {
 	return ns
 }
 
-// candidates lists the labels that a counter with these namespaces and this anchor may look at.
-func (x *index) candidates(namespaces []string, a filter.Anchor) []*filter.PodLabels {
+// listCandidateLabels lists the labels that a counter with these namespaces and this anchor may look at.
+func (x *index) listCandidateLabels(namespaces []string, a filter.Anchor) []*filter.PodLabels {
 	var list []*filter.PodLabels
 	if len(namespaces) == 0 {
 		for _, ns := range x.namespaces {
@@ -261,13 +261,13 @@ func (x *index) candidates(namespaces []string, a filter.Anchor) []*filter.PodLa
 		return list
 	}
 	for _, name := range namespaces {
-		list = x.namespace(name).Candidates(list, a)
+		list = x.internNamespace(name).Candidates(list, a)
 	}
 	return list
 }
 
-// enterTopology finds the node's domains and the eligibilities that admit it.
-func (x *index) enterTopology(n *filter.Node) {
+// addToTopologies finds the node's domains and the eligibilities that admit it.
+func (x *index) addToTopologies(n *filter.Node) {
 	for _, k := range x.keys {
 		k.SetNode(n.ID, n.Object.Labels)
 	}
@@ -276,8 +276,8 @@ func (x *index) enterTopology(n *filter.Node) {
 	}
 }
 
-// leaveTopology undoes enterTopology; no pod of the node may be counted any more.
-func (x *index) leaveTopology(n *filter.Node) {
+// removeFromTopologies undoes addToTopologies; no pod of the node may be counted any more.
+func (x *index) removeFromTopologies(n *filter.Node) {
 	for _, e := range x.eligibilities {
 		e.RemoveNode(n)
 	}
@@ -286,23 +286,23 @@ func (x *index) leaveTopology(n *filter.Node) {
 	}
 }
 
-// forgetNode makes every filter judge a node anew.
-func (x *index) forgetNode(n *filter.Node) {
+// forgetNodeVerdicts makes every filter judge a node anew.
+func (x *index) forgetNodeVerdicts(n *filter.Node) {
 	for _, f := range x.filters {
 		f.Forget(n.ID)
 	}
 }
 
-// relabel takes over the labels of a namespace, and counts its pods anew if they have changed.
-func (x *index) relabel(name string, known bool, set map[string]string) {
-	ns := x.namespace(name)
+// setNamespaceLabels takes over the labels of a namespace, and counts its pods anew if they have changed.
+func (x *index) setNamespaceLabels(name string, known bool, set map[string]string) {
+	ns := x.internNamespace(name)
 	if ns.Known == known && labels.Equals(ns.Labels, set) {
 		return
 	}
 	filter.CountPlaced(ns, -1)
 	ns.Known, ns.Labels = known, set
 	for _, l := range ns.Pods {
-		x.wire(l)
+		x.connectCounters(l)
 	}
 	filter.CountPlaced(ns, 1)
 }

@@ -9,8 +9,8 @@ import (
 // ErrForked is returned by every event that reaches a snapshot while a fork is open: roll the fork back first.
 var ErrForked = errors.New("snapshot is forked: roll the fork back before feeding events")
 
-// journal is the undo log of a snapshot. It also counts events and open forks.
-type journal struct {
+// undoLog is the undo log of a snapshot. It also counts events and open forks.
+type undoLog struct {
 	changes []change
 	forks   int
 	events  uint64 // for caches outside of the snapshot
@@ -18,29 +18,29 @@ type journal struct {
 
 // change is one entry of the undo log.
 type change struct {
-	kind    changeKind
-	node    int32 // or the position of a room's bit, or its word
-	place   int32
-	moved   bool // whether the pod had been moved before
-	pending bool // whether the pod was pending before
-	pod     *filter.Pod
-	class   *filter.Class
+	kind       changeKind
+	node       int32 // or the position of a room's bit, or its word
+	index      int32
+	wasMoved   bool // whether the pod had been moved before
+	wasPending bool // whether the pod was pending before
+	pod        *filter.Pod
+	class      *filter.Class
 }
 
 type changeKind uint8
 
 const (
-	attached  changeKind = iota // pod was put on node
-	detached                    // pod was taken off node, from place
-	withdrawn                   // node was taken away
-	added                       // node was added
-	bitClear                    // a bit of the room of class was cleared
-	roomMade                    // the room of class was begun anew
-	wordMade                    // one word of the room of class was made
+	podAttached  changeKind = iota // pod was put on node
+	podDetached                    // pod was taken off node, from place
+	nodeRemoved                    // node was taken away
+	nodeAdded                      // node was added
+	bitCleared                     // a bit of the room of class was cleared
+	bitmapReset                    // the room of class was begun anew
+	wordComputed                   // one word of the room of class was made
 )
 
 // beginEvent counts an event. It fails while a fork is open.
-func (j *journal) beginEvent() error {
+func (j *undoLog) beginEvent() error {
 	if j.forks > 0 {
 		return ErrForked
 	}
@@ -48,4 +48,4 @@ func (j *journal) beginEvent() error {
 	return nil
 }
 
-func (j *journal) add(c change) { j.changes = append(j.changes, c) }
+func (j *undoLog) addChange(c change) { j.changes = append(j.changes, c) }

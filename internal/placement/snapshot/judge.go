@@ -21,9 +21,9 @@ func (s *Snapshot) Judge(o *corev1.Pod, nodeName string) (placement.Verdict, err
 	if err != nil {
 		return placement.Verdict{}, err
 	}
-	c := s.index.classOf(o, false)
+	c := s.index.internClass(o, false)
 	v := s.JudgeClass(c, o.UID, n)
-	s.index.dropIfUnused(c)
+	s.index.countIfUnused(c)
 	return v, nil
 }
 
@@ -34,11 +34,11 @@ func (s *Snapshot) JudgeClass(c *filter.Class, uid types.UID, n *filter.Node) pl
 		return placement.Verdict{Outcome: placement.Blocked, Reasons: []placement.Reason{*refusal}}
 	}
 	alone := s.Chain.Filter(c, n)
-	nominated := s.nominated.before(c, uid, n, s.pending)
+	nominated := s.nominated.listPreceding(c, uid, n, s.pending)
 	if len(nominated) == 0 {
 		return alone
 	}
-	beside := s.filterBeside(c, n, nominated)
+	beside := s.filterWithNominated(c, n, nominated)
 	switch {
 	case beside.Outcome == placement.Blocked && alone.Outcome != placement.Blocked:
 		for i := range beside.Reasons {
@@ -60,8 +60,8 @@ func (s *Snapshot) Find(c *filter.Class, uid types.UID, from int32) *filter.Node
 	}
 	own := s.Rooms.RoomFor(c)
 	for _, span := range [...][2]int32{{from, int32(len(s.Rooms.Order))}, {0, from}} {
-		for position := s.Rooms.next(c, own, span[0], span[1]); position != filter.None; position = s.Rooms.next(c, own, position+1, span[1]) {
-			if n := s.Nodes.slots[s.Rooms.Order[position]]; s.fitsRoomy(c, uid, n) {
+		for position := s.Rooms.nextCandidate(c, own, span[0], span[1]); position != filter.None; position = s.Rooms.nextCandidate(c, own, position+1, span[1]) {
+			if n := s.Nodes.slots[s.Rooms.Order[position]]; s.fitsWithRoom(c, uid, n) {
 				return n
 			}
 		}
@@ -72,11 +72,11 @@ func (s *Snapshot) Find(c *filter.Class, uid types.UID, from int32) *filter.Node
 // Fits is JudgeClass without reasons: true only when the verdict is Fits. It does not allocate for pods without volumes, unless
 // the node is held for a nominated pod.
 func (s *Snapshot) Fits(c *filter.Class, uid types.UID, n *filter.Node) bool {
-	return c.Roomy(n) && s.fitsRoomy(c, uid, n)
+	return c.Roomy(n) && s.fitsWithRoom(c, uid, n)
 }
 
-// fitsRoomy is fits of a node that is known to be roomy.
-func (s *Snapshot) fitsRoomy(c *filter.Class, uid types.UID, n *filter.Node) bool {
+// fitsWithRoom is fits of a node that is known to be roomy.
+func (s *Snapshot) fitsWithRoom(c *filter.Class, uid types.UID, n *filter.Node) bool {
 	if !c.Joins(n) {
 		return false
 	}

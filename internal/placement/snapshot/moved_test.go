@@ -11,8 +11,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// TestResizedPodOfAnUnknownNodeIsRecreated has a pod that takes 3 CPUs where it is, and asks for half a CPU.
-func TestResizedPodOfAnUnknownNodeIsRecreated(t *testing.T) {
+// TestResizedPodOfUnknownNodeIsRecreated has a pod that takes 3 CPUs where it is, and asks for half a CPU.
+func TestResizedPodOfUnknownNodeIsRecreated(t *testing.T) {
 	c := placementtest.Small()
 	p := placementtest.Pod("resized", 0, "third", 500, 128)
 	more := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("3"), corev1.ResourceMemory: resource.MustParse("128Mi")}

@@ -21,9 +21,9 @@ type NodeSet struct {
 	means  []float64      // see MeanAllocatable; nil when nodes have changed
 }
 
-// add makes a node in a free slot.
-func (t *NodeSet) add(name string) *filter.Node {
-	id := t.ids.take()
+// addNode makes a node in a free slot.
+func (t *NodeSet) addNode(name string) *filter.Node {
+	id := t.ids.allocateID()
 	if int(id) == len(t.slots) {
 		t.slots = append(t.slots, nil)
 	}
@@ -33,11 +33,11 @@ func (t *NodeSet) add(name string) *filter.Node {
 	return n
 }
 
-// remove frees the slot of a node.
-func (t *NodeSet) remove(n *filter.Node) {
+// removeNode frees the slot of a node.
+func (t *NodeSet) removeNode(n *filter.Node) {
 	delete(t.byName, n.Name())
 	t.slots[n.ID] = &filter.Node{ID: n.ID, Object: &corev1.Node{}}
-	t.ids.put(n.ID)
+	t.ids.releaseID(n.ID)
 	t.sorted, t.means = nil, nil
 }
 

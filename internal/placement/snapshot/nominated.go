@@ -11,9 +11,9 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/filter"
 )
 
-// nominatedNode is the node that the scheduler holds for a pending pod, having made room there by preemption; empty if
+// readNominatedNode is the node that the scheduler holds for a pending pod, having made room there by preemption; empty if
 // none. Pods of other schedulers are not in its queue, and it holds nothing for them.
-func nominatedNode(o *corev1.Pod) string {
+func readNominatedNode(o *corev1.Pod) string {
 	if o.Spec.NodeName != "" || cmp.Or(o.Spec.SchedulerName, corev1.DefaultSchedulerName) != corev1.DefaultSchedulerName {
 		return ""
 	}
@@ -39,9 +39,9 @@ func (m nominations) remove(p *filter.Pod) {
 	}
 }
 
-// before lists the pods nominated to a node that come before a pod of a class: of its priority or a greater one, and of
+// listPreceding lists the pods nominated to a node that come before a pod of a class: of its priority or a greater one, and of
 // another UID. A pod that a plan has placed is where the plan has placed it.
-func (m nominations) before(c *filter.Class, uid types.UID, n *filter.Node, pending map[*filter.Pod]struct{}) []*filter.Pod {
+func (m nominations) listPreceding(c *filter.Class, uid types.UID, n *filter.Node, pending map[*filter.Pod]struct{}) []*filter.Pod {
 	if len(m) == 0 {
 		return nil
 	}
@@ -54,8 +54,8 @@ func (m nominations) before(c *filter.Class, uid types.UID, n *filter.Node, pend
 	return list
 }
 
-// filterBeside is filter with pods that are nominated to the node counted as if they were on it.
-func (s *Snapshot) filterBeside(c *filter.Class, n *filter.Node, nominated []*filter.Pod) placement.Verdict {
+// filterWithNominated is filter with pods that are nominated to the node counted as if they were on it.
+func (s *Snapshot) filterWithNominated(c *filter.Class, n *filter.Node, nominated []*filter.Pod) placement.Verdict {
 	met := c.MeetsOthers()
 	fork := s.Fork()
 	for _, q := range nominated {

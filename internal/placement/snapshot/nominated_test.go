@@ -12,25 +12,25 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// nominatedTo is a pending pod that the scheduler holds a node for.
-func nominatedTo(node string, priority int32, cpu int64) *corev1.Pod {
+// newNominatedPod is a pending pod that the scheduler holds a node for.
+func newNominatedPod(node string, priority int32, cpu int64) *corev1.Pod {
 	p := placementtest.Pod("urgent", 0, "", cpu, 128)
 	p.Spec.Priority, p.Status.NominatedNodeName = &priority, node
 	return p
 }
 
-func TestNominatedPodsTakeTheirRoom(t *testing.T) {
+func TestNominatedPodsReserveRoom(t *testing.T) {
 	priority := int32(5)
 	cases := map[string]struct {
 		nominated *corev1.Pod
 		want      string
 	}{
-		"of a greater priority":  {nominatedTo("second", 6, 3500), "blocked: insufficient cpu beside nominated pods"},
-		"of the same priority":   {nominatedTo("second", 5, 3500), "blocked: insufficient cpu beside nominated pods"},
-		"of a smaller priority":  {nominatedTo("second", 4, 3500), "fits"},
-		"that leaves room":       {nominatedTo("second", 6, 3000), "fits"},
-		"to another node":        {nominatedTo("first", 6, 3500), "fits"},
-		"to a node that is gone": {nominatedTo("third", 6, 3500), "fits"},
+		"of a greater priority":  {newNominatedPod("second", 6, 3500), "blocked: insufficient cpu beside nominated pods"},
+		"of the same priority":   {newNominatedPod("second", 5, 3500), "blocked: insufficient cpu beside nominated pods"},
+		"of a smaller priority":  {newNominatedPod("second", 4, 3500), "fits"},
+		"that leaves room":       {newNominatedPod("second", 6, 3000), "fits"},
+		"to another node":        {newNominatedPod("first", 6, 3500), "fits"},
+		"to a node that is gone": {newNominatedPod("third", 6, 3500), "fits"},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -56,7 +56,7 @@ func TestNominatedPodsTakeTheirRoom(t *testing.T) {
 	}
 }
 
-func TestPlansKeepTheRoomOfNominatedPods(t *testing.T) {
+func TestPlansReserveRoomForNominatedPods(t *testing.T) {
 	s, err := placementtest.Small().Snapshot() // whose pod leaves first for second
 	must.NoError(t, err)
 	for _, want := range []bool{true, false} {
@@ -67,13 +67,13 @@ func TestPlansKeepTheRoomOfNominatedPods(t *testing.T) {
 		if !want && !strings.Contains(e.Refusals[0].Nodes.String(), "beside nominated pods") {
 			t.Errorf("refusals %v", e.Refusals)
 		}
-		must.NoError(t, s.SetPod(nominatedTo("second", 1, 3800)))
+		must.NoError(t, s.SetPod(newNominatedPod("second", 1, 3800)))
 	}
 }
 
-func TestNominatedPodsGoWhereTheyAreNominated(t *testing.T) {
+func TestNominatedPodsArePlacedOnNominatedNode(t *testing.T) {
 	cluster := placementtest.Small()
-	cluster.Pods = append(cluster.Pods, nominatedTo("second", 1, 1000))
+	cluster.Pods = append(cluster.Pods, newNominatedPod("second", 1, 1000))
 	s, err := cluster.Snapshot()
 	must.NoError(t, err)
 	packing, err := planner.Pack(s, nil, nil, planner.LeastWaste)
@@ -82,9 +82,9 @@ func TestNominatedPodsGoWhereTheyAreNominated(t *testing.T) {
 	}
 }
 
-func TestLiftedPodsHoldNoNomination(t *testing.T) {
+func TestRemovedPodsHaveNoNomination(t *testing.T) {
 	cluster := placementtest.Small()
-	cluster.Pods = append(cluster.Pods, nominatedTo("second", 1, 3500))
+	cluster.Pods = append(cluster.Pods, newNominatedPod("second", 1, 3500))
 	s, err := cluster.Snapshot()
 	must.NoError(t, err)
 	fork := s.Fork()

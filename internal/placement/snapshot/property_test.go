@@ -18,9 +18,9 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-func TestRollbackRestoresTheSnapshotExactly(t *testing.T) {
+func TestRollbackRestoresSnapshot(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		s, nodes, pods := newRandom(rapid.Uint64Range(0, 1<<20).Draw(t, "cluster"))
+		s, nodes, pods := newRandomSnapshot(rapid.Uint64Range(0, 1<<20).Draw(t, "cluster"))
 		var forks []snapshot.Fork
 		var states []string
 		launched := 0
@@ -69,8 +69,8 @@ func TestRollbackRestoresTheSnapshotExactly(t *testing.T) {
 	})
 }
 
-// newRandom returns the snapshot of a random cluster, with its nodes and pods.
-func newRandom(seed uint64) (*snapshot.Snapshot, []*corev1.Node, []*corev1.Pod) {
+// newRandomSnapshot returns the snapshot of a random cluster, with its nodes and pods.
+func newRandomSnapshot(seed uint64) (*snapshot.Snapshot, []*corev1.Node, []*corev1.Pod) {
 	c := placementtest.Random(seed)
 	s, err := c.Snapshot()
 	if err != nil {
@@ -83,13 +83,13 @@ func keyOf(p *corev1.Pod) placement.PodKey {
 	return placement.PodKey{Namespace: p.Namespace, Name: p.Name}
 }
 
-// TestEventsLeadToTheSnapshotOfTheirOutcome feeds events in any order and compares with a snapshot that is told of the
+// TestEventsGiveSameSnapshotAsFinalObjects feeds events in any order and compares with a snapshot that is told of the
 // outcome only.
-func TestEventsLeadToTheSnapshotOfTheirOutcome(t *testing.T) {
+func TestEventsGiveSameSnapshotAsFinalObjects(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		seed := rapid.Uint64Range(0, 1<<20).Draw(t, "cluster")
-		s, nodes, pods := newRandom(seed)
-		_, otherNodes, otherPods := newRandom(seed + 1)
+		s, nodes, pods := newRandomSnapshot(seed)
+		_, otherNodes, otherPods := newRandomSnapshot(seed + 1)
 		finalNodes, finalPods := map[string]*corev1.Node{}, map[placement.PodKey]*corev1.Pod{}
 		for _, n := range nodes {
 			finalNodes[n.Name] = n
@@ -143,7 +143,7 @@ var easyGoing = planner.Options{Pods: podrules.Voluntary().With(podrules.ByUnman
 func TestVictimsCanBeRemovedInTheProposedOrder(t *testing.T) {
 	removed := 0
 	rapid.Check(t, func(t *rapid.T) {
-		s, _, _ := newRandom(rapid.Uint64Range(0, 1<<20).Draw(t, "cluster"))
+		s, _, _ := newRandomSnapshot(rapid.Uint64Range(0, 1<<20).Draw(t, "cluster"))
 		before := s.Dump(true)
 		k := rapid.IntRange(0, 9).Draw(t, "k")
 		policy := rapid.SampledFrom(planner.Policies()).Draw(t, "policy")
@@ -163,10 +163,10 @@ func TestVictimsCanBeRemovedInTheProposedOrder(t *testing.T) {
 	}
 }
 
-func TestPackingHoldsWithAllMachinesLaunchedTogether(t *testing.T) {
+func TestPackingHoldsWithAllInstancesLaunched(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		seed := rapid.Uint64Range(0, 1<<20).Draw(t, "cluster")
-		s, _, _ := newRandom(seed)
+		s, _, _ := newRandomSnapshot(seed)
 		for _, p := range placementtest.Random(seed).Candidates {
 			must.NoError(t, s.SetPod(p))
 		}
